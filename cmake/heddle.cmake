@@ -1,0 +1,52 @@
+# Build rules that every folder shares: warnings, sanitizers, ccache, heddle_library, heddle_test.
+
+find_program(HEDDLE_CCACHE ccache)
+if(HEDDLE_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${HEDDLE_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${HEDDLE_CCACHE})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(absl REQUIRED)
+
+add_library(heddle_flags INTERFACE)
+target_include_directories(heddle_flags INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(heddle_flags INTERFACE -Wall -Wextra -Wshadow -fno-math-errno)
+if(HEDDLE_WERROR)
+  target_compile_options(heddle_flags INTERFACE -Werror)
+endif()
+if(HEDDLE_SANITIZE)
+  target_compile_options(heddle_flags INTERFACE -fsanitize=${HEDDLE_SANITIZE}
+                                                -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(heddle_flags INTERFACE -fsanitize=${HEDDLE_SANITIZE})
+endif()
+
+# heddle_library(NAME SOURCES a.cc ... LIBS public libraries ... PRIVATE_LIBS ...)
+# Without SOURCES it is an interface library (headers only).
+function(heddle_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
+  if(ARG_SOURCES)
+    add_library(${name} STATIC ${ARG_SOURCES})
+    target_link_libraries(${name} PUBLIC heddle_flags ${ARG_LIBS} PRIVATE ${ARG_PRIVATE_LIBS})
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE heddle_flags ${ARG_LIBS})
+  endif()
+endfunction()
+
+# heddle_test(NAME SOURCES a_test.cc ... LIBS ... LABELS unit|kernel|golden|conformance|load|gpu)
+# One Catch2 program per call, one ctest entry. Exit code 77 means skipped. The environment
+# names the checkout and the shared test data, which tests find through tests/support/paths.h.
+function(heddle_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBS;LABELS;ARGS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE heddle_test_main heddle_flags ${ARG_LIBS})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT}
+                       LABELS "${ARG_LABELS}"
+                       ENVIRONMENT "HEDDLE_SOURCE_DIR=${PROJECT_SOURCE_DIR};HEDDLE_BINARY_DIR=${CMAKE_BINARY_DIR}")
+endfunction()

@@ -1,0 +1,38 @@
+// Runs step plans on a model. The engine loop owns one executor; it is the only thing the loop
+// knows of the model, the device or the ranks.
+//
+// Thread-safety: none; Submit and Wait are called by the engine loop's thread, alternately.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/step.h"
+
+namespace heddle::engine {
+
+// What the scheduler and the front end must know before the first plan.
+struct ExecutorLimits {
+  int32_t num_pages = 0;    // pages of the KV pool
+  int32_t page_tokens = 0;  // positions per page, a power of two
+  int32_t max_context = 0;  // positions per sequence, from the model or --max-context
+  int32_t max_batch_tokens = 0;  // rows per plan
+  int32_t max_batch_seqs = 0;    // sequences per plan
+  int32_t vocab = 0;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  virtual const ExecutorLimits& limits() const = 0;
+
+  // Starts `plan`, which must stay unchanged until Wait returns. Plans within limits() never fail
+  // for want of memory. An error means that the device is gone: the loop fails all requests.
+  virtual absl::Status Submit(const StepPlan& plan) = 0;
+
+  // Blocks until the submitted plan is done; overwrites *result (reusing its capacity).
+  virtual absl::Status Wait(StepResult* result) = 0;
+};
+
+}  // namespace heddle::engine

@@ -1,0 +1,161 @@
+// The narrow waist: what the scheduler asks of the engine for one iteration, and what it gets back.
+// Plain data that depends on nothing of ours, so that the scheduler builds without kernels and a
+// plan can be serialised to other ranks as it stands.
+//
+// A plan is flat: one array per quantity over all rows (tokens) of all sequences, and slices into
+// them, so that a plan reused for the next step allocates nothing.
+// Ownership: the engine loop owns plan and result; an executor only reads the plan, and only
+// between Submit and the end of Wait.
+// Source: Kwon et al., "PagedAttention", SOSP 2023 (pages); Agrawal et al., "SARATHI", 2023 (mixed
+// prefill and decode rows in one batch).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace heddle::engine {
+
+// Index into the vocabulary. An alias and not a class: it is read from and written to arrays of
+// int32 on devices. Valid ids are in [0, vocab).
+using TokenId = int32_t;
+// Position of a token in its sequence as RoPE sees it; from 0.
+using Position = int32_t;
+// Identity of one branch of one request; never reused during the life of the process.
+enum class SequenceId : uint64_t {};
+// Page of the KV pool, dense in [0, num_pages).
+enum class PageId : int32_t {};
+
+inline int32_t Index(PageId page) { return static_cast<int32_t>(page); }
+
+// `num_tokens` valid positions at the start of `page`. A sequence's context is a list of these.
+struct KvSpan {
+  PageId page;
+  int32_t num_tokens;
+};
+
+// Where the key and value of one new token go.
+struct KvSlot {
+  PageId page;
+  int32_t offset;  // in [0, page_tokens)
+};
+
+// Copies the first `num_tokens` positions of all layers, before the step's forward.
+struct PageCopy {
+  PageId from;
+  PageId to;
+  int32_t num_tokens;
+};
+
+// How tokens of one sequence are drawn. Filters apply in this order: logit_bias, repetition,
+// presence and frequency penalties, temperature, top_k, top_p, min_p (the order of transformers'
+// logits processors). Ranges are validated by server/; the engine takes them as given.
+struct SamplingParams {
+  float temperature = 1.0f;  // 0: greedy (argmax; the lowest id wins a tie)
+  int32_t top_k = 0;         // 0: off
+  float top_p = 1.0f;        // 1: off
+  float min_p = 0.0f;        // 0: off
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  uint64_t seed = 0;          // with the position, the only input of the random number
+  int32_t num_logprobs = -1;  // -1: none; 0: of the sampled token; n: of the n best as well
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  int32_t min_tokens = 0;               // none of min_tokens_banned is drawn before so many
+  std::vector<TokenId> min_tokens_banned;  // end-of-sequence and stop ids
+};
+
+// A sequence that the executor hears of for the first time. It keeps what sampling needs until
+// the sequence is in `StepPlan::ended`; preemption does not end a sequence.
+struct SequenceBegin {
+  SequenceId id;
+  SamplingParams sampling;
+  std::vector<TokenId> prompt;  // for the penalties; empty where they are off
+};
+
+// One sequence's part of the batch. Row i of it (i < num_tokens) attends to all positions of its
+// spans but the last num_tokens - 1 - i: the spans already count this step's own tokens.
+struct SequenceSlice {
+  SequenceId id;
+  int32_t token_begin = 0;  // rows [token_begin, token_begin + num_tokens) of the plan
+  int32_t num_tokens = 0;
+  int32_t span_begin = 0;  // spans [span_begin, span_begin + num_spans) of the plan
+  int32_t num_spans = 0;
+  int32_t context_tokens = 0;  // sum over its spans
+  int32_t adapter_slot = -1;   // -1: the base model
+};
+
+// Draw one token for `id` from the logits of `row`. Several samples may name one row (n > 1).
+struct SampleRow {
+  SequenceId id;
+  int32_t row;        // index into the plan's token rows
+  Position position;  // of the token to be drawn: the counter of the random number
+};
+
+// Report the log-probability of `target` at `row` (prompt logprobs), with `num_top` alternatives.
+struct ScoreRow {
+  SequenceId id;
+  int32_t row;
+  TokenId target;
+  int32_t num_top;
+};
+
+struct StepPlan {
+  uint64_t step = 0;
+  std::vector<SequenceBegin> begun;
+  std::vector<PageCopy> page_copies;      // all done before the forward, in any order
+  std::vector<TokenId> token_ids;         // [n_tokens]
+  std::vector<Position> positions;        // [n_tokens]
+  std::vector<KvSlot> kv_slots;           // [n_tokens]
+  std::vector<KvSpan> spans;              // [sum of num_spans]
+  std::vector<SequenceSlice> sequences;   // [n_seqs], in row order
+  std::vector<SampleRow> samples;         // [n_samples]
+  std::vector<ScoreRow> scores;           // [n_scores]
+  std::vector<SequenceId> ended;          // forget these, after the forward
+
+  bool empty() const {
+    return token_ids.empty() && begun.empty() && page_copies.empty() && ended.empty();
+  }
+  // Keeps the capacity.
+  void Clear() {
+    begun.clear();
+    page_copies.clear();
+    token_ids.clear();
+    positions.clear();
+    kv_slots.clear();
+    spans.clear();
+    sequences.clear();
+    samples.clear();
+    scores.clear();
+    ended.clear();
+  }
+};
+
+struct TokenLogprob {
+  TokenId token;
+  float logprob;
+};
+
+// A drawn (or scored) token. `logprob` is of the distribution before temperature and filters, as
+// OpenAI reports it; `top` is sorted from likely to unlikely.
+struct SampledToken {
+  SequenceId id;
+  TokenId token = -1;
+  float logprob = 0.0f;
+  std::vector<TokenLogprob> top;
+};
+
+struct StepTiming {
+  int64_t forward_ns = 0;
+  int64_t sample_ns = 0;
+};
+
+struct StepResult {
+  uint64_t step = 0;
+  std::vector<SampledToken> samples;  // in the order of StepPlan::samples
+  std::vector<SampledToken> scores;   // in the order of StepPlan::scores
+  StepTiming timing;
+};
+
+}  // namespace heddle::engine
