@@ -1,0 +1,86 @@
+// A decoder's architecture as data: what the one forward (decoder.h) reads, and what a family table
+// (families.h) makes of a config.json or of GGUF metadata. Layers may differ from each other.
+//
+// Plain values, no tensors. Dimensions use the glossary in CONTRIBUTING.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.h"
+
+namespace heddle::engine {
+
+using kernels::Activation;
+using kernels::NormKind;
+using kernels::RopeLayout;
+
+// How inverse frequencies are derived from theta. Sources: Meta's Llama 3.1 release (kLlama3),
+// Peng et al. 2023 (kYarn), Ding et al. 2024 (kLongRope), Chen et al. 2023 (kLinear).
+enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn, kLongRope };
+
+struct RopeSpec {
+  float theta = 10000.0f;
+  int32_t rotary_dim = 0;  // even, <= head_dim; 0: no rotation
+  RopeLayout layout = RopeLayout::kHalf;
+  RopeScaling scaling = RopeScaling::kNone;
+  float factor = 1.0f;
+  float low_freq_factor = 1.0f;   // kLlama3
+  float high_freq_factor = 4.0f;  // kLlama3
+  float beta_fast = 32.0f;        // kYarn
+  float beta_slow = 1.0f;         // kYarn
+  float attention_factor = 1.0f;  // multiplies cos and sin
+  int32_t original_max_position = 0;
+  std::vector<float> divisors;  // [rotary_dim / 2] each frequency is divided by its own (kLongRope,
+                                // GGUF's rope_freqs); empty: none
+
+  bool operator==(const RopeSpec&) const = default;
+};
+
+struct AttentionSpec {
+  int32_t n_heads = 0;
+  int32_t n_kv_heads = 0;
+  int32_t head_dim = 0;
+  bool qkv_bias = false;
+  bool out_bias = false;
+  bool qk_norm = false;   // RMS norm of each q and k head before RoPE (Qwen3)
+  int32_t window = 0;     // sliding window in positions; 0: all
+  float scale = 0.0f;     // of q k^T; usually 1 / sqrt(head_dim)
+  float softcap = 0.0f;   // 0: none
+  RopeSpec rope;
+};
+
+struct MlpSpec {
+  int32_t inter = 0;
+  Activation activation = Activation::kSilu;
+  bool gated = true;
+  bool bias = false;
+};
+
+struct LayerSpec {
+  AttentionSpec attention;
+  MlpSpec mlp;
+};
+
+struct ModelSpec {
+  std::string family;        // row of the family table, e.g. "llama"
+  int32_t hidden = 0;
+  int32_t vocab = 0;
+  int32_t max_context = 0;   // positions the model was made for
+  NormKind norm = NormKind::kRms;
+  float norm_eps = 1e-5f;
+  bool tied_embeddings = false;
+  bool learned_positions = false;
+  float embedding_scale = 1.0f;
+  float logit_scale = 1.0f;
+  float logit_softcap = 0.0f;
+  std::vector<LayerSpec> layers;
+
+  int32_t n_layers() const { return static_cast<int32_t>(layers.size()); }
+};
+
+// Inverse frequencies after scaling, [rotary_dim / 2], as transformers computes them.
+std::vector<float> InverseFrequencies(const RopeSpec& rope);
+
+}  // namespace heddle::engine

@@ -1,0 +1,30 @@
+// The device's view of a step: rows of all sequences concatenated, and what attention and KV
+// writes need to know of them. Built by the engine from a StepPlan on the host; Device::Plan copies
+// it to the device once per step.
+//
+// Sequence s owns rows [q_begin[s], q_begin[s+1]) and spans [span_begin[s], span_begin[s+1]). Its
+// row i of n attends to the first context_len[s] - n + 1 + i positions of its span list: the spans
+// count this step's rows too, as their last n positions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace heddle::kernels {
+
+struct HostBatch {
+  std::span<const int32_t> token_ids;    // [n_tokens]
+  std::span<const int32_t> positions;    // [n_tokens], for RoPE and learned positions
+  std::span<const int64_t> kv_slot;      // [n_tokens] page * page_tokens + offset
+  std::span<const int32_t> q_begin;      // [n_seqs + 1] rows
+  std::span<const int32_t> span_begin;   // [n_seqs + 1] into span_page
+  std::span<const int32_t> span_page;    // [n_spans]
+  std::span<const int32_t> span_tokens;  // [n_spans] valid positions, >= 1
+  std::span<const int32_t> context_len;  // [n_seqs] sum of span_tokens
+  std::span<const int32_t> logit_rows;   // [n_logit_rows] rows whose logits are wanted
+
+  int32_t n_tokens() const { return static_cast<int32_t>(token_ids.size()); }
+  int32_t n_seqs() const { return static_cast<int32_t>(context_len.size()); }
+};
+
+}  // namespace heddle::kernels

@@ -1,0 +1,68 @@
+// A place where a model runs: its memory, its packed weights, and its Ops.
+//
+// Life: create, Pack all weights, Allocate all buffers, then per step Plan, Run. All large memory
+// is taken before the first step.
+// Thread-safety: none; owned by one rank's executor.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/batch.h"
+#include "kernels/ops.h"
+
+namespace heddle::kernels {
+
+// Owned device memory, zero-filled at allocation, aligned to 64 bytes at least.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual void* data() = 0;
+  virtual int64_t bytes() const = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // For start-up lines and metrics: "cpu (avx512+vnni+bf16, 2 threads)".
+  virtual std::string description() const = 0;
+  virtual DType activation_dtype() const = 0;
+
+  // RESOURCE_EXHAUSTED with the bytes asked for and free, if it does not fit.
+  virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
+
+  // Copies `sources`, stacked along rows (all of equal cols; dtypes may differ), into the layout
+  // of the kernels. Linear and Embed both accept the result. INVALID_ARGUMENT for a shape that is
+  // not whole blocks. The sources may be unmapped afterwards.
+  virtual absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(
+      std::span<const WeightSource> sources) = 0;
+
+  // Takes over the step's batch (copied; fixed addresses) and plans work that depends on lengths.
+  virtual absl::Status Plan(const HostBatch& batch) = 0;
+
+  // Runs `body` once with this device's ops and waits for its end.
+  virtual absl::Status Run(const std::function<void(Ops&)>& body) = 0;
+
+  // Copies the first num_tokens positions of page `from` to page `to`, keys and values of a layer.
+  virtual void CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) = 0;
+};
+
+struct CpuDeviceOptions {
+  int32_t num_threads = 0;   // 0: one per core that this process may use
+  std::string isa = "auto";  // auto | portable | avx2 | avx512
+  bool pin_threads = false;
+};
+
+// INVALID_ARGUMENT if `isa` is unknown, or the machine lacks it (the message lists what it has).
+absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options);
+
+// Plain loops over the reference implementations, single-threaded: what tests compare with.
+std::unique_ptr<Device> CreateReferenceDevice();
+
+}  // namespace heddle::kernels

@@ -1,0 +1,134 @@
+// The operations a decoder forward is made of, in reading order. One implementation per backend;
+// the forward (engine/model) calls them and knows no device.
+//
+// An op only enqueues: no blocking, no allocation, no reading back. On the CPU backend "enqueue"
+// means that it runs now, on the device's threads. Arguments are views that must stay valid until
+// Device::Run returns. Tensors hold Device::activation_dtype() unless said otherwise; norms,
+// softmax and accumulations are in F32.
+// Determinism on the CPU: an output row is computed in an order that does not depend on the other
+// rows of the batch, nor on how a prompt was chunked.
+// Aliasing: outputs may alias inputs only where an op says so.
+// Thread-safety: none; one forward at a time per device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/kv_cache.h"
+#include "kernels/sample.h"
+#include "kernels/tensor.h"
+
+namespace heddle::kernels {
+
+// A weight matrix [rows, cols] in the layout that the backend's kernels want; made by
+// Device::Pack. May consist of several sources stacked along rows (q, k and v; gate and up).
+class PackedWeight {
+ public:
+  virtual ~PackedWeight() = default;
+  int64_t rows = 0;   // output features
+  int64_t cols = 0;   // input features
+  int64_t bytes = 0;  // resident, beyond what stays mapped from disk
+};
+
+enum class NormKind : uint8_t { kRms, kLayer };
+enum class Activation : uint8_t { kNone, kSilu, kGelu, kGeluTanh, kRelu };
+
+// out = norm(x) * weight + bias, row by row. With `residual`: first residual += x (rounded to the
+// activation type), then the norm of that sum, so that a block's residual add costs no pass of its
+// own. out may alias x.
+// RMS: x / sqrt(mean(x^2) + eps). Layer: (x - mean) / sqrt(var + eps).
+// Sources: Zhang & Sennrich 2019 (RMSNorm); Ba et al. 2016 (LayerNorm).
+struct NormArgs {
+  NormKind kind = NormKind::kRms;
+  Tensor x;                     // [n, dim]
+  Tensor residual;              // [n, dim] or data == nullptr
+  const float* weight = nullptr;  // [dim] F32; nullptr: ones
+  const float* bias = nullptr;    // [dim] F32; nullptr: zeros
+  float eps = 1e-5f;
+  float weight_offset = 0.0f;   // added to each weight (1 for Gemma's "1 + w")
+  Tensor out;                   // [n, dim]
+};
+
+// out = epilogue(x * W^T + bias).
+//   kNone     out [n, W.rows] = act(y)
+//   kAdd      out [n, W.rows] += y  (residual)
+//   kGated    W stacks gate over up (two sources of equal rows):
+//             out [n, W.rows / 2] = act(y_gate) * y_up
+enum class Epilogue : uint8_t { kNone, kAdd, kGated };
+struct LinearArgs {
+  Tensor x;                       // [n, W.cols]
+  const PackedWeight* weight = nullptr;
+  const float* bias = nullptr;    // [W.rows] F32 or nullptr
+  Epilogue epilogue = Epilogue::kNone;
+  Activation activation = Activation::kNone;
+  Tensor out;
+  bool out_f32 = false;           // logits: out holds F32 whatever the activation type
+};
+
+// Rotation angles of all rows, once per step and per kind of RoPE: cos_sin[t] holds, for each of
+// rotary_dim / 2 frequencies, cos and then sin of position * inv_freq, times `scale`:
+// [n, 2, rotary_dim / 2] F32. Angles are computed in F64 so that long positions keep precision.
+// Source: Su et al. 2021 (RoFormer).
+struct RopeAnglesArgs {
+  std::span<const float> inv_freq;  // [rotary_dim / 2]
+  float scale = 1.0f;               // attention factor of YaRN and LongRoPE
+  float* cos_sin = nullptr;
+};
+
+// Pairs rotated together: (i, i + rotary_dim/2) as in transformers, or (2i, 2i + 1) as in the
+// original paper and GGUF's llama files.
+enum class RopeLayout : uint8_t { kHalf, kInterleaved };
+
+// Per row: optional norm of each q and k head (qk-norm), rotation of q in place, rotation of k,
+// and k, v written to the cache at the row's kv_slot, in the cache's type.
+struct RopeKvWriteArgs {
+  Tensor q;                        // [n, n_heads * head_dim], in place
+  Tensor k;                        // [n, n_kv_heads * head_dim], may be overwritten
+  Tensor v;                        // [n, n_kv_heads * head_dim]
+  int32_t n_heads = 0;
+  const float* q_norm = nullptr;   // [head_dim] RMS weights or nullptr
+  const float* k_norm = nullptr;
+  float norm_eps = 1e-6f;
+  float norm_weight_offset = 0.0f;
+  const float* cos_sin = nullptr;  // from RopeAngles; nullptr: no rotation
+  int32_t rotary_dim = 0;          // <= head_dim; the rest passes through
+  RopeLayout layout = RopeLayout::kHalf;
+  KvCacheView cache;
+};
+
+// Softmax(q k^T * scale) v over the spans of each sequence, causal within the step's own rows (see
+// batch.h). Query head h reads KV head h / (n_heads / n_kv_heads).
+// Sources: Dao et al. 2022 (FlashAttention), Kwon et al. 2023 (paged), Ainslie et al. 2023 (GQA).
+struct AttentionArgs {
+  Tensor q;                  // [n, n_heads * head_dim]
+  int32_t n_heads = 0;
+  KvCacheView cache;
+  float scale = 0.0f;
+  int32_t window = 0;        // > 0: a row sees only the last `window` positions, itself included
+  float softcap = 0.0f;      // > 0: scores become softcap * tanh(score / softcap)
+  const float* sinks = nullptr;  // [n_heads] an extra logit per head that carries no value
+  Tensor out;                // [n, n_heads * head_dim]
+  float* lse = nullptr;      // [n, n_heads] log-sum-exp of the scores, or nullptr
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // out[t] = table[token_ids[t]] * scale, for all rows of the batch.
+  virtual void Embed(const PackedWeight& table, float scale, Tensor out) = 0;
+  // x[t] += table[positions[t] + offset]: learned positions.
+  virtual void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) = 0;
+  virtual void Norm(const NormArgs& args) = 0;
+  virtual void Linear(const LinearArgs& args) = 0;
+  virtual void RopeAngles(const RopeAnglesArgs& args) = 0;
+  virtual void RopeKvWrite(const RopeKvWriteArgs& args) = 0;
+  virtual void Attention(const AttentionArgs& args) = 0;
+  // out[i] = x[logit_rows[i]].
+  virtual void GatherLogitRows(Tensor x, Tensor out) = 0;
+  // x *= scale, then softcap * tanh(x / softcap) if softcap > 0. F32, in place.
+  virtual void ScaleLogits(Tensor logits_f32, float scale, float softcap) = 0;
+  virtual void Sample(const SampleArgs& args) = 0;
+};
+
+}  // namespace heddle::kernels

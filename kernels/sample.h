@@ -1,0 +1,58 @@
+// Drawing tokens from logits, a batch of rows at a time.
+//
+// Per row, in this order: sparse edits (bias, penalties: computed by engine/sample from its token
+// counts), bit mask (grammars), temperature, top_k, top_p, min_p, then one draw with the random
+// number of (seed, counter). temperature == 0 is argmax; the lowest id wins a tie.
+//   top_k: the k largest (ties at the k-th value: lowest ids first). top_p: the smallest set of
+//   most likely tokens whose probability reaches top_p, at least one. min_p: tokens with at least
+//   min_p times the probability of the most likely. Probabilities are those after temperature;
+//   top_p is over what top_k left, renormalised; min_p likewise.
+// Sources: Holtzman et al. 2019 (nucleus), Fan et al. 2018 (top-k), Nguyen et al. 2024 (min-p),
+// Salmon et al. 2011 (Philox, counter-based random numbers).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/tensor.h"
+
+namespace heddle::kernels {
+
+// logits[token] = logits[token] > 0 ? logits[token] / scale_div : logits[token] * scale_div, then
+// += add. Repetition penalty is scale_div; bias, presence and frequency penalties are in add;
+// -infinity in add bans the token.
+struct LogitEdit {
+  int32_t token;
+  float scale_div;
+  float add;
+};
+
+struct SampleRowParams {
+  int32_t logit_row = 0;       // row of `logits`; several samples may read one row
+  float temperature = 1.0f;
+  int32_t top_k = 0;           // <= 0: off
+  float top_p = 1.0f;          // >= 1: off
+  float min_p = 0.0f;          // <= 0: off
+  uint64_t seed = 0;
+  uint64_t counter = 0;
+  int32_t num_top = -1;        // alternatives to report; -1: no logprobs at all
+  int32_t forced_token = -1;   // >= 0: draw nothing, report this token (prompt logprobs)
+  std::span<const LogitEdit> edits;  // at most one per token
+  const uint32_t* allowed = nullptr; // [ceil(vocab / 32)] bit mask or nullptr
+};
+
+// `logprob` and the alternatives are of log-softmax of the logits before edits and filters.
+struct SampleArgs {
+  Tensor logits;                           // [n_logit_rows, vocab] F32; not changed
+  std::span<const SampleRowParams> rows;   // [n]
+  int32_t max_top = 0;                     // stride of top arrays; >= every num_top
+  int32_t* tokens = nullptr;               // [n]
+  float* logprobs = nullptr;               // [n]
+  int32_t* top_tokens = nullptr;           // [n, max_top], likely first
+  float* top_logprobs = nullptr;           // [n, max_top]
+};
+
+// Uniform in (0, 1), from Philox4x32-10 with key = seed and counter = (counter, stream).
+float CounterUniform(uint64_t seed, uint64_t counter, uint32_t stream);
+
+}  // namespace heddle::kernels

@@ -1,0 +1,35 @@
+// A generation request as the scheduler sees it: token counts, limits and identities; no text.
+// Plain data.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/step.h"
+
+namespace heddle::scheduler {
+
+using engine::TokenId;
+
+// Identity of one request; never reused during the life of the process.
+enum class RequestId : uint64_t {};
+
+enum class FinishReason : uint8_t {
+  kStop,       // an end-of-sequence or stop token was drawn (it is the last token reported)
+  kLength,     // max_tokens, or the end of the context
+  kCancelled,  // Cancel was called
+  kError,      // the engine failed
+};
+
+struct GenerationRequest {
+  RequestId id{};
+  std::vector<TokenId> prompt;       // not empty; prompt.size() < max context
+  int32_t max_tokens = 16;           // >= 0; 0: prompt logprobs only
+  int32_t num_branches = 1;          // n: continuations that share the prompt's pages
+  // Branch b draws with seed + b, so that each is what a request of its own with that seed gives.
+  engine::SamplingParams sampling;
+  std::vector<TokenId> stop_tokens;  // end-of-sequence ids (unless ignored) and stop_token_ids
+  int32_t prompt_logprobs = -1;      // -1: none; n: log-probability of each prompt token, n best
+};
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,79 @@
+// What passes between the front end (HTTP, gRPC, the CLI) and the engine loop: requests down,
+// events up. The only door to the engine.
+//
+// Threads: Submit, Cancel and Stats may be called from any thread; they post to the loop and never
+// wait for a step. An EventSink is called by the loop's thread only, must return at once (push to
+// a queue, wake an I/O thread), must not throw and must not call back into the engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/step.h"
+#include "scheduler/request.h"
+
+namespace heddle::server {
+
+using scheduler::FinishReason;
+using scheduler::GenerationRequest;
+using scheduler::RequestId;
+
+// What one step brought to one branch of a request. Events of a branch come in order; `finished`
+// is set on its last one and only there. A request ends when all its branches have.
+struct GenerationEvent {
+  int32_t branch = 0;
+  std::vector<engine::SampledToken> tokens;
+  std::vector<engine::SampledToken> prompt_scores;  // before the first token, if asked for
+  int32_t cached_tokens = 0;  // of the prompt, found in the prefix cache; with the first token
+  bool finished = false;
+  FinishReason reason = FinishReason::kStop;
+  absl::Status error;  // for kError: what to tell the client
+};
+
+using EventSink = std::function<void(GenerationEvent&&)>;
+
+struct EngineStats {
+  int32_t running_sequences = 0;
+  int32_t waiting_requests = 0;
+  int32_t queue_limit = 0;
+  int32_t pages_total = 0;
+  int32_t pages_used = 0;
+  int32_t page_tokens = 0;
+  int32_t orphaned_requests = 0;  // running for nobody: must read 0
+  int64_t steps = 0;
+  int64_t prompt_tokens = 0;      // rows computed for prompts, recomputed ones included
+  int64_t generated_tokens = 0;
+  int64_t preemptions = 0;
+  double plan_seconds = 0;        // sums over all steps, by part
+  double forward_seconds = 0;
+  double sample_seconds = 0;
+  double emit_seconds = 0;
+  double busy_since_seconds = 0;  // how long the current step has been running; 0: idle
+};
+
+// Implemented by EngineLoop (engine_loop.h) and by test doubles.
+class GenerationService {
+ public:
+  virtual ~GenerationService() = default;
+
+  virtual RequestId NextId() = 0;
+
+  // Queues the request. RESOURCE_EXHAUSTED: the queue is full (429). UNAVAILABLE: draining or
+  // failed (503). INVALID_ARGUMENT: it can never fit (the message says what would). On an error
+  // the sink is never called.
+  virtual absl::Status Submit(GenerationRequest request, EventSink sink) = 0;
+
+  // Stops all branches and frees their pages within one step. After this returns the sink may be
+  // called once more at most per branch. Unknown or finished ids are ignored.
+  virtual void Cancel(RequestId id) = 0;
+
+  // Stops one branch (its stop string was found); the others go on.
+  virtual void CancelBranch(RequestId id, int32_t branch) = 0;
+
+  virtual EngineStats Stats() const = 0;
+};
+
+}  // namespace heddle::server
