@@ -12,8 +12,8 @@ namespace heddle::base {
 
 }  // namespace heddle::base
 
-#define HEDDLE_CHECK(condition, message)                                            \
-  do {                                                                              \
-    if (!(condition)) [[unlikely]]                                                  \
-      ::heddle::base::CheckFailed(__FILE__, __LINE__, #condition, (message));       \
+#define HEDDLE_CHECK(condition, message)                                      \
+  do {                                                                        \
+    if (!(condition)) [[unlikely]]                                            \
+      ::heddle::base::CheckFailed(__FILE__, __LINE__, #condition, (message)); \
   } while (false)

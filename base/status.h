@@ -7,10 +7,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define HEDDLE_RETURN_IF_ERROR(expr)                                \
-  do {                                                              \
-    if (absl::Status heddle_status_ = (expr); !heddle_status_.ok()) \
-      return heddle_status_;                                        \
+#define HEDDLE_RETURN_IF_ERROR(expr)                                                       \
+  do {                                                                                     \
+    if (absl::Status heddle_status_ = (expr); !heddle_status_.ok()) return heddle_status_; \
   } while (false)
 
 #define HEDDLE_STATUS_CONCAT_INNER_(a, b) a##b

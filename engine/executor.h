@@ -13,9 +13,9 @@ namespace heddle::engine {
 
 // What the scheduler and the front end must know before the first plan.
 struct ExecutorLimits {
-  int32_t num_pages = 0;    // pages of the KV pool
-  int32_t page_tokens = 0;  // positions per page, a power of two
-  int32_t max_context = 0;  // positions per sequence, from the model or --max-context
+  int32_t num_pages = 0;         // pages of the KV pool
+  int32_t page_tokens = 0;       // positions per page, a power of two
+  int32_t max_context = 0;       // positions per sequence, from the model or --max-context
   int32_t max_batch_tokens = 0;  // rows per plan
   int32_t max_batch_seqs = 0;    // sequences per plan
   int32_t vocab = 0;

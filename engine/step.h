@@ -62,7 +62,7 @@ struct SamplingParams {
   uint64_t seed = 0;          // with the position, the only input of the random number
   int32_t num_logprobs = -1;  // -1: none; 0: of the sampled token; n: of the n best as well
   std::vector<std::pair<TokenId, float>> logit_bias;
-  int32_t min_tokens = 0;               // none of min_tokens_banned is drawn before so many
+  int32_t min_tokens = 0;                  // none of min_tokens_banned is drawn before so many
   std::vector<TokenId> min_tokens_banned;  // end-of-sequence and stop ids
 };
 
@@ -104,15 +104,15 @@ struct ScoreRow {
 struct StepPlan {
   uint64_t step = 0;
   std::vector<SequenceBegin> begun;
-  std::vector<PageCopy> page_copies;      // all done before the forward, in any order
-  std::vector<TokenId> token_ids;         // [n_tokens]
-  std::vector<Position> positions;        // [n_tokens]
-  std::vector<KvSlot> kv_slots;           // [n_tokens]
-  std::vector<KvSpan> spans;              // [sum of num_spans]
-  std::vector<SequenceSlice> sequences;   // [n_seqs], in row order
-  std::vector<SampleRow> samples;         // [n_samples]
-  std::vector<ScoreRow> scores;           // [n_scores]
-  std::vector<SequenceId> ended;          // forget these, after the forward
+  std::vector<PageCopy> page_copies;     // all done before the forward, in any order
+  std::vector<TokenId> token_ids;        // [n_tokens]
+  std::vector<Position> positions;       // [n_tokens]
+  std::vector<KvSlot> kv_slots;          // [n_tokens]
+  std::vector<KvSpan> spans;             // [sum of num_spans]
+  std::vector<SequenceSlice> sequences;  // [n_seqs], in row order
+  std::vector<SampleRow> samples;        // [n_samples]
+  std::vector<ScoreRow> scores;          // [n_scores]
+  std::vector<SequenceId> ended;         // forget these, after the forward
 
   bool empty() const {
     return token_ids.empty() && begun.empty() && page_copies.empty() && ended.empty();

@@ -40,13 +40,13 @@ enum class Activation : uint8_t { kNone, kSilu, kGelu, kGeluTanh, kRelu };
 // Sources: Zhang & Sennrich 2019 (RMSNorm); Ba et al. 2016 (LayerNorm).
 struct NormArgs {
   NormKind kind = NormKind::kRms;
-  Tensor x;                     // [n, dim]
-  Tensor residual;              // [n, dim] or data == nullptr
+  Tensor x;                       // [n, dim]
+  Tensor residual;                // [n, dim] or data == nullptr
   const float* weight = nullptr;  // [dim] F32; nullptr: ones
   const float* bias = nullptr;    // [dim] F32; nullptr: zeros
   float eps = 1e-5f;
-  float weight_offset = 0.0f;   // added to each weight (1 for Gemma's "1 + w")
-  Tensor out;                   // [n, dim]
+  float weight_offset = 0.0f;  // added to each weight (1 for Gemma's "1 + w")
+  Tensor out;                  // [n, dim]
 };
 
 // out = epilogue(x * W^T + bias).
@@ -56,13 +56,13 @@ struct NormArgs {
 //             out [n, W.rows / 2] = act(y_gate) * y_up
 enum class Epilogue : uint8_t { kNone, kAdd, kGated };
 struct LinearArgs {
-  Tensor x;                       // [n, W.cols]
+  Tensor x;  // [n, W.cols]
   const PackedWeight* weight = nullptr;
-  const float* bias = nullptr;    // [W.rows] F32 or nullptr
+  const float* bias = nullptr;  // [W.rows] F32 or nullptr
   Epilogue epilogue = Epilogue::kNone;
   Activation activation = Activation::kNone;
   Tensor out;
-  bool out_f32 = false;           // logits: out holds F32 whatever the activation type
+  bool out_f32 = false;  // logits: out holds F32 whatever the activation type
 };
 
 // Rotation angles of all rows, once per step and per kind of RoPE: cos_sin[t] holds, for each of
@@ -82,11 +82,11 @@ enum class RopeLayout : uint8_t { kHalf, kInterleaved };
 // Per row: optional norm of each q and k head (qk-norm), rotation of q in place, rotation of k,
 // and k, v written to the cache at the row's kv_slot, in the cache's type.
 struct RopeKvWriteArgs {
-  Tensor q;                        // [n, n_heads * head_dim], in place
-  Tensor k;                        // [n, n_kv_heads * head_dim], may be overwritten
-  Tensor v;                        // [n, n_kv_heads * head_dim]
+  Tensor q;  // [n, n_heads * head_dim], in place
+  Tensor k;  // [n, n_kv_heads * head_dim], may be overwritten
+  Tensor v;  // [n, n_kv_heads * head_dim]
   int32_t n_heads = 0;
-  const float* q_norm = nullptr;   // [head_dim] RMS weights or nullptr
+  const float* q_norm = nullptr;  // [head_dim] RMS weights or nullptr
   const float* k_norm = nullptr;
   float norm_eps = 1e-6f;
   float norm_weight_offset = 0.0f;
@@ -100,15 +100,15 @@ struct RopeKvWriteArgs {
 // batch.h). Query head h reads KV head h / (n_heads / n_kv_heads).
 // Sources: Dao et al. 2022 (FlashAttention), Kwon et al. 2023 (paged), Ainslie et al. 2023 (GQA).
 struct AttentionArgs {
-  Tensor q;                  // [n, n_heads * head_dim]
+  Tensor q;  // [n, n_heads * head_dim]
   int32_t n_heads = 0;
   KvCacheView cache;
   float scale = 0.0f;
-  int32_t window = 0;        // > 0: a row sees only the last `window` positions, itself included
-  float softcap = 0.0f;      // > 0: scores become softcap * tanh(score / softcap)
+  int32_t window = 0;    // > 0: a row sees only the last `window` positions, itself included
+  float softcap = 0.0f;  // > 0: scores become softcap * tanh(score / softcap)
   const float* sinks = nullptr;  // [n_heads] an extra logit per head that carries no value
-  Tensor out;                // [n, n_heads * head_dim]
-  float* lse = nullptr;      // [n, n_heads] log-sum-exp of the scores, or nullptr
+  Tensor out;                    // [n, n_heads * head_dim]
+  float* lse = nullptr;          // [n, n_heads] log-sum-exp of the scores, or nullptr
 };
 
 class Ops {

@@ -28,28 +28,28 @@ struct LogitEdit {
 };
 
 struct SampleRowParams {
-  int32_t logit_row = 0;       // row of `logits`; several samples may read one row
+  int32_t logit_row = 0;  // row of `logits`; several samples may read one row
   float temperature = 1.0f;
-  int32_t top_k = 0;           // <= 0: off
-  float top_p = 1.0f;          // >= 1: off
-  float min_p = 0.0f;          // <= 0: off
+  int32_t top_k = 0;   // <= 0: off
+  float top_p = 1.0f;  // >= 1: off
+  float min_p = 0.0f;  // <= 0: off
   uint64_t seed = 0;
   uint64_t counter = 0;
-  int32_t num_top = -1;        // alternatives to report; -1: no logprobs at all
-  int32_t forced_token = -1;   // >= 0: draw nothing, report this token (prompt logprobs)
-  std::span<const LogitEdit> edits;  // at most one per token
-  const uint32_t* allowed = nullptr; // [ceil(vocab / 32)] bit mask or nullptr
+  int32_t num_top = -1;               // alternatives to report; -1: no logprobs at all
+  int32_t forced_token = -1;          // >= 0: draw nothing, report this token (prompt logprobs)
+  std::span<const LogitEdit> edits;   // at most one per token
+  const uint32_t* allowed = nullptr;  // [ceil(vocab / 32)] bit mask or nullptr
 };
 
 // `logprob` and the alternatives are of log-softmax of the logits before edits and filters.
 struct SampleArgs {
-  Tensor logits;                           // [n_logit_rows, vocab] F32; not changed
-  std::span<const SampleRowParams> rows;   // [n]
-  int32_t max_top = 0;                     // stride of top arrays; >= every num_top
-  int32_t* tokens = nullptr;               // [n]
-  float* logprobs = nullptr;               // [n]
-  int32_t* top_tokens = nullptr;           // [n, max_top], likely first
-  float* top_logprobs = nullptr;           // [n, max_top]
+  Tensor logits;                          // [n_logit_rows, vocab] F32; not changed
+  std::span<const SampleRowParams> rows;  // [n]
+  int32_t max_top = 0;                    // stride of top arrays; >= every num_top
+  int32_t* tokens = nullptr;              // [n]
+  float* logprobs = nullptr;              // [n]
+  int32_t* top_tokens = nullptr;          // [n, max_top], likely first
+  float* top_logprobs = nullptr;          // [n, max_top]
 };
 
 // Uniform in (0, 1), from Philox4x32-10 with key = seed and counter = (counter, stream).

@@ -23,9 +23,9 @@ enum class FinishReason : uint8_t {
 
 struct GenerationRequest {
   RequestId id{};
-  std::vector<TokenId> prompt;       // not empty; prompt.size() < max context
-  int32_t max_tokens = 16;           // >= 0; 0: prompt logprobs only
-  int32_t num_branches = 1;          // n: continuations that share the prompt's pages
+  std::vector<TokenId> prompt;  // not empty; prompt.size() < max context
+  int32_t max_tokens = 16;      // >= 0; 0: prompt logprobs only
+  int32_t num_branches = 1;     // n: continuations that share the prompt's pages
   // Branch b draws with seed + b, so that each is what a request of its own with that seed gives.
   engine::SamplingParams sampling;
   std::vector<TokenId> stop_tokens;  // end-of-sequence ids (unless ignored) and stop_token_ids

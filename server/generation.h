@@ -44,10 +44,10 @@ struct EngineStats {
   int32_t page_tokens = 0;
   int32_t orphaned_requests = 0;  // running for nobody: must read 0
   int64_t steps = 0;
-  int64_t prompt_tokens = 0;      // rows computed for prompts, recomputed ones included
+  int64_t prompt_tokens = 0;  // rows computed for prompts, recomputed ones included
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
-  double plan_seconds = 0;        // sums over all steps, by part
+  double plan_seconds = 0;  // sums over all steps, by part
   double forward_seconds = 0;
   double sample_seconds = 0;
   double emit_seconds = 0;

@@ -44,10 +44,10 @@ struct AttentionSpec {
   int32_t head_dim = 0;
   bool qkv_bias = false;
   bool out_bias = false;
-  bool qk_norm = false;   // RMS norm of each q and k head before RoPE (Qwen3)
-  int32_t window = 0;     // sliding window in positions; 0: all
-  float scale = 0.0f;     // of q k^T; usually 1 / sqrt(head_dim)
-  float softcap = 0.0f;   // 0: none
+  bool qk_norm = false;  // RMS norm of each q and k head before RoPE (Qwen3)
+  int32_t window = 0;    // sliding window in positions; 0: all
+  float scale = 0.0f;    // of q k^T; usually 1 / sqrt(head_dim)
+  float softcap = 0.0f;  // 0: none
   RopeSpec rope;
 };
 
@@ -64,10 +64,10 @@ struct LayerSpec {
 };
 
 struct ModelSpec {
-  std::string family;        // row of the family table, e.g. "llama"
+  std::string family;  // row of the family table, e.g. "llama"
   int32_t hidden = 0;
   int32_t vocab = 0;
-  int32_t max_context = 0;   // positions the model was made for
+  int32_t max_context = 0;  // positions the model was made for
   NormKind norm = NormKind::kRms;
   float norm_eps = 1e-5f;
   bool tied_embeddings = false;

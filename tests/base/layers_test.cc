@@ -28,7 +28,8 @@ std::set<std::string> QuotedIncludes(const fs::path& path) {
   std::set<std::string> includes;
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
-    if (line.rfind("#include \"", 0) == 0) includes.insert(line.substr(10, line.find('"', 10) - 10));
+    if (line.rfind("#include \"", 0) == 0)
+      includes.insert(line.substr(10, line.find('"', 10) - 10));
   }
   return includes;
 }
