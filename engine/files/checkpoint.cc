@@ -1,0 +1,140 @@
+#include "engine/files/checkpoint.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/files/checkpoint_storage.h"
+
+namespace heddle::engine {
+namespace {
+
+struct NamedDType {
+  std::string_view name;
+  kernels::DType dtype;
+};
+
+// Safetensors and GGUF agree on the names of what both have.
+constexpr NamedDType kDTypes[] = {
+    {"F32", kernels::DType::kF32},   {"F16", kernels::DType::kF16},
+    {"BF16", kernels::DType::kBF16}, {"Q8_0", kernels::DType::kQ8_0},
+    {"Q4_0", kernels::DType::kQ4_0},
+};
+
+int64_t NumElements(const CheckpointTensor& tensor) {
+  int64_t count = 1;  // cannot overflow: the readers have checked the size in bytes
+  for (int64_t dim : tensor.shape) count *= dim;
+  return count;
+}
+
+}  // namespace
+
+std::optional<kernels::DType> FindDType(std::string_view type_name) {
+  for (const NamedDType& entry : kDTypes) {
+    if (entry.name == type_name) return entry.dtype;
+  }
+  return std::nullopt;
+}
+
+absl::Status UnsupportedType(const Checkpoint& checkpoint, const CheckpointTensor& tensor) {
+  std::string supported = absl::StrJoin(
+      kDTypes, ", ", [](std::string* out, const NamedDType& entry) { out->append(entry.name); });
+  return absl::InvalidArgumentError(base::StrCat(
+      checkpoint.path().string(), ": tensor ", base::Quote(tensor.name), " is stored as ",
+      tensor.type_name, ", which is not supported; supported are ", supported));
+}
+
+Checkpoint::Checkpoint(std::unique_ptr<Storage> storage) : storage_(std::move(storage)) {}
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+Checkpoint::~Checkpoint() = default;
+
+const std::filesystem::path& Checkpoint::path() const { return storage_->path; }
+CheckpointFormat Checkpoint::format() const {
+  return storage_->gguf_files.empty() ? CheckpointFormat::kHuggingFace : CheckpointFormat::kGguf;
+}
+std::span<const CheckpointTensor> Checkpoint::tensors() const { return storage_->tensors; }
+int64_t Checkpoint::total_bytes() const { return storage_->total_bytes; }
+const nlohmann::json& Checkpoint::config() const { return storage_->config; }
+const nlohmann::json& Checkpoint::generation_config() const { return storage_->generation_config; }
+const GgufFile* Checkpoint::gguf() const {
+  return storage_->gguf_files.empty() ? nullptr : &storage_->gguf_files.front();
+}
+
+const CheckpointTensor* Checkpoint::Find(std::string_view name) const {
+  const std::vector<CheckpointTensor>& tensors = storage_->tensors;
+  auto it =
+      std::lower_bound(tensors.begin(), tensors.end(), name,
+                       [](const auto& tensor, std::string_view n) { return tensor.name < n; });
+  return it != tensors.end() && it->name == name ? &*it : nullptr;
+}
+
+std::vector<TypeUsage> Checkpoint::types() const {
+  std::map<std::string_view, TypeUsage> by_name;
+  for (const CheckpointTensor& tensor : storage_->tensors) {
+    TypeUsage& usage = by_name[tensor.type_name];
+    usage.type_name = tensor.type_name;
+    usage.supported = tensor.dtype.has_value();
+    ++usage.num_tensors;
+    usage.num_elements += NumElements(tensor);
+    usage.bytes += static_cast<int64_t>(tensor.data.size());
+  }
+  std::vector<TypeUsage> types;
+  for (const auto& [name, usage] : by_name) types.push_back(usage);
+  std::stable_sort(types.begin(), types.end(),
+                   [](const TypeUsage& a, const TypeUsage& b) { return a.bytes > b.bytes; });
+  return types;
+}
+
+void Checkpoint::WillNeed(const CheckpointTensor& tensor) const {
+  if (const MappedFile* file = storage_->MappingOf(tensor)) file->WillNeed(tensor.data);
+}
+void Checkpoint::DontNeed(const CheckpointTensor& tensor) const {
+  if (const MappedFile* file = storage_->MappingOf(tensor)) file->DontNeed(tensor.data);
+}
+
+const MappedFile* Checkpoint::Storage::MappingOf(const CheckpointTensor& tensor) const {
+  auto holds = [&](const MappedFile& mapping) {
+    std::span<const std::byte> bytes = mapping.bytes();
+    return !tensor.data.empty() && tensor.data.data() >= bytes.data() &&
+           tensor.data.data() < bytes.data() + bytes.size();
+  };
+  for (const GgufFile& file : gguf_files) {
+    if (holds(file.mapping())) return &file.mapping();
+  }
+  for (const SafetensorsFile& file : safetensors_files) {
+    if (holds(file.mapping())) return &file.mapping();
+  }
+  return nullptr;
+}
+
+absl::Status Checkpoint::Storage::IndexTensors() {
+  for (const SafetensorsFile& file : safetensors_files) {
+    for (const SafetensorsTensor& tensor : file.tensors()) {
+      tensors.push_back({tensor.name, tensor.type->name, FindDType(tensor.type->name), tensor.shape,
+                         tensor.data});
+    }
+  }
+  for (const GgufFile& file : gguf_files) {
+    for (const GgufTensor& tensor : file.tensors()) {
+      tensors.push_back({tensor.name, tensor.type->name, FindDType(tensor.type->name), tensor.shape,
+                         tensor.data});
+    }
+  }
+  std::sort(tensors.begin(), tensors.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    total_bytes += static_cast<int64_t>(tensors[i].data.size());
+    if (i > 0 && tensors[i].name == tensors[i - 1].name) {
+      return absl::InvalidArgumentError(base::StrCat(path.string(), ": tensor ",
+                                                     base::Quote(tensors[i].name),
+                                                     " occurs in more than one file"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace heddle::engine

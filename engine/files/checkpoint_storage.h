@@ -1,0 +1,32 @@
+// What a Checkpoint owns; private to engine/files (it pulls in the JSON library).
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/files/checkpoint.h"
+#include "engine/files/gguf.h"
+#include "engine/files/mapped_file.h"
+#include "engine/files/safetensors.h"
+#include "nlohmann/json.hpp"
+
+namespace heddle::engine {
+
+struct Checkpoint::Storage {
+  std::filesystem::path path;
+  nlohmann::json config = nlohmann::json::object();
+  nlohmann::json generation_config = nlohmann::json::object();
+  std::vector<SafetensorsFile> safetensors_files;
+  std::vector<GgufFile> gguf_files;       // one, or the parts of a split model in order
+  std::vector<CheckpointTensor> tensors;  // sorted by name, views into the files
+  int64_t total_bytes = 0;
+
+  // Fills `tensors` from the files. REQUIRES: the files are complete and stay where they are.
+  absl::Status IndexTensors();
+
+  // The file that holds a tensor's bytes; nullptr if none does.
+  const MappedFile* MappingOf(const CheckpointTensor& tensor) const;
+};
+
+}  // namespace heddle::engine
