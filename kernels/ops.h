@@ -108,7 +108,9 @@ struct AttentionArgs {
   float softcap = 0.0f;  // > 0: scores become softcap * tanh(score / softcap)
   const float* sinks = nullptr;  // [n_heads] an extra logit per head that carries no value
   Tensor out;                    // [n, n_heads * head_dim]
-  float* lse = nullptr;          // [n, n_heads] log-sum-exp of the scores, or nullptr
+  float* lse = nullptr;          // [n, n_heads] log-sum-exp of the scores and the sink, or nullptr:
+                                 // out * exp(lse) is the sum of exp(score) * v, so that parts of
+                                 // a context merge exactly (the sink belongs to one of the parts)
 };
 
 class Ops {

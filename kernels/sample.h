@@ -6,7 +6,9 @@
 //   top_k: the k largest (ties at the k-th value: lowest ids first). top_p: the smallest set of
 //   most likely tokens whose probability reaches top_p, at least one. min_p: tokens with at least
 //   min_p times the probability of the most likely. Probabilities are those after temperature;
-//   top_p is over what top_k left, renormalised; min_p likewise.
+//   top_p is over what top_k left, renormalised; min_p likewise. So each filter keeps a prefix of
+//   the ranking. The draw inverts the cumulative distribution of the kept tokens in order of id.
+// NaN logits count as -infinity. If nothing can be drawn (all banned), the token is -1.
 // Sources: Holtzman et al. 2019 (nucleus), Fan et al. 2018 (top-k), Nguyen et al. 2024 (min-p),
 // Salmon et al. 2011 (Philox, counter-based random numbers).
 #pragma once
@@ -47,9 +49,10 @@ struct SampleArgs {
   std::span<const SampleRowParams> rows;  // [n]
   int32_t max_top = 0;                    // stride of top arrays; >= every num_top
   int32_t* tokens = nullptr;              // [n]
-  float* logprobs = nullptr;              // [n]
-  int32_t* top_tokens = nullptr;          // [n, max_top], likely first
-  float* top_logprobs = nullptr;          // [n, max_top]
+  // Written for rows with num_top >= 0 only; may be nullptr where no row asks.
+  float* logprobs = nullptr;      // [n]
+  int32_t* top_tokens = nullptr;  // [n, max_top], likely first, lower id first in ties
+  float* top_logprobs = nullptr;  // [n, max_top]
 };
 
 // Uniform in (0, 1), from Philox4x32-10 with key = seed and counter = (counter, stream).

@@ -1,0 +1,28 @@
+// A checked copy of a HostBatch: what a device on the host keeps between Plan and the next Plan.
+// Reuses its memory, so that a steady state of equal sizes allocates nothing.
+// Thread-safety: none while Assign runs; then read-only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/batch.h"
+
+namespace heddle::kernels {
+
+class OwnedBatch {
+ public:
+  // INVALID_ARGUMENT, naming the array, if sizes or offsets contradict each other or a sequence's
+  // context is shorter than its rows; the earlier content then stays.
+  absl::Status Assign(const HostBatch& batch);
+
+  const HostBatch& view() const { return view_; }
+
+ private:
+  std::vector<int32_t> int32s_;
+  std::vector<int64_t> kv_slot_;
+  HostBatch view_;
+};
+
+}  // namespace heddle::kernels

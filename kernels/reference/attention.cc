@@ -1,0 +1,76 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "kernels/kv_element.h"
+#include "kernels/reference/reference.h"
+
+namespace heddle::kernels::reference {
+namespace {
+
+// Slots of a sequence's context in order.
+std::vector<int64_t> ContextSlots(const HostBatch& batch, int32_t s, int32_t page_tokens) {
+  std::vector<int64_t> slots;
+  for (int32_t i = batch.span_begin[s]; i < batch.span_begin[s + 1]; ++i) {
+    for (int32_t j = 0; j < batch.span_tokens[i]; ++j) {
+      slots.push_back(static_cast<int64_t>(batch.span_page[i]) * page_tokens + j);
+    }
+  }
+  return slots;
+}
+
+double Score(const AttentionArgs& args, const float* q, int64_t key) {
+  double dot = 0;
+  for (int32_t i = 0; i < args.cache.head_dim; ++i) {
+    dot += static_cast<double>(q[i]) * LoadElement(args.cache.dtype, args.cache.keys, key + i);
+  }
+  double score = dot * args.scale;
+  return args.softcap > 0 ? args.softcap * std::tanh(score / args.softcap) : score;
+}
+
+// One head of one row over `slots`.
+void AttendHead(const AttentionArgs& args, std::span<const int64_t> slots, int64_t t, int32_t h) {
+  const KvCacheView& cache = args.cache;
+  int32_t kv_head = h / (args.n_heads / cache.n_kv_heads);
+  const float* q = args.q.row<float>(t) + static_cast<int64_t>(h) * cache.head_dim;
+  float* out = args.out.row<float>(t) + static_cast<int64_t>(h) * cache.head_dim;
+  double sink = args.sinks ? args.sinks[h] : -std::numeric_limits<double>::infinity();
+  double max = sink;
+  std::vector<double> scores;
+  for (int64_t slot : slots) {
+    scores.push_back(Score(args, q, ElementOffset(cache, slot, kv_head)));
+    max = std::max(max, scores.back());
+  }
+  double sum = std::exp(sink - max);
+  std::vector<double> sums(cache.head_dim, 0.0);
+  for (size_t j = 0; j < slots.size(); ++j) {
+    double weight = std::exp(scores[j] - max);
+    sum += weight;
+    int64_t value = ElementOffset(cache, slots[j], kv_head);
+    for (int32_t i = 0; i < cache.head_dim; ++i) {
+      sums[i] += weight * LoadElement(cache.dtype, cache.values, value + i);
+    }
+  }
+  for (int32_t i = 0; i < cache.head_dim; ++i) out[i] = static_cast<float>(sums[i] / sum);
+  if (args.lse) args.lse[t * args.n_heads + h] = static_cast<float>(max + std::log(sum));
+}
+
+}  // namespace
+
+void Attention(const HostBatch& batch, const AttentionArgs& args) {
+  for (int32_t s = 0; s < batch.n_seqs(); ++s) {
+    std::vector<int64_t> slots = ContextSlots(batch, s, args.cache.page_tokens);
+    int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
+    for (int32_t i = 0; i < rows; ++i) {
+      int32_t seen = batch.context_len[s] - rows + 1 + i;
+      int32_t from = args.window > 0 ? std::max(0, seen - args.window) : 0;
+      std::span<const int64_t> visible(slots.data() + from, seen - from);
+      for (int32_t h = 0; h < args.n_heads; ++h) {
+        AttendHead(args, visible, batch.q_begin[s] + i, h);
+      }
+    }
+  }
+}
+
+}  // namespace heddle::kernels::reference

@@ -1,0 +1,92 @@
+#include "kernels/device.h"
+
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "base/status.h"
+#include "kernels/copy_page.h"
+#include "kernels/host_memory.h"
+#include "kernels/owned_batch.h"
+#include "kernels/reference/reference.h"
+#include "kernels/weight_sources.h"
+
+namespace heddle::kernels {
+namespace {
+
+class ReferenceOps final : public Ops {
+ public:
+  explicit ReferenceOps(const HostBatch& batch) : batch_(batch) {}
+
+  void Embed(const PackedWeight& table, float scale, Tensor out) override {
+    reference::Embed(batch_, static_cast<const reference::Weight&>(table), scale, out);
+  }
+  void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) override {
+    reference::AddPositions(batch_, static_cast<const reference::Weight&>(table), offset, x);
+  }
+  void Norm(const NormArgs& args) override { reference::Norm(args); }
+  void Linear(const LinearArgs& args) override { reference::Linear(args); }
+  void RopeAngles(const RopeAnglesArgs& args) override { reference::RopeAngles(batch_, args); }
+  void RopeKvWrite(const RopeKvWriteArgs& args) override { reference::RopeKvWrite(batch_, args); }
+  void Attention(const AttentionArgs& args) override { reference::Attention(batch_, args); }
+  void GatherLogitRows(Tensor x, Tensor out) override {
+    reference::GatherLogitRows(batch_, x, out);
+  }
+  void ScaleLogits(Tensor logits_f32, float scale, float softcap) override {
+    reference::ScaleLogits(logits_f32, scale, softcap);
+  }
+  void Sample(const SampleArgs& args) override { reference::Sample(args); }
+
+ private:
+  const HostBatch& batch_;
+};
+
+class ReferenceDevice final : public Device {
+ public:
+  std::string description() const override { return "reference (plain loops, 1 thread)"; }
+  DType activation_dtype() const override { return DType::kF32; }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
+    return AllocateHost(bytes, "buffer");
+  }
+
+  absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(
+      std::span<const WeightSource> sources) override {
+    HEDDLE_ASSIGN_OR_RETURN(StackedShape shape, CheckSources(sources));
+    auto weight = std::make_unique<reference::Weight>();
+    weight->rows = shape.rows;
+    weight->cols = shape.cols;
+    weight->bytes = shape.rows * shape.cols * static_cast<int64_t>(sizeof(float));
+    weight->values.resize(static_cast<size_t>(shape.rows * shape.cols));
+    float* out = weight->values.data();
+    for (const WeightSource& source : sources) {
+      int64_t row_bytes = RowBytes(source.dtype, source.cols);
+      for (int64_t r = 0; r < source.rows; ++r, out += source.cols) {
+        DequantizeRow(source.dtype, static_cast<const char*>(source.data) + r * row_bytes,
+                      source.cols, out);
+      }
+    }
+    return std::unique_ptr<PackedWeight>(std::move(weight));
+  }
+
+  absl::Status Plan(const HostBatch& batch) override { return batch_.Assign(batch); }
+
+  absl::Status Run(const std::function<void(Ops&)>& body) override {
+    ReferenceOps ops(batch_.view());
+    body(ops);
+    return absl::OkStatus();
+  }
+
+  void CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) override {
+    CopyHostPage(cache, from, to, num_tokens);
+  }
+
+ private:
+  OwnedBatch batch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> CreateReferenceDevice() { return std::make_unique<ReferenceDevice>(); }
+
+}  // namespace heddle::kernels

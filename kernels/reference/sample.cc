@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/reference/reference.h"
+
+namespace heddle::kernels::reference {
+namespace {
+
+constexpr float kBanned = -std::numeric_limits<float>::infinity();
+
+// exp((x - max) / temperature), also where both are infinite.
+double Weight(float x, float max, float temperature) {
+  return x == max ? 1.0 : std::exp((static_cast<double>(x) - max) / temperature);
+}
+
+std::vector<float> EditedLogits(const float* logits, int64_t vocab, const SampleRowParams& params) {
+  std::vector<float> edited(logits, logits + vocab);
+  for (const LogitEdit& edit : params.edits) {
+    float& x = edited[edit.token];
+    x = (x > 0 ? x / edit.scale_div : x * edit.scale_div) + edit.add;
+  }
+  for (int64_t i = 0; i < vocab; ++i) {
+    bool allowed = !params.allowed || ((params.allowed[i / 32] >> (i % 32)) & 1);
+    if (!allowed || std::isnan(edited[i])) edited[i] = kBanned;
+  }
+  return edited;
+}
+
+// Ids from the most to the least likely; the lower id first in a tie.
+std::vector<int32_t> Ranked(const std::vector<float>& logits) {
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(),
+                   [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  return ids;
+}
+
+// How many of the ranked tokens the filters leave: each of them keeps a prefix.
+size_t CountKept(const std::vector<double>& ranked_weights, const SampleRowParams& params) {
+  size_t kept = ranked_weights.size();
+  if (params.top_k > 0) kept = std::min<size_t>(kept, params.top_k);
+  if (params.top_p < 1) {
+    auto end = ranked_weights.begin() + static_cast<int64_t>(kept);
+    double target = params.top_p * std::accumulate(ranked_weights.begin(), end, 0.0);
+    double sum = ranked_weights[0];
+    size_t n = 1;
+    while (n < kept && sum < target) sum += ranked_weights[n++];
+    kept = n;
+  }
+  while (kept > 1 && ranked_weights[kept - 1] < params.min_p * ranked_weights[0]) --kept;
+  return kept;
+}
+
+int32_t Draw(const float* logits, int64_t vocab, const SampleRowParams& params) {
+  std::vector<float> edited = EditedLogits(logits, vocab, params);
+  std::vector<int32_t> ids = Ranked(edited);
+  float max = edited[ids[0]];
+  if (max == kBanned) return -1;
+  if (params.temperature == 0) return ids[0];
+  std::vector<double> weights;
+  for (int32_t id : ids) weights.push_back(Weight(edited[id], max, params.temperature));
+  ids.resize(CountKept(weights, params));
+  std::sort(ids.begin(), ids.end());
+  double total = 0;
+  for (int32_t id : ids) total += Weight(edited[id], max, params.temperature);
+  double target = total * CounterUniform(params.seed, params.counter, 0);
+  double sum = 0;
+  int32_t drawn = -1;
+  for (int32_t id : ids) {
+    double weight = Weight(edited[id], max, params.temperature);
+    sum += weight;
+    if (weight > 0) drawn = id;
+    if (sum > target) break;
+  }
+  return drawn;
+}
+
+// Logprob of the token in row `i` of the call, and its alternatives, from unedited logits.
+void Report(const SampleArgs& args, const float* logits, size_t i) {
+  std::vector<float> clean = EditedLogits(logits, args.logits.cols, SampleRowParams());
+  std::vector<int32_t> ids = Ranked(clean);
+  float max = clean[ids[0]];
+  double sum = 0;
+  for (float x : clean) sum += Weight(x, max, 1.0f);
+  auto logprob = [&](int32_t id) {
+    double shifted = clean[id] == max ? 0.0 : static_cast<double>(clean[id]) - max;
+    return static_cast<float>(shifted - std::log(sum));
+  };
+  int32_t token = args.tokens[i];
+  args.logprobs[i] = token >= 0 ? logprob(token) : kBanned;
+  for (int32_t j = 0; j < args.rows[i].num_top; ++j) {
+    bool there = j < static_cast<int32_t>(ids.size());
+    int64_t to = static_cast<int64_t>(i) * args.max_top + j;
+    args.top_tokens[to] = there ? ids[j] : -1;
+    args.top_logprobs[to] = there ? logprob(ids[j]) : kBanned;
+  }
+}
+
+}  // namespace
+
+void Sample(const SampleArgs& args) {
+  for (size_t i = 0; i < args.rows.size(); ++i) {
+    const SampleRowParams& params = args.rows[i];
+    const float* logits = args.logits.row<float>(params.logit_row);
+    args.tokens[i] =
+        params.forced_token >= 0 ? params.forced_token : Draw(logits, args.logits.cols, params);
+    if (params.num_top >= 0) Report(args, logits, i);
+  }
+}
+
+}  // namespace heddle::kernels::reference

@@ -1,0 +1,21 @@
+// What every backend's Pack checks before it takes memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "kernels/tensor.h"
+
+namespace heddle::kernels {
+
+struct StackedShape {
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+// INVALID_ARGUMENT, naming the source, for none at all, no data, unequal cols, rows or cols < 1,
+// sizes that overflow, or cols that are not whole blocks of the dtype.
+absl::StatusOr<StackedShape> CheckSources(std::span<const WeightSource> sources);
+
+}  // namespace heddle::kernels
