@@ -30,6 +30,7 @@ struct RopeSpec {
   float high_freq_factor = 4.0f;  // kLlama3
   float beta_fast = 32.0f;        // kYarn
   float beta_slow = 1.0f;         // kYarn
+  bool yarn_truncate = true;      // kYarn: bounds of the ramp are whole dimensions
   float attention_factor = 1.0f;  // multiplies cos and sin
   int32_t original_max_position = 0;
   std::vector<float> divisors;  // [rotary_dim / 2] each frequency is divided by its own (kLongRope,

@@ -1,0 +1,67 @@
+// Which tensor of a checkpoint is which weight. Plain data; an empty name means that the model has
+// no such weight.
+//
+// Matrices are [output features, input features] as nn.Linear stores them, unless
+// `transposed_linears`. The number of layers is the spec's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace heddle::engine {
+
+// Names of one layer's tensors, or the pattern for all layers with "{}" in place of the index.
+struct LayerNames {
+  std::string attn_norm;  // before attention
+  std::string attn_norm_bias;
+  std::string q;  // either q, k and v, or qkv: the three stacked along output features
+  std::string k;
+  std::string v;
+  std::string qkv;
+  std::string q_bias;
+  std::string k_bias;
+  std::string v_bias;
+  std::string qkv_bias;
+  std::string q_norm;  // [head_dim]
+  std::string k_norm;
+  std::string o;
+  std::string o_bias;
+  std::string mlp_norm;  // before the MLP
+  std::string mlp_norm_bias;
+  std::string gate;  // empty unless the MLP is gated
+  std::string up;
+  std::string down;
+  std::string gate_bias;
+  std::string up_bias;
+  std::string down_bias;
+
+  // The members, for code that treats all alike.
+  template <typename Visitor>
+  void ForEach(Visitor visit) {
+    for (std::string* name :
+         {&attn_norm, &attn_norm_bias, &q,        &k,      &v,      &qkv,       &q_bias,
+          &k_bias,    &v_bias,         &qkv_bias, &q_norm, &k_norm, &o,         &o_bias,
+          &mlp_norm,  &mlp_norm_bias,  &gate,     &up,     &down,   &gate_bias, &up_bias,
+          &down_bias}) {
+      visit(name);
+    }
+  }
+};
+
+struct NameMap {
+  std::string embed;      // [vocab, hidden]
+  std::string positions;  // [max_context, hidden], learned positions
+  std::string final_norm;
+  std::string final_norm_bias;
+  std::string lm_head;  // [vocab, hidden]; empty where it is tied to embed
+  LayerNames layer;     // pattern
+
+  // GPT-2 stores its linear layers as [input features, output features] (transformers' Conv1D).
+  // Embeddings and lm_head are never transposed.
+  bool transposed_linears = false;
+
+  // The names of layer `index`.
+  LayerNames Layer(int32_t index) const;
+};
+
+}  // namespace heddle::engine
