@@ -8,7 +8,8 @@
 namespace heddle::engine {
 
 void SamplerState::Begin(const SequenceBegin& begin) {
-  Sequence sequence{.params = begin.sampling};
+  Sequence sequence;
+  sequence.params = begin.sampling;
   const SamplingParams& params = sequence.params;
   sequence.counts_tokens = params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
                            params.frequency_penalty != 0.0f;
