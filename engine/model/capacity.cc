@@ -49,7 +49,8 @@ int64_t WantedKvBytes(int64_t free_bytes, int64_t most_useful_bytes,
                       const CapacityOptions& options) {
   if (options.kv_bytes > 0) return options.kv_bytes;
   const double share = options.kv_fraction > 0.0 ? options.kv_fraction : kAutomaticShare;
-  const auto bytes = static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, free_bytes)) * share);
+  const auto bytes =
+      static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, free_bytes)) * share);
   return options.kv_fraction > 0.0 ? bytes : std::min(bytes, most_useful_bytes);
 }
 
@@ -85,8 +86,9 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const int64_t free_bytes = memory.available_bytes - fixed_bytes - kReserveBytes;
   const int64_t wanted = WantedKvBytes(free_bytes, most_useful_bytes, options);
 
-  const int64_t pages = std::min<int64_t>(wanted / std::max<int64_t>(1, page_bytes),
-                                          std::numeric_limits<int32_t>::max() / options.page_tokens);
+  const int64_t pages =
+      std::min<int64_t>(wanted / std::max<int64_t>(1, page_bytes),
+                        std::numeric_limits<int32_t>::max() / options.page_tokens);
   const int64_t least_pages = options.max_context > 0 ? pages_per_sequence : 1;
   if (fixed_bytes > memory.available_bytes || pages < least_pages ||
       (options.kv_bytes > 0 && fixed_bytes + wanted > memory.available_bytes)) {
@@ -98,13 +100,13 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
         FormatBytes(capacity.kv_bytes_per_token), " per token); a smaller --max-context (now ",
         context, ") or --kv-memory would need less"));
   }
-  capacity.limits = {.num_pages = static_cast<int32_t>(pages),
-                     .page_tokens = options.page_tokens,
-                     .max_context = static_cast<int32_t>(
-                         std::min<int64_t>(context, pages * options.page_tokens)),
-                     .max_batch_tokens = options.max_batch_tokens,
-                     .max_batch_seqs = std::min(options.max_batch_seqs, options.max_batch_tokens),
-                     .vocab = spec.vocab};
+  capacity.limits = {
+      .num_pages = static_cast<int32_t>(pages),
+      .page_tokens = options.page_tokens,
+      .max_context = static_cast<int32_t>(std::min<int64_t>(context, pages * options.page_tokens)),
+      .max_batch_tokens = options.max_batch_tokens,
+      .max_batch_seqs = std::min(options.max_batch_seqs, options.max_batch_tokens),
+      .vocab = spec.vocab};
   capacity.context_reduced = capacity.limits.max_context < context;
   capacity.kv_bytes = pages * page_bytes;
   return capacity;
@@ -113,10 +115,10 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
 std::string DescribeCapacity(const Capacity& capacity) {
   const int64_t tokens = capacity.pool_tokens();
   std::string text = absl::StrCat(
-      "KV pool of ", FormatBytes(capacity.kv_bytes), " holds ", tokens, " tokens: ",
-      std::max<int64_t>(1, tokens / capacity.limits.max_context), " sequences of ",
-      capacity.limits.max_context, " tokens, or ", tokens / std::min<int64_t>(tokens, 1024),
-      " of ", std::min<int64_t>(tokens, 1024), "; --kv-memory changes it");
+      "KV pool of ", FormatBytes(capacity.kv_bytes), " holds ", tokens,
+      " tokens: ", std::max<int64_t>(1, tokens / capacity.limits.max_context), " sequences of ",
+      capacity.limits.max_context, " tokens, or ", tokens / std::min<int64_t>(tokens, 1024), " of ",
+      std::min<int64_t>(tokens, 1024), "; --kv-memory changes it");
   if (capacity.context_reduced) {
     absl::StrAppend(&text, " (the model's own context is longer than the pool)");
   }

@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(kernels::Device& device
 absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch_tokens) {
   const Widths widths = WidestLayer(spec_);
   const std::pair<std::unique_ptr<kernels::Buffer>*, int64_t> wanted[] = {
-      {&x_, spec_.hidden},         {&normed_, spec_.hidden},   {&qkv_, widths.qkv},
+      {&x_, spec_.hidden},           {&normed_, spec_.hidden}, {&qkv_, widths.qkv},
       {&attended_, widths.attended}, {&inner_, widths.inner},
   };
   for (const auto& [buffer, cols] : wanted) {
@@ -124,7 +124,9 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   const int32_t rotation = rotation_of_layer_[layer];
 
   Norm(ops, weights.attention_norm, x, normed);
-  ops.Linear({.x = normed, .weight = weights.qkv.matrix.get(), .bias = weights.qkv.bias.data(),
+  ops.Linear({.x = normed,
+              .weight = weights.qkv.matrix.get(),
+              .bias = weights.qkv.bias.data(),
               .out = qkv});
   ops.RopeKvWrite({.q = q,
                    .k = Columns(qkv, dtype_, q_cols, kv_cols),
@@ -133,9 +135,9 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                    .q_norm = weights.q_norm.data(),
                    .k_norm = weights.k_norm.data(),
                    .norm_eps = spec_.norm_eps,
-                   .cos_sin = rotation < 0 ? nullptr
-                                           : static_cast<const float*>(
-                                                 rotations_[rotation].cos_sin->data()),
+                   .cos_sin = rotation < 0
+                                  ? nullptr
+                                  : static_cast<const float*>(rotations_[rotation].cos_sin->data()),
                    .rotary_dim = attention.rope.rotary_dim,
                    .layout = attention.rope.layout,
                    .cache = cache.layer(layer)});
@@ -146,8 +148,11 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                  .window = attention.window,
                  .softcap = attention.softcap,
                  .out = attended});
-  ops.Linear({.x = attended, .weight = weights.out.matrix.get(), .bias = weights.out.bias.data(),
-              .epilogue = kernels::Epilogue::kAdd, .out = x});
+  ops.Linear({.x = attended,
+              .weight = weights.out.matrix.get(),
+              .bias = weights.out.bias.data(),
+              .epilogue = kernels::Epilogue::kAdd,
+              .out = x});
 }
 
 void Decoder::Mlp(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
@@ -164,8 +169,11 @@ void Decoder::Mlp(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
               .epilogue = mlp.gated ? kernels::Epilogue::kGated : kernels::Epilogue::kNone,
               .activation = mlp.activation,
               .out = inner});
-  ops.Linear({.x = inner, .weight = weights.down.matrix.get(), .bias = weights.down.bias.data(),
-              .epilogue = kernels::Epilogue::kAdd, .out = x});
+  ops.Linear({.x = inner,
+              .weight = weights.down.matrix.get(),
+              .bias = weights.down.bias.data(),
+              .epilogue = kernels::Epilogue::kAdd,
+              .out = x});
 }
 
 void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,

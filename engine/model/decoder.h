@@ -58,11 +58,11 @@ class Decoder {
   const ModelSpec& spec_;
   const ModelWeights& weights_;
   kernels::DType dtype_ = kernels::DType::kF32;  // of activations
-  std::unique_ptr<kernels::Buffer> x_;         // [max_batch_tokens, hidden]
-  std::unique_ptr<kernels::Buffer> normed_;    // [max_batch_tokens, hidden]
-  std::unique_ptr<kernels::Buffer> qkv_;       // [max_batch_tokens, widest q + k + v]
-  std::unique_ptr<kernels::Buffer> attended_;  // [max_batch_tokens, widest n_heads * head_dim]
-  std::unique_ptr<kernels::Buffer> inner_;     // [max_batch_tokens, widest inter]
+  std::unique_ptr<kernels::Buffer> x_;           // [max_batch_tokens, hidden]
+  std::unique_ptr<kernels::Buffer> normed_;      // [max_batch_tokens, hidden]
+  std::unique_ptr<kernels::Buffer> qkv_;         // [max_batch_tokens, widest q + k + v]
+  std::unique_ptr<kernels::Buffer> attended_;    // [max_batch_tokens, widest n_heads * head_dim]
+  std::unique_ptr<kernels::Buffer> inner_;       // [max_batch_tokens, widest inter]
   std::vector<Rotation> rotations_;
   std::vector<int32_t> rotation_of_layer_;  // index into rotations_, -1: none
 };

@@ -14,7 +14,7 @@ namespace {
 // "BF16 (2.0 GiB), F32 (1.2 MiB)", largest first.
 std::string DescribeFormats(const Checkpoint& checkpoint) {
   return absl::StrJoin(checkpoint.types(), ", ", [](std::string* out, const TypeUsage& usage) {
-    absl::StrAppend(out, usage.type_name, " (", FormatBytes(usage.bytes), ")");
+    absl::StrAppend(out, std::string(usage.type_name), " (", FormatBytes(usage.bytes), ")");
   });
 }
 
@@ -36,17 +36,16 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const LoadOptions& o
   return kernels::CreateCpuDevice(options.cpu);
 }
 
-absl::StatusOr<LoadedModel> Describe(const Checkpoint& checkpoint, const LoadOptions& options) {
+absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const LoadOptions& options) {
   LoadedModel loaded;
-  HEDDLE_ASSIGN_OR_RETURN(loaded.model, DescribeCheckpoint(checkpoint));
+  HEDDLE_ASSIGN_OR_RETURN(loaded.model, engine::Describe(checkpoint));
   HEDDLE_RETURN_IF_ERROR(ValidateTensors(checkpoint, loaded.model));
   HEDDLE_ASSIGN_OR_RETURN(loaded.kv_dtype, KvType(options.kv_type, checkpoint));
   loaded.formats = DescribeFormats(checkpoint);
   CapacityOptions capacity = options.capacity;
   capacity.kv_dtype = loaded.kv_dtype;
-  HEDDLE_ASSIGN_OR_RETURN(loaded.capacity,
-                          PlanCapacity(loaded.model.spec, checkpoint.total_bytes(),
-                                       ReadHostMemory(), capacity));
+  HEDDLE_ASSIGN_OR_RETURN(loaded.capacity, PlanCapacity(loaded.model.spec, checkpoint.total_bytes(),
+                                                        ReadHostMemory(), capacity));
   return loaded;
 }
 
@@ -55,13 +54,13 @@ absl::StatusOr<LoadedModel> Describe(const Checkpoint& checkpoint, const LoadOpt
 absl::StatusOr<LoadedModel> DescribeModel(const std::filesystem::path& path,
                                           const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
-  return Describe(checkpoint, options);
+  return DescribeAll(checkpoint, options);
 }
 
 absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
                                       const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
-  HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded, Describe(checkpoint, options));
+  HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded, DescribeAll(checkpoint, options));
   LocalExecutor::Parts parts;
   HEDDLE_ASSIGN_OR_RETURN(parts.device, MakeDevice(options));
   loaded.device = parts.device->description();

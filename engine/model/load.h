@@ -26,8 +26,8 @@ struct LoadOptions {
 struct LoadedModel {
   ModelDescription model;  // names, defaults; its spec is also the executor's
   Capacity capacity;
-  std::string device;      // in words
-  std::string formats;     // of the weights, in words
+  std::string device;   // in words
+  std::string formats;  // of the weights, in words
   kernels::DType kv_dtype = kernels::DType::kF16;
   std::unique_ptr<LocalExecutor> executor;
 };

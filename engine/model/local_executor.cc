@@ -38,9 +38,8 @@ absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts
   HEDDLE_ASSIGN_OR_RETURN(
       executor->decoder_,
       Decoder::Create(device, spec, *executor->parts_.weights, limits.max_batch_tokens));
-  HEDDLE_ASSIGN_OR_RETURN(
-      executor->logits_,
-      device.Allocate(int64_t{kLogitBlockRows} * spec.vocab * int64_t{sizeof(float)}));
+  HEDDLE_ASSIGN_OR_RETURN(executor->logits_, device.Allocate(int64_t{kLogitBlockRows} * spec.vocab *
+                                                             int64_t{sizeof(float)}));
   HEDDLE_ASSIGN_OR_RETURN(KvStorage cache,
                           KvStorage::Create(device, KvShapes(spec), executor->parts_.kv_dtype,
                                             limits.num_pages, limits.page_tokens));
@@ -140,8 +139,7 @@ absl::Status LocalExecutor::Forward(const StepPlan& plan, StepResult* result) {
       DrawBlock(ops, plan, row, &next_draw, result);
     }
   }));
-  result->timing = {.forward_ns = forward_end_ns - start_ns,
-                    .sample_ns = NowNs() - forward_end_ns};
+  result->timing = {.forward_ns = forward_end_ns - start_ns, .sample_ns = NowNs() - forward_end_ns};
   return absl::OkStatus();
 }
 
@@ -166,8 +164,7 @@ void LocalExecutor::DrawBlock(kernels::Ops& ops, const StepPlan& plan, int32_t f
                               .num_top = std::max(0, score.num_top),
                               .forced_token = score.target});
     } else {
-      sample_rows_.push_back(
-          sampler_.Row(plan.samples[draw.index], draw.logit_row - first_row));
+      sample_rows_.push_back(sampler_.Row(plan.samples[draw.index], draw.logit_row - first_row));
     }
     max_top = std::max(max_top, sample_rows_.back().num_top);
   }
@@ -190,8 +187,7 @@ void LocalExecutor::Report(const StepPlan& plan, std::span<const Draw> draws, in
                            StepResult* result) {
   for (size_t i = 0; i < draws.size(); ++i) {
     const Draw& draw = draws[i];
-    SampledToken& out =
-        draw.is_score ? result->scores[draw.index] : result->samples[draw.index];
+    SampledToken& out = draw.is_score ? result->scores[draw.index] : result->samples[draw.index];
     out.id = draw.is_score ? plan.scores[draw.index].id : plan.samples[draw.index].id;
     out.token = tokens_[i];
     out.logprob = logprobs_[i];

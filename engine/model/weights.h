@@ -39,10 +39,10 @@ struct LinearWeights {
 
 struct LayerWeights {
   NormWeights attention_norm;
-  LinearWeights qkv;   // rows: q [n_heads * head_dim], k and v [n_kv_heads * head_dim] each
+  LinearWeights qkv;    // rows: q [n_heads * head_dim], k and v [n_kv_heads * head_dim] each
   DeviceVector q_norm;  // [head_dim]
   DeviceVector k_norm;  // [head_dim]
-  LinearWeights out;   // [hidden, n_heads * head_dim]
+  LinearWeights out;    // [hidden, n_heads * head_dim]
   NormWeights mlp_norm;
   LinearWeights up;    // gated: rows gate [inter] over up [inter]
   LinearWeights down;  // [hidden, inter]

@@ -73,8 +73,7 @@ TEST_CASE("A context asked for that the pool cannot hold is refused with what it
 TEST_CASE("Weights beyond the memory are refused before anything is loaded", "[unit]") {
   auto capacity = PlanCapacity(TinyLlama(), 4 * kGiB, {2 * kGiB, 2 * kGiB}, {});
   REQUIRE(absl::IsResourceExhausted(capacity.status()));
-  CHECK(std::string(capacity.status().message()).find("weights need 4.0 GiB") !=
-        std::string::npos);
+  CHECK(std::string(capacity.status().message()).find("weights need 4.0 GiB") != std::string::npos);
 }
 
 TEST_CASE("Options out of range are named", "[unit]") {

@@ -52,11 +52,12 @@ TEST_CASE("stories260K gives the expected greedy ids and first logits", "[golden
     const auto prompt = expected["prompt_ids"].get<std::vector<TokenId>>();
     const auto greedy = expected["greedy_ids"].get<std::vector<TokenId>>();
     INFO(file << " " << isa << ": " << expected["prompt"]);
-    const auto run = test::RunGreedy(
-        *executor, prompt, {.max_tokens = static_cast<int32_t>(greedy.size())});
+    const auto run =
+        test::RunGreedy(*executor, prompt, {.max_tokens = static_cast<int32_t>(greedy.size())});
     CHECK(run.ids == greedy);
     for (const json& top : expected["first_step_top10"]) {
-      CHECK(std::abs(run.first_logits[top["id"].get<size_t>()] - top["logit"].get<float>()) < 1e-3f);
+      CHECK(std::abs(run.first_logits[top["id"].get<size_t>()] - top["logit"].get<float>()) <
+            1e-3f);
     }
   }
 }
@@ -70,8 +71,8 @@ TEST_CASE("babyllama361 gives the expected greedy ids and all first logits", "[g
     const auto prompt = item["prompt_ids"].get<std::vector<TokenId>>();
     const auto greedy = item["greedy_ids"].get<std::vector<TokenId>>();
     INFO(isa << ": " << item["prompt"]);
-    const auto run = test::RunGreedy(
-        *executor, prompt, {.max_tokens = static_cast<int32_t>(greedy.size())});
+    const auto run =
+        test::RunGreedy(*executor, prompt, {.max_tokens = static_cast<int32_t>(greedy.size())});
     CHECK(run.ids == greedy);
     const auto logits = item["first_step_logits"].get<std::vector<float>>();
     REQUIRE(logits.size() == run.first_logits.size());
@@ -91,12 +92,11 @@ TEST_CASE("babyllama361 in Q4_0 gives the greedy ids of its dequantised weights"
     const auto greedy =
         item["dequantised_weights_float32"]["greedy_ids"].get<std::vector<TokenId>>();
     INFO(isa << ": " << item["prompt"]);
-    const auto run = test::RunGreedy(
-        *executor, prompt, {.max_tokens = static_cast<int32_t>(greedy.size())});
+    const auto run =
+        test::RunGreedy(*executor, prompt, {.max_tokens = static_cast<int32_t>(greedy.size())});
     // The data states how near two tokens ever were; int8 activations move logits by up to a tenth
     // (the same file's figure for another implementation), so the path must hold above that.
-    const double margin =
-        item["dequantised_weights_float32"]["min_top1_top2_margin"].get<double>();
+    const double margin = item["dequantised_weights_float32"]["min_top1_top2_margin"].get<double>();
     if (isa == "reference" || margin > 0.1) {
       CHECK(run.ids == greedy);
     } else {

@@ -97,8 +97,8 @@ GreedyRun RunGreedy(LocalExecutor& executor, std::span<const TokenId> prompt,
     Step(executor, plan, &result);
   }
   while (true) {
-    plan.samples.push_back({kSequence, static_cast<int32_t>(plan.token_ids.size()) - 1,
-                            sequence.length()});
+    plan.samples.push_back(
+        {kSequence, static_cast<int32_t>(plan.token_ids.size()) - 1, sequence.length()});
     Step(executor, plan, &result);
     if (run.ids.empty()) {
       const auto logits = executor.last_logits();
@@ -122,8 +122,7 @@ std::vector<float> AllLogits(LocalExecutor& executor, std::span<const TokenId> p
   StepPlan plan;
   StepResult result;
   std::vector<float> all;
-  const size_t chunk =
-      std::min(ChunkRows(executor, prefill_chunk), LocalExecutor::kLogitBlockRows);
+  const size_t chunk = std::min(ChunkRows(executor, prefill_chunk), LocalExecutor::kLogitBlockRows);
   for (size_t begin = 0; begin < prompt.size(); begin += chunk) {
     const auto tokens = prompt.subspan(begin, std::min(chunk, prompt.size() - begin));
     sequence.Extend(tokens, &plan);

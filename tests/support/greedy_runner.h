@@ -11,14 +11,14 @@
 namespace heddle::test {
 
 struct GreedyRun {
-  std::vector<engine::TokenId> ids;   // generated
-  std::vector<float> first_logits;    // [vocab] after the prompt
+  std::vector<engine::TokenId> ids;  // generated
+  std::vector<float> first_logits;   // [vocab] after the prompt
 };
 
 struct GreedyOptions {
   int32_t max_tokens = 1;
-  int32_t prefill_chunk = 1 << 30;  // rows per step while the prompt is read
-  uint64_t page_seed = 1;           // pages are taken in an order shuffled by this
+  int32_t prefill_chunk = 1 << 30;    // rows per step while the prompt is read
+  uint64_t page_seed = 1;             // pages are taken in an order shuffled by this
   std::vector<engine::TokenId> stop;  // ends the run; is part of ids
 };
 
