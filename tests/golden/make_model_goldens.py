@@ -1,0 +1,183 @@
+#!/usr/bin/env python3
+"""Logits of tiny models by Hugging Face transformers: the goldens of tests/model/golden_test.cc.
+
+Writes one JSON file per case into this folder: config.json and generation_config.json as a user's
+folder has them, the tensors (name, shape, scale, offset; the values come from synthetic_weights.py),
+a prompt, the best logits at each of its positions and all logits at the last two. Everything in
+float32 on the CPU with eager attention.
+
+Run with the versions in requirements.txt: ./make_model_goldens.py [CASE...]
+"""
+
+import copy
+import json
+import math
+import pathlib
+import sys
+
+import gguf
+import numpy as np
+import torch
+import transformers
+
+import synthetic_weights
+
+HERE = pathlib.Path(__file__).parent
+TOP = 4  # logits kept at each position
+PROMPT_TOKENS = 40
+
+LLAMA = dict(
+    architectures=["LlamaForCausalLM"], model_type="llama", vocab_size=301, hidden_size=96,
+    intermediate_size=160, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
+    max_position_embeddings=128, rms_norm_eps=1e-5, rope_theta=10000.0, hidden_act="silu",
+    tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+MISTRAL = dict(LLAMA, architectures=["MistralForCausalLM"], model_type="mistral", vocab_size=288,
+               hidden_size=64, num_attention_heads=4, num_key_value_heads=1, sliding_window=None)
+QWEN2 = dict(LLAMA, architectures=["Qwen2ForCausalLM"], model_type="qwen2", vocab_size=320,
+             hidden_size=64, intermediate_size=224, num_attention_heads=4, num_key_value_heads=2,
+             rms_norm_eps=1e-6, rope_theta=1000000.0, use_sliding_window=False,
+             sliding_window=131072, max_window_layers=3, tie_word_embeddings=True,
+             bos_token_id=None, eos_token_id=[3, 5])
+QWEN3 = dict(QWEN2, architectures=["Qwen3ForCausalLM"], model_type="qwen3", head_dim=32,
+             attention_bias=False)
+GPT2 = dict(
+    architectures=["GPT2LMHeadModel"], model_type="gpt2", vocab_size=257, n_positions=64, n_ctx=64,
+    n_embd=64, n_layer=3, n_head=4, n_inner=None, activation_function="gelu_new",
+    layer_norm_epsilon=1e-5, bos_token_id=256, eos_token_id=256)
+
+# name -> config and how the checkpoint is stored: "prefix" is left out of the names in the file,
+# "dtype" and "shards" say how safetensors are written, "gguf" that the weights are those of this
+# GGUF type, dequantised.
+CASES = {
+    "llama": dict(config=LLAMA, shards=2),
+    "llama3_rope": dict(config=dict(
+        LLAMA, hidden_size=64, num_attention_heads=4, head_dim=24, attention_bias=True,
+        mlp_bias=True, tie_word_embeddings=True, rope_theta=500000.0,
+        rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0,
+                          high_freq_factor=4.0, original_max_position_embeddings=16))),
+    "llama_linear_rope": dict(config={
+        **{k: v for k, v in LLAMA.items() if k != "rope_theta"}, "num_hidden_layers": 2,
+        "rope_parameters": dict(rope_type="linear", factor=2.5, rope_theta=20000.0)}),
+    "llama_yarn_rope": dict(config=dict(
+        LLAMA, num_hidden_layers=2,
+        rope_scaling=dict(type="yarn", factor=4.0, original_max_position_embeddings=32))),
+    "llama_bf16": dict(config=dict(LLAMA, num_hidden_layers=2, tie_word_embeddings=True),
+                       dtype="BF16"),
+    "llama_f16": dict(config=dict(LLAMA, num_hidden_layers=2), dtype="F16"),
+    "llama_q8_0": dict(config=LLAMA, gguf="Q8_0"),
+    "llama_q4_0": dict(config=LLAMA, gguf="Q4_0"),
+    "mistral": dict(config=MISTRAL),
+    "mistral_window": dict(config=dict(MISTRAL, sliding_window=8)),
+    "qwen2": dict(config=QWEN2),
+    "qwen2_window": dict(config=dict(QWEN2, use_sliding_window=True, sliding_window=8,
+                                     max_window_layers=1, tie_word_embeddings=False)),
+    "qwen2_q8_0": dict(config=QWEN2, gguf="Q8_0"),
+    "qwen3": dict(config=QWEN3),
+    "gpt2": dict(config=GPT2),
+    "gpt2_bare": dict(config=dict(GPT2, n_inner=96, activation_function="gelu", n_layer=2,
+                                  scale_attn_by_inverse_layer_idx=True), prefix="transformer."),
+}
+
+
+def power_of_two(value: float) -> float:
+    return 2.0 ** round(math.log2(value))
+
+
+def scale_and_offset(name: str, shape) -> tuple[float, float]:
+    """Activations stay near unit size, and no term of the forward is negligible."""
+    if "norm" in name or "ln_" in name:
+        return 0.25, (0.0 if name.endswith("bias") else 1.0)
+    if len(shape) == 1:
+        return 0.25, 0.0
+    if "embed" in name or "wte" in name:
+        return 0.5, 0.0
+    if "wpe" in name:
+        return 0.25, 0.0
+    return power_of_two(math.sqrt(3.0 / min(shape))), 0.0
+
+
+def stored(values: np.ndarray, case: dict) -> np.ndarray:
+    """What a reader of the stored weights sees."""
+    quantization = case.get("gguf")
+    if quantization is None or values.ndim == 1:
+        return values
+    kind = gguf.GGMLQuantizationType[quantization]
+    return gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind)
+
+
+def build_model(case: dict):
+    # A copy: transformers completes the dictionaries inside.
+    config = transformers.AutoConfig.for_model(**copy.deepcopy(case["config"]))
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = model.to(torch.float32).eval()
+    bits = 6 if case.get("dtype") else 24  # exact in BF16 and F16, also with an offset of 1
+    tensors = []
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            shape = list(parameter.shape)
+            scale, offset = scale_and_offset(name, shape)
+            file_name = name.removeprefix(case.get("prefix", ""))
+            values = synthetic_weights.values(file_name, shape, scale, offset, bits)
+            parameter.copy_(torch.from_numpy(stored(values, case)))
+            tensors.append([file_name, shape, scale, offset])
+    return model, tensors, bits
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.7g}")
+
+
+def llama3_divisors(config: dict) -> list[float]:
+    """The table rope_freqs.weight that llama.cpp's converter writes for Llama 3's scaling."""
+    rope = config["rope_scaling"]
+    dim = config["head_dim"]
+    divisors = []
+    for i in range(0, dim, 2):
+        wavelength = 2 * math.pi * config["rope_theta"] ** (i / dim)
+        low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
+        high = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
+        smooth = (rope["original_max_position_embeddings"] / wavelength - rope["low_freq_factor"]
+                  ) / (rope["high_freq_factor"] - rope["low_freq_factor"])
+        if wavelength < high:
+            divisors.append(1.0)
+        elif wavelength > low:
+            divisors.append(rope["factor"])
+        else:
+            divisors.append(1.0 / ((1 - smooth) / rope["factor"] + smooth))
+    return divisors
+
+
+def make_case(name: str, case: dict) -> None:
+    model, tensors, bits = build_model(case)
+    vocab = case["config"]["vocab_size"]
+    prompt = [(17 * i * i + 29 * i + 11) % vocab for i in range(PROMPT_TOKENS)]
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt])).logits[0].numpy()
+    best = np.argsort(-logits, axis=1)[:, :TOP]
+    golden = dict(
+        name=name, transformers=transformers.__version__, config=case["config"],
+        dtype=case.get("dtype", "F32"), shards=case.get("shards", 1), bits=bits,
+        gguf=case.get("gguf"), tensors=tensors, prompt=prompt,
+        top=[[[int(t), rounded(row[t])] for t in ids] for row, ids in zip(logits, best)],
+        last=[[rounded(x) for x in row] for row in logits[-2:]])
+    if case["config"].get("rope_scaling", {}).get("rope_type") == "llama3":
+        golden["rope_divisors"] = llama3_divisors(case["config"])
+    path = HERE / f"{name}.json"
+    path.write_text(to_text(golden))
+    print(f"{path.name}: {path.stat().st_size} bytes, logits {logits.min():.2f}..{logits.max():.2f}")
+
+
+def to_text(golden: dict) -> str:
+    """One line per entry: small, and a change shows as the lines that changed."""
+    lines = [f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}"
+             for key, value in golden.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def main() -> None:
+    for name in sys.argv[1:] or CASES:
+        make_case(name, CASES[name])
+
+
+if __name__ == "__main__":
+    main()

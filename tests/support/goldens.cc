@@ -1,0 +1,48 @@
+#include "tests/support/goldens.h"
+
+#include <fstream>
+
+#include "base/check.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/paths.h"
+
+namespace heddle::test {
+
+using nlohmann::json;
+
+json LoadGoldenJson(std::string_view file_name) {
+  std::filesystem::path path = SourceDir() / "tests" / "golden" / file_name;
+  std::ifstream in(path);
+  HEDDLE_CHECK(in.good(), "cannot read " + path.string());
+  return json::parse(in);
+}
+
+Golden LoadGolden(std::string_view name) {
+  json file = LoadGoldenJson(std::string(name) + ".json");
+  Golden golden;
+  golden.name = file.at("name");
+  golden.config = std::make_shared<const json>(file.at("config"));
+  golden.dtype = file.at("dtype");
+  golden.shards = file.at("shards");
+  golden.bits = file.at("bits");
+  if (!file.at("gguf").is_null()) golden.gguf = file.at("gguf").get<std::string>();
+  for (const json& entry : file.at("tensors")) {
+    golden.tensors.push_back({entry.at(0), entry.at(1), entry.at(2), entry.at(3)});
+  }
+  if (file.contains("rope_divisors")) {
+    golden.rope_divisors = file.at("rope_divisors").get<std::vector<float>>();
+  }
+  golden.prompt = file.at("prompt").get<std::vector<int32_t>>();
+  golden.top = file.at("top").get<std::vector<std::vector<std::pair<int32_t, float>>>>();
+  golden.last = file.at("last").get<std::vector<std::vector<float>>>();
+  return golden;
+}
+
+std::vector<std::string> GoldenNames() {
+  return {"llama",     "llama3_rope",  "llama_linear_rope", "llama_yarn_rope", "llama_bf16",
+          "llama_f16", "llama_q8_0",   "llama_q4_0",        "mistral",         "mistral_window",
+          "qwen2",     "qwen2_window", "qwen2_q8_0",        "qwen3",           "gpt2",
+          "gpt2_bare"};
+}
+
+}  // namespace heddle::test
