@@ -27,7 +27,8 @@ struct GenerationEvent {
   int32_t branch = 0;
   std::vector<engine::SampledToken> tokens;
   std::vector<engine::SampledToken> prompt_scores;  // before the first token, if asked for
-  int32_t cached_tokens = 0;  // of the prompt, found in the prefix cache; with the first token
+  int32_t cached_tokens = 0;   // of the prompt, found in the prefix cache; with the first token
+  double queued_seconds = -1;  // from Submit to the request's first step; with its first event
   bool finished = false;
   FinishReason reason = FinishReason::kStop;
   absl::Status error;  // for kError: what to tell the client

@@ -1,0 +1,290 @@
+#include "server/http/api_handler.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "server/http/generation_exchange.h"
+#include "server/json_writer.h"
+#include "server/openai/tokenize.h"
+
+namespace heddle::server {
+namespace {
+
+int64_t UnixSeconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+HttpResponse JsonResponse(std::string body) {
+  HttpResponse response;
+  response.body = std::move(body);
+  return response;
+}
+
+HttpResponse TextResponse(std::string_view content_type, std::string body) {
+  HttpResponse response;
+  response.content_type = std::string(content_type);
+  response.body = std::move(body);
+  return response;
+}
+
+std::string StatusJson(std::string_view status) {
+  std::string out;
+  JsonWriter(&out).BeginObject().Member("status", status).EndObject();
+  return out;
+}
+
+std::string_view OutcomeName(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kSuccess:
+      return "success";
+    case Outcome::kClientError:
+      return "client_error";
+    case Outcome::kServerError:
+      return "server_error";
+    case Outcome::kRejected:
+      return "rejected";
+    case Outcome::kCancelled:
+      return "cancelled";
+  }
+  return "server_error";
+}
+
+// Takes the same time whatever the first difference is.
+bool EqualsInConstantTime(std::string_view a, std::string_view b) {
+  unsigned char difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i] ^ b[b.empty() ? 0 : i % b.size()]);
+  }
+  return difference == 0;
+}
+
+bool IsGeneration(std::string_view route) {
+  return route == "/v1/completions" || route == "/v1/chat/completions";
+}
+
+}  // namespace
+
+ApiHandler::ApiHandler(ServerContext* context, PostTask post)
+    : context_(context),
+      inbox_(std::make_shared<EventInbox>(std::move(post))),
+      random_((static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}()) {}
+
+ApiHandler::~ApiHandler() { inbox_->Close(); }
+
+std::shared_ptr<Exchange> ApiHandler::Handle(const HttpRequest& request, ResponseWriter* writer) {
+  RouteMatch match = MatchRoute(request.method, request.path);
+  writer->record().route = match.route == nullptr ? "other" : std::string(match.route->pattern);
+  if (match.route == nullptr) {
+    writer->Send(NoRoute(match, request));
+    return nullptr;
+  }
+  absl::Status key = match.route->needs_key ? CheckKey(request) : absl::OkStatus();
+  if (!key.ok()) {
+    writer->Send(ErrorResponse(ToApiError(key)));
+    return nullptr;
+  }
+  if (match.route->id == RouteId::kCompletions) {
+    return Generate(Endpoint::kCompletion, request, writer);
+  }
+  if (match.route->id == RouteId::kChatCompletions) {
+    return Generate(Endpoint::kChat, request, writer);
+  }
+  absl::StatusOr<HttpResponse> response = Respond(match, request);
+  if (response.ok()) {
+    Decorate(&*response);
+    writer->Send(*std::move(response));
+  } else {
+    writer->Send(ErrorResponse(ToApiError(response.status())));
+  }
+  return nullptr;
+}
+
+std::shared_ptr<Exchange> ApiHandler::Generate(Endpoint endpoint, const HttpRequest& request,
+                                               ResponseWriter* writer) {
+  absl::StatusOr<std::shared_ptr<Exchange>> exchange = Begin(endpoint, request, writer);
+  if (exchange.ok()) return *std::move(exchange);
+  writer->Send(ErrorResponse(ToApiError(exchange.status())));
+  return nullptr;
+}
+
+absl::StatusOr<std::shared_ptr<Exchange>> ApiHandler::Begin(Endpoint endpoint,
+                                                            const HttpRequest& request,
+                                                            ResponseWriter* writer) {
+  HEDDLE_RETURN_IF_ERROR(CheckReady());
+  HEDDLE_ASSIGN_OR_RETURN(ApiRequest parsed,
+                          ParseRequest(endpoint, request.body, NewRequestContext()));
+  Answer::Identity identity;
+  identity.id =
+      absl::StrFormat("%s-%016x", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", random_());
+  identity.created = UnixSeconds();
+  auto exchange = std::make_shared<GenerationExchange>(
+      context_, std::move(parsed), std::move(identity), writer, request.received,
+      [this](HttpResponse* response) { Decorate(response); });
+  HEDDLE_RETURN_IF_ERROR(exchange->Submit(inbox_.get()));
+  return exchange;
+}
+
+absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match,
+                                                 const HttpRequest& request) {
+  const ServedModel& model = *context_->dependencies.model;
+  switch (match.route->id) {
+    case RouteId::kHealth:
+      return Health();
+    case RouteId::kReady: {
+      HEDDLE_RETURN_IF_ERROR(CheckReady());
+      return JsonResponse(StatusJson("ready"));
+    }
+    case RouteId::kMetrics:
+      return TextResponse(ServerMetrics::kContentType, Metrics());
+    case RouteId::kModels:
+      return JsonResponse(ModelList(model));
+    case RouteId::kModel: {
+      HEDDLE_ASSIGN_OR_RETURN(std::string card, ModelCard(match.parameter, model));
+      return JsonResponse(std::move(card));
+    }
+    case RouteId::kTokenize: {
+      HEDDLE_ASSIGN_OR_RETURN(std::string body, Tokenize(request.body, NewRequestContext()));
+      return JsonResponse(std::move(body));
+    }
+    case RouteId::kDetokenize: {
+      HEDDLE_ASSIGN_OR_RETURN(std::string body, Detokenize(request.body, NewRequestContext()));
+      return JsonResponse(std::move(body));
+    }
+    case RouteId::kVersion: {
+      std::string out;
+      JsonWriter(&out).BeginObject().Member("version", context_->options.version).EndObject();
+      return JsonResponse(std::move(out));
+    }
+    case RouteId::kIndex:
+      return TextResponse("text/plain; charset=utf-8",
+                          base::StrCat("Heddle ", context_->options.version, " serves ", model.id,
+                                       ": POST /v1/chat/completions, POST /v1/completions\n"));
+    case RouteId::kCompletions:
+    case RouteId::kChatCompletions:
+      break;
+  }
+  return absl::InternalError("this route has no answer");
+}
+
+std::string ApiHandler::Metrics() const {
+  const Transport* transport = context_->transport.load();
+  return context_->dependencies.metrics->Render(
+      context_->dependencies.generation->Stats(),
+      transport == nullptr ? 0 : transport->open_connections());
+}
+
+// The truth about the engine: a step that does not end means that nobody is served.
+absl::StatusOr<HttpResponse> ApiHandler::Health() const {
+  double busy = context_->dependencies.generation->Stats().busy_since_seconds;
+  double limit = std::chrono::duration<double>(context_->options.step_timeout).count();
+  if (busy <= limit) return JsonResponse(StatusJson("ok"));
+  return absl::UnavailableError(
+      absl::StrFormat("the engine has been in one step for %.1f s, more than %.1f s", busy, limit));
+}
+
+absl::Status ApiHandler::CheckReady() const {
+  switch (context_->readiness.load()) {
+    case Readiness::kLoading:
+      return absl::UnavailableError("the model is still loading");
+    case Readiness::kDraining:
+      return absl::UnavailableError("the server is shutting down");
+    case Readiness::kReady:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApiHandler::CheckKey(const HttpRequest& request) const {
+  const std::vector<std::string>& keys = context_->options.api_keys;
+  if (keys.empty()) return absl::OkStatus();
+  constexpr std::string_view kBearer = "Bearer ";
+  std::string_view given = request.Header("Authorization");
+  bool known = false;
+  if (EqualsIgnoringCase(given.substr(0, kBearer.size()), kBearer)) {
+    given.remove_prefix(kBearer.size());
+    for (const std::string& key : keys) known |= EqualsInConstantTime(key, given);
+  }
+  if (known) return absl::OkStatus();
+  return WithCode(
+      absl::UnauthenticatedError("this server needs an API key: send 'Authorization: Bearer KEY'"),
+      "invalid_api_key");
+}
+
+HttpResponse ApiHandler::NoRoute(const RouteMatch& match, const HttpRequest& request) const {
+  if (match.allow.empty() && request.path != "*") {
+    return ErrorResponse(
+        TransportError(404, base::StrCat("there is nothing at ", base::Quote(request.path))));
+  }
+  HttpResponse response;
+  if (request.method == "OPTIONS") {
+    response.status = 204;
+    Decorate(&response);
+  } else {
+    response =
+        ErrorResponse(TransportError(405, base::StrCat(request.path, " takes ", match.allow,
+                                                       ", not ", base::Quote(request.method))));
+  }
+  std::string allow = match.allow.empty() ? "GET, HEAD, POST, OPTIONS" : match.allow;
+  if (request.method == "OPTIONS" && !context_->options.cors_origin.empty()) {
+    response.headers.emplace_back("Access-Control-Allow-Methods", allow);
+    response.headers.emplace_back("Access-Control-Allow-Headers",
+                                  "Authorization, Content-Type, X-Request-Id");
+    response.headers.emplace_back("Access-Control-Max-Age", "600");
+  }
+  response.headers.emplace_back("Allow", std::move(allow));
+  return response;
+}
+
+HttpResponse ApiHandler::ErrorResponse(const ApiError& error) const {
+  HttpResponse response;
+  response.status = error.http_status;
+  response.body = ErrorJson(error);
+  if (error.retry_after_seconds > 0) {
+    response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
+  }
+  if (error.http_status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  Decorate(&response);
+  return response;
+}
+
+HttpResponse ApiHandler::MakeError(int status, std::string_view message) {
+  return ErrorResponse(TransportError(status, message));
+}
+
+void ApiHandler::Decorate(HttpResponse* response) const {
+  const std::string& origin = context_->options.cors_origin;
+  if (origin.empty()) return;
+  response->headers.emplace_back("Access-Control-Allow-Origin", origin);
+  response->headers.emplace_back("Access-Control-Expose-Headers",
+                                 "X-Request-Id, X-Heddle-Warning, Retry-After");
+  if (origin != "*") response->headers.emplace_back("Vary", "Origin");
+}
+
+RequestContext ApiHandler::NewRequestContext() {
+  return {context_->dependencies.model, context_->dependencies.codec, random_()};
+}
+
+void ApiHandler::OnFinished(const RequestRecord& record) {
+  std::string_view route = record.route.empty() ? std::string_view("other") : record.route;
+  ServerMetrics* metrics = context_->dependencies.metrics;
+  metrics->CountRequest(route, record.method, record.status);
+  if (IsGeneration(route)) {
+    metrics->CountGeneration(route, OutcomeName(record.outcome), record.total_seconds);
+  }
+  context_->dependencies.log->Info("request", {{"method", record.method},
+                                               {"path", record.path},
+                                               {"status", static_cast<int64_t>(record.status)},
+                                               {"outcome", OutcomeName(record.outcome)},
+                                               {"prompt_tokens", record.prompt_tokens},
+                                               {"generated_tokens", record.generated_tokens},
+                                               {"ttft_ms", record.first_token_seconds * 1e3},
+                                               {"total_ms", record.total_seconds * 1e3},
+                                               {"request_id", record.request_id}});
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,47 @@
+// Answers the routes of router.h. One per I/O thread.
+#pragma once
+
+#include <memory>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "server/http/event_inbox.h"
+#include "server/http/exchange.h"
+#include "server/http/router.h"
+#include "server/http/server_context.h"
+#include "server/openai/api_error.h"
+
+namespace heddle::server {
+
+class ApiHandler final : public Handler {
+ public:
+  ApiHandler(ServerContext* context, PostTask post);
+  ~ApiHandler() override;
+
+  std::shared_ptr<Exchange> Handle(const HttpRequest& request, ResponseWriter* writer) override;
+  HttpResponse MakeError(int status, std::string_view message) override;
+  void OnFinished(const RequestRecord& record) override;
+
+ private:
+  std::shared_ptr<Exchange> Generate(Endpoint endpoint, const HttpRequest& request,
+                                     ResponseWriter* writer);
+  absl::StatusOr<std::shared_ptr<Exchange>> Begin(Endpoint endpoint, const HttpRequest& request,
+                                                  ResponseWriter* writer);
+  absl::StatusOr<HttpResponse> Respond(const RouteMatch& match, const HttpRequest& request);
+  absl::StatusOr<HttpResponse> Health() const;
+  std::string Metrics() const;
+  absl::Status CheckReady() const;
+  absl::Status CheckKey(const HttpRequest& request) const;
+  HttpResponse NoRoute(const RouteMatch& match, const HttpRequest& request) const;
+  HttpResponse ErrorResponse(const ApiError& error) const;
+  void Decorate(HttpResponse* response) const;
+  RequestContext NewRequestContext();
+
+  ServerContext* context_;
+  std::shared_ptr<EventInbox> inbox_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace heddle::server

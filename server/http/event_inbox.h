@@ -1,0 +1,62 @@
+// Carries events from the engine loop's thread to one I/O thread. The loop never waits: a push is
+// a lock held for a few instructions, and one wake-up per burst.
+//
+// Thread-safety: Push and Close from any thread; deliveries happen on the I/O thread.
+// Bound: a receiver that has more than kMaxQueuedEvents waiting loses the newest and is told so
+// (Overflowed). That takes an I/O thread stuck for thousands of steps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "server/generation.h"
+#include "server/http/transport.h"
+
+namespace heddle::server {
+
+class EventReceiver {
+ public:
+  virtual ~EventReceiver() = default;
+  virtual void OnEvent(size_t prompt, GenerationEvent event) = 0;
+
+  bool overflowed() const { return overflowed_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class EventInbox;
+  std::atomic<int32_t> queued_ = 0;
+  std::atomic<bool> overflowed_ = false;
+};
+
+class EventInbox : public std::enable_shared_from_this<EventInbox> {
+ public:
+  static constexpr int32_t kMaxQueuedEvents = 4096;
+
+  explicit EventInbox(PostTask post) : post_(std::move(post)) {}
+
+  // A sink for GenerationService::Submit. It keeps inbox and receiver alive, and drops events once
+  // the inbox is closed.
+  EventSink SinkFor(std::shared_ptr<EventReceiver> receiver, size_t prompt);
+
+  // The I/O thread goes away: what waits and what comes is dropped.
+  void Close();
+
+ private:
+  struct Item {
+    std::shared_ptr<EventReceiver> receiver;
+    size_t prompt;
+    GenerationEvent event;
+  };
+
+  void Push(Item item);
+  void Deliver();
+
+  std::mutex mutex_;
+  std::vector<Item> items_;  // guarded by mutex_
+  bool closed_ = false;      // guarded by mutex_
+  PostTask post_;            // called under mutex_, so that Close can end its use
+};
+
+}  // namespace heddle::server

@@ -1,0 +1,167 @@
+#include "server/http/generation_exchange.h"
+
+#include <utility>
+
+#include "base/message.h"
+
+namespace heddle::server {
+namespace {
+
+constexpr std::string_view kSseKeepAlive = ": ping\n\n";
+constexpr std::string_view kDoneFrame = "data: [DONE]\n\n";
+
+double SecondsBetween(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+GenerationExchange::GenerationExchange(ServerContext* context, ApiRequest request,
+                                       Answer::Identity identity, ResponseWriter* writer,
+                                       Clock::time_point received, Decorate decorate)
+    : context_(context),
+      request_(std::move(request)),
+      answer_(&request_, context->dependencies.model, context->dependencies.codec,
+              std::move(identity)),
+      writer_(writer),
+      received_(received),
+      decorate_(std::move(decorate)),
+      last_token_(request_.num_choices()) {}
+
+absl::Status GenerationExchange::Submit(EventInbox* inbox) {
+  GenerationService* service = context_->dependencies.generation;
+  for (size_t i = 0; i < request_.generations.size(); ++i) {
+    GenerationRequest generation = request_.generations[i];
+    generation.id = service->NextId();
+    ids_.push_back(generation.id);
+    absl::Status status =
+        service->Submit(std::move(generation), inbox->SinkFor(shared_from_this(), i));
+    if (!status.ok()) {
+      ids_.pop_back();
+      CancelAll();
+      ended_ = true;
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void GenerationExchange::OnEvent(size_t prompt, GenerationEvent event) {
+  if (ended_) return;
+  if (overflowed()) {
+    Fail(absl::InternalError("the server could not keep up with this request's tokens"));
+    return;
+  }
+  Measure(prompt, event);
+  Answer::Output output;
+  answer_.Take(prompt, std::move(event), &output);
+  for (int32_t branch : output.stopped_branches) {
+    context_->dependencies.generation->CancelBranch(ids_[prompt], branch);
+  }
+  if (!answer_.error().ok()) {
+    Fail(answer_.error());
+    return;
+  }
+  if (!output.frames.empty()) SendFrames(output.frames);
+  if (!ended_ && answer_.done()) Finish();
+}
+
+void GenerationExchange::OnDisconnect() {
+  if (ended_) return;
+  CancelAll();
+  End();
+}
+
+void GenerationExchange::Measure(size_t prompt, const GenerationEvent& event) {
+  ServerMetrics* metrics = context_->dependencies.metrics;
+  if (event.queued_seconds >= 0) metrics->ObserveQueueTime(event.queued_seconds);
+  if (event.tokens.empty()) return;
+  Clock::time_point now = Clock::now();
+  if (first_token_seconds_ < 0) {
+    first_token_seconds_ = SecondsBetween(received_, now);
+    metrics->ObserveFirstToken(first_token_seconds_);
+  }
+  size_t index = prompt * static_cast<size_t>(request_.n) + static_cast<size_t>(event.branch);
+  Clock::time_point& last = last_token_[index];
+  if (last != Clock::time_point()) {
+    auto count = static_cast<int64_t>(event.tokens.size());
+    metrics->ObserveInterToken(SecondsBetween(last, now) / static_cast<double>(count), count);
+  }
+  last = now;
+}
+
+void GenerationExchange::SendFrames(const std::string& frames) {
+  if (!streaming_) {
+    streaming_ = true;
+    context_->dependencies.metrics->StreamBegan();
+    HttpResponse head = Response(200);
+    head.content_type = "text/event-stream; charset=utf-8";
+    writer_->StartStream(std::move(head), kSseKeepAlive);
+  }
+  writer_->Write(frames);
+  if (writer_->buffered_bytes() <= context_->options.max_buffered_bytes) return;
+  context_->dependencies.log->Warning(
+      "a client reads too slowly; its request is cancelled",
+      {{"request_id", writer_->record().request_id},
+       {"buffered_bytes", static_cast<int64_t>(writer_->buffered_bytes())}});
+  CancelAll();
+  End();
+  writer_->Abort();
+}
+
+void GenerationExchange::Finish() {
+  End();
+  if (streaming_) {
+    writer_->EndStream();
+    return;
+  }
+  HttpResponse response = Response(200);
+  response.body = answer_.Body();
+  writer_->Send(std::move(response));
+}
+
+void GenerationExchange::Fail(const absl::Status& status) {
+  CancelAll();
+  End();
+  ApiError error = ToApiError(status);
+  if (!streaming_) {
+    HttpResponse response = Response(error.http_status);
+    if (error.retry_after_seconds > 0) {
+      response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
+    }
+    response.body = ErrorJson(error);
+    writer_->Send(std::move(response));
+    return;
+  }
+  writer_->record().failed_midway = true;
+  writer_->Write(ErrorFrame(error));
+  writer_->Write(kDoneFrame);
+  writer_->EndStream();
+}
+
+void GenerationExchange::CancelAll() {
+  for (RequestId id : ids_) context_->dependencies.generation->Cancel(id);
+}
+
+void GenerationExchange::End() {
+  ended_ = true;
+  if (streaming_) context_->dependencies.metrics->StreamEnded();
+  const Usage& usage = answer_.usage();
+  RequestRecord& record = writer_->record();
+  record.prompt_tokens = usage.prompt_tokens;
+  record.generated_tokens = usage.completion_tokens;
+  record.first_token_seconds = first_token_seconds_;
+  context_->dependencies.metrics->CountTokens(usage.prompt_tokens, usage.cached_tokens,
+                                              usage.completion_tokens);
+}
+
+HttpResponse GenerationExchange::Response(int status) const {
+  HttpResponse response;
+  response.status = status;
+  if (!request_.warning.empty())
+    response.headers.emplace_back("X-Heddle-Warning", request_.warning);
+  decorate_(&response);
+  return response;
+}
+
+}  // namespace heddle::server

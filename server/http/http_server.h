@@ -1,0 +1,79 @@
+// The HTTP front end as one object: OpenAI's routes, health, metrics, over one listening address.
+//
+// Threads: its own I/O threads do the work. Start, SetReady, Drain and Stop are called by the one
+// thread that owns the server; none of them is called by the engine loop.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/generation.h"
+#include "server/http/message.h"
+#include "server/log.h"
+#include "server/metrics/server_metrics.h"
+#include "server/openai/openai_request.h"
+#include "server/openai/text_codec.h"
+
+namespace heddle::server {
+
+struct HttpServerOptions {
+  std::string host = "127.0.0.1";  // an IP address; loopback unless told
+  uint16_t port = 8000;            // 0: any free one
+  int io_threads = 1;
+  int max_connections = 4096;
+  size_t max_body_bytes = size_t{8} << 20;
+  size_t max_header_bytes = size_t{16} << 10;
+  Clock::duration header_timeout = std::chrono::seconds(10);
+  Clock::duration body_timeout = std::chrono::seconds(30);
+  Clock::duration idle_timeout = std::chrono::seconds(75);
+  Clock::duration write_timeout = std::chrono::seconds(30);
+  Clock::duration sse_keep_alive = std::chrono::seconds(15);
+  // What a client that reads slowly may leave unread before its request is cancelled.
+  size_t max_buffered_bytes = size_t{1} << 20;
+  // A step that takes longer than this means that the engine hangs: /health fails.
+  Clock::duration step_timeout = std::chrono::seconds(60);
+  std::vector<std::string> api_keys;  // "Authorization: Bearer KEY"; empty: everyone may ask
+  std::string cors_origin;            // "*" or one origin; empty: no CORS headers
+  std::string version = "0.1.0";
+};
+
+// All outlive the server.
+struct HttpDependencies {
+  GenerationService* generation = nullptr;
+  const TextCodec* codec = nullptr;
+  const ServedModel* model = nullptr;
+  ServerMetrics* metrics = nullptr;
+  const Logger* log = nullptr;
+};
+
+class HttpServer {
+ public:
+  // Listens and answers; not ready until SetReady(true). UNAVAILABLE: the address is in use.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
+                                                           const HttpDependencies& dependencies);
+  ~HttpServer();  // Stop()
+
+  uint16_t port() const;
+
+  // False: /ready and new generation requests answer 503.
+  void SetReady(bool ready);
+
+  // Stops accepting, waits until the requests in progress are answered, at most until `deadline`.
+  // True: all were.
+  bool Drain(Clock::time_point deadline);
+
+  // Drops what is left; its requests are cancelled. Idempotent.
+  void Stop();
+
+ private:
+  struct State;
+  explicit HttpServer(std::unique_ptr<State> state);
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace heddle::server

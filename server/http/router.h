@@ -1,0 +1,44 @@
+// Which function answers which path. A table, so that the 404 and 405 answers, OPTIONS, metrics and
+// documentation all come from one place.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace heddle::server {
+
+enum class RouteId : uint8_t {
+  kIndex,
+  kHealth,
+  kReady,
+  kMetrics,
+  kVersion,
+  kModels,
+  kModel,
+  kCompletions,
+  kChatCompletions,
+  kTokenize,
+  kDetokenize,
+};
+
+struct Route {
+  RouteId id;
+  std::string_view method;   // HEAD is answered wherever GET is
+  std::string_view pattern;  // a last segment "{id}" matches the rest of the path
+  bool needs_key;            // where API keys are set
+  std::string_view summary;
+};
+
+std::span<const Route> Routes();
+
+struct RouteMatch {
+  const Route* route = nullptr;  // null: see allow
+  std::string_view parameter;    // what "{id}" matched; a view into `path`
+  std::string allow;  // methods of this path, as for the Allow header; empty: no such path
+};
+
+RouteMatch MatchRoute(std::string_view method, std::string_view path);
+
+}  // namespace heddle::server

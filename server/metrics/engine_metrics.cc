@@ -1,0 +1,78 @@
+#include <utility>
+
+#include "server/metrics/families.h"
+
+namespace heddle::server {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+ClientMetric Labelled(std::string name, std::string label_value, MetricType type, double value) {
+  ClientMetric metric;
+  metric.label.push_back({std::move(name), std::move(label_value)});
+  (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+  return metric;
+}
+
+MetricFamily StepTime(const EngineStats& stats) {
+  MetricFamily family;
+  family.name = "heddle_step_seconds_total";
+  family.help = "Time spent in engine steps, by part of the step.";
+  family.type = MetricType::Counter;
+  const std::pair<const char*, double> parts[] = {{"plan", stats.plan_seconds},
+                                                  {"forward", stats.forward_seconds},
+                                                  {"sample", stats.sample_seconds},
+                                                  {"emit", stats.emit_seconds}};
+  for (const auto& [part, seconds] : parts) {
+    family.metric.push_back(Labelled("part", part, MetricType::Counter, seconds));
+  }
+  return family;
+}
+
+}  // namespace
+
+MetricFamily SingleValue(std::string name, std::string help, MetricType type, double value) {
+  MetricFamily family;
+  family.name = std::move(name);
+  family.help = std::move(help);
+  family.type = type;
+  ClientMetric metric;
+  (type == MetricType::Counter ? metric.counter.value : metric.gauge.value) = value;
+  family.metric.push_back(metric);
+  return family;
+}
+
+void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
+  auto gauge = [families](const char* name, const char* help, double value) {
+    families->push_back(SingleValue(name, help, MetricType::Gauge, value));
+  };
+  auto counter = [families](const char* name, const char* help, int64_t value) {
+    families->push_back(SingleValue(name, help, MetricType::Counter, static_cast<double>(value)));
+  };
+  gauge("heddle_running_sequences", "Sequences in the batch.", stats.running_sequences);
+  gauge("heddle_waiting_requests", "Requests that wait for their first step.",
+        stats.waiting_requests);
+  gauge("heddle_queue_limit", "Requests that may wait before others are refused.",
+        stats.queue_limit);
+  gauge("heddle_kv_pages", "Pages of the KV cache.", stats.pages_total);
+  gauge("heddle_kv_pages_used", "Pages of the KV cache in use.", stats.pages_used);
+  gauge("heddle_kv_page_tokens", "Token positions per page.", stats.page_tokens);
+  gauge("heddle_kv_usage_ratio", "Share of the KV cache in use, from 0 to 1.",
+        stats.pages_total > 0 ? static_cast<double>(stats.pages_used) / stats.pages_total : 0);
+  gauge("heddle_orphaned_requests", "Requests that run for nobody; must be 0.",
+        stats.orphaned_requests);
+  gauge("heddle_step_running_seconds", "How long the current step has been running; 0: idle.",
+        stats.busy_since_seconds);
+  counter("heddle_steps_total", "Engine steps done.", stats.steps);
+  counter("heddle_computed_prompt_tokens_total",
+          "Prompt positions computed, those computed again after a preemption included.",
+          stats.prompt_tokens);
+  counter("heddle_sampled_tokens_total", "Tokens drawn by the engine.", stats.generated_tokens);
+  counter("heddle_preemptions_total", "Sequences that gave up their pages to others.",
+          stats.preemptions);
+  families->push_back(StepTime(stats));
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,164 @@
+#include "server/openai/chat_messages.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "server/openai/api_error.h"
+
+namespace heddle::server {
+namespace {
+
+constexpr std::array<std::string_view, 6> kRoles = {"system",    "developer", "user",
+                                                    "assistant", "tool",      "function"};
+
+absl::Status WrongType(std::string_view path, std::string_view expected, const Json& found) {
+  return FieldError(path,
+                    base::StrCat("'", path, "' must be ", expected, ", found ", JsonKind(found)),
+                    "invalid_type");
+}
+
+// A view into `object`.
+absl::StatusOr<std::string_view> RequireString(const Json& object, std::string_view name,
+                                               std::string_view path) {
+  const Json* value = Find(object, name);
+  std::string full = base::StrCat(path, ".", name);
+  if (value == nullptr) {
+    return FieldError(full, base::StrCat("'", full, "' is missing"), "missing_required_parameter");
+  }
+  if (!value->is_string()) return WrongType(full, "a string", *value);
+  return std::string_view(value->get_ref<const std::string&>());
+}
+
+// The text of one content part.
+absl::StatusOr<std::string_view> PartText(const Json& part, std::string_view path) {
+  if (part.is_string()) return std::string_view(part.get_ref<const std::string&>());
+  if (!part.is_object()) return WrongType(path, "an object", part);
+  HEDDLE_ASSIGN_OR_RETURN(std::string_view type, RequireString(part, "type", path));
+  if (type == "text" || type == "input_text" || type == "output_text") {
+    return RequireString(part, "text", path);
+  }
+  if (type == "refusal") return RequireString(part, "refusal", path);
+  return FieldError(
+      base::StrCat(path, ".type"),
+      base::StrCat("the model takes text only, found a part of type ", base::Quote(type)),
+      "unsupported_content");
+}
+
+absl::StatusOr<std::string> JoinParts(const Json& parts, std::string_view path) {
+  std::string text;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    HEDDLE_ASSIGN_OR_RETURN(std::string_view part,
+                            PartText(parts[i], base::StrCat(path, "[", i, "]")));
+    if (i > 0) text.push_back('\n');
+    text.append(part);
+  }
+  return text;
+}
+
+absl::StatusOr<std::string> ContentText(const Json& message, std::string_view role,
+                                        std::string_view path) {
+  const Json* content = Find(message, "content");
+  std::string full = base::StrCat(path, ".content");
+  if (content == nullptr) {
+    if (role == "assistant") return std::string();
+    return FieldError(full,
+                      base::StrCat("'", full, "' is missing; only an assistant's may be null"),
+                      "missing_required_parameter");
+  }
+  if (content->is_string()) return content->get<std::string>();
+  if (content->is_array()) return JoinParts(*content, full);
+  return WrongType(full, "a string or an array of parts", *content);
+}
+
+// Templates print arguments with tojson: a string would come out with its quotes escaped.
+absl::Status NormalizeToolCall(Json* call, std::string_view path) {
+  if (!call->is_object()) return WrongType(path, "an object", *call);
+  auto function = call->find("function");
+  if (function == call->end() || !function->is_object()) {
+    return FieldError(base::StrCat(path, ".function"),
+                      base::StrCat("'", path, ".function' must be an object"), "invalid_type");
+  }
+  std::string function_path = base::StrCat(path, ".function");
+  HEDDLE_RETURN_IF_ERROR(RequireString(*function, "name", function_path).status());
+  auto arguments = function->find("arguments");
+  if (arguments == function->end() || !arguments->is_string()) return absl::OkStatus();
+  absl::StatusOr<Json> object = ParseJsonObject(arguments->get_ref<const std::string&>());
+  if (object.ok()) *arguments = *std::move(object);
+  return absl::OkStatus();
+}
+
+absl::Status NormalizeToolCalls(Json* message, std::string_view path) {
+  auto calls = message->find("tool_calls");
+  if (calls == message->end()) return absl::OkStatus();
+  // Templates ask `if message.tool_calls`; what is empty goes.
+  if (calls->is_null() || (calls->is_array() && calls->empty())) {
+    message->erase(calls);
+    return absl::OkStatus();
+  }
+  std::string calls_path = base::StrCat(path, ".tool_calls");
+  if (!calls->is_array()) return WrongType(calls_path, "an array", *calls);
+  for (size_t i = 0; i < calls->size(); ++i) {
+    HEDDLE_RETURN_IF_ERROR(NormalizeToolCall(&(*calls)[i], base::StrCat(calls_path, "[", i, "]")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NormalizeMessage(Json* message, std::string_view path) {
+  if (!message->is_object()) return WrongType(path, "an object", *message);
+  HEDDLE_ASSIGN_OR_RETURN(std::string_view role, RequireString(*message, "role", path));
+  if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
+    return FieldError(base::StrCat(path, ".role"),
+                      base::StrCat("'", path,
+                                   ".role' must be system, developer, user, assistant or tool, "
+                                   "found ",
+                                   base::Quote(role)));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(std::string content, ContentText(*message, role, path));
+  if (role == "developer") (*message)["role"] = "system";
+  (*message)["content"] = std::move(content);  // may move the members that `role` views
+  if (const Json* name = Find(*message, "name"); name != nullptr && !name->is_string()) {
+    return WrongType(base::StrCat(path, ".name"), "a string", *name);
+  }
+  return NormalizeToolCalls(message, path);
+}
+
+}  // namespace
+
+absl::StatusOr<Json> NormalizeMessages(const Json& messages) {
+  if (messages.size() > kMaxMessages) {
+    return FieldError("messages", base::StrCat("'messages' must have at most ", kMaxMessages,
+                                               " entries, found ", messages.size()));
+  }
+  Json normalized = messages;
+  for (size_t i = 0; i < normalized.size(); ++i) {
+    HEDDLE_RETURN_IF_ERROR(NormalizeMessage(&normalized[i], base::StrCat("messages[", i, "]")));
+  }
+  return normalized;
+}
+
+absl::Status CheckTools(const Json& tools) {
+  for (size_t i = 0; i < tools.size(); ++i) {
+    std::string path = base::StrCat("tools[", i, "]");
+    if (!tools[i].is_object()) return WrongType(path, "an object", tools[i]);
+    HEDDLE_ASSIGN_OR_RETURN(std::string_view type, RequireString(tools[i], "type", path));
+    if (type != "function") {
+      return FieldError(
+          base::StrCat(path, ".type"),
+          base::StrCat("'", path, ".type' must be 'function', found ", base::Quote(type)));
+    }
+    const Json* function = Find(tools[i], "function");
+    std::string function_path = base::StrCat(path, ".function");
+    if (function == nullptr || !function->is_object()) {
+      return FieldError(function_path, base::StrCat("'", function_path, "' must be an object"),
+                        "invalid_type");
+    }
+    HEDDLE_RETURN_IF_ERROR(RequireString(*function, "name", function_path).status());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,25 @@
+// Messages and tools of a chat request: checked, and brought into the form that chat templates
+// expect (they were written against transformers, which passes them almost as they came).
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "server/openai/json_input.h"
+
+namespace heddle::server {
+
+// Messages in a conversation; more is a client out of control.
+inline constexpr size_t kMaxMessages = 8192;
+
+// A copy of `messages` (an array) where
+// - content parts have become one string, joined by newlines; parts that are not text are refused;
+// - "developer" has become "system", which is the word templates know;
+// - content null is an empty string, and only allowed where an assistant calls tools or said
+//   nothing;
+// - arguments of tool calls that hold a JSON object as a string are that object.
+// Other members are kept. Errors name the place, as in messages[2].content[0].type.
+absl::StatusOr<Json> NormalizeMessages(const Json& messages);
+
+// Each tool must be {"type":"function","function":{"name":...}}.
+absl::Status CheckTools(const Json& tools);
+
+}  // namespace heddle::server

@@ -1,0 +1,249 @@
+#include "server/openai/fields.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "base/message.h"
+#include "nlohmann/json.hpp"
+#include "server/openai/api_error.h"
+
+namespace heddle::server {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kMaxInt32 = std::numeric_limits<int32_t>::max();
+constexpr double kMinInt64 = -0x1p63;
+constexpr double kMaxInt64 = 0x1p63;  // the double nearest to the limit
+
+using enum FieldType;
+
+template <size_t A, size_t B>
+constexpr std::array<Field, A + B> Concat(const Field (&a)[A], const Field (&b)[B]) {
+  std::array<Field, A + B> all{};
+  std::copy(a, a + A, all.begin());
+  std::copy(b, b + B, all.begin() + A);
+  return all;
+}
+
+// OpenAI's ranges where it has the field; vLLM's and transformers' for the rest.
+constexpr Field kGenerationFields[] = {
+    {"temperature", kNumber, 0, 2, "(of the model, else 1)", "0 always takes the likeliest token"},
+    {"top_p", kNumber, 0, 1, "(of the model, else 1)",
+     "draw from the likeliest tokens that together have this probability"},
+    {"top_k", kInteger, -1, kMaxInt32, "(of the model, else 0)",
+     "draw from so many of the likeliest tokens; 0 or -1: all"},
+    {"min_p", kNumber, 0, 1, "0", "drop tokens less likely than this times the likeliest"},
+    {"seed", kInteger, kMinInt64, kMaxInt64, "(random)",
+     "the same seed and request give the same answer"},
+    {"presence_penalty", kNumber, -2, 2, "0", "subtracted from tokens already present"},
+    {"frequency_penalty", kNumber, -2, 2, "0", "subtracted once per earlier occurrence"},
+    {"repetition_penalty", kNumber, 0.01, 100, "(of the model, else 1)",
+     "divides the logits of tokens already present"},
+    {"logit_bias", kObject, 0, kMaxJsonMembers, "{}",
+     "token id to a number from -100 to 100 that is added to its logit"},
+    {"stop", kStringOrArray, 0, kInfinity, "[]",
+     "up to 4 strings that end the answer and are not part of it"},
+    {"stop_token_ids", kArray, 0, 256, "[]", "token ids that end the answer"},
+    {"ignore_eos", kBoolean, 0, 0, "false", "go on after the model's own end of text"},
+    {"min_tokens", kInteger, 0, kMaxInt32, "0", "do not end before so many tokens"},
+    {"n", kInteger, 1, 128, "1", "answers per prompt"},
+    {"stream", kBoolean, 0, 0, "false", "send the answer as server-sent events"},
+    {"stream_options", kObject, 0, kInfinity, "{}",
+     "include_usage: a last event with token counts"},
+    {"user", kString, 0, kInfinity, "", "accepted and not used"},
+};
+
+constexpr Field kCompletionOwn[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
+    {"prompt", kStringOrArray, 0, kInfinity, "",
+     "a string, strings, token ids, or arrays of token ids"},
+    {"max_tokens", kInteger, 0, kMaxInt32, "16",
+     "tokens to generate at most; more than the context holds is cut to what it holds"},
+    {"max_completion_tokens", kInteger, 0, kMaxInt32, "", "the same; wins over max_tokens"},
+    {"logprobs", kInteger, 0, 20, "", "log-probabilities, with so many alternatives"},
+    {"echo", kBoolean, 0, 0, "false", "the prompt comes first in the answer"},
+    {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
+};
+
+constexpr Field kChatOwn[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
+    {"messages", kArray, 1, kInfinity, "", "the conversation so far"},
+    {"max_tokens", kInteger, 1, kMaxInt32, "(rest of the context)",
+     "tokens to generate at most; more than the context holds is cut to what it holds"},
+    {"max_completion_tokens", kInteger, 1, kMaxInt32, "", "the same; wins over max_tokens"},
+    {"logprobs", kBoolean, 0, 0, "false", "log-probabilities of the answer's tokens"},
+    {"top_logprobs", kInteger, 0, 20, "0", "with so many alternatives; needs logprobs"},
+    {"tools", kArray, 0, 1024, "[]", "functions the model may call"},
+    {"tool_choice", kStringOrObject, 0, kInfinity, "auto", "auto, or none: hide the tools"},
+    {"parallel_tool_calls", kBoolean, 0, 0, "true", "more than one call per answer"},
+    {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
+    {"add_generation_prompt", kBoolean, 0, 0, "true", "open the assistant's turn"},
+    {"reasoning_effort", kString, 0, 64, "", "passed to the chat template"},
+};
+
+constexpr auto kCompletionFields = Concat(kCompletionOwn, kGenerationFields);
+constexpr auto kChatFields = Concat(kChatOwn, kGenerationFields);
+
+constexpr Field kTokenizeFields[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model"},
+    {"prompt", kString, 0, kInfinity, "", "text to encode"},
+    {"content", kString, 0, kInfinity, "", "the same, under another name"},
+    {"messages", kArray, 1, kInfinity, "", "or a conversation to render and encode"},
+    {"tools", kArray, 0, 1024, "[]", "for the conversation"},
+    {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
+    {"add_generation_prompt", kBoolean, 0, 0, "true", "open the assistant's turn"},
+    {"add_special_tokens", kBoolean, 0, 0, "true", "with the begin token; of prompt only"},
+};
+
+constexpr Field kDetokenizeFields[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model"},
+    {"tokens", kArray, 0, kInfinity, "", "token ids"},
+};
+
+constexpr RefusedField kRefusedCompletionFields[] = {
+    {"suffix", "\"\"", "filling in the middle is not supported"},
+    {"best_of", "1", "only as many answers as are returned are drawn; use n"},
+    {"response_format", R"({"type":"text"})", "constrained output is not supported"},
+};
+
+constexpr RefusedField kRefusedChatFields[] = {
+    {"response_format", R"({"type":"text"})", "constrained output is not supported"},
+    {"functions", "[]", "the old form of tools is not supported; use tools"},
+    {"function_call", R"("none")", "the old form of tool_choice is not supported"},
+    {"modalities", R"(["text"])", "this server answers with text only"},
+    {"audio", "", "this server answers with text only"},
+    {"web_search_options", "", "this server does not search"},
+    {"continue_final_message", "false", "continuing the last message is not supported"},
+};
+
+bool IsInteger(const Json& value) {
+  if (value.is_number_integer()) return true;
+  return value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>();
+}
+
+bool HasType(const Json& value, FieldType type) {
+  switch (type) {
+    case kBoolean:
+      return value.is_boolean();
+    case kInteger:
+      return IsInteger(value);
+    case kNumber:
+      return value.is_number();
+    case kString:
+      return value.is_string();
+    case kArray:
+      return value.is_array();
+    case kObject:
+      return value.is_object();
+    case kStringOrArray:
+      return value.is_string() || value.is_array();
+    case kStringOrObject:
+      return value.is_string() || value.is_object();
+  }
+  return false;
+}
+
+std::string_view TypeName(FieldType type) {
+  switch (type) {
+    case kBoolean:
+      return "a boolean";
+    case kInteger:
+      return "an integer";
+    case kNumber:
+      return "a number";
+    case kString:
+      return "a string";
+    case kArray:
+      return "an array";
+    case kObject:
+      return "an object";
+    case kStringOrArray:
+      return "a string or an array";
+    case kStringOrObject:
+      return "a string or an object";
+  }
+  return "";
+}
+
+std::string RangeText(const Field& field) {
+  if (field.maximum == kInfinity) return base::StrCat("at least ", field.minimum);
+  return base::StrCat("from ", field.minimum, " to ", field.maximum);
+}
+
+absl::Status CheckRange(const Json& value, const Field& field) {
+  if (value.is_boolean()) return absl::OkStatus();
+  bool is_number = value.is_number();
+  double measure = 0;
+  std::string_view what = "";
+  if (is_number) {
+    measure = value.get<double>();
+  } else if (value.is_string()) {
+    measure = static_cast<double>(value.get_ref<const std::string&>().size());
+    what = " bytes";
+  } else {
+    measure = static_cast<double>(value.size());
+    what = " entries";
+  }
+  if (measure >= field.minimum && measure <= field.maximum) return absl::OkStatus();
+  std::string found = is_number ? value.dump() : base::StrCat(measure);
+  return FieldError(field.name, base::StrCat("'", field.name, "' must be ", RangeText(field), what,
+                                             ", found ", found));
+}
+
+}  // namespace
+
+std::span<const Field> CompletionFields() { return kCompletionFields; }
+std::span<const Field> ChatFields() { return kChatFields; }
+std::span<const Field> TokenizeFields() { return kTokenizeFields; }
+std::span<const Field> DetokenizeFields() { return kDetokenizeFields; }
+std::span<const RefusedField> RefusedCompletionFields() { return kRefusedCompletionFields; }
+std::span<const RefusedField> RefusedChatFields() { return kRefusedChatFields; }
+
+absl::Status CheckFields(const Json& body, std::span<const Field> fields) {
+  for (const Field& field : fields) {
+    const Json* value = Find(body, field.name);
+    if (value == nullptr) continue;
+    if (!HasType(*value, field.type)) {
+      return FieldError(field.name,
+                        base::StrCat("'", field.name, "' must be ", TypeName(field.type),
+                                     ", found ", JsonKind(*value)),
+                        "invalid_type");
+    }
+    if (absl::Status range = CheckRange(*value, field); !range.ok()) return range;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRefused(const Json& body, std::span<const RefusedField> refused) {
+  for (const RefusedField& field : refused) {
+    const Json* value = Find(body, field.name);
+    if (value == nullptr) continue;
+    if (!field.only.empty() && value->dump() == field.only) continue;
+    return FieldError(field.name, base::StrCat("'", field.name, "': ", field.reason),
+                      "unsupported_parameter");
+  }
+  return absl::OkStatus();
+}
+
+bool GetBool(const Json& body, std::string_view name, bool fallback) {
+  const Json* value = Find(body, name);
+  return value == nullptr ? fallback : value->get<bool>();
+}
+
+int64_t GetInt(const Json& body, std::string_view name, int64_t fallback) {
+  const Json* value = Find(body, name);
+  if (value == nullptr) return fallback;
+  if (!value->is_number_float()) return value->get<int64_t>();
+  double number = value->get<double>();
+  if (number >= kMaxInt64) return std::numeric_limits<int64_t>::max();
+  return static_cast<int64_t>(number);
+}
+
+double GetNumber(const Json& body, std::string_view name, double fallback) {
+  const Json* value = Find(body, name);
+  return value == nullptr ? fallback : value->get<double>();
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,90 @@
+#include "server/openai/logprobs.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_format.h"
+#include "server/utf8.h"
+
+namespace heddle::server {
+namespace {
+
+// JSON has no infinity; OpenAI writes this for a token that could not have been drawn.
+constexpr float kImpossible = -9999.0f;
+
+float Finite(float logprob) { return std::max(logprob, kImpossible); }
+
+void WriteTokenText(TokenId token, float logprob, const TextCodec& codec, JsonWriter* json) {
+  std::string bytes = codec.TokenBytes(token);
+  json->Member("token", bytes).Key("logprob").Number(Finite(logprob));
+  json->Key("bytes").BeginArray();
+  for (char byte : bytes) json->Int(static_cast<unsigned>(static_cast<unsigned char>(byte)));
+  json->EndArray();
+}
+
+std::string CompletionTokenText(TokenId token, const TextCodec& codec) {
+  std::string bytes = codec.TokenBytes(token);
+  if (IsValidUtf8(bytes)) return bytes;
+  std::string text = "bytes:";
+  for (char byte : bytes) {
+    absl::StrAppendFormat(&text, "\\x%02x", static_cast<unsigned char>(byte));
+  }
+  return text;
+}
+
+void WriteCompletionTop(const ChoiceToken& token, int32_t num_top, const TextCodec& codec,
+                        JsonWriter* json) {
+  if (!token.has_logprob) {
+    json->Null();
+    return;
+  }
+  json->BeginObject();
+  std::vector<std::string> seen;  // two tokens may have the same text: the likelier one counts
+  auto member = [&](TokenId id, float logprob) {
+    std::string text = CompletionTokenText(id, codec);
+    if (std::find(seen.begin(), seen.end(), text) != seen.end()) return;
+    json->Key(text).Number(Finite(logprob));
+    seen.push_back(std::move(text));
+  };
+  auto count = std::min(static_cast<size_t>(num_top), token.top.size());
+  for (size_t i = 0; i < count; ++i) member(token.top[i].token, token.top[i].logprob);
+  member(token.token, token.logprob);
+  json->EndObject();
+}
+
+}  // namespace
+
+void WriteChatLogprobs(std::span<const ChoiceToken> tokens, int32_t num_top, const TextCodec& codec,
+                       JsonWriter* json) {
+  json->BeginObject().Key("content").BeginArray();
+  for (const ChoiceToken& token : tokens) {
+    json->BeginObject();
+    WriteTokenText(token.token, token.logprob, codec, json);
+    json->Key("top_logprobs").BeginArray();
+    auto count = std::min(static_cast<size_t>(num_top), token.top.size());
+    for (size_t i = 0; i < count; ++i) {
+      json->BeginObject();
+      WriteTokenText(token.top[i].token, token.top[i].logprob, codec, json);
+      json->EndObject();
+    }
+    json->EndArray().EndObject();
+  }
+  json->EndArray().NullMember("refusal").EndObject();
+}
+
+void WriteCompletionLogprobs(std::span<const ChoiceToken> tokens, int32_t num_top,
+                             const TextCodec& codec, JsonWriter* json) {
+  json->BeginObject().Key("tokens").BeginArray();
+  for (const ChoiceToken& token : tokens) json->String(CompletionTokenText(token.token, codec));
+  json->EndArray().Key("token_logprobs").BeginArray();
+  for (const ChoiceToken& token : tokens) {
+    token.has_logprob ? json->Number(Finite(token.logprob)) : json->Null();
+  }
+  json->EndArray().Key("top_logprobs").BeginArray();
+  for (const ChoiceToken& token : tokens) WriteCompletionTop(token, num_top, codec, json);
+  json->EndArray().Key("text_offset").BeginArray();
+  for (const ChoiceToken& token : tokens) json->Int(token.text_offset);
+  json->EndArray().EndObject();
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,213 @@
+#include "server/openai/openai_request.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "server/openai/api_error.h"
+#include "server/openai/fields.h"
+#include "server/openai/request_parts.h"
+
+namespace heddle::server {
+namespace {
+
+constexpr int32_t kDefaultCompletionTokens = 16;  // OpenAI's
+
+absl::StatusOr<std::vector<std::string>> ReadStop(const Json& body) {
+  std::vector<std::string> stop;
+  const Json* value = Find(body, "stop");
+  if (value == nullptr) return stop;
+  const Json list = value->is_string() ? Json::array({*value}) : *value;
+  if (list.size() > kMaxStopStrings) {
+    return FieldError("stop", base::StrCat("'stop' must have at most ", kMaxStopStrings,
+                                           " strings, found ", list.size()));
+  }
+  for (const Json& entry : list) {
+    if (!entry.is_string()) {
+      return FieldError("stop", base::StrCat("'stop' must hold strings, found ", JsonKind(entry)),
+                        "invalid_type");
+    }
+    std::string text = entry.get<std::string>();
+    if (text.size() > kMaxStopBytes) {
+      return FieldError("stop", base::StrCat("a stop string must have at most ", kMaxStopBytes,
+                                             " bytes, found ", text.size()));
+    }
+    if (!text.empty()) stop.push_back(std::move(text));
+  }
+  return stop;
+}
+
+absl::Status ReadLogitBias(const Json& body, int32_t vocab, engine::SamplingParams* sampling) {
+  const Json* map = Find(body, "logit_bias");
+  if (map == nullptr) return absl::OkStatus();
+  for (auto it = map->begin(); it != map->end(); ++it) {
+    const std::string& key = it.key();
+    std::string path = base::StrCat("logit_bias.", key.substr(0, 32));
+    int32_t token = -1;
+    auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0 || token >= vocab) {
+      return FieldError(path, base::StrCat("keys of 'logit_bias' must be token ids from 0 to ",
+                                           vocab - 1, ", found ", base::Quote(key)));
+    }
+    if (!it->is_number() || std::abs(it->get<double>()) > 100) {
+      return FieldError(path, base::StrCat("'", path, "' must be a number from -100 to 100, found ",
+                                           base::Quote(it->dump())));
+    }
+    sampling->logit_bias.emplace_back(token, it->get<float>());
+  }
+  return absl::OkStatus();
+}
+
+// Where the tokens that end an answer come from: the model's own, and the request's.
+absl::Status ReadStopTokens(const Json& body, const TextCodec& codec, GenerationRequest* request) {
+  std::span<const TokenId> end_tokens = codec.end_tokens();
+  if (!GetBool(body, "ignore_eos", false)) {
+    request->stop_tokens.assign(end_tokens.begin(), end_tokens.end());
+  }
+  if (const Json* ids = Find(body, "stop_token_ids")) {
+    HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
+                            ReadTokenIds(*ids, "stop_token_ids", codec.vocab()));
+    request->stop_tokens.insert(request->stop_tokens.end(), tokens.begin(), tokens.end());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSampling(const Json& body, const RequestContext& context,
+                          GenerationRequest* request) {
+  engine::SamplingParams& sampling = request->sampling;
+  sampling = context.model->defaults;
+  sampling.temperature = static_cast<float>(GetNumber(body, "temperature", sampling.temperature));
+  sampling.top_p = static_cast<float>(GetNumber(body, "top_p", sampling.top_p));
+  sampling.top_k =
+      std::max<int32_t>(0, static_cast<int32_t>(GetInt(body, "top_k", sampling.top_k)));
+  if (sampling.top_p == 0.0f) {  // "the likeliest alone"; 0 is not a sum that tokens can reach
+    sampling.top_p = 1.0f;
+    sampling.top_k = 1;
+  }
+  sampling.min_p = static_cast<float>(GetNumber(body, "min_p", sampling.min_p));
+  sampling.repetition_penalty =
+      static_cast<float>(GetNumber(body, "repetition_penalty", sampling.repetition_penalty));
+  sampling.presence_penalty = static_cast<float>(GetNumber(body, "presence_penalty", 0));
+  sampling.frequency_penalty = static_cast<float>(GetNumber(body, "frequency_penalty", 0));
+  sampling.seed = context.random_seed;
+  if (Find(body, "seed") != nullptr) {
+    sampling.seed = static_cast<uint64_t>(GetInt(body, "seed", 0));
+  }
+  sampling.min_tokens = static_cast<int32_t>(GetInt(body, "min_tokens", 0));
+  HEDDLE_RETURN_IF_ERROR(ReadStopTokens(body, *context.codec, request));
+  if (sampling.min_tokens > 0) sampling.min_tokens_banned = request->stop_tokens;
+  return ReadLogitBias(body, context.codec->vocab(), &sampling);
+}
+
+absl::Status ReadStream(const Json& body, ApiRequest* request) {
+  request->stream = GetBool(body, "stream", false);
+  const Json* options = Find(body, "stream_options");
+  if (options == nullptr) return absl::OkStatus();
+  if (!request->stream) {
+    return FieldError("stream_options", "'stream_options' is only allowed where 'stream' is true");
+  }
+  if (const Json* usage = Find(*options, "include_usage")) {
+    if (!usage->is_boolean()) {
+      return FieldError("stream_options.include_usage",
+                        base::StrCat("'stream_options.include_usage' must be a boolean, found ",
+                                     JsonKind(*usage)),
+                        "invalid_type");
+    }
+    request->include_usage = usage->get<bool>();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLogprobs(const Json& body, ApiRequest* request) {
+  if (request->endpoint == Endpoint::kCompletion) {
+    request->logprobs = Find(body, "logprobs") != nullptr;
+    request->top_logprobs = static_cast<int32_t>(GetInt(body, "logprobs", 0));
+    return absl::OkStatus();
+  }
+  request->logprobs = GetBool(body, "logprobs", false);
+  request->top_logprobs = static_cast<int32_t>(GetInt(body, "top_logprobs", 0));
+  if (request->top_logprobs > 0 && !request->logprobs) {
+    return FieldError("top_logprobs", "'top_logprobs' is only allowed where 'logprobs' is true");
+  }
+  return absl::OkStatus();
+}
+
+// The client's limit, or the rest of the context; cut to what the context holds.
+absl::Status SetMaxTokens(const Json& body, const ApiRequest& api, const ServedModel& model,
+                          GenerationRequest* request, std::string* warning) {
+  auto prompt_tokens = static_cast<int64_t>(request->prompt.size());
+  std::string_view param = api.endpoint == Endpoint::kChat ? "messages" : "prompt";
+  if (prompt_tokens >= model.max_context) {
+    return FieldError(param,
+                      base::StrCat("the prompt has ", prompt_tokens,
+                                   " tokens, and the context of the model holds ",
+                                   model.max_context, " with at least one for the answer"),
+                      "context_length_exceeded");
+  }
+  int64_t room = model.max_context - prompt_tokens;
+  int64_t fallback = api.endpoint == Endpoint::kChat ? room : kDefaultCompletionTokens;
+  int64_t asked = GetInt(body, "max_completion_tokens", GetInt(body, "max_tokens", fallback));
+  if (asked > room && (Find(body, "max_tokens") || Find(body, "max_completion_tokens"))) {
+    *warning =
+        base::StrCat("max_tokens cut from ", asked, " to ", room, ", the rest of the context");
+  }
+  request->max_tokens = static_cast<int32_t>(std::min(asked, room));
+  request->sampling.min_tokens = std::min(request->sampling.min_tokens, request->max_tokens);
+  return absl::OkStatus();
+}
+
+// One GenerationRequest per prompt, alike but for the prompt.
+absl::Status AddGenerations(const Json& body, const RequestContext& context,
+                            std::vector<ApiPrompt> prompts, ApiRequest* api) {
+  GenerationRequest pattern;
+  HEDDLE_RETURN_IF_ERROR(ReadSampling(body, context, &pattern));
+  pattern.num_branches = api->n;
+  if (api->logprobs) pattern.sampling.num_logprobs = api->top_logprobs;
+  if (api->logprobs && api->echo) pattern.prompt_logprobs = api->top_logprobs;
+  bool random_seed = Find(body, "seed") == nullptr;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    GenerationRequest request = pattern;
+    // Random seeds of two prompts are far apart: branch b adds b to its own.
+    if (random_seed) request.sampling.seed += (static_cast<uint64_t>(i) << 32);
+    request.prompt = std::move(prompts[i].tokens);
+    HEDDLE_RETURN_IF_ERROR(SetMaxTokens(body, *api, *context.model, &request, &api->warning));
+    if (api->echo) api->prompt_texts.push_back(std::move(prompts[i].text));
+    api->generations.push_back(std::move(request));
+  }
+  api->min_tokens = api->generations.front().sampling.min_tokens;
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view text,
+                                        const RequestContext& context) {
+  bool chat = endpoint == Endpoint::kChat;
+  HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
+  HEDDLE_RETURN_IF_ERROR(CheckFields(body, chat ? ChatFields() : CompletionFields()));
+  HEDDLE_RETURN_IF_ERROR(
+      CheckRefused(body, chat ? RefusedChatFields() : RefusedCompletionFields()));
+  HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
+  ApiRequest request;
+  request.endpoint = endpoint;
+  request.n = static_cast<int32_t>(GetInt(body, "n", 1));
+  request.echo = !chat && GetBool(body, "echo", false);
+  HEDDLE_RETURN_IF_ERROR(ReadStream(body, &request));
+  HEDDLE_RETURN_IF_ERROR(ReadLogprobs(body, &request));
+  HEDDLE_ASSIGN_OR_RETURN(request.stop, ReadStop(body));
+  std::vector<ApiPrompt> prompts;
+  if (chat) {
+    HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(body, *context.codec));
+    prompts.push_back({std::move(tokens), ""});
+  } else {
+    HEDDLE_ASSIGN_OR_RETURN(prompts, ReadPrompts(body, request.n, request.echo, *context.codec));
+  }
+  HEDDLE_RETURN_IF_ERROR(AddGenerations(body, context, std::move(prompts), &request));
+  return request;
+}
+
+}  // namespace heddle::server

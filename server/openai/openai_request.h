@@ -1,0 +1,66 @@
+// From the JSON text of a request to GenerationRequests. All that a client can get wrong is found
+// here, before anything is queued.
+//
+// Pure: no socket, no clock; randomness comes in as an argument. One entry of `prompt` is one
+// GenerationRequest with n branches, so that its pages are shared; choice i of the answer is
+// branch i % n of prompt i / n, as OpenAI numbers them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/generation.h"
+#include "server/openai/text_codec.h"
+
+namespace heddle::server {
+
+// The model as the API shows it.
+struct ServedModel {
+  std::string id;                    // what clients call it
+  std::vector<std::string> aliases;  // also accepted
+  std::string owned_by = "heddle";
+  std::string fingerprint;  // system_fingerprint: changes when the same seed may answer differently
+  int64_t created = 0;      // seconds since 1970
+  int32_t max_context = 0;  // positions per sequence
+  // From the model's generation_config: temperature, top_k, top_p, min_p, repetition_penalty.
+  engine::SamplingParams defaults;
+};
+
+// 4 stop strings as OpenAI has them; the other bounds keep one request from being a flood.
+inline constexpr size_t kMaxStopStrings = 4;
+inline constexpr size_t kMaxStopBytes = 4096;
+inline constexpr size_t kMaxChoices = 512;  // prompts times n
+
+struct RequestContext {
+  const ServedModel* model = nullptr;
+  const TextCodec* codec = nullptr;
+  uint64_t random_seed = 0;  // used where the client gives no seed
+};
+
+enum class Endpoint : uint8_t { kCompletion, kChat };
+
+struct ApiRequest {
+  Endpoint endpoint = Endpoint::kCompletion;
+  bool stream = false;
+  bool include_usage = false;
+  bool echo = false;
+  bool logprobs = false;
+  int32_t top_logprobs = 0;
+  int32_t n = 1;
+  int32_t min_tokens = 0;
+  std::vector<std::string> stop;
+  std::vector<GenerationRequest> generations;  // ids unset
+  std::vector<std::string> prompt_texts;       // with echo only; one per generation
+  std::string warning;                         // for a header; empty: none
+
+  size_t num_choices() const { return generations.size() * static_cast<size_t>(n); }
+};
+
+// INVALID_ARGUMENT or NOT_FOUND, with param and code for the client (api_error.h).
+absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view body,
+                                        const RequestContext& context);
+
+}  // namespace heddle::server

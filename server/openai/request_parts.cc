@@ -1,0 +1,167 @@
+#include "server/openai/request_parts.h"
+
+#include <algorithm>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "server/openai/api_error.h"
+#include "server/openai/chat_messages.h"
+#include "server/openai/fields.h"
+
+namespace heddle::server {
+namespace {
+
+constexpr std::string_view kMissing = "missing_required_parameter";
+
+absl::StatusOr<ApiPrompt> TextPrompt(const std::string& text, std::string_view path,
+                                     bool add_special, bool echo, const TextCodec& codec) {
+  ApiPrompt prompt;
+  HEDDLE_ASSIGN_OR_RETURN(prompt.tokens, codec.Encode(text, add_special));
+  if (prompt.tokens.empty()) {
+    return FieldError(path,
+                      base::StrCat("'", path, "' is empty: the model needs one token at least"));
+  }
+  if (echo) prompt.text = text;
+  return prompt;
+}
+
+absl::StatusOr<ApiPrompt> TokenPrompt(const Json& array, std::string_view path, bool echo,
+                                      const TextCodec& codec) {
+  ApiPrompt prompt;
+  HEDDLE_ASSIGN_OR_RETURN(prompt.tokens, ReadTokenIds(array, path, codec.vocab()));
+  if (prompt.tokens.empty()) {
+    return FieldError(path,
+                      base::StrCat("'", path, "' is empty: the model needs one token at least"));
+  }
+  if (echo) prompt.text = codec.Decode(prompt.tokens, /*skip_special=*/true);
+  return prompt;
+}
+
+absl::StatusOr<Json> TemplateArguments(const Json& body) {
+  Json kwargs = Json::object();
+  if (const Json* given = Find(body, "chat_template_kwargs")) kwargs = *given;
+  if (const Json* effort = Find(body, "reasoning_effort")) kwargs["reasoning_effort"] = *effort;
+  return kwargs;
+}
+
+// The tools that the model is to see, or null. What cannot be honoured is refused: a client that
+// requires a call must not get prose.
+absl::StatusOr<const Json*> VisibleTools(const Json& body) {
+  const Json* tools = Find(body, "tools");
+  if (tools != nullptr && tools->empty()) tools = nullptr;
+  if (tools != nullptr) HEDDLE_RETURN_IF_ERROR(CheckTools(*tools));
+  const Json* choice = Find(body, "tool_choice");
+  if (choice == nullptr) return tools;
+  std::string word = choice->is_string() ? choice->get<std::string>() : "";
+  if (word == "none") return nullptr;
+  if (word == "auto") return tools;
+  return FieldError("tool_choice",
+                    base::StrCat("'tool_choice' must be 'auto' or 'none', found ",
+                                 base::Quote(choice->dump()), "; calls cannot be forced"),
+                    "unsupported_parameter");
+}
+
+}  // namespace
+
+bool IsModelName(std::string_view name, const ServedModel& model) {
+  return name == model.id ||
+         std::find(model.aliases.begin(), model.aliases.end(), name) != model.aliases.end();
+}
+
+absl::Status UnknownModel(std::string_view name, const ServedModel& model) {
+  absl::Status status = absl::NotFoundError(base::StrCat(
+      "the model ", base::Quote(name), " does not exist; this server has ", base::Quote(model.id)));
+  return WithCode(WithParam(std::move(status), "model"), "model_not_found");
+}
+
+absl::Status CheckModel(const Json& body, const ServedModel& model) {
+  const Json* name = Find(body, "model");
+  if (name == nullptr || IsModelName(name->get_ref<const std::string&>(), model)) {
+    return absl::OkStatus();
+  }
+  return UnknownModel(name->get_ref<const std::string&>(), model);
+}
+
+absl::StatusOr<std::vector<TokenId>> ReadTokenIds(const Json& array, std::string_view path,
+                                                  int32_t vocab) {
+  std::vector<TokenId> tokens;
+  tokens.reserve(array.size());
+  for (const Json& entry : array) {
+    if (!entry.is_number_integer()) {
+      return FieldError(path,
+                        base::StrCat("'", path, "' must hold token ids, found ", JsonKind(entry),
+                                     " at index ", tokens.size()),
+                        "invalid_type");
+    }
+    // Compared as double: an unsigned 64-bit id must not wrap into the range.
+    auto id = entry.get<double>();
+    if (id < 0 || id >= vocab) {
+      return FieldError(path, base::StrCat("'", path, "' must hold token ids from 0 to ", vocab - 1,
+                                           ", found ", entry.dump(), " at index ", tokens.size()));
+    }
+    tokens.push_back(entry.get<TokenId>());
+  }
+  return tokens;
+}
+
+absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, int32_t n, bool echo,
+                                                   const TextCodec& codec) {
+  const Json* value = Find(body, "prompt");
+  if (value == nullptr) return FieldError("prompt", "'prompt' is missing", kMissing);
+  bool add_special = GetBool(body, "add_special_tokens", true);
+  std::vector<ApiPrompt> prompts;
+  if (value->is_string() || value->empty() || value->front().is_number()) {
+    HEDDLE_ASSIGN_OR_RETURN(ApiPrompt prompt, value->is_string()
+                                                  ? TextPrompt(value->get<std::string>(), "prompt",
+                                                               add_special, echo, codec)
+                                                  : TokenPrompt(*value, "prompt", echo, codec));
+    prompts.push_back(std::move(prompt));
+  } else if (value->size() * static_cast<size_t>(n) > kMaxChoices) {
+    return FieldError("prompt", base::StrCat("prompts times n must be at most ", kMaxChoices,
+                                             ", found ", value->size(), " times ", n));
+  } else {
+    for (size_t i = 0; i < value->size(); ++i) {
+      const Json& entry = (*value)[i];
+      std::string path = base::StrCat("prompt[", i, "]");
+      if (!entry.is_string() && !entry.is_array()) {
+        return FieldError(
+            path,
+            base::StrCat("'", path, "' must be a string or token ids, found ", JsonKind(entry)),
+            "invalid_type");
+      }
+      HEDDLE_ASSIGN_OR_RETURN(
+          ApiPrompt prompt,
+          entry.is_string() ? TextPrompt(entry.get<std::string>(), path, add_special, echo, codec)
+                            : TokenPrompt(entry, path, echo, codec));
+      prompts.push_back(std::move(prompt));
+    }
+  }
+  return prompts;
+}
+
+absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body, const TextCodec& codec) {
+  const Json* messages = Find(body, "messages");
+  if (messages == nullptr) return FieldError("messages", "'messages' is missing", kMissing);
+  HEDDLE_ASSIGN_OR_RETURN(Json normalized, NormalizeMessages(*messages));
+  HEDDLE_ASSIGN_OR_RETURN(const Json* tools, VisibleTools(body));
+  HEDDLE_ASSIGN_OR_RETURN(Json kwargs, TemplateArguments(body));
+  ChatPrompt prompt;
+  prompt.messages = &normalized;
+  prompt.tools = tools;
+  prompt.kwargs = &kwargs;
+  prompt.add_generation_prompt = GetBool(body, "add_generation_prompt", true);
+  absl::StatusOr<std::vector<TokenId>> tokens = codec.EncodeChat(prompt);
+  if (!tokens.ok() && tokens.status().code() == absl::StatusCode::kUnimplemented) {
+    return FieldError("messages", MessageOf(tokens.status()), "no_chat_template");
+  }
+  if (!tokens.ok() && absl::IsInvalidArgument(tokens.status())) {
+    return FieldError("messages", MessageOf(tokens.status()));
+  }
+  if (tokens.ok() && tokens->empty()) {
+    return FieldError("messages", "the chat template made an empty prompt of these messages");
+  }
+  return tokens;
+}
+
+}  // namespace heddle::server

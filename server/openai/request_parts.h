@@ -1,0 +1,37 @@
+// Parts of request parsing that several routes share: the model's name, prompts, messages. Private
+// to server/openai/.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/openai/json_input.h"
+#include "server/openai/openai_request.h"
+#include "server/openai/text_codec.h"
+
+namespace heddle::server {
+
+struct ApiPrompt {
+  std::vector<TokenId> tokens;  // not empty
+  std::string text;             // for echo; empty unless asked for
+};
+
+// NOT_FOUND (model_not_found) unless `model` is missing or names the served one.
+absl::Status CheckModel(const Json& body, const ServedModel& model);
+bool IsModelName(std::string_view name, const ServedModel& model);
+absl::Status UnknownModel(std::string_view name, const ServedModel& model);
+
+// `path` names the array in errors. Ids must be in [0, vocab).
+absl::StatusOr<std::vector<TokenId>> ReadTokenIds(const Json& array, std::string_view path,
+                                                  int32_t vocab);
+
+// The member "prompt" in its four forms. At most kMaxChoices / n of them.
+absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, int32_t n, bool echo,
+                                                   const TextCodec& codec);
+
+// The members "messages", "tools", "tool_choice" and "chat_template_kwargs", rendered and encoded.
+absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body, const TextCodec& codec);
+
+}  // namespace heddle::server

@@ -1,0 +1,72 @@
+// What the API needs to know of text: a narrow door to tokenizer, chat template and detokenizer,
+// so that the mapping can be tested with a byte-level double and no model.
+//
+// Thread-safety: a TextCodec is immutable and used by all I/O threads at once. A TokenStream
+// belongs to one branch of one request, and to that connection's I/O thread.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/step.h"
+#include "nlohmann/json_fwd.hpp"
+
+namespace heddle::server {
+
+using engine::TokenId;
+
+// Turns the tokens of one continuation into text, bit by bit.
+class TokenStream {
+ public:
+  virtual ~TokenStream() = default;
+
+  // Appends what `token` completes, whole code points only; bytes of an unfinished one wait for the
+  // next token. Special tokens give no text.
+  virtual void Push(TokenId token, std::string* out) = 0;
+
+  // Appends what was waiting, as U+FFFD: no token will complete it.
+  virtual void Finish(std::string* out) = 0;
+};
+
+// What a chat template is given. The messages are checked (server/openai/chat_messages.h):
+// contents are strings, "developer" has become "system", arguments of tool calls are objects.
+struct ChatPrompt {
+  const nlohmann::ordered_json* messages = nullptr;  // array; never null
+  const nlohmann::ordered_json* tools = nullptr;     // array, or null: none
+  const nlohmann::ordered_json* kwargs = nullptr;    // object of further variables, or null
+  bool add_generation_prompt = true;
+};
+
+class TextCodec {
+ public:
+  virtual ~TextCodec() = default;
+
+  // `add_special`: with the model's begin-of-sequence token and the like.
+  virtual absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
+                                                      bool add_special) const = 0;
+
+  // INVALID_ARGUMENT: the template refuses these messages; its own words are in the message.
+  // UNIMPLEMENTED: the model has no chat template.
+  virtual absl::StatusOr<std::vector<TokenId>> EncodeChat(const ChatPrompt& prompt) const = 0;
+
+  // `after_text`: the tokens follow a prompt, so that the first word's leading space is kept;
+  // otherwise they begin a text.
+  virtual std::unique_ptr<TokenStream> NewStream(bool after_text) const = 0;
+
+  // The text of a whole sequence. `ids` are in [0, vocab()).
+  virtual std::string Decode(std::span<const TokenId> ids, bool skip_special) const = 0;
+
+  // The bytes that `token` stands for, in the middle of a text; they need not be whole code points.
+  // Special tokens give their name, as in "<|im_end|>". `token` is in [0, vocab()).
+  virtual std::string TokenBytes(TokenId token) const = 0;
+
+  virtual int32_t vocab() const = 0;
+  // Tokens that end an answer.
+  virtual std::span<const TokenId> end_tokens() const = 0;
+};
+
+}  // namespace heddle::server

@@ -1,0 +1,38 @@
+// A TextCodec without a model: a token is a byte, and a few special tokens follow. What a test
+// reads is what it wrote.
+#pragma once
+
+#include "server/openai/text_codec.h"
+
+namespace heddle::test {
+
+using engine::TokenId;
+
+inline constexpr TokenId kBos = 256;   // "<s>"
+inline constexpr TokenId kEos = 257;   // "<|end|>"
+inline constexpr TokenId kTurn = 258;  // "<|turn|>"
+inline constexpr TokenId kNull = 259;  // not special, and of no bytes
+inline constexpr int32_t kByteVocab = 260;
+
+std::vector<TokenId> Bytes(std::string_view text);
+
+// Chats become "<s><|turn|>role\ncontent" per message, then "<|turn|>tools\n" with the tools' JSON,
+// "<|turn|>kwargs\n" with theirs, and "<|turn|>assistant\n".
+class ByteCodec final : public server::TextCodec {
+ public:
+  absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
+                                              bool add_special) const override;
+  absl::StatusOr<std::vector<TokenId>> EncodeChat(const server::ChatPrompt& prompt) const override;
+  std::unique_ptr<server::TokenStream> NewStream(bool after_text) const override;
+  std::string Decode(std::span<const TokenId> ids, bool skip_special) const override;
+  std::string TokenBytes(TokenId token) const override;
+  int32_t vocab() const override { return kByteVocab; }
+  std::span<const TokenId> end_tokens() const override { return end_tokens_; }
+
+  bool has_template = true;
+
+ private:
+  std::vector<TokenId> end_tokens_ = {kEos};
+};
+
+}  // namespace heddle::test

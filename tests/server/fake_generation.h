@@ -1,0 +1,88 @@
+// A GenerationService without an engine. Either it plays a reply by itself, a token per step, on a
+// thread of its own as the engine loop does; or the test emits each event by hand.
+//
+// Thread-safety: all members from any thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/generation.h"
+
+namespace heddle::test {
+
+class FakeGeneration final : public server::GenerationService {
+ public:
+  // Byte tokens of the reply to a request, which may look at it. kEos is sent behind them unless
+  // max_tokens ends the reply first.
+  using Reply = std::function<std::string(const server::GenerationRequest&)>;
+
+  FakeGeneration();                      // by hand
+  explicit FakeGeneration(Reply reply);  // plays `reply`
+  ~FakeGeneration() override;
+
+  server::RequestId NextId() override;
+  absl::Status Submit(server::GenerationRequest request, server::EventSink sink) override;
+  void Cancel(server::RequestId id) override;
+  void CancelBranch(server::RequestId id, int32_t branch) override;
+  server::EngineStats Stats() const override;
+
+  // Waits up to ten seconds for the i-th submitted request (from 0).
+  server::GenerationRequest WaitForRequest(size_t i);
+  // Sends an event of the i-th submitted request.
+  void Emit(size_t i, server::GenerationEvent event);
+  // Tokens of `text`, one event.
+  void EmitText(size_t i, std::string_view text, int32_t branch = 0);
+  void EmitEnd(size_t i, server::FinishReason reason, int32_t branch = 0);
+
+  bool WaitForCancel(size_t i);  // up to ten seconds
+  bool WaitForCancelBranch(size_t i, int32_t branch);
+  size_t num_submitted() const;
+
+  void FailSubmits(absl::Status status);
+  void SetStats(const server::EngineStats& stats);
+
+ private:
+  struct Sequence {
+    std::string reply;
+    size_t next = 0;
+    int32_t drawn = 0;
+    bool done = false;
+  };
+  struct Request {
+    server::GenerationRequest request;
+    server::EventSink sink;
+    std::vector<Sequence> sequences;
+  };
+
+  void Loop();
+  void Step(Request* request);
+  server::GenerationEvent NextEvent(const server::GenerationRequest& request, int32_t branch,
+                                    Sequence* sequence);
+  template <typename Predicate>
+  bool WaitFor(std::unique_lock<std::mutex>* lock, Predicate predicate);
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  Reply reply_;
+  std::vector<server::RequestId> order_;
+  std::map<server::RequestId, Request> live_;
+  std::vector<server::GenerationRequest> submitted_;
+  std::set<server::RequestId> cancelled_;
+  std::set<std::pair<server::RequestId, int32_t>> cancelled_branches_;
+  absl::Status submit_status_;
+  server::EngineStats stats_;
+  uint64_t next_id_ = 1;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace heddle::test
