@@ -1,0 +1,288 @@
+#include "kernels/cpu/attention.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+// For deciding how many threads to wake: one query, one position, 64 dimensions.
+constexpr double kNsPerScore = 5;
+
+// A tile: queries [first, first + count) of the (row, head of the group) pairs of one sequence and
+// KV head, counted row by row.
+struct Tile {
+  int32_t seq;
+  int32_t kv_head;
+  int32_t first;
+  int32_t count;
+  int32_t begin;  // positions [begin, end) that some query of it sees
+  int32_t end;
+};
+
+// Operands and results of one tile in a thread's memory.
+struct TileMemory {
+  float* queries;  // [kMaxQueries, padded_dim]
+  float* acc;      // [kMaxQueries, padded_dim] of the chunk
+  float* total;    // [kMaxQueries, padded_dim]
+  float* scratch;
+  float max[kMaxQueries];
+  float sum[kMaxQueries];
+  float total_max[kMaxQueries];
+  float total_sum[kMaxQueries];
+  int32_t lower[kMaxQueries];
+  int32_t upper[kMaxQueries];
+  KeyRun runs[kChunkTokens];
+};
+
+class AttentionCall {
+ public:
+  AttentionCall(const HostBatch& batch, const AttentionArgs& args, const AttentionKernels& kernels,
+                AttentionScratch& scratch)
+      : batch_(batch), args_(args), kernels_(kernels), scratch_(scratch) {
+    const KvCacheView& cache = args.cache;
+    HEDDLE_CHECK(args.n_heads % cache.n_kv_heads == 0, "attention: heads are not whole groups");
+    HEDDLE_CHECK(args.q.rows == batch.n_tokens(), "attention: q has not the batch's rows");
+    group_ = args.n_heads / cache.n_kv_heads;
+    padded_dim_ = (cache.head_dim + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
+    element_bytes_ = Info(cache.dtype).block_bytes;
+    CountTiles();
+  }
+
+  void Run(ThreadPool& pool) {
+    ReserveThreads(pool.num_threads());
+    int64_t tiles = scratch_.tile_begin.back();
+    int64_t chunks = 1;
+    for (int32_t length : batch_.context_len) {
+      chunks = std::max<int64_t>(chunks, (length + kChunkTokens - 1) / kChunkTokens);
+    }
+    // Enough tiles keep all threads busy to within a fraction of one of them.
+    bool split = chunks > 1 && tiles < 3 * pool.num_threads() && pool.num_threads() > 1;
+    if (split) {
+      RunSplit(pool, tiles, chunks);
+    } else {
+      pool.ForEach(tiles, TileCost(), [&](int64_t i, int32_t thread) { RunTile(i, thread); });
+    }
+  }
+
+ private:
+  int32_t RowsOf(int32_t seq) const { return batch_.q_begin[seq + 1] - batch_.q_begin[seq]; }
+  int64_t TilesPerHead(int32_t seq) const {
+    return (static_cast<int64_t>(RowsOf(seq)) * group_ + kMaxQueries - 1) / kMaxQueries;
+  }
+
+  void CountTiles() {
+    scratch_.tile_begin.assign(1, 0);
+    for (int32_t s = 0; s < batch_.n_seqs(); ++s) {
+      scratch_.tile_begin.push_back(scratch_.tile_begin.back() +
+                                    args_.cache.n_kv_heads * TilesPerHead(s));
+    }
+  }
+
+  void ReserveThreads(int32_t num_threads) {
+    if (static_cast<int32_t>(scratch_.threads.size()) < num_threads) {
+      scratch_.threads.resize(static_cast<size_t>(num_threads));
+    }
+    for (Scratch& thread : scratch_.threads) thread.Get(ThreadBytes());
+  }
+
+  int64_t ThreadBytes() const {
+    int64_t floats = int64_t{3} * kMaxQueries * padded_dim_ + AttendScratchFloats(padded_dim_);
+    return floats * 4 + static_cast<int64_t>(sizeof(TileMemory));
+  }
+
+  TileMemory& Memory(int32_t thread) {
+    auto* floats = static_cast<float*>(scratch_.threads[static_cast<size_t>(thread)].Get(0));
+    int64_t rows = static_cast<int64_t>(kMaxQueries) * padded_dim_;
+    int64_t scratch_floats = AttendScratchFloats(padded_dim_);
+    auto* memory = new (floats + 3 * rows + scratch_floats) TileMemory;
+    memory->queries = floats;
+    memory->acc = floats + rows;
+    memory->total = floats + 2 * rows;
+    memory->scratch = floats + 3 * rows;
+    return *memory;
+  }
+
+  double TileCost() const {
+    int64_t longest = 0;
+    for (int32_t length : batch_.context_len) longest = std::max<int64_t>(longest, length);
+    int32_t queries = std::min<int32_t>(kMaxQueries, batch_.n_tokens() * group_);
+    return kNsPerScore * static_cast<double>(longest * queries) * padded_dim_ / 64.0;
+  }
+
+  Tile TileAt(int64_t index) const {
+    const std::vector<int64_t>& begin = scratch_.tile_begin;
+    auto seq = static_cast<int32_t>(std::upper_bound(begin.begin(), begin.end(), index) -
+                                    begin.begin() - 1);
+    int64_t local = index - begin[static_cast<size_t>(seq)];
+    Tile tile{};
+    tile.seq = seq;
+    tile.kv_head = static_cast<int32_t>(local / TilesPerHead(seq));
+    tile.first = static_cast<int32_t>(local % TilesPerHead(seq)) * kMaxQueries;
+    tile.count = std::min(kMaxQueries, RowsOf(seq) * group_ - tile.first);
+    tile.begin = LowerOf(tile, 0);
+    tile.end = UpperOf(tile, tile.count - 1);
+    return tile;
+  }
+
+  // Positions [LowerOf, UpperOf) are visible to query q of the tile.
+  int32_t UpperOf(const Tile& tile, int32_t q) const {
+    int32_t row = (tile.first + q) / group_;
+    return batch_.context_len[tile.seq] - RowsOf(tile.seq) + 1 + row;
+  }
+  int32_t LowerOf(const Tile& tile, int32_t q) const {
+    return args_.window > 0 ? std::max(0, UpperOf(tile, q) - args_.window) : 0;
+  }
+  int64_t RowOf(const Tile& tile, int32_t q) const {
+    return batch_.q_begin[tile.seq] + (tile.first + q) / group_;
+  }
+  int32_t HeadOf(const Tile& tile, int32_t q) const {
+    return tile.kv_head * group_ + (tile.first + q) % group_;
+  }
+
+  void LoadQueries(const Tile& tile, TileMemory& memory) const {
+    int32_t dim = args_.cache.head_dim;
+    for (int32_t q = 0; q < tile.count; ++q) {
+      const float* from = args_.q.row<float>(RowOf(tile, q)) + HeadOf(tile, q) * dim;
+      float* to = memory.queries + static_cast<int64_t>(q) * padded_dim_;
+      for (int32_t i = 0; i < dim; ++i) to[i] = from[i] * args_.scale;
+      std::fill(to + dim, to + padded_dim_, 0.0f);
+      memory.lower[q] = LowerOf(tile, q);
+      memory.upper[q] = UpperOf(tile, q);
+    }
+  }
+
+  // Runs of positions [begin, end) of a sequence; at most one per position.
+  void FindRuns(const Tile& tile, int32_t begin, int32_t end, KeyRun* runs) const {
+    const KvCacheView& cache = args_.cache;
+    int32_t position = 0;
+    for (int32_t i = batch_.span_begin[tile.seq]; position < end; ++i) {
+      int32_t span_end = position + batch_.span_tokens[i];
+      if (span_end > begin) {
+        int32_t from = std::max(begin, position);
+        int32_t to = std::min(end, span_end);
+        int64_t row = static_cast<int64_t>(batch_.span_page[i]) * cache.n_kv_heads + tile.kv_head;
+        int64_t offset = (row * cache.page_tokens + (from - position)) * cache.head_dim;
+        *runs++ = {static_cast<const char*>(cache.keys) + offset * element_bytes_,
+                   static_cast<const char*>(cache.values) + offset * element_bytes_, to - from};
+      }
+      position = span_end;
+    }
+  }
+
+  // Results of the tile's queries over chunk `chunk` of the context.
+  void RunChunk(const Tile& tile, int32_t chunk, TileMemory& memory, float* max, float* sum,
+                float* acc) const {
+    int32_t begin = std::max(chunk * kChunkTokens, tile.begin / kBlockTokens * kBlockTokens);
+    int32_t end = std::min((chunk + 1) * kChunkTokens, tile.end);
+    std::fill(max, max + tile.count, kNothing);
+    std::fill(sum, sum + tile.count, 0.0f);
+    std::fill(acc, acc + static_cast<int64_t>(tile.count) * padded_dim_, 0.0f);
+    if (begin >= end) return;
+    FindRuns(tile, begin, end, memory.runs);
+    AttendArgs attend{};
+    attend.type = static_cast<KvType>(args_.cache.dtype);
+    attend.runs = memory.runs;
+    attend.begin = begin;
+    attend.end = end;
+    attend.head_dim = args_.cache.head_dim;
+    attend.padded_dim = padded_dim_;
+    attend.num_queries = tile.count;
+    attend.queries = memory.queries;
+    attend.lower = memory.lower;
+    attend.upper = memory.upper;
+    attend.softcap = args_.softcap;
+    attend.max = max;
+    attend.sum = sum;
+    attend.acc = acc;
+    attend.scratch = memory.scratch;
+    kernels_.attend(attend);
+  }
+
+  void StartTotal(const Tile& tile, TileMemory& memory) const {
+    std::fill(memory.total_max, memory.total_max + tile.count, kNothing);
+    std::fill(memory.total_sum, memory.total_sum + tile.count, 0.0f);
+    std::fill(memory.total, memory.total + static_cast<int64_t>(tile.count) * padded_dim_, 0.0f);
+  }
+
+  void MergeChunk(const Tile& tile, const float* max, const float* sum, const float* acc,
+                  TileMemory& memory) const {
+    for (int32_t q = 0; q < tile.count; ++q) {
+      int64_t at = static_cast<int64_t>(q) * padded_dim_;
+      kernels_.merge(max[q], sum[q], acc + at, padded_dim_, memory.total_max + q,
+                     memory.total_sum + q, memory.total + at);
+    }
+  }
+
+  void Finish(const Tile& tile, const TileMemory& memory) const {
+    int32_t dim = args_.cache.head_dim;
+    for (int32_t q = 0; q < tile.count; ++q) {
+      int32_t head = HeadOf(tile, q);
+      float sink = args_.sinks ? args_.sinks[head] : kNothing;
+      float lse = kernels_.finish(memory.total_max[q], memory.total_sum[q],
+                                  memory.total + static_cast<int64_t>(q) * padded_dim_, dim, sink,
+                                  args_.out.row<float>(RowOf(tile, q)) + head * dim);
+      if (args_.lse) args_.lse[RowOf(tile, q) * args_.n_heads + head] = lse;
+    }
+  }
+
+  void RunTile(int64_t index, int32_t thread) {
+    Tile tile = TileAt(index);
+    TileMemory& memory = Memory(thread);
+    LoadQueries(tile, memory);
+    StartTotal(tile, memory);
+    for (int32_t chunk = tile.begin / kChunkTokens; chunk * kChunkTokens < tile.end; ++chunk) {
+      RunChunk(tile, chunk, memory, memory.max, memory.sum, memory.acc);
+      MergeChunk(tile, memory.max, memory.sum, memory.acc, memory);
+    }
+    Finish(tile, memory);
+  }
+
+  // Chunks of all tiles side by side, then their merge in order of position: the same arithmetic
+  // as RunTile.
+  void RunSplit(ThreadPool& pool, int64_t tiles, int64_t chunks) {
+    int64_t part_floats = kMaxQueries * static_cast<int64_t>(padded_dim_ + 2);
+    auto* parts = static_cast<float*>(scratch_.parts.Get(tiles * chunks * part_floats * 4));
+    pool.ForEach(tiles * chunks, kNsPerScore * kChunkTokens, [&](int64_t i, int32_t thread) {
+      Tile tile = TileAt(i / chunks);
+      TileMemory& memory = Memory(thread);
+      LoadQueries(tile, memory);
+      float* part = parts + i * part_floats;
+      RunChunk(tile, static_cast<int32_t>(i % chunks), memory, part, part + kMaxQueries,
+               part + 2 * kMaxQueries);
+    });
+    pool.ForEach(tiles, static_cast<double>(chunks * 100), [&](int64_t i, int32_t thread) {
+      Tile tile = TileAt(i);
+      TileMemory& memory = Memory(thread);
+      StartTotal(tile, memory);
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const float* part = parts + (i * chunks + chunk) * part_floats;
+        MergeChunk(tile, part, part + kMaxQueries, part + 2 * kMaxQueries, memory);
+      }
+      Finish(tile, memory);
+    });
+  }
+
+  const HostBatch& batch_;
+  const AttentionArgs& args_;
+  const AttentionKernels& kernels_;
+  AttentionScratch& scratch_;
+  int32_t group_ = 1;
+  int32_t padded_dim_ = 0;
+  int64_t element_bytes_ = 0;
+};
+
+}  // namespace
+
+void Attention(const HostBatch& batch, const AttentionArgs& args, const AttentionKernels& kernels,
+               ThreadPool& pool, AttentionScratch& scratch) {
+  if (batch.n_tokens() == 0) return;
+  AttentionCall(batch, args, kernels, scratch).Run(pool);
+}
+
+}  // namespace heddle::kernels::cpu

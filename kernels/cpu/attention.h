@@ -1,0 +1,26 @@
+// The attention op of the CPU backend: splits a batch into tiles of queries that share a KV head,
+// and, where there are fewer tiles than threads can use, the context into chunks as well.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/batch.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/ops.h"
+
+namespace heddle::kernels::cpu {
+
+// Working memory that stays from call to call.
+struct AttentionScratch {
+  std::vector<Scratch> threads;     // per thread: a tile's operands
+  Scratch parts;                    // partial results where the context is split
+  std::vector<int64_t> tile_begin;  // [n_seqs + 1]
+};
+
+void Attention(const HostBatch& batch, const AttentionArgs& args, const AttentionKernels& kernels,
+               ThreadPool& pool, AttentionScratch& scratch);
+
+}  // namespace heddle::kernels::cpu

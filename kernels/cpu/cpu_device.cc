@@ -1,0 +1,239 @@
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status.h"
+#include "kernels/copy_page.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cpu_weight.h"
+#include "kernels/cpu/cpuid.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/linear.h"
+#include "kernels/cpu/sampler.h"
+#include "kernels/cpu/scratch.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/device.h"
+#include "kernels/host_memory.h"
+#include "kernels/kv_element.h"
+#include "kernels/owned_batch.h"
+
+namespace heddle::kernels {
+namespace {
+
+using cpu::Isa;
+
+constexpr int32_t kMaxThreads = 1024;
+
+// Rough nanoseconds, for deciding how many threads to wake.
+constexpr double kNsPerNormElement = 0.25;
+constexpr double kNsPerRotatedElement = 0.5;
+constexpr double kNsPerAngle = 30;
+constexpr double kNsPerGatheredElement = 2;  // a cache line for each
+
+cpu::KernelTable TableFor(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return {&cpu::kLinearAvx512, &cpu::kRowsAvx512, &cpu::kAttentionAvx512};
+  if (isa == Isa::kAvx2) return {&cpu::kLinearAvx2, &cpu::kRowsAvx2, &cpu::kAttentionAvx2};
+#endif
+  HEDDLE_CHECK(isa == Isa::kPortable, "no kernels for this level");
+  return {&cpu::kLinearPortable, &cpu::kRowsPortable, &cpu::kAttentionPortable};
+}
+
+const cpu::CpuWeight& AsCpu(const PackedWeight& weight) {
+  return static_cast<const cpu::CpuWeight&>(weight);
+}
+
+class CpuOps final : public Ops {
+ public:
+  CpuOps(const cpu::KernelTable& table, cpu::ThreadPool& pool) : table_(table), pool_(pool) {}
+
+  absl::Status Plan(const HostBatch& batch) { return batch_.Assign(batch); }
+
+  void Embed(const PackedWeight& table, float scale, Tensor out) override {
+    const cpu::CpuWeight& weight = AsCpu(table);
+    EachRow(batch().n_tokens(), kNsPerGatheredElement * static_cast<double>(weight.cols),
+            [&](int64_t t, int32_t) {
+              float* row = out.row<float>(t);
+              weight.UnpackRow(batch().token_ids[t], row);
+              if (scale != 1.0f) table_.rows->scale(row, weight.cols, scale, 0.0f);
+            });
+  }
+
+  void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) override {
+    const cpu::CpuWeight& weight = AsCpu(table);
+    auto* rows = static_cast<float*>(position_rows_.Get(pool_.num_threads() * weight.cols * 4));
+    EachRow(batch().n_tokens(), kNsPerGatheredElement * static_cast<double>(weight.cols),
+            [&](int64_t t, int32_t thread) {
+              float* row = rows + thread * weight.cols;
+              weight.UnpackRow(static_cast<int64_t>(batch().positions[t]) + offset, row);
+              for (int64_t i = 0; i < weight.cols; ++i) x.row<float>(t)[i] += row[i];
+            });
+  }
+
+  void Norm(const NormArgs& args) override {
+    EachRow(args.x.rows, kNsPerNormElement * static_cast<double>(args.x.cols),
+            [&](int64_t t, int32_t) {
+              cpu::NormRowArgs row{};
+              row.x = args.x.row<float>(t);
+              row.residual = args.residual.data ? args.residual.row<float>(t) : nullptr;
+              row.weight = args.weight;
+              row.bias = args.bias;
+              row.eps = args.eps;
+              row.weight_offset = args.weight_offset;
+              row.layer = args.kind == NormKind::kLayer;
+              row.dim = args.x.cols;
+              row.out = args.out.row<float>(t);
+              table_.rows->norm(row);
+            });
+  }
+
+  void Linear(const LinearArgs& args) override { cpu::Linear(args, *table_.linear, pool_, tiles_); }
+
+  void RopeAngles(const RopeAnglesArgs& args) override {
+    auto half = static_cast<int64_t>(args.inv_freq.size());
+    EachRow(batch().n_tokens(), kNsPerAngle * static_cast<double>(half), [&](int64_t t, int32_t) {
+      float* row = args.cos_sin + t * 2 * half;
+      for (int64_t i = 0; i < half; ++i) {
+        double angle = static_cast<double>(batch().positions[t]) * args.inv_freq[i];
+        row[i] = static_cast<float>(std::cos(angle) * args.scale);
+        row[half + i] = static_cast<float>(std::sin(angle) * args.scale);
+      }
+    });
+  }
+
+  void RopeKvWrite(const RopeKvWriteArgs& args) override {
+    double elements = static_cast<double>(args.q.cols + 2 * args.k.cols);
+    EachRow(batch().n_tokens(), kNsPerRotatedElement * elements, [&](int64_t t, int32_t) {
+      Rotate(args, args.q_norm, t, args.n_heads, args.q.row<float>(t));
+      Rotate(args, args.k_norm, t, args.cache.n_kv_heads, args.k.row<float>(t));
+      WriteKv(args, t);
+    });
+  }
+
+  void Attention(const AttentionArgs& args) override {
+    cpu::Attention(batch(), args, *table_.attention, pool_, attention_);
+  }
+
+  void GatherLogitRows(Tensor x, Tensor out) override {
+    for (size_t i = 0; i < batch().logit_rows.size(); ++i) {
+      const float* from = x.row<float>(batch().logit_rows[i]);
+      std::copy(from, from + x.cols, out.row<float>(static_cast<int64_t>(i)));
+    }
+  }
+
+  void ScaleLogits(Tensor logits_f32, float scale, float softcap) override {
+    EachRow(logits_f32.rows, static_cast<double>(logits_f32.cols), [&](int64_t t, int32_t) {
+      table_.rows->scale(logits_f32.row<float>(t), logits_f32.cols, scale, softcap);
+    });
+  }
+
+  void Sample(const SampleArgs& args) override {
+    cpu::Sample(args, *table_.rows, pool_, samplers_);
+  }
+
+ private:
+  const HostBatch& batch() const { return batch_.view(); }
+
+  template <typename F>
+  void EachRow(int64_t n, double row_cost, const F& body) {
+    pool_.ForRange(n, row_cost, [&](int64_t begin, int64_t end, int32_t thread) {
+      for (int64_t t = begin; t < end; ++t) body(t, thread);
+    });
+  }
+
+  void Rotate(const RopeKvWriteArgs& args, const float* norm, int64_t t, int32_t heads,
+              float* row) const {
+    cpu::RotateArgs rotate{};
+    rotate.heads = row;
+    rotate.n_heads = heads;
+    rotate.head_dim = args.cache.head_dim;
+    rotate.norm = norm;
+    rotate.norm_eps = args.norm_eps;
+    rotate.norm_weight_offset = args.norm_weight_offset;
+    rotate.cos_sin = args.cos_sin ? args.cos_sin + t * args.rotary_dim : nullptr;
+    rotate.rotary_dim = args.rotary_dim;
+    rotate.interleaved = args.layout == RopeLayout::kInterleaved;
+    table_.rows->rotate(rotate);
+  }
+
+  void WriteKv(const RopeKvWriteArgs& args, int64_t t) const {
+    const KvCacheView& cache = args.cache;
+    int64_t bytes = Info(cache.dtype).block_bytes;
+    auto type = static_cast<cpu::KvType>(cache.dtype);
+    for (int32_t h = 0; h < cache.n_kv_heads; ++h) {
+      int64_t to = ElementOffset(cache, batch().kv_slot[t], h) * bytes;
+      int64_t from = static_cast<int64_t>(h) * cache.head_dim;
+      table_.rows->to_kv(type, args.k.row<float>(t) + from, cache.head_dim,
+                         static_cast<char*>(cache.keys) + to);
+      table_.rows->to_kv(type, args.v.row<float>(t) + from, cache.head_dim,
+                         static_cast<char*>(cache.values) + to);
+    }
+  }
+
+  const cpu::KernelTable table_;
+  cpu::ThreadPool& pool_;
+  OwnedBatch batch_;
+  cpu::Scratch tiles_[2];
+  cpu::Scratch position_rows_;
+  cpu::AttentionScratch attention_;
+  std::vector<cpu::SamplerScratch> samplers_;
+};
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(Isa isa, const cpu::CpuFeatures& features, int32_t num_threads, bool pin)
+      : description_(absl::StrCat("cpu (", cpu::Name(isa), " of ", cpu::Describe(features), "; ",
+                                  num_threads, num_threads == 1 ? " thread)" : " threads)")),
+        table_(TableFor(isa)),
+        pool_(num_threads, pin),
+        ops_(table_, pool_) {}
+
+  std::string description() const override { return description_; }
+  DType activation_dtype() const override { return DType::kF32; }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
+    return AllocateHost(bytes, "buffer");
+  }
+
+  absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(
+      std::span<const WeightSource> sources) override {
+    HEDDLE_ASSIGN_OR_RETURN(auto weight, cpu::CpuWeight::Pack(sources, *table_.linear, pool_));
+    return std::unique_ptr<PackedWeight>(std::move(weight));
+  }
+
+  absl::Status Plan(const HostBatch& batch) override { return ops_.Plan(batch); }
+
+  absl::Status Run(const std::function<void(Ops&)>& body) override {
+    body(ops_);
+    return absl::OkStatus();
+  }
+
+  void CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) override {
+    CopyHostPage(cache, from, to, num_tokens);
+  }
+
+ private:
+  const std::string description_;
+  const cpu::KernelTable table_;
+  cpu::ThreadPool pool_;
+  CpuOps ops_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options) {
+  cpu::CpuFeatures features = cpu::DetectCpuFeatures();
+  HEDDLE_ASSIGN_OR_RETURN(Isa isa, cpu::ResolveIsa(options.isa, features));
+  if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cpu device: ", options.num_threads, " threads; valid are 0 (all cores) to ", kMaxThreads));
+  }
+  int32_t threads = options.num_threads == 0 ? cpu::ThreadPool::UsableCores() : options.num_threads;
+  return std::make_unique<CpuDevice>(isa, features, threads, options.pin_threads);
+}
+
+}  // namespace heddle::kernels

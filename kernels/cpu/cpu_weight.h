@@ -1,0 +1,46 @@
+// A weight matrix in panels (see kernel_table.h), and how it is made of checkpoint matrices.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/device.h"
+
+namespace heddle::kernels::cpu {
+
+class CpuWeight final : public PackedWeight {
+ public:
+  // One source: its own format and its own panels, the last of them padded.
+  struct Segment {
+    const FormatKernels* format;
+    int64_t row_begin;
+    int64_t rows;
+    int64_t panel_begin;  // index of the first panel
+    int64_t num_panels;
+    int64_t panel_bytes;
+    uint8_t* data;
+  };
+
+  static absl::StatusOr<std::unique_ptr<CpuWeight>> Pack(std::span<const WeightSource> sources,
+                                                         const LinearKernels& kernels,
+                                                         ThreadPool& pool);
+
+  int64_t num_panels() const;
+  const std::vector<Segment>& segments() const { return segments_; }
+  // The segment that panel `panel` of the whole matrix belongs to.
+  const Segment& SegmentOfPanel(int64_t panel) const;
+  // Decodes row `row` to out [cols].
+  void UnpackRow(int64_t row, float* out) const;
+
+ private:
+  std::vector<Segment> segments_;
+  std::unique_ptr<Buffer> storage_;
+  int32_t panel_rows_ = 0;
+};
+
+}  // namespace heddle::kernels::cpu

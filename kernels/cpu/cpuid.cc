@@ -1,0 +1,105 @@
+#include "kernels/cpu/cpuid.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "absl/strings/str_cat.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+bool Has(const CpuFeatures& features, Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return true;
+    case Isa::kAvx2:
+      return features.avx2;
+    case Isa::kAvx512:
+      return features.avx2 && features.avx512 && features.avx512_vnni;
+  }
+  return false;
+}
+
+#if defined(__x86_64__)
+bool Bit(uint32_t word, int bit) { return ((word >> bit) & 1) != 0; }
+
+// Extended control register 0: which register states the operating system saves.
+uint64_t ReadXcr0() {
+  uint32_t low = 0;
+  uint32_t high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+constexpr uint64_t kYmmState = 0x6;   // SSE and AVX
+constexpr uint64_t kZmmState = 0xe6;  // and opmask, both halves of ZMM
+#endif
+
+}  // namespace
+
+// Bit numbers: Intel SDM volume 2, CPUID leaves 1, 7.0 and 7.1.
+CpuFeatures DetectCpuFeatures() {
+  CpuFeatures features;
+#if defined(__x86_64__)
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(1, &a, &b, &c, &d) || !Bit(c, 27)) return features;  // OSXSAVE
+  bool fma_f16c = Bit(c, 12) && Bit(c, 29);
+  uint64_t state = ReadXcr0();
+  uint32_t max_subleaf = 0;
+  if (!__get_cpuid_count(7, 0, &max_subleaf, &b, &c, &d)) return features;
+  bool ymm = (state & kYmmState) == kYmmState;
+  bool zmm = (state & kZmmState) == kZmmState;
+  features.avx2 = ymm && fma_f16c && Bit(b, 5);
+  features.avx512 = zmm && Bit(b, 16) && Bit(b, 17) && Bit(b, 30) && Bit(b, 31);
+  features.avx512_vnni = features.avx512 && Bit(c, 11);
+  if (max_subleaf >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) {
+    features.avx_vnni = features.avx2 && Bit(a, 4);
+    features.avx512_bf16 = features.avx512 && Bit(a, 5);
+  }
+#endif
+  return features;
+}
+
+std::string Describe(const CpuFeatures& features) {
+  std::string text;
+  auto add = [&](bool has, const char* name) {
+    if (has) absl::StrAppend(&text, text.empty() ? "" : ", ", name);
+  };
+  add(features.avx2, "avx2");
+  add(features.avx_vnni, "avx_vnni");
+  add(features.avx512, "avx512");
+  add(features.avx512_vnni, "avx512_vnni");
+  add(features.avx512_bf16, "avx512_bf16");
+  return text.empty() ? "nothing beyond the baseline" : text;
+}
+
+absl::StatusOr<Isa> ResolveIsa(std::string_view name, const CpuFeatures& features) {
+  if (name == "auto") {
+    if (Has(features, Isa::kAvx512)) return Isa::kAvx512;
+    return Has(features, Isa::kAvx2) ? Isa::kAvx2 : Isa::kPortable;
+  }
+  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+    if (name != Name(isa)) continue;
+    if (Has(features, isa)) return isa;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "isa '", std::string(name), "' is beyond this machine, which has ", Describe(features),
+        isa == Isa::kAvx512 ? " (avx512 here means AVX-512 F, BW, DQ, VL and VNNI)" : ""));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("isa '", std::string(name), "' is unknown: auto, portable, avx2 or avx512"));
+}
+
+const char* Name(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return "portable";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+}  // namespace heddle::kernels::cpu

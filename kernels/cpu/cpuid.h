@@ -1,0 +1,39 @@
+// Which instruction sets this processor and operating system offer, and which of our kernels'
+// levels follows from that.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace heddle::kernels::cpu {
+
+// Levels that kernels are built for; each includes the ones before it.
+enum class Isa : uint8_t {
+  kPortable,  // the compiler's baseline
+  kAvx2,      // AVX2, FMA, F16C
+  kAvx512,    // AVX-512 F, BW, DQ, VL, VNNI
+};
+
+struct CpuFeatures {
+  bool avx2 = false;    // with FMA, F16C and the system's support for YMM state
+  bool avx512 = false;  // F, BW, DQ, VL, with the system's support for ZMM state
+  bool avx512_vnni = false;
+  bool avx512_bf16 = false;
+  bool avx_vnni = false;
+};
+
+CpuFeatures DetectCpuFeatures();
+
+// "avx2, avx512, avx512_vnni", or "nothing beyond the baseline".
+std::string Describe(const CpuFeatures& features);
+
+// `name` is auto, portable, avx2 or avx512. INVALID_ARGUMENT if unknown or beyond `features`; the
+// message lists them.
+absl::StatusOr<Isa> ResolveIsa(std::string_view name, const CpuFeatures& features);
+
+const char* Name(Isa isa);
+
+}  // namespace heddle::kernels::cpu

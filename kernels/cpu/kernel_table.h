@@ -1,0 +1,175 @@
+// What an instruction set's kernel sources offer: tables of function pointers, chosen once at
+// start. Plain types only; the kernel sources include nothing else of ours.
+//
+// Weights lie in panels: `panel_rows` consecutive rows of W interleaved, so that one vector holds
+// the same k of consecutive rows and an output element is one lane, summed over k in order. That
+// order is the same in every kernel of a format: an output does not depend on which other rows of
+// x were computed with it. Activations are prepared as tiles of rows of x.
+#pragma once
+
+#include <cstdint>
+
+namespace heddle::kernels::cpu {
+
+// How rows of x are laid out for a weight format.
+enum class TileKind : uint8_t {
+  kFloat,  // F32 [cols][tile_rows]
+  kInt8,   // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sum
+           // [tile_rows], which is -8 times the sum of the block's int8
+};
+
+constexpr int32_t kMaxTileSizes = 6;
+// Upper bounds over all tables, for buffers on the stack.
+constexpr int32_t kMaxTileRows = 12;
+constexpr int32_t kMaxPanelRows = 32;
+
+struct TileKernels {
+  int32_t num_sizes;
+  int32_t sizes[kMaxTileSizes];  // rows, ascending
+  // Prepares rows [0, rows) of x as a tile of tile_rows >= rows; missing rows are zero.
+  void (*prepare)(const float* x, int64_t stride, int32_t rows, int32_t tile_rows, int64_t cols,
+                  void* tile);
+};
+
+// One weight format. All panels are multiples of 64 bytes.
+struct FormatKernels {
+  TileKind tile;
+  int64_t (*panel_bytes)(int64_t cols);
+  // Interleaves rows [0, rows) of a checkpoint matrix; missing rows are zero.
+  void (*pack)(const void* source, int64_t row_bytes, int32_t rows, int64_t cols, void* panel);
+  // Decodes one row of a panel.
+  void (*unpack)(const void* panel, int32_t row, int64_t cols, float* out);
+  // acc [tile_rows][panel_rows] = x W^T, by index of the tile's size in TileKernels::sizes.
+  void (*multiply[kMaxTileSizes])(const void* panel, const void* tile, int64_t cols, float* acc);
+};
+
+// Same values as kernels::Activation and kernels::Epilogue.
+enum class ActivationCode : uint8_t { kNone, kSilu, kGelu, kGeluTanh, kRelu };
+
+struct EpilogueArgs {
+  const float* acc;      // [rows][panel_rows]
+  const float* acc_up;   // the same for the second factor of a gated product, or nullptr
+  const float* bias;     // [cols] or nullptr
+  const float* bias_up;  // [cols] or nullptr
+  ActivationCode activation;
+  bool add;  // out += instead of out =
+  int32_t rows;
+  int32_t cols;  // <= panel_rows
+  float* out;
+  int64_t out_stride;
+};
+
+struct LinearKernels {
+  int32_t panel_rows;
+  TileKernels tiles[2];      // by TileKind
+  FormatKernels formats[5];  // by DType
+  void (*epilogue)(const EpilogueArgs& args);
+};
+
+// Element types of the KV cache: same values as kernels::DType.
+enum class KvType : uint8_t { kF32, kF16, kBF16 };
+
+struct NormRowArgs {
+  const float* x;   // [dim]
+  float* residual;  // [dim] or nullptr
+  const float* weight;
+  const float* bias;
+  float eps;
+  float weight_offset;
+  bool layer;  // mean and variance instead of mean square
+  int64_t dim;
+  float* out;
+};
+
+struct RotateArgs {
+  float* heads;  // [n_heads, head_dim]
+  int32_t n_heads;
+  int32_t head_dim;
+  const float* norm;  // [head_dim] or nullptr
+  float norm_eps;
+  float norm_weight_offset;
+  const float* cos_sin;  // [2, rotary_dim / 2] or nullptr
+  int32_t rotary_dim;
+  bool interleaved;
+};
+
+struct RowKernels {
+  void (*norm)(const NormRowArgs& args);
+  void (*rotate)(const RotateArgs& args);
+  void (*to_kv)(KvType type, const float* x, int32_t n, void* out);
+  void (*scale)(float* x, int64_t n, float scale, float softcap);  // softcap 0: none
+  // out = x, NaN as -infinity; returns the maximum.
+  float (*copy_logits)(const float* x, int64_t n, float* out);
+  // out[i] = exp((x[i] - max) * inv_temperature), also in place; returns the sum. `out` may be
+  // nullptr. REQUIRES: no NaN, max finite.
+  double (*exp_sum)(const float* x, int64_t n, float max, float inv_temperature, float* out);
+};
+
+// One run of consecutive positions in one page.
+struct KeyRun {
+  const void* keys;    // [num_tokens, head_dim] of the KV head
+  const void* values;  // the same
+  int32_t num_tokens;
+};
+
+// Queries [num_queries] that read one KV head, over the positions [begin, end) of the context,
+// which lie within one chunk of kChunkTokens. Query q sees [lower[q], upper[q]) of them.
+// Accumulates into max, sum and acc, which start at -infinity, 0 and 0.
+struct AttendArgs {
+  KvType type;
+  const KeyRun* runs;  // consecutive, the first starting at position `begin`
+  int32_t begin;       // multiple of kBlockTokens
+  int32_t end;
+  int32_t head_dim;
+  int32_t padded_dim;    // head_dim up to a multiple of kMaxLanes
+  int32_t num_queries;   // <= kMaxQueries
+  const float* queries;  // [num_queries, padded_dim], scaled, padding zero
+  const int32_t* lower;
+  const int32_t* upper;
+  float softcap;
+  float* max;      // [num_queries]
+  float* sum;      // [num_queries]
+  float* acc;      // [num_queries, padded_dim]
+  float* scratch;  // AttendScratchFloats(padded_dim)
+};
+
+// Keys are handled in blocks that start at multiples of 32 positions of the context, and partial
+// results in chunks of 512: fixed by position, so that neither the batch, nor the chunking of a
+// prompt, nor the pages, nor the number of threads changes a bit of the result.
+constexpr int32_t kBlockTokens = 32;
+constexpr int32_t kChunkTokens = 512;
+constexpr int32_t kMaxQueries = 64;
+constexpr int32_t kMaxLanes = 16;
+
+constexpr int64_t AttendScratchFloats(int64_t padded_dim) {
+  return 3 * padded_dim * kBlockTokens + 2 * kMaxQueries * kBlockTokens;
+}
+
+struct AttentionKernels {
+  void (*attend)(const AttendArgs& args);
+  // (max, sum, acc) of a chunk merged into those of the context before it.
+  void (*merge)(float part_max, float part_sum, const float* part_acc, int32_t n, float* max,
+                float* sum, float* acc);
+  // out = acc / sum, and returns log(sum) + max, after taking in `sink` (or -infinity).
+  float (*finish)(float max, float sum, const float* acc, int32_t n, float sink, float* out);
+};
+
+struct KernelTable {
+  const LinearKernels* linear;
+  const RowKernels* rows;
+  const AttentionKernels* attention;
+};
+
+extern const LinearKernels kLinearPortable;
+extern const RowKernels kRowsPortable;
+extern const AttentionKernels kAttentionPortable;
+#if defined(__x86_64__)
+extern const LinearKernels kLinearAvx2;
+extern const RowKernels kRowsAvx2;
+extern const AttentionKernels kAttentionAvx2;
+extern const LinearKernels kLinearAvx512;
+extern const RowKernels kRowsAvx512;
+extern const AttentionKernels kAttentionAvx512;
+#endif
+
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,216 @@
+// Panels of F32, F16 and BF16 weights, on Vec. All arithmetic is F32 with one Fma per product, in
+// order of k.
+// REQUIRES: one of the vec_*.h headers and vec_math.h included before this one.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/kernel_table.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+constexpr int32_t kPanelRows = 2 * kLanes;  // two vectors: enough chains to hide Fma's latency
+
+inline int64_t RoundUp64(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+inline void PrepareFloatTile(const float* x, int64_t stride, int32_t rows, int32_t tile_rows,
+                             int64_t cols, void* tile) {
+  auto* out = static_cast<float*>(tile);
+  for (int32_t m = 0; m < tile_rows; ++m) {
+    const float* row = x + m * stride;
+    for (int64_t k = 0; k < cols; ++k) out[k * tile_rows + m] = m < rows ? row[k] : 0.0f;
+  }
+}
+
+template <int kRows>
+struct Accumulators {
+  Vec sums[kRows][2];
+
+  void Clear() {
+#pragma GCC unroll 12
+    for (int m = 0; m < kRows; ++m) sums[m][0] = sums[m][1] = Zero();
+  }
+  // One column: `x` holds kRows values.
+  void Step(Vec w0, Vec w1, const float* x) {
+#pragma GCC unroll 12
+    for (int m = 0; m < kRows; ++m) {
+      Vec value = Set(x[m]);
+      sums[m][0] = Fma(w0, value, sums[m][0]);
+      sums[m][1] = Fma(w1, value, sums[m][1]);
+    }
+  }
+  void Save(float* acc) const {
+#pragma GCC unroll 12
+    for (int m = 0; m < kRows; ++m) {
+      Store(acc + m * kPanelRows, sums[m][0]);
+      Store(acc + m * kPanelRows + kLanes, sums[m][1]);
+    }
+  }
+};
+
+// [cols][kPanelRows] F32.
+struct F32Panel {
+  static int64_t Bytes(int64_t cols) { return RoundUp64(cols * kPanelRows * 4); }
+  static void Pack(const void* source, int64_t row_bytes, int32_t rows, int64_t cols, void* panel) {
+    std::memset(panel, 0, static_cast<size_t>(Bytes(cols)));
+    auto* out = static_cast<char*>(panel);
+    for (int32_t r = 0; r < rows; ++r) {
+      const char* row = static_cast<const char*>(source) + r * row_bytes;
+      for (int64_t k = 0; k < cols; ++k)
+        std::memcpy(out + (k * kPanelRows + r) * 4, row + k * 4, 4);
+    }
+  }
+  static void Unpack(const void* panel, int32_t row, int64_t cols, float* out) {
+    const auto* w = static_cast<const float*>(panel);
+    for (int64_t k = 0; k < cols; ++k) out[k] = w[k * kPanelRows + row];
+  }
+  template <int kRows>
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+    const auto* w = static_cast<const float*>(panel);
+    const auto* x = static_cast<const float*>(tile);
+    Accumulators<kRows> sums;
+    sums.Clear();
+    for (int64_t k = 0; k < cols; ++k, w += kPanelRows, x += kRows) {
+      sums.Step(Load(w), Load(w + kLanes), x);
+    }
+    sums.Save(acc);
+  }
+};
+
+// [cols][kPanelRows] F16.
+struct F16Panel {
+  static int64_t Bytes(int64_t cols) { return RoundUp64(cols * kPanelRows * 2); }
+  static void Pack(const void* source, int64_t row_bytes, int32_t rows, int64_t cols, void* panel) {
+    std::memset(panel, 0, static_cast<size_t>(Bytes(cols)));
+    auto* out = static_cast<char*>(panel);
+    for (int32_t r = 0; r < rows; ++r) {
+      const char* row = static_cast<const char*>(source) + r * row_bytes;
+      for (int64_t k = 0; k < cols; ++k)
+        std::memcpy(out + (k * kPanelRows + r) * 2, row + k * 2, 2);
+    }
+  }
+  static void Unpack(const void* panel, int32_t row, int64_t cols, float* out) {
+    const auto* w = static_cast<const uint16_t*>(panel);
+    for (int64_t k = 0; k < cols; ++k) {
+      uint16_t halves[kLanes] = {w[k * kPanelRows + row]};
+      float values[kLanes];
+      Store(values, FromF16(halves));
+      out[k] = values[0];
+    }
+  }
+  template <int kRows>
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+    const auto* w = static_cast<const uint16_t*>(panel);
+    const auto* x = static_cast<const float*>(tile);
+    Accumulators<kRows> sums;
+    sums.Clear();
+    for (int64_t k = 0; k < cols; ++k, w += kPanelRows, x += kRows) {
+      sums.Step(FromF16(w), FromF16(w + kLanes), x);
+    }
+    sums.Save(acc);
+  }
+};
+
+// [cols / 2][kPanelRows][2] BF16: a 32-bit lane holds two neighbouring columns of a row, so that
+// one shift or mask makes an F32 vector of either (and so that dot-product instructions can use
+// it).
+struct BF16Panel {
+  static int64_t Bytes(int64_t cols) { return RoundUp64((cols + 1) / 2 * kPanelRows * 4); }
+  static void Pack(const void* source, int64_t row_bytes, int32_t rows, int64_t cols, void* panel) {
+    std::memset(panel, 0, static_cast<size_t>(Bytes(cols)));
+    auto* out = static_cast<char*>(panel);
+    for (int32_t r = 0; r < rows; ++r) {
+      const char* row = static_cast<const char*>(source) + r * row_bytes;
+      for (int64_t p = 0; p < cols / 2; ++p) {
+        std::memcpy(out + (p * kPanelRows + r) * 4, row + p * 4, 4);
+      }
+      if (cols % 2 != 0) {
+        std::memcpy(out + (cols / 2 * kPanelRows + r) * 4, row + (cols - 1) * 2, 2);
+      }
+    }
+  }
+  static void Unpack(const void* panel, int32_t row, int64_t cols, float* out) {
+    const auto* w = static_cast<const uint16_t*>(panel);
+    for (int64_t k = 0; k < cols; ++k) {
+      uint32_t bits = static_cast<uint32_t>(w[(k / 2 * kPanelRows + row) * 2 + k % 2]) << 16;
+      std::memcpy(out + k, &bits, 4);
+    }
+  }
+  static Vec Even(const int32_t* w) {
+    IntVec bits;
+    std::memcpy(&bits, w, sizeof(bits));
+    return FromBits(bits << 16);
+  }
+  static Vec Odd(const int32_t* w) {
+    IntVec bits;
+    std::memcpy(&bits, w, sizeof(bits));
+    return FromBits(bits & static_cast<int32_t>(0xffff0000));
+  }
+  template <int kRows>
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+    const auto* w = static_cast<const int32_t*>(panel);
+    const auto* x = static_cast<const float*>(tile);
+    Accumulators<kRows> sums;
+    sums.Clear();
+    for (int64_t p = 0; p < cols / 2; ++p, w += kPanelRows, x += 2 * kRows) {
+      sums.Step(Even(w), Even(w + kLanes), x);
+      sums.Step(Odd(w), Odd(w + kLanes), x + kRows);
+    }
+    if (cols % 2 != 0) sums.Step(Even(w), Even(w + kLanes), x);
+    sums.Save(acc);
+  }
+};
+
+inline Vec Activate(ActivationCode code, Vec x) {
+  switch (code) {
+    case ActivationCode::kNone:
+      return x;
+    case ActivationCode::kSilu:
+      return x * Sigmoid(x);
+    case ActivationCode::kGelu:
+      return x * NormalCdf(x);
+    case ActivationCode::kGeluTanh: {  // 1 + tanh(u) = 2 sigmoid(2u); 2 sqrt(2 / pi) = 1.5957691
+      Vec cubic = Fma(x * x, Set(0.044715f), Set(1.0f)) * x;
+      return x * Sigmoid(cubic * Set(1.5957691f));
+    }
+    case ActivationCode::kRelu:
+      return Select(x < Zero(), Zero(), x);
+  }
+  return x;
+}
+
+inline void FinishVector(const EpilogueArgs& args, int32_t m, int32_t c, int32_t n) {
+  Vec y = Load(args.acc + m * kPanelRows + c);
+  if (args.bias) y = y + (n == kLanes ? Load(args.bias + c) : LoadN(args.bias + c, n));
+  y = Activate(args.activation, y);
+  if (args.acc_up) {
+    Vec up = Load(args.acc_up + m * kPanelRows + c);
+    if (args.bias_up) up = up + (n == kLanes ? Load(args.bias_up + c) : LoadN(args.bias_up + c, n));
+    y = y * up;
+  }
+  float* out = args.out + m * args.out_stride + c;
+  if (args.add) y = y + (n == kLanes ? Load(out) : LoadN(out, n));
+  if (n == kLanes) {
+    Store(out, y);
+  } else {
+    StoreN(out, y, n);
+  }
+}
+
+inline void FinishPanel(const EpilogueArgs& args) {
+  for (int32_t m = 0; m < args.rows; ++m) {
+    for (int32_t c = 0; c < args.cols; c += kLanes) {
+      FinishVector(args, m, c, args.cols - c < kLanes ? args.cols - c : kLanes);
+    }
+  }
+}
+
+template <typename Panel, int... kSizes>
+constexpr FormatKernels MakeFormat(TileKind tile) {
+  return {tile, Panel::Bytes, Panel::Pack, Panel::Unpack, {Panel::template Multiply<kSizes>...}};
+}
+
+}  // namespace
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,181 @@
+// Ops on single rows, on Vec: norms, rotation, conversion for the KV cache, logits.
+// REQUIRES: one of the vec_*.h headers and vec_math.h included before this one.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/kernel_table.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+inline int LanesAt(int64_t i, int64_t n) {
+  return n - i < kLanes ? static_cast<int>(n - i) : kLanes;
+}
+inline Vec LoadUpTo(const float* p, int n) { return n == kLanes ? Load(p) : LoadN(p, n); }
+inline void StoreUpTo(float* p, Vec v, int n) {
+  if (n == kLanes) {
+    Store(p, v);
+  } else {
+    StoreN(p, v, n);
+  }
+}
+
+inline float Sum(const float* x, int64_t n) {
+  Vec sum = Zero();
+  for (int64_t i = 0; i < n; i += kLanes) sum = sum + LoadUpTo(x + i, LanesAt(i, n));
+  return ReduceAdd(sum);
+}
+
+// Sum of (x - mean)^2.
+inline float SumSquares(const float* x, int64_t n, float mean) {
+  Vec sum = Zero();
+  Vec center = Set(mean);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Vec d = Load(x + i) - center;
+    sum = Fma(d, d, sum);
+  }
+  float total = ReduceAdd(sum);
+  for (; i < n; ++i) total += (x[i] - mean) * (x[i] - mean);
+  return total;
+}
+
+inline float InverseRoot(float mean_square, float eps) {
+  return 1.0f / __builtin_sqrtf(mean_square + eps);
+}
+
+inline void NormRow(const NormRowArgs& args) {
+  const float* x = args.x;
+  int64_t n = args.dim;
+  if (args.residual) {
+    for (int64_t i = 0; i < n; i += kLanes) {
+      int lanes = LanesAt(i, n);
+      Vec sum = LoadUpTo(args.residual + i, lanes) + LoadUpTo(x + i, lanes);
+      StoreUpTo(args.residual + i, sum, lanes);
+    }
+    x = args.residual;
+  }
+  auto count = static_cast<float>(n);
+  float mean = args.layer ? Sum(x, n) / count : 0.0f;
+  Vec center = Set(mean);
+  Vec scale = Set(InverseRoot(SumSquares(x, n, mean) / count, args.eps));
+  Vec offset = Set(args.weight_offset);
+  for (int64_t i = 0; i < n; i += kLanes) {
+    int lanes = LanesAt(i, n);
+    Vec y = (LoadUpTo(x + i, lanes) - center) * scale;
+    if (args.weight) y = y * (LoadUpTo(args.weight + i, lanes) + offset);
+    if (args.bias) y = y + LoadUpTo(args.bias + i, lanes);
+    StoreUpTo(args.out + i, y, lanes);
+  }
+}
+
+// Pairs (i, i + half).
+inline void RotateHalf(const float* cos, const float* sin, int32_t half, float* head) {
+  for (int32_t i = 0; i < half; i += kLanes) {
+    int lanes = LanesAt(i, half);
+    Vec a = LoadUpTo(head + i, lanes);
+    Vec b = LoadUpTo(head + half + i, lanes);
+    Vec c = LoadUpTo(cos + i, lanes);
+    Vec s = LoadUpTo(sin + i, lanes);
+    StoreUpTo(head + i, a * c - b * s, lanes);
+    StoreUpTo(head + half + i, b * c + a * s, lanes);
+  }
+}
+
+// Pairs (2i, 2i + 1).
+inline void RotateInterleaved(const float* cos, const float* sin, int32_t half, float* head) {
+  for (int32_t i = 0; i < half; ++i) {
+    float a = head[2 * i];
+    float b = head[2 * i + 1];
+    head[2 * i] = a * cos[i] - b * sin[i];
+    head[2 * i + 1] = b * cos[i] + a * sin[i];
+  }
+}
+
+inline void RotateHeads(const RotateArgs& args) {
+  int32_t half = args.rotary_dim / 2;
+  for (int32_t h = 0; h < args.n_heads; ++h) {
+    float* head = args.heads + static_cast<int64_t>(h) * args.head_dim;
+    if (args.norm) {
+      NormRow({head, nullptr, args.norm, nullptr, args.norm_eps, args.norm_weight_offset, false,
+               args.head_dim, head});
+    }
+    if (!args.cos_sin) continue;
+    auto* rotate = args.interleaved ? RotateInterleaved : RotateHalf;
+    rotate(args.cos_sin, args.cos_sin + half, half, head);
+  }
+}
+
+inline void ToKv(KvType type, const float* x, int32_t n, void* out) {
+  if (type == KvType::kF32) {
+    std::memcpy(out, x, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  auto* halves = static_cast<uint16_t*>(out);
+  auto* convert = type == KvType::kF16 ? ToF16 : ToBF16;
+  for (int32_t i = 0; i < n; i += kLanes) {
+    int lanes = LanesAt(i, n);
+    uint16_t vector[kLanes];
+    convert(lanes == kLanes ? halves + i : vector, LoadUpTo(x + i, lanes));
+    if (lanes < kLanes) std::memcpy(halves + i, vector, static_cast<size_t>(lanes) * 2);
+  }
+}
+
+inline void ScaleRow(float* x, int64_t n, float scale, float softcap) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    int lanes = LanesAt(i, n);
+    Vec y = LoadUpTo(x + i, lanes) * Set(scale);
+    if (softcap > 0) y = Tanh(y / Set(softcap)) * Set(softcap);
+    StoreUpTo(x + i, y, lanes);
+  }
+}
+
+inline float CopyLogits(const float* x, int64_t n, float* out) {
+  const Vec lowest = Set(-__builtin_inff());
+  Vec max = lowest;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Vec y = Load(x + i);
+    y = Select(y != y, lowest, y);
+    max = Max(max, y);
+    Store(out + i, y);
+  }
+  float best = ReduceMax(max);
+  for (; i < n; ++i) {
+    out[i] = x[i] != x[i] ? -__builtin_inff() : x[i];
+    best = out[i] > best ? out[i] : best;
+  }
+  return best;
+}
+
+// F32 sums per lane over stretches that keep their relative error at a few units, in F64 between.
+inline double ExpSum(const float* x, int64_t n, float max, float inv_temperature, float* out) {
+  constexpr int64_t kStretch = 64 * kLanes;
+  const Vec center = Set(max);
+  const Vec factor = Set(inv_temperature);
+  double total = 0;
+  for (int64_t begin = 0; begin < n; begin += kStretch) {
+    int64_t end = begin + kStretch < n ? begin + kStretch : n;
+    Vec sum = Zero();
+    for (int64_t i = begin; i < end; i += kLanes) {
+      int lanes = LanesAt(i, end);
+      Vec y = Exp((LoadUpTo(x + i, lanes) - center) * factor);
+      if (lanes < kLanes) {  // the missing lanes' exp(-max) must not be added
+        float values[kLanes] = {};
+        StoreN(values, y, lanes);
+        y = Load(values);
+      }
+      sum = sum + y;
+      if (out) StoreUpTo(out + i, y, lanes);
+    }
+    total += ReduceAdd(sum);
+  }
+  return total;
+}
+
+constexpr RowKernels kRowKernels = {NormRow, RotateHeads, ToKv, ScaleRow, CopyLogits, ExpSum};
+
+}  // namespace
+}  // namespace heddle::kernels::cpu

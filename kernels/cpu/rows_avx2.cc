@@ -1,0 +1,13 @@
+// Row kernels for the level that vec_avx2.h stands for.
+#include "kernels/cpu/vec_avx2.h"
+
+#include "kernels/cpu/vec_math.h"
+
+#include "kernels/cpu/row_kernels.h"
+
+namespace heddle::kernels::cpu {
+
+extern const RowKernels kRowsAvx2;
+const RowKernels kRowsAvx2 = kRowKernels;
+
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,13 @@
+// Row kernels for the level that vec_portable.h stands for.
+#include "kernels/cpu/vec_portable.h"
+
+#include "kernels/cpu/vec_math.h"
+
+#include "kernels/cpu/row_kernels.h"
+
+namespace heddle::kernels::cpu {
+
+extern const RowKernels kRowsPortable;
+const RowKernels kRowsPortable = kRowKernels;
+
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,244 @@
+#include "kernels/cpu/sampler.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+constexpr float kBanned = -std::numeric_limits<float>::infinity();
+
+// Buckets by the upper 12 bits of a key: sign, exponent and three bits of mantissa.
+constexpr int kBucketShift = 20;
+constexpr size_t kNumBuckets = size_t{1} << (32 - kBucketShift);
+
+// For deciding how many threads to wake.
+constexpr double kNsPerLogit = 1;
+
+// Unsigned integers in the order of the floats. No NaN; both zeros are one value.
+uint32_t SortableKey(float x) {
+  uint32_t bits = std::bit_cast<uint32_t>(x + 0.0f);
+  return (bits & 0x80000000) != 0 ? ~bits : bits | 0x80000000;
+}
+
+bool RanksBefore(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+}
+
+bool Allowed(const uint32_t* mask, size_t token) {
+  return mask == nullptr || ((mask[token / 32] >> (token % 32)) & 1) != 0;
+}
+
+// The k tokens of greatest logit, ranked.
+void SelectTop(const std::vector<float>& logits, size_t k, std::vector<Candidate>* out) {
+  std::array<uint32_t, kNumBuckets> counts{};
+  for (float x : logits) ++counts[SortableKey(x) >> kBucketShift];
+  size_t bucket = kNumBuckets;
+  for (size_t seen = 0; bucket > 0 && seen < k;) seen += counts[--bucket];
+  out->clear();
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (SortableKey(logits[i]) >> kBucketShift >= bucket) {
+      out->push_back({logits[i], 0, static_cast<int32_t>(i)});
+    }
+  }
+  k = std::min(k, out->size());
+  auto end = out->begin() + static_cast<int64_t>(k);
+  if (k < out->size()) std::nth_element(out->begin(), end, out->end(), RanksBefore);
+  out->resize(k);
+  std::sort(out->begin(), out->end(), RanksBefore);
+}
+
+class RowSampler {
+ public:
+  RowSampler(const SampleRowParams& params, const float* logits, int64_t vocab,
+             const RowKernels& kernels, SamplerScratch& scratch)
+      : params_(params), raw_(logits), kernels_(kernels), s_(scratch) {
+    s_.logits.resize(static_cast<size_t>(vocab));
+    s_.weights.resize(static_cast<size_t>(vocab));
+  }
+
+  int32_t Draw() {
+    max_ = kernels_.copy_logits(raw_, Vocab(), s_.logits.data());
+    if (Edit()) max_ = *std::max_element(s_.logits.begin(), s_.logits.end());
+    if (max_ == kBanned) return -1;
+    if (params_.temperature == 0) return FirstBest();
+    ComputeWeights();
+    bool top_k = params_.top_k > 0 && params_.top_k < Vocab();
+    if (!top_k && params_.top_p >= 1) return DrawAbove(params_.min_p);
+    if (top_k) {
+      SelectTop(s_.logits, static_cast<size_t>(params_.top_k), &s_.candidates);
+    } else {
+      SelectLikely();
+    }
+    for (Candidate& c : s_.candidates) c.weight = s_.weights[static_cast<size_t>(c.token)];
+    double mass = total_;
+    if (top_k) {
+      mass = 0;
+      for (const Candidate& c : s_.candidates) mass += c.weight;
+    }
+    KeepPrefix(mass);
+    return DrawCandidate();
+  }
+
+  // Log-softmax of `token` and of the `num_top` most likely, from the row as it came.
+  void Report(int32_t token, float* logprob, int32_t* top_tokens, float* top_logprobs) {
+    max_ = kernels_.copy_logits(raw_, Vocab(), s_.logits.data());
+    double sum = SumOfWeights(1.0f, nullptr);
+    auto log_sum = static_cast<float>(std::log(sum));
+    auto value = [&](float x) { return (x == max_ ? 0.0f : x - max_) - log_sum; };
+    *logprob = token >= 0 ? value(s_.logits[static_cast<size_t>(token)]) : kBanned;
+    if (params_.num_top <= 0) return;
+    SelectTop(s_.logits, static_cast<size_t>(params_.num_top), &s_.candidates);
+    for (size_t j = 0; j < static_cast<size_t>(params_.num_top); ++j) {
+      bool there = j < s_.candidates.size();
+      top_tokens[j] = there ? s_.candidates[j].token : -1;
+      top_logprobs[j] = there ? value(s_.candidates[j].logit) : kBanned;
+    }
+  }
+
+ private:
+  int64_t Vocab() const { return static_cast<int64_t>(s_.logits.size()); }
+
+  // True if the maximum may have changed.
+  bool Edit() {
+    for (const LogitEdit& edit : params_.edits) {
+      HEDDLE_CHECK(edit.token >= 0 && edit.token < Vocab(), "edit of a token outside the logits");
+      float& x = s_.logits[static_cast<size_t>(edit.token)];
+      x = (x > 0 ? x / edit.scale_div : x * edit.scale_div) + edit.add;
+      if (std::isnan(x)) x = kBanned;
+    }
+    if (params_.allowed != nullptr) {
+      for (size_t i = 0; i < s_.logits.size(); ++i) {
+        if (!Allowed(params_.allowed, i)) s_.logits[i] = kBanned;
+      }
+    }
+    return !params_.edits.empty() || params_.allowed != nullptr;
+  }
+
+  int32_t FirstBest() const {
+    return static_cast<int32_t>(std::find(s_.logits.begin(), s_.logits.end(), max_) -
+                                s_.logits.begin());
+  }
+
+  // Sum of exp((x - max) / temperature); the weights themselves to `out` unless nullptr.
+  double SumOfWeights(float temperature, float* out) const {
+    if (std::isfinite(max_)) {
+      return kernels_.exp_sum(s_.logits.data(), Vocab(), max_, 1.0f / temperature, out);
+    }
+    double sum = 0;  // +infinity takes all
+    for (size_t i = 0; i < s_.logits.size(); ++i) {
+      float weight = s_.logits[i] == max_ ? 1.0f : 0.0f;
+      if (out) out[i] = weight;
+      sum += weight;
+    }
+    return sum;
+  }
+
+  void ComputeWeights() { total_ = SumOfWeights(params_.temperature, s_.weights.data()); }
+
+  // Candidates: a ranked prefix whose weight is at least top_p of all.
+  void SelectLikely() {
+    std::array<double, kNumBuckets> mass{};
+    for (float w : s_.weights) mass[SortableKey(w) >> kBucketShift] += w;
+    double target = params_.top_p * total_;
+    size_t bucket = kNumBuckets;
+    // Sums in another order differ in the last bits: the margin makes up for it.
+    for (double sum = 0; bucket > 0 && sum < target * (1 + 1e-6);) sum += mass[--bucket];
+    s_.candidates.clear();
+    for (size_t i = 0; i < s_.weights.size(); ++i) {
+      float w = s_.weights[i];
+      if (w > 0 && SortableKey(w) >> kBucketShift >= bucket) {
+        s_.candidates.push_back({s_.logits[i], w, static_cast<int32_t>(i)});
+      }
+    }
+    std::sort(s_.candidates.begin(), s_.candidates.end(), RanksBefore);
+  }
+
+  // Cuts the ranked candidates, of weight `mass` in all, by top_p and min_p.
+  void KeepPrefix(double mass) {
+    std::vector<Candidate>& candidates = s_.candidates;
+    size_t kept = candidates.size();
+    if (params_.top_p < 1) {
+      double target = params_.top_p * mass;
+      double sum = candidates[0].weight;
+      size_t n = 1;
+      while (n < kept && sum < target) sum += candidates[n++].weight;
+      kept = n;
+    }
+    float least = params_.min_p * candidates[0].weight;
+    while (kept > 1 && candidates[kept - 1].weight < least) --kept;
+    candidates.resize(kept);
+  }
+
+  double Uniform() const { return CounterUniform(params_.seed, params_.counter, 0); }
+
+  int32_t DrawCandidate() {
+    std::vector<Candidate>& candidates = s_.candidates;
+    std::sort(candidates.begin(), candidates.end(),
+              [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
+    double total = 0;
+    for (const Candidate& c : candidates) total += c.weight;
+    double target = total * Uniform();
+    double sum = 0;
+    int32_t drawn = -1;
+    for (const Candidate& c : candidates) {
+      sum += c.weight;
+      if (c.weight > 0) drawn = c.token;
+      if (sum > target) break;
+    }
+    return drawn;
+  }
+
+  // Draws among all tokens of at least `min_p` times the greatest weight, which is 1.
+  int32_t DrawAbove(float min_p) {
+    double total = 0;
+    for (float w : s_.weights) total += w >= min_p ? w : 0.0f;
+    double target = total * Uniform();
+    double sum = 0;
+    int32_t drawn = -1;
+    for (size_t i = 0; i < s_.weights.size(); ++i) {
+      float w = s_.weights[i];
+      if (w < min_p || w == 0) continue;
+      sum += w;
+      drawn = static_cast<int32_t>(i);
+      if (sum > target) break;
+    }
+    return drawn;
+  }
+
+  const SampleRowParams& params_;
+  const float* raw_;
+  const RowKernels& kernels_;
+  SamplerScratch& s_;
+  float max_ = kBanned;
+  double total_ = 0;
+};
+
+}  // namespace
+
+void Sample(const SampleArgs& args, const RowKernels& kernels, ThreadPool& pool,
+            std::vector<SamplerScratch>& scratch) {
+  scratch.resize(static_cast<size_t>(pool.num_threads()));
+  auto n = static_cast<int64_t>(args.rows.size());
+  double cost = kNsPerLogit * static_cast<double>(args.logits.cols);
+  pool.ForEach(n, cost, [&](int64_t i, int32_t thread) {
+    const SampleRowParams& params = args.rows[static_cast<size_t>(i)];
+    HEDDLE_CHECK(params.logit_row >= 0 && params.logit_row < args.logits.rows,
+                 "sample: logit row outside the logits");
+    HEDDLE_CHECK(params.forced_token < args.logits.cols, "sample: forced token beyond the logits");
+    RowSampler row(params, args.logits.row<float>(params.logit_row), args.logits.cols, kernels,
+                   scratch[static_cast<size_t>(thread)]);
+    args.tokens[i] = params.forced_token >= 0 ? params.forced_token : row.Draw();
+    if (params.num_top < 0) return;
+    HEDDLE_CHECK(params.num_top <= args.max_top, "sample: num_top beyond max_top");
+    row.Report(args.tokens[i], args.logprobs + i, args.top_tokens + i * args.max_top,
+               args.top_logprobs + i * args.max_top);
+  });
+}
+
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,34 @@
+// Working memory that an op needs beside its arguments: grows to the largest request, then stays.
+// Thread-safety: none.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+
+#include "base/check.h"
+
+namespace heddle::kernels::cpu {
+
+class Scratch {
+ public:
+  // At least `bytes`, aligned to 64, content undefined; invalidates what was handed out before.
+  void* Get(int64_t bytes) {
+    if (bytes > bytes_) {
+      data_.reset();
+      bytes_ = (bytes + bytes / 8 + 63) / 64 * 64;
+      data_.reset(std::aligned_alloc(64, static_cast<size_t>(bytes_)));
+      HEDDLE_CHECK(data_ != nullptr, "out of memory for working space");
+    }
+    return data_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::unique_ptr<void, Free> data_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,225 @@
+// Attention of every level against the reference, and its independence of chunking, pages, batch
+// and threads, bit for bit.
+#include <algorithm>
+#include <cmath>
+
+#include "catch2/catch.hpp"
+#include "kernels/device.h"
+#include "kernels/kv_element.h"
+#include "tests/kernels/testing.h"
+
+namespace heddle::kernels::test {
+namespace {
+
+struct Case {
+  BatchSpec batch;
+  int32_t n_heads = 4;
+  int32_t n_kv_heads = 2;
+  int32_t head_dim = 64;
+  DType dtype = DType::kF16;
+  int32_t window = 0;
+  float softcap = 0;
+  bool sinks = false;
+};
+
+struct Result {
+  Matrix out;
+  Matrix lse;
+};
+
+Result Attend(Device& device, const Case& c, const TestBatch& batch, const TestCache& cache,
+              Matrix& q, const std::vector<float>& sinks) {
+  Result result{Matrix(q.num_rows(), q.num_cols(), 2), Matrix(q.num_rows(), c.n_heads)};
+  REQUIRE(device.Plan(batch.view()).ok());
+  REQUIRE(device
+              .Run([&](Ops& ops) {
+                AttentionArgs args;
+                args.q = q.tensor();
+                args.n_heads = c.n_heads;
+                args.cache = cache.view;
+                args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+                args.window = c.window;
+                args.softcap = c.softcap;
+                args.sinks = c.sinks ? sinks.data() : nullptr;
+                args.out = result.out.tensor();
+                args.lse = result.lse.at(0, 0);
+                ops.Attention(args);
+              })
+              .ok());
+  return result;
+}
+
+// Scores of head_dim terms of unit variance err by some 4 sqrt(head_dim) units, and exp turns that
+// into a relative error of the weights; sums over the context add their own roundings. Values are
+// of unit size (largest among thousands: about 4).
+double Tolerance(const Case& c) {
+  int32_t longest = 0;
+  for (const auto& sequence : c.batch.sequences) longest = std::max(longest, sequence.context);
+  double terms =
+      std::sqrt(static_cast<double>(c.head_dim)) + std::sqrt(static_cast<double>(longest));
+  return 4 * 4 * terms * 1.2e-7;
+}
+
+void CheckCase(const Case& c, uint32_t seed) {
+  std::unique_ptr<Device> reference = CreateReferenceDevice();
+  TestBatch batch(c.batch, seed);
+  TestCache cache(c.dtype, batch.num_pages, c.batch.page_tokens, c.n_kv_heads, c.head_dim, seed);
+  Random random(seed);
+  Matrix q = Matrix::RandomOf(random, static_cast<int64_t>(batch.token_ids.size()),
+                              int64_t{c.n_heads} * c.head_dim, /*pad=*/3, /*shift=*/1);
+  std::vector<float> sinks = random.Normals(c.n_heads);
+  Result expected = Attend(*reference, c, batch, cache, q, sinks);
+  for (int32_t threads : {1, 3}) {
+    for (auto& [name, device] : CpuDevices(threads)) {
+      INFO(name << " head_dim " << c.head_dim << " heads " << c.n_heads << "/" << c.n_kv_heads
+                << " " << Info(c.dtype).name << " window " << c.window << " softcap " << c.softcap
+                << " seed " << seed << " threads " << threads);
+      Result found = Attend(*device, c, batch, cache, q, sinks);
+      CHECK(found.out.GapsIntact());
+      double worst = 0, worst_lse = 0;
+      for (int64_t t = 0; t < q.num_rows(); ++t) {
+        for (int64_t i = 0; i < q.num_cols(); ++i) {
+          worst = std::max<double>(worst, std::fabs(found.out(t, i) - expected.out(t, i)));
+        }
+        for (int32_t h = 0; h < c.n_heads; ++h) {
+          worst_lse = std::max<double>(worst_lse, std::fabs(found.lse(t, h) - expected.lse(t, h)));
+        }
+      }
+      CHECK(worst <= Tolerance(c));
+      CHECK(worst_lse <= Tolerance(c));
+    }
+  }
+}
+
+TEST_CASE("Attention agrees with the reference for mixed prefill and decode", "[kernels][kernel]") {
+  BatchSpec mixed{{{5, 5}, {1, 1}, {1, 33}, {1, 600}, {40, 75}, {3, 1030}}};
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (int32_t head_dim : {8, 64, 80, 128}) {
+      Case c{mixed};
+      c.dtype = dtype;
+      c.head_dim = head_dim;
+      CheckCase(c, 1);
+    }
+  }
+}
+
+TEST_CASE("Attention agrees with the reference for odd heads, groups and page sizes",
+          "[kernels][kernel]") {
+  BatchSpec mixed{{{7, 50}, {1, 129}, {70, 70}}};
+  uint32_t seed = 10;
+  for (auto [heads, kv_heads] : {std::pair(1, 1), std::pair(3, 3), std::pair(7, 1), std::pair(9, 3),
+                                 std::pair(72, 1), std::pair(32, 4)}) {
+    for (int32_t page_tokens : {1, 16, 64}) {
+      Case c{mixed};
+      c.n_heads = heads;
+      c.n_kv_heads = kv_heads;
+      c.head_dim = 24;
+      c.batch.page_tokens = page_tokens;
+      CheckCase(c, ++seed);
+    }
+  }
+}
+
+TEST_CASE("Windows, soft caps and sinks agree with the reference", "[kernels][kernel]") {
+  BatchSpec mixed{{{7, 50}, {1, 1300}, {70, 700}}};
+  uint32_t seed = 50;
+  for (int32_t window : {0, 1, 31, 100, 5000}) {
+    for (float softcap : {0.0f, 0.7f}) {
+      for (bool sinks : {false, true}) {
+        Case c{mixed};
+        c.window = window;
+        c.softcap = softcap;
+        c.sinks = sinks;
+        CheckCase(c, ++seed);
+      }
+    }
+  }
+}
+
+// The last rows of a sequence, alone in their batch, over a copy of the cache with other pages.
+TEST_CASE("A row of attention has the same bits however its context was chunked and paged",
+          "[kernels][kernel]") {
+  constexpr int32_t kContext = 1100;
+  Case c{{{{kContext, kContext}}}};
+  c.n_heads = 8;
+  TestBatch whole(c.batch, 3);
+  TestCache cache(c.dtype, whole.num_pages, 16, c.n_kv_heads, c.head_dim, 3);
+  Random random(3);
+  Matrix q = Matrix::RandomOf(random, kContext, int64_t{c.n_heads} * c.head_dim);
+  for (int32_t window : {0, 77}) {
+    c.window = window;
+    for (auto& [name, device] : CpuDevices(1)) {
+      Result all = Attend(*device, c, whole, cache, q, {});
+      auto threaded = CreateCpuDevice({4, name, false});
+      REQUIRE(threaded.ok());
+      for (auto [rows, context, split, page_tokens] :
+           {std::tuple(1, 1100, -1, 16), std::tuple(1, 513, 7, 16), std::tuple(100, 700, 300, 64),
+            std::tuple(3, 32, -1, 4), std::tuple(64, 1088, 1000, 32), std::tuple(1, 1, -1, 16)}) {
+        INFO(name << " rows " << rows << " of " << context << " window " << window);
+        BatchSpec spec{{{1, 40}, {rows, context, split}, {5, 9}}, page_tokens};
+        TestBatch batch(spec, 4);
+        TestCache other(c.dtype, batch.num_pages, page_tokens, c.n_kv_heads, c.head_dim, 5);
+        // Position p of the sequence holds what it holds in `cache`.
+        int32_t position = 0;
+        int32_t whole_span = 0, whole_offset = 0;
+        for (int32_t i = batch.span_begin[1]; i < batch.span_begin[2]; ++i) {
+          for (int32_t j = 0; j < batch.span_tokens[i]; ++j, ++position) {
+            int64_t from = int64_t{whole.span_page[whole_span]} * 16 + whole_offset;
+            int64_t to = int64_t{batch.span_page[i]} * page_tokens + j;
+            for (int32_t h = 0; h < c.n_kv_heads; ++h) {
+              int64_t source = ElementOffset(cache.view, from, h) * 2;
+              int64_t target = ElementOffset(other.view, to, h) * 2;
+              std::copy_n(&cache.keys[source], c.head_dim * 2, &other.keys[target]);
+              std::copy_n(&cache.values[source], c.head_dim * 2, &other.values[target]);
+            }
+            if (++whole_offset == 16) ++whole_span, whole_offset = 0;
+          }
+        }
+        Matrix part = Matrix::RandomOf(random, 1 + rows + 5, q.num_cols());
+        for (int32_t i = 0; i < rows; ++i) {
+          std::copy_n(q.at(context - rows + i, 0), q.num_cols(), part.at(1 + i, 0));
+        }
+        Result once = Attend(*device, c, batch, other, part, {});
+        Result split_over_threads = Attend(**threaded, c, batch, other, part, {});
+        Matrix expected(rows, q.num_cols());
+        Matrix found(rows, q.num_cols());
+        std::copy_n(all.out.at(0, 0), 0, expected.at(0, 0));
+        for (int32_t i = 0; i < rows; ++i) {
+          std::copy_n(all.out.at(context - rows + i, 0), q.num_cols(), expected.at(i, 0));
+          std::copy_n(once.out.at(1 + i, 0), q.num_cols(), found.at(i, 0));
+        }
+        CHECK(SameBits(found, expected));
+        CHECK(SameBits(once.out, split_over_threads.out));
+        CHECK(SameBits(once.lse, split_over_threads.lse));
+      }
+    }
+  }
+}
+
+TEST_CASE("Scores of any size give a softmax and no NaN", "[kernels][kernel]") {
+  Case c{{{{4, 40}}}};
+  c.dtype = DType::kF32;
+  c.head_dim = 16;
+  TestBatch batch(c.batch, 6);
+  TestCache cache(c.dtype, batch.num_pages, 16, c.n_kv_heads, c.head_dim, 6);
+  Random random(6);
+  Matrix q = Matrix::RandomOf(random, 4, int64_t{c.n_heads} * c.head_dim);
+  for (int64_t t = 0; t < 4; ++t) {
+    for (int64_t i = 0; i < q.num_cols(); ++i) *q.at(t, i) *= 1e4f;
+  }
+  std::unique_ptr<Device> reference = CreateReferenceDevice();
+  Result expected = Attend(*reference, c, batch, cache, q, {});
+  for (auto& [name, device] : CpuDevices(1)) {
+    INFO(name);
+    Result found = Attend(*device, c, batch, cache, q, {});
+    for (int64_t t = 0; t < 4; ++t) {
+      for (int64_t i = 0; i < q.num_cols(); ++i) {
+        // Scores of 1e4 are known to 1e4 * 2^-22, and so are the logarithms of the weights.
+        CHECK(found.out(t, i) == Approx(expected.out(t, i)).margin(0.02));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heddle::kernels::test

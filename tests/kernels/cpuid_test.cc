@@ -1,0 +1,58 @@
+#include "kernels/cpu/cpuid.h"
+
+#include <string>
+
+#include "catch2/catch.hpp"
+#include "kernels/device.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+CpuFeatures Haswell() {
+  CpuFeatures features;
+  features.avx2 = true;
+  return features;
+}
+
+CpuFeatures Zen5() {
+  CpuFeatures features = Haswell();
+  features.avx512 = features.avx512_vnni = features.avx512_bf16 = features.avx_vnni = true;
+  return features;
+}
+
+TEST_CASE("auto takes the best level that the machine has", "[kernels][unit]") {
+  CHECK(ResolveIsa("auto", CpuFeatures()).value() == Isa::kPortable);
+  CHECK(ResolveIsa("auto", Haswell()).value() == Isa::kAvx2);
+  CHECK(ResolveIsa("auto", Zen5()).value() == Isa::kAvx512);
+  CpuFeatures skylake = Haswell();
+  skylake.avx512 = true;  // without VNNI
+  CHECK(ResolveIsa("auto", skylake).value() == Isa::kAvx2);
+}
+
+TEST_CASE("A level can be forced down but not beyond the machine", "[kernels][unit]") {
+  CHECK(ResolveIsa("portable", Zen5()).value() == Isa::kPortable);
+  CHECK(ResolveIsa("avx2", Zen5()).value() == Isa::kAvx2);
+  absl::Status status = ResolveIsa("avx512", Haswell()).status();
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK(std::string(status.message()).find("which has avx2") != std::string::npos);
+  CHECK(absl::IsInvalidArgument(ResolveIsa("sse9", Zen5()).status()));
+}
+
+TEST_CASE("A device says its level and threads, and refuses impossible options",
+          "[kernels][unit]") {
+  auto device = CreateCpuDevice({2, "portable", false});
+  REQUIRE(device.ok());
+  CHECK((*device)->description().find("portable") != std::string::npos);
+  CHECK((*device)->description().find("2 threads") != std::string::npos);
+  CHECK(absl::IsInvalidArgument(CreateCpuDevice({-1, "auto", false}).status()));
+  CHECK(absl::IsInvalidArgument(CreateCpuDevice({1, "mmx", false}).status()));
+  auto buffer = (*device)->Allocate(int64_t{1} << 50);
+  CHECK(absl::IsResourceExhausted(buffer.status()));
+  auto small = (*device)->Allocate(100);
+  REQUIRE(small.ok());
+  CHECK(reinterpret_cast<uintptr_t>((*small)->data()) % 64 == 0);
+  CHECK(static_cast<char*>((*small)->data())[99] == 0);
+}
+
+}  // namespace
+}  // namespace heddle::kernels::cpu

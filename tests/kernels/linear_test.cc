@@ -1,0 +1,289 @@
+// Linear of every level and format against double sums over decoded weights.
+#include <cmath>
+#include <limits>
+
+#include "catch2/catch.hpp"
+#include "kernels/device.h"
+#include "tests/kernels/testing.h"
+
+namespace heddle::kernels::test {
+namespace {
+
+constexpr DType kAllTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
+
+bool IsBlocked(DType dtype) { return dtype == DType::kQ8_0 || dtype == DType::kQ4_0; }
+
+// sum |x_k w_k| over a row: what rounding errors are relative to.
+double Magnitude(const Matrix& x, const TestWeight& w, int64_t t, int64_t r) {
+  double sum = 0;
+  for (int64_t k = 0; k < w.cols; ++k) {
+    sum += std::fabs(static_cast<double>(x(t, k)) * w.decoded[static_cast<size_t>(r * w.cols + k)]);
+  }
+  return sum;
+}
+
+// F32 accumulation of k terms errs by at most k units relative to the magnitude, and by about
+// sqrt(k) of them for independent roundings: 4 sqrt(k) is beyond any chance. Activations rounded
+// to int8 per block err by half a step of (largest of the block) / 127 per term: `quantised`.
+double Tolerance(const Matrix& x, const TestWeight& w, int64_t t, int64_t r) {
+  double eps = std::numeric_limits<float>::epsilon();
+  double tolerance = 4 * std::sqrt(static_cast<double>(w.cols)) * eps * Magnitude(x, w, t, r);
+  if (!IsBlocked(w.dtype)) return tolerance + 1e-30;
+  for (int64_t b = 0; b < w.cols / 32; ++b) {
+    double largest = 0, weights = 0;
+    for (int64_t k = b * 32; k < b * 32 + 32; ++k) {
+      largest = std::max<double>(largest, std::fabs(x(t, k)));
+      weights += std::fabs(w.decoded[static_cast<size_t>(r * w.cols + k)]);
+    }
+    tolerance += 0.5001 * largest / 127 * weights;
+  }
+  return tolerance + 1e-30;
+}
+
+double Expected(const Matrix& x, const TestWeight& w, int64_t t, int64_t r) {
+  double sum = 0;
+  for (int64_t k = 0; k < w.cols; ++k) {
+    sum += static_cast<double>(x(t, k)) * w.decoded[static_cast<size_t>(r * w.cols + k)];
+  }
+  return sum;
+}
+
+Matrix Multiply(Device& device, const PackedWeight& weight, Tensor x, int64_t pad = 0) {
+  Matrix out(x.rows, weight.rows, pad);
+  REQUIRE(device
+              .Run([&](Ops& ops) {
+                LinearArgs args;
+                args.x = x;
+                args.weight = &weight;
+                args.out = out.tensor();
+                ops.Linear(args);
+              })
+              .ok());
+  return out;
+}
+
+void CheckProduct(Device& device, const TestWeight& w, Matrix& x) {
+  std::vector<WeightSource> sources = {w.source()};
+  auto packed = device.Pack(sources);
+  REQUIRE(packed.ok());
+  Matrix out = Multiply(device, **packed, x.tensor(), /*pad=*/3);
+  CHECK(out.GapsIntact());
+  for (int64_t t = 0; t < out.num_rows(); ++t) {
+    for (int64_t r = 0; r < w.rows; ++r) {
+      double error = std::fabs(out(t, r) - Expected(x, w, t, r));
+      if (!(error <= Tolerance(x, w, t, r))) FAIL("row " << t << " column " << r << ": " << error);
+    }
+  }
+}
+
+TEST_CASE("Linear agrees with double sums for every format, odd shape and level",
+          "[kernels][kernel]") {
+  for (auto& [name, device] : CpuDevices(2)) {
+    for (DType dtype : kAllTypes) {
+      for (int64_t rows : {1, 7, 8, 31, 33, 64, 131}) {
+        for (int64_t cols : {1, 3, 16, 17, 64, 257, 352}) {
+          if (cols % Info(dtype).block_elements != 0) continue;
+          for (int64_t tokens : {1, 2, 3, 13}) {
+            INFO(name << " " << Info(dtype).name << " [" << rows << ", " << cols << "] x "
+                      << tokens);
+            Random random(static_cast<uint32_t>(rows * 1000 + cols * 10 + tokens));
+            TestWeight w = MakeWeight(random, dtype, rows, cols);
+            Matrix x = Matrix::RandomOf(random, tokens, cols, /*pad=*/5, /*shift=*/1);
+            CheckProduct(*device, w, x);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("Linear agrees with double sums at the sizes of a real model", "[kernels][kernel]") {
+  for (auto& [name, device] : CpuDevices(2)) {
+    for (DType dtype : kAllTypes) {
+      INFO(name << " " << Info(dtype).name);
+      Random random(1);
+      TestWeight w = MakeWeight(random, dtype, 160, 2048);
+      Matrix x = Matrix::RandomOf(random, 5, 2048);
+      *x.at(2, 7) = 900.0f;  // outliers as transformers have them
+      *x.at(4, 2047) = -300.0f;
+      CheckProduct(*device, w, x);
+    }
+  }
+}
+
+TEST_CASE("A row of Linear has the same bits alone, in any batch, at any place, on any threads",
+          "[kernels][kernel]") {
+  for (auto& [name, device] : CpuDevices(1)) {
+    auto threaded = CreateCpuDevice({3, name, false});
+    REQUIRE(threaded.ok());
+    for (DType dtype : kAllTypes) {
+      Random random(2);
+      TestWeight w = MakeWeight(random, dtype, 300, 608);
+      std::vector<WeightSource> sources = {w.source()};
+      auto packed = device->Pack(sources);
+      auto packed_too = (*threaded)->Pack(sources);
+      REQUIRE((packed.ok() && packed_too.ok()));
+      Matrix x = Matrix::RandomOf(random, 33, 608);
+      Matrix alone(33, 300);
+      for (int64_t t = 0; t < 33; ++t) {
+        Matrix row = Multiply(*device, **packed, x.rows(t, t + 1));
+        std::copy_n(row.at(0, 0), 300, alone.at(t, 0));
+      }
+      for (int64_t begin : {0, 1, 5, 20}) {
+        for (int64_t end = begin + 1; end <= 33; ++end) {
+          INFO(name << " " << Info(dtype).name << " rows " << begin << " to " << end);
+          Matrix expected(end - begin, 300);
+          std::copy_n(alone.at(begin, 0), (end - begin) * 300, expected.at(0, 0));
+          CHECK(SameBits(Multiply(*device, **packed, x.rows(begin, end)), expected));
+          CHECK(SameBits(Multiply(**threaded, **packed_too, x.rows(begin, end)), expected));
+        }
+      }
+    }
+  }
+}
+
+// The reference's epilogues are themselves checked by hand arithmetic in reference_test.cc.
+TEST_CASE("Bias, activation, residual and gate agree with the reference for stacked weights",
+          "[kernels][kernel]") {
+  std::unique_ptr<Device> reference = CreateReferenceDevice();
+  for (auto& [name, device] : CpuDevices(2)) {
+    for (auto types :
+         {std::pair(DType::kF32, DType::kF32), std::pair(DType::kBF16, DType::kF16),
+          std::pair(DType::kQ8_0, DType::kF32), std::pair(DType::kF16, DType::kQ4_0)}) {
+      for (Epilogue epilogue : {Epilogue::kNone, Epilogue::kAdd, Epilogue::kGated}) {
+        for (Activation activation : {Activation::kNone, Activation::kSilu, Activation::kGelu,
+                                      Activation::kGeluTanh, Activation::kRelu}) {
+          for (int64_t tokens : {1, 4, 9, 26}) {
+            if (epilogue == Epilogue::kAdd && activation != Activation::kNone) continue;
+            INFO(name << " " << Info(types.first).name << " epilogue " << int(epilogue)
+                      << " activation " << int(activation) << " tokens " << tokens);
+            Random random(3);
+            TestWeight a = MakeWeight(random, types.first, 45, 96);
+            TestWeight b = MakeWeight(random, types.second, 45, 96);
+            std::vector<WeightSource> sources = {a.source(), b.source()};
+            std::vector<float> bias = random.Normals(90);
+            Matrix x = Matrix::RandomOf(random, tokens, 96);
+            bool gated = epilogue == Epilogue::kGated;
+            Matrix start = Matrix::RandomOf(random, tokens, gated ? 45 : 90);
+            auto run = [&](Device& d) {
+              auto packed = d.Pack(sources);
+              REQUIRE(packed.ok());
+              Matrix out = start;
+              REQUIRE(d.Run([&](Ops& ops) {
+                         LinearArgs args;
+                         args.x = x.tensor();
+                         args.weight = packed->get();
+                         args.bias = bias.data();
+                         args.epilogue = epilogue;
+                         args.activation = activation;
+                         args.out = out.tensor();
+                         ops.Linear(args);
+                       }).ok());
+              return out;
+            };
+            Matrix expected = run(*reference);
+            Matrix found = run(*device);
+            // Activations have slopes of at most 1.13; a product takes the other factor with it.
+            for (int64_t t = 0; t < tokens; ++t) {
+              for (int64_t c = 0; c < found.num_cols(); ++c) {
+                const TestWeight& own = c < 45 ? a : b;
+                double slack = 1.2 * Tolerance(x, own, t, c % 45) + 1e-6;
+                if (gated) {
+                  double gate = std::fabs(Expected(x, a, t, c) + bias[c]) + 1;
+                  double up = std::fabs(Expected(x, b, t, c) + bias[c + 45]) + 1;
+                  slack = 1.2 * (Tolerance(x, a, t, c) * up + Tolerance(x, b, t, c) * gate) +
+                          1e-6 * gate * up;
+                }
+                if (!(std::fabs(found(t, c) - expected(t, c)) <= slack)) {
+                  FAIL("[" << t << ", " << c << "] " << found(t, c) << " expected "
+                           << expected(t, c) << " slack " << slack);
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("Zero rows, zero weights and an empty batch are handled", "[kernels][kernel]") {
+  for (auto& [name, device] : CpuDevices(2)) {
+    for (DType dtype : kAllTypes) {
+      INFO(name << " " << Info(dtype).name);
+      Random random(4);
+      TestWeight w = MakeWeight(random, dtype, 40, 64);
+      std::vector<WeightSource> sources = {w.source()};
+      auto packed = device->Pack(sources);
+      REQUIRE(packed.ok());
+      Matrix zeros(3, 64);
+      CHECK(SameBits(Multiply(*device, **packed, zeros.tensor()), Matrix(3, 40)));
+      Multiply(*device, **packed, zeros.rows(0, 0));
+    }
+  }
+}
+
+TEST_CASE("Infinite activations do not become finite", "[kernels][kernel]") {
+  for (auto& [name, device] : CpuDevices(1)) {
+    for (DType dtype : kAllTypes) {
+      INFO(name << " " << Info(dtype).name);
+      Random random(5);
+      TestWeight w = MakeWeight(random, dtype, 40, 64);
+      std::vector<WeightSource> sources = {w.source()};
+      auto packed = device->Pack(sources);
+      REQUIRE(packed.ok());
+      Matrix x = Matrix::RandomOf(random, 1, 64);
+      *x.at(0, 40) = std::numeric_limits<float>::infinity();
+      Matrix out = Multiply(*device, **packed, x.tensor());
+      for (int64_t c = 0; c < 40; ++c) CHECK_FALSE(std::isfinite(out(0, c)));
+    }
+  }
+}
+
+TEST_CASE("Embed decodes rows of the same packed weight exactly", "[kernels][kernel]") {
+  for (auto& [name, device] : CpuDevices(2)) {
+    for (DType dtype : kAllTypes) {
+      INFO(name << " " << Info(dtype).name);
+      Random random(6);
+      TestWeight w = MakeWeight(random, dtype, 37, 96);
+      std::vector<WeightSource> sources = {w.source()};
+      auto packed = device->Pack(sources);
+      REQUIRE(packed.ok());
+      TestBatch batch({{{9, 9}}});
+      batch.token_ids = {0, 36, 1, 31, 32, 15, 16, 8, 7};
+      REQUIRE(device->Plan(batch.view()).ok());
+      Matrix out(9, 96, /*pad=*/1);
+      REQUIRE(device->Run([&](Ops& ops) { ops.Embed(**packed, 2.0f, out.tensor()); }).ok());
+      for (int64_t t = 0; t < 9; ++t) {
+        for (int64_t c = 0; c < 96; ++c) {
+          REQUIRE(out(t, c) == 2.0f * w.decoded[static_cast<size_t>(batch.token_ids[t] * 96 + c)]);
+        }
+      }
+      REQUIRE(device->Run([&](Ops& ops) { ops.AddPositions(**packed, 2, out.tensor()); }).ok());
+      CHECK(out(3, 5) == 2.0f * w.decoded[31 * 96 + 5] + w.decoded[5 * 96 + 5]);
+    }
+  }
+}
+
+TEST_CASE("Pack refuses shapes that are not whole blocks or do not stack", "[kernels][unit]") {
+  std::vector<NamedDevice> devices = CpuDevices(1);
+  devices.push_back({"reference", CreateReferenceDevice()});
+  std::vector<uint8_t> bytes(4096);
+  for (auto& [name, device] : devices) {
+    INFO(name);
+    auto pack = [&](std::vector<WeightSource> sources) { return device->Pack(sources).status(); };
+    absl::Status status = pack({{bytes.data(), DType::kQ4_0, 2, 33, "blk.0"}});
+    CHECK(absl::IsInvalidArgument(status));
+    CHECK(std::string(status.message()).find("blk.0") != std::string::npos);
+    CHECK(absl::IsInvalidArgument(pack({})));
+    CHECK(absl::IsInvalidArgument(pack({{nullptr, DType::kF32, 2, 2, "w"}})));
+    CHECK(absl::IsInvalidArgument(pack({{bytes.data(), DType::kF32, 0, 2, "w"}})));
+    CHECK(absl::IsInvalidArgument(
+        pack({{bytes.data(), DType::kF32, int64_t{1} << 40, int64_t{1} << 40, "w"}})));
+    CHECK(absl::IsInvalidArgument(
+        pack({{bytes.data(), DType::kF32, 2, 2, "w"}, {bytes.data(), DType::kF32, 2, 3, "v"}})));
+  }
+}
+
+}  // namespace
+}  // namespace heddle::kernels::test

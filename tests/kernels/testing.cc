@@ -1,0 +1,169 @@
+#include "tests/kernels/testing.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/check.h"
+#include "kernels/kv_element.h"
+
+namespace heddle::kernels::test {
+namespace {
+
+constexpr float kGap = -12345.0f;
+
+// One block of 32 values to GGUF's bytes, as its documentation defines the two formats.
+void EncodeBlock(DType dtype, const float* x, uint8_t* out) {
+  bool q8 = dtype == DType::kQ8_0;
+  float largest = 0;
+  for (int i = 0; i < 32; ++i) largest = std::max(largest, std::fabs(x[i]));
+  uint16_t scale_bits = F32ToF16(largest / (q8 ? 127.0f : 7.0f));
+  float scale = F16ToF32(scale_bits);
+  float inverse = scale > 0 ? 1.0f / scale : 0.0f;
+  std::memcpy(out, &scale_bits, 2);
+  auto quant = [&](int i, int lo, int hi) {
+    return std::clamp(static_cast<int>(std::lround(x[i] * inverse)), lo, hi);
+  };
+  for (int i = 0; q8 && i < 32; ++i) out[2 + i] = static_cast<uint8_t>(quant(i, -128, 127));
+  for (int i = 0; !q8 && i < 16; ++i) {
+    out[2 + i] = static_cast<uint8_t>((quant(i, -8, 7) + 8) | ((quant(i + 16, -8, 7) + 8) << 4));
+  }
+}
+
+}  // namespace
+
+std::vector<NamedDevice> CpuDevices(int32_t threads) {
+  std::vector<NamedDevice> devices;
+  for (const char* isa : {"portable", "avx2", "avx512"}) {
+    auto device = CreateCpuDevice({threads, isa, false});
+    if (device.ok()) devices.push_back({isa, std::move(device).value()});
+  }
+  return devices;
+}
+
+std::vector<float> Random::Normals(int64_t n) {
+  std::vector<float> values(static_cast<size_t>(n));
+  for (float& x : values) x = Normal();
+  return values;
+}
+
+Matrix::Matrix(int64_t rows, int64_t cols, int64_t pad, int64_t shift)
+    : rows_(rows),
+      cols_(cols),
+      pad_(pad),
+      shift_(shift),
+      values_(static_cast<size_t>(rows * (cols + pad) + shift), kGap) {
+  for (int64_t r = 0; r < rows; ++r) std::fill_n(at(r, 0), cols, 0.0f);
+}
+
+Matrix Matrix::RandomOf(Random& random, int64_t rows, int64_t cols, int64_t pad, int64_t shift) {
+  Matrix matrix(rows, cols, pad, shift);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < cols; ++c) *matrix.at(r, c) = random.Normal();
+  }
+  return matrix;
+}
+
+bool Matrix::GapsIntact() const {
+  bool intact = true;
+  for (int64_t i = 0; i < shift_; ++i) intact &= values_[static_cast<size_t>(i)] == kGap;
+  for (int64_t r = 0; r < rows_; ++r) {
+    for (int64_t c = cols_; c < cols_ + pad_; ++c) intact &= (*this)(r, c) == kGap;
+  }
+  return intact;
+}
+
+WeightSource TestWeight::source() const { return {bytes.data(), dtype, rows, cols, "test weight"}; }
+
+TestWeight MakeWeight(Random& random, DType dtype, int64_t rows, int64_t cols) {
+  TestWeight weight;
+  weight.dtype = dtype;
+  weight.rows = rows;
+  weight.cols = cols;
+  int64_t row_bytes = RowBytes(dtype, cols);
+  weight.bytes.resize(static_cast<size_t>(rows * row_bytes));
+  weight.decoded.resize(static_cast<size_t>(rows * cols));
+  for (int64_t r = 0; r < rows; ++r) {
+    std::vector<float> values = random.Normals(cols);
+    uint8_t* out = weight.bytes.data() + r * row_bytes;
+    if (dtype == DType::kQ8_0 || dtype == DType::kQ4_0) {
+      int32_t block = Info(dtype).block_bytes;
+      for (int64_t b = 0; b < cols / 32; ++b) EncodeBlock(dtype, &values[b * 32], out + b * block);
+    } else {
+      for (int64_t c = 0; c < cols; ++c) StoreElement(dtype, out, c, values[c]);
+    }
+    DequantizeRow(dtype, out, cols, weight.decoded.data() + r * cols);
+  }
+  return weight;
+}
+
+TestBatch::TestBatch(const BatchSpec& spec, uint32_t seed) {
+  std::vector<int32_t> free_pages;
+  for (const auto& sequence : spec.sequences) {
+    num_pages += (sequence.context + spec.page_tokens - 1) / spec.page_tokens + 2;
+  }
+  free_pages.resize(static_cast<size_t>(num_pages));
+  std::iota(free_pages.begin(), free_pages.end(), 0);
+  std::shuffle(free_pages.begin(), free_pages.end(), std::mt19937(kSeed + seed));
+  q_begin.push_back(0);
+  span_begin.push_back(0);
+  for (const auto& sequence : spec.sequences) {
+    std::vector<int64_t> slots;
+    for (int32_t done = 0; done < sequence.context;) {
+      int32_t count = std::min(spec.page_tokens, sequence.context - done);
+      if (done < sequence.split_at) count = std::min(count, sequence.split_at - done);
+      int32_t page = free_pages.back();
+      free_pages.pop_back();
+      span_page.push_back(page);
+      span_tokens.push_back(count);
+      for (int32_t i = 0; i < count; ++i) slots.push_back(int64_t{page} * spec.page_tokens + i);
+      done += count;
+    }
+    for (int32_t i = 0; i < sequence.rows; ++i) {
+      int32_t position = sequence.context - sequence.rows + i;
+      token_ids.push_back(position % 7);
+      positions.push_back(position);
+      kv_slot.push_back(slots[static_cast<size_t>(position)]);
+    }
+    q_begin.push_back(static_cast<int32_t>(token_ids.size()));
+    span_begin.push_back(static_cast<int32_t>(span_page.size()));
+    context_len.push_back(sequence.context);
+    logit_rows.push_back(q_begin.back() - 1);
+  }
+}
+
+HostBatch TestBatch::view() const {
+  return {token_ids, positions,   kv_slot,     q_begin,   span_begin,
+          span_page, span_tokens, context_len, logit_rows};
+}
+
+TestCache::TestCache(DType dtype, int32_t num_pages, int32_t page_tokens, int32_t n_kv_heads,
+                     int32_t head_dim, uint32_t seed) {
+  view.dtype = dtype;
+  view.num_pages = num_pages;
+  view.page_tokens = page_tokens;
+  view.n_kv_heads = n_kv_heads;
+  view.head_dim = head_dim;
+  int64_t elements = num_pages * view.page_elements();
+  Random random(seed);
+  for (auto* storage : {&keys, &values}) {
+    storage->resize(static_cast<size_t>(elements * Info(dtype).block_bytes));
+    for (int64_t i = 0; i < elements; ++i) StoreElement(dtype, storage->data(), i, random.Normal());
+  }
+  view.keys = keys.data();
+  view.values = values.data();
+}
+
+bool SameBits(const Matrix& a, const Matrix& b) {
+  HEDDLE_CHECK(a.num_rows() == b.num_rows() && a.num_cols() == b.num_cols(), "shapes differ");
+  for (int64_t r = 0; r < a.num_rows(); ++r) {
+    for (int64_t c = 0; c < a.num_cols(); ++c) {
+      float x = a(r, c), y = b(r, c);
+      if (std::memcmp(&x, &y, sizeof(x)) != 0) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace heddle::kernels::test
