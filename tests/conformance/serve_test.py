@@ -1,0 +1,145 @@
+"""The daemon as a user meets it: starts it with the demo model and watches it from outside."""
+
+import concurrent.futures
+import json
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+from heddle_server import BINARY, DEMO_MODEL, Server, wait_until
+
+STORY = "Once upon a time"
+
+
+def mixed_prompts(count):
+    """Prompts of very different lengths."""
+    words = "the little red heddle lifts one thread and then another while the river sings".split()
+    return [
+        STORY + " " + " ".join(words[(i + j) % len(words)] for j in range((i * 7) % 90))
+        for i in range(count)
+    ]
+
+
+class ConcurrencyTest(unittest.TestCase):
+    def test_32_streams_return_what_each_returns_alone(self):
+        fields = {"max_tokens": 40, "ignore_eos": True, "logprobs": 0}
+        with Server("--max-batch-tokens", "64") as server:
+            prompts = mixed_prompts(32)
+            requests = [
+                {"prompt": p, "seed": i, "temperature": 0.0 if i % 2 else 0.8, **fields}
+                for i, p in enumerate(prompts)
+            ]
+
+            def tokens_of(request):
+                events = list(server.stream("/v1/completions", request))
+                self.assertEqual(events[-1], "[DONE]")
+                choices = [c for e in events[:-1] for c in e["choices"]]
+                tokens = [t for c in choices if c.get("logprobs") for t in c["logprobs"]["tokens"]]
+                logprobs = [
+                    p for c in choices if c.get("logprobs") for p in c["logprobs"]["token_logprobs"]
+                ]
+                return "".join(c["text"] for c in choices), tokens, logprobs
+
+            alone = [tokens_of(request) for request in requests]
+            with concurrent.futures.ThreadPoolExecutor(32) as pool:
+                together = list(pool.map(tokens_of, requests))
+            for one, other in zip(alone, together):
+                self.assertEqual(len(one[1]), 40)
+                self.assertEqual(one, other)  # text, tokens and logprobs, to the last digit
+            self.assertEqual(server.metric("heddle_orphaned_requests"), 0)
+
+    def test_a_pool_too_small_for_all_changes_no_token(self):
+        # 32 sequences of up to 250 tokens in a pool of some 1,000: preemptions must happen.
+        prompts = mixed_prompts(32)
+        request = {"max_tokens": 120, "ignore_eos": True, "temperature": 0}
+        with Server() as server:
+            expected = [server.complete(p, **request)["choices"][0]["text"] for p in prompts]
+        with Server("--kv-memory", "3MiB") as server:
+            with concurrent.futures.ThreadPoolExecutor(32) as pool:
+                texts = list(
+                    pool.map(lambda p: server.complete(p, **request)["choices"][0]["text"], prompts)
+                )
+            self.assertEqual(texts, expected)
+            self.assertGreater(server.metric("heddle_preemptions_total"), 0)
+
+
+class DisconnectTest(unittest.TestCase):
+    def test_a_closed_connection_frees_its_pages(self):
+        body = {"prompt": STORY, "max_tokens": 1500, "ignore_eos": True}
+        with Server() as server:
+            for stream in (True, False):
+                payload = json.dumps({**body, "stream": stream}).encode()
+                head = (
+                    "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                    f"Content-Length: {len(payload)}\r\n\r\n"
+                )
+                connection = socket.create_connection(("127.0.0.1", server.port))
+                connection.sendall(head.encode() + payload)
+                self.assertTrue(wait_until(lambda: server.metric("heddle_running_sequences") == 1))
+                connection.close()
+                self.assertTrue(wait_until(lambda: server.metric("heddle_running_sequences") == 0))
+                self.assertEqual(server.metric("heddle_orphaned_requests"), 0)
+            # The server goes on.
+            self.assertTrue(server.complete(STORY, max_tokens=4)["choices"][0]["text"])
+
+
+class ShutdownTest(unittest.TestCase):
+    def test_sigterm_finishes_what_runs_and_exits_with_0(self):
+        with Server() as server:
+            events = server.stream(
+                "/v1/completions", {"prompt": STORY, "max_tokens": 300, "ignore_eos": True}
+            )
+            first = next(events)
+            server.process.send_signal(signal.SIGTERM)
+            rest = list(events)
+            self.assertEqual(rest[-1], "[DONE]")
+            reasons = [c["finish_reason"] for e in [first] + rest[:-1] for c in e["choices"]]
+            self.assertEqual([r for r in reasons if r], ["length"])
+            self.assertEqual(server.process.wait(30), 0)
+
+    def test_the_drain_timeout_bounds_the_wait(self):
+        with Server("--drain-timeout", "1") as server:
+            events = server.stream(
+                "/v1/completions",
+                {"prompt": STORY, "max_tokens": 1900, "ignore_eos": True, "n": 8},
+            )
+            next(events)
+            begin = time.monotonic()
+            server.process.send_signal(signal.SIGTERM)
+            for _ in events:
+                pass
+            self.assertEqual(server.process.wait(30), 0)
+            self.assertLess(time.monotonic() - begin, 10)
+
+    def test_ctrl_c_ends_an_idle_server_with_0(self):
+        with Server() as server:
+            self.assertEqual(server.stop(signal.SIGINT, timeout=10), 0)
+
+
+class StartTest(unittest.TestCase):
+    def fails(self, *arguments):
+        result = subprocess.run([str(BINARY), *arguments], capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertGreater(result.returncode, 0)  # not killed by a signal
+        return result.stderr
+
+    def test_errors_at_start_name_the_thing(self):
+        self.assertIn("/no/such/model", self.fails("serve", "/no/such/model"))
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertIn("config.json", self.fails("serve", folder))
+        self.assertIn("--port", self.fails("serve", str(DEMO_MODEL), "--prot", "1"))
+        self.assertIn("isa", self.fails("serve", str(DEMO_MODEL), "--isa", "sse9"))
+        self.assertIn("max-context", self.fails("serve", str(DEMO_MODEL), "--max-context", "99999999"))
+
+    def test_a_port_in_use_is_said(self):
+        with Server() as server:
+            self.assertIn(
+                str(server.port), self.fails("serve", str(DEMO_MODEL), "--port", str(server.port))
+            )
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
