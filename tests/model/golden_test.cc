@@ -1,0 +1,82 @@
+// Every family against Hugging Face transformers: tiny random models (tests/golden/), logits of all
+// positions, on every implementation of the ops, the prompt read at once and in chunks.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/model/load.h"
+#include "tests/support/goldens.h"
+#include "tests/support/greedy_runner.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
+
+namespace heddle {
+namespace {
+
+using test::Golden;
+
+std::filesystem::path WriteModel(const Golden& golden, const std::filesystem::path& folder) {
+  if (!golden.gguf) return test::WriteSyntheticModel(golden, folder / "model");
+  const kernels::DType dtype =
+      *golden.gguf == "Q8_0" ? kernels::DType::kQ8_0 : kernels::DType::kQ4_0;
+  return test::WriteSyntheticGguf(golden, dtype, folder / "model.gguf");
+}
+
+std::unique_ptr<engine::LocalExecutor> Load(const std::filesystem::path& path,
+                                            const std::string& ops) {
+  engine::LoadOptions options;
+  options.reference_ops = ops == "reference";
+  if (!options.reference_ops) options.cpu.isa = ops;
+  options.cpu.num_threads = 2;
+  options.capacity.kv_bytes = 4 << 20;
+  options.capacity.max_batch_tokens = 64;
+  options.kv_type = "f32";
+  auto model = engine::LoadModel(path, options);
+  INFO(model.status().ToString());
+  REQUIRE(model.ok());
+  return std::move(model->executor);
+}
+
+// Largest difference to what transformers computed: the best tokens of each position, and all
+// logits of the last two.
+float MaxError(const Golden& golden, const std::vector<float>& logits) {
+  const size_t n_tokens = golden.prompt.size();
+  const size_t vocab = logits.size() / n_tokens;
+  float error = 0.0f;
+  for (size_t t = 0; t < n_tokens; ++t) {
+    for (const auto& [token, logit] : golden.top[t]) {
+      error = std::max(error, std::abs(logits[t * vocab + token] - logit));
+    }
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    REQUIRE(golden.last[i].size() == vocab);
+    for (size_t v = 0; v < vocab; ++v) {
+      error =
+          std::max(error, std::abs(logits[(n_tokens - 2 + i) * vocab + v] - golden.last[i][v]));
+    }
+  }
+  return error;
+}
+
+// Integer kernels round activations to 8 bits per block of 32: each product sum is off by about
+// its size / 254 / sqrt(block count); over a few layers a logit of size ~1 moves by some percent.
+// Measured against the reference below 0.04; ten times the float bound would hide a wrong scale.
+constexpr float kInt8ActivationBound = 0.08f;
+
+TEST_CASE("Every family's logits equal transformers' within 1e-3", "[golden]") {
+  const std::string name = GENERATE(from_range(test::GoldenNames()));
+  const std::string ops = GENERATE("reference", "portable", "auto");
+  const Golden golden = test::LoadGolden(name);
+  test::TempDir dir;
+  auto executor = Load(WriteModel(golden, dir.path()), ops);
+  const bool integer_kernels = golden.gguf.has_value() && ops != "reference";
+  const float bound = integer_kernels ? kInt8ActivationBound : 1e-3f;
+  for (int32_t chunk : {64, 7, 1}) {
+    INFO(name << " on " << ops << " in chunks of " << chunk);
+    CHECK(MaxError(golden, test::AllLogits(*executor, golden.prompt, chunk)) < bound);
+  }
+}
+
+}  // namespace
+}  // namespace heddle
