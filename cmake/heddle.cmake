@@ -11,7 +11,9 @@ find_package(absl REQUIRED)
 
 add_library(heddle_flags INTERFACE)
 target_include_directories(heddle_flags INTERFACE ${PROJECT_SOURCE_DIR})
-target_compile_options(heddle_flags INTERFACE -Wall -Wextra -Wshadow -fno-math-errno)
+target_compile_options(heddle_flags INTERFACE -Wall -Wextra -Wshadow
+                       # Designated initialisers leave out what has a default.
+                       -Wno-missing-field-initializers -fno-math-errno)
 if(HEDDLE_WERROR)
   target_compile_options(heddle_flags INTERFACE -Werror)
 endif()

@@ -49,12 +49,11 @@ struct ModelDescription {
 // a feature that is not supported (the message lists what is, and the nearest family).
 absl::StatusOr<ModelDescription> Describe(const Checkpoint& checkpoint);
 
-// The two halves of Describe for metadata without weights. `file` stands for the path of
-// config.json in messages. Names get the family's usual prefix.
+// The same from a parsed config.json and generation_config.json, without weights. `file` stands for
+// the path of config.json in messages. Tensor names get the family's usual prefix.
 absl::StatusOr<ModelDescription> DescribeConfig(const nlohmann::json& config,
                                                 const nlohmann::json& generation_config,
                                                 std::string_view file);
-absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& file);
 
 // Whether every tensor of the description is there, in a type that the kernels know, with the shape
 // that the spec demands. Call before any weight is packed.

@@ -1,0 +1,45 @@
+#include "engine/memory/kv_storage.h"
+
+#include <utility>
+
+#include "base/status.h"
+
+namespace heddle::engine {
+
+int64_t KvBytesPerToken(std::span<const KvLayerShape> layers, kernels::DType dtype) {
+  int64_t bytes = 0;
+  for (const KvLayerShape& layer : layers) {
+    bytes += 2 * kernels::RowBytes(dtype, int64_t{layer.n_kv_heads} * layer.head_dim);
+  }
+  return bytes;
+}
+
+absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device,
+                                            std::span<const KvLayerShape> layers,
+                                            kernels::DType dtype, int32_t num_pages,
+                                            int32_t page_tokens) {
+  KvStorage storage;
+  for (const KvLayerShape& shape : layers) {
+    kernels::KvCacheView view{.dtype = dtype,
+                              .num_pages = num_pages,
+                              .page_tokens = page_tokens,
+                              .n_kv_heads = shape.n_kv_heads,
+                              .head_dim = shape.head_dim};
+    const int64_t bytes = num_pages * kernels::RowBytes(dtype, view.page_elements());
+    for (void** array : {&view.keys, &view.values}) {
+      HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer, device.Allocate(bytes));
+      *array = buffer->data();
+      storage.buffers_.push_back(std::move(buffer));
+    }
+    storage.views_.push_back(view);
+  }
+  return storage;
+}
+
+void KvStorage::Copy(kernels::Device& device, const PageCopy& copy) const {
+  for (const kernels::KvCacheView& view : views_) {
+    device.CopyPage(view, Index(copy.from), Index(copy.to), copy.num_tokens);
+  }
+}
+
+}  // namespace heddle::engine

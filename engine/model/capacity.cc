@@ -1,0 +1,128 @@
+#include "engine/model/capacity.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "engine/memory/kv_storage.h"
+#include "engine/model/decoder.h"
+#include "engine/model/local_executor.h"
+
+namespace heddle::engine {
+namespace {
+
+// Left to the operating system, the page cache and the front end's buffers.
+constexpr int64_t kReserveBytes = int64_t{256} << 20;
+// Of what is left after weights, workspace and reserve, the automatic pool takes this much.
+constexpr double kAutomaticShare = 0.9;
+
+int64_t KvBytesPerToken(const ModelSpec& spec, kernels::DType dtype) {
+  std::vector<KvLayerShape> shapes;
+  for (const LayerSpec& layer : spec.layers) {
+    shapes.push_back({layer.attention.n_kv_heads, layer.attention.head_dim});
+  }
+  return KvBytesPerToken(shapes, dtype);
+}
+
+absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options) {
+  const int32_t page = options.page_tokens;
+  if (page < 1 || page > 4096 || (page & (page - 1)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page-tokens is ", page, "; it must be a power of two from 1 to 4096"));
+  }
+  if (options.max_context < 0 || options.max_context > spec.max_context) {
+    return absl::InvalidArgumentError(absl::StrCat("max-context is ", options.max_context,
+                                                   "; this model was made for at most ",
+                                                   spec.max_context, " positions"));
+  }
+  if (options.max_batch_tokens < 1 || options.max_batch_seqs < 1) {
+    return absl::InvalidArgumentError("max-batch-tokens and max-batch-seqs must be at least 1");
+  }
+  return absl::OkStatus();
+}
+
+// The pool's bytes as asked for, or a share of what is left, or as much as every sequence of the
+// largest batch could use.
+int64_t WantedKvBytes(int64_t free_bytes, int64_t most_useful_bytes,
+                      const CapacityOptions& options) {
+  if (options.kv_bytes > 0) return options.kv_bytes;
+  const double share = options.kv_fraction > 0.0 ? options.kv_fraction : kAutomaticShare;
+  const auto bytes =
+      static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, free_bytes)) * share);
+  return options.kv_fraction > 0.0 ? bytes : std::min(bytes, most_useful_bytes);
+}
+
+}  // namespace
+
+std::string FormatBytes(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  int unit = 0;
+  while (value >= 1024.0 && unit < 4) {
+    value /= 1024.0;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_bytes,
+                                      const HostMemory& memory, const CapacityOptions& options) {
+  if (absl::Status status = CheckOptions(spec, options); !status.ok()) return status;
+  Capacity capacity;
+  capacity.weight_bytes = weight_bytes;
+  capacity.available_bytes = memory.available_bytes;
+  capacity.workspace_bytes =
+      Decoder::ActivationBytes(spec, options.max_batch_tokens, options.activation_dtype) +
+      int64_t{LocalExecutor::kLogitBlockRows} * spec.vocab * int64_t{sizeof(float)};
+  capacity.kv_bytes_per_token = KvBytesPerToken(spec, options.kv_dtype);
+
+  const int64_t page_bytes = capacity.kv_bytes_per_token * options.page_tokens;
+  const int32_t context = options.max_context > 0 ? options.max_context : spec.max_context;
+  const int64_t pages_per_sequence = (context + options.page_tokens - 1) / options.page_tokens;
+  const int64_t most_useful_bytes = pages_per_sequence * options.max_batch_seqs * page_bytes;
+  const int64_t fixed_bytes = weight_bytes + capacity.workspace_bytes;
+  const int64_t free_bytes = memory.available_bytes - fixed_bytes - kReserveBytes;
+  const int64_t wanted = WantedKvBytes(free_bytes, most_useful_bytes, options);
+
+  const int64_t pages =
+      std::min<int64_t>(wanted / std::max<int64_t>(1, page_bytes),
+                        std::numeric_limits<int32_t>::max() / options.page_tokens);
+  const int64_t least_pages = options.max_context > 0 ? pages_per_sequence : 1;
+  if (fixed_bytes > memory.available_bytes || pages < least_pages ||
+      (options.kv_bytes > 0 && fixed_bytes + wanted > memory.available_bytes)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the model does not fit: ", FormatBytes(memory.available_bytes), " of memory are free; ",
+        "weights need ", FormatBytes(weight_bytes), ", workspace ",
+        FormatBytes(capacity.workspace_bytes), " (--max-batch-tokens ", options.max_batch_tokens,
+        "), and the KV pool ", FormatBytes(std::max(wanted, least_pages * page_bytes)), " (",
+        FormatBytes(capacity.kv_bytes_per_token), " per token); a smaller --max-context (now ",
+        context, ") or --kv-memory would need less"));
+  }
+  capacity.limits = {
+      .num_pages = static_cast<int32_t>(pages),
+      .page_tokens = options.page_tokens,
+      .max_context = static_cast<int32_t>(std::min<int64_t>(context, pages * options.page_tokens)),
+      .max_batch_tokens = options.max_batch_tokens,
+      .max_batch_seqs = std::min(options.max_batch_seqs, options.max_batch_tokens),
+      .vocab = spec.vocab};
+  capacity.context_reduced = capacity.limits.max_context < context;
+  capacity.kv_bytes = pages * page_bytes;
+  return capacity;
+}
+
+std::string DescribeCapacity(const Capacity& capacity) {
+  const int64_t tokens = capacity.pool_tokens();
+  std::string text = absl::StrCat(
+      "KV pool of ", FormatBytes(capacity.kv_bytes), " holds ", tokens,
+      " tokens: ", std::max<int64_t>(1, tokens / capacity.limits.max_context), " sequences of ",
+      capacity.limits.max_context, " tokens, or ", tokens / std::min<int64_t>(tokens, 1024), " of ",
+      std::min<int64_t>(tokens, 1024), "; --kv-memory changes it");
+  if (capacity.context_reduced) {
+    absl::StrAppend(&text, " (the model's own context is longer than the pool)");
+  }
+  return text;
+}
+
+}  // namespace heddle::engine

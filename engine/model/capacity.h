@@ -1,0 +1,53 @@
+// What fits: from a model's dimensions and the machine's memory to the limits the executor is built
+// with. The one place where memory is planned; `heddle inspect` prints it, the loader obeys it.
+//
+// Pure arithmetic; bytes throughout.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/executor.h"
+#include "engine/memory/host_memory.h"
+#include "engine/model/model_spec.h"
+#include "kernels/dtype.h"
+
+namespace heddle::engine {
+
+struct CapacityOptions {
+  int32_t max_context = 0;   // positions per sequence; 0: the model's, or what fits
+  int32_t page_tokens = 16;  // a power of two
+  int64_t kv_bytes = 0;      // of the KV pool; 0: chosen from the free memory
+  double kv_fraction = 0.0;  // of the memory left after the weights; 0: kv_bytes or automatic
+  int32_t max_batch_tokens = 512;
+  int32_t max_batch_seqs = 256;
+  kernels::DType kv_dtype = kernels::DType::kF16;
+  kernels::DType activation_dtype = kernels::DType::kF32;
+};
+
+struct Capacity {
+  ExecutorLimits limits;
+  int64_t weight_bytes = 0;
+  int64_t workspace_bytes = 0;     // activations and logits
+  int64_t kv_bytes_per_token = 0;  // all layers, K and V
+  int64_t kv_bytes = 0;            // the whole pool
+  int64_t available_bytes = 0;     // in this machine, before loading
+  bool context_reduced = false;    // the pool is smaller than the model's own context
+
+  int64_t pool_tokens() const { return int64_t{limits.num_pages} * limits.page_tokens; }
+};
+
+// RESOURCE_EXHAUSTED with the bytes of each part and the flag that would help, if the weights and
+// a pool for one sequence of the asked-for context do not fit. INVALID_ARGUMENT for an option out
+// of range.
+absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_bytes,
+                                      const HostMemory& memory, const CapacityOptions& options);
+
+// "1.6 GiB", "512 KiB": powers of 1024, for people.
+std::string FormatBytes(int64_t bytes);
+
+// One sentence: tokens the pool holds, sequences of which context, and the flag that changes it.
+std::string DescribeCapacity(const Capacity& capacity);
+
+}  // namespace heddle::engine

@@ -1,0 +1,70 @@
+// The decoder forward: one function for all families, reading ModelSpec and calling Ops.
+//
+// Activations live in buffers taken at creation for max_batch_tokens rows; a forward allocates
+// nothing. The residual stream is `x`; each block adds to it through its last matmul's epilogue.
+// Thread-safety: none; owned by the executor.
+// Source: Vaswani et al. 2017 (decoder), Touvron et al. 2023 (pre-norm, RoPE, SwiGLU).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/memory/kv_storage.h"
+#include "engine/model/model_spec.h"
+#include "engine/model/weights.h"
+#include "kernels/device.h"
+
+namespace heddle::engine {
+
+class Decoder {
+ public:
+  // `spec` and `weights` must outlive the decoder.
+  static absl::StatusOr<std::unique_ptr<Decoder>> Create(kernels::Device& device,
+                                                         const ModelSpec& spec,
+                                                         const ModelWeights& weights,
+                                                         int32_t max_batch_tokens);
+
+  // Runs the device's current batch (Device::Plan) through all layers, writing keys and values to
+  // `cache`; afterwards hidden_rows() holds the normed hidden state of the batch's logit rows.
+  void Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows, const KvStorage& cache);
+
+  // Logits of hidden rows [first, first + logits.rows) into `logits` [n, vocab] F32.
+  void Logits(kernels::Ops& ops, int32_t first, kernels::Tensor logits);
+
+  // Bytes that Create takes for `max_batch_tokens` rows.
+  static int64_t ActivationBytes(const ModelSpec& spec, int32_t max_batch_tokens,
+                                 kernels::DType dtype);
+
+ private:
+  Decoder(const ModelSpec& spec, const ModelWeights& weights) : spec_(spec), weights_(weights) {}
+
+  // One kind of RoPE that some layers share, with the angles of this step.
+  struct Rotation {
+    RopeSpec spec;
+    std::vector<float> inv_freq;
+    std::unique_ptr<kernels::Buffer> cos_sin;  // [max_batch_tokens, rotary_dim] F32
+  };
+
+  absl::Status AllocateBuffers(kernels::Device& device, int32_t max_batch_tokens);
+  absl::Status PrepareRotations(kernels::Device& device, int32_t max_batch_tokens);
+  void Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
+  void Mlp(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  void Norm(kernels::Ops& ops, const NormWeights& norm, kernels::Tensor x, kernels::Tensor out);
+  // The first `rows` rows of a buffer as [rows, cols], densely packed.
+  kernels::Tensor View(kernels::Buffer& buffer, int32_t rows, int32_t cols) const;
+
+  const ModelSpec& spec_;
+  const ModelWeights& weights_;
+  kernels::DType dtype_ = kernels::DType::kF32;  // of activations
+  std::unique_ptr<kernels::Buffer> x_;           // [max_batch_tokens, hidden]
+  std::unique_ptr<kernels::Buffer> normed_;      // [max_batch_tokens, hidden]
+  std::unique_ptr<kernels::Buffer> qkv_;         // [max_batch_tokens, widest q + k + v]
+  std::unique_ptr<kernels::Buffer> attended_;    // [max_batch_tokens, widest n_heads * head_dim]
+  std::unique_ptr<kernels::Buffer> inner_;       // [max_batch_tokens, widest inter]
+  std::vector<Rotation> rotations_;
+  std::vector<int32_t> rotation_of_layer_;  // index into rotations_, -1: none
+};
+
+}  // namespace heddle::engine

@@ -1,0 +1,123 @@
+#include "engine/model/describe.h"
+
+#include <cmath>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/model/families.h"
+#include "nlohmann/json.hpp"
+
+namespace heddle::engine {
+namespace {
+
+// The prefix that the checkpoint's names have: the family's, or none where only the bare decoder
+// was saved.
+std::string_view FindPrefix(const Checkpoint& checkpoint, const Family& family) {
+  std::string with_prefix = std::string(family.prefix) + family.names->embed;
+  bool bare = checkpoint.Find(with_prefix) == nullptr && checkpoint.Find(family.names->embed);
+  return bare ? std::string_view() : family.prefix;
+}
+
+}  // namespace
+
+absl::Status CheckHeads(const ConfigSource& source, std::string_view heads_key,
+                        std::string_view kv_heads_key, const Hyperparameters& values) {
+  if (values.n_heads % values.n_kv_heads != 0) {
+    return source.Error(
+        kv_heads_key, base::StrCat(values.n_kv_heads),
+        base::StrCat("a divisor of ", base::Quote(heads_key), " (", values.n_heads, ")"));
+  }
+  int64_t width = int64_t{values.n_heads} * values.head_dim;
+  if (width > kMaxInter) {
+    return source.Error(
+        heads_key, base::StrCat(values.n_heads),
+        base::StrCat("at most ", kMaxInter / values.head_dim, " with heads of ", values.head_dim));
+  }
+  return absl::OkStatus();
+}
+
+ModelSpec MakeSpec(const Family& family, const Hyperparameters& values) {
+  LayerSpec layer;
+  layer.attention = {.n_heads = values.n_heads,
+                     .n_kv_heads = values.n_kv_heads,
+                     .head_dim = values.head_dim,
+                     .qkv_bias = values.qkv_bias,
+                     .out_bias = values.out_bias,
+                     .qk_norm = family.qk_norm,
+                     .scale = 1.0f / std::sqrt(static_cast<float>(values.head_dim)),
+                     .rope = values.rope};
+  layer.mlp = {.inter = values.inter,
+               .activation = values.activation,
+               .gated = family.gated,
+               .bias = values.mlp_bias};
+  ModelSpec spec;
+  spec.family = family.name;
+  spec.hidden = values.hidden;
+  spec.vocab = values.vocab;
+  spec.max_context = values.max_context;
+  spec.norm = family.norm;
+  spec.norm_eps = static_cast<float>(values.norm_eps);
+  spec.tied_embeddings = values.tied_embeddings;
+  spec.learned_positions = !family.rope;
+  spec.layers.assign(static_cast<size_t>(values.n_layers), layer);
+  for (size_t i = 0; i < values.windows.size(); ++i) {
+    spec.layers[i].attention.window = values.windows[i];
+  }
+  return spec;
+}
+
+NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSpec& spec) {
+  NameMap names = pattern;
+  LayerNames& layer = names.layer;
+  const LayerSpec& first = spec.layers.front();
+  auto clear_unless = [](bool present, std::initializer_list<std::string*> members) {
+    for (std::string* name : members) {
+      if (!present) name->clear();
+    }
+  };
+  clear_unless(spec.learned_positions, {&names.positions});
+  clear_unless(!spec.tied_embeddings, {&names.lm_head});
+  clear_unless(spec.norm == NormKind::kLayer,
+               {&names.final_norm_bias, &layer.attn_norm_bias, &layer.mlp_norm_bias});
+  clear_unless(first.attention.qkv_bias,
+               {&layer.q_bias, &layer.k_bias, &layer.v_bias, &layer.qkv_bias});
+  clear_unless(first.attention.out_bias, {&layer.o_bias});
+  clear_unless(first.attention.qk_norm, {&layer.q_norm, &layer.k_norm});
+  clear_unless(first.mlp.gated, {&layer.gate, &layer.gate_bias});
+  clear_unless(first.mlp.bias, {&layer.gate_bias, &layer.up_bias, &layer.down_bias});
+
+  auto add_prefix = [prefix](std::string* name) {
+    if (!name->empty()) name->insert(0, prefix);
+  };
+  for (std::string* name :
+       {&names.embed, &names.positions, &names.final_norm, &names.final_norm_bias}) {
+    add_prefix(name);
+  }
+  layer.ForEach(add_prefix);
+  return names;
+}
+
+absl::StatusOr<ModelDescription> DescribeConfig(const nlohmann::json& config,
+                                                const nlohmann::json& generation_config,
+                                                std::string_view file) {
+  if (!config.is_object() || !generation_config.is_object()) {
+    return absl::InvalidArgumentError(base::StrCat(file, " is not a JSON object"));
+  }
+  JsonSource source{std::string(file), config};
+  JsonSource generation{std::string(file), generation_config};
+  HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(source));
+  return DescribeConfigWithPrefix(*family, source, generation, family->prefix);
+}
+
+absl::StatusOr<ModelDescription> Describe(const Checkpoint& checkpoint) {
+  if (const GgufFile* gguf = checkpoint.gguf()) {
+    return DescribeGguf(*gguf, [&](std::string_view name) { return checkpoint.Find(name); });
+  }
+  JsonSource config((checkpoint.path() / "config.json").string(), checkpoint.config());
+  JsonSource generation((checkpoint.path() / "generation_config.json").string(),
+                        checkpoint.generation_config());
+  HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(config));
+  return DescribeConfigWithPrefix(*family, config, generation, FindPrefix(checkpoint, *family));
+}
+
+}  // namespace heddle::engine

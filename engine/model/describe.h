@@ -1,0 +1,77 @@
+// The steps that reading config.json and reading GGUF metadata share. Private to engine/model.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/files/checkpoint.h"
+#include "engine/files/gguf.h"
+#include "engine/model/config_source.h"
+#include "engine/model/families.h"
+#include "engine/model/family_table.h"
+
+namespace heddle::engine {
+
+// Beyond any published model by a factor of ten at least; keeps products of two within int64.
+inline constexpr int64_t kMaxHidden = 1 << 20;
+inline constexpr int64_t kMaxInter = 1 << 22;
+inline constexpr int64_t kMaxVocab = 1 << 24;
+inline constexpr int64_t kMaxLayers = 1 << 12;
+inline constexpr int64_t kMaxHeads = 1 << 14;
+inline constexpr int64_t kMaxHeadDim = 1 << 14;
+inline constexpr int64_t kMaxContext = 1 << 30;
+inline constexpr double kMaxTheta = 1e12;
+inline constexpr double kMaxFactor = 1e6;
+
+// Hyperparameters as read, before they become a spec: the same for all layers, but for windows.
+struct Hyperparameters {
+  int32_t hidden = 0;
+  int32_t n_layers = 0;
+  int32_t n_heads = 0;
+  int32_t n_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t inter = 0;
+  int32_t vocab = 0;
+  int32_t max_context = 0;
+  double norm_eps = 0.0;
+  Activation activation = Activation::kSilu;
+  bool tied_embeddings = false;
+  bool qkv_bias = false;
+  bool out_bias = false;
+  bool mlp_bias = false;
+  RopeSpec rope;
+  std::vector<int32_t> windows;  // [n_layers], 0: none; empty: none at all
+};
+
+// The family for config.json's architectures and model_type, or for GGUF's general.architecture;
+// UNIMPLEMENTED with the supported ones and the nearest.
+absl::StatusOr<const Family*> FindFamily(const JsonSource& config);
+absl::StatusOr<const Family*> FindGgufFamily(const GgufFile& gguf, std::string_view architecture);
+
+// Refuses sizes that contradict each other. Keys are those of `source`, for the messages.
+absl::Status CheckHeads(const ConfigSource& source, std::string_view heads_key,
+                        std::string_view kv_heads_key, const Hyperparameters& values);
+
+ModelSpec MakeSpec(const Family& family, const Hyperparameters& values);
+
+// `pattern` with the prefix, and without the names of what the spec does not have.
+NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSpec& spec);
+
+// The description from a whole config.json, with this prefix before tensor names.
+absl::StatusOr<ModelDescription> DescribeConfigWithPrefix(const Family& family,
+                                                          const JsonSource& config,
+                                                          const JsonSource& generation_config,
+                                                          std::string_view prefix);
+
+// `find` looks a tensor up by name, in whatever files belong to the model.
+using TensorFinder = std::function<const CheckpointTensor*(std::string_view)>;
+absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const TensorFinder& find);
+
+// RoPE from config.json: `rope_scaling` of old, or `rope_parameters` of transformers 5.
+absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, int32_t head_dim, int32_t max_context);
+
+}  // namespace heddle::engine

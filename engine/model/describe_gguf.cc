@@ -1,0 +1,210 @@
+// Reads the hyperparameters of a GGUF file. Keys: ggml's docs/gguf.md, section "LLM".
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/model/describe.h"
+
+namespace heddle::engine {
+namespace {
+
+constexpr std::string_view kHeads = "attention.head_count";
+constexpr std::string_view kKvHeads = "attention.head_count_kv";
+
+// The vocabulary's size stands in a key of its own, or is that of the tokenizer.
+absl::StatusOr<int32_t> ReadVocab(const GgufSource& source) {
+  if (source.Has("vocab_size")) return source.Dim("vocab_size", kMaxVocab);
+  int64_t tokens = source.gguf().ArrayLength("tokenizer.ggml.tokens");
+  if (tokens < 1 || tokens > kMaxVocab) {
+    return source.Error("vocab_size", "missing", "it, or the array \"tokenizer.ggml.tokens\"");
+  }
+  return static_cast<int32_t>(tokens);
+}
+
+absl::StatusOr<int32_t> ReadHeadDim(const GgufSource& source, const Hyperparameters& values) {
+  if (source.Has("attention.key_length")) {
+    HEDDLE_ASSIGN_OR_RETURN(int32_t key, source.Dim("attention.key_length", kMaxHeadDim));
+    HEDDLE_ASSIGN_OR_RETURN(int32_t value,
+                            source.DimOr("attention.value_length", kMaxHeadDim, key));
+    if (key == value) return key;
+    return source.Unsupported("attention.value_length", base::StrCat(value),
+                              base::StrCat("expected \"attention.key_length\" (", key, ")"));
+  }
+  if (values.hidden % values.n_heads != 0) {
+    return source.Error(kHeads, base::StrCat(values.n_heads),
+                        base::StrCat("a divisor of \"embedding_length\" (", values.hidden, ")"));
+  }
+  return values.hidden / values.n_heads;
+}
+
+absl::Status ReadSizes(const GgufSource& source, Hyperparameters* values) {
+  HEDDLE_ASSIGN_OR_RETURN(values->hidden, source.Dim("embedding_length", kMaxHidden));
+  HEDDLE_ASSIGN_OR_RETURN(values->n_layers, source.Dim("block_count", kMaxLayers));
+  HEDDLE_ASSIGN_OR_RETURN(values->n_heads, source.Dim(kHeads, kMaxHeads));
+  HEDDLE_ASSIGN_OR_RETURN(values->n_kv_heads, source.DimOr(kKvHeads, kMaxHeads, values->n_heads));
+  HEDDLE_ASSIGN_OR_RETURN(values->head_dim, ReadHeadDim(source, *values));
+  HEDDLE_RETURN_IF_ERROR(CheckHeads(source, kHeads, kKvHeads, *values));
+  HEDDLE_ASSIGN_OR_RETURN(values->inter, source.Dim("feed_forward_length", kMaxInter));
+  HEDDLE_ASSIGN_OR_RETURN(values->vocab, ReadVocab(source));
+  HEDDLE_ASSIGN_OR_RETURN(values->max_context, source.Dim("context_length", kMaxContext));
+  return absl::OkStatus();
+}
+
+// Llama 3's scaling arrives as a table of divisors that the converter has computed.
+absl::Status ReadDivisors(const GgufSource& source, const TensorFinder& find, RopeSpec* rope) {
+  const CheckpointTensor* table = find("rope_freqs.weight");
+  if (table == nullptr) return absl::OkStatus();
+  size_t pairs = static_cast<size_t>(rope->rotary_dim / 2);
+  bool is_f32 = table->dtype == kernels::DType::kF32;
+  if (!is_f32 || table->data.size() != pairs * sizeof(float)) {
+    return absl::InvalidArgumentError(
+        base::StrCat(source.file(), ": tensor \"rope_freqs.weight\" has ", table->data.size(),
+                     " bytes of ", table->type_name, ", expected ", pairs, " of F32"));
+  }
+  rope->divisors.resize(pairs);
+  std::memcpy(rope->divisors.data(), table->data.data(), table->data.size());
+  for (float divisor : rope->divisors) {
+    if (!(divisor > 0.0f && divisor <= kMaxFactor)) {
+      return absl::InvalidArgumentError(
+          base::StrCat(source.file(), ": tensor \"rope_freqs.weight\"", " holds ", divisor,
+                       ", expected a number", " above 0 and up to ", kMaxFactor));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadYarn(const GgufSource& source, double factor, RopeSpec* rope) {
+  // llama.cpp's defaults, and the attention factor that it derives (ggml_rope_yarn).
+  HEDDLE_ASSIGN_OR_RETURN(double fast,
+                          source.PositiveOr("rope.scaling.yarn_beta_fast", kMaxFactor, 32.0));
+  HEDDLE_ASSIGN_OR_RETURN(double slow,
+                          source.PositiveOr("rope.scaling.yarn_beta_slow", kMaxFactor, 1.0));
+  HEDDLE_ASSIGN_OR_RETURN(double attention,
+                          source.PositiveOr("rope.scaling.attn_factor", kMaxFactor, 1.0));
+  if (source.Has("rope.scaling.yarn_log_multiplier")) {
+    return source.Unsupported("rope.scaling.yarn_log_multiplier", "set", "expected none");
+  }
+  rope->scaling = RopeScaling::kYarn;
+  rope->attention_factor = static_cast<float>(attention * (1.0 + 0.1 * std::log(factor)));
+  rope->beta_fast = static_cast<float>(fast);
+  rope->beta_slow = static_cast<float>(slow);
+  return absl::OkStatus();
+}
+
+absl::Status ReadScaling(const GgufSource& source, RopeSpec* rope) {
+  HEDDLE_ASSIGN_OR_RETURN(std::string type, source.StringOr("rope.scaling.type", "none"));
+  // An older key for linear scaling.
+  std::string_view factor_key =
+      source.Has("rope.scale_linear") ? "rope.scale_linear" : "rope.scaling.factor";
+  if (type == "none" && factor_key == "rope.scale_linear") type = "linear";
+  if (type == "none") return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(double factor, source.PositiveOr(factor_key, kMaxFactor, 1.0));
+  rope->factor = static_cast<float>(factor);
+  if (type == "linear") {
+    rope->scaling = RopeScaling::kLinear;
+    return absl::OkStatus();
+  }
+  if (type == "yarn") return ReadYarn(source, factor, rope);
+  return source.Unsupported("rope.scaling.type", base::Quote(type),
+                            "supported are none, linear and yarn");
+}
+
+absl::Status ReadRope(const GgufSource& source, const Family& family, const TensorFinder& find,
+                      Hyperparameters* values) {
+  RopeSpec& rope = values->rope;
+  rope.layout = family.gguf_rope_layout;
+  HEDDLE_ASSIGN_OR_RETURN(double theta, source.PositiveOr("rope.freq_base", kMaxTheta, 10000.0));
+  if (theta <= 1.0) return source.Error("rope.freq_base", base::StrCat(theta), "a number above 1");
+  rope.theta = static_cast<float>(theta);
+  HEDDLE_ASSIGN_OR_RETURN(rope.rotary_dim,
+                          source.DimOr("rope.dimension_count", kMaxHeadDim, values->head_dim));
+  if (rope.rotary_dim % 2 != 0 || rope.rotary_dim > values->head_dim) {
+    return source.Error(
+        "rope.dimension_count", base::StrCat(rope.rotary_dim),
+        base::StrCat("an even number up to the size of a head (", values->head_dim, ")"));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(
+      rope.original_max_position,
+      source.DimOr("rope.scaling.original_context_length", kMaxContext, values->max_context));
+  HEDDLE_RETURN_IF_ERROR(ReadScaling(source, &rope));
+  return ReadDivisors(source, find, &rope);
+}
+
+// What GGUF does not say in metadata, its tensors do.
+absl::Status ReadRest(const GgufSource& source, const Family& family, const TensorFinder& find,
+                      Hyperparameters* values) {
+  HEDDLE_ASSIGN_OR_RETURN(values->norm_eps, source.Positive(family.norm == NormKind::kRms
+                                                                ? "attention.layer_norm_rms_epsilon"
+                                                                : "attention.layer_norm_epsilon",
+                                                            1.0));
+  // GGUF names no activation: each architecture has its own (gpt2's is the tanh form).
+  values->activation = family.gated ? Activation::kSilu : Activation::kGeluTanh;
+  values->tied_embeddings = find("output.weight") == nullptr;
+  values->qkv_bias = find("blk.0.attn_q.bias") != nullptr || find("blk.0.attn_qkv.bias") != nullptr;
+  values->out_bias = find("blk.0.attn_output.bias") != nullptr;
+  values->mlp_bias = find("blk.0.ffn_down.bias") != nullptr;
+  if (family.rope) HEDDLE_RETURN_IF_ERROR(ReadRope(source, family, find, values));
+  HEDDLE_ASSIGN_OR_RETURN(int32_t window, source.DimOr("attention.sliding_window", kMaxContext, 0));
+  if (window > 0) values->windows.assign(static_cast<size_t>(values->n_layers), window);
+  return absl::OkStatus();
+}
+
+NameMap NamesIn(const TensorFinder& find, const ModelSpec& spec) {
+  NameMap names = GgufNames();
+  LayerNames& layer = names.layer;
+  if (find("blk.0.attn_qkv.weight") != nullptr) {
+    for (std::string* name :
+         {&layer.q, &layer.k, &layer.v, &layer.q_bias, &layer.k_bias, &layer.v_bias}) {
+      name->clear();
+    }
+  } else {
+    layer.qkv.clear();
+    layer.qkv_bias.clear();
+  }
+  return MakeNames(names, "", spec);
+}
+
+// Ids that end a text: of the document, of the turn, of a message with a tool call.
+absl::Status ReadSpecialIds(const GgufFile& gguf, int32_t vocab, ModelDescription* description) {
+  auto read = [&](const char* key, std::vector<TokenId>* ids) -> absl::Status {
+    HEDDLE_ASSIGN_OR_RETURN(int64_t id, gguf.IntOr(key, -1));
+    if (id >= vocab) {
+      return absl::InvalidArgumentError(base::StrCat(gguf.name(), ": ", base::Quote(key), " is ",
+                                                     id, ", expected a token id from 0 to ",
+                                                     vocab - 1));
+    }
+    if (id >= 0) ids->push_back(static_cast<TokenId>(id));
+    return absl::OkStatus();
+  };
+  std::vector<TokenId>& eos_ids = description->eos_ids;
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                          "tokenizer.ggml.eom_token_id"}) {
+    HEDDLE_RETURN_IF_ERROR(read(key, &eos_ids));
+  }
+  std::sort(eos_ids.begin(), eos_ids.end());
+  eos_ids.erase(std::unique(eos_ids.begin(), eos_ids.end()), eos_ids.end());
+  std::vector<TokenId> bos_ids;
+  HEDDLE_RETURN_IF_ERROR(read("tokenizer.ggml.bos_token_id", &bos_ids));
+  if (!bos_ids.empty()) description->bos_id = bos_ids.front();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const TensorFinder& find) {
+  HEDDLE_ASSIGN_OR_RETURN(std::string_view architecture, gguf.String("general.architecture"));
+  HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindGgufFamily(gguf, architecture));
+  GgufSource source(gguf, architecture);
+  Hyperparameters values;
+  HEDDLE_RETURN_IF_ERROR(ReadSizes(source, &values));
+  HEDDLE_RETURN_IF_ERROR(ReadRest(source, *family, find, &values));
+  ModelDescription description;
+  description.spec = MakeSpec(*family, values);
+  description.names = NamesIn(find, description.spec);
+  HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(gguf, values.vocab, &description));
+  return description;
+}
+
+}  // namespace heddle::engine

@@ -1,0 +1,90 @@
+// The rows of the family table: what sets one family of checkpoints apart from the next, as data.
+// Private to engine/model; describe_config.cc and describe_gguf.cc read it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "engine/model/model_spec.h"
+#include "engine/model/name_map.h"
+
+namespace heddle::engine {
+
+class JsonSource;
+
+// A flag of the architecture that is fixed for a family, or a boolean key of config.json.
+struct Flag {
+  enum class Rule : uint8_t { kNever, kAlways, kKey };
+  Rule rule = Rule::kNever;
+  std::string_view key = {};
+  bool absent = false;  // the key's value where config.json has none
+
+  static constexpr Flag Never() { return {}; }
+  static constexpr Flag Always() { return {Rule::kAlways}; }
+  static constexpr Flag Key(std::string_view key, bool absent) { return {Rule::kKey, key, absent}; }
+};
+
+// How a family's config.json says which layers attend to a sliding window.
+enum class WindowRule : uint8_t {
+  kNone,        // never: a "sliding_window" in config.json has no effect
+  kAllLayers,   // sliding_window, unless null
+  kUpperLayers  // use_sliding_window, sliding_window, max_window_layers; or layer_types
+};
+
+// Keys of config.json, as this family spells them.
+struct ConfigKeys {
+  std::string_view hidden = "hidden_size";
+  std::string_view n_layers = "num_hidden_layers";
+  std::string_view n_heads = "num_attention_heads";
+  std::string_view n_kv_heads = "num_key_value_heads";
+  std::string_view head_dim = "head_dim";
+  std::string_view inter = "intermediate_size";
+  std::string_view max_context = "max_position_embeddings";
+  std::string_view norm_eps = "rms_norm_eps";
+  std::string_view activation = "hidden_act";
+};
+
+struct Family {
+  std::string_view name;
+  std::string_view model_type;                           // config.json
+  std::span<const std::string_view> architectures;       // config.json; the first is the usual one
+  std::span<const std::string_view> gguf_architectures;  // general.architecture
+  ConfigKeys keys;
+
+  // Values of keys that config.json may leave out: those of transformers' config class.
+  std::string_view activation = "silu";
+  double norm_eps = 1e-6;
+  bool tied_embeddings = false;
+  int32_t head_dim = 0;          // 0: hidden / heads
+  int32_t sliding_window = 0;    // kAllLayers
+  int32_t inter_per_hidden = 0;  // inter = this x hidden where config.json has none; 0: required
+
+  NormKind norm = NormKind::kRms;
+  bool gated = true;
+  bool rope = true;  // false: learned positions
+  Flag qkv_bias;
+  Flag out_bias;
+  Flag mlp_bias;
+  bool qk_norm = false;
+  WindowRule window = WindowRule::kNone;
+  // How GGUF converters order the rows of q and k: llama's are permuted for interleaved pairs.
+  RopeLayout gguf_rope_layout = RopeLayout::kHalf;
+
+  // Names in safetensors; "{}" in a layer's names is its index. A checkpoint may lack the prefix
+  // (saved from the bare decoder). lm_head is outside of it.
+  std::string_view prefix;
+  const NameMap* names = nullptr;
+
+  // Refuses what config.json may ask for and this family's row does not express, or refines the
+  // spec; nullptr: nothing to do.
+  absl::Status (*refine)(const JsonSource& config, ModelSpec* spec) = nullptr;
+};
+
+std::span<const Family> FamilyTable();
+
+// The names that every GGUF file uses, whatever the family.
+const NameMap& GgufNames();
+
+}  // namespace heddle::engine

@@ -1,0 +1,94 @@
+// Which row of the family table a checkpoint belongs to.
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/model/describe.h"
+#include "nlohmann/json.hpp"
+
+namespace heddle::engine {
+namespace {
+
+// Edits (insert, delete, replace a character; case is no edit) from one name to another.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
+      size_t replace = diagonal + (lower(a[i - 1]) == lower(b[j - 1]) ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replace, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// "supported are A, B, C; the nearest is B".
+std::string Suggest(std::string_view found, const std::vector<std::string_view>& known) {
+  constexpr size_t kMaxCompared = 100;  // the distance is quadratic, and the name untrusted
+  found = found.substr(0, kMaxCompared);
+  auto nearest = std::min_element(known.begin(), known.end(), [&](auto a, auto b) {
+    return EditDistance(found, a) < EditDistance(found, b);
+  });
+  std::vector<std::string> names(known.begin(), known.end());
+  return base::StrCat("supported are ", absl::StrJoin(names, ", "), "; the nearest is ", *nearest);
+}
+
+bool Contains(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace
+
+std::vector<std::string_view> SupportedFamilies() {
+  std::vector<std::string_view> names;
+  for (const Family& family : FamilyTable()) names.push_back(family.name);
+  return names;
+}
+
+absl::StatusOr<const Family*> FindFamily(const JsonSource& config) {
+  std::vector<std::string_view> known;
+  const nlohmann::json* architectures = config.Find("architectures");
+  if (architectures != nullptr && !(architectures->is_array() && architectures->empty())) {
+    if (!architectures->is_array() || !architectures->front().is_string()) {
+      return config.Error("architectures", JsonSource::Show(*architectures), "a list of strings");
+    }
+    const std::string& name = architectures->front().get_ref<const std::string&>();
+    for (const Family& family : FamilyTable()) {
+      if (Contains(family.architectures, name)) return &family;
+      known.insert(known.end(), family.architectures.begin(), family.architectures.end());
+    }
+    return config.Unsupported("architectures", base::Quote(name), Suggest(name, known));
+  }
+  if (!config.Has("model_type")) {
+    return config.Error("architectures", "missing, and so is \"model_type\"",
+                        "the name of a model class such as LlamaForCausalLM");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(std::string model_type, config.String("model_type"));
+  for (const Family& family : FamilyTable()) {
+    if (family.model_type == model_type) return &family;
+    known.push_back(family.model_type);
+  }
+  return config.Unsupported("model_type", base::Quote(model_type), Suggest(model_type, known));
+}
+
+absl::StatusOr<const Family*> FindGgufFamily(const GgufFile& gguf, std::string_view architecture) {
+  std::vector<std::string_view> known;
+  for (const Family& family : FamilyTable()) {
+    if (Contains(family.gguf_architectures, architecture)) return &family;
+    known.insert(known.end(), family.gguf_architectures.begin(), family.gguf_architectures.end());
+  }
+  return absl::UnimplementedError(
+      base::StrCat(gguf.name(), ": \"general.architecture\" is ", base::Quote(architecture),
+                   ", which is not supported; ", Suggest(architecture, known)));
+}
+
+}  // namespace heddle::engine

@@ -1,0 +1,43 @@
+// From a path to an engine that can run steps: opens the checkpoint, finds its family, plans the
+// memory, packs the weights.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "engine/executor.h"
+#include "engine/model/capacity.h"
+#include "engine/model/families.h"
+#include "engine/model/local_executor.h"
+#include "kernels/device.h"
+
+namespace heddle::engine {
+
+struct LoadOptions {
+  kernels::CpuDeviceOptions cpu;
+  bool reference_ops = false;  // single-threaded reference kernels; for tests
+  CapacityOptions capacity;
+  // Type of keys and values: "auto" (F32 for an F32 model, else F16), "f32", "f16", "bf16".
+  std::string kv_type = "auto";
+};
+
+struct LoadedModel {
+  ModelDescription model;  // names, defaults; its spec is also the executor's
+  Capacity capacity;
+  std::string device;   // in words
+  std::string formats;  // of the weights, in words
+  kernels::DType kv_dtype = kernels::DType::kF16;
+  std::unique_ptr<LocalExecutor> executor;
+};
+
+// Everything but the weights: what `heddle inspect` shows. `executor` stays null.
+absl::StatusOr<LoadedModel> DescribeModel(const std::filesystem::path& path,
+                                          const LoadOptions& options);
+
+// Errors name the file, what was found, and what would be valid; see the parts' headers.
+absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
+                                      const LoadOptions& options);
+
+}  // namespace heddle::engine

@@ -1,0 +1,207 @@
+#include "engine/model/local_executor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+
+namespace heddle::engine {
+namespace {
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::vector<KvLayerShape> KvShapes(const ModelSpec& spec) {
+  std::vector<KvLayerShape> shapes;
+  for (const LayerSpec& layer : spec.layers) {
+    shapes.push_back({layer.attention.n_kv_heads, layer.attention.head_dim});
+  }
+  return shapes;
+}
+
+}  // namespace
+
+LocalExecutor::LocalExecutor(Parts parts, const ExecutorLimits& limits)
+    : parts_(std::move(parts)), limits_(limits) {}
+
+absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts,
+                                                                     const ExecutorLimits& limits) {
+  std::unique_ptr<LocalExecutor> executor(new LocalExecutor(std::move(parts), limits));
+  kernels::Device& device = *executor->parts_.device;
+  const ModelSpec& spec = *executor->parts_.spec;
+  HEDDLE_ASSIGN_OR_RETURN(
+      executor->decoder_,
+      Decoder::Create(device, spec, *executor->parts_.weights, limits.max_batch_tokens));
+  HEDDLE_ASSIGN_OR_RETURN(executor->logits_, device.Allocate(int64_t{kLogitBlockRows} * spec.vocab *
+                                                             int64_t{sizeof(float)}));
+  HEDDLE_ASSIGN_OR_RETURN(KvStorage cache,
+                          KvStorage::Create(device, KvShapes(spec), executor->parts_.kv_dtype,
+                                            limits.num_pages, limits.page_tokens));
+  executor->cache_ = std::make_unique<KvStorage>(std::move(cache));
+  return executor;
+}
+
+absl::Status LocalExecutor::Submit(const StepPlan& plan) {
+  HEDDLE_CHECK(plan_ == nullptr, "Submit before the last step was waited for");
+  HEDDLE_CHECK(static_cast<int32_t>(plan.token_ids.size()) <= limits_.max_batch_tokens,
+               "a plan has more rows than max_batch_tokens");
+  plan_ = &plan;
+  return absl::OkStatus();
+}
+
+absl::Status LocalExecutor::Wait(StepResult* result) {
+  HEDDLE_CHECK(plan_ != nullptr, "Wait without Submit");
+  const StepPlan& plan = *std::exchange(plan_, nullptr);
+  result->step = plan.step;
+  result->samples.resize(plan.samples.size());
+  result->scores.resize(plan.scores.size());
+  result->timing = {};
+  for (const SequenceBegin& begin : plan.begun) sampler_.Begin(begin);
+  for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
+  if (!plan.token_ids.empty()) HEDDLE_RETURN_IF_ERROR(Forward(plan, result));
+  for (SequenceId id : plan.ended) sampler_.End(id);
+  return absl::OkStatus();
+}
+
+void LocalExecutor::BuildBatch(const StepPlan& plan) {
+  kv_slot_.clear();
+  for (const KvSlot& slot : plan.kv_slots) {
+    kv_slot_.push_back(int64_t{Index(slot.page)} * limits_.page_tokens + slot.offset);
+  }
+  span_page_.clear();
+  span_tokens_.clear();
+  for (const KvSpan& span : plan.spans) {
+    span_page_.push_back(Index(span.page));
+    span_tokens_.push_back(span.num_tokens);
+  }
+  q_begin_.assign(1, 0);
+  span_begin_.assign(1, 0);
+  context_len_.clear();
+  for (const SequenceSlice& slice : plan.sequences) {
+    HEDDLE_CHECK(slice.token_begin == q_begin_.back() && slice.span_begin == span_begin_.back(),
+                 "the slices of a plan are not in row order");
+    q_begin_.push_back(slice.token_begin + slice.num_tokens);
+    span_begin_.push_back(slice.span_begin + slice.num_spans);
+    context_len_.push_back(slice.context_tokens);
+  }
+}
+
+void LocalExecutor::BuildDraws(const StepPlan& plan) {
+  draws_.clear();
+  for (size_t i = 0; i < plan.samples.size(); ++i) {
+    draws_.push_back({.row = plan.samples[i].row, .index = static_cast<int32_t>(i)});
+  }
+  for (size_t i = 0; i < plan.scores.size(); ++i) {
+    draws_.push_back(
+        {.row = plan.scores[i].row, .index = static_cast<int32_t>(i), .is_score = true});
+  }
+  std::sort(draws_.begin(), draws_.end(),
+            [](const Draw& a, const Draw& b) { return a.row < b.row; });
+  logit_rows_.clear();
+  for (Draw& draw : draws_) {
+    if (logit_rows_.empty() || logit_rows_.back() != draw.row) logit_rows_.push_back(draw.row);
+    draw.logit_row = static_cast<int32_t>(logit_rows_.size()) - 1;
+  }
+}
+
+kernels::HostBatch LocalExecutor::Batch(const StepPlan& plan) const {
+  return {.token_ids = plan.token_ids,
+          .positions = plan.positions,
+          .kv_slot = kv_slot_,
+          .q_begin = q_begin_,
+          .span_begin = span_begin_,
+          .span_page = span_page_,
+          .span_tokens = span_tokens_,
+          .context_len = context_len_,
+          .logit_rows = logit_rows_};
+}
+
+absl::Status LocalExecutor::Forward(const StepPlan& plan, StepResult* result) {
+  const int64_t start_ns = NowNs();
+  int64_t forward_end_ns = start_ns;
+  BuildBatch(plan);
+  BuildDraws(plan);
+  sampler_.ResetEdits();
+  const kernels::HostBatch batch = Batch(plan);
+  HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
+  const auto n_logit_rows = static_cast<int32_t>(logit_rows_.size());
+  HEDDLE_RETURN_IF_ERROR(parts_.device->Run([&](kernels::Ops& ops) {
+    decoder_->Forward(ops, batch.n_tokens(), n_logit_rows, *cache_);
+    forward_end_ns = NowNs();
+    size_t next_draw = 0;
+    for (int32_t row = 0; row < n_logit_rows; row += kLogitBlockRows) {
+      DrawBlock(ops, plan, row, &next_draw, result);
+    }
+  }));
+  result->timing = {.forward_ns = forward_end_ns - start_ns, .sample_ns = NowNs() - forward_end_ns};
+  return absl::OkStatus();
+}
+
+void LocalExecutor::DrawBlock(kernels::Ops& ops, const StepPlan& plan, int32_t first_row,
+                              size_t* next_draw, StepResult* result) {
+  const auto n_logit_rows = static_cast<int32_t>(logit_rows_.size());
+  const int32_t rows = std::min(kLogitBlockRows, n_logit_rows - first_row);
+  const int32_t vocab = parts_.spec->vocab;
+  const kernels::Tensor logits{logits_->data(), rows, vocab, vocab};
+  decoder_->Logits(ops, first_row, logits);
+  last_block_rows_ = rows;
+
+  const size_t first_draw = *next_draw;
+  int32_t max_top = 0;
+  sample_rows_.clear();
+  for (; *next_draw < draws_.size() && draws_[*next_draw].logit_row < first_row + rows;
+       ++*next_draw) {
+    const Draw& draw = draws_[*next_draw];
+    if (draw.is_score) {
+      const ScoreRow& score = plan.scores[draw.index];
+      sample_rows_.push_back({.logit_row = draw.logit_row - first_row,
+                              .num_top = std::max(0, score.num_top),
+                              .forced_token = score.target});
+    } else {
+      sample_rows_.push_back(sampler_.Row(plan.samples[draw.index], draw.logit_row - first_row));
+    }
+    max_top = std::max(max_top, sample_rows_.back().num_top);
+  }
+  const std::span<const Draw> draws(draws_.data() + first_draw, *next_draw - first_draw);
+  tokens_.resize(draws.size());
+  logprobs_.resize(draws.size());
+  top_tokens_.resize(draws.size() * max_top);
+  top_logprobs_.resize(draws.size() * max_top);
+  ops.Sample({.logits = logits,
+              .rows = sample_rows_,
+              .max_top = max_top,
+              .tokens = tokens_.data(),
+              .logprobs = logprobs_.data(),
+              .top_tokens = top_tokens_.data(),
+              .top_logprobs = top_logprobs_.data()});
+  Report(plan, draws, max_top, result);
+}
+
+void LocalExecutor::Report(const StepPlan& plan, std::span<const Draw> draws, int32_t max_top,
+                           StepResult* result) {
+  for (size_t i = 0; i < draws.size(); ++i) {
+    const Draw& draw = draws[i];
+    SampledToken& out = draw.is_score ? result->scores[draw.index] : result->samples[draw.index];
+    out.id = draw.is_score ? plan.scores[draw.index].id : plan.samples[draw.index].id;
+    out.token = tokens_[i];
+    out.logprob = logprobs_[i];
+    out.top.clear();
+    for (int32_t t = 0; t < sample_rows_[i].num_top; ++t) {
+      out.top.push_back({top_tokens_[i * max_top + t], top_logprobs_[i * max_top + t]});
+    }
+    if (!draw.is_score) sampler_.Accept(out.id, out.token);
+  }
+}
+
+std::span<const float> LocalExecutor::last_logits() const {
+  return {static_cast<const float*>(logits_->data()),
+          static_cast<size_t>(last_block_rows_) * parts_.spec->vocab};
+}
+
+}  // namespace heddle::engine

@@ -1,0 +1,83 @@
+// Executor on one device: turns a StepPlan into the device's batch, runs the decoder, draws tokens.
+//
+// Logits are computed and sampled in blocks of rows, so that their memory is bounded whatever the
+// number of rows asked for (prompt logprobs ask for all).
+// Thread-safety: none. Submit keeps the plan; the work is done in Wait, on the caller's thread and
+// the device's own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/executor.h"
+#include "engine/memory/kv_storage.h"
+#include "engine/model/decoder.h"
+#include "engine/sample/sampler_state.h"
+#include "kernels/device.h"
+
+namespace heddle::engine {
+
+class LocalExecutor final : public Executor {
+ public:
+  struct Parts {
+    std::unique_ptr<kernels::Device> device;
+    std::unique_ptr<ModelSpec> spec;
+    std::unique_ptr<ModelWeights> weights;
+    kernels::DType kv_dtype = kernels::DType::kF16;
+  };
+
+  // Takes all memory that steps within `limits` need. RESOURCE_EXHAUSTED if there is not enough.
+  static absl::StatusOr<std::unique_ptr<LocalExecutor>> Create(Parts parts,
+                                                               const ExecutorLimits& limits);
+
+  const ExecutorLimits& limits() const override { return limits_; }
+  absl::Status Submit(const StepPlan& plan) override;
+  absl::Status Wait(StepResult* result) override;
+
+  // Logits of the last step's last block of rows, [rows, vocab]; for tests and inspection.
+  std::span<const float> last_logits() const;
+
+  // Rows of logits that are held at a time.
+  static constexpr int32_t kLogitBlockRows = 64;
+
+ private:
+  // A sample or a score of the plan, and the logit row it reads.
+  struct Draw {
+    int32_t row = 0;        // of the plan
+    int32_t logit_row = 0;  // of the batch
+    int32_t index = 0;      // into plan.samples or plan.scores
+    bool is_score = false;
+  };
+
+  LocalExecutor(Parts parts, const ExecutorLimits& limits);
+
+  void BuildBatch(const StepPlan& plan);
+  void BuildDraws(const StepPlan& plan);
+  kernels::HostBatch Batch(const StepPlan& plan) const;
+  absl::Status Forward(const StepPlan& plan, StepResult* result);
+  void DrawBlock(kernels::Ops& ops, const StepPlan& plan, int32_t first_row, size_t* next_draw,
+                 StepResult* result);
+  void Report(const StepPlan& plan, std::span<const Draw> draws, int32_t max_top,
+              StepResult* result);
+
+  Parts parts_;
+  ExecutorLimits limits_;
+  std::unique_ptr<KvStorage> cache_;
+  std::unique_ptr<Decoder> decoder_;
+  SamplerState sampler_;
+  std::unique_ptr<kernels::Buffer> logits_;  // [kLogitBlockRows, vocab] F32
+  int32_t last_block_rows_ = 0;
+  const StepPlan* plan_ = nullptr;  // between Submit and Wait
+
+  // The batch of the current step; capacity is kept.
+  std::vector<int64_t> kv_slot_;
+  std::vector<int32_t> q_begin_, span_begin_, span_page_, span_tokens_, context_len_, logit_rows_;
+  std::vector<Draw> draws_;
+  std::vector<kernels::SampleRowParams> sample_rows_;
+  std::vector<int32_t> tokens_, top_tokens_;
+  std::vector<float> logprobs_, top_logprobs_;
+};
+
+}  // namespace heddle::engine

@@ -1,0 +1,30 @@
+// Models without a download: the shapes of well-known ones, and random weights for them. For
+// benchmarks and capacity planning, never for text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/model/model_spec.h"
+#include "engine/model/weights.h"
+#include "kernels/device.h"
+
+namespace heddle::engine {
+
+// The spec of a built-in shape, e.g. "tinyllama-1.1b". NOT_FOUND lists the names.
+absl::StatusOr<ModelSpec> KnownShape(std::string_view name);
+std::vector<std::string_view> KnownShapeNames();
+
+// Weights with the dimensions of `spec`: matrices of type `dtype` from a counter-based generator
+// (same seed, same weights; about unit variance after each layer), norms of ones, biases of zeros.
+// INVALID_ARGUMENT if a row is not whole blocks of `dtype`.
+absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelSpec& spec,
+                                           kernels::DType dtype, uint64_t seed);
+
+// Bytes of these weights as stored.
+int64_t WeightBytes(const ModelSpec& spec, kernels::DType dtype);
+
+}  // namespace heddle::engine

@@ -1,0 +1,148 @@
+// Compares what a description demands with what a checkpoint holds, before any weight is touched.
+#include <algorithm>
+#include <unordered_set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/model/families.h"
+
+namespace heddle::engine {
+namespace {
+
+// One tensor that the model needs. `meaning` says where the shape comes from.
+struct Demand {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::string_view meaning;
+};
+
+class Demands {
+ public:
+  explicit Demands(const ModelDescription& model) : model_(model) {
+    const ModelSpec& spec = model.spec;
+    const NameMap& names = model.names;
+    Add(names.embed, {spec.vocab, spec.hidden}, "vocab, hidden");
+    Add(names.positions, {spec.max_context, spec.hidden}, "max_context, hidden");
+    for (int32_t i = 0; i < spec.n_layers(); ++i) {
+      const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+      LayerNames layer_names = names.Layer(i);
+      AddAttention(layer_names, layer.attention);
+      AddMlp(layer_names, layer.mlp);
+    }
+    AddVector(names.final_norm, spec.hidden, "hidden");
+    AddVector(names.final_norm_bias, spec.hidden, "hidden");
+    Add(names.lm_head, {spec.vocab, spec.hidden}, "vocab, hidden");
+  }
+
+  const std::vector<Demand>& list() const { return list_; }
+
+ private:
+  void Add(const std::string& name, std::vector<int64_t> shape, std::string_view meaning) {
+    if (!name.empty()) list_.push_back({name, std::move(shape), meaning});
+  }
+  void AddVector(const std::string& name, int64_t size, std::string_view meaning) {
+    Add(name, {size}, meaning);
+  }
+  // A linear layer, in the order that the checkpoint stores it. `meaning` is for [out, in].
+  void AddLinear(const std::string& name, int64_t out, int64_t in, std::string_view meaning,
+                 std::string_view transposed_meaning) {
+    if (model_.names.transposed_linears) {
+      Add(name, {in, out}, transposed_meaning);
+    } else {
+      Add(name, {out, in}, meaning);
+    }
+  }
+
+  void AddAttention(const LayerNames& names, const AttentionSpec& attention) {
+    int64_t hidden = model_.spec.hidden;
+    int64_t q = int64_t{attention.n_heads} * attention.head_dim;
+    int64_t kv = int64_t{attention.n_kv_heads} * attention.head_dim;
+    AddVector(names.attn_norm, hidden, "hidden");
+    AddVector(names.attn_norm_bias, hidden, "hidden");
+    AddLinear(names.q, q, hidden, "heads * head_dim, hidden", "hidden, heads * head_dim");
+    AddLinear(names.k, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
+    AddLinear(names.v, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
+    AddLinear(names.qkv, q + 2 * kv, hidden, "(heads + 2 kv_heads) * head_dim, hidden",
+              "hidden, (heads + 2 kv_heads) * head_dim");
+    AddVector(names.q_bias, q, "heads * head_dim");
+    AddVector(names.k_bias, kv, "kv_heads * head_dim");
+    AddVector(names.v_bias, kv, "kv_heads * head_dim");
+    AddVector(names.qkv_bias, q + 2 * kv, "(heads + 2 kv_heads) * head_dim");
+    AddVector(names.q_norm, attention.head_dim, "head_dim");
+    AddVector(names.k_norm, attention.head_dim, "head_dim");
+    AddLinear(names.o, hidden, q, "hidden, heads * head_dim", "heads * head_dim, hidden");
+    AddVector(names.o_bias, hidden, "hidden");
+  }
+
+  void AddMlp(const LayerNames& names, const MlpSpec& mlp) {
+    int64_t hidden = model_.spec.hidden;
+    AddVector(names.mlp_norm, hidden, "hidden");
+    AddVector(names.mlp_norm_bias, hidden, "hidden");
+    AddLinear(names.gate, mlp.inter, hidden, "inter, hidden", "hidden, inter");
+    AddLinear(names.up, mlp.inter, hidden, "inter, hidden", "hidden, inter");
+    AddLinear(names.down, hidden, mlp.inter, "hidden, inter", "inter, hidden");
+    AddVector(names.gate_bias, mlp.inter, "inter");
+    AddVector(names.up_bias, mlp.inter, "inter");
+    AddVector(names.down_bias, hidden, "hidden");
+  }
+
+  const ModelDescription& model_;
+  std::vector<Demand> list_;
+};
+
+absl::Status Check(const Checkpoint& checkpoint, const Demand& demand) {
+  const CheckpointTensor* tensor = checkpoint.Find(demand.name);
+  if (tensor == nullptr) {
+    return absl::NotFoundError(base::StrCat(checkpoint.path().string(), ": tensor ",
+                                            base::Quote(demand.name), " is missing, expected [",
+                                            absl::StrJoin(demand.shape, ", "), "] = [",
+                                            demand.meaning, "]"));
+  }
+  if (tensor->shape != demand.shape) {
+    return absl::InvalidArgumentError(base::StrCat(
+        checkpoint.path().string(), ": tensor ", base::Quote(demand.name), " has shape [",
+        absl::StrJoin(tensor->shape, ", "), "], expected [", absl::StrJoin(demand.shape, ", "),
+        "] = [", demand.meaning, "] by the model's configuration"));
+  }
+  if (!tensor->dtype.has_value()) return UnsupportedType(checkpoint, *tensor);
+  return absl::OkStatus();
+}
+
+// Buffers that old versions of the reference implementations saved, and what tying makes redundant.
+bool IsHarmless(std::string_view name) {
+  for (const char* suffix : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"}) {
+    if (absl::EndsWith(base::AbslView(name), suffix)) return true;
+  }
+  return name == "rope_freqs.weight" || name == "lm_head.weight";
+}
+
+}  // namespace
+
+absl::Status ValidateTensors(const Checkpoint& checkpoint, const ModelDescription& description) {
+  if (checkpoint.tensors().empty()) {
+    return absl::InvalidArgumentError(base::StrCat(
+        checkpoint.path().string(), " holds no tensors: a file with only a vocabulary can be used ",
+        "to tokenize, but not to generate"));
+  }
+  Demands demands(description);
+  for (const Demand& demand : demands.list()) {
+    HEDDLE_RETURN_IF_ERROR(Check(checkpoint, demand));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string_view> UnusedTensors(const Checkpoint& checkpoint,
+                                            const ModelDescription& description) {
+  Demands demands(description);
+  std::unordered_set<std::string_view> used;
+  for (const Demand& demand : demands.list()) used.insert(demand.name);
+  std::vector<std::string_view> unused;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    if (!used.contains(tensor.name) && !IsHarmless(tensor.name)) unused.push_back(tensor.name);
+  }
+  return unused;
+}
+
+}  // namespace heddle::engine

@@ -1,0 +1,164 @@
+#include "engine/model/weights.h"
+
+#include <cstring>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status.h"
+
+namespace heddle::engine {
+namespace {
+
+using kernels::WeightSource;
+
+// Reads the tensors of one checkpoint onto one device.
+class Loader {
+ public:
+  Loader(kernels::Device& device, const Checkpoint& checkpoint, bool transposed_linears)
+      : device_(device), checkpoint_(checkpoint), transposed_(transposed_linears) {}
+
+  // A matrix that lies as [rows, cols] whatever the family (embeddings, head).
+  absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Table(const std::string& name) {
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
+    const WeightSource source = Source(*tensor);
+    return Pack({&source, 1}, {&tensor, 1});
+  }
+
+  // The linear layer whose output features are those of all `names`, in order; empty names are
+  // left out. Biases likewise.
+  absl::StatusOr<LinearWeights> Linear(std::initializer_list<const std::string*> names,
+                                       std::initializer_list<const std::string*> biases) {
+    std::vector<WeightSource> sources;
+    std::vector<const CheckpointTensor*> tensors;
+    std::vector<std::vector<std::byte>> transposed;
+    for (const std::string* name : names) {
+      if (name->empty()) continue;
+      HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(*name));
+      tensors.push_back(tensor);
+      sources.push_back(Source(*tensor));
+      if (transposed_) transposed.push_back(Transpose(&sources.back()));
+    }
+    LinearWeights linear;
+    HEDDLE_ASSIGN_OR_RETURN(linear.matrix, Pack(sources, tensors));
+    HEDDLE_ASSIGN_OR_RETURN(linear.bias, Vector(biases));
+    return linear;
+  }
+
+  // The concatenation of vectors in F32; empty names are left out, and nothing if all are.
+  absl::StatusOr<DeviceVector> Vector(std::initializer_list<const std::string*> names) {
+    std::vector<float> values;
+    for (const std::string* name : names) {
+      if (name->empty()) continue;
+      HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(*name));
+      const int64_t begin = static_cast<int64_t>(values.size());
+      values.resize(begin + tensor->shape.back());
+      kernels::DequantizeRow(*tensor->dtype, tensor->data.data(), tensor->shape.back(),
+                             values.data() + begin);
+    }
+    if (values.empty()) return DeviceVector();
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
+    HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer, device_.Allocate(bytes));
+    std::memcpy(buffer->data(), values.data(), bytes);
+    return DeviceVector(std::move(buffer));
+  }
+
+  absl::StatusOr<NormWeights> Norm(const std::string& weight, const std::string& bias) {
+    NormWeights norm;
+    HEDDLE_ASSIGN_OR_RETURN(norm.weight, Vector({&weight}));
+    HEDDLE_ASSIGN_OR_RETURN(norm.bias, Vector({&bias}));
+    return norm;
+  }
+
+  absl::StatusOr<LayerWeights> Layer(const LayerNames& names) {
+    LayerWeights layer;
+    HEDDLE_ASSIGN_OR_RETURN(layer.attention_norm, Norm(names.attn_norm, names.attn_norm_bias));
+    HEDDLE_ASSIGN_OR_RETURN(layer.qkv,
+                            Linear({&names.qkv, &names.q, &names.k, &names.v},
+                                   {&names.qkv_bias, &names.q_bias, &names.k_bias, &names.v_bias}));
+    HEDDLE_ASSIGN_OR_RETURN(layer.q_norm, Vector({&names.q_norm}));
+    HEDDLE_ASSIGN_OR_RETURN(layer.k_norm, Vector({&names.k_norm}));
+    HEDDLE_ASSIGN_OR_RETURN(layer.out, Linear({&names.o}, {&names.o_bias}));
+    HEDDLE_ASSIGN_OR_RETURN(layer.mlp_norm, Norm(names.mlp_norm, names.mlp_norm_bias));
+    HEDDLE_ASSIGN_OR_RETURN(layer.up,
+                            Linear({&names.gate, &names.up}, {&names.gate_bias, &names.up_bias}));
+    HEDDLE_ASSIGN_OR_RETURN(layer.down, Linear({&names.down}, {&names.down_bias}));
+    return layer;
+  }
+
+ private:
+  absl::StatusOr<const CheckpointTensor*> Find(const std::string& name) const {
+    const CheckpointTensor* tensor = checkpoint_.Find(name);
+    if (tensor == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(checkpoint_.path().string(), ": tensor ", name, " is missing"));
+    }
+    if (!tensor->dtype) return UnsupportedType(checkpoint_, *tensor);
+    return tensor;
+  }
+
+  static WeightSource Source(const CheckpointTensor& tensor) {
+    HEDDLE_CHECK(tensor.shape.size() == 2, "a matrix was not validated");
+    return {.data = tensor.data.data(),
+            .dtype = *tensor.dtype,
+            .rows = tensor.shape[0],
+            .cols = tensor.shape[1],
+            .name = std::string(tensor.name)};
+  }
+
+  // Turns a source of [in, out] into one of [out, in]; the bytes it then points to are returned.
+  static std::vector<std::byte> Transpose(WeightSource* source) {
+    const kernels::DTypeInfo& info = kernels::Info(source->dtype);
+    HEDDLE_CHECK(info.block_elements == 1, "block formats are never stored transposed");
+    const int64_t size = info.block_bytes;
+    const auto* from = static_cast<const std::byte*>(source->data);
+    std::vector<std::byte> bytes(source->rows * source->cols * size);
+    for (int64_t r = 0; r < source->rows; ++r) {
+      for (int64_t c = 0; c < source->cols; ++c) {
+        std::memcpy(&bytes[(c * source->rows + r) * size], from + (r * source->cols + c) * size,
+                    size);
+      }
+    }
+    std::swap(source->rows, source->cols);
+    source->data = bytes.data();
+    return bytes;
+  }
+
+  absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Pack(
+      std::span<const WeightSource> sources, std::span<const CheckpointTensor* const> tensors) {
+    for (const CheckpointTensor* tensor : tensors) checkpoint_.WillNeed(*tensor);
+    HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::PackedWeight> packed, device_.Pack(sources));
+    for (const CheckpointTensor* tensor : tensors) checkpoint_.DontNeed(*tensor);
+    return packed;
+  }
+
+  kernels::Device& device_;
+  const Checkpoint& checkpoint_;
+  const bool transposed_;
+};
+
+}  // namespace
+
+absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
+                                         const ModelDescription& model) {
+  const NameMap& names = model.names;
+  Loader loader(device, checkpoint, names.transposed_linears);
+  ModelWeights weights;
+  HEDDLE_ASSIGN_OR_RETURN(weights.embedding, loader.Table(names.embed));
+  if (!names.positions.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(weights.positions, loader.Table(names.positions));
+  }
+  for (int32_t layer = 0; layer < model.spec.n_layers(); ++layer) {
+    HEDDLE_ASSIGN_OR_RETURN(LayerWeights loaded, loader.Layer(names.Layer(layer)));
+    weights.layers.push_back(std::move(loaded));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(weights.final_norm, loader.Norm(names.final_norm, names.final_norm_bias));
+  if (!names.lm_head.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(weights.separate_head, loader.Table(names.lm_head));
+  }
+  return weights;
+}
+
+}  // namespace heddle::engine

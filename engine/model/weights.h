@@ -1,0 +1,68 @@
+// A model's weights on a device: packed matrices, and vectors (norms, biases) in F32.
+//
+// Loaded once from a checkpoint that stays mapped only while loading; immutable afterwards.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/files/checkpoint.h"
+#include "engine/model/families.h"
+#include "kernels/device.h"
+
+namespace heddle::engine {
+
+// [n] F32 on the device; data() is nullptr where the model has no such vector.
+class DeviceVector {
+ public:
+  DeviceVector() = default;
+  explicit DeviceVector(std::unique_ptr<kernels::Buffer> buffer) : buffer_(std::move(buffer)) {}
+  const float* data() const {
+    return buffer_ == nullptr ? nullptr : static_cast<const float*>(buffer_->data());
+  }
+
+ private:
+  std::unique_ptr<kernels::Buffer> buffer_;
+};
+
+struct NormWeights {
+  DeviceVector weight;  // [dim]
+  DeviceVector bias;    // [dim], LayerNorm only
+};
+
+struct LinearWeights {
+  std::unique_ptr<kernels::PackedWeight> matrix;
+  DeviceVector bias;  // [matrix->rows]
+};
+
+struct LayerWeights {
+  NormWeights attention_norm;
+  LinearWeights qkv;    // rows: q [n_heads * head_dim], k and v [n_kv_heads * head_dim] each
+  DeviceVector q_norm;  // [head_dim]
+  DeviceVector k_norm;  // [head_dim]
+  LinearWeights out;    // [hidden, n_heads * head_dim]
+  NormWeights mlp_norm;
+  LinearWeights up;    // gated: rows gate [inter] over up [inter]
+  LinearWeights down;  // [hidden, inter]
+};
+
+struct ModelWeights {
+  std::unique_ptr<kernels::PackedWeight> embedding;  // [vocab, hidden]
+  std::unique_ptr<kernels::PackedWeight> positions;  // [max_context, hidden], learned positions
+  std::vector<LayerWeights> layers;
+  NormWeights final_norm;
+  std::unique_ptr<kernels::PackedWeight> separate_head;  // [vocab, hidden] unless tied
+
+  const kernels::PackedWeight& head() const {
+    return separate_head == nullptr ? *embedding : *separate_head;
+  }
+};
+
+// Packs every tensor that `model.spec` asks for. REQUIRES: ValidateTensors(checkpoint, model) is
+// OK. RESOURCE_EXHAUSTED if the device lacks the memory.
+absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
+                                         const ModelDescription& model);
+
+}  // namespace heddle::engine

@@ -1,0 +1,83 @@
+#include "engine/sample/sampler_state.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace heddle::engine {
+
+void SamplerState::Begin(const SequenceBegin& begin) {
+  Sequence sequence;
+  sequence.params = begin.sampling;
+  const SamplingParams& params = sequence.params;
+  sequence.counts_tokens = params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
+                           params.frequency_penalty != 0.0f;
+  sequence.has_edits = sequence.counts_tokens || !params.logit_bias.empty() ||
+                       (params.min_tokens > 0 && !params.min_tokens_banned.empty());
+  if (params.repetition_penalty != 1.0f) {
+    for (TokenId token : begin.prompt) sequence.counts.try_emplace(token, 0);
+  }
+  const bool fresh = sequences_.insert_or_assign(begin.id, std::move(sequence)).second;
+  HEDDLE_CHECK(fresh, "a live sequence began twice");
+}
+
+void SamplerState::End(SequenceId id) { sequences_.erase(id); }
+
+kernels::SampleRowParams SamplerState::Row(const SampleRow& sample, int32_t logit_row) {
+  auto it = sequences_.find(sample.id);
+  HEDDLE_CHECK(it != sequences_.end(), "a plan samples a sequence that never began");
+  const SamplingParams& params = it->second.params;
+  return {.logit_row = logit_row,
+          .temperature = params.temperature,
+          .top_k = params.top_k,
+          .top_p = params.top_p,
+          .min_p = params.min_p,
+          .seed = params.seed,
+          .counter = static_cast<uint64_t>(sample.position),
+          .num_top = params.num_logprobs,
+          .edits = BuildEdits(it->second)};
+}
+
+void SamplerState::Accept(SequenceId id, TokenId token) {
+  auto it = sequences_.find(id);
+  if (it == sequences_.end()) return;
+  ++it->second.num_generated;
+  if (it->second.counts_tokens) ++it->second.counts[token];
+}
+
+std::span<const kernels::LogitEdit> SamplerState::BuildEdits(const Sequence& sequence) {
+  if (!sequence.has_edits) return {};
+  if (edits_used_ == edits_.size()) edits_.emplace_back();
+  std::vector<kernels::LogitEdit>& edits = edits_[edits_used_++];
+  edits.clear();
+  const SamplingParams& params = sequence.params;
+  for (const auto& [token, count] : sequence.counts) {
+    const float presence = count > 0 ? params.presence_penalty : 0.0f;
+    edits.push_back({token, params.repetition_penalty,
+                     -presence - params.frequency_penalty * static_cast<float>(count)});
+  }
+  for (const auto& [token, bias] : params.logit_bias) edits.push_back({token, 1.0f, bias});
+  if (sequence.num_generated < params.min_tokens) {
+    for (TokenId token : params.min_tokens_banned) {
+      edits.push_back({token, 1.0f, -std::numeric_limits<float>::infinity()});
+    }
+  }
+  // The kernel takes one edit per token, in any order: merge those that name the same.
+  std::sort(edits.begin(), edits.end(), [](const auto& a, const auto& b) {
+    return a.token != b.token ? a.token < b.token : a.scale_div > b.scale_div;
+  });
+  size_t kept = 0;
+  for (size_t i = 0; i < edits.size(); ++i) {
+    if (kept > 0 && edits[kept - 1].token == edits[i].token) {
+      edits[kept - 1].scale_div *= edits[i].scale_div;
+      edits[kept - 1].add += edits[i].add;
+    } else {
+      edits[kept++] = edits[i];
+    }
+  }
+  edits.resize(kept);
+  return edits;
+}
+
+}  // namespace heddle::engine

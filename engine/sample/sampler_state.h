@@ -1,0 +1,58 @@
+// What sampling must remember of each live sequence between steps: its parameters, and the tokens
+// that penalties count. Turns the sample rows of a plan into the kernel's row parameters.
+//
+// Penalties: repetition over prompt and generated tokens (Keskar et al. 2019, as transformers);
+// presence and frequency over generated tokens only (as OpenAI documents them).
+// Thread-safety: none; owned by the executor.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "engine/step.h"
+#include "kernels/sample.h"
+
+namespace heddle::engine {
+
+class SamplerState {
+ public:
+  // Starts to remember a sequence. Ids are unique among live sequences.
+  void Begin(const SequenceBegin& begin);
+
+  // Forgets a sequence; unknown ids are ignored.
+  void End(SequenceId id);
+
+  // Fills in what the kernel needs to draw one token for `sample`, whose logits are in
+  // `logit_row`. The edits it points to stay valid until the next ResetEdits.
+  // REQUIRES: the sequence is live.
+  kernels::SampleRowParams Row(const SampleRow& sample, int32_t logit_row);
+
+  // Call before the rows of a step are built.
+  void ResetEdits() { edits_used_ = 0; }
+
+  // Counts a drawn token.
+  void Accept(SequenceId id, TokenId token);
+
+  size_t num_live() const { return sequences_.size(); }
+
+ private:
+  struct Sequence {
+    SamplingParams params;
+    int32_t num_generated = 0;
+    bool has_edits = false;      // any bias, penalty or ban is in force
+    bool counts_tokens = false;  // any penalty is in force
+    // Times each token was generated; 0 for tokens that only the prompt has.
+    absl::flat_hash_map<TokenId, int32_t> counts;
+  };
+
+  std::span<const kernels::LogitEdit> BuildEdits(const Sequence& sequence);
+
+  absl::flat_hash_map<SequenceId, Sequence> sequences_;
+  std::deque<std::vector<kernels::LogitEdit>> edits_;  // reused from step to step
+  size_t edits_used_ = 0;
+};
+
+}  // namespace heddle::engine

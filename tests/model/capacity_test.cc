@@ -1,0 +1,106 @@
+#include "engine/model/capacity.h"
+
+#include <filesystem>
+#include <fstream>
+
+#include "catch2/catch.hpp"
+
+namespace heddle::engine {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+// TinyLlama-1.1B's shape: 22 layers, 4 KV heads of 64.
+ModelSpec TinyLlama() {
+  ModelSpec spec;
+  spec.hidden = 2048;
+  spec.vocab = 32000;
+  spec.max_context = 2048;
+  LayerSpec layer;
+  layer.attention.n_heads = 32;
+  layer.attention.n_kv_heads = 4;
+  layer.attention.head_dim = 64;
+  layer.mlp.inter = 5632;
+  spec.layers.assign(22, layer);
+  return spec;
+}
+
+TEST_CASE("KV bytes per token are two vectors per layer and KV head", "[unit]") {
+  auto capacity = PlanCapacity(TinyLlama(), 2 * kGiB, {16 * kGiB, 16 * kGiB}, {});
+  REQUIRE(capacity.ok());
+  CHECK(capacity->kv_bytes_per_token == 2 * 22 * 4 * 64 * 2);  // F16
+}
+
+TEST_CASE("An explicit pool is taken as it is, in whole pages", "[unit]") {
+  CapacityOptions options;
+  options.kv_bytes = 100'000'000;
+  auto capacity = PlanCapacity(TinyLlama(), kGiB, {16 * kGiB, 16 * kGiB}, options);
+  REQUIRE(capacity.ok());
+  CHECK(capacity->limits.num_pages == 100'000'000 / (22528 * 16));
+  CHECK(capacity->kv_bytes <= 100'000'000);
+  CHECK(capacity->limits.max_context == 2048);
+  CHECK_FALSE(capacity->context_reduced);
+}
+
+TEST_CASE("The automatic pool stops at what the largest batch can use", "[unit]") {
+  CapacityOptions options;
+  options.max_batch_seqs = 4;
+  auto capacity = PlanCapacity(TinyLlama(), kGiB, {256 * kGiB, 256 * kGiB}, options);
+  REQUIRE(capacity.ok());
+  CHECK(capacity->pool_tokens() == 4 * 2048);
+}
+
+TEST_CASE("A pool smaller than the model's context shortens the context and says so", "[unit]") {
+  CapacityOptions options;
+  options.kv_bytes = int64_t{22528} * 16 * 10;  // ten pages
+  auto capacity = PlanCapacity(TinyLlama(), kGiB, {16 * kGiB, 16 * kGiB}, options);
+  REQUIRE(capacity.ok());
+  CHECK(capacity->limits.max_context == 160);
+  CHECK(capacity->context_reduced);
+  CHECK(DescribeCapacity(*capacity).find("160 tokens") != std::string::npos);
+}
+
+TEST_CASE("A context asked for that the pool cannot hold is refused with what it takes", "[unit]") {
+  CapacityOptions options;
+  options.kv_bytes = int64_t{22528} * 16 * 10;
+  options.max_context = 1024;
+  auto capacity = PlanCapacity(TinyLlama(), kGiB, {16 * kGiB, 16 * kGiB}, options);
+  REQUIRE(absl::IsResourceExhausted(capacity.status()));
+  CHECK(std::string(capacity.status().message()).find("--max-context (now 1024)") !=
+        std::string::npos);
+}
+
+TEST_CASE("Weights beyond the memory are refused before anything is loaded", "[unit]") {
+  auto capacity = PlanCapacity(TinyLlama(), 4 * kGiB, {2 * kGiB, 2 * kGiB}, {});
+  REQUIRE(absl::IsResourceExhausted(capacity.status()));
+  CHECK(std::string(capacity.status().message()).find("weights need 4.0 GiB") != std::string::npos);
+}
+
+TEST_CASE("Options out of range are named", "[unit]") {
+  const HostMemory memory{16 * kGiB, 16 * kGiB};
+  CapacityOptions options;
+  options.page_tokens = 24;
+  CHECK(absl::IsInvalidArgument(PlanCapacity(TinyLlama(), kGiB, memory, options).status()));
+  options.page_tokens = 16;
+  options.max_context = 4096;
+  CHECK(absl::IsInvalidArgument(PlanCapacity(TinyLlama(), kGiB, memory, options).status()));
+}
+
+TEST_CASE("The control group's limit counts where it is below the machine's memory", "[unit]") {
+  const auto root = std::filesystem::temp_directory_path() / "heddle_capacity_test_root";
+  std::filesystem::create_directories(root / "proc");
+  std::filesystem::create_directories(root / "sys/fs/cgroup");
+  std::ofstream(root / "proc/meminfo") << "MemTotal:       8388608 kB\nMemFree: 1 kB\n"
+                                       << "MemAvailable:   4194304 kB\n";
+  CHECK(ReadHostMemory(root).available_bytes == 4 * kGiB);
+  std::ofstream(root / "sys/fs/cgroup/memory.max") << "max\n";
+  CHECK(ReadHostMemory(root).total_bytes == 8 * kGiB);
+  std::ofstream(root / "sys/fs/cgroup/memory.max") << 2 * kGiB;
+  std::ofstream(root / "sys/fs/cgroup/memory.current") << kGiB;
+  CHECK(ReadHostMemory(root).total_bytes == 2 * kGiB);
+  CHECK(ReadHostMemory(root).available_bytes == kGiB);
+  std::filesystem::remove_all(root);
+}
+
+}  // namespace
+}  // namespace heddle::engine

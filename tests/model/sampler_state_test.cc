@@ -1,0 +1,90 @@
+#include "engine/sample/sampler_state.h"
+
+#include <cmath>
+#include <map>
+
+#include "catch2/catch.hpp"
+
+namespace heddle::engine {
+namespace {
+
+constexpr SequenceId kId{7};
+
+std::map<TokenId, kernels::LogitEdit> Edits(SamplerState& state) {
+  state.ResetEdits();
+  std::map<TokenId, kernels::LogitEdit> by_token;
+  for (const auto& edit : state.Row({kId, 0, 5}, 0).edits) {
+    CHECK(by_token.emplace(edit.token, edit).second);  // one edit per token
+  }
+  return by_token;
+}
+
+TEST_CASE("A row carries the sequence's parameters, its position as counter", "[unit]") {
+  SamplerState state;
+  SamplingParams params;
+  params.temperature = 0.7f;
+  params.top_k = 40;
+  params.seed = 99;
+  params.num_logprobs = 3;
+  state.Begin({kId, params, {}});
+  const auto row = state.Row({kId, /*row=*/4, /*position=*/12}, /*logit_row=*/2);
+  CHECK(row.logit_row == 2);
+  CHECK(row.temperature == 0.7f);
+  CHECK(row.top_k == 40);
+  CHECK(row.seed == 99);
+  CHECK(row.counter == 12);
+  CHECK(row.num_top == 3);
+  CHECK(row.edits.empty());
+}
+
+TEST_CASE("Frequency and presence count generated tokens, repetition the prompt as well",
+          "[unit]") {
+  SamplerState state;
+  SamplingParams params;
+  params.repetition_penalty = 2.0f;
+  params.presence_penalty = 0.5f;
+  params.frequency_penalty = 0.25f;
+  state.Begin({kId, params, {10, 11}});
+  state.Accept(kId, 11);
+  state.Accept(kId, 12);
+  state.Accept(kId, 12);
+  const auto edits = Edits(state);
+  REQUIRE(edits.size() == 3);
+  CHECK(edits.at(10).scale_div == 2.0f);
+  CHECK(edits.at(10).add == 0.0f);  // in the prompt only
+  CHECK(edits.at(11).add == -0.75f);
+  CHECK(edits.at(12).add == -1.0f);  // 0.5 + 2 * 0.25
+}
+
+TEST_CASE("Bias, penalty and ban on one token become one edit", "[unit]") {
+  SamplerState state;
+  SamplingParams params;
+  params.frequency_penalty = 1.0f;
+  params.logit_bias = {{5, 3.0f}, {6, -100.0f}};
+  params.min_tokens = 2;
+  params.min_tokens_banned = {2, 5};
+  state.Begin({kId, params, {}});
+  state.Accept(kId, 5);
+  auto edits = Edits(state);
+  REQUIRE(edits.size() == 3);
+  CHECK(std::isinf(edits.at(5).add));
+  CHECK(std::isinf(edits.at(2).add));
+  CHECK(edits.at(6).add == -100.0f);
+  state.Accept(kId, 9);  // two tokens are out: the ban ends
+  edits = Edits(state);
+  CHECK(edits.at(5).add == 2.0f);  // 3 - 1
+  CHECK(edits.count(2) == 0);
+}
+
+TEST_CASE("An ended sequence is forgotten", "[unit]") {
+  SamplerState state;
+  state.Begin({kId, {}, {}});
+  CHECK(state.num_live() == 1);
+  state.End(kId);
+  state.End(kId);  // harmless
+  state.Accept(kId, 3);
+  CHECK(state.num_live() == 0);
+}
+
+}  // namespace
+}  // namespace heddle::engine

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Installs what the tests need, builds, runs every test; ends with ctest's summary.
+#
+#   ./tests/run.sh              everything: sanitizer builds first, then the release build
+#   ./tests/run.sh --quick      the release build only
+#   ./tests/run.sh --skip-setup nothing is installed
+#
+# Data under ../shared/data is used where it is there; tests that need it and lack it are skipped by
+# name. Tests that need Python clients use a virtual environment in build/venv.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+quick=0
+setup=1
+for arg in "$@"; do
+  case $arg in
+    --quick) quick=1 ;;
+    --skip-setup) setup=0 ;;
+    -h|--help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "tests/run.sh: unknown option $arg (see --help)" >&2; exit 2 ;;
+  esac
+done
+jobs=$(nproc)
+
+if [ $setup -eq 1 ]; then
+  ./deploy/install_packages.sh deploy/packages.txt tests/packages.txt
+  if [ ! -x build/venv/bin/python ] || ! cmp -s tests/requirements.txt build/venv/requirements.txt; then
+    python3 -m venv build/venv
+    build/venv/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+    cp tests/requirements.txt build/venv/requirements.txt
+  fi
+fi
+
+# build PRESET: configures with warnings as errors and compiles everything, quietly if it works.
+build() {
+  echo "== building: $1"
+  cmake --preset "$1" -DHEDDLE_TESTS=ON -DHEDDLE_WERROR=ON >/dev/null
+  cmake --build --preset "$1" -j "$jobs" -- --quiet
+}
+
+if [ $quick -eq 0 ]; then
+  build asan
+  echo "== tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+  ctest --test-dir build-asan -j "$jobs" --output-on-failure -LE 'bench|nosan'
+  build tsan
+  echo "== tests of threads under ThreadSanitizer"
+  ctest --test-dir build-tsan -j "$jobs" --output-on-failure -L 'threads'
+fi
+build release
+ctest --test-dir build -j "$jobs" --output-on-failure

@@ -1,0 +1,33 @@
+// Drives an executor by hand, one sequence and no scheduler: for tests of the forward itself.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/model/local_executor.h"
+#include "engine/step.h"
+
+namespace heddle::test {
+
+struct GreedyRun {
+  std::vector<engine::TokenId> ids;  // generated
+  std::vector<float> first_logits;   // [vocab] after the prompt
+};
+
+struct GreedyOptions {
+  int32_t max_tokens = 1;
+  int32_t prefill_chunk = 1 << 30;    // rows per step while the prompt is read
+  uint64_t page_seed = 1;             // pages are taken in an order shuffled by this
+  std::vector<engine::TokenId> stop;  // ends the run; is part of ids
+};
+
+// Greedy continuation of `prompt`. Aborts the test program on an executor error.
+GreedyRun RunGreedy(engine::LocalExecutor& executor, std::span<const engine::TokenId> prompt,
+                    const GreedyOptions& options);
+
+// Logits of every position of `prompt`, [prompt.size(), vocab], from one forward per chunk.
+std::vector<float> AllLogits(engine::LocalExecutor& executor,
+                             std::span<const engine::TokenId> prompt, int32_t prefill_chunk);
+
+}  // namespace heddle::test
