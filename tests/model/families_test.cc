@@ -1,0 +1,398 @@
+#include "engine/model/families.h"
+
+#include <cmath>
+
+#include "catch2/catch.hpp"
+#include "nlohmann/json.hpp"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/goldens.h"
+#include "tests/support/paths.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
+
+namespace heddle::engine {
+namespace {
+
+using absl::StatusCode;
+using nlohmann::json;
+using test::CheckError;
+using test::GgufWriter;
+using test::TempDir;
+
+json LlamaConfig() {
+  return json::parse(R"({
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1000,
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "eos_token_id": 2})");
+}
+
+json With(json config, const std::string& key, const json& value) {
+  config[key] = value;
+  return config;
+}
+
+absl::StatusOr<ModelDescription> DescribeJson(const json& config,
+                                              const json& generation = json::object()) {
+  return DescribeConfig(config, generation, "m/config.json");
+}
+
+absl::Status ConfigError(const std::string& key, const json& value) {
+  return DescribeJson(With(LlamaConfig(), key, value)).status();
+}
+
+std::vector<int32_t> Windows(const json& config) {
+  auto description = DescribeJson(config);
+  INFO(description.status().ToString());
+  REQUIRE(description.ok());
+  std::vector<int32_t> windows;
+  for (const LayerSpec& layer : description->spec.layers) windows.push_back(layer.attention.window);
+  return windows;
+}
+
+TEST_CASE("Every golden model is described, and all of its tensors are used", "[model][unit]") {
+  for (const std::string& name : test::GoldenNames()) {
+    test::Golden golden = test::LoadGolden(name);
+    if (golden.gguf.has_value()) continue;
+    INFO(name);
+    TempDir dir;
+    auto checkpoint = OpenCheckpoint(test::WriteSyntheticModel(golden, dir.path()));
+    REQUIRE(checkpoint.ok());
+    auto description = Describe(*checkpoint);
+    INFO(description.status().ToString());
+    REQUIRE(description.ok());
+    CHECK(ValidateTensors(*checkpoint, *description).ok());
+    CHECK(UnusedTensors(*checkpoint, *description).empty());
+    CHECK(checkpoint->tensors().size() == golden.tensors.size());
+  }
+}
+
+TEST_CASE("A Llama config becomes a spec, with transformers' values for absent keys",
+          "[model][unit]") {
+  auto description = DescribeJson(LlamaConfig());
+  REQUIRE(description.ok());
+  const ModelSpec& spec = description->spec;
+  CHECK(spec.family == "llama");
+  CHECK(spec.hidden == 64);
+  CHECK(spec.vocab == 1000);
+  CHECK(spec.n_layers() == 4);
+  CHECK(spec.max_context == 512);
+  CHECK(spec.norm == NormKind::kRms);
+  CHECK(spec.norm_eps == 1e-6f);
+  CHECK_FALSE(spec.tied_embeddings);
+  const AttentionSpec& attention = spec.layers[3].attention;
+  CHECK(attention.n_heads == 8);
+  CHECK(attention.n_kv_heads == 2);
+  CHECK(attention.head_dim == 8);
+  CHECK(attention.scale == Approx(1.0 / std::sqrt(8.0)));
+  CHECK_FALSE(attention.qkv_bias);
+  CHECK(attention.window == 0);
+  CHECK(attention.rope.theta == 10000.0f);
+  CHECK(attention.rope.rotary_dim == 8);
+  CHECK(attention.rope.layout == RopeLayout::kHalf);
+  CHECK(spec.layers[0].mlp.inter == 96);
+  CHECK(spec.layers[0].mlp.activation == Activation::kSilu);
+  LayerNames names = description->names.Layer(3);
+  CHECK(description->names.embed == "model.embed_tokens.weight");
+  CHECK(description->names.lm_head == "lm_head.weight");
+  CHECK(names.q == "model.layers.3.self_attn.q_proj.weight");
+  CHECK(names.q_bias.empty());
+  CHECK(names.q_norm.empty());
+}
+
+TEST_CASE("Null counts as absent", "[model][unit]") {
+  json config = LlamaConfig();
+  for (const char* key : {"head_dim", "rope_scaling", "rope_theta", "rms_norm_eps",
+                          "attention_bias", "num_key_value_heads", "bos_token_id"}) {
+    config[key] = nullptr;
+  }
+  auto description = DescribeJson(config);
+  REQUIRE(description.ok());
+  CHECK(description->spec.layers[0].attention.n_kv_heads == 8);
+  CHECK_FALSE(description->bos_id.has_value());
+}
+
+TEST_CASE("Families differ in what their rows say", "[model][unit]") {
+  auto qwen2 = DescribeJson(*test::LoadGolden("qwen2").config);
+  REQUIRE(qwen2.ok());
+  CHECK(qwen2->spec.layers[0].attention.qkv_bias);
+  CHECK_FALSE(qwen2->spec.layers[0].attention.out_bias);
+  CHECK(qwen2->spec.tied_embeddings);
+  CHECK(qwen2->names.lm_head.empty());
+  CHECK(qwen2->names.Layer(1).k_bias == "model.layers.1.self_attn.k_proj.bias");
+  CHECK(qwen2->names.Layer(1).o_bias.empty());
+
+  json config = *test::LoadGolden("qwen3").config;
+  auto qwen3 = DescribeJson(config);
+  REQUIRE(qwen3.ok());
+  CHECK(qwen3->spec.layers[0].attention.qk_norm);
+  CHECK(qwen3->spec.layers[0].attention.head_dim == 32);
+  CHECK(qwen3->names.Layer(0).q_norm == "model.layers.0.self_attn.q_norm.weight");
+  config.erase("head_dim");
+  CHECK(DescribeJson(config)->spec.layers[0].attention.head_dim == 128);  // Qwen3Config
+
+  auto gpt2 = DescribeJson(*test::LoadGolden("gpt2").config);
+  REQUIRE(gpt2.ok());
+  CHECK(gpt2->spec.norm == NormKind::kLayer);
+  CHECK(gpt2->spec.learned_positions);
+  CHECK(gpt2->spec.tied_embeddings);
+  CHECK(gpt2->spec.layers[0].attention.rope.rotary_dim == 0);
+  CHECK_FALSE(gpt2->spec.layers[0].mlp.gated);
+  CHECK(gpt2->spec.layers[0].mlp.inter == 256);
+  CHECK(gpt2->spec.layers[0].mlp.activation == Activation::kGeluTanh);
+  CHECK(gpt2->names.transposed_linears);
+  CHECK(gpt2->names.Layer(2).qkv == "transformer.h.2.attn.c_attn.weight");
+  CHECK(gpt2->names.Layer(2).q.empty());
+
+  auto bare = DescribeJson(*test::LoadGolden("gpt2_bare").config);
+  REQUIRE(bare.ok());
+  CHECK(bare->spec.layers[1].attention.scale == Approx(0.5 / std::sqrt(16.0)));
+  CHECK(bare->spec.layers[0].mlp.activation == Activation::kGelu);
+  CHECK(bare->spec.layers[0].mlp.inter == 96);
+}
+
+TEST_CASE("Sliding windows follow each family's own keys", "[model][unit]") {
+  json mistral = *test::LoadGolden("mistral").config;
+  CHECK(Windows(mistral) == std::vector<int32_t>{0, 0, 0});
+  CHECK(Windows(With(mistral, "sliding_window", 16)) == std::vector<int32_t>{16, 16, 16});
+  mistral.erase("sliding_window");
+  CHECK(Windows(mistral) == std::vector<int32_t>{4096, 4096, 4096});  // MistralConfig
+
+  json qwen = *test::LoadGolden("qwen2").config;
+  CHECK(Windows(qwen) == std::vector<int32_t>{0, 0, 0});
+  qwen["use_sliding_window"] = true;
+  qwen["sliding_window"] = 8;
+  qwen["max_window_layers"] = 1;
+  CHECK(Windows(qwen) == std::vector<int32_t>{0, 8, 8});
+  qwen["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention"};
+  CHECK(Windows(qwen) == std::vector<int32_t>{8, 0, 8});
+  CheckError(DescribeJson(With(qwen, "layer_types", {"full_attention"})).status(),
+             StatusCode::kInvalidArgument, {"\"layer_types\"", "a list of 3 strings"});
+  CheckError(DescribeJson(With(qwen, "layer_types", {"mamba", "mamba", "mamba"})).status(),
+             StatusCode::kUnimplemented, {"\"mamba\"", "full_attention"});
+  // Llama's own class ignores the key.
+  CHECK(Windows(With(LlamaConfig(), "sliding_window", 16)) == std::vector<int32_t>(4, 0));
+}
+
+TEST_CASE("YaRN stretches the context that the model is served with", "[model][unit]") {
+  json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}};
+  auto description = DescribeJson(With(LlamaConfig(), "rope_scaling", yarn));
+  REQUIRE(description.ok());
+  CHECK(description->spec.max_context == 2048);
+}
+
+TEST_CASE("RoPE parameters in the wrong form name the inner key", "[model][unit]") {
+  auto error = [](const json& parameters) { return ConfigError("rope_scaling", parameters); };
+  CheckError(error({{"rope_type", "llama3"}, {"factor", "eight"}}), StatusCode::kInvalidArgument,
+             {"m/config.json", "\"rope_scaling.factor\" is \"eight\"", "a number"});
+  CheckError(error({{"rope_type", "linear"}}), StatusCode::kInvalidArgument,
+             {"\"rope_scaling.factor\" is missing"});
+  CheckError(error({{"type", "linear"}, {"factor", -2}}), StatusCode::kInvalidArgument,
+             {"\"rope_scaling.factor\" is -2"});
+  CheckError(error({{"type", "longrope"}}), StatusCode::kUnimplemented,
+             {"\"rope_scaling.type\" is \"longrope\"", "linear, dynamic, llama3 and yarn"});
+  CheckError(error({{"rope_type", "llama3"},
+                    {"factor", 8},
+                    {"low_freq_factor", 4},
+                    {"high_freq_factor", 1}}),
+             StatusCode::kInvalidArgument, {"\"rope_scaling.high_freq_factor\" is 1"});
+  CheckError(error("yarn"), StatusCode::kInvalidArgument, {"\"rope_scaling\"", "an object"});
+  CheckError(ConfigError("rope_theta", 0), StatusCode::kInvalidArgument, {"\"rope_theta\" is 0"});
+  CheckError(ConfigError("head_dim", 7), StatusCode::kInvalidArgument, {"\"head_dim\"", "even"});
+}
+
+TEST_CASE("Sizes that are wrong or contradict each other name key, value and what is valid",
+          "[model][unit]") {
+  constexpr StatusCode kInvalid = StatusCode::kInvalidArgument;
+  CheckError(ConfigError("hidden_size", "64"), kInvalid,
+             {"m/config.json: \"hidden_size\" is \"64\", expected an integer"});
+  CheckError(ConfigError("hidden_size", nullptr), kInvalid, {"\"hidden_size\" is missing"});
+  CheckError(ConfigError("hidden_size", 64.5), kInvalid, {"is 64.5, expected an integer"});
+  CheckError(ConfigError("hidden_size", -64), kInvalid, {"is -64", "from 1 to"});
+  CheckError(ConfigError("hidden_size", uint64_t{1} << 63), kInvalid, {"9223372036854775808"});
+  CheckError(ConfigError("num_hidden_layers", 1000000), kInvalid, {"1000000", "1 to 4096"});
+  CheckError(ConfigError("num_key_value_heads", 3), kInvalid,
+             {"\"num_key_value_heads\" is 3", "divisor of \"num_attention_heads\" (8)"});
+  CheckError(ConfigError("num_attention_heads", 6), kInvalid,
+             {"\"num_attention_heads\" is 6", "divisor of \"hidden_size\" (64)"});
+  CheckError(ConfigError("rms_norm_eps", 0), kInvalid, {"\"rms_norm_eps\" is 0"});
+  CheckError(ConfigError("tie_word_embeddings", 1), kInvalid, {"is 1, expected true or false"});
+  CheckError(ConfigError("vocab_size", json::array()), kInvalid, {"\"vocab_size\" is []"});
+  CheckError(ConfigError("hidden_act", "quick_gelu"), StatusCode::kUnimplemented,
+             {"\"hidden_act\" is \"quick_gelu\"", "supported are silu"});
+  CheckError(ConfigError("quantization_config", {{"quant_method", "gptq"}}),
+             StatusCode::kUnimplemented, {"\"quantization_config.quant_method\" is \"gptq\""});
+  CHECK_FALSE(ConfigError("quantization_config", 4).ok());
+  CHECK_FALSE(DescribeJson(json::array()).ok());
+}
+
+TEST_CASE("An unknown family lists the supported ones and the nearest", "[model][unit]") {
+  CheckError(ConfigError("architectures", {"Qwen3MoeForCausalLM"}), StatusCode::kUnimplemented,
+             {"\"architectures\" is \"Qwen3MoeForCausalLM\"", "LlamaForCausalLM",
+              "the nearest is Qwen3ForCausalLM"});
+  CheckError(ConfigError("architectures", 5), StatusCode::kInvalidArgument, {"a list of strings"});
+  json config = LlamaConfig();
+  config.erase("architectures");
+  CHECK(DescribeJson(config)->spec.family == "llama");
+  CheckError(DescribeJson(With(config, "model_type", "mistrall")).status(),
+             StatusCode::kUnimplemented, {"\"mistrall\"", "the nearest is mistral"});
+  config.erase("model_type");
+  CheckError(DescribeJson(config).status(), StatusCode::kInvalidArgument,
+             {"\"architectures\" is missing", "\"model_type\""});
+  std::string gguf = GgufWriter().String("general.architecture", "llamb").Bytes();
+  TempDir dir;
+  test::WriteFile(dir / "m.gguf", gguf);
+  auto checkpoint = OpenCheckpoint(dir / "m.gguf");
+  REQUIRE(checkpoint.ok());
+  CheckError(Describe(*checkpoint).status(), StatusCode::kUnimplemented,
+             {"m.gguf", "\"llamb\"", "the nearest is llama"});
+}
+
+TEST_CASE("Special ids come from generation_config.json first, as one id or many",
+          "[model][unit]") {
+  json config = With(LlamaConfig(), "bos_token_id", 1);
+  auto plain = DescribeJson(config);
+  REQUIRE(plain.ok());
+  CHECK(plain->eos_ids == std::vector<TokenId>{2});
+  CHECK(plain->bos_id == 1);
+  auto both = DescribeJson(config, {{"eos_token_id", {9, 3, 9}}, {"bos_token_id", 7}});
+  REQUIRE(both.ok());
+  CHECK(both->eos_ids == std::vector<TokenId>{3, 9});
+  CHECK(both->bos_id == 7);
+  CHECK(DescribeJson(With(config, "eos_token_id", -1))->eos_ids.empty());
+  CheckError(ConfigError("eos_token_id", 1000), StatusCode::kInvalidArgument,
+             {"\"eos_token_id\" is 1000", "0 to 999"});
+  CheckError(ConfigError("eos_token_id", {1, "x"}), StatusCode::kInvalidArgument, {"\"x\""});
+  CheckError(ConfigError("eos_token_id", ~uint64_t{0} - 5), StatusCode::kInvalidArgument,
+             {"0 to 999"});
+}
+
+TEST_CASE("Generation defaults are read and bounded", "[model][unit]") {
+  auto description = DescribeJson(LlamaConfig(), {{"do_sample", true},
+                                                  {"temperature", 0.7},
+                                                  {"top_k", 20},
+                                                  {"top_p", 0.8},
+                                                  {"repetition_penalty", 1.05},
+                                                  {"min_p", nullptr}});
+  REQUIRE(description.ok());
+  const GenerationDefaults& defaults = description->generation;
+  CHECK(defaults.do_sample == true);
+  CHECK(defaults.temperature == 0.7f);
+  CHECK(defaults.top_k == 20);
+  CHECK(defaults.top_p == 0.8f);
+  CHECK(defaults.repetition_penalty == 1.05f);
+  CHECK_FALSE(defaults.min_p.has_value());
+  CHECK_FALSE(defaults.max_new_tokens.has_value());
+  CheckError(DescribeJson(LlamaConfig(), {{"top_p", 1.5}}).status(), StatusCode::kInvalidArgument,
+             {"\"top_p\" is 1.5", "from 0 to 1"});
+}
+
+TEST_CASE("A GGUF file gives the same spec as the folder it was converted from", "[model][unit]") {
+  for (std::string name : {"llama", "llama3_rope", "mistral", "qwen2", "qwen3"}) {
+    INFO(name);
+    test::Golden golden = test::LoadGolden(name);
+    TempDir dir;
+    auto checkpoint =
+        OpenCheckpoint(test::WriteSyntheticGguf(golden, kernels::DType::kF32, dir / "m.gguf"));
+    REQUIRE(checkpoint.ok());
+    auto gguf = Describe(*checkpoint);
+    INFO(gguf.status().ToString());
+    REQUIRE(gguf.ok());
+    INFO(ValidateTensors(*checkpoint, *gguf).ToString());
+    CHECK(ValidateTensors(*checkpoint, *gguf).ok());
+    CHECK(UnusedTensors(*checkpoint, *gguf).empty());
+    auto folder = DescribeJson(*golden.config);
+    REQUIRE(folder.ok());
+    CHECK(gguf->spec.hidden == folder->spec.hidden);
+    CHECK(gguf->spec.vocab == folder->spec.vocab);
+    CHECK(gguf->spec.norm_eps == folder->spec.norm_eps);
+    CHECK(gguf->spec.tied_embeddings == folder->spec.tied_embeddings);
+    REQUIRE(gguf->spec.n_layers() == folder->spec.n_layers());
+    const AttentionSpec& found = gguf->spec.layers[0].attention;
+    const AttentionSpec& expected = folder->spec.layers[0].attention;
+    CHECK(found.n_heads == expected.n_heads);
+    CHECK(found.n_kv_heads == expected.n_kv_heads);
+    CHECK(found.head_dim == expected.head_dim);
+    CHECK(found.qkv_bias == expected.qkv_bias);
+    CHECK(found.out_bias == expected.out_bias);
+    CHECK(found.qk_norm == expected.qk_norm);
+    CHECK(found.rope.theta == expected.rope.theta);
+    bool permuted = name[0] == 'l' || name[0] == 'm';
+    CHECK(found.rope.layout == (permuted ? RopeLayout::kInterleaved : RopeLayout::kHalf));
+    CHECK(found.rope.divisors.size() == golden.rope_divisors.size());
+    CHECK(gguf->spec.layers[0].mlp.inter == folder->spec.layers[0].mlp.inter);
+    CHECK(gguf->spec.layers[0].mlp.bias == folder->spec.layers[0].mlp.bias);
+  }
+}
+
+TEST_CASE("A missing, misshapen or unreadable tensor is named with what was expected",
+          "[model][unit]") {
+  test::Golden golden = test::LoadGolden("qwen2");
+  std::vector<test::TensorToWrite> tensors = test::SyntheticTensors(golden);
+  auto validate = [&](const std::vector<test::TensorToWrite>& written) {
+    TempDir dir;
+    test::WriteFile(dir / "config.json", golden.config->dump());
+    test::WriteFile(dir / "model.safetensors", test::SafetensorsBytes(written));
+    auto checkpoint = OpenCheckpoint(dir.path());
+    REQUIRE(checkpoint.ok());
+    auto description = Describe(*checkpoint);
+    REQUIRE(description.ok());
+    return ValidateTensors(*checkpoint, *description);
+  };
+  const std::string k_name = "model.layers.1.self_attn.k_proj.weight";
+  auto k = std::find_if(tensors.begin(), tensors.end(),
+                        [&](const auto& tensor) { return tensor.name == k_name; });
+  REQUIRE(k != tensors.end());
+  CHECK(validate(tensors).ok());
+
+  k->shape = {64, 32};
+  CheckError(validate(tensors), StatusCode::kInvalidArgument,
+             {k_name, "has shape [64, 32], expected [32, 64]", "kv_heads * head_dim, hidden"});
+  k->shape = {32, 64};
+  k->dtype = "I32";
+  CheckError(validate(tensors), StatusCode::kInvalidArgument, {k_name, "stored as I32"});
+  tensors.erase(k);
+  CheckError(validate(tensors), StatusCode::kNotFound, {k_name, "is missing, expected [32, 64]"});
+}
+
+TEST_CASE("A tensor that the description does not use is reported", "[model][unit]") {
+  test::Golden golden = test::LoadGolden("llama_bf16");
+  golden.tensors.push_back({"model.layers.0.self_attn.q_norm.weight", {16}, 1.0f, 0.0f});
+  golden.tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {8}, 1.0f, 0.0f});
+  TempDir dir;
+  auto checkpoint = OpenCheckpoint(test::WriteSyntheticModel(golden, dir.path()));
+  REQUIRE(checkpoint.ok());
+  auto description = Describe(*checkpoint);
+  REQUIRE(description.ok());
+  CHECK(UnusedTensors(*checkpoint, *description) ==
+        std::vector<std::string_view>{"model.layers.0.self_attn.q_norm.weight"});
+}
+
+TEST_CASE("A GGUF file with only a vocabulary says so", "[model][unit]") {
+  if (!test::HasSharedData("tokenizers")) return;
+  auto checkpoint = OpenCheckpoint(test::SharedDataOrSkip("tokenizers/gpt-2.gguf"));
+  REQUIRE(checkpoint.ok());
+  auto description = Describe(*checkpoint);
+  REQUIRE(description.ok());
+  CheckError(ValidateTensors(*checkpoint, *description), StatusCode::kInvalidArgument,
+             {"gpt-2.gguf", "no tensors", "vocabulary"});
+}
+
+TEST_CASE("Trained models in every format are described and complete", "[model][unit]") {
+  for (const char* path :
+       {"stories260K", "stories260K/stories260K-f32.gguf", "stories260K/stories260K-BF16.gguf",
+        "stories260K/stories260K-Q8_0.gguf", "stories260K/stories260K-Q4_0.gguf", "babyllama361",
+        "babyllama361/babyllama-tok361-Q4_0.gguf", "slm4096_gpt2"}) {
+    if (!test::HasSharedData(path)) continue;
+    INFO(path);
+    auto checkpoint = OpenCheckpoint(test::SharedDataOrSkip(path));
+    REQUIRE(checkpoint.ok());
+    auto description = Describe(*checkpoint);
+    REQUIRE(description.ok());
+    CHECK(ValidateTensors(*checkpoint, *description).ok());
+    CHECK(UnusedTensors(*checkpoint, *description).empty());
+  }
+}
+
+}  // namespace
+}  // namespace heddle::engine
