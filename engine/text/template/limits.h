@@ -1,0 +1,21 @@
+// What one chat template may cost. Templates come with models and are untrusted: an endless or
+// exploding one must end in an error. The defaults leave a factor of 50 and more to the largest
+// real templates with chats of a megabyte.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace heddle::engine::text {
+
+struct TemplateLimits {
+  size_t max_source_bytes = 1 << 20;
+  int max_nesting = 100;         // brackets, tags and operators within each other in the source
+  int max_tree_height = 300;     // of one expression: `a + b + c + ...` counts each operator
+  int max_depth = 1000;          // nodes being evaluated at once; macros may call themselves
+  uint64_t max_steps = 4000000;  // nodes evaluated; about 0.2 s
+  uint64_t max_built_bytes = 512u << 20;  // bytes of values built in all
+  size_t max_output_bytes = 64u << 20;
+};
+
+}  // namespace heddle::engine::text
