@@ -147,8 +147,10 @@ class RowSampler {
     for (float w : s_.weights) mass[SortableKey(w) >> kBucketShift] += w;
     double target = params_.top_p * total_;
     size_t bucket = kNumBuckets;
-    // Sums in another order differ in the last bits: the margin makes up for it.
-    for (double sum = 0; bucket > 0 && sum < target * (1 + 1e-6);) sum += mass[--bucket];
+    // Sums in another order differ in the last bits: the margin makes up for it. The most likely
+    // token is always among the candidates.
+    double sum = 0;
+    while (bucket > 0 && (sum == 0 || sum < target * (1 + 1e-6))) sum += mass[--bucket];
     s_.candidates.clear();
     for (size_t i = 0; i < s_.weights.size(); ++i) {
       float w = s_.weights[i];
