@@ -159,7 +159,8 @@ void FakeGeneration::Emit(size_t i, GenerationEvent event) {
 void FakeGeneration::EmitText(size_t i, std::string_view text, int32_t branch) {
   GenerationEvent event;
   event.branch = branch;
-  for (TokenId token : Bytes(text)) event.tokens.push_back(Sampled(token, 0));
+  int32_t num_logprobs = WaitForRequest(i).sampling.num_logprobs;
+  for (TokenId token : Bytes(text)) event.tokens.push_back(Sampled(token, num_logprobs));
   Emit(i, std::move(event));
 }
 
