@@ -1,0 +1,92 @@
+// Everything that a user can set, as typed values with their defaults. config/options.cc holds the
+// one table that gives each field its name, its limits and its help text; a new option is one field
+// here and one row there.
+//
+// A Config that Load (load.h) returned has been validated: ranges, choices and contradictions.
+// Plain data; copy it freely.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace heddle::config {
+
+struct Bytes {
+  uint64_t value = 0;
+};
+
+struct Seconds {
+  double value = 0;
+};
+
+// How much memory the KV cache may take.
+struct MemorySize {
+  enum class Kind : uint8_t { kAuto, kBytes, kShare };
+  Kind kind = Kind::kAuto;
+  uint64_t bytes = 0;  // kBytes
+  double share = 0;    // kShare: of the free memory, in (0, 1]
+
+  // In bytes on a machine with that much free memory; `automatic_share` stands for kAuto.
+  uint64_t Resolve(uint64_t free_bytes, double automatic_share) const;
+};
+
+struct Config {
+  // The model.
+  std::string model;          // a folder or a GGUF file
+  std::string chat_template;  // a file that replaces the model's own
+  int64_t max_context = 0;    // tokens; 0: what the model was trained for
+
+  // The engine.
+  int64_t threads = 0;  // 0: one per physical core
+  std::string isa = "auto";
+  int64_t page_tokens = 16;
+  MemorySize kv_memory;
+  std::string kv_type = "auto";
+  int64_t max_batch_tokens = 512;
+  int64_t max_batch_seqs = 256;
+
+  // The server.
+  std::string host = "127.0.0.1";
+  int64_t port = 8000;  // 0: any free one
+  std::vector<std::string> served_model_name;
+  std::vector<std::string> api_key;
+  std::string cors_origin;
+  int64_t io_threads = 1;
+  int64_t max_queue = 1024;
+  int64_t max_connections = 4096;
+  Bytes max_body_bytes{uint64_t{8} << 20};
+  Seconds request_timeout{0};  // 0: none
+  Seconds drain_timeout{30};
+
+  // Logs.
+  std::string log_level = "info";
+  std::string log_format = "text";
+
+  // One generation (heddle generate).
+  std::string prompt;
+  bool chat = false;
+  int64_t max_tokens = 128;
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<int64_t> top_k;
+  std::optional<double> min_p;
+  std::optional<int64_t> seed;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  std::optional<int64_t> logprobs;
+
+  // What the one-shot commands read and print.
+  bool json = false;
+  bool jsonl = false;
+  bool special = false;
+  bool no_bos = false;
+  bool decode = false;
+  std::string template_file;
+
+  // The YAML file that the rest may come from.
+  std::string config_file;
+};
+
+}  // namespace heddle::config

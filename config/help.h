@@ -1,0 +1,16 @@
+// Help texts, all made from the table of options.
+#pragma once
+
+#include <string>
+
+#include "config/option.h"
+
+namespace heddle::config {
+
+// `heddle COMMAND --help`: usage, an example, the options by section; 100 columns at most.
+std::string CommandHelp(Command command);
+
+// docs/configuration.md, whole. tests/config holds the file in step with it.
+std::string MarkdownHelp();
+
+}  // namespace heddle::config

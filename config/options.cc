@@ -1,0 +1,430 @@
+#include "config/option.h"
+
+namespace heddle::config {
+namespace {
+
+constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512"};
+constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16"};
+constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error", "off"};
+constexpr std::string_view kLogFormats[] = {"text", "json"};
+
+constexpr std::string_view kModel = "Model";
+constexpr std::string_view kEngine = "Engine";
+constexpr std::string_view kServer = "Server";
+constexpr std::string_view kLimits = "Limits and timeouts";
+constexpr std::string_view kLogs = "Logs";
+constexpr std::string_view kGeneration = "Generation";
+constexpr std::string_view kInputOutput = "Input and output";
+constexpr std::string_view kConfiguration = "Configuration";
+
+constexpr uint32_t kEngineCommands = kServe | kGenerate;
+
+// One row per option, in the order of the help. kv: how much, of which type, in which pages.
+constexpr Option kOptions[] = {
+    {.name = "model",
+     .field = &Config::model,
+     .section = kModel,
+     .value = "MODEL",
+     .help = "Folder of a Hugging Face model (config.json, *.safetensors, tokenizer) or a GGUF "
+             "file.",
+     .commands = kServe | kGenerate | kTokenize | kInspect,
+     .positional = true},
+    {.name = "max-context",
+     .field = &Config::max_context,
+     .section = kModel,
+     .value = "TOKENS",
+     .help = "Longest prompt and answer together. 0: what the model was trained for.",
+     .commands = kEngineCommands | kInspect,
+     .min = 0,
+     .max = 1 << 24,
+     .default_text = "the model's"},
+    {.name = "chat-template",
+     .field = &Config::chat_template,
+     .section = kModel,
+     .value = "FILE",
+     .help = "Jinja chat template to use in place of the model's own.",
+     .commands = kEngineCommands},
+
+    {.name = "threads",
+     .field = &Config::threads,
+     .section = kEngine,
+     .value = "N",
+     .help = "Threads that compute. 0: one per physical core.",
+     .commands = kEngineCommands,
+     .min = 0,
+     .max = 4096,
+     .default_text = "one per core"},
+    {.name = "isa",
+     .field = &Config::isa,
+     .section = kEngine,
+     .value = "LEVEL",
+     .help = "Instruction set of the CPU kernels. auto: the best that this machine has.",
+     .commands = kEngineCommands,
+     .choices = kIsas},
+    {.name = "kv-memory",
+     .field = &Config::kv_memory,
+     .section = kEngine,
+     .value = "SIZE",
+     .help = "Memory of the KV cache, taken at start: a size such as 4GiB, or a share of the free "
+             "memory such as 60%. auto: what the other limits can use, within the free memory.",
+     .commands = kEngineCommands | kInspect},
+    {.name = "kv-type",
+     .field = &Config::kv_type,
+     .section = kEngine,
+     .value = "TYPE",
+     .help = "Number format of the KV cache. auto: the weights' own.",
+     .commands = kEngineCommands | kInspect,
+     .choices = kKvTypes},
+    {.name = "page-tokens",
+     .field = &Config::page_tokens,
+     .section = kEngine,
+     .value = "N",
+     .help = "Token positions per page of the KV cache; a power of two.",
+     .commands = kEngineCommands | kInspect,
+     .min = 1,
+     .max = 1024},
+    {.name = "max-batch-tokens",
+     .field = &Config::max_batch_tokens,
+     .section = kEngine,
+     .value = "N",
+     .help = "Most tokens computed in one step. More: higher throughput of long prompts; less: "
+             "steadier streams beside them.",
+     .commands = kEngineCommands,
+     .min = 1,
+     .max = 1 << 20},
+    {.name = "max-batch-seqs",
+     .field = &Config::max_batch_seqs,
+     .section = kEngine,
+     .value = "N",
+     .help = "Most sequences that run at once.",
+     .commands = kServe,
+     .min = 1,
+     .max = 65536},
+
+    {.name = "host",
+     .field = &Config::host,
+     .section = kServer,
+     .value = "ADDRESS",
+     .help = "IP address to listen on. 0.0.0.0 serves every network of this machine.",
+     .commands = kServe},
+    {.name = "port",
+     .field = &Config::port,
+     .section = kServer,
+     .value = "PORT",
+     .help = "TCP port. 0: any free one, which the start-up line names.",
+     .commands = kServe,
+     .min = 0,
+     .max = 65535},
+    {.name = "served-model-name",
+     .field = &Config::served_model_name,
+     .section = kServer,
+     .value = "NAME",
+     .help = "Name of the model in requests; repeat it, or separate by commas, for several.",
+     .commands = kServe,
+     .splits_commas = true,
+     .default_text = "the model's folder or file"},
+    {.name = "api-key",
+     .field = &Config::api_key,
+     .section = kServer,
+     .value = "KEY",
+     .help = "Key that requests must carry as `Authorization: Bearer KEY`; repeatable. Set it by "
+             "the environment, since others can read command lines.",
+     .commands = kServe,
+     .splits_commas = true,
+     .default_text = "none: everyone may ask"},
+    {.name = "cors-origin",
+     .field = &Config::cors_origin,
+     .section = kServer,
+     .value = "ORIGIN",
+     .help = "Origin whose web pages may call the API: one origin, or * for all.",
+     .commands = kServe,
+     .default_text = "none"},
+    {.name = "io-threads",
+     .field = &Config::io_threads,
+     .section = kServer,
+     .value = "N",
+     .help = "Threads for connections.",
+     .commands = kServe,
+     .min = 1,
+     .max = 256},
+
+    {.name = "max-queue",
+     .field = &Config::max_queue,
+     .section = kLimits,
+     .value = "REQUESTS",
+     .help = "Requests that may wait for their first step; a further one gets status 429.",
+     .commands = kServe,
+     .min = 1,
+     .max = 1 << 24},
+    {.name = "max-connections",
+     .field = &Config::max_connections,
+     .section = kLimits,
+     .value = "N",
+     .help = "Open connections; a further one gets status 503.",
+     .commands = kServe,
+     .min = 1,
+     .max = 1 << 20},
+    {.name = "max-body-bytes",
+     .field = &Config::max_body_bytes,
+     .section = kLimits,
+     .value = "SIZE",
+     .help = "Largest request body, such as 8MiB; a larger one gets status 413.",
+     .commands = kServe,
+     .min = 1024,
+     .max = 1 << 30},
+    {.name = "request-timeout",
+     .field = &Config::request_timeout,
+     .section = kLimits,
+     .value = "SECONDS",
+     .help = "Longest life of a request; then its answer ends. 0: no limit.",
+     .commands = kServe,
+     .min = 0,
+     .max = 604800,
+     .default_text = "none"},
+    {.name = "drain-timeout",
+     .field = &Config::drain_timeout,
+     .section = kLimits,
+     .value = "SECONDS",
+     .help = "How long running requests may take to finish after SIGTERM.",
+     .commands = kServe,
+     .min = 0,
+     .max = 86400},
+
+    {.name = "log-level",
+     .field = &Config::log_level,
+     .section = kLogs,
+     .value = "LEVEL",
+     .help = "Least important line that is logged.",
+     .commands = kEngineCommands,
+     .choices = kLogLevels},
+    {.name = "log-format",
+     .field = &Config::log_format,
+     .section = kLogs,
+     .value = "FORMAT",
+     .help = "text for people, json for machines: one object per line on stderr.",
+     .commands = kServe,
+     .choices = kLogFormats},
+
+    {.name = "prompt",
+     .field = &Config::prompt,
+     .section = kGeneration,
+     .value = "TEXT",
+     .help = "Text to continue; without it, the whole of standard input.",
+     .commands = kGenerate,
+     .flag_only = true,
+     .default_text = "standard input"},
+    {.name = "chat",
+     .field = &Config::chat,
+     .section = kGeneration,
+     .value = "",
+     .help = "Send the prompt as a user's message, through the model's chat template.",
+     .commands = kGenerate,
+     .flag_only = true},
+    {.name = "max-tokens",
+     .field = &Config::max_tokens,
+     .section = kGeneration,
+     .value = "N",
+     .help = "Longest answer.",
+     .commands = kGenerate,
+     .min = 0,
+     .max = 1 << 24,
+     .flag_only = true},
+    {.name = "temperature",
+     .field = &Config::temperature,
+     .section = kGeneration,
+     .value = "T",
+     .help = "Randomness of the choice; 0 always takes the likeliest token.",
+     .commands = kGenerate,
+     .min = 0,
+     .max = 100,
+     .flag_only = true,
+     .default_text = "the model's, or 1"},
+    {.name = "top-p",
+     .field = &Config::top_p,
+     .section = kGeneration,
+     .value = "P",
+     .help = "Choose among the likeliest tokens that together have this probability.",
+     .commands = kGenerate,
+     .min = 0,
+     .max = 1,
+     .flag_only = true,
+     .default_text = "the model's, or 1"},
+    {.name = "top-k",
+     .field = &Config::top_k,
+     .section = kGeneration,
+     .value = "K",
+     .help = "Choose among the K likeliest tokens. 0: among all.",
+     .commands = kGenerate,
+     .min = 0,
+     .max = 1 << 24,
+     .flag_only = true,
+     .default_text = "the model's, or 0"},
+    {.name = "min-p",
+     .field = &Config::min_p,
+     .section = kGeneration,
+     .value = "P",
+     .help = "Leave out tokens less likely than this share of the likeliest one's probability.",
+     .commands = kGenerate,
+     .min = 0,
+     .max = 1,
+     .flag_only = true,
+     .default_text = "0"},
+    {.name = "seed",
+     .field = &Config::seed,
+     .section = kGeneration,
+     .value = "N",
+     .help = "The same seed gives the same text.",
+     .commands = kGenerate,
+     .min = 0,
+     .flag_only = true,
+     .default_text = "random"},
+    {.name = "stop",
+     .field = &Config::stop,
+     .section = kGeneration,
+     .value = "TEXT",
+     .help = "End the answer before this text; repeatable.",
+     .commands = kGenerate,
+     .flag_only = true,
+     .default_text = "none"},
+    {.name = "ignore-eos",
+     .field = &Config::ignore_eos,
+     .section = kGeneration,
+     .value = "",
+     .help = "Go on behind the model's end token, for measurements.",
+     .commands = kGenerate,
+     .flag_only = true},
+    {.name = "logprobs",
+     .field = &Config::logprobs,
+     .section = kGeneration,
+     .value = "N",
+     .help = "With --json: the log-probability of each token, and of the N likeliest.",
+     .commands = kGenerate,
+     .min = 0,
+     .max = 20,
+     .flag_only = true,
+     .default_text = "none"},
+
+    {.name = "json",
+     .field = &Config::json,
+     .section = kInputOutput,
+     .value = "",
+     .help = "Print one JSON object instead of text for people.",
+     .commands = kGenerate | kInspect,
+     .flag_only = true},
+    {.name = "template",
+     .field = &Config::template_file,
+     .section = kInputOutput,
+     .value = "FILE",
+     .help = "The Jinja chat template to render.",
+     .commands = kRender,
+     .flag_only = true,
+     .default_text = "required"},
+    {.name = "jsonl",
+     .field = &Config::jsonl,
+     .section = kInputOutput,
+     .value = "",
+     .help = "Each line is a JSON string, so that a text may contain line ends.",
+     .commands = kTokenize,
+     .flag_only = true},
+    {.name = "special",
+     .field = &Config::special,
+     .section = kInputOutput,
+     .value = "",
+     .help = "Read the names of special tokens in the text as these tokens; with --decode, print "
+             "them.",
+     .commands = kTokenize,
+     .flag_only = true},
+    {.name = "no-bos",
+     .field = &Config::no_bos,
+     .section = kInputOutput,
+     .value = "",
+     .help = "Do not put the model's first token (BOS) before each text.",
+     .commands = kTokenize,
+     .flag_only = true},
+    {.name = "decode",
+     .field = &Config::decode,
+     .section = kInputOutput,
+     .value = "",
+     .help = "The other way: each line is a JSON array of ids; prints the texts.",
+     .commands = kTokenize,
+     .flag_only = true},
+
+    {.name = "config",
+     .field = &Config::config_file,
+     .section = kConfiguration,
+     .value = "FILE",
+     .help = "YAML file with any of these options as `name: value`. Flags win over the "
+             "environment, the environment over the file.",
+     .commands = kEngineCommands | kInspect,
+     .default_text = "none"},
+};
+
+}  // namespace
+
+std::span<const Option> Options() { return kOptions; }
+
+std::string_view CommandName(Command command) {
+  switch (command) {
+    case kServe:
+      return "serve";
+    case kGenerate:
+      return "generate";
+    case kTokenize:
+      return "tokenize";
+    case kInspect:
+      return "inspect";
+    case kRender:
+      return "render";
+  }
+  return "";
+}
+
+std::string_view CommandSummary(Command command) {
+  switch (command) {
+    case kServe:
+      return "Serve a model over HTTP, with the API of OpenAI";
+    case kGenerate:
+      return "Continue one prompt, without a server";
+    case kTokenize:
+      return "Turn lines of text into token ids, or back";
+    case kInspect:
+      return "Show what a model is, and what this machine can hold of it";
+    case kRender:
+      return "Render a chat template, to see the text that a model gets";
+  }
+  return "";
+}
+
+std::string_view CommandUsage(Command command) {
+  switch (command) {
+    case kServe:
+      return "heddle serve MODEL [options]\n\n"
+             "Serves a model on http://127.0.0.1:8000/v1 until it gets SIGTERM or Ctrl-C.\n\n"
+             "  heddle serve ~/models/Qwen3-0.6B\n"
+             "  curl http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' "
+             "\\\n    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n";
+    case kGenerate:
+      return "heddle generate MODEL [--prompt TEXT] [options]\n\n"
+             "Continues a prompt and prints the answer.\n\n"
+             "  heddle generate ~/models/Qwen3-0.6B --chat --prompt 'Name three colours.'\n";
+    case kTokenize:
+      return "heddle tokenize MODEL [options] < texts\n\n"
+             "Prints the token ids of each line of standard input as one JSON array. MODEL may be\n"
+             "a model's folder, its tokenizer file, or a GGUF file, even one without weights.\n\n"
+             "  echo 'Hello world' | heddle tokenize ~/models/Qwen3-0.6B\n";
+    case kInspect:
+      return "heddle inspect MODEL [options]\n\n"
+             "Shows architecture, formats and memory of a model, and how many tokens fit here.\n"
+             "Reads no weights.\n\n"
+             "  heddle inspect ~/models/Qwen3-0.6B\n";
+    case kRender:
+      return "heddle render --template FILE < conversation.json\n\n"
+             "Reads one JSON object with the template's variables (messages, tools,\n"
+             "add_generation_prompt, bos_token, ...) from standard input and prints the text.\n\n"
+             "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' | "
+             "heddle render --template chat.jinja\n";
+  }
+  return "";
+}
+
+}  // namespace heddle::config

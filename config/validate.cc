@@ -1,0 +1,89 @@
+#include <set>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "config/load.h"
+
+namespace heddle::config {
+namespace {
+
+using base::Quote;
+using base::StrCat;
+
+absl::Status Contradiction(const std::string& message) {
+  return absl::InvalidArgumentError(message);
+}
+
+absl::Status ValidateModel(Command command, const Config& config) {
+  if (command == kRender) {
+    if (!config.template_file.empty()) return absl::OkStatus();
+    return Contradiction("--template is missing: the chat template to render");
+  }
+  if (!config.model.empty()) return absl::OkStatus();
+  return Contradiction(StrCat("MODEL is missing: a model's folder or GGUF file, as in `heddle ",
+                              CommandName(command), " ./my-model`"));
+}
+
+absl::Status ValidateEngine(const Config& config) {
+  if ((config.page_tokens & (config.page_tokens - 1)) != 0) {
+    return Contradiction(StrCat("--page-tokens must be a power of two, not ", config.page_tokens));
+  }
+  if (config.max_batch_seqs > config.max_batch_tokens) {
+    return Contradiction(StrCat("--max-batch-seqs (", config.max_batch_seqs,
+                                ") is larger than --max-batch-tokens (", config.max_batch_tokens,
+                                "): each running sequence needs one token of a step"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateServer(const Config& config) {
+  std::set<std::string> names;
+  for (const std::string& name : config.served_model_name) {
+    if (!names.insert(name).second) {
+      return Contradiction(StrCat("--served-model-name gives ", Quote(name), " twice"));
+    }
+  }
+  if (config.io_threads > config.max_connections) {
+    return Contradiction(StrCat("--io-threads (", config.io_threads,
+                                ") is larger than --max-connections (", config.max_connections,
+                                "): some threads could never have a connection"));
+  }
+  if (config.cors_origin == "null" || config.cors_origin.find(' ') != std::string::npos) {
+    return Contradiction(
+        StrCat("--cors-origin must be * or one origin such as https://example.org, not ",
+               Quote(config.cors_origin)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateGenerate(const Config& config) {
+  if (config.logprobs.has_value() && !config.json) {
+    return Contradiction("--logprobs needs --json: text has no place for them");
+  }
+  if (!config.chat_template.empty() && !config.chat) {
+    return Contradiction("--chat-template needs --chat: without it no template is used");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateTokenize(const Config& config) {
+  if (config.decode && config.no_bos) {
+    return Contradiction("--decode does not go with --no-bos: BOS is put before texts, not ids");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Validate(Command command, const Config& config) {
+  HEDDLE_RETURN_IF_ERROR(ValidateModel(command, config));
+  if (command == kServe) HEDDLE_RETURN_IF_ERROR(ValidateServer(config));
+  if (command == kGenerate) HEDDLE_RETURN_IF_ERROR(ValidateGenerate(config));
+  if (command == kTokenize) HEDDLE_RETURN_IF_ERROR(ValidateTokenize(config));
+  // Generate runs one sequence: it has no --max-batch-seqs to contradict.
+  Config engine = config;
+  if (command != kServe) engine.max_batch_seqs = 1;
+  return ValidateEngine(engine);
+}
+
+}  // namespace heddle::config

@@ -1,0 +1,23 @@
+// The commands of the program. Adding one: a function here, a row in kCommands (main.cc), and its
+// options in config/options.cc.
+#pragma once
+
+#include "absl/status/status.h"
+#include "config/config.h"
+#include "config/option.h"
+
+namespace heddle::server {
+
+// Runs with a validated configuration, and returns when the command is done. Results go to
+// standard output; on an error the caller prints "heddle: " and the message to standard error and
+// ends with exit code 1.
+struct CliCommand {
+  config::Command command;  // gives name, summary, usage and options
+  absl::Status (*run)(const config::Config& config);
+};
+
+// render_command.cc: {messages, tools, ...} on standard input, the rendered text on standard
+// output.
+absl::Status RunRender(const config::Config& config);
+
+}  // namespace heddle::server

@@ -1,0 +1,188 @@
+#include "config/load.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+
+namespace heddle::config {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+// A YAML file that lives as long as the object.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() /
+              ("heddle_config_test_" + std::to_string(::getpid()) + ".yaml")) {
+    std::ofstream(path_) << text;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string ErrorOf(Command command, const Strings& arguments, const Strings& environment = {}) {
+  absl::StatusOr<Loaded> loaded = Load(command, arguments, environment);
+  REQUIRE_FALSE(loaded.ok());
+  return std::string(loaded.status().message());
+}
+
+bool Contains(const std::string& text, const std::string& part) {
+  INFO(text);
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE("Without any source the defaults hold", "[config][unit]") {
+  absl::StatusOr<Loaded> loaded = Load(kServe, Strings{"model"}, {});
+  REQUIRE(loaded.ok());
+  CHECK(loaded->config.model == "model");
+  CHECK(loaded->config.host == "127.0.0.1");
+  CHECK(loaded->config.port == 8000);
+  CHECK(loaded->config.max_body_bytes.value == 8388608);
+  CHECK(loaded->config.drain_timeout.value == 30);
+  CHECK(loaded->config.kv_memory.kind == MemorySize::Kind::kAuto);
+}
+
+TEST_CASE("Flags win over the environment, the environment over the file", "[config][unit]") {
+  TemporaryFile file("port: 1\nmax-queue: 2\nthreads: 3\nmodel: from-file\n");
+  absl::StatusOr<Loaded> loaded =
+      Load(kServe, Strings{"--port", "30", "--config", file.path()},
+           Strings{"HEDDLE_PORT=10", "HEDDLE_MAX_QUEUE=20", "PATH=/bin"});
+  REQUIRE(loaded.ok());
+  CHECK(loaded->config.port == 30);
+  CHECK(loaded->config.max_queue == 20);
+  CHECK(loaded->config.threads == 3);
+  CHECK(loaded->config.model == "from-file");
+}
+
+TEST_CASE("The environment can name the file", "[config][unit]") {
+  TemporaryFile file("model: m\nserved_model_name: [a, b]\n");
+  absl::StatusOr<Loaded> loaded = Load(kServe, {}, Strings{"HEDDLE_CONFIG=" + file.path()});
+  REQUIRE(loaded.ok());
+  CHECK(loaded->config.served_model_name == Strings{"a", "b"});
+}
+
+TEST_CASE("Lists take commas and repetition; stop texts keep their commas", "[config][unit]") {
+  absl::StatusOr<Loaded> serve =
+      Load(kServe, Strings{"m", "--served-model-name", "a, b", "--served-model-name=c"}, {});
+  REQUIRE(serve.ok());
+  CHECK(serve->config.served_model_name == Strings{"a", "b", "c"});
+  absl::StatusOr<Loaded> generate =
+      Load(kGenerate, Strings{"m", "--stop", "a,b", "--stop", " c"}, {});
+  REQUIRE(generate.ok());
+  CHECK(generate->config.stop == Strings{"a,b", " c"});
+}
+
+TEST_CASE("Flags come in every usual form, before and after the model", "[config][unit]") {
+  absl::StatusOr<Loaded> loaded = Load(
+      kGenerate, Strings{"--json", "--temperature=0", "m", "--prompt", "--x", "--seed", "7"}, {});
+  INFO(loaded.status().ToString());
+  REQUIRE(loaded.ok());
+  CHECK(loaded->config.json);
+  CHECK(*loaded->config.temperature == 0.0);
+  CHECK(loaded->config.model == "m");
+  CHECK(*loaded->config.seed == 7);
+  CHECK_FALSE(loaded->config.top_p.has_value());
+}
+
+TEST_CASE("--help asks for nothing else", "[config][unit]") {
+  absl::StatusOr<Loaded> loaded = Load(kServe, Strings{"--help"}, {});
+  REQUIRE(loaded.ok());
+  CHECK(loaded->help_requested);
+}
+
+TEST_CASE("A mistyped flag is an error that names the nearest", "[config][unit]") {
+  CHECK(ErrorOf(kServe, {"m", "--prot", "80"}) == "unknown option --prot; did you mean --port?");
+  CHECK(ErrorOf(kServe, {"m", "--max_quue=80"}) ==
+        "unknown option --max_quue; did you mean --max-queue?");
+  CHECK(Contains(ErrorOf(kServe, {"m", "--frobnicate"}), "heddle serve --help"));
+  // An option of another command is unknown to this one.
+  CHECK(Contains(ErrorOf(kTokenize, {"m", "--port", "1"}), "unknown option --port"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "other"}), "unexpected argument \"other\""));
+}
+
+TEST_CASE("A mistyped key of the file is an error with its line", "[config][unit]") {
+  TemporaryFile file("model: m\n\nmax-quue: 3\n");
+  CHECK(ErrorOf(kServe, {"--config", file.path()}) ==
+        file.path() + " line 3: unknown option max-quue; did you mean max-queue?");
+}
+
+TEST_CASE("A mistyped environment variable is a warning", "[config][unit]") {
+  absl::StatusOr<Loaded> loaded =
+      Load(kServe, Strings{"m"}, Strings{"HEDDLE_PROT=1", "HEDDLE_SOURCE_DIR=/x"});
+  REQUIRE(loaded.ok());
+  CHECK(loaded->warnings == Strings{"ignoring HEDDLE_PROT; did you mean HEDDLE_PORT?"});
+}
+
+TEST_CASE("A bad value names its origin, the value and what would be valid", "[config][unit]") {
+  CHECK(ErrorOf(kServe, {"m", "--port", "70000"}) ==
+        "--port must be between 0 and 65535, not 70000");
+  CHECK(ErrorOf(kServe, {"m", "--port", "http"}) == "--port must be a whole number, not \"http\"");
+  CHECK(ErrorOf(kServe, {"m"}, {"HEDDLE_ISA=sse2"}) ==
+        "HEDDLE_ISA must be one of auto, portable, avx2, avx512, not \"sse2\"");
+  CHECK(ErrorOf(kServe, {"m", "--max-body-bytes", "1"}) ==
+        "--max-body-bytes must be between 1 KiB and 1 GiB, not 1");
+  CHECK(ErrorOf(kServe, {"m", "--port"}) == "--port needs a value");
+  CHECK(ErrorOf(kServe, {"m", "--port", "1", "--port", "2"}) ==
+        "--port is given 2 times; it takes one value");
+  CHECK(ErrorOf(kServe, {"m", "--api-key", "a,,b"}) == "--api-key must not be empty");
+}
+
+TEST_CASE("A value that a stronger source overrides is checked all the same", "[config][unit]") {
+  CHECK(Contains(ErrorOf(kServe, {"m", "--port", "1"}, {"HEDDLE_PORT=x"}), "HEDDLE_PORT must be"));
+}
+
+TEST_CASE("Contradictions name both options", "[config][unit]") {
+  std::string batch = ErrorOf(kServe, {"m", "--max-batch-tokens", "64", "--max-batch-seqs", "65"});
+  CHECK(Contains(batch, "--max-batch-seqs (65)"));
+  CHECK(Contains(batch, "--max-batch-tokens (64)"));
+  std::string logprobs = ErrorOf(kGenerate, {"m", "--logprobs", "2"});
+  CHECK(Contains(logprobs, "--logprobs needs --json"));
+  CHECK(Contains(ErrorOf(kTokenize, {"m", "--decode", "--no-bos"}), "--decode does not go with"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "--page-tokens", "24"}), "power of two"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "--served-model-name", "a,a"}), "twice"));
+}
+
+TEST_CASE("A command that needs a model or a template says so", "[config][unit]") {
+  CHECK(Contains(ErrorOf(kServe, {}), "MODEL is missing"));
+  CHECK(Contains(ErrorOf(kRender, {}), "--template is missing"));
+}
+
+TEST_CASE("Files that are no list of options fail with the place", "[config][unit]") {
+  struct Case {
+    const char* text;
+    const char* message;
+  };
+  for (const Case& c :
+       {Case{"- a\n- b\n", "option: value"}, Case{"port: [1, 2", "line"},
+        Case{"port: 1\nport: 2\n", "line 2: port stands there twice"},
+        Case{"server:\n  port: 1\n", "not in groups"}, Case{"port:\n", "port has no value"},
+        Case{"prompt: hi\n", "only be given on the command line"},
+        Case{"port: x\n", "line 1: port must be a whole number"},
+        Case{"\x01\x02: 1\n", "line 1"}}) {
+    TemporaryFile file(c.text);
+    INFO(c.text);
+    CHECK(Contains(ErrorOf(kServe, {"m", "--config", file.path()}), c.message));
+  }
+  CHECK(Contains(ErrorOf(kServe, {"m", "--config", "/does/not/exist.yaml"}),
+                 "cannot open the configuration file"));
+}
+
+TEST_CASE("One file serves all commands, each taking what concerns it", "[config][unit]") {
+  TemporaryFile file("port: 9000\nthreads: 2\n");
+  absl::StatusOr<Loaded> loaded = Load(kGenerate, Strings{"m", "--config", file.path()}, {});
+  REQUIRE(loaded.ok());
+  CHECK(loaded->config.threads == 2);
+  CHECK(loaded->config.port == 8000);
+}
+
+}  // namespace
+}  // namespace heddle::config
