@@ -149,6 +149,10 @@ absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body, const Text
   ChatPrompt prompt;
   prompt.messages = &normalized;
   prompt.tools = tools;
+  if (tools != nullptr && !codec.knows_tools()) {
+    return FieldError("tools", "the model's chat template has no place for tools",
+                      "unsupported_parameter");
+  }
   prompt.kwargs = &kwargs;
   prompt.add_generation_prompt = GetBool(body, "add_generation_prompt", true);
   absl::StatusOr<std::vector<TokenId>> tokens = codec.EncodeChat(prompt);

@@ -64,6 +64,9 @@ class TextCodec {
   // Special tokens give their name, as in "<|im_end|>". `token` is in [0, vocab()).
   virtual std::string TokenBytes(TokenId token) const = 0;
 
+  // Whether the chat template does anything with tools.
+  virtual bool knows_tools() const = 0;
+
   virtual int32_t vocab() const = 0;
   // Tokens that end an answer.
   virtual std::span<const TokenId> end_tokens() const = 0;

@@ -29,7 +29,10 @@ class ByteCodec final : public server::TextCodec {
   int32_t vocab() const override { return kByteVocab; }
   std::span<const TokenId> end_tokens() const override { return end_tokens_; }
 
+  bool knows_tools() const override { return has_tools; }
+
   bool has_template = true;
+  bool has_tools = true;
 
  private:
   std::vector<TokenId> end_tokens_ = {kEos};

@@ -1,4 +1,8 @@
 // The HTTP front end over real sockets: what a client sends, what it reads, what the engine hears.
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -6,6 +10,7 @@
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
 #include "tests/server/server_under_test.h"
+#include "tests/support/paths.h"
 
 namespace heddle::test {
 namespace {
@@ -347,6 +352,25 @@ TEST_CASE("Metrics count requests, outcomes and tokens", "[server]") {
   CHECK(has("heddle_orphaned_requests 0"));
   CHECK(has("heddle_open_connections 1"));
   CHECK(has("process_resident_memory_bytes "));
+}
+
+TEST_CASE("Every metric is documented, and every documented one is sent", "[server]") {
+  ServerUnderTest server(SayHi);
+  RawClient client(server.port());
+  client.Post("/v1/chat/completions", kChat);
+  auto names = [](const std::string& text, const std::string& pattern) {
+    std::set<std::string> found;
+    std::regex regex(pattern);
+    for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end; ++it) {
+      found.insert((*it)[1]);
+    }
+    return found;
+  };
+  std::ifstream file(SourceDir() / "docs" / "metrics.md");
+  std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::set<std::string> sent = names(client.Get("/metrics").body, "# TYPE (\\S+) ");
+  CHECK(sent.size() > 20);
+  CHECK(sent == names(page, "\n\\| `(\\w+)` \\|"));
 }
 
 TEST_CASE("Many clients at once each get their own answer", "[server]") {

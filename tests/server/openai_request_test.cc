@@ -289,6 +289,9 @@ TEST_CASE("Tools and template arguments reach the template in their own order", 
         "<|turn|>assistant\n");
   CHECK(parser.PromptText(parser.Chat(R"("add_generation_prompt":false)")) ==
         "<s><|turn|>user\nhi");
+  parser.codec.has_tools = false;
+  CHECK(parser.ChatRefused(R"("tools":)" + tools).param == "tools");
+  parser.Chat(R"("tools":[])");
 }
 
 TEST_CASE("max_tokens: the rest of the context, sixteen, what is asked, or what fits", "[openai]") {

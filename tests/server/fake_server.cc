@@ -1,0 +1,81 @@
+// A server with a fake engine behind the real HTTP front end, for client tests in other languages:
+// prints "listening on PORT" and serves until SIGTERM. Prompts that contain "(full)", "(broken)"
+// or "(breaks)" meet a full queue, a failed engine, and one that fails in the middle.
+#include <csignal>
+#include <cstdio>
+
+#include "tests/server/server_under_test.h"
+
+namespace heddle::test {
+namespace {
+
+constexpr std::string_view kReply =
+    "Once upon a time a small loom learned to weave. It wove a red thread and a blue thread.";
+
+// Adds the misfortunes to a FakeGeneration that plays kReply.
+class UnluckyGeneration final : public server::GenerationService {
+ public:
+  server::RequestId NextId() override { return lucky_.NextId(); }
+  absl::Status Submit(server::GenerationRequest request, server::EventSink sink) override {
+    std::string prompt = ByteCodec().Decode(request.prompt, /*skip_special=*/true);
+    auto asks = [&prompt](std::string_view word) { return prompt.find(word) != std::string::npos; };
+    if (asks("(full)")) return absl::ResourceExhaustedError("too many requests wait");
+    server::GenerationEvent failure;
+    failure.finished = true;
+    failure.reason = server::FinishReason::kError;
+    failure.error = absl::InternalError("the engine broke");
+    if (asks("(breaks)")) {
+      server::GenerationEvent text;
+      for (TokenId id : Bytes("Once")) {
+        text.tokens.push_back(engine::SampledToken{{}, id, 0.0f, {}});
+      }
+      sink(std::move(text));
+    }
+    if (asks("(broken)") || asks("(breaks)")) {
+      sink(std::move(failure));
+      return absl::OkStatus();
+    }
+    return lucky_.Submit(std::move(request), std::move(sink));
+  }
+  void Cancel(server::RequestId id) override { lucky_.Cancel(id); }
+  void CancelBranch(server::RequestId id, int32_t branch) override {
+    lucky_.CancelBranch(id, branch);
+  }
+  server::EngineStats Stats() const override { return lucky_.Stats(); }
+
+ private:
+  FakeGeneration lucky_{[](const server::GenerationRequest&) { return std::string(kReply); }};
+};
+
+int Serve() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  UnluckyGeneration generation;
+  ByteCodec codec;
+  server::ServedModel model = TestModel();
+  server::ServerMetrics metrics("test-model", "test");
+  server::Logger log(server::LogFormat::kText, server::LogLevel::kInfo);
+  server::HttpServerOptions options;
+  options.port = 0;
+  auto http = server::HttpServer::Start(options, {&generation, &codec, &model, &metrics, &log});
+  if (!http.ok()) {
+    std::fprintf(stderr, "%s\n", http.status().ToString().c_str());
+    return 1;
+  }
+  (*http)->SetReady(true);
+  std::printf("listening on %d\n", (*http)->port());
+  std::fflush(stdout);
+  int received = 0;
+  sigwait(&signals, &received);
+  (*http)->Drain(server::Clock::now() + std::chrono::seconds(5));
+  (*http)->Stop();
+  return 0;
+}
+
+}  // namespace
+}  // namespace heddle::test
+
+int main() { return heddle::test::Serve(); }
