@@ -154,6 +154,15 @@ struct AttentionKernels {
   float (*finish)(float max, float sum, const float* acc, int32_t n, float sink, float* out);
 };
 
+// Yardsticks: each returns a value that depends on all its work.
+struct PeakKernels {
+  float (*read)(const void* data, int64_t bytes);
+  float (*fma)(int64_t rounds);
+  int64_t fma_flops;  // of a round
+  float (*int8)(int64_t rounds);
+  int64_t int8_ops;  // of a round
+};
+
 struct KernelTable {
   const LinearKernels* linear;
   const RowKernels* rows;
@@ -163,13 +172,16 @@ struct KernelTable {
 extern const LinearKernels kLinearPortable;
 extern const RowKernels kRowsPortable;
 extern const AttentionKernels kAttentionPortable;
+extern const PeakKernels kPeakPortable;
 #if defined(__x86_64__)
 extern const LinearKernels kLinearAvx2;
 extern const RowKernels kRowsAvx2;
 extern const AttentionKernels kAttentionAvx2;
+extern const PeakKernels kPeakAvx2;
 extern const LinearKernels kLinearAvx512;
 extern const RowKernels kRowsAvx512;
 extern const AttentionKernels kAttentionAvx512;
+extern const PeakKernels kPeakAvx512;
 #endif
 
 }  // namespace heddle::kernels::cpu

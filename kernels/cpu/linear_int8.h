@@ -41,9 +41,9 @@ inline void PrepareInt8Block(const float* x, int8_t* q, float* scale, int32_t* s
     IntVec bits = Bits(Fma(Load(x + i), inverse, magic)) - Bits(magic);
     std::memcpy(rounded + i, &bits, sizeof(bits));
   }
-  for (int i = 0; i < kBlock; ++i) {
+  for (int i = 0; i < kBlock; ++i) {  // non-finite x: any bytes, the scale carries it on
     q[i] = static_cast<int8_t>(rounded[i]);
-    sum += rounded[i];
+    sum += q[i];
   }
   *sum8 = -8 * sum;
 }

@@ -1,0 +1,102 @@
+#include "kernels/cpu/limits.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/cpu/cpuid.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/host_memory.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+constexpr int64_t kReadBytes = int64_t{256} << 20;  // eight times the largest L3 slice in use
+constexpr int kRepeats = 4;                         // the best counts: others are disturbed
+constexpr int64_t kPeakRounds = 1'000'000;
+constexpr double kAlwaysFork = 1e9;
+
+const PeakKernels& KernelsFor(Isa isa) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) return kPeakAvx512;
+  if (isa == Isa::kAvx2) return kPeakAvx2;
+#endif
+  static_cast<void>(isa);
+  return kPeakPortable;
+}
+
+// Best of some runs of `body` on all threads, which does `work`(units of 1e9) in total.
+template <typename F>
+double BestRate(ThreadPool& pool, double work, const F& body) {
+  double best = 0;
+  for (int i = 0; i < kRepeats; ++i) {
+    auto start = std::chrono::steady_clock::now();
+    pool.ForRange(pool.num_threads(), kAlwaysFork,
+                  [&](int64_t begin, int64_t, int32_t) { body(begin); });
+    std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    best = std::max(best, work / seconds.count() / 1e9);
+  }
+  return best;
+}
+
+}  // namespace
+
+struct LimitMeter::State {
+  State(int32_t threads, bool pin, const PeakKernels& peak)
+      : pool(threads, pin), kernels(peak), sinks(static_cast<size_t>(threads) * kSinkStride) {}
+
+  // Results go where the compiler cannot drop them; a cache line for each thread.
+  static constexpr size_t kSinkStride = 64;
+  float& Sink(int64_t thread) { return sinks[static_cast<size_t>(thread) * kSinkStride]; }
+
+  ThreadPool pool;
+  const PeakKernels& kernels;
+  std::unique_ptr<Buffer> memory;
+  std::vector<float> sinks;
+};
+
+LimitMeter::LimitMeter(std::unique_ptr<State> state) : state_(std::move(state)) {}
+LimitMeter::LimitMeter(LimitMeter&&) noexcept = default;
+LimitMeter::~LimitMeter() = default;
+
+absl::StatusOr<LimitMeter> LimitMeter::Create(const CpuDeviceOptions& options) {
+  HEDDLE_ASSIGN_OR_RETURN(Isa isa, ResolveIsa(options.isa, DetectCpuFeatures()));
+  int32_t threads = options.num_threads > 0 ? options.num_threads : ThreadPool::UsableCores();
+  auto state = std::make_unique<State>(threads, options.pin_threads, KernelsFor(isa));
+  HEDDLE_ASSIGN_OR_RETURN(state->memory, AllocateHost(kReadBytes, "bandwidth measurement"));
+  std::memset(state->memory->data(), 1, static_cast<size_t>(kReadBytes));
+  return LimitMeter(std::move(state));
+}
+
+double LimitMeter::ReadGbPerSecond() {
+  State& s = *state_;
+  int64_t part = kReadBytes / s.pool.num_threads() / 4096 * 4096;
+  const auto* data = static_cast<const char*>(s.memory->data());
+  return BestRate(s.pool, static_cast<double>(part * s.pool.num_threads()), [&](int64_t thread) {
+    s.Sink(thread) = s.kernels.read(data + thread * part, part);
+  });
+}
+
+double LimitMeter::FmaGflopPerSecond() {
+  State& s = *state_;
+  double work = static_cast<double>(kPeakRounds * s.kernels.fma_flops) * s.pool.num_threads();
+  return BestRate(s.pool, work,
+                  [&](int64_t thread) { s.Sink(thread) = s.kernels.fma(kPeakRounds); });
+}
+
+double LimitMeter::Int8GopPerSecond() {
+  State& s = *state_;
+  double work = static_cast<double>(kPeakRounds * s.kernels.int8_ops) * s.pool.num_threads();
+  return BestRate(s.pool, work,
+                  [&](int64_t thread) { s.Sink(thread) = s.kernels.int8(kPeakRounds); });
+}
+
+MachineLimits LimitMeter::All() {
+  return {ReadGbPerSecond(), FmaGflopPerSecond(), Int8GopPerSecond()};
+}
+
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,256 @@
+// Ops of the CPU backend at the shapes of TinyLlama-1.1B, each with its rate and the share of this
+// machine's limit, measured just before it. Flags of Google Benchmark apply, and two environment
+// variables: HEDDLE_BENCH_ISA (auto) and HEDDLE_BENCH_THREADS (0: all cores).
+//
+//   kernels_bench --benchmark_filter='linear/.*/n:1$' --benchmark_repetitions=3
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "benchmark/benchmark.h"
+#include "kernels/cpu/limits.h"
+#include "kernels/device.h"
+#include "tests/kernels/testing.h"
+
+namespace heddle::kernels {
+namespace {
+
+using benchmark::State;
+using cpu::LimitMeter;
+using test::Matrix;
+using test::Random;
+using test::TestBatch;
+using test::TestCache;
+
+// Weights that are read must come from memory: copies of a matrix are used in turn until they
+// exceed every cache by far.
+constexpr int64_t kRotationBytes = int64_t{256} << 20;
+
+CpuDeviceOptions Options() {
+  CpuDeviceOptions options;
+  if (const char* isa = std::getenv("HEDDLE_BENCH_ISA")) options.isa = isa;
+  if (const char* threads = std::getenv("HEDDLE_BENCH_THREADS")) {
+    options.num_threads = static_cast<int32_t>(std::strtol(threads, nullptr, 10));
+  }
+  return options;
+}
+
+template <typename T>
+T OrDie(absl::StatusOr<T> value) {
+  if (value.ok()) return std::move(value).value();
+  std::fprintf(stderr, "%s\n", value.status().ToString().c_str());
+  std::exit(1);
+}
+
+// The device and the meter share the cores, never at the same time.
+struct Bench {
+  std::unique_ptr<Device> device = OrDie(CreateCpuDevice(Options()));
+  LimitMeter meter = OrDie(LimitMeter::Create(Options()));
+};
+Bench& TheBench() {
+  static Bench bench;
+  return bench;
+}
+
+struct Work {
+  double bytes = 0;
+  double ops = 0;
+  bool integer = false;
+};
+
+// Runs `body` on the device until the framework has enough, with shares of the limits as counters.
+template <typename F>
+void Measure(State& state, const Work& work, const F& body) {
+  Bench& bench = TheBench();
+  double read = bench.meter.ReadGbPerSecond();
+  double peak = work.integer ? bench.meter.Int8GopPerSecond() : bench.meter.FmaGflopPerSecond();
+  double seconds = 0;
+  for (auto _ : state) {
+    auto start = std::chrono::steady_clock::now();
+    static_cast<void>(bench.device->Run(body));
+    std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    state.SetIterationTime(elapsed.count());
+    seconds += elapsed.count();
+  }
+  double rate = static_cast<double>(state.iterations()) / seconds / 1e9;
+  state.counters["GB/s"] = work.bytes * rate;
+  state.counters["%read"] = 100 * work.bytes * rate / read;
+  state.counters["GOP/s"] = work.ops * rate;
+  state.counters["%peak"] = 100 * work.ops * rate / peak;
+}
+
+// Packed copies of a random matrix, made once per shape and format.
+struct Rotation {
+  std::vector<std::unique_ptr<PackedWeight>> copies;
+  size_t next = 0;
+  const PackedWeight& Next() { return *copies[next++ % copies.size()]; }
+};
+
+Rotation MakeRotation(DType dtype, int64_t rows, int64_t cols, bool gated) {
+  Rotation rotation;
+  std::vector<uint8_t> bytes(static_cast<size_t>(rows * RowBytes(dtype, cols)));
+  std::mt19937 random(1);
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() & 0x3b);  // no huge exponents
+  int64_t half = rows / 2;
+  std::vector<WeightSource> sources = {{bytes.data(), dtype, rows, cols, "bench"}};
+  if (gated) {
+    const uint8_t* up = bytes.data() + half * RowBytes(dtype, cols);
+    sources = {{bytes.data(), dtype, half, cols, "gate"}, {up, dtype, half, cols, "up"}};
+  }
+  auto count = static_cast<size_t>(kRotationBytes / static_cast<int64_t>(bytes.size()) + 1);
+  for (size_t i = 0; i < count; ++i) {
+    rotation.copies.push_back(OrDie(TheBench().device->Pack(sources)));
+  }
+  return rotation;
+}
+
+void BenchLinear(State& state, DType dtype, int64_t rows, int64_t cols, bool gated) {
+  static std::map<std::string, Rotation> rotations;
+  std::string key = std::string(Info(dtype).name) + std::to_string(rows) + "x" +
+                    std::to_string(cols) + (gated ? "g" : "");
+  if (!rotations.contains(key)) {
+    rotations.clear();  // one at a time in memory
+    rotations[key] = MakeRotation(dtype, rows, cols, gated);
+  }
+  Rotation& rotation = rotations[key];
+  int64_t n = state.range(0);
+  Random random(1);
+  Matrix x = Matrix::RandomOf(random, n, cols);
+  Matrix out(n, gated ? rows / 2 : rows);
+  Work work;
+  work.bytes = static_cast<double>(rows * RowBytes(dtype, cols));
+  work.ops = 2.0 * static_cast<double>(n * rows * cols);
+  work.integer = dtype == DType::kQ8_0 || dtype == DType::kQ4_0;
+  Measure(state, work, [&](Ops& ops) {
+    LinearArgs args;
+    args.x = x.tensor();
+    args.weight = &rotation.Next();
+    args.epilogue = gated ? Epilogue::kGated : Epilogue::kNone;
+    args.activation = gated ? Activation::kSilu : Activation::kNone;
+    args.out = out.tensor();
+    ops.Linear(args);
+  });
+}
+
+// TinyLlama's heads: 32 query heads, 4 KV heads, 64 dimensions.
+void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_heads) {
+  constexpr int32_t kDim = 64;
+  auto seqs = static_cast<int32_t>(state.range(0));
+  auto rows = static_cast<int32_t>(state.range(1));
+  auto context = static_cast<int32_t>(state.range(2));
+  test::BatchSpec spec;
+  spec.sequences.assign(static_cast<size_t>(seqs), {rows, context});
+  TestBatch batch(spec);
+  TestCache cache(dtype, batch.num_pages, 16, n_kv_heads, kDim, 1);
+  Random random(1);
+  Matrix q = Matrix::RandomOf(random, int64_t{seqs} * rows, int64_t{n_heads} * kDim);
+  Matrix out(int64_t{seqs} * rows, int64_t{n_heads} * kDim);
+  if (!TheBench().device->Plan(batch.view()).ok()) std::exit(1);
+  double seen = static_cast<double>(rows) * (context - (rows - 1) / 2.0) * seqs;
+  Work work;
+  work.bytes = 2.0 * seqs * context * n_kv_heads * kDim * Info(dtype).block_bytes;
+  work.ops = 4.0 * seen * n_heads * kDim;
+  Measure(state, work, [&](Ops& ops) {
+    AttentionArgs args;
+    args.q = q.tensor();
+    args.n_heads = n_heads;
+    args.cache = cache.view;
+    args.scale = 0.125f;
+    args.out = out.tensor();
+    ops.Attention(args);
+  });
+}
+
+void BenchNorm(State& state) {
+  int64_t n = state.range(0);
+  Random random(1);
+  Matrix x = Matrix::RandomOf(random, n, 2048), residual = x, out(n, 2048);
+  std::vector<float> weight = random.Normals(2048);
+  Measure(state, {.bytes = 4.0 * 4 * 2048 * static_cast<double>(n)}, [&](Ops& ops) {
+    NormArgs args;
+    args.x = x.tensor();
+    args.residual = residual.tensor();
+    args.weight = weight.data();
+    args.out = out.tensor();
+    ops.Norm(args);
+  });
+}
+
+void BenchSample(State& state, float top_p, int32_t top_k) {
+  int64_t vocab = state.range(0);
+  Random random(1);
+  Matrix logits = Matrix::RandomOf(random, 1, vocab);
+  for (int64_t i = 0; i < vocab; ++i) *logits.at(0, i) *= 3.0f;
+  SampleRowParams params;
+  params.top_p = top_p;
+  params.top_k = top_k;
+  int32_t token = 0;
+  Measure(state, {.bytes = 4.0 * static_cast<double>(vocab)}, [&](Ops& ops) {
+    ++params.counter;
+    ops.Sample({logits.tensor(), {&params, 1}, 0, &token, nullptr, nullptr, nullptr});
+  });
+}
+
+benchmark::internal::Benchmark* Finish(benchmark::internal::Benchmark* bench) {
+  return bench->UseManualTime()->Unit(benchmark::kMicrosecond)->MinTime(0.3);
+}
+
+void RegisterAll() {
+  struct Shape {
+    const char* name;
+    int64_t rows, cols;
+    bool gated;
+  };
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ8_0, DType::kQ4_0}) {
+    for (const Shape& s : {Shape{"gate_up", 11264, 2048, true}, Shape{"down", 2048, 5632, false},
+                           Shape{"head", 32000, 2048, false}}) {
+      std::string name = "linear/" + std::string(Info(dtype).name) + "/" + s.name;
+      auto* bench =
+          benchmark::RegisterBenchmark(name.c_str(), BenchLinear, dtype, s.rows, s.cols, s.gated);
+      bench->ArgName("n");
+      for (int64_t n : {1, 2, 4, 8, 16, 32, 512}) bench->Arg(n);
+      Finish(bench);
+    }
+  }
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (auto [heads, kv_heads] : {std::pair(32, 4), std::pair(32, 32)}) {
+      std::string name = "attention/" + std::string(Info(dtype).name) + "/" +
+                         std::to_string(heads) + "_" + std::to_string(kv_heads);
+      Finish(benchmark::RegisterBenchmark(name.c_str(), BenchAttention, dtype, heads, kv_heads)
+                 ->ArgNames({"seqs", "rows", "context"})
+                 ->Args({1, 1, 2048})
+                 ->Args({16, 1, 2048})
+                 ->Args({1, 512, 512}));
+    }
+  }
+  Finish(benchmark::RegisterBenchmark("norm", BenchNorm)->Arg(1)->Arg(512));
+  for (int64_t vocab : {32000, 151936}) {
+    Finish(benchmark::RegisterBenchmark("sample/plain", BenchSample, 1.0f, 0)->Arg(vocab));
+    Finish(benchmark::RegisterBenchmark("sample/top_p", BenchSample, 0.9f, 0)->Arg(vocab));
+    Finish(benchmark::RegisterBenchmark("sample/top_k", BenchSample, 1.0f, 40)->Arg(vocab));
+  }
+}
+
+}  // namespace
+}  // namespace heddle::kernels
+
+int main(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  heddle::kernels::RegisterAll();
+  auto& bench = heddle::kernels::TheBench();
+  auto limits = bench.meter.All();
+  std::printf("%s\nlimits: read %.1f GB/s, F32 %.0f GFLOP/s, int8 %.0f GOP/s\n",
+              bench.device->description().c_str(), limits.read_gb_s, limits.fma_gflop_s,
+              limits.int8_gop_s);
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
