@@ -83,6 +83,7 @@ std::vector<TypeUsage> Checkpoint::types() const {
     usage.bytes += static_cast<int64_t>(tensor.data.size());
   }
   std::vector<TypeUsage> types;
+  types.reserve(by_name.size());
   for (const auto& [name, usage] : by_name) types.push_back(usage);
   std::stable_sort(types.begin(), types.end(),
                    [](const TypeUsage& a, const TypeUsage& b) { return a.bytes > b.bytes; });

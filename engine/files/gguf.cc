@@ -95,7 +95,7 @@ T ScalarAt(GgufType type, const std::byte* base, uint64_t index) {
       constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
       result = static_cast<int64_t>(std::min(value, kMax));
     } else {
-      result = static_cast<T>(value);
+      result = static_cast<T>(+value);  // as a number, also where it is a char
     }
   });
   return result;

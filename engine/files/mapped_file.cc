@@ -71,10 +71,10 @@ void MappedFile::DontNeed(std::span<const std::byte> part) const { Advise(part, 
 void MappedFile::Advise(std::span<const std::byte> part, int advice) const {
   if (part.empty()) return;
   const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  uintptr_t begin = reinterpret_cast<uintptr_t>(part.data());
-  uintptr_t end = begin + part.size();
-  begin -= begin % page;  // madvise wants a page's address; the mapping starts at one
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);
+  // madvise wants the address of a page; the mapping starts at one, so that this stays inside.
+  size_t into_page = reinterpret_cast<uintptr_t>(part.data()) % page;
+  void* begin = const_cast<std::byte*>(part.data() - into_page);
+  ::madvise(begin, part.size() + into_page, advice);
 }
 
 }  // namespace heddle::engine
