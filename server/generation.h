@@ -36,14 +36,21 @@ struct GenerationEvent {
 
 using EventSink = std::function<void(GenerationEvent&&)>;
 
+enum class EngineState : uint8_t {
+  kServing,
+  kDraining,  // finishes what it has and takes nothing new
+  kFailed,    // the executor is gone; every request has ended with kError
+};
+
 struct EngineStats {
+  EngineState state = EngineState::kServing;
   int32_t running_sequences = 0;
   int32_t waiting_requests = 0;
   int32_t queue_limit = 0;
   int32_t pages_total = 0;
   int32_t pages_used = 0;
   int32_t page_tokens = 0;
-  int32_t orphaned_requests = 0;  // running for nobody: must read 0
+  int32_t orphaned_requests = 0;  // in the scheduler with no sink to tell: must read 0
   int64_t steps = 0;
   int64_t prompt_tokens = 0;  // rows computed for prompts, recomputed ones included
   int64_t generated_tokens = 0;
@@ -55,7 +62,7 @@ struct EngineStats {
   double busy_since_seconds = 0;  // how long the current step has been running; 0: idle
 };
 
-// Implemented by EngineLoop (engine_loop.h) and by test doubles.
+// Implemented by EngineLoop (loop/engine_loop.h) and by test doubles.
 class GenerationService {
  public:
   virtual ~GenerationService() = default;

@@ -1,0 +1,71 @@
+#include "scheduler/page_table.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace heddle::scheduler {
+
+int32_t PageTable::PagesNeeded(int32_t count, const PageAllocator& pool) const {
+  if (count == 0) return 0;
+  int32_t beyond = std::max(0, count - Room(pool));
+  int32_t fresh = (beyond + pool.page_tokens() - 1) / pool.page_tokens();
+  return fresh + (MustCopy(pool) ? 1 : 0);
+}
+
+int32_t PageTable::Capacity(int32_t num_pages, const PageAllocator& pool) const {
+  if (MustCopy(pool)) {
+    if (num_pages == 0) return 0;
+    --num_pages;
+  }
+  return Room(pool) + num_pages * pool.page_tokens();
+}
+
+void PageTable::Append(int32_t count, PageAllocator* pool, std::vector<engine::PageCopy>* copies) {
+  if (count == 0) return;
+  if (MustCopy(*pool)) {
+    PageId fresh = pool->AllocateOne();
+    copies->push_back({spans_.back().page, fresh, spans_.back().num_tokens});
+    pool->Release(spans_.back().page);
+    spans_.back().page = fresh;
+  }
+  num_tokens_ += count;
+  int32_t in_last = std::min(count, Room(*pool));
+  if (in_last > 0) spans_.back().num_tokens += in_last;
+  for (count -= in_last; count > 0; count -= pool->page_tokens()) {
+    spans_.push_back({pool->AllocateOne(), std::min(count, pool->page_tokens())});
+  }
+}
+
+void PageTable::AppendShared(PageId page, int32_t num_tokens, PageAllocator* pool) {
+  HEDDLE_CHECK(Room(*pool) == 0, "a shared page may only follow full pages");
+  HEDDLE_CHECK(num_tokens > 0 && num_tokens <= pool->page_tokens(), "bad number of positions");
+  pool->Share(page);
+  spans_.push_back({page, num_tokens});
+  num_tokens_ += num_tokens;
+}
+
+void PageTable::ForkFrom(const PageTable& from, PageAllocator* pool) {
+  HEDDLE_CHECK(empty(), "the fork's own pages would leak");
+  spans_.insert(spans_.end(), from.spans_.begin(), from.spans_.end());
+  num_tokens_ = from.num_tokens_;
+  for (const KvSpan& span : spans_) pool->Share(span.page);
+}
+
+void PageTable::Truncate(int32_t num_tokens, PageAllocator* pool) {
+  HEDDLE_CHECK(num_tokens >= 0 && num_tokens <= num_tokens_, "truncation cannot add positions");
+  while (num_tokens_ > num_tokens) {
+    KvSpan& last = spans_.back();
+    int32_t excess = num_tokens_ - num_tokens;
+    if (excess < last.num_tokens) {
+      last.num_tokens -= excess;
+      num_tokens_ = num_tokens;
+      return;
+    }
+    num_tokens_ -= last.num_tokens;
+    pool->Release(last.page);
+    spans_.pop_back();
+  }
+}
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,71 @@
+// The context of one sequence as a list of spans over pages, and its edits: fork, append,
+// truncate, drop. Edits change references and lists; the only keys and values that are ever
+// copied are those of a half-filled last page that somebody else holds too (copy on write).
+//
+// A table holds one reference on each of its pages. It does not release them by itself, because
+// it does not own the allocator: Drop it before it dies.
+// Thread-safety: none; owned by a sequence of the scheduler.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/step.h"
+#include "scheduler/page_allocator.h"
+
+namespace heddle::scheduler {
+
+using engine::KvSpan;
+
+class PageTable {
+ public:
+  std::span<const KvSpan> spans() const { return spans_; }
+  int32_t num_tokens() const { return num_tokens_; }
+  int32_t num_pages() const { return static_cast<int32_t>(spans_.size()); }
+  bool empty() const { return spans_.empty(); }
+
+  // Pages that Append(count) would take from `pool` now, the copied one included.
+  int32_t PagesNeeded(int32_t count, const PageAllocator& pool) const;
+
+  // The most positions that Append takes with `num_pages` new pages.
+  int32_t Capacity(int32_t num_pages, const PageAllocator& pool) const;
+
+  // Makes room for `count` more positions at the end. Where the last page is half filled and
+  // shared, it is replaced by a new page and the copy is added to `*copies`; the old page has
+  // lost one reference and keeps at least one. REQUIRES: pool->num_free() >= PagesNeeded(count).
+  void Append(int32_t count, PageAllocator* pool, std::vector<engine::PageCopy>* copies);
+
+  // Adds a page that holds `num_tokens` computed positions, with a new reference on it.
+  // REQUIRES: the last page of this table is full; 0 < num_tokens <= page_tokens.
+  void AppendShared(PageId page, int32_t num_tokens, PageAllocator* pool);
+
+  // Becomes a copy of `from` that shares all its pages. REQUIRES: empty().
+  void ForkFrom(const PageTable& from, PageAllocator* pool);
+
+  // Forgets all positions from `num_tokens` on. REQUIRES: 0 <= num_tokens <= num_tokens().
+  void Truncate(int32_t num_tokens, PageAllocator* pool);
+
+  // Gives back every page; empty() afterwards. Keeps the capacity.
+  void Drop(PageAllocator* pool) { Truncate(0, pool); }
+
+  // Room for the spans of `num_tokens` positions without reallocation.
+  void Reserve(int32_t num_tokens, int32_t page_tokens) {
+    spans_.reserve((num_tokens + page_tokens - 1) / page_tokens);
+  }
+
+ private:
+  // Free positions in the last page.
+  int32_t Room(const PageAllocator& pool) const {
+    return spans_.empty() ? 0 : pool.page_tokens() - spans_.back().num_tokens;
+  }
+  // Whether appending has to copy the last page first.
+  bool MustCopy(const PageAllocator& pool) const {
+    return Room(pool) > 0 && pool.IsShared(spans_.back().page);
+  }
+
+  std::vector<KvSpan> spans_;
+  int32_t num_tokens_ = 0;
+};
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,260 @@
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+
+namespace heddle::scheduler {
+
+using engine::SampledToken;
+using engine::StepResult;
+
+namespace {
+
+// Generated tokens and spans that a sequence has room for from the start; longer ones grow by
+// doubling. 1,024 tokens are 4 KiB per sequence.
+constexpr int32_t kReservedTokens = 1024;
+
+}  // namespace
+
+int32_t Scheduler::MaxContext(const SchedulerOptions& options) {
+  int64_t pool = static_cast<int64_t>(options.num_pages) * options.page_tokens;
+  return static_cast<int32_t>(std::min<int64_t>(options.max_context, pool));
+}
+
+Scheduler::Scheduler(const SchedulerOptions& options)
+    : options_(options),
+      max_context_(MaxContext(options)),
+      max_running_(std::min(options.max_step_seqs, options.max_step_tokens)),
+      pool_(options.num_pages, options.page_tokens),
+      policy_(std::make_unique<FcfsPolicy>()) {
+  HEDDLE_CHECK(options.max_context > 0 && max_running_ > 0, "a limit of the scheduler is not set");
+  running_.reserve(max_running_);
+}
+
+absl::Status Scheduler::Validate(const GenerationRequest& request,
+                                 const SchedulerOptions& options) {
+  int32_t max_context = MaxContext(options);
+  int32_t max_running = std::min(options.max_step_seqs, options.max_step_tokens);
+  if (request.prompt.empty()) return absl::InvalidArgumentError("The prompt has no tokens.");
+  if (request.max_tokens < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tokens is ", request.max_tokens, "; it must be at least 0."));
+  }
+  int32_t to_generate = request.max_tokens > 0 ? 1 : 0;
+  if (request.prompt.size() + to_generate > static_cast<size_t>(max_context)) {
+    bool by_pool = max_context < options.max_context;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "The prompt has ", request.prompt.size(), " tokens; at most ", max_context - to_generate,
+        by_pool ? " fit into the KV memory of this server." : " fit into the model's context."));
+  }
+  if (request.num_branches < 1 || request.num_branches > max_running) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("n is ", request.num_branches, "; it must be between 1 and ", max_running,
+                     ", the number of sequences that this server runs at a time."));
+  }
+  return absl::OkStatus();
+}
+
+void Scheduler::Add(GenerationRequest request, int64_t now_us) {
+  RequestId id = request.id;
+  auto state = std::make_unique<RequestState>();
+  state->key = policy_->Key(request, ++arrivals_, now_us);
+  state->arrival_us = now_us;
+  state->live_branches = request.num_branches;
+  state->branches.resize(request.num_branches);
+  state->request = std::move(request);
+  int32_t prompt = state->num_prompt();
+  int32_t growth = std::min({state->request.max_tokens, max_context_ - prompt, kReservedTokens});
+  for (int32_t b = 0; b < state->live_branches; ++b) {
+    Sequence& branch = state->branches[b];
+    branch.id = SequenceId{++last_sequence_id_};
+    branch.branch = b;
+    branch.request = state.get();
+    branch.generated.reserve(growth);
+    branch.table.Reserve(prompt + growth, options_.page_tokens);
+  }
+  Sequence* carrier = &state->branches[0];
+  carrier->phase = Phase::kWaiting;
+  bool is_new = requests_.emplace(id, std::move(state)).second;
+  HEDDLE_CHECK(is_new, "a request id was used twice");
+  waiting_.insert(carrier);
+  ++num_unstarted_;
+}
+
+void Scheduler::Cancel(RequestId id, FinishReason reason, std::vector<SequenceEvent>* events) {
+  auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  // The last Finish takes the state out of the map but leaves it alive until Sweep.
+  RequestState* state = it->second.get();
+  // Waiting branches last: ending the carrier would hand its pages over to each in turn.
+  for (Sequence& branch : state->branches) {
+    if (branch.phase == Phase::kUnforked) Finish(&branch, reason, events);
+  }
+  for (Sequence& branch : state->branches) {
+    if (branch.phase != Phase::kFinished) Finish(&branch, reason, events);
+  }
+  Sweep();
+}
+
+void Scheduler::CancelBranch(RequestId id, int32_t branch, std::vector<SequenceEvent>* events) {
+  auto it = requests_.find(id);
+  if (it == requests_.end()) return;
+  RequestState& state = *it->second;
+  if (branch < 0 || branch >= static_cast<int32_t>(state.branches.size())) return;
+  Sequence* sequence = &state.branches[branch];
+  if (sequence->phase == Phase::kFinished) return;
+  if (!state.forked && sequence->phase != Phase::kUnforked) HandOver(sequence);
+  Finish(sequence, FinishReason::kCancelled, events);
+  Sweep();
+}
+
+// Makes another live branch, if there is one, compute the prompt in place of `carrier`.
+void Scheduler::HandOver(Sequence* carrier) {
+  RequestState& state = *carrier->request;
+  auto heir = std::find_if(state.branches.begin(), state.branches.end(),
+                           [](const Sequence& s) { return s.phase == Phase::kUnforked; });
+  if (heir == state.branches.end()) return;
+  std::swap(heir->table, carrier->table);
+  heir->num_recompute = carrier->num_recompute;
+  if (carrier->phase == Phase::kWaiting) {
+    waiting_.erase(carrier);
+    waiting_.insert(&*heir);
+  } else {
+    *std::find(running_.begin(), running_.end(), carrier) = &*heir;
+  }
+  heir->phase = carrier->phase;
+  carrier->phase = Phase::kUnforked;
+}
+
+void Scheduler::CancelAll(FinishReason reason, std::vector<SequenceEvent>* events) {
+  std::vector<RequestId> ids;
+  ids.reserve(requests_.size());
+  for (const auto& [id, state] : requests_) ids.push_back(id);
+  for (RequestId id : ids) Cancel(id, reason, events);
+}
+
+SequenceEvent& Scheduler::AddEvent(const Sequence& sequence, std::vector<SequenceEvent>* events) {
+  SequenceEvent& event = events->emplace_back();
+  event.request = sequence.request->request.id;
+  event.branch = sequence.branch;
+  std::swap(event.queued_us, sequence.request->queued_us);
+  return event;
+}
+
+void Scheduler::Finish(Sequence* sequence, FinishReason reason,
+                       std::vector<SequenceEvent>* events) {
+  SequenceEvent& event = AddEvent(*sequence, events);
+  event.finished = true;
+  event.reason = reason;
+  if (sequence->phase == Phase::kWaiting) waiting_.erase(sequence);
+  if (sequence->phase == Phase::kRunning) running_has_finished_ = true;
+  sequence->phase = Phase::kFinished;
+  sequence->table.Drop(&pool_);
+  if (sequence->begun) ended_.push_back(sequence->id);
+  RequestState* state = sequence->request;
+  if (--state->live_branches > 0) return;
+  if (!state->started) --num_unstarted_;
+  auto it = requests_.find(state->request.id);
+  ended_requests_.push_back(std::move(it->second));
+  requests_.erase(it);
+}
+
+// Takes finished sequences out of the running list, and frees ended requests that no step in
+// flight names any more.
+void Scheduler::Sweep() {
+  if (running_has_finished_) {
+    std::erase_if(running_, [](const Sequence* s) { return s->phase == Phase::kFinished; });
+    running_has_finished_ = false;
+  }
+  if (!in_flight_) ended_requests_.clear();
+}
+
+void Scheduler::Commit(const StepResult& result, int64_t /*now_us*/,
+                       std::vector<SequenceEvent>* events) {
+  HEDDLE_CHECK(in_flight_ && result.step == step_, "the result is not of the step in flight");
+  HEDDLE_CHECK(result.samples.size() == sample_owners_.size(), "a sample is missing");
+  for (const ScoreOwner& scores : score_owners_) {
+    for (const Sequence& branch : scores.request->branches) {
+      if (branch.phase == Phase::kFinished) continue;
+      SequenceEvent& event = AddEvent(branch, events);
+      event.score_begin = scores.begin;
+      event.num_scores = scores.count;
+      break;
+    }
+  }
+  for (size_t i = 0; i < sample_owners_.size(); ++i) {
+    if (sample_owners_[i]->phase == Phase::kFinished) continue;  // cancelled meanwhile
+    Accept(sample_owners_[i], result, static_cast<int32_t>(i), events);
+  }
+  for (RequestState* request : prompts_only_) {
+    for (Sequence& branch : request->branches) {
+      if (branch.phase != Phase::kFinished) Finish(&branch, FinishReason::kLength, events);
+    }
+  }
+  in_flight_ = false;
+  Sweep();
+}
+
+// Books one drawn token.
+void Scheduler::Accept(Sequence* sequence, const StepResult& result, int32_t sample,
+                       std::vector<SequenceEvent>* events) {
+  const GenerationRequest& request = sequence->request->request;
+  TokenId token = result.samples[sample].token;
+  sequence->generated.push_back(token);
+  ++totals_.generated_tokens;
+  bool stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
+              request.stop_tokens.end();
+  bool length = static_cast<int32_t>(sequence->generated.size()) >= request.max_tokens ||
+                sequence->num_tokens() >= max_context_;
+  size_t index = events->size();
+  if (stop || length) {
+    Finish(sequence, stop ? FinishReason::kStop : FinishReason::kLength, events);
+  } else {
+    AddEvent(*sequence, events);
+  }
+  (*events)[index].sample_begin = sample;
+  (*events)[index].num_samples = 1;
+}
+
+SchedulerStats Scheduler::stats() const {
+  SchedulerStats stats = totals_;
+  stats.running_sequences = static_cast<int32_t>(running_.size());
+  stats.waiting_requests = num_unstarted_;
+  stats.live_requests = static_cast<int32_t>(requests_.size());
+  stats.pages_used = pool_.num_used();
+  return stats;
+}
+
+absl::Status Scheduler::CheckIntegrity() const {
+  if (absl::Status pages = CheckPages(); !pages.ok()) return pages;
+  if (!std::is_sorted(running_.begin(), running_.end(), MoreUrgent())) {
+    return absl::InternalError("the running sequences are not in the order of service");
+  }
+  for (const Sequence* sequence : waiting_) {
+    if (sequence->phase != Phase::kWaiting || !sequence->table.empty()) {
+      return absl::InternalError(absl::StrCat("sequence ", static_cast<uint64_t>(sequence->id),
+                                              " waits and holds pages, or is not waiting"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Scheduler::CheckPages() const {
+  if (absl::Status pool = pool_.CheckIntegrity(); !pool.ok()) return pool;
+  std::vector<int32_t> references(pool_.num_pages(), 0);
+  for (const Sequence* sequence : running_) {
+    for (const KvSpan& span : sequence->table.spans()) ++references[engine::Index(span.page)];
+  }
+  for (int32_t page = 0; page < pool_.num_pages(); ++page) {
+    if (references[page] != pool_.references(PageId{page})) {
+      return absl::InternalError(absl::StrCat("page ", page, " is held ", references[page],
+                                              " times and counts ", pool_.references(PageId{page}),
+                                              " references"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace heddle::scheduler

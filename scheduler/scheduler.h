@@ -1,0 +1,172 @@
+// Decides which tokens run in the next step and on which pages. Pure logic: no clock, no thread,
+// no device, no I/O; time comes in as an argument (microseconds of any steady clock).
+//
+// Life of a step: Plan writes it, the caller has it executed, Commit takes the result. Requests may
+// be added and cancelled at any time, also between Plan and Commit.
+// A plan holds, first, one token of every sequence that is past its prompt (decodes), then chunks
+// of prompts up to the step's token budget: a long prompt never holds up running streams.
+// Source: Agrawal et al., "SARATHI", 2023.
+//
+// Memory: a request is admitted when its whole prompt fits beside what the running ones are sure
+// to need. Growth is not reserved: when pages run out, the least urgent running sequence gives its
+// pages back and is computed again later from prompt and generated tokens. The most urgent one is
+// never preempted, so something always progresses; everything admitted finishes.
+//
+// Invariants (CheckIntegrity): a page's references are exactly the tables that hold it; waiting
+// and finished sequences hold none; `running_` is in the order of service.
+// Thread-safety: none; owned by the engine loop's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "engine/step.h"
+#include "scheduler/page_allocator.h"
+#include "scheduler/policy.h"
+#include "scheduler/request.h"
+#include "scheduler/sequence.h"
+
+namespace heddle::scheduler {
+
+struct SchedulerOptions {
+  int32_t num_pages = 0;
+  int32_t page_tokens = 0;      // a power of two
+  int32_t max_context = 0;      // positions per sequence
+  int32_t max_step_tokens = 0;  // rows per plan
+  int32_t max_step_seqs = 0;    // sequences per plan, and running at a time
+};
+
+// What a committed step (or a cancellation) brought to one branch. Ranges index the StepResult
+// that was committed. `finished` is set on a branch's last event and only there.
+struct SequenceEvent {
+  RequestId request{};
+  int32_t branch = 0;
+  int32_t sample_begin = 0;
+  int32_t num_samples = 0;
+  int32_t score_begin = 0;  // of the prompt; with the lowest live branch
+  int32_t num_scores = 0;
+  int32_t cached_tokens = 0;  // of the prompt; with the branch's first token
+  int64_t queued_us = -1;     // from Add to the first step; with the request's first event
+  bool finished = false;
+  FinishReason reason = FinishReason::kStop;
+};
+
+struct SchedulerStats {
+  int32_t running_sequences = 0;
+  int32_t waiting_requests = 0;  // that were in no step yet
+  int32_t live_requests = 0;
+  int32_t pages_used = 0;
+  int64_t prompt_tokens = 0;      // rows planned for prompts and for what preemption dropped
+  int64_t recomputed_tokens = 0;  // of these, rows that had been computed before
+  int64_t generated_tokens = 0;
+  int64_t preemptions = 0;
+};
+
+class Scheduler {
+ public:
+  // Aborts unless all options are positive and page_tokens is a power of two.
+  explicit Scheduler(const SchedulerOptions& options);
+
+  // INVALID_ARGUMENT if the request could never run with these options; says what would fit.
+  static absl::Status Validate(const GenerationRequest& request, const SchedulerOptions& options);
+
+  // The most positions that one sequence can have: the model's limit or the pool.
+  static int32_t MaxContext(const SchedulerOptions& options);
+
+  // Queues a request that arrived at `now_us`. REQUIRES: Validate is OK; the id is new.
+  void Add(GenerationRequest request, int64_t now_us);
+
+  // Ends all branches, frees their pages, and appends their last events with `reason`. An unknown
+  // or finished id is ignored.
+  void Cancel(RequestId id, FinishReason reason, std::vector<SequenceEvent>* events);
+
+  // Ends one branch; the others go on.
+  void CancelBranch(RequestId id, int32_t branch, std::vector<SequenceEvent>* events);
+
+  // Ends every request with `reason`.
+  void CancelAll(FinishReason reason, std::vector<SequenceEvent>* events);
+
+  // Overwrites *plan with the next step (capacity is kept). Unless plan->empty(), it must be
+  // executed and committed before the next Plan. O(running + tokens); waiting requests cost
+  // nothing.
+  void Plan(int64_t now_us, engine::StepPlan* plan);
+
+  // Takes the result of the planned step and appends what it brought to *events.
+  void Commit(const engine::StepResult& result, int64_t now_us, std::vector<SequenceEvent>* events);
+
+  // Nothing is running or waiting.
+  bool idle() const { return requests_.empty(); }
+  SchedulerStats stats() const;
+
+  // INTERNAL names the broken invariant. O(pages + running); tests, and whenever the loop is idle.
+  absl::Status CheckIntegrity() const;
+
+ private:
+  // The rows of a plan that report scores for a request.
+  struct ScoreOwner {
+    RequestState* request;
+    int32_t begin;
+    int32_t count;
+  };
+
+  // Planning, in this order (scheduler_plan.cc).
+  int32_t PlanDecodes();
+  void Admit(int32_t budget);
+  void PlanPrompts(int32_t budget);
+  void AssignPages();
+  void Write(engine::StepPlan* plan);
+
+  int32_t FitPages(Sequence* sequence, size_t index, int32_t reserved);
+  void Preempt(Sequence* victim);
+  void WriteSequence(Sequence* sequence, engine::StepPlan* plan);
+  void WriteFork(Sequence* carrier, int32_t row, engine::StepPlan* plan);
+  void InsertRunning(Sequence* sequence);
+  bool FitsBeside(const Sequence& sequence) const;
+
+  void Accept(Sequence* sequence, const engine::StepResult& result, int32_t sample,
+              std::vector<SequenceEvent>* events);
+  void Finish(Sequence* sequence, FinishReason reason, std::vector<SequenceEvent>* events);
+  void HandOver(Sequence* carrier);
+  SequenceEvent& AddEvent(const Sequence& sequence, std::vector<SequenceEvent>* events);
+  void Sweep();
+  absl::Status CheckPages() const;
+
+  const SchedulerOptions options_;
+  const int32_t max_context_;
+  const int32_t max_running_;
+  PageAllocator pool_;
+  std::unique_ptr<Policy> policy_;
+
+  absl::flat_hash_map<RequestId, std::unique_ptr<RequestState>> requests_;
+  std::vector<Sequence*> running_;                  // in the order of service
+  absl::btree_set<Sequence*, MoreUrgent> waiting_;  // new requests and preempted sequences
+  std::vector<std::unique_ptr<RequestState>> ended_requests_;  // a step in flight may name them
+  std::vector<SequenceId> ended_;                              // to be told to the executor
+  bool running_has_finished_ = false;
+
+  // The step being planned.
+  int64_t now_us_ = 0;
+  std::vector<Sequence*> prompts_;
+  std::vector<int32_t> wants_, shares_;
+  std::vector<Sequence*> forks_;
+  int32_t slots_ = 0;           // branches of the running sequences, those still to be forked too
+  int64_t reserved_pages_ = 0;  // that the running sequences need for the tokens they have
+
+  // The step in flight.
+  bool in_flight_ = false;
+  uint64_t step_ = 0;
+  std::vector<Sequence*> sample_owners_;  // parallel to the plan's samples
+  std::vector<ScoreOwner> score_owners_;
+  std::vector<RequestState*> prompts_only_;  // max_tokens = 0, finished by this step
+
+  uint64_t arrivals_ = 0;
+  uint64_t last_sequence_id_ = 0;
+  int32_t num_unstarted_ = 0;
+  SchedulerStats totals_;  // the counters among its fields
+};
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,202 @@
+// How Scheduler makes a plan. The order matters: decodes take their tokens first; admission looks
+// at what the running sequences will need; only then are pages given out, in the order of service,
+// so that preemption always hits sequences that have got nothing yet in this step.
+#include <algorithm>
+
+#include "base/check.h"
+#include "scheduler/plan_writer.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/token_budget.h"
+
+namespace heddle::scheduler {
+
+using engine::StepPlan;
+
+namespace {
+
+// New prompts are admitted beyond the step's budget up to this many, so that short ones need not
+// wait until a long one is through. More would only hold pages without getting tokens: halving
+// shares reach kMinChunkTokens after a few prompts.
+constexpr size_t kMaxPromptsOverBudget = 8;
+
+// Branches that will run when this sequence is past its prompt.
+int32_t Slots(const Sequence& sequence) {
+  return sequence.request->forked ? 1 : sequence.request->live_branches;
+}
+
+}  // namespace
+
+void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
+  HEDDLE_CHECK(!in_flight_, "the last plan was not committed");
+  plan->Clear();
+  plan->step = ++step_;
+  plan->ended.swap(ended_);
+  now_us_ = now_us;
+  int32_t budget = options_.max_step_tokens - PlanDecodes();
+  Admit(budget);
+  PlanPrompts(budget);
+  AssignPages();
+  Write(plan);
+  in_flight_ = !plan->empty();
+}
+
+int32_t Scheduler::PlanDecodes() {
+  prompts_.clear();
+  slots_ = 0;
+  reserved_pages_ = 0;
+  int32_t decodes = 0;
+  for (Sequence* sequence : running_) {
+    int32_t remaining = sequence->num_remaining();
+    slots_ += Slots(*sequence);
+    reserved_pages_ += sequence->table.PagesNeeded(remaining, pool_);
+    sequence->num_planned = remaining == 1 ? 1 : 0;
+    if (remaining == 1) {
+      ++decodes;
+    } else {
+      prompts_.push_back(sequence);
+    }
+  }
+  return decodes;
+}
+
+// Every running sequence may need one page more before the next admission has to be regretted;
+// with nothing running, whatever passed Validate fits.
+bool Scheduler::FitsBeside(const Sequence& sequence) const {
+  if (slots_ + Slots(sequence) > max_running_) return false;
+  if (running_.empty()) return true;
+  int64_t spoken_for = reserved_pages_ + static_cast<int64_t>(running_.size());
+  return pool_.num_free() - spoken_for >=
+         sequence.table.PagesNeeded(sequence.num_remaining(), pool_);
+}
+
+void Scheduler::Admit(int32_t budget) {
+  int64_t wanted = 0;
+  for (const Sequence* prompt : prompts_) wanted += prompt->num_remaining();
+  while (!waiting_.empty() && budget > 0) {
+    if (wanted >= budget && prompts_.size() >= kMaxPromptsOverBudget) return;
+    Sequence* next = *waiting_.begin();
+    if (!FitsBeside(*next)) return;
+    waiting_.erase(waiting_.begin());
+    next->phase = Phase::kRunning;
+    slots_ += Slots(*next);
+    wanted += next->num_remaining();
+    reserved_pages_ += next->table.PagesNeeded(next->num_remaining(), pool_);
+    next->num_planned = 0;
+    InsertRunning(next);
+    prompts_.push_back(next);
+  }
+}
+
+void Scheduler::PlanPrompts(int32_t budget) {
+  std::sort(prompts_.begin(), prompts_.end(), MoreUrgent());
+  wants_.clear();
+  for (const Sequence* prompt : prompts_) wants_.push_back(prompt->num_remaining());
+  shares_.resize(wants_.size());
+  ShareBudget(wants_, budget, shares_);
+  for (size_t i = 0; i < prompts_.size(); ++i) prompts_[i]->num_planned = shares_[i];
+}
+
+void Scheduler::AssignPages() {
+  int32_t reserved = 0;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (running_[i]->num_planned > 0) reserved += FitPages(running_[i], i, reserved);
+  }
+}
+
+// Pages that running_[index] gets, out of those that are free but for `reserved`. Preempts from
+// the end of the list; what is still missing shortens the sequence's part of the step.
+int32_t Scheduler::FitPages(Sequence* sequence, size_t index, int32_t reserved) {
+  int32_t need = sequence->table.PagesNeeded(sequence->num_planned, pool_);
+  while (need > pool_.num_free() - reserved && running_.size() > index + 1) {
+    Preempt(running_.back());
+    running_.pop_back();
+    need = sequence->table.PagesNeeded(sequence->num_planned, pool_);
+  }
+  int32_t available = pool_.num_free() - reserved;
+  if (need <= available) return need;
+  sequence->num_planned =
+      std::min(sequence->num_planned, sequence->table.Capacity(available, pool_));
+  return sequence->table.PagesNeeded(sequence->num_planned, pool_);
+}
+
+void Scheduler::Preempt(Sequence* victim) {
+  if (!victim->table.empty()) ++totals_.preemptions;
+  victim->num_recompute = std::max(victim->num_recompute, victim->num_computed());
+  victim->table.Drop(&pool_);
+  victim->num_planned = 0;
+  victim->phase = Phase::kWaiting;
+  waiting_.insert(victim);
+}
+
+void Scheduler::InsertRunning(Sequence* sequence) {
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, MoreUrgent()),
+                  sequence);
+}
+
+void Scheduler::Write(StepPlan* plan) {
+  sample_owners_.clear();
+  score_owners_.clear();
+  prompts_only_.clear();
+  forks_.clear();
+  // No page is freed from here on: one that a copy reads is not written by the same step's copies.
+  for (Sequence* sequence : running_) {
+    sequence->table.Append(sequence->num_planned, &pool_, &plan->page_copies);
+  }
+  for (Sequence* sequence : running_) {
+    if (sequence->num_planned == 1) WriteSequence(sequence, plan);
+  }
+  for (Sequence* sequence : running_) {
+    if (sequence->num_planned > 1) WriteSequence(sequence, plan);
+  }
+  for (Sequence* fork : forks_) InsertRunning(fork);
+}
+
+void Scheduler::WriteSequence(Sequence* sequence, StepPlan* plan) {
+  RequestState* request = sequence->request;
+  if (!request->started) {
+    request->started = true;
+    request->queued_us = now_us_ - request->arrival_us;
+    --num_unstarted_;
+  }
+  int32_t begin = sequence->num_computed() - sequence->num_planned;
+  if (begin < request->num_prompt() || sequence->num_planned > 1) {
+    totals_.prompt_tokens += sequence->num_planned;
+  }
+  totals_.recomputed_tokens +=
+      std::clamp(sequence->num_recompute - begin, 0, sequence->num_planned);
+  int32_t first_score = static_cast<int32_t>(plan->scores.size());
+  int32_t row = WriteSlice(sequence, pool_.page_tokens(), plan);
+  int32_t num_scores = static_cast<int32_t>(plan->scores.size()) - first_score;
+  if (num_scores > 0) score_owners_.push_back({request, first_score, num_scores});
+  if (sequence->num_remaining() > 0) return;
+  if (!request->forked) {
+    WriteFork(sequence, row, plan);
+  } else {
+    WriteSample(sequence, row, plan);
+    sample_owners_.push_back(sequence);
+  }
+}
+
+// The prompt is through with this step: all branches share its pages from now on and draw their
+// first tokens from the same row.
+void Scheduler::WriteFork(Sequence* carrier, int32_t row, StepPlan* plan) {
+  RequestState* request = carrier->request;
+  request->forked = true;
+  if (request->request.max_tokens == 0) {
+    prompts_only_.push_back(request);
+    return;
+  }
+  for (Sequence& branch : request->branches) {
+    if (branch.phase == Phase::kFinished) continue;
+    if (&branch != carrier) {
+      branch.table.ForkFrom(carrier->table, &pool_);
+      branch.phase = Phase::kRunning;
+      branch.num_planned = 0;
+      forks_.push_back(&branch);
+    }
+    WriteSample(&branch, row, plan);
+    sample_owners_.push_back(&branch);
+  }
+}
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,77 @@
+// What the scheduler knows of a request and of its branches while they live. Plain data; the
+// scheduler is the only one that edits it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/step.h"
+#include "scheduler/page_table.h"
+#include "scheduler/policy.h"
+#include "scheduler/request.h"
+
+namespace heddle::scheduler {
+
+using engine::SequenceId;
+
+struct RequestState;
+
+enum class Phase : uint8_t {
+  kUnforked,  // waits for the branch that computes the prompt for all of them (the carrier)
+  kWaiting,   // holds no page; in the scheduler's waiting set
+  kRunning,   // holds pages; in the scheduler's running list
+  kFinished,
+};
+
+// One branch of a request: the prompt, what was drawn after it, and the pages of that part of both
+// whose keys and values are computed (or will be when the planned step is done).
+struct Sequence {
+  SequenceId id{};
+  int32_t branch = 0;
+  RequestState* request = nullptr;
+  Phase phase = Phase::kUnforked;
+  bool begun = false;         // the executor has heard of it
+  int32_t num_planned = 0;    // tokens of it in the step being planned
+  int32_t num_recompute = 0;  // positions that had been computed before a preemption
+  std::vector<TokenId> generated;
+  PageTable table;
+
+  inline int32_t num_tokens() const;  // prompt and generated
+  int32_t num_computed() const { return table.num_tokens(); }
+  int32_t num_remaining() const { return num_tokens() - num_computed(); }
+  inline TokenId TokenAt(int32_t position) const;
+};
+
+struct RequestState {
+  GenerationRequest request;
+  OrderKey key;
+  std::vector<Sequence> branches;  // [num_branches]; never resized
+  bool forked = false;             // the branches have their own pages and tokens
+  bool started = false;            // has been in a step
+  int64_t arrival_us = 0;
+  int64_t queued_us = -1;  // until it is reported
+  int32_t live_branches = 0;
+  int32_t num_scored = 0;  // prompt positions whose score is reported or under way
+
+  int32_t num_prompt() const { return static_cast<int32_t>(request.prompt.size()); }
+};
+
+inline int32_t Sequence::num_tokens() const {
+  return request->num_prompt() + static_cast<int32_t>(generated.size());
+}
+
+inline TokenId Sequence::TokenAt(int32_t position) const {
+  int32_t num_prompt = request->num_prompt();
+  return position < num_prompt ? request->request.prompt[position]
+                               : generated[position - num_prompt];
+}
+
+// The order of service: requests by their key, the branches of one by number.
+struct MoreUrgent {
+  bool operator()(const Sequence* a, const Sequence* b) const {
+    if (a->request->key != b->request->key) return a->request->key < b->request->key;
+    return a->branch < b->branch;
+  }
+};
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,269 @@
+#include "server/loop/engine_loop.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "base/status.h"
+
+namespace heddle::server {
+
+using scheduler::SequenceEvent;
+
+namespace {
+
+scheduler::SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits,
+                                       const EngineLoopOptions& options) {
+  int32_t step_tokens = limits.max_batch_tokens;
+  if (options.max_step_tokens > 0) step_tokens = std::min(step_tokens, options.max_step_tokens);
+  return {.num_pages = limits.num_pages,
+          .page_tokens = limits.page_tokens,
+          .max_context = limits.max_context,
+          .max_step_tokens = step_tokens,
+          .max_step_seqs = limits.max_batch_seqs};
+}
+
+double Seconds(int64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
+
+}  // namespace
+
+void EngineLoop::Mailbox::Clear() {
+  submissions.clear();
+  cancellations.clear();
+  cancel_all = false;
+}
+
+EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options)
+    : executor_(std::move(executor)),
+      scheduler_options_(OptionsFor(executor_->limits(), options)),
+      max_queue_(options.max_queue),
+      scheduler_(scheduler_options_) {
+  HEDDLE_CHECK(max_queue_ > 0, "max_queue must be positive");
+  stats_.queue_limit = max_queue_;
+  stats_.pages_total = scheduler_options_.num_pages;
+  stats_.page_tokens = scheduler_options_.page_tokens;
+  published_ = stats_;
+  thread_ = std::thread([this] { Run(); });
+}
+
+EngineLoop::~EngineLoop() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    mail_.cancel_all = true;
+    if (state_ == EngineState::kServing) state_ = EngineState::kDraining;
+  }
+  posted_.notify_one();
+  thread_.join();
+}
+
+int64_t EngineLoop::NowUs() {
+  auto since = Clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(since).count();
+}
+
+RequestId EngineLoop::NextId() { return RequestId{last_id_.fetch_add(1) + 1}; }
+
+absl::Status EngineLoop::Submit(GenerationRequest request, EventSink sink) {
+  HEDDLE_RETURN_IF_ERROR(scheduler::Scheduler::Validate(request, scheduler_options_));
+  int64_t now_us = NowUs();
+  {
+    std::lock_guard lock(mutex_);
+    if (state_ == EngineState::kFailed) {
+      return absl::UnavailableError(
+          absl::StrCat("The engine has failed and must be restarted: ", failure_.message()));
+    }
+    if (state_ != EngineState::kServing) {
+      return absl::UnavailableError("The server is shutting down and takes no new requests.");
+    }
+    size_t waiting = mail_.submissions.size() + static_cast<size_t>(published_.waiting_requests);
+    if (waiting >= static_cast<size_t>(max_queue_)) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "The queue is full: ", waiting, " requests wait and the limit is ", max_queue_, "."));
+    }
+    mail_.submissions.push_back({std::move(request), std::move(sink), now_us});
+    idle_ = false;
+  }
+  posted_.notify_one();
+  return absl::OkStatus();
+}
+
+void EngineLoop::Cancel(RequestId id) { CancelBranch(id, -1); }
+
+void EngineLoop::CancelBranch(RequestId id, int32_t branch) {
+  {
+    std::lock_guard lock(mutex_);
+    mail_.cancellations.push_back({id, branch});
+  }
+  posted_.notify_one();
+}
+
+EngineStats EngineLoop::Stats() const {
+  int64_t began_us = step_began_us_.load();
+  std::lock_guard lock(mutex_);
+  EngineStats stats = published_;
+  stats.waiting_requests += static_cast<int32_t>(mail_.submissions.size());
+  stats.state = state_;
+  if (began_us > 0) stats.busy_since_seconds = Seconds(NowUs() - began_us);
+  return stats;
+}
+
+bool EngineLoop::Drain(Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  if (state_ == EngineState::kServing) state_ = EngineState::kDraining;
+  auto is_over = [this] { return idle_ || state_ == EngineState::kFailed; };
+  bool in_time = drained_.wait_until(lock, deadline, is_over);
+  if (in_time) return state_ != EngineState::kFailed;
+  mail_.cancel_all = true;
+  posted_.notify_one();
+  drained_.wait(lock, [this] { return idle_; });
+  return false;
+}
+
+void EngineLoop::Run() {
+  while (TakeMail()) {
+    TakeIn(&taken_);
+    if (failure_.ok()) {
+      RunStep();
+    } else {
+      FailAll();  // what came in while the executor failed
+    }
+  }
+}
+
+// Waits until there is something to do. False: the loop is to end, and nothing is left.
+bool EngineLoop::TakeMail() {
+  std::unique_lock lock(mutex_);
+  if (!has_work_ && mail_.empty()) {
+    idle_ = true;
+    drained_.notify_all();
+    posted_.wait(lock, [this] { return stop_ || !mail_.empty(); });
+    if (mail_.empty()) return false;
+  }
+  taken_.Clear();
+  std::swap(taken_, mail_);
+  // They count as waiting until the next Publish, when the scheduler tells how many still do.
+  published_.waiting_requests += static_cast<int32_t>(taken_.submissions.size());
+  return true;
+}
+
+void EngineLoop::TakeIn(Mailbox* mail) {
+  events_.clear();
+  for (Submission& submission : mail->submissions) {
+    int32_t branches = submission.request.num_branches;
+    clients_[submission.request.id] = {std::move(submission.sink), branches};
+    scheduler_.Add(std::move(submission.request), submission.arrival_us);
+  }
+  for (const Cancellation& cancellation : mail->cancellations) {
+    if (cancellation.branch < 0) {
+      scheduler_.Cancel(cancellation.id, FinishReason::kCancelled, &events_);
+    } else {
+      scheduler_.CancelBranch(cancellation.id, cancellation.branch, &events_);
+    }
+  }
+  if (mail->cancel_all) scheduler_.CancelAll(FinishReason::kCancelled, &events_);
+  Emit();
+}
+
+void EngineLoop::RunStep() {
+  events_.clear();
+  int64_t begin_us = NowUs();
+  scheduler_.Plan(begin_us, &plan_);
+  // Also after the last request there is one more plan: that which ends its sequences.
+  has_work_ = !plan_.empty();
+  if (!has_work_) {
+    CheckWhenIdle();
+    return Publish();
+  }
+  step_began_us_ = begin_us;
+  int64_t planned_us = NowUs();
+  absl::Status status = Execute();
+  int64_t executed_us = NowUs();
+  step_began_us_ = 0;
+  if (!status.ok()) return Fail(std::move(status));
+  scheduler_.Commit(result_, executed_us, &events_);
+  int64_t committed_us = NowUs();
+  ++stats_.steps;
+  stats_.plan_seconds += Seconds(planned_us - begin_us + committed_us - executed_us);
+  stats_.forward_seconds += static_cast<double>(result_.timing.forward_ns) * 1e-9;
+  stats_.sample_seconds += static_cast<double>(result_.timing.sample_ns) * 1e-9;
+  // Before the sinks: a client that has seen its last token finds its pages freed in Stats.
+  Publish();
+  Emit();
+  stats_.emit_seconds += Seconds(NowUs() - committed_us);
+  stats_.orphaned_requests =
+      scheduler_.stats().live_requests - static_cast<int32_t>(clients_.size());
+}
+
+absl::Status EngineLoop::Execute() {
+  HEDDLE_RETURN_IF_ERROR(executor_->Submit(plan_));
+  return executor_->Wait(&result_);
+}
+
+void EngineLoop::Fail(absl::Status error) {
+  {
+    std::lock_guard lock(mutex_);
+    state_ = EngineState::kFailed;
+    failure_ = std::move(error);
+  }
+  FailAll();
+}
+
+void EngineLoop::FailAll() {
+  has_work_ = false;
+  events_.clear();
+  scheduler_.CancelAll(FinishReason::kError, &events_);
+  Publish();
+  Emit();
+}
+
+void EngineLoop::Emit() {
+  for (const SequenceEvent& event : events_) Deliver(event);
+}
+
+void EngineLoop::Deliver(const SequenceEvent& event) {
+  auto client = clients_.find(event.request);
+  HEDDLE_CHECK(client != clients_.end(), "an event of a request that nobody waits for");
+  GenerationEvent out{.branch = event.branch,
+                      .cached_tokens = event.cached_tokens,
+                      .finished = event.finished,
+                      .reason = event.reason};
+  if (event.queued_us >= 0) out.queued_seconds = Seconds(event.queued_us);
+  auto take = [](std::vector<engine::SampledToken>& from, int32_t begin, int32_t count,
+                 std::vector<engine::SampledToken>* to) {
+    auto first = std::make_move_iterator(from.begin() + begin);
+    to->assign(first, first + count);
+  };
+  if (event.num_samples > 0) {
+    take(result_.samples, event.sample_begin, event.num_samples, &out.tokens);
+  }
+  if (event.num_scores > 0) {
+    take(result_.scores, event.score_begin, event.num_scores, &out.prompt_scores);
+  }
+  if (event.reason == FinishReason::kError) out.error = failure_;
+  client->second.sink(std::move(out));
+  if (event.finished && --client->second.open_branches == 0) clients_.erase(client);
+}
+
+void EngineLoop::Publish() {
+  scheduler::SchedulerStats now = scheduler_.stats();
+  stats_.running_sequences = now.running_sequences;
+  stats_.waiting_requests = now.waiting_requests;
+  stats_.pages_used = now.pages_used;
+  stats_.prompt_tokens = now.prompt_tokens;
+  stats_.generated_tokens = now.generated_tokens;
+  stats_.preemptions = now.preemptions;
+  std::lock_guard lock(mutex_);
+  published_ = stats_;
+}
+
+void EngineLoop::CheckWhenIdle() const {
+#ifndef NDEBUG
+  absl::Status status = scheduler_.CheckIntegrity();
+  HEDDLE_CHECK(status.ok(), std::string(status.message()));
+#endif
+}
+
+}  // namespace heddle::server

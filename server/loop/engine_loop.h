@@ -1,0 +1,125 @@
+// The one thread that owns the scheduler and the executor: takes in requests and cancellations,
+// plans a step, has it executed, books the result, and hands every token to its request's sink.
+//
+// Life of a round: take the mailbox in whole → Plan → Submit → Wait → Commit → sinks. With nothing
+// to do the thread sleeps until something is posted.
+//
+// Threads: Submit, Cancel, CancelBranch, Stats, NextId and Drain from any thread. They share with
+// the loop only the mailbox, under a mutex that is held for moments and never during a step, a
+// sink or a log line.
+//
+// Ends: Drain is the orderly one. The destructor cancels what is left. If the executor fails,
+// every request ends with kError, and the loop refuses new ones as UNAVAILABLE for good.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "engine/executor.h"
+#include "engine/step.h"
+#include "scheduler/scheduler.h"
+#include "server/generation.h"
+
+namespace heddle::server {
+
+struct EngineLoopOptions {
+  int32_t max_queue = 256;      // requests that wait for their first step
+  int32_t max_step_tokens = 0;  // rows per step; 0: what the executor takes
+};
+
+class EngineLoop final : public GenerationService {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Starts the thread. Aborts if the executor's limits are not positive.
+  EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options);
+
+  // Cancels what runs and waits for the step in flight.
+  ~EngineLoop() override;
+
+  RequestId NextId() override;
+  absl::Status Submit(GenerationRequest request, EventSink sink) override;
+  void Cancel(RequestId id) override;
+  void CancelBranch(RequestId id, int32_t branch) override;
+  EngineStats Stats() const override;
+
+  // Refuses new requests from now on, waits until all others have finished, and cancels those that
+  // have not at `deadline`. Returns whether all finished by themselves. Blocks; not from a sink.
+  bool Drain(Clock::time_point deadline);
+
+ private:
+  struct Submission {
+    GenerationRequest request;
+    EventSink sink;
+    int64_t arrival_us;
+  };
+  struct Cancellation {
+    RequestId id;
+    int32_t branch;  // -1: all
+  };
+  // What other threads leave for the loop.
+  struct Mailbox {
+    std::vector<Submission> submissions;
+    std::vector<Cancellation> cancellations;
+    bool cancel_all = false;
+    bool empty() const { return submissions.empty() && cancellations.empty() && !cancel_all; }
+    void Clear();
+  };
+  struct Client {
+    EventSink sink;
+    int32_t open_branches;
+  };
+
+  void Run();
+  bool TakeMail();
+  void TakeIn(Mailbox* mail);
+  void RunStep();
+  absl::Status Execute();
+  void Fail(absl::Status error);
+  void FailAll();
+  void Emit();
+  void Deliver(const scheduler::SequenceEvent& event);
+  void Publish();
+  void CheckWhenIdle() const;
+  static int64_t NowUs();
+
+  const std::unique_ptr<engine::Executor> executor_;
+  const scheduler::SchedulerOptions scheduler_options_;
+  const int32_t max_queue_;
+
+  // The loop's own; no other thread touches them.
+  scheduler::Scheduler scheduler_;
+  absl::flat_hash_map<RequestId, Client> clients_;
+  engine::StepPlan plan_;
+  engine::StepResult result_;
+  std::vector<scheduler::SequenceEvent> events_;
+  Mailbox taken_;
+  EngineStats stats_;
+  bool has_work_ = false;  // the last plan was not empty, so the next may not be either
+
+  mutable std::mutex mutex_;
+  std::condition_variable posted_;   // to the loop: mail, or stop
+  std::condition_variable drained_;  // to Drain: idle, or failed
+  // GUARDED_BY(mutex_), all of the following.
+  Mailbox mail_;
+  EngineStats published_;
+  EngineState state_ = EngineState::kServing;
+  absl::Status failure_;  // written by the loop only, which may read it without the mutex
+  bool stop_ = false;
+  bool idle_ = true;
+
+  std::atomic<uint64_t> last_id_{0};
+  std::atomic<int64_t> step_began_us_{0};  // 0: no step is running
+  std::thread thread_;                     // last: it uses everything above
+};
+
+}  // namespace heddle::server

@@ -1,0 +1,93 @@
+// Time and heap allocations of planning and committing one step, with 1,024 running sequences and
+// with 10,000 more waiting. The executor's part is replaced by a prepared result.
+// Goal (issue of the scheduler): under 100 us per plan, nothing per waiting request, no allocation.
+#include <chrono>
+
+#include "benchmark/benchmark.h"
+#include "scheduler/scheduler.h"
+#include "tests/bench/allocations.h"
+
+namespace heddle::scheduler {
+namespace {
+
+constexpr int32_t kPageTokens = 16;
+constexpr int32_t kMaxTokens = 1 << 20;  // nobody finishes
+
+// Answers every sample with token 1 and keeps its memory.
+void Answer(const engine::StepPlan& plan, engine::StepResult* result) {
+  result->step = plan.step;
+  result->samples.resize(plan.samples.size());
+  result->scores.resize(plan.scores.size());
+  for (size_t i = 0; i < plan.samples.size(); ++i) {
+    result->samples[i].id = plan.samples[i].id;
+    result->samples[i].token = 1;
+  }
+}
+
+class Load {
+ public:
+  Load(int32_t running, int32_t waiting, int32_t prompt_tokens)
+      : scheduler_({.num_pages = running * (prompt_tokens + 8192) / kPageTokens,
+                    .page_tokens = kPageTokens,
+                    .max_context = kMaxTokens,
+                    .max_step_tokens = 16384,
+                    .max_step_seqs = running}) {
+    for (int32_t i = 0; i < running + waiting; ++i) {
+      GenerationRequest request;
+      request.id = RequestId{static_cast<uint64_t>(i)};
+      request.prompt.assign(prompt_tokens, i % 100);
+      request.max_tokens = kMaxTokens;
+      scheduler_.Add(std::move(request), 0);
+    }
+    do {
+      Plan();
+      Commit();
+    } while (plan_.samples.size() < static_cast<size_t>(running));
+  }
+
+  void Plan() { scheduler_.Plan(0, &plan_); }
+  void Commit() {
+    Answer(plan_, &result_);
+    events_.clear();
+    scheduler_.Commit(result_, 0, &events_);
+  }
+  size_t num_rows() const { return plan_.token_ids.size(); }
+
+ private:
+  Scheduler scheduler_;
+  engine::StepPlan plan_;
+  engine::StepResult result_;
+  std::vector<SequenceEvent> events_;
+};
+
+// Arguments: running sequences, waiting requests, prompt tokens of each.
+void BM_DecodeStep(benchmark::State& state) {
+  Load load(static_cast<int32_t>(state.range(0)), static_cast<int32_t>(state.range(1)),
+            static_cast<int32_t>(state.range(2)));
+  int64_t allocations = 0;
+  for (auto _ : state) {
+    int64_t before = bench::NumAllocations();
+    auto begin = std::chrono::steady_clock::now();
+    load.Plan();
+    auto end = std::chrono::steady_clock::now();
+    load.Commit();
+    allocations += bench::NumAllocations() - before;
+    state.SetIterationTime(std::chrono::duration<double>(end - begin).count());
+  }
+  state.counters["rows"] = static_cast<double>(load.num_rows());
+  state.counters["allocs_per_step"] =
+      static_cast<double>(allocations) / static_cast<double>(state.iterations());
+}
+BENCHMARK(BM_DecodeStep)
+    ->Args({1024, 0, 128})
+    ->Args({1024, 10000, 128})
+    ->Args({1024, 0, 1024})
+    ->Args({32, 0, 1024})
+    ->Iterations(1000)
+    ->UseManualTime()
+    ->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace heddle::scheduler
+
+BENCHMARK_MAIN();

@@ -1,0 +1,99 @@
+#include "scheduler/page_table.h"
+
+#include "catch2/catch.hpp"
+
+namespace heddle::scheduler {
+namespace {
+
+constexpr int32_t kPageTokens = 4;
+
+TEST_CASE("Appending fills the last page before it takes new ones", "[scheduler][unit]") {
+  PageAllocator pool(8, kPageTokens);
+  std::vector<engine::PageCopy> copies;
+  PageTable table;
+  CHECK(table.PagesNeeded(6, pool) == 2);
+  table.Append(6, &pool, &copies);
+  CHECK(table.PagesNeeded(2, pool) == 0);
+  CHECK(table.PagesNeeded(3, pool) == 1);
+  table.Append(3, &pool, &copies);
+  REQUIRE(table.num_pages() == 3);
+  CHECK(table.spans()[0].num_tokens == 4);
+  CHECK(table.spans()[1].num_tokens == 4);
+  CHECK(table.spans()[2].num_tokens == 1);
+  CHECK(table.num_tokens() == 9);
+  CHECK(copies.empty());
+  table.Drop(&pool);
+  CHECK(pool.num_used() == 0);
+}
+
+TEST_CASE("Of two forks only the first to write copies the half-filled page", "[scheduler][unit]") {
+  PageAllocator pool(8, kPageTokens);
+  std::vector<engine::PageCopy> copies;
+  PageTable a, b;
+  a.Append(6, &pool, &copies);
+  b.ForkFrom(a, &pool);
+  CHECK(pool.num_used() == 2);
+  CHECK(a.PagesNeeded(1, pool) == 1);
+  PageId shared = a.spans()[1].page;
+  a.Append(1, &pool, &copies);
+  REQUIRE(copies.size() == 1);
+  CHECK(copies[0].from == shared);
+  CHECK(copies[0].to == a.spans()[1].page);
+  CHECK(copies[0].num_tokens == 2);
+  CHECK(b.PagesNeeded(1, pool) == 0);
+  b.Append(1, &pool, &copies);
+  CHECK(copies.size() == 1);
+  CHECK(b.spans()[1].page == shared);
+  CHECK(a.spans()[0].page == b.spans()[0].page);
+  a.Drop(&pool);
+  b.Drop(&pool);
+  CHECK(pool.num_used() == 0);
+  CHECK(pool.CheckIntegrity().ok());
+}
+
+TEST_CASE("A fork after full pages copies nothing", "[scheduler][unit]") {
+  PageAllocator pool(8, kPageTokens);
+  std::vector<engine::PageCopy> copies;
+  PageTable a, b;
+  a.Append(8, &pool, &copies);
+  b.ForkFrom(a, &pool);
+  a.Append(1, &pool, &copies);
+  b.Append(1, &pool, &copies);
+  CHECK(copies.empty());
+  CHECK(pool.num_used() == 4);
+  a.Drop(&pool);
+  b.Drop(&pool);
+}
+
+TEST_CASE("Truncating gives back the pages behind the cut", "[scheduler][unit]") {
+  PageAllocator pool(8, kPageTokens);
+  std::vector<engine::PageCopy> copies;
+  PageTable table;
+  table.Append(11, &pool, &copies);
+  table.Truncate(5, &pool);
+  CHECK(table.num_tokens() == 5);
+  CHECK(table.num_pages() == 2);
+  CHECK(pool.num_used() == 2);
+  table.Truncate(4, &pool);
+  CHECK(table.num_pages() == 1);
+  table.Drop(&pool);
+  CHECK(pool.num_used() == 0);
+}
+
+TEST_CASE("Capacity is what Append takes with so many new pages", "[scheduler][unit]") {
+  PageAllocator pool(8, kPageTokens);
+  std::vector<engine::PageCopy> copies;
+  PageTable a, b;
+  CHECK(a.Capacity(0, pool) == 0);
+  a.Append(6, &pool, &copies);
+  CHECK(a.Capacity(0, pool) == 2);
+  CHECK(a.Capacity(2, pool) == 10);
+  b.ForkFrom(a, &pool);
+  CHECK(a.Capacity(0, pool) == 0);  // the shared half page must be copied first
+  CHECK(a.Capacity(1, pool) == 2);
+  a.Drop(&pool);
+  b.Drop(&pool);
+}
+
+}  // namespace
+}  // namespace heddle::scheduler

@@ -1,0 +1,119 @@
+// A scheduler with a FakeExecutor under it, stepped by hand, and what came out for each branch.
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "scheduler/scheduler.h"
+#include "tests/support/fake_executor.h"
+
+namespace heddle::scheduler {
+
+inline constexpr int32_t kVocab = 1000;
+
+struct BranchOutcome {
+  std::vector<TokenId> tokens;
+  std::vector<engine::SampledToken> scores;
+  int32_t cached_tokens = 0;
+  int32_t num_events = 0;
+  bool finished = false;
+  FinishReason reason = FinishReason::kStop;
+};
+
+class Rig {
+ public:
+  explicit Rig(const SchedulerOptions& options)
+      : scheduler(options),
+        executor({.num_pages = options.num_pages,
+                  .page_tokens = options.page_tokens,
+                  .max_context = options.max_context,
+                  .max_batch_tokens = options.max_step_tokens,
+                  .max_batch_seqs = options.max_step_seqs,
+                  .vocab = kVocab}) {}
+
+  RequestId Add(GenerationRequest request) {
+    request.id = RequestId{++last_id_};
+    scheduler.Add(request, now_us);
+    return request.id;
+  }
+
+  // One step; false if there was nothing to do. Fails the test on a broken plan.
+  bool Step() {
+    ++now_us;
+    scheduler.Plan(now_us, &plan);
+    if (plan.empty()) return false;
+    if (absl::Status status = executor.Submit(plan); !status.ok()) FAIL(status.ToString());
+    if (absl::Status status = executor.Wait(&result); !status.ok()) FAIL(status.ToString());
+    if (between) between();
+    events.clear();
+    scheduler.Commit(result, now_us, &events);
+    Book();
+    return true;
+  }
+
+  void RunAll() {
+    while (Step()) {
+    }
+  }
+
+  void Cancel(RequestId id) {
+    events.clear();
+    scheduler.Cancel(id, FinishReason::kCancelled, &events);
+    Book();
+  }
+  void CancelBranch(RequestId id, int32_t branch) {
+    events.clear();
+    scheduler.CancelBranch(id, branch, &events);
+    Book();
+  }
+
+  // Fails on an event after the last one, and on a range outside of the result.
+  void Book() {
+    for (const SequenceEvent& event : events) {
+      BranchOutcome& out = outcome[{event.request, event.branch}];
+      if (out.finished) FAIL("an event after the last one");
+      ++out.num_events;
+      for (int32_t i = 0; i < event.num_samples; ++i) {
+        out.tokens.push_back(result.samples.at(event.sample_begin + i).token);
+      }
+      for (int32_t i = 0; i < event.num_scores; ++i) {
+        out.scores.push_back(result.scores.at(event.score_begin + i));
+      }
+      out.cached_tokens += event.cached_tokens;
+      out.finished = event.finished;
+      out.reason = event.reason;
+    }
+  }
+
+  BranchOutcome& Of(RequestId id, int32_t branch = 0) { return outcome[{id, branch}]; }
+
+  Scheduler scheduler;
+  test::FakeExecutor executor;
+  engine::StepPlan plan;
+  engine::StepResult result;
+  std::vector<SequenceEvent> events;
+  std::function<void()> between;  // after the executor, before Commit
+  std::map<std::pair<RequestId, int32_t>, BranchOutcome> outcome;
+  int64_t now_us = 0;
+
+ private:
+  uint64_t last_id_ = 0;
+};
+
+// `num_prompt` tokens that depend on `salt`.
+inline GenerationRequest MakeRequest(int32_t num_prompt, int32_t max_tokens, int32_t salt = 0) {
+  GenerationRequest request;
+  for (int32_t i = 0; i < num_prompt; ++i) request.prompt.push_back((i * 7 + salt * 31) % kVocab);
+  request.max_tokens = max_tokens;
+  request.sampling.seed = 100 + static_cast<uint64_t>(salt);
+  return request;
+}
+
+inline std::vector<TokenId> Alone(const GenerationRequest& request, int32_t branch, int32_t count) {
+  return test::FakeExecutor::Answer(request.prompt, request.sampling.seed + branch, count, kVocab);
+}
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,167 @@
+// Random loads against the simulated KV store: whatever is chunked, preempted, forked or cancelled
+// at whatever moment, every branch gets the tokens that it gets alone, and no page is lost.
+// HEDDLE_PROPERTY_STEPS sets the number of steps (default 1,500,000), HEDDLE_PROPERTY_SEED the
+// seed.
+#include <cstdlib>
+#include <random>
+
+#include "catch2/catch.hpp"
+#include "tests/scheduler/rig.h"
+
+namespace heddle::scheduler {
+namespace {
+
+int64_t EnvOr(const char* name, int64_t fallback) {
+  const char* value = std::getenv(name);
+  return value ? std::atoll(value) : fallback;
+}
+
+// One random pool with random limits, loaded until it has run `steps` steps, then emptied.
+class RandomLoad {
+ public:
+  explicit RandomLoad(uint64_t seed) : random_(seed), options_(RandomOptions()), rig_(options_) {
+    arrivals_per_100_steps_ = Between(5, 150);
+    cancels_per_100_steps_ = Between(0, 20);
+    rig_.between = [this] { MaybeCancel(); };
+  }
+
+  void Run(int64_t steps) {
+    for (int64_t i = 0; i < steps; ++i) {
+      if (Between(0, 99) < arrivals_per_100_steps_ && live_.size() < 40) Arrive();
+      MaybeCancel();
+      while (!rig_.Step()) Arrive();  // an idle step tests nothing
+      Check();
+    }
+    rig_.between = nullptr;
+    // Whatever is left finishes: each live branch needs at most its context in decodes and every
+    // preemption lets a more urgent one go on.
+    int64_t bound = 200 * 40 * options_.max_context;
+    while (rig_.Step()) {
+      REQUIRE(--bound > 0);
+      Check();
+    }
+    REQUIRE(live_.empty());
+    REQUIRE(rig_.scheduler.idle());
+    REQUIRE(rig_.scheduler.stats().pages_used == 0);
+    REQUIRE(rig_.executor.num_live() == 0);
+  }
+
+  const Rig& rig() const { return rig_; }
+  int64_t finished() const { return finished_; }
+
+ private:
+  struct Live {
+    GenerationRequest request;
+    int32_t open_branches;
+  };
+
+  int32_t Between(int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random_);
+  }
+
+  SchedulerOptions RandomOptions() {
+    SchedulerOptions options;
+    options.page_tokens = 1 << Between(0, 3);
+    options.num_pages = Between(4, 40);
+    options.max_context = Between(8, 60);
+    options.max_step_tokens = Between(1, 48);
+    options.max_step_seqs = Between(1, 12);
+    return options;
+  }
+
+  void Arrive() {
+    GenerationRequest request = MakeRequest(Between(1, 30), Between(0, 25), Between(0, 1000));
+    if (Between(0, 3) == 0) request.num_branches = Between(1, 4);
+    if (Between(0, 7) == 0) request.prompt_logprobs = Between(0, 2);
+    if (Between(0, 3) == 0) request.stop_tokens = {Alone(request, 0, 5).back()};
+    if (!Scheduler::Validate(request, options_).ok()) return;
+    RequestId id = rig_.Add(request);
+    live_[id] = {request, request.num_branches};
+  }
+
+  void MaybeCancel() {
+    if (live_.empty() || Between(0, 99) >= cancels_per_100_steps_) return;
+    auto it = live_.begin();
+    std::advance(it, Between(0, static_cast<int32_t>(live_.size()) - 1));
+    if (Between(0, 1) == 0) {
+      rig_.Cancel(it->first);
+    } else {
+      rig_.CancelBranch(it->first, Between(0, it->second.request.num_branches - 1));
+    }
+    TakeFinished();
+  }
+
+  void Check() {
+    absl::Status status = rig_.scheduler.CheckIntegrity();
+    if (!status.ok()) FAIL(status.ToString());
+    TakeFinished();
+  }
+
+  void TakeFinished() {
+    for (const SequenceEvent& event : rig_.events) {
+      if (!event.finished) continue;
+      auto live = live_.find(event.request);
+      if (live == live_.end()) continue;
+      CheckOutcome(live->second.request, event.branch, rig_.Of(event.request, event.branch));
+      ++finished_;
+      if (--live->second.open_branches == 0) {
+        for (int32_t b = 0; b < live->second.request.num_branches; ++b) {
+          rig_.outcome.erase({event.request, b});
+        }
+        live_.erase(live);
+      }
+    }
+    rig_.events.clear();
+  }
+
+  void CheckOutcome(const GenerationRequest& request, int32_t branch, const BranchOutcome& got) {
+    int32_t room = Scheduler::MaxContext(options_) - static_cast<int32_t>(request.prompt.size());
+    std::vector<TokenId> want = Alone(request, branch, std::min(request.max_tokens, room));
+    FinishReason reason = FinishReason::kLength;
+    for (size_t i = 0; i < want.size(); ++i) {
+      if (!request.stop_tokens.empty() && want[i] == request.stop_tokens[0]) {
+        want.resize(i + 1);
+        reason = FinishReason::kStop;
+      }
+    }
+    if (got.reason == FinishReason::kCancelled) {
+      want.resize(std::min(want.size(), got.tokens.size()));
+    } else if (got.reason != reason) {
+      FAIL("wrong reason");
+    }
+    if (got.tokens != want) FAIL("tokens differ from those of the request alone");
+    bool is_whole = got.reason != FinishReason::kCancelled && request.num_branches == 1;
+    if (request.prompt_logprobs >= 0 && is_whole &&
+        got.scores.size() != request.prompt.size() - 1) {
+      FAIL("a prompt token has no score, or two");
+    }
+  }
+
+  std::mt19937_64 random_;
+  SchedulerOptions options_;
+  Rig rig_;
+  int32_t arrivals_per_100_steps_ = 0;
+  int32_t cancels_per_100_steps_ = 0;
+  std::map<RequestId, Live> live_;
+  int64_t finished_ = 0;
+};
+
+TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler][unit]") {
+  int64_t steps = EnvOr("HEDDLE_PROPERTY_STEPS", 1'500'000);
+  uint64_t seed = static_cast<uint64_t>(EnvOr("HEDDLE_PROPERTY_SEED", 1));
+  constexpr int64_t kStepsPerLoad = 2000;
+  int64_t preemptions = 0, finished = 0;
+  for (int64_t done = 0; done < steps; done += kStepsPerLoad, ++seed) {
+    INFO("HEDDLE_PROPERTY_SEED=" << seed);
+    RandomLoad load(seed);
+    load.Run(kStepsPerLoad);
+    preemptions += load.rig().scheduler.stats().preemptions;
+    finished += load.finished();
+  }
+  // The load is one that tests something.
+  CHECK(preemptions > steps / 100);
+  CHECK(finished > steps / 100);
+}
+
+}  // namespace
+}  // namespace heddle::scheduler

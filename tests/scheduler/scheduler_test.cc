@@ -1,0 +1,253 @@
+#include "scheduler/scheduler.h"
+
+#include "catch2/catch.hpp"
+#include "tests/scheduler/rig.h"
+
+namespace heddle::scheduler {
+namespace {
+
+// 16 pages of 4: 64 positions.
+SchedulerOptions Small() {
+  return {.num_pages = 16,
+          .page_tokens = 4,
+          .max_context = 40,
+          .max_step_tokens = 32,
+          .max_step_seqs = 8};
+}
+
+TEST_CASE("A prompt runs in one step and its decodes one token each", "[scheduler][unit]") {
+  Rig rig(Small());
+  GenerationRequest request = MakeRequest(6, 3);
+  RequestId id = rig.Add(request);
+  REQUIRE(rig.Step());
+  CHECK(rig.plan.token_ids == request.prompt);
+  CHECK(rig.plan.positions == std::vector<engine::Position>{0, 1, 2, 3, 4, 5});
+  REQUIRE(rig.plan.spans.size() == 2);
+  CHECK(rig.plan.spans[1].num_tokens == 2);
+  REQUIRE(rig.plan.samples.size() == 1);
+  CHECK(rig.plan.samples[0].row == 5);
+  CHECK(rig.plan.samples[0].position == 6);
+  REQUIRE(rig.Step());
+  CHECK(rig.plan.positions == std::vector<engine::Position>{6});
+  CHECK(rig.plan.sequences[0].context_tokens == 7);
+  CHECK(rig.plan.kv_slots[0].offset == 2);
+  REQUIRE(rig.Step());
+  CHECK(rig.Of(id).finished);
+  CHECK(rig.Of(id).reason == FinishReason::kLength);
+  CHECK(rig.Of(id).tokens == Alone(request, 0, 3));
+  CHECK(rig.scheduler.stats().pages_used == 0);
+  // One more plan tells the executor to forget the sequence.
+  REQUIRE(rig.Step());
+  CHECK(rig.plan.token_ids.empty());
+  CHECK(rig.plan.ended.size() == 1);
+  CHECK(rig.executor.num_live() == 0);
+  CHECK_FALSE(rig.Step());
+}
+
+TEST_CASE("Decodes come first and a prompt fills the rest of the budget", "[scheduler][unit]") {
+  SchedulerOptions options = Small();
+  options.max_step_tokens = 10;
+  Rig rig(options);
+  rig.Add(MakeRequest(4, 20, 1));
+  rig.Add(MakeRequest(4, 20, 2));
+  REQUIRE(rig.Step());
+  RequestId id = rig.Add(MakeRequest(17, 2, 3));
+  REQUIRE(rig.Step());
+  REQUIRE(rig.plan.sequences.size() == 3);
+  CHECK(rig.plan.token_ids.size() == 10);
+  CHECK(rig.plan.sequences[2].num_tokens == 8);
+  CHECK(rig.plan.samples.size() == 2);
+  REQUIRE(rig.Step());
+  CHECK(rig.plan.token_ids.size() == 10);
+  CHECK(rig.plan.samples.size() == 2);
+  REQUIRE(rig.Step());  // 8 + 8 + 1 = 17
+  CHECK(rig.plan.token_ids.size() == 3);
+  CHECK(rig.plan.samples.size() == 3);
+  rig.RunAll();
+  CHECK(rig.Of(id).tokens == Alone(MakeRequest(17, 2, 3), 0, 2));
+}
+
+TEST_CASE("Branches share the prompt's pages and copy its half-filled page", "[scheduler][unit]") {
+  Rig rig(Small());
+  GenerationRequest request = MakeRequest(6, 4);
+  request.num_branches = 3;
+  RequestId id = rig.Add(request);
+  REQUIRE(rig.Step());
+  REQUIRE(rig.plan.samples.size() == 3);
+  CHECK(rig.plan.token_ids.size() == 6);
+  for (int b = 0; b < 3; ++b) CHECK(rig.plan.samples[b].row == 5);
+  CHECK(rig.scheduler.stats().pages_used == 2);
+  REQUIRE(rig.Step());
+  CHECK(rig.plan.page_copies.size() == 2);  // the last of three keeps the original
+  CHECK(rig.scheduler.stats().pages_used == 4);
+  rig.RunAll();
+  for (int b = 0; b < 3; ++b) {
+    CHECK(rig.Of(id, b).tokens == Alone(request, b, 4));
+    CHECK(rig.Of(id, b).finished);
+  }
+  CHECK(rig.scheduler.stats().pages_used == 0);
+}
+
+TEST_CASE("When pages run out the latest arrival is computed again", "[scheduler][unit]") {
+  SchedulerOptions options = Small();
+  options.num_pages = 6;  // 24 positions for two requests of 20 each
+  Rig rig(options);
+  GenerationRequest first = MakeRequest(4, 16, 1), second = MakeRequest(4, 16, 2);
+  RequestId a = rig.Add(first), b = rig.Add(second);
+  while (!rig.Of(a).finished) {
+    REQUIRE(rig.Step());
+    REQUIRE(rig.scheduler.CheckIntegrity().ok());
+  }
+  CHECK(rig.scheduler.stats().preemptions == 1);
+  CHECK_FALSE(rig.Of(b).finished);
+  rig.RunAll();
+  CHECK(rig.Of(a).tokens == Alone(first, 0, 16));
+  CHECK(rig.Of(b).tokens == Alone(second, 0, 16));
+  CHECK(rig.scheduler.stats().pages_used == 0);
+  CHECK(rig.scheduler.stats().recomputed_tokens > 0);
+}
+
+TEST_CASE("A request that can never fit is refused with what would", "[scheduler][unit]") {
+  SchedulerOptions options = Small();
+  absl::Status status = Scheduler::Validate(MakeRequest(40, 1), options);
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK(status.message() == "The prompt has 40 tokens; at most 39 fit into the model's context.");
+  CHECK(Scheduler::Validate(MakeRequest(39, 1), options).ok());
+  CHECK(Scheduler::Validate(MakeRequest(40, 0), options).ok());
+  options.num_pages = 4;
+  status = Scheduler::Validate(MakeRequest(16, 1), options);
+  CHECK(status.message() ==
+        "The prompt has 16 tokens; at most 15 fit into the KV memory of this server.");
+  GenerationRequest many = MakeRequest(3, 1);
+  many.num_branches = 9;
+  CHECK(absl::IsInvalidArgument(Scheduler::Validate(many, options)));
+  CHECK(absl::IsInvalidArgument(Scheduler::Validate(MakeRequest(0, 1), options)));
+  CHECK(absl::IsInvalidArgument(Scheduler::Validate(MakeRequest(3, -1), options)));
+}
+
+TEST_CASE("The end of the context finishes a sequence by length", "[scheduler][unit]") {
+  SchedulerOptions options = Small();
+  options.max_context = 10;
+  Rig rig(options);
+  RequestId id = rig.Add(MakeRequest(7, 1000));
+  rig.RunAll();
+  CHECK(rig.Of(id).tokens.size() == 3);
+  CHECK(rig.Of(id).reason == FinishReason::kLength);
+}
+
+TEST_CASE("A pool smaller than the context ends a sequence where the pool ends",
+          "[scheduler][unit]") {
+  SchedulerOptions options = Small();
+  options.num_pages = 3;
+  Rig rig(options);
+  RequestId id = rig.Add(MakeRequest(7, 1000));
+  rig.RunAll();
+  CHECK(rig.Of(id).tokens.size() == 5);
+  CHECK(rig.Of(id).reason == FinishReason::kLength);
+}
+
+TEST_CASE("A stop token is the last one reported", "[scheduler][unit]") {
+  Rig rig(Small());
+  GenerationRequest request = MakeRequest(5, 10);
+  std::vector<TokenId> alone = Alone(request, 0, 10);
+  request.stop_tokens = {alone[2]};
+  RequestId id = rig.Add(request);
+  rig.RunAll();
+  alone.resize(3);
+  CHECK(rig.Of(id).tokens == alone);
+  CHECK(rig.Of(id).reason == FinishReason::kStop);
+}
+
+TEST_CASE("Cancelling frees the pages at once, also while a step is in flight",
+          "[scheduler][unit]") {
+  Rig rig(Small());
+  RequestId a = rig.Add(MakeRequest(9, 10, 1)), b = rig.Add(MakeRequest(9, 10, 2));
+  REQUIRE(rig.Step());
+  rig.Cancel(a);
+  CHECK(rig.Of(a).finished);
+  CHECK(rig.Of(a).reason == FinishReason::kCancelled);
+  CHECK(rig.scheduler.stats().pages_used == 3);
+  rig.between = [&] { rig.Cancel(b); };
+  REQUIRE(rig.Step());
+  CHECK(rig.scheduler.stats().pages_used == 0);
+  CHECK(rig.Of(b).reason == FinishReason::kCancelled);
+  CHECK(rig.Of(b).tokens.size() == 1);
+  rig.between = nullptr;
+  rig.RunAll();
+  CHECK(rig.executor.num_live() == 0);
+  CHECK(rig.scheduler.idle());
+}
+
+TEST_CASE("Cancelling the branch that computes the prompt leaves it to the next",
+          "[scheduler][unit]") {
+  SchedulerOptions options = Small();
+  options.max_step_tokens = 4;
+  Rig rig(options);
+  GenerationRequest request = MakeRequest(10, 3);
+  request.num_branches = 3;
+  RequestId id = rig.Add(request);
+  REQUIRE(rig.Step());
+  rig.CancelBranch(id, 0);
+  rig.CancelBranch(id, 2);
+  CHECK(rig.scheduler.CheckIntegrity().ok());
+  rig.RunAll();
+  CHECK(rig.Of(id, 0).reason == FinishReason::kCancelled);
+  CHECK(rig.Of(id, 2).reason == FinishReason::kCancelled);
+  CHECK(rig.Of(id, 1).tokens == Alone(request, 1, 3));
+  CHECK(rig.scheduler.stats().prompt_tokens == 10);  // nothing was computed twice
+  CHECK(rig.executor.num_live() == 0);
+}
+
+TEST_CASE("max_tokens 0 with prompt logprobs scores the prompt in chunks and draws nothing",
+          "[scheduler][unit]") {
+  SchedulerOptions options = Small();
+  options.max_step_tokens = 4;
+  Rig rig(options);
+  GenerationRequest request = MakeRequest(10, 0);
+  request.prompt_logprobs = 2;
+  RequestId id = rig.Add(request);
+  rig.RunAll();
+  CHECK(rig.Of(id).tokens.empty());
+  CHECK(rig.Of(id).reason == FinishReason::kLength);
+  REQUIRE(rig.Of(id).scores.size() == 9);
+  for (int i = 0; i < 9; ++i) {
+    CHECK(rig.Of(id).scores[i].token == request.prompt[i + 1]);
+    CHECK(rig.Of(id).scores[i].top.size() == 2);
+    std::vector<TokenId> history(request.prompt.begin(), request.prompt.begin() + i + 1);
+    CHECK(rig.Of(id).scores[i].logprob ==
+          test::FakeExecutor::Logprob(history, request.prompt[i + 1]));
+  }
+}
+
+TEST_CASE("Waiting requests start in the order they came in", "[scheduler][unit]") {
+  SchedulerOptions options = Small();
+  options.max_step_seqs = 2;
+  Rig rig(options);
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 6; ++i) ids.push_back(rig.Add(MakeRequest(3, 2, i)));
+  std::vector<RequestId> finished;
+  while (rig.Step()) {
+    for (const SequenceEvent& event : rig.events) {
+      if (event.finished) finished.push_back(event.request);
+    }
+  }
+  CHECK(finished == ids);
+}
+
+TEST_CASE("The time in the queue is told once, with the first event", "[scheduler][unit]") {
+  SchedulerOptions options = Small();
+  options.max_step_seqs = 1;
+  Rig rig(options);
+  rig.Add(MakeRequest(3, 4, 1));  // runs in steps 1 to 4
+  RequestId id = rig.Add(MakeRequest(3, 2, 2));
+  std::vector<int64_t> queued;
+  while (rig.Step()) {
+    for (const SequenceEvent& event : rig.events) {
+      if (event.request == id) queued.push_back(event.queued_us);
+    }
+  }
+  CHECK(queued == std::vector<int64_t>{5, -1});
+}
+
+}  // namespace
+}  // namespace heddle::scheduler

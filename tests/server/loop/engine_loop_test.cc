@@ -1,0 +1,327 @@
+// The engine loop over a FakeExecutor. Nothing here sleeps: a Gate holds the executor where a test
+// needs the loop to be in the middle of a step, and answers are waited for.
+#include "server/loop/engine_loop.h"
+
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "catch2/catch.hpp"
+#include "tests/support/fake_executor.h"
+
+namespace heddle::server {
+namespace {
+
+using engine::TokenId;
+using std::chrono_literals::operator""h;
+
+constexpr int32_t kVocab = 1000;
+
+engine::ExecutorLimits Limits() {
+  return {.num_pages = 64,
+          .page_tokens = 4,
+          .max_context = 200,
+          .max_batch_tokens = 32,
+          .max_batch_seqs = 8,
+          .vocab = kVocab};
+}
+
+GenerationRequest MakeRequest(EngineLoop& loop, int32_t num_prompt, int32_t max_tokens) {
+  GenerationRequest request;
+  request.id = loop.NextId();
+  int32_t salt = static_cast<int32_t>(request.id);
+  for (int32_t i = 0; i < num_prompt; ++i) request.prompt.push_back((i * 7 + salt * 31) % kVocab);
+  request.max_tokens = max_tokens;
+  request.sampling.seed = static_cast<uint64_t>(salt);
+  return request;
+}
+
+// What a request's sink was given. Outlives the sinks, which keep it alive.
+class Answer {
+ public:
+  void Take(GenerationEvent&& event) {
+    std::lock_guard lock(mutex_);
+    if (event.finished) {
+      reasons_[event.branch] = event.reason;
+      error_ = event.error;
+    }
+    queued_seconds_ = std::max(queued_seconds_, event.queued_seconds);
+    for (const auto& token : event.tokens) tokens_[event.branch].push_back(token.token);
+    changed_.notify_all();
+  }
+  void WaitForTokens(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return tokens_[0].size() >= count; });
+  }
+  // Until `branches` branches have finished.
+  void WaitForEnd(size_t branches = 1) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return reasons_.size() >= branches; });
+  }
+  std::vector<TokenId> tokens(int32_t branch = 0) {
+    std::lock_guard lock(mutex_);
+    return tokens_[branch];
+  }
+  FinishReason reason(int32_t branch = 0) {
+    std::lock_guard lock(mutex_);
+    return reasons_.at(branch);
+  }
+  absl::Status error() {
+    std::lock_guard lock(mutex_);
+    return error_;
+  }
+  double queued_seconds() {
+    std::lock_guard lock(mutex_);
+    return queued_seconds_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<int32_t, std::vector<TokenId>> tokens_;
+  std::map<int32_t, FinishReason> reasons_;
+  absl::Status error_;
+  double queued_seconds_ = -1;
+};
+
+EventSink SinkOf(const std::shared_ptr<Answer>& answer) {
+  return [answer](GenerationEvent&& event) { answer->Take(std::move(event)); };
+}
+
+// Holds the executor in Wait until it is opened.
+class Gate {
+ public:
+  absl::Status Pass() {
+    std::unique_lock lock(mutex_);
+    ++arrived_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return is_open_; });
+    return error_;
+  }
+  void WaitForArrival() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return arrived_ > 0; });
+  }
+  void Open(absl::Status error = absl::OkStatus()) {
+    std::lock_guard lock(mutex_);
+    is_open_ = true;
+    error_ = std::move(error);
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool is_open_ = false;
+  int arrived_ = 0;
+  absl::Status error_;
+};
+
+struct LoopUnderTest {
+  explicit LoopUnderTest(EngineLoopOptions options = {}, engine::ExecutorLimits limits = Limits(),
+                         bool gated = false) {
+    auto fake = std::make_unique<test::FakeExecutor>(limits);
+    executor = fake.get();
+    if (gated) fake->set_before_result([gate = gate] { return gate->Pass(); });
+    loop = std::make_unique<EngineLoop>(std::move(fake), options);
+  }
+  std::shared_ptr<Gate> gate = std::make_shared<Gate>();
+  test::FakeExecutor* executor;
+  std::unique_ptr<EngineLoop> loop;
+};
+
+EngineLoop::Clock::time_point InAnHour() { return EngineLoop::Clock::now() + 1h; }
+
+TEST_CASE("A request's sink gets the tokens that the executor draws", "[loop][unit]") {
+  LoopUnderTest t;
+  GenerationRequest request = MakeRequest(*t.loop, 9, 12);
+  request.num_branches = 2;
+  auto answer = std::make_shared<Answer>();
+  REQUIRE(t.loop->Submit(request, SinkOf(answer)).ok());
+  answer->WaitForEnd(2);
+  for (int32_t b = 0; b < 2; ++b) {
+    CHECK(answer->reason(b) == FinishReason::kLength);
+    CHECK(answer->tokens(b) ==
+          test::FakeExecutor::Answer(request.prompt, request.sampling.seed + b, 12, kVocab));
+  }
+  CHECK(answer->queued_seconds() >= 0);
+  CHECK(t.loop->Drain(InAnHour()));
+  EngineStats stats = t.loop->Stats();
+  CHECK(stats.pages_used == 0);
+  CHECK(stats.generated_tokens == 24);
+  CHECK(stats.orphaned_requests == 0);
+  CHECK(stats.busy_since_seconds == 0);
+  CHECK(t.executor->num_live() == 0);
+}
+
+TEST_CASE("A request that cannot fit is refused and its sink is never called", "[loop][unit]") {
+  LoopUnderTest t;
+  auto answer = std::make_shared<Answer>();
+  absl::Status status = t.loop->Submit(MakeRequest(*t.loop, 200, 1), SinkOf(answer));
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK(answer.use_count() == 1);
+}
+
+TEST_CASE("A full queue refuses and says its limit", "[loop][unit]") {
+  engine::ExecutorLimits limits = Limits();
+  limits.max_batch_seqs = 1;
+  LoopUnderTest t({.max_queue = 2}, limits, /*gated=*/true);
+  std::vector<std::shared_ptr<Answer>> answers;
+  auto submit = [&] {
+    answers.push_back(std::make_shared<Answer>());
+    return t.loop->Submit(MakeRequest(*t.loop, 3, 2), SinkOf(answers.back()));
+  };
+  REQUIRE(submit().ok());
+  t.gate->WaitForArrival();  // the first is running: it waits no more
+  while (t.loop->Stats().waiting_requests > 1) std::this_thread::yield();
+  absl::Status status = submit();
+  while (status.ok()) status = submit();
+  CHECK(absl::IsResourceExhausted(status));
+  CHECK_THAT(std::string(status.message()), Catch::Contains("the limit is 2"));
+  CHECK(t.loop->Stats().waiting_requests == 2);
+  t.gate->Open();
+  answers.pop_back();
+  for (auto& answer : answers) answer->WaitForEnd();
+}
+
+TEST_CASE("Cancelling ends a request with its pages free one step later", "[loop][unit]") {
+  LoopUnderTest t({}, Limits(), /*gated=*/true);
+  auto answer = std::make_shared<Answer>();
+  GenerationRequest request = MakeRequest(*t.loop, 9, 150);
+  REQUIRE(t.loop->Submit(request, SinkOf(answer)).ok());
+  t.gate->WaitForArrival();
+  t.loop->Cancel(request.id);
+  t.loop->Cancel(RequestId{12345});  // unknown: ignored
+  t.gate->Open();
+  answer->WaitForEnd();
+  CHECK(answer->reason() == FinishReason::kCancelled);
+  CHECK(answer->tokens().size() == 1);  // of the step that was running
+  CHECK(t.loop->Drain(InAnHour()));
+  CHECK(t.loop->Stats().pages_used == 0);
+  CHECK(t.executor->num_live() == 0);
+}
+
+TEST_CASE("Cancelling one branch lets the others finish", "[loop][unit]") {
+  LoopUnderTest t({}, Limits(), /*gated=*/true);
+  auto answer = std::make_shared<Answer>();
+  GenerationRequest request = MakeRequest(*t.loop, 9, 20);
+  request.num_branches = 3;
+  REQUIRE(t.loop->Submit(request, SinkOf(answer)).ok());
+  t.gate->WaitForArrival();
+  t.loop->CancelBranch(request.id, 1);
+  t.gate->Open();
+  answer->WaitForEnd(3);
+  CHECK(answer->reason(0) == FinishReason::kLength);
+  CHECK(answer->reason(1) == FinishReason::kCancelled);
+  CHECK(answer->tokens(2) ==
+        test::FakeExecutor::Answer(request.prompt, request.sampling.seed + 2, 20, kVocab));
+}
+
+TEST_CASE("A failed executor ends all requests with its error and refuses new ones",
+          "[loop][unit]") {
+  LoopUnderTest t({}, Limits(), /*gated=*/true);
+  auto first = std::make_shared<Answer>(), second = std::make_shared<Answer>();
+  REQUIRE(t.loop->Submit(MakeRequest(*t.loop, 9, 20), SinkOf(first)).ok());
+  t.gate->WaitForArrival();
+  REQUIRE(t.loop->Submit(MakeRequest(*t.loop, 9, 20), SinkOf(second)).ok());
+  t.gate->Open(absl::InternalError("the device fell off the bus"));
+  first->WaitForEnd();
+  second->WaitForEnd();
+  CHECK(first->reason() == FinishReason::kError);
+  CHECK(first->error().message() == "the device fell off the bus");
+  CHECK(second->reason() == FinishReason::kError);
+  CHECK(t.loop->Stats().state == EngineState::kFailed);
+  absl::Status status = t.loop->Submit(MakeRequest(*t.loop, 9, 20), SinkOf(first));
+  CHECK(absl::IsUnavailable(status));
+  CHECK_THAT(std::string(status.message()), Catch::Contains("fell off the bus"));
+  CHECK_FALSE(t.loop->Drain(InAnHour()));
+}
+
+TEST_CASE("Draining finishes what runs and takes nothing new", "[loop][unit]") {
+  LoopUnderTest t({}, Limits(), /*gated=*/true);
+  auto answer = std::make_shared<Answer>();
+  REQUIRE(t.loop->Submit(MakeRequest(*t.loop, 9, 20), SinkOf(answer)).ok());
+  t.gate->WaitForArrival();
+  std::thread drain([&] { CHECK(t.loop->Drain(InAnHour())); });
+  while (t.loop->Stats().state != EngineState::kDraining) std::this_thread::yield();
+  CHECK(absl::IsUnavailable(t.loop->Submit(MakeRequest(*t.loop, 3, 2), SinkOf(answer))));
+  t.gate->Open();
+  drain.join();
+  CHECK(answer->reason() == FinishReason::kLength);
+  CHECK(answer->tokens().size() == 20);
+}
+
+TEST_CASE("A drain past its deadline cancels the rest", "[loop][unit]") {
+  engine::ExecutorLimits limits = Limits();
+  limits.num_pages = 8192;
+  limits.max_context = 32768;  // too many tokens for the race between the gate and the deadline
+  LoopUnderTest t({}, limits, /*gated=*/true);
+  auto answer = std::make_shared<Answer>();
+  REQUIRE(t.loop->Submit(MakeRequest(*t.loop, 9, 32000), SinkOf(answer)).ok());
+  t.gate->WaitForArrival();
+  bool in_time = true;
+  std::thread drain([&] { in_time = t.loop->Drain(EngineLoop::Clock::now()); });
+  while (t.loop->Stats().state != EngineState::kDraining) std::this_thread::yield();
+  t.gate->Open();
+  drain.join();
+  CHECK(answer->reason() == FinishReason::kCancelled);
+  CHECK_FALSE(in_time);
+}
+
+TEST_CASE("Destroying the loop ends every request", "[loop][unit]") {
+  auto answer = std::make_shared<Answer>();
+  {
+    LoopUnderTest t;
+    REQUIRE(t.loop->Submit(MakeRequest(*t.loop, 9, 150), SinkOf(answer)).ok());
+  }
+  answer->WaitForEnd();
+  CHECK(answer.use_count() == 1);
+}
+
+TEST_CASE("A step that hangs shows in the stats", "[loop][unit]") {
+  LoopUnderTest t({}, Limits(), /*gated=*/true);
+  auto answer = std::make_shared<Answer>();
+  REQUIRE(t.loop->Submit(MakeRequest(*t.loop, 9, 1), SinkOf(answer)).ok());
+  t.gate->WaitForArrival();
+  while (t.loop->Stats().busy_since_seconds == 0) std::this_thread::yield();
+  t.gate->Open();
+  answer->WaitForEnd();
+  CHECK(t.loop->Drain(InAnHour()));
+  CHECK(t.loop->Stats().busy_since_seconds == 0);
+}
+
+TEST_CASE("Requests and cancellations from several threads keep their tokens apart",
+          "[loop][unit]") {
+  engine::ExecutorLimits limits = Limits();
+  limits.num_pages = 60;  // a few preemptions
+  LoopUnderTest t({.max_queue = 1000}, limits);
+  constexpr int kThreads = 4, kRequests = 40;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) {
+    threads.emplace_back([&t] {
+      std::vector<std::pair<GenerationRequest, std::shared_ptr<Answer>>> mine;
+      for (int i = 0; i < kRequests; ++i) {
+        GenerationRequest request = MakeRequest(*t.loop, 1 + i % 50, 1 + i % 30);
+        mine.emplace_back(request, std::make_shared<Answer>());
+        if (!t.loop->Submit(request, SinkOf(mine.back().second)).ok()) std::abort();
+        if (i % 5 == 4) t.loop->Cancel(mine[i - 2].first.id);
+      }
+      for (auto& [request, answer] : mine) {
+        answer->WaitForEnd();
+        std::vector<TokenId> want = test::FakeExecutor::Answer(
+            request.prompt, request.sampling.seed, request.max_tokens, kVocab);
+        if (answer->reason() == FinishReason::kCancelled) want.resize(answer->tokens().size());
+        if (answer->tokens() != want) std::abort();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(t.loop->Drain(InAnHour()));
+  CHECK(t.loop->Stats().pages_used == 0);
+  CHECK(t.loop->Stats().orphaned_requests == 0);
+  CHECK(t.executor->num_live() == 0);
+}
+
+}  // namespace
+}  // namespace heddle::server

@@ -1,0 +1,223 @@
+#include "tests/support/fake_executor.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace heddle::test {
+
+using engine::Index;
+using engine::KvSpan;
+using engine::SequenceSlice;
+using engine::StepPlan;
+using engine::TokenId;
+
+namespace {
+
+constexpr uint64_t kEmptyHistory = 0x243f6a8885a308d3;  // digits of pi: any odd constant does
+
+// The finaliser of SplitMix64 (Steele et al., OOPSLA 2014).
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+uint64_t Extend(uint64_t history, TokenId token) {
+  return Mix(history ^ (static_cast<uint64_t>(token) + 1));
+}
+
+TokenId TokenFor(uint64_t history, uint64_t seed, int64_t position, int32_t vocab) {
+  uint64_t draw = Mix(history ^ Mix(seed ^ Mix(static_cast<uint64_t>(position))));
+  return static_cast<TokenId>(draw % static_cast<uint64_t>(vocab));
+}
+
+float LogprobFor(uint64_t history, TokenId token) {
+  return -static_cast<float>(Extend(history, token) % 1000) / 100.0f;
+}
+
+absl::Status Broken(engine::SequenceId id, const char* rule) {
+  return absl::InternalError(
+      absl::StrCat("plan broken: sequence ", static_cast<uint64_t>(id), ": ", rule));
+}
+
+engine::SampledToken Report(engine::SequenceId id, uint64_t history, TokenId token,
+                            int32_t num_top) {
+  engine::SampledToken out{.id = id, .token = token, .logprob = LogprobFor(history, token)};
+  for (TokenId t = 0; t < num_top; ++t) out.top.push_back({t, LogprobFor(history, t)});
+  std::sort(out.top.begin(), out.top.end(),
+            [](const auto& a, const auto& b) { return a.logprob > b.logprob; });
+  return out;
+}
+
+}  // namespace
+
+FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
+    : limits_(limits),
+      cells_(static_cast<size_t>(limits.num_pages) * limits.page_tokens),
+      page_is_written_(limits.num_pages) {}
+
+FakeExecutor::Cell& FakeExecutor::At(engine::PageId page, int32_t offset) {
+  return cells_[static_cast<size_t>(Index(page)) * limits_.page_tokens + offset];
+}
+
+absl::Status FakeExecutor::Submit(const StepPlan& plan) {
+  HEDDLE_RETURN_IF_ERROR(CheckShape(plan));
+  for (const engine::SequenceBegin& begin : plan.begun) {
+    if (!live_.emplace(begin.id, begin.sampling).second) return Broken(begin.id, "begun twice");
+  }
+  HEDDLE_RETURN_IF_ERROR(CopyPages(plan));
+  row_history_.resize(plan.token_ids.size());
+  for (const SequenceSlice& slice : plan.sequences) {
+    HEDDLE_RETURN_IF_ERROR(RunSequence(plan, slice));
+  }
+  result_.step = plan.step;
+  HEDDLE_RETURN_IF_ERROR(Draw(plan));
+  HEDDLE_RETURN_IF_ERROR(Score(plan));
+  for (engine::SequenceId id : plan.ended) {
+    if (live_.erase(id) == 0) return Broken(id, "ended but never begun");
+  }
+  num_live_ = static_cast<int64_t>(live_.size());
+  num_rows_ += static_cast<int64_t>(plan.token_ids.size());
+  return absl::OkStatus();
+}
+
+absl::Status FakeExecutor::Wait(engine::StepResult* result) {
+  if (before_result_) HEDDLE_RETURN_IF_ERROR(before_result_());
+  std::swap(*result, result_);
+  return absl::OkStatus();
+}
+
+absl::Status FakeExecutor::CheckShape(const StepPlan& plan) const {
+  size_t rows = plan.token_ids.size();
+  if (rows > static_cast<size_t>(limits_.max_batch_tokens)) {
+    return absl::InternalError(absl::StrCat("plan broken: ", rows, " rows"));
+  }
+  if (plan.sequences.size() > static_cast<size_t>(limits_.max_batch_seqs)) {
+    return absl::InternalError(absl::StrCat("plan broken: ", plan.sequences.size(), " sequences"));
+  }
+  if (plan.positions.size() != rows || plan.kv_slots.size() != rows) {
+    return absl::InternalError("plan broken: rows of different counts");
+  }
+  int32_t row = 0, span = 0;
+  for (const SequenceSlice& slice : plan.sequences) {
+    if (slice.token_begin != row || slice.num_tokens < 1 || slice.span_begin != span) {
+      return Broken(slice.id, "slices must follow each other and hold a row");
+    }
+    row += slice.num_tokens;
+    span += slice.num_spans;
+  }
+  if (row != static_cast<int32_t>(rows) || span != static_cast<int32_t>(plan.spans.size())) {
+    return absl::InternalError("plan broken: rows or spans of no sequence");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeExecutor::CopyPages(const StepPlan& plan) {
+  // In any order: so no page may be both read and written, or written twice.
+  for (const engine::PageCopy& copy : plan.page_copies) {
+    if (page_is_written_[Index(copy.to)]++) return absl::InternalError("page written twice");
+  }
+  absl::Status status;
+  for (const engine::PageCopy& copy : plan.page_copies) {
+    if (page_is_written_[Index(copy.from)]) {
+      status = absl::InternalError("plan broken: page is read and written by copies");
+    }
+    for (int32_t i = 0; i < copy.num_tokens; ++i) At(copy.to, i) = At(copy.from, i);
+  }
+  for (const engine::PageCopy& copy : plan.page_copies) page_is_written_[Index(copy.to)] = 0;
+  return status;
+}
+
+// Writes the slice's tokens to their slots, then reads the whole context back through the spans.
+absl::Status FakeExecutor::RunSequence(const StepPlan& plan, const SequenceSlice& slice) {
+  if (!live_.contains(slice.id)) return Broken(slice.id, "runs but was not begun");
+  for (int32_t row = slice.token_begin; row < slice.token_begin + slice.num_tokens; ++row) {
+    engine::KvSlot slot = plan.kv_slots[row];
+    if (Index(slot.page) < 0 || Index(slot.page) >= limits_.num_pages || slot.offset < 0 ||
+        slot.offset >= limits_.page_tokens) {
+      return Broken(slice.id, "slot outside of the pool");
+    }
+    if (plan.token_ids[row] < 0 || plan.token_ids[row] >= limits_.vocab) {
+      return Broken(slice.id, "token outside of the vocabulary");
+    }
+    At(slot.page, slot.offset) = {true, plan.token_ids[row], plan.positions[row], 0};
+  }
+  return ReadContext(plan, slice);
+}
+
+absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice& slice) {
+  uint64_t history = kEmptyHistory;
+  int32_t position = 0;
+  int32_t first_new = slice.context_tokens - slice.num_tokens;
+  for (int32_t s = slice.span_begin; s < slice.span_begin + slice.num_spans; ++s) {
+    KvSpan span = plan.spans[s];
+    for (int32_t offset = 0; offset < span.num_tokens; ++offset, ++position) {
+      Cell& cell = At(span.page, offset);
+      if (!cell.written) return Broken(slice.id, "reads a slot that was never written");
+      if (cell.position != position) return Broken(slice.id, "reads a position of another place");
+      history = Extend(history, cell.token);
+      if (position < first_new) {
+        if (cell.history != history) return Broken(slice.id, "reads another sequence's history");
+        continue;
+      }
+      int32_t row = slice.token_begin + position - first_new;
+      if (row >= slice.token_begin + slice.num_tokens || plan.kv_slots[row].page != span.page ||
+          plan.kv_slots[row].offset != offset) {
+        return Broken(slice.id, "spans do not end with the new slots");
+      }
+      cell.history = history;
+      row_history_[row] = history;
+    }
+  }
+  if (position != slice.context_tokens) return Broken(slice.id, "spans do not add up");
+  return absl::OkStatus();
+}
+
+absl::Status FakeExecutor::Draw(const StepPlan& plan) {
+  result_.samples.clear();
+  for (const engine::SampleRow& sample : plan.samples) {
+    auto it = live_.find(sample.id);
+    if (it == live_.end()) return Broken(sample.id, "sampled but was not begun");
+    uint64_t history = row_history_[sample.row];
+    if (plan.positions[sample.row] + 1 != sample.position) {
+      return Broken(sample.id, "drawn for a position that does not follow its row");
+    }
+    TokenId token = TokenFor(history, it->second.seed, sample.position, limits_.vocab);
+    result_.samples.push_back(Report(sample.id, history, token, it->second.num_logprobs));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeExecutor::Score(const StepPlan& plan) {
+  result_.scores.clear();
+  for (const engine::ScoreRow& score : plan.scores) {
+    if (!live_.contains(score.id)) return Broken(score.id, "scored but was not begun");
+    result_.scores.push_back(
+        Report(score.id, row_history_[score.row], score.target, score.num_top));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<TokenId> FakeExecutor::Answer(const std::vector<TokenId>& prompt, uint64_t seed,
+                                          int32_t count, int32_t vocab) {
+  uint64_t history = kEmptyHistory;
+  for (TokenId token : prompt) history = Extend(history, token);
+  std::vector<TokenId> answer;
+  for (int32_t i = 0; i < count; ++i) {
+    int64_t position = static_cast<int64_t>(prompt.size()) + i;
+    answer.push_back(TokenFor(history, seed, position, vocab));
+    history = Extend(history, answer.back());
+  }
+  return answer;
+}
+
+float FakeExecutor::Logprob(const std::vector<TokenId>& history, TokenId token) {
+  uint64_t hash = kEmptyHistory;
+  for (TokenId t : history) hash = Extend(hash, t);
+  return LogprobFor(hash, token);
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,74 @@
+// An executor without a model, for tests of the scheduler, the loop and the front end. It keeps a
+// simulated KV store: every slot remembers which token was written there, at which position, after
+// which history. A sequence's tokens are a hash of the history that is read back through the spans
+// and slots of the plan, so that a wrong page, a missing copy or a lost token changes the text; and
+// a plan that breaks a rule of engine/step.h is reported by the error of Submit.
+//
+// Thread-safety: none, but for the counters that say so.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "engine/executor.h"
+#include "engine/step.h"
+
+namespace heddle::test {
+
+class FakeExecutor final : public engine::Executor {
+ public:
+  explicit FakeExecutor(const engine::ExecutorLimits& limits);
+
+  const engine::ExecutorLimits& limits() const override { return limits_; }
+
+  // INTERNAL names the broken rule and the sequence.
+  absl::Status Submit(const engine::StepPlan& plan) override;
+  absl::Status Wait(engine::StepResult* result) override;
+
+  // Called in Wait before the result is given: to sleep, to hold the loop, or to fail the step.
+  void set_before_result(std::function<absl::Status()> hook) { before_result_ = std::move(hook); }
+
+  // Sequences begun and not ended. Any thread.
+  int64_t num_live() const { return num_live_.load(); }
+  int64_t num_rows() const { return num_rows_.load(); }  // over all steps; any thread
+
+  // What `prompt` alone is answered with: `count` tokens, drawn with `seed`.
+  static std::vector<engine::TokenId> Answer(const std::vector<engine::TokenId>& prompt,
+                                             uint64_t seed, int32_t count, int32_t vocab);
+
+  // The log-probability that is reported for `token` after `history`.
+  static float Logprob(const std::vector<engine::TokenId>& history, engine::TokenId token);
+
+ private:
+  struct Cell {
+    bool written = false;
+    engine::TokenId token = -1;
+    engine::Position position = -1;
+    uint64_t history = 0;  // of all tokens up to and with this one
+  };
+
+  absl::Status CheckShape(const engine::StepPlan& plan) const;
+  absl::Status CopyPages(const engine::StepPlan& plan);
+  absl::Status RunSequence(const engine::StepPlan& plan, const engine::SequenceSlice& slice);
+  absl::Status ReadContext(const engine::StepPlan& plan, const engine::SequenceSlice& slice);
+  absl::Status Draw(const engine::StepPlan& plan);
+  absl::Status Score(const engine::StepPlan& plan);
+  Cell& At(engine::PageId page, int32_t offset);
+
+  engine::ExecutorLimits limits_;
+  std::vector<Cell> cells_;            // [num_pages, page_tokens]
+  std::vector<uint64_t> row_history_;  // [rows of the plan]
+  std::vector<char> page_is_written_;  // [num_pages]: 1 by a copy of this step
+  absl::flat_hash_map<engine::SequenceId, engine::SamplingParams> live_;
+  engine::StepResult result_;
+  std::function<absl::Status()> before_result_;
+  std::atomic<int64_t> num_live_{0};
+  std::atomic<int64_t> num_rows_{0};
+};
+
+}  // namespace heddle::test
