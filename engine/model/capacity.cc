@@ -114,11 +114,11 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
 
 std::string DescribeCapacity(const Capacity& capacity) {
   const int64_t tokens = capacity.pool_tokens();
-  std::string text = absl::StrCat(
-      "KV pool of ", FormatBytes(capacity.kv_bytes), " holds ", tokens,
-      " tokens: ", std::max<int64_t>(1, tokens / capacity.limits.max_context), " sequences of ",
-      capacity.limits.max_context, " tokens, or ", tokens / std::min<int64_t>(tokens, 1024), " of ",
-      std::min<int64_t>(tokens, 1024), "; --kv-memory changes it");
+  const int64_t context = capacity.limits.max_context;
+  std::string text = absl::StrCat("KV pool of ", FormatBytes(capacity.kv_bytes), " holds ", tokens,
+                                  " tokens: ", tokens / context, " sequences of ", context);
+  if (context > 1024) absl::StrAppend(&text, ", or ", tokens / 1024, " of 1024");
+  absl::StrAppend(&text, "; --kv-memory changes it");
   if (capacity.context_reduced) {
     absl::StrAppend(&text, " (the model's own context is longer than the pool)");
   }

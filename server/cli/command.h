@@ -20,4 +20,7 @@ struct CliCommand {
 // output.
 absl::Status RunRender(const config::Config& config);
 
+// inspect_command.cc: what the model is and what this machine can hold of it.
+absl::Status RunInspect(const config::Config& config);
+
 }  // namespace heddle::server

@@ -57,7 +57,7 @@ TEST_CASE("A pool smaller than the model's context shortens the context and says
   REQUIRE(capacity.ok());
   CHECK(capacity->limits.max_context == 160);
   CHECK(capacity->context_reduced);
-  CHECK(DescribeCapacity(*capacity).find("160 tokens") != std::string::npos);
+  CHECK(DescribeCapacity(*capacity).find("1 sequences of 160") != std::string::npos);
 }
 
 TEST_CASE("A context asked for that the pool cannot hold is refused with what it takes", "[unit]") {

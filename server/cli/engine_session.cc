@@ -1,0 +1,54 @@
+#include "server/cli/engine_session.h"
+
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/text/tokenizer.h"
+#include "server/cli/model_options.h"
+#include "server/cli/standard_io.h"
+
+namespace heddle::server {
+namespace {
+
+constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
+
+absl::StatusOr<std::unique_ptr<ModelTextCodec>> MakeCodec(const config::Config& config,
+                                                          const engine::ModelDescription& model) {
+  HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<engine::text::Tokenizer> tokenizer,
+                          engine::text::LoadTokenizer(config.model));
+  ModelTextCodec::Options options;
+  options.end_tokens = model.eos_ids;
+  options.vocab = model.spec.vocab;
+  if (!config.chat_template.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(options.chat_template,
+                            ReadFile(config.chat_template, kMaxTemplateBytes));
+  }
+  return ModelTextCodec::Create(std::move(tokenizer), std::move(options));
+}
+
+}  // namespace
+
+engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaults) {
+  engine::SamplingParams params;
+  params.temperature = defaults.temperature.value_or(params.temperature);
+  params.top_k = defaults.top_k.value_or(params.top_k);
+  params.top_p = defaults.top_p.value_or(params.top_p);
+  params.min_p = defaults.min_p.value_or(params.min_p);
+  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
+  if (defaults.do_sample == false) params.temperature = 0.0f;
+  return params;
+}
+
+absl::StatusOr<EngineSession> StartEngine(const config::Config& config) {
+  EngineSession session;
+  HEDDLE_ASSIGN_OR_RETURN(session.model, engine::LoadModel(config.model, ToLoadOptions(config)));
+  HEDDLE_ASSIGN_OR_RETURN(session.codec, MakeCodec(config, session.model.model));
+  session.defaults = SamplingDefaults(session.model.model.generation);
+  session.loop = std::make_unique<EngineLoop>(
+      std::move(session.model.executor),
+      EngineLoopOptions{.max_queue = static_cast<int32_t>(config.max_queue)});
+  return session;
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,30 @@
+// A loaded model with everything a command needs to generate with it: tokenizer, chat template,
+// the engine loop, sampling defaults. `serve` and `generate` run on the same.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "config/config.h"
+#include "engine/model/load.h"
+#include "engine/step.h"
+#include "server/loop/engine_loop.h"
+#include "server/text/model_text_codec.h"
+
+namespace heddle::server {
+
+struct EngineSession {
+  engine::LoadedModel model;  // its executor has gone to the loop
+  engine::SamplingParams defaults;
+  std::unique_ptr<ModelTextCodec> codec;
+  std::unique_ptr<EngineLoop> loop;
+};
+
+// Loads tokenizer and model and starts the loop's thread. Errors name the file and what is wrong.
+absl::StatusOr<EngineSession> StartEngine(const config::Config& config);
+
+// What the model's generation_config asks for where a request says nothing.
+engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaults);
+
+}  // namespace heddle::server

@@ -1,0 +1,17 @@
+#include "base/status.h"
+#include "server/cli/command.h"
+#include "server/cli/inspect.h"
+#include "server/cli/model_options.h"
+#include "server/cli/standard_io.h"
+
+namespace heddle::server {
+
+absl::Status RunInspect(const config::Config& config) {
+  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedModel model,
+                          engine::DescribeModel(config.model, ToLoadOptions(config)));
+  HEDDLE_RETURN_IF_ERROR(
+      WriteOut(config.json ? InspectJson(config.model, model) : InspectText(config.model, model)));
+  return FlushOut();
+}
+
+}  // namespace heddle::server

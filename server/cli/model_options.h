@@ -1,0 +1,16 @@
+// From the user's configuration to what the engine is loaded with.
+#pragma once
+
+#include <string>
+
+#include "config/config.h"
+#include "engine/model/load.h"
+
+namespace heddle::server {
+
+engine::LoadOptions ToLoadOptions(const config::Config& config);
+
+// What clients call the model: --served-model-name, else the folder's or file's own name.
+std::string ServedModelName(const config::Config& config);
+
+}  // namespace heddle::server

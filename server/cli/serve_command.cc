@@ -1,0 +1,143 @@
+// `heddle serve`: loads the model, answers until told to stop, drains, leaves.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "absl/strings/str_format.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "server/cli/command.h"
+#include "server/cli/engine_session.h"
+#include "server/cli/model_options.h"
+#include "server/cli/signals.h"
+#include "server/http/http_server.h"
+#include "server/log.h"
+
+namespace heddle::server {
+namespace {
+
+using std::chrono::milliseconds;
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr int kExitKilled = 130;  // a second Ctrl-C; what a shell reports for SIGINT
+
+LogLevel ToLogLevel(const std::string& level) {
+  if (level == "debug") return LogLevel::kDebug;
+  if (level == "warning") return LogLevel::kWarning;
+  if (level == "error") return LogLevel::kError;
+  return level == "off" ? LogLevel::kOff : LogLevel::kInfo;
+}
+
+HttpServerOptions ToHttpOptions(const config::Config& config) {
+  HttpServerOptions options;
+  options.host = config.host;
+  options.port = static_cast<uint16_t>(config.port);
+  options.io_threads = static_cast<int>(config.io_threads);
+  options.max_connections = static_cast<int>(config.max_connections);
+  options.max_body_bytes = config.max_body_bytes.value;
+  options.api_keys = config.api_key;
+  options.cors_origin = config.cors_origin;
+  options.version = HEDDLE_VERSION;
+  return options;
+}
+
+ServedModel ToServedModel(const config::Config& config, const EngineSession& session) {
+  ServedModel model;
+  model.id = ServedModelName(config);
+  if (config.served_model_name.size() > 1) {
+    model.aliases.assign(config.served_model_name.begin() + 1, config.served_model_name.end());
+  }
+  // The same seed gives the same tokens for the same build, weights format and instruction set.
+  model.fingerprint = base::StrCat(
+      "heddle-", HEDDLE_VERSION, "-",
+      std::to_string(std::hash<std::string>()(session.model.device + session.model.formats) %
+                     0xFFFFFF));
+  model.created = std::chrono::duration_cast<std::chrono::seconds>(
+                      std::chrono::system_clock::now().time_since_epoch())
+                      .count();
+  model.max_context = session.model.capacity.limits.max_context;
+  model.defaults = session.defaults;
+  return model;
+}
+
+// What a person wants to see first. Machines read the log.
+void PrintWelcome(const config::Config& config, const EngineSession& session,
+                  const ServedModel& model, uint16_t port, double seconds) {
+  const std::string url = base::StrCat("http://", config.host, ":", port);
+  std::string text = base::StrCat(
+      "model     ", model.id, ": ", session.model.model.spec.family, ", ", session.model.formats,
+      "\ndevice    ", session.model.device, "\nmemory    ",
+      engine::DescribeCapacity(session.model.capacity), "\nready in  ",
+      absl::StrFormat("%.2f s", seconds), "\nserving   ", url,
+      "/v1 (Ctrl-C ends it)\n\nTry:\n  curl ", url,
+      "/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+      "    -d '{\"model\": \"",
+      model.id, "\", \"messages\": [{\"role\": \"user\", \"content\": \"What is 7 + 5?\"}]}'\n\n");
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// Until SIGINT or SIGTERM (OK), or the engine fails (then a supervisor should start us anew).
+absl::Status WaitForEnd(SignalWatch& signals, const EngineLoop& loop, const Logger& log) {
+  while (true) {
+    if (std::optional<int> number = signals.Wait(milliseconds(200))) {
+      log.Info("shutting down: no new requests, finishing what runs", {{"signal", *number}});
+      return absl::OkStatus();
+    }
+    if (loop.Stats().state == EngineState::kFailed) {
+      return absl::InternalError("the engine has failed; the log says why");
+    }
+  }
+}
+
+// Finishes what runs within the drain timeout; a second signal ends the process at once.
+void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer& server,
+                  EngineLoop& loop, const Logger& log) {
+  server.SetReady(false);
+  const auto deadline =
+      SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
+                               std::chrono::duration<double>(config.drain_timeout.value));
+  std::atomic<bool> done = false;
+  std::thread drainer([&] {
+    if (!server.Drain(deadline)) log.Warning("drain timeout: cancelling what still runs");
+    server.Stop();
+    loop.Drain(std::max(deadline, SteadyClock::now()));
+    done = true;
+  });
+  while (!done) {
+    if (signals.Wait(milliseconds(20))) _exit(kExitKilled);
+  }
+  drainer.join();
+}
+
+}  // namespace
+
+absl::Status RunServe(const config::Config& config) {
+  const auto began = SteadyClock::now();
+  SignalWatch signals;
+  const Logger log(config.log_format == "json" ? LogFormat::kJson : LogFormat::kText,
+                   ToLogLevel(config.log_level));
+  HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartEngine(config));
+  const ServedModel model = ToServedModel(config, session);
+  ServerMetrics metrics(model.id, HEDDLE_VERSION);
+  HEDDLE_ASSIGN_OR_RETURN(
+      std::unique_ptr<HttpServer> server,
+      HttpServer::Start(ToHttpOptions(config), {.generation = session.loop.get(),
+                                                .codec = session.codec.get(),
+                                                .model = &model,
+                                                .metrics = &metrics,
+                                                .log = &log}));
+  server->SetReady(true);
+  const double seconds = std::chrono::duration<double>(SteadyClock::now() - began).count();
+  PrintWelcome(config, session, model, server->port(), seconds);
+
+  const absl::Status end = WaitForEnd(signals, *session.loop, log);
+  DrainAndStop(config, signals, *server, *session.loop, log);
+  return end;
+}
+
+}  // namespace heddle::server
