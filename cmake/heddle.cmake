@@ -11,12 +11,15 @@ find_package(absl REQUIRED)
 
 add_library(heddle_flags INTERFACE)
 target_include_directories(heddle_flags INTERFACE ${PROJECT_SOURCE_DIR})
-target_compile_options(heddle_flags INTERFACE -Wall -Wextra -Wshadow
-                       # Designated initialisers leave out what has a default.
-                       -Wno-missing-field-initializers -fno-math-errno)
+set(heddle_warnings -Wall -Wextra -Wshadow
+    # Designated initialisers leave out what has a default.
+    -Wno-missing-field-initializers)
 if(HEDDLE_WERROR)
-  target_compile_options(heddle_flags INTERFACE -Werror)
+  list(APPEND heddle_warnings -Werror)
 endif()
+# nvcc has options of its own: kernels/cuda/CMakeLists.txt.
+target_compile_options(heddle_flags INTERFACE
+                       "$<$<COMPILE_LANGUAGE:CXX>:${heddle_warnings};-fno-math-errno>")
 if(HEDDLE_SANITIZE)
   target_compile_options(heddle_flags INTERFACE -fsanitize=${HEDDLE_SANITIZE}
                                                 -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -21,7 +21,7 @@ struct KvCacheView {
   int32_t n_kv_heads = 0;
   int32_t head_dim = 0;
 
-  int64_t page_elements() const {
+  constexpr int64_t page_elements() const {
     return static_cast<int64_t>(n_kv_heads) * page_tokens * head_dim;
   }
 };

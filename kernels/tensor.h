@@ -17,7 +17,7 @@ struct Tensor {
   int64_t stride = 0;
 
   template <typename T>
-  T* row(int64_t r) const {
+  constexpr T* row(int64_t r) const {
     return static_cast<T*>(data) + r * stride;
   }
 };

@@ -1,0 +1,55 @@
+// What the emulator remembers of each granule of a block's shared memory: who touched it last, and
+// how many barriers ago. Finds races, reads of what nothing wrote, and nothing else.
+// Thread-safety: none; owned by the emulator.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/emulate/emulator.h"
+
+namespace heddle::kernels::cuda::emulate {
+
+// A point in a block's execution, as far as ordering is concerned.
+struct Moment {
+  int32_t thread = 0;
+  uint32_t block_epoch = 0;  // barriers of the block passed
+  uint32_t warp_epoch = 0;   // barriers of this thread's warp passed
+  int32_t warp() const { return thread / kWarpLanes; }
+};
+
+enum class Conflict : uint8_t { kNone, kUninitialised, kRace };
+
+class Shadow {
+ public:
+  // Smallest unit of access: all element types of kernels are at least this wide.
+  static constexpr int32_t kGranule = 2;
+
+  void Reset(int32_t bytes);
+  // Records the access of [offset, offset + bytes) and tells the worst that it found.
+  Conflict Record(int32_t offset, int32_t bytes, Access access, const Moment& now);
+  // A thread that the last conflict was with, or -1 if with several.
+  int32_t other_thread() const { return other_thread_; }
+
+ private:
+  static constexpr int32_t kSeveral = -1;
+  struct Mark {  // the last access of a kind; kSeveral where threads differ
+    int32_t thread = 0;
+    int32_t warp = 0;
+    uint32_t block_epoch = 0;  // 0: never
+    uint32_t warp_epoch = 0;
+    bool atomic = false;
+  };
+  struct Cell {
+    Mark write;
+    Mark read;
+  };
+
+  bool Ordered(const Mark& mark, const Moment& now) const;
+  Conflict RecordCell(Cell& cell, Access access, const Moment& now);
+
+  std::vector<Cell> cells_;
+  int32_t other_thread_ = 0;
+};
+
+}  // namespace heddle::kernels::cuda::emulate
