@@ -43,10 +43,16 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(
       std::span<const WeightSource> sources) = 0;
 
+  // Copies between host memory and a buffer's; blocks until done. A device's memory need not be
+  // the host's: nobody else may read or write it.
+  virtual absl::Status Upload(void* to_device, const void* from_host, int64_t bytes);
+  virtual absl::Status Download(void* to_host, const void* from_device, int64_t bytes);
+
   // Takes over the step's batch (copied; fixed addresses) and plans work that depends on lengths.
   virtual absl::Status Plan(const HostBatch& batch) = 0;
 
-  // Runs `body` once with this device's ops and waits for its end.
+  // Runs `body` once with this device's ops and waits for its end. What ops write to host memory
+  // (SampleArgs' results) is there when Run returns, not before.
   virtual absl::Status Run(const std::function<void(Ops&)>& body) = 0;
 
   // Copies the first num_tokens positions of page `from` to page `to`, keys and values of a layer.

@@ -43,7 +43,8 @@ struct SampleRowParams {
   const uint32_t* allowed = nullptr;  // [ceil(vocab / 32)] bit mask or nullptr
 };
 
-// `logprob` and the alternatives are of log-softmax of the logits before edits and filters.
+// `logprob` and the alternatives are of log-softmax of the logits before edits and filters. Results
+// go to host memory, by the end of Device::Run; `rows` and what they point to are host memory too.
 struct SampleArgs {
   Tensor logits;                          // [n_logit_rows, vocab] F32; not changed
   std::span<const SampleRowParams> rows;  // [n]

@@ -1,0 +1,426 @@
+// Paged attention on matrix instructions, for prompt chunks and for decoding.
+//
+// A block takes a tile of packed rows (query rows x the query heads of one KV head) of one sequence
+// and walks its keys 64 at a time, with the softmax kept running (Dao et al. 2022). Keys and values
+// come page by page through cp.async into two stages of shared memory, so that the next keys travel
+// while these are computed on. The tile's 4 warps share the work in one of two ways:
+//   prefill  64 packed rows, 16 per warp; each warp meets all keys.
+//   decode   16 packed rows; each warp meets 16 of every 64 keys, and the warps merge at the end.
+//            Padding the group's heads to 16 rows costs tensor-core time that decoding has left
+//            over: it waits for memory.
+// Rows of shared memory are padded by 16 bytes: an odd number of 16-byte units, so that the eight
+// rows of a matrix load lie in different banks.
+#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kKeys = 64;  // per stage
+constexpr int kStages = 2;
+
+template <int kDim, int kRowWarps>
+struct Layout {
+  static constexpr int kKeyWarps = kWarps / kRowWarps;
+  static constexpr int kRows = 16 * kRowWarps;
+  static constexpr int kStride = kDim + 8;  // elements
+  static constexpr int kWarpKeys = kKeys / kKeyWarps;
+  static constexpr int kKeyTiles = kWarpKeys / 8;  // columns of scores, in instructions
+  static constexpr int kDimTiles = kDim / 8;       // columns of the output
+  static constexpr int kStage = kKeys * kStride;
+  // The warps' results of a decode tile lie where the keys were.
+  static constexpr int kMergeFloats = kKeyWarps * kRows * kDim;
+  static_assert(kKeyWarps == 1 || kMergeFloats * 4 <= 2 * kStages * kStage * 2);
+  static int SharedBytes() {
+    return SharedBytesFor<int64_t>(kStages * kKeys) + SharedBytesFor<float>(2 * kWarps * 16) +
+           SharedBytesFor<uint16_t>(kRows * kStride) +
+           SharedBytesFor<uint16_t>(2 * kStages * kStage);
+  }
+};
+
+// Shared memory of a block.
+template <typename Kv, int kDim, int kRowWarps>
+struct Memory {
+  using L = Layout<kDim, kRowWarps>;
+  Shared<int64_t> offsets;  // [kStages, kKeys] into the cache, -1: no such key
+  Shared<float> states;     // [kWarps, 16, 2] max and sum, for the merge
+  Shared<Kv> q;             // [kRows, kStride]
+  Shared<Kv> k;             // [kStages, kKeys, kStride]
+  Shared<Kv> v;
+  HEDDLE_DEVICE explicit Memory(SharedArena arena)
+      : offsets(arena.Take<int64_t>(kStages * kKeys)),
+        states(arena.Take<float>(2 * kWarps * 16)),
+        q(arena.Take<Kv>(L::kRows * L::kStride)),
+        k(arena.Take<Kv>(kStages * L::kStage)),
+        v(arena.Take<Kv>(kStages * L::kStage)) {}
+  // [kKeyWarps, kRows, kDim] over k and v.
+  HEDDLE_DEVICE static Shared<float> Merge() {
+    SharedArena arena;
+    arena.Take<int64_t>(kStages * kKeys);
+    arena.Take<float>(2 * kWarps * 16);
+    arena.Take<Kv>(L::kRows * L::kStride);
+    return arena.Take<float>(L::kMergeFloats);
+  }
+};
+
+template <typename Kv, typename M>
+HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s, int first,
+                               const M& memory) {
+  using L = typename M::L;
+  constexpr int kDim = L::kStride - 8;
+  const int dim = p.args.cache.head_dim;
+  for (int i = ThreadX(); i < L::kRows * kDim; i += kThreads) {
+    const int row = i / kDim;
+    const int c = i % kDim;
+    float value = 0;
+    if (s.Has(first + row) && c < dim) {
+      const BFloat16* q = p.args.q.row<BFloat16>(s.Row(first + row));
+      value = ToFloat(q[static_cast<int64_t>(s.Head(first + row)) * dim + c]);
+    }
+    memory.q.Set(row * L::kStride + c, RoundTo(value, Kv()));
+  }
+}
+
+// Starts the copies of a stage's keys and values; absent ones become zeros.
+template <typename Kv, typename M>
+HEDDLE_DEVICE void LoadStage(const AttentionParams& p, int stage, const M& memory) {
+  using L = typename M::L;
+  constexpr int kChunks = (L::kStride - 8) / 8;  // of 16 bytes in a row
+  const KvCacheView& cache = p.args.cache;
+  HEDDLE_UNROLL_BY(4)
+  for (int i = ThreadX(); i < kKeys * kChunks; i += kThreads) {
+    const int key = i / kChunks;
+    const int c = i % kChunks * 8;
+    const int64_t offset = memory.offsets.Get(stage * kKeys + key);
+    const bool there = offset >= 0 && c < cache.head_dim;
+    const int64_t from = there ? offset + c : 0;
+    const int to = stage * L::kStage + key * L::kStride + c;
+    CopyAsync16(memory.k, to, static_cast<const Kv*>(cache.keys) + from, there);
+    CopyAsync16(memory.v, to, static_cast<const Kv*>(cache.values) + from, there);
+  }
+  CopyAsyncCommit();
+}
+
+// What one warp carries along the keys: fragments of its 16 rows.
+template <int kDim>
+struct Running {
+  uint32_t q[kDim / 16][4];
+  float out[kDim / 8][4];
+  float max[2];  // rows g and g + 8
+  float sum[2];  // this lane's share
+};
+
+// Scores of the warp's keys: q k^T, scaled, masked. `first_key` is the key of column 0.
+template <typename Kv, typename M, int kDim>
+HEDDLE_DEVICE void Scores(const AttentionParams& p, const M& memory, int at,
+                          const Running<kDim>& run, const int (&begin)[2], const int (&end)[2],
+                          int first_key, float (&scores)[M::L::kKeyTiles][4]) {
+  using L = typename M::L;
+  const int lane = Lane();
+  const int row = at + (lane / 16 * 8 + lane % 8) * L::kStride + lane / 8 % 2 * 8;
+  HEDDLE_UNROLL
+  for (int n = 0; n < L::kKeyTiles; ++n) {
+    HEDDLE_UNROLL
+    for (int e = 0; e < 4; ++e) scores[n][e] = 0;
+  }
+  HEDDLE_UNROLL
+  for (int d = 0; d < kDim / 16; ++d) {
+    HEDDLE_UNROLL
+    for (int n = 0; n < L::kKeyTiles; n += 2) {
+      uint32_t k[4];
+      LoadMatrix4(k, memory.k, row + n * 8 * L::kStride + d * 16);
+      Mma16816(scores[n], run.q[d], {k[0], k[1]}, Kv());
+      Mma16816(scores[n + 1], run.q[d], {k[2], k[3]}, Kv());
+    }
+  }
+  HEDDLE_UNROLL
+  for (int n = 0; n < L::kKeyTiles; ++n) {
+    HEDDLE_UNROLL
+    for (int e = 0; e < 4; ++e) {
+      const int key = first_key + 8 * n + 2 * (lane % 4) + e % 2;
+      const bool seen = key >= begin[e / 2] && key < end[e / 2];
+      scores[n][e] = seen ? ScaledScore(p.args, scores[n][e]) : -Infinity();
+    }
+  }
+}
+
+// Turns scores into weights and shrinks what was summed against a smaller maximum.
+template <int kKeyTiles, int kDim>
+HEDDLE_DEVICE void UpdateSoftmax(float (&scores)[kKeyTiles][4], Running<kDim>& run) {
+  HEDDLE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    float max = run.max[h];
+    HEDDLE_UNROLL
+    for (int n = 0; n < kKeyTiles; ++n) {
+      max = Max(max, Max(scores[n][2 * h], scores[n][2 * h + 1]));
+    }
+    max = Max(max, ShuffleXor(max, 1));
+    max = Max(max, ShuffleXor(max, 2));
+    const float base = Softmax::Base(max);
+    const float shrink = Exp2(run.max[h] - base);
+    run.max[h] = max;
+    float sum = 0;
+    HEDDLE_UNROLL
+    for (int n = 0; n < kKeyTiles; ++n) {
+      scores[n][2 * h] = Exp2(scores[n][2 * h] - base);
+      scores[n][2 * h + 1] = Exp2(scores[n][2 * h + 1] - base);
+      sum += scores[n][2 * h] + scores[n][2 * h + 1];
+    }
+    run.sum[h] = run.sum[h] * shrink + sum;
+    HEDDLE_UNROLL
+    for (int d = 0; d < kDim / 8; ++d) {
+      run.out[d][2 * h] *= shrink;
+      run.out[d][2 * h + 1] *= shrink;
+    }
+  }
+}
+
+// out += weights * v. Where the score fragments put their columns is where the left matrix wants
+// them, so the weights never leave their lanes.
+template <typename Kv, typename M, int kDim>
+HEDDLE_DEVICE void AddValues(const M& memory, int at, const float (&weights)[M::L::kKeyTiles][4],
+                             Running<kDim>& run) {
+  using L = typename M::L;
+  const int lane = Lane();
+  const int row = at + lane % 16 * L::kStride + lane / 16 * 8;
+  HEDDLE_UNROLL
+  for (int n = 0; n < L::kKeyTiles; n += 2) {
+    const uint32_t a[4] = {Pack2(weights[n][0], weights[n][1], Kv()),
+                           Pack2(weights[n][2], weights[n][3], Kv()),
+                           Pack2(weights[n + 1][0], weights[n + 1][1], Kv()),
+                           Pack2(weights[n + 1][2], weights[n + 1][3], Kv())};
+    HEDDLE_UNROLL
+    for (int d = 0; d < L::kDimTiles; d += 2) {
+      uint32_t v[4];
+      LoadMatrix4Transposed(v, memory.v, row + n * 8 * L::kStride + d * 8);
+      Mma16816(run.out[d], a, {v[0], v[1]}, Kv());
+      Mma16816(run.out[d + 1], a, {v[2], v[3]}, Kv());
+    }
+  }
+}
+
+// Finishes a packed row: values in `value(c)` summed against `all`.
+struct RowEnd {
+  float inverse;  // of the softmax sum
+  float lse;
+};
+HEDDLE_DEVICE RowEnd EndOf(const AttentionParams& p, const AttentionTile& tile, int head,
+                           Softmax all) {
+  if (tile.slot < 0 && p.args.sinks != nullptr) {
+    const float sink = p.args.sinks[head] * kLog2E;
+    const float max = Max(all.max, sink);
+    const float sum = all.sum * Exp2(all.max - max);
+    // Values are summed against all.max: fold the change of base into their factor.
+    const float total = sum + Exp2(sink - max);
+    return {Exp2(all.max - max) / total, (max + Log2(total)) * kLn2};
+  }
+  return {all.sum > 0 ? 1.0f / all.sum : 0.0f, (all.max + Log2(all.sum)) * kLn2};
+}
+
+HEDDLE_DEVICE void StorePair(const AttentionParams& p, const SequenceView& s,
+                             const AttentionTile& tile, int row, int c, float low, float high) {
+  const int dim = p.args.cache.head_dim;
+  const int packed = tile.first + row;
+  if (tile.slot >= 0) {
+    float* to = p.partial_out + PartialRow(p, tile.slot, s.kv_head, row) * dim + c;
+    to[0] = low;
+    to[1] = high;
+    return;
+  }
+  BFloat16* out =
+      p.args.out.row<BFloat16>(s.Row(packed)) + static_cast<int64_t>(s.Head(packed)) * dim + c;
+  *reinterpret_cast<uint32_t*>(out) = Pack2(low, high, BFloat16());
+}
+
+HEDDLE_DEVICE void StoreLse(const AttentionParams& p, const SequenceView& s,
+                            const AttentionTile& tile, int row, float lse) {
+  const int packed = tile.first + row;
+  if (tile.slot >= 0) {
+    p.partial_lse[PartialRow(p, tile.slot, s.kv_head, row)] = lse;
+  } else if (p.args.lse != nullptr) {
+    p.args.lse[s.Row(packed) * p.args.n_heads + s.Head(packed)] = lse;
+  }
+}
+
+// Prefill: each warp owns its rows.
+template <int kDim>
+HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const SequenceView& s,
+                             const AttentionTile& tile, const Running<kDim>& run) {
+  const int lane = Lane();
+  for (int h = 0; h < 2; ++h) {
+    float sum = run.sum[h];
+    sum += ShuffleXor(sum, 1);
+    sum += ShuffleXor(sum, 2);
+    const int row = WarpIndex() * 16 + lane / 4 + 8 * h;
+    if (!s.Has(tile.first + row)) continue;
+    const RowEnd end = EndOf(p, tile, s.Head(tile.first + row), {run.max[h], sum});
+    HEDDLE_UNROLL
+    for (int d = 0; d < kDim / 8; ++d) {
+      const int c = d * 8 + 2 * (lane % 4);
+      if (c >= p.args.cache.head_dim) break;
+      StorePair(p, s, tile, row, c, run.out[d][2 * h] * end.inverse,
+                run.out[d][2 * h + 1] * end.inverse);
+    }
+    if (lane % 4 == 0) StoreLse(p, s, tile, row, end.lse);
+  }
+}
+
+// Decode: the warps saw different keys of the same 16 rows; they meet in shared memory.
+template <typename M, int kDim>
+HEDDLE_DEVICE void MergeAndStoreRows(const AttentionParams& p, const SequenceView& s,
+                                     const AttentionTile& tile, const M& memory,
+                                     const Running<kDim>& run) {
+  const int lane = Lane();
+  const Shared<float> parts = M::Merge();
+  for (int h = 0; h < 2; ++h) {
+    float sum = run.sum[h];
+    sum += ShuffleXor(sum, 1);
+    sum += ShuffleXor(sum, 2);
+    const int row = WarpIndex() * 16 + lane / 4 + 8 * h;
+    if (lane % 4 == 0) {
+      memory.states.Set(2 * row, run.max[h]);
+      memory.states.Set(2 * row + 1, sum);
+    }
+    HEDDLE_UNROLL
+    for (int d = 0; d < kDim / 8; ++d) {
+      parts.Set(row * kDim + d * 8 + 2 * (lane % 4), run.out[d][2 * h]);
+      parts.Set(row * kDim + d * 8 + 2 * (lane % 4) + 1, run.out[d][2 * h + 1]);
+    }
+  }
+  SyncThreads();
+  const int pairs = p.args.cache.head_dim / 2;
+  for (int row = WarpIndex(); row < 16 && s.Has(tile.first + row); row += kWarps) {
+    Softmax all = Softmax::Empty();
+    for (int w = 0; w < kWarps; ++w) all.max = Max(all.max, memory.states.Get(2 * (w * 16 + row)));
+    const float base = Softmax::Base(all.max);
+    float factor[kWarps];
+    HEDDLE_UNROLL
+    for (int w = 0; w < kWarps; ++w) {
+      factor[w] = Exp2(memory.states.Get(2 * (w * 16 + row)) - base);
+      all.sum += factor[w] * memory.states.Get(2 * (w * 16 + row) + 1);
+    }
+    const RowEnd end = EndOf(p, tile, s.Head(tile.first + row), all);
+    for (int i = lane; i < pairs; i += 32) {
+      float low = 0, high = 0;
+      HEDDLE_UNROLL
+      for (int w = 0; w < kWarps; ++w) {
+        low += factor[w] * parts.Get((w * 16 + row) * kDim + 2 * i);
+        high += factor[w] * parts.Get((w * 16 + row) * kDim + 2 * i + 1);
+      }
+      StorePair(p, s, tile, row, 2 * i, low * end.inverse, high * end.inverse);
+    }
+    if (lane == 0) StoreLse(p, s, tile, row, end.lse);
+  }
+}
+
+// Keys that the tile needs: those of its range that any of its rows sees.
+struct KeyRange {
+  int begin;
+  int end;
+  HEDDLE_DEVICE KeyRange(const SequenceView& s, const AttentionTile& tile, int rows) {
+    int last = s.rows * s.group - 1;
+    if (tile.first + rows - 1 < last) last = tile.first + rows - 1;
+    begin = tile.key_begin > s.FirstKey(tile.first) ? tile.key_begin : s.FirstKey(tile.first);
+    end = tile.key_end < s.EndKey(last) ? tile.key_end : s.EndKey(last);
+  }
+};
+
+template <typename Kv, int kDim, int kRowWarps>
+HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(AttentionParams, p)) {
+  using M = Memory<Kv, kDim, kRowWarps>;
+  using L = typename M::L;
+  const AttentionTile tile = p.tiles[BlockX()];
+  const SequenceView s(p, tile.seq, BlockY());
+  const KeyRange keys(s, tile, L::kRows);
+  const M memory{SharedArena()};
+  const int row_warp = WarpIndex() % kRowWarps;
+  const int key_warp = WarpIndex() / kRowWarps;
+
+  // Each of the first kKeys threads looks up one key of every stage.
+  KeyCursor cursor(p.batch, tile.seq,
+                   keys.begin + ThreadX() < keys.end ? keys.begin + ThreadX() : keys.begin);
+  auto find_keys = [&](int first_key, int stage) {
+    if (ThreadX() >= kKeys) return;
+    const int key = first_key + ThreadX();
+    const int64_t offset =
+        key < keys.end ? cursor.Offset(p.batch, p.args.cache, key, s.kv_head) : -1;
+    memory.offsets.Set(stage * kKeys + ThreadX(), offset);
+  };
+
+  LoadQueries<Kv>(p, s, tile.first, memory);
+  find_keys(keys.begin, 0);
+  SyncThreads();
+  LoadStage<Kv>(p, 0, memory);
+
+  Running<kDim> run;
+  int begin[2], end[2];
+  for (int h = 0; h < 2; ++h) {
+    const int packed = tile.first + row_warp * 16 + Lane() / 4 + 8 * h;
+    begin[h] = s.FirstKey(packed) > keys.begin ? s.FirstKey(packed) : keys.begin;
+    end[h] = s.EndKey(packed) < keys.end ? s.EndKey(packed) : keys.end;
+    run.max[h] = -Infinity();
+    run.sum[h] = 0;
+  }
+  HEDDLE_UNROLL
+  for (int d = 0; d < L::kDimTiles; ++d) {
+    HEDDLE_UNROLL
+    for (int e = 0; e < 4; ++e) run.out[d][e] = 0;
+  }
+  HEDDLE_UNROLL
+  for (int d = 0; d < kDim / 16; ++d) {
+    const int row = row_warp * 16 + Lane() % 16;
+    LoadMatrix4(run.q[d], memory.q, row * L::kStride + d * 16 + Lane() / 16 * 8);
+  }
+
+  int stage = 0;
+  for (int first = keys.begin; first < keys.end; first += kKeys, stage ^= 1) {
+    const bool more = first + kKeys < keys.end;
+    if (more) find_keys(first + kKeys, stage ^ 1);
+    CopyAsyncWait<0>();
+    SyncThreads();  // this stage is there, and nobody reads the other one any more
+    if (more) LoadStage<Kv>(p, stage ^ 1, memory);
+    const int at = stage * L::kStage + key_warp * L::kWarpKeys * L::kStride;
+    float scores[L::kKeyTiles][4];
+    Scores<Kv>(p, memory, at, run, begin, end, first + key_warp * L::kWarpKeys, scores);
+    UpdateSoftmax(scores, run);
+    AddValues<Kv>(memory, at, scores, run);
+  }
+  if constexpr (L::kKeyWarps == 1) {
+    StoreRows(p, s, tile, run);
+  } else {
+    CopyAsyncWait<0>();  // of an empty range
+    SyncThreads();
+    MergeAndStoreRows(p, s, tile, memory, run);
+  }
+}
+
+template <typename Kv, int kDim>
+Error LaunchDim(const AttentionParams& params, Stream stream) {
+  LaunchShape shape = {
+      .grid_x = params.n_tiles, .grid_y = params.args.cache.n_kv_heads, .threads = kThreads};
+  if (params.tile_rows == kPrefillTileRows) {
+    shape.shared_bytes = Layout<kDim, 4>::SharedBytes();
+    return Launch(AttentionFlashKernel<Kv, kDim, 4>, shape, stream, params);
+  }
+  shape.shared_bytes = Layout<kDim, 1>::SharedBytes();
+  return Launch(AttentionFlashKernel<Kv, kDim, 1>, shape, stream, params);
+}
+
+template <typename Kv>
+Error LaunchType(const AttentionParams& params, Stream stream) {
+  const int dim = params.args.cache.head_dim;
+  if (dim <= 64) return LaunchDim<Kv, 64>(params, stream);
+  if (dim <= 128) return LaunchDim<Kv, 128>(params, stream);
+  return LaunchDim<Kv, 256>(params, stream);
+}
+
+}  // namespace
+
+Error LaunchAttentionFlash(const AttentionParams& params, Stream stream) {
+  return params.args.cache.dtype == DType::kF16 ? LaunchType<Half>(params, stream)
+                                                : LaunchType<BFloat16>(params, stream);
+}
+
+}  // namespace heddle::kernels::cuda

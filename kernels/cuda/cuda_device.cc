@@ -1,0 +1,227 @@
+#include "kernels/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status.h"
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_weight.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/staging.h"
+#include "kernels/owned_batch.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+// Blocks of the decode attention kernel that a multiprocessor holds at once: 74 KiB of shared
+// memory each at head_dim 128, of 227.
+constexpr int32_t kBlocksPerMultiprocessor = 2;
+// Tokens, logprobs and alternatives of one step: 4096 rows with 20 alternatives are 0.7 MiB.
+constexpr int64_t kResultBytes = int64_t{4} << 20;
+
+class CudaBuffer final : public Buffer {
+ public:
+  CudaBuffer(Runtime& runtime, void* data, int64_t bytes)
+      : runtime_(runtime), data_(data), bytes_(bytes) {}
+  ~CudaBuffer() override { runtime_.FreeDevice(data_, bytes_); }
+  CudaBuffer(const CudaBuffer&) = delete;
+  CudaBuffer& operator=(const CudaBuffer&) = delete;
+  void* data() override { return data_; }
+  int64_t bytes() const override { return bytes_; }
+
+ private:
+  Runtime& runtime_;
+  void* data_;
+  int64_t bytes_;
+};
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(std::unique_ptr<Runtime> runtime, const CudaDeviceOptions& options)
+      : runtime_(std::move(runtime)), options_(options), staging_(*runtime_) {}
+
+  absl::Status Init() {
+    HEDDLE_ASSIGN_OR_RETURN(workspace_, Allocate(options_.workspace_bytes));
+    HEDDLE_ASSIGN_OR_RETURN(results_, Allocate(kResultBytes));
+    HEDDLE_ASSIGN_OR_RETURN(void* host, runtime_->AllocatePinned(kResultBytes));
+    host_results_ = static_cast<uint8_t*>(host);
+    return absl::OkStatus();
+  }
+
+  ~CudaDevice() override { runtime_->FreePinned(host_results_); }
+
+  std::string description() const override {
+    const DeviceInfo& info = runtime_->info();
+    return absl::StrFormat("cuda:%d (%s, sm_%d%d, %d multiprocessors, %.1f GiB, %s)", info.ordinal,
+                           info.name, info.major, info.minor, info.num_multiprocessors,
+                           static_cast<double>(info.total_bytes) / (int64_t{1} << 30),
+                           std::string(Info(options_.activations).name));
+  }
+  DType activation_dtype() const override { return options_.activations; }
+
+  absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
+    if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("a buffer of ", bytes, " bytes"));
+    bytes = std::max<int64_t>(bytes, 64);
+    HEDDLE_ASSIGN_OR_RETURN(void* data, runtime_->AllocateDevice(bytes));
+    return std::make_unique<CudaBuffer>(*runtime_, data, bytes);
+  }
+
+  absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(
+      std::span<const WeightSource> sources) override {
+    return PackWeight(*runtime_, sources, options_.activations);
+  }
+
+  absl::Status Upload(void* to_device, const void* from_host, int64_t bytes) override {
+    HEDDLE_RETURN_IF_ERROR(runtime_->CopyToDevice(to_device, from_host, bytes));
+    return runtime_->Synchronize();
+  }
+
+  absl::Status Download(void* to_host, const void* from_device, int64_t bytes) override {
+    HEDDLE_RETURN_IF_ERROR(runtime_->CopyToHost(to_host, from_device, bytes));
+    return runtime_->Synchronize();
+  }
+
+  absl::Status Plan(const HostBatch& batch) override;
+  absl::Status Run(const std::function<void(Ops&)>& body) override;
+
+  void CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) override {
+    // A failure here is sticky: the next Run reports it.
+    Error error = LaunchCopyPage(cache, from, to, num_tokens, runtime_->stream());
+    if (pending_error_.ok()) pending_error_ = runtime_->ToStatus(error, "copying a page");
+  }
+
+ private:
+  // Half of the workspace is for partial outputs, an eighth of that would do for their lse.
+  int32_t MaxSlots(const AttentionGrouping& grouping) const {
+    constexpr int64_t kMaxHeadDim = 256;
+    const int64_t slot_bytes =
+        int64_t{grouping.n_kv_heads} * kDecodeTileRows * kMaxHeadDim * int64_t{sizeof(float)};
+    return static_cast<int32_t>(std::min<int64_t>(workspace_->bytes() / 2 / slot_bytes, 1 << 20));
+  }
+  void StageBatch();
+  void StageAttention(const AttentionGrouping& grouping);
+  absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping);
+  absl::Status Deliver(const std::vector<PendingCopy>& results);
+
+  std::unique_ptr<Runtime> runtime_;
+  CudaDeviceOptions options_;
+  OwnedBatch batch_;
+  DeviceBatch device_batch_;
+  Staging staging_;
+  std::unique_ptr<Buffer> workspace_;
+  std::unique_ptr<Buffer> results_;
+  uint8_t* host_results_ = nullptr;           // [kResultBytes] pinned
+  std::vector<AttentionGrouping> groupings_;  // met so far; planned with every batch
+  std::vector<PlannedAttention> planned_;     // of this batch
+  std::vector<int32_t> span_first_;
+  absl::Status pending_error_;
+};
+
+absl::Status CudaDevice::Plan(const HostBatch& batch) {
+  HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
+  staging_.Reset();
+  StageBatch();
+  planned_.clear();
+  for (const AttentionGrouping& grouping : groupings_) StageAttention(grouping);
+  return staging_.Send();
+}
+
+void CudaDevice::StageBatch() {
+  const HostBatch& batch = batch_.view();
+  span_first_.clear();
+  for (int32_t s = 0; s < batch.n_seqs(); ++s) {
+    int32_t first = 0;
+    for (int32_t i = batch.span_begin[s]; i < batch.span_begin[s + 1]; ++i) {
+      span_first_.push_back(first);
+      first += batch.span_tokens[i];
+    }
+  }
+  device_batch_ = {.token_ids = staging_.Add(batch.token_ids),
+                   .positions = staging_.Add(batch.positions),
+                   .kv_slot = staging_.Add(batch.kv_slot),
+                   .q_begin = staging_.Add(batch.q_begin),
+                   .span_begin = staging_.Add(batch.span_begin),
+                   .span_page = staging_.Add(batch.span_page),
+                   .span_first = staging_.Add(span_first_),
+                   .span_tokens = staging_.Add(batch.span_tokens),
+                   .context_len = staging_.Add(batch.context_len),
+                   .logit_rows = staging_.Add(batch.logit_rows),
+                   .n_tokens = batch.n_tokens(),
+                   .n_seqs = batch.n_seqs(),
+                   .n_logit_rows = static_cast<int32_t>(batch.logit_rows.size())};
+}
+
+void CudaDevice::StageAttention(const AttentionGrouping& grouping) {
+  const AttentionPlan plan = PlanAttention(
+      batch_.view(), grouping, runtime_->info().num_multiprocessors * kBlocksPerMultiprocessor,
+      MaxSlots(grouping));
+  planned_.push_back({.grouping = grouping,
+                      .n_decode = static_cast<int32_t>(plan.decode.size()),
+                      .n_prefill = static_cast<int32_t>(plan.prefill.size()),
+                      .n_merges = static_cast<int32_t>(plan.merges.size()),
+                      .decode = staging_.Add(plan.decode),
+                      .prefill = staging_.Add(plan.prefill),
+                      .merges = staging_.Add(plan.merges)});
+}
+
+absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& grouping) {
+  for (const PlannedAttention& planned : planned_) {
+    if (planned.grouping == grouping) return planned;
+  }
+  groupings_.push_back(grouping);
+  StageAttention(grouping);
+  HEDDLE_RETURN_IF_ERROR(staging_.Send());
+  return planned_.back();
+}
+
+absl::Status CudaDevice::Run(const std::function<void(Ops&)>& body) {
+  HEDDLE_RETURN_IF_ERROR(pending_error_);
+  CudaOps ops({.runtime = *runtime_,
+               .activations = options_.activations,
+               .batch = device_batch_,
+               .workspace = {static_cast<uint8_t*>(workspace_->data()), workspace_->bytes()},
+               .results = {static_cast<uint8_t*>(results_->data()), results_->bytes()},
+               .staging = staging_,
+               .plan_attention = [this](const AttentionGrouping& g) { return PlanFor(g); }});
+  body(ops);
+  HEDDLE_RETURN_IF_ERROR(ops.status());
+  return Deliver(ops.results());
+}
+
+// One copy of all results to pinned memory, one wait, and from there to the callers.
+absl::Status CudaDevice::Deliver(const std::vector<PendingCopy>& results) {
+  const auto* base = static_cast<const uint8_t*>(results_->data());
+  int64_t end = 0;
+  for (const PendingCopy& copy : results) {
+    end = std::max(end, static_cast<const uint8_t*>(copy.from) - base + copy.bytes);
+  }
+  if (end > 0) HEDDLE_RETURN_IF_ERROR(runtime_->CopyToHost(host_results_, base, end));
+  HEDDLE_RETURN_IF_ERROR(runtime_->Synchronize());
+  for (const PendingCopy& copy : results) {
+    const uint8_t* from = host_results_ + (static_cast<const uint8_t*>(copy.from) - base);
+    std::copy_n(from, copy.bytes, static_cast<uint8_t*>(copy.to));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace heddle::kernels::cuda
+
+namespace heddle::kernels {
+
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaDeviceOptions& options) {
+  if (options.activations != DType::kBF16 && options.activations != DType::kF32) {
+    return absl::InvalidArgumentError("CUDA activations are bf16 or f32");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Runtime> runtime,
+                          cuda::Runtime::Open(options.ordinal));
+  auto device = std::make_unique<cuda::CudaDevice>(std::move(runtime), options);
+  HEDDLE_RETURN_IF_ERROR(device->Init());
+  return device;
+}
+
+}  // namespace heddle::kernels

@@ -1,0 +1,29 @@
+// The CUDA backend's device. Callable in every build: where CUDA was not built in, creation fails
+// with UNIMPLEMENTED, so that callers carry no #ifdef.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+#include "kernels/dtype.h"
+
+namespace heddle::kernels {
+
+struct CudaDeviceOptions {
+  int32_t ordinal = 0;  // of the devices that CUDA_VISIBLE_DEVICES leaves
+  // kBF16 for serving. kF32 computes everything in F32 on plain kernels: slow, for checking other
+  // results against.
+  DType activations = DType::kBF16;
+  // Scratch that ops share one after the other: parts of split attention, edited logits, weights
+  // on their way to the tensor cores. Work that needs more is done in pieces.
+  int64_t workspace_bytes = int64_t{256} << 20;
+};
+
+// UNIMPLEMENTED without CUDA in the build or for a GPU that is too old; FAILED_PRECONDITION
+// without a usable driver; NOT_FOUND for an ordinal that does not exist; RESOURCE_EXHAUSTED if the
+// GPU has no memory left to start with.
+absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaDeviceOptions& options);
+
+}  // namespace heddle::kernels

@@ -1,0 +1,246 @@
+#include "kernels/cuda/cuda_ops.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "kernels/cuda/cuda_weight.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+const DeviceWeight& ViewOf(const PackedWeight& weight) {
+  return static_cast<const CudaWeight&>(weight).view;
+}
+
+// Rows that kernels can move 16 bytes at a time.
+bool IsAligned(const Tensor& x, int64_t element_bytes) {
+  const int64_t width = 16 / element_bytes;
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % width == 0 &&
+         x.cols % width == 0;
+}
+
+LinearParams ParamsOf(const LinearArgs& args) {
+  LinearParams params;
+  params.weight = ViewOf(*args.weight);
+  params.x = args.x;
+  params.bias = args.bias;
+  params.epilogue = args.epilogue;
+  params.activation = args.activation;
+  params.out = args.out;
+  params.out_f32 = args.out_f32;
+  params.half = args.weight->rows / 2;
+  if (args.bias != nullptr) params.bias_up = args.bias + params.half;
+  return params;
+}
+
+bool FlashCan(const AttentionArgs& args, DType activations) {
+  const auto even = [](const Tensor& t) {
+    return t.stride % 2 == 0 && reinterpret_cast<uintptr_t>(t.data) % 4 == 0;
+  };
+  return activations == DType::kBF16 && args.cache.dtype != DType::kF32 &&
+         args.cache.head_dim % 8 == 0 && args.cache.head_dim <= 256 && even(args.out);
+}
+
+SampleRow RowOf(const SampleRowParams& row, const LogitEdit* edits, const uint32_t* allowed) {
+  return {.logit_row = row.logit_row,
+          .temperature = row.temperature,
+          .top_k = row.top_k,
+          .top_p = row.top_p,
+          .min_p = row.min_p,
+          .num_top = row.num_top,
+          .forced_token = row.forced_token,
+          .num_edits = static_cast<int32_t>(row.edits.size()),
+          .seed = row.seed,
+          .counter = row.counter,
+          .edits = edits,
+          .allowed = allowed};
+}
+
+}  // namespace
+
+void CudaOps::Note(Error error, const char* op) {
+  if (status_.ok() && error != kSuccess) status_ = step_.runtime.ToStatus(error, op);
+}
+
+void CudaOps::Note(const absl::Status& status) {
+  if (status_.ok()) status_ = status;
+}
+
+void CudaOps::Embed(const PackedWeight& table, float scale, Tensor out) {
+  if (!status_.ok()) return;
+  Note(LaunchEmbed(step_.batch, ViewOf(table), scale, out, step_.activations,
+                   step_.runtime.stream()),
+       "embedding");
+}
+
+void CudaOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x) {
+  if (!status_.ok()) return;
+  Note(LaunchAddPositions(step_.batch, ViewOf(table), offset, x, step_.activations,
+                          step_.runtime.stream()),
+       "adding positions");
+}
+
+void CudaOps::Norm(const NormArgs& args) {
+  if (!status_.ok()) return;
+  Note(LaunchNorm(args, step_.activations, step_.runtime.stream()), "norm");
+}
+
+void CudaOps::Linear(const LinearArgs& args) {
+  HEDDLE_CHECK(args.x.cols == args.weight->cols, "linear: x and W differ in cols");
+  if (!status_.ok() || args.x.rows == 0) return;
+  const LinearParams params = ParamsOf(args);
+  const Stream stream = step_.runtime.stream();
+  const bool fast = step_.activations == DType::kBF16 && params.weight.format != DType::kF32 &&
+                    IsAligned(args.x, 2);
+  if (!fast) {
+    Note(LaunchLinearPlain(params, step_.activations, stream), "linear");
+  } else if (args.x.rows <= kSkinnyRows) {
+    Note(LaunchLinearSkinny(params, stream), "linear (few rows)");
+  } else if (params.weight.format == DType::kBF16) {
+    Note(LaunchLinearTiled(params, stream), "linear (tiled)");
+  } else {
+    LinearDequantized(params);
+  }
+}
+
+// Converts as many weight rows as the workspace holds, multiplies, and goes on with the next.
+void CudaOps::LinearDequantized(const LinearParams& params) {
+  const Stream stream = step_.runtime.stream();
+  const bool gated = params.epilogue == Epilogue::kGated;
+  const int64_t cols = gated ? params.half : params.weight.rows;
+  const DeviceWeight layout = PackedLayout(DType::kBF16, 1, params.weight.cols);
+  const int64_t chunk = step_.workspace.bytes / layout.row_bytes / (gated ? 2 : 1);
+  HEDDLE_CHECK(chunk > 0, "the workspace does not hold one row of a weight");
+  auto* out = reinterpret_cast<uint16_t*>(step_.workspace.data);
+  for (int64_t first = 0; first < cols && status_.ok(); first += chunk) {
+    const int64_t count = std::min(chunk, cols - first);
+    LinearParams part = params;
+    part.weight = layout;
+    part.weight.rows = gated ? 2 * count : count;
+    part.weight.data = step_.workspace.data;
+    part.half = count;
+    if (params.bias != nullptr) part.bias += first;
+    if (params.bias_up != nullptr) part.bias_up += first;
+    part.out.data = params.out_f32 ? static_cast<void*>(params.out.row<float>(0) + first)
+                                   : static_cast<void*>(params.out.row<uint16_t>(0) + first);
+    Note(LaunchDequantize(params.weight, first, count, out, stream), "dequantizing");
+    if (gated) {
+      Note(LaunchDequantize(params.weight, params.half + first, count,
+                            out + count * layout.row_bytes / 2, stream),
+           "dequantizing");
+    }
+    Note(LaunchLinearTiled(part, stream), "linear (tiled)");
+  }
+}
+
+void CudaOps::RopeAngles(const RopeAnglesArgs& args) {
+  HEDDLE_CHECK(args.inv_freq.size() <= kMaxFrequencies, "rope: too many frequencies");
+  if (!status_.ok()) return;
+  RopeAnglesParams params;
+  params.batch = step_.batch;
+  params.half = static_cast<int32_t>(args.inv_freq.size());
+  params.scale = args.scale;
+  params.cos_sin = args.cos_sin;
+  std::copy(args.inv_freq.begin(), args.inv_freq.end(), params.inv_freq);
+  Note(LaunchRopeAngles(params, step_.runtime.stream()), "rope angles");
+}
+
+void CudaOps::RopeKvWrite(const RopeKvWriteArgs& args) {
+  if (!status_.ok()) return;
+  Note(LaunchRopeKvWrite(step_.batch, args, step_.activations, step_.runtime.stream()),
+       "rope and KV write");
+}
+
+void CudaOps::Attention(const AttentionArgs& args) {
+  HEDDLE_CHECK(args.n_heads % args.cache.n_kv_heads == 0, "attention: heads are not in groups");
+  if (!status_.ok()) return;
+  const AttentionGrouping grouping = {args.n_heads / args.cache.n_kv_heads, args.cache.n_kv_heads};
+  absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
+  if (!plan.ok()) return Note(plan.status());
+  AttentionParams params;
+  params.args = args;
+  params.batch = step_.batch;
+  // The plan used no more slots than fit; see CudaDevice::MaxSlots.
+  params.partial_out = reinterpret_cast<float*>(step_.workspace.data);
+  params.partial_lse = params.partial_out + step_.workspace.bytes / 8;
+  const Stream stream = step_.runtime.stream();
+  const bool flash = FlashCan(args, step_.activations);
+  auto launch = [&](const AttentionTile* tiles, int32_t count, int32_t rows) {
+    params.tiles = tiles;
+    params.n_tiles = count;
+    params.tile_rows = rows;
+    Note(flash ? LaunchAttentionFlash(params, stream)
+               : LaunchAttentionPlain(params, step_.activations, stream),
+         "attention");
+  };
+  launch(plan->prefill, plan->n_prefill, kPrefillTileRows);
+  launch(plan->decode, plan->n_decode, kDecodeTileRows);
+  Note(LaunchAttentionMerge(params, plan->merges, plan->n_merges, step_.activations, stream),
+       "attention merge");
+}
+
+void CudaOps::GatherLogitRows(Tensor x, Tensor out) {
+  if (!status_.ok()) return;
+  Note(LaunchGatherRows(step_.batch, x, out, step_.activations, step_.runtime.stream()),
+       "gathering rows");
+}
+
+void CudaOps::ScaleLogits(Tensor logits_f32, float scale, float softcap) {
+  if (!status_.ok()) return;
+  Note(LaunchScaleLogits(logits_f32, scale, softcap, step_.runtime.stream()), "scaling logits");
+}
+
+uint8_t* CudaOps::TakeResults(int64_t bytes) {
+  const int64_t at = results_used_;
+  results_used_ += (bytes + 15) / 16 * 16;
+  if (results_used_ <= step_.results.bytes) return step_.results.data + at;
+  Note(
+      absl::ResourceExhaustedError(absl::StrCat("a step's sampling results need ", results_used_,
+                                                " bytes, the device keeps ", step_.results.bytes)));
+  return nullptr;
+}
+
+void CudaOps::Sample(const SampleArgs& args) {
+  if (!status_.ok() || args.rows.empty()) return;
+  std::vector<SampleRow> rows;
+  bool reports = false;
+  for (const SampleRowParams& row : args.rows) {
+    const int64_t mask_words = row.allowed == nullptr ? 0 : (args.logits.cols + 31) / 32;
+    const std::span<const uint32_t> mask(row.allowed, static_cast<size_t>(mask_words));
+    rows.push_back(RowOf(row, step_.staging.Add(row.edits), step_.staging.Add(mask)));
+    reports = reports || row.num_top >= 0;
+  }
+  SampleParams params;
+  params.rows = step_.staging.Add(rows);
+  Note(step_.staging.Send());
+  params.logits = static_cast<const float*>(args.logits.data);
+  params.stride = args.logits.stride;
+  params.vocab = static_cast<int32_t>(args.logits.cols);
+  params.max_top = args.max_top;
+  params.edited = reinterpret_cast<float*>(step_.workspace.data);
+  const auto n = static_cast<int64_t>(rows.size());
+  auto result = [&](auto* host, int64_t count) {
+    using T = std::remove_pointer_t<decltype(host)>;
+    const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
+    auto* device = reinterpret_cast<T*>(TakeResults(bytes));
+    if (host != nullptr && bytes > 0) pending_.push_back({host, device, bytes});
+    return device;
+  };
+  params.tokens = result(args.tokens, n);
+  if (reports) {
+    params.logprobs = result(args.logprobs, n);
+    params.top_tokens = result(args.top_tokens, n * args.max_top);
+    params.top_logprobs = result(args.top_logprobs, n * args.max_top);
+  }
+  const int64_t at_once = step_.workspace.bytes / (params.vocab * int64_t{sizeof(float)});
+  HEDDLE_CHECK(at_once > 0, "the workspace does not hold one row of logits");
+  for (int64_t first = 0; first < n && status_.ok(); first += at_once) {
+    params.first = static_cast<int32_t>(first);
+    Note(LaunchSample(params, static_cast<int32_t>(std::min(at_once, n - first)),
+                      step_.runtime.stream()),
+         "sampling");
+  }
+}
+
+}  // namespace heddle::kernels::cuda

@@ -1,0 +1,87 @@
+// Ops on the CUDA backend: checks shapes, chooses kernels, enqueues. Knows one step.
+//
+// The first failure is kept and ends the step: later ops do nothing (after a fault the device takes
+// no more work anyway).
+// Thread-safety: none.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/batch.h"
+#include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/params.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/staging.h"
+#include "kernels/ops.h"
+
+namespace heddle::kernels::cuda {
+
+// Device memory that ops use one after the other, in stream order: each only between its own
+// launches.
+struct Workspace {
+  uint8_t* data = nullptr;
+  int64_t bytes = 0;
+};
+
+// The plan of a step's attention, and where its parts lie on the device.
+struct PlannedAttention {
+  AttentionGrouping grouping;
+  int32_t n_decode = 0, n_prefill = 0, n_merges = 0;
+  const AttentionTile* decode = nullptr;
+  const AttentionTile* prefill = nullptr;
+  const AttentionMerge* merges = nullptr;
+};
+
+// Results that a Sample call left on the device, and where the caller wants them.
+struct PendingCopy {
+  void* to;
+  const void* from;
+  int64_t bytes;
+};
+
+class CudaOps final : public Ops {
+ public:
+  struct Step {
+    Runtime& runtime;
+    DType activations;
+    DeviceBatch batch;
+    Workspace workspace;
+    Workspace results;  // of sampling, kept until the end of the step
+    Staging& staging;
+    // Plans a grouping that the step has not met yet.
+    std::function<absl::StatusOr<PlannedAttention>(const AttentionGrouping&)> plan_attention;
+  };
+  explicit CudaOps(const Step& step) : step_(step) {}
+
+  void Embed(const PackedWeight& table, float scale, Tensor out) override;
+  void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) override;
+  void Norm(const NormArgs& args) override;
+  void Linear(const LinearArgs& args) override;
+  void RopeAngles(const RopeAnglesArgs& args) override;
+  void RopeKvWrite(const RopeKvWriteArgs& args) override;
+  void Attention(const AttentionArgs& args) override;
+  void GatherLogitRows(Tensor x, Tensor out) override;
+  void ScaleLogits(Tensor logits_f32, float scale, float softcap) override;
+  void Sample(const SampleArgs& args) override;
+
+  const absl::Status& status() const { return status_; }
+  // In the order of the calls; to be done after the stream was waited for.
+  const std::vector<PendingCopy>& results() const { return pending_; }
+
+ private:
+  void Note(Error error, const char* op);
+  void Note(const absl::Status& status);
+  void LinearDequantized(const LinearParams& params);
+  // Room for `bytes` of results, or nullptr and a status.
+  uint8_t* TakeResults(int64_t bytes);
+
+  Step step_;
+  absl::Status status_;
+  std::vector<PendingCopy> pending_;
+  int64_t results_used_ = 0;
+};
+
+}  // namespace heddle::kernels::cuda

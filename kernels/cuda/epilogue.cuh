@@ -1,0 +1,49 @@
+// What happens to a finished output of a matrix product, the same for every matrix kernel.
+#pragma once
+
+#include "kernels/cuda/params.h"
+#include "kernels/cuda/primitives.cuh"
+
+namespace heddle::kernels::cuda {
+
+HEDDLE_DEVICE float Activate(Activation activation, float x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return x / (1.0f + Exp(-x));
+    case Activation::kGelu:
+      return 0.5f * x * Erfc(-x * 0.70710678f);
+    case Activation::kGeluTanh:
+      // 1 + tanh(u) = 2 / (1 + exp(-2u)), u = sqrt(2 / pi) (x + 0.044715 x^3)
+      return x / (1.0f + Exp(-1.5957691f * (x + 0.044715f * x * x * x)));
+    case Activation::kRelu:
+      return Max(x, 0.0f);
+    default:
+      return x;
+  }
+}
+
+// Columns of the output, and for output column r the weight rows that make it.
+HEDDLE_HOST_DEVICE int64_t OutputCols(const LinearParams& p) {
+  return p.epilogue == Epilogue::kGated ? p.half : p.weight.rows;
+}
+
+// Stores out[t][r] from the sums y of weight row r and, for kGated, y_up of row r + half.
+template <typename T>
+HEDDLE_DEVICE void StoreOutput(const LinearParams& p, int64_t t, int64_t r, float y, float y_up) {
+  if (p.bias != nullptr) y += p.bias[r];
+  if (p.epilogue == Epilogue::kGated) {
+    if (p.bias_up != nullptr) y_up += p.bias_up[r];
+    y = Activate(p.activation, y) * y_up;
+  } else if (p.epilogue == Epilogue::kNone) {
+    y = Activate(p.activation, y);
+  }
+  if (p.out_f32) {
+    float& out = p.out.row<float>(t)[r];
+    out = p.epilogue == Epilogue::kAdd ? out + y : y;
+  } else {
+    T& out = p.out.row<T>(t)[r];
+    out = RoundTo(p.epilogue == Epilogue::kAdd ? ToFloat(out) + y : y, T());
+  }
+}
+
+}  // namespace heddle::kernels::cuda

@@ -1,0 +1,169 @@
+// What kernels are launched with: plain structs of device pointers, and the launchers.
+//
+// Includes neither CUDA nor Abseil, so that .cc and .cu files share it. Launchers enqueue on
+// `stream` and return at once: no synchronisation, no allocation. Tensors hold `act` (kBF16 or
+// kF32) unless said otherwise. Shapes are the caller's to check (cuda_ops.cc).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/dtype.h"
+#include "kernels/kv_cache.h"
+#include "kernels/ops.h"
+#include "kernels/tensor.h"
+
+namespace heddle::kernels::cuda {
+
+using Stream = void*;  // cudaStream_t
+using Error = int;     // cudaError_t as its number
+inline constexpr Error kSuccess = 0;
+inline constexpr Error kEmulatedFault = 9999;  // see emulate::TakeFindings
+
+// The step's batch in device memory; see kernels/batch.h.
+struct DeviceBatch {
+  const int32_t* token_ids = nullptr;
+  const int32_t* positions = nullptr;
+  const int64_t* kv_slot = nullptr;
+  const int32_t* q_begin = nullptr;
+  const int32_t* span_begin = nullptr;
+  const int32_t* span_page = nullptr;
+  const int32_t* span_first = nullptr;   // [n_spans] place of its first key in the sequence
+  const int32_t* span_tokens = nullptr;  // [n_spans]
+  const int32_t* context_len = nullptr;
+  const int32_t* logit_rows = nullptr;
+  int32_t n_tokens = 0;
+  int32_t n_seqs = 0;
+  int32_t n_logit_rows = 0;
+};
+
+// A packed matrix. Rows are contiguous and start at 16-byte boundaries.
+//   kF32           as on disk
+//   kF16, kBF16    padded with zeros to a multiple of 32 columns
+//   kQ8_0, kQ4_0   quants and scales apart, each padded to a multiple of kGroup columns (64, 128).
+//                  Within a group of columns lane t = 0..3 of a matrix fragment finds 16 bytes at
+//                  16 t: for each block of 32 columns its elements 8t .. 8t + 7. Q4_0: one word
+//                  per block; pair p of the 8 elements has its first nibble at bit 4p, its second
+//                  at bit 4p + 16. Scales: F16, one per block, [rows, scales_stride].
+struct DeviceWeight {
+  const uint8_t* data = nullptr;
+  const uint16_t* scales = nullptr;
+  int64_t rows = 0;
+  int64_t cols = 0;
+  int64_t row_bytes = 0;
+  int64_t scales_stride = 0;
+  DType format = DType::kF32;
+};
+
+Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float scale, Tensor out,
+                  DType act, Stream stream);
+Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, int32_t offset,
+                         Tensor x, DType act, Stream stream);
+Error LaunchGatherRows(const DeviceBatch& batch, Tensor x, Tensor out, DType act, Stream stream);
+Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream stream);
+// Positions [0, num_tokens) of a page, keys and values.
+Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens,
+                     Stream stream);
+Error LaunchNorm(const NormArgs& args, DType act, Stream stream);
+
+inline constexpr int32_t kMaxFrequencies = 256;
+struct RopeAnglesParams {
+  DeviceBatch batch;
+  int32_t half = 0;  // frequencies
+  float scale = 1.0f;
+  float* cos_sin = nullptr;
+  float inv_freq[kMaxFrequencies];
+};
+Error LaunchRopeAngles(const RopeAnglesParams& params, Stream stream);
+Error LaunchRopeKvWrite(const DeviceBatch& batch, const RopeKvWriteArgs& args, DType act,
+                        Stream stream);
+
+struct LinearParams {
+  DeviceWeight weight;
+  Tensor x;
+  const float* bias = nullptr;     // [output columns] or nullptr
+  const float* bias_up = nullptr;  // kGated: of the up rows
+  Epilogue epilogue = Epilogue::kNone;
+  Activation activation = Activation::kNone;
+  Tensor out;
+  bool out_f32 = false;
+  int64_t half = 0;  // kGated: rows of the gate; output column r reads weight rows r and r + half
+};
+// Any shape, alignment, format and activation type; a warp per output. Exact but slow.
+Error LaunchLinearPlain(const LinearParams& params, DType act, Stream stream);
+// Few rows: the weights are read once at full bandwidth. BF16 activations, weights not F32,
+// x rows <= kSkinnyRows, x 16-byte aligned with cols and stride in multiples of 8.
+inline constexpr int32_t kSkinnyRows = 32;
+Error LaunchLinearSkinny(const LinearParams& params, Stream stream);
+// Many rows, on matrix instructions; BF16 activations and weights, alignment as above.
+Error LaunchLinearTiled(const LinearParams& params, Stream stream);
+// Rows [first, first + count) of `weight` as BF16 into `out`, in the layout of kBF16.
+Error LaunchDequantize(const DeviceWeight& weight, int64_t first, int64_t count, uint16_t* out,
+                       Stream stream);
+
+// A piece of attention: packed rows of a sequence against a range of its keys, for each KV head.
+// Packed row p of a sequence is query row p / group, query head kv_head * group + p % group.
+struct AttentionTile {
+  int32_t seq;
+  int32_t first;      // packed row
+  int32_t key_begin;  // in the sequence's order
+  int32_t key_end;
+  int32_t slot;  // of the partial results, or -1: the whole context, straight to `out`
+};
+struct AttentionMerge {
+  int32_t seq;
+  int32_t first;
+  int32_t slot_begin;  // slots [slot_begin, slot_begin + num_slots) hold its parts
+  int32_t num_slots;
+};
+inline constexpr int32_t kDecodeTileRows = 16;
+inline constexpr int32_t kPrefillTileRows = 64;
+
+struct AttentionParams {
+  AttentionArgs args;
+  DeviceBatch batch;
+  const AttentionTile* tiles = nullptr;
+  int32_t n_tiles = 0;
+  int32_t tile_rows = 0;         // kDecodeTileRows or kPrefillTileRows
+  float* partial_out = nullptr;  // [slot, n_kv_heads, kDecodeTileRows, head_dim], normalised
+  float* partial_lse = nullptr;  // [slot, n_kv_heads, kDecodeTileRows] natural logarithm
+};
+// Any shape and type, F32 arithmetic; a warp per key. Exact but slow.
+Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stream);
+// Matrix instructions: BF16 activations, F16 or BF16 cache, head_dim a multiple of 8 up to 256,
+// q and out rows even.
+Error LaunchAttentionFlash(const AttentionParams& params, Stream stream);
+Error LaunchAttentionMerge(const AttentionParams& params, const AttentionMerge* merges,
+                           int32_t n_merges, DType act, Stream stream);
+
+// One row to draw; SampleRowParams with device pointers.
+struct SampleRow {
+  int32_t logit_row;
+  float temperature;
+  int32_t top_k;
+  float top_p;
+  float min_p;
+  int32_t num_top;
+  int32_t forced_token;
+  int32_t num_edits;
+  uint64_t seed;
+  uint64_t counter;
+  const LogitEdit* edits;
+  const uint32_t* allowed;
+};
+struct SampleParams {
+  const float* logits = nullptr;  // [n_logit_rows, vocab] at `stride`
+  int64_t stride = 0;
+  int32_t vocab = 0;
+  int32_t max_top = 0;
+  int32_t first = 0;                // row of this launch's first block
+  const SampleRow* rows = nullptr;  // [n]
+  float* edited = nullptr;          // [blocks of a launch, vocab] scratch
+  int32_t* tokens = nullptr;        // [n]
+  float* logprobs = nullptr;        // [n]
+  int32_t* top_tokens = nullptr;    // [n, max_top]
+  float* top_logprobs = nullptr;    // [n, max_top]
+};
+// Draws rows [params.first, params.first + count).
+Error LaunchSample(const SampleParams& params, int32_t count, Stream stream);
+
+}  // namespace heddle::kernels::cuda

@@ -1,0 +1,123 @@
+// Rotation angles; norm and rotation of query and key heads with the write into the paged cache.
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/weight_element.cuh"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+HEDDLE_KERNEL RopeAnglesKernel(HEDDLE_PARAMS(RopeAnglesParams, p)) {
+  const int t = BlockX();
+  float* row = p.cos_sin + static_cast<int64_t>(t) * 2 * p.half;
+  for (int i = ThreadX(); i < p.half; i += ThreadCount()) {
+    double sin, cos;
+    SinCos(static_cast<double>(p.batch.positions[t]) * p.inv_freq[i], &sin, &cos);
+    row[i] = static_cast<float>(cos * p.scale);
+    row[p.half + i] = static_cast<float>(sin * p.scale);
+  }
+}
+
+constexpr int kWarps = 4;
+
+struct RopeParams {
+  RopeKvWriteArgs args;
+  const int64_t* kv_slot;
+};
+
+// One head of a row by one warp, through the warp's own shared memory.
+template <typename T>
+HEDDLE_DEVICE void LoadHead(const T* from, int dim, Shared<float> head) {
+  for (int i = Lane(); i < dim; i += 32) head.Set(i, ToFloat(from[i]));
+  SyncWarp();
+}
+
+HEDDLE_DEVICE void NormHead(const RopeKvWriteArgs& a, const float* weight, Shared<float> head) {
+  const int dim = a.cache.head_dim;
+  float squares = 0;
+  for (int i = Lane(); i < dim; i += 32) squares += head.Get(i) * head.Get(i);
+  float scale = Rsqrt(WarpSum(squares) / static_cast<float>(dim) + a.norm_eps);
+  for (int i = Lane(); i < dim; i += 32) {
+    head.Set(i, head.Get(i) * scale * (weight[i] + a.norm_weight_offset));
+  }
+  SyncWarp();
+}
+
+HEDDLE_DEVICE void RotateHead(const RopeKvWriteArgs& a, int64_t t, Shared<float> head) {
+  const int half = a.rotary_dim / 2;
+  const float* cos_sin = a.cos_sin + t * a.rotary_dim;
+  for (int i = Lane(); i < half; i += 32) {
+    int first = a.layout == RopeLayout::kHalf ? i : 2 * i;
+    int second = a.layout == RopeLayout::kHalf ? i + half : 2 * i + 1;
+    float x = head.Get(first);
+    float y = head.Get(second);
+    head.Set(first, x * cos_sin[i] - y * cos_sin[half + i]);
+    head.Set(second, y * cos_sin[i] + x * cos_sin[half + i]);
+  }
+  SyncWarp();
+}
+
+template <typename T>
+HEDDLE_DEVICE void StoreHead(Shared<float> head, int dim, T* to) {
+  for (int i = Lane(); i < dim; i += 32) to[i] = RoundTo(head.Get(i), T());
+  SyncWarp();
+}
+
+// A block per row; its warps take the row's query, key and value heads in turn.
+template <typename T, typename Kv>
+HEDDLE_KERNEL RopeKvWriteKernel(HEDDLE_PARAMS(RopeParams, p)) {
+  const RopeKvWriteArgs& a = p.args;
+  const int dim = a.cache.head_dim;
+  const int kv_heads = a.cache.n_kv_heads;
+  const int64_t t = BlockX();
+  const int64_t slot = p.kv_slot[t];
+  const int64_t page = slot / a.cache.page_tokens;
+  const int64_t offset = slot % a.cache.page_tokens;
+  SharedArena arena;
+  Shared<float> head = arena.Take<float>(kWarps * dim).From(WarpIndex() * dim);
+  for (int h = WarpIndex(); h < a.n_heads + 2 * kv_heads; h += kWarps) {
+    const bool is_query = h < a.n_heads;
+    const bool is_value = h >= a.n_heads + kv_heads;
+    const int kv_head = is_query ? 0 : (h - a.n_heads) % kv_heads;
+    T* query = a.q.row<T>(t) + static_cast<int64_t>(h) * dim;
+    const T* from = is_query   ? query
+                    : is_value ? a.v.row<T>(t) + static_cast<int64_t>(kv_head) * dim
+                               : a.k.row<T>(t) + static_cast<int64_t>(kv_head) * dim;
+    LoadHead(from, dim, head);
+    const float* norm = is_value ? nullptr : is_query ? a.q_norm : a.k_norm;
+    if (norm != nullptr) NormHead(a, norm, head);
+    if (!is_value && a.cos_sin != nullptr) RotateHead(a, t, head);
+    if (is_query) {
+      StoreHead(head, dim, query);
+      continue;
+    }
+    const int64_t at = page * a.cache.page_elements() +
+                       (static_cast<int64_t>(kv_head) * a.cache.page_tokens + offset) * dim;
+    StoreHead(head, dim, static_cast<Kv*>(is_value ? a.cache.values : a.cache.keys) + at);
+  }
+}
+
+}  // namespace
+
+Error LaunchRopeAngles(const RopeAnglesParams& params, Stream stream) {
+  const LaunchShape shape = {.grid_x = params.batch.n_tokens, .threads = 64};
+  return Launch(RopeAnglesKernel, shape, stream, params);
+}
+
+Error LaunchRopeKvWrite(const DeviceBatch& batch, const RopeKvWriteArgs& args, DType act,
+                        Stream stream) {
+  const RopeParams params = {args, batch.kv_slot};
+  const LaunchShape shape = {.grid_x = batch.n_tokens,
+                             .threads = 32 * kWarps,
+                             .shared_bytes = SharedBytesFor<float>(kWarps * args.cache.head_dim)};
+  return ForActivation(act, [&]<typename T>(T) {
+    switch (args.cache.dtype) {
+      case DType::kF32:
+        return Launch(RopeKvWriteKernel<T, float>, shape, stream, params);
+      case DType::kF16:
+        return Launch(RopeKvWriteKernel<T, Half>, shape, stream, params);
+      default:
+        return Launch(RopeKvWriteKernel<T, BFloat16>, shape, stream, params);
+    }
+  });
+}
+
+}  // namespace heddle::kernels::cuda

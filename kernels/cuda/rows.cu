@@ -1,0 +1,136 @@
+// Ops that look rows up, copy or scale them. A block per row; memory-bound and small.
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/weight_element.cuh"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+struct TableParams {
+  DeviceBatch batch;
+  DeviceWeight table;
+  float scale;
+  int32_t offset;
+  Tensor out;
+};
+
+// Ids outside the table (the engine lets none through) read as zeros, not as foreign memory.
+template <typename T, DType kFormat>
+HEDDLE_KERNEL EmbedKernel(HEDDLE_PARAMS(TableParams, p)) {
+  const int t = BlockX();
+  const int64_t id = p.batch.token_ids[t];
+  const bool known = id >= 0 && id < p.table.rows;
+  for (int64_t i = ThreadX(); i < p.table.cols; i += ThreadCount()) {
+    float value = known ? WeightElement<kFormat>(p.table, id, i) * p.scale : 0.0f;
+    p.out.row<T>(t)[i] = RoundTo(value, T());
+  }
+}
+
+template <typename T, DType kFormat>
+HEDDLE_KERNEL AddPositionsKernel(HEDDLE_PARAMS(TableParams, p)) {
+  const int t = BlockX();
+  const int64_t row = static_cast<int64_t>(p.batch.positions[t]) + p.offset;
+  if (row < 0 || row >= p.table.rows) return;
+  T* x = p.out.row<T>(t);
+  for (int64_t i = ThreadX(); i < p.table.cols; i += ThreadCount()) {
+    x[i] = RoundTo(ToFloat(x[i]) + WeightElement<kFormat>(p.table, row, i), T());
+  }
+}
+
+struct GatherParams {
+  const int32_t* rows;
+  Tensor x;
+  Tensor out;
+};
+
+template <typename T>
+HEDDLE_KERNEL GatherKernel(HEDDLE_PARAMS(GatherParams, p)) {
+  const T* from = p.x.row<T>(p.rows[BlockX()]);
+  T* to = p.out.row<T>(BlockX());
+  for (int64_t i = ThreadX(); i < p.x.cols; i += ThreadCount()) to[i] = from[i];
+}
+
+struct ScaleParams {
+  Tensor logits;
+  float scale;
+  float softcap;
+};
+
+HEDDLE_KERNEL ScaleLogitsKernel(HEDDLE_PARAMS(ScaleParams, p)) {
+  float* row = p.logits.row<float>(BlockY());
+  int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  if (i >= p.logits.cols) return;
+  float value = row[i] * p.scale;
+  row[i] = p.softcap > 0 ? p.softcap * Tanh(value / p.softcap) : value;
+}
+
+struct CopyPageParams {
+  const uint8_t* from[2];  // keys, values
+  uint8_t* to[2];
+  int64_t head_bytes;  // of a page's positions of one head
+  int64_t bytes;       // of those to copy
+};
+
+HEDDLE_KERNEL CopyPageKernel(HEDDLE_PARAMS(CopyPageParams, p)) {
+  const uint16_t* from =
+      reinterpret_cast<const uint16_t*>(p.from[BlockY()] + BlockX() * p.head_bytes);
+  uint16_t* to = reinterpret_cast<uint16_t*>(p.to[BlockY()] + BlockX() * p.head_bytes);
+  for (int64_t i = ThreadX(); i < p.bytes / 2; i += ThreadCount()) to[i] = from[i];
+}
+
+}  // namespace
+
+Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float scale, Tensor out,
+                  DType act, Stream stream) {
+  const TableParams params = {batch, table, scale, 0, out};
+  const LaunchShape shape = {.grid_x = batch.n_tokens, .threads = kThreads};
+  return ForActivation(act, [&]<typename T>(T) {
+    return ForFormat(table.format, [&]<DType kFormat>() {
+      return Launch(EmbedKernel<T, kFormat>, shape, stream, params);
+    });
+  });
+}
+
+Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, int32_t offset,
+                         Tensor x, DType act, Stream stream) {
+  const TableParams params = {batch, table, 1.0f, offset, x};
+  const LaunchShape shape = {.grid_x = batch.n_tokens, .threads = kThreads};
+  return ForActivation(act, [&]<typename T>(T) {
+    return ForFormat(table.format, [&]<DType kFormat>() {
+      return Launch(AddPositionsKernel<T, kFormat>, shape, stream, params);
+    });
+  });
+}
+
+Error LaunchGatherRows(const DeviceBatch& batch, Tensor x, Tensor out, DType act, Stream stream) {
+  const GatherParams params = {batch.logit_rows, x, out};
+  const LaunchShape shape = {.grid_x = batch.n_logit_rows, .threads = kThreads};
+  return ForActivation(
+      act, [&]<typename T>(T) { return Launch(GatherKernel<T>, shape, stream, params); });
+}
+
+Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream stream) {
+  const LaunchShape shape = {.grid_x = CeilDiv(logits_f32.cols, 256),
+                             .grid_y = static_cast<int>(logits_f32.rows),
+                             .threads = 256};
+  return Launch(ScaleLogitsKernel, shape, stream, ScaleParams{logits_f32, scale, softcap});
+}
+
+Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens,
+                     Stream stream) {
+  const int64_t element = Info(cache.dtype).block_bytes;
+  const int64_t page_bytes = cache.page_elements() * element;
+  auto at = [&](void* base, int32_t page) {
+    return static_cast<uint8_t*>(base) + page * page_bytes;
+  };
+  const CopyPageParams params = {
+      .from = {at(cache.keys, from), at(cache.values, from)},
+      .to = {at(cache.keys, to), at(cache.values, to)},
+      .head_bytes = int64_t{cache.page_tokens} * cache.head_dim * element,
+      .bytes = int64_t{num_tokens} * cache.head_dim * element};
+  const LaunchShape shape = {.grid_x = cache.n_kv_heads, .grid_y = 2, .threads = kThreads};
+  return from == to ? kSuccess : Launch(CopyPageKernel, shape, stream, params);
+}
+
+}  // namespace heddle::kernels::cuda

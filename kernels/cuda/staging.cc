@@ -1,0 +1,77 @@
+#include "kernels/cuda/staging.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/status.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int64_t kFirstBytes = int64_t{1} << 20;
+
+}  // namespace
+
+Staging::~Staging() {
+  for (Block& block : blocks_) Free(block);
+}
+
+void Staging::Free(Block& block) {
+  runtime_.FreePinned(block.host);
+  runtime_.FreeDevice(block.device, block.bytes);
+}
+
+void Staging::Reset() {
+  status_ = absl::OkStatus();
+  if (blocks_.size() > 1) {  // one block for the sum, so that the next such step needs one copy
+    int64_t total = 0;
+    for (Block& block : blocks_) {
+      total += block.bytes;
+      Free(block);
+    }
+    blocks_.clear();
+    status_ = Grow(total);
+  }
+  for (Block& block : blocks_) block.used = block.sent = 0;
+}
+
+absl::Status Staging::Grow(int64_t bytes) {
+  Block block;
+  block.bytes = std::max(bytes, kFirstBytes);
+  HEDDLE_ASSIGN_OR_RETURN(void* host, runtime_.AllocatePinned(block.bytes));
+  block.host = static_cast<uint8_t*>(host);
+  absl::StatusOr<void*> device = runtime_.AllocateDevice(block.bytes);
+  if (!device.ok()) {
+    runtime_.FreePinned(host);
+    return device.status();
+  }
+  block.device = static_cast<uint8_t*>(*device);
+  blocks_.push_back(block);
+  return absl::OkStatus();
+}
+
+const void* Staging::AddBytes(const void* from, int64_t bytes) {
+  const int64_t padded = (bytes + 15) / 16 * 16;
+  if (blocks_.empty() || blocks_.back().bytes - blocks_.back().used < padded) {
+    if (status_.ok()) status_ = Grow(padded);
+    if (!status_.ok()) return nullptr;
+  }
+  Block& block = blocks_.back();
+  const int64_t at = std::exchange(block.used, block.used + padded);
+  std::memcpy(block.host + at, from, static_cast<size_t>(bytes));
+  return block.device + at;
+}
+
+absl::Status Staging::Send() {
+  HEDDLE_RETURN_IF_ERROR(status_);
+  for (Block& block : blocks_) {
+    const int64_t begin = std::exchange(block.sent, block.used);
+    if (begin == block.used) continue;
+    HEDDLE_RETURN_IF_ERROR(
+        runtime_.CopyToDevice(block.device + begin, block.host + begin, block.used - begin));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace heddle::kernels::cuda
