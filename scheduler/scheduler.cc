@@ -202,6 +202,7 @@ void Scheduler::Accept(Sequence* sequence, const StepResult& result, int32_t sam
                        std::vector<SequenceEvent>* events) {
   const GenerationRequest& request = sequence->request->request;
   TokenId token = result.samples[sample].token;
+  if (token < 0) return Finish(sequence, FinishReason::kError, events);  // nothing to draw from
   sequence->generated.push_back(token);
   ++totals_.generated_tokens;
   bool stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=

@@ -25,6 +25,22 @@ scheduler::SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits,
           .max_step_seqs = limits.max_batch_seqs};
 }
 
+absl::Status NothingToDraw() {
+  return absl::InternalError(
+      "No token can be drawn: the model's logits are not numbers, or every token is banned.");
+}
+
+// The embedding has `vocab` rows; no id from outside may miss them.
+absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab) {
+  for (engine::TokenId token : request.prompt) {
+    if (token < 0 || token >= vocab) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("The prompt has token ", token, "; the model knows 0 to ", vocab - 1, "."));
+    }
+  }
+  return absl::OkStatus();
+}
+
 double Seconds(int64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
 
 }  // namespace
@@ -68,6 +84,7 @@ RequestId EngineLoop::NextId() { return RequestId{last_id_.fetch_add(1) + 1}; }
 
 absl::Status EngineLoop::Submit(GenerationRequest request, EventSink sink) {
   HEDDLE_RETURN_IF_ERROR(scheduler::Scheduler::Validate(request, scheduler_options_));
+  HEDDLE_RETURN_IF_ERROR(CheckTokens(request, executor_->limits().vocab));
   int64_t now_us = NowUs();
   {
     std::lock_guard lock(mutex_);
@@ -242,7 +259,9 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
   if (event.num_scores > 0) {
     take(result_.scores, event.score_begin, event.num_scores, &out.prompt_scores);
   }
-  if (event.reason == FinishReason::kError) out.error = failure_;
+  if (event.finished && event.reason == FinishReason::kError) {
+    out.error = failure_.ok() ? NothingToDraw() : failure_;
+  }
   client->second.sink(std::move(out));
   if (event.finished && --client->second.open_branches == 0) clients_.erase(client);
 }

@@ -219,6 +219,32 @@ TEST_CASE("max_tokens 0 with prompt logprobs scores the prompt in chunks and dra
   }
 }
 
+TEST_CASE("A draw that found no token ends its branch with an error and goes nowhere",
+          "[scheduler][unit]") {
+  Rig rig({.num_pages = 16,
+           .page_tokens = 4,
+           .max_context = 40,
+           .max_step_tokens = 16,
+           .max_step_seqs = 4});
+  GenerationRequest request;
+  request.prompt = {1, 2, 3};
+  request.max_tokens = 5;
+  const RequestId id = rig.Add(request);
+  REQUIRE(rig.Step());
+  rig.scheduler.Plan(++rig.now_us, &rig.plan);
+  REQUIRE(rig.executor.Submit(rig.plan).ok());
+  REQUIRE(rig.executor.Wait(&rig.result).ok());
+  rig.result.samples[0].token = -1;
+  rig.events.clear();
+  rig.scheduler.Commit(rig.result, rig.now_us, &rig.events);
+  rig.Book();
+  const BranchOutcome& outcome = rig.outcome[{id, 0}];
+  CHECK(outcome.finished);
+  CHECK(outcome.reason == FinishReason::kError);
+  CHECK(outcome.tokens.size() == 1);  // that of the first step
+  CHECK(rig.scheduler.stats().pages_used == 0);
+}
+
 TEST_CASE("Waiting requests start in the order they came in", "[scheduler][unit]") {
   SchedulerOptions options = Small();
   options.max_step_seqs = 2;

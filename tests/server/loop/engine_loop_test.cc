@@ -163,6 +163,15 @@ TEST_CASE("A request that cannot fit is refused and its sink is never called", "
   CHECK(answer.use_count() == 1);
 }
 
+TEST_CASE("A token that the model does not know is refused by name", "[loop][unit]") {
+  LoopUnderTest t;
+  GenerationRequest request = MakeRequest(*t.loop, 9, 12);
+  request.prompt[3] = kVocab;
+  const absl::Status status = t.loop->Submit(request, [](GenerationEvent&&) { FAIL("called"); });
+  REQUIRE(absl::IsInvalidArgument(status));
+  CHECK(status.message().find("1000") != absl::string_view::npos);
+}
+
 TEST_CASE("A full queue refuses and says its limit", "[loop][unit]") {
   engine::ExecutorLimits limits = Limits();
   limits.max_batch_seqs = 1;
