@@ -59,7 +59,9 @@ absl::StatusOr<Value> IntegerPower(int64_t base, int64_t exponent) {
 }
 
 absl::StatusOr<Value> IntegerDivision(BinaryOp op, int64_t a, int64_t b) {
-  if (b == 0) return DivisionByZero("integer division or modulo");
+  if (b == 0) {
+    return DivisionByZero(op == BinaryOp::kMod ? "integer modulo" : "integer division or modulo");
+  }
   if (b == -1) {  // INT64_MIN / -1 traps
     if (op == BinaryOp::kMod) return Value::Int(0);
     int64_t negated = 0;

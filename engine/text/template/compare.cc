@@ -15,10 +15,17 @@ absl::Status CheckNesting(int depth) {
       base::StrCat("a value nests deeper than ", kMaxValueNesting, " levels"));
 }
 
+// x86's long double holds every integer and every double exactly, as Python's comparison does.
+long double Exact(const Value& v) {
+  if (v.kind() == Kind::kFloat) return v.real();
+  if (v.kind() == Kind::kWideInt) return static_cast<long double>(v.wide());
+  return static_cast<long double>(v.integer());
+}
+
 bool NumbersEqual(const Value& a, const Value& b) {
   if (a.is_integer() && b.is_integer()) return a.integer() == b.integer();
   if (a.kind() == Kind::kWideInt && b.kind() == Kind::kWideInt) return a.wide() == b.wide();
-  return a.AsDouble() == b.AsDouble();
+  return Exact(a) == Exact(b);
 }
 
 bool IsOrderedSequence(const Value& v) {
@@ -68,7 +75,7 @@ absl::StatusOr<bool> EqualsAt(Heap& heap, const Value& a, const Value& b, int de
   return DictsEqual(heap, a.dict(), b.dict(), depth);
 }
 
-int ThreeWay(double a, double b) { return a < b ? -1 : a > b ? 1 : 0; }
+int ThreeWay(long double a, long double b) { return a < b ? -1 : a > b ? 1 : 0; }
 
 int OrderNumbers(const Value& a, const Value& b) {
   if (a.is_integer() && b.is_integer()) {
@@ -77,7 +84,7 @@ int OrderNumbers(const Value& a, const Value& b) {
   if (a.kind() == Kind::kWideInt && b.kind() == Kind::kWideInt) {
     return a.wide() < b.wide() ? -1 : a.wide() > b.wide() ? 1 : 0;
   }
-  return ThreeWay(a.AsDouble(), b.AsDouble());
+  return ThreeWay(Exact(a), Exact(b));
 }
 
 absl::StatusOr<int> OrderAt(Heap& heap, const Value& a, const Value& b, std::string_view op,

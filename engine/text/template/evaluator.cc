@@ -269,8 +269,8 @@ absl::StatusOr<Value> Evaluator::EvaluateConditional(const ConditionalExpr& expr
   HEDDLE_ASSIGN_OR_RETURN(Value test, Evaluate(*expr.test));
   if (test.Truthy()) return Evaluate(*expr.then);
   if (expr.otherwise != nullptr) return Evaluate(*expr.otherwise);
-  return Value::UndefinedHint(
-      "the inline if-expression evaluated to false and no else section was defined.");
+  return heap_.UndefinedHint(base::StrCat("the inline if-expression on line ", expr.line,
+                                          " evaluated to false and no else section was defined."));
 }
 
 absl::StatusOr<Value> FromJson(Heap& heap, const nlohmann::ordered_json& json, int depth) {

@@ -410,8 +410,7 @@ absl::StatusOr<Value> BraceFormatter::First(std::string_view name) {
   }
   if (index.has_value()) {
     if (*index < args_.positional.size()) return args_.positional[*index];
-    return TemplateError(
-        base::StrCat("Replacement index ", *index, " out of range for positional args tuple"));
+    return TemplateError("tuple index out of range");
   }
   for (const auto& [key, value] : args_.named) {
     if (key == name) return value;

@@ -57,7 +57,7 @@ std::vector<std::string_view> SplitAtSpace(std::string_view text, int64_t limit)
   text = StripLeft(text);
   while (!text.empty()) {
     if (limit >= 0 && static_cast<int64_t>(parts.size()) == limit) {
-      parts.push_back(StripRight(text));
+      parts.push_back(text);
       break;
     }
     size_t end = 0;
@@ -77,7 +77,7 @@ std::vector<std::string_view> SplitAtSpaceFromRight(std::string_view text, int64
   if (limit < 0 || static_cast<int64_t>(words.size()) <= limit + 1) return words;
   size_t kept = static_cast<size_t>(limit);
   const std::string_view& last = words[words.size() - kept - 1];
-  const char* begin = words.front().data();
+  const char* begin = text.data();  // white space at the far end stays
   std::string_view head(begin, static_cast<size_t>(last.data() + last.size() - begin));
   std::vector<std::string_view> parts = {head};
   parts.insert(parts.end(), words.end() - static_cast<ptrdiff_t>(kept), words.end());
