@@ -180,7 +180,11 @@ std::string ApiHandler::Metrics() const {
 
 // The truth about the engine: a step that does not end means that nobody is served.
 absl::StatusOr<HttpResponse> ApiHandler::Health() const {
-  double busy = context_->dependencies.generation->Stats().busy_since_seconds;
+  EngineStats stats = context_->dependencies.generation->Stats();
+  if (stats.state == EngineState::kFailed) {
+    return absl::UnavailableError("the engine has failed; see the log, and restart the server");
+  }
+  double busy = stats.busy_since_seconds;
   double limit = std::chrono::duration<double>(context_->options.step_timeout).count();
   if (busy <= limit) return JsonResponse(StatusJson("ok"));
   return absl::UnavailableError(

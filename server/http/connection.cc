@@ -74,6 +74,8 @@ void Connection::OnTick(Clock::time_point now) {
       if (now >= deadline_) FailReading(408, "the request took too long to arrive");
       return;
     case State::kHandling:
+      if (std::shared_ptr<Exchange> exchange = exchange_) exchange->OnTick(now);
+      if (state_ != State::kHandling) return;
       if (write_in_flight_) {
         if (now - last_write_ >= limits_.write_timeout) Close();
       } else if (streaming_ && now - last_write_ >= limits_.keep_alive_interval) {

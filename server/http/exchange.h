@@ -69,6 +69,9 @@ class Exchange {
   // The client is gone, or took nothing for too long, or the server stops. The writer must not be
   // used any more.
   virtual void OnDisconnect() = 0;
+
+  // A few times a second, for time limits.
+  virtual void OnTick(Clock::time_point now) = 0;
 };
 
 class Handler {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "base/message.h"
+#include "absl/strings/str_format.h"
 
 namespace heddle::server {
 namespace {
@@ -70,6 +70,15 @@ void GenerationExchange::OnDisconnect() {
   if (ended_) return;
   CancelAll();
   End();
+}
+
+void GenerationExchange::OnTick(Clock::time_point now) {
+  Clock::duration limit = context_->options.request_timeout;
+  if (ended_ || limit == Clock::duration::zero() || now - received_ < limit) return;
+  Fail(WithCode(absl::DeadlineExceededError(absl::StrFormat(
+                    "the request took longer than the %.3g s that this server allows",
+                    std::chrono::duration<double>(limit).count())),
+                "request_timeout"));
 }
 
 void GenerationExchange::Measure(size_t prompt, const GenerationEvent& event) {

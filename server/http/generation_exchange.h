@@ -32,6 +32,7 @@ class GenerationExchange final : public Exchange,
 
   void OnEvent(size_t prompt, GenerationEvent event) override;
   void OnDisconnect() override;
+  void OnTick(Clock::time_point now) override;
 
  private:
   void Measure(size_t prompt, const GenerationEvent& event);

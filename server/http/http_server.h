@@ -21,7 +21,7 @@
 namespace heddle::server {
 
 struct HttpServerOptions {
-  std::string host = "127.0.0.1";  // an IP address; loopback unless told
+  std::string host = "127.0.0.1";  // address or name; loopback unless told
   uint16_t port = 8000;            // 0: any free one
   int io_threads = 1;
   int max_connections = 4096;
@@ -32,6 +32,8 @@ struct HttpServerOptions {
   Clock::duration idle_timeout = std::chrono::seconds(75);
   Clock::duration write_timeout = std::chrono::seconds(30);
   Clock::duration sse_keep_alive = std::chrono::seconds(15);
+  // Longest life of a generation request; then it ends in an error. Zero: no limit.
+  Clock::duration request_timeout = Clock::duration::zero();
   // What a client that reads slowly may leave unread before its request is cancelled.
   size_t max_buffered_bytes = size_t{1} << 20;
   // A step that takes longer than this means that the engine hangs: /health fails.

@@ -134,12 +134,14 @@ class Listener {
 
   absl::Status Listen(const TransportOptions& options) {
     boost::system::error_code error;
-    asio::ip::address address = asio::ip::make_address(options.host, error);
-    if (error) {
+    tcp::resolver resolver(acceptor_.get_executor());
+    auto found = resolver.resolve(options.host, std::to_string(options.port), error);
+    if (error || found.empty()) {
       return absl::InvalidArgumentError(base::StrCat(
-          "host must be an IP address such as 127.0.0.1 or ::, found ", base::Quote(options.host)));
+          "host must be an address such as 127.0.0.1 or ::, or a name that resolves, found ",
+          base::Quote(options.host)));
     }
-    tcp::endpoint endpoint(address, options.port);
+    tcp::endpoint endpoint = *found.begin();
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
     if (!error) acceptor_.bind(endpoint, error);

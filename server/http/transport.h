@@ -19,7 +19,7 @@ namespace heddle::server {
 struct ConnectionLimits;
 
 struct TransportOptions {
-  std::string host = "127.0.0.1";  // address to listen on; not a name
+  std::string host = "127.0.0.1";  // address or name to listen on
   uint16_t port = 8000;            // 0: any free one
   int io_threads = 1;
   int max_connections = 4096;  // more are told 503 and closed
@@ -32,7 +32,8 @@ using HandlerFactory = std::function<std::unique_ptr<Handler>(PostTask)>;
 
 class Transport {
  public:
-  // Binds, listens and starts. UNAVAILABLE: the address is in use; INVALID_ARGUMENT: it is none.
+  // Binds, listens and starts. UNAVAILABLE: the address is in use; INVALID_ARGUMENT: the host is
+  // none.
   static absl::StatusOr<std::unique_ptr<Transport>> Start(const TransportOptions& options,
                                                           const ConnectionLimits& limits,
                                                           const HandlerFactory& make_handler,

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/message.h"
 #include "server/json_writer.h"
 #include "server/openai/logprobs.h"
 #include "server/utf8.h"
@@ -25,6 +26,10 @@ struct Answer::State {
   bool ended = false;
   std::string_view finish_reason;
   ChoiceDelta whole;  // of an answer that is not streamed
+  // With tools only:
+  std::unique_ptr<HermesToolParser> parser;
+  std::vector<ToolCall> calls;
+  std::vector<ChoiceToken> waiting;  // tokens whose text the parser holds
 };
 
 Answer::Answer(const ApiRequest* request, const ServedModel* model, const TextCodec* codec,
@@ -45,6 +50,9 @@ Answer::Answer(const ApiRequest* request, const ServedModel* model, const TextCo
     options.min_tokens = request->min_tokens;
     options.keep_tokens = request->logprobs;
     if (request->echo) options.text_offset = CountCodePoints(request->prompt_texts[prompt]);
+    if (request->tool_format == ToolFormat::kHermes) {
+      choices_[i].parser = std::make_unique<HermesToolParser>();
+    }
     choices_[i].choice = std::make_unique<Choice>(codec->NewStream(/*after_text=*/true), options);
   }
   for (const GenerationRequest& generation : request->generations) {
@@ -80,24 +88,25 @@ void Answer::Take(size_t prompt, GenerationEvent event, Output* output) {
   bool stopped = state.choice->Push(std::move(event.tokens), &delta);
   usage_.completion_tokens += state.choice->generated_tokens() - before;
   if (event.finished && !stopped) state.choice->Finish(&delta);
+  stopped |= TakeCalls(index, event.finished || stopped, &delta, &output->frames);
   Deliver(index, std::move(delta), &output->frames);
   if (stopped && !event.finished) output->stopped_branches.push_back(event.branch);
   if (!stopped && !event.finished) return;
-  bool length = event.reason == FinishReason::kLength && !state.choice->stopped();
-  EndChoice(index, length ? "length" : "stop", &output->frames);
+  bool length = event.reason == FinishReason::kLength && !stopped && !state.choice->stopped();
+  std::string_view reason = state.calls.empty() ? "stop" : "tool_calls";
+  EndChoice(index, length ? "length" : reason, &output->frames);
 }
 
 // The first chunk of a choice: its role, or the echoed prompt.
-size_t Answer::BeginChoice(size_t index, std::string* frames) {
+void Answer::BeginChoice(size_t index, std::string* frames) {
   State& state = choices_[index];
-  if (state.begun) return index;
+  if (state.begun) return;
   state.begun = true;
   if (request_->echo) {
     Deliver(index, EchoDelta(index / static_cast<size_t>(request_->n)), frames);
   } else if (chat() && request_->stream) {
-    WriteChunk(index, nullptr, "", /*role=*/true, frames);
+    WriteChunk(index, R"({"role":"assistant","content":""})", nullptr, "", frames);
   }
-  return index;
 }
 
 void Answer::TakeScores(size_t prompt, std::vector<engine::SampledToken> scores) {
@@ -130,10 +139,31 @@ ChoiceDelta Answer::EchoDelta(size_t prompt) const {
   return delta;
 }
 
+// Takes the calls out of the text of `delta`. True: the one call that was allowed is there, and the
+// choice ends.
+bool Answer::TakeCalls(size_t index, bool at_end, ChoiceDelta* delta, std::string* frames) {
+  State& state = choices_[index];
+  if (state.parser == nullptr) return false;
+  std::string content;
+  std::vector<ToolCall> calls;
+  state.parser->Push(delta->text, &content, &calls);
+  if (at_end) state.parser->Finish(&content);
+  delta->text = std::move(content);
+  state.waiting.insert(state.waiting.end(), std::make_move_iterator(delta->tokens.begin()),
+                       std::make_move_iterator(delta->tokens.end()));
+  delta->tokens.clear();
+  if (at_end || !delta->text.empty()) std::swap(delta->tokens, state.waiting);
+  for (ToolCall& call : calls) {
+    DeliverCall(index, std::move(call), frames);
+    if (!request_->parallel_tool_calls) return true;
+  }
+  return false;
+}
+
 void Answer::Deliver(size_t index, ChoiceDelta delta, std::string* frames) {
   if (delta.empty()) return;
   if (request_->stream) {
-    WriteChunk(index, &delta, "", /*role=*/false, frames);
+    WriteChunk(index, ContentPayload(delta.text), &delta.tokens, "", frames);
     return;
   }
   ChoiceDelta& whole = choices_[index].whole;
@@ -142,12 +172,34 @@ void Answer::Deliver(size_t index, ChoiceDelta delta, std::string* frames) {
                       std::make_move_iterator(delta.tokens.end()));
 }
 
+// Streamed in two chunks: id, type and name once, then the arguments.
+void Answer::DeliverCall(size_t index, ToolCall call, std::string* frames) {
+  std::vector<ToolCall>& calls = choices_[index].calls;
+  size_t number = calls.size();
+  calls.push_back(std::move(call));
+  if (!request_->stream) return;
+  std::string begin;
+  JsonWriter json(&begin);
+  json.BeginObject().Key("tool_calls").BeginArray().BeginObject().Member("index", number);
+  json.Member("id", CallId(index, number)).Member("type", "function");
+  json.Key("function").BeginObject();
+  json.Member("name", calls.back().name).Member("arguments", "").EndObject();
+  json.EndObject().EndArray().EndObject();
+  WriteChunk(index, begin, nullptr, "", frames);
+  std::string rest;
+  JsonWriter more(&rest);
+  more.BeginObject().Key("tool_calls").BeginArray().BeginObject().Member("index", number);
+  more.Key("function").BeginObject().Member("arguments", calls.back().arguments).EndObject();
+  more.EndObject().EndArray().EndObject();
+  WriteChunk(index, rest, nullptr, "", frames);
+}
+
 void Answer::EndChoice(size_t index, std::string_view reason, std::string* frames) {
   choices_[index].ended = true;
   choices_[index].finish_reason = reason;
   --open_choices_;
   if (!request_->stream) return;
-  WriteChunk(index, nullptr, reason, /*role=*/false, frames);
+  WriteChunk(index, chat() ? "{}" : "\"\"", nullptr, reason, frames);
   if (open_choices_ > 0) return;
   if (request_->include_usage) {
     frames->append(kFramePrefix);
@@ -161,24 +213,18 @@ void Answer::EndChoice(size_t index, std::string_view reason, std::string* frame
   frames->append(kDoneFrame);
 }
 
-void Answer::WriteChunk(size_t index, const ChoiceDelta* delta, std::string_view finish_reason,
-                        bool role, std::string* frames) const {
+// `payload` is the JSON of "delta" (chat) or of "text".
+void Answer::WriteChunk(size_t index, std::string_view payload,
+                        const std::vector<ChoiceToken>* tokens, std::string_view finish_reason,
+                        std::string* frames) const {
   frames->append(kFramePrefix);
   frames->append(chunk_head_);
   frames->append(",\"choices\":[");
   JsonWriter json(frames);
-  json.BeginObject().Member("index", index);
-  if (chat()) {
-    json.Key("delta").BeginObject();
-    if (role) json.Member("role", "assistant").Member("content", "");
-    if (delta != nullptr) json.Member("content", delta->text);
-    json.EndObject();
-  } else {
-    json.Member("text", delta == nullptr ? std::string_view() : std::string_view(delta->text));
-  }
+  json.BeginObject().Member("index", index).Key(chat() ? "delta" : "text").Raw(payload);
   json.Key("logprobs");
-  if (delta != nullptr && request_->logprobs) {
-    WriteLogprobs(delta->tokens, &json);
+  if (tokens != nullptr && request_->logprobs) {
+    WriteLogprobs(*tokens, &json);
   } else {
     json.Null();
   }
@@ -187,6 +233,19 @@ void Answer::WriteChunk(size_t index, const ChoiceDelta* delta, std::string_view
   json.EndObject();
   frames->append(request_->include_usage ? "],\"usage\":null}" : "]}");
   frames->append(kFrameEnd);
+}
+
+std::string Answer::ContentPayload(std::string_view text) const {
+  std::string payload;
+  JsonWriter json(&payload);
+  chat() ? json.BeginObject().Member("content", text).EndObject() : json.String(text);
+  return payload;
+}
+
+// Unique among all answers as far as their own ids are.
+std::string Answer::CallId(size_t index, size_t call) const {
+  std::string_view id = identity_.id;
+  return base::StrCat("call_", id.substr(id.find('-') + 1), "_", index, "_", call);
 }
 
 std::string Answer::Body() const {
@@ -199,8 +258,7 @@ std::string Answer::Body() const {
     const State& state = choices_[i];
     json.BeginObject().Member("index", i);
     if (chat()) {
-      json.Key("message").BeginObject().Member("role", "assistant");
-      json.Member("content", state.whole.text).NullMember("refusal").EndObject();
+      WriteMessage(i, &json);
     } else {
       json.Member("text", state.whole.text);
     }
@@ -212,6 +270,25 @@ std::string Answer::Body() const {
   WriteUsage(&json);
   json.EndObject();
   return body;
+}
+
+// Content is null where there are only calls; what is empty is left out.
+void Answer::WriteMessage(size_t index, JsonWriter* json) const {
+  const State& state = choices_[index];
+  json->Key("message").BeginObject().Member("role", "assistant").Key("content");
+  bool only_calls = state.whole.text.empty() && !state.calls.empty();
+  only_calls ? json->Null() : json->String(state.whole.text);
+  json->NullMember("refusal");
+  if (!state.calls.empty()) {
+    json->Key("tool_calls").BeginArray();
+    for (size_t i = 0; i < state.calls.size(); ++i) {
+      json->BeginObject().Member("id", CallId(index, i)).Member("type", "function");
+      json->Key("function").BeginObject().Member("name", state.calls[i].name);
+      json->Member("arguments", state.calls[i].arguments).EndObject().EndObject();
+    }
+    json->EndArray();
+  }
+  json->EndObject();
 }
 
 void Answer::WriteHead(std::string_view object, JsonWriter* json) const {

@@ -4,8 +4,8 @@
 // Pure: no socket, no clock. Thread-safety: none; belongs to the connection's I/O thread.
 //
 // Order of a streamed answer: per choice a chunk with the role (chat), or the prompt (echo), then
-// chunks with text, then one with the finish reason alone; choices interleave. At last the usage,
-// where asked for, with no choices, and "[DONE]".
+// chunks with text or tool calls, then one with the finish reason alone; choices interleave. At
+// last the usage, where asked for, with no choices, and "[DONE]".
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include "server/openai/api_error.h"
 #include "server/openai/choice.h"
 #include "server/openai/openai_request.h"
+#include "server/openai/tool_calls.h"
 
 namespace heddle::server {
 
@@ -59,13 +60,18 @@ class Answer {
  private:
   struct State;  // of one choice
 
-  size_t BeginChoice(size_t index, std::string* frames);
+  void BeginChoice(size_t index, std::string* frames);
   void TakeScores(size_t prompt, std::vector<engine::SampledToken> scores);
   ChoiceDelta EchoDelta(size_t prompt) const;
+  bool TakeCalls(size_t index, bool at_end, ChoiceDelta* delta, std::string* frames);
   void Deliver(size_t index, ChoiceDelta delta, std::string* frames);
+  void DeliverCall(size_t index, ToolCall call, std::string* frames);
   void EndChoice(size_t index, std::string_view reason, std::string* frames);
-  void WriteChunk(size_t index, const ChoiceDelta* delta, std::string_view finish_reason, bool role,
-                  std::string* frames) const;
+  void WriteChunk(size_t index, std::string_view payload, const std::vector<ChoiceToken>* tokens,
+                  std::string_view finish_reason, std::string* frames) const;
+  std::string ContentPayload(std::string_view text) const;
+  std::string CallId(size_t index, size_t call) const;
+  void WriteMessage(size_t index, class JsonWriter* json) const;
   void WriteHead(std::string_view object, class JsonWriter* json) const;
   void WriteUsage(class JsonWriter* json) const;
   void WriteLogprobs(const std::vector<ChoiceToken>& tokens, class JsonWriter* json) const;

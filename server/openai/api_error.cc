@@ -26,6 +26,8 @@ int HttpStatus(absl::StatusCode code) {
       return 429;
     case absl::StatusCode::kUnimplemented:
       return 501;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 504;
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kCancelled:
       return 503;

@@ -32,7 +32,7 @@ std::string_view MessageOf(const absl::Status& status);
 
 // Status codes to HTTP: INVALID_ARGUMENT 400, UNAUTHENTICATED 401, PERMISSION_DENIED 403, NOT_FOUND
 // 404, RESOURCE_EXHAUSTED 429, UNAVAILABLE 503 (both with Retry-After), UNIMPLEMENTED 501,
-// everything else 500. `status` must not be OK.
+// DEADLINE_EXCEEDED 504, everything else 500. `status` must not be OK.
 ApiError ToApiError(const absl::Status& status);
 
 // An error of the transport itself (404 route, 405, 408, 413, 431...).

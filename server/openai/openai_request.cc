@@ -203,6 +203,8 @@ absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view text
   if (chat) {
     HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(body, *context.codec));
     prompts.push_back({std::move(tokens), ""});
+    if (OffersTools(body)) request.tool_format = context.codec->tool_format();
+    request.parallel_tool_calls = GetBool(body, "parallel_tool_calls", true);
   } else {
     HEDDLE_ASSIGN_OR_RETURN(prompts, ReadPrompts(body, request.n, request.echo, *context.codec));
   }

@@ -51,6 +51,8 @@ struct ApiRequest {
   int32_t top_logprobs = 0;
   int32_t n = 1;
   int32_t min_tokens = 0;
+  ToolFormat tool_format = ToolFormat::kNone;  // look for calls written so
+  bool parallel_tool_calls = true;             // false: one call ends the answer
   std::vector<std::string> stop;
   std::vector<GenerationRequest> generations;  // ids unset
   std::vector<std::string> prompt_texts;       // with echo only; one per generation

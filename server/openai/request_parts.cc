@@ -140,6 +140,12 @@ absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, int32_t n, 
   return prompts;
 }
 
+bool OffersTools(const Json& body) {
+  const Json* tools = Find(body, "tools");
+  const Json* choice = Find(body, "tool_choice");
+  return tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
+}
+
 absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body, const TextCodec& codec) {
   const Json* messages = Find(body, "messages");
   if (messages == nullptr) return FieldError("messages", "'messages' is missing", kMissing);

@@ -31,6 +31,9 @@ absl::StatusOr<std::vector<TokenId>> ReadTokenIds(const Json& array, std::string
 absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, int32_t n, bool echo,
                                                    const TextCodec& codec);
 
+// Whether the request lets the model call tools: some are given, and not hidden.
+bool OffersTools(const Json& body);
+
 // The members "messages", "tools", "tool_choice" and "chat_template_kwargs", rendered and encoded.
 absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body, const TextCodec& codec);
 

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "engine/step.h"
 #include "nlohmann/json_fwd.hpp"
+#include "server/openai/tool_calls.h"
 
 namespace heddle::server {
 
@@ -64,8 +65,9 @@ class TextCodec {
   // Special tokens give their name, as in "<|im_end|>". `token` is in [0, vocab()).
   virtual std::string TokenBytes(TokenId token) const = 0;
 
-  // Whether the chat template does anything with tools.
+  // Whether the chat template does anything with tools, and how its model writes calls.
   virtual bool knows_tools() const = 0;
+  virtual ToolFormat tool_format() const = 0;
 
   virtual int32_t vocab() const = 0;
   // Tokens that end an answer.

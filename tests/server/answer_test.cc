@@ -308,6 +308,80 @@ TEST_CASE("Echo comes first in the text, and generated offsets go on from it", "
   CHECK(chunks[2]["choices"][0]["finish_reason"] == "length");
 }
 
+const std::string kTools =
+    R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}])";
+const std::string kTwoCalls =
+    "Wait.\n<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>\n"
+    "<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>";
+
+TEST_CASE("A whole answer lists its tool calls, with null content where there is none",
+          "[openai]") {
+  Conversation chat(Endpoint::kChat, ChatBody(kTools));
+  chat.Take(TextEvent(kTwoCalls.substr(6)));
+  chat.Take(EndEvent(FinishReason::kStop));
+  json choice = chat.Body()["choices"][0];
+  CHECK(choice["finish_reason"] == "tool_calls");
+  CHECK(choice["message"]["content"].is_null());
+  REQUIRE(choice["message"]["tool_calls"].size() == 2);
+  CHECK(choice["message"]["tool_calls"][0]["type"] == "function");
+  CHECK(choice["message"]["tool_calls"][0]["function"] ==
+        json{{"name", "f"}, {"arguments", R"({"a":1})"}});
+  CHECK(choice["message"]["tool_calls"][0]["id"] != choice["message"]["tool_calls"][1]["id"]);
+}
+
+TEST_CASE("Streamed calls: id, type and name once, index rising, arguments concatenate",
+          "[openai]") {
+  Conversation chat(Endpoint::kChat, ChatBody(R"("stream":true,)" + kTools));
+  for (char c : kTwoCalls) chat.Take(TextEvent(std::string(1, c)));
+  chat.Take(EndEvent(FinishReason::kStop));
+  std::string content;
+  std::vector<std::string> names;
+  std::vector<std::string> arguments;
+  std::vector<json> chunks = chat.Chunks();
+  for (const json& chunk : chunks) {
+    const json& delta = chunk["choices"][0]["delta"];
+    content += delta.value("content", "");
+    if (!delta.contains("tool_calls")) continue;
+    CHECK_FALSE(delta.contains("content"));
+    for (const json& call : delta["tool_calls"]) {
+      size_t index = call["index"];
+      if (call.contains("id")) {
+        CHECK(call["type"] == "function");
+        names.push_back(call["function"]["name"]);
+        arguments.emplace_back();
+        CHECK(index == names.size() - 1);
+      }
+      arguments.at(index) += call["function"]["arguments"];
+    }
+  }
+  CHECK(content == "Wait.");
+  CHECK(names == std::vector<std::string>{"f", "g"});
+  CHECK(arguments == std::vector<std::string>{R"({"a":1})", "{}"});
+  CHECK(chunks.back()["choices"][0]["finish_reason"] == "tool_calls");
+}
+
+TEST_CASE("One call at most stops the model after it", "[openai]") {
+  Conversation chat(Endpoint::kChat, ChatBody(R"("parallel_tool_calls":false,)" + kTools));
+  chat.Take(TextEvent(kTwoCalls));
+  CHECK(chat.answer->done());
+  CHECK(chat.stopped == std::vector<int32_t>{0});
+  CHECK(chat.Body()["choices"][0]["message"]["tool_calls"].size() == 1);
+}
+
+TEST_CASE("Without tools, or cut off inside a call, no call is claimed", "[openai]") {
+  Conversation plain(Endpoint::kChat, ChatBody(""));
+  plain.Take(TextEvent(kTwoCalls));
+  plain.Take(EndEvent(FinishReason::kStop));
+  CHECK(plain.Body()["choices"][0]["message"]["content"] == kTwoCalls);
+  CHECK(plain.Body()["choices"][0]["finish_reason"] == "stop");
+  Conversation cut(Endpoint::kChat, ChatBody(kTools));
+  cut.Take(TextEvent(kTwoCalls.substr(0, 30)));
+  cut.Take(EndEvent(FinishReason::kLength));
+  CHECK(cut.Body()["choices"][0]["message"]["content"] == "Wait.");
+  CHECK_FALSE(cut.Body()["choices"][0]["message"].contains("tool_calls"));
+  CHECK(cut.Body()["choices"][0]["finish_reason"] == "length");
+}
+
 TEST_CASE("Streamed and whole answers hold the same text and usage", "[openai]") {
   const std::string text = "one \xF0\x9F\x8E\x89 two ## never";
   auto run = [&](const std::string& members) {

@@ -31,6 +31,8 @@ class ByteCodec final : public server::TextCodec {
 
   bool knows_tools() const override { return has_tools; }
 
+  server::ToolFormat tool_format() const override { return server::ToolFormat::kHermes; }
+
   bool has_template = true;
   bool has_tools = true;
 

@@ -159,6 +159,37 @@ TEST_CASE("A silent stream is kept alive by comments", "[server]") {
   CHECK(client.ReadUntil("data: [DONE]\n\n").ends_with("data: [DONE]\n\n"));
 }
 
+TEST_CASE("A request that outlives its time ends in an error and is cancelled", "[server]") {
+  HttpServerOptions options;
+  options.request_timeout = milliseconds(60);
+  ServerUnderTest server(options);
+  RawClient whole(server.port());
+  whole.Send(PostText("/v1/completions", R"({"prompt":"a"})"));
+  RawResponse response = whole.Read();
+  CHECK(response.status == 504);
+  CHECK(json::parse(response.body)["error"]["code"] == "request_timeout");
+  CHECK(server.generation->WaitForCancel(0));
+  RawClient stream(server.port());
+  stream.Send(PostText("/v1/chat/completions", kChatStream));
+  server.generation->WaitForRequest(1);
+  server.generation->EmitText(1, "a");
+  CHECK(stream.Read().body.find("request_timeout") != std::string::npos);
+  CHECK(server.generation->WaitForCancel(1));
+}
+
+TEST_CASE("An address in use, and a host that is none, are errors that say so", "[server]") {
+  ServerUnderTest server(Echo);
+  HttpServerOptions options;
+  options.port = server.port();
+  server::HttpDependencies dependencies{server.generation.get(), &server.codec, &server.model,
+                                        &server.metrics, &server.log};
+  absl::Status in_use = server::HttpServer::Start(options, dependencies).status();
+  CHECK(absl::IsUnavailable(in_use));
+  CHECK(std::string(in_use.message()).find(std::to_string(server.port())) != std::string::npos);
+  options.host = "no host";
+  CHECK(absl::IsInvalidArgument(server::HttpServer::Start(options, dependencies).status()));
+}
+
 TEST_CASE("Connections over the limit are told so", "[server]") {
   HttpServerOptions options;
   options.max_connections = 1;

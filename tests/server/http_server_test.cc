@@ -275,10 +275,16 @@ TEST_CASE("Readiness is 503 while loading and draining, health stays", "[server]
   CHECK(client.Get("/health").status == 200);
 }
 
-TEST_CASE("Health fails when a step does not end", "[server]") {
+TEST_CASE("Health fails when a step does not end, or the engine has failed", "[server]") {
   ServerUnderTest server;
   server::EngineStats stats;
   stats.busy_since_seconds = 61;
+  server.generation->SetStats(stats);
+  CHECK(RawClient(server.port()).Get("/health").status == 503);
+  stats.busy_since_seconds = 0;
+  server.generation->SetStats(stats);
+  CHECK(RawClient(server.port()).Get("/health").status == 200);
+  stats.state = server::EngineState::kFailed;
   server.generation->SetStats(stats);
   CHECK(RawClient(server.port()).Get("/health").status == 503);
 }

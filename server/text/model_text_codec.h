@@ -1,0 +1,55 @@
+// The TextCodec of a loaded model: its tokenizer and its chat template.
+//
+// Thread-safety: immutable; used by all I/O threads at once.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/text/template/chat_template.h"
+#include "engine/text/tokenizer.h"
+#include "server/openai/text_codec.h"
+
+namespace heddle::server {
+
+class ModelTextCodec final : public TextCodec {
+ public:
+  struct Options {
+    // Ids that end an answer; empty: the tokenizer's own.
+    std::vector<TokenId> end_tokens;
+    // Tokens that the model has logits for, where that is more than the tokenizer knows.
+    int32_t vocab = 0;
+    // Jinja source; empty: the one that came with the tokenizer, if any.
+    std::string chat_template;
+  };
+
+  // INVALID_ARGUMENT: the chat template does not parse.
+  static absl::StatusOr<std::unique_ptr<ModelTextCodec>> Create(
+      std::unique_ptr<engine::text::Tokenizer> tokenizer, Options options);
+
+  absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
+                                              bool add_special) const override;
+  absl::StatusOr<std::vector<TokenId>> EncodeChat(const ChatPrompt& prompt) const override;
+  std::unique_ptr<TokenStream> NewStream(bool after_text) const override;
+  std::string Decode(std::span<const TokenId> ids, bool skip_special) const override;
+  std::string TokenBytes(TokenId token) const override;
+  int32_t vocab() const override { return vocab_; }
+  std::span<const TokenId> end_tokens() const override { return end_tokens_; }
+  bool knows_tools() const override;
+  ToolFormat tool_format() const override;
+
+  const engine::text::Tokenizer& tokenizer() const { return *tokenizer_; }
+
+ private:
+  ModelTextCodec(std::unique_ptr<engine::text::Tokenizer> tokenizer,
+                 std::unique_ptr<engine::text::ChatTemplate> chat_template, Options options);
+
+  std::unique_ptr<engine::text::Tokenizer> tokenizer_;
+  std::unique_ptr<engine::text::ChatTemplate> template_;  // null: the model has none
+  std::vector<TokenId> end_tokens_;
+  int32_t vocab_;
+  TokenId plain_token_;  // some token with plain text: puts a detokenizer past its start
+};
+
+}  // namespace heddle::server

@@ -1,0 +1,72 @@
+// Any bytes as the body of a request: refused with an error that is valid JSON, or answered with
+// frames that are.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/check.h"
+#include "nlohmann/json.hpp"
+#include "server/openai/answer.h"
+#include "server/openai/tokenize.h"
+#include "tests/server/byte_codec.h"
+
+namespace heddle::test {
+namespace {
+
+using server::Answer;
+using server::ApiRequest;
+using server::Endpoint;
+using server::RequestContext;
+
+// Plays every choice to its end; the body's own bytes are the model's tokens.
+void PlayAnswer(const ApiRequest& request, const RequestContext& context, std::string_view text) {
+  Answer answer(&request, context.model, context.codec, {"id", 0});
+  Answer::Output output;
+  for (size_t prompt = 0; prompt < request.generations.size(); ++prompt) {
+    for (int32_t branch = 0; branch < request.n; ++branch) {
+      server::GenerationEvent event;
+      event.branch = branch;
+      for (TokenId token : Bytes(text)) {
+        event.tokens.push_back(engine::SampledToken{{}, token, -1.0f, {{token, -1.0f}}});
+      }
+      event.finished = true;
+      answer.Take(prompt, std::move(event), &output);
+    }
+  }
+  HEDDLE_CHECK(answer.done() && answer.error().ok(), "an answer that played to its end is done");
+  if (!request.stream) {
+    HEDDLE_CHECK(nlohmann::json::accept(answer.Body()), "an answer is valid JSON");
+  }
+}
+
+void Check(std::string_view input) {
+  static const ByteCodec codec;
+  static const server::ServedModel model = [] {
+    server::ServedModel served;
+    served.id = "m";
+    served.max_context = 1 << 20;
+    return served;
+  }();
+  RequestContext context{&model, &codec, 1};
+  for (Endpoint endpoint : {Endpoint::kCompletion, Endpoint::kChat}) {
+    absl::StatusOr<ApiRequest> request = server::ParseRequest(endpoint, input, context);
+    if (request.ok()) {
+      if (request->num_choices() <= 4) PlayAnswer(*request, context, input.substr(0, 64));
+      continue;
+    }
+    std::string error = server::ErrorJson(server::ToApiError(request.status()));
+    HEDDLE_CHECK(nlohmann::json::accept(error), "an error is valid JSON");
+    HEDDLE_CHECK(server::ToApiError(request.status()).http_status < 500,
+                 "what a client sends is never the server's fault");
+  }
+  (void)server::Tokenize(input, context);
+  (void)server::Detokenize(input, context);
+}
+
+}  // namespace
+}  // namespace heddle::test
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  heddle::test::Check({reinterpret_cast<const char*>(data), size});
+  return 0;
+}

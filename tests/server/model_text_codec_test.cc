@@ -1,0 +1,108 @@
+// The TextCodec over real tokenizers and a real chat template. Ids are those of transformers 5
+// (AutoTokenizer.encode, apply_chat_template) on the same files.
+#include "server/text/model_text_codec.h"
+
+#include <fstream>
+#include <string>
+
+#include "catch2/catch.hpp"
+#include "nlohmann/json.hpp"
+#include "tests/support/paths.h"
+
+namespace heddle::test {
+namespace {
+
+using engine::TokenId;
+using nlohmann::ordered_json;
+using server::ModelTextCodec;
+
+std::unique_ptr<ModelTextCodec> Load(std::string_view folder,
+                                     ModelTextCodec::Options options = {}) {
+  auto tokenizer = engine::text::LoadTokenizer(SharedDataOrSkip(folder));
+  INFO(tokenizer.status());
+  REQUIRE(tokenizer.ok());
+  auto codec = ModelTextCodec::Create(*std::move(tokenizer), std::move(options));
+  INFO(codec.status());
+  REQUIRE(codec.ok());
+  return *std::move(codec);
+}
+
+std::string StreamText(const ModelTextCodec& codec, const std::vector<TokenId>& ids,
+                       bool after_text) {
+  std::string text;
+  auto stream = codec.NewStream(after_text);
+  for (TokenId id : ids) stream->Push(id, &text);
+  stream->Finish(&text);
+  return text;
+}
+
+TEST_CASE("A conversation becomes the ids that transformers gives", "[server]") {
+  auto codec = Load("tokenizers_hf/qwen2.5");
+  ordered_json messages = {{{"role", "user"}, {"content", "Hi, who are you?"}}};
+  server::ChatPrompt prompt;
+  prompt.messages = &messages;
+  auto ids = codec->EncodeChat(prompt);
+  INFO(ids.status());
+  REQUIRE(ids.ok());
+  CHECK(*ids == std::vector<TokenId>{151644, 8948, 198,    2610,  525,    1207,   16948,
+                                     11,     3465, 553,    54364, 14817,  13,     1446,
+                                     525,    264,  10950,  17847, 13,     151645, 198,
+                                     151644, 872,  198,    13048, 11,     879,    525,
+                                     498,    30,   151645, 198,   151644, 77091,  198});
+  CHECK(codec->knows_tools());
+  CHECK(std::string(codec->TokenBytes(151645)) == "<|im_end|>");
+}
+
+TEST_CASE("Text comes back from its tokens, whole and streamed", "[server]") {
+  auto codec = Load("tokenizers_hf/qwen2.5");
+  const std::string text = "na\xC3\xAFve \xF0\x9F\x8E\x89 \xE6\x97\xA5\xE6\x9C\xAC";
+  auto ids = codec->Encode(text, /*add_special=*/true);
+  REQUIRE(ids.ok());
+  CHECK(*ids == std::vector<TokenId>{3376, 37572, 586, 11162, 236, 231, 75402, 21894});
+  CHECK(codec->Decode(*ids, true) == text);
+  CHECK(StreamText(*codec, *ids, false) == text);
+  CHECK(codec->TokenBytes(11162).size() > 0);
+}
+
+TEST_CASE("A SentencePiece continuation keeps its leading space, a text's start drops it",
+          "[server]") {
+  auto codec = Load("stories260K");
+  auto ids = codec->Encode("Once upon a time", /*add_special=*/true);
+  REQUIRE(ids.ok());
+  CHECK(*ids == std::vector<TokenId>{1, 403, 407, 261, 378});
+  CHECK(StreamText(*codec, *ids, false) == "Once upon a time");
+  CHECK(StreamText(*codec, {407, 261}, /*after_text=*/true) == " upon a");
+  CHECK(codec->TokenBytes(407) == " upon");
+}
+
+TEST_CASE("A model without a template refuses chats and says what to do", "[server]") {
+  auto codec = Load("stories260K");
+  ordered_json messages = ordered_json::array();
+  server::ChatPrompt prompt;
+  prompt.messages = &messages;
+  absl::Status status = codec->EncodeChat(prompt).status();
+  CHECK(status.code() == absl::StatusCode::kUnimplemented);
+  CHECK(std::string(status.message()).find("/v1/completions") != std::string::npos);
+}
+
+TEST_CASE("Template arguments are variables, and cannot replace the messages", "[server]") {
+  ModelTextCodec::Options options;
+  options.chat_template =
+      "{{ bos_token }}{{ style }}:{{ messages[0].content }}:{{ tools is none }}:{{ eos_token }}";
+  auto codec = Load("stories260K", options);
+  ordered_json messages = {{{"role", "user"}, {"content", "x"}}};
+  ordered_json kwargs = {{"style", "a"}, {"messages", "stolen"}};
+  server::ChatPrompt prompt;
+  prompt.messages = &messages;
+  prompt.kwargs = &kwargs;
+  auto ids = codec->EncodeChat(prompt);
+  INFO(ids.status());
+  REQUIRE(ids.ok());
+  CHECK(codec->Decode(*ids, /*skip_special=*/false).find("a:x:True:") != std::string::npos);
+  CHECK(ids->front() == 1);  // written by the template, and once
+  CHECK((*ids)[1] != 1);
+  CHECK(codec->knows_tools());  // the template asks for them
+}
+
+}  // namespace
+}  // namespace heddle::test
