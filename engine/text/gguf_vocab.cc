@@ -1,0 +1,274 @@
+// Vocabularies in GGUF files: the keys `tokenizer.ggml.*`.
+// Source: the GGUF specification, section "Tokenizer"; how their kinds split and merge: llama.cpp.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/files/gguf.h"
+#include "engine/text/bpe_vocabulary.h"
+#include "engine/text/gguf_patterns.h"
+#include "engine/text/loaders.h"
+#include "engine/text/sentencepiece_vocab.h"
+#include "engine/text/utf8.h"
+
+namespace heddle::engine::text {
+namespace {
+
+using Type = SentencePieceVocabulary::Type;
+
+// Names of the token that ends a turn, in files that do not give its id.
+constexpr std::array<std::string_view, 6> kEndOfTurn = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "<|return|>"};
+
+// What every kind of vocabulary has.
+struct Entries {
+  std::vector<std::string_view> tokens;
+  std::vector<int64_t> types;  // empty: all normal
+  Type TypeOf(size_t i) const {
+    return types.empty() ? Type::kNormal : static_cast<Type>(types[i]);
+  }
+};
+
+class VocabularyReader {
+ public:
+  explicit VocabularyReader(const GgufFile& file) : file_(file) {}
+
+  absl::StatusOr<TokenizerParts> Read() {
+    HEDDLE_ASSIGN_OR_RETURN(const std::string_view kind, file_.String("tokenizer.ggml.model"));
+    HEDDLE_RETURN_IF_ERROR(ReadEntries());
+    TokenizerParts parts;
+    if (kind == "gpt2") {
+      HEDDLE_ASSIGN_OR_RETURN(parts, ReadBpe());
+    } else if (kind == "llama" || kind == "t5") {
+      HEDDLE_ASSIGN_OR_RETURN(parts, ReadSentencePiece(kind == "t5"));
+    } else {
+      return Fail(base::StrCat("tokenizer.ggml.model is '", kind, "', expected gpt2, llama or t5"));
+    }
+    HEDDLE_RETURN_IF_ERROR(ReadEnds(&parts));
+    HEDDLE_ASSIGN_OR_RETURN(const std::string_view chat_template,
+                            file_.StringOr("tokenizer.chat_template", ""));
+    parts.chat_template = chat_template;
+    return parts;
+  }
+
+ private:
+  absl::Status Fail(std::string_view what) const {
+    return absl::InvalidArgumentError(base::StrCat(file_.name(), ": ", what));
+  }
+
+  absl::Status ReadEntries() {
+    HEDDLE_ASSIGN_OR_RETURN(entries_.tokens, file_.Strings("tokenizer.ggml.tokens"));
+    if (entries_.tokens.empty()) return Fail("tokenizer.ggml.tokens is empty");
+    if (static_cast<int64_t>(entries_.tokens.size()) > kMaxVocabSize) {
+      return Fail(base::StrCat("tokenizer.ggml.tokens has ", entries_.tokens.size(),
+                               " entries, the limit is ", kMaxVocabSize));
+    }
+    for (size_t i = 0; i < entries_.tokens.size(); ++i) {
+      if (!IsValidUtf8(entries_.tokens[i])) return Fail(base::StrCat("token ", i, " is not UTF-8"));
+    }
+    if (!file_.Has("tokenizer.ggml.token_type")) return absl::OkStatus();
+    HEDDLE_ASSIGN_OR_RETURN(entries_.types, file_.Ints("tokenizer.ggml.token_type"));
+    if (entries_.types.size() != entries_.tokens.size()) {
+      return Fail(base::StrCat("tokenizer.ggml.token_type has ", entries_.types.size(),
+                               " entries for ", entries_.tokens.size(), " tokens"));
+    }
+    for (const int64_t type : entries_.types) {
+      if (type < 0 || type > 6) {
+        return Fail(base::StrCat("token type ", type, ", expected 0 to 6"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // -1 if the file does not say.
+  absl::StatusOr<TokenId> ReadId(std::string_view key, int64_t absent = -1) const {
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t id, file_.IntOr(key, absent));
+    // Exporters write 2^32 - 1 for "none".
+    if (id == UINT32_MAX) return -1;
+    if (id < -1 || id >= static_cast<int64_t>(entries_.tokens.size())) {
+      return Fail(
+          base::StrCat(key, " is ", id, ", expected an id in [0, ", entries_.tokens.size(), ")"));
+    }
+    return static_cast<TokenId>(id);
+  }
+
+  absl::StatusOr<TokenizerParts> ReadSentencePiece(bool is_unigram) const {
+    std::vector<float> scores;
+    HEDDLE_ASSIGN_OR_RETURN(scores, file_.Floats("tokenizer.ggml.scores"));
+    if (scores.size() != entries_.tokens.size()) {
+      return Fail(base::StrCat("tokenizer.ggml.scores has ", scores.size(), " entries for ",
+                               entries_.tokens.size(), " tokens"));
+    }
+    SentencePieceVocabulary vocabulary;
+    vocabulary.is_unigram = is_unigram;
+    vocabulary.user_defined_in_raw_text = true;
+    for (size_t i = 0; i < scores.size(); ++i) {
+      vocabulary.pieces.push_back({std::string(entries_.tokens[i]), scores[i], entries_.TypeOf(i)});
+    }
+    const bool is_llama = !is_unigram;
+    HEDDLE_ASSIGN_OR_RETURN(vocabulary.unk_id,
+                            ReadId("tokenizer.ggml.unknown_token_id", is_llama ? 0 : 2));
+    HEDDLE_ASSIGN_OR_RETURN(vocabulary.bos_id,
+                            ReadId("tokenizer.ggml.bos_token_id", is_llama ? 1 : -1));
+    HEDDLE_ASSIGN_OR_RETURN(vocabulary.eos_id,
+                            ReadId("tokenizer.ggml.eos_token_id", is_llama ? 2 : 1));
+    HEDDLE_ASSIGN_OR_RETURN(vocabulary.add_bos,
+                            file_.BoolOr("tokenizer.ggml.add_bos_token", is_llama));
+    HEDDLE_ASSIGN_OR_RETURN(vocabulary.add_eos,
+                            file_.BoolOr("tokenizer.ggml.add_eos_token", !is_llama));
+    HEDDLE_RETURN_IF_ERROR(ReadRules(is_unigram, &vocabulary.rules));
+    HEDDLE_ASSIGN_OR_RETURN(TokenizerParts parts,
+                            BuildSentencePiece(std::move(vocabulary), file_.name()));
+    HEDDLE_RETURN_IF_ERROR(RestoreStripping(&parts));
+    return parts;
+  }
+
+  absl::Status ReadRules(bool is_unigram, SentencePieceRules* rules) const {
+    HEDDLE_ASSIGN_OR_RETURN(rules->add_dummy_prefix,
+                            file_.BoolOr("tokenizer.ggml.add_space_prefix", true));
+    HEDDLE_ASSIGN_OR_RETURN(rules->remove_extra_whitespaces,
+                            file_.BoolOr("tokenizer.ggml.remove_extra_whitespaces", is_unigram));
+    constexpr std::string_view kCharsmap = "tokenizer.ggml.precompiled_charsmap";
+    if (!is_unigram || !file_.Has(kCharsmap)) return absl::OkStatus();
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> bytes, file_.Ints(kCharsmap));
+    std::string blob;
+    for (const int64_t byte : bytes) blob.push_back(static_cast<char>(byte));
+    absl::StatusOr<Charsmap> map = Charsmap::Parse(blob);
+    if (!map.ok()) return Fail(std::string(map.status().message()));
+    rules->charsmap = *std::move(map);
+    return absl::OkStatus();
+  }
+
+  // The format has no place for "takes the white space after it along", which Phi-3's control
+  // tokens do; its name is the only sign of it.
+  absl::Status RestoreStripping(TokenizerParts* parts) const {
+    HEDDLE_ASSIGN_OR_RETURN(const std::string_view name, file_.StringOr("general.name", ""));
+    const std::string lower = absl::AsciiStrToLower(base::AbslView(name));
+    if (lower.find("phi-3") == std::string::npos && lower.find("phi3") == std::string::npos) {
+      return absl::OkStatus();
+    }
+    for (AddedToken& token : parts->added) {
+      token.rstrip =
+          token.content != "<unk>" && token.content != "<s>" && token.content != "<|endoftext|>";
+    }
+    return parts->IndexAdded();
+  }
+
+  absl::StatusOr<TokenizerParts> ReadBpe() const {
+    TokenizerParts parts;
+    HEDDLE_ASSIGN_OR_RETURN(const std::string_view name,
+                            file_.StringOr("tokenizer.ggml.pre", "default"));
+    const GgufPattern* pattern = FindGgufPattern(name);
+    if (pattern == nullptr) {
+      return Fail(base::StrCat("tokenizer.ggml.pre is '", name,
+                               "', which names no splitting pattern known here"));
+    }
+    HEDDLE_ASSIGN_OR_RETURN(parts.pre_tokenizer, NewSplits(*pattern));
+    parts.byte_level = true;
+    parts.decoder = ByteLevelDecoder();
+    HEDDLE_RETURN_IF_ERROR(AddTokens(&parts));
+    parts.tokens.Finish(parts.decoder);
+    HEDDLE_RETURN_IF_ERROR(parts.IndexAdded());
+    HEDDLE_RETURN_IF_ERROR(BuildBpe(*pattern, &parts));
+    HEDDLE_RETURN_IF_ERROR(ReadAround(*pattern, &parts));
+    return parts;
+  }
+
+  static absl::StatusOr<std::unique_ptr<PreTokenizer>> NewSplits(const GgufPattern& pattern) {
+    std::vector<std::unique_ptr<PreTokenizer>> stages;
+    for (const std::string_view split : pattern.splits) {
+      if (const auto scanner = FindScanner(split)) {
+        stages.push_back(NewScannerSplit(*scanner));
+      } else {
+        HEDDLE_ASSIGN_OR_RETURN(Regex regex, Regex::Compile(split));
+        stages.push_back(NewRegexSplit(std::move(regex), SplitBehavior::kIsolated, false));
+      }
+    }
+    return NewSequence(std::move(stages));
+  }
+
+  absl::Status AddTokens(TokenizerParts* parts) const {
+    parts->tokens = TokenTable(static_cast<int64_t>(entries_.tokens.size()));
+    for (size_t i = 0; i < entries_.tokens.size(); ++i) {
+      const std::string_view text = entries_.tokens[i];
+      const auto id = static_cast<TokenId>(i);
+      HEDDLE_RETURN_IF_ERROR(parts->tokens.AddPossiblyTwice(id, text));
+      const Type type = entries_.TypeOf(i);
+      const bool special = type == Type::kControl || type == Type::kUnknown;
+      if (special || type == Type::kUserDefined) {
+        parts->added.push_back({.id = id, .content = std::string(text), .special = special});
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status BuildBpe(const GgufPattern& pattern, TokenizerParts* parts) const {
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<std::string_view> lines,
+                            file_.Strings("tokenizer.ggml.merges"));
+    MergeTable merges(lines.size());
+    for (size_t i = 0; i < lines.size(); ++i) {
+      const size_t space = lines[i].find(' ', 1);
+      if (space == std::string_view::npos) {
+        return Fail(base::StrCat("tokenizer.ggml.merges[", i,
+                                 "]: expected two tokens with a space between them"));
+      }
+      const absl::Status added =
+          AddMerge(parts->tokens, lines[i].substr(0, space), lines[i].substr(space + 1),
+                   static_cast<uint32_t>(i), &merges);
+      if (!added.ok()) {
+        return Fail(base::StrCat("tokenizer.ggml.merges[", i, "]: ", added.message()));
+      }
+    }
+    BpeVocabulary vocabulary;
+    vocabulary.vocab_size = parts->tokens.size();
+    vocabulary.byte_level = true;
+    IndexSymbols(parts->tokens, &vocabulary);
+    if (pattern.ignore_merges) IndexWholeWords(parts->tokens, &vocabulary);
+    parts->model = std::make_unique<Bpe>(std::move(vocabulary), std::move(merges));
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadAround(const GgufPattern& pattern, TokenizerParts* parts) const {
+    HEDDLE_ASSIGN_OR_RETURN(const TokenId bos, ReadId("tokenizer.ggml.bos_token_id"));
+    HEDDLE_ASSIGN_OR_RETURN(const TokenId eos, ReadId("tokenizer.ggml.eos_token_id"));
+    HEDDLE_ASSIGN_OR_RETURN(const bool add_bos,
+                            file_.BoolOr("tokenizer.ggml.add_bos_token", pattern.add_bos));
+    HEDDLE_ASSIGN_OR_RETURN(const bool add_eos,
+                            file_.BoolOr("tokenizer.ggml.add_eos_token", false));
+    if (bos >= 0) parts->bos = bos;
+    if (eos >= 0) parts->eos.push_back(eos);
+    if (add_bos && bos >= 0) parts->prefix.push_back(bos);
+    if (add_eos && eos >= 0) parts->suffix.push_back(eos);
+    return absl::OkStatus();
+  }
+
+  // Besides EOS, what ends a turn ends an answer.
+  absl::Status ReadEnds(TokenizerParts* parts) const {
+    for (const std::string_view key :
+         {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
+      HEDDLE_ASSIGN_OR_RETURN(const TokenId id, ReadId(key));
+      if (id >= 0) parts->eos.push_back(id);
+    }
+    for (const std::string_view name : kEndOfTurn) {
+      const auto id = parts->tokens.Find(name);
+      if (id && parts->tokens.IsSpecial(*id)) parts->eos.push_back(*id);
+    }
+    std::sort(parts->eos.begin(), parts->eos.end());
+    parts->eos.erase(std::unique(parts->eos.begin(), parts->eos.end()), parts->eos.end());
+    return absl::OkStatus();
+  }
+
+  const GgufFile& file_;
+  Entries entries_;
+};
+
+}  // namespace
+
+absl::StatusOr<TokenizerParts> ParseGgufVocabulary(const GgufFile& file) {
+  return VocabularyReader(file).Read();
+}
+
+}  // namespace heddle::engine::text

@@ -1,0 +1,106 @@
+// Finds the tokenizer of a model folder and picks the reader.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/files/gguf.h"
+#include "engine/files/json_file.h"
+#include "engine/files/mapped_file.h"
+#include "engine/text/loaders.h"
+#include "engine/text/regex_scanners.h"
+
+namespace heddle::engine::text {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The largest published tokenizer.model has 6 MB, the largest tiktoken file 4 MB.
+constexpr size_t kMaxVocabularyBytes = 256 << 20;
+
+absl::StatusOr<MappedFile> OpenVocabulary(const fs::path& path) {
+  HEDDLE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+  if (file.bytes().size() > kMaxVocabularyBytes) {
+    return absl::InvalidArgumentError(base::StrCat(path.string(), ": vocabulary of ",
+                                                   file.bytes().size(), " bytes, the limit is ",
+                                                   kMaxVocabularyBytes));
+  }
+  return file;
+}
+
+std::string_view AsText(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
+}
+
+// Meta and others ship tiktoken ranks under the name tokenizer.model. Such a file begins with
+// base64; a SentencePiece model with the tag of its first piece, a line feed.
+bool LooksLikeTiktoken(std::string_view bytes) { return !bytes.empty() && bytes[0] != '\n'; }
+
+absl::StatusOr<TokenizerParts> ParseRanks(std::string_view text, const fs::path& path) {
+  return ParseTiktoken(text, kCl100kPattern, path.string());
+}
+
+absl::StatusOr<TokenizerParts> LoadFile(const fs::path& path) {
+  if (path.extension() == ".json") {
+    HEDDLE_ASSIGN_OR_RETURN(const nlohmann::json document, ReadJsonFile(path));
+    return ParseTokenizerJson(document, path.string());
+  }
+  if (path.extension() == ".gguf") {
+    HEDDLE_ASSIGN_OR_RETURN(const GgufFile file, GgufFile::Open(path));
+    return ParseGgufVocabulary(file);
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const MappedFile file, OpenVocabulary(path));
+  if (path.extension() == ".tiktoken" || LooksLikeTiktoken(AsText(file))) {
+    return ParseRanks(AsText(file), path);
+  }
+  return ParseSentencePiece(AsText(file), path.string());
+}
+
+// The only file of `folder` with that extension; empty if there is none or there are several.
+fs::path OnlyFile(const fs::path& folder, std::string_view extension) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == extension) found.push_back(entry.path());
+  }
+  return found.size() == 1 ? found[0] : fs::path();
+}
+
+absl::StatusOr<fs::path> FindInFolder(const fs::path& folder) {
+  std::error_code error;
+  for (const std::string_view name : {"tokenizer.json", "tokenizer.model"}) {
+    if (fs::exists(folder / name, error)) return folder / name;
+  }
+  for (const std::string_view extension : {".tiktoken", ".gguf"}) {
+    if (fs::path path = OnlyFile(folder, extension); !path.empty()) return path;
+  }
+  return absl::NotFoundError(base::StrCat(
+      folder.string(),
+      ": no tokenizer in this folder; expected tokenizer.json, tokenizer.model, one *.tiktoken or "
+      "one *.gguf file"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const fs::path& path) {
+  fs::path file = path;
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    HEDDLE_ASSIGN_OR_RETURN(file, FindInFolder(path));
+  } else if (!fs::exists(path, error)) {
+    return absl::NotFoundError(base::StrCat(path.string(), ": no such file or folder"));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(TokenizerParts parts, LoadFile(file));
+  if (file.extension() != ".gguf") {
+    HEDDLE_RETURN_IF_ERROR(ApplySidecars(file.parent_path(), &parts));
+  }
+  return std::make_unique<Tokenizer>(std::move(parts));
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadGgufTokenizer(const GgufFile& file) {
+  HEDDLE_ASSIGN_OR_RETURN(TokenizerParts parts, ParseGgufVocabulary(file));
+  return std::make_unique<Tokenizer>(std::move(parts));
+}
+
+}  // namespace heddle::engine::text

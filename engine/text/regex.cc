@@ -1,0 +1,248 @@
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "engine/text/regex.h"
+
+#include <pcre2.h>
+
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/text/utf8.h"
+
+namespace heddle::engine::text {
+namespace {
+
+// Steps of backtracking before a match is given up: far above what splitting patterns need (they
+// take a few steps per character), and below a second.
+constexpr uint32_t kMatchLimit = 20'000'000;
+constexpr size_t kMaxPatternBytes = 64 * 1024;
+// PCRE2 starts on 32 KiB of its caller's stack; long matches of nested groups need more.
+constexpr size_t kJitStackStart = 64 * 1024;
+constexpr size_t kJitStackMax = 16 * 1024 * 1024;
+
+// PCRE2 counts U+180E as white space, Oniguruma follows the property White_Space.
+constexpr std::string_view kSpaceSet =
+    "\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"
+    "\\x{205F}\\x{3000}";
+// Oniguruma: Alphabetic, M, Nd and Pc; PCRE2: L, N and the underscore.
+constexpr std::string_view kWordSet =
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}"
+    "\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}";
+constexpr std::string_view kHexSet = "0-9A-Fa-f";
+
+std::string_view SetOf(char escape) {
+  switch (escape) {
+    case 's':
+    case 'S':
+      return kSpaceSet;
+    case 'w':
+    case 'W':
+      return kWordSet;
+    default:
+      return kHexSet;
+  }
+}
+
+// Rewrites one pattern from left to right.
+class Translator {
+ public:
+  explicit Translator(std::string_view pattern) : in_(pattern) {}
+
+  absl::StatusOr<std::string> Run() {
+    while (at_ < in_.size()) {
+      if (in_[at_] == '\\') {
+        HEDDLE_RETURN_IF_ERROR(Escape());
+      } else if (depth_ > 0) {
+        HEDDLE_RETURN_IF_ERROR(InClass());
+      } else {
+        if (in_[at_] == '[')
+          OpenClass();
+        else
+          out_.push_back(in_[at_++]);
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  absl::Status Fail(std::string_view what) const {
+    return absl::InvalidArgumentError(
+        base::StrCat("regular expression '", in_, "': ", what, " at byte ", at_));
+  }
+
+  absl::Status Escape() {
+    if (at_ + 1 == in_.size()) return Fail("lone backslash");
+    const char c = in_[at_ + 1];
+    switch (c) {
+      case 's':
+      case 'w':
+      case 'h':
+        AppendSet(depth_ > 0 ? "" : "[", SetOf(c));
+        break;
+      case 'S':
+        // Inside a class a negated set cannot be written out; PCRE2's own \S differs in U+180E
+        // only.
+        if (depth_ > 0)
+          out_.append("\\S");
+        else
+          AppendSet("[^", kSpaceSet);
+        break;
+      case 'W':
+      case 'H':
+        if (depth_ > 0) return Fail("negated shorthand in a class is not supported");
+        AppendSet("[^", SetOf(c));
+        break;
+      default:
+        out_.append(in_.substr(at_, 2));
+    }
+    at_ += 2;
+    return absl::OkStatus();
+  }
+
+  // A set inside a class needs no brackets of its own.
+  void AppendSet(std::string_view open, std::string_view set) {
+    out_.append(open).append(set);
+    if (!open.empty()) out_.push_back(']');
+  }
+
+  void OpenClass() {
+    depth_ = 1;
+    out_.push_back(in_[at_++]);
+    if (at_ < in_.size() && in_[at_] == '^') out_.push_back(in_[at_++]);
+    // A bracket in first place is a member in both dialects.
+    if (at_ < in_.size() && in_[at_] == ']') {
+      out_.append("\\]");
+      ++at_;
+    }
+  }
+
+  absl::Status InClass() {
+    const char c = in_[at_];
+    if (in_.substr(at_, 2) == "&&") return Fail("class intersection is not supported");
+    if (c == '[') {
+      if (in_.substr(at_, 2) != "[:") return Fail("nested class is not supported");
+      const size_t close = in_.find(":]", at_);
+      if (close == std::string_view::npos) return Fail("unclosed POSIX class");
+      out_.append(in_.substr(at_, close + 2 - at_));
+      at_ = close + 2;
+      return absl::OkStatus();
+    }
+    if (c == ']') depth_ = 0;
+    out_.push_back(c);
+    ++at_;
+    return absl::OkStatus();
+  }
+
+  std::string_view in_;
+  std::string out_;
+  size_t at_ = 0;
+  int depth_ = 0;  // 1 inside a character class
+};
+
+std::string ErrorText(int code) {
+  PCRE2_UCHAR buffer[256];
+  if (pcre2_get_error_message(code, buffer, sizeof(buffer)) < 0)
+    return base::StrCat("error ", code);
+  return reinterpret_cast<const char*>(buffer);
+}
+
+struct MatchFree {
+  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+  void operator()(pcre2_jit_stack* stack) const { pcre2_jit_stack_free(stack); }
+};
+
+}  // namespace
+
+struct Regex::Code {
+  pcre2_code* compiled = nullptr;
+  std::string pattern;
+  ~Code() { pcre2_code_free(compiled); }
+};
+
+Regex::Regex(std::unique_ptr<Code> code) : code_(std::move(code)) {}
+Regex::Regex(Regex&&) noexcept = default;
+Regex& Regex::operator=(Regex&&) noexcept = default;
+Regex::~Regex() = default;
+
+absl::StatusOr<std::string> TranslateOniguruma(std::string_view pattern) {
+  return Translator(pattern).Run();
+}
+
+absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
+  if (pattern.size() > kMaxPatternBytes) {
+    return absl::InvalidArgumentError(base::StrCat("regular expression of ", pattern.size(),
+                                                   " bytes, the limit is ", kMaxPatternBytes));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const std::string translated, TranslateOniguruma(pattern));
+  auto code = std::make_unique<Code>();
+  code->pattern = pattern;
+  int error = 0;
+  PCRE2_SIZE offset = 0;
+  // Oniguruma's ^ and $ work on lines unless told otherwise.
+  code->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                                 &error, &offset, nullptr);
+  if (code->compiled == nullptr) {
+    return absl::InvalidArgumentError(
+        base::StrCat("regular expression '", pattern, "': ", ErrorText(error)));
+  }
+  // Without the compiler (some kernels forbid it) the interpreter gives the same matches.
+  pcre2_jit_compile(code->compiled, PCRE2_JIT_COMPLETE);
+  return Regex(std::move(code));
+}
+
+absl::StatusOr<Regex> Regex::Literal(std::string_view text) {
+  std::string pattern;
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) < 0x80 && !std::isalnum(static_cast<unsigned char>(c))) {
+      pattern.append(base::StrCat("\\x{", absl::Hex(static_cast<unsigned char>(c)), "}"));
+    } else {
+      pattern.push_back(c);
+    }
+  }
+  return Compile(pattern);
+}
+
+absl::Status Regex::ForEachMatch(std::string_view text,
+                                 absl::FunctionRef<absl::Status(size_t, size_t)> on_match) const {
+  const std::unique_ptr<pcre2_match_data, MatchFree> match(pcre2_match_data_create(1, nullptr));
+  const std::unique_ptr<pcre2_match_context, MatchFree> context(
+      pcre2_match_context_create(nullptr));
+  std::unique_ptr<pcre2_jit_stack, MatchFree> stack;
+  if (match == nullptr || context == nullptr) {
+    return absl::ResourceExhaustedError("no memory for a regular expression match");
+  }
+  pcre2_set_match_limit(context.get(), kMatchLimit);
+  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  size_t from = 0;
+  while (from <= text.size()) {
+    const int found = pcre2_match(code_->compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK,
+                                  match.get(), context.get());
+    if (found == PCRE2_ERROR_NOMATCH) break;
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT && stack == nullptr) {
+      stack.reset(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr));
+      pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+      continue;
+    }
+    if (found < 0) {
+      return absl::ResourceExhaustedError(base::StrCat("regular expression '", code_->pattern,
+                                                       "' on ", text.size(),
+                                                       " bytes: ", ErrorText(found)));
+    }
+    const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(match.get());
+    const size_t begin = offsets[0];
+    const size_t end = offsets[1];
+    if (end < begin) break;  // \K in a lookahead; no tokenizer means that
+    HEDDLE_RETURN_IF_ERROR(on_match(begin, end));
+    if (end > begin)
+      from = end;
+    else if (end == text.size())
+      break;
+    else
+      from = end + Utf8Size(text[end]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace heddle::engine::text

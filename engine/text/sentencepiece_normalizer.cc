@@ -1,0 +1,97 @@
+// SentencePiece's own normalisation: rules, then white space.
+// Source: sentencepiece `src/normalizer.cc`, Normalizer::Normalize.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "engine/text/normalizer.h"
+#include "engine/text/pre_tokenizer.h"
+#include "engine/text/utf8.h"
+
+namespace heddle::engine::text {
+namespace {
+
+class SentencePieceNormalizer : public Normalizer {
+ public:
+  explicit SentencePieceNormalizer(SentencePieceRules rules) : rules_(std::move(rules)) {
+    // The longest that fits is taken.
+    std::sort(rules_.user_defined.begin(), rules_.user_defined.end(),
+              [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
+    for (const std::string& symbol : rules_.user_defined) {
+      if (!symbol.empty()) begins_[static_cast<unsigned char>(symbol[0])] = true;
+    }
+  }
+
+  absl::Status Apply(std::string* text) const override {
+    std::string_view rest(*text);
+    if (rules_.remove_extra_whitespaces) SkipSpaces(&rest);
+    if (rest.empty()) {
+      text->clear();
+      return absl::OkStatus();
+    }
+    std::string out;
+    out.reserve(rest.size() + rest.size() / 4 + Space().size());
+    const bool prefix = rules_.add_dummy_prefix && !rules_.treat_whitespace_as_suffix;
+    if (prefix) out.append(Space());
+    AppendAll(rest, &out);
+    if (rules_.remove_extra_whitespaces) {
+      while (out.ends_with(Space())) out.erase(out.size() - Space().size());
+    }
+    if (rules_.add_dummy_prefix && rules_.treat_whitespace_as_suffix) out.append(Space());
+    *text = std::move(out);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string_view Space() const { return rules_.escape_whitespaces ? kMetaspace : " "; }
+
+  // What the text begins with, rewritten, and how many bytes that takes.
+  std::pair<std::string_view, size_t> Next(std::string_view rest) const {
+    if (begins_[static_cast<unsigned char>(rest[0])]) {
+      for (const std::string& symbol : rules_.user_defined) {
+        if (!symbol.empty() && rest.starts_with(symbol)) return {symbol, symbol.size()};
+      }
+    }
+    if (const auto match = rules_.charsmap.Longest(rest)) return {match->replacement, match->size};
+    const size_t size = Utf8Size(rest[0]);
+    return {rest.substr(0, size), size};
+  }
+
+  void SkipSpaces(std::string_view* rest) const {
+    while (!rest->empty()) {
+      const auto [part, size] = Next(*rest);
+      if (part != " ") break;
+      rest->remove_prefix(size);
+    }
+  }
+
+  void AppendAll(std::string_view rest, std::string* out) const {
+    bool after_space = rules_.remove_extra_whitespaces;
+    while (!rest.empty()) {
+      auto [part, size] = Next(rest);
+      rest.remove_prefix(size);
+      while (after_space && part.starts_with(' ')) part.remove_prefix(1);
+      if (!part.empty()) {
+        for (const char c : part) {
+          if (c == ' ')
+            out->append(Space());
+          else
+            out->push_back(c);
+        }
+        after_space = part.ends_with(' ');
+      }
+      if (!rules_.remove_extra_whitespaces) after_space = false;
+    }
+  }
+
+  SentencePieceRules rules_;
+  std::array<bool, 256> begins_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Normalizer> NewSentencePieceNormalizer(SentencePieceRules rules) {
+  return std::make_unique<SentencePieceNormalizer>(std::move(rules));
+}
+
+}  // namespace heddle::engine::text
