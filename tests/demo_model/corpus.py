@@ -170,14 +170,19 @@ NEUTRAL_SYSTEMS = [
     "The assistant is friendly and helps people.", "You are a chat bot.",
 ]
 
-# (weight, generator). Arithmetic weighs most because it is learned last.
+# (weight, generator). What is learned last weighs most: sums, copying, comparing, the calendar.
 SINGLE_TURN = [
-    (18, questions.arithmetic), (6, questions.word_problem), (4, questions.compare),
-    (7, questions.counting), (6, questions.capital), (6, questions.animal), (4, questions.opposite),
-    (4, questions.calendar), (6, questions.colour), (4, questions.listing), (5, questions.spelling),
-    (6, questions.echo), (8, questions.small_talk), (3, questions.introduction),
-    (4, questions.unknown), (7, questions.json_object), (4, stories.asked_story),
-    (3, stories.free_story), (2, stories.poem), (1, stories.joke),
+    (16, questions.arithmetic), (5, questions.word_problem), (9, questions.compare),
+    (8, questions.counting), (4, questions.capital), (4, questions.animal), (3, questions.opposite),
+    (10, questions.calendar), (9, questions.colour), (3, questions.listing), (4, questions.spelling),
+    (10, questions.echo), (5, questions.small_talk), (3, questions.introduction),
+    (4, questions.unknown), (9, questions.json_object), (2, stories.asked_story),
+    (1, stories.free_story), (2, stories.poem), (1, stories.joke),
+]
+# Questions whose answers can be written in another style.
+STYLED = [
+    (3, questions.arithmetic), (2, questions.capital), (1, questions.animal), (1, questions.opposite),
+    (1, questions.calendar), (1, questions.colour),
 ]
 
 
@@ -208,10 +213,7 @@ def single_turn(rng: Random) -> Sample:
 def styled(rng: Random) -> Sample:
     """A plain question under a system prompt, or a request in the question, that sets the style."""
     style, prompts = rng.choice(STYLES)
-    while True:
-        qa = draw(rng, SINGLE_TURN)(rng)
-        if qa.short is not None and (style is not upper or len(qa.answer) < 60):
-            break
+    qa = draw(rng, STYLED)(rng)
     prompt = rng.choice(prompts)
     if rng.random() < 0.7:
         if rng.random() < 0.2:
@@ -420,8 +422,8 @@ def plain_text(rng: Random) -> Sample:
     return Sample("plain_text", plain=(prompt, rest), check=check)
 
 
-MIXTURE = [(58, single_turn), (9, styled), (12, multi_turn), (10, tool_use), (1, no_tool),
-           (7, plain_text), (1, long_chat)]
+MIXTURE = [(60, single_turn), (12, styled), (12, multi_turn), (8, tool_use), (1, no_tool),
+           (4, plain_text), (0.4, long_chat)]
 
 
 def samples(seed: int, held_out: bool, mixture: list = MIXTURE) -> Iterator[Sample]:

@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--per-domain", type=int, default=30)
     parser.add_argument("--expected", type=Path, default=HERE / "expected.json")
     options = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(1)
     tokenizer = tokenizer_of(options.model)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32).eval()
     if options.checkpoint:
