@@ -20,9 +20,10 @@ Conflict Shadow::RecordCell(Cell& cell, Access access, const Moment& now) {
     other_thread_ = mark.thread;
   };
   auto merge = [&](Mark& mark) {
-    bool same_epoch = mark.block_epoch == now.block_epoch;
-    bool alone = !same_epoch || mark.thread == now.thread;
-    bool warp_alone = !same_epoch || mark.warp == now.warp();
+    // What is ordered before this access need not be remembered: who is ordered after this one is
+    // ordered after that one too.
+    bool alone = Ordered(mark, now);
+    bool warp_alone = alone || mark.warp == now.warp();
     mark = {.thread = alone ? now.thread : kSeveral,
             .warp = warp_alone ? now.warp() : kSeveral,
             .block_epoch = now.block_epoch,

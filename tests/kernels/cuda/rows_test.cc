@@ -1,0 +1,261 @@
+// Embeddings, norms, rotation, cache writes, gathering and page copies on the emulated CUDA device
+// against the reference.
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/kv_element.h"
+#include "tests/kernels/cuda/emulated.h"
+
+namespace heddle::kernels::test {
+namespace {
+
+constexpr DType kAllTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
+constexpr DType kActivations[] = {DType::kBF16, DType::kF32};
+
+// |found - expected| within one rounding to `act`, plus F32 error of about 100 units.
+void CheckClose(const Activations& found, const Activations& expected, DType act, int64_t rows,
+                int64_t cols) {
+  int64_t wrong = 0;
+  for (int64_t t = 0; t < rows; ++t) {
+    for (int64_t i = 0; i < cols; ++i) {
+      double value = expected(t, i);
+      double error = std::fabs(found(t, i) - value);
+      wrong += !(error <= RoundingOf(act, value) + 1e-5 * std::fabs(value) + 1e-6);
+    }
+  }
+  CHECK(found.GapsIntact());
+  CHECK(wrong == 0);
+}
+
+// Runs `op` on the reference and on the emulated device, each with its own `matrices`, and checks
+// that all of them agree afterwards. `op` gets the device's ops and the matrices' tensors.
+void CheckOp(DType act, std::vector<Matrix> matrices, int64_t pad, const TestBatch* batch,
+             const std::function<void(Device&, const std::vector<Tensor>&)>& op) {
+  std::vector<Activations> found, expected;
+  for (Matrix& matrix : matrices) {
+    found.emplace_back(act, matrix, pad);
+    expected.emplace_back(DType::kF32, matrix);
+  }
+  auto run = [&](Device& device, std::vector<Activations>& on) {
+    if (batch != nullptr) REQUIRE(device.Plan(batch->view()).ok());
+    std::vector<Tensor> tensors;
+    for (Activations& a : on) tensors.push_back(a.tensor());
+    op(device, tensors);
+  };
+  run(*CreateReferenceDevice(), expected);
+  run(*EmulatedDevice(act), found);
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    CheckClose(found[i], expected[i], act, matrices[i].num_rows(), matrices[i].num_cols());
+  }
+}
+
+TEST_CASE("Embeddings and positions are those of the reference in every format", "[cuda]") {
+  for (DType act : kActivations) {
+    for (DType dtype : kAllTypes) {
+      Random random(7);
+      TestWeight table = MakeWeight(random, dtype, 50, 96);
+      TestBatch batch({{{1, 9}, {11, 40}}, 16});
+      for (int32_t& id : batch.token_ids) id = random.Below(50);
+      Matrix x = Matrix::RandomOf(random, 12, 96);
+      WeightSource source = table.source();
+      CheckOp(act, {x, x}, 5, &batch, [&](Device& device, const std::vector<Tensor>& t) {
+        auto weight = device.Pack({&source, 1});
+        REQUIRE(weight.ok());
+        // A table in F32 is kept in BF16 for BF16 activations: compare with tables that are exact.
+        if (act == DType::kBF16 && dtype == DType::kF32) return;
+        MustRun(device, [&](Ops& ops) {
+          ops.Embed(**weight, 1.5f, t[0]);
+          ops.AddPositions(**weight, 2, t[1]);
+        });
+      });
+    }
+  }
+}
+
+TEST_CASE("Stacked sources of different formats read as their rows", "[cuda]") {
+  for (DType act : kActivations) {
+    Random random(8);
+    TestWeight first = MakeWeight(random, DType::kBF16, 3, 64);
+    TestWeight second = MakeWeight(random, DType::kQ4_0, 5, 64);
+    const WeightSource sources[] = {first.source(), second.source()};
+    auto device = EmulatedDevice(act);
+    auto weight = device->Pack(sources);
+    REQUIRE(weight.ok());
+    CHECK((*weight)->rows == 8);
+    TestBatch batch({{{8, 8}}, 16});
+    for (int32_t i = 0; i < 8; ++i) batch.token_ids[i] = i;
+    REQUIRE(device->Plan(batch.view()).ok());
+    Matrix zeros(8, 64);
+    Activations out(act, zeros);
+    MustRun(*device, [&](Ops& ops) { ops.Embed(**weight, 1.0f, out.tensor()); });
+    for (int64_t r = 0; r < 8; ++r) {
+      for (int64_t k = 0; k < 64; ++k) {
+        double value = r < 3 ? first.decoded[r * 64 + k] : second.decoded[(r - 3) * 64 + k];
+        // Once to BF16 when packed, once when written.
+        CHECK(std::fabs(out(r, k) - value) <= 2.1 * RoundingOf(act, value) + 1e-7);
+      }
+    }
+  }
+}
+
+TEST_CASE("Norms of both kinds match, with and without residual, at all widths", "[cuda]") {
+  for (DType act : kActivations) {
+    for (int64_t dim : {1, 7, 8, 31, 64, 288, 1000}) {
+      for (NormKind kind : {NormKind::kRms, NormKind::kLayer}) {
+        Random random(static_cast<uint32_t>(dim));
+        std::vector<float> weight = random.Normals(dim), bias = random.Normals(dim);
+        Matrix x = Matrix::RandomOf(random, 5, dim);
+        for (int64_t pad : {0, 3, 8}) {
+          CheckOp(act, {x, x, x}, pad, nullptr, [&](Device& device, const std::vector<Tensor>& t) {
+            NormArgs args;
+            args.kind = kind;
+            args.x = t[0];
+            args.weight = weight.data();
+            args.bias = kind == NormKind::kLayer ? bias.data() : nullptr;
+            args.weight_offset = 0.5f;
+            args.out = t[0];  // in place
+            MustRun(device, [&](Ops& ops) { ops.Norm(args); });
+            // Sums that BF16 holds exactly: both sides then norm the same residual.
+            if (act == DType::kBF16) return;
+            args.residual = t[1];
+            args.out = t[2];
+            MustRun(device, [&](Ops& ops) { ops.Norm(args); });
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("The residual of a norm is rounded before it is normed", "[cuda]") {
+  auto device = EmulatedDevice(DType::kBF16);
+  // 256 + 1 is halfway between two BF16 and rounds to even: 256.
+  Matrix x(1, 2), residual(1, 2), zeros(1, 2);
+  *x.at(0, 0) = 1;
+  *x.at(0, 1) = 0;
+  *residual.at(0, 0) = 256;
+  *residual.at(0, 1) = 256;
+  Activations x_device(DType::kBF16, x), r_device(DType::kBF16, residual);
+  Activations out(DType::kBF16, zeros);
+  MustRun(*device, [&](Ops& ops) {
+    ops.Norm({.x = x_device.tensor(), .residual = r_device.tensor(), .out = out.tensor()});
+  });
+  CHECK(r_device(0, 0) == 256);
+  CHECK(out(0, 0) == 1);
+  CHECK(out(0, 1) == 1);
+}
+
+struct RopeCase {
+  int32_t n_heads, n_kv_heads, head_dim, rotary_dim;
+  RopeLayout layout;
+  DType cache;
+  bool norms;
+};
+
+void CheckRope(const RopeCase& c, DType act) {
+  Random random(3);
+  TestBatch batch({{{5, 9}, {1, 40}}, 8});
+  for (int32_t& position : batch.positions) position += 100000;  // long contexts keep precision
+  const int64_t n = 6;
+  Matrix q = Matrix::RandomOf(random, n, int64_t{c.n_heads} * c.head_dim);
+  Matrix k = Matrix::RandomOf(random, n, int64_t{c.n_kv_heads} * c.head_dim);
+  Matrix v = Matrix::RandomOf(random, n, int64_t{c.n_kv_heads} * c.head_dim);
+  { Activations rounded_k(act, k), rounded_v(act, v); }
+  std::vector<float> q_norm = random.Normals(c.head_dim), k_norm = random.Normals(c.head_dim);
+  std::vector<float> inv_freq;
+  for (int i = 0; i < c.rotary_dim / 2; ++i) {
+    inv_freq.push_back(std::pow(10000.0f, -2.0f * static_cast<float>(i) / c.rotary_dim));
+  }
+  std::vector<TestCache> caches;
+  CheckOp(act, {q}, 2, &batch, [&](Device& device, const std::vector<Tensor>& t) {
+    caches.emplace_back(c.cache, batch.num_pages, 8, c.n_kv_heads, c.head_dim, 1);
+    // Results in k are unspecified: copies of their own.
+    const bool is_reference = device.activation_dtype() == DType::kF32 && caches.size() == 1;
+    Activations k_device(is_reference ? DType::kF32 : act, k);
+    Activations v_device(is_reference ? DType::kF32 : act, v);
+    std::vector<float> cos_sin(static_cast<size_t>(n * c.rotary_dim) + 1);
+    RopeKvWriteArgs args;
+    args.q = t[0];
+    args.k = k_device.tensor();
+    args.v = v_device.tensor();
+    args.n_heads = c.n_heads;
+    args.q_norm = c.norms ? q_norm.data() : nullptr;
+    args.k_norm = c.norms ? k_norm.data() : nullptr;
+    args.cos_sin = c.rotary_dim > 0 ? cos_sin.data() : nullptr;
+    args.rotary_dim = c.rotary_dim;
+    args.layout = c.layout;
+    args.cache = caches.back().view;
+    MustRun(device, [&](Ops& ops) {
+      if (c.rotary_dim > 0) {
+        ops.RopeAngles({.inv_freq = inv_freq, .scale = 1.1f, .cos_sin = cos_sin.data()});
+      }
+      ops.RopeKvWrite(args);
+    });
+  });
+  const int64_t elements = caches[0].view.page_elements() * batch.num_pages;
+  int64_t wrong = 0;
+  for (bool values : {false, true}) {
+    for (int64_t i = 0; i < elements; ++i) {
+      auto at = [&](const TestCache& cache) {
+        return LoadElement(c.cache, values ? cache.view.values : cache.view.keys, i);
+      };
+      const double expected = at(caches[0]);
+      const double step = c.cache == DType::kF32   ? 0x1p-24
+                          : c.cache == DType::kF16 ? 0x1p-10
+                                                   : 0x1p-7;
+      wrong += !(std::fabs(at(caches[1]) - expected) <= std::fabs(expected) * (step + 1e-5) + 1e-6);
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("Rotation, head norms and cache writes match the reference", "[cuda]") {
+  const RopeCase cases[] = {
+      {4, 2, 64, 64, RopeLayout::kHalf, DType::kF16, false},
+      {3, 3, 48, 32, RopeLayout::kInterleaved, DType::kBF16, true},
+      {5, 1, 20, 20, RopeLayout::kHalf, DType::kF32, true},
+      {2, 1, 8, 0, RopeLayout::kHalf, DType::kF16, false},
+      {1, 1, 256, 128, RopeLayout::kInterleaved, DType::kF32, false},
+  };
+  for (const RopeCase& c : cases) {
+    for (DType act : kActivations) CheckRope(c, act);
+  }
+}
+
+TEST_CASE("Logit rows are gathered, scaled and capped", "[cuda]") {
+  for (DType act : kActivations) {
+    Random random(4);
+    TestBatch batch({{{3, 9}, {4, 40}}, 16});
+    batch.logit_rows = {0, 2, 6};
+    Matrix x = Matrix::RandomOf(random, 7, 33), out(3, 33);
+    CheckOp(act, {x, out}, 1, &batch, [&](Device& device, const std::vector<Tensor>& t) {
+      MustRun(device, [&](Ops& ops) { ops.GatherLogitRows(t[0], t[1]); });
+    });
+  }
+  Random random(5);
+  Matrix logits = Matrix::RandomOf(random, 3, 700);
+  for (float softcap : {0.0f, 2.0f}) {
+    CheckOp(DType::kF32, {logits}, 0, nullptr, [&](Device& device, const std::vector<Tensor>& t) {
+      MustRun(device, [&](Ops& ops) { ops.ScaleLogits(t[0], 3.0f, softcap); });
+    });
+  }
+}
+
+TEST_CASE("A page copy moves the asked positions of every head and nothing else", "[cuda]") {
+  for (DType dtype : {DType::kF16, DType::kF32}) {
+    for (int32_t tokens : {0, 1, 7, 8}) {
+      TestCache found(dtype, 4, 8, 3, 10, 1), expected(dtype, 4, 8, 3, 10, 1);
+      CreateReferenceDevice()->CopyPage(expected.view, 2, 1, tokens);
+      auto device = EmulatedDevice(DType::kBF16);
+      device->CopyPage(found.view, 2, 1, tokens);
+      MustRun(*device, [](Ops&) {});
+      CHECK(found.keys == expected.keys);
+      CHECK(found.values == expected.values);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heddle::kernels::test
