@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -26,6 +27,11 @@ class Buffer {
   virtual int64_t bytes() const = 0;
 };
 
+struct DeviceMemory {
+  int64_t total_bytes = 0;
+  int64_t available_bytes = 0;
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -33,6 +39,8 @@ class Device {
   // For start-up lines and metrics: "cpu (avx512+vnni+bf16, 2 threads)".
   virtual std::string description() const = 0;
   virtual DType activation_dtype() const = 0;
+  // What Allocate and Pack take from, now; nothing if that is the host's memory.
+  virtual std::optional<DeviceMemory> memory() const { return std::nullopt; }
 
   // RESOURCE_EXHAUSTED with the bytes asked for and free, if it does not fit.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;

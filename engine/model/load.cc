@@ -32,11 +32,21 @@ absl::StatusOr<kernels::DType> KvType(const std::string& name, const Checkpoint&
 }
 
 absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const LoadOptions& options) {
+  if (options.make_device) return options.make_device();
   if (options.reference_ops) return kernels::CreateReferenceDevice();
   return kernels::CreateCpuDevice(options.cpu);
 }
 
-absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const LoadOptions& options) {
+// The memory that weights and pages come from.
+HostMemory MemoryOf(const kernels::Device* device) {
+  const auto own = device == nullptr ? std::nullopt : device->memory();
+  if (!own) return ReadHostMemory();
+  return {.total_bytes = own->total_bytes, .available_bytes = own->available_bytes};
+}
+
+// `device` is where the model will run, or nullptr for the host.
+absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const LoadOptions& options,
+                                        const kernels::Device* device) {
   LoadedModel loaded;
   HEDDLE_ASSIGN_OR_RETURN(loaded.model, engine::Describe(checkpoint));
   HEDDLE_RETURN_IF_ERROR(ValidateTensors(checkpoint, loaded.model));
@@ -44,8 +54,9 @@ absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const Load
   loaded.formats = DescribeFormats(checkpoint);
   CapacityOptions capacity = options.capacity;
   capacity.kv_dtype = loaded.kv_dtype;
+  if (device != nullptr) capacity.activation_dtype = device->activation_dtype();
   HEDDLE_ASSIGN_OR_RETURN(loaded.capacity, PlanCapacity(loaded.model.spec, checkpoint.total_bytes(),
-                                                        ReadHostMemory(), capacity));
+                                                        MemoryOf(device), capacity));
   return loaded;
 }
 
@@ -54,15 +65,15 @@ absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const Load
 absl::StatusOr<LoadedModel> DescribeModel(const std::filesystem::path& path,
                                           const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
-  return DescribeAll(checkpoint, options);
+  return DescribeAll(checkpoint, options, nullptr);
 }
 
 absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
                                       const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
-  HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded, DescribeAll(checkpoint, options));
   LocalExecutor::Parts parts;
   HEDDLE_ASSIGN_OR_RETURN(parts.device, MakeDevice(options));
+  HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded, DescribeAll(checkpoint, options, parts.device.get()));
   loaded.device = parts.device->description();
   parts.spec = std::make_unique<ModelSpec>(loaded.model.spec);
   HEDDLE_ASSIGN_OR_RETURN(ModelWeights weights,

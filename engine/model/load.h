@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -16,6 +17,8 @@
 namespace heddle::engine {
 
 struct LoadOptions {
+  // Makes the device to load onto; empty: the CPU with `cpu`.
+  std::function<absl::StatusOr<std::unique_ptr<kernels::Device>>()> make_device;
   kernels::CpuDeviceOptions cpu;
   bool reference_ops = false;  // single-threaded reference kernels; for tests
   CapacityOptions capacity;

@@ -127,7 +127,7 @@ absl::Status LocalExecutor::Forward(const StepPlan& plan, StepResult* result) {
   int64_t forward_end_ns = start_ns;
   BuildBatch(plan);
   BuildDraws(plan);
-  sampler_.ResetEdits();
+  BuildSampleRows(plan);
   const kernels::HostBatch batch = Batch(plan);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
   const auto n_logit_rows = static_cast<int32_t>(logit_rows_.size());
@@ -136,15 +136,36 @@ absl::Status LocalExecutor::Forward(const StepPlan& plan, StepResult* result) {
     forward_end_ns = NowNs();
     size_t next_draw = 0;
     for (int32_t row = 0; row < n_logit_rows; row += kLogitBlockRows) {
-      DrawBlock(ops, plan, row, &next_draw, result);
+      DrawBlock(ops, row, &next_draw);
     }
   }));
+  Report(plan, result);
   result->timing = {.forward_ns = forward_end_ns - start_ns, .sample_ns = NowNs() - forward_end_ns};
   return absl::OkStatus();
 }
 
-void LocalExecutor::DrawBlock(kernels::Ops& ops, const StepPlan& plan, int32_t first_row,
-                              size_t* next_draw, StepResult* result) {
+void LocalExecutor::BuildSampleRows(const StepPlan& plan) {
+  sampler_.ResetEdits();
+  sample_rows_.clear();
+  max_top_ = 0;
+  for (const Draw& draw : draws_) {
+    const int32_t row = draw.logit_row % kLogitBlockRows;
+    if (draw.is_score) {
+      const ScoreRow& score = plan.scores[draw.index];
+      sample_rows_.push_back(
+          {.logit_row = row, .num_top = std::max(0, score.num_top), .forced_token = score.target});
+    } else {
+      sample_rows_.push_back(sampler_.Row(plan.samples[draw.index], row));
+    }
+    max_top_ = std::max(max_top_, sample_rows_.back().num_top);
+  }
+  tokens_.resize(draws_.size());
+  logprobs_.resize(draws_.size());
+  top_tokens_.resize(draws_.size() * max_top_);
+  top_logprobs_.resize(draws_.size() * max_top_);
+}
+
+void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next_draw) {
   const auto n_logit_rows = static_cast<int32_t>(logit_rows_.size());
   const int32_t rows = std::min(kLogitBlockRows, n_logit_rows - first_row);
   const int32_t vocab = parts_.spec->vocab;
@@ -152,56 +173,40 @@ void LocalExecutor::DrawBlock(kernels::Ops& ops, const StepPlan& plan, int32_t f
   decoder_->Logits(ops, first_row, logits);
   last_block_rows_ = rows;
 
-  const size_t first_draw = *next_draw;
-  int32_t max_top = 0;
-  sample_rows_.clear();
-  for (; *next_draw < draws_.size() && draws_[*next_draw].logit_row < first_row + rows;
-       ++*next_draw) {
-    const Draw& draw = draws_[*next_draw];
-    if (draw.is_score) {
-      const ScoreRow& score = plan.scores[draw.index];
-      sample_rows_.push_back({.logit_row = draw.logit_row - first_row,
-                              .num_top = std::max(0, score.num_top),
-                              .forced_token = score.target});
-    } else {
-      sample_rows_.push_back(sampler_.Row(plan.samples[draw.index], draw.logit_row - first_row));
-    }
-    max_top = std::max(max_top, sample_rows_.back().num_top);
+  const size_t first = *next_draw;
+  while (*next_draw < draws_.size() && draws_[*next_draw].logit_row < first_row + rows) {
+    ++*next_draw;
   }
-  const std::span<const Draw> draws(draws_.data() + first_draw, *next_draw - first_draw);
-  tokens_.resize(draws.size());
-  logprobs_.resize(draws.size());
-  top_tokens_.resize(draws.size() * max_top);
-  top_logprobs_.resize(draws.size() * max_top);
   ops.Sample({.logits = logits,
-              .rows = sample_rows_,
-              .max_top = max_top,
-              .tokens = tokens_.data(),
-              .logprobs = logprobs_.data(),
-              .top_tokens = top_tokens_.data(),
-              .top_logprobs = top_logprobs_.data()});
-  Report(plan, draws, max_top, result);
+              .rows = std::span(sample_rows_).subspan(first, *next_draw - first),
+              .max_top = max_top_,
+              .tokens = tokens_.data() + first,
+              .logprobs = logprobs_.data() + first,
+              .top_tokens = top_tokens_.data() + first * max_top_,
+              .top_logprobs = top_logprobs_.data() + first * max_top_});
 }
 
-void LocalExecutor::Report(const StepPlan& plan, std::span<const Draw> draws, int32_t max_top,
-                           StepResult* result) {
-  for (size_t i = 0; i < draws.size(); ++i) {
-    const Draw& draw = draws[i];
+void LocalExecutor::Report(const StepPlan& plan, StepResult* result) {
+  for (size_t i = 0; i < draws_.size(); ++i) {
+    const Draw& draw = draws_[i];
     SampledToken& out = draw.is_score ? result->scores[draw.index] : result->samples[draw.index];
     out.id = draw.is_score ? plan.scores[draw.index].id : plan.samples[draw.index].id;
     out.token = tokens_[i];
     out.logprob = logprobs_[i];
     out.top.clear();
     for (int32_t t = 0; t < sample_rows_[i].num_top; ++t) {
-      out.top.push_back({top_tokens_[i * max_top + t], top_logprobs_[i * max_top + t]});
+      out.top.push_back({top_tokens_[i * max_top_ + t], top_logprobs_[i * max_top_ + t]});
     }
     if (!draw.is_score) sampler_.Accept(out.id, out.token);
   }
 }
 
-std::span<const float> LocalExecutor::last_logits() const {
-  return {static_cast<const float*>(logits_->data()),
-          static_cast<size_t>(last_block_rows_) * parts_.spec->vocab};
+std::vector<float> LocalExecutor::last_logits() const {
+  std::vector<float> logits(static_cast<size_t>(last_block_rows_) * parts_.spec->vocab);
+  absl::Status status = parts_.device->Download(
+      logits.data(), logits_->data(), static_cast<int64_t>(logits.size() * sizeof(float)));
+  HEDDLE_CHECK(status.ok(), status.ToString());
+  return logits;
 }
 
 }  // namespace heddle::engine

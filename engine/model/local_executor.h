@@ -37,7 +37,7 @@ class LocalExecutor final : public Executor {
   absl::Status Wait(StepResult* result) override;
 
   // Logits of the last step's last block of rows, [rows, vocab]; for tests and inspection.
-  std::span<const float> last_logits() const;
+  std::vector<float> last_logits() const;
 
   // Rows of logits that are held at a time.
   static constexpr int32_t kLogitBlockRows = 64;
@@ -57,10 +57,9 @@ class LocalExecutor final : public Executor {
   void BuildDraws(const StepPlan& plan);
   kernels::HostBatch Batch(const StepPlan& plan) const;
   absl::Status Forward(const StepPlan& plan, StepResult* result);
-  void DrawBlock(kernels::Ops& ops, const StepPlan& plan, int32_t first_row, size_t* next_draw,
-                 StepResult* result);
-  void Report(const StepPlan& plan, std::span<const Draw> draws, int32_t max_top,
-              StepResult* result);
+  void BuildSampleRows(const StepPlan& plan);
+  void DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next_draw);
+  void Report(const StepPlan& plan, StepResult* result);
 
   Parts parts_;
   ExecutorLimits limits_;
@@ -75,7 +74,9 @@ class LocalExecutor final : public Executor {
   std::vector<int64_t> kv_slot_;
   std::vector<int32_t> q_begin_, span_begin_, span_page_, span_tokens_, context_len_, logit_rows_;
   std::vector<Draw> draws_;
+  // One per draw, and what the device says of it when a step has run.
   std::vector<kernels::SampleRowParams> sample_rows_;
+  int32_t max_top_ = 0;
   std::vector<int32_t> tokens_, top_tokens_;
   std::vector<float> logprobs_, top_logprobs_;
 };

@@ -140,7 +140,8 @@ class Maker {
     HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer,
                             device_.Allocate(size * int64_t{sizeof(float)}));
     const std::vector<float> values(size, value);
-    std::memcpy(buffer->data(), values.data(), size * sizeof(float));
+    HEDDLE_RETURN_IF_ERROR(
+        device_.Upload(buffer->data(), values.data(), size * int64_t{sizeof(float)}));
     return DeviceVector(std::move(buffer));
   }
 

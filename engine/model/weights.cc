@@ -61,7 +61,7 @@ class Loader {
     if (values.empty()) return DeviceVector();
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
     HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer, device_.Allocate(bytes));
-    std::memcpy(buffer->data(), values.data(), bytes);
+    HEDDLE_RETURN_IF_ERROR(device_.Upload(buffer->data(), values.data(), bytes));
     return DeviceVector(std::move(buffer));
   }
 

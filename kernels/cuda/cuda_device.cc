@@ -62,6 +62,9 @@ class CudaDevice final : public Device {
                            std::string(Info(options_.activations).name));
   }
   DType activation_dtype() const override { return options_.activations; }
+  std::optional<DeviceMemory> memory() const override {
+    return DeviceMemory{runtime_->info().total_bytes, runtime_->FreeBytes()};
+  }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("a buffer of ", bytes, " bytes"));

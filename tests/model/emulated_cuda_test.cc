@@ -1,0 +1,107 @@
+// Whole models on the emulated CUDA device: packing, planning, every op and sampling together.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/model/load.h"
+#include "kernels/cuda/cuda_device.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/greedy_runner.h"
+#include "tests/support/paths.h"
+
+namespace heddle {
+namespace {
+
+using engine::TokenId;
+using kernels::DType;
+using nlohmann::json;
+
+json ReadJson(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  return json::parse(in);
+}
+
+engine::LoadedModel Load(const std::filesystem::path& path, std::optional<DType> activations,
+                         const std::string& kv_type) {
+  engine::LoadOptions options;
+  if (activations) {
+    options.make_device = [activations] {
+      return kernels::CreateCudaDevice(
+          {.activations = *activations, .workspace_bytes = int64_t{4} << 20});
+    };
+  } else {
+    options.reference_ops = true;
+  }
+  options.capacity.kv_bytes = 8 << 20;
+  options.capacity.max_batch_tokens = 64;
+  options.kv_type = kv_type;
+  auto model = engine::LoadModel(path, options);
+  INFO(path.string() << ": " << model.status().ToString());
+  REQUIRE(model.ok());
+  return std::move(model).value();
+}
+
+TEST_CASE("Greedy ids of a trained model are the expected ones with F32 activations", "[cuda]") {
+  const auto dir = test::SharedDataOrSkip("stories260K");
+  const json expected = ReadJson(dir / "expected.json")[0];
+  const auto prompt = expected["prompt_ids"].get<std::vector<TokenId>>();
+  auto greedy = expected["greedy_ids"].get<std::vector<TokenId>>();
+  greedy.resize(std::min<size_t>(greedy.size(), 12));
+  auto model = Load(dir, DType::kF32, "f32");
+  CHECK(model.device == "cuda:0 (emulated, sm_90, 6 multiprocessors, 8.0 GiB, f32)");
+  const auto run =
+      test::RunGreedy(*model.executor, prompt, {.max_tokens = static_cast<int32_t>(greedy.size())});
+  CHECK(run.ids == greedy);
+  for (const json& top : expected["first_step_top10"]) {
+    CHECK(std::abs(run.first_logits[top["id"].get<size_t>()] - top["logit"].get<float>()) < 1e-3f);
+  }
+}
+
+// Every layer rounds some dozen intermediate results to BF16, each with a relative error of up to
+// 2^-8, uniform: 2^-8 / sqrt(3) of standard deviation at most. Independent, they add up to the root
+// of their number; logits are within 6 standard deviations.
+double Bf16Bound(const std::vector<float>& logits, int32_t n_layers) {
+  double sum = 0, squares = 0;
+  for (float logit : logits) {
+    sum += logit;
+    squares += double{logit} * logit;
+  }
+  const auto n = static_cast<double>(logits.size());
+  const double spread = std::sqrt(squares / n - sum / n * (sum / n));
+  return 6 * 0x1p-8 / std::sqrt(3.0) * std::sqrt(12.0 * n_layers) * spread;
+}
+
+TEST_CASE("BF16 activations stay near the reference in every weight format", "[cuda]") {
+  const auto dir = test::SharedDataOrSkip("stories260K");
+  const json expected = ReadJson(dir / "expected.json")[0];
+  auto tokens = expected["prompt_ids"].get<std::vector<TokenId>>();
+  const auto greedy = expected["greedy_ids"].get<std::vector<TokenId>>();
+  tokens.insert(tokens.end(), greedy.begin(), greedy.begin() + 30);
+  for (const std::string name :
+       {"", "stories260K-BF16.gguf", "stories260K-Q8_0.gguf", "stories260K-Q4_0.gguf"}) {
+    const auto path = name.empty() ? dir : dir / name;
+    auto reference = Load(path, std::nullopt, "f32");
+    const int32_t vocab = reference.executor->limits().vocab;
+    const auto wanted = test::AllLogits(*reference.executor, tokens, 64);
+    const double bound = Bf16Bound(wanted, reference.model.spec.n_layers());
+    auto model = Load(path, DType::kBF16, "f16");
+    for (int32_t chunk : {64, 40, 3}) {  // tiles and flash; both kinds; fragments and splits
+      if (chunk != 64 && name != "stories260K-Q4_0.gguf") continue;
+      const auto found = test::AllLogits(*model.executor, tokens, chunk);
+      REQUIRE(found.size() == wanted.size());
+      double worst = 0;
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        worst = std::max<double>(worst, std::abs(found[i] - wanted[i]));
+      }
+      INFO(name << " in chunks of " << chunk << ", vocabulary " << vocab);
+      CHECK(worst < bound);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace heddle
