@@ -23,17 +23,15 @@ constexpr int kValueTile = kLanes == 16 ? 4 : 2;
 
 // Areas of AttendArgs::scratch.
 struct Scratch {
-  float* keys;        // [kBlockTokens, padded_dim]
   float* transposed;  // [padded_dim, kBlockTokens]
-  float* values;      // [kBlockTokens, padded_dim]
+  float* values;      // [kBlockTokens, padded_dim], for tiles of more than kValueTile queries
   float* weights;     // [kMaxQueries, kBlockTokens] scores, then their exponentials
   float* sums;        // [kMaxQueries, kMaxLanes]
   float* decay;       // [kMaxQueries] what earlier results are multiplied by
 
   explicit Scratch(const AttendArgs& args) {
     int64_t block = static_cast<int64_t>(args.padded_dim) * kBlockTokens;
-    keys = args.scratch;
-    transposed = keys + block;
+    transposed = args.scratch;
     values = transposed + block;
     weights = values + block;
     sums = weights + kMaxQueries * kBlockTokens;
@@ -41,48 +39,98 @@ struct Scratch {
   }
 };
 
-inline void LoadElements(KvType type, const void* from, int64_t offset, int32_t n, float* out) {
-  if (type == KvType::kF32) {
-    std::memcpy(out, static_cast<const float*>(from) + offset, static_cast<size_t>(n) * 4);
-    return;
+// Elements of a cache type as vectors of F32.
+struct F32Element {
+  static constexpr int kBytes = 4;
+  static Vec LoadAt(const char* row, int32_t i) {
+    return Load(reinterpret_cast<const float*>(row) + i);
   }
-  const auto* halves = static_cast<const uint16_t*>(from) + offset;
-  auto* convert = type == KvType::kF16 ? FromF16 : FromBF16;
-  int32_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) Store(out + i, convert(halves + i));
-  if (i == n) return;
-  uint16_t rest[kLanes] = {};
-  std::memcpy(rest, halves + i, static_cast<size_t>(n - i) * 2);
-  StoreN(out + i, convert(rest), n - i);
+};
+struct F16Element {
+  static constexpr int kBytes = 2;
+  static Vec LoadAt(const char* row, int32_t i) {
+    return FromF16(reinterpret_cast<const uint16_t*>(row) + i);
+  }
+};
+struct BF16Element {
+  static constexpr int kBytes = 2;
+  static Vec LoadAt(const char* row, int32_t i) {
+    return FromBF16(reinterpret_cast<const uint16_t*>(row) + i);
+  }
+};
+
+// kLanes elements from `i` on, of which those past the row's end read as 0.
+template <typename Element>
+inline Vec LoadPadded(const char* row, int32_t i, int32_t head_dim) {
+  if (i + kLanes <= head_dim) return Element::LoadAt(row, i);
+  char rest[kLanes * Element::kBytes] = {};
+  if (i < head_dim) {
+    std::memcpy(rest, row + i * Element::kBytes,
+                static_cast<size_t>(head_dim - i) * Element::kBytes);
+  }
+  return Element::LoadAt(rest, 0);
 }
+
+// Where the rows of one block of keys and values lie. Rows past `count` repeat the last one: what
+// is computed from them is masked or not read.
+struct BlockRows {
+  const char* keys[kBlockTokens];
+  const char* values[kBlockTokens];
+  int32_t count;
+};
 
 // Walks the runs block by block.
 struct RunCursor {
   const KeyRun* run;
   int32_t offset = 0;
-};
 
-// The next `count` positions as F32 rows; the rest of the block is zero.
-inline void LoadBlock(const AttendArgs& args, int32_t count, RunCursor& cursor, Scratch& s) {
-  for (int32_t j = 0; j < kBlockTokens; ++j) {
-    float* key = s.keys + static_cast<int64_t>(j) * args.padded_dim;
-    float* value = s.values + static_cast<int64_t>(j) * args.padded_dim;
-    int32_t filled = j < count ? args.head_dim : 0;
-    if (filled > 0) {
-      int64_t from = static_cast<int64_t>(cursor.offset) * args.head_dim;
-      LoadElements(args.type, cursor.run->keys, from, filled, key);
-      LoadElements(args.type, cursor.run->values, from, filled, value);
-      if (++cursor.offset == cursor.run->num_tokens) {
-        ++cursor.run;
-        cursor.offset = 0;
+  void NextBlock(int32_t count, int64_t row_bytes, BlockRows& rows) {
+    rows.count = count;
+    for (int32_t j = 0; j < count; ++j) {
+      rows.keys[j] = static_cast<const char*>(run->keys) + offset * row_bytes;
+      rows.values[j] = static_cast<const char*>(run->values) + offset * row_bytes;
+      if (++offset == run->num_tokens) {
+        ++run;
+        offset = 0;
       }
     }
-    for (int32_t i = filled; i < args.padded_dim; ++i) key[i] = value[i] = 0.0f;
+    for (int32_t j = count; j < kBlockTokens; ++j) {
+      rows.keys[j] = rows.keys[count - 1];
+      rows.values[j] = rows.values[count - 1];
+    }
   }
-  for (int32_t d = 0; d < args.padded_dim; d += kLanes) {
-    for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
-      Transpose(s.keys + static_cast<int64_t>(j) * args.padded_dim + d, args.padded_dim,
-                s.transposed + static_cast<int64_t>(d) * kBlockTokens + j, kBlockTokens);
+};
+
+// Pages lie anywhere in memory, in pieces too short for the processor's own prefetching.
+inline void Prefetch(const BlockRows& rows, int64_t row_bytes) {
+  for (int32_t j = 0; j < rows.count; ++j) {
+    for (int64_t b = 0; b < row_bytes; b += 64) {
+      __builtin_prefetch(rows.keys[j] + b);
+      __builtin_prefetch(rows.values[j] + b);
+    }
+  }
+}
+
+template <typename Element>
+inline void TransposeKeys(const AttendArgs& args, const BlockRows& rows, const Scratch& s) {
+  for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
+    for (int32_t d = 0; d < args.head_dim; d += kLanes) {
+      Vec block[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        block[i] = LoadPadded<Element>(rows.keys[j + i], d, args.head_dim);
+      }
+      TransposeTo(block, s.transposed + static_cast<int64_t>(d) * kBlockTokens + j, kBlockTokens);
+    }
+  }
+}
+
+template <typename Element>
+inline void ConvertValues(const AttendArgs& args, const BlockRows& rows, const Scratch& s) {
+  for (int32_t j = 0; j < rows.count; ++j) {
+    float* out = s.values + static_cast<int64_t>(j) * args.padded_dim;
+    for (int32_t d = 0; d < args.padded_dim; d += kLanes) {
+      Store(out + d, LoadPadded<Element>(rows.values[j], d, args.head_dim));
     }
   }
 }
@@ -170,10 +218,22 @@ inline void SoftmaxRow(const AttendArgs& args, const Scratch& s, int32_t q, int3
   Store(sums, sum);
 }
 
+// Values as they lie in the cache, or as ConvertValues left them.
+template <typename Element>
+struct CacheValues {
+  const BlockRows& rows;
+  Vec LoadAt(int32_t j, int32_t column) const { return Element::LoadAt(rows.values[j], column); }
+};
+struct ConvertedValues {
+  const float* values;
+  int64_t stride;
+  Vec LoadAt(int32_t j, int32_t column) const { return Load(values + j * stride + column); }
+};
+
 // acc = acc * decay + weights * values, for kTile queries and kVecs vectors of the head.
-template <int kTile, int kVecs>
-inline void ValueTile(const AttendArgs& args, const Scratch& s, int32_t q, int32_t column,
-                      int32_t count) {
+template <int kTile, int kVecs, typename Values>
+inline void ValueTile(const AttendArgs& args, const Scratch& s, const Values& values, int32_t q,
+                      int32_t column, int32_t count) {
   float* acc = args.acc + static_cast<int64_t>(q) * args.padded_dim + column;
   Vec sums[kTile][kVecs];
 #pragma GCC unroll 4
@@ -184,13 +244,15 @@ inline void ValueTile(const AttendArgs& args, const Scratch& s, int32_t q, int32
     }
   }
   const float* weight = s.weights + q * kBlockTokens;
-  const float* value = s.values + column;
-  for (int32_t j = 0; j < count; ++j, value += args.padded_dim) {
+  for (int32_t j = 0; j < count; ++j) {
+    Vec value[kVecs];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) value[v] = values.LoadAt(j, column + v * kLanes);
 #pragma GCC unroll 4
     for (int t = 0; t < kTile; ++t) {
       Vec w = Set(weight[t * kBlockTokens + j]);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) sums[t][v] = Fma(Load(value + v * kLanes), w, sums[t][v]);
+      for (int v = 0; v < kVecs; ++v) sums[t][v] = Fma(value[v], w, sums[t][v]);
     }
   }
 #pragma GCC unroll 4
@@ -200,38 +262,76 @@ inline void ValueTile(const AttendArgs& args, const Scratch& s, int32_t q, int32
   }
 }
 
-template <int kTile>
-inline void ValueRows(const AttendArgs& args, const Scratch& s, int32_t q, int32_t count) {
+template <int kTile, typename Values>
+inline void ValueRows(const AttendArgs& args, const Scratch& s, const Values& values, int32_t q,
+                      int32_t count) {
   int32_t column = 0;
   for (; column + 4 * kLanes <= args.padded_dim; column += 4 * kLanes) {
-    ValueTile<kTile, 4>(args, s, q, column, count);
+    ValueTile<kTile, 4>(args, s, values, q, column, count);
   }
   for (; column < args.padded_dim; column += kLanes) {
-    ValueTile<kTile, 1>(args, s, q, column, count);
+    ValueTile<kTile, 1>(args, s, values, q, column, count);
   }
 }
 
-inline void Attend(const AttendArgs& args) {
+template <typename Values>
+inline void ValueBlock(const AttendArgs& args, const Scratch& s, const Values& values,
+                       int32_t count) {
+  int32_t q = 0;
+  for (; q + kValueTile <= args.num_queries; q += kValueTile) {
+    ValueRows<kValueTile>(args, s, values, q, count);
+  }
+  for (; q < args.num_queries; ++q) ValueRows<1>(args, s, values, q, count);
+}
+
+template <typename Element>
+inline void AttendOver(const AttendArgs& args) {
   Scratch s(args);
   std::memset(s.sums, 0, sizeof(float) * kMaxLanes * static_cast<size_t>(args.num_queries));
+  // Converting pays where several tiles read the result; a padded head has to be converted.
+  bool direct = args.num_queries <= 2 * kValueTile && args.head_dim == args.padded_dim;
+  const int64_t row_bytes = static_cast<int64_t>(args.head_dim) * Element::kBytes;
   RunCursor cursor{args.runs};
+  BlockRows blocks[2];  // the current and the next
+  auto fetch = [&](int32_t begin) {
+    BlockRows& rows = blocks[begin / kBlockTokens % 2];
+    int32_t left = args.end - begin;
+    if (left <= 0) return;
+    cursor.NextBlock(left < kBlockTokens ? left : kBlockTokens, row_bytes, rows);
+    Prefetch(rows, row_bytes);
+  };
+  fetch(args.begin);
   for (int32_t begin = args.begin; begin < args.end; begin += kBlockTokens) {
-    int32_t count = args.end - begin < kBlockTokens ? args.end - begin : kBlockTokens;
-    LoadBlock(args, count, cursor, s);
+    const BlockRows& rows = blocks[begin / kBlockTokens % 2];
+    int32_t count = rows.count;
+    fetch(begin + kBlockTokens);
+    TransposeKeys<Element>(args, rows, s);
     ScoreBlock(args, s);
     for (int32_t q = 0; q < args.num_queries; ++q) {
       int32_t lo = args.lower[q] > begin ? args.lower[q] - begin : 0;
       int32_t hi = args.upper[q] - begin < count ? args.upper[q] - begin : count;
       SoftmaxRow(args, s, q, lo, hi);
     }
-    int32_t q = 0;
-    for (; q + kValueTile <= args.num_queries; q += kValueTile) {
-      ValueRows<kValueTile>(args, s, q, count);
+    if (direct) {
+      ValueBlock(args, s, CacheValues<Element>{rows}, count);
+    } else {
+      ConvertValues<Element>(args, rows, s);
+      ValueBlock(args, s, ConvertedValues{s.values, args.padded_dim}, count);
     }
-    for (; q < args.num_queries; ++q) ValueRows<1>(args, s, q, count);
   }
   for (int32_t q = 0; q < args.num_queries; ++q) {
     args.sum[q] = ReduceAdd(Load(s.sums + q * kMaxLanes));
+  }
+}
+
+inline void Attend(const AttendArgs& args) {
+  switch (args.type) {
+    case KvType::kF32:
+      return AttendOver<F32Element>(args);
+    case KvType::kF16:
+      return AttendOver<F16Element>(args);
+    case KvType::kBF16:
+      return AttendOver<BF16Element>(args);
   }
 }
 

@@ -142,7 +142,7 @@ constexpr int32_t kMaxQueries = 64;
 constexpr int32_t kMaxLanes = 16;
 
 constexpr int64_t AttendScratchFloats(int64_t padded_dim) {
-  return 3 * padded_dim * kBlockTokens + 2 * kMaxQueries * kBlockTokens;
+  return 2 * padded_dim * kBlockTokens + 2 * kMaxQueries * kBlockTokens;
 }
 
 struct AttentionKernels {

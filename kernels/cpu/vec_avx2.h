@@ -47,9 +47,8 @@ inline float ReduceMax(Vec v) {
 }
 
 // Three stages of interleaving: single lanes, pairs, halves.
-inline void Transpose(const float* in, int64_t in_stride, float* out, int64_t out_stride) {
-  __m256 r[8], t[8];
-  for (int i = 0; i < 8; ++i) r[i] = Load(in + i * in_stride);
+inline void TransposeTo(Vec (&r)[kLanes], float* out, int64_t out_stride) {
+  Vec t[8];
   for (int i = 0; i < 8; i += 2) {
     t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
     t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);

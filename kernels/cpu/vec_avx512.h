@@ -40,9 +40,8 @@ inline void StoreN(float* p, Vec v, int n) {
 inline float ReduceMax(Vec v) { return _mm512_reduce_max_ps(v); }
 
 // Four stages of interleaving: single lanes, pairs, quarters, halves.
-inline void Transpose(const float* in, int64_t in_stride, float* out, int64_t out_stride) {
-  __m512 r[16], t[16];
-  for (int i = 0; i < 16; ++i) r[i] = Load(in + i * in_stride);
+inline void TransposeTo(Vec (&r)[kLanes], float* out, int64_t out_stride) {
+  Vec t[16];
   for (int i = 0; i < 16; i += 2) {
     t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
     t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);

@@ -5,7 +5,7 @@
 //   LoadN, StoreN   the first n < kLanes elements; other lanes read as 0
 //   FromF16, ToF16  kLanes halves, rounded to nearest even
 //   Fma             a * b + c; with one rounding where the level has the instruction
-//   Transpose       a kLanes x kLanes block
+//   TransposeTo     kLanes rows, which it may overwrite, to kLanes columns
 // Everything has internal linkage: code compiled for an instruction set must never be the one copy
 // that the linker keeps for other callers.
 #pragma once
@@ -96,9 +96,9 @@ inline void ToF16(uint16_t* p, Vec v) {
   for (int i = 0; i < kLanes; ++i) p[i] = FloatToHalf(v[i]);
 }
 
-inline void Transpose(const float* in, int64_t in_stride, float* out, int64_t out_stride) {
+inline void TransposeTo(Vec (&rows)[kLanes], float* out, int64_t out_stride) {
   for (int i = 0; i < kLanes; ++i) {
-    for (int j = 0; j < kLanes; ++j) out[j * out_stride + i] = in[i * in_stride + j];
+    for (int j = 0; j < kLanes; ++j) out[j * out_stride + i] = rows[i][j];
   }
 }
 
