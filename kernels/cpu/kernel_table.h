@@ -19,8 +19,7 @@ enum class TileKind : uint8_t {
 };
 
 constexpr int32_t kMaxTileSizes = 6;
-// Upper bounds over all tables, for buffers on the stack.
-constexpr int32_t kMaxTileRows = 12;
+// Upper bound over all tables, for buffers on the stack.
 constexpr int32_t kMaxPanelRows = 32;
 
 struct TileKernels {

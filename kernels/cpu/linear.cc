@@ -1,6 +1,7 @@
 #include "kernels/cpu/linear.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/check.h"
 #include "kernels/cpu/cpu_weight.h"
@@ -11,6 +12,10 @@ namespace {
 // Rows of x that one thread takes past a panel before the next panel: their tiles (2 MB of F32 at
 // 2048 columns) stay in L2 and L3 while the weights stream by once for each such group.
 constexpr int64_t kGroupRows = 240;
+
+// Rows of results that are kept beside each other until their epilogue: a multiple of the largest
+// tiles of both kinds on every level (12 and 8, 6 and 2, 4 and 4).
+constexpr int32_t kMaxStepRows = 24;
 
 // For deciding how many threads to wake: multiply-adds per nanosecond of one core, roughly, and
 // weight bytes per nanosecond.
@@ -86,8 +91,10 @@ class LinearCall {
       if (tiles_[kind].kernels != nullptr) continue;
       tiles_[kind] =
           PrepareTiles(segment.format->tile, args_, kernels_.tiles[kind], pool, scratch[kind]);
-      step_rows_ = std::max(step_rows_, tiles_[kind].largest());
+      step_rows_ = std::lcm(step_rows_, tiles_[kind].largest());
     }
+    HEDDLE_CHECK(step_rows_ <= kMaxStepRows && kGroupRows % step_rows_ == 0,
+                 "linear: tile sizes do not fit the buffers");
     int64_t groups = (args_.x.rows + kGroupRows - 1) / kGroupRows;
     double cost = ItemCost();
     pool.ForRange(groups * num_panels_, cost, [&](int64_t begin, int64_t end, int32_t) {
@@ -111,7 +118,7 @@ class LinearCall {
     int64_t row_end = std::min(args_.x.rows, row + kGroupRows);
     for (; row < row_end; row += step_rows_) {
       auto rows = static_cast<int32_t>(std::min<int64_t>(step_rows_, row_end - row));
-      alignas(64) float acc[2][kMaxTileRows * kMaxPanelRows];
+      alignas(64) float acc[2][kMaxStepRows * kMaxPanelRows];
       Multiply(segment, local, row, rows, acc[0]);
       if (gated_) Multiply(weight_.segments()[1], local, row, rows, acc[1]);
       Finish(segment, local, row, rows, acc[0], gated_ ? acc[1] : nullptr);
@@ -157,7 +164,7 @@ class LinearCall {
   const CpuWeight& weight_;
   bool gated_ = false;
   int64_t num_panels_ = 0;
-  int32_t step_rows_ = 0;  // of the largest tile in use; the sizes of the other kind divide it
+  int32_t step_rows_ = 1;  // whole tiles of every kind in use
   Tiles tiles_[2] = {};
 };
 

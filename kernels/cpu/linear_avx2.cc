@@ -46,6 +46,7 @@ struct Q80Panel : BlockPanel<Q80<0>> {
     Accumulators<kRows> total;
     total.Clear();
     for (int64_t b = 0; b < cols / kBlock; ++b, block += kBytes, ++x) {
+      PrefetchAhead(block, kBytes);
       const uint8_t* w = block + kPanelRows * 2;
       __m256i sums[kRows][2] = {};
       for (int g = 0; g < 8; ++g) {
@@ -79,6 +80,7 @@ struct Q40Panel : BlockPanel<Q40> {
     Accumulators<kRows> total;
     total.Clear();
     for (int64_t b = 0; b < cols / kBlock; ++b, block += kBytes, ++x) {
+      PrefetchAhead(block, kBytes);
       const uint8_t* w = block + kPanelRows * 2;
       __m256i sums[kRows][2] = {};
       for (int g = 0; g < 8; ++g) {  // groups 4 to 7 are the high nibbles of 0 to 3

@@ -1,14 +1,15 @@
 // Ops of the CPU backend at the shapes of TinyLlama-1.1B, each with its rate and the share of this
-// machine's limit, measured just before it. Flags of Google Benchmark apply, and two environment
-// variables: HEDDLE_BENCH_ISA (auto) and HEDDLE_BENCH_THREADS (0: all cores).
+// machine's limit, measured just before it. Flags of Google Benchmark apply, and environment
+// variables: HEDDLE_BENCH_ISA (auto), HEDDLE_BENCH_THREADS (0: all cores; 1: times are the CPU time
+// of the thread, which other programs on the machine disturb less).
 //
 //   kernels_bench --benchmark_filter='linear/.*/n:1$' --benchmark_repetitions=3
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <map>
 #include <memory>
 #include <random>
@@ -60,6 +61,12 @@ Bench& TheBench() {
   return bench;
 }
 
+double Now() {
+  timespec now{};
+  clock_gettime(Options().num_threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
 struct Work {
   double bytes = 0;
   double ops = 0;
@@ -74,11 +81,11 @@ void Measure(State& state, const Work& work, const F& body) {
   double peak = work.integer ? bench.meter.Int8GopPerSecond() : bench.meter.FmaGflopPerSecond();
   double seconds = 0;
   for (auto _ : state) {
-    auto start = std::chrono::steady_clock::now();
+    double start = Now();
     static_cast<void>(bench.device->Run(body));
-    std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    state.SetIterationTime(elapsed.count());
-    seconds += elapsed.count();
+    double elapsed = Now() - start;
+    state.SetIterationTime(elapsed);
+    seconds += elapsed;
   }
   double rate = static_cast<double>(state.iterations()) / seconds / 1e9;
   state.counters["GB/s"] = work.bytes * rate;
