@@ -1,0 +1,147 @@
+// The program from outside: its exit codes, what it prints where, and the commands that need no
+// engine.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "catch2/catch.hpp"
+#include "tests/support/paths.h"
+
+namespace heddle {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string ReadFile(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(in), {});
+}
+
+fs::path BinaryDir() {
+  const char* dir = std::getenv("HEDDLE_BINARY_DIR");
+  return dir != nullptr ? fs::path(dir) : test::SourceDir() / "build";
+}
+
+// A folder that is gone with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (fs::temp_directory_path() / "heddle_cli_test_XXXXXX").string();
+    REQUIRE(::mkdtemp(pattern.data()) != nullptr);
+    path_ = pattern;
+  }
+  ~TemporaryFolder() { fs::remove_all(path_); }
+  fs::path Write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ / name, std::ios::binary) << text;
+    return path_ / name;
+  }
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+struct Outcome {
+  int exit_code = -1;
+  std::string out;
+  std::string err;
+};
+
+// Runs `heddle ARGUMENTS < input` by the shell; `out_path` takes the place of a pipe for its
+// output.
+Outcome Run(const std::string& arguments, const std::string& input = "",
+            const std::string& out_path = "") {
+  TemporaryFolder folder;
+  fs::path in = folder.Write("in", input);
+  fs::path out = out_path.empty() ? folder.path() / "out" : fs::path(out_path);
+  fs::path err = folder.path() / "err";
+  std::string command = (BinaryDir() / "heddle").string() + " " + arguments + " < " + in.string() +
+                        " > " + out.string() + " 2> " + err.string();
+  int status = std::system(command.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, out_path.empty() ? ReadFile(out) : "",
+          ReadFile(err)};
+}
+
+bool IsOneLine(const std::string& text) {
+  return !text.empty() && text.find('\n') == text.size() - 1;
+}
+
+TEST_CASE("--version prints name and version", "[cli][unit]") {
+  Outcome outcome = Run("--version");
+  CHECK(outcome.exit_code == 0);
+  CHECK(outcome.out.starts_with("heddle 0."));
+  CHECK(outcome.err.empty());
+}
+
+TEST_CASE("Help goes to standard output, without an error", "[cli][unit]") {
+  Outcome general = Run("--help");
+  CHECK(general.exit_code == 0);
+  for (const char* command : {"inspect", "render"}) {
+    INFO(command);
+    CHECK(general.out.find(command) != std::string::npos);
+  }
+  Outcome render = Run("render --help");
+  CHECK(render.exit_code == 0);
+  CHECK(render.out.find("--template FILE") != std::string::npos);
+  CHECK(Run("help render").out == render.out);
+}
+
+TEST_CASE("A wrong call ends with 2 and one line that says what was meant", "[cli][unit]") {
+  CHECK(Run("").exit_code == 2);
+  Outcome command = Run("rendr");
+  CHECK(command.exit_code == 2);
+  CHECK(command.err == "heddle: unknown command \"rendr\"; did you mean render?\n");
+  Outcome option = Run("render --tmplate x");
+  CHECK(option.exit_code == 2);
+  CHECK(option.err == "heddle: unknown option --tmplate; did you mean --template?\n");
+  CHECK(option.out.empty());
+}
+
+TEST_CASE("A command that fails ends with 1 and one line", "[cli][unit]") {
+  Outcome missing = Run("render --template /does/not/exist.jinja");
+  CHECK(missing.exit_code == 1);
+  CHECK(missing.err ==
+        "heddle: cannot open \"/does/not/exist.jinja\": No such file or directory\n");
+  Outcome full = Run("--version", "", "/dev/full");
+  CHECK(full.exit_code == 1);
+  CHECK(IsOneLine(full.err));
+}
+
+TEST_CASE("render prints exactly what the template gives", "[cli][unit]") {
+  TemporaryFolder folder;
+  std::string chat =
+      folder
+          .Write("chat.jinja",
+                 "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+                 "{% if tools %}{{ tools | tojson }}{% endif %}"
+                 "{% if add_generation_prompt %}[assistant]{% endif %}")
+          .string();
+  Outcome outcome = Run("render --template " + chat, R"({"bos_token": "<s>",
+      "messages": [{"role": "user", "content": "Grüße"}],
+      "tools": [{"z": 1, "a": 2}], "add_generation_prompt": true})");
+  CHECK(outcome.exit_code == 0);
+  CHECK(outcome.out == R"(<s>[user]Grüße[{"z": 1, "a": 2}][assistant])");
+}
+
+TEST_CASE("render names the file and the line, or what is wrong with its input", "[cli][unit]") {
+  TemporaryFolder folder;
+  std::string bad = folder.Write("bad.jinja", "ok\n{% if %}").string();
+  Outcome syntax = Run("render --template " + bad, "{}");
+  CHECK(syntax.exit_code == 1);
+  CHECK(syntax.err == "heddle: " + bad + ": line 2: expected an expression, got '%}'\n");
+  std::string good = folder.Write("good.jinja", "x").string();
+  Outcome json = Run("render --template " + good, "{\"messages\": [");
+  CHECK(json.exit_code == 1);
+  CHECK(json.err.find("not JSON, at byte 15") != std::string::npos);
+  Outcome array = Run("render --template " + good, "[]");
+  CHECK(array.err.find("expected an object") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace heddle
