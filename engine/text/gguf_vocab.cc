@@ -250,15 +250,19 @@ class VocabularyReader {
     for (const std::string_view key :
          {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {
       HEDDLE_ASSIGN_OR_RETURN(const TokenId id, ReadId(key));
-      if (id >= 0) parts->eos.push_back(id);
+      if (id >= 0) AddEnd(id, parts);
     }
     for (const std::string_view name : kEndOfTurn) {
       const auto id = parts->tokens.Find(name);
-      if (id && parts->tokens.IsSpecial(*id)) parts->eos.push_back(*id);
+      if (id && parts->tokens.IsSpecial(*id)) AddEnd(*id, parts);
     }
-    std::sort(parts->eos.begin(), parts->eos.end());
-    parts->eos.erase(std::unique(parts->eos.begin(), parts->eos.end()), parts->eos.end());
     return absl::OkStatus();
+  }
+
+  static void AddEnd(TokenId id, TokenizerParts* parts) {
+    if (std::find(parts->eos.begin(), parts->eos.end(), id) == parts->eos.end()) {
+      parts->eos.push_back(id);
+    }
   }
 
   const GgufFile& file_;

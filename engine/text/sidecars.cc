@@ -138,7 +138,6 @@ absl::Status ApplySidecars(const fs::path& folder, TokenizerParts* parts) {
   if (document) {
     HEDDLE_RETURN_IF_ERROR(ApplyGenerationConfig(JsonNode(&*document, path.string()), parts));
   }
-  std::sort(parts->eos.begin(), parts->eos.end());
   return ReadTemplateFile(folder / "chat_template.jinja", &parts->chat_template);
 }
 

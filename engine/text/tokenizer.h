@@ -74,7 +74,7 @@ class Tokenizer {
   int32_t vocab_size() const;
 
   std::optional<TokenId> bos_id() const;
-  // Each of them ends an answer. Sorted.
+  // Each of them ends an answer; the one that the files call EOS comes first.
   const std::vector<TokenId>& eos_ids() const;
   // Whether Encode with add_special begins a text with BOS: chat templates that write BOS
   // themselves are encoded without add_special.
