@@ -16,6 +16,7 @@ struct MachineLimits {
 };
 
 // Measures with the level and threads of `options`, some 0.2 s, in 256 MiB of memory.
+// With one thread, rates are per second of its CPU time.
 // INVALID_ARGUMENT as CreateCpuDevice, RESOURCE_EXHAUSTED without the memory.
 class LimitMeter {
  public:

@@ -10,8 +10,6 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-inline __m512i Dot(__m512i sum, __m512i w, __m512i x) { return _mm512_dpbusd_epi32(sum, w, x); }
-
 // Sums of one block for kRows rows of x and the two vectors of the panel.
 template <int kRows>
 struct BlockSums {

@@ -157,6 +157,15 @@ void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_hea
   spec.sequences.assign(static_cast<size_t>(seqs), {rows, context});
   TestBatch batch(spec);
   TestCache cache(dtype, batch.num_pages, 16, n_kv_heads, kDim, 1);
+  // In memory as the engine has it, which may be huge pages.
+  std::unique_ptr<Buffer> storage[2];
+  for (int i = 0; i < 2; ++i) {
+    const std::vector<uint8_t>& source = i == 0 ? cache.keys : cache.values;
+    storage[i] = OrDie(TheBench().device->Allocate(static_cast<int64_t>(source.size())));
+    std::memcpy(storage[i]->data(), source.data(), source.size());
+  }
+  cache.view.keys = storage[0]->data();
+  cache.view.values = storage[1]->data();
   Random random(1);
   Matrix q = Matrix::RandomOf(random, int64_t{seqs} * rows, int64_t{n_heads} * kDim);
   Matrix out(int64_t{seqs} * rows, int64_t{n_heads} * kDim);
