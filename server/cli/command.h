@@ -20,6 +20,9 @@ struct CliCommand {
 // output.
 absl::Status RunRender(const config::Config& config);
 
+// tokenize_command.cc: lines of standard input to arrays of token ids, or back.
+absl::Status RunTokenize(const config::Config& config);
+
 // inspect_command.cc: what the model is and what this machine can hold of it.
 absl::Status RunInspect(const config::Config& config);
 

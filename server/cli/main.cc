@@ -22,6 +22,7 @@ constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
 constexpr CliCommand kCommands[] = {
+    {config::kTokenize, RunTokenize},
     {config::kInspect, RunInspect},
     {config::kRender, RunRender},
 };

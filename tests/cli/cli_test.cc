@@ -11,6 +11,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "nlohmann/json.hpp"
 #include "tests/support/paths.h"
 
 namespace heddle {
@@ -82,7 +83,7 @@ TEST_CASE("--version prints name and version", "[cli][unit]") {
 TEST_CASE("Help goes to standard output, without an error", "[cli][unit]") {
   Outcome general = Run("--help");
   CHECK(general.exit_code == 0);
-  for (const char* command : {"inspect", "render"}) {
+  for (const char* command : {"tokenize", "inspect", "render"}) {
     INFO(command);
     CHECK(general.out.find(command) != std::string::npos);
   }
@@ -141,6 +142,37 @@ TEST_CASE("render names the file and the line, or what is wrong with its input",
   CHECK(json.err.find("not JSON, at byte 15") != std::string::npos);
   Outcome array = Run("render --template " + good, "[]");
   CHECK(array.err.find("expected an object") != std::string::npos);
+}
+
+TEST_CASE("tokenize gives the ids of a real model's vectors, and decodes them", "[cli][unit]") {
+  if (!test::HasSharedData("stories260K/tokenizer_tests.json")) {
+    WARN("skipped: needs shared/data/stories260K");
+    return;
+  }
+  std::string folder = test::SharedDataOrSkip("stories260K").string();
+  std::string model = folder;
+  nlohmann::json tests =
+      nlohmann::json::parse(ReadFile(fs::path(folder) / "tokenizer_tests.json"))["tests"];
+  std::string lines;
+  std::string ids;
+  std::string ids_with_bos;
+  std::string texts;
+  for (const auto& vector : tests) {
+    lines += vector["text"].dump() + "\n";
+    ids += vector["ids"].dump() + "\n";
+    ids_with_bos += vector["ids_with_bos"].dump() + "\n";
+    texts += vector["decoded"].dump() + "\n";
+  }
+  Outcome encoded = Run("tokenize " + model + " --jsonl --no-bos", lines);
+  CHECK(encoded.exit_code == 0);
+  CHECK(encoded.out == ids);
+  CHECK(Run("tokenize " + model + " --jsonl", lines).out == ids_with_bos);
+  Outcome decoded = Run("tokenize " + model + " --decode --jsonl", ids);
+  CHECK(decoded.exit_code == 0);
+  CHECK(decoded.out == texts);
+  Outcome wrong = Run("tokenize " + model + " --decode", "[1]\n[1, 512]\n");
+  CHECK(wrong.exit_code == 1);
+  CHECK(wrong.err == "heddle: line 2: expected token ids from 0 to 511, got \"512\"\n");
 }
 
 }  // namespace
