@@ -14,6 +14,9 @@ PageAllocator::PageAllocator(int32_t num_pages, int32_t page_tokens) : page_toke
   HEDDLE_CHECK(page_tokens > 0 && std::has_single_bit(static_cast<uint32_t>(page_tokens)),
                absl::StrCat("page_tokens is ", page_tokens, ", not a power of two"));
   references_.assign(num_pages, 0);
+  is_cached_.assign(num_pages, 0);
+  older_.assign(num_pages, -1);
+  newer_.assign(num_pages, -1);
   free_.reserve(num_pages);
   for (int32_t page = num_pages - 1; page >= 0; --page) free_.push_back(PageId{page});
 }
@@ -28,21 +31,59 @@ absl::Status PageAllocator::Allocate(int32_t count, std::vector<PageId>* out) {
 }
 
 PageId PageAllocator::AllocateOne() {
-  HEDDLE_CHECK(!free_.empty(), "no free page; the caller must look at num_free()");
-  PageId page = free_.back();
-  free_.pop_back();
+  HEDDLE_CHECK(num_free() > 0, "no free page; the caller must look at num_free()");
+  PageId page;
+  if (!free_.empty()) {
+    page = free_.back();
+    free_.pop_back();
+  } else {
+    page = PageId{oldest_};
+    RemoveEvictable(oldest_);
+    is_cached_[Index(page)] = 0;
+    if (on_evict_) on_evict_(page);
+  }
   references_[Index(page)] = 1;
   return page;
 }
 
 void PageAllocator::Share(PageId page) {
-  HEDDLE_CHECK(references(page) > 0, absl::StrCat("page ", Index(page), " is free"));
-  ++references_[Index(page)];
+  HEDDLE_CHECK(references(page) > 0 || is_cached(page),
+               absl::StrCat("page ", Index(page), " is free"));
+  if (references_[Index(page)]++ == 0) RemoveEvictable(Index(page));
 }
 
 void PageAllocator::Release(PageId page) {
   HEDDLE_CHECK(references(page) > 0, absl::StrCat("page ", Index(page), " is free already"));
-  if (--references_[Index(page)] == 0) free_.push_back(page);
+  if (--references_[Index(page)] > 0) return;
+  if (is_cached(page)) {
+    PushEvictable(Index(page));
+  } else {
+    free_.push_back(page);
+  }
+}
+
+void PageAllocator::FlushReleases() {
+  for (PageId page : release_later_) Release(page);
+  release_later_.clear();
+}
+
+void PageAllocator::SetCached(PageId page) {
+  HEDDLE_CHECK(references(page) > 0, "only a page in use has content to keep");
+  is_cached_[Index(page)] = 1;
+}
+
+void PageAllocator::PushEvictable(int32_t page) {
+  older_[page] = newest_;
+  newer_[page] = -1;
+  (newest_ >= 0 ? newer_[newest_] : oldest_) = page;
+  newest_ = page;
+  ++num_evictable_;
+}
+
+void PageAllocator::RemoveEvictable(int32_t page) {
+  (older_[page] >= 0 ? newer_[older_[page]] : oldest_) = newer_[page];
+  (newer_[page] >= 0 ? older_[newer_[page]] : newest_) = older_[page];
+  --num_evictable_;
 }
 
 void PageAllocator::Share(std::span<const PageId> pages) {
@@ -62,11 +103,18 @@ absl::Status PageAllocator::CheckIntegrity() const {
     }
     is_free[Index(page)] = true;
   }
+  int32_t num_listed = 0;
+  for (int32_t page = oldest_; page >= 0; page = newer_[page]) {
+    if (is_free[page] || !is_cached_[page] || ++num_listed > num_evictable_) {
+      return absl::InternalError(absl::StrCat("page ", page, " is not cached, or listed twice"));
+    }
+    is_free[page] = true;
+  }
   for (int32_t page = 0; page < num_pages(); ++page) {
     if (is_free[page] != (references_[page] == 0)) {
       return absl::InternalError(absl::StrCat("page ", page, " has ", references_[page],
                                               " references and is ", is_free[page] ? "" : "not ",
-                                              "in the free list"));
+                                              "free or evictable"));
     }
   }
   return absl::OkStatus();

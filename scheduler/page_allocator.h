@@ -4,11 +4,14 @@
 // Unit: one page = `page_tokens` token positions, all layers of this rank, K and V together.
 // Ids are dense in [0, num_pages) and index the storage that engine/memory allocates.
 // Pages are reference counted, so that sequences with a common prefix share them.
+// A page that nobody holds is either free or, if the prefix cache has marked it, evictable: its
+// content stays until Allocate needs it, the one released longest ago first. Both count as free.
 // Source: Kwon et al., "PagedAttention", SOSP 2023, section 4.
 // Thread-safety: none; owned by the scheduler, used on the engine loop only.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -32,26 +35,51 @@ class PageAllocator {
   // One page with one reference. REQUIRES: num_free() > 0.
   PageId AllocateOne();
 
-  void Share(std::span<const PageId> pages);    // +1 reference each; all must be live
-  void Release(std::span<const PageId> pages);  // -1 each; at zero, back to the pool
+  // +1 reference each; all must be live or evictable.
+  void Share(std::span<const PageId> pages);
   void Share(PageId page);
+
+  // -1 each; at zero, back to the pool.
+  void Release(std::span<const PageId> pages);
   void Release(PageId page);
 
+  // Release at the next FlushReleases: until then nobody else can get the page, because the plan
+  // in the making copies from it.
+  void ReleaseLater(PageId page) { release_later_.push_back(page); }
+  void FlushReleases();
+
+  // Keeps the page's content when nobody holds it any more. `on_evict` is told when it goes.
+  void SetCached(PageId page);
+  void set_on_evict(std::function<void(PageId)> on_evict) { on_evict_ = std::move(on_evict); }
+
   int32_t references(PageId page) const { return references_[engine::Index(page)]; }
-  bool IsShared(PageId page) const { return references(page) > 1; }
+  bool is_cached(PageId page) const { return is_cached_[engine::Index(page)] != 0; }
+  // Whether its one holder may write to it.
+  bool IsExclusive(PageId page) const { return references(page) == 1 && !is_cached(page); }
 
   int32_t num_pages() const { return static_cast<int32_t>(references_.size()); }
-  int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
+  int32_t num_free() const { return static_cast<int32_t>(free_.size()) + num_evictable_; }
+  int32_t num_evictable() const { return num_evictable_; }
   int32_t num_used() const { return num_pages() - num_free(); }
   int32_t page_tokens() const { return page_tokens_; }
 
-  // Every page is either free once with no reference, or live with at least one. INTERNAL names
-  // the first page that is neither. O(num_pages); tests, and whenever the loop is idle.
+  // Every page is free or evictable once with no reference, or live with at least one. INTERNAL
+  // names the first page that is neither. O(num_pages); tests, and whenever the loop is idle.
   absl::Status CheckIntegrity() const;
 
  private:
-  std::vector<int32_t> references_;  // [num_pages]
-  std::vector<PageId> free_;         // a stack: the page used last is warm in some cache
+  // Evictable pages are a list through `older_` and `newer_`, -1 at its ends.
+  void PushEvictable(int32_t page);
+  void RemoveEvictable(int32_t page);
+
+  std::vector<int32_t> references_;     // [num_pages]
+  std::vector<PageId> free_;            // a stack: the page used last is warm in some cache
+  std::vector<uint8_t> is_cached_;      // [num_pages]
+  std::vector<int32_t> older_, newer_;  // [num_pages]
+  int32_t oldest_ = -1, newest_ = -1;
+  int32_t num_evictable_ = 0;
+  std::vector<PageId> release_later_;
+  std::function<void(PageId)> on_evict_;
   int32_t page_tokens_;
 };
 

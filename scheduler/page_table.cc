@@ -24,10 +24,15 @@ int32_t PageTable::Capacity(int32_t num_pages, const PageAllocator& pool) const 
 void PageTable::Append(int32_t count, PageAllocator* pool, std::vector<engine::PageCopy>* copies) {
   if (count == 0) return;
   if (MustCopy(*pool)) {
+    PageId shared = spans_.back().page;
     PageId fresh = pool->AllocateOne();
-    copies->push_back({spans_.back().page, fresh, spans_.back().num_tokens});
-    pool->Release(spans_.back().page);
+    copies->push_back({shared, fresh, spans_.back().num_tokens});
     spans_.back().page = fresh;
+    if (pool->references(shared) > 1) {
+      pool->Release(shared);  // at once, so that the last of several forks need not copy
+    } else {
+      pool->ReleaseLater(shared);
+    }
   }
   num_tokens_ += count;
   int32_t in_last = std::min(count, Room(*pool));
@@ -43,6 +48,12 @@ void PageTable::AppendShared(PageId page, int32_t num_tokens, PageAllocator* poo
   pool->Share(page);
   spans_.push_back({page, num_tokens});
   num_tokens_ += num_tokens;
+}
+
+void PageTable::ReplacePage(int32_t index, PageId page, PageAllocator* pool) {
+  pool->Share(page);
+  pool->Release(spans_[index].page);
+  spans_[index].page = page;
 }
 
 void PageTable::ForkFrom(const PageTable& from, PageAllocator* pool) {

@@ -32,13 +32,17 @@ class PageTable {
   int32_t Capacity(int32_t num_pages, const PageAllocator& pool) const;
 
   // Makes room for `count` more positions at the end. Where the last page is half filled and
-  // shared, it is replaced by a new page and the copy is added to `*copies`; the old page has
-  // lost one reference and keeps at least one. REQUIRES: pool->num_free() >= PagesNeeded(count).
+  // not this table's alone (shared, or kept by the prefix cache), it is replaced by a new page and
+  // the copy is added to `*copies`; the old one stays live until pool->FlushReleases().
+  // REQUIRES: pool->num_free() >= PagesNeeded(count).
   void Append(int32_t count, PageAllocator* pool, std::vector<engine::PageCopy>* copies);
 
   // Adds a page that holds `num_tokens` computed positions, with a new reference on it.
   // REQUIRES: the last page of this table is full; 0 < num_tokens <= page_tokens.
   void AppendShared(PageId page, int32_t num_tokens, PageAllocator* pool);
+
+  // Puts `page`, which holds the same positions, in the place of the index-th one.
+  void ReplacePage(int32_t index, PageId page, PageAllocator* pool);
 
   // Becomes a copy of `from` that shares all its pages. REQUIRES: empty().
   void ForkFrom(const PageTable& from, PageAllocator* pool);
@@ -61,7 +65,7 @@ class PageTable {
   }
   // Whether appending has to copy the last page first.
   bool MustCopy(const PageAllocator& pool) const {
-    return Room(pool) > 0 && pool.IsShared(spans_.back().page);
+    return Room(pool) > 0 && !pool.IsExclusive(spans_.back().page);
   }
 
   std::vector<KvSpan> spans_;

@@ -29,7 +29,9 @@ struct GenerationRequest {
   // Branch b draws with seed + b, so that each is what a request of its own with that seed gives.
   engine::SamplingParams sampling;
   std::vector<TokenId> stop_tokens;  // end-of-sequence ids (unless ignored) and stop_token_ids
-  int32_t prompt_logprobs = -1;      // -1: none; n: log-probability of each prompt token, n best
+  // Prefixes are shared only between requests of one space (one adapter, one tenant's salt).
+  uint64_t cache_space = 0;
+  int32_t prompt_logprobs = -1;  // -1: none; n: log-probability of each prompt token, n best
 };
 
 }  // namespace heddle::scheduler

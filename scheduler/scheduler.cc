@@ -28,9 +28,11 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       max_context_(MaxContext(options)),
       max_running_(std::min(options.max_step_seqs, options.max_step_tokens)),
       pool_(options.num_pages, options.page_tokens),
+      cache_(&pool_),
       policy_(std::make_unique<FcfsPolicy>()) {
   HEDDLE_CHECK(options.max_context > 0 && max_running_ > 0, "a limit of the scheduler is not set");
   running_.reserve(max_running_);
+  page_scratch_.reserve(options.page_tokens);
 }
 
 absl::Status Scheduler::Validate(const GenerationRequest& request,
@@ -75,6 +77,7 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
     branch.generated.reserve(growth);
     branch.table.Reserve(prompt + growth, options_.page_tokens);
   }
+  if (options_.prefix_cache) HashPrompt(state.get());
   Sequence* carrier = &state->branches[0];
   carrier->phase = Phase::kWaiting;
   bool is_new = requests_.emplace(id, std::move(state)).second;
@@ -118,6 +121,8 @@ void Scheduler::HandOver(Sequence* carrier) {
   if (heir == state.branches.end()) return;
   std::swap(heir->table, carrier->table);
   heir->num_recompute = carrier->num_recompute;
+  heir->num_hashed_pages = carrier->num_hashed_pages;
+  heir->chain = carrier->chain;
   if (carrier->phase == Phase::kWaiting) {
     waiting_.erase(carrier);
     waiting_.insert(&*heir);
@@ -151,6 +156,7 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   if (sequence->phase == Phase::kWaiting) waiting_.erase(sequence);
   if (sequence->phase == Phase::kRunning) running_has_finished_ = true;
   sequence->phase = Phase::kFinished;
+  LeaveCached(sequence);
   sequence->table.Drop(&pool_);
   if (sequence->begun) ended_.push_back(sequence->id);
   RequestState* state = sequence->request;
@@ -215,6 +221,9 @@ void Scheduler::Accept(Sequence* sequence, const StepResult& result, int32_t sam
   } else {
     AddEvent(*sequence, events);
   }
+  if (sequence->generated.size() == 1) {
+    (*events)[index].cached_tokens = std::max(0, sequence->request->cached_tokens);
+  }
   (*events)[index].sample_begin = sample;
   (*events)[index].num_samples = 1;
 }
@@ -225,11 +234,13 @@ SchedulerStats Scheduler::stats() const {
   stats.waiting_requests = num_unstarted_;
   stats.live_requests = static_cast<int32_t>(requests_.size());
   stats.pages_used = pool_.num_used();
+  stats.pages_cached = pool_.num_evictable();
   return stats;
 }
 
 absl::Status Scheduler::CheckIntegrity() const {
   if (absl::Status pages = CheckPages(); !pages.ok()) return pages;
+  if (absl::Status cache = cache_.CheckIntegrity(); !cache.ok()) return cache;
   if (!std::is_sorted(running_.begin(), running_.end(), MoreUrgent())) {
     return absl::InternalError("the running sequences are not in the order of service");
   }

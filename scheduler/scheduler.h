@@ -27,6 +27,7 @@
 #include "engine/step.h"
 #include "scheduler/page_allocator.h"
 #include "scheduler/policy.h"
+#include "scheduler/prefix_cache.h"
 #include "scheduler/request.h"
 #include "scheduler/sequence.h"
 
@@ -38,6 +39,7 @@ struct SchedulerOptions {
   int32_t max_context = 0;      // positions per sequence
   int32_t max_step_tokens = 0;  // rows per plan
   int32_t max_step_seqs = 0;    // sequences per plan, and running at a time
+  bool prefix_cache = true;     // keep full pages for later prompts that begin alike
 };
 
 // What a committed step (or a cancellation) brought to one branch. Ranges index the StepResult
@@ -60,6 +62,8 @@ struct SchedulerStats {
   int32_t waiting_requests = 0;  // that were in no step yet
   int32_t live_requests = 0;
   int32_t pages_used = 0;
+  int32_t pages_cached = 0;       // that nobody holds but a later prompt may take over
+  int64_t cached_tokens = 0;      // prompt positions taken from the prefix cache
   int64_t prompt_tokens = 0;      // rows planned for prompts and for what preemption dropped
   int64_t recomputed_tokens = 0;  // of these, rows that had been computed before
   int64_t generated_tokens = 0;
@@ -125,7 +129,19 @@ class Scheduler {
   void WriteSequence(Sequence* sequence, engine::StepPlan* plan);
   void WriteFork(Sequence* carrier, int32_t row, engine::StepPlan* plan);
   void InsertRunning(Sequence* sequence);
+  int64_t SparePages() const;
   bool FitsBeside(const Sequence& sequence) const;
+  bool CannotFitYet(const Sequence& sequence) const;
+  void MakeRunning(Sequence* sequence);
+
+  // The prefix cache (scheduler_prefix.cc).
+  void HashPrompt(RequestState* request) const;
+  std::span<const TokenId> PageTokens(const Sequence& sequence, int32_t page);
+  uint64_t HashAfter(const Sequence& sequence, int32_t page, std::span<const TokenId> tokens) const;
+  void TakeCached(Sequence* sequence);
+  void LeaveCached(Sequence* sequence);
+  bool FindsLeader(Sequence* sequence) const;
+  bool WaitsForLeader(RequestState* request) const;
 
   void Accept(Sequence* sequence, const engine::StepResult& result, int32_t sample,
               std::vector<SequenceEvent>* events);
@@ -139,6 +155,7 @@ class Scheduler {
   const int32_t max_context_;
   const int32_t max_running_;
   PageAllocator pool_;
+  PrefixCache cache_;
   std::unique_ptr<Policy> policy_;
 
   absl::flat_hash_map<RequestId, std::unique_ptr<RequestState>> requests_;
@@ -150,6 +167,9 @@ class Scheduler {
 
   // The step being planned.
   int64_t now_us_ = 0;
+  std::vector<TokenId> page_scratch_;
+  SequenceId blocked_{};       // did not fit beside the running ones when
+  int64_t blocked_spare_ = 0;  // so many pages were to spare
   std::vector<Sequence*> prompts_;
   std::vector<int32_t> wants_, shares_;
   std::vector<Sequence*> forks_;

@@ -19,6 +19,10 @@ namespace {
 // shares reach kMinChunkTokens after a few prompts.
 constexpr size_t kMaxPromptsOverBudget = 8;
 
+// Waiting sequences that are looked at per step, those that wait for a page in the making included:
+// a bound on the time of a plan, whatever the length of the queue.
+constexpr int kMaxWaitingLookedAt = 128;
+
 // Branches that will run when this sequence is past its prompt.
 int32_t Slots(const Sequence& sequence) {
   return sequence.request->forked ? 1 : sequence.request->live_branches;
@@ -59,32 +63,67 @@ int32_t Scheduler::PlanDecodes() {
   return decodes;
 }
 
-// Every running sequence may need one page more before the next admission has to be regretted;
-// with nothing running, whatever passed Validate fits.
+// Pages that nobody needs for the tokens there are now. Every running sequence may need one more
+// before an admission has to be regretted.
+int64_t Scheduler::SparePages() const {
+  return pool_.num_free() - reserved_pages_ - static_cast<int64_t>(running_.size());
+}
+
+// With nothing running, whatever passed Validate fits.
 bool Scheduler::FitsBeside(const Sequence& sequence) const {
-  if (slots_ + Slots(sequence) > max_running_) return false;
-  if (running_.empty()) return true;
-  int64_t spoken_for = reserved_pages_ + static_cast<int64_t>(running_.size());
-  return pool_.num_free() - spoken_for >=
-         sequence.table.PagesNeeded(sequence.num_remaining(), pool_);
+  return running_.empty() ||
+         SparePages() >= sequence.table.PagesNeeded(sequence.num_remaining(), pool_);
+}
+
+// Whether it did not fit before and nothing has become free since: saves the search for cached
+// pages while the first in the queue waits for memory.
+bool Scheduler::CannotFitYet(const Sequence& sequence) const {
+  return !running_.empty() && sequence.id == blocked_ && SparePages() <= blocked_spare_;
 }
 
 void Scheduler::Admit(int32_t budget) {
   int64_t wanted = 0;
   for (const Sequence* prompt : prompts_) wanted += prompt->num_remaining();
-  while (!waiting_.empty() && budget > 0) {
+  int looked_at = 0;
+  for (auto it = waiting_.begin(); it != waiting_.end() && budget > 0;) {
     if (wanted >= budget && prompts_.size() >= kMaxPromptsOverBudget) return;
-    Sequence* next = *waiting_.begin();
-    if (!FitsBeside(*next)) return;
-    waiting_.erase(waiting_.begin());
-    next->phase = Phase::kRunning;
-    slots_ += Slots(*next);
+    Sequence* next = *it;
+    if (slots_ + Slots(*next) > max_running_ || CannotFitYet(*next)) return;
+    if (++looked_at > kMaxWaitingLookedAt) return;
+    if (WaitsForLeader(next->request)) {
+      ++it;
+      continue;
+    }
+    TakeCached(next);
+    bool waits = FindsLeader(next);
+    if (waits || !FitsBeside(*next)) {
+      next->table.Drop(&pool_);
+      if (!waits) {
+        blocked_ = next->id;
+        blocked_spare_ = SparePages();
+        return;
+      }
+      ++it;
+      continue;
+    }
+    it = waiting_.erase(it);
     wanted += next->num_remaining();
-    reserved_pages_ += next->table.PagesNeeded(next->num_remaining(), pool_);
-    next->num_planned = 0;
-    InsertRunning(next);
-    prompts_.push_back(next);
+    MakeRunning(next);
   }
+}
+
+void Scheduler::MakeRunning(Sequence* sequence) {
+  RequestState* request = sequence->request;
+  if (request->cached_tokens < 0) {
+    request->cached_tokens = std::min(sequence->num_computed(), request->num_prompt());
+    totals_.cached_tokens += request->cached_tokens;
+  }
+  sequence->phase = Phase::kRunning;
+  sequence->num_planned = 0;
+  slots_ += Slots(*sequence);
+  reserved_pages_ += sequence->table.PagesNeeded(sequence->num_remaining(), pool_);
+  InsertRunning(sequence);
+  prompts_.push_back(sequence);
 }
 
 void Scheduler::PlanPrompts(int32_t budget) {
@@ -122,6 +161,7 @@ int32_t Scheduler::FitPages(Sequence* sequence, size_t index, int32_t reserved) 
 void Scheduler::Preempt(Sequence* victim) {
   if (!victim->table.empty()) ++totals_.preemptions;
   victim->num_recompute = std::max(victim->num_recompute, victim->num_computed());
+  LeaveCached(victim);
   victim->table.Drop(&pool_);
   victim->num_planned = 0;
   victim->phase = Phase::kWaiting;
@@ -142,6 +182,7 @@ void Scheduler::Write(StepPlan* plan) {
   for (Sequence* sequence : running_) {
     sequence->table.Append(sequence->num_planned, &pool_, &plan->page_copies);
   }
+  pool_.FlushReleases();
   for (Sequence* sequence : running_) {
     if (sequence->num_planned == 1) WriteSequence(sequence, plan);
   }
@@ -168,6 +209,8 @@ void Scheduler::WriteSequence(Sequence* sequence, StepPlan* plan) {
   int32_t row = WriteSlice(sequence, pool_.page_tokens(), plan);
   int32_t num_scores = static_cast<int32_t>(plan->scores.size()) - first_score;
   if (num_scores > 0) score_owners_.push_back({request, first_score, num_scores});
+  // Pages of an answer are left when the sequence gives them up: it is the next turn that asks.
+  if (!request->forked || sequence->num_planned > 1) LeaveCached(sequence);
   if (sequence->num_remaining() > 0) return;
   if (!request->forked) {
     WriteFork(sequence, row, plan);
@@ -190,6 +233,8 @@ void Scheduler::WriteFork(Sequence* carrier, int32_t row, StepPlan* plan) {
     if (branch.phase == Phase::kFinished) continue;
     if (&branch != carrier) {
       branch.table.ForkFrom(carrier->table, &pool_);
+      branch.num_hashed_pages = carrier->num_hashed_pages;
+      branch.chain = carrier->chain;
       branch.phase = Phase::kRunning;
       branch.num_planned = 0;
       forks_.push_back(&branch);

@@ -30,9 +30,11 @@ struct Sequence {
   int32_t branch = 0;
   RequestState* request = nullptr;
   Phase phase = Phase::kUnforked;
-  bool begun = false;         // the executor has heard of it
-  int32_t num_planned = 0;    // tokens of it in the step being planned
-  int32_t num_recompute = 0;  // positions that had been computed before a preemption
+  bool begun = false;            // the executor has heard of it
+  int32_t num_planned = 0;       // tokens of it in the step being planned
+  int32_t num_recompute = 0;     // positions that had been computed before a preemption
+  int32_t num_hashed_pages = 0;  // leading pages that are in the prefix cache; -1: none will be
+  uint64_t chain = 0;            // hash of these pages
   std::vector<TokenId> generated;
   PageTable table;
 
@@ -51,6 +53,10 @@ struct RequestState {
   int64_t arrival_us = 0;
   int64_t queued_us = -1;  // until it is reported
   int32_t live_branches = 0;
+  int32_t cached_tokens = -1;         // taken from the prefix cache when first admitted
+  std::vector<uint64_t> page_hashes;  // of the prompt's full pages, chained
+  RequestId leader{};                 // computes the first `leader_pages` of them, if > 0
+  int32_t leader_pages = 0;
   int32_t num_scored = 0;  // prompt positions whose score is reported or under way
 
   int32_t num_prompt() const { return static_cast<int32_t>(request.prompt.size()); }

@@ -49,10 +49,12 @@ struct EngineStats {
   int32_t queue_limit = 0;
   int32_t pages_total = 0;
   int32_t pages_used = 0;
+  int32_t pages_cached = 0;  // free, but with content that a later prompt may take over
   int32_t page_tokens = 0;
   int32_t orphaned_requests = 0;  // in the scheduler with no sink to tell: must read 0
   int64_t steps = 0;
   int64_t prompt_tokens = 0;  // rows computed for prompts, recomputed ones included
+  int64_t cached_tokens = 0;  // prompt positions taken from the prefix cache
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
   double plan_seconds = 0;  // sums over all steps, by part

@@ -271,6 +271,8 @@ void EngineLoop::Publish() {
   stats_.running_sequences = now.running_sequences;
   stats_.waiting_requests = now.waiting_requests;
   stats_.pages_used = now.pages_used;
+  stats_.pages_cached = now.pages_cached;
+  stats_.cached_tokens = now.cached_tokens;
   stats_.prompt_tokens = now.prompt_tokens;
   stats_.generated_tokens = now.generated_tokens;
   stats_.preemptions = now.preemptions;

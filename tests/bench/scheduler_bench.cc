@@ -35,7 +35,7 @@ class Load {
     for (int32_t i = 0; i < running + waiting; ++i) {
       GenerationRequest request;
       request.id = RequestId{static_cast<uint64_t>(i)};
-      request.prompt.assign(prompt_tokens, i % 100);
+      request.prompt.assign(prompt_tokens, i);  // no two alike
       request.max_tokens = kMaxTokens;
       scheduler_.Add(std::move(request), 0);
     }

@@ -66,11 +66,15 @@ class RandomLoad {
     options.max_context = Between(8, 60);
     options.max_step_tokens = Between(1, 48);
     options.max_step_seqs = Between(1, 12);
+    options.prefix_cache = Between(0, 3) > 0;
     return options;
   }
 
   void Arrive() {
-    GenerationRequest request = MakeRequest(Between(1, 30), Between(0, 25), Between(0, 1000));
+    // A few families of prompts that begin alike; half of them end in tokens of their own.
+    GenerationRequest request = MakeRequest(Between(1, 30), Between(0, 25), Between(0, 5));
+    if (Between(0, 1) == 0) request.prompt.resize(Between(1, 30), Between(0, kVocab - 1));
+    request.cache_space = static_cast<uint64_t>(Between(0, 7) / 7);
     if (Between(0, 3) == 0) request.num_branches = Between(1, 4);
     if (Between(0, 7) == 0) request.prompt_logprobs = Between(0, 2);
     if (Between(0, 3) == 0) request.stop_tokens = {Alone(request, 0, 5).back()};
@@ -150,17 +154,19 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   int64_t steps = EnvOr("HEDDLE_PROPERTY_STEPS", 1'500'000);
   uint64_t seed = static_cast<uint64_t>(EnvOr("HEDDLE_PROPERTY_SEED", 1));
   constexpr int64_t kStepsPerLoad = 2000;
-  int64_t preemptions = 0, finished = 0;
+  int64_t preemptions = 0, finished = 0, cached = 0;
   for (int64_t done = 0; done < steps; done += kStepsPerLoad, ++seed) {
     INFO("HEDDLE_PROPERTY_SEED=" << seed);
     RandomLoad load(seed);
     load.Run(kStepsPerLoad);
     preemptions += load.rig().scheduler.stats().preemptions;
+    cached += load.rig().scheduler.stats().cached_tokens;
     finished += load.finished();
   }
   // The load is one that tests something.
   CHECK(preemptions > steps / 100);
   CHECK(finished > steps / 100);
+  CHECK(cached > steps / 10);
 }
 
 }  // namespace

@@ -1,0 +1,142 @@
+// The scheduler's use of the prefix cache: what a sequence takes over when it is admitted, what it
+// leaves for others as its pages fill, and when it is better to wait for a page than to compute it.
+#include <algorithm>
+
+#include "scheduler/scheduler.h"
+
+namespace heddle::scheduler {
+
+namespace {
+
+// The running branch that computes the prompt, or null.
+const Sequence* RunningCarrier(const RequestState& request) {
+  if (request.forked) return nullptr;
+  for (const Sequence& branch : request.branches) {
+    if (branch.phase == Phase::kRunning) return &branch;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void Scheduler::HashPrompt(RequestState* request) const {
+  const std::vector<TokenId>& prompt = request->request.prompt;
+  size_t page_tokens = static_cast<size_t>(options_.page_tokens);
+  uint64_t hash = PrefixCache::EmptyHash(request->request.cache_space);
+  request->page_hashes.reserve(prompt.size() / page_tokens);
+  for (size_t begin = 0; begin + page_tokens <= prompt.size(); begin += page_tokens) {
+    hash = PrefixCache::Extend(hash, {prompt.data() + begin, page_tokens});
+    request->page_hashes.push_back(hash);
+  }
+}
+
+// Tokens of the page-th page of the sequence, as many as it has.
+std::span<const TokenId> Scheduler::PageTokens(const Sequence& sequence, int32_t page) {
+  int32_t begin = page * options_.page_tokens;
+  int32_t end = std::min(begin + options_.page_tokens, sequence.num_tokens());
+  page_scratch_.clear();
+  for (int32_t p = begin; p < end; ++p) page_scratch_.push_back(sequence.TokenAt(p));
+  return page_scratch_;
+}
+
+uint64_t Scheduler::HashAfter(const Sequence& sequence, int32_t page,
+                              std::span<const TokenId> tokens) const {
+  const std::vector<uint64_t>& known = sequence.request->page_hashes;
+  if (page < static_cast<int32_t>(known.size())) return known[page];
+  return PrefixCache::Extend(sequence.chain, tokens);
+}
+
+// Fills the empty table of `sequence` with what the cache has of its tokens. The last token is
+// always computed: its logits are wanted. So are those of prompt positions not yet scored.
+void Scheduler::TakeCached(Sequence* sequence) {
+  const GenerationRequest& request = sequence->request->request;
+  sequence->num_hashed_pages = 0;
+  sequence->chain = PrefixCache::EmptyHash(request.cache_space);
+  if (!options_.prefix_cache) return;
+  int32_t wanted = sequence->num_tokens() - 1;
+  if (request.prompt_logprobs >= 0) wanted = std::min(wanted, sequence->request->num_scored);
+  PageId parent = PrefixCache::kNone;
+  for (int32_t page = 0; sequence->num_computed() < wanted; ++page) {
+    int32_t room = wanted - sequence->num_computed();
+    std::span<const TokenId> tokens = PageTokens(*sequence, page);
+    if (room >= options_.page_tokens) {
+      uint64_t hash = HashAfter(*sequence, page, tokens);
+      PageId found = cache_.Find(hash, sequence->chain, parent, tokens);
+      if (found != PrefixCache::kNone) {
+        sequence->table.AppendShared(found, options_.page_tokens, &pool_);
+        sequence->chain = hash;
+        sequence->num_hashed_pages = page + 1;
+        parent = found;
+        continue;
+      }
+    }
+    tokens = tokens.first(std::min<size_t>(tokens.size(), static_cast<size_t>(room)));
+    int32_t common = 0;
+    PageId found = cache_.FindPartial(sequence->chain, parent, tokens, &common);
+    if (common > 0) sequence->table.AppendShared(found, common, &pool_);
+    return;
+  }
+}
+
+// Makes the pages that `sequence` has filled findable. Where another sequence has filled the same
+// page first, that one takes the place of ours, which goes back to the pool.
+void Scheduler::LeaveCached(Sequence* sequence) {
+  if (!options_.prefix_cache || sequence->num_hashed_pages < 0) return;
+  while ((sequence->num_hashed_pages + 1) * options_.page_tokens <= sequence->num_computed()) {
+    int32_t page = sequence->num_hashed_pages;
+    PageId own = sequence->table.spans()[page].page;
+    PageId parent = page > 0 ? sequence->table.spans()[page - 1].page : PrefixCache::kNone;
+    std::span<const TokenId> tokens = PageTokens(*sequence, page);
+    uint64_t hash = HashAfter(*sequence, page, tokens);
+    if (cache_.Insert(own, hash, sequence->chain, parent, tokens)) {
+      pool_.SetCached(own);
+    } else if (PageId found = cache_.Find(hash, sequence->chain, parent, tokens);
+               found != PrefixCache::kNone) {
+      sequence->table.ReplacePage(page, found, &pool_);
+    } else {
+      sequence->num_hashed_pages = -1;  // two pages of one hash: this sequence stays private
+      return;
+    }
+    sequence->chain = hash;
+    sequence->num_hashed_pages = page + 1;
+  }
+}
+
+// Whether a more urgent sequence is computing the next page that `sequence` (which has taken what
+// is there) would compute: then it waits, and takes over all they have in common.
+bool Scheduler::FindsLeader(Sequence* sequence) const {
+  RequestState* request = sequence->request;
+  size_t next = static_cast<size_t>(std::max(sequence->num_hashed_pages, 0));
+  const std::vector<uint64_t>& mine = request->page_hashes;
+  if (!options_.prefix_cache || request->request.prompt_logprobs >= 0) return false;
+  if (next >= mine.size()) return false;
+  for (const Sequence* other : prompts_) {
+    const std::vector<uint64_t>& theirs = other->request->page_hashes;
+    bool computes_it = !other->request->forked && next < theirs.size() &&
+                       theirs[next] == mine[next] &&
+                       other->num_hashed_pages <= static_cast<int32_t>(next);
+    if (!computes_it || !MoreUrgent()(other, sequence)) continue;
+    size_t limit = std::min(mine.size(), theirs.size());
+    size_t common = next + 1;
+    while (common < limit && mine[common] == theirs[common]) ++common;
+    request->leader = other->request->request.id;
+    request->leader_pages = static_cast<int32_t>(common);
+    return true;
+  }
+  return false;
+}
+
+// Whether the sequence that FindsLeader found is still at it.
+bool Scheduler::WaitsForLeader(RequestState* request) const {
+  if (request->leader_pages == 0) return false;
+  auto leader = requests_.find(request->leader);
+  const Sequence* carrier = leader == requests_.end() ? nullptr : RunningCarrier(*leader->second);
+  if (carrier && carrier->num_hashed_pages >= 0 &&
+      carrier->num_hashed_pages < request->leader_pages) {
+    return true;
+  }
+  request->leader_pages = 0;
+  return false;
+}
+
+}  // namespace heddle::scheduler
