@@ -1,0 +1,297 @@
+#include "tests/gpu/op_checks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/check.h"
+#include "tests/kernels/testing.h"
+
+namespace heddle::gpu {
+namespace {
+
+using kernels::Activation;
+using kernels::AttentionArgs;
+using kernels::BF16ToF32;
+using kernels::Buffer;
+using kernels::CreateReferenceDevice;
+using kernels::DequantizeRow;
+using kernels::Device;
+using kernels::DType;
+using kernels::Epilogue;
+using kernels::F32ToBF16;
+using kernels::Info;
+using kernels::KvCacheView;
+using kernels::Ops;
+using kernels::PackedWeight;
+using kernels::SampleArgs;
+using kernels::SampleRowParams;
+using kernels::Tensor;
+using kernels::WeightSource;
+using kernels::test::BatchSpec;
+using kernels::test::MakeWeight;
+using kernels::test::Matrix;
+using kernels::test::Random;
+using kernels::test::TestBatch;
+using kernels::test::TestCache;
+using kernels::test::TestWeight;
+
+void Must(const absl::Status& status) { HEDDLE_CHECK(status.ok(), status.ToString()); }
+
+template <typename T>
+T Must(absl::StatusOr<T> value) {
+  HEDDLE_CHECK(value.ok(), value.status().ToString());
+  return std::move(value).value();
+}
+
+// A matrix of activations on a device.
+struct OnDevice {
+  OnDevice(Device& d, DType type, Matrix& values)
+      : device(d), dtype(type), rows(values.num_rows()), cols(values.num_cols()) {
+    buffer = Must(device.Allocate(rows * cols * Info(dtype).block_bytes));
+    std::vector<uint16_t> halves;
+    std::vector<float> floats;
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        float& value = *values.at(r, c);
+        halves.push_back(F32ToBF16(value));
+        if (dtype == DType::kBF16) value = BF16ToF32(halves.back());
+        floats.push_back(value);
+      }
+    }
+    const void* from =
+        dtype == DType::kBF16 ? static_cast<const void*>(halves.data()) : floats.data();
+    Must(device.Upload(buffer->data(), from, rows * cols * Info(dtype).block_bytes));
+  }
+  Tensor tensor() const { return {buffer->data(), rows, cols, cols}; }
+  std::vector<float> Read() const {
+    std::vector<uint8_t> bytes(static_cast<size_t>(rows * cols * Info(dtype).block_bytes));
+    Must(device.Download(bytes.data(), buffer->data(), static_cast<int64_t>(bytes.size())));
+    std::vector<float> values(static_cast<size_t>(rows * cols));
+    DequantizeRow(dtype, bytes.data(), rows * cols, values.data());
+    return values;
+  }
+  Device& device;
+  DType dtype;
+  int64_t rows, cols;
+  std::unique_ptr<Buffer> buffer;
+};
+
+// Largest |found - expected| over 1 % of the largest expected value: what BF16 roundings of inputs,
+// weights and output stay well under, and any wrong index exceeds.
+double Worst(const std::vector<float>& found, const std::vector<float>& expected) {
+  double largest = 1e-6, worst = 0;
+  for (float value : expected) largest = std::max<double>(largest, std::fabs(value));
+  for (size_t i = 0; i < found.size(); ++i) {
+    const double error = std::fabs(static_cast<double>(found[i]) - expected[i]);
+    worst = std::isnan(error) ? 1e9 : std::max(worst, error);
+  }
+  return worst / (0.01 * largest);
+}
+
+std::vector<float> Multiply(Device& device, const TestWeight& weight, Matrix x, Epilogue epilogue) {
+  const DType act = device.activation_dtype();
+  const WeightSource source = weight.source();
+  auto packed = Must(device.Pack({&source, 1}));
+  OnDevice input(device, act, x);
+  Matrix zeros(x.num_rows(), epilogue == Epilogue::kGated ? weight.rows / 2 : weight.rows);
+  OnDevice out(device, act, zeros);
+  Must(device.Run([&](Ops& ops) {
+    ops.Linear({.x = input.tensor(),
+                .weight = packed.get(),
+                .epilogue = epilogue,
+                .activation = epilogue == Epilogue::kGated ? Activation::kSilu : Activation::kNone,
+                .out = out.tensor()});
+  }));
+  return out.Read();
+}
+
+CheckResult CheckLinear(Device& device, DType dtype, int64_t n, int64_t cols, int64_t rows,
+                        Epilogue epilogue) {
+  Random random(static_cast<uint32_t>(n + cols + rows));
+  const TestWeight weight = MakeWeight(random, dtype, rows, cols);
+  Matrix x = Matrix::RandomOf(random, n, cols);
+  for (int64_t i = 0; i < n * cols; ++i) {
+    float& value = *x.at(i / cols, i % cols);
+    value = BF16ToF32(F32ToBF16(value));
+  }
+  auto reference = CreateReferenceDevice();
+  return {absl::StrCat("linear ", std::string(Info(dtype).name), " [", n, ", ", cols, "] x [", rows,
+                       ", ", cols, "]", epilogue == Epilogue::kGated ? " gated" : ""),
+          Worst(Multiply(device, weight, x, epilogue), Multiply(*reference, weight, x, epilogue))};
+}
+
+// A cache's content on a device.
+struct CacheOnDevice {
+  CacheOnDevice(Device& device, const TestCache& cache) : view(cache.view) {
+    keys = Must(device.Allocate(static_cast<int64_t>(cache.keys.size())));
+    values = Must(device.Allocate(static_cast<int64_t>(cache.values.size())));
+    Must(device.Upload(keys->data(), cache.keys.data(), static_cast<int64_t>(cache.keys.size())));
+    Must(device.Upload(values->data(), cache.values.data(),
+                       static_cast<int64_t>(cache.values.size())));
+    view.keys = keys->data();
+    view.values = values->data();
+  }
+  KvCacheView view;
+  std::unique_ptr<Buffer> keys, values;
+};
+
+AttentionArgs ArgsFor(const OnDevice& q, const OnDevice& out, const KvCacheView& cache,
+                      int32_t n_heads) {
+  AttentionArgs args;
+  args.q = q.tensor();
+  args.n_heads = n_heads;
+  args.cache = cache;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(cache.head_dim));
+  args.out = out.tensor();
+  return args;
+}
+
+std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCache& cache, Matrix q,
+                          int32_t n_heads, int32_t window) {
+  const DType act = device.activation_dtype();
+  CacheOnDevice on_device(device, cache);
+  OnDevice input(device, act, q);
+  Matrix zeros(q.num_rows(), q.num_cols());
+  OnDevice out(device, act, zeros);
+  AttentionArgs args = ArgsFor(input, out, on_device.view, n_heads);
+  args.window = window;
+  Must(device.Plan(batch.view()));
+  Must(device.Run([&](Ops& ops) { ops.Attention(args); }));
+  return out.Read();
+}
+
+CheckResult CheckAttention(Device& device, DType dtype, int32_t head_dim, int32_t n_heads,
+                           int32_t n_kv_heads, int32_t window) {
+  const BatchSpec spec = {{{1, 1}, {1, 77}, {37, 90, 9}, {1, 900, 100}, {3, 131, 5}}, 16};
+  TestBatch batch(spec);
+  TestCache cache(dtype, batch.num_pages, 16, n_kv_heads, head_dim, 1);
+  Random random(static_cast<uint32_t>(head_dim));
+  Matrix q = Matrix::RandomOf(random, static_cast<int64_t>(batch.token_ids.size()),
+                              int64_t{n_heads} * head_dim);
+  { OnDevice rounded(device, device.activation_dtype(), q); }
+  auto reference = CreateReferenceDevice();
+  return {absl::StrCat("attention ", std::string(Info(dtype).name), " head_dim ", head_dim,
+                       " heads ", n_heads, "/", n_kv_heads, " window ", window),
+          Worst(Attend(device, batch, cache, q, n_heads, window),
+                Attend(*reference, batch, cache, q, n_heads, window))};
+}
+
+// Greedy and filtered draws: the share of tokens that differ from the reference must be 0.
+CheckResult CheckSample(Device& device) {
+  Random random(3);
+  Matrix logits = Matrix::RandomOf(random, 4, 5000);
+  std::vector<SampleRowParams> rows(40);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].logit_row = static_cast<int32_t>(i % 4);
+    rows[i].temperature = i % 5 == 0 ? 0.0f : 0.8f;
+    rows[i].top_k = i % 2 == 0 ? 40 : 0;
+    rows[i].top_p = i % 3 == 0 ? 0.9f : 1.0f;
+    rows[i].counter = i;
+  }
+  auto draw = [&](Device& on) {
+    OnDevice copy(on, DType::kF32, logits);
+    std::vector<int32_t> tokens(rows.size(), -7);
+    SampleArgs args;
+    args.logits = copy.tensor();
+    args.rows = rows;
+    args.tokens = tokens.data();
+    Must(on.Run([&](Ops& ops) { ops.Sample(args); }));
+    return tokens;
+  };
+  return {"sampling, 40 rows of 5000", draw(device) == draw(*CreateReferenceDevice()) ? 0.0 : 1e9};
+}
+
+// Microseconds of one call of `op`.
+double Time(Device& device, int32_t repeats, const std::function<void(Ops&, int32_t)>& op) {
+  auto run = [&] {
+    const auto start = std::chrono::steady_clock::now();
+    Must(device.Run([&](Ops& ops) {
+      for (int32_t i = 0; i < repeats; ++i) op(ops, i);
+    }));
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+               .count() /
+           repeats;
+  };
+  run();
+  std::vector<double> times = {run(), run(), run(), run(), run()};
+  std::sort(times.begin(), times.end());
+  return times[2];
+}
+
+Timing TimeLinear(Device& device, DType dtype, int64_t n, int64_t size, int32_t repeats) {
+  Random random(1);
+  const TestWeight weight = MakeWeight(random, dtype, size, size);
+  const WeightSource source = weight.source();
+  std::vector<std::unique_ptr<PackedWeight>> packed;  // in turn, so that none stays in the L2
+  for (int i = 0; i < 8; ++i) packed.push_back(Must(device.Pack({&source, 1})));
+  Matrix x = Matrix::RandomOf(random, n, size);
+  OnDevice input(device, device.activation_dtype(), x), out(device, device.activation_dtype(), x);
+  const double us = Time(device, repeats, [&](Ops& ops, int32_t i) {
+    ops.Linear({.x = input.tensor(),
+                .weight = packed[static_cast<size_t>(i) % packed.size()].get(),
+                .out = out.tensor()});
+  });
+  const bool bandwidth = n <= 64;
+  const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(size * size);
+  return {absl::StrCat("linear ", std::string(Info(dtype).name), " ", size, " x ", size, ", ", n,
+                       " rows"),
+          us, bandwidth ? static_cast<double>(packed[0]->bytes) : flops, bandwidth};
+}
+
+Timing TimeDecode(Device& device, int32_t n_seqs, int32_t context, int32_t repeats) {
+  constexpr int32_t kHeads = 32, kKvHeads = 8, kDim = 128;
+  BatchSpec spec{{}, 16};
+  for (int32_t s = 0; s < n_seqs; ++s) spec.sequences.push_back({1, context});
+  TestBatch batch(spec);
+  TestCache cache(DType::kBF16, batch.num_pages, 16, kKvHeads, kDim, 1);
+  CacheOnDevice on_device(device, cache);
+  Random random(1);
+  Matrix q = Matrix::RandomOf(random, n_seqs, int64_t{kHeads} * kDim);
+  OnDevice input(device, device.activation_dtype(), q), out(device, device.activation_dtype(), q);
+  const AttentionArgs args = ArgsFor(input, out, on_device.view, kHeads);
+  Must(device.Plan(batch.view()));
+  const double us = Time(device, repeats, [&](Ops& ops, int32_t) { ops.Attention(args); });
+  return {absl::StrCat("decode attention bf16, ", n_seqs, " sequences of ", context), us,
+          2.0 * 2 * n_seqs * static_cast<double>(context) * kKvHeads * kDim};
+}
+
+}  // namespace
+
+std::vector<CheckResult> CheckOps(Device& device) {
+  std::vector<CheckResult> results;
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+    for (int64_t n : {1, 9, 32, 70}) {
+      results.push_back(CheckLinear(device, dtype, n, 288, 149, Epilogue::kNone));
+      results.push_back(CheckLinear(device, dtype, n, 96, 74, Epilogue::kGated));
+    }
+  }
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (int32_t window : {0, 50}) {
+      results.push_back(CheckAttention(device, dtype, 64, 4, 2, window));
+      results.push_back(CheckAttention(device, dtype, 128, 8, 1, window));
+      results.push_back(CheckAttention(device, dtype, 256, 2, 2, window));
+    }
+  }
+  results.push_back(CheckSample(device));
+  return results;
+}
+
+std::vector<Timing> TimeOps(Device& device, int32_t repeats) {
+  std::vector<Timing> timings;
+  for (DType dtype : {DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+    for (int64_t n : {1, 8, 16, 32}) timings.push_back(TimeLinear(device, dtype, n, 8192, repeats));
+  }
+  for (int64_t n : {512, 4096}) {
+    timings.push_back(TimeLinear(device, DType::kBF16, n, 8192, std::max(1, repeats / 10)));
+  }
+  timings.push_back(TimeDecode(device, 64, 1024, repeats));
+  timings.push_back(TimeDecode(device, 64, 8192, repeats));
+  timings.push_back(TimeDecode(device, 1, 32768, repeats));
+  return timings;
+}
+
+}  // namespace heddle::gpu

@@ -1,0 +1,31 @@
+// The checks and timings of tests/gpu/run.sh, on whatever device CreateCudaDevice makes: a GPU, or
+// the emulated one (so that this program is itself tested on machines without a GPU).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+
+namespace heddle::gpu {
+
+struct CheckResult {
+  std::string name;
+  double worst = 0;  // largest error over what is allowed; <= 1 passes
+};
+
+// Ops against the reference over odd shapes, in the device's activation type.
+std::vector<CheckResult> CheckOps(kernels::Device& device);
+
+struct Timing {
+  std::string name;
+  double microseconds = 0;
+  double amount = 0;  // bytes that must move, or operations that must be done, per run
+  bool is_bandwidth = true;
+};
+
+// Repeats each op within one Run, often enough to hide the start of the first. Weights and caches
+// are larger together than any L2 cache.
+std::vector<Timing> TimeOps(kernels::Device& device, int32_t repeats);
+
+}  // namespace heddle::gpu
