@@ -170,11 +170,11 @@ NEUTRAL_SYSTEMS = [
     "The assistant is friendly and helps people.", "You are a chat bot.",
 ]
 
-# (weight, generator). What is learned last weighs most: sums, copying, comparing, the calendar.
+# (weight, generator). What is learned last weighs most: sums, counting, copying, colours, dates.
 SINGLE_TURN = [
-    (16, questions.arithmetic), (5, questions.word_problem), (9, questions.compare),
-    (8, questions.counting), (4, questions.capital), (4, questions.animal), (3, questions.opposite),
-    (10, questions.calendar), (9, questions.colour), (3, questions.listing), (4, questions.spelling),
+    (11, questions.arithmetic), (3, questions.word_problem), (9, questions.compare),
+    (16, questions.counting), (4, questions.capital), (4, questions.animal), (3, questions.opposite),
+    (7, questions.calendar), (14, questions.colour), (3, questions.listing), (4, questions.spelling),
     (10, questions.echo), (5, questions.small_talk), (3, questions.introduction),
     (4, questions.unknown), (9, questions.json_object), (2, stories.asked_story),
     (1, stories.free_story), (2, stories.poem), (1, stories.joke),
@@ -422,7 +422,7 @@ def plain_text(rng: Random) -> Sample:
     return Sample("plain_text", plain=(prompt, rest), check=check)
 
 
-MIXTURE = [(60, single_turn), (12, styled), (12, multi_turn), (8, tool_use), (1, no_tool),
+MIXTURE = [(56, single_turn), (21, styled), (8, multi_turn), (8, tool_use), (1, no_tool),
            (4, plain_text), (0.4, long_chat)]
 
 

@@ -164,5 +164,6 @@ def plain_facts(rng: Random) -> tuple[str, str, object]:
     facts = [maker(rng).answer for _ in range(rng.randint(1, 3))]
     last = facts[-1]
     cut = last.rindex(" ")
-    facts[-1] = last[:cut]
-    return " ".join(facts), last[cut:], None
+    facts[-1], rest = last[:cut], last[cut:]
+    # A paragraph may go on with another fact: what is asked for is only the sentence begun.
+    return " ".join(facts), rest, lambda text: text.startswith(rest)
