@@ -23,6 +23,12 @@ absl::Status RunRender(const config::Config& config);
 // tokenize_command.cc: lines of standard input to arrays of token ids, or back.
 absl::Status RunTokenize(const config::Config& config);
 
+// serve_command.cc: answers clients until SIGINT or SIGTERM.
+absl::Status RunServe(const config::Config& config);
+
+// generate_command.cc: one prompt, offline.
+absl::Status RunGenerate(const config::Config& config);
+
 // inspect_command.cc: what the model is and what this machine can hold of it.
 absl::Status RunInspect(const config::Config& config);
 
