@@ -53,6 +53,8 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self._reader.join()
+        self.process.stdout.close()
 
     @property
     def base_url(self):

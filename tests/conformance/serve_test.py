@@ -26,7 +26,7 @@ def mixed_prompts(count):
 class ConcurrencyTest(unittest.TestCase):
     def test_32_streams_return_what_each_returns_alone(self):
         fields = {"max_tokens": 40, "ignore_eos": True, "logprobs": 0}
-        with Server("--max-batch-tokens", "64") as server:
+        with Server("--max-batch-tokens", "64", "--max-batch-seqs", "48") as server:
             prompts = mixed_prompts(32)
             requests = [
                 {"prompt": p, "seed": i, "temperature": 0.0 if i % 2 else 0.8, **fields}
