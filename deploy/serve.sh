@@ -11,8 +11,10 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
 model=$root/tests/demo_model/model
+name=(--served-model-name heddle-demo)
 if [ $# -gt 0 ] && [[ $1 != -* ]]; then
   model=$1
+  name=()
   shift
 fi
 
@@ -25,4 +27,4 @@ if ! ninja -C "$root/build" -n heddle 2>/dev/null | grep -q 'no work to do'; the
   echo "heddle: building, a few minutes the first time" >&2
   ninja -C "$root/build" heddle >&2
 fi
-exec "$root/build/heddle" serve "$model" "$@"
+exec "$root/build/heddle" serve "$model" "${name[@]}" "$@"

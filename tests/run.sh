@@ -44,7 +44,7 @@ if [ $quick -eq 0 ]; then
   ctest --test-dir build-asan -j "$jobs" --output-on-failure -LE 'bench|nosan'
   build tsan
   echo "== tests of threads under ThreadSanitizer"
-  ctest --test-dir build-tsan -j "$jobs" --output-on-failure -L 'threads'
+  ctest --test-dir build-tsan -j "$jobs" --output-on-failure -L threads
 fi
 build release
 ctest --test-dir build -j "$jobs" --output-on-failure
