@@ -22,10 +22,8 @@ constexpr int kFailed = 1;
 constexpr int kUsage = 2;
 
 constexpr CliCommand kCommands[] = {
-    {config::kServe, RunServe},
-    {config::kGenerate, RunGenerate},
-    {config::kTokenize, RunTokenize},
-    {config::kInspect, RunInspect},
+    {config::kServe, RunServe},       {config::kGenerate, RunGenerate},
+    {config::kTokenize, RunTokenize}, {config::kInspect, RunInspect},
     {config::kRender, RunRender},
 };
 

@@ -75,15 +75,17 @@ TEST_CASE("A warp's barrier orders the warp, and nobody else", "[emulate]") {
           CHECK(values.Get(ThreadX() ^ 1) == (ThreadX() ^ 1));
         }).empty());
   CHECK(Mentions(Findings(64, 256, body(32)), "race"));
-  CHECK(Findings(32, 128, [] {  // a value may change hands from barrier to barrier
-          Shared<int> values = SharedArena().Take<int>(32);
-          values.Set(Lane(), 0);
-          for (int i = 0; i < 3; ++i) {
-            SyncWarp();
-            const int mine = (Lane() + i) % 32;
-            values.Set(mine, values.Get(mine) + 1);
-          }
-        }).empty());
+  CHECK(Findings(32, 128,
+                 [] {  // a value may change hands from barrier to barrier
+                   Shared<int> values = SharedArena().Take<int>(32);
+                   values.Set(Lane(), 0);
+                   for (int i = 0; i < 3; ++i) {
+                     SyncWarp();
+                     const int mine = (Lane() + i) % 32;
+                     values.Set(mine, values.Get(mine) + 1);
+                   }
+                 })
+            .empty());
 }
 
 TEST_CASE("Atomic additions of all threads do not race with each other", "[emulate]") {
