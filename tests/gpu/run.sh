@@ -5,8 +5,8 @@
 #   tests/gpu/run.sh run [OUT]    runs it here; results go to OUT (default build/gpu/results)
 #   tests/gpu/run.sh [OUT]        both
 #
-# On a GPU machine without Abseil's headers, build elsewhere and carry build/gpu/: the program
-# needs nothing but libc and the driver. Models are taken from $HEDDLE_GPU_MODELS (folders or GGUF
+# On a GPU machine without Abseil, build elsewhere and carry build/gpu/gpu_check and build/gpu/lib:
+# together they need nothing but libc and the driver. Models are taken from $HEDDLE_GPU_MODELS (folders or GGUF
 # files, separated by spaces), or from ../shared/data where that is there.
 # The limits that shares refer to are measured first (a large copy; a large BF16 product), with
 # PyTorch if it is there, else taken as 4.3 TB/s and 790 TFLOP/s.
@@ -16,6 +16,10 @@ cd "$(dirname "$0")/../.."
 build() {
   cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DHEDDLE_CUDA=ON >/dev/null
   cmake --build build/gpu --target gpu_check
+  # The shared libraries that another machine may lack travel beside the program.
+  mkdir -p build/gpu/lib
+  ldd build/gpu/gpu_check | awk '/libabsl|libstdc|libgcc/ { print $3 }' |
+    xargs -I{} cp -L {} build/gpu/lib/
 }
 
 limits() {
@@ -47,6 +51,7 @@ models() {
 run() {
   local out=${1:-build/gpu/results} check=build/gpu/gpu_check failed=0
   [ -x "$check" ] || check=build/gpu_check
+  export LD_LIBRARY_PATH=$PWD/build/gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   mkdir -p "$out"
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv | tee "$out/device.csv"
   "$check" ops | tee "$out/ops.txt" || failed=1
