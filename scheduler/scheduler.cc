@@ -177,7 +177,7 @@ void Scheduler::Sweep() {
   if (!in_flight_) ended_requests_.clear();
 }
 
-void Scheduler::Commit(const StepResult& result, int64_t /*now_us*/,
+void Scheduler::Commit(const StepResult& result, int64_t now_us,
                        std::vector<SequenceEvent>* events) {
   HEDDLE_CHECK(in_flight_ && result.step == step_, "the result is not of the step in flight");
   HEDDLE_CHECK(result.samples.size() == sample_owners_.size(), "a sample is missing");
@@ -198,6 +198,9 @@ void Scheduler::Commit(const StepResult& result, int64_t /*now_us*/,
     for (Sequence& branch : request->branches) {
       if (branch.phase != Phase::kFinished) Finish(&branch, FinishReason::kLength, events);
     }
+  }
+  if (step_cost_.rows > 0 && now_us > now_us_) {
+    cost_model_.Observe(step_cost_, static_cast<double>(now_us - now_us_));
   }
   in_flight_ = false;
   Sweep();

@@ -25,6 +25,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "engine/step.h"
+#include "scheduler/cost_model.h"
 #include "scheduler/page_allocator.h"
 #include "scheduler/policy.h"
 #include "scheduler/prefix_cache.h"
@@ -39,7 +40,10 @@ struct SchedulerOptions {
   int32_t max_context = 0;      // positions per sequence
   int32_t max_step_tokens = 0;  // rows per plan
   int32_t max_step_seqs = 0;    // sequences per plan, and running at a time
-  bool prefix_cache = true;     // keep full pages for later prompts that begin alike
+  // While streams run, a step gets only as many prompt rows as it is predicted to take this long
+  // with (but at least kMinChunkTokens, so that prompts progress). 0: max_step_tokens always.
+  int64_t target_step_us = 0;
+  bool prefix_cache = true;  // keep full pages for later prompts that begin alike
 };
 
 // What a committed step (or a cancellation) brought to one branch. Ranges index the StepResult
@@ -99,7 +103,8 @@ class Scheduler {
   // nothing.
   void Plan(int64_t now_us, engine::StepPlan* plan);
 
-  // Takes the result of the planned step and appends what it brought to *events.
+  // Takes the result of the planned step, which was done at `now_us`, and appends what it brought
+  // to *events. The time since Plan teaches the cost model.
   void Commit(const engine::StepResult& result, int64_t now_us, std::vector<SequenceEvent>* events);
 
   // Nothing is running or waiting.
@@ -119,6 +124,7 @@ class Scheduler {
 
   // Planning, in this order (scheduler_plan.cc).
   int32_t PlanDecodes();
+  int32_t PromptBudget(int32_t decodes) const;
   void Admit(int32_t budget);
   void PlanPrompts(int32_t budget);
   void AssignPages();
@@ -156,6 +162,7 @@ class Scheduler {
   const int32_t max_running_;
   PageAllocator pool_;
   PrefixCache cache_;
+  CostModel cost_model_;
   std::unique_ptr<Policy> policy_;
 
   absl::flat_hash_map<RequestId, std::unique_ptr<RequestState>> requests_;
@@ -178,6 +185,7 @@ class Scheduler {
 
   // The step in flight.
   bool in_flight_ = false;
+  StepCost step_cost_;
   uint64_t step_ = 0;
   std::vector<Sequence*> sample_owners_;  // parallel to the plan's samples
   std::vector<ScoreOwner> score_owners_;

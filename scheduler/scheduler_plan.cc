@@ -36,7 +36,7 @@ void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
   plan->step = ++step_;
   plan->ended.swap(ended_);
   now_us_ = now_us;
-  int32_t budget = options_.max_step_tokens - PlanDecodes();
+  int32_t budget = PromptBudget(PlanDecodes());
   Admit(budget);
   PlanPrompts(budget);
   AssignPages();
@@ -61,6 +61,21 @@ int32_t Scheduler::PlanDecodes() {
     }
   }
   return decodes;
+}
+
+// Rows for prompts beside so many decodes.
+int32_t Scheduler::PromptBudget(int32_t decodes) const {
+  int32_t room = options_.max_step_tokens - decodes;
+  if (options_.target_step_us == 0 || decodes == 0 || !cost_model_.is_ready()) return room;
+  StepCost base{.rows = decodes, .sequences = decodes};
+  for (const Sequence* sequence : running_) {
+    if (sequence->num_planned == 1) base.attended += sequence->num_tokens();
+  }
+  // Of the first prompt, which gets the most; a chunk's rows attend to a little more each.
+  int64_t context = prompts_.empty() ? 0 : prompts_.front()->num_computed();
+  int32_t fitting =
+      cost_model_.RowsWithin(static_cast<double>(options_.target_step_us), base, context);
+  return std::min(room, std::max(fitting, kMinChunkTokens));
 }
 
 // Pages that nobody needs for the tokens there are now. Every running sequence may need one more
@@ -178,6 +193,7 @@ void Scheduler::Write(StepPlan* plan) {
   score_owners_.clear();
   prompts_only_.clear();
   forks_.clear();
+  step_cost_ = {};
   // No page is freed from here on: one that a copy reads is not written by the same step's copies.
   for (Sequence* sequence : running_) {
     sequence->table.Append(sequence->num_planned, &pool_, &plan->page_copies);
@@ -200,6 +216,10 @@ void Scheduler::WriteSequence(Sequence* sequence, StepPlan* plan) {
     --num_unstarted_;
   }
   int32_t begin = sequence->num_computed() - sequence->num_planned;
+  step_cost_.rows += sequence->num_planned;
+  step_cost_.attended += int64_t{sequence->num_planned} * (begin + sequence->num_computed() + 1) /
+                         2;  // the mean over its rows
+  ++step_cost_.sequences;
   if (begin < request->num_prompt() || sequence->num_planned > 1) {
     totals_.prompt_tokens += sequence->num_planned;
   }

@@ -22,7 +22,9 @@ scheduler::SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits,
           .page_tokens = limits.page_tokens,
           .max_context = limits.max_context,
           .max_step_tokens = step_tokens,
-          .max_step_seqs = limits.max_batch_seqs};
+          .max_step_seqs = limits.max_batch_seqs,
+          .target_step_us = options.target_inter_token_us,
+          .prefix_cache = options.prefix_cache};
 }
 
 absl::Status NothingToDraw() {

@@ -34,6 +34,9 @@ namespace heddle::server {
 struct EngineLoopOptions {
   int32_t max_queue = 256;      // requests that wait for their first step
   int32_t max_step_tokens = 0;  // rows per step; 0: what the executor takes
+  // Prompts take only so much of a step that running streams get a token this often; 0: no limit.
+  int64_t target_inter_token_us = 0;
+  bool prefix_cache = true;
 };
 
 class EngineLoop final : public GenerationService {

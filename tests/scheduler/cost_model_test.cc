@@ -1,0 +1,88 @@
+#include "scheduler/cost_model.h"
+
+#include <algorithm>
+#include <random>
+
+#include "catch2/catch.hpp"
+#include "tests/scheduler/rig.h"
+
+namespace heddle::scheduler {
+namespace {
+
+// A machine: 500 us per step, 20 us per row, 10 ns per attended position, 3 us per sequence.
+double MachineUs(const StepCost& cost) {
+  return 500 + 20.0 * static_cast<double>(cost.rows) + 0.01 * static_cast<double>(cost.attended) +
+         3.0 * static_cast<double>(cost.sequences);
+}
+
+StepCost CostOf(const engine::StepPlan& plan) {
+  StepCost cost{.rows = static_cast<int64_t>(plan.token_ids.size()),
+                .sequences = static_cast<int64_t>(plan.sequences.size())};
+  for (engine::Position position : plan.positions) cost.attended += position + 1;
+  return cost;
+}
+
+TEST_CASE("The model learns a machine's coefficients from noisy steps", "[scheduler][unit]") {
+  std::mt19937 random(1);
+  std::uniform_int_distribution<int64_t> rows(1, 256), context(1, 2000), sequences(1, 32);
+  std::uniform_real_distribution<double> noise(0.98, 1.02);
+  CostModel model;
+  for (int i = 0; i < 500; ++i) {
+    int64_t n = rows(random);
+    StepCost cost{n, n * context(random), std::min(n, sequences(random))};
+    model.Observe(cost, MachineUs(cost) * noise(random));
+  }
+  for (StepCost cost :
+       {StepCost{1, 100, 1}, StepCost{32, 32 * 500, 32}, StepCost{200, 100000, 9}}) {
+    CHECK(model.PredictUs(cost) == Approx(MachineUs(cost)).epsilon(0.05));
+  }
+}
+
+TEST_CASE("One step that was held up moves the model little", "[scheduler][unit]") {
+  CostModel model;
+  StepCost cost{8, 800, 8};
+  for (int i = 0; i < 100; ++i)
+    model.Observe({8 + i % 50, 800, 8}, MachineUs({8 + i % 50, 800, 8}));
+  double before = model.PredictUs(cost);
+  model.Observe(cost, 1e9);
+  CHECK(model.PredictUs(cost) < 1.5 * before);
+}
+
+TEST_CASE("A thousand like steps leave the model as it was", "[scheduler][unit]") {
+  CostModel model;
+  for (int64_t i = 0; i < 100; ++i) {
+    StepCost cost{1 + i, (1 + i) * (10 * i + 1), 1 + i % 7};
+    model.Observe(cost, MachineUs(cost));
+  }
+  StepCost decodes{16, 16 * 300, 16}, other{150, 150 * 1000, 4};
+  for (int i = 0; i < 10000; ++i)
+    model.Observe(decodes, MachineUs(decodes) * (1 + 0.02 * (i % 3 - 1)));
+  CHECK(model.PredictUs(other) == Approx(MachineUs(other)).epsilon(0.1));
+}
+
+TEST_CASE("Steps with decodes keep the target while a long prompt is read", "[scheduler][unit]") {
+  constexpr int64_t kTargetUs = 2500;
+  SchedulerOptions options{.num_pages = 2000,
+                           .page_tokens = 16,
+                           .max_context = 8192,
+                           .max_step_tokens = 512,
+                           .max_step_seqs = 32,
+                           .target_step_us = kTargetUs};
+  Rig rig(options);
+  rig.between = [&] { rig.now_us += static_cast<int64_t>(MachineUs(CostOf(rig.plan))); };
+  for (int i = 0; i < 8; ++i) rig.Add(MakeRequest(20 + 30 * i, 400, i));
+  for (int i = 0; i < 30; ++i) rig.Step();
+  RequestId id = rig.Add(MakeRequest(6000, 2, 77));
+  int steps = 0;
+  double busy_us = 0;
+  while (rig.Of(id).tokens.empty()) {
+    REQUIRE(rig.Step());
+    double us = MachineUs(CostOf(rig.plan));
+    if (++steps > 3) CHECK(us < 1.1 * kTargetUs);
+    busy_us += us;
+  }
+  CHECK(busy_us / steps > 0.8 * kTargetUs);  // the rest of the step is filled
+}
+
+}  // namespace
+}  // namespace heddle::scheduler
