@@ -79,4 +79,10 @@ void PageTable::Truncate(int32_t num_tokens, PageAllocator* pool) {
   }
 }
 
+bool PageTable::DropBorrowedTail(PageAllocator* pool) {
+  if (!MustCopy(*pool) || pool->references(spans_.back().page) > 1) return false;
+  Truncate(num_tokens_ - spans_.back().num_tokens, pool);
+  return true;
+}
+
 }  // namespace heddle::scheduler

@@ -50,6 +50,10 @@ class PageTable {
   // Forgets all positions from `num_tokens` on. REQUIRES: 0 <= num_tokens <= num_tokens().
   void Truncate(int32_t num_tokens, PageAllocator* pool);
 
+  // Gives back a half-filled last page that only the prefix cache keeps beside this table: it
+  // would have to be copied, and may be the very page that the copy needs. Returns whether it did.
+  bool DropBorrowedTail(PageAllocator* pool);
+
   // Gives back every page; empty() afterwards. Keeps the capacity.
   void Drop(PageAllocator* pool) { Truncate(0, pool); }
 

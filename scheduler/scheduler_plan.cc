@@ -167,6 +167,11 @@ int32_t Scheduler::FitPages(Sequence* sequence, size_t index, int32_t reserved) 
     need = sequence->table.PagesNeeded(sequence->num_planned, pool_);
   }
   int32_t available = pool_.num_free() - reserved;
+  if (need > available && sequence->table.Capacity(available, pool_) == 0 &&
+      sequence->table.DropBorrowedTail(&pool_)) {
+    need = sequence->table.PagesNeeded(sequence->num_planned, pool_);
+    available = pool_.num_free() - reserved;
+  }
   if (need <= available) return need;
   sequence->num_planned =
       std::min(sequence->num_planned, sequence->table.Capacity(available, pool_));

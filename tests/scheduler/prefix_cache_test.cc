@@ -119,6 +119,21 @@ TEST_CASE("A full pool drops the prefix used longest ago", "[scheduler][unit]") 
   CHECK(cached(2) < 47);
 }
 
+TEST_CASE("A request that needs the whole pool gives up the page that it would copy",
+          "[scheduler][unit]") {
+  SchedulerOptions options = Roomy();
+  options.num_pages = 2;
+  Rig rig(options);
+  GenerationRequest request = MakeRequest(32, 0);
+  rig.Add(request);  // fills both pages
+  rig.RunAll();
+  request = MakeRequest(31, 1);  // 16 + 14 cached positions: a copy of the second needs a third
+  RequestId id = rig.Add(request);
+  rig.RunAll();
+  CHECK(rig.Of(id).tokens == Alone(request, 0, 1));
+  CHECK(rig.scheduler.idle());
+}
+
 TEST_CASE("Two prompts with one hash never share a page", "[scheduler][unit]") {
   PageAllocator pool(4, 2);
   PrefixCache cache(&pool);

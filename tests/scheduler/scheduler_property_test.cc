@@ -29,7 +29,10 @@ class RandomLoad {
     for (int64_t i = 0; i < steps; ++i) {
       if (Between(0, 99) < arrivals_per_100_steps_ && live_.size() < 40) Arrive();
       MaybeCancel();
-      while (!rig_.Step()) Arrive();  // an idle step tests nothing
+      while (!rig_.Step()) {  // an idle step tests nothing
+        if (!rig_.scheduler.idle()) FAIL("requests wait and nothing is planned");
+        Arrive();
+      }
       Check();
     }
     rig_.between = nullptr;
