@@ -40,15 +40,15 @@ struct Option {
   std::string_view name;  // --name, YAML key `name`, environment HEDDLE_NAME
   Field field;
   std::string_view section;
-  std::string_view value;  // what stands for the value in help: "N", "PATH"; empty for a flag
-  std::string_view help;   // one or two sentences, without the default
-  uint32_t commands = 0;   // bits of Command
+  std::string_view value;      // what stands for the value in help: "N", "PATH"; empty for a flag
+  std::string_view help;       // one or two sentences, without the default
+  uint32_t commands = 0;       // bits of Command
+  bool positional = false;     // MODEL
+  bool flag_only = false;      // of one call: neither environment nor YAML can set it
+  bool splits_commas = false;  // of lists: "a,b" is two values
   double min = -std::numeric_limits<double>::infinity();  // of numbers, both included
   double max = std::numeric_limits<double>::infinity();
   std::span<const std::string_view> choices = {};  // of texts; empty: any
-  bool positional = false;                         // MODEL
-  bool flag_only = false;              // of one call: neither environment nor YAML can set it
-  bool splits_commas = false;          // of lists: "a,b" is two values
   std::string_view default_text = {};  // where the default's value says little: "the model's"
 };
 
