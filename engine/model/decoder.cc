@@ -106,8 +106,49 @@ void Decoder::Norm(kernels::Ops& ops, const NormWeights& norm, Tensor x, Tensor 
             .weight = norm.weight.data(),
             .bias = norm.bias.data(),
             .eps = spec_.norm_eps,
-            .weight_offset = 0.0f,
+            .weight_offset = spec_.norm_weight_offset,
             .out = out});
+}
+
+Tensor Decoder::BlockInput(kernels::Ops& ops, const LayerSpec& layer, const NormWeights& norm,
+                           int32_t n_tokens) {
+  const Tensor x = View(*x_, n_tokens, spec_.hidden);
+  if (!layer.pre_norm) return x;
+  const Tensor normed = View(*normed_, n_tokens, spec_.hidden);
+  Norm(ops, norm, x, normed);
+  return normed;
+}
+
+void Decoder::AddToStream(kernels::Ops& ops, const LayerSpec& layer, const LinearWeights& linear,
+                          const NormWeights& post_norm, Tensor in) {
+  const Tensor x = View(*x_, static_cast<int32_t>(in.rows), spec_.hidden);
+  kernels::LinearArgs args{.x = in,
+                           .weight = linear.matrix.get(),
+                           .bias = linear.bias.data(),
+                           .epilogue = kernels::Epilogue::kAdd,
+                           .out = x};
+  if (!layer.post_norm) return ops.Linear(args);
+  const Tensor added = View(*normed_, static_cast<int32_t>(in.rows), spec_.hidden);
+  args.epilogue = kernels::Epilogue::kNone;
+  args.out = added;
+  ops.Linear(args);
+  Norm(ops, post_norm, added, added);
+  // Only for its first half, residual += x.
+  ops.Norm({.kind = spec_.norm, .x = added, .residual = x, .eps = spec_.norm_eps, .out = added});
+}
+
+void Decoder::NormQk(kernels::Ops& ops, int32_t layer, Tensor q, Tensor k) {
+  const LayerWeights& weights = weights_.layers[layer];
+  kernels::NormArgs args{.kind = NormKind::kRms,
+                         .x = q,
+                         .weight = weights.q_norm.data(),
+                         .eps = spec_.norm_eps,
+                         .weight_offset = spec_.norm_weight_offset,
+                         .out = q};
+  ops.Norm(args);
+  args.x = args.out = k;
+  args.weight = weights.k_norm.data();
+  ops.Norm(args);
 }
 
 void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
@@ -116,25 +157,26 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   const LayerWeights& weights = weights_.layers[layer];
   const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
   const int64_t kv_cols = int64_t{attention.n_kv_heads} * attention.head_dim;
-  const Tensor x = View(*x_, n_tokens, spec_.hidden);
-  const Tensor normed = View(*normed_, n_tokens, spec_.hidden);
   const Tensor qkv = View(*qkv_, n_tokens, static_cast<int32_t>(QkvWidth(attention)));
   const Tensor q = Columns(qkv, dtype_, 0, q_cols);
+  const Tensor k = Columns(qkv, dtype_, q_cols, kv_cols);
   const Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(q_cols));
   const int32_t rotation = rotation_of_layer_[layer];
 
-  Norm(ops, weights.attention_norm, x, normed);
-  ops.Linear({.x = normed,
+  ops.Linear({.x = BlockInput(ops, spec_.layers[layer], weights.attention_norm, n_tokens),
               .weight = weights.qkv.matrix.get(),
               .bias = weights.qkv.bias.data(),
               .out = qkv});
+  const bool norm_heads = attention.qk_norm == QkNorm::kPerHead;
+  if (attention.qk_norm == QkNorm::kFullWidth) NormQk(ops, layer, q, k);
   ops.RopeKvWrite({.q = q,
-                   .k = Columns(qkv, dtype_, q_cols, kv_cols),
+                   .k = k,
                    .v = Columns(qkv, dtype_, q_cols + kv_cols, kv_cols),
                    .n_heads = attention.n_heads,
-                   .q_norm = weights.q_norm.data(),
-                   .k_norm = weights.k_norm.data(),
+                   .q_norm = norm_heads ? weights.q_norm.data() : nullptr,
+                   .k_norm = norm_heads ? weights.k_norm.data() : nullptr,
                    .norm_eps = spec_.norm_eps,
+                   .norm_weight_offset = spec_.norm_weight_offset,
                    .cos_sin = rotation < 0
                                   ? nullptr
                                   : static_cast<const float*>(rotations_[rotation].cos_sin->data()),
@@ -148,32 +190,25 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                  .window = attention.window,
                  .softcap = attention.softcap,
                  .out = attended});
-  ops.Linear({.x = attended,
-              .weight = weights.out.matrix.get(),
-              .bias = weights.out.bias.data(),
-              .epilogue = kernels::Epilogue::kAdd,
-              .out = x});
+  AddToStream(ops, spec_.layers[layer], weights.out, weights.attention_post_norm, attended);
 }
 
-void Decoder::Mlp(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
+void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   const MlpSpec& mlp = spec_.layers[layer].mlp;
   const LayerWeights& weights = weights_.layers[layer];
-  const Tensor x = View(*x_, n_tokens, spec_.hidden);
-  const Tensor normed = View(*normed_, n_tokens, spec_.hidden);
-  const Tensor inner = View(*inner_, n_tokens, mlp.inter);
-
-  Norm(ops, weights.mlp_norm, x, normed);
-  ops.Linear({.x = normed,
+  ops.Linear({.x = BlockInput(ops, spec_.layers[layer], weights.mlp_norm, n_tokens),
               .weight = weights.up.matrix.get(),
               .bias = weights.up.bias.data(),
               .epilogue = mlp.gated ? kernels::Epilogue::kGated : kernels::Epilogue::kNone,
               .activation = mlp.activation,
-              .out = inner});
-  ops.Linear({.x = inner,
-              .weight = weights.down.matrix.get(),
-              .bias = weights.down.bias.data(),
-              .epilogue = kernels::Epilogue::kAdd,
-              .out = x});
+              .out = View(*inner_, n_tokens, mlp.inter)});
+}
+
+void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
+  const LayerSpec& spec = spec_.layers[layer];
+  const LayerWeights& weights = weights_.layers[layer];
+  const Tensor inner = View(*inner_, n_tokens, spec.mlp.inter);
+  AddToStream(ops, spec, weights.down, weights.mlp_post_norm, inner);
 }
 
 void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
@@ -187,8 +222,11 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
                     .cos_sin = static_cast<float*>(rotation.cos_sin->data())});
   }
   for (int32_t layer = 0; layer < spec_.n_layers(); ++layer) {
+    const bool parallel = spec_.layers[layer].parallel_residual;
+    if (parallel) MlpIn(ops, layer, n_tokens);
     Attention(ops, layer, n_tokens, cache);
-    Mlp(ops, layer, n_tokens);
+    if (!parallel) MlpIn(ops, layer, n_tokens);
+    MlpOut(ops, layer, n_tokens);
   }
   if (n_logit_rows == 0) return;
   const Tensor rows = View(*normed_, n_logit_rows, spec_.hidden);

@@ -1,7 +1,8 @@
 // The decoder forward: one function for all families, reading ModelSpec and calling Ops.
 //
 // Activations live in buffers taken at creation for max_batch_tokens rows; a forward allocates
-// nothing. The residual stream is `x`; each block adds to it through its last matmul's epilogue.
+// nothing. The residual stream is `x`; each block adds to it through its last matmul's epilogue,
+// or after a norm of its own (see LayerSpec).
 // Thread-safety: none; owned by the executor.
 // Source: Vaswani et al. 2017 (decoder), Touvron et al. 2023 (pre-norm, RoPE, SwiGLU).
 #pragma once
@@ -50,7 +51,18 @@ class Decoder {
   absl::Status AllocateBuffers(kernels::Device& device, int32_t max_batch_tokens);
   absl::Status PrepareRotations(kernels::Device& device, int32_t max_batch_tokens);
   void Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
-  void Mlp(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  // The two halves of the MLP: from the stream to its inner activations, and from those back. With
+  // parallel residuals attention comes in between.
+  void MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  void MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  // q and k of all heads as one vector each (QkNorm::kFullWidth).
+  void NormQk(kernels::Ops& ops, int32_t layer, kernels::Tensor q, kernels::Tensor k);
+  // What a block reads: the stream, normed where the layer norms first.
+  kernels::Tensor BlockInput(kernels::Ops& ops, const LayerSpec& layer, const NormWeights& norm,
+                             int32_t n_tokens);
+  // The stream += post_norm(linear(in)).
+  void AddToStream(kernels::Ops& ops, const LayerSpec& layer, const LinearWeights& linear,
+                   const NormWeights& post_norm, kernels::Tensor in);
   void Norm(kernels::Ops& ops, const NormWeights& norm, kernels::Tensor x, kernels::Tensor out);
   // The first `rows` rows of a buffer as [rows, cols], densely packed.
   kernels::Tensor View(kernels::Buffer& buffer, int32_t rows, int32_t cols) const;

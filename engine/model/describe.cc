@@ -44,12 +44,15 @@ ModelSpec MakeSpec(const Family& family, const Hyperparameters& values) {
                      .qkv_bias = values.qkv_bias,
                      .out_bias = values.out_bias,
                      .qk_norm = family.qk_norm,
+                     .window = 0,
                      .scale = 1.0f / std::sqrt(static_cast<float>(values.head_dim)),
                      .rope = values.rope};
   layer.mlp = {.inter = values.inter,
                .activation = values.activation,
                .gated = family.gated,
                .bias = values.mlp_bias};
+  layer.pre_norm = family.pre_norm;
+  layer.post_norm = family.post_norm;
   ModelSpec spec;
   spec.family = family.name;
   spec.hidden = values.hidden;
@@ -57,11 +60,14 @@ ModelSpec MakeSpec(const Family& family, const Hyperparameters& values) {
   spec.max_context = values.max_context;
   spec.norm = family.norm;
   spec.norm_eps = static_cast<float>(values.norm_eps);
+  spec.norm_weight_offset = family.norm_weight_offset;
   spec.tied_embeddings = values.tied_embeddings;
   spec.learned_positions = !family.rope;
   spec.layers.assign(static_cast<size_t>(values.n_layers), layer);
   for (size_t i = 0; i < values.windows.size(); ++i) {
-    spec.layers[i].attention.window = values.windows[i];
+    AttentionSpec& attention = spec.layers[i].attention;
+    attention.window = values.windows[i];
+    if (attention.window > 0 && values.window_rope) attention.rope = *values.window_rope;
   }
   return spec;
 }
@@ -82,8 +88,11 @@ NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSp
   clear_unless(first.attention.qkv_bias,
                {&layer.q_bias, &layer.k_bias, &layer.v_bias, &layer.qkv_bias});
   clear_unless(first.attention.out_bias, {&layer.o_bias});
-  clear_unless(first.attention.qk_norm, {&layer.q_norm, &layer.k_norm});
-  clear_unless(first.mlp.gated, {&layer.gate, &layer.gate_bias});
+  clear_unless(first.attention.qk_norm != QkNorm::kNone, {&layer.q_norm, &layer.k_norm});
+  clear_unless(first.pre_norm,
+               {&layer.attn_norm, &layer.attn_norm_bias, &layer.mlp_norm, &layer.mlp_norm_bias});
+  clear_unless(first.post_norm, {&layer.attn_post_norm, &layer.mlp_post_norm});
+  clear_unless(first.mlp.gated, {&layer.gate, &layer.gate_bias, &layer.gate_up});
   clear_unless(first.mlp.bias, {&layer.gate_bias, &layer.up_bias, &layer.down_bias});
 
   auto add_prefix = [prefix](std::string* name) {

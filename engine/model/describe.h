@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -44,7 +45,8 @@ struct Hyperparameters {
   bool out_bias = false;
   bool mlp_bias = false;
   RopeSpec rope;
-  std::vector<int32_t> windows;  // [n_layers], 0: none; empty: none at all
+  std::optional<RopeSpec> window_rope;  // of layers with a window, where it differs
+  std::vector<int32_t> windows;         // [n_layers], 0: none; empty: none at all
 };
 
 // The family for config.json's architectures and model_type, or for GGUF's general.architecture;
@@ -72,6 +74,10 @@ using TensorFinder = std::function<const CheckpointTensor*(std::string_view)>;
 absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const TensorFinder& find);
 
 // RoPE from config.json: `rope_scaling` of old, or `rope_parameters` of transformers 5.
-absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, int32_t head_dim, int32_t max_context);
+absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, const Family& family, int32_t head_dim,
+                                  int32_t max_context);
+// That of the layers with a sliding window (Family::window_rope).
+absl::StatusOr<RopeSpec> ReadWindowRope(const JsonSource& config, const Family& family,
+                                        int32_t head_dim, int32_t max_context);
 
 }  // namespace heddle::engine

@@ -109,6 +109,27 @@ absl::StatusOr<std::vector<int32_t>> UpperWindows(const JsonSource& config, int3
   return windows;
 }
 
+// Gemma, Ministral: layer_types, or all layers but each n-th.
+absl::StatusOr<std::vector<int32_t>> PatternWindows(const JsonSource& config, const Family& family,
+                                                    int32_t n_layers) {
+  constexpr std::string_view kPatternKey = "sliding_window_pattern";
+  int32_t window = 0;
+  if (!config.IsNull("sliding_window")) {
+    HEDDLE_ASSIGN_OR_RETURN(window,
+                            config.DimOr("sliding_window", kMaxContext, family.sliding_window));
+  }
+  if (config.Has("layer_types")) return WindowsByLayerType(config, window, n_layers);
+  int32_t pattern = family.window_pattern;
+  if (pattern > 0) {
+    HEDDLE_ASSIGN_OR_RETURN(pattern, config.DimOr(kPatternKey, kMaxLayers, pattern));
+  }
+  std::vector<int32_t> windows(static_cast<size_t>(n_layers), window);
+  for (int32_t i = pattern - 1; pattern > 0 && i < n_layers; i += pattern) {
+    windows[static_cast<size_t>(i)] = 0;
+  }
+  return windows;
+}
+
 absl::StatusOr<std::vector<int32_t>> ReadWindows(const JsonSource& config, const Family& family,
                                                  int32_t n_layers) {
   switch (family.window) {
@@ -116,10 +137,13 @@ absl::StatusOr<std::vector<int32_t>> ReadWindows(const JsonSource& config, const
       break;
     case WindowRule::kUpperLayers:
       return UpperWindows(config, n_layers);
+    case WindowRule::kPattern:
+      return PatternWindows(config, family, n_layers);
     case WindowRule::kAllLayers: {
       if (config.IsNull("sliding_window")) break;
       HEDDLE_ASSIGN_OR_RETURN(int32_t window,
                               config.DimOr("sliding_window", kMaxContext, family.sliding_window));
+      if (window == 0) break;
       return std::vector<int32_t>(static_cast<size_t>(n_layers), window);
     }
   }
@@ -140,7 +164,12 @@ absl::Status ReadSizes(const JsonSource& config, const Family& family, Hyperpara
   HEDDLE_RETURN_IF_ERROR(CheckHeads(config, keys.n_heads, keys.n_kv_heads, *values));
   HEDDLE_ASSIGN_OR_RETURN(values->inter, ReadInter(config, family, values->hidden));
   HEDDLE_ASSIGN_OR_RETURN(values->vocab, config.Dim("vocab_size", kMaxVocab));
-  HEDDLE_ASSIGN_OR_RETURN(values->max_context, config.Dim(keys.max_context, kMaxContext));
+  if (family.max_context == 0) {
+    HEDDLE_ASSIGN_OR_RETURN(values->max_context, config.Dim(keys.max_context, kMaxContext));
+  } else {
+    HEDDLE_ASSIGN_OR_RETURN(values->max_context,
+                            config.DimOr(keys.max_context, kMaxContext, family.max_context));
+  }
   return absl::OkStatus();
 }
 
@@ -154,7 +183,17 @@ absl::Status ReadRest(const JsonSource& config, const Family& family, Hyperparam
   HEDDLE_ASSIGN_OR_RETURN(values->out_bias, ReadFlag(config, family.out_bias));
   HEDDLE_ASSIGN_OR_RETURN(values->mlp_bias, ReadFlag(config, family.mlp_bias));
   if (family.rope) {
-    HEDDLE_ASSIGN_OR_RETURN(values->rope, ReadRope(config, values->head_dim, values->max_context));
+    HEDDLE_ASSIGN_OR_RETURN(values->rope,
+                            ReadRope(config, family, values->head_dim, values->max_context));
+  }
+  if (family.window_rope) {
+    HEDDLE_ASSIGN_OR_RETURN(values->window_rope,
+                            ReadWindowRope(config, family, values->head_dim, values->max_context));
+  }
+  if (values->rope.scaling == RopeScaling::kLongRope) {
+    // The factors for longer texts apply to the whole text once it is longer than this: what is in
+    // the cache by then would have other angles. Served is the length up to which nothing changes.
+    values->max_context = values->rope.original_max_position;
   }
   if (values->rope.scaling == RopeScaling::kYarn) {
     // Published configs keep max_position_embeddings at what the model was trained for.
@@ -248,10 +287,11 @@ absl::StatusOr<ModelDescription> DescribeConfigWithPrefix(const Family& family,
   HEDDLE_RETURN_IF_ERROR(ReadRest(config, family, &values));
   ModelDescription description;
   description.spec = MakeSpec(family, values);
+  NameMap names = *family.names;
   if (family.refine != nullptr) {
-    HEDDLE_RETURN_IF_ERROR(family.refine(config, &description.spec));
+    HEDDLE_RETURN_IF_ERROR(family.refine(config, &description.spec, &names));
   }
-  description.names = MakeNames(*family.names, prefix, description.spec);
+  description.names = MakeNames(names, prefix, description.spec);
   HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(config, generation_config, values.vocab, &description));
   HEDDLE_RETURN_IF_ERROR(ReadGeneration(generation_config, &description.generation));
   return description;

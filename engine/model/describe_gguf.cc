@@ -6,6 +6,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/model/describe.h"
+#include "engine/model/family_names.h"
 
 namespace heddle::engine {
 namespace {
@@ -163,6 +164,7 @@ NameMap NamesIn(const TensorFinder& find, const ModelSpec& spec) {
     layer.qkv.clear();
     layer.qkv_bias.clear();
   }
+  layer.gate_up.clear();
   return MakeNames(names, "", spec);
 }
 

@@ -10,13 +10,18 @@
 namespace heddle::engine {
 namespace {
 
-constexpr double kDefaultTheta = 10000.0;  // transformers' default_theta
-
-absl::StatusOr<std::optional<JsonSource>> FindParameters(const JsonSource& config) {
+// The parameters of all layers, or where layers of a kind have their own, those of `layer_type`.
+absl::StatusOr<std::optional<JsonSource>> FindParameters(const JsonSource& config,
+                                                         std::string_view layer_type) {
   for (std::string_view key : {"rope_scaling", "rope_parameters"}) {
     const nlohmann::json* value = config.Find(key);
     bool empty = value == nullptr || (value->is_object() && value->empty());
-    if (!empty) return config.Object(key);
+    if (empty) continue;
+    HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> parameters, config.Object(key));
+    if (parameters.has_value() && parameters->Has(layer_type)) {
+      return parameters->Object(layer_type);
+    }
+    return parameters;
   }
   return std::optional<JsonSource>();
 }
@@ -27,10 +32,16 @@ absl::StatusOr<std::string> RopeType(const JsonSource& parameters) {
 }
 
 // A number that may stand in the parameters or beside them.
-absl::StatusOr<double> NumberOr(const JsonSource& config, const JsonSource* parameters,
-                                std::string_view key, double max, double absent) {
-  if (parameters != nullptr && parameters->Has(key)) return parameters->Positive(key, max);
-  return config.PositiveOr(key, max, absent);
+struct Keys {
+  std::string_view inside;
+  std::string_view beside;
+};
+absl::StatusOr<double> NumberOr(const JsonSource& config, const JsonSource* parameters, Keys keys,
+                                double max, double absent) {
+  if (parameters != nullptr && parameters->Has(keys.inside)) {
+    return parameters->Positive(keys.inside, max);
+  }
+  return config.PositiveOr(keys.beside, max, absent);
 }
 
 absl::Status ReadOriginalContext(const JsonSource& config, const JsonSource& parameters,
@@ -101,6 +112,44 @@ absl::Status ReadYarn(const JsonSource& parameters, int32_t max_context, RopeSpe
   return absl::OkStatus();
 }
 
+// One divisor per pair.
+absl::StatusOr<std::vector<float>> ReadFactors(const JsonSource& parameters, std::string_view key,
+                                               int32_t pairs) {
+  const nlohmann::json* list = parameters.Find(key);
+  if (list == nullptr || !list->is_array() || list->size() != static_cast<size_t>(pairs)) {
+    return parameters.Error(key, list == nullptr ? "missing" : JsonSource::Show(*list),
+                            base::StrCat("a list of ", pairs, " numbers"));
+  }
+  std::vector<float> factors;
+  for (const nlohmann::json& item : *list) {
+    double factor = item.is_number() ? item.get<double>() : 0.0;
+    if (!(factor > 0.0 && factor <= kMaxFactor)) {
+      return parameters.Error(key, JsonSource::Show(item),
+                              base::StrCat("numbers above 0 and up to ", kMaxFactor));
+    }
+    factors.push_back(static_cast<float>(factor));
+  }
+  return factors;
+}
+
+// Ding et al. 2024. Only the factors for texts within the original context are used.
+absl::Status ReadLongRope(const JsonSource& parameters, int32_t max_context, RopeSpec* rope) {
+  HEDDLE_ASSIGN_OR_RETURN(rope->divisors,
+                          ReadFactors(parameters, "short_factor", rope->rotary_dim / 2));
+  const double original = rope->original_max_position;
+  HEDDLE_ASSIGN_OR_RETURN(double factor,
+                          parameters.PositiveOr("factor", kMaxFactor, max_context / original));
+  double attention = 1.0;
+  if (factor > 1.0 && original > 1.0) {
+    attention = std::sqrt(1.0 + std::log(factor) / std::log(original));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(attention,
+                          parameters.PositiveOr("attention_factor", kMaxFactor, attention));
+  rope->scaling = RopeScaling::kLongRope;
+  rope->attention_factor = static_cast<float>(attention);
+  return absl::OkStatus();
+}
+
 absl::Status ReadScaling(const JsonSource& config, const JsonSource& parameters,
                          int32_t max_context, RopeSpec* rope) {
   HEDDLE_ASSIGN_OR_RETURN(std::string type, RopeType(parameters));
@@ -117,22 +166,32 @@ absl::Status ReadScaling(const JsonSource& config, const JsonSource& parameters,
   }
   if (type == "llama3") return ReadLlama3(parameters, rope);
   if (type == "yarn") return ReadYarn(parameters, max_context, rope);
-  return parameters.Unsupported(parameters.Has("rope_type") ? "rope_type" : "type",
-                                base::Quote(type),
-                                "supported are default, linear, dynamic, llama3 and yarn");
+  // Phi-3's first configs say "su".
+  if (type == "longrope" || type == "su") return ReadLongRope(parameters, max_context, rope);
+  return parameters.Unsupported(
+      parameters.Has("rope_type") ? "rope_type" : "type", base::Quote(type),
+      "supported are default, linear, dynamic, llama3, yarn and longrope");
 }
 
 }  // namespace
 
-absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, int32_t head_dim, int32_t max_context) {
-  HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> parameters, FindParameters(config));
+absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, const Family& family, int32_t head_dim,
+                                  int32_t max_context) {
+  HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> parameters,
+                          FindParameters(config, "full_attention"));
   const JsonSource* inner = parameters.has_value() ? &*parameters : nullptr;
   RopeSpec rope;
   HEDDLE_ASSIGN_OR_RETURN(double theta,
-                          NumberOr(config, inner, "rope_theta", kMaxTheta, kDefaultTheta));
-  HEDDLE_ASSIGN_OR_RETURN(double part, NumberOr(config, inner, "partial_rotary_factor", 1.0, 1.0));
-  if (theta <= 1.0) return config.Error("rope_theta", base::StrCat(theta), "a number above 1");
+                          NumberOr(config, inner, {"rope_theta", family.keys.rope_theta}, kMaxTheta,
+                                   family.rope_theta));
+  HEDDLE_ASSIGN_OR_RETURN(
+      double part, NumberOr(config, inner, {"partial_rotary_factor", family.keys.rotary_part}, 1.0,
+                            family.rotary_part));
+  if (theta <= 1.0) {
+    return config.Error(family.keys.rope_theta, base::StrCat(theta), "a number above 1");
+  }
   rope.theta = static_cast<float>(theta);
+  rope.layout = family.rope_layout;
   rope.rotary_dim = static_cast<int32_t>(head_dim * part);
   if (rope.rotary_dim < 2 || rope.rotary_dim % 2 != 0) {
     return config.Error("head_dim",
@@ -140,6 +199,34 @@ absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, int32_t head_dim, in
                         "an even number of rotated dimensions");
   }
   if (inner != nullptr) HEDDLE_RETURN_IF_ERROR(ReadScaling(config, *inner, max_context, &rope));
+  return rope;
+}
+
+absl::StatusOr<RopeSpec> ReadWindowRope(const JsonSource& config, const Family& family,
+                                        int32_t head_dim, int32_t max_context) {
+  constexpr std::string_view kLayerType = "sliding_attention";
+  constexpr double kAbsentTheta = 10000.0;  // Gemma3TextConfig
+  HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> nested, config.Object("rope_parameters"));
+  if (nested.has_value()) {
+    HEDDLE_ASSIGN_OR_RETURN(nested, nested->Object(kLayerType));
+  }
+  RopeSpec rope;
+  rope.rotary_dim = head_dim;
+  rope.layout = family.rope_layout;
+  rope.original_max_position = max_context;
+  HEDDLE_ASSIGN_OR_RETURN(
+      double theta, NumberOr(config, nested.has_value() ? &*nested : nullptr,
+                             {"rope_theta", "rope_local_base_freq"}, kMaxTheta, kAbsentTheta));
+  if (nested.has_value()) {
+    HEDDLE_ASSIGN_OR_RETURN(std::string type, RopeType(*nested));
+    if (type != "default") {
+      return nested->Unsupported("rope_type", base::Quote(type), "expected default");
+    }
+  }
+  if (theta <= 1.0) {
+    return config.Error("rope_local_base_freq", base::StrCat(theta), "a number above 1");
+  }
+  rope.theta = static_cast<float>(theta);
   return rope;
 }
 

@@ -1,11 +1,9 @@
 #include "engine/model/family_table.h"
 
 #include <array>
-#include <cmath>
 
-#include "absl/status/status.h"
-#include "base/status.h"
-#include "engine/model/config_source.h"
+#include "engine/model/family_names.h"
+#include "engine/model/family_refine.h"
 
 namespace heddle::engine {
 namespace {
@@ -19,88 +17,18 @@ constexpr std::string_view kLlamaGguf[] = {"llama"};
 constexpr std::string_view kQwen2Gguf[] = {"qwen2"};
 constexpr std::string_view kQwen3Gguf[] = {"qwen3"};
 constexpr std::string_view kGpt2Gguf[] = {"gpt2"};
-
-// Names that Llama gave and most families took over.
-const NameMap& LlamaNames() {
-  static const NameMap names = {.embed = "embed_tokens.weight",
-                                .positions = "",
-                                .final_norm = "norm.weight",
-                                .final_norm_bias = "",
-                                .lm_head = "lm_head.weight",
-                                .layer = {
-                                    .attn_norm = "layers.{}.input_layernorm.weight",
-                                    .attn_norm_bias = "",
-                                    .q = "layers.{}.self_attn.q_proj.weight",
-                                    .k = "layers.{}.self_attn.k_proj.weight",
-                                    .v = "layers.{}.self_attn.v_proj.weight",
-                                    .qkv = "",
-                                    .q_bias = "layers.{}.self_attn.q_proj.bias",
-                                    .k_bias = "layers.{}.self_attn.k_proj.bias",
-                                    .v_bias = "layers.{}.self_attn.v_proj.bias",
-                                    .qkv_bias = "",
-                                    .q_norm = "layers.{}.self_attn.q_norm.weight",
-                                    .k_norm = "layers.{}.self_attn.k_norm.weight",
-                                    .o = "layers.{}.self_attn.o_proj.weight",
-                                    .o_bias = "layers.{}.self_attn.o_proj.bias",
-                                    .mlp_norm = "layers.{}.post_attention_layernorm.weight",
-                                    .mlp_norm_bias = "",
-                                    .gate = "layers.{}.mlp.gate_proj.weight",
-                                    .up = "layers.{}.mlp.up_proj.weight",
-                                    .down = "layers.{}.mlp.down_proj.weight",
-                                    .gate_bias = "layers.{}.mlp.gate_proj.bias",
-                                    .up_bias = "layers.{}.mlp.up_proj.bias",
-                                    .down_bias = "layers.{}.mlp.down_proj.bias",
-                                }};
-  return names;
-}
-
-const NameMap& Gpt2Names() {
-  static const NameMap names = {.embed = "wte.weight",
-                                .positions = "wpe.weight",
-                                .final_norm = "ln_f.weight",
-                                .final_norm_bias = "ln_f.bias",
-                                .lm_head = "lm_head.weight",
-                                .layer =
-                                    {
-                                        .attn_norm = "h.{}.ln_1.weight",
-                                        .attn_norm_bias = "h.{}.ln_1.bias",
-                                        .q = "",
-                                        .k = "",
-                                        .v = "",
-                                        .qkv = "h.{}.attn.c_attn.weight",
-                                        .q_bias = "",
-                                        .k_bias = "",
-                                        .v_bias = "",
-                                        .qkv_bias = "h.{}.attn.c_attn.bias",
-                                        .q_norm = "",
-                                        .k_norm = "",
-                                        .o = "h.{}.attn.c_proj.weight",
-                                        .o_bias = "h.{}.attn.c_proj.bias",
-                                        .mlp_norm = "h.{}.ln_2.weight",
-                                        .mlp_norm_bias = "h.{}.ln_2.bias",
-                                        .gate = "",
-                                        .up = "h.{}.mlp.c_fc.weight",
-                                        .down = "h.{}.mlp.c_proj.weight",
-                                        .gate_bias = "",
-                                        .up_bias = "h.{}.mlp.c_fc.bias",
-                                        .down_bias = "h.{}.mlp.c_proj.bias",
-                                    },
-                                .transposed_linears = true};
-  return names;
-}
-
-absl::Status RefineGpt2(const JsonSource& config, ModelSpec* spec) {
-  HEDDLE_ASSIGN_OR_RETURN(bool cross, config.BoolOr("add_cross_attention", false));
-  if (cross) return config.Unsupported("add_cross_attention", "true", "expected false");
-  HEDDLE_ASSIGN_OR_RETURN(bool scale, config.BoolOr("scale_attn_weights", true));
-  HEDDLE_ASSIGN_OR_RETURN(bool by_layer, config.BoolOr("scale_attn_by_inverse_layer_idx", false));
-  for (int32_t i = 0; i < spec->n_layers(); ++i) {
-    AttentionSpec& attention = spec->layers[static_cast<size_t>(i)].attention;
-    if (!scale) attention.scale = 1.0f;
-    if (by_layer) attention.scale /= static_cast<float>(i + 1);
-  }
-  return absl::OkStatus();
-}
+constexpr std::string_view kMinistralArchitectures[] = {"MinistralForCausalLM"};
+constexpr std::string_view kGemma2Architectures[] = {"Gemma2ForCausalLM"};
+constexpr std::string_view kGemma3Architectures[] = {"Gemma3ForCausalLM"};
+constexpr std::string_view kPhi3Architectures[] = {"Phi3ForCausalLM"};
+constexpr std::string_view kOlmo2Architectures[] = {"Olmo2ForCausalLM"};
+constexpr std::string_view kSmolLm3Architectures[] = {"SmolLM3ForCausalLM"};
+constexpr std::string_view kGraniteArchitectures[] = {"GraniteForCausalLM"};
+constexpr std::string_view kStarcoder2Architectures[] = {"Starcoder2ForCausalLM"};
+constexpr std::string_view kGptNeoxArchitectures[] = {"GPTNeoXForCausalLM"};
+constexpr std::string_view kFalconArchitectures[] = {"FalconForCausalLM"};
+constexpr std::string_view kGlmArchitectures[] = {"GlmForCausalLM"};
+constexpr std::string_view kGlm4Architectures[] = {"Glm4ForCausalLM"};
 
 const Family& Llama() {
   static const Family family = {.name = "llama",
@@ -117,18 +45,19 @@ const Family& Llama() {
   return family;
 }
 
-std::array<Family, 5> MakeTable() {
-  Family llama = Llama();
-
-  Family mistral = llama;  // its GGUF files are of architecture "llama"
+Family Mistral() {
+  Family mistral = Llama();  // its GGUF files are of architecture "llama"
   mistral.name = mistral.model_type = "mistral";
   mistral.architectures = kMistralArchitectures;
   mistral.gguf_architectures = {};
   mistral.qkv_bias = mistral.out_bias = mistral.mlp_bias = Flag::Never();
   mistral.window = WindowRule::kAllLayers;
   mistral.sliding_window = 4096;
+  return mistral;
+}
 
-  Family qwen2 = llama;
+Family Qwen2() {
+  Family qwen2 = Llama();
   qwen2.name = qwen2.model_type = "qwen2";
   qwen2.architectures = kQwen2Architectures;
   qwen2.gguf_architectures = kQwen2Gguf;
@@ -136,15 +65,21 @@ std::array<Family, 5> MakeTable() {
   qwen2.qkv_bias = Flag::Always();
   qwen2.out_bias = qwen2.mlp_bias = Flag::Never();
   qwen2.window = WindowRule::kUpperLayers;
+  return qwen2;
+}
 
-  Family qwen3 = qwen2;
+Family Qwen3() {
+  Family qwen3 = Qwen2();
   qwen3.name = qwen3.model_type = "qwen3";
   qwen3.architectures = kQwen3Architectures;
   qwen3.gguf_architectures = kQwen3Gguf;
   qwen3.qkv_bias = qwen3.out_bias = Flag::Key("attention_bias", false);
-  qwen3.qk_norm = true;
+  qwen3.qk_norm = QkNorm::kPerHead;
   qwen3.head_dim = 128;
+  return qwen3;
+}
 
+Family Gpt2() {
   Family gpt2;
   gpt2.name = gpt2.model_type = "gpt2";
   gpt2.architectures = kGpt2Architectures;
@@ -168,48 +103,185 @@ std::array<Family, 5> MakeTable() {
   gpt2.prefix = "transformer.";
   gpt2.names = &Gpt2Names();
   gpt2.refine = RefineGpt2;
+  return gpt2;
+}
 
-  return {llama, mistral, qwen2, qwen3, gpt2};
+Family Ministral() {
+  Family ministral = Mistral();
+  ministral.name = ministral.model_type = "ministral";
+  ministral.architectures = kMinistralArchitectures;
+  ministral.window = WindowRule::kPattern;
+  return ministral;
+}
+
+Family Gemma2() {
+  Family gemma = Llama();
+  gemma.name = gemma.model_type = "gemma2";
+  gemma.architectures = kGemma2Architectures;
+  gemma.gguf_architectures = {};
+  gemma.keys.activation = "hidden_activation";
+  gemma.activation = "gelu_pytorch_tanh";
+  gemma.tied_embeddings = true;
+  gemma.head_dim = 256;
+  gemma.norm_weight_offset = 1.0f;
+  gemma.post_norm = true;
+  gemma.mlp_bias = Flag::Never();
+  gemma.window = WindowRule::kPattern;
+  gemma.sliding_window = 4096;
+  gemma.window_pattern = 2;
+  gemma.names = &GemmaNames();
+  gemma.refine = RefineGemma2;
+  return gemma;
+}
+
+Family Gemma3() {
+  Family gemma = Gemma2();
+  gemma.name = "gemma3";
+  gemma.model_type = "gemma3_text";
+  gemma.architectures = kGemma3Architectures;
+  gemma.qk_norm = QkNorm::kPerHead;
+  gemma.window_pattern = 6;
+  gemma.rope_theta = 1e6;
+  gemma.window_rope = true;
+  gemma.refine = RefineGemma3;
+  return gemma;
+}
+
+Family Phi3() {
+  Family phi3 = Mistral();
+  phi3.name = phi3.model_type = "phi3";
+  phi3.architectures = kPhi3Architectures;
+  phi3.norm_eps = 1e-5;
+  phi3.sliding_window = 0;
+  phi3.names = &Phi3Names();
+  return phi3;
+}
+
+Family Olmo2() {
+  Family olmo2 = Llama();
+  olmo2.name = olmo2.model_type = "olmo2";
+  olmo2.architectures = kOlmo2Architectures;
+  olmo2.gguf_architectures = {};
+  olmo2.norm_eps = 1e-5;
+  olmo2.pre_norm = false;
+  olmo2.post_norm = true;
+  olmo2.qk_norm = QkNorm::kFullWidth;
+  olmo2.mlp_bias = Flag::Never();
+  olmo2.names = &Olmo2Names();
+  return olmo2;
+}
+
+Family SmolLm3() {
+  Family smollm3 = Llama();
+  smollm3.name = smollm3.model_type = "smollm3";
+  smollm3.architectures = kSmolLm3Architectures;
+  smollm3.gguf_architectures = {};
+  smollm3.tied_embeddings = true;
+  smollm3.rope_theta = 2e6;
+  smollm3.refine = RefineSmolLm3;
+  return smollm3;
+}
+
+Family Granite() {
+  Family granite = Llama();
+  granite.name = granite.model_type = "granite";
+  granite.architectures = kGraniteArchitectures;
+  granite.gguf_architectures = {};
+  granite.refine = RefineGranite;
+  return granite;
+}
+
+Family Starcoder2() {
+  Family starcoder2 = Mistral();
+  starcoder2.name = starcoder2.model_type = "starcoder2";
+  starcoder2.architectures = kStarcoder2Architectures;
+  starcoder2.keys.norm_eps = "norm_epsilon";
+  starcoder2.activation = "gelu_pytorch_tanh";
+  starcoder2.norm_eps = 1e-5;
+  starcoder2.tied_embeddings = true;
+  starcoder2.sliding_window = 0;
+  starcoder2.norm = NormKind::kLayer;
+  starcoder2.gated = false;
+  starcoder2.qkv_bias = starcoder2.out_bias = starcoder2.mlp_bias = Flag::Key("use_bias", true);
+  starcoder2.names = &Starcoder2Names();
+  return starcoder2;
+}
+
+Family GptNeox() {
+  Family neox;
+  neox.name = neox.model_type = "gpt_neox";
+  neox.architectures = kGptNeoxArchitectures;
+  neox.keys.n_kv_heads = neox.keys.head_dim = "";
+  neox.keys.norm_eps = "layer_norm_eps";
+  neox.keys.rope_theta = "rotary_emb_base";
+  neox.keys.rotary_part = "rotary_pct";
+  neox.activation = "gelu";
+  neox.norm_eps = 1e-5;
+  neox.rotary_part = 0.25;
+  neox.norm = NormKind::kLayer;
+  neox.gated = false;
+  neox.qkv_bias = neox.out_bias = Flag::Key("attention_bias", true);
+  neox.mlp_bias = Flag::Always();
+  neox.prefix = "gpt_neox.";
+  neox.names = &GptNeoxNames();
+  neox.refine = RefineGptNeox;
+  return neox;
+}
+
+Family Falcon() {
+  Family falcon;
+  falcon.name = falcon.model_type = "falcon";
+  falcon.architectures = kFalconArchitectures;
+  falcon.keys.n_kv_heads = falcon.keys.head_dim = "";  // see RefineFalcon
+  falcon.keys.inter = "ffn_hidden_size";
+  falcon.keys.norm_eps = "layer_norm_epsilon";
+  falcon.keys.activation = "activation";
+  falcon.activation = "gelu";
+  falcon.norm_eps = 1e-5;
+  falcon.tied_embeddings = true;
+  falcon.inter_per_hidden = 4;
+  falcon.max_context = 2048;
+  falcon.norm = NormKind::kLayer;
+  falcon.gated = false;
+  falcon.qkv_bias = falcon.out_bias = falcon.mlp_bias = Flag::Key("bias", false);
+  falcon.prefix = "transformer.";
+  falcon.names = &FalconNames();
+  falcon.refine = RefineFalcon;
+  return falcon;
+}
+
+Family Glm() {
+  Family glm = Llama();
+  glm.name = glm.model_type = "glm";
+  glm.architectures = kGlmArchitectures;
+  glm.gguf_architectures = {};
+  glm.norm_eps = 1.5625e-7;
+  glm.head_dim = 128;
+  glm.rotary_part = 0.5;
+  glm.rope_layout = RopeLayout::kInterleaved;
+  glm.qkv_bias = Flag::Key("attention_bias", true);
+  glm.out_bias = glm.mlp_bias = Flag::Never();
+  glm.names = &GlmNames();
+  return glm;
+}
+
+Family Glm4() {
+  Family glm4 = Glm();
+  glm4.name = glm4.model_type = "glm4";
+  glm4.architectures = kGlm4Architectures;
+  glm4.post_norm = true;
+  glm4.names = &Glm4Names();
+  return glm4;
 }
 
 }  // namespace
 
 std::span<const Family> FamilyTable() {
-  static const std::array<Family, 5> table = MakeTable();
+  static const std::array table = {Llama(),   Mistral(), Ministral(), Qwen2(),      Qwen3(),
+                                   Gemma2(),  Gemma3(),  Phi3(),      Olmo2(),      SmolLm3(),
+                                   Granite(), Gpt2(),    GptNeox(),   Starcoder2(), Falcon(),
+                                   Glm(),     Glm4()};
   return table;
-}
-
-const NameMap& GgufNames() {
-  static const NameMap names = {.embed = "token_embd.weight",
-                                .positions = "position_embd.weight",
-                                .final_norm = "output_norm.weight",
-                                .final_norm_bias = "output_norm.bias",
-                                .lm_head = "output.weight",
-                                .layer = {
-                                    .attn_norm = "blk.{}.attn_norm.weight",
-                                    .attn_norm_bias = "blk.{}.attn_norm.bias",
-                                    .q = "blk.{}.attn_q.weight",
-                                    .k = "blk.{}.attn_k.weight",
-                                    .v = "blk.{}.attn_v.weight",
-                                    .qkv = "blk.{}.attn_qkv.weight",
-                                    .q_bias = "blk.{}.attn_q.bias",
-                                    .k_bias = "blk.{}.attn_k.bias",
-                                    .v_bias = "blk.{}.attn_v.bias",
-                                    .qkv_bias = "blk.{}.attn_qkv.bias",
-                                    .q_norm = "blk.{}.attn_q_norm.weight",
-                                    .k_norm = "blk.{}.attn_k_norm.weight",
-                                    .o = "blk.{}.attn_output.weight",
-                                    .o_bias = "blk.{}.attn_output.bias",
-                                    .mlp_norm = "blk.{}.ffn_norm.weight",
-                                    .mlp_norm_bias = "blk.{}.ffn_norm.bias",
-                                    .gate = "blk.{}.ffn_gate.weight",
-                                    .up = "blk.{}.ffn_up.weight",
-                                    .down = "blk.{}.ffn_down.weight",
-                                    .gate_bias = "blk.{}.ffn_gate.bias",
-                                    .up_bias = "blk.{}.ffn_up.bias",
-                                    .down_bias = "blk.{}.ffn_down.bias",
-                                }};
-  return names;
 }
 
 }  // namespace heddle::engine

@@ -28,9 +28,10 @@ struct Flag {
 
 // How a family's config.json says which layers attend to a sliding window.
 enum class WindowRule : uint8_t {
-  kNone,        // never: a "sliding_window" in config.json has no effect
-  kAllLayers,   // sliding_window, unless null
-  kUpperLayers  // use_sliding_window, sliding_window, max_window_layers; or layer_types
+  kNone,         // never: a "sliding_window" in config.json has no effect
+  kAllLayers,    // sliding_window, unless null
+  kUpperLayers,  // use_sliding_window, sliding_window, max_window_layers; or layer_types
+  kPattern       // sliding_window in the layers of layer_types, or in all but every n-th
 };
 
 // Keys of config.json, as this family spells them.
@@ -44,6 +45,8 @@ struct ConfigKeys {
   std::string_view max_context = "max_position_embeddings";
   std::string_view norm_eps = "rms_norm_eps";
   std::string_view activation = "hidden_act";
+  std::string_view rope_theta = "rope_theta";
+  std::string_view rotary_part = "partial_rotary_factor";
 };
 
 struct Family {
@@ -57,18 +60,28 @@ struct Family {
   std::string_view activation = "silu";
   double norm_eps = 1e-6;
   bool tied_embeddings = false;
-  int32_t head_dim = 0;          // 0: hidden / heads
-  int32_t sliding_window = 0;    // kAllLayers
+  int32_t head_dim = 0;        // 0: hidden / heads
+  int32_t sliding_window = 0;  // kAllLayers, kPattern; 0: none
+  int32_t window_pattern = 0;  // kPattern: each n-th layer sees all; 0: none does
+  double rope_theta = 10000.0;
+  double rotary_part = 1.0;
+  int32_t max_context = 0;       // 0: required
   int32_t inter_per_hidden = 0;  // inter = this x hidden where config.json has none; 0: required
 
   NormKind norm = NormKind::kRms;
+  float norm_weight_offset = 0.0f;
+  bool pre_norm = true;
+  bool post_norm = false;
   bool gated = true;
   bool rope = true;  // false: learned positions
   Flag qkv_bias;
   Flag out_bias;
   Flag mlp_bias;
-  bool qk_norm = false;
+  QkNorm qk_norm = QkNorm::kNone;
   WindowRule window = WindowRule::kNone;
+  // Layers with a window rotate by a theta of their own, "rope_local_base_freq", unscaled.
+  bool window_rope = false;
+  RopeLayout rope_layout = RopeLayout::kHalf;
   // How GGUF converters order the rows of q and k: llama's are permuted for interleaved pairs.
   RopeLayout gguf_rope_layout = RopeLayout::kHalf;
 
@@ -78,13 +91,10 @@ struct Family {
   const NameMap* names = nullptr;
 
   // Refuses what config.json may ask for and this family's row does not express, or refines the
-  // spec; nullptr: nothing to do.
-  absl::Status (*refine)(const JsonSource& config, ModelSpec* spec) = nullptr;
+  // spec and the pattern of names; nullptr: nothing to do.
+  absl::Status (*refine)(const JsonSource& config, ModelSpec* spec, NameMap* names) = nullptr;
 };
 
 std::span<const Family> FamilyTable();
-
-// The names that every GGUF file uses, whatever the family.
-const NameMap& GgufNames();
 
 }  // namespace heddle::engine

@@ -39,13 +39,20 @@ struct RopeSpec {
   bool operator==(const RopeSpec&) const = default;
 };
 
+// Where q and k are normed before RoPE, by RMS with weights of their own.
+enum class QkNorm : uint8_t {
+  kNone,
+  kPerHead,   // each head alone, one weight per element of a head (Qwen3, Gemma 3)
+  kFullWidth  // all heads as one vector (OLMo 2)
+};
+
 struct AttentionSpec {
   int32_t n_heads = 0;
   int32_t n_kv_heads = 0;
   int32_t head_dim = 0;
   bool qkv_bias = false;
   bool out_bias = false;
-  bool qk_norm = false;  // RMS norm of each q and k head before RoPE (Qwen3)
+  QkNorm qk_norm = QkNorm::kNone;
   int32_t window = 0;    // sliding window in positions; 0: all
   float scale = 0.0f;    // of q k^T; usually 1 / sqrt(head_dim)
   float softcap = 0.0f;  // 0: none
@@ -59,9 +66,15 @@ struct MlpSpec {
   bool bias = false;
 };
 
+// A layer adds two blocks to the residual stream x, attention and then the MLP:
+//   x += post_norm(block(pre_norm(x))), either norm only where the layer has it.
+// With parallel_residual both blocks read the x from before the layer.
 struct LayerSpec {
   AttentionSpec attention;
   MlpSpec mlp;
+  bool pre_norm = true;
+  bool post_norm = false;
+  bool parallel_residual = false;
 };
 
 struct ModelSpec {
@@ -71,6 +84,7 @@ struct ModelSpec {
   int32_t max_context = 0;  // positions the model was made for
   NormKind norm = NormKind::kRms;
   float norm_eps = 1e-5f;
+  float norm_weight_offset = 0.0f;  // added to the weights of all norms (Gemma's 1 + w)
   bool tied_embeddings = false;
   bool learned_positions = false;
   float embedding_scale = 1.0f;

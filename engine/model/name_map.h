@@ -14,7 +14,8 @@ namespace heddle::engine {
 struct LayerNames {
   std::string attn_norm;  // before attention
   std::string attn_norm_bias;
-  std::string q;  // either q, k and v, or qkv: the three stacked along output features
+  std::string attn_post_norm;  // of what attention adds
+  std::string q;               // either q, k and v, or qkv: the three stacked along output features
   std::string k;
   std::string v;
   std::string qkv;
@@ -22,14 +23,16 @@ struct LayerNames {
   std::string k_bias;
   std::string v_bias;
   std::string qkv_bias;
-  std::string q_norm;  // [head_dim]
+  std::string q_norm;  // [head_dim], or all heads
   std::string k_norm;
   std::string o;
   std::string o_bias;
   std::string mlp_norm;  // before the MLP
   std::string mlp_norm_bias;
-  std::string gate;  // empty unless the MLP is gated
+  std::string mlp_post_norm;  // of what the MLP adds
+  std::string gate;           // a gated MLP: either gate and up, or gate_up: gate stacked over up
   std::string up;
+  std::string gate_up;
   std::string down;
   std::string gate_bias;
   std::string up_bias;
@@ -38,11 +41,31 @@ struct LayerNames {
   // The members, for code that treats all alike.
   template <typename Visitor>
   void ForEach(Visitor visit) {
-    for (std::string* name :
-         {&attn_norm, &attn_norm_bias, &q,        &k,      &v,      &qkv,       &q_bias,
-          &k_bias,    &v_bias,         &qkv_bias, &q_norm, &k_norm, &o,         &o_bias,
-          &mlp_norm,  &mlp_norm_bias,  &gate,     &up,     &down,   &gate_bias, &up_bias,
-          &down_bias}) {
+    for (std::string* name : {&attn_norm,
+                              &attn_norm_bias,
+                              &attn_post_norm,
+                              &q,
+                              &k,
+                              &v,
+                              &qkv,
+                              &q_bias,
+                              &k_bias,
+                              &v_bias,
+                              &qkv_bias,
+                              &q_norm,
+                              &k_norm,
+                              &o,
+                              &o_bias,
+                              &mlp_norm,
+                              &mlp_norm_bias,
+                              &mlp_post_norm,
+                              &gate,
+                              &up,
+                              &gate_up,
+                              &down,
+                              &gate_bias,
+                              &up_bias,
+                              &down_bias}) {
       visit(name);
     }
   }
@@ -59,6 +82,10 @@ struct NameMap {
   // GPT-2 stores its linear layers as [input features, output features] (transformers' Conv1D).
   // Embeddings and lm_head are never transposed.
   bool transposed_linears = false;
+
+  // The rows of qkv are ordered by KV head: the query heads that read it, its k, its v (GPT-NeoX,
+  // Falcon); otherwise all of q, all of k, all of v.
+  bool qkv_by_kv_head = false;
 
   // The names of layer `index`.
   LayerNames Layer(int32_t index) const;

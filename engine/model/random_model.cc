@@ -52,7 +52,7 @@ ModelSpec ToSpec(const Shape& shape) {
   layer.attention.n_kv_heads = shape.n_kv_heads;
   layer.attention.head_dim = shape.head_dim;
   layer.attention.qkv_bias = shape.qkv_bias;
-  layer.attention.qk_norm = shape.qk_norm;
+  layer.attention.qk_norm = shape.qk_norm ? QkNorm::kPerHead : QkNorm::kNone;
   layer.attention.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   layer.attention.rope.rotary_dim = shape.head_dim;
   layer.mlp.inter = shape.inter;
@@ -156,7 +156,7 @@ class Maker {
     if (attention.qkv_bias) {
       HEDDLE_ASSIGN_OR_RETURN(weights.qkv.bias, Constant(q + 2 * kv, 0.0f));
     }
-    if (attention.qk_norm) {
+    if (attention.qk_norm == QkNorm::kPerHead) {
       HEDDLE_ASSIGN_OR_RETURN(weights.q_norm, Constant(attention.head_dim, 1.0f));
       HEDDLE_ASSIGN_OR_RETURN(weights.k_norm, Constant(attention.head_dim, 1.0f));
     }

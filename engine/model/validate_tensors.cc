@@ -61,6 +61,7 @@ class Demands {
     int64_t kv = int64_t{attention.n_kv_heads} * attention.head_dim;
     AddVector(names.attn_norm, hidden, "hidden");
     AddVector(names.attn_norm_bias, hidden, "hidden");
+    AddVector(names.attn_post_norm, hidden, "hidden");
     AddLinear(names.q, q, hidden, "heads * head_dim, hidden", "hidden, heads * head_dim");
     AddLinear(names.k, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
     AddLinear(names.v, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
@@ -70,8 +71,11 @@ class Demands {
     AddVector(names.k_bias, kv, "kv_heads * head_dim");
     AddVector(names.v_bias, kv, "kv_heads * head_dim");
     AddVector(names.qkv_bias, q + 2 * kv, "(heads + 2 kv_heads) * head_dim");
-    AddVector(names.q_norm, attention.head_dim, "head_dim");
-    AddVector(names.k_norm, attention.head_dim, "head_dim");
+    bool full_width = attention.qk_norm == QkNorm::kFullWidth;
+    AddVector(names.q_norm, full_width ? q : attention.head_dim,
+              full_width ? "heads * head_dim" : "head_dim");
+    AddVector(names.k_norm, full_width ? kv : attention.head_dim,
+              full_width ? "kv_heads * head_dim" : "head_dim");
     AddLinear(names.o, hidden, q, "hidden, heads * head_dim", "heads * head_dim, hidden");
     AddVector(names.o_bias, hidden, "hidden");
   }
@@ -80,6 +84,8 @@ class Demands {
     int64_t hidden = model_.spec.hidden;
     AddVector(names.mlp_norm, hidden, "hidden");
     AddVector(names.mlp_norm_bias, hidden, "hidden");
+    AddVector(names.mlp_post_norm, hidden, "hidden");
+    AddLinear(names.gate_up, 2 * int64_t{mlp.inter}, hidden, "2 inter, hidden", "hidden, 2 inter");
     AddLinear(names.gate, mlp.inter, hidden, "inter, hidden", "hidden, inter");
     AddLinear(names.up, mlp.inter, hidden, "inter, hidden", "hidden, inter");
     AddLinear(names.down, hidden, mlp.inter, "hidden, inter", "inter, hidden");

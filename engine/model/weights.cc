@@ -17,8 +17,11 @@ using kernels::WeightSource;
 // Reads the tensors of one checkpoint onto one device.
 class Loader {
  public:
-  Loader(kernels::Device& device, const Checkpoint& checkpoint, bool transposed_linears)
-      : device_(device), checkpoint_(checkpoint), transposed_(transposed_linears) {}
+  Loader(kernels::Device& device, const Checkpoint& checkpoint, const NameMap& names)
+      : device_(device),
+        checkpoint_(checkpoint),
+        transposed_(names.transposed_linears),
+        qkv_by_kv_head_(names.qkv_by_kv_head) {}
 
   // A matrix that lies as [rows, cols] whatever the family (embeddings, head).
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Table(const std::string& name) {
@@ -47,8 +50,13 @@ class Loader {
     return linear;
   }
 
-  // The concatenation of vectors in F32; empty names are left out, and nothing if all are.
+  // The concatenation of vectors on the device; empty names are left out, and nothing if all are.
   absl::StatusOr<DeviceVector> Vector(std::initializer_list<const std::string*> names) {
+    HEDDLE_ASSIGN_OR_RETURN(std::vector<float> values, Values(names));
+    return Upload(values);
+  }
+
+  absl::StatusOr<std::vector<float>> Values(std::initializer_list<const std::string*> names) {
     std::vector<float> values;
     for (const std::string* name : names) {
       if (name->empty()) continue;
@@ -58,6 +66,10 @@ class Loader {
       kernels::DequantizeRow(*tensor->dtype, tensor->data.data(), tensor->shape.back(),
                              values.data() + begin);
     }
+    return values;
+  }
+
+  absl::StatusOr<DeviceVector> Upload(const std::vector<float>& values) {
     if (values.empty()) return DeviceVector();
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(float));
     HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer, device_.Allocate(bytes));
@@ -72,23 +84,82 @@ class Loader {
     return norm;
   }
 
-  absl::StatusOr<LayerWeights> Layer(const LayerNames& names) {
+  absl::StatusOr<LayerWeights> Layer(const LayerNames& names, const AttentionSpec& attention) {
     LayerWeights layer;
     HEDDLE_ASSIGN_OR_RETURN(layer.attention_norm, Norm(names.attn_norm, names.attn_norm_bias));
-    HEDDLE_ASSIGN_OR_RETURN(layer.qkv,
-                            Linear({&names.qkv, &names.q, &names.k, &names.v},
-                                   {&names.qkv_bias, &names.q_bias, &names.k_bias, &names.v_bias}));
+    HEDDLE_ASSIGN_OR_RETURN(layer.attention_post_norm, Norm(names.attn_post_norm, ""));
+    HEDDLE_ASSIGN_OR_RETURN(layer.qkv, Qkv(names, attention));
     HEDDLE_ASSIGN_OR_RETURN(layer.q_norm, Vector({&names.q_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.k_norm, Vector({&names.k_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.out, Linear({&names.o}, {&names.o_bias}));
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_norm, Norm(names.mlp_norm, names.mlp_norm_bias));
-    HEDDLE_ASSIGN_OR_RETURN(layer.up,
-                            Linear({&names.gate, &names.up}, {&names.gate_bias, &names.up_bias}));
+    HEDDLE_ASSIGN_OR_RETURN(layer.mlp_post_norm, Norm(names.mlp_post_norm, ""));
+    HEDDLE_ASSIGN_OR_RETURN(layer.up, Up(names));
     HEDDLE_ASSIGN_OR_RETURN(layer.down, Linear({&names.down}, {&names.down_bias}));
     return layer;
   }
 
  private:
+  // A fused gate_up is two sources to the device, as gate and up are.
+  absl::StatusOr<LinearWeights> Up(const LayerNames& names) {
+    if (names.gate_up.empty()) {
+      return Linear({&names.gate, &names.up}, {&names.gate_bias, &names.up_bias});
+    }
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(names.gate_up));
+    WeightSource gate = Source(*tensor);
+    gate.rows /= 2;
+    WeightSource up = gate;
+    up.data = tensor->data.data() + gate.rows * kernels::RowBytes(gate.dtype, gate.cols);
+    const WeightSource sources[] = {gate, up};
+    LinearWeights linear;
+    HEDDLE_ASSIGN_OR_RETURN(linear.matrix, Pack(sources, {&tensor, 1}));
+    HEDDLE_ASSIGN_OR_RETURN(linear.bias, Vector({&names.gate_bias, &names.up_bias}));
+    return linear;
+  }
+
+  absl::StatusOr<LinearWeights> Qkv(const LayerNames& names, const AttentionSpec& attention) {
+    if (qkv_by_kv_head_) return QkvByKvHead(names, attention);
+    return Linear({&names.qkv, &names.q, &names.k, &names.v},
+                  {&names.qkv_bias, &names.q_bias, &names.k_bias, &names.v_bias});
+  }
+
+  // Rows and biases ordered by KV head, brought into the order that the forward reads.
+  absl::StatusOr<LinearWeights> QkvByKvHead(const LayerNames& names,
+                                            const AttentionSpec& attention) {
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(names.qkv));
+    WeightSource source = Source(*tensor);
+    const std::vector<std::byte> rows = AllQThenKThenV(
+        tensor->data, kernels::RowBytes(source.dtype, source.cols) * attention.head_dim, attention);
+    source.data = rows.data();
+    LinearWeights qkv;
+    HEDDLE_ASSIGN_OR_RETURN(qkv.matrix, Pack({&source, 1}, {&tensor, 1}));
+    if (names.qkv_bias.empty()) return qkv;
+    HEDDLE_ASSIGN_OR_RETURN(std::vector<float> bias, Values({&names.qkv_bias}));
+    const std::vector<std::byte> sorted = AllQThenKThenV(
+        std::as_bytes(std::span(bias)), int64_t{sizeof(float)} * attention.head_dim, attention);
+    std::memcpy(bias.data(), sorted.data(), sorted.size());
+    HEDDLE_ASSIGN_OR_RETURN(qkv.bias, Upload(bias));
+    return qkv;
+  }
+
+  // `from` holds heads of `head_bytes` each: per KV head its query heads, its k, its v.
+  static std::vector<std::byte> AllQThenKThenV(std::span<const std::byte> from, int64_t head_bytes,
+                                               const AttentionSpec& attention) {
+    const int64_t group = attention.n_heads / attention.n_kv_heads;
+    const int64_t n_kv = attention.n_kv_heads;
+    std::vector<std::byte> to(from.size());
+    auto copy = [&](int64_t from_head, int64_t to_head, int64_t count) {
+      std::memcpy(&to[to_head * head_bytes], &from[from_head * head_bytes], count * head_bytes);
+    };
+    for (int64_t g = 0; g < n_kv; ++g) {
+      const int64_t first = g * (group + 2);
+      copy(first, g * group, group);
+      copy(first + group, group * n_kv + g, 1);
+      copy(first + group + 1, (group + 1) * n_kv + g, 1);
+    }
+    return to;
+  }
+
   absl::StatusOr<const CheckpointTensor*> Find(const std::string& name) const {
     const CheckpointTensor* tensor = checkpoint_.Find(name);
     if (tensor == nullptr) {
@@ -137,6 +208,7 @@ class Loader {
   kernels::Device& device_;
   const Checkpoint& checkpoint_;
   const bool transposed_;
+  const bool qkv_by_kv_head_;
 };
 
 }  // namespace
@@ -144,14 +216,15 @@ class Loader {
 absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
                                          const ModelDescription& model) {
   const NameMap& names = model.names;
-  Loader loader(device, checkpoint, names.transposed_linears);
+  Loader loader(device, checkpoint, names);
   ModelWeights weights;
   HEDDLE_ASSIGN_OR_RETURN(weights.embedding, loader.Table(names.embed));
   if (!names.positions.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(weights.positions, loader.Table(names.positions));
   }
   for (int32_t layer = 0; layer < model.spec.n_layers(); ++layer) {
-    HEDDLE_ASSIGN_OR_RETURN(LayerWeights loaded, loader.Layer(names.Layer(layer)));
+    HEDDLE_ASSIGN_OR_RETURN(LayerWeights loaded,
+                            loader.Layer(names.Layer(layer), model.spec.layers[layer].attention));
     weights.layers.push_back(std::move(loaded));
   }
   HEDDLE_ASSIGN_OR_RETURN(weights.final_norm, loader.Norm(names.final_norm, names.final_norm_bias));

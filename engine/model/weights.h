@@ -39,11 +39,13 @@ struct LinearWeights {
 
 struct LayerWeights {
   NormWeights attention_norm;
+  NormWeights attention_post_norm;
   LinearWeights qkv;    // rows: q [n_heads * head_dim], k and v [n_kv_heads * head_dim] each
-  DeviceVector q_norm;  // [head_dim]
-  DeviceVector k_norm;  // [head_dim]
+  DeviceVector q_norm;  // [head_dim] or [n_heads * head_dim]
+  DeviceVector k_norm;  // [head_dim] or [n_kv_heads * head_dim]
   LinearWeights out;    // [hidden, n_heads * head_dim]
   NormWeights mlp_norm;
+  NormWeights mlp_post_norm;
   LinearWeights up;    // gated: rows gate [inter] over up [inter]
   LinearWeights down;  // [hidden, inter]
 };

@@ -44,8 +44,56 @@ GPT2 = dict(
     architectures=["GPT2LMHeadModel"], model_type="gpt2", vocab_size=257, n_positions=64, n_ctx=64,
     n_embd=64, n_layer=3, n_head=4, n_inner=None, activation_function="gelu_new",
     layer_norm_epsilon=1e-5, bos_token_id=256, eos_token_id=256)
+SMALL = dict(LLAMA, hidden_size=64, intermediate_size=96, num_attention_heads=4, pad_token_id=0)
+GEMMA2 = dict(SMALL, architectures=["Gemma2ForCausalLM"], model_type="gemma2", head_dim=32,
+              hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=24, sliding_window=8,
+              attn_logit_softcapping=5.0, final_logit_softcapping=6.0, num_hidden_layers=4,
+              tie_word_embeddings=True)
+GEMMA3 = dict(SMALL, architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", head_dim=32,
+              hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=24, sliding_window=8,
+              sliding_window_pattern=3, num_hidden_layers=4, rope_theta=100000.0,
+              rope_local_base_freq=5000.0, rope_scaling=dict(rope_type="linear", factor=8.0),
+              tie_word_embeddings=True)
+GEMMA3_NESTED = {
+    **{k: v for k, v in GEMMA3.items() if not k.startswith("rope_")},
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "rope_parameters": dict(
+        full_attention=dict(rope_type="linear", factor=4.0, rope_theta=200000.0),
+        sliding_attention=dict(rope_type="default", rope_theta=3000.0))}
+PHI3 = dict(SMALL, architectures=["Phi3ForCausalLM"], model_type="phi3", sliding_window=None)
+PHI3_LONGROPE = dict(
+    PHI3, original_max_position_embeddings=64, sliding_window=48, partial_rotary_factor=0.75,
+    tie_word_embeddings=True, rope_scaling=dict(
+        type="longrope", short_factor=[1.0, 1.25, 1.5, 2.0, 3.0, 4.5],
+        long_factor=[2.0, 3.0, 4.0, 6.0, 8.0, 12.0]))
+OLMO2 = dict(SMALL, architectures=["Olmo2ForCausalLM"], model_type="olmo2")
+SMOLLM3 = dict(SMALL, architectures=["SmolLM3ForCausalLM"], model_type="smollm3",
+               num_hidden_layers=4, no_rope_layer_interval=2, tie_word_embeddings=True,
+               use_sliding_window=False)
+GRANITE = dict(SMALL, architectures=["GraniteForCausalLM"], model_type="granite",
+               embedding_multiplier=6.0, residual_multiplier=0.25, attention_multiplier=0.125,
+               logits_scaling=2.0, attention_bias=False, mlp_bias=False)
+MINISTRAL = dict(SMALL, architectures=["MinistralForCausalLM"], model_type="ministral",
+                 head_dim=32, sliding_window=8, layer_types=[
+                     "full_attention", "sliding_attention", "sliding_attention"])
+STARCODER2 = dict(SMALL, architectures=["Starcoder2ForCausalLM"], model_type="starcoder2",
+                  hidden_act="gelu_pytorch_tanh", norm_epsilon=1e-5, sliding_window=16,
+                  use_bias=True, tie_word_embeddings=True)
+GPT_NEOX = dict(
+    architectures=["GPTNeoXForCausalLM"], model_type="gpt_neox", vocab_size=288, hidden_size=64,
+    intermediate_size=192, num_hidden_layers=3, num_attention_heads=4, hidden_act="gelu",
+    max_position_embeddings=128, layer_norm_eps=1e-5, rotary_pct=0.25, rotary_emb_base=10000,
+    use_parallel_residual=True, tie_word_embeddings=False, bos_token_id=0, eos_token_id=0)
+FALCON = dict(
+    architectures=["FalconForCausalLM"], model_type="falcon", vocab_size=288, hidden_size=64,
+    num_hidden_layers=3, num_attention_heads=4, multi_query=True, parallel_attn=True, bias=False,
+    alibi=False, new_decoder_architecture=False, layer_norm_epsilon=1e-5, bos_token_id=1,
+    eos_token_id=1)
+GLM = dict(SMALL, architectures=["GlmForCausalLM"], model_type="glm", head_dim=32,
+           attention_bias=True, partial_rotary_factor=0.5, rms_norm_eps=1.5625e-07)
 
 # name -> config and how the checkpoint is stored: "prefix" is left out of the names in the file,
+# "rename" gives names that differ there,
 # "dtype" and "shards" say how safetensors are written, "gguf" that the weights are those of this
 # GGUF type, dequantised.
 CASES = {
@@ -76,6 +124,27 @@ CASES = {
     "gpt2": dict(config=GPT2),
     "gpt2_bare": dict(config=dict(GPT2, n_inner=96, activation_function="gelu", n_layer=2,
                                   scale_attn_by_inverse_layer_idx=True), prefix="transformer."),
+    "gemma2": dict(config=GEMMA2),
+    "gemma3": dict(config=GEMMA3),
+    "gemma3_layer_types": dict(config=GEMMA3_NESTED),
+    "phi3": dict(config=PHI3),
+    "phi3_longrope": dict(config=PHI3_LONGROPE),
+    "olmo2": dict(config=OLMO2),
+    "smollm3": dict(config=SMOLLM3),
+    "granite": dict(config=GRANITE),
+    "ministral": dict(config=MINISTRAL),
+    "starcoder2": dict(config=STARCODER2),
+    "gpt_neox": dict(config=GPT_NEOX, rename={"lm_head.weight": "embed_out.weight"}),
+    "gpt_neox_sequential": dict(config=dict(GPT_NEOX, use_parallel_residual=False, rotary_pct=1.0,
+                                            num_hidden_layers=2),
+                                rename={"lm_head.weight": "embed_out.weight"}),
+    "falcon": dict(config=FALCON),
+    "falcon_grouped": dict(config=dict(FALCON, new_decoder_architecture=True, num_kv_heads=2,
+                                       num_hidden_layers=2, tie_word_embeddings=False)),
+    "falcon_sequential": dict(config=dict(FALCON, multi_query=False, parallel_attn=False,
+                                          bias=True, num_hidden_layers=2)),
+    "glm": dict(config=GLM),
+    "glm4": dict(config=dict(GLM, architectures=["Glm4ForCausalLM"], model_type="glm4")),
 }
 
 
@@ -116,7 +185,8 @@ def build_model(case: dict):
         for name, parameter in model.named_parameters():
             shape = list(parameter.shape)
             scale, offset = scale_and_offset(name, shape)
-            file_name = name.removeprefix(case.get("prefix", ""))
+            file_name = case.get("rename", {}).get(name, name)
+            file_name = file_name.removeprefix(case.get("prefix", ""))
             values = synthetic_weights.values(file_name, shape, scale, offset, bits)
             parameter.copy_(torch.from_numpy(stored(values, case)))
             tensors.append([file_name, shape, scale, offset])

@@ -125,7 +125,7 @@ TEST_CASE("Families differ in what their rows say", "[model][unit]") {
   json config = *test::LoadGolden("qwen3").config;
   auto qwen3 = DescribeJson(config);
   REQUIRE(qwen3.ok());
-  CHECK(qwen3->spec.layers[0].attention.qk_norm);
+  CHECK(qwen3->spec.layers[0].attention.qk_norm == QkNorm::kPerHead);
   CHECK(qwen3->spec.layers[0].attention.head_dim == 32);
   CHECK(qwen3->names.Layer(0).q_norm == "model.layers.0.self_attn.q_norm.weight");
   config.erase("head_dim");
@@ -174,6 +174,54 @@ TEST_CASE("Sliding windows follow each family's own keys", "[model][unit]") {
   CHECK(Windows(With(LlamaConfig(), "sliding_window", 16)) == std::vector<int32_t>(4, 0));
 }
 
+TEST_CASE("Gemma's layers without a window come every second or sixth, or from layer_types",
+          "[model][unit]") {
+  json gemma2 = *test::LoadGolden("gemma2").config;
+  CHECK(Windows(gemma2) == std::vector<int32_t>{8, 0, 8, 0});
+  json gemma3 = *test::LoadGolden("gemma3").config;
+  CHECK(Windows(gemma3) == std::vector<int32_t>{8, 8, 0, 8});
+  gemma3.erase("sliding_window_pattern");
+  CHECK(Windows(gemma3) == std::vector<int32_t>{8, 8, 8, 8});  // Gemma3TextConfig: 6
+  CHECK(Windows(*test::LoadGolden("ministral").config) == std::vector<int32_t>{0, 8, 8});
+  auto description = DescribeJson(*test::LoadGolden("gemma3").config);
+  REQUIRE(description.ok());
+  CHECK(description->spec.layers[0].attention.rope.theta == 5000.0f);
+  CHECK(description->spec.layers[2].attention.rope.theta == 100000.0f);
+  CHECK(description->spec.layers[2].attention.rope.scaling == RopeScaling::kLinear);
+}
+
+TEST_CASE("LongRoPE serves the context within which no angle changes", "[model][unit]") {
+  json config = *test::LoadGolden("phi3_longrope").config;
+  auto description = DescribeJson(config);
+  REQUIRE(description.ok());
+  CHECK(description->spec.max_context == 64);
+  CHECK(description->spec.layers[0].attention.rope.rotary_dim == 12);
+  config["rope_scaling"]["short_factor"] = {1.0, 2.0};
+  CheckError(DescribeJson(config).status(), StatusCode::kInvalidArgument,
+             {"\"rope_scaling.short_factor\" is [1.0,2.0]", "a list of 6 numbers"});
+}
+
+TEST_CASE("What a family's row does not express is refused by key", "[model][unit]") {
+  auto error = [](const char* golden, const char* key, const json& value) {
+    return DescribeJson(With(*test::LoadGolden(golden).config, key, value)).status();
+  };
+  CheckError(error("falcon", "alibi", true), StatusCode::kUnimplemented, {"\"alibi\" is true"});
+  CheckError(error("falcon_grouped", "parallel_attn", false), StatusCode::kUnimplemented,
+             {"\"parallel_attn\" is false", "new_decoder_architecture"});
+  CheckError(error("falcon_grouped", "num_kv_heads", 3), StatusCode::kInvalidArgument,
+             {"\"num_kv_heads\" is 3", "a divisor of"});
+  CheckError(error("gemma3", "use_bidirectional_attention", true), StatusCode::kUnimplemented,
+             {"\"use_bidirectional_attention\" is true"});
+  CheckError(error("gemma2", "query_pre_attn_scalar", 0), StatusCode::kInvalidArgument,
+             {"\"query_pre_attn_scalar\" is 0"});
+  CheckError(error("smollm3", "use_sliding_window", true), StatusCode::kUnimplemented,
+             {"\"use_sliding_window\" is true"});
+  CheckError(error("smollm3", "no_rope_layers", {1, 0}), StatusCode::kInvalidArgument,
+             {"\"no_rope_layers\" is [1,0]", "a list of 4 numbers"});
+  CheckError(error("granite", "residual_multiplier", 0), StatusCode::kInvalidArgument,
+             {"\"residual_multiplier\" is 0"});
+}
+
 TEST_CASE("YaRN stretches the context that the model is served with", "[model][unit]") {
   json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 512}};
   auto description = DescribeJson(With(LlamaConfig(), "rope_scaling", yarn));
@@ -189,8 +237,8 @@ TEST_CASE("RoPE parameters in the wrong form name the inner key", "[model][unit]
              {"\"rope_scaling.factor\" is missing"});
   CheckError(error({{"type", "linear"}, {"factor", -2}}), StatusCode::kInvalidArgument,
              {"\"rope_scaling.factor\" is -2"});
-  CheckError(error({{"type", "longrope"}}), StatusCode::kUnimplemented,
-             {"\"rope_scaling.type\" is \"longrope\"", "linear, dynamic, llama3 and yarn"});
+  CheckError(error({{"type", "ntk"}}), StatusCode::kUnimplemented,
+             {"\"rope_scaling.type\" is \"ntk\"", "linear, dynamic, llama3, yarn and longrope"});
   CheckError(error({{"rope_type", "llama3"},
                     {"factor", 8},
                     {"low_freq_factor", 4},

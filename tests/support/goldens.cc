@@ -39,10 +39,39 @@ Golden LoadGolden(std::string_view name) {
 }
 
 std::vector<std::string> GoldenNames() {
-  return {"llama",     "llama3_rope",  "llama_linear_rope", "llama_yarn_rope", "llama_bf16",
-          "llama_f16", "llama_q8_0",   "llama_q4_0",        "mistral",         "mistral_window",
-          "qwen2",     "qwen2_window", "qwen2_q8_0",        "qwen3",           "gpt2",
-          "gpt2_bare"};
+  return {"llama",
+          "llama3_rope",
+          "llama_linear_rope",
+          "llama_yarn_rope",
+          "llama_bf16",
+          "llama_f16",
+          "llama_q8_0",
+          "llama_q4_0",
+          "mistral",
+          "mistral_window",
+          "qwen2",
+          "qwen2_window",
+          "qwen2_q8_0",
+          "qwen3",
+          "gpt2",
+          "gpt2_bare",
+          "gemma2",
+          "gemma3",
+          "gemma3_layer_types",
+          "phi3",
+          "phi3_longrope",
+          "olmo2",
+          "smollm3",
+          "granite",
+          "ministral",
+          "starcoder2",
+          "gpt_neox",
+          "gpt_neox_sequential",
+          "falcon",
+          "falcon_grouped",
+          "falcon_sequential",
+          "glm",
+          "glm4"};
 }
 
 }  // namespace heddle::test
