@@ -39,6 +39,8 @@ HttpServerOptions ToHttpOptions(const config::Config& config) {
   options.io_threads = static_cast<int>(config.io_threads);
   options.max_connections = static_cast<int>(config.max_connections);
   options.max_body_bytes = config.max_body_bytes.value;
+  options.request_timeout = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(config.request_timeout.value));
   options.api_keys = config.api_key;
   options.cors_origin = config.cors_origin;
   options.version = HEDDLE_VERSION;
