@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/message.h"
@@ -132,7 +133,8 @@ class Builder {
   }
 
   void BuildUnigram(UnknownPolicy unknown) {
-    float max_score = -1e30f;
+    // SentencePiece starts from the smallest positive float, so that scores below 0 do not count.
+    float max_score = std::numeric_limits<float>::min();
     float min_score = 1e30f;
     for (const auto& piece : vocabulary_.pieces) {
       if (piece.type != Type::kNormal) continue;
@@ -144,8 +146,8 @@ class Builder {
       const auto& piece = vocabulary_.pieces[i];
       const auto id = static_cast<TokenId>(i);
       if (piece.type == Type::kNormal) pieces.push_back({piece.text, id, piece.score});
-      // Always better than any way to spell it.
-      const double whole = static_cast<double>(piece.text.size()) * max_score - 0.1;
+      const auto whole =
+          static_cast<float>(static_cast<double>(piece.text.size()) * max_score - 0.1);
       if (piece.type == Type::kUserDefined) pieces.push_back({piece.text, id, whole});
     }
     UnigramOptions options;

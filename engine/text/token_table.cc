@@ -30,7 +30,8 @@ absl::Status TokenTable::Reserve(int64_t id, std::string_view text) {
 absl::Status TokenTable::Add(int64_t id, std::string_view text) {
   HEDDLE_RETURN_IF_ERROR(Reserve(id, text));
   std::string& entry = texts_[static_cast<size_t>(id)];
-  if (entry != text && !entry.empty()) {
+  if (entry == text) return absl::OkStatus();
+  if (!entry.empty()) {
     return absl::InvalidArgumentError(
         base::StrCat("id ", id, " belongs to both ", Quote(entry), " and ", Quote(text)));
   }

@@ -29,7 +29,7 @@ Unigram::Unigram(std::vector<UnigramPiece> pieces, UnigramOptions options)
     bytes += piece.text.size();
     min_score = std::min(min_score, piece.score);
   }
-  unknown_score_ = min_score - kUnknownPenalty;
+  unknown_score_ = Rounded(min_score - kUnknownPenalty);
   const size_t num_slots = std::bit_ceil(std::max<size_t>(bytes * 2, 16));
   edge_mask_ = num_slots - 1;
   edges_.assign(num_slots, {kEmptyKey, kNoNode});
@@ -81,9 +81,9 @@ void Unigram::Extend(std::string_view word, size_t at,
     if (node == kNoNode) break;
     if (nodes_[node].token == kUnreached) continue;
     if (end - at == one) has_single = true;
-    offer(end, Sum(here, nodes_[node].score), nodes_[node].token);
+    offer(end, Rounded(here + nodes_[node].score), nodes_[node].token);
   }
-  if (!has_single) offer(at + one, Sum(here, unknown_score_), kUnknown);
+  if (!has_single) offer(at + one, Rounded(here + unknown_score_), kUnknown);
 }
 
 void Unigram::EncodeWord(std::string_view word, ModelScratch* scratch,

@@ -21,7 +21,8 @@ struct UnigramPiece {
 
 struct UnigramOptions {
   UnknownPolicy unknown;
-  bool float_scores = false;  // sums are rounded to float, as SentencePiece has them
+  // Sums are rounded to float, as SentencePiece has them: that breaks near ties.
+  bool float_scores = false;
   double min_score = 0;  // of the vocabulary, for unknown code points; if above the pieces' own
 };
 
@@ -48,8 +49,8 @@ class Unigram : public Model {
   uint32_t Child(uint32_t node, unsigned char byte) const;
   uint32_t AddChild(uint32_t node, unsigned char byte);
   void Insert(const UnigramPiece& piece);
-  double Sum(double a, double b) const {
-    return options_.float_scores ? static_cast<double>(static_cast<float>(a + b)) : a + b;
+  double Rounded(double sum) const {
+    return options_.float_scores ? static_cast<double>(static_cast<float>(sum)) : sum;
   }
   void Extend(std::string_view word, size_t at, std::vector<ModelScratch::Arrival>* arrivals) const;
 

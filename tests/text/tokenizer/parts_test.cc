@@ -1,0 +1,133 @@
+// Parts of the pipeline on their own, and the promises that need no reference.
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/text/regex.h"
+#include "engine/text/regex_scanners.h"
+#include "engine/text/tokenizer.h"
+#include "engine/text/utf8.h"
+#include "tests/support/paths.h"
+#include "tests/text/tokenizer/random_text.h"
+
+namespace heddle::engine::text {
+namespace {
+
+std::unique_ptr<Tokenizer> Load(const char* name) {
+  auto tokenizer = LoadTokenizer(test::SourceDir() / "tests/golden/tokenizers" / name);
+  REQUIRE(tokenizer.ok());
+  return *std::move(tokenizer);
+}
+
+std::vector<TokenId> Encode(const Tokenizer& tokenizer, std::string_view text,
+                            EncodeOptions options) {
+  std::vector<TokenId> ids;
+  REQUIRE(tokenizer.Encode(text, options, &ids).ok());
+  return ids;
+}
+
+TEST_CASE("A scanner finds what PCRE2 finds with the same pattern", "[text][unit]") {
+  const std::string_view pattern = GENERATE(as<std::string_view>(), kGpt2Pattern, kCl100kPattern);
+  const auto spec = FindScanner(pattern);
+  REQUIRE(spec.has_value());
+  const auto regex = Regex::Compile(pattern);
+  REQUIRE(regex.ok());
+  for (uint64_t i = 0; i < 3000; ++i) {
+    const std::string text = RandomText(1'000'000 + i);
+    std::vector<std::string> scanned;
+    std::vector<std::string> matched;
+    REQUIRE(Scan(*spec, text, [&](std::string_view part) {
+              scanned.emplace_back(part);
+              return absl::OkStatus();
+            }).ok());
+    REQUIRE(regex
+                ->ForEachMatch(text,
+                               [&](size_t begin, size_t end) {
+                                 matched.push_back(text.substr(begin, end - begin));
+                                 return absl::OkStatus();
+                               })
+                .ok());
+    CHECK(scanned == matched);
+  }
+}
+
+TEST_CASE("Expressions that PCRE2 would read differently are refused", "[text][unit]") {
+  CHECK_FALSE(Regex::Compile("[a-z&&[^b]]").ok());
+  CHECK_FALSE(Regex::Compile("[a[bc]]").ok());
+  CHECK_FALSE(Regex::Compile("(").ok());
+  CHECK(Regex::Compile("[[:alpha:]]+|[]a]").ok());
+}
+
+TEST_CASE("Bytes that are no UTF-8 are encoded as they are by byte-level tokenizers",
+          "[text][unit]") {
+  const auto tokenizer = Load("falcon_like.json");
+  const std::string text = "ab\xFF\xC3\x28 cd\xE2\x82";
+  std::string bytes;
+  for (const TokenId id : Encode(*tokenizer, text, {.add_special = false})) {
+    bytes.append(tokenizer->TokenBytes(id));
+  }
+  CHECK(bytes == text);
+}
+
+TEST_CASE("Bytes that are no UTF-8 are U+FFFD to other tokenizers", "[text][unit]") {
+  const auto tokenizer = Load("spm_bpe.model");
+  const auto ids = Encode(*tokenizer, "the\xFF", {.add_special = false});
+  CHECK(ids == Encode(*tokenizer, "the\xEF\xBF\xBD", {.add_special = false}));
+  CHECK(tokenizer->Decode(ids, true) == "the\xEF\xBF\xBD");
+}
+
+TEST_CASE("Special tokens in a text are text unless they are asked for", "[text][unit]") {
+  const auto tokenizer = Load("cl100k.json");
+  const auto bos = tokenizer->Find("<s>");
+  REQUIRE(bos == TokenId{1});
+  CHECK(Encode(*tokenizer, "<s>", {.add_special = false}) == std::vector<TokenId>{1});
+  const auto plain = Encode(*tokenizer, "<s>", {.add_special = false, .parse_special = false});
+  CHECK(plain.size() > 1);
+  CHECK(tokenizer->Decode(plain, true) == "<s>");
+  CHECK(Encode(*tokenizer, "", {}) == std::vector<TokenId>{1});
+  CHECK(tokenizer->Decode(std::vector<TokenId>{1}, true).empty());
+  CHECK(tokenizer->IsSpecial(1));
+  CHECK(tokenizer->add_bos());
+}
+
+TEST_CASE("A word of a megabyte takes no more than n log n", "[text][unit]") {
+  const char* name = GENERATE("falcon_like.json", "spm_bpe.model", "unigram.json");
+  const auto tokenizer = Load(name);
+  const std::string word(1 << 20, 'e');
+  const auto start = std::chrono::steady_clock::now();
+  CHECK_FALSE(Encode(*tokenizer, word, {}).empty());
+  // Quadratic work would be 10^12 steps; the bound leaves room for sanitizers.
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(20));
+}
+
+TEST_CASE("Threads that share a tokenizer get the ids that each gets alone", "[text][unit]") {
+  const auto tokenizer = Load("o200k.json");
+  std::vector<std::vector<TokenId>> expected;
+  for (uint64_t i = 0; i < 200; ++i) expected.push_back(Encode(*tokenizer, RandomText(i), {}));
+  std::vector<int> wrong(4, 0);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < wrong.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (uint64_t i = 0; i < 200; ++i) {
+        std::vector<TokenId> ids;
+        const bool ok = tokenizer->Encode(RandomText(i), {}, &ids).ok();
+        if (!ok || ids != expected[i]) ++wrong[t];
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == std::vector<int>(4, 0));
+}
+
+TEST_CASE("Ill-formed parts are told from unfinished ones", "[text][unit]") {
+  // Unicode 15, table 3-8: E1 80 E2 F0 91 92 F1 BF 41 has four maximal subparts before 41.
+  CHECK(ReplaceInvalidUtf8("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41") ==
+        "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\x41");
+  CHECK(ClassifyUtf8("\xF0\x91\x92").kind == Utf8Kind::kIncomplete);
+  CHECK(ClassifyUtf8("\xED\xA0\x80").kind == Utf8Kind::kInvalid);  // a surrogate
+}
+
+}  // namespace
+}  // namespace heddle::engine::text
