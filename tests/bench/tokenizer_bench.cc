@@ -48,10 +48,10 @@ void BM_Encode(benchmark::State& state, const std::string& relative) {
   state.counters["bytes_per_token"] =
       static_cast<double>(text.size()) / static_cast<double>(ids.size());
 }
-BENCHMARK_CAPTURE(BM_Encode, qwen2.5, "tokenizers_hf/qwen2.5/tokenizer.json");
+BENCHMARK_CAPTURE(BM_Encode, qwen2_5, "tokenizers_hf/qwen2.5/tokenizer.json");
 BENCHMARK_CAPTURE(BM_Encode, gpt2, "tokenizers_hf/gpt2/tokenizer.json");
-BENCHMARK_CAPTURE(BM_Encode, phi-3, "tokenizers_hf/phi-3-mini/tokenizer.json");
-BENCHMARK_CAPTURE(BM_Encode, deepseek-coder, "tokenizers/deepseek-coder.gguf");
+BENCHMARK_CAPTURE(BM_Encode, phi_3, "tokenizers_hf/phi-3-mini/tokenizer.json");
+BENCHMARK_CAPTURE(BM_Encode, deepseek_coder, "tokenizers/deepseek-coder.gguf");
 
 }  // namespace
 }  // namespace heddle::engine::text

@@ -1,0 +1,22 @@
+// A tokenizer.json of any bytes loads or is refused; what loads encodes and decodes.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "engine/files/json_file.h"
+#include "engine/text/loaders.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  namespace text = heddle::engine::text;
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  const auto document = heddle::engine::ParseJson(bytes, "fuzz.json");
+  if (!document.ok()) return 0;
+  auto parts = text::ParseTokenizerJson(*document, "fuzz.json");
+  if (!parts.ok()) return 0;
+  const text::Tokenizer tokenizer(*std::move(parts));
+  std::vector<heddle::engine::TokenId> ids;
+  if (tokenizer.Encode("Hello, it's 12345 \xC3\xA9\xFF\xE2\x96\x81x", {}, &ids).ok()) {
+    static_cast<void>(tokenizer.Decode(ids, false));
+  }
+  return 0;
+}
