@@ -1,5 +1,5 @@
-// gpu_check: what tests/gpu/run.sh runs on a machine with a GPU. May be built elsewhere and carried,
-// with the libraries that run.sh puts beside it.
+// gpu_check: what tests/gpu/run.sh runs on a machine with a GPU. May be built elsewhere and
+// carried, with the libraries that run.sh puts beside it.
 //
 //   gpu_check ops                       ops against the reference
 //   gpu_check model PATH                greedy ids of the CPU and of the GPU (F32), and how far
