@@ -1,6 +1,7 @@
 #include "server/http/api_handler.h"
 
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -12,6 +13,9 @@
 
 namespace heddle::server {
 namespace {
+
+// For log lines: to the microsecond; -1 where there is no such time.
+double Milliseconds(double seconds) { return seconds < 0 ? -1 : std::round(seconds * 1e6) / 1e3; }
 
 int64_t UnixSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -280,15 +284,16 @@ void ApiHandler::OnFinished(const RequestRecord& record) {
   if (IsGeneration(route)) {
     metrics->CountGeneration(route, OutcomeName(record.outcome), record.total_seconds);
   }
-  context_->dependencies.log->Info("request", {{"method", record.method},
-                                               {"path", record.path},
-                                               {"status", static_cast<int64_t>(record.status)},
-                                               {"outcome", OutcomeName(record.outcome)},
-                                               {"prompt_tokens", record.prompt_tokens},
-                                               {"generated_tokens", record.generated_tokens},
-                                               {"ttft_ms", record.first_token_seconds * 1e3},
-                                               {"total_ms", record.total_seconds * 1e3},
-                                               {"request_id", record.request_id}});
+  context_->dependencies.log->Info("request",
+                                   {{"method", record.method},
+                                    {"path", record.path},
+                                    {"status", static_cast<int64_t>(record.status)},
+                                    {"outcome", OutcomeName(record.outcome)},
+                                    {"prompt_tokens", record.prompt_tokens},
+                                    {"generated_tokens", record.generated_tokens},
+                                    {"ttft_ms", Milliseconds(record.first_token_seconds)},
+                                    {"total_ms", Milliseconds(record.total_seconds)},
+                                    {"request_id", record.request_id}});
 }
 
 }  // namespace heddle::server
