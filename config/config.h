@@ -77,6 +77,14 @@ struct Config {
   bool ignore_eos = false;
   std::optional<int64_t> logprobs;
 
+  // Measurements (heddle bench).
+  std::string random_weights;  // a built-in shape in place of a model
+  std::string weights = "bf16";
+  int64_t prompt_tokens = 512;
+  int64_t output_tokens = 64;
+  std::vector<std::string> batch;  // whole numbers from 1; empty: 1
+  int64_t repeat = 3;
+
   // What the one-shot commands read and print.
   bool json = false;
   bool jsonl = false;

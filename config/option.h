@@ -23,8 +23,9 @@ enum Command : uint32_t {
   kTokenize = 4,
   kInspect = 8,
   kRender = 16,
+  kBench = 32,
 };
-inline constexpr Command kAllCommands[] = {kServe, kGenerate, kTokenize, kInspect, kRender};
+inline constexpr Command kAllCommands[] = {kServe, kGenerate, kTokenize, kInspect, kRender, kBench};
 
 std::string_view CommandName(Command command);     // "serve"
 std::string_view CommandSummary(Command command);  // one line for the list of commands

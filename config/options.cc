@@ -5,6 +5,7 @@ namespace {
 
 constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16"};
+constexpr std::string_view kWeightFormats[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error", "off"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
 
@@ -14,6 +15,7 @@ constexpr std::string_view kServer = "Server";
 constexpr std::string_view kLimits = "Limits and timeouts";
 constexpr std::string_view kLogs = "Logs";
 constexpr std::string_view kGeneration = "Generation";
+constexpr std::string_view kMeasurement = "Measurement";
 constexpr std::string_view kInputOutput = "Input and output";
 constexpr std::string_view kConfiguration = "Configuration";
 
@@ -27,7 +29,7 @@ constexpr Option kOptions[] = {
      .value = "MODEL",
      .help = "Folder of a Hugging Face model (config.json, *.safetensors, tokenizer) or a GGUF "
              "file.",
-     .commands = kServe | kGenerate | kTokenize | kInspect,
+     .commands = kServe | kGenerate | kTokenize | kInspect | kBench,
      .positional = true},
     {.name = "max-context",
      .field = &Config::max_context,
@@ -50,7 +52,7 @@ constexpr Option kOptions[] = {
      .section = kEngine,
      .value = "N",
      .help = "Threads that compute. 0: one per physical core.",
-     .commands = kEngineCommands,
+     .commands = kEngineCommands | kBench,
      .min = 0,
      .max = 4096,
      .default_text = "one per core"},
@@ -59,7 +61,7 @@ constexpr Option kOptions[] = {
      .section = kEngine,
      .value = "LEVEL",
      .help = "Instruction set of the CPU kernels. auto: the best that this machine has.",
-     .commands = kEngineCommands,
+     .commands = kEngineCommands | kBench,
      .choices = kIsas},
     {.name = "kv-memory",
      .field = &Config::kv_memory,
@@ -67,20 +69,20 @@ constexpr Option kOptions[] = {
      .value = "SIZE",
      .help = "Memory of the KV cache, taken at start: a size such as 4GiB, or a share of the free "
              "memory such as 60%. auto: what the other limits can use, within the free memory.",
-     .commands = kEngineCommands | kInspect},
+     .commands = kEngineCommands | kInspect | kBench},
     {.name = "kv-type",
      .field = &Config::kv_type,
      .section = kEngine,
      .value = "TYPE",
      .help = "Number format of the KV cache. auto: the weights' own.",
-     .commands = kEngineCommands | kInspect,
+     .commands = kEngineCommands | kInspect | kBench,
      .choices = kKvTypes},
     {.name = "page-tokens",
      .field = &Config::page_tokens,
      .section = kEngine,
      .value = "N",
      .help = "Token positions per page of the KV cache; a power of two.",
-     .commands = kEngineCommands | kInspect,
+     .commands = kEngineCommands | kInspect | kBench,
      .min = 1,
      .max = 1024},
     {.name = "max-batch-tokens",
@@ -89,7 +91,7 @@ constexpr Option kOptions[] = {
      .value = "N",
      .help = "Most tokens computed in one step. More: higher throughput of long prompts; less: "
              "steadier streams beside them.",
-     .commands = kEngineCommands,
+     .commands = kEngineCommands | kBench,
      .min = 1,
      .max = 1 << 20},
     {.name = "max-batch-seqs",
@@ -304,12 +306,67 @@ constexpr Option kOptions[] = {
      .max = 20,
      .default_text = "none"},
 
+    {.name = "random-weights",
+     .field = &Config::random_weights,
+     .section = kMeasurement,
+     .value = "SHAPE",
+     .help = "Measure random weights in the shape of a known model, without a download: "
+             "tinyllama-1.1b, llama-3.2-1b, llama-3.1-8b, qwen2.5-0.5b, qwen3-0.6b and others; an "
+             "unknown name lists them all.",
+     .commands = kBench,
+     .flag_only = true,
+     .default_text = "MODEL's weights"},
+    {.name = "weights",
+     .field = &Config::weights,
+     .section = kMeasurement,
+     .value = "FORMAT",
+     .help = "Number format of random weights.",
+     .commands = kBench,
+     .flag_only = true,
+     .choices = kWeightFormats},
+    {.name = "prompt-tokens",
+     .field = &Config::prompt_tokens,
+     .section = kMeasurement,
+     .value = "P",
+     .help = "Length of each prompt.",
+     .commands = kBench,
+     .flag_only = true,
+     .min = 1,
+     .max = 1 << 24},
+    {.name = "output-tokens",
+     .field = &Config::output_tokens,
+     .section = kMeasurement,
+     .value = "N",
+     .help = "Tokens generated after each prompt.",
+     .commands = kBench,
+     .flag_only = true,
+     .min = 1,
+     .max = 1 << 24},
+    {.name = "batch",
+     .field = &Config::batch,
+     .section = kMeasurement,
+     .value = "B[,B...]",
+     .help = "Sequences that run at once; each number is measured by itself.",
+     .commands = kBench,
+     .flag_only = true,
+     .splits_commas = true,
+     .default_text = "1"},
+    {.name = "repeat",
+     .field = &Config::repeat,
+     .section = kMeasurement,
+     .value = "R",
+     .help = "Measurements of each batch size, of which the middle one is reported.",
+     .commands = kBench,
+     .flag_only = true,
+     .min = 1,
+     .max = 1000},
+
     {.name = "json",
      .field = &Config::json,
      .section = kInputOutput,
      .value = "",
      .help = "Print one JSON object instead of text for people.",
-     .commands = kGenerate | kInspect,
+     .commands = kGenerate | kInspect | kBench,
      .flag_only = true},
     {.name = "template",
      .field = &Config::template_file,
@@ -375,6 +432,8 @@ std::string_view CommandName(Command command) {
       return "inspect";
     case kRender:
       return "render";
+    case kBench:
+      return "bench";
   }
   return "";
 }
@@ -391,6 +450,8 @@ std::string_view CommandSummary(Command command) {
       return "Show what a model is, and what this machine can hold of it";
     case kRender:
       return "Render a chat template, to see the text that a model gets";
+    case kBench:
+      return "Measure tokens per second, and their share of this machine's limits";
   }
   return "";
 }
@@ -423,6 +484,15 @@ std::string_view CommandUsage(Command command) {
              "add_generation_prompt, bos_token, ...) from standard input and prints the text.\n\n"
              "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}' | "
              "heddle render --template chat.jinja\n";
+    case kBench:
+      return "heddle bench MODEL [options]\n"
+             "       heddle bench --random-weights SHAPE [--weights FORMAT] [options]\n\n"
+             "Runs prompts and then decodes, step by step without a server, and prints tokens per\n"
+             "second beside the machine's own limits, measured just before and after: bytes read\n"
+             "while decoding, operations during prompts. Every sequence has --prompt-tokens "
+             "random\n"
+             "tokens. With --json each batch size gives one object on a line of its own.\n\n"
+             "  heddle bench --random-weights tinyllama-1.1b --weights q4_0 --batch 1,8,32\n";
   }
   return "";
 }

@@ -3,12 +3,15 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "config/load.h"
+#include "config/values.h"
 
 namespace heddle::config {
 namespace {
 
 using base::Quote;
 using base::StrCat;
+
+constexpr int64_t kMaxBenchBatch = 4096;
 
 absl::Status Contradiction(const std::string& message) {
   return absl::InvalidArgumentError(message);
@@ -18,6 +21,11 @@ absl::Status ValidateModel(Command command, const Config& config) {
   if (command == kRender) {
     if (!config.template_file.empty()) return absl::OkStatus();
     return Contradiction("--template is missing: the chat template to render");
+  }
+  if (command == kBench && !config.random_weights.empty()) {
+    if (config.model.empty()) return absl::OkStatus();
+    return Contradiction(StrCat("MODEL (", Quote(config.model),
+                                ") does not go with --random-weights: it has weights of its own"));
   }
   if (!config.model.empty()) return absl::OkStatus();
   return Contradiction(StrCat("MODEL is missing: a model's folder or GGUF file, as in `heddle ",
@@ -73,12 +81,24 @@ absl::Status ValidateTokenize(const Config& config) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateBench(const Config& config) {
+  for (const std::string& text : config.batch) {
+    absl::StatusOr<int64_t> batch = ParseInteger(text);
+    if (!batch.ok() || *batch < 1 || *batch > kMaxBenchBatch) {
+      return Contradiction(StrCat("--batch must be whole numbers from 1 to ", kMaxBenchBatch,
+                                  ", as in 1,8,32, not ", Quote(text)));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Validate(Command command, const Config& config) {
   HEDDLE_RETURN_IF_ERROR(ValidateModel(command, config));
   if (command == kServe) HEDDLE_RETURN_IF_ERROR(ValidateServer(config));
   if (command == kGenerate) HEDDLE_RETURN_IF_ERROR(ValidateGenerate(config));
+  if (command == kBench) HEDDLE_RETURN_IF_ERROR(ValidateBench(config));
   if (command == kTokenize) HEDDLE_RETURN_IF_ERROR(ValidateTokenize(config));
   // Generate runs one sequence: it has no --max-batch-seqs to contradict.
   Config engine = config;

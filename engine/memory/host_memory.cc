@@ -1,5 +1,7 @@
 #include "engine/memory/host_memory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -46,6 +48,14 @@ HostMemory ReadHostMemory(const std::filesystem::path& root) {
         std::min(memory.available_bytes, std::max<int64_t>(0, *limit - used.value_or(0)));
   }
   return memory;
+}
+
+int64_t ResidentBytes() {
+  std::ifstream in("/proc/self/statm");
+  int64_t total_pages = 0;
+  int64_t resident_pages = 0;
+  if (!(in >> total_pages >> resident_pages)) return 0;
+  return resident_pages * sysconf(_SC_PAGESIZE);
 }
 
 }  // namespace heddle::engine

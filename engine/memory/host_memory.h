@@ -16,4 +16,7 @@ struct HostMemory {
 // v1 below <root>/sys/fs/cgroup. What cannot be read counts as no limit. `root` is for tests.
 HostMemory ReadHostMemory(const std::filesystem::path& root = "/");
 
+// What of this process is in memory now (/proc/self/statm); 0 where that cannot be read.
+int64_t ResidentBytes();
+
 }  // namespace heddle::engine

@@ -2,10 +2,12 @@
 
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
 #include "engine/files/checkpoint.h"
+#include "engine/model/random_model.h"
 #include "engine/model/weights.h"
 
 namespace heddle::engine {
@@ -18,7 +20,8 @@ std::string DescribeFormats(const Checkpoint& checkpoint) {
   });
 }
 
-absl::StatusOr<kernels::DType> KvType(const std::string& name, const Checkpoint& checkpoint) {
+// `full`: most of the weights are F32.
+absl::StatusOr<kernels::DType> KvType(const std::string& name, bool full) {
   if (name == "f32") return kernels::DType::kF32;
   if (name == "f16") return kernels::DType::kF16;
   if (name == "bf16") return kernels::DType::kBF16;
@@ -26,9 +29,12 @@ absl::StatusOr<kernels::DType> KvType(const std::string& name, const Checkpoint&
     return absl::InvalidArgumentError(
         absl::StrCat("kv-type is \"", name, "\"; valid are auto, f32, f16 and bf16"));
   }
-  const std::vector<TypeUsage> types = checkpoint.types();
-  const bool full = !types.empty() && types[0].type_name == "F32";
   return full ? kernels::DType::kF32 : kernels::DType::kF16;
+}
+
+bool IsFull(const Checkpoint& checkpoint) {
+  const std::vector<TypeUsage> types = checkpoint.types();
+  return !types.empty() && types[0].type_name == "F32";
 }
 
 absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const LoadOptions& options) {
@@ -44,20 +50,45 @@ HostMemory MemoryOf(const kernels::Device* device) {
   return {.total_bytes = own->total_bytes, .available_bytes = own->available_bytes};
 }
 
-// `device` is where the model will run, or nullptr for the host.
+// Fills kv_dtype and capacity from `loaded->model.spec`. `device` is where the model will run, or
+// nullptr for the host.
+absl::Status PlanMemory(int64_t weight_bytes, bool full, const LoadOptions& options,
+                        const kernels::Device* device, LoadedModel* loaded) {
+  HEDDLE_ASSIGN_OR_RETURN(loaded->kv_dtype, KvType(options.kv_type, full));
+  CapacityOptions capacity = options.capacity;
+  capacity.kv_dtype = loaded->kv_dtype;
+  if (device != nullptr) capacity.activation_dtype = device->activation_dtype();
+  HEDDLE_ASSIGN_OR_RETURN(
+      loaded->capacity, PlanCapacity(loaded->model.spec, weight_bytes, MemoryOf(device), capacity));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const LoadOptions& options,
                                         const kernels::Device* device) {
   LoadedModel loaded;
   HEDDLE_ASSIGN_OR_RETURN(loaded.model, engine::Describe(checkpoint));
   HEDDLE_RETURN_IF_ERROR(ValidateTensors(checkpoint, loaded.model));
-  HEDDLE_ASSIGN_OR_RETURN(loaded.kv_dtype, KvType(options.kv_type, checkpoint));
+  HEDDLE_RETURN_IF_ERROR(
+      PlanMemory(checkpoint.total_bytes(), IsFull(checkpoint), options, device, &loaded));
   loaded.formats = DescribeFormats(checkpoint);
-  CapacityOptions capacity = options.capacity;
-  capacity.kv_dtype = loaded.kv_dtype;
-  if (device != nullptr) capacity.activation_dtype = device->activation_dtype();
-  HEDDLE_ASSIGN_OR_RETURN(loaded.capacity, PlanCapacity(loaded.model.spec, checkpoint.total_bytes(),
-                                                        MemoryOf(device), capacity));
+  if (const std::vector<TypeUsage> types = checkpoint.types(); !types.empty()) {
+    loaded.main_format = absl::AsciiStrToLower(std::string(types[0].type_name));
+  }
   return loaded;
+}
+
+// The executor of a described model; takes the device and the weights.
+absl::Status MakeExecutor(std::unique_ptr<kernels::Device> device, ModelWeights weights,
+                          LoadedModel* loaded) {
+  loaded->device = device->description();
+  LocalExecutor::Parts parts;
+  parts.device = std::move(device);
+  parts.spec = std::make_unique<ModelSpec>(loaded->model.spec);
+  parts.weights = std::make_unique<ModelWeights>(std::move(weights));
+  parts.kv_dtype = loaded->kv_dtype;
+  HEDDLE_ASSIGN_OR_RETURN(loaded->executor,
+                          LocalExecutor::Create(std::move(parts), loaded->capacity.limits));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -71,17 +102,26 @@ absl::StatusOr<LoadedModel> DescribeModel(const std::filesystem::path& path,
 absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
                                       const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
-  LocalExecutor::Parts parts;
-  HEDDLE_ASSIGN_OR_RETURN(parts.device, MakeDevice(options));
-  HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded, DescribeAll(checkpoint, options, parts.device.get()));
-  loaded.device = parts.device->description();
-  parts.spec = std::make_unique<ModelSpec>(loaded.model.spec);
-  HEDDLE_ASSIGN_OR_RETURN(ModelWeights weights,
-                          LoadWeights(*parts.device, checkpoint, loaded.model));
-  parts.weights = std::make_unique<ModelWeights>(std::move(weights));
-  parts.kv_dtype = loaded.kv_dtype;
-  HEDDLE_ASSIGN_OR_RETURN(loaded.executor,
-                          LocalExecutor::Create(std::move(parts), loaded.capacity.limits));
+  HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
+  HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded, DescribeAll(checkpoint, options, device.get()));
+  HEDDLE_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(*device, checkpoint, loaded.model));
+  HEDDLE_RETURN_IF_ERROR(MakeExecutor(std::move(device), std::move(weights), &loaded));
+  return loaded;
+}
+
+absl::StatusOr<LoadedModel> LoadRandomModel(std::string_view shape, kernels::DType weights,
+                                            const LoadOptions& options) {
+  LoadedModel loaded;
+  HEDDLE_ASSIGN_OR_RETURN(loaded.model.spec, KnownShape(shape));
+  HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
+  const int64_t bytes = WeightBytes(loaded.model.spec, weights);
+  HEDDLE_RETURN_IF_ERROR(
+      PlanMemory(bytes, weights == kernels::DType::kF32, options, device.get(), &loaded));
+  loaded.main_format = std::string(kernels::Info(weights).name);
+  loaded.formats = absl::StrCat("random ", loaded.main_format, " (", FormatBytes(bytes), ")");
+  HEDDLE_ASSIGN_OR_RETURN(ModelWeights made, RandomWeights(*device, loaded.model.spec, weights,
+                                                           /*seed=*/1));
+  HEDDLE_RETURN_IF_ERROR(MakeExecutor(std::move(device), std::move(made), &loaded));
   return loaded;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "engine/executor.h"
@@ -29,8 +30,9 @@ struct LoadOptions {
 struct LoadedModel {
   ModelDescription model;  // names, defaults; its spec is also the executor's
   Capacity capacity;
-  std::string device;   // in words
-  std::string formats;  // of the weights, in words
+  std::string device;       // in words
+  std::string formats;      // of the weights, in words
+  std::string main_format;  // of most bytes of the weights, as "bf16" or "q4_0"
   kernels::DType kv_dtype = kernels::DType::kF16;
   std::unique_ptr<LocalExecutor> executor;
 };
@@ -42,5 +44,10 @@ absl::StatusOr<LoadedModel> DescribeModel(const std::filesystem::path& path,
 // Errors name the file, what was found, and what would be valid; see the parts' headers.
 absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
                                       const LoadOptions& options);
+
+// A model of a built-in shape with random weights (random_model.h): what benchmarks load where
+// there is no checkpoint. INVALID_ARGUMENT for a format that its rows are not whole blocks of.
+absl::StatusOr<LoadedModel> LoadRandomModel(std::string_view shape, kernels::DType weights,
+                                            const LoadOptions& options);
 
 }  // namespace heddle::engine

@@ -36,6 +36,9 @@ class LocalExecutor final : public Executor {
   absl::Status Submit(const StepPlan& plan) override;
   absl::Status Wait(StepResult* result) override;
 
+  const ModelSpec& spec() const { return *parts_.spec; }
+  const ModelWeights& weights() const { return *parts_.weights; }
+
   // Logits of the last step's last block of rows, [rows, vocab]; for tests and inspection.
   std::vector<float> last_logits() const;
 

@@ -84,30 +84,60 @@ class Random {
 // Uniform values of variance 1 / cols have half-width sqrt(3 / cols).
 float HalfWidth(int64_t cols) { return std::sqrt(3.0f / static_cast<float>(cols)); }
 
-void FillFloats(DType dtype, Random& random, float half_width, int64_t elements, std::byte* out) {
-  for (int64_t i = 0; i < elements; ++i) {
-    const auto bits = static_cast<int32_t>(random.Next() >> 40);  // 24 bits
-    const float value = (static_cast<float>(bits) * 0x1p-23f - 1.0f) * half_width;
-    if (dtype == DType::kF32) {
-      std::memcpy(out + 4 * i, &value, 4);
-    } else {
-      const uint16_t half =
-          dtype == DType::kF16 ? kernels::F32ToF16(value) : kernels::F32ToBF16(value);
-      std::memcpy(out + 2 * i, &half, 2);
+// Floats come from a table of evenly spaced values: four of them per random number, and no
+// conversion per element, so that a billion of them take well under a second.
+constexpr int64_t kTableBits = 12;
+constexpr int64_t kTableSize = int64_t{1} << kTableBits;
+
+template <typename T, typename Convert>
+void FillFromTable(Random& random, float half_width, int64_t elements, Convert convert, T* out) {
+  std::vector<T> table(kTableSize);
+  for (int64_t i = 0; i < kTableSize; ++i) {
+    table[i] = convert((static_cast<float>(2 * i + 1) / kTableSize - 1.0f) * half_width);
+  }
+  for (int64_t i = 0; i < elements; i += 4) {
+    const uint64_t bits = random.Next();
+    for (int64_t j = 0; j < 4 && i + j < elements; ++j) {
+      out[i + j] = table[(bits >> (16 * j)) & (kTableSize - 1)];
     }
   }
 }
 
-// Blocks with random integers; the F16 scale, their first two bytes, spreads them over the range.
-void FillBlocks(DType dtype, Random& random, float half_width, int64_t bytes, std::byte* out) {
-  const kernels::DTypeInfo& info = kernels::Info(dtype);
-  const float largest = dtype == DType::kQ8_0 ? 127.0f : 8.0f;
-  const uint16_t scale = kernels::F32ToF16(half_width / largest);
+void FillFloats(DType dtype, Random& random, float half_width, int64_t elements, std::byte* out) {
+  if (dtype == DType::kF32) {
+    FillFromTable(
+        random, half_width, elements, [](float x) { return x; }, reinterpret_cast<float*>(out));
+  } else {
+    FillFromTable(random, half_width, elements,
+                  dtype == DType::kF16 ? kernels::F32ToF16 : kernels::F32ToBF16,
+                  reinterpret_cast<uint16_t*>(out));
+  }
+}
+
+// Block formats: random bytes, but for one F16 scale, which spreads the integers over the range.
+struct BlockScale {
+  DType dtype;
+  int32_t offset;  // of the scale within the block
+  float largest;   // integer that stands for the half-width
+};
+constexpr BlockScale kBlockScales[] = {{DType::kQ8_0, 0, 127.0f}, {DType::kQ4_0, 0, 8.0f}};
+
+const BlockScale* FindBlockScale(DType dtype) {
+  for (const BlockScale& scale : kBlockScales) {
+    if (scale.dtype == dtype) return &scale;
+  }
+  return nullptr;
+}
+
+void FillBlocks(const BlockScale& format, Random& random, float half_width, int64_t bytes,
+                std::byte* out) {
+  const int32_t block_bytes = kernels::Info(format.dtype).block_bytes;
+  const uint16_t scale = kernels::F32ToF16(half_width / format.largest);
   for (int64_t i = 0; i < bytes; i += 8) {
     const uint64_t bits = random.Next();
     std::memcpy(out + i, &bits, std::min<int64_t>(8, bytes - i));
   }
-  for (int64_t i = 0; i < bytes; i += info.block_bytes) std::memcpy(out + i, &scale, 2);
+  for (int64_t i = format.offset; i < bytes; i += block_bytes) std::memcpy(out + i, &scale, 2);
 }
 
 class Maker {
@@ -122,16 +152,16 @@ class Maker {
       return absl::InvalidArgumentError(
           absl::StrCat("rows of ", cols, " are not whole blocks of ", std::string(info.name)));
     }
-    std::vector<std::vector<std::byte>> bytes;
+    int64_t row_bytes = kernels::RowBytes(dtype_, cols);
+    int64_t total = 0;
+    for (int64_t n : rows) total += n * row_bytes;
+    bytes_.resize(static_cast<size_t>(std::max<int64_t>(total, bytes_.size())));
     std::vector<WeightSource> sources;
+    std::byte* data = bytes_.data();
     for (int64_t n : rows) {
-      bytes.emplace_back(n * kernels::RowBytes(dtype_, cols));
-      Fill(n * cols, HalfWidth(cols), &bytes.back());
-      sources.push_back({.data = bytes.back().data(),
-                         .dtype = dtype_,
-                         .rows = n,
-                         .cols = cols,
-                         .name = "random"});
+      Fill(n * cols, n * row_bytes, HalfWidth(cols), data);
+      sources.push_back({.data = data, .dtype = dtype_, .rows = n, .cols = cols, .name = "random"});
+      data += n * row_bytes;
     }
     return device_.Pack(sources);
   }
@@ -169,18 +199,23 @@ class Maker {
   }
 
  private:
-  void Fill(int64_t elements, float half_width, std::vector<std::byte>* bytes) {
-    if (kernels::Info(dtype_).block_elements == 1) {
-      FillFloats(dtype_, random_, half_width, elements, bytes->data());
+  void Fill(int64_t elements, int64_t bytes, float half_width, std::byte* out) {
+    if (const BlockScale* scale = FindBlockScale(dtype_); scale != nullptr) {
+      FillBlocks(*scale, random_, half_width, bytes, out);
     } else {
-      FillBlocks(dtype_, random_, half_width, static_cast<int64_t>(bytes->size()), bytes->data());
+      FillFloats(dtype_, random_, half_width, elements, out);
     }
   }
 
   kernels::Device& device_;
   const DType dtype_;
   Random random_;
+  std::vector<std::byte> bytes_;  // the matrix in the making; memory is kept from one to the next
 };
+
+bool IsFloat(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
 
 }  // namespace
 
@@ -200,10 +235,25 @@ absl::StatusOr<ModelSpec> KnownShape(std::string_view name) {
                     [](std::string* out, std::string_view shape) { out->append(shape); })));
 }
 
+absl::StatusOr<kernels::DType> RandomFormat(std::string_view name) {
+  std::vector<DType> formats = {DType::kF32, DType::kF16, DType::kBF16};
+  for (const BlockScale& scale : kBlockScales) formats.push_back(scale.dtype);
+  for (DType dtype : formats) {
+    if (kernels::Info(dtype).name == name) return dtype;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no random weights of format \"", std::string(name), "\"; there are ",
+                   absl::StrJoin(formats, ", ", [](std::string* out, DType dtype) {
+                     out->append(kernels::Info(dtype).name);
+                   })));
+}
+
 absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelSpec& spec,
                                            DType dtype, uint64_t seed) {
   HEDDLE_CHECK(spec.norm == NormKind::kRms && !spec.learned_positions,
                "random weights are for Llama-like shapes");
+  HEDDLE_CHECK(IsFloat(dtype) || FindBlockScale(dtype) != nullptr,
+               "random weights: a format without a row in kBlockScales");
   Maker maker(device, dtype, seed);
   ModelWeights weights;
   HEDDLE_ASSIGN_OR_RETURN(weights.embedding, maker.Matrix({spec.vocab}, spec.hidden));

@@ -18,6 +18,9 @@ namespace heddle::engine {
 absl::StatusOr<ModelSpec> KnownShape(std::string_view name);
 std::vector<std::string_view> KnownShapeNames();
 
+// The format of random weights by its name, e.g. "q4_0". INVALID_ARGUMENT lists the names.
+absl::StatusOr<kernels::DType> RandomFormat(std::string_view name);
+
 // Weights with the dimensions of `spec`: matrices of type `dtype` from a counter-based generator
 // (same seed, same weights; about unit variance after each layer), norms of ones, biases of zeros.
 // INVALID_ARGUMENT if a row is not whole blocks of `dtype`.

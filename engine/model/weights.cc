@@ -213,6 +213,23 @@ class Loader {
 
 }  // namespace
 
+WeightTraffic TrafficOf(const ModelWeights& weights) {
+  WeightTraffic traffic;
+  auto add = [&](const LinearWeights& linear) {
+    if (linear.matrix == nullptr) return;
+    traffic.bytes += linear.matrix->bytes;
+    traffic.macs_per_token += linear.matrix->rows * linear.matrix->cols;
+  };
+  for (const LayerWeights& layer : weights.layers) {
+    for (const LinearWeights* linear : {&layer.qkv, &layer.out, &layer.up, &layer.down}) {
+      add(*linear);
+    }
+  }
+  traffic.bytes += weights.head().bytes;
+  traffic.macs_per_logit_row = weights.head().rows * weights.head().cols;
+  return traffic;
+}
+
 absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
                                          const ModelDescription& model) {
   const NameMap& names = model.names;

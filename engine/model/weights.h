@@ -62,6 +62,15 @@ struct ModelWeights {
   }
 };
 
+// What a forward needs of the weights, for shares of a machine's limits: all matrices but the
+// embedding, whose rows are only looked up (unless it is the head as well).
+struct WeightTraffic {
+  int64_t bytes = 0;           // read once per step, head included
+  int64_t macs_per_token = 0;  // multiply-adds, without the head
+  int64_t macs_per_logit_row = 0;
+};
+WeightTraffic TrafficOf(const ModelWeights& weights);
+
 // Packs every tensor that `model.spec` asks for. REQUIRES: ValidateTensors(checkpoint, model) is
 // OK. RESOURCE_EXHAUSTED if the device lacks the memory.
 absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,

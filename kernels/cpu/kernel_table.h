@@ -162,6 +162,12 @@ struct PeakKernels {
   int64_t int8_ops;  // of a round
 };
 
+// Dot products of BF16 pairs, an instruction that not every processor of a level has.
+struct Bf16PeakKernels {
+  float (*bf16)(int64_t rounds);
+  int64_t bf16_flops;  // of a round
+};
+
 struct KernelTable {
   const LinearKernels* linear;
   const RowKernels* rows;
@@ -181,6 +187,7 @@ extern const LinearKernels kLinearAvx512;
 extern const RowKernels kRowsAvx512;
 extern const AttentionKernels kAttentionAvx512;
 extern const PeakKernels kPeakAvx512;
+extern const Bf16PeakKernels kPeakAvx512Bf16;
 #endif
 
 }  // namespace heddle::kernels::cpu

@@ -29,6 +29,16 @@ const PeakKernels& KernelsFor(Isa isa) {
   return kPeakPortable;
 }
 
+// nullptr where the level or the processor lacks the instruction.
+const Bf16PeakKernels* Bf16KernelsFor(Isa isa, const CpuFeatures& features) {
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512 && features.avx512_bf16) return &kPeakAvx512Bf16;
+#endif
+  static_cast<void>(isa);
+  static_cast<void>(features);
+  return nullptr;
+}
+
 // Seconds of the clock that rates refer to: with one thread its CPU time, which other programs on
 // the machine disturb less.
 double Now(const ThreadPool& pool) {
@@ -53,8 +63,11 @@ double BestRate(ThreadPool& pool, double work, const F& body) {
 }  // namespace
 
 struct LimitMeter::State {
-  State(int32_t threads, bool pin, const PeakKernels& peak)
-      : pool(threads, pin), kernels(peak), sinks(static_cast<size_t>(threads) * kSinkStride) {}
+  State(int32_t threads, bool pin, const PeakKernels& peak, const Bf16PeakKernels* bf16_peak)
+      : pool(threads, pin),
+        kernels(peak),
+        bf16(bf16_peak),
+        sinks(static_cast<size_t>(threads) * kSinkStride) {}
 
   // Results go where the compiler cannot drop them; a cache line for each thread.
   static constexpr size_t kSinkStride = 64;
@@ -62,6 +75,7 @@ struct LimitMeter::State {
 
   ThreadPool pool;
   const PeakKernels& kernels;
+  const Bf16PeakKernels* bf16;
   std::unique_ptr<Buffer> memory;
   std::vector<float> sinks;
 };
@@ -71,9 +85,11 @@ LimitMeter::LimitMeter(LimitMeter&&) noexcept = default;
 LimitMeter::~LimitMeter() = default;
 
 absl::StatusOr<LimitMeter> LimitMeter::Create(const CpuDeviceOptions& options) {
-  HEDDLE_ASSIGN_OR_RETURN(Isa isa, ResolveIsa(options.isa, DetectCpuFeatures()));
+  CpuFeatures features = DetectCpuFeatures();
+  HEDDLE_ASSIGN_OR_RETURN(Isa isa, ResolveIsa(options.isa, features));
   int32_t threads = options.num_threads > 0 ? options.num_threads : ThreadPool::UsableCores();
-  auto state = std::make_unique<State>(threads, options.pin_threads, KernelsFor(isa));
+  auto state = std::make_unique<State>(threads, options.pin_threads, KernelsFor(isa),
+                                       Bf16KernelsFor(isa, features));
   HEDDLE_ASSIGN_OR_RETURN(state->memory, AllocateHost(kReadBytes, "bandwidth measurement"));
   std::memset(state->memory->data(), 1, static_cast<size_t>(kReadBytes));
   return LimitMeter(std::move(state));
@@ -102,8 +118,16 @@ double LimitMeter::Int8GopPerSecond() {
                   [&](int64_t thread) { s.Sink(thread) = s.kernels.int8(kPeakRounds); });
 }
 
+double LimitMeter::Bf16GflopPerSecond() {
+  State& s = *state_;
+  if (s.bf16 == nullptr) return FmaGflopPerSecond();
+  double work = static_cast<double>(kPeakRounds * s.bf16->bf16_flops) * s.pool.num_threads();
+  return BestRate(s.pool, work,
+                  [&](int64_t thread) { s.Sink(thread) = s.bf16->bf16(kPeakRounds); });
+}
+
 MachineLimits LimitMeter::All() {
-  return {ReadGbPerSecond(), FmaGflopPerSecond(), Int8GopPerSecond()};
+  return {ReadGbPerSecond(), FmaGflopPerSecond(), Bf16GflopPerSecond(), Int8GopPerSecond()};
 }
 
 }  // namespace heddle::kernels::cpu

@@ -10,9 +10,10 @@
 namespace heddle::kernels::cpu {
 
 struct MachineLimits {
-  double read_gb_s = 0;    // all threads streaming memory far larger than the caches
-  double fma_gflop_s = 0;  // F32 multiply-adds from registers; one counts as two
-  double int8_gop_s = 0;   // int8 multiply-adds from registers; one counts as two
+  double read_gb_s = 0;     // all threads streaming memory far larger than the caches
+  double fma_gflop_s = 0;   // F32 multiply-adds from registers; one counts as two
+  double bf16_gflop_s = 0;  // dot products of BF16; fma_gflop_s where there is no such instruction
+  double int8_gop_s = 0;    // int8 multiply-adds from registers; one counts as two
 };
 
 // Measures with the level and threads of `options`, some 0.2 s, in 256 MiB of memory.
@@ -24,9 +25,10 @@ class LimitMeter {
   LimitMeter(LimitMeter&&) noexcept;
   ~LimitMeter();
 
-  double ReadGbPerSecond();    // some 30 ms
-  double FmaGflopPerSecond();  // some 20 ms
-  double Int8GopPerSecond();   // some 20 ms
+  double ReadGbPerSecond();     // some 30 ms
+  double FmaGflopPerSecond();   // some 20 ms
+  double Bf16GflopPerSecond();  // some 20 ms
+  double Int8GopPerSecond();    // some 20 ms
   MachineLimits All();
 
  private:

@@ -32,4 +32,7 @@ absl::Status RunGenerate(const config::Config& config);
 // inspect_command.cc: what the model is and what this machine can hold of it.
 absl::Status RunInspect(const config::Config& config);
 
+// bench_command.cc: tokens per second of a model, or of random weights, and shares of the limits.
+absl::Status RunBench(const config::Config& config);
+
 }  // namespace heddle::server

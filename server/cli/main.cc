@@ -24,7 +24,7 @@ constexpr int kUsage = 2;
 constexpr CliCommand kCommands[] = {
     {config::kServe, RunServe},       {config::kGenerate, RunGenerate},
     {config::kTokenize, RunTokenize}, {config::kInspect, RunInspect},
-    {config::kRender, RunRender},
+    {config::kRender, RunRender},     {config::kBench, RunBench},
 };
 
 void PrintError(std::string_view message) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 
 #include "catch2/catch.hpp"
@@ -83,7 +84,7 @@ TEST_CASE("--version prints name and version", "[cli][unit]") {
 TEST_CASE("Help goes to standard output, without an error", "[cli][unit]") {
   Outcome general = Run("--help");
   CHECK(general.exit_code == 0);
-  for (const char* command : {"serve", "generate", "tokenize", "inspect", "render"}) {
+  for (const char* command : {"serve", "generate", "tokenize", "inspect", "render", "bench"}) {
     INFO(command);
     CHECK(general.out.find(command) != std::string::npos);
   }
@@ -173,6 +174,46 @@ TEST_CASE("tokenize gives the ids of a real model's vectors, and decodes them", 
   Outcome wrong = Run("tokenize " + model + " --decode", "[1]\n[1, 512]\n");
   CHECK(wrong.exit_code == 1);
   CHECK(wrong.err == "heddle: line 2: expected token ids from 0 to 511, got \"512\"\n");
+}
+
+TEST_CASE("bench prints an object for each batch size, with shares of measured limits",
+          "[cli][unit]") {
+  std::string model = (test::SourceDir() / "tests/demo_model/model").string();
+  Outcome outcome = Run("bench " + model +
+                        " --prompt-tokens 40 --output-tokens 3 --batch 1,3 --repeat 2 --json "
+                        "--max-batch-tokens 32 --threads 1");
+  INFO(outcome.err);
+  REQUIRE(outcome.exit_code == 0);
+  std::istringstream lines(outcome.out);
+  for (int batch : {1, 3}) {
+    std::string line;
+    REQUIRE(std::getline(lines, line));
+    nlohmann::json json = nlohmann::json::parse(line);
+    CHECK(json["batch"] == batch);
+    CHECK(json["weights"] == "bf16");
+    for (const char* field :
+         {"prefill_tok_s", "decode_tok_s", "read_gb_s", "limit_read_gb_s", "gops", "limit_gops"}) {
+      INFO(field);
+      CHECK(json[field].get<double>() > 0);
+    }
+    CHECK(json["gops"] <= json["limit_gops"]);
+  }
+  CHECK(lines.peek() == EOF);
+}
+
+TEST_CASE("bench refuses what it cannot measure, and says what to change", "[cli][unit]") {
+  std::string model = (test::SourceDir() / "tests/demo_model/model").string();
+  Outcome both = Run("bench " + model + " --random-weights tinyllama-1.1b");
+  CHECK(both.exit_code == 2);
+  CHECK(both.err.find("does not go with --random-weights") != std::string::npos);
+  Outcome batch = Run("bench --random-weights tinyllama-1.1b --batch 1,x");
+  CHECK(batch.exit_code == 2);
+  CHECK(batch.err.find("--batch must be whole numbers from 1 to 4096") != std::string::npos);
+  Outcome shape = Run("bench --random-weights tinylama");
+  CHECK(shape.exit_code == 1);
+  CHECK(shape.err.find("tinyllama-1.1b, llama-3.2-1b") != std::string::npos);
+  Outcome blocks = Run("bench --random-weights qwen2.5-0.5b --weights q4_1");
+  CHECK(blocks.exit_code == 2);
 }
 
 }  // namespace

@@ -1,0 +1,156 @@
+#include "server/cli/bench_run.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace heddle::server {
+namespace {
+
+using engine::KvSpan;
+using engine::PageId;
+using engine::SequenceId;
+
+double NowSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+int32_t PagesPerSequence(const BenchShape& shape, int32_t page_tokens) {
+  return (ContextOf(shape) + page_tokens - 1) / page_tokens;
+}
+
+// Pages of sequences that grow side by side lie interleaved, as an allocator hands them out.
+PageId PageOf(int32_t sequence, int32_t page, int32_t batch) {
+  return static_cast<PageId>(page * batch + sequence);
+}
+
+// Any valid ids do: a multiplicative hash of place and sequence (Knuth's constant).
+engine::TokenId TokenAt(int32_t sequence, int32_t position, int32_t vocab) {
+  const uint32_t hash = (static_cast<uint32_t>(sequence) * 7919 + position + 1) * 2654435761u;
+  return static_cast<engine::TokenId>((hash >> 8) % static_cast<uint32_t>(vocab));
+}
+
+}  // namespace
+
+BenchWork WorkOf(const BenchShape& shape, const engine::ModelSpec& spec,
+                 const engine::WeightTraffic& weights, int64_t kv_bytes_per_token) {
+  const double batch = shape.batch;
+  const double prompt = shape.prompt_tokens;
+  const double steps = shape.output_tokens;
+  BenchWork work;
+  work.prefill_ops = 2.0 * batch *
+                     (prompt * static_cast<double>(weights.macs_per_token) +
+                      static_cast<double>(weights.macs_per_logit_row));
+  for (const engine::LayerSpec& layer : spec.layers) {
+    // Scores and values: each a multiply-add per query, visible position and dimension.
+    work.prefill_ops += 4.0 * batch * prompt * (prompt + 1) / 2 * layer.attention.n_heads *
+                        layer.attention.head_dim;
+  }
+  const double positions = steps * prompt + steps * (steps + 1) / 2;  // summed over the steps
+  work.decode_bytes = steps * static_cast<double>(weights.bytes) +
+                      batch * positions * static_cast<double>(kv_bytes_per_token);
+  return work;
+}
+
+absl::StatusOr<BenchRun> BenchRun::Create(engine::Executor& executor, const BenchShape& shape) {
+  const engine::ExecutorLimits& limits = executor.limits();
+  if (ContextOf(shape) > limits.max_context) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a sequence of ", shape.prompt_tokens, " + ", shape.output_tokens,
+                     " tokens is longer than the context of ", limits.max_context,
+                     "; lower --prompt-tokens or --output-tokens"));
+  }
+  const int64_t pages = int64_t{PagesPerSequence(shape, limits.page_tokens)} * shape.batch;
+  if (pages > limits.num_pages) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--batch ", shape.batch, " needs ", pages * limits.page_tokens, " tokens of KV cache, ",
+        int64_t{limits.num_pages} * limits.page_tokens, " fit; raise --kv-memory"));
+  }
+  if (shape.batch > limits.max_batch_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--batch ", shape.batch, " is more than --max-batch-tokens ", limits.max_batch_tokens));
+  }
+  return BenchRun(executor, shape);
+}
+
+void BenchRun::AddRows(int32_t index, int32_t begin, int32_t end, bool draw) {
+  const int32_t page_tokens = executor_.limits().page_tokens;
+  engine::SequenceSlice slice{.id = static_cast<SequenceId>(index + 1),
+                              .token_begin = static_cast<int32_t>(plan_.token_ids.size()),
+                              .num_tokens = end - begin,
+                              .span_begin = static_cast<int32_t>(plan_.spans.size()),
+                              .num_spans = (end + page_tokens - 1) / page_tokens,
+                              .context_tokens = end};
+  for (int32_t position = begin; position < end; ++position) {
+    plan_.token_ids.push_back(TokenAt(index, position, executor_.limits().vocab));
+    plan_.positions.push_back(position);
+    plan_.kv_slots.push_back(
+        {PageOf(index, position / page_tokens, shape_.batch), position % page_tokens});
+  }
+  for (int32_t page = 0; page < slice.num_spans; ++page) {
+    plan_.spans.push_back(
+        {PageOf(index, page, shape_.batch), std::min(page_tokens, end - page * page_tokens)});
+  }
+  if (draw) {
+    plan_.samples.push_back(
+        {.id = slice.id, .row = slice.token_begin + slice.num_tokens - 1, .position = end});
+  }
+  plan_.sequences.push_back(slice);
+}
+
+absl::Status BenchRun::RunStep() {
+  HEDDLE_RETURN_IF_ERROR(executor_.Submit(plan_));
+  HEDDLE_RETURN_IF_ERROR(executor_.Wait(&result_));
+  plan_.Clear();
+  ++plan_.step;
+  return absl::OkStatus();
+}
+
+absl::Status BenchRun::Prefill() {
+  engine::SamplingParams greedy;
+  greedy.temperature = 0.0f;
+  for (int32_t i = 0; i < shape_.batch; ++i) {
+    plan_.begun.push_back({.id = static_cast<SequenceId>(i + 1), .sampling = greedy, .prompt = {}});
+  }
+  int32_t room = executor_.limits().max_batch_tokens;
+  for (int32_t i = 0; i < shape_.batch; ++i) {
+    for (int32_t begin = 0; begin < shape_.prompt_tokens;) {
+      const int32_t end = std::min(shape_.prompt_tokens, begin + room);
+      AddRows(i, begin, end, /*draw=*/end == shape_.prompt_tokens);
+      room -= end - begin;
+      begin = end;
+      if (room > 0) continue;
+      HEDDLE_RETURN_IF_ERROR(RunStep());
+      room = executor_.limits().max_batch_tokens;
+    }
+  }
+  return plan_.empty() ? absl::OkStatus() : RunStep();
+}
+
+absl::Status BenchRun::Decode() {
+  for (int32_t step = 0; step < shape_.output_tokens; ++step) {
+    const int32_t position = shape_.prompt_tokens + step;
+    for (int32_t i = 0; i < shape_.batch; ++i) AddRows(i, position, position + 1, /*draw=*/true);
+    HEDDLE_RETURN_IF_ERROR(RunStep());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<BenchTiming> BenchRun::Measure() {
+  BenchTiming timing;
+  const double start = NowSeconds();
+  HEDDLE_RETURN_IF_ERROR(Prefill());
+  const double prefilled = NowSeconds();
+  HEDDLE_RETURN_IF_ERROR(Decode());
+  timing.prefill_s = prefilled - start;
+  timing.decode_s = NowSeconds() - prefilled;
+  for (int32_t i = 0; i < shape_.batch; ++i) {
+    plan_.ended.push_back(static_cast<SequenceId>(i + 1));
+  }
+  HEDDLE_RETURN_IF_ERROR(RunStep());
+  return timing;
+}
+
+}  // namespace heddle::server

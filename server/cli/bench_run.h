@@ -1,0 +1,67 @@
+// Drives an executor step by step without scheduler or server, as a benchmark needs it: prompts of
+// equal length, computed in chunks, then decodes of all sequences at once.
+//
+// Thread-safety: none; the executor is this thread's alone meanwhile.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/executor.h"
+#include "engine/model/model_spec.h"
+#include "engine/model/weights.h"
+
+namespace heddle::server {
+
+struct BenchShape {
+  int32_t batch = 1;          // sequences
+  int32_t prompt_tokens = 0;  // of each, >= 1
+  int32_t output_tokens = 0;  // of each, >= 1
+};
+
+// Seconds of wall-clock time.
+struct BenchTiming {
+  double prefill_s = 0;  // until every prompt has its first token
+  double decode_s = 0;   // of output_tokens further steps with one token of each sequence
+};
+
+// What a run asks of the machine.
+struct BenchWork {
+  double prefill_ops = 0;   // a multiply-add counts as two
+  double decode_bytes = 0;  // of weights and of keys and values, over all decode steps
+};
+BenchWork WorkOf(const BenchShape& shape, const engine::ModelSpec& spec,
+                 const engine::WeightTraffic& weights, int64_t kv_bytes_per_token);
+
+// Positions that a sequence needs: the prompt, its first token, and the decoded ones.
+inline int32_t ContextOf(const BenchShape& shape) {
+  return shape.prompt_tokens + shape.output_tokens + 1;
+}
+
+class BenchRun {
+ public:
+  // INVALID_ARGUMENT, naming the option to change, if the executor's pool, batch or context is too
+  // small for `shape`.
+  static absl::StatusOr<BenchRun> Create(engine::Executor& executor, const BenchShape& shape);
+
+  // One run from empty sequences. Prompts are the same pseudo-random tokens every time.
+  absl::StatusOr<BenchTiming> Measure();
+
+ private:
+  BenchRun(engine::Executor& executor, const BenchShape& shape)
+      : executor_(executor), shape_(shape) {}
+
+  // Adds rows [begin, end) of sequence `index` to the plan; the last one draws a token if `draw`.
+  void AddRows(int32_t index, int32_t begin, int32_t end, bool draw);
+  absl::Status RunStep();
+  absl::Status Prefill();
+  absl::Status Decode();
+
+  engine::Executor& executor_;
+  const BenchShape shape_;
+  engine::StepPlan plan_;
+  engine::StepResult result_;
+};
+
+}  // namespace heddle::server
