@@ -39,7 +39,8 @@ struct Config {
   int64_t max_context = 0;    // tokens; 0: what the model was trained for
 
   // The engine.
-  int64_t threads = 0;  // 0: one per physical core
+  std::string device = "cpu";  // cpu, cuda, cuda:N or auto
+  int64_t threads = 0;          // 0: one per physical core
   std::string isa = "auto";
   int64_t page_tokens = 16;
   MemorySize kv_memory;

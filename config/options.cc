@@ -47,6 +47,14 @@ constexpr Option kOptions[] = {
      .help = "Jinja chat template to use in place of the model's own.",
      .commands = kEngineCommands},
 
+    {.name = "device",
+     .field = &Config::device,
+     .section = kEngine,
+     .value = "DEVICE",
+     .help =
+         "Where the model runs: cpu, cuda, or cuda:N for the N-th GPU that this process sees. "
+         "auto: the first GPU, where heddle was built with CUDA and there is one; else the CPU.",
+     .commands = kEngineCommands},
     {.name = "threads",
      .field = &Config::threads,
      .section = kEngine,

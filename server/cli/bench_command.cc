@@ -46,7 +46,7 @@ absl::StatusOr<std::vector<int32_t>> BatchSizes(const config::Config& config) {
 }
 
 absl::StatusOr<engine::LoadedModel> Load(const config::Config& config, int32_t largest_batch) {
-  engine::LoadOptions options = ToLoadOptions(config);
+  HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
   options.capacity.max_context =
       static_cast<int32_t>(config.prompt_tokens + config.output_tokens + 1);
   options.capacity.max_batch_seqs = largest_batch;
@@ -146,7 +146,8 @@ absl::Status RunBench(const config::Config& config) {
   const double load_s =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   if (!config.json) HEDDLE_RETURN_IF_ERROR(WriteOut(Heading(config, model, load_s)));
-  HEDDLE_ASSIGN_OR_RETURN(LimitMeter meter, LimitMeter::Create(ToLoadOptions(config).cpu));
+  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
+  HEDDLE_ASSIGN_OR_RETURN(LimitMeter meter, LimitMeter::Create(options.cpu));
   for (const int32_t batch : batches) {
     const BenchShape shape{.batch = batch,
                            .prompt_tokens = static_cast<int32_t>(config.prompt_tokens),

@@ -42,7 +42,8 @@ engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaul
 
 absl::StatusOr<EngineSession> StartEngine(const config::Config& config) {
   EngineSession session;
-  HEDDLE_ASSIGN_OR_RETURN(session.model, engine::LoadModel(config.model, ToLoadOptions(config)));
+  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
+  HEDDLE_ASSIGN_OR_RETURN(session.model, engine::LoadModel(config.model, options));
   HEDDLE_ASSIGN_OR_RETURN(session.codec, MakeCodec(config, session.model.model));
   session.defaults = SamplingDefaults(session.model.model.generation);
   session.loop = std::make_unique<EngineLoop>(

@@ -7,8 +7,9 @@
 namespace heddle::server {
 
 absl::Status RunInspect(const config::Config& config) {
+  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedModel model,
-                          engine::DescribeModel(config.model, ToLoadOptions(config)));
+                          engine::DescribeModel(config.model, options));
   HEDDLE_RETURN_IF_ERROR(
       WriteOut(config.json ? InspectJson(config.model, model) : InspectText(config.model, model)));
   return FlushOut();

@@ -1,13 +1,62 @@
 #include "server/cli/model_options.h"
 
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <string_view>
+
+#include "absl/strings/numbers.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "kernels/cuda/cuda_device.h"
 
 namespace heddle::server {
+namespace {
 
-engine::LoadOptions ToLoadOptions(const config::Config& config) {
+using MadeDevice = absl::StatusOr<std::unique_ptr<kernels::Device>>;
+
+// The first GPU if this build and this machine have one. A GPU that is there but cannot be used
+// (its memory is taken, say) is an error: running on the CPU instead would hide it.
+MadeDevice FirstGpuOrCpu(const kernels::CpuDeviceOptions& cpu) {
+  MadeDevice gpu = kernels::CreateCudaDevice({});
+  switch (gpu.status().code()) {
+    case absl::StatusCode::kUnimplemented:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kNotFound:
+      return kernels::CreateCpuDevice(cpu);
+    default:
+      return gpu;
+  }
+}
+
+// "cuda" is cuda:0.
+absl::StatusOr<int32_t> CudaOrdinal(std::string_view device) {
+  int32_t ordinal = 0;
+  if (device == "cuda") return ordinal;
+  constexpr std::string_view kPrefix = "cuda:";
+  if (device.starts_with(kPrefix) &&
+      absl::SimpleAtoi(std::string(device.substr(kPrefix.size())), &ordinal) && ordinal >= 0) {
+    return ordinal;
+  }
+  return absl::InvalidArgumentError(
+      base::StrCat("--device is ", base::Quote(device), "; valid are auto, cpu, cuda and cuda:N"));
+}
+
+absl::StatusOr<std::function<MadeDevice()>> DeviceMaker(const std::string& device,
+                                                        const kernels::CpuDeviceOptions& cpu) {
+  if (device == "cpu") return [cpu] { return kernels::CreateCpuDevice(cpu); };
+  if (device == "auto") return [cpu] { return FirstGpuOrCpu(cpu); };
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t ordinal, CudaOrdinal(device));
+  return [ordinal] { return kernels::CreateCudaDevice({.ordinal = ordinal}); };
+}
+
+}  // namespace
+
+absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) {
   engine::LoadOptions options;
   options.cpu.num_threads = static_cast<int32_t>(config.threads);
   options.cpu.isa = config.isa;
+  HEDDLE_ASSIGN_OR_RETURN(options.make_device, DeviceMaker(config.device, options.cpu));
   options.kv_type = config.kv_type;
   engine::CapacityOptions& capacity = options.capacity;
   capacity.max_context = static_cast<int32_t>(config.max_context);

@@ -3,12 +3,15 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "config/config.h"
 #include "engine/model/load.h"
 
 namespace heddle::server {
 
-engine::LoadOptions ToLoadOptions(const config::Config& config);
+// INVALID_ARGUMENT for a device of no known kind. Whether the device exists is found out when the
+// model is loaded.
+absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config);
 
 // What clients call the model: --served-model-name, else the folder's or file's own name.
 std::string ServedModelName(const config::Config& config);

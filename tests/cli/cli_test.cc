@@ -115,6 +115,26 @@ TEST_CASE("A command that fails ends with 1 and one line", "[cli][unit]") {
   CHECK(IsOneLine(full.err));
 }
 
+TEST_CASE("A device of no known kind is refused, with those that are", "[cli][unit]") {
+  for (const char* device : {"gpu", "cuda:", "cuda:x", "cuda:-1", "''"}) {
+    Outcome outcome = Run(std::string("generate . --prompt a --device ") + device);
+    INFO(device);
+    CHECK(outcome.exit_code == 1);
+    CHECK(IsOneLine(outcome.err));
+    CHECK(outcome.err.find("valid are auto, cpu, cuda and cuda:N") != std::string::npos);
+  }
+}
+
+TEST_CASE("A GPU that is not there is named in one line", "[cli][unit]") {
+  Outcome outcome = Run("generate " + (test::SourceDir() / "tests/demo_model/model").string() +
+                        " --prompt a --device cuda:4095");
+  CHECK(outcome.exit_code == 1);
+  CHECK(IsOneLine(outcome.err));
+  const bool says_why = outcome.err.find("CUDA") != std::string::npos ||
+                        outcome.err.find("NVIDIA") != std::string::npos;
+  CHECK(says_why);
+}
+
 TEST_CASE("render prints exactly what the template gives", "[cli][unit]") {
   TemporaryFolder folder;
   std::string chat =
