@@ -8,8 +8,7 @@
 namespace heddle::engine::text {
 namespace {
 
-std::string Strip(std::string text, const DecodeStep& step) {
-  std::string_view left(text);
+std::string Strip(std::string_view left, const DecodeStep& step) {
   for (int32_t i = 0; i < step.start && left.starts_with(step.from); ++i) {
     left.remove_prefix(step.from.size());
   }
@@ -30,7 +29,7 @@ std::string ApplyStep(const DecodeStep& step, std::string text) {
     case DecodeStep::Kind::kReplace:
       return ReplaceAll(text, step.from, step.to);
     case DecodeStep::Kind::kStrip:
-      return Strip(std::move(text), step);
+      return Strip(text, step);
   }
   return text;
 }

@@ -148,7 +148,7 @@ absl::StatusOr<ParsedModel> ParseUnigram(const JsonNode& node, size_t num_added)
     }
     options.unknown.unk_id = static_cast<TokenId>(unk_id);
   }
-  parsed.model = std::make_unique<Unigram>(std::move(pieces), std::move(options));
+  parsed.model = std::make_unique<Unigram>(pieces, std::move(options));
   return parsed;
 }
 

@@ -155,7 +155,7 @@ class Builder {
     options.float_scores = true;
     options.min_score = min_score;
     user_defined_.clear();
-    parts_.model = std::make_unique<Unigram>(std::move(pieces), std::move(options));
+    parts_.model = std::make_unique<Unigram>(pieces, std::move(options));
   }
 
   SentencePieceVocabulary vocabulary_;

@@ -162,7 +162,7 @@ absl::Status Tokenizer::Encode(std::string_view text, const EncodeOptions& optio
   std::unique_ptr<EncodeScratch> scratch = scratch_->Take();
   if (options.add_special) out->insert(out->end(), parts_->prefix.begin(), parts_->prefix.end());
   Encoding encoding(*parts_, options, scratch.get(), out);
-  const absl::Status status = EncodeAnyBytes(&encoding, parts_->byte_level, text);
+  absl::Status status = EncodeAnyBytes(&encoding, parts_->byte_level, text);
   if (options.add_special) out->insert(out->end(), parts_->suffix.begin(), parts_->suffix.end());
   scratch_->Return(std::move(scratch));
   return status;

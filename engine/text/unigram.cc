@@ -21,7 +21,7 @@ size_t StartSlot(uint64_t key, size_t mask) {
 
 }  // namespace
 
-Unigram::Unigram(std::vector<UnigramPiece> pieces, UnigramOptions options)
+Unigram::Unigram(const std::vector<UnigramPiece>& pieces, UnigramOptions options)
     : options_(std::move(options)) {
   size_t bytes = 0;
   double min_score = options_.min_score;

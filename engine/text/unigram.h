@@ -28,7 +28,7 @@ struct UnigramOptions {
 
 class Unigram : public Model {
  public:
-  Unigram(std::vector<UnigramPiece> pieces, UnigramOptions options);
+  Unigram(const std::vector<UnigramPiece>& pieces, UnigramOptions options);
 
   void EncodeWord(std::string_view word, ModelScratch* scratch,
                   std::vector<TokenId>* out) const override;

@@ -61,6 +61,7 @@ int32_t Draw(const float* logits, int64_t vocab, const SampleRowParams& params) 
   if (max == kBanned) return -1;
   if (params.temperature == 0) return ids[0];
   std::vector<double> weights;
+  weights.reserve(ids.size());
   for (int32_t id : ids) weights.push_back(Weight(edited[id], max, params.temperature));
   ids.resize(CountKept(weights, params));
   std::sort(ids.begin(), ids.end());

@@ -137,7 +137,7 @@ absl::Status RunServe(const config::Config& config) {
   const double seconds = std::chrono::duration<double>(SteadyClock::now() - began).count();
   PrintWelcome(config, session, model, server->port(), seconds);
 
-  const absl::Status end = WaitForEnd(signals, *session.loop, log);
+  absl::Status end = WaitForEnd(signals, *session.loop, log);
   DrainAndStop(config, signals, *server, *session.loop, log);
   return end;
 }
