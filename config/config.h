@@ -54,6 +54,8 @@ struct Config {
   std::vector<std::string> served_model_name;
   std::vector<std::string> api_key;
   std::string cors_origin;
+  std::string max_tokens_overflow = "clamp";
+  std::string unknown_fields = "ignore";
   int64_t io_threads = 1;
   int64_t max_queue = 1024;
   int64_t max_connections = 4096;

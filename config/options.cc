@@ -6,6 +6,8 @@ namespace {
 constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16"};
 constexpr std::string_view kWeightFormats[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
+constexpr std::string_view kOverflows[] = {"clamp", "error"};
+constexpr std::string_view kUnknownFields[] = {"ignore", "error"};
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error", "off"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
 
@@ -149,6 +151,21 @@ constexpr Option kOptions[] = {
      .help = "Origin whose web pages may call the API: one origin, or * for all.",
      .commands = kServe,
      .default_text = "none"},
+    {.name = "max-tokens-overflow",
+     .field = &Config::max_tokens_overflow,
+     .section = kServer,
+     .value = "WHAT",
+     .help = "What a max_tokens beyond the context gets. clamp: the rest of the context, and a "
+             "warning header; error: status 400.",
+     .commands = kServe,
+     .choices = kOverflows},
+    {.name = "unknown-fields",
+     .field = &Config::unknown_fields,
+     .section = kServer,
+     .value = "WHAT",
+     .help = "What a field of a request that the server does not know gets. error: status 400.",
+     .commands = kServe,
+     .choices = kUnknownFields},
     {.name = "io-threads",
      .field = &Config::io_threads,
      .section = kServer,

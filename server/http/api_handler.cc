@@ -67,6 +67,19 @@ bool EqualsInConstantTime(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
+// The 32 hexadecimal digits of W3C's "00-TRACE-PARENT-FLAGS", or nothing where it is not one.
+std::string_view TraceId(std::string_view traceparent) {
+  constexpr size_t kBegin = 3;
+  constexpr size_t kDigits = 32;
+  if (traceparent.size() < 55 || traceparent[2] != '-' || traceparent[kBegin + kDigits] != '-') {
+    return "";
+  }
+  std::string_view id = traceparent.substr(kBegin, kDigits);
+  bool hex = id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  bool zero = id.find_first_not_of('0') == std::string_view::npos;
+  return hex && !zero ? id : "";
+}
+
 bool IsGeneration(std::string_view route) {
   return route == "/v1/completions" || route == "/v1/chat/completions";
 }
@@ -83,6 +96,7 @@ ApiHandler::~ApiHandler() { inbox_->Close(); }
 std::shared_ptr<Exchange> ApiHandler::Handle(const HttpRequest& request, ResponseWriter* writer) {
   RouteMatch match = MatchRoute(request.method, request.path);
   writer->record().route = match.route == nullptr ? "other" : std::string(match.route->pattern);
+  writer->record().trace_id = std::string(TraceId(request.Header("traceparent")));
   if (match.route == nullptr) {
     writer->Send(NoRoute(match, request));
     return nullptr;
@@ -274,7 +288,8 @@ void ApiHandler::Decorate(HttpResponse* response) const {
 }
 
 RequestContext ApiHandler::NewRequestContext() {
-  return {context_->dependencies.model, context_->dependencies.codec, random_()};
+  return {context_->dependencies.model, context_->dependencies.codec, random_(),
+          context_->options.policy};
 }
 
 void ApiHandler::OnFinished(const RequestRecord& record) {
@@ -293,6 +308,7 @@ void ApiHandler::OnFinished(const RequestRecord& record) {
                                     {"generated_tokens", record.generated_tokens},
                                     {"ttft_ms", Milliseconds(record.first_token_seconds)},
                                     {"total_ms", Milliseconds(record.total_seconds)},
+                                    {"trace_id", record.trace_id},
                                     {"request_id", record.request_id}});
 }
 

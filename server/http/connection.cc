@@ -11,8 +11,8 @@ constexpr size_t kReceiveBytes = size_t{16} << 10;
 // Of requests that wait behind the one in hand.
 constexpr size_t kMaxPipelinedBytes = size_t{64} << 10;
 // After an error answer the client may still be sending: so much is thrown away, for so long, so
-// that it reads the answer before it sees a reset.
-constexpr size_t kMaxLingerBytes = size_t{4} << 20;
+// that it reads the answer (413 to an enormous body) before it sees a reset.
+constexpr size_t kMaxLingerBytes = size_t{64} << 20;
 constexpr auto kLingerTime = std::chrono::seconds(2);
 
 double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }

@@ -29,7 +29,8 @@ struct RequestRecord {
   std::string path;   // as logged
   std::string route;  // pattern, for metrics: "/v1/models/{id}"; empty: no route
   std::string request_id;
-  int status = 0;  // 0: closed before a status was sent
+  std::string trace_id;  // of the client's traceparent; empty: none
+  int status = 0;        // 0: closed before a status was sent
   Outcome outcome = Outcome::kSuccess;
   bool failed_midway = false;  // the stream ended in an error event
   int64_t prompt_tokens = 0;

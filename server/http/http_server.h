@@ -40,6 +40,7 @@ struct HttpServerOptions {
   Clock::duration step_timeout = std::chrono::seconds(60);
   std::vector<std::string> api_keys;  // "Authorization: Bearer KEY"; empty: everyone may ask
   std::string cors_origin;            // "*" or one origin; empty: no CORS headers
+  RequestPolicy policy;
   std::string version = "0.1.0";
 };
 

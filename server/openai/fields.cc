@@ -227,6 +227,23 @@ absl::Status CheckRefused(const Json& body, std::span<const RefusedField> refuse
   return absl::OkStatus();
 }
 
+absl::Status CheckKnown(const Json& body, std::span<const Field> fields,
+                        std::span<const RefusedField> refused) {
+  auto named = [](std::string_view name) {
+    return [name](const auto& field) { return field.name == name; };
+  };
+  for (auto it = body.begin(); it != body.end(); ++it) {
+    if (std::any_of(fields.begin(), fields.end(), named(it.key())) ||
+        std::any_of(refused.begin(), refused.end(), named(it.key()))) {
+      continue;
+    }
+    std::string name = it.key().substr(0, 64);
+    return FieldError(name, base::StrCat("this server knows no field ", base::Quote(name)),
+                      "unknown_parameter");
+  }
+  return absl::OkStatus();
+}
+
 bool GetBool(const Json& body, std::string_view name, bool fallback) {
   const Json* value = Find(body, name);
   return value == nullptr ? fallback : value->get<bool>();

@@ -53,6 +53,9 @@ std::span<const RefusedField> RefusedChatFields();
 
 // Types and ranges of all members that `fields` names; the error's param is the field.
 absl::Status CheckFields(const Json& body, std::span<const Field> fields);
+// INVALID_ARGUMENT for a member that is in neither list.
+absl::Status CheckKnown(const Json& body, std::span<const Field> fields,
+                        std::span<const RefusedField> refused);
 absl::Status CheckRefused(const Json& body, std::span<const RefusedField> refused);
 
 // Values of fields that CheckFields has passed; `fallback` where missing or null. Integers may be

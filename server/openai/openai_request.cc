@@ -137,8 +137,9 @@ absl::Status ReadLogprobs(const Json& body, ApiRequest* request) {
 }
 
 // The client's limit, or the rest of the context; cut to what the context holds.
-absl::Status SetMaxTokens(const Json& body, const ApiRequest& api, const ServedModel& model,
+absl::Status SetMaxTokens(const Json& body, const ApiRequest& api, const RequestContext& context,
                           GenerationRequest* request, std::string* warning) {
+  const ServedModel& model = *context.model;
   auto prompt_tokens = static_cast<int64_t>(request->prompt.size());
   std::string_view param = api.endpoint == Endpoint::kChat ? "messages" : "prompt";
   if (prompt_tokens >= model.max_context) {
@@ -152,6 +153,13 @@ absl::Status SetMaxTokens(const Json& body, const ApiRequest& api, const ServedM
   int64_t fallback = api.endpoint == Endpoint::kChat ? room : kDefaultCompletionTokens;
   int64_t asked = GetInt(body, "max_completion_tokens", GetInt(body, "max_tokens", fallback));
   if (asked > room && (Find(body, "max_tokens") || Find(body, "max_completion_tokens"))) {
+    if (!context.policy.clamp_max_tokens) {
+      return FieldError(
+          Find(body, "max_completion_tokens") ? "max_completion_tokens" : "max_tokens",
+          base::StrCat("the prompt has ", prompt_tokens, " tokens and the context holds ",
+                       model.max_context, ": at most ", room, " can follow, found ", asked),
+          "context_length_exceeded");
+    }
     *warning =
         base::StrCat("max_tokens cut from ", asked, " to ", room, ", the rest of the context");
   }
@@ -174,7 +182,7 @@ absl::Status AddGenerations(const Json& body, const RequestContext& context,
     // Random seeds of two prompts are far apart: branch b adds b to its own.
     if (random_seed) request.sampling.seed += (static_cast<uint64_t>(i) << 32);
     request.prompt = std::move(prompts[i].tokens);
-    HEDDLE_RETURN_IF_ERROR(SetMaxTokens(body, *api, *context.model, &request, &api->warning));
+    HEDDLE_RETURN_IF_ERROR(SetMaxTokens(body, *api, context, &request, &api->warning));
     if (api->echo) api->prompt_texts.push_back(std::move(prompts[i].text));
     api->generations.push_back(std::move(request));
   }
@@ -191,6 +199,10 @@ absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view text
   HEDDLE_RETURN_IF_ERROR(CheckFields(body, chat ? ChatFields() : CompletionFields()));
   HEDDLE_RETURN_IF_ERROR(
       CheckRefused(body, chat ? RefusedChatFields() : RefusedCompletionFields()));
+  if (!context.policy.ignore_unknown_fields) {
+    HEDDLE_RETURN_IF_ERROR(CheckKnown(body, chat ? ChatFields() : CompletionFields(),
+                                      chat ? RefusedChatFields() : RefusedCompletionFields()));
+  }
   HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   ApiRequest request;
   request.endpoint = endpoint;

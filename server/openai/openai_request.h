@@ -34,10 +34,17 @@ inline constexpr size_t kMaxStopStrings = 4;
 inline constexpr size_t kMaxStopBytes = 4096;
 inline constexpr size_t kMaxChoices = 512;  // prompts times n
 
+// What an operator decides about requests.
+struct RequestPolicy {
+  bool clamp_max_tokens = true;       // false: beyond the context is an error
+  bool ignore_unknown_fields = true;  // false: they are errors
+};
+
 struct RequestContext {
   const ServedModel* model = nullptr;
   const TextCodec* codec = nullptr;
   uint64_t random_seed = 0;  // used where the client gives no seed
+  RequestPolicy policy;
 };
 
 enum class Endpoint : uint8_t { kCompletion, kChat };

@@ -1,6 +1,8 @@
 // A server with a fake engine behind the real HTTP front end, for client tests in other languages:
-// prints "listening on PORT" and serves until SIGTERM. Prompts that contain "(full)", "(broken)"
-// or "(breaks)" meet a full queue, a failed engine, and one that fails in the middle.
+// prints "listening on PORT" and serves until SIGTERM. A prompt that contains "(say)" is answered
+// with what follows it in the same message, so that a test can script what the model writes.
+// Prompts that contain "(full)", "(broken)", "(breaks)" or "(waits)" meet a full queue, a failed
+// engine, one that fails in the middle, and one that never answers.
 #include <csignal>
 #include <cstdio>
 
@@ -12,6 +14,16 @@ namespace {
 constexpr std::string_view kReply =
     "Once upon a time a small loom learned to weave. It wove a red thread and a blue thread.";
 
+// What the model answers: see above.
+std::string ReplyTo(const server::GenerationRequest& request) {
+  constexpr std::string_view kSay = "(say)";
+  std::string prompt = ByteCodec().Decode(request.prompt, /*skip_special=*/false);
+  size_t say = prompt.rfind(kSay);
+  if (say == std::string::npos) return std::string(kReply);
+  size_t begin = say + kSay.size();
+  return prompt.substr(begin, prompt.find("<|turn|>", begin) - begin);
+}
+
 // Adds the misfortunes to a FakeGeneration that plays kReply.
 class UnluckyGeneration final : public server::GenerationService {
  public:
@@ -20,6 +32,7 @@ class UnluckyGeneration final : public server::GenerationService {
     std::string prompt = ByteCodec().Decode(request.prompt, /*skip_special=*/true);
     auto asks = [&prompt](std::string_view word) { return prompt.find(word) != std::string::npos; };
     if (asks("(full)")) return absl::ResourceExhaustedError("too many requests wait");
+    if (asks("(waits)")) return absl::OkStatus();
     server::GenerationEvent failure;
     failure.finished = true;
     failure.reason = server::FinishReason::kError;
@@ -44,7 +57,7 @@ class UnluckyGeneration final : public server::GenerationService {
   server::EngineStats Stats() const override { return lucky_.Stats(); }
 
  private:
-  FakeGeneration lucky_{[](const server::GenerationRequest&) { return std::string(kReply); }};
+  FakeGeneration lucky_{ReplyTo};
 };
 
 int Serve() {
@@ -56,6 +69,7 @@ int Serve() {
   UnluckyGeneration generation;
   ByteCodec codec;
   server::ServedModel model = TestModel();
+  model.max_context = 4096;
   server::ServerMetrics metrics("test-model", "test");
   server::Logger log(server::LogFormat::kText, server::LogLevel::kInfo);
   server::HttpServerOptions options;
