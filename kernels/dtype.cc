@@ -4,13 +4,18 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kernels/block_codes.h"
 
 namespace heddle::kernels {
 namespace {
 
 constexpr DTypeInfo kInfos[] = {
-    {"f32", 1, 4}, {"f16", 1, 2}, {"bf16", 1, 2}, {"q8_0", 32, 34}, {"q4_0", 32, 18},
+    {"f32", 1, 4},      {"f16", 1, 2},      {"bf16", 1, 2},       {"q8_0", 32, 34},
+    {"q4_0", 32, 18},   {"q4_1", 32, 20},   {"q5_0", 32, 22},     {"q5_1", 32, 24},
+    {"q2_K", 256, 84},  {"q3_K", 256, 110}, {"q4_K", 256, 144},   {"q5_K", 256, 176},
+    {"q6_K", 256, 210}, {"iq4_nl", 32, 18}, {"iq4_xs", 256, 136}, {"mxfp4", 32, 17},
 };
+static_assert(std::size(kInfos) == kNumDTypes);
 
 template <typename T>
 T LoadAt(const void* base, int64_t index) {
@@ -99,6 +104,9 @@ void DequantizeRow(DType dtype, const void* row, int64_t cols, float* out) {
       return;
     case DType::kQ4_0:
       for (int64_t b = 0; b < cols / 32; ++b) DequantizeQ40(bytes + b * 18, out + b * 32);
+      return;
+    default:
+      DequantizeBlocks(dtype, bytes, cols, out);
       return;
   }
 }

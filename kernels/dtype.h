@@ -15,7 +15,21 @@ enum class DType : uint8_t {
   kQ8_0 = 3,  // blocks of 32: F16 scale d, 32 x int8 q; value = d * q. 34 bytes.
   kQ4_0 = 4,  // blocks of 32: F16 scale d, 16 bytes; byte j holds elements j (low nibble) and
               // j + 16 (high nibble); value = d * (nibble - 8). 18 bytes.
+  // Further blocked formats of GGUF; block_format.h has their parts, block_codes.cc their bytes.
+  kQ4_1 = 5,     // blocks of 32: F16 d and m; value = d * q + m
+  kQ5_0 = 6,     // blocks of 32: F16 d; value = d * (q - 16)
+  kQ5_1 = 7,     // blocks of 32: F16 d and m; value = d * q + m
+  kQ2_K = 8,     // the K formats: blocks of 256, F16 d, in each of them 8 or 16 small integer
+  kQ3_K = 9,     // scales s, in some also minima m with their own F16 e;
+  kQ4_K = 10,    // value = d * s * q - e * m
+  kQ5_K = 11,    //
+  kQ6_K = 12,    //
+  kIQ4_NL = 13,  // blocks of 32: F16 d; value = d * (one of 16 fixed integers)
+  kIQ4_XS = 14,  // blocks of 256: as IQ4_NL with small integer scales per 32
+  kMXFP4 = 15,   // blocks of 32: a power of two and 4-bit floats (OCP Microscaling 1.0)
 };
+
+constexpr int32_t kNumDTypes = 16;
 
 struct DTypeInfo {
   std::string_view name;
@@ -34,7 +48,8 @@ uint16_t F32ToF16(float value);
 float BF16ToF32(uint16_t bits);
 uint16_t F32ToBF16(float value);
 
-// Decodes one row of `cols` elements to float: the definition of each format.
+// Decodes one row of `cols` elements to float: the definition of each format. Values of GGUF's
+// formats are, to the bit, those of the dequantiser in the `gguf` Python package.
 void DequantizeRow(DType dtype, const void* row, int64_t cols, float* out);
 
 }  // namespace heddle::kernels

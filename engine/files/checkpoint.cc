@@ -19,9 +19,14 @@ struct NamedDType {
 
 // Safetensors and GGUF agree on the names of what both have.
 constexpr NamedDType kDTypes[] = {
-    {"F32", kernels::DType::kF32},   {"F16", kernels::DType::kF16},
-    {"BF16", kernels::DType::kBF16}, {"Q8_0", kernels::DType::kQ8_0},
-    {"Q4_0", kernels::DType::kQ4_0},
+    {"F32", kernels::DType::kF32},       {"F16", kernels::DType::kF16},
+    {"BF16", kernels::DType::kBF16},     {"Q8_0", kernels::DType::kQ8_0},
+    {"Q4_0", kernels::DType::kQ4_0},     {"Q4_1", kernels::DType::kQ4_1},
+    {"Q5_0", kernels::DType::kQ5_0},     {"Q5_1", kernels::DType::kQ5_1},
+    {"Q2_K", kernels::DType::kQ2_K},     {"Q3_K", kernels::DType::kQ3_K},
+    {"Q4_K", kernels::DType::kQ4_K},     {"Q5_K", kernels::DType::kQ5_K},
+    {"Q6_K", kernels::DType::kQ6_K},     {"IQ4_NL", kernels::DType::kIQ4_NL},
+    {"IQ4_XS", kernels::DType::kIQ4_XS}, {"MXFP4", kernels::DType::kMXFP4},
 };
 
 int64_t NumElements(const CheckpointTensor& tensor) {

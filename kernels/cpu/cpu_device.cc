@@ -177,7 +177,7 @@ class CpuOps final : public Ops {
   const cpu::KernelTable table_;
   cpu::ThreadPool& pool_;
   OwnedBatch batch_;
-  cpu::Scratch tiles_[2];
+  cpu::Scratch tiles_[cpu::kNumTileKinds];
   cpu::Scratch position_rows_;
   cpu::AttentionScratch attention_;
   std::vector<cpu::SamplerScratch> samplers_;

@@ -4,11 +4,19 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "kernels/block_codes.h"
 #include "kernels/host_memory.h"
 #include "kernels/weight_sources.h"
 
 namespace heddle::kernels::cpu {
 namespace {
+
+const FormatKernels& FormatOf(DType dtype, const LinearKernels& kernels) {
+  if (std::optional<BlockFormat> format = BlockFormatOf(dtype)) {
+    return kernels.blocks->formats[static_cast<size_t>(*format)];
+  }
+  return kernels.formats[static_cast<size_t>(dtype)];
+}
 
 // Panels [begin, end) of one source.
 void PackPanels(const WeightSource& source, const CpuWeight::Segment& segment, int32_t panel_rows,
@@ -35,7 +43,7 @@ absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Pack(std::span<const Weigh
   int64_t row = 0;
   int64_t panel = 0;
   for (const WeightSource& source : sources) {
-    const FormatKernels& format = kernels.formats[static_cast<size_t>(source.dtype)];
+    const FormatKernels& format = FormatOf(source.dtype, kernels);
     int64_t num_panels = (source.rows + kernels.panel_rows - 1) / kernels.panel_rows;
     int64_t panel_bytes = format.panel_bytes(source.cols);
     weight->segments_.push_back(

@@ -9,14 +9,19 @@
 
 #include <cstdint>
 
+#include "kernels/block_format.h"
+
 namespace heddle::kernels::cpu {
 
 // How rows of x are laid out for a weight format.
 enum class TileKind : uint8_t {
-  kFloat,  // F32 [cols][tile_rows]
-  kInt8,   // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sum
-           // [tile_rows], which is -8 times the sum of the block's int8
+  kFloat,       // F32 [cols][tile_rows]
+  kInt8,        // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sum
+                // [tile_rows], which is -8 times the sum of the block's int8
+  kInt8Halves,  // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sums
+                // [tile_rows][2] of either half, F32 [tile_rows][2] the same times scale
 };
+constexpr int32_t kNumTileKinds = 3;
 
 constexpr int32_t kMaxTileSizes = 6;
 // Upper bound over all tables, for buffers on the stack.
@@ -58,11 +63,18 @@ struct EpilogueArgs {
   int64_t out_stride;
 };
 
+// The formats of block_format.h.
+struct BlockKernels {
+  TileKernels tile;
+  FormatKernels formats[kNumBlockFormats];  // by BlockFormat
+};
+
 struct LinearKernels {
   int32_t panel_rows;
-  TileKernels tiles[2];      // by TileKind
-  FormatKernels formats[5];  // by DType
+  TileKernels tiles[2];      // by TileKind; the third is the blocks'
+  FormatKernels formats[5];  // by DType; the others are the blocks'
   void (*epilogue)(const EpilogueArgs& args);
+  const BlockKernels* blocks;
 };
 
 // Element types of the KV cache: same values as kernels::DType.
@@ -175,15 +187,18 @@ struct KernelTable {
 };
 
 extern const LinearKernels kLinearPortable;
+extern const BlockKernels kBlocksPortable;
 extern const RowKernels kRowsPortable;
 extern const AttentionKernels kAttentionPortable;
 extern const PeakKernels kPeakPortable;
 #if defined(__x86_64__)
 extern const LinearKernels kLinearAvx2;
+extern const BlockKernels kBlocksAvx2;
 extern const RowKernels kRowsAvx2;
 extern const AttentionKernels kAttentionAvx2;
 extern const PeakKernels kPeakAvx2;
 extern const LinearKernels kLinearAvx512;
+extern const BlockKernels kBlocksAvx512;
 extern const RowKernels kRowsAvx512;
 extern const AttentionKernels kAttentionAvx512;
 extern const PeakKernels kPeakAvx512;

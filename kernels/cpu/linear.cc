@@ -46,7 +46,7 @@ struct Tiles {
 
 int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
   if (kind == TileKind::kFloat) return tile_rows * cols * 4;
-  return tile_rows * (cols / 32) * 40;  // 32 int8, a scale and a sum
+  return tile_rows * (cols / 32) * (kind == TileKind::kInt8 ? 40 : 52);  // see TileKind
 }
 
 Tiles PrepareTiles(TileKind kind, const LinearArgs& args, const TileKernels& kernels,
@@ -85,12 +85,14 @@ class LinearCall {
     num_panels_ = gated_ ? segments[0].num_panels : weight_.num_panels();
   }
 
-  void Run(ThreadPool& pool, Scratch (&scratch)[2]) {
+  void Run(ThreadPool& pool, Scratch (&scratch)[kNumTileKinds]) {
     for (const CpuWeight::Segment& segment : weight_.segments()) {
       auto kind = static_cast<size_t>(segment.format->tile);
       if (tiles_[kind].kernels != nullptr) continue;
-      tiles_[kind] =
-          PrepareTiles(segment.format->tile, args_, kernels_.tiles[kind], pool, scratch[kind]);
+      const TileKernels& kernels = segment.format->tile == TileKind::kInt8Halves
+                                       ? kernels_.blocks->tile
+                                       : kernels_.tiles[kind];
+      tiles_[kind] = PrepareTiles(segment.format->tile, args_, kernels, pool, scratch[kind]);
       step_rows_ = std::lcm(step_rows_, tiles_[kind].largest());
     }
     HEDDLE_CHECK(step_rows_ <= kMaxStepRows && kGroupRows % step_rows_ == 0,
@@ -165,13 +167,13 @@ class LinearCall {
   bool gated_ = false;
   int64_t num_panels_ = 0;
   int32_t step_rows_ = 1;  // whole tiles of every kind in use
-  Tiles tiles_[2] = {};
+  Tiles tiles_[kNumTileKinds] = {};
 };
 
 }  // namespace
 
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,
-            Scratch (&scratch)[2]) {
+            Scratch (&scratch)[kNumTileKinds]) {
   if (args.x.rows == 0) return;
   LinearCall(args, kernels).Run(pool, scratch);
 }

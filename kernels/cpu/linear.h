@@ -10,6 +10,6 @@ namespace heddle::kernels::cpu {
 
 // `scratch` holds the prepared tiles, one per TileKind.
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,
-            Scratch (&scratch)[2]);
+            Scratch (&scratch)[kNumTileKinds]);
 
 }  // namespace heddle::kernels::cpu

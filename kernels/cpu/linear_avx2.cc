@@ -120,6 +120,7 @@ const LinearKernels kLinearAvx2 = {
      MakeFormat<F16Panel, 1, 2, 4, 6>(TileKind::kFloat),
      MakeFormat<BF16Panel, 1, 2, 4, 6>(TileKind::kFloat),
      MakeFormat<Q80Panel, 1, 2>(TileKind::kInt8), MakeFormat<Q40Panel, 1, 2>(TileKind::kInt8)},
-    FinishPanel};
+    FinishPanel,
+    &kBlocksAvx2};
 
 }  // namespace heddle::kernels::cpu

@@ -99,6 +99,7 @@ const LinearKernels kLinearAvx512 = {
      MakeFormat<BF16Panel, 1, 2, 4, 8, 12>(TileKind::kFloat),
      MakeFormat<Q80Panel, 1, 2, 4, 8>(TileKind::kInt8),
      MakeFormat<Q40Panel, 1, 2, 4, 8>(TileKind::kInt8)},
-    FinishPanel};
+    FinishPanel,
+    &kBlocksAvx512};
 
 }  // namespace heddle::kernels::cpu

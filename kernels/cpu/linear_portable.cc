@@ -71,6 +71,7 @@ const LinearKernels kLinearPortable = {
      MakeFormat<BF16Panel, 1, 2, 4>(TileKind::kFloat),
      MakeFormat<PortablePanel<Q80<0>>, 1, 2, 4>(TileKind::kInt8),
      MakeFormat<PortablePanel<Q40>, 1, 2, 4>(TileKind::kInt8)},
-    FinishPanel};
+    FinishPanel,
+    &kBlocksPortable};
 
 }  // namespace heddle::kernels::cpu

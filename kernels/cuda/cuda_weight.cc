@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/block_codes.h"
 #include "kernels/weight_sources.h"
 
 namespace heddle::kernels::cuda {
@@ -46,6 +47,39 @@ void PackQ4Row(const uint8_t* blocks, int64_t n_blocks, uint8_t* data, uint16_t*
       std::memcpy(group + 16 * t, &word, 4);
     }
   }
+}
+
+// Formats whose codes are bytes and whose scales are F16 become Q8_0 without loss.
+bool IsExactAsQ8(DType dtype) { return dtype == DType::kQ5_0 || dtype == DType::kIQ4_NL; }
+
+// What the kernels compute a lone matrix of `dtype` with.
+DType KeptAs(DType dtype, DType plain) {
+  switch (dtype) {
+    case DType::kF16:
+    case DType::kBF16:
+    case DType::kQ8_0:
+    case DType::kQ4_0:
+      return dtype;
+    default:
+      return IsExactAsQ8(dtype) ? DType::kQ8_0 : plain;
+  }
+}
+
+void ConvertRowToQ8(const WeightSource& source, const uint8_t* row, uint8_t* data,
+                    uint16_t* scales) {
+  const BlockFormat format = *BlockFormatOf(source.dtype);
+  std::vector<uint8_t> blocks(static_cast<size_t>(source.cols / 32 * 34));
+  uint8_t* to = blocks.data();
+  for (int64_t b = 0; b < source.cols / 32; ++b, to += 34) {
+    BlockCodes block;
+    ReadBlock(format, row + b * Info(source.dtype).block_bytes, &block);
+    const uint16_t scale = F32ToF16(block.scale);
+    std::memcpy(to, &scale, 2);
+    for (int k = 0; k < 32; ++k) {
+      to[2 + k] = static_cast<uint8_t>(CodeValue(Traits(format), block.codes[k]));
+    }
+  }
+  PackQ8Row(blocks.data(), source.cols / 32, data, scales);
 }
 
 void ConvertRow(const WeightSource& source, const uint8_t* row, DType format, uint8_t* data) {
@@ -96,10 +130,11 @@ absl::Status Upload(Runtime& runtime, std::span<const WeightSource> sources,
 
 DType PackedFormat(std::span<const WeightSource> sources, DType activations) {
   const DType plain = activations == DType::kF32 ? DType::kF32 : DType::kBF16;
+  const DType first = KeptAs(sources[0].dtype, plain);
   for (const WeightSource& source : sources) {
-    if (source.dtype != sources[0].dtype) return plain;
+    if (KeptAs(source.dtype, plain) != first) return plain;
   }
-  return sources[0].dtype == DType::kF32 ? plain : sources[0].dtype;
+  return first;
 }
 
 DeviceWeight PackedLayout(DType format, int64_t rows, int64_t cols) {
@@ -124,7 +159,9 @@ void PackRow(const WeightSource& source, int64_t row, const DeviceWeight& layout
              uint16_t* scales) {
   const int64_t row_bytes = RowBytes(source.dtype, source.cols);
   const uint8_t* from = static_cast<const uint8_t*>(source.data) + row * row_bytes;
-  if (source.dtype != layout.format) {
+  if (IsExactAsQ8(source.dtype) && layout.format == DType::kQ8_0) {
+    ConvertRowToQ8(source, from, data, scales);
+  } else if (source.dtype != layout.format) {
     ConvertRow(source, from, layout.format, data);
   } else if (source.dtype == DType::kQ8_0) {
     PackQ8Row(from, source.cols / 32, data, scales);

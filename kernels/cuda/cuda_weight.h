@@ -27,15 +27,15 @@ class CudaWeight final : public PackedWeight {
   Runtime& runtime_;
 };
 
-// The format that `sources` are kept in: their own if they agree, F32 or (for BF16 activations)
-// BF16 otherwise and in place of F32.
+// The format that `sources` are kept in: F16, BF16, Q8_0 or Q4_0 if they agree on one of them
+// (Q5_0 and IQ4_NL are Q8_0 here, without loss); otherwise F32, or BF16 for BF16 activations.
 DType PackedFormat(std::span<const WeightSource> sources, DType activations);
 
 // Shape and strides of a packed matrix; no pointers. See DeviceWeight.
 DeviceWeight PackedLayout(DType format, int64_t rows, int64_t cols);
 
 // Packs one row of `source` into `data` [row_bytes] and `scales` [scales_stride], both zeroed
-// before. The source's dtype is the layout's format, or is converted to it (to F32 or BF16 only).
+// before. The source's dtype is the layout's format, or is converted to it (to Q8_0, F32 or BF16).
 void PackRow(const WeightSource& source, int64_t row, const DeviceWeight& layout, uint8_t* data,
              uint16_t* scales);
 

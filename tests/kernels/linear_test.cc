@@ -9,9 +9,13 @@
 namespace heddle::kernels::test {
 namespace {
 
-constexpr DType kAllTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
+bool IsBlocked(DType dtype) { return dtype >= DType::kQ8_0; }
 
-bool IsBlocked(DType dtype) { return dtype == DType::kQ8_0 || dtype == DType::kQ4_0; }
+// `cols`, or as many more as make whole blocks.
+int64_t Columns(DType dtype, int64_t cols) {
+  int64_t block = Info(dtype).block_elements;
+  return (cols + block - 1) / block * block;
+}
 
 // sum |x_k w_k| over a row: what rounding errors are relative to.
 double Magnitude(const Matrix& x, const TestWeight& w, int64_t t, int64_t r) {
@@ -81,7 +85,7 @@ TEST_CASE("Linear agrees with double sums for every format, odd shape and level"
   for (auto& [name, device] : CpuDevices(2)) {
     for (DType dtype : kAllTypes) {
       for (int64_t rows : {1, 7, 8, 31, 33, 64, 131}) {
-        for (int64_t cols : {1, 3, 16, 17, 64, 257, 352}) {
+        for (int64_t cols : {1, 3, 16, 17, 64, 257, 352, 768}) {
           if (cols % Info(dtype).block_elements != 0) continue;
           for (int64_t tokens : {1, 2, 3, 13}) {
             INFO(name << " " << Info(dtype).name << " [" << rows << ", " << cols << "] x "
@@ -118,12 +122,13 @@ TEST_CASE("A row of Linear has the same bits alone, in any batch, at any place, 
     REQUIRE(threaded.ok());
     for (DType dtype : kAllTypes) {
       Random random(2);
-      TestWeight w = MakeWeight(random, dtype, 300, 608);
+      const int64_t cols = Columns(dtype, 608);
+      TestWeight w = MakeWeight(random, dtype, 300, cols);
       std::vector<WeightSource> sources = {w.source()};
       auto packed = device->Pack(sources);
       auto packed_too = (*threaded)->Pack(sources);
       REQUIRE((packed.ok() && packed_too.ok()));
-      Matrix x = Matrix::RandomOf(random, 33, 608);
+      Matrix x = Matrix::RandomOf(random, 33, cols);
       Matrix alone(33, 300);
       for (int64_t t = 0; t < 33; ++t) {
         Matrix row = Multiply(*device, **packed, x.rows(t, t + 1));
@@ -149,7 +154,8 @@ TEST_CASE("Bias, activation, residual and gate agree with the reference for stac
   for (auto& [name, device] : CpuDevices(2)) {
     for (auto types :
          {std::pair(DType::kF32, DType::kF32), std::pair(DType::kBF16, DType::kF16),
-          std::pair(DType::kQ8_0, DType::kF32), std::pair(DType::kF16, DType::kQ4_0)}) {
+          std::pair(DType::kQ8_0, DType::kF32), std::pair(DType::kF16, DType::kQ4_0),
+          std::pair(DType::kQ4_K, DType::kQ6_K), std::pair(DType::kQ8_0, DType::kQ5_1)}) {
       for (Epilogue epilogue : {Epilogue::kNone, Epilogue::kAdd, Epilogue::kGated}) {
         for (Activation activation : {Activation::kNone, Activation::kSilu, Activation::kGelu,
                                       Activation::kGeluTanh, Activation::kRelu}) {
@@ -158,11 +164,12 @@ TEST_CASE("Bias, activation, residual and gate agree with the reference for stac
             INFO(name << " " << Info(types.first).name << " epilogue " << int(epilogue)
                       << " activation " << int(activation) << " tokens " << tokens);
             Random random(3);
-            TestWeight a = MakeWeight(random, types.first, 45, 96);
-            TestWeight b = MakeWeight(random, types.second, 45, 96);
+            const int64_t cols = Columns(types.first, 96);
+            TestWeight a = MakeWeight(random, types.first, 45, cols);
+            TestWeight b = MakeWeight(random, types.second, 45, cols);
             std::vector<WeightSource> sources = {a.source(), b.source()};
             std::vector<float> bias = random.Normals(90);
-            Matrix x = Matrix::RandomOf(random, tokens, 96);
+            Matrix x = Matrix::RandomOf(random, tokens, cols);
             bool gated = epilogue == Epilogue::kGated;
             Matrix start = Matrix::RandomOf(random, tokens, gated ? 45 : 90);
             auto run = [&](Device& d) {
@@ -212,11 +219,12 @@ TEST_CASE("Zero rows, zero weights and an empty batch are handled", "[kernels][k
     for (DType dtype : kAllTypes) {
       INFO(name << " " << Info(dtype).name);
       Random random(4);
-      TestWeight w = MakeWeight(random, dtype, 40, 64);
+      const int64_t cols = Columns(dtype, 64);
+      TestWeight w = MakeWeight(random, dtype, 40, cols);
       std::vector<WeightSource> sources = {w.source()};
       auto packed = device->Pack(sources);
       REQUIRE(packed.ok());
-      Matrix zeros(3, 64);
+      Matrix zeros(3, cols);
       CHECK(SameBits(Multiply(*device, **packed, zeros.tensor()), Matrix(3, 40)));
       Multiply(*device, **packed, zeros.rows(0, 0));
     }
@@ -228,11 +236,12 @@ TEST_CASE("Infinite activations do not become finite", "[kernels][kernel]") {
     for (DType dtype : kAllTypes) {
       INFO(name << " " << Info(dtype).name);
       Random random(5);
-      TestWeight w = MakeWeight(random, dtype, 40, 64);
+      const int64_t cols = Columns(dtype, 64);
+      TestWeight w = MakeWeight(random, dtype, 40, cols);
       std::vector<WeightSource> sources = {w.source()};
       auto packed = device->Pack(sources);
       REQUIRE(packed.ok());
-      Matrix x = Matrix::RandomOf(random, 1, 64);
+      Matrix x = Matrix::RandomOf(random, 1, cols);
       *x.at(0, 40) = std::numeric_limits<float>::infinity();
       Matrix out = Multiply(*device, **packed, x.tensor());
       for (int64_t c = 0; c < 40; ++c) CHECK_FALSE(std::isfinite(out(0, c)));
@@ -245,22 +254,24 @@ TEST_CASE("Embed decodes rows of the same packed weight exactly", "[kernels][ker
     for (DType dtype : kAllTypes) {
       INFO(name << " " << Info(dtype).name);
       Random random(6);
-      TestWeight w = MakeWeight(random, dtype, 37, 96);
+      const int64_t cols = Columns(dtype, 96);
+      TestWeight w = MakeWeight(random, dtype, 37, cols);
       std::vector<WeightSource> sources = {w.source()};
       auto packed = device->Pack(sources);
       REQUIRE(packed.ok());
       TestBatch batch({{{9, 9}}});
       batch.token_ids = {0, 36, 1, 31, 32, 15, 16, 8, 7};
       REQUIRE(device->Plan(batch.view()).ok());
-      Matrix out(9, 96, /*pad=*/1);
+      Matrix out(9, cols, /*pad=*/1);
       REQUIRE(device->Run([&](Ops& ops) { ops.Embed(**packed, 2.0f, out.tensor()); }).ok());
       for (int64_t t = 0; t < 9; ++t) {
-        for (int64_t c = 0; c < 96; ++c) {
-          REQUIRE(out(t, c) == 2.0f * w.decoded[static_cast<size_t>(batch.token_ids[t] * 96 + c)]);
+        for (int64_t c = 0; c < cols; ++c) {
+          REQUIRE(out(t, c) ==
+                  2.0f * w.decoded[static_cast<size_t>(batch.token_ids[t] * cols + c)]);
         }
       }
       REQUIRE(device->Run([&](Ops& ops) { ops.AddPositions(**packed, 2, out.tensor()); }).ok());
-      CHECK(out(3, 5) == 2.0f * w.decoded[31 * 96 + 5] + w.decoded[5 * 96 + 5]);
+      CHECK(out(3, 5) == 2.0f * w.decoded[31 * cols + 5] + w.decoded[5 * cols + 5]);
     }
   }
 }

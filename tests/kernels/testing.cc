@@ -31,6 +31,36 @@ void EncodeBlock(DType dtype, const float* x, uint8_t* out) {
   }
 }
 
+// Random bytes with sane scales, for the formats that only a search can encode.
+void RandomBlock(Random& random, DType dtype, uint8_t* out) {
+  const int32_t bytes = Info(dtype).block_bytes;
+  for (int32_t i = 0; i < bytes; ++i) out[i] = static_cast<uint8_t>(random.Below(256));
+  auto half = [&](int32_t at) {
+    uint16_t bits = F32ToF16(random.Uniform(0.01f, 0.05f));
+    std::memcpy(out + at, &bits, 2);
+  };
+  switch (dtype) {
+    case DType::kQ4_1:
+    case DType::kQ5_1:
+    case DType::kQ4_K:
+    case DType::kQ5_K:
+      half(0);
+      return half(2);
+    case DType::kQ2_K:
+      half(80);
+      return half(82);
+    case DType::kQ3_K:
+      return half(108);
+    case DType::kQ6_K:
+      return half(208);
+    case DType::kMXFP4:
+      out[0] = static_cast<uint8_t>(118 + random.Below(8));
+      return;
+    default:
+      return half(0);
+  }
+}
+
 }  // namespace
 
 std::vector<NamedDevice> CpuDevices(int32_t threads) {
@@ -87,7 +117,12 @@ TestWeight MakeWeight(Random& random, DType dtype, int64_t rows, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r) {
     std::vector<float> values = random.Normals(cols);
     uint8_t* out = weight.bytes.data() + r * row_bytes;
-    if (dtype == DType::kQ8_0 || dtype == DType::kQ4_0) {
+    const int32_t columns = Info(dtype).block_elements;
+    if (dtype > DType::kQ4_0) {
+      for (int64_t b = 0; b < cols / columns; ++b) {
+        RandomBlock(random, dtype, out + b * Info(dtype).block_bytes);
+      }
+    } else if (dtype == DType::kQ8_0 || dtype == DType::kQ4_0) {
       int32_t block = Info(dtype).block_bytes;
       for (int64_t b = 0; b < cols / 32; ++b) EncodeBlock(dtype, &values[b * 32], out + b * block);
     } else {

@@ -20,6 +20,11 @@ struct NamedDevice {
   std::unique_ptr<Device> device;
 };
 
+inline constexpr DType kAllTypes[] = {DType::kF32,  DType::kF16,    DType::kBF16,   DType::kQ8_0,
+                                      DType::kQ4_0, DType::kQ4_1,   DType::kQ5_0,   DType::kQ5_1,
+                                      DType::kQ2_K, DType::kQ3_K,   DType::kQ4_K,   DType::kQ5_K,
+                                      DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
+
 // Every level that this machine has, each with `threads` threads.
 std::vector<NamedDevice> CpuDevices(int32_t threads);
 
@@ -73,6 +78,7 @@ struct TestWeight {
   int64_t cols = 0;
   std::vector<float> decoded;  // [rows, cols]
 };
+// Of formats beyond Q8_0 and Q4_0 the blocks themselves are random, with scales of like size.
 TestWeight MakeWeight(Random& random, DType dtype, int64_t rows, int64_t cols);
 
 // A batch of sequences with random contexts over a pool of shuffled pages, built span by span.

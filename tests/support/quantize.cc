@@ -70,6 +70,8 @@ std::vector<std::byte> Encode(std::span<const float> values, int64_t cols, DType
       case DType::kQ4_0:
         EncodeQ4_0(part, &out);
         break;
+      default:
+        HEDDLE_CHECK(false, "no encoder for this type");
     }
   }
   return out;

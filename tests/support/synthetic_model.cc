@@ -70,17 +70,9 @@ std::vector<float> PermuteHeads(const std::vector<float>& values, int64_t n_head
 }
 
 uint32_t GgmlTypeId(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return 0;
-    case DType::kF16:
-      return 1;
-    case DType::kBF16:
-      return 30;
-    case DType::kQ8_0:
-      return 8;
-    case DType::kQ4_0:
-      return 2;
+  for (uint32_t id = 0; id < 64; ++id) {
+    const engine::GgmlTypeInfo* type = engine::FindGgmlType(id);
+    if (type != nullptr && engine::FindDType(type->name) == dtype) return id;
   }
   HEDDLE_CHECK(false, "no such type in GGUF");
 }

@@ -9,7 +9,7 @@
 namespace heddle::kernels::test {
 namespace {
 
-constexpr DType kAllTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
+constexpr DType kOwnTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
 
 struct Case {
   int64_t n, cols, rows;
@@ -107,7 +107,7 @@ void Check(const Case& c, DType act) {
 }
 
 TEST_CASE("Few rows through the fragment kernel match the reference in every format", "[cuda]") {
-  for (DType weight : kAllTypes) {
+  for (DType weight : kOwnTypes) {
     for (int64_t n : {1, 7, 8, 9, 16, 17, 32}) {
       Check({.n = n, .cols = 288, .rows = 37, .weight = weight}, DType::kBF16);
     }
@@ -117,7 +117,7 @@ TEST_CASE("Few rows through the fragment kernel match the reference in every for
 }
 
 TEST_CASE("Many rows through the tiled kernel match the reference in every format", "[cuda]") {
-  for (DType weight : kAllTypes) {
+  for (DType weight : kOwnTypes) {
     Check({.n = 33, .cols = 96, .rows = 131, .weight = weight}, DType::kBF16);
     // A workspace of 32 rows: the weights are converted and multiplied in several pieces.
     Check({.n = 130, .cols = 160, .rows = 70, .weight = weight, .workspace_bytes = 32 * 320},
@@ -133,8 +133,16 @@ TEST_CASE("Rows that 16 bytes do not fit go through the plain kernel", "[cuda]")
 }
 
 TEST_CASE("F32 activations match the reference in every format", "[cuda]") {
-  for (DType weight : kAllTypes) {
+  for (DType weight : kOwnTypes) {
     Check({.n = 5, .cols = 96, .rows = 17, .weight = weight, .pad = 1}, DType::kF32);
+  }
+}
+
+TEST_CASE("Formats without kernels of their own are converted when they are packed", "[cuda]") {
+  for (DType weight : {DType::kQ5_0, DType::kIQ4_NL, DType::kQ4_K, DType::kMXFP4}) {
+    for (DType act : {DType::kBF16, DType::kF32}) {
+      Check({.n = 9, .cols = 256, .rows = 17, .weight = weight}, act);
+    }
   }
 }
 

@@ -1,0 +1,204 @@
+#include "kernels/block_codes.h"
+
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace heddle::kernels {
+namespace {
+
+static_assert(kFirstBlockFormat == static_cast<int32_t>(DType::kQ4_1));
+static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kMXFP4) ==
+              static_cast<int32_t>(DType::kMXFP4));
+
+float HalfAt(const uint8_t* p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, 2);
+  return F16ToF32(bits);
+}
+
+// 32 codes in 16 bytes: low nibbles first.
+void ReadNibbles(const uint8_t* bytes, uint8_t* codes) {
+  for (int j = 0; j < 16; ++j) {
+    codes[j] = bytes[j] & 15;
+    codes[j + 16] = bytes[j] >> 4;
+  }
+}
+
+// Bit j of `bits` is bit 4 of code j.
+void AddFifthBits(const uint8_t* bits, uint8_t* codes) {
+  for (int j = 0; j < 32; ++j) {
+    codes[j] |= static_cast<uint8_t>(((bits[j / 8] >> (j % 8)) & 1) << 4);
+  }
+}
+
+void ReadQ4_1(const uint8_t* b, BlockCodes* out) {
+  out->scale = HalfAt(b);
+  out->offset = HalfAt(b + 2);
+  ReadNibbles(b + 4, out->codes);
+}
+
+void ReadQ5_0(const uint8_t* b, BlockCodes* out) {
+  out->scale = HalfAt(b);
+  ReadNibbles(b + 6, out->codes);
+  AddFifthBits(b + 2, out->codes);
+}
+
+void ReadQ5_1(const uint8_t* b, BlockCodes* out) {
+  out->scale = HalfAt(b);
+  out->offset = HalfAt(b + 2);
+  ReadNibbles(b + 8, out->codes);
+  AddFifthBits(b + 4, out->codes);
+}
+
+// 256 codes of two bits: byte l of each 32 holds columns l, 32 + l, 64 + l, 96 + l of 128.
+void ReadTwoBits(const uint8_t* bytes, uint8_t* codes) {
+  for (int n = 0; n < 256; ++n) {
+    codes[n] = (bytes[n / 128 * 32 + n % 32] >> (n / 32 % 4 * 2)) & 3;
+  }
+}
+
+void ReadQ2_K(const uint8_t* b, BlockCodes* out) {
+  for (int s = 0; s < 16; ++s) {
+    out->sub_scales[s] = static_cast<int8_t>(b[s] & 15);
+    out->sub_offsets[s] = b[s] >> 4;
+  }
+  ReadTwoBits(b + 16, out->codes);
+  out->scale = HalfAt(b + 80);
+  out->offset = -HalfAt(b + 82);
+}
+
+void ReadQ3_K(const uint8_t* b, BlockCodes* out) {
+  const uint8_t* high_bits = b;
+  const uint8_t* scales = b + 96;
+  ReadTwoBits(b + 32, out->codes);
+  for (int n = 0; n < 256; ++n) {
+    out->codes[n] |= static_cast<uint8_t>(((high_bits[n % 32] >> (n / 32)) & 1) << 2);
+  }
+  for (int s = 0; s < 16; ++s) {
+    int low = s < 8 ? scales[s] & 15 : scales[s - 8] >> 4;
+    int high = (scales[8 + s % 4] >> (s / 4 * 2)) & 3;
+    out->sub_scales[s] = static_cast<int8_t>((low | high << 4) - 32);
+  }
+  out->scale = HalfAt(b + 108);
+}
+
+// Eight 6-bit scales and minima in 12 bytes.
+void ReadScalesAndMinima(const uint8_t* p, BlockCodes* out) {
+  for (int s = 0; s < 4; ++s) {
+    out->sub_scales[s] = static_cast<int8_t>(p[s] & 63);
+    out->sub_offsets[s] = p[4 + s] & 63;
+    out->sub_scales[4 + s] = static_cast<int8_t>((p[8 + s] & 15) | ((p[s] >> 2) & 0x30));
+    out->sub_offsets[4 + s] = static_cast<uint8_t>((p[8 + s] >> 4) | ((p[4 + s] >> 2) & 0x30));
+  }
+}
+
+// 256 codes of four bits: byte l of each 32 holds columns l and 32 + l of 64.
+void ReadHalves(const uint8_t* bytes, uint8_t* codes) {
+  for (int n = 0; n < 256; ++n) {
+    codes[n] = (bytes[n / 64 * 32 + n % 32] >> (n / 32 % 2 * 4)) & 15;
+  }
+}
+
+void ReadQ4_K(const uint8_t* b, BlockCodes* out) {
+  out->scale = HalfAt(b);
+  out->offset = -HalfAt(b + 2);
+  ReadScalesAndMinima(b + 4, out);
+  ReadHalves(b + 16, out->codes);
+}
+
+void ReadQ5_K(const uint8_t* b, BlockCodes* out) {
+  out->scale = HalfAt(b);
+  out->offset = -HalfAt(b + 2);
+  ReadScalesAndMinima(b + 4, out);
+  ReadHalves(b + 48, out->codes);
+  for (int n = 0; n < 256; ++n) {
+    out->codes[n] |= static_cast<uint8_t>(((b[16 + n % 32] >> (n / 32)) & 1) << 4);
+  }
+}
+
+void ReadQ6_K(const uint8_t* b, BlockCodes* out) {
+  for (int n = 0; n < 256; ++n) {
+    int low = (b[n / 128 * 64 + n % 64] >> (n / 64 % 2 * 4)) & 15;
+    int high = (b[128 + n / 128 * 32 + n % 32] >> (n / 32 % 4 * 2)) & 3;
+    out->codes[n] = static_cast<uint8_t>(low | high << 4);
+  }
+  std::memcpy(out->sub_scales, b + 192, 16);
+  out->scale = HalfAt(b + 208);
+}
+
+void ReadIQ4_NL(const uint8_t* b, BlockCodes* out) {
+  out->scale = HalfAt(b);
+  ReadNibbles(b + 2, out->codes);
+}
+
+void ReadIQ4_XS(const uint8_t* b, BlockCodes* out) {
+  out->scale = HalfAt(b);
+  for (int s = 0; s < 8; ++s) {
+    int low = (b[4 + s / 2] >> (s % 2 * 4)) & 15;
+    int high = (b[2 + s / 4] >> (s % 4 * 2)) & 3;
+    out->sub_scales[s] = static_cast<int8_t>((low | high << 4) - 32);
+    ReadNibbles(b + 8 + s * 16, out->codes + s * 32);
+  }
+}
+
+// Half of 2^(e - 127), since the table holds doubled values: subnormal for e < 2.
+void ReadMXFP4(const uint8_t* b, BlockCodes* out) {
+  uint32_t bits = b[0] < 2 ? 0x00200000u << b[0] : static_cast<uint32_t>(b[0] - 1) << 23;
+  out->scale = std::bit_cast<float>(bits);
+  ReadNibbles(b + 1, out->codes);
+}
+
+using Reader = void (*)(const uint8_t* block, BlockCodes* out);
+constexpr Reader kReaders[kNumBlockFormats] = {
+    ReadQ4_1, ReadQ5_0, ReadQ5_1,   ReadQ2_K,   ReadQ3_K,  ReadQ4_K,
+    ReadQ5_K, ReadQ6_K, ReadIQ4_NL, ReadIQ4_XS, ReadMXFP4,
+};
+
+}  // namespace
+
+std::optional<BlockFormat> BlockFormatOf(DType dtype) {
+  int32_t index = static_cast<int32_t>(dtype) - kFirstBlockFormat;
+  if (index < 0 || index >= kNumBlockFormats) return std::nullopt;
+  return static_cast<BlockFormat>(index);
+}
+
+void ReadBlock(BlockFormat format, const uint8_t* block, BlockCodes* out) {
+  kReaders[static_cast<int32_t>(format)](block, out);
+}
+
+int32_t CodeValue(const BlockTraits& traits, uint8_t code) {
+  switch (traits.values) {
+    case CodeValues::kLinear:
+      return code - traits.bias;
+    case CodeValues::kIq4:
+      return kIq4Values[code];
+    case CodeValues::kE2m1:
+      return kE2m1Values[code];
+  }
+  return 0;
+}
+
+void DequantizeBlocks(DType dtype, const uint8_t* row, int64_t cols, float* out) {
+  std::optional<BlockFormat> format = BlockFormatOf(dtype);
+  HEDDLE_CHECK(format.has_value(), "not a blocked format");
+  const BlockTraits& traits = Traits(*format);
+  const bool subs = traits.sub_scales != SubScales::kNone;
+  const int64_t block_bytes = Info(dtype).block_bytes;
+  for (int64_t begin = 0; begin < cols; begin += traits.columns, row += block_bytes) {
+    BlockCodes block;
+    ReadBlock(*format, row, &block);
+    for (int32_t k = 0; k < traits.columns; ++k) {
+      int32_t s = k / traits.sub_columns;
+      float scale = subs ? block.scale * static_cast<float>(block.sub_scales[s]) : block.scale;
+      float value = scale * static_cast<float>(CodeValue(traits, block.codes[k]));
+      if (traits.has_offset) {
+        value += subs ? block.offset * static_cast<float>(block.sub_offsets[s]) : block.offset;
+      }
+      out[begin + k] = value;
+    }
+  }
+}
+
+}  // namespace heddle::kernels

@@ -1,0 +1,57 @@
+// Products with the blocked formats for AVX-512 with VNNI.
+#include "kernels/cpu/vec_avx512.h"
+
+#include "kernels/cpu/vec_math.h"
+
+#include "kernels/cpu/linear_float.h"
+
+#include "kernels/cpu/linear_int8.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+using ByteVec = __m512i;
+using IntSums = __m512i;
+constexpr int kTableBias = 128;  // the dot product takes unsigned weights
+
+inline ByteVec LoadBytes(const uint8_t* p) { return _mm512_loadu_si512(p); }
+inline ByteVec And(ByteVec v, uint8_t mask) {
+  return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(mask)));
+}
+inline ByteVec Or(ByteVec a, ByteVec b) { return _mm512_or_si512(a, b); }
+template <int kBits>
+inline ByteVec Shift(ByteVec v) {
+  if constexpr (kBits > 0) return _mm512_srli_epi16(v, kBits);
+  return _mm512_slli_epi16(v, -kBits);
+}
+inline ByteVec LoadTable(const uint8_t* entries) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
+}
+inline ByteVec Lookup(ByteVec table, ByteVec indices) { return _mm512_shuffle_epi8(table, indices); }
+inline IntSums SetInts(int32_t x) { return _mm512_set1_epi32(x); }
+inline Vec ToFloat(IntSums v) { return _mm512_cvtepi32_ps(v); }
+inline Vec FromInt8(const int8_t* p) {
+  return ToFloat(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+inline Vec FromUint8(const uint8_t* p) {
+  return ToFloat(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+template <bool kTable>
+inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
+  int32_t word;
+  std::memcpy(&word, x, 4);
+  return _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(word));
+}
+
+}  // namespace
+}  // namespace heddle::kernels::cpu
+
+#include "kernels/cpu/linear_blocks.h"
+
+namespace heddle::kernels::cpu {
+
+// 4 x 2 integer sums and as many totals leave room for codes, scales and offsets in 32 registers.
+extern const BlockKernels kBlocksAvx512;
+const BlockKernels kBlocksAvx512 = MakeBlockKernels<1, 2, 4>();
+
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,70 @@
+// Products with the blocked formats for any processor.
+#include "kernels/cpu/vec_portable.h"
+
+#include "kernels/cpu/vec_math.h"
+
+#include "kernels/cpu/linear_float.h"
+
+#include "kernels/cpu/linear_int8.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+using ByteVec = uint8_t __attribute__((vector_size(16)));
+using Words = uint16_t __attribute__((vector_size(16)));
+using IntSums = IntVec;
+constexpr int kTableBias = 0;  // table entries are read as signed bytes
+
+inline ByteVec LoadBytes(const uint8_t* p) {
+  ByteVec v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+inline ByteVec And(ByteVec v, uint8_t mask) { return v & mask; }
+inline ByteVec Or(ByteVec a, ByteVec b) { return a | b; }
+template <int kBits>
+inline ByteVec Shift(ByteVec v) {
+  Words words;
+  std::memcpy(&words, &v, sizeof(v));
+  words = kBits > 0 ? words >> (kBits & 15) : words << (-kBits & 15);
+  std::memcpy(&v, &words, sizeof(v));
+  return v;
+}
+inline ByteVec LoadTable(const uint8_t* entries) { return LoadBytes(entries); }
+inline ByteVec Lookup(ByteVec table, ByteVec indices) {
+  ByteVec out;
+  for (int i = 0; i < 16; ++i) out[i] = table[indices[i]];
+  return out;
+}
+inline IntSums SetInts(int32_t x) { return IntSums{x, x, x, x}; }
+inline Vec ToFloat(IntSums v) { return __builtin_convertvector(v, Vec); }
+inline Vec FromInt8(const int8_t* p) {
+  return Vec{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
+             static_cast<float>(p[3])};
+}
+inline Vec FromUint8(const uint8_t* p) {
+  return Vec{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
+             static_cast<float>(p[3])};
+}
+template <bool kTable>
+inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
+  for (int r = 0; r < kLanes; ++r) {
+    for (int j = 0; j < 4; ++j) {
+      int32_t value = kTable ? static_cast<int8_t>(w[r * 4 + j]) : w[r * 4 + j];
+      sum[r] += value * x[j];
+    }
+  }
+  return sum;
+}
+
+}  // namespace
+}  // namespace heddle::kernels::cpu
+
+#include "kernels/cpu/linear_blocks.h"
+
+namespace heddle::kernels::cpu {
+
+extern const BlockKernels kBlocksPortable;
+const BlockKernels kBlocksPortable = MakeBlockKernels<1, 2, 4>();
+
+}  // namespace heddle::kernels::cpu
