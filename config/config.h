@@ -47,6 +47,9 @@ struct Config {
   std::string kv_type = "auto";
   int64_t max_batch_tokens = 512;
   int64_t max_batch_seqs = 256;
+  int64_t max_step_tokens = 0;                  // 0: max_batch_tokens
+  std::optional<double> target_inter_token_ms;  // unset: from the machine; 0: none
+  std::string prefix_cache = "on";
 
   // The server.
   std::string host = "127.0.0.1";
@@ -58,6 +61,8 @@ struct Config {
   std::string unknown_fields = "ignore";
   int64_t io_threads = 1;
   int64_t max_queue = 1024;
+  int64_t max_queue_tokens = int64_t{1} << 22;  // 0: no limit
+  Seconds max_queue_time{600};                  // 0: no limit
   int64_t max_connections = 4096;
   Bytes max_body_bytes{uint64_t{8} << 20};
   Seconds request_timeout{0};  // 0: none

@@ -8,6 +8,7 @@ constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16"};
 constexpr std::string_view kWeightFormats[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
 constexpr std::string_view kOverflows[] = {"clamp", "error"};
 constexpr std::string_view kUnknownFields[] = {"ignore", "error"};
+constexpr std::string_view kOnOff[] = {"on", "off"};
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error", "off"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
 
@@ -112,6 +113,35 @@ constexpr Option kOptions[] = {
      .commands = kServe,
      .min = 1,
      .max = 65536},
+    {.name = "max-step-tokens",
+     .field = &Config::max_step_tokens,
+     .section = kEngine,
+     .value = "N",
+     .help = "Most tokens that the scheduler puts into one step, of the --max-batch-tokens that "
+             "there is memory for. 0: all.",
+     .commands = kServe,
+     .min = 0,
+     .max = 1 << 20,
+     .default_text = "max-batch-tokens"},
+    {.name = "target-inter-token-ms",
+     .field = &Config::target_inter_token_ms,
+     .section = kEngine,
+     .value = "MS",
+     .help = "Time between two tokens of a running stream that prompts must not lengthen: they "
+             "are read in chunks that fit. 0: no target. Not given: twice what the running "
+             "streams take by themselves, and at least 20 ms.",
+     .commands = kServe,
+     .min = 0,
+     .max = 3600000,
+     .default_text = "chosen from the machine"},
+    {.name = "prefix-cache",
+     .field = &Config::prefix_cache,
+     .section = kEngine,
+     .value = "on|off",
+     .help = "Keep what was computed of finished requests for later prompts that begin alike, as "
+             "long as nobody needs its memory.",
+     .commands = kServe,
+     .choices = kOnOff},
 
     {.name = "host",
      .field = &Config::host,
@@ -183,6 +213,24 @@ constexpr Option kOptions[] = {
      .commands = kServe,
      .min = 1,
      .max = 1 << 24},
+    {.name = "max-queue-tokens",
+     .field = &Config::max_queue_tokens,
+     .section = kLimits,
+     .value = "TOKENS",
+     .help = "Tokens in the prompts of waiting requests; a request beyond it gets status 429. "
+             "0: no limit.",
+     .commands = kServe,
+     .min = 0,
+     .max = 1e12},
+    {.name = "max-queue-time",
+     .field = &Config::max_queue_time,
+     .section = kLimits,
+     .value = "SECONDS",
+     .help = "Longest that a request may wait for its first step; then it gets status 429. 0: no "
+             "limit.",
+     .commands = kServe,
+     .min = 0,
+     .max = 604800},
     {.name = "max-connections",
      .field = &Config::max_connections,
      .section = kLimits,

@@ -44,7 +44,22 @@ absl::Status ValidateEngine(const Config& config) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateScheduling(const Config& config) {
+  if (config.max_step_tokens > config.max_batch_tokens) {
+    return Contradiction(StrCat("--max-step-tokens (", config.max_step_tokens,
+                                ") is larger than --max-batch-tokens (", config.max_batch_tokens,
+                                "), for which the memory is taken"));
+  }
+  if (config.max_step_tokens > 0 && config.max_batch_seqs > config.max_step_tokens) {
+    return Contradiction(StrCat("--max-batch-seqs (", config.max_batch_seqs,
+                                ") is larger than --max-step-tokens (", config.max_step_tokens,
+                                "): each running sequence needs one token of a step"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateServer(const Config& config) {
+  HEDDLE_RETURN_IF_ERROR(ValidateScheduling(config));
   std::set<std::string> names;
   for (const std::string& name : config.served_model_name) {
     if (!names.insert(name).second) {

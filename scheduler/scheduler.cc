@@ -63,6 +63,7 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
   RequestId id = request.id;
   auto state = std::make_unique<RequestState>();
   state->key = policy_->Key(request, ++arrivals_, now_us);
+  state->flow = waiting_.FlowOf(0);
   state->arrival_us = now_us;
   state->live_branches = request.num_branches;
   state->branches.resize(request.num_branches);
@@ -82,8 +83,10 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
   carrier->phase = Phase::kWaiting;
   bool is_new = requests_.emplace(id, std::move(state)).second;
   HEDDLE_CHECK(is_new, "a request id was used twice");
-  waiting_.insert(carrier);
+  waiting_.Enter(carrier->request->flow);
+  waiting_.Insert(carrier, now_us);
   ++num_unstarted_;
+  unstarted_tokens_ += prompt;
 }
 
 void Scheduler::Cancel(RequestId id, FinishReason reason, std::vector<SequenceEvent>* events) {
@@ -124,13 +127,22 @@ void Scheduler::HandOver(Sequence* carrier) {
   heir->num_hashed_pages = carrier->num_hashed_pages;
   heir->chain = carrier->chain;
   if (carrier->phase == Phase::kWaiting) {
-    waiting_.erase(carrier);
-    waiting_.insert(&*heir);
+    waiting_.Replace(carrier, &*heir);
   } else {
     *std::find(running_.begin(), running_.end(), carrier) = &*heir;
   }
   heir->phase = carrier->phase;
   carrier->phase = Phase::kUnforked;
+}
+
+void Scheduler::Expire(int64_t now_us, std::vector<SequenceEvent>* events) {
+  if (options_.max_queue_us == 0) return;
+  const int64_t since_us = now_us - options_.max_queue_us;
+  for (Sequence* next = waiting_.oldest(); next && next->waiting_since_us <= since_us;) {
+    RequestState* request = next->request;
+    next = next->waits_before;
+    if (!request->started) Cancel(request->request.id, FinishReason::kError, events);
+  }
 }
 
 void Scheduler::CancelAll(FinishReason reason, std::vector<SequenceEvent>* events) {
@@ -153,7 +165,7 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   SequenceEvent& event = AddEvent(*sequence, events);
   event.finished = true;
   event.reason = reason;
-  if (sequence->phase == Phase::kWaiting) waiting_.erase(sequence);
+  if (sequence->phase == Phase::kWaiting) waiting_.Erase(sequence);
   if (sequence->phase == Phase::kRunning) running_has_finished_ = true;
   sequence->phase = Phase::kFinished;
   LeaveCached(sequence);
@@ -161,10 +173,17 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   if (sequence->begun) ended_.push_back(sequence->id);
   RequestState* state = sequence->request;
   if (--state->live_branches > 0) return;
-  if (!state->started) --num_unstarted_;
+  if (!state->started) CountStarted(*state);
+  waiting_.Leave(state->flow);
   auto it = requests_.find(state->request.id);
   ended_requests_.push_back(std::move(it->second));
   requests_.erase(it);
+}
+
+// It waits for its first step no more.
+void Scheduler::CountStarted(const RequestState& request) {
+  --num_unstarted_;
+  unstarted_tokens_ -= request.num_prompt();
 }
 
 // Takes finished sequences out of the running list, and frees ended requests that no step in
@@ -235,6 +254,7 @@ SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = totals_;
   stats.running_sequences = static_cast<int32_t>(running_.size());
   stats.waiting_requests = num_unstarted_;
+  stats.waiting_tokens = unstarted_tokens_;
   stats.live_requests = static_cast<int32_t>(requests_.size());
   stats.pages_used = pool_.num_used();
   stats.pages_cached = pool_.num_evictable();
@@ -247,7 +267,7 @@ absl::Status Scheduler::CheckIntegrity() const {
   if (!std::is_sorted(running_.begin(), running_.end(), MoreUrgent())) {
     return absl::InternalError("the running sequences are not in the order of service");
   }
-  for (const Sequence* sequence : waiting_) {
+  for (const Sequence* sequence = waiting_.oldest(); sequence; sequence = sequence->waits_before) {
     if (sequence->phase != Phase::kWaiting || !sequence->table.empty()) {
       return absl::InternalError(absl::StrCat("sequence ", static_cast<uint64_t>(sequence->id),
                                               " waits and holds pages, or is not waiting"));

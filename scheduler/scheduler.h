@@ -21,7 +21,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "engine/step.h"
@@ -31,8 +30,14 @@
 #include "scheduler/prefix_cache.h"
 #include "scheduler/request.h"
 #include "scheduler/sequence.h"
+#include "scheduler/waiting_queue.h"
 
 namespace heddle::scheduler {
+
+// A target_step_us: twice what the running streams take by themselves, and at least 20 ms (a stream
+// of 50 tokens a second is read by nobody as it comes; below it, steadiness would only cost
+// throughput). So a token that has to wait for a chunk comes at most twice as late as others.
+inline constexpr int64_t kAutomaticTarget = -1;
 
 struct SchedulerOptions {
   int32_t num_pages = 0;
@@ -41,8 +46,11 @@ struct SchedulerOptions {
   int32_t max_step_tokens = 0;  // rows per plan
   int32_t max_step_seqs = 0;    // sequences per plan, and running at a time
   // While streams run, a step gets only as many prompt rows as it is predicted to take this long
-  // with (but at least kMinChunkTokens, so that prompts progress). 0: max_step_tokens always.
+  // with (but at least kMinChunkTokens, so that prompts progress). 0: max_step_tokens always;
+  // kAutomaticTarget: from the machine (see PromptBudget).
   int64_t target_step_us = 0;
+  // Expire ends requests that have waited this long for their first step; 0: never.
+  int64_t max_queue_us = 0;
   bool prefix_cache = true;  // keep full pages for later prompts that begin alike
 };
 
@@ -64,6 +72,7 @@ struct SequenceEvent {
 struct SchedulerStats {
   int32_t running_sequences = 0;
   int32_t waiting_requests = 0;  // that were in no step yet
+  int64_t waiting_tokens = 0;    // of their prompts
   int32_t live_requests = 0;
   int32_t pages_used = 0;
   int32_t pages_cached = 0;       // that nobody holds but a later prompt may take over
@@ -94,6 +103,10 @@ class Scheduler {
 
   // Ends one branch; the others go on.
   void CancelBranch(RequestId id, int32_t branch, std::vector<SequenceEvent>* events);
+
+  // Ends requests that have been in no step max_queue_us after they were added, with kError.
+  // O(expired + preempted); nothing with max_queue_us = 0.
+  void Expire(int64_t now_us, std::vector<SequenceEvent>* events);
 
   // Ends every request with `reason`.
   void CancelAll(FinishReason reason, std::vector<SequenceEvent>* events);
@@ -154,6 +167,7 @@ class Scheduler {
   void Finish(Sequence* sequence, FinishReason reason, std::vector<SequenceEvent>* events);
   void HandOver(Sequence* carrier);
   SequenceEvent& AddEvent(const Sequence& sequence, std::vector<SequenceEvent>* events);
+  void CountStarted(const RequestState& request);
   void Sweep();
   absl::Status CheckPages() const;
 
@@ -166,8 +180,8 @@ class Scheduler {
   std::unique_ptr<Policy> policy_;
 
   absl::flat_hash_map<RequestId, std::unique_ptr<RequestState>> requests_;
-  std::vector<Sequence*> running_;                  // in the order of service
-  absl::btree_set<Sequence*, MoreUrgent> waiting_;  // new requests and preempted sequences
+  std::vector<Sequence*> running_;  // in the order of service
+  WaitingQueue waiting_;            // new requests and preempted sequences
   std::vector<std::unique_ptr<RequestState>> ended_requests_;  // a step in flight may name them
   std::vector<SequenceId> ended_;                              // to be told to the executor
   bool running_has_finished_ = false;
@@ -194,7 +208,8 @@ class Scheduler {
   uint64_t arrivals_ = 0;
   uint64_t last_sequence_id_ = 0;
   int32_t num_unstarted_ = 0;
-  SchedulerStats totals_;  // the counters among its fields
+  int64_t unstarted_tokens_ = 0;  // of their prompts
+  SchedulerStats totals_;         // the counters among its fields
 };
 
 }  // namespace heddle::scheduler

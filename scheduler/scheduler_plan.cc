@@ -23,6 +23,10 @@ constexpr size_t kMaxPromptsOverBudget = 8;
 // a bound on the time of a plan, whatever the length of the queue.
 constexpr int kMaxWaitingLookedAt = 128;
 
+// See kAutomaticTarget.
+constexpr double kAutomaticFloorUs = 20'000;
+constexpr double kAutomaticFactor = 2;
+
 // Branches that will run when this sequence is past its prompt.
 int32_t Slots(const Sequence& sequence) {
   return sequence.request->forked ? 1 : sequence.request->live_branches;
@@ -66,15 +70,19 @@ int32_t Scheduler::PlanDecodes() {
 // Rows for prompts beside so many decodes.
 int32_t Scheduler::PromptBudget(int32_t decodes) const {
   int32_t room = options_.max_step_tokens - decodes;
-  if (options_.target_step_us == 0 || decodes == 0 || !cost_model_.is_ready()) return room;
+  const bool no_target = options_.target_step_us == 0;
+  if (no_target || decodes == 0 || !cost_model_.is_ready()) return room;
   StepCost base{.rows = decodes, .sequences = decodes};
   for (const Sequence* sequence : running_) {
     if (sequence->num_planned == 1) base.attended += sequence->num_tokens();
   }
   // Of the first prompt, which gets the most; a chunk's rows attend to a little more each.
   int64_t context = prompts_.empty() ? 0 : prompts_.front()->num_computed();
-  int32_t fitting =
-      cost_model_.RowsWithin(static_cast<double>(options_.target_step_us), base, context);
+  double target_us = static_cast<double>(options_.target_step_us);
+  if (options_.target_step_us == kAutomaticTarget) {
+    target_us = std::max(kAutomaticFloorUs, kAutomaticFactor * cost_model_.PredictUs(base));
+  }
+  int32_t fitting = cost_model_.RowsWithin(target_us, base, context);
   return std::min(room, std::max(fitting, kMinChunkTokens));
 }
 
@@ -100,13 +108,13 @@ void Scheduler::Admit(int32_t budget) {
   int64_t wanted = 0;
   for (const Sequence* prompt : prompts_) wanted += prompt->num_remaining();
   int looked_at = 0;
-  for (auto it = waiting_.begin(); it != waiting_.end() && budget > 0;) {
+  waiting_.BeginWalk();
+  while (Sequence* next = budget > 0 ? waiting_.Next() : nullptr) {
     if (wanted >= budget && prompts_.size() >= kMaxPromptsOverBudget) return;
-    Sequence* next = *it;
     if (slots_ + Slots(*next) > max_running_ || CannotFitYet(*next)) return;
     if (++looked_at > kMaxWaitingLookedAt) return;
     if (WaitsForLeader(next->request)) {
-      ++it;
+      waiting_.Skip(next);
       continue;
     }
     TakeCached(next);
@@ -118,10 +126,10 @@ void Scheduler::Admit(int32_t budget) {
         blocked_spare_ = SparePages();
         return;
       }
-      ++it;
+      waiting_.Skip(next);
       continue;
     }
-    it = waiting_.erase(it);
+    waiting_.Erase(next);
     wanted += next->num_remaining();
     MakeRunning(next);
   }
@@ -185,7 +193,7 @@ void Scheduler::Preempt(Sequence* victim) {
   victim->table.Drop(&pool_);
   victim->num_planned = 0;
   victim->phase = Phase::kWaiting;
-  waiting_.insert(victim);
+  waiting_.Insert(victim, now_us_);
 }
 
 void Scheduler::InsertRunning(Sequence* sequence) {
@@ -218,7 +226,7 @@ void Scheduler::WriteSequence(Sequence* sequence, StepPlan* plan) {
   if (!request->started) {
     request->started = true;
     request->queued_us = now_us_ - request->arrival_us;
-    --num_unstarted_;
+    CountStarted(*request);
   }
   int32_t begin = sequence->num_computed() - sequence->num_planned;
   step_cost_.rows += sequence->num_planned;

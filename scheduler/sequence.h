@@ -37,6 +37,10 @@ struct Sequence {
   uint64_t chain = 0;            // hash of these pages
   std::vector<TokenId> generated;
   PageTable table;
+  // Of WaitingQueue while it waits: since when, and its neighbours by that time.
+  int64_t waiting_since_us = 0;
+  Sequence* waits_after = nullptr;
+  Sequence* waits_before = nullptr;
 
   inline int32_t num_tokens() const;  // prompt and generated
   int32_t num_computed() const { return table.num_tokens(); }
@@ -47,6 +51,8 @@ struct Sequence {
 struct RequestState {
   GenerationRequest request;
   OrderKey key;
+  int32_t flow = 0;                // of the waiting queue
+  bool overdue = false;            // has waited for so long that it goes ahead of all others
   std::vector<Sequence> branches;  // [num_branches]; never resized
   bool forked = false;             // the branches have their own pages and tokens
   bool started = false;            // has been in a step

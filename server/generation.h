@@ -47,6 +47,8 @@ struct EngineStats {
   int32_t running_sequences = 0;
   int32_t waiting_requests = 0;
   int32_t queue_limit = 0;
+  int64_t waiting_tokens = 0;      // of the prompts of waiting requests
+  int64_t queue_tokens_limit = 0;  // 0: none
   int32_t pages_total = 0;
   int32_t pages_used = 0;
   int32_t pages_cached = 0;  // free, but with content that a later prompt may take over
@@ -57,7 +59,8 @@ struct EngineStats {
   int64_t cached_tokens = 0;  // prompt positions taken from the prefix cache
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
-  double plan_seconds = 0;  // sums over all steps, by part
+  double last_queued_seconds = 0;  // the wait of the request that started last
+  double plan_seconds = 0;         // sums over all steps, by part
   double forward_seconds = 0;
   double sample_seconds = 0;
   double emit_seconds = 0;
@@ -71,8 +74,9 @@ class GenerationService {
 
   virtual RequestId NextId() = 0;
 
-  // Queues the request. RESOURCE_EXHAUSTED: the queue is full (429). UNAVAILABLE: draining or
-  // failed (503). INVALID_ARGUMENT: it can never fit (the message says what would). On an error
+  // Queues the request. RESOURCE_EXHAUSTED: the queue is full (429; retry_after.h says when to come
+  // again). A request that waits for too long ends with such an error, too. UNAVAILABLE: draining
+  // or failed (503). INVALID_ARGUMENT: it can never fit (the message says what would). On an error
   // the sink is never called.
   virtual absl::Status Submit(GenerationRequest request, EventSink sink) = 0;
 

@@ -113,14 +113,26 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
 }
 
 std::string DescribeCapacity(const Capacity& capacity) {
+  constexpr int64_t kShortContext = 1024;  // of a usual conversation
   const int64_t tokens = capacity.pool_tokens();
   const int64_t context = capacity.limits.max_context;
-  std::string text = absl::StrCat("KV pool of ", FormatBytes(capacity.kv_bytes), " holds ", tokens,
-                                  " tokens: ", tokens / context, " sequences of ", context);
-  if (context > 1024) absl::StrAppend(&text, ", or ", tokens / 1024, " of 1024");
-  absl::StrAppend(&text, "; --kv-memory changes it");
+  const int64_t most = capacity.limits.max_batch_seqs;
+  auto users = [&](int64_t each) {
+    const int64_t count = std::min(tokens / each, most);
+    return absl::StrCat(count, count == 1 ? " user" : " users", " of ", each, " tokens");
+  };
+  std::string text = absl::StrCat("KV memory of ", FormatBytes(capacity.kv_bytes), " holds ",
+                                  tokens, " tokens: ", users(context));
+  if (context > kShortContext) absl::StrAppend(&text, ", or ", users(kShortContext));
+  absl::StrAppend(&text, " at a time; ");
+  if (tokens / std::min(context, kShortContext) > most) {
+    absl::StrAppend(&text, "more users: --max-batch-seqs (now ", most, "), more tokens: ");
+  } else {
+    absl::StrAppend(&text, "for more: ");
+  }
+  absl::StrAppend(&text, "--kv-memory");
   if (capacity.context_reduced) {
-    absl::StrAppend(&text, " (the model's own context is longer than the pool)");
+    absl::StrAppend(&text, " (the model's own context is longer than this memory)");
   }
   return text;
 }

@@ -47,7 +47,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
 // "1.6 GiB", "512 KiB": powers of 1024, for people.
 std::string FormatBytes(int64_t bytes);
 
-// One sentence: tokens the pool holds, sequences of which context, and the flag that changes it.
+// One sentence: tokens the pool holds, users of which context, and the flag that would change it.
 std::string DescribeCapacity(const Capacity& capacity);
 
 }  // namespace heddle::engine

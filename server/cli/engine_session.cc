@@ -46,9 +46,8 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(session.model, engine::LoadModel(config.model, options));
   HEDDLE_ASSIGN_OR_RETURN(session.codec, MakeCodec(config, session.model.model));
   session.defaults = SamplingDefaults(session.model.model.generation);
-  session.loop = std::make_unique<EngineLoop>(
-      std::move(session.model.executor),
-      EngineLoopOptions{.max_queue = static_cast<int32_t>(config.max_queue)});
+  session.loop =
+      std::make_unique<EngineLoop>(std::move(session.model.executor), ToLoopOptions(config));
   return session;
 }
 

@@ -76,6 +76,20 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   return options;
 }
 
+EngineLoopOptions ToLoopOptions(const config::Config& config) {
+  constexpr double kMicroseconds = 1e6;
+  EngineLoopOptions options;
+  options.max_queue = static_cast<int32_t>(config.max_queue);
+  options.max_queue_tokens = config.max_queue_tokens;
+  options.max_queue_us = static_cast<int64_t>(config.max_queue_time.value * kMicroseconds);
+  options.max_step_tokens = static_cast<int32_t>(config.max_step_tokens);
+  if (config.target_inter_token_ms.has_value()) {
+    options.target_inter_token_us = static_cast<int64_t>(*config.target_inter_token_ms * 1e3);
+  }
+  options.prefix_cache = config.prefix_cache == "on";
+  return options;
+}
+
 std::string ServedModelName(const config::Config& config) {
   if (!config.served_model_name.empty()) return config.served_model_name.front();
   std::filesystem::path path = std::filesystem::absolute(config.model).lexically_normal();

@@ -1,4 +1,4 @@
-// From the user's configuration to what the engine is loaded with.
+// From the user's configuration to what the engine is loaded with, and how its loop runs.
 #pragma once
 
 #include <string>
@@ -6,12 +6,14 @@
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "engine/model/load.h"
+#include "server/loop/engine_loop.h"
 
 namespace heddle::server {
 
 // INVALID_ARGUMENT for a device of no known kind. Whether the device exists is found out when the
 // model is loaded.
 absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config);
+EngineLoopOptions ToLoopOptions(const config::Config& config);
 
 // What clients call the model: --served-model-name, else the folder's or file's own name.
 std::string ServedModelName(const config::Config& config);

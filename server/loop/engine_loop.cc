@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "server/retry_after.h"
 
 namespace heddle::server {
 
@@ -24,6 +25,7 @@ scheduler::SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits,
           .max_step_tokens = step_tokens,
           .max_step_seqs = limits.max_batch_seqs,
           .target_step_us = options.target_inter_token_us,
+          .max_queue_us = options.max_queue_us,
           .prefix_cache = options.prefix_cache};
 }
 
@@ -56,10 +58,11 @@ void EngineLoop::Mailbox::Clear() {
 EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options)
     : executor_(std::move(executor)),
       scheduler_options_(OptionsFor(executor_->limits(), options)),
-      max_queue_(options.max_queue),
+      options_(options),
       scheduler_(scheduler_options_) {
-  HEDDLE_CHECK(max_queue_ > 0, "max_queue must be positive");
-  stats_.queue_limit = max_queue_;
+  HEDDLE_CHECK(options.max_queue > 0, "max_queue must be positive");
+  stats_.queue_limit = options.max_queue;
+  stats_.queue_tokens_limit = options.max_queue_tokens;
   stats_.pages_total = scheduler_options_.num_pages;
   stats_.page_tokens = scheduler_options_.page_tokens;
   published_ = stats_;
@@ -97,16 +100,35 @@ absl::Status EngineLoop::Submit(GenerationRequest request, EventSink sink) {
     if (state_ != EngineState::kServing) {
       return absl::UnavailableError("The server is shutting down and takes no new requests.");
     }
-    size_t waiting = mail_.submissions.size() + static_cast<size_t>(published_.waiting_requests);
-    if (waiting >= static_cast<size_t>(max_queue_)) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "The queue is full: ", waiting, " requests wait and the limit is ", max_queue_, "."));
-    }
+    HEDDLE_RETURN_IF_ERROR(CheckRoom(request));
+    posted_tokens_ += request.prompt.size();
     mail_.submissions.push_back({std::move(request), std::move(sink), now_us});
     idle_ = false;
   }
   posted_.notify_one();
   return absl::OkStatus();
+}
+
+// REQUIRES: mutex_ is held.
+absl::Status EngineLoop::CheckRoom(const GenerationRequest& request) const {
+  const size_t waiting =
+      mail_.submissions.size() + static_cast<size_t>(published_.waiting_requests);
+  const int64_t tokens = published_.waiting_tokens + static_cast<int64_t>(posted_tokens_);
+  const int64_t with_this = tokens + static_cast<int64_t>(request.prompt.size());
+  absl::Status full;
+  if (waiting >= static_cast<size_t>(options_.max_queue)) {
+    full = absl::ResourceExhaustedError(absl::StrCat("The queue is full: ", waiting,
+                                                     " requests wait and the limit is ",
+                                                     options_.max_queue, "."));
+  } else if (options_.max_queue_tokens > 0 && waiting > 0 &&
+             with_this > options_.max_queue_tokens) {
+    full = absl::ResourceExhaustedError(
+        absl::StrCat("The queue is full: with this prompt ", with_this,
+                     " tokens would wait and the limit is ", options_.max_queue_tokens, "."));
+  }
+  if (full.ok()) return full;
+  // In the time that the request that started last had to wait, the present queue has its turn.
+  return WithRetryAfter(std::move(full), published_.last_queued_seconds);
 }
 
 void EngineLoop::Cancel(RequestId id) { CancelBranch(id, -1); }
@@ -124,6 +146,7 @@ EngineStats EngineLoop::Stats() const {
   std::lock_guard lock(mutex_);
   EngineStats stats = published_;
   stats.waiting_requests += static_cast<int32_t>(mail_.submissions.size());
+  stats.waiting_tokens += static_cast<int64_t>(posted_tokens_);
   stats.state = state_;
   if (began_us > 0) stats.busy_since_seconds = Seconds(NowUs() - began_us);
   return stats;
@@ -165,6 +188,7 @@ bool EngineLoop::TakeMail() {
   std::swap(taken_, mail_);
   // They count as waiting until the next Publish, when the scheduler tells how many still do.
   published_.waiting_requests += static_cast<int32_t>(taken_.submissions.size());
+  published_.waiting_tokens += static_cast<int64_t>(std::exchange(posted_tokens_, 0));
   return true;
 }
 
@@ -186,6 +210,21 @@ void EngineLoop::TakeIn(Mailbox* mail) {
   Emit();
 }
 
+// After a step: a request that can start is started, however long it has waited.
+void EngineLoop::Expire() {
+  events_.clear();
+  scheduler_.Expire(NowUs(), &events_);
+  if (events_.empty()) return;
+  const double limit = Seconds(options_.max_queue_us);
+  expired_ = WithRetryAfter(
+      absl::ResourceExhaustedError(absl::StrCat("The request waited for ", limit,
+                                                " s without a start, the longest that this server "
+                                                "lets one wait.")),
+      limit);
+  Emit();
+  expired_ = absl::OkStatus();
+}
+
 void EngineLoop::RunStep() {
   events_.clear();
   int64_t begin_us = NowUs();
@@ -196,6 +235,7 @@ void EngineLoop::RunStep() {
     CheckWhenIdle();
     return Publish();
   }
+  Publish();  // what has started waits no more
   step_began_us_ = begin_us;
   int64_t planned_us = NowUs();
   absl::Status status = Execute();
@@ -211,6 +251,7 @@ void EngineLoop::RunStep() {
   // Before the sinks: a client that has seen its last token finds its pages freed in Stats.
   Publish();
   Emit();
+  Expire();
   stats_.emit_seconds += Seconds(NowUs() - committed_us);
   stats_.orphaned_requests =
       scheduler_.stats().live_requests - static_cast<int32_t>(clients_.size());
@@ -249,7 +290,10 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
                       .cached_tokens = event.cached_tokens,
                       .finished = event.finished,
                       .reason = event.reason};
-  if (event.queued_us >= 0) out.queued_seconds = Seconds(event.queued_us);
+  if (event.queued_us >= 0) {
+    out.queued_seconds = Seconds(event.queued_us);
+    stats_.last_queued_seconds = out.queued_seconds;
+  }
   auto take = [](std::vector<engine::SampledToken>& from, int32_t begin, int32_t count,
                  std::vector<engine::SampledToken>* to) {
     auto first = std::make_move_iterator(from.begin() + begin);
@@ -262,16 +306,24 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
     take(result_.scores, event.score_begin, event.num_scores, &out.prompt_scores);
   }
   if (event.finished && event.reason == FinishReason::kError) {
-    out.error = failure_.ok() ? NothingToDraw() : failure_;
+    out.error = ErrorOfEnd();
   }
   client->second.sink(std::move(out));
   if (event.finished && --client->second.open_branches == 0) clients_.erase(client);
+}
+
+// Of a branch that ends with kError.
+absl::Status EngineLoop::ErrorOfEnd() const {
+  if (!expired_.ok()) return expired_;
+  if (!failure_.ok()) return failure_;
+  return NothingToDraw();
 }
 
 void EngineLoop::Publish() {
   scheduler::SchedulerStats now = scheduler_.stats();
   stats_.running_sequences = now.running_sequences;
   stats_.waiting_requests = now.waiting_requests;
+  stats_.waiting_tokens = now.waiting_tokens;
   stats_.pages_used = now.pages_used;
   stats_.pages_cached = now.pages_cached;
   stats_.cached_tokens = now.cached_tokens;

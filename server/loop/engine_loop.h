@@ -32,10 +32,14 @@
 namespace heddle::server {
 
 struct EngineLoopOptions {
-  int32_t max_queue = 256;      // requests that wait for their first step
+  // The queue: requests that wait for their first step, tokens of their prompts (0: no limit; one
+  // request is always taken), and how long one may wait (0: for ever).
+  int32_t max_queue = 256;
+  int64_t max_queue_tokens = 0;
+  int64_t max_queue_us = 0;
   int32_t max_step_tokens = 0;  // rows per step; 0: what the executor takes
   // Prompts take only so much of a step that running streams get a token this often; 0: no limit.
-  int64_t target_inter_token_us = 0;
+  int64_t target_inter_token_us = scheduler::kAutomaticTarget;
   bool prefix_cache = true;
 };
 
@@ -85,19 +89,22 @@ class EngineLoop final : public GenerationService {
   void Run();
   bool TakeMail();
   void TakeIn(Mailbox* mail);
+  absl::Status CheckRoom(const GenerationRequest& request) const;
+  void Expire();
   void RunStep();
   absl::Status Execute();
   void Fail(absl::Status error);
   void FailAll();
   void Emit();
   void Deliver(const scheduler::SequenceEvent& event);
+  absl::Status ErrorOfEnd() const;
   void Publish();
   void CheckWhenIdle() const;
   static int64_t NowUs();
 
   const std::unique_ptr<engine::Executor> executor_;
   const scheduler::SchedulerOptions scheduler_options_;
-  const int32_t max_queue_;
+  const EngineLoopOptions options_;
 
   // The loop's own; no other thread touches them.
   scheduler::Scheduler scheduler_;
@@ -107,6 +114,7 @@ class EngineLoop final : public GenerationService {
   std::vector<scheduler::SequenceEvent> events_;
   Mailbox taken_;
   EngineStats stats_;
+  absl::Status expired_;   // what the sinks of requests that waited for too long are told
   bool has_work_ = false;  // the last plan was not empty, so the next may not be either
 
   mutable std::mutex mutex_;
@@ -115,6 +123,7 @@ class EngineLoop final : public GenerationService {
   // GUARDED_BY(mutex_), all of the following.
   Mailbox mail_;
   EngineStats published_;
+  size_t posted_tokens_ = 0;  // of the prompts in mail_
   EngineState state_ = EngineState::kServing;
   absl::Status failure_;  // written by the loop only, which may read it without the mutex
   bool stop_ = false;

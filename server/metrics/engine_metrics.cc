@@ -56,8 +56,13 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
         stats.waiting_requests);
   gauge("heddle_queue_limit", "Requests that may wait before others are refused.",
         stats.queue_limit);
+  gauge("heddle_waiting_tokens", "Tokens in the prompts of waiting requests.",
+        static_cast<double>(stats.waiting_tokens));
   gauge("heddle_kv_pages", "Pages of the KV cache.", stats.pages_total);
   gauge("heddle_kv_pages_used", "Pages of the KV cache in use.", stats.pages_used);
+  gauge("heddle_kv_pages_cached",
+        "Pages that nobody uses, with content that a later prompt may take over.",
+        stats.pages_cached);
   gauge("heddle_kv_page_tokens", "Token positions per page.", stats.page_tokens);
   gauge("heddle_kv_usage_ratio", "Share of the KV cache in use, from 0 to 1.",
         stats.pages_total > 0 ? static_cast<double>(stats.pages_used) / stats.pages_total : 0);
@@ -69,6 +74,9 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
   counter("heddle_computed_prompt_tokens_total",
           "Prompt positions computed, those computed again after a preemption included.",
           stats.prompt_tokens);
+  counter("heddle_prefix_cache_tokens_total",
+          "Prompt positions taken from the prefix cache in place of computing them.",
+          stats.cached_tokens);
   counter("heddle_sampled_tokens_total", "Tokens drawn by the engine.", stats.generated_tokens);
   counter("heddle_preemptions_total", "Sequences that gave up their pages to others.",
           stats.preemptions);

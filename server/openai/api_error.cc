@@ -3,6 +3,7 @@
 #include "absl/strings/cord.h"
 #include "base/message.h"
 #include "server/json_writer.h"
+#include "server/retry_after.h"
 
 namespace heddle::server {
 namespace {
@@ -82,6 +83,7 @@ ApiError ToApiError(const absl::Status& status) {
   ApiError error = TransportError(HttpStatus(status.code()), MessageOf(status));
   error.param = PayloadText(status, kParamPayload);
   error.code = PayloadText(status, kCodePayload);
+  if (std::optional<int> seconds = RetryAfterSeconds(status)) error.retry_after_seconds = *seconds;
   return error;
 }
 

@@ -48,6 +48,9 @@ TEST_CASE("The automatic pool stops at what the largest batch can use", "[unit]"
   auto capacity = PlanCapacity(TinyLlama(), kGiB, {256 * kGiB, 256 * kGiB}, options);
   REQUIRE(capacity.ok());
   CHECK(capacity->pool_tokens() == 4 * 2048);
+  CHECK(DescribeCapacity(*capacity) ==
+        "KV memory of 176.0 MiB holds 8192 tokens: 4 users of 2048 tokens, or 4 users of 1024 "
+        "tokens at a time; more users: --max-batch-seqs (now 4), more tokens: --kv-memory");
 }
 
 TEST_CASE("A pool smaller than the model's context shortens the context and says so", "[unit]") {
@@ -57,7 +60,9 @@ TEST_CASE("A pool smaller than the model's context shortens the context and says
   REQUIRE(capacity.ok());
   CHECK(capacity->limits.max_context == 160);
   CHECK(capacity->context_reduced);
-  CHECK(DescribeCapacity(*capacity).find("1 sequences of 160") != std::string::npos);
+  CHECK(DescribeCapacity(*capacity) ==
+        "KV memory of 3.4 MiB holds 160 tokens: 1 user of 160 tokens at a time; for more: "
+        "--kv-memory (the model's own context is longer than this memory)");
 }
 
 TEST_CASE("A context asked for that the pool cannot hold is refused with what it takes", "[unit]") {

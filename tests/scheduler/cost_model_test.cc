@@ -4,6 +4,7 @@
 #include <random>
 
 #include "catch2/catch.hpp"
+#include "scheduler/token_budget.h"
 #include "tests/scheduler/rig.h"
 
 namespace heddle::scheduler {
@@ -82,6 +83,36 @@ TEST_CASE("Steps with decodes keep the target while a long prompt is read", "[sc
     busy_us += us;
   }
   CHECK(busy_us / steps > 0.8 * kTargetUs);  // the rest of the step is filled
+}
+
+TEST_CASE("The automatic target lets a step with a chunk take twice as long as one without",
+          "[scheduler][unit]") {
+  SchedulerOptions options{.num_pages = 2000,
+                           .page_tokens = 16,
+                           .max_context = 8192,
+                           .max_step_tokens = 512,
+                           .max_step_seqs = 32,
+                           .target_step_us = kAutomaticTarget};
+  constexpr int64_t kSlow = 100;  // a machine so slow that the floor of 20 ms does not count
+  Rig rig(options);
+  double busy_us = 0;
+  rig.between = [&] {
+    busy_us = kSlow * MachineUs(CostOf(rig.plan));
+    rig.now_us += static_cast<int64_t>(busy_us);
+  };
+  for (int i = 0; i < 8; ++i) rig.Add(MakeRequest(20 + 30 * i, 400, i));
+  for (int i = 0; i < 30; ++i) rig.Step();
+  const double alone_us = busy_us;
+  RequestId id = rig.Add(MakeRequest(4000, 2, 77));
+  int bound_by_target = 0;
+  for (int steps = 0; rig.Of(id).tokens.empty(); ++steps) {
+    REQUIRE(rig.Step());
+    const auto chunk = static_cast<int32_t>(rig.plan.token_ids.size()) - 8;
+    if (steps <= 3 || chunk <= kMinChunkTokens || !rig.Of(id).tokens.empty()) continue;
+    CHECK(busy_us == Approx(2 * alone_us).epsilon(0.2));
+    ++bound_by_target;
+  }
+  CHECK(bound_by_target > 10);
 }
 
 }  // namespace

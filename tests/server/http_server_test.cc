@@ -9,6 +9,7 @@
 
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "server/retry_after.h"
 #include "tests/server/server_under_test.h"
 #include "tests/support/paths.h"
 
@@ -228,6 +229,9 @@ TEST_CASE("A full queue is 429 with Retry-After, draining is 503", "[server]") {
   CHECK(full.status == 429);
   CHECK(full.headers["retry-after"] == "1");
   CHECK(ErrorOf(full)["type"] == "rate_limit_error");
+  server.generation->FailSubmits(
+      server::WithRetryAfter(absl::ResourceExhaustedError("32 requests wait already"), 6.2));
+  CHECK(client.Post("/v1/chat/completions", kChat).headers["retry-after"] == "7");
   server.generation->FailSubmits(absl::UnavailableError("draining"));
   CHECK(client.Post("/v1/chat/completions", kChat).status == 503);
 }

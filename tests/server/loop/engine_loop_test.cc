@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "catch2/catch.hpp"
+#include "server/retry_after.h"
 #include "tests/support/fake_executor.h"
 
 namespace heddle::server {
@@ -192,6 +193,46 @@ TEST_CASE("A full queue refuses and says its limit", "[loop][unit]") {
   t.gate->Open();
   answers.pop_back();
   for (auto& answer : answers) answer->WaitForEnd();
+}
+
+TEST_CASE("A queue full of tokens refuses and says when to come again", "[loop][unit]") {
+  engine::ExecutorLimits limits = Limits();
+  limits.max_batch_seqs = 1;
+  LoopUnderTest t({.max_queue = 100, .max_queue_tokens = 50}, limits, /*gated=*/true);
+  std::vector<std::shared_ptr<Answer>> answers;
+  auto submit = [&](int32_t prompt) {
+    answers.push_back(std::make_shared<Answer>());
+    return t.loop->Submit(MakeRequest(*t.loop, prompt, 2), SinkOf(answers.back()));
+  };
+  REQUIRE(submit(3).ok());
+  t.gate->WaitForArrival();
+  REQUIRE(submit(60).ok());  // alone in the queue it may be longer than the limit
+  absl::Status status = submit(1);
+  CHECK(absl::IsResourceExhausted(status));
+  CHECK_THAT(std::string(status.message()), Catch::Contains("the limit is 50"));
+  CHECK(RetryAfterSeconds(status) == 1);
+  CHECK(t.loop->Stats().waiting_tokens >= 60);
+  t.gate->Open();
+  answers.pop_back();
+  for (auto& answer : answers) answer->WaitForEnd();
+}
+
+TEST_CASE("A request that waits for too long is told so, as for a full queue", "[loop][unit]") {
+  engine::ExecutorLimits limits = Limits();
+  limits.max_batch_seqs = 1;
+  LoopUnderTest t({.max_queue_us = 1}, limits, /*gated=*/true);
+  auto first = std::make_shared<Answer>(), second = std::make_shared<Answer>();
+  GenerationRequest endless = MakeRequest(*t.loop, 3, 190);
+  REQUIRE(t.loop->Submit(endless, SinkOf(first)).ok());
+  t.gate->WaitForArrival();
+  REQUIRE(t.loop->Submit(MakeRequest(*t.loop, 3, 2), SinkOf(second)).ok());
+  t.gate->Open();
+  second->WaitForEnd();
+  CHECK(second->reason() == FinishReason::kError);
+  CHECK(absl::IsResourceExhausted(second->error()));
+  CHECK(RetryAfterSeconds(second->error()).has_value());
+  first->WaitForEnd();
+  CHECK(first->reason() == FinishReason::kLength);
 }
 
 TEST_CASE("Cancelling ends a request with its pages free one step later", "[loop][unit]") {
