@@ -51,6 +51,12 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(
       std::span<const WeightSource> sources) = 0;
 
+  // `count` matrices of one shape for ops that take one per expert or head: `sources` holds those
+  // of the first matrix, stacked as Pack does, then those of the second, and so on. REQUIRES: count
+  // >= 1 divides the number of sources.
+  virtual absl::StatusOr<std::unique_ptr<PackedStack>> PackStack(
+      std::span<const WeightSource> sources, int32_t count) = 0;
+
   // Copies between host memory and a buffer's; blocks until done. A device's memory need not be
   // the host's: nobody else may read or write it.
   virtual absl::Status Upload(void* to_device, const void* from_host, int64_t bytes);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/experts.h"
 #include "kernels/kv_cache.h"
 #include "kernels/sample.h"
 #include "kernels/tensor.h"
@@ -31,7 +32,10 @@ class PackedWeight {
 };
 
 enum class NormKind : uint8_t { kRms, kLayer };
-enum class Activation : uint8_t { kNone, kSilu, kGelu, kGeluTanh, kRelu };
+// kRelu2: the square of kRelu (Nemotron). kClampedSwiglu exists only as the gate of a gated
+// product, which it replaces whole (gpt-oss): with g = min(gate, 7) and u = up within [-7, 7], g *
+// sigmoid(1.702 g) * (u + 1).
+enum class Activation : uint8_t { kNone, kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kClampedSwiglu };
 
 // out = norm(x) * weight + bias, row by row. With `residual`: first residual += x (rounded to the
 // activation type), then the norm of that sum, so that a block's residual add costs no pass of its
@@ -126,6 +130,10 @@ class Ops {
   virtual void RopeAngles(const RopeAnglesArgs& args) = 0;
   virtual void RopeKvWrite(const RopeKvWriteArgs& args) = 0;
   virtual void Attention(const AttentionArgs& args) = 0;
+  virtual void Route(const RouteArgs& args) = 0;
+  virtual void ExpertMix(const ExpertMixArgs& args) = 0;
+  // x[t] *= sigmoid(gate[t]); gate [n, 1] F32.
+  virtual void GateRows(Tensor gate_f32, Tensor x) = 0;
   // out[i] = x[logit_rows[i]].
   virtual void GatherLogitRows(Tensor x, Tensor out) = 0;
   // x *= scale, then softcap * tanh(x / softcap) if softcap > 0. F32, in place.

@@ -44,4 +44,20 @@ absl::StatusOr<StackedShape> CheckSources(std::span<const WeightSource> sources)
   return shape;
 }
 
+absl::Status CheckStack(std::span<const WeightSource> sources, int32_t count) {
+  if (count < 1 || sources.empty() || sources.size() % static_cast<size_t>(count) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a stack of ", count, " matrices cannot be made of ", sources.size(), " sources"));
+  }
+  const size_t each = sources.size() / static_cast<size_t>(count);
+  for (size_t i = each; i < sources.size(); ++i) {
+    const WeightSource& first = sources[i % each];
+    if (sources[i].rows == first.rows) continue;
+    return absl::InvalidArgumentError(absl::StrCat("weight '", sources[i].name, "' has ",
+                                                   sources[i].rows, " rows, '", first.name,
+                                                   "' of the same stack ", first.rows));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace heddle::kernels

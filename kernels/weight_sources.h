@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/tensor.h"
 
@@ -17,5 +18,9 @@ struct StackedShape {
 // INVALID_ARGUMENT, naming the source, for none at all, no data, unequal cols, rows or cols < 1,
 // sizes that overflow, or cols that are not whole blocks of the dtype.
 absl::StatusOr<StackedShape> CheckSources(std::span<const WeightSource> sources);
+
+// What PackStack checks besides: INVALID_ARGUMENT if the sources are not `count` times the same
+// number of matrices of the same rows.
+absl::Status CheckStack(std::span<const WeightSource> sources, int32_t count);
 
 }  // namespace heddle::kernels

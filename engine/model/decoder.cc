@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "base/status.h"
 
 namespace heddle::engine {
@@ -9,10 +10,22 @@ namespace {
 
 using kernels::Tensor;
 
+// Elements per token of the widest layer.
 struct Widths {
   int64_t qkv = 0;
   int64_t attended = 0;
   int64_t inner = 0;
+  int64_t experts = 0;
+  int64_t choices = 0;
+  int64_t expert_inner = 0;
+  int64_t expert_rows = 0;
+  int64_t row_gates = 0;
+
+  // Of activations, and of 4-byte values.
+  int64_t activations(int64_t hidden) const {
+    return 2 * hidden + qkv + attended + inner + expert_inner + expert_rows;
+  }
+  int64_t words() const { return experts + 2 * choices + row_gates; }
 };
 
 int64_t QkvWidth(const AttentionSpec& attention) {
@@ -27,6 +40,13 @@ Widths WidestLayer(const ModelSpec& spec) {
     widths.attended =
         std::max<int64_t>(widths.attended, int64_t{attention.n_heads} * attention.head_dim);
     widths.inner = std::max<int64_t>(widths.inner, layer.mlp.inter);
+    const MoeSpec& moe = layer.moe;
+    const int64_t top_k = moe.rule.top_k;
+    widths.experts = std::max<int64_t>(widths.experts, moe.n_experts);
+    widths.choices = std::max(widths.choices, top_k);
+    widths.expert_inner = std::max(widths.expert_inner, top_k * moe.inter);
+    widths.expert_rows = std::max(widths.expert_rows, top_k * spec.hidden);
+    widths.row_gates = std::max<int64_t>(widths.row_gates, layer.mlp.row_gate ? 1 : 0);
   }
   return widths;
 }
@@ -47,14 +67,20 @@ Tensor Columns(Tensor tensor, kernels::DType dtype, int64_t first, int64_t cols)
 int64_t Decoder::ActivationBytes(const ModelSpec& spec, int32_t max_batch_tokens,
                                  kernels::DType dtype) {
   const Widths widths = WidestLayer(spec);
-  const int64_t columns = 2 * int64_t{spec.hidden} + widths.qkv + widths.attended + widths.inner;
-  return max_batch_tokens * kernels::RowBytes(dtype, columns);
+  return max_batch_tokens * (kernels::RowBytes(dtype, widths.activations(spec.hidden)) +
+                             widths.words() * int64_t{sizeof(float)});
 }
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(kernels::Device& device,
                                                          const ModelSpec& spec,
                                                          const ModelWeights& weights,
                                                          int32_t max_batch_tokens) {
+  for (const LayerSpec& layer : spec.layers) {
+    // Experts add to the stream while others may still read it, and past any norm.
+    HEDDLE_CHECK(layer.moe.n_experts == 0 ||
+                     (layer.pre_norm && !layer.post_norm && !layer.parallel_residual),
+                 "experts need a norm of their input alone");
+  }
   std::unique_ptr<Decoder> decoder(new Decoder(spec, weights));
   decoder->dtype_ = device.activation_dtype();
   HEDDLE_RETURN_IF_ERROR(decoder->AllocateBuffers(device, max_batch_tokens));
@@ -64,13 +90,30 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(kernels::Device& device
 
 absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch_tokens) {
   const Widths widths = WidestLayer(spec_);
-  const std::pair<std::unique_ptr<kernels::Buffer>*, int64_t> wanted[] = {
-      {&x_, spec_.hidden},           {&normed_, spec_.hidden}, {&qkv_, widths.qkv},
-      {&attended_, widths.attended}, {&inner_, widths.inner},
+  struct Wanted {
+    std::unique_ptr<kernels::Buffer>* buffer;
+    int64_t cols;
+    kernels::DType dtype;
   };
-  for (const auto& [buffer, cols] : wanted) {
-    HEDDLE_ASSIGN_OR_RETURN(*buffer,
-                            device.Allocate(max_batch_tokens * kernels::RowBytes(dtype_, cols)));
+  const kernels::DType f32 = kernels::DType::kF32;
+  const Wanted all[] = {
+      {&x_, spec_.hidden, dtype_},
+      {&normed_, spec_.hidden, dtype_},
+      {&qkv_, widths.qkv, dtype_},
+      {&attended_, widths.attended, dtype_},
+      {&inner_, widths.inner, dtype_},
+      {&route_logits_, widths.experts, f32},
+      {&row_gates_, widths.row_gates, f32},
+      {&chosen_, widths.choices, f32},
+      {&chosen_weight_, widths.choices, f32},
+      {&expert_inner_, widths.expert_inner, dtype_},
+      {&expert_rows_, widths.expert_rows, dtype_},
+  };
+  for (const Wanted& wanted : all) {
+    if (wanted.cols == 0) continue;
+    HEDDLE_ASSIGN_OR_RETURN(
+        *wanted.buffer,
+        device.Allocate(max_batch_tokens * kernels::RowBytes(wanted.dtype, wanted.cols)));
   }
   return absl::OkStatus();
 }
@@ -194,19 +237,61 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
 }
 
 void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
-  const MlpSpec& mlp = spec_.layers[layer].mlp;
+  const LayerSpec& spec = spec_.layers[layer];
   const LayerWeights& weights = weights_.layers[layer];
-  ops.Linear({.x = BlockInput(ops, spec_.layers[layer], weights.mlp_norm, n_tokens),
+  const Tensor in = BlockInput(ops, spec, weights.mlp_norm, n_tokens);
+  if (spec.moe.n_experts > 0) Experts(ops, layer, in);
+  const MlpSpec& mlp = spec.mlp;
+  if (mlp.inter == 0) return;
+  const Tensor inner = View(*inner_, n_tokens, mlp.inter);
+  ops.Linear({.x = in,
               .weight = weights.up.matrix.get(),
               .bias = weights.up.bias.data(),
               .epilogue = mlp.gated ? kernels::Epilogue::kGated : kernels::Epilogue::kNone,
               .activation = mlp.activation,
-              .out = View(*inner_, n_tokens, mlp.inter)});
+              .out = inner});
+  if (!mlp.row_gate) return;
+  const Tensor gates = View(*row_gates_, n_tokens, 1);
+  ops.Linear({.x = in, .weight = weights.row_gate.matrix.get(), .out = gates, .out_f32 = true});
+  ops.GateRows(gates, inner);
+}
+
+void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
+  const MoeSpec& moe = spec_.layers[layer].moe;
+  const MoeWeights& weights = weights_.layers[layer].moe;
+  const auto n_tokens = static_cast<int32_t>(in.rows);
+  const int32_t n_choices = n_tokens * moe.rule.top_k;
+  const Tensor logits = View(*route_logits_, n_tokens, moe.n_experts);
+  auto* chosen = static_cast<int32_t*>(chosen_->data());
+  auto* chosen_weight = static_cast<float*>(chosen_weight_->data());
+  ops.Linear({.x = in,
+              .weight = weights.router.matrix.get(),
+              .bias = weights.router.bias.data(),
+              .out = logits,
+              .out_f32 = true});
+  ops.Route({.logits = logits,
+             .choice_bias = weights.choice_bias.data(),
+             .rule = moe.rule,
+             .experts = chosen,
+             .weights = chosen_weight});
+  ops.ExpertMix({.x = in,
+                 .experts = chosen,
+                 .weights = chosen_weight,
+                 .top_k = moe.rule.top_k,
+                 .up = weights.up.get(),
+                 .down = weights.down.get(),
+                 .up_bias = weights.up_bias.data(),
+                 .down_bias = weights.down_bias.data(),
+                 .activation = moe.activation,
+                 .inner = View(*expert_inner_, n_choices, moe.inter),
+                 .rows = View(*expert_rows_, n_choices, spec_.hidden),
+                 .out = View(*x_, n_tokens, spec_.hidden)});
 }
 
 void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   const LayerSpec& spec = spec_.layers[layer];
   const LayerWeights& weights = weights_.layers[layer];
+  if (spec.mlp.inter == 0) return;
   const Tensor inner = View(*inner_, n_tokens, spec.mlp.inter);
   AddToStream(ops, spec, weights.down, weights.mlp_post_norm, inner);
 }

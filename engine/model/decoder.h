@@ -55,6 +55,8 @@ class Decoder {
   // parallel residuals attention comes in between.
   void MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
   void MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
+  // The stream += the experts that the block's input `in` is routed to.
+  void Experts(kernels::Ops& ops, int32_t layer, kernels::Tensor in);
   // q and k of all heads as one vector each (QkNorm::kFullWidth).
   void NormQk(kernels::Ops& ops, int32_t layer, kernels::Tensor q, kernels::Tensor k);
   // What a block reads: the stream, normed where the layer norms first.
@@ -75,6 +77,13 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> qkv_;         // [max_batch_tokens, widest q + k + v]
   std::unique_ptr<kernels::Buffer> attended_;    // [max_batch_tokens, widest n_heads * head_dim]
   std::unique_ptr<kernels::Buffer> inner_;       // [max_batch_tokens, widest inter]
+  // Of mixtures of experts; one row per token and choice.
+  std::unique_ptr<kernels::Buffer> route_logits_;   // [max_batch_tokens, most experts] F32
+  std::unique_ptr<kernels::Buffer> row_gates_;      // [max_batch_tokens, 1] F32
+  std::unique_ptr<kernels::Buffer> chosen_;         // [max_batch_tokens, largest top_k] int32
+  std::unique_ptr<kernels::Buffer> chosen_weight_;  // the same, F32
+  std::unique_ptr<kernels::Buffer> expert_inner_;   // [.. * top_k, inter], the largest
+  std::unique_ptr<kernels::Buffer> expert_rows_;    // [.. * top_k, hidden]
   std::vector<Rotation> rotations_;
   std::vector<int32_t> rotation_of_layer_;  // index into rotations_, -1: none
 };

@@ -1,5 +1,6 @@
 #include "engine/model/describe.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/message.h"
@@ -16,6 +17,15 @@ std::string_view FindPrefix(const Checkpoint& checkpoint, const Family& family) 
   std::string with_prefix = std::string(family.prefix) + family.names->embed;
   bool bare = checkpoint.Find(with_prefix) == nullptr && checkpoint.Find(family.names->embed);
   return bare ? std::string_view() : family.prefix;
+}
+
+const NameMap& FindNames(const Checkpoint& checkpoint, const Family& family) {
+  if (family.stacked_names == nullptr) return *family.names;
+  auto is_stack = [](const CheckpointTensor& tensor) {
+    return tensor.name.ends_with(".experts.down_proj");
+  };
+  const bool stacked = std::ranges::any_of(checkpoint.tensors(), is_stack);
+  return stacked ? *family.stacked_names : *family.names;
 }
 
 }  // namespace
@@ -115,7 +125,7 @@ absl::StatusOr<ModelDescription> DescribeConfig(const nlohmann::json& config,
   JsonSource source{std::string(file), config};
   JsonSource generation{std::string(file), generation_config};
   HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(source));
-  return DescribeConfigWithPrefix(*family, source, generation, family->prefix);
+  return DescribeConfigWithNames(*family, source, generation, *family->names, family->prefix);
 }
 
 absl::StatusOr<ModelDescription> Describe(const Checkpoint& checkpoint) {
@@ -126,7 +136,8 @@ absl::StatusOr<ModelDescription> Describe(const Checkpoint& checkpoint) {
   JsonSource generation((checkpoint.path() / "generation_config.json").string(),
                         checkpoint.generation_config());
   HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(config));
-  return DescribeConfigWithPrefix(*family, config, generation, FindPrefix(checkpoint, *family));
+  return DescribeConfigWithNames(*family, config, generation, FindNames(checkpoint, *family),
+                                 FindPrefix(checkpoint, *family));
 }
 
 }  // namespace heddle::engine

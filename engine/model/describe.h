@@ -58,20 +58,29 @@ absl::StatusOr<const Family*> FindGgufFamily(const GgufFile& gguf, std::string_v
 absl::Status CheckHeads(const ConfigSource& source, std::string_view heads_key,
                         std::string_view kv_heads_key, const Hyperparameters& values);
 
+// Refuses more experts per row than there are. `key` is that of the former.
+absl::Status CheckTopK(const ConfigSource& source, std::string_view key, const MoeSpec& moe);
+
 ModelSpec MakeSpec(const Family& family, const Hyperparameters& values);
 
 // `pattern` with the prefix, and without the names of what the spec does not have.
 NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSpec& spec);
 
-// The description from a whole config.json, with this prefix before tensor names.
-absl::StatusOr<ModelDescription> DescribeConfigWithPrefix(const Family& family,
-                                                          const JsonSource& config,
-                                                          const JsonSource& generation_config,
-                                                          std::string_view prefix);
+// The description from a whole config.json, with tensors named by `pattern` (one of the family's)
+// after this prefix.
+absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
+                                                         const JsonSource& config,
+                                                         const JsonSource& generation_config,
+                                                         const NameMap& pattern,
+                                                         std::string_view prefix);
 
 // `find` looks a tensor up by name, in whatever files belong to the model.
 using TensorFinder = std::function<const CheckpointTensor*(std::string_view)>;
 absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const TensorFinder& find);
+
+// Adds the experts of a GGUF file to the spec: layers with a router have them.
+absl::Status ReadGgufExperts(const GgufSource& source, const Family& family,
+                             const TensorFinder& find, ModelSpec* spec);
 
 // RoPE from config.json: `rope_scaling` of old, or `rope_parameters` of transformers 5.
 absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, const Family& family, int32_t head_dim,

@@ -277,17 +277,18 @@ absl::Status CheckQuantization(const JsonSource& config) {
 
 }  // namespace
 
-absl::StatusOr<ModelDescription> DescribeConfigWithPrefix(const Family& family,
-                                                          const JsonSource& config,
-                                                          const JsonSource& generation_config,
-                                                          std::string_view prefix) {
+absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
+                                                         const JsonSource& config,
+                                                         const JsonSource& generation_config,
+                                                         const NameMap& pattern,
+                                                         std::string_view prefix) {
   HEDDLE_RETURN_IF_ERROR(CheckQuantization(config));
   Hyperparameters values;
   HEDDLE_RETURN_IF_ERROR(ReadSizes(config, family, &values));
   HEDDLE_RETURN_IF_ERROR(ReadRest(config, family, &values));
   ModelDescription description;
   description.spec = MakeSpec(family, values);
-  NameMap names = *family.names;
+  NameMap names = pattern;
   if (family.refine != nullptr) {
     HEDDLE_RETURN_IF_ERROR(family.refine(config, &description.spec, &names));
   }

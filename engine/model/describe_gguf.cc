@@ -40,6 +40,16 @@ absl::StatusOr<int32_t> ReadHeadDim(const GgufSource& source, const Hyperparamet
   return values.hidden / values.n_heads;
 }
 
+// Files of models with nothing but experts may leave it out, and have theirs.
+absl::StatusOr<int32_t> ReadInter(const GgufSource& source) {
+  constexpr std::string_view kInter = "feed_forward_length";
+  constexpr std::string_view kExpertInter = "expert_feed_forward_length";
+  return source.Dim(source.Has(kInter)         ? kInter
+                    : source.Has(kExpertInter) ? kExpertInter
+                                               : kInter,
+                    kMaxInter);
+}
+
 absl::Status ReadSizes(const GgufSource& source, Hyperparameters* values) {
   HEDDLE_ASSIGN_OR_RETURN(values->hidden, source.Dim("embedding_length", kMaxHidden));
   HEDDLE_ASSIGN_OR_RETURN(values->n_layers, source.Dim("block_count", kMaxLayers));
@@ -47,7 +57,7 @@ absl::Status ReadSizes(const GgufSource& source, Hyperparameters* values) {
   HEDDLE_ASSIGN_OR_RETURN(values->n_kv_heads, source.DimOr(kKvHeads, kMaxHeads, values->n_heads));
   HEDDLE_ASSIGN_OR_RETURN(values->head_dim, ReadHeadDim(source, *values));
   HEDDLE_RETURN_IF_ERROR(CheckHeads(source, kHeads, kKvHeads, *values));
-  HEDDLE_ASSIGN_OR_RETURN(values->inter, source.Dim("feed_forward_length", kMaxInter));
+  HEDDLE_ASSIGN_OR_RETURN(values->inter, ReadInter(source));
   HEDDLE_ASSIGN_OR_RETURN(values->vocab, ReadVocab(source));
   HEDDLE_ASSIGN_OR_RETURN(values->max_context, source.Dim("context_length", kMaxContext));
   return absl::OkStatus();
@@ -165,6 +175,12 @@ NameMap NamesIn(const TensorFinder& find, const ModelSpec& spec) {
     layer.qkv_bias.clear();
   }
   layer.gate_up.clear();
+  // Files from before experts were stacked.
+  if (find("blk.0.ffn_gate.0.weight") != nullptr) {
+    layer.expert_gate = "blk.{}.ffn_gate.{e}.weight";
+    layer.expert_up = "blk.{}.ffn_up.{e}.weight";
+    layer.expert_down = "blk.{}.ffn_down.{e}.weight";
+  }
   return MakeNames(names, "", spec);
 }
 
@@ -204,6 +220,7 @@ absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const Tensor
   HEDDLE_RETURN_IF_ERROR(ReadRest(source, *family, find, &values));
   ModelDescription description;
   description.spec = MakeSpec(*family, values);
+  HEDDLE_RETURN_IF_ERROR(ReadGgufExperts(source, *family, find, &description.spec));
   description.names = NamesIn(find, description.spec);
   HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(gguf, values.vocab, &description));
   return description;

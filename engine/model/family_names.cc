@@ -76,6 +76,58 @@ const NameMap& Gpt2Names() {
   return names;
 }
 
+const NameMap& MixtralNames() {
+  static const NameMap names = [] {
+    NameMap mixtral = LlamaNames();
+    LayerNames& layer = mixtral.layer;
+    layer.router = "layers.{}.block_sparse_moe.gate.weight";
+    layer.expert_gate = "layers.{}.block_sparse_moe.experts.{e}.w1.weight";
+    layer.expert_up = "layers.{}.block_sparse_moe.experts.{e}.w3.weight";
+    layer.expert_down = "layers.{}.block_sparse_moe.experts.{e}.w2.weight";
+    return mixtral;
+  }();
+  return names;
+}
+
+const NameMap& MixtralStackedNames() {
+  static const NameMap names = [] {
+    NameMap mixtral = LlamaNames();
+    mixtral.layer.router = "layers.{}.mlp.gate.weight";
+    mixtral.layer.expert_gate_up = "layers.{}.mlp.experts.gate_up_proj";
+    mixtral.layer.expert_down = "layers.{}.mlp.experts.down_proj";
+    return mixtral;
+  }();
+  return names;
+}
+
+const NameMap& QwenMoeNames() {
+  static const NameMap names = [] {
+    NameMap qwen = LlamaNames();
+    LayerNames& layer = qwen.layer;
+    layer.router = "layers.{}.mlp.gate.weight";
+    layer.expert_gate = "layers.{}.mlp.experts.{e}.gate_proj.weight";
+    layer.expert_up = "layers.{}.mlp.experts.{e}.up_proj.weight";
+    layer.expert_down = "layers.{}.mlp.experts.{e}.down_proj.weight";
+    layer.shared_gate = "layers.{}.mlp.shared_expert.gate_proj.weight";
+    layer.shared_up = "layers.{}.mlp.shared_expert.up_proj.weight";
+    layer.shared_down = "layers.{}.mlp.shared_expert.down_proj.weight";
+    layer.row_gate = "layers.{}.mlp.shared_expert_gate.weight";
+    return qwen;
+  }();
+  return names;
+}
+
+const NameMap& QwenMoeStackedNames() {
+  static const NameMap names = [] {
+    NameMap qwen = QwenMoeNames();
+    qwen.layer.expert_gate = qwen.layer.expert_up = "";
+    qwen.layer.expert_gate_up = "layers.{}.mlp.experts.gate_up_proj";
+    qwen.layer.expert_down = "layers.{}.mlp.experts.down_proj";
+    return qwen;
+  }();
+  return names;
+}
+
 const NameMap& GemmaNames() {
   static const NameMap names = [] {
     NameMap gemma = LlamaNames();
@@ -221,6 +273,17 @@ const NameMap& GgufNames() {
                                     .gate_bias = "blk.{}.ffn_gate.bias",
                                     .up_bias = "blk.{}.ffn_up.bias",
                                     .down_bias = "blk.{}.ffn_down.bias",
+                                    .row_gate = "blk.{}.ffn_gate_inp_shexp.weight",
+                                    .router = "blk.{}.ffn_gate_inp.weight",
+                                    .router_bias = "blk.{}.ffn_gate_inp.bias",
+                                    .choice_bias = "blk.{}.exp_probs_b.bias",
+                                    .expert_gate = "blk.{}.ffn_gate_exps.weight",
+                                    .expert_up = "blk.{}.ffn_up_exps.weight",
+                                    .expert_gate_up = "",
+                                    .expert_down = "blk.{}.ffn_down_exps.weight",
+                                    .shared_gate = "blk.{}.ffn_gate_shexp.weight",
+                                    .shared_up = "blk.{}.ffn_up_shexp.weight",
+                                    .shared_down = "blk.{}.ffn_down_shexp.weight",
                                 }};
   return names;
 }

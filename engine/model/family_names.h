@@ -8,6 +8,10 @@
 namespace heddle::engine {
 
 const NameMap& LlamaNames();  // most families took these over
+const NameMap& MixtralNames();
+const NameMap& MixtralStackedNames();
+const NameMap& QwenMoeNames();
+const NameMap& QwenMoeStackedNames();
 const NameMap& GemmaNames();
 const NameMap& Olmo2Names();
 const NameMap& Phi3Names();

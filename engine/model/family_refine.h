@@ -14,6 +14,9 @@ absl::Status RefineGemma2(const JsonSource& config, ModelSpec* spec, NameMap* na
 absl::Status RefineGemma3(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineSmolLm3(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGranite(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineMixtral(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineQwen2Moe(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineQwen3Moe(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGptNeox(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineFalcon(const JsonSource& config, ModelSpec* spec, NameMap* names);
 

@@ -13,6 +13,11 @@ constexpr std::string_view kMistralArchitectures[] = {"MistralForCausalLM"};
 constexpr std::string_view kQwen2Architectures[] = {"Qwen2ForCausalLM"};
 constexpr std::string_view kQwen3Architectures[] = {"Qwen3ForCausalLM"};
 constexpr std::string_view kGpt2Architectures[] = {"GPT2LMHeadModel"};
+constexpr std::string_view kMixtralArchitectures[] = {"MixtralForCausalLM"};
+constexpr std::string_view kQwen2MoeArchitectures[] = {"Qwen2MoeForCausalLM"};
+constexpr std::string_view kQwen3MoeArchitectures[] = {"Qwen3MoeForCausalLM"};
+constexpr std::string_view kQwen2MoeGguf[] = {"qwen2moe"};
+constexpr std::string_view kQwen3MoeGguf[] = {"qwen3moe"};
 constexpr std::string_view kLlamaGguf[] = {"llama"};
 constexpr std::string_view kQwen2Gguf[] = {"qwen2"};
 constexpr std::string_view kQwen3Gguf[] = {"qwen3"};
@@ -41,7 +46,8 @@ const Family& Llama() {
                                 .mlp_bias = Flag::Key("mlp_bias", false),
                                 .gguf_rope_layout = RopeLayout::kInterleaved,
                                 .prefix = "model.",
-                                .names = &LlamaNames()};
+                                .names = &LlamaNames(),
+                                .gguf_renormalise = true};  // Mixtral's files are "llama"
   return family;
 }
 
@@ -76,6 +82,45 @@ Family Qwen3() {
   qwen3.qkv_bias = qwen3.out_bias = Flag::Key("attention_bias", false);
   qwen3.qk_norm = QkNorm::kPerHead;
   qwen3.head_dim = 128;
+  return qwen3;
+}
+
+Family Mixtral() {
+  Family mixtral = Mistral();
+  mixtral.name = mixtral.model_type = "mixtral";
+  mixtral.architectures = kMixtralArchitectures;
+  mixtral.norm_eps = 1e-5;
+  mixtral.sliding_window = 0;
+  mixtral.rope_theta = 1e6;
+  mixtral.names = &MixtralNames();
+  mixtral.stacked_names = &MixtralStackedNames();
+  mixtral.refine = RefineMixtral;
+  return mixtral;
+}
+
+Family Qwen2Moe() {
+  Family qwen2 = Qwen2();
+  qwen2.name = qwen2.model_type = "qwen2_moe";
+  qwen2.architectures = kQwen2MoeArchitectures;
+  qwen2.gguf_architectures = kQwen2MoeGguf;
+  qwen2.qkv_bias = Flag::Key("qkv_bias", true);
+  qwen2.window = WindowRule::kNone;  // see RefineQwenMoe
+  qwen2.names = &QwenMoeNames();
+  qwen2.stacked_names = &QwenMoeStackedNames();
+  qwen2.gguf_renormalise = false;
+  qwen2.refine = RefineQwen2Moe;
+  return qwen2;
+}
+
+Family Qwen3Moe() {
+  Family qwen3 = Qwen2Moe();
+  qwen3.name = qwen3.model_type = "qwen3_moe";
+  qwen3.architectures = kQwen3MoeArchitectures;
+  qwen3.gguf_architectures = kQwen3MoeGguf;
+  qwen3.qkv_bias = qwen3.out_bias = Flag::Key("attention_bias", false);
+  qwen3.qk_norm = QkNorm::kPerHead;
+  qwen3.gguf_renormalise = true;
+  qwen3.refine = RefineQwen3Moe;
   return qwen3;
 }
 
@@ -277,10 +322,10 @@ Family Glm4() {
 }  // namespace
 
 std::span<const Family> FamilyTable() {
-  static const std::array table = {Llama(),   Mistral(), Ministral(), Qwen2(),      Qwen3(),
-                                   Gemma2(),  Gemma3(),  Phi3(),      Olmo2(),      SmolLm3(),
-                                   Granite(), Gpt2(),    GptNeox(),   Starcoder2(), Falcon(),
-                                   Glm(),     Glm4()};
+  static const std::array table = {Llama(),    Mistral(),    Ministral(), Mixtral(), Qwen2(),
+                                   Qwen2Moe(), Qwen3(),      Qwen3Moe(),  Gemma2(),  Gemma3(),
+                                   Phi3(),     Olmo2(),      SmolLm3(),   Granite(), Gpt2(),
+                                   GptNeox(),  Starcoder2(), Falcon(),    Glm(),     Glm4()};
   return table;
 }
 

@@ -89,6 +89,10 @@ struct Family {
   // (saved from the bare decoder). lm_head is outside of it.
   std::string_view prefix;
   const NameMap* names = nullptr;
+  // The same where each layer's experts are stacked in one tensor, as transformers 5 keeps them in
+  // memory; nullptr: no experts.
+  const NameMap* stacked_names = nullptr;
+  bool gguf_renormalise = false;  // weights of a row's experts sum to one where GGUF does not say
 
   // Refuses what config.json may ask for and this family's row does not express, or refines the
   // spec and the pattern of names; nullptr: nothing to do.

@@ -15,6 +15,8 @@ namespace heddle::engine {
 using kernels::Activation;
 using kernels::NormKind;
 using kernels::RopeLayout;
+using kernels::RouteRule;
+using kernels::RouteScore;
 
 // How inverse frequencies are derived from theta. Sources: Meta's Llama 3.1 release (kLlama3),
 // Peng et al. 2023 (kYarn), Ding et al. 2024 (kLongRope), Chen et al. 2023 (kLinear).
@@ -60,18 +62,32 @@ struct AttentionSpec {
 };
 
 struct MlpSpec {
-  int32_t inter = 0;
+  int32_t inter = 0;  // 0: none
   Activation activation = Activation::kSilu;
   bool gated = true;
   bool bias = false;
+  bool row_gate = false;  // its output is multiplied by the logistic function of <w, input>
+};
+
+// A mixture of experts, each an MLP of the same shape; a router sends every row to top_k of them.
+struct MoeSpec {
+  int32_t n_experts = 0;  // 0: none
+  int32_t inter = 0;      // of one expert
+  Activation activation = Activation::kSilu;
+  bool bias = false;  // of the experts' layers
+  bool router_bias = false;
+  bool choice_bias = false;  // see kernels::RouteArgs
+  RouteRule rule;
 };
 
 // A layer adds two blocks to the residual stream x, attention and then the MLP:
 //   x += post_norm(block(pre_norm(x))), either norm only where the layer has it.
-// With parallel_residual both blocks read the x from before the layer.
+// With parallel_residual both blocks read the x from before the layer. The MLP block is the sum of
+// `mlp` and `moe`, which read the same: beside experts, mlp is the one that all rows share.
 struct LayerSpec {
   AttentionSpec attention;
   MlpSpec mlp;
+  MoeSpec moe;
   bool pre_norm = true;
   bool post_norm = false;
   bool parallel_residual = false;

@@ -2,15 +2,56 @@
 
 #include <string>
 
+#include "engine/model/model_spec.h"
+
 namespace heddle::engine {
+namespace {
+
+constexpr std::string_view kExpert = "{e}";
+
+std::string Replace(const std::string& pattern, std::string_view what, int32_t index) {
+  std::string name = pattern;
+  if (size_t at = name.find(what); at != std::string::npos) {
+    name.replace(at, what.size(), std::to_string(index));
+  }
+  return name;
+}
+
+}  // namespace
+
+std::string ExpertName(const std::string& pattern, int32_t expert) {
+  return Replace(pattern, kExpert, expert);
+}
+
+bool IsStacked(const std::string& pattern) { return pattern.find(kExpert) == std::string::npos; }
 
 LayerNames NameMap::Layer(int32_t index) const {
   LayerNames names = layer;
-  names.ForEach([index](std::string* name) {
-    if (size_t at = name->find("{}"); at != std::string::npos) {
-      name->replace(at, 2, std::to_string(index));
-    }
-  });
+  names.ForEach([index](std::string* name) { *name = Replace(*name, "{}", index); });
+  return names;
+}
+
+LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
+  LayerNames names = Layer(index);
+  auto clear = [](std::initializer_list<std::string*> members) {
+    for (std::string* name : members) name->clear();
+  };
+  if (spec.moe.n_experts > 0) {
+    names.gate = names.shared_gate;
+    names.up = names.shared_up;
+    names.down = names.shared_down;
+  } else {
+    clear({&names.router, &names.router_bias, &names.choice_bias, &names.expert_gate,
+           &names.expert_up, &names.expert_gate_up, &names.expert_down});
+  }
+  clear({&names.shared_gate, &names.shared_up, &names.shared_down});
+  if (spec.mlp.inter == 0) {
+    clear({&names.gate, &names.up, &names.gate_up, &names.down, &names.gate_bias, &names.up_bias,
+           &names.down_bias});
+  }
+  if (!spec.mlp.row_gate) clear({&names.row_gate});
+  if (!spec.moe.router_bias) clear({&names.router_bias});
+  if (!spec.moe.choice_bias) clear({&names.choice_bias});
   return names;
 }
 

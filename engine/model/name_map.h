@@ -10,6 +10,8 @@
 
 namespace heddle::engine {
 
+struct LayerSpec;
+
 // Names of one layer's tensors, or the pattern for all layers with "{}" in place of the index.
 struct LayerNames {
   std::string attn_norm;  // before attention
@@ -37,6 +39,22 @@ struct LayerNames {
   std::string gate_bias;
   std::string up_bias;
   std::string down_bias;
+  std::string row_gate;  // [1, hidden], MlpSpec::row_gate
+
+  // A mixture of experts. Names of experts' tensors have "{e}" in place of the expert's index, or
+  // are of one tensor with all experts as its outermost dimension. gate, up and so on are then the
+  // shared expert's: in a pattern they are those of layers without experts, and shared_* the
+  // others.
+  std::string router;  // [n_experts, hidden]
+  std::string router_bias;
+  std::string choice_bias;  // [n_experts]
+  std::string expert_gate;  // either gate and up, or gate_up
+  std::string expert_up;
+  std::string expert_gate_up;
+  std::string expert_down;
+  std::string shared_gate;
+  std::string shared_up;
+  std::string shared_down;
 
   // The members, for code that treats all alike.
   template <typename Visitor>
@@ -65,7 +83,18 @@ struct LayerNames {
                               &down,
                               &gate_bias,
                               &up_bias,
-                              &down_bias}) {
+                              &down_bias,
+                              &row_gate,
+                              &router,
+                              &router_bias,
+                              &choice_bias,
+                              &expert_gate,
+                              &expert_up,
+                              &expert_gate_up,
+                              &expert_down,
+                              &shared_gate,
+                              &shared_up,
+                              &shared_down}) {
       visit(name);
     }
   }
@@ -89,6 +118,13 @@ struct NameMap {
 
   // The names of layer `index`.
   LayerNames Layer(int32_t index) const;
+  // The same without those of parts that the layer does not have.
+  LayerNames Layer(int32_t index, const LayerSpec& layer) const;
 };
+
+// `pattern` with the expert's index in place of "{e}".
+std::string ExpertName(const std::string& pattern, int32_t expert);
+// Whether the experts' tensors of that name are one, all experts stacked.
+bool IsStacked(const std::string& pattern);
 
 }  // namespace heddle::engine

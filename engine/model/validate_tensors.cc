@@ -27,9 +27,10 @@ class Demands {
     Add(names.positions, {spec.max_context, spec.hidden}, "max_context, hidden");
     for (int32_t i = 0; i < spec.n_layers(); ++i) {
       const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
-      LayerNames layer_names = names.Layer(i);
+      const LayerNames layer_names = names.Layer(i, layer);
       AddAttention(layer_names, layer.attention);
       AddMlp(layer_names, layer.mlp);
+      if (layer.moe.n_experts > 0) AddExperts(layer_names, layer.moe);
     }
     AddVector(names.final_norm, spec.hidden, "hidden");
     AddVector(names.final_norm_bias, spec.hidden, "hidden");
@@ -92,11 +93,40 @@ class Demands {
     AddVector(names.gate_bias, mlp.inter, "inter");
     AddVector(names.up_bias, mlp.inter, "inter");
     AddVector(names.down_bias, hidden, "hidden");
+    Add(names.row_gate, {1, hidden}, "1, hidden");
+  }
+
+  void AddExperts(const LayerNames& names, const MoeSpec& moe) {
+    const int64_t hidden = model_.spec.hidden;
+    const int64_t inter = moe.inter;
+    AddLinear(names.router, moe.n_experts, hidden, "experts, hidden", "hidden, experts");
+    AddVector(names.router_bias, moe.n_experts, "experts");
+    AddVector(names.choice_bias, moe.n_experts, "experts");
+    AddStack(names.expert_gate, moe.n_experts, {inter, hidden}, "inter, hidden");
+    AddStack(names.expert_up, moe.n_experts, {inter, hidden}, "inter, hidden");
+    AddStack(names.expert_gate_up, moe.n_experts, {2 * inter, hidden}, "2 inter, hidden");
+    AddStack(names.expert_down, moe.n_experts, {hidden, inter}, "hidden, inter");
+  }
+
+  // A matrix per expert, or all of them in one tensor.
+  void AddStack(const std::string& name, int32_t n_experts, std::vector<int64_t> shape,
+                std::string_view meaning) {
+    if (IsStacked(name)) {
+      shape.insert(shape.begin(), n_experts);
+      return Add(name, std::move(shape), "experts, then of each its output, input");
+    }
+    for (int32_t e = 0; e < n_experts; ++e) Add(ExpertName(name, e), shape, meaning);
   }
 
   const ModelDescription& model_;
   std::vector<Demand> list_;
 };
+
+// A matrix of one row may lie as a vector.
+bool SameShape(std::span<const int64_t> found, std::span<const int64_t> wanted) {
+  if (wanted.size() == 2 && wanted[0] == 1 && found.size() == 1) wanted = wanted.subspan(1);
+  return std::ranges::equal(found, wanted);
+}
 
 absl::Status Check(const Checkpoint& checkpoint, const Demand& demand) {
   const CheckpointTensor* tensor = checkpoint.Find(demand.name);
@@ -106,7 +136,7 @@ absl::Status Check(const Checkpoint& checkpoint, const Demand& demand) {
                                             absl::StrJoin(demand.shape, ", "), "] = [",
                                             demand.meaning, "]"));
   }
-  if (tensor->shape != demand.shape) {
+  if (!SameShape(tensor->shape, demand.shape)) {
     return absl::InvalidArgumentError(base::StrCat(
         checkpoint.path().string(), ": tensor ", base::Quote(demand.name), " has shape [",
         absl::StrJoin(tensor->shape, ", "), "], expected [", absl::StrJoin(demand.shape, ", "),

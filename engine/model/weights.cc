@@ -1,5 +1,6 @@
 #include "engine/model/weights.h"
 
+#include <array>
 #include <cstring>
 #include <initializer_list>
 #include <string>
@@ -84,35 +85,111 @@ class Loader {
     return norm;
   }
 
-  absl::StatusOr<LayerWeights> Layer(const LayerNames& names, const AttentionSpec& attention) {
+  absl::StatusOr<LayerWeights> Layer(const LayerNames& names, const LayerSpec& spec) {
     LayerWeights layer;
     HEDDLE_ASSIGN_OR_RETURN(layer.attention_norm, Norm(names.attn_norm, names.attn_norm_bias));
     HEDDLE_ASSIGN_OR_RETURN(layer.attention_post_norm, Norm(names.attn_post_norm, ""));
-    HEDDLE_ASSIGN_OR_RETURN(layer.qkv, Qkv(names, attention));
+    HEDDLE_ASSIGN_OR_RETURN(layer.qkv, Qkv(names, spec.attention));
     HEDDLE_ASSIGN_OR_RETURN(layer.q_norm, Vector({&names.q_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.k_norm, Vector({&names.k_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.out, Linear({&names.o}, {&names.o_bias}));
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_norm, Norm(names.mlp_norm, names.mlp_norm_bias));
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_post_norm, Norm(names.mlp_post_norm, ""));
-    HEDDLE_ASSIGN_OR_RETURN(layer.up, Up(names));
-    HEDDLE_ASSIGN_OR_RETURN(layer.down, Linear({&names.down}, {&names.down_bias}));
+    if (spec.mlp.inter > 0) {
+      HEDDLE_ASSIGN_OR_RETURN(layer.up, Up(names));
+      HEDDLE_ASSIGN_OR_RETURN(layer.down, Linear({&names.down}, {&names.down_bias}));
+    }
+    if (spec.mlp.row_gate) {
+      HEDDLE_ASSIGN_OR_RETURN(layer.row_gate, RowGate(names.row_gate));
+    }
+    if (spec.moe.n_experts > 0) {
+      HEDDLE_ASSIGN_OR_RETURN(layer.moe, Experts(names, spec.moe));
+    }
     return layer;
   }
 
  private:
+  // A single row, which may lie as a vector.
+  absl::StatusOr<LinearWeights> RowGate(const std::string& name) {
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
+    const WeightSource source = {.data = tensor->data.data(),
+                                 .dtype = *tensor->dtype,
+                                 .rows = 1,
+                                 .cols = tensor->shape.back(),
+                                 .name = name};
+    LinearWeights gate;
+    HEDDLE_ASSIGN_OR_RETURN(gate.matrix, Pack({&source, 1}, {&tensor, 1}));
+    return gate;
+  }
+
+  absl::StatusOr<MoeWeights> Experts(const LayerNames& names, const MoeSpec& spec) {
+    MoeWeights moe;
+    HEDDLE_ASSIGN_OR_RETURN(moe.router, Linear({&names.router}, {&names.router_bias}));
+    HEDDLE_ASSIGN_OR_RETURN(moe.choice_bias, Vector({&names.choice_bias}));
+    HEDDLE_ASSIGN_OR_RETURN(moe.up, Stack(names.expert_gate_up,
+                                          {&names.expert_gate, &names.expert_up}, spec.n_experts));
+    HEDDLE_ASSIGN_OR_RETURN(moe.down, Stack("", {&names.expert_down}, spec.n_experts));
+    return moe;
+  }
+
+  // For each expert its halves of `fused` if there is one, else its matrices of all `names`, in
+  // order.
+  absl::StatusOr<std::unique_ptr<kernels::PackedStack>> Stack(
+      const std::string& fused, std::initializer_list<const std::string*> names, int32_t count) {
+    std::vector<WeightSource> sources;
+    std::vector<const CheckpointTensor*> tensors;
+    auto find = [&](const std::string& name, int32_t e) -> absl::StatusOr<WeightSource> {
+      HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(ExpertName(name, e)));
+      if (e == 0 || !IsStacked(name)) tensors.push_back(tensor);
+      return ExpertSource(*tensor, e);
+    };
+    for (int32_t e = 0; e < count; ++e) {
+      if (!fused.empty()) {
+        HEDDLE_ASSIGN_OR_RETURN(const WeightSource both, find(fused, e));
+        for (const WeightSource& half : Halves(both)) sources.push_back(half);
+        continue;
+      }
+      for (const std::string* name : names) {
+        HEDDLE_ASSIGN_OR_RETURN(const WeightSource source, find(*name, e));
+        sources.push_back(source);
+      }
+    }
+    for (const CheckpointTensor* tensor : tensors) checkpoint_.WillNeed(*tensor);
+    HEDDLE_ASSIGN_OR_RETURN(auto stack, device_.PackStack(sources, count));
+    for (const CheckpointTensor* tensor : tensors) checkpoint_.DontNeed(*tensor);
+    return stack;
+  }
+
+  // The matrix of one expert: the whole tensor, or its part of a stacked one.
+  static WeightSource ExpertSource(const CheckpointTensor& tensor, int32_t expert) {
+    const size_t dims = tensor.shape.size();
+    HEDDLE_CHECK(dims == 2 || dims == 3, "an expert was not validated");
+    const int64_t rows = tensor.shape[dims - 2];
+    const int64_t cols = tensor.shape[dims - 1];
+    const int64_t bytes = rows * kernels::RowBytes(*tensor.dtype, cols);
+    return {.data = tensor.data.data() + (dims == 3 ? expert * bytes : 0),
+            .dtype = *tensor.dtype,
+            .rows = rows,
+            .cols = cols,
+            .name = std::string(tensor.name)};
+  }
+
+  static std::array<WeightSource, 2> Halves(const WeightSource& source) {
+    std::array<WeightSource, 2> halves = {source, source};
+    for (WeightSource& half : halves) half.rows /= 2;
+    halves[1].data = static_cast<const std::byte*>(source.data) +
+                     halves[0].rows * kernels::RowBytes(source.dtype, source.cols);
+    return halves;
+  }
+
   // A fused gate_up is two sources to the device, as gate and up are.
   absl::StatusOr<LinearWeights> Up(const LayerNames& names) {
     if (names.gate_up.empty()) {
       return Linear({&names.gate, &names.up}, {&names.gate_bias, &names.up_bias});
     }
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(names.gate_up));
-    WeightSource gate = Source(*tensor);
-    gate.rows /= 2;
-    WeightSource up = gate;
-    up.data = tensor->data.data() + gate.rows * kernels::RowBytes(gate.dtype, gate.cols);
-    const WeightSource sources[] = {gate, up};
     LinearWeights linear;
-    HEDDLE_ASSIGN_OR_RETURN(linear.matrix, Pack(sources, {&tensor, 1}));
+    HEDDLE_ASSIGN_OR_RETURN(linear.matrix, Pack(Halves(Source(*tensor)), {&tensor, 1}));
     HEDDLE_ASSIGN_OR_RETURN(linear.bias, Vector({&names.gate_bias, &names.up_bias}));
     return linear;
   }
@@ -240,8 +317,8 @@ absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoi
     HEDDLE_ASSIGN_OR_RETURN(weights.positions, loader.Table(names.positions));
   }
   for (int32_t layer = 0; layer < model.spec.n_layers(); ++layer) {
-    HEDDLE_ASSIGN_OR_RETURN(LayerWeights loaded,
-                            loader.Layer(names.Layer(layer), model.spec.layers[layer].attention));
+    const LayerSpec& spec = model.spec.layers[layer];
+    HEDDLE_ASSIGN_OR_RETURN(LayerWeights loaded, loader.Layer(names.Layer(layer, spec), spec));
     weights.layers.push_back(std::move(loaded));
   }
   HEDDLE_ASSIGN_OR_RETURN(weights.final_norm, loader.Norm(names.final_norm, names.final_norm_bias));

@@ -37,6 +37,16 @@ struct LinearWeights {
   DeviceVector bias;  // [matrix->rows]
 };
 
+// Null where the layer has no experts.
+struct MoeWeights {
+  LinearWeights router;                        // [n_experts, hidden]
+  DeviceVector choice_bias;                    // [n_experts]
+  std::unique_ptr<kernels::PackedStack> up;    // gated: each gate [inter] over up [inter]
+  std::unique_ptr<kernels::PackedStack> down;  // each [hidden, inter]
+  DeviceVector up_bias;                        // [n_experts, rows of up]
+  DeviceVector down_bias;                      // [n_experts, hidden]
+};
+
 struct LayerWeights {
   NormWeights attention_norm;
   NormWeights attention_post_norm;
@@ -46,8 +56,10 @@ struct LayerWeights {
   LinearWeights out;    // [hidden, n_heads * head_dim]
   NormWeights mlp_norm;
   NormWeights mlp_post_norm;
-  LinearWeights up;    // gated: rows gate [inter] over up [inter]
-  LinearWeights down;  // [hidden, inter]
+  LinearWeights up;        // gated: rows gate [inter] over up [inter]
+  LinearWeights down;      // [hidden, inter]
+  LinearWeights row_gate;  // [1, hidden], MlpSpec::row_gate
+  MoeWeights moe;
 };
 
 struct ModelWeights {

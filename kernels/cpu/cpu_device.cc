@@ -11,6 +11,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/cpu_weight.h"
 #include "kernels/cpu/cpuid.h"
+#include "kernels/cpu/experts.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/linear.h"
 #include "kernels/cpu/sampler.h"
@@ -118,6 +119,20 @@ class CpuOps final : public Ops {
     cpu::Attention(batch(), args, *table_.attention, pool_, attention_);
   }
 
+  void Route(const RouteArgs& args) override { cpu::Route(args, pool_); }
+
+  void ExpertMix(const ExpertMixArgs& args) override {
+    cpu::ExpertMix(
+        args, [this](const LinearArgs& linear) { Linear(linear); }, pool_, experts_);
+  }
+
+  void GateRows(Tensor gate_f32, Tensor x) override {
+    EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols), [&](int64_t t, int32_t) {
+      const float factor = 1.0f / (1.0f + std::exp(-*gate_f32.row<float>(t)));
+      table_.rows->scale(x.row<float>(t), x.cols, factor, 0.0f);
+    });
+  }
+
   void GatherLogitRows(Tensor x, Tensor out) override {
     for (size_t i = 0; i < batch().logit_rows.size(); ++i) {
       const float* from = x.row<float>(batch().logit_rows[i]);
@@ -180,6 +195,7 @@ class CpuOps final : public Ops {
   cpu::Scratch tiles_[cpu::kNumTileKinds];
   cpu::Scratch position_rows_;
   cpu::AttentionScratch attention_;
+  cpu::ExpertScratch experts_;
   std::vector<cpu::SamplerScratch> samplers_;
 };
 
@@ -203,6 +219,12 @@ class CpuDevice final : public Device {
       std::span<const WeightSource> sources) override {
     HEDDLE_ASSIGN_OR_RETURN(auto weight, cpu::CpuWeight::Pack(sources, *table_.linear, pool_));
     return std::unique_ptr<PackedWeight>(std::move(weight));
+  }
+
+  absl::StatusOr<std::unique_ptr<PackedStack>> PackStack(std::span<const WeightSource> sources,
+                                                         int32_t count) override {
+    HEDDLE_ASSIGN_OR_RETURN(auto stack, cpu::CpuStack::Pack(sources, count, *table_.linear, pool_));
+    return std::unique_ptr<PackedStack>(std::move(stack));
   }
 
   absl::Status Plan(const HostBatch& batch) override { return ops_.Plan(batch); }

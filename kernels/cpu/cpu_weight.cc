@@ -67,6 +67,22 @@ absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Pack(std::span<const Weigh
   return weight;
 }
 
+CpuWeight CpuWeight::View(size_t first, size_t count) const {
+  CpuWeight view;
+  view.cols = cols;
+  view.panel_rows_ = panel_rows_;
+  int64_t panel = 0;
+  for (size_t i = first; i < first + count; ++i) {
+    Segment segment = segments_[i];
+    segment.row_begin = view.rows;
+    segment.panel_begin = panel;
+    view.rows += segment.rows;
+    panel += segment.num_panels;
+    view.segments_.push_back(segment);
+  }
+  return view;
+}
+
 int64_t CpuWeight::num_panels() const {
   return segments_.back().panel_begin + segments_.back().num_panels;
 }

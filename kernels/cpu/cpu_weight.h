@@ -30,6 +30,9 @@ class CpuWeight final : public PackedWeight {
                                                          const LinearKernels& kernels,
                                                          ThreadPool& pool);
 
+  // The matrix of segments [first, first + count) alone; borrows this one's memory.
+  CpuWeight View(size_t first, size_t count) const;
+
   int64_t num_panels() const;
   const std::vector<Segment>& segments() const { return segments_; }
   // The segment that panel `panel` of the whole matrix belongs to.

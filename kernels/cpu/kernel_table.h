@@ -48,7 +48,15 @@ struct FormatKernels {
 };
 
 // Same values as kernels::Activation and kernels::Epilogue.
-enum class ActivationCode : uint8_t { kNone, kSilu, kGelu, kGeluTanh, kRelu };
+enum class ActivationCode : uint8_t {
+  kNone,
+  kSilu,
+  kGelu,
+  kGeluTanh,
+  kRelu,
+  kRelu2,
+  kClampedSwiglu
+};
 
 struct EpilogueArgs {
   const float* acc;      // [rows][panel_rows]

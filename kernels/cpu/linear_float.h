@@ -191,18 +191,32 @@ inline Vec Activate(ActivationCode code, Vec x) {
     }
     case ActivationCode::kRelu:
       return Select(x < Zero(), Zero(), x);
+    case ActivationCode::kRelu2: {
+      Vec positive = Select(x < Zero(), Zero(), x);
+      return positive * positive;
+    }
+    case ActivationCode::kClampedSwiglu:
+      return x;  // see Gate
   }
   return x;
+}
+
+inline Vec Gate(ActivationCode code, Vec gate, Vec up) {
+  if (code != ActivationCode::kClampedSwiglu) return Activate(code, gate) * up;
+  const Vec g = Min(gate, Set(7.0f));
+  const Vec u = Max(Min(up, Set(7.0f)), Set(-7.0f));
+  return g * Sigmoid(g * Set(1.702f)) * (u + Set(1.0f));
 }
 
 inline void FinishVector(const EpilogueArgs& args, int32_t m, int32_t c, int32_t n) {
   Vec y = Load(args.acc + m * kPanelRows + c);
   if (args.bias) y = y + (n == kLanes ? Load(args.bias + c) : LoadN(args.bias + c, n));
-  y = Activate(args.activation, y);
   if (args.acc_up) {
     Vec up = Load(args.acc_up + m * kPanelRows + c);
     if (args.bias_up) up = up + (n == kLanes ? Load(args.bias_up + c) : LoadN(args.bias_up + c, n));
-    y = y * up;
+    y = Gate(args.activation, y, up);
+  } else {
+    y = Activate(args.activation, y);
   }
   float* out = args.out + m * args.out_stride + c;
   if (args.add) y = y + (n == kLanes ? Load(out) : LoadN(out, n));

@@ -13,6 +13,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/owned_batch.h"
+#include "kernels/weight_sources.h"
 
 namespace heddle::kernels::cuda {
 namespace {
@@ -76,6 +77,18 @@ class CudaDevice final : public Device {
   absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(
       std::span<const WeightSource> sources) override {
     return PackWeight(*runtime_, sources, options_.activations);
+  }
+
+  absl::StatusOr<std::unique_ptr<PackedStack>> PackStack(std::span<const WeightSource> sources,
+                                                         int32_t count) override {
+    HEDDLE_RETURN_IF_ERROR(CheckStack(sources, count));
+    auto stack = std::make_unique<CudaStack>();
+    HEDDLE_ASSIGN_OR_RETURN(stack->all, PackWeight(*runtime_, sources, options_.activations));
+    stack->count = count;
+    stack->rows = stack->all->rows / count;
+    stack->cols = stack->all->cols;
+    stack->bytes = stack->all->bytes;
+    return std::unique_ptr<PackedStack>(std::move(stack));
   }
 
   absl::Status Upload(void* to_device, const void* from_host, int64_t bytes) override {

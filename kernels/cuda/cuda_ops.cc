@@ -13,6 +13,10 @@ const DeviceWeight& ViewOf(const PackedWeight& weight) {
   return static_cast<const CudaWeight&>(weight).view;
 }
 
+const DeviceWeight& ViewOf(const PackedStack& stack) {
+  return ViewOf(*static_cast<const CudaStack&>(stack).all);
+}
+
 // Rows that kernels can move 16 bytes at a time.
 bool IsAligned(const Tensor& x, int64_t element_bytes) {
   const int64_t width = 16 / element_bytes;
@@ -178,6 +182,47 @@ void CudaOps::Attention(const AttentionArgs& args) {
   launch(plan->decode, plan->n_decode, kDecodeTileRows);
   Note(LaunchAttentionMerge(params, plan->merges, plan->n_merges, step_.activations, stream),
        "attention merge");
+}
+
+void CudaOps::Route(const RouteArgs& args) {
+  HEDDLE_CHECK(args.logits.cols <= kMaxExperts && args.rule.n_groups <= kMaxExpertGroups,
+               "route: too many experts or groups");
+  if (!status_.ok()) return;
+  Note(LaunchRoute(args, step_.runtime.stream()), "routing");
+}
+
+void CudaOps::ExpertMix(const ExpertMixArgs& args) {
+  if (!status_.ok()) return;
+  const Stream stream = step_.runtime.stream();
+  const int64_t n_pairs = args.x.rows * args.top_k;
+  ExpertLinearParams up;
+  up.linear.weight = ViewOf(*args.up);
+  up.linear.x = args.x;
+  up.linear.half = args.down->cols;
+  up.linear.bias = args.up_bias;
+  up.linear.epilogue = args.gated ? Epilogue::kGated : Epilogue::kNone;
+  up.linear.activation = args.activation;
+  up.linear.out = args.inner;
+  if (args.gated && args.up_bias != nullptr) up.linear.bias_up = args.up_bias + args.down->cols;
+  up.experts = args.experts;
+  up.pairs_per_row = args.top_k;
+  up.matrix_rows = args.up->rows;
+  Note(LaunchExpertLinear(up, n_pairs, step_.activations, stream), "experts (up)");
+  ExpertLinearParams down;
+  down.linear.weight = ViewOf(*args.down);
+  down.linear.x = args.inner;
+  down.linear.bias = args.down_bias;
+  down.linear.out = args.rows;
+  down.experts = args.experts;
+  down.matrix_rows = args.down->rows;
+  Note(LaunchExpertLinear(down, n_pairs, step_.activations, stream), "experts (down)");
+  Note(LaunchExpertSum(args.rows, args.weights, args.top_k, args.out, step_.activations, stream),
+       "experts (sum)");
+}
+
+void CudaOps::GateRows(Tensor gate_f32, Tensor x) {
+  if (!status_.ok()) return;
+  Note(LaunchGateRows(gate_f32, x, step_.activations, step_.runtime.stream()), "gating rows");
 }
 
 void CudaOps::GatherLogitRows(Tensor x, Tensor out) {

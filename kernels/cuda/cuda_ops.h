@@ -63,6 +63,9 @@ class CudaOps final : public Ops {
   void RopeAngles(const RopeAnglesArgs& args) override;
   void RopeKvWrite(const RopeKvWriteArgs& args) override;
   void Attention(const AttentionArgs& args) override;
+  void Route(const RouteArgs& args) override;
+  void ExpertMix(const ExpertMixArgs& args) override;
+  void GateRows(Tensor gate_f32, Tensor x) override;
   void GatherLogitRows(Tensor x, Tensor out) override;
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override;
   void Sample(const SampleArgs& args) override;

@@ -27,6 +27,11 @@ class CudaWeight final : public PackedWeight {
   Runtime& runtime_;
 };
 
+class CudaStack final : public PackedStack {
+ public:
+  std::unique_ptr<PackedWeight> all;  // a CudaWeight: the matrices one above the other
+};
+
 // The format that `sources` are kept in: F16, BF16, Q8_0 or Q4_0 if they agree on one of them
 // (Q5_0 and IQ4_NL are Q8_0 here, without loss); otherwise F32, or BF16 for BF16 activations.
 DType PackedFormat(std::span<const WeightSource> sources, DType activations);

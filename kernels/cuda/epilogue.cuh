@@ -17,9 +17,18 @@ HEDDLE_DEVICE float Activate(Activation activation, float x) {
       return x / (1.0f + Exp(-1.5957691f * (x + 0.044715f * x * x * x)));
     case Activation::kRelu:
       return Max(x, 0.0f);
+    case Activation::kRelu2:
+      return Max(x, 0.0f) * Max(x, 0.0f);
     default:
       return x;
   }
+}
+
+HEDDLE_DEVICE float Gate(Activation activation, float gate, float up) {
+  if (activation != Activation::kClampedSwiglu) return Activate(activation, gate) * up;
+  const float g = -Max(-gate, -7.0f);
+  const float u = Max(-7.0f, -Max(-up, -7.0f));
+  return g / (1.0f + Exp(-1.702f * g)) * (u + 1.0f);
 }
 
 // Columns of the output, and for output column r the weight rows that make it.
@@ -33,7 +42,7 @@ HEDDLE_DEVICE void StoreOutput(const LinearParams& p, int64_t t, int64_t r, floa
   if (p.bias != nullptr) y += p.bias[r];
   if (p.epilogue == Epilogue::kGated) {
     if (p.bias_up != nullptr) y_up += p.bias_up[r];
-    y = Activate(p.activation, y) * y_up;
+    y = Gate(p.activation, y, y_up);
   } else if (p.epilogue == Epilogue::kNone) {
     y = Activate(p.activation, y);
   }

@@ -8,24 +8,15 @@ namespace {
 
 constexpr int kWarps = 4;
 
-template <typename T, DType kFormat>
-HEDDLE_DEVICE float DotRow(const LinearParams& p, int64_t t, int64_t r) {
-  const T* x = p.x.row<T>(t);
-  float sum = 0;
-  for (int64_t k = Lane(); k < p.weight.cols; k += 32) {
-    sum += ToFloat(x[k]) * WeightElement<kFormat>(p.weight, r, k);
-  }
-  return WarpSum(sum);
-}
-
 // A warp per output.
 template <typename T, DType kFormat>
 HEDDLE_KERNEL LinearPlainKernel(HEDDLE_PARAMS(LinearParams, p)) {
   const int64_t r = static_cast<int64_t>(BlockX()) * kWarps + WarpIndex();
   const int64_t t = BlockY();
   if (r >= OutputCols(p)) return;
-  float y = DotRow<T, kFormat>(p, t, r);
-  float y_up = p.epilogue == Epilogue::kGated ? DotRow<T, kFormat>(p, t, r + p.half) : 0.0f;
+  const T* x = p.x.row<T>(t);
+  float y = DotRow<T, kFormat>(p.weight, x, r);
+  float y_up = p.epilogue == Epilogue::kGated ? DotRow<T, kFormat>(p.weight, x, r + p.half) : 0.0f;
   if (Lane() == 0) StoreOutput<T>(p, t, r, y, y_up);
 }
 

@@ -100,6 +100,22 @@ Error LaunchLinearTiled(const LinearParams& params, Stream stream);
 Error LaunchDequantize(const DeviceWeight& weight, int64_t first, int64_t count, uint16_t* out,
                        Stream stream);
 
+// One of a stack's matrices for each (row, choice) pair: output row `pair` is of x row
+// pair / pairs_per_row and matrix experts[pair].
+struct ExpertLinearParams {
+  LinearParams linear;  // weight: all matrices; biases: of the first one
+  const int32_t* experts = nullptr;
+  int32_t pairs_per_row = 1;
+  int64_t matrix_rows = 0;
+};
+Error LaunchRoute(const RouteArgs& args, Stream stream);
+Error LaunchExpertLinear(const ExpertLinearParams& params, int64_t n_pairs, DType act,
+                         Stream stream);
+// out[t] += sum over i of weights[t, i] * rows[t * top_k + i].
+Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, DType act,
+                      Stream stream);
+Error LaunchGateRows(Tensor gate_f32, Tensor x, DType act, Stream stream);
+
 // A piece of attention: packed rows of a sequence against a range of its keys, for each KV head.
 // Packed row p of a sequence is query row p / group, query head kv_head * group + p % group.
 struct AttentionTile {

@@ -38,6 +38,16 @@ HEDDLE_DEVICE float WeightElement(const DeviceWeight& w, int64_t r, int64_t k) {
   return WeightElement<kFormat>(w.data + r * w.row_bytes, w.scales + r * w.scales_stride, k);
 }
 
+// The warp's product of a row of x and row r of the weight, the same in every lane.
+template <typename T, DType kFormat>
+HEDDLE_DEVICE float DotRow(const DeviceWeight& weight, const T* x, int64_t r) {
+  float sum = 0;
+  for (int64_t k = Lane(); k < weight.cols; k += 32) {
+    sum += ToFloat(x[k]) * WeightElement<kFormat>(weight, r, k);
+  }
+  return WarpSum(sum);
+}
+
 // Calls fn.template operator()<format>() for the weight's format.
 template <typename Fn>
 auto ForFormat(DType format, Fn fn) {

@@ -29,6 +29,9 @@ class ReferenceOps final : public Ops {
   void RopeAngles(const RopeAnglesArgs& args) override { reference::RopeAngles(batch_, args); }
   void RopeKvWrite(const RopeKvWriteArgs& args) override { reference::RopeKvWrite(batch_, args); }
   void Attention(const AttentionArgs& args) override { reference::Attention(batch_, args); }
+  void Route(const RouteArgs& args) override { reference::Route(args); }
+  void ExpertMix(const ExpertMixArgs& args) override { reference::ExpertMix(args); }
+  void GateRows(Tensor gate_f32, Tensor x) override { reference::GateRows(gate_f32, x); }
   void GatherLogitRows(Tensor x, Tensor out) override {
     reference::GatherLogitRows(batch_, x, out);
   }
@@ -67,6 +70,18 @@ class ReferenceDevice final : public Device {
       }
     }
     return std::unique_ptr<PackedWeight>(std::move(weight));
+  }
+
+  absl::StatusOr<std::unique_ptr<PackedStack>> PackStack(std::span<const WeightSource> sources,
+                                                         int32_t count) override {
+    auto stack = std::make_unique<reference::Stack>();
+    HEDDLE_RETURN_IF_ERROR(CheckStack(sources, count));
+    HEDDLE_ASSIGN_OR_RETURN(stack->all, Pack(sources));
+    stack->count = count;
+    stack->rows = stack->all->rows / count;
+    stack->cols = stack->all->cols;
+    stack->bytes = stack->all->bytes;
+    return std::unique_ptr<PackedStack>(std::move(stack));
   }
 
   absl::Status Plan(const HostBatch& batch) override { return batch_.Assign(batch); }

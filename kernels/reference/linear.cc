@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -29,8 +30,18 @@ double Activate(Activation activation, double x) {
     }
     case Activation::kRelu:
       return x > 0 ? x : 0;
+    case Activation::kRelu2:
+      return x > 0 ? x * x : 0;
+    case Activation::kClampedSwiglu:
+      break;  // see Gate
   }
   return x;
+}
+
+double Gate(Activation activation, double gate, double up) {
+  if (activation != Activation::kClampedSwiglu) return Activate(activation, gate) * up;
+  const double g = std::min(gate, 7.0);
+  return g / (1.0 + std::exp(-1.702 * g)) * (std::clamp(up, -7.0, 7.0) + 1.0);
 }
 
 void Linear(const LinearArgs& args) {
@@ -51,7 +62,7 @@ void Linear(const LinearArgs& args) {
           out[r] = static_cast<float>(out[r] + y(t, r));
           break;
         case Epilogue::kGated:
-          out[r] = static_cast<float>(Activate(args.activation, y(t, r)) * y(t, r + half));
+          out[r] = static_cast<float>(Gate(args.activation, y(t, r), y(t, r + half)));
           break;
       }
     }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/batch.h"
@@ -18,7 +19,18 @@ class Weight final : public PackedWeight {
   const float* row(int64_t r) const { return values.data() + r * cols; }
 };
 
+// The matrices of a stack one above the other.
+class Stack final : public PackedStack {
+ public:
+  std::unique_ptr<PackedWeight> all;  // a Weight [count * rows, cols]
+  const float* row(int32_t matrix, int64_t r) const {
+    return static_cast<const Weight&>(*all).row(matrix * rows + r);
+  }
+};
+
 double Activate(Activation activation, double x);
+// What Epilogue::kGated makes of the two products.
+double Gate(Activation activation, double gate, double up);
 
 void Embed(const HostBatch& batch, const Weight& table, float scale, Tensor out);
 void AddPositions(const HostBatch& batch, const Weight& table, int32_t offset, Tensor x);
@@ -27,6 +39,9 @@ void Linear(const LinearArgs& args);
 void RopeAngles(const HostBatch& batch, const RopeAnglesArgs& args);
 void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args);
 void Attention(const HostBatch& batch, const AttentionArgs& args);
+void Route(const RouteArgs& args);
+void ExpertMix(const ExpertMixArgs& args);
+void GateRows(Tensor gate, Tensor x);
 void GatherLogitRows(const HostBatch& batch, Tensor x, Tensor out);
 void ScaleLogits(Tensor logits, float scale, float softcap);
 void Sample(const SampleArgs& args);

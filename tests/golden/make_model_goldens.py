@@ -31,6 +31,16 @@ LLAMA = dict(
     intermediate_size=160, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2,
     max_position_embeddings=128, rms_norm_eps=1e-5, rope_theta=10000.0, hidden_act="silu",
     tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+SMALL_LLAMA = dict(LLAMA, hidden_size=64, intermediate_size=96, num_attention_heads=4)
+MIXTRAL = dict(SMALL_LLAMA, architectures=["MixtralForCausalLM"], model_type="mixtral",
+               num_local_experts=4, num_experts_per_tok=2, sliding_window=None)
+QWEN2_MOE = dict(SMALL_LLAMA, architectures=["Qwen2MoeForCausalLM"], model_type="qwen2_moe",
+                 num_hidden_layers=4, moe_intermediate_size=64, num_experts=6,
+                 num_experts_per_tok=3, shared_expert_intermediate_size=128, decoder_sparse_step=2,
+                 mlp_only_layers=[3], norm_topk_prob=False, rms_norm_eps=1e-6)
+QWEN3_MOE = dict(SMALL_LLAMA, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe",
+                 head_dim=32, moe_intermediate_size=64, num_experts=8, num_experts_per_tok=3,
+                 norm_topk_prob=True, mlp_only_layers=[], rms_norm_eps=1e-6)
 MISTRAL = dict(LLAMA, architectures=["MistralForCausalLM"], model_type="mistral", vocab_size=288,
                hidden_size=64, num_attention_heads=4, num_key_value_heads=1, sliding_window=None)
 QWEN2 = dict(LLAMA, architectures=["Qwen2ForCausalLM"], model_type="qwen2", vocab_size=320,
@@ -92,8 +102,13 @@ FALCON = dict(
 GLM = dict(SMALL, architectures=["GlmForCausalLM"], model_type="glm", head_dim=32,
            attention_bias=True, partial_rotary_factor=0.5, rms_norm_eps=1.5625e-07)
 
+# Of transformers' stacked gate_up_proj and down_proj: the names of each expert's parts.
+SEPARATE_EXPERTS = [["mlp.experts.{e}.gate_proj.weight", "mlp.experts.{e}.up_proj.weight"],
+                    ["mlp.experts.{e}.down_proj.weight"]]
+
 # name -> config and how the checkpoint is stored: "prefix" is left out of the names in the file,
-# "rename" gives names that differ there,
+# "rename" gives parts of names that differ there, "experts" the names of experts' tensors where each
+# has its own,
 # "dtype" and "shards" say how safetensors are written, "gguf" that the weights are those of this
 # GGUF type, dequantised.
 CASES = {
@@ -121,6 +136,14 @@ CASES = {
                                      max_window_layers=1, tie_word_embeddings=False)),
     "qwen2_q8_0": dict(config=QWEN2, gguf="Q8_0"),
     "qwen3": dict(config=QWEN3),
+    "mixtral": dict(config=MIXTRAL, rename={".mlp.gate.": ".block_sparse_moe.gate."},
+                    experts=[["block_sparse_moe.experts.{e}.w1.weight",
+                              "block_sparse_moe.experts.{e}.w3.weight"],
+                             ["block_sparse_moe.experts.{e}.w2.weight"]]),
+    "mixtral_stacked": dict(config=dict(MIXTRAL, num_hidden_layers=2)),
+    "qwen2_moe": dict(config=QWEN2_MOE, experts=SEPARATE_EXPERTS),
+    "qwen3_moe": dict(config=QWEN3_MOE, experts=SEPARATE_EXPERTS),
+    "qwen3_moe_stacked": dict(config=dict(QWEN3_MOE, num_hidden_layers=2, norm_topk_prob=False)),
     "gpt2": dict(config=GPT2),
     "gpt2_bare": dict(config=dict(GPT2, n_inner=96, activation_function="gelu", n_layer=2,
                                   scale_attn_by_inverse_layer_idx=True), prefix="transformer."),
@@ -174,22 +197,36 @@ def stored(values: np.ndarray, case: dict) -> np.ndarray:
     return gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind)
 
 
+def file_tensors(name: str, parameter, case: dict):
+    """Where a parameter lies in the file: names, and for each the part of the parameter."""
+    for before, after in case.get("rename", {}).items():
+        name = name.replace(before, after)
+    name = name.removeprefix(case.get("prefix", ""))
+    layer, dot, leaf = name.partition("mlp.experts.")
+    if "experts" not in case or not dot:
+        return [(name, parameter)]
+    parts = case["experts"][0 if leaf == "gate_up_proj" else 1]
+    return [(layer + part.replace("{e}", str(e)), half)
+            for e in range(parameter.shape[0])
+            for part, half in zip(parts, parameter[e].chunk(len(parts), dim=0))]
+
+
 def build_model(case: dict):
     # A copy: transformers completes the dictionaries inside.
     config = transformers.AutoConfig.for_model(**copy.deepcopy(case["config"]))
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager",
+                                                          experts_implementation="eager")
     model = model.to(torch.float32).eval()
     bits = 6 if case.get("dtype") else 24  # exact in BF16 and F16, also with an offset of 1
     tensors = []
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            shape = list(parameter.shape)
-            scale, offset = scale_and_offset(name, shape)
-            file_name = case.get("rename", {}).get(name, name)
-            file_name = file_name.removeprefix(case.get("prefix", ""))
-            values = synthetic_weights.values(file_name, shape, scale, offset, bits)
-            parameter.copy_(torch.from_numpy(stored(values, case)))
-            tensors.append([file_name, shape, scale, offset])
+            for file_name, part in file_tensors(name, parameter, case):
+                shape = list(part.shape)
+                scale, offset = scale_and_offset(name, shape[-2:])
+                values = synthetic_weights.values(file_name, shape, scale, offset, bits)
+                part.copy_(torch.from_numpy(stored(values, case)))
+                tensors.append([file_name, shape, scale, offset])
     return model, tensors, bits
 
 

@@ -1,0 +1,114 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/reference/reference.h"
+
+namespace heddle::kernels::reference {
+namespace {
+
+std::vector<double> Scores(const RouteArgs& args, const float* logits) {
+  std::vector<double> scores(logits, logits + args.logits.cols);
+  if (args.rule.score == RouteScore::kSigmoid) {
+    for (double& x : scores) x = 1.0 / (1.0 + std::exp(-x));
+    return scores;
+  }
+  const double max = *std::max_element(scores.begin(), scores.end());
+  for (double& x : scores) x = std::exp(x - max);
+  const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
+  for (double& x : scores) x /= sum;
+  return scores;
+}
+
+// Indices of the `count` largest values, largest first, the lower index first in a tie.
+std::vector<int32_t> Best(const std::vector<double>& values, int32_t count) {
+  std::vector<int32_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return values[a] > values[b]; });
+  order.resize(static_cast<size_t>(count));
+  return order;
+}
+
+// Experts outside the best groups become impossible to choose.
+void KeepBestGroups(const RouteRule& rule, std::vector<double>* choice) {
+  const auto size = static_cast<int64_t>(choice->size()) / rule.n_groups;
+  std::vector<double> groups;
+  for (int32_t g = 0; g < rule.n_groups; ++g) {
+    std::vector<double> members(choice->begin() + g * size, choice->begin() + (g + 1) * size);
+    std::sort(members.begin(), members.end(), std::greater<>());
+    groups.push_back(std::accumulate(members.begin(), members.begin() + rule.group_best, 0.0));
+  }
+  const std::vector<int32_t> kept = Best(groups, rule.top_groups);
+  for (int64_t e = 0; e < static_cast<int64_t>(choice->size()); ++e) {
+    const bool keep = std::find(kept.begin(), kept.end(), e / size) != kept.end();
+    if (!keep) (*choice)[e] = -std::numeric_limits<double>::infinity();
+  }
+}
+
+// One expert's MLP, scaled and added to `sum`.
+void AddMlp(const ExpertMixArgs& args, int32_t expert, double weight, const float* x,
+            std::vector<double>* sum) {
+  const auto& up = static_cast<const Stack&>(*args.up);
+  const auto& down = static_cast<const Stack&>(*args.down);
+  auto product = [&](const Stack& stack, const float* bias, int64_t r, auto* in) {
+    double y = bias ? bias[expert * stack.rows + r] : 0.0;
+    for (int64_t k = 0; k < stack.cols; ++k) y += double{stack.row(expert, r)[k]} * in[k];
+    return y;
+  };
+  std::vector<double> inner(static_cast<size_t>(down.cols));
+  for (int64_t r = 0; r < down.cols; ++r) {
+    const double y = product(up, args.up_bias, r, x);
+    inner[r] = args.gated ? Gate(args.activation, y, product(up, args.up_bias, r + down.cols, x))
+                          : Activate(args.activation, y);
+  }
+  for (int64_t r = 0; r < down.rows; ++r) {
+    (*sum)[r] += weight * product(down, args.down_bias, r, inner.data());
+  }
+}
+
+}  // namespace
+
+void Route(const RouteArgs& args) {
+  const RouteRule& rule = args.rule;
+  for (int64_t t = 0; t < args.logits.rows; ++t) {
+    const std::vector<double> scores = Scores(args, args.logits.row<float>(t));
+    std::vector<double> choice = scores;
+    for (size_t e = 0; args.choice_bias && e < choice.size(); ++e) choice[e] += args.choice_bias[e];
+    if (rule.n_groups > 1) KeepBestGroups(rule, &choice);
+    const std::vector<int32_t> chosen = Best(choice, rule.top_k);
+    double sum = 0;
+    for (int32_t expert : chosen) sum += scores[expert];
+    for (int32_t i = 0; i < rule.top_k; ++i) {
+      const double weight = scores[chosen[i]] / (rule.renormalise ? sum : 1.0) * rule.scale;
+      args.experts[t * rule.top_k + i] = chosen[i];
+      args.weights[t * rule.top_k + i] = static_cast<float>(weight);
+    }
+  }
+}
+
+void ExpertMix(const ExpertMixArgs& args) {
+  for (int64_t t = 0; t < args.x.rows; ++t) {
+    std::vector<double> sum(static_cast<size_t>(args.out.cols));
+    for (int64_t i = t * args.top_k; i < (t + 1) * args.top_k; ++i) {
+      AddMlp(args, args.experts[i], args.weights[i], args.x.row<float>(t), &sum);
+    }
+    for (size_t r = 0; r < sum.size(); ++r) {
+      float& out = args.out.row<float>(t)[r];
+      out = static_cast<float>(out + sum[r]);
+    }
+  }
+}
+
+void GateRows(Tensor gate, Tensor x) {
+  for (int64_t t = 0; t < x.rows; ++t) {
+    const double factor = 1.0 / (1.0 + std::exp(-double{*gate.row<float>(t)}));
+    for (int64_t i = 0; i < x.cols; ++i) {
+      x.row<float>(t)[i] = static_cast<float>(x.row<float>(t)[i] * factor);
+    }
+  }
+}
+
+}  // namespace heddle::kernels::reference
