@@ -1,0 +1,169 @@
+// Subset construction over ranges of code points.
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/message.h"
+#include "engine/grammar/state_machine.h"
+
+namespace heddle::engine::grammar {
+namespace {
+
+// Members of subsets and edges looked at, per state allowed: chains of thousands of states have a
+// few each; only nested counted repeats have more.
+constexpr int64_t kMaxWorkPerState = 256;
+constexpr int64_t kMinWork = 4'000'000;
+
+using Subset = std::vector<int32_t>;  // sorted
+
+class Determinizer {
+ public:
+  Determinizer(const Nfa& nfa, int32_t max_states)
+      : nfa_(nfa),
+        max_states_(max_states),
+        max_work_(std::max(kMinWork, kMaxWorkPerState * max_states)),
+        seen_(nfa.states.size(), 0) {}
+
+  absl::StatusOr<StateMachine> Run() {
+    // The start is a state of its own where it passes edges that nothing else passes.
+    const Subset start = Close({0}, /*at_begin=*/true, /*at_end=*/false);
+    IdOf(start);
+    for (size_t i = 0; i < order_.size(); ++i) {
+      if (static_cast<int32_t>(order_.size()) > max_states_ || work_ > max_work_) {
+        return absl::ResourceExhaustedError(
+            base::StrCat("the expression needs more than ", max_states_,
+                         " states; make counted repeats smaller or alternatives less ambiguous"));
+      }
+      const Subset subset = order_[i];
+      MachineState state;
+      state.accepting = AcceptsAtEnd(subset, /*at_begin=*/i == 0);
+      state.chars = CharMoves(subset);
+      state.calls = CallMoves(subset);
+      result_.states.push_back(std::move(state));
+    }
+    return std::move(result_);
+  }
+
+ private:
+  int32_t IdOf(const Subset& subset) {
+    // Nobody else gets the start's number: it may accept what the same subset later does not.
+    if (order_.empty()) {
+      order_.push_back(subset);
+      return 0;
+    }
+    auto [it, is_new] = ids_.try_emplace(subset, static_cast<int32_t>(order_.size()));
+    if (is_new) order_.push_back(subset);
+    return it->second;
+  }
+
+  Subset Close(Subset members, bool at_begin, bool at_end) {
+    ++stamp_;
+    for (int32_t member : members) seen_[member] = stamp_;
+    auto follow = [&](const std::vector<int32_t>& targets) {
+      for (int32_t target : targets) {
+        if (seen_[target] == stamp_) continue;
+        seen_[target] = stamp_;
+        members.push_back(target);
+      }
+    };
+    for (size_t i = 0; i < members.size(); ++i) {
+      const NfaState& state = nfa_.states[members[i]];
+      follow(state.epsilons);
+      if (at_begin) follow(state.at_begin);
+      if (at_end) follow(state.at_end);
+    }
+    work_ += static_cast<int64_t>(members.size());
+    // States that only lead on say nothing about the subset.
+    std::erase_if(members, [this](int32_t member) {
+      const NfaState& state = nfa_.states[member];
+      return state.chars.empty() && state.calls.empty() && state.at_end.empty() &&
+             state.at_begin.empty() && !state.accepting;
+    });
+    std::sort(members.begin(), members.end());
+    return members;
+  }
+
+  bool AcceptsAtEnd(const Subset& subset, bool at_begin) {
+    const Subset closed = Close(subset, at_begin, /*at_end=*/true);
+    return std::any_of(closed.begin(), closed.end(),
+                       [this](int32_t member) { return nfa_.states[member].accepting; });
+  }
+
+  int32_t Move(Subset targets) {
+    std::sort(targets.begin(), targets.end());
+    targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
+    return IdOf(Close(std::move(targets), /*at_begin=*/false, /*at_end=*/false));
+  }
+
+  std::vector<CharEdge> CharMoves(const Subset& subset) {
+    std::vector<CharEdge> edges;
+    for (int32_t member : subset) {
+      const std::vector<CharEdge>& chars = nfa_.states[member].chars;
+      edges.insert(edges.end(), chars.begin(), chars.end());
+    }
+    work_ += static_cast<int64_t>(edges.size());
+    std::sort(edges.begin(), edges.end(),
+              [](const CharEdge& a, const CharEdge& b) { return a.first < b.first; });
+    // Sweep over the points where the set of edges that apply changes.
+    std::vector<CharEdge> moves;
+    std::vector<CharEdge> active;
+    size_t next = 0;
+    char32_t at = 0;
+    while (next < edges.size() || !active.empty()) {
+      if (active.empty()) at = edges[next].first;
+      while (next < edges.size() && edges[next].first == at) active.push_back(edges[next++]);
+      char32_t last = next < edges.size() ? edges[next].first - 1 : kMaxCodePoint;
+      Subset targets;
+      for (const CharEdge& edge : active) {
+        last = std::min(last, edge.last);
+        targets.push_back(edge.target);
+      }
+      work_ += static_cast<int64_t>(active.size());
+      const int32_t target = Move(std::move(targets));
+      if (!moves.empty() && moves.back().last + 1 == at && moves.back().target == target) {
+        moves.back().last = last;
+      } else {
+        moves.push_back({at, last, target});
+      }
+      std::erase_if(active, [last](const CharEdge& edge) { return edge.last <= last; });
+      at = last + 1;
+    }
+    return moves;
+  }
+
+  std::vector<CallEdge> CallMoves(const Subset& subset) {
+    std::vector<CallEdge> edges;
+    for (int32_t member : subset) {
+      const std::vector<CallEdge>& calls = nfa_.states[member].calls;
+      edges.insert(edges.end(), calls.begin(), calls.end());
+    }
+    std::sort(edges.begin(), edges.end(),
+              [](const CallEdge& a, const CallEdge& b) { return a.rule < b.rule; });
+    std::vector<CallEdge> moves;
+    for (size_t i = 0; i < edges.size();) {
+      const int32_t rule = edges[i].rule;
+      Subset targets;
+      for (; i < edges.size() && edges[i].rule == rule; ++i) targets.push_back(edges[i].target);
+      moves.push_back({rule, Move(std::move(targets))});
+    }
+    return moves;
+  }
+
+  const Nfa& nfa_;
+  const int32_t max_states_;
+  const int64_t max_work_;
+  std::vector<uint32_t> seen_;  // [NFA states]: the closure that saw it last
+  uint32_t stamp_ = 0;
+  int64_t work_ = 0;
+  absl::flat_hash_map<Subset, int32_t> ids_;
+  std::vector<Subset> order_;
+  StateMachine result_;
+};
+
+}  // namespace
+
+absl::StatusOr<StateMachine> Determinize(const Nfa& nfa, int32_t max_states) {
+  return Determinizer(nfa, max_states).Run();
+}
+
+}  // namespace heddle::engine::grammar

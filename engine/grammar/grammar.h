@@ -1,0 +1,86 @@
+// A context-free grammar as the parsers (GBNF, regular expressions, JSON Schema) leave it: rules
+// whose bodies are expressions over Unicode code points. Compiled by engine/grammar/compile.h.
+//
+// Expressions live in one arena and refer to each other by id; an expression may be used twice.
+// Plain data, built by one thread and then only read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/grammar/code_points.h"
+#include "engine/grammar/state_machine.h"
+
+namespace heddle::engine::grammar {
+
+enum class ExprId : int32_t {};
+enum class RuleId : int32_t {};
+
+inline size_t Index(ExprId id) { return static_cast<size_t>(id); }
+inline size_t Index(RuleId id) { return static_cast<size_t>(id); }
+
+enum class ExprKind : uint8_t {
+  kText,      // `text`, possibly empty
+  kChars,     // one code point of `chars`
+  kSequence,  // all `parts` in order
+  kChoice,    // one of `parts`
+  kRepeat,    // parts[0], `min` to `max` times
+  kRule,      // what `rule` derives
+  kMachine,   // what machines[`machine`] accepts
+  kBegin,     // the start of the text (regular expressions only)
+  kEnd,       // the end of the text (regular expressions only)
+};
+
+inline constexpr int32_t kUnbounded = -1;
+
+struct Expr {
+  ExprKind kind = ExprKind::kText;
+  std::u32string text;
+  CodePointSet chars;
+  std::vector<ExprId> parts;
+  int32_t min = 0;
+  int32_t max = 0;  // or kUnbounded
+  RuleId rule{};
+  int32_t machine = 0;
+};
+
+struct Rule {
+  std::string name;  // for messages
+  ExprId body{};
+};
+
+struct Grammar {
+  std::vector<Expr> exprs;
+  std::vector<Rule> rules;
+  std::vector<StateMachine> machines;
+  RuleId root{};
+
+  ExprId Text(std::u32string_view text);
+  ExprId Text(std::string_view utf8);  // REQUIRES: well-formed
+  ExprId Chars(CodePointSet chars);
+  ExprId Sequence(std::vector<ExprId> parts);
+  ExprId Choice(std::vector<ExprId> parts);  // REQUIRES: not empty
+  ExprId Repeat(ExprId part, int32_t min, int32_t max);
+  ExprId Optional(ExprId part) { return Repeat(part, 0, 1); }
+  ExprId Call(RuleId rule);
+  ExprId Machine(StateMachine machine);
+  ExprId Anchor(ExprKind kind);
+
+  // A rule whose body is set later, so that others may refer to it.
+  RuleId DeclareRule(std::string name);
+  RuleId AddRule(std::string name, ExprId body);
+
+ private:
+  ExprId Add(Expr expr);
+};
+
+// Bounds on what untrusted grammars may ask for.
+inline constexpr int32_t kMaxRepeat = 1 << 16;      // of one {m,n}
+inline constexpr int32_t kMaxNesting = 128;         // of groups in a source text
+inline constexpr size_t kMaxSourceBytes = 1 << 18;  // of a grammar, expression or schema
+// States of one rule and of a whole grammar, while it is compiled some 300 bytes each.
+inline constexpr int32_t kMaxStates = 1 << 17;
+
+}  // namespace heddle::engine::grammar

@@ -1,0 +1,293 @@
+#include "engine/grammar/regex.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/grammar/source_reader.h"
+#include "engine/grammar/thompson.h"
+#include "engine/text/unicode.h"
+
+namespace heddle::engine::grammar {
+namespace {
+
+CodePointSet Digits() { return {{U'0', U'9'}}; }
+CodePointSet WordCharacters() { return {{U'0', U'9'}, {U'A', U'Z'}, {U'_', U'_'}, {U'a', U'z'}}; }
+// ECMAScript's WhiteSpace and LineTerminator.
+CodePointSet WhiteSpace() {
+  return {{0x9, 0xD},       {0x20, 0x20},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
+          {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+}
+CodePointSet NotLineBreaks() {
+  return CodePointSet{{0xA, 0xA}, {0xD, 0xD}, {0x2028, 0x2029}}.Complement();
+}
+
+CodePointSet WithClass(uint8_t wanted) {
+  const text::CharClassTable& classes = text::CharClassTable::Get();
+  CodePointSet set;
+  char32_t first = 0;
+  bool inside = false;
+  for (char32_t c = 0; c <= kMaxCodePoint; ++c) {
+    const bool has = (classes[c] & wanted) != 0;
+    if (has && !inside) first = c;
+    if (!has && inside) set.Add(first, c - 1);
+    inside = has;
+  }
+  return set;
+}
+
+class RegexParser {
+ public:
+  explicit RegexParser(SourceReader reader) : reader_(std::move(reader)) {}
+
+  absl::StatusOr<StateMachine> Run(RegexMatch match) {
+    ignore_case_ = reader_.TakeIf(U"(?i)");
+    HEDDLE_ASSIGN_OR_RETURN(ExprId expr, ParseChoice(0));
+    if (!reader_.AtEnd()) return reader_.Error("a ) that closes nothing");
+    if (match == RegexMatch::kSearch) {
+      const ExprId any = grammar_.Repeat(grammar_.Chars(CodePointSet::All()), 0, kUnbounded);
+      expr = grammar_.Sequence({any, expr, any});
+    }
+    return MachineOf(grammar_, expr);
+  }
+
+ private:
+  absl::StatusOr<ExprId> ParseChoice(int depth) {
+    if (depth > kMaxNesting) {
+      return reader_.Error(base::StrCat("groups are nested more than ", kMaxNesting, " deep"));
+    }
+    std::vector<ExprId> parts;
+    do {
+      HEDDLE_ASSIGN_OR_RETURN(const ExprId part, ParseSequence(depth));
+      parts.push_back(part);
+    } while (reader_.TakeIf(U'|'));
+    return grammar_.Choice(std::move(parts));
+  }
+
+  absl::StatusOr<ExprId> ParseSequence(int depth) {
+    std::vector<ExprId> parts;
+    while (!reader_.AtEnd() && reader_.Peek() != U'|' && reader_.Peek() != U')') {
+      HEDDLE_ASSIGN_OR_RETURN(const ExprId atom, ParseAtom(depth));
+      HEDDLE_ASSIGN_OR_RETURN(const ExprId part, ParseRepeat(atom));
+      parts.push_back(part);
+    }
+    return parts.empty() ? grammar_.Text(U"") : grammar_.Sequence(std::move(parts));
+  }
+
+  ExprId Characters(CodePointSet set) {
+    return grammar_.Chars(ignore_case_ ? set.WithBothAsciiCases() : std::move(set));
+  }
+
+  absl::StatusOr<ExprId> ParseAtom(int depth) {
+    const char32_t c = reader_.Take();
+    switch (c) {
+      case U'(':
+        return ParseGroup(depth);
+      case U'[':
+        return ParseClass();
+      case U'.':
+        return grammar_.Chars(NotLineBreaks());
+      case U'^':
+        return grammar_.Anchor(ExprKind::kBegin);
+      case U'$':
+        return grammar_.Anchor(ExprKind::kEnd);
+      case U'*':
+      case U'+':
+      case U'?':
+        return reader_.Error("a repeat with nothing to repeat");
+      case U'\\':
+        return ParseEscape();
+      default:
+        return Characters(CodePointSet::Of(c));
+    }
+  }
+
+  absl::StatusOr<ExprId> ParseGroup(int depth) {
+    if (reader_.TakeIf(U'?')) {
+      if (reader_.TakeIf(U'P') || reader_.Peek() == U'<') {
+        if (!reader_.TakeIf(U'<') || reader_.Peek() == U'=' || reader_.Peek() == U'!') {
+          return reader_.Error("look-behind is not supported: it is no regular language here");
+        }
+        while (!reader_.AtEnd() && reader_.Peek() != U'>') reader_.Take();
+        if (!reader_.TakeIf(U'>')) return reader_.Error("the name of a group does not end");
+      } else if (!reader_.TakeIf(U':')) {
+        return reader_.Error("look-ahead and flags within an expression are not supported");
+      }
+    }
+    HEDDLE_ASSIGN_OR_RETURN(const ExprId group, ParseChoice(depth + 1));
+    if (!reader_.TakeIf(U')')) return reader_.Error("expected )");
+    return group;
+  }
+
+  // \d, \W, \p{L} and the like; false: no such class stands here, and nothing is taken.
+  absl::StatusOr<bool> TakeClassEscape(CodePointSet* set) {
+    switch (reader_.Peek()) {
+      case U'd':
+        *set = Digits();
+        break;
+      case U'D':
+        *set = Digits().Complement();
+        break;
+      case U'w':
+        *set = WordCharacters();
+        break;
+      case U'W':
+        *set = WordCharacters().Complement();
+        break;
+      case U's':
+        *set = WhiteSpace();
+        break;
+      case U'S':
+        *set = WhiteSpace().Complement();
+        break;
+      case U'p':
+      case U'P':
+        HEDDLE_RETURN_IF_ERROR(TakeProperty(set));
+        return true;
+      default:
+        return false;
+    }
+    reader_.Take();
+    return true;
+  }
+
+  absl::Status TakeProperty(CodePointSet* set) {
+    const bool negated = reader_.Take() == U'P';
+    std::string name;
+    if (!reader_.TakeIf(U'{')) return reader_.Error("expected { after \\p");
+    while (!reader_.AtEnd() && reader_.Peek() != U'}' && name.size() < 32) {
+      name.push_back(static_cast<char>(reader_.Take()));
+    }
+    if (!reader_.TakeIf(U'}')) return reader_.Error("the name of a property does not end");
+    static constexpr struct {
+      std::string_view name, long_name;
+      uint8_t char_class;
+    } kProperties[] = {{"L", "Letter", text::kLetter},
+                       {"N", "Number", text::kNumber},
+                       {"P", "Punctuation", text::kPunctuation},
+                       {"S", "Symbol", text::kSymbol},
+                       {"M", "Mark", text::kMark}};
+    for (const auto& property : kProperties) {
+      if (name != property.name && name != property.long_name) continue;
+      CodePointSet& known = properties_[property.char_class];
+      if (known.empty()) known = WithClass(property.char_class);
+      *set = negated ? known.Complement() : known;
+      return absl::OkStatus();
+    }
+    return reader_.Error(base::StrCat("the property ", base::Quote(name),
+                                      " is not supported; L, N, P, S and M are"));
+  }
+
+  absl::StatusOr<ExprId> ParseEscape() {
+    CodePointSet set;
+    HEDDLE_ASSIGN_OR_RETURN(const bool is_class, TakeClassEscape(&set));
+    if (is_class) return grammar_.Chars(std::move(set));
+    const char32_t c = reader_.Peek();
+    if (reader_.TakeIf(U'A')) return grammar_.Anchor(ExprKind::kBegin);
+    if (reader_.TakeIf(U'z') || reader_.TakeIf(U'Z')) return grammar_.Anchor(ExprKind::kEnd);
+    if (c == U'b' || c == U'B') return reader_.Error("\\b and \\B are not supported");
+    if ((c >= U'1' && c <= U'9') || c == U'k') {
+      return reader_.Error("back references are not supported: they are no regular language");
+    }
+    HEDDLE_ASSIGN_OR_RETURN(const char32_t literal, TakeCharacterEscape());
+    return Characters(CodePointSet::Of(literal));
+  }
+
+  // After a backslash.
+  absl::StatusOr<char32_t> TakeCharacterEscape() {
+    if (reader_.TakeIf(U'0')) return U'\0';
+    if (reader_.Peek() == U'c') {
+      reader_.Take();
+      const char32_t letter = reader_.AtEnd() ? U'\0' : reader_.Take();
+      const bool ok = (letter >= U'a' && letter <= U'z') || (letter >= U'A' && letter <= U'Z');
+      if (!ok) return reader_.Error("expected a letter after \\c");
+      return letter % 32;
+    }
+    if (reader_.Peek() == U'u' && reader_.Peek(1) == U'{') {
+      reader_.Take();
+      reader_.Take();
+      int digits = 0;
+      while (reader_.Peek(digits) != U'}' && digits < 7) ++digits;
+      HEDDLE_ASSIGN_OR_RETURN(const char32_t c, reader_.TakeHex(digits));
+      if (!reader_.TakeIf(U'}')) return reader_.Error("expected }");
+      return c;
+    }
+    return reader_.TakeEscape();
+  }
+
+  absl::StatusOr<ExprId> ParseClass() {
+    const bool negated = reader_.TakeIf(U'^');
+    CodePointSet set;
+    while (!reader_.TakeIf(U']')) {
+      CodePointSet part;
+      HEDDLE_ASSIGN_OR_RETURN(bool is_class, TakeClassPart(&part));
+      if (!is_class && reader_.Peek() == U'-' && reader_.Peek(1) != U']') {
+        reader_.Take();
+        CodePointSet end;
+        HEDDLE_ASSIGN_OR_RETURN(is_class, TakeClassPart(&end));
+        const char32_t first = part.ranges().front().first;
+        if (is_class || end.ranges().front().first < first) {
+          return reader_.Error("a range of characters needs two ends in order");
+        }
+        part.Add(first, end.ranges().front().first);
+      }
+      set.Add(part);
+    }
+    if (ignore_case_) set = set.WithBothAsciiCases();
+    return grammar_.Chars(negated ? set.Complement() : std::move(set));
+  }
+
+  // One character (false) or one class (true) between brackets.
+  absl::StatusOr<bool> TakeClassPart(CodePointSet* part) {
+    if (reader_.AtEnd()) return reader_.Error("a character class does not end");
+    char32_t c = reader_.Take();
+    if (c == U'\\') {
+      HEDDLE_ASSIGN_OR_RETURN(const bool is_class, TakeClassEscape(part));
+      if (is_class) return true;
+      if (reader_.TakeIf(U'b')) {
+        c = U'\b';
+      } else {
+        HEDDLE_ASSIGN_OR_RETURN(c, TakeCharacterEscape());
+      }
+    }
+    *part = CodePointSet::Of(c);
+    return false;
+  }
+
+  absl::StatusOr<ExprId> ParseRepeat(ExprId part) {
+    int32_t min = 0;
+    int32_t max = kUnbounded;
+    if (reader_.TakeIf(U'+')) {
+      min = 1;
+    } else if (reader_.TakeIf(U'?')) {
+      max = 1;
+    } else if (reader_.Peek() == U'{') {
+      // JavaScript without the u flag takes a brace that bounds nothing as itself; we do not.
+      reader_.Take();
+      HEDDLE_RETURN_IF_ERROR(reader_.TakeBounds(&min, &max));
+    } else if (!reader_.TakeIf(U'*')) {
+      return part;
+    }
+    reader_.TakeIf(U'?');  // lazy: the same texts
+    if (reader_.Peek() == U'*' || reader_.Peek() == U'+' || reader_.Peek() == U'?') {
+      return reader_.Error("a repeat of a repeat; use a group");
+    }
+    return grammar_.Repeat(part, min, max);
+  }
+
+  SourceReader reader_;
+  Grammar grammar_;
+  bool ignore_case_ = false;
+  std::map<uint8_t, CodePointSet> properties_;  // by class; computed once, a million look-ups each
+};
+
+}  // namespace
+
+absl::StatusOr<StateMachine> ParseRegex(std::string_view pattern, RegexMatch match) {
+  HEDDLE_ASSIGN_OR_RETURN(SourceReader reader, SourceReader::Create(pattern, "regular expression"));
+  return RegexParser(std::move(reader)).Run(match);
+}
+
+}  // namespace heddle::engine::grammar

@@ -1,0 +1,26 @@
+// Regular expressions, in the syntax that JavaScript, Python and PCRE have in common and with
+// JavaScript's meaning: alternatives, groups (capturing or not, named or not), classes, \d \w \s
+// and their opposites, \p{L} \p{N} \p{P} \p{S} \p{M} and theirs, anchors, greedy and lazy repeats,
+// and
+// (?i) at the start (ASCII letters). What is not regular (look-around, back references) or not
+// done (\b) is INVALID_ARGUMENT.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "engine/grammar/grammar.h"
+#include "engine/grammar/state_machine.h"
+
+namespace heddle::engine::grammar {
+
+enum class RegexMatch : uint8_t {
+  kWhole,   // the expression describes the whole text
+  kSearch,  // it is found somewhere in the text, as JSON Schema's `pattern`
+};
+
+// The texts that match, as a machine without calls. INVALID_ARGUMENT names the place;
+// RESOURCE_EXHAUSTED if it would have more than kMaxStates states.
+absl::StatusOr<StateMachine> ParseRegex(std::string_view pattern, RegexMatch match);
+
+}  // namespace heddle::engine::grammar

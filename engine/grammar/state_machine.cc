@@ -1,0 +1,259 @@
+#include "engine/grammar/state_machine.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "base/message.h"
+#include "base/status.h"
+
+namespace heddle::engine::grammar {
+namespace {
+
+// Refinement beyond so many edge visits is not worth its time: the machine stays as it is.
+constexpr int64_t kMaxRefinementWork = 20'000'000;
+
+// States from which an accepting one is reached.
+std::vector<bool> Productive(const StateMachine& machine) {
+  const size_t n = machine.states.size();
+  std::vector<std::vector<int32_t>> sources(n);
+  std::vector<int32_t> work;
+  std::vector<bool> productive(n, false);
+  for (size_t s = 0; s < n; ++s) {
+    const MachineState& state = machine.states[s];
+    for (const CharEdge& edge : state.chars) sources[edge.target].push_back(static_cast<int>(s));
+    for (const CallEdge& edge : state.calls) sources[edge.target].push_back(static_cast<int>(s));
+    if (state.accepting) {
+      productive[s] = true;
+      work.push_back(static_cast<int32_t>(s));
+    }
+  }
+  while (!work.empty()) {
+    const int32_t state = work.back();
+    work.pop_back();
+    for (int32_t source : sources[state]) {
+      if (productive[source]) continue;
+      productive[source] = true;
+      work.push_back(source);
+    }
+  }
+  return productive;
+}
+
+// Neighbouring ranges with one target become one.
+void MergeRanges(std::vector<CharEdge>* edges) {
+  size_t kept = 0;
+  for (const CharEdge& edge : *edges) {
+    if (kept > 0 && (*edges)[kept - 1].last + 1 == edge.first &&
+        (*edges)[kept - 1].target == edge.target) {
+      (*edges)[kept - 1].last = edge.last;
+    } else {
+      (*edges)[kept++] = edge;
+    }
+  }
+  edges->resize(kept);
+}
+
+// One state's edges in terms of classes of states; equal signatures cannot be told apart yet.
+std::vector<int64_t> Signature(const MachineState& state, int32_t own_class,
+                               const std::vector<int32_t>& class_of) {
+  std::vector<CharEdge> chars = state.chars;
+  for (CharEdge& edge : chars) edge.target = class_of[edge.target];
+  MergeRanges(&chars);
+  std::vector<int64_t> signature = {own_class};
+  for (const CharEdge& edge : chars) {
+    signature.push_back(int64_t{edge.first} << 32 | edge.last);
+    signature.push_back(edge.target);
+  }
+  signature.push_back(-1);
+  for (const CallEdge& edge : state.calls) {
+    signature.push_back(int64_t{edge.rule} << 32 | static_cast<uint32_t>(class_of[edge.target]));
+  }
+  return signature;
+}
+
+int64_t CountEdges(const StateMachine& machine) {
+  int64_t edges = 0;
+  for (const MachineState& state : machine.states) {
+    edges += 1 + static_cast<int64_t>(state.chars.size() + state.calls.size());
+  }
+  return edges;
+}
+
+// The machine whose states are the classes; `class_of[0]` must be 0.
+StateMachine Quotient(const StateMachine& machine, const std::vector<int32_t>& class_of,
+                      int32_t num_classes) {
+  StateMachine result;
+  result.states.resize(num_classes);
+  std::vector<bool> done(num_classes, false);
+  for (size_t s = 0; s < machine.states.size(); ++s) {
+    if (done[class_of[s]]) continue;
+    done[class_of[s]] = true;
+    MachineState& state = result.states[class_of[s]];
+    state = machine.states[s];
+    for (CharEdge& edge : state.chars) edge.target = class_of[edge.target];
+    for (CallEdge& edge : state.calls) edge.target = class_of[edge.target];
+    MergeRanges(&state.chars);
+  }
+  return result;
+}
+
+}  // namespace
+
+bool StateMachine::IsEmpty() const { return !Productive(*this)[0]; }
+
+bool StateMachine::HasCalls() const {
+  return std::any_of(states.begin(), states.end(),
+                     [](const MachineState& state) { return !state.calls.empty(); });
+}
+
+bool StateMachine::Accepts(std::u32string_view text) const {
+  int32_t at = 0;
+  for (char32_t c : text) {
+    const std::vector<CharEdge>& chars = states[at].chars;
+    auto edge = std::find_if(chars.begin(), chars.end(),
+                             [c](const CharEdge& e) { return e.first <= c && c <= e.last; });
+    if (edge == chars.end()) return false;
+    at = edge->target;
+  }
+  return states[at].accepting;
+}
+
+Nfa ToNfa(const StateMachine& machine) {
+  Nfa nfa;
+  for (const MachineState& state : machine.states) {
+    nfa.states.push_back(
+        {.chars = state.chars, .calls = state.calls, .accepting = state.accepting});
+  }
+  return nfa;
+}
+
+StateMachine Trim(const StateMachine& machine) {
+  const std::vector<bool> productive = Productive(machine);
+  std::vector<int32_t> new_id(machine.states.size(), -1);
+  std::vector<int32_t> order = {0};
+  new_id[0] = 0;
+  auto reach = [&](int32_t target) {
+    if (!productive[target] || new_id[target] >= 0) return;
+    new_id[target] = static_cast<int32_t>(order.size());
+    order.push_back(target);
+  };
+  for (size_t i = 0; i < order.size(); ++i) {
+    const MachineState& state = machine.states[order[i]];
+    for (const CharEdge& edge : state.chars) reach(edge.target);
+    for (const CallEdge& edge : state.calls) reach(edge.target);
+  }
+  StateMachine result;
+  for (int32_t old : order) {
+    MachineState& state = result.states.emplace_back();
+    state.accepting = machine.states[old].accepting;
+    for (CharEdge edge : machine.states[old].chars) {
+      edge.target = new_id[edge.target];
+      if (edge.target >= 0) state.chars.push_back(edge);
+    }
+    for (CallEdge edge : machine.states[old].calls) {
+      edge.target = new_id[edge.target];
+      if (edge.target >= 0) state.calls.push_back(edge);
+    }
+  }
+  return result;
+}
+
+StateMachine Minimize(const StateMachine& untrimmed) {
+  const StateMachine machine = Trim(untrimmed);
+  const size_t n = machine.states.size();
+  const int64_t edges = CountEdges(machine);
+  std::vector<int32_t> class_of(n);
+  for (size_t s = 0; s < n; ++s) {
+    class_of[s] = machine.states[s].accepting == machine.states[0].accepting ? 0 : 1;
+  }
+  size_t num_classes = 0;
+  for (int64_t work = 0; work < kMaxRefinementWork; work += edges) {
+    // Classes are numbered by their first state, so that state 0 stays in class 0.
+    absl::flat_hash_map<std::vector<int64_t>, int32_t> classes;
+    std::vector<int32_t> refined(n);
+    for (size_t s = 0; s < n; ++s) {
+      refined[s] = classes
+                       .try_emplace(Signature(machine.states[s], class_of[s], class_of),
+                                    static_cast<int32_t>(classes.size()))
+                       .first->second;
+    }
+    class_of.swap(refined);
+    if (classes.size() == num_classes) {
+      return Quotient(machine, class_of, static_cast<int32_t>(num_classes));
+    }
+    num_classes = classes.size();
+  }
+  return machine;
+}
+
+absl::StatusOr<StateMachine> Intersect(const StateMachine& a, const StateMachine& b,
+                                       int32_t max_states) {
+  StateMachine result;
+  absl::flat_hash_map<std::pair<int32_t, int32_t>, int32_t> ids;
+  std::vector<std::pair<int32_t, int32_t>> order;
+  auto id_of = [&](int32_t in_a, int32_t in_b) {
+    auto [it, is_new] = ids.try_emplace({in_a, in_b}, static_cast<int32_t>(order.size()));
+    if (is_new) order.emplace_back(in_a, in_b);
+    return it->second;
+  };
+  id_of(0, 0);
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (static_cast<int32_t>(order.size()) > max_states) {
+      return absl::ResourceExhaustedError(base::StrCat(
+          "the combined conditions on a string need more than ", max_states, " states"));
+    }
+    const MachineState& in_a = a.states[order[i].first];
+    const MachineState& in_b = b.states[order[i].second];
+    MachineState state{.accepting = in_a.accepting && in_b.accepting};
+    for (size_t x = 0, y = 0; x < in_a.chars.size() && y < in_b.chars.size();) {
+      const CharEdge& edge_a = in_a.chars[x];
+      const CharEdge& edge_b = in_b.chars[y];
+      const char32_t first = std::max(edge_a.first, edge_b.first);
+      const char32_t last = std::min(edge_a.last, edge_b.last);
+      if (first <= last) state.chars.push_back({first, last, id_of(edge_a.target, edge_b.target)});
+      ++(edge_a.last < edge_b.last ? x : y);
+    }
+    result.states.push_back(std::move(state));
+  }
+  return Minimize(result);
+}
+
+StateMachine Complement(const StateMachine& machine) {
+  StateMachine result = machine;
+  const auto all = static_cast<int32_t>(result.states.size());
+  result.states.emplace_back();  // after what `machine` cannot read: everything
+  for (MachineState& state : result.states) {
+    state.accepting = !state.accepting;
+    std::vector<CharEdge> chars;
+    CodePointSet read;
+    for (const CharEdge& edge : state.chars) read.Add(edge.first, edge.last);
+    const CodePointSet unread = read.Complement();
+    chars = state.chars;
+    for (const CodePointRange& range : unread.ranges()) {
+      chars.push_back({range.first, range.last, all});
+    }
+    std::sort(chars.begin(), chars.end(),
+              [](const CharEdge& a, const CharEdge& b) { return a.first < b.first; });
+    state.chars = std::move(chars);
+  }
+  return Minimize(result);
+}
+
+StateMachine AnyTextOfLength(int32_t min, int32_t max) {
+  StateMachine result;
+  const CodePointSet all = CodePointSet::All();
+  const int32_t length = max < 0 ? min : max;
+  for (int32_t i = 0; i <= length; ++i) {
+    MachineState& state = result.states.emplace_back();
+    state.accepting = i >= min;
+    if (i == length && max >= 0) break;
+    for (const CodePointRange& range : all.ranges()) {
+      state.chars.push_back({range.first, range.last, std::min(i + 1, length)});
+    }
+  }
+  return result;
+}
+
+}  // namespace heddle::engine::grammar
