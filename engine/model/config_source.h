@@ -89,6 +89,11 @@ class GgufSource : public ConfigSource {
   absl::StatusOr<bool> Bool(std::string_view key) const override;
   absl::StatusOr<std::string> String(std::string_view key) const override;
 
+  bool IsArray(std::string_view key) const { return gguf_.IsArray(FullKey(key)); }
+  absl::StatusOr<std::vector<int64_t>> Ints(std::string_view key) const {
+    return gguf_.Ints(FullKey(key));
+  }
+
   const GgufFile& gguf() const { return gguf_; }
 
  private:

@@ -58,6 +58,18 @@ absl::StatusOr<const Family*> FindGgufFamily(const GgufFile& gguf, std::string_v
 absl::Status CheckHeads(const ConfigSource& source, std::string_view heads_key,
                         std::string_view kv_heads_key, const Hyperparameters& values);
 
+// The kernels' activation of that name in transformers, if there is one.
+std::optional<Activation> FindActivation(std::string_view name);
+
+// Granite's factors on what they are named after; logits are divided by theirs.
+struct GraniteScales {
+  double embedding = 1.0;
+  double residual = 1.0;
+  double attention = 1.0;
+  double logits = 1.0;
+};
+void ApplyGraniteScales(const GraniteScales& scales, ModelSpec* spec);
+
 // Refuses more experts per row than there are. `key` is that of the former.
 absl::Status CheckTopK(const ConfigSource& source, std::string_view key, const MoeSpec& moe);
 
@@ -74,8 +86,6 @@ absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
                                                          const NameMap& pattern,
                                                          std::string_view prefix);
 
-// `find` looks a tensor up by name, in whatever files belong to the model.
-using TensorFinder = std::function<const CheckpointTensor*(std::string_view)>;
 absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const TensorFinder& find);
 
 // Adds the experts of a GGUF file to the spec: layers with a router have them.

@@ -25,14 +25,15 @@ constexpr struct {
     {"gelu_fast", Activation::kGeluTanh},
     {"gelu_pytorch_tanh", Activation::kGeluTanh},
     {"relu", Activation::kRelu},
+    {"relu2", Activation::kRelu2},
 };
 
 absl::StatusOr<Activation> ReadActivation(const JsonSource& config, const Family& family) {
   HEDDLE_ASSIGN_OR_RETURN(std::string name,
                           config.StringOr(family.keys.activation, family.activation));
+  if (std::optional<Activation> activation = FindActivation(name)) return *activation;
   std::string supported;
   for (const auto& entry : kActivations) {
-    if (entry.name == name) return entry.activation;
     supported = base::StrCat(supported, supported.empty() ? "" : ", ", entry.name);
   }
   return config.Unsupported(family.keys.activation, base::Quote(name),
@@ -276,6 +277,13 @@ absl::Status CheckQuantization(const JsonSource& config) {
 }
 
 }  // namespace
+
+std::optional<Activation> FindActivation(std::string_view name) {
+  for (const auto& entry : kActivations) {
+    if (entry.name == name) return entry.activation;
+  }
+  return std::nullopt;
+}
 
 absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
                                                          const JsonSource& config,

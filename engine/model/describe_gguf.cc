@@ -63,15 +63,16 @@ absl::Status ReadSizes(const GgufSource& source, Hyperparameters* values) {
   return absl::OkStatus();
 }
 
-// Llama 3's scaling arrives as a table of divisors that the converter has computed.
-absl::Status ReadDivisors(const GgufSource& source, const TensorFinder& find, RopeSpec* rope) {
-  const CheckpointTensor* table = find("rope_freqs.weight");
+// A table of divisors that the converter has computed: Llama 3's scaling, LongRoPE.
+absl::Status ReadDivisors(const GgufSource& source, const TensorFinder& find, std::string_view name,
+                          RopeSpec* rope) {
+  const CheckpointTensor* table = find(name);
   if (table == nullptr) return absl::OkStatus();
   size_t pairs = static_cast<size_t>(rope->rotary_dim / 2);
   bool is_f32 = table->dtype == kernels::DType::kF32;
   if (!is_f32 || table->data.size() != pairs * sizeof(float)) {
     return absl::InvalidArgumentError(
-        base::StrCat(source.file(), ": tensor \"rope_freqs.weight\" has ", table->data.size(),
+        base::StrCat(source.file(), ": tensor ", base::Quote(name), " has ", table->data.size(),
                      " bytes of ", table->type_name, ", expected ", pairs, " of F32"));
   }
   rope->divisors.resize(pairs);
@@ -79,10 +80,25 @@ absl::Status ReadDivisors(const GgufSource& source, const TensorFinder& find, Ro
   for (float divisor : rope->divisors) {
     if (!(divisor > 0.0f && divisor <= kMaxFactor)) {
       return absl::InvalidArgumentError(
-          base::StrCat(source.file(), ": tensor \"rope_freqs.weight\"", " holds ", divisor,
-                       ", expected a number", " above 0 and up to ", kMaxFactor));
+          base::StrCat(source.file(), ": tensor ", base::Quote(name), " holds ", divisor,
+                       ", expected a number above 0 and up to ", kMaxFactor));
     }
   }
+  return absl::OkStatus();
+}
+
+// Ding et al. 2024. Only the factors for texts within the original context are used, and longer
+// ones are not served: see ReadRest in describe_config.cc.
+absl::Status ReadLongRope(const GgufSource& source, const TensorFinder& find,
+                          Hyperparameters* values) {
+  constexpr const char* kShort = "rope_factors_short.weight";
+  if (find(kShort) == nullptr) return absl::OkStatus();
+  HEDDLE_RETURN_IF_ERROR(ReadDivisors(source, find, kShort, &values->rope));
+  HEDDLE_ASSIGN_OR_RETURN(double attention,
+                          source.PositiveOr("rope.scaling.attn_factor", kMaxFactor, 1.0));
+  values->rope.scaling = RopeScaling::kLongRope;
+  values->rope.attention_factor = static_cast<float>(attention);
+  values->max_context = values->rope.original_max_position;
   return absl::OkStatus();
 }
 
@@ -140,7 +156,38 @@ absl::Status ReadRope(const GgufSource& source, const Family& family, const Tens
       rope.original_max_position,
       source.DimOr("rope.scaling.original_context_length", kMaxContext, values->max_context));
   HEDDLE_RETURN_IF_ERROR(ReadScaling(source, &rope));
-  return ReadDivisors(source, find, &rope);
+  HEDDLE_RETURN_IF_ERROR(ReadDivisors(source, find, "rope_freqs.weight", &rope));
+  return ReadLongRope(source, find, values);
+}
+
+// Layers with a window: those that an array names, all but each n-th, or all.
+absl::Status ReadWindows(const GgufSource& source, const Family& family, Hyperparameters* values) {
+  constexpr std::string_view kWindow = "attention.sliding_window";
+  constexpr std::string_view kPattern = "attention.sliding_window_pattern";
+  if (!source.Has(kWindow)) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(int64_t window, source.Int(kWindow));
+  if (window == 0) return absl::OkStatus();  // Phi-3's files say so
+  HEDDLE_RETURN_IF_ERROR(source.Dim(kWindow, kMaxContext).status());
+  const auto n_layers = static_cast<size_t>(values->n_layers);
+  values->windows.assign(n_layers, static_cast<int32_t>(window));
+  if (source.IsArray(kPattern)) {
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> slides, source.Ints(kPattern));
+    if (slides.size() != n_layers) {
+      return source.Error(kPattern, base::StrCat("an array of ", slides.size()),
+                          base::StrCat("one of ", n_layers, ", one per layer"));
+    }
+    for (size_t i = 0; i < n_layers; ++i) {
+      if (slides[i] == 0) values->windows[i] = 0;
+    }
+    return absl::OkStatus();
+  }
+  HEDDLE_ASSIGN_OR_RETURN(int32_t pattern,
+                          source.DimOr(kPattern, kMaxLayers, std::max(family.window_pattern, 1)));
+  for (size_t i = static_cast<size_t>(pattern) - 1; pattern > 1 && i < n_layers;
+       i += static_cast<size_t>(pattern)) {
+    values->windows[i] = 0;
+  }
+  return absl::OkStatus();
 }
 
 // What GGUF does not say in metadata, its tensors do.
@@ -150,16 +197,29 @@ absl::Status ReadRest(const GgufSource& source, const Family& family, const Tens
                                                                 ? "attention.layer_norm_rms_epsilon"
                                                                 : "attention.layer_norm_epsilon",
                                                             1.0));
-  // GGUF names no activation: each architecture has its own (gpt2's is the tanh form).
-  values->activation = family.gated ? Activation::kSilu : Activation::kGeluTanh;
+  // GGUF names no activation: each architecture has its own.
+  values->activation = FindActivation(family.activation).value();
   values->tied_embeddings = find("output.weight") == nullptr;
   values->qkv_bias = find("blk.0.attn_q.bias") != nullptr || find("blk.0.attn_qkv.bias") != nullptr;
   values->out_bias = find("blk.0.attn_output.bias") != nullptr;
   values->mlp_bias = find("blk.0.ffn_down.bias") != nullptr;
   if (family.rope) HEDDLE_RETURN_IF_ERROR(ReadRope(source, family, find, values));
-  HEDDLE_ASSIGN_OR_RETURN(int32_t window, source.DimOr("attention.sliding_window", kMaxContext, 0));
-  if (window > 0) values->windows.assign(static_cast<size_t>(values->n_layers), window);
-  return absl::OkStatus();
+  if (family.window_rope) {
+    values->window_rope = RopeSpec{.rotary_dim = values->rope.rotary_dim,
+                                   .layout = values->rope.layout,
+                                   .original_max_position = values->max_context};
+    HEDDLE_ASSIGN_OR_RETURN(double theta,
+                            source.PositiveOr("rope.freq_base_swa", kMaxTheta, 10000.0));
+    values->window_rope->theta = static_cast<float>(theta);
+  }
+  return ReadWindows(source, family, values);
+}
+
+// Whether the MLP's gate and up are one tensor, under the name of the latter.
+bool IsGateFused(const TensorFinder& find, const MlpSpec& mlp) {
+  const CheckpointTensor* up = find("blk.0.ffn_up.weight");
+  return mlp.gated && up != nullptr && find("blk.0.ffn_gate.weight") == nullptr &&
+         !up->shape.empty() && up->shape[0] == 2 * int64_t{mlp.inter};
 }
 
 NameMap NamesIn(const TensorFinder& find, const ModelSpec& spec) {
@@ -174,14 +234,19 @@ NameMap NamesIn(const TensorFinder& find, const ModelSpec& spec) {
     layer.qkv.clear();
     layer.qkv_bias.clear();
   }
-  layer.gate_up.clear();
+  if (IsGateFused(find, spec.layers.front().mlp)) {
+    layer.gate.clear();
+    layer.up.clear();
+  } else {
+    layer.gate_up.clear();
+  }
   // Files from before experts were stacked.
   if (find("blk.0.ffn_gate.0.weight") != nullptr) {
     layer.expert_gate = "blk.{}.ffn_gate.{e}.weight";
     layer.expert_up = "blk.{}.ffn_up.{e}.weight";
     layer.expert_down = "blk.{}.ffn_down.{e}.weight";
   }
-  return MakeNames(names, "", spec);
+  return names;
 }
 
 // Ids that end a text: of the document, of the turn, of a message with a tool call.
@@ -220,8 +285,13 @@ absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const Tensor
   HEDDLE_RETURN_IF_ERROR(ReadRest(source, *family, find, &values));
   ModelDescription description;
   description.spec = MakeSpec(*family, values);
+  description.spec.norm_weight_offset = 0.0f;  // converters have added it
   HEDDLE_RETURN_IF_ERROR(ReadGgufExperts(source, *family, find, &description.spec));
-  description.names = NamesIn(find, description.spec);
+  NameMap names = NamesIn(find, description.spec);
+  if (family->refine_gguf != nullptr) {
+    HEDDLE_RETURN_IF_ERROR(family->refine_gguf(source, find, &description.spec, &names));
+  }
+  description.names = MakeNames(names, "", description.spec);
   HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(gguf, values.vocab, &description));
   return description;
 }

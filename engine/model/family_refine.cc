@@ -103,18 +103,25 @@ absl::Status RefineSmolLm3(const JsonSource& config, ModelSpec* spec, NameMap*) 
 
 // What blocks add to the stream is multiplied by r. The same model with its stream divided by r
 // adds plainly: the embedding is 1/r as large, and an RMS norm gives the same with eps / r^2.
+void ApplyGraniteScales(const GraniteScales& scales, ModelSpec* spec) {
+  spec->embedding_scale = static_cast<float>(scales.embedding / scales.residual);
+  spec->norm_eps = static_cast<float>(spec->norm_eps / (scales.residual * scales.residual));
+  spec->logit_scale = static_cast<float>(1.0 / scales.logits);
+  for (LayerSpec& layer : spec->layers) {
+    layer.attention.scale = static_cast<float>(scales.attention);
+  }
+}
+
 absl::Status RefineGranite(const JsonSource& config, ModelSpec* spec, NameMap*) {
-  HEDDLE_ASSIGN_OR_RETURN(double embedding,
+  GraniteScales scales;
+  HEDDLE_ASSIGN_OR_RETURN(scales.embedding,
                           config.PositiveOr("embedding_multiplier", kMaxFactor, 1.0));
-  HEDDLE_ASSIGN_OR_RETURN(double residual,
+  HEDDLE_ASSIGN_OR_RETURN(scales.residual,
                           config.PositiveOr("residual_multiplier", kMaxFactor, 1.0));
-  HEDDLE_ASSIGN_OR_RETURN(double attention,
+  HEDDLE_ASSIGN_OR_RETURN(scales.attention,
                           config.PositiveOr("attention_multiplier", kMaxFactor, 1.0));
-  HEDDLE_ASSIGN_OR_RETURN(double logits, config.PositiveOr("logits_scaling", kMaxFactor, 1.0));
-  spec->embedding_scale = static_cast<float>(embedding / residual);
-  spec->norm_eps = static_cast<float>(spec->norm_eps / (residual * residual));
-  spec->logit_scale = static_cast<float>(1.0 / logits);
-  for (LayerSpec& layer : spec->layers) layer.attention.scale = static_cast<float>(attention);
+  HEDDLE_ASSIGN_OR_RETURN(scales.logits, config.PositiveOr("logits_scaling", kMaxFactor, 1.0));
+  ApplyGraniteScales(scales, spec);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 
 #include "engine/model/family_names.h"
 #include "engine/model/family_refine.h"
+#include "engine/model/gguf_refine.h"
 
 namespace heddle::engine {
 namespace {
@@ -18,6 +19,17 @@ constexpr std::string_view kQwen2MoeArchitectures[] = {"Qwen2MoeForCausalLM"};
 constexpr std::string_view kQwen3MoeArchitectures[] = {"Qwen3MoeForCausalLM"};
 constexpr std::string_view kQwen2MoeGguf[] = {"qwen2moe"};
 constexpr std::string_view kQwen3MoeGguf[] = {"qwen3moe"};
+constexpr std::string_view kGemma2Gguf[] = {"gemma2"};
+constexpr std::string_view kGemma3Gguf[] = {"gemma3"};
+constexpr std::string_view kPhi3Gguf[] = {"phi3"};
+constexpr std::string_view kOlmo2Gguf[] = {"olmo2"};
+constexpr std::string_view kSmolLm3Gguf[] = {"smollm3"};
+constexpr std::string_view kGraniteGguf[] = {"granite"};
+constexpr std::string_view kStarcoder2Gguf[] = {"starcoder2"};
+constexpr std::string_view kGptNeoxGguf[] = {"gptneox"};
+constexpr std::string_view kFalconGguf[] = {"falcon"};
+constexpr std::string_view kGlmGguf[] = {"chatglm"};
+constexpr std::string_view kGlm4Gguf[] = {"glm4"};
 constexpr std::string_view kLlamaGguf[] = {"llama"};
 constexpr std::string_view kQwen2Gguf[] = {"qwen2"};
 constexpr std::string_view kQwen3Gguf[] = {"qwen3"};
@@ -163,7 +175,9 @@ Family Gemma2() {
   Family gemma = Llama();
   gemma.name = gemma.model_type = "gemma2";
   gemma.architectures = kGemma2Architectures;
-  gemma.gguf_architectures = {};
+  gemma.refine_gguf = RefineGgufGemma;
+  gemma.gguf_rope_layout = RopeLayout::kHalf;
+  gemma.gguf_architectures = kGemma2Gguf;
   gemma.keys.activation = "hidden_activation";
   gemma.activation = "gelu_pytorch_tanh";
   gemma.tied_embeddings = true;
@@ -184,6 +198,7 @@ Family Gemma3() {
   gemma.name = "gemma3";
   gemma.model_type = "gemma3_text";
   gemma.architectures = kGemma3Architectures;
+  gemma.gguf_architectures = kGemma3Gguf;
   gemma.qk_norm = QkNorm::kPerHead;
   gemma.window_pattern = 6;
   gemma.rope_theta = 1e6;
@@ -196,6 +211,8 @@ Family Phi3() {
   Family phi3 = Mistral();
   phi3.name = phi3.model_type = "phi3";
   phi3.architectures = kPhi3Architectures;
+  phi3.gguf_rope_layout = RopeLayout::kHalf;
+  phi3.gguf_architectures = kPhi3Gguf;
   phi3.norm_eps = 1e-5;
   phi3.sliding_window = 0;
   phi3.names = &Phi3Names();
@@ -206,7 +223,8 @@ Family Olmo2() {
   Family olmo2 = Llama();
   olmo2.name = olmo2.model_type = "olmo2";
   olmo2.architectures = kOlmo2Architectures;
-  olmo2.gguf_architectures = {};
+  olmo2.gguf_rope_layout = RopeLayout::kHalf;
+  olmo2.gguf_architectures = kOlmo2Gguf;
   olmo2.norm_eps = 1e-5;
   olmo2.pre_norm = false;
   olmo2.post_norm = true;
@@ -220,7 +238,8 @@ Family SmolLm3() {
   Family smollm3 = Llama();
   smollm3.name = smollm3.model_type = "smollm3";
   smollm3.architectures = kSmolLm3Architectures;
-  smollm3.gguf_architectures = {};
+  smollm3.refine_gguf = RefineGgufSmolLm3;
+  smollm3.gguf_architectures = kSmolLm3Gguf;
   smollm3.tied_embeddings = true;
   smollm3.rope_theta = 2e6;
   smollm3.refine = RefineSmolLm3;
@@ -231,7 +250,8 @@ Family Granite() {
   Family granite = Llama();
   granite.name = granite.model_type = "granite";
   granite.architectures = kGraniteArchitectures;
-  granite.gguf_architectures = {};
+  granite.refine_gguf = RefineGgufGranite;
+  granite.gguf_architectures = kGraniteGguf;
   granite.refine = RefineGranite;
   return granite;
 }
@@ -240,6 +260,8 @@ Family Starcoder2() {
   Family starcoder2 = Mistral();
   starcoder2.name = starcoder2.model_type = "starcoder2";
   starcoder2.architectures = kStarcoder2Architectures;
+  starcoder2.gguf_rope_layout = RopeLayout::kHalf;
+  starcoder2.gguf_architectures = kStarcoder2Gguf;
   starcoder2.keys.norm_eps = "norm_epsilon";
   starcoder2.activation = "gelu_pytorch_tanh";
   starcoder2.norm_eps = 1e-5;
@@ -256,6 +278,8 @@ Family GptNeox() {
   Family neox;
   neox.name = neox.model_type = "gpt_neox";
   neox.architectures = kGptNeoxArchitectures;
+  neox.refine_gguf = RefineGgufGptNeox;
+  neox.gguf_architectures = kGptNeoxGguf;
   neox.keys.n_kv_heads = neox.keys.head_dim = "";
   neox.keys.norm_eps = "layer_norm_eps";
   neox.keys.rope_theta = "rotary_emb_base";
@@ -277,6 +301,8 @@ Family Falcon() {
   Family falcon;
   falcon.name = falcon.model_type = "falcon";
   falcon.architectures = kFalconArchitectures;
+  falcon.refine_gguf = RefineGgufFalcon;
+  falcon.gguf_architectures = kFalconGguf;
   falcon.keys.n_kv_heads = falcon.keys.head_dim = "";  // see RefineFalcon
   falcon.keys.inter = "ffn_hidden_size";
   falcon.keys.norm_eps = "layer_norm_epsilon";
@@ -299,7 +325,7 @@ Family Glm() {
   Family glm = Llama();
   glm.name = glm.model_type = "glm";
   glm.architectures = kGlmArchitectures;
-  glm.gguf_architectures = {};
+  glm.gguf_architectures = kGlmGguf;
   glm.norm_eps = 1.5625e-7;
   glm.head_dim = 128;
   glm.rotary_part = 0.5;
@@ -314,6 +340,7 @@ Family Glm4() {
   Family glm4 = Glm();
   glm4.name = glm4.model_type = "glm4";
   glm4.architectures = kGlm4Architectures;
+  glm4.gguf_architectures = kGlm4Gguf;
   glm4.post_norm = true;
   glm4.names = &Glm4Names();
   return glm4;

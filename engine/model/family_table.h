@@ -3,16 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "engine/files/checkpoint.h"
 #include "engine/model/model_spec.h"
 #include "engine/model/name_map.h"
 
 namespace heddle::engine {
 
+class GgufSource;
 class JsonSource;
+
+// Looks a tensor up by name, in whatever files belong to the model.
+using TensorFinder = std::function<const CheckpointTensor*(std::string_view)>;
 
 // A flag of the architecture that is fixed for a family, or a boolean key of config.json.
 struct Flag {
@@ -97,6 +103,9 @@ struct Family {
   // Refuses what config.json may ask for and this family's row does not express, or refines the
   // spec and the pattern of names; nullptr: nothing to do.
   absl::Status (*refine)(const JsonSource& config, ModelSpec* spec, NameMap* names) = nullptr;
+  // The same for GGUF files.
+  absl::Status (*refine_gguf)(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                              NameMap* names) = nullptr;
 };
 
 std::span<const Family> FamilyTable();

@@ -4,6 +4,7 @@
 
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "tests/support/gguf_model.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/goldens.h"
 #include "tests/support/paths.h"
@@ -294,6 +295,68 @@ TEST_CASE("An unknown family lists the supported ones and the nearest", "[model]
   REQUIRE(checkpoint.ok());
   CheckError(Describe(*checkpoint).status(), StatusCode::kUnimplemented,
              {"m.gguf", "\"llamb\"", "the nearest is llama"});
+}
+
+TEST_CASE("Experts that cannot be are refused by key and value", "[model][unit]") {
+  const json qwen = *test::LoadGolden("qwen3_moe").config;
+  CheckError(DescribeJson(With(qwen, "num_experts_per_tok", 9)).status(),
+             StatusCode::kInvalidArgument,
+             {"\"num_experts_per_tok\" is 9", "at most the number of experts (8)"});
+  CheckError(DescribeJson(With(qwen, "num_experts", 100000)).status(), StatusCode::kInvalidArgument,
+             {"\"num_experts\" is 100000", "1 to 1024"});
+  CheckError(DescribeJson(With(qwen, "mlp_only_layers", {-1})).status(),
+             StatusCode::kInvalidArgument, {"\"mlp_only_layers\" is -1", "indices of layers"});
+  CheckError(DescribeJson(With(qwen, "mlp_only_layers", 2)).status(), StatusCode::kInvalidArgument,
+             {"\"mlp_only_layers\" is 2", "a list"});
+  CheckError(DescribeJson(With(qwen, "use_sliding_window", true)).status(),
+             StatusCode::kUnimplemented, {"\"use_sliding_window\" is true"});
+}
+
+TEST_CASE("Layers without experts keep the dense MLP's names", "[model][unit]") {
+  auto description = DescribeJson(*test::LoadGolden("qwen2_moe").config);
+  REQUIRE(description.ok());
+  auto names = [&](int32_t i) {
+    return description->names.Layer(i, description->spec.layers[static_cast<size_t>(i)]);
+  };
+  CHECK(names(0).gate == "model.layers.0.mlp.gate_proj.weight");
+  CHECK(names(0).router.empty());
+  CHECK(names(0).row_gate.empty());
+  CHECK(names(1).gate == "model.layers.1.mlp.shared_expert.gate_proj.weight");
+  CHECK(ExpertName(names(1).expert_up, 5) == "model.layers.1.mlp.experts.5.up_proj.weight");
+  CHECK(names(3).expert_down.empty());
+}
+
+// The description of a GGUF file of a golden's model with some metadata replaced.
+absl::Status GgufError(const std::string& name, const std::string& key, const json& value) {
+  test::GgufModel model = test::LoadGgufModel(name);
+  json file = *model.file;
+  json kept = json::array();
+  for (const json& entry : file["metadata"]) {
+    if (entry[0] != key) kept.push_back(entry);
+  }
+  kept.push_back({key, value});
+  file["metadata"] = kept;
+  model.file = std::make_shared<const json>(file);
+  TempDir dir;
+  auto checkpoint = OpenCheckpoint(test::WriteGguf(model, dir / "m.gguf"));
+  REQUIRE(checkpoint.ok());
+  auto description = Describe(*checkpoint);
+  return description.ok() ? ValidateTensors(*checkpoint, *description) : description.status();
+}
+
+TEST_CASE("GGUF metadata that contradicts itself is refused by key and value", "[model][unit]") {
+  CheckError(GgufError("qwen3_moe", "qwen3moe.expert_used_count", 9), StatusCode::kInvalidArgument,
+             {"\"qwen3moe.expert_used_count\" is 9", "at most the number of experts (8)"});
+  CheckError(GgufError("qwen3_moe", "qwen3moe.expert_gating_func", 7), StatusCode::kUnimplemented,
+             {"\"qwen3moe.expert_gating_func\" is 7", "sigmoid"});
+  CheckError(GgufError("qwen3_moe", "qwen3moe.expert_count", 4), StatusCode::kInvalidArgument,
+             {"\"blk.0.ffn_gate_inp.weight\" has shape [8, 64]", "[4, 64]"});
+  CheckError(GgufError("gemma3", "gemma3.attention.sliding_window_pattern", {1, 0}),
+             StatusCode::kInvalidArgument, {"sliding_window_pattern\" is an array of 2", "of 7"});
+  CheckError(GgufError("gemma2", "gemma2.attention.sliding_window", -3),
+             StatusCode::kInvalidArgument, {"sliding_window\" is", "from 1 to"});
+  CheckError(GgufError("phi3_longrope", "phi3.rope.dimension_count", 10),
+             StatusCode::kInvalidArgument, {"\"rope_factors_short.weight\" has 24 bytes"});
 }
 
 TEST_CASE("Special ids come from generation_config.json first, as one id or many",

@@ -1,0 +1,21 @@
+// What GGUF files of a family say, or leave to be known, beyond what all share: see
+// Family::refine_gguf. Private to engine/model.
+#pragma once
+
+#include "absl/status/status.h"
+#include "engine/model/describe.h"
+
+namespace heddle::engine {
+
+absl::Status RefineGgufGemma(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                             NameMap* names);
+absl::Status RefineGgufGranite(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                               NameMap* names);
+absl::Status RefineGgufSmolLm3(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                               NameMap* names);
+absl::Status RefineGgufGptNeox(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                               NameMap* names);
+absl::Status RefineGgufFalcon(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                              NameMap* names);
+
+}  // namespace heddle::engine

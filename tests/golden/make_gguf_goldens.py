@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""What GGUF files of tiny models hold, for tests/model/gguf_models_test.cc.
+
+For each case a config.json, its tensors as in make_model_goldens.py, and the GGUF file that
+llama.cpp's converter makes of them: architecture, metadata, and for every tensor of the file how it
+comes from the folder's. Names of tensors and keys are those of the `gguf` package. No logits: the
+test compares the file with the folder, and the folder's logits have goldens of their own.
+
+Run with the versions in requirements.txt: ./make_gguf_goldens.py
+"""
+
+import copy
+import json
+
+import gguf
+import torch
+import transformers
+
+import make_model_goldens as models
+
+ARCH = gguf.MODEL_ARCH
+KEYS = gguf.Keys
+
+
+def gemma(config):
+    return dict(config, query_pre_attn_scalar=config["head_dim"], num_hidden_layers=7)
+
+
+SMALL = models.SMALL
+# name -> config, GGUF architecture, and further metadata: (key, value) with the key as in gguf.Keys.
+CASES = {
+    "mixtral": (dict(models.MIXTRAL, num_hidden_layers=2), ARCH.LLAMA, []),
+    "qwen2_moe": (models.QWEN2_MOE | dict(decoder_sparse_step=1, mlp_only_layers=[],
+                                          num_hidden_layers=2), ARCH.QWEN2MOE, []),
+    "qwen3_moe": (dict(models.QWEN3_MOE, num_hidden_layers=2), ARCH.QWEN3MOE, []),
+    "gemma2": (gemma(models.GEMMA2), ARCH.GEMMA2, [
+        (KEYS.LLM.ATTN_LOGIT_SOFTCAPPING, 5.0), (KEYS.LLM.FINAL_LOGIT_SOFTCAPPING, 6.0),
+        (KEYS.Attention.SLIDING_WINDOW, 8)]),
+    "gemma3": (gemma({**models.GEMMA3, "sliding_window_pattern": 6,
+                      "rope_local_base_freq": 10000.0}), ARCH.GEMMA3, [
+        (KEYS.Attention.SLIDING_WINDOW, 8), (KEYS.Rope.SCALING_TYPE, "linear"),
+        (KEYS.Rope.SCALING_FACTOR, 8.0)]),
+    "phi3": (models.PHI3, ARCH.PHI3, [(KEYS.Attention.SLIDING_WINDOW, 0)]),
+    "phi3_longrope": (models.PHI3_LONGROPE, ARCH.PHI3, [
+        (KEYS.Attention.SLIDING_WINDOW, 48), (KEYS.Rope.SCALING_ORIG_CTX_LEN, 64),
+        # Ding et al. 2024: sqrt(1 + ln(128 / 64) / ln(64)), single precision
+        (KEYS.Rope.SCALING_ATTN_FACTOR, 1.0801234497346435)]),
+    "olmo2": (models.OLMO2, ARCH.OLMO2, []),
+    "smollm3": (dict(models.SMOLLM3, num_hidden_layers=5, no_rope_layer_interval=4),
+                ARCH.SMOLLM3, []),
+    "granite": (models.GRANITE, ARCH.GRANITE, [
+        (KEYS.LLM.EMBEDDING_SCALE, 6.0), (KEYS.LLM.RESIDUAL_SCALE, 0.25),
+        (KEYS.Attention.SCALE, 0.125), (KEYS.LLM.LOGIT_SCALE, 2.0)]),
+    "starcoder2": (dict(models.STARCODER2, sliding_window=None), ARCH.STARCODER2, []),
+    "gpt_neox": (models.GPT_NEOX, ARCH.GPTNEOX, [(KEYS.LLM.USE_PARALLEL_RESIDUAL, True)]),
+    "gpt_neox_sequential": (dict(models.GPT_NEOX, use_parallel_residual=False),
+                            ARCH.GPTNEOX, [(KEYS.LLM.USE_PARALLEL_RESIDUAL, False)]),
+    "falcon": (models.FALCON, ARCH.FALCON, []),
+    "falcon_grouped": (dict(models.FALCON, new_decoder_architecture=True, num_kv_heads=2,
+                            tie_word_embeddings=False), ARCH.FALCON, []),
+    "glm": (models.GLM, ARCH.CHATGLM, []),
+    "glm4": (dict(models.GLM, architectures=["Glm4ForCausalLM"], model_type="glm4"),
+             ARCH.GLM4, []),
+    "gpt2": (models.GPT2, ARCH.GPT2, []),
+}
+# Families whose q and k the converter permutes for interleaved pairs.
+PERMUTED = {"llama", "mixtral", "smollm3", "granite"}
+
+
+def first(config, *keys):
+    """The value of the first of these keys that the config has; None: it has none."""
+    return next((config[key] for key in keys if config.get(key) is not None), None)
+
+
+def metadata(config, arch, extra):
+    hidden = first(config, "hidden_size", "n_embd")
+    heads = first(config, "num_attention_heads", "n_head")
+    kv_heads = first(config, "num_kv_heads", "num_key_value_heads") or (
+        1 if config.get("multi_query") else heads)
+    head_dim = config.get("head_dim")
+    rotary = first(config, "partial_rotary_factor", "rotary_pct")
+    if config["model_type"].startswith("glm"):
+        rotary = 0.5
+    entries = [
+        (KEYS.LLM.CONTEXT_LENGTH, first(config, "max_position_embeddings", "n_positions") or 2048),
+        (KEYS.LLM.EMBEDDING_LENGTH, hidden),
+        (KEYS.LLM.BLOCK_COUNT, first(config, "num_hidden_layers", "n_layer")),
+        (KEYS.LLM.FEED_FORWARD_LENGTH, first(config, "intermediate_size") or 4 * hidden),
+        (KEYS.Attention.HEAD_COUNT, heads),
+        (KEYS.Attention.HEAD_COUNT_KV, kv_heads),
+        (KEYS.LLM.VOCAB_SIZE, config["vocab_size"]),
+        (KEYS.Rope.FREQ_BASE, first(config, "rope_theta", "rotary_emb_base")),
+        (KEYS.Attention.LAYERNORM_RMS_EPS, config.get("rms_norm_eps")),
+        (KEYS.Attention.LAYERNORM_EPS,
+         first(config, "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon")),
+        (KEYS.Attention.KEY_LENGTH, head_dim),
+        (KEYS.Attention.VALUE_LENGTH, head_dim),
+        (KEYS.Rope.DIMENSION_COUNT,
+         None if rotary is None else int(rotary * (head_dim or hidden // heads))),
+        (KEYS.LLM.EXPERT_COUNT, first(config, "num_local_experts", "num_experts")),
+        (KEYS.LLM.EXPERT_USED_COUNT, config.get("num_experts_per_tok")),
+        (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, config.get("moe_intermediate_size")),
+        (KEYS.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH,
+         config.get("shared_expert_intermediate_size")),
+    ] + extra
+    name = gguf.MODEL_ARCH_NAMES[arch]
+    return [[key.format(arch=name), value] for key, value in entries if value is not None]
+
+
+def transform(config, name):
+    """What the converter does to a tensor: an operation of tests/support/gguf_model.cc."""
+    kind = config["model_type"]
+    heads = first(config, "num_attention_heads", "n_head")
+    if kind in PERMUTED and ".q_proj." in name:
+        return ["permute", heads]
+    if kind in PERMUTED and ".k_proj." in name:
+        return ["permute", config["num_key_value_heads"]]
+    if kind.startswith("gemma") and name.endswith("norm.weight"):
+        return ["add_one"]
+    if "query_key_value" in name:
+        kv_heads = first(config, "num_kv_heads") or (1 if config.get("multi_query") else heads)
+        return ["regroup", heads, kv_heads]
+    if kind == "gpt2" and name.endswith((".c_attn.weight", ".c_proj.weight", ".c_fc.weight")):
+        return ["transpose"]
+    return []
+
+
+def folder_tensors(config, parts):
+    """[file name, shape, scale, offset] of every tensor, and the experts' by their merged name."""
+    model_config = transformers.AutoConfig.for_model(**copy.deepcopy(config))
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(model_config)
+    tensors, merged = [], {}
+    case = dict(rename=parts.get("rename", {}), experts=parts.get("experts"))
+    if case["experts"] is None:
+        del case["experts"]
+    for name, parameter in model.named_parameters():
+        for file_name, part in models.file_tensors(name, parameter, case):
+            shape = list(part.shape)
+            tensors.append([file_name, shape, *models.scale_and_offset(name, shape[-2:])])
+            experts, dot, leaf = file_name.partition(".experts.")
+            if dot:
+                leaf = leaf.split(".", 1)[1]
+                merged.setdefault(f"{experts}.experts.{leaf}", []).append(file_name)
+            else:
+                merged[file_name] = [file_name]
+    return tensors, merged
+
+
+def make_case(name):
+    config, arch, extra = CASES[name]
+    tensors, merged = folder_tensors(config, models.CASES.get(name, {}))
+    names = gguf.get_tensor_name_map(arch, 16)
+    file_tensors = []
+    for source, parts in merged.items():
+        target = names.get_name(source, try_suffixes=(".weight", ".bias"))
+        if target is None:
+            raise ValueError(f"{name}: {source} has no name in GGUF")
+        file_tensors.append([target, transform(config, source), parts])
+    factors = config.get("rope_scaling", {}).get("short_factor")
+    return dict(name=name, config=config, tensors=tensors,
+                architecture=gguf.MODEL_ARCH_NAMES[arch], metadata=metadata(config, arch, extra),
+                file=file_tensors, short_factors=factors or [])
+
+
+def main():
+    cases = [json.dumps(make_case(name), separators=(",", ":")) for name in CASES]
+    path = models.HERE / "gguf_models.json"
+    path.write_text("[\n" + ",\n".join(cases) + "\n]\n")
+    print(f"{path.name}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+// GGUF files of every family that the format has, as llama.cpp's converter writes them, against the
+// same model as a Hugging Face folder.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/model/load.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/gguf_model.h"
+#include "tests/support/greedy_runner.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
+
+namespace heddle {
+namespace {
+
+engine::LoadedModel Load(const std::filesystem::path& path) {
+  engine::LoadOptions options;
+  options.cpu.num_threads = 1;
+  options.capacity.kv_bytes = 4 << 20;
+  options.capacity.max_batch_tokens = 64;
+  options.kv_type = "f32";
+  auto model = engine::LoadModel(path, options);
+  INFO(model.status().ToString());
+  REQUIRE(model.ok());
+  return std::move(model).value();
+}
+
+TEST_CASE("A GGUF file gives the logits of the folder it was made of", "[golden]") {
+  const std::string name = GENERATE(from_range(test::GgufModelNames()));
+  INFO(name);
+  const test::GgufModel model = test::LoadGgufModel(name);
+  test::TempDir dir;
+  auto folder = Load(test::WriteSyntheticModel(model.folder, dir.path() / "folder"));
+  auto file = Load(test::WriteGguf(model, dir.path() / "model.gguf"));
+  CHECK(file.model.spec.max_context == folder.model.spec.max_context);
+  std::vector<engine::TokenId> prompt;
+  for (int32_t i = 0; i < 24; ++i) prompt.push_back((17 * i * i + 29 * i + 11) % 250);
+  const auto expected = test::AllLogits(*folder.executor, prompt, 64);
+  const auto found = test::AllLogits(*file.executor, prompt, 64);
+  REQUIRE(found.size() == expected.size());
+  float error = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    error = std::max(error, std::abs(found[i] - expected[i]));
+  }
+  // Permuted rows are added up in another order.
+  CHECK(error < 1e-4f);
+}
+
+}  // namespace
+}  // namespace heddle

@@ -1,0 +1,162 @@
+#include "tests/support/gguf_model.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <span>
+
+#include "base/check.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/synthetic_weights.h"
+
+namespace heddle::test {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint32_t kGgmlF32 = 0;
+
+struct Matrix {
+  std::vector<int64_t> shape;
+  std::vector<float> values;
+
+  int64_t rows() const { return shape.size() == 1 ? shape[0] : shape[shape.size() - 2]; }
+  int64_t row_size() const { return static_cast<int64_t>(values.size()) / rows(); }
+};
+
+// Rows in the order that `source_of` says.
+Matrix Reorder(const Matrix& from, const std::function<int64_t(int64_t)>& source_of) {
+  Matrix to = from;
+  const int64_t size = from.row_size();
+  for (int64_t row = 0; row < from.rows(); ++row) {
+    std::copy_n(from.values.begin() + source_of(row) * size, size, to.values.begin() + row * size);
+  }
+  return to;
+}
+
+// Within each head, row j of the first half and row j of the second become neighbours.
+Matrix Permute(const Matrix& from, int64_t n_heads) {
+  const int64_t dim = from.rows() / n_heads;
+  return Reorder(
+      from, [dim](int64_t row) { return row / dim * dim + row % 2 * (dim / 2) + row % dim / 2; });
+}
+
+// From groups of query heads, a key and a value to all queries, all keys, all values.
+Matrix Regroup(const Matrix& from, int64_t n_heads, int64_t n_kv_heads) {
+  const int64_t dim = from.rows() / (n_heads + 2 * n_kv_heads);
+  const int64_t group = n_heads / n_kv_heads;
+  return Reorder(from, [=](int64_t row) {
+    const int64_t head = row / dim;
+    const bool query = head < n_heads;
+    const int64_t kv = query ? head / group : (head - n_heads) % n_kv_heads;
+    const int64_t within = query ? head % group : group + (head - n_heads) / n_kv_heads;
+    return (kv * (group + 2) + within) * dim + row % dim;
+  });
+}
+
+Matrix Transpose(const Matrix& from) {
+  Matrix to{{from.shape[1], from.shape[0]}, std::vector<float>(from.values.size())};
+  for (int64_t r = 0; r < from.shape[0]; ++r) {
+    for (int64_t c = 0; c < from.shape[1]; ++c) {
+      to.values[c * from.shape[0] + r] = from.values[r * from.shape[1] + c];
+    }
+  }
+  return to;
+}
+
+Matrix Apply(Matrix matrix, const json& operation) {
+  if (operation.empty()) return matrix;
+  const std::string name = operation.at(0);
+  if (name == "permute") return Permute(matrix, operation.at(1));
+  if (name == "regroup") return Regroup(matrix, operation.at(1), operation.at(2));
+  if (name == "transpose") return Transpose(matrix);
+  HEDDLE_CHECK(name == "add_one", "unknown operation " + name);
+  for (float& value : matrix.values) value += 1.0f;
+  return matrix;
+}
+
+Matrix Load(const Golden& folder, const std::string& name) {
+  auto tensor = std::ranges::find(folder.tensors, name, &SyntheticTensor::name);
+  HEDDLE_CHECK(tensor != folder.tensors.end(), "no tensor " + name);
+  const int64_t count =
+      std::accumulate(tensor->shape.begin(), tensor->shape.end(), int64_t{1}, std::multiplies<>());
+  return {tensor->shape, SyntheticValues(name, count, tensor->scale, tensor->offset, folder.bits)};
+}
+
+// One tensor of the folder, or several (experts) stacked. Like the converter, without a dimension
+// of one in front.
+Matrix Stack(const Golden& folder, const json& names) {
+  Matrix stack = Load(folder, names.at(0));
+  if (stack.shape.size() == 2 && stack.shape[0] == 1) stack.shape.erase(stack.shape.begin());
+  if (names.size() == 1) return stack;
+  stack.shape.insert(stack.shape.begin(), static_cast<int64_t>(names.size()));
+  for (size_t i = 1; i < names.size(); ++i) {
+    const Matrix part = Load(folder, names.at(i));
+    stack.values.insert(stack.values.end(), part.values.begin(), part.values.end());
+  }
+  return stack;
+}
+
+void AddTensor(const std::string& name, const Matrix& matrix, GgufWriter* writer) {
+  writer->Tensor(name, kGgmlF32, matrix.shape, std::as_bytes(std::span(matrix.values)));
+}
+
+void AddValue(const std::string& key, const json& value, GgufWriter* writer) {
+  if (value.is_boolean()) {
+    writer->Bool(key, value);
+  } else if (value.is_number_integer()) {
+    writer->U32(key, value);
+  } else if (value.is_array()) {
+    const auto list = value.get<std::vector<int32_t>>();
+    writer->Ints(key, list);
+  } else if (value.is_string()) {
+    writer->String(key, value.get<std::string>());
+  } else {
+    writer->F32(key, value);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> GgufModelNames() {
+  std::vector<std::string> names;
+  for (const json& entry : LoadGoldenJson("gguf_models.json")) names.push_back(entry.at("name"));
+  return names;
+}
+
+GgufModel LoadGgufModel(const std::string& name) {
+  for (const json& entry : LoadGoldenJson("gguf_models.json")) {
+    if (entry.at("name") != name) continue;
+    GgufModel model;
+    model.folder.name = name;
+    model.folder.config = std::make_shared<const json>(entry.at("config"));
+    model.folder.dtype = "F32";
+    for (const json& tensor : entry.at("tensors")) {
+      model.folder.tensors.push_back({tensor.at(0), tensor.at(1), tensor.at(2), tensor.at(3)});
+    }
+    model.file = std::make_shared<const json>(entry);
+    return model;
+  }
+  HEDDLE_CHECK(false, "no GGUF model " + name);
+}
+
+std::filesystem::path WriteGguf(const GgufModel& model, const std::filesystem::path& path) {
+  const json& file = *model.file;
+  GgufWriter writer;
+  writer.String("general.architecture", file.at("architecture").get<std::string>());
+  for (const json& entry : file.at("metadata")) AddValue(entry.at(0), entry.at(1), &writer);
+  for (const json& entry : file.at("file")) {
+    AddTensor(entry.at(0), Apply(Stack(model.folder, entry.at(2)), entry.at(1)), &writer);
+  }
+  const auto factors = file.at("short_factors").get<std::vector<float>>();
+  if (!factors.empty()) {
+    AddTensor("rope_factors_short.weight", {{static_cast<int64_t>(factors.size())}, factors},
+              &writer);
+  }
+  WriteFile(path, writer.Bytes());
+  return path;
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,28 @@
+// Models of tests/golden/gguf_models.json: each as a Hugging Face folder and as the GGUF file that
+// llama.cpp's converter makes of it.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json_fwd.hpp"
+#include "tests/support/goldens.h"
+
+namespace heddle::test {
+
+struct GgufModel {
+  Golden folder;  // without prompt and logits
+  // architecture, metadata [[key, value]], file [[name, operation, [folder's tensors]]]
+  std::shared_ptr<const nlohmann::json> file;
+};
+
+std::vector<std::string> GgufModelNames();
+// Aborts if there is no such model.
+GgufModel LoadGgufModel(const std::string& name);
+
+// Everything in F32. Returns `path`.
+std::filesystem::path WriteGguf(const GgufModel& model, const std::filesystem::path& path);
+
+}  // namespace heddle::test
