@@ -40,7 +40,7 @@ struct Config {
 
   // The engine.
   std::string device = "cpu";  // cpu, cuda, cuda:N or auto
-  int64_t threads = 0;          // 0: one per physical core
+  int64_t threads = 0;         // 0: one per physical core
   std::string isa = "auto";
   int64_t page_tokens = 16;
   MemorySize kv_memory;
@@ -50,6 +50,8 @@ struct Config {
   int64_t max_step_tokens = 0;                  // 0: max_batch_tokens
   std::optional<double> target_inter_token_ms;  // unset: from the machine; 0: none
   std::string prefix_cache = "on";
+  std::string policy = "fcfs";
+  Seconds starvation_limit{60};
 
   // The server.
   std::string host = "127.0.0.1";

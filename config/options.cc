@@ -8,6 +8,7 @@ constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16"};
 constexpr std::string_view kWeightFormats[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
 constexpr std::string_view kOverflows[] = {"clamp", "error"};
 constexpr std::string_view kUnknownFields[] = {"ignore", "error"};
+constexpr std::string_view kPolicies[] = {"fcfs", "priority", "deadline", "fair"};
 constexpr std::string_view kOnOff[] = {"on", "off"};
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error", "off"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
@@ -142,6 +143,24 @@ constexpr Option kOptions[] = {
              "long as nobody needs its memory.",
      .commands = kServe,
      .choices = kOnOff},
+    {.name = "policy",
+     .field = &Config::policy,
+     .section = kEngine,
+     .value = "POLICY",
+     .help = "Who is served first: fcfs, who came first; priority, the lowest `priority` of the "
+             "request; deadline, who has the least slack before `deadline_ms`; fair, the API key "
+             "that was given least.",
+     .commands = kServe,
+     .choices = kPolicies},
+    {.name = "starvation-limit",
+     .field = &Config::starvation_limit,
+     .section = kEngine,
+     .value = "SECONDS",
+     .help = "Whoever has waited this long goes ahead of all others, whatever the policy. 0: no "
+             "limit.",
+     .commands = kServe,
+     .min = 0,
+     .max = 604800},
 
     {.name = "host",
      .field = &Config::host,

@@ -32,6 +32,11 @@ struct GenerationRequest {
   // Prefixes are shared only between requests of one space (one adapter, one tenant's salt).
   uint64_t cache_space = 0;
   int32_t prompt_logprobs = -1;  // -1: none; n: log-probability of each prompt token, n best
+  // What the policies go by (policy.h); each looks at its own.
+  int32_t priority = 0;     // lower is served earlier
+  int64_t deadline_us = 0;  // from the arrival to the whole answer; 0: none
+  uint64_t workflow = 0;    // its requests share the first one's deadline; 0: none
+  uint64_t tenant = 0;      // whose share of the machine it takes
 };
 
 }  // namespace heddle::scheduler

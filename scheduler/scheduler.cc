@@ -16,6 +16,9 @@ namespace {
 // doubling. 1,024 tokens are 4 KiB per sequence.
 constexpr int32_t kReservedTokens = 1024;
 
+// Of one more answer in the mean of their lengths: the last few dozen count.
+constexpr double kAnswerWeight = 1.0 / 32;
+
 }  // namespace
 
 int32_t Scheduler::MaxContext(const SchedulerOptions& options) {
@@ -29,7 +32,7 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       max_running_(std::min(options.max_step_seqs, options.max_step_tokens)),
       pool_(options.num_pages, options.page_tokens),
       cache_(&pool_),
-      policy_(std::make_unique<FcfsPolicy>()) {
+      policy_(MakePolicy(options.policy)) {
   HEDDLE_CHECK(options.max_context > 0 && max_running_ > 0, "a limit of the scheduler is not set");
   running_.reserve(max_running_);
   page_scratch_.reserve(options.page_tokens);
@@ -62,8 +65,11 @@ absl::Status Scheduler::Validate(const GenerationRequest& request,
 void Scheduler::Add(GenerationRequest request, int64_t now_us) {
   RequestId id = request.id;
   auto state = std::make_unique<RequestState>();
-  state->key = policy_->Key(request, ++arrivals_, now_us);
-  state->flow = waiting_.FlowOf(0);
+  state->key = policy_->Key(request, {.number = ++arrivals_,
+                                      .now_us = now_us,
+                                      .work_us = EstimateWorkUs(request),
+                                      .starvation_us = options_.starvation_us});
+  state->flow = waiting_.FlowOf(policy_->is_per_tenant() ? request.tenant : 0);
   state->arrival_us = now_us;
   state->live_branches = request.num_branches;
   state->branches.resize(request.num_branches);
@@ -233,12 +239,16 @@ void Scheduler::Accept(Sequence* sequence, const StepResult& result, int32_t sam
   if (token < 0) return Finish(sequence, FinishReason::kError, events);  // nothing to draw from
   sequence->generated.push_back(token);
   ++totals_.generated_tokens;
+  waiting_.Charge(sequence->request->flow, kAnswerCharge);
   bool stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
               request.stop_tokens.end();
   bool length = static_cast<int32_t>(sequence->generated.size()) >= request.max_tokens ||
                 sequence->num_tokens() >= max_context_;
   size_t index = events->size();
   if (stop || length) {
+    auto tokens = static_cast<double>(sequence->generated.size());
+    const double weight = mean_answer_tokens_ == 0 ? 1.0 : kAnswerWeight;
+    mean_answer_tokens_ += weight * (tokens - mean_answer_tokens_);
     Finish(sequence, stop ? FinishReason::kStop : FinishReason::kLength, events);
   } else {
     AddEvent(*sequence, events);

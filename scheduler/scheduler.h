@@ -7,6 +7,10 @@
 // of prompts up to the step's token budget: a long prompt never holds up running streams.
 // Source: Agrawal et al., "SARATHI", 2023.
 //
+// Order: a policy (policy.h) says who is served first; a bound on the time that anybody is passed
+// over holds for all of them. Nobody who came later and is not overdue himself gets a place while
+// an overdue sequence waits for one.
+//
 // Memory: a request is admitted when its whole prompt fits beside what the running ones are sure
 // to need. Growth is not reserved: when pages run out, the least urgent running sequence gives its
 // pages back and is computed again later from prompt and generated tokens. The most urgent one is
@@ -52,6 +56,10 @@ struct SchedulerOptions {
   // Expire ends requests that have waited this long for their first step; 0: never.
   int64_t max_queue_us = 0;
   bool prefix_cache = true;  // keep full pages for later prompts that begin alike
+  PolicyKind policy = PolicyKind::kFcfs;
+  // Whoever has waited this long (since it arrived, or since it was preempted) goes ahead of all
+  // who have not, whatever the policy, and is not preempted for them. 0: no such bound.
+  int64_t starvation_us = 0;
 };
 
 // What a committed step (or a cancellation) brought to one branch. Ranges index the StepResult
@@ -81,6 +89,7 @@ struct SchedulerStats {
   int64_t recomputed_tokens = 0;  // of these, rows that had been computed before
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
+  int64_t overdue = 0;  // requests that waited for starvation_us and went ahead of others
 };
 
 class Scheduler {
@@ -128,6 +137,11 @@ class Scheduler {
   absl::Status CheckIntegrity() const;
 
  private:
+  // What a tenant is charged per token of a prompt that is computed, and per token that it gets:
+  // an answer's token takes a pass over the weights of its own. The weights of the paper on VTC.
+  static constexpr int64_t kPromptCharge = 1;
+  static constexpr int64_t kAnswerCharge = 2;
+
   // The rows of a plan that report scores for a request.
   struct ScoreOwner {
     RequestState* request;
@@ -148,10 +162,18 @@ class Scheduler {
   void WriteSequence(Sequence* sequence, engine::StepPlan* plan);
   void WriteFork(Sequence* carrier, int32_t row, engine::StepPlan* plan);
   void InsertRunning(Sequence* sequence);
+
+  // Admission (scheduler_admit.cc).
   int64_t SparePages() const;
   bool FitsBeside(const Sequence& sequence) const;
-  bool CannotFitYet(const Sequence& sequence) const;
+  bool MayFit(const Sequence& sequence) const;
+  bool MakeRoom(const Sequence& next);
+  bool DisplacesLast(const Sequence& next) const;
+  int32_t NumRunning(int32_t flow) const;
   void MakeRunning(Sequence* sequence);
+  void PromoteOverdue();
+  void Promote(RequestState* request);
+  int64_t EstimateWorkUs(const GenerationRequest& request) const;
 
   // The prefix cache (scheduler_prefix.cc).
   void HashPrompt(RequestState* request) const;
@@ -206,6 +228,7 @@ class Scheduler {
   std::vector<RequestState*> prompts_only_;  // max_tokens = 0, finished by this step
 
   uint64_t arrivals_ = 0;
+  double mean_answer_tokens_ = 0;  // of finished sequences, the latest weighing most; 0: none yet
   uint64_t last_sequence_id_ = 0;
   int32_t num_unstarted_ = 0;
   int64_t unstarted_tokens_ = 0;  // of their prompts

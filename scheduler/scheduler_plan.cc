@@ -14,23 +14,9 @@ using engine::StepPlan;
 
 namespace {
 
-// New prompts are admitted beyond the step's budget up to this many, so that short ones need not
-// wait until a long one is through. More would only hold pages without getting tokens: halving
-// shares reach kMinChunkTokens after a few prompts.
-constexpr size_t kMaxPromptsOverBudget = 8;
-
-// Waiting sequences that are looked at per step, those that wait for a page in the making included:
-// a bound on the time of a plan, whatever the length of the queue.
-constexpr int kMaxWaitingLookedAt = 128;
-
 // See kAutomaticTarget.
 constexpr double kAutomaticFloorUs = 20'000;
 constexpr double kAutomaticFactor = 2;
-
-// Branches that will run when this sequence is past its prompt.
-int32_t Slots(const Sequence& sequence) {
-  return sequence.request->forked ? 1 : sequence.request->live_branches;
-}
 
 }  // namespace
 
@@ -55,7 +41,7 @@ int32_t Scheduler::PlanDecodes() {
   int32_t decodes = 0;
   for (Sequence* sequence : running_) {
     int32_t remaining = sequence->num_remaining();
-    slots_ += Slots(*sequence);
+    slots_ += NumSlots(*sequence);
     reserved_pages_ += sequence->table.PagesNeeded(remaining, pool_);
     sequence->num_planned = remaining == 1 ? 1 : 0;
     if (remaining == 1) {
@@ -84,69 +70,6 @@ int32_t Scheduler::PromptBudget(int32_t decodes) const {
   }
   int32_t fitting = cost_model_.RowsWithin(target_us, base, context);
   return std::min(room, std::max(fitting, kMinChunkTokens));
-}
-
-// Pages that nobody needs for the tokens there are now. Every running sequence may need one more
-// before an admission has to be regretted.
-int64_t Scheduler::SparePages() const {
-  return pool_.num_free() - reserved_pages_ - static_cast<int64_t>(running_.size());
-}
-
-// With nothing running, whatever passed Validate fits.
-bool Scheduler::FitsBeside(const Sequence& sequence) const {
-  return running_.empty() ||
-         SparePages() >= sequence.table.PagesNeeded(sequence.num_remaining(), pool_);
-}
-
-// Whether it did not fit before and nothing has become free since: saves the search for cached
-// pages while the first in the queue waits for memory.
-bool Scheduler::CannotFitYet(const Sequence& sequence) const {
-  return !running_.empty() && sequence.id == blocked_ && SparePages() <= blocked_spare_;
-}
-
-void Scheduler::Admit(int32_t budget) {
-  int64_t wanted = 0;
-  for (const Sequence* prompt : prompts_) wanted += prompt->num_remaining();
-  int looked_at = 0;
-  waiting_.BeginWalk();
-  while (Sequence* next = budget > 0 ? waiting_.Next() : nullptr) {
-    if (wanted >= budget && prompts_.size() >= kMaxPromptsOverBudget) return;
-    if (slots_ + Slots(*next) > max_running_ || CannotFitYet(*next)) return;
-    if (++looked_at > kMaxWaitingLookedAt) return;
-    if (WaitsForLeader(next->request)) {
-      waiting_.Skip(next);
-      continue;
-    }
-    TakeCached(next);
-    bool waits = FindsLeader(next);
-    if (waits || !FitsBeside(*next)) {
-      next->table.Drop(&pool_);
-      if (!waits) {
-        blocked_ = next->id;
-        blocked_spare_ = SparePages();
-        return;
-      }
-      waiting_.Skip(next);
-      continue;
-    }
-    waiting_.Erase(next);
-    wanted += next->num_remaining();
-    MakeRunning(next);
-  }
-}
-
-void Scheduler::MakeRunning(Sequence* sequence) {
-  RequestState* request = sequence->request;
-  if (request->cached_tokens < 0) {
-    request->cached_tokens = std::min(sequence->num_computed(), request->num_prompt());
-    totals_.cached_tokens += request->cached_tokens;
-  }
-  sequence->phase = Phase::kRunning;
-  sequence->num_planned = 0;
-  slots_ += Slots(*sequence);
-  reserved_pages_ += sequence->table.PagesNeeded(sequence->num_remaining(), pool_);
-  InsertRunning(sequence);
-  prompts_.push_back(sequence);
 }
 
 void Scheduler::PlanPrompts(int32_t budget) {

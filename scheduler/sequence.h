@@ -78,6 +78,11 @@ inline TokenId Sequence::TokenAt(int32_t position) const {
                                : generated[position - num_prompt];
 }
 
+// Branches that will run when this sequence is past its prompt.
+inline int32_t NumSlots(const Sequence& sequence) {
+  return sequence.request->forked ? 1 : sequence.request->live_branches;
+}
+
 // The order of service: requests by their key, the branches of one by number.
 struct MoreUrgent {
   bool operator()(const Sequence* a, const Sequence* b) const {

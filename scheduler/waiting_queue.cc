@@ -29,29 +29,37 @@ void WaitingQueue::Leave(int32_t flow) {
 }
 
 void WaitingQueue::Insert(Sequence* sequence, int64_t now_us) {
-  flows_[FlowIndex(*sequence)].waiting.insert(sequence);
+  Attach(sequence);
   sequence->waiting_since_us = newest_ ? std::max(now_us, newest_->waiting_since_us) : now_us;
   sequence->waits_after = newest_;
   sequence->waits_before = nullptr;
   LinkFrom(newest_) = sequence;
   newest_ = sequence;
+  if (young_ == nullptr) young_ = sequence;
 }
 
 void WaitingQueue::Erase(Sequence* sequence) {
-  flows_[FlowIndex(*sequence)].waiting.erase(sequence);
+  Detach(sequence);
+  if (young_ == sequence) young_ = sequence->waits_before;
   LinkFrom(sequence->waits_after) = sequence->waits_before;
   LinkBack(sequence->waits_before) = sequence->waits_after;
   sequence->waits_after = sequence->waits_before = nullptr;
 }
 
 void WaitingQueue::Replace(Sequence* sequence, Sequence* heir) {
-  flows_[FlowIndex(*sequence)].waiting.erase(sequence);
-  flows_[FlowIndex(*heir)].waiting.insert(heir);
+  Detach(sequence);
+  Attach(heir);
+  if (young_ == sequence) young_ = heir;
   heir->waiting_since_us = sequence->waiting_since_us;
   heir->waits_after = std::exchange(sequence->waits_after, nullptr);
   heir->waits_before = std::exchange(sequence->waits_before, nullptr);
   LinkFrom(heir->waits_after) = heir;
   LinkBack(heir->waits_before) = heir;
+}
+
+Sequence* WaitingQueue::TakeAged(int64_t since_us) {
+  if (young_ == nullptr || young_->waiting_since_us > since_us) return nullptr;
+  return std::exchange(young_, young_->waits_before);
 }
 
 void WaitingQueue::BeginWalk() {

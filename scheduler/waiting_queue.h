@@ -44,6 +44,14 @@ class WaitingQueue {
   // Another branch of the same request takes its place and its time.
   void Replace(Sequence* sequence, Sequence* heir);
 
+  // Between Detach and Attach the keys and the flow of its request may change; it keeps its time.
+  void Detach(Sequence* sequence) { flows_[FlowIndex(*sequence)].waiting.erase(sequence); }
+  void Attach(Sequence* sequence) { flows_[FlowIndex(*sequence)].waiting.insert(sequence); }
+
+  // The next sequence that has waited since `since_us` or longer and was not given out before, or
+  // null. Every sequence comes once each time that it is inserted. O(1).
+  Sequence* TakeAged(int64_t since_us);
+
   bool empty() const { return oldest_ == nullptr; }
   // That which has waited longest; the next ones through Sequence::waits_before.
   Sequence* oldest() const { return oldest_; }
@@ -76,6 +84,7 @@ class WaitingQueue {
   int64_t served_last_ = 0;  // by the flow that became idle last
   Sequence* oldest_ = nullptr;
   Sequence* newest_ = nullptr;
+  Sequence* young_ = nullptr;  // the oldest that TakeAged has not given out; null: none
 };
 
 }  // namespace heddle::scheduler

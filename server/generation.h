@@ -59,6 +59,7 @@ struct EngineStats {
   int64_t cached_tokens = 0;  // prompt positions taken from the prefix cache
   int64_t generated_tokens = 0;
   int64_t preemptions = 0;
+  int64_t overdue_requests = 0;    // that waited for the starvation limit and then went first
   double last_queued_seconds = 0;  // the wait of the request that started last
   double plan_seconds = 0;         // sums over all steps, by part
   double forward_seconds = 0;

@@ -76,6 +76,13 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   return options;
 }
 
+scheduler::PolicyKind ToPolicy(const config::Config& config) {
+  using scheduler::PolicyKind;
+  if (config.policy == "priority") return PolicyKind::kPriority;
+  if (config.policy == "deadline") return PolicyKind::kDeadline;
+  return config.policy == "fair" ? PolicyKind::kFair : PolicyKind::kFcfs;
+}
+
 EngineLoopOptions ToLoopOptions(const config::Config& config) {
   constexpr double kMicroseconds = 1e6;
   EngineLoopOptions options;
@@ -87,6 +94,8 @@ EngineLoopOptions ToLoopOptions(const config::Config& config) {
     options.target_inter_token_us = static_cast<int64_t>(*config.target_inter_token_ms * 1e3);
   }
   options.prefix_cache = config.prefix_cache == "on";
+  options.policy = ToPolicy(config);
+  options.starvation_us = static_cast<int64_t>(config.starvation_limit.value * kMicroseconds);
   return options;
 }
 

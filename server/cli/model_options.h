@@ -14,6 +14,7 @@ namespace heddle::server {
 // model is loaded.
 absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config);
 EngineLoopOptions ToLoopOptions(const config::Config& config);
+scheduler::PolicyKind ToPolicy(const config::Config& config);
 
 // What clients call the model: --served-model-name, else the folder's or file's own name.
 std::string ServedModelName(const config::Config& config);

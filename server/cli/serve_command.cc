@@ -44,6 +44,7 @@ HttpServerOptions ToHttpOptions(const config::Config& config) {
   options.api_keys = config.api_key;
   options.cors_origin = config.cors_origin;
   options.policy.clamp_max_tokens = config.max_tokens_overflow == "clamp";
+  options.policy.scheduling = ToPolicy(config);
   options.policy.ignore_unknown_fields = config.unknown_fields == "ignore";
   options.version = HEDDLE_VERSION;
   return options;

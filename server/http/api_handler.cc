@@ -101,16 +101,16 @@ std::shared_ptr<Exchange> ApiHandler::Handle(const HttpRequest& request, Respons
     writer->Send(NoRoute(match, request));
     return nullptr;
   }
-  absl::Status key = match.route->needs_key ? CheckKey(request) : absl::OkStatus();
-  if (!key.ok()) {
-    writer->Send(ErrorResponse(ToApiError(key)));
+  absl::StatusOr<uint64_t> tenant = match.route->needs_key ? CheckKey(request) : 0;
+  if (!tenant.ok()) {
+    writer->Send(ErrorResponse(ToApiError(tenant.status())));
     return nullptr;
   }
   if (match.route->id == RouteId::kCompletions) {
-    return Generate(Endpoint::kCompletion, request, writer);
+    return Generate(Endpoint::kCompletion, *tenant, request, writer);
   }
   if (match.route->id == RouteId::kChatCompletions) {
-    return Generate(Endpoint::kChat, request, writer);
+    return Generate(Endpoint::kChat, *tenant, request, writer);
   }
   absl::StatusOr<HttpResponse> response = Respond(match, request);
   if (response.ok()) {
@@ -122,20 +122,20 @@ std::shared_ptr<Exchange> ApiHandler::Handle(const HttpRequest& request, Respons
   return nullptr;
 }
 
-std::shared_ptr<Exchange> ApiHandler::Generate(Endpoint endpoint, const HttpRequest& request,
-                                               ResponseWriter* writer) {
-  absl::StatusOr<std::shared_ptr<Exchange>> exchange = Begin(endpoint, request, writer);
+std::shared_ptr<Exchange> ApiHandler::Generate(Endpoint endpoint, uint64_t tenant,
+                                               const HttpRequest& request, ResponseWriter* writer) {
+  absl::StatusOr<std::shared_ptr<Exchange>> exchange = Begin(endpoint, tenant, request, writer);
   if (exchange.ok()) return *std::move(exchange);
   writer->Send(ErrorResponse(ToApiError(exchange.status())));
   return nullptr;
 }
 
-absl::StatusOr<std::shared_ptr<Exchange>> ApiHandler::Begin(Endpoint endpoint,
+absl::StatusOr<std::shared_ptr<Exchange>> ApiHandler::Begin(Endpoint endpoint, uint64_t tenant,
                                                             const HttpRequest& request,
                                                             ResponseWriter* writer) {
   HEDDLE_RETURN_IF_ERROR(CheckReady());
   HEDDLE_ASSIGN_OR_RETURN(ApiRequest parsed,
-                          ParseRequest(endpoint, request.body, NewRequestContext()));
+                          ParseRequest(endpoint, request.body, NewRequestContext(tenant)));
   Answer::Identity identity;
   identity.id =
       absl::StrFormat("%s-%016x", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", random_());
@@ -221,17 +221,19 @@ absl::Status ApiHandler::CheckReady() const {
   return absl::OkStatus();
 }
 
-absl::Status ApiHandler::CheckKey(const HttpRequest& request) const {
+absl::StatusOr<uint64_t> ApiHandler::CheckKey(const HttpRequest& request) const {
   const std::vector<std::string>& keys = context_->options.api_keys;
-  if (keys.empty()) return absl::OkStatus();
+  if (keys.empty()) return 0;
   constexpr std::string_view kBearer = "Bearer ";
   std::string_view given = request.Header("Authorization");
-  bool known = false;
+  uint64_t number = 0;
   if (EqualsIgnoringCase(given.substr(0, kBearer.size()), kBearer)) {
     given.remove_prefix(kBearer.size());
-    for (const std::string& key : keys) known |= EqualsInConstantTime(key, given);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (EqualsInConstantTime(keys[i], given)) number = i + 1;
+    }
   }
-  if (known) return absl::OkStatus();
+  if (number > 0) return number;
   return WithCode(
       absl::UnauthenticatedError("this server needs an API key: send 'Authorization: Bearer KEY'"),
       "invalid_api_key");
@@ -287,9 +289,9 @@ void ApiHandler::Decorate(HttpResponse* response) const {
   if (origin != "*") response->headers.emplace_back("Vary", "Origin");
 }
 
-RequestContext ApiHandler::NewRequestContext() {
+RequestContext ApiHandler::NewRequestContext(uint64_t tenant) {
   return {context_->dependencies.model, context_->dependencies.codec, random_(),
-          context_->options.policy};
+          context_->options.policy, tenant};
 }
 
 void ApiHandler::OnFinished(const RequestRecord& record) {

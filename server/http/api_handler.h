@@ -25,19 +25,21 @@ class ApiHandler final : public Handler {
   void OnFinished(const RequestRecord& record) override;
 
  private:
-  std::shared_ptr<Exchange> Generate(Endpoint endpoint, const HttpRequest& request,
+  std::shared_ptr<Exchange> Generate(Endpoint endpoint, uint64_t tenant, const HttpRequest& request,
                                      ResponseWriter* writer);
-  absl::StatusOr<std::shared_ptr<Exchange>> Begin(Endpoint endpoint, const HttpRequest& request,
+  absl::StatusOr<std::shared_ptr<Exchange>> Begin(Endpoint endpoint, uint64_t tenant,
+                                                  const HttpRequest& request,
                                                   ResponseWriter* writer);
   absl::StatusOr<HttpResponse> Respond(const RouteMatch& match, const HttpRequest& request);
   absl::StatusOr<HttpResponse> Health() const;
   std::string Metrics() const;
   absl::Status CheckReady() const;
-  absl::Status CheckKey(const HttpRequest& request) const;
+  // The number of the API key that came with the request, from 1; 0 where none is needed.
+  absl::StatusOr<uint64_t> CheckKey(const HttpRequest& request) const;
   HttpResponse NoRoute(const RouteMatch& match, const HttpRequest& request) const;
   HttpResponse ErrorResponse(const ApiError& error) const;
   void Decorate(HttpResponse* response) const;
-  RequestContext NewRequestContext();
+  RequestContext NewRequestContext(uint64_t tenant = 0);
 
   ServerContext* context_;
   std::shared_ptr<EventInbox> inbox_;

@@ -26,7 +26,9 @@ scheduler::SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits,
           .max_step_seqs = limits.max_batch_seqs,
           .target_step_us = options.target_inter_token_us,
           .max_queue_us = options.max_queue_us,
-          .prefix_cache = options.prefix_cache};
+          .prefix_cache = options.prefix_cache,
+          .policy = options.policy,
+          .starvation_us = options.starvation_us};
 }
 
 absl::Status NothingToDraw() {
@@ -102,11 +104,33 @@ absl::Status EngineLoop::Submit(GenerationRequest request, EventSink sink) {
     }
     HEDDLE_RETURN_IF_ERROR(CheckRoom(request));
     posted_tokens_ += request.prompt.size();
+    if (options_.policy == scheduler::PolicyKind::kFair) ++waiting_of_tenant_[request.tenant];
     mail_.submissions.push_back({std::move(request), std::move(sink), now_us});
     idle_ = false;
   }
   posted_.notify_one();
   return absl::OkStatus();
+}
+
+// REQUIRES: mutex_ is held; waiting < max_queue.
+absl::Status EngineLoop::CheckShare(uint64_t tenant, size_t waiting) const {
+  if (options_.policy != scheduler::PolicyKind::kFair) return absl::OkStatus();
+  auto it = waiting_of_tenant_.find(tenant);
+  const int32_t own = it == waiting_of_tenant_.end() ? 0 : it->second;
+  const int32_t free = options_.max_queue - static_cast<int32_t>(waiting);
+  if (own < EngineLoopOptions::kShareOfFreeQueue * free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("Your share of the queue is full: ", own, " requests of this API key wait and ",
+                   free, " of ", options_.max_queue, " places are free."));
+}
+
+// The first that is heard of a request.
+void EngineLoop::StopWaiting(Client* client) {
+  if (!std::exchange(client->waits, false)) return;
+  if (options_.policy != scheduler::PolicyKind::kFair) return;
+  std::lock_guard lock(mutex_);
+  auto it = waiting_of_tenant_.find(client->tenant);
+  if (--it->second == 0) waiting_of_tenant_.erase(it);
 }
 
 // REQUIRES: mutex_ is held.
@@ -126,6 +150,7 @@ absl::Status EngineLoop::CheckRoom(const GenerationRequest& request) const {
         absl::StrCat("The queue is full: with this prompt ", with_this,
                      " tokens would wait and the limit is ", options_.max_queue_tokens, "."));
   }
+  if (full.ok()) full = CheckShare(request.tenant, waiting);
   if (full.ok()) return full;
   // In the time that the request that started last had to wait, the present queue has its turn.
   return WithRetryAfter(std::move(full), published_.last_queued_seconds);
@@ -196,7 +221,8 @@ void EngineLoop::TakeIn(Mailbox* mail) {
   events_.clear();
   for (Submission& submission : mail->submissions) {
     int32_t branches = submission.request.num_branches;
-    clients_[submission.request.id] = {std::move(submission.sink), branches};
+    clients_[submission.request.id] = {std::move(submission.sink), branches,
+                                       submission.request.tenant};
     scheduler_.Add(std::move(submission.request), submission.arrival_us);
   }
   for (const Cancellation& cancellation : mail->cancellations) {
@@ -308,6 +334,7 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
   if (event.finished && event.reason == FinishReason::kError) {
     out.error = ErrorOfEnd();
   }
+  StopWaiting(&client->second);
   client->second.sink(std::move(out));
   if (event.finished && --client->second.open_branches == 0) clients_.erase(client);
 }
@@ -330,6 +357,7 @@ void EngineLoop::Publish() {
   stats_.prompt_tokens = now.prompt_tokens;
   stats_.generated_tokens = now.generated_tokens;
   stats_.preemptions = now.preemptions;
+  stats_.overdue_requests = now.overdue;
   std::lock_guard lock(mutex_);
   published_ = stats_;
 }

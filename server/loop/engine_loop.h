@@ -37,10 +37,16 @@ struct EngineLoopOptions {
   int32_t max_queue = 256;
   int64_t max_queue_tokens = 0;
   int64_t max_queue_us = 0;
+  // With policy fair no tenant may have more than this many times what is free of the queue: so one
+  // alone gets four fifths of it, and there is always room for another (dynamic thresholds,
+  // Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998).
+  static constexpr int32_t kShareOfFreeQueue = 4;
   int32_t max_step_tokens = 0;  // rows per step; 0: what the executor takes
   // Prompts take only so much of a step that running streams get a token this often; 0: no limit.
   int64_t target_inter_token_us = scheduler::kAutomaticTarget;
   bool prefix_cache = true;
+  scheduler::PolicyKind policy = scheduler::PolicyKind::kFcfs;
+  int64_t starvation_us = 60'000'000;  // who waits longer goes first, whatever the policy
 };
 
 class EngineLoop final : public GenerationService {
@@ -84,11 +90,15 @@ class EngineLoop final : public GenerationService {
   struct Client {
     EventSink sink;
     int32_t open_branches;
+    uint64_t tenant;
+    bool waits = true;  // nothing has come of it yet
   };
 
   void Run();
   bool TakeMail();
   void TakeIn(Mailbox* mail);
+  absl::Status CheckShare(uint64_t tenant, size_t waiting) const;
+  void StopWaiting(Client* client);
   absl::Status CheckRoom(const GenerationRequest& request) const;
   void Expire();
   void RunStep();
@@ -123,7 +133,8 @@ class EngineLoop final : public GenerationService {
   // GUARDED_BY(mutex_), all of the following.
   Mailbox mail_;
   EngineStats published_;
-  size_t posted_tokens_ = 0;  // of the prompts in mail_
+  size_t posted_tokens_ = 0;                                  // of the prompts in mail_
+  absl::flat_hash_map<uint64_t, int32_t> waiting_of_tenant_;  // with policy fair only
   EngineState state_ = EngineState::kServing;
   absl::Status failure_;  // written by the loop only, which may read it without the mutex
   bool stop_ = false;

@@ -80,6 +80,9 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
   counter("heddle_sampled_tokens_total", "Tokens drawn by the engine.", stats.generated_tokens);
   counter("heddle_preemptions_total", "Sequences that gave up their pages to others.",
           stats.preemptions);
+  counter("heddle_overdue_requests_total",
+          "Requests that waited for the starvation limit and then went ahead of others.",
+          stats.overdue_requests);
   families->push_back(StepTime(stats));
 }
 

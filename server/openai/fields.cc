@@ -52,6 +52,12 @@ constexpr Field kGenerationFields[] = {
     {"stream", kBoolean, 0, 0, "false", "send the answer as server-sent events"},
     {"stream_options", kObject, 0, kInfinity, "{}",
      "include_usage: a last event with token counts"},
+    {"priority", kInteger, -kMaxInt32, kMaxInt32, "0",
+     "lower is served earlier; needs --policy priority"},
+    {"deadline_ms", kInteger, 1, kInfinity, "(none)",
+     "milliseconds from now in which the whole answer is wanted; needs --policy deadline"},
+    {"workflow", kString, 1, 256, "",
+     "requests of one workflow share the deadline that its first one brought"},
     {"user", kString, 0, kInfinity, "", "accepted and not used"},
 };
 

@@ -11,6 +11,7 @@
 #include "server/openai/api_error.h"
 #include "server/openai/fields.h"
 #include "server/openai/request_parts.h"
+#include "server/openai/scheduling.h"
 
 namespace heddle::server {
 namespace {
@@ -173,6 +174,7 @@ absl::Status AddGenerations(const Json& body, const RequestContext& context,
                             std::vector<ApiPrompt> prompts, ApiRequest* api) {
   GenerationRequest pattern;
   HEDDLE_RETURN_IF_ERROR(ReadSampling(body, context, &pattern));
+  HEDDLE_RETURN_IF_ERROR(ReadScheduling(body, context, &pattern));
   pattern.num_branches = api->n;
   if (api->logprobs) pattern.sampling.num_logprobs = api->top_logprobs;
   if (api->logprobs && api->echo) pattern.prompt_logprobs = api->top_logprobs;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "scheduler/policy.h"
 #include "server/generation.h"
 #include "server/openai/text_codec.h"
 
@@ -38,6 +39,7 @@ inline constexpr size_t kMaxChoices = 512;  // prompts times n
 struct RequestPolicy {
   bool clamp_max_tokens = true;       // false: beyond the context is an error
   bool ignore_unknown_fields = true;  // false: they are errors
+  scheduler::PolicyKind scheduling = scheduler::PolicyKind::kFcfs;
 };
 
 struct RequestContext {
@@ -45,6 +47,7 @@ struct RequestContext {
   const TextCodec* codec = nullptr;
   uint64_t random_seed = 0;  // used where the client gives no seed
   RequestPolicy policy;
+  uint64_t tenant = 0;  // whose API key came with it; 0: there are none
 };
 
 enum class Endpoint : uint8_t { kCompletion, kChat };

@@ -70,6 +70,8 @@ class RandomLoad {
     options.max_step_tokens = Between(1, 48);
     options.max_step_seqs = Between(1, 12);
     options.prefix_cache = Between(0, 3) > 0;
+    options.policy = static_cast<PolicyKind>(Between(0, 3));
+    options.starvation_us = Between(0, 1) * Between(1, 300);
     return options;
   }
 
@@ -81,6 +83,10 @@ class RandomLoad {
     if (Between(0, 3) == 0) request.num_branches = Between(1, 4);
     if (Between(0, 7) == 0) request.prompt_logprobs = Between(0, 2);
     if (Between(0, 3) == 0) request.stop_tokens = {Alone(request, 0, 5).back()};
+    request.priority = Between(0, 3);
+    request.tenant = static_cast<uint64_t>(Between(0, 3));
+    request.deadline_us = Between(0, 2) * Between(1, 200);
+    request.workflow = static_cast<uint64_t>(Between(0, 5));
     if (!Scheduler::Validate(request, options_).ok()) return;
     RequestId id = rig_.Add(request);
     live_[id] = {request, request.num_branches};

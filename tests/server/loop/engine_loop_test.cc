@@ -235,6 +235,34 @@ TEST_CASE("A request that waits for too long is told so, as for a full queue", "
   CHECK(first->reason() == FinishReason::kLength);
 }
 
+TEST_CASE("A tenant that fills the queue leaves room for others", "[loop][unit]") {
+  engine::ExecutorLimits limits = Limits();
+  limits.max_batch_seqs = 1;
+  LoopUnderTest t({.max_queue = 10, .policy = scheduler::PolicyKind::kFair}, limits,
+                  /*gated=*/true);
+  std::vector<std::shared_ptr<Answer>> answers;
+  auto submit = [&](uint64_t tenant) {
+    GenerationRequest request = MakeRequest(*t.loop, 3, 2);
+    request.tenant = tenant;
+    auto answer = std::make_shared<Answer>();
+    absl::Status status = t.loop->Submit(request, SinkOf(answer));
+    if (status.ok()) answers.push_back(answer);
+    return status;
+  };
+  absl::Status refused;
+  int taken = 0;
+  while ((refused = submit(1)).ok()) ++taken;
+  CHECK(absl::IsResourceExhausted(refused));
+  CHECK(taken >= 8);
+  CHECK(taken < 10);
+  CHECK_THAT(std::string(refused.message()), Catch::Contains("Your share of the queue"));
+  CHECK(submit(2).ok());
+  t.gate->Open();
+  for (auto& answer : answers) answer->WaitForEnd();
+  CHECK(submit(1).ok());  // its share is free again
+  answers.back()->WaitForEnd();
+}
+
 TEST_CASE("Cancelling ends a request with its pages free one step later", "[loop][unit]") {
   LoopUnderTest t({}, Limits(), /*gated=*/true);
   auto answer = std::make_shared<Answer>();

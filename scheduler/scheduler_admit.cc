@@ -1,0 +1,170 @@
+// Who gets a place in the batch: admission of waiting sequences, and what may be taken from running
+// ones for them.
+#include <algorithm>
+
+#include "scheduler/scheduler.h"
+
+namespace heddle::scheduler {
+
+namespace {
+
+// New prompts are admitted beyond the step's budget up to this many, so that short ones need not
+// wait until a long one is through. More would only hold pages without getting tokens: halving
+// shares reach kMinChunkTokens after a few prompts.
+constexpr size_t kMaxPromptsOverBudget = 8;
+
+// Waiting sequences that are looked at per step, those that wait for a page in the making included:
+// a bound on the time of a plan, whatever the length of the queue.
+constexpr int kMaxWaitingLookedAt = 128;
+
+}  // namespace
+
+void Scheduler::Admit(int32_t budget) {
+  if (budget <= 0) return;
+  PromoteOverdue();
+  int64_t wanted = 0;
+  for (const Sequence* prompt : prompts_) wanted += prompt->num_remaining();
+  waiting_.BeginWalk();
+  for (int looked_at = 0; looked_at < kMaxWaitingLookedAt; ++looked_at) {
+    Sequence* next = waiting_.Next();
+    if (next == nullptr) return;
+    bool is_full = wanted >= budget && prompts_.size() >= kMaxPromptsOverBudget;
+    if (is_full && !next->request->overdue) return;
+    if (!MayFit(*next)) return;
+    if (WaitsForLeader(next->request)) {
+      waiting_.Skip(next);
+      continue;
+    }
+    TakeCached(next);
+    if (FindsLeader(next)) {
+      next->table.Drop(&pool_);
+      waiting_.Skip(next);
+      continue;
+    }
+    if (!MakeRoom(*next)) {
+      next->table.Drop(&pool_);
+      blocked_ = next->id;
+      blocked_spare_ = SparePages();
+      return;
+    }
+    waiting_.Erase(next);
+    wanted += next->num_remaining();
+    MakeRunning(next);
+  }
+}
+
+// Pages that nobody needs for the tokens there are now. Every running sequence may need one more
+// before an admission has to be regretted.
+int64_t Scheduler::SparePages() const {
+  return pool_.num_free() - reserved_pages_ - static_cast<int64_t>(running_.size());
+}
+
+// With nothing running, whatever passed Validate fits.
+bool Scheduler::FitsBeside(const Sequence& sequence) const {
+  if (slots_ + NumSlots(sequence) > max_running_) return false;
+  return running_.empty() ||
+         SparePages() >= sequence.table.PagesNeeded(sequence.num_remaining(), pool_);
+}
+
+// False where it is known without a search for cached pages: there is no place, or it did not fit
+// before and nothing has become free since.
+bool Scheduler::MayFit(const Sequence& sequence) const {
+  bool has_slots = slots_ + NumSlots(sequence) <= max_running_;
+  bool was_blocked = sequence.id == blocked_ && SparePages() <= blocked_spare_;
+  return (has_slots && (running_.empty() || !was_blocked)) || DisplacesLast(sequence);
+}
+
+// Makes `next` fit, at the cost of running sequences that it may displace.
+bool Scheduler::MakeRoom(const Sequence& next) {
+  while (!FitsBeside(next)) {
+    if (!DisplacesLast(next)) return false;
+    Sequence* victim = running_.back();
+    running_.pop_back();
+    slots_ -= NumSlots(*victim);
+    reserved_pages_ -= victim->table.PagesNeeded(victim->num_remaining(), pool_);
+    std::erase(prompts_, victim);
+    Preempt(victim);
+  }
+  return true;
+}
+
+// Whether `next` may take the place of the least urgent running sequence: by the policy, or because
+// it is overdue and came earlier.
+bool Scheduler::DisplacesLast(const Sequence& next) const {
+  if (running_.empty()) return false;
+  const RequestState& last = *running_.back()->request;
+  if (last.overdue) return false;
+  OrderKey key = next.request->key;
+  if (next.request->overdue) return key.arrival < last.key.arrival;
+  if (policy_->is_per_tenant()) {
+    key.rank = NumRunning(next.request->flow);
+    // The other's rank is of the time when it came: what counts is how many there are now, too.
+    if (!policy_->Displaces(key, {.rank = NumRunning(last.flow)})) return false;
+  }
+  return policy_->Displaces(key, last.key);
+}
+
+int32_t Scheduler::NumRunning(int32_t flow) const {
+  return static_cast<int32_t>(
+      std::count_if(running_.begin(), running_.end(),
+                    [flow](const Sequence* sequence) { return sequence->request->flow == flow; }));
+}
+
+void Scheduler::MakeRunning(Sequence* sequence) {
+  RequestState* request = sequence->request;
+  if (request->cached_tokens < 0) {
+    request->cached_tokens = std::min(sequence->num_computed(), request->num_prompt());
+    totals_.cached_tokens += request->cached_tokens;
+    waiting_.Charge(request->flow, kPromptCharge * sequence->num_remaining());
+  }
+  // Only while no other branch stands in an order by this key.
+  if (policy_->is_per_tenant() && !request->forked && !request->overdue) {
+    request->key.rank = NumRunning(request->flow);
+  }
+  sequence->phase = Phase::kRunning;
+  sequence->num_planned = 0;
+  slots_ += NumSlots(*sequence);
+  reserved_pages_ += sequence->table.PagesNeeded(sequence->num_remaining(), pool_);
+  InsertRunning(sequence);
+  prompts_.push_back(sequence);
+}
+
+// Requests whose waiting sequences have waited for too long go ahead of all others, among each
+// other in the order of arrival, for the rest of their lives.
+void Scheduler::PromoteOverdue() {
+  if (options_.starvation_us == 0) return;
+  const int64_t since_us = now_us_ - options_.starvation_us;
+  while (Sequence* next = waiting_.TakeAged(since_us)) {
+    if (!next->request->overdue) Promote(next->request);
+  }
+}
+
+void Scheduler::Promote(RequestState* request) {
+  auto is_of_it = [request](const Sequence* sequence) { return sequence->request == request; };
+  for (Sequence& branch : request->branches) {
+    if (branch.phase == Phase::kWaiting) waiting_.Detach(&branch);
+  }
+  std::erase_if(running_, is_of_it);
+  request->overdue = true;
+  request->key.rank = OrderKey::kOverdue;
+  for (Sequence& branch : request->branches) {
+    if (branch.phase == Phase::kWaiting) waiting_.Attach(&branch);
+    if (branch.phase == Phase::kRunning) InsertRunning(&branch);
+  }
+  blocked_ = SequenceId{};
+  ++totals_.overdue;
+}
+
+// Time from its first step to its last, in the company of what ran in the last step. 0: not known.
+int64_t Scheduler::EstimateWorkUs(const GenerationRequest& request) const {
+  if (!cost_model_.is_ready()) return 0;
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  double answer = request.max_tokens;
+  if (mean_answer_tokens_ > 0) answer = std::min(answer, mean_answer_tokens_);
+  const StepCost whole_prompt{
+      .rows = prompt, .attended = prompt * (prompt + 1) / 2, .sequences = 1};
+  return static_cast<int64_t>(cost_model_.PredictUs(whole_prompt) +
+                              answer * cost_model_.PredictUs(step_cost_));
+}
+
+}  // namespace heddle::scheduler
