@@ -55,13 +55,11 @@ struct Config {
 
   // The server.
   std::string host = "127.0.0.1";
-  int64_t port = 8000;  // 0: any free one
+  int64_t port = 8000;               // 0: any free one
+  std::optional<int64_t> grpc_port;  // 0: any free one; none: no gRPC
   std::vector<std::string> served_model_name;
   std::vector<std::string> api_key;
   std::string cors_origin;
-  std::string tool_parser = "auto";
-  std::string reasoning_parser = "auto";
-  std::string reasoning_field = "reasoning_content";
   std::string max_tokens_overflow = "clamp";
   std::string unknown_fields = "ignore";
   int64_t io_threads = 1;

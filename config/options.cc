@@ -6,7 +6,6 @@ namespace {
 constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16"};
 constexpr std::string_view kWeightFormats[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
-constexpr std::string_view kReasoningFields[] = {"reasoning_content", "reasoning", "both", "none"};
 constexpr std::string_view kOverflows[] = {"clamp", "error"};
 constexpr std::string_view kUnknownFields[] = {"ignore", "error"};
 constexpr std::string_view kPolicies[] = {"fcfs", "priority", "deadline", "fair"};
@@ -177,6 +176,15 @@ constexpr Option kOptions[] = {
      .commands = kServe,
      .min = 0,
      .max = 65535},
+    {.name = "grpc-port",
+     .field = &Config::grpc_port,
+     .section = kServer,
+     .value = "PORT",
+     .help = "TCP port of the gRPC services (docs/grpc.md). 0: any free one.",
+     .commands = kServe,
+     .min = 0,
+     .max = 65535,
+     .default_text = "none: no gRPC"},
     {.name = "served-model-name",
      .field = &Config::served_model_name,
      .section = kServer,
@@ -201,29 +209,6 @@ constexpr Option kOptions[] = {
      .help = "Origin whose web pages may call the API: one origin, or * for all.",
      .commands = kServe,
      .default_text = "none"},
-    {.name = "tool-parser",
-     .field = &Config::tool_parser,
-     .section = kServer,
-     .value = "NAME",
-     .help = "How the model writes tool calls: auto (as its chat template shows it), none, hermes, "
-             "qwen3-coder, llama3-json, pythonic, mistral, deepseek, granite, glm, gpt-oss, phi, "
-             "cohere, kimi, lfm, seed or minimax.",
-     .commands = kServe},
-    {.name = "reasoning-parser",
-     .field = &Config::reasoning_parser,
-     .section = kServer,
-     .value = "NAME",
-     .help =
-         "How the model marks its reasoning: auto (as its chat template shows it), none, think, "
-         "think-response, mistral, granite, cohere, seed or gpt-oss.",
-     .commands = kServe},
-    {.name = "reasoning-field",
-     .field = &Config::reasoning_field,
-     .section = kServer,
-     .value = "NAME",
-     .help = "Member of messages and deltas that holds the model's reasoning.",
-     .commands = kServe,
-     .choices = kReasoningFields},
     {.name = "max-tokens-overflow",
      .field = &Config::max_tokens_overflow,
      .section = kServer,

@@ -14,6 +14,7 @@
 #include "server/cli/engine_session.h"
 #include "server/cli/model_options.h"
 #include "server/cli/signals.h"
+#include "server/grpc/grpc_server.h"
 #include "server/http/http_server.h"
 #include "server/log.h"
 
@@ -32,12 +33,6 @@ LogLevel ToLogLevel(const std::string& level) {
   return level == "off" ? LogLevel::kOff : LogLevel::kInfo;
 }
 
-ReasoningField ToReasoningField(const std::string& name) {
-  if (name == "reasoning") return ReasoningField::kReasoning;
-  if (name == "both") return ReasoningField::kBoth;
-  return name == "none" ? ReasoningField::kNone : ReasoningField::kReasoningContent;
-}
-
 HttpServerOptions ToHttpOptions(const config::Config& config) {
   HttpServerOptions options;
   options.host = config.host;
@@ -49,7 +44,6 @@ HttpServerOptions ToHttpOptions(const config::Config& config) {
       std::chrono::duration<double>(config.request_timeout.value));
   options.api_keys = config.api_key;
   options.cors_origin = config.cors_origin;
-  options.policy.reasoning_field = ToReasoningField(config.reasoning_field);
   options.policy.clamp_max_tokens = config.max_tokens_overflow == "clamp";
   options.policy.scheduling = ToPolicy(config);
   options.policy.ignore_unknown_fields = config.unknown_fields == "ignore";
@@ -76,16 +70,35 @@ ServedModel ToServedModel(const config::Config& config, const EngineSession& ses
   return model;
 }
 
+std::string GrpcLine(const config::Config& config, const GrpcServer* grpc) {
+  return grpc == nullptr ? "" : base::StrCat("\ngRPC      ", config.host, ":", grpc->port());
+}
+
+// The gRPC front end beside `http`, or nullptr where none was asked for.
+absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpc(const config::Config& config,
+                                                      const ServedModel& model, HttpServer* http,
+                                                      const GenerationService* generation) {
+  if (!config.grpc_port) return nullptr;
+  GrpcServerOptions options;
+  options.host = config.host;
+  options.port = static_cast<uint16_t>(*config.grpc_port);
+  options.workers = static_cast<int>(config.io_threads);
+  options.max_message_bytes = config.max_body_bytes.value;
+  options.version = HEDDLE_VERSION;
+  options.model_id = model.id;
+  return GrpcServer::Start(options, http, generation);
+}
+
 // What a person wants to see first. Machines read the log.
 void PrintWelcome(const config::Config& config, const EngineSession& session,
-                  const ServedModel& model, uint16_t port, double seconds) {
+                  const ServedModel& model, uint16_t port, const GrpcServer* grpc, double seconds) {
   const std::string url = base::StrCat("http://", config.host, ":", port);
   std::string text = base::StrCat(
       "model     ", model.id, ": ", session.model.model.spec.family, ", ", session.model.formats,
       "\ndevice    ", session.model.device, "\nmemory    ",
       engine::DescribeCapacity(session.model.capacity), "\nready in  ",
-      absl::StrFormat("%.2f s", seconds), "\nserving   ", url,
-      "/v1 (Ctrl-C ends it)\n\nTry:\n  curl ", url,
+      absl::StrFormat("%.2f s", seconds), "\nserving   ", url, "/v1 (Ctrl-C ends it)",
+      GrpcLine(config, grpc), "\n\nTry:\n  curl ", url,
       "/v1/chat/completions -H 'Content-Type: application/json' \\\n"
       "    -d '{\"model\": \"",
       model.id, "\", \"messages\": [{\"role\": \"user\", \"content\": \"What is 7 + 5?\"}]}'\n\n");
@@ -108,7 +121,7 @@ absl::Status WaitForEnd(SignalWatch& signals, const EngineLoop& loop, const Logg
 
 // Finishes what runs within the drain timeout; a second signal ends the process at once.
 void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer& server,
-                  EngineLoop& loop, const Logger& log) {
+                  GrpcServer* grpc, EngineLoop& loop, const Logger& log) {
   server.SetReady(false);
   const auto deadline =
       SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
@@ -116,6 +129,10 @@ void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer
   std::atomic<bool> done = false;
   std::thread drainer([&] {
     if (!server.Drain(deadline)) log.Warning("drain timeout: cancelling what still runs");
+    if (grpc != nullptr) {
+      grpc->Stop(std::chrono::system_clock::now() +
+                 std::max(deadline - SteadyClock::now(), SteadyClock::duration::zero()));
+    }
     server.Stop();
     loop.Drain(std::max(deadline, SteadyClock::now()));
     done = true;
@@ -143,12 +160,15 @@ absl::Status RunServe(const config::Config& config) {
                                                 .model = &model,
                                                 .metrics = &metrics,
                                                 .log = &log}));
+  HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> grpc,
+                          StartGrpc(config, model, server.get(), session.loop.get()));
   server->SetReady(true);
+  if (grpc != nullptr) grpc->SetReady(true);
   const double seconds = std::chrono::duration<double>(SteadyClock::now() - began).count();
-  PrintWelcome(config, session, model, server->port(), seconds);
+  PrintWelcome(config, session, model, server->port(), grpc.get(), seconds);
 
   absl::Status end = WaitForEnd(signals, *session.loop, log);
-  DrainAndStop(config, signals, *server, *session.loop, log);
+  DrainAndStop(config, signals, *server, grpc.get(), *session.loop, log);
   return end;
 }
 

@@ -17,14 +17,6 @@ constexpr auto kLingerTime = std::chrono::seconds(2);
 
 double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-Outcome OutcomeOf(const RequestRecord& record, bool cancelled) {
-  if (cancelled) return Outcome::kCancelled;
-  if (record.failed_midway) return Outcome::kServerError;
-  if (record.status == 429 || record.status == 503) return Outcome::kRejected;
-  if (record.status >= 500) return Outcome::kServerError;
-  return record.status >= 400 ? Outcome::kClientError : Outcome::kSuccess;
-}
-
 }  // namespace
 
 Connection::Connection(Socket socket, Handler* handler, const ConnectionLimits& limits,
@@ -145,12 +137,7 @@ void Connection::Dispatch() {
   state_ = State::kHandling;
   request.received = received_ = Clock::now();
   request.request_id = std::string(request.Header("X-Request-Id"));
-  constexpr size_t kMaxRequestIdBytes = 128;
-  bool printable = std::all_of(request.request_id.begin(), request.request_id.end(),
-                               [](char c) { return c > ' ' && c <= '~'; });
-  if (request.request_id.empty() || request.request_id.size() > kMaxRequestIdBytes || !printable) {
-    request.request_id = new_request_id_();
-  }
+  if (!IsRequestId(request.request_id)) request.request_id = new_request_id_();
   http11_ = request.http11;
   keep_alive_ = request.keep_alive && !draining_;
   head_only_ = request.method == "HEAD";

@@ -22,6 +22,9 @@ enum class Outcome : uint8_t {
   kCancelled,    // the client left, or stopped reading
 };
 
+struct RequestRecord;
+Outcome OutcomeOf(const RequestRecord& record, bool cancelled);
+
 // What is known of a request when it is over. The transport fills what it sees; whoever answers
 // fills the rest while the request lives.
 struct RequestRecord {

@@ -56,6 +56,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
 
 uint16_t HttpServer::port() const { return state_->transport->port(); }
 
+std::unique_ptr<Handler> HttpServer::NewHandler(PostTask post) {
+  return std::make_unique<ApiHandler>(&state_->context, std::move(post));
+}
+
 void HttpServer::SetReady(bool ready) {
   if (ready) {
     state_->context.readiness = Readiness::kReady;

@@ -12,7 +12,9 @@
 
 #include "absl/status/statusor.h"
 #include "server/generation.h"
+#include "server/http/exchange.h"
 #include "server/http/message.h"
+#include "server/http/transport.h"
 #include "server/log.h"
 #include "server/metrics/server_metrics.h"
 #include "server/openai/openai_request.h"
@@ -61,6 +63,10 @@ class HttpServer {
   ~HttpServer();  // Stop()
 
   uint16_t port() const;
+
+  // A handler of the same routes, keys, limits and metrics for another transport (gRPC). It must be
+  // gone before the server is.
+  std::unique_ptr<Handler> NewHandler(PostTask post);
 
   // False: /ready and new generation requests answer 503.
   void SetReady(bool ready);

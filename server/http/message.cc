@@ -139,4 +139,10 @@ bool ParseTarget(std::string_view target, HttpRequest* request) {
   return PercentDecode(target, &request->path);
 }
 
+bool IsRequestId(std::string_view id) {
+  constexpr size_t kMaxBytes = 128;
+  return !id.empty() && id.size() <= kMaxBytes &&
+         std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c <= '~'; });
+}
+
 }  // namespace heddle::server

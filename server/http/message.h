@@ -48,6 +48,10 @@ std::string ResponseHead(const HttpResponse& response, BodyFraming framing, size
 void AppendChunk(std::string_view data, std::string* out);
 inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
 
+// Whether a client's request id is fit to be logged and sent back: 1 to 128 printable characters
+// without spaces.
+bool IsRequestId(std::string_view id);
+
 // Splits a request target into path and query; false: not an origin-form target, or a broken
 // percent escape.
 bool ParseTarget(std::string_view target, HttpRequest* request);

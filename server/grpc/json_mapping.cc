@@ -1,0 +1,94 @@
+#include "server/grpc/json_mapping.h"
+
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "google/protobuf/util/json_util.h"
+#include "nlohmann/json.hpp"
+
+namespace heddle::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace util = google::protobuf::util;
+
+constexpr std::string_view kJsonSuffix = "_json";
+
+// "parameters_json": "{...}" becomes "parameters": {...}, at any depth. The depth is bounded by
+// that of the message types, save inside of "extra", whose content has no such fields to begin
+// with: protobuf's own parser bounds it.
+absl::StatusOr<Json> ExpandTexts(Json value) {
+  if (value.is_array()) {
+    for (Json& element : value) {
+      HEDDLE_ASSIGN_OR_RETURN(element, ExpandTexts(std::move(element)));
+    }
+    return value;
+  }
+  if (!value.is_object()) return value;
+  Json expanded = Json::object();
+  for (auto& [key, member] : value.items()) {
+    const std::string_view name = key;
+    if (name.ends_with(kJsonSuffix) && member.is_string()) {
+      Json parsed = Json::parse(member.get_ref<const std::string&>(), nullptr,
+                                /*allow_exceptions=*/false);
+      if (parsed.is_discarded()) {
+        return absl::InvalidArgumentError(base::StrCat(name, " is not JSON"));
+      }
+      expanded[std::string(name.substr(0, name.size() - kJsonSuffix.size()))] = std::move(parsed);
+    } else {
+      HEDDLE_ASSIGN_OR_RETURN(expanded[key], ExpandTexts(std::move(member)));
+    }
+  }
+  return expanded;
+}
+
+// The fields that HTTP has in another form.
+void Adapt(Json* body) {
+  if (auto seed = body->find("seed"); seed != body->end() && seed->is_string()) {
+    *seed = std::stoull(seed->get<std::string>());
+  }
+  if (auto ids = body->find("prompt_token_ids"); ids != body->end()) {
+    Json list = ids->value("ids", Json::array());
+    body->erase("prompt_token_ids");
+    (*body)["prompt"] = std::move(list);
+  }
+}
+
+absl::Status ToStatus(const util::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  const auto message = status.message();
+  return absl::InternalError(std::string(message.data(), message.size()));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ToRequestJson(const google::protobuf::Message& request, JsonForm form) {
+  util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  HEDDLE_RETURN_IF_ERROR(ToStatus(util::MessageToJsonString(request, &text, options)));
+  Json body = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (body.is_discarded()) return absl::InternalError("protobuf wrote a message as broken JSON");
+  Json extra = Json::object();
+  if (auto found = body.find("extra"); found != body.end()) {
+    extra = std::move(*found);
+    body.erase("extra");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(body, ExpandTexts(std::move(body)));
+  Adapt(&body);
+  body.update(extra);
+  if (form == JsonForm::kStreaming) {
+    body["stream"] = true;
+    body["stream_options"] = {{"include_usage", true}};
+  }
+  return body.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::Status FromResponseJson(std::string_view json, google::protobuf::Message* response) {
+  util::JsonParseOptions options;
+  options.ignore_unknown_fields = true;
+  return ToStatus(util::JsonStringToMessage({json.data(), json.size()}, response, options));
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,106 @@
+#include "server/grpc/open_inference.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace heddle::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using InputTensor = inference::ModelInferRequest::InferInputTensor;
+
+// Elements with their lengths before them: 4 bytes, little-endian.
+absl::StatusOr<std::vector<std::string>> SplitRaw(std::string_view raw) {
+  std::vector<std::string> elements;
+  constexpr size_t kLengthBytes = 4;
+  while (!raw.empty()) {
+    uint32_t length = 0;
+    for (size_t i = 0; i < kLengthBytes && i < raw.size(); ++i) {
+      length |= static_cast<uint32_t>(static_cast<unsigned char>(raw[i])) << (8 * i);
+    }
+    if (raw.size() < kLengthBytes || raw.size() - kLengthBytes < length) {
+      return absl::InvalidArgumentError("raw_input_contents[0] ends within an element");
+    }
+    elements.emplace_back(raw.substr(kLengthBytes, length));
+    raw.remove_prefix(kLengthBytes + length);
+  }
+  return elements;
+}
+
+absl::StatusOr<std::vector<std::string>> Texts(const inference::ModelInferRequest& request) {
+  const InputTensor& input = request.inputs(0);
+  std::vector<std::string> texts(input.contents().bytes_contents().begin(),
+                                 input.contents().bytes_contents().end());
+  if (request.raw_input_contents_size() > 0) {
+    if (!texts.empty() || request.raw_input_contents_size() > 1) {
+      return absl::InvalidArgumentError(
+          "an input's content is given once: in contents.bytes_contents or raw_input_contents");
+    }
+    HEDDLE_ASSIGN_OR_RETURN(texts, SplitRaw(request.raw_input_contents(0)));
+  }
+  int64_t elements = 1;
+  for (const int64_t size : input.shape()) {
+    if (size < 0 || size > int64_t{1} << 20) elements = -1;
+    elements = elements < 0 || elements > int64_t{1} << 20 ? -1 : elements * size;
+  }
+  if (elements != static_cast<int64_t>(texts.size()) || texts.empty()) {
+    return absl::InvalidArgumentError(base::StrCat("text_input has ", texts.size(),
+                                                   " elements; its shape must say so, and there "
+                                                   "must be one at least"));
+  }
+  return texts;
+}
+
+Json ToJson(const inference::InferParameter& parameter) {
+  switch (parameter.parameter_choice_case()) {
+    case inference::InferParameter::kBoolParam:
+      return parameter.bool_param();
+    case inference::InferParameter::kInt64Param:
+      return parameter.int64_param();
+    case inference::InferParameter::kStringParam:
+      return parameter.string_param();
+    case inference::InferParameter::kDoubleParam:
+      return parameter.double_param();
+    case inference::InferParameter::kUint64Param:
+      return parameter.uint64_param();
+    case inference::InferParameter::PARAMETER_CHOICE_NOT_SET:
+      break;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ToCompletionJson(const inference::ModelInferRequest& request) {
+  if (request.inputs_size() != 1 || request.inputs(0).name() != "text_input" ||
+      request.inputs(0).datatype() != "BYTES") {
+    return absl::InvalidArgumentError("one input is expected: text_input, of datatype BYTES");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<std::string> texts, Texts(request));
+  Json body = {{"model", request.model_name()}, {"prompt", std::move(texts)}};
+  for (const auto& [name, parameter] : request.parameters()) body[name] = ToJson(parameter);
+  body.erase("stream");  // one message answers
+  return body.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::Status FromCompletionJson(std::string_view json, inference::ModelInferResponse* response) {
+  const Json body = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!body.is_object() || !body.contains("choices")) {
+    return absl::InternalError("a completion without choices");
+  }
+  response->set_model_name(body.value("model", ""));
+  inference::ModelInferResponse::InferOutputTensor* output = response->add_outputs();
+  output->set_name("text_output");
+  output->set_datatype("BYTES");
+  output->add_shape(static_cast<int64_t>(body["choices"].size()));
+  for (const Json& choice : body["choices"]) {
+    output->mutable_contents()->add_bytes_contents(choice.value("text", ""));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,279 @@
+"""The gRPC services against a running daemon, by the official Python client; also an example of
+how to use them. Stubs are made from the .proto files when the test starts."""
+
+import importlib
+import json
+import pathlib
+import sys
+import tempfile
+import threading
+import time
+
+from heddle_server import DEMO_MODEL, SOURCE, Server
+
+try:
+    import grpc
+    from google.protobuf import json_format
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
+        ProtoReflectionDescriptorDatabase,
+    )
+    from grpc_tools import protoc
+except ImportError as error:
+    print(f"grpc_test: skipped, {error}")
+    sys.exit(77)
+
+
+def make_stubs(folder):
+    """Compiles proto/ into `folder` and imports what comes of it."""
+    protos = [str(p.relative_to(SOURCE)) for p in (SOURCE / "proto").rglob("*.proto")]
+    well_known = pathlib.Path(protoc.__file__).parent / "_proto"
+    status = protoc.main(
+        ["protoc", f"-I{SOURCE}", f"-I{well_known}", f"--python_out={folder}", f"--grpc_python_out={folder}"]
+        + protos
+    )
+    assert status == 0
+    sys.path.insert(0, folder)
+    names = ["proto.heddle.v1.inference", "proto.inference.open_inference"]
+    return [importlib.import_module(n + s) for n in names for s in ("_pb2", "_pb2_grpc")]
+
+
+def code_of(call):
+    """The status code and details that `call` ends with."""
+    try:
+        call()
+    except grpc.RpcError as error:
+        return error.code(), error.details()
+    return grpc.StatusCode.OK, ""
+
+
+class Suite:
+    def __init__(self, server, channel, stubs):
+        self.server = server
+        self.channel = channel
+        self.pb, pb_grpc, self.oip, oip_grpc = stubs
+        self.stub = pb_grpc.InferenceStub(channel)
+        self.open = oip_grpc.GRPCInferenceServiceStub(channel)
+
+    def test_chat_streams_what_http_answers(self):
+        message = {"role": "user", "content": "What is 3 plus 4?"}
+        _, _, text = self.server.request(
+            "POST", "/v1/chat/completions", {"messages": [message], "temperature": 0}
+        )
+        expected = json.loads(text)
+        request = self.pb.ChatRequest(messages=[self.pb.ChatMessage(**message)], temperature=0)
+        chunks = list(self.stub.Chat(request))
+        answer = "".join(c.choices[0].delta.content for c in chunks if c.choices)
+        assert answer == expected["choices"][0]["message"]["content"], answer
+        assert chunks[0].choices[0].delta.role == "assistant"
+        assert chunks[-2].choices[0].finish_reason == "stop"
+        assert chunks[-1].usage.total_tokens == expected["usage"]["total_tokens"]
+
+    def test_generate_takes_text_or_ids_and_gives_logprobs(self):
+        ids = self.stub.Tokenize(self.pb.TokenizeRequest(prompt="The sky is")).tokens
+        assert len(ids) > 0
+        assert self.stub.Detokenize(self.pb.DetokenizeRequest(tokens=ids)).prompt.endswith("sky is")
+        fields = dict(max_tokens=8, temperature=0, logprobs=2, ignore_eos=True)
+        by_text = list(self.stub.Generate(self.pb.GenerateRequest(prompt="The sky is", **fields)))
+        by_ids = list(
+            self.stub.Generate(
+                self.pb.GenerateRequest(prompt_token_ids=self.pb.TokenIds(ids=ids), **fields)
+            )
+        )
+        text = "".join(c.choices[0].text for c in by_text if c.choices)
+        assert text and text == "".join(c.choices[0].text for c in by_ids if c.choices)
+        logprobs = [c.choices[0].logprobs for c in by_text if c.choices and c.choices[0].text]
+        assert sum(len(l.tokens) for l in logprobs) == 8
+        assert all(v.number_value <= 0 for l in logprobs for v in l.token_logprobs)
+        assert by_text[-1].usage.completion_tokens == 8
+
+    def test_a_seed_of_64_bits_repeats(self):
+        request = self.pb.GenerateRequest(prompt="Once", max_tokens=12, seed=2**63 + 5, temperature=1)
+        texts = {
+            "".join(c.choices[0].text for c in self.stub.Generate(request) if c.choices)
+            for _ in range(3)
+        }
+        assert len(texts) == 1
+
+    def test_tools_and_json_fields_arrive(self):
+        function = self.pb.Function(
+            name="get_weather",
+            description="Weather of a city",
+            parameters_json=json.dumps(
+                {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+            ),
+        )
+        request = self.pb.ChatRequest(
+            messages=[self.pb.ChatMessage(role="user", content="What is the weather in Paris?")],
+            tools=[self.pb.Tool(type="function", function=function)],
+            temperature=0,
+        )
+        calls = [
+            call
+            for chunk in self.stub.Chat(request)
+            for choice in chunk.choices
+            for call in choice.delta.tool_calls
+        ]
+        if calls:  # the demo model decides; what it calls must be whole
+            assert calls[0].function.name == "get_weather" and calls[0].id
+            json.loads("".join(c.function.arguments for c in calls))
+        function.parameters_json = "{broken"
+        request.tools[0].function.CopyFrom(function)
+        code, details = code_of(lambda: list(self.stub.Chat(request)))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT and "parameters_json" in details
+
+    def test_errors_are_statuses_that_name_the_field(self):
+        generate = lambda **f: code_of(lambda: list(self.stub.Generate(self.pb.GenerateRequest(**f))))
+        code, details = generate(prompt="a", temperature=-1)
+        assert code == grpc.StatusCode.INVALID_ARGUMENT and "temperature" in details, details
+        code, details = generate(prompt="a", model="other")
+        assert code == grpc.StatusCode.NOT_FOUND and "other" in details, details
+        code, details = generate()
+        assert code == grpc.StatusCode.INVALID_ARGUMENT and "prompt" in details, details
+
+    def test_extra_carries_other_fields(self):
+        request = self.pb.GenerateRequest(prompt="a", max_tokens=1)
+        request.extra.update({"temperature": "hot"})
+        code, details = code_of(lambda: list(self.stub.Generate(request)))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT and "temperature" in details, details
+
+    def running(self):
+        stats = self.stub.GetStats(self.pb.GetStatsRequest())
+        return stats.running_sequences + stats.waiting_requests
+
+    def wait_for_idle(self):
+        deadline = time.monotonic() + 10
+        while self.running() > 0:
+            assert time.monotonic() < deadline, "a cancelled call still runs"
+            time.sleep(0.01)
+
+    def long_request(self):
+        return self.pb.GenerateRequest(prompt="Once", max_tokens=1900, ignore_eos=True)
+
+    def test_cancelling_a_call_frees_what_it_held(self):
+        call = self.stub.Generate(self.long_request())
+        next(call)
+        assert self.running() == 1
+        call.cancel()
+        self.wait_for_idle()
+
+    def test_a_deadline_ends_a_call(self):
+        code, _ = code_of(lambda: list(self.stub.Generate(self.long_request(), timeout=0.15)))
+        assert code == grpc.StatusCode.DEADLINE_EXCEEDED, code
+        self.wait_for_idle()
+
+    def test_many_calls_at_once_equal_one_alone(self):
+        def generate(i):
+            request = self.pb.GenerateRequest(prompt=f"Count {i}", max_tokens=24, temperature=0)
+            return "".join(c.choices[0].text for c in self.stub.Generate(request) if c.choices)
+
+        alone = [generate(i) for i in range(16)]
+        together = [None] * 16
+
+        def run(i):
+            together[i] = generate(i)
+
+        threads = [threading.Thread(target=run, args=(i,)) for i in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert together == alone
+
+    def test_models_and_stats(self):
+        models = self.stub.ListModels(self.pb.ListModelsRequest()).data
+        assert [m.id for m in models] == ["model"], models
+        stats = self.stub.GetStats(self.pb.GetStatsRequest())
+        assert stats.state == self.pb.GetStatsResponse.STATE_SERVING
+        assert stats.pages_total > 0 and stats.generated_tokens > 0
+
+    def test_open_inference_protocol(self):
+        assert self.open.ServerLive(self.oip.ServerLiveRequest()).live
+        assert self.open.ServerReady(self.oip.ServerReadyRequest()).ready
+        assert self.open.ModelReady(self.oip.ModelReadyRequest(name="model")).ready
+        assert not self.open.ModelReady(self.oip.ModelReadyRequest(name="other")).ready
+        metadata = self.open.ModelMetadata(self.oip.ModelMetadataRequest(name="model"))
+        assert [t.name for t in metadata.inputs] == ["text_input"]
+        texts = [b"The sky is", b"Count to three:"]
+        request = self.oip.ModelInferRequest(model_name="model", id="seven")
+        tensor = request.inputs.add(name="text_input", datatype="BYTES", shape=[2])
+        request.parameters["max_tokens"].int64_param = 6
+        request.parameters["temperature"].double_param = 0
+        raw = self.oip.ModelInferRequest()
+        raw.CopyFrom(request)
+        raw.raw_input_contents.append(b"".join(len(t).to_bytes(4, "little") + t for t in texts))
+        tensor.contents.bytes_contents.extend(texts)
+        answer = self.open.ModelInfer(request)
+        assert answer.id == "seven" and list(answer.outputs[0].shape) == [2]
+        assert answer == self.open.ModelInfer(raw)
+        _, _, http = self.server.request(
+            "POST",
+            "/v1/completions",
+            {"prompt": [t.decode() for t in texts], "max_tokens": 6, "temperature": 0},
+        )
+        expected = [c["text"].encode() for c in json.loads(http)["choices"]]
+        assert list(answer.outputs[0].contents.bytes_contents) == expected
+        raw.raw_input_contents[0] = b"\x09\x00\x00"
+        code, details = code_of(lambda: self.open.ModelInfer(raw))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT and "raw_input_contents" in details
+
+    def test_health_and_reflection(self):
+        health = health_pb2_grpc.HealthStub(self.channel)
+        status = health.Check(health_pb2.HealthCheckRequest()).status
+        assert status == health_pb2.HealthCheckResponse.SERVING
+        services = ProtoReflectionDescriptorDatabase(self.channel).get_services()
+        assert "heddle.v1.Inference" in services and "inference.GRPCInferenceService" in services
+
+
+def grpc_port(server):
+    for line in server.log:
+        if line.startswith("gRPC"):
+            return int(line.rsplit(":", 1)[1])
+    raise RuntimeError("no gRPC line:\n" + "\n".join(server.log))
+
+
+def test_keys_are_asked_for(stubs):
+    with Server("--grpc-port", "0", "--api-key", "secret") as server:
+        time.sleep(0.1)
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_port(server)}") as channel:
+            stub, pb = stubs[1].InferenceStub(channel), stubs[0]
+            request = pb.GenerateRequest(prompt="a", max_tokens=1)
+            code, _ = code_of(lambda: list(stub.Generate(request)))
+            assert code == grpc.StatusCode.UNAUTHENTICATED, code
+            with_key = [("authorization", "Bearer secret")]
+            assert list(stub.Generate(request, metadata=with_key))
+
+
+def test_a_drain_finishes_the_calls_in_progress(stubs):
+    with Server("--grpc-port", "0", "--served-model-name", "model") as server:
+        time.sleep(0.1)
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_port(server)}") as channel:
+            stub, pb = stubs[1].InferenceStub(channel), stubs[0]
+            call = stub.Generate(pb.GenerateRequest(prompt="Once", max_tokens=400, ignore_eos=True))
+            next(call)
+            results = []
+            thread = threading.Thread(target=lambda: results.append(server.stop()))
+            thread.start()
+            chunks = list(call)
+            thread.join()
+            assert chunks[-1].usage.completion_tokens == 400
+            assert results == [0], results
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        stubs = make_stubs(folder)
+        with Server("--grpc-port", "0", "--served-model-name", "model") as server:
+            time.sleep(0.1)
+            with grpc.insecure_channel(f"127.0.0.1:{grpc_port(server)}") as channel:
+                suite = Suite(server, channel, stubs)
+                for name in [n for n in dir(suite) if n.startswith("test_")]:
+                    getattr(suite, name)()
+                    print("passed:", name)
+        for test in (test_keys_are_asked_for, test_a_drain_finishes_the_calls_in_progress):
+            test(stubs)
+            print("passed:", test.__name__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+#include "server/grpc/json_mapping.h"
+
+#include "catch2/catch.hpp"
+#include "nlohmann/json.hpp"
+#include "proto/heddle/v1/inference.pb.h"
+
+namespace heddle::server {
+namespace {
+
+nlohmann::json Body(const google::protobuf::Message& message, JsonForm form = JsonForm::kPlain) {
+  absl::StatusOr<std::string> text = ToRequestJson(message, form);
+  REQUIRE(text.ok());
+  return nlohmann::json::parse(*text);
+}
+
+TEST_CASE("Fields keep their names, and unset ones are left out", "[grpc][unit]") {
+  v1::GenerateRequest request;
+  request.set_prompt("a");
+  request.set_max_tokens(0);
+  (*request.mutable_logit_bias())["7"] = -1.5;
+  CHECK(Body(request) ==
+        nlohmann::json::parse(R"({"prompt": "a", "max_tokens": 0, "logit_bias": {"7": -1.5}})"));
+}
+
+TEST_CASE("A seed of 64 bits stays a number", "[grpc][unit]") {
+  v1::GenerateRequest request;
+  request.set_seed(18446744073709551615u);
+  CHECK(Body(request)["seed"] == 18446744073709551615u);
+}
+
+TEST_CASE("Token ids are a prompt", "[grpc][unit]") {
+  v1::GenerateRequest request;
+  request.mutable_prompt_token_ids()->add_ids(5);
+  request.mutable_prompt_token_ids()->add_ids(0);
+  CHECK(Body(request) == nlohmann::json::parse(R"({"prompt": [5, 0]})"));
+}
+
+TEST_CASE("A stream asks for its usage, whatever extra says", "[grpc][unit]") {
+  v1::GenerateRequest request;
+  auto& extra = *request.mutable_extra()->mutable_fields();
+  extra["stream"].set_bool_value(false);
+  extra["typical_p"].set_number_value(0.5);
+  CHECK(Body(request, JsonForm::kStreaming) ==
+        nlohmann::json::parse(
+            R"({"typical_p": 0.5, "stream": true, "stream_options": {"include_usage": true}})"));
+}
+
+TEST_CASE("JSON texts become JSON, at any depth and in the order given", "[grpc][unit]") {
+  v1::ChatRequest request;
+  v1::Function* function = request.add_tools()->mutable_function();
+  function->set_name("f");
+  function->set_parameters_json(R"({"b": 1, "a": [2]})");
+  absl::StatusOr<std::string> text = ToRequestJson(request, JsonForm::kPlain);
+  REQUIRE(text.ok());
+  CHECK(*text == R"({"tools":[{"function":{"name":"f","parameters":{"b":1,"a":[2]}}}]})");
+}
+
+TEST_CASE("A text that is not JSON is named", "[grpc][unit]") {
+  v1::ChatRequest request;
+  request.set_response_format_json("{");
+  absl::Status status = ToRequestJson(request, JsonForm::kPlain).status();
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(std::string(status.message()) == "response_format_json is not JSON");
+}
+
+TEST_CASE("An answer fills what the message has, nulls and unknown members or not",
+          "[grpc][unit]") {
+  v1::GenerateResponse response;
+  REQUIRE(FromResponseJson(R"({"id": "x", "object": "text_completion", "created": 1700000000,
+      "choices": [{"index": 1, "text": "hi", "finish_reason": null, "logprobs":
+      {"tokens": ["h"], "token_logprobs": [null], "top_logprobs": [{"h": -0.5}],
+       "text_offset": [3]}}], "usage": null})",
+                           &response)
+              .ok());
+  CHECK(response.id() == "x");
+  CHECK(response.created() == 1700000000);
+  CHECK(response.choices(0).text() == "hi");
+  CHECK(response.choices(0).finish_reason().empty());
+  CHECK(response.choices(0).logprobs().token_logprobs(0).has_null_value());
+  CHECK(response.choices(0).logprobs().text_offset(0) == 3);
+  CHECK_FALSE(response.has_usage());
+}
+
+}  // namespace
+}  // namespace heddle::server
