@@ -3,7 +3,7 @@
 namespace heddle::config {
 namespace {
 
-constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512"};
+constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512", "avx512_bf16"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16"};
 constexpr std::string_view kWeightFormats[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
 constexpr std::string_view kOverflows[] = {"clamp", "error"};

@@ -35,8 +35,24 @@ constexpr double kNsPerRotatedElement = 0.5;
 constexpr double kNsPerAngle = 30;
 constexpr double kNsPerGatheredElement = 2;  // a cache line for each
 
+#if defined(__x86_64__)
+// The avx512 level's, but for BF16.
+const cpu::LinearKernels& LinearAvx512Bf16() {
+  static const cpu::LinearKernels kernels = [] {
+    cpu::LinearKernels made = cpu::kLinearAvx512;
+    made.formats[static_cast<size_t>(DType::kBF16)] = cpu::kBf16DotAvx512.format;
+    made.bf16_tile = cpu::kBf16DotAvx512.tile;
+    return made;
+  }();
+  return kernels;
+}
+#endif
+
 cpu::KernelTable TableFor(Isa isa) {
 #if defined(__x86_64__)
+  if (isa == Isa::kAvx512Bf16) {
+    return {&LinearAvx512Bf16(), &cpu::kRowsAvx512, &cpu::kAttentionAvx512};
+  }
   if (isa == Isa::kAvx512) return {&cpu::kLinearAvx512, &cpu::kRowsAvx512, &cpu::kAttentionAvx512};
   if (isa == Isa::kAvx2) return {&cpu::kLinearAvx2, &cpu::kRowsAvx2, &cpu::kAttentionAvx2};
 #endif
@@ -92,7 +108,9 @@ class CpuOps final : public Ops {
             });
   }
 
-  void Linear(const LinearArgs& args) override { cpu::Linear(args, *table_.linear, pool_, tiles_); }
+  void Linear(const LinearArgs& args) override {
+    cpu::Linear(args, *table_.linear, pool_, linear_);
+  }
 
   void RopeAngles(const RopeAnglesArgs& args) override {
     auto half = static_cast<int64_t>(args.inv_freq.size());
@@ -192,7 +210,7 @@ class CpuOps final : public Ops {
   const cpu::KernelTable table_;
   cpu::ThreadPool& pool_;
   OwnedBatch batch_;
-  cpu::Scratch tiles_[cpu::kNumTileKinds];
+  cpu::LinearScratch linear_;
   cpu::Scratch position_rows_;
   cpu::AttentionScratch attention_;
   cpu::ExpertScratch experts_;

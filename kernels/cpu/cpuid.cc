@@ -9,6 +9,9 @@
 namespace heddle::kernels::cpu {
 namespace {
 
+// From the least to the most.
+constexpr Isa kLevels[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+
 bool Has(const CpuFeatures& features, Isa isa) {
   switch (isa) {
     case Isa::kPortable:
@@ -17,6 +20,8 @@ bool Has(const CpuFeatures& features, Isa isa) {
       return features.avx2;
     case Isa::kAvx512:
       return features.avx2 && features.avx512 && features.avx512_vnni;
+    case Isa::kAvx512Bf16:
+      return Has(features, Isa::kAvx512) && features.avx512_bf16;
   }
   return false;
 }
@@ -76,18 +81,19 @@ std::string Describe(const CpuFeatures& features) {
 
 absl::StatusOr<Isa> ResolveIsa(std::string_view name, const CpuFeatures& features) {
   if (name == "auto") {
-    if (Has(features, Isa::kAvx512)) return Isa::kAvx512;
-    return Has(features, Isa::kAvx2) ? Isa::kAvx2 : Isa::kPortable;
+    Isa best = Isa::kPortable;
+    for (Isa isa : kLevels) best = Has(features, isa) ? isa : best;
+    return best;
   }
-  for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
+  for (Isa isa : kLevels) {
     if (name != Name(isa)) continue;
     if (Has(features, isa)) return isa;
     return absl::InvalidArgumentError(absl::StrCat(
         "isa '", std::string(name), "' is beyond this machine, which has ", Describe(features),
-        isa == Isa::kAvx512 ? " (avx512 here means AVX-512 F, BW, DQ, VL and VNNI)" : ""));
+        isa >= Isa::kAvx512 ? " (avx512 here means AVX-512 F, BW, DQ, VL and VNNI)" : ""));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("isa '", std::string(name), "' is unknown: auto, portable, avx2 or avx512"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "isa '", std::string(name), "' is unknown: auto, portable, avx2, avx512 or avx512_bf16"));
 }
 
 const char* Name(Isa isa) {
@@ -98,6 +104,8 @@ const char* Name(Isa isa) {
       return "avx2";
     case Isa::kAvx512:
       return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512_bf16";
   }
   return "unknown";
 }

@@ -12,9 +12,10 @@ namespace heddle::kernels::cpu {
 
 // Levels that kernels are built for; each includes the ones before it.
 enum class Isa : uint8_t {
-  kPortable,  // the compiler's baseline
-  kAvx2,      // AVX2, FMA, F16C
-  kAvx512,    // AVX-512 F, BW, DQ, VL, VNNI
+  kPortable,    // the compiler's baseline
+  kAvx2,        // AVX2, FMA, F16C
+  kAvx512,      // AVX-512 F, BW, DQ, VL, VNNI
+  kAvx512Bf16,  // and dot products of BF16
 };
 
 struct CpuFeatures {
@@ -30,8 +31,8 @@ CpuFeatures DetectCpuFeatures();
 // "avx2, avx512, avx512_vnni", or "nothing beyond the baseline".
 std::string Describe(const CpuFeatures& features);
 
-// `name` is auto, portable, avx2 or avx512. INVALID_ARGUMENT if unknown or beyond `features`; the
-// message lists them.
+// `name` is auto or a level's. INVALID_ARGUMENT if unknown or beyond `features`; the message lists
+// them.
 absl::StatusOr<Isa> ResolveIsa(std::string_view name, const CpuFeatures& features);
 
 const char* Name(Isa isa);

@@ -20,8 +20,9 @@ enum class TileKind : uint8_t {
                 // [tile_rows], which is -8 times the sum of the block's int8
   kInt8Halves,  // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sums
                 // [tile_rows][2] of either half, F32 [tile_rows][2] the same times scale
+  kBf16,        // BF16 [(cols + 1) / 2][tile_rows][2]: neighbouring columns of a row side by side
 };
-constexpr int32_t kNumTileKinds = 3;
+constexpr int32_t kNumTileKinds = 4;
 
 constexpr int32_t kMaxTileSizes = 6;
 // Upper bound over all tables, for buffers on the stack.
@@ -43,7 +44,9 @@ struct FormatKernels {
   void (*pack)(const void* source, int64_t row_bytes, int32_t rows, int64_t cols, void* panel);
   // Decodes one row of a panel.
   void (*unpack)(const void* panel, int32_t row, int64_t cols, float* out);
-  // acc [tile_rows][panel_rows] = x W^T, by index of the tile's size in TileKernels::sizes.
+  // acc [tile_rows][panel_rows] += x W^T, by index of the tile's size in TileKernels::sizes. A
+  // stretch of columns that begins and ends at multiples of 256 may be multiplied by itself:
+  // stretches in order give the bits of the whole.
   void (*multiply[kMaxTileSizes])(const void* panel, const void* tile, int64_t cols, float* acc);
 };
 
@@ -83,6 +86,13 @@ struct LinearKernels {
   FormatKernels formats[5];  // by DType; the others are the blocks'
   void (*epilogue)(const EpilogueArgs& args);
   const BlockKernels* blocks;
+  TileKernels bf16_tile;  // of kBf16, where the level has it
+};
+
+// What takes the place of the exact BF16 kernels where the processor multiplies BF16 itself.
+struct Bf16DotKernels {
+  TileKernels tile;
+  FormatKernels format;
 };
 
 // Element types of the KV cache: same values as kernels::DType.
@@ -206,6 +216,7 @@ extern const RowKernels kRowsAvx2;
 extern const AttentionKernels kAttentionAvx2;
 extern const PeakKernels kPeakAvx2;
 extern const LinearKernels kLinearAvx512;
+extern const Bf16DotKernels kBf16DotAvx512;
 extern const BlockKernels kBlocksAvx512;
 extern const RowKernels kRowsAvx512;
 extern const AttentionKernels kAttentionAvx512;

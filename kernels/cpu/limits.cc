@@ -22,20 +22,19 @@ constexpr double kAlwaysFork = 1e9;
 
 const PeakKernels& KernelsFor(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx512) return kPeakAvx512;
+  if (isa >= Isa::kAvx512) return kPeakAvx512;
   if (isa == Isa::kAvx2) return kPeakAvx2;
 #endif
   static_cast<void>(isa);
   return kPeakPortable;
 }
 
-// nullptr where the level or the processor lacks the instruction.
-const Bf16PeakKernels* Bf16KernelsFor(Isa isa, const CpuFeatures& features) {
+// nullptr where the level lacks the instruction.
+const Bf16PeakKernels* Bf16KernelsFor(Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::kAvx512 && features.avx512_bf16) return &kPeakAvx512Bf16;
+  if (isa == Isa::kAvx512Bf16) return &kPeakAvx512Bf16;
 #endif
   static_cast<void>(isa);
-  static_cast<void>(features);
   return nullptr;
 }
 
@@ -85,11 +84,10 @@ LimitMeter::LimitMeter(LimitMeter&&) noexcept = default;
 LimitMeter::~LimitMeter() = default;
 
 absl::StatusOr<LimitMeter> LimitMeter::Create(const CpuDeviceOptions& options) {
-  CpuFeatures features = DetectCpuFeatures();
-  HEDDLE_ASSIGN_OR_RETURN(Isa isa, ResolveIsa(options.isa, features));
+  HEDDLE_ASSIGN_OR_RETURN(Isa isa, ResolveIsa(options.isa, DetectCpuFeatures()));
   int32_t threads = options.num_threads > 0 ? options.num_threads : ThreadPool::UsableCores();
-  auto state = std::make_unique<State>(threads, options.pin_threads, KernelsFor(isa),
-                                       Bf16KernelsFor(isa, features));
+  auto state =
+      std::make_unique<State>(threads, options.pin_threads, KernelsFor(isa), Bf16KernelsFor(isa));
   HEDDLE_ASSIGN_OR_RETURN(state->memory, AllocateHost(kReadBytes, "bandwidth measurement"));
   std::memset(state->memory->data(), 1, static_cast<size_t>(kReadBytes));
   return LimitMeter(std::move(state));

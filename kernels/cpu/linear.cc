@@ -1,6 +1,7 @@
 #include "kernels/cpu/linear.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 
 #include "base/check.h"
@@ -9,13 +10,16 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// Rows of x that one thread takes past a panel before the next panel: their tiles (2 MB of F32 at
-// 2048 columns) stay in L2 and L3 while the weights stream by once for each such group.
-constexpr int64_t kGroupRows = 240;
+// Rows of x that one thread takes past a panel before the next panel, so that the weights stream by
+// once for as many rows as --max-batch-tokens gives by default. Their sums are 64 KB of the 1 MB
+// (Zen 5) or 2 MB (Sapphire Rapids) of L2 at 32-row panels.
+constexpr int64_t kGroupRows = 512;
 
-// Rows of results that are kept beside each other until their epilogue: a multiple of the largest
-// tiles of both kinds on every level (12 and 8, 6 and 2, 4 and 4).
-constexpr int32_t kMaxStepRows = 24;
+// Several tiles pass a stretch of a panel of about this size before the next stretch: it and a
+// tile's part of the same columns (a third of it) lie in an L1 of 32 or 48 KB meanwhile.
+constexpr int64_t kStretchBytes = 16 * 1024;
+// Stretches are whole blocks of every format.
+constexpr int64_t kStretchColumns = 256;
 
 // For deciding how many threads to wake: multiply-adds per nanosecond of one core, roughly, and
 // weight bytes per nanosecond.
@@ -26,6 +30,7 @@ constexpr double kBytesPerNs = 20;
 // smallest size that holds the rest.
 struct Tiles {
   const TileKernels* kernels;
+  TileKind kind;
   int64_t rows;
   int64_t cols;
   int64_t tile_bytes;  // of a largest tile
@@ -45,13 +50,22 @@ struct Tiles {
 };
 
 int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
-  if (kind == TileKind::kFloat) return tile_rows * cols * 4;
-  return tile_rows * (cols / 32) * (kind == TileKind::kInt8 ? 40 : 52);  // see TileKind
+  switch (kind) {  // see TileKind
+    case TileKind::kFloat:
+      return tile_rows * cols * 4;
+    case TileKind::kInt8:
+      return tile_rows * (cols / 32) * 40;
+    case TileKind::kInt8Halves:
+      return tile_rows * (cols / 32) * 52;
+    case TileKind::kBf16:
+      return tile_rows * ((cols + 1) / 2) * 4;
+  }
+  return 0;
 }
 
 Tiles PrepareTiles(TileKind kind, const LinearArgs& args, const TileKernels& kernels,
                    ThreadPool& pool, Scratch& scratch) {
-  Tiles tiles{&kernels, args.x.rows, args.x.cols, 0, nullptr};
+  Tiles tiles{&kernels, kind, args.x.rows, args.x.cols, 0, nullptr};
   if (kind == TileKind::kFloat && args.x.rows == 1) {  // a tile of one row is the row
     tiles.data = reinterpret_cast<const char*>(args.x.row<float>(0));
     return tiles;
@@ -85,26 +99,40 @@ class LinearCall {
     num_panels_ = gated_ ? segments[0].num_panels : weight_.num_panels();
   }
 
-  void Run(ThreadPool& pool, Scratch (&scratch)[kNumTileKinds]) {
+  void Run(ThreadPool& pool, LinearScratch& scratch) {
+    int64_t step = 1;  // whole tiles of every kind in use
     for (const CpuWeight::Segment& segment : weight_.segments()) {
-      auto kind = static_cast<size_t>(segment.format->tile);
-      if (tiles_[kind].kernels != nullptr) continue;
-      const TileKernels& kernels = segment.format->tile == TileKind::kInt8Halves
-                                       ? kernels_.blocks->tile
-                                       : kernels_.tiles[kind];
-      tiles_[kind] = PrepareTiles(segment.format->tile, args_, kernels, pool, scratch[kind]);
-      step_rows_ = std::lcm(step_rows_, tiles_[kind].largest());
+      const TileKind kind = segment.format->tile;
+      Tiles& tiles = tiles_[static_cast<size_t>(kind)];
+      if (tiles.kernels == nullptr) {
+        tiles = PrepareTiles(kind, args_, TilesOf(kind), pool,
+                             scratch.tiles[static_cast<size_t>(kind)]);
+      }
+      step = std::lcm(step, tiles.largest());
     }
-    HEDDLE_CHECK(step_rows_ <= kMaxStepRows && kGroupRows % step_rows_ == 0,
-                 "linear: tile sizes do not fit the buffers");
+    // Groups of about equal size.
     int64_t groups = (args_.x.rows + kGroupRows - 1) / kGroupRows;
-    double cost = ItemCost();
-    pool.ForRange(groups * num_panels_, cost, [&](int64_t begin, int64_t end, int32_t) {
-      for (int64_t i = begin; i < end; ++i) RunPanel(i % num_panels_, i / num_panels_);
-    });
+    group_rows_ = (args_.x.rows + groups - 1) / groups;
+    group_rows_ = (group_rows_ + step - 1) / step * step;
+    const int64_t sums_each = group_rows_ * kernels_.panel_rows;
+    const int64_t sums_of_thread = gated_ ? 2 * sums_each : sums_each;
+    auto* sums = static_cast<float*>(scratch.sums.Get(pool.num_threads() * sums_of_thread * 4));
+    pool.ForRange(groups * num_panels_, ItemCost(),
+                  [&](int64_t begin, int64_t end, int32_t thread) {
+                    float* own = sums + thread * sums_of_thread;
+                    for (int64_t i = begin; i < end; ++i) {
+                      RunPanel(i % num_panels_, i / num_panels_, own, own + sums_each);
+                    }
+                  });
   }
 
  private:
+  const TileKernels& TilesOf(TileKind kind) const {
+    if (kind == TileKind::kInt8Halves) return kernels_.blocks->tile;
+    if (kind == TileKind::kBf16) return kernels_.bf16_tile;
+    return kernels_.tiles[static_cast<size_t>(kind)];
+  }
+
   double ItemCost() const {
     auto rows = static_cast<double>(std::min(args_.x.rows, kGroupRows));
     double macs = rows * static_cast<double>(weight_.cols) * kernels_.panel_rows;
@@ -112,30 +140,56 @@ class LinearCall {
     return (gated_ ? 2 : 1) * std::max(macs / kMacsPerNs, bytes / kBytesPerNs);
   }
 
-  // One panel of outputs for one group of rows.
-  void RunPanel(int64_t panel, int64_t group) const {
+  // One panel of outputs for one group of rows; `sums_up` for the second factor of a gated product.
+  void RunPanel(int64_t panel, int64_t group, float* sums, float* sums_up) const {
     const CpuWeight::Segment& segment = weight_.SegmentOfPanel(panel);
-    int64_t local = panel - segment.panel_begin;
-    int64_t row = group * kGroupRows;
-    int64_t row_end = std::min(args_.x.rows, row + kGroupRows);
-    for (; row < row_end; row += step_rows_) {
-      auto rows = static_cast<int32_t>(std::min<int64_t>(step_rows_, row_end - row));
-      alignas(64) float acc[2][kMaxStepRows * kMaxPanelRows];
-      Multiply(segment, local, row, rows, acc[0]);
-      if (gated_) Multiply(weight_.segments()[1], local, row, rows, acc[1]);
-      Finish(segment, local, row, rows, acc[0], gated_ ? acc[1] : nullptr);
+    const int64_t local = panel - segment.panel_begin;
+    const int64_t row = group * group_rows_;
+    const int64_t rows = std::min(args_.x.rows - row, group_rows_);
+    if (rows <= 0) return;
+    Multiply(segment, local, row, rows, sums);
+    if (gated_) Multiply(weight_.segments()[1], local, row, rows, sums_up);
+    Finish(segment, local, row, static_cast<int32_t>(rows), sums, gated_ ? sums_up : nullptr);
+  }
+
+  // Columns of a stretch: all of them if a single tile passes.
+  int64_t StretchColumns(const CpuWeight::Segment& segment, int64_t num_tiles) const {
+    if (num_tiles == 1 || weight_.cols <= kStretchColumns) return weight_.cols;
+    const int64_t unit_bytes = segment.format->panel_bytes(kStretchColumns);
+    // Stretches lie behind each other unless a panel of that size is padded.
+    if (segment.format->panel_bytes(64 * kStretchColumns) != 64 * unit_bytes) return weight_.cols;
+    return kStretchColumns * std::max<int64_t>(1, kStretchBytes / unit_bytes);
+  }
+
+  // sums [rows, panel_rows] of the tiles of the segment's kind that hold rows [row, row + rows).
+  void Multiply(const CpuWeight::Segment& segment, int64_t local, int64_t row, int64_t rows,
+                float* sums) const {
+    const Tiles& tiles = tiles_[static_cast<size_t>(segment.format->tile)];
+    const int64_t first = row / tiles.largest();
+    const int64_t num_tiles = (rows + tiles.largest() - 1) / tiles.largest();
+    const uint8_t* panel = segment.data + local * segment.panel_bytes;
+    const int64_t stretch = StretchColumns(segment, num_tiles);
+    std::memset(sums, 0, static_cast<size_t>(group_rows_ * kernels_.panel_rows) * sizeof(float));
+    for (int64_t begin = 0; begin < weight_.cols; begin += stretch) {
+      const int64_t cols = std::min(stretch, weight_.cols - begin);
+      const uint8_t* part = panel + (begin == 0 ? 0 : segment.format->panel_bytes(begin));
+      for (int64_t i = 0; i < num_tiles; ++i) {
+        if (num_tiles > 1) PrefetchShare(part, segment.format->panel_bytes(cols), i, num_tiles);
+        const int32_t size = tiles.SizeIndexOf(first + i);
+        const char* x =
+            tiles.DataOf(first + i) + TileBytes(tiles.kind, tiles.kernels->sizes[size], begin);
+        segment.format->multiply[size](part, x, cols,
+                                       sums + i * tiles.largest() * kernels_.panel_rows);
+      }
     }
   }
 
-  // The tiles of the segment's kind that hold rows [row, row + rows).
-  void Multiply(const CpuWeight::Segment& segment, int64_t local, int64_t row, int32_t rows,
-                float* acc) const {
-    const Tiles& tiles = tiles_[static_cast<size_t>(segment.format->tile)];
-    for (int32_t done = 0; done < rows; done += tiles.largest()) {
-      int64_t tile = (row + done) / tiles.largest();
-      segment.format->multiply[tiles.SizeIndexOf(tile)](segment.data + local * segment.panel_bytes,
-                                                        tiles.DataOf(tile), weight_.cols,
-                                                        acc + done * kernels_.panel_rows);
+  // Asks for the i-th of n shares of what lies behind a stretch, which is the next one: while
+  // several tiles pass, memory would idle. Into L2, since L1 is full.
+  static void PrefetchShare(const uint8_t* part, int64_t bytes, int64_t i, int64_t n) {
+    const uint8_t* end = part + bytes + bytes * (i + 1) / n;
+    for (const uint8_t* p = part + bytes + bytes * i / n; p < end; p += 64) {
+      __builtin_prefetch(p, 0, 2);
     }
   }
 
@@ -166,14 +220,14 @@ class LinearCall {
   const CpuWeight& weight_;
   bool gated_ = false;
   int64_t num_panels_ = 0;
-  int32_t step_rows_ = 1;  // whole tiles of every kind in use
+  int64_t group_rows_ = 0;
   Tiles tiles_[kNumTileKinds] = {};
 };
 
 }  // namespace
 
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,
-            Scratch (&scratch)[kNumTileKinds]) {
+            LinearScratch& scratch) {
   if (args.x.rows == 0) return;
   LinearCall(args, kernels).Run(pool, scratch);
 }

@@ -8,8 +8,13 @@
 
 namespace heddle::kernels::cpu {
 
-// `scratch` holds the prepared tiles, one per TileKind.
+// Working memory that stays from call to call.
+struct LinearScratch {
+  Scratch tiles[kNumTileKinds];  // the prepared rows of x
+  Scratch sums;                  // of each thread: one group of rows of one panel, or of two
+};
+
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,
-            Scratch (&scratch)[kNumTileKinds]);
+            LinearScratch& scratch);
 
 }  // namespace heddle::kernels::cpu

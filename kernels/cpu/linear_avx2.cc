@@ -44,7 +44,7 @@ struct Q80Panel : BlockPanel<Q80<0>> {
     const auto* block = static_cast<const uint8_t*>(panel);
     const auto* x = static_cast<const TileBlock<kRows>*>(tile);
     Accumulators<kRows> total;
-    total.Clear();
+    total.Start(acc);
     for (int64_t b = 0; b < cols / kBlock; ++b, block += kBytes, ++x) {
       PrefetchAhead(block, kBytes);
       const uint8_t* w = block + kPanelRows * 2;
@@ -78,7 +78,7 @@ struct Q40Panel : BlockPanel<Q40> {
     const auto* block = static_cast<const uint8_t*>(panel);
     const auto* x = static_cast<const TileBlock<kRows>*>(tile);
     Accumulators<kRows> total;
-    total.Clear();
+    total.Start(acc);
     for (int64_t b = 0; b < cols / kBlock; ++b, block += kBytes, ++x) {
       PrefetchAhead(block, kBytes);
       const uint8_t* w = block + kPanelRows * 2;
@@ -121,6 +121,7 @@ const LinearKernels kLinearAvx2 = {
      MakeFormat<BF16Panel, 1, 2, 4, 6>(TileKind::kFloat),
      MakeFormat<Q80Panel, 1, 2>(TileKind::kInt8), MakeFormat<Q40Panel, 1, 2>(TileKind::kInt8)},
     FinishPanel,
-    &kBlocksAvx2};
+    &kBlocksAvx2,
+    /*bf16_tile=*/{}};
 
 }  // namespace heddle::kernels::cpu

@@ -66,7 +66,7 @@ struct IntPanel : BlockPanel<Format> {
     const auto* block = static_cast<const uint8_t*>(panel);
     const auto* x = static_cast<const TileBlock<kRows>*>(tile);
     Accumulators<kRows> total;
-    total.Clear();
+    total.Start(acc);
     for (int64_t b = 0; b < cols / kBlock; ++b, block += BlockPanel<Format>::kBytes, ++x) {
       PrefetchAhead(block, BlockPanel<Format>::kBytes);
       const uint8_t* w = block + kPanelRows * 2;
@@ -100,6 +100,7 @@ const LinearKernels kLinearAvx512 = {
      MakeFormat<Q80Panel, 1, 2, 4, 8>(TileKind::kInt8),
      MakeFormat<Q40Panel, 1, 2, 4, 8>(TileKind::kInt8)},
     FinishPanel,
-    &kBlocksAvx512};
+    &kBlocksAvx512,
+    /*bf16_tile=*/{}};
 
 }  // namespace heddle::kernels::cpu

@@ -189,7 +189,7 @@ struct PanelOf {
     const auto* x = static_cast<const HalvesTileBlock<kRows>*>(tile);
     const ByteVec table = Table();
     Accumulators<kRows> total;
-    total.Clear();
+    total.Start(acc);
     for (int64_t begin = 0; begin < cols; begin += kTraits.columns) {
       Vec scale[2], offset[2] = {};
       for (int v = 0; v < 2; ++v) {

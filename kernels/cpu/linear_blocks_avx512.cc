@@ -27,7 +27,9 @@ inline ByteVec Shift(ByteVec v) {
 inline ByteVec LoadTable(const uint8_t* entries) {
   return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
 }
-inline ByteVec Lookup(ByteVec table, ByteVec indices) { return _mm512_shuffle_epi8(table, indices); }
+inline ByteVec Lookup(ByteVec table, ByteVec indices) {
+  return _mm512_shuffle_epi8(table, indices);
+}
 inline IntSums SetInts(int32_t x) { return _mm512_set1_epi32(x); }
 inline Vec ToFloat(IntSums v) { return _mm512_cvtepi32_ps(v); }
 inline Vec FromInt8(const int8_t* p) {

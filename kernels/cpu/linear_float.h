@@ -39,9 +39,12 @@ template <int kRows>
 struct Accumulators {
   Vec sums[kRows][2];
 
-  void Clear() {
+  void Start(const float* acc) {
 #pragma GCC unroll 12
-    for (int m = 0; m < kRows; ++m) sums[m][0] = sums[m][1] = Zero();
+    for (int m = 0; m < kRows; ++m) {
+      sums[m][0] = Load(acc + m * kPanelRows);
+      sums[m][1] = Load(acc + m * kPanelRows + kLanes);
+    }
   }
   // One column: `x` holds kRows values.
   void Step(Vec w0, Vec w1, const float* x) {
@@ -82,7 +85,7 @@ struct F32Panel {
     const auto* w = static_cast<const float*>(panel);
     const auto* x = static_cast<const float*>(tile);
     Accumulators<kRows> sums;
-    sums.Clear();
+    sums.Start(acc);
     for (int64_t k = 0; k < cols; ++k, w += kPanelRows, x += kRows) {
       PrefetchAhead(w, kPanelRows * 4);
       sums.Step(Load(w), Load(w + kLanes), x);
@@ -117,7 +120,7 @@ struct F16Panel {
     const auto* w = static_cast<const uint16_t*>(panel);
     const auto* x = static_cast<const float*>(tile);
     Accumulators<kRows> sums;
-    sums.Clear();
+    sums.Start(acc);
     for (int64_t k = 0; k < cols; ++k, w += kPanelRows, x += kRows) {
       PrefetchAhead(w, kPanelRows * 2);
       sums.Step(FromF16(w), FromF16(w + kLanes), x);
@@ -166,7 +169,7 @@ struct BF16Panel {
     const auto* w = static_cast<const int32_t*>(panel);
     const auto* x = static_cast<const float*>(tile);
     Accumulators<kRows> sums;
-    sums.Clear();
+    sums.Start(acc);
     for (int64_t p = 0; p < cols / 2; ++p, w += kPanelRows, x += 2 * kRows) {
       PrefetchAhead(w, kPanelRows * 4);
       sums.Step(Even(w), Even(w + kLanes), x);

@@ -41,7 +41,7 @@ struct PortablePanel : BlockPanel<Format> {
     const auto* block = static_cast<const uint8_t*>(panel);
     const auto* x = static_cast<const TileBlock<kRows>*>(tile);
     Accumulators<kRows> total;
-    total.Clear();
+    total.Start(acc);
     for (int64_t b = 0; b < cols / kBlock; ++b, block += Base::kBytes, ++x) {
       const auto* scales = reinterpret_cast<const uint16_t*>(block);
       Vec w0 = FromF16(scales);
@@ -72,6 +72,7 @@ const LinearKernels kLinearPortable = {
      MakeFormat<PortablePanel<Q80<0>>, 1, 2, 4>(TileKind::kInt8),
      MakeFormat<PortablePanel<Q40>, 1, 2, 4>(TileKind::kInt8)},
     FinishPanel,
-    &kBlocksPortable};
+    &kBlocksPortable,
+    /*bf16_tile=*/{}};
 
 }  // namespace heddle::kernels::cpu

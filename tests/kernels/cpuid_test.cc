@@ -23,7 +23,11 @@ CpuFeatures Zen5() {
 TEST_CASE("auto takes the best level that the machine has", "[kernels][unit]") {
   CHECK(ResolveIsa("auto", CpuFeatures()).value() == Isa::kPortable);
   CHECK(ResolveIsa("auto", Haswell()).value() == Isa::kAvx2);
-  CHECK(ResolveIsa("auto", Zen5()).value() == Isa::kAvx512);
+  CHECK(ResolveIsa("auto", Zen5()).value() == Isa::kAvx512Bf16);
+  CpuFeatures ice_lake = Zen5();
+  ice_lake.avx512_bf16 = false;
+  CHECK(ResolveIsa("auto", ice_lake).value() == Isa::kAvx512);
+  CHECK(absl::IsInvalidArgument(ResolveIsa("avx512_bf16", ice_lake).status()));
   CpuFeatures skylake = Haswell();
   skylake.avx512 = true;  // without VNNI
   CHECK(ResolveIsa("auto", skylake).value() == Isa::kAvx2);

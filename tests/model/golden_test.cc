@@ -39,6 +39,11 @@ std::unique_ptr<engine::LocalExecutor> Load(const std::filesystem::path& path,
   return std::move(model->executor);
 }
 
+// Whether this machine has a level of kernels ("reference" and "auto" always work).
+bool HasLevel(const std::string& ops) {
+  return ops == "reference" || kernels::CreateCpuDevice({.num_threads = 1, .isa = ops}).ok();
+}
+
 // Largest difference to what transformers computed: the best tokens of each position, and all
 // logits of the last two.
 float MaxError(const Golden& golden, const std::vector<float>& logits) {
@@ -61,9 +66,14 @@ float MaxError(const Golden& golden, const std::vector<float>& logits) {
 
 // Integer kernels round activations to 8 bits per block of 32 values. With steps of max / 127 and a
 // maximum of some 2.5 times the root mean square, each matmul's relative error is about
-// 2.5 / 127 / sqrt(12) = 0.6 %; a stack of n independent ones adds up to sqrt(n) times that, and
-// the largest of a thousand logits lies within 6 standard deviations.
-float Int8ActivationBound(const Golden& golden, int32_t n_layers) {
+// 2.5 / 127 / sqrt(12) = 0.6 %.
+constexpr double kInt8Error = 0.006;
+// BF16 dot products round them to 8 bits of mantissa: by up to 2^-8, some 0.16 % in the mean.
+constexpr double kBf16Error = 0.0016;
+
+// A stack of n independent matmuls adds up to sqrt(n) times the error of one, and the largest of a
+// thousand logits lies within 6 standard deviations.
+float RoundingBound(const Golden& golden, int32_t n_layers, double error) {
   const std::vector<float>& logits = golden.last[0];
   double sum = 0.0;
   double squares = 0.0;
@@ -73,18 +83,22 @@ float Int8ActivationBound(const Golden& golden, int32_t n_layers) {
   }
   const double mean = sum / static_cast<double>(logits.size());
   const double spread = std::sqrt(squares / static_cast<double>(logits.size()) - mean * mean);
-  return static_cast<float>(6.0 * 0.006 * std::sqrt(7.0 * n_layers) * spread);
+  return static_cast<float>(6.0 * error * std::sqrt(7.0 * n_layers) * spread);
 }
 
 TEST_CASE("Every family's logits equal transformers' within 1e-3", "[golden]") {
   const std::string name = GENERATE(from_range(test::GoldenNames()));
-  const std::string ops = GENERATE("reference", "portable", "auto");
+  const std::string ops = GENERATE("reference", "portable", "avx512", "auto");
+  if (!HasLevel(ops)) return;
   const Golden golden = test::LoadGolden(name);
   test::TempDir dir;
   auto executor = Load(WriteModel(golden, dir.path()), ops);
   const bool integer_kernels = golden.gguf.has_value() && ops != "reference";
   const int32_t n_layers = golden.config->value("num_hidden_layers", 2);
-  const float bound = integer_kernels ? Int8ActivationBound(golden, n_layers) : 1e-3f;
+  const bool bf16_kernels = golden.dtype == "BF16" && ops == "auto" && HasLevel("avx512_bf16");
+  float bound = 1e-3f;
+  if (integer_kernels) bound = RoundingBound(golden, n_layers, kInt8Error);
+  if (bf16_kernels) bound = RoundingBound(golden, n_layers, kBf16Error);
   for (int32_t chunk : {64, 7, 1}) {
     INFO(name << " on " << ops << " in chunks of " << chunk);
     CHECK(MaxError(golden, test::AllLogits(*executor, golden.prompt, chunk)) < bound);
