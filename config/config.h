@@ -60,6 +60,9 @@ struct Config {
   std::vector<std::string> served_model_name;
   std::vector<std::string> api_key;
   std::string cors_origin;
+  std::string tool_parser = "auto";
+  std::string reasoning_parser = "auto";
+  std::string reasoning_field = "reasoning_content";
   std::string max_tokens_overflow = "clamp";
   std::string unknown_fields = "ignore";
   int64_t io_threads = 1;

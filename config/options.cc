@@ -6,6 +6,7 @@ namespace {
 constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512", "avx512_bf16"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16"};
 constexpr std::string_view kWeightFormats[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
+constexpr std::string_view kReasoningFields[] = {"reasoning_content", "reasoning", "both", "none"};
 constexpr std::string_view kOverflows[] = {"clamp", "error"};
 constexpr std::string_view kUnknownFields[] = {"ignore", "error"};
 constexpr std::string_view kPolicies[] = {"fcfs", "priority", "deadline", "fair"};
@@ -209,6 +210,29 @@ constexpr Option kOptions[] = {
      .help = "Origin whose web pages may call the API: one origin, or * for all.",
      .commands = kServe,
      .default_text = "none"},
+    {.name = "tool-parser",
+     .field = &Config::tool_parser,
+     .section = kServer,
+     .value = "NAME",
+     .help = "How the model writes tool calls: auto (as its chat template shows it), none, hermes, "
+             "qwen3-coder, llama3-json, pythonic, mistral, deepseek, granite, glm, gpt-oss, phi, "
+             "cohere, kimi, lfm, seed or minimax.",
+     .commands = kServe},
+    {.name = "reasoning-parser",
+     .field = &Config::reasoning_parser,
+     .section = kServer,
+     .value = "NAME",
+     .help =
+         "How the model marks its reasoning: auto (as its chat template shows it), none, think, "
+         "think-response, mistral, granite, cohere, seed or gpt-oss.",
+     .commands = kServe},
+    {.name = "reasoning-field",
+     .field = &Config::reasoning_field,
+     .section = kServer,
+     .value = "NAME",
+     .help = "Member of messages and deltas that holds the model's reasoning.",
+     .commands = kServe,
+     .choices = kReasoningFields},
     {.name = "max-tokens-overflow",
      .field = &Config::max_tokens_overflow,
      .section = kServer,

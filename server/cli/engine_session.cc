@@ -20,6 +20,8 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> MakeCodec(const config::Config& 
   ModelTextCodec::Options options;
   options.end_tokens = model.eos_ids;
   options.vocab = model.spec.vocab;
+  options.tool_parser = config.tool_parser;
+  options.reasoning_parser = config.reasoning_parser;
   if (!config.chat_template.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(options.chat_template,
                             ReadFile(config.chat_template, kMaxTemplateBytes));

@@ -86,7 +86,7 @@ class Collector {
   Collector(const config::Config& config, const EngineSession& session)
       : config_(config),
         session_(session),
-        stream_(session.codec->NewStream(/*after_text=*/!config.chat)),
+        stream_(session.codec->NewStream(/*after_text=*/!config.chat, {})),
         scanner_(config.stop) {}
 
   // Blocks until the last event.

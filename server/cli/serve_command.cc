@@ -33,6 +33,12 @@ LogLevel ToLogLevel(const std::string& level) {
   return level == "off" ? LogLevel::kOff : LogLevel::kInfo;
 }
 
+ReasoningField ToReasoningField(const std::string& name) {
+  if (name == "reasoning") return ReasoningField::kReasoning;
+  if (name == "both") return ReasoningField::kBoth;
+  return name == "none" ? ReasoningField::kNone : ReasoningField::kReasoningContent;
+}
+
 HttpServerOptions ToHttpOptions(const config::Config& config) {
   HttpServerOptions options;
   options.host = config.host;
@@ -44,6 +50,7 @@ HttpServerOptions ToHttpOptions(const config::Config& config) {
       std::chrono::duration<double>(config.request_timeout.value));
   options.api_keys = config.api_key;
   options.cors_origin = config.cors_origin;
+  options.policy.reasoning_field = ToReasoningField(config.reasoning_field);
   options.policy.clamp_max_tokens = config.max_tokens_overflow == "clamp";
   options.policy.scheduling = ToPolicy(config);
   options.policy.ignore_unknown_fields = config.unknown_fields == "ignore";

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "server/http/generation_exchange.h"
 #include "server/json_writer.h"
+#include "server/openai/openai_format.h"
 #include "server/openai/tokenize.h"
 
 namespace heddle::server {
@@ -136,12 +137,15 @@ absl::StatusOr<std::shared_ptr<Exchange>> ApiHandler::Begin(Endpoint endpoint, u
   HEDDLE_RETURN_IF_ERROR(CheckReady());
   HEDDLE_ASSIGN_OR_RETURN(ApiRequest parsed,
                           ParseRequest(endpoint, request.body, NewRequestContext(tenant)));
-  Answer::Identity identity;
+  auto api = std::make_unique<const ApiRequest>(std::move(parsed));
+  const HttpDependencies& parts = context_->dependencies;
+  OpenAiFormat::Identity identity;
   identity.id =
       absl::StrFormat("%s-%016x", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", random_());
   identity.created = UnixSeconds();
+  auto format = std::make_unique<OpenAiFormat>(api.get(), parts.model, parts.codec, identity);
   auto exchange = std::make_shared<GenerationExchange>(
-      context_, std::move(parsed), std::move(identity), writer, request.received,
+      context_, std::move(api), std::move(format), writer, request.received,
       [this](HttpResponse* response) { Decorate(response); });
   HEDDLE_RETURN_IF_ERROR(exchange->Submit(inbox_.get()));
   return exchange;

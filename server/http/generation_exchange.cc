@@ -7,31 +7,28 @@
 namespace heddle::server {
 namespace {
 
-constexpr std::string_view kSseKeepAlive = ": ping\n\n";
-constexpr std::string_view kDoneFrame = "data: [DONE]\n\n";
-
 double SecondsBetween(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
 }  // namespace
 
-GenerationExchange::GenerationExchange(ServerContext* context, ApiRequest request,
-                                       Answer::Identity identity, ResponseWriter* writer,
+GenerationExchange::GenerationExchange(ServerContext* context,
+                                       std::unique_ptr<const ApiRequest> request,
+                                       std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
                                        Clock::time_point received, Decorate decorate)
     : context_(context),
       request_(std::move(request)),
-      answer_(&request_, context->dependencies.model, context->dependencies.codec,
-              std::move(identity)),
+      answer_(request_.get(), context->dependencies.codec, std::move(format)),
       writer_(writer),
       received_(received),
       decorate_(std::move(decorate)),
-      last_token_(request_.num_choices()) {}
+      last_token_(request_->num_branches()) {}
 
 absl::Status GenerationExchange::Submit(EventInbox* inbox) {
   GenerationService* service = context_->dependencies.generation;
-  for (size_t i = 0; i < request_.generations.size(); ++i) {
-    GenerationRequest generation = request_.generations[i];
+  for (size_t i = 0; i < request_->generations.size(); ++i) {
+    GenerationRequest generation = request_->generations[i];
     generation.id = service->NextId();
     ids_.push_back(generation.id);
     absl::Status status =
@@ -90,7 +87,8 @@ void GenerationExchange::Measure(size_t prompt, const GenerationEvent& event) {
     first_token_seconds_ = SecondsBetween(received_, now);
     metrics->ObserveFirstToken(first_token_seconds_);
   }
-  size_t index = prompt * static_cast<size_t>(request_.n) + static_cast<size_t>(event.branch);
+  size_t index =
+      prompt * static_cast<size_t>(request_->best_of) + static_cast<size_t>(event.branch);
   Clock::time_point& last = last_token_[index];
   if (last != Clock::time_point()) {
     auto count = static_cast<int64_t>(event.tokens.size());
@@ -105,7 +103,7 @@ void GenerationExchange::SendFrames(const std::string& frames) {
     context_->dependencies.metrics->StreamBegan();
     HttpResponse head = Response(200);
     head.content_type = "text/event-stream; charset=utf-8";
-    writer_->StartStream(std::move(head), kSseKeepAlive);
+    writer_->StartStream(std::move(head), answer_.format().keep_alive());
   }
   writer_->Write(frames);
   if (writer_->buffered_bytes() <= context_->options.max_buffered_bytes) return;
@@ -138,13 +136,12 @@ void GenerationExchange::Fail(const absl::Status& status) {
     if (error.retry_after_seconds > 0) {
       response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
     }
-    response.body = ErrorJson(error);
+    response.body = answer_.format().ErrorBody(error);
     writer_->Send(std::move(response));
     return;
   }
   writer_->record().failed_midway = true;
-  writer_->Write(ErrorFrame(error));
-  writer_->Write(kDoneFrame);
+  writer_->Write(answer_.format().ErrorFrames(error));
   writer_->EndStream();
 }
 
@@ -167,8 +164,8 @@ void GenerationExchange::End() {
 HttpResponse GenerationExchange::Response(int status) const {
   HttpResponse response;
   response.status = status;
-  if (!request_.warning.empty())
-    response.headers.emplace_back("X-Heddle-Warning", request_.warning);
+  if (!request_->warning.empty())
+    response.headers.emplace_back("X-Heddle-Warning", request_->warning);
   decorate_(&response);
   return response;
 }

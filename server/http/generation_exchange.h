@@ -24,8 +24,10 @@ class GenerationExchange final : public Exchange,
   using Decorate = std::function<void(HttpResponse*)>;
 
   // `context` and `writer` outlive the exchange's activity (exchange.h).
-  GenerationExchange(ServerContext* context, ApiRequest request, Answer::Identity identity,
-                     ResponseWriter* writer, Clock::time_point received, Decorate decorate);
+  // `format` may keep a pointer to `request`, which lives as long.
+  GenerationExchange(ServerContext* context, std::unique_ptr<const ApiRequest> request,
+                     std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
+                     Clock::time_point received, Decorate decorate);
 
   // Hands everything to the engine. On an error nothing is left there, and nothing was sent.
   absl::Status Submit(EventInbox* inbox);
@@ -44,7 +46,7 @@ class GenerationExchange final : public Exchange,
   HttpResponse Response(int status) const;
 
   ServerContext* context_;
-  ApiRequest request_;
+  std::unique_ptr<const ApiRequest> request_;
   Answer answer_;
   ResponseWriter* writer_;
   Clock::time_point received_;

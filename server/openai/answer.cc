@@ -1,18 +1,15 @@
 #include "server/openai/answer.h"
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
-#include "base/message.h"
-#include "server/json_writer.h"
-#include "server/openai/logprobs.h"
 #include "server/utf8.h"
 
 namespace heddle::server {
 namespace {
 
-constexpr std::string_view kFramePrefix = "data: ";
-constexpr std::string_view kFrameEnd = "\n\n";
-constexpr std::string_view kDoneFrame = "data: [DONE]\n\n";
+using Kind = OutputPiece::Kind;
 
 absl::Status CancelledError() {
   return absl::UnavailableError("the server ended this request before it was finished");
@@ -20,47 +17,45 @@ absl::Status CancelledError() {
 
 }  // namespace
 
-struct Answer::State {
+struct Answer::Branch {
   std::unique_ptr<Choice> choice;
+  std::unique_ptr<OutputParser> parser;  // null: all text is content
   bool begun = false;
   bool ended = false;
-  std::string_view finish_reason;
-  ChoiceDelta whole;  // of an answer that is not streamed
-  // With tools only:
-  std::unique_ptr<HermesToolParser> parser;
-  std::vector<ToolCall> calls;
+  bool called = false;
+  double sum_logprob = 0;            // of the drawn tokens, for best_of
+  ChoiceResult result;               // pieces only where they are needed later
   std::vector<ChoiceToken> waiting;  // tokens whose text the parser holds
 };
 
-Answer::Answer(const ApiRequest* request, const ServedModel* model, const TextCodec* codec,
-               Identity identity)
+Answer::Answer(const ApiRequest* request, const TextCodec* codec,
+               std::unique_ptr<AnswerFormat> format)
     : request_(request),
-      model_(model),
       codec_(codec),
-      identity_(std::move(identity)),
-      choices_(request->num_choices()),
+      format_(std::move(format)),
+      marks_(request->syntax.AllMarks()),
+      branches_(request->num_branches()),
       prompt_scores_(request->generations.size()),
       prompt_seen_(request->generations.size(), false),
-      open_choices_(request->num_choices()) {
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    size_t prompt = i / static_cast<size_t>(request->n);
+      open_branches_(request->num_branches()) {
+  for (size_t i = 0; i < branches_.size(); ++i) {
+    size_t prompt = i / static_cast<size_t>(request->best_of);
     Choice::Options options;
     options.stop = request->stop;
     options.stop_tokens = request->generations[prompt].stop_tokens;
     options.min_tokens = request->min_tokens;
     options.keep_tokens = request->logprobs;
     if (request->echo) options.text_offset = CountCodePoints(request->prompt_texts[prompt]);
-    if (request->tool_format == ToolFormat::kHermes) {
-      choices_[i].parser = std::make_unique<HermesToolParser>();
+    if (!request->syntax.empty()) {
+      branches_[i].parser = std::make_unique<OutputParser>(request->syntax, &request->tools,
+                                                           request->begins_in_reasoning);
     }
-    choices_[i].choice = std::make_unique<Choice>(codec->NewStream(/*after_text=*/true), options);
+    branches_[i].choice =
+        std::make_unique<Choice>(codec->NewStream(/*after_text=*/true, marks_), options);
   }
   for (const GenerationRequest& generation : request->generations) {
     usage_.prompt_tokens += static_cast<int64_t>(generation.prompt.size());
   }
-  JsonWriter json(&chunk_head_);
-  json.BeginObject();
-  WriteHead(ObjectName(/*chunk=*/true), &json);
 }
 
 Answer::~Answer() = default;
@@ -70,9 +65,10 @@ void Answer::Take(size_t prompt, GenerationEvent event, Output* output) {
   if (!prompt_seen_[prompt] && event.cached_tokens > 0) usage_.cached_tokens += event.cached_tokens;
   prompt_seen_[prompt] = true;
   TakeScores(prompt, std::move(event.prompt_scores));
-  size_t index = prompt * static_cast<size_t>(request_->n) + static_cast<size_t>(event.branch);
-  State& state = choices_[index];
-  if (state.ended) return;
+  size_t index =
+      prompt * static_cast<size_t>(request_->best_of) + static_cast<size_t>(event.branch);
+  Branch& branch = branches_[index];
+  if (branch.ended) return;
   if (event.finished && event.reason == FinishReason::kError) {
     error_ = event.error.ok() ? absl::InternalError("the engine failed") : event.error;
     return;
@@ -82,31 +78,38 @@ void Answer::Take(size_t prompt, GenerationEvent event, Output* output) {
     return;
   }
   if (event.tokens.empty() && !event.finished) return;
-  BeginChoice(index, &output->frames);
-  ChoiceDelta delta;
-  int32_t before = state.choice->generated_tokens();
-  bool stopped = state.choice->Push(std::move(event.tokens), &delta);
-  usage_.completion_tokens += state.choice->generated_tokens() - before;
-  if (event.finished && !stopped) state.choice->Finish(&delta);
-  stopped |= TakeCalls(index, event.finished || stopped, &delta, &output->frames);
-  Deliver(index, std::move(delta), &output->frames);
+  std::string* frames = &output->frames;
+  BeginBranch(index, frames);
+  std::vector<OutputPiece> pieces;
+  bool stopped = PushTokens(index, std::move(event.tokens), &pieces);
+  if (!stopped && event.finished) {
+    ChoiceDelta rest;
+    branch.choice->Finish(&rest);
+    Parse(index, std::move(rest), &pieces);
+    if (branch.parser != nullptr) {
+      branch.parser->Finish(event.reason == FinishReason::kStop, &pieces);
+    }
+    stopped = branch.choice->stopped() || HasAllCalls(&pieces);
+  }
+  Deliver(index, std::move(pieces), stopped || event.finished, frames);
   if (stopped && !event.finished) output->stopped_branches.push_back(event.branch);
   if (!stopped && !event.finished) return;
-  bool length = event.reason == FinishReason::kLength && !stopped && !state.choice->stopped();
-  std::string_view reason = state.calls.empty() ? "stop" : "tool_calls";
-  EndChoice(index, length ? "length" : reason, &output->frames);
+  EndBranch(index, !stopped && event.reason == FinishReason::kLength, frames);
 }
 
-// The first chunk of a choice: its role, or the echoed prompt.
-void Answer::BeginChoice(size_t index, std::string* frames) {
-  State& state = choices_[index];
-  if (state.begun) return;
-  state.begun = true;
-  if (request_->echo) {
-    Deliver(index, EchoDelta(index / static_cast<size_t>(request_->n)), frames);
-  } else if (chat() && request_->stream) {
-    WriteChunk(index, R"({"role":"assistant","content":""})", nullptr, "", frames);
+// The start of a choice, with the echoed prompt where there is one.
+void Answer::BeginBranch(size_t index, std::string* frames) {
+  Branch& branch = branches_[index];
+  if (branch.begun) return;
+  branch.begun = true;
+  if (request_->stream) {
+    if (!begun_) format_->Begin(usage_, frames);
+    format_->BeginChoice(index, frames);
   }
+  begun_ = true;
+  if (!request_->echo) return;
+  ChoiceDelta echo = EchoDelta(index / static_cast<size_t>(request_->best_of));
+  DeliverPiece(index, {Kind::kContent, std::move(echo.text), {}}, std::move(echo.tokens), frames);
 }
 
 void Answer::TakeScores(size_t prompt, std::vector<engine::SampledToken> scores) {
@@ -120,7 +123,7 @@ ChoiceDelta Answer::EchoDelta(size_t prompt) const {
   delta.text = request_->prompt_texts[prompt];
   if (!request_->logprobs) return delta;
   const auto& scores = prompt_scores_[prompt];  // [prompt tokens - 1]: the first has no past
-  std::unique_ptr<TokenStream> stream = codec_->NewStream(/*after_text=*/false);
+  std::unique_ptr<TokenStream> stream = codec_->NewStream(/*after_text=*/false, {});
   std::string piece;
   size_t offset = 0;
   const std::vector<TokenId>& tokens = request_->generations[prompt].prompt;
@@ -139,188 +142,117 @@ ChoiceDelta Answer::EchoDelta(size_t prompt) const {
   return delta;
 }
 
-// Takes the calls out of the text of `delta`. True: the one call that was allowed is there, and the
-// choice ends.
-bool Answer::TakeCalls(size_t index, bool at_end, ChoiceDelta* delta, std::string* frames) {
-  State& state = choices_[index];
-  if (state.parser == nullptr) return false;
-  std::string content;
-  std::vector<ToolCall> calls;
-  state.parser->Push(delta->text, &content, &calls);
-  if (at_end) state.parser->Finish(&content);
-  delta->text = std::move(content);
-  state.waiting.insert(state.waiting.end(), std::make_move_iterator(delta->tokens.begin()),
-                       std::make_move_iterator(delta->tokens.end()));
-  delta->tokens.clear();
-  if (at_end || !delta->text.empty()) std::swap(delta->tokens, state.waiting);
-  for (ToolCall& call : calls) {
-    DeliverCall(index, std::move(call), frames);
-    if (!request_->parallel_tool_calls) return true;
+// Token by token, so that what is counted does not depend on how the engine bundles them. True: the
+// choice ends here (a stop string, or the one call that was allowed).
+bool Answer::PushTokens(size_t index, std::vector<engine::SampledToken> tokens,
+                        std::vector<OutputPiece>* pieces) {
+  Branch& branch = branches_[index];
+  for (engine::SampledToken& token : tokens) {
+    branch.sum_logprob += token.logprob;
+    if (branch.parser != nullptr && branch.parser->in_reasoning()) ++usage_.reasoning_tokens;
+    ++usage_.completion_tokens;
+    ChoiceDelta delta;
+    std::vector<engine::SampledToken> one;
+    one.push_back(std::move(token));
+    bool stopped = branch.choice->Push(std::move(one), &delta);
+    Parse(index, std::move(delta), pieces);
+    if (stopped && branch.parser != nullptr) branch.parser->Finish(/*natural=*/true, pieces);
+    if (stopped || HasAllCalls(pieces)) return true;
   }
   return false;
 }
 
-void Answer::Deliver(size_t index, ChoiceDelta delta, std::string* frames) {
-  if (delta.empty()) return;
-  if (request_->stream) {
-    WriteChunk(index, ContentPayload(delta.text), &delta.tokens, "", frames);
-    return;
+void Answer::Parse(size_t index, ChoiceDelta delta, std::vector<OutputPiece>* pieces) {
+  Branch& branch = branches_[index];
+  branch.waiting.insert(branch.waiting.end(), std::make_move_iterator(delta.tokens.begin()),
+                        std::make_move_iterator(delta.tokens.end()));
+  if (branch.parser != nullptr) {
+    branch.parser->Push(delta.text, pieces);
+  } else if (!pieces->empty()) {
+    pieces->back().text.append(delta.text);
+  } else if (!delta.text.empty()) {
+    pieces->push_back({Kind::kContent, std::move(delta.text), {}});
   }
-  ChoiceDelta& whole = choices_[index].whole;
-  whole.text.append(delta.text);
-  whole.tokens.insert(whole.tokens.end(), std::make_move_iterator(delta.tokens.begin()),
-                      std::make_move_iterator(delta.tokens.end()));
 }
 
-// Streamed in two chunks: id, type and name once, then the arguments.
-void Answer::DeliverCall(size_t index, ToolCall call, std::string* frames) {
-  std::vector<ToolCall>& calls = choices_[index].calls;
-  size_t number = calls.size();
-  calls.push_back(std::move(call));
-  if (!request_->stream) return;
-  std::string begin;
-  JsonWriter json(&begin);
-  json.BeginObject().Key("tool_calls").BeginArray().BeginObject().Member("index", number);
-  json.Member("id", CallId(index, number)).Member("type", "function");
-  json.Key("function").BeginObject();
-  json.Member("name", calls.back().name).Member("arguments", "").EndObject();
-  json.EndObject().EndArray().EndObject();
-  WriteChunk(index, begin, nullptr, "", frames);
-  std::string rest;
-  JsonWriter more(&rest);
-  more.BeginObject().Key("tool_calls").BeginArray().BeginObject().Member("index", number);
-  more.Key("function").BeginObject().Member("arguments", calls.back().arguments).EndObject();
-  more.EndObject().EndArray().EndObject();
-  WriteChunk(index, rest, nullptr, "", frames);
+// Whether `pieces` hold the one call that was allowed; what follows it is cut off.
+bool Answer::HasAllCalls(std::vector<OutputPiece>* pieces) const {
+  if (request_->parallel_tool_calls) return false;
+  auto call = std::find_if(pieces->begin(), pieces->end(),
+                           [](const OutputPiece& piece) { return piece.kind == Kind::kCall; });
+  if (call == pieces->end()) return false;
+  pieces->erase(call + 1, pieces->end());
+  return true;
 }
 
-void Answer::EndChoice(size_t index, std::string_view reason, std::string* frames) {
-  choices_[index].ended = true;
-  choices_[index].finish_reason = reason;
-  --open_choices_;
-  if (!request_->stream) return;
-  WriteChunk(index, chat() ? "{}" : "\"\"", nullptr, reason, frames);
-  if (open_choices_ > 0) return;
-  if (request_->include_usage) {
-    frames->append(kFramePrefix);
-    frames->append(chunk_head_);
-    frames->append(",\"choices\":[],\"usage\":");
-    JsonWriter json(frames);
-    WriteUsage(&json);
-    frames->append("}");
-    frames->append(kFrameEnd);
+// Tokens go out with the first text after them.
+void Answer::Deliver(size_t index, std::vector<OutputPiece> pieces, bool at_end,
+                     std::string* frames) {
+  std::vector<ChoiceToken>& waiting = branches_[index].waiting;
+  for (OutputPiece& piece : pieces) {
+    std::vector<ChoiceToken> tokens;
+    if (piece.kind != Kind::kCall) std::swap(tokens, waiting);
+    DeliverPiece(index, std::move(piece), std::move(tokens), frames);
   }
-  frames->append(kDoneFrame);
-}
-
-// `payload` is the JSON of "delta" (chat) or of "text".
-void Answer::WriteChunk(size_t index, std::string_view payload,
-                        const std::vector<ChoiceToken>* tokens, std::string_view finish_reason,
-                        std::string* frames) const {
-  frames->append(kFramePrefix);
-  frames->append(chunk_head_);
-  frames->append(",\"choices\":[");
-  JsonWriter json(frames);
-  json.BeginObject().Member("index", index).Key(chat() ? "delta" : "text").Raw(payload);
-  json.Key("logprobs");
-  if (tokens != nullptr && request_->logprobs) {
-    WriteLogprobs(*tokens, &json);
-  } else {
-    json.Null();
+  if (at_end && !waiting.empty()) {
+    DeliverPiece(index, {Kind::kContent, "", {}}, std::exchange(waiting, {}), frames);
   }
-  json.Key("finish_reason");
-  finish_reason.empty() ? json.Null() : json.String(finish_reason);
-  json.EndObject();
-  frames->append(request_->include_usage ? "],\"usage\":null}" : "]}");
-  frames->append(kFrameEnd);
 }
 
-std::string Answer::ContentPayload(std::string_view text) const {
-  std::string payload;
-  JsonWriter json(&payload);
-  chat() ? json.BeginObject().Member("content", text).EndObject() : json.String(text);
-  return payload;
-}
-
-// Unique among all answers as far as their own ids are.
-std::string Answer::CallId(size_t index, size_t call) const {
-  std::string_view id = identity_.id;
-  return base::StrCat("call_", id.substr(id.find('-') + 1), "_", index, "_", call);
-}
-
-std::string Answer::Body() const {
-  std::string body;
-  JsonWriter json(&body);
-  json.BeginObject();
-  WriteHead(ObjectName(/*chunk=*/false), &json);
-  json.Key("choices").BeginArray();
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    const State& state = choices_[i];
-    json.BeginObject().Member("index", i);
-    if (chat()) {
-      WriteMessage(i, &json);
-    } else {
-      json.Member("text", state.whole.text);
+void Answer::DeliverPiece(size_t index, OutputPiece piece, std::vector<ChoiceToken> tokens,
+                          std::string* frames) {
+  if (piece.kind == Kind::kContent && piece.text.empty() && tokens.empty()) return;
+  Branch& branch = branches_[index];
+  bool is_call = piece.kind == Kind::kCall;
+  branch.called |= is_call;
+  if (request_->stream) format_->WritePiece(index, piece, tokens, frames);
+  if (!request_->stream || format_->repeats_at_end()) {
+    std::vector<OutputPiece>& kept = branch.result.pieces;
+    if (!is_call && !kept.empty() && kept.back().kind == piece.kind) {
+      kept.back().text.append(piece.text);
+    } else if (is_call || !piece.text.empty()) {
+      kept.push_back(std::move(piece));
     }
-    json.Key("logprobs");
-    request_->logprobs ? WriteLogprobs(state.whole.tokens, &json) : void(json.Null());
-    json.Member("finish_reason", state.finish_reason).EndObject();
+    branch.result.tokens.insert(branch.result.tokens.end(), std::make_move_iterator(tokens.begin()),
+                                std::make_move_iterator(tokens.end()));
   }
-  json.EndArray().Key("usage");
-  WriteUsage(&json);
-  json.EndObject();
-  return body;
 }
 
-// Content is null where there are only calls; what is empty is left out.
-void Answer::WriteMessage(size_t index, JsonWriter* json) const {
-  const State& state = choices_[index];
-  json->Key("message").BeginObject().Member("role", "assistant").Key("content");
-  bool only_calls = state.whole.text.empty() && !state.calls.empty();
-  only_calls ? json->Null() : json->String(state.whole.text);
-  json->NullMember("refusal");
-  if (!state.calls.empty()) {
-    json->Key("tool_calls").BeginArray();
-    for (size_t i = 0; i < state.calls.size(); ++i) {
-      json->BeginObject().Member("id", CallId(index, i)).Member("type", "function");
-      json->Key("function").BeginObject().Member("name", state.calls[i].name);
-      json->Member("arguments", state.calls[i].arguments).EndObject().EndObject();
+void Answer::EndBranch(size_t index, bool length, std::string* frames) {
+  Branch& branch = branches_[index];
+  branch.ended = true;
+  ChoiceResult& result = branch.result;
+  result.reason = length          ? EndReason::kLength
+                  : branch.called ? EndReason::kToolCalls
+                                  : EndReason::kStop;
+  result.stop_string = branch.choice->stop_string();
+  --open_branches_;
+  if (!request_->stream) return;
+  format_->EndChoice(index, result, frames);
+  if (open_branches_ > 0) return;
+  format_->End(Results(), usage_, frames);
+}
+
+// With best_of, the best n of each prompt, best first.
+std::vector<ChoiceResult> Answer::Results() const {
+  auto best_of = static_cast<size_t>(request_->best_of);
+  auto n = static_cast<size_t>(request_->n);
+  std::vector<ChoiceResult> results;
+  for (size_t first = 0; first < branches_.size(); first += best_of) {
+    std::vector<size_t> order(best_of);
+    std::iota(order.begin(), order.end(), first);
+    if (best_of > n) {
+      auto mean = [this](size_t i) {
+        return branches_[i].sum_logprob / std::max(1, branches_[i].choice->generated_tokens());
+      };
+      std::stable_sort(order.begin(), order.end(),
+                       [&mean](size_t a, size_t b) { return mean(a) > mean(b); });
     }
-    json->EndArray();
+    for (size_t i = 0; i < n; ++i) results.push_back(branches_[order[i]].result);
   }
-  json->EndObject();
+  return results;
 }
 
-void Answer::WriteHead(std::string_view object, JsonWriter* json) const {
-  json->Member("id", identity_.id).Member("object", object).Member("created", identity_.created);
-  json->Member("model", model_->id).Member("system_fingerprint", model_->fingerprint);
-}
-
-void Answer::WriteUsage(JsonWriter* json) const {
-  json->BeginObject().Member("prompt_tokens", usage_.prompt_tokens);
-  json->Member("completion_tokens", usage_.completion_tokens);
-  json->Member("total_tokens", usage_.prompt_tokens + usage_.completion_tokens);
-  json->Key("prompt_tokens_details").BeginObject();
-  json->Member("cached_tokens", usage_.cached_tokens).EndObject();
-  json->Key("completion_tokens_details").BeginObject().Member("reasoning_tokens", 0).EndObject();
-  json->EndObject();
-}
-
-void Answer::WriteLogprobs(const std::vector<ChoiceToken>& tokens, JsonWriter* json) const {
-  chat() ? WriteChatLogprobs(tokens, request_->top_logprobs, *codec_, json)
-         : WriteCompletionLogprobs(tokens, request_->top_logprobs, *codec_, json);
-}
-
-std::string_view Answer::ObjectName(bool chunk) const {
-  if (!chat()) return "text_completion";
-  return chunk ? "chat.completion.chunk" : "chat.completion";
-}
-
-std::string ErrorFrame(const ApiError& error) {
-  std::string frame(kFramePrefix);
-  frame.append(ErrorJson(error));
-  frame.append(kFrameEnd);
-  return frame;
-}
+std::string Answer::Body() const { return format_->Body(Results(), usage_); }
 
 }  // namespace heddle::server

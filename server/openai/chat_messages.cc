@@ -107,6 +107,26 @@ absl::Status NormalizeToolCalls(Json* message, std::string_view path) {
   return absl::OkStatus();
 }
 
+// Templates read an earlier turn's reasoning under one of these names, clients send it under one.
+absl::Status NormalizeReasoning(Json* message, std::string_view path) {
+  constexpr std::array<std::string_view, 3> kNames = {"reasoning_content", "reasoning", "thinking"};
+  std::string text;
+  for (std::string_view name : kNames) {
+    const Json* value = Find(*message, name);
+    if (value == nullptr) continue;
+    if (!value->is_string()) return WrongType(base::StrCat(path, ".", name), "a string", *value);
+    if (text.empty()) text = value->get<std::string>();
+  }
+  for (std::string_view name : kNames) {
+    if (text.empty()) {
+      message->erase(std::string(name));
+    } else {
+      (*message)[std::string(name)] = text;
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status NormalizeMessage(Json* message, std::string_view path) {
   if (!message->is_object()) return WrongType(path, "an object", *message);
   HEDDLE_ASSIGN_OR_RETURN(std::string_view role, RequireString(*message, "role", path));
@@ -122,6 +142,9 @@ absl::Status NormalizeMessage(Json* message, std::string_view path) {
   (*message)["content"] = std::move(content);  // may move the members that `role` views
   if (const Json* name = Find(*message, "name"); name != nullptr && !name->is_string()) {
     return WrongType(base::StrCat(path, ".name"), "a string", *name);
+  }
+  if ((*message)["role"] == "assistant") {
+    HEDDLE_RETURN_IF_ERROR(NormalizeReasoning(message, path));
   }
   return NormalizeToolCalls(message, path);
 }

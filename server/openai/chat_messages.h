@@ -15,6 +15,7 @@ inline constexpr size_t kMaxMessages = 8192;
 // - "developer" has become "system", which is the word templates know;
 // - content null is an empty string, and only allowed where an assistant calls tools or said
 //   nothing;
+// - an assistant's reasoning has all the names that templates know it by;
 // - arguments of tool calls that hold a JSON object as a string are that object.
 // Other members are kept. Errors name the place, as in messages[2].content[0].type.
 absl::StatusOr<Json> NormalizeMessages(const Json& messages);

@@ -58,7 +58,8 @@ class Choice {
   void Finish(ChoiceDelta* delta);
 
   bool stopped() const { return stopped_; }
-  int32_t generated_tokens() const { return generated_tokens_; }  // the ending one included
+  std::string_view stop_string() const { return scanner_.found(); }  // empty: none ended it
+  int32_t generated_tokens() const { return generated_tokens_; }     // the ending one included
 
  private:
   struct PendingToken {

@@ -86,7 +86,12 @@ constexpr Field kChatOwn[] = {
     {"parallel_tool_calls", kBoolean, 0, 0, "true", "more than one call per answer"},
     {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
     {"add_generation_prompt", kBoolean, 0, 0, "true", "open the assistant's turn"},
-    {"reasoning_effort", kString, 0, 64, "", "passed to the chat template"},
+    {"continue_final_message", kBoolean, 0, 0, "false",
+     "go on with the last message in place of answering it; not with add_generation_prompt"},
+    {"reasoning_effort", kString, 0, 64, "",
+     "passed to the chat template; none: also enable_thinking false"},
+    {"enable_thinking", kBoolean, 0, 0, "(of the template)", "passed to the chat template"},
+    {"include_reasoning", kBoolean, 0, 0, "true", "send the model's reasoning"},
 };
 
 constexpr auto kCompletionFields = Concat(kCompletionOwn, kGenerationFields);
@@ -100,6 +105,9 @@ constexpr Field kTokenizeFields[] = {
     {"tools", kArray, 0, 1024, "[]", "for the conversation"},
     {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
     {"add_generation_prompt", kBoolean, 0, 0, "true", "open the assistant's turn"},
+    {"continue_final_message", kBoolean, 0, 0, "false", "leave the last message open"},
+    {"reasoning_effort", kString, 0, 64, "", "passed to the chat template"},
+    {"enable_thinking", kBoolean, 0, 0, "(of the template)", "passed to the chat template"},
     {"add_special_tokens", kBoolean, 0, 0, "true", "with the begin token; of prompt only"},
 };
 
@@ -121,7 +129,6 @@ constexpr RefusedField kRefusedChatFields[] = {
     {"modalities", R"(["text"])", "this server answers with text only"},
     {"audio", "", "this server answers with text only"},
     {"web_search_options", "", "this server does not search"},
-    {"continue_final_message", "false", "continuing the last message is not supported"},
 };
 
 bool IsInteger(const Json& value) {

@@ -169,13 +169,29 @@ absl::Status SetMaxTokens(const Json& body, const ApiRequest& api, const Request
   return absl::OkStatus();
 }
 
+// What to look for in the text of a chat's answer.
+void ReadOutputSyntax(const Json& body, const RequestContext& context,
+                      std::span<const TokenId> prompt, ApiRequest* request) {
+  constexpr size_t kTailTokens = 32;  // marks that open reasoning are shorter
+  request->syntax = context.codec->syntax();
+  if (!OffersTools(body)) request->syntax.tools = nullptr;
+  request->tools = ReadToolSet(body);
+  request->parallel_tool_calls = GetBool(body, "parallel_tool_calls", true);
+  request->reasoning_field = context.policy.reasoning_field;
+  if (!GetBool(body, "include_reasoning", true)) request->reasoning_field = ReasoningField::kNone;
+  if (request->syntax.reasoning == nullptr) return;
+  std::span<const TokenId> tail = prompt.last(std::min(prompt.size(), kTailTokens));
+  request->begins_in_reasoning =
+      EndsInReasoning(context.codec->Decode(tail, /*skip_special=*/false), request->syntax);
+}
+
 // One GenerationRequest per prompt, alike but for the prompt.
 absl::Status AddGenerations(const Json& body, const RequestContext& context,
                             std::vector<ApiPrompt> prompts, ApiRequest* api) {
   GenerationRequest pattern;
   HEDDLE_RETURN_IF_ERROR(ReadSampling(body, context, &pattern));
   HEDDLE_RETURN_IF_ERROR(ReadScheduling(body, context, &pattern));
-  pattern.num_branches = api->n;
+  pattern.num_branches = api->best_of;
   if (api->logprobs) pattern.sampling.num_logprobs = api->top_logprobs;
   if (api->logprobs && api->echo) pattern.prompt_logprobs = api->top_logprobs;
   bool random_seed = Find(body, "seed") == nullptr;
@@ -208,7 +224,7 @@ absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view text
   HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   ApiRequest request;
   request.endpoint = endpoint;
-  request.n = static_cast<int32_t>(GetInt(body, "n", 1));
+  request.n = request.best_of = static_cast<int32_t>(GetInt(body, "n", 1));
   request.echo = !chat && GetBool(body, "echo", false);
   HEDDLE_RETURN_IF_ERROR(ReadStream(body, &request));
   HEDDLE_RETURN_IF_ERROR(ReadLogprobs(body, &request));
@@ -217,8 +233,7 @@ absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view text
   if (chat) {
     HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(body, *context.codec));
     prompts.push_back({std::move(tokens), ""});
-    if (OffersTools(body)) request.tool_format = context.codec->tool_format();
-    request.parallel_tool_calls = GetBool(body, "parallel_tool_calls", true);
+    ReadOutputSyntax(body, context, prompts.front().tokens, &request);
   } else {
     HEDDLE_ASSIGN_OR_RETURN(prompts, ReadPrompts(body, request.n, request.echo, *context.codec));
   }

@@ -3,7 +3,7 @@
 //
 // Pure: no socket, no clock; randomness comes in as an argument. One entry of `prompt` is one
 // GenerationRequest with n branches, so that its pages are shared; choice i of the answer is
-// branch i % n of prompt i / n, as OpenAI numbers them.
+// branch i % n of prompt i / n, as OpenAI numbers them (with best_of: the i % n-th best).
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,15 @@ inline constexpr size_t kMaxStopStrings = 4;
 inline constexpr size_t kMaxStopBytes = 4096;
 inline constexpr size_t kMaxChoices = 512;  // prompts times n
 
+// Under which name clients get a model's reasoning.
+enum class ReasoningField : uint8_t { kReasoningContent, kReasoning, kBoth, kNone };
+
 // What an operator decides about requests.
 struct RequestPolicy {
   bool clamp_max_tokens = true;       // false: beyond the context is an error
   bool ignore_unknown_fields = true;  // false: they are errors
   scheduler::PolicyKind scheduling = scheduler::PolicyKind::kFcfs;
+  ReasoningField reasoning_field = ReasoningField::kReasoningContent;
 };
 
 struct RequestContext {
@@ -61,14 +65,19 @@ struct ApiRequest {
   int32_t top_logprobs = 0;
   int32_t n = 1;
   int32_t min_tokens = 0;
-  ToolFormat tool_format = ToolFormat::kNone;  // look for calls written so
-  bool parallel_tool_calls = true;             // false: one call ends the answer
+  int32_t best_of = 1;  // branches per prompt; the n with the highest mean logprob are returned
+  OutputSyntax syntax;  // what to look for in the text; no tools where none are offered
+  ToolSet tools;        // on offer
+  bool begins_in_reasoning = false;  // the prompt has opened it
+  ReasoningField reasoning_field = ReasoningField::kReasoningContent;
+  bool parallel_tool_calls = true;  // false: one call ends the answer
   std::vector<std::string> stop;
   std::vector<GenerationRequest> generations;  // ids unset
   std::vector<std::string> prompt_texts;       // with echo only; one per generation
   std::string warning;                         // for a header; empty: none
 
-  size_t num_choices() const { return generations.size() * static_cast<size_t>(n); }
+  // Branches of all generations. Branch b of prompt p has number p * best_of + b.
+  size_t num_branches() const { return generations.size() * static_cast<size_t>(best_of); }
 };
 
 // INVALID_ARGUMENT or NOT_FOUND, with param and code for the client (api_error.h).

@@ -41,7 +41,11 @@ absl::StatusOr<ApiPrompt> TokenPrompt(const Json& array, std::string_view path, 
 absl::StatusOr<Json> TemplateArguments(const Json& body) {
   Json kwargs = Json::object();
   if (const Json* given = Find(body, "chat_template_kwargs")) kwargs = *given;
-  if (const Json* effort = Find(body, "reasoning_effort")) kwargs["reasoning_effort"] = *effort;
+  if (const Json* effort = Find(body, "reasoning_effort")) {
+    kwargs["reasoning_effort"] = *effort;
+    if (*effort == "none" && !kwargs.contains("enable_thinking")) kwargs["enable_thinking"] = false;
+  }
+  if (const Json* thinking = Find(body, "enable_thinking")) kwargs["enable_thinking"] = *thinking;
   return kwargs;
 }
 
@@ -60,6 +64,20 @@ absl::StatusOr<const Json*> VisibleTools(const Json& body) {
                     base::StrCat("'tool_choice' must be 'auto' or 'none', found ",
                                  base::Quote(choice->dump()), "; calls cannot be forced"),
                     "unsupported_parameter");
+}
+
+// The last message is one that the model may go on with.
+absl::Status CheckContinuable(const Json& messages, const ChatPrompt& prompt) {
+  if (prompt.add_generation_prompt) {
+    return FieldError("continue_final_message",
+                      "'continue_final_message' goes on with the last message and "
+                      "'add_generation_prompt' begins a new one: only one of them can be true");
+  }
+  if (messages.empty() || messages.back()["role"] != "assistant") {
+    return FieldError("continue_final_message",
+                      "'continue_final_message' needs an assistant's message at the end");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -140,6 +158,29 @@ absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, int32_t n, 
   return prompts;
 }
 
+ToolSet ReadToolSet(const Json& body) {
+  ToolSet set;
+  if (!OffersTools(body)) return set;
+  for (const Json& entry : *Find(body, "tools")) {
+    const Json& function = *Find(entry, "function");
+    ToolSet::Tool tool{Find(function, "name")->get<std::string>(), {}};
+    const Json* schema = Find(function, "parameters");
+    const Json* properties =
+        schema != nullptr && schema->is_object() ? Find(*schema, "properties") : nullptr;
+    if (properties != nullptr && properties->is_object()) {
+      for (auto it = properties->begin(); it != properties->end(); ++it) {
+        const Json* type = it->is_object() ? Find(*it, "type") : nullptr;
+        // Without one type (anyOf, a list of types) the value is read as JSON where it is JSON.
+        tool.types.emplace_back(it.key(), type != nullptr && type->is_string()
+                                              ? type->get<std::string>()
+                                              : std::string("any"));
+      }
+    }
+    set.tools.push_back(std::move(tool));
+  }
+  return set;
+}
+
 bool OffersTools(const Json& body) {
   const Json* tools = Find(body, "tools");
   const Json* choice = Find(body, "tool_choice");
@@ -160,7 +201,9 @@ absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body, const Text
                       "unsupported_parameter");
   }
   prompt.kwargs = &kwargs;
-  prompt.add_generation_prompt = GetBool(body, "add_generation_prompt", true);
+  prompt.continue_final = GetBool(body, "continue_final_message", false);
+  prompt.add_generation_prompt = GetBool(body, "add_generation_prompt", !prompt.continue_final);
+  if (prompt.continue_final) HEDDLE_RETURN_IF_ERROR(CheckContinuable(normalized, prompt));
   absl::StatusOr<std::vector<TokenId>> tokens = codec.EncodeChat(prompt);
   if (!tokens.ok() && tokens.status().code() == absl::StatusCode::kUnimplemented) {
     return FieldError("messages", MessageOf(tokens.status()), "no_chat_template");

@@ -34,6 +34,9 @@ absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, int32_t n, 
 // Whether the request lets the model call tools: some are given, and not hidden.
 bool OffersTools(const Json& body);
 
+// The tools that OffersTools tells of; CheckTools has passed.
+ToolSet ReadToolSet(const Json& body);
+
 // The members "messages", "tools", "tool_choice" and "chat_template_kwargs", rendered and encoded.
 absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body, const TextCodec& codec);
 

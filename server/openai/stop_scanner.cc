@@ -20,6 +20,7 @@ bool StopScanner::Push(std::string_view piece, std::string* out) {
         (end == best_end && begin < best_begin)) {
       best_begin = begin;
       best_end = end;
+      found_ = stop;
     }
   }
   if (best_begin != std::string::npos) {

@@ -21,6 +21,9 @@ class StopScanner {
   // where it began, and the scanner must not be used again.
   bool Push(std::string_view piece, std::string* out);
 
+  // The one that Push found; empty before.
+  std::string_view found() const { return found_; }
+
   // The text ends here: appends what was held back.
   void Flush(std::string* out);
 
@@ -29,6 +32,7 @@ class StopScanner {
 
   std::span<const std::string> stops_;
   std::string held_;
+  std::string_view found_;
 };
 
 }  // namespace heddle::server

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "engine/step.h"
 #include "nlohmann/json_fwd.hpp"
-#include "server/openai/tool_calls.h"
+#include "server/openai/output_syntax.h"
 
 namespace heddle::server {
 
@@ -26,7 +26,7 @@ class TokenStream {
   virtual ~TokenStream() = default;
 
   // Appends what `token` completes, whole code points only; bytes of an unfinished one wait for the
-  // next token. Special tokens give no text.
+  // next token.
   virtual void Push(TokenId token, std::string* out) = 0;
 
   // Appends what was waiting, as U+FFFD: no token will complete it.
@@ -40,6 +40,7 @@ struct ChatPrompt {
   const nlohmann::ordered_json* tools = nullptr;     // array, or null: none
   const nlohmann::ordered_json* kwargs = nullptr;    // object of further variables, or null
   bool add_generation_prompt = true;
+  bool continue_final = false;  // leave the last message open, for the model to go on with it
 };
 
 class TextCodec {
@@ -55,8 +56,10 @@ class TextCodec {
   virtual absl::StatusOr<std::vector<TokenId>> EncodeChat(const ChatPrompt& prompt) const = 0;
 
   // `after_text`: the tokens follow a prompt, so that the first word's leading space is kept;
-  // otherwise they begin a text.
-  virtual std::unique_ptr<TokenStream> NewStream(bool after_text) const = 0;
+  // otherwise they begin a text. Special tokens give no text, but for those whose name is part of
+  // one of `kept_marks`, which outlive the stream.
+  virtual std::unique_ptr<TokenStream> NewStream(
+      bool after_text, std::span<const std::string_view> kept_marks) const = 0;
 
   // The text of a whole sequence. `ids` are in [0, vocab()).
   virtual std::string Decode(std::span<const TokenId> ids, bool skip_special) const = 0;
@@ -65,9 +68,10 @@ class TextCodec {
   // Special tokens give their name, as in "<|im_end|>". `token` is in [0, vocab()).
   virtual std::string TokenBytes(TokenId token) const = 0;
 
-  // Whether the chat template does anything with tools, and how its model writes calls.
+  // Whether the chat template does anything with tools, and how its model writes calls and
+  // reasoning.
   virtual bool knows_tools() const = 0;
-  virtual ToolFormat tool_format() const = 0;
+  virtual const OutputSyntax& syntax() const = 0;
 
   virtual int32_t vocab() const = 0;
   // Tokens that end an answer.

@@ -21,14 +21,29 @@ using nlohmann::ordered_json;
 class ModelTokenStream final : public TokenStream {
  public:
   // `before`: a token whose text came before, or -1.
-  ModelTokenStream(const Tokenizer* tokenizer, TokenId before)
-      : detokenizer_(tokenizer, /*skip_special=*/true) {
+  ModelTokenStream(const Tokenizer* tokenizer, TokenId before,
+                   std::span<const std::string_view> kept_marks)
+      : tokenizer_(tokenizer),
+        kept_marks_(kept_marks),
+        detokenizer_(tokenizer, /*skip_special=*/kept_marks.empty()) {
     if (before >= 0) detokenizer_.Append(before);
   }
-  void Push(TokenId token, std::string* out) override { out->append(detokenizer_.Append(token)); }
+  void Push(TokenId token, std::string* out) override {
+    if (!kept_marks_.empty() && tokenizer_->IsSpecial(token) && !IsKept(token)) return;
+    out->append(detokenizer_.Append(token));
+  }
   void Finish(std::string* out) override { out->append(detokenizer_.Flush()); }
 
  private:
+  bool IsKept(TokenId token) const {
+    std::string_view name = tokenizer_->TokenText(token);
+    return std::any_of(kept_marks_.begin(), kept_marks_.end(), [name](std::string_view mark) {
+      return mark.find(name) != std::string_view::npos;
+    });
+  }
+
+  const Tokenizer* tokenizer_;
+  std::span<const std::string_view> kept_marks_;
   IncrementalDetokenizer detokenizer_;
 };
 
@@ -74,14 +89,20 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> ModelTextCodec::Create(
   if (!source.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(chat_template, ChatTemplate::Parse(std::move(source)));
   }
-  return std::unique_ptr<ModelTextCodec>(
-      new ModelTextCodec(std::move(tokenizer), std::move(chat_template), std::move(options)));
+  OutputSyntax detected =
+      chat_template == nullptr ? OutputSyntax() : SyntaxOf(chat_template->source());
+  HEDDLE_ASSIGN_OR_RETURN(OutputSyntax syntax,
+                          OverrideSyntax(detected, options.tool_parser, options.reasoning_parser));
+  return std::unique_ptr<ModelTextCodec>(new ModelTextCodec(
+      std::move(tokenizer), std::move(chat_template), syntax, std::move(options)));
 }
 
 ModelTextCodec::ModelTextCodec(std::unique_ptr<Tokenizer> tokenizer,
-                               std::unique_ptr<ChatTemplate> chat_template, Options options)
+                               std::unique_ptr<ChatTemplate> chat_template, OutputSyntax syntax,
+                               Options options)
     : tokenizer_(std::move(tokenizer)),
       template_(std::move(chat_template)),
+      syntax_(syntax),
       end_tokens_(options.end_tokens.empty() ? tokenizer_->eos_ids()
                                              : std::move(options.end_tokens)),
       vocab_(std::max(options.vocab, tokenizer_->vocab_size())),
@@ -101,14 +122,36 @@ absl::StatusOr<std::vector<TokenId>> ModelTextCodec::EncodeChat(const ChatPrompt
     return absl::UnimplementedError(
         "the model has no chat template: use /v1/completions, or give one with --chat-template");
   }
-  HEDDLE_ASSIGN_OR_RETURN(std::string text,
-                          template_->Render(TemplateContext(prompt, *tokenizer_)));
+  HEDDLE_ASSIGN_OR_RETURN(std::string text, RenderChat(prompt));
   // A template writes the begin token itself.
   return Encode(text, /*add_special=*/false);
 }
 
-std::unique_ptr<TokenStream> ModelTextCodec::NewStream(bool after_text) const {
-  return std::make_unique<ModelTokenStream>(tokenizer_.get(), after_text ? plain_token_ : -1);
+// An open last message is found by a tag at its end, as transformers does it.
+absl::StatusOr<std::string> ModelTextCodec::RenderChat(const ChatPrompt& prompt) const {
+  ordered_json context = TemplateContext(prompt, *tokenizer_);
+  if (!prompt.continue_final) return template_->Render(context);
+  constexpr std::string_view kTag = "CONTINUE_FINAL_MESSAGE_TAG ";
+  constexpr std::string_view kTrimmedTag = kTag.substr(0, kTag.size() - 1);
+  ordered_json& content = context["messages"].back()["content"];
+  content = content.get<std::string>().append(kTag);
+  HEDDLE_ASSIGN_OR_RETURN(std::string text, template_->Render(context));
+  size_t tag = text.rfind(kTrimmedTag);
+  if (tag == std::string::npos) {
+    return absl::InvalidArgumentError(
+        "the chat template does not show the last message, so that it cannot be continued");
+  }
+  // A template that trims messages has taken the tag's space, and would have taken the message's.
+  bool trimmed = text.compare(tag, kTag.size(), kTag) != 0;
+  text.resize(tag);
+  if (trimmed) text.resize(text.find_last_not_of(" \t\r\n\f\v") + 1);
+  return text;
+}
+
+std::unique_ptr<TokenStream> ModelTextCodec::NewStream(
+    bool after_text, std::span<const std::string_view> kept_marks) const {
+  return std::make_unique<ModelTokenStream>(tokenizer_.get(), after_text ? plain_token_ : -1,
+                                            kept_marks);
 }
 
 std::string ModelTextCodec::Decode(std::span<const TokenId> ids, bool skip_special) const {
@@ -122,10 +165,6 @@ std::string ModelTextCodec::TokenBytes(TokenId token) const {
 
 bool ModelTextCodec::knows_tools() const {
   return template_ != nullptr && template_->mentions("tools");
-}
-
-ToolFormat ModelTextCodec::tool_format() const {
-  return template_ == nullptr ? ToolFormat::kNone : ToolFormatOf(template_->source());
 }
 
 }  // namespace heddle::server

@@ -22,31 +22,39 @@ class ModelTextCodec final : public TextCodec {
     int32_t vocab = 0;
     // Jinja source; empty: the one that came with the tokenizer, if any.
     std::string chat_template;
+    // Rows of server/openai/output_syntax.h by name; "auto": those that the template asks for.
+    std::string tool_parser = "auto";
+    std::string reasoning_parser = "auto";
   };
 
-  // INVALID_ARGUMENT: the chat template does not parse.
+  // INVALID_ARGUMENT: the chat template does not parse, or a parser's name is none.
   static absl::StatusOr<std::unique_ptr<ModelTextCodec>> Create(
       std::unique_ptr<engine::text::Tokenizer> tokenizer, Options options);
 
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                               bool add_special) const override;
   absl::StatusOr<std::vector<TokenId>> EncodeChat(const ChatPrompt& prompt) const override;
-  std::unique_ptr<TokenStream> NewStream(bool after_text) const override;
+  std::unique_ptr<TokenStream> NewStream(
+      bool after_text, std::span<const std::string_view> kept_marks) const override;
   std::string Decode(std::span<const TokenId> ids, bool skip_special) const override;
   std::string TokenBytes(TokenId token) const override;
   int32_t vocab() const override { return vocab_; }
   std::span<const TokenId> end_tokens() const override { return end_tokens_; }
   bool knows_tools() const override;
-  ToolFormat tool_format() const override;
+  const OutputSyntax& syntax() const override { return syntax_; }
 
   const engine::text::Tokenizer& tokenizer() const { return *tokenizer_; }
 
  private:
   ModelTextCodec(std::unique_ptr<engine::text::Tokenizer> tokenizer,
-                 std::unique_ptr<engine::text::ChatTemplate> chat_template, Options options);
+                 std::unique_ptr<engine::text::ChatTemplate> chat_template, OutputSyntax syntax,
+                 Options options);
+
+  absl::StatusOr<std::string> RenderChat(const ChatPrompt& prompt) const;
 
   std::unique_ptr<engine::text::Tokenizer> tokenizer_;
   std::unique_ptr<engine::text::ChatTemplate> template_;  // null: the model has none
+  OutputSyntax syntax_;
   std::vector<TokenId> end_tokens_;
   int32_t vocab_;
   TokenId plain_token_;  // some token with plain text: puts a detokenizer past its start

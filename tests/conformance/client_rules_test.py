@@ -331,6 +331,44 @@ class Fields(unittest.TestCase):
         self.assertTrue(card["owned_by"])
 
 
+class Reasoning(unittest.TestCase):
+    TEXT = "<think>\nLet me see. \n</think>\n\nIt rains."
+
+    def test_it_has_a_field_of_its_own_and_is_counted(self):
+        answer = chat(self.TEXT)
+        message = answer["choices"][0]["message"]
+        self.assertEqual(message["reasoning_content"], "Let me see.")
+        self.assertEqual(message["content"], "It rains.")
+        self.assertGreater(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], 10)
+
+    def test_it_never_shares_a_delta_with_content(self):
+        reasoning, content = "", ""
+        for part in chunks(CHAT, say(self.TEXT)):
+            delta = part["choices"][0]["delta"]
+            self.assertLessEqual(len(delta), 2 if "role" in delta else 1)
+            reasoning += delta.get("reasoning_content", "")
+            content += delta.get("content", "")
+        self.assertEqual((reasoning, content), ("Let me see.", "It rains."))
+
+    def test_earlier_reasoning_and_template_switches_are_accepted(self):
+        messages = [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "yes", "reasoning_content": "hm"},
+            {"role": "user", "content": "(say)fine"},
+        ]
+        for switch in ({"reasoning_effort": "low"}, {"enable_thinking": False},
+                       {"chat_template_kwargs": {"enable_thinking": False}}):
+            status, _, text = request("POST", CHAT, {"messages": messages, **switch})
+            self.assertEqual(status, 200, text)
+
+    def test_the_last_message_can_be_continued(self):
+        messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "(say)one"}]
+        body = {"messages": messages, "continue_final_message": True}
+        self.assertEqual(request("POST", CHAT, body)[0], 200)
+        self.assertEqual(request("POST", CHAT, {**body, "add_generation_prompt": True})[0], 400)
+        self.assertEqual(request("POST", CHAT, {**body, "messages": messages[:1]})[0], 400)
+
+
 class Disconnect(unittest.TestCase):
     def test_a_client_that_leaves_is_cancelled_and_no_success(self):
         def cancelled():

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/answer.h"
+#include "server/openai/openai_format.h"
 #include "server/openai/tokenize.h"
 #include "tests/server/byte_codec.h"
 
@@ -20,10 +21,12 @@ using server::RequestContext;
 
 // Plays every choice to its end; the body's own bytes are the model's tokens.
 void PlayAnswer(const ApiRequest& request, const RequestContext& context, std::string_view text) {
-  Answer answer(&request, context.model, context.codec, {"id", 0});
+  Answer answer(&request, context.codec,
+                std::make_unique<server::OpenAiFormat>(&request, context.model, context.codec,
+                                                       server::OpenAiFormat::Identity{"id", 0}));
   Answer::Output output;
   for (size_t prompt = 0; prompt < request.generations.size(); ++prompt) {
-    for (int32_t branch = 0; branch < request.n; ++branch) {
+    for (int32_t branch = 0; branch < request.best_of; ++branch) {
       server::GenerationEvent event;
       event.branch = branch;
       for (TokenId token : Bytes(text)) {
@@ -51,7 +54,7 @@ void Check(std::string_view input) {
   for (Endpoint endpoint : {Endpoint::kCompletion, Endpoint::kChat}) {
     absl::StatusOr<ApiRequest> request = server::ParseRequest(endpoint, input, context);
     if (request.ok()) {
-      if (request->num_choices() <= 4) PlayAnswer(*request, context, input.substr(0, 64));
+      if (request->num_branches() <= 4) PlayAnswer(*request, context, input.substr(0, 64));
       continue;
     }
     std::string error = server::ErrorJson(server::ToApiError(request.status()));

@@ -7,6 +7,7 @@
 #include "base/message.h"
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "server/openai/openai_format.h"
 #include "tests/server/byte_codec.h"
 #include "tests/server/raw_client.h"
 
@@ -19,6 +20,7 @@ using server::ApiRequest;
 using server::Endpoint;
 using server::FinishReason;
 using server::GenerationEvent;
+using server::OpenAiFormat;
 
 engine::SampledToken Token(TokenId id, float logprob = -0.25f,
                            std::vector<engine::TokenLogprob> top = {}) {
@@ -55,7 +57,10 @@ struct Conversation {
     INFO(parsed.status());
     REQUIRE(parsed.ok());
     request = *std::move(parsed);
-    answer = std::make_unique<Answer>(&request, &model, &codec, Answer::Identity{"id-1", 1700});
+    answer = std::make_unique<Answer>(
+        &request, &codec,
+        std::make_unique<OpenAiFormat>(&request, &model, &codec,
+                                       OpenAiFormat::Identity{"id-1", 1700}));
   }
   void Take(GenerationEvent event, size_t prompt = 0) {
     Answer::Output output;
@@ -380,6 +385,50 @@ TEST_CASE("Without tools, or cut off inside a call, no call is claimed", "[opena
   CHECK(cut.Body()["choices"][0]["message"]["content"] == "Wait.");
   CHECK_FALSE(cut.Body()["choices"][0]["message"].contains("tool_calls"));
   CHECK(cut.Body()["choices"][0]["finish_reason"] == "length");
+}
+
+const std::string kThought = "<think>\nhm \n</think>\n\nHi <b>";
+
+TEST_CASE("Reasoning has a field of its own, streamed and whole, and is counted", "[openai]") {
+  Conversation whole(Endpoint::kChat, ChatBody(""));
+  whole.Take(TextEvent(kThought));
+  whole.Take(EndEvent(FinishReason::kStop));
+  json message = whole.Body()["choices"][0]["message"];
+  CHECK(message["reasoning_content"] == "hm");
+  CHECK(message["content"] == "Hi <b>");
+  // Every token after the one that ends "<think>", up to the one that ends "</think>".
+  CHECK(whole.Body()["usage"]["completion_tokens_details"]["reasoning_tokens"] == 13);
+  for (size_t piece : {1, 4, 100}) {
+    Conversation chat(Endpoint::kChat, ChatBody(R"("stream":true)"));
+    for (size_t at = 0; at < kThought.size(); at += piece) {
+      chat.Take(TextEvent(kThought.substr(at, piece)));
+    }
+    chat.Take(EndEvent(FinishReason::kStop));
+    std::string reasoning;
+    std::string content;
+    for (const json& chunk : chat.Chunks()) {
+      const json& delta = chunk["choices"][0]["delta"];
+      bool role = delta.contains("role");
+      CHECK_FALSE((!role && delta.contains("reasoning_content") && delta.contains("content")));
+      reasoning += delta.value("reasoning_content", "");
+      content += delta.value("content", "");
+    }
+    CHECK(reasoning == "hm");
+    CHECK(content == "Hi <b>");
+  }
+}
+
+TEST_CASE("A prompt that opened the reasoning, and clients that want none of it", "[openai]") {
+  Conversation opened(Endpoint::kChat, ChatBody(R"("enable_thinking":true)"));
+  opened.Take(TextEvent("hm</think>Hi"));
+  opened.Take(EndEvent(FinishReason::kStop));
+  CHECK(opened.Body()["choices"][0]["message"]["reasoning_content"] == "hm");
+  CHECK(opened.Body()["choices"][0]["message"]["content"] == "Hi");
+  Conversation hidden(Endpoint::kChat, ChatBody(R"("include_reasoning":false,"stream":true)"));
+  hidden.Take(TextEvent(kThought));
+  hidden.Take(EndEvent(FinishReason::kStop));
+  CHECK(hidden.frames.find("hm") == std::string::npos);
+  CHECK(hidden.frames.find("Hi <b>") != std::string::npos);
 }
 
 TEST_CASE("Streamed and whole answers hold the same text and usage", "[openai]") {

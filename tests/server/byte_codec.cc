@@ -74,10 +74,13 @@ absl::StatusOr<std::vector<TokenId>> ByteCodec::EncodeChat(const server::ChatPro
   if (prompt.tools != nullptr) turn("tools", prompt.tools->dump());
   if (prompt.kwargs != nullptr && !prompt.kwargs->empty()) turn("kwargs", prompt.kwargs->dump());
   if (prompt.add_generation_prompt) turn("assistant", "");
+  bool thinks = prompt.kwargs != nullptr && prompt.kwargs->value("enable_thinking", false);
+  if (thinks) AppendText("<think>\n", &tokens);
   return tokens;
 }
 
-std::unique_ptr<server::TokenStream> ByteCodec::NewStream(bool) const {
+std::unique_ptr<server::TokenStream> ByteCodec::NewStream(bool,
+                                                          std::span<const std::string_view>) const {
   return std::make_unique<ByteStream>();
 }
 

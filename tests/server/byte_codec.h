@@ -17,13 +17,15 @@ inline constexpr int32_t kByteVocab = 260;
 std::vector<TokenId> Bytes(std::string_view text);
 
 // Chats become "<s><|turn|>role\ncontent" per message, then "<|turn|>tools\n" with the tools' JSON,
-// "<|turn|>kwargs\n" with theirs, and "<|turn|>assistant\n".
+// "<|turn|>kwargs\n" with theirs, and "<|turn|>assistant\n", and "<think>\n" where
+// enable_thinking is set.
 class ByteCodec final : public server::TextCodec {
  public:
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                               bool add_special) const override;
   absl::StatusOr<std::vector<TokenId>> EncodeChat(const server::ChatPrompt& prompt) const override;
-  std::unique_ptr<server::TokenStream> NewStream(bool after_text) const override;
+  std::unique_ptr<server::TokenStream> NewStream(
+      bool after_text, std::span<const std::string_view> kept_marks) const override;
   std::string Decode(std::span<const TokenId> ids, bool skip_special) const override;
   std::string TokenBytes(TokenId token) const override;
   int32_t vocab() const override { return kByteVocab; }
@@ -31,10 +33,12 @@ class ByteCodec final : public server::TextCodec {
 
   bool knows_tools() const override { return has_tools; }
 
-  server::ToolFormat tool_format() const override { return server::ToolFormat::kHermes; }
+  // Hermes calls and <think>, unless a test says otherwise.
+  const server::OutputSyntax& syntax() const override { return output_syntax; }
 
   bool has_template = true;
   bool has_tools = true;
+  server::OutputSyntax output_syntax = server::SyntaxOf("<tool_call> </think>");
 
  private:
   std::vector<TokenId> end_tokens_ = {kEos};

@@ -67,7 +67,7 @@ TEST_CASE("Text, logprobs and counts are the same however events cut the tokens"
   ByteCodec codec;
   std::mt19937 random(5);
   for (int round = 0; round < 200; ++round) {
-    Choice choice(codec.NewStream(true), {stops, {}, 0, /*keep_tokens=*/true, 0});
+    Choice choice(codec.NewStream(true, {}), {stops, {}, 0, /*keep_tokens=*/true, 0});
     ChoiceDelta whole;
     for (size_t at = 0; at < text.size() && !choice.stopped();) {
       size_t length = 1 + random() % 5;
@@ -88,7 +88,7 @@ TEST_CASE("Text, logprobs and counts are the same however events cut the tokens"
 TEST_CASE("Tokens come out with the chunk that holds their text", "[openai]") {
   ByteCodec codec;
   const std::vector<std::string> stops = {"##"};
-  Choice choice(codec.NewStream(true), {stops, {}, 0, true, 0});
+  Choice choice(codec.NewStream(true, {}), {stops, {}, 0, true, 0});
   ChoiceDelta held;
   choice.Push(Tokens("#"), &held);
   CHECK(held.empty());
@@ -104,7 +104,7 @@ TEST_CASE("Tokens come out with the chunk that holds their text", "[openai]") {
 
 TEST_CASE("A text that ends inside a code point ends in U+FFFD", "[openai]") {
   ByteCodec codec;
-  Choice choice(codec.NewStream(true), {{}, {}, 0, false, 0});
+  Choice choice(codec.NewStream(true, {}), {{}, {}, 0, false, 0});
   ChoiceDelta delta;
   choice.Push(Tokens("a\xE2\x82"), &delta);
   CHECK(delta.text == "a");
@@ -115,7 +115,7 @@ TEST_CASE("A text that ends inside a code point ends in U+FFFD", "[openai]") {
 TEST_CASE("A stop token gives no text and no logprob, and is counted", "[openai]") {
   ByteCodec codec;
   const std::vector<TokenId> stop_tokens = {'!'};
-  Choice choice(codec.NewStream(true), {{}, stop_tokens, 0, true, 0});
+  Choice choice(codec.NewStream(true, {}), {{}, stop_tokens, 0, true, 0});
   ChoiceDelta delta;
   choice.Push(Tokens("hi!"), &delta);
   choice.Finish(&delta);
@@ -127,7 +127,7 @@ TEST_CASE("A stop token gives no text and no logprob, and is counted", "[openai]
 TEST_CASE("Stop strings do not count before min_tokens", "[openai]") {
   ByteCodec codec;
   const std::vector<std::string> stops = {"."};
-  Choice choice(codec.NewStream(true), {stops, {}, /*min_tokens=*/4, false, 0});
+  Choice choice(codec.NewStream(true, {}), {stops, {}, /*min_tokens=*/4, false, 0});
   ChoiceDelta delta;
   CHECK(choice.Push(Tokens("a.b.c"), &delta));
   CHECK(delta.text == "a.b");  // the fourth token may end it

@@ -30,7 +30,7 @@ std::unique_ptr<ModelTextCodec> Load(std::string_view folder,
 std::string StreamText(const ModelTextCodec& codec, const std::vector<TokenId>& ids,
                        bool after_text) {
   std::string text;
-  auto stream = codec.NewStream(after_text);
+  auto stream = codec.NewStream(after_text, {});
   for (TokenId id : ids) stream->Push(id, &text);
   stream->Finish(&text);
   return text;
@@ -51,6 +51,44 @@ TEST_CASE("A conversation becomes the ids that transformers gives", "[server]") 
                                      498,    30,   151645, 198,   151644, 77091,  198});
   CHECK(codec->knows_tools());
   CHECK(std::string(codec->TokenBytes(151645)) == "<|im_end|>");
+}
+
+// apply_chat_template(..., continue_final_message=True)
+TEST_CASE("A last message that is to be continued stays open", "[server]") {
+  ordered_json messages = {{{"role", "user"}, {"content", "Hi"}},
+                           {{"role", "assistant"}, {"content", "The answer is "}}};
+  server::ChatPrompt prompt;
+  prompt.messages = &messages;
+  prompt.add_generation_prompt = false;
+  prompt.continue_final = true;
+  auto codec = Load("tokenizers_hf/qwen2.5");
+  auto ids = codec->EncodeChat(prompt);
+  INFO(ids.status());
+  REQUIRE(ids.ok());
+  CHECK(*ids == std::vector<TokenId>{151644, 8948, 198,   2610,  525,    1207,   16948,
+                                     11,     3465, 553,   54364, 14817,  13,     1446,
+                                     525,    264,  10950, 17847, 13,     151645, 198,
+                                     151644, 872,  198,   13048, 151645, 198,    151644,
+                                     77091,  198,  785,   4226,  374,    220});
+  // Gemma's template trims messages: the space at the end goes with the tag.
+  ModelTextCodec::Options options;
+  std::ifstream file(SharedDataOrSkip("chat_templates/google-gemma-2-2b-it.jinja"));
+  options.chat_template = std::string(std::istreambuf_iterator<char>(file), {});
+  auto gemma = Load("tokenizers_hf/qwen2.5", std::move(options));
+  ids = gemma->EncodeChat(prompt);
+  REQUIRE(ids.ok());
+  CHECK(gemma->Decode(*ids, /*skip_special=*/false) ==
+        "<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\nThe answer is");
+}
+
+TEST_CASE("Special tokens give text where they are marks, and only there", "[server]") {
+  auto codec = Load("tokenizers_hf/qwen2.5");
+  const std::vector<std::string_view> marks = {"<|im_start|>tool"};
+  std::string text;
+  auto stream = codec->NewStream(/*after_text=*/true, marks);
+  for (TokenId id : {151644, 151645, 785}) stream->Push(id, &text);  // <|im_start|> <|im_end|> The
+  stream->Finish(&text);
+  CHECK(text == "<|im_start|>The");
 }
 
 TEST_CASE("Text comes back from its tokens, whole and streamed", "[server]") {

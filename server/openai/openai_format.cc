@@ -1,0 +1,219 @@
+#include "server/openai/openai_format.h"
+
+#include <utility>
+
+#include "base/message.h"
+#include "server/json_writer.h"
+#include "server/openai/logprobs.h"
+
+namespace heddle::server {
+namespace {
+
+using Kind = OutputPiece::Kind;
+
+constexpr std::string_view kFramePrefix = "data: ";
+constexpr std::string_view kFrameEnd = "\n\n";
+constexpr std::string_view kDoneFrame = "data: [DONE]\n\n";
+
+std::string_view ReasonName(EndReason reason, bool chat) {
+  switch (reason) {
+    case EndReason::kLength:
+      return "length";
+    case EndReason::kToolCalls:
+      return chat ? "tool_calls" : "stop";
+    case EndReason::kStop:
+      break;
+  }
+  return "stop";
+}
+
+void WriteUsage(const Usage& usage, JsonWriter* json) {
+  json->BeginObject().Member("prompt_tokens", usage.prompt_tokens);
+  json->Member("completion_tokens", usage.completion_tokens);
+  json->Member("total_tokens", usage.prompt_tokens + usage.completion_tokens);
+  json->Key("prompt_tokens_details").BeginObject();
+  json->Member("cached_tokens", usage.cached_tokens).EndObject();
+  json->Key("completion_tokens_details").BeginObject();
+  json->Member("reasoning_tokens", usage.reasoning_tokens).EndObject();
+  json->EndObject();
+}
+
+}  // namespace
+
+OpenAiFormat::OpenAiFormat(const ApiRequest* request, const ServedModel* model,
+                           const TextCodec* codec, Identity identity)
+    : request_(request),
+      model_(model),
+      codec_(codec),
+      identity_(std::move(identity)),
+      n_calls_(request->num_branches(), 0) {
+  JsonWriter json(&chunk_head_);
+  json.BeginObject();
+  WriteHead(ObjectName(/*chunk=*/true), &json);
+}
+
+void OpenAiFormat::BeginChoice(size_t index, std::string* frames) {
+  if (chat()) WriteChunk(index, R"({"role":"assistant","content":""})", {}, "", frames);
+}
+
+void OpenAiFormat::WritePiece(size_t index, const OutputPiece& piece,
+                              std::span<const ChoiceToken> tokens, std::string* frames) {
+  if (piece.kind == Kind::kCall) {
+    WriteCall(index, piece.call, frames);
+    return;
+  }
+  bool hidden = request_->reasoning_field == ReasoningField::kNone && tokens.empty();
+  if (piece.kind == Kind::kReasoning && hidden) return;
+  std::string payload;
+  JsonWriter json(&payload);
+  if (!chat()) {
+    json.String(piece.text);
+  } else if (piece.kind == Kind::kReasoning) {
+    json.BeginObject();
+    WriteReasoning(piece.text, &json);
+    json.EndObject();
+  } else {
+    json.BeginObject().Member("content", piece.text).EndObject();
+  }
+  WriteChunk(index, payload, tokens, "", frames);
+}
+
+// In two chunks: id, type and name once, then the arguments.
+void OpenAiFormat::WriteCall(size_t index, const ToolCall& call, std::string* frames) {
+  size_t number = n_calls_[index]++;
+  std::string begin;
+  JsonWriter json(&begin);
+  json.BeginObject().Key("tool_calls").BeginArray().BeginObject().Member("index", number);
+  json.Member("id", CallId(index, number)).Member("type", "function");
+  json.Key("function").BeginObject();
+  json.Member("name", call.name).Member("arguments", "").EndObject();
+  json.EndObject().EndArray().EndObject();
+  WriteChunk(index, begin, {}, "", frames);
+  std::string rest;
+  JsonWriter more(&rest);
+  more.BeginObject().Key("tool_calls").BeginArray().BeginObject().Member("index", number);
+  more.Key("function").BeginObject().Member("arguments", call.arguments).EndObject();
+  more.EndObject().EndArray().EndObject();
+  WriteChunk(index, rest, {}, "", frames);
+}
+
+void OpenAiFormat::EndChoice(size_t index, const ChoiceResult& result, std::string* frames) {
+  WriteChunk(index, chat() ? "{}" : "\"\"", {}, ReasonName(result.reason, chat()), frames);
+}
+
+void OpenAiFormat::End(std::span<const ChoiceResult>, const Usage& usage, std::string* frames) {
+  if (request_->include_usage) {
+    frames->append(kFramePrefix);
+    frames->append(chunk_head_);
+    frames->append(",\"choices\":[],\"usage\":");
+    JsonWriter json(frames);
+    WriteUsage(usage, &json);
+    frames->append("}");
+    frames->append(kFrameEnd);
+  }
+  frames->append(kDoneFrame);
+}
+
+// `payload` is the JSON of "delta" (chat) or of "text".
+void OpenAiFormat::WriteChunk(size_t index, std::string_view payload,
+                              std::span<const ChoiceToken> tokens, std::string_view finish_reason,
+                              std::string* frames) const {
+  frames->append(kFramePrefix);
+  frames->append(chunk_head_);
+  frames->append(",\"choices\":[");
+  JsonWriter json(frames);
+  json.BeginObject().Member("index", index).Key(chat() ? "delta" : "text").Raw(payload);
+  json.Key("logprobs");
+  tokens.empty() ? void(json.Null()) : WriteLogprobs(tokens, &json);
+  json.Key("finish_reason");
+  finish_reason.empty() ? json.Null() : json.String(finish_reason);
+  json.EndObject();
+  frames->append(request_->include_usage ? "],\"usage\":null}" : "]}");
+  frames->append(kFrameEnd);
+}
+
+// Unique among all answers as far as their own ids are.
+std::string OpenAiFormat::CallId(size_t index, size_t call) const {
+  std::string_view id = identity_.id;
+  return ToolCallId(request_->syntax, id.substr(id.find('-') + 1), index, call);
+}
+
+std::string OpenAiFormat::Body(std::span<const ChoiceResult> choices, const Usage& usage) const {
+  std::string body;
+  JsonWriter json(&body);
+  json.BeginObject();
+  WriteHead(ObjectName(/*chunk=*/false), &json);
+  json.Key("choices").BeginArray();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const ChoiceResult& result = choices[i];
+    json.BeginObject().Member("index", i);
+    if (chat()) {
+      WriteMessage(i, result, &json);
+    } else {
+      json.Member("text", result.Text(Kind::kContent));
+    }
+    json.Key("logprobs");
+    request_->logprobs ? WriteLogprobs(result.tokens, &json) : void(json.Null());
+    json.Member("finish_reason", ReasonName(result.reason, chat())).EndObject();
+  }
+  json.EndArray().Key("usage");
+  WriteUsage(usage, &json);
+  json.EndObject();
+  return body;
+}
+
+// Content is null where there are only calls; what is empty is left out.
+void OpenAiFormat::WriteMessage(size_t index, const ChoiceResult& result, JsonWriter* json) const {
+  std::string content = result.Text(Kind::kContent);
+  std::string reasoning = result.Text(Kind::kReasoning);
+  bool has_calls = result.has_calls();
+  json->Key("message").BeginObject().Member("role", "assistant").Key("content");
+  content.empty() && has_calls ? json->Null() : json->String(content);
+  json->NullMember("refusal");
+  if (!reasoning.empty()) WriteReasoning(reasoning, json);
+  if (has_calls) {
+    json->Key("tool_calls").BeginArray();
+    size_t number = 0;
+    for (const OutputPiece& piece : result.pieces) {
+      if (piece.kind != Kind::kCall) continue;
+      json->BeginObject().Member("id", CallId(index, number++)).Member("type", "function");
+      json->Key("function").BeginObject().Member("name", piece.call.name);
+      json->Member("arguments", piece.call.arguments).EndObject().EndObject();
+    }
+    json->EndArray();
+  }
+  json->EndObject();
+}
+
+void OpenAiFormat::WriteReasoning(std::string_view text, JsonWriter* json) const {
+  ReasoningField field = request_->reasoning_field;
+  if (field == ReasoningField::kReasoningContent || field == ReasoningField::kBoth) {
+    json->Member("reasoning_content", text);
+  }
+  if (field == ReasoningField::kReasoning || field == ReasoningField::kBoth) {
+    json->Member("reasoning", text);
+  }
+}
+
+void OpenAiFormat::WriteHead(std::string_view object, JsonWriter* json) const {
+  json->Member("id", identity_.id).Member("object", object).Member("created", identity_.created);
+  json->Member("model", model_->id).Member("system_fingerprint", model_->fingerprint);
+}
+
+void OpenAiFormat::WriteLogprobs(std::span<const ChoiceToken> tokens, JsonWriter* json) const {
+  chat() ? WriteChatLogprobs(tokens, request_->top_logprobs, *codec_, json)
+         : WriteCompletionLogprobs(tokens, request_->top_logprobs, *codec_, json);
+}
+
+std::string_view OpenAiFormat::ObjectName(bool chunk) const {
+  if (!chat()) return "text_completion";
+  return chunk ? "chat.completion.chunk" : "chat.completion";
+}
+
+std::string OpenAiFormat::ErrorFrames(const ApiError& error) {
+  std::string frames(kFramePrefix);
+  frames.append(ErrorJson(error)).append(kFrameEnd).append(kDoneFrame);
+  return frames;
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,60 @@
+// The answers of /v1/completions and /v1/chat/completions.
+//
+// Streamed, per choice: a chunk with the role alone (chat), chunks with reasoning, text or tool
+// calls, never two of them in one, then one with the finish reason alone. At last the usage, where
+// asked for, with no choices, and "[DONE]".
+// Source: OpenAI's API reference, and the rules its clients rely on
+// (tests/conformance/client_rules_test.py).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/openai/answer_format.h"
+#include "server/openai/openai_request.h"
+
+namespace heddle::server {
+
+class JsonWriter;
+
+class OpenAiFormat final : public AnswerFormat {
+ public:
+  struct Identity {
+    std::string id;       // "chatcmpl-..." or "cmpl-..."
+    int64_t created = 0;  // seconds since 1970
+  };
+
+  // The pointers outlive the format.
+  OpenAiFormat(const ApiRequest* request, const ServedModel* model, const TextCodec* codec,
+               Identity identity);
+
+  void BeginChoice(size_t index, std::string* frames) override;
+  void WritePiece(size_t index, const OutputPiece& piece, std::span<const ChoiceToken> tokens,
+                  std::string* frames) override;
+  void EndChoice(size_t index, const ChoiceResult& result, std::string* frames) override;
+  void End(std::span<const ChoiceResult> choices, const Usage& usage, std::string* frames) override;
+  std::string Body(std::span<const ChoiceResult> choices, const Usage& usage) const override;
+  std::string ErrorFrames(const ApiError& error) override;
+
+ private:
+  void WriteChunk(size_t index, std::string_view payload, std::span<const ChoiceToken> tokens,
+                  std::string_view finish_reason, std::string* frames) const;
+  void WriteCall(size_t index, const ToolCall& call, std::string* frames);
+  void WriteMessage(size_t index, const ChoiceResult& result, JsonWriter* json) const;
+  void WriteReasoning(std::string_view text, JsonWriter* json) const;
+  void WriteHead(std::string_view object, JsonWriter* json) const;
+  void WriteLogprobs(std::span<const ChoiceToken> tokens, JsonWriter* json) const;
+  std::string CallId(size_t index, size_t call) const;
+  std::string_view ObjectName(bool chunk) const;
+  bool chat() const { return request_->endpoint == Endpoint::kChat; }
+
+  const ApiRequest* request_;
+  const ServedModel* model_;
+  const TextCodec* codec_;
+  Identity identity_;
+  std::string chunk_head_;       // all chunks begin with the same members
+  std::vector<size_t> n_calls_;  // sent so far, per choice
+};
+
+}  // namespace heddle::server
