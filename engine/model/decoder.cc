@@ -232,6 +232,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                  .scale = attention.scale,
                  .window = attention.window,
                  .softcap = attention.softcap,
+                 .sinks = weights.sinks.data(),
                  .out = attended});
   AddToStream(ops, spec_.layers[layer], weights.out, weights.attention_post_norm, attended);
 }

@@ -19,13 +19,20 @@ std::string_view FindPrefix(const Checkpoint& checkpoint, const Family& family) 
   return bare ? std::string_view() : family.prefix;
 }
 
+// Whether some tensor's name ends so.
+bool HasEnding(const Checkpoint& checkpoint, std::string_view ending) {
+  auto ends = [ending](const CheckpointTensor& tensor) { return tensor.name.ends_with(ending); };
+  return std::ranges::any_of(checkpoint.tensors(), ends);
+}
+
 const NameMap& FindNames(const Checkpoint& checkpoint, const Family& family) {
-  if (family.stacked_names == nullptr) return *family.names;
-  auto is_stack = [](const CheckpointTensor& tensor) {
-    return tensor.name.ends_with(".experts.down_proj");
-  };
-  const bool stacked = std::ranges::any_of(checkpoint.tensors(), is_stack);
-  return stacked ? *family.stacked_names : *family.names;
+  if (family.mxfp4_names != nullptr && HasEnding(checkpoint, ".experts.down_proj_blocks")) {
+    return *family.mxfp4_names;
+  }
+  if (family.stacked_names != nullptr && HasEnding(checkpoint, ".experts.down_proj")) {
+    return *family.stacked_names;
+  }
+  return *family.names;
 }
 
 }  // namespace

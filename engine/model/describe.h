@@ -70,6 +70,8 @@ struct GraniteScales {
 };
 void ApplyGraniteScales(const GraniteScales& scales, ModelSpec* spec);
 
+void ApplyGptOss(ModelSpec* spec);
+
 // Refuses more experts per row than there are. `key` is that of the former.
 absl::Status CheckTopK(const ConfigSource& source, std::string_view key, const MoeSpec& moe);
 

@@ -267,11 +267,12 @@ absl::Status ReadGeneration(const JsonSource& source, GenerationDefaults* defaul
 }
 
 // Weights that need another reader altogether.
-absl::Status CheckQuantization(const JsonSource& config) {
+absl::Status CheckQuantization(const JsonSource& config, const Family& family) {
   HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> quantization,
                           config.Object("quantization_config"));
   if (!quantization.has_value()) return absl::OkStatus();
   HEDDLE_ASSIGN_OR_RETURN(std::string method, quantization->StringOr("quant_method", "unnamed"));
+  if (method == "mxfp4" && family.mxfp4_names != nullptr) return absl::OkStatus();
   return quantization->Unsupported("quant_method", base::Quote(method),
                                    "supported are unquantised folders (F32, F16, BF16) and GGUF");
 }
@@ -290,7 +291,7 @@ absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
                                                          const JsonSource& generation_config,
                                                          const NameMap& pattern,
                                                          std::string_view prefix) {
-  HEDDLE_RETURN_IF_ERROR(CheckQuantization(config));
+  HEDDLE_RETURN_IF_ERROR(CheckQuantization(config, family));
   Hyperparameters values;
   HEDDLE_RETURN_IF_ERROR(ReadSizes(config, family, &values));
   HEDDLE_RETURN_IF_ERROR(ReadRest(config, family, &values));

@@ -12,14 +12,16 @@ namespace {
 constexpr std::string_view kTopK = "expert_used_count";
 constexpr std::string_view kScore = "expert_gating_func";
 
-// Values of llama.cpp's llama_expert_gating_func_type.
+// Values of llama.cpp's llama_expert_gating_func_type; the third is a softmax over the chosen
+// alone, which is one over all, renormalised.
 absl::Status ReadScore(const GgufSource& source, RouteRule* rule) {
   HEDDLE_ASSIGN_OR_RETURN(int32_t score, source.DimOr(kScore, 100, 1));
-  if (score > 2) {
+  if (score > 3) {
     return source.Unsupported(kScore, base::StrCat(score),
-                              "supported are 1 (softmax) and 2 (sigmoid)");
+                              "supported are 1 (softmax), 2 (sigmoid) and 3 (softmax of chosen)");
   }
-  rule->score = score == 1 ? RouteScore::kSoftmax : RouteScore::kSigmoid;
+  rule->score = score == 2 ? RouteScore::kSigmoid : RouteScore::kSoftmax;
+  rule->renormalise = rule->renormalise || score == 3;
   return absl::OkStatus();
 }
 
@@ -30,9 +32,9 @@ absl::StatusOr<MoeSpec> ReadMoe(const GgufSource& source, const Family& family,
   HEDDLE_ASSIGN_OR_RETURN(moe.n_experts, source.Dim("expert_count", kernels::kMaxExperts));
   HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_k, source.Dim(kTopK, kernels::kMaxExperts));
   HEDDLE_RETURN_IF_ERROR(CheckTopK(source, kTopK, moe));
-  HEDDLE_RETURN_IF_ERROR(ReadScore(source, &moe.rule));
   HEDDLE_ASSIGN_OR_RETURN(moe.rule.renormalise,
                           source.BoolOr("expert_weights_norm", family.gguf_renormalise));
+  HEDDLE_RETURN_IF_ERROR(ReadScore(source, &moe.rule));
   HEDDLE_ASSIGN_OR_RETURN(double scale, source.PositiveOr("expert_weights_scale", kMaxFactor, 1.0));
   moe.rule.scale = static_cast<float>(scale);
   HEDDLE_ASSIGN_OR_RETURN(moe.inter,

@@ -86,6 +86,39 @@ absl::Status RefineMixtral(const JsonSource& config, ModelSpec* spec, NameMap*) 
   return absl::OkStatus();
 }
 
+// What all of gpt-oss has, whatever the file.
+void ApplyGptOss(ModelSpec* spec) {
+  for (LayerSpec& layer : spec->layers) {
+    layer.attention.sinks = true;
+    layer.mlp.inter = 0;
+    layer.moe.activation = Activation::kClampedSwiglu;
+    layer.moe.bias = layer.moe.router_bias = true;
+    layer.moe.rule.renormalise = true;
+  }
+}
+
+absl::Status RefineGptOss(const JsonSource& config, ModelSpec* spec, NameMap* names) {
+  for (auto [key, value] : {std::pair("swiglu_limit", 7.0), std::pair("swiglu_alpha", 1.702)}) {
+    HEDDLE_ASSIGN_OR_RETURN(double found, config.PositiveOr(key, kMaxFactor, value));
+    if (found != value) {
+      return config.Unsupported(key, base::StrCat(found), base::StrCat("expected ", value));
+    }
+  }
+  MoeSpec moe;
+  HEDDLE_RETURN_IF_ERROR(ReadCounts(config, "num_local_experts", 128, 4, &moe));
+  moe.inter = spec->layers.front().mlp.inter;
+  constexpr int32_t kBlock = 32;
+  const bool blocks = names->expert_layout == ExpertLayout::kMxfp4;
+  if (blocks && (spec->hidden % kBlock != 0 || moe.inter % kBlock != 0)) {
+    return config.Error(moe.inter % kBlock != 0 ? "intermediate_size" : "hidden_size",
+                        base::StrCat(moe.inter % kBlock != 0 ? moe.inter : spec->hidden),
+                        "a multiple of 32, the size of an MXFP4 block");
+  }
+  for (LayerSpec& layer : spec->layers) layer.moe = moe;
+  ApplyGptOss(spec);
+  return absl::OkStatus();
+}
+
 absl::Status RefineQwen2Moe(const JsonSource& config, ModelSpec* spec, NameMap*) {
   HEDDLE_ASSIGN_OR_RETURN(int32_t shared,
                           config.DimOr("shared_expert_intermediate_size", kMaxInter, 5632));

@@ -128,6 +128,32 @@ const NameMap& QwenMoeStackedNames() {
   return names;
 }
 
+const NameMap& GptOssNames() {
+  static const NameMap names = [] {
+    NameMap oss = LlamaNames();
+    oss.expert_layout = ExpertLayout::kTransposed;
+    LayerNames& layer = oss.layer;
+    layer.sinks = "layers.{}.self_attn.sinks";
+    layer.router = "layers.{}.mlp.router.weight";
+    layer.router_bias = "layers.{}.mlp.router.bias";
+    layer.expert_gate_up = "layers.{}.mlp.experts.gate_up_proj";
+    layer.expert_gate_up_bias = "layers.{}.mlp.experts.gate_up_proj_bias";
+    layer.expert_down = "layers.{}.mlp.experts.down_proj";
+    layer.expert_down_bias = "layers.{}.mlp.experts.down_proj_bias";
+    return oss;
+  }();
+  return names;
+}
+
+const NameMap& GptOssMxfp4Names() {
+  static const NameMap names = [] {
+    NameMap oss = GptOssNames();
+    oss.expert_layout = ExpertLayout::kMxfp4;
+    return oss;
+  }();
+  return names;
+}
+
 const NameMap& GemmaNames() {
   static const NameMap names = [] {
     NameMap gemma = LlamaNames();
@@ -261,6 +287,7 @@ const NameMap& GgufNames() {
                                     .qkv_bias = "blk.{}.attn_qkv.bias",
                                     .q_norm = "blk.{}.attn_q_norm.weight",
                                     .k_norm = "blk.{}.attn_k_norm.weight",
+                                    .sinks = "blk.{}.attn_sinks.weight",
                                     .o = "blk.{}.attn_output.weight",
                                     .o_bias = "blk.{}.attn_output.bias",
                                     .mlp_norm = "blk.{}.ffn_norm.weight",
@@ -281,6 +308,10 @@ const NameMap& GgufNames() {
                                     .expert_up = "blk.{}.ffn_up_exps.weight",
                                     .expert_gate_up = "",
                                     .expert_down = "blk.{}.ffn_down_exps.weight",
+                                    .expert_gate_bias = "blk.{}.ffn_gate_exps.bias",
+                                    .expert_up_bias = "blk.{}.ffn_up_exps.bias",
+                                    .expert_gate_up_bias = "",
+                                    .expert_down_bias = "blk.{}.ffn_down_exps.bias",
                                     .shared_gate = "blk.{}.ffn_gate_shexp.weight",
                                     .shared_up = "blk.{}.ffn_up_shexp.weight",
                                     .shared_down = "blk.{}.ffn_down_shexp.weight",

@@ -12,6 +12,8 @@ const NameMap& MixtralNames();
 const NameMap& MixtralStackedNames();
 const NameMap& QwenMoeNames();
 const NameMap& QwenMoeStackedNames();
+const NameMap& GptOssNames();
+const NameMap& GptOssMxfp4Names();
 const NameMap& GemmaNames();
 const NameMap& Olmo2Names();
 const NameMap& Phi3Names();

@@ -19,6 +19,8 @@ constexpr std::string_view kQwen2MoeArchitectures[] = {"Qwen2MoeForCausalLM"};
 constexpr std::string_view kQwen3MoeArchitectures[] = {"Qwen3MoeForCausalLM"};
 constexpr std::string_view kQwen2MoeGguf[] = {"qwen2moe"};
 constexpr std::string_view kQwen3MoeGguf[] = {"qwen3moe"};
+constexpr std::string_view kGptOssArchitectures[] = {"GptOssForCausalLM"};
+constexpr std::string_view kGptOssGguf[] = {"gpt-oss"};
 constexpr std::string_view kGemma2Gguf[] = {"gemma2"};
 constexpr std::string_view kGemma3Gguf[] = {"gemma3"};
 constexpr std::string_view kPhi3Gguf[] = {"phi3"};
@@ -134,6 +136,27 @@ Family Qwen3Moe() {
   qwen3.gguf_renormalise = true;
   qwen3.refine = RefineQwen3Moe;
   return qwen3;
+}
+
+Family GptOss() {
+  Family oss = Llama();
+  oss.name = oss.model_type = "gpt_oss";
+  oss.architectures = kGptOssArchitectures;
+  oss.gguf_architectures = kGptOssGguf;
+  oss.gguf_rope_layout = RopeLayout::kHalf;
+  oss.norm_eps = 1e-5;
+  oss.head_dim = 64;
+  oss.rope_theta = 150000.0;
+  oss.qkv_bias = oss.out_bias = Flag::Key("attention_bias", true);
+  oss.mlp_bias = Flag::Never();
+  oss.window = WindowRule::kPattern;
+  oss.sliding_window = 128;
+  oss.window_pattern = 2;
+  oss.names = &GptOssNames();
+  oss.mxfp4_names = &GptOssMxfp4Names();
+  oss.refine = RefineGptOss;
+  oss.refine_gguf = RefineGgufGptOss;
+  return oss;
 }
 
 Family Gpt2() {
@@ -349,10 +372,10 @@ Family Glm4() {
 }  // namespace
 
 std::span<const Family> FamilyTable() {
-  static const std::array table = {Llama(),    Mistral(),    Ministral(), Mixtral(), Qwen2(),
-                                   Qwen2Moe(), Qwen3(),      Qwen3Moe(),  Gemma2(),  Gemma3(),
-                                   Phi3(),     Olmo2(),      SmolLm3(),   Granite(), Gpt2(),
-                                   GptNeox(),  Starcoder2(), Falcon(),    Glm(),     Glm4()};
+  static const std::array table = {
+      Llama(),    Mistral(), Ministral(), Mixtral(),    Qwen2(),  Qwen2Moe(), Qwen3(),
+      Qwen3Moe(), Gemma2(),  Gemma3(),    Phi3(),       Olmo2(),  SmolLm3(),  Granite(),
+      GptOss(),   Gpt2(),    GptNeox(),   Starcoder2(), Falcon(), Glm(),      Glm4()};
   return table;
 }
 

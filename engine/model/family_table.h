@@ -98,6 +98,8 @@ struct Family {
   // The same where each layer's experts are stacked in one tensor, as transformers 5 keeps them in
   // memory; nullptr: no experts.
   const NameMap* stacked_names = nullptr;
+  // The same where the experts are in ExpertLayout::kMxfp4 and config.json says so.
+  const NameMap* mxfp4_names = nullptr;
   bool gguf_renormalise = false;  // weights of a row's experts sum to one where GGUF does not say
 
   // Refuses what config.json may ask for and this family's row does not express, or refines the

@@ -64,6 +64,16 @@ absl::Status RefineGgufGptNeox(const GgufSource& source, const TensorFinder&, Mo
   return absl::OkStatus();
 }
 
+// Its norm before the MLP has the name that others give to one after attention. The bounds of
+// YaRN's ramp are not rounded in this model.
+absl::Status RefineGgufGptOss(const GgufSource&, const TensorFinder&, ModelSpec* spec,
+                              NameMap* names) {
+  names->layer.mlp_norm = "blk.{}.post_attention_norm.weight";
+  for (LayerSpec& layer : spec->layers) layer.attention.rope.yarn_truncate = false;
+  ApplyGptOss(spec);
+  return absl::OkStatus();
+}
+
 // One norm for both blocks; or, where there is a second one, that is attention's.
 absl::Status RefineGgufFalcon(const GgufSource&, const TensorFinder& find, ModelSpec* spec,
                               NameMap* names) {

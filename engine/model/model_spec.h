@@ -58,6 +58,7 @@ struct AttentionSpec {
   int32_t window = 0;    // sliding window in positions; 0: all
   float scale = 0.0f;    // of q k^T; usually 1 / sqrt(head_dim)
   float softcap = 0.0f;  // 0: none
+  bool sinks = false;    // each head has a logit that takes part in the softmax, without a value
   RopeSpec rope;
 };
 

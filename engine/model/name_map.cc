@@ -23,6 +23,9 @@ std::string ExpertName(const std::string& pattern, int32_t expert) {
   return Replace(pattern, kExpert, expert);
 }
 
+std::string Mxfp4Blocks(const std::string& name) { return name + "_blocks"; }
+std::string Mxfp4Scales(const std::string& name) { return name + "_scales"; }
+
 bool IsStacked(const std::string& pattern) { return pattern.find(kExpert) == std::string::npos; }
 
 LayerNames NameMap::Layer(int32_t index) const {
@@ -49,6 +52,11 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
     clear({&names.gate, &names.up, &names.gate_up, &names.down, &names.gate_bias, &names.up_bias,
            &names.down_bias});
   }
+  if (!spec.moe.bias) {
+    clear({&names.expert_gate_bias, &names.expert_up_bias, &names.expert_gate_up_bias,
+           &names.expert_down_bias});
+  }
+  if (!spec.attention.sinks) clear({&names.sinks});
   if (!spec.mlp.row_gate) clear({&names.row_gate});
   if (!spec.moe.router_bias) clear({&names.router_bias});
   if (!spec.moe.choice_bias) clear({&names.choice_bias});

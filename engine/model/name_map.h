@@ -27,6 +27,7 @@ struct LayerNames {
   std::string qkv_bias;
   std::string q_norm;  // [head_dim], or all heads
   std::string k_norm;
+  std::string sinks;  // [n_heads]
   std::string o;
   std::string o_bias;
   std::string mlp_norm;  // before the MLP
@@ -52,6 +53,10 @@ struct LayerNames {
   std::string expert_up;
   std::string expert_gate_up;
   std::string expert_down;
+  std::string expert_gate_bias;  // [n_experts, inter] and so on, always stacked
+  std::string expert_up_bias;
+  std::string expert_gate_up_bias;
+  std::string expert_down_bias;
   std::string shared_gate;
   std::string shared_up;
   std::string shared_down;
@@ -72,6 +77,7 @@ struct LayerNames {
                               &qkv_bias,
                               &q_norm,
                               &k_norm,
+                              &sinks,
                               &o,
                               &o_bias,
                               &mlp_norm,
@@ -92,12 +98,24 @@ struct LayerNames {
                               &expert_up,
                               &expert_gate_up,
                               &expert_down,
+                              &expert_gate_bias,
+                              &expert_up_bias,
+                              &expert_gate_up_bias,
+                              &expert_down_bias,
                               &shared_gate,
                               &shared_up,
                               &shared_down}) {
       visit(name);
     }
   }
+};
+
+// How the matrices of experts lie.
+enum class ExpertLayout : uint8_t {
+  kPlain,       // [outputs, inputs]; gate_up is gate over up
+  kTransposed,  // [inputs, outputs]; the columns of gate_up are gate and up in turns (gpt-oss)
+  kMxfp4        // [outputs, inputs / 32, 16] bytes of 4-bit floats under <name>_blocks and their
+                // scales under <name>_scales; the rows of gate_up take turns as above (gpt-oss)
 };
 
 struct NameMap {
@@ -116,6 +134,8 @@ struct NameMap {
   // Falcon); otherwise all of q, all of k, all of v.
   bool qkv_by_kv_head = false;
 
+  ExpertLayout expert_layout = ExpertLayout::kPlain;
+
   // The names of layer `index`.
   LayerNames Layer(int32_t index) const;
   // The same without those of parts that the layer does not have.
@@ -124,6 +144,9 @@ struct NameMap {
 
 // `pattern` with the expert's index in place of "{e}".
 std::string ExpertName(const std::string& pattern, int32_t expert);
+// The two tensors of a matrix in ExpertLayout::kMxfp4.
+std::string Mxfp4Blocks(const std::string& name);
+std::string Mxfp4Scales(const std::string& name);
 // Whether the experts' tensors of that name are one, all experts stacked.
 bool IsStacked(const std::string& pattern);
 

@@ -16,6 +16,7 @@ struct Demand {
   std::string name;
   std::vector<int64_t> shape;
   std::string_view meaning;
+  bool bytes = false;  // of a format that is read as such
 };
 
 class Demands {
@@ -77,6 +78,7 @@ class Demands {
               full_width ? "heads * head_dim" : "head_dim");
     AddVector(names.k_norm, full_width ? kv : attention.head_dim,
               full_width ? "kv_heads * head_dim" : "head_dim");
+    AddVector(names.sinks, attention.n_heads, "heads");
     AddLinear(names.o, hidden, q, "hidden, heads * head_dim", "heads * head_dim, hidden");
     AddVector(names.o_bias, hidden, "hidden");
   }
@@ -102,20 +104,38 @@ class Demands {
     AddLinear(names.router, moe.n_experts, hidden, "experts, hidden", "hidden, experts");
     AddVector(names.router_bias, moe.n_experts, "experts");
     AddVector(names.choice_bias, moe.n_experts, "experts");
-    AddStack(names.expert_gate, moe.n_experts, {inter, hidden}, "inter, hidden");
-    AddStack(names.expert_up, moe.n_experts, {inter, hidden}, "inter, hidden");
-    AddStack(names.expert_gate_up, moe.n_experts, {2 * inter, hidden}, "2 inter, hidden");
-    AddStack(names.expert_down, moe.n_experts, {hidden, inter}, "hidden, inter");
+    const int32_t n = moe.n_experts;
+    AddStack(names.expert_gate, n, inter, hidden, "inter, hidden");
+    AddStack(names.expert_up, n, inter, hidden, "inter, hidden");
+    AddStack(names.expert_gate_up, n, 2 * inter, hidden, "2 inter, hidden");
+    AddStack(names.expert_down, n, hidden, inter, "hidden, inter");
+    Add(names.expert_gate_bias, {n, inter}, "experts, inter");
+    Add(names.expert_up_bias, {n, inter}, "experts, inter");
+    Add(names.expert_gate_up_bias, {n, 2 * inter}, "experts, 2 inter");
+    Add(names.expert_down_bias, {n, hidden}, "experts, hidden");
   }
 
   // A matrix per expert, or all of them in one tensor.
-  void AddStack(const std::string& name, int32_t n_experts, std::vector<int64_t> shape,
+  void AddStack(const std::string& name, int32_t n_experts, int64_t out, int64_t in,
                 std::string_view meaning) {
-    if (IsStacked(name)) {
-      shape.insert(shape.begin(), n_experts);
-      return Add(name, std::move(shape), "experts, then of each its output, input");
+    if (name.empty()) return;
+    switch (model_.names.expert_layout) {
+      case ExpertLayout::kTransposed:
+        return Add(name, {n_experts, in, out}, "experts, then of each its input, output");
+      case ExpertLayout::kMxfp4:
+        AddBytes(Mxfp4Blocks(name), {n_experts, out, in / 32, 16}, "experts, output, blocks, 16");
+        return AddBytes(Mxfp4Scales(name), {n_experts, out, in / 32}, "experts, output, blocks");
+      case ExpertLayout::kPlain:
+        break;
     }
-    for (int32_t e = 0; e < n_experts; ++e) Add(ExpertName(name, e), shape, meaning);
+    if (IsStacked(name)) {
+      return Add(name, {n_experts, out, in}, "experts, then of each its output, input");
+    }
+    for (int32_t e = 0; e < n_experts; ++e) Add(ExpertName(name, e), {out, in}, meaning);
+  }
+
+  void AddBytes(const std::string& name, std::vector<int64_t> shape, std::string_view meaning) {
+    list_.push_back({name, std::move(shape), meaning, /*bytes=*/true});
   }
 
   const ModelDescription& model_;
@@ -142,8 +162,8 @@ absl::Status Check(const Checkpoint& checkpoint, const Demand& demand) {
         absl::StrJoin(tensor->shape, ", "), "], expected [", absl::StrJoin(demand.shape, ", "),
         "] = [", demand.meaning, "] by the model's configuration"));
   }
-  if (!tensor->dtype.has_value()) return UnsupportedType(checkpoint, *tensor);
-  return absl::OkStatus();
+  const bool readable = demand.bytes ? tensor->type_name == "U8" : tensor->dtype.has_value();
+  return readable ? absl::OkStatus() : UnsupportedType(checkpoint, *tensor);
 }
 
 // Buffers that old versions of the reference implementations saved, and what tying makes redundant.

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "engine/model/expert_sources.h"
 
 namespace heddle::engine {
 namespace {
@@ -22,7 +23,8 @@ class Loader {
       : device_(device),
         checkpoint_(checkpoint),
         transposed_(names.transposed_linears),
-        qkv_by_kv_head_(names.qkv_by_kv_head) {}
+        qkv_by_kv_head_(names.qkv_by_kv_head),
+        expert_layout_(names.expert_layout) {}
 
   // A matrix that lies as [rows, cols] whatever the family (embeddings, head).
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Table(const std::string& name) {
@@ -92,6 +94,7 @@ class Loader {
     HEDDLE_ASSIGN_OR_RETURN(layer.qkv, Qkv(names, spec.attention));
     HEDDLE_ASSIGN_OR_RETURN(layer.q_norm, Vector({&names.q_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.k_norm, Vector({&names.k_norm}));
+    HEDDLE_ASSIGN_OR_RETURN(layer.sinks, Vector({&names.sinks}));
     HEDDLE_ASSIGN_OR_RETURN(layer.out, Linear({&names.o}, {&names.o_bias}));
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_norm, Norm(names.mlp_norm, names.mlp_norm_bias));
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_post_norm, Norm(names.mlp_post_norm, ""));
@@ -126,52 +129,28 @@ class Loader {
     MoeWeights moe;
     HEDDLE_ASSIGN_OR_RETURN(moe.router, Linear({&names.router}, {&names.router_bias}));
     HEDDLE_ASSIGN_OR_RETURN(moe.choice_bias, Vector({&names.choice_bias}));
-    HEDDLE_ASSIGN_OR_RETURN(moe.up, Stack(names.expert_gate_up,
-                                          {&names.expert_gate, &names.expert_up}, spec.n_experts));
-    HEDDLE_ASSIGN_OR_RETURN(moe.down, Stack("", {&names.expert_down}, spec.n_experts));
+    HEDDLE_RETURN_IF_ERROR(Stack(
+        names.expert_gate_up, {&names.expert_gate, &names.expert_up}, names.expert_gate_up_bias,
+        {&names.expert_gate_bias, &names.expert_up_bias}, spec, &moe.up, &moe.up_bias));
+    HEDDLE_RETURN_IF_ERROR(Stack("", {&names.expert_down}, "", {&names.expert_down_bias}, spec,
+                                 &moe.down, &moe.down_bias));
     return moe;
   }
 
-  // For each expert its halves of `fused` if there is one, else its matrices of all `names`, in
-  // order.
-  absl::StatusOr<std::unique_ptr<kernels::PackedStack>> Stack(
-      const std::string& fused, std::initializer_list<const std::string*> names, int32_t count) {
-    std::vector<WeightSource> sources;
-    std::vector<const CheckpointTensor*> tensors;
-    auto find = [&](const std::string& name, int32_t e) -> absl::StatusOr<WeightSource> {
-      HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(ExpertName(name, e)));
-      if (e == 0 || !IsStacked(name)) tensors.push_back(tensor);
-      return ExpertSource(*tensor, e);
-    };
-    for (int32_t e = 0; e < count; ++e) {
-      if (!fused.empty()) {
-        HEDDLE_ASSIGN_OR_RETURN(const WeightSource both, find(fused, e));
-        for (const WeightSource& half : Halves(both)) sources.push_back(half);
-        continue;
-      }
-      for (const std::string* name : names) {
-        HEDDLE_ASSIGN_OR_RETURN(const WeightSource source, find(*name, e));
-        sources.push_back(source);
-      }
-    }
-    for (const CheckpointTensor* tensor : tensors) checkpoint_.WillNeed(*tensor);
-    HEDDLE_ASSIGN_OR_RETURN(auto stack, device_.PackStack(sources, count));
-    for (const CheckpointTensor* tensor : tensors) checkpoint_.DontNeed(*tensor);
-    return stack;
-  }
-
-  // The matrix of one expert: the whole tensor, or its part of a stacked one.
-  static WeightSource ExpertSource(const CheckpointTensor& tensor, int32_t expert) {
-    const size_t dims = tensor.shape.size();
-    HEDDLE_CHECK(dims == 2 || dims == 3, "an expert was not validated");
-    const int64_t rows = tensor.shape[dims - 2];
-    const int64_t cols = tensor.shape[dims - 1];
-    const int64_t bytes = rows * kernels::RowBytes(*tensor.dtype, cols);
-    return {.data = tensor.data.data() + (dims == 3 ? expert * bytes : 0),
-            .dtype = *tensor.dtype,
-            .rows = rows,
-            .cols = cols,
-            .name = std::string(tensor.name)};
+  // One of the experts' two layers; see ExpertSources.
+  using Names = std::initializer_list<const std::string*>;
+  absl::Status Stack(const std::string& fused, Names names, const std::string& fused_bias,
+                     Names bias_names, const MoeSpec& spec,
+                     std::unique_ptr<kernels::PackedStack>* matrices, DeviceVector* biases) {
+    ExpertSources experts(checkpoint_, expert_layout_, spec.n_experts);
+    HEDDLE_RETURN_IF_ERROR(experts.Add(fused, names));
+    for (const CheckpointTensor* tensor : experts.tensors()) checkpoint_.WillNeed(*tensor);
+    HEDDLE_ASSIGN_OR_RETURN(*matrices, device_.PackStack(experts.sources(), spec.n_experts));
+    for (const CheckpointTensor* tensor : experts.tensors()) checkpoint_.DontNeed(*tensor);
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> values,
+                            experts.Biases(fused_bias, bias_names));
+    HEDDLE_ASSIGN_OR_RETURN(*biases, Upload(values));
+    return absl::OkStatus();
   }
 
   static std::array<WeightSource, 2> Halves(const WeightSource& source) {
@@ -238,13 +217,7 @@ class Loader {
   }
 
   absl::StatusOr<const CheckpointTensor*> Find(const std::string& name) const {
-    const CheckpointTensor* tensor = checkpoint_.Find(name);
-    if (tensor == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(checkpoint_.path().string(), ": tensor ", name, " is missing"));
-    }
-    if (!tensor->dtype) return UnsupportedType(checkpoint_, *tensor);
-    return tensor;
+    return FindTensor(checkpoint_, name);
   }
 
   static WeightSource Source(const CheckpointTensor& tensor) {
@@ -286,6 +259,7 @@ class Loader {
   const Checkpoint& checkpoint_;
   const bool transposed_;
   const bool qkv_by_kv_head_;
+  const ExpertLayout expert_layout_;
 };
 
 }  // namespace

@@ -53,6 +53,7 @@ struct LayerWeights {
   LinearWeights qkv;    // rows: q [n_heads * head_dim], k and v [n_kv_heads * head_dim] each
   DeviceVector q_norm;  // [head_dim] or [n_heads * head_dim]
   DeviceVector k_norm;  // [head_dim] or [n_kv_heads * head_dim]
+  DeviceVector sinks;   // [n_heads]
   LinearWeights out;    // [hidden, n_heads * head_dim]
   NormWeights mlp_norm;
   NormWeights mlp_post_norm;

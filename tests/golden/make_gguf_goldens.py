@@ -61,6 +61,10 @@ CASES = {
     "glm": (models.GLM, ARCH.CHATGLM, []),
     "glm4": (dict(models.GLM, architectures=["Glm4ForCausalLM"], model_type="glm4"),
              ARCH.GLM4, []),
+    "gpt_oss": (models.GPT_OSS, ARCH.GPT_OSS, [
+        (KEYS.Attention.SLIDING_WINDOW, 8), (KEYS.Rope.SCALING_TYPE, "yarn"),
+        (KEYS.Rope.SCALING_FACTOR, 8.0), (KEYS.Rope.SCALING_ORIG_CTX_LEN, 32),
+        (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, 96)]),
     "gpt2": (models.GPT2, ARCH.GPT2, []),
 }
 # Families whose q and k the converter permutes for interleaved pairs.
@@ -107,6 +111,19 @@ def metadata(config, arch, extra):
     return [[key.format(arch=name), value] for key, value in entries if value is not None]
 
 
+def gpt_oss_parts(name):
+    """The tensors that gpt-oss's converter makes of one: (name, operation)."""
+    operation = "slice" if name.endswith("_bias") else "columns"
+    name = name.replace("_proj_bias", "_proj.bias").replace(".sinks", ".sinks.weight")
+    if not ".experts." in name:
+        return [(name, [])]
+    name += "" if operation == "slice" else ".weight"
+    if "gate_up" in name:
+        return [(name.replace("gate_up", part), [operation, i, 2])
+                for i, part in enumerate(("gate", "up"))]
+    return [(name, [operation, 0, 1])]
+
+
 def transform(config, name):
     """What the converter does to a tensor: an operation of tests/support/gguf_model.cc."""
     kind = config["model_type"]
@@ -139,7 +156,7 @@ def folder_tensors(config, parts):
             shape = list(part.shape)
             tensors.append([file_name, shape, *models.scale_and_offset(name, shape[-2:])])
             experts, dot, leaf = file_name.partition(".experts.")
-            if dot:
+            if dot and "experts" in case:
                 leaf = leaf.split(".", 1)[1]
                 merged.setdefault(f"{experts}.experts.{leaf}", []).append(file_name)
             else:
@@ -153,10 +170,13 @@ def make_case(name):
     names = gguf.get_tensor_name_map(arch, 16)
     file_tensors = []
     for source, parts in merged.items():
-        target = names.get_name(source, try_suffixes=(".weight", ".bias"))
-        if target is None:
-            raise ValueError(f"{name}: {source} has no name in GGUF")
-        file_tensors.append([target, transform(config, source), parts])
+        made = gpt_oss_parts(source) if arch == ARCH.GPT_OSS else [
+            (source, transform(config, source))]
+        for made_name, operation in made:
+            target = names.get_name(made_name, try_suffixes=(".weight", ".bias"))
+            if target is None:
+                raise ValueError(f"{name}: {made_name} has no name in GGUF")
+            file_tensors.append([target, operation, parts])
     factors = config.get("rope_scaling", {}).get("short_factor")
     return dict(name=name, config=config, tensors=tensors,
                 architecture=gguf.MODEL_ARCH_NAMES[arch], metadata=metadata(config, arch, extra),

@@ -19,6 +19,7 @@ import gguf
 import numpy as np
 import torch
 import transformers
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import synthetic_weights
 
@@ -41,6 +42,13 @@ QWEN2_MOE = dict(SMALL_LLAMA, architectures=["Qwen2MoeForCausalLM"], model_type=
 QWEN3_MOE = dict(SMALL_LLAMA, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe",
                  head_dim=32, moe_intermediate_size=64, num_experts=8, num_experts_per_tok=3,
                  norm_topk_prob=True, mlp_only_layers=[], rms_norm_eps=1e-6)
+GPT_OSS = dict(
+    SMALL_LLAMA, architectures=["GptOssForCausalLM"], model_type="gpt_oss", head_dim=32,
+    intermediate_size=96, num_local_experts=4, num_experts_per_tok=2, sliding_window=8,
+    attention_bias=True, swiglu_limit=7.0, rope_theta=150000.0, max_position_embeddings=256,
+    rope_scaling=dict(rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                      original_max_position_embeddings=32),
+    layer_types=["sliding_attention", "full_attention", "sliding_attention"])
 MISTRAL = dict(LLAMA, architectures=["MistralForCausalLM"], model_type="mistral", vocab_size=288,
                hidden_size=64, num_attention_heads=4, num_key_value_heads=1, sliding_window=None)
 QWEN2 = dict(LLAMA, architectures=["Qwen2ForCausalLM"], model_type="qwen2", vocab_size=320,
@@ -144,6 +152,10 @@ CASES = {
     "qwen2_moe": dict(config=QWEN2_MOE, experts=SEPARATE_EXPERTS),
     "qwen3_moe": dict(config=QWEN3_MOE, experts=SEPARATE_EXPERTS),
     "qwen3_moe_stacked": dict(config=dict(QWEN3_MOE, num_hidden_layers=2, norm_topk_prob=False)),
+    "gpt_oss": dict(config=GPT_OSS),
+    "gpt_oss_mxfp4": dict(config=dict(GPT_OSS, num_hidden_layers=2,
+                                      layer_types=["sliding_attention", "full_attention"],
+                                      quantization_config=dict(quant_method="mxfp4"))),
     "gpt2": dict(config=GPT2),
     "gpt2_bare": dict(config=dict(GPT2, n_inner=96, activation_function="gelu", n_layer=2,
                                   scale_attn_by_inverse_layer_idx=True), prefix="transformer."),
@@ -211,9 +223,22 @@ def file_tensors(name: str, parameter, case: dict):
             for part, half in zip(parts, parameter[e].chunk(len(parts), dim=0))]
 
 
+def set_mxfp4(name: str, parameter) -> list:
+    """Fills the experts' [experts, inputs, outputs] from blocks and scales, as transformers does."""
+    experts, inputs, outputs = parameter.shape
+    blocks = [f"{name}_blocks", [experts, outputs, inputs // 32, 16], 128.0, 128.0, "U8", 8]
+    scales = [f"{name}_scales", [experts, outputs, inputs // 32], 2.0, 122.0, "U8", 2]
+    values = [torch.from_numpy(synthetic_weights.values(*tensor[:4], tensor[5]).astype(np.uint8))
+              for tensor in (blocks, scales)]
+    parameter.copy_(convert_moe_packed_tensors(*values, dtype=torch.float32))
+    return [blocks, scales]
+
+
 def build_model(case: dict):
     # A copy: transformers completes the dictionaries inside.
-    config = transformers.AutoConfig.for_model(**copy.deepcopy(case["config"]))
+    quantization = case["config"].get("quantization_config", {}).get("quant_method")
+    config = transformers.AutoConfig.for_model(
+        **{k: v for k, v in copy.deepcopy(case["config"]).items() if k != "quantization_config"})
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager",
                                                           experts_implementation="eager")
     model = model.to(torch.float32).eval()
@@ -221,6 +246,9 @@ def build_model(case: dict):
     tensors = []
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            if quantization == "mxfp4" and parameter.ndim == 3:
+                tensors += set_mxfp4(name, parameter)
+                continue
             for file_name, part in file_tensors(name, parameter, case):
                 shape = list(part.shape)
                 scale, offset = scale_and_offset(name, shape[-2:])

@@ -312,6 +312,23 @@ TEST_CASE("Experts that cannot be are refused by key and value", "[model][unit]"
              StatusCode::kUnimplemented, {"\"use_sliding_window\" is true"});
 }
 
+TEST_CASE("gpt-oss with another gate than the kernels' is refused", "[model][unit]") {
+  const json config = *test::LoadGolden("gpt_oss").config;
+  CheckError(DescribeJson(With(config, "swiglu_limit", 5.0)).status(), StatusCode::kUnimplemented,
+             {"\"swiglu_limit\" is 5", "expected 7"});
+  CHECK(Windows(config) == std::vector<int32_t>{8, 0, 8});
+  // Blocks of a folder whose config asks for another number of experts.
+  test::Golden golden = test::LoadGolden("gpt_oss_mxfp4");
+  golden.config = std::make_shared<const json>(With(*golden.config, "num_local_experts", 3));
+  TempDir dir;
+  auto checkpoint = OpenCheckpoint(test::WriteSyntheticModel(golden, dir.path()));
+  REQUIRE(checkpoint.ok());
+  auto description = Describe(*checkpoint);
+  REQUIRE(description.ok());
+  CheckError(ValidateTensors(*checkpoint, *description), StatusCode::kInvalidArgument,
+             {"model.layers.0.mlp.router.weight", "[4, 64]", "[3, 64]"});
+}
+
 TEST_CASE("Layers without experts keep the dense MLP's names", "[model][unit]") {
   auto description = DescribeJson(*test::LoadGolden("qwen2_moe").config);
   REQUIRE(description.ok());

@@ -66,11 +66,37 @@ Matrix Transpose(const Matrix& from) {
   return to;
 }
 
+// Columns first, first + step and so on of the innermost dimension.
+Matrix Slice(const Matrix& from, int64_t first, int64_t step) {
+  Matrix to{from.shape, {}};
+  const int64_t cols = from.shape.back();
+  to.shape.back() = cols / step;
+  for (size_t i = 0; i < from.values.size(); i += static_cast<size_t>(cols)) {
+    for (int64_t c = first; c < cols; c += step) to.values.push_back(from.values[i + c]);
+  }
+  return to;
+}
+
+// Such columns of each [rows, cols] of three dimensions as rows.
+Matrix Columns(const Matrix& from, int64_t first, int64_t step) {
+  const Matrix slice = Slice(from, first, step);
+  Matrix to{{slice.shape[0], slice.shape[2], slice.shape[1]}, {}};
+  const int64_t size = slice.shape[1] * slice.shape[2];
+  for (int64_t e = 0; e < slice.shape[0]; ++e) {
+    const auto begin = slice.values.begin() + e * size;
+    const Matrix turned = Transpose({{slice.shape[1], slice.shape[2]}, {begin, begin + size}});
+    to.values.insert(to.values.end(), turned.values.begin(), turned.values.end());
+  }
+  return to;
+}
+
 Matrix Apply(Matrix matrix, const json& operation) {
   if (operation.empty()) return matrix;
   const std::string name = operation.at(0);
   if (name == "permute") return Permute(matrix, operation.at(1));
   if (name == "regroup") return Regroup(matrix, operation.at(1), operation.at(2));
+  if (name == "slice") return Slice(matrix, operation.at(1), operation.at(2));
+  if (name == "columns") return Columns(matrix, operation.at(1), operation.at(2));
   if (name == "transpose") return Transpose(matrix);
   HEDDLE_CHECK(name == "add_one", "unknown operation " + name);
   for (float& value : matrix.values) value += 1.0f;

@@ -27,7 +27,12 @@ Golden LoadGolden(std::string_view name) {
   golden.bits = file.at("bits");
   if (!file.at("gguf").is_null()) golden.gguf = file.at("gguf").get<std::string>();
   for (const json& entry : file.at("tensors")) {
-    golden.tensors.push_back({entry.at(0), entry.at(1), entry.at(2), entry.at(3)});
+    SyntheticTensor tensor{entry.at(0), entry.at(1), entry.at(2), entry.at(3)};
+    if (entry.size() > 4) {
+      tensor.type = entry.at(4);
+      tensor.bits = entry.at(5);
+    }
+    golden.tensors.push_back(std::move(tensor));
   }
   if (file.contains("rope_divisors")) {
     golden.rope_divisors = file.at("rope_divisors").get<std::vector<float>>();
@@ -58,6 +63,8 @@ std::vector<std::string> GoldenNames() {
           "qwen2_moe",
           "qwen3_moe",
           "qwen3_moe_stacked",
+          "gpt_oss",
+          "gpt_oss_mxfp4",
           "gpt2",
           "gpt2_bare",
           "gemma2",

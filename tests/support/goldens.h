@@ -18,6 +18,8 @@ struct SyntheticTensor {
   std::vector<int64_t> shape;
   float scale = 1.0f;
   float offset = 0.0f;
+  std::string type;  // if not that of the model: "U8", for values that are whole
+  int bits = 0;      // of SyntheticValues, if not those of the model
 };
 
 struct Golden {

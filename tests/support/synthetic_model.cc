@@ -25,7 +25,19 @@ int64_t NumElements(const std::vector<int64_t>& shape) {
 
 std::vector<float> Values(const Golden& golden, const SyntheticTensor& tensor) {
   return SyntheticValues(tensor.name, NumElements(tensor.shape), tensor.scale, tensor.offset,
-                         golden.bits);
+                         tensor.bits > 0 ? tensor.bits : golden.bits);
+}
+
+TensorToWrite ToWrite(const Golden& golden, const SyntheticTensor& tensor) {
+  const std::vector<float> values = Values(golden, tensor);
+  if (tensor.type.empty()) {
+    const DType dtype = engine::FindDType(golden.dtype).value();
+    return {tensor.name, golden.dtype, tensor.shape, Encode(values, tensor.shape.back(), dtype)};
+  }
+  HEDDLE_CHECK(tensor.type == "U8", "no such type");
+  std::vector<std::byte> bytes;
+  for (float value : values) bytes.push_back(static_cast<std::byte>(value));
+  return {tensor.name, tensor.type, tensor.shape, std::move(bytes)};
 }
 
 // The name in GGUF of a tensor of Llama's naming.
@@ -136,12 +148,8 @@ void WriteShards(const std::vector<TensorToWrite>& tensors, int shards,
 }  // namespace
 
 std::vector<TensorToWrite> SyntheticTensors(const Golden& golden) {
-  DType dtype = engine::FindDType(golden.dtype).value();
   std::vector<TensorToWrite> tensors;
-  for (const SyntheticTensor& tensor : golden.tensors) {
-    tensors.push_back({tensor.name, golden.dtype, tensor.shape,
-                       Encode(Values(golden, tensor), tensor.shape.back(), dtype)});
-  }
+  for (const SyntheticTensor& tensor : golden.tensors) tensors.push_back(ToWrite(golden, tensor));
   return tensors;
 }
 
