@@ -19,6 +19,9 @@ struct ExecutorLimits {
   int32_t max_batch_tokens = 0;  // rows per plan
   int32_t max_batch_seqs = 0;    // sequences per plan
   int32_t vocab = 0;
+  // Positions that a row sees, itself included, in the layer that sees most; 0: all of them. Pages
+  // that lie before every row's window may be missing from a sequence's spans.
+  int32_t window = 0;
 };
 
 class Executor {

@@ -75,7 +75,8 @@ struct SequenceBegin {
 };
 
 // One sequence's part of the batch. Row i of it (i < num_tokens) attends to all positions of its
-// spans but the last num_tokens - 1 - i: the spans already count this step's own tokens.
+// spans but the last num_tokens - 1 - i: the spans already count this step's own tokens. Where
+// every layer has a sliding window, whole pages that no row sees any more are missing at the front.
 struct SequenceSlice {
   SequenceId id;
   int32_t token_begin = 0;  // rows [token_begin, token_begin + num_tokens) of the plan

@@ -72,6 +72,14 @@ void PageAllocator::SetCached(PageId page) {
   is_cached_[Index(page)] = 1;
 }
 
+void PageAllocator::SetUncached(PageId page) {
+  if (!is_cached(page)) return;
+  is_cached_[Index(page)] = 0;
+  if (references(page) > 0) return;
+  RemoveEvictable(Index(page));
+  free_.push_back(page);
+}
+
 void PageAllocator::PushEvictable(int32_t page) {
   older_[page] = newest_;
   newer_[page] = -1;

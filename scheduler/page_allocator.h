@@ -50,6 +50,8 @@ class PageAllocator {
 
   // Keeps the page's content when nobody holds it any more. `on_evict` is told when it goes.
   void SetCached(PageId page);
+  // Its content will not be asked for any more: like any other page from now on.
+  void SetUncached(PageId page);
   void set_on_evict(std::function<void(PageId)> on_evict) { on_evict_ = std::move(on_evict); }
 
   int32_t references(PageId page) const { return references_[engine::Index(page)]; }

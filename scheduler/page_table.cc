@@ -51,6 +51,7 @@ void PageTable::AppendShared(PageId page, int32_t num_tokens, PageAllocator* poo
 }
 
 void PageTable::ReplacePage(int32_t index, PageId page, PageAllocator* pool) {
+  index -= num_dropped_ / pool->page_tokens();
   pool->Share(page);
   pool->Release(spans_[index].page);
   spans_[index].page = page;
@@ -60,12 +61,14 @@ void PageTable::ForkFrom(const PageTable& from, PageAllocator* pool) {
   HEDDLE_CHECK(empty(), "the fork's own pages would leak");
   spans_.insert(spans_.end(), from.spans_.begin(), from.spans_.end());
   num_tokens_ = from.num_tokens_;
+  num_dropped_ = from.num_dropped_;
   for (const KvSpan& span : spans_) pool->Share(span.page);
 }
 
 void PageTable::Truncate(int32_t num_tokens, PageAllocator* pool) {
   HEDDLE_CHECK(num_tokens >= 0 && num_tokens <= num_tokens_, "truncation cannot add positions");
-  while (num_tokens_ > num_tokens) {
+  HEDDLE_CHECK(num_tokens == 0 || num_tokens >= num_dropped_, "these positions are gone");
+  while (num_tokens_ > num_tokens && !spans_.empty()) {
     KvSpan& last = spans_.back();
     int32_t excess = num_tokens_ - num_tokens;
     if (excess < last.num_tokens) {
@@ -77,6 +80,16 @@ void PageTable::Truncate(int32_t num_tokens, PageAllocator* pool) {
     pool->Release(last.page);
     spans_.pop_back();
   }
+  if (num_tokens == 0) num_tokens_ = num_dropped_ = 0;
+}
+
+void PageTable::DropFront(int32_t position, PageAllocator* pool) {
+  size_t count = 0;
+  while (count < spans_.size() && num_dropped_ + pool->page_tokens() <= position) {
+    pool->Release(spans_[count++].page);
+    num_dropped_ += pool->page_tokens();
+  }
+  if (count > 0) spans_.erase(spans_.begin(), spans_.begin() + static_cast<ptrdiff_t>(count));
 }
 
 bool PageTable::DropBorrowedTail(PageAllocator* pool) {

@@ -21,9 +21,15 @@ using engine::KvSpan;
 class PageTable {
  public:
   std::span<const KvSpan> spans() const { return spans_; }
-  int32_t num_tokens() const { return num_tokens_; }
+  int32_t num_tokens() const { return num_tokens_; }  // those given back by DropFront included
   int32_t num_pages() const { return static_cast<int32_t>(spans_.size()); }
-  bool empty() const { return spans_.empty(); }
+  bool empty() const { return num_tokens_ == 0; }
+  // Positions before the first span: whole pages, given back by DropFront.
+  int32_t num_dropped() const { return num_dropped_; }
+  // The page of positions [index * page_tokens, ...). REQUIRES: it was not dropped.
+  PageId PageAt(int32_t index, const PageAllocator& pool) const {
+    return spans_[index - num_dropped_ / pool.page_tokens()].page;
+  }
 
   // Pages that Append(count) would take from `pool` now, the copied one included.
   int32_t PagesNeeded(int32_t count, const PageAllocator& pool) const;
@@ -41,13 +47,18 @@ class PageTable {
   // REQUIRES: the last page of this table is full; 0 < num_tokens <= page_tokens.
   void AppendShared(PageId page, int32_t num_tokens, PageAllocator* pool);
 
-  // Puts `page`, which holds the same positions, in the place of the index-th one.
+  // Puts `page`, which holds the same positions, in the place of that of PageAt(index).
   void ReplacePage(int32_t index, PageId page, PageAllocator* pool);
+
+  // Gives back the leading pages all of whose positions are before `position`, which nobody will
+  // read again. Spans of shared tables are their own. O(spans).
+  void DropFront(int32_t position, PageAllocator* pool);
 
   // Becomes a copy of `from` that shares all its pages. REQUIRES: empty().
   void ForkFrom(const PageTable& from, PageAllocator* pool);
 
-  // Forgets all positions from `num_tokens` on. REQUIRES: 0 <= num_tokens <= num_tokens().
+  // Forgets all positions from `num_tokens` on. REQUIRES: 0 or num_dropped() <= num_tokens <=
+  // num_tokens().
   void Truncate(int32_t num_tokens, PageAllocator* pool);
 
   // Gives back a half-filled last page that only the prefix cache keeps beside this table: it
@@ -74,6 +85,7 @@ class PageTable {
 
   std::vector<KvSpan> spans_;
   int32_t num_tokens_ = 0;
+  int32_t num_dropped_ = 0;
 };
 
 }  // namespace heddle::scheduler

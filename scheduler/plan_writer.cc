@@ -71,7 +71,7 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan) {
                              .num_tokens = count,
                              .span_begin = static_cast<int32_t>(plan->spans.size()),
                              .num_spans = static_cast<int32_t>(spans.size()),
-                             .context_tokens = end});
+                             .context_tokens = end - sequence.table.num_dropped()});
   plan->spans.insert(plan->spans.end(), spans.begin(), spans.end());
   WriteRows(sequence, end - count, count, page_tokens, plan);
   if (sequence.request->request.prompt_logprobs >= 0) {

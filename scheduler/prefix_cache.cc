@@ -102,9 +102,23 @@ bool PrefixCache::Insert(PageId page, uint64_t hash, uint64_t parent_hash, PageI
   return true;
 }
 
+// The page and all its descendants.
 void PrefixCache::Forget(PageId page) {
+  to_forget_.assign(1, page);
+  while (!to_forget_.empty()) {
+    PageId next = to_forget_.back();
+    if (At(next).newest_child != kNone) {
+      to_forget_.push_back(At(next).newest_child);
+      continue;
+    }
+    to_forget_.pop_back();
+    Unlink(next);
+    if (next != page) pool_.SetUncached(next);
+  }
+}
+
+void PrefixCache::Unlink(PageId page) {
   const Node node = At(page);
-  HEDDLE_CHECK(node.newest_child == kNone, "a page is evicted before its children");
   by_hash_.erase(node.hash);
   if (node.older_sibling != kNone) At(node.older_sibling).newer_sibling = node.newer_sibling;
   if (node.newer_sibling != kNone) {

@@ -5,7 +5,9 @@
 //
 // The cache holds no references: a page stays in it until the allocator needs the page for
 // something else. Whoever holds a page holds all its ancestors, and tables give pages back from
-// the end: so a page is always released after its children, and eviction takes leaves first.
+// the end: so a page is released after its children, and eviction takes leaves first. Only tables
+// of sliding windows give pages back from the front; when such a page is evicted its descendants,
+// which can never be found again, leave the cache with it.
 // Thread-safety: none; owned by the scheduler.
 #pragma once
 
@@ -62,17 +64,19 @@ class PrefixCache {
   };
 
   void Forget(PageId page);
+  void Unlink(PageId page);
   PageId NewestChild(uint64_t parent_hash, PageId parent) const;
   void SetNewestChild(uint64_t parent_hash, PageId parent, PageId child);
   Node& At(PageId page) { return nodes_[engine::Index(page)]; }
   const Node& At(PageId page) const { return nodes_[engine::Index(page)]; }
   std::span<const engine::TokenId> TokensOf(PageId page) const;
 
-  const PageAllocator& pool_;
+  PageAllocator& pool_;
   std::vector<Node> nodes_;              // [num_pages]; valid where by_hash_ names the page
   std::vector<engine::TokenId> tokens_;  // [num_pages, page_tokens]
   absl::flat_hash_map<uint64_t, PageId> by_hash_;
   absl::flat_hash_map<uint64_t, PageId> newest_first_page_;  // by the name space's EmptyHash
+  std::vector<PageId> to_forget_;
 };
 
 }  // namespace heddle::scheduler

@@ -47,6 +47,7 @@ struct SchedulerOptions {
   int32_t num_pages = 0;
   int32_t page_tokens = 0;      // a power of two
   int32_t max_context = 0;      // positions per sequence
+  int32_t window = 0;           // positions that a row sees (ExecutorLimits::window); 0: all
   int32_t max_step_tokens = 0;  // rows per plan
   int32_t max_step_seqs = 0;    // sequences per plan, and running at a time
   // While streams run, a step gets only as many prompt rows as it is predicted to take this long
@@ -100,7 +101,8 @@ class Scheduler {
   // INVALID_ARGUMENT if the request could never run with these options; says what would fit.
   static absl::Status Validate(const GenerationRequest& request, const SchedulerOptions& options);
 
-  // The most positions that one sequence can have: the model's limit or the pool.
+  // The most positions that one sequence can have: the model's limit or the pool. A pool that holds
+  // a window and a step beside it holds any context.
   static int32_t MaxContext(const SchedulerOptions& options);
 
   // Queues a request that arrived at `now_us`. REQUIRES: Validate is OK; the id is new.
@@ -150,6 +152,7 @@ class Scheduler {
   };
 
   // Planning, in this order (scheduler_plan.cc).
+  void DropPassed();
   int32_t PlanDecodes();
   int32_t PromptBudget(int32_t decodes) const;
   void Admit(int32_t budget);
@@ -164,6 +167,7 @@ class Scheduler {
   void InsertRunning(Sequence* sequence);
 
   // Admission (scheduler_admit.cc).
+  int32_t PagesToRun(const Sequence& sequence) const;
   int64_t SparePages() const;
   bool FitsBeside(const Sequence& sequence) const;
   bool MayFit(const Sequence& sequence) const;

@@ -53,6 +53,14 @@ void Scheduler::Admit(int32_t budget) {
   }
 }
 
+// Pages that `sequence` takes beside those it has until its tokens are computed. With a window it
+// gives others back meanwhile, and has never more than the window and one step.
+int32_t Scheduler::PagesToRun(const Sequence& sequence) const {
+  int32_t tokens = sequence.num_remaining();
+  if (options_.window > 0) tokens = std::min(tokens, options_.window + options_.max_step_tokens);
+  return sequence.table.PagesNeeded(tokens, pool_);
+}
+
 // Pages that nobody needs for the tokens there are now. Every running sequence may need one more
 // before an admission has to be regretted.
 int64_t Scheduler::SparePages() const {
@@ -62,8 +70,7 @@ int64_t Scheduler::SparePages() const {
 // With nothing running, whatever passed Validate fits.
 bool Scheduler::FitsBeside(const Sequence& sequence) const {
   if (slots_ + NumSlots(sequence) > max_running_) return false;
-  return running_.empty() ||
-         SparePages() >= sequence.table.PagesNeeded(sequence.num_remaining(), pool_);
+  return running_.empty() || SparePages() >= PagesToRun(sequence);
 }
 
 // False where it is known without a search for cached pages: there is no place, or it did not fit
@@ -81,7 +88,7 @@ bool Scheduler::MakeRoom(const Sequence& next) {
     Sequence* victim = running_.back();
     running_.pop_back();
     slots_ -= NumSlots(*victim);
-    reserved_pages_ -= victim->table.PagesNeeded(victim->num_remaining(), pool_);
+    reserved_pages_ -= PagesToRun(*victim);
     std::erase(prompts_, victim);
     Preempt(victim);
   }
@@ -124,7 +131,7 @@ void Scheduler::MakeRunning(Sequence* sequence) {
   sequence->phase = Phase::kRunning;
   sequence->num_planned = 0;
   slots_ += NumSlots(*sequence);
-  reserved_pages_ += sequence->table.PagesNeeded(sequence->num_remaining(), pool_);
+  reserved_pages_ += PagesToRun(*sequence);
   InsertRunning(sequence);
   prompts_.push_back(sequence);
 }

@@ -26,12 +26,29 @@ void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
   plan->step = ++step_;
   plan->ended.swap(ended_);
   now_us_ = now_us;
+  DropPassed();
   int32_t budget = PromptBudget(PlanDecodes());
   Admit(budget);
   PlanPrompts(budget);
   AssignPages();
   Write(plan);
   in_flight_ = !plan->empty();
+}
+
+// Gives back pages that the windows of all layers have passed. What is full of them is left to the
+// prefix cache first, and one hashed page is kept: the next one's hash and place in the cache hang
+// on it.
+void Scheduler::DropPassed() {
+  if (options_.window == 0) return;
+  for (Sequence* sequence : running_) {
+    int32_t seen_from = sequence->num_computed() + 1 - options_.window;
+    if (seen_from < sequence->table.num_dropped() + options_.page_tokens) continue;
+    LeaveCached(sequence);
+    if (sequence->num_hashed_pages > 0) {
+      seen_from = std::min(seen_from, (sequence->num_hashed_pages - 1) * options_.page_tokens);
+    }
+    sequence->table.DropFront(seen_from, &pool_);
+  }
 }
 
 int32_t Scheduler::PlanDecodes() {
@@ -42,7 +59,7 @@ int32_t Scheduler::PlanDecodes() {
   for (Sequence* sequence : running_) {
     int32_t remaining = sequence->num_remaining();
     slots_ += NumSlots(*sequence);
-    reserved_pages_ += sequence->table.PagesNeeded(remaining, pool_);
+    reserved_pages_ += PagesToRun(*sequence);
     sequence->num_planned = remaining == 1 ? 1 : 0;
     if (remaining == 1) {
       ++decodes;

@@ -84,8 +84,12 @@ void Scheduler::LeaveCached(Sequence* sequence) {
   if (!options_.prefix_cache || sequence->num_hashed_pages < 0) return;
   while ((sequence->num_hashed_pages + 1) * options_.page_tokens <= sequence->num_computed()) {
     int32_t page = sequence->num_hashed_pages;
-    PageId own = sequence->table.spans()[page].page;
-    PageId parent = page > 0 ? sequence->table.spans()[page - 1].page : PrefixCache::kNone;
+    PageId own = sequence->table.PageAt(page, pool_);
+    PageId parent = page > 0 ? sequence->table.PageAt(page - 1, pool_) : PrefixCache::kNone;
+    if (page > 0 && !pool_.is_cached(parent)) {
+      sequence->num_hashed_pages = -1;  // what its window had passed was evicted, and it with that
+      return;
+    }
     std::span<const TokenId> tokens = PageTokens(*sequence, page);
     uint64_t hash = HashAfter(*sequence, page, tokens);
     if (cache_.Insert(own, hash, sequence->chain, parent, tokens)) {

@@ -26,6 +26,16 @@ int64_t KvBytesPerToken(const ModelSpec& spec, kernels::DType dtype) {
   return KvBytesPerToken(shapes, dtype);
 }
 
+// Positions that any layer's row sees, itself included; 0: some layer sees all.
+int32_t LargestWindow(const ModelSpec& spec) {
+  int32_t largest = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.attention.window == 0) return 0;
+    largest = std::max(largest, layer.attention.window);
+  }
+  return largest;
+}
+
 absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options) {
   const int32_t page = options.page_tokens;
   if (page < 1 || page > 4096 || (page & (page - 1)) != 0) {
@@ -80,7 +90,15 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
 
   const int64_t page_bytes = capacity.kv_bytes_per_token * options.page_tokens;
   const int32_t context = options.max_context > 0 ? options.max_context : spec.max_context;
-  const int64_t pages_per_sequence = (context + options.page_tokens - 1) / options.page_tokens;
+  const int32_t window = LargestWindow(spec);
+  // With windows in all layers a sequence holds no more than a window and a step, the pages at
+  // either end and a copy included.
+  int64_t held = context;
+  if (window > 0) {
+    held = std::min<int64_t>(
+        held, int64_t{window} + options.max_batch_tokens + 3 * int64_t{options.page_tokens});
+  }
+  const int64_t pages_per_sequence = (held + options.page_tokens - 1) / options.page_tokens;
   const int64_t most_useful_bytes = pages_per_sequence * options.max_batch_seqs * page_bytes;
   const int64_t fixed_bytes = weight_bytes + capacity.workspace_bytes;
   const int64_t free_bytes = memory.available_bytes - fixed_bytes - kReserveBytes;
@@ -100,13 +118,15 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
         FormatBytes(capacity.kv_bytes_per_token), " per token); a smaller --max-context (now ",
         context, ") or --kv-memory would need less"));
   }
-  capacity.limits = {
-      .num_pages = static_cast<int32_t>(pages),
-      .page_tokens = options.page_tokens,
-      .max_context = static_cast<int32_t>(std::min<int64_t>(context, pages * options.page_tokens)),
-      .max_batch_tokens = options.max_batch_tokens,
-      .max_batch_seqs = std::min(options.max_batch_seqs, options.max_batch_tokens),
-      .vocab = spec.vocab};
+  capacity.limits = {.num_pages = static_cast<int32_t>(pages),
+                     .page_tokens = options.page_tokens,
+                     .max_context = pages >= pages_per_sequence
+                                        ? context
+                                        : static_cast<int32_t>(pages * options.page_tokens),
+                     .max_batch_tokens = options.max_batch_tokens,
+                     .max_batch_seqs = std::min(options.max_batch_seqs, options.max_batch_tokens),
+                     .vocab = spec.vocab,
+                     .window = window};
   capacity.context_reduced = capacity.limits.max_context < context;
   capacity.kv_bytes = pages * page_bytes;
   return capacity;
@@ -118,7 +138,9 @@ std::string DescribeCapacity(const Capacity& capacity) {
   const int64_t context = capacity.limits.max_context;
   const int64_t most = capacity.limits.max_batch_seqs;
   auto users = [&](int64_t each) {
-    const int64_t count = std::min(tokens / each, most);
+    const int64_t window = capacity.limits.window;
+    const int64_t held = window > 0 ? std::min(each, window) : each;
+    const int64_t count = std::min(tokens / held, most);
     return absl::StrCat(count, count == 1 ? " user" : " users", " of ", each, " tokens");
   };
   std::string text = absl::StrCat("KV memory of ", FormatBytes(capacity.kv_bytes), " holds ",

@@ -65,6 +65,22 @@ TEST_CASE("A pool smaller than the model's context shortens the context and says
         "--kv-memory (the model's own context is longer than this memory)");
 }
 
+TEST_CASE("With a sliding window in every layer a small pool holds the whole context", "[unit]") {
+  ModelSpec spec = TinyLlama();
+  for (LayerSpec& layer : spec.layers) layer.attention.window = 256;
+  CapacityOptions options;
+  options.max_batch_tokens = 128;
+  options.kv_bytes = int64_t{22528} * 16 * 27;  // 432 positions: 256 + 128 + three pages of 16
+  auto capacity = PlanCapacity(spec, kGiB, {16 * kGiB, 16 * kGiB}, options);
+  REQUIRE(capacity.ok());
+  CHECK(capacity->limits.window == 256);
+  CHECK(capacity->limits.max_context == 2048);
+  options.kv_bytes -= int64_t{22528} * 16;
+  CHECK(PlanCapacity(spec, kGiB, {16 * kGiB, 16 * kGiB}, options)->context_reduced);
+  spec.layers[0].attention.window = 0;  // one layer that sees all
+  CHECK(PlanCapacity(spec, kGiB, {16 * kGiB, 16 * kGiB}, options)->limits.window == 0);
+}
+
 TEST_CASE("A context asked for that the pool cannot hold is refused with what it takes", "[unit]") {
   CapacityOptions options;
   options.kv_bytes = int64_t{22528} * 16 * 10;

@@ -95,5 +95,37 @@ TEST_CASE("Capacity is what Append takes with so many new pages", "[scheduler][u
   b.Drop(&pool);
 }
 
+TEST_CASE("Pages given back from the front leave the positions behind them where they were",
+          "[scheduler][unit]") {
+  PageAllocator pool(8, 4);
+  std::vector<engine::PageCopy> copies;
+  PageTable table;
+  table.Append(14, &pool, &copies);
+  const PageId third = table.PageAt(2, pool);
+  table.DropFront(3, &pool);  // within the first page
+  CHECK(table.num_dropped() == 0);
+  table.DropFront(9, &pool);
+  CHECK(table.num_dropped() == 8);
+  CHECK(table.num_tokens() == 14);
+  CHECK(table.num_pages() == 2);
+  CHECK(table.PageAt(2, pool) == third);
+  CHECK(pool.num_used() == 2);
+  PageTable fork;
+  fork.ForkFrom(table, &pool);
+  table.Append(3, &pool, &copies);
+  REQUIRE(copies.size() == 1);
+  CHECK(table.num_tokens() == 17);
+  CHECK(table.num_pages() == 3);
+  fork.Drop(&pool);
+  CHECK(fork.empty());
+  CHECK(fork.num_dropped() == 0);
+  table.DropFront(1000, &pool);  // more than there is
+  CHECK(pool.num_used() == 0);
+  CHECK_FALSE(table.empty());
+  table.Drop(&pool);
+  CHECK(table.empty());
+  CHECK(pool.CheckIntegrity().ok());
+}
+
 }  // namespace
 }  // namespace heddle::scheduler

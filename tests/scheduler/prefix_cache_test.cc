@@ -148,5 +148,34 @@ TEST_CASE("Two prompts with one hash never share a page", "[scheduler][unit]") {
   CHECK_FALSE(cache.Insert(pool.AllocateOne(), kHash, kRoot, PrefixCache::kNone, others));
 }
 
+TEST_CASE("An evicted page takes its descendants out of the cache, used ones stay with their users",
+          "[scheduler][unit]") {
+  PageAllocator pool(4, 2);
+  PrefixCache cache(&pool);
+  std::vector<PageId> pages;
+  REQUIRE(pool.Allocate(3, &pages).ok());
+  const std::vector<TokenId> tokens = {1, 2};
+  uint64_t hash = PrefixCache::EmptyHash(0);
+  PageId parent = PrefixCache::kNone;
+  for (PageId page : pages) {
+    const uint64_t next = PrefixCache::Extend(hash, tokens);
+    REQUIRE(cache.Insert(page, next, hash, parent, tokens));
+    pool.SetCached(page);
+    hash = next;
+    parent = page;
+  }
+  pool.Release(pages[0]);  // as a sliding window does: from the front
+  pool.Release(pages[1]);
+  std::vector<PageId> taken;
+  REQUIRE(pool.Allocate(2, &taken).ok());  // the free one, then the first of the chain
+  CHECK(taken[1] == pages[0]);
+  CHECK(cache.num_pages() == 0);
+  CHECK(pool.references(pages[2]) == 1);
+  CHECK(pool.IsExclusive(pages[2]));
+  CHECK(pool.num_free() == 1);  // the second of the chain, which nobody could find
+  CHECK(cache.CheckIntegrity().ok());
+  CHECK(pool.CheckIntegrity().ok());
+}
+
 }  // namespace
 }  // namespace heddle::scheduler

@@ -32,7 +32,8 @@ class Rig {
                   .max_context = options.max_context,
                   .max_batch_tokens = options.max_step_tokens,
                   .max_batch_seqs = options.max_step_seqs,
-                  .vocab = kVocab}) {}
+                  .vocab = kVocab,
+                  .window = options.window}) {}
 
   RequestId Add(GenerationRequest request) {
     request.id = RequestId{++last_id_};

@@ -70,6 +70,8 @@ class RandomLoad {
     options.max_step_tokens = Between(1, 48);
     options.max_step_seqs = Between(1, 12);
     options.prefix_cache = Between(0, 3) > 0;
+    // With a window of 1 the fake executor would see nothing of the history.
+    options.window = Between(0, 2) == 0 ? Between(2, 40) : 0;
     options.policy = static_cast<PolicyKind>(Between(0, 3));
     options.starvation_us = Between(0, 1) * Between(1, 300);
     return options;

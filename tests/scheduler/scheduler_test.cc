@@ -293,6 +293,25 @@ TEST_CASE("A request that waits for longer than the limit ends with an error, a 
   CHECK(rig.Of(first).tokens.size() == 30);
 }
 
+TEST_CASE("With a sliding window a sequence holds a window and a step, however long it grows",
+          "[scheduler][unit]") {
+  SchedulerOptions options = Small();  // a pool of 64 positions
+  options.max_context = 500;
+  options.max_step_tokens = 16;
+  options.window = 20;
+  Rig rig(options);
+  GenerationRequest request = MakeRequest(200, 250);
+  CHECK(Scheduler::Validate(request, options).ok());
+  RequestId id = rig.Add(request);
+  while (rig.Step()) {
+    REQUIRE(rig.scheduler.CheckIntegrity().ok());
+    // A window and a step, and a page for where each begins and ends.
+    REQUIRE(rig.scheduler.stats().pages_used <= (20 + 16) / 4 + 2);
+  }
+  CHECK(rig.Of(id).tokens == Alone(request, 0, 250));
+  CHECK(rig.scheduler.stats().pages_used == 0);
+}
+
 TEST_CASE("A hundred requests with one prefix of 1,000 tokens compute it once",
           "[scheduler][unit]") {
   Rig rig({.num_pages = 1000,

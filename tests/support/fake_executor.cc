@@ -150,14 +150,25 @@ absl::Status FakeExecutor::RunSequence(const StepPlan& plan, const SequenceSlice
 
 absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice& slice) {
   uint64_t history = kEmptyHistory;
-  int32_t position = 0;
-  int32_t first_new = slice.context_tokens - slice.num_tokens;
+  // Of the first span: behind 0 where a window has passed all that was before.
+  const engine::Position first_new = plan.positions[slice.token_begin];
+  engine::Position position = first_new + slice.num_tokens - slice.context_tokens;
+  if (position < 0 || (limits_.window == 0 && position > 0) ||
+      (position > 0 && position > first_new + 1 - limits_.window)) {
+    return Broken(slice.id, "lacks positions that its rows see");
+  }
+  bool is_known = position == 0;  // the history before the first span
   for (int32_t s = slice.span_begin; s < slice.span_begin + slice.num_spans; ++s) {
     KvSpan span = plan.spans[s];
     for (int32_t offset = 0; offset < span.num_tokens; ++offset, ++position) {
       Cell& cell = At(span.page, offset);
       if (!cell.written) return Broken(slice.id, "reads a slot that was never written");
       if (cell.position != position) return Broken(slice.id, "reads a position of another place");
+      if (!is_known) {
+        history = cell.history;  // the token's own included
+        is_known = true;
+        continue;
+      }
       history = Extend(history, cell.token);
       if (position < first_new) {
         if (cell.history != history) return Broken(slice.id, "reads another sequence's history");
@@ -172,7 +183,7 @@ absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice
       row_history_[row] = history;
     }
   }
-  if (position != slice.context_tokens) return Broken(slice.id, "spans do not add up");
+  if (position != first_new + slice.num_tokens) return Broken(slice.id, "spans do not add up");
   return absl::OkStatus();
 }
 
