@@ -18,7 +18,6 @@ namespace {
 constexpr int64_t kReadBytes = int64_t{256} << 20;  // eight times the largest L3 slice in use
 constexpr int kRepeats = 4;                         // the best counts: others are disturbed
 constexpr int64_t kPeakRounds = 1'000'000;
-constexpr double kAlwaysFork = 1e9;
 
 const PeakKernels& KernelsFor(Isa isa) {
 #if defined(__x86_64__)
@@ -52,8 +51,7 @@ double BestRate(ThreadPool& pool, double work, const F& body) {
   double best = 0;
   for (int i = 0; i < kRepeats; ++i) {
     double start = Now(pool);
-    pool.ForRange(pool.num_threads(), kAlwaysFork,
-                  [&](int64_t begin, int64_t, int32_t) { body(begin); });
+    pool.OnEveryThread([&](int32_t thread) { body(thread); });
     best = std::max(best, work / (Now(pool) - start) / 1e9);
   }
   return best;

@@ -12,7 +12,16 @@ namespace {
 
 // A pause takes 40 to 140 cycles on x86 of the last ten years: 30 to 100 microseconds of spinning.
 // Longer than the serial part between two ops of a forward, shorter than a scheduler's time slice.
-constexpr int kSpins = 2000;
+constexpr int kMaxSpins = 2000;
+constexpr int kMinSpins = 60;
+
+// Parts of the gate. The number of the fork wraps around: a worker that slept through exactly 2^21
+// forks would miss one more.
+constexpr uint32_t kJoinedMask = 0x3ff;  // more workers than cpu_device.cc allows threads
+constexpr uint32_t kClosed = 0x400;
+constexpr int kForkShift = 11;
+
+uint32_t ForkOf(uint32_t gate) { return gate >> kForkShift; }
 
 // Forking pays if what it saves exceeds its own cost of one or two microseconds.
 constexpr double kMinPartNs = 3000;
@@ -25,16 +34,24 @@ void Pause() {
 #endif
 }
 
-// Spins, then sleeps, until `value` differs from `old`; returns what it has become.
-template <typename T>
-T AwaitChange(const std::atomic<T>& value, T old) {
-  for (int i = 0; i < kSpins; ++i) {
-    T now = value.load(std::memory_order_acquire);
-    if (now != old) return now;
+// Spins up to *spins times, then sleeps, until changed(value) holds; returns that value. Spinning
+// in vain halves *spins, spinning with success doubles it.
+template <typename F>
+uint32_t Await(const std::atomic<uint32_t>& value, int* spins, const F& changed) {
+  for (int i = 0; i < *spins; ++i) {
+    const uint32_t now = value.load(std::memory_order_acquire);
+    if (changed(now)) {
+      *spins = std::min(2 * *spins, kMaxSpins);
+      return now;
+    }
     Pause();
   }
-  value.wait(old, std::memory_order_acquire);
-  return value.load(std::memory_order_acquire);
+  *spins = std::max(*spins / 2, kMinSpins);
+  while (true) {
+    const uint32_t now = value.load(std::memory_order_acquire);
+    if (changed(now)) return now;
+    value.wait(now, std::memory_order_acquire);
+  }
 }
 
 std::vector<int> CoreIds() {
@@ -62,8 +79,10 @@ void PinTo(int core, std::thread& thread) {
 
 int32_t ThreadPool::UsableCores() { return static_cast<int32_t>(CoreIds().size()); }
 
-ThreadPool::ThreadPool(int32_t num_threads, bool pin) : num_threads_(num_threads) {
-  HEDDLE_CHECK(num_threads >= 1, "a pool has at least its caller");
+ThreadPool::ThreadPool(int32_t num_threads, bool pin)
+    : num_threads_(num_threads), cursors_(static_cast<size_t>(num_threads)), gate_(kClosed) {
+  HEDDLE_CHECK(num_threads >= 1 && num_threads <= static_cast<int32_t>(kJoinedMask) + 1,
+               "a pool has its caller and at most 1023 workers");
   std::vector<int> cores = CoreIds();
   for (int32_t i = 1; i < num_threads; ++i) {
     workers_.emplace_back([this, i] { WorkerLoop(i); });
@@ -72,26 +91,28 @@ ThreadPool::ThreadPool(int32_t num_threads, bool pin) : num_threads_(num_threads
 }
 
 ThreadPool::~ThreadPool() {
-  stop_ = true;
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  stop_.store(true, std::memory_order_relaxed);
+  gate_.store(((ForkOf(gate_.load()) + 1) << kForkShift) | kClosed, std::memory_order_release);
+  gate_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::Run(Body body, const void* context, int32_t active) {
-  HEDDLE_CHECK(active >= 1 && active <= num_threads_, "more parts than threads");
-  if (active == 1) return body(context, 0);
+void ThreadPool::Fork(Body body, const void* context, bool everyone) {
+  if (num_threads_ == 1) return body(context, 0);
   body_ = body;
   context_ = context;
-  active_ = active;
-  // Every worker checks in, also the idle ones: none may still be reading the fields above when
-  // the next call writes them.
-  pending_.store(num_threads_ - 1, std::memory_order_relaxed);
-  epoch_.fetch_add(1, std::memory_order_release);
-  epoch_.notify_all();
+  done_.store(0, std::memory_order_relaxed);
+  const uint32_t fork = ForkOf(gate_.load(std::memory_order_relaxed)) + 1;
+  gate_.store(fork << kForkShift, std::memory_order_release);
+  gate_.notify_all();
   body(context, 0);
-  int32_t left = pending_.load(std::memory_order_acquire);
-  while (left != 0) left = AwaitChange(pending_, left);
+  int spins = kMaxSpins;
+  const auto workers = static_cast<uint32_t>(num_threads_ - 1);
+  if (everyone) {
+    Await(done_, &spins, [workers](uint32_t done) { return done == workers; });
+  }
+  const uint32_t joined = gate_.fetch_or(kClosed, std::memory_order_acq_rel) & kJoinedMask;
+  Await(done_, &spins, [joined](uint32_t done) { return done == joined; });
 }
 
 int32_t ThreadPool::PartsFor(int64_t n, double item_cost) const {
@@ -100,14 +121,30 @@ int32_t ThreadPool::PartsFor(int64_t n, double item_cost) const {
   return static_cast<int32_t>(std::clamp<int64_t>(std::min(parts, n), 1, num_threads_));
 }
 
+// Whether this thread is now one of those that the fork of `gate` waits for.
+bool ThreadPool::Join(uint32_t gate) {
+  const uint32_t fork = ForkOf(gate);
+  while (ForkOf(gate) == fork && (gate & kClosed) == 0) {
+    if (gate_.compare_exchange_weak(gate, gate + 1, std::memory_order_acq_rel,
+                                    std::memory_order_acquire)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void ThreadPool::WorkerLoop(int32_t thread) {
-  uint32_t seen = 0;
+  uint32_t last = 0;
+  int spins = kMaxSpins;
   while (true) {
-    // The caller waits for all workers, so that an epoch is never skipped.
-    seen = AwaitChange(epoch_, seen);
-    if (stop_) return;
-    if (thread < active_) body_(context_, thread);
-    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) pending_.notify_one();
+    const uint32_t gate =
+        Await(gate_, &spins, [last](uint32_t now) { return ForkOf(now) != last; });
+    if (stop_.load(std::memory_order_relaxed)) return;
+    last = ForkOf(gate);
+    if (!Join(gate)) continue;
+    body_(context_, thread);
+    done_.fetch_add(1, std::memory_order_acq_rel);
+    done_.notify_one();
   }
 }
 

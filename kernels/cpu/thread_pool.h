@@ -1,12 +1,16 @@
-// Fork-join over a fixed set of threads, with a static partition: which thread computes what
-// depends on sizes alone, so that caches stay warm from step to step.
+// Fork-join over a fixed set of threads. Work is partitioned statically, so that caches stay warm
+// from step to step, and taken in small pieces: a thread that is done takes pieces of the others,
+// so that one which lost its core to another process holds up nobody. A fork does not even wait
+// for such a thread to notice it.
 //
 // Waiting threads spin for some tens of microseconds (the gap between two ops of a forward), then
-// sleep in the kernel, so that I/O threads can live on the same cores. The caller is thread 0 and
-// takes part. A fork and join of spinning threads costs one or two microseconds.
-// Thread-safety: Run and ForRange from one thread at a time; not reentrant.
+// sleep in the kernel, so that I/O threads can live on the same cores; one that spun in vain spins
+// less the next time. The caller is thread 0 and takes part. A fork and join of spinning threads
+// costs about a microsecond.
+// Thread-safety: ForRange, ForEach and OnEveryThread from one thread at a time; not reentrant.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -25,58 +29,97 @@ class ThreadPool {
 
   int32_t num_threads() const { return num_threads_; }
 
-  using Body = void (*)(const void* context, int32_t thread);
-  // Calls body(context, i) for every thread i < active, each on its own thread; returns when all
-  // have. REQUIRES: 1 <= active <= num_threads().
-  void Run(Body body, const void* context, int32_t active);
-
-  // Calls body(begin, end, thread) on contiguous parts of [0, n). `item_cost` is a rough count of
-  // nanoseconds per item: work too small to be worth a fork stays on the caller.
+  // Calls body(begin, end, thread) on pieces that together are [0, n), each item once, pieces of
+  // one thread one after the other. `item_cost` is a rough count of nanoseconds per item: work too
+  // small to be worth a fork stays on the caller, in one piece.
   template <typename F>
   void ForRange(int64_t n, double item_cost, const F& body) {
     if (n <= 0) return;
-    struct Range {
-      const F& body;
-      int64_t n;
-      int32_t parts;
-    } range{body, n, PartsFor(n, item_cost)};
-    if (range.parts == 1) return body(int64_t{0}, n, 0);
-    Run(
-        [](const void* context, int32_t thread) {
-          const auto& r = *static_cast<const Range*>(context);
-          r.body(r.n * thread / r.parts, r.n * (thread + 1) / r.parts, thread);
-        },
-        &range, range.parts);
+    const int32_t parts = PartsFor(n, item_cost);
+    if (parts == 1) return body(int64_t{0}, n, 0);
+    const auto piece = static_cast<int64_t>(kPieceNs / std::max(item_cost, 1.0));
+    TakeInPieces(n, parts, std::max<int64_t>(piece, 1), body);
   }
 
-  // Calls body(item, thread) for each item of [0, n), handed out one by one: for items of unequal
-  // cost. Which thread takes an item varies from run to run.
+  // Calls body(item, thread) for each item of [0, n), one by one: for items of unequal cost.
   template <typename F>
   void ForEach(int64_t n, double item_cost, const F& body) {
-    int32_t parts = n > 0 ? PartsFor(n, item_cost) : 0;
-    std::atomic<int64_t> next{0};
-    ForRange(parts, kAlwaysFork, [&](int64_t, int64_t, int32_t thread) {
-      for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) body(i, thread);
-    });
+    if (n <= 0) return;
+    auto range = [&body](int64_t begin, int64_t end, int32_t thread) {
+      for (int64_t i = begin; i < end; ++i) body(i, thread);
+    };
+    const int32_t parts = PartsFor(n, item_cost);
+    if (parts == 1) return range(int64_t{0}, n, 0);
+    TakeInPieces(n, parts, /*piece=*/1, range);
+  }
+
+  // Calls body(thread) once on every thread, and waits for all.
+  template <typename F>
+  void OnEveryThread(const F& body) {
+    Fork([](const void* context, int32_t thread) { (*static_cast<const F*>(context))(thread); },
+         &body, /*everyone=*/true);
   }
 
   // Cores that this process may run on.
   static int32_t UsableCores();
 
  private:
-  static constexpr double kAlwaysFork = 1e9;
+  // What a thread may be late with when all others are done, against some ten nanoseconds for
+  // taking a piece.
+  static constexpr double kPieceNs = 4000;
 
+  // Where the next piece of a part begins.
+  struct alignas(64) Cursor {
+    std::atomic<int64_t> next{0};
+  };
+  using Body = void (*)(const void* context, int32_t thread);
+
+  template <typename F>
+  void TakeInPieces(int64_t n, int32_t parts, int64_t piece, const F& body) {
+    struct Range {
+      const F& body;
+      std::vector<Cursor>& cursors;
+      int64_t n;
+      int64_t piece;
+      int32_t parts;
+    } range{body, cursors_, n, piece, parts};
+    for (int32_t p = 0; p < parts; ++p) {
+      cursors_[static_cast<size_t>(p)].next.store(n * p / parts, std::memory_order_relaxed);
+    }
+    Fork(
+        [](const void* context, int32_t thread) {
+          const auto& r = *static_cast<const Range*>(context);
+          if (thread >= r.parts) return;
+          for (int32_t i = 0; i < r.parts; ++i) {  // its own part first
+            const int32_t part = (thread + i) % r.parts;
+            const int64_t end = r.n * (part + 1) / r.parts;
+            std::atomic<int64_t>& next = r.cursors[static_cast<size_t>(part)].next;
+            while (true) {
+              const int64_t begin = next.fetch_add(r.piece, std::memory_order_relaxed);
+              if (begin >= end) break;
+              r.body(begin, std::min(begin + r.piece, end), thread);
+            }
+          }
+        },
+        &range, /*everyone=*/false);
+  }
+
+  // Calls body(context, 0) here and body(context, i) on those other threads that notice it before
+  // the call here has returned, or on all if `everyone`; returns when all these have.
+  void Fork(Body body, const void* context, bool everyone);
   int32_t PartsFor(int64_t n, double item_cost) const;
   void WorkerLoop(int32_t thread);
+  bool Join(uint32_t gate);
 
   const int32_t num_threads_;
-  // Written by the caller before it raises epoch_; read by workers after they see it raised.
+  std::vector<Cursor> cursors_;  // [num_threads]
+  // Written by the caller before it opens the gate; read by workers after they joined.
   Body body_ = nullptr;
   const void* context_ = nullptr;
-  int32_t active_ = 0;
-  bool stop_ = false;
-  alignas(64) std::atomic<uint32_t> epoch_{0};
-  alignas(64) std::atomic<int32_t> pending_{0};
+  std::atomic<bool> stop_{false};
+  // Number of the fork, whether it is closed, and how many workers have joined it; see the .cc.
+  alignas(64) std::atomic<uint32_t> gate_;
+  alignas(64) std::atomic<uint32_t> done_{0};  // of those that joined
   std::vector<std::thread> workers_;
 };
 

@@ -1,7 +1,6 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <numeric>
@@ -27,19 +26,37 @@ TEST_CASE("Every item is computed exactly once, whatever the sizes", "[kernels][
   }
 }
 
-TEST_CASE("Work that is worth a fork runs on all threads, each with its own index",
-          "[kernels][unit]") {
+TEST_CASE("What every thread has to do is done by each once", "[kernels][unit]") {
   ThreadPool pool(4, /*pin=*/true);
   std::vector<std::thread::id> ids(4);
-  std::vector<std::array<int64_t, 3>> calls(4);
-  pool.ForRange(4, 1e6, [&](int64_t begin, int64_t end, int32_t thread) {
-    calls[static_cast<size_t>(thread)] = {begin, end, thread};
+  std::vector<int> calls(4);
+  pool.OnEveryThread([&](int32_t thread) {
+    ++calls[static_cast<size_t>(thread)];
     ids[static_cast<size_t>(thread)] = std::this_thread::get_id();
   });
-  for (int64_t i = 0; i < 4; ++i) CHECK(calls[i] == std::array<int64_t, 3>{i, i + 1, i});
+  CHECK(calls == std::vector<int>(4, 1));
   CHECK(ids[0] == std::this_thread::get_id());
   for (int i = 0; i < 4; ++i) {
     for (int j = 0; j < i; ++j) CHECK(ids[i] != ids[j]);
+  }
+}
+
+TEST_CASE("A thread that is held up leaves the rest of its part to the others", "[kernels][unit]") {
+  ThreadPool pool(2, /*pin=*/false);
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> done_by_caller{0};
+    std::atomic<int> taken_by_worker{0};
+    pool.ForEach(100, 1e6, [&](int64_t, int32_t thread) {
+      if (thread == 0) {
+        ++done_by_caller;
+        return;
+      }
+      // Its first item takes until all others are done.
+      ++taken_by_worker;
+      while (done_by_caller.load() < 99) std::this_thread::yield();
+    });
+    CHECK(taken_by_worker.load() <= 1);
+    CHECK(done_by_caller.load() + taken_by_worker.load() == 100);
   }
 }
 
@@ -71,8 +88,8 @@ TEST_CASE("Threads that fell asleep are woken", "[kernels][unit]") {
   ThreadPool pool(2, /*pin=*/false);
   for (int round = 0; round < 3; ++round) {
     std::atomic<bool> other_ran{false};
-    pool.ForRange(2, 1e9, [&](int64_t begin, int64_t, int32_t) {
-      if (begin == 1) {
+    pool.OnEveryThread([&](int32_t thread) {
+      if (thread == 1) {
         other_ran.store(true);
         return;
       }
