@@ -217,11 +217,22 @@ class CpuOps final : public Ops {
   std::vector<cpu::SamplerScratch> samplers_;
 };
 
+// Says so where there are more threads than cores: they take turns, and each op waits for the last.
+std::string ThreadsText(int32_t num_threads) {
+  const int32_t cores = cpu::ThreadPool::UsableCores();
+  std::string text = absl::StrCat(num_threads, num_threads == 1 ? " thread" : " threads");
+  if (num_threads > cores) {
+    absl::StrAppend(&text, ", WARNING: more than the ", cores, cores == 1 ? " core" : " cores",
+                    " that this process may use");
+  }
+  return text;
+}
+
 class CpuDevice final : public Device {
  public:
   CpuDevice(Isa isa, const cpu::CpuFeatures& features, int32_t num_threads, bool pin)
       : description_(absl::StrCat("cpu (", cpu::Name(isa), " of ", cpu::Describe(features), "; ",
-                                  num_threads, num_threads == 1 ? " thread)" : " threads)")),
+                                  ThreadsText(num_threads), ")")),
         table_(TableFor(isa)),
         pool_(num_threads, pin),
         ops_(table_, pool_) {}

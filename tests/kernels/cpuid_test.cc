@@ -1,8 +1,10 @@
 #include "kernels/cpu/cpuid.h"
 
+#include <algorithm>
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/device.h"
 
 namespace heddle::kernels::cpu {
@@ -44,10 +46,16 @@ TEST_CASE("A level can be forced down but not beyond the machine", "[kernels][un
 
 TEST_CASE("A device says its level and threads, and refuses impossible options",
           "[kernels][unit]") {
-  auto device = CreateCpuDevice({2, "portable", false});
+  auto device = CreateCpuDevice({std::min(2, ThreadPool::UsableCores()), "portable", false});
   REQUIRE(device.ok());
   CHECK((*device)->description().find("portable") != std::string::npos);
-  CHECK((*device)->description().find("2 threads") != std::string::npos);
+  CHECK((*device)->description().find(" thread") != std::string::npos);
+  CHECK((*device)->description().find("WARNING") == std::string::npos);
+  const int32_t cores = ThreadPool::UsableCores();
+  auto crowded = CreateCpuDevice({cores + 1, "portable", false});
+  REQUIRE(crowded.ok());
+  CHECK((*crowded)->description().find("more than the " + std::to_string(cores) + " core") !=
+        std::string::npos);
   CHECK(absl::IsInvalidArgument(CreateCpuDevice({-1, "auto", false}).status()));
   CHECK(absl::IsInvalidArgument(CreateCpuDevice({1, "mmx", false}).status()));
   auto buffer = (*device)->Allocate(int64_t{1} << 50);
