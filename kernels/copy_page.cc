@@ -1,6 +1,7 @@
 #include "kernels/copy_page.h"
 
 #include <cstring>
+#include <span>
 
 #include "base/check.h"
 
@@ -15,7 +16,8 @@ void CopyHostPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t nu
   int64_t head_bytes = static_cast<int64_t>(cache.page_tokens) * cache.head_dim * element;
   int64_t page_bytes = cache.page_elements() * element;
   auto used = static_cast<size_t>(num_tokens * cache.head_dim * element);
-  for (void* base : {cache.keys, cache.values}) {
+  void* const arrays[] = {cache.keys, cache.values};
+  for (void* base : std::span(arrays, cache.keys == cache.values ? 1 : 2)) {
     char* source = static_cast<char*>(base) + from * page_bytes;
     char* target = static_cast<char*>(base) + to * page_bytes;
     for (int32_t h = 0; h < cache.n_kv_heads; ++h) {

@@ -70,4 +70,17 @@ struct ExpertMixArgs {
   Tensor out;    // [n, hidden]; aliases nothing
 };
 
+// One matrix per head, the first dimensions of an absorbed projection: for every head h
+//   out[:, h * out_step + carried, + rows] = x[:, h * x_step, + cols] * W_h^T,
+// and the `carried` columns of x after those are copied to the front of the head's output.
+// Source: DeepSeek-AI 2024 (multi-head latent attention, with the up-projections absorbed).
+struct HeadLinearArgs {
+  Tensor x;  // [n, >= (count - 1) * x_step + heads->cols + carried]
+  int64_t x_step = 0;
+  const PackedStack* heads = nullptr;
+  int64_t carried = 0;
+  Tensor out;  // [n, >= (count - 1) * out_step + carried + heads->rows]; aliases nothing
+  int64_t out_step = 0;
+};
+
 }  // namespace heddle::kernels

@@ -14,7 +14,7 @@ namespace heddle::kernels {
 
 struct KvCacheView {
   void* keys = nullptr;
-  void* values = nullptr;
+  void* values = nullptr;     // == keys: the keys are the values too (latent attention)
   DType dtype = DType::kF16;  // kF32, kF16 or kBF16
   int32_t num_pages = 0;
   int32_t page_tokens = 0;  // a power of two

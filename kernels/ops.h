@@ -88,7 +88,7 @@ enum class RopeLayout : uint8_t { kHalf, kInterleaved };
 struct RopeKvWriteArgs {
   Tensor q;  // [n, n_heads * head_dim], in place
   Tensor k;  // [n, n_kv_heads * head_dim], may be overwritten
-  Tensor v;  // [n, n_kv_heads * head_dim]
+  Tensor v;  // [n, n_kv_heads * head_dim]; data == nullptr: the cache holds keys alone
   int32_t n_heads = 0;
   const float* q_norm = nullptr;  // [head_dim] RMS weights or nullptr
   const float* k_norm = nullptr;
@@ -132,6 +132,7 @@ class Ops {
   virtual void Attention(const AttentionArgs& args) = 0;
   virtual void Route(const RouteArgs& args) = 0;
   virtual void ExpertMix(const ExpertMixArgs& args) = 0;
+  virtual void HeadLinear(const HeadLinearArgs& args) = 0;
   // x[t] *= sigmoid(gate[t]); gate [n, 1] F32.
   virtual void GateRows(Tensor gate_f32, Tensor x) = 0;
   // out[i] = x[logit_rows[i]].

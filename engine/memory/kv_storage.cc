@@ -9,7 +9,8 @@ namespace heddle::engine {
 int64_t KvBytesPerToken(std::span<const KvLayerShape> layers, kernels::DType dtype) {
   int64_t bytes = 0;
   for (const KvLayerShape& layer : layers) {
-    bytes += 2 * kernels::RowBytes(dtype, int64_t{layer.n_kv_heads} * layer.head_dim);
+    bytes +=
+        layer.n_arrays() * kernels::RowBytes(dtype, int64_t{layer.n_kv_heads} * layer.head_dim);
   }
   return bytes;
 }
@@ -26,11 +27,13 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device,
                               .n_kv_heads = shape.n_kv_heads,
                               .head_dim = shape.head_dim};
     const int64_t bytes = num_pages * kernels::RowBytes(dtype, view.page_elements());
-    for (void** array : {&view.keys, &view.values}) {
+    void** const arrays[] = {&view.keys, &view.values};
+    for (void** array : std::span(arrays, static_cast<size_t>(shape.n_arrays()))) {
       HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer, device.Allocate(bytes));
       *array = buffer->data();
       storage.buffers_.push_back(std::move(buffer));
     }
+    if (shape.keys_alone) view.values = view.keys;
     storage.views_.push_back(view);
   }
   return storage;
@@ -38,7 +41,8 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device,
 
 void KvStorage::Copy(kernels::Device& device, const PageCopy& copy) const {
   for (const kernels::KvCacheView& view : views_) {
-    device.CopyPage(view, Index(copy.from), Index(copy.to), copy.num_tokens);
+    if (view.n_kv_heads > 0)
+      device.CopyPage(view, Index(copy.from), Index(copy.to), copy.num_tokens);
   }
 }
 

@@ -19,8 +19,11 @@ namespace heddle::engine {
 
 // Shape of one layer's cache.
 struct KvLayerShape {
-  int32_t n_kv_heads = 0;
+  int32_t n_kv_heads = 0;  // 0: the layer has no attention
   int32_t head_dim = 0;
+  bool keys_alone = false;  // which are the values too: see kernels::KvCacheView
+
+  int32_t n_arrays() const { return n_kv_heads == 0 ? 0 : keys_alone ? 1 : 2; }
 };
 
 // Bytes of one position over all layers, K and V.

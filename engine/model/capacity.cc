@@ -18,18 +18,11 @@ constexpr int64_t kReserveBytes = int64_t{256} << 20;
 // Of what is left after weights, workspace and reserve, the automatic pool takes this much.
 constexpr double kAutomaticShare = 0.9;
 
-int64_t KvBytesPerToken(const ModelSpec& spec, kernels::DType dtype) {
-  std::vector<KvLayerShape> shapes;
-  for (const LayerSpec& layer : spec.layers) {
-    shapes.push_back({layer.attention.n_kv_heads, layer.attention.head_dim});
-  }
-  return KvBytesPerToken(shapes, dtype);
-}
-
 // Positions that any layer's row sees, itself included; 0: some layer sees all.
 int32_t LargestWindow(const ModelSpec& spec) {
   int32_t largest = 0;
   for (const LayerSpec& layer : spec.layers) {
+    if (layer.attention.n_heads == 0) continue;
     if (layer.attention.window == 0) return 0;
     largest = std::max(largest, layer.attention.window);
   }
@@ -66,6 +59,16 @@ int64_t WantedKvBytes(int64_t free_bytes, int64_t most_useful_bytes,
 
 }  // namespace
 
+std::vector<KvLayerShape> KvShapes(const ModelSpec& spec) {
+  std::vector<KvLayerShape> shapes;
+  for (const LayerSpec& layer : spec.layers) {
+    const AttentionSpec& attention = layer.attention;
+    shapes.push_back({attention.n_heads == 0 ? 0 : attention.n_kv_heads, attention.head_dim,
+                      attention.mla.kv_rank > 0});
+  }
+  return shapes;
+}
+
 std::string FormatBytes(int64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);
@@ -86,7 +89,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   capacity.workspace_bytes =
       Decoder::ActivationBytes(spec, options.max_batch_tokens, options.activation_dtype) +
       int64_t{LocalExecutor::kLogitBlockRows} * spec.vocab * int64_t{sizeof(float)};
-  capacity.kv_bytes_per_token = KvBytesPerToken(spec, options.kv_dtype);
+  capacity.kv_bytes_per_token = KvBytesPerToken(KvShapes(spec), options.kv_dtype);
 
   const int64_t page_bytes = capacity.kv_bytes_per_token * options.page_tokens;
   const int32_t context = options.max_context > 0 ? options.max_context : spec.max_context;

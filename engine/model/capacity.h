@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/executor.h"
 #include "engine/memory/host_memory.h"
+#include "engine/memory/kv_storage.h"
 #include "engine/model/model_spec.h"
 #include "kernels/dtype.h"
 
@@ -43,6 +45,9 @@ struct Capacity {
 // of range.
 absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_bytes,
                                       const HostMemory& memory, const CapacityOptions& options);
+
+// What each layer keeps per position.
+std::vector<KvLayerShape> KvShapes(const ModelSpec& spec);
 
 // "1.6 GiB", "512 KiB": powers of 1024, for people.
 std::string FormatBytes(int64_t bytes);

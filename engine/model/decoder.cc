@@ -15,6 +15,8 @@ struct Widths {
   int64_t qkv = 0;
   int64_t attended = 0;
   int64_t inner = 0;
+  int64_t q_latent = 0;
+  int64_t heads = 0;
   int64_t experts = 0;
   int64_t choices = 0;
   int64_t expert_inner = 0;
@@ -23,7 +25,7 @@ struct Widths {
 
   // Of activations, and of 4-byte values.
   int64_t activations(int64_t hidden) const {
-    return 2 * hidden + qkv + attended + inner + expert_inner + expert_rows;
+    return 2 * hidden + qkv + attended + q_latent + heads + inner + expert_inner + expert_rows;
   }
   int64_t words() const { return experts + 2 * choices + row_gates; }
 };
@@ -40,6 +42,10 @@ Widths WidestLayer(const ModelSpec& spec) {
     widths.attended =
         std::max<int64_t>(widths.attended, int64_t{attention.n_heads} * attention.head_dim);
     widths.inner = std::max<int64_t>(widths.inner, layer.mlp.inter);
+    const MlaSpec& mla = attention.mla;
+    widths.q_latent = std::max<int64_t>(widths.q_latent, mla.q_rank);
+    widths.heads =
+        std::max(widths.heads, int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim));
     const MoeSpec& moe = layer.moe;
     const int64_t top_k = moe.rule.top_k;
     widths.experts = std::max<int64_t>(widths.experts, moe.n_experts);
@@ -101,6 +107,8 @@ absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch
       {&normed_, spec_.hidden, dtype_},
       {&qkv_, widths.qkv, dtype_},
       {&attended_, widths.attended, dtype_},
+      {&q_latent_, widths.q_latent, dtype_},
+      {&heads_, widths.heads, dtype_},
       {&inner_, widths.inner, dtype_},
       {&route_logits_, widths.experts, f32},
       {&row_gates_, widths.row_gates, f32},
@@ -198,6 +206,12 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                         const KvStorage& cache) {
   const AttentionSpec& attention = spec_.layers[layer].attention;
   const LayerWeights& weights = weights_.layers[layer];
+  if (attention.mla.kv_rank > 0) return LatentAttention(ops, layer, n_tokens, cache);
+  if (attention.linear) {
+    return AddToStream(ops, spec_.layers[layer], weights.out, weights.attention_post_norm,
+                       BlockInput(ops, spec_.layers[layer], weights.attention_norm, n_tokens));
+  }
+  if (attention.n_heads == 0) return;
   const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
   const int64_t kv_cols = int64_t{attention.n_kv_heads} * attention.head_dim;
   const Tensor qkv = View(*qkv_, n_tokens, static_cast<int32_t>(QkvWidth(attention)));
@@ -237,9 +251,72 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   AddToStream(ops, spec_.layers[layer], weights.out, weights.attention_post_norm, attended);
 }
 
+void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q, Tensor row) {
+  const MlaSpec& mla = spec_.layers[layer].attention.mla;
+  const MlaWeights& weights = weights_.layers[layer].mla;
+  const auto n_tokens = static_cast<int32_t>(in.rows);
+  ops.Linear({.x = in, .weight = weights.kv_a.matrix.get(), .out = row});
+  kernels::NormArgs norm{.eps = mla.norm_eps};
+  norm.x = norm.out = Columns(row, dtype_, mla.rope_dim, mla.kv_rank);
+  norm.weight = weights.kv_a_norm.data();
+  ops.Norm(norm);
+  if (mla.q_rank > 0) {
+    const Tensor latent = View(*q_latent_, n_tokens, mla.q_rank);
+    ops.Linear({.x = in, .weight = weights.q_a.matrix.get(), .out = latent});
+    norm.x = norm.out = latent;
+    norm.weight = weights.q_a_norm.data();
+    ops.Norm(norm);
+    in = latent;
+  }
+  const int32_t n_heads = spec_.layers[layer].attention.n_heads;
+  const Tensor heads = View(*heads_, n_tokens, n_heads * mla.q_dim());
+  ops.Linear({.x = in, .weight = weights.q.matrix.get(), .out = heads});
+  ops.HeadLinear({.x = heads,
+                  .x_step = mla.q_dim(),
+                  .heads = weights.k_up.get(),
+                  .carried = mla.rope_dim,
+                  .out = q,
+                  .out_step = mla.rope_dim + mla.kv_rank});
+}
+
+void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
+                              const KvStorage& cache) {
+  const LayerSpec& spec = spec_.layers[layer];
+  const AttentionSpec& attention = spec.attention;
+  const MlaSpec& mla = attention.mla;
+  const LayerWeights& weights = weights_.layers[layer];
+  const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
+  const Tensor qkv = View(*qkv_, n_tokens, static_cast<int32_t>(QkvWidth(attention)));
+  const Tensor q = Columns(qkv, dtype_, 0, q_cols);
+  const Tensor row = Columns(qkv, dtype_, q_cols, attention.head_dim);
+  const Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(q_cols));
+  LatentQuery(ops, layer, BlockInput(ops, spec, weights.attention_norm, n_tokens), q, row);
+  ops.RopeKvWrite(
+      {.q = q,
+       .k = row,
+       .n_heads = attention.n_heads,
+       .cos_sin = static_cast<const float*>(rotations_[rotation_of_layer_[layer]].cos_sin->data()),
+       .rotary_dim = mla.rope_dim,
+       .layout = attention.rope.layout,
+       .cache = cache.layer(layer)});
+  ops.Attention({.q = q,
+                 .n_heads = attention.n_heads,
+                 .cache = cache.layer(layer),
+                 .scale = attention.scale,
+                 .out = attended});
+  const Tensor values = View(*heads_, n_tokens, attention.n_heads * mla.v_dim);
+  ops.HeadLinear({.x = Columns(attended, dtype_, mla.rope_dim, q_cols - mla.rope_dim),
+                  .x_step = attention.head_dim,
+                  .heads = weights.mla.v_up.get(),
+                  .out = values,
+                  .out_step = mla.v_dim});
+  AddToStream(ops, spec, weights.out, weights.attention_post_norm, values);
+}
+
 void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   const LayerSpec& spec = spec_.layers[layer];
   const LayerWeights& weights = weights_.layers[layer];
+  if (spec.moe.n_experts == 0 && spec.mlp.inter == 0) return;
   const Tensor in = BlockInput(ops, spec, weights.mlp_norm, n_tokens);
   if (spec.moe.n_experts > 0) Experts(ops, layer, in);
   const MlpSpec& mlp = spec.mlp;

@@ -51,6 +51,10 @@ class Decoder {
   absl::Status AllocateBuffers(kernels::Device& device, int32_t max_batch_tokens);
   absl::Status PrepareRotations(kernels::Device& device, int32_t max_batch_tokens);
   void Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
+  void LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
+  // Queries, rotated, with the keys' projection absorbed, and the row for the cache: qkv_.
+  void LatentQuery(kernels::Ops& ops, int32_t layer, kernels::Tensor in, kernels::Tensor q,
+                   kernels::Tensor row);
   // The two halves of the MLP: from the stream to its inner activations, and from those back. With
   // parallel residuals attention comes in between.
   void MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
@@ -76,7 +80,9 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> normed_;      // [max_batch_tokens, hidden]
   std::unique_ptr<kernels::Buffer> qkv_;         // [max_batch_tokens, widest q + k + v]
   std::unique_ptr<kernels::Buffer> attended_;    // [max_batch_tokens, widest n_heads * head_dim]
-  std::unique_ptr<kernels::Buffer> inner_;       // [max_batch_tokens, widest inter]
+  std::unique_ptr<kernels::Buffer> q_latent_;    // [max_batch_tokens, widest q_rank]
+  std::unique_ptr<kernels::Buffer> heads_;  // [max_batch_tokens, n_heads * widest (q_dim, v_dim)]
+  std::unique_ptr<kernels::Buffer> inner_;  // [max_batch_tokens, widest inter]
   // Of mixtures of experts; one row per token and choice.
   std::unique_ptr<kernels::Buffer> route_logits_;   // [max_batch_tokens, most experts] F32
   std::unique_ptr<kernels::Buffer> row_gates_;      // [max_batch_tokens, 1] F32

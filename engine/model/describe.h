@@ -72,6 +72,12 @@ void ApplyGraniteScales(const GraniteScales& scales, ModelSpec* spec);
 
 void ApplyGptOss(ModelSpec* spec);
 
+// Turns all layers' attention into latent attention; scores are scaled by `sharpness` besides.
+void ApplyLatentAttention(const MlaSpec& mla, double sharpness, ModelSpec* spec);
+// Refuses groups of experts that cannot be; keys for the messages.
+absl::Status CheckGroups(const ConfigSource& source, std::string_view groups_key,
+                         std::string_view top_groups_key, const MoeSpec& moe);
+
 // Refuses more experts per row than there are. `key` is that of the former.
 absl::Status CheckTopK(const ConfigSource& source, std::string_view key, const MoeSpec& moe);
 

@@ -12,6 +12,7 @@ namespace heddle::engine {
 namespace {
 
 constexpr std::string_view kHeads = "attention.head_count";
+constexpr std::string_view kLatentRank = "attention.kv_lora_rank";
 constexpr std::string_view kKvHeads = "attention.head_count_kv";
 
 // The vocabulary's size stands in a key of its own, or is that of the tokenizer.
@@ -25,6 +26,8 @@ absl::StatusOr<int32_t> ReadVocab(const GgufSource& source) {
 }
 
 absl::StatusOr<int32_t> ReadHeadDim(const GgufSource& source, const Hyperparameters& values) {
+  // Latent attention: what is rotated; see RefineGgufDeepseek.
+  if (source.Has(kLatentRank)) return source.Dim("rope.dimension_count", kMaxHeadDim);
   if (source.Has("attention.key_length")) {
     HEDDLE_ASSIGN_OR_RETURN(int32_t key, source.Dim("attention.key_length", kMaxHeadDim));
     HEDDLE_ASSIGN_OR_RETURN(int32_t value,
@@ -40,21 +43,38 @@ absl::StatusOr<int32_t> ReadHeadDim(const GgufSource& source, const Hyperparamet
   return values.hidden / values.n_heads;
 }
 
+// An integer from 1 to max; or where layers differ, the largest of one per layer (RefineGgufDeci
+// reads the others).
+absl::StatusOr<int32_t> LargestDim(const GgufSource& source, std::string_view key, int64_t max) {
+  if (!source.IsArray(key)) return source.Dim(key, max);
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> all, source.Ints(key));
+  int64_t largest = 0;
+  for (int64_t value : all) {
+    if (value < 0 || value > max) {
+      return source.Error(key, base::StrCat(value), base::StrCat("integers from 0 to ", max));
+    }
+    largest = std::max(largest, value);
+  }
+  if (largest > 0) return static_cast<int32_t>(largest);
+  return source.Error(key, "an array of zeros", "one above zero");
+}
+
 // Files of models with nothing but experts may leave it out, and have theirs.
 absl::StatusOr<int32_t> ReadInter(const GgufSource& source) {
   constexpr std::string_view kInter = "feed_forward_length";
   constexpr std::string_view kExpertInter = "expert_feed_forward_length";
-  return source.Dim(source.Has(kInter)         ? kInter
-                    : source.Has(kExpertInter) ? kExpertInter
-                                               : kInter,
-                    kMaxInter);
+  const bool experts_only = !source.Has(kInter) && source.Has(kExpertInter);
+  return LargestDim(source, experts_only ? kExpertInter : kInter, kMaxInter);
 }
 
 absl::Status ReadSizes(const GgufSource& source, Hyperparameters* values) {
   HEDDLE_ASSIGN_OR_RETURN(values->hidden, source.Dim("embedding_length", kMaxHidden));
   HEDDLE_ASSIGN_OR_RETURN(values->n_layers, source.Dim("block_count", kMaxLayers));
-  HEDDLE_ASSIGN_OR_RETURN(values->n_heads, source.Dim(kHeads, kMaxHeads));
-  HEDDLE_ASSIGN_OR_RETURN(values->n_kv_heads, source.DimOr(kKvHeads, kMaxHeads, values->n_heads));
+  HEDDLE_ASSIGN_OR_RETURN(values->n_heads, LargestDim(source, kHeads, kMaxHeads));
+  values->n_kv_heads = values->n_heads;
+  if (source.Has(kKvHeads)) {
+    HEDDLE_ASSIGN_OR_RETURN(values->n_kv_heads, LargestDim(source, kKvHeads, kMaxHeads));
+  }
   HEDDLE_ASSIGN_OR_RETURN(values->head_dim, ReadHeadDim(source, *values));
   HEDDLE_RETURN_IF_ERROR(CheckHeads(source, kHeads, kKvHeads, *values));
   HEDDLE_ASSIGN_OR_RETURN(values->inter, ReadInter(source));
@@ -110,11 +130,14 @@ absl::Status ReadYarn(const GgufSource& source, double factor, RopeSpec* rope) {
                           source.PositiveOr("rope.scaling.yarn_beta_slow", kMaxFactor, 1.0));
   HEDDLE_ASSIGN_OR_RETURN(double attention,
                           source.PositiveOr("rope.scaling.attn_factor", kMaxFactor, 1.0));
-  if (source.Has("rope.scaling.yarn_log_multiplier")) {
+  // With a multiplier of their own scores are sharpened, and not cosines and sines.
+  const bool sharpens = source.Has("rope.scaling.yarn_log_multiplier");
+  if (sharpens && !source.Has(kLatentRank)) {
     return source.Unsupported("rope.scaling.yarn_log_multiplier", "set", "expected none");
   }
   rope->scaling = RopeScaling::kYarn;
-  rope->attention_factor = static_cast<float>(attention * (1.0 + 0.1 * std::log(factor)));
+  rope->attention_factor =
+      sharpens ? 1.0f : static_cast<float>(attention * (1.0 + 0.1 * std::log(factor)));
   rope->beta_fast = static_cast<float>(fast);
   rope->beta_slow = static_cast<float>(slow);
   return absl::OkStatus();
@@ -233,6 +256,12 @@ NameMap NamesIn(const TensorFinder& find, const ModelSpec& spec) {
   } else {
     layer.qkv.clear();
     layer.qkv_bias.clear();
+  }
+  if (find("blk.0.attn_kv_b.weight") != nullptr) {
+    layer.k_b.clear();
+    layer.v_b.clear();
+  } else {
+    layer.kv_b.clear();
   }
   if (IsGateFused(find, spec.layers.front().mlp)) {
     layer.gate.clear();

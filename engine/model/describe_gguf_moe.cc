@@ -10,6 +10,8 @@ namespace heddle::engine {
 namespace {
 
 constexpr std::string_view kTopK = "expert_used_count";
+constexpr std::string_view kGroups = "expert_group_count";
+constexpr std::string_view kTopGroups = "expert_group_used_count";
 constexpr std::string_view kScore = "expert_gating_func";
 
 // Values of llama.cpp's llama_expert_gating_func_type; the third is a softmax over the chosen
@@ -35,6 +37,11 @@ absl::StatusOr<MoeSpec> ReadMoe(const GgufSource& source, const Family& family,
   HEDDLE_ASSIGN_OR_RETURN(moe.rule.renormalise,
                           source.BoolOr("expert_weights_norm", family.gguf_renormalise));
   HEDDLE_RETURN_IF_ERROR(ReadScore(source, &moe.rule));
+  moe.rule.group_best = moe.rule.score == RouteScore::kSigmoid ? 2 : 1;
+  HEDDLE_ASSIGN_OR_RETURN(moe.rule.n_groups, source.DimOr(kGroups, kernels::kMaxExpertGroups, 1));
+  HEDDLE_ASSIGN_OR_RETURN(moe.rule.top_groups,
+                          source.DimOr(kTopGroups, kernels::kMaxExpertGroups, 1));
+  HEDDLE_RETURN_IF_ERROR(CheckGroups(source, kGroups, kTopGroups, moe));
   HEDDLE_ASSIGN_OR_RETURN(double scale, source.PositiveOr("expert_weights_scale", kMaxFactor, 1.0));
   moe.rule.scale = static_cast<float>(scale);
   HEDDLE_ASSIGN_OR_RETURN(moe.inter,

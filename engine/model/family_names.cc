@@ -128,6 +128,45 @@ const NameMap& QwenMoeStackedNames() {
   return names;
 }
 
+const NameMap& DeciNames() {
+  static const NameMap names = [] {
+    NameMap deci = LlamaNames();
+    deci.layer.attn_linear = "layers.{}.self_attn.linear_attn.weight";
+    return deci;
+  }();
+  return names;
+}
+
+const NameMap& DeepseekNames() {
+  static const NameMap names = [] {
+    NameMap deepseek = QwenMoeNames();
+    LayerNames& layer = deepseek.layer;
+    layer.choice_bias = "layers.{}.mlp.gate.e_score_correction_bias";
+    layer.shared_gate = "layers.{}.mlp.shared_experts.gate_proj.weight";
+    layer.shared_up = "layers.{}.mlp.shared_experts.up_proj.weight";
+    layer.shared_down = "layers.{}.mlp.shared_experts.down_proj.weight";
+    layer.q_a = "layers.{}.self_attn.q_a_proj.weight";
+    layer.q_a_norm = "layers.{}.self_attn.q_a_layernorm.weight";
+    layer.q_b = "layers.{}.self_attn.q_b_proj.weight";
+    layer.kv_a = "layers.{}.self_attn.kv_a_proj_with_mqa.weight";
+    layer.kv_a_norm = "layers.{}.self_attn.kv_a_layernorm.weight";
+    layer.kv_b = "layers.{}.self_attn.kv_b_proj.weight";
+    return deepseek;
+  }();
+  return names;
+}
+
+const NameMap& DeepseekStackedNames() {
+  static const NameMap names = [] {
+    NameMap deepseek = DeepseekNames();
+    deepseek.layer.expert_gate = deepseek.layer.expert_up = "";
+    deepseek.layer.expert_gate_up = "layers.{}.mlp.experts.gate_up_proj";
+    deepseek.layer.expert_down = "layers.{}.mlp.experts.down_proj";
+    return deepseek;
+  }();
+  return names;
+}
+
 const NameMap& GptOssNames() {
   static const NameMap names = [] {
     NameMap oss = LlamaNames();
@@ -288,8 +327,17 @@ const NameMap& GgufNames() {
                                     .q_norm = "blk.{}.attn_q_norm.weight",
                                     .k_norm = "blk.{}.attn_k_norm.weight",
                                     .sinks = "blk.{}.attn_sinks.weight",
+                                    .q_a = "blk.{}.attn_q_a.weight",
+                                    .q_a_norm = "blk.{}.attn_q_a_norm.weight",
+                                    .q_b = "blk.{}.attn_q_b.weight",
+                                    .kv_a = "blk.{}.attn_kv_a_mqa.weight",
+                                    .kv_a_norm = "blk.{}.attn_kv_a_norm.weight",
+                                    .kv_b = "blk.{}.attn_kv_b.weight",
+                                    .k_b = "blk.{}.attn_k_b.weight",
+                                    .v_b = "blk.{}.attn_v_b.weight",
                                     .o = "blk.{}.attn_output.weight",
                                     .o_bias = "blk.{}.attn_output.bias",
+                                    .attn_linear = "blk.{}.attn_output.weight",
                                     .mlp_norm = "blk.{}.ffn_norm.weight",
                                     .mlp_norm_bias = "blk.{}.ffn_norm.bias",
                                     .mlp_post_norm = "blk.{}.post_ffw_norm.weight",

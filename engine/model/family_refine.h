@@ -17,6 +17,9 @@ absl::Status RefineGranite(const JsonSource& config, ModelSpec* spec, NameMap* n
 absl::Status RefineMixtral(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineQwen2Moe(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineQwen3Moe(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineDeepseekV2(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineDeepseekV3(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineDeci(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGptOss(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineGptNeox(const JsonSource& config, ModelSpec* spec, NameMap* names);
 absl::Status RefineFalcon(const JsonSource& config, ModelSpec* spec, NameMap* names);

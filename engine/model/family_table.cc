@@ -19,7 +19,12 @@ constexpr std::string_view kQwen2MoeArchitectures[] = {"Qwen2MoeForCausalLM"};
 constexpr std::string_view kQwen3MoeArchitectures[] = {"Qwen3MoeForCausalLM"};
 constexpr std::string_view kQwen2MoeGguf[] = {"qwen2moe"};
 constexpr std::string_view kQwen3MoeGguf[] = {"qwen3moe"};
+constexpr std::string_view kDeepseekV2Architectures[] = {"DeepseekV2ForCausalLM"};
+constexpr std::string_view kDeepseekV3Architectures[] = {"DeepseekV3ForCausalLM"};
+constexpr std::string_view kDeciArchitectures[] = {"DeciLMForCausalLM"};
 constexpr std::string_view kGptOssArchitectures[] = {"GptOssForCausalLM"};
+constexpr std::string_view kDeepseek2Gguf[] = {"deepseek2"};
+constexpr std::string_view kDeciGguf[] = {"deci"};
 constexpr std::string_view kGptOssGguf[] = {"gpt-oss"};
 constexpr std::string_view kGemma2Gguf[] = {"gemma2"};
 constexpr std::string_view kGemma3Gguf[] = {"gemma3"};
@@ -157,6 +162,45 @@ Family GptOss() {
   oss.refine = RefineGptOss;
   oss.refine_gguf = RefineGgufGptOss;
   return oss;
+}
+
+Family DeepseekV3() {
+  Family deepseek = Llama();
+  deepseek.name = deepseek.model_type = "deepseek_v3";
+  deepseek.architectures = kDeepseekV3Architectures;
+  deepseek.gguf_architectures = kDeepseek2Gguf;
+  deepseek.gguf_renormalise = false;
+  deepseek.refine_gguf = RefineGgufDeepseek;
+  deepseek.keys.head_dim = "qk_rope_head_dim";  // what is rotated; see ApplyLatentAttention
+  deepseek.head_dim = 64;
+  deepseek.qkv_bias = deepseek.out_bias = deepseek.mlp_bias = Flag::Never();
+  deepseek.rope_layout = RopeLayout::kInterleaved;
+  deepseek.names = &DeepseekNames();
+  deepseek.stacked_names = &DeepseekStackedNames();
+  deepseek.refine = RefineDeepseekV3;
+  return deepseek;
+}
+
+Family DeepseekV2() {
+  Family deepseek = DeepseekV3();
+  deepseek.name = deepseek.model_type = "deepseek_v2";
+  deepseek.architectures = kDeepseekV2Architectures;
+  deepseek.gguf_architectures = {};  // V3's row serves both
+  deepseek.refine = RefineDeepseekV2;
+  return deepseek;
+}
+
+Family Deci() {
+  Family deci = Llama();
+  deci.name = "decilm";
+  deci.model_type = "nemotron-nas";
+  deci.architectures = kDeciArchitectures;
+  deci.gguf_architectures = kDeciGguf;
+  deci.refine_gguf = RefineGgufDeci;
+  deci.inter_per_hidden = 4;  // where each layer says its own
+  deci.names = &DeciNames();
+  deci.refine = RefineDeci;
+  return deci;
 }
 
 Family Gpt2() {
@@ -372,10 +416,11 @@ Family Glm4() {
 }  // namespace
 
 std::span<const Family> FamilyTable() {
-  static const std::array table = {
-      Llama(),    Mistral(), Ministral(), Mixtral(),    Qwen2(),  Qwen2Moe(), Qwen3(),
-      Qwen3Moe(), Gemma2(),  Gemma3(),    Phi3(),       Olmo2(),  SmolLm3(),  Granite(),
-      GptOss(),   Gpt2(),    GptNeox(),   Starcoder2(), Falcon(), Glm(),      Glm4()};
+  static const std::array table = {Llama(),      Mistral(),    Ministral(), Mixtral(), Qwen2(),
+                                   Qwen2Moe(),   Qwen3(),      Qwen3Moe(),  Gemma2(),  Gemma3(),
+                                   Phi3(),       Olmo2(),      SmolLm3(),   Granite(), GptOss(),
+                                   DeepseekV2(), DeepseekV3(), Deci(),      Gpt2(),    GptNeox(),
+                                   Starcoder2(), Falcon(),     Glm(),       Glm4()};
   return table;
 }
 

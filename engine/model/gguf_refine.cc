@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/message.h"
 #include "base/status.h"
 
 namespace heddle::engine {
@@ -71,6 +72,70 @@ absl::Status RefineGgufGptOss(const GgufSource&, const TensorFinder&, ModelSpec*
   names->layer.mlp_norm = "blk.{}.post_attention_norm.weight";
   for (LayerSpec& layer : spec->layers) layer.attention.rope.yarn_truncate = false;
   ApplyGptOss(spec);
+  return absl::OkStatus();
+}
+
+// Lengths of keys and values before absorption have keys of their own in newer files, where
+// attention.key_length is that of the cache's row.
+absl::Status RefineGgufDeepseek(const GgufSource& source, const TensorFinder&, ModelSpec* spec,
+                                NameMap*) {
+  MlaSpec mla;
+  HEDDLE_ASSIGN_OR_RETURN(mla.kv_rank, source.Dim("attention.kv_lora_rank", kMaxHeadDim));
+  HEDDLE_ASSIGN_OR_RETURN(mla.q_rank, source.DimOr("attention.q_lora_rank", kMaxHidden, 0));
+  HEDDLE_ASSIGN_OR_RETURN(mla.rope_dim, source.Dim("rope.dimension_count", kMaxHeadDim));
+  const bool absorbed = source.Has("attention.key_length_mla");
+  const std::string_view key = absorbed ? "attention.key_length_mla" : "attention.key_length";
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t key_dim, source.Dim(key, kMaxHeadDim));
+  HEDDLE_ASSIGN_OR_RETURN(
+      mla.v_dim,
+      source.Dim(absorbed ? "attention.value_length_mla" : "attention.value_length", kMaxHeadDim));
+  if (key_dim <= mla.rope_dim) {
+    return source.Error(key, base::StrCat(key_dim),
+                        base::StrCat("more than \"rope.dimension_count\" (", mla.rope_dim, ")"));
+  }
+  mla.nope_dim = key_dim - mla.rope_dim;
+  const int64_t n_heads = spec->layers.front().attention.n_heads;
+  if (n_heads * (mla.rope_dim + mla.kv_rank) > kMaxInter) {
+    return source.Error("attention.head_count", base::StrCat(n_heads),
+                        base::StrCat("at most ", kMaxInter / (mla.rope_dim + mla.kv_rank)));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(double log_multiplier,
+                          source.PositiveOr("rope.scaling.yarn_log_multiplier", kMaxFactor, 0.0));
+  HEDDLE_ASSIGN_OR_RETURN(double factor, source.PositiveOr("rope.scaling.factor", kMaxFactor, 1.0));
+  const double magnitude = 1.0 + log_multiplier * std::log(std::max(factor, 1.0));
+  ApplyLatentAttention(mla, magnitude * magnitude, spec);
+  return absl::OkStatus();
+}
+
+// Layers without KV heads have one matrix in place of attention, or if there are no query heads
+// either, nothing.
+absl::Status RefineGgufDeci(const GgufSource& source, const TensorFinder&, ModelSpec* spec,
+                            NameMap*) {
+  auto per_layer = [&](std::string_view key) -> absl::StatusOr<std::vector<int64_t>> {
+    if (!source.IsArray(key)) return std::vector<int64_t>();
+    HEDDLE_ASSIGN_OR_RETURN(std::vector<int64_t> values, source.Ints(key));
+    if (values.size() == spec->layers.size()) return values;
+    return source.Error(key, base::StrCat("an array of ", values.size()),
+                        base::StrCat("one of ", spec->n_layers(), ", one per layer"));
+  };
+  constexpr std::string_view kKvHeads = "attention.head_count_kv";
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> heads, per_layer("attention.head_count"));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> kv_heads, per_layer(kKvHeads));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<int64_t> inter, per_layer("feed_forward_length"));
+  for (size_t i = 0; i < spec->layers.size(); ++i) {
+    AttentionSpec& attention = spec->layers[i].attention;
+    if (!heads.empty()) attention.n_heads = static_cast<int32_t>(heads[i]);
+    if (!kv_heads.empty()) attention.n_kv_heads = static_cast<int32_t>(kv_heads[i]);
+    if (!inter.empty()) spec->layers[i].mlp.inter = static_cast<int32_t>(inter[i]);
+    if (attention.n_kv_heads == 0) {
+      attention.linear = attention.n_heads > 0;
+      attention.n_heads = 0;
+      attention.rope = RopeSpec{};
+    } else if (attention.n_heads % attention.n_kv_heads != 0) {
+      return source.Error(kKvHeads, base::StrCat(attention.n_kv_heads),
+                          base::StrCat("a divisor of the layer's heads (", attention.n_heads, ")"));
+    }
+  }
   return absl::OkStatus();
 }
 

@@ -17,6 +17,10 @@ absl::Status RefineGgufGptNeox(const GgufSource& source, const TensorFinder& fin
                                NameMap* names);
 absl::Status RefineGgufGptOss(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                               NameMap* names);
+absl::Status RefineGgufDeepseek(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                                NameMap* names);
+absl::Status RefineGgufDeci(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                            NameMap* names);
 absl::Status RefineGgufFalcon(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                               NameMap* names);
 

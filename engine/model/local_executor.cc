@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "engine/model/capacity.h"
 
 namespace heddle::engine {
 namespace {
@@ -15,14 +16,6 @@ int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
-}
-
-std::vector<KvLayerShape> KvShapes(const ModelSpec& spec) {
-  std::vector<KvLayerShape> shapes;
-  for (const LayerSpec& layer : spec.layers) {
-    shapes.push_back({layer.attention.n_kv_heads, layer.attention.head_dim});
-  }
-  return shapes;
 }
 
 }  // namespace

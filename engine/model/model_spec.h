@@ -48,15 +48,32 @@ enum class QkNorm : uint8_t {
   kFullWidth  // all heads as one vector (OLMo 2)
 };
 
+// Multi-head latent attention (DeepSeek-AI 2024): keys and values of all heads are projections of
+// one latent vector per position. The projections are absorbed into the query and the output, so
+// that the cache holds one row of [rope_dim + kv_rank] per position and layer, which is key and
+// value of every head: n_kv_heads is 1 and head_dim the length of that row.
+struct MlaSpec {
+  int32_t kv_rank = 0;   // of the latent vector; 0: no latent attention
+  int32_t q_rank = 0;    // of the query's; 0: queries are projected at once
+  int32_t nope_dim = 0;  // of a head's query and key before absorption, without rotation
+  int32_t rope_dim = 0;  // and with it
+  int32_t v_dim = 0;     // of a head's value
+  float norm_eps = 1e-6f;
+
+  int32_t q_dim() const { return nope_dim + rope_dim; }
+};
+
 struct AttentionSpec {
-  int32_t n_heads = 0;
+  int32_t n_heads = 0;  // 0: the layer has no attention
   int32_t n_kv_heads = 0;
   int32_t head_dim = 0;
   bool qkv_bias = false;
   bool out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
-  int32_t window = 0;    // sliding window in positions; 0: all
-  float scale = 0.0f;    // of q k^T; usually 1 / sqrt(head_dim)
+  int32_t window = 0;   // sliding window in positions; 0: all
+  float scale = 0.0f;   // of q k^T; usually 1 / sqrt(head_dim)
+  bool linear = false;  // one matrix in place of attention; then n_heads is 0
+  MlaSpec mla;
   float softcap = 0.0f;  // 0: none
   bool sinks = false;    // each head has a logit that takes part in the softmax, without a value
   RopeSpec rope;

@@ -1,6 +1,8 @@
 #include "engine/model/name_map.h"
 
+#include <initializer_list>
 #include <string>
+#include <string_view>
 
 #include "engine/model/model_spec.h"
 
@@ -51,6 +53,29 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
   if (spec.mlp.inter == 0) {
     clear({&names.gate, &names.up, &names.gate_up, &names.down, &names.gate_bias, &names.up_bias,
            &names.down_bias});
+  }
+  if (spec.attention.n_heads == 0) {
+    clear({&names.q, &names.k, &names.v, &names.qkv, &names.q_bias, &names.k_bias, &names.v_bias,
+           &names.qkv_bias, &names.q_norm, &names.k_norm});
+    names.o = names.attn_linear;
+    if (!spec.attention.linear) {
+      clear({&names.attn_norm, &names.attn_norm_bias, &names.attn_post_norm, &names.o,
+             &names.o_bias});
+    }
+  }
+  clear({&names.attn_linear});
+  if (spec.mlp.inter == 0 && spec.moe.n_experts == 0) {
+    clear({&names.mlp_norm, &names.mlp_norm_bias, &names.mlp_post_norm});
+  }
+  const MlaSpec& mla = spec.attention.mla;
+  if (mla.kv_rank == 0) {
+    clear({&names.q_a, &names.q_a_norm, &names.q_b, &names.kv_a, &names.kv_a_norm, &names.kv_b,
+           &names.k_b, &names.v_b});
+  } else {
+    clear({&names.k, &names.v, &names.qkv});
+    if (mla.q_rank > 0) names.q = names.q_b;
+    if (mla.q_rank == 0) clear({&names.q_a, &names.q_a_norm});
+    clear({&names.q_b});
   }
   if (!spec.moe.bias) {
     clear({&names.expert_gate_bias, &names.expert_up_bias, &names.expert_gate_up_bias,

@@ -28,9 +28,18 @@ struct LayerNames {
   std::string q_norm;  // [head_dim], or all heads
   std::string k_norm;
   std::string sinks;  // [n_heads]
+  std::string q_a;    // latent attention: to the query's latent vector [q_rank, hidden], its norm,
+  std::string q_a_norm;  // and from there to the heads [n_heads * (nope + rope), q_rank]
+  std::string q_b;       // (once a layer's names are resolved: `q`)
+  std::string kv_a;      // [kv_rank + rope, hidden]
+  std::string kv_a_norm;
+  std::string kv_b;  // either [n_heads * (nope + v), kv_rank], a head's keys and then its values,
+  std::string k_b;   // or k_b [n_heads, kv_rank, nope] and v_b [n_heads, v, kv_rank]
+  std::string v_b;
   std::string o;
   std::string o_bias;
-  std::string mlp_norm;  // before the MLP
+  std::string attn_linear;  // [hidden, hidden] in place of attention (once resolved: `o`)
+  std::string mlp_norm;     // before the MLP
   std::string mlp_norm_bias;
   std::string mlp_post_norm;  // of what the MLP adds
   std::string gate;           // a gated MLP: either gate and up, or gate_up: gate stacked over up
@@ -78,8 +87,17 @@ struct LayerNames {
                               &q_norm,
                               &k_norm,
                               &sinks,
+                              &q_a,
+                              &q_a_norm,
+                              &q_b,
+                              &kv_a,
+                              &kv_a_norm,
+                              &kv_b,
+                              &k_b,
+                              &v_b,
                               &o,
                               &o_bias,
+                              &attn_linear,
                               &mlp_norm,
                               &mlp_norm_bias,
                               &mlp_post_norm,

@@ -59,6 +59,7 @@ class Demands {
 
   void AddAttention(const LayerNames& names, const AttentionSpec& attention) {
     int64_t hidden = model_.spec.hidden;
+    if (attention.mla.kv_rank > 0) return AddLatentAttention(names, attention);
     int64_t q = int64_t{attention.n_heads} * attention.head_dim;
     int64_t kv = int64_t{attention.n_kv_heads} * attention.head_dim;
     AddVector(names.attn_norm, hidden, "hidden");
@@ -79,8 +80,27 @@ class Demands {
     AddVector(names.k_norm, full_width ? kv : attention.head_dim,
               full_width ? "kv_heads * head_dim" : "head_dim");
     AddVector(names.sinks, attention.n_heads, "heads");
-    AddLinear(names.o, hidden, q, "hidden, heads * head_dim", "heads * head_dim, hidden");
+    AddLinear(names.o, hidden, attention.linear ? hidden : q, "hidden, heads * head_dim",
+              "heads * head_dim, hidden");
     AddVector(names.o_bias, hidden, "hidden");
+  }
+
+  void AddLatentAttention(const LayerNames& names, const AttentionSpec& attention) {
+    const MlaSpec& mla = attention.mla;
+    const int64_t hidden = model_.spec.hidden;
+    const int64_t heads = attention.n_heads;
+    AddVector(names.attn_norm, hidden, "hidden");
+    Add(names.q_a, {mla.q_rank, hidden}, "q_rank, hidden");
+    AddVector(names.q_a_norm, mla.q_rank, "q_rank");
+    Add(names.q, {heads * mla.q_dim(), mla.q_rank > 0 ? mla.q_rank : hidden},
+        "heads * (nope + rope), q_rank or hidden");
+    Add(names.kv_a, {mla.kv_rank + mla.rope_dim, hidden}, "kv_rank + rope, hidden");
+    AddVector(names.kv_a_norm, mla.kv_rank, "kv_rank");
+    Add(names.kv_b, {heads * (mla.nope_dim + mla.v_dim), mla.kv_rank},
+        "heads * (nope + v), kv_rank");
+    Add(names.k_b, {heads, mla.kv_rank, mla.nope_dim}, "heads, kv_rank, nope");
+    Add(names.v_b, {heads, mla.v_dim, mla.kv_rank}, "heads, v, kv_rank");
+    Add(names.o, {hidden, heads * mla.v_dim}, "hidden, heads * v");
   }
 
   void AddMlp(const LayerNames& names, const MlpSpec& mlp) {

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "engine/model/expert_sources.h"
+#include "engine/model/head_projections.h"
 
 namespace heddle::engine {
 namespace {
@@ -91,11 +92,17 @@ class Loader {
     LayerWeights layer;
     HEDDLE_ASSIGN_OR_RETURN(layer.attention_norm, Norm(names.attn_norm, names.attn_norm_bias));
     HEDDLE_ASSIGN_OR_RETURN(layer.attention_post_norm, Norm(names.attn_post_norm, ""));
-    HEDDLE_ASSIGN_OR_RETURN(layer.qkv, Qkv(names, spec.attention));
+    if (spec.attention.mla.kv_rank > 0) {
+      HEDDLE_ASSIGN_OR_RETURN(layer.mla, Mla(names, spec.attention));
+    } else if (spec.attention.n_heads > 0) {
+      HEDDLE_ASSIGN_OR_RETURN(layer.qkv, Qkv(names, spec.attention));
+    }
     HEDDLE_ASSIGN_OR_RETURN(layer.q_norm, Vector({&names.q_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.k_norm, Vector({&names.k_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.sinks, Vector({&names.sinks}));
-    HEDDLE_ASSIGN_OR_RETURN(layer.out, Linear({&names.o}, {&names.o_bias}));
+    if (!names.o.empty()) {
+      HEDDLE_ASSIGN_OR_RETURN(layer.out, Linear({&names.o}, {&names.o_bias}));
+    }
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_norm, Norm(names.mlp_norm, names.mlp_norm_bias));
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_post_norm, Norm(names.mlp_post_norm, ""));
     if (spec.mlp.inter > 0) {
@@ -112,6 +119,34 @@ class Loader {
   }
 
  private:
+  absl::StatusOr<MlaWeights> Mla(const LayerNames& names, const AttentionSpec& attention) {
+    MlaWeights mla;
+    if (attention.mla.q_rank > 0) {
+      HEDDLE_ASSIGN_OR_RETURN(mla.q_a, Linear({&names.q_a}, {}));
+      HEDDLE_ASSIGN_OR_RETURN(mla.q_a_norm, Vector({&names.q_a_norm}));
+    }
+    HEDDLE_ASSIGN_OR_RETURN(mla.q, Linear({&names.q}, {}));
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* kv_a, Find(names.kv_a));
+    const int64_t kv_rank = attention.mla.kv_rank;
+    const WeightSource all = Source(*kv_a);
+    const WeightSource rope_then_latent[] = {Rows(all, kv_rank, attention.mla.rope_dim),
+                                             Rows(all, 0, kv_rank)};
+    HEDDLE_ASSIGN_OR_RETURN(mla.kv_a.matrix, Pack(rope_then_latent, {&kv_a, 1}));
+    HEDDLE_ASSIGN_OR_RETURN(mla.kv_a_norm, Vector({&names.kv_a_norm}));
+    HeadProjections heads(checkpoint_, attention);
+    HEDDLE_RETURN_IF_ERROR(heads.Read(names));
+    HEDDLE_ASSIGN_OR_RETURN(mla.k_up, device_.PackStack(heads.keys(), attention.n_heads));
+    HEDDLE_ASSIGN_OR_RETURN(mla.v_up, device_.PackStack(heads.values(), attention.n_heads));
+    return mla;
+  }
+
+  static WeightSource Rows(WeightSource source, int64_t first, int64_t count) {
+    source.data = static_cast<const std::byte*>(source.data) +
+                  first * kernels::RowBytes(source.dtype, source.cols);
+    source.rows = count;
+    return source;
+  }
+
   // A single row, which may lie as a vector.
   absl::StatusOr<LinearWeights> RowGate(const std::string& name) {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));

@@ -47,6 +47,17 @@ struct MoeWeights {
   DeviceVector down_bias;                      // [n_experts, hidden]
 };
 
+// Of latent attention; see MlaSpec.
+struct MlaWeights {
+  LinearWeights q_a;                           // [q_rank, hidden]
+  DeviceVector q_a_norm;                       // [q_rank]
+  LinearWeights q;                             // [n_heads * (nope + rope), q_rank or hidden]
+  LinearWeights kv_a;                          // rows: rope, then latent
+  DeviceVector kv_a_norm;                      // [kv_rank]
+  std::unique_ptr<kernels::PackedStack> k_up;  // per head [kv_rank, nope]
+  std::unique_ptr<kernels::PackedStack> v_up;  // per head [v, kv_rank]
+};
+
 struct LayerWeights {
   NormWeights attention_norm;
   NormWeights attention_post_norm;
@@ -54,6 +65,7 @@ struct LayerWeights {
   DeviceVector q_norm;  // [head_dim] or [n_heads * head_dim]
   DeviceVector k_norm;  // [head_dim] or [n_kv_heads * head_dim]
   DeviceVector sinks;   // [n_heads]
+  MlaWeights mla;       // in place of qkv
   LinearWeights out;    // [hidden, n_heads * head_dim]
   NormWeights mlp_norm;
   NormWeights mlp_post_norm;

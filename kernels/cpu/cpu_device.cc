@@ -144,6 +144,11 @@ class CpuOps final : public Ops {
         args, [this](const LinearArgs& linear) { Linear(linear); }, pool_, experts_);
   }
 
+  void HeadLinear(const HeadLinearArgs& args) override {
+    cpu::HeadLinear(
+        args, [this](const LinearArgs& linear) { Linear(linear); }, pool_);
+  }
+
   void GateRows(Tensor gate_f32, Tensor x) override {
     EachRow(x.rows, kNsPerNormElement * static_cast<double>(x.cols), [&](int64_t t, int32_t) {
       const float factor = 1.0f / (1.0f + std::exp(-*gate_f32.row<float>(t)));
@@ -202,6 +207,7 @@ class CpuOps final : public Ops {
       int64_t from = static_cast<int64_t>(h) * cache.head_dim;
       table_.rows->to_kv(type, args.k.row<float>(t) + from, cache.head_dim,
                          static_cast<char*>(cache.keys) + to);
+      if (args.v.data == nullptr) continue;
       table_.rows->to_kv(type, args.v.row<float>(t) + from, cache.head_dim,
                          static_cast<char*>(cache.values) + to);
     }

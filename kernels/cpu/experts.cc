@@ -154,6 +154,28 @@ void Route(const RouteArgs& args, ThreadPool& pool) {
   });
 }
 
+void HeadLinear(const HeadLinearArgs& args, const std::function<void(const LinearArgs&)>& linear,
+                ThreadPool& pool) {
+  const auto& heads = static_cast<const CpuStack&>(*args.heads);
+  auto columns = [](const Tensor& tensor, int64_t first, int64_t cols) {
+    return Tensor{tensor.row<float>(0) + first, tensor.rows, cols, tensor.stride};
+  };
+  for (int32_t h = 0; h < heads.count; ++h) {
+    linear({.x = columns(args.x, h * args.x_step, heads.cols),
+            .weight = &heads.matrix(h),
+            .out = columns(args.out, h * args.out_step + args.carried, heads.rows)});
+  }
+  if (args.carried == 0) return;
+  const double cost = kNsPerMovedElement * static_cast<double>(heads.count * args.carried);
+  pool.ForRange(args.x.rows, cost, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t i = begin * heads.count; i < end * heads.count; ++i) {
+      const int64_t h = i % heads.count;
+      const float* from = args.x.row<float>(i / heads.count) + h * args.x_step + heads.cols;
+      std::copy_n(from, args.carried, args.out.row<float>(i / heads.count) + h * args.out_step);
+    }
+  });
+}
+
 void ExpertMix(const ExpertMixArgs& args, const std::function<void(const LinearArgs&)>& linear,
                ThreadPool& pool, ExpertScratch& scratch) {
   SortByExpert(args, scratch);

@@ -35,6 +35,9 @@ struct ExpertScratch {
 
 void Route(const RouteArgs& args, ThreadPool& pool);
 
+void HeadLinear(const HeadLinearArgs& args, const std::function<void(const LinearArgs&)>& linear,
+                ThreadPool& pool);
+
 // `linear` is the device's linear op.
 void ExpertMix(const ExpertMixArgs& args, const std::function<void(const LinearArgs&)>& linear,
                ThreadPool& pool, ExpertScratch& scratch);

@@ -113,9 +113,8 @@ class CudaDevice final : public Device {
  private:
   // Half of the workspace is for partial outputs, an eighth of that would do for their lse.
   int32_t MaxSlots(const AttentionGrouping& grouping) const {
-    constexpr int64_t kMaxHeadDim = 256;
-    const int64_t slot_bytes =
-        int64_t{grouping.n_kv_heads} * kDecodeTileRows * kMaxHeadDim * int64_t{sizeof(float)};
+    const int64_t slot_bytes = int64_t{grouping.n_kv_heads} * kDecodeTileRows *
+                               kMaxAttentionHeadDim * int64_t{sizeof(float)};
     return static_cast<int32_t>(std::min<int64_t>(workspace_->bytes() / 2 / slot_bytes, 1 << 20));
   }
   void StageBatch();

@@ -159,6 +159,11 @@ void CudaOps::RopeKvWrite(const RopeKvWriteArgs& args) {
 void CudaOps::Attention(const AttentionArgs& args) {
   HEDDLE_CHECK(args.n_heads % args.cache.n_kv_heads == 0, "attention: heads are not in groups");
   if (!status_.ok()) return;
+  if (args.cache.head_dim > kMaxAttentionHeadDim) {
+    return Note(
+        absl::UnimplementedError(absl::StrCat("attention with heads of ", args.cache.head_dim,
+                                              "; CUDA has kernels up to ", kMaxAttentionHeadDim)));
+  }
   const AttentionGrouping grouping = {args.n_heads / args.cache.n_kv_heads, args.cache.n_kv_heads};
   absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
   if (!plan.ok()) return Note(plan.status());
@@ -218,6 +223,12 @@ void CudaOps::ExpertMix(const ExpertMixArgs& args) {
   Note(LaunchExpertLinear(down, n_pairs, step_.activations, stream), "experts (down)");
   Note(LaunchExpertSum(args.rows, args.weights, args.top_k, args.out, step_.activations, stream),
        "experts (sum)");
+}
+
+void CudaOps::HeadLinear(const HeadLinearArgs& args) {
+  if (!status_.ok()) return;
+  Note(LaunchHeadLinear(args, ViewOf(*args.heads), step_.activations, step_.runtime.stream()),
+       "projection of heads");
 }
 
 void CudaOps::GateRows(Tensor gate_f32, Tensor x) {

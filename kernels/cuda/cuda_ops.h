@@ -65,6 +65,7 @@ class CudaOps final : public Ops {
   void Attention(const AttentionArgs& args) override;
   void Route(const RouteArgs& args) override;
   void ExpertMix(const ExpertMixArgs& args) override;
+  void HeadLinear(const HeadLinearArgs& args) override;
   void GateRows(Tensor gate_f32, Tensor x) override;
   void GatherLogitRows(Tensor x, Tensor out) override;
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override;

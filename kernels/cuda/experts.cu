@@ -169,6 +169,29 @@ HEDDLE_KERNEL ExpertSumKernel(HEDDLE_PARAMS(SumParams, p)) {
   }
 }
 
+struct HeadLinearParams {
+  HeadLinearArgs args;
+  DeviceWeight heads;  // all matrices
+  int64_t rows;        // of each
+};
+
+// A warp per output of a head, carried columns included.
+template <typename T, DType kFormat>
+HEDDLE_KERNEL HeadLinearKernel(HEDDLE_PARAMS(HeadLinearParams, p)) {
+  const int64_t t = BlockX();
+  const int64_t c = static_cast<int64_t>(BlockY()) * kWarps + WarpIndex();
+  const int64_t h = BlockZ();
+  if (c >= p.args.carried + p.rows) return;
+  const T* x = p.args.x.row<T>(t) + h * p.args.x_step;
+  T* out = p.args.out.row<T>(t) + h * p.args.out_step;
+  if (c < p.args.carried) {
+    if (Lane() == 0) out[c] = x[p.heads.cols + c];
+    return;
+  }
+  const float y = DotRow<T, kFormat>(p.heads, x, h * p.rows + c - p.args.carried);
+  if (Lane() == 0) out[c] = RoundTo(y, T());
+}
+
 struct GateParams {
   Tensor gate;
   Tensor x;
@@ -213,6 +236,20 @@ Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor o
   const LaunchShape shape = {.grid_x = static_cast<int>(out.rows), .threads = kThreads};
   return ForActivation(act, [&]<typename T>(T) {
     return Launch(ExpertSumKernel<T>, shape, stream, SumParams{rows, weights, top_k, out});
+  });
+}
+
+Error LaunchHeadLinear(const HeadLinearArgs& args, const DeviceWeight& heads, DType act,
+                       Stream stream) {
+  const LaunchShape shape = {.grid_x = static_cast<int>(args.x.rows),
+                             .grid_y = CeilDiv(args.carried + args.heads->rows, kWarps),
+                             .grid_z = args.heads->count,
+                             .threads = 32 * kWarps};
+  const HeadLinearParams params = {args, heads, args.heads->rows};
+  return ForActivation(act, [&]<typename T>(T) {
+    return ForFormat(heads.format, [&]<DType kFormat>() {
+      return Launch(HeadLinearKernel<T, kFormat>, shape, stream, params);
+    });
   });
 }
 

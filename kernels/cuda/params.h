@@ -114,6 +114,8 @@ Error LaunchExpertLinear(const ExpertLinearParams& params, int64_t n_pairs, DTyp
 // out[t] += sum over i of weights[t, i] * rows[t * top_k + i].
 Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, DType act,
                       Stream stream);
+Error LaunchHeadLinear(const HeadLinearArgs& args, const DeviceWeight& heads, DType act,
+                       Stream stream);
 Error LaunchGateRows(Tensor gate_f32, Tensor x, DType act, Stream stream);
 
 // A piece of attention: packed rows of a sequence against a range of its keys, for each KV head.
@@ -133,6 +135,7 @@ struct AttentionMerge {
 };
 inline constexpr int32_t kDecodeTileRows = 16;
 inline constexpr int32_t kPrefillTileRows = 64;
+inline constexpr int32_t kMaxAttentionHeadDim = 576;  // DeepSeek's latent and rotated dimensions
 
 struct AttentionParams {
   AttentionArgs args;

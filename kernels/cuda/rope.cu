@@ -67,13 +67,14 @@ HEDDLE_KERNEL RopeKvWriteKernel(HEDDLE_PARAMS(RopeParams, p)) {
   const RopeKvWriteArgs& a = p.args;
   const int dim = a.cache.head_dim;
   const int kv_heads = a.cache.n_kv_heads;
+  const int arrays = a.v.data != nullptr ? 2 : 1;
   const int64_t t = BlockX();
   const int64_t slot = p.kv_slot[t];
   const int64_t page = slot / a.cache.page_tokens;
   const int64_t offset = slot % a.cache.page_tokens;
   SharedArena arena;
   Shared<float> head = arena.Take<float>(kWarps * dim).From(WarpIndex() * dim);
-  for (int h = WarpIndex(); h < a.n_heads + 2 * kv_heads; h += kWarps) {
+  for (int h = WarpIndex(); h < a.n_heads + arrays * kv_heads; h += kWarps) {
     const bool is_query = h < a.n_heads;
     const bool is_value = h >= a.n_heads + kv_heads;
     const int kv_head = is_query ? 0 : (h - a.n_heads) % kv_heads;

@@ -129,7 +129,9 @@ Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t
       .to = {at(cache.keys, to), at(cache.values, to)},
       .head_bytes = int64_t{cache.page_tokens} * cache.head_dim * element,
       .bytes = int64_t{num_tokens} * cache.head_dim * element};
-  const LaunchShape shape = {.grid_x = cache.n_kv_heads, .grid_y = 2, .threads = kThreads};
+  const LaunchShape shape = {.grid_x = cache.n_kv_heads,
+                             .grid_y = cache.keys == cache.values ? 1 : 2,
+                             .threads = kThreads};
   return from == to ? kSuccess : Launch(CopyPageKernel, shape, stream, params);
 }
 

@@ -31,6 +31,7 @@ class ReferenceOps final : public Ops {
   void Attention(const AttentionArgs& args) override { reference::Attention(batch_, args); }
   void Route(const RouteArgs& args) override { reference::Route(args); }
   void ExpertMix(const ExpertMixArgs& args) override { reference::ExpertMix(args); }
+  void HeadLinear(const HeadLinearArgs& args) override { reference::HeadLinear(args); }
   void GateRows(Tensor gate_f32, Tensor x) override { reference::GateRows(gate_f32, x); }
   void GatherLogitRows(Tensor x, Tensor out) override {
     reference::GatherLogitRows(batch_, x, out);

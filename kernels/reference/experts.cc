@@ -102,6 +102,22 @@ void ExpertMix(const ExpertMixArgs& args) {
   }
 }
 
+void HeadLinear(const HeadLinearArgs& args) {
+  const auto& heads = static_cast<const Stack&>(*args.heads);
+  for (int64_t t = 0; t < args.x.rows; ++t) {
+    for (int32_t h = 0; h < heads.count; ++h) {
+      const float* x = args.x.row<float>(t) + h * args.x_step;
+      float* out = args.out.row<float>(t) + h * args.out_step;
+      std::copy_n(x + heads.cols, args.carried, out);
+      for (int64_t r = 0; r < heads.rows; ++r) {
+        double y = 0;
+        for (int64_t k = 0; k < heads.cols; ++k) y += double{heads.row(h, r)[k]} * x[k];
+        out[args.carried + r] = static_cast<float>(y);
+      }
+    }
+  }
+}
+
 void GateRows(Tensor gate, Tensor x) {
   for (int64_t t = 0; t < x.rows; ++t) {
     const double factor = 1.0 / (1.0 + std::exp(-double{*gate.row<float>(t)}));

@@ -41,6 +41,7 @@ void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args);
 void Attention(const HostBatch& batch, const AttentionArgs& args);
 void Route(const RouteArgs& args);
 void ExpertMix(const ExpertMixArgs& args);
+void HeadLinear(const HeadLinearArgs& args);
 void GateRows(Tensor gate, Tensor x);
 void GatherLogitRows(const HostBatch& batch, Tensor x, Tensor out);
 void ScaleLogits(Tensor logits, float scale, float softcap);

@@ -61,14 +61,14 @@ void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args) {
   const KvCacheView& cache = args.cache;
   for (int64_t t = 0; t < batch.n_tokens(); ++t) {
     float* k = args.k.row<float>(t);
-    const float* v = args.v.row<float>(t);
+    const float* v = args.v.data ? args.v.row<float>(t) : nullptr;
     NormAndRotate(args, args.q_norm, t, args.n_heads, args.q.row<float>(t));
     NormAndRotate(args, args.k_norm, t, cache.n_kv_heads, k);
     for (int32_t h = 0; h < cache.n_kv_heads; ++h) {
       int64_t to = ElementOffset(cache, batch.kv_slot[t], h);
       for (int32_t i = 0; i < cache.head_dim; ++i) {
         StoreElement(cache.dtype, cache.keys, to + i, k[h * cache.head_dim + i]);
-        StoreElement(cache.dtype, cache.values, to + i, v[h * cache.head_dim + i]);
+        if (v) StoreElement(cache.dtype, cache.values, to + i, v[h * cache.head_dim + i]);
       }
     }
   }

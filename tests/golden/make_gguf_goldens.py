@@ -65,10 +65,22 @@ CASES = {
         (KEYS.Attention.SLIDING_WINDOW, 8), (KEYS.Rope.SCALING_TYPE, "yarn"),
         (KEYS.Rope.SCALING_FACTOR, 8.0), (KEYS.Rope.SCALING_ORIG_CTX_LEN, 32),
         (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, 96)]),
+    "deepseek_v3": (dict(models.DEEPSEEK_V3, num_hidden_layers=2), ARCH.DEEPSEEK2, [
+        (KEYS.Attention.KEY_LENGTH, 56), (KEYS.Attention.VALUE_LENGTH, 40),
+        (KEYS.Attention.KEY_LENGTH_MLA, 40), (KEYS.Attention.VALUE_LENGTH_MLA, 20),
+        (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_WEIGHTS_NORM, True),
+        (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 2.5)]),
+    # As converters wrote it before they split kv_b.
+    "deepseek_v2_lite": (models.DEEPSEEK_V2_LITE, ARCH.DEEPSEEK2, [
+        (KEYS.Attention.KEY_LENGTH, 40), (KEYS.Attention.VALUE_LENGTH, 20),
+        (KEYS.LLM.EXPERT_GATING_FUNC, 1), (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 1.0),
+        (KEYS.Rope.SCALING_TYPE, "yarn"), (KEYS.Rope.SCALING_FACTOR, 4.0),
+        (KEYS.Rope.SCALING_ORIG_CTX_LEN, 32), (KEYS.Rope.SCALING_YARN_LOG_MUL, 0.0707)]),
+    "decilm": (models.DECI, ARCH.DECI, []),
     "gpt2": (models.GPT2, ARCH.GPT2, []),
 }
 # Families whose q and k the converter permutes for interleaved pairs.
-PERMUTED = {"llama", "mixtral", "smollm3", "granite"}
+PERMUTED = {"llama", "mixtral", "smollm3", "granite", "nemotron-nas"}
 
 
 def first(config, *keys):
@@ -82,6 +94,16 @@ def metadata(config, arch, extra):
     kv_heads = first(config, "num_kv_heads", "num_key_value_heads") or (
         1 if config.get("multi_query") else heads)
     head_dim = config.get("head_dim")
+    inter = first(config, "intermediate_size") or 4 * hidden
+    if "block_configs" in config:
+        blocks = config["block_configs"]
+        groups = [block["attention"]["n_heads_in_group"] for block in blocks]
+        kv_heads = [heads // group if group else 0 for group in groups]
+        heads = [heads if group or block["attention"]["replace_with_linear"] else 0
+                 for group, block in zip(groups, blocks)]
+        inter = [-int(-2 * (block["ffn"]["ffn_mult"] or 0) * hidden / 3 // 256) * 256
+                 for block in blocks]
+        head_dim = hidden // max(heads)
     rotary = first(config, "partial_rotary_factor", "rotary_pct")
     if config["model_type"].startswith("glm"):
         rotary = 0.5
@@ -89,7 +111,7 @@ def metadata(config, arch, extra):
         (KEYS.LLM.CONTEXT_LENGTH, first(config, "max_position_embeddings", "n_positions") or 2048),
         (KEYS.LLM.EMBEDDING_LENGTH, hidden),
         (KEYS.LLM.BLOCK_COUNT, first(config, "num_hidden_layers", "n_layer")),
-        (KEYS.LLM.FEED_FORWARD_LENGTH, first(config, "intermediate_size") or 4 * hidden),
+        (KEYS.LLM.FEED_FORWARD_LENGTH, inter),
         (KEYS.Attention.HEAD_COUNT, heads),
         (KEYS.Attention.HEAD_COUNT_KV, kv_heads),
         (KEYS.LLM.VOCAB_SIZE, config["vocab_size"]),
@@ -101,7 +123,15 @@ def metadata(config, arch, extra):
         (KEYS.Attention.VALUE_LENGTH, head_dim),
         (KEYS.Rope.DIMENSION_COUNT,
          None if rotary is None else int(rotary * (head_dim or hidden // heads))),
-        (KEYS.LLM.EXPERT_COUNT, first(config, "num_local_experts", "num_experts")),
+        (KEYS.LLM.EXPERT_COUNT,
+         first(config, "num_local_experts", "num_experts", "n_routed_experts")),
+        (KEYS.LLM.LEADING_DENSE_BLOCK_COUNT, config.get("first_k_dense_replace")),
+        (KEYS.LLM.EXPERT_SHARED_COUNT, config.get("n_shared_experts")),
+        (KEYS.LLM.EXPERT_GROUP_COUNT, config.get("n_group")),
+        (KEYS.LLM.EXPERT_GROUP_USED_COUNT, config.get("topk_group")),
+        (KEYS.Attention.Q_LORA_RANK, config.get("q_lora_rank")),
+        (KEYS.Attention.KV_LORA_RANK, config.get("kv_lora_rank")),
+        (KEYS.Rope.DIMENSION_COUNT, config.get("qk_rope_head_dim")),
         (KEYS.LLM.EXPERT_USED_COUNT, config.get("num_experts_per_tok")),
         (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, config.get("moe_intermediate_size")),
         (KEYS.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH,
@@ -124,6 +154,15 @@ def gpt_oss_parts(name):
     return [(name, [operation, 0, 1])]
 
 
+def deepseek_parts(config, name):
+    """The tensors that newer converters make of one: (name, operation)."""
+    if "kv_b_proj" not in name:
+        return [(name.replace("_correction_bias", "_correction.bias"), [])]
+    sizes = [config["num_attention_heads"], config["qk_nope_head_dim"], config["v_head_dim"]]
+    return [(name.replace("kv_b", "k_b"), ["head_keys", *sizes]),
+            (name.replace("kv_b", "v_b"), ["head_values", *sizes])]
+
+
 def transform(config, name):
     """What the converter does to a tensor: an operation of tests/support/gguf_model.cc."""
     kind = config["model_type"]
@@ -131,7 +170,10 @@ def transform(config, name):
     if kind in PERMUTED and ".q_proj." in name:
         return ["permute", heads]
     if kind in PERMUTED and ".k_proj." in name:
-        return ["permute", config["num_key_value_heads"]]
+        layer = int(name.split(".")[2])
+        blocks = config.get("block_configs")
+        return ["permute", heads // blocks[layer]["attention"]["n_heads_in_group"] if blocks
+                else config["num_key_value_heads"]]
     if kind.startswith("gemma") and name.endswith("norm.weight"):
         return ["add_one"]
     if "query_key_value" in name:
@@ -144,14 +186,17 @@ def transform(config, name):
 
 def folder_tensors(config, parts):
     """[file name, shape, scale, offset] of every tensor, and the experts' by their merged name."""
-    model_config = transformers.AutoConfig.for_model(**copy.deepcopy(config))
     with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(model_config)
+        if "block_configs" in config:
+            model = models.build_deci(config)
+        else:
+            model = transformers.AutoModelForCausalLM.from_config(
+                transformers.AutoConfig.for_model(**copy.deepcopy(config)))
     tensors, merged = [], {}
     case = dict(rename=parts.get("rename", {}), experts=parts.get("experts"))
     if case["experts"] is None:
         del case["experts"]
-    for name, parameter in model.named_parameters():
+    for name, parameter in list(model.named_parameters()) + models.routing_biases(model):
         for file_name, part in models.file_tensors(name, parameter, case):
             shape = list(part.shape)
             tensors.append([file_name, shape, *models.scale_and_offset(name, shape[-2:])])
@@ -166,12 +211,18 @@ def folder_tensors(config, parts):
 
 def make_case(name):
     config, arch, extra = CASES[name]
-    tensors, merged = folder_tensors(config, models.CASES.get(name, {}))
+    parts = models.CASES.get(name, {})
+    if config["model_type"].startswith("deepseek"):
+        parts = dict(experts=models.SEPARATE_EXPERTS)  # what the converter reads
+    tensors, merged = folder_tensors(config, parts)
     names = gguf.get_tensor_name_map(arch, 16)
     file_tensors = []
     for source, parts in merged.items():
-        made = gpt_oss_parts(source) if arch == ARCH.GPT_OSS else [
-            (source, transform(config, source))]
+        made = [(source, transform(config, source))]
+        if arch == ARCH.GPT_OSS:
+            made = gpt_oss_parts(source)
+        elif name == "deepseek_v3":
+            made = deepseek_parts(config, source)
         for made_name, operation in made:
             target = names.get_name(made_name, try_suffixes=(".weight", ".bias"))
             if target is None:

@@ -19,6 +19,7 @@ import gguf
 import numpy as np
 import torch
 import transformers
+from transformers.models.llama import modeling_llama
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import synthetic_weights
@@ -49,6 +50,35 @@ GPT_OSS = dict(
     rope_scaling=dict(rope_type="yarn", factor=8.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
                       original_max_position_embeddings=32),
     layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+DEEPSEEK = dict(
+    SMALL_LLAMA, num_key_value_heads=4, num_hidden_layers=3, rms_norm_eps=1e-6, kv_lora_rank=40,
+    q_lora_rank=48, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=20,
+    moe_intermediate_size=64, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2,
+    first_k_dense_replace=1, norm_topk_prob=False)
+DEEPSEEK_V2 = dict(DEEPSEEK, architectures=["DeepseekV2ForCausalLM"], model_type="deepseek_v2",
+                   topk_method="group_limited_greedy", n_group=4, topk_group=2,
+                   routed_scaling_factor=4.0)
+DEEPSEEK_V2_LITE = {
+    **DEEPSEEK_V2, "q_lora_rank": None, "topk_method": "greedy", "n_group": 1, "topk_group": 1,
+    "num_hidden_layers": 2, "routed_scaling_factor": 1.0,
+    "rope_scaling": dict(type="yarn", factor=4.0, original_max_position_embeddings=32,
+                         beta_fast=32, beta_slow=1, mscale=0.707, mscale_all_dim=0.707)}
+DEEPSEEK_V3 = dict(DEEPSEEK, architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3",
+                   n_group=4, topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5)
+
+
+def deci_block(group, multiplier, linear=False):
+    """An entry of block_configs; None: the layer lacks that block."""
+    return dict(
+        attention=dict(n_heads_in_group=group, no_op=group is None and not linear,
+                       replace_with_linear=linear),
+        ffn=dict(ffn_mult=multiplier, no_op=multiplier is None, replace_with_linear=False))
+
+
+DECI = dict(SMALL_LLAMA, architectures=["DeciLMForCausalLM"], model_type="nemotron-nas",
+            num_key_value_heads=None, intermediate_size=None, num_hidden_layers=5,
+            block_configs=[deci_block(None, 2.5), deci_block(2, 6.5), deci_block(4, None),
+                           deci_block(None, 1.0, linear=True), deci_block(1, 5.0)])
 MISTRAL = dict(LLAMA, architectures=["MistralForCausalLM"], model_type="mistral", vocab_size=288,
                hidden_size=64, num_attention_heads=4, num_key_value_heads=1, sliding_window=None)
 QWEN2 = dict(LLAMA, architectures=["Qwen2ForCausalLM"], model_type="qwen2", vocab_size=320,
@@ -156,6 +186,10 @@ CASES = {
     "gpt_oss_mxfp4": dict(config=dict(GPT_OSS, num_hidden_layers=2,
                                       layer_types=["sliding_attention", "full_attention"],
                                       quantization_config=dict(quant_method="mxfp4"))),
+    "deepseek_v2": dict(config=DEEPSEEK_V2, experts=SEPARATE_EXPERTS),
+    "deepseek_v2_lite": dict(config=DEEPSEEK_V2_LITE),
+    "deepseek_v3": dict(config=DEEPSEEK_V3, experts=SEPARATE_EXPERTS),
+    "decilm": dict(config=DECI),
     "gpt2": dict(config=GPT2),
     "gpt2_bare": dict(config=dict(GPT2, n_inner=96, activation_function="gelu", n_layer=2,
                                   scale_attn_by_inverse_layer_idx=True), prefix="transformer."),
@@ -234,18 +268,81 @@ def set_mxfp4(name: str, parameter) -> list:
     return [blocks, scales]
 
 
+class NoAttention(torch.nn.Module):
+    def forward(self, hidden_states, **kwargs):
+        return torch.zeros_like(hidden_states), None
+
+
+class LinearAttention(torch.nn.Module):
+    def __init__(self, hidden):
+        super().__init__()
+        self.linear_attn = torch.nn.Linear(hidden, hidden, bias=False)
+
+    def forward(self, hidden_states, **kwargs):
+        return self.linear_attn(hidden_states), None
+
+
+class NoMlp(torch.nn.Module):
+    def forward(self, hidden_states):
+        return torch.zeros_like(hidden_states)
+
+
+def build_deci(config: dict):
+    """Llama's model of transformers with the layers that block_configs asks for.
+
+    The class itself is not in transformers: it comes with the checkpoints.
+    """
+    llama = {k: v for k, v in config.items() if k not in ("block_configs", "architectures")}
+    llama.update(model_type="llama", num_key_value_heads=config["num_attention_heads"],
+                 intermediate_size=1)
+    base = transformers.AutoConfig.for_model(**llama)
+    base._attn_implementation = "eager"
+    model = transformers.AutoModelForCausalLM.from_config(base, attn_implementation="eager")
+    for i, (layer, block) in enumerate(zip(model.model.layers, config["block_configs"])):
+        own = copy.deepcopy(base)
+        attention, ffn = block["attention"], block["ffn"]
+        if attention["replace_with_linear"]:
+            layer.self_attn = LinearAttention(base.hidden_size)
+        elif attention["no_op"]:
+            layer.self_attn = NoAttention()
+            layer.input_layernorm = torch.nn.Identity()
+        else:
+            own.num_key_value_heads = base.num_attention_heads // attention["n_heads_in_group"]
+            layer.self_attn = modeling_llama.LlamaAttention(own, i)
+        if ffn["no_op"]:
+            layer.mlp = NoMlp()
+            layer.post_attention_layernorm = torch.nn.Identity()
+        else:
+            width = int(2 * ffn["ffn_mult"] * base.hidden_size / 3)
+            own.intermediate_size = (width + 255) // 256 * 256
+            layer.mlp = modeling_llama.LlamaMLP(own)
+    return model
+
+
+def routing_biases(model):
+    """Buffers that are weights."""
+    return [(name, buffer) for name, buffer in model.named_buffers()
+            if name.endswith("e_score_correction_bias")]
+
+
 def build_model(case: dict):
+    if "block_configs" in case["config"]:
+        return fill_model(build_deci(case["config"]), case)
     # A copy: transformers completes the dictionaries inside.
-    quantization = case["config"].get("quantization_config", {}).get("quant_method")
     config = transformers.AutoConfig.for_model(
         **{k: v for k, v in copy.deepcopy(case["config"]).items() if k != "quantization_config"})
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager",
                                                           experts_implementation="eager")
+    return fill_model(model, case)
+
+
+def fill_model(model, case: dict):
+    quantization = case["config"].get("quantization_config", {}).get("quant_method")
     model = model.to(torch.float32).eval()
     bits = 6 if case.get("dtype") else 24  # exact in BF16 and F16, also with an offset of 1
     tensors = []
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in list(model.named_parameters()) + routing_biases(model):
             if quantization == "mxfp4" and parameter.ndim == 3:
                 tensors += set_mxfp4(name, parameter)
                 continue

@@ -275,6 +275,73 @@ TEST_CASE("A row's mixture has the same bits alone and beside any other rows",
   }
 }
 
+TEST_CASE("Each head has a matrix of its own, and carries columns over", "[kernels][kernel]") {
+  constexpr int32_t kHeads = 3;
+  constexpr int64_t kIn = 32, kOut = 40, kCarried = 6;
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    Random random(14);
+    std::vector<TestWeight> heads;
+    std::vector<WeightSource> sources;
+    for (int32_t h = 0; h < kHeads; ++h) heads.push_back(MakeWeight(random, dtype, kOut, kIn));
+    for (const TestWeight& head : heads) sources.push_back(head.source());
+    Matrix x = Matrix::RandomOf(random, 5, kHeads * (kIn + kCarried), /*pad=*/3);
+    for (auto& [name, device] : AllDevices()) {
+      INFO(name << " " << Info(dtype).name);
+      auto stack = device->PackStack(sources, kHeads);
+      REQUIRE(stack.ok());
+      Matrix out(5, kHeads * (kCarried + kOut), /*pad=*/2);
+      REQUIRE(device
+                  ->Run([&](Ops& ops) {
+                    ops.HeadLinear({.x = x.tensor(),
+                                    .x_step = kIn + kCarried,
+                                    .heads = stack->get(),
+                                    .carried = kCarried,
+                                    .out = out.tensor(),
+                                    .out_step = kCarried + kOut});
+                  })
+                  .ok());
+      CHECK(out.GapsIntact());
+      for (int64_t t = 0; t < 5; ++t) {
+        for (int64_t h = 0; h < kHeads; ++h) {
+          const float* in = x.at(t, h * (kIn + kCarried));
+          for (int64_t c = 0; c < kCarried; ++c) {
+            REQUIRE(out(t, h * (kCarried + kOut) + c) == in[kIn + c]);
+          }
+          for (int64_t r = 0; r < kOut; ++r) {
+            double y = 0;
+            for (int64_t k = 0; k < kIn; ++k) {
+              y += double{in[k]} * heads[static_cast<size_t>(h)].decoded[r * kIn + k];
+            }
+            REQUIRE(out(t, h * (kCarried + kOut) + kCarried + r) == Approx(y).margin(1e-4));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("A cache of keys alone gets no values", "[kernels][kernel]") {
+  for (auto& [name, device] : AllDevices()) {
+    INFO(name);
+    TestBatch batch({{{3, 3}}});
+    TestCache cache(DType::kF32, batch.num_pages, 16, 1, 8, 1);
+    cache.view.values = cache.view.keys;
+    Random random(15);
+    Matrix q = Matrix::RandomOf(random, 3, 16);
+    Matrix k = Matrix::RandomOf(random, 3, 8);
+    const std::vector<float> second(k.at(1, 0), k.at(1, 0) + 8);
+    REQUIRE(device->Plan(batch.view()).ok());
+    REQUIRE(device
+                ->Run([&](Ops& ops) {
+                  ops.RopeKvWrite(
+                      {.q = q.tensor(), .k = k.tensor(), .n_heads = 2, .cache = cache.view});
+                })
+                .ok());
+    const auto* keys = reinterpret_cast<const float*>(cache.keys.data()) + batch.kv_slot[1] * 8;
+    CHECK(std::vector<float>(keys, keys + 8) == second);
+  }
+}
+
 TEST_CASE("Rows are multiplied by the logistic function of their gate", "[kernels][kernel]") {
   for (auto& [name, device] : AllDevices()) {
     INFO(name);

@@ -31,6 +31,20 @@ TEST_CASE("KV bytes per token are two vectors per layer and KV head", "[unit]") 
   CHECK(capacity->kv_bytes_per_token == 2 * 22 * 4 * 64 * 2);  // F16
 }
 
+TEST_CASE("Latent attention keeps one vector per layer, layers without attention nothing",
+          "[unit]") {
+  ModelSpec spec = TinyLlama();
+  for (LayerSpec& layer : spec.layers) {
+    layer.attention.n_kv_heads = 1;
+    layer.attention.head_dim = 576;
+    layer.attention.mla = {.kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128};
+  }
+  spec.layers[3].attention = {};
+  auto capacity = PlanCapacity(spec, 2 * kGiB, {16 * kGiB, 16 * kGiB}, {});
+  REQUIRE(capacity.ok());
+  CHECK(capacity->kv_bytes_per_token == 21 * 576 * 2);  // F16
+}
+
 TEST_CASE("An explicit pool is taken as it is, in whole pages", "[unit]") {
   CapacityOptions options;
   options.kv_bytes = 100'000'000;

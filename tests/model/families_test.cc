@@ -312,6 +312,52 @@ TEST_CASE("Experts that cannot be are refused by key and value", "[model][unit]"
              StatusCode::kUnimplemented, {"\"use_sliding_window\" is true"});
 }
 
+TEST_CASE("Latent attention caches one row of latent and rotated key", "[model][unit]") {
+  const json config = *test::LoadGolden("deepseek_v3").config;
+  auto description = DescribeJson(config);
+  REQUIRE(description.ok());
+  const AttentionSpec& attention = description->spec.layers[0].attention;
+  CHECK(attention.n_kv_heads == 1);
+  CHECK(attention.head_dim == 16 + 40);
+  CHECK(attention.scale == Approx(1 / std::sqrt(24.0 + 16.0)));
+  CHECK(description->spec.layers[0].moe.n_experts == 0);
+  CHECK(description->spec.layers[1].moe.rule.group_best == 2);
+  CHECK(description->spec.layers[1].mlp.inter == 2 * 64);
+  const json lite = *test::LoadGolden("deepseek_v2_lite").config;
+  // YaRN by 4: (0.1 * 0.707 * ln 4 + 1)^2 sharper.
+  CHECK(DescribeJson(lite)->spec.layers[0].attention.scale ==
+        Approx(std::pow(0.0707 * std::log(4.0) + 1, 2) / std::sqrt(40.0)));
+  CheckError(DescribeJson(With(config, "n_group", 3)).status(), StatusCode::kInvalidArgument,
+             {"\"n_group\" is 3", "a divisor of the number of experts (8)"});
+  CheckError(DescribeJson(With(config, "topk_group", 1)).status(), StatusCode::kInvalidArgument,
+             {"\"topk_group\" is 1", "room for 3"});
+  CheckError(DescribeJson(With(config, "attention_bias", true)).status(),
+             StatusCode::kUnimplemented, {"\"attention_bias\" is true"});
+  CheckError(DescribeJson(With(config, "kv_lora_rank", 1 << 20)).status(),
+             StatusCode::kInvalidArgument, {"\"kv_lora_rank\" is 1048576"});
+}
+
+TEST_CASE("Layers of DeciLM lack the blocks that their config leaves out", "[model][unit]") {
+  json config = *test::LoadGolden("decilm").config;
+  auto description = DescribeJson(config);
+  REQUIRE(description.ok());
+  const std::vector<LayerSpec>& layers = description->spec.layers;
+  CHECK(layers[0].attention.n_heads == 0);
+  CHECK(layers[1].attention.n_kv_heads == 2);
+  CHECK(layers[2].mlp.inter == 0);
+  CHECK(layers[3].attention.linear);
+  CHECK(layers[1].mlp.inter == 512);  // 2 * 6.5 * 64 / 3 = 277, up to a multiple of 256
+  CHECK(description->names.Layer(0, layers[0]).attn_norm.empty());
+  CHECK(description->names.Layer(2, layers[2]).mlp_norm.empty());
+  CHECK(description->names.Layer(3, layers[3]).o == "model.layers.3.self_attn.linear_attn.weight");
+  config["block_configs"][1]["attention"]["n_heads_in_group"] = 3;
+  CheckError(DescribeJson(config).status(), StatusCode::kInvalidArgument,
+             {"\"block_configs[1].attention.n_heads_in_group\" is 3", "a divisor"});
+  config["block_configs"] = {1, 2};
+  CheckError(DescribeJson(config).status(), StatusCode::kInvalidArgument,
+             {"\"block_configs\"", "a list of 5, one per layer"});
+}
+
 TEST_CASE("gpt-oss with another gate than the kernels' is refused", "[model][unit]") {
   const json config = *test::LoadGolden("gpt_oss").config;
   CheckError(DescribeJson(With(config, "swiglu_limit", 5.0)).status(), StatusCode::kUnimplemented,
@@ -374,6 +420,17 @@ TEST_CASE("GGUF metadata that contradicts itself is refused by key and value", "
              StatusCode::kInvalidArgument, {"sliding_window\" is", "from 1 to"});
   CheckError(GgufError("phi3_longrope", "phi3.rope.dimension_count", 10),
              StatusCode::kInvalidArgument, {"\"rope_factors_short.weight\" has 24 bytes"});
+}
+
+TEST_CASE("GGUF arrays of one value per layer are checked", "[model][unit]") {
+  CheckError(GgufError("decilm", "deci.attention.head_count_kv", {2, 2}),
+             StatusCode::kInvalidArgument, {"head_count_kv\" is an array of 2", "one of 5"});
+  CheckError(GgufError("decilm", "deci.attention.head_count_kv", {0, -1, 1, 0, 4}),
+             StatusCode::kInvalidArgument, {"head_count_kv\" is -1", "0 to"});
+  CheckError(GgufError("decilm", "deci.feed_forward_length", {0, 0, 0, 0, 0}),
+             StatusCode::kInvalidArgument, {"feed_forward_length\" is an array of zeros"});
+  CheckError(GgufError("deepseek_v3", "deepseek2.attention.key_length_mla", 16),
+             StatusCode::kInvalidArgument, {"key_length_mla\" is 16", "more than"});
 }
 
 TEST_CASE("Special ids come from generation_config.json first, as one id or many",

@@ -90,11 +90,28 @@ Matrix Columns(const Matrix& from, int64_t first, int64_t step) {
   return to;
 }
 
+// Of kv_b's rows, per head keys [nope] and then values [v]: the keys' turned round, or the values'.
+Matrix HeadPart(const Matrix& from, bool keys, int64_t n_heads, int64_t nope, int64_t v) {
+  const int64_t rank = from.shape[1];
+  const int64_t rows = keys ? nope : v;
+  Matrix to{{n_heads, keys ? rank : v, keys ? nope : rank}, {}};
+  for (int64_t h = 0; h < n_heads; ++h) {
+    const auto begin = from.values.begin() + (h * (nope + v) + (keys ? 0 : nope)) * rank;
+    Matrix part{{rows, rank}, {begin, begin + rows * rank}};
+    if (keys) part = Transpose(part);
+    to.values.insert(to.values.end(), part.values.begin(), part.values.end());
+  }
+  return to;
+}
+
 Matrix Apply(Matrix matrix, const json& operation) {
   if (operation.empty()) return matrix;
   const std::string name = operation.at(0);
   if (name == "permute") return Permute(matrix, operation.at(1));
   if (name == "regroup") return Regroup(matrix, operation.at(1), operation.at(2));
+  if (name == "head_keys" || name == "head_values") {
+    return HeadPart(matrix, name == "head_keys", operation.at(1), operation.at(2), operation.at(3));
+  }
   if (name == "slice") return Slice(matrix, operation.at(1), operation.at(2));
   if (name == "columns") return Columns(matrix, operation.at(1), operation.at(2));
   if (name == "transpose") return Transpose(matrix);

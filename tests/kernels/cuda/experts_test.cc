@@ -140,6 +140,43 @@ TEST_CASE("A mixture of experts is that of the reference in every format", "[cud
   }
 }
 
+TEST_CASE("Each head has a matrix of its own, and carries columns over", "[cuda]") {
+  constexpr int32_t kHeads = 3;
+  constexpr int64_t kIn = 32, kOut = 10, kCarried = 6;
+  for (DType act : kActivations) {
+    Random random(16);
+    std::vector<TestWeight> heads;
+    for (int32_t h = 0; h < kHeads; ++h) {
+      heads.push_back(MakeWeight(random, DType::kBF16, kOut, kIn));
+    }
+    Matrix x = Matrix::RandomOf(random, 4, kHeads * (kIn + kCarried));
+    Matrix zeros(4, kHeads * (kCarried + kOut));
+    { Activations rounded(act, x); }
+    auto run = [&](Device& device, DType type) {
+      Activations own(type, x), out(type, zeros, /*pad=*/3);
+      auto stack = Pack(device, heads, kHeads);
+      MustRun(device, [&](Ops& ops) {
+        ops.HeadLinear({.x = own.tensor(),
+                        .x_step = kIn + kCarried,
+                        .heads = stack.get(),
+                        .carried = kCarried,
+                        .out = out.tensor(),
+                        .out_step = kCarried + kOut});
+      });
+      CHECK(out.GapsIntact());
+      return out;
+    };
+    const Activations expected = run(*CreateReferenceDevice(), DType::kF32);
+    const Activations found = run(*EmulatedDevice(act), act);
+    for (int64_t t = 0; t < 4; ++t) {
+      for (int64_t c = 0; c < kHeads * (kCarried + kOut); ++c) {
+        const double value = expected(t, c);
+        CHECK(std::fabs(found(t, c) - value) <= RoundingOf(act, value) + 1e-4);
+      }
+    }
+  }
+}
+
 TEST_CASE("Rows are multiplied by the logistic function of their gate", "[cuda]") {
   for (DType act : kActivations) {
     float gate[] = {0.0f, std::log(3.0f)};
