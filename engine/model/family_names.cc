@@ -252,6 +252,17 @@ const NameMap& Starcoder2Names() {
   return names;
 }
 
+const NameMap& NemotronNames() {
+  static const NameMap names = [] {
+    NameMap nemotron = LlamaNames();
+    nemotron.final_norm_bias = "norm.bias";
+    nemotron.layer.attn_norm_bias = "layers.{}.input_layernorm.bias";
+    nemotron.layer.mlp_norm_bias = "layers.{}.post_attention_layernorm.bias";
+    return nemotron;
+  }();
+  return names;
+}
+
 const NameMap& GptNeoxNames() {
   static const NameMap names = [] {
     NameMap neox{.embed = "embed_in.weight",

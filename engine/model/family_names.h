@@ -24,6 +24,7 @@ const NameMap& GlmNames();
 const NameMap& Glm4Names();
 const NameMap& Starcoder2Names();
 const NameMap& Gpt2Names();
+const NameMap& NemotronNames();
 const NameMap& GptNeoxNames();
 const NameMap& FalconNames();
 

@@ -25,6 +25,8 @@ constexpr std::string_view kDeciArchitectures[] = {"DeciLMForCausalLM"};
 constexpr std::string_view kGptOssArchitectures[] = {"GptOssForCausalLM"};
 constexpr std::string_view kDeepseek2Gguf[] = {"deepseek2"};
 constexpr std::string_view kDeciGguf[] = {"deci"};
+constexpr std::string_view kNemotronArchitectures[] = {"NemotronForCausalLM"};
+constexpr std::string_view kNemotronGguf[] = {"nemotron"};
 constexpr std::string_view kGptOssGguf[] = {"gpt-oss"};
 constexpr std::string_view kGemma2Gguf[] = {"gemma2"};
 constexpr std::string_view kGemma3Gguf[] = {"gemma3"};
@@ -201,6 +203,23 @@ Family Deci() {
   deci.names = &DeciNames();
   deci.refine = RefineDeci;
   return deci;
+}
+
+Family Nemotron() {
+  Family nemotron = Llama();
+  nemotron.name = nemotron.model_type = "nemotron";
+  nemotron.architectures = kNemotronArchitectures;
+  nemotron.gguf_architectures = kNemotronGguf;
+  nemotron.gguf_rope_layout = RopeLayout::kHalf;
+  nemotron.keys.norm_eps = "norm_eps";
+  nemotron.activation = "relu2";
+  nemotron.norm_eps = 1e-5;
+  nemotron.rotary_part = 0.5;
+  nemotron.norm = NormKind::kLayer;
+  nemotron.norm_weight_offset = 1.0f;
+  nemotron.gated = false;
+  nemotron.names = &NemotronNames();
+  return nemotron;
 }
 
 Family Gpt2() {
@@ -416,11 +435,11 @@ Family Glm4() {
 }  // namespace
 
 std::span<const Family> FamilyTable() {
-  static const std::array table = {Llama(),      Mistral(),    Ministral(), Mixtral(), Qwen2(),
-                                   Qwen2Moe(),   Qwen3(),      Qwen3Moe(),  Gemma2(),  Gemma3(),
-                                   Phi3(),       Olmo2(),      SmolLm3(),   Granite(), GptOss(),
-                                   DeepseekV2(), DeepseekV3(), Deci(),      Gpt2(),    GptNeox(),
-                                   Starcoder2(), Falcon(),     Glm(),       Glm4()};
+  static const std::array table = {Llama(),      Mistral(),    Ministral(), Mixtral(),  Qwen2(),
+                                   Qwen2Moe(),   Qwen3(),      Qwen3Moe(),  Gemma2(),   Gemma3(),
+                                   Phi3(),       Olmo2(),      SmolLm3(),   Granite(),  GptOss(),
+                                   DeepseekV2(), DeepseekV3(), Deci(),      Nemotron(), Gpt2(),
+                                   GptNeox(),    Starcoder2(), Falcon(),    Glm(),      Glm4()};
   return table;
 }
 

@@ -77,6 +77,7 @@ CASES = {
         (KEYS.Rope.SCALING_TYPE, "yarn"), (KEYS.Rope.SCALING_FACTOR, 4.0),
         (KEYS.Rope.SCALING_ORIG_CTX_LEN, 32), (KEYS.Rope.SCALING_YARN_LOG_MUL, 0.0707)]),
     "decilm": (models.DECI, ARCH.DECI, []),
+    "nemotron": (models.NEMOTRON, ARCH.NEMOTRON, []),
     "gpt2": (models.GPT2, ARCH.GPT2, []),
 }
 # Families whose q and k the converter permutes for interleaved pairs.
@@ -118,7 +119,8 @@ def metadata(config, arch, extra):
         (KEYS.Rope.FREQ_BASE, first(config, "rope_theta", "rotary_emb_base")),
         (KEYS.Attention.LAYERNORM_RMS_EPS, config.get("rms_norm_eps")),
         (KEYS.Attention.LAYERNORM_EPS,
-         first(config, "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon")),
+         first(config, "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon",
+               "norm_eps")),
         (KEYS.Attention.KEY_LENGTH, head_dim),
         (KEYS.Attention.VALUE_LENGTH, head_dim),
         (KEYS.Rope.DIMENSION_COUNT,
@@ -175,6 +177,8 @@ def transform(config, name):
         return ["permute", heads // blocks[layer]["attention"]["n_heads_in_group"] if blocks
                 else config["num_key_value_heads"]]
     if kind.startswith("gemma") and name.endswith("norm.weight"):
+        return ["add_one"]
+    if kind == "nemotron" and name.endswith("norm.weight"):
         return ["add_one"]
     if "query_key_value" in name:
         kv_heads = first(config, "num_kv_heads") or (1 if config.get("multi_query") else heads)

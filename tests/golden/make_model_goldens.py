@@ -79,6 +79,9 @@ DECI = dict(SMALL_LLAMA, architectures=["DeciLMForCausalLM"], model_type="nemotr
             num_key_value_heads=None, intermediate_size=None, num_hidden_layers=5,
             block_configs=[deci_block(None, 2.5), deci_block(2, 6.5), deci_block(4, None),
                            deci_block(None, 1.0, linear=True), deci_block(1, 5.0)])
+NEMOTRON = {
+    **SMALL_LLAMA, "architectures": ["NemotronForCausalLM"], "model_type": "nemotron",
+    "hidden_act": "relu2", "norm_eps": 1e-5, "partial_rotary_factor": 0.5}
 MISTRAL = dict(LLAMA, architectures=["MistralForCausalLM"], model_type="mistral", vocab_size=288,
                hidden_size=64, num_attention_heads=4, num_key_value_heads=1, sliding_window=None)
 QWEN2 = dict(LLAMA, architectures=["Qwen2ForCausalLM"], model_type="qwen2", vocab_size=320,
@@ -190,6 +193,7 @@ CASES = {
     "deepseek_v2_lite": dict(config=DEEPSEEK_V2_LITE),
     "deepseek_v3": dict(config=DEEPSEEK_V3, experts=SEPARATE_EXPERTS),
     "decilm": dict(config=DECI),
+    "nemotron": dict(config=NEMOTRON),
     "gpt2": dict(config=GPT2),
     "gpt2_bare": dict(config=dict(GPT2, n_inner=96, activation_function="gelu", n_layer=2,
                                   scale_attn_by_inverse_layer_idx=True), prefix="transformer."),

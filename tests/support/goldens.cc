@@ -67,6 +67,7 @@ std::vector<std::string> GoldenNames() {
           "deepseek_v2_lite",
           "deepseek_v3",
           "decilm",
+          "nemotron",
           "gpt_oss",
           "gpt_oss_mxfp4",
           "gpt2",
