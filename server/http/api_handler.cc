@@ -183,9 +183,10 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match,
       return JsonResponse(std::move(out));
     }
     case RouteId::kIndex:
-      return TextResponse("text/plain; charset=utf-8",
-                          base::StrCat("Heddle ", context_->options.version, " serves ", model.id,
-                                       ": POST /v1/chat/completions, POST /v1/completions\n"));
+      return Index(request);
+    case RouteId::kStats:
+      return JsonResponse(context_->dependencies.metrics->RenderJson(
+          context_->dependencies.generation->Stats(), open_connections()));
     case RouteId::kCompletions:
     case RouteId::kChatCompletions:
       break;
@@ -194,10 +195,30 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match,
 }
 
 std::string ApiHandler::Metrics() const {
+  return context_->dependencies.metrics->Render(context_->dependencies.generation->Stats(),
+                                                open_connections());
+}
+
+int ApiHandler::open_connections() const {
   const Transport* transport = context_->transport.load();
-  return context_->dependencies.metrics->Render(
-      context_->dependencies.generation->Stats(),
-      transport == nullptr ? 0 : transport->open_connections());
+  return transport == nullptr ? 0 : transport->open_connections();
+}
+
+HttpResponse ApiHandler::Index(const HttpRequest& request) const {
+  HttpResponse response;
+  if (AcceptsHtml(request.Header("Accept"))) {
+    response = TextResponse("text/html; charset=utf-8", std::string(context_->page.html));
+    response.headers.emplace_back("Content-Security-Policy", context_->page.security_policy);
+    response.headers.emplace_back("X-Content-Type-Options", "nosniff");
+    response.headers.emplace_back("Referrer-Policy", "no-referrer");
+  } else {
+    response = TextResponse("text/plain; charset=utf-8",
+                            base::StrCat("Heddle ", context_->options.version, " serves ",
+                                         context_->dependencies.model->id,
+                                         ": POST /v1/chat/completions, POST /v1/completions\n"));
+  }
+  response.headers.emplace_back("Vary", "Accept");
+  return response;
 }
 
 // The truth about the engine: a step that does not end means that nobody is served.

@@ -33,6 +33,8 @@ class ApiHandler final : public Handler {
   absl::StatusOr<HttpResponse> Respond(const RouteMatch& match, const HttpRequest& request);
   absl::StatusOr<HttpResponse> Health() const;
   std::string Metrics() const;
+  HttpResponse Index(const HttpRequest& request) const;
+  int open_connections() const;
   absl::Status CheckReady() const;
   // The number of the API key that came with the request, from 1; 0 where none is needed.
   absl::StatusOr<uint64_t> CheckKey(const HttpRequest& request) const;

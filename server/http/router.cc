@@ -18,7 +18,8 @@ constexpr Route kRoutes[] = {
     {RouteId::kReady, "GET", "/ready", false, "Whether requests are accepted"},
     {RouteId::kMetrics, "GET", "/metrics", false, "Figures for Prometheus"},
     {RouteId::kVersion, "GET", "/version", false, "Version of the server"},
-    {RouteId::kIndex, "GET", "/", false, "What this is"},
+    {RouteId::kStats, "GET", "/debug/stats", true, "What the server does now", true},
+    {RouteId::kIndex, "GET", "/", false, "The web page; for other than browsers, what this is"},
 };
 
 bool PathMatches(std::string_view pattern, std::string_view path, std::string_view* parameter) {

@@ -15,6 +15,7 @@ enum class RouteId : uint8_t {
   kReady,
   kMetrics,
   kVersion,
+  kStats,
   kModels,
   kModel,
   kCompletions,
@@ -29,6 +30,7 @@ struct Route {
   std::string_view pattern;  // a last segment "{id}" matches the rest of the path
   bool needs_key;            // where API keys are set
   std::string_view summary;
+  bool needs_admin = false;  // shows more than one client's own
 };
 
 std::span<const Route> Routes();

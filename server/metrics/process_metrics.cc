@@ -25,6 +25,14 @@ std::vector<std::string> StatFields() {
   return {std::istream_iterator<std::string>(rest), std::istream_iterator<std::string>()};
 }
 
+constexpr size_t kVirtualBytes = 23 - 3;  // positions of fields 23 and 24
+constexpr size_t kResidentPages = 24 - 3;
+
+int64_t ResidentBytes(const std::vector<std::string>& stat) {
+  if (stat.size() <= kResidentPages) return 0;
+  return std::strtoll(stat[kResidentPages].c_str(), nullptr, 10) * sysconf(_SC_PAGESIZE);
+}
+
 int64_t CountDescriptors() {
   std::error_code error;
   int64_t count = 0;
@@ -36,6 +44,8 @@ int64_t CountDescriptors() {
 }
 
 }  // namespace
+
+int64_t ResidentBytes() { return ResidentBytes(StatFields()); }
 
 void AppendProcessMetrics(MetricFamilies* families) {
   auto gauge = [families](const char* name, const char* help, double value) {
@@ -50,15 +60,12 @@ void AppendProcessMetrics(MetricFamilies* families) {
         SingleValue("process_cpu_seconds_total", "User and system CPU time of this process.",
                     MetricType::Counter, seconds(usage.ru_utime) + seconds(usage.ru_stime)));
   }
-  constexpr size_t kVirtualBytes = 23 - 3;  // positions of fields 23 and 24
-  constexpr size_t kResidentPages = 24 - 3;
   std::vector<std::string> stat = StatFields();
   if (stat.size() > kResidentPages) {
     gauge("process_virtual_memory_bytes", "Virtual memory of this process.",
           std::strtod(stat[kVirtualBytes].c_str(), nullptr));
     gauge("process_resident_memory_bytes", "Resident memory of this process.",
-          std::strtod(stat[kResidentPages].c_str(), nullptr) *
-              static_cast<double>(sysconf(_SC_PAGESIZE)));
+          static_cast<double>(ResidentBytes(stat)));
   }
   gauge("process_open_fds", "Open file descriptors.", static_cast<double>(CountDescriptors()));
   rlimit limit{};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
@@ -40,6 +41,9 @@ std::string MethodLabel(std::string_view method) {
 }  // namespace
 
 struct ServerMetrics::Families {
+  std::string model;
+  std::string version;
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   prometheus::Registry registry;
   Family<Counter>* requests = nullptr;
   Family<Counter>* generations = nullptr;
@@ -63,6 +67,8 @@ struct ServerMetrics::Families {
 ServerMetrics::ServerMetrics(std::string_view model, std::string_view version)
     : families_(std::make_unique<Families>()) {
   Families& all = *families_;
+  all.model = std::string(model);
+  all.version = std::string(version);
   all.requests = &BuildCounter()
                       .Name("heddle_http_requests_total")
                       .Help("Finished HTTP requests, by route, method and status.")
@@ -144,6 +150,21 @@ std::string ServerMetrics::Render(const EngineStats& engine, int open_connection
   AppendEngineMetrics(engine, &all);
   AppendProcessMetrics(&all);
   return prometheus::TextSerializer().Serialize(all);
+}
+
+std::string ServerMetrics::RenderJson(const EngineStats& engine, int open_connections) const {
+  const Families& all = *families_;
+  ServerFigures figures;
+  figures.model = all.model;
+  figures.version = all.version;
+  figures.uptime_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - all.began).count();
+  figures.open_connections = open_connections;
+  figures.open_streams = static_cast<int64_t>(all.open_streams->Value());
+  figures.histograms = {{"queue_time", all.queue_time->Collect()},
+                        {"time_to_first_token", all.first_token->Collect()},
+                        {"inter_token", all.inter_token->Collect()}};
+  return FiguresJson(engine, figures);
 }
 
 }  // namespace heddle::server

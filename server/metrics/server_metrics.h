@@ -40,6 +40,10 @@ class ServerMetrics {
 
   // The text exposition format (content type kContentType).
   std::string Render(const EngineStats& engine, int open_connections) const;
+
+  // The same as one JSON object, for the web page and for scripts (docs/metrics.md).
+  std::string RenderJson(const EngineStats& engine, int open_connections) const;
+
   static constexpr std::string_view kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
  private:
