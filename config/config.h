@@ -59,6 +59,8 @@ struct Config {
   std::optional<int64_t> grpc_port;  // 0: any free one; none: no gRPC
   std::vector<std::string> served_model_name;
   std::vector<std::string> api_key;
+  std::string api_key_file;
+  std::vector<std::string> admin_key;
   std::string cors_origin;
   std::string tool_parser = "auto";
   std::string reasoning_parser = "auto";
@@ -70,6 +72,10 @@ struct Config {
   int64_t max_queue_tokens = int64_t{1} << 22;  // 0: no limit
   Seconds max_queue_time{600};                  // 0: no limit
   int64_t max_connections = 4096;
+  int64_t max_open_requests = 0;        // 0: no limit; so the three below
+  int64_t key_requests_per_minute = 0;  // of each API key that its file says nothing else of
+  int64_t key_tokens_per_minute = 0;
+  int64_t key_concurrency = 0;
   Bytes max_body_bytes{uint64_t{8} << 20};
   Seconds request_timeout{0};  // 0: none
   Seconds drain_timeout{30};

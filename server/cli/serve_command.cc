@@ -14,9 +14,11 @@
 #include "server/cli/engine_session.h"
 #include "server/cli/model_options.h"
 #include "server/cli/signals.h"
+#include "server/cli/standard_io.h"
 #include "server/grpc/grpc_server.h"
 #include "server/http/http_server.h"
 #include "server/log.h"
+#include "server/openai/api_error.h"
 
 namespace heddle::server {
 namespace {
@@ -39,7 +41,36 @@ ReasoningField ToReasoningField(const std::string& name) {
   return name == "none" ? ReasoningField::kNone : ReasoningField::kReasoningContent;
 }
 
-HttpServerOptions ToHttpOptions(const config::Config& config) {
+KeyLimits ToKeyLimits(const config::Config& config) {
+  return {.requests_per_minute = config.key_requests_per_minute,
+          .tokens_per_minute = config.key_tokens_per_minute,
+          .concurrency = config.key_concurrency};
+}
+
+// The keys of --api-key-file; the error names the file and the line.
+absl::StatusOr<std::vector<ApiKey>> ReadKeyFile(const config::Config& config) {
+  constexpr size_t kMaxKeyFileBytes = size_t{16} << 20;
+  if (config.api_key_file.empty()) return std::vector<ApiKey>();
+  HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(config.api_key_file, kMaxKeyFileBytes));
+  absl::StatusOr<std::vector<ApiKey>> keys = ParseKeyFile(text, ToKeyLimits(config));
+  if (keys.ok() && !keys->empty()) return keys;
+  const std::string_view why = keys.ok() ? "there is no key in it" : MessageOf(keys.status());
+  return absl::InvalidArgumentError(
+      base::StrCat("--api-key-file ", config.api_key_file, ": ", why));
+}
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+void WarnIfOpen(const config::Config& config, const Logger& log) {
+  const bool has_keys = !config.api_key.empty() || !config.api_key_file.empty();
+  if (has_keys || IsLoopback(config.host)) return;
+  log.Warning("anyone who reaches this address may use the model: there is no --api-key-file",
+              {{"host", config.host}});
+}
+
+absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config) {
   HttpServerOptions options;
   options.host = config.host;
   options.port = static_cast<uint16_t>(config.port);
@@ -49,6 +80,10 @@ HttpServerOptions ToHttpOptions(const config::Config& config) {
   options.request_timeout = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(config.request_timeout.value));
   options.api_keys = config.api_key;
+  options.admin_keys = config.admin_key;
+  options.key_limits = ToKeyLimits(config);
+  options.max_open_requests = config.max_open_requests;
+  HEDDLE_ASSIGN_OR_RETURN(options.hashed_keys, ReadKeyFile(config));
   options.cors_origin = config.cors_origin;
   options.policy.reasoning_field = ToReasoningField(config.reasoning_field);
   options.policy.clamp_max_tokens = config.max_tokens_overflow == "clamp";
@@ -157,16 +192,17 @@ absl::Status RunServe(const config::Config& config) {
   SignalWatch signals;
   const Logger log(config.log_format == "json" ? LogFormat::kJson : LogFormat::kText,
                    ToLogLevel(config.log_level));
+  HEDDLE_ASSIGN_OR_RETURN(const HttpServerOptions http_options, ToHttpOptions(config));
+  WarnIfOpen(config, log);
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartEngine(config));
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);
-  HEDDLE_ASSIGN_OR_RETURN(
-      std::unique_ptr<HttpServer> server,
-      HttpServer::Start(ToHttpOptions(config), {.generation = session.loop.get(),
-                                                .codec = session.codec.get(),
-                                                .model = &model,
-                                                .metrics = &metrics,
-                                                .log = &log}));
+  HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
+                          HttpServer::Start(http_options, {.generation = session.loop.get(),
+                                                           .codec = session.codec.get(),
+                                                           .model = &model,
+                                                           .metrics = &metrics,
+                                                           .log = &log}));
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> grpc,
                           StartGrpc(config, model, server.get(), session.loop.get()));
   server->SetReady(true);

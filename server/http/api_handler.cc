@@ -59,15 +59,6 @@ std::string_view OutcomeName(Outcome outcome) {
   return "server_error";
 }
 
-// Takes the same time whatever the first difference is.
-bool EqualsInConstantTime(std::string_view a, std::string_view b) {
-  unsigned char difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned char>(a[i] ^ b[b.empty() ? 0 : i % b.size()]);
-  }
-  return difference == 0;
-}
-
 // The 32 hexadecimal digits of W3C's "00-TRACE-PARENT-FLAGS", or nothing where it is not one.
 std::string_view TraceId(std::string_view traceparent) {
   constexpr size_t kBegin = 3;
@@ -102,7 +93,11 @@ std::shared_ptr<Exchange> ApiHandler::Handle(const HttpRequest& request, Respons
     writer->Send(NoRoute(match, request));
     return nullptr;
   }
-  absl::StatusOr<uint64_t> tenant = match.route->needs_key ? CheckKey(request) : 0;
+  absl::StatusOr<uint64_t> tenant = match.route->needs_key ? CheckKey(*match.route, request) : 0;
+  if (tenant.ok() && match.route->method == "POST") {
+    absl::Status admitted = Admit(*tenant, request, &writer->record());
+    if (!admitted.ok()) tenant = admitted;
+  }
   if (!tenant.ok()) {
     writer->Send(ErrorResponse(ToApiError(tenant.status())));
     return nullptr;
@@ -246,22 +241,44 @@ absl::Status ApiHandler::CheckReady() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> ApiHandler::CheckKey(const HttpRequest& request) const {
-  const std::vector<std::string>& keys = context_->options.api_keys;
+absl::StatusOr<uint64_t> ApiHandler::CheckKey(const Route& route,
+                                              const HttpRequest& request) const {
+  const KeyRing& keys = context_->keys;
   if (keys.empty()) return 0;
   constexpr std::string_view kBearer = "Bearer ";
   std::string_view given = request.Header("Authorization");
-  uint64_t number = 0;
+  int number = -1;
   if (EqualsIgnoringCase(given.substr(0, kBearer.size()), kBearer)) {
-    given.remove_prefix(kBearer.size());
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (EqualsInConstantTime(keys[i], given)) number = i + 1;
-    }
+    number = keys.Find(given.substr(kBearer.size()));
   }
-  if (number > 0) return number;
-  return WithCode(
-      absl::UnauthenticatedError("this server needs an API key: send 'Authorization: Bearer KEY'"),
-      "invalid_api_key");
+  // With admin keys alone everyone may ask, except for what needs such a key.
+  const bool open = !route.needs_admin && !keys.has_ordinary();
+  if (number < 0 && !open) {
+    return WithCode(absl::UnauthenticatedError(
+                        "this server needs an API key: send 'Authorization: Bearer KEY'"),
+                    "invalid_api_key");
+  }
+  if (route.needs_admin && !keys.keys()[static_cast<size_t>(number)].admin) {
+    return absl::PermissionDeniedError(
+        "this shows more than one client's requests and needs an admin key (--admin-key, or "
+        "`admin` in the key file)");
+  }
+  return static_cast<uint64_t>(number + 1);
+}
+
+absl::Status ApiHandler::Admit(uint64_t tenant, const HttpRequest& request,
+                               RequestRecord* record) const {
+  const auto enter = [record, &request](const std::shared_ptr<KeyAccount>& account) {
+    absl::Status status = account->Admit(request.received);
+    if (status.ok()) record->accounts.push_back(account);
+    account->AppendHeaders(request.received, &record->answer_headers);
+    return status;
+  };
+  if (tenant > 0) {
+    record->key_name = context_->keys.keys()[tenant - 1].name;
+    HEDDLE_RETURN_IF_ERROR(enter(context_->accounts[tenant - 1]));
+  }
+  return enter(context_->everyone);
 }
 
 HttpResponse ApiHandler::NoRoute(const RouteMatch& match, const HttpRequest& request) const {
@@ -320,6 +337,9 @@ RequestContext ApiHandler::NewRequestContext(uint64_t tenant) {
 }
 
 void ApiHandler::OnFinished(const RequestRecord& record) {
+  for (const std::shared_ptr<KeyAccount>& account : record.accounts) {
+    account->Finish(record.prompt_tokens + record.generated_tokens, Clock::now());
+  }
   std::string_view route = record.route.empty() ? std::string_view("other") : record.route;
   ServerMetrics* metrics = context_->dependencies.metrics;
   metrics->CountRequest(route, record.method, record.status);
@@ -331,6 +351,7 @@ void ApiHandler::OnFinished(const RequestRecord& record) {
                                     {"path", record.path},
                                     {"status", static_cast<int64_t>(record.status)},
                                     {"outcome", OutcomeName(record.outcome)},
+                                    {"key", record.key_name},
                                     {"prompt_tokens", record.prompt_tokens},
                                     {"generated_tokens", record.generated_tokens},
                                     {"ttft_ms", Milliseconds(record.first_token_seconds)},

@@ -37,7 +37,9 @@ class ApiHandler final : public Handler {
   int open_connections() const;
   absl::Status CheckReady() const;
   // The number of the API key that came with the request, from 1; 0 where none is needed.
-  absl::StatusOr<uint64_t> CheckKey(const HttpRequest& request) const;
+  absl::StatusOr<uint64_t> CheckKey(const Route& route, const HttpRequest& request) const;
+  // Counts a request that does work (POST) against the limits of its key and of the server.
+  absl::Status Admit(uint64_t tenant, const HttpRequest& request, RequestRecord* record) const;
   HttpResponse NoRoute(const RouteMatch& match, const HttpRequest& request) const;
   HttpResponse ErrorResponse(const ApiError& error) const;
   void Decorate(HttpResponse* response) const;

@@ -175,8 +175,14 @@ void Connection::OnClientGone() {
 
 // ---- writing ----
 
+void Connection::AppendAnswerHeaders(HttpResponse* response) {
+  for (auto& header : record_.answer_headers) response->headers.push_back(std::move(header));
+  record_.answer_headers.clear();
+}
+
 void Connection::Send(HttpResponse response) {
   record_.status = response.status;
+  AppendAnswerHeaders(&response);
   outgoing_.append(ResponseHead(response, BodyFraming::kLength, response.body.size(), keep_alive_,
                                 record_.request_id));
   if (!head_only_) outgoing_.append(response.body);
@@ -186,6 +192,7 @@ void Connection::Send(HttpResponse response) {
 
 void Connection::StartStream(HttpResponse head, std::string_view keep_alive) {
   record_.status = head.status;
+  AppendAnswerHeaders(&head);
   streaming_ = true;
   stream_keep_alive_ = std::string(keep_alive);
   if (!http11_) keep_alive_ = false;

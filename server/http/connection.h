@@ -74,6 +74,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void Dispatch();
   void FailReading(int status, std::string_view message);
   void OnClientGone();
+  void AppendAnswerHeaders(HttpResponse* response);
   void Flush();
   void OnWritten(const boost::system::error_code& error, size_t bytes);
   void FinishRequest();

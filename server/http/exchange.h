@@ -8,7 +8,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
+#include "server/access/key_account.h"
 #include "server/http/message.h"
 
 namespace heddle::server {
@@ -32,6 +35,7 @@ struct RequestRecord {
   std::string path;   // as logged
   std::string route;  // pattern, for metrics: "/v1/models/{id}"; empty: no route
   std::string request_id;
+  std::string key_name;  // of the API key that came with it; never the key
   std::string trace_id;  // of the client's traceparent; empty: none
   int status = 0;        // 0: closed before a status was sent
   Outcome outcome = Outcome::kSuccess;
@@ -40,6 +44,9 @@ struct RequestRecord {
   int64_t generated_tokens = 0;
   double first_token_seconds = -1;  // from the complete request; negative: none
   double total_seconds = 0;
+  // Headers that the answer has, whoever writes it.
+  std::vector<std::pair<std::string, std::string>> answer_headers;
+  std::vector<std::shared_ptr<KeyAccount>> accounts;  // that the request is in progress of
 };
 
 // The way back to the client; implemented by Connection. Lives as long as the exchange.

@@ -29,6 +29,28 @@ ConnectionLimits LimitsOf(const HttpServerOptions& options) {
   return limits;
 }
 
+// The keys given as texts first, so that --api-key's tenants keep their numbers.
+std::vector<ApiKey> AllKeys(const HttpServerOptions& options) {
+  std::vector<ApiKey> keys;
+  auto add = [&keys](std::string_view kind, const std::string& key, bool admin, KeyLimits limits) {
+    keys.push_back(
+        {std::string(kind) + "-" + std::to_string(keys.size() + 1), HashKey(key), admin, limits});
+  };
+  for (const std::string& key : options.api_keys) add("key", key, false, options.key_limits);
+  for (const std::string& key : options.admin_keys) add("admin", key, true, {});
+  keys.insert(keys.end(), options.hashed_keys.begin(), options.hashed_keys.end());
+  return keys;
+}
+
+void SetUpAccess(const HttpServerOptions& options, ServerContext* context) {
+  context->keys = KeyRing(AllKeys(options));
+  for (const ApiKey& key : context->keys.keys()) {
+    context->accounts.push_back(std::make_shared<KeyAccount>(key.limits));
+  }
+  context->everyone =
+      std::make_shared<KeyAccount>(KeyLimits{.concurrency = options.max_open_requests});
+}
+
 }  // namespace
 
 HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -41,6 +63,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   ServerContext* context = &state->context;
   context->options = options;
   context->dependencies = dependencies;
+  SetUpAccess(options, context);
   TransportOptions transport{options.host, options.port, options.io_threads,
                              options.max_connections};
   HEDDLE_ASSIGN_OR_RETURN(state->transport, Transport::Start(

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/access/api_keys.h"
 #include "server/generation.h"
 #include "server/http/exchange.h"
 #include "server/http/message.h"
@@ -40,8 +41,12 @@ struct HttpServerOptions {
   size_t max_buffered_bytes = size_t{1} << 20;
   // A step that takes longer than this means that the engine hangs: /health fails.
   Clock::duration step_timeout = std::chrono::seconds(60);
-  std::vector<std::string> api_keys;  // "Authorization: Bearer KEY"; empty: everyone may ask
-  std::string cors_origin;            // "*" or one origin; empty: no CORS headers
+  std::vector<std::string> api_keys;  // "Authorization: Bearer KEY"; none at all: everyone may ask
+  std::vector<ApiKey> hashed_keys;    // further ones, with limits of their own
+  std::vector<std::string> admin_keys;  // that may see /debug, too
+  KeyLimits key_limits;                 // of each of api_keys
+  int64_t max_open_requests = 0;        // generation requests in progress, of all keys; 0: any
+  std::string cors_origin;              // "*" or one origin; empty: no CORS headers
   RequestPolicy policy;
   std::string version = "0.1.0";
 };

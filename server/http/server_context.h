@@ -3,7 +3,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
+#include "server/access/key_account.h"
 #include "server/http/http_server.h"
 #include "server/http/transport.h"
 #include "server/web/web_page.h"
@@ -15,6 +18,9 @@ enum class Readiness : uint8_t { kLoading, kReady, kDraining };
 struct ServerContext {
   HttpServerOptions options;
   HttpDependencies dependencies;
+  KeyRing keys;                                       // set before the transport starts
+  std::vector<std::shared_ptr<KeyAccount>> accounts;  // per key of the ring
+  std::shared_ptr<KeyAccount> everyone;
   const WebPage page = MakeWebPage();
   std::atomic<Readiness> readiness = Readiness::kLoading;
   std::atomic<const Transport*> transport = nullptr;  // set once it has started
