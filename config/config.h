@@ -83,6 +83,7 @@ struct Config {
   // Logs.
   std::string log_level = "info";
   std::string log_format = "text";
+  std::string metric_names = "heddle";
 
   // One generation (heddle generate).
   std::string prompt;

@@ -12,6 +12,7 @@ constexpr std::string_view kUnknownFields[] = {"ignore", "error"};
 constexpr std::string_view kPolicies[] = {"fcfs", "priority", "deadline", "fair"};
 constexpr std::string_view kOnOff[] = {"on", "off"};
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error", "off"};
+constexpr std::string_view kMetricNames[] = {"heddle", "vllm"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
 
 constexpr std::string_view kModel = "Model";
@@ -380,6 +381,14 @@ constexpr Option kOptions[] = {
      .help = "text for people, json for machines: one object per line on stderr.",
      .commands = kServe,
      .choices = kLogFormats},
+    {.name = "metric-names",
+     .field = &Config::metric_names,
+     .section = kLogs,
+     .value = "WHOSE",
+     .help = "vllm: /metrics also has what Kubernetes' inference gateway reads under vLLM's names, "
+             "which its endpoint picker knows.",
+     .commands = kServe,
+     .choices = kMetricNames},
 
     {.name = "prompt",
      .field = &Config::prompt,

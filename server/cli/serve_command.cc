@@ -89,6 +89,7 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config) {
   options.policy.clamp_max_tokens = config.max_tokens_overflow == "clamp";
   options.policy.scheduling = ToPolicy(config);
   options.policy.ignore_unknown_fields = config.unknown_fields == "ignore";
+  if (config.metric_names == "vllm") options.metric_names = ServerMetrics::Names::kAlsoVllm;
   options.version = HEDDLE_VERSION;
   return options;
 }

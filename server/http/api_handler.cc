@@ -191,7 +191,7 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match,
 
 std::string ApiHandler::Metrics() const {
   return context_->dependencies.metrics->Render(context_->dependencies.generation->Stats(),
-                                                open_connections());
+                                                open_connections(), context_->options.metric_names);
 }
 
 int ApiHandler::open_connections() const {

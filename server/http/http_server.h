@@ -47,6 +47,7 @@ struct HttpServerOptions {
   KeyLimits key_limits;                 // of each of api_keys
   int64_t max_open_requests = 0;        // generation requests in progress, of all keys; 0: any
   std::string cors_origin;              // "*" or one origin; empty: no CORS headers
+  ServerMetrics::Names metric_names = ServerMetrics::Names::kOwn;
   RequestPolicy policy;
   std::string version = "0.1.0";
 };

@@ -1,5 +1,7 @@
 #include "server/http/transport.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
@@ -252,7 +254,10 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const TransportOptio
   state->listener->Accept();
   for (auto& thread : state->threads) {
     thread->Tick();
-    thread->thread = std::thread([context = &thread->context] { context->run(); });
+    thread->thread = std::thread([context = &thread->context] {
+      pthread_setname_np(pthread_self(), "http-io");
+      context->run();
+    });
   }
   return std::unique_ptr<Transport>(new Transport(std::move(state)));
 }

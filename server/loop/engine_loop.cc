@@ -1,5 +1,7 @@
 #include "server/loop/engine_loop.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -191,6 +193,7 @@ bool EngineLoop::Drain(Clock::time_point deadline) {
 }
 
 void EngineLoop::Run() {
+  pthread_setname_np(pthread_self(), "engine-loop");
   while (TakeMail()) {
     TakeIn(&taken_);
     if (failure_.ok()) {

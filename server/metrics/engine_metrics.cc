@@ -1,3 +1,4 @@
+#include <string>
 #include <utility>
 
 #include "server/metrics/families.h"
@@ -31,7 +32,35 @@ MetricFamily StepTime(const EngineStats& stats) {
   return family;
 }
 
+MetricFamily PageInfo(std::string name, const char* size_label, const char* count_label,
+                      const EngineStats& stats) {
+  MetricFamily family;
+  family.name = std::move(name);
+  family.help = "Always 1; the labels say how the KV cache is cut into pages.";
+  family.type = MetricType::Gauge;
+  ClientMetric metric;
+  metric.label.push_back({size_label, std::to_string(stats.page_tokens)});
+  metric.label.push_back({count_label, std::to_string(stats.pages_total)});
+  metric.gauge.value = 1;
+  family.metric.push_back(std::move(metric));
+  return family;
+}
+
+double UsedShare(const EngineStats& stats) {
+  return stats.pages_total > 0 ? static_cast<double>(stats.pages_used) / stats.pages_total : 0;
+}
+
 }  // namespace
+
+void AppendVllmNames(const EngineStats& stats, MetricFamilies* families) {
+  auto gauge = [families](const char* name, const char* help, double value) {
+    families->push_back(SingleValue(name, help, MetricType::Gauge, value));
+  };
+  gauge("vllm:num_requests_waiting", "heddle_waiting_requests.", stats.waiting_requests);
+  gauge("vllm:num_requests_running", "heddle_running_sequences.", stats.running_sequences);
+  gauge("vllm:kv_cache_usage_perc", "heddle_kv_usage_ratio.", UsedShare(stats));
+  families->push_back(PageInfo("vllm:cache_config_info", "block_size", "num_gpu_blocks", stats));
+}
 
 MetricFamily SingleValue(std::string name, std::string help, MetricType type, double value) {
   MetricFamily family;
@@ -64,8 +93,8 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
         "Pages that nobody uses, with content that a later prompt may take over.",
         stats.pages_cached);
   gauge("heddle_kv_page_tokens", "Token positions per page.", stats.page_tokens);
-  gauge("heddle_kv_usage_ratio", "Share of the KV cache in use, from 0 to 1.",
-        stats.pages_total > 0 ? static_cast<double>(stats.pages_used) / stats.pages_total : 0);
+  gauge("heddle_kv_usage_ratio", "Share of the KV cache in use, from 0 to 1.", UsedShare(stats));
+  families->push_back(PageInfo("heddle_kv_cache_info", "page_tokens", "num_pages", stats));
   gauge("heddle_orphaned_requests", "Requests that run for nobody; must be 0.",
         stats.orphaned_requests);
   gauge("heddle_step_running_seconds", "How long the current step has been running; 0: idle.",

@@ -18,6 +18,10 @@ using MetricFamilies = std::vector<prometheus::MetricFamily>;
 prometheus::MetricFamily SingleValue(std::string name, std::string help,
                                      prometheus::MetricType type, double value);
 
+// What the endpoint picker of Kubernetes' Gateway API Inference Extension reads (requests waiting
+// and running, use of the KV cache, its pages), under the names that vLLM gives them.
+void AppendVllmNames(const EngineStats& stats, MetricFamilies* families);
+
 void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families);
 
 // Memory, CPU time and descriptors of this process, under the names that Prometheus' own client

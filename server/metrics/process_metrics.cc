@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <sstream>
 #include <string>
 
@@ -15,9 +16,9 @@ namespace {
 
 using prometheus::MetricType;
 
-// Fields of /proc/self/stat behind the command's name, from field 3 (proc(5)).
-std::vector<std::string> StatFields() {
-  std::ifstream in("/proc/self/stat");
+// Fields of a /proc/.../stat behind the command's name, from field 3 (proc(5)).
+std::vector<std::string> StatFields(const std::filesystem::path& path) {
+  std::ifstream in(path);
   std::string line((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return {};
@@ -25,6 +26,7 @@ std::vector<std::string> StatFields() {
   return {std::istream_iterator<std::string>(rest), std::istream_iterator<std::string>()};
 }
 
+constexpr const char* kOwnStat = "/proc/self/stat";
 constexpr size_t kVirtualBytes = 23 - 3;  // positions of fields 23 and 24
 constexpr size_t kResidentPages = 24 - 3;
 
@@ -43,9 +45,39 @@ int64_t CountDescriptors() {
   return count;
 }
 
+// CPU time by the threads' names; threads of one name count together.
+prometheus::MetricFamily ThreadTimes() {
+  constexpr size_t kUserTicks = 14 - 3;  // positions of fields 14 and 15
+  constexpr size_t kSystemTicks = 15 - 3;
+  std::map<std::string, double> seconds;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it("/proc/self/task", error), end; !error && it != end;
+       it.increment(error)) {
+    std::ifstream name_file(it->path() / "comm");
+    std::string name;
+    std::getline(name_file, name);
+    const std::vector<std::string> stat = StatFields(it->path() / "stat");
+    if (name.empty() || stat.size() <= kSystemTicks) continue;  // it has just ended
+    const double ticks = std::strtod(stat[kUserTicks].c_str(), nullptr) +
+                         std::strtod(stat[kSystemTicks].c_str(), nullptr);
+    seconds[name] += ticks / static_cast<double>(sysconf(_SC_CLK_TCK));
+  }
+  prometheus::MetricFamily family;
+  family.name = "heddle_thread_cpu_seconds_total";
+  family.help = "CPU time of the threads that live, by their name.";
+  family.type = MetricType::Counter;
+  for (const auto& [name, value] : seconds) {
+    prometheus::ClientMetric metric;
+    metric.label.push_back({"thread", name});
+    metric.counter.value = value;
+    family.metric.push_back(std::move(metric));
+  }
+  return family;
+}
+
 }  // namespace
 
-int64_t ResidentBytes() { return ResidentBytes(StatFields()); }
+int64_t ResidentBytes() { return ResidentBytes(StatFields(kOwnStat)); }
 
 void AppendProcessMetrics(MetricFamilies* families) {
   auto gauge = [families](const char* name, const char* help, double value) {
@@ -60,13 +92,14 @@ void AppendProcessMetrics(MetricFamilies* families) {
         SingleValue("process_cpu_seconds_total", "User and system CPU time of this process.",
                     MetricType::Counter, seconds(usage.ru_utime) + seconds(usage.ru_stime)));
   }
-  std::vector<std::string> stat = StatFields();
+  std::vector<std::string> stat = StatFields(kOwnStat);
   if (stat.size() > kResidentPages) {
     gauge("process_virtual_memory_bytes", "Virtual memory of this process.",
           std::strtod(stat[kVirtualBytes].c_str(), nullptr));
     gauge("process_resident_memory_bytes", "Resident memory of this process.",
           static_cast<double>(ResidentBytes(stat)));
   }
+  families->push_back(ThreadTimes());
   gauge("process_open_fds", "Open file descriptors.", static_cast<double>(CountDescriptors()));
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {

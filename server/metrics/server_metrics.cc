@@ -143,11 +143,13 @@ void ServerMetrics::ObserveInterToken(double seconds, int64_t tokens) {
 void ServerMetrics::StreamBegan() { families_->open_streams->Increment(); }
 void ServerMetrics::StreamEnded() { families_->open_streams->Decrement(); }
 
-std::string ServerMetrics::Render(const EngineStats& engine, int open_connections) const {
+std::string ServerMetrics::Render(const EngineStats& engine, int open_connections,
+                                  Names names) const {
   MetricFamilies all = families_->registry.Collect();
   all.push_back(SingleValue("heddle_open_connections", "Open TCP connections.",
                             prometheus::MetricType::Gauge, open_connections));
   AppendEngineMetrics(engine, &all);
+  if (names == Names::kAlsoVllm) AppendVllmNames(engine, &all);
   AppendProcessMetrics(&all);
   return prometheus::TextSerializer().Serialize(all);
 }

@@ -39,7 +39,10 @@ class ServerMetrics {
   void StreamEnded();
 
   // The text exposition format (content type kContentType).
-  std::string Render(const EngineStats& engine, int open_connections) const;
+  // `names`: whether some figures come a second time, under the names of another server.
+  enum class Names : uint8_t { kOwn, kAlsoVllm };
+  std::string Render(const EngineStats& engine, int open_connections,
+                     Names names = Names::kOwn) const;
 
   // The same as one JSON object, for the web page and for scripts (docs/metrics.md).
   std::string RenderJson(const EngineStats& engine, int open_connections) const;

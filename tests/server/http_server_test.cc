@@ -383,6 +383,33 @@ TEST_CASE("Every metric is documented, and every documented one is sent", "[serv
   CHECK(sent == names(page, "\n\\| `(\\w+)` \\|"));
 }
 
+TEST_CASE("The inference gateway finds its figures under vLLM's names where it is asked for",
+          "[server]") {
+  server::EngineStats stats;
+  stats.waiting_requests = 3;
+  stats.running_sequences = 2;
+  stats.pages_total = 100;
+  stats.pages_used = 25;
+  stats.page_tokens = 16;
+  auto metrics_of = [&stats](const HttpServerOptions& options) {
+    ServerUnderTest server(std::make_unique<FakeGeneration>(), options);
+    server.generation->SetStats(stats);
+    return RawClient(server.port()).Get("/metrics").body;
+  };
+  HttpServerOptions options;
+  CHECK(metrics_of(options).find("vllm:") == std::string::npos);
+  options.metric_names = server::ServerMetrics::Names::kAlsoVllm;
+  const std::string text = metrics_of(options);
+  for (const char* line : {"\nheddle_kv_cache_info{page_tokens=\"16\",num_pages=\"100\"} 1\n",
+                           "\nvllm:num_requests_waiting 3\n", "\nvllm:num_requests_running 2\n",
+                           "\nvllm:kv_cache_usage_perc 0.25\n",
+                           "\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1\n",
+                           "\nheddle_thread_cpu_seconds_total{thread=\"http-io\"} "}) {
+    INFO(line);
+    CHECK(text.find(line) != std::string::npos);
+  }
+}
+
 TEST_CASE("Many clients at once each get their own answer", "[server]") {
   HttpServerOptions options;
   options.io_threads = 2;
