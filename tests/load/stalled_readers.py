@@ -2,6 +2,9 @@
 
     stalled_readers.py [--clients 500] [--seconds 15]
 
+Their answers are short and mostly fit into the kernel's buffers, so that this shows what connections that nobody reads
+cost; that a client with too much unsent is cancelled is tested in tests/server/http_limits_test.cc.
+
 Compares the mean time of a step with one client that reads, alone and beside those that do not.
 """
 
