@@ -11,6 +11,9 @@ namespace {
 static_assert(kFirstBlockFormat == static_cast<int32_t>(DType::kQ4_1));
 static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kMXFP4) ==
               static_cast<int32_t>(DType::kMXFP4));
+static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kNF4) ==
+              static_cast<int32_t>(DType::kNF4));
+static_assert(kFirstBlockFormat + kNumBlockFormats == kNumDTypes);
 
 float HalfAt(const uint8_t* p) {
   uint16_t bits;
@@ -150,10 +153,46 @@ void ReadMXFP4(const uint8_t* b, BlockCodes* out) {
   ReadNibbles(b + 1, out->codes);
 }
 
+template <int kColumns>
+void ReadInt4(const uint8_t* b, BlockCodes* out) {
+  std::memcpy(&out->scale, b, 4);
+  out->zero = static_cast<int8_t>(b[4]);
+  for (int k = 0; k < kColumns; k += 32) ReadNibbles(b + 5 + k / 2, out->codes + k);
+}
+
+template <int kColumns>
+void ReadInt8(const uint8_t* b, BlockCodes* out) {
+  std::memcpy(&out->scale, b, 4);
+  out->zero = static_cast<int8_t>(b[4]);
+  std::memcpy(out->codes, b + 5, kColumns);
+}
+
+template <int kColumns>
+void ReadF8(const uint8_t* b, BlockCodes* out) {
+  std::memcpy(&out->scale, b, 4);
+  std::memcpy(out->codes, b + 4, kColumns);
+}
+
+void ReadNF4(const uint8_t* b, BlockCodes* out) {
+  std::memcpy(&out->scale, b, 4);
+  ReadNibbles(b + 4, out->codes);
+  ReadNibbles(b + 20, out->codes + 32);
+}
+
+// 1.0, sign, 4 bits of exponent with bias 7, 3 bits of mantissa; all exponent and mantissa bits
+// set: NaN.
+float E4m3ToF32(uint8_t code) {
+  if ((code & 0x7f) == 0x7f) return std::bit_cast<float>(0x7fc00000u);
+  uint32_t bits = static_cast<uint32_t>(code & 0x80) << 24 | static_cast<uint32_t>(code & 0x7f)
+                                                                 << 20;
+  return std::bit_cast<float>(bits) * 0x1p120f;  // moves the exponent's bias, also of subnormals
+}
+
 using Reader = void (*)(const uint8_t* block, BlockCodes* out);
 constexpr Reader kReaders[kNumBlockFormats] = {
-    ReadQ4_1, ReadQ5_0, ReadQ5_1,   ReadQ2_K,   ReadQ3_K,  ReadQ4_K,
-    ReadQ5_K, ReadQ6_K, ReadIQ4_NL, ReadIQ4_XS, ReadMXFP4,
+    ReadQ4_1,     ReadQ5_0,      ReadQ5_1,   ReadQ2_K,    ReadQ3_K,     ReadQ4_K,     ReadQ5_K,
+    ReadQ6_K,     ReadIQ4_NL,    ReadIQ4_XS, ReadMXFP4,   ReadInt4<32>, ReadInt4<64>, ReadInt4<128>,
+    ReadInt8<32>, ReadInt8<128>, ReadF8<32>, ReadF8<128>, ReadNF4,
 };
 
 }  // namespace
@@ -172,12 +211,21 @@ int32_t CodeValue(const BlockTraits& traits, uint8_t code) {
   switch (traits.values) {
     case CodeValues::kLinear:
       return code - traits.bias;
+    case CodeValues::kInt8:
+      return static_cast<int8_t>(code);
     case CodeValues::kIq4:
       return kIq4Values[code];
     case CodeValues::kE2m1:
       return kE2m1Values[code];
+    default:
+      HEDDLE_CHECK(false, "values are no integers");
   }
-  return 0;
+}
+
+float CodeValueF32(const BlockTraits& traits, uint8_t code, int8_t zero) {
+  if (traits.values == CodeValues::kE4m3) return E4m3ToF32(code);
+  if (traits.values == CodeValues::kNf4) return kNf4Values[code];
+  return static_cast<float>(CodeValue(traits, code) - zero);
 }
 
 void DequantizeBlocks(DType dtype, const uint8_t* row, int64_t cols, float* out) {
@@ -192,7 +240,7 @@ void DequantizeBlocks(DType dtype, const uint8_t* row, int64_t cols, float* out)
     for (int32_t k = 0; k < traits.columns; ++k) {
       int32_t s = k / traits.sub_columns;
       float scale = subs ? block.scale * static_cast<float>(block.sub_scales[s]) : block.scale;
-      float value = scale * static_cast<float>(CodeValue(traits, block.codes[k]));
+      float value = scale * CodeValueF32(traits, block.codes[k], block.zero);
       if (traits.has_offset) {
         value += subs ? block.offset * static_cast<float>(block.sub_offsets[s]) : block.offset;
       }

@@ -1,11 +1,13 @@
-// What the blocked weight formats consist of: small unsigned codes, a scale for every few columns,
-// in some formats an offset. Plain constants: kernel sources of every instruction set include it.
+// What the blocked weight formats consist of: small codes, a scale for every few columns, in some
+// formats an offset or a zero point. Plain constants: kernel sources of every instruction set
+// include it.
 //
 // The value of column k with code c, in sub-block s (16 or 32 columns) of its block:
-//   scale * sub_scale[s] * v(c)  +  offset * sub_offset[s]
-// where v(c) is c - bias or an entry of a table; without sub-scales those factors are 1. All
-// products are exact in F32, so that the sum's rounding is the only one, whatever the order.
-// Sources: GGUF's block formats; OCP Microscaling Formats 1.0 for MXFP4.
+//   scale * sub_scale[s] * (v(c) - zero)  +  offset * sub_offset[s]
+// where v(c) is given by CodeValues; what a format lacks counts as 1, or as 0. All products of the
+// integer formats are exact in F32, so that the sum's rounding is the only one, whatever the order.
+// Sources: GGUF's block formats; OCP Microscaling Formats 1.0 for MXFP4; OCP 8-bit Floating Point
+// 1.0 for E4M3; Dettmers et al. 2023 (QLoRA) for NF4.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +27,32 @@ enum class BlockFormat : uint8_t {
   kIQ4_NL,
   kIQ4_XS,
   kMXFP4,
+  kInt4G32,
+  kInt4G64,
+  kInt4G128,
+  kInt8G32,
+  kInt8G128,
+  kF8G32,
+  kF8G128,
+  kNF4,
 };
-constexpr int32_t kNumBlockFormats = 11;
+constexpr int32_t kNumBlockFormats = 19;
 constexpr int32_t kFirstBlockFormat = 5;  // as a DType
 
-enum class CodeValues : uint8_t { kLinear, kIq4, kE2m1 };
+enum class CodeValues : uint8_t {
+  kLinear,  // c - bias
+  kInt8,    // c as a signed byte
+  kIq4,     // kIq4Values[c]
+  kE2m1,    // kE2m1Values[c]
+  kE4m3,    // c as an 8-bit float without infinities
+  kNf4,     // kNf4Values[c]
+};
 enum class SubScales : uint8_t {
   kNone,
   kInt8,     // per sub-block a signed byte; with an offset also an unsigned byte of its own
   kNibbles,  // both as the two halves of a byte: scale low, offset high
 };
+enum class ScaleType : uint8_t { kF16, kBF16, kF32 };
 
 struct BlockTraits {
   int32_t columns;      // of a block
@@ -44,26 +62,57 @@ struct BlockTraits {
   CodeValues values;
   SubScales sub_scales;
   bool has_offset;
-  bool scale_is_bf16;  // F16 otherwise
+  bool has_zero;
+  ScaleType scale;
 };
 
+// Whether values are integers, which int8 activations are multiplied with.
+constexpr bool HasIntegerValues(const BlockTraits& traits) {
+  return traits.values != CodeValues::kE4m3 && traits.values != CodeValues::kNf4;
+}
+
 inline constexpr BlockTraits kBlockTraits[kNumBlockFormats] = {
-    {32, 32, 4, 0, CodeValues::kLinear, SubScales::kNone, true, false},      // Q4_1
-    {32, 32, 5, 16, CodeValues::kLinear, SubScales::kNone, false, false},    // Q5_0
-    {32, 32, 5, 0, CodeValues::kLinear, SubScales::kNone, true, false},      // Q5_1
-    {256, 16, 2, 0, CodeValues::kLinear, SubScales::kNibbles, true, false},  // Q2_K
-    {256, 16, 3, 4, CodeValues::kLinear, SubScales::kInt8, false, false},    // Q3_K
-    {256, 32, 4, 0, CodeValues::kLinear, SubScales::kInt8, true, false},     // Q4_K
-    {256, 32, 5, 0, CodeValues::kLinear, SubScales::kInt8, true, false},     // Q5_K
-    {256, 16, 6, 32, CodeValues::kLinear, SubScales::kInt8, false, false},   // Q6_K
-    {32, 32, 4, 0, CodeValues::kIq4, SubScales::kNone, false, false},        // IQ4_NL
-    {256, 32, 4, 0, CodeValues::kIq4, SubScales::kInt8, false, false},       // IQ4_XS
-    {32, 32, 4, 0, CodeValues::kE2m1, SubScales::kNone, false, true},        // MXFP4
+    {32, 32, 4, 0, CodeValues::kLinear, SubScales::kNone, true, false, ScaleType::kF16},
+    {32, 32, 5, 16, CodeValues::kLinear, SubScales::kNone, false, false, ScaleType::kF16},
+    {32, 32, 5, 0, CodeValues::kLinear, SubScales::kNone, true, false, ScaleType::kF16},
+    {256, 16, 2, 0, CodeValues::kLinear, SubScales::kNibbles, true, false, ScaleType::kF16},
+    {256, 16, 3, 4, CodeValues::kLinear, SubScales::kInt8, false, false, ScaleType::kF16},
+    {256, 32, 4, 0, CodeValues::kLinear, SubScales::kInt8, true, false, ScaleType::kF16},
+    {256, 32, 5, 0, CodeValues::kLinear, SubScales::kInt8, true, false, ScaleType::kF16},
+    {256, 16, 6, 32, CodeValues::kLinear, SubScales::kInt8, false, false, ScaleType::kF16},
+    {32, 32, 4, 0, CodeValues::kIq4, SubScales::kNone, false, false, ScaleType::kF16},
+    {256, 32, 4, 0, CodeValues::kIq4, SubScales::kInt8, false, false, ScaleType::kF16},
+    {32, 32, 4, 0, CodeValues::kE2m1, SubScales::kNone, false, false, ScaleType::kBF16},
+    {32, 32, 4, 0, CodeValues::kLinear, SubScales::kNone, false, true, ScaleType::kF32},
+    {64, 32, 4, 0, CodeValues::kLinear, SubScales::kNone, false, true, ScaleType::kF32},
+    {128, 32, 4, 0, CodeValues::kLinear, SubScales::kNone, false, true, ScaleType::kF32},
+    {32, 32, 8, 0, CodeValues::kInt8, SubScales::kNone, false, true, ScaleType::kF32},
+    {128, 32, 8, 0, CodeValues::kInt8, SubScales::kNone, false, true, ScaleType::kF32},
+    {32, 32, 8, 0, CodeValues::kE4m3, SubScales::kNone, false, false, ScaleType::kF32},
+    {128, 32, 8, 0, CodeValues::kE4m3, SubScales::kNone, false, false, ScaleType::kF32},
+    {64, 32, 4, 0, CodeValues::kNf4, SubScales::kNone, false, false, ScaleType::kF32},
 };
 
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                           1,    13,   25,  38,  53,  69,  89,  113};
 // Twice the values of E2M1; the scales are halved.
 inline constexpr int8_t kE2m1Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+inline constexpr float kNf4Values[16] = {-1.0f,
+                                         -0.6961928009986877f,
+                                         -0.5250730514526367f,
+                                         -0.39491748809814453f,
+                                         -0.28444138169288635f,
+                                         -0.18477343022823334f,
+                                         -0.09105003625154495f,
+                                         0.0f,
+                                         0.07958029955625534f,
+                                         0.16093020141124725f,
+                                         0.24611230194568634f,
+                                         0.33791524171829224f,
+                                         0.44070982933044434f,
+                                         0.5626170039176941f,
+                                         0.7229568362236023f,
+                                         1.0f};
 
 }  // namespace heddle::kernels

@@ -27,9 +27,19 @@ enum class DType : uint8_t {
   kIQ4_NL = 13,  // blocks of 32: F16 d; value = d * (one of 16 fixed integers)
   kIQ4_XS = 14,  // blocks of 256: as IQ4_NL with small integer scales per 32
   kMXFP4 = 15,   // blocks of 32: a power of two and 4-bit floats (OCP Microscaling 1.0)
+  // Made of Hugging Face's quantised checkpoints (engine/files/quantized); in no file as such.
+  // Blocks of G columns: F32 scale, int8 zero point (formats with one), codes.
+  kInt4G32 = 16,  // value = scale * (nibble - zero); nibbles per 32 columns as in Q4_0
+  kInt4G64 = 17,
+  kInt4G128 = 18,
+  kInt8G32 = 19,  // value = scale * (int8 - zero)
+  kInt8G128 = 20,
+  kF8G32 = 21,  // value = scale * E4M3
+  kF8G128 = 22,
+  kNF4 = 23,  // blocks of 64: value = scale * (one of 16 fixed numbers), nibbles as in Q4_0
 };
 
-constexpr int32_t kNumDTypes = 16;
+constexpr int32_t kNumDTypes = 24;
 
 struct DTypeInfo {
   std::string_view name;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "kernels/dtype.h"
@@ -22,14 +23,26 @@ struct Tensor {
   }
 };
 
+// Makes rows of a matrix that lies in its file in another way than its dtype does.
+class RowReader {
+ public:
+  virtual ~RowReader() = default;
+  // Writes rows [begin, begin + count), RowBytes(dtype, cols) each. Safe to call from any thread.
+  virtual void ReadRows(int64_t begin, int64_t count, uint8_t* out) const = 0;
+};
+
 // A [rows, cols] matrix as it lies in a checkpoint: row-major, `rows` output features, rows
 // contiguous at RowBytes(dtype, cols). Borrowed: must outlive Device::Pack only.
 struct WeightSource {
-  const void* data = nullptr;  // host memory, any alignment
+  const void* data = nullptr;  // host memory, any alignment; nullptr: `reader` makes the rows
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t cols = 0;
   std::string name;  // for messages
+  const RowReader* reader = nullptr;
+  int64_t first_row = 0;  // the reader's row that is this source's row 0
+  // Empty, or [cols], a permutation: stored column c is that of input feature column_order[c].
+  std::span<const int32_t> column_order = {};
 };
 
 }  // namespace heddle::kernels

@@ -1,5 +1,6 @@
 #include "kernels/weight_sources.h"
 
+#include <algorithm>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +18,7 @@ absl::Status CheckSource(const WeightSource& source, int64_t cols) {
     return absl::InvalidArgumentError(
         absl::StrCat("weight '", source.name, "' [", source.rows, ", ", source.cols, "] ", why...));
   };
-  if (source.data == nullptr) return fail("has no data");
+  if (source.data == nullptr && source.reader == nullptr) return fail("has no data");
   if (source.rows < 1 || source.cols < 1 || source.rows > kMaxDim || source.cols > kMaxDim ||
       source.rows > kMaxElements / source.cols) {
     return fail("has an impossible shape");
@@ -27,6 +28,10 @@ absl::Status CheckSource(const WeightSource& source, int64_t cols) {
   if (cols % block != 0) {
     return fail("of type ", std::string(Info(source.dtype).name), " needs columns in multiples of ",
                 block);
+  }
+  if (!source.column_order.empty() &&
+      source.column_order.size() != static_cast<size_t>(source.cols)) {
+    return fail("has an order of ", source.column_order.size(), " columns");
   }
   return absl::OkStatus();
 }
@@ -58,6 +63,47 @@ absl::Status CheckStack(std::span<const WeightSource> sources, int32_t count) {
                                                    "' of the same stack ", first.rows));
   }
   return absl::OkStatus();
+}
+
+const uint8_t* SourceRows(const WeightSource& source, int64_t begin, int64_t count,
+                          std::vector<uint8_t>* buffer) {
+  const int64_t row_bytes = RowBytes(source.dtype, source.cols);
+  if (source.data != nullptr) return static_cast<const uint8_t*>(source.data) + begin * row_bytes;
+  buffer->resize(static_cast<size_t>(count * row_bytes));
+  source.reader->ReadRows(source.first_row + begin, count, buffer->data());
+  return buffer->data();
+}
+
+void DecodeSourceRow(const WeightSource& source, const uint8_t* row, float* out) {
+  if (source.column_order.empty()) return DequantizeRow(source.dtype, row, source.cols, out);
+  std::vector<float> stored(static_cast<size_t>(source.cols));
+  DequantizeRow(source.dtype, row, source.cols, stored.data());
+  for (size_t c = 0; c < stored.size(); ++c) out[source.column_order[c]] = stored[c];
+}
+
+WeightSource PartOf(const WeightSource& source, int64_t begin, int64_t count) {
+  WeightSource part = source;
+  part.rows = count;
+  if (source.data != nullptr) {
+    part.data =
+        static_cast<const uint8_t*>(source.data) + begin * RowBytes(source.dtype, source.cols);
+  } else {
+    part.first_row += begin;
+  }
+  return part;
+}
+
+absl::StatusOr<std::span<const int32_t>> SharedColumnOrder(std::span<const WeightSource> sources) {
+  const std::span<const int32_t> first = sources[0].column_order;
+  for (const WeightSource& source : sources) {
+    if (!std::equal(first.begin(), first.end(), source.column_order.begin(),
+                    source.column_order.end())) {
+      return absl::UnimplementedError(absl::StrCat(
+          "weights '", sources[0].name, "' and '", source.name,
+          "' read the same input but differ in their order of columns (act-order)"));
+    }
+  }
+  return first;
 }
 
 }  // namespace heddle::kernels

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,5 +23,19 @@ absl::StatusOr<StackedShape> CheckSources(std::span<const WeightSource> sources)
 // What PackStack checks besides: INVALID_ARGUMENT if the sources are not `count` times the same
 // number of matrices of the same rows.
 absl::Status CheckStack(std::span<const WeightSource> sources, int32_t count);
+
+// Rows [begin, begin + count) of a source as its dtype has them: where they lie, or in `buffer`,
+// which is resized for them.
+const uint8_t* SourceRows(const WeightSource& source, int64_t begin, int64_t count,
+                          std::vector<uint8_t>* buffer);
+
+// Decodes one row of the source, given by SourceRows, to out [cols] in the order of input features.
+void DecodeSourceRow(const WeightSource& source, const uint8_t* row, float* out);
+
+// The source's rows [begin, begin + count) as a source of their own.
+WeightSource PartOf(const WeightSource& source, int64_t begin, int64_t count);
+
+// The order that all sources of a stacked weight share. UNIMPLEMENTED if they differ in it.
+absl::StatusOr<std::span<const int32_t>> SharedColumnOrder(std::span<const WeightSource> sources);
 
 }  // namespace heddle::kernels

@@ -17,7 +17,8 @@ int32_t HighBits(const BlockTraits& t) { return t.code_bits - LowBits(t); }
 struct Layout {
   Layout(BlockFormat format, int32_t panel_rows) : traits(Traits(format)), rows(panel_rows) {
     subs = kPanelBlock / traits.sub_columns;
-    header_bytes = rows * (traits.has_offset ? 4 : 2);
+    scale_bytes = traits.scale == ScaleType::kF32 ? 4 : 2;
+    header_bytes = rows * (scale_bytes + (traits.has_offset ? 2 : 0) + (traits.has_zero ? 1 : 0));
     low_plane = 0;
     if (traits.sub_scales != SubScales::kNone) low_plane = rows * subs;
     if (traits.sub_scales == SubScales::kInt8 && traits.has_offset) low_plane *= 2;
@@ -30,6 +31,7 @@ struct Layout {
   const BlockTraits& traits;
   int32_t rows;
   int32_t subs;  // per 32 columns
+  int32_t scale_bytes;
   int32_t header_bytes;
   int32_t low_plane;  // within a part of 32 columns
   int32_t high_plane;
@@ -68,17 +70,31 @@ void UnpackPlane(const uint8_t* plane, int32_t shift, int32_t bits, int32_t rows
 }
 
 void StoreHalf(uint16_t bits, uint8_t* to) { std::memcpy(to, &bits, 2); }
+void StoreScale(ScaleType type, float scale, uint8_t* to) {
+  if (type == ScaleType::kF32) std::memcpy(to, &scale, 4);
+  if (type == ScaleType::kF16) StoreHalf(F32ToF16(scale), to);
+  if (type == ScaleType::kBF16) StoreHalf(F32ToBF16(scale), to);
+}
 uint16_t LoadHalf(const uint8_t* from) {
   uint16_t bits;
   std::memcpy(&bits, from, 2);
   return bits;
 }
+float LoadScale(ScaleType type, const uint8_t* from) {
+  if (type == ScaleType::kF16) return F16ToF32(LoadHalf(from));
+  if (type == ScaleType::kBF16) return BF16ToF32(LoadHalf(from));
+  float scale;
+  std::memcpy(&scale, from, 4);
+  return scale;
+}
 
 void PackBlock(const Layout& layout, const BlockCodes& block, int32_t r, uint8_t* out) {
   const BlockTraits& t = layout.traits;
   const int32_t rows = layout.rows;
-  StoreHalf(t.scale_is_bf16 ? F32ToBF16(block.scale) : F32ToF16(block.scale), out + r * 2);
-  if (t.has_offset) StoreHalf(F32ToF16(block.offset), out + (rows + r) * 2);
+  StoreScale(t.scale, block.scale, out + r * layout.scale_bytes);
+  uint8_t* rest = out + rows * layout.scale_bytes;
+  if (t.has_offset) StoreHalf(F32ToF16(block.offset), rest + r * 2);
+  if (t.has_zero) rest[r] = static_cast<uint8_t>(block.zero);
   uint8_t* part = out + layout.header_bytes;
   for (int32_t p = 0; p < layout.parts; ++p, part += layout.part_bytes) {
     for (int32_t h = 0; h < layout.subs && t.sub_scales != SubScales::kNone; ++h) {
@@ -98,7 +114,7 @@ void PackBlock(const Layout& layout, const BlockCodes& block, int32_t r, uint8_t
   }
 }
 
-void UnpackPart(const Layout& layout, const uint8_t* part, int32_t r, float scale, float offset,
+void UnpackPart(const Layout& layout, const uint8_t* part, int32_t r, const BlockCodes& header,
                 float* out) {
   const BlockTraits& t = layout.traits;
   uint8_t codes[kPanelBlock] = {};
@@ -108,8 +124,8 @@ void UnpackPart(const Layout& layout, const uint8_t* part, int32_t r, float scal
   }
   for (int32_t k = 0; k < kPanelBlock; ++k) {
     const int32_t h = k / t.sub_columns;
-    float own_scale = scale;
-    float own_offset = offset;
+    float own_scale = header.scale;
+    float own_offset = header.offset;
     if (t.sub_scales == SubScales::kNibbles) {
       own_scale *= static_cast<float>(part[h * layout.rows + r] & 15);
       own_offset *= static_cast<float>(part[h * layout.rows + r] >> 4);
@@ -119,7 +135,7 @@ void UnpackPart(const Layout& layout, const uint8_t* part, int32_t r, float scal
         own_offset *= static_cast<float>(part[(layout.subs + h) * layout.rows + r]);
       }
     }
-    out[k] = own_scale * static_cast<float>(CodeValue(t, codes[k]));
+    out[k] = own_scale * CodeValueF32(t, codes[k], header.zero);
     if (t.has_offset) out[k] += own_offset;
   }
 }
@@ -154,12 +170,14 @@ void UnpackBlockPanel(BlockFormat format, int32_t panel_rows, const void* panel,
   const BlockTraits& t = layout.traits;
   const auto* block = static_cast<const uint8_t*>(panel);
   for (int64_t begin = 0; begin < cols; begin += t.columns, block += layout.block_bytes) {
-    uint16_t bits = LoadHalf(block + row * 2);
-    float scale = t.scale_is_bf16 ? BF16ToF32(bits) : F16ToF32(bits);
-    float offset = t.has_offset ? F16ToF32(LoadHalf(block + (layout.rows + row) * 2)) : 0.0f;
+    BlockCodes header;
+    header.scale = LoadScale(t.scale, block + row * layout.scale_bytes);
+    const uint8_t* rest = block + layout.rows * layout.scale_bytes;
+    if (t.has_offset) header.offset = F16ToF32(LoadHalf(rest + row * 2));
+    if (t.has_zero) header.zero = static_cast<int8_t>(rest[row]);
     const uint8_t* part = block + layout.header_bytes;
     for (int32_t p = 0; p < layout.parts; ++p, part += layout.part_bytes) {
-      UnpackPart(layout, part, row, scale, offset, out + begin + p * kPanelBlock);
+      UnpackPart(layout, part, row, header, out + begin + p * kPanelBlock);
     }
   }
 }

@@ -2,8 +2,9 @@
 // all levels; linear_blocks.h multiplies with them.
 //
 // Layout, for R rows (LinearKernels::panel_rows). Per block of the format:
-//   scale   F16 or BF16 [R]
+//   scale   F16, BF16 or F32 [R]
 //   offset  F16 [R]                          formats with an offset
+//   zero    int8 [R]                         formats with a zero point
 // and then per 32 columns of it, with n = 32 / sub_columns:
 //   sub-scales   int8 [n][R]                 formats with sub-scales
 //   sub-offsets  uint8 [n][R]                and an offset; kNibbles: in the same bytes

@@ -109,7 +109,18 @@ class CpuOps final : public Ops {
   }
 
   void Linear(const LinearArgs& args) override {
-    cpu::Linear(args, *table_.linear, pool_, linear_);
+    const std::span<const int32_t> order = AsCpu(*args.weight).column_order();
+    if (order.empty()) return cpu::Linear(args, *table_.linear, pool_, linear_);
+    LinearArgs ordered = args;
+    ordered.x.stride = args.x.cols;
+    ordered.x.data = ordered_rows_.Get(args.x.rows * args.x.cols * 4);
+    EachRow(args.x.rows, kNsPerGatheredElement * static_cast<double>(args.x.cols),
+            [&](int64_t t, int32_t) {
+              const float* from = args.x.row<float>(t);
+              float* to = ordered.x.row<float>(t);
+              for (size_t c = 0; c < order.size(); ++c) to[c] = from[order[c]];
+            });
+    cpu::Linear(ordered, *table_.linear, pool_, linear_);
   }
 
   void RopeAngles(const RopeAnglesArgs& args) override {
@@ -217,6 +228,7 @@ class CpuOps final : public Ops {
   cpu::ThreadPool& pool_;
   OwnedBatch batch_;
   cpu::LinearScratch linear_;
+  cpu::Scratch ordered_rows_;  // of x, for weights with a column order
   cpu::Scratch position_rows_;
   cpu::AttentionScratch attention_;
   cpu::ExpertScratch experts_;

@@ -22,11 +22,12 @@ const FormatKernels& FormatOf(DType dtype, const LinearKernels& kernels) {
 void PackPanels(const WeightSource& source, const CpuWeight::Segment& segment, int32_t panel_rows,
                 int64_t begin, int64_t end) {
   int64_t row_bytes = RowBytes(source.dtype, source.cols);
+  std::vector<uint8_t> buffer;
   for (int64_t p = begin; p < end; ++p) {
     int64_t row = p * panel_rows;
     auto rows = static_cast<int32_t>(std::min<int64_t>(panel_rows, source.rows - row));
-    segment.format->pack(static_cast<const char*>(source.data) + row * row_bytes, row_bytes, rows,
-                         source.cols, segment.data + p * segment.panel_bytes);
+    segment.format->pack(SourceRows(source, row, rows, &buffer), row_bytes, rows, source.cols,
+                         segment.data + p * segment.panel_bytes);
   }
 }
 
@@ -36,7 +37,9 @@ absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Pack(std::span<const Weigh
                                                            const LinearKernels& kernels,
                                                            ThreadPool& pool) {
   HEDDLE_ASSIGN_OR_RETURN(StackedShape shape, CheckSources(sources));
+  HEDDLE_ASSIGN_OR_RETURN(std::span<const int32_t> order, SharedColumnOrder(sources));
   auto weight = std::make_unique<CpuWeight>();
+  weight->column_order_.assign(order.begin(), order.end());
   weight->rows = shape.rows;
   weight->cols = shape.cols;
   weight->panel_rows_ = kernels.panel_rows;
@@ -99,8 +102,12 @@ void CpuWeight::UnpackRow(int64_t row, float* out) const {
   while (row >= segments_[i].row_begin + segments_[i].rows) ++i;
   const Segment& segment = segments_[i];
   int64_t local = row - segment.row_begin;
-  segment.format->unpack(segment.data + local / panel_rows_ * segment.panel_bytes,
-                         static_cast<int32_t>(local % panel_rows_), cols, out);
+  const void* panel = segment.data + local / panel_rows_ * segment.panel_bytes;
+  auto panel_row = static_cast<int32_t>(local % panel_rows_);
+  if (column_order_.empty()) return segment.format->unpack(panel, panel_row, cols, out);
+  std::vector<float> stored(static_cast<size_t>(cols));
+  segment.format->unpack(panel, panel_row, cols, stored.data());
+  for (size_t c = 0; c < stored.size(); ++c) out[column_order_[c]] = stored[c];
 }
 
 }  // namespace heddle::kernels::cpu

@@ -37,11 +37,14 @@ class CpuWeight final : public PackedWeight {
   const std::vector<Segment>& segments() const { return segments_; }
   // The segment that panel `panel` of the whole matrix belongs to.
   const Segment& SegmentOfPanel(int64_t panel) const;
-  // Decodes row `row` to out [cols].
+  // Empty, or the input features in the order of the stored columns: Linear gathers x by it.
+  std::span<const int32_t> column_order() const { return column_order_; }
+  // Decodes row `row` to out [cols], in the order of input features.
   void UnpackRow(int64_t row, float* out) const;
 
  private:
   std::vector<Segment> segments_;
+  std::vector<int32_t> column_order_;
   std::unique_ptr<Buffer> storage_;
   int32_t panel_rows_ = 0;
 };

@@ -19,6 +19,9 @@ inline ByteVec And(ByteVec v, uint8_t mask) {
   return _mm512_and_si512(v, _mm512_set1_epi8(static_cast<char>(mask)));
 }
 inline ByteVec Or(ByteVec a, ByteVec b) { return _mm512_or_si512(a, b); }
+inline ByteVec Flip(ByteVec v) {
+  return _mm512_xor_si512(v, _mm512_set1_epi8(static_cast<char>(0x80)));
+}
 template <int kBits>
 inline ByteVec Shift(ByteVec v) {
   if constexpr (kBits > 0) return _mm512_srli_epi16(v, kBits);
@@ -38,11 +41,18 @@ inline Vec FromInt8(const int8_t* p) {
 inline Vec FromUint8(const uint8_t* p) {
   return ToFloat(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
-template <bool kTable>
+template <bool kSigned>
 inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
   int32_t word;
   std::memcpy(&word, x, 4);
   return _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(word));
+}
+
+using FloatTable = __m512;
+inline FloatTable LoadFloatTable(const float* entries) { return _mm512_loadu_ps(entries); }
+template <int kShift>
+inline Vec LookupFloat(FloatTable table, IntVec words) {  // takes the low four bits of an index
+  return _mm512_permutexvar_ps(_mm512_srli_epi32(reinterpret_cast<__m512i>(words), kShift), table);
 }
 
 }  // namespace
@@ -54,6 +64,7 @@ namespace heddle::kernels::cpu {
 
 // 4 x 2 integer sums and as many totals leave room for codes, scales and offsets in 32 registers.
 extern const BlockKernels kBlocksAvx512;
-const BlockKernels kBlocksAvx512 = MakeBlockKernels<1, 2, 4>();
+const BlockKernels kBlocksAvx512 =
+    MakeBlockKernels(TileSizes<1, 2, 4>(), TileSizes<1, 2, 4, 8, 12>());
 
 }  // namespace heddle::kernels::cpu

@@ -22,6 +22,7 @@ inline ByteVec LoadBytes(const uint8_t* p) {
 }
 inline ByteVec And(ByteVec v, uint8_t mask) { return v & mask; }
 inline ByteVec Or(ByteVec a, ByteVec b) { return a | b; }
+inline ByteVec Flip(ByteVec v) { return v ^ 0x80; }
 template <int kBits>
 inline ByteVec Shift(ByteVec v) {
   Words words;
@@ -46,15 +47,26 @@ inline Vec FromUint8(const uint8_t* p) {
   return Vec{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
              static_cast<float>(p[3])};
 }
-template <bool kTable>
+template <bool kSigned>
 inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
   for (int r = 0; r < kLanes; ++r) {
     for (int j = 0; j < 4; ++j) {
-      int32_t value = kTable ? static_cast<int8_t>(w[r * 4 + j]) : w[r * 4 + j];
+      int32_t value = kSigned ? static_cast<int8_t>(w[r * 4 + j]) : w[r * 4 + j];
       sum[r] += value * x[j];
     }
   }
   return sum;
+}
+
+struct FloatTable {
+  const float* entries;
+};
+inline FloatTable LoadFloatTable(const float* entries) { return {entries}; }
+template <int kShift>
+inline Vec LookupFloat(FloatTable table, IntVec words) {
+  Vec out;
+  for (int i = 0; i < kLanes; ++i) out[i] = table.entries[(words[i] >> kShift) & 15];
+  return out;
 }
 
 }  // namespace
@@ -65,6 +77,6 @@ inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
 namespace heddle::kernels::cpu {
 
 extern const BlockKernels kBlocksPortable;
-const BlockKernels kBlocksPortable = MakeBlockKernels<1, 2, 4>();
+const BlockKernels kBlocksPortable = MakeBlockKernels(TileSizes<1, 2, 4>(), TileSizes<1, 2, 4>());
 
 }  // namespace heddle::kernels::cpu

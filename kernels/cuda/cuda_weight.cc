@@ -84,7 +84,7 @@ void ConvertRowToQ8(const WeightSource& source, const uint8_t* row, uint8_t* dat
 
 void ConvertRow(const WeightSource& source, const uint8_t* row, DType format, uint8_t* data) {
   std::vector<float> values(static_cast<size_t>(source.cols));
-  DequantizeRow(source.dtype, row, source.cols, values.data());
+  DecodeSourceRow(source, row, values.data());
   if (format == DType::kF32) {
     std::memcpy(data, values.data(), values.size() * sizeof(float));
     return;
@@ -101,14 +101,17 @@ absl::Status Upload(Runtime& runtime, std::span<const WeightSource> sources,
   const int64_t chunk_rows = std::max<int64_t>(1, kChunkBytes / layout.row_bytes);
   std::vector<uint8_t> data;
   std::vector<uint16_t> scales;
+  std::vector<uint8_t> buffer;
   int64_t done = 0;
   for (const WeightSource& source : sources) {
     for (int64_t first = 0; first < source.rows; first += chunk_rows) {
       const int64_t count = std::min(chunk_rows, source.rows - first);
       data.assign(static_cast<size_t>(count * layout.row_bytes), 0);
       scales.assign(static_cast<size_t>(count * layout.scales_stride), 0);
+      const uint8_t* rows = SourceRows(source, first, count, &buffer);
+      const int64_t source_bytes = RowBytes(source.dtype, source.cols);
       for (int64_t r = 0; r < count; ++r) {
-        PackRow(source, first + r, layout, data.data() + r * layout.row_bytes,
+        PackRow(source, rows + r * source_bytes, layout, data.data() + r * layout.row_bytes,
                 scales.data() + r * layout.scales_stride);
       }
       auto* to = const_cast<uint8_t*>(layout.data) + done * layout.row_bytes;
@@ -155,10 +158,8 @@ DeviceWeight PackedLayout(DType format, int64_t rows, int64_t cols) {
   return layout;
 }
 
-void PackRow(const WeightSource& source, int64_t row, const DeviceWeight& layout, uint8_t* data,
-             uint16_t* scales) {
-  const int64_t row_bytes = RowBytes(source.dtype, source.cols);
-  const uint8_t* from = static_cast<const uint8_t*>(source.data) + row * row_bytes;
+void PackRow(const WeightSource& source, const uint8_t* from, const DeviceWeight& layout,
+             uint8_t* data, uint16_t* scales) {
   if (IsExactAsQ8(source.dtype) && layout.format == DType::kQ8_0) {
     ConvertRowToQ8(source, from, data, scales);
   } else if (source.dtype != layout.format) {
@@ -168,7 +169,7 @@ void PackRow(const WeightSource& source, int64_t row, const DeviceWeight& layout
   } else if (source.dtype == DType::kQ4_0) {
     PackQ4Row(from, source.cols / 32, data, scales);
   } else {
-    std::memcpy(data, from, static_cast<size_t>(row_bytes));
+    std::memcpy(data, from, static_cast<size_t>(RowBytes(source.dtype, source.cols)));
   }
 }
 

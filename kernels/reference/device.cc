@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "kernels/copy_page.h"
@@ -64,10 +65,9 @@ class ReferenceDevice final : public Device {
     weight->values.resize(static_cast<size_t>(shape.rows * shape.cols));
     float* out = weight->values.data();
     for (const WeightSource& source : sources) {
-      int64_t row_bytes = RowBytes(source.dtype, source.cols);
+      std::vector<uint8_t> buffer;
       for (int64_t r = 0; r < source.rows; ++r, out += source.cols) {
-        DequantizeRow(source.dtype, static_cast<const char*>(source.data) + r * row_bytes,
-                      source.cols, out);
+        DecodeSourceRow(source, SourceRows(source, r, 1, &buffer), out);
       }
     }
     return std::unique_ptr<PackedWeight>(std::move(weight));

@@ -9,7 +9,8 @@
 namespace heddle::kernels::test {
 namespace {
 
-bool IsBlocked(DType dtype) { return dtype >= DType::kQ8_0; }
+// Formats whose activations are rounded to int8.
+bool IsInteger(DType dtype) { return dtype >= DType::kQ8_0 && dtype < DType::kF8G32; }
 
 // `cols`, or as many more as make whole blocks.
 int64_t Columns(DType dtype, int64_t cols) {
@@ -38,7 +39,7 @@ double Tolerance(const Matrix& x, const TestWeight& w, int64_t t, int64_t r,
   if (w.dtype == DType::kBF16 && isa == "avx512_bf16") {
     tolerance += 0x1p-8 * Magnitude(x, w, t, r);
   }
-  if (!IsBlocked(w.dtype)) return tolerance + 1e-30;
+  if (!IsInteger(w.dtype)) return tolerance + 1e-30;
   for (int64_t b = 0; b < w.cols / 32; ++b) {
     double largest = 0, weights = 0;
     for (int64_t k = b * 32; k < b * 32 + 32; ++k) {
@@ -182,10 +183,10 @@ TEST_CASE("Bias, activation, residual and gate agree with the reference for stac
           "[kernels][kernel]") {
   std::unique_ptr<Device> reference = CreateReferenceDevice();
   for (auto& [name, device] : CpuDevices(2)) {
-    for (auto types :
-         {std::pair(DType::kF32, DType::kF32), std::pair(DType::kBF16, DType::kF16),
-          std::pair(DType::kQ8_0, DType::kF32), std::pair(DType::kF16, DType::kQ4_0),
-          std::pair(DType::kQ4_K, DType::kQ6_K), std::pair(DType::kQ8_0, DType::kQ5_1)}) {
+    for (auto types : {std::pair(DType::kF32, DType::kF32), std::pair(DType::kBF16, DType::kF16),
+                       std::pair(DType::kQ8_0, DType::kF32), std::pair(DType::kF16, DType::kQ4_0),
+                       std::pair(DType::kQ4_K, DType::kQ6_K), std::pair(DType::kQ8_0, DType::kQ5_1),
+                       std::pair(DType::kNF4, DType::kInt4G32)}) {
       for (Epilogue epilogue : {Epilogue::kNone, Epilogue::kAdd, Epilogue::kGated}) {
         for (Activation activation : {Activation::kNone, Activation::kSilu, Activation::kGelu,
                                       Activation::kGeluTanh, Activation::kRelu}) {

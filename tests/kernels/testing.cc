@@ -57,7 +57,14 @@ void RandomBlock(Random& random, DType dtype, uint8_t* out) {
       out[0] = static_cast<uint8_t>(118 + random.Below(8));
       return;
     default:
-      return half(0);
+      break;
+  }
+  if (dtype < DType::kInt4G32) return half(0);
+  const float scale = random.Uniform(0.01f, 0.05f);
+  std::memcpy(out, &scale, 4);
+  if (dtype < DType::kF8G32) out[4] = static_cast<uint8_t>(random.Below(16));
+  for (int32_t i = 4; i < bytes; ++i) {  // no NaN
+    if (dtype < DType::kNF4 && dtype >= DType::kF8G32 && (out[i] & 0x7f) == 0x7f) out[i] ^= 1;
   }
 }
 

@@ -20,10 +20,12 @@ struct NamedDevice {
   std::unique_ptr<Device> device;
 };
 
-inline constexpr DType kAllTypes[] = {DType::kF32,  DType::kF16,    DType::kBF16,   DType::kQ8_0,
-                                      DType::kQ4_0, DType::kQ4_1,   DType::kQ5_0,   DType::kQ5_1,
-                                      DType::kQ2_K, DType::kQ3_K,   DType::kQ4_K,   DType::kQ5_K,
-                                      DType::kQ6_K, DType::kIQ4_NL, DType::kIQ4_XS, DType::kMXFP4};
+inline constexpr DType kAllTypes[] = {
+    DType::kF32,      DType::kF16,     DType::kBF16,    DType::kQ8_0,     DType::kQ4_0,
+    DType::kQ4_1,     DType::kQ5_0,    DType::kQ5_1,    DType::kQ2_K,     DType::kQ3_K,
+    DType::kQ4_K,     DType::kQ5_K,    DType::kQ6_K,    DType::kIQ4_NL,   DType::kIQ4_XS,
+    DType::kMXFP4,    DType::kInt4G32, DType::kInt4G64, DType::kInt4G128, DType::kInt8G32,
+    DType::kInt8G128, DType::kF8G32,   DType::kF8G128,  DType::kNF4};
 
 // Every level that this machine has, each with `threads` threads.
 std::vector<NamedDevice> CpuDevices(int32_t threads);
