@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+#include "base/check.h"
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/files/checkpoint_storage.h"
+#include "engine/files/quantized/quantized_tensors.h"
 
 namespace heddle::engine {
 namespace {
@@ -28,12 +30,6 @@ constexpr NamedDType kDTypes[] = {
     {"Q6_K", kernels::DType::kQ6_K},     {"IQ4_NL", kernels::DType::kIQ4_NL},
     {"IQ4_XS", kernels::DType::kIQ4_XS}, {"MXFP4", kernels::DType::kMXFP4},
 };
-
-int64_t NumElements(const CheckpointTensor& tensor) {
-  int64_t count = 1;  // cannot overflow: the readers have checked the size in bytes
-  for (int64_t dim : tensor.shape) count *= dim;
-  return count;
-}
 
 }  // namespace
 
@@ -85,7 +81,7 @@ std::vector<TypeUsage> Checkpoint::types() const {
     usage.supported = tensor.dtype.has_value();
     ++usage.num_tensors;
     usage.num_elements += NumElements(tensor);
-    usage.bytes += static_cast<int64_t>(tensor.data.size());
+    usage.bytes += tensor.bytes();
   }
   std::vector<TypeUsage> types;
   types.reserve(by_name.size());
@@ -100,6 +96,35 @@ void Checkpoint::WillNeed(const CheckpointTensor& tensor) const {
 }
 void Checkpoint::DontNeed(const CheckpointTensor& tensor) const {
   if (const MappedFile* file = storage_->MappingOf(tensor)) file->DontNeed(tensor.data);
+}
+
+int64_t CheckpointTensor::bytes() const {
+  if (quantized == nullptr) return static_cast<int64_t>(data.size());
+  return quantized->rows * kernels::RowBytes(quantized->dtype, quantized->cols);
+}
+
+kernels::WeightSource SourceOf(const CheckpointTensor& tensor) {
+  HEDDLE_CHECK(tensor.dtype && !tensor.shape.empty(), "a tensor was not validated");
+  kernels::WeightSource source{.data = tensor.data.data(),
+                               .dtype = *tensor.dtype,
+                               .rows = 1,
+                               .cols = tensor.shape.back(),
+                               .name = std::string(tensor.name)};
+  for (size_t i = 0; i + 1 < tensor.shape.size(); ++i) source.rows *= tensor.shape[i];
+  if (tensor.quantized != nullptr) {
+    source.data = nullptr;
+    source.reader = tensor.quantized;
+    source.column_order = tensor.quantized->column_order;
+  }
+  return source;
+}
+
+std::string Checkpoint::Storage::FileOf(const CheckpointTensor& tensor) const {
+  const MappedFile* mapping = MappingOf(tensor);
+  for (const SafetensorsFile& file : safetensors_files) {
+    if (&file.mapping() == mapping) return file.name();
+  }
+  return path.string();
 }
 
 const MappedFile* Checkpoint::Storage::MappingOf(const CheckpointTensor& tensor) const {
@@ -121,19 +146,25 @@ absl::Status Checkpoint::Storage::IndexTensors() {
   for (const SafetensorsFile& file : safetensors_files) {
     for (const SafetensorsTensor& tensor : file.tensors()) {
       tensors.push_back({tensor.name, tensor.type->name, FindDType(tensor.type->name), tensor.shape,
-                         tensor.data});
+                         tensor.data, nullptr});
     }
   }
   for (const GgufFile& file : gguf_files) {
     for (const GgufTensor& tensor : file.tensors()) {
       tensors.push_back({tensor.name, tensor.type->name, FindDType(tensor.type->name), tensor.shape,
-                         tensor.data});
+                         tensor.data, nullptr});
     }
   }
   std::sort(tensors.begin(), tensors.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
+  if (!safetensors_files.empty()) {
+    const std::string config_file = (path / "config.json").string();
+    HEDDLE_RETURN_IF_ERROR(GroupQuantizedTensors(
+        config, config_file, [this](const CheckpointTensor& tensor) { return FileOf(tensor); },
+        &tensors, &matrices));
+  }
   for (size_t i = 0; i < tensors.size(); ++i) {
-    total_bytes += static_cast<int64_t>(tensors[i].data.size());
+    total_bytes += tensors[i].bytes();
     if (i > 0 && tensors[i].name == tensors[i - 1].name) {
       return absl::InvalidArgumentError(base::StrCat(path.string(), ": tensor ",
                                                      base::Quote(tensors[i].name),

@@ -2,9 +2,9 @@
 // beside them. Knows formats, no architecture: engine/model/families.h gives names a meaning.
 //
 // Formats: a Hugging Face folder (config.json and model.safetensors, single or sharded by
-// model.safetensors.index.json) and GGUF v2/v3 (a file, or the first of a split model).
-// Ownership: a Checkpoint owns its mappings; names and spans live as long as it does, also across
-// moves. Thread-safety: immutable after OpenCheckpoint.
+// model.safetensors.index.json; also quantised, see quantized/quantized_tensors.h) and GGUF v2/v3
+// (a file, or the first of a split model). Ownership: a Checkpoint owns its mappings; names and
+// spans live as long as it does, also across moves. Thread-safety: immutable after OpenCheckpoint.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,12 @@
 #include "absl/status/statusor.h"
 #include "engine/files/gguf.h"
 #include "kernels/dtype.h"
+#include "kernels/tensor.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace heddle::engine {
+
+class QuantizedMatrix;
 
 struct CheckpointTensor {
   std::string_view name;
@@ -32,6 +35,11 @@ struct CheckpointTensor {
   std::optional<kernels::DType> dtype;
   std::vector<int64_t> shape;  // outermost first: a matrix is [rows, cols], rows contiguous
   std::span<const std::byte> data;
+  // A matrix that stands for codes and their companions in the file, or nullptr; `data` is then its
+  // codes and not rows of `dtype`.
+  const QuantizedMatrix* quantized = nullptr;
+
+  int64_t bytes() const;  // as rows of `dtype`
 };
 
 // What the tensors of one type amount to, for `heddle inspect` and start-up lines.
@@ -87,6 +95,9 @@ absl::StatusOr<Checkpoint> OpenCheckpoint(const std::filesystem::path& path);
 
 // The error for a tensor without a dtype: names file, tensor and type, and the types that would do.
 absl::Status UnsupportedType(const Checkpoint& checkpoint, const CheckpointTensor& tensor);
+
+// The tensor as a matrix: rows are all dimensions but the last. REQUIRES: it has a dtype.
+kernels::WeightSource SourceOf(const CheckpointTensor& tensor);
 
 // The kernels' type of that name in safetensors or GGUF files, if there is one.
 std::optional<kernels::DType> FindDType(std::string_view type_name);

@@ -139,6 +139,18 @@ absl::StatusOr<json> ReadObject(const fs::path& path) {
   return value;
 }
 
+// What older GPTQ checkpoints keep beside config.json, as newer ones keep it inside.
+absl::Status AddQuantizeConfig(const fs::path& folder, json* config) {
+  const fs::path path = folder / "quantize_config.json";
+  if (config->contains("quantization_config")) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(bool exists, Exists(path));
+  if (!exists) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(json quantization, ReadObject(path));
+  if (!quantization.contains("quant_method")) quantization["quant_method"] = "gptq";
+  (*config)["quantization_config"] = std::move(quantization);
+  return absl::OkStatus();
+}
+
 absl::Status OpenFolder(const fs::path& folder, json* config, json* generation_config,
                         std::vector<SafetensorsFile>* files) {
   HEDDLE_ASSIGN_OR_RETURN(bool has_config, Exists(folder / "config.json"));
@@ -148,6 +160,7 @@ absl::Status OpenFolder(const fs::path& folder, json* config, json* generation_c
                      " has no config.json: expected a Hugging Face model folder", HintFor(folder)));
   }
   HEDDLE_ASSIGN_OR_RETURN(*config, ReadObject(folder / "config.json"));
+  HEDDLE_RETURN_IF_ERROR(AddQuantizeConfig(folder, config));
   fs::path generation_path = folder / "generation_config.json";
   HEDDLE_ASSIGN_OR_RETURN(bool has_generation, Exists(generation_path));
   if (has_generation) {

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "kernels/weight_sources.h"
 
 namespace heddle::engine {
 namespace {
@@ -49,13 +50,8 @@ std::vector<ExpertSources::Part> ExpertSources::Parts(int64_t outputs, bool fuse
 void ExpertSources::AddPlain(const CheckpointTensor& tensor, int32_t expert, Part part) {
   const size_t dims = tensor.shape.size();
   HEDDLE_CHECK(dims == 2 || dims == 3, "an expert was not validated");
-  const int64_t cols = tensor.shape[dims - 1];
   const int64_t first = part.first + (dims == 3 ? expert * tensor.shape[1] : 0);
-  sources_.push_back({.data = tensor.data.data() + first * kernels::RowBytes(*tensor.dtype, cols),
-                      .dtype = *tensor.dtype,
-                      .rows = part.count,
-                      .cols = cols,
-                      .name = std::string(tensor.name)});
+  sources_.push_back(kernels::PartOf(SourceOf(tensor), first, part.count));
 }
 
 // From [experts, inputs, outputs].
@@ -119,6 +115,11 @@ absl::Status ExpertSources::AddMatrix(const std::string& name, int32_t expert, b
   const size_t dims = tensor->shape.size();
   const bool transposed = layout_ == ExpertLayout::kTransposed;
   for (const Part& part : Parts(tensor->shape[transposed ? dims - 1 : dims - 2], fused)) {
+    if (transposed && kernels::Info(*tensor->dtype).block_elements != 1) {
+      return absl::UnimplementedError(absl::StrCat(
+          checkpoint_.path().string(), ": tensor ", std::string(tensor->name), " is stored as ",
+          std::string(tensor->type_name), " in a family whose experts lie transposed"));
+    }
     if (transposed) {
       AddTransposed(*tensor, expert, part);
     } else {

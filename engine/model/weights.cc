@@ -9,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "engine/files/quantized/quantized_matrix.h"
 #include "engine/model/expert_sources.h"
 #include "engine/model/head_projections.h"
+#include "kernels/weight_sources.h"
 
 namespace heddle::engine {
 namespace {
@@ -46,6 +48,11 @@ class Loader {
       HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(*name));
       tensors.push_back(tensor);
       sources.push_back(Source(*tensor));
+      if (transposed_ && kernels::Info(*tensor->dtype).block_elements != 1) {
+        return absl::UnimplementedError(absl::StrCat(
+            checkpoint_.path().string(), ": tensor ", *name, " is stored as ",
+            std::string(tensor->type_name), " in a family whose matrices lie transposed"));
+      }
       if (transposed_) transposed.push_back(Transpose(&sources.back()));
     }
     LinearWeights linear;
@@ -150,11 +157,7 @@ class Loader {
   // A single row, which may lie as a vector.
   absl::StatusOr<LinearWeights> RowGate(const std::string& name) {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
-    const WeightSource source = {.data = tensor->data.data(),
-                                 .dtype = *tensor->dtype,
-                                 .rows = 1,
-                                 .cols = tensor->shape.back(),
-                                 .name = name};
+    const WeightSource source = SourceOf(*tensor);
     LinearWeights gate;
     HEDDLE_ASSIGN_OR_RETURN(gate.matrix, Pack({&source, 1}, {&tensor, 1}));
     return gate;
@@ -179,7 +182,7 @@ class Loader {
                      std::unique_ptr<kernels::PackedStack>* matrices, DeviceVector* biases) {
     ExpertSources experts(checkpoint_, expert_layout_, spec.n_experts);
     HEDDLE_RETURN_IF_ERROR(experts.Add(fused, names));
-    for (const CheckpointTensor* tensor : experts.tensors()) checkpoint_.WillNeed(*tensor);
+    HEDDLE_RETURN_IF_ERROR(Prepare(experts.tensors()));
     HEDDLE_ASSIGN_OR_RETURN(*matrices, device_.PackStack(experts.sources(), spec.n_experts));
     for (const CheckpointTensor* tensor : experts.tensors()) checkpoint_.DontNeed(*tensor);
     HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> values,
@@ -189,11 +192,8 @@ class Loader {
   }
 
   static std::array<WeightSource, 2> Halves(const WeightSource& source) {
-    std::array<WeightSource, 2> halves = {source, source};
-    for (WeightSource& half : halves) half.rows /= 2;
-    halves[1].data = static_cast<const std::byte*>(source.data) +
-                     halves[0].rows * kernels::RowBytes(source.dtype, source.cols);
-    return halves;
+    const int64_t rows = source.rows / 2;
+    return {kernels::PartOf(source, 0, rows), kernels::PartOf(source, rows, rows)};
   }
 
   // A fused gate_up is two sources to the device, as gate and up are.
@@ -219,8 +219,12 @@ class Loader {
                                             const AttentionSpec& attention) {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(names.qkv));
     WeightSource source = Source(*tensor);
+    std::vector<uint8_t> buffer;
+    const std::span<const uint8_t> stored(kernels::SourceRows(source, 0, source.rows, &buffer),
+                                          static_cast<size_t>(tensor->bytes()));
     const std::vector<std::byte> rows = AllQThenKThenV(
-        tensor->data, kernels::RowBytes(source.dtype, source.cols) * attention.head_dim, attention);
+        std::as_bytes(stored), kernels::RowBytes(source.dtype, source.cols) * attention.head_dim,
+        attention);
     source.data = rows.data();
     LinearWeights qkv;
     HEDDLE_ASSIGN_OR_RETURN(qkv.matrix, Pack({&source, 1}, {&tensor, 1}));
@@ -257,11 +261,7 @@ class Loader {
 
   static WeightSource Source(const CheckpointTensor& tensor) {
     HEDDLE_CHECK(tensor.shape.size() == 2, "a matrix was not validated");
-    return {.data = tensor.data.data(),
-            .dtype = *tensor.dtype,
-            .rows = tensor.shape[0],
-            .cols = tensor.shape[1],
-            .name = std::string(tensor.name)};
+    return SourceOf(tensor);
   }
 
   // Turns a source of [in, out] into one of [out, in]; the bytes it then points to are returned.
@@ -284,10 +284,18 @@ class Loader {
 
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Pack(
       std::span<const WeightSource> sources, std::span<const CheckpointTensor* const> tensors) {
-    for (const CheckpointTensor* tensor : tensors) checkpoint_.WillNeed(*tensor);
+    HEDDLE_RETURN_IF_ERROR(Prepare(tensors));
     HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::PackedWeight> packed, device_.Pack(sources));
     for (const CheckpointTensor* tensor : tensors) checkpoint_.DontNeed(*tensor);
     return packed;
+  }
+
+  absl::Status Prepare(std::span<const CheckpointTensor* const> tensors) const {
+    for (const CheckpointTensor* tensor : tensors) {
+      checkpoint_.WillNeed(*tensor);
+      if (tensor->quantized != nullptr) HEDDLE_RETURN_IF_ERROR(tensor->quantized->CheckCodes());
+    }
+    return absl::OkStatus();
   }
 
   kernels::Device& device_;

@@ -21,6 +21,7 @@
 #include "kernels/host_memory.h"
 #include "kernels/kv_element.h"
 #include "kernels/owned_batch.h"
+#include "kernels/weight_sources.h"
 
 namespace heddle::kernels {
 namespace {
@@ -264,6 +265,7 @@ class CpuDevice final : public Device {
 
   absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(
       std::span<const WeightSource> sources) override {
+    HEDDLE_RETURN_IF_ERROR(CheckSharedColumnOrder(sources));
     HEDDLE_ASSIGN_OR_RETURN(auto weight, cpu::CpuWeight::Pack(sources, *table_.linear, pool_));
     return std::unique_ptr<PackedWeight>(std::move(weight));
   }

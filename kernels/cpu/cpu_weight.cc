@@ -18,6 +18,12 @@ const FormatKernels& FormatOf(DType dtype, const LinearKernels& kernels) {
   return kernels.formats[static_cast<size_t>(dtype)];
 }
 
+std::shared_ptr<const std::vector<int32_t>> OrderOf(const WeightSource& source) {
+  if (source.column_order.empty()) return nullptr;
+  return std::make_shared<const std::vector<int32_t>>(source.column_order.begin(),
+                                                      source.column_order.end());
+}
+
 // Panels [begin, end) of one source.
 void PackPanels(const WeightSource& source, const CpuWeight::Segment& segment, int32_t panel_rows,
                 int64_t begin, int64_t end) {
@@ -37,9 +43,7 @@ absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Pack(std::span<const Weigh
                                                            const LinearKernels& kernels,
                                                            ThreadPool& pool) {
   HEDDLE_ASSIGN_OR_RETURN(StackedShape shape, CheckSources(sources));
-  HEDDLE_ASSIGN_OR_RETURN(std::span<const int32_t> order, SharedColumnOrder(sources));
   auto weight = std::make_unique<CpuWeight>();
-  weight->column_order_.assign(order.begin(), order.end());
   weight->rows = shape.rows;
   weight->cols = shape.cols;
   weight->panel_rows_ = kernels.panel_rows;
@@ -50,7 +54,7 @@ absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Pack(std::span<const Weigh
     int64_t num_panels = (source.rows + kernels.panel_rows - 1) / kernels.panel_rows;
     int64_t panel_bytes = format.panel_bytes(source.cols);
     weight->segments_.push_back(
-        {&format, row, source.rows, panel, num_panels, panel_bytes, nullptr});
+        {&format, row, source.rows, panel, num_panels, panel_bytes, nullptr, OrderOf(source)});
     row += source.rows;
     panel += num_panels;
     weight->bytes += num_panels * panel_bytes;
@@ -86,6 +90,11 @@ CpuWeight CpuWeight::View(size_t first, size_t count) const {
   return view;
 }
 
+std::span<const int32_t> CpuWeight::column_order() const {
+  if (segments_[0].column_order == nullptr) return {};
+  return *segments_[0].column_order;
+}
+
 int64_t CpuWeight::num_panels() const {
   return segments_.back().panel_begin + segments_.back().num_panels;
 }
@@ -104,10 +113,10 @@ void CpuWeight::UnpackRow(int64_t row, float* out) const {
   int64_t local = row - segment.row_begin;
   const void* panel = segment.data + local / panel_rows_ * segment.panel_bytes;
   auto panel_row = static_cast<int32_t>(local % panel_rows_);
-  if (column_order_.empty()) return segment.format->unpack(panel, panel_row, cols, out);
+  if (segment.column_order == nullptr) return segment.format->unpack(panel, panel_row, cols, out);
   std::vector<float> stored(static_cast<size_t>(cols));
   segment.format->unpack(panel, panel_row, cols, stored.data());
-  for (size_t c = 0; c < stored.size(); ++c) out[column_order_[c]] = stored[c];
+  for (size_t c = 0; c < stored.size(); ++c) out[(*segment.column_order)[c]] = stored[c];
 }
 
 }  // namespace heddle::kernels::cpu

@@ -24,6 +24,7 @@ class CpuWeight final : public PackedWeight {
     int64_t num_panels;
     int64_t panel_bytes;
     uint8_t* data;
+    std::shared_ptr<const std::vector<int32_t>> column_order;  // or nullptr: the natural one
   };
 
   static absl::StatusOr<std::unique_ptr<CpuWeight>> Pack(std::span<const WeightSource> sources,
@@ -38,13 +39,13 @@ class CpuWeight final : public PackedWeight {
   // The segment that panel `panel` of the whole matrix belongs to.
   const Segment& SegmentOfPanel(int64_t panel) const;
   // Empty, or the input features in the order of the stored columns: Linear gathers x by it.
-  std::span<const int32_t> column_order() const { return column_order_; }
+  // REQUIRES: the segments agree (CheckSharedColumnOrder), as those of any weight but a stack do.
+  std::span<const int32_t> column_order() const;
   // Decodes row `row` to out [cols], in the order of input features.
   void UnpackRow(int64_t row, float* out) const;
 
  private:
   std::vector<Segment> segments_;
-  std::vector<int32_t> column_order_;
   std::unique_ptr<Buffer> storage_;
   int32_t panel_rows_ = 0;
 };

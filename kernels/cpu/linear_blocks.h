@@ -277,7 +277,7 @@ struct PanelOf {
     const auto* x = static_cast<const float*>(tile);
     const FloatTable table = LoadFloatTable(kNf4Values);
     Accumulators<kRows> total;
-    total.Clear();
+    total.Start(acc);
     for (int64_t begin = 0; begin < cols; begin += kTraits.columns) {
       const Header header(p);
       p += kHeaderBytes;

@@ -39,8 +39,9 @@ DType PackedFormat(std::span<const WeightSource> sources, DType activations);
 // Shape and strides of a packed matrix; no pointers. See DeviceWeight.
 DeviceWeight PackedLayout(DType format, int64_t rows, int64_t cols);
 
-// Packs one row of `source`, given by SourceRows, into `data` [row_bytes] and `scales` [scales_stride], both zeroed
-// before. The source's dtype is the layout's format, or is converted to it (to Q8_0, F32 or BF16).
+// Packs one row of `source`, given by SourceRows, into `data` [row_bytes] and `scales`
+// [scales_stride], both zeroed before. The source's dtype is the layout's format, or is converted
+// to it (to Q8_0, F32 or BF16).
 void PackRow(const WeightSource& source, const uint8_t* from, const DeviceWeight& layout,
              uint8_t* data, uint16_t* scales);
 

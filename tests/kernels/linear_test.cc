@@ -4,6 +4,7 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/device.h"
+#include "kernels/weight_sources.h"
 #include "tests/kernels/testing.h"
 
 namespace heddle::kernels::test {
@@ -305,6 +306,90 @@ TEST_CASE("Embed decodes rows of the same packed weight exactly", "[kernels][ker
       REQUIRE(device->Run([&](Ops& ops) { ops.AddPositions(**packed, 2, out.tensor()); }).ok());
       CHECK(out(3, 5) == 2.0f * w.decoded[31 * cols + 5] + w.decoded[5 * cols + 5]);
     }
+  }
+}
+
+// Rows of a TestWeight, counting that they are asked for in range.
+class RowsOf final : public RowReader {
+ public:
+  explicit RowsOf(const TestWeight& weight) : weight_(weight) {}
+  void ReadRows(int64_t begin, int64_t count, uint8_t* out) const override {
+    REQUIRE((begin >= 0 && begin + count <= weight_.rows));
+    const int64_t row_bytes = RowBytes(weight_.dtype, weight_.cols);
+    std::copy_n(weight_.bytes.data() + begin * row_bytes, count * row_bytes, out);
+  }
+
+ private:
+  const TestWeight& weight_;
+};
+
+TEST_CASE("Rows that a reader makes, and parts of them, give the same bits as rows in memory",
+          "[kernels][kernel]") {
+  for (auto& [name, device] : CpuDevices(1)) {
+    for (DType dtype : {DType::kBF16, DType::kInt4G128, DType::kQ8_0}) {
+      INFO(name << " " << Info(dtype).name);
+      Random random(7);
+      TestWeight w = MakeWeight(random, dtype, 70, 128);
+      RowsOf reader(w);
+      WeightSource lazy = w.source();
+      lazy.data = nullptr;
+      lazy.reader = &reader;
+      Matrix x = Matrix::RandomOf(random, 3, 128);
+      for (int64_t begin : {0, 33}) {
+        std::vector<WeightSource> from_memory = {PartOf(w.source(), begin, 37)};
+        std::vector<WeightSource> from_reader = {PartOf(lazy, begin, 37)};
+        auto expected = device->Pack(from_memory);
+        auto found = device->Pack(from_reader);
+        REQUIRE((expected.ok() && found.ok()));
+        CHECK(SameBits(Multiply(*device, **found, x.tensor()),
+                       Multiply(*device, **expected, x.tensor())));
+      }
+    }
+  }
+}
+
+TEST_CASE("Columns stored in another order meet the inputs that they belong to",
+          "[kernels][kernel]") {
+  Random random(8);
+  TestWeight w = MakeWeight(random, DType::kInt4G32, 40, 96);
+  std::vector<int32_t> order(96);
+  for (int32_t c = 0; c < 96; ++c) order[c] = (c * 29 + 5) % 96;  // 29 and 96 are coprime
+  TestWeight natural = w;  // its decoded values by input feature
+  for (int64_t r = 0; r < 40; ++r) {
+    for (int64_t c = 0; c < 96; ++c) natural.decoded[r * 96 + order[c]] = w.decoded[r * 96 + c];
+  }
+  std::vector<WeightSource> sources = {w.source()};
+  sources[0].column_order = order;
+  Matrix x = Matrix::RandomOf(random, 5, 96, /*pad=*/3);
+  std::vector<NamedDevice> devices = CpuDevices(2);
+  devices.push_back({"reference", CreateReferenceDevice()});
+  for (auto& [name, device] : devices) {
+    INFO(name);
+    auto packed = device->Pack(sources);
+    REQUIRE(packed.ok());
+    Matrix out = Multiply(*device, **packed, x.tensor());
+    // Blocks of activations follow the stored order: any 32 of the row may share a scale.
+    double largest = 0;
+    for (int64_t t = 0; t < 5; ++t) {
+      for (int64_t c = 0; c < 96; ++c) largest = std::max<double>(largest, std::fabs(x(t, c)));
+    }
+    for (int64_t t = 0; t < 5; ++t) {
+      for (int64_t r = 0; r < 40; ++r) {
+        double weights = 0;
+        for (int64_t c = 0; c < 96; ++c) weights += std::fabs(natural.decoded[r * 96 + c]);
+        CHECK(std::fabs(out(t, r) - Expected(x, natural, t, r)) <=
+              0.5001 * largest / 127 * weights);
+      }
+    }
+    TestBatch batch({{{2, 2}}});
+    batch.token_ids = {0, 39};
+    REQUIRE(device->Plan(batch.view()).ok());
+    Matrix rows(2, 96);
+    REQUIRE(device->Run([&](Ops& ops) { ops.Embed(**packed, 1.0f, rows.tensor()); }).ok());
+    for (int64_t c = 0; c < 96; ++c) CHECK(rows(1, c) == natural.decoded[39 * 96 + c]);
+    if (name == "reference") continue;
+    std::vector<WeightSource> stacked = {sources[0], w.source()};
+    CHECK(absl::IsUnimplemented(device->Pack(stacked).status()));
   }
 }
 

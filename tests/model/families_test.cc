@@ -269,8 +269,6 @@ TEST_CASE("Sizes that are wrong or contradict each other name key, value and wha
   CheckError(ConfigError("vocab_size", json::array()), kInvalid, {"\"vocab_size\" is []"});
   CheckError(ConfigError("hidden_act", "quick_gelu"), StatusCode::kUnimplemented,
              {"\"hidden_act\" is \"quick_gelu\"", "supported are silu"});
-  CheckError(ConfigError("quantization_config", {{"quant_method", "gptq"}}),
-             StatusCode::kUnimplemented, {"\"quantization_config.quant_method\" is \"gptq\""});
   CHECK_FALSE(ConfigError("quantization_config", 4).ok());
   CHECK_FALSE(DescribeJson(json::array()).ok());
 }

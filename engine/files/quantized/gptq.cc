@@ -1,0 +1,166 @@
+// GPTQ and AWQ: 32-bit words of codes that lie transposed, [inputs, outputs].
+// Sources: Frantar et al. 2022 and the layout of AutoGPTQ's and GPTQModel's checkpoints (qweight
+// packed along inputs, qzeros along outputs); Lin et al. 2023 and AutoAWQ's "gemm" layout (both
+// along outputs, eight columns interleaved).
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/files/quantized/integer_matrix.h"
+#include "engine/files/quantized/quantized_tensors.h"
+
+namespace heddle::engine {
+namespace {
+
+// "x.qweight" to "x."
+std::string ModuleOf(const CheckpointTensor& tensor, std::string_view suffix) {
+  return std::string(tensor.name.substr(0, tensor.name.size() - suffix.size()));
+}
+
+// qweight [cols * bits / 32, rows], qzeros [n_groups, rows * bits / 32], scales [n_groups, rows].
+class GptqMatrix final : public IntegerMatrix {
+ public:
+  absl::Status Init(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set) {
+    const std::string module = ModuleOf(tensor, "qweight");
+    HEDDLE_RETURN_IF_ERROR(set->ExpectType(tensor, {"I32", "U32"}));
+    name = module + "weight";
+    bits_ = options.bits;
+    if (tensor.shape.size() != 2 || bits_ < 2 || bits_ > 8) {
+      return set->Error(tensor, base::StrCat("has ", tensor.shape.size(), " dimensions and ", bits_,
+                                             " bits; expected 2 dimensions and 2, 3, 4 or 8 bits"));
+    }
+    rows = tensor.shape[1];
+    cols = tensor.shape[0] * 32 / bits_;
+    if (cols < 1 || rows < 1 || cols * bits_ != tensor.shape[0] * 32 || rows * bits_ % 32 != 0) {
+      return set->Error(tensor, base::StrCat("has shape [", tensor.shape[0], ", ", rows,
+                                             "], which whole words of ", bits_,
+                                             "-bit codes and zero points do not give"));
+    }
+    group_ = options.group_size < 1 ? cols : options.group_size;
+    if (cols % group_ != 0) return Finish(tensor, "GPTQ", *set);  // says what is wrong
+    const int64_t n_groups = cols / group_;
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* scales,
+                            set->NeedFloats(tensor, module + "scales"));
+    HEDDLE_RETURN_IF_ERROR(set->ExpectShape(*scales, {n_groups, rows}, "groups, outputs"));
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* zeros,
+                            set->Need(tensor, module + "qzeros", {"I32", "U32"}));
+    HEDDLE_RETURN_IF_ERROR(
+        set->ExpectShape(*zeros, {n_groups, rows * bits_ / 32}, "groups, packed outputs"));
+    code_bytes = tensor.data;
+    zeros_ = zeros->data;
+    scales_ = FloatView(*scales);
+    added_to_zero_ = options.zeros_are_one_less ? 1 : 0;
+    HEDDLE_RETURN_IF_ERROR(ReadOrder(module + "g_idx", set));
+    return Finish(tensor, "GPTQ", *set);
+  }
+
+ private:
+  absl::Status ReadOrder(const std::string& order_name, TensorSet* set) {
+    const CheckpointTensor* order = set->Find(order_name);
+    if (order == nullptr) return absl::OkStatus();
+    HEDDLE_RETURN_IF_ERROR(set->ExpectType(*order, {"I32"}));
+    HEDDLE_RETURN_IF_ERROR(set->ExpectShape(*order, {cols}, "inputs"));
+    std::vector<int32_t> groups(static_cast<size_t>(cols));
+    std::memcpy(groups.data(), order->data.data(), order->data.size());
+    return SetOrder(*order, groups, *set);
+  }
+
+  void Codes(int64_t begin, int64_t count, uint8_t* out) const override {
+    for (int64_t c = 0; c < cols; ++c) {
+      for (int64_t r = 0; r < count; ++r) {
+        out[r * cols + c] = static_cast<uint8_t>(
+            StreamElement(code_bytes.data() + (begin + r) * 4, rows, c, bits_));
+      }
+    }
+  }
+  float Scale(int64_t row, int64_t group) const override { return scales_[group * rows + row]; }
+  int32_t Zero(int64_t row, int64_t group) const override {
+    const std::byte* words = zeros_.data() + group * (rows * bits_ / 32) * 4;
+    const uint32_t stored = StreamElement(words, 1, row, bits_);
+    return static_cast<int32_t>((stored + added_to_zero_) & ((1u << bits_) - 1));
+  }
+
+  std::span<const std::byte> zeros_;
+  FloatView scales_;
+  uint32_t added_to_zero_ = 1;
+};
+
+// qweight [cols, rows / 8], qzeros [n_groups, rows / 8], scales [n_groups, rows].
+class AwqMatrix final : public IntegerMatrix {
+ public:
+  absl::Status Init(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set) {
+    const std::string module = ModuleOf(tensor, "qweight");
+    HEDDLE_RETURN_IF_ERROR(set->ExpectType(tensor, {"I32", "U32"}));
+    name = module + "weight";
+    if (tensor.shape.size() != 2 || options.bits != 4) {
+      return set->Error(tensor, base::StrCat("has ", tensor.shape.size(), " dimensions and ",
+                                             options.bits, " bits; AWQ has 2 and 4"));
+    }
+    bits_ = 4;
+    rows = tensor.shape[1] * 8;
+    cols = tensor.shape[0];
+    group_ = options.group_size < 1 ? cols : options.group_size;
+    if (cols < 1 || cols % group_ != 0) return Finish(tensor, "AWQ", *set);  // says what is wrong
+    const int64_t n_groups = cols / group_;
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* scales,
+                            set->NeedFloats(tensor, module + "scales"));
+    HEDDLE_RETURN_IF_ERROR(set->ExpectShape(*scales, {n_groups, rows}, "groups, outputs"));
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* zeros,
+                            set->Need(tensor, module + "qzeros", {"I32", "U32"}));
+    HEDDLE_RETURN_IF_ERROR(
+        set->ExpectShape(*zeros, {n_groups, rows / 8}, "groups, packed outputs"));
+    code_bytes = tensor.data;
+    zeros_ = zeros->data;
+    scales_ = FloatView(*scales);
+    return Finish(tensor, "AWQ", *set);
+  }
+
+ private:
+  // The nibble that holds output `row` of its word: 0, 2, 4, 6, 1, 3, 5, 7 are stored in this
+  // order.
+  static int32_t ShiftOf(int64_t row) {
+    const auto in_word = static_cast<int32_t>(row % 8);
+    return 4 * (in_word % 2 * 4 + in_word / 2);
+  }
+  uint32_t At(std::span<const std::byte> words, int64_t line, int64_t row) const {
+    uint32_t word;
+    std::memcpy(&word, words.data() + (line * (rows / 8) + row / 8) * 4, 4);
+    return (word >> ShiftOf(row)) & 15;
+  }
+
+  void Codes(int64_t begin, int64_t count, uint8_t* out) const override {
+    for (int64_t c = 0; c < cols; ++c) {
+      for (int64_t r = 0; r < count; ++r) {
+        out[r * cols + c] = static_cast<uint8_t>(At(code_bytes, c, begin + r));
+      }
+    }
+  }
+  float Scale(int64_t row, int64_t group) const override { return scales_[group * rows + row]; }
+  int32_t Zero(int64_t row, int64_t group) const override {
+    return static_cast<int32_t>(At(zeros_, group, row));
+  }
+
+  std::span<const std::byte> zeros_;
+  FloatView scales_;
+};
+
+template <typename Matrix>
+MatrixOr Make(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set) {
+  auto matrix = std::make_unique<Matrix>();
+  HEDDLE_RETURN_IF_ERROR(matrix->Init(tensor, options, set));
+  return std::unique_ptr<QuantizedMatrix>(std::move(matrix));
+}
+
+}  // namespace
+
+MatrixOr ReadGptq(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set) {
+  return Make<GptqMatrix>(tensor, options, set);
+}
+
+MatrixOr ReadAwq(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set) {
+  return Make<AwqMatrix>(tensor, options, set);
+}
+
+}  // namespace heddle::engine

@@ -1,0 +1,168 @@
+// Matrices of 8-bit integers or 8-bit floats (E4M3) that lie as they are, with scales for the whole
+// tensor, each row, groups of columns, or rectangular blocks.
+// Sources: compressed-tensors ("int-quantized", "float-quantized"); transformers' fine-grained FP8
+// ("weight_scale_inv", as DeepSeek-V3 brought it) and FBGEMM FP8.
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/files/quantized/integer_matrix.h"
+#include "engine/files/quantized/quantized_tensors.h"
+
+namespace heddle::engine {
+namespace {
+
+using kernels::DType;
+
+// Which scale belongs to which element.
+struct ScaleGrid {
+  FloatView scales;
+  int64_t row_block = 1;     // rows that share a scale
+  int64_t column_block = 1;  // columns that do
+  int64_t stride = 1;        // scales per row of blocks
+  std::string words;         // "scales per row"
+
+  float At(int64_t row, int64_t column_block_index) const {
+    return scales[row / row_block * stride + column_block_index];
+  }
+};
+
+int64_t Blocks(int64_t n, int64_t block) { return (n + block - 1) / block; }
+
+absl::StatusOr<ScaleGrid> ReadGrid(const CheckpointTensor& tensor, BlockShape block,
+                                   TensorSet* set) {
+  const std::string weight(tensor.name);
+  const CheckpointTensor* found = set->Find(weight + "_scale_inv");
+  const std::string name = weight + (found != nullptr ? "_scale_inv" : "_scale");
+  HEDDLE_ASSIGN_OR_RETURN(found, set->NeedFloats(tensor, name));
+  const int64_t rows = tensor.shape[0];
+  const int64_t cols = tensor.shape[1];
+  const std::vector<int64_t>& shape = found->shape;
+  ScaleGrid grid{.scales = FloatView(*found)};
+  if (NumElements(*found) == 1) {
+    grid.row_block = rows;
+    grid.column_block = cols;
+    grid.words = "one scale";
+  } else if (shape == std::vector<int64_t>{rows} || shape == std::vector<int64_t>{rows, 1}) {
+    grid.column_block = cols;
+    grid.words = "scales per row";
+  } else if (shape.size() == 2 && shape[0] == rows && shape[1] > 0 && cols % shape[1] == 0) {
+    grid.column_block = cols / shape[1];
+    grid.stride = shape[1];
+    grid.words = base::StrCat("groups of ", grid.column_block);
+  } else if (shape == std::vector<int64_t>{Blocks(rows, block.rows), Blocks(cols, block.columns)}) {
+    grid.row_block = block.rows;
+    grid.column_block = block.columns;
+    grid.stride = shape[1];
+    grid.words = base::StrCat("blocks of ", block.rows, "x", block.columns);
+  } else {
+    return set->Error(*found, base::StrCat("has shape [", absl::StrJoin(shape, ", "),
+                                           "], which gives a matrix of [", rows, ", ", cols,
+                                           "] no scale per tensor, row, group or block of ",
+                                           block.rows, "x", block.columns));
+  }
+  return grid;
+}
+
+class ScaledInt8 final : public IntegerMatrix {
+ public:
+  absl::Status Init(const CheckpointTensor& tensor, BlockShape block, TensorSet* set) {
+    HEDDLE_ASSIGN_OR_RETURN(grid_, ReadGrid(tensor, block, set));
+    name = tensor.name;
+    code_bytes = tensor.data;
+    rows = tensor.shape[0];
+    cols = tensor.shape[1];
+    bits_ = 8;
+    group_ = grid_.column_block;
+    const CheckpointTensor* zeros = set->Find(name + "_zero_point");
+    if (zeros != nullptr) {
+      HEDDLE_RETURN_IF_ERROR(set->ExpectType(*zeros, {"I8"}));
+      if (NumElements(*zeros) != Blocks(rows, grid_.row_block) * grid_.stride) {
+        return set->Error(*zeros, base::StrCat("has ", NumElements(*zeros), " elements, expected ",
+                                               Blocks(rows, grid_.row_block) * grid_.stride,
+                                               ", as many as scales"));
+      }
+      zeros_ = zeros->data;
+    }
+    return Finish(tensor, "compressed-tensors", *set);
+  }
+
+ private:
+  void Codes(int64_t begin, int64_t count, uint8_t* out) const override {
+    const auto* from = reinterpret_cast<const uint8_t*>(code_bytes.data()) + begin * cols;
+    for (int64_t i = 0; i < count * cols; ++i) out[i] = from[i] ^ 0x80;
+  }
+  float Scale(int64_t row, int64_t group) const override { return grid_.At(row, group); }
+  int32_t Zero(int64_t row, int64_t group) const override {
+    if (zeros_.empty()) return 128;
+    const auto at = static_cast<size_t>(row / grid_.row_block * grid_.stride + group);
+    return static_cast<int8_t>(zeros_[at]) + 128;
+  }
+
+  ScaleGrid grid_;
+  std::span<const std::byte> zeros_;
+};
+
+class ScaledF8 final : public QuantizedMatrix {
+ public:
+  absl::Status Init(const CheckpointTensor& tensor, BlockShape block, TensorSet* set) {
+    HEDDLE_ASSIGN_OR_RETURN(grid_, ReadGrid(tensor, block, set));
+    name = tensor.name;
+    code_bytes = tensor.data;
+    rows = tensor.shape[0];
+    cols = tensor.shape[1];
+    if (cols % 32 != 0 || grid_.column_block % 32 != 0) {
+      return set->Error(tensor, base::StrCat("has ", cols, " columns and ", grid_.words,
+                                             "; supported are whole 32 columns"));
+    }
+    dtype = cols % 128 == 0 && grid_.column_block % 128 == 0 ? DType::kF8G128 : DType::kF8G32;
+    type_name = base::StrCat("FP8 E4M3, ", grid_.words);
+    where_ = set->Error(tensor, "");
+    return absl::OkStatus();
+  }
+
+  void ReadRows(int64_t begin, int64_t count, uint8_t* out) const override {
+    const int32_t columns = kernels::Info(dtype).block_elements;
+    for (int64_t r = begin; r < begin + count; ++r) {
+      for (int64_t k = 0; k < cols; k += columns, out += columns + 4) {
+        const float scale = grid_.At(r, k / grid_.column_block);
+        std::memcpy(out, &scale, 4);
+        std::memcpy(out + 4, code_bytes.data() + r * cols + k, static_cast<size_t>(columns));
+      }
+    }
+  }
+
+  absl::Status CheckCodes() const override {
+    const bool has_nan = std::any_of(code_bytes.begin(), code_bytes.end(), [](std::byte code) {
+      return (std::to_integer<int>(code) & 0x7f) == 0x7f;
+    });
+    if (!has_nan) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(where_.message(), "holds NaN"));
+  }
+
+ private:
+  ScaleGrid grid_;
+  absl::Status where_;  // file and tensor, for messages
+};
+
+template <typename Matrix>
+MatrixOr Make(const CheckpointTensor& tensor, BlockShape block, TensorSet* set) {
+  auto matrix = std::make_unique<Matrix>();
+  HEDDLE_RETURN_IF_ERROR(matrix->Init(tensor, block, set));
+  return std::unique_ptr<QuantizedMatrix>(std::move(matrix));
+}
+
+}  // namespace
+
+MatrixOr ReadScaledMatrix(const CheckpointTensor& tensor, BlockShape block, TensorSet* set) {
+  if (tensor.shape.size() != 2 || NumElements(tensor) < 1) {
+    return set->Error(tensor, "is quantised, but no matrix");
+  }
+  if (tensor.type_name == "I8") return Make<ScaledInt8>(tensor, block, set);
+  return Make<ScaledF8>(tensor, block, set);
+}
+
+}  // namespace heddle::engine

@@ -1,0 +1,257 @@
+// Quantised matrices of Hugging Face checkpoints against what the packages that write them, or
+// numpy from the published layouts, decode (tests/golden/make_quantized_goldens.py); and what is
+// said of parts that do not fit.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/files/checkpoint.h"
+#include "engine/files/quantized/quantized_matrix.h"
+#include "engine/files/safetensors.h"
+#include "kernels/weight_sources.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/goldens.h"
+#include "tests/support/paths.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/status_matchers.h"
+#include "tests/support/temp_dir.h"
+
+namespace heddle::engine {
+namespace {
+
+using nlohmann::json;
+using test::CheckError;
+using test::TensorToWrite;
+
+std::string Hash(const std::vector<float>& values) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  const auto* bytes = reinterpret_cast<const uint8_t*>(values.data());
+  for (size_t i = 0; i < values.size() * sizeof(float); ++i) {
+    hash = (hash ^ bytes[i]) * 0x100000001b3u;
+  }
+  char text[17];
+  std::snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(hash));
+  return text;
+}
+
+json Goldens() { return test::LoadGoldenJson("quantized/quantized.json"); }
+
+std::map<std::string, TensorToWrite> TensorsOf(const std::string& name) {
+  const auto path = test::SourceDir() / "tests" / "golden" / "quantized" / (name + ".safetensors");
+  auto file = SafetensorsFile::Open(path);
+  REQUIRE(file.ok());
+  std::map<std::string, TensorToWrite> tensors;
+  for (const SafetensorsTensor& tensor : file->tensors()) {
+    tensors[tensor.name] = {tensor.name,
+                            std::string(tensor.type->name),
+                            tensor.shape,
+                            {tensor.data.begin(), tensor.data.end()}};
+  }
+  return tensors;
+}
+
+void WriteFolder(const test::TempDir& dir, const json& quantization,
+                 const std::map<std::string, TensorToWrite>& tensors) {
+  std::vector<TensorToWrite> list;
+  for (const auto& [name, tensor] : tensors) list.push_back(tensor);
+  test::WriteFile(dir / "config.json", json{{"quantization_config", quantization}}.dump());
+  test::WriteFile(dir / "model.safetensors", test::SafetensorsBytes(list));
+}
+
+// All rows in the order of input features, read `count` at a time.
+std::vector<float> Decode(const CheckpointTensor& tensor, int64_t count) {
+  const kernels::WeightSource source = SourceOf(tensor);
+  std::vector<float> values(static_cast<size_t>(source.rows * source.cols));
+  std::vector<uint8_t> buffer;
+  for (int64_t r = 0; r < source.rows; r += count) {
+    const int64_t n = std::min(count, source.rows - r);
+    const uint8_t* rows = kernels::SourceRows(source, r, n, &buffer);
+    for (int64_t i = 0; i < n; ++i) {
+      kernels::DecodeSourceRow(source, rows + i * kernels::RowBytes(source.dtype, source.cols),
+                               values.data() + (r + i) * source.cols);
+    }
+  }
+  return values;
+}
+
+TEST_CASE("Quantised matrices decode to the bits that their own packages give", "[files][golden]") {
+  const json goldens = Goldens();
+  REQUIRE(goldens.size() == 19);
+  for (const auto& [name, golden] : goldens.items()) {
+    INFO(name);
+    test::TempDir dir;
+    WriteFolder(dir, golden["quantization_config"], TensorsOf(name));
+    auto checkpoint = OpenCheckpoint(dir.path());
+    INFO(checkpoint.status().ToString());
+    REQUIRE(checkpoint.ok());
+    REQUIRE(checkpoint->tensors().size() == 1);  // the companions are part of it
+    const CheckpointTensor* tensor = checkpoint->Find("m.weight");
+    REQUIRE(tensor != nullptr);
+    CHECK(tensor->shape == golden["shape"].get<std::vector<int64_t>>());
+    for (int64_t count : {1, 7, 1000}) {
+      const std::vector<float> values = Decode(*tensor, count);
+      CHECK(std::vector<float>(values.begin(), values.begin() + 8) ==
+            golden["first"].get<std::vector<float>>());
+      CHECK(Hash(values) == golden["hash"].get<std::string>());
+    }
+    CHECK(tensor->quantized->CheckCodes().ok());
+  }
+}
+
+TEST_CASE("Quantised matrices take about the bytes of their file", "[files][unit]") {
+  const json goldens = Goldens();
+  for (const auto& [name, golden] : goldens.items()) {
+    // Rows of whole 128 columns, as those of real models are; 3-bit codes take four bits.
+    if (golden["shape"][1].get<int64_t>() % 128 != 0 || name == "gptq_3bit") continue;
+    INFO(name);
+    test::TempDir dir;
+    const auto tensors = TensorsOf(name);
+    WriteFolder(dir, golden["quantization_config"], tensors);
+    auto checkpoint = OpenCheckpoint(dir.path());
+    REQUIRE(checkpoint.ok());
+    size_t parts = 0;
+    for (const auto& [part, tensor] : tensors) parts += tensor.data.size();
+    CHECK(static_cast<double>(checkpoint->total_bytes()) <= 1.1 * static_cast<double>(parts));
+  }
+}
+
+// The error for golden `name` after `change`.
+absl::Status ErrorOf(
+    const std::string& name,
+    const std::function<void(json*, std::map<std::string, TensorToWrite>*)>& change) {
+  test::TempDir dir;
+  json quantization = Goldens().at(name).at("quantization_config");
+  std::map<std::string, TensorToWrite> tensors = TensorsOf(name);
+  change(&quantization, &tensors);
+  WriteFolder(dir, quantization, tensors);
+  return OpenCheckpoint(dir.path()).status();
+}
+
+absl::Status ErrorWithout(const std::string& name, const std::string& companion) {
+  return ErrorOf(name, [&](json*, auto* tensors) { REQUIRE(tensors->erase(companion) == 1); });
+}
+
+// Drops the last row of a tensor.
+absl::Status ErrorWithShort(const std::string& name, const std::string& companion) {
+  return ErrorOf(name, [&](json*, auto* tensors) {
+    TensorToWrite& tensor = tensors->at(companion);
+    tensor.data.resize(tensor.data.size() / tensor.shape[0] * (tensor.shape[0] - 1));
+    --tensor.shape[0];
+  });
+}
+
+TEST_CASE("A missing companion is named, with the tensor that needs it and the file",
+          "[files][unit]") {
+  const std::pair<const char*, const char*> cases[] = {{"gptq_g32", "m.scales"},
+                                                       {"gptq_g32", "m.qzeros"},
+                                                       {"awq_g32", "m.scales"},
+                                                       {"awq_g32", "m.qzeros"},
+                                                       {"ct_w4_group", "m.weight_shape"},
+                                                       {"ct_w4_group", "m.weight_scale"},
+                                                       {"ct_int8", "m.weight_scale"},
+                                                       {"fp8_block", "m.weight_scale_inv"},
+                                                       {"nf4", "m.weight.absmax"},
+                                                       {"nf4", "m.weight.quant_map"},
+                                                       {"nf4_nested", "m.weight.nested_absmax"},
+                                                       {"nf4_nested", "m.weight.nested_quant_map"}};
+  for (const auto& [name, companion] : cases) {
+    INFO(name << " without " << companion);
+    std::string expected = companion;
+    if (expected == "m.weight_scale_inv") expected = "m.weight_scale";
+    CheckError(ErrorWithout(name, companion), absl::StatusCode::kInvalidArgument,
+               {"model.safetensors: tensor \"m.", "is quantised, but its companion \"" + expected,
+                "is missing"});
+  }
+}
+
+TEST_CASE("Scales and zero points of the wrong count are refused by name", "[files][unit]") {
+  const std::pair<const char*, const char*> cases[] = {{"gptq_g32", "m.scales"},
+                                                       {"gptq_g32", "m.qzeros"},
+                                                       {"gptq_g128_act_order", "m.g_idx"},
+                                                       {"awq_g128", "m.scales"},
+                                                       {"awq_g128", "m.qzeros"},
+                                                       {"ct_w4_group", "m.weight_scale"},
+                                                       {"ct_w4_asymmetric", "m.weight_zero_point"},
+                                                       {"ct_w4_act_order", "m.weight_g_idx"},
+                                                       {"ct_int8", "m.weight_scale"},
+                                                       {"fp8_block", "m.weight_scale_inv"},
+                                                       {"nf4", "m.weight.absmax"},
+                                                       {"nf4_nested", "m.weight.nested_absmax"}};
+  for (const auto& [name, companion] : cases) {
+    INFO(name << " with a short " << companion);
+    CheckError(ErrorWithShort(name, companion), absl::StatusCode::kInvalidArgument,
+               {"model.safetensors: tensor \"" + std::string(companion) + "\" has shape ["});
+  }
+}
+
+TEST_CASE("Methods, widths, groups and orders that are not supported say so", "[files][unit]") {
+  auto with = [](const std::string& name, const char* key, const json& value) {
+    return ErrorOf(name, [&](json* quantization, auto*) { (*quantization)[key] = value; });
+  };
+  CheckError(with("gptq_g32", "quant_method", "aqlm"), absl::StatusCode::kUnimplemented,
+             {"config.json: \"quant_method\" is \"aqlm\"", "gptq, awq, compressed-tensors"});
+  CheckError(with("gptq_g32", "checkpoint_format", "marlin"), absl::StatusCode::kUnimplemented,
+             {"\"checkpoint_format\" is \"marlin\""});
+  CheckError(with("awq_g32", "version", "gemv"), absl::StatusCode::kUnimplemented,
+             {"\"version\" is \"gemv\""});
+  CheckError(with("gptq_g32", "bits", 5), absl::StatusCode::kInvalidArgument,
+             {"\"m.qweight\"", "5"});
+  CheckError(with("gptq_g32", "bits", 1'000'000'000'000), absl::StatusCode::kInvalidArgument,
+             {"\"m.qweight\""});
+  CheckError(with("gptq_g32", "group_size", 7), absl::StatusCode::kInvalidArgument,
+             {"\"m.qweight\" has groups of 7"});
+  CheckError(with("fp8_block", "weight_block_size", {0, 128}), absl::StatusCode::kInvalidArgument,
+             {"weight_block_size"});
+  CheckError(ErrorOf("gptq_g128_act_order",
+                     [](json*, auto* tensors) {
+                       TensorToWrite& order = tensors->at("m.g_idx");
+                       std::fill(order.data.begin(), order.data.end(), std::byte{0});
+                     }),
+             absl::StatusCode::kInvalidArgument, {"\"m.g_idx\" puts more than 128 columns"});
+  CheckError(
+      ErrorOf("gptq_g128_act_order",
+              [](json*, auto* tensors) { tensors->at("m.g_idx").data[3] = std::byte{0x80}; }),
+      absl::StatusCode::kInvalidArgument, {"\"m.g_idx\" puts a column into group -"});
+  CheckError(ErrorOf("ct_w4_group",
+                     [](json*, auto* tensors) {
+                       tensors->at("m.weight_shape").data[15] = std::byte{0x7f};
+                     }),
+             absl::StatusCode::kInvalidArgument, {"\"m.weight_shape\" says [33, 91"});
+  CheckError(
+      ErrorOf(
+          "nf4",
+          [](json*, auto* tensors) { tensors->at("m.weight.quant_map").data[5] = std::byte{1}; }),
+      absl::StatusCode::kInvalidArgument, {"\"m.weight.quant_map\" is not the table of NF4"});
+}
+
+TEST_CASE("NaN codes of FP8 are found when the weight is read", "[files][unit]") {
+  test::TempDir dir;
+  auto tensors = TensorsOf("fp8_block");
+  tensors.at("m.weight").data[77] = std::byte{0xff};
+  WriteFolder(dir, Goldens().at("fp8_block").at("quantization_config"), tensors);
+  auto checkpoint = OpenCheckpoint(dir.path());
+  REQUIRE(checkpoint.ok());
+  CheckError(checkpoint->Find("m.weight")->quantized->CheckCodes(),
+             absl::StatusCode::kInvalidArgument, {"tensor \"m.weight\" holds NaN"});
+}
+
+TEST_CASE("Layers that stayed unquantised lie beside quantised ones", "[files][unit]") {
+  test::TempDir dir;
+  auto tensors = TensorsOf("awq_g32");
+  tensors["n.weight"] = {"n.weight", "F32", {2, 3}, std::vector<std::byte>(24)};
+  tensors["m.bias"] = {"m.bias", "F32", {2}, std::vector<std::byte>(8)};
+  WriteFolder(dir, Goldens().at("awq_g32").at("quantization_config"), tensors);
+  auto checkpoint = OpenCheckpoint(dir.path());
+  REQUIRE(checkpoint.ok());
+  CHECK(checkpoint->tensors().size() == 3);
+  CHECK(checkpoint->Find("n.weight")->quantized == nullptr);
+  CHECK(checkpoint->Find("m.weight")->type_name == "AWQ int4, groups of 32");
+}
+
+}  // namespace
+}  // namespace heddle::engine
