@@ -44,6 +44,7 @@ struct Config {
   std::string isa = "auto";
   int64_t page_tokens = 16;
   MemorySize kv_memory;
+  std::string weights = "auto";
   std::string kv_type = "auto";
   int64_t max_batch_tokens = 512;
   int64_t max_batch_seqs = 256;
@@ -100,7 +101,6 @@ struct Config {
 
   // Measurements (heddle bench).
   std::string random_weights;  // a built-in shape in place of a model
-  std::string weights = "bf16";
   int64_t prompt_tokens = 512;
   int64_t output_tokens = 64;
   std::vector<std::string> batch;  // whole numbers from 1; empty: 1
@@ -108,6 +108,7 @@ struct Config {
 
   // What the one-shot commands read and print.
   bool json = false;
+  bool tensors = false;
   bool jsonl = false;
   bool special = false;
   bool no_bos = false;

@@ -5,7 +5,8 @@ namespace {
 
 constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512", "avx512_bf16"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16"};
-constexpr std::string_view kWeightFormats[] = {"f32", "f16", "bf16", "q8_0", "q4_0"};
+constexpr std::string_view kWeightFormats[] = {"auto", "int8", "int4", "f32",
+                                               "f16",  "bf16", "q8_0", "q4_0"};
 constexpr std::string_view kReasoningFields[] = {"reasoning_content", "reasoning", "both", "none"};
 constexpr std::string_view kOverflows[] = {"clamp", "error"};
 constexpr std::string_view kUnknownFields[] = {"ignore", "error"};
@@ -84,6 +85,15 @@ constexpr Option kOptions[] = {
      .help = "Memory of the KV cache, taken at start: a size such as 4GiB, or a share of the free "
              "memory such as 60%. auto: what the other limits can use, within the free memory.",
      .commands = kEngineCommands | kInspect | kBench},
+    {.name = "weights",
+     .field = &Config::weights,
+     .section = kEngine,
+     .value = "FORMAT",
+     .help = "Number format of the weights. auto: as the model has them; int8, int4: quantised "
+             "while loading, in blocks of 32 with a scale (embeddings and output head never below "
+             "int8). The other formats are for random weights, where auto is bf16.",
+     .commands = kEngineCommands | kInspect | kBench,
+     .choices = kWeightFormats},
     {.name = "kv-type",
      .field = &Config::kv_type,
      .section = kEngine,
@@ -499,14 +509,6 @@ constexpr Option kOptions[] = {
      .commands = kBench,
      .flag_only = true,
      .default_text = "MODEL's weights"},
-    {.name = "weights",
-     .field = &Config::weights,
-     .section = kMeasurement,
-     .value = "FORMAT",
-     .help = "Number format of random weights.",
-     .commands = kBench,
-     .flag_only = true,
-     .choices = kWeightFormats},
     {.name = "prompt-tokens",
      .field = &Config::prompt_tokens,
      .section = kMeasurement,
@@ -544,6 +546,14 @@ constexpr Option kOptions[] = {
      .min = 1,
      .max = 1000},
 
+    {.name = "tensors",
+     .field = &Config::tensors,
+     .section = kInputOutput,
+     .value = "",
+     .help = "List every tensor with its shape and format; with --weights int8 or int4, also the "
+             "error of quantising it, for which all weights are read.",
+     .commands = kInspect,
+     .flag_only = true},
     {.name = "json",
      .field = &Config::json,
      .section = kInputOutput,

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/random_model.h"
+#include "engine/model/tensor_report.h"
 #include "engine/model/weights.h"
 
 namespace heddle::engine {
@@ -63,17 +64,33 @@ absl::Status PlanMemory(int64_t weight_bytes, bool full, const LoadOptions& opti
   return absl::OkStatus();
 }
 
+// What all tensors take once they are kept as the policy says.
+int64_t KeptBytes(const Checkpoint& checkpoint, const NameMap& names, const WeightPolicy& policy) {
+  int64_t bytes = 0;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    const kernels::DType kept = KeptTypeOf(tensor, names, policy);
+    bytes += kept == tensor.dtype.value_or(kept)
+                 ? tensor.bytes()
+                 : SourceOf(tensor).rows * kernels::RowBytes(kept, tensor.shape.back());
+  }
+  return bytes;
+}
+
 absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const LoadOptions& options,
                                         const kernels::Device* device) {
   LoadedModel loaded;
+  HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   HEDDLE_ASSIGN_OR_RETURN(loaded.model, engine::Describe(checkpoint));
   HEDDLE_RETURN_IF_ERROR(ValidateTensors(checkpoint, loaded.model));
-  HEDDLE_RETURN_IF_ERROR(
-      PlanMemory(checkpoint.total_bytes(), IsFull(checkpoint), options, device, &loaded));
+  HEDDLE_RETURN_IF_ERROR(PlanMemory(KeptBytes(checkpoint, loaded.model.names, policy),
+                                    IsFull(checkpoint) && !policy.matrix, options, device,
+                                    &loaded));
   loaded.formats = DescribeFormats(checkpoint);
+  if (policy.matrix) absl::StrAppend(&loaded.formats, ", quantised to ", options.weights);
   if (const std::vector<TypeUsage> types = checkpoint.types(); !types.empty()) {
     loaded.main_format = absl::AsciiStrToLower(std::string(types[0].type_name));
   }
+  if (policy.matrix) loaded.main_format = std::string(kernels::Info(*policy.matrix).name);
   return loaded;
 }
 
@@ -104,7 +121,9 @@ absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
   HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
   HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded, DescribeAll(checkpoint, options, device.get()));
-  HEDDLE_ASSIGN_OR_RETURN(ModelWeights weights, LoadWeights(*device, checkpoint, loaded.model));
+  HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
+  HEDDLE_ASSIGN_OR_RETURN(ModelWeights weights,
+                          LoadWeights(*device, checkpoint, loaded.model, policy));
   HEDDLE_RETURN_IF_ERROR(MakeExecutor(std::move(device), std::move(weights), &loaded));
   return loaded;
 }

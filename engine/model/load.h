@@ -23,6 +23,8 @@ struct LoadOptions {
   kernels::CpuDeviceOptions cpu;
   bool reference_ops = false;  // single-threaded reference kernels; for tests
   CapacityOptions capacity;
+  // "auto" (as the checkpoint has them), "int8" or "int4": quantised at load.
+  std::string weights = "auto";
   // Type of keys and values: "auto" (F32 for an F32 model, else F16), "f32", "f16", "bf16".
   std::string kv_type = "auto";
 };

@@ -22,9 +22,11 @@ using kernels::WeightSource;
 // Reads the tensors of one checkpoint onto one device.
 class Loader {
  public:
-  Loader(kernels::Device& device, const Checkpoint& checkpoint, const NameMap& names)
+  Loader(kernels::Device& device, const Checkpoint& checkpoint, const NameMap& names,
+         const WeightPolicy& policy)
       : device_(device),
         checkpoint_(checkpoint),
+        policy_(policy),
         transposed_(names.transposed_linears),
         qkv_by_kv_head_(names.qkv_by_kv_head),
         expert_layout_(names.expert_layout) {}
@@ -33,13 +35,14 @@ class Loader {
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Table(const std::string& name) {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
     const WeightSource source = Source(*tensor);
-    return Pack({&source, 1}, {&tensor, 1});
+    return Pack({&source, 1}, {&tensor, 1}, WeightRole::kTable);
   }
 
   // The linear layer whose output features are those of all `names`, in order; empty names are
   // left out. Biases likewise.
   absl::StatusOr<LinearWeights> Linear(std::initializer_list<const std::string*> names,
-                                       std::initializer_list<const std::string*> biases) {
+                                       std::initializer_list<const std::string*> biases,
+                                       WeightRole role = WeightRole::kMatrix) {
     std::vector<WeightSource> sources;
     std::vector<const CheckpointTensor*> tensors;
     std::vector<std::vector<std::byte>> transposed;
@@ -56,7 +59,7 @@ class Loader {
       if (transposed_) transposed.push_back(Transpose(&sources.back()));
     }
     LinearWeights linear;
-    HEDDLE_ASSIGN_OR_RETURN(linear.matrix, Pack(sources, tensors));
+    HEDDLE_ASSIGN_OR_RETURN(linear.matrix, Pack(sources, tensors, role));
     HEDDLE_ASSIGN_OR_RETURN(linear.bias, Vector(biases));
     return linear;
   }
@@ -159,13 +162,14 @@ class Loader {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
     const WeightSource source = SourceOf(*tensor);
     LinearWeights gate;
-    HEDDLE_ASSIGN_OR_RETURN(gate.matrix, Pack({&source, 1}, {&tensor, 1}));
+    HEDDLE_ASSIGN_OR_RETURN(gate.matrix, Pack({&source, 1}, {&tensor, 1}, WeightRole::kExact));
     return gate;
   }
 
   absl::StatusOr<MoeWeights> Experts(const LayerNames& names, const MoeSpec& spec) {
     MoeWeights moe;
-    HEDDLE_ASSIGN_OR_RETURN(moe.router, Linear({&names.router}, {&names.router_bias}));
+    HEDDLE_ASSIGN_OR_RETURN(moe.router,
+                            Linear({&names.router}, {&names.router_bias}, WeightRole::kExact));
     HEDDLE_ASSIGN_OR_RETURN(moe.choice_bias, Vector({&names.choice_bias}));
     HEDDLE_RETURN_IF_ERROR(Stack(
         names.expert_gate_up, {&names.expert_gate, &names.expert_up}, names.expert_gate_up_bias,
@@ -183,7 +187,8 @@ class Loader {
     ExpertSources experts(checkpoint_, expert_layout_, spec.n_experts);
     HEDDLE_RETURN_IF_ERROR(experts.Add(fused, names));
     HEDDLE_RETURN_IF_ERROR(Prepare(experts.tensors()));
-    HEDDLE_ASSIGN_OR_RETURN(*matrices, device_.PackStack(experts.sources(), spec.n_experts));
+    const KeptSources kept(policy_, WeightRole::kMatrix, experts.sources());
+    HEDDLE_ASSIGN_OR_RETURN(*matrices, device_.PackStack(kept.sources(), spec.n_experts));
     for (const CheckpointTensor* tensor : experts.tensors()) checkpoint_.DontNeed(*tensor);
     HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> values,
                             experts.Biases(fused_bias, bias_names));
@@ -283,9 +288,12 @@ class Loader {
   }
 
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Pack(
-      std::span<const WeightSource> sources, std::span<const CheckpointTensor* const> tensors) {
+      std::span<const WeightSource> sources, std::span<const CheckpointTensor* const> tensors,
+      WeightRole role = WeightRole::kMatrix) {
     HEDDLE_RETURN_IF_ERROR(Prepare(tensors));
-    HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::PackedWeight> packed, device_.Pack(sources));
+    const KeptSources kept(policy_, role, sources);
+    HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::PackedWeight> packed,
+                            device_.Pack(kept.sources()));
     for (const CheckpointTensor* tensor : tensors) checkpoint_.DontNeed(*tensor);
     return packed;
   }
@@ -300,6 +308,7 @@ class Loader {
 
   kernels::Device& device_;
   const Checkpoint& checkpoint_;
+  const WeightPolicy policy_;
   const bool transposed_;
   const bool qkv_by_kv_head_;
   const ExpertLayout expert_layout_;
@@ -325,9 +334,10 @@ WeightTraffic TrafficOf(const ModelWeights& weights) {
 }
 
 absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
-                                         const ModelDescription& model) {
+                                         const ModelDescription& model,
+                                         const WeightPolicy& policy) {
   const NameMap& names = model.names;
-  Loader loader(device, checkpoint, names);
+  Loader loader(device, checkpoint, names, policy);
   ModelWeights weights;
   HEDDLE_ASSIGN_OR_RETURN(weights.embedding, loader.Table(names.embed));
   if (!names.positions.empty()) {

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/families.h"
+#include "engine/model/quantize.h"
 #include "kernels/device.h"
 
 namespace heddle::engine {
@@ -99,6 +100,7 @@ WeightTraffic TrafficOf(const ModelWeights& weights);
 // Packs every tensor that `model.spec` asks for. REQUIRES: ValidateTensors(checkpoint, model) is
 // OK. RESOURCE_EXHAUSTED if the device lacks the memory.
 absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
-                                         const ModelDescription& model);
+                                         const ModelDescription& model,
+                                         const WeightPolicy& policy = {});
 
 }  // namespace heddle::engine

@@ -65,9 +65,41 @@ void Line(std::string* out, const char* label, const std::string& value) {
   absl::StrAppendFormat(out, "%-14s %s\n", label, value);
 }
 
+void AppendTensors(const engine::TensorReports& reports, std::string* out) {
+  for (const engine::TensorReport& tensor : reports.tensors) {
+    absl::StrAppendFormat(out, "%-56s [%s] %s", tensor.name, absl::StrJoin(tensor.shape, ", "),
+                          tensor.type);
+    if (tensor.relative_rms) {
+      absl::StrAppendFormat(out, ", as %s with a relative error of %.2f %%", tensor.kept,
+                            *tensor.relative_rms * 100);
+    }
+    absl::StrAppend(out, "\n");
+  }
+  if (reports.relative_rms) {
+    absl::StrAppendFormat(out, "quantising changes the weights by %.2f %% (root mean square)\n",
+                          *reports.relative_rms * 100);
+  }
+}
+
+void AddTensors(const engine::TensorReports& reports, nlohmann::ordered_json* json) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const engine::TensorReport& tensor : reports.tensors) {
+    nlohmann::ordered_json entry = {{"name", tensor.name},
+                                    {"shape", tensor.shape},
+                                    {"type", tensor.type},
+                                    {"kept_as", tensor.kept},
+                                    {"bytes", tensor.bytes}};
+    if (tensor.relative_rms) entry["relative_rms_error"] = *tensor.relative_rms;
+    list.push_back(std::move(entry));
+  }
+  (*json)["tensors"] = std::move(list);
+  if (reports.relative_rms) (*json)["relative_rms_error"] = *reports.relative_rms;
+}
+
 }  // namespace
 
-std::string InspectText(const std::string& path, const engine::LoadedModel& model) {
+std::string InspectText(const std::string& path, const engine::LoadedModel& model,
+                        const engine::TensorReports& tensors) {
   const ModelSpec& spec = model.model.spec;
   const engine::Capacity& capacity = model.capacity;
   std::string out;
@@ -86,13 +118,15 @@ std::string InspectText(const std::string& path, const engine::LoadedModel& mode
                     FormatBytes(capacity.kv_bytes_per_token), " per token"));
   Line(&out, "this machine",
        absl::StrCat(FormatBytes(capacity.available_bytes), " free; ", DescribeCapacity(capacity)));
+  AppendTensors(tensors, &out);
   return out;
 }
 
-std::string InspectJson(const std::string& path, const engine::LoadedModel& model) {
+std::string InspectJson(const std::string& path, const engine::LoadedModel& model,
+                        const engine::TensorReports& tensors) {
   const ModelSpec& spec = model.model.spec;
   const engine::Capacity& capacity = model.capacity;
-  const nlohmann::ordered_json json = {
+  nlohmann::ordered_json json = {
       {"model", path},
       {"family", spec.family},
       {"parameters", Parameters(spec)},
@@ -112,6 +146,7 @@ std::string InspectJson(const std::string& path, const engine::LoadedModel& mode
       {"usable_context", capacity.limits.max_context},
       {"eos_ids", model.model.eos_ids},
   };
+  if (!tensors.tensors.empty()) AddTensors(tensors, &json);
   return json.dump(2) + "\n";
 }
 

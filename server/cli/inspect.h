@@ -4,13 +4,16 @@
 #include <string>
 
 #include "engine/model/load.h"
+#include "engine/model/tensor_report.h"
 
 namespace heddle::server {
 
-// For people: a few aligned lines.
-std::string InspectText(const std::string& path, const engine::LoadedModel& model);
+// For people: a few aligned lines, and one for each of `tensors`.
+std::string InspectText(const std::string& path, const engine::LoadedModel& model,
+                        const engine::TensorReports& tensors);
 
 // For programs: one JSON object; byte counts are plain numbers. Keys are stable.
-std::string InspectJson(const std::string& path, const engine::LoadedModel& model);
+std::string InspectJson(const std::string& path, const engine::LoadedModel& model,
+                        const engine::TensorReports& tensors);
 
 }  // namespace heddle::server

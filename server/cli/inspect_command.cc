@@ -10,8 +10,12 @@ absl::Status RunInspect(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedModel model,
                           engine::DescribeModel(config.model, options));
-  HEDDLE_RETURN_IF_ERROR(
-      WriteOut(config.json ? InspectJson(config.model, model) : InspectText(config.model, model)));
+  engine::TensorReports tensors;
+  if (config.tensors) {
+    HEDDLE_ASSIGN_OR_RETURN(tensors, engine::ReportTensors(config.model, config.weights));
+  }
+  HEDDLE_RETURN_IF_ERROR(WriteOut(config.json ? InspectJson(config.model, model, tensors)
+                                              : InspectText(config.model, model, tensors)));
   return FlushOut();
 }
 

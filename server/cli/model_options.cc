@@ -57,6 +57,7 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   options.cpu.num_threads = static_cast<int32_t>(config.threads);
   options.cpu.isa = config.isa;
   HEDDLE_ASSIGN_OR_RETURN(options.make_device, DeviceMaker(config.device, options.cpu));
+  options.weights = config.weights;
   options.kv_type = config.kv_type;
   engine::CapacityOptions& capacity = options.capacity;
   capacity.max_context = static_cast<int32_t>(config.max_context);

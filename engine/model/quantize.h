@@ -1,0 +1,88 @@
+// Quantising at load (`--weights int8|int4`): floats of a checkpoint become blocks of small
+// integers on their way into the kernels' layout, row by row, so that no quantised copy beside it
+// exists.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/files/checkpoint.h"
+#include "kernels/dtype.h"
+#include "kernels/tensor.h"
+
+namespace heddle::engine {
+
+// What becomes of matrices of floats. `table` stands for embeddings and output heads, which lose
+// more than others by coarse steps.
+struct WeightPolicy {
+  std::optional<kernels::DType> matrix;
+  std::optional<kernels::DType> table;
+};
+
+// "auto" (as the checkpoint has them), "int8" (Q8_0) or "int4" (Q4_0; tables Q8_0).
+absl::StatusOr<WeightPolicy> ParseWeightPolicy(const std::string& name);
+
+enum class WeightRole : uint8_t {
+  kMatrix,
+  kTable,
+  kExact,  // routers and gates of one row: too small to matter, too sensitive to touch
+};
+
+// The type that a matrix of `dtype` is kept in: the policy's where that is smaller and the rows are
+// whole blocks; else its own.
+kernels::DType KeptAs(const WeightPolicy& policy, WeightRole role, kernels::DType dtype,
+                      int64_t cols);
+
+// Encodes one row of floats. Q8_0: steps of the largest magnitude / 127. Q4_0: of the scales near
+// the largest magnitude / 8, of either sign, the one with the least squared error in each block.
+// REQUIRES: dtype is Q8_0 or Q4_0, cols in whole blocks.
+void EncodeRow(kernels::DType dtype, const float* row, int64_t cols, uint8_t* out);
+
+// Rows of `source` encoded as `dtype`. Borrows what the source borrows.
+class QuantizingReader final : public kernels::RowReader {
+ public:
+  QuantizingReader(kernels::WeightSource source, kernels::DType dtype)
+      : source_(std::move(source)), dtype_(dtype) {}
+  void ReadRows(int64_t begin, int64_t count, uint8_t* out) const override;
+
+  // A source of the same matrix in `dtype`; borrows this reader.
+  kernels::WeightSource source() const;
+
+ private:
+  kernels::WeightSource source_;
+  kernels::DType dtype_;
+};
+
+// The sources of a weight as the policy wants them kept. Borrows what they borrow.
+class KeptSources {
+ public:
+  KeptSources(const WeightPolicy& policy, WeightRole role,
+              std::span<const kernels::WeightSource> sources);
+  std::span<const kernels::WeightSource> sources() const { return sources_; }
+
+ private:
+  std::vector<std::unique_ptr<QuantizingReader>> readers_;
+  std::vector<kernels::WeightSource> sources_;
+};
+
+// Sums of squares over a matrix: of its values and of what quantising changes in them.
+struct QuantizingError {
+  double values = 0;
+  double differences = 0;
+  double relative_rms() const;  // 0 for a matrix of zeros
+
+  void Add(const QuantizingError& other) {
+    values += other.values;
+    differences += other.differences;
+  }
+};
+
+// Reads the whole matrix.
+QuantizingError MeasureQuantizing(const kernels::WeightSource& source, kernels::DType dtype);
+
+}  // namespace heddle::engine
