@@ -46,6 +46,8 @@ struct Config {
   MemorySize kv_memory;
   std::string weights = "auto";
   std::string kv_type = "auto";
+  Bytes host_kv_memory{0};
+  std::string disk_kv;  // a folder
   int64_t max_batch_tokens = 512;
   int64_t max_batch_seqs = 256;
   int64_t max_step_tokens = 0;                  // 0: max_batch_tokens

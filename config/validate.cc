@@ -45,6 +45,12 @@ absl::Status ValidateEngine(const Config& config) {
 }
 
 absl::Status ValidateScheduling(const Config& config) {
+  if (config.host_kv_memory.value > 0 && config.prefix_cache == "off") {
+    return Contradiction("--host-kv-memory needs --prefix-cache on, whose second tier it is");
+  }
+  if (!config.disk_kv.empty() && config.host_kv_memory.value == 0) {
+    return Contradiction("--disk-kv needs --host-kv-memory: the size of its file");
+  }
   if (config.max_step_tokens > config.max_batch_tokens) {
     return Contradiction(StrCat("--max-step-tokens (", config.max_step_tokens,
                                 ") is larger than --max-batch-tokens (", config.max_batch_tokens,

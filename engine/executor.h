@@ -18,6 +18,7 @@ struct ExecutorLimits {
   int32_t max_context = 0;       // positions per sequence, from the model or --max-context
   int32_t max_batch_tokens = 0;  // rows per plan
   int32_t max_batch_seqs = 0;    // sequences per plan
+  int32_t num_host_pages = 0;    // slots of the host's tier for pages, beside the pool; 0: none
   int32_t vocab = 0;
   // Positions that a row sees, itself included, in the layer that sees most; 0: all of them. Pages
   // that lie before every row's window may be missing from a sequence's spans.

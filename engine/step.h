@@ -48,6 +48,13 @@ struct PageCopy {
   int32_t num_tokens;
 };
 
+// The whole content of a page goes to a slot of the host's tier, or comes back from one. Slots are
+// dense in [0, ExecutorLimits::num_host_pages).
+struct PageSwap {
+  PageId page;
+  int32_t slot;
+};
+
 // How tokens of one sequence are drawn. Filters apply in this order: logit_bias, repetition,
 // presence and frequency penalties, temperature, top_k, top_p, min_p (the order of transformers'
 // logits processors). Ranges are validated by server/; the engine takes them as given.
@@ -105,7 +112,9 @@ struct ScoreRow {
 struct StepPlan {
   uint64_t step = 0;
   std::vector<SequenceBegin> begun;
-  std::vector<PageCopy> page_copies;     // all done before the forward, in any order
+  std::vector<PageSwap> swaps_out;       // first of all, in any order
+  std::vector<PageSwap> swaps_in;        // then these, in any order
+  std::vector<PageCopy> page_copies;     // then these, in any order; then the forward
   std::vector<TokenId> token_ids;        // [n_tokens]
   std::vector<Position> positions;       // [n_tokens]
   std::vector<KvSlot> kv_slots;          // [n_tokens]
@@ -116,11 +125,14 @@ struct StepPlan {
   std::vector<SequenceId> ended;         // forget these, after the forward
 
   bool empty() const {
-    return token_ids.empty() && begun.empty() && page_copies.empty() && ended.empty();
+    return token_ids.empty() && begun.empty() && page_copies.empty() && ended.empty() &&
+           swaps_out.empty() && swaps_in.empty();
   }
   // Keeps the capacity.
   void Clear() {
     begun.clear();
+    swaps_out.clear();
+    swaps_in.clear();
     page_copies.clear();
     token_ids.clear();
     positions.clear();
@@ -150,6 +162,7 @@ struct SampledToken {
 struct StepTiming {
   int64_t forward_ns = 0;
   int64_t sample_ns = 0;
+  int64_t swap_ns = 0;
 };
 
 struct StepResult {

@@ -61,10 +61,14 @@ double CostModel::PredictUs(const StepCost& cost) const {
   return std::max(us, 0.0);
 }
 
+double CostModel::RowUs(int64_t context) const {
+  return coefficients_[1] * kRowScale +
+         coefficients_[2] * kAttendedScale * static_cast<double>(context);
+}
+
 int32_t CostModel::RowsWithin(double target_us, const StepCost& base, int64_t context) const {
   const double left = target_us - PredictUs(base);
-  const double per_row = coefficients_[1] * kRowScale +
-                         coefficients_[2] * kAttendedScale * static_cast<double>(context);
+  const double per_row = RowUs(context);
   if (left <= 0) return 0;
   constexpr double kMost = std::numeric_limits<int32_t>::max();
   if (per_row <= 0) return static_cast<int32_t>(kMost);

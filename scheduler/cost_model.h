@@ -32,6 +32,10 @@ class CostModel {
   // How many more rows, each attending to `context` positions, fit beside `base` into `target_us`.
   int32_t RowsWithin(double target_us, const StepCost& base, int64_t context) const;
 
+  // What one more row that attends to `context` positions adds to a step. May be negative while
+  // little is known.
+  double RowUs(int64_t context) const;
+
   bool is_ready() const { return observations_ >= kWarmUp; }
 
  private:

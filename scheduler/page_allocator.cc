@@ -15,8 +15,10 @@ PageAllocator::PageAllocator(int32_t num_pages, int32_t page_tokens) : page_toke
                absl::StrCat("page_tokens is ", page_tokens, ", not a power of two"));
   references_.assign(num_pages, 0);
   is_cached_.assign(num_pages, 0);
-  older_.assign(num_pages, -1);
-  newer_.assign(num_pages, -1);
+  heap_.reserve(num_pages);
+  heap_index_.assign(num_pages, 0);
+  credit_.assign(num_pages, 0);
+  released_.assign(num_pages, 0);
   free_.reserve(num_pages);
   for (int32_t page = num_pages - 1; page >= 0; --page) free_.push_back(PageId{page});
 }
@@ -37,8 +39,9 @@ PageId PageAllocator::AllocateOne() {
     page = free_.back();
     free_.pop_back();
   } else {
-    page = PageId{oldest_};
-    RemoveEvictable(oldest_);
+    page = PageId{heap_.front()};
+    evicted_last_ = credit_[Index(page)];
+    RemoveEvictable(Index(page));
     is_cached_[Index(page)] = 0;
     if (on_evict_) on_evict_(page);
   }
@@ -80,18 +83,50 @@ void PageAllocator::SetUncached(PageId page) {
   free_.push_back(page);
 }
 
+bool PageAllocator::GoesBefore(int32_t a, int32_t b) const {
+  if (credit_[a] != credit_[b]) return credit_[a] < credit_[b];
+  return released_[a] < released_[b];
+}
+
+void PageAllocator::Place(int32_t page, size_t at) {
+  heap_[at] = page;
+  heap_index_[page] = at;
+}
+
+void PageAllocator::SiftUp(size_t at) {
+  const int32_t page = heap_[at];
+  for (; at > 0 && GoesBefore(page, heap_[(at - 1) / 2]); at = (at - 1) / 2) {
+    Place(heap_[(at - 1) / 2], at);
+  }
+  Place(page, at);
+}
+
+void PageAllocator::SiftDown(size_t at) {
+  const int32_t page = heap_[at];
+  for (size_t child = 2 * at + 1; child < heap_.size(); child = 2 * at + 1) {
+    if (child + 1 < heap_.size() && GoesBefore(heap_[child + 1], heap_[child])) ++child;
+    if (!GoesBefore(heap_[child], page)) break;
+    Place(heap_[child], at);
+    at = child;
+  }
+  Place(page, at);
+}
+
 void PageAllocator::PushEvictable(int32_t page) {
-  older_[page] = newest_;
-  newer_[page] = -1;
-  (newest_ >= 0 ? newer_[newest_] : oldest_) = page;
-  newest_ = page;
-  ++num_evictable_;
+  credit_[page] = credit_of_ ? credit_of_(PageId{page}, evicted_last_) : 0;
+  released_[page] = ++num_released_;
+  heap_.push_back(page);
+  SiftUp(heap_.size() - 1);
 }
 
 void PageAllocator::RemoveEvictable(int32_t page) {
-  (older_[page] >= 0 ? newer_[older_[page]] : oldest_) = newer_[page];
-  (newer_[page] >= 0 ? older_[newer_[page]] : newest_) = older_[page];
-  --num_evictable_;
+  const size_t at = heap_index_[page];
+  const int32_t last = heap_.back();
+  heap_.pop_back();
+  if (last == page) return;
+  Place(last, at);
+  SiftUp(at);
+  SiftDown(heap_index_[last]);
 }
 
 void PageAllocator::Share(std::span<const PageId> pages) {
@@ -111,10 +146,12 @@ absl::Status PageAllocator::CheckIntegrity() const {
     }
     is_free[Index(page)] = true;
   }
-  int32_t num_listed = 0;
-  for (int32_t page = oldest_; page >= 0; page = newer_[page]) {
-    if (is_free[page] || !is_cached_[page] || ++num_listed > num_evictable_) {
-      return absl::InternalError(absl::StrCat("page ", page, " is not cached, or listed twice"));
+  for (size_t i = 0; i < heap_.size(); ++i) {
+    const int32_t page = heap_[i];
+    if (is_free[page] || !is_cached_[page] || heap_index_[page] != i ||
+        (i > 0 && GoesBefore(page, heap_[(i - 1) / 2]))) {
+      return absl::InternalError(
+          absl::StrCat("page ", page, " is not cached, listed twice, or in the wrong place"));
     }
     is_free[page] = true;
   }

@@ -5,9 +5,13 @@
 // Ids are dense in [0, num_pages) and index the storage that engine/memory allocates.
 // Pages are reference counted, so that sequences with a common prefix share them.
 // A page that nobody holds is either free or, if the prefix cache has marked it, evictable: its
-// content stays until Allocate needs it, the one released longest ago first. Both count as free.
-// Source: Kwon et al., "PagedAttention", SOSP 2023, section 4.
-// Thread-safety: none; owned by the scheduler, used on the engine loop only.
+// content stays until Allocate needs it. Both count as free. The page of the least credit goes
+// first, and among equal ones that which was released longest ago. A page's credit is what its
+// content is worth, counted from the credit of the page that was evicted last: so what is worth
+// more stays longer, and what is not used goes at last. Sources: Kwon et al., "PagedAttention",
+// SOSP 2023, section 4; Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997
+// (GreedyDual-Size; with equal worths it is LRU). Thread-safety: none; owned by the scheduler, used
+// on the engine loop only.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +56,11 @@ class PageAllocator {
   void SetCached(PageId page);
   // Its content will not be asked for any more: like any other page from now on.
   void SetUncached(PageId page);
+  // Asked when a page becomes evictable, with the credit of the page that was evicted last: the
+  // page's credit from now on. Without it all pages are worth the same.
+  void set_credit(std::function<double(PageId, double evicted_last)> credit) {
+    credit_of_ = std::move(credit);
+  }
   void set_on_evict(std::function<void(PageId)> on_evict) { on_evict_ = std::move(on_evict); }
 
   int32_t references(PageId page) const { return references_[engine::Index(page)]; }
@@ -60,8 +69,8 @@ class PageAllocator {
   bool IsExclusive(PageId page) const { return references(page) == 1 && !is_cached(page); }
 
   int32_t num_pages() const { return static_cast<int32_t>(references_.size()); }
-  int32_t num_free() const { return static_cast<int32_t>(free_.size()) + num_evictable_; }
-  int32_t num_evictable() const { return num_evictable_; }
+  int32_t num_free() const { return static_cast<int32_t>(free_.size()) + num_evictable(); }
+  int32_t num_evictable() const { return static_cast<int32_t>(heap_.size()); }
   int32_t num_used() const { return num_pages() - num_free(); }
   int32_t page_tokens() const { return page_tokens_; }
 
@@ -70,16 +79,24 @@ class PageAllocator {
   absl::Status CheckIntegrity() const;
 
  private:
-  // Evictable pages are a list through `older_` and `newer_`, -1 at its ends.
+  // Evictable pages are a binary heap, the next to be evicted on top: O(log n) for each.
   void PushEvictable(int32_t page);
   void RemoveEvictable(int32_t page);
+  bool GoesBefore(int32_t a, int32_t b) const;
+  void SiftUp(size_t at);
+  void SiftDown(size_t at);
+  void Place(int32_t page, size_t at);
 
-  std::vector<int32_t> references_;     // [num_pages]
-  std::vector<PageId> free_;            // a stack: the page used last is warm in some cache
-  std::vector<uint8_t> is_cached_;      // [num_pages]
-  std::vector<int32_t> older_, newer_;  // [num_pages]
-  int32_t oldest_ = -1, newest_ = -1;
-  int32_t num_evictable_ = 0;
+  std::vector<int32_t> references_;  // [num_pages]
+  std::vector<PageId> free_;         // a stack: the page used last is warm in some cache
+  std::vector<uint8_t> is_cached_;   // [num_pages]
+  std::vector<int32_t> heap_;        // evictable pages
+  std::vector<size_t> heap_index_;   // [num_pages]; of evictable pages
+  std::vector<double> credit_;       // [num_pages]; of evictable pages
+  std::vector<uint64_t> released_;   // [num_pages]; when, of evictable pages
+  uint64_t num_released_ = 0;
+  double evicted_last_ = 0;
+  std::function<double(PageId, double)> credit_of_;
   std::vector<PageId> release_later_;
   std::function<void(PageId)> on_evict_;
   int32_t page_tokens_;

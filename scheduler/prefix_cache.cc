@@ -26,13 +26,16 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(PageAllocator* pool)
+PrefixCache::PrefixCache(PageAllocator* pool, PageAllocator* host)
     : pool_(*pool),
-      nodes_(pool->num_pages()),
-      tokens_(static_cast<size_t>(pool->num_pages()) * pool->page_tokens()) {
-  by_hash_.reserve(pool->num_pages());
-  newest_first_page_.reserve(pool->num_pages());
-  pool->set_on_evict([this](PageId page) { Forget(page); });
+      host_(host),
+      nodes_(static_cast<size_t>(pool->num_pages()) + (host ? host->num_pages() : 0)),
+      tokens_(nodes_.size() * static_cast<size_t>(pool->page_tokens())) {
+  by_hash_.reserve(nodes_.size());
+  newest_first_page_.reserve(nodes_.size());
+  pool->set_on_evict([this](PageId page) { Evicted(page); });
+  pool->set_credit([this](PageId page, double last) { return CreditOf(page, last); });
+  if (host) host->set_on_evict([this](PageId slot) { Forget(NodeOf(slot)); });
 }
 
 uint64_t PrefixCache::EmptyHash(uint64_t name_space) { return Mix(name_space); }
@@ -81,6 +84,7 @@ PageId PrefixCache::FindPartial(uint64_t parent_hash, PageId parent,
   PageId best = kNone;
   PageId child = NewestChild(parent_hash, parent);
   for (int i = 0; i < kMaxSiblings && child != kNone; ++i, child = At(child).older_sibling) {
+    if (IsOnHost(child)) continue;  // two pages for a part of one
     auto end = std::mismatch(tokens.begin(), tokens.end(), TokensOf(child).begin()).first;
     int32_t common = static_cast<int32_t>(end - tokens.begin());
     if (common <= *num_common) continue;
@@ -94,12 +98,99 @@ bool PrefixCache::Insert(PageId page, uint64_t hash, uint64_t parent_hash, PageI
                          std::span<const TokenId> tokens) {
   if (!by_hash_.emplace(hash, page).second) return false;
   PageId newest = NewestChild(parent_hash, parent);
-  At(page) = {.hash = hash, .parent_hash = parent_hash, .parent = parent, .older_sibling = newest};
+  At(page) = {.hash = hash,
+              .parent_hash = parent_hash,
+              .depth = parent == kNone ? 0 : At(parent).depth + 1,
+              .parent = parent,
+              .older_sibling = newest};
   if (newest != kNone) At(newest).newer_sibling = page;
   SetNewestChild(parent_hash, parent, page);
   std::copy(tokens.begin(), tokens.end(),
             tokens_.begin() + static_cast<ptrdiff_t>(Index(page)) * pool_.page_tokens());
   return true;
+}
+
+double PrefixCache::CreditOf(PageId page, double evicted_last) {
+  const Node& node = At(page);
+  const double worth = worth_ ? worth_(node.depth) : 1.0;
+  const double credit = std::max(evicted_last + worth, node.child_credit);
+  if (node.parent != kNone) {
+    double& parents = At(node.parent).child_credit;
+    parents = std::max(parents, credit);
+  }
+  return credit;
+}
+
+bool PrefixCache::Has(PageId node) const {
+  auto it = by_hash_.find(At(node).hash);
+  return it != by_hash_.end() && it->second == node;
+}
+
+// The pool needs the page for something else: its content goes to the second tier, if that has a
+// slot to give and it is worth it.
+void PrefixCache::Evicted(PageId page) {
+  if (host_ == nullptr || host_->num_free() == 0 || (keeps_ && !keeps_(At(page).depth))) {
+    return Forget(page);
+  }
+  PageId slot = host_->AllocateOne();  // what it held is forgotten, with all that follows from it
+  held_slots_.push_back(slot);
+  if (!Has(page)) return;
+  host_->SetCached(slot);
+  Move(page, NodeOf(slot));
+  swaps_out_.push_back({page, Index(slot)});
+}
+
+void PrefixCache::Hold(PageId node) {
+  host_->Share(SlotOf(node));
+  held_slots_.push_back(SlotOf(node));
+}
+
+void PrefixCache::Fetch(PageId node, PageId page) {
+  Adopt(node, page);
+  pool_.Share(page);
+  held_pages_.push_back(page);
+  swaps_in_.push_back({page, Index(SlotOf(node))});
+}
+
+void PrefixCache::Adopt(PageId node, PageId page) {
+  host_->SetUncached(SlotOf(node));  // free, once no step holds it
+  Move(node, page);
+  pool_.SetCached(page);
+}
+
+void PrefixCache::BeginStep() {
+  swaps_out_.clear();
+  swaps_in_.clear();
+  for (PageId slot : held_slots_) host_->Release(slot);
+  held_slots_.clear();
+}
+
+void PrefixCache::EndStep() {
+  for (PageId page : held_pages_) pool_.Release(page);
+  held_pages_.clear();
+}
+
+// Gives the node another id; its neighbours follow.
+void PrefixCache::Move(PageId from, PageId to) {
+  const Node node = At(from);
+  At(to) = node;
+  by_hash_[node.hash] = to;
+  const auto begin = tokens_.begin() + static_cast<ptrdiff_t>(Index(from)) * pool_.page_tokens();
+  std::copy(begin, begin + pool_.page_tokens(),
+            tokens_.begin() + static_cast<ptrdiff_t>(Index(to)) * pool_.page_tokens());
+  if (node.older_sibling != kNone) At(node.older_sibling).newer_sibling = to;
+  if (node.newer_sibling != kNone) {
+    At(node.newer_sibling).older_sibling = to;
+  } else {
+    SetNewestChild(node.parent_hash, node.parent, to);
+  }
+  for (PageId child = node.newest_child; child != kNone; child = At(child).older_sibling) {
+    At(child).parent = to;
+  }
+}
+
+void PrefixCache::Uncache(PageId node) {
+  IsOnHost(node) ? host_->SetUncached(SlotOf(node)) : pool_.SetUncached(node);
 }
 
 // The page and all its descendants.
@@ -113,7 +204,7 @@ void PrefixCache::Forget(PageId page) {
     }
     to_forget_.pop_back();
     Unlink(next);
-    if (next != page) pool_.SetUncached(next);
+    if (next != page) Uncache(next);
   }
 }
 
@@ -134,7 +225,8 @@ absl::Status PrefixCache::CheckIntegrity() const {
     auto parent = by_hash_.find(node.parent_hash);
     bool has_parent =
         node.parent == kNone || (parent != by_hash_.end() && parent->second == node.parent);
-    if (node.hash != hash || !has_parent || !pool_.is_cached(page)) {
+    bool is_cached = IsOnHost(page) ? host_->is_cached(SlotOf(page)) : pool_.is_cached(page);
+    if (node.hash != hash || !has_parent || !is_cached) {
       return absl::InternalError(
           absl::StrCat("cached page ", Index(page), " lost its parent, its hash or its mark"));
     }

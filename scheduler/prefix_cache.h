@@ -8,10 +8,15 @@
 // the end: so a page is released after its children, and eviction takes leaves first. Only tables
 // of sliding windows give pages back from the front; when such a page is evicted its descendants,
 // which can never be found again, leave the cache with it.
-// Thread-safety: none; owned by the scheduler.
+//
+// With a second tier, an evicted page's content goes to a slot of it (one that was used longest
+// ago) and can still be found: under an id behind those of the pool's pages. Fetch brings it back.
+// So a preempted sequence, whose pages were left here, continues from where it was. Thread-safety:
+// none; owned by the scheduler.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -27,8 +32,13 @@ class PrefixCache {
   // The parent of first pages, and the answer of a search that found nothing.
   static constexpr PageId kNone{-1};
 
-  // `pool` must outlive the cache, which becomes its on_evict listener.
-  explicit PrefixCache(PageAllocator* pool);
+  // `pool` and `host` (the slots of the second tier as pages; null: there is none) must outlive the
+  // cache, which becomes their on_evict listener.
+  explicit PrefixCache(PageAllocator* pool, PageAllocator* host = nullptr);
+
+  // Asked before a page goes to the second tier: whether the page that is the depth-th of its
+  // prefix (from 0) is worth it.
+  void set_keeps(std::function<bool(int32_t depth)> keeps) { keeps_ = std::move(keeps); }
 
   // Hash of no tokens. Sequences of different name spaces (adapters, tenants) share nothing.
   static uint64_t EmptyHash(uint64_t name_space);
@@ -44,12 +54,38 @@ class PrefixCache {
   PageId FindPartial(uint64_t parent_hash, PageId parent, std::span<const engine::TokenId> tokens,
                      int32_t* num_common) const;
 
+  // What the content of a page is worth that is the depth-th of its prefix (from 0): the time to
+  // compute it, in any unit. A page is kept at least as long as those that follow from it. 1 unless
+  // set.
+  void set_worth(std::function<double(int32_t depth)> worth) { worth_ = std::move(worth); }
+
+  bool IsOnHost(PageId node) const { return engine::Index(node) >= pool_.num_pages(); }
+
+  // Keeps a node that IsOnHost where it is until the step is done: before its page is allocated,
+  // which may need a slot.
+  void Hold(PageId node);
+
+  // Brings the content of a node that was held to `page`, which is in its place from now on: the
+  // copy is among swaps_in(). REQUIRES: `page` is live, held by the caller only, not in the cache.
+  void Fetch(PageId node, PageId page);
+
+  // `page` has the same content as a node that IsOnHost, and takes its place; nothing is moved.
+  // REQUIRES: `page` is live and not in the cache.
+  void Adopt(PageId node, PageId page);
+
+  // What the plan in the making has to move. BeginStep forgets it: that plan has been executed.
+  // Pages that were fetched are not evicted until EndStep.
+  const std::vector<engine::PageSwap>& swaps_out() const { return swaps_out_; }
+  const std::vector<engine::PageSwap>& swaps_in() const { return swaps_in_; }
+  void BeginStep();
+  void EndStep();
+
   // Makes `page` findable. Returns false, and changes nothing, if the hash is taken.
   // REQUIRES: page is live, full and not in the cache; parent is kNone or in the cache.
   bool Insert(PageId page, uint64_t hash, uint64_t parent_hash, PageId parent,
               std::span<const engine::TokenId> tokens);
 
-  int32_t num_pages() const { return static_cast<int32_t>(by_hash_.size()); }
+  int32_t num_pages() const { return static_cast<int32_t>(by_hash_.size()); }  // of both tiers
 
   // INTERNAL if a node's parent is gone. O(pages).
   absl::Status CheckIntegrity() const;
@@ -58,11 +94,22 @@ class PrefixCache {
   struct Node {
     uint64_t hash = 0;
     uint64_t parent_hash = 0;  // tells name spaces apart where there is no parent
+    int32_t depth = 0;
+    double child_credit = 0;  // the largest that a child had when it was released
     PageId parent = kNone;
     PageId newest_child = kNone;
     PageId newer_sibling = kNone, older_sibling = kNone;
   };
 
+  // An id of the second tier to the slot, as a page of host_, and back.
+  PageId SlotOf(PageId node) const { return PageId{engine::Index(node) - pool_.num_pages()}; }
+  PageId NodeOf(PageId slot) const { return PageId{engine::Index(slot) + pool_.num_pages()}; }
+
+  double CreditOf(PageId page, double evicted_last);
+  void Evicted(PageId page);
+  void Move(PageId from, PageId to);
+  void Uncache(PageId node);
+  bool Has(PageId node) const;
   void Forget(PageId page);
   void Unlink(PageId page);
   PageId NewestChild(uint64_t parent_hash, PageId parent) const;
@@ -72,11 +119,20 @@ class PrefixCache {
   std::span<const engine::TokenId> TokensOf(PageId page) const;
 
   PageAllocator& pool_;
-  std::vector<Node> nodes_;              // [num_pages]; valid where by_hash_ names the page
-  std::vector<engine::TokenId> tokens_;  // [num_pages, page_tokens]
+  PageAllocator* const host_;
+  std::function<bool(int32_t depth)> keeps_;
+  std::function<double(int32_t depth)> worth_;
+  // Of the pool's pages, then of the slots; valid where by_hash_ names the node.
+  std::vector<Node> nodes_;              // [nodes]
+  std::vector<engine::TokenId> tokens_;  // [nodes, page_tokens]
   absl::flat_hash_map<uint64_t, PageId> by_hash_;
   absl::flat_hash_map<uint64_t, PageId> newest_first_page_;  // by the name space's EmptyHash
   std::vector<PageId> to_forget_;
+
+  // The step in the making.
+  std::vector<engine::PageSwap> swaps_out_, swaps_in_;
+  std::vector<PageId> held_slots_;  // read or written by it
+  std::vector<PageId> held_pages_;  // that were fetched
 };
 
 }  // namespace heddle::scheduler

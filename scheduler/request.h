@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "engine/step.h"
@@ -37,6 +38,7 @@ struct GenerationRequest {
   int64_t deadline_us = 0;  // from the arrival to the whole answer; 0: none
   uint64_t workflow = 0;    // its requests share the first one's deadline; 0: none
   uint64_t tenant = 0;      // whose share of the machine it takes
+  std::string label;        // what the front end calls it; nobody goes by it
 };
 
 }  // namespace heddle::scheduler

@@ -18,6 +18,13 @@ constexpr int32_t kReservedTokens = 1024;
 
 // Of one more answer in the mean of their lengths: the last few dozen count.
 constexpr double kAnswerWeight = 1.0 / 32;
+// Of one more step's swaps in the mean time per page.
+constexpr double kSwapWeight = 1.0 / 8;
+
+std::unique_ptr<PageAllocator> HostPool(const SchedulerOptions& options) {
+  if (options.num_host_pages == 0 || !options.prefix_cache) return nullptr;
+  return std::make_unique<PageAllocator>(options.num_host_pages, options.page_tokens);
+}
 
 }  // namespace
 
@@ -35,9 +42,12 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       max_context_(MaxContext(options)),
       max_running_(std::min(options.max_step_seqs, options.max_step_tokens)),
       pool_(options.num_pages, options.page_tokens),
-      cache_(&pool_),
+      host_pool_(HostPool(options)),
+      cache_(&pool_, host_pool_.get()),
       policy_(MakePolicy(options.policy)) {
   HEDDLE_CHECK(options.max_context > 0 && max_running_ > 0, "a limit of the scheduler is not set");
+  cache_.set_worth([this](int32_t depth) { return PageUs(depth); });
+  cache_.set_keeps([this](int32_t depth) { return SwapPays(depth); });
   running_.reserve(max_running_);
   page_scratch_.reserve(options.page_tokens);
 }
@@ -228,8 +238,14 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
       if (branch.phase != Phase::kFinished) Finish(&branch, FinishReason::kLength, events);
     }
   }
-  if (step_cost_.rows > 0 && now_us > now_us_) {
-    cost_model_.Observe(step_cost_, static_cast<double>(now_us - now_us_));
+  double swap_us = static_cast<double>(result.timing.swap_ns) * 1e-3;
+  if (double us = static_cast<double>(now_us - now_us_) - swap_us; step_cost_.rows > 0 && us > 0) {
+    cost_model_.Observe(step_cost_, us);
+  }
+  const auto swaps = static_cast<double>(cache_.swaps_out().size() + cache_.swaps_in().size());
+  if (swaps > 0 && swap_us > 0) {
+    const double weight = swap_us_per_page_ == 0 ? 1.0 : kSwapWeight;
+    swap_us_per_page_ += weight * (swap_us / swaps - swap_us_per_page_);
   }
   in_flight_ = false;
   Sweep();
@@ -272,6 +288,7 @@ SchedulerStats Scheduler::stats() const {
   stats.live_requests = static_cast<int32_t>(requests_.size());
   stats.pages_used = pool_.num_used();
   stats.pages_cached = pool_.num_evictable();
+  if (host_pool_) stats.host_pages_used = host_pool_->num_used() + host_pool_->num_evictable();
   return stats;
 }
 
@@ -292,6 +309,9 @@ absl::Status Scheduler::CheckIntegrity() const {
 
 absl::Status Scheduler::CheckPages() const {
   if (absl::Status pool = pool_.CheckIntegrity(); !pool.ok()) return pool;
+  if (host_pool_) {
+    if (absl::Status host = host_pool_->CheckIntegrity(); !host.ok()) return host;
+  }
   std::vector<int32_t> references(pool_.num_pages(), 0);
   for (const Sequence* sequence : running_) {
     for (const KvSpan& span : sequence->table.spans()) ++references[engine::Index(span.page)];

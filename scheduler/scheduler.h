@@ -14,7 +14,9 @@
 // Memory: a request is admitted when its whole prompt fits beside what the running ones are sure
 // to need. Growth is not reserved: when pages run out, the least urgent running sequence gives its
 // pages back and is computed again later from prompt and generated tokens. The most urgent one is
-// never preempted, so something always progresses; everything admitted finishes.
+// never preempted, so something always progresses; everything admitted finishes. What is computed
+// again is what the prefix cache has lost: with a tier in the host's memory, preemption is
+// swapping. Pages go there, and come back, where moving one takes less time than computing it.
 //
 // Invariants (CheckIntegrity): a page's references are exactly the tables that hold it; waiting
 // and finished sequences hold none; `running_` is in the order of service.
@@ -23,6 +25,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -33,65 +36,11 @@
 #include "scheduler/policy.h"
 #include "scheduler/prefix_cache.h"
 #include "scheduler/request.h"
+#include "scheduler/scheduler_types.h"
 #include "scheduler/sequence.h"
 #include "scheduler/waiting_queue.h"
 
 namespace heddle::scheduler {
-
-// A target_step_us: twice what the running streams take by themselves, and at least 20 ms (a stream
-// of 50 tokens a second is read by nobody as it comes; below it, steadiness would only cost
-// throughput). So a token that has to wait for a chunk comes at most twice as late as others.
-inline constexpr int64_t kAutomaticTarget = -1;
-
-struct SchedulerOptions {
-  int32_t num_pages = 0;
-  int32_t page_tokens = 0;      // a power of two
-  int32_t max_context = 0;      // positions per sequence
-  int32_t window = 0;           // positions that a row sees (ExecutorLimits::window); 0: all
-  int32_t max_step_tokens = 0;  // rows per plan
-  int32_t max_step_seqs = 0;    // sequences per plan, and running at a time
-  // While streams run, a step gets only as many prompt rows as it is predicted to take this long
-  // with (but at least kMinChunkTokens, so that prompts progress). 0: max_step_tokens always;
-  // kAutomaticTarget: from the machine (see PromptBudget).
-  int64_t target_step_us = 0;
-  // Expire ends requests that have waited this long for their first step; 0: never.
-  int64_t max_queue_us = 0;
-  bool prefix_cache = true;  // keep full pages for later prompts that begin alike
-  PolicyKind policy = PolicyKind::kFcfs;
-  // Whoever has waited this long (since it arrived, or since it was preempted) goes ahead of all
-  // who have not, whatever the policy, and is not preempted for them. 0: no such bound.
-  int64_t starvation_us = 0;
-};
-
-// What a committed step (or a cancellation) brought to one branch. Ranges index the StepResult
-// that was committed. `finished` is set on a branch's last event and only there.
-struct SequenceEvent {
-  RequestId request{};
-  int32_t branch = 0;
-  int32_t sample_begin = 0;
-  int32_t num_samples = 0;
-  int32_t score_begin = 0;  // of the prompt; with the lowest live branch
-  int32_t num_scores = 0;
-  int32_t cached_tokens = 0;  // of the prompt; with the branch's first token
-  int64_t queued_us = -1;     // from Add to the first step; with the request's first event
-  bool finished = false;
-  FinishReason reason = FinishReason::kStop;
-};
-
-struct SchedulerStats {
-  int32_t running_sequences = 0;
-  int32_t waiting_requests = 0;  // that were in no step yet
-  int64_t waiting_tokens = 0;    // of their prompts
-  int32_t live_requests = 0;
-  int32_t pages_used = 0;
-  int32_t pages_cached = 0;       // that nobody holds but a later prompt may take over
-  int64_t cached_tokens = 0;      // prompt positions taken from the prefix cache
-  int64_t prompt_tokens = 0;      // rows planned for prompts and for what preemption dropped
-  int64_t recomputed_tokens = 0;  // of these, rows that had been computed before
-  int64_t generated_tokens = 0;
-  int64_t preemptions = 0;
-  int64_t overdue = 0;  // requests that waited for starvation_us and went ahead of others
-};
 
 class Scheduler {
  public:
@@ -131,6 +80,9 @@ class Scheduler {
   // to *events. The time since Plan teaches the cost model.
   void Commit(const engine::StepResult& result, int64_t now_us, std::vector<SequenceEvent>* events);
 
+  // Of the last Plan, in the order of its decisions; valid until the next.
+  std::span<const StepNote> notes() const { return notes_; }
+
   // Nothing is running or waiting.
   bool idle() const { return requests_.empty(); }
   SchedulerStats stats() const;
@@ -162,6 +114,9 @@ class Scheduler {
 
   int32_t FitPages(Sequence* sequence, size_t index, int32_t reserved);
   void Preempt(Sequence* victim);
+  void Note(const Sequence& sequence, StepNote::Kind kind, int32_t tokens) {
+    notes_.push_back({sequence.request->request.id, sequence.branch, kind, tokens});
+  }
   void WriteSequence(Sequence* sequence, engine::StepPlan* plan);
   void WriteFork(Sequence* carrier, int32_t row, engine::StepPlan* plan);
   void InsertRunning(Sequence* sequence);
@@ -184,6 +139,9 @@ class Scheduler {
   std::span<const TokenId> PageTokens(const Sequence& sequence, int32_t page);
   uint64_t HashAfter(const Sequence& sequence, int32_t page, std::span<const TokenId> tokens) const;
   void TakeCached(Sequence* sequence);
+  PageId FetchPage(PageId node, int32_t depth, bool may_fetch);
+  bool SwapPays(int32_t depth) const;
+  double PageUs(int32_t depth) const;
   void LeaveCached(Sequence* sequence);
   bool FindsLeader(Sequence* sequence) const;
   bool WaitsForLeader(RequestState* request) const;
@@ -201,6 +159,7 @@ class Scheduler {
   const int32_t max_context_;
   const int32_t max_running_;
   PageAllocator pool_;
+  std::unique_ptr<PageAllocator> host_pool_;  // slots of the second tier; null: none
   PrefixCache cache_;
   CostModel cost_model_;
   std::unique_ptr<Policy> policy_;
@@ -220,6 +179,7 @@ class Scheduler {
   std::vector<Sequence*> prompts_;
   std::vector<int32_t> wants_, shares_;
   std::vector<Sequence*> forks_;
+  std::vector<StepNote> notes_;
   int32_t slots_ = 0;           // branches of the running sequences, those still to be forked too
   int64_t reserved_pages_ = 0;  // that the running sequences need for the tokens they have
 
@@ -232,6 +192,7 @@ class Scheduler {
   std::vector<RequestState*> prompts_only_;  // max_tokens = 0, finished by this step
 
   uint64_t arrivals_ = 0;
+  double swap_us_per_page_ = 0;    // the latest weighing most; 0: none yet
   double mean_answer_tokens_ = 0;  // of finished sequences, the latest weighing most; 0: none yet
   uint64_t last_sequence_id_ = 0;
   int32_t num_unstarted_ = 0;

@@ -128,6 +128,7 @@ void Scheduler::MakeRunning(Sequence* sequence) {
   if (policy_->is_per_tenant() && !request->forked && !request->overdue) {
     request->key.rank = NumRunning(request->flow);
   }
+  Note(*sequence, StepNote::Kind::kAdmitted, sequence->num_computed());
   sequence->phase = Phase::kRunning;
   sequence->num_planned = 0;
   slots_ += NumSlots(*sequence);

@@ -26,6 +26,8 @@ void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
   plan->step = ++step_;
   plan->ended.swap(ended_);
   now_us_ = now_us;
+  notes_.clear();
+  cache_.BeginStep();
   DropPassed();
   int32_t budget = PromptBudget(PlanDecodes());
   Admit(budget);
@@ -128,6 +130,7 @@ int32_t Scheduler::FitPages(Sequence* sequence, size_t index, int32_t reserved) 
 
 void Scheduler::Preempt(Sequence* victim) {
   if (!victim->table.empty()) ++totals_.preemptions;
+  Note(*victim, StepNote::Kind::kPreempted, victim->num_computed());
   victim->num_recompute = std::max(victim->num_recompute, victim->num_computed());
   LeaveCached(victim);
   victim->table.Drop(&pool_);
@@ -152,6 +155,11 @@ void Scheduler::Write(StepPlan* plan) {
     sequence->table.Append(sequence->num_planned, &pool_, &plan->page_copies);
   }
   pool_.FlushReleases();
+  plan->swaps_out = cache_.swaps_out();
+  plan->swaps_in = cache_.swaps_in();
+  totals_.pages_swapped_out += static_cast<int64_t>(plan->swaps_out.size());
+  totals_.pages_swapped_in += static_cast<int64_t>(plan->swaps_in.size());
+  cache_.EndStep();
   for (Sequence* sequence : running_) {
     if (sequence->num_planned == 1) WriteSequence(sequence, plan);
   }
@@ -175,6 +183,9 @@ void Scheduler::WriteSequence(Sequence* sequence, StepPlan* plan) {
   ++step_cost_.sequences;
   if (begin < request->num_prompt() || sequence->num_planned > 1) {
     totals_.prompt_tokens += sequence->num_planned;
+    Note(*sequence, StepNote::Kind::kPrompt, sequence->num_planned);
+  } else {
+    Note(*sequence, StepNote::Kind::kDecode, 1);
   }
   totals_.recomputed_tokens +=
       std::clamp(sequence->num_recompute - begin, 0, sequence->num_planned);

@@ -55,6 +55,8 @@ void Scheduler::TakeCached(Sequence* sequence) {
   if (!options_.prefix_cache) return;
   int32_t wanted = sequence->num_tokens() - 1;
   if (request.prompt_logprobs >= 0) wanted = std::min(wanted, sequence->request->num_scored);
+  // Pages are only fetched for a sequence that will run now, whatever it finds.
+  const bool may_fetch = running_.empty() || SparePages() >= PagesToRun(*sequence);
   PageId parent = PrefixCache::kNone;
   for (int32_t page = 0; sequence->num_computed() < wanted; ++page) {
     int32_t room = wanted - sequence->num_computed();
@@ -62,8 +64,11 @@ void Scheduler::TakeCached(Sequence* sequence) {
     if (room >= options_.page_tokens) {
       uint64_t hash = HashAfter(*sequence, page, tokens);
       PageId found = cache_.Find(hash, sequence->chain, parent, tokens);
+      bool was_on_host = found != PrefixCache::kNone && cache_.IsOnHost(found);
+      if (was_on_host) found = FetchPage(found, page, may_fetch);
       if (found != PrefixCache::kNone) {
         sequence->table.AppendShared(found, options_.page_tokens, &pool_);
+        if (was_on_host) pool_.Release(found);  // the table has its own reference
         sequence->chain = hash;
         sequence->num_hashed_pages = page + 1;
         parent = found;
@@ -76,6 +81,29 @@ void Scheduler::TakeCached(Sequence* sequence) {
     if (common > 0) sequence->table.AppendShared(found, common, &pool_);
     return;
   }
+}
+
+// Brings a page back from the second tier, with one reference for the caller; kNone where it stays
+// there.
+PageId Scheduler::FetchPage(PageId node, int32_t depth, bool may_fetch) {
+  if (!may_fetch || pool_.num_free() == 0 || !SwapPays(depth)) return PrefixCache::kNone;
+  cache_.Hold(node);
+  PageId page = pool_.AllocateOne();
+  cache_.Fetch(node, page);
+  return page;
+}
+
+// Whether moving the depth-th page of a prefix takes less time than computing its rows would.
+bool Scheduler::SwapPays(int32_t depth) const {
+  if (!cost_model_.is_ready() || swap_us_per_page_ == 0) return true;
+  return PageUs(depth) > swap_us_per_page_;
+}
+
+// The time to compute the depth-th page of a prefix; 1 for all while it is not known.
+double Scheduler::PageUs(int32_t depth) const {
+  if (!cost_model_.is_ready()) return 1.0;
+  const int64_t context = int64_t{depth} * options_.page_tokens;
+  return std::max(1.0, options_.page_tokens * cost_model_.RowUs(context));
 }
 
 // Makes the pages that `sequence` has filled findable. Where another sequence has filled the same
@@ -96,7 +124,11 @@ void Scheduler::LeaveCached(Sequence* sequence) {
       pool_.SetCached(own);
     } else if (PageId found = cache_.Find(hash, sequence->chain, parent, tokens);
                found != PrefixCache::kNone) {
-      sequence->table.ReplacePage(page, found, &pool_);
+      if (cache_.IsOnHost(found)) {
+        cache_.Adopt(found, own);
+      } else {
+        sequence->table.ReplacePage(page, found, &pool_);
+      }
     } else {
       sequence->num_hashed_pages = -1;  // two pages of one hash: this sequence stays private
       return;

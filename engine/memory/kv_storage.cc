@@ -1,5 +1,6 @@
 #include "engine/memory/kv_storage.h"
 
+#include <numeric>
 #include <utility>
 
 #include "base/status.h"
@@ -32,6 +33,7 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device,
       HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer, device.Allocate(bytes));
       *array = buffer->data();
       storage.buffers_.push_back(std::move(buffer));
+      storage.page_bytes_.push_back(bytes / num_pages);
     }
     if (shape.keys_alone) view.values = view.keys;
     storage.views_.push_back(view);
@@ -44,6 +46,29 @@ void KvStorage::Copy(kernels::Device& device, const PageCopy& copy) const {
     if (view.n_kv_heads > 0)
       device.CopyPage(view, Index(copy.from), Index(copy.to), copy.num_tokens);
   }
+}
+
+int64_t KvStorage::page_bytes() const {
+  return std::accumulate(page_bytes_.begin(), page_bytes_.end(), int64_t{0});
+}
+
+absl::Status KvStorage::Download(kernels::Device& device, PageId page, std::byte* to) const {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    const std::byte* from = static_cast<std::byte*>(buffers_[i]->data());
+    HEDDLE_RETURN_IF_ERROR(
+        device.Download(to, from + Index(page) * page_bytes_[i], page_bytes_[i]));
+    to += page_bytes_[i];
+  }
+  return absl::OkStatus();
+}
+
+absl::Status KvStorage::Upload(kernels::Device& device, PageId page, const std::byte* from) const {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    std::byte* to = static_cast<std::byte*>(buffers_[i]->data());
+    HEDDLE_RETURN_IF_ERROR(device.Upload(to + Index(page) * page_bytes_[i], from, page_bytes_[i]));
+    from += page_bytes_[i];
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace heddle::engine

@@ -6,6 +6,7 @@
 // Thread-safety: none; owned by the executor.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -43,8 +44,17 @@ class KvStorage {
   // Copies positions between pages in every layer. Pages are valid ids and differ.
   void Copy(kernels::Device& device, const PageCopy& copy) const;
 
+  // A page over all layers, keys and values, as Download writes it.
+  int64_t page_bytes() const;
+
+  // Copies a whole page to and from host memory [page_bytes()]; blocks until done.
+  absl::Status Download(kernels::Device& device, PageId page, std::byte* to) const;
+  absl::Status Upload(kernels::Device& device, PageId page, const std::byte* from) const;
+
  private:
+  // Whole pages one after the other in each of them.
   std::vector<std::unique_ptr<kernels::Buffer>> buffers_;
+  std::vector<int64_t> page_bytes_;  // in each buffer
   std::vector<kernels::KvCacheView> views_;
 };
 

@@ -128,6 +128,9 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                                         : static_cast<int32_t>(pages * options.page_tokens),
                      .max_batch_tokens = options.max_batch_tokens,
                      .max_batch_seqs = std::min(options.max_batch_seqs, options.max_batch_tokens),
+                     .num_host_pages = static_cast<int32_t>(
+                         std::min<int64_t>(options.host_kv_bytes / std::max<int64_t>(1, page_bytes),
+                                           std::numeric_limits<int32_t>::max() - pages)),
                      .vocab = spec.vocab,
                      .window = window};
   capacity.context_reduced = capacity.limits.max_context < context;
@@ -156,6 +159,11 @@ std::string DescribeCapacity(const Capacity& capacity) {
     absl::StrAppend(&text, "for more: ");
   }
   absl::StrAppend(&text, "--kv-memory");
+  if (capacity.limits.num_host_pages > 0) {
+    absl::StrAppend(&text, "; the host keeps ",
+                    int64_t{capacity.limits.num_host_pages} * capacity.limits.page_tokens,
+                    " more tokens of prompts and paused answers (--host-kv-memory)");
+  }
   if (capacity.context_reduced) {
     absl::StrAppend(&text, " (the model's own context is longer than this memory)");
   }

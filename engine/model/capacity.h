@@ -18,10 +18,11 @@
 namespace heddle::engine {
 
 struct CapacityOptions {
-  int32_t max_context = 0;   // positions per sequence; 0: the model's, or what fits
-  int32_t page_tokens = 16;  // a power of two
-  int64_t kv_bytes = 0;      // of the KV pool; 0: chosen from the free memory
-  double kv_fraction = 0.0;  // of the memory left after the weights; 0: kv_bytes or automatic
+  int32_t max_context = 0;    // positions per sequence; 0: the model's, or what fits
+  int32_t page_tokens = 16;   // a power of two
+  int64_t kv_bytes = 0;       // of the KV pool; 0: chosen from the free memory
+  double kv_fraction = 0.0;   // of the memory left after the weights; 0: kv_bytes or automatic
+  int64_t host_kv_bytes = 0;  // of the host's tier for pages; 0: none
   int32_t max_batch_tokens = 512;
   int32_t max_batch_seqs = 256;
   kernels::DType kv_dtype = kernels::DType::kF16;

@@ -95,10 +95,11 @@ absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const Load
 }
 
 // The executor of a described model; takes the device and the weights.
-absl::Status MakeExecutor(std::unique_ptr<kernels::Device> device, ModelWeights weights,
-                          LoadedModel* loaded) {
+absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::Device> device,
+                          ModelWeights weights, LoadedModel* loaded) {
   loaded->device = device->description();
   LocalExecutor::Parts parts;
+  parts.host_kv_directory = options.host_kv_directory;
   parts.device = std::move(device);
   parts.spec = std::make_unique<ModelSpec>(loaded->model.spec);
   parts.weights = std::make_unique<ModelWeights>(std::move(weights));
@@ -124,7 +125,7 @@ absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   HEDDLE_ASSIGN_OR_RETURN(ModelWeights weights,
                           LoadWeights(*device, checkpoint, loaded.model, policy));
-  HEDDLE_RETURN_IF_ERROR(MakeExecutor(std::move(device), std::move(weights), &loaded));
+  HEDDLE_RETURN_IF_ERROR(MakeExecutor(options, std::move(device), std::move(weights), &loaded));
   return loaded;
 }
 
@@ -140,7 +141,7 @@ absl::StatusOr<LoadedModel> LoadRandomModel(std::string_view shape, kernels::DTy
   loaded.formats = absl::StrCat("random ", loaded.main_format, " (", FormatBytes(bytes), ")");
   HEDDLE_ASSIGN_OR_RETURN(ModelWeights made, RandomWeights(*device, loaded.model.spec, weights,
                                                            /*seed=*/1));
-  HEDDLE_RETURN_IF_ERROR(MakeExecutor(std::move(device), std::move(made), &loaded));
+  HEDDLE_RETURN_IF_ERROR(MakeExecutor(options, std::move(device), std::move(made), &loaded));
   return loaded;
 }
 

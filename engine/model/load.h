@@ -27,6 +27,7 @@ struct LoadOptions {
   std::string weights = "auto";
   // Type of keys and values: "auto" (F32 for an F32 model, else F16), "f32", "f16", "bf16".
   std::string kv_type = "auto";
+  std::string host_kv_directory;  // a file there holds the host's tier; empty: memory does
 };
 
 struct LoadedModel {

@@ -37,6 +37,11 @@ absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts
                           KvStorage::Create(device, KvShapes(spec), executor->parts_.kv_dtype,
                                             limits.num_pages, limits.page_tokens));
   executor->cache_ = std::make_unique<KvStorage>(std::move(cache));
+  if (limits.num_host_pages > 0) {
+    HEDDLE_ASSIGN_OR_RETURN(executor->host_pages_,
+                            HostPages::Create(limits.num_host_pages, executor->cache_->page_bytes(),
+                                              executor->parts_.host_kv_directory));
+  }
   return executor;
 }
 
@@ -56,9 +61,25 @@ absl::Status LocalExecutor::Wait(StepResult* result) {
   result->scores.resize(plan.scores.size());
   result->timing = {};
   for (const SequenceBegin& begin : plan.begun) sampler_.Begin(begin);
+  HEDDLE_RETURN_IF_ERROR(SwapPages(plan, result));
   for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
   if (!plan.token_ids.empty()) HEDDLE_RETURN_IF_ERROR(Forward(plan, result));
   for (SequenceId id : plan.ended) sampler_.End(id);
+  return absl::OkStatus();
+}
+
+absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepResult* result) {
+  if (plan.swaps_out.empty() && plan.swaps_in.empty()) return absl::OkStatus();
+  HEDDLE_CHECK(host_pages_ != nullptr, "a plan swaps pages and there is no host tier");
+  const int64_t start_ns = NowNs();
+  for (const PageSwap& swap : plan.swaps_out) {
+    HEDDLE_RETURN_IF_ERROR(
+        cache_->Download(*parts_.device, swap.page, host_pages_->Slot(swap.slot)));
+  }
+  for (const PageSwap& swap : plan.swaps_in) {
+    HEDDLE_RETURN_IF_ERROR(cache_->Upload(*parts_.device, swap.page, host_pages_->Slot(swap.slot)));
+  }
+  result->timing.swap_ns = NowNs() - start_ns;
   return absl::OkStatus();
 }
 
@@ -133,7 +154,8 @@ absl::Status LocalExecutor::Forward(const StepPlan& plan, StepResult* result) {
     }
   }));
   Report(plan, result);
-  result->timing = {.forward_ns = forward_end_ns - start_ns, .sample_ns = NowNs() - forward_end_ns};
+  result->timing.forward_ns = forward_end_ns - start_ns;
+  result->timing.sample_ns = NowNs() - forward_end_ns;
   return absl::OkStatus();
 }
 

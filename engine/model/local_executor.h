@@ -8,10 +8,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/executor.h"
+#include "engine/memory/host_pages.h"
 #include "engine/memory/kv_storage.h"
 #include "engine/model/decoder.h"
 #include "engine/sample/sampler_state.h"
@@ -26,6 +28,7 @@ class LocalExecutor final : public Executor {
     std::unique_ptr<ModelSpec> spec;
     std::unique_ptr<ModelWeights> weights;
     kernels::DType kv_dtype = kernels::DType::kF16;
+    std::string host_kv_directory;  // of the host's tier; empty: in memory
   };
 
   // Takes all memory that steps within `limits` need. RESOURCE_EXHAUSTED if there is not enough.
@@ -59,6 +62,7 @@ class LocalExecutor final : public Executor {
   void BuildBatch(const StepPlan& plan);
   void BuildDraws(const StepPlan& plan);
   kernels::HostBatch Batch(const StepPlan& plan) const;
+  absl::Status SwapPages(const StepPlan& plan, StepResult* result);
   absl::Status Forward(const StepPlan& plan, StepResult* result);
   void BuildSampleRows(const StepPlan& plan);
   void DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next_draw);
@@ -67,6 +71,7 @@ class LocalExecutor final : public Executor {
   Parts parts_;
   ExecutorLimits limits_;
   std::unique_ptr<KvStorage> cache_;
+  std::unique_ptr<HostPages> host_pages_;  // null: limits_.num_host_pages is 0
   std::unique_ptr<Decoder> decoder_;
   SamplerState sampler_;
   std::unique_ptr<kernels::Buffer> logits_;  // [kLogitBlockRows, vocab] F32

@@ -59,9 +59,11 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   HEDDLE_ASSIGN_OR_RETURN(options.make_device, DeviceMaker(config.device, options.cpu));
   options.weights = config.weights;
   options.kv_type = config.kv_type;
+  options.host_kv_directory = config.disk_kv;
   engine::CapacityOptions& capacity = options.capacity;
   capacity.max_context = static_cast<int32_t>(config.max_context);
   capacity.page_tokens = static_cast<int32_t>(config.page_tokens);
+  capacity.host_kv_bytes = static_cast<int64_t>(config.host_kv_memory.value);
   capacity.max_batch_tokens = static_cast<int32_t>(config.max_batch_tokens);
   capacity.max_batch_seqs = static_cast<int32_t>(config.max_batch_seqs);
   switch (config.kv_memory.kind) {

@@ -148,6 +148,41 @@ TEST_CASE("Two prompts with one hash never share a page", "[scheduler][unit]") {
   CHECK_FALSE(cache.Insert(pool.AllocateOne(), kHash, kRoot, PrefixCache::kNone, others));
 }
 
+TEST_CASE("What takes longer to compute stays longer, but not for ever", "[scheduler][unit]") {
+  PageAllocator pool(4, 2);
+  PrefixCache cache(&pool);
+  cache.set_worth([](int32_t depth) { return depth == 0 ? 1.0 : 3.0; });
+  std::vector<PageId> pages;
+  auto insert = [&](uint64_t space, int32_t length) {
+    pages.clear();
+    REQUIRE(pool.Allocate(length, &pages).ok());
+    uint64_t hash = PrefixCache::EmptyHash(space);
+    PageId parent = PrefixCache::kNone;
+    for (PageId page : pages) {
+      const std::vector<TokenId> tokens = {static_cast<TokenId>(space), 1};
+      const uint64_t next = PrefixCache::Extend(hash, tokens);
+      REQUIRE(cache.Insert(page, next, hash, parent, tokens));
+      pool.SetCached(page);
+      hash = next;
+      parent = page;
+    }
+    for (auto page = pages.rbegin(); page != pages.rend(); ++page) pool.Release(*page);
+    return pages;
+  };
+  const std::vector<PageId> deep = insert(1, 2);    // credits 3 and, for its child's sake, 3
+  const std::vector<PageId> first = insert(2, 1);   // 1
+  const std::vector<PageId> second = insert(3, 1);  // 1
+  // LRU would take the deep one's pages first.
+  CHECK(insert(4, 1) == first);   // 1 + 1
+  CHECK(insert(5, 1) == second);  // 1 + 1
+  CHECK(insert(6, 1) == first);   // evicts 2 before 3
+  CHECK(insert(7, 1) == second);
+  // By now others have gathered as much credit, and it is its turn, the leaf first.
+  CHECK(insert(8, 1)[0] == deep[1]);
+  CHECK(insert(9, 1)[0] == deep[0]);
+  CHECK(pool.CheckIntegrity().ok());
+}
+
 TEST_CASE("An evicted page takes its descendants out of the cache, used ones stay with their users",
           "[scheduler][unit]") {
   PageAllocator pool(4, 2);

@@ -32,6 +32,7 @@ class Rig {
                   .max_context = options.max_context,
                   .max_batch_tokens = options.max_step_tokens,
                   .max_batch_seqs = options.max_step_seqs,
+                  .num_host_pages = options.num_host_pages,
                   .vocab = kVocab,
                   .window = options.window}) {}
 

@@ -64,6 +64,7 @@ class RandomLoad {
 
   SchedulerOptions RandomOptions() {
     SchedulerOptions options;
+    options.num_host_pages = Between(0, 1) * Between(1, 60);
     options.page_tokens = 1 << Between(0, 3);
     options.num_pages = Between(4, 40);
     options.max_context = Between(8, 60);
@@ -165,12 +166,13 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   int64_t steps = EnvOr("HEDDLE_PROPERTY_STEPS", 1'500'000);
   uint64_t seed = static_cast<uint64_t>(EnvOr("HEDDLE_PROPERTY_SEED", 1));
   constexpr int64_t kStepsPerLoad = 2000;
-  int64_t preemptions = 0, finished = 0, cached = 0;
+  int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0;
   for (int64_t done = 0; done < steps; done += kStepsPerLoad, ++seed) {
     INFO("HEDDLE_PROPERTY_SEED=" << seed);
     RandomLoad load(seed);
     load.Run(kStepsPerLoad);
     preemptions += load.rig().scheduler.stats().preemptions;
+    swapped += load.rig().scheduler.stats().pages_swapped_in;
     cached += load.rig().scheduler.stats().cached_tokens;
     finished += load.finished();
   }
@@ -178,6 +180,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   CHECK(preemptions > steps / 100);
   CHECK(finished > steps / 100);
   CHECK(cached > steps / 10);
+  CHECK(swapped > steps / 100);
 }
 
 }  // namespace

@@ -57,6 +57,7 @@ engine::SampledToken Report(engine::SequenceId id, uint64_t history, TokenId tok
 FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
     : limits_(limits),
       cells_(static_cast<size_t>(limits.num_pages) * limits.page_tokens),
+      host_cells_(static_cast<size_t>(limits.num_host_pages) * limits.page_tokens),
       page_is_written_(limits.num_pages) {}
 
 FakeExecutor::Cell& FakeExecutor::At(engine::PageId page, int32_t offset) {
@@ -68,6 +69,7 @@ absl::Status FakeExecutor::Submit(const StepPlan& plan) {
   for (const engine::SequenceBegin& begin : plan.begun) {
     if (!live_.emplace(begin.id, begin.sampling).second) return Broken(begin.id, "begun twice");
   }
+  HEDDLE_RETURN_IF_ERROR(SwapPages(plan));
   HEDDLE_RETURN_IF_ERROR(CopyPages(plan));
   row_history_.resize(plan.token_ids.size());
   for (const SequenceSlice& slice : plan.sequences) {
@@ -111,6 +113,33 @@ absl::Status FakeExecutor::CheckShape(const StepPlan& plan) const {
   }
   if (row != static_cast<int32_t>(rows) || span != static_cast<int32_t>(plan.spans.size())) {
     return absl::InternalError("plan broken: rows or spans of no sequence");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeExecutor::SwapPages(const StepPlan& plan) {
+  const auto page_tokens = static_cast<size_t>(limits_.page_tokens);
+  auto host = [&](int32_t slot) { return host_cells_.begin() + slot * limits_.page_tokens; };
+  auto is_valid = [&](const engine::PageSwap& swap) {
+    return swap.slot >= 0 && swap.slot < limits_.num_host_pages && Index(swap.page) >= 0 &&
+           Index(swap.page) < limits_.num_pages;
+  };
+  std::vector<int32_t> slots, pages;  // written
+  for (const engine::PageSwap& swap : plan.swaps_out) {
+    if (!is_valid(swap)) return absl::InternalError("plan broken: a swap goes nowhere");
+    std::copy_n(&At(swap.page, 0), page_tokens, host(swap.slot));
+    slots.push_back(swap.slot);
+  }
+  for (const engine::PageSwap& swap : plan.swaps_in) {
+    if (!is_valid(swap)) return absl::InternalError("plan broken: a swap comes from nowhere");
+    std::copy_n(host(swap.slot), page_tokens, &At(swap.page, 0));
+    pages.push_back(Index(swap.page));
+  }
+  for (std::vector<int32_t>* written : {&slots, &pages}) {
+    std::sort(written->begin(), written->end());
+    if (std::adjacent_find(written->begin(), written->end()) != written->end()) {
+      return absl::InternalError("plan broken: two swaps write to one place");
+    }
   }
   return absl::OkStatus();
 }

@@ -53,6 +53,7 @@ class FakeExecutor final : public engine::Executor {
   };
 
   absl::Status CheckShape(const engine::StepPlan& plan) const;
+  absl::Status SwapPages(const engine::StepPlan& plan);
   absl::Status CopyPages(const engine::StepPlan& plan);
   absl::Status RunSequence(const engine::StepPlan& plan, const engine::SequenceSlice& slice);
   absl::Status ReadContext(const engine::StepPlan& plan, const engine::SequenceSlice& slice);
@@ -62,6 +63,7 @@ class FakeExecutor final : public engine::Executor {
 
   engine::ExecutorLimits limits_;
   std::vector<Cell> cells_;            // [num_pages, page_tokens]
+  std::vector<Cell> host_cells_;       // [num_host_pages, page_tokens]
   std::vector<uint64_t> row_history_;  // [rows of the plan]
   std::vector<char> page_is_written_;  // [num_pages]: 1 by a copy of this step
   absl::flat_hash_map<engine::SequenceId, engine::SamplingParams> live_;

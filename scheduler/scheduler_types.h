@@ -1,0 +1,85 @@
+// What goes into the scheduler and comes out of it beside plans and results: its options, events of
+// branches, notes on what a plan decided, and figures. Plain data.
+#pragma once
+
+#include <cstdint>
+
+#include "scheduler/policy.h"
+#include "scheduler/request.h"
+
+namespace heddle::scheduler {
+
+// A target_step_us: twice what the running streams take by themselves, and at least 20 ms (a stream
+// of 50 tokens a second is read by nobody as it comes; below it, steadiness would only cost
+// throughput). So a token that has to wait for a chunk comes at most twice as late as others.
+inline constexpr int64_t kAutomaticTarget = -1;
+
+struct SchedulerOptions {
+  int32_t num_pages = 0;
+  int32_t num_host_pages = 0;   // of the prefix cache's second tier; 0: none
+  int32_t page_tokens = 0;      // a power of two
+  int32_t max_context = 0;      // positions per sequence
+  int32_t window = 0;           // positions that a row sees (ExecutorLimits::window); 0: all
+  int32_t max_step_tokens = 0;  // rows per plan
+  int32_t max_step_seqs = 0;    // sequences per plan, and running at a time
+  // While streams run, a step gets only as many prompt rows as it is predicted to take this long
+  // with (but at least kMinChunkTokens, so that prompts progress). 0: max_step_tokens always;
+  // kAutomaticTarget: from the machine (see PromptBudget).
+  int64_t target_step_us = 0;
+  // Expire ends requests that have waited this long for their first step; 0: never.
+  int64_t max_queue_us = 0;
+  bool prefix_cache = true;  // keep full pages for later prompts that begin alike
+  PolicyKind policy = PolicyKind::kFcfs;
+  // Whoever has waited this long (since it arrived, or since it was preempted) goes ahead of all
+  // who have not, whatever the policy, and is not preempted for them. 0: no such bound.
+  int64_t starvation_us = 0;
+};
+
+// What a committed step (or a cancellation) brought to one branch. Ranges index the StepResult
+// that was committed. `finished` is set on a branch's last event and only there.
+struct SequenceEvent {
+  RequestId request{};
+  int32_t branch = 0;
+  int32_t sample_begin = 0;
+  int32_t num_samples = 0;
+  int32_t score_begin = 0;  // of the prompt; with the lowest live branch
+  int32_t num_scores = 0;
+  int32_t cached_tokens = 0;  // of the prompt; with the branch's first token
+  int64_t queued_us = -1;     // from Add to the first step; with the request's first event
+  bool finished = false;
+  FinishReason reason = FinishReason::kStop;
+};
+
+// What the last plan decided about one branch, for the history of its request.
+struct StepNote {
+  enum class Kind : uint8_t {
+    kAdmitted,   // got a place; `tokens` of it were found in the prefix cache
+    kPreempted,  // gave its place up; `tokens` had been computed
+    kPrompt,     // `tokens` of the prompt, or of what a preemption dropped, run in this step
+    kDecode,     // one token runs
+  };
+  RequestId request{};
+  int32_t branch = 0;
+  Kind kind = Kind::kDecode;
+  int32_t tokens = 0;
+};
+
+struct SchedulerStats {
+  int32_t running_sequences = 0;
+  int32_t waiting_requests = 0;  // that were in no step yet
+  int64_t waiting_tokens = 0;    // of their prompts
+  int32_t live_requests = 0;
+  int32_t pages_used = 0;
+  int32_t pages_cached = 0;  // that nobody holds but a later prompt may take over
+  int32_t host_pages_used = 0;
+  int64_t pages_swapped_out = 0;
+  int64_t pages_swapped_in = 0;
+  int64_t cached_tokens = 0;      // prompt positions taken from the prefix cache
+  int64_t prompt_tokens = 0;      // rows planned for prompts and for what preemption dropped
+  int64_t recomputed_tokens = 0;  // of these, rows that had been computed before
+  int64_t generated_tokens = 0;
+  int64_t preemptions = 0;
+  int64_t overdue = 0;  // requests that waited for starvation_us and went ahead of others
+};
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,159 @@
+// What a request is answered does not depend on how it was scheduled: with random chunk sizes,
+// batch mates, preemptions, prefix cache hits and pages that were away in the host's memory, the
+// CPU backend gives the tokens and log-probabilities of the request alone, bit for bit.
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/model/load.h"
+#include "scheduler/scheduler.h"
+#include "tests/support/goldens.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
+
+namespace heddle {
+namespace {
+
+using engine::TokenId;
+using scheduler::GenerationRequest;
+using scheduler::RequestId;
+using scheduler::SchedulerOptions;
+
+constexpr int32_t kMaxStepTokens = 64;
+
+using Answers = std::map<std::pair<RequestId, int32_t>, std::vector<std::pair<TokenId, float>>>;
+
+std::unique_ptr<engine::LocalExecutor> Load(const std::string& golden_name,
+                                            const std::filesystem::path& folder) {
+  engine::LoadOptions options;
+  options.cpu.num_threads = 2;
+  options.capacity.kv_bytes = 4 << 20;
+  options.capacity.host_kv_bytes = 1 << 20;
+  options.capacity.page_tokens = 4;
+  options.capacity.max_batch_tokens = kMaxStepTokens;
+  const test::Golden golden = test::LoadGolden(golden_name);
+  const std::filesystem::path path =
+      golden.gguf ? test::WriteSyntheticGguf(golden, kernels::DType::kQ4_0, folder / "model.gguf")
+                  : test::WriteSyntheticModel(golden, folder);
+  auto model = engine::LoadModel(path, options);
+  INFO(model.status().ToString());
+  REQUIRE(model.ok());
+  return std::move(model->executor);
+}
+
+// A load of one executor: requests arrive `gap` steps apart.
+class SteppedLoad {
+ public:
+  SteppedLoad(engine::LocalExecutor* executor, const SchedulerOptions& options)
+      : executor_(*executor), scheduler_(options) {}
+
+  void Run(const std::vector<GenerationRequest>& requests, int gap) {
+    for (const GenerationRequest& request : requests) {
+      scheduler_.Add(request, now_us_);
+      for (int i = 0; i < gap; ++i) Step();
+    }
+    while (Step()) {
+    }
+  }
+  const Answers& answers() const { return answers_; }
+  scheduler::SchedulerStats stats() const { return scheduler_.stats(); }
+
+ private:
+  bool Step() {
+    scheduler_.Plan(++now_us_, &plan_);
+    if (plan_.empty()) return false;
+    REQUIRE(executor_.Submit(plan_).ok());
+    REQUIRE(executor_.Wait(&result_).ok());
+    std::vector<scheduler::SequenceEvent> events;
+    scheduler_.Commit(result_, now_us_, &events);
+    for (const scheduler::SequenceEvent& event : events) {
+      for (int32_t i = 0; i < event.num_samples; ++i) {
+        const engine::SampledToken& token = result_.samples.at(event.sample_begin + i);
+        answers_[{event.request, event.branch}].emplace_back(token.token, token.logprob);
+      }
+    }
+    return true;
+  }
+
+  engine::LocalExecutor& executor_;
+  scheduler::Scheduler scheduler_;
+  engine::StepPlan plan_;
+  engine::StepResult result_;
+  Answers answers_;
+  int64_t now_us_ = 0;
+};
+
+SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits) {
+  return {.num_pages = limits.num_pages,
+          .page_tokens = limits.page_tokens,
+          .max_context = limits.max_context,
+          .window = limits.window,
+          .max_step_tokens = limits.max_batch_tokens,
+          .max_step_seqs = 16,
+          .prefix_cache = false};
+}
+
+// Half of them begin alike; two turns of a conversation are among them.
+std::vector<GenerationRequest> Requests(std::mt19937_64* random, int32_t vocab) {
+  auto between = [&](int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(*random);
+  };
+  std::vector<TokenId> common;
+  for (int i = 0; i < 30; ++i) common.push_back(between(3, vocab - 1));
+  std::vector<GenerationRequest> requests;
+  for (uint64_t i = 1; i <= 10; ++i) {
+    GenerationRequest request;
+    request.id = RequestId{i};
+    if (i % 2 == 0) request.prompt = common;
+    for (int t = between(1, 30); t > 0; --t) request.prompt.push_back(between(3, vocab - 1));
+    request.max_tokens = between(5, 30);
+    request.num_branches = i % 3 == 0 ? 2 : 1;
+    request.sampling.seed = 1000 * i;
+    request.sampling.temperature = i % 5 == 0 ? 0.0f : 1.0f;
+    request.sampling.num_logprobs = 0;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
+  const std::string name = GENERATE("llama", "mistral_window", "gemma2", "llama_q4_0");
+  INFO(name);
+  test::TempDir dir;
+  auto executor = Load(name, dir.path());
+  std::mt19937_64 random(7);
+  const SchedulerOptions plain = OptionsFor(executor->limits());
+  const auto requests = Requests(&random, executor->limits().vocab);
+  Answers alone;
+  for (const GenerationRequest& request : requests) {
+    SteppedLoad load(executor.get(), plain);
+    load.Run({request}, 0);
+    alone.insert(load.answers().begin(), load.answers().end());
+  }
+  int64_t preemptions = 0, cached = 0, swapped = 0;
+  for (int round = 0; round < 12; ++round) {
+    SchedulerOptions options = plain;
+    options.num_pages = std::uniform_int_distribution<int32_t>(24, 60)(random);
+    options.num_host_pages = round % 2 * std::min(40, executor->limits().num_host_pages);
+    options.max_step_tokens = std::uniform_int_distribution<int32_t>(2, kMaxStepTokens)(random);
+    options.prefix_cache = round % 4 != 0;
+    INFO("pages " << options.num_pages << ", rows " << options.max_step_tokens << ", cache "
+                  << options.prefix_cache << ", host pages " << options.num_host_pages);
+    SteppedLoad load(executor.get(), options);
+    load.Run(requests, round % 3);
+    CHECK(load.answers() == alone);
+    preemptions += load.stats().preemptions;
+    cached += load.stats().cached_tokens;
+    swapped += load.stats().pages_swapped_in;
+  }
+  // The load is one that tests something.
+  CHECK(preemptions > 10);
+  CHECK(cached > 100);
+  CHECK(swapped > 10);
+}
+
+}  // namespace
+}  // namespace heddle
