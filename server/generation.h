@@ -9,6 +9,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,6 +56,10 @@ struct EngineStats {
   int32_t pages_used = 0;
   int32_t pages_cached = 0;  // free, but with content that a later prompt may take over
   int32_t page_tokens = 0;
+  int32_t host_pages_total = 0;  // of the tier in the host's memory or on its disk
+  int32_t host_pages_used = 0;
+  int64_t pages_swapped_out = 0;
+  int64_t pages_swapped_in = 0;
   int32_t orphaned_requests = 0;  // in the scheduler with no sink to tell: must read 0
   int64_t steps = 0;
   int64_t prompt_tokens = 0;  // rows computed for prompts, recomputed ones included
@@ -64,8 +71,37 @@ struct EngineStats {
   double plan_seconds = 0;         // sums over all steps, by part
   double forward_seconds = 0;
   double sample_seconds = 0;
+  double swap_seconds = 0;
   double emit_seconds = 0;
   double busy_since_seconds = 0;  // how long the current step has been running; 0: idle
+};
+
+// One thing that happened to a request; what repeats itself step after step is one entry.
+struct HistoryEntry {
+  enum class Kind : uint8_t { kQueued, kAdmitted, kPrompt, kDecode, kPreempted, kFinished };
+  Kind kind = Kind::kQueued;
+  int32_t branch = 0;
+  int32_t steps = 0;   // kPrompt, kDecode: how many, in a row for this branch
+  int64_t tokens = 0;  // kQueued: of the prompt; kAdmitted: found in the prefix cache; kPrompt,
+                       // kDecode: run; kPreempted: given up; kFinished: of the answer
+  double begin_seconds = 0;  // since the request arrived
+  double end_seconds = 0;
+};
+
+// What happened to a request, as far as it is remembered.
+struct RequestHistory {
+  RequestId id{};
+  std::string label;  // GenerationRequest's: the request id of the log
+  double age_seconds = 0;
+  bool finished = false;
+  FinishReason reason = FinishReason::kStop;
+  int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;
+  int64_t generated_tokens = 0;
+  int32_t preemptions = 0;
+  double queued_seconds = -1;       // until its first step; -1: it has had none
+  int64_t forgotten_entries = 0;    // between the first and the others, for want of room
+  std::vector<HistoryEntry> steps;  // by time
 };
 
 // Implemented by EngineLoop (loop/engine_loop.h) and by test doubles.
@@ -89,6 +125,11 @@ class GenerationService {
   virtual void CancelBranch(RequestId id, int32_t branch) = 0;
 
   virtual EngineStats Stats() const = 0;
+
+  // The requests that are remembered, the newest first, without their steps; and all of one, by its
+  // label or its number. For people who look for a cause; not cheap.
+  virtual std::vector<RequestHistory> Histories() const { return {}; }
+  virtual std::optional<RequestHistory> History(std::string_view) const { return std::nullopt; }
 };
 
 }  // namespace heddle::server

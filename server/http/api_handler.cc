@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "server/http/debug_routes.h"
 #include "server/http/generation_exchange.h"
 #include "server/json_writer.h"
 #include "server/openai/openai_format.h"
@@ -170,6 +171,13 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match,
     }
     case RouteId::kDetokenize: {
       HEDDLE_ASSIGN_OR_RETURN(std::string body, Detokenize(request.body, NewRequestContext()));
+      return JsonResponse(std::move(body));
+    }
+    case RouteId::kDebugRequests:
+      return JsonResponse(RequestsJson(*context_->dependencies.generation));
+    case RouteId::kDebugRequest: {
+      HEDDLE_ASSIGN_OR_RETURN(std::string body,
+                              RequestJson(*context_->dependencies.generation, match.parameter));
       return JsonResponse(std::move(body));
     }
     case RouteId::kVersion: {

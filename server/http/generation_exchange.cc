@@ -30,6 +30,7 @@ absl::Status GenerationExchange::Submit(EventInbox* inbox) {
   for (size_t i = 0; i < request_->generations.size(); ++i) {
     GenerationRequest generation = request_->generations[i];
     generation.id = service->NextId();
+    generation.label = writer_->record().request_id;
     ids_.push_back(generation.id);
     absl::Status status =
         service->Submit(std::move(generation), inbox->SinkFor(shared_from_this(), i));

@@ -17,6 +17,8 @@ constexpr Route kRoutes[] = {
     {RouteId::kHealth, "GET", "/health", false, "Whether the engine makes progress"},
     {RouteId::kReady, "GET", "/ready", false, "Whether requests are accepted"},
     {RouteId::kMetrics, "GET", "/metrics", false, "Figures for Prometheus"},
+    {RouteId::kDebugRequests, "GET", "/debug/requests", true, "What happened to requests"},
+    {RouteId::kDebugRequest, "GET", "/debug/requests/{id}", true, "... to one, step by step"},
     {RouteId::kVersion, "GET", "/version", false, "Version of the server"},
     {RouteId::kStats, "GET", "/debug/stats", true, "What the server does now", true},
     {RouteId::kIndex, "GET", "/", false, "The web page; for other than browsers, what this is"},

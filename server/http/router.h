@@ -16,6 +16,8 @@ enum class RouteId : uint8_t {
   kMetrics,
   kVersion,
   kStats,
+  kDebugRequests,
+  kDebugRequest,
   kModels,
   kModel,
   kCompletions,

@@ -22,6 +22,7 @@ scheduler::SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits,
   int32_t step_tokens = limits.max_batch_tokens;
   if (options.max_step_tokens > 0) step_tokens = std::min(step_tokens, options.max_step_tokens);
   return {.num_pages = limits.num_pages,
+          .num_host_pages = limits.num_host_pages,
           .page_tokens = limits.page_tokens,
           .max_context = limits.max_context,
           .window = limits.window,
@@ -69,6 +70,7 @@ EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineL
   stats_.queue_limit = options.max_queue;
   stats_.queue_tokens_limit = options.max_queue_tokens;
   stats_.pages_total = scheduler_options_.num_pages;
+  stats_.host_pages_total = scheduler_options_.num_host_pages;
   stats_.page_tokens = scheduler_options_.page_tokens;
   published_ = stats_;
   thread_ = std::thread([this] { Run(); });
@@ -225,6 +227,7 @@ void EngineLoop::TakeIn(Mailbox* mail) {
   events_.clear();
   for (Submission& submission : mail->submissions) {
     int32_t branches = submission.request.num_branches;
+    trace_.Queued(submission.request, submission.arrival_us);
     clients_[submission.request.id] = {std::move(submission.sink), branches,
                                        submission.request.tenant};
     scheduler_.Add(std::move(submission.request), submission.arrival_us);
@@ -273,10 +276,12 @@ void EngineLoop::RunStep() {
   step_began_us_ = 0;
   if (!status.ok()) return Fail(std::move(status));
   scheduler_.Commit(result_, executed_us, &events_);
+  trace_.Step(scheduler_.notes(), begin_us, executed_us);
   int64_t committed_us = NowUs();
   ++stats_.steps;
   stats_.plan_seconds += Seconds(planned_us - begin_us + committed_us - executed_us);
   stats_.forward_seconds += static_cast<double>(result_.timing.forward_ns) * 1e-9;
+  stats_.swap_seconds += static_cast<double>(result_.timing.swap_ns) * 1e-9;
   stats_.sample_seconds += static_cast<double>(result_.timing.sample_ns) * 1e-9;
   // Before the sinks: a client that has seen its last token finds its pages freed in Stats.
   Publish();
@@ -339,6 +344,11 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
     out.error = ErrorOfEnd();
   }
   StopWaiting(&client->second);
+  if (event.num_samples > 0) trace_.Token(event.request, event.num_samples);
+  if (event.finished) {
+    trace_.Finished(event.request, event.branch, event.reason, client->second.open_branches == 1,
+                    NowUs());
+  }
   client->second.sink(std::move(out));
   if (event.finished && --client->second.open_branches == 0) clients_.erase(client);
 }
@@ -357,6 +367,9 @@ void EngineLoop::Publish() {
   stats_.waiting_tokens = now.waiting_tokens;
   stats_.pages_used = now.pages_used;
   stats_.pages_cached = now.pages_cached;
+  stats_.host_pages_used = now.host_pages_used;
+  stats_.pages_swapped_out = now.pages_swapped_out;
+  stats_.pages_swapped_in = now.pages_swapped_in;
   stats_.cached_tokens = now.cached_tokens;
   stats_.prompt_tokens = now.prompt_tokens;
   stats_.generated_tokens = now.generated_tokens;

@@ -28,6 +28,7 @@
 #include "engine/step.h"
 #include "scheduler/scheduler.h"
 #include "server/generation.h"
+#include "server/loop/request_trace.h"
 
 namespace heddle::server {
 
@@ -64,6 +65,10 @@ class EngineLoop final : public GenerationService {
   void Cancel(RequestId id) override;
   void CancelBranch(RequestId id, int32_t branch) override;
   EngineStats Stats() const override;
+  std::vector<RequestHistory> Histories() const override { return trace_.Histories(NowUs()); }
+  std::optional<RequestHistory> History(std::string_view name) const override {
+    return trace_.History(name, NowUs());
+  }
 
   // Refuses new requests from now on, waits until all others have finished, and cancels those that
   // have not at `deadline`. Returns whether all finished by themselves. Blocks; not from a sink.
@@ -115,6 +120,7 @@ class EngineLoop final : public GenerationService {
   const std::unique_ptr<engine::Executor> executor_;
   const scheduler::SchedulerOptions scheduler_options_;
   const EngineLoopOptions options_;
+  RequestTrace trace_;
 
   // The loop's own; no other thread touches them.
   scheduler::Scheduler scheduler_;

@@ -25,6 +25,7 @@ MetricFamily StepTime(const EngineStats& stats) {
   const std::pair<const char*, double> parts[] = {{"plan", stats.plan_seconds},
                                                   {"forward", stats.forward_seconds},
                                                   {"sample", stats.sample_seconds},
+                                                  {"swap", stats.swap_seconds},
                                                   {"emit", stats.emit_seconds}};
   for (const auto& [part, seconds] : parts) {
     family.metric.push_back(Labelled("part", part, MetricType::Counter, seconds));
@@ -92,6 +93,9 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
   gauge("heddle_kv_pages_cached",
         "Pages that nobody uses, with content that a later prompt may take over.",
         stats.pages_cached);
+  gauge("heddle_kv_host_pages", "Pages of the tier in the host's memory or on its disk.",
+        stats.host_pages_total);
+  gauge("heddle_kv_host_pages_used", "Pages of that tier in use.", stats.host_pages_used);
   gauge("heddle_kv_page_tokens", "Token positions per page.", stats.page_tokens);
   gauge("heddle_kv_usage_ratio", "Share of the KV cache in use, from 0 to 1.", UsedShare(stats));
   families->push_back(PageInfo("heddle_kv_cache_info", "page_tokens", "num_pages", stats));
@@ -109,6 +113,10 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
   counter("heddle_sampled_tokens_total", "Tokens drawn by the engine.", stats.generated_tokens);
   counter("heddle_preemptions_total", "Sequences that gave up their pages to others.",
           stats.preemptions);
+  counter("heddle_pages_swapped_out_total", "Pages that went to the host's tier.",
+          stats.pages_swapped_out);
+  counter("heddle_pages_swapped_in_total", "Pages that came back from the host's tier.",
+          stats.pages_swapped_in);
   counter("heddle_overdue_requests_total",
           "Requests that waited for the starvation limit and then went ahead of others.",
           stats.overdue_requests);

@@ -221,6 +221,17 @@ TEST_CASE("An error in the middle of a stream is an error event, and the stream 
   CHECK(client.Get("/health").status == 200);  // the connection lives on
 }
 
+TEST_CASE("The history of an unknown request is 404, the list of none is empty", "[server]") {
+  ServerUnderTest server;
+  RawClient client(server.port());
+  RawResponse list = client.Get("/debug/requests");
+  CHECK(list.status == 200);
+  CHECK(json::parse(list.body) == json{{"requests", json::array()}});
+  RawResponse unknown = client.Get("/debug/requests/abc");
+  CHECK(unknown.status == 404);
+  CHECK(std::string(ErrorOf(unknown)["message"]).find("abc") != std::string::npos);
+}
+
 TEST_CASE("A full queue is 429 with Retry-After, draining is 503", "[server]") {
   ServerUnderTest server;
   RawClient client(server.port());

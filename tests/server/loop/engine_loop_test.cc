@@ -263,6 +263,57 @@ TEST_CASE("A tenant that fills the queue leaves room for others", "[loop][unit]"
   answers.back()->WaitForEnd();
 }
 
+TEST_CASE("The history of a request tells its chunks, decodes and end", "[loop][unit]") {
+  LoopUnderTest t;
+  GenerationRequest request = MakeRequest(*t.loop, 50, 6);  // 32 rows a step: two chunks
+  request.label = "of-the-client";
+  auto answer = std::make_shared<Answer>();
+  REQUIRE(t.loop->Submit(request, SinkOf(answer)).ok());
+  answer->WaitForEnd();
+  REQUIRE(t.loop->Drain(InAnHour()));
+  auto history = t.loop->History("of-the-client");
+  REQUIRE(history.has_value());
+  CHECK(history->finished);
+  CHECK(history->reason == FinishReason::kLength);
+  CHECK(history->prompt_tokens == 50);
+  CHECK(history->generated_tokens == 6);
+  CHECK(history->queued_seconds >= 0);
+  using Kind = HistoryEntry::Kind;
+  std::vector<Kind> kinds;
+  for (const HistoryEntry& entry : history->steps) kinds.push_back(entry.kind);
+  CHECK(kinds == std::vector<Kind>{Kind::kQueued, Kind::kAdmitted, Kind::kPrompt, Kind::kDecode,
+                                   Kind::kFinished});
+  CHECK(history->steps[2].steps == 2);
+  CHECK(history->steps[2].tokens == 50);
+  CHECK(history->steps[3].steps == 5);  // the first token comes with the last chunk
+  CHECK(t.loop->History(std::to_string(static_cast<uint64_t>(request.id))).has_value());
+  CHECK_FALSE(t.loop->History("12345").has_value());
+  CHECK(t.loop->Histories().size() == 1);
+}
+
+TEST_CASE("Only so many requests are remembered, the newest", "[loop][unit]") {
+  RequestTrace trace;
+  GenerationRequest request;
+  request.prompt = {1, 2};
+  for (uint64_t i = 1; i <= RequestTrace::kMaxRequests + 5; ++i) {
+    request.id = RequestId{i};
+    trace.Queued(request, 0);
+  }
+  CHECK(trace.Histories(0).size() == RequestTrace::kMaxRequests);
+  CHECK_FALSE(trace.History("5", 0).has_value());
+  CHECK(trace.History("6", 0).has_value());
+  // Of each, so many events.
+  using scheduler::StepNote;
+  for (int i = 0; i < 200; ++i) {
+    const StepNote note{RequestId{6}, 0,
+                        i % 2 == 0 ? StepNote::Kind::kAdmitted : StepNote::Kind::kPreempted, 1};
+    trace.Step({&note, 1}, i, i + 1);
+  }
+  CHECK(trace.History("6", 0)->steps.size() == RequestTrace::kMaxEntries);
+  CHECK(trace.History("6", 0)->forgotten_entries == 201 - 64);
+  CHECK(trace.History("6", 0)->preemptions == 100);
+}
+
 TEST_CASE("Cancelling ends a request with its pages free one step later", "[loop][unit]") {
   LoopUnderTest t({}, Limits(), /*gated=*/true);
   auto answer = std::make_shared<Answer>();
