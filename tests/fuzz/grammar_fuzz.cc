@@ -1,5 +1,5 @@
-// Grammars and expressions come with requests: whatever bytes they are, compiling them ends in a
-// grammar or an error, and a grammar gives masks that agree with what it accepts.
+// Grammars, expressions and schemas come with requests: whatever bytes they are, compiling them
+// ends in a grammar or an error, and a grammar gives masks that agree with what it accepts.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -9,6 +9,7 @@
 
 #include "engine/grammar/compiled_grammar.h"
 #include "engine/grammar/gbnf.h"
+#include "engine/grammar/json_schema.h"
 #include "engine/grammar/regex.h"
 
 namespace {
@@ -31,8 +32,9 @@ std::shared_ptr<const Vocabulary> Bytes() {
 }
 
 absl::StatusOr<Grammar> Parse(uint8_t kind, std::string_view text) {
-  if (kind % 3 == 0) return ParseGbnf(text);
-  auto machine = ParseRegex(text, kind % 3 == 1 ? RegexMatch::kWhole : RegexMatch::kSearch);
+  if (kind % 4 == 0) return ParseGbnf(text);
+  if (kind % 4 == 3) return ParseJsonSchema(text, {});
+  auto machine = ParseRegex(text, kind % 4 == 1 ? RegexMatch::kWhole : RegexMatch::kSearch);
   if (!machine.ok()) return machine.status();
   Grammar grammar;
   grammar.root = grammar.AddRule("root", grammar.Machine(*std::move(machine)));

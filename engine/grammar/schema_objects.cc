@@ -1,0 +1,228 @@
+// Objects: listed properties in their order, then other keys; counted where the schema counts.
+#include <algorithm>
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/grammar/json_text.h"
+#include "engine/grammar/regex.h"
+#include "engine/grammar/schema_writer.h"
+#include "engine/grammar/thompson.h"
+
+namespace heddle::engine::grammar {
+namespace {
+
+// All texts but these. States of a trie, complemented.
+absl::StatusOr<StateMachine> NoneOf(const std::vector<ObjectConstraints::Property>& properties) {
+  MachineBuilder machine;
+  for (const ObjectConstraints::Property& property : properties) {
+    const int32_t end = machine.NewState();
+    if (property.name.empty()) {
+      machine.Epsilon(machine.start(), end);
+    } else {
+      machine.Text(machine.start(), property.name, end);
+    }
+    machine.Accept(end);
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const StateMachine built, machine.Build());
+  return Complement(built);
+}
+
+// Where an object stands between two members.
+struct Place {
+  size_t property = 0;  // the next listed one
+  int32_t listed = 0;   // that were written, up to the cap
+  int32_t extras = 0;   // likewise
+  auto operator<=>(const Place&) const = default;
+};
+
+// What of the numbers of members matters.
+struct Counting {
+  int32_t min = 0;
+  int32_t max = -1;
+
+  int32_t cap() const { return std::max({min, max, int32_t{1}}); }
+  bool Full(const Place& place) const { return max >= 0 && place.listed + place.extras >= max; }
+  // Other keys may be the same key twice, which is one property: together they count as one.
+  bool Enough(const Place& place) const {
+    return place.listed + std::min(place.extras, int32_t{1}) >= min;
+  }
+};
+
+}  // namespace
+
+// The keys that propertyNames allows.
+absl::StatusOr<StateMachine> SchemaWriter::KeyMachine(const Conjunction& names) {
+  HEDDLE_ASSIGN_OR_RETURN(const SchemaDocument::Alternatives alternatives, document_.Expand(names));
+  Grammar scratch;
+  std::vector<ExprId> choices = {scratch.Chars({})};
+  for (const Conjunction& plain : alternatives.any) {
+    HEDDLE_ASSIGN_OR_RETURN(const ValueConstraints c, Gather(&document_, plain));
+    if (!c.has_values) {
+      if ((c.types & kStringType) == 0) continue;
+      HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, StringMachine(c.string));
+      choices.push_back(scratch.Machine(std::move(machine)));
+      continue;
+    }
+    for (const Json& value : c.values) {
+      HEDDLE_ASSIGN_OR_RETURN(const bool valid, Satisfies(value, c));
+      if (!valid || !value.is_string()) continue;
+      choices.push_back(scratch.Text(std::string_view(value.get_ref<const std::string&>())));
+    }
+  }
+  return MachineOf(scratch, scratch.Choice(std::move(choices)));
+}
+
+absl::Status SchemaWriter::RestrictKeys(const ValueConstraints& c, StateMachine* keys) {
+  for (SchemaRef names : c.object.names) {
+    HEDDLE_ASSIGN_OR_RETURN(const StateMachine allowed, KeyMachine({names}));
+    HEDDLE_ASSIGN_OR_RETURN(*keys, Intersect(*keys, allowed, kMaxStates));
+  }
+  return absl::OkStatus();
+}
+
+// "key": value, for keys that are not listed.
+absl::StatusOr<RuleId> SchemaWriter::ExtraMember(const ValueConstraints& c,
+                                                 const ObjectConstraints::Extra& extra) {
+  const ObjectConstraints& object = c.object;
+  MachineBuilder machine;
+  const int32_t key_end = machine.NewState();
+  const bool any_key = object.properties.empty() && object.names.empty() &&
+                       extra.matching.empty() && extra.others.empty();
+  if (any_key) {
+    machine.Call(machine.start(), string_, key_end);
+  } else {
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine keys, NoneOf(object.properties));
+    HEDDLE_RETURN_IF_ERROR(RestrictKeys(c, &keys));
+    for (const std::string& pattern : extra.matching) {
+      HEDDLE_ASSIGN_OR_RETURN(const StateMachine matching,
+                              ParseRegex(pattern, RegexMatch::kSearch));
+      HEDDLE_ASSIGN_OR_RETURN(keys, Intersect(keys, matching, kMaxStates));
+    }
+    for (const std::string& pattern : extra.others) {
+      HEDDLE_ASSIGN_OR_RETURN(const StateMachine matching,
+                              ParseRegex(pattern, RegexMatch::kSearch));
+      HEDDLE_ASSIGN_OR_RETURN(keys, Intersect(keys, Complement(matching), kMaxStates));
+    }
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine written, InJsonString(keys));
+    const ExprId quote = grammar_.Text(U"\"");
+    const RuleId key =
+        grammar_.AddRule(base::StrCat(document_.PathOf(c.where), "/key"),
+                         grammar_.Sequence({quote, grammar_.Machine(std::move(written)), quote}));
+    machine.Call(machine.start(), key, key_end);
+  }
+  const int32_t colon = machine.NewState();
+  const int32_t value = machine.NewState();
+  const int32_t end = machine.NewState();
+  machine.Text(key_end, ":", colon);
+  Whitespace(&machine, colon, value);
+  machine.Call(value, RuleFor(extra.schema), end);
+  machine.Accept(end);
+  HEDDLE_ASSIGN_OR_RETURN(StateMachine built, machine.Build());
+  return grammar_.AddRule(base::StrCat(document_.PathOf(c.where), "/member"),
+                          grammar_.Machine(std::move(built)));
+}
+
+absl::StatusOr<ExprId> SchemaWriter::ObjectOf(const ValueConstraints& c) {
+  const ObjectConstraints& object = c.object;
+  std::vector<ObjectConstraints::Property> listed = object.properties;
+  if (!object.names.empty()) {
+    StateMachine keys = AnyTextOfLength(0, -1);
+    if (absl::Status status = RestrictKeys(c, &keys); !status.ok()) return At(c, status);
+    for (ObjectConstraints::Property& property : listed) {
+      Grammar scratch;
+      const ExprId text = scratch.Text(std::string_view(property.name));
+      static const Json kNothing = false;
+      if (keys.Accepts(scratch.exprs[Index(text)].text)) continue;
+      property.schema = {document_.Child(c.where, "propertyNames", kNothing)};
+    }
+  }
+  std::vector<RuleId> extras;
+  for (const ObjectConstraints::Extra& extra : object.extras) {
+    absl::StatusOr<RuleId> member = ExtraMember(c, extra);
+    if (!member.ok()) return At(c, member.status());
+    extras.push_back(*member);
+  }
+  Counting counting{object.min_properties, object.max_properties};
+  const auto num_listed = static_cast<int32_t>(listed.size());
+  const auto num_required = static_cast<int32_t>(
+      std::count_if(listed.begin(), listed.end(), [](const auto& p) { return p.required; }));
+  if (counting.max >= num_listed && extras.empty()) counting.max = -1;
+  if (counting.min <= num_required) counting.min = 0;
+  if (counting.min > num_listed + (extras.empty() ? 0 : 1)) {
+    return document_.Error(c.where,
+                           "\"minProperties\" above the number of listed properties is not "
+                           "supported");
+  }
+
+  MachineBuilder machine;
+  std::map<Place, int32_t> states;
+  std::vector<Place> order;
+  auto state_of = [&](Place place) {
+    // Numbers beyond those that are asked about are one.
+    place.listed = std::min(place.listed, counting.cap());
+    place.extras = std::min(place.extras, counting.max < 0 ? 1 : counting.cap());
+    auto [it, is_new] = states.try_emplace(place, -1);
+    if (is_new) {
+      it->second = machine.NewState();
+      order.push_back(place);
+    }
+    return it->second;
+  };
+  const int32_t opened = machine.NewState();
+  machine.Text(machine.start(), "{", opened);
+  Whitespace(&machine, opened, state_of({}));
+  const int32_t close = machine.NewState();
+  const int32_t end = machine.NewState();
+  machine.Text(close, "}", end);
+  machine.Accept(end);
+  for (size_t i = 0; i < order.size(); ++i) {
+    const Place place = order[i];
+    if (machine.size() > static_cast<size_t>(kMaxStates)) {
+      return document_.Error(c.where, "the object has too many properties to count");
+    }
+    const int32_t at = state_of(place);
+    const bool first = place.listed + place.extras == 0;
+    int32_t member = -1;  // where the next member may begin
+    auto begin_member = [&] {
+      if (member >= 0) return member;
+      if (first) return member = at;
+      const int32_t comma = machine.NewState();
+      machine.Text(at, ",", comma);
+      member = machine.NewState();
+      Whitespace(&machine, comma, member);
+      return member;
+    };
+    if (place.property < listed.size()) {
+      const ObjectConstraints::Property& property = listed[place.property];
+      if (!property.required) {
+        machine.Epsilon(at, state_of({place.property + 1, place.listed, place.extras}));
+      }
+      if (counting.Full(place)) continue;
+      const int32_t colon = machine.NewState();
+      const int32_t value = machine.NewState();
+      machine.Text(begin_member(), JsonString(property.name) + ":", colon);
+      Whitespace(&machine, colon, value);
+      machine.Call(value, RuleFor(property.schema),
+                   state_of({place.property + 1, place.listed + 1, place.extras}));
+      continue;
+    }
+    if (counting.Enough(place)) {
+      if (first) {
+        machine.Epsilon(at, close);
+      } else {
+        Whitespace(&machine, at, close);
+      }
+    }
+    if (counting.Full(place)) continue;
+    for (RuleId extra : extras) {
+      machine.Call(begin_member(), extra,
+                   state_of({place.property, place.listed, place.extras + 1}));
+    }
+  }
+  absl::StatusOr<StateMachine> built = machine.Build();
+  if (!built.ok()) return At(c, built.status());
+  return grammar_.Machine(*std::move(built));
+}
+
+}  // namespace heddle::engine::grammar

@@ -1,0 +1,67 @@
+// Writes the rules of a JSON Schema. Internal to json_schema.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/grammar/grammar.h"
+#include "engine/grammar/json_schema.h"
+#include "engine/grammar/machine_builder.h"
+#include "engine/grammar/value_constraints.h"
+
+namespace heddle::engine::grammar {
+
+class SchemaWriter {
+ public:
+  // All outlive the writer.
+  SchemaWriter(SchemaDocument* document, const JsonOptions& options, Grammar* grammar)
+      : document_(*document), options_(options), grammar_(*grammar) {}
+
+  // The rule of the document's root, with all rules that it needs.
+  absl::StatusOr<RuleId> Run();
+
+ private:
+  struct Unwritten {
+    Conjunction schema;
+    RuleId rule;
+  };
+  struct Disjoint {
+    RuleId both;  // must derive nothing
+    SchemaRef one_of;
+  };
+
+  RuleId RuleFor(const Conjunction& schema);
+  absl::Status WriteRule(const Unwritten& next);
+  absl::StatusOr<ExprId> ValueOf(const ValueConstraints& constraints);
+  absl::StatusOr<ExprId> EnumOf(const ValueConstraints& constraints);
+  absl::StatusOr<bool> Satisfies(const Json& value, const ValueConstraints& constraints);
+  absl::StatusOr<ExprId> NumberOf(const ValueConstraints& constraints);
+  absl::StatusOr<ExprId> StringOf(const ValueConstraints& constraints);
+  absl::StatusOr<ExprId> ArrayOf(const ValueConstraints& constraints);
+  absl::StatusOr<ExprId> UniqueArrayOf(const ValueConstraints& constraints);
+  absl::StatusOr<ExprId> ObjectOf(const ValueConstraints& constraints);
+  absl::StatusOr<std::vector<Json>> FiniteValues(const Conjunction& schema, bool* finite);
+  absl::StatusOr<RuleId> ExtraMember(const ValueConstraints& constraints,
+                                     const ObjectConstraints::Extra& extra);
+  absl::StatusOr<StateMachine> KeyMachine(const Conjunction& names);
+  absl::Status RestrictKeys(const ValueConstraints& constraints, StateMachine* keys);
+  absl::Status WriteWhitespace();
+  absl::Status CheckDisjoint() const;
+  void Whitespace(MachineBuilder* machine, int32_t from, int32_t to) const;
+  absl::Status At(const ValueConstraints& constraints, const absl::Status& status) const;
+
+  SchemaDocument& document_;
+  const JsonOptions& options_;
+  Grammar& grammar_;
+  RuleId whitespace_{-1};
+  RuleId string_{-1};
+  RuleId special_character_{-1};
+  std::map<Conjunction, RuleId> rules_;  // by the sorted conjunction
+  std::deque<Unwritten> unwritten_;
+  std::vector<Disjoint> disjoint_;
+};
+
+}  // namespace heddle::engine::grammar

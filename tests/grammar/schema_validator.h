@@ -1,0 +1,15 @@
+// A validator of JSON Schema for tests: checks values, generates nothing, shares no code with
+// engine/grammar. Knows the keywords that engine/grammar honours; aborts on any other.
+#pragma once
+
+#include <string>
+
+#include "nlohmann/json.hpp"
+
+namespace heddle::test {
+
+// Empty: `value` is valid. Otherwise which keyword it fails, and where in the value.
+std::string SchemaFault(const nlohmann::json& root, const nlohmann::json& schema,
+                        const nlohmann::json& value, const std::string& place = "$");
+
+}  // namespace heddle::test
