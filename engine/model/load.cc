@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const LoadOptions& o
 }
 
 // The memory that weights and pages come from.
-HostMemory MemoryOf(const kernels::Device* device) {
+HostMemory MemoryOf(const kernels::Device* device, const LoadOptions& options) {
+  if (options.memory) return *options.memory;
   const auto own = device == nullptr ? std::nullopt : device->memory();
   if (!own) return ReadHostMemory();
   return {.total_bytes = own->total_bytes, .available_bytes = own->available_bytes};
@@ -59,8 +60,8 @@ absl::Status PlanMemory(int64_t weight_bytes, bool full, const LoadOptions& opti
   CapacityOptions capacity = options.capacity;
   capacity.kv_dtype = loaded->kv_dtype;
   if (device != nullptr) capacity.activation_dtype = device->activation_dtype();
-  HEDDLE_ASSIGN_OR_RETURN(
-      loaded->capacity, PlanCapacity(loaded->model.spec, weight_bytes, MemoryOf(device), capacity));
+  HEDDLE_ASSIGN_OR_RETURN(loaded->capacity, PlanCapacity(loaded->model.spec, weight_bytes,
+                                                         MemoryOf(device, options), capacity));
   return absl::OkStatus();
 }
 
@@ -91,6 +92,19 @@ absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const Load
     loaded.main_format = absl::AsciiStrToLower(std::string(types[0].type_name));
   }
   if (policy.matrix) loaded.main_format = std::string(kernels::Info(*policy.matrix).name);
+  return loaded;
+}
+
+absl::StatusOr<LoadedModel> DescribeRandom(std::string_view shape, kernels::DType weights,
+                                           const LoadOptions& options,
+                                           const kernels::Device* device) {
+  LoadedModel loaded;
+  HEDDLE_ASSIGN_OR_RETURN(loaded.model.spec, KnownShape(shape));
+  const int64_t bytes = WeightBytes(loaded.model.spec, weights);
+  HEDDLE_RETURN_IF_ERROR(
+      PlanMemory(bytes, weights == kernels::DType::kF32, options, device, &loaded));
+  loaded.main_format = std::string(kernels::Info(weights).name);
+  loaded.formats = absl::StrCat("random ", loaded.main_format, " (", FormatBytes(bytes), ")");
   return loaded;
 }
 
@@ -129,16 +143,16 @@ absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
   return loaded;
 }
 
+absl::StatusOr<LoadedModel> DescribeRandomModel(std::string_view shape, kernels::DType weights,
+                                                const LoadOptions& options) {
+  return DescribeRandom(shape, weights, options, nullptr);
+}
+
 absl::StatusOr<LoadedModel> LoadRandomModel(std::string_view shape, kernels::DType weights,
                                             const LoadOptions& options) {
-  LoadedModel loaded;
-  HEDDLE_ASSIGN_OR_RETURN(loaded.model.spec, KnownShape(shape));
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
-  const int64_t bytes = WeightBytes(loaded.model.spec, weights);
-  HEDDLE_RETURN_IF_ERROR(
-      PlanMemory(bytes, weights == kernels::DType::kF32, options, device.get(), &loaded));
-  loaded.main_format = std::string(kernels::Info(weights).name);
-  loaded.formats = absl::StrCat("random ", loaded.main_format, " (", FormatBytes(bytes), ")");
+  HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded,
+                          DescribeRandom(shape, weights, options, device.get()));
   HEDDLE_ASSIGN_OR_RETURN(ModelWeights made, RandomWeights(*device, loaded.model.spec, weights,
                                                            /*seed=*/1));
   HEDDLE_RETURN_IF_ERROR(MakeExecutor(options, std::move(device), std::move(made), &loaded));

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,6 +29,8 @@ struct LoadOptions {
   // Type of keys and values: "auto" (F32 for an F32 model, else F16), "f32", "f16", "bf16".
   std::string kv_type = "auto";
   std::string host_kv_directory;  // a file there holds the host's tier; empty: memory does
+  // Describe for a machine with this memory. Empty: what the device, or this machine, has free.
+  std::optional<HostMemory> memory;
 };
 
 struct LoadedModel {
@@ -43,6 +46,10 @@ struct LoadedModel {
 // Everything but the weights: what `heddle inspect` shows. `executor` stays null.
 absl::StatusOr<LoadedModel> DescribeModel(const std::filesystem::path& path,
                                           const LoadOptions& options);
+
+// The same of a built-in shape with weights of that format (random_model.h).
+absl::StatusOr<LoadedModel> DescribeRandomModel(std::string_view shape, kernels::DType weights,
+                                                const LoadOptions& options);
 
 // Errors name the file, what was found, and what would be valid; see the parts' headers.
 absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,

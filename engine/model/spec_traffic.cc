@@ -1,0 +1,48 @@
+#include "engine/model/spec_traffic.h"
+
+namespace heddle::engine {
+namespace {
+
+int64_t AttentionElements(const AttentionSpec& attention, int64_t hidden) {
+  const int64_t heads = 2 * (int64_t{attention.n_heads} + attention.n_kv_heads);  // q, out, k, v
+  return hidden * heads * attention.head_dim;
+}
+
+// Also the router's.
+int64_t MlpElements(const LayerSpec& layer, int64_t hidden) {
+  const int64_t matrices = layer.mlp.gated ? 3 : 2;
+  return hidden * (matrices * layer.mlp.inter + layer.moe.n_experts);
+}
+
+int64_t ExpertElements(const MoeSpec& moe, int64_t hidden) { return 3 * hidden * moe.inter; }
+
+}  // namespace
+
+SpecTraffic TrafficOf(const ModelSpec& spec, int64_t weight_bytes) {
+  SpecTraffic traffic;
+  int64_t dense = 0, experts = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    const int64_t every_row =
+        AttentionElements(layer.attention, spec.hidden) + MlpElements(layer, spec.hidden);
+    dense += every_row;
+    traffic.macs_per_token += every_row;
+    if (layer.moe.n_experts == 0) continue;
+    const int64_t expert = ExpertElements(layer.moe, spec.hidden);
+    experts += layer.moe.n_experts * expert;
+    traffic.macs_per_token += layer.moe.rule.top_k * expert;
+    traffic.n_experts = layer.moe.n_experts;
+    traffic.top_k = layer.moe.rule.top_k;
+  }
+  traffic.macs_per_logit_row = int64_t{spec.vocab} * spec.hidden;
+  dense += traffic.macs_per_logit_row;
+  // Tables whose rows are looked up: no step reads them whole.
+  int64_t looked_up = spec.tied_embeddings ? 0 : traffic.macs_per_logit_row;
+  if (spec.learned_positions) looked_up += int64_t{spec.max_context} * spec.hidden;
+  const double bytes_per_element =
+      static_cast<double>(weight_bytes) / static_cast<double>(dense + experts + looked_up);
+  traffic.bytes = static_cast<int64_t>(static_cast<double>(dense) * bytes_per_element);
+  traffic.expert_bytes = static_cast<int64_t>(static_cast<double>(experts) * bytes_per_element);
+  return traffic;
+}
+
+}  // namespace heddle::engine
