@@ -15,10 +15,8 @@ namespace heddle::server {
 
 using scheduler::SequenceEvent;
 
-namespace {
-
-scheduler::SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits,
-                                       const EngineLoopOptions& options) {
+scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& limits,
+                                                const EngineLoopOptions& options) {
   int32_t step_tokens = limits.max_batch_tokens;
   if (options.max_step_tokens > 0) step_tokens = std::min(step_tokens, options.max_step_tokens);
   return {.num_pages = limits.num_pages,
@@ -34,6 +32,8 @@ scheduler::SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits,
           .policy = options.policy,
           .starvation_us = options.starvation_us};
 }
+
+namespace {
 
 absl::Status NothingToDraw() {
   return absl::InternalError(
@@ -63,7 +63,7 @@ void EngineLoop::Mailbox::Clear() {
 
 EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options)
     : executor_(std::move(executor)),
-      scheduler_options_(OptionsFor(executor_->limits(), options)),
+      scheduler_options_(SchedulerOptionsFor(executor_->limits(), options)),
       options_(options),
       scheduler_(scheduler_options_) {
   HEDDLE_CHECK(options.max_queue > 0, "max_queue must be positive");

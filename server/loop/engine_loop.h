@@ -50,6 +50,10 @@ struct EngineLoopOptions {
   int64_t starvation_us = 60'000'000;  // who waits longer goes first, whatever the policy
 };
 
+// What the loop's scheduler is made with; also for planning without a loop.
+scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& limits,
+                                                const EngineLoopOptions& options);
+
 class EngineLoop final : public GenerationService {
  public:
   using Clock = std::chrono::steady_clock;
