@@ -1,0 +1,188 @@
+#include "scheduler/simulation/simulator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace heddle::scheduler {
+namespace {
+
+class Simulation {
+ public:
+  Simulation(std::span<const SimulatedRequest> workload, const SimulationOptions& options)
+      : workload_(workload), options_(options), scheduler_(options.scheduler) {
+    result_.requests.resize(workload.size());
+    order_.resize(workload.size());
+    std::iota(order_.begin(), order_.end(), size_t{0});
+    if (options.clients == 0) {
+      std::stable_sort(order_.begin(), order_.end(), [&](size_t a, size_t b) {
+        return workload[a].arrival_us < workload[b].arrival_us;
+      });
+    }
+    free_clients_ = options.clients;
+    open_.resize(workload.size());
+  }
+
+  absl::StatusOr<SimulationResult> Run() {
+    while (true) {
+      TakeArrivals();
+      scheduler_.Plan(NowUs(), &plan_);
+      if (!plan_.empty()) {
+        RunStep();
+        if (steps_without_token_ > MostStepsWithoutToken()) return Stuck();
+        continue;
+      }
+      if (!scheduler_.idle()) return Stuck();
+      if (next_ == order_.size()) break;
+      // With clients and nothing running, the next request was taken above: only arrivals wait.
+      PassTo(static_cast<double>(workload_[order_[next_]].arrival_us), /*busy=*/false);
+    }
+    HEDDLE_RETURN_IF_ERROR(scheduler_.CheckIntegrity());
+    result_.totals = scheduler_.stats();
+    result_.end_us = now_us_;
+    return std::move(result_);
+  }
+
+ private:
+  // What is left to book of a request that runs.
+  struct Open {
+    int32_t branches = 0;
+    std::vector<double> last_token_us;  // [branches]; 0: none yet
+  };
+
+  int64_t NowUs() const { return std::llround(now_us_); }
+
+  // The most urgent sequence gets at least one row of every step, so that a token comes at the
+  // latest when it has computed the longest context; a few steps more only end sequences.
+  int64_t MostStepsWithoutToken() const {
+    return 2 * (int64_t{Scheduler::MaxContext(options_.scheduler)} + 100);
+  }
+
+  absl::Status Stuck() const {
+    const SchedulerStats stats = scheduler_.stats();
+    return absl::InternalError(absl::StrCat(
+        "the scheduler got stuck after ", result_.steps, " steps: ", stats.live_requests,
+        " requests are not done, ", stats.running_sequences, " sequences run, ", stats.pages_used,
+        " of ", options_.scheduler.num_pages, " pages are used, and the last ",
+        steps_without_token_, " steps brought no token"));
+  }
+
+  void TakeArrivals() {
+    while (next_ < order_.size()) {
+      const size_t index = order_[next_];
+      const auto arrival_us = static_cast<double>(workload_[index].arrival_us);
+      if (options_.clients > 0 ? free_clients_ == 0 : arrival_us > now_us_) return;
+      ++next_;
+      Take(index, options_.clients > 0 ? now_us_ : arrival_us);
+    }
+  }
+
+  void Take(size_t index, double arrival_us) {
+    RequestRecord& record = result_.requests[index];
+    record.arrival_us = arrival_us;
+    record.prompt_tokens = workload_[index].prompt_tokens;
+    if (options_.clients == 0 && QueueIsFull(record.prompt_tokens)) {
+      record.outcome = Outcome::kQueueFull;
+      return;
+    }
+    GenerationRequest request = ToGenerationRequest(workload_[index], index);
+    if (!Scheduler::Validate(request, options_.scheduler).ok()) {
+      record.outcome = Outcome::kNeverFits;
+      return;
+    }
+    open_[index] = {request.num_branches, std::vector<double>(request.num_branches, 0.0)};
+    if (options_.clients > 0) --free_clients_;
+    scheduler_.Add(std::move(request), std::llround(arrival_us));
+  }
+
+  bool QueueIsFull(int32_t prompt_tokens) const {
+    const SchedulerStats stats = scheduler_.stats();
+    if (stats.waiting_requests >= options_.max_queue) return true;
+    return options_.max_queue_tokens > 0 && stats.waiting_requests > 0 &&
+           stats.waiting_tokens + prompt_tokens > options_.max_queue_tokens;
+  }
+
+  void RunStep() {
+    const double begin_us = now_us_;
+    const int64_t prompt_rows_before = scheduler_.stats().prompt_tokens;
+    PassTo(now_us_ + StepUs(options_.machine, plan_), /*busy=*/true);
+    if (!plan_.token_ids.empty()) ++result_.steps;
+    answer_.step = plan_.step;
+    answer_.samples.resize(plan_.samples.size());
+    answer_.scores.resize(plan_.scores.size());
+    for (size_t i = 0; i < plan_.samples.size(); ++i) {
+      answer_.samples[i].id = plan_.samples[i].id;
+      answer_.samples[i].token = plan_.samples[i].position;
+    }
+    steps_without_token_ = plan_.samples.empty() ? steps_without_token_ + 1 : 0;
+    events_.clear();
+    scheduler_.Commit(answer_, NowUs(), &events_);
+    for (const SequenceEvent& event : events_) Book(event, begin_us);
+    events_.clear();
+    scheduler_.Expire(NowUs(), &events_);
+    for (const SequenceEvent& event : events_) Book(event, begin_us);
+    result_.timeline.AddTokens(now_us_, static_cast<int64_t>(plan_.samples.size()),
+                               scheduler_.stats().prompt_tokens - prompt_rows_before);
+  }
+
+  void Book(const SequenceEvent& event, double begin_us) {
+    const auto index = static_cast<size_t>(event.request) - 1;
+    RequestRecord& record = result_.requests[index];
+    Open& open = open_[index];
+    if (event.queued_us >= 0) record.started_us = begin_us;
+    record.cached_tokens = std::max(record.cached_tokens, event.cached_tokens);
+    record.output_tokens += event.num_samples;
+    if (event.num_samples > 0) {
+      double& last_us = open.last_token_us[static_cast<size_t>(event.branch)];
+      if (last_us > 0) result_.inter_token.Add(now_us_ - last_us);
+      if (record.first_token_us == 0) record.first_token_us = now_us_;
+      last_us = now_us_;
+    }
+    if (!event.finished || --open.branches > 0) return;
+    const bool expired = event.reason == FinishReason::kError;
+    record.outcome = expired ? Outcome::kWaitedTooLong : Outcome::kDone;
+    record.done_us = now_us_;
+    open = {};
+    if (options_.clients > 0) ++free_clients_;
+  }
+
+  void PassTo(double us, bool busy) {
+    const SchedulerStats stats = scheduler_.stats();
+    result_.timeline.Pass(now_us_, us,
+                          {.pages_used = static_cast<double>(stats.pages_used),
+                           .pages_cached = static_cast<double>(stats.pages_cached),
+                           .running = static_cast<double>(stats.running_sequences),
+                           .waiting = static_cast<double>(stats.waiting_requests)},
+                          busy);
+    if (busy) result_.busy_us += us - now_us_;
+    now_us_ = us;
+  }
+
+  const std::span<const SimulatedRequest> workload_;
+  const SimulationOptions& options_;
+  Scheduler scheduler_;
+  SimulationResult result_;
+  std::vector<size_t> order_;  // of the workload, as requests come
+  size_t next_ = 0;            // in order_
+  int32_t free_clients_ = 0;
+  std::vector<Open> open_;  // parallel to the workload
+  double now_us_ = 0;
+  int64_t steps_without_token_ = 0;
+
+  // Kept from step to step for their memory.
+  engine::StepPlan plan_;
+  engine::StepResult answer_;
+  std::vector<SequenceEvent> events_;
+};
+
+}  // namespace
+
+absl::StatusOr<SimulationResult> Simulate(std::span<const SimulatedRequest> workload,
+                                          const SimulationOptions& options) {
+  return Simulation(workload, options).Run();
+}
+
+}  // namespace heddle::scheduler
