@@ -108,6 +108,22 @@ struct Config {
   std::vector<std::string> batch;  // whole numbers from 1; empty: 1
   int64_t repeat = 3;
 
+  // Capacity planning (heddle simulate, heddle plan).
+  std::string shape;  // a built-in shape in place of a model
+  std::string hardware = "host";
+  Bytes device_memory{0};  // 0: the hardware's
+  std::string profile;     // a file of `heddle bench --json`
+  std::string trace;       // a file of requests; empty: a synthetic load
+  std::optional<double> rate;
+  int64_t clients = 0;  // 0: arrivals by rate
+  int64_t requests = 1000;
+  std::string lengths = "fixed";
+  int64_t prefix_tokens = 0;
+  int64_t prefix_groups = 1;
+  std::string plot;
+  int64_t users = 0;    // 0: as many as fit
+  int64_t context = 0;  // 0: prompt_tokens + output_tokens
+
   // What the one-shot commands read and print.
   bool json = false;
   bool tensors = false;

@@ -24,8 +24,11 @@ enum Command : uint32_t {
   kInspect = 8,
   kRender = 16,
   kBench = 32,
+  kSimulate = 64,
+  kPlan = 128,
 };
-inline constexpr Command kAllCommands[] = {kServe, kGenerate, kTokenize, kInspect, kRender, kBench};
+inline constexpr Command kAllCommands[] = {kServe,  kGenerate, kTokenize, kInspect,
+                                           kRender, kBench,    kSimulate, kPlan};
 
 std::string_view CommandName(Command command);     // "serve"
 std::string_view CommandSummary(Command command);  // one line for the list of commands

@@ -12,6 +12,7 @@ constexpr std::string_view kOverflows[] = {"clamp", "error"};
 constexpr std::string_view kUnknownFields[] = {"ignore", "error"};
 constexpr std::string_view kPolicies[] = {"fcfs", "priority", "deadline", "fair"};
 constexpr std::string_view kOnOff[] = {"on", "off"};
+constexpr std::string_view kLengths[] = {"fixed", "uniform", "exponential", "lognormal"};
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error", "off"};
 constexpr std::string_view kMetricNames[] = {"heddle", "vllm"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
@@ -23,10 +24,13 @@ constexpr std::string_view kLimits = "Limits and timeouts";
 constexpr std::string_view kLogs = "Logs";
 constexpr std::string_view kGeneration = "Generation";
 constexpr std::string_view kMeasurement = "Measurement";
+constexpr std::string_view kMachine = "Machine to plan for";
+constexpr std::string_view kPlanningLoad = "Simulated load";
 constexpr std::string_view kInputOutput = "Input and output";
 constexpr std::string_view kConfiguration = "Configuration";
 
 constexpr uint32_t kEngineCommands = kServe | kGenerate;
+constexpr uint32_t kPlanning = kSimulate | kPlan;
 
 // One row per option, in the order of the help. kv: how much, of which type, in which pages.
 constexpr Option kOptions[] = {
@@ -36,14 +40,14 @@ constexpr Option kOptions[] = {
      .value = "MODEL",
      .help = "Folder of a Hugging Face model (config.json, *.safetensors, tokenizer) or a GGUF "
              "file.",
-     .commands = kServe | kGenerate | kTokenize | kInspect | kBench,
+     .commands = kServe | kGenerate | kTokenize | kInspect | kBench | kPlanning,
      .positional = true},
     {.name = "max-context",
      .field = &Config::max_context,
      .section = kModel,
      .value = "TOKENS",
      .help = "Longest prompt and answer together. 0: what the model was trained for.",
-     .commands = kEngineCommands | kInspect,
+     .commands = kEngineCommands | kInspect | kPlanning,
      .min = 0,
      .max = 1 << 24,
      .default_text = "the model's"},
@@ -84,7 +88,7 @@ constexpr Option kOptions[] = {
      .value = "SIZE",
      .help = "Memory of the KV cache, taken at start: a size such as 4GiB, or a share of the free "
              "memory such as 60%. auto: what the other limits can use, within the free memory.",
-     .commands = kEngineCommands | kInspect | kBench},
+     .commands = kEngineCommands | kInspect | kBench | kPlanning},
     {.name = "weights",
      .field = &Config::weights,
      .section = kEngine,
@@ -92,14 +96,14 @@ constexpr Option kOptions[] = {
      .help = "Number format of the weights. auto: as the model has them; int8, int4: quantised "
              "while loading, in blocks of 32 with a scale (embeddings and output head never below "
              "int8). The other formats are for random weights, where auto is bf16.",
-     .commands = kEngineCommands | kInspect | kBench,
+     .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .choices = kWeightFormats},
     {.name = "kv-type",
      .field = &Config::kv_type,
      .section = kEngine,
      .value = "TYPE",
      .help = "Number format of the KV cache. auto: the weights' own.",
-     .commands = kEngineCommands | kInspect | kBench,
+     .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .choices = kKvTypes},
     {.name = "host-kv-memory",
      .field = &Config::host_kv_memory,
@@ -123,7 +127,7 @@ constexpr Option kOptions[] = {
      .section = kEngine,
      .value = "N",
      .help = "Token positions per page of the KV cache; a power of two.",
-     .commands = kEngineCommands | kInspect | kBench,
+     .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .min = 1,
      .max = 1024},
     {.name = "max-batch-tokens",
@@ -132,7 +136,7 @@ constexpr Option kOptions[] = {
      .value = "N",
      .help = "Most tokens computed in one step. More: higher throughput of long prompts; less: "
              "steadier streams beside them.",
-     .commands = kEngineCommands | kBench,
+     .commands = kEngineCommands | kBench | kPlanning,
      .min = 1,
      .max = 1 << 20},
     {.name = "max-batch-seqs",
@@ -140,7 +144,7 @@ constexpr Option kOptions[] = {
      .section = kEngine,
      .value = "N",
      .help = "Most sequences that run at once.",
-     .commands = kServe,
+     .commands = kServe | kPlanning,
      .min = 1,
      .max = 65536},
     {.name = "max-step-tokens",
@@ -149,7 +153,7 @@ constexpr Option kOptions[] = {
      .value = "N",
      .help = "Most tokens that the scheduler puts into one step, of the --max-batch-tokens that "
              "there is memory for. 0: all.",
-     .commands = kServe,
+     .commands = kServe | kPlanning,
      .min = 0,
      .max = 1 << 20,
      .default_text = "max-batch-tokens"},
@@ -160,7 +164,7 @@ constexpr Option kOptions[] = {
      .help = "Time between two tokens of a running stream that prompts must not lengthen: they "
              "are read in chunks that fit. 0: no target. Not given: twice what the running "
              "streams take by themselves, and at least 20 ms.",
-     .commands = kServe,
+     .commands = kServe | kPlanning,
      .min = 0,
      .max = 3600000,
      .default_text = "chosen from the machine"},
@@ -170,7 +174,7 @@ constexpr Option kOptions[] = {
      .value = "on|off",
      .help = "Keep what was computed of finished requests for later prompts that begin alike, as "
              "long as nobody needs its memory.",
-     .commands = kServe,
+     .commands = kServe | kPlanning,
      .choices = kOnOff},
     {.name = "policy",
      .field = &Config::policy,
@@ -179,7 +183,7 @@ constexpr Option kOptions[] = {
      .help = "Who is served first: fcfs, who came first; priority, the lowest `priority` of the "
              "request; deadline, who has the least slack before `deadline_ms`; fair, the API key "
              "that was given least.",
-     .commands = kServe,
+     .commands = kServe | kPlanning,
      .choices = kPolicies},
     {.name = "starvation-limit",
      .field = &Config::starvation_limit,
@@ -187,7 +191,7 @@ constexpr Option kOptions[] = {
      .value = "SECONDS",
      .help = "Whoever has waited this long goes ahead of all others, whatever the policy. 0: no "
              "limit.",
-     .commands = kServe,
+     .commands = kServe | kPlanning,
      .min = 0,
      .max = 604800},
 
@@ -306,7 +310,7 @@ constexpr Option kOptions[] = {
      .section = kLimits,
      .value = "REQUESTS",
      .help = "Requests that may wait for their first step; a further one gets status 429.",
-     .commands = kServe,
+     .commands = kServe | kPlanning,
      .min = 1,
      .max = 1 << 24},
     {.name = "max-queue-tokens",
@@ -315,7 +319,7 @@ constexpr Option kOptions[] = {
      .value = "TOKENS",
      .help = "Tokens in the prompts of waiting requests; a request beyond it gets status 429. "
              "0: no limit.",
-     .commands = kServe,
+     .commands = kServe | kPlanning,
      .min = 0,
      .max = 1e12},
     {.name = "max-queue-time",
@@ -324,7 +328,7 @@ constexpr Option kOptions[] = {
      .value = "SECONDS",
      .help = "Longest that a request may wait for its first step; then it gets status 429. 0: no "
              "limit.",
-     .commands = kServe,
+     .commands = kServe | kPlanning,
      .min = 0,
      .max = 604800},
     {.name = "max-connections",
@@ -486,7 +490,7 @@ constexpr Option kOptions[] = {
      .section = kGeneration,
      .value = "N",
      .help = "The same seed gives the same text.",
-     .commands = kGenerate,
+     .commands = kGenerate | kSimulate,
      .flag_only = true,
      .min = 0,
      .default_text = "random"},
@@ -531,7 +535,7 @@ constexpr Option kOptions[] = {
      .section = kMeasurement,
      .value = "P",
      .help = "Length of each prompt.",
-     .commands = kBench,
+     .commands = kBench | kPlanning,
      .flag_only = true,
      .min = 1,
      .max = 1 << 24},
@@ -540,7 +544,7 @@ constexpr Option kOptions[] = {
      .section = kMeasurement,
      .value = "N",
      .help = "Tokens generated after each prompt.",
-     .commands = kBench,
+     .commands = kBench | kPlanning,
      .flag_only = true,
      .min = 1,
      .max = 1 << 24},
@@ -571,12 +575,142 @@ constexpr Option kOptions[] = {
              "error of quantising it, for which all weights are read.",
      .commands = kInspect,
      .flag_only = true},
+    {.name = "shape",
+     .field = &Config::shape,
+     .section = kMachine,
+     .value = "SHAPE",
+     .help = "Plan for the shape of a known model with weights of the format --weights, without a "
+             "download; an unknown name lists them all.",
+     .commands = kPlanning,
+     .flag_only = true,
+     .default_text = "MODEL's"},
+    {.name = "hardware",
+     .field = &Config::hardware,
+     .section = kMachine,
+     .value = "NAME",
+     .help =
+         "Machine to plan for: h200, h100, a100, l40s, l4, rtx4090 or cpu-2core from their data "
+         "sheets; host: this one, measured now.",
+     .commands = kPlanning,
+     .flag_only = true},
+    {.name = "device-memory",
+     .field = &Config::device_memory,
+     .section = kMachine,
+     .value = "SIZE",
+     .help = "Memory of the machine to plan for, such as 24GiB.",
+     .commands = kPlanning,
+     .flag_only = true,
+     .default_text = "the hardware's"},
+    {.name = "profile",
+     .field = &Config::profile,
+     .section = kMachine,
+     .value = "FILE",
+     .help = "What `heddle bench --json` printed on the machine to plan for: times of steps are "
+             "then as measured.",
+     .commands = kPlanning,
+     .flag_only = true,
+     .default_text = "none: from the data sheet"},
+    {.name = "users",
+     .field = &Config::users,
+     .section = kPlanningLoad,
+     .value = "N",
+     .help = "Users at a time. 0: as many as fit.",
+     .commands = kPlan,
+     .flag_only = true,
+     .min = 0,
+     .max = 1 << 20,
+     .default_text = "as many as fit"},
+    {.name = "context",
+     .field = &Config::context,
+     .section = kPlanningLoad,
+     .value = "TOKENS",
+     .help = "Prompt and answer of each user together. 0: --prompt-tokens and --output-tokens.",
+     .commands = kPlan,
+     .flag_only = true,
+     .min = 0,
+     .max = 1 << 24,
+     .default_text = "prompt and output"},
+    {.name = "trace",
+     .field = &Config::trace,
+     .section = kPlanningLoad,
+     .value = "FILE",
+     .help = "Requests as JSON lines with arrival_s, prompt_tokens and output_tokens each; "
+             "docs/simulate.md has the other fields.",
+     .commands = kSimulate,
+     .flag_only = true,
+     .default_text = "none: a synthetic load"},
+    {.name = "rate",
+     .field = &Config::rate,
+     .section = kPlanningLoad,
+     .value = "R",
+     .help = "Requests per second that arrive on average, at random moments (Poisson).",
+     .commands = kSimulate,
+     .flag_only = true,
+     .min = 1e-6,
+     .max = 1e6,
+     .default_text = "all at once"},
+    {.name = "clients",
+     .field = &Config::clients,
+     .section = kPlanningLoad,
+     .value = "N",
+     .help = "Clients that each send the next request when the last is answered; of a trace, they "
+             "take the requests in its order.",
+     .commands = kSimulate,
+     .flag_only = true,
+     .min = 0,
+     .max = 1 << 20,
+     .default_text = "none: requests come when they come"},
+    {.name = "requests",
+     .field = &Config::requests,
+     .section = kPlanningLoad,
+     .value = "N",
+     .help = "Requests of the synthetic load.",
+     .commands = kSimulate,
+     .flag_only = true,
+     .min = 1,
+     .max = 1e7},
+    {.name = "lengths",
+     .field = &Config::lengths,
+     .section = kPlanningLoad,
+     .value = "WHICH",
+     .help = "How lengths are spread around their means --prompt-tokens and --output-tokens.",
+     .commands = kSimulate,
+     .flag_only = true,
+     .choices = kLengths},
+    {.name = "prefix-tokens",
+     .field = &Config::prefix_tokens,
+     .section = kPlanningLoad,
+     .value = "N",
+     .help = "Tokens in front of each prompt that it shares with others of its group, such as a "
+             "system prompt.",
+     .commands = kSimulate,
+     .flag_only = true,
+     .min = 0,
+     .max = 1 << 24},
+    {.name = "prefix-groups",
+     .field = &Config::prefix_groups,
+     .section = kPlanningLoad,
+     .value = "N",
+     .help = "Groups of prompts with different shared tokens.",
+     .commands = kSimulate,
+     .flag_only = true,
+     .min = 1,
+     .max = 1e6},
+    {.name = "plot",
+     .field = &Config::plot,
+     .section = kPlanningLoad,
+     .value = "FILE",
+     .help = "Write the picture of the simulation to this SVG file.",
+     .commands = kSimulate,
+     .flag_only = true,
+     .default_text = "none"},
+
     {.name = "json",
      .field = &Config::json,
      .section = kInputOutput,
      .value = "",
      .help = "Print one JSON object instead of text for people.",
-     .commands = kGenerate | kInspect | kBench,
+     .commands = kGenerate | kInspect | kBench | kPlanning,
      .flag_only = true},
     {.name = "template",
      .field = &Config::template_file,
@@ -622,7 +756,7 @@ constexpr Option kOptions[] = {
      .value = "FILE",
      .help = "YAML file with any of these options as `name: value`. Flags win over the "
              "environment, the environment over the file.",
-     .commands = kEngineCommands | kInspect,
+     .commands = kEngineCommands | kInspect | kPlanning,
      .default_text = "none"},
 };
 
@@ -644,6 +778,10 @@ std::string_view CommandName(Command command) {
       return "render";
     case kBench:
       return "bench";
+    case kSimulate:
+      return "simulate";
+    case kPlan:
+      return "plan";
   }
   return "";
 }
@@ -662,6 +800,10 @@ std::string_view CommandSummary(Command command) {
       return "Render a chat template, to see the text that a model gets";
     case kBench:
       return "Measure tokens per second, and their share of this machine's limits";
+    case kSimulate:
+      return "Run the scheduler against a trace or a made-up load, without a model";
+    case kPlan:
+      return "Say how many users fit into a machine, and how fast they are served";
   }
   return "";
 }
@@ -703,6 +845,23 @@ std::string_view CommandUsage(Command command) {
              "random\n"
              "tokens. With --json each batch size gives one object on a line of its own.\n\n"
              "  heddle bench --random-weights tinyllama-1.1b --weights q4_0 --batch 1,8,32\n";
+    case kSimulate:
+      return "heddle simulate MODEL | --shape SHAPE [options]\n\n"
+             "Runs the server's scheduler against a trace or a synthetic load on a machine that "
+             "is\n"
+             "only a formula, thousands of times faster than life. Prints latencies, throughput "
+             "and\n"
+             "the use of the KV memory over time. Reads no weights.\n\n"
+             "  heddle simulate --shape llama-3.1-8b --hardware h100 --rate 20 --lengths "
+             "lognormal\n";
+    case kPlan:
+      return "heddle plan MODEL | --shape SHAPE [--users N] [--context TOKENS] [options]\n\n"
+             "Says what fits into a machine's memory, what limits it, the speed that its data "
+             "sheet\n"
+             "allows and the one to expect. Memory is planned by the code that serve uses. Reads "
+             "no\n"
+             "weights.\n\n"
+             "  heddle plan --shape llama-3.1-8b --hardware h200 --users 64 --context 8192\n";
   }
   return "";
 }

@@ -27,6 +27,11 @@ absl::Status ValidateModel(Command command, const Config& config) {
     return Contradiction(StrCat("MODEL (", Quote(config.model),
                                 ") does not go with --random-weights: it has weights of its own"));
   }
+  if ((command == kSimulate || command == kPlan) && !config.shape.empty()) {
+    if (config.model.empty()) return absl::OkStatus();
+    return Contradiction(StrCat("MODEL (", Quote(config.model),
+                                ") does not go with --shape: it has a shape of its own"));
+  }
   if (!config.model.empty()) return absl::OkStatus();
   return Contradiction(StrCat("MODEL is missing: a model's folder or GGUF file, as in `heddle ",
                               CommandName(command), " ./my-model`"));
@@ -65,7 +70,6 @@ absl::Status ValidateScheduling(const Config& config) {
 }
 
 absl::Status ValidateServer(const Config& config) {
-  HEDDLE_RETURN_IF_ERROR(ValidateScheduling(config));
   std::set<std::string> names;
   for (const std::string& name : config.served_model_name) {
     if (!names.insert(name).second) {
@@ -102,6 +106,27 @@ absl::Status ValidateTokenize(const Config& config) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateSimulate(const Config& config) {
+  if (config.rate.has_value() && config.clients > 0) {
+    return Contradiction("--rate does not go with --clients: clients ask when they are answered");
+  }
+  if (!config.trace.empty() && config.rate.has_value()) {
+    return Contradiction("--rate does not go with --trace: its requests say when they arrive");
+  }
+  if (!config.trace.empty() && config.prefix_tokens > 0) {
+    return Contradiction(
+        "--prefix-tokens does not go with --trace: its requests say what they share");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidatePlan(const Config& config) {
+  if (config.context == 0 || config.context > config.output_tokens) return absl::OkStatus();
+  return Contradiction(StrCat("--context (", config.context,
+                              ") leaves no room for a prompt beside --output-tokens (",
+                              config.output_tokens, ")"));
+}
+
 absl::Status ValidateBench(const Config& config) {
   for (const std::string& text : config.batch) {
     absl::StatusOr<int64_t> batch = ParseInteger(text);
@@ -119,11 +144,15 @@ absl::Status Validate(Command command, const Config& config) {
   HEDDLE_RETURN_IF_ERROR(ValidateModel(command, config));
   if (command == kServe) HEDDLE_RETURN_IF_ERROR(ValidateServer(config));
   if (command == kGenerate) HEDDLE_RETURN_IF_ERROR(ValidateGenerate(config));
+  if (command == kSimulate) HEDDLE_RETURN_IF_ERROR(ValidateSimulate(config));
+  if (command == kPlan) HEDDLE_RETURN_IF_ERROR(ValidatePlan(config));
   if (command == kBench) HEDDLE_RETURN_IF_ERROR(ValidateBench(config));
   if (command == kTokenize) HEDDLE_RETURN_IF_ERROR(ValidateTokenize(config));
   // Generate runs one sequence: it has no --max-batch-seqs to contradict.
   Config engine = config;
-  if (command != kServe) engine.max_batch_seqs = 1;
+  const bool schedules = command == kServe || command == kSimulate || command == kPlan;
+  if (!schedules) engine.max_batch_seqs = 1;
+  if (schedules) HEDDLE_RETURN_IF_ERROR(ValidateScheduling(config));
   return ValidateEngine(engine);
 }
 

@@ -35,4 +35,10 @@ absl::Status RunInspect(const config::Config& config);
 // bench_command.cc: tokens per second of a model, or of random weights, and shares of the limits.
 absl::Status RunBench(const config::Config& config);
 
+// simulate_command.cc: the scheduler against a load, on a machine that is only a formula.
+absl::Status RunSimulate(const config::Config& config);
+
+// plan_command.cc: how many users fit, and how fast they are served.
+absl::Status RunPlan(const config::Config& config);
+
 }  // namespace heddle::server

@@ -25,6 +25,7 @@ constexpr CliCommand kCommands[] = {
     {config::kServe, RunServe},       {config::kGenerate, RunGenerate},
     {config::kTokenize, RunTokenize}, {config::kInspect, RunInspect},
     {config::kRender, RunRender},     {config::kBench, RunBench},
+    {config::kSimulate, RunSimulate}, {config::kPlan, RunPlan},
 };
 
 void PrintError(std::string_view message) {

@@ -84,7 +84,8 @@ TEST_CASE("--version prints name and version", "[cli][unit]") {
 TEST_CASE("Help goes to standard output, without an error", "[cli][unit]") {
   Outcome general = Run("--help");
   CHECK(general.exit_code == 0);
-  for (const char* command : {"serve", "generate", "tokenize", "inspect", "render", "bench"}) {
+  for (const char* command :
+       {"serve", "generate", "tokenize", "inspect", "render", "bench", "simulate", "plan"}) {
     INFO(command);
     CHECK(general.out.find(command) != std::string::npos);
   }
@@ -234,6 +235,56 @@ TEST_CASE("bench refuses what it cannot measure, and says what to change", "[cli
   CHECK(shape.err.find("tinyllama-1.1b, llama-3.2-1b") != std::string::npos);
   Outcome blocks = Run("bench --random-weights qwen2.5-0.5b --weights q4_1");
   CHECK(blocks.exit_code == 2);
+}
+
+TEST_CASE("simulate runs a load, prints it as JSON and draws it", "[cli][unit]") {
+  TemporaryFolder folder;
+  const std::string plot = (folder.path() / "load.svg").string();
+  Outcome outcome =
+      Run("simulate --shape tinyllama-1.1b --weights q4_0 --hardware cpu-2core --clients 4 "
+          "--requests 40 --prompt-tokens 100 --output-tokens 20 --json --plot " +
+          plot);
+  CHECK(outcome.exit_code == 0);
+  CHECK(outcome.err.empty());
+  auto json = nlohmann::json::parse(outcome.out);
+  CHECK(json["done"] == 40);
+  CHECK(json["output_tokens"] == 800);
+  CHECK(json["ttft_ms"]["p50"].get<double>() > 0);
+  CHECK(ReadFile(plot).starts_with("<svg "));
+}
+
+TEST_CASE("simulate refuses a wrong line of a trace, and names it", "[cli][unit]") {
+  TemporaryFolder folder;
+  const std::string trace =
+      folder
+          .Write("trace.jsonl",
+                 "{\"arrival_s\": 0, \"prompt_tokens\": 5, \"output_tokens\": 5}\n"
+                 "{\"arrival_s\": 0, \"prompt_tokens\": \"five\"}\n")
+          .string();
+  const std::string simulate = "simulate --shape tinyllama-1.1b --hardware cpu-2core --trace ";
+  Outcome outcome = Run(simulate + trace);
+  CHECK(outcome.exit_code == 1);
+  CHECK(IsOneLine(outcome.err));
+  CHECK(outcome.err.find("trace.jsonl:2: \"prompt_tokens\" is \"five\"; expected a whole number") !=
+        std::string::npos);
+  CHECK(Run(simulate + "no_such_file").exit_code == 1);
+  CHECK(Run(simulate + trace + " --rate 3").exit_code == 2);
+}
+
+TEST_CASE("plan says what fits, what limits it, and what would do", "[cli][unit]") {
+  const std::string plan = "plan --shape llama-3.1-8b --users 64 --context 8192 --hardware ";
+  Outcome large = Run(plan + "h200");
+  CHECK(large.exit_code == 0);
+  CHECK(large.out.find("fits      64 users of 8128 + 64 tokens\n") != std::string::npos);
+  Outcome small = Run(plan + "rtx4090");
+  CHECK(small.exit_code == 0);
+  CHECK(small.out.find("does not fit: 64 users") != std::string::npos);
+  // 64 users of 8192 tokens of 128 KiB.
+  CHECK(small.out.find("--kv-memory 64.0 GiB") != std::string::npos);
+  Outcome none = Run(plan + "h200 --device-memory 8GiB");
+  CHECK(none.exit_code == 1);
+  CHECK(none.err.find("weights need 15.0 GiB") != std::string::npos);
+  CHECK(Run(plan + "h201").err.find("there are host, h200") != std::string::npos);
 }
 
 }  // namespace

@@ -1,0 +1,78 @@
+#include "server/cli/planned_model.h"
+
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/model/random_model.h"
+#include "server/cli/model_options.h"
+#include "server/cli/standard_io.h"
+#include "server/simulation/machine_model.h"
+#include "server/simulation/profile.h"
+
+namespace heddle::server {
+namespace {
+
+constexpr size_t kMaxProfileBytes = size_t{1} << 20;
+
+absl::StatusOr<engine::LoadOptions> DescribeOptions(const config::Config& config,
+                                                    const Hardware& hardware) {
+  HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
+  if (hardware.is_gpu) options.capacity.activation_dtype = kernels::DType::kBF16;
+  auto bytes = static_cast<int64_t>(config.device_memory.value);
+  if (bytes == 0) bytes = hardware.memory_bytes;
+  if (bytes > 0) options.memory = {.total_bytes = bytes, .available_bytes = bytes};
+  return options;
+}
+
+absl::StatusOr<engine::LoadedModel> Describe(const config::Config& config,
+                                             const engine::LoadOptions& options) {
+  if (config.shape.empty()) return engine::DescribeModel(config.model, options);
+  HEDDLE_ASSIGN_OR_RETURN(const kernels::DType weights, engine::RandomFormat(config.weights));
+  return engine::DescribeRandomModel(config.shape, weights, options);
+}
+
+absl::Status UseProfile(const std::string& path, const ModelCost& cost, PlannedModel* planned) {
+  HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxProfileBytes));
+  HEDDLE_ASSIGN_OR_RETURN(const Profile profile, ReadProfile(text, path));
+  if (profile.weights != cost.weight_format) {
+    return absl::InvalidArgumentError(
+        base::StrCat(path, " was measured with ", profile.weights, " weights; this model's are ",
+                     cost.weight_format, ": measure it with `heddle bench`"));
+  }
+  planned->machine = MeasuredModel(cost, profile.points, planned->scheduler.max_step_tokens);
+  planned->is_measured = true;
+  planned->hardware.description =
+      base::StrCat("as measured by ", path, " on ", profile.device, " with ", profile.model);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<PlannedModel> PlanModel(const config::Config& config) {
+  PlannedModel planned;
+  planned.name = config.shape.empty() ? config.model : config.shape;
+  HEDDLE_ASSIGN_OR_RETURN(planned.hardware, FindHardware(config.hardware));
+  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options,
+                          DescribeOptions(config, planned.hardware));
+  HEDDLE_ASSIGN_OR_RETURN(planned.model, Describe(config, options));
+  planned.loop = ToLoopOptions(config);
+  planned.scheduler = SchedulerOptionsFor(planned.model.capacity.limits, planned.loop);
+  const ModelCost cost{.spec = planned.model.model.spec,
+                       .weight_bytes = planned.model.capacity.weight_bytes,
+                       .weight_format = planned.model.main_format,
+                       .kv_dtype = planned.model.kv_dtype};
+  planned.peak = PeakModel(cost, planned.hardware);
+  planned.machine = RooflineModel(cost, planned.hardware);
+  if (!config.profile.empty()) HEDDLE_RETURN_IF_ERROR(UseProfile(config.profile, cost, &planned));
+  return planned;
+}
+
+std::string DescribePlanned(const PlannedModel& planned) {
+  return base::StrCat("model     ", planned.name, ", ", planned.model.formats, ", KV ",
+                      kernels::Info(planned.model.kv_dtype).name, "\nmachine   ",
+                      planned.hardware.description, "\nmemory    ",
+                      engine::DescribeCapacity(planned.model.capacity), "\n");
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,119 @@
+// `heddle simulate`: the scheduler of `serve` against a trace or a synthetic load, on a machine
+// that is only a formula.
+#include <chrono>
+#include <fstream>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "scheduler/simulation/simulator.h"
+#include "server/cli/command.h"
+#include "server/cli/planned_model.h"
+#include "server/cli/standard_io.h"
+#include "server/simulation/report.h"
+#include "server/simulation/trace.h"
+
+namespace heddle::server {
+namespace {
+
+using scheduler::LengthShape;
+using scheduler::SimulatedRequest;
+
+constexpr size_t kMaxTraceBytes = size_t{2} << 30;
+
+LengthShape ToLengthShape(const std::string& name) {
+  if (name == "uniform") return LengthShape::kUniform;
+  if (name == "exponential") return LengthShape::kExponential;
+  return name == "lognormal" ? LengthShape::kLognormal : LengthShape::kFixed;
+}
+
+scheduler::SyntheticLoad ToLoad(const config::Config& config, int32_t max_context) {
+  return {.num_requests = static_cast<int32_t>(config.requests),
+          .requests_per_s = config.rate.value_or(0),
+          .mean_prompt_tokens = static_cast<double>(config.prompt_tokens),
+          .mean_output_tokens = static_cast<double>(config.output_tokens),
+          .lengths = ToLengthShape(config.lengths),
+          .prefix_groups = static_cast<int32_t>(config.prefix_groups),
+          .prefix_tokens = static_cast<int32_t>(config.prefix_tokens),
+          .max_tokens = std::max(1, max_context - 1),  // as clients would: the prompt must fit
+          .seed = static_cast<uint64_t>(config.seed.value_or(1))};
+}
+
+absl::StatusOr<std::vector<SimulatedRequest>> Requests(const config::Config& config,
+                                                       const PlannedModel& planned) {
+  if (config.trace.empty()) {
+    const int32_t context = scheduler::Scheduler::MaxContext(planned.scheduler);
+    if (config.prefix_tokens + 1 >= context) {
+      return absl::InvalidArgumentError(base::StrCat("--prefix-tokens ", config.prefix_tokens,
+                                                     " and a prompt of its own do not "
+                                                     "fit into the context of ",
+                                                     context));
+    }
+    return scheduler::MakeLoad(ToLoad(config, context));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(config.trace, kMaxTraceBytes));
+  return ReadTrace(text, config.trace);
+}
+
+std::string DescribeLoad(const config::Config& config, size_t requests) {
+  std::string text = base::StrCat(requests, " requests");
+  if (!config.trace.empty()) {
+    text += base::StrCat(" of ", config.trace);
+  } else {
+    text += base::StrCat(", prompts of ", config.prompt_tokens, " and answers of ",
+                         config.output_tokens, " tokens (", config.lengths, ")");
+  }
+  if (config.prefix_tokens > 0) {
+    text += base::StrCat(", behind ", config.prefix_tokens, " tokens that ", config.prefix_groups,
+                         config.prefix_groups == 1 ? " group shares" : " groups share");
+  }
+  if (config.clients > 0) return text + base::StrCat(", ", config.clients, " clients");
+  if (config.rate) return text + absl::StrFormat(", %g a second", *config.rate);
+  return config.trace.empty() ? text + ", all at once" : text;
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream out(path, std::ios::binary);
+  out << text;
+  out.close();
+  if (out) return absl::OkStatus();
+  return absl::InvalidArgumentError(base::StrCat("--plot: cannot write ", base::Quote(path)));
+}
+
+double NowSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+absl::Status RunSimulate(const config::Config& config) {
+  HEDDLE_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(config));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<SimulatedRequest> requests, Requests(config, planned));
+  const double began_s = NowSeconds();
+  HEDDLE_ASSIGN_OR_RETURN(
+      const scheduler::SimulationResult result,
+      scheduler::Simulate(requests, {.scheduler = planned.scheduler,
+                                     .machine = planned.machine,
+                                     .max_queue = planned.loop.max_queue,
+                                     .max_queue_tokens = planned.loop.max_queue_tokens,
+                                     .clients = static_cast<int32_t>(config.clients)}));
+  const SimulationReport report = Summarize(result, planned.scheduler, NowSeconds() - began_s);
+  const std::string load = DescribeLoad(config, requests.size());
+  if (!config.plot.empty()) {
+    const std::string title = base::StrCat(planned.name, " on ", planned.hardware.name, ": ", load);
+    HEDDLE_RETURN_IF_ERROR(WriteFile(config.plot, ReportSvg(result, report, title)));
+  }
+  if (config.json) {
+    HEDDLE_RETURN_IF_ERROR(WriteOut(ReportJson(report, {{"model", planned.name},
+                                                        {"weights", planned.model.main_format},
+                                                        {"hardware", planned.hardware.name},
+                                                        {"load", load}})));
+    return FlushOut();
+  }
+  HEDDLE_RETURN_IF_ERROR(WriteOut(
+      base::StrCat(DescribePlanned(planned), "load      ", load, "\n\n", ReportText(report))));
+  return FlushOut();
+}
+
+}  // namespace heddle::server

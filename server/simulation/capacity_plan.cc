@@ -1,0 +1,198 @@
+#include "server/simulation/capacity_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+
+namespace heddle::server {
+namespace {
+
+using engine::FormatBytes;
+using scheduler::AttentionUs;
+using scheduler::MatricesUs;
+using scheduler::StepTimeModel;
+
+// The simulated users ask so often: long enough for a steady state, short enough to be instant.
+constexpr int32_t kRequestsPerUser = 6;
+
+int32_t Context(const CapacityQuestion& question) {
+  return question.prompt_tokens + question.output_tokens;
+}
+
+// With windows in all layers a sequence holds no more than a window and a step, the pages at either
+// end and a copy included.
+int64_t PagesPerUser(const CapacityQuestion& question) {
+  const scheduler::SchedulerOptions& options = question.scheduler;
+  const int64_t page_tokens = options.page_tokens;
+  int64_t held = Context(question);
+  if (options.window > 0) {
+    held = std::min(held, int64_t{options.window} + options.max_step_tokens + 3 * page_tokens);
+  }
+  return (held + page_tokens - 1) / page_tokens;
+}
+
+int32_t MostRunning(const scheduler::SchedulerOptions& options) {
+  return std::min(options.max_step_seqs, options.max_step_tokens);
+}
+
+void CountUsers(const CapacityQuestion& question, CapacityAnswer* answer) {
+  const int64_t pages = PagesPerUser(question);
+  const int64_t by_memory = question.scheduler.num_pages / pages;
+  const int64_t by_batch = MostRunning(question.scheduler);
+  answer->limit = by_memory < by_batch ? UserLimit::kKvMemory : UserLimit::kBatchSeqs;
+  answer->users_that_fit = static_cast<int32_t>(std::min(by_memory, by_batch));
+  if (Context(question) > scheduler::Scheduler::MaxContext(question.scheduler)) {
+    answer->limit = UserLimit::kContext;
+    answer->users_that_fit = 0;
+  }
+  answer->users = question.users > 0 ? question.users : answer->users_that_fit;
+  answer->fits = answer->users > 0 && answer->users <= answer->users_that_fit;
+  if (question.users > 0 && answer->fits) answer->limit = UserLimit::kNone;
+  answer->kv_bytes_needed =
+      answer->users * pages * question.scheduler.page_tokens * question.capacity.kv_bytes_per_token;
+}
+
+// What the data sheet allows `users` decodes at their full context, and one prompt by itself.
+void FindPeaks(const CapacityQuestion& question, int32_t users, CapacityAnswer* answer) {
+  const StepTimeModel& peak = question.peak;
+  const double decode_us =
+      MatricesUs(peak, users, users) + users * AttentionUs(peak, 1, Context(question));
+  answer->peak_decode_tok_s = users / decode_us * 1e6;
+  answer->decode_is_bandwidth = users * (peak.row_us + peak.logit_row_us) < peak.weights_us;
+  const int32_t prompt = question.prompt_tokens;
+  const double prefill_us = MatricesUs(peak, prompt, 1) + AttentionUs(peak, prompt, prompt);
+  answer->peak_prefill_tok_s = prompt / prefill_us * 1e6;
+}
+
+absl::Status Simulate(const CapacityQuestion& question, int32_t users, CapacityAnswer* answer) {
+  const std::vector<scheduler::SimulatedRequest> load(
+      static_cast<size_t>(users) * kRequestsPerUser,
+      {.prompt_tokens = question.prompt_tokens, .output_tokens = question.output_tokens});
+  HEDDLE_ASSIGN_OR_RETURN(
+      const scheduler::SimulationResult result,
+      scheduler::Simulate(
+          load, {.scheduler = question.scheduler, .machine = question.machine, .clients = users}));
+  answer->expected = Summarize(result, question.scheduler, /*wall_s=*/0);
+  return absl::OkStatus();
+}
+
+const char* LimitName(UserLimit limit) {
+  switch (limit) {
+    case UserLimit::kNone:
+      return "none";
+    case UserLimit::kContext:
+      return "context";
+    case UserLimit::kKvMemory:
+      return "kv_memory";
+    case UserLimit::kBatchSeqs:
+      return "max_batch_seqs";
+  }
+  return "";
+}
+
+// What to change for more users.
+std::string LimitText(const CapacityQuestion& question, const CapacityAnswer& answer) {
+  const engine::Capacity& capacity = question.capacity;
+  switch (answer.limit) {
+    case UserLimit::kNone:
+      return "";
+    case UserLimit::kContext:
+      return base::StrCat("; a sequence has at most ",
+                          scheduler::Scheduler::MaxContext(question.scheduler),
+                          " tokens here: --max-context or --kv-memory");
+    case UserLimit::kBatchSeqs:
+      return "; the limit is --max-batch-seqs";
+    case UserLimit::kKvMemory:
+      break;
+  }
+  std::string text = "; the limit is the KV memory";
+  if (answer.fits) return text + ": --kv-memory";
+  const int64_t fixed = capacity.weight_bytes + capacity.workspace_bytes;
+  return text + base::StrCat(": --kv-memory ", FormatBytes(answer.kv_bytes_needed),
+                             " would do, on a machine with ",
+                             FormatBytes(fixed + answer.kv_bytes_needed), " and some to spare");
+}
+
+std::string ExpectedText(const SimulationReport& expected) {
+  return absl::StrFormat(
+      "expected  %.1f output tok/s; first token after %.0f ms (p99 %.0f), then one every %.1f ms "
+      "(p99 %.1f)\n",
+      expected.output_tok_s, expected.ttft.p50, expected.ttft.p99, expected.inter_token.p50,
+      expected.inter_token.p99);
+}
+
+}  // namespace
+
+absl::StatusOr<CapacityAnswer> AnswerCapacity(const CapacityQuestion& question) {
+  CapacityAnswer answer;
+  CountUsers(question, &answer);
+  const int32_t users = std::min(answer.users, answer.users_that_fit);
+  if (users == 0) return answer;
+  FindPeaks(question, users, &answer);
+  HEDDLE_RETURN_IF_ERROR(Simulate(question, users, &answer));
+  return answer;
+}
+
+std::string CapacityText(const CapacityQuestion& question, const CapacityAnswer& answer) {
+  const engine::Capacity& capacity = question.capacity;
+  std::string text = absl::StrFormat(
+      "needs     weights %s, workspace %s, KV %s per token; %s of memory\n",
+      FormatBytes(capacity.weight_bytes), FormatBytes(capacity.workspace_bytes),
+      FormatBytes(capacity.kv_bytes_per_token), FormatBytes(capacity.available_bytes));
+  const std::string each =
+      absl::StrFormat(" of %d + %d tokens", question.prompt_tokens, question.output_tokens);
+  text += answer.fits ? base::StrCat("fits      ", answer.users, " users", each)
+                      : base::StrCat("does not fit: ", answer.users, " users", each, "; ",
+                                     answer.users_that_fit, " do");
+  text += LimitText(question, answer) + "\n";
+  if (answer.expected.requests == 0) return text;
+  text += absl::StrFormat(
+      "peak      %.0f tok/s decoding (%s), %.0f tok/s reading prompts: the data sheet's limit\n",
+      answer.peak_decode_tok_s, answer.decode_is_bandwidth ? "memory bandwidth" : "arithmetic",
+      answer.peak_prefill_tok_s);
+  return text + ExpectedText(answer.expected);
+}
+
+std::string CapacityJson(const CapacityQuestion& question, const CapacityAnswer& answer,
+                         const std::vector<std::pair<std::string, std::string>>& heading) {
+  const engine::Capacity& capacity = question.capacity;
+  nlohmann::ordered_json json;
+  for (const auto& [name, text] : heading) json[name] = text;
+  json["users"] = answer.users;
+  json["prompt_tokens"] = question.prompt_tokens;
+  json["output_tokens"] = question.output_tokens;
+  json["fits"] = answer.fits;
+  json["users_that_fit"] = answer.users_that_fit;
+  json["limited_by"] = LimitName(answer.limit);
+  json["limits"] = {{"num_pages", question.scheduler.num_pages},
+                    {"page_tokens", question.scheduler.page_tokens},
+                    {"max_context", question.scheduler.max_context},
+                    {"max_step_tokens", question.scheduler.max_step_tokens},
+                    {"max_step_seqs", question.scheduler.max_step_seqs}};
+  json["available_bytes"] = capacity.available_bytes;
+  json["weight_bytes"] = capacity.weight_bytes;
+  json["workspace_bytes"] = capacity.workspace_bytes;
+  json["kv_bytes"] = capacity.kv_bytes;
+  json["kv_bytes_per_token"] = capacity.kv_bytes_per_token;
+  json["kv_bytes_needed"] = answer.kv_bytes_needed;
+  if (answer.expected.requests > 0) {
+    json["peak"] = {{"decode_tok_s", answer.peak_decode_tok_s},
+                    {"decode_limited_by", answer.decode_is_bandwidth ? "bandwidth" : "arithmetic"},
+                    {"prefill_tok_s", answer.peak_prefill_tok_s}};
+    auto spread = [](const Spread& ms) {
+      return nlohmann::ordered_json{{"mean", ms.mean}, {"p50", ms.p50}, {"p99", ms.p99}};
+    };
+    json["expected"] = {{"output_tok_s", answer.expected.output_tok_s},
+                        {"ttft_ms", spread(answer.expected.ttft)},
+                        {"inter_token_ms", spread(answer.expected.inter_token)},
+                        {"preemptions", answer.expected.preemptions}};
+  }
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace heddle::server

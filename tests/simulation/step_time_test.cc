@@ -1,0 +1,120 @@
+// Expected times by hand.
+#include "scheduler/simulation/step_time.h"
+
+#include "catch2/catch.hpp"
+#include "engine/model/random_model.h"
+#include "server/simulation/machine_model.h"
+
+namespace heddle::server {
+namespace {
+
+using scheduler::AttentionUs;
+using scheduler::MatricesUs;
+using scheduler::StepTimeModel;
+
+engine::StepPlan PlanOf(std::vector<engine::SequenceSlice> slices, size_t samples) {
+  engine::StepPlan plan;
+  for (const engine::SequenceSlice& slice : slices) {
+    plan.token_ids.resize(plan.token_ids.size() + static_cast<size_t>(slice.num_tokens));
+  }
+  plan.sequences = std::move(slices);
+  plan.samples.resize(samples);
+  return plan;
+}
+
+TEST_CASE("A step takes the slower of reading the weights and computing the rows", "[simulation]") {
+  const StepTimeModel model{.fixed_us = 5, .weights_us = 100, .row_us = 3, .logit_row_us = 1};
+  CHECK(StepUs(model, PlanOf({{.num_tokens = 10, .context_tokens = 10}}, 1)) == 105);
+  CHECK(StepUs(model, PlanOf({{.num_tokens = 40, .context_tokens = 40}}, 2)) == 127);
+  CHECK(StepUs(model, PlanOf({}, 0)) == 0);
+}
+
+TEST_CASE("Attention counts every position once to read and every pair to compute",
+          "[simulation]") {
+  const StepTimeModel reads{.attention = {{.window = 0, .position_us = 2}}};
+  CHECK(AttentionUs(reads, 1, 50) == 100);
+  CHECK(AttentionUs(reads, 10, 50) == 100);
+  const StepTimeModel pairs{.attention = {{.window = 0, .pair_us = 1}}};
+  CHECK(AttentionUs(pairs, 4, 4) == 1 + 2 + 3 + 4);
+  CHECK(AttentionUs(pairs, 2, 10) == 9 + 10);
+}
+
+TEST_CASE("A row sees no more than its window, of each kind of layer", "[simulation]") {
+  const StepTimeModel reads{.attention = {{.window = 8, .position_us = 1}}};
+  CHECK(AttentionUs(reads, 1, 5) == 5);
+  CHECK(AttentionUs(reads, 1, 50) == 8);
+  CHECK(AttentionUs(reads, 4, 50) == 8 + 3);
+  const StepTimeModel pairs{.attention = {{.window = 3, .pair_us = 1}}};
+  CHECK(AttentionUs(pairs, 5, 5) == 1 + 2 + 3 + 3 + 3);
+  CHECK(AttentionUs(pairs, 2, 50) == 3 + 3);
+  const StepTimeModel both{
+      .attention = {{.window = 0, .position_us = 1}, {.window = 8, .position_us = 1}}};
+  CHECK(AttentionUs(both, 1, 50) == 50 + 8);
+}
+
+TEST_CASE("Measured steps are joined by lines, flat before and proportional after",
+          "[simulation]") {
+  const StepTimeModel model{.weights_us = 1e9, .measured = {{4, 100}, {8, 120}, {16, 320}}};
+  CHECK(MatricesUs(model, 1, 1) == 100);
+  CHECK(MatricesUs(model, 4, 1) == 100);
+  CHECK(MatricesUs(model, 6, 1) == 110);
+  CHECK(MatricesUs(model, 16, 1) == 320);
+  CHECK(MatricesUs(model, 32, 1) == 640);
+}
+
+TEST_CASE("Of the experts only those are read that rows are sent to", "[simulation]") {
+  // 8 experts, 2 per row: one row reads a quarter of them.
+  const StepTimeModel model{.weights_us = 10, .experts_us = 80, .expert_miss = 0.75};
+  CHECK(MatricesUs(model, 1, 1) == Approx(10 + 20));
+  CHECK(MatricesUs(model, 2, 1) == Approx(10 + 80 * (1 - 0.5625)));
+  CHECK(MatricesUs(model, 1000, 1) == Approx(90));
+}
+
+TEST_CASE("The roofline of Llama 3.1 8B on an H100 is that of its data sheets", "[simulation]") {
+  // 8.03e9 parameters, of which 0.525e9 are looked up (the embedding); BF16; 3350 GB/s, 989
+  // TFLOP/s.
+  const auto spec = engine::KnownShape("llama-3.1-8b");
+  REQUIRE(spec.ok());
+  const auto h100 = FindHardware("h100");
+  REQUIRE(h100.ok());
+  const ModelCost cost{.spec = *spec,
+                       .weight_bytes = engine::WeightBytes(*spec, kernels::DType::kBF16),
+                       .weight_format = "bf16"};
+  const StepTimeModel peak = PeakModel(cost, *h100);
+  CHECK(peak.weights_us == Approx(2 * 7.505e9 / 3350e9 * 1e6).epsilon(0.001));
+  CHECK(peak.row_us == Approx(2 * 6.979e9 / 989e12 * 1e6).epsilon(0.001));
+  CHECK(peak.logit_row_us == Approx(2 * 0.5253e9 / 989e12 * 1e6).epsilon(0.001));
+  // 32 layers * 2 * 8 heads * 128 * 2 bytes = 128 KiB per position.
+  REQUIRE(peak.attention.size() == 1);
+  CHECK(peak.attention[0].position_us == Approx(131072 / 3350e9 * 1e6).epsilon(0.001));
+  const StepTimeModel real = RooflineModel(cost, *h100);
+  CHECK(real.weights_us > peak.weights_us);
+  CHECK(real.row_us > peak.row_us);
+}
+
+TEST_CASE("A profile's own steps take as long as they were measured", "[simulation]") {
+  const auto spec = engine::KnownShape("tinyllama-1.1b");
+  REQUIRE(spec.ok());
+  const ModelCost cost{.spec = *spec, .weight_format = "q4_0"};
+  const ProfilePoint one{1, 64, 32, 600, 60, 37, 1400};
+  const ProfilePoint many{32, 64, 32, 640, 530, 20, 1500};
+  const StepTimeModel model = MeasuredModel(cost, std::vector{one, many}, 512);
+  auto decode_us = [&](int64_t batch) {
+    return MatricesUs(model, batch, batch) +
+           static_cast<double>(batch) * AttentionUs(model, 1, 64 + 16);
+  };
+  CHECK(decode_us(1) == Approx(1e6 / 60).epsilon(0.001));
+  CHECK(decode_us(32) == Approx(32e6 / 530).epsilon(0.001));
+  // 8 whole prompts of 64 in a step of 512.
+  CHECK(MatricesUs(model, 512, 8) + 8 * AttentionUs(model, 64, 64) ==
+        Approx(512e6 / 640).epsilon(0.01));
+}
+
+TEST_CASE("Unknown hardware is answered with the names there are", "[simulation]") {
+  const auto unknown = FindHardware("h300");
+  REQUIRE_FALSE(unknown.ok());
+  CHECK(std::string(unknown.status().message()).find("h200") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace heddle::server
