@@ -236,6 +236,9 @@ absl::StatusOr<ModelSpec> KnownShape(std::string_view name) {
 }
 
 absl::StatusOr<kernels::DType> RandomFormat(std::string_view name) {
+  if (name == "auto") return DType::kBF16;
+  if (name == "int8") return DType::kQ8_0;
+  if (name == "int4") return DType::kQ4_0;
   std::vector<DType> formats = {DType::kF32, DType::kF16, DType::kBF16};
   for (const BlockScale& scale : kBlockScales) formats.push_back(scale.dtype);
   for (DType dtype : formats) {

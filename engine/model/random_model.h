@@ -18,7 +18,8 @@ namespace heddle::engine {
 absl::StatusOr<ModelSpec> KnownShape(std::string_view name);
 std::vector<std::string_view> KnownShapeNames();
 
-// The format of random weights by its name, e.g. "q4_0". INVALID_ARGUMENT lists the names.
+// The format of random weights by its name, e.g. "q4_0"; auto, int8 and int4 are those of --weights
+// (BF16 in place of a checkpoint's own). INVALID_ARGUMENT lists the names.
 absl::StatusOr<kernels::DType> RandomFormat(std::string_view name);
 
 // Weights with the dimensions of `spec`: matrices of type `dtype` from a counter-based generator

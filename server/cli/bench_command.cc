@@ -51,12 +51,7 @@ absl::StatusOr<engine::LoadedModel> Load(const config::Config& config, int32_t l
       static_cast<int32_t>(config.prompt_tokens + config.output_tokens + 1);
   options.capacity.max_batch_seqs = largest_batch;
   if (config.random_weights.empty()) return engine::LoadModel(config.model, options);
-  const std::string& format = config.weights;
-  HEDDLE_ASSIGN_OR_RETURN(const kernels::DType dtype,
-                          engine::RandomFormat(format == "auto"   ? "bf16"
-                                               : format == "int8" ? "q8_0"
-                                               : format == "int4" ? "q4_0"
-                                                                  : format));
+  HEDDLE_ASSIGN_OR_RETURN(const kernels::DType dtype, engine::RandomFormat(config.weights));
   return engine::LoadRandomModel(config.random_weights, dtype, options);
 }
 
