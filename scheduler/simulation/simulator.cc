@@ -107,7 +107,6 @@ class Simulation {
 
   void RunStep() {
     const double begin_us = now_us_;
-    const int64_t prompt_rows_before = scheduler_.stats().prompt_tokens;
     PassTo(now_us_ + StepUs(options_.machine, plan_), /*busy=*/true);
     if (!plan_.token_ids.empty()) ++result_.steps;
     answer_.step = plan_.step;
@@ -124,8 +123,10 @@ class Simulation {
     events_.clear();
     scheduler_.Expire(NowUs(), &events_);
     for (const SequenceEvent& event : events_) Book(event, begin_us);
+    const int64_t prompt_rows = scheduler_.stats().prompt_tokens;
     result_.timeline.AddTokens(now_us_, static_cast<int64_t>(plan_.samples.size()),
-                               scheduler_.stats().prompt_tokens - prompt_rows_before);
+                               prompt_rows - prompt_rows_booked_);
+    prompt_rows_booked_ = prompt_rows;
   }
 
   void Book(const SequenceEvent& event, double begin_us) {
@@ -171,6 +172,7 @@ class Simulation {
   std::vector<Open> open_;  // parallel to the workload
   double now_us_ = 0;
   int64_t steps_without_token_ = 0;
+  int64_t prompt_rows_booked_ = 0;
 
   // Kept from step to step for their memory.
   engine::StepPlan plan_;

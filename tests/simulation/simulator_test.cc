@@ -79,6 +79,13 @@ TEST_CASE("A prefix that 100 requests share is computed once", "[simulation]") {
   const int64_t unique = 1000 + 100 * 10;
   CHECK(result.totals.prompt_tokens >= unique);
   CHECK(static_cast<double>(result.totals.prompt_tokens) <= 1.05 * unique);
+  int64_t rows = 0, tokens = 0;
+  for (const Interval& interval : result.timeline.intervals()) {
+    rows += interval.prompt_rows;
+    tokens += interval.tokens;
+  }
+  CHECK(rows == result.totals.prompt_tokens);
+  CHECK(tokens == 100 * 4);
 }
 
 TEST_CASE("What can never fit is refused, and what meets a full queue", "[simulation]") {

@@ -60,6 +60,7 @@ class Answer:
         self.tokens = 0
         self.done = 0.0
         self.error = ""
+        self.refused = False  # for good: with a status of 400 to 428
 
 
 async def read_body(reader, headers):
@@ -104,9 +105,10 @@ def take_event(line, answer):
 async def ask(url, prompt, options):
     """Sends one request and reads its answer to the end."""
     answer = Answer()
-    body = json.dumps({"prompt": prompt, "max_tokens": options.output_tokens, "stream": True,
+    model = {"model": options.model} if options.model else {}
+    body = json.dumps({**model, "prompt": prompt, "max_tokens": options.output_tokens, "stream": True,
                        "stream_options": {"include_usage": True}, "ignore_eos": True,
-                       "temperature": 0.8, "seed": 1, "model": options.model}).encode()
+                       "temperature": 0.8, "seed": 1}).encode()
     head = (f"POST {url.path.rstrip('/')}/v1/completions HTTP/1.1\r\nHost: {url.netloc}\r\n"
             "Content-Type: application/json\r\nConnection: close\r\n"
             f"Content-Length: {len(body)}\r\n\r\n").encode()
@@ -123,6 +125,7 @@ async def ask(url, prompt, options):
                     take_event(line, answer)
         if status != 200:
             answer.error = f"status {status}: {rest[:200].decode(errors='replace')}"
+            answer.refused = 400 <= status < 429
     except (OSError, ValueError, KeyError, IndexError, asyncio.IncompleteReadError) as error:
         answer.error = f"{type(error).__name__}: {error}"
     finally:
@@ -237,7 +240,8 @@ class Server:
         deadline = time.monotonic() + self.ready_seconds
         probe = argparse.Namespace(**{**vars(options), "output_tokens": 1})
         while (answer := await ask(self.url, "a", probe)).error:
-            if self.process and self.process.poll() is not None or time.monotonic() > deadline:
+            ended = self.process and self.process.poll() is not None
+            if ended or answer.refused or time.monotonic() > deadline:
                 raise SystemExit(f"{self.name} does not answer: {answer.error}\n{self.log_tail()}")
             await asyncio.sleep(0.2)
 
@@ -311,7 +315,7 @@ def parse(arguments):
     parser.add_argument("--prompt-words", type=int, default=100)
     parser.add_argument("--shared-words", type=int, default=0, help="in front of every prompt")
     parser.add_argument("--output-tokens", type=int, default=48)
-    parser.add_argument("--model", default="default")
+    parser.add_argument("--model", default="", help="name in requests; none: the server's own")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", default="", metavar="FILE", help="also write the figures there")
     options = parser.parse_args(arguments)

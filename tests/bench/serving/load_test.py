@@ -97,6 +97,18 @@ class LoadTest(unittest.TestCase):
         self.assertEqual((result["requests"], result["failed"]), (0, 3))
         self.assertIn("status 429", result["first_error"])
 
+    def test_a_server_that_refuses_for_good_is_not_waited_for(self):
+        async def main(fake):
+            server = await asyncio.start_server(fake.handle, "127.0.0.1", 0)
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            options = load.parse(["--server", f"fake={url}"])
+            async with server:
+                await load.Server("fake", url=url).wait_until_ready(options)
+
+        with self.assertRaises(SystemExit) as refused:
+            asyncio.run(main(FakeServer(status=404)))
+        self.assertIn("status 404", str(refused.exception))
+
     def test_percentiles_are_ranks(self):
         values = list(range(1, 101))
         self.assertEqual(load.percentile(values, 0.5), 50)
