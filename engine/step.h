@@ -71,6 +71,9 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, float>> logit_bias;
   int32_t min_tokens = 0;                  // none of min_tokens_banned is drawn before so many
   std::vector<TokenId> min_tokens_banned;  // end-of-sequence and stop ids
+  // Sequences that are not generated: the last token of one is banned where the others stand just
+  // before it. None is empty.
+  std::vector<std::vector<TokenId>> bad_words;
 };
 
 // A sequence that the executor hears of for the first time. It keeps what sampling needs until
@@ -109,6 +112,18 @@ struct ScoreRow {
   int32_t num_top;
 };
 
+// Which final hidden states of a prompt make its embedding.
+enum class Pooling : uint8_t { kNone, kLast, kMean, kFirst };
+
+// Add the final normed hidden states of rows [row, row + num_rows) to what is pooled of `id`. A
+// prompt that comes in chunks has several of these; with the `last` one the mean is reported.
+struct PoolRows {
+  SequenceId id;
+  int32_t row;
+  int32_t num_rows;
+  bool last;
+};
+
 struct StepPlan {
   uint64_t step = 0;
   std::vector<SequenceBegin> begun;
@@ -122,6 +137,7 @@ struct StepPlan {
   std::vector<SequenceSlice> sequences;  // [n_seqs], in row order
   std::vector<SampleRow> samples;        // [n_samples]
   std::vector<ScoreRow> scores;          // [n_scores]
+  std::vector<PoolRows> pools;           // [n_pools]
   std::vector<SequenceId> ended;         // forget these, after the forward
 
   bool empty() const {
@@ -141,6 +157,7 @@ struct StepPlan {
     sequences.clear();
     samples.clear();
     scores.clear();
+    pools.clear();
     ended.clear();
   }
 };
@@ -159,6 +176,12 @@ struct SampledToken {
   std::vector<TokenLogprob> top;
 };
 
+// The mean of a sequence's pooled hidden states.
+struct PooledState {
+  SequenceId id;
+  std::vector<float> values;  // [hidden]
+};
+
 struct StepTiming {
   int64_t forward_ns = 0;
   int64_t sample_ns = 0;
@@ -169,6 +192,7 @@ struct StepResult {
   uint64_t step = 0;
   std::vector<SampledToken> samples;  // in the order of StepPlan::samples
   std::vector<SampledToken> scores;   // in the order of StepPlan::scores
+  std::vector<PooledState> pooled;    // of the pools that were the last of their sequence, in order
   StepTiming timing;
 };
 

@@ -46,6 +46,37 @@ void WriteScores(const Sequence& sequence, int32_t begin, int32_t end, int32_t f
   }
 }
 
+// What rows of positions [begin, end) add to the prompt's embedding. A preempted sequence computes
+// positions again: those that are pooled already are left out.
+void WritePools(const Sequence& sequence, int32_t begin, int32_t end, int32_t first_row,
+                StepPlan* plan) {
+  RequestState& request = *sequence.request;
+  bool last = end >= request.num_prompt();
+  int32_t from = 0;
+  int32_t to = 0;
+  switch (request.request.pooling) {
+    case engine::Pooling::kNone:
+      return;
+    case engine::Pooling::kLast:
+      if (!last) return;
+      from = request.num_prompt() - 1;
+      to = request.num_prompt();
+      break;
+    case engine::Pooling::kMean:
+      from = std::max(begin, request.num_pooled);
+      to = std::max(from, std::min(end, request.num_prompt()));
+      request.num_pooled = to;
+      break;
+    case engine::Pooling::kFirst:
+      to = request.num_pooled == 0 ? 1 : 0;
+      request.num_pooled = 1;
+      break;
+  }
+  if (from == to && !last) return;
+  int32_t row = from == to ? first_row : first_row + from - begin;
+  plan->pools.push_back({sequence.id, row, to - from, last});
+}
+
 void Begin(Sequence* sequence, StepPlan* plan) {
   if (sequence->begun) return;
   const GenerationRequest& request = sequence->request->request;
@@ -77,6 +108,7 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan) {
   if (sequence.request->request.prompt_logprobs >= 0) {
     WriteScores(sequence, end - count, end, first_row, plan);
   }
+  WritePools(sequence, end - count, end, first_row, plan);
   return first_row + count - 1;
 }
 

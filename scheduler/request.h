@@ -32,6 +32,8 @@ struct GenerationRequest {
   std::vector<TokenId> stop_tokens;  // end-of-sequence ids (unless ignored) and stop_token_ids
   // Prefixes are shared only between requests of one space (one adapter, one tenant's salt).
   uint64_t cache_space = 0;
+  // An embedding of the prompt is wanted, and nothing else: needs max_tokens 0.
+  engine::Pooling pooling = engine::Pooling::kNone;
   int32_t prompt_logprobs = -1;  // -1: none; n: log-probability of each prompt token, n best
   // What the policies go by (policy.h); each looks at its own.
   int32_t priority = 0;     // lower is served earlier

@@ -16,6 +16,14 @@ namespace {
 // doubling. 1,024 tokens are 4 KiB per sequence.
 constexpr int32_t kReservedTokens = 1024;
 
+// Which of the step's embeddings is that of a sequence; -1: none.
+int32_t PooledIndex(const StepResult& result, SequenceId id) {
+  auto found = std::find_if(result.pooled.begin(), result.pooled.end(),
+                            [id](const engine::PooledState& pooled) { return pooled.id == id; });
+  if (found == result.pooled.end()) return -1;
+  return static_cast<int32_t>(found - result.pooled.begin());
+}
+
 // Of one more answer in the mean of their lengths: the last few dozen count.
 constexpr double kAnswerWeight = 1.0 / 32;
 // Of one more step's swaps in the mean time per page.
@@ -235,7 +243,9 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
   }
   for (RequestState* request : prompts_only_) {
     for (Sequence& branch : request->branches) {
-      if (branch.phase != Phase::kFinished) Finish(&branch, FinishReason::kLength, events);
+      if (branch.phase == Phase::kFinished) continue;
+      Finish(&branch, FinishReason::kLength, events);
+      events->back().pooled = PooledIndex(result, branch.id);
     }
   }
   double swap_us = static_cast<double>(result.timing.swap_ns) * 1e-3;

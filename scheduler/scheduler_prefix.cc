@@ -17,6 +17,11 @@ const Sequence* RunningCarrier(const RequestState& request) {
   return nullptr;
 }
 
+// Whether hidden states from the prompt's beginning on make its embedding.
+bool NeedsWholePrompt(const GenerationRequest& request) {
+  return request.pooling == engine::Pooling::kMean || request.pooling == engine::Pooling::kFirst;
+}
+
 }  // namespace
 
 void Scheduler::HashPrompt(RequestState* request) const {
@@ -55,6 +60,7 @@ void Scheduler::TakeCached(Sequence* sequence) {
   if (!options_.prefix_cache) return;
   int32_t wanted = sequence->num_tokens() - 1;
   if (request.prompt_logprobs >= 0) wanted = std::min(wanted, sequence->request->num_scored);
+  if (NeedsWholePrompt(request)) wanted = std::min(wanted, sequence->request->num_pooled);
   // Pages are only fetched for a sequence that will run now, whatever it finds.
   const bool may_fetch = running_.empty() || SparePages() >= PagesToRun(*sequence);
   PageId parent = PrefixCache::kNone;
@@ -144,7 +150,10 @@ bool Scheduler::FindsLeader(Sequence* sequence) const {
   RequestState* request = sequence->request;
   size_t next = static_cast<size_t>(std::max(sequence->num_hashed_pages, 0));
   const std::vector<uint64_t>& mine = request->page_hashes;
-  if (!options_.prefix_cache || request->request.prompt_logprobs >= 0) return false;
+  if (!options_.prefix_cache || request->request.prompt_logprobs >= 0 ||
+      NeedsWholePrompt(request->request)) {
+    return false;
+  }
   if (next >= mine.size()) return false;
   for (const Sequence* other : prompts_) {
     const std::vector<uint64_t>& theirs = other->request->page_hashes;

@@ -44,6 +44,7 @@ struct SequenceEvent {
   int32_t num_samples = 0;
   int32_t score_begin = 0;  // of the prompt; with the lowest live branch
   int32_t num_scores = 0;
+  int32_t pooled = -1;        // index of its embedding; with its last event
   int32_t cached_tokens = 0;  // of the prompt; with the branch's first token
   int64_t queued_us = -1;     // from Add to the first step; with the request's first event
   bool finished = false;

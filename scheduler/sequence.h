@@ -63,6 +63,7 @@ struct RequestState {
   std::vector<uint64_t> page_hashes;  // of the prompt's full pages, chained
   RequestId leader{};                 // computes the first `leader_pages` of them, if > 0
   int32_t leader_pages = 0;
+  int32_t num_pooled = 0;  // leading prompt positions whose hidden states are pooled
   int32_t num_scored = 0;  // prompt positions whose score is reported or under way
 
   int32_t num_prompt() const { return static_cast<int32_t>(request.prompt.size()); }

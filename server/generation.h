@@ -30,8 +30,9 @@ struct GenerationEvent {
   int32_t branch = 0;
   std::vector<engine::SampledToken> tokens;
   std::vector<engine::SampledToken> prompt_scores;  // before the first token, if asked for
-  int32_t cached_tokens = 0;   // of the prompt, found in the prefix cache; with the first token
-  double queued_seconds = -1;  // from Submit to the request's first step; with its first event
+  std::vector<float> embedding;  // of the prompt, if asked for; with the last event
+  int32_t cached_tokens = 0;     // of the prompt, found in the prefix cache; with the first token
+  double queued_seconds = -1;    // from Submit to the request's first step; with its first event
   bool finished = false;
   FinishReason reason = FinishReason::kStop;
   absl::Status error;  // for kError: what to tell the client
@@ -73,7 +74,8 @@ struct EngineStats {
   double sample_seconds = 0;
   double swap_seconds = 0;
   double emit_seconds = 0;
-  double busy_since_seconds = 0;  // how long the current step has been running; 0: idle
+  // While there is work: since the last step ended, or since the work came. 0: there is none.
+  double busy_since_seconds = 0;
 };
 
 // One thing that happened to a request; what repeats itself step after step is one entry.

@@ -397,6 +397,10 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
   Norm(ops, weights_.final_norm, rows, rows);
 }
 
+const void* Decoder::HiddenRow(int32_t row) const {
+  return static_cast<const char*>(normed_->data()) + row * kernels::RowBytes(dtype_, spec_.hidden);
+}
+
 void Decoder::Logits(kernels::Ops& ops, int32_t first, Tensor logits) {
   Tensor rows = View(*normed_, first + static_cast<int32_t>(logits.rows), spec_.hidden);
   rows.data = static_cast<char*>(rows.data) + first * kernels::RowBytes(dtype_, spec_.hidden);

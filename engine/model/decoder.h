@@ -34,6 +34,10 @@ class Decoder {
   // Logits of hidden rows [first, first + logits.rows) into `logits` [n, vocab] F32.
   void Logits(kernels::Ops& ops, int32_t first, kernels::Tensor logits);
 
+  // Hidden row `row` of the last Forward, on the device: [hidden] of dtype(). For after Run.
+  const void* HiddenRow(int32_t row) const;
+  kernels::DType dtype() const { return dtype_; }
+
   // Bytes that Create takes for `max_batch_tokens` rows.
   static int64_t ActivationBytes(const ModelSpec& spec, int32_t max_batch_tokens,
                                  kernels::DType dtype);

@@ -59,12 +59,16 @@ absl::Status LocalExecutor::Wait(StepResult* result) {
   result->step = plan.step;
   result->samples.resize(plan.samples.size());
   result->scores.resize(plan.scores.size());
+  result->pooled.clear();
   result->timing = {};
   for (const SequenceBegin& begin : plan.begun) sampler_.Begin(begin);
   HEDDLE_RETURN_IF_ERROR(SwapPages(plan, result));
   for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
   if (!plan.token_ids.empty()) HEDDLE_RETURN_IF_ERROR(Forward(plan, result));
-  for (SequenceId id : plan.ended) sampler_.End(id);
+  for (SequenceId id : plan.ended) {
+    sampler_.End(id);
+    pool_sums_.erase(id);
+  }
   return absl::OkStatus();
 }
 
@@ -122,6 +126,10 @@ void LocalExecutor::BuildDraws(const StepPlan& plan) {
     if (logit_rows_.empty() || logit_rows_.back() != draw.row) logit_rows_.push_back(draw.row);
     draw.logit_row = static_cast<int32_t>(logit_rows_.size()) - 1;
   }
+  n_drawn_rows_ = static_cast<int32_t>(logit_rows_.size());
+  for (const PoolRows& pool : plan.pools) {
+    for (int32_t i = 0; i < pool.num_rows; ++i) logit_rows_.push_back(pool.row + i);
+  }
 }
 
 kernels::HostBatch LocalExecutor::Batch(const StepPlan& plan) const {
@@ -149,11 +157,12 @@ absl::Status LocalExecutor::Forward(const StepPlan& plan, StepResult* result) {
     decoder_->Forward(ops, batch.n_tokens(), n_logit_rows, *cache_);
     forward_end_ns = NowNs();
     size_t next_draw = 0;
-    for (int32_t row = 0; row < n_logit_rows; row += kLogitBlockRows) {
+    for (int32_t row = 0; row < n_drawn_rows_; row += kLogitBlockRows) {
       DrawBlock(ops, row, &next_draw);
     }
   }));
   Report(plan, result);
+  HEDDLE_RETURN_IF_ERROR(Pool(plan, result));
   result->timing.forward_ns = forward_end_ns - start_ns;
   result->timing.sample_ns = NowNs() - forward_end_ns;
   return absl::OkStatus();
@@ -181,8 +190,7 @@ void LocalExecutor::BuildSampleRows(const StepPlan& plan) {
 }
 
 void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next_draw) {
-  const auto n_logit_rows = static_cast<int32_t>(logit_rows_.size());
-  const int32_t rows = std::min(kLogitBlockRows, n_logit_rows - first_row);
+  const int32_t rows = std::min(kLogitBlockRows, n_drawn_rows_ - first_row);
   const int32_t vocab = parts_.spec->vocab;
   const kernels::Tensor logits{logits_->data(), rows, vocab, vocab};
   decoder_->Logits(ops, first_row, logits);
@@ -214,6 +222,32 @@ void LocalExecutor::Report(const StepPlan& plan, StepResult* result) {
     }
     if (!draw.is_score) sampler_.Accept(out.id, out.token);
   }
+}
+
+absl::Status LocalExecutor::Pool(const StepPlan& plan, StepResult* result) {
+  const int32_t hidden = parts_.spec->hidden;
+  const kernels::DType dtype = decoder_->dtype();
+  pool_row_.resize(static_cast<size_t>(kernels::RowBytes(dtype, hidden)));
+  std::vector<float> values(static_cast<size_t>(hidden));
+  int32_t row = n_drawn_rows_;
+  for (const PoolRows& pool : plan.pools) {
+    PoolSum& pooled = pool_sums_[pool.id];
+    pooled.sum.resize(static_cast<size_t>(hidden));
+    for (int32_t i = 0; i < pool.num_rows; ++i, ++row) {
+      HEDDLE_RETURN_IF_ERROR(parts_.device->Download(pool_row_.data(), decoder_->HiddenRow(row),
+                                                     static_cast<int64_t>(pool_row_.size())));
+      kernels::DequantizeRow(dtype, pool_row_.data(), hidden, values.data());
+      for (size_t j = 0; j < values.size(); ++j) pooled.sum[j] += values[j];
+      ++pooled.count;
+    }
+    if (!pool.last) continue;
+    for (size_t j = 0; j < values.size(); ++j) {
+      values[j] = static_cast<float>(pooled.sum[j] / std::max(1, pooled.count));
+    }
+    result->pooled.push_back({pool.id, values});
+    pool_sums_.erase(pool.id);
+  }
+  return absl::OkStatus();
 }
 
 std::vector<float> LocalExecutor::last_logits() const {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "engine/executor.h"
 #include "engine/memory/host_pages.h"
@@ -67,6 +68,7 @@ class LocalExecutor final : public Executor {
   void BuildSampleRows(const StepPlan& plan);
   void DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next_draw);
   void Report(const StepPlan& plan, StepResult* result);
+  absl::Status Pool(const StepPlan& plan, StepResult* result);
 
   Parts parts_;
   ExecutorLimits limits_;
@@ -82,6 +84,14 @@ class LocalExecutor final : public Executor {
   std::vector<int64_t> kv_slot_;
   std::vector<int32_t> q_begin_, span_begin_, span_page_, span_tokens_, context_len_, logit_rows_;
   std::vector<Draw> draws_;
+  int32_t n_drawn_rows_ = 0;  // of logit_rows_; behind them those that are pooled, pool by pool
+  // Sums of hidden states of prompts that are not through yet.
+  struct PoolSum {
+    std::vector<double> sum;  // [hidden]
+    int32_t count = 0;
+  };
+  absl::flat_hash_map<SequenceId, PoolSum> pool_sums_;
+  std::vector<char> pool_row_;  // one row as the device has it
   // One per draw, and what the device says of it when a step has run.
   std::vector<kernels::SampleRowParams> sample_rows_;
   int32_t max_top_ = 0;

@@ -14,7 +14,11 @@ void SamplerState::Begin(const SequenceBegin& begin) {
   sequence.counts_tokens = params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
                            params.frequency_penalty != 0.0f;
   sequence.has_edits = sequence.counts_tokens || !params.logit_bias.empty() ||
-                       (params.min_tokens > 0 && !params.min_tokens_banned.empty());
+                       (params.min_tokens > 0 && !params.min_tokens_banned.empty()) ||
+                       !params.bad_words.empty();
+  for (const std::vector<TokenId>& word : params.bad_words) {
+    sequence.recent_limit = std::max(sequence.recent_limit, word.size() - 1);
+  }
   if (params.repetition_penalty != 1.0f) {
     for (TokenId token : begin.prompt) sequence.counts.try_emplace(token, 0);
   }
@@ -42,8 +46,26 @@ kernels::SampleRowParams SamplerState::Row(const SampleRow& sample, int32_t logi
 void SamplerState::Accept(SequenceId id, TokenId token) {
   auto it = sequences_.find(id);
   if (it == sequences_.end()) return;
-  ++it->second.num_generated;
-  if (it->second.counts_tokens) ++it->second.counts[token];
+  Sequence& sequence = it->second;
+  ++sequence.num_generated;
+  if (sequence.counts_tokens) ++sequence.counts[token];
+  if (sequence.recent_limit == 0) return;
+  if (sequence.recent.size() == sequence.recent_limit) {
+    sequence.recent.erase(sequence.recent.begin());
+  }
+  sequence.recent.push_back(token);
+}
+
+void SamplerState::BanBadWords(const Sequence& sequence, std::vector<kernels::LogitEdit>* edits) {
+  const std::vector<TokenId>& recent = sequence.recent;
+  for (const std::vector<TokenId>& word : sequence.params.bad_words) {
+    const size_t before = word.size() - 1;
+    if (before > recent.size() || !std::equal(word.begin(), word.end() - 1,
+                                              recent.end() - static_cast<std::ptrdiff_t>(before))) {
+      continue;
+    }
+    edits->push_back({word.back(), 1.0f, -std::numeric_limits<float>::infinity()});
+  }
 }
 
 std::span<const kernels::LogitEdit> SamplerState::BuildEdits(const Sequence& sequence) {
@@ -63,6 +85,7 @@ std::span<const kernels::LogitEdit> SamplerState::BuildEdits(const Sequence& seq
       edits.push_back({token, 1.0f, -std::numeric_limits<float>::infinity()});
     }
   }
+  BanBadWords(sequence, &edits);
   // The kernel takes one edit per token, in any order: merge those that name the same.
   std::sort(edits.begin(), edits.end(), [](const auto& a, const auto& b) {
     return a.token != b.token ? a.token < b.token : a.scale_div > b.scale_div;

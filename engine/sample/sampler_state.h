@@ -46,8 +46,12 @@ class SamplerState {
     bool counts_tokens = false;  // any penalty is in force
     // Times each token was generated; 0 for tokens that only the prompt has.
     absl::flat_hash_map<TokenId, int32_t> counts;
+    // The last tokens generated: as many as the longest bad word needs before its last.
+    std::vector<TokenId> recent;
+    size_t recent_limit = 0;
   };
 
+  static void BanBadWords(const Sequence& sequence, std::vector<kernels::LogitEdit>* edits);
   std::span<const kernels::LogitEdit> BuildEdits(const Sequence& sequence);
 
   absl::flat_hash_map<SequenceId, Sequence> sequences_;

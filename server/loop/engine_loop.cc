@@ -110,6 +110,9 @@ absl::Status EngineLoop::Submit(GenerationRequest request, EventSink sink) {
     HEDDLE_RETURN_IF_ERROR(CheckRoom(request));
     posted_tokens_ += request.prompt.size();
     if (options_.policy == scheduler::PolicyKind::kFair) ++waiting_of_tenant_[request.tenant];
+    bool had_work = !mail_.submissions.empty() ||
+                    published_.running_sequences + published_.waiting_requests > 0;
+    if (!had_work) progress_us_ = now_us;
     mail_.submissions.push_back({std::move(request), std::move(sink), now_us});
     idle_ = false;
   }
@@ -172,13 +175,14 @@ void EngineLoop::CancelBranch(RequestId id, int32_t branch) {
 }
 
 EngineStats EngineLoop::Stats() const {
-  int64_t began_us = step_began_us_.load();
   std::lock_guard lock(mutex_);
   EngineStats stats = published_;
   stats.waiting_requests += static_cast<int32_t>(mail_.submissions.size());
   stats.waiting_tokens += static_cast<int64_t>(posted_tokens_);
   stats.state = state_;
-  if (began_us > 0) stats.busy_since_seconds = Seconds(NowUs() - began_us);
+  if (stats.running_sequences + stats.waiting_requests > 0) {
+    stats.busy_since_seconds = Seconds(std::max<int64_t>(1, NowUs() - progress_us_));
+  }
   return stats;
 }
 
@@ -269,11 +273,10 @@ void EngineLoop::RunStep() {
     return Publish();
   }
   Publish();  // what has started waits no more
-  step_began_us_ = begin_us;
   int64_t planned_us = NowUs();
   absl::Status status = Execute();
   int64_t executed_us = NowUs();
-  step_began_us_ = 0;
+  last_step_us_ = executed_us;
   if (!status.ok()) return Fail(std::move(status));
   scheduler_.Commit(result_, executed_us, &events_);
   trace_.Step(scheduler_.notes(), begin_us, executed_us);
@@ -337,6 +340,9 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
   if (event.num_samples > 0) {
     take(result_.samples, event.sample_begin, event.num_samples, &out.tokens);
   }
+  if (event.pooled >= 0) {
+    out.embedding = std::move(result_.pooled[static_cast<size_t>(event.pooled)].values);
+  }
   if (event.num_scores > 0) {
     take(result_.scores, event.score_begin, event.num_scores, &out.prompt_scores);
   }
@@ -377,6 +383,7 @@ void EngineLoop::Publish() {
   stats_.overdue_requests = now.overdue;
   std::lock_guard lock(mutex_);
   published_ = stats_;
+  progress_us_ = std::max(progress_us_, last_step_us_);
 }
 
 void EngineLoop::CheckWhenIdle() const {

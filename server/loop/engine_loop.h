@@ -151,7 +151,10 @@ class EngineLoop final : public GenerationService {
   bool idle_ = true;
 
   std::atomic<uint64_t> last_id_{0};
-  std::atomic<int64_t> step_began_us_{0};  // 0: no step is running
+  // When the last step ended, or work came to a loop without any: guarded by mutex_, but for
+  // last_step_us_, which is the loop's own.
+  int64_t progress_us_ = 0;
+  int64_t last_step_us_ = 0;
   std::thread thread_;                     // last: it uses everything above
 };
 

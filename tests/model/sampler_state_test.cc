@@ -37,6 +37,30 @@ TEST_CASE("A row carries the sequence's parameters, its position as counter", "[
   CHECK(row.edits.empty());
 }
 
+// As vLLM's bad_words: only generated tokens count as what stands before.
+TEST_CASE("The last token of a bad word is banned where the rest of it was just generated",
+          "[unit]") {
+  SamplerState state;
+  SamplingParams params;
+  params.bad_words = {{5}, {6, 7}, {6, 6, 8}};
+  state.Begin({kId, params, {6, 6}});
+  auto banned = [&state] {
+    std::vector<TokenId> tokens;
+    for (const auto& [token, edit] : Edits(state)) {
+      CHECK(edit.add == -INFINITY);
+      tokens.push_back(token);
+    }
+    return tokens;
+  };
+  CHECK(banned() == std::vector<TokenId>{5});
+  state.Accept(kId, 6);
+  CHECK(banned() == std::vector<TokenId>{5, 7});
+  state.Accept(kId, 6);
+  CHECK(banned() == std::vector<TokenId>{5, 7, 8});
+  state.Accept(kId, 9);
+  CHECK(banned() == std::vector<TokenId>{5});
+}
+
 TEST_CASE("Frequency and presence count generated tokens, repetition the prompt as well",
           "[unit]") {
   SamplerState state;
