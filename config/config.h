@@ -65,6 +65,7 @@ struct Config {
   std::string api_key_file;
   std::vector<std::string> admin_key;
   std::string cors_origin;
+  std::string pooling = "last";
   std::string tool_parser = "auto";
   std::string reasoning_parser = "auto";
   std::string reasoning_field = "reasoning_content";
@@ -82,6 +83,7 @@ struct Config {
   Bytes max_body_bytes{uint64_t{8} << 20};
   Seconds request_timeout{0};  // 0: none
   Seconds drain_timeout{30};
+  Seconds watchdog_timeout{60};
 
   // Logs.
   std::string log_level = "info";

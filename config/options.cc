@@ -7,6 +7,7 @@ constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512", "avx
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16"};
 constexpr std::string_view kWeightFormats[] = {"auto", "int8", "int4", "f32",
                                                "f16",  "bf16", "q8_0", "q4_0"};
+constexpr std::string_view kPoolings[] = {"last", "mean", "first"};
 constexpr std::string_view kReasoningFields[] = {"reasoning_content", "reasoning", "both", "none"};
 constexpr std::string_view kOverflows[] = {"clamp", "error"};
 constexpr std::string_view kUnknownFields[] = {"ignore", "error"};
@@ -258,6 +259,15 @@ constexpr Option kOptions[] = {
      .help = "Origin whose web pages may call the API: one origin, or * for all.",
      .commands = kServe,
      .default_text = "none"},
+    {.name = "pooling",
+     .field = &Config::pooling,
+     .section = kServer,
+     .value = "WHAT",
+     .help =
+         "Which final hidden states make an embedding: that of the last token, of the first, or "
+         "the mean of all.",
+     .commands = kServe,
+     .choices = kPoolings},
     {.name = "tool-parser",
      .field = &Config::tool_parser,
      .section = kServer,
@@ -396,6 +406,15 @@ constexpr Option kOptions[] = {
      .help = "How long running requests may take to finish after SIGTERM.",
      .commands = kServe,
      .min = 0,
+     .max = 86400},
+
+    {.name = "watchdog-timeout",
+     .field = &Config::watchdog_timeout,
+     .section = kLimits,
+     .value = "SECONDS",
+     .help = "How long requests may wait without any step ending before /health answers 503.",
+     .commands = kServe,
+     .min = 0.1,
      .max = 86400},
 
     {.name = "log-level",

@@ -79,6 +79,8 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config) {
   options.max_body_bytes = config.max_body_bytes.value;
   options.request_timeout = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(config.request_timeout.value));
+  options.step_timeout = std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(config.watchdog_timeout.value));
   options.api_keys = config.api_key;
   options.admin_keys = config.admin_key;
   options.key_limits = ToKeyLimits(config);
@@ -92,6 +94,11 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config) {
   if (config.metric_names == "vllm") options.metric_names = ServerMetrics::Names::kAlsoVllm;
   options.version = HEDDLE_VERSION;
   return options;
+}
+
+engine::Pooling ToPooling(const std::string& name) {
+  if (name == "mean") return engine::Pooling::kMean;
+  return name == "first" ? engine::Pooling::kFirst : engine::Pooling::kLast;
 }
 
 ServedModel ToServedModel(const config::Config& config, const EngineSession& session) {
@@ -110,6 +117,8 @@ ServedModel ToServedModel(const config::Config& config, const EngineSession& ses
                       .count();
   model.max_context = session.model.capacity.limits.max_context;
   model.defaults = session.defaults;
+  model.embedding_size = session.model.model.spec.hidden;
+  model.pooling = ToPooling(config.pooling);
   return model;
 }
 

@@ -8,9 +8,12 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "server/http/debug_routes.h"
+#include "server/http/embedding_exchange.h"
 #include "server/http/generation_exchange.h"
+#include "server/http/generation_routes.h"
+#include "server/http/openapi.h"
 #include "server/json_writer.h"
-#include "server/openai/openai_format.h"
+#include "server/openai/messages_request.h"
 #include "server/openai/tokenize.h"
 
 namespace heddle::server {
@@ -73,10 +76,6 @@ std::string_view TraceId(std::string_view traceparent) {
   return hex && !zero ? id : "";
 }
 
-bool IsGeneration(std::string_view route) {
-  return route == "/v1/completions" || route == "/v1/chat/completions";
-}
-
 }  // namespace
 
 ApiHandler::ApiHandler(ServerContext* context, PostTask post)
@@ -100,54 +99,88 @@ std::shared_ptr<Exchange> ApiHandler::Handle(const HttpRequest& request, Respons
     if (!admitted.ok()) tenant = admitted;
   }
   if (!tenant.ok()) {
-    writer->Send(ErrorResponse(ToApiError(tenant.status())));
+    writer->Send(ErrorResponse(ToApiError(tenant.status()), request.path));
     return nullptr;
   }
-  if (match.route->id == RouteId::kCompletions) {
-    return Generate(Endpoint::kCompletion, *tenant, request, writer);
+  if (IsGenerationRoute(match.route->id)) {
+    return Generate(match.route->id, *tenant, request, writer);
   }
-  if (match.route->id == RouteId::kChatCompletions) {
-    return Generate(Endpoint::kChat, *tenant, request, writer);
-  }
-  absl::StatusOr<HttpResponse> response = Respond(match, request);
+  absl::StatusOr<HttpResponse> response = Respond(match, *tenant, request);
   if (response.ok()) {
     Decorate(&*response);
     writer->Send(*std::move(response));
   } else {
-    writer->Send(ErrorResponse(ToApiError(response.status())));
+    writer->Send(ErrorResponse(ToApiError(response.status()), request.path));
   }
   return nullptr;
 }
 
-std::shared_ptr<Exchange> ApiHandler::Generate(Endpoint endpoint, uint64_t tenant,
+std::shared_ptr<Exchange> ApiHandler::Generate(RouteId route, uint64_t tenant,
                                                const HttpRequest& request, ResponseWriter* writer) {
-  absl::StatusOr<std::shared_ptr<Exchange>> exchange = Begin(endpoint, tenant, request, writer);
+  absl::StatusOr<std::shared_ptr<Exchange>> exchange = Begin(route, tenant, request, writer);
   if (exchange.ok()) return *std::move(exchange);
-  writer->Send(ErrorResponse(ToApiError(exchange.status())));
+  writer->Send(ErrorResponse(ToApiError(exchange.status()), request.path));
   return nullptr;
 }
 
-absl::StatusOr<std::shared_ptr<Exchange>> ApiHandler::Begin(Endpoint endpoint, uint64_t tenant,
+absl::StatusOr<std::shared_ptr<Exchange>> ApiHandler::Begin(RouteId route, uint64_t tenant,
                                                             const HttpRequest& request,
                                                             ResponseWriter* writer) {
   HEDDLE_RETURN_IF_ERROR(CheckReady());
-  HEDDLE_ASSIGN_OR_RETURN(ApiRequest parsed,
-                          ParseRequest(endpoint, request.body, NewRequestContext(tenant)));
-  auto api = std::make_unique<const ApiRequest>(std::move(parsed));
-  const HttpDependencies& parts = context_->dependencies;
-  OpenAiFormat::Identity identity;
-  identity.id =
-      absl::StrFormat("%s-%016x", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", random_());
-  identity.created = UnixSeconds();
-  auto format = std::make_unique<OpenAiFormat>(api.get(), parts.model, parts.codec, identity);
+  if (route == RouteId::kEmbeddings) {
+    return BeginEmbedding(EmbeddingTask::kEmbed, tenant, request, writer);
+  }
+  if (route == RouteId::kScore) {
+    return BeginEmbedding(EmbeddingTask::kScore, tenant, request, writer);
+  }
+  if (route == RouteId::kRerank) {
+    return BeginEmbedding(EmbeddingTask::kRerank, tenant, request, writer);
+  }
+  AnswerIdentity identity{absl::StrFormat("%016x", random_()), UnixSeconds()};
+  HEDDLE_ASSIGN_OR_RETURN(Generation generation,
+                          ParseGeneration(route, request.body, NewRequestContext(tenant),
+                                          std::move(identity), &context_->responses));
   auto exchange = std::make_shared<GenerationExchange>(
-      context_, std::move(api), std::move(format), writer, request.received,
+      context_, std::move(generation.request), std::move(generation.format), writer,
+      request.received, [this](HttpResponse* response) { Decorate(response); });
+  HEDDLE_RETURN_IF_ERROR(exchange->Submit(inbox_.get()));
+  return exchange;
+}
+
+absl::StatusOr<std::shared_ptr<Exchange>> ApiHandler::BeginEmbedding(EmbeddingTask task,
+                                                                     uint64_t tenant,
+                                                                     const HttpRequest& request,
+                                                                     ResponseWriter* writer) {
+  HEDDLE_ASSIGN_OR_RETURN(EmbeddingRequest parsed,
+                          ParseEmbeddingRequest(task, request.body, NewRequestContext(tenant)));
+  AnswerIdentity identity{absl::StrFormat("%016x", random_()), UnixSeconds()};
+  auto exchange = std::make_shared<EmbeddingExchange>(
+      context_, std::move(parsed), std::move(identity), writer, request.received,
       [this](HttpResponse* response) { Decorate(response); });
   HEDDLE_RETURN_IF_ERROR(exchange->Submit(inbox_.get()));
   return exchange;
 }
 
-absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match,
+// A response that is still kept, or that it is forgotten from now on.
+absl::StatusOr<HttpResponse> ApiHandler::KeptResponse(const RouteMatch& match, uint64_t tenant) {
+  ResponseStore& store = context_->responses;
+  if (match.route->id == RouteId::kDeleteResponse) {
+    if (store.Erase(match.parameter, tenant)) {
+      std::string out;
+      JsonWriter json(&out);
+      json.BeginObject().Member("id", match.parameter).Member("object", "response");
+      json.Key("deleted").Bool(true).EndObject();
+      return JsonResponse(std::move(out));
+    }
+  } else if (std::optional<ResponseStore::Entry> entry = store.Get(match.parameter, tenant)) {
+    return JsonResponse(std::move(entry->body));
+  }
+  return WithCode(
+      absl::NotFoundError(base::StrCat("there is no response ", base::Quote(match.parameter))),
+      "response_not_found");
+}
+
+absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match, uint64_t tenant,
                                                  const HttpRequest& request) {
   const ServedModel& model = *context_->dependencies.model;
   switch (match.route->id) {
@@ -190,8 +223,23 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match,
     case RouteId::kStats:
       return JsonResponse(context_->dependencies.metrics->RenderJson(
           context_->dependencies.generation->Stats(), open_connections()));
+    case RouteId::kCountTokens: {
+      HEDDLE_ASSIGN_OR_RETURN(std::string body,
+                              CountMessageTokens(request.body, NewRequestContext()));
+      return JsonResponse(std::move(body));
+    }
+    case RouteId::kResponse:
+    case RouteId::kDeleteResponse:
+      return KeptResponse(match, tenant);
+    case RouteId::kOpenApi:
+      return JsonResponse(OpenApiDocument(context_->options.version));
     case RouteId::kCompletions:
     case RouteId::kChatCompletions:
+    case RouteId::kResponses:
+    case RouteId::kMessages:
+    case RouteId::kEmbeddings:
+    case RouteId::kScore:
+    case RouteId::kRerank:
       break;
   }
   return absl::InternalError("this route has no answer");
@@ -218,7 +266,8 @@ HttpResponse ApiHandler::Index(const HttpRequest& request) const {
     response = TextResponse("text/plain; charset=utf-8",
                             base::StrCat("Heddle ", context_->options.version, " serves ",
                                          context_->dependencies.model->id,
-                                         ": POST /v1/chat/completions, POST /v1/completions\n"));
+                                         ": POST /v1/chat/completions, POST /v1/completions, "
+                                         "POST /v1/responses, POST /v1/messages\n"));
   }
   response.headers.emplace_back("Vary", "Accept");
   return response;
@@ -233,8 +282,8 @@ absl::StatusOr<HttpResponse> ApiHandler::Health() const {
   double busy = stats.busy_since_seconds;
   double limit = std::chrono::duration<double>(context_->options.step_timeout).count();
   if (busy <= limit) return JsonResponse(StatusJson("ok"));
-  return absl::UnavailableError(
-      absl::StrFormat("the engine has been in one step for %.1f s, more than %.1f s", busy, limit));
+  return absl::UnavailableError(absl::StrFormat(
+      "requests wait and no step has ended for %.1f s; the limit is %.1f s", busy, limit));
 }
 
 absl::Status ApiHandler::CheckReady() const {
@@ -255,10 +304,12 @@ absl::StatusOr<uint64_t> ApiHandler::CheckKey(const Route& route,
   if (keys.empty()) return 0;
   constexpr std::string_view kBearer = "Bearer ";
   std::string_view given = request.Header("Authorization");
-  int number = -1;
   if (EqualsIgnoringCase(given.substr(0, kBearer.size()), kBearer)) {
-    number = keys.Find(given.substr(kBearer.size()));
+    given.remove_prefix(kBearer.size());
+  } else {
+    given = request.Header("X-Api-Key");  // Anthropic's clients
   }
+  const int number = given.empty() ? -1 : keys.Find(given);
   // With admin keys alone everyone may ask, except for what needs such a key.
   const bool open = !route.needs_admin && !keys.has_ordinary();
   if (number < 0 && !open) {
@@ -292,7 +343,8 @@ absl::Status ApiHandler::Admit(uint64_t tenant, const HttpRequest& request,
 HttpResponse ApiHandler::NoRoute(const RouteMatch& match, const HttpRequest& request) const {
   if (match.allow.empty() && request.path != "*") {
     return ErrorResponse(
-        TransportError(404, base::StrCat("there is nothing at ", base::Quote(request.path))));
+        TransportError(404, base::StrCat("there is nothing at ", base::Quote(request.path))),
+        request.path);
   }
   HttpResponse response;
   if (request.method == "OPTIONS") {
@@ -301,23 +353,24 @@ HttpResponse ApiHandler::NoRoute(const RouteMatch& match, const HttpRequest& req
   } else {
     response =
         ErrorResponse(TransportError(405, base::StrCat(request.path, " takes ", match.allow,
-                                                       ", not ", base::Quote(request.method))));
+                                                       ", not ", base::Quote(request.method))),
+                      request.path);
   }
   std::string allow = match.allow.empty() ? "GET, HEAD, POST, OPTIONS" : match.allow;
   if (request.method == "OPTIONS" && !context_->options.cors_origin.empty()) {
     response.headers.emplace_back("Access-Control-Allow-Methods", allow);
     response.headers.emplace_back("Access-Control-Allow-Headers",
-                                  "Authorization, Content-Type, X-Request-Id");
+                                  "Authorization, Content-Type, X-Api-Key, X-Request-Id");
     response.headers.emplace_back("Access-Control-Max-Age", "600");
   }
   response.headers.emplace_back("Allow", std::move(allow));
   return response;
 }
 
-HttpResponse ApiHandler::ErrorResponse(const ApiError& error) const {
+HttpResponse ApiHandler::ErrorResponse(const ApiError& error, std::string_view path) const {
   HttpResponse response;
   response.status = error.http_status;
-  response.body = ErrorJson(error);
+  response.body = ErrorBodyFor(path, error);
   if (error.retry_after_seconds > 0) {
     response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
   }
@@ -327,7 +380,7 @@ HttpResponse ApiHandler::ErrorResponse(const ApiError& error) const {
 }
 
 HttpResponse ApiHandler::MakeError(int status, std::string_view message) {
-  return ErrorResponse(TransportError(status, message));
+  return ErrorResponse(TransportError(status, message), "");
 }
 
 void ApiHandler::Decorate(HttpResponse* response) const {
@@ -351,7 +404,8 @@ void ApiHandler::OnFinished(const RequestRecord& record) {
   std::string_view route = record.route.empty() ? std::string_view("other") : record.route;
   ServerMetrics* metrics = context_->dependencies.metrics;
   metrics->CountRequest(route, record.method, record.status);
-  if (IsGeneration(route)) {
+  const Route* known = RouteNamed(route);
+  if (known != nullptr && IsGenerationRoute(known->id)) {
     metrics->CountGeneration(route, OutcomeName(record.outcome), record.total_seconds);
   }
   context_->dependencies.log->Info("request",

@@ -12,6 +12,7 @@
 #include "server/http/router.h"
 #include "server/http/server_context.h"
 #include "server/openai/api_error.h"
+#include "server/openai/embeddings.h"
 
 namespace heddle::server {
 
@@ -25,12 +26,17 @@ class ApiHandler final : public Handler {
   void OnFinished(const RequestRecord& record) override;
 
  private:
-  std::shared_ptr<Exchange> Generate(Endpoint endpoint, uint64_t tenant, const HttpRequest& request,
+  std::shared_ptr<Exchange> Generate(RouteId route, uint64_t tenant, const HttpRequest& request,
                                      ResponseWriter* writer);
-  absl::StatusOr<std::shared_ptr<Exchange>> Begin(Endpoint endpoint, uint64_t tenant,
+  absl::StatusOr<std::shared_ptr<Exchange>> Begin(RouteId route, uint64_t tenant,
                                                   const HttpRequest& request,
                                                   ResponseWriter* writer);
-  absl::StatusOr<HttpResponse> Respond(const RouteMatch& match, const HttpRequest& request);
+  absl::StatusOr<std::shared_ptr<Exchange>> BeginEmbedding(EmbeddingTask task, uint64_t tenant,
+                                                           const HttpRequest& request,
+                                                           ResponseWriter* writer);
+  absl::StatusOr<HttpResponse> Respond(const RouteMatch& match, uint64_t tenant,
+                                       const HttpRequest& request);
+  absl::StatusOr<HttpResponse> KeptResponse(const RouteMatch& match, uint64_t tenant);
   absl::StatusOr<HttpResponse> Health() const;
   std::string Metrics() const;
   HttpResponse Index(const HttpRequest& request) const;
@@ -41,7 +47,8 @@ class ApiHandler final : public Handler {
   // Counts a request that does work (POST) against the limits of its key and of the server.
   absl::Status Admit(uint64_t tenant, const HttpRequest& request, RequestRecord* record) const;
   HttpResponse NoRoute(const RouteMatch& match, const HttpRequest& request) const;
-  HttpResponse ErrorResponse(const ApiError& error) const;
+  // `path` decides the shape of the error.
+  HttpResponse ErrorResponse(const ApiError& error, std::string_view path) const;
   void Decorate(HttpResponse* response) const;
   RequestContext NewRequestContext(uint64_t tenant = 0);
 

@@ -39,7 +39,7 @@ struct HttpServerOptions {
   Clock::duration request_timeout = Clock::duration::zero();
   // What a client that reads slowly may leave unread before its request is cancelled.
   size_t max_buffered_bytes = size_t{1} << 20;
-  // A step that takes longer than this means that the engine hangs: /health fails.
+  // No step ended for so long while requests wait: the engine hangs, and /health fails.
   Clock::duration step_timeout = std::chrono::seconds(60);
   std::vector<std::string> api_keys;  // "Authorization: Bearer KEY"; none at all: everyone may ask
   std::vector<ApiKey> hashed_keys;    // further ones, with limits of their own

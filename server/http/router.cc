@@ -10,6 +10,14 @@ constexpr std::string_view kParameter = "{id}";
 constexpr Route kRoutes[] = {
     {RouteId::kCompletions, "POST", "/v1/completions", true, "Continue a text"},
     {RouteId::kChatCompletions, "POST", "/v1/chat/completions", true, "Answer a conversation"},
+    {RouteId::kResponses, "POST", "/v1/responses", true, "Answer, in OpenAI's Responses form"},
+    {RouteId::kResponse, "GET", "/v1/responses/{id}", true, "A response that is still kept"},
+    {RouteId::kDeleteResponse, "DELETE", "/v1/responses/{id}", true, "Forget a response"},
+    {RouteId::kMessages, "POST", "/v1/messages", true, "Answer, in Anthropic's Messages form"},
+    {RouteId::kCountTokens, "POST", "/v1/messages/count_tokens", true, "Tokens of such a request"},
+    {RouteId::kEmbeddings, "POST", "/v1/embeddings", true, "Texts to vectors"},
+    {RouteId::kScore, "POST", "/v1/score", true, "How alike texts are"},
+    {RouteId::kRerank, "POST", "/v1/rerank", true, "Documents by how well they fit a query"},
     {RouteId::kModels, "GET", "/v1/models", true, "List the models"},
     {RouteId::kModel, "GET", "/v1/models/{id}", true, "Describe one model"},
     {RouteId::kTokenize, "POST", "/tokenize", true, "Text to token ids"},
@@ -17,9 +25,10 @@ constexpr Route kRoutes[] = {
     {RouteId::kHealth, "GET", "/health", false, "Whether the engine makes progress"},
     {RouteId::kReady, "GET", "/ready", false, "Whether requests are accepted"},
     {RouteId::kMetrics, "GET", "/metrics", false, "Figures for Prometheus"},
-    {RouteId::kDebugRequests, "GET", "/debug/requests", true, "What happened to requests"},
-    {RouteId::kDebugRequest, "GET", "/debug/requests/{id}", true, "... to one, step by step"},
+    {RouteId::kDebugRequests, "GET", "/debug/requests", true, "What happened to requests", true},
+    {RouteId::kDebugRequest, "GET", "/debug/requests/{id}", true, "... to one, step by step", true},
     {RouteId::kVersion, "GET", "/version", false, "Version of the server"},
+    {RouteId::kOpenApi, "GET", "/openapi.json", false, "This API as an OpenAPI document"},
     {RouteId::kStats, "GET", "/debug/stats", true, "What the server does now", true},
     {RouteId::kIndex, "GET", "/", false, "The web page; for other than browsers, what this is"},
 };
@@ -35,6 +44,12 @@ bool PathMatches(std::string_view pattern, std::string_view path, std::string_vi
 }  // namespace
 
 std::span<const Route> Routes() { return kRoutes; }
+
+const Route* RouteNamed(std::string_view pattern) {
+  auto found = std::find_if(std::begin(kRoutes), std::end(kRoutes),
+                            [pattern](const Route& route) { return route.pattern == pattern; });
+  return found == std::end(kRoutes) ? nullptr : found;
+}
 
 RouteMatch MatchRoute(std::string_view method, std::string_view path) {
   if (method == "HEAD") method = "GET";

@@ -22,6 +22,15 @@ enum class RouteId : uint8_t {
   kModel,
   kCompletions,
   kChatCompletions,
+  kResponses,
+  kResponse,
+  kDeleteResponse,
+  kMessages,
+  kCountTokens,
+  kEmbeddings,
+  kScore,
+  kRerank,
+  kOpenApi,
   kTokenize,
   kDetokenize,
 };
@@ -42,6 +51,9 @@ struct RouteMatch {
   std::string_view parameter;    // what "{id}" matched; a view into `path`
   std::string allow;  // methods of this path, as for the Allow header; empty: no such path
 };
+
+// By its pattern, of several methods the first; nullptr: none.
+const Route* RouteNamed(std::string_view pattern);
 
 RouteMatch MatchRoute(std::string_view method, std::string_view path);
 

@@ -9,6 +9,7 @@
 #include "server/access/key_account.h"
 #include "server/http/http_server.h"
 #include "server/http/transport.h"
+#include "server/openai/response_store.h"
 #include "server/web/web_page.h"
 
 namespace heddle::server {
@@ -18,6 +19,7 @@ enum class Readiness : uint8_t { kLoading, kReady, kDraining };
 struct ServerContext {
   HttpServerOptions options;
   HttpDependencies dependencies;
+  ResponseStore responses;
   KeyRing keys;                                       // set before the transport starts
   std::vector<std::shared_ptr<KeyAccount>> accounts;  // per key of the ring
   std::shared_ptr<KeyAccount> everyone;

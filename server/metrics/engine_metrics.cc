@@ -101,7 +101,7 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
   families->push_back(PageInfo("heddle_kv_cache_info", "page_tokens", "num_pages", stats));
   gauge("heddle_orphaned_requests", "Requests that run for nobody; must be 0.",
         stats.orphaned_requests);
-  gauge("heddle_step_running_seconds", "How long the current step has been running; 0: idle.",
+  gauge("heddle_step_running_seconds", "Since the last step ended, while there is work; 0: idle.",
         stats.busy_since_seconds);
   counter("heddle_steps_total", "Engine steps done.", stats.steps);
   counter("heddle_computed_prompt_tokens_total",

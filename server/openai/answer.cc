@@ -248,7 +248,10 @@ std::vector<ChoiceResult> Answer::Results() const {
       std::stable_sort(order.begin(), order.end(),
                        [&mean](size_t a, size_t b) { return mean(a) > mean(b); });
     }
-    for (size_t i = 0; i < n; ++i) results.push_back(branches_[order[i]].result);
+    for (size_t i = 0; i < n; ++i) {
+      results.push_back(branches_[order[i]].result);
+      results.back().prompt_scores = prompt_scores_[first / best_of];
+    }
   }
   return results;
 }

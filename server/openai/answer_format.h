@@ -34,6 +34,8 @@ struct ChoiceResult {
   std::vector<ChoiceToken> tokens;  // where logprobs were asked for
   EndReason reason = EndReason::kStop;
   std::string stop_string;  // that ended it; empty: none did
+  // Of the prompt's tokens but the first; empty unless asked for.
+  std::span<const engine::SampledToken> prompt_scores;
 
   // All text of that kind.
   std::string Text(OutputPiece::Kind kind) const {

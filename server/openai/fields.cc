@@ -48,6 +48,9 @@ constexpr Field kGenerationFields[] = {
     {"stop_token_ids", kArray, 0, 256, "[]", "token ids that end the answer"},
     {"ignore_eos", kBoolean, 0, 0, "false", "go on after the model's own end of text"},
     {"min_tokens", kInteger, 0, kMaxInt32, "0", "do not end before so many tokens"},
+    {"bad_words", kArray, 0, 64, "[]", "texts that the answer must not hold, up to 256 bytes each"},
+    {"prompt_logprobs", kInteger, 0, 20, "",
+     "log-probabilities of the prompt's tokens, with so many alternatives; not with stream"},
     {"n", kInteger, 1, 128, "1", "answers per prompt"},
     {"stream", kBoolean, 0, 0, "false", "send the answer as server-sent events"},
     {"stream_options", kObject, 0, kInfinity, "{}",
@@ -64,18 +67,23 @@ constexpr Field kGenerationFields[] = {
 constexpr Field kCompletionOwn[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
     {"prompt", kStringOrArray, 0, kInfinity, "",
-     "a string, strings, token ids, or arrays of token ids"},
+     "a string, strings, token ids, or arrays of token ids", true},
     {"max_tokens", kInteger, 0, kMaxInt32, "16",
      "tokens to generate at most; more than the context holds is cut to what it holds"},
     {"max_completion_tokens", kInteger, 0, kMaxInt32, "", "the same; wins over max_tokens"},
     {"logprobs", kInteger, 0, 20, "", "log-probabilities, with so many alternatives"},
     {"echo", kBoolean, 0, 0, "false", "the prompt comes first in the answer"},
+    {"best_of", kInteger, 1, 128, "(n)",
+     "draw so many answers and return the n of the highest log-probability per token; not with "
+     "stream"},
+    {"suffix", kString, 0, kInfinity, "",
+     "the text that comes after the answer; for models with fill-in-the-middle tokens"},
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
 };
 
 constexpr Field kChatOwn[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
-    {"messages", kArray, 1, kInfinity, "", "the conversation so far"},
+    {"messages", kArray, 1, kInfinity, "", "the conversation so far", true},
     {"max_tokens", kInteger, 1, kMaxInt32, "(rest of the context)",
      "tokens to generate at most; more than the context holds is cut to what it holds"},
     {"max_completion_tokens", kInteger, 1, kMaxInt32, "", "the same; wins over max_tokens"},
@@ -97,6 +105,75 @@ constexpr Field kChatOwn[] = {
 constexpr auto kCompletionFields = Concat(kCompletionOwn, kGenerationFields);
 constexpr auto kChatFields = Concat(kChatOwn, kGenerationFields);
 
+constexpr Field kResponsesFields[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
+    {"input", kStringOrArray, 1, kInfinity, "",
+     "a text, or items: messages, function_call, function_call_output, reasoning", true},
+    {"instructions", kString, 0, kInfinity, "", "system message of this response alone"},
+    {"previous_response_id", kString, 0, 128, "", "go on after this response, while it is kept"},
+    {"max_output_tokens", kInteger, 1, kMaxInt32, "(rest of the context)",
+     "tokens to generate at most, reasoning included"},
+    {"temperature", kNumber, 0, 2, "(of the model, else 1)", "0 always takes the likeliest token"},
+    {"top_p", kNumber, 0, 1, "(of the model, else 1)",
+     "draw from the likeliest tokens that together have this probability"},
+    {"stream", kBoolean, 0, 0, "false", "send the answer as server-sent events"},
+    {"store", kBoolean, 0, 0, "true", "keep the response in memory, as long as there is room"},
+    {"tools", kArray, 0, 1024, "[]", "functions the model may call"},
+    {"tool_choice", kStringOrObject, 0, kInfinity, "auto", "auto, or none: hide the tools"},
+    {"parallel_tool_calls", kBoolean, 0, 0, "true", "more than one call per answer"},
+    {"reasoning", kObject, 0, kInfinity, "", "effort: passed to the chat template"},
+    {"text", kObject, 0, kInfinity, "", "format of the answer"},
+    {"top_logprobs", kInteger, 0, 20, "", "accepted and not used"},
+    {"metadata", kObject, 0, 16, "{}", "given back"},
+    {"user", kString, 0, kInfinity, "", "given back"},
+    {"truncation", kString, 0, 64, "disabled", "given back; nothing is ever cut"},
+    {"include", kArray, 0, 64, "[]", "accepted and not used"},
+    {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
+};
+
+constexpr Field kMessagesFields[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
+    {"messages", kArray, 1, kInfinity, "", "the conversation so far", true},
+    {"max_tokens", kInteger, 1, kMaxInt32, "", "tokens to generate at most; required"},
+    {"system", kStringOrArray, 0, kInfinity, "", "system message: a text, or text blocks"},
+    {"stop_sequences", kArray, 0, 4, "[]", "strings that end the answer"},
+    {"stream", kBoolean, 0, 0, "false", "send the answer as server-sent events"},
+    {"temperature", kNumber, 0, 2, "(of the model, else 1)", "0 always takes the likeliest token"},
+    {"top_p", kNumber, 0, 1, "(of the model, else 1)",
+     "draw from the likeliest tokens that together have this probability"},
+    {"top_k", kInteger, -1, kMaxInt32, "(of the model, else 0)",
+     "draw from so many of the likeliest tokens"},
+    {"tools", kArray, 0, 1024, "[]", "tools the model may use"},
+    {"tool_choice", kObject, 0, kInfinity, "", "type: auto, any, tool (with name) or none"},
+    {"thinking", kObject, 0, kInfinity, "", "type: enabled, adaptive or disabled"},
+    {"metadata", kObject, 0, kInfinity, "{}", "accepted and not used"},
+    {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
+};
+
+constexpr Field kEmbeddingFields[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
+    {"input", kStringOrArray, 0, kInfinity, "",
+     "a string, strings, token ids, or arrays of token ids", true},
+    {"encoding_format", kString, 0, 16, "float", "float, or base64 of little-endian 32-bit floats"},
+    {"dimensions", kInteger, 1, 1 << 20, "(all)", "so many numbers, the first, scaled to length 1"},
+    {"user", kString, 0, kInfinity, "", "accepted and not used"},
+    {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
+};
+
+constexpr Field kScoreFields[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
+    {"text_1", kStringOrArray, 0, kInfinity, "", "a text, or as many as text_2 has", true},
+    {"text_2", kStringOrArray, 0, kInfinity, "", "a text, or several", true},
+};
+
+constexpr Field kRerankFields[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
+    {"query", kString, 0, kInfinity, "", "what is looked for", true},
+    {"documents", kArray, 1, 2048, "", "texts, or objects with a text", true},
+    {"top_n", kInteger, 0, kMaxInt32, "(all)", "return so many of the best; 0: all"},
+    {"return_documents", kBoolean, 0, 0, "true", "with their texts"},
+};
+
 constexpr Field kTokenizeFields[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model"},
     {"prompt", kString, 0, kInfinity, "", "text to encode"},
@@ -113,12 +190,10 @@ constexpr Field kTokenizeFields[] = {
 
 constexpr Field kDetokenizeFields[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model"},
-    {"tokens", kArray, 0, kInfinity, "", "token ids"},
+    {"tokens", kArray, 0, kInfinity, "", "token ids", true},
 };
 
 constexpr RefusedField kRefusedCompletionFields[] = {
-    {"suffix", "\"\"", "filling in the middle is not supported"},
-    {"best_of", "1", "only as many answers as are returned are drawn; use n"},
     {"response_format", R"({"type":"text"})", "constrained output is not supported"},
 };
 
@@ -129,6 +204,12 @@ constexpr RefusedField kRefusedChatFields[] = {
     {"modalities", R"(["text"])", "this server answers with text only"},
     {"audio", "", "this server answers with text only"},
     {"web_search_options", "", "this server does not search"},
+};
+
+constexpr RefusedField kRefusedResponsesFields[] = {
+    {"background", "false", "responses are not computed in the background"},
+    {"conversation", "", "conversations are not kept; use previous_response_id"},
+    {"prompt", "", "there are no stored prompts"},
 };
 
 bool IsInteger(const Json& value) {
@@ -209,6 +290,12 @@ absl::Status CheckRange(const Json& value, const Field& field) {
 
 std::span<const Field> CompletionFields() { return kCompletionFields; }
 std::span<const Field> ChatFields() { return kChatFields; }
+std::span<const Field> ResponsesFields() { return kResponsesFields; }
+std::span<const Field> MessagesFields() { return kMessagesFields; }
+std::span<const RefusedField> RefusedResponsesFields() { return kRefusedResponsesFields; }
+std::span<const Field> EmbeddingFields() { return kEmbeddingFields; }
+std::span<const Field> ScoreFields() { return kScoreFields; }
+std::span<const Field> RerankFields() { return kRerankFields; }
 std::span<const Field> TokenizeFields() { return kTokenizeFields; }
 std::span<const Field> DetokenizeFields() { return kDetokenizeFields; }
 std::span<const RefusedField> RefusedCompletionFields() { return kRefusedCompletionFields; }
@@ -217,6 +304,10 @@ std::span<const RefusedField> RefusedChatFields() { return kRefusedChatFields; }
 absl::Status CheckFields(const Json& body, std::span<const Field> fields) {
   for (const Field& field : fields) {
     const Json* value = Find(body, field.name);
+    if (value == nullptr && field.required) {
+      return FieldError(field.name, base::StrCat("'", field.name, "' is missing"),
+                        "missing_required_parameter");
+    }
     if (value == nullptr) continue;
     if (!HasType(*value, field.type)) {
       return FieldError(field.name,

@@ -34,6 +34,7 @@ struct Field {
   double maximum = std::numeric_limits<double>::infinity();
   std::string_view default_value;  // JSON, or words in brackets; empty: none
   std::string_view description;
+  bool required = false;
 };
 
 // A field that is known, and why a value other than `only` is refused.
@@ -46,12 +47,18 @@ struct RefusedField {
 // In the order of the documentation.
 std::span<const Field> CompletionFields();
 std::span<const Field> ChatFields();
+std::span<const Field> ResponsesFields();
+std::span<const Field> MessagesFields();
+std::span<const Field> EmbeddingFields();
+std::span<const Field> ScoreFields();
+std::span<const Field> RerankFields();
 std::span<const Field> TokenizeFields();
 std::span<const Field> DetokenizeFields();
 std::span<const RefusedField> RefusedCompletionFields();
 std::span<const RefusedField> RefusedChatFields();
+std::span<const RefusedField> RefusedResponsesFields();
 
-// Types and ranges of all members that `fields` names; the error's param is the field.
+// Presence, types and ranges of all members that `fields` names; the error's param is the field.
 absl::Status CheckFields(const Json& body, std::span<const Field> fields);
 // INVALID_ARGUMENT for a member that is in neither list.
 absl::Status CheckKnown(const Json& body, std::span<const Field> fields,

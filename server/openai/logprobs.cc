@@ -87,4 +87,33 @@ void WriteCompletionLogprobs(std::span<const ChoiceToken> tokens, int32_t num_to
   json->EndArray().EndObject();
 }
 
+void WritePromptLogprobs(std::span<const TokenId> prompt,
+                         std::span<const engine::SampledToken> scores, int32_t num_top,
+                         const TextCodec& codec, JsonWriter* json) {
+  auto member = [&](TokenId token, float logprob, size_t rank) {
+    json->Key(std::to_string(token)).BeginObject();
+    json->Key("logprob").Number(Finite(logprob));
+    if (rank > 0) json->Member("rank", rank);
+    json->Member("decoded_token", codec.TokenBytes(token)).EndObject();
+  };
+  json->BeginArray();
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (i == 0 || i > scores.size()) {
+      json->Null();
+      continue;
+    }
+    const engine::SampledToken& score = scores[i - 1];
+    auto count = std::min(static_cast<size_t>(num_top), score.top.size());
+    bool among = false;
+    json->BeginObject();
+    for (size_t t = 0; t < count; ++t) {
+      among |= score.top[t].token == score.token;
+      member(score.top[t].token, score.top[t].logprob, t + 1);
+    }
+    if (!among) member(score.token, score.logprob, 0);
+    json->EndObject();
+  }
+  json->EndArray();
+}
+
 }  // namespace heddle::server

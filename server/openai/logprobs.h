@@ -20,4 +20,11 @@ void WriteChatLogprobs(std::span<const ChoiceToken> tokens, int32_t num_top, con
 void WriteCompletionLogprobs(std::span<const ChoiceToken> tokens, int32_t num_top,
                              const TextCodec& codec, JsonWriter* json);
 
+// One entry per token of the prompt, null for the first: {"ID":{"logprob","rank","decoded_token"}}
+// of the token and of the likeliest; the rank is left out where it is beyond those.
+// Source: vLLM's `prompt_logprobs`.
+void WritePromptLogprobs(std::span<const TokenId> prompt,
+                         std::span<const engine::SampledToken> scores, int32_t num_top,
+                         const TextCodec& codec, JsonWriter* json);
+
 }  // namespace heddle::server

@@ -154,10 +154,14 @@ std::string OpenAiFormat::Body(std::span<const ChoiceResult> choices, const Usag
     }
     json.Key("logprobs");
     request_->logprobs ? WriteLogprobs(result.tokens, &json) : void(json.Null());
-    json.Member("finish_reason", ReasonName(result.reason, chat())).EndObject();
+    json.Member("finish_reason", ReasonName(result.reason, chat()));
+    size_t prompt = i / static_cast<size_t>(request_->n);
+    if (!chat() && request_->prompt_logprobs >= 0) WritePromptLogprobs(prompt, result, &json);
+    json.EndObject();
   }
   json.EndArray().Key("usage");
   WriteUsage(usage, &json);
+  if (chat() && request_->prompt_logprobs >= 0) WritePromptLogprobs(0, choices.front(), &json);
   json.EndObject();
   return body;
 }
@@ -203,6 +207,13 @@ void OpenAiFormat::WriteHead(std::string_view object, JsonWriter* json) const {
 void OpenAiFormat::WriteLogprobs(std::span<const ChoiceToken> tokens, JsonWriter* json) const {
   chat() ? WriteChatLogprobs(tokens, request_->top_logprobs, *codec_, json)
          : WriteCompletionLogprobs(tokens, request_->top_logprobs, *codec_, json);
+}
+
+void OpenAiFormat::WritePromptLogprobs(size_t prompt, const ChoiceResult& result,
+                                       JsonWriter* json) const {
+  json->Key("prompt_logprobs");
+  server::WritePromptLogprobs(request_->generations[prompt].prompt, result.prompt_scores,
+                              request_->prompt_logprobs, *codec_, json);
 }
 
 std::string_view OpenAiFormat::ObjectName(bool chunk) const {

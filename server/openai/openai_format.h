@@ -45,6 +45,7 @@ class OpenAiFormat final : public AnswerFormat {
   void WriteReasoning(std::string_view text, JsonWriter* json) const;
   void WriteHead(std::string_view object, JsonWriter* json) const;
   void WriteLogprobs(std::span<const ChoiceToken> tokens, JsonWriter* json) const;
+  void WritePromptLogprobs(size_t prompt, const ChoiceResult& result, JsonWriter* json) const;
   std::string CallId(size_t index, size_t call) const;
   std::string_view ObjectName(bool chunk) const;
   bool chat() const { return request_->endpoint == Endpoint::kChat; }

@@ -42,6 +42,30 @@ absl::StatusOr<std::vector<std::string>> ReadStop(const Json& body) {
   return stop;
 }
 
+// Each word as it stands in the middle of a text, with a space before it and without (as vLLM).
+absl::Status ReadBadWords(const Json& body, const TextCodec& codec,
+                          engine::SamplingParams* sampling) {
+  constexpr size_t kMaxBytes = 256;
+  const Json* words = Find(body, "bad_words");
+  if (words == nullptr) return absl::OkStatus();
+  for (const Json& entry : *words) {
+    std::string text = entry.is_string() ? entry.get<std::string>() : "";
+    text.erase(0, text.find_first_not_of(' '));
+    if (text.empty() || text.size() > kMaxBytes) {
+      return FieldError("bad_words",
+                        base::StrCat("'bad_words' must hold strings of 1 to ", kMaxBytes,
+                                     " bytes, found ", base::Quote(entry.dump())));
+    }
+    HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> plain, codec.Encode(text, false));
+    HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> spaced, codec.Encode(" " + text, false));
+    if (plain.empty() || spaced.empty()) continue;
+    bool differs = spaced[0] != plain[0] && spaced.size() == plain.size();
+    sampling->bad_words.push_back(std::move(plain));
+    if (differs) sampling->bad_words.push_back(std::move(spaced));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadLogitBias(const Json& body, int32_t vocab, engine::SamplingParams* sampling) {
   const Json* map = Find(body, "logit_bias");
   if (map == nullptr) return absl::OkStatus();
@@ -101,6 +125,7 @@ absl::Status ReadSampling(const Json& body, const RequestContext& context,
   sampling.min_tokens = static_cast<int32_t>(GetInt(body, "min_tokens", 0));
   HEDDLE_RETURN_IF_ERROR(ReadStopTokens(body, *context.codec, request));
   if (sampling.min_tokens > 0) sampling.min_tokens_banned = request->stop_tokens;
+  HEDDLE_RETURN_IF_ERROR(ReadBadWords(body, *context.codec, &sampling));
   return ReadLogitBias(body, context.codec->vocab(), &sampling);
 }
 
@@ -133,6 +158,30 @@ absl::Status ReadLogprobs(const Json& body, ApiRequest* request) {
   request->top_logprobs = static_cast<int32_t>(GetInt(body, "top_logprobs", 0));
   if (request->top_logprobs > 0 && !request->logprobs) {
     return FieldError("top_logprobs", "'top_logprobs' is only allowed where 'logprobs' is true");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadPromptLogprobs(const Json& body, ApiRequest* request) {
+  request->prompt_logprobs = static_cast<int32_t>(GetInt(body, "prompt_logprobs", -1));
+  if (request->prompt_logprobs >= 0 && request->stream) {
+    return FieldError("prompt_logprobs", "'prompt_logprobs' is not available in a stream");
+  }
+  return absl::OkStatus();
+}
+
+// How many answers are drawn, and how many of them returned.
+absl::Status ReadCounts(const Json& body, ApiRequest* request) {
+  request->n = static_cast<int32_t>(GetInt(body, "n", 1));
+  request->best_of = request->n;
+  if (request->endpoint == Endpoint::kChat) return absl::OkStatus();
+  request->best_of = static_cast<int32_t>(GetInt(body, "best_of", request->n));
+  if (request->best_of < request->n) {
+    return FieldError("best_of", base::StrCat("'best_of' must be at least n, found ",
+                                              request->best_of, " and n ", request->n));
+  }
+  if (request->best_of > request->n && request->stream) {
+    return FieldError("best_of", "'best_of' beyond n is not available in a stream");
   }
   return absl::OkStatus();
 }
@@ -193,7 +242,11 @@ absl::Status AddGenerations(const Json& body, const RequestContext& context,
   HEDDLE_RETURN_IF_ERROR(ReadScheduling(body, context, &pattern));
   pattern.num_branches = api->best_of;
   if (api->logprobs) pattern.sampling.num_logprobs = api->top_logprobs;
+  if (api->best_of > api->n) {  // to be told which are best
+    pattern.sampling.num_logprobs = std::max(0, pattern.sampling.num_logprobs);
+  }
   if (api->logprobs && api->echo) pattern.prompt_logprobs = api->top_logprobs;
+  pattern.prompt_logprobs = std::max(pattern.prompt_logprobs, api->prompt_logprobs);
   bool random_seed = Find(body, "seed") == nullptr;
   for (size_t i = 0; i < prompts.size(); ++i) {
     GenerationRequest request = pattern;
@@ -212,8 +265,13 @@ absl::Status AddGenerations(const Json& body, const RequestContext& context,
 
 absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view text,
                                         const RequestContext& context) {
-  bool chat = endpoint == Endpoint::kChat;
   HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
+  return ReadRequest(endpoint, body, context);
+}
+
+absl::StatusOr<ApiRequest> ReadRequest(Endpoint endpoint, const Json& body,
+                                       const RequestContext& context) {
+  bool chat = endpoint == Endpoint::kChat;
   HEDDLE_RETURN_IF_ERROR(CheckFields(body, chat ? ChatFields() : CompletionFields()));
   HEDDLE_RETURN_IF_ERROR(
       CheckRefused(body, chat ? RefusedChatFields() : RefusedCompletionFields()));
@@ -224,9 +282,10 @@ absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view text
   HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   ApiRequest request;
   request.endpoint = endpoint;
-  request.n = request.best_of = static_cast<int32_t>(GetInt(body, "n", 1));
   request.echo = !chat && GetBool(body, "echo", false);
   HEDDLE_RETURN_IF_ERROR(ReadStream(body, &request));
+  HEDDLE_RETURN_IF_ERROR(ReadCounts(body, &request));
+  HEDDLE_RETURN_IF_ERROR(ReadPromptLogprobs(body, &request));
   HEDDLE_RETURN_IF_ERROR(ReadLogprobs(body, &request));
   HEDDLE_ASSIGN_OR_RETURN(request.stop, ReadStop(body));
   std::vector<ApiPrompt> prompts;
@@ -235,7 +294,9 @@ absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view text
     prompts.push_back({std::move(tokens), ""});
     ReadOutputSyntax(body, context, prompts.front().tokens, &request);
   } else {
-    HEDDLE_ASSIGN_OR_RETURN(prompts, ReadPrompts(body, request.n, request.echo, *context.codec));
+    HEDDLE_ASSIGN_OR_RETURN(prompts,
+                            ReadPrompts(body, request.best_of, request.echo, *context.codec));
+    HEDDLE_RETURN_IF_ERROR(AddSuffix(body, *context.codec, &prompts));
   }
   HEDDLE_RETURN_IF_ERROR(AddGenerations(body, context, std::move(prompts), &request));
   return request;

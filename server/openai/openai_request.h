@@ -28,6 +28,8 @@ struct ServedModel {
   int32_t max_context = 0;  // positions per sequence
   // From the model's generation_config: temperature, top_k, top_p, min_p, repetition_penalty.
   engine::SamplingParams defaults;
+  engine::Pooling pooling = engine::Pooling::kLast;  // of embeddings
+  int32_t embedding_size = 0;                        // numbers of one
 };
 
 // 4 stop strings as OpenAI has them; the other bounds keep one request from being a flood.
@@ -65,6 +67,7 @@ struct ApiRequest {
   int32_t top_logprobs = 0;
   int32_t n = 1;
   int32_t min_tokens = 0;
+  int32_t prompt_logprobs = -1;  // alternatives per prompt token; -1: none asked for
   int32_t best_of = 1;  // branches per prompt; the n with the highest mean logprob are returned
   OutputSyntax syntax;  // what to look for in the text; no tools where none are offered
   ToolSet tools;        // on offer

@@ -127,7 +127,10 @@ absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, int32_t n, 
                                                    const TextCodec& codec) {
   const Json* value = Find(body, "prompt");
   if (value == nullptr) return FieldError("prompt", "'prompt' is missing", kMissing);
-  bool add_special = GetBool(body, "add_special_tokens", true);
+  // The tokens of filling in come before any begin token.
+  const Json* suffix = Find(body, "suffix");
+  bool fills = suffix != nullptr && !suffix->get_ref<const std::string&>().empty();
+  bool add_special = !fills && GetBool(body, "add_special_tokens", true);
   std::vector<ApiPrompt> prompts;
   if (value->is_string() || value->empty() || value->front().is_number()) {
     HEDDLE_ASSIGN_OR_RETURN(ApiPrompt prompt, value->is_string()
@@ -156,6 +159,29 @@ absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, int32_t n, 
     }
   }
   return prompts;
+}
+
+absl::Status AddSuffix(const Json& body, const TextCodec& codec, std::vector<ApiPrompt>* prompts) {
+  const Json* suffix = Find(body, "suffix");
+  if (suffix == nullptr || suffix->get_ref<const std::string&>().empty()) return absl::OkStatus();
+  std::optional<FillTokens> fill = codec.fill_tokens();
+  if (!fill.has_value()) {
+    return FieldError("suffix", "the model has no tokens for filling in the middle",
+                      "unsupported_parameter");
+  }
+  if (GetBool(body, "echo", false)) {
+    return FieldError("suffix", "'suffix' and 'echo' cannot be given together");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(
+      std::vector<TokenId> after,
+      codec.Encode(suffix->get_ref<const std::string&>(), /*add_special=*/false));
+  for (ApiPrompt& prompt : *prompts) {
+    prompt.tokens.insert(prompt.tokens.begin(), fill->prefix);
+    prompt.tokens.push_back(fill->suffix);
+    prompt.tokens.insert(prompt.tokens.end(), after.begin(), after.end());
+    prompt.tokens.push_back(fill->middle);
+  }
+  return absl::OkStatus();
 }
 
 ToolSet ReadToolSet(const Json& body) {

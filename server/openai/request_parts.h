@@ -18,6 +18,10 @@ struct ApiPrompt {
   std::string text;             // for echo; empty unless asked for
 };
 
+// ParseRequest (openai_request.h) of a body that is parsed already.
+absl::StatusOr<ApiRequest> ReadRequest(Endpoint endpoint, const Json& body,
+                                       const RequestContext& context);
+
 // NOT_FOUND (model_not_found) unless `model` is missing or names the served one.
 absl::Status CheckModel(const Json& body, const ServedModel& model);
 bool IsModelName(std::string_view name, const ServedModel& model);
@@ -30,6 +34,10 @@ absl::StatusOr<std::vector<TokenId>> ReadTokenIds(const Json& array, std::string
 // The member "prompt" in its four forms. At most kMaxChoices / n of them.
 absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, int32_t n, bool echo,
                                                    const TextCodec& codec);
+
+// Puts the tokens of `suffix` and of filling in around each prompt. INVALID_ARGUMENT: the model
+// does not know how.
+absl::Status AddSuffix(const Json& body, const TextCodec& codec, std::vector<ApiPrompt>* prompts);
 
 // Whether the request lets the model call tools: some are given, and not hidden.
 bool OffersTools(const Json& body);

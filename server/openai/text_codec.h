@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +44,13 @@ struct ChatPrompt {
   bool continue_final = false;  // leave the last message open, for the model to go on with it
 };
 
+// Tokens between which a model that was trained for it fills in: PREFIX text SUFFIX text MIDDLE.
+struct FillTokens {
+  TokenId prefix = -1;
+  TokenId suffix = -1;
+  TokenId middle = -1;
+};
+
 class TextCodec {
  public:
   virtual ~TextCodec() = default;
@@ -72,6 +80,9 @@ class TextCodec {
   // reasoning.
   virtual bool knows_tools() const = 0;
   virtual const OutputSyntax& syntax() const = 0;
+
+  // Nothing: the model has none.
+  virtual std::optional<FillTokens> fill_tokens() const { return std::nullopt; }
 
   virtual int32_t vocab() const = 0;
   // Tokens that end an answer.

@@ -57,6 +57,32 @@ TokenId FindPlainToken(const Tokenizer& tokenizer) {
   return -1;
 }
 
+// By the names that published models give them.
+std::optional<FillTokens> FindFillTokens(const Tokenizer& tokenizer) {
+  struct Names {
+    std::string_view prefix, suffix, middle;
+  };
+  constexpr Names kNames[] = {
+      {"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},     // Qwen, CodeGemma
+      {"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},           // StarCoder, Granite
+      {"\u2581<PRE>", "\u2581<SUF>", "\u2581<MID>"},              // Code Llama
+      {"<PRE>", "<SUF>", "<MID>"},                                // its GGUF files
+      {"<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"},     // DeepSeek
+      {"<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"},  // GLM
+  };
+  for (const Names& names : kNames) {
+    FillTokens found;
+    for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+      std::string_view text = tokenizer.TokenText(id);
+      if (text == names.prefix) found.prefix = id;
+      if (text == names.suffix) found.suffix = id;
+      if (text == names.middle) found.middle = id;
+    }
+    if (found.prefix >= 0 && found.suffix >= 0 && found.middle >= 0) return found;
+  }
+  return std::nullopt;
+}
+
 std::string TokenTextOr(const Tokenizer& tokenizer, std::optional<TokenId> id) {
   return id.has_value() ? std::string(tokenizer.TokenText(*id)) : std::string();
 }
@@ -106,6 +132,7 @@ ModelTextCodec::ModelTextCodec(std::unique_ptr<Tokenizer> tokenizer,
       end_tokens_(options.end_tokens.empty() ? tokenizer_->eos_ids()
                                              : std::move(options.end_tokens)),
       vocab_(std::max(options.vocab, tokenizer_->vocab_size())),
+      fill_tokens_(FindFillTokens(*tokenizer_)),
       plain_token_(FindPlainToken(*tokenizer_)) {}
 
 absl::StatusOr<std::vector<TokenId>> ModelTextCodec::Encode(std::string_view text,

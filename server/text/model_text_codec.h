@@ -38,6 +38,7 @@ class ModelTextCodec final : public TextCodec {
       bool after_text, std::span<const std::string_view> kept_marks) const override;
   std::string Decode(std::span<const TokenId> ids, bool skip_special) const override;
   std::string TokenBytes(TokenId token) const override;
+  std::optional<FillTokens> fill_tokens() const override { return fill_tokens_; }
   int32_t vocab() const override { return vocab_; }
   std::span<const TokenId> end_tokens() const override { return end_tokens_; }
   bool knows_tools() const override;
@@ -57,6 +58,7 @@ class ModelTextCodec final : public TextCodec {
   OutputSyntax syntax_;
   std::vector<TokenId> end_tokens_;
   int32_t vocab_;
+  std::optional<FillTokens> fill_tokens_;
   TokenId plain_token_;  // some token with plain text: puts a detokenizer past its start
 };
 

@@ -369,6 +369,62 @@ class Reasoning(unittest.TestCase):
         self.assertEqual(request("POST", CHAT, {**body, "messages": messages[:1]})[0], 400)
 
 
+class OpenApi(unittest.TestCase):
+    def setUp(self):
+        self.document = json.loads(request("GET", "/openapi.json")[2])
+
+    def test_every_route_is_described_and_every_reference_resolves(self):
+        self.assertEqual(self.document["openapi"], "3.1.0")
+        for path in (CHAT, COMPLETIONS, "/v1/responses", "/v1/responses/{id}", "/v1/messages",
+                     "/v1/messages/count_tokens", "/v1/embeddings", "/v1/score", "/v1/rerank",
+                     "/v1/models", "/tokenize", "/detokenize", "/health", "/ready", "/metrics"):
+            self.assertIn(path, self.document["paths"])
+        for reference in re.findall(r'"#/([^"]+)"', json.dumps(self.document)):
+            node = self.document
+            for part in reference.split("/"):
+                node = node[part]
+
+    def test_what_the_document_forbids_is_refused_by_name(self):
+        wrong = {"string": 5, "integer": "x", "number": "x", "boolean": "x", "array": 5, "object": 5}
+        checked = 0
+        for path, operations in self.document["paths"].items():
+            if "requestBody" not in operations.get("post", {}):
+                continue
+            content = operations["post"]["requestBody"]["content"]
+            schema = content["application/json"]["schema"]
+            for name, field in schema["properties"].items():
+                bad = [wrong[field["type"][0]]]
+                if "maximum" in field:
+                    bad.append(field["maximum"] + 1)
+                if "minimum" in field:
+                    bad.append(field["minimum"] - 1)
+                for value in bad:
+                    body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "input": "x",
+                            "max_tokens": 5, "tokens": [], "query": "x", "documents": ["x"],
+                            "text_1": "x", "text_2": "x", name: value}
+                    if path == "/tokenize":
+                        body.pop("messages", None) if name == "prompt" else None
+                    status, _, text = request("POST", path, body)
+                    self.assertEqual(status, 400, (path, name, value, text))
+                    if not path.startswith("/v1/messages"):
+                        self.assertEqual(json.loads(text)["error"]["param"], name)
+                    checked += 1
+        self.assertGreater(checked, 150)
+
+
+class Embeddings(unittest.TestCase):
+    def test_order_scores_and_usage(self):
+        status, _, text = request("POST", "/v1/embeddings", {"input": ["a", "b"]})
+        self.assertEqual(status, 200, text)
+        body = json.loads(text)
+        self.assertEqual([e["index"] for e in body["data"]], [0, 1])
+        self.assertEqual(len(body["data"][0]["embedding"]), 4)
+        self.assertEqual(body["usage"], {"prompt_tokens": 4, "total_tokens": 4})
+        body = {"query": "a", "documents": ["z", "a", "b"]}
+        results = json.loads(request("POST", "/v1/rerank", body)[2])["results"]
+        self.assertEqual([r["index"] for r in results], [1, 2, 0])
+
+
 class Disconnect(unittest.TestCase):
     def test_a_client_that_leaves_is_cancelled_and_no_success(self):
         def cancelled():

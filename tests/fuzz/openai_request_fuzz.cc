@@ -7,7 +7,11 @@
 #include "base/check.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/answer.h"
+#include "server/openai/embeddings.h"
+#include "server/openai/messages_format.h"
+#include "server/openai/messages_request.h"
 #include "server/openai/openai_format.h"
+#include "server/openai/responses_request.h"
 #include "server/openai/tokenize.h"
 #include "tests/server/byte_codec.h"
 
@@ -42,12 +46,32 @@ void PlayAnswer(const ApiRequest& request, const RequestContext& context, std::s
   }
 }
 
+void CheckRefusal(const absl::Status& status) {
+  if (status.ok()) return;
+  HEDDLE_CHECK(nlohmann::json::accept(server::MessagesErrorJson(server::ToApiError(status))),
+               "an error is valid JSON");
+  HEDDLE_CHECK(server::ToApiError(status).http_status < 500,
+               "what a client sends is never the server's fault");
+}
+
+void CheckOtherApis(std::string_view input, const RequestContext& context) {
+  server::ResponseStore store;
+  CheckRefusal(server::ParseResponsesRequest(input, context, &store).status());
+  CheckRefusal(server::ParseMessagesRequest(input, context).status());
+  CheckRefusal(server::CountMessageTokens(input, context).status());
+  for (server::EmbeddingTask task : {server::EmbeddingTask::kEmbed, server::EmbeddingTask::kScore,
+                                     server::EmbeddingTask::kRerank}) {
+    CheckRefusal(server::ParseEmbeddingRequest(task, input, context).status());
+  }
+}
+
 void Check(std::string_view input) {
   static const ByteCodec codec;
   static const server::ServedModel model = [] {
     server::ServedModel served;
     served.id = "m";
     served.max_context = 1 << 20;
+    served.embedding_size = 8;
     return served;
   }();
   RequestContext context{&model, &codec, 1};
@@ -62,6 +86,7 @@ void Check(std::string_view input) {
     HEDDLE_CHECK(server::ToApiError(request.status()).http_status < 500,
                  "what a client sends is never the server's fault");
   }
+  CheckOtherApis(input, context);
   (void)server::Tokenize(input, context);
   (void)server::Detokenize(input, context);
 }

@@ -313,6 +313,41 @@ TEST_CASE("Echo comes first in the text, and generated offsets go on from it", "
   CHECK(chunks[2]["choices"][0]["finish_reason"] == "length");
 }
 
+TEST_CASE("best_of returns the answers of the highest mean logprob, best first", "[openai]") {
+  Conversation completion(Endpoint::kCompletion, R"({"prompt":"x","n":2,"best_of":3})");
+  const float logprobs[] = {-2.0f, -0.5f, -1.0f};
+  for (int32_t branch = 0; branch < 3; ++branch) {
+    for (int i = 0; i <= branch; ++i) {
+      GenerationEvent event;
+      event.branch = branch;
+      event.tokens.push_back(Token('a' + branch, logprobs[branch]));
+      completion.Take(std::move(event));
+    }
+    completion.Take(EndEvent(FinishReason::kLength, branch));
+  }
+  json body = completion.Body();
+  REQUIRE(body["choices"].size() == 2);
+  CHECK(body["choices"][0]["text"] == "bb");
+  CHECK(body["choices"][1]["text"] == "ccc");
+  CHECK(body["choices"][1]["index"] == 1);
+  CHECK(body["usage"]["completion_tokens"] == 6);  // what was drawn counts
+}
+
+TEST_CASE("Prompt logprobs name each token's own and the likeliest", "[openai]") {
+  Conversation completion(Endpoint::kCompletion, R"({"prompt":"ab","prompt_logprobs":1})");
+  GenerationEvent scores;
+  scores.prompt_scores.push_back(Token('a', -0.5f, {{'q', -0.25f}}));
+  scores.prompt_scores.push_back(Token('b', -0.75f, {{'b', -0.75f}}));
+  completion.Take(std::move(scores));
+  completion.Take(TextEvent("c"));
+  completion.Take(EndEvent(FinishReason::kLength));
+  CHECK(completion.Body()["choices"][0]["prompt_logprobs"] ==
+        json{nullptr,
+             {{"113", {{"logprob", -0.25}, {"rank", 1}, {"decoded_token", "q"}}},
+              {"97", {{"logprob", -0.5}, {"decoded_token", "a"}}}},
+             {{"98", {{"logprob", -0.75}, {"rank", 1}, {"decoded_token", "b"}}}}});
+}
+
 const std::string kTools =
     R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}])";
 const std::string kTwoCalls =

@@ -36,6 +36,12 @@ class ByteCodec final : public server::TextCodec {
   // Hermes calls and <think>, unless a test says otherwise.
   const server::OutputSyntax& syntax() const override { return output_syntax; }
 
+  // With kBos, kTurn and kNull as prefix, suffix and middle.
+  std::optional<server::FillTokens> fill_tokens() const override {
+    return fills ? std::optional(server::FillTokens{kBos, kTurn, kNull}) : std::nullopt;
+  }
+
+  bool fills = true;
   bool has_template = true;
   bool has_tools = true;
   server::OutputSyntax output_syntax = server::SyntaxOf("<tool_call> </think>");

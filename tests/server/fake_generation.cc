@@ -118,6 +118,11 @@ GenerationEvent FakeGeneration::NextEvent(const GenerationRequest& request, int3
     event.finished = sequence->done = true;
     event.reason = reason;
   };
+  if (request.pooling != engine::Pooling::kNone) {
+    // A direction in the plane that tells the prompt's last byte, and how long it is.
+    auto last = static_cast<float>(request.prompt.back());
+    event.embedding = {last, 100.0f, 0.0f, static_cast<float>(request.prompt.size())};
+  }
   if (sequence->drawn >= request.max_tokens) {
     finish(FinishReason::kLength);
     return event;

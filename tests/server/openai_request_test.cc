@@ -62,6 +62,43 @@ struct Parser {
   }
 };
 
+TEST_CASE("A suffix puts the prompt between the tokens of filling in", "[openai]") {
+  Parser parser;
+  ApiRequest request = parser.Completion(R"({"prompt":["a","bc"],"suffix":"z"})");
+  CHECK(request.generations[0].prompt == std::vector<TokenId>{kBos, 'a', kTurn, 'z', kNull});
+  CHECK(request.generations[1].prompt == std::vector<TokenId>{kBos, 'b', 'c', kTurn, 'z', kNull});
+  CHECK(parser.Refused(Endpoint::kCompletion, R"({"prompt":"a","suffix":"b","echo":true})").param ==
+        "suffix");
+  parser.codec.fills = false;
+  CHECK(parser.Refused(Endpoint::kCompletion, R"({"prompt":"a","suffix":"b"})").code ==
+        "unsupported_parameter");
+}
+
+TEST_CASE("best_of draws more branches than are returned, and asks for their logprobs",
+          "[openai]") {
+  Parser parser;
+  ApiRequest request = parser.Completion(R"({"prompt":"a","n":2,"best_of":5})");
+  CHECK(request.n == 2);
+  CHECK(request.num_branches() == 5);
+  CHECK(request.generations[0].num_branches == 5);
+  CHECK(request.generations[0].sampling.num_logprobs == 0);
+  CHECK(parser.Completion(R"({"prompt":"a","n":2})").generations[0].sampling.num_logprobs == -1);
+  for (const char* body :
+       {R"({"prompt":"a","n":3,"best_of":2})", R"({"prompt":"a","best_of":2,"stream":true})"}) {
+    CHECK(parser.Refused(Endpoint::kCompletion, body).param == "best_of");
+  }
+}
+
+TEST_CASE("Bad words become token sequences, with a space before and without", "[openai]") {
+  Parser parser;
+  auto words = parser.Chat(R"("bad_words":["no"," maybe"])").generations[0].sampling.bad_words;
+  // Of bytes the spaced form is longer, so that the plain one covers it.
+  CHECK(words == std::vector<std::vector<TokenId>>{Bytes("no"), Bytes("maybe")});
+  for (const char* value : {R"([""])", R"(["  "])", "[5]", R"("no")"}) {
+    CHECK(parser.ChatRefused(base::StrCat(R"("bad_words":)", value)).param == "bad_words");
+  }
+}
+
 TEST_CASE("A prompt may be a string, strings, token ids, or arrays of them", "[openai]") {
   Parser parser;
   CHECK(parser.PromptText(parser.Completion(R"({"prompt":"ab"})")) == "<s>ab");
@@ -152,8 +189,6 @@ TEST_CASE("Known fields that cannot be honoured are refused, their harmless valu
   CHECK(parser.ChatRefused(R"("tool_choice":"required")").param == "tool_choice");
   CHECK(parser.ChatRefused(R"("tool_choice":{"type":"function","function":{"name":"f"}})").param ==
         "tool_choice");
-  CHECK(parser.Refused(Endpoint::kCompletion, R"({"prompt":"a","suffix":"b"})").param == "suffix");
-  CHECK(parser.Refused(Endpoint::kCompletion, R"({"prompt":"a","best_of":3})").param == "best_of");
   parser.Chat(R"("response_format":{"type":"text"},"modalities":["text"],"tool_choice":"auto")");
   parser.Completion(R"({"prompt":"a","suffix":"","best_of":1})");
 }

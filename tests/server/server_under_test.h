@@ -19,6 +19,7 @@ inline server::ServedModel TestModel() {
   model.fingerprint = "fp_test";
   model.created = 1700000000;
   model.max_context = 256;
+  model.embedding_size = 4;
   return model;
 }
 

@@ -1,0 +1,98 @@
+#include "server/http/embedding_exchange.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace heddle::server {
+
+EmbeddingExchange::EmbeddingExchange(ServerContext* context, EmbeddingRequest request,
+                                     AnswerIdentity identity, ResponseWriter* writer,
+                                     Clock::time_point received, Decorate decorate)
+    : context_(context),
+      request_(std::move(request)),
+      identity_(std::move(identity)),
+      writer_(writer),
+      received_(received),
+      decorate_(std::move(decorate)),
+      embeddings_(request_.generations.size()),
+      open_(request_.generations.size()) {}
+
+absl::Status EmbeddingExchange::Submit(EventInbox* inbox) {
+  GenerationService* service = context_->dependencies.generation;
+  for (size_t i = 0; i < request_.generations.size(); ++i) {
+    GenerationRequest generation = request_.generations[i];
+    generation.id = service->NextId();
+    ids_.push_back(generation.id);
+    absl::Status status =
+        service->Submit(std::move(generation), inbox->SinkFor(shared_from_this(), i));
+    if (!status.ok()) {
+      ids_.pop_back();
+      CancelAll();
+      ended_ = true;
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void EmbeddingExchange::OnEvent(size_t prompt, GenerationEvent event) {
+  if (ended_ || !event.finished) return;
+  if (event.reason == FinishReason::kError) {
+    Fail(event.error.ok() ? absl::InternalError("the engine failed") : event.error);
+    return;
+  }
+  if (event.reason == FinishReason::kCancelled || event.embedding.empty()) {
+    Fail(absl::UnavailableError("the server ended this request before it was finished"));
+    return;
+  }
+  embeddings_[prompt] = std::move(event.embedding);
+  if (--open_ == 0) Finish();
+}
+
+void EmbeddingExchange::OnDisconnect() {
+  if (ended_) return;
+  CancelAll();
+  ended_ = true;
+}
+
+void EmbeddingExchange::OnTick(Clock::time_point now) {
+  Clock::duration limit = context_->options.request_timeout;
+  if (ended_ || limit == Clock::duration::zero() || now - received_ < limit) return;
+  Fail(WithCode(absl::DeadlineExceededError(absl::StrFormat(
+                    "the request took longer than the %.3g s that this server allows",
+                    std::chrono::duration<double>(limit).count())),
+                "request_timeout"));
+}
+
+void EmbeddingExchange::Finish() {
+  ended_ = true;
+  for (const GenerationRequest& generation : request_.generations) {
+    writer_->record().prompt_tokens += static_cast<int64_t>(generation.prompt.size());
+  }
+  HttpResponse response;
+  response.body = EmbeddingBody(request_, *context_->dependencies.model, std::move(embeddings_),
+                                identity_.unique, identity_.created);
+  decorate_(&response);
+  writer_->Send(std::move(response));
+}
+
+void EmbeddingExchange::Fail(const absl::Status& status) {
+  CancelAll();
+  ended_ = true;
+  ApiError error = ToApiError(status);
+  HttpResponse response;
+  response.status = error.http_status;
+  response.body = ErrorJson(error);
+  if (error.retry_after_seconds > 0) {
+    response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
+  }
+  decorate_(&response);
+  writer_->Send(std::move(response));
+}
+
+void EmbeddingExchange::CancelAll() {
+  for (RequestId id : ids_) context_->dependencies.generation->Cancel(id);
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,250 @@
+#include "server/http/openapi.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "base/message.h"
+#include "nlohmann/json.hpp"
+#include "server/http/router.h"
+#include "server/json_writer.h"
+#include "server/openai/fields.h"
+
+namespace heddle::server {
+namespace {
+
+// What is known of a route beyond router.h's table.
+struct RouteDoc {
+  RouteId id;
+  std::span<const Field> (*fields)() = nullptr;  // of the request's body
+  std::vector<std::string_view> members;         // that every whole answer has
+  bool streams = false;
+  std::string_view text = "";  // content type of an answer that is no JSON
+};
+
+const std::vector<RouteDoc>& Docs() {
+  static const std::vector<RouteDoc> docs = {
+      {RouteId::kCompletions,
+       CompletionFields,
+       {"id", "object", "created", "model", "choices", "usage"},
+       true},
+      {RouteId::kChatCompletions,
+       ChatFields,
+       {"id", "object", "created", "model", "choices", "usage"},
+       true},
+      {RouteId::kResponses,
+       ResponsesFields,
+       {"id", "object", "created_at", "status", "model", "output", "usage"},
+       true},
+      {RouteId::kResponse, nullptr, {"id", "object", "status", "output"}},
+      {RouteId::kDeleteResponse, nullptr, {"id", "object", "deleted"}},
+      {RouteId::kMessages,
+       MessagesFields,
+       {"id", "type", "role", "model", "content", "stop_reason", "usage"},
+       true},
+      {RouteId::kCountTokens, MessagesFields, {"input_tokens"}},
+      {RouteId::kEmbeddings, EmbeddingFields, {"object", "data", "model", "usage"}},
+      {RouteId::kScore, ScoreFields, {"id", "object", "data", "model", "usage"}},
+      {RouteId::kRerank, RerankFields, {"id", "model", "results", "usage"}},
+      {RouteId::kModels, nullptr, {"object", "data"}},
+      {RouteId::kModel, nullptr, {"id", "object", "created", "owned_by", "max_model_len"}},
+      {RouteId::kTokenize, TokenizeFields, {"tokens", "count", "max_model_len"}},
+      {RouteId::kDetokenize, DetokenizeFields, {"prompt"}},
+      {RouteId::kHealth, nullptr, {"status"}},
+      {RouteId::kReady, nullptr, {"status"}},
+      {RouteId::kVersion, nullptr, {"version"}},
+      {RouteId::kOpenApi, nullptr, {"openapi", "info", "paths"}},
+      {RouteId::kMetrics, nullptr, {}, false, "text/plain"},
+      {RouteId::kIndex, nullptr, {}, false, "text/plain"},
+  };
+  return docs;
+}
+
+std::vector<std::string_view> TypeNames(FieldType type) {
+  switch (type) {
+    case FieldType::kBoolean:
+      return {"boolean"};
+    case FieldType::kInteger:
+      return {"integer"};
+    case FieldType::kNumber:
+      return {"number"};
+    case FieldType::kString:
+      return {"string"};
+    case FieldType::kArray:
+      return {"array"};
+    case FieldType::kObject:
+      return {"object"};
+    case FieldType::kStringOrArray:
+      return {"string", "array"};
+    case FieldType::kStringOrObject:
+      return {"string", "object"};
+  }
+  return {};
+}
+
+void WriteBound(std::string_view name, double bound, JsonWriter* json) {
+  constexpr double kExact = 0x1p53;  // beyond it, a bound is only that of the number's type
+  if (std::abs(bound) > kExact) return;
+  json->Key(name).Number(bound);
+}
+
+// The bounds of Field, under the names that JSON Schema has for each type.
+void WriteBounds(const Field& field, JsonWriter* json) {
+  switch (field.type) {
+    case FieldType::kBoolean:
+      return;
+    case FieldType::kInteger:
+    case FieldType::kNumber:
+      WriteBound("minimum", field.minimum, json);
+      WriteBound("maximum", field.maximum, json);
+      return;
+    case FieldType::kObject:
+    case FieldType::kStringOrObject:
+      WriteBound("minProperties", std::max(0.0, field.minimum), json);
+      WriteBound("maxProperties", field.maximum, json);
+      return;
+    case FieldType::kString:
+      // In bytes: no fewer than the characters that JSON Schema counts.
+      WriteBound("maxLength", field.maximum, json);
+      return;
+    case FieldType::kArray:
+    case FieldType::kStringOrArray:
+      WriteBound("minItems", std::max(0.0, field.minimum), json);
+      WriteBound("maxItems", field.maximum, json);
+      return;
+  }
+}
+
+void WriteField(const Field& field, JsonWriter* json) {
+  json->Key(field.name).BeginObject().Key("type").BeginArray();
+  for (std::string_view name : TypeNames(field.type)) json->String(name);
+  if (!field.required) json->String("null");
+  json->EndArray();
+  WriteBounds(field, json);
+  bool is_json = !field.default_value.empty() && nlohmann::json::accept(field.default_value);
+  if (is_json) json->Key("default").Raw(field.default_value);
+  std::string description(field.description);
+  if (!is_json && !field.default_value.empty()) {
+    description.append("; default: ").append(field.default_value);
+  }
+  json->Member("description", description).EndObject();
+}
+
+void WriteRequestBody(std::span<const Field> fields, JsonWriter* json) {
+  json->Key("requestBody").BeginObject().Key("required").Bool(true).Key("content").BeginObject();
+  json->Key("application/json").BeginObject().Key("schema").BeginObject();
+  json->Member("type", "object").Key("properties").BeginObject();
+  for (const Field& field : fields) WriteField(field, json);
+  json->EndObject();
+  auto required = [](const Field& field) { return field.required; };
+  if (std::any_of(fields.begin(), fields.end(), required)) {
+    json->Key("required").BeginArray();
+    for (const Field& field : fields) {
+      if (field.required) json->String(field.name);
+    }
+    json->EndArray();
+  }
+  json->EndObject().EndObject().EndObject().EndObject();
+}
+
+void WriteContent(const RouteDoc& doc, JsonWriter* json) {
+  json->Key("content").BeginObject();
+  if (!doc.text.empty()) {
+    json->Key(doc.text).BeginObject().Key("schema").BeginObject().Member("type", "string");
+    json->EndObject().EndObject();
+  } else {
+    json->Key("application/json").BeginObject().Key("schema").BeginObject();
+    json->Member("type", "object").Key("required").BeginArray();
+    for (std::string_view member : doc.members) json->String(member);
+    json->EndArray().EndObject().EndObject();
+  }
+  if (doc.streams) {
+    json->Key("text/event-stream").BeginObject().Key("schema").BeginObject();
+    json->Member("type", "string").EndObject().EndObject();
+  }
+  json->EndObject();
+}
+
+void WriteResponses(const RouteDoc& doc, bool messages, JsonWriter* json) {
+  json->Key("responses").BeginObject();
+  json->Key("200").BeginObject().Member("description", "the answer");
+  WriteContent(doc, json);
+  json->EndObject();
+  json->Key("default").BeginObject().Member("description", "an error");
+  json->Key("content").BeginObject().Key("application/json").BeginObject().Key("schema");
+  json->BeginObject().Member(
+      "$ref", base::StrCat("#/components/schemas/", messages ? "MessagesError" : "Error"));
+  json->EndObject().EndObject().EndObject().EndObject();
+  json->EndObject();
+}
+
+void WriteOperation(const Route& route, const RouteDoc& doc, JsonWriter* json) {
+  std::string method(route.method);
+  std::transform(method.begin(), method.end(), method.begin(),
+                 [](char c) { return static_cast<char>(c - 'A' + 'a'); });
+  json->Key(method).BeginObject().Member("summary", route.summary);
+  if (route.pattern.find('{') != std::string_view::npos) {
+    json->Key("parameters").BeginArray().BeginObject().Member("name", "id").Member("in", "path");
+    json->Key("required").Bool(true).Key("schema").BeginObject().Member("type", "string");
+    json->EndObject().EndObject().EndArray();
+  }
+  if (doc.fields != nullptr) WriteRequestBody(doc.fields(), json);
+  WriteResponses(doc, route.pattern.starts_with("/v1/messages"), json);
+  json->Key("security").BeginArray();
+  if (route.needs_key) {
+    for (std::string_view scheme : {"bearer", "key"}) {
+      json->BeginObject().Key(scheme).BeginArray().EndArray().EndObject();
+    }
+    json->BeginObject().EndObject();  // without a key, where none is set
+  }
+  json->EndArray().EndObject();
+}
+
+// Operations of one pattern stand under one path.
+void WritePaths(JsonWriter* json) {
+  json->Key("paths").BeginObject();
+  std::vector<std::string_view> seen;
+  for (const Route& first : Routes()) {
+    if (std::find(seen.begin(), seen.end(), first.pattern) != seen.end()) continue;
+    seen.push_back(first.pattern);
+    json->Key(first.pattern).BeginObject();
+    for (const Route& route : Routes()) {
+      if (route.pattern != first.pattern) continue;
+      auto doc = std::find_if(Docs().begin(), Docs().end(),
+                              [&route](const RouteDoc& d) { return d.id == route.id; });
+      WriteOperation(route, doc == Docs().end() ? RouteDoc{route.id} : *doc, json);
+    }
+    json->EndObject();
+  }
+  json->EndObject();
+}
+
+constexpr std::string_view kComponents =
+    R"({"securitySchemes":{"bearer":{"type":"http","scheme":"bearer"},)"
+    R"("key":{"type":"apiKey","in":"header","name":"X-Api-Key"}},"schemas":{)"
+    R"("Error":{"type":"object","required":["error"],"properties":{"error":{"type":"object",)"
+    R"("required":["message","type","param","code"],"properties":{"message":{"type":"string"},)"
+    R"("type":{"type":"string"},"param":{"type":["string","null"]},)"
+    R"("code":{"type":["string","null"]}}}}},)"
+    R"("MessagesError":{"type":"object","required":["type","error"],"properties":{)"
+    R"("type":{"const":"error"},"error":{"type":"object","required":["type","message"]}}}}})";
+
+}  // namespace
+
+std::string OpenApiDocument(std::string_view version) {
+  std::string out;
+  JsonWriter json(&out);
+  json.BeginObject().Member("openapi", "3.1.0");
+  json.Key("info").BeginObject().Member("title", "Heddle").Member("version", version);
+  json.Member("description",
+              "OpenAI-compatible inference. Every field may be null where it is not "
+              "required; unknown fields are ignored unless the server is told "
+              "otherwise.");
+  json.EndObject();
+  WritePaths(&json);
+  json.Key("components").Raw(kComponents).EndObject();
+  return out;
+}
+
+}  // namespace heddle::server

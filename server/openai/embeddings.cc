@@ -1,0 +1,237 @@
+#include "server/openai/embeddings.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "server/json_writer.h"
+#include "server/openai/api_error.h"
+#include "server/openai/fields.h"
+#include "server/openai/request_parts.h"
+
+namespace heddle::server {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "base64 is of little-endian floats");
+
+// Texts or tokens under the member `name`, one request each.
+absl::Status AddTexts(const Json& texts, std::string_view name, const Json& body,
+                      const RequestContext& context, EmbeddingRequest* request) {
+  Json pattern = {{"prompt", texts},
+                  {"add_special_tokens", GetBool(body, "add_special_tokens", true)}};
+  absl::StatusOr<std::vector<ApiPrompt>> prompts =
+      ReadPrompts(pattern, /*n=*/1, /*echo=*/false, *context.codec);
+  if (!prompts.ok()) return WithParam(prompts.status(), name);
+  for (ApiPrompt& prompt : *prompts) {
+    if (prompt.tokens.size() > static_cast<size_t>(context.model->max_context)) {
+      return FieldError(
+          name,
+          base::StrCat("a text has ", prompt.tokens.size(),
+                       " tokens, and the context of the model holds ", context.model->max_context),
+          "context_length_exceeded");
+    }
+    GenerationRequest generation;
+    generation.prompt = std::move(prompt.tokens);
+    generation.max_tokens = 0;
+    generation.pooling = context.model->pooling;
+    generation.tenant = context.tenant;
+    request->generations.push_back(std::move(generation));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadEmbed(const Json& body, const RequestContext& context, EmbeddingRequest* request) {
+  const Json* format = Find(body, "encoding_format");
+  request->base64 = format != nullptr && *format == "base64";
+  if (format != nullptr && !request->base64 && *format != "float") {
+    return FieldError("encoding_format",
+                      base::StrCat("'encoding_format' must be float or base64, found ",
+                                   base::Quote(format->get_ref<const std::string&>())));
+  }
+  int64_t size = context.model->embedding_size;
+  request->dimensions = static_cast<int32_t>(GetInt(body, "dimensions", size));
+  if (request->dimensions > size) {
+    return FieldError("dimensions", base::StrCat("'dimensions' must be from 1 to ", size,
+                                                 ", found ", request->dimensions));
+  }
+  return AddTexts(*Find(body, "input"), "input", body, context, request);
+}
+
+absl::Status ReadScore(const Json& body, const RequestContext& context, EmbeddingRequest* request) {
+  HEDDLE_RETURN_IF_ERROR(AddTexts(*Find(body, "text_1"), "text_1", body, context, request));
+  request->num_queries = request->generations.size();
+  HEDDLE_RETURN_IF_ERROR(AddTexts(*Find(body, "text_2"), "text_2", body, context, request));
+  size_t others = request->generations.size() - request->num_queries;
+  if (request->num_queries != 1 && request->num_queries != others) {
+    return FieldError("text_1",
+                      base::StrCat("'text_1' must be one text or as many as 'text_2' has (", others,
+                                   "), found ", request->num_queries));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadRerank(const Json& body, const RequestContext& context,
+                        EmbeddingRequest* request) {
+  HEDDLE_RETURN_IF_ERROR(AddTexts(*Find(body, "query"), "query", body, context, request));
+  Json texts = Json::array();
+  for (const Json& document : *Find(body, "documents")) {
+    const Json* text = document.is_object() ? Find(document, "text") : &document;
+    if (text == nullptr || !text->is_string()) {
+      return FieldError("documents",
+                        base::StrCat("'documents' must hold texts, found ", JsonKind(document),
+                                     " at index ", texts.size()),
+                        "invalid_type");
+    }
+    texts.push_back(*text);
+  }
+  HEDDLE_RETURN_IF_ERROR(AddTexts(texts, "documents", body, context, request));
+  request->top_n = static_cast<size_t>(GetInt(body, "top_n", 0));
+  if (GetBool(body, "return_documents", true)) {
+    for (const Json& text : texts) request->documents.push_back(text.get<std::string>());
+  }
+  return absl::OkStatus();
+}
+
+// Cut to `size` numbers, and scaled to length 1.
+void Normalize(size_t size, std::vector<float>* values) {
+  if (values->size() > size) values->resize(size);
+  double square = 0;
+  for (float value : *values) square += static_cast<double>(value) * value;
+  double scale = square > 0 ? 1.0 / std::sqrt(square) : 0.0;
+  for (float& value : *values) value = static_cast<float>(value * scale);
+}
+
+float Cosine(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) sum += static_cast<double>(a[i]) * b[i];
+  return static_cast<float>(sum);
+}
+
+void WriteUsage(const EmbeddingRequest& request, JsonWriter* json) {
+  size_t tokens = 0;
+  for (const GenerationRequest& generation : request.generations) {
+    tokens += generation.prompt.size();
+  }
+  json->Key("usage").BeginObject().Member("prompt_tokens", tokens);
+  json->Member("total_tokens", tokens).EndObject();
+}
+
+void WriteEmbedding(const std::vector<float>& values, bool base64, JsonWriter* json) {
+  if (base64) {
+    std::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                           values.size() * sizeof(float));
+    json->String(absl::Base64Escape(base::AbslView(bytes)));
+    return;
+  }
+  json->BeginArray();
+  for (float value : values) json->Number(value);
+  json->EndArray();
+}
+
+void WriteEmbeddings(const EmbeddingRequest& request, const ServedModel& model,
+                     const std::vector<std::vector<float>>& embeddings, JsonWriter* json) {
+  json->Member("object", "list").Key("data").BeginArray();
+  for (size_t i = 0; i < embeddings.size(); ++i) {
+    json->BeginObject().Member("object", "embedding").Member("index", i).Key("embedding");
+    WriteEmbedding(embeddings[i], request.base64, json);
+    json->EndObject();
+  }
+  json->EndArray().Member("model", model.id);
+}
+
+void WriteScores(const EmbeddingRequest& request, const ServedModel& model,
+                 const std::vector<std::vector<float>>& embeddings, JsonWriter* json) {
+  json->Member("object", "list").Member("model", model.id).Key("data").BeginArray();
+  for (size_t i = request.num_queries; i < embeddings.size(); ++i) {
+    size_t index = i - request.num_queries;
+    const auto& query = embeddings[request.num_queries == 1 ? 0 : index];
+    json->BeginObject().Member("index", index).Member("object", "score");
+    json->Key("score").Number(Cosine(query, embeddings[i])).EndObject();
+  }
+  json->EndArray();
+}
+
+void WriteRanking(const EmbeddingRequest& request, const ServedModel& model,
+                  const std::vector<std::vector<float>>& embeddings, JsonWriter* json) {
+  std::vector<float> scores;
+  for (size_t i = 1; i < embeddings.size(); ++i) {
+    scores.push_back(Cosine(embeddings[0], embeddings[i]));
+  }
+  std::vector<size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&scores](size_t a, size_t b) { return scores[a] > scores[b]; });
+  if (request.top_n > 0 && request.top_n < order.size()) order.resize(request.top_n);
+  json->Member("model", model.id).Key("results").BeginArray();
+  for (size_t index : order) {
+    json->BeginObject().Member("index", index).Key("relevance_score").Number(scores[index]);
+    if (!request.documents.empty()) {
+      json->Key("document").BeginObject().Member("text", request.documents[index]).EndObject();
+    }
+    json->EndObject();
+  }
+  json->EndArray();
+}
+
+}  // namespace
+
+absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::string_view text,
+                                                       const RequestContext& context) {
+  HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
+  EmbeddingRequest request;
+  request.task = task;
+  request.dimensions = context.model->embedding_size;
+  switch (task) {
+    case EmbeddingTask::kEmbed:
+      HEDDLE_RETURN_IF_ERROR(CheckFields(body, EmbeddingFields()));
+      HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
+      HEDDLE_RETURN_IF_ERROR(ReadEmbed(body, context, &request));
+      break;
+    case EmbeddingTask::kScore:
+      HEDDLE_RETURN_IF_ERROR(CheckFields(body, ScoreFields()));
+      HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
+      HEDDLE_RETURN_IF_ERROR(ReadScore(body, context, &request));
+      break;
+    case EmbeddingTask::kRerank:
+      HEDDLE_RETURN_IF_ERROR(CheckFields(body, RerankFields()));
+      HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
+      HEDDLE_RETURN_IF_ERROR(ReadRerank(body, context, &request));
+      break;
+  }
+  return request;
+}
+
+std::string EmbeddingBody(const EmbeddingRequest& request, const ServedModel& model,
+                          std::vector<std::vector<float>> embeddings, std::string_view id,
+                          int64_t created) {
+  for (std::vector<float>& values : embeddings) {
+    Normalize(static_cast<size_t>(request.dimensions), &values);
+  }
+  std::string out;
+  JsonWriter json(&out);
+  json.BeginObject();
+  switch (request.task) {
+    case EmbeddingTask::kEmbed:
+      WriteEmbeddings(request, model, embeddings, &json);
+      break;
+    case EmbeddingTask::kScore:
+      json.Member("id", base::StrCat("score-", id)).Member("created", created);
+      WriteScores(request, model, embeddings, &json);
+      break;
+    case EmbeddingTask::kRerank:
+      json.Member("id", base::StrCat("rerank-", id));
+      WriteRanking(request, model, embeddings, &json);
+      break;
+  }
+  WriteUsage(request, &json);
+  json.EndObject();
+  return out;
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,56 @@
+// What /v1/responses remembers: finished responses with the conversation up to and with them, so
+// that a later request can name one as previous_response_id.
+//
+// Bounded by bytes and by number: the longest unused goes first. A response that alone exceeds the
+// bytes is not kept. Nothing outlives the process.
+// Thread-safety: all members from any thread; held locks are short.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace heddle::server {
+
+class ResponseStore {
+ public:
+  struct Entry {
+    uint64_t tenant = 0;   // whose API key made it: others do not find it
+    std::string messages;  // JSON array of chat messages, the response's own last
+    std::string body;      // as it was answered
+  };
+
+  explicit ResponseStore(size_t max_bytes = size_t{64} << 20, size_t max_entries = 4096)
+      : max_bytes_(max_bytes), max_entries_(max_entries) {}
+
+  void Put(const std::string& id, Entry entry);
+  std::optional<Entry> Get(std::string_view id, uint64_t tenant);
+  bool Erase(std::string_view id, uint64_t tenant);
+
+  size_t bytes() const;
+
+ private:
+  struct Kept {
+    std::string id;
+    Entry entry;
+  };
+  using Order = std::list<Kept>;  // the most recently used first
+
+  static size_t Bytes(const Kept& kept);
+  Order::iterator Find(std::string_view id, uint64_t tenant);
+  void Drop(Order::iterator it);
+
+  const size_t max_bytes_;
+  const size_t max_entries_;
+  mutable std::mutex mutex_;
+  Order order_;                                             // guarded by mutex_
+  std::unordered_map<std::string, Order::iterator> by_id_;  // guarded by mutex_
+  size_t bytes_ = 0;                                        // guarded by mutex_
+};
+
+}  // namespace heddle::server

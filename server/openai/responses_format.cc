@@ -1,0 +1,251 @@
+#include "server/openai/responses_format.h"
+
+#include <utility>
+
+#include "base/message.h"
+#include "nlohmann/json.hpp"
+#include "server/json_writer.h"
+#include "server/openai/json_input.h"
+
+namespace heddle::server {
+namespace {
+
+using Kind = OutputPiece::Kind;
+
+std::string_view IdPrefix(Kind kind) {
+  switch (kind) {
+    case Kind::kReasoning:
+      return "rs";
+    case Kind::kCall:
+      return "fc";
+    case Kind::kContent:
+      break;
+  }
+  return "msg";
+}
+
+std::string PartJson(Kind kind, std::string_view text) {
+  std::string out;
+  JsonWriter json(&out);
+  json.BeginObject().Member("type", kind == Kind::kReasoning ? "reasoning_text" : "output_text");
+  json.Member("text", text);
+  if (kind == Kind::kContent) {
+    json.Key("annotations").BeginArray().EndArray().Key("logprobs").BeginArray().EndArray();
+  }
+  json.EndObject();
+  return out;
+}
+
+void WriteUsage(const Usage& usage, JsonWriter* json) {
+  json->BeginObject().Member("input_tokens", usage.prompt_tokens);
+  json->Key("input_tokens_details").BeginObject();
+  json->Member("cached_tokens", usage.cached_tokens).EndObject();
+  json->Member("output_tokens", usage.completion_tokens);
+  json->Key("output_tokens_details").BeginObject();
+  json->Member("reasoning_tokens", usage.reasoning_tokens).EndObject();
+  json->Member("total_tokens", usage.prompt_tokens + usage.completion_tokens).EndObject();
+}
+
+std::string_view EndStatus(const ChoiceResult& result) {
+  return result.reason == EndReason::kLength ? "incomplete" : "completed";
+}
+
+}  // namespace
+
+ResponsesFormat::ResponsesFormat(const ApiRequest* request, const ServedModel* model,
+                                 Options options)
+    : request_(request), model_(model), options_(std::move(options)) {}
+
+void ResponsesFormat::Begin(const Usage&, std::string* frames) {
+  const std::string response = Response("in_progress", {}, nullptr, nullptr);
+  WriteResponseEvent("response.created", response, frames);
+  WriteResponseEvent("response.in_progress", response, frames);
+}
+
+void ResponsesFormat::WritePiece(size_t, const OutputPiece& piece, std::span<const ChoiceToken>,
+                                 std::string* frames) {
+  if (open_ && item_.kind != piece.kind) CloseItem(frames);
+  if (piece.kind == Kind::kCall) {
+    WriteCall(piece.call, frames);
+    return;
+  }
+  if (piece.text.empty()) return;
+  if (!open_) OpenItem({piece.kind, "", {}}, frames);
+  item_.text.append(piece.text);
+  std::string members = Place();
+  JsonWriter json(&members);
+  members.push_back(',');
+  json.Member("delta", piece.text);
+  if (piece.kind == Kind::kContent) json.Key("logprobs").BeginArray().EndArray();
+  WriteEvent(piece.kind == Kind::kReasoning ? "response.reasoning_text.delta"
+                                            : "response.output_text.delta",
+             members, frames);
+}
+
+void ResponsesFormat::OpenItem(OutputPiece item, std::string* frames) {
+  item_ = std::move(item);
+  open_ = true;
+  ++n_items_;
+  WriteEvent("response.output_item.added",
+             base::StrCat("\"output_index\":", n_items_ - 1,
+                          ",\"item\":", ItemJson(item_, n_items_ - 1, "in_progress")),
+             frames);
+  if (item_.kind == Kind::kCall) return;
+  WriteEvent("response.content_part.added",
+             base::StrCat(Place(), ",\"part\":", PartJson(item_.kind, "")), frames);
+}
+
+void ResponsesFormat::CloseItem(std::string* frames) {
+  open_ = false;
+  bool reasoning = item_.kind == Kind::kReasoning;
+  if (item_.kind != Kind::kCall) {
+    std::string members = Place();
+    JsonWriter json(&members);
+    members.push_back(',');
+    json.Member("text", item_.text);
+    if (!reasoning) json.Key("logprobs").BeginArray().EndArray();
+    WriteEvent(reasoning ? "response.reasoning_text.done" : "response.output_text.done", members,
+               frames);
+    WriteEvent("response.content_part.done",
+               base::StrCat(Place(), ",\"part\":", PartJson(item_.kind, item_.text)), frames);
+  }
+  WriteEvent("response.output_item.done",
+             base::StrCat("\"output_index\":", n_items_ - 1,
+                          ",\"item\":", ItemJson(item_, n_items_ - 1, "completed")),
+             frames);
+}
+
+void ResponsesFormat::WriteCall(const ToolCall& call, std::string* frames) {
+  OpenItem({Kind::kCall, "", {call.name, ""}}, frames);
+  item_.call = call;
+  std::string place = base::StrCat("\"item_id\":\"fc_", options_.unique, "_", n_items_ - 1,
+                                   "\",\"output_index\":", n_items_ - 1, ",");
+  std::string delta = place;
+  JsonWriter(&delta).Member("delta", call.arguments);
+  WriteEvent("response.function_call_arguments.delta", delta, frames);
+  std::string done = place;
+  JsonWriter(&done).Member("name", call.name).Member("arguments", call.arguments);
+  WriteEvent("response.function_call_arguments.done", done, frames);
+  CloseItem(frames);
+}
+
+void ResponsesFormat::EndChoice(size_t, const ChoiceResult&, std::string* frames) {
+  if (open_) CloseItem(frames);
+}
+
+void ResponsesFormat::End(std::span<const ChoiceResult> choices, const Usage& usage,
+                          std::string* frames) {
+  std::string_view status = EndStatus(choices.front());
+  std::string body = Response(status, choices, &usage, nullptr);
+  WriteResponseEvent(base::StrCat("response.", status), body, frames);
+  Keep(choices.front(), body);
+}
+
+std::string ResponsesFormat::Body(std::span<const ChoiceResult> choices, const Usage& usage) const {
+  std::string body = Response(EndStatus(choices.front()), choices, &usage, nullptr);
+  Keep(choices.front(), body);
+  return body;
+}
+
+std::string ResponsesFormat::ErrorFrames(const ApiError& error) {
+  std::string frames;
+  if (open_) CloseItem(&frames);
+  WriteResponseEvent("response.failed", Response("failed", {}, nullptr, &error), &frames);
+  return frames;
+}
+
+// `members` are those besides type and number.
+void ResponsesFormat::WriteEvent(std::string_view type, std::string_view members,
+                                 std::string* frames) {
+  frames->append("event: ").append(type).append("\ndata: ");
+  JsonWriter(frames).BeginObject().Member("type", type).Member("sequence_number", sequence_++);
+  frames->append(",").append(members).append("}\n\n");
+}
+
+void ResponsesFormat::WriteResponseEvent(std::string_view type, std::string_view response,
+                                         std::string* frames) {
+  WriteEvent(type, base::StrCat("\"response\":", response), frames);
+}
+
+std::string ResponsesFormat::Place() const {
+  return base::StrCat("\"item_id\":\"", IdPrefix(item_.kind), "_", options_.unique, "_",
+                      n_items_ - 1, "\",\"output_index\":", n_items_ - 1, ",\"content_index\":0");
+}
+
+std::string ResponsesFormat::ItemJson(const OutputPiece& piece, size_t number,
+                                      std::string_view status) const {
+  std::string out;
+  JsonWriter json(&out);
+  json.BeginObject().Member("id",
+                            base::StrCat(IdPrefix(piece.kind), "_", options_.unique, "_", number));
+  bool empty = piece.text.empty() && status == "in_progress";
+  std::string parts = empty ? "[]" : base::StrCat("[", PartJson(piece.kind, piece.text), "]");
+  if (piece.kind == Kind::kCall) {
+    json.Member("type", "function_call").Member("status", status);
+    json.Member("call_id", ToolCallId(request_->syntax, options_.unique, 0, number));
+    json.Member("name", piece.call.name).Member("arguments", piece.call.arguments);
+  } else if (piece.kind == Kind::kReasoning) {
+    json.Member("type", "reasoning").Member("status", status);
+    json.Key("summary").BeginArray().EndArray().Key("content").Raw(parts);
+  } else {
+    json.Member("type", "message").Member("status", status).Member("role", "assistant");
+    json.Key("content").Raw(parts);
+  }
+  json.EndObject();
+  return out;
+}
+
+// The response object. `choices` is empty while there is no output.
+std::string ResponsesFormat::Response(std::string_view status,
+                                      std::span<const ChoiceResult> choices, const Usage* usage,
+                                      const ApiError* error) const {
+  std::string out;
+  JsonWriter json(&out);
+  json.BeginObject().Member("id", base::StrCat("resp_", options_.unique));
+  json.Member("object", "response").Member("created_at", options_.created);
+  json.Member("status", status).Key("background").Bool(false).Key("error");
+  if (error == nullptr) {
+    json.Null();
+  } else {
+    json.BeginObject().Member("code", "server_error").Member("message", error->message).EndObject();
+  }
+  json.Key("incomplete_details");
+  if (status == "incomplete") {
+    json.BeginObject().Member("reason", "max_output_tokens").EndObject();
+  } else {
+    json.Null();
+  }
+  json.Member("model", model_->id).Key("output").BeginArray();
+  for (const ChoiceResult& choice : choices) {
+    size_t number = 0;
+    for (const OutputPiece& piece : choice.pieces) json.Raw(ItemJson(piece, number++, "completed"));
+  }
+  json.EndArray().Key("usage");
+  usage == nullptr ? void(json.Null()) : WriteUsage(*usage, &json);
+  out.append(",").append(options_.echo).append("}");
+  return out;
+}
+
+// The conversation with this answer as its last message.
+void ResponsesFormat::Keep(const ChoiceResult& result, const std::string& body) const {
+  if (options_.store == nullptr) return;
+  Json messages = Json::parse(options_.messages);  // our own text
+  Json turn = {{"role", "assistant"}, {"content", result.Text(Kind::kContent)}};
+  std::string reasoning = result.Text(Kind::kReasoning);
+  if (!reasoning.empty()) turn["reasoning_content"] = std::move(reasoning);
+  size_t number = 0;
+  for (const OutputPiece& piece : result.pieces) {
+    if (piece.kind == Kind::kCall) {
+      turn["tool_calls"].push_back(
+          {{"id", ToolCallId(request_->syntax, options_.unique, 0, number)},
+           {"type", "function"},
+           {"function", {{"name", piece.call.name}, {"arguments", piece.call.arguments}}}});
+    }
+    ++number;
+  }
+  messages.push_back(std::move(turn));
+  options_.store->Put(base::StrCat("resp_", options_.unique),
+                      {options_.tenant, messages.dump(), body});
+}
+
+}  // namespace heddle::server

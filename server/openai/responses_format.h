@@ -1,0 +1,67 @@
+// The answers of /v1/responses: a response object with items (reasoning, messages, function calls),
+// or a stream of typed events, each with its number in the sequence; no "[DONE]".
+//
+// Streamed: response.created, response.in_progress; per item response.output_item.added, its parts
+// and deltas, ...done; at last response.completed, .incomplete or .failed with the whole object.
+// Source: OpenAI's API reference, "Responses" and "Streaming events".
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/openai/answer_format.h"
+#include "server/openai/openai_request.h"
+#include "server/openai/response_store.h"
+
+namespace heddle::server {
+
+class JsonWriter;
+
+class ResponsesFormat final : public AnswerFormat {
+ public:
+  struct Options {
+    std::string unique;              // tells this response's ids apart
+    int64_t created = 0;             // seconds since 1970
+    std::string echo;                // members that repeat the request
+    std::string messages;            // the conversation so far, for the store
+    ResponseStore* store = nullptr;  // null: the response is not kept
+    uint64_t tenant = 0;
+  };
+
+  // The pointers outlive the format.
+  ResponsesFormat(const ApiRequest* request, const ServedModel* model, Options options);
+
+  bool repeats_at_end() const override { return true; }
+  void Begin(const Usage& so_far, std::string* frames) override;
+  void BeginChoice(size_t, std::string*) override {}
+  void WritePiece(size_t index, const OutputPiece& piece, std::span<const ChoiceToken> tokens,
+                  std::string* frames) override;
+  void EndChoice(size_t index, const ChoiceResult& result, std::string* frames) override;
+  void End(std::span<const ChoiceResult> choices, const Usage& usage, std::string* frames) override;
+  std::string Body(std::span<const ChoiceResult> choices, const Usage& usage) const override;
+  std::string ErrorFrames(const ApiError& error) override;
+
+ private:
+  void OpenItem(OutputPiece item, std::string* frames);
+  void CloseItem(std::string* frames);
+  void WriteCall(const ToolCall& call, std::string* frames);
+  void WriteEvent(std::string_view type, std::string_view members, std::string* frames);
+  void WriteResponseEvent(std::string_view type, std::string_view response, std::string* frames);
+  std::string Place() const;  // "item_id", "output_index" and "content_index" of the open item
+  std::string ItemJson(const OutputPiece& piece, size_t number, std::string_view status) const;
+  std::string Response(std::string_view status, std::span<const ChoiceResult> choices,
+                       const Usage* usage, const ApiError* error) const;
+  void Keep(const ChoiceResult& result, const std::string& body) const;
+
+  const ApiRequest* request_;
+  const ServedModel* model_;
+  Options options_;
+  int64_t sequence_ = 0;
+  size_t n_items_ = 0;  // begun so far
+  bool open_ = false;   // the last of them has not ended
+  OutputPiece item_;    // the open one, with its text so far
+};
+
+}  // namespace heddle::server

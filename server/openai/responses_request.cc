@@ -1,0 +1,274 @@
+#include "server/openai/responses_request.h"
+
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "server/openai/api_error.h"
+#include "server/openai/chat_messages.h"
+#include "server/openai/fields.h"
+#include "server/openai/request_parts.h"
+
+namespace heddle::server {
+namespace {
+
+constexpr std::string_view kUnsupported = "unsupported_parameter";
+
+std::string StringOr(const Json& object, std::string_view name, std::string_view fallback) {
+  const Json* value = Find(object, name);
+  return value != nullptr && value->is_string() ? value->get<std::string>() : std::string(fallback);
+}
+
+// The assistant's turn that calls and reasoning belong to: the last message, or a new one.
+Json& AssistantTurn(Json* messages) {
+  if (messages->empty() || messages->back()["role"] != "assistant") {
+    messages->push_back({{"role", "assistant"}, {"content", nullptr}});
+  }
+  return messages->back();
+}
+
+absl::Status AddCall(const Json& item, std::string_view path, Json* messages) {
+  std::string name = StringOr(item, "name", "");
+  if (name.empty()) {
+    return FieldError(base::StrCat(path, ".name"), base::StrCat("'", path, ".name' is missing"),
+                      "missing_required_parameter");
+  }
+  Json& turn = AssistantTurn(messages);
+  if (!turn.contains("tool_calls")) turn["tool_calls"] = Json::array();
+  turn["tool_calls"].push_back(
+      {{"id", StringOr(item, "call_id", StringOr(item, "id", ""))},
+       {"type", "function"},
+       {"function", {{"name", name}, {"arguments", StringOr(item, "arguments", "{}")}}}});
+  return absl::OkStatus();
+}
+
+// A reasoning item: its own text, or where there is none its summary.
+void AddReasoning(const Json& item, Json* messages) {
+  std::string text;
+  for (std::string_view name : {"content", "summary"}) {
+    const Json* parts = Find(item, name);
+    if (!text.empty() || parts == nullptr || !parts->is_array()) continue;
+    for (const Json& part : *parts) {
+      if (part.is_object()) text.append(StringOr(part, "text", ""));
+    }
+  }
+  if (text.empty()) return;
+  messages->push_back({{"role", "assistant"}, {"content", nullptr}, {"reasoning_content", text}});
+}
+
+absl::Status AddMessage(const Json& item, Json* messages) {
+  Json message = Json::object();
+  message["role"] = item.contains("role") ? item["role"] : Json("user");
+  message["content"] = item.contains("content") ? item["content"] : Json(nullptr);
+  // Reasoning and what was said after it are one turn.
+  bool continues = message["role"] == "assistant" && !messages->empty() &&
+                   messages->back()["role"] == "assistant" && messages->back()["content"].is_null();
+  if (continues) {
+    messages->back()["content"] = message["content"];
+  } else {
+    messages->push_back(std::move(message));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddItem(const Json& item, std::string_view path, Json* messages) {
+  if (!item.is_object()) {
+    return FieldError(path, base::StrCat("'", path, "' must be an object, found ", JsonKind(item)),
+                      "invalid_type");
+  }
+  std::string type = StringOr(item, "type", "message");
+  if (type == "message") return AddMessage(item, messages);
+  if (type == "function_call") return AddCall(item, path, messages);
+  if (type == "reasoning") {
+    AddReasoning(item, messages);
+    return absl::OkStatus();
+  }
+  if (type == "function_call_output") {
+    const Json* output = Find(item, "output");
+    messages->push_back({{"role", "tool"},
+                         {"tool_call_id", StringOr(item, "call_id", "")},
+                         {"content", output == nullptr ? Json("") : *output}});
+    return absl::OkStatus();
+  }
+  return FieldError(base::StrCat(path, ".type"),
+                    base::StrCat("'", path,
+                                 ".type' must be message, function_call, "
+                                 "function_call_output or reasoning, found ",
+                                 base::Quote(type)),
+                    "unsupported_content");
+}
+
+absl::StatusOr<Json> History(const Json& body, const RequestContext& context,
+                             ResponseStore* store) {
+  const Json* previous = Find(body, "previous_response_id");
+  if (previous == nullptr) return Json::array();
+  const auto& id = previous->get_ref<const std::string&>();
+  std::optional<ResponseStore::Entry> entry = store->Get(id, context.tenant);
+  if (!entry.has_value()) {
+    return WithCode(WithParam(absl::NotFoundError(base::StrCat(
+                                  "there is no response ", base::Quote(id),
+                                  " (they are kept in memory, the longest unused goes first)")),
+                              "previous_response_id"),
+                    "previous_response_not_found");
+  }
+  return Json::parse(entry->messages);  // our own text
+}
+
+absl::StatusOr<Json> Messages(const Json& body, Json history) {
+  const Json* input = Find(body, "input");
+  if (input == nullptr) {
+    return FieldError("input", "'input' is missing", "missing_required_parameter");
+  }
+  if (input->is_string()) {
+    history.push_back({{"role", "user"}, {"content", *input}});
+    return history;
+  }
+  for (size_t i = 0; i < input->size(); ++i) {
+    HEDDLE_RETURN_IF_ERROR(AddItem((*input)[i], base::StrCat("input[", i, "]"), &history));
+  }
+  if (history.size() > kMaxMessages) {
+    return FieldError("input", base::StrCat("the conversation must have at most ", kMaxMessages,
+                                            " messages, found ", history.size()));
+  }
+  return history;
+}
+
+// {"type":"function","name":...} to {"type":"function","function":{"name":...}}.
+absl::StatusOr<Json> ChatTools(const Json& tools) {
+  Json converted = Json::array();
+  for (size_t i = 0; i < tools.size(); ++i) {
+    std::string path = base::StrCat("tools[", i, "]");
+    std::string type = tools[i].is_object() ? StringOr(tools[i], "type", "") : "";
+    if (type != "function") {
+      return FieldError(base::StrCat(path, ".type"),
+                        base::StrCat("'", path, ".type' must be 'function', found ",
+                                     base::Quote(type), ": this server has no tools of its own"),
+                        kUnsupported);
+    }
+    Json function = tools[i];
+    function.erase("type");
+    converted.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return converted;
+}
+
+absl::Status CopyToolChoice(const Json& body, Json* chat) {
+  const Json* choice = Find(body, "tool_choice");
+  if (choice == nullptr) return absl::OkStatus();
+  if (!choice->is_object()) {
+    (*chat)["tool_choice"] = *choice;
+    return absl::OkStatus();
+  }
+  std::string name = StringOr(*choice, "name", "");
+  if (StringOr(*choice, "type", "") != "function" || name.empty()) {
+    return FieldError("tool_choice", "'tool_choice' must name a function", kUnsupported);
+  }
+  (*chat)["tool_choice"] = {{"type", "function"}, {"function", {{"name", name}}}};
+  return absl::OkStatus();
+}
+
+// text.format: {"type":"json_schema","name":...,"schema":...} to the chat form.
+void CopyFormat(const Json& body, Json* chat) {
+  const Json* text = Find(body, "text");
+  const Json* format = text == nullptr ? nullptr : Find(*text, "format");
+  if (format == nullptr || !format->is_object()) return;
+  if (StringOr(*format, "type", "") != "json_schema") {
+    (*chat)["response_format"] = *format;
+    return;
+  }
+  Json schema = *format;
+  schema.erase("type");
+  (*chat)["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+}
+
+absl::StatusOr<Json> ChatBody(const Json& body, const Json& conversation) {
+  Json chat = Json::object();
+  for (std::string_view name : {"model", "temperature", "top_p", "stream", "user",
+                                "parallel_tool_calls", "top_logprobs", "chat_template_kwargs"}) {
+    if (const Json* value = Find(body, name)) chat[std::string(name)] = *value;
+  }
+  if (chat.contains("top_logprobs")) chat["logprobs"] = true;
+  if (const Json* limit = Find(body, "max_output_tokens")) chat["max_completion_tokens"] = *limit;
+  if (const Json* reasoning = Find(body, "reasoning")) {
+    if (const Json* effort = Find(*reasoning, "effort")) chat["reasoning_effort"] = *effort;
+  }
+  if (const Json* tools = Find(body, "tools")) {
+    HEDDLE_ASSIGN_OR_RETURN(chat["tools"], ChatTools(*tools));
+  }
+  HEDDLE_RETURN_IF_ERROR(CopyToolChoice(body, &chat));
+  CopyFormat(body, &chat);
+  // Instructions hold for this response only: they are no part of the conversation that is kept.
+  Json& messages = chat["messages"] = Json::array();
+  if (const Json* instructions = Find(body, "instructions")) {
+    messages.push_back({{"role", "system"}, {"content", *instructions}});
+  }
+  for (const Json& message : conversation) messages.push_back(message);
+  return chat;
+}
+
+// The members that repeat the request, in the order of the reference.
+std::string Echo(const Json& body, const ApiRequest& api) {
+  Json echo = Json::object();
+  auto copy = [&](const char* name, Json fallback) {
+    const Json* value = Find(body, name);
+    echo[name] = value == nullptr ? std::move(fallback) : *value;
+  };
+  const engine::SamplingParams& sampling = api.generations.front().sampling;
+  copy("instructions", nullptr);
+  copy("max_output_tokens", nullptr);
+  copy("metadata", Json::object());
+  copy("parallel_tool_calls", true);
+  copy("previous_response_id", nullptr);
+  copy("reasoning", {{"effort", nullptr}, {"summary", nullptr}});
+  copy("service_tier", "default");
+  copy("store", true);
+  copy("temperature", sampling.temperature);
+  copy("text", {{"format", {{"type", "text"}}}});
+  copy("tool_choice", "auto");
+  copy("tools", Json::array());
+  copy("top_p", sampling.top_p);
+  copy("truncation", "disabled");
+  copy("user", nullptr);
+  std::string text = echo.dump();
+  return text.substr(1, text.size() - 2);
+}
+
+// Names of the chat request, in errors, as this request has them.
+absl::Status RenameParam(absl::Status status) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"messages", "input"},
+      {"max_completion_tokens", "max_output_tokens"},
+      {"response_format", "text.format"},
+      {"reasoning_effort", "reasoning.effort"}};
+  std::string param = ToApiError(status).param;
+  for (const auto& [chat, own] : kNames) {
+    if (!param.starts_with(chat)) continue;
+    return WithParam(std::move(status),
+                     chat == "messages" ? own : base::StrCat(own, param.substr(chat.size())));
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::StatusOr<ResponsesRequest> ParseResponsesRequest(std::string_view text,
+                                                       const RequestContext& context,
+                                                       ResponseStore* store) {
+  HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
+  HEDDLE_RETURN_IF_ERROR(CheckFields(body, ResponsesFields()));
+  HEDDLE_RETURN_IF_ERROR(CheckRefused(body, RefusedResponsesFields()));
+  HEDDLE_ASSIGN_OR_RETURN(Json history, History(body, context, store));
+  HEDDLE_ASSIGN_OR_RETURN(Json conversation, Messages(body, std::move(history)));
+  HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body, conversation));
+  absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kChat, chat, context);
+  if (!api.ok()) return RenameParam(api.status());
+  ResponsesRequest request;
+  request.api = *std::move(api);
+  request.echo = Echo(body, request.api);
+  request.messages = conversation.dump();
+  request.store = GetBool(body, "store", true);
+  return request;
+}
+
+}  // namespace heddle::server

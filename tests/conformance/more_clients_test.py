@@ -1,0 +1,297 @@
+#!/usr/bin/env python3
+"""Other APIs and other clients: /v1/responses with the `openai` package, /v1/messages with `anthropic`,
+and chat through `langchain-openai` and `litellm`.
+
+    more_clients_test.py --start PROGRAM
+
+PROGRAM is the server with the scripted engine (tests/server/fake_server.cc). A client that is not
+installed is skipped by name; exits 77 where none is.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+import urllib.error
+import urllib.request
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no look-up over the network
+
+BASE = None
+MODEL = "test-model"
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Kyōto"}}\n</tool_call>'
+THOUGHT = "<think>\nLet me see.\n</think>\n\nIt rains."
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+FOUND = []
+
+
+def client_package(name, purpose):
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        print(f"SKIPPED: {purpose} needs the Python package {name}")
+        return None
+    FOUND.append(name)
+    return module
+
+
+openai = client_package("openai", "Responses")
+anthropic = client_package("anthropic", "Messages")
+langchain_openai = client_package("langchain_openai", "LangChain")
+litellm = client_package("litellm", "LiteLLM")
+
+
+@unittest.skipUnless(openai, "needs the Python package openai")
+class Responses(unittest.TestCase):
+    def setUp(self):
+        self.client = openai.OpenAI(base_url=BASE + "/v1", api_key="none", max_retries=0, timeout=60)
+
+    def create(self, text, **fields):
+        return self.client.responses.create(model=MODEL, input="(say)" + text, **fields)
+
+    def test_text(self):
+        answer = self.create("hello", metadata={"a": "b"}, instructions="Be brief.")
+        self.assertEqual(answer.status, "completed")
+        self.assertEqual(answer.output_text, "hello")
+        self.assertEqual(answer.metadata, {"a": "b"})
+        self.assertEqual(answer.instructions, "Be brief.")
+        self.assertEqual(answer.usage.total_tokens, answer.usage.input_tokens + answer.usage.output_tokens)
+        self.assertEqual(answer.output[0].content[0].type, "output_text")
+
+    def test_the_end_of_the_budget(self):
+        answer = self.create("hello world", max_output_tokens=3)
+        self.assertEqual(answer.status, "incomplete")
+        self.assertEqual(answer.incomplete_details.reason, "max_output_tokens")
+        self.assertEqual(answer.output_text, "hel")
+
+    def test_reasoning_and_calls_are_items(self):
+        tools = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": False}]
+        answer = self.create(THOUGHT, reasoning={"effort": "low"})
+        self.assertEqual([item.type for item in answer.output], ["reasoning", "message"])
+        self.assertEqual(answer.output[0].content[0].text, "Let me see.")
+        answer = self.create("One moment. " + CALL, tools=tools)
+        self.assertEqual([item.type for item in answer.output], ["message", "function_call"])
+        call = answer.output[1]
+        self.assertEqual((call.name, json.loads(call.arguments)), ("weather", {"city": "Kyōto"}))
+        follow = self.client.responses.create(
+            model=MODEL, previous_response_id=answer.id, tools=tools,
+            input=[{"type": "function_call_output", "call_id": call.call_id, "output": "rain"},
+                   {"role": "user", "content": [{"type": "input_text", "text": "(say)It rains."}]}])
+        self.assertEqual(follow.output_text, "It rains.")
+        self.assertEqual(follow.previous_response_id, answer.id)
+
+    def test_a_conversation_goes_on_while_it_is_kept(self):
+        first = self.create("one")
+        second = self.create("two", previous_response_id=first.id)
+        plain = self.create("two")
+        self.assertGreater(second.usage.input_tokens, plain.usage.input_tokens + len("one"))
+        self.assertEqual(self.client.responses.retrieve(first.id).output_text, "one")
+        self.client.responses.delete(first.id)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.retrieve(first.id)
+        with self.assertRaises(openai.NotFoundError):
+            self.create("three", previous_response_id=first.id)
+        unkept = self.create("four", store=False)
+        with self.assertRaises(openai.NotFoundError):
+            self.create("five", previous_response_id=unkept.id)
+
+    def test_events(self):
+        tools = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": False}]
+        text = "<think>hm</think>Well. " + CALL
+        whole = self.create(text, tools=tools)
+        events = list(self.create(text, tools=tools, stream=True))
+        self.assertEqual([e.sequence_number for e in events], list(range(len(events))))
+        kinds = [e.type for e in events]
+        self.assertEqual(kinds[:2], ["response.created", "response.in_progress"])
+        self.assertEqual(kinds[-1], "response.completed")
+        for added, done in (("response.output_item.added", "response.output_item.done"),
+                            ("response.content_part.added", "response.content_part.done")):
+            self.assertEqual(kinds.count(added), kinds.count(done))
+        def joined(kind):
+            return "".join(e.delta for e in events if e.type == kind)
+        self.assertEqual(joined("response.output_text.delta"), whole.output_text)
+        self.assertEqual(joined("response.reasoning_text.delta"), "hm")
+        self.assertEqual(joined("response.function_call_arguments.delta"), whole.output[2].arguments)
+        final = events[-1].response
+        self.assertEqual([i.type for i in final.output], ["reasoning", "message", "function_call"])
+        self.assertEqual(final.usage.output_tokens, whole.usage.output_tokens)
+        with self.client.responses.stream(model=MODEL, input="(say)hello") as stream:
+            for _ in stream:
+                pass
+            self.assertEqual(stream.get_final_response().output_text, "hello")
+
+    def test_an_error_in_the_middle_is_a_failed_response(self):
+        events = list(self.client.responses.create(model=MODEL, input="(breaks)", stream=True))
+        self.assertEqual(events[-1].type, "response.failed")
+        self.assertEqual(events[-1].response.error.message, "the engine broke")
+
+    def test_bad_requests_name_the_field_as_the_client_knows_it(self):
+        for fields, param in (({"max_output_tokens": 0}, "max_output_tokens"),
+                              ({"input": [{"type": "image_generation_call"}]}, "input[0].type"),
+                              ({"input": [{"role": "nobody", "content": "x"}]}, "input"),
+                              ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+                              ({"background": True}, "background"),
+                              ({"previous_response_id": "resp_none"}, "previous_response_id")):
+            with self.assertRaises(openai.APIStatusError) as caught:
+                self.client.responses.create(**{"model": MODEL, "input": "x", **fields})
+            self.assertIn(caught.exception.status_code, (400, 404))
+            self.assertEqual(caught.exception.param, param)
+
+
+@unittest.skipUnless(anthropic, "needs the Python package anthropic")
+class Messages(unittest.TestCase):
+    TOOLS = [{"name": "weather", "description": "Weather of a city.", "input_schema": SCHEMA}]
+
+    def setUp(self):
+        self.client = anthropic.Anthropic(base_url=BASE, api_key="none", max_retries=0, timeout=60)
+
+    def create(self, text, **fields):
+        messages = [{"role": "user", "content": "(say)" + text}]
+        return self.client.messages.create(model=MODEL, max_tokens=500, messages=messages, **fields)
+
+    def test_text(self):
+        answer = self.create("hello", system="Be brief.")
+        self.assertEqual((answer.type, answer.role, answer.stop_reason), ("message", "assistant", "end_turn"))
+        self.assertEqual(answer.content[0].text, "hello")
+        self.assertEqual(answer.usage.output_tokens, 6)
+
+    def test_why_it_stopped(self):
+        self.assertEqual(self.client.messages.create(
+            model=MODEL, max_tokens=3, messages=[{"role": "user", "content": "(say)hello"}]).stop_reason,
+            "max_tokens")
+        answer = self.create("hello world", stop_sequences=["zz", "o w"])
+        self.assertEqual((answer.stop_reason, answer.stop_sequence), ("stop_sequence", "o w"))
+        self.assertEqual(answer.content[0].text, "hell")
+
+    def test_thinking_and_tools_are_blocks(self):
+        answer = self.create(THOUGHT, thinking={"type": "enabled", "budget_tokens": 1024})
+        self.assertEqual([b.type for b in answer.content], ["thinking", "text"])
+        answer = self.create(THOUGHT)
+        self.assertEqual([b.type for b in answer.content], ["thinking", "text"])
+        self.assertEqual(answer.content[0].thinking, "Let me see.")
+        answer = self.create("Well. " + CALL, tools=self.TOOLS)
+        self.assertEqual(answer.stop_reason, "tool_use")
+        call = answer.content[1]
+        self.assertEqual((call.name, call.input), ("weather", {"city": "Kyōto"}))
+        follow = self.client.messages.create(
+            model=MODEL, max_tokens=50, tools=self.TOOLS,
+            messages=[{"role": "user", "content": "Weather?"},
+                      {"role": "assistant", "content": [b.model_dump() for b in answer.content]},
+                      {"role": "user", "content": [
+                          {"type": "tool_result", "tool_use_id": call.id, "content": "rain"},
+                          {"type": "text", "text": "(say)It rains."}]}])
+        self.assertEqual(follow.content[0].text, "It rains.")
+
+    def test_events(self):
+        text = "<think>hm</think>Well. " + CALL
+        whole = self.create(text, tools=self.TOOLS)
+        with self.client.messages.stream(
+                model=MODEL, max_tokens=500, tools=self.TOOLS,
+                messages=[{"role": "user", "content": "(say)" + text}]) as stream:
+            kinds = [event.type for event in stream]
+            final = stream.get_final_message()
+        self.assertEqual(kinds[0], "message_start")
+        self.assertEqual(kinds[-1], "message_stop")
+        self.assertEqual(kinds.count("content_block_start"), 3)
+        self.assertEqual(kinds.count("content_block_stop"), 3)
+        self.assertEqual([b.type for b in final.content], [b.type for b in whole.content])
+        self.assertEqual(final.content[2].input, whole.content[2].input)
+        self.assertEqual(final.content[1].text, whole.content[1].text)
+        self.assertEqual((final.stop_reason, final.usage.output_tokens),
+                         (whole.stop_reason, whole.usage.output_tokens))
+
+    def test_count_tokens(self):
+        messages = [{"role": "user", "content": "(say)hello"}]
+        counted = self.client.messages.count_tokens(model=MODEL, messages=messages, system="Be brief.")
+        answer = self.create("hello", system="Be brief.")
+        self.assertEqual(counted.input_tokens, answer.usage.input_tokens + answer.usage.cache_read_input_tokens)
+
+    def test_errors_have_this_apis_envelope(self):
+        with self.assertRaises(anthropic.NotFoundError) as caught:
+            self.client.messages.create(model="gpt-9", max_tokens=5, messages=[{"role": "user", "content": "x"}])
+        self.assertEqual(caught.exception.body["type"], "error")
+        self.assertEqual(caught.exception.body["error"]["type"], "not_found_error")
+        with self.assertRaises(anthropic.RateLimitError):
+            self.create("(full)")
+        with self.assertRaises(anthropic.BadRequestError):
+            self.create("x", extra_body={"temperature": 9})
+        for method, body in (("GET", None), ("POST", b"{}")):
+            request = urllib.request.Request(BASE + "/v1/messages", body, method=method)
+            with self.assertRaises(urllib.error.HTTPError) as caught:
+                urllib.request.urlopen(request, timeout=10)
+            self.assertEqual(json.load(caught.exception)["type"], "error")
+
+    def test_an_error_in_the_middle(self):
+        with self.assertRaises(anthropic.APIStatusError) as caught:
+            for _ in self.client.messages.create(model=MODEL, max_tokens=5, stream=True,
+                                                 messages=[{"role": "user", "content": "(breaks)"}]):
+                pass
+        self.assertIn("the engine broke", str(caught.exception))
+
+
+@unittest.skipUnless(langchain_openai, "needs the Python package langchain-openai")
+class LangChain(unittest.TestCase):
+    def setUp(self):
+        self.model = langchain_openai.ChatOpenAI(model=MODEL, base_url=BASE + "/v1", api_key="none",
+                                                 max_retries=0)
+
+    def test_whole_and_streamed(self):
+        self.assertEqual(self.model.invoke("(say)hello there").content, "hello there")
+        self.assertEqual("".join(c.content for c in self.model.stream("(say)hello there")), "hello there")
+
+    def test_tools(self):
+        tool = {"type": "function", "function": {"name": "weather", "description": "w", "parameters": SCHEMA}}
+        bound = self.model.bind_tools([tool])
+        answer = bound.invoke("(say)" + CALL)
+        self.assertEqual(answer.tool_calls[0]["args"], {"city": "Kyōto"})
+        total = None
+        for chunk in bound.stream("(say)" + CALL):
+            total = chunk if total is None else total + chunk
+        self.assertEqual(total.tool_calls[0]["args"], {"city": "Kyōto"})
+
+
+@unittest.skipUnless(litellm, "needs the Python package litellm")
+class LiteLlm(unittest.TestCase):
+    def complete(self, text, **fields):
+        return litellm.completion(model="openai/" + MODEL, api_base=BASE + "/v1", api_key="none",
+                                  messages=[{"role": "user", "content": text}], **fields)
+
+    def test_whole_and_streamed(self):
+        self.assertEqual(self.complete("(say)hello").choices[0].message.content, "hello")
+        text = "".join(c.choices[0].delta.content or "" for c in self.complete("(say)hello", stream=True))
+        self.assertEqual(text, "hello")
+
+    def test_reasoning(self):
+        message = self.complete("(say)" + THOUGHT).choices[0].message
+        self.assertEqual((message.reasoning_content, message.content), ("Let me see.", "It rains."))
+
+    def test_errors(self):
+        with self.assertRaises(litellm.exceptions.RateLimitError):
+            self.complete("(full)", num_retries=0, max_retries=0)
+
+
+def main():
+    global BASE
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--start", required=True)
+    arguments, rest = parser.parse_known_args()
+    if not FOUND:
+        sys.exit(77)
+    server = subprocess.Popen([arguments.start], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    port = re.fullmatch(r"listening on (\d+)\n", server.stdout.readline()).group(1)
+    BASE = f"http://127.0.0.1:{port}"
+    try:
+        result = unittest.main(argv=[sys.argv[0], *rest], exit=False, verbosity=1).result
+    finally:
+        server.terminate()
+        stopped = server.wait(20)
+        server.stdout.close()
+    sys.exit(0 if result.wasSuccessful() and stopped == 0 else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+#include "server/openai/response_store.h"
+
+#include <string>
+
+#include "catch2/catch.hpp"
+
+namespace heddle::test {
+namespace {
+
+using server::ResponseStore;
+
+TEST_CASE("A response is found by those who made it, until it is forgotten", "[openai]") {
+  ResponseStore store;
+  store.Put("a", {1, "[]", "{}"});
+  REQUIRE(store.Get("a", 1).has_value());
+  CHECK(store.Get("a", 1)->body == "{}");
+  CHECK_FALSE(store.Get("a", 2).has_value());
+  CHECK_FALSE(store.Erase("a", 2));
+  CHECK(store.Erase("a", 1));
+  CHECK_FALSE(store.Get("a", 1).has_value());
+  CHECK(store.bytes() == 0);
+}
+
+TEST_CASE("Out of room, the longest unused response goes first", "[openai]") {
+  const std::string body(97, 'x');  // with id and messages 100 bytes
+  ResponseStore store(/*max_bytes=*/300, /*max_entries=*/10);
+  for (const char* id : {"a", "b", "c"}) store.Put(id, {0, "[]", body});
+  CHECK(store.bytes() == 300);
+  CHECK(store.Get("a", 0).has_value());  // used just now
+  store.Put("d", {0, "[]", body});
+  CHECK_FALSE(store.Get("b", 0).has_value());
+  CHECK(store.Get("a", 0).has_value());
+  store.Put("huge", {0, "[]", std::string(1000, 'x')});
+  CHECK_FALSE(store.Get("huge", 0).has_value());
+  CHECK(store.bytes() == 300);
+  ResponseStore few(/*max_bytes=*/1 << 20, /*max_entries=*/2);
+  for (const char* id : {"a", "b", "c"}) few.Put(id, {0, "", ""});
+  CHECK_FALSE(few.Get("a", 0).has_value());
+  CHECK(few.Get("c", 0).has_value());
+  few.Put("c", {0, "", "new"});
+  CHECK(few.Get("b", 0).has_value());
+  CHECK(few.Get("c", 0)->body == "new");
+}
+
+}  // namespace
+}  // namespace heddle::test
