@@ -39,8 +39,8 @@ class EmbeddingsTest(unittest.TestCase):
         self.check_pooling("last")
 
     def test_mean_and_first_of_prompts_in_chunks(self):
-        self.check_pooling("mean", "--max-batch-tokens", "16")
-        self.check_pooling("first", "--max-batch-tokens", "16")
+        self.check_pooling("mean", "--max-batch-tokens", "16", "--max-batch-seqs", "8")
+        self.check_pooling("first", "--max-batch-tokens", "16", "--max-batch-seqs", "8")
 
     def test_forms(self):
         with Server() as server:
