@@ -23,6 +23,9 @@ struct ExecutorLimits {
   // Positions that a row sees, itself included, in the layer that sees most; 0: all of them. Pages
   // that lie before every row's window may be missing from a sequence's spans.
   int32_t window = 0;
+  // So many positions, or multiples of it, are missing: the sums over what is left are the same,
+  // bit for bit. A multiple of page_tokens.
+  int32_t window_grain = 1;
 };
 
 class Executor {

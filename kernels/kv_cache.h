@@ -12,6 +12,11 @@
 
 namespace heddle::kernels {
 
+// Attention sums over a context in parts whose borders lie at multiples of this from its first
+// span. A context that loses whole multiples of it at the front, behind every row's window, gives
+// the same bits.
+inline constexpr int32_t kContextGrain = 512;
+
 struct KvCacheView {
   void* keys = nullptr;
   void* values = nullptr;     // == keys: the keys are the values too (latent attention)

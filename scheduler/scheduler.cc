@@ -39,8 +39,8 @@ std::unique_ptr<PageAllocator> HostPool(const SchedulerOptions& options) {
 int32_t Scheduler::MaxContext(const SchedulerOptions& options) {
   int64_t pool = static_cast<int64_t>(options.num_pages) * options.page_tokens;
   // The window may begin and the step end within a page, and a copy of a shared page takes another.
-  const int64_t needed =
-      int64_t{options.window} + options.max_step_tokens + 3 * int64_t{options.page_tokens};
+  const int64_t needed = int64_t{options.window} + options.window_grain + options.max_step_tokens +
+                         3 * int64_t{options.page_tokens};
   if (options.window > 0 && needed <= pool) return options.max_context;
   return static_cast<int32_t>(std::min<int64_t>(options.max_context, pool));
 }

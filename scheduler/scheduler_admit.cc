@@ -54,10 +54,12 @@ void Scheduler::Admit(int32_t budget) {
 }
 
 // Pages that `sequence` takes beside those it has until its tokens are computed. With a window it
-// gives others back meanwhile, and has never more than the window and one step.
+// gives others back meanwhile, and has never more than the window, its grain and one step.
 int32_t Scheduler::PagesToRun(const Sequence& sequence) const {
   int32_t tokens = sequence.num_remaining();
-  if (options_.window > 0) tokens = std::min(tokens, options_.window + options_.max_step_tokens);
+  if (options_.window > 0) {
+    tokens = std::min(tokens, options_.window + options_.window_grain + options_.max_step_tokens);
+  }
   return sequence.table.PagesNeeded(tokens, pool_);
 }
 

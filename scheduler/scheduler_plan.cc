@@ -43,13 +43,16 @@ void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
 void Scheduler::DropPassed() {
   if (options_.window == 0) return;
   for (Sequence* sequence : running_) {
-    int32_t seen_from = sequence->num_computed() + 1 - options_.window;
-    if (seen_from < sequence->table.num_dropped() + options_.page_tokens) continue;
+    const int32_t seen_from = sequence->num_computed() + 1 - options_.window;
+    const int32_t least = std::max(options_.window_grain, options_.page_tokens);
+    if (seen_from < sequence->table.num_dropped() + least) continue;
     LeaveCached(sequence);
+    int32_t drop = seen_from;
     if (sequence->num_hashed_pages > 0) {
-      seen_from = std::min(seen_from, (sequence->num_hashed_pages - 1) * options_.page_tokens);
+      drop = std::min(drop, (sequence->num_hashed_pages - 1) * options_.page_tokens);
     }
-    sequence->table.DropFront(seen_from, &pool_);
+    drop -= drop % options_.window_grain;
+    sequence->table.DropFront(drop, &pool_);
   }
 }
 

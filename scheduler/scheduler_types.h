@@ -20,6 +20,7 @@ struct SchedulerOptions {
   int32_t page_tokens = 0;      // a power of two
   int32_t max_context = 0;      // positions per sequence
   int32_t window = 0;           // positions that a row sees (ExecutorLimits::window); 0: all
+  int32_t window_grain = 1;     // ExecutorLimits::window_grain
   int32_t max_step_tokens = 0;  // rows per plan
   int32_t max_step_seqs = 0;    // sequences per plan, and running at a time
   // While streams run, a step gets only as many prompt rows as it is predicted to take this long

@@ -9,6 +9,7 @@
 #include "engine/memory/kv_storage.h"
 #include "engine/model/decoder.h"
 #include "engine/model/local_executor.h"
+#include "kernels/kv_cache.h"
 
 namespace heddle::engine {
 namespace {
@@ -94,12 +95,14 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const int64_t page_bytes = capacity.kv_bytes_per_token * options.page_tokens;
   const int32_t context = options.max_context > 0 ? options.max_context : spec.max_context;
   const int32_t window = LargestWindow(spec);
-  // With windows in all layers a sequence holds no more than a window and a step, the pages at
+  const int32_t grain = std::max(kernels::kContextGrain, options.page_tokens);
+  // With windows in all layers a sequence holds no more than a window, the grain in which it gives
+  // positions back, and a step, the pages at
   // either end and a copy included.
   int64_t held = context;
   if (window > 0) {
-    held = std::min<int64_t>(
-        held, int64_t{window} + options.max_batch_tokens + 3 * int64_t{options.page_tokens});
+    held = std::min<int64_t>(held, int64_t{window} + grain + options.max_batch_tokens +
+                                       3 * int64_t{options.page_tokens});
   }
   const int64_t pages_per_sequence = (held + options.page_tokens - 1) / options.page_tokens;
   const int64_t most_useful_bytes = pages_per_sequence * options.max_batch_seqs * page_bytes;
@@ -132,7 +135,8 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                          std::min<int64_t>(options.host_kv_bytes / std::max<int64_t>(1, page_bytes),
                                            std::numeric_limits<int32_t>::max() - pages)),
                      .vocab = spec.vocab,
-                     .window = window};
+                     .window = window,
+                     .window_grain = grain};
   capacity.context_reduced = capacity.limits.max_context < context;
   capacity.kv_bytes = pages * page_bytes;
   return capacity;
@@ -145,7 +149,7 @@ std::string DescribeCapacity(const Capacity& capacity) {
   const int64_t most = capacity.limits.max_batch_seqs;
   auto users = [&](int64_t each) {
     const int64_t window = capacity.limits.window;
-    const int64_t held = window > 0 ? std::min(each, window) : each;
+    const int64_t held = window > 0 ? std::min(each, window + capacity.limits.window_grain) : each;
     const int64_t count = std::min(tokens / held, most);
     return absl::StrCat(count, count == 1 ? " user" : " users", " of ", each, " tokens");
   };

@@ -9,6 +9,8 @@
 namespace heddle::kernels::cpu {
 namespace {
 
+static_assert(kContextGrain % kChunkTokens == 0);
+
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 // For deciding how many threads to wake: one query, one position, 64 dimensions.

@@ -24,6 +24,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .page_tokens = limits.page_tokens,
           .max_context = limits.max_context,
           .window = limits.window,
+          .window_grain = limits.window_grain,
           .max_step_tokens = step_tokens,
           .max_step_seqs = limits.max_batch_seqs,
           .target_step_us = options.target_inter_token_us,

@@ -84,7 +84,8 @@ TEST_CASE("With a sliding window in every layer a small pool holds the whole con
   for (LayerSpec& layer : spec.layers) layer.attention.window = 256;
   CapacityOptions options;
   options.max_batch_tokens = 128;
-  options.kv_bytes = int64_t{22528} * 16 * 27;  // 432 positions: 256 + 128 + three pages of 16
+  // 944 positions: 256, 512 (the grain), 128 and three pages of 16.
+  options.kv_bytes = int64_t{22528} * 16 * 59;
   auto capacity = PlanCapacity(spec, kGiB, {16 * kGiB, 16 * kGiB}, options);
   REQUIRE(capacity.ok());
   CHECK(capacity->limits.window == 256);

@@ -73,6 +73,7 @@ class RandomLoad {
     options.prefix_cache = Between(0, 3) > 0;
     // With a window of 1 the fake executor would see nothing of the history.
     options.window = Between(0, 2) == 0 ? Between(2, 40) : 0;
+    options.window_grain = options.page_tokens * (1 << Between(0, 2));
     options.policy = static_cast<PolicyKind>(Between(0, 3));
     options.starvation_us = Between(0, 1) * Between(1, 300);
     return options;
