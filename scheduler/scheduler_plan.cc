@@ -17,6 +17,7 @@ namespace {
 // See kAutomaticTarget.
 constexpr double kAutomaticFloorUs = 20'000;
 constexpr double kAutomaticFactor = 2;
+constexpr double kBacklogFactor = 2;  // more, where as many prompts wait as streams run
 
 }  // namespace
 
@@ -88,7 +89,9 @@ int32_t Scheduler::PromptBudget(int32_t decodes) const {
   int64_t context = prompts_.empty() ? 0 : prompts_.front()->num_computed();
   double target_us = static_cast<double>(options_.target_step_us);
   if (options_.target_step_us == kAutomaticTarget) {
-    target_us = std::max(kAutomaticFloorUs, kAutomaticFactor * cost_model_.PredictUs(base));
+    const auto backlog = static_cast<double>(prompts_.size()) + num_unstarted_;
+    const double factor = kAutomaticFactor + kBacklogFactor * std::min(1.0, backlog / decodes);
+    target_us = std::max(kAutomaticFloorUs, factor * cost_model_.PredictUs(base));
   }
   int32_t fitting = cost_model_.RowsWithin(target_us, base, context);
   return std::min(room, std::max(fitting, kMinChunkTokens));

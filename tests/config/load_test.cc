@@ -144,6 +144,13 @@ TEST_CASE("Contradictions name both options", "[config][unit]") {
   std::string batch = ErrorOf(kServe, {"m", "--max-batch-tokens", "64", "--max-batch-seqs", "65"});
   CHECK(Contains(batch, "--max-batch-seqs (65)"));
   CHECK(Contains(batch, "--max-batch-tokens (64)"));
+  std::string step = ErrorOf(kServe, {"m", "--max-step-tokens", "600"});
+  CHECK(Contains(step, "--max-step-tokens (600)"));
+  CHECK(Contains(step, "--max-batch-tokens (512)"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "--max-step-tokens", "100"}), "--max-batch-seqs (256)"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "--host-kv-memory", "1GiB", "--prefix-cache", "off"}),
+                 "needs --prefix-cache on"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "--disk-kv", "/tmp"}), "--disk-kv needs --host-kv-memory"));
   std::string logprobs = ErrorOf(kGenerate, {"m", "--logprobs", "2"});
   CHECK(Contains(logprobs, "--logprobs needs --json"));
   CHECK(Contains(ErrorOf(kTokenize, {"m", "--decode", "--no-bos"}), "--decode does not go with"));
