@@ -61,7 +61,7 @@ absl::StatusOr<PlannedModel> PlanModel(const config::Config& config) {
   const ModelCost cost{.spec = planned.model.model.spec,
                        .weight_bytes = planned.model.capacity.weight_bytes,
                        .weight_format = planned.model.main_format,
-                       .kv_dtype = planned.model.kv_dtype};
+                       .kv_bytes_per_token = planned.model.capacity.kv_bytes_per_token};
   planned.peak = PeakModel(cost, planned.hardware);
   planned.machine = RooflineModel(cost, planned.hardware);
   if (!config.profile.empty()) HEDDLE_RETURN_IF_ERROR(UseProfile(config.profile, cost, &planned));

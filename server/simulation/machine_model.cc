@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/memory/kv_storage.h"
 #include "engine/model/spec_traffic.h"
 
 namespace heddle::server {
@@ -16,19 +15,27 @@ using scheduler::StepTimeModel;
 // Microseconds for so many bytes, or operations, at 10^9 of them per second.
 double Us(double amount, double giga_per_second) { return amount / giga_per_second / 1e3; }
 
-// One entry per window that some layers have.
+// Numbers that one layer's cache has per position, up to a factor that all layers share.
+double KvWidth(const engine::AttentionSpec& attention) {
+  return attention.n_heads == 0 ? 0.0 : 1.0 * attention.n_kv_heads * attention.head_dim;
+}
+
+// One entry per window that some layers have. The bytes of a position are spread over the layers by
+// the width of their caches.
 std::vector<AttentionCost> AttentionCosts(const ModelCost& cost, double read_gb_s, double gop_s) {
+  double width = 0;
+  for (const engine::LayerSpec& layer : cost.spec.layers) width += KvWidth(layer.attention);
+  const double bytes_per_width =
+      static_cast<double>(cost.kv_bytes_per_token) / std::max(1.0, width);
   std::vector<AttentionCost> costs;
   for (const engine::LayerSpec& layer : cost.spec.layers) {
     const engine::AttentionSpec& attention = layer.attention;
+    if (attention.n_heads == 0) continue;
     auto at = std::find_if(costs.begin(), costs.end(), [&](const AttentionCost& known) {
       return known.window == attention.window;
     });
     if (at == costs.end()) at = costs.insert(at, {.window = attention.window});
-    const engine::KvLayerShape shape{attention.n_kv_heads, attention.head_dim};
-    at->position_us +=
-        Us(static_cast<double>(engine::KvBytesPerToken(std::span(&shape, 1), cost.kv_dtype)),
-           read_gb_s);
+    at->position_us += Us(KvWidth(attention) * bytes_per_width, read_gb_s);
     // Scores and values: a multiply-add each per dimension.
     at->pair_us += Us(4.0 * attention.n_heads * attention.head_dim, gop_s);
   }

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "engine/model/model_spec.h"
-#include "kernels/dtype.h"
 #include "scheduler/simulation/step_time.h"
 #include "server/simulation/hardware.h"
 #include "server/simulation/profile.h"
@@ -18,8 +17,8 @@ namespace heddle::server {
 struct ModelCost {
   const engine::ModelSpec& spec;
   int64_t weight_bytes = 0;
-  std::string weight_format;  // of most of them, e.g. "q4_0"
-  kernels::DType kv_dtype = kernels::DType::kF16;
+  std::string weight_format;       // of most of them, e.g. "q4_0"
+  int64_t kv_bytes_per_token = 0;  // of all layers, as PlanCapacity counts them
 };
 
 // As fast as the data sheet allows: an upper bound that no server reaches.

@@ -79,7 +79,8 @@ TEST_CASE("The roofline of Llama 3.1 8B on an H100 is that of its data sheets", 
   REQUIRE(h100.ok());
   const ModelCost cost{.spec = *spec,
                        .weight_bytes = engine::WeightBytes(*spec, kernels::DType::kBF16),
-                       .weight_format = "bf16"};
+                       .weight_format = "bf16",
+                       .kv_bytes_per_token = 131072};
   const StepTimeModel peak = PeakModel(cost, *h100);
   CHECK(peak.weights_us == Approx(2 * 7.505e9 / 3350e9 * 1e6).epsilon(0.001));
   CHECK(peak.row_us == Approx(2 * 6.979e9 / 989e12 * 1e6).epsilon(0.001));
@@ -95,7 +96,7 @@ TEST_CASE("The roofline of Llama 3.1 8B on an H100 is that of its data sheets", 
 TEST_CASE("A profile's own steps take as long as they were measured", "[simulation]") {
   const auto spec = engine::KnownShape("tinyllama-1.1b");
   REQUIRE(spec.ok());
-  const ModelCost cost{.spec = *spec, .weight_format = "q4_0"};
+  const ModelCost cost{.spec = *spec, .weight_format = "q4_0", .kv_bytes_per_token = 22528};
   const ProfilePoint one{1, 64, 32, 600, 60, 37, 1400};
   const ProfilePoint many{32, 64, 32, 640, 530, 20, 1500};
   const StepTimeModel model = MeasuredModel(cost, std::vector{one, many}, 512);
