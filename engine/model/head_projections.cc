@@ -2,8 +2,10 @@
 
 #include <cstring>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "engine/model/expert_sources.h"
+#include "kernels/weight_sources.h"
 
 namespace heddle::engine {
 namespace {
@@ -13,11 +15,9 @@ using kernels::WeightSource;
 
 // `count` rows of a tensor whose rows are `cols` long.
 WeightSource RowsOf(const CheckpointTensor& tensor, int64_t first, int64_t count, int64_t cols) {
-  return {.data = tensor.data.data() + first * kernels::RowBytes(*tensor.dtype, cols),
-          .dtype = *tensor.dtype,
-          .rows = count,
-          .cols = cols,
-          .name = std::string(tensor.name)};
+  WeightSource whole = SourceOf(tensor);
+  HEDDLE_CHECK(whole.cols == cols, "a projection was not validated");
+  return kernels::PartOf(whole, first, count);
 }
 
 }  // namespace
@@ -32,9 +32,10 @@ void HeadProjections::AddTransposed(const CheckpointTensor& tensor, int64_t firs
   const bool bf16 = *tensor.dtype == DType::kBF16;
   std::vector<std::byte> turned(static_cast<size_t>(rows * cols * size));
   std::vector<float> row(static_cast<size_t>(cols));
+  std::vector<uint8_t> buffer;
   for (int64_t r = 0; r < rows; ++r) {
     const WeightSource source = RowsOf(tensor, first_row + r, 1, cols);
-    kernels::DequantizeRow(source.dtype, source.data, cols, row.data());
+    kernels::DecodeSourceRow(source, kernels::SourceRows(source, 0, 1, &buffer), row.data());
     for (int64_t c = 0; c < cols; ++c) {
       const float value = row[static_cast<size_t>(c)];
       const uint16_t half = bf16 ? kernels::F32ToBF16(value) : kernels::F32ToF16(value);

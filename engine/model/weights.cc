@@ -150,11 +150,8 @@ class Loader {
     return mla;
   }
 
-  static WeightSource Rows(WeightSource source, int64_t first, int64_t count) {
-    source.data = static_cast<const std::byte*>(source.data) +
-                  first * kernels::RowBytes(source.dtype, source.cols);
-    source.rows = count;
-    return source;
+  static WeightSource Rows(const WeightSource& source, int64_t first, int64_t count) {
+    return kernels::PartOf(source, first, count);
   }
 
   // A single row, which may lie as a vector.

@@ -155,7 +155,7 @@ class EngineLoop final : public GenerationService {
   // last_step_us_, which is the loop's own.
   int64_t progress_us_ = 0;
   int64_t last_step_us_ = 0;
-  std::thread thread_;                     // last: it uses everything above
+  std::thread thread_;  // last: it uses everything above
 };
 
 }  // namespace heddle::server

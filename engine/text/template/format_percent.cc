@@ -48,7 +48,8 @@ class PercentArguments {
   Value arguments_;
 };
 
-absl::Status FormatPercentField(Heap& heap, const Spec& spec, const Value& value, std::string* out) {
+absl::Status FormatPercentField(Heap& heap, const Spec& spec, const Value& value,
+                                std::string* out) {
   std::string text;
   switch (spec.type) {
     case 's':
