@@ -28,14 +28,6 @@ absl::StatusOr<StateMachine> NoneOf(const std::vector<ObjectConstraints::Propert
   return Complement(built);
 }
 
-// Where an object stands between two members.
-struct Place {
-  size_t property = 0;  // the next listed one
-  int32_t listed = 0;   // that were written, up to the cap
-  int32_t extras = 0;   // likewise
-  auto operator<=>(const Place&) const = default;
-};
-
 // What of the numbers of members matters.
 struct Counting {
   int32_t min = 0;
@@ -48,6 +40,18 @@ struct Counting {
     return place.listed + std::min(place.extras, int32_t{1}) >= min;
   }
 };
+
+// Without the bounds that hold anyhow.
+Counting CountingOf(const ObjectConstraints& object,
+                    const std::vector<ObjectConstraints::Property>& listed) {
+  Counting counting{object.min_properties, object.max_properties};
+  const auto num_listed = static_cast<int32_t>(listed.size());
+  const auto num_required = static_cast<int32_t>(
+      std::count_if(listed.begin(), listed.end(), [](const auto& p) { return p.required; }));
+  if (counting.max >= num_listed && object.extras.empty()) counting.max = -1;
+  if (counting.min <= num_required) counting.min = 0;
+  return counting;
+}
 
 }  // namespace
 
@@ -123,42 +127,17 @@ absl::StatusOr<RuleId> SchemaWriter::ExtraMember(const ValueConstraints& c,
                           grammar_.Machine(std::move(built)));
 }
 
-absl::StatusOr<ExprId> SchemaWriter::ObjectOf(const ValueConstraints& c) {
-  const ObjectConstraints& object = c.object;
-  std::vector<ObjectConstraints::Property> listed = object.properties;
-  if (!object.names.empty()) {
-    StateMachine keys = AnyTextOfLength(0, -1);
-    if (absl::Status status = RestrictKeys(c, &keys); !status.ok()) return At(c, status);
-    for (ObjectConstraints::Property& property : listed) {
-      Grammar scratch;
-      const ExprId text = scratch.Text(std::string_view(property.name));
-      static const Json kNothing = false;
-      if (keys.Accepts(scratch.exprs[Index(text)].text)) continue;
-      property.schema = {document_.Child(c.where, "propertyNames", kNothing)};
-    }
-  }
-  std::vector<RuleId> extras;
-  for (const ObjectConstraints::Extra& extra : object.extras) {
-    absl::StatusOr<RuleId> member = ExtraMember(c, extra);
-    if (!member.ok()) return At(c, member.status());
-    extras.push_back(*member);
-  }
-  Counting counting{object.min_properties, object.max_properties};
-  const auto num_listed = static_cast<int32_t>(listed.size());
-  const auto num_required = static_cast<int32_t>(
-      std::count_if(listed.begin(), listed.end(), [](const auto& p) { return p.required; }));
-  if (counting.max >= num_listed && extras.empty()) counting.max = -1;
-  if (counting.min <= num_required) counting.min = 0;
-  if (counting.min > num_listed + (extras.empty() ? 0 : 1)) {
-    return document_.Error(c.where,
-                           "\"minProperties\" above the number of listed properties is not "
-                           "supported");
-  }
-
+// The automaton of one object while it is written, place by place.
+struct SchemaWriter::ObjectMachine {
+  std::vector<ObjectConstraints::Property> listed;
+  std::vector<RuleId> extras;  // members with other keys
+  Counting counting;
   MachineBuilder machine;
+  int32_t close = -1;  // where "}" comes
   std::map<Place, int32_t> states;
-  std::vector<Place> order;
-  auto state_of = [&](Place place) {
+  std::vector<Place> order;  // of `states`, as they were found
+
+  int32_t StateOf(Place place) {
     // Numbers beyond those that are asked about are one.
     place.listed = std::min(place.listed, counting.cap());
     place.extras = std::min(place.extras, counting.max < 0 ? 1 : counting.cap());
@@ -168,56 +147,106 @@ absl::StatusOr<ExprId> SchemaWriter::ObjectOf(const ValueConstraints& c) {
       order.push_back(place);
     }
     return it->second;
-  };
+  }
+};
+
+// Those whose name propertyNames forbids can only be left out.
+absl::StatusOr<std::vector<ObjectConstraints::Property>> SchemaWriter::ListedProperties(
+    const ValueConstraints& c) {
+  std::vector<ObjectConstraints::Property> listed = c.object.properties;
+  if (c.object.names.empty()) return listed;
+  StateMachine keys = AnyTextOfLength(0, -1);
+  HEDDLE_RETURN_IF_ERROR(RestrictKeys(c, &keys));
+  for (ObjectConstraints::Property& property : listed) {
+    Grammar scratch;
+    const ExprId text = scratch.Text(std::string_view(property.name));
+    static const Json nothing = false;
+    if (keys.Accepts(scratch.exprs[Index(text)].text)) continue;
+    property.schema = {document_.Child(c.where, "propertyNames", nothing)};
+  }
+  return listed;
+}
+
+// Where the next member begins, behind the comma if there was one before.
+int32_t SchemaWriter::BeginMember(const Place& place, ObjectMachine* object) const {
+  const int32_t at = object->StateOf(place);
+  if (place.listed + place.extras == 0) return at;
+  const int32_t comma = object->machine.NewState();
+  object->machine.Text(at, ",", comma);
+  const int32_t member = object->machine.NewState();
+  Whitespace(&object->machine, comma, member);
+  return member;
+}
+
+// The next listed property is written, or left out if it may be.
+void SchemaWriter::WriteListed(const Place& place, ObjectMachine* object) {
+  MachineBuilder& machine = object->machine;
+  const ObjectConstraints::Property& property = object->listed[place.property];
+  if (!property.required) {
+    machine.Epsilon(object->StateOf(place),
+                    object->StateOf({place.property + 1, place.listed, place.extras}));
+  }
+  if (object->counting.Full(place)) return;
+  const int32_t colon = machine.NewState();
+  const int32_t value = machine.NewState();
+  machine.Text(BeginMember(place, object), JsonString(property.name) + ":", colon);
+  Whitespace(&machine, colon, value);
+  machine.Call(value, RuleFor(property.schema),
+               object->StateOf({place.property + 1, place.listed + 1, place.extras}));
+}
+
+// Behind the listed properties: the end, or a member with another key.
+void SchemaWriter::WriteOthers(const Place& place, ObjectMachine* object) {
+  MachineBuilder& machine = object->machine;
+  if (object->counting.Enough(place)) {
+    const int32_t at = object->StateOf(place);
+    if (place.listed + place.extras == 0) {
+      machine.Epsilon(at, object->close);
+    } else {
+      Whitespace(&machine, at, object->close);
+    }
+  }
+  if (object->counting.Full(place) || object->extras.empty()) return;
+  const int32_t member = BeginMember(place, object);
+  const int32_t next = object->StateOf({place.property, place.listed, place.extras + 1});
+  for (RuleId extra : object->extras) machine.Call(member, extra, next);
+}
+
+absl::StatusOr<ExprId> SchemaWriter::ObjectOf(const ValueConstraints& c) {
+  ObjectMachine object;
+  absl::StatusOr<std::vector<ObjectConstraints::Property>> listed = ListedProperties(c);
+  if (!listed.ok()) return At(c, listed.status());
+  object.listed = *std::move(listed);
+  for (const ObjectConstraints::Extra& extra : c.object.extras) {
+    absl::StatusOr<RuleId> member = ExtraMember(c, extra);
+    if (!member.ok()) return At(c, member.status());
+    object.extras.push_back(*member);
+  }
+  object.counting = CountingOf(c.object, object.listed);
+  const auto num_listed = static_cast<int32_t>(object.listed.size());
+  if (object.counting.min > num_listed + (object.extras.empty() ? 0 : 1)) {
+    return document_.Error(c.where,
+                           "\"minProperties\" above the number of listed properties is not "
+                           "supported");
+  }
+
+  MachineBuilder& machine = object.machine;
   const int32_t opened = machine.NewState();
   machine.Text(machine.start(), "{", opened);
-  Whitespace(&machine, opened, state_of({}));
-  const int32_t close = machine.NewState();
+  Whitespace(&machine, opened, object.StateOf({}));
+  object.close = machine.NewState();
   const int32_t end = machine.NewState();
-  machine.Text(close, "}", end);
+  machine.Text(object.close, "}", end);
   machine.Accept(end);
-  for (size_t i = 0; i < order.size(); ++i) {
-    const Place place = order[i];
+  for (size_t i = 0; i < object.order.size(); ++i) {
     if (machine.size() > static_cast<size_t>(kMaxStates)) {
       return document_.Error(c.where, "the object has too many properties to count");
     }
-    const int32_t at = state_of(place);
-    const bool first = place.listed + place.extras == 0;
-    int32_t member = -1;  // where the next member may begin
-    auto begin_member = [&] {
-      if (member >= 0) return member;
-      if (first) return member = at;
-      const int32_t comma = machine.NewState();
-      machine.Text(at, ",", comma);
-      member = machine.NewState();
-      Whitespace(&machine, comma, member);
-      return member;
-    };
-    if (place.property < listed.size()) {
-      const ObjectConstraints::Property& property = listed[place.property];
-      if (!property.required) {
-        machine.Epsilon(at, state_of({place.property + 1, place.listed, place.extras}));
-      }
-      if (counting.Full(place)) continue;
-      const int32_t colon = machine.NewState();
-      const int32_t value = machine.NewState();
-      machine.Text(begin_member(), JsonString(property.name) + ":", colon);
-      Whitespace(&machine, colon, value);
-      machine.Call(value, RuleFor(property.schema),
-                   state_of({place.property + 1, place.listed + 1, place.extras}));
-      continue;
-    }
-    if (counting.Enough(place)) {
-      if (first) {
-        machine.Epsilon(at, close);
-      } else {
-        Whitespace(&machine, at, close);
-      }
-    }
-    if (counting.Full(place)) continue;
-    for (RuleId extra : extras) {
-      machine.Call(begin_member(), extra,
-                   state_of({place.property, place.listed, place.extras + 1}));
+    const Place place = object.order[i];
+    if (place.property < object.listed.size()) {
+      WriteListed(place, &object);
+    } else {
+      WriteOthers(place, &object);
     }
   }
   absl::StatusOr<StateMachine> built = machine.Build();

@@ -1,6 +1,7 @@
 // Writes the rules of a JSON Schema. Internal to json_schema.
 #pragma once
 
+#include <compare>
 #include <deque>
 #include <map>
 #include <string>
@@ -13,6 +14,14 @@
 #include "engine/grammar/value_constraints.h"
 
 namespace heddle::engine::grammar {
+
+// Where an object stands between two of its members: a state of its automaton.
+struct Place {
+  size_t property = 0;  // the next listed one
+  int32_t listed = 0;   // that were written, up to the cap
+  int32_t extras = 0;   // with other keys, likewise
+  auto operator<=>(const Place&) const = default;
+};
 
 class SchemaWriter {
  public:
@@ -32,6 +41,7 @@ class SchemaWriter {
     RuleId both;  // must derive nothing
     SchemaRef one_of;
   };
+  struct ObjectMachine;
 
   RuleId RuleFor(const Conjunction& schema);
   absl::Status WriteRule(const Unwritten& next);
@@ -43,6 +53,11 @@ class SchemaWriter {
   absl::StatusOr<ExprId> ArrayOf(const ValueConstraints& constraints);
   absl::StatusOr<ExprId> UniqueArrayOf(const ValueConstraints& constraints);
   absl::StatusOr<ExprId> ObjectOf(const ValueConstraints& constraints);
+  absl::StatusOr<std::vector<ObjectConstraints::Property>> ListedProperties(
+      const ValueConstraints& constraints);
+  int32_t BeginMember(const Place& place, ObjectMachine* object) const;
+  void WriteListed(const Place& place, ObjectMachine* object);
+  void WriteOthers(const Place& place, ObjectMachine* object);
   absl::StatusOr<std::vector<Json>> FiniteValues(const Conjunction& schema, bool* finite);
   absl::StatusOr<RuleId> ExtraMember(const ValueConstraints& constraints,
                                      const ObjectConstraints::Extra& extra);

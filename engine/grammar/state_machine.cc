@@ -161,7 +161,7 @@ StateMachine Trim(const StateMachine& machine) {
 }
 
 StateMachine Minimize(const StateMachine& untrimmed) {
-  const StateMachine machine = Trim(untrimmed);
+  StateMachine machine = Trim(untrimmed);
   const size_t n = machine.states.size();
   const int64_t edges = CountEdges(machine);
   std::vector<int32_t> class_of(n);

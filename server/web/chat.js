@@ -75,6 +75,7 @@ const chat = (() => {
     }
 
     foot(figures, again) {
+      this.draw();  // what waits for a frame is drawn before the end shows
       const foot = document.createElement('div');
       foot.className = 'foot';
       const copy = document.createElement('button');

@@ -179,6 +179,9 @@ def main():
     parser.add_argument("--start", required=True)
     parser.add_argument("--screenshots")
     options, rest = parser.parse_known_args()
+    if not os.environ.get("HEDDLE_BROWSER_TESTS"):
+        print("skipped: a browser's timing under load decides it; set HEDDLE_BROWSER_TESTS=1")
+        sys.exit(77)
     if not browser.find():
         print("skipped: no Chromium here (Debian: apt-get install chromium)")
         sys.exit(77)

@@ -3,8 +3,10 @@
 // table, a scale per 256 and an offset ("double quantisation").
 // Source: Dettmers et al. 2023 (QLoRA), section 3; the state that bitsandbytes saves beside a
 // weight.
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "base/message.h"
@@ -99,7 +101,8 @@ class Nf4Matrix final : public QuantizedMatrix {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* map,
                             set->Need(tensor, name + ".quant_map", {"F32"}));
     HEDDLE_RETURN_IF_ERROR(set->ExpectShape(*map, {16}, "one value per code"));
-    if (std::memcmp(map->data.data(), kernels::kNf4Values, sizeof(kernels::kNf4Values)) != 0) {
+    const auto table = std::as_bytes(std::span(kernels::kNf4Values));
+    if (!std::equal(table.begin(), table.end(), map->data.begin())) {
       return set->Error(*map, "is not the table of NF4");
     }
     return absl::OkStatus();
