@@ -100,6 +100,9 @@ struct Config {
   std::optional<double> min_p;
   std::optional<int64_t> seed;
   std::vector<std::string> stop;
+  std::string json_schema;  // a file's path
+  std::string grammar;      // a file's path
+  std::string regex;
   bool ignore_eos = false;
   std::optional<int64_t> logprobs;
 

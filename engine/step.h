@@ -11,9 +11,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+namespace heddle::engine::grammar {
+class CompiledGrammar;  // engine/grammar/; opaque to everything above the engine
+}
 
 namespace heddle::engine {
 
@@ -74,6 +79,9 @@ struct SamplingParams {
   // Sequences that are not generated: the last token of one is banned where the others stand just
   // before it. None is empty.
   std::vector<std::vector<TokenId>> bad_words;
+  // What the generated tokens must derive from; null: anything. Each branch stands in it for
+  // itself.
+  std::shared_ptr<grammar::CompiledGrammar> grammar;
 };
 
 // A sequence that the executor hears of for the first time. It keeps what sampling needs until

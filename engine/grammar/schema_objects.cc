@@ -160,9 +160,9 @@ absl::StatusOr<std::vector<ObjectConstraints::Property>> SchemaWriter::ListedPro
   for (ObjectConstraints::Property& property : listed) {
     Grammar scratch;
     const ExprId text = scratch.Text(std::string_view(property.name));
-    static const Json nothing = false;
+    static const Json kNothing = false;
     if (keys.Accepts(scratch.exprs[Index(text)].text)) continue;
-    property.schema = {document_.Child(c.where, "propertyNames", nothing)};
+    property.schema = {document_.Child(c.where, "propertyNames", kNothing)};
   }
   return listed;
 }

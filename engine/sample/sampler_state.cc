@@ -22,6 +22,7 @@ void SamplerState::Begin(const SequenceBegin& begin) {
   if (params.repetition_penalty != 1.0f) {
     for (TokenId token : begin.prompt) sequence.counts.try_emplace(token, 0);
   }
+  if (params.grammar != nullptr) sequence.matcher.emplace(params.grammar);
   const bool fresh = sequences_.insert_or_assign(begin.id, std::move(sequence)).second;
   HEDDLE_CHECK(fresh, "a live sequence began twice");
 }
@@ -40,7 +41,21 @@ kernels::SampleRowParams SamplerState::Row(const SampleRow& sample, int32_t logi
           .seed = params.seed,
           .counter = static_cast<uint64_t>(sample.position),
           .num_top = params.num_logprobs,
-          .edits = BuildEdits(it->second)};
+          .edits = BuildEdits(it->second),
+          .allowed = AllowedTokens(&it->second)};
+}
+
+const uint32_t* SamplerState::AllowedTokens(Sequence* sequence) {
+  if (!sequence->matcher) return nullptr;
+  absl::StatusOr<std::shared_ptr<const grammar::TokenMask>> mask = sequence->matcher->Mask();
+  if (mask.ok()) {
+    sequence->mask = *std::move(mask);
+    return sequence->mask->data();
+  }
+  // Too ambiguous a grammar, or a vocabulary without what must follow: the sequence ends in an
+  // error, and not in a text that the grammar does not derive.
+  nothing_.assign(static_cast<size_t>(sequence->params.grammar->vocabulary().mask_words()), 0);
+  return nothing_.data();
 }
 
 void SamplerState::Accept(SequenceId id, TokenId token) {
@@ -49,6 +64,7 @@ void SamplerState::Accept(SequenceId id, TokenId token) {
   Sequence& sequence = it->second;
   ++sequence.num_generated;
   if (sequence.counts_tokens) ++sequence.counts[token];
+  if (sequence.matcher && token >= 0) sequence.matcher->Accept(token);
   if (sequence.recent_limit == 0) return;
   if (sequence.recent.size() == sequence.recent_limit) {
     sequence.recent.erase(sequence.recent.begin());
@@ -80,7 +96,8 @@ std::span<const kernels::LogitEdit> SamplerState::BuildEdits(const Sequence& seq
                      -presence - params.frequency_penalty * static_cast<float>(count)});
   }
   for (const auto& [token, bias] : params.logit_bias) edits.push_back({token, 1.0f, bias});
-  if (sequence.num_generated < params.min_tokens) {
+  // Where a grammar has come to its end there is nothing else to draw.
+  if (sequence.num_generated < params.min_tokens && !sequence.matcher) {
     for (TokenId token : params.min_tokens_banned) {
       edits.push_back({token, 1.0f, -std::numeric_limits<float>::infinity()});
     }

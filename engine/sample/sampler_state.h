@@ -1,5 +1,6 @@
-// What sampling must remember of each live sequence between steps: its parameters, and the tokens
-// that penalties count. Turns the sample rows of a plan into the kernel's row parameters.
+// What sampling must remember of each live sequence between steps: its parameters, the tokens that
+// penalties count, and where it stands in its grammar. Turns the sample rows of a plan into the
+// kernel's row parameters.
 //
 // Penalties: repetition over prompt and generated tokens (Keskar et al. 2019, as transformers);
 // presence and frequency over generated tokens only (as OpenAI documents them).
@@ -8,10 +9,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "engine/grammar/compiled_grammar.h"
 #include "engine/step.h"
 #include "kernels/sample.h"
 
@@ -26,14 +30,15 @@ class SamplerState {
   void End(SequenceId id);
 
   // Fills in what the kernel needs to draw one token for `sample`, whose logits are in
-  // `logit_row`. The edits it points to stay valid until the next ResetEdits.
+  // `logit_row`. The edits it points to stay valid until the next ResetEdits, the mask of allowed
+  // tokens until the sequence's next Row. Where a grammar allows nothing, nothing is drawn (-1).
   // REQUIRES: the sequence is live.
   kernels::SampleRowParams Row(const SampleRow& sample, int32_t logit_row);
 
   // Call before the rows of a step are built.
   void ResetEdits() { edits_used_ = 0; }
 
-  // Counts a drawn token.
+  // Counts a drawn token, and goes on in the grammar with it.
   void Accept(SequenceId id, TokenId token);
 
   size_t num_live() const { return sequences_.size(); }
@@ -49,14 +54,18 @@ class SamplerState {
     // The last tokens generated: as many as the longest bad word needs before its last.
     std::vector<TokenId> recent;
     size_t recent_limit = 0;
+    std::optional<grammar::Matcher> matcher;
+    std::shared_ptr<const grammar::TokenMask> mask;  // for the draw under way
   };
 
   static void BanBadWords(const Sequence& sequence, std::vector<kernels::LogitEdit>* edits);
   std::span<const kernels::LogitEdit> BuildEdits(const Sequence& sequence);
+  const uint32_t* AllowedTokens(Sequence* sequence);
 
   absl::flat_hash_map<SequenceId, Sequence> sequences_;
   std::deque<std::vector<kernels::LogitEdit>> edits_;  // reused from step to step
   size_t edits_used_ = 0;
+  grammar::TokenMask nothing_;  // allows no token
 };
 
 }  // namespace heddle::engine

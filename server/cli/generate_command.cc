@@ -166,6 +166,31 @@ std::string ToJson(const std::vector<TokenId>& prompt, const Generated& generate
   return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
+// Null where no option asks for a form.
+absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadGrammar(
+    const config::Config& config, const ModelTextCodec& codec) {
+  using engine::grammar::ConstraintKind;
+  engine::grammar::Constraint constraint;
+  const int asked =
+      int{!config.json_schema.empty()} + int{!config.grammar.empty()} + int{!config.regex.empty()};
+  if (asked == 0) return nullptr;
+  if (asked > 1) {
+    return absl::InvalidArgumentError(
+        "--json-schema, --grammar and --regex each say what the answer must be: give one of them");
+  }
+  if (!config.regex.empty()) {
+    constraint.kind = ConstraintKind::kRegex;
+    constraint.text = config.regex;
+  } else {
+    const bool is_schema = !config.json_schema.empty();
+    constraint.kind = is_schema ? ConstraintKind::kJsonSchema : ConstraintKind::kGbnf;
+    HEDDLE_ASSIGN_OR_RETURN(constraint.text,
+                            ReadFile(is_schema ? config.json_schema : config.grammar,
+                                     engine::grammar::kMaxSourceBytes));
+  }
+  return codec.grammars().Compile(constraint);
+}
+
 }  // namespace
 
 absl::Status RunGenerate(const config::Config& config) {
@@ -176,6 +201,7 @@ absl::Status RunGenerate(const config::Config& config) {
   request.prompt = prompt;
   request.max_tokens = static_cast<int32_t>(config.max_tokens);
   request.sampling = Sampling(config, session.defaults);
+  HEDDLE_ASSIGN_OR_RETURN(request.sampling.grammar, ReadGrammar(config, *session.codec));
   if (!config.ignore_eos) {
     const auto ends = session.codec->end_tokens();
     request.stop_tokens.assign(ends.begin(), ends.end());

@@ -61,6 +61,17 @@ constexpr Field kGenerationFields[] = {
      "milliseconds from now in which the whole answer is wanted; needs --policy deadline"},
     {"workflow", kString, 1, 256, "",
      "requests of one workflow share the deadline that its first one brought"},
+    {"response_format", kObject, 0, kInfinity, R"({"type":"text"})",
+     "text, json_object, or json_schema with the schema that the answer is valid by"},
+    {"structured_outputs", kObject, 0, kInfinity, "",
+     "one of json (a schema), json_object, regex, choice, grammar (GBNF); with "
+     "disable_any_whitespace or whitespace_pattern"},
+    {"guided_json", kStringOrObject, 0, kInfinity, "", "a JSON schema, or its text"},
+    {"guided_regex", kString, 0, kInfinity, "", "a regular expression of the whole answer"},
+    {"guided_choice", kArray, 0, kInfinity, "", "strings of which the answer is one"},
+    {"guided_grammar", kString, 0, kInfinity, "", "a grammar in GBNF"},
+    {"grammar", kString, 0, kInfinity, "", "the same"},
+    {"json_schema", kObject, 0, kInfinity, "", "a JSON schema"},
     {"user", kString, 0, kInfinity, "", "accepted and not used"},
 };
 
@@ -90,7 +101,8 @@ constexpr Field kChatOwn[] = {
     {"logprobs", kBoolean, 0, 0, "false", "log-probabilities of the answer's tokens"},
     {"top_logprobs", kInteger, 0, 20, "0", "with so many alternatives; needs logprobs"},
     {"tools", kArray, 0, 1024, "[]", "functions the model may call"},
-    {"tool_choice", kStringOrObject, 0, kInfinity, "auto", "auto, or none: hide the tools"},
+    {"tool_choice", kStringOrObject, 0, kInfinity, "auto",
+     "auto; none: hide the tools; required, or the name of one: call"},
     {"parallel_tool_calls", kBoolean, 0, 0, "true", "more than one call per answer"},
     {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
     {"add_generation_prompt", kBoolean, 0, 0, "true", "open the assistant's turn"},
@@ -119,7 +131,8 @@ constexpr Field kResponsesFields[] = {
     {"stream", kBoolean, 0, 0, "false", "send the answer as server-sent events"},
     {"store", kBoolean, 0, 0, "true", "keep the response in memory, as long as there is room"},
     {"tools", kArray, 0, 1024, "[]", "functions the model may call"},
-    {"tool_choice", kStringOrObject, 0, kInfinity, "auto", "auto, or none: hide the tools"},
+    {"tool_choice", kStringOrObject, 0, kInfinity, "auto",
+     "auto; none: hide the tools; required, or the name of one: call"},
     {"parallel_tool_calls", kBoolean, 0, 0, "true", "more than one call per answer"},
     {"reasoning", kObject, 0, kInfinity, "", "effort: passed to the chat template"},
     {"text", kObject, 0, kInfinity, "", "format of the answer"},
@@ -193,12 +206,7 @@ constexpr Field kDetokenizeFields[] = {
     {"tokens", kArray, 0, kInfinity, "", "token ids", true},
 };
 
-constexpr RefusedField kRefusedCompletionFields[] = {
-    {"response_format", R"({"type":"text"})", "constrained output is not supported"},
-};
-
 constexpr RefusedField kRefusedChatFields[] = {
-    {"response_format", R"({"type":"text"})", "constrained output is not supported"},
     {"functions", "[]", "the old form of tools is not supported; use tools"},
     {"function_call", R"("none")", "the old form of tool_choice is not supported"},
     {"modalities", R"(["text"])", "this server answers with text only"},
@@ -298,7 +306,6 @@ std::span<const Field> ScoreFields() { return kScoreFields; }
 std::span<const Field> RerankFields() { return kRerankFields; }
 std::span<const Field> TokenizeFields() { return kTokenizeFields; }
 std::span<const Field> DetokenizeFields() { return kDetokenizeFields; }
-std::span<const RefusedField> RefusedCompletionFields() { return kRefusedCompletionFields; }
 std::span<const RefusedField> RefusedChatFields() { return kRefusedChatFields; }
 
 absl::Status CheckFields(const Json& body, std::span<const Field> fields) {

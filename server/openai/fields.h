@@ -54,7 +54,6 @@ std::span<const Field> ScoreFields();
 std::span<const Field> RerankFields();
 std::span<const Field> TokenizeFields();
 std::span<const Field> DetokenizeFields();
-std::span<const RefusedField> RefusedCompletionFields();
 std::span<const RefusedField> RefusedChatFields();
 std::span<const RefusedField> RefusedResponsesFields();
 

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/api_error.h"
+#include "server/openai/constraint.h"
 #include "server/openai/fields.h"
 #include "server/openai/request_parts.h"
 #include "server/openai/scheduling.h"
@@ -240,6 +241,7 @@ absl::Status AddGenerations(const Json& body, const RequestContext& context,
   GenerationRequest pattern;
   HEDDLE_RETURN_IF_ERROR(ReadSampling(body, context, &pattern));
   HEDDLE_RETURN_IF_ERROR(ReadScheduling(body, context, &pattern));
+  HEDDLE_ASSIGN_OR_RETURN(pattern.sampling.grammar, ReadConstraint(body, *context.codec, *api));
   pattern.num_branches = api->best_of;
   if (api->logprobs) pattern.sampling.num_logprobs = api->top_logprobs;
   if (api->best_of > api->n) {  // to be told which are best
@@ -273,11 +275,10 @@ absl::StatusOr<ApiRequest> ReadRequest(Endpoint endpoint, const Json& body,
                                        const RequestContext& context) {
   bool chat = endpoint == Endpoint::kChat;
   HEDDLE_RETURN_IF_ERROR(CheckFields(body, chat ? ChatFields() : CompletionFields()));
-  HEDDLE_RETURN_IF_ERROR(
-      CheckRefused(body, chat ? RefusedChatFields() : RefusedCompletionFields()));
+  const auto refused = chat ? RefusedChatFields() : std::span<const RefusedField>();
+  HEDDLE_RETURN_IF_ERROR(CheckRefused(body, refused));
   if (!context.policy.ignore_unknown_fields) {
-    HEDDLE_RETURN_IF_ERROR(CheckKnown(body, chat ? ChatFields() : CompletionFields(),
-                                      chat ? RefusedChatFields() : RefusedCompletionFields()));
+    HEDDLE_RETURN_IF_ERROR(CheckKnown(body, chat ? ChatFields() : CompletionFields(), refused));
   }
   HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   ApiRequest request;

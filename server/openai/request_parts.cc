@@ -7,6 +7,7 @@
 #include "nlohmann/json.hpp"
 #include "server/openai/api_error.h"
 #include "server/openai/chat_messages.h"
+#include "server/openai/constraint.h"
 #include "server/openai/fields.h"
 
 namespace heddle::server {
@@ -49,21 +50,14 @@ absl::StatusOr<Json> TemplateArguments(const Json& body) {
   return kwargs;
 }
 
-// The tools that the model is to see, or null. What cannot be honoured is refused: a client that
-// requires a call must not get prose.
+// The tools that the model is to see, or null.
 absl::StatusOr<const Json*> VisibleTools(const Json& body) {
   const Json* tools = Find(body, "tools");
   if (tools != nullptr && tools->empty()) tools = nullptr;
   if (tools != nullptr) HEDDLE_RETURN_IF_ERROR(CheckTools(*tools));
   const Json* choice = Find(body, "tool_choice");
   if (choice == nullptr) return tools;
-  std::string word = choice->is_string() ? choice->get<std::string>() : "";
-  if (word == "none") return nullptr;
-  if (word == "auto") return tools;
-  return FieldError("tool_choice",
-                    base::StrCat("'tool_choice' must be 'auto' or 'none', found ",
-                                 base::Quote(choice->dump()), "; calls cannot be forced"),
-                    "unsupported_parameter");
+  return *choice == "none" ? nullptr : tools;
 }
 
 // The last message is one that the model may go on with.
@@ -218,6 +212,7 @@ absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body, const Text
   if (messages == nullptr) return FieldError("messages", "'messages' is missing", kMissing);
   HEDDLE_ASSIGN_OR_RETURN(Json normalized, NormalizeMessages(*messages));
   HEDDLE_ASSIGN_OR_RETURN(const Json* tools, VisibleTools(body));
+  HEDDLE_RETURN_IF_ERROR(CheckToolChoice(body, codec));
   HEDDLE_ASSIGN_OR_RETURN(Json kwargs, TemplateArguments(body));
   ChatPrompt prompt;
   prompt.messages = &normalized;

@@ -17,6 +17,10 @@
 #include "nlohmann/json_fwd.hpp"
 #include "server/openai/output_syntax.h"
 
+namespace heddle::engine::grammar {
+class GrammarCompiler;
+}
+
 namespace heddle::server {
 
 using engine::TokenId;
@@ -83,6 +87,9 @@ class TextCodec {
 
   // Nothing: the model has none.
   virtual std::optional<FillTokens> fill_tokens() const { return std::nullopt; }
+
+  // Compiles what answers must conform to, for this vocabulary.
+  virtual engine::grammar::GrammarCompiler& grammars() const = 0;
 
   virtual int32_t vocab() const = 0;
   // Tokens that end an answer.

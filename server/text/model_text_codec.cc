@@ -133,7 +133,23 @@ ModelTextCodec::ModelTextCodec(std::unique_ptr<Tokenizer> tokenizer,
                                              : std::move(options.end_tokens)),
       vocab_(std::max(options.vocab, tokenizer_->vocab_size())),
       fill_tokens_(FindFillTokens(*tokenizer_)),
+      grammars_(std::make_unique<engine::grammar::GrammarCompiler>(
+          [this] { return MakeVocabulary(); }, end_tokens_)),
       plain_token_(FindPlainToken(*tokenizer_)) {}
+
+// Of control tokens, grammars may use those that mark calls and reasoning.
+engine::grammar::Vocabulary ModelTextCodec::MakeVocabulary() const {
+  const std::vector<std::string_view> marks = syntax_.AllMarks();
+  return {vocab_, [this, &marks](TokenId id) -> std::string_view {
+            if (id >= tokenizer_->vocab_size()) return {};
+            if (!tokenizer_->IsSpecial(id)) return tokenizer_->TokenBytes(id);
+            const std::string_view name = tokenizer_->TokenText(id);
+            const bool is_mark = std::any_of(marks.begin(), marks.end(), [name](auto mark) {
+              return !name.empty() && mark.find(name) != std::string_view::npos;
+            });
+            return is_mark ? name : std::string_view();
+          }};
+}
 
 absl::StatusOr<std::vector<TokenId>> ModelTextCodec::Encode(std::string_view text,
                                                             bool add_special) const {

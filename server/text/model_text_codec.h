@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/grammar/grammar_compiler.h"
 #include "engine/text/template/chat_template.h"
 #include "engine/text/tokenizer.h"
 #include "server/openai/text_codec.h"
@@ -43,6 +44,7 @@ class ModelTextCodec final : public TextCodec {
   std::span<const TokenId> end_tokens() const override { return end_tokens_; }
   bool knows_tools() const override;
   const OutputSyntax& syntax() const override { return syntax_; }
+  engine::grammar::GrammarCompiler& grammars() const override { return *grammars_; }
 
   const engine::text::Tokenizer& tokenizer() const { return *tokenizer_; }
 
@@ -51,6 +53,7 @@ class ModelTextCodec final : public TextCodec {
                  std::unique_ptr<engine::text::ChatTemplate> chat_template, OutputSyntax syntax,
                  Options options);
 
+  engine::grammar::Vocabulary MakeVocabulary() const;
   absl::StatusOr<std::string> RenderChat(const ChatPrompt& prompt) const;
 
   std::unique_ptr<engine::text::Tokenizer> tokenizer_;
@@ -59,6 +62,7 @@ class ModelTextCodec final : public TextCodec {
   std::vector<TokenId> end_tokens_;
   int32_t vocab_;
   std::optional<FillTokens> fill_tokens_;
+  std::unique_ptr<engine::grammar::GrammarCompiler> grammars_;
   TokenId plain_token_;  // some token with plain text: puts a detokenizer past its start
 };
 

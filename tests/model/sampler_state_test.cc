@@ -2,8 +2,11 @@
 
 #include <cmath>
 #include <map>
+#include <memory>
+#include <string>
 
 #include "catch2/catch.hpp"
+#include "engine/grammar/gbnf.h"
 
 namespace heddle::engine {
 namespace {
@@ -98,6 +101,43 @@ TEST_CASE("Bias, penalty and ban on one token become one edit", "[unit]") {
   edits = Edits(state);
   CHECK(edits.at(5).add == 2.0f);  // 3 - 1
   CHECK(edits.count(2) == 0);
+}
+
+// Tokens: 0 ends a text, 1 is "a", 2 is "b".
+std::shared_ptr<grammar::CompiledGrammar> Compile(std::string_view gbnf) {
+  static const std::string kTexts[] = {"", "a", "b"};
+  auto vocabulary = std::make_shared<grammar::Vocabulary>(
+      3, [](TokenId id) { return std::string_view(kTexts[id]); });
+  return std::make_shared<grammar::CompiledGrammar>(*grammar::Compile(*grammar::ParseGbnf(gbnf)),
+                                                    vocabulary, std::vector<TokenId>{0});
+}
+
+TEST_CASE("A grammar's mask follows the accepted tokens, each sequence on its own", "[unit]") {
+  constexpr SequenceId kOther{8};
+  SamplerState state;
+  SamplingParams params;
+  params.grammar = Compile("root ::= \"a\" \"b\"? | \"b\" \"b\"");
+  params.min_tokens = 5;  // does not keep a text from its end
+  params.min_tokens_banned = {0};
+  state.Begin({kId, params, {}});
+  state.Begin({kOther, params, {}});
+  auto allowed = [&state](SequenceId id) { return state.Row({id, 0, 0}, 0).allowed[0]; };
+  CHECK(allowed(kId) == 0b110u);
+  state.Accept(kId, 1);
+  state.Accept(kOther, 2);
+  CHECK(allowed(kId) == 0b101u);
+  CHECK(allowed(kOther) == 0b100u);
+  CHECK(state.Row({kId, 0, 0}, 0).edits.empty());
+  state.Accept(kId, 2);
+  CHECK(allowed(kId) == 0b001u);
+}
+
+TEST_CASE("Where no token fits a grammar none is allowed", "[unit]") {
+  SamplerState state;
+  SamplingParams params;
+  params.grammar = Compile("root ::= \"c\"");
+  state.Begin({kId, params, {}});
+  CHECK(state.Row({kId, 0, 0}, 0).allowed[0] == 0u);
 }
 
 TEST_CASE("An ended sequence is forgotten", "[unit]") {

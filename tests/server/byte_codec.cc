@@ -48,6 +48,15 @@ std::vector<TokenId> Bytes(std::string_view text) {
   return tokens;
 }
 
+engine::grammar::Vocabulary ByteCodec::MakeVocabulary() {
+  std::string bytes;
+  for (int byte = 0; byte < 256; ++byte) bytes.push_back(static_cast<char>(byte));
+  return {kByteVocab, [&bytes](TokenId id) {
+            return id < 256 ? std::string_view(bytes).substr(static_cast<size_t>(id), 1)
+                            : std::string_view();
+          }};
+}
+
 absl::StatusOr<std::vector<TokenId>> ByteCodec::Encode(std::string_view text,
                                                        bool add_special) const {
   std::vector<TokenId> tokens;

@@ -2,6 +2,7 @@
 // reads is what it wrote.
 #pragma once
 
+#include "engine/grammar/grammar_compiler.h"
 #include "server/openai/text_codec.h"
 
 namespace heddle::test {
@@ -36,6 +37,8 @@ class ByteCodec final : public server::TextCodec {
   // Hermes calls and <think>, unless a test says otherwise.
   const server::OutputSyntax& syntax() const override { return output_syntax; }
 
+  engine::grammar::GrammarCompiler& grammars() const override { return grammars_; }
+
   // With kBos, kTurn and kNull as prefix, suffix and middle.
   std::optional<server::FillTokens> fill_tokens() const override {
     return fills ? std::optional(server::FillTokens{kBos, kTurn, kNull}) : std::nullopt;
@@ -47,7 +50,10 @@ class ByteCodec final : public server::TextCodec {
   server::OutputSyntax output_syntax = server::SyntaxOf("<tool_call> </think>");
 
  private:
+  static engine::grammar::Vocabulary MakeVocabulary();
+
   std::vector<TokenId> end_tokens_ = {kEos};
+  mutable engine::grammar::GrammarCompiler grammars_{MakeVocabulary, {kEos}};
 };
 
 }  // namespace heddle::test

@@ -1,0 +1,133 @@
+// What constrained decoding costs per token and sequence at a real vocabulary: the goal is below
+// 50 us for taking a token and finding the mask of the next. Texts are random: letters and what
+// closes things, so that they come through all parts of a schema.
+//
+// Prints the mean, the median, the 99th percentile and the worst, with the masks of contexts
+// remembered (as in service) and, under "first", each schema's first text after compiling.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/grammar/gbnf.h"
+#include "engine/grammar/grammar_compiler.h"
+#include "engine/text/tokenizer.h"
+#include "tests/support/paths.h"
+
+namespace heddle::engine::grammar {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Us(Clock::duration d) { return std::chrono::duration<double, std::micro>(d).count(); }
+
+struct Case {
+  const char* name;
+  Constraint constraint;
+};
+
+std::vector<Case> Cases() {
+  const std::string person = R"({"type":"object","properties":{"name":{"type":"string"},
+    "age":{"type":"integer","minimum":0,"maximum":150},"email":{"type":"string","format":"email"},
+    "tags":{"type":"array","items":{"type":"string","maxLength":20},"maxItems":5},
+    "address":{"type":"object","properties":{"street":{"type":"string"},"city":{"type":"string"}},
+    "required":["street","city"]}},"required":["name","age","email","tags","address"]})";
+  return {{"object of 5 properties", {.text = person}},
+          {"any JSON object", {.text = R"({"type":"object"})"}},
+          {"string of 500 characters",
+           {.text = R"({"type":"string","minLength":500,"maxLength":600})"}},
+          {"words by a regular expression",
+           {.kind = ConstraintKind::kRegex, .text = "([A-Z][a-z]{2,12} ){10,40}\\."}}};
+}
+
+// Common words are likelier than in a uniform draw: a short allowed token of three tried.
+TokenId Draw(const TokenMask& mask, const Vocabulary& vocabulary, std::mt19937* random) {
+  TokenId best = -1;
+  for (int tries = 0; tries < 3; ++tries) {
+    const auto from = static_cast<TokenId>((*random)() % static_cast<uint32_t>(vocabulary.size()));
+    for (TokenId i = 0; i < vocabulary.size(); ++i) {
+      const TokenId id = (from + i) % vocabulary.size();
+      if (!IsAllowed(mask, id)) continue;
+      if (best < 0 || vocabulary.text(id).size() < vocabulary.text(best).size()) best = id;
+      break;
+    }
+  }
+  return best;
+}
+
+// Times of one text's tokens, appended.
+void Generate(const std::shared_ptr<CompiledGrammar>& grammar, std::mt19937* random,
+              std::vector<double>* times) {
+  Matcher matcher(grammar);
+  auto mask = matcher.Mask();
+  for (int i = 0; i < 300 && mask.ok() && !matcher.ended(); ++i) {
+    const TokenId token = Draw(**mask, grammar->vocabulary(), random);
+    const auto begin = Clock::now();
+    matcher.Accept(token);
+    mask = matcher.Mask();
+    times->push_back(Us(Clock::now() - begin));
+  }
+}
+
+void Print(const char* what, std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  double sum = 0;
+  for (double time : times) sum += time;
+  const size_t n = times.size();
+  std::printf("    %-7s %6zu tokens: mean %7.1f us, median %6.1f, p99 %7.1f, worst %8.1f\n", what,
+              n, sum / static_cast<double>(n), times[n / 2], times[n * 99 / 100], times[n - 1]);
+}
+
+void Run(const char* name, const std::string& path) {
+  const auto tokenizer = text::LoadTokenizer(path);
+  if (!tokenizer.ok()) {
+    std::printf("%s: %s\n", name, std::string(tokenizer.status().message()).c_str());
+    return;
+  }
+  const text::Tokenizer& t = **tokenizer;
+  double trie_ms = 0;
+  GrammarCompiler compiler(
+      [&] {
+        const auto begin = Clock::now();
+        Vocabulary vocabulary(t.vocab_size(), [&t](TokenId id) {
+          return t.IsSpecial(id) ? std::string_view() : t.TokenBytes(id);
+        });
+        trie_ms = Us(Clock::now() - begin) / 1000;
+        return vocabulary;
+      },
+      {t.eos_ids().empty() ? 0 : t.eos_ids()[0]});
+  static_cast<void>(compiler.Compile({.kind = ConstraintKind::kChoice, .choices = {"x"}}));
+  std::printf("%s: %d tokens, trie built in %.1f ms\n", name, t.vocab_size(), trie_ms);
+  for (const Case& c : Cases()) {
+    const auto begin = Clock::now();
+    const auto grammar = compiler.Compile(c.constraint);
+    if (!grammar.ok()) {
+      std::printf("  %s: %s\n", c.name, std::string(grammar.status().message()).c_str());
+      continue;
+    }
+    std::printf("  %s: compiled in %.1f ms, %d states\n", c.name, Us(Clock::now() - begin) / 1000,
+                (*grammar)->num_states());
+    std::mt19937 random(7);
+    std::vector<double> first;
+    std::vector<double> later;
+    Generate(*grammar, &random, &first);
+    for (int i = 0; i < 20; ++i) Generate(*grammar, &random, &later);
+    Print("first", first);
+    Print("later", later);
+  }
+}
+
+}  // namespace
+}  // namespace heddle::engine::grammar
+
+int main() {
+  for (const auto& [name, path] : {std::pair{"qwen2.5", "tokenizers_hf/qwen2.5"},
+                                   std::pair{"deepseek-llm", "tokenizers/deepseek-llm.gguf"},
+                                   std::pair{"phi-3", "tokenizers_hf/phi-3-mini"}}) {
+    if (!heddle::test::HasSharedData(path)) continue;
+    heddle::engine::grammar::Run(name, heddle::test::SharedDataOrSkip(path));
+  }
+}

@@ -1,0 +1,176 @@
+// What requests demand of the form of answers, by the fields of several servers.
+#include <string>
+
+#include "base/message.h"
+#include "catch2/catch.hpp"
+#include "engine/grammar/compiled_grammar.h"
+#include "server/openai/api_error.h"
+#include "server/openai/openai_request.h"
+#include "tests/server/byte_codec.h"
+
+namespace heddle::server {
+namespace {
+
+using Catch::Contains;
+using engine::grammar::Matcher;
+
+struct Reader {
+  test::ByteCodec codec;
+  ServedModel model{.id = "m", .max_context = 4096};
+
+  Reader() { codec.output_syntax = SyntaxOf("<tool_call>"); }
+
+  absl::StatusOr<ApiRequest> Parse(std::string_view fields) {
+    RequestContext context;
+    context.model = &model;
+    context.codec = &codec;
+    return ParseRequest(
+        Endpoint::kChat,
+        base::StrCat(R"({"messages":[{"role":"user","content":"x"}],)", fields, "}"), context);
+  }
+
+  // Whether the request's grammar derives the text; REQUIREs that it has one.
+  bool Allows(const std::string& fields, std::string_view text) {
+    const absl::StatusOr<ApiRequest> request = Parse(fields);
+    INFO(fields << " " << request.status().message());
+    REQUIRE(request.ok());
+    const auto& grammar = request->generations.at(0).sampling.grammar;
+    REQUIRE(grammar != nullptr);
+    Matcher matcher(grammar);
+    return matcher.AcceptText(text) && matcher.CanEnd();
+  }
+
+  ApiError Refused(const std::string& fields) {
+    const absl::StatusOr<ApiRequest> request = Parse(fields);
+    INFO(fields);
+    REQUIRE_FALSE(request.ok());
+    return ToApiError(request.status());
+  }
+};
+
+const std::string kSchema = R"({"type":"object","properties":{"a":{"type":"integer"}},)"
+                            R"("required":["a"]})";
+
+TEST_CASE("Every way to ask for a schema gives the schema's grammar", "[openai][unit]") {
+  Reader reader;
+  for (const std::string& fields :
+       {base::StrCat(R"("response_format":{"type":"json_schema",)",
+                     R"("json_schema":{"name":"n","strict":true,"schema":)", kSchema, "}}"),
+        base::StrCat(R"("guided_json":)", kSchema), base::StrCat(R"("json_schema":)", kSchema),
+        std::string(R"("guided_json":"{\"type\":\"object\",\"properties\":{\"a\":)"
+                    R"({\"type\":\"integer\"}},\"required\":[\"a\"]}")"),
+        base::StrCat(R"("structured_outputs":{"json":)", kSchema, "}")}) {
+    CHECK(reader.Allows(fields, R"({"a": 5})"));
+    CHECK_FALSE(reader.Allows(fields, R"({"a": "5"})"));
+    CHECK_FALSE(reader.Allows(fields, "{}"));
+  }
+}
+
+TEST_CASE("Objects, expressions, choices and grammars are constraints too", "[openai][unit]") {
+  Reader reader;
+  CHECK(reader.Allows(R"("response_format":{"type":"json_object"})", R"({"x":[1,{}]})"));
+  CHECK_FALSE(reader.Allows(R"("response_format":{"type":"json_object"})", "[1]"));
+  CHECK(reader.Allows(R"("guided_regex":"[a-c]{2}")", "ab"));
+  CHECK(reader.Allows(R"("structured_outputs":{"regex":"[a-c]{2}"})", "ca"));
+  CHECK(reader.Allows(R"("guided_choice":["yes","no"])", "no"));
+  CHECK_FALSE(reader.Allows(R"("guided_choice":["yes","no"])", "nope"));
+  CHECK(reader.Allows(R"("grammar":"root ::= \"x\"+")", "xxx"));
+  CHECK(reader.Allows(R"("guided_grammar":"root ::= \"x\"+")", "x"));
+  CHECK(reader.Allows(
+      R"("structured_outputs":{"json":{"type":"array"},"disable_any_whitespace":true})", "[1,2]"));
+  CHECK_FALSE(reader.Allows(
+      R"("structured_outputs":{"json":{"type":"array"},"disable_any_whitespace":true})", "[1, 2]"));
+}
+
+TEST_CASE("Text and null demand nothing", "[openai][unit]") {
+  Reader reader;
+  for (const char* fields : {R"("response_format":{"type":"text"})", R"("response_format":null)",
+                             R"("guided_json":null)", R"("tool_choice":"none")"}) {
+    const absl::StatusOr<ApiRequest> request = reader.Parse(fields);
+    REQUIRE(request.ok());
+    CHECK(request->generations.at(0).sampling.grammar == nullptr);
+  }
+}
+
+TEST_CASE("An unsupported keyword is an error of the field that names keyword and place",
+          "[openai][unit]") {
+  Reader reader;
+  const ApiError error =
+      reader.Refused(R"("response_format":{"type":"json_schema","json_schema":{"schema":)"
+                     R"({"properties":{"tags":{"contains":{}}}}}})");
+  CHECK(error.http_status == 400);
+  CHECK(error.param == "response_format.json_schema.schema");
+  CHECK_THAT(error.message, Contains("contains") && Contains("#/properties/tags"));
+}
+
+TEST_CASE("What says two things or nothing known is refused", "[openai][unit]") {
+  Reader reader;
+  CHECK(reader.Refused(R"("response_format":{"type":"xml"})").param == "response_format.type");
+  CHECK(reader.Refused(R"("response_format":{"type":"json_schema"})").param ==
+        "response_format.json_schema");
+  CHECK(reader.Refused(R"("guided_regex":"(")").param == "guided_regex");
+  CHECK(reader.Refused(R"("guided_regex":"a","guided_choice":["a"])").param == "guided_choice");
+  CHECK(reader.Refused(R"("guided_choice":[])").param == "guided_choice");
+  CHECK(reader.Refused(R"("guided_choice":[1])").param == "guided_choice");
+  CHECK(reader.Refused(R"("structured_outputs":{"structural_tag":{}})").param ==
+        "structured_outputs.structural_tag");
+}
+
+TEST_CASE("A forced call is the model's format around the tool's parameters", "[openai][unit]") {
+  Reader reader;
+  const std::string tools =
+      base::StrCat(R"("tools":[{"type":"function","function":{"name":"f","parameters":)", kSchema,
+                   R"(}},{"type":"function","function":{"name":"g"}}])");
+  const std::string f = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  const std::string g = "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+  const std::string required = base::StrCat(R"("tool_choice":"required",)", tools);
+  CHECK(reader.Allows(required, f));
+  CHECK(reader.Allows(required, g));
+  CHECK_FALSE(reader.Allows(required, "hello"));
+  const std::string named =
+      base::StrCat(R"("tool_choice":{"type":"function","function":{"name":"f"}},)", tools);
+  CHECK(reader.Allows(named, f));
+  CHECK_FALSE(reader.Allows(named, g));
+  CHECK(reader
+            .Refused(base::StrCat(R"("tool_choice":{"type":"function","function":{"name":"h"}},)",
+                                  tools))
+            .param == "tool_choice.function.name");
+  CHECK(reader.Refused(R"("tool_choice":"required")").param == "tool_choice");
+  CHECK(reader.Refused(base::StrCat(R"("tool_choice":"sometimes",)", tools)).param ==
+        "tool_choice");
+  const std::string not_a_schema =
+      R"("tool_choice":"required","tools":[{"type":"function","function":{"name":"f",)"
+      R"("parameters":[1]}}])";
+  CHECK(reader.Refused(not_a_schema).param == "tools");
+  reader.codec.output_syntax = SyntaxOf("[TOOL_CALLS]");
+  CHECK_THAT(reader.Refused(required).message, Contains("mistral"));
+}
+
+TEST_CASE("References within a tool's parameters mean these parameters", "[openai][unit]") {
+  Reader reader;
+  const std::string fields =
+      R"("tool_choice":"required","tools":[{"type":"function","function":{"name":"f","parameters":)"
+      R"({"type":"object","properties":{"x":{"$ref":"#/$defs/n"}},"required":["x"],)"
+      R"("$defs":{"n":{"const":3}}}}}])";
+  CHECK(
+      reader.Allows(fields, "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"x\":3}}\n</tool_call>"));
+  CHECK_FALSE(
+      reader.Allows(fields, "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"x\":4}}\n</tool_call>"));
+}
+
+TEST_CASE("Reasoning stays free, and what follows it is constrained", "[openai][unit]") {
+  Reader reader;
+  reader.codec.output_syntax = SyntaxOf("</think>");
+  const std::string choice = R"("guided_choice":["yes"])";
+  CHECK(reader.Allows(choice, "yes"));
+  CHECK(reader.Allows(choice, "<think>{hm}</think>\n\nyes"));
+  CHECK_FALSE(reader.Allows(choice, "<think>yes"));
+  // The template has opened it.
+  const std::string open =
+      base::StrCat(choice, R"(,"chat_template_kwargs":{"enable_thinking":true})");
+  CHECK(reader.Allows(open, "well</think>yes"));
+  CHECK_FALSE(reader.Allows(open, "yes"));
+}
+
+}  // namespace
+}  // namespace heddle::server
