@@ -61,6 +61,23 @@ TEST_CASE("Greedy ids of a trained model are the expected ones with F32 activati
   }
 }
 
+TEST_CASE("A KV type that the CUDA device lacks is refused before weights are loaded", "[cuda]") {
+  engine::LoadOptions options;
+  options.make_device = [] {
+    return kernels::CreateCudaDevice({.workspace_bytes = int64_t{4} << 20});
+  };
+  options.kv_type = "int8";
+  const auto model = engine::LoadRandomModel("tinyllama-1.1b", DType::kQ4_0, options);
+  CHECK(absl::IsUnimplemented(model.status()));
+  CHECK(
+      model.status().message() ==
+      "kv-type is \"int8\", which cuda:0 (emulated, sm_90, 6 multiprocessors, 8.0 GiB, bf16) does "
+      "not have; it has f32, f16 and bf16");
+  options.kv_type = "int3";
+  CHECK(engine::LoadRandomModel("tinyllama-1.1b", DType::kQ4_0, options).status().message() ==
+        "kv-type is \"int3\"; valid are auto, f32, f16, bf16, fp8 and int8");
+}
+
 // Every layer rounds some dozen intermediate results to BF16, each with a relative error of up to
 // 2^-8, uniform: 2^-8 / sqrt(3) of standard deviation at most. Independent, they add up to the root
 // of their number; logits are within 6 standard deviations.
