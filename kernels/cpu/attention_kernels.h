@@ -17,14 +17,14 @@ namespace {
 
 static_assert(kMaxLanes % kLanes == 0 && kBlockTokens % (2 * kLanes) == 0);
 
-// Queries per register tile: with 2 vectors of scores, or up to 4 of values, for each of them.
-constexpr int kScoreTile = kLanes == 16 ? 8 : 4;
-constexpr int kValueTile = kLanes == 16 ? 4 : 2;
+// Queries per register tile, each with 2 vectors of scores or of values: half of the registers. A
+// whole query group of most models, so that decoding loads and converts each element once.
+constexpr int kQueryTile = kLanes == 16 ? 8 : 4;
 
 // Areas of AttendArgs::scratch.
 struct Scratch {
   float* transposed;  // [padded_dim, kBlockTokens]
-  float* values;      // [kBlockTokens, padded_dim], for tiles of more than kValueTile queries
+  float* values;      // [kBlockTokens, padded_dim], for more than 2 * kQueryTile queries
   float* weights;     // [kMaxQueries, kBlockTokens] scores, then their exponentials
   float* sums;        // [kMaxQueries, kMaxLanes]
   float* decay;       // [kMaxQueries] what earlier results are multiplied by
@@ -161,15 +161,30 @@ inline void ScoreTile(const AttendArgs& args, const Scratch& s, int32_t q) {
   }
 }
 
-inline void ScoreBlock(const AttendArgs& args, const Scratch& s) {
+template <int kQueries>
+struct TileSize {
+  static constexpr int kTile = kQueries;
+};
+
+// run(TileSize, first query) for all queries, in tiles of kQueryTile and then of 4, 2 and 1.
+template <typename Run>
+inline void ForQueryTiles(int32_t num_queries, const Run& run) {
   int32_t q = 0;
-  for (; q + kScoreTile <= args.num_queries; q += kScoreTile) ScoreTile<kScoreTile>(args, s, q);
-  if (kScoreTile > 4 && q + 4 <= args.num_queries) {
-    ScoreTile<4>(args, s, q);
+  for (; q + kQueryTile <= num_queries; q += kQueryTile) run(TileSize<kQueryTile>{}, q);
+  if (kQueryTile > 4 && q + 4 <= num_queries) {
+    run(TileSize<4>{}, q);
     q += 4;
   }
-  for (; q + 2 <= args.num_queries; q += 2) ScoreTile<2>(args, s, q);
-  if (q < args.num_queries) ScoreTile<1>(args, s, q);
+  if (q + 2 <= num_queries) {
+    run(TileSize<2>{}, q);
+    q += 2;
+  }
+  if (q < num_queries) run(TileSize<1>{}, q);
+}
+
+inline void ScoreBlock(const AttendArgs& args, const Scratch& s) {
+  ForQueryTiles(args.num_queries,
+                [&](auto size, int32_t q) { ScoreTile<decltype(size)::kTile>(args, s, q); });
 }
 
 inline float ExpOne(float x) {
@@ -236,7 +251,7 @@ inline void ValueTile(const AttendArgs& args, const Scratch& s, const Values& va
                       int32_t column, int32_t count) {
   float* acc = args.acc + static_cast<int64_t>(q) * args.padded_dim + column;
   Vec sums[kTile][kVecs];
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int t = 0; t < kTile; ++t) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) {
@@ -248,14 +263,14 @@ inline void ValueTile(const AttendArgs& args, const Scratch& s, const Values& va
     Vec value[kVecs];
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) value[v] = values.LoadAt(j, column + v * kLanes);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int t = 0; t < kTile; ++t) {
       Vec w = Set(weight[t * kBlockTokens + j]);
 #pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) sums[t][v] = Fma(value[v], w, sums[t][v]);
     }
   }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
   for (int t = 0; t < kTile; ++t) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) Store(acc + t * args.padded_dim + v * kLanes, sums[t][v]);
@@ -265,9 +280,11 @@ inline void ValueTile(const AttendArgs& args, const Scratch& s, const Values& va
 template <int kTile, typename Values>
 inline void ValueRows(const AttendArgs& args, const Scratch& s, const Values& values, int32_t q,
                       int32_t count) {
+  // Few queries need more columns for as many independent sums.
+  constexpr int kVecs = kTile == kQueryTile ? 2 : 4;
   int32_t column = 0;
-  for (; column + 4 * kLanes <= args.padded_dim; column += 4 * kLanes) {
-    ValueTile<kTile, 4>(args, s, values, q, column, count);
+  for (; column + kVecs * kLanes <= args.padded_dim; column += kVecs * kLanes) {
+    ValueTile<kTile, kVecs>(args, s, values, q, column, count);
   }
   for (; column < args.padded_dim; column += kLanes) {
     ValueTile<kTile, 1>(args, s, values, q, column, count);
@@ -277,11 +294,9 @@ inline void ValueRows(const AttendArgs& args, const Scratch& s, const Values& va
 template <typename Values>
 inline void ValueBlock(const AttendArgs& args, const Scratch& s, const Values& values,
                        int32_t count) {
-  int32_t q = 0;
-  for (; q + kValueTile <= args.num_queries; q += kValueTile) {
-    ValueRows<kValueTile>(args, s, values, q, count);
-  }
-  for (; q < args.num_queries; ++q) ValueRows<1>(args, s, values, q, count);
+  ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
+    ValueRows<decltype(size)::kTile>(args, s, values, q, count);
+  });
 }
 
 template <typename Element>
@@ -289,7 +304,7 @@ inline void AttendOver(const AttendArgs& args) {
   Scratch s(args);
   std::memset(s.sums, 0, sizeof(float) * kMaxLanes * static_cast<size_t>(args.num_queries));
   // Converting pays where several tiles read the result; a padded head has to be converted.
-  bool direct = args.num_queries <= 2 * kValueTile && args.head_dim == args.padded_dim;
+  bool direct = args.num_queries <= 2 * kQueryTile && args.head_dim == args.padded_dim;
   const int64_t row_bytes = static_cast<int64_t>(args.head_dim) * Element::kBytes;
   RunCursor cursor{args.runs};
   BlockRows blocks[2];  // the current and the next
