@@ -4,7 +4,7 @@ namespace heddle::config {
 namespace {
 
 constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512", "avx512_bf16"};
-constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16"};
+constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16", "fp8", "int8"};
 constexpr std::string_view kWeightFormats[] = {"auto", "int8", "int4", "f32",
                                                "f16",  "bf16", "q8_0", "q4_0"};
 constexpr std::string_view kPoolings[] = {"last", "mean", "first"};
@@ -103,7 +103,8 @@ constexpr Option kOptions[] = {
      .field = &Config::kv_type,
      .section = kEngine,
      .value = "TYPE",
-     .help = "Number format of the KV cache. auto: the weights' own.",
+     .help = "Number format of the KV cache. auto: F32 for a model in F32, else f16. fp8 and int8 "
+             "halve its memory, on the CPU only.",
      .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .choices = kKvTypes},
     {.name = "host-kv-memory",

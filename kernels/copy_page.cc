@@ -12,16 +12,18 @@ void CopyHostPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t nu
                "copy_page: page outside the cache");
   HEDDLE_CHECK(num_tokens >= 0 && num_tokens <= cache.page_tokens, "copy_page: too many tokens");
   if (from == to) return;
-  int64_t element = Info(cache.dtype).block_bytes;
-  int64_t head_bytes = static_cast<int64_t>(cache.page_tokens) * cache.head_dim * element;
-  int64_t page_bytes = cache.page_elements() * element;
-  auto used = static_cast<size_t>(num_tokens * cache.head_dim * element);
+  const int64_t row_bytes = cache.head_dim * KvElementBytes(cache.dtype);
+  const int64_t scales_at = cache.page_tokens * row_bytes;
+  const auto used = static_cast<size_t>(num_tokens * row_bytes);
+  const auto used_scales = static_cast<size_t>(num_tokens * KvScaleBytes(cache.dtype));
   void* const arrays[] = {cache.keys, cache.values};
   for (void* base : std::span(arrays, cache.keys == cache.values ? 1 : 2)) {
-    char* source = static_cast<char*>(base) + from * page_bytes;
-    char* target = static_cast<char*>(base) + to * page_bytes;
+    char* source = static_cast<char*>(base) + from * cache.page_bytes();
+    char* target = static_cast<char*>(base) + to * cache.page_bytes();
     for (int32_t h = 0; h < cache.n_kv_heads; ++h) {
-      std::memcpy(target + h * head_bytes, source + h * head_bytes, used);
+      const int64_t at = h * cache.head_bytes();
+      std::memcpy(target + at, source + at, used);
+      std::memcpy(target + at + scales_at, source + at + scales_at, used_scales);
     }
   }
 }

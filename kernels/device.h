@@ -39,6 +39,10 @@ class Device {
   // For start-up lines and metrics: "cpu (avx512+vnni+bf16, 2 threads)".
   virtual std::string description() const = 0;
   virtual DType activation_dtype() const = 0;
+  // Whether its attention reads KV caches of this type, which is one of kv_cache.h's.
+  virtual bool HasKvType(DType dtype) const {
+    return dtype != DType::kInt8 && dtype != DType::kF8E4M3;
+  }
   // What Allocate and Pack take from, now; nothing if that is the host's memory.
   virtual std::optional<DeviceMemory> memory() const { return std::nullopt; }
 

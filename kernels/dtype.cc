@@ -43,6 +43,10 @@ void DequantizeQ40(const uint8_t* block, float* out) {
 }  // namespace
 
 const DTypeInfo& Info(DType dtype) {
+  static constexpr DTypeInfo kInt8 = {"int8", 1, 1};
+  static constexpr DTypeInfo kF8E4M3 = {"fp8", 1, 1};
+  if (dtype == DType::kInt8) return kInt8;
+  if (dtype == DType::kF8E4M3) return kF8E4M3;
   auto index = static_cast<size_t>(dtype);
   HEDDLE_CHECK(index < std::size(kInfos), "unknown dtype");
   return kInfos[index];

@@ -12,9 +12,12 @@ enum class DType : uint8_t {
   kF32 = 0,
   kF16 = 1,
   kBF16 = 2,
-  kQ8_0 = 3,  // blocks of 32: F16 scale d, 32 x int8 q; value = d * q. 34 bytes.
-  kQ4_0 = 4,  // blocks of 32: F16 scale d, 16 bytes; byte j holds elements j (low nibble) and
-              // j + 16 (high nibble); value = d * (nibble - 8). 18 bytes.
+  // Of KV caches only (kv_cache.h), numbered apart from the formats of weights.
+  kInt8 = 64,    // -127 to 127, times a scale that lies elsewhere
+  kF8E4M3 = 65,  // OCP 8-bit float: 4 bits of exponent, no infinities, largest 448
+  kQ8_0 = 3,     // blocks of 32: F16 scale d, 32 x int8 q; value = d * q. 34 bytes.
+  kQ4_0 = 4,     // blocks of 32: F16 scale d, 16 bytes; byte j holds elements j (low nibble) and
+                 // j + 16 (high nibble); value = d * (nibble - 8). 18 bytes.
   // Further blocked formats of GGUF; block_format.h has their parts, block_codes.cc their bytes.
   kQ4_1 = 5,     // blocks of 32: F16 d and m; value = d * q + m
   kQ5_0 = 6,     // blocks of 32: F16 d; value = d * (q - 16)
@@ -58,8 +61,9 @@ uint16_t F32ToF16(float value);
 float BF16ToF32(uint16_t bits);
 uint16_t F32ToBF16(float value);
 
-// Decodes one row of `cols` elements to float: the definition of each format. Values of GGUF's
-// formats are, to the bit, those of the dequantiser in the `gguf` Python package.
+// Decodes one row of `cols` elements to float: the definition of each format but kInt8 and
+// kF8E4M3. Values of GGUF's formats are, to the bit, those of the dequantiser in the `gguf` Python
+// package.
 void DequantizeRow(DType dtype, const void* row, int64_t cols, float* out);
 
 }  // namespace heddle::kernels

@@ -1,9 +1,15 @@
 // Layout of the paged KV cache of one layer, as kernels see it. Storage belongs to engine/memory.
 //
-// Keys and values are two arrays of the same shape [num_pages, n_kv_heads, page_tokens, head_dim]:
-// for one head the positions of a page are contiguous, so that attention streams whole pages. The
+// Keys and values are two arrays of num_pages pages. A page is one contiguous block, head by head:
+// [n_kv_heads] of [page_tokens, head_dim] elements, so that attention streams whole pages. The
 // arrays of one layer need not be adjacent to those of the next.
-// Source: Kwon et al., "PagedAttention", SOSP 2023.
+//
+// kInt8 has one F32 scale per position and KV head, after the head's elements in the same page:
+// [page_tokens, head_dim] int8, [page_tokens] F32 (at any alignment). scale = max |x| / 127, and
+// the value is scale * code. A row that holds an infinity or NaN gets the scale NaN; one smaller
+// than 2^-100 becomes zero. kF8E4M3 has no scale: keys and values are of unit order, far from its
+// largest, 448, at which larger ones stop; its error is relative, 2^-4 at most from 2^-6 on. That
+// keeps a position at one byte per element. Source: Kwon et al., "PagedAttention", SOSP 2023.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +23,23 @@ namespace heddle::kernels {
 // the same bits.
 inline constexpr int32_t kContextGrain = 512;
 
+constexpr int64_t KvElementBytes(DType dtype) {
+  if (dtype == DType::kF32) return 4;
+  return dtype == DType::kInt8 || dtype == DType::kF8E4M3 ? 1 : 2;
+}
+
+// Beside the elements, per position and head of either array.
+constexpr int64_t KvScaleBytes(DType dtype) { return dtype == DType::kInt8 ? 4 : 0; }
+
+// Of one position of one head in one array, scale included.
+constexpr int64_t KvRowBytes(DType dtype, int32_t head_dim) {
+  return head_dim * KvElementBytes(dtype) + KvScaleBytes(dtype);
+}
+
 struct KvCacheView {
   void* keys = nullptr;
   void* values = nullptr;     // == keys: the keys are the values too (latent attention)
-  DType dtype = DType::kF16;  // kF32, kF16 or kBF16
+  DType dtype = DType::kF16;  // kF32, kF16, kBF16, kInt8 or kF8E4M3: see Device::HasKvType
   int32_t num_pages = 0;
   int32_t page_tokens = 0;  // a power of two
   int32_t n_kv_heads = 0;
@@ -29,6 +48,9 @@ struct KvCacheView {
   constexpr int64_t page_elements() const {
     return static_cast<int64_t>(n_kv_heads) * page_tokens * head_dim;
   }
+  // Of one head within a page, and of a page, in one array.
+  constexpr int64_t head_bytes() const { return page_tokens * KvRowBytes(dtype, head_dim); }
+  constexpr int64_t page_bytes() const { return n_kv_heads * head_bytes(); }
 };
 
 }  // namespace heddle::kernels

@@ -11,7 +11,7 @@ int64_t KvBytesPerToken(std::span<const KvLayerShape> layers, kernels::DType dty
   int64_t bytes = 0;
   for (const KvLayerShape& layer : layers) {
     bytes +=
-        layer.n_arrays() * kernels::RowBytes(dtype, int64_t{layer.n_kv_heads} * layer.head_dim);
+        int64_t{layer.n_arrays()} * layer.n_kv_heads * kernels::KvRowBytes(dtype, layer.head_dim);
   }
   return bytes;
 }
@@ -27,7 +27,7 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device,
                               .page_tokens = page_tokens,
                               .n_kv_heads = shape.n_kv_heads,
                               .head_dim = shape.head_dim};
-    const int64_t bytes = num_pages * kernels::RowBytes(dtype, view.page_elements());
+    const int64_t bytes = num_pages * view.page_bytes();
     void** const arrays[] = {&view.keys, &view.values};
     for (void** array : std::span(arrays, static_cast<size_t>(shape.n_arrays()))) {
       HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer, device.Allocate(bytes));

@@ -27,7 +27,7 @@ struct KvLayerShape {
   int32_t n_arrays() const { return n_kv_heads == 0 ? 0 : keys_alone ? 1 : 2; }
 };
 
-// Bytes of one position over all layers, K and V.
+// Bytes of one position over all layers, K and V, scales included.
 int64_t KvBytesPerToken(std::span<const KvLayerShape> layers, kernels::DType dtype);
 
 class KvStorage {

@@ -26,9 +26,11 @@ absl::StatusOr<kernels::DType> KvType(const std::string& name, bool full) {
   if (name == "f32") return kernels::DType::kF32;
   if (name == "f16") return kernels::DType::kF16;
   if (name == "bf16") return kernels::DType::kBF16;
+  if (name == "fp8") return kernels::DType::kF8E4M3;
+  if (name == "int8") return kernels::DType::kInt8;
   if (name != "auto") {
     return absl::InvalidArgumentError(
-        absl::StrCat("kv-type is \"", name, "\"; valid are auto, f32, f16 and bf16"));
+        absl::StrCat("kv-type is \"", name, "\"; valid are auto, f32, f16, bf16, fp8 and int8"));
   }
   return full ? kernels::DType::kF32 : kernels::DType::kF16;
 }
@@ -57,6 +59,11 @@ HostMemory MemoryOf(const kernels::Device* device, const LoadOptions& options) {
 absl::Status PlanMemory(int64_t weight_bytes, bool full, const LoadOptions& options,
                         const kernels::Device* device, LoadedModel* loaded) {
   HEDDLE_ASSIGN_OR_RETURN(loaded->kv_dtype, KvType(options.kv_type, full));
+  if (device != nullptr && !device->HasKvType(loaded->kv_dtype)) {
+    return absl::UnimplementedError(absl::StrCat("kv-type is \"", options.kv_type, "\", which ",
+                                                 device->description(),
+                                                 " does not have; it has f32, f16 and bf16"));
+  }
   CapacityOptions capacity = options.capacity;
   capacity.kv_dtype = loaded->kv_dtype;
   if (device != nullptr) capacity.activation_dtype = device->activation_dtype();

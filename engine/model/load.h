@@ -26,7 +26,8 @@ struct LoadOptions {
   CapacityOptions capacity;
   // "auto" (as the checkpoint has them), "int8" or "int4": quantised at load.
   std::string weights = "auto";
-  // Type of keys and values: "auto" (F32 for an F32 model, else F16), "f32", "f16", "bf16".
+  // Type of keys and values: "auto" (F32 for an F32 model, else F16), "f32", "f16", "bf16",
+  // "fp8", "int8" (kernels/kv_cache.h). UNIMPLEMENTED for one that the device lacks.
   std::string kv_type = "auto";
   std::string host_kv_directory;  // a file there holds the host's tier; empty: memory does
   // Describe for a machine with this memory. Empty: what the device, or this machine, has free.

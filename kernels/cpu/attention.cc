@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "kernels/kv_element.h"
 
 namespace heddle::kernels::cpu {
 namespace {
@@ -52,7 +53,6 @@ class AttentionCall {
     HEDDLE_CHECK(args.q.rows == batch.n_tokens(), "attention: q has not the batch's rows");
     group_ = args.n_heads / cache.n_kv_heads;
     padded_dim_ = (cache.head_dim + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
-    element_bytes_ = Info(cache.dtype).block_bytes;
     CountTiles();
   }
 
@@ -168,10 +168,12 @@ class AttentionCall {
       if (span_end > begin) {
         int32_t from = std::max(begin, position);
         int32_t to = std::min(end, span_end);
-        int64_t row = static_cast<int64_t>(batch_.span_page[i]) * cache.n_kv_heads + tile.kv_head;
-        int64_t offset = (row * cache.page_tokens + (from - position)) * cache.head_dim;
-        *runs++ = {static_cast<const char*>(cache.keys) + offset * element_bytes_,
-                   static_cast<const char*>(cache.values) + offset * element_bytes_, to - from};
+        const int64_t slot = int64_t{batch_.span_page[i]} * cache.page_tokens + (from - position);
+        const int64_t offset = RowOffset(cache, slot, tile.kv_head);
+        const int64_t scales = ScaleOffset(cache, slot, tile.kv_head);
+        const auto* keys = static_cast<const char*>(cache.keys);
+        const auto* values = static_cast<const char*>(cache.values);
+        *runs++ = {keys + offset, values + offset, keys + scales, values + scales, to - from};
       }
       position = span_end;
     }
@@ -188,7 +190,7 @@ class AttentionCall {
     if (begin >= end) return;
     FindRuns(tile, begin, end, memory.runs);
     AttendArgs attend{};
-    attend.type = static_cast<KvType>(args_.cache.dtype);
+    attend.type = KvTypeOf(args_.cache.dtype);
     attend.runs = memory.runs;
     attend.begin = begin;
     attend.end = end;
@@ -276,10 +278,25 @@ class AttentionCall {
   AttentionScratch& scratch_;
   int32_t group_ = 1;
   int32_t padded_dim_ = 0;
-  int64_t element_bytes_ = 0;
 };
 
 }  // namespace
+
+KvType KvTypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return KvType::kF32;
+    case DType::kF16:
+      return KvType::kF16;
+    case DType::kBF16:
+      return KvType::kBF16;
+    case DType::kInt8:
+      return KvType::kInt8;
+    default:
+      HEDDLE_CHECK(dtype == DType::kF8E4M3, "attention: no type of the KV cache");
+      return KvType::kF8E4M3;
+  }
+}
 
 void Attention(const HostBatch& batch, const AttentionArgs& args, const AttentionKernels& kernels,
                ThreadPool& pool, AttentionScratch& scratch) {

@@ -13,6 +13,9 @@
 
 namespace heddle::kernels::cpu {
 
+// REQUIRES: a type of the KV cache.
+KvType KvTypeOf(DType dtype);
+
 // Working memory that stays from call to call.
 struct AttentionScratch {
   std::vector<Scratch> threads;     // per thread: a tile's operands

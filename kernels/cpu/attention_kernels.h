@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/vec_kv.h"
 
 namespace heddle::kernels::cpu {
 namespace {
@@ -39,23 +40,41 @@ struct Scratch {
   }
 };
 
-// Elements of a cache type as vectors of F32.
+// Elements of a cache type as vectors of F32. kScaled: they are codes, whose scales go to the
+// scores and the weights of their position.
 struct F32Element {
   static constexpr int kBytes = 4;
+  static constexpr bool kScaled = false;
   static Vec LoadAt(const char* row, int32_t i) {
     return Load(reinterpret_cast<const float*>(row) + i);
   }
 };
 struct F16Element {
   static constexpr int kBytes = 2;
+  static constexpr bool kScaled = false;
   static Vec LoadAt(const char* row, int32_t i) {
     return FromF16(reinterpret_cast<const uint16_t*>(row) + i);
   }
 };
 struct BF16Element {
   static constexpr int kBytes = 2;
+  static constexpr bool kScaled = false;
   static Vec LoadAt(const char* row, int32_t i) {
     return FromBF16(reinterpret_cast<const uint16_t*>(row) + i);
+  }
+};
+struct Int8Element {
+  static constexpr int kBytes = 1;
+  static constexpr bool kScaled = true;
+  static Vec LoadAt(const char* row, int32_t i) {
+    return FromInt8(reinterpret_cast<const int8_t*>(row) + i);
+  }
+};
+struct F8Element {
+  static constexpr int kBytes = 1;
+  static constexpr bool kScaled = false;
+  static Vec LoadAt(const char* row, int32_t i) {
+    return FromF8E4M3(reinterpret_cast<const uint8_t*>(row) + i);
   }
 };
 
@@ -76,19 +95,32 @@ inline Vec LoadPadded(const char* row, int32_t i, int32_t head_dim) {
 struct BlockRows {
   const char* keys[kBlockTokens];
   const char* values[kBlockTokens];
+  float key_scales[kBlockTokens];  // of scaled types only
+  float value_scales[kBlockTokens];
   int32_t count;
 };
+
+inline float LoadScale(const void* scales, int32_t index) {
+  float scale;
+  std::memcpy(&scale, static_cast<const char*>(scales) + index * 4, sizeof(scale));
+  return scale;
+}
 
 // Walks the runs block by block.
 struct RunCursor {
   const KeyRun* run;
   int32_t offset = 0;
 
+  template <bool kScaled>
   void NextBlock(int32_t count, int64_t row_bytes, BlockRows& rows) {
     rows.count = count;
     for (int32_t j = 0; j < count; ++j) {
       rows.keys[j] = static_cast<const char*>(run->keys) + offset * row_bytes;
       rows.values[j] = static_cast<const char*>(run->values) + offset * row_bytes;
+      if (kScaled) {
+        rows.key_scales[j] = LoadScale(run->key_scales, offset);
+        rows.value_scales[j] = LoadScale(run->value_scales, offset);
+      }
       if (++offset == run->num_tokens) {
         ++run;
         offset = 0;
@@ -97,6 +129,7 @@ struct RunCursor {
     for (int32_t j = count; j < kBlockTokens; ++j) {
       rows.keys[j] = rows.keys[count - 1];
       rows.values[j] = rows.values[count - 1];
+      rows.key_scales[j] = rows.value_scales[j] = 0;
     }
   }
 };
@@ -202,8 +235,9 @@ inline Vec MaskScores(Vec scores, int32_t first, int32_t lo, int32_t hi) {
 }
 
 // Scores of query q to weights exp(score - max), where [lo, hi) of the block are visible to it.
-inline void SoftmaxRow(const AttendArgs& args, const Scratch& s, int32_t q, int32_t lo,
-                       int32_t hi) {
+template <bool kScaled>
+inline void SoftmaxRow(const AttendArgs& args, const BlockRows& rows, const Scratch& s, int32_t q,
+                       int32_t lo, int32_t hi) {
   float* row = s.weights + q * kBlockTokens;
   float* sums = s.sums + q * kMaxLanes;
   s.decay[q] = 1.0f;
@@ -215,6 +249,7 @@ inline void SoftmaxRow(const AttendArgs& args, const Scratch& s, int32_t q, int3
   Vec largest = Set(args.max[q]);
   for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
     Vec score = Load(row + j);
+    if (kScaled) score = score * Load(rows.key_scales + j);
     if (args.softcap > 0) score = Tanh(score / Set(args.softcap)) * Set(args.softcap);
     if (!all) score = MaskScores(score, j, lo, hi);
     largest = Max(largest, score);
@@ -228,6 +263,7 @@ inline void SoftmaxRow(const AttendArgs& args, const Scratch& s, int32_t q, int3
   for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
     Vec weight = Exp(Load(row + j) - center);
     sum = sum + weight;
+    if (kScaled) weight = weight * Load(rows.value_scales + j);
     Store(row + j, weight);
   }
   Store(sums, sum);
@@ -312,7 +348,7 @@ inline void AttendOver(const AttendArgs& args) {
     BlockRows& rows = blocks[begin / kBlockTokens % 2];
     int32_t left = args.end - begin;
     if (left <= 0) return;
-    cursor.NextBlock(left < kBlockTokens ? left : kBlockTokens, row_bytes, rows);
+    cursor.NextBlock<Element::kScaled>(left < kBlockTokens ? left : kBlockTokens, row_bytes, rows);
     Prefetch(rows, row_bytes);
   };
   fetch(args.begin);
@@ -325,7 +361,7 @@ inline void AttendOver(const AttendArgs& args) {
     for (int32_t q = 0; q < args.num_queries; ++q) {
       int32_t lo = args.lower[q] > begin ? args.lower[q] - begin : 0;
       int32_t hi = args.upper[q] - begin < count ? args.upper[q] - begin : count;
-      SoftmaxRow(args, s, q, lo, hi);
+      SoftmaxRow<Element::kScaled>(args, rows, s, q, lo, hi);
     }
     if (direct) {
       ValueBlock(args, s, CacheValues<Element>{rows}, count);
@@ -347,6 +383,10 @@ inline void Attend(const AttendArgs& args) {
       return AttendOver<F16Element>(args);
     case KvType::kBF16:
       return AttendOver<BF16Element>(args);
+    case KvType::kInt8:
+      return AttendOver<Int8Element>(args);
+    case KvType::kF8E4M3:
+      return AttendOver<F8Element>(args);
   }
 }
 

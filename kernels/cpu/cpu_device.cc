@@ -212,16 +212,18 @@ class CpuOps final : public Ops {
 
   void WriteKv(const RopeKvWriteArgs& args, int64_t t) const {
     const KvCacheView& cache = args.cache;
-    int64_t bytes = Info(cache.dtype).block_bytes;
-    auto type = static_cast<cpu::KvType>(cache.dtype);
+    const cpu::KvType type = cpu::KvTypeOf(cache.dtype);
+    auto* keys = static_cast<char*>(cache.keys);
+    auto* values = static_cast<char*>(cache.values);
     for (int32_t h = 0; h < cache.n_kv_heads; ++h) {
-      int64_t to = ElementOffset(cache, batch().kv_slot[t], h) * bytes;
+      const int64_t to = RowOffset(cache, batch().kv_slot[t], h);
+      const int64_t scale = ScaleOffset(cache, batch().kv_slot[t], h);
       int64_t from = static_cast<int64_t>(h) * cache.head_dim;
-      table_.rows->to_kv(type, args.k.row<float>(t) + from, cache.head_dim,
-                         static_cast<char*>(cache.keys) + to);
+      table_.rows->to_kv(type, args.k.row<float>(t) + from, cache.head_dim, keys + to,
+                         keys + scale);
       if (args.v.data == nullptr) continue;
-      table_.rows->to_kv(type, args.v.row<float>(t) + from, cache.head_dim,
-                         static_cast<char*>(cache.values) + to);
+      table_.rows->to_kv(type, args.v.row<float>(t) + from, cache.head_dim, values + to,
+                         values + scale);
     }
   }
 
@@ -258,6 +260,7 @@ class CpuDevice final : public Device {
 
   std::string description() const override { return description_; }
   DType activation_dtype() const override { return DType::kF32; }
+  bool HasKvType(DType) const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHost(bytes, "buffer");

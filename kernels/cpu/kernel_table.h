@@ -95,8 +95,8 @@ struct Bf16DotKernels {
   FormatKernels format;
 };
 
-// Element types of the KV cache: same values as kernels::DType.
-enum class KvType : uint8_t { kF32, kF16, kBF16 };
+// Element types of the KV cache, as kernels/kv_cache.h describes them.
+enum class KvType : uint8_t { kF32, kF16, kBF16, kInt8, kF8E4M3 };
 
 struct NormRowArgs {
   const float* x;   // [dim]
@@ -125,7 +125,8 @@ struct RotateArgs {
 struct RowKernels {
   void (*norm)(const NormRowArgs& args);
   void (*rotate)(const RotateArgs& args);
-  void (*to_kv)(KvType type, const float* x, int32_t n, void* out);
+  // One row of the cache. `scale`, F32 at any alignment, is written by kInt8 only.
+  void (*to_kv)(KvType type, const float* x, int32_t n, void* out, void* scale);
   void (*scale)(float* x, int64_t n, float scale, float softcap);  // softcap 0: none
   // out = x, NaN as -infinity; returns the maximum.
   float (*copy_logits)(const float* x, int64_t n, float* out);
@@ -136,8 +137,10 @@ struct RowKernels {
 
 // One run of consecutive positions in one page.
 struct KeyRun {
-  const void* keys;    // [num_tokens, head_dim] of the KV head
-  const void* values;  // the same
+  const void* keys;          // [num_tokens, head_dim] of the KV head
+  const void* values;        // the same
+  const void* key_scales;    // [num_tokens] F32 at any alignment, of kInt8 only
+  const void* value_scales;  // the same
   int32_t num_tokens;
 };
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/vec_kv.h"
 
 namespace heddle::kernels::cpu {
 namespace {
@@ -108,19 +109,51 @@ inline void RotateHeads(const RotateArgs& args) {
   }
 }
 
-inline void ToKv(KvType type, const float* x, int32_t n, void* out) {
+// `convert` on all vectors of x, by way of a buffer for the last, partial one.
+template <typename T, typename Convert>
+inline void ConvertRow(const float* x, int32_t n, T* out, const Convert& convert) {
+  for (int32_t i = 0; i < n; i += kLanes) {
+    int lanes = LanesAt(i, n);
+    T vector[kLanes];
+    convert(lanes == kLanes ? out + i : vector, LoadUpTo(x + i, lanes));
+    if (lanes < kLanes) std::memcpy(out + i, vector, static_cast<size_t>(lanes) * sizeof(T));
+  }
+}
+
+inline void ToScaledInt8(const float* x, int32_t n, int8_t* out, void* scale_out) {
+  Vec largest = Zero();
+  Vec poison = Zero();  // NaN if x is not finite
+  for (int32_t i = 0; i < n; i += kLanes) {
+    Vec v = LoadUpTo(x + i, LanesAt(i, n));
+    largest = Max(Abs(v), largest);
+    poison = poison + v * Zero();
+  }
+  const float max = ReduceMax(largest);
+  const float scale = (max < 0x1p-100f ? 0.0f : max / 127.0f) + ReduceAdd(poison);
+  const Vec inverse = Set(scale > 0 ? 1.0f / scale : 0.0f);
+  const IntVec valid = Set(scale) == Set(scale);
+  ConvertRow(x, n, out, [&](int8_t* to, Vec v) {
+    const Vec magic = Set(0x1.8p23f);  // adding it rounds to an integer, to nearest even
+    Vec code = Max(Min((v * inverse + magic) - magic, Set(127.0f)), Set(-127.0f));
+    ToInt8(to, Select(valid, code, Zero()));
+  });
+  std::memcpy(scale_out, &scale, sizeof(scale));
+}
+
+inline void ToKv(KvType type, const float* x, int32_t n, void* out, void* scale) {
+  if (type == KvType::kInt8) {
+    ToScaledInt8(x, n, static_cast<int8_t*>(out), scale);
+    return;
+  }
+  if (type == KvType::kF8E4M3) {
+    ConvertRow(x, n, static_cast<uint8_t*>(out), ToF8E4M3);
+    return;
+  }
   if (type == KvType::kF32) {
     std::memcpy(out, x, static_cast<size_t>(n) * sizeof(float));
     return;
   }
-  auto* halves = static_cast<uint16_t*>(out);
-  auto* convert = type == KvType::kF16 ? ToF16 : ToBF16;
-  for (int32_t i = 0; i < n; i += kLanes) {
-    int lanes = LanesAt(i, n);
-    uint16_t vector[kLanes];
-    convert(lanes == kLanes ? halves + i : vector, LoadUpTo(x + i, lanes));
-    if (lanes < kLanes) std::memcpy(halves + i, vector, static_cast<size_t>(lanes) * 2);
-  }
+  ConvertRow(x, n, static_cast<uint16_t*>(out), type == KvType::kF16 ? ToF16 : ToBF16);
 }
 
 inline void ScaleRow(float* x, int64_t n, float scale, float softcap) {

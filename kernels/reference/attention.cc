@@ -20,10 +20,10 @@ std::vector<int64_t> ContextSlots(const HostBatch& batch, int32_t s, int32_t pag
   return slots;
 }
 
-double Score(const AttentionArgs& args, const float* q, int64_t key) {
+double Score(const AttentionArgs& args, const float* q, const float* key) {
   double dot = 0;
   for (int32_t i = 0; i < args.cache.head_dim; ++i) {
-    dot += static_cast<double>(q[i]) * LoadElement(args.cache.dtype, args.cache.keys, key + i);
+    dot += static_cast<double>(q[i]) * key[i];
   }
   double score = dot * args.scale;
   return args.softcap > 0 ? args.softcap * std::tanh(score / args.softcap) : score;
@@ -38,8 +38,10 @@ void AttendHead(const AttentionArgs& args, std::span<const int64_t> slots, int64
   double sink = args.sinks ? args.sinks[h] : -std::numeric_limits<double>::infinity();
   double max = sink;
   std::vector<double> scores;
+  std::vector<float> row(static_cast<size_t>(cache.head_dim));
   for (int64_t slot : slots) {
-    scores.push_back(Score(args, q, ElementOffset(cache, slot, kv_head)));
+    LoadKvRow(cache, cache.keys, slot, kv_head, row.data());
+    scores.push_back(Score(args, q, row.data()));
     max = std::max(max, scores.back());
   }
   double sum = std::exp(sink - max);
@@ -47,10 +49,8 @@ void AttendHead(const AttentionArgs& args, std::span<const int64_t> slots, int64
   for (size_t j = 0; j < slots.size(); ++j) {
     double weight = std::exp(scores[j] - max);
     sum += weight;
-    int64_t value = ElementOffset(cache, slots[j], kv_head);
-    for (int32_t i = 0; i < cache.head_dim; ++i) {
-      sums[i] += weight * LoadElement(cache.dtype, cache.values, value + i);
-    }
+    LoadKvRow(cache, cache.values, slots[j], kv_head, row.data());
+    for (int32_t i = 0; i < cache.head_dim; ++i) sums[i] += weight * row[i];
   }
   for (int32_t i = 0; i < cache.head_dim; ++i) out[i] = static_cast<float>(sums[i] / sum);
   if (args.lse) args.lse[t * args.n_heads + h] = static_cast<float>(max + std::log(sum));

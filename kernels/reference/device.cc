@@ -50,6 +50,7 @@ class ReferenceDevice final : public Device {
  public:
   std::string description() const override { return "reference (plain loops, 1 thread)"; }
   DType activation_dtype() const override { return DType::kF32; }
+  bool HasKvType(DType) const override { return true; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHost(bytes, "buffer");

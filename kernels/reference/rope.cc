@@ -65,11 +65,9 @@ void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args) {
     NormAndRotate(args, args.q_norm, t, args.n_heads, args.q.row<float>(t));
     NormAndRotate(args, args.k_norm, t, cache.n_kv_heads, k);
     for (int32_t h = 0; h < cache.n_kv_heads; ++h) {
-      int64_t to = ElementOffset(cache, batch.kv_slot[t], h);
-      for (int32_t i = 0; i < cache.head_dim; ++i) {
-        StoreElement(cache.dtype, cache.keys, to + i, k[h * cache.head_dim + i]);
-        if (v) StoreElement(cache.dtype, cache.values, to + i, v[h * cache.head_dim + i]);
-      }
+      const int64_t slot = batch.kv_slot[t];
+      StoreKvRow(cache, cache.keys, slot, h, k + h * cache.head_dim);
+      if (v) StoreKvRow(cache, cache.values, slot, h, v + h * cache.head_dim);
     }
   }
 }

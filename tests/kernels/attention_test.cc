@@ -93,7 +93,7 @@ void CheckCase(const Case& c, uint32_t seed) {
 
 TEST_CASE("Attention agrees with the reference for mixed prefill and decode", "[kernels][kernel]") {
   BatchSpec mixed{{{5, 5}, {1, 1}, {1, 33}, {1, 600}, {40, 75}, {3, 1030}}};
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kInt8, DType::kF8E4M3}) {
     for (int32_t head_dim : {8, 64, 80, 128}) {
       Case c{mixed};
       c.dtype = dtype;
@@ -110,12 +110,15 @@ TEST_CASE("Attention agrees with the reference for odd heads, groups and page si
   for (auto [heads, kv_heads] : {std::pair(1, 1), std::pair(3, 3), std::pair(7, 1), std::pair(9, 3),
                                  std::pair(72, 1), std::pair(32, 4)}) {
     for (int32_t page_tokens : {1, 16, 64}) {
-      Case c{mixed};
-      c.n_heads = heads;
-      c.n_kv_heads = kv_heads;
-      c.head_dim = 24;
-      c.batch.page_tokens = page_tokens;
-      CheckCase(c, ++seed);
+      for (DType dtype : {DType::kF16, DType::kInt8, DType::kF8E4M3}) {
+        Case c{mixed};
+        c.n_heads = heads;
+        c.n_kv_heads = kv_heads;
+        c.head_dim = dtype == DType::kInt8 ? 23 : 24;  // scales at odd addresses
+        c.dtype = dtype;
+        c.batch.page_tokens = page_tokens;
+        CheckCase(c, ++seed);
+      }
     }
   }
 }
@@ -136,11 +139,66 @@ TEST_CASE("Windows, soft caps and sinks agree with the reference", "[kernels][ke
   }
 }
 
+// Soft caps bend scores: what scales them has to come before.
+TEST_CASE("Windows, soft caps and sinks agree with the reference in 8-bit caches",
+          "[kernels][kernel]") {
+  for (DType dtype : {DType::kInt8, DType::kF8E4M3}) {
+    Case c{{{{7, 50}, {1, 1300, 700}, {70, 700}}}};
+    c.dtype = dtype;
+    c.window = 100;
+    c.softcap = 0.7f;
+    c.sinks = true;
+    CheckCase(c, 90);
+  }
+}
+
+TEST_CASE("Attention over an 8-bit cache is exact attention over the values that it stands for",
+          "[kernels][unit]") {
+  std::unique_ptr<Device> reference = CreateReferenceDevice();
+  for (DType dtype : {DType::kInt8, DType::kF8E4M3}) {
+    Case c{{{{3, 40, 21}, {1, 5}}}};
+    TestBatch batch(c.batch, 8);
+    TestCache cache(dtype, batch.num_pages, 16, c.n_kv_heads, c.head_dim, 8);
+    TestCache wide(DType::kF32, batch.num_pages, 16, c.n_kv_heads, c.head_dim, 9);
+    std::vector<float> row(static_cast<size_t>(c.head_dim));
+    for (int64_t slot = 0; slot < int64_t{batch.num_pages} * 16; ++slot) {
+      for (int32_t h = 0; h < c.n_kv_heads; ++h) {
+        LoadKvRow(cache.view, cache.view.keys, slot, h, row.data());
+        StoreKvRow(wide.view, wide.view.keys, slot, h, row.data());
+        LoadKvRow(cache.view, cache.view.values, slot, h, row.data());
+        StoreKvRow(wide.view, wide.view.values, slot, h, row.data());
+      }
+    }
+    Random random(8);
+    Matrix q = Matrix::RandomOf(random, 4, int64_t{c.n_heads} * c.head_dim);
+    Result found = Attend(*reference, c, batch, cache, q, {});
+    Result expected = Attend(*reference, c, batch, wide, q, {});
+    CHECK(SameBits(found.out, expected.out));
+    CHECK(SameBits(found.lse, expected.lse));
+  }
+}
+
+// One position of one head with its scale, as it lies in the page.
+void CopyRow(const KvCacheView& from, int64_t from_slot, const KvCacheView& to, int64_t to_slot,
+             int32_t head) {
+  const int64_t bytes = from.head_dim * KvElementBytes(from.dtype);
+  for (auto [source, target] : {std::pair(from.keys, to.keys), std::pair(from.values, to.values)}) {
+    const auto* read = static_cast<const char*>(source);
+    auto* write = static_cast<char*>(target);
+    std::copy_n(read + RowOffset(from, from_slot, head), bytes,
+                write + RowOffset(to, to_slot, head));
+    std::copy_n(read + ScaleOffset(from, from_slot, head), KvScaleBytes(from.dtype),
+                write + ScaleOffset(to, to_slot, head));
+  }
+}
+
 // The last rows of a sequence, alone in their batch, over a copy of the cache with other pages.
 TEST_CASE("A row of attention has the same bits however its context was chunked and paged",
           "[kernels][kernel]") {
   constexpr int32_t kContext = 1100;
+  const DType dtype = GENERATE(DType::kF16, DType::kInt8, DType::kF8E4M3);
   Case c{{{{kContext, kContext}}}};
+  c.dtype = dtype;
   c.n_heads = 8;
   TestBatch whole(c.batch, 3);
   TestCache cache(c.dtype, whole.num_pages, 16, c.n_kv_heads, c.head_dim, 3);
@@ -155,7 +213,8 @@ TEST_CASE("A row of attention has the same bits however its context was chunked 
       for (auto [rows, context, split, page_tokens] :
            {std::tuple(1, 1100, -1, 16), std::tuple(1, 513, 7, 16), std::tuple(100, 700, 300, 64),
             std::tuple(3, 32, -1, 4), std::tuple(64, 1088, 1000, 32), std::tuple(1, 1, -1, 16)}) {
-        INFO(name << " rows " << rows << " of " << context << " window " << window);
+        INFO(name << " " << Info(dtype).name << " rows " << rows << " of " << context << " window "
+                  << window);
         BatchSpec spec{{{1, 40}, {rows, context, split}, {5, 9}}, page_tokens};
         TestBatch batch(spec, 4);
         TestCache other(c.dtype, batch.num_pages, page_tokens, c.n_kv_heads, c.head_dim, 5);
@@ -167,10 +226,7 @@ TEST_CASE("A row of attention has the same bits however its context was chunked 
             int64_t from = int64_t{whole.span_page[whole_span]} * 16 + whole_offset;
             int64_t to = int64_t{batch.span_page[i]} * page_tokens + j;
             for (int32_t h = 0; h < c.n_kv_heads; ++h) {
-              int64_t source = ElementOffset(cache.view, from, h) * 2;
-              int64_t target = ElementOffset(other.view, to, h) * 2;
-              std::copy_n(&cache.keys[source], c.head_dim * 2, &other.keys[target]);
-              std::copy_n(&cache.values[source], c.head_dim * 2, &other.values[target]);
+              CopyRow(cache.view, from, other.view, to, h);
             }
             if (++whole_offset == 16) ++whole_span, whole_offset = 0;
           }

@@ -1,9 +1,12 @@
 // The reference ops against hand arithmetic and published values: they are what everything else
 // is compared with.
 #include <cmath>
+#include <limits>
+#include <vector>
 
 #include "catch2/catch.hpp"
 #include "kernels/device.h"
+#include "kernels/kv_element.h"
 #include "kernels/reference/reference.h"
 #include "tests/kernels/testing.h"
 
@@ -105,6 +108,47 @@ TEST_CASE("Attention over two positions by hand, with a sink and a window", "[ke
   args.window = 1;
   reference::Attention(batch.view(), args);
   CHECK(out == 20.0f);
+}
+
+// Numbers from table 1 of the OCP 8-bit Floating Point Specification 1.0.
+TEST_CASE("8-bit floats of the KV cache have their specification's values", "[kernels][unit]") {
+  CHECK(F8E4M3ToF32(0x00) == 0.0f);
+  CHECK(F8E4M3ToF32(0x01) == 0x1p-9f);
+  CHECK(F8E4M3ToF32(0x07) == 0.875f * 0x1p-6f);
+  CHECK(F8E4M3ToF32(0x08) == 0x1p-6f);
+  CHECK(F8E4M3ToF32(0x38) == 1.0f);
+  CHECK(F8E4M3ToF32(0x7e) == 448.0f);
+  CHECK(F8E4M3ToF32(0xfe) == -448.0f);
+  CHECK(std::isnan(F8E4M3ToF32(0x7f)));
+  CHECK(std::isnan(F8E4M3ToF32(0xff)));
+  for (uint8_t code = 0; code < 0x7e; ++code) {
+    const float low = F8E4M3ToF32(code), high = F8E4M3ToF32(static_cast<uint8_t>(code + 1));
+    const float middle = (low + high) / 2;
+    const uint8_t even = code % 2 == 0 ? code : code + 1;
+    INFO(int{code});
+    CHECK(F32ToF8E4M3(low) == code);
+    CHECK(F32ToF8E4M3(-low) == (code | 0x80));
+    CHECK(F32ToF8E4M3(middle) == even);
+    CHECK(F32ToF8E4M3(std::nextafter(middle, 0.0f)) == code);
+    CHECK(F32ToF8E4M3(std::nextafter(middle, 1e9f)) == code + 1);
+  }
+  CHECK(F32ToF8E4M3(1e30f) == 0x7e);
+  CHECK(F32ToF8E4M3(-std::numeric_limits<float>::infinity()) == 0xfe);
+  CHECK(F32ToF8E4M3(std::numeric_limits<float>::quiet_NaN()) == 0x7f);
+}
+
+TEST_CASE("A row of an int8 KV cache is scaled by its largest element", "[kernels][unit]") {
+  TestCache cache(DType::kInt8, 2, 4, 2, 4, 1);
+  const float row[] = {127, -63.5f, 0.5f, 1.5f};
+  float found[4];
+  StoreKvRow(cache.view, cache.view.keys, 6, 1, row);
+  LoadKvRow(cache.view, cache.view.keys, 6, 1, found);
+  CHECK(std::vector<float>(found, found + 4) == std::vector<float>{127, -64, 0, 2});
+  // Page 1, head 1, position 2: after a page of 2 heads of 4 positions of 4 bytes and a scale.
+  const int64_t head_bytes = 4 * 4 + 4 * 4;
+  CHECK(RowOffset(cache.view, 6, 1) == 2 * head_bytes + head_bytes + 2 * 4);
+  CHECK(ScaleOffset(cache.view, 6, 1) == 2 * head_bytes + head_bytes + 16 + 2 * 4);
+  CHECK(cache.keys.size() == 2 * 2 * head_bytes);
 }
 
 TEST_CASE("A gated product of a single column by hand", "[kernels][unit]") {

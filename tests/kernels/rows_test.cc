@@ -161,6 +161,33 @@ RopeResult RunRope(Device& device, const RopeCase& c, const TestBatch& batch) {
   return result;
 }
 
+// By how much keys differ beyond one unit of their type: a value on the border between two numbers
+// may round either way. Relative to 1 + |key|.
+double WorstKeyExcess(const TestCache& expected, const TestCache& found) {
+  const KvCacheView& view = expected.view;
+  const int32_t dim = view.head_dim;
+  std::vector<float> k(static_cast<size_t>(dim)), found_k(k);
+  double worst = 0;
+  for (int64_t slot = 0; slot < int64_t{view.num_pages} * view.page_tokens; ++slot) {
+    for (int32_t h = 0; h < view.n_kv_heads; ++h) {
+      LoadKvRow(view, expected.keys.data(), slot, h, k.data());
+      LoadKvRow(view, found.keys.data(), slot, h, found_k.data());
+      double largest = 0;
+      for (float x : k) largest = std::max<double>(largest, std::fabs(x));
+      for (size_t i = 0; i < k.size(); ++i) {
+        const double size = 1 + std::fabs(k[i]);
+        const double unit = view.dtype == DType::kF32    ? 0
+                            : view.dtype == DType::kF16  ? 0x1p-10 * size
+                            : view.dtype == DType::kBF16 ? 0x1p-7 * size
+                            : view.dtype == DType::kInt8 ? largest / 127
+                                                         : 0x1p-3 * size;
+        worst = std::max(worst, (std::fabs(found_k[i] - k[i]) - unit) / size);
+      }
+    }
+  }
+  return worst;
+}
+
 TEST_CASE("Rotation and KV write agree with the reference for layouts, sizes and cache types",
           "[kernels][kernel]") {
   std::unique_ptr<Device> reference = CreateReferenceDevice();
@@ -171,7 +198,7 @@ TEST_CASE("Rotation and KV write agree with the reference for layouts, sizes and
       for (auto [head_dim, rotary_dim] :
            {std::pair(2, 2), std::pair(64, 64), std::pair(80, 32), std::pair(24, 24),
             std::pair(128, 128), std::pair(64, 0)}) {
-        for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+        for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kInt8, DType::kF8E4M3}) {
           for (bool norm : {false, true}) {
             RopeCase c{layout, head_dim, rotary_dim, dtype, norm};
             INFO(name << " layout " << int(layout) << " dim " << head_dim << "/" << rotary_dim
@@ -179,20 +206,60 @@ TEST_CASE("Rotation and KV write agree with the reference for layouts, sizes and
             RopeResult expected = RunRope(*reference, c, batch);
             RopeResult found = RunRope(*device, c, batch);
             CHECK(WorstError(found.q, expected.q) <= 16 * kEps);
-            // A value on the border between two halves may round either way: one unit.
-            double unit = dtype == DType::kF32 ? 0 : dtype == DType::kF16 ? 0x1p-10 : 0x1p-7;
-            auto elements =
-                static_cast<int64_t>(expected.cache.keys.size()) / Info(dtype).block_bytes;
-            double worst = 0;
-            for (int64_t i = 0; i < elements; ++i) {
-              double k = LoadElement(dtype, expected.cache.keys.data(), i);
-              double found_k = LoadElement(dtype, found.cache.keys.data(), i);
-              worst = std::max(worst, std::fabs(found_k - k) / (1 + std::fabs(k)));
-            }
-            CHECK(worst <= unit + 16 * kEps);
+            CHECK(WorstKeyExcess(expected.cache, found.cache) <= 16 * kEps);
             CHECK(found.cache.values == expected.cache.values);
           }
         }
+      }
+    }
+  }
+}
+
+// Every level writes the bytes that the reference writes, infinities, NaN, ties and zeros included.
+TEST_CASE("8-bit KV rows of extreme values are the reference's bytes at every level",
+          "[kernels][kernel]") {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<std::vector<float>> rows = {
+      {0, -0.0f, 0, 0, 0},
+      {1e-38f, -1e-39f, 0, 0, 0},
+      {127, -63.5f, 0.5f, 1.5f, -2.5f},
+      {1e30f, 1e38f, -3e38f, 1, 0},
+      {1, 2, nan, 4, 5},
+      {1, -kInfinity, 3, 0, 5},
+      {448, 463, 465, -1000, 1e9f},
+      {0x1p-9f, 0x1p-10f, 0x1.8p-9f, 0x1.fp-7f, -0x1.ffp-7f}};
+  const int32_t n = static_cast<int32_t>(rows.size());
+  TestBatch batch({{{n, n}}});
+  for (DType dtype : {DType::kInt8, DType::kF8E4M3}) {
+    auto write = [&](Device& device) {
+      TestCache cache(dtype, batch.num_pages, 16, 1, 5, 1);
+      Matrix q(n, 5), k(n, 5), v(n, 5);
+      for (int32_t t = 0; t < n; ++t) {
+        std::copy_n(rows[static_cast<size_t>(t)].data(), 5, k.at(t, 0));
+        std::copy_n(rows[static_cast<size_t>(t)].data(), 5, v.at(t, 0));
+      }
+      RopeKvWriteArgs args;
+      args.q = q.tensor();
+      args.k = k.tensor();
+      args.v = v.tensor();
+      args.n_heads = 1;
+      args.cache = cache.view;
+      REQUIRE(device.Plan(batch.view()).ok());
+      REQUIRE(device.Run([&](Ops& ops) { ops.RopeKvWrite(args); }).ok());
+      std::vector<float> values;
+      for (int32_t t = 0; t < n; ++t) {
+        float row[5];
+        LoadKvRow(cache.view, cache.values.data(), batch.kv_slot[static_cast<size_t>(t)], 0, row);
+        values.insert(values.end(), row, row + 5);
+      }
+      return values;
+    };
+    const std::vector<float> expected = write(*CreateReferenceDevice());
+    for (auto& [name, device] : CpuDevices(1)) {
+      const std::vector<float> found = write(*device);
+      for (size_t i = 0; i < found.size(); ++i) {
+        INFO(name << " " << Info(dtype).name << " element " << i);
+        CHECK((found[i] == expected[i] || (std::isnan(found[i]) && std::isnan(expected[i]))));
       }
     }
   }
@@ -249,7 +316,8 @@ TEST_CASE("Rows whose logits are wanted are gathered in order", "[kernels][unit]
 
 TEST_CASE("CopyPage copies the first positions of every head and nothing else", "[kernels][unit]") {
   std::unique_ptr<Device> device = CreateReferenceDevice();
-  TestCache cache(DType::kF16, 4, 8, 3, 5, 1);
+  const DType dtype = GENERATE(DType::kF16, DType::kInt8, DType::kF8E4M3);
+  TestCache cache(dtype, 4, 8, 3, 5, 1);
   TestCache before = cache;
   cache.view.keys = cache.keys.data();
   cache.view.values = cache.values.data();
@@ -257,14 +325,13 @@ TEST_CASE("CopyPage copies the first positions of every head and nothing else", 
   for (int64_t slot = 0; slot < 4 * 8; ++slot) {
     for (int32_t h = 0; h < 3; ++h) {
       int64_t source = slot >= 8 && slot < 11 ? slot + 8 : slot;
-      for (int32_t i = 0; i < 5; ++i) {
-        int64_t at = ElementOffset(cache.view, slot, h) + i;
-        int64_t from = ElementOffset(cache.view, source, h) + i;
-        REQUIRE(LoadElement(DType::kF16, cache.keys.data(), at) ==
-                LoadElement(DType::kF16, before.keys.data(), from));
-        REQUIRE(LoadElement(DType::kF16, cache.values.data(), at) ==
-                LoadElement(DType::kF16, before.values.data(), from));
-      }
+      std::vector<float> found(5), expected(5);
+      LoadKvRow(cache.view, cache.keys.data(), slot, h, found.data());
+      LoadKvRow(cache.view, before.keys.data(), source, h, expected.data());
+      REQUIRE(found == expected);
+      LoadKvRow(cache.view, cache.values.data(), slot, h, found.data());
+      LoadKvRow(cache.view, before.values.data(), source, h, expected.data());
+      REQUIRE(found == expected);
     }
   }
 }

@@ -187,11 +187,14 @@ TestCache::TestCache(DType dtype, int32_t num_pages, int32_t page_tokens, int32_
   view.page_tokens = page_tokens;
   view.n_kv_heads = n_kv_heads;
   view.head_dim = head_dim;
-  int64_t elements = num_pages * view.page_elements();
   Random random(seed);
   for (auto* storage : {&keys, &values}) {
-    storage->resize(static_cast<size_t>(elements * Info(dtype).block_bytes));
-    for (int64_t i = 0; i < elements; ++i) StoreElement(dtype, storage->data(), i, random.Normal());
+    storage->resize(static_cast<size_t>(num_pages * view.page_bytes()));
+    for (int64_t slot = 0; slot < int64_t{num_pages} * page_tokens; ++slot) {
+      for (int32_t h = 0; h < n_kv_heads; ++h) {
+        StoreKvRow(view, storage->data(), slot, h, random.Normals(head_dim).data());
+      }
+    }
   }
   view.keys = keys.data();
   view.values = values.data();

@@ -31,6 +31,18 @@ TEST_CASE("KV bytes per token are two vectors per layer and KV head", "[unit]") 
   CHECK(capacity->kv_bytes_per_token == 2 * 22 * 4 * 64 * 2);  // F16
 }
 
+TEST_CASE("A KV cache in 8 bits halves the bytes per token, and int8 adds its scales", "[unit]") {
+  CapacityOptions options;
+  options.kv_dtype = kernels::DType::kF8E4M3;
+  auto fp8 = PlanCapacity(TinyLlama(), 2 * kGiB, {16 * kGiB, 16 * kGiB}, options);
+  options.kv_dtype = kernels::DType::kInt8;
+  auto int8 = PlanCapacity(TinyLlama(), 2 * kGiB, {16 * kGiB, 16 * kGiB}, options);
+  REQUIRE(fp8.ok());
+  REQUIRE(int8.ok());
+  CHECK(fp8->kv_bytes_per_token == 2 * 22 * 4 * 64);
+  CHECK(int8->kv_bytes_per_token == 2 * 22 * 4 * (64 + 4));
+}
+
 TEST_CASE("Latent attention keeps one vector per layer, layers without attention nothing",
           "[unit]") {
   ModelSpec spec = TinyLlama();
