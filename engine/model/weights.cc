@@ -19,6 +19,41 @@ namespace {
 
 using kernels::WeightSource;
 
+// Tensors of this size let go of their pages while they are packed, not only afterwards: the last
+// one is read when all others are in memory, and would add its size to the peak.
+constexpr int64_t kLargeBytes = int64_t{32} << 20;
+
+// The rows of a matrix as they lie in its file, whose pages leave memory behind the reading.
+class ReleasingReader final : public kernels::RowReader {
+ public:
+  ReleasingReader(const Checkpoint& checkpoint, const CheckpointTensor& tensor)
+      : checkpoint_(checkpoint), tensor_(tensor), row_bytes_(RowBytesOf(tensor)) {}
+
+  void ReadRows(int64_t begin, int64_t count, uint8_t* out) const override {
+    CheckpointTensor part = tensor_;
+    part.data = tensor_.data.subspan(static_cast<size_t>(begin * row_bytes_),
+                                     static_cast<size_t>(count * row_bytes_));
+    std::memcpy(out, part.data.data(), part.data.size());
+    checkpoint_.DontNeed(part);
+  }
+
+  WeightSource source() const {
+    WeightSource source = SourceOf(tensor_);
+    source.data = nullptr;
+    source.reader = this;
+    return source;
+  }
+
+ private:
+  static int64_t RowBytesOf(const CheckpointTensor& tensor) {
+    return kernels::RowBytes(*tensor.dtype, tensor.shape.back());
+  }
+
+  const Checkpoint& checkpoint_;
+  const CheckpointTensor& tensor_;
+  const int64_t row_bytes_;
+};
+
 // Reads the tensors of one checkpoint onto one device.
 class Loader {
  public:
@@ -34,7 +69,9 @@ class Loader {
   // A matrix that lies as [rows, cols] whatever the family (embeddings, head).
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Table(const std::string& name) {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
-    const WeightSource source = Source(*tensor);
+    WeightSource source = Source(*tensor);
+    const ReleasingReader reader(checkpoint_, *tensor);
+    if (tensor->quantized == nullptr && tensor->bytes() >= kLargeBytes) source = reader.source();
     return Pack({&source, 1}, {&tensor, 1}, WeightRole::kTable);
   }
 
