@@ -167,7 +167,7 @@ std::string CommandHelp(Command command) {
 
 std::string MarkdownHelp() {
   std::string out =
-      "<!-- Written by `heddle --help-markdown` from the table in config/options.cc. -->\n"
+      "<!-- Written by `heddle --help-markdown` from the tables in config/options_*.cc. -->\n"
       "# Configuration\n\n"
       "Every option has one name. It is a flag (`--max-queue 64`), an environment variable\n"
       "(`HEDDLE_MAX_QUEUE=64`) and a key of the YAML file that `--config` names (`max-queue: "

@@ -1,0 +1,189 @@
+#include "config/option_tables.h"
+
+namespace heddle::config {
+namespace {
+
+constexpr std::string_view kModel = "Model";
+constexpr std::string_view kEngine = "Engine";
+
+constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512", "avx512_bf16"};
+constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16", "fp8", "int8"};
+constexpr std::string_view kWeightFormats[] = {"auto", "int8", "int4", "f32",
+                                               "f16",  "bf16", "q8_0", "q4_0"};
+constexpr std::string_view kPolicies[] = {"fcfs", "priority", "deadline", "fair"};
+constexpr std::string_view kOnOff[] = {"on", "off"};
+
+constexpr uint32_t kEngineCommands = kServe | kGenerate;
+constexpr uint32_t kPlanning = kSimulate | kPlan;
+
+// What runs, and how. kv: how much, of which type, in which pages.
+constexpr Option kOptions[] = {
+    {.name = "model",
+     .field = &Config::model,
+     .section = kModel,
+     .value = "MODEL",
+     .help = "Folder of a Hugging Face model (config.json, *.safetensors, tokenizer) or a GGUF "
+             "file.",
+     .commands = kServe | kGenerate | kTokenize | kInspect | kBench | kPlanning,
+     .positional = true},
+    {.name = "max-context",
+     .field = &Config::max_context,
+     .section = kModel,
+     .value = "TOKENS",
+     .help = "Longest prompt and answer together. 0: what the model was trained for.",
+     .commands = kEngineCommands | kInspect | kPlanning,
+     .min = 0,
+     .max = 1 << 24,
+     .default_text = "the model's"},
+    {.name = "chat-template",
+     .field = &Config::chat_template,
+     .section = kModel,
+     .value = "FILE",
+     .help = "Jinja chat template to use in place of the model's own.",
+     .commands = kEngineCommands},
+
+    {.name = "device",
+     .field = &Config::device,
+     .section = kEngine,
+     .value = "DEVICE",
+     .help =
+         "Where the model runs: cpu, cuda, or cuda:N for the N-th GPU that this process sees. "
+         "auto: the first GPU, where heddle was built with CUDA and there is one; else the CPU.",
+     .commands = kEngineCommands},
+    {.name = "threads",
+     .field = &Config::threads,
+     .section = kEngine,
+     .value = "N",
+     .help = "Threads that compute. 0: one per physical core.",
+     .commands = kEngineCommands | kBench,
+     .min = 0,
+     .max = 4096,
+     .default_text = "one per core"},
+    {.name = "isa",
+     .field = &Config::isa,
+     .section = kEngine,
+     .value = "LEVEL",
+     .help = "Instruction set of the CPU kernels. auto: the best that this machine has.",
+     .commands = kEngineCommands | kBench,
+     .choices = kIsas},
+    {.name = "kv-memory",
+     .field = &Config::kv_memory,
+     .section = kEngine,
+     .value = "SIZE",
+     .help = "Memory of the KV cache, taken at start: a size such as 4GiB, or a share of the free "
+             "memory such as 60%. auto: what the other limits can use, within the free memory.",
+     .commands = kEngineCommands | kInspect | kBench | kPlanning},
+    {.name = "weights",
+     .field = &Config::weights,
+     .section = kEngine,
+     .value = "FORMAT",
+     .help = "Number format of the weights. auto: as the model has them; int8, int4: quantised "
+             "while loading, in blocks of 32 with a scale (embeddings and output head never below "
+             "int8). The other formats are for random weights, where auto is bf16.",
+     .commands = kEngineCommands | kInspect | kBench | kPlanning,
+     .choices = kWeightFormats},
+    {.name = "kv-type",
+     .field = &Config::kv_type,
+     .section = kEngine,
+     .value = "TYPE",
+     .help = "Number format of the KV cache. auto: F32 for a model in F32, else f16. fp8 and int8 "
+             "halve its memory, on the CPU only.",
+     .commands = kEngineCommands | kInspect | kBench | kPlanning,
+     .choices = kKvTypes},
+    {.name = "host-kv-memory",
+     .field = &Config::host_kv_memory,
+     .section = kEngine,
+     .value = "SIZE",
+     .help = "Memory of the host, such as 8GiB, for what the KV memory has no room for: computed "
+             "prompts, and answers that had to pause. 0: such content is computed again.",
+     .commands = kServe,
+     .min = 0,
+     .max = 1e15},
+    {.name = "disk-kv",
+     .field = &Config::disk_kv,
+     .section = kEngine,
+     .value = "DIR",
+     .help = "Folder on a fast disk for a file that holds --host-kv-memory in place of memory; the "
+             "file has no name and goes with the process.",
+     .commands = kServe,
+     .default_text = "none"},
+    {.name = "page-tokens",
+     .field = &Config::page_tokens,
+     .section = kEngine,
+     .value = "N",
+     .help = "Token positions per page of the KV cache; a power of two.",
+     .commands = kEngineCommands | kInspect | kBench | kPlanning,
+     .min = 1,
+     .max = 1024},
+    {.name = "max-batch-tokens",
+     .field = &Config::max_batch_tokens,
+     .section = kEngine,
+     .value = "N",
+     .help = "Most tokens computed in one step. More: higher throughput of long prompts; less: "
+             "steadier streams beside them.",
+     .commands = kEngineCommands | kBench | kPlanning,
+     .min = 1,
+     .max = 1 << 20},
+    {.name = "max-batch-seqs",
+     .field = &Config::max_batch_seqs,
+     .section = kEngine,
+     .value = "N",
+     .help = "Most sequences that run at once.",
+     .commands = kServe | kPlanning,
+     .min = 1,
+     .max = 65536},
+    {.name = "max-step-tokens",
+     .field = &Config::max_step_tokens,
+     .section = kEngine,
+     .value = "N",
+     .help = "Most tokens that the scheduler puts into one step, of the --max-batch-tokens that "
+             "there is memory for. 0: all.",
+     .commands = kServe | kPlanning,
+     .min = 0,
+     .max = 1 << 20,
+     .default_text = "max-batch-tokens"},
+    {.name = "target-inter-token-ms",
+     .field = &Config::target_inter_token_ms,
+     .section = kEngine,
+     .value = "MS",
+     .help = "Time between two tokens of a running stream that prompts must not lengthen: they "
+             "are read in chunks that fit. 0: no target. Not given: two to four times what the "
+             "running streams take by themselves, the more prompts wait the more, and at least "
+             "20 ms.",
+     .commands = kServe | kPlanning,
+     .min = 0,
+     .max = 3600000,
+     .default_text = "chosen from the machine"},
+    {.name = "prefix-cache",
+     .field = &Config::prefix_cache,
+     .section = kEngine,
+     .value = "on|off",
+     .help = "Keep what was computed of finished requests for later prompts that begin alike, as "
+             "long as nobody needs its memory.",
+     .commands = kServe | kPlanning,
+     .choices = kOnOff},
+    {.name = "policy",
+     .field = &Config::policy,
+     .section = kEngine,
+     .value = "POLICY",
+     .help = "Who is served first: fcfs, who came first; priority, the lowest `priority` of the "
+             "request; deadline, who has the least slack before `deadline_ms`; fair, the API key "
+             "that was given least.",
+     .commands = kServe | kPlanning,
+     .choices = kPolicies},
+    {.name = "starvation-limit",
+     .field = &Config::starvation_limit,
+     .section = kEngine,
+     .value = "SECONDS",
+     .help = "Whoever has waited this long goes ahead of all others, whatever the policy. 0: no "
+             "limit.",
+     .commands = kServe | kPlanning,
+     .min = 0,
+     .max = 604800},
+};
+
+}  // namespace
+
+std::span<const Option> EngineOptions() { return kOptions; }
+
+}  // namespace heddle::config
