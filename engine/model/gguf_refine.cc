@@ -31,7 +31,8 @@ absl::Status RefineGgufGemma(const GgufSource& source, const TensorFinder&, Mode
     AttentionSpec& attention = layer.attention;
     attention.softcap = softcap;
     if (by_width) {
-      attention.scale = 1.0f / std::sqrt(static_cast<float>(spec->hidden / attention.n_heads));
+      const int32_t width_per_head = spec->hidden / attention.n_heads;
+      attention.scale = 1.0f / std::sqrt(static_cast<float>(width_per_head));
     }
   }
   spec->embedding_scale = std::sqrt(static_cast<float>(spec->hidden));

@@ -122,7 +122,7 @@ struct PanelOf {
   static ByteVec Table() {
     uint8_t entries[16] = {};
     for (int i = 0; i < 16; ++i) {
-      int value = kTraits.values == CodeValues::kE2m1 ? kE2m1Values[i] : kIq4Values[i];
+      const int8_t value = kTraits.values == CodeValues::kE2m1 ? kE2m1Values[i] : kIq4Values[i];
       entries[i] = static_cast<uint8_t>(value + kTableBias);
     }
     return LoadTable(entries);

@@ -21,7 +21,7 @@ inline ByteVec And(ByteVec v, uint8_t mask) {
   return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask)));
 }
 inline ByteVec Or(ByteVec a, ByteVec b) { return _mm256_or_si256(a, b); }
-inline ByteVec Flip(ByteVec v) {
+[[maybe_unused]] inline ByteVec Flip(ByteVec v) {
   return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(0x80)));
 }
 template <int kBits>

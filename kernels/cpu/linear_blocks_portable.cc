@@ -22,7 +22,7 @@ inline ByteVec LoadBytes(const uint8_t* p) {
 }
 inline ByteVec And(ByteVec v, uint8_t mask) { return v & mask; }
 inline ByteVec Or(ByteVec a, ByteVec b) { return a | b; }
-inline ByteVec Flip(ByteVec v) { return v ^ 0x80; }
+[[maybe_unused]] inline ByteVec Flip(ByteVec v) { return v ^ 0x80; }
 template <int kBits>
 inline ByteVec Shift(ByteVec v) {
   Words words;

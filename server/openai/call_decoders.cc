@@ -132,8 +132,9 @@ bool DecodeTaggedCall(std::string_view body, const TagSet& tags, const ToolSet& 
 
 bool DecodeJsonCall(std::string_view text, const ToolSet&, std::vector<ToolCall>* calls) {
   std::optional<ToolCall> call = ParseJsonCall(text);
-  if (call.has_value()) calls->push_back(*std::move(call));
-  return call.has_value();
+  if (!call.has_value()) return false;
+  calls->push_back(*std::move(call));
+  return true;
 }
 
 bool DecodeOfferedJsonCall(std::string_view text, const ToolSet& tools,

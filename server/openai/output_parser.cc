@@ -292,9 +292,9 @@ bool OutputParser::StepBrackets() {
 }
 
 bool OutputParser::DecodeUnit(std::string_view unit) {
-  static const ToolSet kNoTools;
+  static const ToolSet no_tools;
   std::vector<ToolCall> calls;
-  if (!syntax_.tools->decode(unit, tools_ == nullptr ? kNoTools : *tools_, &calls)) return false;
+  if (!syntax_.tools->decode(unit, tools_ == nullptr ? no_tools : *tools_, &calls)) return false;
   for (ToolCall& call : calls) {
     out_->push_back({OutputPiece::Kind::kCall, "", std::move(call)});
   }

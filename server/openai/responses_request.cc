@@ -210,9 +210,9 @@ absl::StatusOr<Json> ChatBody(const Json& body, const Json& conversation) {
 // The members that repeat the request, in the order of the reference.
 std::string Echo(const Json& body, const ApiRequest& api) {
   Json echo = Json::object();
-  auto copy = [&](const char* name, Json fallback) {
+  auto copy = [&](const char* name, const Json& fallback) {
     const Json* value = Find(body, name);
-    echo[name] = value == nullptr ? std::move(fallback) : *value;
+    echo[name] = value == nullptr ? fallback : *value;
   };
   const engine::SamplingParams& sampling = api.generations.front().sampling;
   copy("instructions", nullptr);

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -22,7 +23,8 @@ inline constexpr size_t kMaxLineBytes = size_t{64} << 10;
 // One line's object. Refers to the JSON value it was made with.
 class JsonLine {
  public:
-  JsonLine(const nlohmann::json& object, std::string place) : object_(object), place_(place) {}
+  JsonLine(const nlohmann::json& object, std::string place)
+      : object_(object), place_(std::move(place)) {}
 
   // A field in a range, both ends included; INVALID_ARGUMENT if it is absent, of another type or
   // outside. Whole numbers may not have a fraction.

@@ -108,7 +108,7 @@ ordered_json TemplateContext(const ChatPrompt& prompt, const Tokenizer& tokenize
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelTextCodec>> ModelTextCodec::Create(
-    std::unique_ptr<Tokenizer> tokenizer, Options options) {
+    std::unique_ptr<Tokenizer> tokenizer, const Options& options) {
   std::string source =
       options.chat_template.empty() ? tokenizer->chat_template() : options.chat_template;
   std::unique_ptr<ChatTemplate> chat_template;
@@ -119,18 +119,17 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> ModelTextCodec::Create(
       chat_template == nullptr ? OutputSyntax() : SyntaxOf(chat_template->source());
   HEDDLE_ASSIGN_OR_RETURN(OutputSyntax syntax,
                           OverrideSyntax(detected, options.tool_parser, options.reasoning_parser));
-  return std::unique_ptr<ModelTextCodec>(new ModelTextCodec(
-      std::move(tokenizer), std::move(chat_template), syntax, std::move(options)));
+  return std::unique_ptr<ModelTextCodec>(
+      new ModelTextCodec(std::move(tokenizer), std::move(chat_template), syntax, options));
 }
 
 ModelTextCodec::ModelTextCodec(std::unique_ptr<Tokenizer> tokenizer,
                                std::unique_ptr<ChatTemplate> chat_template, OutputSyntax syntax,
-                               Options options)
+                               const Options& options)
     : tokenizer_(std::move(tokenizer)),
       template_(std::move(chat_template)),
       syntax_(syntax),
-      end_tokens_(options.end_tokens.empty() ? tokenizer_->eos_ids()
-                                             : std::move(options.end_tokens)),
+      end_tokens_(options.end_tokens.empty() ? tokenizer_->eos_ids() : options.end_tokens),
       vocab_(std::max(options.vocab, tokenizer_->vocab_size())),
       fill_tokens_(FindFillTokens(*tokenizer_)),
       grammars_(std::make_unique<engine::grammar::GrammarCompiler>(

@@ -30,7 +30,7 @@ class ModelTextCodec final : public TextCodec {
 
   // INVALID_ARGUMENT: the chat template does not parse, or a parser's name is none.
   static absl::StatusOr<std::unique_ptr<ModelTextCodec>> Create(
-      std::unique_ptr<engine::text::Tokenizer> tokenizer, Options options);
+      std::unique_ptr<engine::text::Tokenizer> tokenizer, const Options& options);
 
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                               bool add_special) const override;
@@ -51,7 +51,7 @@ class ModelTextCodec final : public TextCodec {
  private:
   ModelTextCodec(std::unique_ptr<engine::text::Tokenizer> tokenizer,
                  std::unique_ptr<engine::text::ChatTemplate> chat_template, OutputSyntax syntax,
-                 Options options);
+                 const Options& options);
 
   engine::grammar::Vocabulary MakeVocabulary() const;
   absl::StatusOr<std::string> RenderChat(const ChatPrompt& prompt) const;
