@@ -98,6 +98,7 @@ struct Config {
   std::optional<double> top_p;
   std::optional<int64_t> top_k;
   std::optional<double> min_p;
+  std::optional<double> typical_p;
   std::optional<int64_t> seed;
   std::vector<std::string> stop;
   std::string json_schema;  // a file's path

@@ -61,13 +61,15 @@ struct PageSwap {
 };
 
 // How tokens of one sequence are drawn. Filters apply in this order: logit_bias, repetition,
-// presence and frequency penalties, temperature, top_k, top_p, min_p (the order of transformers'
-// logits processors). Ranges are validated by server/; the engine takes them as given.
+// presence and frequency penalties, temperature, top_k, top_p, min_p, typical_p (the order of
+// transformers' logits processors). Ranges are validated by server/; the engine takes them as
+// given.
 struct SamplingParams {
   float temperature = 1.0f;  // 0: greedy (argmax; the lowest id wins a tie)
   int32_t top_k = 0;         // 0: off
   float top_p = 1.0f;        // 1: off
   float min_p = 0.0f;        // 0: off
+  float typical_p = 1.0f;    // 1: off
   float repetition_penalty = 1.0f;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;

@@ -261,6 +261,7 @@ absl::Status ReadGeneration(const JsonSource& source, GenerationDefaults* defaul
   HEDDLE_RETURN_IF_ERROR(ReadDefault(source, "top_k", -1.0, kMaxInt, &defaults->top_k));
   HEDDLE_RETURN_IF_ERROR(ReadDefault(source, "top_p", 0.0, 1.0, &defaults->top_p));
   HEDDLE_RETURN_IF_ERROR(ReadDefault(source, "min_p", 0.0, 1.0, &defaults->min_p));
+  HEDDLE_RETURN_IF_ERROR(ReadDefault(source, "typical_p", 1e-6, 1.0, &defaults->typical_p));
   HEDDLE_RETURN_IF_ERROR(
       ReadDefault(source, "repetition_penalty", 1e-3, 1e3, &defaults->repetition_penalty));
   return ReadDefault(source, "max_new_tokens", 1.0, kMaxInt, &defaults->max_new_tokens);

@@ -31,6 +31,7 @@ struct GenerationDefaults {
   std::optional<int32_t> top_k;
   std::optional<float> top_p;
   std::optional<float> min_p;
+  std::optional<float> typical_p;
   std::optional<float> repetition_penalty;
   std::optional<int32_t> max_new_tokens;
 

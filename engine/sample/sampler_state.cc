@@ -6,6 +6,12 @@
 #include "base/check.h"
 
 namespace heddle::engine {
+namespace {
+
+// Below it the likeliest token is taken: 1 / temperature has to stay finite (vLLM's limit).
+constexpr float kLeastTemperature = 1e-5f;
+
+}  // namespace
 
 void SamplerState::Begin(const SequenceBegin& begin) {
   Sequence sequence;
@@ -34,10 +40,11 @@ kernels::SampleRowParams SamplerState::Row(const SampleRow& sample, int32_t logi
   HEDDLE_CHECK(it != sequences_.end(), "a plan samples a sequence that never began");
   const SamplingParams& params = it->second.params;
   return {.logit_row = logit_row,
-          .temperature = params.temperature,
+          .temperature = params.temperature < kLeastTemperature ? 0.0f : params.temperature,
           .top_k = params.top_k,
           .top_p = params.top_p,
           .min_p = params.min_p,
+          .typical_p = params.typical_p,
           .seed = params.seed,
           .counter = static_cast<uint64_t>(sample.position),
           .num_top = params.num_logprobs,
@@ -95,7 +102,7 @@ std::span<const kernels::LogitEdit> SamplerState::BuildEdits(const Sequence& seq
     edits.push_back({token, params.repetition_penalty,
                      -presence - params.frequency_penalty * static_cast<float>(count)});
   }
-  for (const auto& [token, bias] : params.logit_bias) edits.push_back({token, 1.0f, bias});
+  for (const auto& [token, bias] : params.logit_bias) edits.push_back({token, 1.0f, 0.0f, bias});
   // Where a grammar has come to its end there is nothing else to draw.
   if (sequence.num_generated < params.min_tokens && !sequence.matcher) {
     for (TokenId token : params.min_tokens_banned) {
@@ -112,6 +119,7 @@ std::span<const kernels::LogitEdit> SamplerState::BuildEdits(const Sequence& seq
     if (kept > 0 && edits[kept - 1].token == edits[i].token) {
       edits[kept - 1].scale_div *= edits[i].scale_div;
       edits[kept - 1].add += edits[i].add;
+      edits[kept - 1].bias += edits[i].bias;
     } else {
       edits[kept++] = edits[i];
     }

@@ -69,19 +69,13 @@ class RowSampler {
     if (params_.temperature == 0) return FirstBest();
     ComputeWeights();
     bool top_k = params_.top_k > 0 && params_.top_k < Vocab();
-    if (!top_k && params_.top_p >= 1) return DrawAbove(params_.min_p);
-    if (top_k) {
-      SelectTop(s_.logits, static_cast<size_t>(params_.top_k), &s_.candidates);
+    if (!top_k && params_.top_p >= 1) {
+      if (params_.typical_p >= 1) return DrawAbove(params_.min_p);
+      SelectAbove(params_.min_p);
     } else {
-      SelectLikely();
+      SelectPrefix(top_k);
     }
-    for (Candidate& c : s_.candidates) c.weight = s_.weights[static_cast<size_t>(c.token)];
-    double mass = total_;
-    if (top_k) {
-      mass = 0;
-      for (const Candidate& c : s_.candidates) mass += c.weight;
-    }
-    KeepPrefix(mass);
+    if (params_.typical_p < 1) KeepTypical();
     return DrawCandidate();
   }
 
@@ -109,6 +103,7 @@ class RowSampler {
     for (const LogitEdit& edit : params_.edits) {
       HEDDLE_CHECK(edit.token >= 0 && edit.token < Vocab(), "edit of a token outside the logits");
       float& x = s_.logits[static_cast<size_t>(edit.token)];
+      x += edit.bias;
       x = (x > 0 ? x / edit.scale_div : x * edit.scale_div) + edit.add;
       if (std::isnan(x)) x = kBanned;
     }
@@ -140,6 +135,33 @@ class RowSampler {
   }
 
   void ComputeWeights() { total_ = SumOfWeights(params_.temperature, s_.weights.data()); }
+
+  // Candidates: what top_k, top_p and min_p leave.
+  void SelectPrefix(bool top_k) {
+    if (top_k) {
+      SelectTop(s_.logits, static_cast<size_t>(params_.top_k), &s_.candidates);
+    } else {
+      SelectLikely();
+    }
+    for (Candidate& c : s_.candidates) c.weight = s_.weights[static_cast<size_t>(c.token)];
+    KeepPrefix(top_k ? MassOfCandidates() : total_);
+  }
+
+  // Candidates: all that DrawAbove would draw from.
+  void SelectAbove(float min_p) {
+    s_.candidates.clear();
+    for (size_t i = 0; i < s_.weights.size(); ++i) {
+      const float w = s_.weights[i];
+      if (w < min_p || w == 0) continue;
+      s_.candidates.push_back({s_.logits[i], w, static_cast<int32_t>(i)});
+    }
+  }
+
+  double MassOfCandidates() const {
+    double mass = 0;
+    for (const Candidate& c : s_.candidates) mass += c.weight;
+    return mass;
+  }
 
   // Candidates: a ranked prefix whose weight is at least top_p of all.
   void SelectLikely() {
@@ -177,15 +199,59 @@ class RowSampler {
     candidates.resize(kept);
   }
 
+  // Cuts the candidates by typical_p. With d = (max - logit) / temperature, surprise minus entropy
+  // is d minus its mean: what normalises the probabilities cancels.
+  void KeepTypical() {
+    std::vector<Candidate>& candidates = s_.candidates;
+    std::erase_if(candidates, [](const Candidate& c) { return c.weight == 0; });
+    const double mass = MassOfCandidates();
+    double mean = 0;
+    for (const Candidate& c : candidates) mean += c.weight * Surprise(c.logit);
+    mean /= mass;
+    auto distance = [&](const Candidate& c) {
+      return static_cast<float>(std::fabs(Surprise(c.logit) - mean));
+    };
+    const float limit = TypicalLimit(distance, params_.typical_p * mass);
+    std::erase_if(candidates, [&](const Candidate& c) { return distance(c) > limit; });
+  }
+
+  // Up to a constant.
+  double Surprise(float logit) const {
+    return logit == max_ ? 0.0 : (static_cast<double>(max_) - logit) / params_.temperature;
+  }
+
+  // The distance of the candidate at which those nearest reach `target`: its bucket by a histogram,
+  // then itself by sorting that bucket.
+  template <typename Distance>
+  float TypicalLimit(const Distance& distance, double target) {
+    std::array<double, kNumBuckets> mass{};
+    auto bucket_of = [&](const Candidate& c) { return SortableKey(distance(c)) >> kBucketShift; };
+    for (const Candidate& c : s_.candidates) mass[bucket_of(c)] += c.weight;
+    double sum = 0;
+    size_t bucket = 0;
+    while (bucket + 1 < kNumBuckets && sum + mass[bucket] < target) sum += mass[bucket++];
+    s_.border.clear();
+    for (const Candidate& c : s_.candidates) {
+      if (bucket_of(c) == bucket) s_.border.push_back(c);
+    }
+    std::sort(s_.border.begin(), s_.border.end(),
+              [&](const Candidate& a, const Candidate& b) { return distance(a) < distance(b); });
+    float limit = std::numeric_limits<float>::infinity();  // rounding kept the sum below target
+    for (const Candidate& c : s_.border) {
+      limit = distance(c);
+      sum += c.weight;
+      if (sum >= target) break;
+    }
+    return limit;
+  }
+
   double Uniform() const { return CounterUniform(params_.seed, params_.counter, 0); }
 
   int32_t DrawCandidate() {
     std::vector<Candidate>& candidates = s_.candidates;
     std::sort(candidates.begin(), candidates.end(),
               [](const Candidate& a, const Candidate& b) { return a.token < b.token; });
-    double total = 0;
-    for (const Candidate& c : candidates) total += c.weight;
-    double target = total * Uniform();
+    double target = MassOfCandidates() * Uniform();
     double sum = 0;
     int32_t drawn = -1;
     for (const Candidate& c : candidates) {

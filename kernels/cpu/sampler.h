@@ -1,5 +1,5 @@
 // The sample op of the CPU backend: no sort of the vocabulary; candidates of top_k and top_p are
-// found by histograms, then only they are ranked.
+// found by histograms, then only they are ranked; typical_p likewise.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,7 @@ struct SamplerScratch {
   std::vector<float> logits;   // [vocab] edited
   std::vector<float> weights;  // [vocab]
   std::vector<Candidate> candidates;
+  std::vector<Candidate> border;  // those among which typical_p's last one is
 };
 
 void Sample(const SampleArgs& args, const RowKernels& kernels, ThreadPool& pool,

@@ -52,6 +52,7 @@ SampleRow RowOf(const SampleRowParams& row, const LogitEdit* edits, const uint32
           .top_k = row.top_k,
           .top_p = row.top_p,
           .min_p = row.min_p,
+          .typical_p = row.typical_p,
           .num_top = row.num_top,
           .forced_token = row.forced_token,
           .num_edits = static_cast<int32_t>(row.edits.size()),

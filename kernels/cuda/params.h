@@ -161,6 +161,7 @@ struct SampleRow {
   int32_t top_k;
   float top_p;
   float min_p;
+  float typical_p;
   int32_t num_top;
   int32_t forced_token;
   int32_t num_edits;

@@ -1,11 +1,11 @@
 // Drawing tokens on the device, a block per row, without sorting.
 //
-// Every filter keeps a prefix of the ranking (see kernels/sample.h), so what is needed of the
-// ranking is one threshold: found by descending through the bits of the logit, 8 at a time, with a
-// histogram of counts (top_k) or probability mass (top_p). Probabilities are summed as integers in
-// units of 2^-40: integer addition does not care for order, so the same row gives the same token
-// whatever the order in which threads arrive.
-// Passes over the row: 3 without filters, 4 more and one for each of top_k and top_p.
+// Every filter keeps a prefix of a ranking (see kernels/sample.h), so what is needed of the ranking
+// is one threshold: found by descending through the bits of what is ranked by, 8 at a time, with a
+// histogram of counts (top_k) or probability mass (top_p, typical_p). Probabilities are summed as
+// integers in units of 2^-40: integer addition does not care for order, so the same row gives the
+// same token whatever the order in which threads arrive. Passes over the row: 3 without filters, 4
+// more and one for each of top_k and top_p, 9 more for typical_p.
 #include "kernels/cuda/launch.cuh"
 
 namespace heddle::kernels::cuda {
@@ -128,7 +128,7 @@ HEDDLE_DEVICE void EditRow(const float* logits, int vocab, const SampleRow& row,
   SyncThreads();
   for (int e = ThreadX(); e < row.num_edits; e += kThreads) {
     const LogitEdit edit = row.edits[e];
-    float x = logits[edit.token];
+    float x = logits[edit.token] + edit.bias;
     x = (x > 0 ? x / edit.scale_div : x * edit.scale_div) + edit.add;
     edited[edit.token] = allowed(edit.token) ? Clean(x) : -Infinity();
   }
@@ -140,6 +140,7 @@ struct Prefix {
   uint32_t key;
   Mass ties;
 };
+constexpr Prefix kWhole = {0, 0};  // no float has key 0
 
 // Sum of the weights of the prefix, to every thread.
 HEDDLE_DEVICE Mass MassOf(const float* edited, int vocab, const Weigh& weigh, Prefix prefix,
@@ -171,18 +172,24 @@ HEDDLE_DEVICE Digit FindDigit(Mass target, Mass above, const Memory& memory) {
   return found;
 }
 
-// The shortest prefix whose measure reaches `target` >= 1: the number of tokens, or their mass.
+// The greatest key such that the tokens of this and of greater keys reach `target` >= 1 in measure:
+// their number, or their mass. `above` is the measure of those of greater keys alone.
 // REQUIRES: the whole row's measure reaches it.
-template <typename Measure>
-HEDDLE_DEVICE Prefix ShortestPrefix(const float* edited, int vocab, Mass target,
-                                    const Measure& measure, const Memory& memory) {
+struct Threshold {
+  uint32_t key;
+  Mass above;
+};
+template <typename Key, typename Measure>
+HEDDLE_DEVICE Threshold FindThreshold(const float* edited, int vocab, Mass target,
+                                      const Key& key_of, const Measure& measure,
+                                      const Memory& memory) {
   uint32_t key = 0;
   Mass above = 0;
   for (int shift = 24; shift >= 0; shift -= 8) {
     for (int b = ThreadX(); b < kBins; b += kThreads) memory.bins.Set(b, 0);
     SyncThreads();
     for (int i = ThreadX(); i < vocab; i += kThreads) {
-      const uint32_t k = KeyOf(edited[i]);
+      const uint32_t k = key_of(edited[i]);
       // Same digits as the threshold so far?
       if (shift == 24 || k >> (shift + 8) == key >> (shift + 8)) {
         memory.bins.AtomicAdd(static_cast<int>(k >> shift & 255u), measure(edited[i]));
@@ -192,24 +199,35 @@ HEDDLE_DEVICE Prefix ShortestPrefix(const float* edited, int vocab, Mass target,
     key |= found.digit << shift;
     above = found.above;
   }
-  const Mass each = measure(ValueOf(key));
-  const Mass missing = target > above ? target - above : 1;
-  return {key, each > 0 ? (missing + each - 1) / each : 1};
+  return {key, above};
+}
+
+// The shortest prefix whose measure reaches `target`, as above.
+template <typename Measure>
+HEDDLE_DEVICE Prefix ShortestPrefix(const float* edited, int vocab, Mass target,
+                                    const Measure& measure, const Memory& memory) {
+  const Threshold found = FindThreshold(edited, vocab, target, KeyOf, measure, memory);
+  const Mass each = measure(ValueOf(found.key));
+  const Mass missing = target > found.above ? target - found.above : 1;
+  return {found.key, each > 0 ? (missing + each - 1) / each : 1};
+}
+
+HEDDLE_DEVICE Mass ShareOf(Mass all, float share) {
+  const double wanted = static_cast<double>(all) * static_cast<double>(share);
+  return wanted > 1 ? static_cast<Mass>(wanted) : 1;
 }
 
 // After top_k and top_p. All tokens, if neither is on.
 HEDDLE_DEVICE Prefix FilterRow(const float* edited, int vocab, const SampleRow& row,
                                const Weigh& weigh, const Memory& memory) {
-  Prefix prefix = {0, 0};  // no float has key 0
+  Prefix prefix = kWhole;
   if (row.top_k > 0 && row.top_k < vocab) {
     prefix = ShortestPrefix(
         edited, vocab, static_cast<Mass>(row.top_k), [](float) { return Mass{1}; }, memory);
   }
   if (row.top_p < 1) {
     const Mass all = MassOf(edited, vocab, weigh, prefix, memory);
-    const double wanted = static_cast<double>(all) * static_cast<double>(row.top_p);
-    const Mass target = wanted > 1 ? static_cast<Mass>(wanted) : 1;
-    const Prefix top_p = ShortestPrefix(edited, vocab, target, weigh, memory);
+    const Prefix top_p = ShortestPrefix(edited, vocab, ShareOf(all, row.top_p), weigh, memory);
     // Never longer than what top_k left: the same key may be cut earlier by it.
     const bool same = top_p.key == prefix.key;
     prefix = {top_p.key, same && prefix.ties < top_p.ties ? prefix.ties : top_p.ties};
@@ -217,38 +235,83 @@ HEDDLE_DEVICE Prefix FilterRow(const float* edited, int vocab, const SampleRow& 
   return prefix;
 }
 
-// Inverts the cumulative distribution of the kept tokens in order of id. Every thread owns a run
-// of neighbouring ids.
-HEDDLE_DEVICE void DrawKept(const float* edited, int vocab, const Weigh& weigh, Prefix prefix,
-                            float min_p, float uniform, const Memory& memory, int32_t* token) {
+// The neighbouring ids [begin, end) that are this thread's, and how many tokens at the prefix's key
+// stand before them.
+struct Run {
+  int begin;
+  int end;
+  Mass ties_before;
+};
+HEDDLE_DEVICE Run RunOfThread(const float* edited, int vocab, Prefix prefix, const Memory& memory) {
   const int run = (vocab + kThreads - 1) / kThreads;
   const int begin = ThreadX() * run;
   const int end = begin + run < vocab ? begin + run : vocab;
   Mass ties = 0;
   for (int i = begin; i < end; ++i) ties += KeyOf(edited[i]) == prefix.key;
-  const Mass ties_before = BlockScan(ties, memory).before;
-  // Calls fn(id, weight) for each kept token of this thread's run until it returns false.
-  auto for_kept = [&](auto fn) {
-    Mass tie = ties_before;
-    for (int i = begin; i < end; ++i) {
-      const uint32_t key = KeyOf(edited[i]);
-      const bool kept = key > prefix.key || (key == prefix.key && tie++ < prefix.ties);
-      const float weight = weigh.Float(edited[i]);
-      if (!kept || (weight < min_p && weight < 1.0f)) continue;
-      if (!fn(i, static_cast<Mass>(weight * kOne))) return;
-    }
+  return {begin, end, BlockScan(ties, memory).before};
+}
+
+// Calls fn(id, weight, kept) for each token of the run until it returns false. Kept are those of
+// the prefix that min_p leaves too.
+template <typename Fn>
+HEDDLE_DEVICE void ForRun(const float* edited, const Run& run, const Weigh& weigh, Prefix prefix,
+                          float min_p, const Fn& fn) {
+  Mass tie = run.ties_before;
+  for (int i = run.begin; i < run.end; ++i) {
+    const uint32_t key = KeyOf(edited[i]);
+    const bool in_prefix = key > prefix.key || (key == prefix.key && tie++ < prefix.ties);
+    const float weight = weigh.Float(edited[i]);
+    const bool kept = in_prefix && (weight >= min_p || weight >= 1.0f);
+    if (!fn(i, static_cast<Mass>(weight * kOne), kept)) return;
+  }
+}
+
+// Surprise of a token, up to a constant: minus the logarithm of its weight.
+HEDDLE_DEVICE float Surprise(const Weigh& weigh, float x) {
+  return x == weigh.max ? 0.0f : (weigh.max - x) * weigh.inverse_temperature;
+}
+
+// Bans what typical_p takes from the tokens that have a weight. Surprise minus entropy is the
+// surprise minus its mean, whatever constant it is known up to.
+HEDDLE_DEVICE void KeepTypical(float* edited, int vocab, const Weigh& weigh, float typical_p,
+                               const Memory& memory) {
+  Mass mine = 0, my_surprise = 0;
+  for (int i = ThreadX(); i < vocab; i += kThreads) {
+    const float weight = weigh.Float(edited[i]);
+    if (weight == 0) continue;
+    mine += static_cast<Mass>(weight * kOne);
+    my_surprise += static_cast<Mass>(weight * Surprise(weigh, edited[i]) * kOne);
+  }
+  const Mass all = BlockScan(mine, memory).total;
+  const Mass surprise = BlockScan(my_surprise, memory).total;
+  const auto mean = static_cast<float>(static_cast<double>(surprise) / static_cast<double>(all));
+  auto nearness = [&](float x) {
+    const float distance = Surprise(weigh, x) - mean;
+    return KeyOf(distance > 0 ? -distance : distance + 0.0f);
   };
+  const uint32_t least =
+      FindThreshold(edited, vocab, ShareOf(all, typical_p), nearness, weigh, memory).key;
+  for (int i = ThreadX(); i < vocab; i += kThreads) {
+    if (nearness(edited[i]) < least) edited[i] = -Infinity();
+  }
+  SyncThreads();
+}
+
+// Inverts the cumulative distribution of the kept tokens in order of id.
+HEDDLE_DEVICE void DrawKept(const float* edited, int vocab, const Weigh& weigh, Prefix prefix,
+                            float min_p, float uniform, const Memory& memory, int32_t* token) {
+  const Run run = RunOfThread(edited, vocab, prefix, memory);
   Mass mine = 0;
-  for_kept([&](int, Mass weight) {
-    mine += weight;
+  ForRun(edited, run, weigh, prefix, min_p, [&](int, Mass weight, bool kept) {
+    if (kept) mine += weight;
     return true;
   });
   const Scan scan = BlockScan(mine, memory);
   const Mass target = static_cast<Mass>(static_cast<double>(scan.total) * uniform);
   if (target < scan.before || target >= scan.before + mine) return;
   Mass sum = scan.before;
-  for_kept([&](int id, Mass weight) {
-    sum += weight;
+  ForRun(edited, run, weigh, prefix, min_p, [&](int id, Mass weight, bool kept) {
+    if (kept) sum += weight;
     if (sum <= target) return true;
     *token = id;
     return false;
@@ -285,9 +348,20 @@ HEDDLE_DEVICE void DrawRow(const SampleParams& p, const SampleRow& row, const fl
     return;
   }
   const Weigh weigh = {best.value, 1.0f / row.temperature};
-  const Prefix prefix = FilterRow(edited, p.vocab, row, weigh, memory);
-  DrawKept(edited, p.vocab, weigh, prefix, row.min_p, Uniform(row.seed, row.counter), memory,
-           token);
+  Prefix prefix = FilterRow(edited, p.vocab, row, weigh, memory);
+  float min_p = row.min_p;
+  if (row.typical_p < 1) {
+    const Run run = RunOfThread(edited, p.vocab, prefix, memory);
+    ForRun(edited, run, weigh, prefix, min_p, [&](int id, Mass, bool kept) {
+      if (!kept) edited[id] = -Infinity();
+      return true;
+    });
+    SyncThreads();
+    KeepTypical(edited, p.vocab, weigh, row.typical_p, memory);
+    prefix = kWhole;
+    min_p = 0;
+  }
+  DrawKept(edited, p.vocab, weigh, prefix, min_p, Uniform(row.seed, row.counter), memory, token);
 }
 
 // Logprobs of the drawn token and of the likeliest, from the unedited logits.

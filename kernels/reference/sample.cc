@@ -20,6 +20,7 @@ std::vector<float> EditedLogits(const float* logits, int64_t vocab, const Sample
   std::vector<float> edited(logits, logits + vocab);
   for (const LogitEdit& edit : params.edits) {
     float& x = edited[edit.token];
+    x += edit.bias;
     x = (x > 0 ? x / edit.scale_div : x * edit.scale_div) + edit.add;
   }
   for (int64_t i = 0; i < vocab; ++i) {
@@ -54,6 +55,28 @@ size_t CountKept(const std::vector<double>& ranked_weights, const SampleRowParam
   return kept;
 }
 
+// Which of the weights, whose ids rank by them, typical_p leaves: by the paper's formula.
+std::vector<int32_t> Typical(const std::vector<int32_t>& ids, const std::vector<double>& weights,
+                             double typical_p) {
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double entropy = 0;
+  for (double w : weights) entropy -= w > 0 ? w / total * std::log(w / total) : 0.0;
+  std::vector<double> distances;
+  for (double w : weights) distances.push_back(std::fabs(-std::log(w / total) - entropy));
+  std::vector<size_t> nearest(ids.size());
+  std::iota(nearest.begin(), nearest.end(), size_t{0});
+  std::stable_sort(nearest.begin(), nearest.end(),
+                   [&](size_t a, size_t b) { return distances[a] < distances[b]; });
+  double sum = 0;
+  size_t last = 0;
+  while (last + 1 < nearest.size() && (sum += weights[nearest[last]]) < typical_p * total) ++last;
+  std::vector<int32_t> kept;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (distances[i] <= distances[nearest[last]]) kept.push_back(ids[i]);
+  }
+  return kept;
+}
+
 int32_t Draw(const float* logits, int64_t vocab, const SampleRowParams& params) {
   std::vector<float> edited = EditedLogits(logits, vocab, params);
   std::vector<int32_t> ids = Ranked(edited);
@@ -64,6 +87,8 @@ int32_t Draw(const float* logits, int64_t vocab, const SampleRowParams& params) 
   weights.reserve(ids.size());
   for (int32_t id : ids) weights.push_back(Weight(edited[id], max, params.temperature));
   ids.resize(CountKept(weights, params));
+  weights.resize(ids.size());
+  if (params.typical_p < 1) ids = Typical(ids, weights, params.typical_p);
   std::sort(ids.begin(), ids.end());
   double total = 0;
   for (int32_t id : ids) total += Weight(edited[id], max, params.temperature);

@@ -37,6 +37,7 @@ engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaul
   params.top_k = defaults.top_k.value_or(params.top_k);
   params.top_p = defaults.top_p.value_or(params.top_p);
   params.min_p = defaults.min_p.value_or(params.min_p);
+  params.typical_p = defaults.typical_p.value_or(params.typical_p);
   params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
   if (defaults.do_sample == false) params.temperature = 0.0f;
   return params;

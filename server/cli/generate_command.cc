@@ -75,6 +75,7 @@ engine::SamplingParams Sampling(const config::Config& config,
   if (config.top_p) params.top_p = static_cast<float>(*config.top_p);
   if (config.top_k) params.top_k = static_cast<int32_t>(*config.top_k);
   if (config.min_p) params.min_p = static_cast<float>(*config.min_p);
+  if (config.typical_p) params.typical_p = static_cast<float>(*config.typical_p);
   params.seed = config.seed ? static_cast<uint64_t>(*config.seed) : std::random_device()();
   params.num_logprobs = static_cast<int32_t>(config.logprobs.value_or(config.json ? 0 : -1));
   return params;

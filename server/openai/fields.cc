@@ -35,6 +35,9 @@ constexpr Field kGenerationFields[] = {
     {"top_k", kInteger, -1, kMaxInt32, "(of the model, else 0)",
      "draw from so many of the likeliest tokens; 0 or -1: all"},
     {"min_p", kNumber, 0, 1, "0", "drop tokens less likely than this times the likeliest"},
+    {"typical_p", kNumber, 0, 1, "(of the model, else 1)",
+     "draw from the tokens of nearly average surprise that together have this probability; above "
+     "0"},
     {"seed", kInteger, kMinInt64, kMaxInt64, "(random)",
      "the same seed and request give the same answer"},
     {"presence_penalty", kNumber, -2, 2, "0", "subtracted from tokens already present"},

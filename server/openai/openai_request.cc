@@ -102,10 +102,9 @@ absl::Status ReadStopTokens(const Json& body, const TextCodec& codec, Generation
   return absl::OkStatus();
 }
 
-absl::Status ReadSampling(const Json& body, const RequestContext& context,
-                          GenerationRequest* request) {
-  engine::SamplingParams& sampling = request->sampling;
-  sampling = context.model->defaults;
+// Temperature and what cuts the distribution; absent ones stay as they are.
+absl::Status ReadFilters(const Json& body, engine::SamplingParams* out) {
+  engine::SamplingParams& sampling = *out;
   sampling.temperature = static_cast<float>(GetNumber(body, "temperature", sampling.temperature));
   sampling.top_p = static_cast<float>(GetNumber(body, "top_p", sampling.top_p));
   sampling.top_k =
@@ -115,6 +114,18 @@ absl::Status ReadSampling(const Json& body, const RequestContext& context,
     sampling.top_k = 1;
   }
   sampling.min_p = static_cast<float>(GetNumber(body, "min_p", sampling.min_p));
+  sampling.typical_p = static_cast<float>(GetNumber(body, "typical_p", sampling.typical_p));
+  if (sampling.typical_p <= 0.0f) {
+    return FieldError("typical_p", "'typical_p' must be above 0, found 0; 1 turns it off");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadSampling(const Json& body, const RequestContext& context,
+                          GenerationRequest* request) {
+  engine::SamplingParams& sampling = request->sampling;
+  sampling = context.model->defaults;
+  HEDDLE_RETURN_IF_ERROR(ReadFilters(body, &sampling));
   sampling.repetition_penalty =
       static_cast<float>(GetNumber(body, "repetition_penalty", sampling.repetition_penalty));
   sampling.presence_penalty = static_cast<float>(GetNumber(body, "presence_penalty", 0));

@@ -103,6 +103,13 @@ TEST_CASE("Edits and masks change what is drawn and leave the logits alone", "[k
     CHECK(SampleOne(*device, {1, 3, 0.6f, 2}, params) == 1);
     CHECK(SampleOne(*device, {1, 3, 0.8f, 2}, params) == 2);
     CHECK(SampleOne(*device, {-1, -1, -3, -1}, params) == 2);
+    // The bias comes first: 4 and -4 are what the penalty 2 divides and multiplies.
+    LogitEdit biased[] = {{0, 2.0f, 0.0f, 5.0f}, {1, 2.0f, 0.0f, -5.0f}};
+    params.edits = biased;
+    CHECK(SampleOne(*device, {-1, 1, 1.9f}, params) == 0);
+    CHECK(SampleOne(*device, {-1, 1, 2.1f}, params) == 2);
+    CHECK(SampleOne(*device, {-20, 1, -7.9f}, params) == 2);
+    CHECK(SampleOne(*device, {-20, 1, -8.1f}, params) == 1);
     LogitEdit ban[] = {{1, 1.0f, -kInfinity}};
     params.edits = ban;
     CHECK(SampleOne(*device, {1, 3, 2}, params) == 2);
@@ -183,6 +190,32 @@ TEST_CASE("Ties at the borders of top_k and top_p keep the lowest ids", "[kernel
   }
 }
 
+// transformers.TypicalLogitsWarper on the same logits: the likeliest may go, ties stay together.
+TEST_CASE("typical_p keeps the tokens of nearly average surprise", "[kernels][kernel]") {
+  // Probabilities 0.5, 0.2, 0.1 three times; entropy 1.359, surprises 0.693, 1.609, 2.303.
+  std::vector<float> logits = {std::log(0.1f), std::log(0.5f), std::log(0.1f), std::log(0.2f),
+                               std::log(0.1f)};
+  for (auto& [name, device] : AllDevices()) {
+    INFO(name);
+    SampleRowParams params;
+    params.typical_p = 0.15f;
+    CheckDistribution(*device, logits, params, {{3, 1.0}});
+    params.typical_p = 0.5f;
+    CheckDistribution(*device, logits, params, {{1, 5.0 / 7}, {3, 2.0 / 7}});
+    params.typical_p = 0.75f;  // one of the three reaches it
+    CheckDistribution(*device, logits, params, {{0, 0.1}, {1, 0.5}, {2, 0.1}, {3, 0.2}, {4, 0.1}});
+    params.top_k = 2;  // entropy 0.598, surprises 0.336 and 1.253
+    params.typical_p = 0.5f;
+    CheckDistribution(*device, logits, params, {{1, 1.0}});
+    params.top_k = 5;
+    params.typical_p = 1e-6f;  // one at least
+    CheckDistribution(*device, logits, params, {{3, 1.0}});
+    CheckDistribution(*device, {-kInfinity, kInfinity, 3, kInfinity}, params, {{1, 0.5}, {3, 0.5}});
+    params.top_k = 0;
+    CheckDistribution(*device, {2, kNan, 2, -kInfinity}, params, {{0, 0.5}, {2, 0.5}});
+  }
+}
+
 std::vector<SampleRowParams> MixedParams(int n) {
   Random random(11);
   std::vector<SampleRowParams> rows(n);
@@ -193,6 +226,7 @@ std::vector<SampleRowParams> MixedParams(int n) {
     row.top_k = i % 3 == 0 ? 1 + random.Below(100) : 0;
     row.top_p = i % 2 == 0 ? random.Uniform(0.1f, 1.0f) : 1.0f;
     row.min_p = i % 7 == 0 ? random.Uniform(0.0f, 0.3f) : 0.0f;
+    row.typical_p = i % 6 == 1 ? random.Uniform(0.1f, 1.0f) : 1.0f;
     row.seed = static_cast<uint64_t>(i) * 0x9e3779b97f4a7c15u;
     row.counter = static_cast<uint64_t>(i) << 20;
     row.num_top = i % 4 - 1;

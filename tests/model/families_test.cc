@@ -456,6 +456,7 @@ TEST_CASE("Generation defaults are read and bounded", "[model][unit]") {
                                                   {"top_k", 20},
                                                   {"top_p", 0.8},
                                                   {"repetition_penalty", 1.05},
+                                                  {"typical_p", 0.95},
                                                   {"min_p", nullptr}});
   REQUIRE(description.ok());
   const GenerationDefaults& defaults = description->generation;
@@ -464,6 +465,7 @@ TEST_CASE("Generation defaults are read and bounded", "[model][unit]") {
   CHECK(defaults.top_k == 20);
   CHECK(defaults.top_p == 0.8f);
   CHECK(defaults.repetition_penalty == 1.05f);
+  CHECK(defaults.typical_p == 0.95f);
   CHECK_FALSE(defaults.min_p.has_value());
   CHECK_FALSE(defaults.max_new_tokens.has_value());
   CheckError(DescribeJson(LlamaConfig(), {{"top_p", 1.5}}).status(), StatusCode::kInvalidArgument,

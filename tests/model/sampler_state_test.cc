@@ -27,6 +27,7 @@ TEST_CASE("A row carries the sequence's parameters, its position as counter", "[
   SamplingParams params;
   params.temperature = 0.7f;
   params.top_k = 40;
+  params.typical_p = 0.9f;
   params.seed = 99;
   params.num_logprobs = 3;
   state.Begin({kId, params, {}});
@@ -34,6 +35,7 @@ TEST_CASE("A row carries the sequence's parameters, its position as counter", "[
   CHECK(row.logit_row == 2);
   CHECK(row.temperature == 0.7f);
   CHECK(row.top_k == 40);
+  CHECK(row.typical_p == 0.9f);
   CHECK(row.seed == 99);
   CHECK(row.counter == 12);
   CHECK(row.num_top == 3);
@@ -96,10 +98,11 @@ TEST_CASE("Bias, penalty and ban on one token become one edit", "[unit]") {
   REQUIRE(edits.size() == 3);
   CHECK(std::isinf(edits.at(5).add));
   CHECK(std::isinf(edits.at(2).add));
-  CHECK(edits.at(6).add == -100.0f);
+  CHECK(edits.at(6).bias == -100.0f);
   state.Accept(kId, 9);  // two tokens are out: the ban ends
   edits = Edits(state);
-  CHECK(edits.at(5).add == 2.0f);  // 3 - 1
+  CHECK(edits.at(5).bias == 3.0f);
+  CHECK(edits.at(5).add == -1.0f);
   CHECK(edits.count(2) == 0);
 }
 

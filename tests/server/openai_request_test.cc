@@ -134,7 +134,7 @@ TEST_CASE("Prompts that are missing, empty or out of range are refused by name",
 TEST_CASE("Sampling parameters reach the engine", "[openai]") {
   Parser parser;
   ApiRequest request = parser.Chat(
-      R"("temperature":0.5,"top_p":0.25,"top_k":7,"min_p":0.125,"seed":-3,"n":3,)"
+      R"("temperature":0.5,"top_p":0.25,"top_k":7,"min_p":0.125,"typical_p":0.375,"seed":-3,"n":3,)"
       R"("presence_penalty":-1.5,"frequency_penalty":1.5,"repetition_penalty":1.25,)"
       R"("logit_bias":{"97":-100,"98":2.5},"max_tokens":9,"stop_token_ids":[100],"min_tokens":4)");
   const server::GenerationRequest& generation = request.generations.at(0);
@@ -143,6 +143,7 @@ TEST_CASE("Sampling parameters reach the engine", "[openai]") {
   CHECK(sampling.top_p == 0.25f);
   CHECK(sampling.top_k == 7);
   CHECK(sampling.min_p == 0.125f);
+  CHECK(sampling.typical_p == 0.375f);
   CHECK(sampling.seed == static_cast<uint64_t>(-3));
   CHECK(sampling.presence_penalty == -1.5f);
   CHECK(sampling.frequency_penalty == 1.5f);
@@ -206,6 +207,8 @@ TEST_CASE("Wrong types and values out of range name their field", "[openai]") {
       {R"("top_k":-2)", "top_k", "invalid_value"},
       {R"("top_k":1.5)", "top_k", "invalid_type"},
       {R"("min_p":-1)", "min_p", "invalid_value"},
+      {R"("typical_p":0)", "typical_p", "invalid_value"},
+      {R"("typical_p":1.1)", "typical_p", "invalid_value"},
       {R"("n":0)", "n", "invalid_value"},
       {R"("n":129)", "n", "invalid_value"},
       {R"("max_tokens":0)", "max_tokens", "invalid_value"},

@@ -75,6 +75,7 @@ TEST_CASE("Draws with any filters are those of the reference", "[cuda]") {
       row.top_k = i % 2 == 0 ? 1 + random.Below(50) : 0;
       row.top_p = i % 3 == 0 ? random.Uniform(0.0f, 1.0f) : 1.0f;
       row.min_p = i % 7 == 0 ? random.Uniform(0.0f, 0.5f) : 0.0f;
+      row.typical_p = i % 6 == 1 || i % 6 == 4 ? random.Uniform(0.05f, 1.0f) : 1.0f;
       row.seed = 11;
       row.counter = i;
       row.num_top = i % 4 == 0 ? random.Below(6) : -1;
@@ -95,6 +96,7 @@ TEST_CASE("Ties are cut by id, in the ranking and in the draw", "[cuda]") {
     SampleRowParams row;
     row.top_k = i % 3 == 0 ? 0 : 1 + random.Below(999);
     row.top_p = i % 3 == 1 ? 1.0f : random.Uniform(0.01f, 0.99f);
+    row.typical_p = i % 4 == 2 ? random.Uniform(0.05f, 0.99f) : 1.0f;
     row.seed = i;
     row.num_top = 5;
     rows.push_back(row);
@@ -105,7 +107,8 @@ TEST_CASE("Ties are cut by id, in the ranking and in the draw", "[cuda]") {
 TEST_CASE("Edits and masks apply before the draw and not to the logprobs", "[cuda]") {
   Random random(6);
   Matrix logits = RandomLogits(random, 2, 100);
-  std::vector<LogitEdit> edits = {{3, 1.5f, 2.0f}, {40, 1.0f, -kInf}, {99, 2.0f, 9.0f}};
+  std::vector<LogitEdit> edits = {
+      {3, 1.5f, 2.0f}, {40, 1.0f, -kInf}, {99, 2.0f, 9.0f}, {7, 3.0f, 0.5f, -2.0f}};
   std::vector<uint32_t> mask = {0xF0F0F0F0u, 0x12345678u, 0u, 0xFu};
   std::vector<uint32_t> nothing(4, 0);
   std::vector<SampleRowParams> rows(12);
