@@ -1,4 +1,4 @@
-// What the server does now: figures and plots from /debug/stats.
+// What the server does now: figures and plots from /debug/stats, the table from /debug/requests.
 (() => {
   const byId = id => document.getElementById(id);
   const kPoints = 120;  // of a plot, one a second
@@ -128,6 +128,44 @@
     last = now;
   }
 
+  const kRows = 100;  // of the table; the rest is a number below it
+  const columns = [
+    ['Request', row => row.id || String(row.number)],
+    ['State', row => row.state],
+    ['For', row => row.age_ms < 10 * kMilliseconds ? `${(row.age_ms / kMilliseconds).toFixed(1)} s` : duration(row.age_ms / kMilliseconds)],
+    ['Queued', row => row.queued_ms === null ? '–' : `${short(row.queued_ms)} ms`],
+    ['Prompt', row => String(row.prompt_tokens)],
+    ['Cached', row => String(row.cached_tokens)],
+    ['Answer', row => String(row.generated_tokens)],
+    ['Preempted', row => String(row.preemptions)],
+  ];
+
+  const head = byId('requests').createTHead().insertRow();
+  for (const [name] of columns) {
+    const cell = document.createElement('th');
+    cell.scope = 'col';
+    cell.textContent = name;
+    head.append(cell);
+  }
+  const rows = byId('requests').createTBody();
+
+  // What is still going on, the newest first. Rows are used again, so that a selection stays.
+  function list(requests) {
+    const open = requests.filter(row => row.state === 'running' || row.state === 'waiting');
+    const shown = open.slice(0, kRows);
+    while (rows.rows.length > shown.length) rows.deleteRow(-1);
+    while (rows.rows.length < shown.length) {
+      const row = rows.insertRow();
+      for (let x = 0; x < columns.length; x++) row.insertCell();
+    }
+    shown.forEach((row, y) => columns.forEach(([, text], x) => {
+      const cell = rows.rows[y].cells[x];
+      if (cell.textContent !== text(row)) cell.textContent = text(row);
+    }));
+    byId('requests-note').textContent = !open.length ? 'No request is running or waiting.'
+      : open.length > kRows ? `${open.length - kRows} more` : '';
+  }
+
   const key = () => byId('admin_key').value || byId('key').value;
   const ask = path => fetch(path, {headers: key() ? {Authorization: 'Bearer ' + key()} : {}, cache: 'no-store'});
 
@@ -142,6 +180,9 @@
     }
     byId('live-note').textContent = '';
     show(await response.json());
+    if (!byId('live').offsetWidth) return;  // the other view covers it
+    const requests = await ask('/debug/requests');
+    if (requests.ok) list((await requests.json()).requests);
   }
 
   // A refused poll is tried again only after the key changes: each refusal would be a line in the log.

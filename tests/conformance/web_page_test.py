@@ -58,6 +58,11 @@ class WebPage(unittest.TestCase):
         self.page.type(text)
         self.page.press("Enter", text="\r")
         self.page.wait(f"document.querySelectorAll('.turn.assistant .foot').length > {answers}")
+        self.drawn()
+
+    def drawn(self):
+        """What the page draws is put into the document with the frame that shows it: waits for two."""
+        self.page.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
 
     def answer(self, what="textContent"):
         return self.page.run(f"[...document.querySelectorAll('.turn.assistant .text:not(details .text)')].at(-1).{what}")
@@ -164,6 +169,22 @@ class WebPage(unittest.TestCase):
         self.page.run("document.getElementById('theme').click()")
         self.assertEqual(self.page.run(colour), dark)
         self.picture("dark")
+
+    def test_the_live_view_lists_requests_while_they_run(self):
+        rows = "document.querySelectorAll('#requests tbody tr').length"
+        self.page.wait("document.getElementById('requests-note').textContent.startsWith('No request')")
+        self.page.run("document.getElementById('prompt').focus()")
+        self.page.type("(waits)")
+        self.page.press("Enter", text="\r")
+        self.page.wait(rows + " === 1")
+        cells = self.page.run("[...document.querySelectorAll('#requests tbody td')].map(cell => cell.textContent)")
+        self.assertRegex(cells[0], "^req-[0-9a-f]{16}$")
+        self.assertEqual(cells[1:4], ["waiting", "1.5 s", "–"])
+        self.assertGreater(int(cells[4]), 0)
+        self.picture("live-requests")
+        self.page.press("Escape")
+        self.page.wait(rows + " === 0")
+        self.check_no_problem()
 
     def test_the_live_view_has_figures_and_plots(self):
         self.ask("(say)one two three")
