@@ -1,17 +1,19 @@
-"""What the load tests share: a daemon with the demo model, raw HTTP over asyncio, and what /proc says of the daemon."""
+"""What the load tests share: a daemon with the demo model, the load generator, and what /proc says of the daemon."""
 
-import asyncio
 import json
 import os
 import pathlib
+import re
 import resource
+import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
 
-from heddle_server import Server, wait_until  # noqa: E402  (the folder of the conformance tests)
+from heddle_server import BINARY, Server, wait_until  # noqa: E402  (the folder of the conformance tests)
 
-__all__ = ["Daemon", "Reader", "allow_descriptors", "chat_body", "http_request", "wait_until"]
+__all__ = ["Daemon", "Process", "Stub", "allow_descriptors", "load", "step_seconds", "wait_until"]
 
 
 def allow_descriptors():
@@ -20,28 +22,32 @@ def allow_descriptors():
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def chat_body(max_tokens, stream):
-    return {
-        "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": max_tokens, "stream": stream,
-        "ignore_eos": True, "seed": 1,
-    }
+def load(mode, port, body, *arguments, on_running=None):
+    """What heddle_http_load saw, as a dictionary. `on_running` is called ten times a second meanwhile."""
+    command = [str(BINARY.parent / "tests" / "heddle_http_load"), mode, str(port), json.dumps(body)]
+    process = subprocess.Popen([*command, *map(str, arguments)], stdout=subprocess.PIPE, text=True)
+    while process.poll() is None:
+        if on_running:
+            on_running()
+        time.sleep(0.1)
+    assert process.returncode == 0, f"{command[0]} failed"
+    return json.loads(process.stdout.read())
 
 
-def http_request(path, body):
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    return head.encode() + data
+class Process:
+    """What /proc says of a process."""
 
+    def __init__(self, pid):
+        self.folder = pathlib.Path(f"/proc/{pid}")
 
-class Daemon(Server):
-    def resident_mib(self):
-        status = pathlib.Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+    def memory_mib(self, field="VmRSS"):
+        """VmRSS: now; VmHWM: the most so far."""
+        return int((self.folder / "status").read_text().split(f"{field}:")[1].split()[0]) / 1024
 
     def cpu_seconds(self):
         """{name of a thread: user and system seconds}, and their sum under ""."""
         seconds = {"": 0.0}
-        for task in pathlib.Path(f"/proc/{self.process.pid}/task").iterdir():
+        for task in (self.folder / "task").iterdir():
             name, fields = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
             used = sum(map(int, fields.split()[11:13])) / os.sysconf("SC_CLK_TCK")
             seconds[name] = seconds.get(name, 0) + used
@@ -49,37 +55,38 @@ class Daemon(Server):
         return seconds
 
     def descriptors(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+        return len(os.listdir(self.folder / "fd"))
+
+
+class Daemon(Server, Process):
+    def __init__(self, *flags):
+        Server.__init__(self, *flags)
+        Process.__init__(self, self.process.pid)
 
     def stats(self):
         return json.loads(self.request("GET", "/debug/stats")[2])
 
-    def seconds_per_step(self, since):
-        """Mean busy time of a step since the earlier `since` = stats()."""
-        now = self.stats()
-        parts = ("plan", "forward", "sample", "emit")
-        spent = sum(now["step_seconds"][p] - since["step_seconds"][p] for p in parts)
-        return spent / max(1, now["steps"] - since["steps"])
 
-
-class Reader:
-    """One streamed answer, read to its end."""
+class Stub(Process):
+    """tests/server/fake_server.cc: the real HTTP front end with a stub in place of the engine."""
 
     def __init__(self):
-        self.tokens = 0
-        self.done = False
-        self.first = None
+        program = BINARY.parent / "tests" / "heddle_fake_server"
+        self.process = subprocess.Popen([str(program), "--quiet"], stdout=subprocess.PIPE, text=True)
+        self.port = int(re.search(r"\d+", self.process.stdout.readline()).group())
+        super().__init__(self.process.pid)
 
-    async def run(self, port, request):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request)
-        tail = b""
-        while not self.done:
-            data = await reader.read(1 << 16)
-            if not data:
-                break
-            self.first = self.first or asyncio.get_running_loop().time()
-            self.tokens += data.count(b'"delta":{"content"')
-            self.done = b"[DONE]" in tail + data
-            tail = data[-8:]
-        writer.close()
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.process.terminate()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def step_seconds(before, after):
+    """Mean busy time of a step between two stats()."""
+    parts = ("plan", "forward", "sample", "emit")
+    spent = sum(after["step_seconds"][p] - before["step_seconds"][p] for p in parts)
+    return spent / max(1, after["steps"] - before["steps"])

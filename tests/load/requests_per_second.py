@@ -1,67 +1,44 @@
-"""Whole answers of one token: requests a second through the HTTP front end.
+"""What the HTTP front end costs, with a stub in place of the engine.
 
-    requests_per_second.py [--start PROGRAM] [--connections 32] [--seconds 5]
+    requests_per_second.py [--connections 32] [--seconds 5] [--pipelined 1] [--min-requests 5000] [--max-us 30]
 
-PROGRAM is a server that prints "listening on PORT": tests/server/fake_server.cc, which has the real front end
-and a stub in place of the engine. Without it the daemon with the demo model is measured. Requests are pipelined, so
-that this client costs little of the two cores that it shares with the server.
+Whole answers of one token: requests a second. Streams: CPU of the server per token, the stub's own share included.
+Client and server share the machine. --daemon measures the daemon with the demo model instead.
 """
 
 import argparse
-import asyncio
-import re
-import subprocess
-import time
+import sys
 
-from common import Daemon, http_request
-
-PIPELINED = 16
-
-
-async def ask(port, request, until):
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    answered = failed = 0
-    while time.monotonic() < until:
-        writer.write(request * PIPELINED)
-        left, tail = PIPELINED, b""
-        while left:
-            data = tail + await reader.read(1 << 16)
-            heads = re.findall(rb"HTTP/1\.1 (\d{3})", data)
-            failed += sum(status != b"200" for status in heads)
-            left -= len(heads)
-            tail = data[-11:] if not re.search(rb"HTTP/1\.1 \d{3}", data[-11:]) else b""
-        answered += PIPELINED
-    writer.close()
-    return answered, failed
-
-
-async def measure(port, connections, seconds):
-    body = {"prompt": "Once", "max_tokens": 1, "ignore_eos": True, "seed": 1}
-    request = http_request("/v1/completions", body)
-    until = time.monotonic() + seconds
-    began = time.monotonic()
-    results = await asyncio.gather(*(ask(port, request, until) for _ in range(connections)))
-    answered, failed = (sum(column) for column in zip(*results))
-    print(f"{answered / (time.monotonic() - began):.0f} requests/s, {failed} refused or failed")
+from common import Daemon, Stub, allow_descriptors, load
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--start")
+    parser.add_argument("--daemon", action="store_true")
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--pipelined", type=int, default=1)
+    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=2000)
+    parser.add_argument("--min-requests", type=float, default=5000)
+    parser.add_argument("--max-us", type=float, default=30)
     options = parser.parse_args()
-    if not options.start:
-        with Daemon("--log-level", "error") as server:
-            asyncio.run(measure(server.port, options.connections, options.seconds))
-        return
-    stub = subprocess.Popen([options.start], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        port = int(re.search(r"\d+", stub.stdout.readline()).group())
-        asyncio.run(measure(port, options.connections, options.seconds))
-    finally:
-        stub.terminate()
-        stub.wait()
+    allow_descriptors()
+    one_token = {"prompt": "Once", "max_tokens": 1, "ignore_eos": True, "seed": 1}
+    stream = {"prompt": "(long)", "max_tokens": options.tokens, "stream": True, "ignore_eos": True, "seed": 1}
+    with Daemon("--log-level", "error") if options.daemon else Stub() as server:
+        seen = load("requests", server.port, one_token, options.connections, options.seconds, options.pipelined)
+        before = server.cpu_seconds()
+        streamed = load("streams", server.port, stream, options.streams, 0)
+        cpu = {name: used - before.get(name, 0) for name, used in server.cpu_seconds().items()}
+    tokens = options.streams * options.tokens
+    print(f"{seen['per_second']} requests/s, {seen['answered'] - seen['ok']} refused or failed")
+    print(f"{streamed['whole']} of {options.streams} streams whole, {tokens / streamed['seconds']:.0f} tokens/s")
+    by_thread = ", ".join(f"{n} {1e6 * s / tokens:.1f}" for n, s in sorted(cpu.items()) if n and s > 0)
+    print(f"CPU per streamed token {1e6 * cpu[''] / tokens:.1f} µs ({by_thread})")
+    sound = seen["answered"] == seen["ok"] and streamed["whole"] == options.streams
+    fast = seen["per_second"] >= options.min_requests and 1e6 * cpu[""] / tokens <= options.max_us
+    sys.exit(0 if sound and fast else 1)
 
 
 if __name__ == "__main__":

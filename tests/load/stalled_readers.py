@@ -1,63 +1,56 @@
-"""Clients that ask for a stream and then stop reading do not slow the engine's steps, and their requests end.
+"""Clients that ask for a long stream and then stop reading: the engine's steps take no longer than beside clients that
+read, memory stays bounded, and each is cut off.
 
-    stalled_readers.py [--clients 500] [--seconds 15]
+    stalled_readers.py [--clients 500] [--readers 64] [--tokens 400] [--max-mib 400]
 
-Their answers are short and mostly fit into the kernel's buffers, so that this shows what connections that nobody reads
-cost; that a client with too much unsent is cancelled is tested in tests/server/http_limits_test.cc.
-
-Compares the mean time of a step with one client that reads, alone and beside those that do not.
+Each token's event has about two kilobytes (20 logprobs), so that the kernel's buffers are full at once and the
+server's own fill up. The same number of sequences runs in both rounds: first all clients read, then only the readers.
 """
 
 import argparse
-import asyncio
-import socket
 import sys
-import time
 
-from common import Daemon, Reader, allow_descriptors, chat_body, http_request, wait_until
+from common import Daemon, allow_descriptors, load, step_seconds, wait_until
 
 
-def read_for(server, seconds):
-    """Mean seconds per step while one client reads streams one after the other."""
-    request = http_request("/v1/chat/completions", chat_body(64, stream=True))
+def run(server, body, readers, stalled):
+    """What the load saw; the mean time of a step while it ran; the most bytes that clients left unread; the most MiB."""
     before = server.stats()
-    until = time.monotonic() + seconds
-    whole = 0
-    while time.monotonic() < until:
-        reader = Reader()
-        asyncio.run(reader.run(server.port, request))
-        whole += reader.done
-    return server.seconds_per_step(before), whole
-
-
-def stall(port, tokens):
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    client.connect(("127.0.0.1", port))
-    client.sendall(http_request("/v1/chat/completions", chat_body(tokens, stream=True)))
-    return client
+    unsent = [0]
+    seen = load("streams", server.port, body, readers, stalled,
+                on_running=lambda: unsent.append(server.stats()["unsent_bytes"]))
+    after = server.stats()
+    return seen, step_seconds(before, after), max(unsent), server.memory_mib("VmHWM")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=500)
-    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--readers", type=int, default=64)
+    parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument("--max-mib", type=float, default=400)
     options = parser.parse_args()
     allow_descriptors()
-    with Daemon("--max-connections", "4096", "--log-level", "error") as server:
-        alone, _ = read_for(server, options.seconds)
-        stalled = [stall(server.port, tokens=64) for _ in range(options.clients)]
-        # They compute until their answers are whole or cancelled; then only their connections remain.
-        assert wait_until(lambda: server.stats()["running_sequences"] == 0, seconds=120)
-        beside, whole = read_for(server, options.seconds)
-        mib = server.resident_mib()
-        for client in stalled:
-            client.close()
-        freed = wait_until(lambda: server.stats()["open_connections"] <= 2, seconds=60)
+    all_clients = options.clients + options.readers
+    body = {"prompt": "Tell me a story.", "max_tokens": options.tokens, "stream": True, "ignore_eos": True, "seed": 1,
+            "logprobs": 20}
+    limits = ("--max-connections", "4096", "--log-level", "error", "--max-batch-seqs", str(all_clients),
+              "--max-batch-tokens", str(all_clients + 512))
+    with Daemon(*limits) as server:
+        run(server, body, all_clients, 0)  # so that everything has its size
+        _, all_read, _, mib_read = run(server, body, all_clients, 0)
+        seen, beside, unsent, mib = run(server, body, options.readers, options.clients)
+        # Cut off as soon as they leave too much, or when they take nothing for the write timeout.
+        freed = wait_until(lambda: server.stats()["open_connections"] <= 1, seconds=60)
         stats = server.stats()
-    print(f"a step takes {1e6 * alone:.0f} µs alone and {1e6 * beside:.0f} µs beside {options.clients} stalled clients")
-    print(f"{whole} streams read whole beside them; memory {mib:.0f} MiB; pages in use {stats['pages']['used']}")
-    sys.exit(0 if freed and whole > 0 and beside < 1.5 * alone and stats["orphaned_requests"] == 0 else 1)
+        cancelled = server.metric("heddle_generation_requests_total{route=\"/v1/completions\",outcome=\"cancelled\"}")
+    print(f"a step takes {1e6 * all_read:.0f} µs with {all_clients} clients that read, {1e6 * beside:.0f} µs where "
+          f"{options.clients} of them do not")
+    print(f"{seen['whole']} of {options.readers} streams read whole beside them; {cancelled:.0f} cut off")
+    print(f"unread at most {unsent / 2**20:.0f} MiB; memory at most {mib:.0f} MiB ({mib_read:.0f} with readers alone); "
+          f"pages in use {stats['pages']['used']}, unread at the end {stats['unsent_bytes']}")
+    sound = freed and seen["whole"] == options.readers and stats["pages"]["used"] == 0
+    sys.exit(0 if sound and beside < 1.2 * all_read and mib <= options.max_mib else 1)
 
 
 if __name__ == "__main__":
