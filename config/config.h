@@ -64,6 +64,9 @@ struct Config {
   std::vector<std::string> api_key;
   std::string api_key_file;
   std::vector<std::string> admin_key;
+  std::string tls_cert;  // files in PEM format; empty: no TLS
+  std::string tls_key;
+  std::string tls_client_ca;
   std::string cors_origin;
   std::string pooling = "last";
   std::string tool_parser = "auto";
@@ -89,6 +92,8 @@ struct Config {
   std::string log_level = "info";
   std::string log_format = "text";
   std::string metric_names = "heddle";
+  std::string otlp_endpoint;                 // http://HOST[:PORT][/PATH]; empty: no spans
+  std::optional<double> trace_sample_ratio;  // unset: 1
 
   // One generation (heddle generate).
   std::string prompt;

@@ -76,6 +76,30 @@ constexpr Option kOptions[] = {
      .commands = kServe,
      .splits_commas = true,
      .default_text = "none"},
+    {.name = "tls-cert",
+     .field = &Config::tls_cert,
+     .section = kServer,
+     .value = "FILE",
+     .help =
+         "Certificate chain in PEM format: HTTP and gRPC are served over TLS 1.2 and 1.3 alone. "
+         "SIGHUP reads the files again (docs/security.md).",
+     .commands = kServe,
+     .default_text = "none: no TLS"},
+    {.name = "tls-key",
+     .field = &Config::tls_key,
+     .section = kServer,
+     .value = "FILE",
+     .help = "Private key of --tls-cert in PEM format, without a passphrase.",
+     .commands = kServe,
+     .default_text = "none"},
+    {.name = "tls-client-ca",
+     .field = &Config::tls_client_ca,
+     .section = kServer,
+     .value = "FILE",
+     .help = "Certificates in PEM format of authorities: clients must show a certificate that one "
+             "of them has signed.",
+     .commands = kServe,
+     .default_text = "none: any client"},
     {.name = "cors-origin",
      .field = &Config::cors_origin,
      .section = kServer,
@@ -262,6 +286,25 @@ constexpr Option kOptions[] = {
              "which its endpoint picker knows.",
      .commands = kServe,
      .choices = kMetricNames},
+    {.name = "otlp-endpoint",
+     .field = &Config::otlp_endpoint,
+     .section = kLogs,
+     .value = "URL",
+     .help = "Collector that spans of requests are sent to, as OTLP over HTTP in JSON, such as "
+             "http://localhost:4318 (docs/tracing.md).",
+     .commands = kServe,
+     .default_text = "none: no spans"},
+    {.name = "trace-sample-ratio",
+     .field = &Config::trace_sample_ratio,
+     .section = kLogs,
+     .value = "SHARE",
+     .help =
+         "Share of requests without a traceparent header that spans are made of; a request with "
+         "one follows its caller's choice.",
+     .commands = kServe,
+     .min = 0,
+     .max = 1,
+     .default_text = "1"},
 };
 
 }  // namespace

@@ -69,7 +69,21 @@ absl::Status ValidateScheduling(const Config& config) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateTls(const Config& config) {
+  if (config.tls_cert.empty() != config.tls_key.empty()) {
+    return Contradiction(config.tls_key.empty()
+                             ? "--tls-cert needs --tls-key: the certificate's private key"
+                             : "--tls-key needs --tls-cert: the certificate that it belongs to");
+  }
+  if (!config.tls_client_ca.empty() && config.tls_cert.empty()) {
+    return Contradiction(
+        "--tls-client-ca needs --tls-cert and --tls-key: clients show certificates over TLS only");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateServer(const Config& config) {
+  HEDDLE_RETURN_IF_ERROR(ValidateTls(config));
   std::set<std::string> names;
   for (const std::string& name : config.served_model_name) {
     if (!names.insert(name).second) {

@@ -30,12 +30,16 @@ void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
   notes_.clear();
   cache_.BeginStep();
   DropPassed();
-  int32_t budget = PromptBudget(PlanDecodes());
+  const int32_t decodes = PlanDecodes();
+  const int32_t budget = std::max(0, PromptBudget(decodes));
   Admit(budget);
   PlanPrompts(budget);
   AssignPages();
   Write(plan);
   in_flight_ = !plan->empty();
+  if (plan->token_ids.empty()) return;
+  totals_.step_tokens += static_cast<int64_t>(plan->token_ids.size());
+  totals_.budget_tokens += decodes + budget;
 }
 
 // Gives back pages that the windows of all layers have passed. What is full of them is left to the

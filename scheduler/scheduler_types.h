@@ -82,6 +82,8 @@ struct SchedulerStats {
   int64_t prompt_tokens = 0;      // rows planned for prompts and for what preemption dropped
   int64_t recomputed_tokens = 0;  // of these, rows that had been computed before
   int64_t generated_tokens = 0;
+  int64_t step_tokens = 0;    // rows of all steps
+  int64_t budget_tokens = 0;  // that these steps could have had: decodes and the prompts' budgets
   int64_t preemptions = 0;
   int64_t overdue = 0;  // requests that waited for starvation_us and went ahead of others
 };

@@ -66,6 +66,8 @@ struct EngineStats {
   int64_t prompt_tokens = 0;  // rows computed for prompts, recomputed ones included
   int64_t cached_tokens = 0;  // prompt positions taken from the prefix cache
   int64_t generated_tokens = 0;
+  int64_t step_tokens = 0;    // rows of all steps
+  int64_t budget_tokens = 0;  // that they could have had within their token budgets
   int64_t preemptions = 0;
   int64_t overdue_requests = 0;    // that waited for the starvation limit and then went first
   double last_queued_seconds = 0;  // the wait of the request that started last

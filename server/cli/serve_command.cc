@@ -1,4 +1,5 @@
 // `heddle serve`: loads the model, answers until told to stop, drains, leaves.
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -64,10 +65,28 @@ bool IsLoopback(const std::string& host) {
 }
 
 void WarnIfOpen(const config::Config& config, const Logger& log) {
+  if (IsLoopback(config.host)) return;
   const bool has_keys = !config.api_key.empty() || !config.api_key_file.empty();
-  if (has_keys || IsLoopback(config.host)) return;
-  log.Warning("anyone who reaches this address may use the model: there is no --api-key-file",
-              {{"host", config.host}});
+  if (!has_keys && config.tls_client_ca.empty()) {
+    log.Warning("anyone who reaches this address may use the model: there is no --api-key-file",
+                {{"host", config.host}});
+  }
+  if (has_keys && config.tls_cert.empty()) {
+    log.Warning("API keys cross the network in the clear: there is no --tls-cert",
+                {{"host", config.host}});
+  }
+}
+
+TlsOptions ToTlsOptions(const config::Config& config) {
+  return {config.tls_cert, config.tls_key, config.tls_client_ca};
+}
+
+// nullptr without --tls-cert.
+absl::StatusOr<std::unique_ptr<TlsContext>> LoadTls(const config::Config& config,
+                                                    const Logger& log) {
+  if (config.tls_cert.empty()) return nullptr;
+  return TlsContext::Load(ToTlsOptions(config),
+                          [&log](const std::string& warning) { log.Warning(warning); });
 }
 
 absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config) {
@@ -92,8 +111,24 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config) {
   options.policy.scheduling = ToPolicy(config);
   options.policy.ignore_unknown_fields = config.unknown_fields == "ignore";
   if (config.metric_names == "vllm") options.metric_names = ServerMetrics::Names::kAlsoVllm;
+  options.trace_sample_ratio = config.trace_sample_ratio.value_or(1);
   options.version = HEDDLE_VERSION;
   return options;
+}
+
+// nullptr without --otlp-endpoint. `log` and `metrics` outlive it.
+absl::StatusOr<std::unique_ptr<SpanExporter>> StartSpans(const config::Config& config,
+                                                         const Logger* log,
+                                                         ServerMetrics* metrics) {
+  if (config.otlp_endpoint.empty()) return nullptr;
+  SpanExporter::Options options;
+  HEDDLE_ASSIGN_OR_RETURN(options.endpoint, ParseOtlpEndpoint(config.otlp_endpoint));
+  options.resource = {{"service.name", "heddle"},
+                      {"service.version", HEDDLE_VERSION},
+                      {"process.pid", int64_t{getpid()}}};
+  return std::make_unique<SpanExporter>(
+      std::move(options), log,
+      [metrics](int64_t exported, int64_t dropped) { metrics->CountSpans(exported, dropped); });
 }
 
 engine::Pooling ToPooling(const std::string& name) {
@@ -138,13 +173,15 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpc(const config::Config& conf
   options.max_message_bytes = config.max_body_bytes.value;
   options.version = HEDDLE_VERSION;
   options.model_id = model.id;
+  options.tls = ToTlsOptions(config);
   return GrpcServer::Start(options, http, generation);
 }
 
 // What a person wants to see first. Machines read the log.
 void PrintWelcome(const config::Config& config, const EngineSession& session,
                   const ServedModel& model, uint16_t port, const GrpcServer* grpc, double seconds) {
-  const std::string url = base::StrCat("http://", config.host, ":", port);
+  const std::string_view scheme = config.tls_cert.empty() ? "http" : "https";
+  const std::string url = base::StrCat(scheme, "://", config.host, ":", port);
   std::string text = base::StrCat(
       "model     ", model.id, ": ", session.model.model.spec.family, ", ", session.model.formats,
       "\ndevice    ", session.model.device, "\nmemory    ",
@@ -158,10 +195,25 @@ void PrintWelcome(const config::Config& config, const EngineSession& session,
   std::fflush(stdout);
 }
 
+// A file that is wrong leaves what is in use: the server goes on with its old certificate.
+void ReloadTls(TlsContext* tls, const Logger& log) {
+  const absl::Status reloaded = tls->Reload();
+  if (reloaded.ok()) {
+    log.Info("certificates were read again: new connections use them");
+  } else {
+    log.Error("certificates were not read again", {{"error", MessageOf(reloaded)}});
+  }
+}
+
 // Until SIGINT or SIGTERM (OK), or the engine fails (then a supervisor should start us anew).
-absl::Status WaitForEnd(SignalWatch& signals, const EngineLoop& loop, const Logger& log) {
+absl::Status WaitForEnd(SignalWatch& signals, const EngineLoop& loop, TlsContext* tls,
+                        const Logger& log) {
   while (true) {
     if (std::optional<int> number = signals.Wait(milliseconds(200))) {
+      if (number == SIGHUP) {
+        ReloadTls(tls, log);
+        continue;
+      }
       log.Info("shutting down: no new requests, finishing what runs", {{"signal", *number}});
       return absl::OkStatus();
     }
@@ -190,7 +242,8 @@ void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer
     done = true;
   });
   while (!done) {
-    if (signals.Wait(milliseconds(20))) _exit(kExitKilled);
+    const std::optional<int> number = signals.Wait(milliseconds(20));
+    if (number.has_value() && number != SIGHUP) _exit(kExitKilled);
   }
   drainer.join();
 }
@@ -199,20 +252,25 @@ void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer
 
 absl::Status RunServe(const config::Config& config) {
   const auto began = SteadyClock::now();
-  SignalWatch signals;
+  SignalWatch signals(/*takes_hangup=*/!config.tls_cert.empty());
   const Logger log(config.log_format == "json" ? LogFormat::kJson : LogFormat::kText,
                    ToLogLevel(config.log_level));
   HEDDLE_ASSIGN_OR_RETURN(const HttpServerOptions http_options, ToHttpOptions(config));
   WarnIfOpen(config, log);
+  HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<TlsContext> tls, LoadTls(config, log));
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartEngine(config));
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);
+  HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<SpanExporter> spans,
+                          StartSpans(config, &log, &metrics));
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
                           HttpServer::Start(http_options, {.generation = session.loop.get(),
                                                            .codec = session.codec.get(),
                                                            .model = &model,
                                                            .metrics = &metrics,
-                                                           .log = &log}));
+                                                           .log = &log,
+                                                           .tls = tls.get(),
+                                                           .spans = spans.get()}));
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> grpc,
                           StartGrpc(config, model, server.get(), session.loop.get()));
   server->SetReady(true);
@@ -220,7 +278,7 @@ absl::Status RunServe(const config::Config& config) {
   const double seconds = std::chrono::duration<double>(SteadyClock::now() - began).count();
   PrintWelcome(config, session, model, server->port(), grpc.get(), seconds);
 
-  absl::Status end = WaitForEnd(signals, *session.loop, log);
+  absl::Status end = WaitForEnd(signals, *session.loop, tls.get(), log);
   DrainAndStop(config, signals, *server, grpc.get(), *session.loop, log);
   return end;
 }

@@ -5,24 +5,25 @@
 namespace heddle::server {
 namespace {
 
-sigset_t Watched() {
+sigset_t Watched(bool takes_hangup) {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGINT);
   sigaddset(&set, SIGTERM);
+  if (takes_hangup) sigaddset(&set, SIGHUP);
   return set;
 }
 
 }  // namespace
 
-SignalWatch::SignalWatch() {
-  const sigset_t set = Watched();
+SignalWatch::SignalWatch(bool takes_hangup) : takes_hangup_(takes_hangup) {
+  const sigset_t set = Watched(takes_hangup);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
 }
 
 std::optional<int> SignalWatch::Wait(std::chrono::milliseconds timeout) {
-  const sigset_t set = Watched();
+  const sigset_t set = Watched(takes_hangup_);
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout);
   const timespec limit{.tv_sec = seconds.count(),
                        .tv_nsec = std::chrono::nanoseconds(timeout - seconds).count()};

@@ -7,14 +7,17 @@
 
 namespace heddle::server {
 
-// Blocks SIGINT and SIGTERM for this thread and those it starts later; ignores SIGPIPE. Make one
-// before any other thread exists.
+// Blocks SIGINT and SIGTERM, and SIGHUP where it is to mean "read files again", for this thread and
+// those it starts later; ignores SIGPIPE. Make one before any other thread exists.
 class SignalWatch {
  public:
-  SignalWatch();
+  explicit SignalWatch(bool takes_hangup);
 
   // The number of a signal that has arrived, waiting for one up to `timeout`.
   std::optional<int> Wait(std::chrono::milliseconds timeout);
+
+ private:
+  const bool takes_hangup_;
 };
 
 }  // namespace heddle::server

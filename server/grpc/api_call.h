@@ -44,6 +44,7 @@ class ApiCall final : public ResponseWriter,
   void Write(std::string_view data) override;
   void EndStream() override;
   size_t buffered_bytes() const override { return sink_ == nullptr ? 0 : sink_->queued_bytes(); }
+  bool is_overfull() const override { return buffered_bytes() > kMaxUnsentBytes; }
   void Abort() override;
   RequestRecord& record() override { return record_; }
 
@@ -51,6 +52,9 @@ class ApiCall final : public ResponseWriter,
   void OnShutdown() override;
 
  private:
+  // gRPC's own flow control holds back what lies beyond a call's window.
+  static constexpr size_t kMaxUnsentBytes = size_t{1} << 20;
+
   void Run(const HttpRequest& request);
   void TakeFrame(std::string_view frame);
   void Disconnect(const grpc::Status& status);

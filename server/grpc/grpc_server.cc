@@ -6,6 +6,8 @@
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_credentials_options.h"
 #include "server/grpc/services.h"
 
 namespace heddle::server {
@@ -21,6 +23,22 @@ struct GrpcServer::State {
 
 namespace {
 
+// How often gRPC looks whether the certificate files have changed.
+constexpr unsigned int kCertificateCheckSeconds = 10;
+
+std::shared_ptr<grpc::ServerCredentials> Credentials(const TlsOptions& tls) {
+  if (!tls.enabled()) return grpc::InsecureServerCredentials();
+  namespace gx = grpc::experimental;
+  gx::TlsServerCredentialsOptions options(std::make_shared<gx::FileWatcherCertificateProvider>(
+      tls.key_file, tls.cert_file, tls.client_ca_file, kCertificateCheckSeconds));
+  options.watch_identity_key_cert_pairs();
+  if (!tls.client_ca_file.empty()) {
+    options.watch_root_certs();
+    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  return gx::TlsServerCredentials(options);
+}
+
 std::unique_ptr<grpc::Server> Build(const GrpcServerOptions& options, grpc::Service* inference,
                                     grpc::Service* open_inference, int* port) {
   // Both are process-wide switches that take effect at the next BuildAndStart.
@@ -32,8 +50,7 @@ std::unique_ptr<grpc::Server> Build(const GrpcServerOptions& options, grpc::Serv
   builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
   const bool is_ipv6 = options.host.find(':') != std::string::npos;
   const std::string host = is_ipv6 ? base::StrCat("[", options.host, "]") : options.host;
-  builder.AddListeningPort(base::StrCat(host, ":", options.port), grpc::InsecureServerCredentials(),
-                           port);
+  builder.AddListeningPort(base::StrCat(host, ":", options.port), Credentials(options.tls), port);
   builder.RegisterService(inference);
   builder.RegisterService(open_inference);
   return builder.BuildAndStart();

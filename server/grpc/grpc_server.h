@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "server/generation.h"
 #include "server/http/http_server.h"
+#include "server/tls/tls_context.h"
 
 namespace heddle::server {
 
@@ -23,6 +24,7 @@ struct GrpcServerOptions {
   size_t max_message_bytes = size_t{8} << 20;  // of a request
   std::string version;
   std::string model_id;
+  TlsOptions tls;  // not enabled: no TLS. gRPC itself looks for new files now and then
 };
 
 class GrpcServer {

@@ -12,6 +12,7 @@
 #include "server/http/generation_exchange.h"
 #include "server/http/generation_routes.h"
 #include "server/http/openapi.h"
+#include "server/http/request_spans.h"
 #include "server/json_writer.h"
 #include "server/openai/messages_request.h"
 #include "server/openai/tokenize.h"
@@ -47,33 +48,10 @@ std::string StatusJson(std::string_view status) {
   return out;
 }
 
-std::string_view OutcomeName(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::kSuccess:
-      return "success";
-    case Outcome::kClientError:
-      return "client_error";
-    case Outcome::kServerError:
-      return "server_error";
-    case Outcome::kRejected:
-      return "rejected";
-    case Outcome::kCancelled:
-      return "cancelled";
-  }
-  return "server_error";
-}
-
-// The 32 hexadecimal digits of W3C's "00-TRACE-PARENT-FLAGS", or nothing where it is not one.
-std::string_view TraceId(std::string_view traceparent) {
-  constexpr size_t kBegin = 3;
-  constexpr size_t kDigits = 32;
-  if (traceparent.size() < 55 || traceparent[2] != '-' || traceparent[kBegin + kDigits] != '-') {
-    return "";
-  }
-  std::string_view id = traceparent.substr(kBegin, kDigits);
-  bool hex = id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-  bool zero = id.find_first_not_of('0') == std::string_view::npos;
-  return hex && !zero ? id : "";
+int64_t UnixNanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
@@ -88,7 +66,7 @@ ApiHandler::~ApiHandler() { inbox_->Close(); }
 std::shared_ptr<Exchange> ApiHandler::Handle(const HttpRequest& request, ResponseWriter* writer) {
   RouteMatch match = MatchRoute(request.method, request.path);
   writer->record().route = match.route == nullptr ? "other" : std::string(match.route->pattern);
-  writer->record().trace_id = std::string(TraceId(request.Header("traceparent")));
+  writer->record().trace = Trace(match.route, request);
   if (match.route == nullptr) {
     writer->Send(NoRoute(match, request));
     return nullptr;
@@ -113,6 +91,20 @@ std::shared_ptr<Exchange> ApiHandler::Handle(const HttpRequest& request, Respons
     writer->Send(ErrorResponse(ToApiError(response.status()), request.path));
   }
   return nullptr;
+}
+
+// The caller's trace, or, where spans are made, a new one; with a span for requests that do work.
+TraceContext ApiHandler::Trace(const Route* route, const HttpRequest& request) {
+  TraceContext trace = ParseTraceparent(request.Header("traceparent")).value_or(TraceContext());
+  const SpanExporter* spans = context_->dependencies.spans;
+  if (spans == nullptr || route == nullptr || !IsGenerationRoute(route->id)) return trace;
+  if (trace.trace_id.empty()) {
+    const uint64_t low = random_();
+    trace.trace_id = TraceIdFrom(random_(), low);
+    trace.sampled = IsSampled(low, context_->options.trace_sample_ratio);
+  }
+  trace.span_id = SpanIdFrom(random_());
+  return trace;
 }
 
 std::shared_ptr<Exchange> ApiHandler::Generate(RouteId route, uint64_t tenant,
@@ -222,7 +214,7 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match, uint64
       return Index(request);
     case RouteId::kStats:
       return JsonResponse(context_->dependencies.metrics->RenderJson(
-          context_->dependencies.generation->Stats(), open_connections()));
+          context_->dependencies.generation->Stats(), connections()));
     case RouteId::kCountTokens: {
       HEDDLE_ASSIGN_OR_RETURN(std::string body,
                               CountMessageTokens(request.body, NewRequestContext()));
@@ -247,12 +239,13 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match, uint64
 
 std::string ApiHandler::Metrics() const {
   return context_->dependencies.metrics->Render(context_->dependencies.generation->Stats(),
-                                                open_connections(), context_->options.metric_names);
+                                                connections(), context_->options.metric_names);
 }
 
-int ApiHandler::open_connections() const {
+ConnectionFigures ApiHandler::connections() const {
   const Transport* transport = context_->transport.load();
-  return transport == nullptr ? 0 : transport->open_connections();
+  if (transport == nullptr) return {};
+  return {.open = transport->open_connections(), .unsent_bytes = transport->unsent_bytes()};
 }
 
 HttpResponse ApiHandler::Index(const HttpRequest& request) const {
@@ -397,6 +390,12 @@ RequestContext ApiHandler::NewRequestContext(uint64_t tenant) {
           context_->options.policy, tenant};
 }
 
+// Scanners and probes come by in numbers: the log has them at the level for who looks for a cause.
+void ApiHandler::OnHandshakeFailed(std::string_view reason) {
+  context_->dependencies.metrics->CountHandshakeFailure();
+  context_->dependencies.log->Debug("TLS handshake failed", {{"reason", reason}});
+}
+
 void ApiHandler::OnFinished(const RequestRecord& record) {
   for (const std::shared_ptr<KeyAccount>& account : record.accounts) {
     account->Finish(record.prompt_tokens + record.generated_tokens, Clock::now());
@@ -408,6 +407,11 @@ void ApiHandler::OnFinished(const RequestRecord& record) {
   if (known != nullptr && IsGenerationRoute(known->id)) {
     metrics->CountGeneration(route, OutcomeName(record.outcome), record.total_seconds);
   }
+  if (SpanExporter* spans = context_->dependencies.spans;
+      record.trace.sampled && !record.trace.span_id.empty()) {
+    spans->Export(RequestSpans(record, context_->dependencies.model->id, UnixNanoseconds(),
+                               [this] { return random_(); }));
+  }
   context_->dependencies.log->Info("request",
                                    {{"method", record.method},
                                     {"path", record.path},
@@ -418,7 +422,8 @@ void ApiHandler::OnFinished(const RequestRecord& record) {
                                     {"generated_tokens", record.generated_tokens},
                                     {"ttft_ms", Milliseconds(record.first_token_seconds)},
                                     {"total_ms", Milliseconds(record.total_seconds)},
-                                    {"trace_id", record.trace_id},
+                                    {"trace_id", record.trace.trace_id},
+                                    {"span_id", record.trace.span_id},
                                     {"request_id", record.request_id}});
 }
 

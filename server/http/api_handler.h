@@ -23,9 +23,11 @@ class ApiHandler final : public Handler {
 
   std::shared_ptr<Exchange> Handle(const HttpRequest& request, ResponseWriter* writer) override;
   HttpResponse MakeError(int status, std::string_view message) override;
+  void OnHandshakeFailed(std::string_view reason) override;
   void OnFinished(const RequestRecord& record) override;
 
  private:
+  TraceContext Trace(const Route* route, const HttpRequest& request);
   std::shared_ptr<Exchange> Generate(RouteId route, uint64_t tenant, const HttpRequest& request,
                                      ResponseWriter* writer);
   absl::StatusOr<std::shared_ptr<Exchange>> Begin(RouteId route, uint64_t tenant,
@@ -40,7 +42,7 @@ class ApiHandler final : public Handler {
   absl::StatusOr<HttpResponse> Health() const;
   std::string Metrics() const;
   HttpResponse Index(const HttpRequest& request) const;
-  int open_connections() const;
+  ConnectionFigures connections() const;
   absl::Status CheckReady() const;
   // The number of the API key that came with the request, from 1; 0 where none is needed.
   absl::StatusOr<uint64_t> CheckKey(const Route& route, const HttpRequest& request) const;

@@ -8,6 +8,8 @@ namespace heddle::server {
 namespace {
 
 constexpr size_t kReceiveBytes = size_t{16} << 10;
+// Of buffers for answers, by a connection that has none to send.
+constexpr size_t kKeptBytes = size_t{64} << 10;
 // Of requests that wait behind the one in hand.
 constexpr size_t kMaxPipelinedBytes = size_t{64} << 10;
 // After an error answer the client may still be sending: so much is thrown away, for so long, so
@@ -19,22 +21,46 @@ double Seconds(Clock::duration time) { return std::chrono::duration<double>(time
 
 }  // namespace
 
-Connection::Connection(Socket socket, Handler* handler, const ConnectionLimits& limits,
+Connection::Connection(std::unique_ptr<Stream> stream, Handler* handler,
+                       const ConnectionLimits& limits, UnsentBytes* unsent,
                        std::function<std::string()> new_request_id, ClosedCallback on_closed)
-    : socket_(std::move(socket)),
+    : stream_(std::move(stream)),
       handler_(handler),
       limits_(limits),
+      unsent_(unsent),
       new_request_id_(std::move(new_request_id)),
       on_closed_(std::move(on_closed)) {}
 
 Connection::~Connection() = default;
 
 void Connection::Start() {
-  boost::system::error_code ignored;
-  socket_.set_option(boost::asio::ip::tcp::no_delay(true), ignored);
   parser_ = std::make_unique<RequestParser>(limits_.parser);
   deadline_ = Clock::now() + limits_.header_timeout;
-  Read();
+  if (!stream_->needs_handshake()) {
+    Read();
+    return;
+  }
+  state_ = State::kHandshake;
+  stream_->Handshake(
+      [self = shared_from_this()](const auto& error, size_t) { self->OnHandshake(error); });
+}
+
+void Connection::OnHandshake(const boost::system::error_code& error) {
+  if (state_ == State::kClosed) return;
+  if (!error) {
+    state_ = State::kIdle;
+    draining_ ? Close() : Read();
+    return;
+  }
+  handler_->OnHandshakeFailed(error.message());
+  if (stream_->client_is_plain()) {
+    const HttpResponse response =
+        handler_->MakeError(400, "this port speaks HTTPS, and the request came as plain HTTP");
+    stream_->WritePlain(ResponseHead(response, BodyFraming::kLength, response.body.size(),
+                                     /*keep_alive=*/false, "") +
+                        response.body);
+  }
+  Close();
 }
 
 void Connection::Drain() {
@@ -51,13 +77,18 @@ void Connection::Close() {
     exchange->OnDisconnect();
   }
   if (handling) Report(/*cancelled=*/true);
-  boost::system::error_code ignored;
-  socket_.close(ignored);
+  stream_->Close();
+  CountUnsent();
   on_closed_(this);
 }
 
 void Connection::OnTick(Clock::time_point now) {
   switch (state_) {
+    case State::kHandshake:
+      if (now < deadline_) return;
+      handler_->OnHandshakeFailed("it took too long");
+      Close();
+      return;
     case State::kIdle:
     case State::kLingering:
       if (now >= deadline_) Close();
@@ -86,7 +117,7 @@ void Connection::Read() {
   if (state_ == State::kHandling && input_.size() >= kMaxPipelinedBytes) return;
   read_in_flight_ = true;
   receive_buffer_.resize(kReceiveBytes);
-  socket_.async_read_some(
+  stream_->ReadSome(
       boost::asio::buffer(receive_buffer_),
       [self = shared_from_this()](const auto& error, size_t bytes) { self->OnRead(error, bytes); });
 }
@@ -221,12 +252,23 @@ size_t Connection::buffered_bytes() const {
   return outgoing_.size() + in_flight_.size() - written_;
 }
 
+bool Connection::is_overfull() const {
+  return buffered_bytes() > unsent_->Limit(limits_.max_unsent_bytes);
+}
+
+void Connection::CountUnsent() {
+  const size_t now = state_ == State::kClosed ? 0 : buffered_bytes();
+  unsent_->Add(static_cast<int64_t>(now) - static_cast<int64_t>(counted_unsent_));
+  counted_unsent_ = now;
+}
+
 void Connection::Abort() {
   exchange_.reset();
   Close();
 }
 
 void Connection::Flush() {
+  CountUnsent();
   if (write_in_flight_ || state_ == State::kClosed) return;
   if (written_ == in_flight_.size()) {
     in_flight_.clear();
@@ -235,7 +277,7 @@ void Connection::Flush() {
   }
   last_write_ = Clock::now();
   write_in_flight_ = true;
-  socket_.async_write_some(
+  stream_->WriteSome(
       boost::asio::buffer(in_flight_.data() + written_, in_flight_.size() - written_),
       [self = shared_from_this()](const auto& error, size_t bytes) {
         self->OnWritten(error, bytes);
@@ -250,6 +292,7 @@ void Connection::OnWritten(const boost::system::error_code& error, size_t bytes)
     return;
   }
   written_ += bytes;
+  CountUnsent();
   if (buffered_bytes() > 0) {
     Flush();
     return;
@@ -263,11 +306,20 @@ void Connection::FinishRequest() {
   exchange_.reset();
   streaming_ = false;
   response_done_ = false;
+  ReleaseBuffers();
   if (keep_alive_ && !draining_) {
     BeginNextRequest();
   } else {
     Linger();
   }
+}
+
+// A long answer's memory is not kept for short ones; nothing is being written now.
+void Connection::ReleaseBuffers() {
+  if (in_flight_.capacity() + outgoing_.capacity() <= kKeptBytes) return;
+  in_flight_ = std::string();
+  outgoing_ = std::string();
+  written_ = 0;
 }
 
 void Connection::BeginNextRequest() {
@@ -283,8 +335,7 @@ void Connection::Linger() {
   state_ = State::kLingering;
   deadline_ = Clock::now() + kLingerTime;
   input_.clear();
-  boost::system::error_code ignored;
-  socket_.shutdown(Socket::shutdown_send, ignored);
+  stream_->EndSending([self = shared_from_this()](const auto&, size_t) {});
   Read();
 }
 

@@ -23,6 +23,7 @@ absl::Status EmbeddingExchange::Submit(EventInbox* inbox) {
   for (size_t i = 0; i < request_.generations.size(); ++i) {
     GenerationRequest generation = request_.generations[i];
     generation.id = service->NextId();
+    generation.label = writer_->record().request_id;
     ids_.push_back(generation.id);
     absl::Status status =
         service->Submit(std::move(generation), inbox->SinkFor(shared_from_this(), i));
@@ -37,7 +38,11 @@ absl::Status EmbeddingExchange::Submit(EventInbox* inbox) {
 }
 
 void EmbeddingExchange::OnEvent(size_t prompt, GenerationEvent event) {
-  if (ended_ || !event.finished) return;
+  if (ended_) return;
+  RequestRecord& record = writer_->record();
+  if (record.queued_seconds < 0) record.queued_seconds = event.queued_seconds;
+  record.last_event_seconds = std::chrono::duration<double>(Clock::now() - received_).count();
+  if (!event.finished) return;
   if (event.reason == FinishReason::kError) {
     Fail(event.error.ok() ? absl::InternalError("the engine failed") : event.error);
     return;

@@ -2,6 +2,22 @@
 
 namespace heddle::server {
 
+std::string_view OutcomeName(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kSuccess:
+      return "success";
+    case Outcome::kClientError:
+      return "client_error";
+    case Outcome::kServerError:
+      return "server_error";
+    case Outcome::kRejected:
+      return "rejected";
+    case Outcome::kCancelled:
+      return "cancelled";
+  }
+  return "server_error";
+}
+
 Outcome OutcomeOf(const RequestRecord& record, bool cancelled) {
   if (cancelled) return Outcome::kCancelled;
   if (record.failed_midway) return Outcome::kServerError;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include "server/access/key_account.h"
 #include "server/http/message.h"
+#include "server/trace/trace_context.h"
 
 namespace heddle::server {
 
@@ -25,6 +27,8 @@ enum class Outcome : uint8_t {
   kCancelled,    // the client left, or stopped reading
 };
 
+std::string_view OutcomeName(Outcome outcome);  // "success", "client_error"...
+
 struct RequestRecord;
 Outcome OutcomeOf(const RequestRecord& record, bool cancelled);
 
@@ -36,14 +40,26 @@ struct RequestRecord {
   std::string route;  // pattern, for metrics: "/v1/models/{id}"; empty: no route
   std::string request_id;
   std::string key_name;  // of the API key that came with it; never the key
-  std::string trace_id;  // of the client's traceparent; empty: none
+  TraceContext trace;    // of the client's traceparent, or of a new trace; may be empty
   int status = 0;        // 0: closed before a status was sent
   Outcome outcome = Outcome::kSuccess;
   bool failed_midway = false;  // the stream ended in an error event
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
+  int64_t cached_tokens = 0;        // of the prompts
+  double queued_seconds = -1;       // until the first step; negative: it had none
   double first_token_seconds = -1;  // from the complete request; negative: none
+  double last_event_seconds = -1;   // until the engine's last news; negative: none came
   double total_seconds = 0;
+  // What a generation was to be, and how its choices ended; for spans.
+  struct Asked {
+    int32_t max_tokens = 0;
+    float temperature = 0;
+    float top_p = 0;
+    int32_t choices = 1;
+  };
+  std::optional<Asked> asked;
+  std::vector<std::string> finish_reasons;
   // Headers that the answer has, whoever writes it.
   std::vector<std::pair<std::string, std::string>> answer_headers;
   std::vector<std::shared_ptr<KeyAccount>> accounts;  // that the request is in progress of
@@ -63,8 +79,11 @@ class ResponseWriter {
   virtual void Write(std::string_view data) = 0;
   virtual void EndStream() = 0;  // ends the exchange
 
-  // Bytes that the client has not taken yet. Whoever writes bounds it, or calls Abort.
+  // Bytes that the client has not taken yet.
   virtual size_t buffered_bytes() const = 0;
+
+  // The client leaves more unread than one may: whoever writes calls Abort.
+  virtual bool is_overfull() const = 0;
 
   // Closes the connection at once. Ends the exchange.
   virtual void Abort() = 0;
@@ -95,6 +114,9 @@ class Handler {
 
   // The body of an error that the transport found (400, 408, 413, 431...).
   virtual HttpResponse MakeError(int status, std::string_view message) = 0;
+
+  // A client that could not, or would not, speak TLS as it must here.
+  virtual void OnHandshakeFailed(std::string_view reason) = 0;
 
   // Once per request that got as far as a method and a path, after its last byte.
   virtual void OnFinished(const RequestRecord& record) = 0;

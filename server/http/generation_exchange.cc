@@ -27,6 +27,7 @@ GenerationExchange::GenerationExchange(ServerContext* context,
 
 absl::Status GenerationExchange::Submit(EventInbox* inbox) {
   GenerationService* service = context_->dependencies.generation;
+  Describe();
   for (size_t i = 0; i < request_->generations.size(); ++i) {
     GenerationRequest generation = request_->generations[i];
     generation.id = service->NextId();
@@ -42,6 +43,12 @@ absl::Status GenerationExchange::Submit(EventInbox* inbox) {
     }
   }
   return absl::OkStatus();
+}
+
+void GenerationExchange::Describe() {
+  const GenerationRequest& first = request_->generations.front();
+  writer_->record().asked = {first.max_tokens, first.sampling.temperature, first.sampling.top_p,
+                             static_cast<int32_t>(request_->generations.size()) * request_->n};
 }
 
 void GenerationExchange::OnEvent(size_t prompt, GenerationEvent event) {
@@ -81,12 +88,17 @@ void GenerationExchange::OnTick(Clock::time_point now) {
 
 void GenerationExchange::Measure(size_t prompt, const GenerationEvent& event) {
   ServerMetrics* metrics = context_->dependencies.metrics;
-  if (event.queued_seconds >= 0) metrics->ObserveQueueTime(event.queued_seconds);
-  if (event.tokens.empty()) return;
+  RequestRecord& record = writer_->record();
+  if (event.queued_seconds >= 0) {
+    metrics->ObserveQueueTime(event.queued_seconds);
+    if (record.queued_seconds < 0) record.queued_seconds = event.queued_seconds;
+  }
   Clock::time_point now = Clock::now();
-  if (first_token_seconds_ < 0) {
-    first_token_seconds_ = SecondsBetween(received_, now);
-    metrics->ObserveFirstToken(first_token_seconds_);
+  record.last_event_seconds = SecondsBetween(received_, now);
+  if (event.tokens.empty()) return;
+  if (record.first_token_seconds < 0) {
+    record.first_token_seconds = record.last_event_seconds;
+    metrics->ObserveFirstToken(record.first_token_seconds);
   }
   size_t index =
       prompt * static_cast<size_t>(request_->best_of) + static_cast<size_t>(event.branch);
@@ -107,7 +119,7 @@ void GenerationExchange::SendFrames(const std::string& frames) {
     writer_->StartStream(std::move(head), answer_.format().keep_alive());
   }
   writer_->Write(frames);
-  if (writer_->buffered_bytes() <= context_->options.max_buffered_bytes) return;
+  if (!writer_->is_overfull()) return;
   context_->dependencies.log->Warning(
       "a client reads too slowly; its request is cancelled",
       {{"request_id", writer_->record().request_id},
@@ -157,7 +169,8 @@ void GenerationExchange::End() {
   RequestRecord& record = writer_->record();
   record.prompt_tokens = usage.prompt_tokens;
   record.generated_tokens = usage.completion_tokens;
-  record.first_token_seconds = first_token_seconds_;
+  record.cached_tokens = usage.cached_tokens;
+  record.finish_reasons = answer_.finish_reasons();
   context_->dependencies.metrics->CountTokens(usage.prompt_tokens, usage.cached_tokens,
                                               usage.completion_tokens);
 }

@@ -37,6 +37,7 @@ class GenerationExchange final : public Exchange,
   void OnTick(Clock::time_point now) override;
 
  private:
+  void Describe();  // for spans
   void Measure(size_t prompt, const GenerationEvent& event);
   void SendFrames(const std::string& frames);
   void Finish();
@@ -53,7 +54,6 @@ class GenerationExchange final : public Exchange,
   Decorate decorate_;
   std::vector<RequestId> ids_;                 // per prompt, as far as submitted
   std::vector<Clock::time_point> last_token_;  // per choice; epoch: none yet
-  double first_token_seconds_ = -1;
   bool streaming_ = false;
   bool ended_ = false;
 };

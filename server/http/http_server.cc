@@ -26,6 +26,7 @@ ConnectionLimits LimitsOf(const HttpServerOptions& options) {
   limits.idle_timeout = options.idle_timeout;
   limits.write_timeout = options.write_timeout;
   limits.keep_alive_interval = options.sse_keep_alive;
+  limits.max_unsent_bytes = options.max_buffered_bytes;
   return limits;
 }
 
@@ -65,7 +66,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   context->dependencies = dependencies;
   SetUpAccess(options, context);
   TransportOptions transport{options.host, options.port, options.io_threads,
-                             options.max_connections};
+                             options.max_connections, dependencies.tls};
   HEDDLE_ASSIGN_OR_RETURN(state->transport, Transport::Start(
                                                 transport, LimitsOf(options),
                                                 [context](PostTask post) {

@@ -20,6 +20,8 @@
 #include "server/metrics/server_metrics.h"
 #include "server/openai/openai_request.h"
 #include "server/openai/text_codec.h"
+#include "server/tls/tls_context.h"
+#include "server/trace/span_exporter.h"
 
 namespace heddle::server {
 
@@ -49,6 +51,7 @@ struct HttpServerOptions {
   std::string cors_origin;              // "*" or one origin; empty: no CORS headers
   ServerMetrics::Names metric_names = ServerMetrics::Names::kOwn;
   RequestPolicy policy;
+  double trace_sample_ratio = 1;  // of traces that begin here
   std::string version = "0.1.0";
 };
 
@@ -59,6 +62,8 @@ struct HttpDependencies {
   const ServedModel* model = nullptr;
   ServerMetrics* metrics = nullptr;
   const Logger* log = nullptr;
+  const TlsContext* tls = nullptr;  // nullptr: plain HTTP
+  SpanExporter* spans = nullptr;    // nullptr: none are made
 };
 
 class HttpServer {

@@ -160,8 +160,8 @@ void WriteContent(const RouteDoc& doc, JsonWriter* json) {
     json->EndArray().EndObject().EndObject();
   }
   if (doc.streams) {
-    json->Key("text/event-stream").BeginObject().Key("schema").BeginObject();
-    json->Member("type", "string").EndObject().EndObject();
+    // OpenAPI 3.1 has no words for a sequence of events.
+    json->Key("text/event-stream").BeginObject().EndObject();
   }
   json->EndObject();
 }

@@ -27,6 +27,34 @@ std::string Describe(const boost::system::error_code& error) {
   return base::StrCat("the request is not valid HTTP: ", error.message());
 }
 
+// Whether a line of the header goes on in the next one, as RFC 9112, section 5.2, no longer lets
+// clients do. `data` begins in the header; false while its end has not come.
+bool HasFoldedLine(std::string_view data) {
+  const size_t end = data.find("\r\n\r\n");
+  if (end == std::string_view::npos) return false;
+  const std::string_view header = data.substr(0, end);
+  for (size_t line = header.find("\r\n"); line != std::string_view::npos;
+       line = header.find("\r\n", line + 2)) {
+    const char next = line + 2 < header.size() ? header[line + 2] : '\0';
+    if (next == ' ' || next == '\t') return true;
+  }
+  return false;
+}
+
+// The first of the headers that may stand once that stands twice, or "".
+std::string_view RepeatedHeader(const HttpRequest& request) {
+  constexpr std::string_view kSingle[] = {"Authorization",  "X-Api-Key",        "Content-Type",
+                                          "Expect",         "Traceparent",      "X-Request-Id",
+                                          "Content-Length", "Transfer-Encoding"};
+  for (std::string_view name : kSingle) {
+    int count = 0;
+    for (const auto& header : request.headers) {
+      if (EqualsIgnoringCase(header.first, name) && ++count > 1) return name;
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 RequestParser::RequestParser(const ParserLimits& limits)
@@ -46,6 +74,10 @@ size_t RequestParser::Feed(std::string_view data) {
       break;
     }
     if (consumed == data.size()) break;
+    if (state_ == State::kHeader && HasFoldedLine(data.substr(consumed))) {
+      Fail(400, "a header must not go on in the next line");
+      break;
+    }
     boost::system::error_code error;
     size_t used = beast_->parser.put(
         boost::asio::const_buffer(data.data() + consumed, data.size() - consumed), error);
@@ -89,6 +121,11 @@ void RequestParser::OnHeader() {
     Fail(400, "the request's target must be a path, with whole percent escapes");
   } else if (hosts > 1 || (hosts == 0 && request_.http11)) {
     Fail(400, base::StrCat("a request must have one Host header, found ", hosts));
+  } else if (std::string_view name = RepeatedHeader(request_); !name.empty()) {
+    Fail(400, base::StrCat("a request must not have the header ", name, " twice"));
+  } else if (std::string_view length = request_.Header("Content-Length");
+             length.find_first_not_of("0123456789") != std::string_view::npos) {
+    Fail(400, base::StrCat("Content-Length must be one number, found ", base::Quote(length)));
   } else if (std::string_view coding = request_.Header("Transfer-Encoding");
              !coding.empty() && !EqualsIgnoringCase(coding, "chunked")) {
     Fail(501, base::StrCat("transfer coding ", base::Quote(coding),

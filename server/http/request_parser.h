@@ -2,7 +2,8 @@
 // by tests, and by the fuzzer.
 //
 // Boost.Beast does the grammar (RFC 9112); what it lets pass and a server must refuse is checked
-// here: transfer codings other than chunked, encoded bodies, missing or repeated Host.
+// here: transfer codings other than chunked, encoded bodies, a missing Host, repeated headers that
+// say one thing (whose two values another server could read the other way), folded lines.
 #pragma once
 
 #include <cstddef>

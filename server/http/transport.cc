@@ -22,6 +22,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "server/http/connection.h"
+#include "server/http/stream.h"
 
 namespace heddle::server {
 namespace {
@@ -76,15 +77,26 @@ class RequestIds {
 // A thread, what runs on it, and what it owns. All members but `context` are touched by the
 // thread itself only, once it runs.
 struct IoThread {
-  IoThread(const ConnectionLimits* connection_limits, ConnectionCount* connection_count)
+  IoThread(const ConnectionLimits* connection_limits, ConnectionCount* connection_count,
+           UnsentBytes* unsent_bytes, const TlsContext* tls_context)
       : limits(connection_limits),
         count(connection_count),
+        unsent(unsent_bytes),
+        tls(tls_context),
         work(context.get_executor()),
         tick(context) {}
 
+  std::unique_ptr<Stream> MakeStream(tcp::socket socket) const {
+    boost::system::error_code ignored;
+    socket.set_option(tcp::no_delay(true), ignored);
+    if (tls == nullptr) return MakePlainStream(std::move(socket));
+    return MakeTlsStream(std::move(socket), tls->current());
+  }
+
   void Adopt(tcp::socket socket) {
     auto connection = std::make_shared<Connection>(
-        std::move(socket), handler.get(), *limits, [this] { return ids.Next(); },
+        MakeStream(std::move(socket)), handler.get(), *limits, unsent,
+        [this] { return ids.Next(); },
         [this](Connection* closed) {
           if (connections.erase(closed) > 0) count->Remove();
         });
@@ -112,6 +124,8 @@ struct IoThread {
 
   const ConnectionLimits* limits;
   ConnectionCount* count;
+  UnsentBytes* unsent;
+  const TlsContext* tls;
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work;
   asio::steady_timer tick;
@@ -182,8 +196,10 @@ class Listener {
     Accept();
   }
 
-  // One try, without waiting: a new socket's buffer has room.
+  // One try, without waiting: a new socket's buffer has room. Over TLS there is nothing to say
+  // before a handshake.
   void Refuse(IoThread* target, tcp::socket socket) {
+    if (target->tls != nullptr) return;
     HttpResponse response = target->handler->MakeError(503, "the server has too many connections");
     std::string bytes = ResponseHead(response, BodyFraming::kLength, response.body.size(),
                                      /*keep_alive=*/false, "");
@@ -226,6 +242,7 @@ void RunOn(IoThread* thread, const std::function<void()>& task) {
 struct Transport::State {
   ConnectionLimits limits;
   ConnectionCount count;
+  UnsentBytes unsent;
   std::vector<std::unique_ptr<IoThread>> threads;
   std::unique_ptr<Listener> listener;
   bool stopped = false;
@@ -242,7 +259,8 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const TransportOptio
   auto state = std::make_unique<State>();
   state->limits = limits;
   for (int i = 0; i < std::max(1, options.io_threads); ++i) {
-    auto thread = std::make_unique<IoThread>(&state->limits, &state->count);
+    auto thread =
+        std::make_unique<IoThread>(&state->limits, &state->count, &state->unsent, options.tls);
     thread->handler = make_handler([context = &thread->context](std::function<void()> task) {
       asio::post(*context, std::move(task));
     });
@@ -263,6 +281,8 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const TransportOptio
 }
 
 uint16_t Transport::port() const { return state_->listener->port(); }
+
+int64_t Transport::unsent_bytes() const { return state_->unsent.total(); }
 
 int Transport::open_connections() const { return state_->count.Get(); }
 

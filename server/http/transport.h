@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "server/http/exchange.h"
 #include "server/log.h"
+#include "server/tls/tls_context.h"
 
 namespace heddle::server {
 
@@ -22,7 +23,8 @@ struct TransportOptions {
   std::string host = "127.0.0.1";  // address or name to listen on
   uint16_t port = 8000;            // 0: any free one
   int io_threads = 1;
-  int max_connections = 4096;  // more are told 503 and closed
+  int max_connections = 4096;       // more are told 503 and closed
+  const TlsContext* tls = nullptr;  // outlives the transport; nullptr: plain HTTP
 };
 
 // What a Handler gets of its thread: runs a task on it, soon. Callable from any thread, until the
@@ -42,6 +44,7 @@ class Transport {
 
   uint16_t port() const;
   int open_connections() const;
+  int64_t unsent_bytes() const;  // that clients have not taken yet
 
   // Stops accepting, closes idle connections, and waits until the others have finished their
   // request, at most until `deadline`. True: none is left.

@@ -380,6 +380,8 @@ void EngineLoop::Publish() {
   stats_.cached_tokens = now.cached_tokens;
   stats_.prompt_tokens = now.prompt_tokens;
   stats_.generated_tokens = now.generated_tokens;
+  stats_.step_tokens = now.step_tokens;
+  stats_.budget_tokens = now.budget_tokens;
   stats_.preemptions = now.preemptions;
   stats_.overdue_requests = now.overdue;
   std::lock_guard lock(mutex_);

@@ -104,6 +104,11 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
   gauge("heddle_step_running_seconds", "Since the last step ended, while there is work; 0: idle.",
         stats.busy_since_seconds);
   counter("heddle_steps_total", "Engine steps done.", stats.steps);
+  counter("heddle_step_tokens_total", "Token positions that the steps computed.",
+          stats.step_tokens);
+  counter("heddle_step_budget_tokens_total",
+          "Token positions that the steps could have computed within their budgets.",
+          stats.budget_tokens);
   counter("heddle_computed_prompt_tokens_total",
           "Prompt positions computed, those computed again after a preemption included.",
           stats.prompt_tokens);

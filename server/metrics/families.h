@@ -9,6 +9,7 @@
 
 #include "prometheus/metric_family.h"
 #include "server/generation.h"
+#include "server/metrics/server_metrics.h"
 
 namespace heddle::server {
 
@@ -36,7 +37,7 @@ struct ServerFigures {
   std::string_view model;
   std::string_view version;
   double uptime_seconds = 0;
-  int open_connections = 0;
+  ConnectionFigures connections;
   int64_t open_streams = 0;
   std::vector<std::pair<std::string_view, prometheus::ClientMetric>> histograms;  // in seconds
 };

@@ -14,6 +14,11 @@
 
 namespace heddle::server {
 
+struct ConnectionFigures {
+  int open = 0;
+  int64_t unsent_bytes = 0;  // of answers, that clients have not taken yet
+};
+
 class ServerMetrics {
  public:
   ServerMetrics(std::string_view model, std::string_view version);
@@ -35,17 +40,21 @@ class ServerMetrics {
   // `seconds` is the mean over `tokens` tokens that came together.
   void ObserveInterToken(double seconds, int64_t tokens);
 
+  void CountHandshakeFailure();  // of TLS
+
+  void CountSpans(int64_t exported, int64_t dropped);
+
   void StreamBegan();
   void StreamEnded();
 
   // The text exposition format (content type kContentType).
   // `names`: whether some figures come a second time, under the names of another server.
   enum class Names : uint8_t { kOwn, kAlsoVllm };
-  std::string Render(const EngineStats& engine, int open_connections,
+  std::string Render(const EngineStats& engine, const ConnectionFigures& connections,
                      Names names = Names::kOwn) const;
 
   // The same as one JSON object, for the web page and for scripts (docs/metrics.md).
-  std::string RenderJson(const EngineStats& engine, int open_connections) const;
+  std::string RenderJson(const EngineStats& engine, const ConnectionFigures& connections) const;
 
   static constexpr std::string_view kContentType = "text/plain; version=0.0.4; charset=utf-8";
 

@@ -37,6 +37,8 @@ void WriteEngine(const EngineStats& stats, JsonWriter* json) {
       .Member("waiting_tokens", stats.waiting_tokens)
       .Member("orphaned_requests", stats.orphaned_requests)
       .Member("steps", stats.steps)
+      .Member("step_tokens", stats.step_tokens)
+      .Member("budget_tokens", stats.budget_tokens)
       .Member("prompt_tokens", stats.prompt_tokens)
       .Member("cached_tokens", stats.cached_tokens)
       .Member("generated_tokens", stats.generated_tokens)
@@ -64,7 +66,8 @@ std::string FiguresJson(const EngineStats& engine, const ServerFigures& figures)
   json.BeginObject().Member("model", figures.model).Member("version", figures.version);
   json.Key("uptime_seconds").Number(figures.uptime_seconds);
   WriteEngine(engine, &json);
-  json.Member("open_connections", figures.open_connections)
+  json.Member("open_connections", figures.connections.open)
+      .Member("unsent_bytes", figures.connections.unsent_bytes)
       .Member("open_streams", figures.open_streams)
       .Member("resident_bytes", ResidentBytes());
   for (const auto& [name, metric] : figures.histograms) {

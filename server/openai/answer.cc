@@ -28,6 +28,22 @@ struct Answer::Branch {
   std::vector<ChoiceToken> waiting;  // tokens whose text the parser holds
 };
 
+namespace {
+
+std::string_view NameOf(EndReason reason) {
+  switch (reason) {
+    case EndReason::kLength:
+      return "length";
+    case EndReason::kToolCalls:
+      return "tool_calls";
+    case EndReason::kStop:
+      break;
+  }
+  return "stop";
+}
+
+}  // namespace
+
 Answer::Answer(const ApiRequest* request, const TextCodec* codec,
                std::unique_ptr<AnswerFormat> format)
     : request_(request),
@@ -254,6 +270,14 @@ std::vector<ChoiceResult> Answer::Results() const {
     }
   }
   return results;
+}
+
+std::vector<std::string> Answer::finish_reasons() const {
+  std::vector<std::string> reasons;
+  for (const Branch& branch : branches_) {
+    if (branch.ended) reasons.emplace_back(NameOf(branch.result.reason));
+  }
+  return reasons;
 }
 
 std::string Answer::Body() const { return format_->Body(Results(), usage_); }

@@ -40,6 +40,9 @@ class Answer {
   const Usage& usage() const { return usage_; }
   AnswerFormat& format() { return *format_; }
 
+  // "stop", "length" or "tool_calls" of each choice that has ended.
+  std::vector<std::string> finish_reasons() const;
+
   // The whole answer. Call when done() without error, for a request that does not stream.
   std::string Body() const;
 

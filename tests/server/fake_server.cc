@@ -2,9 +2,12 @@
 // prints "listening on PORT" and serves until SIGTERM. A prompt that contains "(say)" is answered
 // with what follows it in the same message, so that a test can script what the model writes.
 // Prompts that contain "(full)", "(broken)", "(breaks)" or "(waits)" meet a full queue, a failed
-// engine, one that fails in the middle, and one that never answers.
+// engine, one that fails in the middle, and one that never answers; "(long)" gets an answer without
+// end. `--quiet` leaves out the log, for measurements.
 #include <csignal>
 #include <cstdio>
+#include <map>
+#include <mutex>
 
 #include "tests/server/server_under_test.h"
 
@@ -18,6 +21,7 @@ constexpr std::string_view kReply =
 std::string ReplyTo(const server::GenerationRequest& request) {
   constexpr std::string_view kSay = "(say)";
   std::string prompt = ByteCodec().Decode(request.prompt, /*skip_special=*/false);
+  if (prompt.find("(long)") != std::string::npos) return std::string(size_t{1} << 16, 'a');
   size_t say = prompt.rfind(kSay);
   if (say == std::string::npos) return std::string(kReply);
   size_t begin = say + kSay.size();
@@ -32,7 +36,14 @@ class UnluckyGeneration final : public server::GenerationService {
     std::string prompt = ByteCodec().Decode(request.prompt, /*skip_special=*/true);
     auto asks = [&prompt](std::string_view word) { return prompt.find(word) != std::string::npos; };
     if (asks("(full)")) return absl::ResourceExhaustedError("too many requests wait");
-    if (asks("(waits)")) return absl::OkStatus();
+    if (asks("(waits)")) {
+      std::lock_guard lock(mutex_);
+      waiting_[request.id] = {.id = request.id,
+                              .label = request.label,
+                              .age_seconds = 1.5,
+                              .prompt_tokens = static_cast<int32_t>(request.prompt.size())};
+      return absl::OkStatus();
+    }
     server::GenerationEvent failure;
     failure.finished = true;
     failure.reason = server::FinishReason::kError;
@@ -50,17 +61,31 @@ class UnluckyGeneration final : public server::GenerationService {
     }
     return lucky_.Submit(std::move(request), std::move(sink));
   }
-  void Cancel(server::RequestId id) override { lucky_.Cancel(id); }
+  void Cancel(server::RequestId id) override {
+    {
+      std::lock_guard lock(mutex_);
+      waiting_.erase(id);
+    }
+    lucky_.Cancel(id);
+  }
   void CancelBranch(server::RequestId id, int32_t branch) override {
     lucky_.CancelBranch(id, branch);
   }
   server::EngineStats Stats() const override { return lucky_.Stats(); }
+  std::vector<server::RequestHistory> Histories() const override {
+    std::lock_guard lock(mutex_);
+    std::vector<server::RequestHistory> histories;
+    for (const auto& entry : waiting_) histories.push_back(entry.second);
+    return histories;
+  }
 
  private:
+  mutable std::mutex mutex_;
+  std::map<server::RequestId, server::RequestHistory> waiting_;
   FakeGeneration lucky_{ReplyTo};
 };
 
-int Serve() {
+int Serve(bool quiet) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -71,7 +96,8 @@ int Serve() {
   server::ServedModel model = TestModel();
   model.max_context = 4096;
   server::ServerMetrics metrics("test-model", "test");
-  server::Logger log(server::LogFormat::kText, server::LogLevel::kInfo);
+  server::Logger log(server::LogFormat::kText,
+                     quiet ? server::LogLevel::kOff : server::LogLevel::kInfo);
   server::HttpServerOptions options;
   options.port = 0;
   auto http = server::HttpServer::Start(options, {&generation, &codec, &model, &metrics, &log});
@@ -92,4 +118,6 @@ int Serve() {
 }  // namespace
 }  // namespace heddle::test
 
-int main() { return heddle::test::Serve(); }
+int main(int argc, char** argv) {
+  return heddle::test::Serve(argc > 1 && std::string_view(argv[1]) == "--quiet");
+}

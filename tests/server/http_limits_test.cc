@@ -5,6 +5,7 @@
 
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
+#include "server/http/connection.h"
 #include "tests/server/server_under_test.h"
 
 namespace heddle::test {
@@ -130,6 +131,18 @@ TEST_CASE("A client that stops reading is cancelled once its buffer is full", "[
   for (int i = 0; i < 1000; ++i) server.generation->EmitText(0, std::string(20, 'a'));
   CHECK(server.generation->WaitForCancel(0));
   CheckAlive(server);
+}
+
+TEST_CASE("The more clients leave unread, the less each may", "[server]") {
+  server::UnsentBytes unsent;
+  const size_t most = size_t{1} << 20;
+  CHECK(unsent.Limit(most) == most);
+  // 500 that have what they may: 128 MiB / (500 + 8).
+  for (int i = 0; i < 500; ++i) unsent.Add(264'208);
+  CHECK(unsent.Limit(most) == (134'217'728 - 500 * 264'208) / 8);
+  CHECK(unsent.Limit(most) >= 260'000);
+  unsent.Add(int64_t{1} << 30);  // whole answers, which have no such limit
+  CHECK(unsent.Limit(most) == 32'768);
 }
 
 TEST_CASE("A client that takes nothing within the write timeout is closed", "[server]") {

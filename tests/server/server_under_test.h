@@ -27,13 +27,15 @@ struct ServerUnderTest {
   explicit ServerUnderTest(const server::HttpServerOptions& options = {})
       : ServerUnderTest(std::make_unique<FakeGeneration>(), options) {}
   explicit ServerUnderTest(FakeGeneration::Reply reply,
-                           const server::HttpServerOptions& options = {})
-      : ServerUnderTest(std::make_unique<FakeGeneration>(std::move(reply)), options) {}
-  ServerUnderTest(std::unique_ptr<FakeGeneration> fake, server::HttpServerOptions options)
+                           const server::HttpServerOptions& options = {},
+                           const server::TlsContext* tls = nullptr)
+      : ServerUnderTest(std::make_unique<FakeGeneration>(std::move(reply)), options, tls) {}
+  ServerUnderTest(std::unique_ptr<FakeGeneration> fake, server::HttpServerOptions options,
+                  const server::TlsContext* tls = nullptr)
       : generation(std::move(fake)) {
     options.port = 0;
     auto started =
-        server::HttpServer::Start(options, {generation.get(), &codec, &model, &metrics, &log});
+        server::HttpServer::Start(options, {generation.get(), &codec, &model, &metrics, &log, tls});
     HEDDLE_CHECK(started.ok(), std::string(started.status().message()));
     http = *std::move(started);
     http->SetReady(true);

@@ -1,0 +1,22 @@
+// The spans of one finished generation request: the request itself, and inside it how long it was
+// queued, computed its prompt (prefill) and wrote (decode).
+//
+// Names and attributes: OpenTelemetry's semantic conventions for generative AI and for HTTP; ours
+// begin with "heddle.". docs/tracing.md lists them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "server/http/exchange.h"
+#include "server/trace/span.h"
+
+namespace heddle::server {
+
+// `end_unix_ns`: when the request ended. `random`: bits for the ids of the parts.
+std::vector<Span> RequestSpans(const RequestRecord& record, std::string_view model,
+                               int64_t end_unix_ns, const std::function<uint64_t()>& random);
+
+}  // namespace heddle::server

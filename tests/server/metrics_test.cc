@@ -1,0 +1,131 @@
+// The exposition as Prometheus reads it. The rules are those that `promtool check metrics` checks
+// (prometheus/client_golang, promlint), and of the text format itself.
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "server/metrics/server_metrics.h"
+
+namespace heddle::test {
+namespace {
+
+using server::EngineStats;
+using server::ServerMetrics;
+
+struct Family {
+  std::string help, type;
+  std::vector<std::string> samples;  // lines
+};
+
+// One of every kind has been observed, so that families with labels show, too.
+std::string Exposition(ServerMetrics::Names names) {
+  ServerMetrics metrics("a \"model\"\nwith\\odd name", "1.2.3");
+  metrics.CountRequest("/v1/models/{id}", "GET", 200);
+  metrics.CountGeneration("/v1/completions", "success", 0.1);
+  metrics.CountTokens(1, 2, 3);
+  metrics.ObserveQueueTime(0.001);
+  metrics.ObserveFirstToken(0.01);
+  metrics.ObserveInterToken(0.01, 3);
+  EngineStats stats;
+  stats.pages_total = 8;
+  stats.pages_used = 2;
+  stats.step_tokens = 30;
+  stats.budget_tokens = 40;
+  return metrics.Render(stats, {.open = 1}, names);
+}
+
+// The family that a sample's name belongs to.
+std::string FamilyName(const std::string& sample, const std::map<std::string, Family>& families) {
+  for (const char* suffix : {"_bucket", "_sum", "_count"}) {
+    const size_t at = sample.rfind(suffix);
+    if (at == std::string::npos || at + std::string(suffix).size() != sample.size()) continue;
+    const auto found = families.find(sample.substr(0, at));
+    if (found != families.end() && found->second.type == "histogram") return found->first;
+  }
+  return sample;
+}
+
+std::map<std::string, Family> Parse(const std::string& text) {
+  static const std::regex kComment(R"(# (HELP|TYPE) ([a-zA-Z_:][a-zA-Z0-9_:]*) (.*))");
+  static const std::regex kSample(
+      R"(([a-zA-Z_:][a-zA-Z0-9_:]*)(\{([a-zA-Z_]\w*="(\\[\\n"]|[^\\"\n])*",?)*\})? )"
+      R"((-?[0-9.]+(e[+-]?[0-9]+)?|\+Inf|-Inf|Nan))");
+  std::map<std::string, Family> families;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) {
+    INFO(line);
+    std::smatch match;
+    if (std::regex_match(line, match, kComment)) {
+      std::string& field = match[1] == "HELP" ? families[match[2]].help : families[match[2]].type;
+      CHECK(field.empty());
+      field = match[3];
+      continue;
+    }
+    const bool is_sample = std::regex_match(line, match, kSample);
+    CHECK(is_sample);
+    if (is_sample) families[FamilyName(match[1], families)].samples.push_back(line);
+  }
+  return families;
+}
+
+TEST_CASE("What /metrics answers keeps the text format: help, type and samples of each family once",
+          "[server][metrics]") {
+  const auto families = Parse(Exposition(ServerMetrics::Names::kAlsoVllm));
+  CHECK(families.size() > 40);
+  for (const auto& [name, family] : families) {
+    INFO(name);
+    CHECK_FALSE(family.help.empty());
+    CHECK(std::set<std::string>{"counter", "gauge", "histogram"}.contains(family.type));
+    CHECK_FALSE(family.samples.empty());
+    const std::set<std::string> unique(family.samples.begin(), family.samples.end());
+    CHECK(unique.size() == family.samples.size());
+  }
+}
+
+TEST_CASE("Names keep promtool's rules: _total on counters alone, base units, no types in them",
+          "[server][metrics]") {
+  static const std::regex kUnits(
+      "_(s|ms|us|ns|sec|secs|msec|msecs|milliseconds?|microseconds?|nanoseconds?|minutes?|hours?|"
+      "kb|mb|gb|kilobytes|megabytes|gigabytes|kib|mib|gib|bits|percent|perc)(_|$)");
+  static const std::regex kTypes("(^|_)(gauge|counter|histogram|summary|untyped)(_|$)");
+  static const std::regex kSnake("[a-z][a-z0-9_]*");
+  for (const auto& [name, family] : Parse(Exposition(ServerMetrics::Names::kOwn))) {
+    INFO(name);
+    const bool total = name.size() > 6 && name.substr(name.size() - 6) == "_total";
+    CHECK(total == (family.type == "counter"));
+    CHECK_FALSE(std::regex_search(name, kUnits));
+    CHECK_FALSE(std::regex_search(name, kTypes));
+    CHECK(std::regex_match(name, kSnake));
+    if (family.type == "histogram") continue;
+    CHECK_FALSE(std::regex_search(name, std::regex("_(count|sum|bucket)$")));
+    for (const std::string& sample : family.samples) {
+      CHECK_FALSE(std::regex_search(sample, std::regex("[{,](le|quantile)=")));
+    }
+  }
+}
+
+TEST_CASE("A histogram's buckets rise to +Inf, which is its count", "[server][metrics]") {
+  const auto families = Parse(Exposition(ServerMetrics::Names::kOwn));
+  const Family& family = families.at("heddle_inter_token_seconds");
+  double last = 0;
+  double infinite = -1;
+  double count = -2;
+  for (const std::string& sample : family.samples) {
+    const double value = std::stod(sample.substr(sample.rfind(' ')));
+    if (sample.find("_bucket{") != std::string::npos) {
+      CHECK(value >= last);
+      last = value;
+      if (sample.find("le=\"+Inf\"") != std::string::npos) infinite = value;
+    }
+    if (sample.find("_count ") != std::string::npos) count = value;
+  }
+  CHECK(infinite == 3);
+  CHECK(count == 3);
+}
+
+}  // namespace
+}  // namespace heddle::test
