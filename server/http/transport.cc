@@ -1,5 +1,6 @@
 #include "server/http/transport.h"
 
+#include <netinet/tcp.h>
 #include <pthread.h>
 
 #include <algorithm>
@@ -33,6 +34,11 @@ using asio::ip::tcp;
 constexpr auto kMaxTick = std::chrono::milliseconds(250);
 // After accept fails (no descriptors left), before it is tried again.
 constexpr auto kAcceptBackoff = std::chrono::milliseconds(100);
+// What the kernel takes for a client beyond what is under way to it. Without a bound it takes up to
+// four megabytes, which no limit of ours would see; the network's own window is not touched.
+constexpr int kMaxKernelUnsentBytes = 128 << 10;
+using NotSentLowWater = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
+
 // Often enough for the shortest of the limits.
 Clock::duration TickInterval(const ConnectionLimits& limits) {
   Clock::duration shortest =
@@ -89,6 +95,7 @@ struct IoThread {
   std::unique_ptr<Stream> MakeStream(tcp::socket socket) const {
     boost::system::error_code ignored;
     socket.set_option(tcp::no_delay(true), ignored);
+    socket.set_option(NotSentLowWater(kMaxKernelUnsentBytes), ignored);
     if (tls == nullptr) return MakePlainStream(std::move(socket));
     return MakeTlsStream(std::move(socket), tls->current());
   }

@@ -66,13 +66,20 @@ class Daemon(Server, Process):
     def stats(self):
         return json.loads(self.request("GET", "/debug/stats")[2])
 
+    def outcome(self, name):
+        """Generation requests that ended so."""
+        text = self.request("GET", "/metrics")[2]
+        found = re.findall(rf'^heddle_generation_requests_total\{{[^}}]*outcome="{name}"[^}}]*\}} (\d+)', text, re.M)
+        return sum(map(int, found))
+
 
 class Stub(Process):
     """tests/server/fake_server.cc: the real HTTP front end with a stub in place of the engine."""
 
-    def __init__(self):
+    def __init__(self, step_us=0):
         program = BINARY.parent / "tests" / "heddle_fake_server"
-        self.process = subprocess.Popen([str(program), "--quiet"], stdout=subprocess.PIPE, text=True)
+        command = [str(program), "--quiet", f"--step-us={step_us}"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.port = int(re.search(r"\d+", self.process.stdout.readline()).group())
         super().__init__(self.process.pid)
 

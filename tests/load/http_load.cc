@@ -306,13 +306,15 @@ class BreakingClient final : public Client {
   bool OnSent() override { return left_ > 0; }
   bool OnData(std::string_view data) override {
     left_ -= static_cast<int64_t>(data.size());
-    return left_ > 0;
+    // A whole answer leaves the connection open for the next request.
+    return left_ > 0 && end_.Count(data) == 0;
   }
 
  private:
   int64_t left_;
   const bool reset_;
   int64_t* done_;
+  WordCounter end_{"data: [DONE]"};
 };
 
 int Broken(uint16_t port, const std::string& request, int64_t count, uint64_t seed) {

@@ -1,7 +1,7 @@
 """Clients that ask for a long stream and then stop reading: the engine's steps take no longer than beside clients that
 read, memory stays bounded, and each is cut off.
 
-    stalled_readers.py [--clients 500] [--readers 64] [--tokens 400] [--max-mib 400]
+    stalled_readers.py [--clients 500] [--readers 64] [--tokens 200] [--max-mib 400]
 
 Each token's event has about two kilobytes (20 logprobs), so that the kernel's buffers are full at once and the
 server's own fill up. The same number of sequences runs in both rounds: first all clients read, then only the readers.
@@ -27,7 +27,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--readers", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--max-mib", type=float, default=400)
     options = parser.parse_args()
     allow_descriptors()
@@ -43,7 +43,7 @@ def main():
         # Cut off as soon as they leave too much, or when they take nothing for the write timeout.
         freed = wait_until(lambda: server.stats()["open_connections"] <= 1, seconds=60)
         stats = server.stats()
-        cancelled = server.metric("heddle_generation_requests_total{route=\"/v1/completions\",outcome=\"cancelled\"}")
+        cancelled = server.outcome("cancelled")
     print(f"a step takes {1e6 * all_read:.0f} µs with {all_clients} clients that read, {1e6 * beside:.0f} µs where "
           f"{options.clients} of them do not")
     print(f"{seen['whole']} of {options.readers} streams read whole beside them; {cancelled:.0f} cut off")

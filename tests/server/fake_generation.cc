@@ -99,8 +99,10 @@ void FakeGeneration::Loop() {
       it = done ? live_.erase(it) : std::next(it);
     }
     ++stats_.steps;
+    const auto next_step = std::chrono::steady_clock::now() + step_time_;
     lock.unlock();
     for (auto& [sink, event] : events) sink(std::move(event));
+    std::this_thread::sleep_until(next_step);
     lock.lock();
   }
 }
@@ -193,6 +195,11 @@ bool FakeGeneration::WaitForCancelBranch(size_t i, int32_t branch) {
 size_t FakeGeneration::num_submitted() const {
   std::lock_guard lock(mutex_);
   return submitted_.size();
+}
+
+void FakeGeneration::SetStepTime(std::chrono::microseconds time) {
+  std::lock_guard lock(mutex_);
+  step_time_ = time;
 }
 
 void FakeGeneration::FailSubmits(absl::Status status) {

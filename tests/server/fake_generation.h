@@ -47,6 +47,8 @@ class FakeGeneration final : public server::GenerationService {
   bool WaitForCancelBranch(size_t i, int32_t branch);
   size_t num_submitted() const;
 
+  // How long a step takes from now on; at first it takes no time.
+  void SetStepTime(std::chrono::microseconds time);
   void FailSubmits(absl::Status status);
   void SetStats(const server::EngineStats& stats);
 
@@ -81,6 +83,7 @@ class FakeGeneration final : public server::GenerationService {
   absl::Status submit_status_;
   server::EngineStats stats_;
   uint64_t next_id_ = 1;
+  std::chrono::microseconds step_time_{0};
   bool stopping_ = false;
   std::thread thread_;
 };

@@ -3,9 +3,10 @@
 // with what follows it in the same message, so that a test can script what the model writes.
 // Prompts that contain "(full)", "(broken)", "(breaks)" or "(waits)" meet a full queue, a failed
 // engine, one that fails in the middle, and one that never answers; "(long)" gets an answer without
-// end. `--quiet` leaves out the log, for measurements.
+// end. For measurements: `--quiet` leaves out the log, `--step-us=N` is what a step takes.
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
@@ -72,6 +73,7 @@ class UnluckyGeneration final : public server::GenerationService {
     lucky_.CancelBranch(id, branch);
   }
   server::EngineStats Stats() const override { return lucky_.Stats(); }
+  void SetStepTime(std::chrono::microseconds time) { lucky_.SetStepTime(time); }
   std::vector<server::RequestHistory> Histories() const override {
     std::lock_guard lock(mutex_);
     std::vector<server::RequestHistory> histories;
@@ -85,13 +87,14 @@ class UnluckyGeneration final : public server::GenerationService {
   FakeGeneration lucky_{ReplyTo};
 };
 
-int Serve(bool quiet) {
+int Serve(bool quiet, std::chrono::microseconds step_time) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   UnluckyGeneration generation;
+  generation.SetStepTime(step_time);
   ByteCodec codec;
   server::ServedModel model = TestModel();
   model.max_context = 4096;
@@ -119,5 +122,14 @@ int Serve(bool quiet) {
 }  // namespace heddle::test
 
 int main(int argc, char** argv) {
-  return heddle::test::Serve(argc > 1 && std::string_view(argv[1]) == "--quiet");
+  bool quiet = false;
+  std::chrono::microseconds step_time{0};
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i];
+    if (argument == "--quiet") quiet = true;
+    if (argument.starts_with("--step-us=")) {
+      step_time = std::chrono::microseconds(std::atoi(argv[i] + argument.find('=') + 1));
+    }
+  }
+  return heddle::test::Serve(quiet, step_time);
 }
