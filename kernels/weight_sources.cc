@@ -93,18 +93,4 @@ WeightSource PartOf(const WeightSource& source, int64_t begin, int64_t count) {
   return part;
 }
 
-absl::Status CheckSharedColumnOrder(std::span<const WeightSource> sources) {
-  if (sources.empty()) return absl::OkStatus();
-  const std::span<const int32_t> first = sources[0].column_order;
-  for (const WeightSource& source : sources) {
-    if (!std::equal(first.begin(), first.end(), source.column_order.begin(),
-                    source.column_order.end())) {
-      return absl::UnimplementedError(
-          absl::StrCat("weights '", sources[0].name, "' and '", source.name,
-                       "' read the same input but differ in their order of columns (act-order)"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace heddle::kernels

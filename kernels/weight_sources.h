@@ -35,7 +35,4 @@ void DecodeSourceRow(const WeightSource& source, const uint8_t* row, float* out)
 // The source's rows [begin, begin + count) as a source of their own.
 WeightSource PartOf(const WeightSource& source, int64_t begin, int64_t count);
 
-// UNIMPLEMENTED if sources that read the same input differ in their order of columns.
-absl::Status CheckSharedColumnOrder(std::span<const WeightSource> sources);
-
 }  // namespace heddle::kernels

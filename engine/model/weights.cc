@@ -180,10 +180,18 @@ class Loader {
                                              Rows(all, 0, kv_rank)};
     HEDDLE_ASSIGN_OR_RETURN(mla.kv_a.matrix, Pack(rope_then_latent, {&kv_a, 1}));
     HEDDLE_ASSIGN_OR_RETURN(mla.kv_a_norm, Vector({&names.kv_a_norm}));
+    std::vector<const CheckpointTensor*> tensors;
+    for (const std::string* name : {&names.kv_b, &names.k_b, &names.v_b}) {
+      if (name->empty()) continue;
+      HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(*name));
+      tensors.push_back(tensor);
+    }
+    HEDDLE_RETURN_IF_ERROR(Prepare(tensors));
     HeadProjections heads(checkpoint_, attention);
     HEDDLE_RETURN_IF_ERROR(heads.Read(names));
     HEDDLE_ASSIGN_OR_RETURN(mla.k_up, device_.PackStack(heads.keys(), attention.n_heads));
     HEDDLE_ASSIGN_OR_RETURN(mla.v_up, device_.PackStack(heads.values(), attention.n_heads));
+    for (const CheckpointTensor* tensor : tensors) checkpoint_.DontNeed(*tensor);
     return mla;
   }
 

@@ -110,18 +110,7 @@ class CpuOps final : public Ops {
   }
 
   void Linear(const LinearArgs& args) override {
-    const std::span<const int32_t> order = AsCpu(*args.weight).column_order();
-    if (order.empty()) return cpu::Linear(args, *table_.linear, pool_, linear_);
-    LinearArgs ordered = args;
-    ordered.x.stride = args.x.cols;
-    ordered.x.data = ordered_rows_.Get(args.x.rows * args.x.cols * 4);
-    EachRow(args.x.rows, kNsPerGatheredElement * static_cast<double>(args.x.cols),
-            [&](int64_t t, int32_t) {
-              const float* from = args.x.row<float>(t);
-              float* to = ordered.x.row<float>(t);
-              for (size_t c = 0; c < order.size(); ++c) to[c] = from[order[c]];
-            });
-    cpu::Linear(ordered, *table_.linear, pool_, linear_);
+    cpu::Linear(args, *table_.linear, pool_, linear_);
   }
 
   void RopeAngles(const RopeAnglesArgs& args) override {
@@ -231,7 +220,6 @@ class CpuOps final : public Ops {
   cpu::ThreadPool& pool_;
   OwnedBatch batch_;
   cpu::LinearScratch linear_;
-  cpu::Scratch ordered_rows_;  // of x, for weights with a column order
   cpu::Scratch position_rows_;
   cpu::AttentionScratch attention_;
   cpu::ExpertScratch experts_;
@@ -268,7 +256,6 @@ class CpuDevice final : public Device {
 
   absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(
       std::span<const WeightSource> sources) override {
-    HEDDLE_RETURN_IF_ERROR(CheckSharedColumnOrder(sources));
     HEDDLE_ASSIGN_OR_RETURN(auto weight, cpu::CpuWeight::Pack(sources, *table_.linear, pool_));
     return std::unique_ptr<PackedWeight>(std::move(weight));
   }

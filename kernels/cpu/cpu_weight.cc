@@ -18,8 +18,19 @@ const FormatKernels& FormatOf(DType dtype, const LinearKernels& kernels) {
   return kernels.formats[static_cast<size_t>(dtype)];
 }
 
-std::shared_ptr<const std::vector<int32_t>> OrderOf(const WeightSource& source) {
+// Shared with one of the last few segments where it is the same: those of one layer.
+std::shared_ptr<const std::vector<int32_t>> OrderOf(const WeightSource& source,
+                                                    std::span<const CpuWeight::Segment> segments) {
+  constexpr size_t kCompared = 4;
   if (source.column_order.empty()) return nullptr;
+  for (const CpuWeight::Segment& segment :
+       segments.last(std::min<size_t>(kCompared, segments.size()))) {
+    if (segment.column_order != nullptr &&
+        std::equal(source.column_order.begin(), source.column_order.end(),
+                   segment.column_order->begin(), segment.column_order->end())) {
+      return segment.column_order;
+    }
+  }
   return std::make_shared<const std::vector<int32_t>>(source.column_order.begin(),
                                                       source.column_order.end());
 }
@@ -53,8 +64,8 @@ absl::StatusOr<std::unique_ptr<CpuWeight>> CpuWeight::Pack(std::span<const Weigh
     const FormatKernels& format = FormatOf(source.dtype, kernels);
     int64_t num_panels = (source.rows + kernels.panel_rows - 1) / kernels.panel_rows;
     int64_t panel_bytes = format.panel_bytes(source.cols);
-    weight->segments_.push_back(
-        {&format, row, source.rows, panel, num_panels, panel_bytes, nullptr, OrderOf(source)});
+    weight->segments_.push_back({&format, row, source.rows, panel, num_panels, panel_bytes, nullptr,
+                                 OrderOf(source, weight->segments_)});
     row += source.rows;
     panel += num_panels;
     weight->bytes += num_panels * panel_bytes;
@@ -88,11 +99,6 @@ CpuWeight CpuWeight::View(size_t first, size_t count) const {
     view.segments_.push_back(segment);
   }
   return view;
-}
-
-std::span<const int32_t> CpuWeight::column_order() const {
-  if (segments_[0].column_order == nullptr) return {};
-  return *segments_[0].column_order;
 }
 
 int64_t CpuWeight::num_panels() const {

@@ -24,7 +24,9 @@ class CpuWeight final : public PackedWeight {
     int64_t num_panels;
     int64_t panel_bytes;
     uint8_t* data;
-    std::shared_ptr<const std::vector<int32_t>> column_order;  // or nullptr: the natural one
+    // The input features in the order of the stored columns: Linear gathers x by it. nullptr: the
+    // natural order. Segments of the same order share it.
+    std::shared_ptr<const std::vector<int32_t>> column_order;
   };
 
   static absl::StatusOr<std::unique_ptr<CpuWeight>> Pack(std::span<const WeightSource> sources,
@@ -38,9 +40,6 @@ class CpuWeight final : public PackedWeight {
   const std::vector<Segment>& segments() const { return segments_; }
   // The segment that panel `panel` of the whole matrix belongs to.
   const Segment& SegmentOfPanel(int64_t panel) const;
-  // Empty, or the input features in the order of the stored columns: Linear gathers x by it.
-  // REQUIRES: the segments agree (CheckSharedColumnOrder), as those of any weight but a stack do.
-  std::span<const int32_t> column_order() const;
   // Decodes row `row` to out [cols], in the order of input features.
   void UnpackRow(int64_t row, float* out) const;
 

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "absl/container/inlined_vector.h"
 #include "base/check.h"
 #include "kernels/cpu/cpu_weight.h"
 
@@ -25,6 +26,7 @@ constexpr int64_t kStretchColumns = 256;
 // weight bytes per nanosecond.
 constexpr double kMacsPerNs = 50;
 constexpr double kBytesPerNs = 20;
+constexpr double kNsPerGatheredElement = 2;  // a cache line for each
 
 // The rows of x as tiles of one kind: all of the largest size but the last, which takes the
 // smallest size that holds the rest.
@@ -63,25 +65,40 @@ int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
   return 0;
 }
 
-Tiles PrepareTiles(TileKind kind, const LinearArgs& args, const TileKernels& kernels,
-                   ThreadPool& pool, Scratch& scratch) {
-  Tiles tiles{&kernels, kind, args.x.rows, args.x.cols, 0, nullptr};
-  if (kind == TileKind::kFloat && args.x.rows == 1) {  // a tile of one row is the row
-    tiles.data = reinterpret_cast<const char*>(args.x.row<float>(0));
+Tiles PrepareTiles(TileKind kind, const Tensor& x, const TileKernels& kernels, ThreadPool& pool,
+                   Scratch& scratch) {
+  Tiles tiles{&kernels, kind, x.rows, x.cols, 0, nullptr};
+  if (kind == TileKind::kFloat && x.rows == 1) {  // a tile of one row is the row
+    tiles.data = reinterpret_cast<const char*>(x.row<float>(0));
     return tiles;
   }
-  tiles.tile_bytes = TileBytes(kind, tiles.largest(), args.x.cols);
+  tiles.tile_bytes = TileBytes(kind, tiles.largest(), x.cols);
   auto* data = static_cast<char*>(scratch.Get(tiles.tile_bytes * tiles.count()));
   tiles.data = data;
   pool.ForRange(tiles.count(), static_cast<double>(tiles.tile_bytes) / 4,
                 [&](int64_t begin, int64_t end, int32_t) {
                   for (int64_t i = begin; i < end; ++i) {
-                    kernels.prepare(args.x.row<float>(i * tiles.largest()), args.x.stride,
-                                    tiles.RowsOf(i), kernels.sizes[tiles.SizeIndexOf(i)],
-                                    args.x.cols, data + i * tiles.tile_bytes);
+                    kernels.prepare(x.row<float>(i * tiles.largest()), x.stride, tiles.RowsOf(i),
+                                    kernels.sizes[tiles.SizeIndexOf(i)], x.cols,
+                                    data + i * tiles.tile_bytes);
                   }
                 });
   return tiles;
+}
+
+// The columns of x in another order.
+Tensor Gather(const Tensor& x, const std::vector<int32_t>& order, ThreadPool& pool,
+              Scratch& scratch) {
+  const Tensor ordered{scratch.Get(x.rows * x.cols * 4), x.rows, x.cols, x.cols};
+  pool.ForRange(x.rows, kNsPerGatheredElement * static_cast<double>(x.cols),
+                [&](int64_t begin, int64_t end, int32_t) {
+                  for (int64_t t = begin; t < end; ++t) {
+                    const float* from = x.row<float>(t);
+                    float* to = ordered.row<float>(t);
+                    for (size_t c = 0; c < order.size(); ++c) to[c] = from[order[c]];
+                  }
+                });
+  return ordered;
 }
 
 class LinearCall {
@@ -101,14 +118,9 @@ class LinearCall {
 
   void Run(ThreadPool& pool, LinearScratch& scratch) {
     int64_t step = 1;  // whole tiles of every kind in use
-    for (const CpuWeight::Segment& segment : weight_.segments()) {
-      const TileKind kind = segment.format->tile;
-      Tiles& tiles = tiles_[static_cast<size_t>(kind)];
-      if (tiles.kernels == nullptr) {
-        tiles = PrepareTiles(kind, args_, TilesOf(kind), pool,
-                             scratch.tiles[static_cast<size_t>(kind)]);
-      }
-      step = std::lcm(step, tiles.largest());
+    for (size_t i = 0; i < weight_.segments().size(); ++i) {
+      tiles_.push_back(TilesOfSegment(i, pool, scratch));
+      step = std::lcm(step, tiles_.back().largest());
     }
     // Groups of about equal size.
     int64_t groups = (args_.x.rows + kGroupRows - 1) / kGroupRows;
@@ -127,7 +139,25 @@ class LinearCall {
   }
 
  private:
-  const TileKernels& TilesOf(TileKind kind) const {
+  // Those of an earlier segment that wants the same, or new ones.
+  Tiles TilesOfSegment(size_t index, ThreadPool& pool, LinearScratch& scratch) const {
+    const CpuWeight::Segment& segment = weight_.segments()[index];
+    for (size_t i = 0; i < index; ++i) {
+      const CpuWeight::Segment& earlier = weight_.segments()[i];
+      if (earlier.format->tile == segment.format->tile &&
+          earlier.column_order == segment.column_order) {
+        return tiles_[i];
+      }
+    }
+    if (scratch.inputs.size() <= index) scratch.inputs.resize(index + 1);
+    LinearScratch::Input& input = scratch.inputs[index];
+    Tensor x = args_.x;
+    if (segment.column_order != nullptr) x = Gather(x, *segment.column_order, pool, input.ordered);
+    const TileKind kind = segment.format->tile;
+    return PrepareTiles(kind, x, KernelsOf(kind), pool, input.tiles);
+  }
+
+  const TileKernels& KernelsOf(TileKind kind) const {
     if (kind == TileKind::kInt8Halves) return kernels_.blocks->tile;
     if (kind == TileKind::kBf16) return kernels_.bf16_tile;
     return kernels_.tiles[static_cast<size_t>(kind)];
@@ -143,12 +173,13 @@ class LinearCall {
   // One panel of outputs for one group of rows; `sums_up` for the second factor of a gated product.
   void RunPanel(int64_t panel, int64_t group, float* sums, float* sums_up) const {
     const CpuWeight::Segment& segment = weight_.SegmentOfPanel(panel);
+    const auto index = static_cast<size_t>(&segment - weight_.segments().data());
     const int64_t local = panel - segment.panel_begin;
     const int64_t row = group * group_rows_;
     const int64_t rows = std::min(args_.x.rows - row, group_rows_);
     if (rows <= 0) return;
-    Multiply(segment, local, row, rows, sums);
-    if (gated_) Multiply(weight_.segments()[1], local, row, rows, sums_up);
+    Multiply(index, local, row, rows, sums);
+    if (gated_) Multiply(1, local, row, rows, sums_up);
     Finish(segment, local, row, static_cast<int32_t>(rows), sums, gated_ ? sums_up : nullptr);
   }
 
@@ -161,10 +192,10 @@ class LinearCall {
     return kStretchColumns * std::max<int64_t>(1, kStretchBytes / unit_bytes);
   }
 
-  // sums [rows, panel_rows] of the tiles of the segment's kind that hold rows [row, row + rows).
-  void Multiply(const CpuWeight::Segment& segment, int64_t local, int64_t row, int64_t rows,
-                float* sums) const {
-    const Tiles& tiles = tiles_[static_cast<size_t>(segment.format->tile)];
+  // sums [rows, panel_rows] of the tiles of segment `index` that hold rows [row, row + rows).
+  void Multiply(size_t index, int64_t local, int64_t row, int64_t rows, float* sums) const {
+    const CpuWeight::Segment& segment = weight_.segments()[index];
+    const Tiles& tiles = tiles_[index];
     const int64_t first = row / tiles.largest();
     const int64_t num_tiles = (rows + tiles.largest() - 1) / tiles.largest();
     const uint8_t* panel = segment.data + local * segment.panel_bytes;
@@ -221,7 +252,7 @@ class LinearCall {
   bool gated_ = false;
   int64_t num_panels_ = 0;
   int64_t group_rows_ = 0;
-  Tiles tiles_[kNumTileKinds] = {};
+  absl::InlinedVector<Tiles, 4> tiles_;  // of each segment
 };
 
 }  // namespace

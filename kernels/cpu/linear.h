@@ -1,6 +1,8 @@
 // The linear op of the CPU backend: prepares rows of x as tiles, then walks panels of the weight.
 #pragma once
 
+#include <vector>
+
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
@@ -10,8 +12,13 @@ namespace heddle::kernels::cpu {
 
 // Working memory that stays from call to call.
 struct LinearScratch {
-  Scratch tiles[kNumTileKinds];  // the prepared rows of x
-  Scratch sums;                  // of each thread: one group of rows of one panel, or of two
+  // The rows of x as a kind of segment wants them: in its order of columns, then as tiles.
+  struct Input {
+    Scratch ordered;
+    Scratch tiles;
+  };
+  std::vector<Input> inputs;
+  Scratch sums;  // of each thread: one group of rows of one panel, or of two
 };
 
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,

@@ -133,10 +133,10 @@ absl::Status Upload(Runtime& runtime, std::span<const WeightSource> sources,
 
 DType PackedFormat(std::span<const WeightSource> sources, DType activations) {
   const DType plain = activations == DType::kF32 ? DType::kF32 : DType::kBF16;
-  if (!sources[0].column_order.empty()) return plain;  // brought into the natural order
   const DType first = KeptAs(sources[0].dtype, plain);
   for (const WeightSource& source : sources) {
-    if (KeptAs(source.dtype, plain) != first) return plain;
+    // Other orders of columns are brought into the natural one.
+    if (!source.column_order.empty() || KeptAs(source.dtype, plain) != first) return plain;
   }
   return first;
 }

@@ -22,6 +22,7 @@ import transformers
 from transformers.models.llama import modeling_llama
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+import quantised_layers
 import synthetic_weights
 
 HERE = pathlib.Path(__file__).parent
@@ -147,6 +148,14 @@ GLM = dict(SMALL, architectures=["GlmForCausalLM"], model_type="glm", head_dim=3
 SEPARATE_EXPERTS = [["mlp.experts.{e}.gate_proj.weight", "mlp.experts.{e}.up_proj.weight"],
                     ["mlp.experts.{e}.down_proj.weight"]]
 
+MIXTRAL_RENAME = {".mlp.gate.": ".block_sparse_moe.gate."}
+MIXTRAL_EXPERTS = [["block_sparse_moe.experts.{e}.w1.weight",
+                    "block_sparse_moe.experts.{e}.w3.weight"],
+                   ["block_sparse_moe.experts.{e}.w2.weight"]]
+# Activations in 8 bits could choose other experts; here both are always chosen.
+TWO_EXPERTS = dict(MIXTRAL, num_hidden_layers=2, num_local_experts=2)
+FP8 = dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[32, 32])
+
 # name -> config and how the checkpoint is stored: "prefix" is left out of the names in the file,
 # "rename" gives parts of names that differ there, "experts" the names of experts' tensors where each
 # has its own,
@@ -177,10 +186,7 @@ CASES = {
                                      max_window_layers=1, tie_word_embeddings=False)),
     "qwen2_q8_0": dict(config=QWEN2, gguf="Q8_0"),
     "qwen3": dict(config=QWEN3),
-    "mixtral": dict(config=MIXTRAL, rename={".mlp.gate.": ".block_sparse_moe.gate."},
-                    experts=[["block_sparse_moe.experts.{e}.w1.weight",
-                              "block_sparse_moe.experts.{e}.w3.weight"],
-                             ["block_sparse_moe.experts.{e}.w2.weight"]]),
+    "mixtral": dict(config=MIXTRAL, rename=MIXTRAL_RENAME, experts=MIXTRAL_EXPERTS),
     "mixtral_stacked": dict(config=dict(MIXTRAL, num_hidden_layers=2)),
     "qwen2_moe": dict(config=QWEN2_MOE, experts=SEPARATE_EXPERTS),
     "qwen3_moe": dict(config=QWEN3_MOE, experts=SEPARATE_EXPERTS),
@@ -189,6 +195,22 @@ CASES = {
     "gpt_oss_mxfp4": dict(config=dict(GPT_OSS, num_hidden_layers=2,
                                       layer_types=["sliding_attention", "full_attention"],
                                       quantization_config=dict(quant_method="mxfp4"))),
+    "mixtral_gptq": dict(config=dict(TWO_EXPERTS, quantization_config=dict(
+        quant_method="gptq", bits=4, group_size=32, desc_act=True, sym=False)),
+        rename=MIXTRAL_RENAME, experts=MIXTRAL_EXPERTS),
+    "mixtral_awq": dict(config=dict(TWO_EXPERTS, quantization_config=dict(
+        quant_method="awq", bits=4, group_size=32, zero_point=True, version="gemm")),
+        rename=MIXTRAL_RENAME, experts=MIXTRAL_EXPERTS),
+    "mixtral_w4a16": dict(config=dict(TWO_EXPERTS, quantization_config=dict(
+        quant_method="compressed-tensors", format="pack-quantized", config_groups=dict(
+            group_0=dict(targets=["Linear"], weights=dict(
+                num_bits=4, type="int", symmetric=True, strategy="group", group_size=32))))),
+        rename=MIXTRAL_RENAME, experts=MIXTRAL_EXPERTS),
+    "qwen3_moe_fp8": dict(config=dict(QWEN3_MOE, num_hidden_layers=2, quantization_config=FP8),
+                          experts=SEPARATE_EXPERTS),
+    "deepseek_v3_fp8": dict(config=dict(
+        DEEPSEEK_V3, num_hidden_layers=2, kv_lora_rank=64, q_lora_rank=64, v_head_dim=24,
+        quantization_config=FP8), experts=SEPARATE_EXPERTS),
     "deepseek_v2": dict(config=DEEPSEEK_V2, experts=SEPARATE_EXPERTS),
     "deepseek_v2_lite": dict(config=DEEPSEEK_V2_LITE),
     "deepseek_v3": dict(config=DEEPSEEK_V3, experts=SEPARATE_EXPERTS),
@@ -352,6 +374,12 @@ def fill_model(model, case: dict):
                 continue
             for file_name, part in file_tensors(name, parameter, case):
                 shape = list(part.shape)
+                if quantization in quantised_layers.METHODS and quantised_layers.is_quantised(
+                        file_name):
+                    parts, values = quantised_layers.layer(quantization, file_name, *shape)
+                    part.copy_(torch.from_numpy(values))
+                    tensors += parts
+                    continue
                 scale, offset = scale_and_offset(name, shape[-2:])
                 values = synthetic_weights.values(file_name, shape, scale, offset, bits)
                 part.copy_(torch.from_numpy(stored(values, case)))

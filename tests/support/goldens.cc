@@ -31,6 +31,7 @@ Golden LoadGolden(std::string_view name) {
     if (entry.size() > 4) {
       tensor.type = entry.at(4);
       tensor.bits = entry.at(5);
+      if (entry.size() > 6) tensor.values = entry.at(6).get<std::vector<int64_t>>();
     }
     golden.tensors.push_back(std::move(tensor));
   }
@@ -63,6 +64,11 @@ std::vector<std::string> GoldenNames() {
           "qwen2_moe",
           "qwen3_moe",
           "qwen3_moe_stacked",
+          "mixtral_gptq",
+          "mixtral_awq",
+          "mixtral_w4a16",
+          "qwen3_moe_fp8",
+          "deepseek_v3_fp8",
           "deepseek_v2",
           "deepseek_v2_lite",
           "deepseek_v3",

@@ -18,8 +18,9 @@ struct SyntheticTensor {
   std::vector<int64_t> shape;
   float scale = 1.0f;
   float offset = 0.0f;
-  std::string type;  // if not that of the model: "U8", for values that are whole
-  int bits = 0;      // of SyntheticValues, if not those of the model
+  std::string type;             // if not that of the model: "U8", for values that are whole
+  int bits = 0;                 // of SyntheticValues, if not those of the model
+  std::vector<int64_t> values;  // if not synthetic ones
 };
 
 struct Golden {

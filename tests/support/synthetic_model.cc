@@ -28,16 +28,41 @@ std::vector<float> Values(const Golden& golden, const SyntheticTensor& tensor) {
                          tensor.bits > 0 ? tensor.bits : golden.bits);
 }
 
-TensorToWrite ToWrite(const Golden& golden, const SyntheticTensor& tensor) {
-  const std::vector<float> values = Values(golden, tensor);
-  if (tensor.type.empty()) {
-    const DType dtype = engine::FindDType(golden.dtype).value();
-    return {tensor.name, golden.dtype, tensor.shape, Encode(values, tensor.shape.back(), dtype)};
-  }
-  HEDDLE_CHECK(tensor.type == "U8", "no such type");
+// Whole numbers up to 255 as bytes: U8 and F8_E4M3, the latter without the second highest bit so
+// that none is NaN; I32, four of them to a word.
+std::vector<std::byte> RandomCodes(const SyntheticTensor& tensor) {
+  const bool f8 = tensor.type == "F8_E4M3";
+  HEDDLE_CHECK(f8 || tensor.type == "U8" || tensor.type == "I32", "no such type");
+  const int64_t count = NumElements(tensor.shape) * (tensor.type == "I32" ? 4 : 1);
   std::vector<std::byte> bytes;
-  for (float value : values) bytes.push_back(static_cast<std::byte>(value));
-  return {tensor.name, tensor.type, tensor.shape, std::move(bytes)};
+  for (float value :
+       SyntheticValues(tensor.name, count, tensor.scale, tensor.offset, tensor.bits)) {
+    bytes.push_back(static_cast<std::byte>(value) & static_cast<std::byte>(f8 ? 0xbf : 0xff));
+  }
+  return bytes;
+}
+
+// I32 or I64.
+std::vector<std::byte> GivenIntegers(const SyntheticTensor& tensor) {
+  const size_t size = tensor.type == "I64" ? 8 : 4;
+  std::vector<std::byte> bytes(tensor.values.size() * size);
+  for (size_t i = 0; i < tensor.values.size(); ++i) {
+    std::memcpy(bytes.data() + i * size, &tensor.values[i], size);  // little-endian
+  }
+  return bytes;
+}
+
+TensorToWrite ToWrite(const Golden& golden, const SyntheticTensor& tensor) {
+  if (!tensor.values.empty()) {
+    return {tensor.name, tensor.type, tensor.shape, GivenIntegers(tensor)};
+  }
+  const std::string& type = tensor.type.empty() ? golden.dtype : tensor.type;
+  if (type == "F32" || type == "F16" || type == "BF16") {
+    const DType dtype = engine::FindDType(type).value();
+    return {tensor.name, type, tensor.shape,
+            Encode(Values(golden, tensor), tensor.shape.back(), dtype)};
+  }
+  return {tensor.name, type, tensor.shape, RandomCodes(tensor)};
 }
 
 // The name in GGUF of a tensor of Llama's naming.
