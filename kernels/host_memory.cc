@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -13,7 +14,8 @@
 namespace heddle::kernels {
 namespace {
 
-constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr size_t kSmallPage = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 
 class MappedBuffer final : public Buffer {
@@ -54,6 +56,23 @@ int64_t GroupAvailable() {
   return std::max<int64_t>(0, limit - ReadNumber("/sys/fs/cgroup/memory.current", 0));
 }
 
+// `bytes` of zeros, or MAP_FAILED. Larger ones begin at a border of huge pages, so that all of them
+// but the rest is in such pages: an address within 4 KB pages costs a walk of two tables in a
+// virtual machine as often as a stream comes to the next one.
+void* MapMemory(size_t bytes) {
+  const size_t slack = bytes >= kHugePage ? kHugePage : 0;
+  void* mapped =
+      mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED || slack == 0) return mapped;
+  auto* begin = static_cast<char*>(mapped);
+  const size_t before = (slack - reinterpret_cast<uintptr_t>(mapped) % kHugePage) % kHugePage;
+  const size_t pages = (bytes + kSmallPage - 1) / kSmallPage * kSmallPage;
+  if (before > 0) munmap(begin, before);
+  if (slack > before) munmap(begin + before + pages, slack - before);
+  madvise(begin + before, bytes, MADV_HUGEPAGE);
+  return begin + before;
+}
+
 }  // namespace
 
 int64_t AvailableHostBytes() { return std::min(MachineAvailable(), GroupAvailable()); }
@@ -62,17 +81,13 @@ absl::StatusOr<std::unique_ptr<Buffer>> AllocateHost(int64_t bytes, const char* 
   if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat(what, ": ", bytes, " bytes"));
   bytes = std::max<int64_t>(bytes, 64);
   // Reading /proc costs more than small buffers are worth.
-  int64_t available = bytes >= kHugePage ? AvailableHostBytes() : kUnlimited;
-  void* data = MAP_FAILED;
-  if (bytes <= available) {
-    data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  }
+  const auto size = static_cast<size_t>(bytes);
+  int64_t available = size >= kHugePage ? AvailableHostBytes() : kUnlimited;
+  void* data = bytes <= available ? MapMemory(size) : MAP_FAILED;
   if (data == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat(what, " needs ", bytes, " bytes of memory, ",
                                                      AvailableHostBytes(), " are available"));
   }
-  if (bytes >= kHugePage) madvise(data, static_cast<size_t>(bytes), MADV_HUGEPAGE);
   return std::make_unique<MappedBuffer>(data, bytes);
 }
 

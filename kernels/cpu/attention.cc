@@ -41,6 +41,8 @@ struct TileMemory {
   int32_t lower[kMaxQueries];
   int32_t upper[kMaxQueries];
   KeyRun runs[kChunkTokens];
+  KeyRun ahead[kBlocksAhead * kBlockTokens];
+  int32_t ahead_tokens;
 };
 
 class AttentionCall {
@@ -54,11 +56,12 @@ class AttentionCall {
     group_ = args.n_heads / cache.n_kv_heads;
     padded_dim_ = (cache.head_dim + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
     CountTiles();
+    PlaceSpans();
   }
 
   void Run(ThreadPool& pool) {
     ReserveThreads(pool.num_threads());
-    int64_t tiles = scratch_.tile_begin.back();
+    const int64_t tiles = num_tiles();
     int64_t chunks = 1;
     for (int32_t length : batch_.context_len) {
       chunks = std::max<int64_t>(chunks, (length + kChunkTokens - 1) / kChunkTokens);
@@ -73,6 +76,7 @@ class AttentionCall {
   }
 
  private:
+  int64_t num_tiles() const { return scratch_.tile_begin.back(); }
   int32_t RowsOf(int32_t seq) const { return batch_.q_begin[seq + 1] - batch_.q_begin[seq]; }
   int64_t TilesPerHead(int32_t seq) const {
     return (static_cast<int64_t>(RowsOf(seq)) * group_ + kMaxQueries - 1) / kMaxQueries;
@@ -83,6 +87,17 @@ class AttentionCall {
     for (int32_t s = 0; s < batch_.n_seqs(); ++s) {
       scratch_.tile_begin.push_back(scratch_.tile_begin.back() +
                                     args_.cache.n_kv_heads * TilesPerHead(s));
+    }
+  }
+
+  void PlaceSpans() {
+    scratch_.span_position.clear();
+    for (int32_t s = 0; s < batch_.n_seqs(); ++s) {
+      int32_t position = 0;
+      for (int32_t i = batch_.span_begin[s]; i < batch_.span_begin[s + 1]; ++i) {
+        scratch_.span_position.push_back(position);
+        position += batch_.span_tokens[i];
+      }
     }
   }
 
@@ -162,38 +177,58 @@ class AttentionCall {
   // Runs of positions [begin, end) of a sequence; at most one per position.
   void FindRuns(const Tile& tile, int32_t begin, int32_t end, KeyRun* runs) const {
     const KvCacheView& cache = args_.cache;
-    int32_t position = 0;
-    for (int32_t i = batch_.span_begin[tile.seq]; position < end; ++i) {
-      int32_t span_end = position + batch_.span_tokens[i];
-      if (span_end > begin) {
-        int32_t from = std::max(begin, position);
-        int32_t to = std::min(end, span_end);
-        const int64_t slot = int64_t{batch_.span_page[i]} * cache.page_tokens + (from - position);
-        const int64_t offset = RowOffset(cache, slot, tile.kv_head);
-        const int64_t scales = ScaleOffset(cache, slot, tile.kv_head);
-        const auto* keys = static_cast<const char*>(cache.keys);
-        const auto* values = static_cast<const char*>(cache.values);
-        *runs++ = {keys + offset, values + offset, keys + scales, values + scales, to - from};
-      }
-      position = span_end;
+    const auto spans = scratch_.span_position.begin();
+    auto i = static_cast<int32_t>(std::upper_bound(spans + batch_.span_begin[tile.seq],
+                                                   spans + batch_.span_begin[tile.seq + 1], begin) -
+                                  spans - 1);
+    for (; begin < end; ++i) {
+      const int32_t offset = begin - scratch_.span_position[static_cast<size_t>(i)];
+      const int32_t count = std::min(end - begin, batch_.span_tokens[i] - offset);
+      const int64_t slot = int64_t{batch_.span_page[i]} * cache.page_tokens + offset;
+      const int64_t row = RowOffset(cache, slot, tile.kv_head);
+      const int64_t scales = ScaleOffset(cache, slot, tile.kv_head);
+      const auto* keys = static_cast<const char*>(cache.keys);
+      const auto* values = static_cast<const char*>(cache.values);
+      *runs++ = {keys + row, values + row, keys + scales, values + scales, count};
+      begin += count;
     }
+  }
+
+  struct Range {
+    int32_t begin;
+    int32_t end;
+  };
+  // Positions of chunk `chunk` of the context that the tile reads; empty if begin >= end.
+  static Range RangeOf(const Tile& tile, int64_t chunk) {
+    return {std::max(static_cast<int32_t>(chunk) * kChunkTokens,
+                     tile.begin / kBlockTokens * kBlockTokens),
+            std::min(static_cast<int32_t>(chunk + 1) * kChunkTokens, tile.end)};
+  }
+
+  // Notes the first blocks of a chunk that the thread will come to after the present one.
+  void LookAhead(const Tile& tile, int64_t chunk, TileMemory& memory) const {
+    const Range range = RangeOf(tile, chunk);
+    const int32_t end = std::min(range.end, range.begin + kBlocksAhead * kBlockTokens);
+    memory.ahead_tokens = std::max(0, end - range.begin);
+    FindRuns(tile, range.begin, end, memory.ahead);
   }
 
   // Results of the tile's queries over chunk `chunk` of the context.
   void RunChunk(const Tile& tile, int32_t chunk, TileMemory& memory, float* max, float* sum,
                 float* acc) const {
-    int32_t begin = std::max(chunk * kChunkTokens, tile.begin / kBlockTokens * kBlockTokens);
-    int32_t end = std::min((chunk + 1) * kChunkTokens, tile.end);
+    const Range range = RangeOf(tile, chunk);
     std::fill(max, max + tile.count, kNothing);
     std::fill(sum, sum + tile.count, 0.0f);
     std::fill(acc, acc + static_cast<int64_t>(tile.count) * padded_dim_, 0.0f);
-    if (begin >= end) return;
-    FindRuns(tile, begin, end, memory.runs);
+    if (range.begin >= range.end) return;
+    FindRuns(tile, range.begin, range.end, memory.runs);
     AttendArgs attend{};
     attend.type = KvTypeOf(args_.cache.dtype);
     attend.runs = memory.runs;
-    attend.begin = begin;
-    attend.end = end;
+    attend.begin = range.begin;
+    attend.end = range.end;
+    attend.ahead = memory.ahead;
+    attend.ahead_tokens = memory.ahead_tokens;
     attend.head_dim = args_.cache.head_dim;
     attend.padded_dim = padded_dim_;
     attend.num_queries = tile.count;
@@ -236,11 +271,14 @@ class AttentionCall {
   }
 
   void RunTile(int64_t index, int32_t thread) {
-    Tile tile = TileAt(index);
+    const Tile tile = TileAt(index);
+    const Tile next = index + 1 < num_tiles() ? TileAt(index + 1) : Tile{};
     TileMemory& memory = Memory(thread);
     LoadQueries(tile, memory);
     StartTotal(tile, memory);
     for (int32_t chunk = tile.begin / kChunkTokens; chunk * kChunkTokens < tile.end; ++chunk) {
+      const bool last = (chunk + 1) * kChunkTokens >= tile.end;
+      LookAhead(last ? next : tile, last ? next.begin / kChunkTokens : chunk + 1, memory);
       RunChunk(tile, chunk, memory, memory.max, memory.sum, memory.acc);
       MergeChunk(tile, memory.max, memory.sum, memory.acc, memory);
     }
@@ -253,9 +291,11 @@ class AttentionCall {
     int64_t part_floats = kMaxQueries * static_cast<int64_t>(padded_dim_ + 2);
     auto* parts = static_cast<float*>(scratch_.parts.Get(tiles * chunks * part_floats * 4));
     pool.ForEach(tiles * chunks, kNsPerScore * kChunkTokens, [&](int64_t i, int32_t thread) {
-      Tile tile = TileAt(i / chunks);
+      const Tile tile = TileAt(i / chunks);
       TileMemory& memory = Memory(thread);
       LoadQueries(tile, memory);
+      LookAhead(i + 1 < tiles * chunks ? TileAt((i + 1) / chunks) : Tile{}, (i + 1) % chunks,
+                memory);
       float* part = parts + i * part_floats;
       RunChunk(tile, static_cast<int32_t>(i % chunks), memory, part, part + kMaxQueries,
                part + 2 * kMaxQueries);

@@ -18,9 +18,10 @@ KvType KvTypeOf(DType dtype);
 
 // Working memory that stays from call to call.
 struct AttentionScratch {
-  std::vector<Scratch> threads;     // per thread: a tile's operands
-  Scratch parts;                    // partial results where the context is split
-  std::vector<int64_t> tile_begin;  // [n_seqs + 1]
+  std::vector<Scratch> threads;        // per thread: a tile's operands
+  Scratch parts;                       // partial results where the context is split
+  std::vector<int64_t> tile_begin;     // [n_seqs + 1]
+  std::vector<int32_t> span_position;  // [n_spans] first position of each, in its sequence
 };
 
 void Attention(const HostBatch& batch, const AttentionArgs& args, const AttentionKernels& kernels,

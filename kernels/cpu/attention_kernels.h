@@ -95,20 +95,24 @@ inline Vec LoadPadded(const char* row, int32_t i, int32_t head_dim) {
 struct BlockRows {
   const char* keys[kBlockTokens];
   const char* values[kBlockTokens];
-  float key_scales[kBlockTokens];  // of scaled types only
+  const char* key_scales_at[kBlockTokens];  // of scaled types only, F32 at any alignment
+  const char* value_scales_at[kBlockTokens];
+  float key_scales[kBlockTokens];  // once LoadScales has been called; 0 past `count`
   float value_scales[kBlockTokens];
   int32_t count;
-};
 
-inline float LoadScale(const void* scales, int32_t index) {
-  float scale;
-  std::memcpy(&scale, static_cast<const char*>(scales) + index * 4, sizeof(scale));
-  return scale;
-}
+  void LoadScales() {
+    for (int32_t j = 0; j < count; ++j) {
+      std::memcpy(key_scales + j, key_scales_at[j], sizeof(float));
+      std::memcpy(value_scales + j, value_scales_at[j], sizeof(float));
+    }
+    for (int32_t j = count; j < kBlockTokens; ++j) key_scales[j] = value_scales[j] = 0;
+  }
+};
 
 // Walks the runs block by block.
 struct RunCursor {
-  const KeyRun* run;
+  const KeyRun* run = nullptr;
   int32_t offset = 0;
 
   template <bool kScaled>
@@ -118,8 +122,12 @@ struct RunCursor {
       rows.keys[j] = static_cast<const char*>(run->keys) + offset * row_bytes;
       rows.values[j] = static_cast<const char*>(run->values) + offset * row_bytes;
       if (kScaled) {
-        rows.key_scales[j] = LoadScale(run->key_scales, offset);
-        rows.value_scales[j] = LoadScale(run->value_scales, offset);
+        rows.key_scales_at[j] = static_cast<const char*>(run->key_scales) + offset * 4;
+        rows.value_scales_at[j] = static_cast<const char*>(run->value_scales) + offset * 4;
+        if (j % 16 == 0 || offset == 0) {
+          __builtin_prefetch(rows.key_scales_at[j]);
+          __builtin_prefetch(rows.value_scales_at[j]);
+        }
       }
       if (++offset == run->num_tokens) {
         ++run;
@@ -129,28 +137,81 @@ struct RunCursor {
     for (int32_t j = count; j < kBlockTokens; ++j) {
       rows.keys[j] = rows.keys[count - 1];
       rows.values[j] = rows.values[count - 1];
-      rows.key_scales[j] = rows.value_scales[j] = 0;
     }
   }
 };
 
-// Pages lie anywhere in memory, in pieces too short for the processor's own prefetching.
-inline void Prefetch(const BlockRows& rows, int64_t row_bytes) {
-  for (int32_t j = 0; j < rows.count; ++j) {
-    for (int64_t b = 0; b < row_bytes; b += 64) {
-      __builtin_prefetch(rows.keys[j] + b);
-      __builtin_prefetch(rows.values[j] + b);
+// The blocks of a call one after the other, and what comes kBlocksAhead later: pages lie anywhere
+// in memory, in pieces too short for the processor's own prefetching, so a later block is asked for
+// while an earlier one is computed, line by line between its loads.
+template <bool kScaled>
+class BlockQueue {
+ public:
+  BlockQueue(const AttendArgs& args, int64_t row_bytes)
+      : row_bytes_(row_bytes),
+        cursor_{args.runs},
+        left_(args.end - args.begin),
+        ahead_{args.ahead},
+        ahead_left_(args.ahead_tokens) {
+    for (int32_t i = 0; i < kBlocksAhead; ++i) Append();
+  }
+
+  // Makes the first or the next block the current one. REQUIRES: there is one.
+  void Advance() {
+    Append();
+    if (kScaled) blocks_[appended_ % kSlots].LoadScales();
+  }
+  const BlockRows& current() const { return blocks_[appended_ % kSlots]; }
+  // The block to be asked for meanwhile; the current one if there is none.
+  const BlockRows& upcoming() const {
+    return ended_ ? current() : blocks_[(appended_ - 1) % kSlots];
+  }
+
+ private:
+  static constexpr int32_t kSlots = kBlocksAhead + 1;
+
+  void Append() {
+    BlockRows& rows = blocks_[appended_++ % kSlots];
+    if (left_ > 0) {
+      Take(cursor_, left_, rows);
+    } else if (ahead_left_ > 0) {
+      Take(ahead_, ahead_left_, rows);
+    } else {
+      ended_ = true;
     }
   }
+  void Take(RunCursor& cursor, int32_t& left, BlockRows& rows) {
+    const int32_t count = left < kBlockTokens ? left : kBlockTokens;
+    cursor.NextBlock<kScaled>(count, row_bytes_, rows);
+    left -= count;
+  }
+
+  const int64_t row_bytes_;
+  RunCursor cursor_;
+  int32_t left_;
+  RunCursor ahead_;
+  int32_t ahead_left_;
+  int32_t appended_ = 0;
+  bool ended_ = false;
+  BlockRows blocks_[kSlots];
+};
+
+// Asks for the cache line at `offset` bytes of row j, keys and values.
+inline void AskFor(const BlockRows& rows, int32_t j, int64_t offset) {
+  __builtin_prefetch(rows.keys[j] + offset);
+  __builtin_prefetch(rows.values[j] + offset);
 }
 
 template <typename Element>
-inline void TransposeKeys(const AttendArgs& args, const BlockRows& rows, const Scratch& s) {
+inline void TransposeKeys(const AttendArgs& args, const BlockRows& rows, const BlockRows& upcoming,
+                          const Scratch& s) {
   for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
     for (int32_t d = 0; d < args.head_dim; d += kLanes) {
       Vec block[kLanes];
+      const bool new_line = d * Element::kBytes % 64 == 0;
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) {
+        if (new_line) AskFor(upcoming, j + i, d * Element::kBytes);
         block[i] = LoadPadded<Element>(rows.keys[j + i], d, args.head_dim);
       }
       TransposeTo(block, s.transposed + static_cast<int64_t>(d) * kBlockTokens + j, kBlockTokens);
@@ -261,7 +322,7 @@ inline void SoftmaxRow(const AttendArgs& args, const BlockRows& rows, const Scra
   Vec center = Set(max == -__builtin_inff() ? 0.0f : max);
   Vec sum = Load(sums) * Set(s.decay[q]);
   for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
-    Vec weight = Exp(Load(row + j) - center);
+    Vec weight = ExpOfNegative(Load(row + j) - center);
     sum = sum + weight;
     if (kScaled) weight = weight * Load(rows.value_scales + j);
     Store(row + j, weight);
@@ -342,21 +403,12 @@ inline void AttendOver(const AttendArgs& args) {
   // Converting pays where several tiles read the result; a padded head has to be converted.
   bool direct = args.num_queries <= 2 * kQueryTile && args.head_dim == args.padded_dim;
   const int64_t row_bytes = static_cast<int64_t>(args.head_dim) * Element::kBytes;
-  RunCursor cursor{args.runs};
-  BlockRows blocks[2];  // the current and the next
-  auto fetch = [&](int32_t begin) {
-    BlockRows& rows = blocks[begin / kBlockTokens % 2];
-    int32_t left = args.end - begin;
-    if (left <= 0) return;
-    cursor.NextBlock<Element::kScaled>(left < kBlockTokens ? left : kBlockTokens, row_bytes, rows);
-    Prefetch(rows, row_bytes);
-  };
-  fetch(args.begin);
+  BlockQueue<Element::kScaled> queue(args, row_bytes);
   for (int32_t begin = args.begin; begin < args.end; begin += kBlockTokens) {
-    const BlockRows& rows = blocks[begin / kBlockTokens % 2];
-    int32_t count = rows.count;
-    fetch(begin + kBlockTokens);
-    TransposeKeys<Element>(args, rows, s);
+    queue.Advance();
+    const BlockRows& rows = queue.current();
+    const int32_t count = rows.count;
+    TransposeKeys<Element>(args, rows, queue.upcoming(), s);
     ScoreBlock(args, s);
     for (int32_t q = 0; q < args.num_queries; ++q) {
       int32_t lo = args.lower[q] > begin ? args.lower[q] - begin : 0;

@@ -52,7 +52,7 @@ const cpu::LinearKernels& LinearAvx512Bf16() {
 cpu::KernelTable TableFor(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx512Bf16) {
-    return {&LinearAvx512Bf16(), &cpu::kRowsAvx512, &cpu::kAttentionAvx512};
+    return {&LinearAvx512Bf16(), &cpu::kRowsAvx512, &cpu::kAttentionAvx512Bf16};
   }
   if (isa == Isa::kAvx512) return {&cpu::kLinearAvx512, &cpu::kRowsAvx512, &cpu::kAttentionAvx512};
   if (isa == Isa::kAvx2) return {&cpu::kLinearAvx2, &cpu::kRowsAvx2, &cpu::kAttentionAvx2};

@@ -152,6 +152,10 @@ struct AttendArgs {
   const KeyRun* runs;  // consecutive, the first starting at position `begin`
   int32_t begin;       // multiple of kBlockTokens
   int32_t end;
+  // What the thread will probably read next, from its first position on: asked for while the last
+  // blocks here are computed. Same form as `runs`; ahead_tokens may be 0.
+  const KeyRun* ahead;
+  int32_t ahead_tokens;
   int32_t head_dim;
   int32_t padded_dim;    // head_dim up to a multiple of kMaxLanes
   int32_t num_queries;   // <= kMaxQueries
@@ -173,8 +177,12 @@ constexpr int32_t kChunkTokens = 512;
 constexpr int32_t kMaxQueries = 64;
 constexpr int32_t kMaxLanes = 16;
 
+// Blocks whose memory is asked for before they are computed: some 10 KB, which arrive within the
+// microsecond that as many blocks take.
+constexpr int32_t kBlocksAhead = 2;
+
 constexpr int64_t AttendScratchFloats(int64_t padded_dim) {
-  return 2 * padded_dim * kBlockTokens + 2 * kMaxQueries * kBlockTokens;
+  return 3 * padded_dim * kBlockTokens + 2 * kMaxQueries * kBlockTokens;
 }
 
 struct AttentionKernels {
@@ -223,6 +231,7 @@ extern const Bf16DotKernels kBf16DotAvx512;
 extern const BlockKernels kBlocksAvx512;
 extern const RowKernels kRowsAvx512;
 extern const AttentionKernels kAttentionAvx512;
+extern const AttentionKernels kAttentionAvx512Bf16;
 extern const PeakKernels kPeakAvx512;
 extern const Bf16PeakKernels kPeakAvx512Bf16;
 #endif

@@ -86,6 +86,13 @@ inline Vec Exp(Vec x) {
   return Select(x != x, x, y);
 }
 
+// Exp of x <= 0, with fewer steps; NaN stays NaN.
+inline Vec ExpOfNegative(Vec x) {
+  ExpParts parts = SplitExp(x);
+  Vec y = Fma(parts.power, parts.fraction, parts.power) * Set(2.0f);
+  return Select(x < Set(-86.6f), Zero(), y);
+}
+
 // tanh(x) = (e^2x - 1) / (e^2x + 1); e^2x - 1 keeps its relative precision near zero.
 inline Vec Tanh(Vec x) {
   Vec limited = Max(Min(x + x, Set(20.0f)), Set(-20.0f));  // 1 - tanh(10) is under half a unit

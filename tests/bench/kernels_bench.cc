@@ -67,18 +67,25 @@ double Now() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
+enum class Peak { kF32, kBf16, kInt8 };
+
 struct Work {
   double bytes = 0;
   double ops = 0;
-  bool integer = false;
+  Peak peak = Peak::kF32;
 };
+
+double Measured(Peak peak, LimitMeter& meter) {
+  if (peak == Peak::kF32) return meter.FmaGflopPerSecond();
+  return peak == Peak::kBf16 ? meter.Bf16GflopPerSecond() : meter.Int8GopPerSecond();
+}
 
 // Runs `body` on the device until the framework has enough, with shares of the limits as counters.
 template <typename F>
 void Measure(State& state, const Work& work, const F& body) {
   Bench& bench = TheBench();
   double read = bench.meter.ReadGbPerSecond();
-  double peak = work.integer ? bench.meter.Int8GopPerSecond() : bench.meter.FmaGflopPerSecond();
+  double peak = Measured(work.peak, bench.meter);
   double seconds = 0;
   for (auto _ : state) {
     double start = Now();
@@ -135,7 +142,9 @@ void BenchLinear(State& state, DType dtype, int64_t rows, int64_t cols, bool gat
   Work work;
   work.bytes = static_cast<double>(rows * RowBytes(dtype, cols));
   work.ops = 2.0 * static_cast<double>(n * rows * cols);
-  work.integer = dtype == DType::kQ8_0 || dtype == DType::kQ4_0;
+  work.peak = dtype == DType::kF32 || dtype == DType::kF16 ? Peak::kF32
+              : dtype == DType::kBF16                      ? Peak::kBf16
+                                                           : Peak::kInt8;
   Measure(state, work, [&](Ops& ops) {
     LinearArgs args;
     args.x = x.tensor();
@@ -172,8 +181,10 @@ void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_hea
   if (!TheBench().device->Plan(batch.view()).ok()) std::exit(1);
   double seen = static_cast<double>(rows) * (context - (rows - 1) / 2.0) * seqs;
   Work work;
-  work.bytes = 2.0 * seqs * context * n_kv_heads * kDim * Info(dtype).block_bytes;
+  work.bytes = 2.0 * seqs * context * n_kv_heads * KvRowBytes(dtype, kDim);
   work.ops = 4.0 * seen * n_heads * kDim;
+  const bool exact = dtype == DType::kF32 || dtype == DType::kF16;
+  work.peak = exact ? Peak::kF32 : Peak::kBf16;
   Measure(state, work, [&](Ops& ops) {
     AttentionArgs args;
     args.q = q.tensor();
@@ -236,10 +247,12 @@ void RegisterAll() {
       Finish(bench);
     }
   }
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (auto [dtype, type_name] : {std::pair(DType::kF32, "f32"), std::pair(DType::kF16, "f16"),
+                                  std::pair(DType::kBF16, "bf16"), std::pair(DType::kInt8, "int8"),
+                                  std::pair(DType::kF8E4M3, "fp8")}) {
     for (auto [heads, kv_heads] : {std::pair(32, 4), std::pair(32, 32)}) {
-      std::string name = "attention/" + std::string(Info(dtype).name) + "/" +
-                         std::to_string(heads) + "_" + std::to_string(kv_heads);
+      std::string name = "attention/" + std::string(type_name) + "/" + std::to_string(heads) + "_" +
+                         std::to_string(kv_heads);
       Finish(benchmark::RegisterBenchmark(name.c_str(), BenchAttention, dtype, heads, kv_heads)
                  ->ArgNames({"seqs", "rows", "context"})
                  ->Args({1, 1, 2048})

@@ -43,6 +43,15 @@ TEST_CASE("exp is within two units in the last place", "[kernels][unit]") {
   CHECK(std::isnan(Exp(Set(std::numeric_limits<float>::quiet_NaN()))[0]));
 }
 
+TEST_CASE("exp of what is not positive is as good as exp", "[kernels][unit]") {
+  auto exact = [](double x) { return std::exp(x); };
+  CHECK(WorstUnits(ExpOfNegative, exact, -86.5f, 0.0f) <= 2.0);
+  CHECK(ExpOfNegative(Set(0.0f))[0] == 1.0f);
+  CHECK(ExpOfNegative(Set(-1e30f))[0] == 0.0f);
+  CHECK(ExpOfNegative(Set(-std::numeric_limits<float>::infinity()))[0] == 0.0f);
+  CHECK(std::isnan(ExpOfNegative(Set(std::numeric_limits<float>::quiet_NaN()))[0]));
+}
+
 TEST_CASE("tanh keeps its relative precision near zero and saturates", "[kernels][unit]") {
   auto exact = [](double x) { return std::tanh(x); };
   CHECK(WorstUnits(Tanh, exact, -12.0f, 12.0f) <= 4.0);
