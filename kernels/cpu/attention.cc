@@ -41,7 +41,7 @@ struct TileMemory {
   int32_t lower[kMaxQueries];
   int32_t upper[kMaxQueries];
   KeyRun runs[kChunkTokens];
-  KeyRun ahead[kBlocksAhead * kBlockTokens];
+  KeyRun ahead[kMaxBlocksAhead * kBlockTokens];
   int32_t ahead_tokens;
 };
 
@@ -208,7 +208,7 @@ class AttentionCall {
   // Notes the first blocks of a chunk that the thread will come to after the present one.
   void LookAhead(const Tile& tile, int64_t chunk, TileMemory& memory) const {
     const Range range = RangeOf(tile, chunk);
-    const int32_t end = std::min(range.end, range.begin + kBlocksAhead * kBlockTokens);
+    const int32_t end = std::min(range.end, range.begin + kMaxBlocksAhead * kBlockTokens);
     memory.ahead_tokens = std::max(0, end - range.begin);
     FindRuns(tile, range.begin, end, memory.ahead);
   }

@@ -141,19 +141,21 @@ struct RunCursor {
   }
 };
 
-// The blocks of a call one after the other, and what comes kBlocksAhead later: pages lie anywhere
+// The blocks of a call one after the other, and what comes kAhead later: pages lie anywhere
 // in memory, in pieces too short for the processor's own prefetching, so a later block is asked for
 // while an earlier one is computed, line by line between its loads.
-template <bool kScaled>
+template <bool kScaled, int32_t kAhead>
 class BlockQueue {
  public:
+  static_assert(kAhead <= kMaxBlocksAhead);
+
   BlockQueue(const AttendArgs& args, int64_t row_bytes)
       : row_bytes_(row_bytes),
         cursor_{args.runs},
         left_(args.end - args.begin),
         ahead_{args.ahead},
         ahead_left_(args.ahead_tokens) {
-    for (int32_t i = 0; i < kBlocksAhead; ++i) Append();
+    for (int32_t i = 0; i < kAhead; ++i) Append();
   }
 
   // Makes the first or the next block the current one. REQUIRES: there is one.
@@ -168,7 +170,7 @@ class BlockQueue {
   }
 
  private:
-  static constexpr int32_t kSlots = kBlocksAhead + 1;
+  static constexpr int32_t kSlots = kAhead + 1;
 
   void Append() {
     BlockRows& rows = blocks_[appended_++ % kSlots];
@@ -197,7 +199,7 @@ class BlockQueue {
 };
 
 // Asks for the cache line at `offset` bytes of row j, keys and values.
-inline void AskFor(const BlockRows& rows, int32_t j, int64_t offset) {
+inline void AskForLine(const BlockRows& rows, int32_t j, int64_t offset) {
   __builtin_prefetch(rows.keys[j] + offset);
   __builtin_prefetch(rows.values[j] + offset);
 }
@@ -211,7 +213,7 @@ inline void TransposeKeys(const AttendArgs& args, const BlockRows& rows, const B
       const bool new_line = d * Element::kBytes % 64 == 0;
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) {
-        if (new_line) AskFor(upcoming, j + i, d * Element::kBytes);
+        if (new_line) AskForLine(upcoming, j + i, d * Element::kBytes);
         block[i] = LoadPadded<Element>(rows.keys[j + i], d, args.head_dim);
       }
       TransposeTo(block, s.transposed + static_cast<int64_t>(d) * kBlockTokens + j, kBlockTokens);
@@ -403,7 +405,7 @@ inline void AttendOver(const AttendArgs& args) {
   // Converting pays where several tiles read the result; a padded head has to be converted.
   bool direct = args.num_queries <= 2 * kQueryTile && args.head_dim == args.padded_dim;
   const int64_t row_bytes = static_cast<int64_t>(args.head_dim) * Element::kBytes;
-  BlockQueue<Element::kScaled> queue(args, row_bytes);
+  BlockQueue<Element::kScaled, /*kAhead=*/2> queue(args, row_bytes);
   for (int32_t begin = args.begin; begin < args.end; begin += kBlockTokens) {
     queue.Advance();
     const BlockRows& rows = queue.current();

@@ -177,9 +177,8 @@ constexpr int32_t kChunkTokens = 512;
 constexpr int32_t kMaxQueries = 64;
 constexpr int32_t kMaxLanes = 16;
 
-// Blocks whose memory is asked for before they are computed: some 10 KB, which arrive within the
-// microsecond that as many blocks take.
-constexpr int32_t kBlocksAhead = 2;
+// Blocks whose memory may be asked for before they are computed.
+constexpr int32_t kMaxBlocksAhead = 2;
 
 constexpr int64_t AttendScratchFloats(int64_t padded_dim) {
   return 3 * padded_dim * kBlockTokens + 2 * kMaxQueries * kBlockTokens;
