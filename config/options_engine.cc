@@ -8,8 +8,10 @@ constexpr std::string_view kEngine = "Engine";
 
 constexpr std::string_view kIsas[] = {"auto", "portable", "avx2", "avx512", "avx512_bf16"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16", "fp8", "int8"};
-constexpr std::string_view kWeightFormats[] = {"auto", "int8", "int4", "f32",
-                                               "f16",  "bf16", "q8_0", "q4_0"};
+constexpr std::string_view kWeightFormats[] = {
+    "auto",   "int8",   "int4",  "f32",  "f16",  "bf16",      "q8_0",     "q4_0",
+    "q4_1",   "q5_0",   "q5_1",  "q2_k", "q3_k", "q4_k",      "q5_k",     "q6_k",
+    "iq4_nl", "iq4_xs", "mxfp4", "fp8",  "nf4",  "int4_g128", "int8_g128"};
 constexpr std::string_view kPolicies[] = {"fcfs", "priority", "deadline", "fair"};
 constexpr std::string_view kOnOff[] = {"on", "off"};
 
@@ -86,7 +88,8 @@ constexpr Option kOptions[] = {
      .field = &Config::kv_type,
      .section = kEngine,
      .value = "TYPE",
-     .help = "Number format of the KV cache. auto: F32 for a model in F32, else f16. fp8 and int8 "
+     .help = "Number format of the KV cache. auto: F32 for a model in F32, else 16 bits: bf16 "
+             "where the processor multiplies it (AVX-512 BF16), f16 elsewhere. fp8 and int8 "
              "halve its memory, on the CPU only.",
      .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .choices = kKvTypes},

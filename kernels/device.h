@@ -75,6 +75,9 @@ class Device {
 
   // Copies the first num_tokens positions of page `from` to page `to`, keys and values of a layer.
   virtual void CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) = 0;
+
+  // The 16-bit type of KV cache that its attention is faster with.
+  virtual DType preferred_kv_type() const { return DType::kF16; }
 };
 
 struct CpuDeviceOptions {

@@ -22,7 +22,8 @@ std::string DescribeFormats(const Checkpoint& checkpoint) {
 }
 
 // `full`: most of the weights are F32.
-absl::StatusOr<kernels::DType> KvType(const std::string& name, bool full) {
+absl::StatusOr<kernels::DType> KvType(const std::string& name, bool full,
+                                      const kernels::Device* device) {
   if (name == "f32") return kernels::DType::kF32;
   if (name == "f16") return kernels::DType::kF16;
   if (name == "bf16") return kernels::DType::kBF16;
@@ -32,7 +33,8 @@ absl::StatusOr<kernels::DType> KvType(const std::string& name, bool full) {
     return absl::InvalidArgumentError(
         absl::StrCat("kv-type is \"", name, "\"; valid are auto, f32, f16, bf16, fp8 and int8"));
   }
-  return full ? kernels::DType::kF32 : kernels::DType::kF16;
+  if (full) return kernels::DType::kF32;
+  return device == nullptr ? kernels::DType::kF16 : device->preferred_kv_type();
 }
 
 bool IsFull(const Checkpoint& checkpoint) {
@@ -58,7 +60,7 @@ HostMemory MemoryOf(const kernels::Device* device, const LoadOptions& options) {
 // nullptr for the host.
 absl::Status PlanMemory(int64_t weight_bytes, bool full, const LoadOptions& options,
                         const kernels::Device* device, LoadedModel* loaded) {
-  HEDDLE_ASSIGN_OR_RETURN(loaded->kv_dtype, KvType(options.kv_type, full));
+  HEDDLE_ASSIGN_OR_RETURN(loaded->kv_dtype, KvType(options.kv_type, full, device));
   if (device != nullptr && !device->HasKvType(loaded->kv_dtype)) {
     return absl::UnimplementedError(absl::StrCat("kv-type is \"", options.kv_type, "\", which ",
                                                  device->description(),
@@ -107,6 +109,7 @@ absl::StatusOr<LoadedModel> DescribeRandom(std::string_view shape, kernels::DTyp
                                            const kernels::Device* device) {
   LoadedModel loaded;
   HEDDLE_ASSIGN_OR_RETURN(loaded.model.spec, KnownShape(shape));
+  HEDDLE_RETURN_IF_ERROR(CheckWholeBlocks(loaded.model.spec, weights));
   const int64_t bytes = WeightBytes(loaded.model.spec, weights);
   HEDDLE_RETURN_IF_ERROR(
       PlanMemory(bytes, weights == kernels::DType::kF32, options, device, &loaded));

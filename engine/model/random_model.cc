@@ -114,30 +114,92 @@ void FillFloats(DType dtype, Random& random, float half_width, int64_t elements,
   }
 }
 
-// Block formats: random bytes, but for one F16 scale, which spreads the integers over the range.
-struct BlockScale {
-  DType dtype;
-  int32_t offset;  // of the scale within the block
-  float largest;   // integer that stands for the half-width
+// Block formats: random bytes, but for the fields that spread the values over the range.
+enum class FieldType : uint8_t { kNone, kF16, kF32, kPower, kByte };
+struct Field {
+  FieldType type = FieldType::kNone;
+  int32_t offset = 0;  // within the block
+  // kF16, kF32: the field is half-width times this; kPower: 127 + log2 of that; kByte: this itself.
+  float value = 0;
 };
-constexpr BlockScale kBlockScales[] = {{DType::kQ8_0, 0, 127.0f}, {DType::kQ4_0, 0, 8.0f}};
+struct BlockFill {
+  std::string_view name;
+  DType dtype;
+  Field fields[2];
+  uint8_t mask = 0xff;  // of the random bytes
+};
 
-const BlockScale* FindBlockScale(DType dtype) {
-  for (const BlockScale& scale : kBlockScales) {
-    if (scale.dtype == dtype) return &scale;
+// Scales of linear codes map the largest code to the half-width, offsets the smallest to its
+// negative. Where small integers scale the sub-blocks too, the root of the mean square of their
+// products with the codes maps to that of the uniform distribution.
+constexpr BlockFill kBlockFills[] = {
+    {"q8_0", DType::kQ8_0, {{FieldType::kF16, 0, 1 / 127.0f}}},
+    {"q4_0", DType::kQ4_0, {{FieldType::kF16, 0, 1 / 8.0f}}},
+    {"q4_1", DType::kQ4_1, {{FieldType::kF16, 0, 2 / 15.0f}, {FieldType::kF16, 2, -1.0f}}},
+    {"q5_0", DType::kQ5_0, {{FieldType::kF16, 0, 1 / 16.0f}}},
+    {"q5_1", DType::kQ5_1, {{FieldType::kF16, 0, 2 / 31.0f}, {FieldType::kF16, 2, -1.0f}}},
+    {"q2_k", DType::kQ2_K, {{FieldType::kF16, 80, 1 / 22.0f}, {FieldType::kF16, 82, 1 / 14.7f}}},
+    {"q3_k", DType::kQ3_K, {{FieldType::kF16, 108, 1 / 73.0f}}},
+    {"q4_k", DType::kQ4_K, {{FieldType::kF16, 0, 1 / 442.0f}, {FieldType::kF16, 2, 1 / 59.0f}}},
+    {"q5_k", DType::kQ5_K, {{FieldType::kF16, 0, 1 / 902.0f}, {FieldType::kF16, 2, 1 / 58.0f}}},
+    {"q6_k", DType::kQ6_K, {{FieldType::kF16, 208, 1 / 2370.0f}}},
+    {"iq4_nl", DType::kIQ4_NL, {{FieldType::kF16, 0, 1 / 120.0f}}},
+    {"iq4_xs", DType::kIQ4_XS, {{FieldType::kF16, 0, 1 / 2210.0f}}},
+    {"mxfp4", DType::kMXFP4, {{FieldType::kPower, 0, 1 / 6.0f}}},
+    {"int4_g128", DType::kInt4G128, {{FieldType::kF32, 0, 1 / 8.0f}, {FieldType::kByte, 4, 8.0f}}},
+    {"int8_g128", DType::kInt8G128, {{FieldType::kF32, 0, 1 / 127.0f}, {FieldType::kByte, 4, 0}}},
+    // Without the first bit of the exponent codes stay below 2, and none is NaN.
+    {"fp8", DType::kF8G128, {{FieldType::kF32, 0, 1 / 1.03f}}, 0xbf},
+    {"nf4", DType::kNF4, {{FieldType::kF32, 0, 1.0f}}},
+};
+
+const BlockFill* FindBlockFill(DType dtype) {
+  for (const BlockFill& fill : kBlockFills) {
+    if (fill.dtype == dtype) return &fill;
   }
   return nullptr;
 }
 
-void FillBlocks(const BlockScale& format, Random& random, float half_width, int64_t bytes,
+void SetField(const Field& field, float half_width, std::byte* block) {
+  const float value = field.value * half_width;
+  const uint16_t half = kernels::F32ToF16(value);
+  const auto power = static_cast<uint8_t>(127 + std::lround(std::log2(std::fabs(value) + 1e-30f)));
+  const auto byte = static_cast<uint8_t>(field.value);
+  switch (field.type) {
+    case FieldType::kNone:
+      return;
+    case FieldType::kF16:
+      std::memcpy(block + field.offset, &half, sizeof(half));
+      return;
+    case FieldType::kF32:
+      std::memcpy(block + field.offset, &value, sizeof(value));
+      return;
+    case FieldType::kPower:
+      std::memcpy(block + field.offset, &power, sizeof(power));
+      return;
+    case FieldType::kByte:
+      std::memcpy(block + field.offset, &byte, sizeof(byte));
+      return;
+  }
+}
+
+void FillBlocks(const BlockFill& fill, Random& random, float half_width, int64_t bytes,
                 std::byte* out) {
-  const int32_t block_bytes = kernels::Info(format.dtype).block_bytes;
-  const uint16_t scale = kernels::F32ToF16(half_width / format.largest);
+  const int32_t block_bytes = kernels::Info(fill.dtype).block_bytes;
+  const uint64_t mask = fill.mask * uint64_t{0x0101010101010101};
   for (int64_t i = 0; i < bytes; i += 8) {
-    const uint64_t bits = random.Next();
+    const uint64_t bits = random.Next() & mask;
     std::memcpy(out + i, &bits, std::min<int64_t>(8, bytes - i));
   }
-  for (int64_t i = format.offset; i < bytes; i += block_bytes) std::memcpy(out + i, &scale, 2);
+  std::byte first[256] = {};  // fields are the same in every block
+  for (const Field& field : fill.fields) SetField(field, half_width, first);
+  for (const Field& field : fill.fields) {
+    const size_t size = field.type == FieldType::kF32 ? 4 : field.type == FieldType::kF16 ? 2 : 1;
+    if (field.type == FieldType::kNone) continue;
+    for (int64_t i = field.offset; i < bytes; i += block_bytes) {
+      std::memcpy(out + i, first + field.offset, size);
+    }
+  }
 }
 
 class Maker {
@@ -147,11 +209,6 @@ class Maker {
 
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Matrix(const std::vector<int64_t>& rows,
                                                                 int64_t cols) {
-    const kernels::DTypeInfo& info = kernels::Info(dtype_);
-    if (cols % info.block_elements != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rows of ", cols, " are not whole blocks of ", std::string(info.name)));
-    }
     int64_t row_bytes = kernels::RowBytes(dtype_, cols);
     int64_t total = 0;
     for (int64_t n : rows) total += n * row_bytes;
@@ -200,8 +257,8 @@ class Maker {
 
  private:
   void Fill(int64_t elements, int64_t bytes, float half_width, std::byte* out) {
-    if (const BlockScale* scale = FindBlockScale(dtype_); scale != nullptr) {
-      FillBlocks(*scale, random_, half_width, bytes, out);
+    if (const BlockFill* fill = FindBlockFill(dtype_); fill != nullptr) {
+      FillBlocks(*fill, random_, half_width, bytes, out);
     } else {
       FillFloats(dtype_, random_, half_width, elements, out);
     }
@@ -239,24 +296,44 @@ absl::StatusOr<kernels::DType> RandomFormat(std::string_view name) {
   if (name == "auto") return DType::kBF16;
   if (name == "int8") return DType::kQ8_0;
   if (name == "int4") return DType::kQ4_0;
-  std::vector<DType> formats = {DType::kF32, DType::kF16, DType::kBF16};
-  for (const BlockScale& scale : kBlockScales) formats.push_back(scale.dtype);
-  for (DType dtype : formats) {
-    if (kernels::Info(dtype).name == name) return dtype;
+  std::vector<std::string_view> names;
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    names.push_back(kernels::Info(dtype).name);
+    if (names.back() == name) return dtype;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no random weights of format \"", std::string(name), "\"; there are ",
-                   absl::StrJoin(formats, ", ", [](std::string* out, DType dtype) {
-                     out->append(kernels::Info(dtype).name);
-                   })));
+  for (const BlockFill& fill : kBlockFills) {
+    names.push_back(fill.name);
+    if (fill.name == name) return fill.dtype;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "no random weights of format \"", std::string(name), "\"; there are ",
+      absl::StrJoin(names, ", ",
+                    [](std::string* out, std::string_view format) { out->append(format); })));
+}
+
+absl::Status CheckWholeBlocks(const ModelSpec& spec, DType dtype) {
+  const kernels::DTypeInfo& info = kernels::Info(dtype);
+  std::vector<int64_t> widths = {spec.hidden};
+  for (const LayerSpec& layer : spec.layers) {
+    widths.push_back(int64_t{layer.attention.n_heads} * layer.attention.head_dim);
+    widths.push_back(layer.mlp.inter);
+  }
+  for (int64_t width : widths) {
+    if (width % info.block_elements == 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rows of ", width, " are not whole blocks of ", info.block_elements, ", which ",
+        std::string(info.name), " has; formats with smaller blocks fit this shape"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelSpec& spec,
                                            DType dtype, uint64_t seed) {
   HEDDLE_CHECK(spec.norm == NormKind::kRms && !spec.learned_positions,
                "random weights are for Llama-like shapes");
-  HEDDLE_CHECK(IsFloat(dtype) || FindBlockScale(dtype) != nullptr,
-               "random weights: a format without a row in kBlockScales");
+  HEDDLE_CHECK(IsFloat(dtype) || FindBlockFill(dtype) != nullptr,
+               "random weights: a format without a row in kBlockFills");
+  HEDDLE_RETURN_IF_ERROR(CheckWholeBlocks(spec, dtype));
   Maker maker(device, dtype, seed);
   ModelWeights weights;
   HEDDLE_ASSIGN_OR_RETURN(weights.embedding, maker.Matrix({spec.vocab}, spec.hidden));

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/model/model_spec.h"
 #include "engine/model/weights.h"
@@ -24,11 +25,14 @@ absl::StatusOr<kernels::DType> RandomFormat(std::string_view name);
 
 // Weights with the dimensions of `spec`: matrices of type `dtype` from a counter-based generator
 // (same seed, same weights; about unit variance after each layer), norms of ones, biases of zeros.
-// INVALID_ARGUMENT if a row is not whole blocks of `dtype`.
+// As CheckWholeBlocks.
 absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelSpec& spec,
                                            kernels::DType dtype, uint64_t seed);
 
-// Bytes of these weights as stored.
+// INVALID_ARGUMENT, naming the width, unless rows of all matrices are whole blocks of `dtype`.
+absl::Status CheckWholeBlocks(const ModelSpec& spec, kernels::DType dtype);
+
+// Bytes of these weights as stored. REQUIRES: CheckWholeBlocks.
 int64_t WeightBytes(const ModelSpec& spec, kernels::DType dtype);
 
 }  // namespace heddle::engine

@@ -91,11 +91,22 @@ struct ModelWeights {
 // What a forward needs of the weights, for shares of a machine's limits: all matrices but the
 // embedding, whose rows are only looked up (unless it is the head as well).
 struct WeightTraffic {
-  int64_t bytes = 0;           // read once per step, head included
-  int64_t macs_per_token = 0;  // multiply-adds, without the head
+  int64_t bytes = 0;  // read once per step, head included, experts not
+  int64_t macs_per_token =
+      0;  // multiply-adds, without the head; of experts those of a row's choice
   int64_t macs_per_logit_row = 0;
+  // Of each layer with experts: a step reads those that some row of it has chosen.
+  struct Experts {
+    int64_t bytes = 0;  // of all together
+    int32_t count = 0;
+    int32_t top_k = 0;
+  };
+  std::vector<Experts> experts;
+
+  // Expected bytes that a step of `rows` rows reads, if their choices are independent and even.
+  double StepBytes(double rows) const;
 };
-WeightTraffic TrafficOf(const ModelWeights& weights);
+WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights);
 
 // Packs every tensor that `model.spec` asks for. REQUIRES: ValidateTensors(checkpoint, model) is
 // OK. RESOURCE_EXHAUSTED if the device lacks the memory.

@@ -242,6 +242,7 @@ class CpuDevice final : public Device {
   CpuDevice(Isa isa, const cpu::CpuFeatures& features, int32_t num_threads, bool pin)
       : description_(absl::StrCat("cpu (", cpu::Name(isa), " of ", cpu::Describe(features), "; ",
                                   ThreadsText(num_threads), ")")),
+        isa_(isa),
         table_(TableFor(isa)),
         pool_(num_threads, pin),
         ops_(table_, pool_) {}
@@ -249,6 +250,9 @@ class CpuDevice final : public Device {
   std::string description() const override { return description_; }
   DType activation_dtype() const override { return DType::kF32; }
   bool HasKvType(DType) const override { return true; }
+  DType preferred_kv_type() const override {
+    return isa_ == Isa::kAvx512Bf16 ? DType::kBF16 : DType::kF16;
+  }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     return AllocateHost(bytes, "buffer");
@@ -279,6 +283,7 @@ class CpuDevice final : public Device {
 
  private:
   const std::string description_;
+  const Isa isa_;
   const cpu::KernelTable table_;
   cpu::ThreadPool pool_;
   CpuOps ops_;

@@ -55,17 +55,20 @@ absl::StatusOr<engine::LoadedModel> Load(const config::Config& config, int32_t l
   return engine::LoadRandomModel(config.random_weights, dtype, options);
 }
 
-// Peak of the instruction that multiplies this format: F32 and F16 weights are computed in F32.
+// Peak of the instruction that multiplies this format: what is no integer is computed in F32.
 double PeakFor(const std::string& format, LimitMeter& meter) {
-  if (format == "f32" || format == "f16") return meter.FmaGflopPerSecond();
+  const bool is_float =
+      format == "f32" || format == "f16" || format == "nf4" || format.compare(0, 3, "fp8") == 0;
+  if (is_float) return meter.FmaGflopPerSecond();
   return format == "bf16" ? meter.Bf16GflopPerSecond() : meter.Int8GopPerSecond();
 }
 
 absl::StatusOr<Rates> MeasureOnce(const engine::LoadedModel& model, const BenchShape& shape,
                                   LimitMeter& meter) {
   const engine::LocalExecutor& executor = *model.executor;
-  const BenchWork work = WorkOf(shape, executor.spec(), engine::TrafficOf(executor.weights()),
-                                model.capacity.kv_bytes_per_token);
+  const BenchWork work =
+      WorkOf(shape, executor.spec(), engine::TrafficOf(executor.spec(), executor.weights()),
+             model.capacity.kv_bytes_per_token);
   HEDDLE_ASSIGN_OR_RETURN(BenchRun run, BenchRun::Create(*model.executor, shape));
   Rates rates;
   const double peak_before = PeakFor(model.main_format, meter);

@@ -49,7 +49,7 @@ BenchWork WorkOf(const BenchShape& shape, const engine::ModelSpec& spec,
                         layer.attention.head_dim;
   }
   const double positions = steps * prompt + steps * (steps + 1) / 2;  // summed over the steps
-  work.decode_bytes = steps * static_cast<double>(weights.bytes) +
+  work.decode_bytes = steps * weights.StepBytes(batch) +
                       batch * positions * static_cast<double>(kv_bytes_per_token);
   return work;
 }

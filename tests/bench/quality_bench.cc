@@ -1,7 +1,10 @@
 // What a weight format costs in quality, and what of it the kernels add: the divergence of the
 // next-token distribution from the F32 model's, on text drawn from that model itself.
 //
-//   quality_bench BASE CANDIDATE...      BASE: the model in F32; CANDIDATE: the same model, rounded
+//   quality_bench [--kv-type=TYPE] BASE CANDIDATE...
+//
+// BASE: the model in F32; CANDIDATE: the same model, rounded; TYPE: of the candidates' KV cache as
+// they are served (f32).
 //
 // For each candidate, in nats per token, the mean over all positions of
 //   KL(base || candidate on the fastest kernels)            as it is served
@@ -13,6 +16,7 @@
 #include <cstdlib>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/model/load.h"
@@ -25,12 +29,12 @@ constexpr int32_t kTexts = 24;
 constexpr int32_t kTextTokens = 96;
 constexpr uint32_t kSeed = 20240607;
 
-engine::LoadedModel Load(const std::string& path, bool reference) {
+engine::LoadedModel Load(const std::string& path, bool reference, const char* kv_type = "f32") {
   engine::LoadOptions options;
   options.reference_ops = reference;
   options.capacity.max_context = kTextTokens;
   options.capacity.max_batch_tokens = kTextTokens;
-  options.kv_type = "f32";
+  options.kv_type = kv_type;
   auto model = engine::LoadModel(path, options);
   if (model.ok()) return std::move(model).value();
   std::fprintf(stderr, "%s\n", model.status().ToString().c_str());
@@ -90,15 +94,22 @@ double MeanKl(engine::LocalExecutor& base, engine::LocalExecutor& candidate,
 }  // namespace heddle
 
 int main(int argc, char** argv) {
+  const char* kv_type = "f32";
+  constexpr std::string_view kOption = "--kv-type=";
+  if (argc > 1 && std::string_view(argv[1]).substr(0, kOption.size()) == kOption) {
+    kv_type = argv[1] + kOption.size();
+    --argc;
+    ++argv;
+  }
   if (argc < 3) {
-    std::fprintf(stderr, "usage: quality_bench BASE CANDIDATE...\n");
+    std::fprintf(stderr, "usage: quality_bench [--kv-type=TYPE] BASE CANDIDATE...\n");
     return 2;
   }
   heddle::engine::LoadedModel base = heddle::Load(argv[1], /*reference=*/true);
   const auto texts = heddle::DrawTexts(*base.executor);
   std::printf("%-32s %12s %12s %8s\n", "weights", "KL served", "KL exact", "ratio");
   for (int i = 2; i < argc; ++i) {
-    heddle::engine::LoadedModel served = heddle::Load(argv[i], /*reference=*/false);
+    heddle::engine::LoadedModel served = heddle::Load(argv[i], /*reference=*/false, kv_type);
     heddle::engine::LoadedModel exact = heddle::Load(argv[i], /*reference=*/true);
     const double kl = heddle::MeanKl(*base.executor, *served.executor, texts);
     const double kl_exact = heddle::MeanKl(*base.executor, *exact.executor, texts);
