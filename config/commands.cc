@@ -20,6 +20,8 @@ std::string_view CommandName(Command command) {
       return "simulate";
     case kPlan:
       return "plan";
+    case kTrace:
+      return "trace";
   }
   return "";
 }
@@ -42,6 +44,8 @@ std::string_view CommandSummary(Command command) {
       return "Run the scheduler against a trace or a made-up load, without a model";
     case kPlan:
       return "Say how many users fit into a machine, and how fast they are served";
+    case kTrace:
+      return "Tell what happened to a request of a running server, step by step";
   }
   return "";
 }
@@ -100,6 +104,14 @@ std::string_view CommandUsage(Command command) {
              "no\n"
              "weights.\n\n"
              "  heddle plan --shape llama-3.1-8b --hardware h200 --users 64 --context 8192\n";
+    case kTrace:
+      return "heddle trace [ID] [--url URL] [--admin-key KEY]\n\n"
+             "Asks a running server what happened to a request: how long it waited, what the "
+             "prefix\n"
+             "cache had of its prompt, chunks, decodes, preemptions and its end. Without an ID it "
+             "lists\n"
+             "the requests that the server remembers, the newest first.\n\n"
+             "  heddle trace req-4fb9829daa22af61 --url http://127.0.0.1:8000\n";
   }
   return "";
 }

@@ -144,6 +144,10 @@ struct Config {
   bool decode = false;
   std::string template_file;
 
+  // Asking a running server (heddle trace).
+  std::string request_id;  // empty: list those that it remembers
+  std::string url = "http://127.0.0.1:8000";
+
   // The YAML file that the rest may come from.
   std::string config_file;
 };

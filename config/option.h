@@ -26,9 +26,10 @@ enum Command : uint32_t {
   kBench = 32,
   kSimulate = 64,
   kPlan = 128,
+  kTrace = 256,
 };
-inline constexpr Command kAllCommands[] = {kServe,  kGenerate, kTokenize, kInspect,
-                                           kRender, kBench,    kSimulate, kPlan};
+inline constexpr Command kAllCommands[] = {kServe, kGenerate, kTokenize, kInspect, kRender,
+                                           kBench, kSimulate, kPlan,     kTrace};
 
 std::string_view CommandName(Command command);     // "serve"
 std::string_view CommandSummary(Command command);  // one line for the list of commands

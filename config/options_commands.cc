@@ -7,6 +7,7 @@ constexpr std::string_view kGeneration = "Generation";
 constexpr std::string_view kMeasurement = "Measurement";
 constexpr std::string_view kMachine = "Machine to plan for";
 constexpr std::string_view kPlanningLoad = "Simulated load";
+constexpr std::string_view kRunningServer = "Running server";
 constexpr std::string_view kInputOutput = "Input and output";
 constexpr std::string_view kConfiguration = "Configuration";
 
@@ -338,12 +339,28 @@ constexpr Option kOptions[] = {
      .flag_only = true,
      .default_text = "none"},
 
+    {.name = "request",
+     .field = &Config::request_id,
+     .section = kRunningServer,
+     .value = "ID",
+     .help = "The X-Request-Id of an answer (and of the log), or its number. None: the requests "
+             "that the server remembers.",
+     .commands = kTrace,
+     .positional = true,
+     .flag_only = true,
+     .default_text = "none"},
+    {.name = "url",
+     .field = &Config::url,
+     .section = kRunningServer,
+     .value = "URL",
+     .help = "Where the server listens: http://HOST[:PORT].",
+     .commands = kTrace},
     {.name = "json",
      .field = &Config::json,
      .section = kInputOutput,
      .value = "",
      .help = "Print one JSON object instead of text for people.",
-     .commands = kGenerate | kInspect | kBench | kPlanning,
+     .commands = kGenerate | kInspect | kBench | kPlanning | kTrace,
      .flag_only = true},
     {.name = "template",
      .field = &Config::template_file,

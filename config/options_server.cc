@@ -73,7 +73,7 @@ constexpr Option kOptions[] = {
      .value = "KEY",
      .help = "Key for what shows more than one client's requests (/debug, the live view of the web "
              "page). Where there are API keys and no admin key, nobody sees it.",
-     .commands = kServe,
+     .commands = kServe | kTrace,
      .splits_commas = true,
      .default_text = "none"},
     {.name = "tls-cert",

@@ -12,10 +12,6 @@ using engine::StepResult;
 
 namespace {
 
-// Generated tokens and spans that a sequence has room for from the start; longer ones grow by
-// doubling. 1,024 tokens are 4 KiB per sequence.
-constexpr int32_t kReservedTokens = 1024;
-
 // Which of the step's embeddings is that of a sequence; -1: none.
 int32_t PooledIndex(const StepResult& result, SequenceId id) {
   auto found = std::find_if(result.pooled.begin(), result.pooled.end(),
@@ -38,11 +34,14 @@ std::unique_ptr<PageAllocator> HostPool(const SchedulerOptions& options) {
 
 int32_t Scheduler::MaxContext(const SchedulerOptions& options) {
   int64_t pool = static_cast<int64_t>(options.num_pages) * options.page_tokens;
-  // The window may begin and the step end within a page, and a copy of a shared page takes another.
-  const int64_t needed = int64_t{options.window} + options.window_grain + options.max_step_tokens +
-                         3 * int64_t{options.page_tokens};
-  if (options.window > 0 && needed <= pool) return options.max_context;
+  if (MostHeld(options, options.max_context) <= pool) return options.max_context;
   return static_cast<int32_t>(std::min<int64_t>(options.max_context, pool));
+}
+
+int64_t Scheduler::MostHeld(const SchedulerOptions& options, int64_t tokens) {
+  if (options.window == 0) return tokens;
+  return std::min(tokens, int64_t{options.window} + options.window_grain + options.max_step_tokens +
+                              3 * int64_t{options.page_tokens});
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options)
@@ -97,14 +96,11 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
   state->branches.resize(request.num_branches);
   state->request = std::move(request);
   int32_t prompt = state->num_prompt();
-  int32_t growth = std::min({state->request.max_tokens, max_context_ - prompt, kReservedTokens});
   for (int32_t b = 0; b < state->live_branches; ++b) {
     Sequence& branch = state->branches[b];
     branch.id = SequenceId{++last_sequence_id_};
     branch.branch = b;
     branch.request = state.get();
-    branch.generated.reserve(growth);
-    branch.table.Reserve(prompt + growth, options_.page_tokens);
   }
   if (options_.prefix_cache) HashPrompt(state.get());
   Sequence* carrier = &state->branches[0];

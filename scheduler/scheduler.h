@@ -54,6 +54,10 @@ class Scheduler {
   // a window and a step beside it holds any context.
   static int32_t MaxContext(const SchedulerOptions& options);
 
+  // The most positions that a sequence of `tokens` holds at a time: all, or where windows give them
+  // back one, the grain of that, a step, the pages at either end and a copy of a shared one.
+  static int64_t MostHeld(const SchedulerOptions& options, int64_t tokens);
+
   // Queues a request that arrived at `now_us`. REQUIRES: Validate is OK; the id is new.
   void Add(GenerationRequest request, int64_t now_us);
 
@@ -106,6 +110,7 @@ class Scheduler {
   // Planning, in this order (scheduler_plan.cc).
   void DropPassed();
   int32_t PlanDecodes();
+  void FollowBacklog(int32_t decodes);
   int32_t PromptBudget(int32_t decodes) const;
   void Admit(int32_t budget);
   void PlanPrompts(int32_t budget);
@@ -170,6 +175,8 @@ class Scheduler {
   std::vector<std::unique_ptr<RequestState>> ended_requests_;  // a step in flight may name them
   std::vector<SequenceId> ended_;                              // to be told to the executor
   bool running_has_finished_ = false;
+
+  double backlog_ = 0;  // prompts that wait, per stream that runs, at most 1; a mean over steps
 
   // The step being planned.
   int64_t now_us_ = 0;

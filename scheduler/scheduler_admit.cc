@@ -17,6 +17,22 @@ constexpr size_t kMaxPromptsOverBudget = 8;
 // a bound on the time of a plan, whatever the length of the queue.
 constexpr int kMaxWaitingLookedAt = 128;
 
+// Generated tokens, and their spans, that a sequence has room for when it is admitted; more grow by
+// doubling. 256 KiB of addresses per sequence, of which a short answer touches a page.
+constexpr int32_t kReservedTokens = 1 << 16;
+
+// So that no step allocates for an answer that grows.
+void ReserveAnswer(RequestState* request, int32_t max_context, int32_t page_tokens) {
+  const int32_t prompt = request->num_prompt();
+  const int32_t growth =
+      std::min({request->request.max_tokens, max_context - prompt, kReservedTokens});
+  for (Sequence& branch : request->branches) {
+    if (branch.phase == Phase::kFinished) continue;
+    branch.generated.reserve(static_cast<size_t>(growth));
+    branch.table.Reserve(prompt + growth, page_tokens);
+  }
+}
+
 }  // namespace
 
 void Scheduler::Admit(int32_t budget) {
@@ -122,6 +138,7 @@ int32_t Scheduler::NumRunning(int32_t flow) const {
 void Scheduler::MakeRunning(Sequence* sequence) {
   RequestState* request = sequence->request;
   if (request->cached_tokens < 0) {
+    ReserveAnswer(request, max_context_, options_.page_tokens);
     request->cached_tokens = std::min(sequence->num_computed(), request->num_prompt());
     totals_.cached_tokens += request->cached_tokens;
     waiting_.Charge(request->flow, kPromptCharge * sequence->num_remaining());

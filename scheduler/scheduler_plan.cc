@@ -17,7 +17,16 @@ namespace {
 // See kAutomaticTarget.
 constexpr double kAutomaticFloorUs = 20'000;
 constexpr double kAutomaticFactor = 2;
-constexpr double kBacklogFactor = 2;  // more, where as many prompts wait as streams run
+constexpr double kBacklogFactor = 2;  // more, where prompts have been waiting for long
+// Reached where a quarter as many prompts wait as streams run, step after step: the fewer may wait,
+// the sooner a first token comes; that all steps are alike is what counts for the streams.
+constexpr double kBacklogGain = 4;
+// Of one more step in the mean backlog. It is taken in within a few steps, so that a burst is read
+// at once, and let go within many, so that steps in a full machine stay alike.
+constexpr double kBacklogRise = 1.0 / 8;
+constexpr double kBacklogFall = 1.0 / 64;
+// Rows of prompts beside streams while nothing is known of the machine: eight steps at most.
+constexpr int32_t kFirstChunkTokens = 4 * kMinChunkTokens;
 
 }  // namespace
 
@@ -31,6 +40,7 @@ void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
   cache_.BeginStep();
   DropPassed();
   const int32_t decodes = PlanDecodes();
+  FollowBacklog(decodes);
   const int32_t budget = std::max(0, PromptBudget(decodes));
   Admit(budget);
   PlanPrompts(budget);
@@ -80,11 +90,19 @@ int32_t Scheduler::PlanDecodes() {
   return decodes;
 }
 
+void Scheduler::FollowBacklog(int32_t decodes) {
+  if (decodes == 0) return;  // nobody is held up
+  const auto waiting = static_cast<double>(prompts_.size()) + num_unstarted_;
+  const double backlog = std::min(1.0, waiting / decodes);
+  backlog_ += (backlog > backlog_ ? kBacklogRise : kBacklogFall) * (backlog - backlog_);
+}
+
 // Rows for prompts beside so many decodes.
 int32_t Scheduler::PromptBudget(int32_t decodes) const {
   int32_t room = options_.max_step_tokens - decodes;
   const bool no_target = options_.target_step_us == 0;
-  if (no_target || decodes == 0 || !cost_model_.is_ready()) return room;
+  if (no_target || decodes == 0) return room;
+  if (!cost_model_.is_ready()) return std::min(room, kFirstChunkTokens);
   StepCost base{.rows = decodes, .sequences = decodes};
   for (const Sequence* sequence : running_) {
     if (sequence->num_planned == 1) base.attended += sequence->num_tokens();
@@ -93,8 +111,8 @@ int32_t Scheduler::PromptBudget(int32_t decodes) const {
   int64_t context = prompts_.empty() ? 0 : prompts_.front()->num_computed();
   double target_us = static_cast<double>(options_.target_step_us);
   if (options_.target_step_us == kAutomaticTarget) {
-    const auto backlog = static_cast<double>(prompts_.size()) + num_unstarted_;
-    const double factor = kAutomaticFactor + kBacklogFactor * std::min(1.0, backlog / decodes);
+    const double factor =
+        kAutomaticFactor + kBacklogFactor * std::min(1.0, kBacklogGain * backlog_);
     target_us = std::max(kAutomaticFloorUs, factor * cost_model_.PredictUs(base));
   }
   int32_t fitting = cost_model_.RowsWithin(target_us, base, context);

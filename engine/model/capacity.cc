@@ -30,6 +30,15 @@ int32_t LargestWindow(const ModelSpec& spec) {
   return largest;
 }
 
+// Positions that a sequence of `tokens` holds at a time. With windows in all layers that is no more
+// than a window, the grain in which it gives positions back, and a step, the pages at either end
+// and a copy included.
+int64_t MostHeld(int64_t tokens, int32_t window, int32_t grain, int32_t step_tokens,
+                 int32_t page_tokens) {
+  if (window == 0) return tokens;
+  return std::min(tokens, int64_t{window} + grain + step_tokens + 3 * int64_t{page_tokens});
+}
+
 absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options) {
   const int32_t page = options.page_tokens;
   if (page < 1 || page > 4096 || (page & (page - 1)) != 0) {
@@ -96,14 +105,8 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const int32_t context = options.max_context > 0 ? options.max_context : spec.max_context;
   const int32_t window = LargestWindow(spec);
   const int32_t grain = std::max(kernels::kContextGrain, options.page_tokens);
-  // With windows in all layers a sequence holds no more than a window, the grain in which it gives
-  // positions back, and a step, the pages at
-  // either end and a copy included.
-  int64_t held = context;
-  if (window > 0) {
-    held = std::min<int64_t>(held, int64_t{window} + grain + options.max_batch_tokens +
-                                       3 * int64_t{options.page_tokens});
-  }
+  const int64_t held =
+      MostHeld(context, window, grain, options.max_batch_tokens, options.page_tokens);
   const int64_t pages_per_sequence = (held + options.page_tokens - 1) / options.page_tokens;
   const int64_t most_useful_bytes = pages_per_sequence * options.max_batch_seqs * page_bytes;
   const int64_t fixed_bytes = weight_bytes + capacity.workspace_bytes;
@@ -148,9 +151,11 @@ std::string DescribeCapacity(const Capacity& capacity) {
   const int64_t context = capacity.limits.max_context;
   const int64_t most = capacity.limits.max_batch_seqs;
   auto users = [&](int64_t each) {
-    const int64_t window = capacity.limits.window;
-    const int64_t held = window > 0 ? std::min(each, window + capacity.limits.window_grain) : each;
-    const int64_t count = std::min(tokens / held, most);
+    const ExecutorLimits& limits = capacity.limits;
+    const int64_t held = MostHeld(each, limits.window, limits.window_grain, limits.max_batch_tokens,
+                                  limits.page_tokens);
+    const int64_t pages = (held + limits.page_tokens - 1) / limits.page_tokens;
+    const int64_t count = std::min(limits.num_pages / pages, most);
     return absl::StrCat(count, count == 1 ? " user" : " users", " of ", each, " tokens");
   };
   std::string text = absl::StrCat("KV memory of ", FormatBytes(capacity.kv_bytes), " holds ",

@@ -41,4 +41,7 @@ absl::Status RunSimulate(const config::Config& config);
 // plan_command.cc: how many users fit, and how fast they are served.
 absl::Status RunPlan(const config::Config& config);
 
+// trace_command.cc: what happened to a request of a running server.
+absl::Status RunTrace(const config::Config& config);
+
 }  // namespace heddle::server

@@ -5,6 +5,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/text/tokenizer.h"
+#include "engine/threaded_executor.h"
 #include "server/cli/model_options.h"
 #include "server/cli/standard_io.h"
 
@@ -49,8 +50,9 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(session.model, engine::LoadModel(config.model, options));
   HEDDLE_ASSIGN_OR_RETURN(session.codec, MakeCodec(config, session.model.model));
   session.defaults = SamplingDefaults(session.model.model.generation);
-  session.loop =
-      std::make_unique<EngineLoop>(std::move(session.model.executor), ToLoopOptions(config));
+  session.loop = std::make_unique<EngineLoop>(
+      std::make_unique<engine::ThreadedExecutor>(std::move(session.model.executor)),
+      ToLoopOptions(config));
   return session;
 }
 

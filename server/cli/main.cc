@@ -26,6 +26,7 @@ constexpr CliCommand kCommands[] = {
     {config::kTokenize, RunTokenize}, {config::kInspect, RunInspect},
     {config::kRender, RunRender},     {config::kBench, RunBench},
     {config::kSimulate, RunSimulate}, {config::kPlan, RunPlan},
+    {config::kTrace, RunTrace},
 };
 
 void PrintError(std::string_view message) {

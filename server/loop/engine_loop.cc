@@ -228,8 +228,8 @@ bool EngineLoop::TakeMail() {
   return true;
 }
 
+// What cancellations bring stands behind what the last step brought, until it is delivered.
 void EngineLoop::TakeIn(Mailbox* mail) {
-  events_.clear();
   for (Submission& submission : mail->submissions) {
     int32_t branches = submission.request.num_branches;
     trace_.Queued(submission.request, submission.arrival_us);
@@ -245,12 +245,10 @@ void EngineLoop::TakeIn(Mailbox* mail) {
     }
   }
   if (mail->cancel_all) scheduler_.CancelAll(FinishReason::kCancelled, &events_);
-  Emit();
 }
 
-// After a step: a request that can start is started, however long it has waited.
+// After a plan: a request that can start is started, however long it has waited.
 void EngineLoop::Expire() {
-  events_.clear();
   scheduler_.Expire(NowUs(), &events_);
   if (events_.empty()) return;
   const double limit = Seconds(options_.max_queue_us);
@@ -264,40 +262,49 @@ void EngineLoop::Expire() {
 }
 
 void EngineLoop::RunStep() {
-  events_.clear();
   int64_t begin_us = NowUs();
   scheduler_.Plan(begin_us, &plan_);
   // Also after the last request there is one more plan: that which ends its sequences.
   has_work_ = !plan_.empty();
-  if (!has_work_) {
-    CheckWhenIdle();
-    return Publish();
-  }
-  Publish();  // what has started waits no more
+  Publish();  // before the sinks: a client that has its last token finds its pages free in Stats
   int64_t planned_us = NowUs();
+  if (!has_work_) {
+    step_done_us_ = 0;
+    Emit();
+    Expire();
+    return CheckWhenIdle();
+  }
+  if (step_done_us_ > 0) stats_.between_seconds += Seconds(planned_us - step_done_us_);
   absl::Status status = Execute();
   int64_t executed_us = NowUs();
   last_step_us_ = executed_us;
   if (!status.ok()) return Fail(std::move(status));
   scheduler_.Commit(result_, executed_us, &events_);
-  trace_.Step(scheduler_.notes(), begin_us, executed_us);
   int64_t committed_us = NowUs();
-  ++stats_.steps;
   stats_.plan_seconds += Seconds(planned_us - begin_us + committed_us - executed_us);
+  CountStep(begin_us, executed_us);
+}
+
+// What Emit tells of the step, which it does while the next one runs.
+void EngineLoop::CountStep(int64_t begin_us, int64_t end_us) {
+  notes_.assign(scheduler_.notes().begin(), scheduler_.notes().end());
+  noted_begin_us_ = begin_us;
+  step_done_us_ = end_us;
+  ++stats_.steps;
   stats_.forward_seconds += static_cast<double>(result_.timing.forward_ns) * 1e-9;
   stats_.swap_seconds += static_cast<double>(result_.timing.swap_ns) * 1e-9;
   stats_.sample_seconds += static_cast<double>(result_.timing.sample_ns) * 1e-9;
-  // Before the sinks: a client that has seen its last token finds its pages freed in Stats.
-  Publish();
-  Emit();
-  Expire();
-  stats_.emit_seconds += Seconds(NowUs() - committed_us);
-  stats_.orphaned_requests =
-      scheduler_.stats().live_requests - static_cast<int32_t>(clients_.size());
 }
 
+// Runs the planned step. What the last one brought is delivered, and booked, while this one runs.
 absl::Status EngineLoop::Execute() {
   HEDDLE_RETURN_IF_ERROR(executor_->Submit(plan_));
+  int64_t submitted_us = NowUs();
+  Emit();
+  Expire();
+  stats_.orphaned_requests =
+      scheduler_.stats().live_requests - static_cast<int32_t>(clients_.size());
+  stats_.emit_seconds += Seconds(NowUs() - submitted_us);
   return executor_->Wait(&result_);
 }
 
@@ -312,14 +319,18 @@ void EngineLoop::Fail(absl::Status error) {
 
 void EngineLoop::FailAll() {
   has_work_ = false;
-  events_.clear();
+  step_done_us_ = 0;
   scheduler_.CancelAll(FinishReason::kError, &events_);
   Publish();
   Emit();
 }
 
+// Hands out all events that there are; those with tokens are of the last committed step.
 void EngineLoop::Emit() {
+  if (!notes_.empty()) trace_.Step(notes_, noted_begin_us_, step_done_us_);
+  notes_.clear();
   for (const SequenceEvent& event : events_) Deliver(event);
+  events_.clear();
 }
 
 void EngineLoop::Deliver(const SequenceEvent& event) {

@@ -1,8 +1,10 @@
 // The one thread that owns the scheduler and the executor: takes in requests and cancellations,
 // plans a step, has it executed, books the result, and hands every token to its request's sink.
 //
-// Life of a round: take the mailbox in whole → Plan → Submit → Wait → Commit → sinks. With nothing
-// to do the thread sleeps until something is posted.
+// Life of a round: take the mailbox in whole → Plan → Submit → sinks, with what the step before
+// brought → Wait → Commit. So the executor stands still only for Commit and Plan, if it runs a step
+// by itself (engine/threaded_executor.h); docs/decisions/0015 says why the plan waits for the
+// tokens. With nothing to do the thread sleeps until something is posted.
 //
 // Threads: Submit, Cancel, CancelBranch, Stats, NextId and Drain from any thread. They share with
 // the loop only the mailbox, under a mutex that is held for moments and never during a step, a
@@ -112,6 +114,7 @@ class EngineLoop final : public GenerationService {
   void Expire();
   void RunStep();
   absl::Status Execute();
+  void CountStep(int64_t begin_us, int64_t end_us);
   void Fail(absl::Status error);
   void FailAll();
   void Emit();
@@ -131,7 +134,10 @@ class EngineLoop final : public GenerationService {
   absl::flat_hash_map<RequestId, Client> clients_;
   engine::StepPlan plan_;
   engine::StepResult result_;
-  std::vector<scheduler::SequenceEvent> events_;
+  std::vector<scheduler::SequenceEvent> events_;  // to be delivered, in order
+  std::vector<scheduler::StepNote> notes_;        // of the last step, to be traced
+  int64_t noted_begin_us_ = 0;
+  int64_t step_done_us_ = 0;  // when the last step ended; 0: there was nothing to do since
   Mailbox taken_;
   EngineStats stats_;
   absl::Status expired_;   // what the sinks of requests that waited for too long are told

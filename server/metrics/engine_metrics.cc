@@ -126,6 +126,11 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
           "Requests that waited for the starvation limit and then went ahead of others.",
           stats.overdue_requests);
   families->push_back(StepTime(stats));
+  families->push_back(
+      SingleValue("heddle_between_steps_seconds_total",
+                  "From the end of a step to the start of the next, while there was work: the time "
+                  "in which the engine computes nothing.",
+                  MetricType::Counter, stats.between_seconds));
 }
 
 }  // namespace heddle::server

@@ -54,6 +54,7 @@ void WriteEngine(const EngineStats& stats, JsonWriter* json) {
   json->Key("forward").Number(stats.forward_seconds);
   json->Key("sample").Number(stats.sample_seconds);
   json->Key("emit").Number(stats.emit_seconds);
+  json->Key("between").Number(stats.between_seconds);
   json->Key("running").Number(stats.busy_since_seconds);
   json->EndObject();
 }

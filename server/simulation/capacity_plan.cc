@@ -24,15 +24,10 @@ int32_t Context(const CapacityQuestion& question) {
   return question.prompt_tokens + question.output_tokens;
 }
 
-// With windows in all layers a sequence holds no more than a window and a step, the pages at either
-// end and a copy included.
 int64_t PagesPerUser(const CapacityQuestion& question) {
   const scheduler::SchedulerOptions& options = question.scheduler;
   const int64_t page_tokens = options.page_tokens;
-  int64_t held = Context(question);
-  if (options.window > 0) {
-    held = std::min(held, int64_t{options.window} + options.max_step_tokens + 3 * page_tokens);
-  }
+  const int64_t held = scheduler::Scheduler::MostHeld(options, Context(question));
   return (held + page_tokens - 1) / page_tokens;
 }
 

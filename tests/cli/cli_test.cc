@@ -85,7 +85,8 @@ TEST_CASE("Help goes to standard output, without an error", "[cli][unit]") {
   Outcome general = Run("--help");
   CHECK(general.exit_code == 0);
   for (const char* command :
-       {"serve", "generate", "tokenize", "inspect", "render", "bench", "simulate", "plan"}) {
+       {"serve", "generate", "tokenize", "inspect", "render", "bench", "simulate", "plan",
+        "trace"}) {
     INFO(command);
     CHECK(general.out.find(command) != std::string::npos);
   }
@@ -114,6 +115,16 @@ TEST_CASE("A command that fails ends with 1 and one line", "[cli][unit]") {
   Outcome full = Run("--version", "", "/dev/full");
   CHECK(full.exit_code == 1);
   CHECK(IsOneLine(full.err));
+}
+
+TEST_CASE("A trace of a server that is not there ends with 1 and one line", "[cli][unit]") {
+  Outcome nobody = Run("trace req-1 --url http://127.0.0.1:1");
+  CHECK(nobody.exit_code == 1);
+  CHECK(IsOneLine(nobody.err));
+  CHECK(nobody.err.find("127.0.0.1:1") != std::string::npos);
+  Outcome url = Run("trace --url https://example.org");
+  CHECK(url.exit_code == 1);
+  CHECK(url.err.find("http://HOST") != std::string::npos);
 }
 
 TEST_CASE("A device of no known kind is refused, with those that are", "[cli][unit]") {

@@ -57,6 +57,45 @@ TEST_CASE("Latent attention keeps one vector per layer, layers without attention
   CHECK(capacity->kv_bytes_per_token == 21 * 576 * 2);  // F16
 }
 
+// Grouped queries with one layer of other heads, and latent attention with a layer that has none.
+std::vector<ModelSpec> SpecsOfEachKind() {
+  ModelSpec grouped = TinyLlama();
+  grouped.layers.resize(3);
+  grouped.layers[1].attention.n_kv_heads = 1;
+  grouped.layers[1].attention.head_dim = 80;
+  grouped.layers[2].attention.window = 64;
+  ModelSpec latent = TinyLlama();
+  latent.layers.resize(3);
+  for (LayerSpec& layer : latent.layers) {
+    layer.attention.n_kv_heads = 1;
+    layer.attention.head_dim = 72;
+    layer.attention.mla = {.kv_rank = 64, .nope_dim = 16, .rope_dim = 8, .v_dim = 16};
+  }
+  latent.layers[1].attention = {};
+  return {grouped, latent};
+}
+
+TEST_CASE("What is planned for the KV cache is what is taken, for every type and kind of layer",
+          "[unit]") {
+  auto device = kernels::CreateCpuDevice({.num_threads = 1});
+  REQUIRE(device.ok());
+  using kernels::DType;
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
+    for (const ModelSpec& spec : SpecsOfEachKind()) {
+      INFO(kernels::Info(dtype).name);
+      CapacityOptions options{.kv_bytes = 1'000'000, .kv_dtype = dtype};
+      const auto capacity = PlanCapacity(spec, kGiB, {16 * kGiB, 16 * kGiB}, options);
+      REQUIRE(capacity.ok());
+      const ExecutorLimits& limits = capacity->limits;
+      const auto storage =
+          KvStorage::Create(**device, KvShapes(spec), dtype, limits.num_pages, limits.page_tokens);
+      REQUIRE(storage.ok());
+      CHECK(storage->page_bytes() * limits.num_pages == capacity->kv_bytes);
+      CHECK(storage->page_bytes() == capacity->kv_bytes_per_token * limits.page_tokens);
+    }
+  }
+}
+
 TEST_CASE("An explicit pool is taken as it is, in whole pages", "[unit]") {
   CapacityOptions options;
   options.kv_bytes = 100'000'000;

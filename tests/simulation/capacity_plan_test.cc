@@ -47,6 +47,18 @@ TEST_CASE("Users fit as their whole pages do, and no more than run at a time", "
   CHECK(none.expected.requests == 0);
 }
 
+TEST_CASE("With windows a user holds a window, its grain and a step, and as many as fit are kept",
+          "[simulation]") {
+  CapacityQuestion question = Question(0, 900, 100);
+  question.scheduler.window = 64;
+  question.scheduler.window_grain = 128;
+  const CapacityAnswer answer = Answer(question);
+  // 64 + 128 + 256 positions and three pages: 31 pages of 100.
+  CHECK(answer.users_that_fit == 3);
+  CHECK(answer.expected.requests > 0);
+  CHECK(answer.expected.preemptions == 0);
+}
+
 TEST_CASE("Users that do not fit are told the memory that they would need", "[simulation]") {
   const CapacityQuestion question = Question(7, 300, 20);
   const CapacityAnswer answer = Answer(question);
