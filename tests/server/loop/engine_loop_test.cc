@@ -2,12 +2,14 @@
 // needs the loop to be in the middle of a step, and answers are waited for.
 #include "server/loop/engine_loop.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <mutex>
 #include <thread>
 
 #include "catch2/catch.hpp"
+#include "engine/threaded_executor.h"
 #include "server/retry_after.h"
 #include "tests/support/fake_executor.h"
 
@@ -121,11 +123,13 @@ class Gate {
 
 struct LoopUnderTest {
   explicit LoopUnderTest(EngineLoopOptions options = {}, engine::ExecutorLimits limits = Limits(),
-                         bool gated = false) {
+                         bool gated = false, bool threaded = false) {
     auto fake = std::make_unique<test::FakeExecutor>(limits);
     executor = fake.get();
     if (gated) fake->set_before_result([gate = gate] { return gate->Pass(); });
-    loop = std::make_unique<EngineLoop>(std::move(fake), options);
+    std::unique_ptr<engine::Executor> runs = std::move(fake);
+    if (threaded) runs = std::make_unique<engine::ThreadedExecutor>(std::move(runs));
+    loop = std::make_unique<EngineLoop>(std::move(runs), options);
   }
   std::shared_ptr<Gate> gate = std::make_shared<Gate>();
   test::FakeExecutor* executor;
@@ -420,11 +424,81 @@ TEST_CASE("A step that hangs shows in the stats", "[loop][unit]") {
   CHECK(t.loop->Stats().busy_since_seconds == 0);
 }
 
+TEST_CASE("A step's tokens are delivered while the next step runs", "[loop][unit]") {
+  const bool threaded = GENERATE(false, true);
+  LoopUnderTest t({}, Limits(), /*gated=*/false, threaded);
+  std::mutex mutex;
+  std::condition_variable delivered;
+  size_t tokens = 0;
+  size_t steps = 0;
+  std::vector<size_t> seen;  // tokens that the sink had when a step was about to end
+  // The step does not end before the token of the one before it is with the sink.
+  t.executor->set_before_result([&] {
+    std::unique_lock lock(mutex);
+    if (steps < 5) delivered.wait(lock, [&] { return tokens >= steps; });
+    seen.push_back(tokens);
+    ++steps;
+    return absl::OkStatus();
+  });
+  auto answer = std::make_shared<Answer>();
+  const EventSink sink = SinkOf(answer);
+  REQUIRE(t.loop
+              ->Submit(MakeRequest(*t.loop, 9, 5),
+                       [&](GenerationEvent&& event) {
+                         {
+                           std::lock_guard lock(mutex);
+                           tokens += event.tokens.size();
+                         }
+                         delivered.notify_all();
+                         sink(std::move(event));
+                       })
+              .ok());
+  answer->WaitForEnd();
+  CHECK(t.loop->Drain(InAnHour()));
+  seen.resize(5);
+  CHECK(seen == std::vector<size_t>{0, 1, 2, 3, 4});
+  CHECK(t.loop->Stats().between_seconds > 0);
+}
+
+TEST_CASE("A tenant whose ten thousand requests are cancelled as they come delays no other",
+          "[loop][unit]") {
+  EngineLoopOptions options{.max_queue = 40, .policy = scheduler::PolicyKind::kFair};
+  LoopUnderTest t(options);
+  std::atomic<bool> stop{false};
+  int64_t asked = 0;
+  std::thread nasty([&] {
+    for (; asked < 10000 || !stop; ++asked) {
+      GenerationRequest request = MakeRequest(*t.loop, 30, 100);
+      request.tenant = 2;
+      const RequestId id = request.id;
+      // Refused beyond its share of the queue; what is taken is cancelled at once.
+      if (t.loop->Submit(std::move(request), [](GenerationEvent&&) {}).ok()) t.loop->Cancel(id);
+    }
+  });
+  for (int i = 0; i < 50; ++i) {
+    GenerationRequest request = MakeRequest(*t.loop, 9, 12);
+    request.tenant = 1;
+    auto answer = std::make_shared<Answer>();
+    const std::vector<TokenId> want =
+        test::FakeExecutor::Answer(request.prompt, request.sampling.seed, 12, kVocab);
+    REQUIRE(t.loop->Submit(std::move(request), SinkOf(answer)).ok());  // there is always room
+    answer->WaitForEnd();
+    CHECK(answer->tokens() == want);
+  }
+  stop = true;
+  nasty.join();
+  CHECK(asked >= 10000);
+  CHECK(t.loop->Drain(InAnHour()));
+  CHECK(t.loop->Stats().pages_used == 0);
+  CHECK(t.executor->num_live() == 0);
+}
+
 TEST_CASE("Requests and cancellations from several threads keep their tokens apart",
           "[loop][unit]") {
   engine::ExecutorLimits limits = Limits();
   limits.num_pages = 60;  // a few preemptions
-  LoopUnderTest t({.max_queue = 1000}, limits);
+  const bool threaded = GENERATE(false, true);
+  LoopUnderTest t({.max_queue = 1000}, limits, /*gated=*/false, threaded);
   constexpr int kThreads = 4, kRequests = 40;
   std::vector<std::thread> threads;
   for (int thread = 0; thread < kThreads; ++thread) {
