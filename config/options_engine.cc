@@ -88,8 +88,8 @@ constexpr Option kOptions[] = {
      .field = &Config::kv_type,
      .section = kEngine,
      .value = "TYPE",
-     .help = "Number format of the KV cache. auto: F32 for a model in F32, else 16 bits: bf16 "
-             "where the processor multiplies it (AVX-512 BF16), f16 elsewhere. fp8 and int8 "
+     .help = "Number format of the KV cache. auto: F32 for a model in F32, bf16 for one in BF16 "
+             "where the processor multiplies it (AVX-512 BF16), else f16. fp8 and int8 "
              "halve its memory, on the CPU only.",
      .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .choices = kKvTypes},

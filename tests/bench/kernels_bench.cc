@@ -18,6 +18,7 @@
 
 #include "benchmark/benchmark.h"
 #include "kernels/cpu/limits.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/device.h"
 #include "tests/kernels/testing.h"
 
@@ -78,6 +79,13 @@ struct Work {
 double Measured(Peak peak, LimitMeter& meter) {
   if (peak == Peak::kF32) return meter.FmaGflopPerSecond();
   return peak == Peak::kBf16 ? meter.Bf16GflopPerSecond() : meter.Int8GopPerSecond();
+}
+
+// Of the instruction that multiplies weights of this format.
+Peak PeakOf(DType dtype) {
+  if (dtype == DType::kBF16) return Peak::kBf16;
+  const bool is_float = dtype == DType::kF32 || dtype == DType::kF16 || dtype >= DType::kF8G32;
+  return is_float ? Peak::kF32 : Peak::kInt8;
 }
 
 // Runs `body` on the device until the framework has enough, with shares of the limits as counters.
@@ -142,9 +150,7 @@ void BenchLinear(State& state, DType dtype, int64_t rows, int64_t cols, bool gat
   Work work;
   work.bytes = static_cast<double>(rows * RowBytes(dtype, cols));
   work.ops = 2.0 * static_cast<double>(n * rows * cols);
-  work.peak = dtype == DType::kF32 || dtype == DType::kF16 ? Peak::kF32
-              : dtype == DType::kBF16                      ? Peak::kBf16
-                                                           : Peak::kInt8;
+  work.peak = PeakOf(dtype);
   Measure(state, work, [&](Ops& ops) {
     LinearArgs args;
     args.x = x.tensor();
@@ -226,6 +232,19 @@ void BenchSample(State& state, float top_p, int32_t top_k) {
   });
 }
 
+// What every op of a forward pays beside its work.
+void BenchForkJoin(State& state) {
+  const CpuDeviceOptions options = Options();
+  const int32_t threads =
+      options.num_threads > 0 ? options.num_threads : cpu::ThreadPool::UsableCores();
+  cpu::ThreadPool pool(threads, options.pin_threads);
+  for (auto _ : state) {
+    const double start = Now();
+    pool.OnEveryThread([](int32_t) {});
+    state.SetIterationTime(Now() - start);
+  }
+}
+
 benchmark::internal::Benchmark* Finish(benchmark::internal::Benchmark* bench) {
   return bench->UseManualTime()->Unit(benchmark::kMicrosecond)->MinTime(0.3);
 }
@@ -236,7 +255,9 @@ void RegisterAll() {
     int64_t rows, cols;
     bool gated;
   };
-  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ8_0, DType::kQ4_0}) {
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kQ8_0, DType::kQ4_0,
+                      DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kIQ4_NL, DType::kMXFP4,
+                      DType::kInt4G128, DType::kF8G128}) {
     for (const Shape& s : {Shape{"gate_up", 11264, 2048, true}, Shape{"down", 2048, 5632, false},
                            Shape{"head", 32000, 2048, false}}) {
       std::string name = "linear/" + std::string(Info(dtype).name) + "/" + s.name;
@@ -260,6 +281,7 @@ void RegisterAll() {
                  ->Args({1, 512, 512}));
     }
   }
+  Finish(benchmark::RegisterBenchmark("fork_join", BenchForkJoin));
   Finish(benchmark::RegisterBenchmark("norm", BenchNorm)->Arg(1)->Arg(512));
   for (int64_t vocab : {32000, 151936}) {
     Finish(benchmark::RegisterBenchmark("sample/plain", BenchSample, 1.0f, 0)->Arg(vocab));
