@@ -62,7 +62,7 @@ const chat = (() => {
         }
         this.thoughts.replaceChildren(...markdown(this.reasoning));
       }
-      this.text.replaceChildren(...markdown(this.content));
+      this.text.replaceChildren(...markdown(this.content ?? ''));  // none yet: stopped, or failed at once
     }
 
     fail(message) {

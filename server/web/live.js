@@ -134,8 +134,7 @@
     ['State', row => row.state],
     ['For', row => row.age_ms < 10 * kMilliseconds ? `${(row.age_ms / kMilliseconds).toFixed(1)} s` : duration(row.age_ms / kMilliseconds)],
     ['Queued', row => row.queued_ms === null ? '–' : `${short(row.queued_ms)} ms`],
-    ['Prompt', row => String(row.prompt_tokens)],
-    ['Cached', row => String(row.cached_tokens)],
+    ['Prompt', row => row.cached_tokens ? `${row.prompt_tokens} (${row.cached_tokens} cached)` : String(row.prompt_tokens)],
     ['Answer', row => String(row.generated_tokens)],
     ['Preempted', row => String(row.preemptions)],
   ];

@@ -168,6 +168,7 @@ class WebPage(unittest.TestCase):
         self.assertNotEqual(dark, light)
         self.page.run("document.getElementById('theme').click()")
         self.assertEqual(self.page.run(colour), dark)
+        self.assertEqual(self.page.run("getComputedStyle(document.documentElement).colorScheme"), "dark")
         self.picture("dark")
 
     def test_the_live_view_lists_requests_while_they_run(self):
