@@ -68,11 +68,14 @@ double CostModel::RowUs(int64_t context) const {
 
 int32_t CostModel::RowsWithin(double target_us, const StepCost& base, int64_t context) const {
   const double left = target_us - PredictUs(base);
-  const double per_row = RowUs(context);
   if (left <= 0) return 0;
+  // Row i of n attends to i positions more: n rows take n * first + n * n * growth / 2.
+  const double growth = std::max(0.0, coefficients_[2] * kAttendedScale);
+  const double first = RowUs(context) + growth / 2;
+  const double divisor = first + std::sqrt(std::max(0.0, first * first + 2 * growth * left));
   constexpr double kMost = std::numeric_limits<int32_t>::max();
-  if (per_row <= 0) return static_cast<int32_t>(kMost);
-  return static_cast<int32_t>(std::min(left / per_row, kMost));
+  if (divisor <= 0) return static_cast<int32_t>(kMost);
+  return static_cast<int32_t>(std::min(2 * left / divisor, kMost));
 }
 
 }  // namespace heddle::scheduler

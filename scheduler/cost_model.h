@@ -29,7 +29,8 @@ class CostModel {
   // Never negative. Meaningless before is_ready().
   double PredictUs(const StepCost& cost) const;
 
-  // How many more rows, each attending to `context` positions, fit beside `base` into `target_us`.
+  // How many more rows of one chunk, the first of which attends to `context` positions and each to
+  // one more than the one before it, fit beside `base` into `target_us`.
   int32_t RowsWithin(double target_us, const StepCost& base, int64_t context) const;
 
   // What one more row that attends to `context` positions adds to a step. May be negative while

@@ -269,9 +269,9 @@ void EngineLoop::RunStep() {
   Publish();  // before the sinks: a client that has its last token finds its pages free in Stats
   int64_t planned_us = NowUs();
   if (!has_work_) {
-    step_done_us_ = 0;
     Emit();
     Expire();
+    step_done_us_ = 0;
     return CheckWhenIdle();
   }
   if (step_done_us_ > 0) stats_.between_seconds += Seconds(planned_us - step_done_us_);

@@ -48,6 +48,26 @@ TEST_CASE("One step that was held up moves the model little", "[scheduler][unit]
   CHECK(model.PredictUs(cost) < 1.5 * before);
 }
 
+TEST_CASE("As many rows as are said to fit take the target, however long the chunk",
+          "[scheduler][unit]") {
+  std::mt19937 random(3);
+  CostModel model;
+  for (int i = 0; i < 500; ++i) {
+    StepCost cost{1 + static_cast<int64_t>(random() % 400), 0,
+                  1 + static_cast<int64_t>(random() % 32)};
+    cost.attended = cost.rows * static_cast<int64_t>(1 + random() % 2000);
+    model.Observe(cost, MachineUs(cost));
+  }
+  const StepCost base{.rows = 8, .attended = 8 * 300, .sequences = 8};
+  for (const double target_us : {5000.0, 20'000.0, 100'000.0}) {
+    const int64_t rows = model.RowsWithin(target_us, base, 3000);
+    StepCost step = base;
+    step.rows += rows;
+    for (int64_t i = 1; i <= rows; ++i) step.attended += 3000 + i;
+    CHECK(MachineUs(step) == Approx(target_us).epsilon(0.02));
+  }
+}
+
 TEST_CASE("A thousand like steps leave the model as it was", "[scheduler][unit]") {
   CostModel model;
   for (int64_t i = 0; i < 100; ++i) {
@@ -100,8 +120,8 @@ double AutomaticRatio(int num_prompts) {
     busy_us = kSlow * MachineUs(CostOf(rig.plan));
     rig.now_us += static_cast<int64_t>(busy_us);
   };
-  for (int i = 0; i < 8; ++i) rig.Add(MakeRequest(20 + 30 * i, 400, i));
-  for (int i = 0; i < 30; ++i) rig.Step();
+  for (int i = 0; i < 8; ++i) rig.Add(MakeRequest(20 + 30 * i, 2000, i));
+  for (int i = 0; i < 300; ++i) rig.Step();  // the backlog of the beginning is forgotten
   const double alone_us = busy_us;
   for (int i = 0; i < num_prompts; ++i) rig.Add(MakeRequest(4000, 2, 77 + i));
   double sum = 0;

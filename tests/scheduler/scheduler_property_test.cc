@@ -22,7 +22,11 @@ class RandomLoad {
   explicit RandomLoad(uint64_t seed) : random_(seed), options_(RandomOptions()), rig_(options_) {
     arrivals_per_100_steps_ = Between(5, 150);
     cancels_per_100_steps_ = Between(0, 20);
-    rig_.between = [this] { MaybeCancel(); };
+    rig_.between = [this] {
+      // Steps take time by their rows, for the targets to go by.
+      rig_.now_us += static_cast<int64_t>(rig_.plan.token_ids.size() / 8);
+      MaybeCancel();
+    };
   }
 
   void Run(int64_t steps) {
@@ -75,6 +79,8 @@ class RandomLoad {
     options.window = Between(0, 2) == 0 ? Between(2, 40) : 0;
     options.window_grain = options.page_tokens * (1 << Between(0, 2));
     options.policy = static_cast<PolicyKind>(Between(0, 3));
+    if (Between(0, 1) == 0)
+      options.target_step_us = Between(0, 1) ? kAutomaticTarget : Between(1, 6);
     options.starvation_us = Between(0, 1) * Between(1, 300);
     return options;
   }
