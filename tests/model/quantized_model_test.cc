@@ -188,5 +188,26 @@ TEST_CASE("A model quantised while loading gives the logits of its rounded weigh
   }
 }
 
+TEST_CASE("A NaN among FP8 codes is refused wherever it lies, and the tensor named", "[golden]") {
+  const test::Golden golden = test::LoadGolden("deepseek_v3_fp8");
+  const std::string layer = "model.layers.1.";
+  for (const std::string& name :
+       {layer + "self_attn.kv_b_proj.weight", layer + "self_attn.kv_a_proj_with_mqa.weight",
+        layer + "mlp.experts.5.down_proj.weight", layer + "mlp.shared_experts.up_proj.weight"}) {
+    test::TempDir dir;
+    const auto folder = test::WriteSyntheticModel(golden, dir / "model");
+    std::vector<TensorToWrite> tensors = test::SyntheticTensors(golden);
+    auto broken = std::find_if(tensors.begin(), tensors.end(),
+                               [&](const TensorToWrite& t) { return t.name == name; });
+    REQUIRE(broken != tensors.end());
+    broken->data[broken->data.size() / 2] = std::byte{0xff};
+    test::WriteFile(folder / "model.safetensors", test::SafetensorsBytes(tensors));
+    const engine::LoadOptions options;
+    const absl::Status status = engine::LoadModel(folder, options).status();
+    CHECK(absl::IsInvalidArgument(status));
+    CHECK_THAT(std::string(status.message()), Catch::Contains(name) && Catch::Contains("NaN"));
+  }
+}
+
 }  // namespace
 }  // namespace heddle
