@@ -49,7 +49,7 @@ constexpr std::string_view kDeepseekWords =
     "]+";
 constexpr std::string_view kDeepseekHan = "[一-龥ࠀ-一가-퟿]+";
 constexpr std::string_view kBloomPattern = " ?[^(\\s|.,!?…。，、।۔،)]+";
-constexpr std::string_view kThreeDigits = "[0-9][0-9][0-9]";
+constexpr std::string_view kThreeDigits = "[0-9]{3}";
 
 constexpr std::array kGpt2 = {kGpt2Pattern};
 constexpr std::array kCl100k = {kCl100kPattern};
@@ -68,11 +68,8 @@ constexpr std::array<std::string_view, 6> kDeepseekLlm = {
     "[\r\n]", kDeepseekWords, "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$", kDeepseekHan, "\\p{N}+"};
 constexpr std::array<std::string_view, 5> kDeepseekCoder = {"[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+",
                                                             kDeepseekHan, "\\p{N}"};
-constexpr std::array<std::string_view, 3> kDeepseek3 = {
-    "\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
-    "[!\"#$%&'()*+,\\-./"
-    ":;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
-    " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"};
+constexpr std::array<std::string_view, 3> kDeepseek3 = {"\\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
+                                                        kDeepseek3Pattern};
 
 constexpr std::array kPatterns = {
     GgufPattern{"default", kDefault},

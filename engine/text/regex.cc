@@ -3,10 +3,12 @@
 
 #include <pcre2.h>
 
+#include <optional>
 #include <utility>
 
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/text/class_run.h"
 #include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
@@ -157,6 +159,7 @@ struct MatchFree {
 struct Regex::Code {
   pcre2_code* compiled = nullptr;
   std::string pattern;
+  std::optional<ClassRun> run;  // in place of `compiled`
   ~Code() { pcre2_code_free(compiled); }
 };
 
@@ -174,9 +177,11 @@ absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
     return absl::InvalidArgumentError(base::StrCat("regular expression of ", pattern.size(),
                                                    " bytes, the limit is ", kMaxPatternBytes));
   }
-  HEDDLE_ASSIGN_OR_RETURN(const std::string translated, TranslateOniguruma(pattern));
   auto code = std::make_unique<Code>();
   code->pattern = pattern;
+  code->run = ClassRun::Parse(pattern);
+  if (code->run) return Regex(std::move(code));
+  HEDDLE_ASSIGN_OR_RETURN(const std::string translated, TranslateOniguruma(pattern));
   int error = 0;
   PCRE2_SIZE offset = 0;
   // Oniguruma's ^ and $ work on lines unless told otherwise.
@@ -206,6 +211,7 @@ absl::StatusOr<Regex> Regex::Literal(std::string_view text) {
 
 absl::Status Regex::ForEachMatch(std::string_view text,
                                  absl::FunctionRef<absl::Status(size_t, size_t)> on_match) const {
+  if (code_->run) return code_->run->ForEachMatch(text, on_match);
   const std::unique_ptr<pcre2_match_data, MatchFree> match(pcre2_match_data_create(1, nullptr));
   const std::unique_ptr<pcre2_match_context, MatchFree> context(
       pcre2_match_context_create(nullptr));

@@ -1,5 +1,6 @@
 // Regular expressions of tokenizer.json, run by PCRE2 with its just-in-time compiler. The patterns
 // are written for Oniguruma; where the same text means something else to PCRE2, it is translated.
+// The simplest ones need no engine: see class_run.h.
 #pragma once
 
 #include <cstddef>

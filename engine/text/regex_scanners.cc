@@ -42,6 +42,7 @@ constexpr std::array kKnown = {
         "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|"
         "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
         {ScannerSpec::Shape::kO200k, 0, kLNS, 1, false, true}},
+    Known{kDeepseek3Pattern, {ScannerSpec::Shape::kDeepseek3, kLetter | kMark, 0, 0, false, false}},
 };
 
 // One text, read from the left. Positions are byte offsets of code points.
@@ -59,6 +60,8 @@ class Scanner {
         return Cl100k(at);
       case ScannerSpec::Shape::kO200k:
         return O200k(at);
+      case ScannerSpec::Shape::kDeepseek3:
+        return Deepseek3OrGap(at);
     }
     return text_.size();
   }
@@ -223,6 +226,37 @@ class Scanner {
     if ((bits & kNumber) != 0) return Digits(at);
     if (const size_t end = Punctuation(at); end > at) return end;
     return SpacesOrLines(at);
+  }
+
+  // `at` if nothing matches there.
+  size_t Deepseek3(size_t at) const {
+    constexpr uint8_t kSigns = kPunctuation | kSymbol;
+    const uint8_t bits = Class(at);
+    if (static_cast<unsigned char>(text_[at]) < 0x80 && (bits & kSigns) != 0) {
+      size_t end = at + 1;
+      while (!Ends(end) && static_cast<unsigned char>(text_[end]) < 0x80 && Is(end, kLetter)) ++end;
+      if (end > at + 1) return end;
+    }
+    if ((bits & (kLetter | kSigns)) == 0 && !IsLineEnd(at)) {
+      const size_t begin = After(at);
+      if (Is(begin, spec_.letters)) return Run(begin, spec_.letters);
+    }
+    if ((bits & spec_.letters) != 0) return Run(at, spec_.letters);
+    const size_t begin = at + (text_[at] == ' ');
+    if (size_t end = Run(begin, kSigns); end > begin) {
+      while (!Ends(end) && IsLineEnd(end)) ++end;
+      return end;
+    }
+    return SpacesOrLines(at);
+  }
+
+  size_t Deepseek3OrGap(size_t at) const {
+    size_t end = Deepseek3(at);
+    if (end > at) return end;
+    do {
+      end = After(end);
+    } while (!Ends(end) && Deepseek3(end) == end);
+    return end;
   }
 
   const ScannerSpec& spec_;

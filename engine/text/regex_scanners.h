@@ -21,12 +21,19 @@ inline constexpr std::string_view kCl100kPattern =
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}|"
     " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 
-// A pattern of one of three shapes, with what varies inside the shape.
+// The last of the patterns that DeepSeek-V3 applies one after the other.
+inline constexpr std::string_view kDeepseek3Pattern =
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|"
+    "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|"
+    "\\s*[\r\n]+|\\s+(?!\\S)|\\s+";
+
+// A pattern of one of these shapes, with what varies inside the shape.
 struct ScannerSpec {
   enum class Shape {
-    kGpt2,    // words take one space before them along
-    kCl100k,  // words take one character before them along; numbers in groups; lines end pieces
-    kO200k,   // as kCl100k, and an upper-case letter after a lower-case one begins a word
+    kGpt2,       // words take one space before them along
+    kCl100k,     // words take one character before them along; numbers in groups; lines end pieces
+    kO200k,      // as kCl100k, and an upper-case letter after a lower-case one begins a word
+    kDeepseek3,  // ASCII words take a sign before them along; digits match nothing
   };
   Shape shape = Shape::kGpt2;
   uint8_t letters = 0;         // class bits of what words consist of (kCl100k)
@@ -39,7 +46,7 @@ struct ScannerSpec {
 // The scanner for `pattern`, if it is one of the known ones.
 std::optional<ScannerSpec> FindScanner(std::string_view pattern);
 
-// Cuts `text` into the pattern's matches, which cover it without a gap.
+// Cuts `text` into the pattern's matches and what lies between two of them.
 // REQUIRES: well-formed UTF-8.
 absl::Status Scan(const ScannerSpec& spec, std::string_view text,
                   absl::FunctionRef<absl::Status(std::string_view)> emit);

@@ -1,6 +1,7 @@
 // MB/s of encoding English text on one core; the goal is 40 (the `tokenizers` package: about 4, see
 // tokenizer_bench.py beside this file for its figure on this machine).
 // Text: the licences that Debian ships, repeated to 4 MB; else a built-in sentence.
+// Tokenizers: those of the shared data, and any whose paths follow the benchmark's own flags.
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -28,12 +29,8 @@ std::string EnglishText() {
   return text;
 }
 
-void BM_Encode(benchmark::State& state, const std::string& relative) {
-  if (!test::HasSharedData(relative)) {
-    state.SkipWithError(("needs shared data " + relative).c_str());
-    return;
-  }
-  const auto tokenizer = LoadTokenizer(test::SharedDataOrSkip(relative));
+void Encode(benchmark::State& state, const std::filesystem::path& path) {
+  const auto tokenizer = LoadTokenizer(path);
   if (!tokenizer.ok()) {
     state.SkipWithError(std::string(tokenizer.status().message()).c_str());
     return;
@@ -48,12 +45,32 @@ void BM_Encode(benchmark::State& state, const std::string& relative) {
   state.counters["bytes_per_token"] =
       static_cast<double>(text.size()) / static_cast<double>(ids.size());
 }
+
+void BM_Encode(benchmark::State& state, const std::string& relative) {
+  if (test::HasSharedData(relative)) return Encode(state, test::SharedDataOrSkip(relative));
+  state.SkipWithError(("needs shared data " + relative).c_str());
+}
 BENCHMARK_CAPTURE(BM_Encode, qwen2_5, "tokenizers_hf/qwen2.5/tokenizer.json");
 BENCHMARK_CAPTURE(BM_Encode, gpt2, "tokenizers_hf/gpt2/tokenizer.json");
 BENCHMARK_CAPTURE(BM_Encode, phi_3, "tokenizers_hf/phi-3-mini/tokenizer.json");
+BENCHMARK_CAPTURE(BM_Encode, phi_3_gguf, "tokenizers/phi-3.gguf");
 BENCHMARK_CAPTURE(BM_Encode, deepseek_coder, "tokenizers/deepseek-coder.gguf");
+BENCHMARK_CAPTURE(BM_Encode, deepseek_llm, "tokenizers/deepseek-llm.gguf");
+BENCHMARK_CAPTURE(BM_Encode, falcon, "tokenizers/falcon.gguf");
+BENCHMARK_CAPTURE(BM_Encode, starcoder, "tokenizers/starcoder.gguf");
+
+int Run(int argc, char** argv) {
+  benchmark::Initialize(&argc, argv);
+  for (int i = 1; i < argc; ++i) {
+    const std::filesystem::path path(argv[i]);
+    benchmark::RegisterBenchmark(path.c_str(),
+                                 [path](benchmark::State& state) { Encode(state, path); });
+  }
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
 
 }  // namespace
 }  // namespace heddle::engine::text
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) { return heddle::engine::text::Run(argc, argv); }

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "engine/text/class_run.h"
+#include "engine/text/gguf_patterns.h"
 #include "engine/text/regex.h"
 #include "engine/text/regex_scanners.h"
 #include "engine/text/tokenizer.h"
@@ -29,7 +31,8 @@ std::vector<TokenId> Encode(const Tokenizer& tokenizer, std::string_view text,
 }
 
 TEST_CASE("A scanner finds what PCRE2 finds with the same pattern", "[text][unit]") {
-  const std::string_view pattern = GENERATE(as<std::string_view>(), kGpt2Pattern, kCl100kPattern);
+  const std::string_view pattern =
+      GENERATE(as<std::string_view>(), kGpt2Pattern, kCl100kPattern, kDeepseek3Pattern);
   const auto spec = FindScanner(pattern);
   REQUIRE(spec.has_value());
   const auto regex = Regex::Compile(pattern);
@@ -42,14 +45,65 @@ TEST_CASE("A scanner finds what PCRE2 finds with the same pattern", "[text][unit
               scanned.emplace_back(part);
               return absl::OkStatus();
             }).ok());
-    REQUIRE(regex
-                ->ForEachMatch(text,
-                               [&](size_t begin, size_t end) {
-                                 matched.push_back(text.substr(begin, end - begin));
-                                 return absl::OkStatus();
-                               })
-                .ok());
+    size_t done = 0;
+    const auto add = [&](size_t begin, size_t end) {
+      if (begin > done) matched.push_back(text.substr(done, begin - done));
+      matched.push_back(text.substr(begin, end - begin));
+      done = end;
+      return absl::OkStatus();
+    };
+    REQUIRE(regex->ForEachMatch(text, add).ok());
+    if (done < text.size()) matched.push_back(text.substr(done));
     CHECK(scanned == matched);
+  }
+}
+
+std::vector<std::string> MatchesOf(const Regex& regex, const std::string& text) {
+  std::vector<std::string> matches;
+  REQUIRE(regex
+              .ForEachMatch(text,
+                            [&](size_t begin, size_t end) {
+                              matches.push_back(text.substr(begin, end - begin));
+                              return absl::OkStatus();
+                            })
+              .ok());
+  return matches;
+}
+
+TEST_CASE("Runs of one class are found where PCRE2 finds them", "[text][unit]") {
+  std::vector<std::string> patterns = {"\\s+$",         "a",        "[0-9]{3}",  "\\p{N}{1,3}",
+                                       "[^\\s\\p{L}]+", "x?[x-z]+", "-?[-a]{2}", "\\s?\\s+",
+                                       "[\\x{e9}é-ü-]+"};
+  for (const char* name : {"deepseek-coder", "deepseek-llm", "falcon", "default", "bloom"}) {
+    for (const std::string_view split : FindGgufPattern(name)->splits) {
+      if (!FindScanner(split)) patterns.emplace_back(split);
+    }
+  }
+  for (const std::string& pattern : patterns) {
+    INFO(pattern);
+    CHECK(ClassRun::Parse(pattern).has_value());
+    const auto run = Regex::Compile(pattern);
+    const auto engine = Regex::Compile("(?:" + pattern + ")");  // no form of a run
+    REQUIRE((run.ok() && engine.ok()));
+    for (uint64_t i = 0; i < 1500; ++i) {
+      const std::string text = RandomText(2'000'000 + i);
+      CHECK(MatchesOf(*run, text) == MatchesOf(*engine, text));
+    }
+    for (const char* text :
+         {"", "x", "xx", "12345678", "a -a--a \n \n\n  ", "  \n  b  \n", "\n", "yxz xa"}) {
+      CHECK(MatchesOf(*run, text) == MatchesOf(*engine, text));
+    }
+  }
+}
+
+TEST_CASE("What is more than a run of one class is left to the engine", "[text][unit]") {
+  for (const char* pattern :
+       {"",      "a*",     "a?",          "ab",       "a|b",    "(a)",        "a+?",
+        "a++",   "a{0,2}", "a{3,2}",      "[a",       "[]a]",   "[a-z&&[b]]", "[\\s-z]",
+        "[z-a]", "\\d+",   "\\w+",        "\\p{Lu}+", "\\P{L}", "[a\\S]",     "x?a+$",
+        ".",     "^a",     "\\x{110000}", "a$b"}) {
+    INFO(pattern);
+    CHECK_FALSE(ClassRun::Parse(pattern).has_value());
   }
 }
 
