@@ -184,6 +184,10 @@ struct SampledToken {
   TokenId token = -1;
   float logprob = 0.0f;
   std::vector<TokenLogprob> top;
+  // Of a drawn token: those that its grammar has follow it, without a row of their own. The
+  // sequence has them too, from now on; none of them has a log-probability, so that there are none
+  // where these are asked for.
+  std::vector<TokenId> forced;
 };
 
 // The mean of a sequence's pooled hidden states.

@@ -257,33 +257,47 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
   Sweep();
 }
 
-// Books one drawn token.
+// Books one drawn token, and what a grammar has follow it: rows of the next step, as a prompt's.
 void Scheduler::Accept(Sequence* sequence, const StepResult& result, int32_t sample,
                        std::vector<SequenceEvent>* events) {
-  const GenerationRequest& request = sequence->request->request;
-  TokenId token = result.samples[sample].token;
-  if (token < 0) return Finish(sequence, FinishReason::kError, events);  // nothing to draw from
-  sequence->generated.push_back(token);
-  ++totals_.generated_tokens;
-  waiting_.Charge(sequence->request->flow, kAnswerCharge);
-  bool stop = std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
-              request.stop_tokens.end();
-  bool length = static_cast<int32_t>(sequence->generated.size()) >= request.max_tokens ||
-                sequence->num_tokens() >= max_context_;
-  size_t index = events->size();
-  if (stop || length) {
+  const SampledToken& drawn = result.samples[sample];
+  if (drawn.token < 0) return Finish(sequence, FinishReason::kError, events);  // none to draw from
+  const bool is_first = sequence->generated.empty();
+  std::optional<FinishReason> end = Append(sequence, drawn.token);
+  size_t num_forced = 0;
+  while (!end && num_forced < drawn.forced.size()) {
+    end = Append(sequence, drawn.forced[num_forced++]);
+  }
+  totals_.forced_tokens += static_cast<int64_t>(num_forced);
+  const size_t index = events->size();
+  if (end) {
     auto tokens = static_cast<double>(sequence->generated.size());
     const double weight = mean_answer_tokens_ == 0 ? 1.0 : kAnswerWeight;
     mean_answer_tokens_ += weight * (tokens - mean_answer_tokens_);
-    Finish(sequence, stop ? FinishReason::kStop : FinishReason::kLength, events);
+    Finish(sequence, *end, events);
   } else {
     AddEvent(*sequence, events);
   }
-  if (sequence->generated.size() == 1) {
-    (*events)[index].cached_tokens = std::max(0, sequence->request->cached_tokens);
+  SequenceEvent& event = (*events)[index];
+  if (is_first) event.cached_tokens = std::max(0, sequence->request->cached_tokens);
+  event.sample_begin = sample;
+  event.num_samples = 1;
+  event.num_forced = static_cast<int32_t>(num_forced);
+}
+
+// One more token of an answer; why the answer ends with it, if it does.
+std::optional<FinishReason> Scheduler::Append(Sequence* sequence, TokenId token) {
+  const GenerationRequest& request = sequence->request->request;
+  sequence->generated.push_back(token);
+  ++totals_.generated_tokens;
+  waiting_.Charge(sequence->request->flow, kAnswerCharge);
+  if (std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
+      request.stop_tokens.end()) {
+    return FinishReason::kStop;
   }
-  (*events)[index].sample_begin = sample;
-  (*events)[index].num_samples = 1;
+  const bool is_full = static_cast<int32_t>(sequence->generated.size()) >= request.max_tokens ||
+                       sequence->num_tokens() >= max_context_;
+  return is_full ? std::optional(FinishReason::kLength) : std::nullopt;
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -25,6 +25,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -153,6 +154,7 @@ class Scheduler {
 
   void Accept(Sequence* sequence, const engine::StepResult& result, int32_t sample,
               std::vector<SequenceEvent>* events);
+  std::optional<FinishReason> Append(Sequence* sequence, TokenId token);
   void Finish(Sequence* sequence, FinishReason reason, std::vector<SequenceEvent>* events);
   void HandOver(Sequence* carrier);
   SequenceEvent& AddEvent(const Sequence& sequence, std::vector<SequenceEvent>* events);

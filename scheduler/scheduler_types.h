@@ -45,6 +45,7 @@ struct SequenceEvent {
   int32_t branch = 0;
   int32_t sample_begin = 0;
   int32_t num_samples = 0;
+  int32_t num_forced = 0;   // of the sample's forced tokens, behind it
   int32_t score_begin = 0;  // of the prompt; with the lowest live branch
   int32_t num_scores = 0;
   int32_t pooled = -1;        // index of its embedding; with its last event
@@ -82,6 +83,7 @@ struct SchedulerStats {
   int64_t prompt_tokens = 0;      // rows planned for prompts and for what preemption dropped
   int64_t recomputed_tokens = 0;  // of these, rows that had been computed before
   int64_t generated_tokens = 0;
+  int64_t forced_tokens = 0;  // of these, tokens that a grammar forced and nobody drew
   int64_t step_tokens = 0;    // rows of all steps
   int64_t budget_tokens = 0;  // that these steps could have had: decodes and the prompts' budgets
   int64_t preemptions = 0;

@@ -66,6 +66,7 @@ struct EngineStats {
   int64_t prompt_tokens = 0;  // rows computed for prompts, recomputed ones included
   int64_t cached_tokens = 0;  // prompt positions taken from the prefix cache
   int64_t generated_tokens = 0;
+  int64_t forced_tokens = 0;  // of these, what grammars left no choice about and nobody drew
   int64_t step_tokens = 0;    // rows of all steps
   int64_t budget_tokens = 0;  // that they could have had within their token budgets
   int64_t preemptions = 0;

@@ -15,15 +15,8 @@ namespace {
 // a few MB; beyond this both are computed anew.
 constexpr size_t kMaxStoreBytes = size_t{48} << 20;
 constexpr size_t kMaxLocalBytes = size_t{48} << 20;
-// A list of so many ids is as large as the bits of 32 K tokens, and quicker to go through.
-constexpr size_t kMaxFew = 1024;
-// Items of contexts looked at for one mask: some 0.3 s. Grammars of people stay below 1 % of it.
-constexpr int64_t kMaxMaskWork = 20'000'000;
-
-absl::Status TooAmbiguous() {
-  return absl::ResourceExhaustedError(
-      "the grammar is too ambiguous: the tokens that may come next cannot be found in time");
-}
+// Of forced text that is looked at for its tokens; what is behind it comes with the next look.
+constexpr size_t kMaxForcedBytes = 256;
 
 }  // namespace
 
@@ -33,36 +26,51 @@ CompiledGrammar::CompiledGrammar(Automaton automaton, std::shared_ptr<const Voca
       vocabulary_(std::move(vocabulary)),
       end_tokens_(std::move(end_tokens)),
       store_(std::make_shared<Store>(&automaton_)),
-      local_pool_(&automaton_),
+      local_masks_(&automaton_, vocabulary_.get()),
       path_(static_cast<size_t>(vocabulary_->trie().max_depth()) + 1) {
   HEDDLE_CHECK(!end_tokens_.empty(), "a grammar needs a token that ends the text");
 }
 
-absl::Status CompiledGrammar::Prepare(int64_t max_us) {
+absl::StatusOr<bool> CompiledGrammar::Prepare(int64_t max_us) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::chrono::microseconds(max_us);
   std::lock_guard lock(mutex_);
   const ContextId start = store_->pool.Start();
   HEDDLE_RETURN_IF_ERROR(MaskOf(store_.get(), start).status());
-  for (int32_t state = 0; state < automaton_.num_states() && Clock::now() < deadline; ++state) {
-    if (local_bytes_ > kMaxLocalBytes / 2) break;
+  for (int32_t state = 0; state < automaton_.num_states(); ++state) {
+    if (!WantsLocal(state)) continue;
+    if (Clock::now() >= deadline) return false;
     HEDDLE_RETURN_IF_ERROR(LocalOf(state).status());
   }
-  return absl::OkStatus();
+  return true;
+}
+
+// Twins share the first one's. Half of the room is left to what texts ask for.
+bool CompiledGrammar::WantsLocal(int32_t state) const {
+  return automaton_.twin(state) == state && !locals_.contains(state) &&
+         local_bytes_ <= kMaxLocalBytes / 2;
+}
+
+void CompiledGrammar::PrepareRest(const std::atomic<bool>& stop) {
+  LocalMasks masks(&automaton_, vocabulary_.get());
+  for (int32_t state = 0; state < automaton_.num_states() && !stop; ++state) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!WantsLocal(state)) continue;
+    }
+    absl::StatusOr<LocalMask> local = masks.Compute(state);
+    if (!local.ok()) continue;  // an answer that comes there is told so
+    std::lock_guard lock(mutex_);
+    if (!locals_.contains(state)) Keep(state, *std::move(local));
+  }
 }
 
 std::shared_ptr<CompiledGrammar::Store> CompiledGrammar::CurrentStore() {
   const size_t mask_bytes = sizeof(uint32_t) * static_cast<size_t>(vocabulary_->mask_words());
-  if (store_->pool.bytes() + store_->masks.size() * mask_bytes > kMaxStoreBytes) {
+  if (store_->bytes(mask_bytes) > kMaxStoreBytes) {
     store_ = std::make_shared<Store>(&automaton_);
   }
   return store_;
-}
-
-void CompiledGrammar::Allow(TokenId token, TokenMask* mask) const {
-  for (; token >= 0; token = vocabulary_->next_alike(token)) {
-    (*mask)[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
-  }
 }
 
 absl::StatusOr<std::shared_ptr<const TokenMask>> CompiledGrammar::MaskOf(Store* store,
@@ -75,35 +83,14 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> CompiledGrammar::MaskOf(Store* 
 }
 
 absl::StatusOr<TokenMask> CompiledGrammar::ComputeMask(ContextPool* pool, ContextId context) {
-  TokenMask mask(static_cast<size_t>(vocabulary_->mask_words()), 0);
+  TokenMask mask = vocabulary_->EmptyMask();
   const TokenTrie& trie = vocabulary_->trie();
-  const auto all = static_cast<uint32_t>(trie.nodes().size());
   if (pool->depth(context) > kMaxStackDepth / 2) {
     // What states read by themselves does not know of the bound of the stack.
+    const auto all = static_cast<uint32_t>(trie.nodes().size());
     HEDDLE_RETURN_IF_ERROR(Walk(pool, context, trie, 0, all, &mask));
   } else {
-    std::vector<ContextPool::Item> items(pool->Kernel(context).begin(),
-                                         pool->Kernel(context).end());
-    for (size_t i = 0; i < items.size(); ++i) {
-      const auto [state, parent] = items[i];
-      if (state < 0) continue;
-      HEDDLE_ASSIGN_OR_RETURN(const LocalMask* local, LocalOf(automaton_.twin(state)));
-      for (size_t w = 0; w < local->bits.size(); ++w) mask[w] |= local->bits[w];
-      for (TokenId token : local->few) Allow(token, &mask);
-      for (uint32_t node : local->leaves) {
-        HEDDLE_RETURN_IF_ERROR(Walk(pool, parent, trie, node + 1, trie.nodes()[node].end, &mask));
-      }
-      if (automaton_.is_bounded_twin(state)) {
-        const TokenTrie& longer = vocabulary_->long_tokens();
-        HEDDLE_RETURN_IF_ERROR(Walk(pool, pool->Of(state, parent), longer, 0,
-                                    static_cast<uint32_t>(longer.nodes().size()), &mask));
-      }
-      if (!local->leaves_at_once) continue;
-      for (const ContextPool::Item& below : pool->Kernel(parent)) {
-        if (std::find(items.begin(), items.end(), below) == items.end()) items.push_back(below);
-      }
-      if (items.size() > static_cast<size_t>(kMaxStackDepth)) return TooAmbiguous();
-    }
+    HEDDLE_RETURN_IF_ERROR(AddStates(pool, context, &mask));
   }
   const bool can_end = pool->CanEnd(context);
   for (TokenId end : end_tokens_) {
@@ -112,6 +99,33 @@ absl::StatusOr<TokenMask> CompiledGrammar::ComputeMask(ContextPool* pool, Contex
     word = can_end ? word | bit : word & ~bit;
   }
   return mask;
+}
+
+// What the context's states read by themselves, and what the stack allows behind that.
+absl::Status CompiledGrammar::AddStates(ContextPool* pool, ContextId context, TokenMask* mask) {
+  const TokenTrie& trie = vocabulary_->trie();
+  std::vector<ContextPool::Item> items(pool->Kernel(context).begin(), pool->Kernel(context).end());
+  for (size_t i = 0; i < items.size(); ++i) {
+    const auto [state, parent] = items[i];
+    if (state < 0) continue;
+    HEDDLE_ASSIGN_OR_RETURN(const LocalMask* local, LocalOf(automaton_.twin(state)));
+    for (size_t w = 0; w < local->bits.size(); ++w) (*mask)[w] |= local->bits[w];
+    for (TokenId token : local->few) vocabulary_->Allow(token, mask);
+    for (uint32_t node : local->leaves) {
+      HEDDLE_RETURN_IF_ERROR(Walk(pool, parent, trie, node + 1, trie.nodes()[node].end, mask));
+    }
+    if (automaton_.is_bounded_twin(state)) {
+      const TokenTrie& longer = vocabulary_->long_tokens();
+      HEDDLE_RETURN_IF_ERROR(Walk(pool, pool->Of(state, parent), longer, 0,
+                                  static_cast<uint32_t>(longer.nodes().size()), mask));
+    }
+    if (!local->leaves_at_once) continue;
+    for (const ContextPool::Item& below : pool->Kernel(parent)) {
+      if (std::find(items.begin(), items.end(), below) == items.end()) items.push_back(below);
+    }
+    if (items.size() > static_cast<size_t>(kMaxStackDepth)) return TooAmbiguous();
+  }
+  return absl::OkStatus();
 }
 
 // Allows the tokens of nodes [begin, end) that can be read from `from`, which is where the text
@@ -130,143 +144,105 @@ absl::Status CompiledGrammar::Walk(ContextPool* pool, ContextId from, const Toke
       continue;
     }
     path_[node.depth] = next;
-    if (node.token >= 0) Allow(node.token, mask);
+    if (node.token >= 0) vocabulary_->Allow(node.token, mask);
     ++i;
     if (pool->work() > max_work) return TooAmbiguous();
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<const CompiledGrammar::LocalMask*> CompiledGrammar::LocalOf(int32_t state) {
+absl::StatusOr<const LocalMask*> CompiledGrammar::LocalOf(int32_t state) {
   if (auto it = locals_.find(state); it != locals_.end()) return &it->second;
+  HEDDLE_ASSIGN_OR_RETURN(LocalMask local, local_masks_.Compute(state));
+  Keep(state, std::move(local));
+  return &locals_.find(state)->second;
+}
+
+void CompiledGrammar::Keep(int32_t state, LocalMask local) {
   if (local_bytes_ > kMaxLocalBytes) {
     locals_.clear();
     local_bytes_ = 0;
   }
-  HEDDLE_ASSIGN_OR_RETURN(LocalMask local, ComputeLocal(state));
-  local_bytes_ += sizeof(LocalMask) + local.few.size() * sizeof(TokenId) +
-                  local.bits.size() * sizeof(uint32_t) + local.leaves.size() * sizeof(uint32_t);
-  return &(locals_[state] = std::move(local));
+  local_bytes_ += local.bytes();
+  locals_[state] = std::move(local);
 }
 
-absl::StatusOr<CompiledGrammar::LocalMask> CompiledGrammar::ComputeLocal(int32_t state) {
-  LocalMask local;
-  ContextPool& pool = local_pool_;
-  const bool bounded = automaton_.is_bounded_twin(state);
-  const int64_t max_work = pool.work() + kMaxMaskWork;
-  TokenMask bits(static_cast<size_t>(vocabulary_->mask_words()), 0);
-  path_[0] = pool.Alone(state);
-  local.leaves_at_once = pool.CanLeave(path_[0]);
-  const std::span<const TokenTrie::Node> nodes = vocabulary_->trie().nodes();
-  size_t count = 0;
-  for (uint32_t i = 0; i < nodes.size();) {
-    const TokenTrie::Node& node = nodes[i];
-    const ContextId next = pool.Step(path_[node.depth - 1u], automaton_.byte_class(node.byte));
-    const bool too_far = bounded && node.depth > Automaton::kSightBytes;
-    if (next == kDeadContext || too_far) {
-      i = node.end;
-      continue;
-    }
-    if (node.token >= 0) {
-      Allow(node.token, &bits);
-      ++count;
-    }
-    const bool has_more = node.end > i + 1;
-    if (has_more && pool.CanLeave(next)) local.leaves.push_back(i);
-    path_[node.depth] = next;
-    i = !has_more || pool.ReadsOn(next) ? i + 1 : node.end;
-    if (pool.work() > max_work) return TooAmbiguous();
-  }
-  if (count > kMaxFew) {
-    local.bits = std::move(bits);
-    return local;
-  }
-  for (TokenId id = 0; id < vocabulary_->size(); ++id) {
-    if (bits[static_cast<size_t>(id) / 32] == 0) {
-      id |= 31;
-    } else if (IsAllowed(bits, id)) {
-      local.few.push_back(id);
+// The one byte that may follow, or -1.
+int CompiledGrammar::ForcedByte(ContextPool* pool, ContextId context) const {
+  if (pool->CanEnd(context)) return -1;
+  int forced = -1;
+  for (const ContextPool::Item& item : pool->Readers(context)) {
+    for (const ByteEdge& edge : automaton_.bytes(item.state)) {
+      if (edge.first != edge.last || (forced >= 0 && forced != edge.first)) return -1;
+      forced = edge.first;
     }
   }
-  return local;
+  return forced;
 }
 
-Matcher::Matcher(std::shared_ptr<CompiledGrammar> grammar) : grammar_(std::move(grammar)) {
-  std::lock_guard lock(grammar_->mutex_);
-  store_ = grammar_->CurrentStore();
-  context_ = store_->pool.Start();
-}
-
-ContextPool& Matcher::Pool() {
-  std::shared_ptr<CompiledGrammar::Store> current = grammar_->CurrentStore();
-  if (current != store_) {
-    context_ = current->pool.Import(store_->pool, context_);
-    store_ = std::move(current);
-  }
-  return store_->pool;
-}
-
-absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::Mask() {
-  std::lock_guard lock(grammar_->mutex_);
-  Pool();
-  // After the end there is only the end.
-  HEDDLE_ASSIGN_OR_RETURN(std::shared_ptr<const TokenMask> mask,
-                          grammar_->MaskOf(store_.get(), ended_ ? kEndContext : context_));
-  if (std::all_of(mask->begin(), mask->end(), [](uint32_t word) { return word == 0; })) {
-    return absl::InternalError(
-        "the grammar demands a text for which the model's vocabulary has no token");
-  }
-  return mask;
-}
-
-bool Matcher::Accept(TokenId token) {
-  const std::vector<TokenId>& ends = grammar_->end_tokens_;
-  if (std::find(ends.begin(), ends.end(), token) != ends.end()) {
-    if (!ended_ && !CanEnd()) return false;
-    ended_ = true;
-    return true;
-  }
-  if (ended_ || token < 0 || token >= grammar_->vocabulary_->size()) return false;
-  const std::string_view text = grammar_->vocabulary_->text(token);
-  return !text.empty() && AcceptText(text);
-}
-
-bool Matcher::AcceptText(std::string_view bytes) {
-  std::lock_guard lock(grammar_->mutex_);
-  ContextPool& pool = Pool();
-  ContextId context = context_;
-  for (char byte : bytes) {
-    context = pool.Step(context, grammar_->automaton_.byte_class(static_cast<uint8_t>(byte)));
-    if (context == kDeadContext) return false;
-  }
-  context_ = context;
-  return true;
-}
-
-bool Matcher::CanEnd() {
-  std::lock_guard lock(grammar_->mutex_);
-  return Pool().CanEnd(context_);
-}
-
-std::string Matcher::ForcedText(size_t max_bytes) {
-  std::lock_guard lock(grammar_->mutex_);
-  ContextPool& pool = Pool();
-  const Automaton& automaton = grammar_->automaton_;
+// Moves *context behind the text.
+std::string CompiledGrammar::ForcedText(ContextPool* pool, ContextId* context,
+                                        size_t max_bytes) const {
   std::string text;
-  ContextId context = context_;
-  while (text.size() < max_bytes && !pool.CanEnd(context)) {
-    int forced = -1;
-    for (const ContextPool::Item& item : pool.Readers(context)) {
-      for (const ByteEdge& edge : automaton.bytes(item.state)) {
-        if (edge.first != edge.last || (forced >= 0 && forced != edge.first)) return text;
-        forced = edge.first;
-      }
-    }
-    if (forced < 0) return text;
-    text.push_back(static_cast<char>(forced));
-    context = pool.Step(context, automaton.byte_class(static_cast<uint8_t>(forced)));
+  while (text.size() < max_bytes) {
+    const int byte = ForcedByte(pool, *context);
+    if (byte < 0) break;
+    const ContextId next = pool->Step(*context, automaton_.byte_class(static_cast<uint8_t>(byte)));
+    if (next == kDeadContext) break;  // at the bound of the stack
+    text.push_back(static_cast<char>(byte));
+    *context = next;
   }
   return text;
+}
+
+const std::vector<TokenId>& CompiledGrammar::ForcedOf(Store* store, ContextId context,
+                                                      TokenId before) {
+  static const std::vector<TokenId> kNone;
+  const bool is_over = store->pool.CanEnd(context) && !store->pool.ReadsOn(context);
+  if (!is_over && ForcedByte(&store->pool, context) < 0) return kNone;
+  auto [it, is_new] = store->forced.try_emplace({context, before});
+  if (is_new) {
+    it->second = ComputeForced(&store->pool, context, before);
+    store->forced_bytes += 64 + it->second.size() * sizeof(TokenId);
+  }
+  return it->second;
+}
+
+// The tokenizer writes `before` and the forced text together: where that does not begin with
+// `before`, the text so far is not what it would have written, and what is its own way to go on
+// cannot be said. At the end of the text, tokens that something behind it could change are left
+// out.
+std::vector<TokenId> CompiledGrammar::ComputeForced(ContextPool* pool, ContextId context,
+                                                    TokenId before) const {
+  const size_t begin = before >= 0 ? vocabulary_->text(before).size() : 0;
+  std::string text(before >= 0 ? vocabulary_->text(before) : "");
+  text += ForcedText(pool, &context, kMaxForcedBytes);
+  const bool is_over = pool->CanEnd(context) && !pool->ReadsOn(context);
+  std::vector<TokenId> tokens;
+  if (text.size() > begin) {
+    tokens = vocabulary_->Encode(text);
+    if (tokens.empty() || (begin > 0 && tokens.front() != before)) return {};
+    if (begin > 0) tokens.erase(tokens.begin());
+  }
+  if (is_over) {
+    tokens.push_back(end_tokens_.front());
+    return tokens;
+  }
+  size_t stable = begin;
+  const auto longest = static_cast<size_t>(vocabulary_->trie().max_depth());
+  if (text.size() > longest) stable = std::max(stable, text.size() - longest);
+  while (stable < text.size() &&
+         !vocabulary_->trie().HasLonger(std::string_view(text).substr(stable))) {
+    ++stable;
+  }
+  size_t end = begin;
+  size_t kept = 0;
+  for (; kept < tokens.size(); ++kept) {
+    end += vocabulary_->text(tokens[kept]).size();
+    if (end > stable) break;
+  }
+  tokens.resize(kept);
+  return tokens;
 }
 
 }  // namespace heddle::engine::grammar

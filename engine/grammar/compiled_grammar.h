@@ -1,38 +1,37 @@
 // Constrained decoding: a grammar compiled for a vocabulary, and where one text stands in it.
 //
-// Masks. What a state of the grammar reads by itself is the same whatever is on the stack: for each
-// state, the tokens that it reads to their end are computed once, with the places in the trie of
-// the vocabulary where the state's rule has ended and the rest depends on the stack. A text's mask
-// is the union of these sets over its states, plus what the stack allows below those places. Masks
-// of whole contexts are kept too, since texts come back to the same ones (within a string, say).
+// Masks. A text's mask is the union of what its states read by themselves (local_masks.h), plus
+// what the stack allows where they end within a token. Masks of whole contexts are kept too, since
+// texts come back to the same ones (within a string, say).
+//
+// Forced tokens. Where the grammar leaves no choice of the text, its tokens are those that the
+// tokenizer writes it with, as far as what follows cannot change them: masks allow these alone,
+// and who has no use for their log-probabilities need not run the model for them.
 // Sources: Dong et al., "XGrammar", 2024 (context-independent tokens); Moskal et al., LLGuidance
-// (walking a trie with a lazily built automaton).
+// (walking a trie with a lazily built automaton); Zheng et al., "SGLang", 2024 (jump-forward).
 //
 // Threads: a CompiledGrammar may be used by any thread (a mutex is held for one mask or token); a
 // Matcher belongs to one at a time.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "engine/grammar/automaton.h"
 #include "engine/grammar/context_pool.h"
+#include "engine/grammar/local_masks.h"
 #include "engine/grammar/vocabulary.h"
 #include "engine/step.h"
 
 namespace heddle::engine::grammar {
-
-// [mask_words]: bit `id % 32` of word `id / 32` says whether token `id` is allowed.
-using TokenMask = std::vector<uint32_t>;
-
-inline bool IsAllowed(const TokenMask& mask, TokenId id) {
-  return (mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0;
-}
 
 class CompiledGrammar {
  public:
@@ -45,35 +44,44 @@ class CompiledGrammar {
   const std::vector<TokenId>& end_tokens() const { return end_tokens_; }
   int32_t num_states() const { return automaton_.num_states(); }
 
-  // Computes what states read by themselves ahead of the first token, for about `max_us`.
-  // RESOURCE_EXHAUSTED: the grammar is too ambiguous for masks in bounded time.
-  absl::Status Prepare(int64_t max_us);
+  // Finds the first mask, and computes what states read by themselves for about `max_us`. Returns
+  // whether all that is worth it is computed. RESOURCE_EXHAUSTED: the grammar is too ambiguous for
+  // masks in bounded time.
+  absl::StatusOr<bool> Prepare(int64_t max_us);
+
+  // Goes on where Prepare stopped, until all is done or `*stop`. Matchers wait for it no longer
+  // than it takes to hand over a finished part.
+  void PrepareRest(const std::atomic<bool>& stop);
 
  private:
   friend class Matcher;
 
-  // Tokens that a state reads to their end, as a list where they are few.
-  struct LocalMask {
-    std::vector<TokenId> few;
-    TokenMask bits;                // empty where `few` is used
-    std::vector<uint32_t> leaves;  // trie nodes with more below, where the rule may have ended
-    bool leaves_at_once = false;   // before the first byte
-  };
-  // Contexts and their masks; dropped as a whole when it has grown too large.
+  // Contexts and what is known of them; dropped as a whole when it has grown too large.
   struct Store {
     explicit Store(const Automaton* automaton) : pool(automaton) {}
+    size_t bytes(size_t mask_bytes) const {
+      return pool.bytes() + masks.size() * mask_bytes + forced_bytes;
+    }
     ContextPool pool;
     absl::flat_hash_map<ContextId, std::shared_ptr<const TokenMask>> masks;
+    // By the context and the token that led to it.
+    absl::flat_hash_map<std::pair<ContextId, TokenId>, std::vector<TokenId>> forced;
+    size_t forced_bytes = 0;
   };
 
   std::shared_ptr<Store> CurrentStore();
   absl::StatusOr<std::shared_ptr<const TokenMask>> MaskOf(Store* store, ContextId context);
   absl::StatusOr<TokenMask> ComputeMask(ContextPool* pool, ContextId context);
+  absl::Status AddStates(ContextPool* pool, ContextId context, TokenMask* mask);
   absl::StatusOr<const LocalMask*> LocalOf(int32_t state);
-  absl::StatusOr<LocalMask> ComputeLocal(int32_t state);
+  void Keep(int32_t state, LocalMask local);
+  bool WantsLocal(int32_t state) const;
   absl::Status Walk(ContextPool* pool, ContextId from, const TokenTrie& trie, uint32_t begin,
                     uint32_t end, TokenMask* mask);
-  void Allow(TokenId token, TokenMask* mask) const;
+  int ForcedByte(ContextPool* pool, ContextId context) const;
+  std::string ForcedText(ContextPool* pool, ContextId* context, size_t max_bytes) const;
+  const std::vector<TokenId>& ForcedOf(Store* store, ContextId context, TokenId before);
+  std::vector<TokenId> ComputeForced(ContextPool* pool, ContextId context, TokenId before) const;
 
   const Automaton automaton_;
   const std::shared_ptr<const Vocabulary> vocabulary_;
@@ -82,7 +90,7 @@ class CompiledGrammar {
   std::mutex mutex_;
   // GUARDED_BY(mutex_), all of the following.
   std::shared_ptr<Store> store_;
-  ContextPool local_pool_;  // contexts above kOpenContext
+  LocalMasks local_masks_;
   absl::flat_hash_map<int32_t, LocalMask> locals_;
   size_t local_bytes_ = 0;
   std::vector<ContextId> path_;  // contexts from the root of a trie to a node
@@ -91,11 +99,15 @@ class CompiledGrammar {
 // Copies are cheap and independent: branches of a request, and going back, are copies.
 class Matcher {
  public:
-  explicit Matcher(std::shared_ptr<CompiledGrammar> grammar);
+  // `forces`: forced texts are written as the tokenizer writes them (above); otherwise the model
+  // chooses among all tokens that begin one.
+  explicit Matcher(std::shared_ptr<CompiledGrammar> grammar, bool forces = true);
 
   // Which tokens may come next; never none. RESOURCE_EXHAUSTED: the grammar is too ambiguous.
   // INTERNAL: the vocabulary has no token for what must follow.
   absl::StatusOr<std::shared_ptr<const TokenMask>> Mask();
+  // The same where it is known without a search; null otherwise.
+  std::shared_ptr<const TokenMask> KnownMask();
 
   // Takes a token. False: it is not allowed here; the matcher then stays as it was.
   bool Accept(TokenId token);
@@ -104,6 +116,10 @@ class Matcher {
   bool CanEnd();
   bool ended() const { return ended_; }  // an end token was accepted
 
+  // The tokens that must follow: all that Mask would give, one after the other, if these are
+  // accepted. Empty: there is a choice. Valid until the matcher is used again.
+  std::span<const TokenId> Forced();
+
   // The bytes that must follow, as far as there is no choice, `max_bytes` at most.
   std::string ForcedText(size_t max_bytes);
 
@@ -111,11 +127,18 @@ class Matcher {
 
  private:
   ContextPool& Pool();  // takes the context over if the store has changed
+  void FindForced();
 
   std::shared_ptr<CompiledGrammar> grammar_;
   std::shared_ptr<CompiledGrammar::Store> store_;
   ContextId context_ = kDeadContext;
   bool ended_ = false;
+  bool forces_;
+  // Once found, they hold until one is not taken: a shorter rest could be written otherwise.
+  std::vector<TokenId> forced_;
+  size_t forced_taken_ = 0;
+  bool forced_known_ = false;  // for this place
+  TokenId last_ = -1;          // the token accepted last
 };
 
 }  // namespace heddle::engine::grammar

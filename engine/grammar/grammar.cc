@@ -60,4 +60,28 @@ RuleId Grammar::AddRule(std::string name, ExprId body) {
   return RuleId{static_cast<int32_t>(rules.size()) - 1};
 }
 
+RuleId Grammar::Append(Grammar other) {
+  const auto first_expr = static_cast<int32_t>(exprs.size());
+  const auto first_rule = static_cast<int32_t>(rules.size());
+  const auto first_machine = static_cast<int32_t>(machines.size());
+  auto moved = [first_rule](RuleId id) { return RuleId{static_cast<int32_t>(id) + first_rule}; };
+  auto moved_expr = [first_expr](ExprId id) {
+    return ExprId{static_cast<int32_t>(id) + first_expr};
+  };
+  for (Expr& expr : other.exprs) {
+    for (ExprId& part : expr.parts) part = moved_expr(part);
+    expr.rule = moved(expr.rule);
+    expr.machine += first_machine;
+    exprs.push_back(std::move(expr));
+  }
+  for (Rule& rule : other.rules) rules.push_back({std::move(rule.name), moved_expr(rule.body)});
+  for (StateMachine& machine : other.machines) {
+    for (MachineState& state : machine.states) {
+      for (CallEdge& call : state.calls) call.rule += first_rule;
+    }
+    machines.push_back(std::move(machine));
+  }
+  return moved(other.root);
+}
+
 }  // namespace heddle::engine::grammar

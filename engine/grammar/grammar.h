@@ -72,6 +72,9 @@ struct Grammar {
   RuleId DeclareRule(std::string name);
   RuleId AddRule(std::string name, ExprId body);
 
+  // Takes another grammar's rules over; the rule returned is its root.
+  RuleId Append(Grammar other);
+
  private:
   ExprId Add(Expr expr);
 };

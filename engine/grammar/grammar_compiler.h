@@ -2,16 +2,22 @@
 // model, remembering the last ones: clients send the same schema with every request.
 //
 // Thread-safety: all methods from any thread. Compiling takes the caller's time, not the engine's:
-// mostly a few milliseconds, bounded by kMaxStates and the other limits of engine/grammar.
+// mostly a few milliseconds, bounded by kMaxStates and the other limits of engine/grammar. Masks
+// that are not found meanwhile are computed by a thread of its own, at low priority.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -22,29 +28,50 @@ namespace heddle::engine::grammar {
 
 enum class ConstraintKind : uint8_t {
   kJsonSchema,  // `text` is the schema
-  kRegex,       // of the whole answer
+  kRegex,       // `text`, matched by the whole
   kChoice,      // one of `choices`
-  kGbnf,
+  kGbnf,        // `text`
+  // What answers consist of besides.
+  kText,      // `text` as it is
+  kUpTo,      // any text that ends with `text`, which stands nowhere else in it
+  kWithout,   // any text that has none of `choices` in it
+  kSequence,  // all `parts`
+  kOneOf,     // one of `parts`
+  kRepeat,    // parts[0], `min` to `max` times
 };
 
+// A tree of what an answer must be; plain data.
 struct Constraint {
   ConstraintKind kind = ConstraintKind::kJsonSchema;
   std::string text;
   std::vector<std::string> choices;
   JsonOptions json;
-  // What stands around the constrained part, as it is.
-  std::string before;
-  std::string after;
-  // Reasoning comes first: any text up to and with this mark. Unless the prompt has opened it
-  // already, only where it begins with `reasoning_open`. Empty: none.
-  std::string reasoning_close;
-  std::string reasoning_open;
+  std::vector<Constraint> parts;
+  int32_t min = 0;
+  int32_t max = kUnbounded;
+
+  static Constraint Text(std::string_view text) {
+    return {.kind = ConstraintKind::kText, .text = std::string(text)};
+  }
+  static Constraint Sequence(std::vector<Constraint> parts) {
+    return {.kind = ConstraintKind::kSequence, .parts = std::move(parts)};
+  }
+  static Constraint OneOf(std::vector<Constraint> parts) {
+    return {.kind = ConstraintKind::kOneOf, .parts = std::move(parts)};
+  }
+  static Constraint Repeat(Constraint part, int32_t min, int32_t max) {
+    Constraint repeat{.kind = ConstraintKind::kRepeat, .min = min, .max = max};
+    repeat.parts.push_back(std::move(part));
+    return repeat;
+  }
 };
 
 class GrammarCompiler {
  public:
   // `make_vocabulary` is called once, when the first grammar is asked for.
   GrammarCompiler(std::function<Vocabulary()> make_vocabulary, std::vector<TokenId> end_tokens);
+  // Waits for the mask under way.
+  ~GrammarCompiler();
 
   // INVALID_ARGUMENT: what is wrong with the constraint. RESOURCE_EXHAUSTED: it is too large or too
   // ambiguous. FAILED_PRECONDITION: the model has no token that ends a text.
@@ -56,12 +83,20 @@ class GrammarCompiler {
     std::shared_ptr<CompiledGrammar> grammar;
   };
 
+  void PrepareLater(const std::shared_ptr<CompiledGrammar>& grammar);
+  void RunPreparing();
+
   const std::function<Vocabulary()> make_vocabulary_;
   const std::vector<TokenId> end_tokens_;
   std::once_flag made_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   std::mutex mutex_;
-  std::list<Entry> recent_;  // GUARDED_BY(mutex_); the last used first
+  // GUARDED_BY(mutex_), all of the following.
+  std::list<Entry> recent_;  // the last used first
+  std::deque<std::weak_ptr<CompiledGrammar>> unprepared_;
+  std::thread preparing_;  // from the first grammar that needs it
+  std::condition_variable posted_;
+  std::atomic<bool> stop_{false};
 };
 
 // The grammar of a constraint, for any vocabulary.

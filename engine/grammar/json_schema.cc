@@ -38,7 +38,8 @@ absl::StatusOr<RuleId> AddJsonSchema(const Json& schema, const JsonOptions& opti
   return SchemaWriter(&document, options, grammar).Run();
 }
 
-absl::StatusOr<Grammar> ParseJsonSchema(std::string_view text, const JsonOptions& options) {
+absl::StatusOr<RuleId> AddJsonSchema(std::string_view text, const JsonOptions& options,
+                                     Grammar* grammar) {
   if (text.size() > kMaxSourceBytes) {
     return absl::InvalidArgumentError(base::StrCat(
         "the JSON schema has ", text.size(), " bytes; at most ", kMaxSourceBytes, " are allowed"));
@@ -51,8 +52,12 @@ absl::StatusOr<Grammar> ParseJsonSchema(std::string_view text, const JsonOptions
   if (schema.is_discarded()) {
     return absl::InvalidArgumentError("the JSON schema is not valid JSON");
   }
+  return AddJsonSchema(schema, options, grammar);
+}
+
+absl::StatusOr<Grammar> ParseJsonSchema(std::string_view text, const JsonOptions& options) {
   Grammar grammar;
-  HEDDLE_ASSIGN_OR_RETURN(grammar.root, AddJsonSchema(schema, options, &grammar));
+  HEDDLE_ASSIGN_OR_RETURN(grammar.root, AddJsonSchema(text, options, &grammar));
   return grammar;
 }
 

@@ -22,7 +22,21 @@ enum class JsonWhitespace : uint8_t {
   kNone,
 };
 
+// How the members of the outermost object are written where that is not JSON: some models write the
+// arguments of a call as <parameter=city>Paris</parameter>. Only listed members are.
+struct MemberForm {
+  std::string key_open;      // before a key, which stands as it is
+  std::string key_close;     // between key and value
+  std::string value_close;   // behind a value; not within a raw one
+  std::string separator;     // between members
+  bool raw_strings = false;  // values whose schema is {"type":"string",...} come without quotes
+
+  // Whether there is one; otherwise the object is JSON.
+  bool is_set() const { return !key_close.empty(); }
+};
+
 struct JsonOptions {
+  MemberForm form;
   JsonWhitespace whitespace = JsonWhitespace::kFlexible;
   // A regular expression for the white space instead, if not empty; it should match "".
   std::string whitespace_pattern;
@@ -39,7 +53,10 @@ inline constexpr int32_t kMaxSubschemas = 20'000;  // rules, conjunctions includ
 absl::StatusOr<RuleId> AddJsonSchema(const nlohmann::ordered_json& schema,
                                      const JsonOptions& options, Grammar* grammar);
 
-// A grammar of its own; the text must be one JSON value.
+// The same for a text, which must be one JSON value.
+absl::StatusOr<RuleId> AddJsonSchema(std::string_view schema, const JsonOptions& options,
+                                     Grammar* grammar);
+// A grammar of its own.
 absl::StatusOr<Grammar> ParseJsonSchema(std::string_view schema, const JsonOptions& options);
 
 // Any JSON object.

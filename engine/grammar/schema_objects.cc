@@ -28,6 +28,18 @@ absl::StatusOr<StateMachine> NoneOf(const std::vector<ObjectConstraints::Propert
   return Complement(built);
 }
 
+// From `from` to `to` by `text`, which may be empty.
+void Literal(MachineBuilder* machine, int32_t from, std::string_view text, int32_t to) {
+  text.empty() ? machine->Epsilon(from, to) : machine->Text(from, text, to);
+}
+
+// What decoders of calls take for a string whatever it looks like.
+bool IsPlainString(const Conjunction& schema) {
+  if (schema.size() != 1 || !schema.front()->is_object()) return false;
+  const auto type = schema.front()->find("type");
+  return type != schema.front()->end() && *type == "string";
+}
+
 // What of the numbers of members matters.
 struct Counting {
   int32_t min = 0;
@@ -132,6 +144,7 @@ struct SchemaWriter::ObjectMachine {
   std::vector<ObjectConstraints::Property> listed;
   std::vector<RuleId> extras;  // members with other keys
   Counting counting;
+  const MemberForm* form = nullptr;  // null: JSON
   MachineBuilder machine;
   int32_t close = -1;  // where "}" comes
   std::map<Place, int32_t> states;
@@ -172,6 +185,10 @@ int32_t SchemaWriter::BeginMember(const Place& place, ObjectMachine* object) con
   const int32_t at = object->StateOf(place);
   if (place.listed + place.extras == 0) return at;
   const int32_t comma = object->machine.NewState();
+  if (object->form != nullptr) {
+    Literal(&object->machine, at, object->form->separator, comma);
+    return comma;
+  }
   object->machine.Text(at, ",", comma);
   const int32_t member = object->machine.NewState();
   Whitespace(&object->machine, comma, member);
@@ -179,20 +196,63 @@ int32_t SchemaWriter::BeginMember(const Place& place, ObjectMachine* object) con
 }
 
 // The next listed property is written, or left out if it may be.
-void SchemaWriter::WriteListed(const Place& place, ObjectMachine* object) {
+absl::Status SchemaWriter::WriteListed(const Place& place, ObjectMachine* object) {
   MachineBuilder& machine = object->machine;
   const ObjectConstraints::Property& property = object->listed[place.property];
   if (!property.required) {
     machine.Epsilon(object->StateOf(place),
                     object->StateOf({place.property + 1, place.listed, place.extras}));
   }
-  if (object->counting.Full(place)) return;
-  const int32_t colon = machine.NewState();
+  if (object->counting.Full(place)) return absl::OkStatus();
+  const int32_t begin = BeginMember(place, object);
+  const int32_t next = object->StateOf({place.property + 1, place.listed + 1, place.extras});
   const int32_t value = machine.NewState();
-  machine.Text(BeginMember(place, object), JsonString(property.name) + ":", colon);
-  Whitespace(&machine, colon, value);
-  machine.Call(value, RuleFor(property.schema),
-               object->StateOf({place.property + 1, place.listed + 1, place.extras}));
+  if (object->form == nullptr) {
+    const int32_t colon = machine.NewState();
+    machine.Text(begin, JsonString(property.name) + ":", colon);
+    Whitespace(&machine, colon, value);
+    machine.Call(value, RuleFor(property.schema), next);
+    return absl::OkStatus();
+  }
+  const MemberForm& form = *object->form;
+  Literal(&machine, begin, base::StrCat(form.key_open, property.name, form.key_close), value);
+  const int32_t end = machine.NewState();
+  if (form.raw_strings && IsPlainString(property.schema)) {
+    HEDDLE_ASSIGN_OR_RETURN(const RuleId raw, RawString(property.schema));
+    machine.Call(value, raw, end);
+  } else {
+    machine.Call(value, RuleFor(property.schema), end);
+  }
+  Literal(&machine, end, form.value_close, next);
+  return absl::OkStatus();
+}
+
+// A string without quotes, up to what ends it.
+absl::StatusOr<RuleId> SchemaWriter::RawString(const Conjunction& schema) {
+  HEDDLE_ASSIGN_OR_RETURN(StateMachine texts, KeyMachine(schema));
+  Grammar scratch;
+  const ExprId any = scratch.Repeat(scratch.Chars(CodePointSet::All()), 0, kUnbounded);
+  const ExprId mark = scratch.Text(std::string_view(options_.form.value_close));
+  HEDDLE_ASSIGN_OR_RETURN(const StateMachine marked,
+                          MachineOf(scratch, scratch.Sequence({any, mark, any})));
+  HEDDLE_ASSIGN_OR_RETURN(texts, Intersect(texts, Complement(marked), kMaxStates));
+  return grammar_.AddRule(base::StrCat(document_.PathOf(schema.front()), "/raw"),
+                          grammar_.Machine(std::move(texts)));
+}
+
+// The members of the outermost object in the options' form.
+absl::Status SchemaWriter::WriteForm(RuleId rule) {
+  HEDDLE_ASSIGN_OR_RETURN(const SchemaDocument::Alternatives alternatives,
+                          document_.Expand({document_.root()}));
+  std::vector<ExprId> choices = {grammar_.Chars({})};
+  for (const Conjunction& plain : alternatives.any) {
+    HEDDLE_ASSIGN_OR_RETURN(const ValueConstraints constraints, Gather(&document_, plain));
+    if ((constraints.types & kObjectType) == 0) continue;
+    HEDDLE_ASSIGN_OR_RETURN(const ExprId members, ObjectOf(constraints, /*in_form=*/true));
+    choices.push_back(members);
+  }
+  grammar_.rules[Index(rule)].body = grammar_.Choice(std::move(choices));
+  return absl::OkStatus();
 }
 
 // Behind the listed properties: the end, or a member with another key.
@@ -200,7 +260,7 @@ void SchemaWriter::WriteOthers(const Place& place, ObjectMachine* object) {
   MachineBuilder& machine = object->machine;
   if (object->counting.Enough(place)) {
     const int32_t at = object->StateOf(place);
-    if (place.listed + place.extras == 0) {
+    if (object->form != nullptr || place.listed + place.extras == 0) {
       machine.Epsilon(at, object->close);
     } else {
       Whitespace(&machine, at, object->close);
@@ -212,12 +272,14 @@ void SchemaWriter::WriteOthers(const Place& place, ObjectMachine* object) {
   for (RuleId extra : object->extras) machine.Call(member, extra, next);
 }
 
-absl::StatusOr<ExprId> SchemaWriter::ObjectOf(const ValueConstraints& c) {
+absl::StatusOr<ExprId> SchemaWriter::ObjectOf(const ValueConstraints& c, bool in_form) {
   ObjectMachine object;
+  if (in_form) object.form = &options_.form;
   absl::StatusOr<std::vector<ObjectConstraints::Property>> listed = ListedProperties(c);
   if (!listed.ok()) return At(c, listed.status());
   object.listed = *std::move(listed);
   for (const ObjectConstraints::Extra& extra : c.object.extras) {
+    if (in_form) break;
     absl::StatusOr<RuleId> member = ExtraMember(c, extra);
     if (!member.ok()) return At(c, member.status());
     object.extras.push_back(*member);
@@ -231,20 +293,25 @@ absl::StatusOr<ExprId> SchemaWriter::ObjectOf(const ValueConstraints& c) {
   }
 
   MachineBuilder& machine = object.machine;
-  const int32_t opened = machine.NewState();
-  machine.Text(machine.start(), "{", opened);
-  Whitespace(&machine, opened, object.StateOf({}));
   object.close = machine.NewState();
-  const int32_t end = machine.NewState();
-  machine.Text(object.close, "}", end);
-  machine.Accept(end);
+  if (in_form) {
+    machine.Epsilon(machine.start(), object.StateOf({}));
+    machine.Accept(object.close);
+  } else {
+    const int32_t opened = machine.NewState();
+    machine.Text(machine.start(), "{", opened);
+    Whitespace(&machine, opened, object.StateOf({}));
+    const int32_t end = machine.NewState();
+    machine.Text(object.close, "}", end);
+    machine.Accept(end);
+  }
   for (size_t i = 0; i < object.order.size(); ++i) {
     if (machine.size() > static_cast<size_t>(kMaxStates)) {
       return document_.Error(c.where, "the object has too many properties to count");
     }
     const Place place = object.order[i];
     if (place.property < object.listed.size()) {
-      WriteListed(place, &object);
+      HEDDLE_RETURN_IF_ERROR(WriteListed(place, &object));
     } else {
       WriteOthers(place, &object);
     }

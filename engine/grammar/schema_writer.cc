@@ -81,7 +81,9 @@ absl::StatusOr<RuleId> SchemaWriter::Run() {
   string_ = grammar_.AddRule(
       "string", grammar_.Sequence({grammar_.Text(U"\""), grammar_.Repeat(character, 0, kUnbounded),
                                    grammar_.Text(U"\"")}));
-  const RuleId root = RuleFor({document_.root()});
+  const bool in_form = options_.form.is_set();
+  const RuleId root = in_form ? grammar_.DeclareRule("members") : RuleFor({document_.root()});
+  if (in_form) HEDDLE_RETURN_IF_ERROR(WriteForm(root));
   while (!unwritten_.empty()) {
     const Unwritten next = std::move(unwritten_.front());
     unwritten_.pop_front();

@@ -52,11 +52,13 @@ class SchemaWriter {
   absl::StatusOr<ExprId> StringOf(const ValueConstraints& constraints);
   absl::StatusOr<ExprId> ArrayOf(const ValueConstraints& constraints);
   absl::StatusOr<ExprId> UniqueArrayOf(const ValueConstraints& constraints);
-  absl::StatusOr<ExprId> ObjectOf(const ValueConstraints& constraints);
+  absl::StatusOr<ExprId> ObjectOf(const ValueConstraints& constraints, bool in_form = false);
+  absl::Status WriteForm(RuleId rule);
+  absl::StatusOr<RuleId> RawString(const Conjunction& schema);
   absl::StatusOr<std::vector<ObjectConstraints::Property>> ListedProperties(
       const ValueConstraints& constraints);
   int32_t BeginMember(const Place& place, ObjectMachine* object) const;
-  void WriteListed(const Place& place, ObjectMachine* object);
+  absl::Status WriteListed(const Place& place, ObjectMachine* object);
   void WriteOthers(const Place& place, ObjectMachine* object);
   absl::StatusOr<std::vector<Json>> FiniteValues(const Conjunction& schema, bool* finite);
   absl::StatusOr<RuleId> ExtraMember(const ValueConstraints& constraints,

@@ -1,7 +1,7 @@
 #include "engine/grammar/vocabulary.h"
 
 #include <algorithm>
-#include <limits>
+#include <utility>
 
 #include "engine/grammar/automaton.h"
 
@@ -37,7 +37,22 @@ TokenTrie::TokenTrie(std::span<const Entry> tokens) {
   leave(0);
 }
 
-Vocabulary::Vocabulary(int32_t size, const std::function<std::string_view(TokenId)>& text_of) {
+bool TokenTrie::HasLonger(std::string_view text) const {
+  size_t begin = 0;
+  size_t end = nodes_.size();  // of the nodes below the text so far
+  for (char byte : text) {
+    size_t node = begin;
+    while (node < end && nodes_[node].byte != static_cast<uint8_t>(byte)) node = nodes_[node].end;
+    if (node >= end) return false;
+    begin = node + 1;
+    end = nodes_[node].end;
+  }
+  return begin < end;
+}
+
+Vocabulary::Vocabulary(int32_t size, const std::function<std::string_view(TokenId)>& text_of,
+                       Encoder encode)
+    : encode_(std::move(encode)) {
   texts_begin_.push_back(0);
   for (TokenId id = 0; id < size; ++id) {
     const std::string_view text = text_of(id);
@@ -66,6 +81,20 @@ Vocabulary::Vocabulary(int32_t size, const std::function<std::string_view(TokenI
   }
   trie_ = TokenTrie(distinct);
   long_ = TokenTrie(longer);
+}
+
+std::vector<TokenId> Vocabulary::Encode(std::string_view text) const {
+  std::vector<TokenId> tokens;
+  if (encode_ != nullptr) tokens = encode_(text);
+  std::string_view rest = text;
+  for (TokenId token : tokens) {
+    if (token < 0 || token >= size()) return {};
+    const std::string_view part = this->text(token);
+    if (part.empty() || !rest.starts_with(part)) return {};
+    rest.remove_prefix(part.size());
+  }
+  if (!rest.empty()) tokens.clear();
+  return tokens;
 }
 
 }  // namespace heddle::engine::grammar

@@ -8,12 +8,20 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/step.h"
 
 namespace heddle::engine::grammar {
+
+// [mask_words]: bit `id % 32` of word `id / 32` says whether token `id` is allowed.
+using TokenMask = std::vector<uint32_t>;
+
+inline bool IsAllowed(const TokenMask& mask, TokenId id) {
+  return (mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0;
+}
 
 class TokenTrie {
  public:
@@ -32,6 +40,8 @@ class TokenTrie {
 
   std::span<const Node> nodes() const { return nodes_; }  // without the root
   int32_t max_depth() const { return max_depth_; }
+  // Whether some token begins with `text` and is longer.
+  bool HasLonger(std::string_view text) const;
 
  private:
   std::vector<Node> nodes_;
@@ -40,9 +50,15 @@ class TokenTrie {
 
 class Vocabulary {
  public:
+  // The tokens that the model's tokenizer writes a text with, in the middle of a text; empty where
+  // their bytes are not just these. Any thread.
+  using Encoder = std::function<std::vector<TokenId>(std::string_view text)>;
+
   // `text_of(id)`: the bytes that token `id` of [0, size) stands for within a text; empty for one
-  // that is no text (control tokens, holes) and that no grammar allows.
-  Vocabulary(int32_t size, const std::function<std::string_view(TokenId)>& text_of);
+  // that is no text (control tokens, holes) and that no grammar allows. Without `encode` no token
+  // is ever forced (Matcher::Forced).
+  Vocabulary(int32_t size, const std::function<std::string_view(TokenId)>& text_of,
+             Encoder encode = nullptr);
 
   int32_t size() const { return static_cast<int32_t>(texts_begin_.size()) - 1; }
   int32_t mask_words() const { return (size() + 31) / 32; }
@@ -55,8 +71,18 @@ class Vocabulary {
   const TokenTrie& long_tokens() const { return long_; }
   // The next token with the same text, or -1.
   TokenId next_alike(TokenId id) const { return alike_[id]; }
+  // Sets the bits of a token and of those with the same text.
+  void Allow(TokenId id, TokenMask* mask) const {
+    for (; id >= 0; id = alike_[id]) {
+      (*mask)[static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
+    }
+  }
+  TokenMask EmptyMask() const { return TokenMask(static_cast<size_t>(mask_words()), 0); }
+  // By the tokenizer; empty: it has no tokens for exactly this text.
+  std::vector<TokenId> Encode(std::string_view text) const;
 
  private:
+  Encoder encode_;
   std::string texts_;
   std::vector<uint32_t> texts_begin_;  // [size + 1]
   std::vector<TokenId> alike_;         // [size]

@@ -156,6 +156,7 @@ absl::Status LocalExecutor::Forward(const StepPlan& plan, StepResult* result) {
   HEDDLE_RETURN_IF_ERROR(parts_.device->Run([&](kernels::Ops& ops) {
     decoder_->Forward(ops, batch.n_tokens(), n_logit_rows, *cache_);
     forward_end_ns = NowNs();
+    FillMasks(plan);
     size_t next_draw = 0;
     for (int32_t row = 0; row < n_drawn_rows_; row += kLogitBlockRows) {
       DrawBlock(ops, row, &next_draw);
@@ -189,6 +190,14 @@ void LocalExecutor::BuildSampleRows(const StepPlan& plan) {
   top_logprobs_.resize(draws_.size() * max_top_);
 }
 
+// Behind the forward: masks are found meanwhile.
+void LocalExecutor::FillMasks(const StepPlan& plan) {
+  for (size_t i = 0; i < draws_.size(); ++i) {
+    if (draws_[i].is_score) continue;
+    sample_rows_[i].allowed = sampler_.Allowed(plan.samples[draws_[i].index].id);
+  }
+}
+
 void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next_draw) {
   const int32_t rows = std::min(kLogitBlockRows, n_drawn_rows_ - first_row);
   const int32_t vocab = parts_.spec->vocab;
@@ -220,8 +229,10 @@ void LocalExecutor::Report(const StepPlan& plan, StepResult* result) {
     for (int32_t t = 0; t < sample_rows_[i].num_top; ++t) {
       out.top.push_back({top_tokens_[i * max_top_ + t], top_logprobs_[i * max_top_ + t]});
     }
-    if (!draw.is_score) sampler_.Accept(out.id, out.token);
+    out.forced.clear();
+    if (!draw.is_score) sampler_.Accept(out.id, out.token, &out.forced);
   }
+  sampler_.FindMasks();
 }
 
 absl::Status LocalExecutor::Pool(const StepPlan& plan, StepResult* result) {

@@ -66,6 +66,7 @@ class LocalExecutor final : public Executor {
   absl::Status SwapPages(const StepPlan& plan, StepResult* result);
   absl::Status Forward(const StepPlan& plan, StepResult* result);
   void BuildSampleRows(const StepPlan& plan);
+  void FillMasks(const StepPlan& plan);
   void DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next_draw);
   void Report(const StepPlan& plan, StepResult* result);
   absl::Status Pool(const StepPlan& plan, StepResult* result);

@@ -28,7 +28,10 @@ void SamplerState::Begin(const SequenceBegin& begin) {
   if (params.repetition_penalty != 1.0f) {
     for (TokenId token : begin.prompt) sequence.counts.try_emplace(token, 0);
   }
-  if (params.grammar != nullptr) sequence.matcher.emplace(params.grammar);
+  if (params.grammar != nullptr) {
+    sequence.matcher.emplace(params.grammar, /*forces=*/params.bad_words.empty());
+    sequence.jumps = params.num_logprobs < 0;
+  }
   const bool fresh = sequences_.insert_or_assign(begin.id, std::move(sequence)).second;
   HEDDLE_CHECK(fresh, "a live sequence began twice");
 }
@@ -48,35 +51,66 @@ kernels::SampleRowParams SamplerState::Row(const SampleRow& sample, int32_t logi
           .seed = params.seed,
           .counter = static_cast<uint64_t>(sample.position),
           .num_top = params.num_logprobs,
-          .edits = BuildEdits(it->second),
-          .allowed = AllowedTokens(&it->second)};
+          .edits = BuildEdits(it->second)};
 }
 
-const uint32_t* SamplerState::AllowedTokens(Sequence* sequence) {
-  if (!sequence->matcher) return nullptr;
-  absl::StatusOr<std::shared_ptr<const grammar::TokenMask>> mask = sequence->matcher->Mask();
-  if (mask.ok()) {
-    sequence->mask = *std::move(mask);
-    return sequence->mask->data();
+const uint32_t* SamplerState::Allowed(SequenceId id) {
+  auto it = sequences_.find(id);
+  HEDDLE_CHECK(it != sequences_.end(), "a mask of a sequence that never began");
+  Sequence& sequence = it->second;
+  if (!sequence.matcher) return nullptr;
+  if (sequence.mask == nullptr) {
+    MaskAhead::Mask mask =
+        sequence.mask_to_come.valid() ? sequence.mask_to_come.get() : sequence.matcher->Mask();
+    if (mask.ok()) sequence.mask = *std::move(mask);
   }
+  if (sequence.mask != nullptr) return sequence.mask->data();
   // Too ambiguous a grammar, or a vocabulary without what must follow: the sequence ends in an
   // error, and not in a text that the grammar does not derive.
-  nothing_.assign(static_cast<size_t>(sequence->params.grammar->vocabulary().mask_words()), 0);
+  nothing_ = sequence.params.grammar->vocabulary().EmptyMask();
   return nothing_.data();
 }
 
-void SamplerState::Accept(SequenceId id, TokenId token) {
+void SamplerState::Accept(SequenceId id, TokenId token, std::vector<TokenId>* forced) {
+  forced->clear();
   auto it = sequences_.find(id);
   if (it == sequences_.end()) return;
   Sequence& sequence = it->second;
-  ++sequence.num_generated;
-  if (sequence.counts_tokens) ++sequence.counts[token];
-  if (sequence.matcher && token >= 0) sequence.matcher->Accept(token);
-  if (sequence.recent_limit == 0) return;
-  if (sequence.recent.size() == sequence.recent_limit) {
-    sequence.recent.erase(sequence.recent.begin());
+  Count(token, &sequence);
+  if (!sequence.matcher || token < 0) return;
+  sequence.matcher->Accept(token);
+  if (sequence.jumps) Jump(&sequence, forced);
+  sequence.mask_to_come = {};
+  sequence.mask = sequence.matcher->KnownMask();
+  if (sequence.mask == nullptr) without_mask_.push_back(id);
+}
+
+void SamplerState::Jump(Sequence* sequence, std::vector<TokenId>* forced) {
+  const std::span<const TokenId> tokens = sequence->matcher->Forced();
+  forced->assign(tokens.begin(), tokens.end());
+  for (TokenId token : *forced) {
+    Count(token, sequence);
+    HEDDLE_CHECK(sequence->matcher->Accept(token), "a grammar forces what it does not derive");
   }
-  sequence.recent.push_back(token);
+}
+
+void SamplerState::FindMasks() {
+  for (SequenceId id : without_mask_) {
+    auto it = sequences_.find(id);
+    if (it == sequences_.end() || it->second.matcher->ended()) continue;
+    it->second.mask_to_come = ahead_.Find(*it->second.matcher);
+  }
+  without_mask_.clear();
+}
+
+void SamplerState::Count(TokenId token, Sequence* sequence) {
+  ++sequence->num_generated;
+  if (sequence->counts_tokens) ++sequence->counts[token];
+  if (sequence->recent_limit == 0) return;
+  if (sequence->recent.size() == sequence->recent_limit) {
+    sequence->recent.erase(sequence->recent.begin());
+  }
+  sequence->recent.push_back(token);
 }
 
 void SamplerState::BanBadWords(const Sequence& sequence, std::vector<kernels::LogitEdit>* edits) {

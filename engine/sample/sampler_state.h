@@ -4,11 +4,17 @@
 //
 // Penalties: repetition over prompt and generated tokens (Keskar et al. 2019, as transformers);
 // presence and frequency over generated tokens only (as OpenAI documents them).
+//
+// Grammars: after each token the mask for the next is looked for at once, on a thread of its own
+// where it is not known; and where the grammar forces tokens, Accept takes them too and says which.
+// Not so where log-probabilities are wanted, which take a row each: the same tokens are then drawn
+// one by one. Sequences with bad words may write forced texts in any way.
 // Thread-safety: none; owned by the executor.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -16,6 +22,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "engine/grammar/compiled_grammar.h"
+#include "engine/sample/mask_ahead.h"
 #include "engine/step.h"
 #include "kernels/sample.h"
 
@@ -30,16 +37,25 @@ class SamplerState {
   void End(SequenceId id);
 
   // Fills in what the kernel needs to draw one token for `sample`, whose logits are in
-  // `logit_row`. The edits it points to stay valid until the next ResetEdits, the mask of allowed
-  // tokens until the sequence's next Row. Where a grammar allows nothing, nothing is drawn (-1).
+  // `logit_row`, but for `allowed`. The edits it points to stay valid until the next ResetEdits.
   // REQUIRES: the sequence is live.
   kernels::SampleRowParams Row(const SampleRow& sample, int32_t logit_row);
+
+  // The mask of tokens that the sequence's grammar allows, or null: all. Waits for it, so that it
+  // is best asked for late. Valid until Accept or End. Where a grammar allows nothing, nothing is
+  // drawn (-1). REQUIRES: the sequence is live.
+  const uint32_t* Allowed(SequenceId id);
 
   // Call before the rows of a step are built.
   void ResetEdits() { edits_used_ = 0; }
 
-  // Counts a drawn token, and goes on in the grammar with it.
-  void Accept(SequenceId id, TokenId token);
+  // Counts a drawn token, and goes on in the grammar with it. Overwrites *forced with the tokens
+  // that the grammar has follow it, which count as well.
+  void Accept(SequenceId id, TokenId token, std::vector<TokenId>* forced);
+
+  // Begins to look for the masks of sequences that have accepted since. Call behind a step's last
+  // Accept: a search holds up those that take tokens of the same grammar.
+  void FindMasks();
 
   size_t num_live() const { return sequences_.size(); }
 
@@ -55,17 +71,23 @@ class SamplerState {
     std::vector<TokenId> recent;
     size_t recent_limit = 0;
     std::optional<grammar::Matcher> matcher;
-    std::shared_ptr<const grammar::TokenMask> mask;  // for the draw under way
+    bool jumps = false;  // over forced tokens
+    // For the next draw, one of them at most.
+    std::shared_ptr<const grammar::TokenMask> mask;
+    std::future<MaskAhead::Mask> mask_to_come;
   };
 
   static void BanBadWords(const Sequence& sequence, std::vector<kernels::LogitEdit>* edits);
   std::span<const kernels::LogitEdit> BuildEdits(const Sequence& sequence);
-  const uint32_t* AllowedTokens(Sequence* sequence);
+  static void Count(TokenId token, Sequence* sequence);
+  static void Jump(Sequence* sequence, std::vector<TokenId>* forced);
 
   absl::flat_hash_map<SequenceId, Sequence> sequences_;
   std::deque<std::vector<kernels::LogitEdit>> edits_;  // reused from step to step
   size_t edits_used_ = 0;
-  grammar::TokenMask nothing_;  // allows no token
+  grammar::TokenMask nothing_;            // allows no token
+  std::vector<SequenceId> without_mask_;  // have accepted since FindMasks
+  MaskAhead ahead_;
 };
 
 }  // namespace heddle::engine

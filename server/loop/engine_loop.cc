@@ -351,6 +351,10 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
   };
   if (event.num_samples > 0) {
     take(result_.samples, event.sample_begin, event.num_samples, &out.tokens);
+    for (int32_t i = 0; i < event.num_forced; ++i) {
+      const engine::SampledToken& drawn = out.tokens.front();
+      out.tokens.push_back({.id = drawn.id, .token = drawn.forced[static_cast<size_t>(i)]});
+    }
   }
   if (event.pooled >= 0) {
     out.embedding = std::move(result_.pooled[static_cast<size_t>(event.pooled)].values);
@@ -362,7 +366,7 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
     out.error = ErrorOfEnd();
   }
   StopWaiting(&client->second);
-  if (event.num_samples > 0) trace_.Token(event.request, event.num_samples);
+  if (event.num_samples > 0) trace_.Token(event.request, event.num_samples + event.num_forced);
   if (event.finished) {
     trace_.Finished(event.request, event.branch, event.reason, client->second.open_branches == 1,
                     NowUs());
@@ -391,6 +395,7 @@ void EngineLoop::Publish() {
   stats_.cached_tokens = now.cached_tokens;
   stats_.prompt_tokens = now.prompt_tokens;
   stats_.generated_tokens = now.generated_tokens;
+  stats_.forced_tokens = now.forced_tokens;
   stats_.step_tokens = now.step_tokens;
   stats_.budget_tokens = now.budget_tokens;
   stats_.preemptions = now.preemptions;

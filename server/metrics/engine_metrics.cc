@@ -115,7 +115,11 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
   counter("heddle_prefix_cache_tokens_total",
           "Prompt positions taken from the prefix cache in place of computing them.",
           stats.cached_tokens);
-  counter("heddle_sampled_tokens_total", "Tokens drawn by the engine.", stats.generated_tokens);
+  counter("heddle_sampled_tokens_total", "Tokens of answers, drawn or forced.",
+          stats.generated_tokens);
+  counter("heddle_forced_tokens_total",
+          "Of these, tokens that a grammar left no choice about and nobody drew.",
+          stats.forced_tokens);
   counter("heddle_preemptions_total", "Sequences that gave up their pages to others.",
           stats.preemptions);
   counter("heddle_pages_swapped_out_total", "Pages that went to the host's tier.",

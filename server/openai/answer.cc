@@ -195,7 +195,7 @@ void Answer::Parse(size_t index, ChoiceDelta delta, std::vector<OutputPiece>* pi
 bool Answer::HasAllCalls(std::vector<OutputPiece>* pieces) const {
   if (request_->parallel_tool_calls) return false;
   auto call = std::find_if(pieces->begin(), pieces->end(),
-                           [](const OutputPiece& piece) { return piece.kind == Kind::kCall; });
+                           [](const OutputPiece& piece) { return piece.ends_call; });
   if (call == pieces->end()) return false;
   pieces->erase(call + 1, pieces->end());
   return true;
@@ -207,7 +207,8 @@ void Answer::Deliver(size_t index, std::vector<OutputPiece> pieces, bool at_end,
   std::vector<ChoiceToken>& waiting = branches_[index].waiting;
   for (OutputPiece& piece : pieces) {
     std::vector<ChoiceToken> tokens;
-    if (piece.kind != Kind::kCall) std::swap(tokens, waiting);
+    const bool is_text = piece.kind == Kind::kContent || piece.kind == Kind::kReasoning;
+    if (is_text) std::swap(tokens, waiting);
     DeliverPiece(index, std::move(piece), std::move(tokens), frames);
   }
   if (at_end && !waiting.empty()) {
@@ -224,7 +225,10 @@ void Answer::DeliverPiece(size_t index, OutputPiece piece, std::vector<ChoiceTok
   if (request_->stream) format_->WritePiece(index, piece, tokens, frames);
   if (!request_->stream || format_->repeats_at_end()) {
     std::vector<OutputPiece>& kept = branch.result.pieces;
-    if (!is_call && !kept.empty() && kept.back().kind == piece.kind) {
+    if (piece.kind == Kind::kArguments) {
+      kept.back().call.arguments.append(piece.text);
+      kept.back().ends_call = piece.ends_call;
+    } else if (!is_call && !kept.empty() && kept.back().kind == piece.kind) {
       kept.back().text.append(piece.text);
     } else if (is_call || !piece.text.empty()) {
       kept.push_back(std::move(piece));

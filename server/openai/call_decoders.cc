@@ -79,30 +79,6 @@ std::optional<ToolCall> ParseJsonCall(std::string_view text) {
   return json.ok() ? CallOf(*json) : std::nullopt;
 }
 
-// The name in what stands before the object of DecodeNamedJson: its last word that is not a
-// format's own, cut at marks, without "functions." before and ":0" behind it.
-std::string_view NameIn(std::string_view header) {
-  std::string_view rest = header;
-  // "function<sep>name": the name is behind the first mark; "name<sep>": before it.
-  size_t mark = rest.find_first_of("<[ \n\t");
-  std::string_view first = Trim(rest.substr(0, mark));
-  if (first == "function" && mark != std::string_view::npos) {
-    size_t behind = rest.find_first_of(">]", mark);
-    if (behind == std::string_view::npos) return "";
-    rest = Trim(rest.substr(behind + 1));
-    std::string_view second = rest.substr(0, rest.find_first_of("<[` \n\t"));
-    if (!second.empty()) first = second;
-  }
-  constexpr std::string_view kNamespace = "functions.";
-  if (first.starts_with(kNamespace)) first.remove_prefix(kNamespace.size());
-  size_t colon = first.rfind(':');
-  if (colon != std::string_view::npos && colon + 1 < first.size() &&
-      first.find_first_not_of("0123456789", colon + 1) == std::string_view::npos) {
-    first = first.substr(0, colon);
-  }
-  return first;
-}
-
 // What opens a call and a parameter, and what ends them.
 struct TagSet {
   std::string_view call_open, call_close, parameter_open;
@@ -130,6 +106,30 @@ bool DecodeTaggedCall(std::string_view body, const TagSet& tags, const ToolSet& 
 
 }  // namespace
 
+// The name in what stands before the object of DecodeNamedJson: its last word that is not a
+// format's own, cut at marks, without "functions." before and ":0" behind it.
+std::string_view CalledName(std::string_view header) {
+  std::string_view rest = header;
+  // "function<sep>name": the name is behind the first mark; "name<sep>": before it.
+  size_t mark = rest.find_first_of("<[ \n\t");
+  std::string_view first = Trim(rest.substr(0, mark));
+  if (first == "function" && mark != std::string_view::npos) {
+    size_t behind = rest.find_first_of(">]", mark);
+    if (behind == std::string_view::npos) return "";
+    rest = Trim(rest.substr(behind + 1));
+    std::string_view second = rest.substr(0, rest.find_first_of("<[` \n\t"));
+    if (!second.empty()) first = second;
+  }
+  constexpr std::string_view kNamespace = "functions.";
+  if (first.starts_with(kNamespace)) first.remove_prefix(kNamespace.size());
+  size_t colon = first.rfind(':');
+  if (colon != std::string_view::npos && colon + 1 < first.size() &&
+      first.find_first_not_of("0123456789", colon + 1) == std::string_view::npos) {
+    first = first.substr(0, colon);
+  }
+  return first;
+}
+
 bool DecodeJsonCall(std::string_view text, const ToolSet&, std::vector<ToolCall>* calls) {
   std::optional<ToolCall> call = ParseJsonCall(text);
   if (!call.has_value()) return false;
@@ -150,7 +150,7 @@ bool DecodeNamedJson(std::string_view text, const ToolSet& tools, std::vector<To
   if (text.starts_with('{')) return DecodeJsonCall(text, tools, calls);
   size_t brace = text.find('{');
   if (brace == std::string_view::npos) return false;
-  std::string_view name = NameIn(text.substr(0, brace));
+  std::string_view name = CalledName(text.substr(0, brace));
   if (name.empty()) return false;
   std::string_view object = text.substr(brace);
   constexpr std::string_view kFence = "```";

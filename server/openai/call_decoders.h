@@ -38,4 +38,7 @@ bool DecodeArgPairs(std::string_view text, const ToolSet& tools, std::vector<Too
 // [f(p='value', q=[1, None]), g()]: calls as Python writes them, with literals (Llama 3.2 and 4).
 bool DecodePythonic(std::string_view text, const ToolSet& tools, std::vector<ToolCall>* calls);
 
+// The name in what stands before the object of DecodeNamedJson; empty: there is none.
+std::string_view CalledName(std::string_view header);
+
 }  // namespace heddle::server

@@ -1,5 +1,6 @@
 #include "server/openai/constraint.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,21 +13,36 @@
 #include "server/openai/api_error.h"
 #include "server/openai/fields.h"
 #include "server/openai/request_parts.h"
+#include "server/openai/tool_grammar.h"
 
 namespace heddle::server {
 namespace {
 
 using engine::grammar::Constraint;
 using engine::grammar::ConstraintKind;
+using engine::grammar::GrammarOf;
 using engine::grammar::JsonWhitespace;
 
 constexpr std::string_view kAnyObjectSchema = R"({"type":"object"})";
+
+// A call more than these ends the answer: what is forced must come to an end.
+constexpr int32_t kMaxForcedCalls = 16;
 
 // A constraint and the field that it came from.
 struct Demand {
   std::string param;
   Constraint constraint;
 };
+
+absl::Status NameField(const absl::Status& status, const Demand& demand) {
+  if (status.ok()) return status;
+  return FieldError(demand.param, base::StrCat("'", demand.param, "': ", MessageOf(status)));
+}
+
+bool IsStrict(const Json& function) {
+  const Json* strict = Find(function, "strict");
+  return strict != nullptr && *strict == true;
+}
 
 absl::StatusOr<std::string> StringOf(const Json& value, std::string_view param) {
   if (value.is_string()) return value.get<std::string>();
@@ -162,49 +178,74 @@ absl::Status ReadStructuredOutputs(const Json& object, std::vector<Demand>* dema
   return absl::OkStatus();
 }
 
-// References of a schema that has become a part of another one, at `place`.
-void MoveReferences(const std::string& place, Json* schema) {
-  if (!schema->is_structured()) return;
-  for (auto it = schema->begin(); it != schema->end(); ++it) {
-    const bool is_reference = schema->is_object() && it.key() == "$ref" && it->is_string();
-    if (!is_reference) {
-      MoveReferences(place, &*it);
-      continue;
-    }
-    const auto reference = it->get<std::string>();
-    if (reference == "#" || reference.rfind("#/", 0) == 0) *it = place + reference.substr(1);
-  }
-}
-
-// The JSON of one call, {"name": ..., "arguments": ...}, of any tool on offer or of the named one.
-absl::StatusOr<Demand> ForcedCall(const Json& body) {
-  const Json& choice = *Find(body, "tool_choice");
-  std::string only;
-  if (choice.is_object()) only = Find(*Find(choice, "function"), "name")->get<std::string>();
-  Json calls = Json::array();
+// The tools that may be called (only `name`, unless it is empty), with the schemas of arguments.
+// `all_strict`: of every tool; otherwise those that are not strict take any object.
+absl::StatusOr<std::vector<CallableTool>> Callable(const Json& body, std::string_view name,
+                                                   bool all_strict) {
+  std::vector<CallableTool> tools;
   for (const Json& tool : *Find(body, "tools")) {
     const Json& function = *Find(tool, "function");
-    const std::string name = *Find(function, "name");
-    if (!only.empty() && name != only) continue;
+    CallableTool callable{*Find(function, "name"), std::string(kAnyObjectSchema)};
+    if (!name.empty() && callable.name != name) continue;
     const Json* given = Find(function, "parameters");
     if (given != nullptr && !given->is_object()) {
-      return FieldError("tools", base::StrCat("the parameters of tool ", base::Quote(name),
+      return FieldError("tools", base::StrCat("the parameters of tool ", base::Quote(callable.name),
                                               " must be a JSON schema, found ", JsonKind(*given)));
     }
-    Json parameters = given != nullptr ? *given : Json::object();
-    if (!parameters.contains("type")) parameters["type"] = "object";  // arguments have names
-    MoveReferences(base::StrCat("#/anyOf/", calls.size(), "/properties/arguments"), &parameters);
-    Json call = {{"type", "object"}, {"required", {"name", "arguments"}}};
-    call["properties"]["name"]["const"] = name;
-    call["properties"]["arguments"] = std::move(parameters);
-    calls.push_back(std::move(call));
+    if (given != nullptr && (all_strict || IsStrict(function))) {
+      Json parameters = *given;
+      // Arguments have names.
+      if (!parameters.contains("type")) parameters["type"] = "object";
+      callable.schema = parameters.dump();
+    }
+    tools.push_back(std::move(callable));
   }
+  return tools;
+}
+
+std::vector<std::string> EndMarks(const TextCodec& codec) {
+  std::vector<std::string> marks;
+  for (TokenId end : codec.end_tokens()) marks.push_back(codec.TokenBytes(end));
+  return marks;
+}
+
+// Calls only, where one is forced: exactly one where it is named, as OpenAI has it.
+absl::StatusOr<Demand> ForcedCalls(const Json& body, const TextCodec& codec, bool parallel) {
+  const Json& choice = *Find(body, "tool_choice");
+  std::string name;
+  if (choice.is_object()) name = *Find(*Find(choice, "function"), "name");
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<CallableTool> tools,
+                          Callable(body, name, /*all_strict=*/true));
+  const int32_t max_calls = parallel && name.empty() ? kMaxForcedCalls : 1;
+  return Demand{"tools", CallsConstraint(*codec.syntax().tools, tools, max_calls, EndMarks(codec))};
+}
+
+// The model may call, and answer otherwise as `format` demands, if it does.
+absl::StatusOr<std::optional<Demand>> FreeCalls(const Json& body, const TextCodec& codec,
+                                                bool parallel, std::optional<Demand> format) {
+  const ToolSyntax* syntax = codec.syntax().tools;
+  const bool is_strict =
+      std::any_of(Find(body, "tools")->begin(), Find(body, "tools")->end(),
+                  [](const Json& tool) { return IsStrict(*Find(tool, "function")); });
+  if (!is_strict && !format) return std::nullopt;
+  if (syntax == nullptr || !HasCallGrammar(*syntax)) {
+    if (!is_strict) return format;
+    return FieldError("tools",
+                      base::StrCat("'strict' tools need a model whose calls are written in a known "
+                                   "format; this one's are not (",
+                                   syntax == nullptr ? "none" : syntax->name, ")"),
+                      "unsupported_parameter");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<CallableTool> tools,
+                          Callable(body, "", /*all_strict=*/false));
+  const int32_t max_calls = parallel ? kMaxForcedCalls : 1;
   Demand demand{"tools", {}};
-  Json schema = Json::object();
-  schema["anyOf"] = std::move(calls);
-  demand.constraint.text = schema.dump();
-  demand.constraint.before = "<tool_call>\n";
-  demand.constraint.after = "\n</tool_call>";
+  if (format) {
+    demand.constraint = Constraint::OneOf(
+        {format->constraint, CallsConstraint(*syntax, tools, max_calls, EndMarks(codec))});
+  } else {
+    demand.constraint = TextWithCalls(*syntax, tools, max_calls, EndMarks(codec));
+  }
   return demand;
 }
 
@@ -247,7 +288,7 @@ absl::Status CheckToolChoice(const Json& body, const TextCodec& codec) {
         base::StrCat("'tool_choice' names ", name->dump(), ", which is none of 'tools'"));
   }
   const ToolSyntax* syntax = codec.syntax().tools;
-  if (syntax != nullptr && syntax->name == "hermes") return absl::OkStatus();
+  if (syntax != nullptr && HasCallGrammar(*syntax)) return absl::OkStatus();
   return FieldError(
       "tool_choice",
       base::StrCat("calls cannot be forced in the format of this model's calls (",
@@ -258,27 +299,36 @@ absl::Status CheckToolChoice(const Json& body, const TextCodec& codec) {
 absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint(
     const Json& body, const TextCodec& codec, const ApiRequest& request) {
   HEDDLE_ASSIGN_OR_RETURN(std::vector<Demand> demands, ReadDemands(body));
-  if (request.endpoint == Endpoint::kChat && ForcesCall(body)) {
-    HEDDLE_ASSIGN_OR_RETURN(Demand demand, ForcedCall(body));
+  const bool offers_tools = request.endpoint == Endpoint::kChat && OffersTools(body);
+  const bool is_forced = offers_tools && ForcesCall(body);
+  if (is_forced) {
+    HEDDLE_ASSIGN_OR_RETURN(Demand demand, ForcedCalls(body, codec, request.parallel_tool_calls));
     demands.push_back(std::move(demand));
   }
-  if (demands.empty()) return nullptr;
   if (demands.size() > 1) {
     return FieldError(demands[1].param,
                       base::StrCat("'", demands[0].param, "' and '", demands[1].param,
                                    "' both say what the answer must be"));
   }
-  Demand& demand = demands.front();
+  std::optional<Demand> demand;
+  if (!demands.empty()) demand = std::move(demands.front());
+  if (demand && !is_forced) {
+    demand->constraint = AsContent(request.syntax, std::move(demand->constraint));
+  }
+  if (offers_tools && !is_forced) {
+    // Checked by itself, so that an error names the field that it is in.
+    if (demand) HEDDLE_RETURN_IF_ERROR(NameField(GrammarOf(demand->constraint).status(), *demand));
+    HEDDLE_ASSIGN_OR_RETURN(demand,
+                            FreeCalls(body, codec, request.parallel_tool_calls, std::move(demand)));
+  }
+  if (!demand) return nullptr;
   if (const ReasoningSyntax* reasoning = request.syntax.reasoning) {
-    demand.constraint.reasoning_close = reasoning->close[0];
-    if (!request.begins_in_reasoning) demand.constraint.reasoning_open = reasoning->open[0];
+    demand->constraint =
+        BehindReasoning(*reasoning, request.begins_in_reasoning, std::move(demand->constraint));
   }
   absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> grammar =
-      codec.grammars().Compile(demand.constraint);
-  if (!grammar.ok()) {
-    return FieldError(demand.param,
-                      base::StrCat("'", demand.param, "': ", MessageOf(grammar.status())));
-  }
+      codec.grammars().Compile(demand->constraint);
+  if (!grammar.ok()) return NameField(grammar.status(), *demand);
   return grammar;
 }
 

@@ -1,7 +1,9 @@
 #include "server/openai/messages_format.h"
 
 #include "base/message.h"
+#include "nlohmann/json.hpp"
 #include "server/json_writer.h"
+#include "server/openai/json_input.h"
 
 namespace heddle::server {
 namespace {
@@ -54,6 +56,12 @@ void WriteStop(const ChoiceResult* result, JsonWriter* json) {
   stopped ? json->String(result->stop_string) : json->Null();
 }
 
+// An object, whatever the model wrote: what is none stands in one, as text.
+JsonWriter& WriteInput(const std::string& arguments, JsonWriter* json) {
+  if (ParseJsonObject(arguments).ok()) return json->Raw(arguments);
+  return json->BeginObject().Member("INVALID_JSON", arguments).EndObject();
+}
+
 // What came from the prefix cache is not part of input_tokens.
 void WriteUsage(const Usage& usage, JsonWriter* json) {
   json->Key("usage").BeginObject();
@@ -76,18 +84,27 @@ void MessagesFormat::Begin(const Usage& so_far, std::string* frames) {
 
 void MessagesFormat::WritePiece(size_t, const OutputPiece& piece, std::span<const ChoiceToken>,
                                 std::string* frames) {
+  if (piece.kind == Kind::kArguments) {
+    WriteArguments(piece, frames);
+    return;
+  }
   bool is_call = piece.kind == Kind::kCall;
   if (!is_call && piece.text.empty()) return;
   if (open_ && (is_call || kind_ != piece.kind)) CloseBlock(frames);
   if (!open_) OpenBlock(piece, frames);
   if (is_call) {
-    WriteDelta("input_json_delta", "partial_json", piece.call.arguments, frames);
-    CloseBlock(frames);
+    WriteArguments({Kind::kArguments, piece.call.arguments, {}, piece.ends_call}, frames);
   } else if (piece.kind == Kind::kReasoning) {
     WriteDelta("thinking_delta", "thinking", piece.text, frames);
   } else {
     WriteDelta("text_delta", "text", piece.text, frames);
   }
+}
+
+// Of the open call.
+void MessagesFormat::WriteArguments(const OutputPiece& piece, std::string* frames) {
+  if (!piece.text.empty()) WriteDelta("input_json_delta", "partial_json", piece.text, frames);
+  if (piece.ends_call) CloseBlock(frames);
 }
 
 void MessagesFormat::OpenBlock(const OutputPiece& piece, std::string* frames) {
@@ -153,7 +170,11 @@ void MessagesFormat::WriteMessage(const ChoiceResult* result, const Usage& usage
   json->BeginObject().Member("id", base::StrCat("msg_", unique_)).Member("type", "message");
   json->Member("role", "assistant").Member("model", model_->id).Key("content").BeginArray();
   if (result != nullptr) {
-    for (const OutputPiece& piece : result->pieces) WriteBlock(piece, /*begun_only=*/false, json);
+    for (const OutputPiece& piece : result->pieces) {
+      // The input of a call that the length has cut off is no object.
+      const bool is_cut = piece.kind == Kind::kCall && !piece.ends_call;
+      if (!is_cut) WriteBlock(piece, /*begun_only=*/false, json);
+    }
   }
   json->EndArray();
   WriteStop(result, json);
@@ -171,11 +192,13 @@ void MessagesFormat::WriteBlock(const OutputPiece& piece, bool begun_only, JsonW
     case Kind::kReasoning:
       json->Member("type", "thinking").Member("thinking", text).Member("signature", "");
       break;
+    case Kind::kArguments:
+      break;  // belong to the call's block
     case Kind::kCall:
       json->Member("type", "tool_use");
       json->Member("id", base::StrCat("toolu_", unique_, "_", n_calls_++));
       json->Member("name", piece.call.name).Key("input");
-      json->Raw(begun_only ? std::string_view("{}") : std::string_view(piece.call.arguments));
+      begun_only ? json->Raw("{}") : WriteInput(piece.call.arguments, json);
       break;
   }
   json->EndObject();

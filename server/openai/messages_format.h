@@ -36,6 +36,7 @@ class MessagesFormat final : public AnswerFormat {
  private:
   void OpenBlock(const OutputPiece& piece, std::string* frames);
   void CloseBlock(std::string* frames);
+  void WriteArguments(const OutputPiece& piece, std::string* frames);
   void WriteDelta(std::string_view type, std::string_view name, std::string_view text,
                   std::string* frames) const;
   void WriteBlock(const OutputPiece& piece, bool begun_only, JsonWriter* json) const;

@@ -15,12 +15,13 @@ constexpr std::string_view kFramePrefix = "data: ";
 constexpr std::string_view kFrameEnd = "\n\n";
 constexpr std::string_view kDoneFrame = "data: [DONE]\n\n";
 
-std::string_view ReasonName(EndReason reason, bool chat) {
+// A call that the client has named is no reason to stop of the model's: OpenAI says "stop" there.
+std::string_view ReasonName(EndReason reason, const ApiRequest& request) {
   switch (reason) {
     case EndReason::kLength:
       return "length";
     case EndReason::kToolCalls:
-      return chat ? "tool_calls" : "stop";
+      return request.endpoint == Endpoint::kChat && !request.names_call ? "tool_calls" : "stop";
     case EndReason::kStop:
       break;
   }
@@ -62,6 +63,10 @@ void OpenAiFormat::WritePiece(size_t index, const OutputPiece& piece,
     WriteCall(index, piece.call, frames);
     return;
   }
+  if (piece.kind == Kind::kArguments) {
+    WriteArguments(index, piece.text, frames);
+    return;
+  }
   bool hidden = request_->reasoning_field == ReasoningField::kNone && tokens.empty();
   if (piece.kind == Kind::kReasoning && hidden) return;
   std::string payload;
@@ -78,7 +83,7 @@ void OpenAiFormat::WritePiece(size_t index, const OutputPiece& piece,
   WriteChunk(index, payload, tokens, "", frames);
 }
 
-// In two chunks: id, type and name once, then the arguments.
+// Id, type and name once, in a chunk of their own; then the arguments.
 void OpenAiFormat::WriteCall(size_t index, const ToolCall& call, std::string* frames) {
   size_t number = n_calls_[index]++;
   std::string begin;
@@ -89,16 +94,23 @@ void OpenAiFormat::WriteCall(size_t index, const ToolCall& call, std::string* fr
   json.Member("name", call.name).Member("arguments", "").EndObject();
   json.EndObject().EndArray().EndObject();
   WriteChunk(index, begin, {}, "", frames);
-  std::string rest;
-  JsonWriter more(&rest);
-  more.BeginObject().Key("tool_calls").BeginArray().BeginObject().Member("index", number);
-  more.Key("function").BeginObject().Member("arguments", call.arguments).EndObject();
-  more.EndObject().EndArray().EndObject();
-  WriteChunk(index, rest, {}, "", frames);
+  WriteArguments(index, call.arguments, frames);
+}
+
+// Of the last call.
+void OpenAiFormat::WriteArguments(size_t index, std::string_view text, std::string* frames) {
+  if (text.empty()) return;
+  std::string payload;
+  JsonWriter json(&payload);
+  json.BeginObject().Key("tool_calls").BeginArray().BeginObject();
+  json.Member("index", n_calls_[index] - 1);
+  json.Key("function").BeginObject().Member("arguments", text).EndObject();
+  json.EndObject().EndArray().EndObject();
+  WriteChunk(index, payload, {}, "", frames);
 }
 
 void OpenAiFormat::EndChoice(size_t index, const ChoiceResult& result, std::string* frames) {
-  WriteChunk(index, chat() ? "{}" : "\"\"", {}, ReasonName(result.reason, chat()), frames);
+  WriteChunk(index, chat() ? "{}" : "\"\"", {}, ReasonName(result.reason, *request_), frames);
 }
 
 void OpenAiFormat::End(std::span<const ChoiceResult>, const Usage& usage, std::string* frames) {
@@ -154,7 +166,7 @@ std::string OpenAiFormat::Body(std::span<const ChoiceResult> choices, const Usag
     }
     json.Key("logprobs");
     request_->logprobs ? WriteLogprobs(result.tokens, &json) : void(json.Null());
-    json.Member("finish_reason", ReasonName(result.reason, chat()));
+    json.Member("finish_reason", ReasonName(result.reason, *request_));
     size_t prompt = i / static_cast<size_t>(request_->n);
     if (!chat() && request_->prompt_logprobs >= 0) WritePromptLogprobs(prompt, result, &json);
     json.EndObject();

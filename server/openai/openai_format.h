@@ -41,6 +41,7 @@ class OpenAiFormat final : public AnswerFormat {
   void WriteChunk(size_t index, std::string_view payload, std::span<const ChoiceToken> tokens,
                   std::string_view finish_reason, std::string* frames) const;
   void WriteCall(size_t index, const ToolCall& call, std::string* frames);
+  void WriteArguments(size_t index, std::string_view text, std::string* frames);
   void WriteMessage(size_t index, const ChoiceResult& result, JsonWriter* json) const;
   void WriteReasoning(std::string_view text, JsonWriter* json) const;
   void WriteHead(std::string_view object, JsonWriter* json) const;

@@ -238,6 +238,8 @@ void ReadOutputSyntax(const Json& body, const RequestContext& context,
   if (!OffersTools(body)) request->syntax.tools = nullptr;
   request->tools = ReadToolSet(body);
   request->parallel_tool_calls = GetBool(body, "parallel_tool_calls", true);
+  const Json* choice = Find(body, "tool_choice");
+  request->names_call = choice != nullptr && choice->is_object();
   request->reasoning_field = context.policy.reasoning_field;
   if (!GetBool(body, "include_reasoning", true)) request->reasoning_field = ReasoningField::kNone;
   if (request->syntax.reasoning == nullptr) return;

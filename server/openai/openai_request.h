@@ -74,6 +74,7 @@ struct ApiRequest {
   bool begins_in_reasoning = false;  // the prompt has opened it
   ReasoningField reasoning_field = ReasoningField::kReasoningContent;
   bool parallel_tool_calls = true;  // false: one call ends the answer
+  bool names_call = false;          // tool_choice names the function
   std::vector<std::string> stop;
   std::vector<GenerationRequest> generations;  // ids unset
   std::vector<std::string> prompt_texts;       // with echo only; one per generation

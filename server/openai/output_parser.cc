@@ -1,6 +1,7 @@
 #include "server/openai/output_parser.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace heddle::server {
 namespace {
@@ -87,7 +88,9 @@ void OutputParser::Push(std::string_view text, std::vector<OutputPiece>* pieces)
 void OutputParser::Finish(bool natural, std::vector<OutputPiece>* pieces) {
   out_ = pieces;
   bool in_call = state_ == State::kCall || state_ == State::kBrackets;
-  if (in_call) {
+  if (in_call && call_given_) {
+    if (natural || arguments_.complete()) EndCall();
+  } else if (in_call) {
     // A model that ends its turn in place of the closing mark has still made the call.
     if (natural && !held_.empty()) DecodeUnit(held_);
   } else if (state_ == State::kStart && !natural) {
@@ -132,6 +135,7 @@ bool OutputParser::StepStart() {
     if (likeness == Likeness::kYes) {
       Drop(begin);
       open_mark_ = "";
+      arguments_.Begin(syntax_.tools, tools_);
       state_ = State::kBrackets;
       return true;
     }
@@ -194,6 +198,7 @@ void OutputParser::Enter(const Match& match) {
     case MarkKind::kCall:
       open_mark_ = match.mark;
       searched_ = 0;
+      arguments_.Begin(syntax_.tools, tools_);
       state_ = syntax_.tools->end == CallEnd::kMark ? State::kCall : State::kSection;
       break;
     case MarkKind::kReasoningEnd:
@@ -206,13 +211,20 @@ void OutputParser::Enter(const Match& match) {
 
 bool OutputParser::StepCall() {
   std::string_view close = syntax_.tools->close;
-  size_t end = held_.find(close, searched_);
+  GiveArguments();
+  const size_t from = std::max(searched_, arguments_.search_from());
+  size_t end = held_.find(close, from);
   if (end == std::string::npos && held_.size() <= kMaxCallBytes) {
     searched_ = held_.size() - std::min(held_.size(), close.size() - 1);
     return false;
   }
   state_ = State::kContent;
   skip_white_ = true;
+  if (call_given_) {
+    EndCall();
+    Drop(end == std::string::npos ? held_.size() : end + close.size());
+    return true;
+  }
   if (end != std::string::npos && DecodeUnit(std::string_view(held_).substr(0, end))) {
     Drop(end + close.size());
     return true;
@@ -244,12 +256,14 @@ bool OutputParser::StepSection() {
   bool named = tools.decode == DecodeNamedJson && kWhite.find(next) == std::string_view::npos;
   searched_ = 0;
   depth_ = 0;
+  arguments_.Begin(syntax_.tools, tools_);
   state_ = begins || named ? State::kBrackets : State::kContent;
   return true;
 }
 
 // Reads to the end of the first bracketed value. Brackets of a header ("f[ARGS]{") do not count.
 bool OutputParser::StepBrackets() {
+  GiveArguments();
   bool pythonic = syntax_.tools->decode == DecodePythonic;
   for (; searched_ < held_.size(); ++searched_) {
     char c = held_[searched_];
@@ -278,6 +292,13 @@ bool OutputParser::StepBrackets() {
   depth_ = 0;
   quote_ = 0;
   escaped_ = false;
+  if (call_given_) {
+    EndCall();
+    Drop(length);
+    skip_white_ = true;
+    state_ = State::kSection;
+    return true;
+  }
   if (DecodeUnit(std::string_view(held_).substr(0, length))) {
     Drop(length);
     skip_white_ = true;
@@ -291,12 +312,40 @@ bool OutputParser::StepBrackets() {
   return true;
 }
 
+// What is certain of the arguments of the call we are in.
+void OutputParser::GiveArguments() {
+  std::string more;
+  arguments_.Read(held_, &more);
+  if (more.empty()) return;
+  if (call_given_) {
+    const bool joins = !out_->empty() && out_->back().kind == OutputPiece::Kind::kArguments;
+    if (joins) {
+      out_->back().text.append(more);
+    } else {
+      out_->push_back({OutputPiece::Kind::kArguments, std::move(more), {}});
+    }
+    return;
+  }
+  call_given_ = true;
+  had_content_ = true;
+  open_mark_ = "";
+  out_->push_back({OutputPiece::Kind::kCall, "", {arguments_.name(), std::move(more)}});
+}
+
+void OutputParser::EndCall() {
+  const bool at_hand = !out_->empty() && (out_->back().kind == OutputPiece::Kind::kArguments ||
+                                          out_->back().kind == OutputPiece::Kind::kCall);
+  if (!at_hand) out_->push_back({OutputPiece::Kind::kArguments, "", {}});
+  out_->back().ends_call = true;
+  call_given_ = false;
+}
+
 bool OutputParser::DecodeUnit(std::string_view unit) {
   static const ToolSet no_tools;
   std::vector<ToolCall> calls;
   if (!syntax_.tools->decode(unit, tools_ == nullptr ? no_tools : *tools_, &calls)) return false;
   for (ToolCall& call : calls) {
-    out_->push_back({OutputPiece::Kind::kCall, "", std::move(call)});
+    out_->push_back({OutputPiece::Kind::kCall, "", std::move(call), /*ends_call=*/true});
   }
   had_content_ = true;
   open_mark_ = "";  // stands before the first call of a section only

@@ -1,10 +1,10 @@
 // Splits what a model writes into content, reasoning and tool calls, as the text comes.
 //
 // The pieces are the same however the text is cut: each decision is a function of the text so far,
-// and is taken as soon as that text allows only one. A call is reported when it is whole; half of
-// one never shows, neither as a call nor as content. What looked like a call and is none is
-// content. White space around calls and reasoning belongs to neither. Thread-safety: none; one per
-// choice.
+// and is taken as soon as that text allows only one. A call is reported when its name is known and
+// its arguments have begun, and these as they come; in formats that do not write them as JSON, when
+// it is whole. Half of one never shows as content. What looked like a call and is none is content.
+// White space around calls and reasoning belongs to neither. Thread-safety: none; one per choice.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,23 @@
 #include <string_view>
 #include <vector>
 
+#include "server/openai/argument_stream.h"
 #include "server/openai/output_syntax.h"
 #include "server/openai/tool_call.h"
 
 namespace heddle::server {
 
 struct OutputPiece {
-  enum class Kind : uint8_t { kContent, kReasoning, kCall };
+  enum class Kind : uint8_t {
+    kContent,
+    kReasoning,
+    kCall,       // with its arguments, or the beginning of them
+    kArguments,  // more of the last call's
+  };
   Kind kind = Kind::kContent;
-  std::string text;  // kContent, kReasoning; not empty
-  ToolCall call;     // kCall
+  std::string text;        // not empty but for kCall, and the last kArguments
+  ToolCall call;           // kCall
+  bool ends_call = false;  // with this piece the last call is whole
 };
 
 class OutputParser {
@@ -70,6 +77,8 @@ class OutputParser {
   void Give(OutputPiece::Kind kind, std::string_view text);
   void GiveText(size_t length);  // of held_, as what the state is
   bool DecodeUnit(std::string_view unit);
+  void GiveArguments();
+  void EndCall();
   void Drop(size_t length);
 
   OutputSyntax syntax_;
@@ -81,6 +90,8 @@ class OutputParser {
   std::string_view open_mark_;  // of the call or section we are in
   bool skip_white_ = false;     // the next white space belongs to nothing
   bool had_content_ = false;
+  ArgumentStream arguments_;  // of the call we are in
+  bool call_given_ = false;   // it was reported, with its first arguments
   // kCall: bytes of held_ where no closing mark begins. kBrackets: bytes that were looked at.
   size_t searched_ = 0;
   int depth_ = 0;

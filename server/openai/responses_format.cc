@@ -17,6 +17,7 @@ std::string_view IdPrefix(Kind kind) {
     case Kind::kReasoning:
       return "rs";
     case Kind::kCall:
+    case Kind::kArguments:
       return "fc";
     case Kind::kContent:
       break;
@@ -46,6 +47,11 @@ void WriteUsage(const Usage& usage, JsonWriter* json) {
   json->Member("total_tokens", usage.prompt_tokens + usage.completion_tokens).EndObject();
 }
 
+// A call that the length has cut off is not whole.
+std::string_view ItemStatus(const OutputPiece& piece) {
+  return piece.kind == Kind::kCall && !piece.ends_call ? "incomplete" : "completed";
+}
+
 std::string_view EndStatus(const ChoiceResult& result) {
   return result.reason == EndReason::kLength ? "incomplete" : "completed";
 }
@@ -64,9 +70,15 @@ void ResponsesFormat::Begin(const Usage&, std::string* frames) {
 
 void ResponsesFormat::WritePiece(size_t, const OutputPiece& piece, std::span<const ChoiceToken>,
                                  std::string* frames) {
+  if (piece.kind == Kind::kArguments) {
+    WriteArguments(piece, frames);
+    return;
+  }
   if (open_ && item_.kind != piece.kind) CloseItem(frames);
   if (piece.kind == Kind::kCall) {
-    WriteCall(piece.call, frames);
+    if (open_) CloseItem(frames);
+    OpenItem({Kind::kCall, "", {piece.call.name, ""}}, frames);
+    WriteArguments({Kind::kArguments, piece.call.arguments, {}, piece.ends_call}, frames);
     return;
   }
   if (piece.text.empty()) return;
@@ -98,7 +110,12 @@ void ResponsesFormat::OpenItem(OutputPiece item, std::string* frames) {
 void ResponsesFormat::CloseItem(std::string* frames) {
   open_ = false;
   bool reasoning = item_.kind == Kind::kReasoning;
-  if (item_.kind != Kind::kCall) {
+  if (item_.kind == Kind::kCall) {
+    std::string done = CallPlace();
+    JsonWriter json(&done);
+    json.Member("name", item_.call.name).Member("arguments", item_.call.arguments);
+    WriteEvent("response.function_call_arguments.done", done, frames);
+  } else {
     std::string members = Place();
     JsonWriter json(&members);
     members.push_back(',');
@@ -111,22 +128,25 @@ void ResponsesFormat::CloseItem(std::string* frames) {
   }
   WriteEvent("response.output_item.done",
              base::StrCat("\"output_index\":", n_items_ - 1,
-                          ",\"item\":", ItemJson(item_, n_items_ - 1, "completed")),
+                          ",\"item\":", ItemJson(item_, n_items_ - 1, ItemStatus(item_))),
              frames);
 }
 
-void ResponsesFormat::WriteCall(const ToolCall& call, std::string* frames) {
-  OpenItem({Kind::kCall, "", {call.name, ""}}, frames);
-  item_.call = call;
-  std::string place = base::StrCat("\"item_id\":\"fc_", options_.unique, "_", n_items_ - 1,
-                                   "\",\"output_index\":", n_items_ - 1, ",");
-  std::string delta = place;
-  JsonWriter(&delta).Member("delta", call.arguments);
-  WriteEvent("response.function_call_arguments.delta", delta, frames);
-  std::string done = place;
-  JsonWriter(&done).Member("name", call.name).Member("arguments", call.arguments);
-  WriteEvent("response.function_call_arguments.done", done, frames);
-  CloseItem(frames);
+// Of the open call.
+void ResponsesFormat::WriteArguments(const OutputPiece& piece, std::string* frames) {
+  item_.call.arguments.append(piece.text);
+  item_.ends_call = piece.ends_call;
+  if (!piece.text.empty()) {
+    std::string delta = CallPlace();
+    JsonWriter(&delta).Member("delta", piece.text);
+    WriteEvent("response.function_call_arguments.delta", delta, frames);
+  }
+  if (piece.ends_call) CloseItem(frames);
+}
+
+std::string ResponsesFormat::CallPlace() const {
+  return base::StrCat("\"item_id\":\"fc_", options_.unique, "_", n_items_ - 1,
+                      "\",\"output_index\":", n_items_ - 1, ",");
 }
 
 void ResponsesFormat::EndChoice(size_t, const ChoiceResult&, std::string* frames) {
@@ -218,7 +238,9 @@ std::string ResponsesFormat::Response(std::string_view status,
   json.Member("model", model_->id).Key("output").BeginArray();
   for (const ChoiceResult& choice : choices) {
     size_t number = 0;
-    for (const OutputPiece& piece : choice.pieces) json.Raw(ItemJson(piece, number++, "completed"));
+    for (const OutputPiece& piece : choice.pieces) {
+      json.Raw(ItemJson(piece, number++, ItemStatus(piece)));
+    }
   }
   json.EndArray().Key("usage");
   usage == nullptr ? void(json.Null()) : WriteUsage(*usage, &json);
@@ -235,7 +257,7 @@ void ResponsesFormat::Keep(const ChoiceResult& result, const std::string& body) 
   if (!reasoning.empty()) turn["reasoning_content"] = std::move(reasoning);
   size_t number = 0;
   for (const OutputPiece& piece : result.pieces) {
-    if (piece.kind == Kind::kCall) {
+    if (piece.kind == Kind::kCall && piece.ends_call) {
       turn["tool_calls"].push_back(
           {{"id", ToolCallId(request_->syntax, options_.unique, 0, number)},
            {"type", "function"},

@@ -46,7 +46,8 @@ class ResponsesFormat final : public AnswerFormat {
  private:
   void OpenItem(OutputPiece item, std::string* frames);
   void CloseItem(std::string* frames);
-  void WriteCall(const ToolCall& call, std::string* frames);
+  void WriteArguments(const OutputPiece& piece, std::string* frames);
+  std::string CallPlace() const;  // "item_id" and "output_index" of the open call
   void WriteEvent(std::string_view type, std::string_view members, std::string* frames);
   void WriteResponseEvent(std::string_view type, std::string_view response, std::string* frames);
   std::string Place() const;  // "item_id", "output_index" and "content_index" of the open item

@@ -239,6 +239,7 @@ absl::Status RenameParam(absl::Status status) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"messages", "input"},
       {"max_completion_tokens", "max_output_tokens"},
+      {"response_format.json_schema", "text.format"},
       {"response_format", "text.format"},
       {"reasoning_effort", "reasoning.effort"}};
   std::string param = ToApiError(status).param;

@@ -83,6 +83,37 @@ std::optional<FillTokens> FindFillTokens(const Tokenizer& tokenizer) {
   return std::nullopt;
 }
 
+// Whether a text's first token is not what the same text has further on: SentencePiece puts a space
+// before it.
+bool ChangesBeginnings(const Tokenizer& tokenizer) {
+  std::vector<TokenId> tokens;
+  EncodeOptions options;
+  options.add_special = false;
+  return !tokenizer.Encode("a", options, &tokens).ok() || tokens.empty() ||
+         tokenizer.TokenBytes(tokens.front()) != "a";
+}
+
+// As it is written in the middle of a text: where beginnings differ, behind a line's end, whose
+// tokens go. Empty: there is no saying.
+std::vector<TokenId> EncodeWithin(const Tokenizer& tokenizer, bool changes_beginnings,
+                                  std::string_view text) {
+  constexpr std::string_view kBefore = "\n";
+  std::vector<TokenId> tokens;
+  EncodeOptions options;
+  options.add_special = false;
+  const std::string whole = changes_beginnings ? base::StrCat(kBefore, text) : std::string(text);
+  if (!tokenizer.Encode(whole, options, &tokens).ok()) return {};
+  if (!changes_beginnings) return tokens;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::string_view bytes = tokenizer.TokenBytes(tokens[i]);
+    if (bytes.find(kBefore) == std::string_view::npos) continue;
+    if (!bytes.ends_with(kBefore)) return {};
+    tokens.erase(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    return tokens;
+  }
+  return {};
+}
+
 std::string TokenTextOr(const Tokenizer& tokenizer, std::optional<TokenId> id) {
   return id.has_value() ? std::string(tokenizer.TokenText(*id)) : std::string();
 }
@@ -139,7 +170,10 @@ ModelTextCodec::ModelTextCodec(std::unique_ptr<Tokenizer> tokenizer,
 // Of control tokens, grammars may use those that mark calls and reasoning.
 engine::grammar::Vocabulary ModelTextCodec::MakeVocabulary() const {
   const std::vector<std::string_view> marks = syntax_.AllMarks();
-  return {vocab_, [this, &marks](TokenId id) -> std::string_view {
+  auto encode = [tokenizer = tokenizer_, opens = ChangesBeginnings(*tokenizer_)](
+                    std::string_view text) { return EncodeWithin(*tokenizer, opens, text); };
+  return {vocab_,
+          [this, &marks](TokenId id) -> std::string_view {
             if (id >= tokenizer_->vocab_size()) return {};
             if (!tokenizer_->IsSpecial(id)) return tokenizer_->TokenBytes(id);
             const std::string_view name = tokenizer_->TokenText(id);
@@ -147,7 +181,8 @@ engine::grammar::Vocabulary ModelTextCodec::MakeVocabulary() const {
               return !name.empty() && mark.find(name) != std::string_view::npos;
             });
             return is_mark ? name : std::string_view();
-          }};
+          },
+          std::move(encode)};
 }
 
 absl::StatusOr<std::vector<TokenId>> ModelTextCodec::Encode(std::string_view text,

@@ -56,8 +56,8 @@ class ModelTextCodec final : public TextCodec {
   engine::grammar::Vocabulary MakeVocabulary() const;
   absl::StatusOr<std::string> RenderChat(const ChatPrompt& prompt) const;
 
-  std::unique_ptr<engine::text::Tokenizer> tokenizer_;
-  std::unique_ptr<engine::text::ChatTemplate> template_;  // null: the model has none
+  std::shared_ptr<const engine::text::Tokenizer> tokenizer_;  // grammars may outlive the codec
+  std::unique_ptr<engine::text::ChatTemplate> template_;      // null: the model has none
   OutputSyntax syntax_;
   std::vector<TokenId> end_tokens_;
   int32_t vocab_;

@@ -4,6 +4,7 @@ how to use them. Stubs are made from the .proto files when the test starts."""
 import importlib
 import json
 import pathlib
+import re
 import sys
 import tempfile
 import threading
@@ -121,6 +122,24 @@ class Suite:
         request.tools[0].function.CopyFrom(function)
         code, details = code_of(lambda: list(self.stub.Chat(request)))
         assert code == grpc.StatusCode.INVALID_ARGUMENT and "parameters_json" in details
+
+    def test_an_answer_of_a_given_form(self):
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+        form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+        request = self.pb.ChatRequest(
+            messages=[self.pb.ChatMessage(role="user", content="How many?")],
+            response_format_json=json.dumps(form), temperature=1, seed=5, max_tokens=100,
+        )
+        text = "".join(c.delta.content for chunk in self.stub.Chat(request) for c in chunk.choices)
+        assert isinstance(json.loads(text)["n"], int), text
+        generate = self.pb.GenerateRequest(prompt="I say", temperature=1, max_tokens=50)
+        generate.extra.update({"guided_regex": "[a-f]{3}-[0-9]"})
+        text = "".join(c.text for chunk in self.stub.Generate(generate) for c in chunk.choices)
+        assert re.fullmatch("[a-f]{3}-[0-9]", text), text
+        schema["properties"]["n"]["not"] = {}
+        request.response_format_json = json.dumps(form)
+        code, details = code_of(lambda: list(self.stub.Chat(request)))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT and "#/properties/n" in details, details
 
     def test_errors_are_statuses_that_name_the_field(self):
         generate = lambda **f: code_of(lambda: list(self.stub.Generate(self.pb.GenerateRequest(**f))))

@@ -1,8 +1,11 @@
 // Grammars, expressions and schemas come with requests: whatever bytes they are, compiling them
 // ends in a grammar or an error, and a grammar gives masks that agree with what it accepts.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +20,20 @@ namespace {
 using namespace heddle::engine::grammar;  // one short file
 using heddle::engine::TokenId;
 
+// A tokenizer: the longest token that fits, again and again.
+std::vector<TokenId> LongestFirst(const std::vector<std::string>& texts, std::string_view text) {
+  std::vector<TokenId> tokens;
+  while (!text.empty()) {
+    size_t best = 0;
+    for (size_t i = 1; i < texts.size(); ++i) {
+      if (text.starts_with(texts[i]) && texts[i].size() > texts[best].size()) best = i;
+    }
+    tokens.push_back(static_cast<TokenId>(best));
+    text.remove_prefix(texts[best].size());
+  }
+  return tokens;
+}
+
 std::shared_ptr<const Vocabulary> Bytes() {
   static const auto kVocabulary = [] {
     std::vector<std::string> texts = {""};
@@ -24,16 +41,22 @@ std::shared_ptr<const Vocabulary> Bytes() {
     for (const char* more : {"ab", "\"a", "\",\"", "}}", "\xC3\xA9x", "aaaaaaaa", "1.0", "-1"}) {
       texts.emplace_back(more);
     }
-    return std::make_shared<const Vocabulary>(static_cast<int32_t>(texts.size()), [&](TokenId id) {
-      return std::string_view(texts[static_cast<size_t>(id)]);
-    });
+    return std::make_shared<const Vocabulary>(
+        static_cast<int32_t>(texts.size()),
+        [&](TokenId id) { return std::string_view(texts[static_cast<size_t>(id)]); },
+        [texts](std::string_view text) { return LongestFirst(texts, text); });
   }();
   return kVocabulary;
 }
 
 absl::StatusOr<Grammar> Parse(uint8_t kind, std::string_view text) {
   if (kind % 4 == 0) return ParseGbnf(text);
-  if (kind % 4 == 3) return ParseJsonSchema(text, {});
+  if (kind % 4 == 3) {
+    JsonOptions options;
+    if (kind >= 64) options.whitespace = JsonWhitespace::kNone;
+    if (kind >= 128) options.form = {"<", ">\n", "\n</>", "", /*raw_strings=*/kind >= 192};
+    return ParseJsonSchema(text, options);
+  }
   auto machine = ParseRegex(text, kind % 4 == 1 ? RegexMatch::kWhole : RegexMatch::kSearch);
   if (!machine.ok()) return machine.status();
   Grammar grammar;
@@ -63,6 +86,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (IsAllowed(**mask, id)) allowed.push_back(id);
     }
     random = random * 1664525 + 1013904223;
+    const std::span<const TokenId> span = matcher.Forced();
+    const std::vector<TokenId> forced(span.begin(), span.end());
+    if (!forced.empty() && !IsAllowed(**mask, forced.front())) std::abort();
+    if (!forced.empty() && (random >> 20) % 2 == 0) {
+      for (TokenId token : forced) {
+        if (!matcher.Accept(token)) std::abort();
+      }
+      continue;
+    }
     if (!matcher.Accept(allowed[(random >> 8) % allowed.size()])) std::abort();
   }
   return 0;

@@ -27,12 +27,13 @@ std::string Parse(const server::OutputSyntax& syntax, std::string_view text, siz
   parser.Finish(/*natural=*/true, &pieces);
   std::string all;
   for (const OutputPiece& piece : pieces) {
-    if (piece.kind == OutputPiece::Kind::kCall) {
-      nlohmann::json arguments = nlohmann::json::parse(piece.call.arguments, nullptr, false);
-      HEDDLE_CHECK(arguments.is_object(), "the arguments of a call are an object");
+    // More arguments go on where the last piece ended.
+    if (piece.kind != OutputPiece::Kind::kArguments) {
+      all.push_back('\0');
+      all.push_back(static_cast<char>('0' + static_cast<int>(piece.kind)));
     }
-    all.push_back(static_cast<char>('0' + static_cast<int>(piece.kind)));
-    all.append(piece.text).append(piece.call.name).append(piece.call.arguments).push_back('\0');
+    all.append(piece.text).append(piece.call.name).append(piece.call.arguments);
+    if (piece.ends_call) all.push_back('\1');
   }
   return all;
 }

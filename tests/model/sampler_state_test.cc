@@ -1,9 +1,11 @@
 #include "engine/sample/sampler_state.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "catch2/catch.hpp"
 #include "engine/grammar/gbnf.h"
@@ -46,6 +48,7 @@ TEST_CASE("A row carries the sequence's parameters, its position as counter", "[
 TEST_CASE("The last token of a bad word is banned where the rest of it was just generated",
           "[unit]") {
   SamplerState state;
+  std::vector<TokenId> forced;
   SamplingParams params;
   params.bad_words = {{5}, {6, 7}, {6, 6, 8}};
   state.Begin({kId, params, {6, 6}});
@@ -58,25 +61,26 @@ TEST_CASE("The last token of a bad word is banned where the rest of it was just 
     return tokens;
   };
   CHECK(banned() == std::vector<TokenId>{5});
-  state.Accept(kId, 6);
+  state.Accept(kId, 6, &forced);
   CHECK(banned() == std::vector<TokenId>{5, 7});
-  state.Accept(kId, 6);
+  state.Accept(kId, 6, &forced);
   CHECK(banned() == std::vector<TokenId>{5, 7, 8});
-  state.Accept(kId, 9);
+  state.Accept(kId, 9, &forced);
   CHECK(banned() == std::vector<TokenId>{5});
 }
 
 TEST_CASE("Frequency and presence count generated tokens, repetition the prompt as well",
           "[unit]") {
   SamplerState state;
+  std::vector<TokenId> forced;
   SamplingParams params;
   params.repetition_penalty = 2.0f;
   params.presence_penalty = 0.5f;
   params.frequency_penalty = 0.25f;
   state.Begin({kId, params, {10, 11}});
-  state.Accept(kId, 11);
-  state.Accept(kId, 12);
-  state.Accept(kId, 12);
+  state.Accept(kId, 11, &forced);
+  state.Accept(kId, 12, &forced);
+  state.Accept(kId, 12, &forced);
   const auto edits = Edits(state);
   REQUIRE(edits.size() == 3);
   CHECK(edits.at(10).scale_div == 2.0f);
@@ -87,19 +91,20 @@ TEST_CASE("Frequency and presence count generated tokens, repetition the prompt 
 
 TEST_CASE("Bias, penalty and ban on one token become one edit", "[unit]") {
   SamplerState state;
+  std::vector<TokenId> forced;
   SamplingParams params;
   params.frequency_penalty = 1.0f;
   params.logit_bias = {{5, 3.0f}, {6, -100.0f}};
   params.min_tokens = 2;
   params.min_tokens_banned = {2, 5};
   state.Begin({kId, params, {}});
-  state.Accept(kId, 5);
+  state.Accept(kId, 5, &forced);
   auto edits = Edits(state);
   REQUIRE(edits.size() == 3);
   CHECK(std::isinf(edits.at(5).add));
   CHECK(std::isinf(edits.at(2).add));
   CHECK(edits.at(6).bias == -100.0f);
-  state.Accept(kId, 9);  // two tokens are out: the ban ends
+  state.Accept(kId, 9, &forced);  // two tokens are out: the ban ends
   edits = Edits(state);
   CHECK(edits.at(5).bias == 3.0f);
   CHECK(edits.at(5).add == -1.0f);
@@ -118,21 +123,87 @@ std::shared_ptr<grammar::CompiledGrammar> Compile(std::string_view gbnf) {
 TEST_CASE("A grammar's mask follows the accepted tokens, each sequence on its own", "[unit]") {
   constexpr SequenceId kOther{8};
   SamplerState state;
+  std::vector<TokenId> forced;
   SamplingParams params;
   params.grammar = Compile("root ::= \"a\" \"b\"? | \"b\" \"b\"");
   params.min_tokens = 5;  // does not keep a text from its end
   params.min_tokens_banned = {0};
   state.Begin({kId, params, {}});
   state.Begin({kOther, params, {}});
-  auto allowed = [&state](SequenceId id) { return state.Row({id, 0, 0}, 0).allowed[0]; };
+  auto allowed = [&state](SequenceId id) { return state.Allowed(id)[0]; };
   CHECK(allowed(kId) == 0b110u);
-  state.Accept(kId, 1);
-  state.Accept(kOther, 2);
+  state.Accept(kId, 1, &forced);
+  state.Accept(kOther, 2, &forced);
   CHECK(allowed(kId) == 0b101u);
   CHECK(allowed(kOther) == 0b100u);
   CHECK(state.Row({kId, 0, 0}, 0).edits.empty());
-  state.Accept(kId, 2);
+  state.Accept(kId, 2, &forced);
   CHECK(allowed(kId) == 0b001u);
+}
+
+// Of "ab" the tokenizer makes one token.
+std::shared_ptr<grammar::CompiledGrammar> CompileForced(std::string_view gbnf) {
+  static const std::string kTexts[] = {"", "a", "b", "ab", "c", "x"};
+  auto vocabulary = std::make_shared<grammar::Vocabulary>(
+      6, [](TokenId id) { return std::string_view(kTexts[id]); },
+      [](std::string_view text) {
+        std::vector<TokenId> tokens;
+        while (!text.empty()) {
+          const std::string_view next = text.substr(0, text.starts_with("ab") ? 2 : 1);
+          const auto found = std::find(std::begin(kTexts), std::end(kTexts), next);
+          tokens.push_back(static_cast<TokenId>(found - std::begin(kTexts)));
+          text.remove_prefix(next.size());
+        }
+        return tokens;
+      });
+  return std::make_shared<grammar::CompiledGrammar>(*grammar::Compile(*grammar::ParseGbnf(gbnf)),
+                                                    vocabulary, std::vector<TokenId>{0});
+}
+
+TEST_CASE("What a grammar forces comes with the token before it, and counts for penalties",
+          "[unit]") {
+  SamplerState state;
+  std::vector<TokenId> forced;
+  SamplingParams params;
+  params.grammar = CompileForced("root ::= [abx] \"cabc\" [xc] \"b\"");
+  params.frequency_penalty = 1.0f;
+  state.Begin({kId, params, {}});
+  CHECK(state.Allowed(kId)[0] == 0b100110u);  // a choice
+  state.Accept(kId, 5, &forced);
+  CHECK(forced == std::vector<TokenId>{4, 3, 4});
+  CHECK(state.Allowed(kId)[0] == 0b110000u);
+  CHECK(Edits(state).at(4).add == -2.0f);
+  state.Accept(kId, 4, &forced);
+  CHECK(forced == std::vector<TokenId>{2, 0});  // and the end
+}
+
+TEST_CASE("With log-probabilities, forced tokens are the same and drawn one by one", "[unit]") {
+  SamplerState state;
+  std::vector<TokenId> forced;
+  SamplingParams params;
+  params.grammar = CompileForced("root ::= [abx] \"cabc\" [xc] \"b\"");
+  params.num_logprobs = 0;
+  state.Begin({kId, params, {}});
+  for (TokenId token : {5, 4, 3, 4}) {
+    CHECK((state.Allowed(kId)[0] >> token & 1) == 1);
+    if (token != 5) CHECK(state.Allowed(kId)[0] == 1u << token);
+    state.Accept(kId, token, &forced);
+    state.FindMasks();
+    CHECK(forced.empty());
+  }
+  CHECK(state.Allowed(kId)[0] == 0b110000u);
+}
+
+TEST_CASE("Bad words leave open how a forced text is written", "[unit]") {
+  SamplerState state;
+  std::vector<TokenId> forced;
+  SamplingParams params;
+  params.grammar = CompileForced("root ::= [x] \"ab\"");
+  params.bad_words = {{3}};
+  state.Begin({kId, params, {}});
+  state.Accept(kId, 5, &forced);
+  CHECK(forced.empty());
+  CHECK(state.Allowed(kId)[0] == 0b001010u);  // "a" or "ab"
 }
 
 TEST_CASE("Where no token fits a grammar none is allowed", "[unit]") {
@@ -140,16 +211,17 @@ TEST_CASE("Where no token fits a grammar none is allowed", "[unit]") {
   SamplingParams params;
   params.grammar = Compile("root ::= \"c\"");
   state.Begin({kId, params, {}});
-  CHECK(state.Row({kId, 0, 0}, 0).allowed[0] == 0u);
+  CHECK(state.Allowed(kId)[0] == 0u);
 }
 
 TEST_CASE("An ended sequence is forgotten", "[unit]") {
   SamplerState state;
+  std::vector<TokenId> forced;
   state.Begin({kId, {}, {}});
   CHECK(state.num_live() == 1);
   state.End(kId);
   state.End(kId);  // harmless
-  state.Accept(kId, 3);
+  state.Accept(kId, 3, &forced);
   CHECK(state.num_live() == 0);
 }
 

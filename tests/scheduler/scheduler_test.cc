@@ -245,6 +245,54 @@ TEST_CASE("A draw that found no token ends its branch with an error and goes now
   CHECK(rig.scheduler.stats().pages_used == 0);
 }
 
+// One step whose first sample has `forced` behind its token.
+void StepWithForced(std::vector<TokenId> forced, Rig* rig) {
+  rig->between = [rig, forced] { rig->result.samples[0].forced = forced; };
+  REQUIRE(rig->Step());
+  rig->between = nullptr;
+}
+
+TEST_CASE("Forced tokens run in the next step as rows of one chunk, and one sample follows",
+          "[scheduler][unit]") {
+  Rig rig(Small());
+  const RequestId id = rig.Add(MakeRequest(5, 10));
+  StepWithForced({7, 8, 9}, &rig);
+  REQUIRE(rig.events.size() == 1);
+  CHECK(rig.events[0].num_samples == 1);
+  CHECK(rig.events[0].num_forced == 3);
+  const TokenId drawn = rig.Of(id).tokens.at(0);
+  REQUIRE(rig.Step());
+  CHECK(rig.plan.token_ids == std::vector<TokenId>{drawn, 7, 8, 9});
+  CHECK(rig.plan.positions == std::vector<engine::Position>{5, 6, 7, 8});
+  REQUIRE(rig.plan.samples.size() == 1);
+  CHECK(rig.plan.samples[0].row == 3);
+  CHECK(rig.plan.samples[0].position == 9);
+  rig.RunAll();
+  // What was drawn and forced are the ten that were asked for.
+  CHECK(rig.Of(id).tokens.size() == 7);
+  CHECK(rig.Of(id).reason == FinishReason::kLength);
+  CHECK(rig.scheduler.stats().forced_tokens == 3);
+  CHECK(rig.scheduler.stats().generated_tokens == 10);
+}
+
+TEST_CASE("An answer ends within forced tokens, at its limit or at a stop token",
+          "[scheduler][unit]") {
+  Rig rig(Small());
+  const RequestId id = rig.Add(MakeRequest(5, 3));
+  StepWithForced({7, 8, 9}, &rig);
+  CHECK(rig.Of(id).finished);
+  CHECK(rig.Of(id).reason == FinishReason::kLength);
+  CHECK(rig.events[0].num_forced == 2);
+
+  GenerationRequest request = MakeRequest(5, 10);
+  request.stop_tokens = {8};
+  const RequestId stopped = rig.Add(request);
+  StepWithForced({7, 8, 9}, &rig);
+  CHECK(rig.Of(stopped).reason == FinishReason::kStop);
+  CHECK(rig.events[0].num_forced == 2);
+  CHECK(rig.scheduler.stats().pages_used == 0);
+}
+
 TEST_CASE("Waiting requests start in the order they came in", "[scheduler][unit]") {
   SchedulerOptions options = Small();
   options.max_step_seqs = 2;

@@ -1,11 +1,15 @@
 // What requests demand of the form of answers, by the fields of several servers.
+#include <random>
 #include <string>
+#include <vector>
 
 #include "base/message.h"
 #include "catch2/catch.hpp"
 #include "engine/grammar/compiled_grammar.h"
+#include "nlohmann/json.hpp"
 #include "server/openai/api_error.h"
 #include "server/openai/openai_request.h"
+#include "server/openai/output_parser.h"
 #include "tests/server/byte_codec.h"
 
 namespace heddle::server {
@@ -142,8 +146,114 @@ TEST_CASE("A forced call is the model's format around the tool's parameters", "[
       R"("tool_choice":"required","tools":[{"type":"function","function":{"name":"f",)"
       R"("parameters":[1]}}])";
   CHECK(reader.Refused(not_a_schema).param == "tools");
-  reader.codec.output_syntax = SyntaxOf("[TOOL_CALLS]");
-  CHECK_THAT(reader.Refused(required).message, Contains("mistral"));
+}
+
+// Names and values that each way of writing has its own rules for.
+const std::string kTools = base::StrCat(
+    R"("tools":[{"type":"function","function":{"name":"get_weather","parameters":{"type":"object",)",
+    R"("properties":{"city":{"type":"string","maxLength":4},"days":{"type":"integer","minimum":1,)",
+    R"("maximum":9},"unit":{"enum":["C","F"]},"deep":{"type":"object","properties":)",
+    R"({"a":{"type":"array","items":{"type":"boolean"},"maxItems":2}},"required":["a"]}},)",
+    R"("required":["city","days","deep"]}}},)",
+    R"({"type":"function","function":{"name":"ping"}}])");
+
+// Follows random tokens to the end of an answer; ends are taken where they can be.
+std::string RandomAnswer(const std::shared_ptr<engine::grammar::CompiledGrammar>& grammar,
+                         std::mt19937* random) {
+  Matcher matcher(grammar);
+  std::string text;
+  for (int i = 0; i < 4000; ++i) {
+    const auto mask = matcher.Mask();
+    REQUIRE(mask.ok());
+    std::vector<TokenId> allowed;
+    for (TokenId id = 0; id < grammar->vocabulary().size(); ++id) {
+      if (engine::grammar::IsAllowed(**mask, id)) allowed.push_back(id);
+    }
+    const TokenId token = matcher.CanEnd() && (*random)() % 2 == 0
+                              ? grammar->end_tokens().front()
+                              : allowed[(*random)() % allowed.size()];
+    REQUIRE(matcher.Accept(token));
+    if (matcher.ended()) return text;
+    text += grammar->vocabulary().text(token);
+  }
+  FAIL("no end in sight: " << text);
+  return "";
+}
+
+// The arguments are what the tool's schema wants; by hand, as the schema is small.
+void CheckArguments(const ToolCall& call) {
+  const auto arguments = nlohmann::json::parse(call.arguments);
+  REQUIRE(arguments.is_object());
+  if (call.name == "ping") return;
+  REQUIRE(call.name == "get_weather");
+  REQUIRE(arguments.contains("city"));
+  CHECK(arguments["city"].is_string());
+  CHECK(arguments["days"].get<int>() >= 1);
+  CHECK(arguments["days"].get<int>() <= 9);
+  CHECK(arguments["deep"]["a"].size() <= 2);
+  for (const auto& flag : arguments["deep"]["a"]) CHECK(flag.is_boolean());
+  if (arguments.contains("unit")) CHECK((arguments["unit"] == "C" || arguments["unit"] == "F"));
+}
+
+TEST_CASE("Whatever a forced answer is, the parser of its format finds valid calls in it",
+          "[openai][unit]") {
+  std::mt19937 random(20);
+  for (const ToolSyntax& syntax : ToolSyntaxes()) {
+    Reader reader;
+    reader.codec.output_syntax = {&syntax, nullptr};
+    const auto request = reader.Parse(base::StrCat(R"("tool_choice":"required",)", kTools));
+    INFO(syntax.name << " " << request.status().message());
+    REQUIRE(request.ok());
+    for (int i = 0; i < 20; ++i) {
+      const std::string text = RandomAnswer(request->generations.at(0).sampling.grammar, &random);
+      INFO(text);
+      OutputParser parser(request->syntax, &request->tools, false);
+      std::vector<OutputPiece> pieces;
+      parser.Push(text, &pieces);
+      parser.Finish(/*natural=*/true, &pieces);
+      REQUIRE_FALSE(pieces.empty());
+      for (const OutputPiece& piece : pieces) {
+        REQUIRE(piece.kind == OutputPiece::Kind::kCall);
+        REQUIRE(piece.ends_call);
+        CheckArguments(piece.call);
+      }
+    }
+  }
+}
+
+TEST_CASE("A strict tool's calls are valid where the model chooses to call", "[openai][unit]") {
+  Reader reader;
+  const std::string tools = base::StrCat(
+      R"("tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":)", kSchema,
+      R"(}},{"type":"function","function":{"name":"g","parameters":)", kSchema, "}}]");
+  const std::string call =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+  CHECK(reader.Allows(tools, "hello"));
+  CHECK(reader.Allows(tools, ""));
+  CHECK(reader.Allows(tools, call));
+  CHECK(reader.Allows(tools, "I call: " + call + "\n" + call));
+  const std::string wrong =
+      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": 1}}\n</tool_call>";
+  CHECK_FALSE(reader.Allows(tools, wrong));
+  CHECK_FALSE(reader.Allows(tools, "<tool_call> hm"));
+  // The other tool is not strict.
+  CHECK(reader.Allows(tools,
+                      "<tool_call>\n{\"name\": \"g\", \"arguments\": {\"b\": 1}}\n</tool_call>"));
+  CHECK_FALSE(reader.Allows(
+      tools, "<tool_call>\n{\"name\": \"h\", \"arguments\": {\"b\": 1}}\n</tool_call>"));
+  const std::string one = base::StrCat(R"("parallel_tool_calls":false,)", tools);
+  CHECK(reader.Allows(one, call));
+  CHECK_FALSE(reader.Allows(one, call + "\n" + call));
+}
+
+TEST_CASE("With a format for the answer, tools may still be called", "[openai][unit]") {
+  Reader reader;
+  const std::string fields = base::StrCat(
+      R"("response_format":{"type":"json_object"},"tools":[{"type":"function","function":)",
+      R"({"name":"g"}}])");
+  CHECK(reader.Allows(fields, R"({"x":1})"));
+  CHECK(reader.Allows(fields, "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>"));
+  CHECK_FALSE(reader.Allows(fields, "hello"));
 }
 
 TEST_CASE("References within a tool's parameters mean these parameters", "[openai][unit]") {
@@ -152,10 +262,25 @@ TEST_CASE("References within a tool's parameters mean these parameters", "[opena
       R"("tool_choice":"required","tools":[{"type":"function","function":{"name":"f","parameters":)"
       R"({"type":"object","properties":{"x":{"$ref":"#/$defs/n"}},"required":["x"],)"
       R"("$defs":{"n":{"const":3}}}}}])";
-  CHECK(
-      reader.Allows(fields, "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"x\":3}}\n</tool_call>"));
-  CHECK_FALSE(
-      reader.Allows(fields, "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"x\":4}}\n</tool_call>"));
+  CHECK(reader.Allows(fields,
+                      "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\":3}}\n</tool_call>"));
+  CHECK_FALSE(reader.Allows(
+      fields, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\":4}}\n</tool_call>"));
+}
+
+TEST_CASE("Answers of gpt-oss are constrained within the message that they stand in",
+          "[openai][unit]") {
+  Reader reader;
+  reader.codec.output_syntax = SyntaxOf("<|channel|> <|message|>");
+  const std::string thought = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant";
+  const std::string choice = R"("guided_choice":["yes"])";
+  CHECK(reader.Allows(choice, "<|channel|>final<|message|>yes"));
+  CHECK(reader.Allows(choice, thought + "<|channel|>final<|message|>yes"));
+  CHECK_FALSE(reader.Allows(choice, thought + "yes"));
+  const std::string forced = base::StrCat(R"("tool_choice":"required",)", kTools);
+  CHECK(reader.Allows(forced, thought + "<|channel|>commentary to=functions.ping "
+                                        "<|constrain|>json<|message|>{}<|call|>"));
+  CHECK_FALSE(reader.Allows(forced, thought + "<|channel|>final<|message|>yes"));
 }
 
 TEST_CASE("Reasoning stays free, and what follows it is constrained", "[openai][unit]") {

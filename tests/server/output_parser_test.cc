@@ -47,6 +47,11 @@ class Run {
     Parsed parsed;
     char last = 0;
     for (const OutputPiece& piece : pieces_) {
+      if (piece.kind == OutputPiece::Kind::kArguments) {
+        REQUIRE_FALSE(parsed.calls.empty());
+        parsed.calls.back() += piece.text;
+        continue;
+      }
       char kind = piece.kind == OutputPiece::Kind::kContent     ? 'c'
                   : piece.kind == OutputPiece::Kind::kReasoning ? 'r'
                                                                 : 't';
@@ -254,9 +259,58 @@ TEST_CASE("Cut off anywhere, no half of a call shows, and nothing is said that w
         CHECK(parsed.content.find(word) == std::string::npos);
       }
       REQUIRE(parsed.calls.size() <= c.expected.calls.size());
-      for (size_t i = 0; i < parsed.calls.size(); ++i)
-        CHECK(parsed.calls[i] == c.expected.calls[i]);
+      for (size_t i = 0; i < parsed.calls.size(); ++i) {
+        // The last may be cut off within its arguments.
+        const bool is_last = i + 1 == parsed.calls.size();
+        const std::string& whole = c.expected.calls[i];
+        CHECK(parsed.calls[i] == (is_last ? whole.substr(0, parsed.calls[i].size()) : whole));
+      }
     }
+  }
+}
+
+TEST_CASE("Arguments written as JSON come as they are written, and what ends a call ends it",
+          "[openai]") {
+  const OutputSyntax hermes = Syntax("hermes", "none");
+  ToolSet tools = Tools();
+  OutputParser parser(hermes, &tools, false);
+  std::vector<OutputPiece> pieces;
+  parser.Push(R"(<tool_call>{"name": "get_weather", "argum)", &pieces);
+  CHECK(pieces.empty());
+  parser.Push(R"(ents": {"city": "</tool_c)", &pieces);
+  REQUIRE(pieces.size() == 1);
+  CHECK(pieces[0].call.name == "get_weather");
+  CHECK(pieces[0].call.arguments == R"({"city":"</tool_c)");
+  CHECK_FALSE(pieces[0].ends_call);
+  pieces.clear();
+  parser.Push(R"(all>", "days)", &pieces);  // a mark within a string is text
+  REQUIRE(pieces.size() == 1);
+  CHECK(pieces[0].kind == OutputPiece::Kind::kArguments);
+  CHECK(pieces[0].text == R"(all>","days)");
+  pieces.clear();
+  parser.Push("\": 2 }}\n</tool_call> x", &pieces);
+  parser.Finish(true, &pieces);
+  REQUIRE(pieces.size() == 2);
+  CHECK(pieces[0].text == "\":2}");
+  CHECK(pieces[0].ends_call);
+  CHECK(pieces[1].text == "x");
+}
+
+TEST_CASE("A call whose arguments break off is what was written of it", "[openai]") {
+  const OutputSyntax hermes = Syntax("hermes", "none");
+  const std::string broken = R"(<tool_call>{"name": "f", "arguments": {"a": 1</tool_call>b)";
+  CHECK(Parse(hermes, broken).calls == std::vector<std::string>{R"(f{"a":1)"});
+  CHECK(Parse(hermes, broken).content == "b");
+  const std::string cut = R"(<tool_call>{"name": "f", "arguments": {"a": "b )";
+  CHECK(Parse(hermes, cut, /*natural=*/false).calls == std::vector<std::string>{R"(f{"a":"b )"});
+  // The name is not over when the call is.
+  const std::string none = R"(<tool_call>{"name": "a</tool_call>", "arguments": {}}</tool_call>)";
+  CHECK(Parse(hermes, none).calls.empty());
+  for (size_t at = 1; at < none.size(); ++at) {
+    Run run(hermes);
+    run.Push(none.substr(0, at));
+    run.Push(none.substr(at));
+    CHECK(run.Finish().content == none);
   }
 }
 
