@@ -52,7 +52,8 @@ std::vector<int32_t> DrawAll(kernels::Device& device, const json& golden) {
     const SequenceId id{i};
     state.Begin({id, ParamsOf(cases[i].at("params"), golden),
                  golden.at("prompt").get<std::vector<TokenId>>()});
-    for (TokenId token : golden.at("generated")) state.Accept(id, token);
+    std::vector<TokenId> forced;
+    for (TokenId token : golden.at("generated")) state.Accept(id, token, &forced);
     rows.insert(rows.end(), kDraws, state.Row({id, 0, 0}, static_cast<int32_t>(i)));
   }
   for (size_t i = 0; i < rows.size(); ++i) rows[i].counter = i;
