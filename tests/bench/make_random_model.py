@@ -2,20 +2,21 @@
 """Writes a Hugging Face folder with random BF16 weights in the shape of TinyLlama-1.1B (2.2 GB), for
 measuring how long loading takes and how much memory:
 
-    tests/bench/make_random_model.py FOLDER
-    tests/bench/load_bench.py build/heddle FOLDER
+    tests/bench/make_random_model.py FOLDER [TOKENIZER]
+    tests/bench/load_bench.py build/heddle FOLDER [--bench]
 
-Needs numpy. Values are uniform; a few MB of them are repeated, since only bytes matter here.
+TOKENIZER, a tokenizer.json that is copied, is what `heddle serve` needs besides. Needs numpy. Values are uniform; a few MB of them are repeated, since only bytes matter here.
 """
 
 import json
 import pathlib
+import shutil
 import struct
 import sys
 
 import numpy as np
 
-HIDDEN, INTER, LAYERS, VOCAB, HEADS, KV_HEADS = 2048, 5632, 22, 32000, 32, 4
+HIDDEN, INTER, LAYERS, VOCAB, HEADS, KV_HEADS = 2048, 5632, 22, 32064, 32, 4
 CONFIG = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=HIDDEN,
               intermediate_size=INTER, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
               num_key_value_heads=KV_HEADS, vocab_size=VOCAB, max_position_embeddings=2048,
@@ -43,6 +44,8 @@ def main() -> None:
     folder = pathlib.Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG))
+    if len(sys.argv) > 2:
+        shutil.copy(sys.argv[2], folder / "tokenizer.json")
     header, at = {}, 0
     for name, shape in shapes():
         size = int(np.prod(shape)) * 2
