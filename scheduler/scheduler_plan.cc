@@ -92,8 +92,11 @@ int32_t Scheduler::PlanDecodes() {
 
 void Scheduler::FollowBacklog(int32_t decodes) {
   if (decodes == 0) return;  // nobody is held up
-  const auto waiting = static_cast<double>(prompts_.size()) + num_unstarted_;
-  const double backlog = std::min(1.0, waiting / decodes);
+  // Not those that go on with several tokens at a time, as after a preemption or by a grammar.
+  const auto begun = std::count_if(prompts_.begin(), prompts_.end(),
+                                   [](const Sequence* s) { return !s->generated.empty(); });
+  const auto waiting = static_cast<double>(prompts_.size()) - static_cast<double>(begun);
+  const double backlog = std::min(1.0, (waiting + num_unstarted_) / decodes);
   backlog_ += (backlog > backlog_ ? kBacklogRise : kBacklogFall) * (backlog - backlog_);
 }
 
