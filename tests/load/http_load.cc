@@ -10,7 +10,8 @@
 //       COUNT connections, 64 at a time, break at random bytes of request or answer, half of them
 //       by a reset.
 //
-// BODY is the JSON text of a request to /v1/completions.
+// BODY is the JSON text of a request to /v1/chat/completions, or to /v1/completions if it has no
+// messages.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -43,7 +44,9 @@ double Since(Clock::time_point begin) {
 }
 
 std::string RequestText(const std::string& body) {
-  return "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+  const bool chat = body.find("\"messages\"") != std::string::npos;
+  return "POST /v1/" + std::string(chat ? "chat/" : "") +
+         "completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
          "Content-Length: " +
          std::to_string(body.size()) + "\r\n\r\n" + body;
 }

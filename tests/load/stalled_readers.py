@@ -1,7 +1,7 @@
 """Clients that ask for a long stream and then stop reading: the engine's steps take no longer than beside clients that
 read, memory stays bounded, and each is cut off.
 
-    stalled_readers.py [--clients 500] [--readers 64] [--tokens 200] [--max-mib 400]
+    stalled_readers.py [--clients 500] [--readers 64] [--tokens 240] [--max-mib 400]
 
 Each token's event has about two kilobytes (20 logprobs), so that the kernel's buffers are full at once and the
 server's own fill up. The same number of sequences runs in both rounds: first all clients read, then only the readers.
@@ -27,17 +27,16 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--readers", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=200)
+    parser.add_argument("--tokens", type=int, default=240)
     parser.add_argument("--max-mib", type=float, default=400)
     options = parser.parse_args()
     allow_descriptors()
     all_clients = options.clients + options.readers
-    body = {"prompt": "Tell me a story.", "max_tokens": options.tokens, "stream": True, "ignore_eos": True, "seed": 1,
-            "logprobs": 20}
+    body = {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": options.tokens, "stream": True,
+            "ignore_eos": True, "seed": 1, "logprobs": True, "top_logprobs": 20}
     limits = ("--max-connections", "4096", "--log-level", "error", "--max-batch-seqs", str(all_clients),
-              "--max-batch-tokens", str(all_clients + 512))
+              "--max-batch-tokens", str(all_clients + 512), "--kv-type", "int8")
     with Daemon(*limits) as server:
-        run(server, body, all_clients, 0)  # so that everything has its size
         _, all_read, _, mib_read = run(server, body, all_clients, 0)
         seen, beside, unsent, mib = run(server, body, options.readers, options.clients)
         # Cut off as soon as they leave too much, or when they take nothing for the write timeout.
