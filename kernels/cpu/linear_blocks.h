@@ -50,11 +50,11 @@ inline void PrepareHalvesTile(const float* x, int64_t stride, int32_t rows, int3
     auto* scaled_sum = reinterpret_cast<float*>(sum + 2 * tile_rows);
     std::memset(out, 0, static_cast<size_t>(tile_rows * kHalvesBytes));
     for (int32_t m = 0; m < rows; ++m) {
-      int32_t unused;
-      PrepareInt8Block(x + m * stride + b * kBlock, q + m * kBlock, scale + m, &unused);
-      for (int i = 0; i < kBlock; ++i) sum[2 * m + i / 16] += q[m * kBlock + i];
+      int32_t sums[2];
+      PrepareInt8Block(x + m * stride + b * kBlock, q + m * kBlock, scale + m, sums);
       for (int h = 0; h < 2; ++h) {
-        scaled_sum[2 * m + h] = scale[m] * static_cast<float>(sum[2 * m + h]);
+        sum[2 * m + h] = sums[h];
+        scaled_sum[2 * m + h] = scale[m] * static_cast<float>(sums[h]);
       }
     }
   }
