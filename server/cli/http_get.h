@@ -1,5 +1,5 @@
-// One GET request to a server, for commands that ask a running one. Plain HTTP: TLS ends at a proxy
-// (docs/security.md), and who asks from behind it asks the server itself.
+// One GET request to a server, for commands that ask a running one. Plain HTTP: of a server that
+// has a certificate (--tls-cert), curl asks the same path.
 #pragma once
 
 #include <chrono>
