@@ -244,8 +244,9 @@ TEST_CASE("bench refuses what it cannot measure, and says what to change", "[cli
   Outcome shape = Run("bench --random-weights tinylama");
   CHECK(shape.exit_code == 1);
   CHECK(shape.err.find("tinyllama-1.1b, llama-3.2-1b") != std::string::npos);
-  Outcome blocks = Run("bench --random-weights qwen2.5-0.5b --weights q4_1");
-  CHECK(blocks.exit_code == 2);
+  Outcome blocks = Run("bench --random-weights qwen2.5-0.5b --weights q4_k");
+  CHECK(blocks.exit_code == 1);
+  CHECK(blocks.err.find("rows of 896 are not whole blocks of 256") != std::string::npos);
 }
 
 TEST_CASE("simulate runs a load, prints it as JSON and draws it", "[cli][unit]") {

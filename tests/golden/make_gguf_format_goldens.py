@@ -135,7 +135,7 @@ def model_of(weights: dict[str, np.ndarray]) -> transformers.MixtralForCausalLM:
 
 
 def router(layer: int) -> np.ndarray:
-    return synthetic_weights.values(f"blk.{layer}.ffn_gate_inp",
+    return synthetic_weights.values(f"blk.{layer}.router",
                                     [CONFIG["num_local_experts"], CONFIG["hidden_size"]], 0.125, 0.0)
 
 

@@ -88,7 +88,7 @@ void AddSmallTensors(int layers, int64_t hidden, int64_t experts, test::GgufWrit
     AddFloats(at + "attn_norm.weight", {hidden}, ones, writer);
     AddFloats(at + "ffn_norm.weight", {hidden}, ones, writer);
     AddFloats(at + "ffn_gate_inp.weight", {experts, hidden},
-              test::SyntheticValues(at + "ffn_gate_inp", experts * hidden, 0.125f, 0.0f), writer);
+              test::SyntheticValues(at + "router", experts * hidden, 0.125f, 0.0f), writer);
   }
 }
 
