@@ -76,7 +76,7 @@ struct EngineStats {
   double forward_seconds = 0;
   double sample_seconds = 0;
   double swap_seconds = 0;
-  double emit_seconds = 0;     // delivering events, while the next step runs
+  double emit_seconds = 0;  // delivering events, while the next step runs
   // From the end of a step to the start of the next, while there was work.
   double between_seconds = 0;
   // While there is work: since the last step ended, or since the work came. 0: there is none.

@@ -84,9 +84,8 @@ TEST_CASE("--version prints name and version", "[cli][unit]") {
 TEST_CASE("Help goes to standard output, without an error", "[cli][unit]") {
   Outcome general = Run("--help");
   CHECK(general.exit_code == 0);
-  for (const char* command :
-       {"serve", "generate", "tokenize", "inspect", "render", "bench", "simulate", "plan",
-        "trace"}) {
+  for (const char* command : {"serve", "generate", "tokenize", "inspect", "render", "bench",
+                              "simulate", "plan", "trace"}) {
     INFO(command);
     CHECK(general.out.find(command) != std::string::npos);
   }
