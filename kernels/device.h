@@ -32,6 +32,12 @@ struct DeviceMemory {
   int64_t available_bytes = 0;
 };
 
+// The yardstick of benchmarks.
+struct DeviceLimits {
+  double read_gb_s = 0;  // of memory far larger than the caches
+  double gops = 0;       // of the best matrix product; a multiply-add counts as two
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -42,6 +48,13 @@ class Device {
   // Whether its attention reads KV caches of this type, which is one of kv_cache.h's.
   virtual bool HasKvType(DType dtype) const {
     return dtype != DType::kInt8 && dtype != DType::kF8E4M3;
+  }
+  // Memory that Pack takes for one row of a matrix of `dtype`. REQUIRES: cols in whole blocks.
+  virtual int64_t PackedRowBytes(DType dtype, int64_t cols) const { return RowBytes(dtype, cols); }
+  // What it can do at best, measured now, in memory that it has already; blocks for some 30 ms.
+  // UNIMPLEMENTED where that is measured apart from devices: kernels/cpu/limits.h.
+  virtual absl::StatusOr<DeviceLimits> MeasureLimits() {
+    return absl::UnimplementedError("this device's limits are not its own to measure");
   }
   // What Allocate and Pack take from, now; nothing if that is the host's memory.
   virtual std::optional<DeviceMemory> memory() const { return std::nullopt; }

@@ -63,6 +63,23 @@ HostMemory MemoryOf(const kernels::Device* device, const LoadOptions& options) {
   return {.total_bytes = own->total_bytes, .available_bytes = own->available_bytes};
 }
 
+// RESOURCE_EXHAUSTED on a device with memory of its own: who has it, and the weights that would fit
+// with these options, at least for one page.
+absl::Status TooLargeFor(const kernels::Device& device, const HostMemory& memory,
+                         const ModelSpec& spec, CapacityOptions options, const absl::Status& why) {
+  options.kv_bytes = 0;
+  options.max_context = 0;
+  int64_t fits = 0;  // found by halving: what else memory is for depends on it in no simple way
+  for (int64_t step = int64_t{1} << 40; step >= int64_t{1} << 20; step /= 2) {
+    if (PlanCapacity(spec, fits + step, memory, options).ok()) fits += step;
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(
+      std::string(why.message()), ". ", device.description(), " has ",
+      FormatBytes(memory.total_bytes), ", of which other processes, the driver and heddle's own ",
+      "workspace hold ", FormatBytes(memory.total_bytes - memory.available_bytes),
+      "; with these options weights of up to ", FormatBytes(fits), " would fit"));
+}
+
 // Fills kv_dtype and capacity from `loaded->model.spec`. `device` is where the model will run, or
 // nullptr for the host.
 absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const LoadOptions& options,
@@ -76,19 +93,29 @@ absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const Load
   CapacityOptions capacity = options.capacity;
   capacity.kv_dtype = loaded->kv_dtype;
   if (device != nullptr) capacity.activation_dtype = device->activation_dtype();
-  HEDDLE_ASSIGN_OR_RETURN(loaded->capacity, PlanCapacity(loaded->model.spec, weight_bytes,
-                                                         MemoryOf(device, options), capacity));
-  return absl::OkStatus();
+  const HostMemory memory = MemoryOf(device, options);
+  absl::StatusOr<Capacity> planned =
+      PlanCapacity(loaded->model.spec, weight_bytes, memory, capacity);
+  if (!absl::IsResourceExhausted(planned.status()) || device == nullptr || !device->memory()) {
+    HEDDLE_ASSIGN_OR_RETURN(loaded->capacity, std::move(planned));
+    return absl::OkStatus();
+  }
+  return TooLargeFor(*device, memory, loaded->model.spec, capacity, planned.status());
 }
 
-// What all tensors take once they are kept as the policy says.
-int64_t KeptBytes(const Checkpoint& checkpoint, const NameMap& names, const WeightPolicy& policy) {
+// What all tensors take once they are kept as the policy says and the device packs them.
+int64_t KeptBytes(const Checkpoint& checkpoint, const NameMap& names, const WeightPolicy& policy,
+                  const kernels::Device* device) {
   int64_t bytes = 0;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const kernels::DType kept = KeptTypeOf(tensor, names, policy);
-    bytes += kept == tensor.dtype.value_or(kept)
-                 ? tensor.bytes()
-                 : SourceOf(tensor).rows * kernels::RowBytes(kept, tensor.shape.back());
+    if (device != nullptr && tensor.dtype && tensor.shape.size() > 1) {
+      bytes += SourceOf(tensor).rows * device->PackedRowBytes(kept, tensor.shape.back());
+    } else if (kept == tensor.dtype.value_or(kept)) {
+      bytes += tensor.bytes();
+    } else {
+      bytes += SourceOf(tensor).rows * kernels::RowBytes(kept, tensor.shape.back());
+    }
   }
   return bytes;
 }
@@ -99,7 +126,7 @@ absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const Load
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   HEDDLE_ASSIGN_OR_RETURN(loaded.model, engine::Describe(checkpoint));
   HEDDLE_RETURN_IF_ERROR(ValidateTensors(checkpoint, loaded.model));
-  HEDDLE_RETURN_IF_ERROR(PlanMemory(KeptBytes(checkpoint, loaded.model.names, policy),
+  HEDDLE_RETURN_IF_ERROR(PlanMemory(KeptBytes(checkpoint, loaded.model.names, policy, device),
                                     MainType(checkpoint, policy), options, device, &loaded));
   loaded.formats = DescribeFormats(checkpoint);
   if (policy.matrix) absl::StrAppend(&loaded.formats, ", quantised to ", options.weights);
@@ -116,7 +143,7 @@ absl::StatusOr<LoadedModel> DescribeRandom(std::string_view shape, kernels::DTyp
   LoadedModel loaded;
   HEDDLE_ASSIGN_OR_RETURN(loaded.model.spec, KnownShape(shape));
   HEDDLE_RETURN_IF_ERROR(CheckWholeBlocks(loaded.model.spec, weights));
-  const int64_t bytes = WeightBytes(loaded.model.spec, weights);
+  const int64_t bytes = WeightBytes(loaded.model.spec, weights, device);
   HEDDLE_RETURN_IF_ERROR(PlanMemory(bytes, weights, options, device, &loaded));
   loaded.main_format = std::string(kernels::Info(weights).name);
   loaded.formats = absl::StrCat("random ", loaded.main_format, " (", FormatBytes(bytes), ")");

@@ -40,6 +40,8 @@ class LocalExecutor final : public Executor {
   absl::Status Submit(const StepPlan& plan) override;
   absl::Status Wait(StepResult* result) override;
 
+  // For measurements between steps.
+  kernels::Device& device() const { return *parts_.device; }
   const ModelSpec& spec() const { return *parts_.spec; }
   const ModelWeights& weights() const { return *parts_.weights; }
 

@@ -348,17 +348,18 @@ absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelS
   return weights;
 }
 
-int64_t WeightBytes(const ModelSpec& spec, DType dtype) {
-  int64_t bytes =
-      (spec.tied_embeddings ? 1 : 2) * spec.vocab * kernels::RowBytes(dtype, spec.hidden);
+int64_t WeightBytes(const ModelSpec& spec, DType dtype, const kernels::Device* device) {
+  auto row_bytes = [&](int64_t cols) {
+    return device != nullptr ? device->PackedRowBytes(dtype, cols) : kernels::RowBytes(dtype, cols);
+  };
+  int64_t bytes = (spec.tied_embeddings ? 1 : 2) * spec.vocab * row_bytes(spec.hidden);
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
     const int64_t q = int64_t{attention.n_heads} * attention.head_dim;
     const int64_t kv = int64_t{attention.n_kv_heads} * attention.head_dim;
     const int64_t up_rows = int64_t{layer.mlp.gated ? 2 : 1} * layer.mlp.inter;
-    bytes +=
-        (q + 2 * kv + up_rows) * kernels::RowBytes(dtype, spec.hidden) +
-        spec.hidden * (kernels::RowBytes(dtype, q) + kernels::RowBytes(dtype, layer.mlp.inter));
+    bytes += (q + 2 * kv + up_rows) * row_bytes(spec.hidden) +
+             spec.hidden * (row_bytes(q) + row_bytes(layer.mlp.inter));
   }
   return bytes;
 }

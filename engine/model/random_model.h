@@ -32,7 +32,8 @@ absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelS
 // INVALID_ARGUMENT, naming the width, unless rows of all matrices are whole blocks of `dtype`.
 absl::Status CheckWholeBlocks(const ModelSpec& spec, kernels::DType dtype);
 
-// Bytes of these weights as stored. REQUIRES: CheckWholeBlocks.
-int64_t WeightBytes(const ModelSpec& spec, kernels::DType dtype);
+// Bytes of these weights as stored, or as `device` packs them. REQUIRES: CheckWholeBlocks.
+int64_t WeightBytes(const ModelSpec& spec, kernels::DType dtype,
+                    const kernels::Device* device = nullptr);
 
 }  // namespace heddle::engine

@@ -34,6 +34,53 @@ struct SequenceView {
   }
 };
 
+// A position of a head in the arrays of a cache.
+struct KeyPlace {
+  int64_t row;    // byte offset of its elements; kv_cache.h
+  int64_t scale;  // byte offset of its scale, of kInt8 only
+};
+
+HEDDLE_HOST_DEVICE KeyPlace PlaceOfKey(const KvCacheView& cache, int64_t page, int64_t offset,
+                                       int64_t kv_head) {
+  const int64_t row_bytes = cache.head_dim * KvElementBytes(cache.dtype);
+  const int64_t head = page * cache.page_bytes() + kv_head * cache.head_bytes();
+  return {head + offset * row_bytes,
+          head + cache.page_tokens * row_bytes + offset * KvScaleBytes(cache.dtype)};
+}
+
+// The scale of a row of a kInt8 cache, which may lie at any address; 1 for the other types.
+template <typename Kv>
+HEDDLE_DEVICE float ScaleOfKey(const void*, const KeyPlace&, Kv) {
+  return 1.0f;
+}
+HEDDLE_DEVICE float ScaleOfKey(const void* array, const KeyPlace& place, Int8) {
+  const uint8_t* at = static_cast<const uint8_t*>(array) + place.scale;
+  return BitsToFloat(at[0] | static_cast<uint32_t>(at[1]) << 8 |
+                     static_cast<uint32_t>(at[2]) << 16 | static_cast<uint32_t>(at[3]) << 24);
+}
+
+template <typename Kv>
+HEDDLE_DEVICE const Kv* RowOfKey(const void* array, const KeyPlace& place) {
+  return reinterpret_cast<const Kv*>(static_cast<const uint8_t*>(array) + place.row);
+}
+
+// Calls fn with a value of the cache's storage type.
+template <typename Fn>
+auto ForKvType(DType dtype, Fn fn) {
+  switch (dtype) {
+    case DType::kF32:
+      return fn(float());
+    case DType::kF16:
+      return fn(Half());
+    case DType::kInt8:
+      return fn(Int8());
+    case DType::kF8E4M3:
+      return fn(Float8());
+    default:
+      return fn(BFloat16());
+  }
+}
+
 // Walks the span list of a sequence: the slot of each key in turn. Keys only move forward.
 class KeyCursor {
  public:
@@ -51,14 +98,11 @@ class KeyCursor {
     }
     span_ = low;
   }
-  // Element offset in the cache of `key` of a KV head.
-  HEDDLE_DEVICE int64_t Offset(const DeviceBatch& batch, const KvCacheView& cache, int key,
-                               int kv_head) {
+  // Where `key` of a KV head lies.
+  HEDDLE_DEVICE KeyPlace Find(const DeviceBatch& batch, const KvCacheView& cache, int key,
+                              int kv_head) {
     while (key >= batch.span_first[span_] + batch.span_tokens[span_]) ++span_;
-    const int64_t page = batch.span_page[span_];
-    const int64_t place = key - batch.span_first[span_];
-    return page * cache.page_elements() +
-           (static_cast<int64_t>(kv_head) * cache.page_tokens + place) * cache.head_dim;
+    return PlaceOfKey(cache, batch.span_page[span_], key - batch.span_first[span_], kv_head);
   }
 
  private:

@@ -25,18 +25,19 @@ HEDDLE_DEVICE Softmax WalkKeys(const AttentionParams& p, const SequenceView& s,
   if (begin + WarpIndex() >= end) return softmax;
   KeyCursor cursor(p.batch, s.seq, begin + WarpIndex());
   for (int key = begin + WarpIndex(); key < end; key += kWarps) {
-    const int64_t at = cursor.Offset(p.batch, a.cache, key, s.kv_head);
-    const Kv* k = static_cast<const Kv*>(a.cache.keys) + at;
-    const Kv* v = static_cast<const Kv*>(a.cache.values) + at;
+    const KeyPlace place = cursor.Find(p.batch, a.cache, key, s.kv_head);
+    const Kv* k = RowOfKey<Kv>(a.cache.keys, place);
+    const Kv* v = RowOfKey<Kv>(a.cache.values, place);
     float dot = 0;
     for (int i = Lane(); i < dim; i += 32) dot += ToFloat(q[i]) * ToFloat(k[i]);
-    const float score = ScaledScore(a, WarpSum(dot));
+    const float score = ScaledScore(a, WarpSum(dot) * ScaleOfKey(a.cache.keys, place, Kv()));
     const float max = Max(softmax.max, score);
     const float shrink = Exp2(softmax.max - max);
     const float weight = Exp2(score - max);
     softmax = {max, softmax.sum * shrink + weight};
+    const float v_weight = weight * ScaleOfKey(a.cache.values, place, Kv());
     for (int i = Lane(); i < dim; i += 32) {
-      sums.Set(i, sums.Get(i) * shrink + weight * ToFloat(v[i]));
+      sums.Set(i, sums.Get(i) * shrink + v_weight * ToFloat(v[i]));
     }
   }
   return softmax;
@@ -149,14 +150,9 @@ Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stre
       .shared_bytes = SharedBytesFor<float>(2 * kWarps) +
                       SharedBytesFor<float>(kWarps * params.args.cache.head_dim)};
   return ForActivation(act, [&]<typename T>(T) {
-    switch (params.args.cache.dtype) {
-      case DType::kF32:
-        return Launch(AttentionPlainKernel<T, float>, shape, stream, params);
-      case DType::kF16:
-        return Launch(AttentionPlainKernel<T, Half>, shape, stream, params);
-      default:
-        return Launch(AttentionPlainKernel<T, BFloat16>, shape, stream, params);
-    }
+    return ForKvType(params.args.cache.dtype, [&]<typename Kv>(Kv) {
+      return Launch(AttentionPlainKernel<T, Kv>, shape, stream, params);
+    });
   });
 }
 

@@ -8,8 +8,11 @@
 #include "absl/strings/str_format.h"
 #include "base/status.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/cuda_limits.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_weight.h"
+#include "kernels/cuda/graph_cache.h"
+#include "kernels/cuda/library_matmul.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/owned_batch.h"
@@ -43,13 +46,15 @@ class CudaBuffer final : public Buffer {
 class CudaDevice final : public Device {
  public:
   CudaDevice(std::unique_ptr<Runtime> runtime, const CudaDeviceOptions& options)
-      : runtime_(std::move(runtime)), options_(options), staging_(*runtime_) {}
+      : runtime_(std::move(runtime)), options_(options), staging_(*runtime_), graphs_(*runtime_) {}
 
   absl::Status Init() {
     HEDDLE_ASSIGN_OR_RETURN(workspace_, Allocate(options_.workspace_bytes));
     HEDDLE_ASSIGN_OR_RETURN(results_, Allocate(kResultBytes));
     HEDDLE_ASSIGN_OR_RETURN(void* host, runtime_->AllocatePinned(kResultBytes));
     host_results_ = static_cast<uint8_t*>(host);
+    HEDDLE_RETURN_IF_ERROR(staging_.Reserve());
+    library_ = LibraryMatmul::Open(*runtime_);
     return absl::OkStatus();
   }
 
@@ -57,31 +62,41 @@ class CudaDevice final : public Device {
 
   std::string description() const override {
     const DeviceInfo& info = runtime_->info();
-    return absl::StrFormat("cuda:%d (%s, sm_%d%d, %d multiprocessors, %.1f GiB, %s)", info.ordinal,
-                           info.name, info.major, info.minor, info.num_multiprocessors,
+    return absl::StrFormat("cuda:%d (%s, sm_%d%d, %d multiprocessors, %.1f GiB, %s%s)",
+                           info.ordinal, info.name, info.major, info.minor,
+                           info.num_multiprocessors,
                            static_cast<double>(info.total_bytes) / (int64_t{1} << 30),
-                           std::string(Info(options_.activations).name));
+                           std::string(Info(options_.activations).name),
+                           library_ == nullptr ? "" : absl::StrCat(", ", library_->name()));
   }
   DType activation_dtype() const override { return options_.activations; }
+  bool HasKvType(DType) const override { return true; }
+  int64_t PackedRowBytes(DType dtype, int64_t cols) const override {
+    return cuda::PackedRowBytes(dtype, cols, options_.activations);
+  }
   std::optional<DeviceMemory> memory() const override {
+    runtime_->Bind();
     return DeviceMemory{runtime_->info().total_bytes, runtime_->FreeBytes()};
   }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("a buffer of ", bytes, " bytes"));
     bytes = std::max<int64_t>(bytes, 64);
+    runtime_->Bind();
     HEDDLE_ASSIGN_OR_RETURN(void* data, runtime_->AllocateDevice(bytes));
     return std::make_unique<CudaBuffer>(*runtime_, data, bytes);
   }
 
   absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(
       std::span<const WeightSource> sources) override {
+    runtime_->Bind();
     return PackWeight(*runtime_, sources, options_.activations);
   }
 
   absl::StatusOr<std::unique_ptr<PackedStack>> PackStack(std::span<const WeightSource> sources,
                                                          int32_t count) override {
     HEDDLE_RETURN_IF_ERROR(CheckStack(sources, count));
+    runtime_->Bind();
     auto stack = std::make_unique<CudaStack>();
     HEDDLE_ASSIGN_OR_RETURN(stack->all, PackWeight(*runtime_, sources, options_.activations));
     stack->count = count;
@@ -92,19 +107,27 @@ class CudaDevice final : public Device {
   }
 
   absl::Status Upload(void* to_device, const void* from_host, int64_t bytes) override {
+    runtime_->Bind();
     HEDDLE_RETURN_IF_ERROR(runtime_->CopyToDevice(to_device, from_host, bytes));
     return runtime_->Synchronize();
   }
 
   absl::Status Download(void* to_host, const void* from_device, int64_t bytes) override {
+    runtime_->Bind();
     HEDDLE_RETURN_IF_ERROR(runtime_->CopyToHost(to_host, from_device, bytes));
     return runtime_->Synchronize();
+  }
+
+  absl::StatusOr<DeviceLimits> MeasureLimits() override {
+    runtime_->Bind();
+    return cuda::MeasureLimits(*runtime_, workspace(), library_.get());
   }
 
   absl::Status Plan(const HostBatch& batch) override;
   absl::Status Run(const std::function<void(Ops&)>& body) override;
 
   void CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) override {
+    runtime_->Bind();
     // A failure here is sticky: the next Run reports it.
     Error error = LaunchCopyPage(cache, from, to, num_tokens, runtime_->stream());
     if (pending_error_.ok()) pending_error_ = runtime_->ToStatus(error, "copying a page");
@@ -117,6 +140,9 @@ class CudaDevice final : public Device {
                                kMaxAttentionHeadDim * int64_t{sizeof(float)};
     return static_cast<int32_t>(std::min<int64_t>(workspace_->bytes() / 2 / slot_bytes, 1 << 20));
   }
+  Workspace workspace() const {
+    return {static_cast<uint8_t*>(workspace_->data()), workspace_->bytes()};
+  }
   void StageBatch();
   void StageAttention(const AttentionGrouping& grouping);
   absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping);
@@ -127,6 +153,9 @@ class CudaDevice final : public Device {
   OwnedBatch batch_;
   DeviceBatch device_batch_;
   Staging staging_;
+  GraphCache graphs_;
+  Tape tape_;
+  std::unique_ptr<LibraryMatmul> library_;  // nullptr: our own kernels
   std::unique_ptr<Buffer> workspace_;
   std::unique_ptr<Buffer> results_;
   uint8_t* host_results_ = nullptr;           // [kResultBytes] pinned
@@ -138,6 +167,7 @@ class CudaDevice final : public Device {
 
 absl::Status CudaDevice::Plan(const HostBatch& batch) {
   HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
+  runtime_->Bind();
   staging_.Reset();
   StageBatch();
   planned_.clear();
@@ -195,15 +225,23 @@ absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& gr
 
 absl::Status CudaDevice::Run(const std::function<void(Ops&)>& body) {
   HEDDLE_RETURN_IF_ERROR(pending_error_);
+  runtime_->Bind();
+  // Prompts keep the device busy for longer than their launches take.
+  const bool as_graph = options_.graphs && device_batch_.n_tokens <= kSkinnyRows;
   CudaOps ops({.runtime = *runtime_,
                .activations = options_.activations,
                .batch = device_batch_,
-               .workspace = {static_cast<uint8_t*>(workspace_->data()), workspace_->bytes()},
+               .workspace = workspace(),
                .results = {static_cast<uint8_t*>(results_->data()), results_->bytes()},
                .staging = staging_,
+               .library = as_graph ? nullptr : library_.get(),
                .plan_attention = [this](const AttentionGrouping& g) { return PlanFor(g); }});
+  tape_.Clear();
+  if (as_graph) runtime_->set_tape(&tape_);
   body(ops);
+  runtime_->set_tape(nullptr);
   HEDDLE_RETURN_IF_ERROR(ops.status());
+  if (as_graph) HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, device_batch_.n_tokens));
   return Deliver(ops.results());
 }
 

@@ -19,6 +19,8 @@ struct CudaDeviceOptions {
   // Scratch that ops share one after the other: parts of split attention, edited logits, weights
   // on their way to the tensor cores. Work that needs more is done in pieces.
   int64_t workspace_bytes = int64_t{256} << 20;
+  // Steps of few rows are launched as graphs (kernels/cuda/graph_cache.h).
+  bool graphs = true;
 };
 
 // UNIMPLEMENTED without CUDA in the build or for a GPU that is too old; FAILED_PRECONDITION

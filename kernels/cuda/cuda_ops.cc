@@ -42,8 +42,10 @@ bool FlashCan(const AttentionArgs& args, DType activations) {
   const auto even = [](const Tensor& t) {
     return t.stride % 2 == 0 && reinterpret_cast<uintptr_t>(t.data) % 4 == 0;
   };
+  const int32_t width = 16 / static_cast<int32_t>(KvElementBytes(args.cache.dtype));
   return activations == DType::kBF16 && args.cache.dtype != DType::kF32 &&
-         args.cache.head_dim % 8 == 0 && args.cache.head_dim <= 256 && even(args.out);
+         args.cache.head_dim % width == 0 && args.cache.head_dim <= 256 &&
+         (args.cache.dtype != DType::kInt8 || args.cache.page_tokens >= 4) && even(args.out);
 }
 
 SampleRow RowOf(const SampleRowParams& row, const LogitEdit* edits, const uint32_t* allowed) {
@@ -96,26 +98,61 @@ void CudaOps::Linear(const LinearArgs& args) {
   if (!status_.ok() || args.x.rows == 0) return;
   const LinearParams params = ParamsOf(args);
   const Stream stream = step_.runtime.stream();
-  const bool fast = step_.activations == DType::kBF16 && params.weight.format != DType::kF32 &&
-                    IsAligned(args.x, 2);
+  const bool fast = step_.activations == DType::kBF16 &&
+                    params.weight.layout != WeightLayout::kF32 && IsAligned(args.x, 2);
   if (!fast) {
     Note(LaunchLinearPlain(params, step_.activations, stream), "linear");
   } else if (args.x.rows <= kSkinnyRows) {
     Note(LaunchLinearSkinny(params, stream), "linear (few rows)");
-  } else if (params.weight.format == DType::kBF16) {
-    Note(LaunchLinearTiled(params, stream), "linear (tiled)");
+  } else if (params.weight.layout == WeightLayout::kBF16) {
+    LinearManyRows(params, step_.workspace);
   } else {
     LinearDequantized(params);
   }
 }
 
-// Converts as many weight rows as the workspace holds, multiplies, and goes on with the next.
+void CudaOps::LinearManyRows(const LinearParams& params, const Workspace& scratch) {
+  const bool fits = scratch.bytes >= params.weight.rows * 2;
+  if (step_.library != nullptr && fits) return LinearByLibrary(params, scratch);
+  Note(LaunchLinearTiled(params, step_.runtime.stream()), "linear (tiled)");
+}
+
+// Straight to the output where nothing is left to do there; else through `scratch`, as many rows at
+// a time as it holds.
+void CudaOps::LinearByLibrary(const LinearParams& params, const Workspace& scratch) {
+  const Stream stream = step_.runtime.stream();
+  const bool plain = params.bias == nullptr && params.epilogue != Epilogue::kGated &&
+                     params.activation == Activation::kNone;
+  const int64_t at_once = plain ? params.x.rows : scratch.bytes / (params.weight.rows * 2);
+  for (int64_t first = 0; first < params.x.rows && status_.ok(); first += at_once) {
+    LinearParams part = params;
+    part.x.rows = part.out.rows = std::min(at_once, params.x.rows - first);
+    part.x.data = params.x.row<uint16_t>(first);
+    part.out.data = params.out_f32 ? static_cast<void*>(params.out.row<float>(first))
+                                   : static_cast<void*>(params.out.row<uint16_t>(first));
+    LinearParams product = part;
+    if (!plain) {
+      product.out = {scratch.data, part.x.rows, params.weight.rows, params.weight.rows};
+      product.epilogue = Epilogue::kNone;
+      product.out_f32 = false;
+    }
+    if (!step_.library->Multiply(product)) {
+      Note(LaunchLinearTiled(part, stream), "linear (tiled)");
+    } else if (!plain) {
+      Note(LaunchEpilogue(part, product.out, stream), "epilogue");
+    }
+  }
+}
+
+// Converts as many weight rows as half of the workspace holds, multiplies, and goes on with the
+// next.
 void CudaOps::LinearDequantized(const LinearParams& params) {
   const Stream stream = step_.runtime.stream();
   const bool gated = params.epilogue == Epilogue::kGated;
   const int64_t cols = gated ? params.half : params.weight.rows;
-  const DeviceWeight layout = PackedLayout(DType::kBF16, 1, params.weight.cols);
-  const int64_t chunk = step_.workspace.bytes / layout.row_bytes / (gated ? 2 : 1);
+  const DeviceWeight layout = PackedLayout(WeightLayout::kBF16, 1, params.weight.cols);
+  const int64_t half = step_.workspace.bytes / 512 * 256;
+  const int64_t chunk = half / layout.row_bytes / (gated ? 2 : 1);
   HEDDLE_CHECK(chunk > 0, "the workspace does not hold one row of a weight");
   auto* out = reinterpret_cast<uint16_t*>(step_.workspace.data);
   for (int64_t first = 0; first < cols && status_.ok(); first += chunk) {
@@ -135,7 +172,7 @@ void CudaOps::LinearDequantized(const LinearParams& params) {
                             out + count * layout.row_bytes / 2, stream),
            "dequantizing");
     }
-    Note(LaunchLinearTiled(part, stream), "linear (tiled)");
+    LinearManyRows(part, {step_.workspace.data + half, half});
   }
 }
 
@@ -197,10 +234,41 @@ void CudaOps::Route(const RouteArgs& args) {
   Note(LaunchRoute(args, step_.runtime.stream()), "routing");
 }
 
+// In the workspace. Few pairs per expert, as when decoding, make small chunks.
+ExpertGroups CudaOps::GroupExperts(const ExpertMixArgs& args) {
+  const int64_t n_pairs = args.x.rows * args.top_k;
+  ExpertGroups groups;
+  groups.chunk_rows = n_pairs <= 8 * int64_t{args.up->count} ? 8 : 32;
+  const int64_t chunks = n_pairs / groups.chunk_rows + args.up->count;
+  groups.max_chunks = static_cast<int32_t>(std::min(n_pairs, chunks));
+  const int64_t bytes =
+      (n_pairs + 4) * int64_t{sizeof(int32_t)} + groups.max_chunks * int64_t{sizeof(ExpertChunk)};
+  HEDDLE_CHECK(bytes <= step_.workspace.bytes, "the workspace does not hold the experts' pairs");
+  groups.n_chunks = reinterpret_cast<int32_t*>(step_.workspace.data);
+  groups.pairs = groups.n_chunks + 4;
+  groups.chunks = reinterpret_cast<ExpertChunk*>(groups.pairs + n_pairs);
+  Note(LaunchGroupExperts(args.experts, n_pairs, args.up->count, groups, step_.runtime.stream()),
+       "grouping experts");
+  return groups;
+}
+
 void CudaOps::ExpertMix(const ExpertMixArgs& args) {
-  if (!status_.ok()) return;
+  if (!status_.ok() || args.x.rows == 0) return;
   const Stream stream = step_.runtime.stream();
   const int64_t n_pairs = args.x.rows * args.top_k;
+  const auto is_float = [](const PackedStack& stack) {
+    return ViewOf(stack).layout == WeightLayout::kF32 || ViewOf(stack).layout == WeightLayout::kF16;
+  };
+  const bool fast = step_.activations == DType::kBF16 && !is_float(*args.up) &&
+                    !is_float(*args.down) && IsAligned(args.x, 2) && IsAligned(args.inner, 2);
+  const ExpertGroups groups = fast ? GroupExperts(args) : ExpertGroups{};
+  auto multiply = [&](ExpertLinearParams params, const char* what) {
+    params.experts = args.experts;
+    params.groups = groups;
+    Note(fast ? LaunchExpertSkinny(params, stream)
+              : LaunchExpertLinear(params, n_pairs, step_.activations, stream),
+         what);
+  };
   ExpertLinearParams up;
   up.linear.weight = ViewOf(*args.up);
   up.linear.x = args.x;
@@ -210,18 +278,16 @@ void CudaOps::ExpertMix(const ExpertMixArgs& args) {
   up.linear.activation = args.activation;
   up.linear.out = args.inner;
   if (args.gated && args.up_bias != nullptr) up.linear.bias_up = args.up_bias + args.down->cols;
-  up.experts = args.experts;
   up.pairs_per_row = args.top_k;
   up.matrix_rows = args.up->rows;
-  Note(LaunchExpertLinear(up, n_pairs, step_.activations, stream), "experts (up)");
+  multiply(up, "experts (up)");
   ExpertLinearParams down;
   down.linear.weight = ViewOf(*args.down);
   down.linear.x = args.inner;
   down.linear.bias = args.down_bias;
   down.linear.out = args.rows;
-  down.experts = args.experts;
   down.matrix_rows = args.down->rows;
-  Note(LaunchExpertLinear(down, n_pairs, step_.activations, stream), "experts (down)");
+  multiply(down, "experts (down)");
   Note(LaunchExpertSum(args.rows, args.weights, args.top_k, args.out, step_.activations, stream),
        "experts (sum)");
 }

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "kernels/batch.h"
 #include "kernels/cuda/attention_plan.h"
+#include "kernels/cuda/library_matmul.h"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/staging.h"
@@ -51,6 +52,7 @@ class CudaOps final : public Ops {
     Workspace workspace;
     Workspace results;  // of sampling, kept until the end of the step
     Staging& staging;
+    LibraryMatmul* library = nullptr;  // for products of many rows; nullptr: our own kernels
     // Plans a grouping that the step has not met yet.
     std::function<absl::StatusOr<PlannedAttention>(const AttentionGrouping&)> plan_attention;
   };
@@ -79,6 +81,10 @@ class CudaOps final : public Ops {
   void Note(Error error, const char* op);
   void Note(const absl::Status& status);
   void LinearDequantized(const LinearParams& params);
+  // x rows > kSkinnyRows, BF16 weights; `scratch` is free for it.
+  void LinearManyRows(const LinearParams& params, const Workspace& scratch);
+  void LinearByLibrary(const LinearParams& params, const Workspace& scratch);
+  ExpertGroups GroupExperts(const ExpertMixArgs& args);
   // Room for `bytes` of results, or nullptr and a status.
   uint8_t* TakeResults(int64_t bytes);
 

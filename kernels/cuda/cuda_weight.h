@@ -32,18 +32,13 @@ class CudaStack final : public PackedStack {
   std::unique_ptr<PackedWeight> all;  // a CudaWeight: the matrices one above the other
 };
 
-// The format that `sources` are kept in: F16, BF16, Q8_0 or Q4_0 if they agree on one of them
-// (Q5_0 and IQ4_NL are Q8_0 here, without loss); otherwise F32, or BF16 for BF16 activations.
-DType PackedFormat(std::span<const WeightSource> sources, DType activations);
+// The layout that `sources` are kept in. Sources of several integer formats meet in the narrowest
+// layout of 8-bit codes that holds them all; other mixtures, and matrices whose columns must be
+// brought into order, in BF16. With F32 activations: what keeps every value exactly.
+WeightLayout LayoutOf(std::span<const WeightSource> sources, DType activations);
 
-// Shape and strides of a packed matrix; no pointers. See DeviceWeight.
-DeviceWeight PackedLayout(DType format, int64_t rows, int64_t cols);
-
-// Packs one row of `source`, given by SourceRows, into `data` [row_bytes] and `scales`
-// [scales_stride], both zeroed before. The source's dtype is the layout's format, or is converted
-// to it (to Q8_0, F32 or BF16).
-void PackRow(const WeightSource& source, const uint8_t* from, const DeviceWeight& layout,
-             uint8_t* data, uint16_t* scales);
+// Device memory of one row of a matrix of `dtype` by itself.
+int64_t PackedRowBytes(DType dtype, int64_t cols, DType activations);
 
 // INVALID_ARGUMENT for shapes that CheckSources refuses, RESOURCE_EXHAUSTED without memory.
 absl::StatusOr<std::unique_ptr<PackedWeight>> PackWeight(Runtime& runtime,

@@ -1,6 +1,8 @@
 // Mixtures of experts: routing, the experts' products, and their weighted sum. Which expert a row
 // goes to is known on the device only, so that a step of one shape is the same launches whatever
-// the router says: every (row, choice) pair finds its own expert.
+// the router says. With BF16 activations the pairs are grouped by expert first, and every expert's
+// weights are read once for each chunk of rows (linear_skinny.cuh); else each (row, choice) pair
+// finds its own expert.
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_element.cuh"
@@ -130,7 +132,7 @@ HEDDLE_KERNEL RouteKernel(HEDDLE_PARAMS(RouteParams, p)) {
 }
 
 // A warp per output of a (row, choice) pair.
-template <typename T, DType kFormat>
+template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL ExpertLinearKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
   const int64_t pair = BlockX();
   const int64_t r = static_cast<int64_t>(BlockY()) * kWarps + WarpIndex();
@@ -138,13 +140,72 @@ HEDDLE_KERNEL ExpertLinearKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
   if (r >= (gated ? p.linear.half : p.matrix_rows)) return;
   const int64_t first = p.experts[pair] * p.matrix_rows;
   const T* x = p.linear.x.row<T>(pair / p.pairs_per_row);
-  const float y = DotRow<T, kFormat>(p.linear.weight, x, first + r);
-  const float up = gated ? DotRow<T, kFormat>(p.linear.weight, x, first + r + p.linear.half) : 0.0f;
+  const float y = DotRow<T, kLayout>(p.linear.weight, x, first + r);
+  const float up = gated ? DotRow<T, kLayout>(p.linear.weight, x, first + r + p.linear.half) : 0.0f;
   if (Lane() != 0) return;
   LinearParams own = p.linear;
   if (own.bias != nullptr) own.bias += first;
   if (own.bias_up != nullptr) own.bias_up += first;
   StoreOutput<T>(own, pair, r, y, up);
+}
+
+struct GroupParams {
+  const int32_t* experts;
+  int64_t n_pairs;
+  int32_t count;
+  ExpertGroups groups;
+};
+
+constexpr int kGroupThreads = 1024;
+
+// The first warp: places where each expert's pairs begin, and its chunks. Lane l takes the experts
+// from l * kShare on.
+HEDDLE_DEVICE void PlaceExperts(const GroupParams& p, Shared<int32_t> counts,
+                                Shared<int32_t> begins) {
+  const int rows = p.groups.chunk_rows;
+  const int share = (p.count + 31) / 32;
+  const int first = Lane() * share;
+  const int end = first + share < p.count ? first + share : p.count;
+  int pairs = 0, chunks = 0;
+  for (int e = first; e < end; ++e) {
+    pairs += counts.Get(e);
+    chunks += (counts.Get(e) + rows - 1) / rows;
+  }
+  int pairs_to = pairs, chunks_to = chunks;  // sums of all lanes up to this one
+  for (int delta = 1; delta < 32; delta *= 2) {
+    const int more_pairs = ShuffleUp(pairs_to, delta);
+    const int more_chunks = ShuffleUp(chunks_to, delta);
+    if (Lane() >= delta) {
+      pairs_to += more_pairs;
+      chunks_to += more_chunks;
+    }
+  }
+  int at = pairs_to - pairs, chunk = chunks_to - chunks;
+  for (int e = first; e < end; ++e) {
+    begins.Set(e, at);
+    for (int done = 0; done < counts.Get(e); done += rows) {
+      const int left = counts.Get(e) - done;
+      p.groups.chunks[chunk++] = {e, at + done, left < rows ? left : rows};
+    }
+    at += counts.Get(e);
+  }
+  if (Lane() == 31) *p.groups.n_chunks = chunks_to;
+}
+
+// One block. Pairs of one expert stand in any order: what a row gets does not depend on it.
+HEDDLE_KERNEL GroupKernel(HEDDLE_PARAMS(GroupParams, p)) {
+  SharedArena arena;
+  Shared<int32_t> counts = arena.Take<int32_t>(p.count);
+  Shared<int32_t> begins = arena.Take<int32_t>(p.count);
+  for (int e = ThreadX(); e < p.count; e += ThreadCount()) counts.Set(e, 0);
+  SyncThreads();
+  for (int64_t i = ThreadX(); i < p.n_pairs; i += ThreadCount()) counts.AtomicAdd(p.experts[i], 1);
+  SyncThreads();
+  if (WarpIndex() == 0) PlaceExperts(p, counts, begins);
+  SyncThreads();
+  for (int64_t i = ThreadX(); i < p.n_pairs; i += ThreadCount()) {
+    p.groups.pairs[begins.AtomicAdd(p.experts[i], 1)] = static_cast<int32_t>(i);
+  }
 }
 
 struct SumParams {
@@ -176,7 +237,7 @@ struct HeadLinearParams {
 };
 
 // A warp per output of a head, carried columns included.
-template <typename T, DType kFormat>
+template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL HeadLinearKernel(HEDDLE_PARAMS(HeadLinearParams, p)) {
   const int64_t t = BlockX();
   const int64_t c = static_cast<int64_t>(BlockY()) * kWarps + WarpIndex();
@@ -188,7 +249,7 @@ HEDDLE_KERNEL HeadLinearKernel(HEDDLE_PARAMS(HeadLinearParams, p)) {
     if (Lane() == 0) out[c] = x[p.heads.cols + c];
     return;
   }
-  const float y = DotRow<T, kFormat>(p.heads, x, h * p.rows + c - p.args.carried);
+  const float y = DotRow<T, kLayout>(p.heads, x, h * p.rows + c - p.args.carried);
   if (Lane() == 0) out[c] = RoundTo(y, T());
 }
 
@@ -225,10 +286,18 @@ Error LaunchExpertLinear(const ExpertLinearParams& params, int64_t n_pairs, DTyp
       .grid_y = CeilDiv(gated ? params.linear.half : params.matrix_rows, kWarps),
       .threads = 32 * kWarps};
   return ForActivation(act, [&]<typename T>(T) {
-    return ForFormat(params.linear.weight.format, [&]<DType kFormat>() {
-      return Launch(ExpertLinearKernel<T, kFormat>, shape, stream, params);
+    return ForLayout(params.linear.weight.layout, [&]<WeightLayout kLayout>() {
+      return Launch(ExpertLinearKernel<T, kLayout>, shape, stream, params);
     });
   });
+}
+
+Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, int32_t count,
+                         const ExpertGroups& groups, Stream stream) {
+  const int threads = n_pairs < 256 && count < 256 ? 256 : kGroupThreads;
+  const LaunchShape shape = {.threads = threads,
+                             .shared_bytes = 2 * SharedBytesFor<int32_t>(count)};
+  return Launch(GroupKernel, shape, stream, GroupParams{experts, n_pairs, count, groups});
 }
 
 Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, DType act,
@@ -247,8 +316,8 @@ Error LaunchHeadLinear(const HeadLinearArgs& args, const DeviceWeight& heads, DT
                              .threads = 32 * kWarps};
   const HeadLinearParams params = {args, heads, args.heads->rows};
   return ForActivation(act, [&]<typename T>(T) {
-    return ForFormat(heads.format, [&]<DType kFormat>() {
-      return Launch(HeadLinearKernel<T, kFormat>, shape, stream, params);
+    return ForLayout(heads.layout, [&]<WeightLayout kLayout>() {
+      return Launch(HeadLinearKernel<T, kLayout>, shape, stream, params);
     });
   });
 }

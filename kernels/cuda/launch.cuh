@@ -1,4 +1,5 @@
-// Starts a kernel on a stream, or in the emulator. Only for the launchers in .cu files.
+// Starts a kernel on a stream or in the emulator, or keeps it on a tape. Only for the launchers in
+// .cu files.
 #pragma once
 
 #include "kernels/cuda/params.h"
@@ -6,35 +7,31 @@
 
 namespace heddle::kernels::cuda {
 
-struct LaunchShape {
-  int grid_x = 1;
-  int grid_y = 1;
-  int grid_z = 1;
-  int threads = 128;
-  int shared_bytes = 0;
-};
-
 template <typename Params>
-Error Launch(void (*kernel)(Params), const LaunchShape& shape, Stream stream,
-             const Params& params) {
+Error Launch(void (*kernel)(Params), const LaunchShape& shape, Stream queue, const Params& params) {
   if (shape.grid_x <= 0 || shape.grid_y <= 0 || shape.grid_z <= 0) return kSuccess;
-#if defined(HEDDLE_CUDA_EMULATE)
-  (void)stream;
-  bool good = emulate::Launch({shape.grid_x, shape.grid_y, shape.grid_z}, shape.threads,
-                              shape.shared_bytes, [&] { kernel(params); });
-  return good ? kSuccess : kEmulatedFault;
-#else
+  const void* address = reinterpret_cast<const void*>(kernel);
+#if !defined(HEDDLE_CUDA_EMULATE)
   // More than 48 KiB per block must be asked for, once per kernel; asking again is cheap.
   if (shape.shared_bytes > (48 << 10)) {
-    cudaError_t error =
-        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
+    cudaError_t error = cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             shape.shared_bytes);
     if (error != cudaSuccess) return static_cast<Error>(error);
   }
-  dim3 grid(shape.grid_x, shape.grid_y, shape.grid_z);
-  kernel<<<grid, shape.threads, shape.shared_bytes, static_cast<cudaStream_t>(stream)>>>(params);
-  return static_cast<Error>(cudaGetLastError());
 #endif
+  const Tape::Caller call = [](const void* function, const void* arguments) {
+#if defined(HEDDLE_CUDA_EMULATE)
+    reinterpret_cast<void (*)(Params)>(const_cast<void*>(function))(
+        *static_cast<const Params*>(arguments));
+#else
+    static_cast<void>(function), static_cast<void>(arguments);
+#endif
+  };
+  if (queue->tape != nullptr) {
+    queue->tape->Add(address, call, shape, &params, sizeof(Params));
+    return kSuccess;
+  }
+  return LaunchKernel(address, call, shape, queue->stream, &params);
 }
 
 inline int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }

@@ -9,14 +9,14 @@ namespace {
 constexpr int kWarps = 4;
 
 // A warp per output.
-template <typename T, DType kFormat>
+template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL LinearPlainKernel(HEDDLE_PARAMS(LinearParams, p)) {
   const int64_t r = static_cast<int64_t>(BlockX()) * kWarps + WarpIndex();
   const int64_t t = BlockY();
   if (r >= OutputCols(p)) return;
   const T* x = p.x.row<T>(t);
-  float y = DotRow<T, kFormat>(p.weight, x, r);
-  float y_up = p.epilogue == Epilogue::kGated ? DotRow<T, kFormat>(p.weight, x, r + p.half) : 0.0f;
+  float y = DotRow<T, kLayout>(p.weight, x, r);
+  float y_up = p.epilogue == Epilogue::kGated ? DotRow<T, kLayout>(p.weight, x, r + p.half) : 0.0f;
   if (Lane() == 0) StoreOutput<T>(p, t, r, y, y_up);
 }
 
@@ -27,12 +27,32 @@ struct DequantizeParams {
   int64_t out_stride;
 };
 
-template <DType kFormat>
+// A thread takes the codes of one lane in one block of 32 columns, 8 of them. Scales are applied in
+// F32 and rounded once.
+template <WeightLayout kLayout>
 HEDDLE_KERNEL DequantizeKernel(HEDDLE_PARAMS(DequantizeParams, p)) {
+  constexpr LayoutTraits kTraits = TraitsOf(kLayout);
+  const int64_t r = p.first + BlockX();
   uint16_t* out = p.out + BlockX() * p.out_stride;
-  for (int64_t k = ThreadX(); k < p.out_stride; k += ThreadCount()) {
-    float value = k < p.weight.cols ? WeightElement<kFormat>(p.weight, p.first + BlockX(), k) : 0;
-    out[k] = RoundTo(value, BFloat16()).bits;
+  for (int64_t i = ThreadX(); i < p.out_stride / 8; i += ThreadCount()) {
+    HEDDLE_UNROLL
+    for (int part = 0; part < kTraits.subs(); ++part) {
+      // Neighbouring columns: 8, or twice 4 where scales are per 16 columns.
+      constexpr int kCount = 8 / kTraits.subs();
+      const int64_t k = kTraits.is_fine ? i / 4 * 32 + 16 * part + i % 4 * 4 : i * 8;
+      Words<kCount / 2> packed;
+      HEDDLE_UNROLL
+      for (int j = 0; j < kCount / 2; ++j) {
+        float pair[2];
+        HEDDLE_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const int64_t column = k + 2 * j + e;
+          pair[e] = column < p.weight.cols ? WeightElement<kLayout>(p.weight, r, column) : 0.0f;
+        }
+        packed.word[j] = Pack2(pair[0], pair[1], BFloat16());
+      }
+      *reinterpret_cast<Words<kCount / 2>*>(out + k) = packed;
+    }
   }
 }
 
@@ -43,8 +63,8 @@ Error LaunchLinearPlain(const LinearParams& params, DType act, Stream stream) {
                              .grid_y = static_cast<int>(params.x.rows),
                              .threads = 32 * kWarps};
   return ForActivation(act, [&]<typename T>(T) {
-    return ForFormat(params.weight.format, [&]<DType kFormat>() {
-      return Launch(LinearPlainKernel<T, kFormat>, shape, stream, params);
+    return ForLayout(params.weight.layout, [&]<WeightLayout kLayout>() {
+      return Launch(LinearPlainKernel<T, kLayout>, shape, stream, params);
     });
   });
 }
@@ -53,8 +73,8 @@ Error LaunchDequantize(const DeviceWeight& weight, int64_t first, int64_t count,
                        Stream stream) {
   const DequantizeParams params = {weight, first, out, (weight.cols + 31) / 32 * 32};
   const LaunchShape shape = {.grid_x = static_cast<int>(count), .threads = 256};
-  return ForFormat(weight.format, [&]<DType kFormat>() {
-    return Launch(DequantizeKernel<kFormat>, shape, stream, params);
+  return ForLayout(weight.layout, [&]<WeightLayout kLayout>() {
+    return Launch(DequantizeKernel<kLayout>, shape, stream, params);
   });
 }
 

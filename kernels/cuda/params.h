@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/tape.h"
+#include "kernels/cuda/weight_layout.h"
 #include "kernels/dtype.h"
 #include "kernels/kv_cache.h"
 #include "kernels/ops.h"
@@ -14,10 +16,14 @@
 
 namespace heddle::kernels::cuda {
 
-using Stream = void*;  // cudaStream_t
-using Error = int;     // cudaError_t as its number
+using Stream = const LaunchQueue*;
+using Error = int;  // cudaError_t as its number
 inline constexpr Error kSuccess = 0;
 inline constexpr Error kEmulatedFault = 9999;  // see emulate::TakeFindings
+
+// Starts a kernel; part of the runtime. `params` is copied.
+Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void* stream,
+                   const void* params);
 
 // The step's batch in device memory; see kernels/batch.h.
 struct DeviceBatch {
@@ -34,24 +40,6 @@ struct DeviceBatch {
   int32_t n_tokens = 0;
   int32_t n_seqs = 0;
   int32_t n_logit_rows = 0;
-};
-
-// A packed matrix. Rows are contiguous and start at 16-byte boundaries.
-//   kF32           as on disk
-//   kF16, kBF16    padded with zeros to a multiple of 32 columns
-//   kQ8_0, kQ4_0   quants and scales apart, each padded to a multiple of kGroup columns (64, 128).
-//                  Within a group of columns lane t = 0..3 of a matrix fragment finds 16 bytes at
-//                  16 t: for each block of 32 columns its elements 8t .. 8t + 7. Q4_0: one word
-//                  per block; pair p of the 8 elements has its first nibble at bit 4p, its second
-//                  at bit 4p + 16. Scales: F16, one per block, [rows, scales_stride].
-struct DeviceWeight {
-  const uint8_t* data = nullptr;
-  const uint16_t* scales = nullptr;
-  int64_t rows = 0;
-  int64_t cols = 0;
-  int64_t row_bytes = 0;
-  int64_t scales_stride = 0;
-  DType format = DType::kF32;
 };
 
 Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float scale, Tensor out,
@@ -90,15 +78,35 @@ struct LinearParams {
 };
 // Any shape, alignment, format and activation type; a warp per output. Exact but slow.
 Error LaunchLinearPlain(const LinearParams& params, DType act, Stream stream);
-// Few rows: the weights are read once at full bandwidth. BF16 activations, weights not F32,
-// x rows <= kSkinnyRows, x 16-byte aligned with cols and stride in multiples of 8.
+// Few rows: the weights are read once at full bandwidth. BF16 activations, any layout but kF32 and
+// kF16, x rows <= kSkinnyRows, x 16-byte aligned with cols and stride in multiples of 8.
 inline constexpr int32_t kSkinnyRows = 32;
 Error LaunchLinearSkinny(const LinearParams& params, Stream stream);
 // Many rows, on matrix instructions; BF16 activations and weights, alignment as above.
 Error LaunchLinearTiled(const LinearParams& params, Stream stream);
-// Rows [first, first + count) of `weight` as BF16 into `out`, in the layout of kBF16.
+// The epilogue alone, of the products `product` [x.rows, weight.rows] in BF16; reads of `params`
+// what concerns it.
+Error LaunchEpilogue(const LinearParams& params, Tensor product, Stream stream);
+// Rows [first, first + count) of `weight` as BF16 into `out`, laid out as kBF16.
 Error LaunchDequantize(const DeviceWeight& weight, int64_t first, int64_t count, uint16_t* out,
                        Stream stream);
+
+// Some of the pairs that chose one expert.
+struct ExpertChunk {
+  int32_t expert;
+  int32_t begin;  // in ExpertGroups::pairs
+  int32_t count;
+};
+
+// The (row, choice) pairs of a step in the order of their experts, cut into chunks that a block can
+// take at once; made on the device, where alone it is known who chose what.
+struct ExpertGroups {
+  int32_t* pairs = nullptr;       // [n_pairs]
+  ExpertChunk* chunks = nullptr;  // [max_chunks]
+  int32_t* n_chunks = nullptr;    // one number, <= max_chunks
+  int32_t max_chunks = 0;
+  int32_t chunk_rows = 0;  // pairs of a chunk at most: 8 or 32
+};
 
 // One of a stack's matrices for each (row, choice) pair: output row `pair` is of x row
 // pair / pairs_per_row and matrix experts[pair].
@@ -107,10 +115,17 @@ struct ExpertLinearParams {
   const int32_t* experts = nullptr;
   int32_t pairs_per_row = 1;
   int64_t matrix_rows = 0;
+  ExpertGroups groups;  // for LaunchExpertSkinny
 };
 Error LaunchRoute(const RouteArgs& args, Stream stream);
 Error LaunchExpertLinear(const ExpertLinearParams& params, int64_t n_pairs, DType act,
                          Stream stream);
+// Fills what `groups` points to from experts [n_pairs], each below `count` <= kMaxExperts.
+Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, int32_t count,
+                         const ExpertGroups& groups, Stream stream);
+// As LaunchExpertLinear, with every expert's weights read once per chunk; requirements of
+// LaunchLinearSkinny, but for the number of rows.
+Error LaunchExpertSkinny(const ExpertLinearParams& params, Stream stream);
 // out[t] += sum over i of weights[t, i] * rows[t * top_k + i].
 Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, DType act,
                       Stream stream);
@@ -148,7 +163,8 @@ struct AttentionParams {
 };
 // Any shape and type, F32 arithmetic; a warp per key. Exact but slow.
 Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stream);
-// Matrix instructions: BF16 activations, F16 or BF16 cache, head_dim a multiple of 8 up to 256,
+// Matrix instructions: BF16 activations; a cache of F16 or BF16 and head_dim a multiple of 8, or of
+// 8 bits and head_dim a multiple of 16 (kInt8: pages of 4 positions at least); head_dim up to 256,
 // q and out rows even.
 Error LaunchAttentionFlash(const AttentionParams& params, Stream stream);
 Error LaunchAttentionMerge(const AttentionParams& params, const AttentionMerge* merges,

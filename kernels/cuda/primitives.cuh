@@ -25,11 +25,21 @@ struct BFloat16 {
 struct Half {
   uint16_t bits;
 };
+struct Float8 {  // OCP E4M3
+  uint8_t bits;
+};
+struct Int8 {  // times a scale that lies elsewhere
+  int8_t code;
+};
 struct alignas(16) Vec16 {  // 16 bytes, moved at once
   uint32_t word[4];
 };
 struct alignas(8) Vec8 {
   uint32_t word[2];
+};
+template <int kWords>
+struct alignas(4 * kWords) Words {  // 4, 8 or 16 bytes, moved at once
+  uint32_t word[kWords];
 };
 
 inline constexpr uint32_t kFullMask = 0xFFFFFFFFu;

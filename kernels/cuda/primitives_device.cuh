@@ -3,6 +3,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #define HEDDLE_KERNEL __global__ void
@@ -79,6 +80,13 @@ HEDDLE_DEVICE void CopyAsync16(Shared<T> to, int i, const void* from, bool valid
                "r"(valid ? 16 : 0)
                : "memory");
 }
+// The same with 4 bytes.
+template <typename T>
+HEDDLE_DEVICE void CopyAsync4(Shared<T> to, int i, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to.address(i)), "l"(from),
+               "r"(valid ? 4 : 0)
+               : "memory");
+}
 HEDDLE_DEVICE void CopyAsyncCommit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 template <int kGroupsLeft>
 HEDDLE_DEVICE void CopyAsyncWait() {
@@ -133,11 +141,19 @@ HEDDLE_DEVICE float ToFloat(BFloat16 value) {
   return BitsToFloat(static_cast<uint32_t>(value.bits) << 16);
 }
 HEDDLE_DEVICE float ToFloat(Half value) { return __half2float(__ushort_as_half(value.bits)); }
+HEDDLE_DEVICE float ToFloat(Float8 value) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(value.bits, __NV_E4M3)));
+}
+HEDDLE_DEVICE float ToFloat(Int8 value) { return static_cast<float>(value.code); }
 HEDDLE_DEVICE float RoundTo(float value, float) { return value; }
 HEDDLE_DEVICE BFloat16 RoundTo(float value, BFloat16) {
   return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
 }
 HEDDLE_DEVICE Half RoundTo(float value, Half) { return {__half_as_ushort(__float2half_rn(value))}; }
+HEDDLE_DEVICE Float8 RoundTo(float value, Float8) {  // beyond 448: 448
+  return {static_cast<uint8_t>(__nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3))};
+}
+HEDDLE_DEVICE float RoundToInteger(float value) { return rintf(value); }
 HEDDLE_DEVICE uint32_t Pack2(float low, float high, BFloat16) {
   uint32_t pair;  // cvt takes the high half first
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(pair) : "f"(high), "f"(low));
@@ -158,6 +174,34 @@ HEDDLE_DEVICE uint32_t SubtractPairs(uint32_t a, uint32_t b, BFloat16) {
   return out;
 }
 
+HEDDLE_DEVICE uint32_t MultiplyPairs(uint32_t a, uint32_t b, BFloat16) {
+  uint32_t out;
+  asm("{.reg .b32 z; mov.b32 z, 0x80008000; fma.rn.bf16x2 %0, %1, %2, z;}\n"  // a * b + -0
+      : "=r"(out)
+      : "r"(a), "r"(b));
+  return out;
+}
+
+// Byte i of the result is byte s_i of (a, b), 0..3 of a and 4..7 of b, s_i the i-th nibble of
+// `selector`. REQUIRES: nibbles below 8.
+HEDDLE_DEVICE uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
+
+// Two E4M3 in the low half of `codes` as F16, exactly.
+HEDDLE_DEVICE uint32_t HalvesOfF8(uint32_t codes) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t out;
+  asm("{.reg .b16 c; cvt.u16.u32 c, %1; cvt.rn.f16x2.e4m3x2 %0, c;}\n" : "=r"(out) : "r"(codes));
+  return out;
+#else
+  const __half2_raw pair =
+      __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3);
+  return pair.x | static_cast<uint32_t>(pair.y) << 16;
+#endif
+}
+
+HEDDLE_DEVICE float Abs(float x) { return fabsf(x); }
 HEDDLE_DEVICE float Max(float a, float b) { return fmaxf(a, b); }
 HEDDLE_DEVICE float Exp2(float x) {  // 2 ulp; -infinity gives 0
   float y;

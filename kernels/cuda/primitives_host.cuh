@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/emulate/emulator.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_element.h"
 
 #define HEDDLE_KERNEL void
 #define HEDDLE_DEVICE inline
@@ -112,7 +113,9 @@ void LoadMatrix(const char* kind, uint32_t (&out)[4], Shared<T> rows, int i, boo
       int row = transposed ? 2 * (lane % 4) + e : lane / 4;
       int col = transposed ? lane / 4 : 2 * (lane % 4) + e;
       const Row from = *reinterpret_cast<const Row*>(deposits + 64 * (8 * m + row));
-      pair |= static_cast<uint32_t>(from.rows.template GetAs<uint16_t>(from.i + col)) << (16 * e);
+      pair |= static_cast<uint32_t>(from.rows.template GetAs<uint16_t>(
+                  from.i + col * static_cast<int>(2 / sizeof(T))))
+              << (16 * e);
     }
     out[m] = pair;
   }
@@ -168,8 +171,16 @@ inline int PopCount(uint32_t bits) { return std::popcount(bits); }
 
 template <typename T>
 void CopyAsync16(Shared<T> to, int i, const void* from, bool valid) {
+  if (valid && reinterpret_cast<uintptr_t>(from) % 16 != 0) emulate::Report("a misaligned copy");
   if (to.Check(i, 16, emulate::Access::kWrite)) {
     emulate::CopyAsync(to.raw(i), valid ? from : nullptr, 16);
+  }
+}
+template <typename T>
+void CopyAsync4(Shared<T> to, int i, const void* from, bool valid) {
+  if (valid && reinterpret_cast<uintptr_t>(from) % 4 != 0) emulate::Report("a misaligned copy");
+  if (to.Check(i, 4, emulate::Access::kWrite)) {
+    emulate::CopyAsync(to.raw(i), valid ? from : nullptr, 4);
   }
 }
 inline void CopyAsyncCommit() { emulate::CopyAsyncCommit(); }
@@ -205,9 +216,13 @@ inline uint32_t FloatToBits(float value) { return std::bit_cast<uint32_t>(value)
 inline float ToFloat(float value) { return value; }
 inline float ToFloat(BFloat16 value) { return BF16ToF32(value.bits); }
 inline float ToFloat(Half value) { return F16ToF32(value.bits); }
+inline float ToFloat(Float8 value) { return F8E4M3ToF32(value.bits); }
+inline float ToFloat(Int8 value) { return static_cast<float>(value.code); }
 inline float RoundTo(float value, float) { return value; }
 inline BFloat16 RoundTo(float value, BFloat16) { return {F32ToBF16(value)}; }
 inline Half RoundTo(float value, Half) { return {F32ToF16(value)}; }
+inline Float8 RoundTo(float value, Float8) { return {F32ToF8E4M3(value)}; }
+inline float RoundToInteger(float value) { return std::nearbyint(value); }
 inline uint32_t Pack2(float low, float high, BFloat16) {
   return F32ToBF16(low) | static_cast<uint32_t>(F32ToBF16(high)) << 16;
 }
@@ -220,6 +235,28 @@ inline uint32_t SubtractPairs(uint32_t a, uint32_t b, BFloat16 t) {
                emulate::Element(a, 1, t) - emulate::Element(b, 1, t), t);
 }
 
+inline uint32_t MultiplyPairs(uint32_t a, uint32_t b, BFloat16 t) {
+  return Pack2(emulate::Element(a, 0, t) * emulate::Element(b, 0, t),
+               emulate::Element(a, 1, t) * emulate::Element(b, 1, t), t);
+}
+
+inline uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t both = a | static_cast<uint64_t>(b) << 32;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t from = (selector >> (4 * i)) & 15;
+    if (from > 7) emulate::Report("a byte selector that replicates signs");
+    out |= static_cast<uint32_t>((both >> (8 * (from & 7))) & 255) << (8 * i);
+  }
+  return out;
+}
+
+inline uint32_t HalvesOfF8(uint32_t codes) {
+  return Pack2(F8E4M3ToF32(static_cast<uint8_t>(codes)),
+               F8E4M3ToF32(static_cast<uint8_t>(codes >> 8)), Half());
+}
+
+inline float Abs(float x) { return std::fabs(x); }
 inline float Max(float a, float b) { return std::fmax(a, b); }
 inline float Exp2(float x) { return std::exp2(x); }
 inline float Exp(float x) { return std::exp(x); }

@@ -1,4 +1,5 @@
 // Rotation angles; norm and rotation of query and key heads with the write into the paged cache.
+#include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_element.cuh"
 
@@ -61,6 +62,36 @@ HEDDLE_DEVICE void StoreHead(Shared<float> head, int dim, T* to) {
   SyncWarp();
 }
 
+// A key or value to the cache, in its type.
+template <typename Kv>
+HEDDLE_DEVICE void StoreKey(Shared<float> head, int dim, void* array, const KeyPlace& place, Kv) {
+  StoreHead(head, dim, reinterpret_cast<Kv*>(static_cast<uint8_t*>(array) + place.row));
+}
+HEDDLE_DEVICE void StoreKey(Shared<float> head, int dim, void* array, const KeyPlace& place, Int8) {
+  float largest = 0;
+  float finite = 1;
+  for (int i = Lane(); i < dim; i += 32) {
+    const float size = Abs(head.Get(i));
+    finite = size < Infinity() ? finite : 0.0f;  // not of NaN either
+    largest = Max(largest, size);
+  }
+  largest = WarpMax(largest);
+  finite = -WarpMax(-finite);
+  const float scale = largest < 0x1p-100f ? 0.0f : largest / 127.0f;
+  const float inverse = finite > 0 && scale > 0 ? 1.0f / scale : 0.0f;
+  uint8_t* to = static_cast<uint8_t*>(array) + place.row;
+  for (int i = Lane(); i < dim; i += 32) {
+    const float code = inverse > 0 ? RoundToInteger(head.Get(i) * inverse) : 0.0f;
+    const float capped = -Max(-Max(code, -127.0f), -127.0f);
+    to[i] = static_cast<uint8_t>(static_cast<int8_t>(capped));
+  }
+  if (Lane() < 4) {
+    const uint32_t bits = finite > 0 ? FloatToBits(scale) : 0x7FC00000u;
+    static_cast<uint8_t*>(array)[place.scale + Lane()] = static_cast<uint8_t>(bits >> (8 * Lane()));
+  }
+  SyncWarp();
+}
+
 // A block per row; its warps take the row's query, key and value heads in turn.
 template <typename T, typename Kv>
 HEDDLE_KERNEL RopeKvWriteKernel(HEDDLE_PARAMS(RopeParams, p)) {
@@ -90,9 +121,8 @@ HEDDLE_KERNEL RopeKvWriteKernel(HEDDLE_PARAMS(RopeParams, p)) {
       StoreHead(head, dim, query);
       continue;
     }
-    const int64_t at = page * a.cache.page_elements() +
-                       (static_cast<int64_t>(kv_head) * a.cache.page_tokens + offset) * dim;
-    StoreHead(head, dim, static_cast<Kv*>(is_value ? a.cache.values : a.cache.keys) + at);
+    StoreKey(head, dim, is_value ? a.cache.values : a.cache.keys,
+             PlaceOfKey(a.cache, page, offset, kv_head), Kv());
   }
 }
 
@@ -110,14 +140,9 @@ Error LaunchRopeKvWrite(const DeviceBatch& batch, const RopeKvWriteArgs& args, D
                              .threads = 32 * kWarps,
                              .shared_bytes = SharedBytesFor<float>(kWarps * args.cache.head_dim)};
   return ForActivation(act, [&]<typename T>(T) {
-    switch (args.cache.dtype) {
-      case DType::kF32:
-        return Launch(RopeKvWriteKernel<T, float>, shape, stream, params);
-      case DType::kF16:
-        return Launch(RopeKvWriteKernel<T, Half>, shape, stream, params);
-      default:
-        return Launch(RopeKvWriteKernel<T, BFloat16>, shape, stream, params);
-    }
+    return ForKvType(args.cache.dtype, [&]<typename Kv>(Kv) {
+      return Launch(RopeKvWriteKernel<T, Kv>, shape, stream, params);
+    });
   });
 }
 

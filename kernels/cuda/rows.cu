@@ -16,25 +16,25 @@ struct TableParams {
 };
 
 // Ids outside the table (the engine lets none through) read as zeros, not as foreign memory.
-template <typename T, DType kFormat>
+template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL EmbedKernel(HEDDLE_PARAMS(TableParams, p)) {
   const int t = BlockX();
   const int64_t id = p.batch.token_ids[t];
   const bool known = id >= 0 && id < p.table.rows;
   for (int64_t i = ThreadX(); i < p.table.cols; i += ThreadCount()) {
-    float value = known ? WeightElement<kFormat>(p.table, id, i) * p.scale : 0.0f;
+    float value = known ? WeightElement<kLayout>(p.table, id, i) * p.scale : 0.0f;
     p.out.row<T>(t)[i] = RoundTo(value, T());
   }
 }
 
-template <typename T, DType kFormat>
+template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL AddPositionsKernel(HEDDLE_PARAMS(TableParams, p)) {
   const int t = BlockX();
   const int64_t row = static_cast<int64_t>(p.batch.positions[t]) + p.offset;
   if (row < 0 || row >= p.table.rows) return;
   T* x = p.out.row<T>(t);
   for (int64_t i = ThreadX(); i < p.table.cols; i += ThreadCount()) {
-    x[i] = RoundTo(ToFloat(x[i]) + WeightElement<kFormat>(p.table, row, i), T());
+    x[i] = RoundTo(ToFloat(x[i]) + WeightElement<kLayout>(p.table, row, i), T());
   }
 }
 
@@ -68,15 +68,27 @@ HEDDLE_KERNEL ScaleLogitsKernel(HEDDLE_PARAMS(ScaleParams, p)) {
 struct CopyPageParams {
   const uint8_t* from[2];  // keys, values
   uint8_t* to[2];
-  int64_t head_bytes;  // of a page's positions of one head
-  int64_t bytes;       // of those to copy
+  int64_t head_bytes;   // of a page's positions of one head
+  int64_t bytes;        // of those to copy, from the head's start on
+  int64_t scales_at;    // byte of the head's scales
+  int64_t scale_bytes;  // of those to copy
 };
 
+template <typename Wide>
+HEDDLE_DEVICE void CopyBytes(uint8_t* to, const uint8_t* from, int64_t bytes) {
+  const Wide* source = reinterpret_cast<const Wide*>(from);
+  Wide* target = reinterpret_cast<Wide*>(to);
+  for (int64_t i = ThreadX(); i < bytes / static_cast<int64_t>(sizeof(Wide)); i += ThreadCount()) {
+    target[i] = source[i];
+  }
+}
+
+template <typename Wide>
 HEDDLE_KERNEL CopyPageKernel(HEDDLE_PARAMS(CopyPageParams, p)) {
-  const uint16_t* from =
-      reinterpret_cast<const uint16_t*>(p.from[BlockY()] + BlockX() * p.head_bytes);
-  uint16_t* to = reinterpret_cast<uint16_t*>(p.to[BlockY()] + BlockX() * p.head_bytes);
-  for (int64_t i = ThreadX(); i < p.bytes / 2; i += ThreadCount()) to[i] = from[i];
+  const uint8_t* from = p.from[BlockY()] + BlockX() * p.head_bytes;
+  uint8_t* to = p.to[BlockY()] + BlockX() * p.head_bytes;
+  CopyBytes<Wide>(to, from, p.bytes);
+  CopyBytes<uint8_t>(to + p.scales_at, from + p.scales_at, p.scale_bytes);
 }
 
 }  // namespace
@@ -86,8 +98,8 @@ Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float sca
   const TableParams params = {batch, table, scale, 0, out};
   const LaunchShape shape = {.grid_x = batch.n_tokens, .threads = kThreads};
   return ForActivation(act, [&]<typename T>(T) {
-    return ForFormat(table.format, [&]<DType kFormat>() {
-      return Launch(EmbedKernel<T, kFormat>, shape, stream, params);
+    return ForLayout(table.layout, [&]<WeightLayout kLayout>() {
+      return Launch(EmbedKernel<T, kLayout>, shape, stream, params);
     });
   });
 }
@@ -97,8 +109,8 @@ Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, in
   const TableParams params = {batch, table, 1.0f, offset, x};
   const LaunchShape shape = {.grid_x = batch.n_tokens, .threads = kThreads};
   return ForActivation(act, [&]<typename T>(T) {
-    return ForFormat(table.format, [&]<DType kFormat>() {
-      return Launch(AddPositionsKernel<T, kFormat>, shape, stream, params);
+    return ForLayout(table.layout, [&]<WeightLayout kLayout>() {
+      return Launch(AddPositionsKernel<T, kLayout>, shape, stream, params);
     });
   });
 }
@@ -119,20 +131,24 @@ Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream st
 
 Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens,
                      Stream stream) {
-  const int64_t element = Info(cache.dtype).block_bytes;
-  const int64_t page_bytes = cache.page_elements() * element;
+  const int64_t row_bytes = cache.head_dim * KvElementBytes(cache.dtype);
   auto at = [&](void* base, int32_t page) {
-    return static_cast<uint8_t*>(base) + page * page_bytes;
+    return static_cast<uint8_t*>(base) + page * cache.page_bytes();
   };
-  const CopyPageParams params = {
-      .from = {at(cache.keys, from), at(cache.values, from)},
-      .to = {at(cache.keys, to), at(cache.values, to)},
-      .head_bytes = int64_t{cache.page_tokens} * cache.head_dim * element,
-      .bytes = int64_t{num_tokens} * cache.head_dim * element};
+  const CopyPageParams params = {.from = {at(cache.keys, from), at(cache.values, from)},
+                                 .to = {at(cache.keys, to), at(cache.values, to)},
+                                 .head_bytes = cache.head_bytes(),
+                                 .bytes = num_tokens * row_bytes,
+                                 .scales_at = cache.page_tokens * row_bytes,
+                                 .scale_bytes = num_tokens * KvScaleBytes(cache.dtype)};
   const LaunchShape shape = {.grid_x = cache.n_kv_heads,
                              .grid_y = cache.keys == cache.values ? 1 : 2,
                              .threads = kThreads};
-  return from == to ? kSuccess : Launch(CopyPageKernel, shape, stream, params);
+  if (from == to) return kSuccess;
+  // Buffers begin at multiples of 16 bytes; do all heads and all rows?
+  const bool wide = row_bytes % 16 == 0 && cache.head_bytes() % 16 == 0;
+  return wide ? Launch(CopyPageKernel<Vec16>, shape, stream, params)
+              : Launch(CopyPageKernel<uint8_t>, shape, stream, params);
 }
 
 }  // namespace heddle::kernels::cuda

@@ -3,7 +3,7 @@
 //
 // Errors: what the driver reports becomes a Status that names what was tried and what to do. After
 // a fault in a kernel the context is lost ("sticky"): every later call fails with UNAVAILABLE.
-// Thread-safety: none; used by one device, on its executor's thread.
+// Thread-safety: none; used by one thread at a time, which calls Bind first.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,11 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   const DeviceInfo& info() const { return info_; }
-  Stream stream() const { return stream_; }
+  // Makes this device the calling thread's; CUDA keeps that per thread. Cheap when it is already.
+  void Bind() const;
+  Stream stream() const { return &queue_; }
+  // Keeps launches on `tape` from now on, or makes them again (nullptr).
+  void set_tape(Tape* tape) { queue_.tape = tape; }
   int64_t FreeBytes() const;
 
   // Zero-filled. RESOURCE_EXHAUSTED says how much was asked for, is free and is missing, and how
@@ -54,8 +58,19 @@ class Runtime {
   // pinned is allowed and makes the call block.
   absl::Status CopyToDevice(void* to, const void* from, int64_t bytes);
   absl::Status CopyToHost(void* to, const void* from, int64_t bytes);
+  absl::Status CopyOnDevice(void* to, const void* from, int64_t bytes);
   // Waits for all that was enqueued, and reports its faults.
   absl::Status Synchronize();
+
+  // Launch i of a tape, by itself.
+  absl::Status LaunchOne(const Tape& tape, size_t i);
+  // All launches of a tape as one object, one after the other. ChangeGraph gives launch i the shape
+  // and parameters that it has on `tape`; the kernel must be the same.
+  using Graph = void*;
+  absl::StatusOr<Graph> MakeGraph(const Tape& tape);
+  absl::Status ChangeGraph(Graph graph, const Tape& tape, size_t i);
+  absl::Status LaunchGraph(Graph graph);
+  void FreeGraph(Graph graph);  // nullptr is allowed
 
   // OK for kSuccess, else what the number means, prefixed with `what`.
   absl::Status ToStatus(Error error, const char* what) const;
@@ -64,12 +79,17 @@ class Runtime {
   Runtime() = default;
 
   DeviceInfo info_;
-  Stream stream_ = nullptr;
+  LaunchQueue queue_;
   int64_t allocated_bytes_ = 0;
 };
 
-// RESOURCE_EXHAUSTED in words; shared by both implementations.
+// RESOURCE_EXHAUSTED in words; shared by both implementations, as all that follows.
 absl::Status OutOfDeviceMemory(const DeviceInfo& info, int64_t wanted, int64_t free_bytes,
                                int64_t own_bytes);
+
+// Versions as the runtime gives them: 13000 is 13.0. `driver` 0: none was found.
+absl::Status CheckDriverVersion(int32_t driver, int32_t built_with);
+absl::Status CheckOrdinal(int32_t ordinal, int32_t count);
+absl::Status CheckCapability(const DeviceInfo& info);
 
 }  // namespace heddle::kernels::cuda

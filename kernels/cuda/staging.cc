@@ -9,7 +9,8 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-constexpr int64_t kFirstBytes = int64_t{1} << 20;
+// A step of 8192 rows over a million positions of context: spans and plans of some MiB.
+constexpr int64_t kFirstBytes = int64_t{8} << 20;
 
 }  // namespace
 
@@ -21,6 +22,8 @@ void Staging::Free(Block& block) {
   runtime_.FreePinned(block.host);
   runtime_.FreeDevice(block.device, block.bytes);
 }
+
+absl::Status Staging::Reserve() { return blocks_.empty() ? Grow(kFirstBytes) : absl::OkStatus(); }
 
 void Staging::Reset() {
   status_ = absl::OkStatus();

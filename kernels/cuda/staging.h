@@ -22,6 +22,9 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
+  // Takes the memory that steps usually need, so that none is taken later.
+  absl::Status Reserve();
+
   void Reset();
 
   // Copies `items` and returns where they will be on the device after the next Send; nullptr for

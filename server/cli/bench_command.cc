@@ -13,17 +13,15 @@
 #include "engine/memory/host_memory.h"
 #include "engine/model/load.h"
 #include "engine/model/random_model.h"
-#include "kernels/cpu/limits.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/bench_run.h"
 #include "server/cli/command.h"
+#include "server/cli/device_meter.h"
 #include "server/cli/model_options.h"
 #include "server/cli/standard_io.h"
 
 namespace heddle::server {
 namespace {
-
-using kernels::cpu::LimitMeter;
 
 // One measurement and the limits that held around it.
 struct Rates {
@@ -55,27 +53,19 @@ absl::StatusOr<engine::LoadedModel> Load(const config::Config& config, int32_t l
   return engine::LoadRandomModel(config.random_weights, dtype, options);
 }
 
-// Peak of the instruction that multiplies this format: what is no integer is computed in F32.
-double PeakFor(const std::string& format, LimitMeter& meter) {
-  const bool is_float =
-      format == "f32" || format == "f16" || format == "nf4" || format.compare(0, 3, "fp8") == 0;
-  if (is_float) return meter.FmaGflopPerSecond();
-  return format == "bf16" ? meter.Bf16GflopPerSecond() : meter.Int8GopPerSecond();
-}
-
 absl::StatusOr<Rates> MeasureOnce(const engine::LoadedModel& model, const BenchShape& shape,
-                                  LimitMeter& meter) {
+                                  DeviceMeter& meter) {
   const engine::LocalExecutor& executor = *model.executor;
   const BenchWork work =
       WorkOf(shape, executor.spec(), engine::TrafficOf(executor.spec(), executor.weights()),
              model.capacity.kv_bytes_per_token);
   HEDDLE_ASSIGN_OR_RETURN(BenchRun run, BenchRun::Create(*model.executor, shape));
   Rates rates;
-  const double peak_before = PeakFor(model.main_format, meter);
-  const double read_before = meter.ReadGbPerSecond();
+  HEDDLE_ASSIGN_OR_RETURN(const kernels::DeviceLimits before, meter.Measure());
   HEDDLE_ASSIGN_OR_RETURN(const BenchTiming timing, run.Measure());
-  rates.limit_read_gb_s = (read_before + meter.ReadGbPerSecond()) / 2;
-  rates.limit_gops = (peak_before + PeakFor(model.main_format, meter)) / 2;
+  HEDDLE_ASSIGN_OR_RETURN(const kernels::DeviceLimits after, meter.Measure());
+  rates.limit_read_gb_s = (before.read_gb_s + after.read_gb_s) / 2;
+  rates.limit_gops = (before.gops + after.gops) / 2;
   rates.prefill_tok_s = double{1} * shape.batch * shape.prompt_tokens / timing.prefill_s;
   rates.decode_tok_s = double{1} * shape.batch * shape.output_tokens / timing.decode_s;
   rates.read_gb_s = work.decode_bytes / timing.decode_s / 1e9;
@@ -150,7 +140,8 @@ absl::Status RunBench(const config::Config& config) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   if (!config.json) HEDDLE_RETURN_IF_ERROR(WriteOut(Heading(config, model, load_s)));
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
-  HEDDLE_ASSIGN_OR_RETURN(LimitMeter meter, LimitMeter::Create(options.cpu));
+  HEDDLE_ASSIGN_OR_RETURN(DeviceMeter meter, DeviceMeter::Create(model.executor->device(),
+                                                                 options.cpu, model.main_format));
   for (const int32_t batch : batches) {
     const BenchShape shape{.batch = batch,
                            .prompt_tokens = static_cast<int32_t>(config.prompt_tokens),

@@ -3,10 +3,12 @@
 //
 //   gpu_check ops                       ops against the reference
 //   gpu_check model PATH                greedy ids of the CPU and of the GPU (F32), and how far
-//   BF16
-//                                       logits are from the CPU's
-//   gpu_check bench BANDWIDTH TFLOPS    timings, as shares of the machine's limits in TB/s and
-//                                       TFLOP/s (measured by the script); JSON lines
+//                                       BF16 logits are from the CPU's
+//   gpu_check bench                     the device's limits (a large copy, a large product), then
+//                                       timings as shares of them; JSON lines
+//   gpu_check serve SHAPE WEIGHTS PROMPT OUTPUT REQUESTS
+//                                       engine loop and scheduler against a synthetic load, random
+//                                       weights; one JSON line
 // Exit code 1 if anything differs, 2 for a wrong command line, 77 without a usable GPU.
 #include <cmath>
 #include <cstdio>
@@ -16,7 +18,9 @@
 #include <vector>
 
 #include "engine/model/load.h"
+#include "engine/model/random_model.h"
 #include "kernels/cuda/cuda_device.h"
+#include "tests/bench/serving_run.h"
 #include "tests/gpu/op_checks.h"
 #include "tests/support/greedy_runner.h"
 
@@ -89,8 +93,16 @@ int Model(const char* path) {
   return same && near ? 0 : 1;
 }
 
-int Bench(double terabytes, double teraflops) {
+int Bench() {
   auto device = OpenDevice(DType::kBF16);
+  const auto limits = device->MeasureLimits();
+  if (!limits.ok()) {
+    std::fprintf(stderr, "gpu_check: %s\n", std::string(limits.status().message()).c_str());
+    return 1;
+  }
+  const double terabytes = limits->read_gb_s / 1e3, teraflops = limits->gops / 1e3;
+  std::printf("{\"device\": \"%s\", \"copy_TB_per_s\": %.3f, \"matmul_TFLOP_per_s\": %.1f}\n",
+              device->description().c_str(), terabytes, teraflops);
   for (const Timing& timing : TimeOps(*device, 100)) {
     const double rate = timing.amount / timing.microseconds / 1e6;  // T per second
     const double share = rate / (timing.is_bandwidth ? terabytes : teraflops);
@@ -101,12 +113,37 @@ int Bench(double terabytes, double teraflops) {
   return 0;
 }
 
+int Serve(char** args) {
+  scheduler::SyntheticLoad load;
+  load.mean_prompt_tokens = std::fmax(1, std::atof(args[2]));
+  load.mean_output_tokens = std::fmax(1, std::atof(args[3]));
+  load.num_requests = std::atoi(args[4]);
+  engine::LoadOptions options;
+  options.make_device = [] { return kernels::CreateCudaDevice({}); };
+  options.capacity.max_context =
+      static_cast<int32_t>(load.mean_prompt_tokens + load.mean_output_tokens) + 1;
+  const auto format = engine::RandomFormat(args[1]);
+  if (!format.ok()) return 2;
+  auto model = engine::LoadRandomModel(args[0], *format, options);
+  if (!model.ok()) {
+    std::fprintf(stderr, "gpu_check: %s\n", std::string(model.status().message()).c_str());
+    return 1;
+  }
+  const std::string name = std::string(args[0]) + " " + args[1] + " " + args[2] + "/" + args[3];
+  const auto report = test::RunServing(std::move(model->executor), load);
+  std::printf("%s\n", report.ToJson(name).c_str());
+  return report.failed == 0 ? 0 : 1;
+}
+
 int Main(int argc, char** argv) {
   const std::string command = argc > 1 ? argv[1] : "";
   if (command == "ops" && argc == 2) return Ops();
   if (command == "model" && argc == 3) return Model(argv[2]);
-  if (command == "bench" && argc == 4) return Bench(std::atof(argv[2]), std::atof(argv[3]));
-  std::fprintf(stderr, "usage: gpu_check ops | model PATH | bench TB_PER_S TFLOP_PER_S\n");
+  if (command == "bench" && argc == 2) return Bench();
+  if (command == "serve" && argc == 7) return Serve(argv + 2);
+  std::fprintf(stderr,
+               "usage: gpu_check ops | model PATH | bench | "
+               "serve SHAPE WEIGHTS PROMPT OUTPUT REQUESTS\n");
   return 2;
 }
 

@@ -222,14 +222,27 @@ double Time(Device& device, int32_t repeats, const std::function<void(Ops&, int3
   return times[2];
 }
 
-Timing TimeLinear(Device& device, DType dtype, int64_t n, int64_t size, int32_t repeats) {
+// Copies of one [size, size] weight, used in turn, so that none stays in the L2.
+std::vector<std::unique_ptr<PackedWeight>> PackCopies(Device& device, DType dtype, int64_t size) {
   Random random(1);
   const TestWeight weight = MakeWeight(random, dtype, size, size);
   const WeightSource source = weight.source();
-  std::vector<std::unique_ptr<PackedWeight>> packed;  // in turn, so that none stays in the L2
+  std::vector<std::unique_ptr<PackedWeight>> packed;
   for (int i = 0; i < 8; ++i) packed.push_back(Must(device.Pack({&source, 1})));
+  return packed;
+}
+
+Timing TimeLinear(Device& device, DType dtype,
+                  const std::vector<std::unique_ptr<PackedWeight>>& packed, int64_t n,
+                  int32_t repeats) {
+  const int64_t size = packed[0]->rows;
+  Random random(2);
   Matrix x = Matrix::RandomOf(random, n, size);
   OnDevice input(device, device.activation_dtype(), x), out(device, device.activation_dtype(), x);
+  // So that the device takes the step for what it is: rows decide between graphs and a library.
+  BatchSpec spec{{}, 16};
+  for (int64_t t = 0; t < n; ++t) spec.sequences.push_back({1, 1});
+  Must(device.Plan(TestBatch(spec).view()));
   const double us = Time(device, repeats, [&](Ops& ops, int32_t i) {
     ops.Linear({.x = input.tensor(),
                 .weight = packed[static_cast<size_t>(i) % packed.size()].get(),
@@ -242,12 +255,12 @@ Timing TimeLinear(Device& device, DType dtype, int64_t n, int64_t size, int32_t 
           us, bandwidth ? static_cast<double>(packed[0]->bytes) : flops, bandwidth};
 }
 
-Timing TimeDecode(Device& device, int32_t n_seqs, int32_t context, int32_t repeats) {
+Timing TimeDecode(Device& device, DType dtype, int32_t n_seqs, int32_t context, int32_t repeats) {
   constexpr int32_t kHeads = 32, kKvHeads = 8, kDim = 128;
   BatchSpec spec{{}, 16};
   for (int32_t s = 0; s < n_seqs; ++s) spec.sequences.push_back({1, context});
   TestBatch batch(spec);
-  TestCache cache(DType::kBF16, batch.num_pages, 16, kKvHeads, kDim, 1);
+  TestCache cache(dtype, batch.num_pages, 16, kKvHeads, kDim, 1);
   CacheOnDevice on_device(device, cache);
   Random random(1);
   Matrix q = Matrix::RandomOf(random, n_seqs, int64_t{kHeads} * kDim);
@@ -255,21 +268,47 @@ Timing TimeDecode(Device& device, int32_t n_seqs, int32_t context, int32_t repea
   const AttentionArgs args = ArgsFor(input, out, on_device.view, kHeads);
   Must(device.Plan(batch.view()));
   const double us = Time(device, repeats, [&](Ops& ops, int32_t) { ops.Attention(args); });
-  return {absl::StrCat("decode attention bf16, ", n_seqs, " sequences of ", context), us,
-          2.0 * 2 * n_seqs * static_cast<double>(context) * kKvHeads * kDim};
+  return {absl::StrCat("decode attention ", std::string(Info(dtype).name), ", ", n_seqs,
+                       " sequences of ", context),
+          us,
+          2.0 * n_seqs * static_cast<double>(context) * kKvHeads *
+              static_cast<double>(kernels::KvRowBytes(dtype, kDim))};
+}
+
+// One prompt against itself; a causal row sees half of the context.
+Timing TimePrefill(Device& device, DType dtype, int32_t tokens, int32_t repeats) {
+  constexpr int32_t kHeads = 32, kKvHeads = 8, kDim = 128;
+  TestBatch batch({{{tokens, tokens}}, 16});
+  TestCache cache(dtype, batch.num_pages, 16, kKvHeads, kDim, 1);
+  CacheOnDevice on_device(device, cache);
+  Random random(1);
+  Matrix q = Matrix::RandomOf(random, tokens, int64_t{kHeads} * kDim);
+  OnDevice input(device, device.activation_dtype(), q), out(device, device.activation_dtype(), q);
+  const AttentionArgs args = ArgsFor(input, out, on_device.view, kHeads);
+  Must(device.Plan(batch.view()));
+  const double us = Time(device, repeats, [&](Ops& ops, int32_t) { ops.Attention(args); });
+  return {
+      absl::StrCat("prefill attention ", std::string(Info(dtype).name), ", ", tokens, " tokens"),
+      us, 4.0 * tokens * (tokens / 2.0) * kHeads * kDim, false};
 }
 
 }  // namespace
 
 std::vector<CheckResult> CheckOps(Device& device) {
   std::vector<CheckResult> results;
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+  for (DType dtype : kernels::test::kAllTypes) {
+    if (Info(dtype).block_elements > 32) {  // 1536: scales of several groups for every warp
+      results.push_back(CheckLinear(device, dtype, 5, 1536, 77, Epilogue::kNone));
+      results.push_back(CheckLinear(device, dtype, 20, 256, 74, Epilogue::kGated));
+      results.push_back(CheckLinear(device, dtype, 70, 512, 149, Epilogue::kNone));
+      continue;
+    }
     for (int64_t n : {1, 9, 32, 70}) {
       results.push_back(CheckLinear(device, dtype, n, 288, 149, Epilogue::kNone));
       results.push_back(CheckLinear(device, dtype, n, 96, 74, Epilogue::kGated));
     }
   }
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
     for (int32_t window : {0, 50}) {
       results.push_back(CheckAttention(device, dtype, 64, 4, 2, window));
       results.push_back(CheckAttention(device, dtype, 128, 8, 1, window));
@@ -282,15 +321,25 @@ std::vector<CheckResult> CheckOps(Device& device) {
 
 std::vector<Timing> TimeOps(Device& device, int32_t repeats) {
   std::vector<Timing> timings;
-  for (DType dtype : {DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
-    for (int64_t n : {1, 8, 16, 32}) timings.push_back(TimeLinear(device, dtype, n, 8192, repeats));
+  for (DType dtype : {DType::kBF16, DType::kF8G128, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K,
+                      DType::kQ6_K, DType::kMXFP4}) {
+    const auto packed = PackCopies(device, dtype, 8192);
+    for (int64_t n : {1, 8, 16, 32}) {
+      timings.push_back(TimeLinear(device, dtype, packed, n, repeats));
+    }
+    if (dtype != DType::kBF16 && dtype != DType::kQ4_0) continue;
+    for (int64_t n : {64, 512, 4096}) {
+      timings.push_back(TimeLinear(device, dtype, packed, n, std::max(1, repeats / 10)));
+    }
   }
-  for (int64_t n : {512, 4096}) {
-    timings.push_back(TimeLinear(device, DType::kBF16, n, 8192, std::max(1, repeats / 10)));
+  for (DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
+    timings.push_back(TimeDecode(device, dtype, 64, 1024, repeats));
+    timings.push_back(TimeDecode(device, dtype, 64, 8192, std::max(1, repeats / 4)));
+    timings.push_back(TimeDecode(device, dtype, 1, 32768, repeats));
   }
-  timings.push_back(TimeDecode(device, 64, 1024, repeats));
-  timings.push_back(TimeDecode(device, 64, 8192, repeats));
-  timings.push_back(TimeDecode(device, 1, 32768, repeats));
+  for (int32_t tokens : {2048, 8192}) {
+    timings.push_back(TimePrefill(device, DType::kBF16, tokens, std::max(1, repeats / 10)));
+  }
   return timings;
 }
 

@@ -8,6 +8,7 @@
 
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
+#include "engine/model/random_model.h"
 #include "kernels/cuda/cuda_device.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/greedy_runner.h"
@@ -61,21 +62,39 @@ TEST_CASE("Greedy ids of a trained model are the expected ones with F32 activati
   }
 }
 
-TEST_CASE("A KV type that the CUDA device lacks is refused before weights are loaded", "[cuda]") {
+TEST_CASE("Memory is planned for weights as the CUDA device packs them", "[cuda]") {
   engine::LoadOptions options;
   options.make_device = [] {
     return kernels::CreateCudaDevice({.workspace_bytes = int64_t{4} << 20});
   };
-  options.kv_type = "int8";
-  const auto model = engine::LoadRandomModel("tinyllama-1.1b", DType::kQ4_0, options);
-  CHECK(absl::IsUnimplemented(model.status()));
-  CHECK(
-      model.status().message() ==
-      "kv-type is \"int8\", which cuda:0 (emulated, sm_90, 6 multiprocessors, 8.0 GiB, bf16) does "
-      "not have; it has f32, f16 and bf16");
   options.kv_type = "int3";
   CHECK(engine::LoadRandomModel("tinyllama-1.1b", DType::kQ4_0, options).status().message() ==
         "kv-type is \"int3\"; valid are auto, f32, f16, bf16, fp8 and int8");
+  const auto spec = *engine::KnownShape("tinyllama-1.1b");
+  const auto device = *kernels::CreateCudaDevice({.workspace_bytes = int64_t{4} << 20});
+  const int64_t params = engine::WeightBytes(spec, DType::kBF16) / 2;
+  // 5 bits of codes, scales and offsets, and 32 bits for each row of 2048 columns or more.
+  const double bits = 8.0 *
+                      static_cast<double>(engine::WeightBytes(spec, DType::kQ4_K, device.get())) /
+                      static_cast<double>(params);
+  CHECK(bits > 5.0);
+  CHECK(bits < 5.02);
+  CHECK(engine::WeightBytes(spec, DType::kF32, device.get()) == 2 * params);
+}
+
+TEST_CASE("A model runs with 8-bit keys and values", "[cuda]") {
+  const auto dir = test::SharedDataOrSkip("stories260K");
+  const json expected = ReadJson(dir / "expected.json")[0];
+  const auto prompt = expected["prompt_ids"].get<std::vector<TokenId>>();
+  auto greedy = expected["greedy_ids"].get<std::vector<TokenId>>();
+  greedy.resize(std::min<size_t>(greedy.size(), 8));
+  for (const std::string kv : {"int8", "fp8"}) {
+    auto reference = Load(dir, std::nullopt, kv);
+    auto model = Load(dir, DType::kF32, kv);
+    const test::GreedyOptions options{.max_tokens = static_cast<int32_t>(greedy.size())};
+    CHECK(test::RunGreedy(*model.executor, prompt, options).ids ==
+          test::RunGreedy(*reference.executor, prompt, options).ids);
+  }
 }
 
 // Every layer rounds some dozen intermediate results to BF16, each with a relative error of up to

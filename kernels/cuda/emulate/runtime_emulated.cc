@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status.h"
 #include "kernels/cuda/emulate/emulator.h"
+#include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/runtime.h"
 
 namespace heddle::kernels::cuda {
@@ -14,31 +16,61 @@ namespace {
 
 // Few multiprocessors, so that plans made for them split small work in interesting ways.
 constexpr int32_t kMultiprocessors = 6;
-constexpr int64_t kTotalBytes = int64_t{8} << 30;
 constexpr std::align_val_t kAlignment{256};  // as cudaMalloc aligns
+constexpr int32_t kBuiltWith = 13000;
+constexpr Error kIllegalAddress = 700;  // cudaErrorIllegalAddress
+
+struct State {
+  emulate::Machine machine;
+  int64_t launches = 0;
+  bool is_faulty = false;
+};
+
+State& Get() {
+  static State state;
+  return state;
+}
+
+// What a call returns: nothing works after a fault.
+absl::Status Working(const Runtime& runtime, const char* what) {
+  return runtime.ToStatus(Get().is_faulty ? kIllegalAddress : kSuccess, what);
+}
 
 }  // namespace
 
+namespace emulate {
+
+void SetMachine(const Machine& machine) { Get() = {.machine = machine}; }
+
+bool HasLibrary() { return Get().machine.has_library; }
+
+}  // namespace emulate
+
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
-  if (ordinal != 0) {
-    return absl::NotFoundError(
-        absl::StrCat("cuda:", ordinal, " does not exist; this process sees 1 CUDA device"));
-  }
+  const emulate::Machine& machine = Get().machine;
+  HEDDLE_RETURN_IF_ERROR(CheckDriverVersion(machine.driver, kBuiltWith));
+  HEDDLE_RETURN_IF_ERROR(CheckOrdinal(ordinal, machine.device_count));
   std::unique_ptr<Runtime> runtime(new Runtime);
   runtime->info_ = {.name = "emulated",
-                    .ordinal = 0,
-                    .major = 9,
+                    .ordinal = ordinal,
+                    .major = machine.compute_major,
                     .minor = 0,
                     .num_multiprocessors = kMultiprocessors,
-                    .total_bytes = kTotalBytes};
+                    .total_bytes = machine.total_bytes};
+  HEDDLE_RETURN_IF_ERROR(CheckCapability(runtime->info_));
   return runtime;
 }
 
 Runtime::~Runtime() = default;
 
-int64_t Runtime::FreeBytes() const { return kTotalBytes - allocated_bytes_; }
+void Runtime::Bind() const {}
+
+int64_t Runtime::FreeBytes() const {
+  return info_.total_bytes - Get().machine.taken_bytes - allocated_bytes_;
+}
 
 absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
+  HEDDLE_RETURN_IF_ERROR(Working(*this, "allocating device memory"));
   if (bytes > FreeBytes()) {
     return OutOfDeviceMemory(info_, bytes, FreeBytes(), allocated_bytes_);
   }
@@ -61,19 +93,67 @@ absl::StatusOr<void*> Runtime::AllocatePinned(int64_t bytes) {
 void Runtime::FreePinned(void* data) { ::operator delete(data, kAlignment); }
 
 absl::Status Runtime::CopyToDevice(void* to, const void* from, int64_t bytes) {
+  HEDDLE_RETURN_IF_ERROR(Working(*this, "copying to the device"));
   std::memcpy(to, from, static_cast<size_t>(bytes));
   return absl::OkStatus();
 }
 
 absl::Status Runtime::CopyToHost(void* to, const void* from, int64_t bytes) {
+  HEDDLE_RETURN_IF_ERROR(Working(*this, "copying from the device"));
   std::memcpy(to, from, static_cast<size_t>(bytes));
   return absl::OkStatus();
 }
 
-absl::Status Runtime::Synchronize() { return absl::OkStatus(); }
+absl::Status Runtime::CopyOnDevice(void* to, const void* from, int64_t bytes) {
+  return CopyToDevice(to, from, bytes);
+}
+
+absl::Status Runtime::Synchronize() { return Working(*this, "running a step"); }
+
+// A fault shows when the stream is waited for, not here.
+Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void*,
+                   const void* params) {
+  State& state = Get();
+  const int64_t limit = state.machine.launches_before_fault;
+  state.is_faulty = state.is_faulty || (limit >= 0 && state.launches >= limit);
+  ++state.launches;
+  if (state.is_faulty) return kSuccess;
+  const bool good = emulate::Launch({shape.grid_x, shape.grid_y, shape.grid_z}, shape.threads,
+                                    shape.shared_bytes, [&] { call(kernel, params); });
+  return good ? kSuccess : kEmulatedFault;
+}
+
+absl::Status Runtime::LaunchOne(const Tape& tape, size_t i) {
+  const Tape::Launch& launch = tape.launches()[i];
+  return ToStatus(LaunchKernel(launch.kernel, launch.call, launch.shape, nullptr, tape.params(i)),
+                  "launching a kernel");
+}
+
+// A graph is a copy of its tape; ChangeGraph takes over only what it is told to.
+absl::StatusOr<Runtime::Graph> Runtime::MakeGraph(const Tape& tape) { return new Tape(tape); }
+
+absl::Status Runtime::ChangeGraph(Graph graph, const Tape& tape, size_t i) {
+  static_cast<Tape*>(graph)->Replace(i, tape);
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::LaunchGraph(Graph graph) {
+  const Tape& tape = *static_cast<Tape*>(graph);
+  for (size_t i = 0; i < tape.launches().size(); ++i) {
+    HEDDLE_RETURN_IF_ERROR(LaunchOne(tape, i));
+  }
+  return absl::OkStatus();
+}
+
+void Runtime::FreeGraph(Graph graph) { delete static_cast<Tape*>(graph); }
 
 absl::Status Runtime::ToStatus(Error error, const char* what) const {
   if (error == kSuccess) return absl::OkStatus();
+  if (error == kIllegalAddress) {
+    return absl::UnavailableError(absl::StrCat("cuda:", info_.ordinal, " (", info_.name,
+                                               ") failed while ", what,
+                                               ": an illegal memory access was encountered (700)"));
+  }
   return absl::InternalError(
       absl::StrCat("emulated ", what, ":\n", absl::StrJoin(emulate::TakeFindings(), "\n")));
 }

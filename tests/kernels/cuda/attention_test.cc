@@ -59,7 +59,8 @@ constexpr double kLargestValue = 5;
 // rounding to the cache's type on their way to the matrix instruction; outputs by their type's.
 double Tolerance(const Case& c, DType act, double expected) {
   double scores = 4 * std::sqrt(static_cast<double>(c.head_dim)) * 0x1p-23;
-  double weights = act == DType::kF32 ? 0 : c.cache == DType::kF16 ? 0x1p-11 : 0x1p-8;
+  const bool halves = c.cache == DType::kF16 || c.cache == DType::kF8E4M3;
+  double weights = act == DType::kF32 ? 0 : halves ? 0x1p-11 : 0x1p-8;
   return kLargestValue * (2 * scores + 1e-5 + weights) + RoundingOf(act, expected);
 }
 
@@ -99,7 +100,7 @@ BatchSpec Mixed() {
 }
 
 TEST_CASE("Mixed prompts and decodes match the reference in every cache type", "[cuda]") {
-  for (DType cache : {DType::kF16, DType::kBF16, DType::kF32}) {
+  for (DType cache : {DType::kF16, DType::kBF16, DType::kF32, DType::kF8E4M3, DType::kInt8}) {
     Check({.batch = Mixed(), .cache = cache}, DType::kBF16);
     Check({.batch = Mixed(), .cache = cache}, DType::kF32);
   }
@@ -109,6 +110,16 @@ TEST_CASE("Every head size takes its kernel", "[cuda]") {
   const BatchSpec batch = {{{1, 150}, {20, 70}}, 8};
   for (int32_t head_dim : {8, 16, 48, 64, 80, 96, 128, 256}) {
     Check({.batch = batch, .n_heads = 2, .n_kv_heads = 1, .head_dim = head_dim}, DType::kBF16);
+  }
+  for (DType cache : {DType::kF8E4M3, DType::kInt8}) {
+    for (int32_t head_dim : {16, 48, 64, 80, 128, 256}) {
+      Check({.batch = batch, .n_heads = 2, .n_kv_heads = 1, .head_dim = head_dim, .cache = cache},
+            DType::kBF16);
+    }
+    for (int32_t head_dim : {7, 24}) {  // not for matrix instructions
+      Check({.batch = batch, .n_heads = 2, .n_kv_heads = 1, .head_dim = head_dim, .cache = cache},
+            DType::kBF16);
+    }
   }
   for (int32_t head_dim : {12, 264}) {  // not for matrix instructions
     Check({.batch = batch, .n_heads = 2, .n_kv_heads = 1, .head_dim = head_dim}, DType::kBF16);
@@ -131,6 +142,9 @@ TEST_CASE("Windows, soft caps and sinks match the reference, in prompts and over
     Check({.batch = Mixed(), .softcap = 5}, act);
     Check({.batch = Mixed(), .sinks = true}, act);
     Check({.batch = Mixed(), .window = 50, .softcap = 2, .sinks = true}, act);
+    for (DType cache : {DType::kF8E4M3, DType::kInt8}) {
+      Check({.batch = Mixed(), .cache = cache, .window = 50, .softcap = 2, .sinks = true}, act);
+    }
   }
 }
 

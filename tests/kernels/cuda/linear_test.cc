@@ -3,7 +3,9 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "kernels/cuda/cuda_weight.h"
 #include "kernels/cuda/emulate/emulator.h"
+#include "kernels/cuda/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {
@@ -20,6 +22,7 @@ struct Case {
   bool out_f32 = false;
   int64_t pad = 8, shift = 0;  // of x, in elements
   int64_t workspace_bytes = int64_t{4} << 20;
+  bool library = false;  // many rows are multiplied by one
 };
 
 Matrix Run(Device& device, const Case& c, DType act, const TestWeight& weight, Matrix x, Matrix out,
@@ -61,6 +64,7 @@ double Tolerance(const Case& c, DType act, const Matrix& x, const TestWeight& w,
     return magnitude * (relative + (rounded ? 0x1p-8 : 0));
   };
   double rounding = RoundingOf(c.out_f32 ? DType::kF32 : act, expected);
+  if (c.library) rounding += 2 * RoundingOf(act, std::fabs(expected) + 8);  // of the product
   if (c.epilogue != Epilogue::kGated) return 1.2 * error_of(r) + rounding + 1e-6;
   double gate = 0, up = 0;
   for (int64_t k = 0; k < c.cols; ++k) {
@@ -87,8 +91,13 @@ void Check(const Case& c, DType act) {
   plain.pad = plain.shift = 0;
   auto reference = CreateReferenceDevice();
   Matrix expected = Run(*reference, plain, DType::kF32, weight, x, out, bias, &gaps);
-  auto device = EmulatedDevice(act, c.workspace_bytes);
-  Matrix found = Run(*device, c, act, weight, x, out, bias, &gaps);
+  cuda::emulate::SetMachine({.has_library = c.library});
+  auto device = CreateCudaDevice(
+      {.activations = act, .workspace_bytes = c.workspace_bytes, .graphs = !c.library});
+  cuda::emulate::SetMachine({});
+  REQUIRE(device.ok());
+  if (c.library) CHECK((*device)->description().ends_with(", emulated library)"));
+  Matrix found = Run(**device, c, act, weight, x, out, bias, &gaps);
   INFO(Info(act).name << " x [" << c.n << ", " << c.cols << "] W " << Info(c.weight).name << " ["
                       << c.rows << ", " << c.cols << "] epilogue " << static_cast<int>(c.epilogue));
   CHECK(gaps);
@@ -138,11 +147,109 @@ TEST_CASE("F32 activations match the reference in every format", "[cuda]") {
   }
 }
 
-TEST_CASE("Formats without kernels of their own are converted when they are packed", "[cuda]") {
-  for (DType weight : {DType::kQ5_0, DType::kIQ4_NL, DType::kQ4_K, DType::kMXFP4}) {
-    for (DType act : {DType::kBF16, DType::kF32}) {
-      Check({.n = 9, .cols = 256, .rows = 17, .weight = weight}, act);
+TEST_CASE("Every blocked format matches the reference in its layout, few rows and many", "[cuda]") {
+  for (DType weight : kAllTypes) {
+    if (weight <= DType::kQ4_0) continue;
+    for (int64_t n : {1, 9, 20}) {
+      Check({.n = n, .cols = 768, .rows = 35, .weight = weight}, DType::kBF16);
     }
+    Check({.n = 33, .cols = 256, .rows = 70, .weight = weight}, DType::kBF16);
+    Check({.n = 2, .cols = 256, .rows = 5, .weight = weight, .pad = 3, .shift = 1}, DType::kBF16);
+    Check({.n = 2, .cols = 256, .rows = 5, .weight = weight}, DType::kF32);
+  }
+}
+
+TEST_CASE("Stacked formats meet in the narrowest layout that holds them all", "[cuda]") {
+  using cuda::WeightLayout;
+  auto layout = [](std::vector<DType> types) {
+    std::vector<WeightSource> sources(types.size());
+    for (size_t i = 0; i < types.size(); ++i) sources[i].dtype = types[i];
+    return cuda::LayoutOf(sources, DType::kBF16);
+  };
+  CHECK(layout({DType::kQ4_K, DType::kQ4_K}) == WeightLayout::kInt4Offset);
+  CHECK(layout({DType::kQ4_0, DType::kQ4_K}) == WeightLayout::kInt4Offset);
+  CHECK(layout({DType::kQ4_K, DType::kQ4_K, DType::kQ6_K}) == WeightLayout::kInt8FineOffset);
+  CHECK(layout({DType::kQ8_0, DType::kQ4_0}) == WeightLayout::kInt8);
+  CHECK(layout({DType::kQ8_0, DType::kQ5_1}) == WeightLayout::kInt8Offset);
+  CHECK(layout({DType::kIQ4_NL, DType::kIQ4_XS}) == WeightLayout::kTable4);
+  CHECK(layout({DType::kIQ4_NL, DType::kMXFP4}) == WeightLayout::kBF16);
+  CHECK(layout({DType::kF32, DType::kQ4_0}) == WeightLayout::kBF16);
+  CHECK(layout({DType::kF16, DType::kF32}) == WeightLayout::kBF16);
+}
+
+TEST_CASE("Stacks of mixed formats multiply as their sources do", "[cuda]") {
+  Random random(12);
+  for (auto [first, second] : {std::pair{DType::kQ4_K, DType::kQ6_K},
+                               {DType::kQ4_0, DType::kQ4_K},
+                               {DType::kQ8_0, DType::kQ5_1}}) {
+    const TestWeight weights[] = {MakeWeight(random, first, 20, 512),
+                                  MakeWeight(random, second, 13, 512)};
+    const WeightSource sources[] = {weights[0].source(), weights[1].source()};
+    Matrix x = Matrix::RandomOf(random, 3, 512), zeros(3, 33);
+    auto device = EmulatedDevice(DType::kBF16);
+    auto packed = device->Pack(sources);
+    REQUIRE(packed.ok());
+    Activations x_device(DType::kBF16, x), out(DType::kF32, zeros);
+    MustRun(*device, [&](Ops& ops) {
+      ops.Linear(
+          {.x = x_device.tensor(), .weight = packed->get(), .out = out.tensor(), .out_f32 = true});
+    });
+    for (int64_t t = 0; t < 3; ++t) {
+      for (int64_t r = 0; r < 33; ++r) {
+        const TestWeight& weight = weights[r < 20 ? 0 : 1];
+        const float* row = &weight.decoded[(r < 20 ? r : r - 20) * 512];
+        double sum = 0, magnitude = 0;
+        for (int64_t k = 0; k < 512; ++k) {
+          sum += static_cast<double>(x(t, k)) * row[k];
+          magnitude += std::fabs(static_cast<double>(x(t, k)) * row[k]);
+        }
+        CHECK(std::fabs(out(t, r) - sum) <= magnitude * 0x1p-10);  // scales of F16
+      }
+    }
+  }
+}
+
+TEST_CASE("Scales far outside of F16's range are kept by the factor of their row", "[cuda]") {
+  for (const float size : {1e-12f, 1e12f}) {
+    std::vector<uint8_t> bytes;  // two rows of kInt4G32, codes 0 to 15 twice, zero point 3
+    for (int r = 0; r < 2; ++r) {
+      const float scale = r == 0 ? size : 1.0f;
+      const auto* raw = reinterpret_cast<const uint8_t*>(&scale);
+      bytes.insert(bytes.end(), raw, raw + 4);
+      bytes.push_back(3);
+      for (int i = 0; i < 16; ++i) bytes.push_back(static_cast<uint8_t>(i | i << 4));
+    }
+    const WeightSource source{
+        .data = bytes.data(), .dtype = DType::kInt4G32, .rows = 2, .cols = 32, .name = "w"};
+    auto device = EmulatedDevice(DType::kBF16);
+    auto packed = device->Pack({&source, 1});
+    REQUIRE(packed.ok());
+    Matrix x(1, 32), zeros(1, 2);
+    *x.at(0, 31) = 1;  // code 15
+    Activations x_device(DType::kBF16, x), out(DType::kF32, zeros);
+    MustRun(*device, [&](Ops& ops) {
+      ops.Linear(
+          {.x = x_device.tensor(), .weight = packed->get(), .out = out.tensor(), .out_f32 = true});
+    });
+    CHECK(out(0, 0) == Approx(12.0 * size).epsilon(1e-3));
+    CHECK(out(0, 1) == Approx(12.0).epsilon(1e-3));
+  }
+}
+
+TEST_CASE("Memory of a row is that of its layout", "[cuda]") {
+  auto device = EmulatedDevice(DType::kBF16);
+  CHECK(device->PackedRowBytes(DType::kBF16, 4096) == 8192);
+  CHECK(device->PackedRowBytes(DType::kF32, 4096) == 8192);
+  CHECK(device->PackedRowBytes(DType::kQ4_0, 4096) == 2048 + 256 + 4);
+  CHECK(device->PackedRowBytes(DType::kQ4_K, 4096) == 2048 + 512 + 4);
+  CHECK(device->PackedRowBytes(DType::kQ6_K, 4096) == 4096 + 512 + 4);
+  Random random(2);
+  for (DType dtype : kAllTypes) {
+    const TestWeight weight = MakeWeight(random, dtype, 64, 256);
+    const WeightSource source = weight.source();
+    auto packed = device->Pack({&source, 1});
+    REQUIRE(packed.ok());
+    CHECK((*packed)->bytes == 64 * device->PackedRowBytes(dtype, 256));
   }
 }
 
@@ -188,6 +295,29 @@ TEST_CASE("Every epilogue is applied by every kernel", "[cuda]") {
          .bias = true,
          .workspace_bytes = 100 * 128},
         DType::kBF16);
+}
+
+TEST_CASE("What a library multiplies gets every epilogue", "[cuda]") {
+  for (DType weight : {DType::kBF16, DType::kF16, DType::kQ4_K}) {
+    Case c{.n = 40, .cols = 256, .rows = 42, .weight = weight, .library = true};
+    Check(c, DType::kBF16);
+    c.out_f32 = true;
+    Check(c, DType::kBF16);
+    c.out_f32 = false;
+    c.epilogue = Epilogue::kAdd;
+    Check(c, DType::kBF16);
+    c.bias = true;
+    Check(c, DType::kBF16);
+    c.epilogue = Epilogue::kNone;
+    c.activation = Activation::kGelu;
+    Check(c, DType::kBF16);
+    c.epilogue = Epilogue::kGated;
+    c.activation = Activation::kSilu;
+    Check(c, DType::kBF16);
+    // Room for some rows of x, and for some rows of the weight.
+    c.workspace_bytes = 16 << 10;
+    Check(c, DType::kBF16);
+  }
 }
 
 TEST_CASE("A row of a small batch has the same bits alone and in company", "[cuda]") {

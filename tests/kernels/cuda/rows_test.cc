@@ -1,7 +1,8 @@
 // Embeddings, norms, rotation, cache writes, gathering and page copies on the emulated CUDA device
 // against the reference.
+#include <algorithm>
 #include <cmath>
-#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -11,7 +12,10 @@
 namespace heddle::kernels::test {
 namespace {
 
-constexpr DType kOwnTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
+// F32 and F16 tables are kept in BF16 for BF16 activations; formats with F32 scales are not kept exactly.
+constexpr DType kOwnTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16,
+                               DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
+                               DType::kQ5_0, DType::kQ5_1, DType::kIQ4_NL};
 constexpr DType kActivations[] = {DType::kBF16, DType::kF32};
 
 // |found - expected| within one rounding to `act`, plus F32 error of about 100 units.
@@ -54,6 +58,7 @@ void CheckOp(DType act, std::vector<Matrix> matrices, int64_t pad, const TestBat
 TEST_CASE("Embeddings and positions are those of the reference in every format", "[cuda]") {
   for (DType act : kActivations) {
     for (DType dtype : kOwnTypes) {
+      INFO(Info(dtype).name << " for " << Info(act).name);
       Random random(7);
       TestWeight table = MakeWeight(random, dtype, 50, 96);
       TestBatch batch({{{1, 9}, {11, 40}}, 16});
@@ -63,8 +68,9 @@ TEST_CASE("Embeddings and positions are those of the reference in every format",
       CheckOp(act, {x, x}, 5, &batch, [&](Device& device, const std::vector<Tensor>& t) {
         auto weight = device.Pack({&source, 1});
         REQUIRE(weight.ok());
-        // A table in F32 is kept in BF16 for BF16 activations: compare with tables that are exact.
-        if (act == DType::kBF16 && dtype == DType::kF32) return;
+        // Kept in BF16 for BF16 activations: compare with tables that are exact.
+        const bool is_rounded = dtype == DType::kF32 || dtype == DType::kF16;
+        if (act == DType::kBF16 && is_rounded) return;
         MustRun(device, [&](Ops& ops) {
           ops.Embed(**weight, 1.5f, t[0]);
           ops.AddPositions(**weight, 2, t[1]);
@@ -154,6 +160,44 @@ struct RopeCase {
   bool norms;
 };
 
+// One unit in the last place of `value` in a row of the cache whose largest is `largest`.
+double StepOf(DType dtype, double value, double largest) {
+  switch (dtype) {
+    case DType::kF32:
+      return std::fabs(value) * 0x1p-24;
+    case DType::kF16:
+      return std::fabs(value) * 0x1p-10;
+    case DType::kInt8:
+      return largest / 127;
+    case DType::kF8E4M3:
+      return std::max(std::fabs(value) * 0x1p-3, 0x1p-9);
+    default:
+      return std::fabs(value) * 0x1p-7;
+  }
+}
+
+// Elements of all rows that are more than a unit apart.
+int64_t CountWrong(const TestCache& found, const TestCache& expected) {
+  const KvCacheView& view = expected.view;
+  std::vector<float> a(static_cast<size_t>(view.head_dim)), b(a);
+  int64_t wrong = 0;
+  for (int64_t slot = 0; slot < int64_t{view.num_pages} * view.page_tokens; ++slot) {
+    for (int32_t head = 0; head < view.n_kv_heads; ++head) {
+      for (bool values : {false, true}) {
+        LoadKvRow(view, values ? view.values : view.keys, slot, head, a.data());
+        LoadKvRow(view, values ? found.view.values : found.view.keys, slot, head, b.data());
+        double largest = 0;
+        for (float value : a) largest = std::max<double>(largest, std::fabs(value));
+        for (size_t i = 0; i < a.size(); ++i) {
+          const double allowed = StepOf(view.dtype, a[i], largest) + std::fabs(a[i]) * 1e-5 + 1e-6;
+          wrong += !(std::fabs(static_cast<double>(b[i]) - a[i]) <= allowed);
+        }
+      }
+    }
+  }
+  return wrong;
+}
+
 void CheckRope(const RopeCase& c, DType act) {
   Random random(3);
   TestBatch batch({{{5, 9}, {1, 40}}, 8});
@@ -194,21 +238,7 @@ void CheckRope(const RopeCase& c, DType act) {
       ops.RopeKvWrite(args);
     });
   });
-  const int64_t elements = caches[0].view.page_elements() * batch.num_pages;
-  int64_t wrong = 0;
-  for (bool values : {false, true}) {
-    for (int64_t i = 0; i < elements; ++i) {
-      auto at = [&](const TestCache& cache) {
-        return LoadElement(c.cache, values ? cache.view.values : cache.view.keys, i);
-      };
-      const double expected = at(caches[0]);
-      const double step = c.cache == DType::kF32   ? 0x1p-24
-                          : c.cache == DType::kF16 ? 0x1p-10
-                                                   : 0x1p-7;
-      wrong += !(std::fabs(at(caches[1]) - expected) <= std::fabs(expected) * (step + 1e-5) + 1e-6);
-    }
-  }
-  CHECK(wrong == 0);
+  CHECK(CountWrong(caches[1], caches[0]) == 0);
 }
 
 TEST_CASE("Rotation, head norms and cache writes match the reference", "[cuda]") {
@@ -218,10 +248,38 @@ TEST_CASE("Rotation, head norms and cache writes match the reference", "[cuda]")
       {5, 1, 20, 20, RopeLayout::kHalf, DType::kF32, true},
       {2, 1, 8, 0, RopeLayout::kHalf, DType::kF16, false},
       {1, 1, 256, 128, RopeLayout::kInterleaved, DType::kF32, false},
+      {4, 2, 64, 64, RopeLayout::kHalf, DType::kF8E4M3, true},
+      {3, 3, 48, 32, RopeLayout::kInterleaved, DType::kInt8, true},
+      {2, 1, 7, 0, RopeLayout::kHalf, DType::kInt8, false},
   };
   for (const RopeCase& c : cases) {
     for (DType act : kActivations) CheckRope(c, act);
   }
+}
+
+TEST_CASE("An int8 row of infinities or of zeros is written as the reference does", "[cuda]") {
+  TestBatch batch({{{3, 3}}, 4});
+  Matrix q(3, 8), k(3, 8), v(3, 8);
+  *k.at(0, 5) = std::numeric_limits<float>::infinity();
+  *v.at(1, 0) = 3.0f;
+  *k.at(2, 7) = 1e-35f;
+  auto write = [&](Device& device, DType act, TestCache& cache) {
+    Activations q_own(act, q), k_own(act, k), v_own(act, v);
+    REQUIRE(device.Plan(batch.view()).ok());
+    RopeKvWriteArgs args;
+    args.q = q_own.tensor();
+    args.k = k_own.tensor();
+    args.v = v_own.tensor();
+    args.n_heads = 1;
+    args.cache = cache.view;
+    MustRun(device, [&](Ops& ops) { ops.RopeKvWrite(args); });
+  };
+  TestCache expected(DType::kInt8, batch.num_pages, 4, 1, 8, 1);
+  TestCache found(DType::kInt8, batch.num_pages, 4, 1, 8, 1);
+  write(*CreateReferenceDevice(), DType::kF32, expected);
+  write(*EmulatedDevice(DType::kF32), DType::kF32, found);
+  CHECK(found.keys == expected.keys);
+  CHECK(found.values == expected.values);
 }
 
 TEST_CASE("Logit rows are gathered, scaled and capped", "[cuda]") {
@@ -244,15 +302,17 @@ TEST_CASE("Logit rows are gathered, scaled and capped", "[cuda]") {
 }
 
 TEST_CASE("A page copy moves the asked positions of every head and nothing else", "[cuda]") {
-  for (DType dtype : {DType::kF16, DType::kF32}) {
-    for (int32_t tokens : {0, 1, 7, 8}) {
-      TestCache found(dtype, 4, 8, 3, 10, 1), expected(dtype, 4, 8, 3, 10, 1);
-      CreateReferenceDevice()->CopyPage(expected.view, 2, 1, tokens);
-      auto device = EmulatedDevice(DType::kBF16);
-      device->CopyPage(found.view, 2, 1, tokens);
-      MustRun(*device, [](Ops&) {});
-      CHECK(found.keys == expected.keys);
-      CHECK(found.values == expected.values);
+  for (DType dtype : {DType::kF16, DType::kF32, DType::kF8E4M3, DType::kInt8}) {
+    for (int32_t head_dim : {9, 16}) {
+      for (int32_t tokens : {0, 1, 7, 8}) {
+        TestCache found(dtype, 4, 8, 3, head_dim, 1), expected(dtype, 4, 8, 3, head_dim, 1);
+        CreateReferenceDevice()->CopyPage(expected.view, 2, 1, tokens);
+        auto device = EmulatedDevice(DType::kBF16);
+        device->CopyPage(found.view, 2, 1, tokens);
+        MustRun(*device, [](Ops&) {});
+        CHECK(found.keys == expected.keys);
+        CHECK(found.values == expected.values);
+      }
     }
   }
 }

@@ -10,66 +10,127 @@
 //            over: it waits for memory.
 // Rows of shared memory are padded by 16 bytes: an odd number of 16-byte units, so that the eight
 // rows of a matrix load lie in different banks.
+//
+// Caches of 8 bits stay so in shared memory and become F16 (E4M3) or BF16 (int8, exact) in
+// registers. A matrix load of 16-bit units then brings each lane twice as many columns as the
+// instruction wants of it; since sums over columns may go in any order, and columns of the output
+// may stand anywhere until they are stored, the even bytes feed one instruction and the odd bytes
+// the next. Scales of int8 keys multiply scores, those of values multiply the softmax's weights.
+#pragma once
+
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace heddle::kernels::cuda {
-namespace {
+namespace flash {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kKeys = 64;  // per stage
 constexpr int kStages = 2;
 
-template <int kDim, int kRowWarps>
+// What matrix instructions compute with a cache's type.
+template <typename Kv>
+struct Computed {
+  using Type = Kv;
+};
+template <>
+struct Computed<Float8> {
+  using Type = Half;
+};
+template <>
+struct Computed<Int8> {
+  using Type = BFloat16;
+};
+
+template <typename Kv>
+constexpr bool IsInt8(Kv) {
+  return false;
+}
+constexpr bool IsInt8(Int8) { return true; }
+
+// Of four bytes, each of `Kv`: the even ones as a pair, and the odd ones.
+HEDDLE_DEVICE void EvenAndOdd(uint32_t word, uint32_t& even, uint32_t& odd, Float8) {
+  const uint32_t sorted = BytePermute(word, 0, 0x3120);
+  even = HalvesOfF8(sorted & 0xFFFF);
+  odd = HalvesOfF8(sorted >> 16);
+}
+HEDDLE_DEVICE void EvenAndOdd(uint32_t word, uint32_t& even, uint32_t& odd, Int8) {
+  // 128 + (b & 127) less 128, or 256 for negative b; see fragments.cuh.
+  even = SubtractPairs((word & 0x007F007Fu) | 0x43004300u, (word & 0x00800080u) | 0x43004300u,
+                       BFloat16());
+  word >>= 8;
+  odd = SubtractPairs((word & 0x007F007Fu) | 0x43004300u, (word & 0x00800080u) | 0x43004300u,
+                      BFloat16());
+}
+
+template <typename Kv, int kDim, int kRowWarps>
 struct Layout {
+  static constexpr bool kIsWide = sizeof(Kv) == 2;
+  static constexpr int kUnit = 16 / sizeof(Kv);  // elements in 16 bytes
   static constexpr int kKeyWarps = kWarps / kRowWarps;
   static constexpr int kRows = 16 * kRowWarps;
-  static constexpr int kStride = kDim + 8;  // elements
+  static constexpr int kStride = kDim + kUnit;  // elements of keys and values
+  static constexpr int kQStride = kDim + 8;
+  static constexpr int kScales = IsInt8(Kv()) ? kStages * kKeys : 0;
   static constexpr int kWarpKeys = kKeys / kKeyWarps;
   static constexpr int kKeyTiles = kWarpKeys / 8;  // columns of scores, in instructions
   static constexpr int kDimTiles = kDim / 8;       // columns of the output
   static constexpr int kStage = kKeys * kStride;
   // The warps' results of a decode tile lie where the keys were.
   static constexpr int kMergeFloats = kKeyWarps * kRows * kDim;
-  static_assert(kKeyWarps == 1 || kMergeFloats * 4 <= 2 * kStages * kStage * 2);
+  static_assert(kKeyWarps == 1 || kMergeFloats * 4 <= 2 * kStages * kStage * int{sizeof(Kv)});
   static int SharedBytes() {
-    return SharedBytesFor<int64_t>(kStages * kKeys) + SharedBytesFor<float>(2 * kWarps * 16) +
-           SharedBytesFor<uint16_t>(kRows * kStride) +
-           SharedBytesFor<uint16_t>(2 * kStages * kStage);
+    return SharedBytesFor<int64_t>(kStages * kKeys) + SharedBytesFor<int64_t>(kScales) +
+           SharedBytesFor<float>(2 * kScales) + SharedBytesFor<float>(2 * kWarps * 16) +
+           SharedBytesFor<uint16_t>(kRows * kQStride) + SharedBytesFor<Kv>(2 * kStages * kStage);
   }
 };
 
 // Shared memory of a block.
 template <typename Kv, int kDim, int kRowWarps>
 struct Memory {
-  using L = Layout<kDim, kRowWarps>;
-  Shared<int64_t> offsets;  // [kStages, kKeys] into the cache, -1: no such key
-  Shared<float> states;     // [kWarps, 16, 2] max and sum, for the merge
-  Shared<Kv> q;             // [kRows, kStride]
-  Shared<Kv> k;             // [kStages, kKeys, kStride]
+  using L = Layout<Kv, kDim, kRowWarps>;
+  using Q = typename Computed<Kv>::Type;
+  Shared<int64_t> offsets;       // [kStages, kKeys] bytes into the cache, -1: no such key
+  Shared<int64_t> scale_places;  // [kStages, kKeys] of kInt8
+  Shared<float> scales;          // [2, kStages, kKeys] of keys, of values
+  Shared<float> states;          // [kWarps, 16, 2] max and sum, for the merge
+  Shared<Q> q;                   // [kRows, kQStride]
+  Shared<Kv> k;                  // [kStages, kKeys, kStride]
   Shared<Kv> v;
   HEDDLE_DEVICE explicit Memory(SharedArena arena)
       : offsets(arena.Take<int64_t>(kStages * kKeys)),
+        scale_places(arena.Take<int64_t>(L::kScales)),
+        scales(arena.Take<float>(2 * L::kScales)),
         states(arena.Take<float>(2 * kWarps * 16)),
-        q(arena.Take<Kv>(L::kRows * L::kStride)),
+        q(arena.Take<Q>(L::kRows * L::kQStride)),
         k(arena.Take<Kv>(kStages * L::kStage)),
         v(arena.Take<Kv>(kStages * L::kStage)) {}
   // [kKeyWarps, kRows, kDim] over k and v.
   HEDDLE_DEVICE static Shared<float> Merge() {
     SharedArena arena;
     arena.Take<int64_t>(kStages * kKeys);
+    arena.Take<int64_t>(L::kScales);
+    arena.Take<float>(2 * L::kScales);
     arena.Take<float>(2 * kWarps * 16);
-    arena.Take<Kv>(L::kRows * L::kStride);
+    arena.Take<Q>(L::kRows * L::kQStride);
     return arena.Take<float>(L::kMergeFloats);
   }
 };
+
+// Where column c of a query stands: as the bytes of 16 columns of 8-bit keys are dealt, see above.
+template <typename Kv>
+HEDDLE_DEVICE int QueryColumn(int c) {
+  return sizeof(Kv) == 2 ? c : c / 16 * 16 + c % 16 / 4 * 2 + c % 4 / 2 + c % 2 * 8;
+}
 
 template <typename Kv, typename M>
 HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s, int first,
                                const M& memory) {
   using L = typename M::L;
-  constexpr int kDim = L::kStride - 8;
+  using Q = typename Computed<Kv>::Type;
+  constexpr int kDim = L::kQStride - 8;
   const int dim = p.args.cache.head_dim;
   for (int i = ThreadX(); i < L::kRows * kDim; i += kThreads) {
     const int row = i / kDim;
@@ -79,7 +140,7 @@ HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s, 
       const BFloat16* q = p.args.q.row<BFloat16>(s.Row(first + row));
       value = ToFloat(q[static_cast<int64_t>(s.Head(first + row)) * dim + c]);
     }
-    memory.q.Set(row * L::kStride + c, RoundTo(value, Kv()));
+    memory.q.Set(row * L::kQStride + QueryColumn<Kv>(c), RoundTo(value, Q()));
   }
 }
 
@@ -87,18 +148,30 @@ HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s, 
 template <typename Kv, typename M>
 HEDDLE_DEVICE void LoadStage(const AttentionParams& p, int stage, const M& memory) {
   using L = typename M::L;
-  constexpr int kChunks = (L::kStride - 8) / 8;  // of 16 bytes in a row
+  constexpr int kChunks = (L::kStride - L::kUnit) / L::kUnit;  // of 16 bytes in a row
   const KvCacheView& cache = p.args.cache;
+  const uint8_t* keys = static_cast<const uint8_t*>(cache.keys);
+  const uint8_t* values = static_cast<const uint8_t*>(cache.values);
+  const int row_bytes = cache.head_dim * static_cast<int>(sizeof(Kv));
   HEDDLE_UNROLL_BY(4)
   for (int i = ThreadX(); i < kKeys * kChunks; i += kThreads) {
     const int key = i / kChunks;
-    const int c = i % kChunks * 8;
+    const int c = i % kChunks * 16;
     const int64_t offset = memory.offsets.Get(stage * kKeys + key);
-    const bool there = offset >= 0 && c < cache.head_dim;
+    const bool there = offset >= 0 && c < row_bytes;
     const int64_t from = there ? offset + c : 0;
-    const int to = stage * L::kStage + key * L::kStride + c;
-    CopyAsync16(memory.k, to, static_cast<const Kv*>(cache.keys) + from, there);
-    CopyAsync16(memory.v, to, static_cast<const Kv*>(cache.values) + from, there);
+    const int to = stage * L::kStage + key * L::kStride + i % kChunks * L::kUnit;
+    CopyAsync16(memory.k, to, keys + from, there);
+    CopyAsync16(memory.v, to, values + from, there);
+  }
+  if constexpr (IsInt8(Kv())) {
+    for (int i = ThreadX(); i < 2 * kKeys; i += kThreads) {
+      const int key = i % kKeys;
+      const bool there = memory.offsets.Get(stage * kKeys + key) >= 0;
+      const int64_t from = there ? memory.scale_places.Get(stage * kKeys + key) : 0;
+      CopyAsync4(memory.scales, i / kKeys * L::kScales + stage * kKeys + key,
+                 (i < kKeys ? keys : values) + from, there);
+    }
   }
   CopyAsyncCommit();
 }
@@ -112,35 +185,56 @@ struct Running {
   float sum[2];  // this lane's share
 };
 
-// Scores of the warp's keys: q k^T, scaled, masked. `first_key` is the key of column 0.
+// q k^T of the warp's keys.
 template <typename Kv, typename M, int kDim>
-HEDDLE_DEVICE void Scores(const AttentionParams& p, const M& memory, int at,
+HEDDLE_DEVICE void Dots(const M& memory, int at, const Running<kDim>& run,
+                        float (&scores)[M::L::kKeyTiles][4]) {
+  using L = typename M::L;
+  using Q = typename Computed<Kv>::Type;
+  const int lane = Lane();
+  const int row = at + (lane / 16 * 8 + lane % 8) * L::kStride + lane / 8 % 2 * L::kUnit;
+  HEDDLE_UNROLL
+  for (int d = 0; d < kDim / (2 * L::kUnit); ++d) {
+    HEDDLE_UNROLL
+    for (int n = 0; n < L::kKeyTiles; n += 2) {
+      uint32_t k[4];
+      LoadMatrix4(k, memory.k, row + n * 8 * L::kStride + d * 2 * L::kUnit);
+      if constexpr (L::kIsWide) {
+        Mma16816(scores[n], run.q[d], {k[0], k[1]}, Q());
+        Mma16816(scores[n + 1], run.q[d], {k[2], k[3]}, Q());
+      } else {
+        HEDDLE_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          uint32_t b[2];
+          EvenAndOdd(k[i], b[0], b[1], Kv());
+          Mma16816(scores[n + i / 2], run.q[2 * d + i % 2], b, Q());
+        }
+      }
+    }
+  }
+}
+
+// Scores of the warp's keys: q k^T, scaled, masked. `first_key` is the key of column 0, `scale_at`
+// the place of its scale.
+template <typename Kv, typename M, int kDim>
+HEDDLE_DEVICE void Scores(const AttentionParams& p, const M& memory, int at, int scale_at,
                           const Running<kDim>& run, const int (&begin)[2], const int (&end)[2],
                           int first_key, float (&scores)[M::L::kKeyTiles][4]) {
   using L = typename M::L;
-  const int lane = Lane();
-  const int row = at + (lane / 16 * 8 + lane % 8) * L::kStride + lane / 8 % 2 * 8;
   HEDDLE_UNROLL
   for (int n = 0; n < L::kKeyTiles; ++n) {
     HEDDLE_UNROLL
     for (int e = 0; e < 4; ++e) scores[n][e] = 0;
   }
-  HEDDLE_UNROLL
-  for (int d = 0; d < kDim / 16; ++d) {
-    HEDDLE_UNROLL
-    for (int n = 0; n < L::kKeyTiles; n += 2) {
-      uint32_t k[4];
-      LoadMatrix4(k, memory.k, row + n * 8 * L::kStride + d * 16);
-      Mma16816(scores[n], run.q[d], {k[0], k[1]}, Kv());
-      Mma16816(scores[n + 1], run.q[d], {k[2], k[3]}, Kv());
-    }
-  }
+  Dots<Kv>(memory, at, run, scores);
   HEDDLE_UNROLL
   for (int n = 0; n < L::kKeyTiles; ++n) {
     HEDDLE_UNROLL
     for (int e = 0; e < 4; ++e) {
-      const int key = first_key + 8 * n + 2 * (lane % 4) + e % 2;
+      const int column = 8 * n + 2 * (Lane() % 4) + e % 2;
+      const int key = first_key + column;
       const bool seen = key >= begin[e / 2] && key < end[e / 2];
+      if constexpr (IsInt8(Kv())) scores[n][e] *= memory.scales.Get(scale_at + column);
       scores[n][e] = seen ? ScaledScore(p.args, scores[n][e]) : -Infinity();
     }
   }
@@ -177,28 +271,80 @@ HEDDLE_DEVICE void UpdateSoftmax(float (&scores)[kKeyTiles][4], Running<kDim>& r
   }
 }
 
+// Weights of keys n * 8 .. n * 8 + 15 as a left matrix, with the scales of their values.
+template <typename Kv, typename M>
+HEDDLE_DEVICE void WeightsOf(const M& memory, int scale_at,
+                             const float (&weights)[M::L::kKeyTiles][4], int n, uint32_t (&a)[4]) {
+  using Q = typename Computed<Kv>::Type;
+  HEDDLE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int tile = n + i / 2;
+    float low = weights[tile][i % 2 * 2];
+    float high = weights[tile][i % 2 * 2 + 1];
+    if constexpr (IsInt8(Kv())) {
+      const int at = M::L::kScales + scale_at + 8 * tile + 2 * (Lane() % 4);
+      low *= memory.scales.Get(at);
+      high *= memory.scales.Get(at + 1);
+    }
+    a[i] = Pack2(low, high, Q());
+  }
+}
+
 // out += weights * v. Where the score fragments put their columns is where the left matrix wants
 // them, so the weights never leave their lanes.
 template <typename Kv, typename M, int kDim>
-HEDDLE_DEVICE void AddValues(const M& memory, int at, const float (&weights)[M::L::kKeyTiles][4],
-                             Running<kDim>& run) {
+HEDDLE_DEVICE void AddValues(const M& memory, int at, int scale_at,
+                             const float (&weights)[M::L::kKeyTiles][4], Running<kDim>& run) {
   using L = typename M::L;
+  using Q = typename Computed<Kv>::Type;
   const int lane = Lane();
-  const int row = at + lane % 16 * L::kStride + lane / 16 * 8;
+  const int row = at + lane % 16 * L::kStride + lane / 16 * L::kUnit;
   HEDDLE_UNROLL
   for (int n = 0; n < L::kKeyTiles; n += 2) {
-    const uint32_t a[4] = {Pack2(weights[n][0], weights[n][1], Kv()),
-                           Pack2(weights[n][2], weights[n][3], Kv()),
-                           Pack2(weights[n + 1][0], weights[n + 1][1], Kv()),
-                           Pack2(weights[n + 1][2], weights[n + 1][3], Kv())};
+    uint32_t a[4];
+    WeightsOf<Kv>(memory, scale_at, weights, n, a);
     HEDDLE_UNROLL
-    for (int d = 0; d < L::kDimTiles; d += 2) {
+    for (int d = 0; d < kDim / (2 * L::kUnit); ++d) {
       uint32_t v[4];
-      LoadMatrix4Transposed(v, memory.v, row + n * 8 * L::kStride + d * 8);
-      Mma16816(run.out[d], a, {v[0], v[1]}, Kv());
-      Mma16816(run.out[d + 1], a, {v[2], v[3]}, Kv());
+      LoadMatrix4Transposed(v, memory.v, row + n * 8 * L::kStride + d * 2 * L::kUnit);
+      if constexpr (L::kIsWide) {
+        Mma16816(run.out[2 * d], a, {v[0], v[1]}, Q());
+        Mma16816(run.out[2 * d + 1], a, {v[2], v[3]}, Q());
+      } else {
+        HEDDLE_UNROLL
+        for (int i = 0; i < 2; ++i) {  // 16 columns each
+          uint32_t even[2], odd[2];
+          EvenAndOdd(v[2 * i], even[0], odd[0], Kv());
+          EvenAndOdd(v[2 * i + 1], even[1], odd[1], Kv());
+          Mma16816(run.out[4 * d + 2 * i], a, even, Q());
+          Mma16816(run.out[4 * d + 2 * i + 1], a, odd, Q());
+        }
+      }
     }
   }
+}
+
+// Brings neighbouring columns of the output together in a lane; OutputColumn says which they are.
+template <typename Kv, int kDim>
+HEDDLE_DEVICE void SortColumns(Running<kDim>& run) {
+  if constexpr (sizeof(Kv) == 1) {
+    HEDDLE_UNROLL
+    for (int d = 0; d < kDim / 8; d += 2) {
+      HEDDLE_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const float even = run.out[d][2 * h + 1];
+        run.out[d][2 * h + 1] = run.out[d + 1][2 * h];
+        run.out[d + 1][2 * h] = even;
+      }
+    }
+  }
+}
+
+// The first of the two columns in out[d][2h], out[d][2h + 1].
+template <typename Kv>
+HEDDLE_DEVICE int OutputColumn(int d) {
+  const int t = Lane() % 4;
+  return sizeof(Kv) == 2 ? 8 * d + 2 * t : d / 2 * 16 + 4 * t + d % 2 * 2;
 }
 
 // Finishes a packed row: values in `value(c)` summed against `all`.
@@ -245,7 +391,7 @@ HEDDLE_DEVICE void StoreLse(const AttentionParams& p, const SequenceView& s,
 }
 
 // Prefill: each warp owns its rows.
-template <int kDim>
+template <typename Kv, int kDim>
 HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const SequenceView& s,
                              const AttentionTile& tile, const Running<kDim>& run) {
   const int lane = Lane();
@@ -258,7 +404,7 @@ HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const SequenceView& s,
     const RowEnd end = EndOf(p, tile, s.Head(tile.first + row), {run.max[h], sum});
     HEDDLE_UNROLL
     for (int d = 0; d < kDim / 8; ++d) {
-      const int c = d * 8 + 2 * (lane % 4);
+      const int c = OutputColumn<Kv>(d);
       if (c >= p.args.cache.head_dim) break;
       StorePair(p, s, tile, row, c, run.out[d][2 * h] * end.inverse,
                 run.out[d][2 * h + 1] * end.inverse);
@@ -268,7 +414,7 @@ HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const SequenceView& s,
 }
 
 // Decode: the warps saw different keys of the same 16 rows; they meet in shared memory.
-template <typename M, int kDim>
+template <typename Kv, typename M, int kDim>
 HEDDLE_DEVICE void MergeAndStoreRows(const AttentionParams& p, const SequenceView& s,
                                      const AttentionTile& tile, const M& memory,
                                      const Running<kDim>& run) {
@@ -285,8 +431,8 @@ HEDDLE_DEVICE void MergeAndStoreRows(const AttentionParams& p, const SequenceVie
     }
     HEDDLE_UNROLL
     for (int d = 0; d < kDim / 8; ++d) {
-      parts.Set(row * kDim + d * 8 + 2 * (lane % 4), run.out[d][2 * h]);
-      parts.Set(row * kDim + d * 8 + 2 * (lane % 4) + 1, run.out[d][2 * h + 1]);
+      parts.Set(row * kDim + OutputColumn<Kv>(d), run.out[d][2 * h]);
+      parts.Set(row * kDim + OutputColumn<Kv>(d) + 1, run.out[d][2 * h + 1]);
     }
   }
   SyncThreads();
@@ -344,9 +490,10 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(Atte
   auto find_keys = [&](int first_key, int stage) {
     if (ThreadX() >= kKeys) return;
     const int key = first_key + ThreadX();
-    const int64_t offset =
-        key < keys.end ? cursor.Offset(p.batch, p.args.cache, key, s.kv_head) : -1;
-    memory.offsets.Set(stage * kKeys + ThreadX(), offset);
+    KeyPlace place = {-1, -1};
+    if (key < keys.end) place = cursor.Find(p.batch, p.args.cache, key, s.kv_head);
+    memory.offsets.Set(stage * kKeys + ThreadX(), place.row);
+    if constexpr (IsInt8(Kv())) memory.scale_places.Set(stage * kKeys + ThreadX(), place.scale);
   };
 
   LoadQueries<Kv>(p, s, tile.first, memory);
@@ -371,7 +518,7 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(Atte
   HEDDLE_UNROLL
   for (int d = 0; d < kDim / 16; ++d) {
     const int row = row_warp * 16 + Lane() % 16;
-    LoadMatrix4(run.q[d], memory.q, row * L::kStride + d * 16 + Lane() / 16 * 8);
+    LoadMatrix4(run.q[d], memory.q, row * L::kQStride + d * 16 + Lane() / 16 * 8);
   }
 
   int stage = 0;
@@ -383,16 +530,18 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(Atte
     if (more) LoadStage<Kv>(p, stage ^ 1, memory);
     const int at = stage * L::kStage + key_warp * L::kWarpKeys * L::kStride;
     float scores[L::kKeyTiles][4];
-    Scores<Kv>(p, memory, at, run, begin, end, first + key_warp * L::kWarpKeys, scores);
+    const int scale_at = stage * kKeys + key_warp * L::kWarpKeys;
+    Scores<Kv>(p, memory, at, scale_at, run, begin, end, first + key_warp * L::kWarpKeys, scores);
     UpdateSoftmax(scores, run);
-    AddValues<Kv>(memory, at, scores, run);
+    AddValues<Kv>(memory, at, scale_at, scores, run);
   }
+  SortColumns<Kv>(run);
   if constexpr (L::kKeyWarps == 1) {
-    StoreRows(p, s, tile, run);
+    StoreRows<Kv>(p, s, tile, run);
   } else {
     CopyAsyncWait<0>();  // of an empty range
     SyncThreads();
-    MergeAndStoreRows(p, s, tile, memory, run);
+    MergeAndStoreRows<Kv>(p, s, tile, memory, run);
   }
 }
 
@@ -401,10 +550,10 @@ Error LaunchDim(const AttentionParams& params, Stream stream) {
   LaunchShape shape = {
       .grid_x = params.n_tiles, .grid_y = params.args.cache.n_kv_heads, .threads = kThreads};
   if (params.tile_rows == kPrefillTileRows) {
-    shape.shared_bytes = Layout<kDim, 4>::SharedBytes();
+    shape.shared_bytes = Layout<Kv, kDim, 4>::SharedBytes();
     return Launch(AttentionFlashKernel<Kv, kDim, 4>, shape, stream, params);
   }
-  shape.shared_bytes = Layout<kDim, 1>::SharedBytes();
+  shape.shared_bytes = Layout<Kv, kDim, 1>::SharedBytes();
   return Launch(AttentionFlashKernel<Kv, kDim, 1>, shape, stream, params);
 }
 
@@ -416,11 +565,10 @@ Error LaunchType(const AttentionParams& params, Stream stream) {
   return LaunchDim<Kv, 256>(params, stream);
 }
 
-}  // namespace
+}  // namespace flash
 
-Error LaunchAttentionFlash(const AttentionParams& params, Stream stream) {
-  return params.args.cache.dtype == DType::kF16 ? LaunchType<Half>(params, stream)
-                                                : LaunchType<BFloat16>(params, stream);
-}
+// The kernels are spread over two sources, so that they compile side by side.
+Error LaunchAttentionFlash16(const AttentionParams& params, Stream stream);  // kF16, kBF16
+Error LaunchAttentionFlash8(const AttentionParams& params, Stream stream);   // kInt8, kF8E4M3
 
 }  // namespace heddle::kernels::cuda

@@ -1,0 +1,83 @@
+#include "kernels/cuda/cuda_limits.h"
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "base/status.h"
+#include "kernels/dtype.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int32_t kRepeats = 20;
+constexpr int32_t kRuns = 3;  // the best counts: others were disturbed
+
+// Seconds of one call of `enqueue`, many of them in a row.
+absl::StatusOr<double> SecondsOf(Runtime& runtime, const std::function<absl::Status()>& enqueue) {
+  using Clock = std::chrono::steady_clock;
+  HEDDLE_RETURN_IF_ERROR(enqueue());
+  HEDDLE_RETURN_IF_ERROR(runtime.Synchronize());
+  double best = 0;
+  for (int32_t run = 0; run < kRuns; ++run) {
+    const auto start = Clock::now();
+    for (int32_t i = 0; i < kRepeats; ++i) HEDDLE_RETURN_IF_ERROR(enqueue());
+    HEDDLE_RETURN_IF_ERROR(runtime.Synchronize());
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count() / kRepeats;
+    best = run == 0 ? seconds : std::min(best, seconds);
+  }
+  return best;
+}
+
+// Numbers from -1 to 1 all over the workspace: products of zeros run faster than those of data.
+absl::Status FillWithNumbers(Runtime& runtime, const Workspace& workspace) {
+  std::vector<uint16_t> numbers(size_t{1} << 18);
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = F32ToBF16(2.0f * static_cast<float>((i * 2654435761u >> 8) & 0xFFFF) / 65536 - 1);
+  }
+  const auto bytes = static_cast<int64_t>(numbers.size() * sizeof(uint16_t));
+  for (int64_t at = 0; at < workspace.bytes; at += bytes) {
+    HEDDLE_RETURN_IF_ERROR(runtime.CopyToDevice(workspace.data + at, numbers.data(),
+                                                std::min(bytes, workspace.bytes - at)));
+  }
+  return runtime.Synchronize();
+}
+
+// [n, n] x [n, n], which fit in the workspace three times; small on the few multiprocessors of the
+// emulator.
+LinearParams ProductOf(const Runtime& runtime, const Workspace& workspace) {
+  int64_t n = std::min<int64_t>(4096, 32 * int64_t{runtime.info().num_multiprocessors} / 64 * 64);
+  while (n > 64 && 3 * n * n * 2 > workspace.bytes) n -= 64;
+  uint8_t* data = workspace.data;
+  LinearParams params;
+  params.weight = PackedLayout(WeightLayout::kBF16, n, n);
+  params.weight.data = data;
+  params.x = {data + 2 * n * n, n, n, n};
+  params.out = {data + 4 * n * n, n, n, n};
+  return params;
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceLimits> MeasureLimits(Runtime& runtime, const Workspace& workspace,
+                                           LibraryMatmul* library) {
+  HEDDLE_RETURN_IF_ERROR(FillWithNumbers(runtime, workspace));
+  const int64_t half = workspace.bytes / 2;
+  HEDDLE_ASSIGN_OR_RETURN(const double copy_s, SecondsOf(runtime, [&] {
+                            return runtime.CopyOnDevice(workspace.data + half, workspace.data,
+                                                        half);
+                          }));
+  const LinearParams product = ProductOf(runtime, workspace);
+  HEDDLE_ASSIGN_OR_RETURN(const double product_s, SecondsOf(runtime, [&]() -> absl::Status {
+                            if (library != nullptr && library->Multiply(product))
+                              return absl::OkStatus();
+                            return runtime.ToStatus(LaunchLinearTiled(product, runtime.stream()),
+                                                    "a large product");
+                          }));
+  const auto n = static_cast<double>(product.x.rows);
+  return DeviceLimits{.read_gb_s = 2.0 * static_cast<double>(half) / copy_s / 1e9,
+                      .gops = 2.0 * n * n * n / product_s / 1e9};
+}
+
+}  // namespace heddle::kernels::cuda

@@ -1,0 +1,26 @@
+// The machine that the emulated runtime finds itself on: what tests of faults and of bad machines
+// change.
+#pragma once
+
+#include <cstdint>
+
+namespace heddle::kernels::cuda::emulate {
+
+struct Machine {
+  int32_t driver = 13000;  // as cudaDriverGetVersion says it; 0: no driver
+  int32_t device_count = 1;
+  int32_t compute_major = 9;
+  int64_t total_bytes = int64_t{8} << 30;
+  int64_t taken_bytes = 0;   // by other processes
+  bool has_library = false;  // in cuBLASLt's place
+  // Launches that succeed; the next reads where it must not, and from then on every call fails.
+  // Negative: none fails.
+  int64_t launches_before_fault = -1;
+};
+
+// For all that happens from now on. Thread-safety: none, as all of the emulator.
+void SetMachine(const Machine& machine);
+
+bool HasLibrary();
+
+}  // namespace heddle::kernels::cuda::emulate

@@ -1,0 +1,67 @@
+#include "kernels/cuda/graph_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status.h"
+
+namespace heddle::kernels::cuda {
+
+GraphCache::~GraphCache() {
+  for (const Entry& entry : entries_) runtime_.FreeGraph(entry.graph);
+}
+
+GraphCache::Entry* GraphCache::Find(const Tape& tape, int32_t rows) {
+  for (Entry& entry : entries_) {
+    if (entry.rows == rows && entry.tape.HasKernelsOf(tape)) return &entry;
+  }
+  return nullptr;
+}
+
+// In place of the one that was not used for longest, if there are many.
+void GraphCache::Remember(const Tape& tape, int32_t rows) {
+  if (entries_.size() == kMaxGraphs) {
+    auto oldest =
+        std::min_element(entries_.begin(), entries_.end(),
+                         [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
+    runtime_.FreeGraph(oldest->graph);
+    entries_.erase(oldest);
+  }
+  entries_.push_back({.rows = rows, .last_use = uses_, .tape = tape});
+}
+
+absl::Status GraphCache::Change(const Tape& tape, Entry* entry) {
+  for (size_t i = 0; i < tape.launches().size(); ++i) {
+    if (tape.HasLaunchOf(entry->tape, i)) continue;
+    HEDDLE_RETURN_IF_ERROR(runtime_.ChangeGraph(entry->graph, tape, i));
+    ++counts_.changed;
+  }
+  entry->tape = tape;
+  return absl::OkStatus();
+}
+
+absl::Status GraphCache::Play(const Tape& tape, int32_t rows) {
+  if (tape.launches().empty()) return absl::OkStatus();
+  ++uses_;
+  Entry* entry = Find(tape, rows);
+  if (entry == nullptr) {
+    Remember(tape, rows);
+    ++counts_.direct;
+    for (size_t i = 0; i < tape.launches().size(); ++i) {
+      HEDDLE_RETURN_IF_ERROR(runtime_.LaunchOne(tape, i));
+    }
+    return absl::OkStatus();
+  }
+  entry->last_use = uses_;
+  if (entry->graph == nullptr) {
+    HEDDLE_ASSIGN_OR_RETURN(entry->graph, runtime_.MakeGraph(tape));
+    entry->tape = tape;
+    ++counts_.made;
+  } else {
+    HEDDLE_RETURN_IF_ERROR(Change(tape, entry));
+    ++counts_.replayed;
+  }
+  return runtime_.LaunchGraph(entry->graph);
+}
+
+}  // namespace heddle::kernels::cuda

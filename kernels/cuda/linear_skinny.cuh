@@ -1,0 +1,393 @@
+// Matrix product for few rows (decoding): every weight is read once, at the speed of memory.
+//
+// The weights are the left matrix of the instruction (16 rows), the activations the right one (8
+// rows of x), so that a batch of 1 wastes no memory traffic, only arithmetic that is free here. A
+// warp owns 2 tiles of 16 weight rows and every kColWarps-th group of columns; the warps that share
+// rows add up at the end, in a fixed order: the same numbers whatever else is in the batch. For
+// kGated a warp's second tile is the up rows of its gate rows.
+// From 9 to 16 rows of x two warps lie side by side on the same columns: a block then has 64 weight
+// rows, and half as much of x travels from the L2 (as much as 4-bit weights do). More rows need the
+// registers of both.
+// Bytes in flight per warp: kDepth x 2 tiles x 2 x 512 = 4 KiB; 16 warps make 64 KiB per
+// multiprocessor, where 4.3 TB/s / 132 x 700 ns of latency asks for 23 KiB. More depth spills.
+// A mixture of experts is the same with chunks of the rows that chose an expert (experts.cu).
+// Scales travel with their codes, so that no group waits for memory twice.
+#pragma once
+
+#include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/fragments.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace heddle::kernels::cuda {
+namespace skinny {
+
+constexpr int kColWarps = 8;
+constexpr int kTiles = 2;
+constexpr int kTileRows = 16;
+constexpr int kDepth = 2;  // groups that a warp has in flight
+
+// One lane's share of a group, both tiles, rows g and g + 8. Of the scales, which the four lanes of
+// a row have in common, each holds those of one block, and gives them to the others when that
+// block's turn comes: registers are what limits the depth.
+template <WeightLayout kLayout>
+struct Piece {
+  static constexpr LayoutTraits kTraits = TraitsOf(kLayout);
+  static constexpr int kWords = kTraits.entries() > 2 ? 2 : 1;
+
+  Vec16 raw[kTiles][2];
+  uint32_t scales[kTiles][2][kWords];
+
+  // All lanes: F16 number `i` of the block's scales.
+  HEDDLE_DEVICE float Scale(int tile, int h, int block, int i) const {
+    const uint32_t pair = Shuffle(scales[tile][h][i / 2], (Lane() & ~3) | block);
+    return i % 2 == 0 ? LowFloat(pair, Half()) : HighFloat(pair, Half());
+  }
+};
+
+template <WeightLayout kLayout, int kXTiles>
+struct Shape {
+  static constexpr int kRowWarps = kXTiles == 2 ? 2 : 1;
+  static constexpr int kThreads = 32 * kColWarps * kRowWarps;
+  static constexpr int kRows = kRowWarps * kTiles * kTileRows;  // of weights, in a block
+  static constexpr int kCols = 8 * kXTiles;
+  static constexpr int kSums = kColWarps * kRows * kCols;  // floats
+};
+
+// Weight row that stands at row i of tile `tile` of row warp `warp`. Past the end: the last,
+// unused.
+template <int kRowWarps>
+HEDDLE_DEVICE int64_t WeightRow(const LinearParams& p, int warp, int tile, int i) {
+  const int64_t first = static_cast<int64_t>(BlockX()) * kRowWarps + warp;
+  if (p.epilogue == Epilogue::kGated) {
+    const int64_t r = first * kTileRows + i;
+    return (r < p.half ? r : p.half - 1) + tile * p.half;
+  }
+  const int64_t r = (first * kTiles + tile) * kTileRows + i;
+  return r < p.weight.rows ? r : p.weight.rows - 1;
+}
+
+template <WeightLayout kLayout, int kRowWarps>
+struct Rows {  // of this lane
+  using P = Piece<kLayout>;
+  const uint8_t* data[kTiles][2];
+  const uint16_t* scales[kTiles][2];
+
+  HEDDLE_DEVICE explicit Rows(const LinearParams& p) {
+    HEDDLE_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      HEDDLE_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const int64_t r =
+            WeightRow<kRowWarps>(p, WarpIndex() % kRowWarps, tile, Lane() / 4 + 8 * h);
+        data[tile][h] = p.weight.data + r * p.weight.row_bytes + 16 * (Lane() % 4);
+        scales[tile][h] = p.weight.scales + r * p.weight.scales_stride +
+                          Lane() % 4 % P::kTraits.blocks() * P::kTraits.entries();
+      }
+    }
+  }
+
+  HEDDLE_DEVICE void Load(int group, P& piece) const {
+    HEDDLE_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      HEDDLE_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        piece.raw[tile][h] = LoadStreaming16(data[tile][h] + static_cast<int64_t>(group) * 64);
+        if constexpr (P::kTraits.is_scaled()) LoadScales(group, tile, h, piece);
+      }
+    }
+  }
+
+  HEDDLE_DEVICE void LoadScales(int group, int tile, int h, P& piece) const {
+    constexpr int kEntries = P::kTraits.entries();
+    const uint16_t* from =
+        scales[tile][h] + static_cast<int64_t>(group) * (P::kTraits.blocks() * kEntries);
+    if constexpr (kEntries == 1) {
+      piece.scales[tile][h][0] = *from;
+    } else {
+      const auto words = *reinterpret_cast<const Words<kEntries / 2>*>(from);
+      HEDDLE_UNROLL
+      for (int i = 0; i < kEntries / 2; ++i) piece.scales[tile][h][i] = words.word[i];
+    }
+  }
+};
+
+// The rows of x that a lane reads, one for each tile of 8; nullptr: none.
+template <int kXTiles>
+struct XRows {
+  const BFloat16* row[kXTiles];
+};
+
+// Which rows of x and of the output a block works on: the first `count` of both.
+struct AllRows {
+  int count;
+  HEDDLE_DEVICE int64_t X(int t) const { return t; }
+  HEDDLE_DEVICE int64_t Out(int t) const { return t; }
+};
+
+// The rows of some (row, choice) pairs of a mixture of experts.
+struct PairRows {
+  const int32_t* pairs;  // [count]
+  int count;
+  int pairs_per_row;
+  HEDDLE_DEVICE int64_t X(int t) const { return pairs[t] / pairs_per_row; }
+  HEDDLE_DEVICE int64_t Out(int t) const { return pairs[t]; }
+};
+
+template <int kXTiles, typename RowsOfBlock>
+HEDDLE_DEVICE XRows<kXTiles> FindX(const LinearParams& p, const RowsOfBlock& rows) {
+  XRows<kXTiles> x;
+  HEDDLE_UNROLL
+  for (int n = 0; n < kXTiles; ++n) {
+    const int t = 8 * n + Lane() / 4;
+    x.row[n] = t < rows.count ? p.x.row<BFloat16>(rows.X(t)) : nullptr;
+  }
+  return x;
+}
+
+// The lane's 8 activations of each tile of 8 rows of x in the block of columns that begins at k,
+// dealt as the weights are; zeros outside.
+template <bool kFine, int kXTiles>
+HEDDLE_DEVICE void LoadX(const XRows<kXTiles>& rows, int64_t cols, int64_t k, Vec16 (&x)[kXTiles]) {
+  HEDDLE_UNROLL
+  for (int n = 0; n < kXTiles; ++n) {
+    if constexpr (kFine) {
+      HEDDLE_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        const int64_t at = k + 16 * j + 4 * (Lane() % 4);
+        const bool inside = rows.row[n] != nullptr && at < cols;
+        const Vec8 part = inside ? *reinterpret_cast<const Vec8*>(rows.row[n] + at) : Vec8{};
+        x[n].word[2 * j] = part.word[0];
+        x[n].word[2 * j + 1] = part.word[1];
+      }
+    } else {
+      const int64_t at = k + 8 * (Lane() % 4);
+      const bool inside = rows.row[n] != nullptr && at < cols;
+      x[n] = inside ? *reinterpret_cast<const Vec16*>(rows.row[n] + at) : Vec16{};
+    }
+  }
+}
+
+// Sums of x over the columns of each scale, for the layouts with offsets: ones as the left matrix.
+template <int kSubs, int kXTiles>
+HEDDLE_DEVICE void SumX(const Vec16 (&x)[kXTiles], float (&sums)[kXTiles][kSubs][2]) {
+  const uint32_t ones[4] = {0x3F803F80u, 0x3F803F80u, 0x3F803F80u, 0x3F803F80u};
+  HEDDLE_UNROLL
+  for (int n = 0; n < kXTiles; ++n) {
+    HEDDLE_UNROLL
+    for (int s = 0; s < kSubs; ++s) {
+      float part[4] = {0, 0, 0, 0};
+      HEDDLE_UNROLL
+      for (int j = 2 * s / kSubs; j < 2 * (s + 1) / kSubs; ++j) {
+        Mma16816(part, ones, {x[n].word[2 * j], x[n].word[2 * j + 1]}, BFloat16());
+      }
+      sums[n][s][0] = part[0];
+      sums[n][s][1] = part[1];
+    }
+  }
+}
+
+// Adds one block of 32 columns to the sums. `block` counts within the piece's group.
+template <WeightLayout kLayout, int kXTiles>
+HEDDLE_DEVICE void AddBlock(const LinearParams& p, const Piece<kLayout>& piece, int block,
+                            const Vec16 (&x)[kXTiles], float (&sums)[kTiles][kXTiles][4]) {
+  constexpr LayoutTraits kTraits = TraitsOf(kLayout);
+  constexpr int kSubs = kTraits.subs();
+  [[maybe_unused]] float x_sums[kXTiles][kSubs][2];
+  if constexpr (kTraits.has_offset) SumX<kSubs>(x, x_sums);
+  HEDDLE_UNROLL
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const Pairs low = Fragment<kLayout>(p.weight, piece.raw[tile][0], block);
+    const Pairs high = Fragment<kLayout>(p.weight, piece.raw[tile][1], block);
+    HEDDLE_UNROLL
+    for (int s = 0; s < kSubs; ++s) {
+      [[maybe_unused]] float scale[2], offset[2];
+      if constexpr (kTraits.is_scaled()) {
+        const int entry = s * (kTraits.has_offset ? 2 : 1);
+        HEDDLE_UNROLL
+        for (int h = 0; h < 2; ++h) {
+          scale[h] = piece.Scale(tile, h, block, entry);
+          if constexpr (kTraits.has_offset) offset[h] = piece.Scale(tile, h, block, entry + 1);
+        }
+      }
+      HEDDLE_UNROLL
+      for (int n = 0; n < kXTiles; ++n) {
+        float part[4] = {0, 0, 0, 0};
+        float(&to)[4] = kTraits.is_scaled() ? part : sums[tile][n];
+        HEDDLE_UNROLL
+        for (int j = 2 * s / kSubs; j < 2 * (s + 1) / kSubs; ++j) {
+          const uint32_t a[4] = {low.pair[2 * j], high.pair[2 * j], low.pair[2 * j + 1],
+                                 high.pair[2 * j + 1]};
+          Mma16816(to, a, {x[n].word[2 * j], x[n].word[2 * j + 1]}, BFloat16());
+        }
+        if constexpr (kTraits.is_scaled()) {
+          HEDDLE_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            sums[tile][n][e] += scale[e / 2] * part[e];
+            if constexpr (kTraits.has_offset) {
+              sums[tile][n][e] += offset[e / 2] * x_sums[n][s][e % 2];
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// This warp's groups: every kColWarps-th.
+template <WeightLayout kLayout, int kXTiles>
+HEDDLE_DEVICE void AddGroups(const LinearParams& p, const XRows<kXTiles>& x_rows,
+                             float (&sums)[kTiles][kXTiles][4]) {
+  constexpr LayoutTraits kTraits = TraitsOf(kLayout);
+  constexpr int kBlocks = kTraits.blocks();
+  constexpr int kRowWarps = Shape<kLayout, kXTiles>::kRowWarps;
+  const Rows<kLayout, kRowWarps> rows(p);
+  const int groups = static_cast<int>((p.weight.cols + 32 * kBlocks - 1) / (32 * kBlocks));
+  const int begin = WarpIndex() / kRowWarps;
+  Piece<kLayout> pieces[kDepth];
+  HEDDLE_UNROLL
+  for (int d = 0; d < kDepth; ++d) {
+    const int group = begin + d * kColWarps;
+    if (group < groups) rows.Load(group, pieces[d]);
+  }
+  for (int first = begin; first < groups; first += kDepth * kColWarps) {
+    HEDDLE_UNROLL
+    for (int d = 0; d < kDepth; ++d) {
+      const int group = first + d * kColWarps;
+      if (group >= groups) break;
+      const Piece<kLayout> piece = pieces[d];
+      const int next = group + kDepth * kColWarps;
+      if (next < groups) rows.Load(next, pieces[d]);
+      HEDDLE_UNROLL
+      for (int block = 0; block < kBlocks; ++block) {
+        Vec16 x[kXTiles];
+        LoadX<kTraits.is_fine>(x_rows, p.x.cols,
+                               (static_cast<int64_t>(group) * kBlocks + block) * 32, x);
+        AddBlock<kLayout>(p, piece, block, x, sums);
+      }
+    }
+  }
+}
+
+// Adds the warps' sums and stores. `part` is [kColWarps, kRows, kCols].
+template <WeightLayout kLayout, int kXTiles, typename RowsOfBlock>
+HEDDLE_DEVICE void Reduce(const LinearParams& p, const RowsOfBlock& rows_of_block,
+                          const float (&sums)[kTiles][kXTiles][4], Shared<float> part) {
+  using S = Shape<kLayout, kXTiles>;
+  const int first_row = WarpIndex() % S::kRowWarps * kTiles * kTileRows;
+  const int at = (WarpIndex() / S::kRowWarps * S::kRows + first_row) * S::kCols;
+  HEDDLE_UNROLL
+  for (int tile = 0; tile < kTiles; ++tile) {
+    HEDDLE_UNROLL
+    for (int n = 0; n < kXTiles; ++n) {
+      HEDDLE_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const int row = tile * kTileRows + Lane() / 4 + 8 * (e / 2);
+        part.Set(at + row * S::kCols + 8 * n + 2 * (Lane() % 4) + e % 2, sums[tile][n][e]);
+      }
+    }
+  }
+  SyncThreads();
+  const bool gated = p.epilogue == Epilogue::kGated;
+  // Sum of row i of tile `tile` of row warp `warp`, with its weight row's factor.
+  auto total = [&](int warp, int tile, int i, int t) {
+    const int row = (warp * kTiles + tile) * kTileRows + i;
+    float sum = 0;
+    for (int w = 0; w < kColWarps; ++w) {
+      sum += part.Get((w * S::kRows + row) * S::kCols + t);
+    }
+    if (p.weight.row_factors == nullptr) return sum;
+    return sum * p.weight.row_factors[WeightRow<S::kRowWarps>(p, warp, tile, i)];
+  };
+  const int rows = gated ? S::kRows / kTiles : S::kRows;
+  const int per_warp = rows / S::kRowWarps;
+  for (int i = ThreadX(); i < rows * rows_of_block.count; i += ThreadCount()) {
+    const int t = i / rows;
+    const int row = i % rows;
+    const int64_t r = static_cast<int64_t>(BlockX()) * rows + row;
+    if (r >= OutputCols(p)) continue;
+    const int warp = row / per_warp;
+    const int within = row % per_warp;
+    const float y = total(warp, within / kTileRows, within % kTileRows, t);
+    StoreOutput<BFloat16>(p, rows_of_block.Out(t), r, y, gated ? total(warp, 1, within, t) : 0.0f);
+  }
+}
+
+template <WeightLayout kLayout, int kXTiles>
+HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles>::kThreads), (kXTiles == 1 ? 2 : 1))
+    LinearSkinnyKernel(HEDDLE_PARAMS(LinearParams, p)) {
+  SharedArena arena;
+  Shared<float> part = arena.Take<float>(Shape<kLayout, kXTiles>::kSums);
+  const AllRows rows = {static_cast<int>(p.x.rows)};
+  float sums[kTiles][kXTiles][4] = {};
+  AddGroups<kLayout>(p, FindX<kXTiles>(p, rows), sums);
+  Reduce<kLayout>(p, rows, sums, part);
+}
+
+// A chunk of the pairs of one expert for each BlockY; blocks past the last chunk have no work.
+template <WeightLayout kLayout, int kXTiles>
+HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles>::kThreads), (kXTiles == 1 ? 2 : 1))
+    ExpertSkinnyKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
+  if (BlockY() >= *p.groups.n_chunks) return;
+  const ExpertChunk chunk = p.groups.chunks[BlockY()];
+  const int64_t first = chunk.expert * p.matrix_rows;
+  LinearParams own = p.linear;
+  own.weight.rows = p.matrix_rows;
+  own.weight.data += first * own.weight.row_bytes;
+  own.weight.scales += first * own.weight.scales_stride;
+  if (own.weight.row_factors != nullptr) own.weight.row_factors += first;
+  if (own.bias != nullptr) own.bias += first;
+  if (own.bias_up != nullptr) own.bias_up += first;
+  const PairRows rows = {p.groups.pairs + chunk.begin, chunk.count, p.pairs_per_row};
+  SharedArena arena;
+  Shared<float> part = arena.Take<float>(Shape<kLayout, kXTiles>::kSums);
+  float sums[kTiles][kXTiles][4] = {};
+  AddGroups<kLayout>(own, FindX<kXTiles>(own, rows), sums);
+  Reduce<kLayout>(own, rows, sums, part);
+}
+
+template <WeightLayout kLayout, int kXTiles>
+Error LaunchShaped(const LinearParams& params, Stream stream) {
+  using S = Shape<kLayout, kXTiles>;
+  const int rows = params.epilogue == Epilogue::kGated ? S::kRows / kTiles : S::kRows;
+  const LaunchShape shape = {.grid_x = CeilDiv(OutputCols(params), rows),
+                             .threads = S::kThreads,
+                             .shared_bytes = SharedBytesFor<float>(S::kSums)};
+  return Launch(LinearSkinnyKernel<kLayout, kXTiles>, shape, stream, params);
+}
+
+template <WeightLayout kLayout>
+Error LaunchLayout(const LinearParams& params, Stream stream) {
+  if (params.x.rows <= 8) return LaunchShaped<kLayout, 1>(params, stream);
+  if (params.x.rows <= 16) return LaunchShaped<kLayout, 2>(params, stream);
+  return LaunchShaped<kLayout, 4>(params, stream);
+}
+
+template <WeightLayout kLayout, int kXTiles>
+Error LaunchExpertsShaped(const ExpertLinearParams& params, Stream stream) {
+  using S = Shape<kLayout, kXTiles>;
+  const bool gated = params.linear.epilogue == Epilogue::kGated;
+  const int64_t outputs = gated ? params.linear.half : params.matrix_rows;
+  const LaunchShape shape = {.grid_x = CeilDiv(outputs, gated ? S::kRows / kTiles : S::kRows),
+                             .grid_y = params.groups.max_chunks,
+                             .threads = S::kThreads,
+                             .shared_bytes = SharedBytesFor<float>(S::kSums)};
+  return Launch(ExpertSkinnyKernel<kLayout, kXTiles>, shape, stream, params);
+}
+
+template <WeightLayout kLayout>
+Error LaunchExpertsLayout(const ExpertLinearParams& params, Stream stream) {
+  return params.groups.chunk_rows <= 8 ? LaunchExpertsShaped<kLayout, 1>(params, stream)
+                                       : LaunchExpertsShaped<kLayout, 4>(params, stream);
+}
+
+}  // namespace skinny
+
+// The kernels are spread over several sources, so that they compile side by side.
+Error LaunchLinearSkinnyFloat(const LinearParams& params, Stream stream);  // kBF16, kF8
+Error LaunchLinearSkinny8(const LinearParams& params, Stream stream);      // kInt8...
+Error LaunchLinearSkinny4(const LinearParams& params, Stream stream);      // kInt4..., kTable4
+Error LaunchExpertSkinnyFloat(const ExpertLinearParams& params, Stream stream);
+Error LaunchExpertSkinny8(const ExpertLinearParams& params, Stream stream);
+Error LaunchExpertSkinny4(const ExpertLinearParams& params, Stream stream);
+
+}  // namespace heddle::kernels::cuda

@@ -1,0 +1,26 @@
+// One row of a checkpoint matrix into the device's layouts (weight_layout.h), on the host.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/weight_layout.h"
+#include "kernels/tensor.h"
+
+namespace heddle::kernels::cuda {
+
+// The layout that keeps a lone matrix of `dtype`; kF32 for F32.
+WeightLayout LayoutOf(DType dtype);
+
+// A layout that both fit in, the narrowest of integers; kF32 if only floats hold both.
+WeightLayout Join(WeightLayout a, WeightLayout b);
+
+// For kTable4: the numbers of `dtype` (kIQ4_NL, kIQ4_XS, kMXFP4 or kNF4) into `weight`.
+void SetTable(DType dtype, DeviceWeight* weight);
+
+// Packs one row, given by SourceRows, into `data` [row_bytes], `scales` [scales_stride], both
+// zeroed before, and `factor`. REQUIRES: the layout is LayoutOf(source.dtype), what that joins to,
+// kBF16 or kF32.
+void PackRow(const WeightSource& source, const uint8_t* from, const DeviceWeight& layout,
+             uint8_t* data, uint16_t* scales, float* factor);
+
+}  // namespace heddle::kernels::cuda

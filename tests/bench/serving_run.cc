@@ -1,0 +1,122 @@
+#include "tests/bench/serving_run.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "scheduler/simulation/latency_histogram.h"
+#include "server/loop/engine_loop.h"
+
+namespace heddle::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using server::GenerationEvent;
+
+// What the loop's thread reports and the caller waits for.
+class Recorder {
+ public:
+  explicit Recorder(int64_t requests) : open_(requests) {}
+
+  // For a request that is submitted now.
+  server::EventSink Sink() {
+    return [this, begin = Clock::now(), last = Clock::time_point{}](GenerationEvent&& e) mutable {
+      Record(e, begin, &last);
+    };
+  }
+  void Fail() {
+    std::lock_guard lock(mutex_);
+    ++failed_;
+    Close();
+  }
+  void Wait() {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return open_ == 0; });
+  }
+  void Fill(ServingReport* report) const {
+    report->failed = failed_;
+    report->output_tokens = tokens_;
+    report->first_token_ms_p50 = first_.PercentileUs(0.5) / 1e3;
+    report->first_token_ms_p99 = first_.PercentileUs(0.99) / 1e3;
+    report->between_tokens_ms_p50 = between_.PercentileUs(0.5) / 1e3;
+    report->between_tokens_ms_p99 = between_.PercentileUs(0.99) / 1e3;
+  }
+
+ private:
+  void Record(const GenerationEvent& event, Clock::time_point begin, Clock::time_point* last) {
+    const auto now = Clock::now();
+    std::lock_guard lock(mutex_);
+    if (!event.tokens.empty()) {
+      const bool is_first = *last == Clock::time_point{};
+      const std::chrono::duration<double, std::micro> wait = now - (is_first ? begin : *last);
+      (is_first ? first_ : between_).Add(wait.count());
+      *last = now;
+      tokens_ += static_cast<int64_t>(event.tokens.size());
+    }
+    if (!event.finished) return;
+    failed_ += event.reason == server::FinishReason::kError ? 1 : 0;
+    Close();
+  }
+  void Close() {
+    if (--open_ == 0) done_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable done_;
+  int64_t open_;
+  int64_t failed_ = 0;
+  int64_t tokens_ = 0;
+  scheduler::LatencyHistogram first_, between_;
+};
+
+server::EngineLoopOptions OptionsFor(const scheduler::SyntheticLoad& load) {
+  server::EngineLoopOptions options;
+  options.max_queue = load.num_requests;
+  options.target_inter_token_us = 0;  // throughput; latency is reported as it comes
+  return options;
+}
+
+}  // namespace
+
+ServingReport RunServing(std::unique_ptr<engine::Executor> executor,
+                         const scheduler::SyntheticLoad& load) {
+  const int32_t vocab = executor->limits().vocab;
+  const std::vector<scheduler::SimulatedRequest> requests = scheduler::MakeLoad(load);
+  Recorder recorder(static_cast<int64_t>(requests.size()));
+  server::EngineLoop loop(std::move(executor), OptionsFor(load));
+  ServingReport report;
+  const auto begin = Clock::now();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    std::this_thread::sleep_until(begin + std::chrono::microseconds(requests[i].arrival_us));
+    server::GenerationRequest request = scheduler::ToGenerationRequest(requests[i], i);
+    for (engine::TokenId& token : request.prompt) token %= vocab;
+    request.id = loop.NextId();
+    report.prompt_tokens += static_cast<int64_t>(request.prompt.size());
+    if (!loop.Submit(std::move(request), recorder.Sink()).ok()) recorder.Fail();
+  }
+  recorder.Wait();
+  report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  report.requests = static_cast<int64_t>(requests.size());
+  const server::EngineStats stats = loop.Stats();
+  report.steps = stats.steps;
+  report.host_share = (stats.plan_seconds + stats.emit_seconds) / report.seconds;
+  recorder.Fill(&report);
+  return report;
+}
+
+std::string ServingReport::ToJson(const std::string& name) const {
+  return absl::StrFormat(
+      "{\"name\": \"%s\", \"requests\": %d, \"failed\": %d, \"prompt_tokens\": %d, "
+      "\"output_tokens\": %d, \"seconds\": %.3f, \"output_tok_s\": %.1f, \"first_token_ms_p50\": "
+      "%.2f, \"first_token_ms_p99\": %.2f, \"between_tokens_ms_p50\": %.2f, "
+      "\"between_tokens_ms_p99\": %.2f, \"steps\": %d, \"host_share\": %.4f}",
+      name, requests, failed, prompt_tokens, output_tokens, seconds,
+      static_cast<double>(output_tokens) / seconds, first_token_ms_p50, first_token_ms_p99,
+      between_tokens_ms_p50, between_tokens_ms_p99, steps, host_share);
+}
+
+}  // namespace heddle::test

@@ -1,0 +1,32 @@
+// A serving benchmark in one process and without a network: engine loop and scheduler against a
+// synthetic load, on whatever executor it is given.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "engine/executor.h"
+#include "scheduler/simulation/workload.h"
+
+namespace heddle::test {
+
+struct ServingReport {
+  int64_t requests = 0;
+  int64_t failed = 0;
+  int64_t prompt_tokens = 0;
+  int64_t output_tokens = 0;
+  double seconds = 0;  // from the first request to the last token
+  double first_token_ms_p50 = 0, first_token_ms_p99 = 0;
+  double between_tokens_ms_p50 = 0, between_tokens_ms_p99 = 0;
+  int64_t steps = 0;
+  double host_share = 0;  // of the time: planning, booking and handing out, the device idle
+
+  std::string ToJson(const std::string& name) const;  // one line
+};
+
+// Submits the requests when they arrive and waits for all of them. Blocks.
+ServingReport RunServing(std::unique_ptr<engine::Executor> executor,
+                         const scheduler::SyntheticLoad& load);
+
+}  // namespace heddle::test
