@@ -90,7 +90,7 @@ constexpr Option kOptions[] = {
      .value = "TYPE",
      .help = "Number format of the KV cache. auto: F32 for a model in F32, bf16 for one in BF16 "
              "where the processor multiplies it (AVX-512 BF16), else f16. fp8 and int8 "
-             "halve its memory, on the CPU only.",
+             "halve its memory.",
      .commands = kEngineCommands | kInspect | kBench | kPlanning,
      .choices = kKvTypes},
     {.name = "host-kv-memory",

@@ -197,9 +197,9 @@ std::string CompiledGrammar::ForcedText(ContextPool* pool, ContextId* context,
 
 const std::vector<TokenId>& CompiledGrammar::ForcedOf(Store* store, ContextId context,
                                                       TokenId before) {
-  static const std::vector<TokenId> kNone;
+  static const std::vector<TokenId> none;
   const bool is_over = store->pool.CanEnd(context) && !store->pool.ReadsOn(context);
-  if (!is_over && ForcedByte(&store->pool, context) < 0) return kNone;
+  if (!is_over && ForcedByte(&store->pool, context) < 0) return none;
   auto [it, is_new] = store->forced.try_emplace({context, before});
   if (is_new) {
     it->second = ComputeForced(&store->pool, context, before);

@@ -61,6 +61,7 @@ absl::StatusOr<StateMachine> TextWith(const std::vector<std::string>& marks, boo
   Grammar grammar;
   const ExprId any = grammar.Repeat(grammar.Chars(CodePointSet::All()), 0, kUnbounded);
   std::vector<ExprId> choices;
+  choices.reserve(marks.size());
   for (const std::string& mark : marks) choices.push_back(grammar.Text(std::string_view(mark)));
   const ExprId mark = grammar.Choice(std::move(choices));
   const ExprId whole = goes_on ? grammar.Sequence({any, mark, any}) : grammar.Sequence({any, mark});
@@ -107,6 +108,7 @@ absl::StatusOr<ExprId> AddLeaf(const Constraint& c, Grammar* grammar) {
     return grammar->Machine(Complement(machine));
   }
   std::vector<ExprId> choices;
+  choices.reserve(c.choices.size());
   for (const std::string& choice : c.choices) {
     choices.push_back(grammar->Text(std::string_view(choice)));
   }

@@ -173,9 +173,9 @@ absl::StatusOr<std::vector<ObjectConstraints::Property>> SchemaWriter::ListedPro
   for (ObjectConstraints::Property& property : listed) {
     Grammar scratch;
     const ExprId text = scratch.Text(std::string_view(property.name));
-    static const Json kNothing = false;
+    static const Json nothing = false;
     if (keys.Accepts(scratch.exprs[Index(text)].text)) continue;
-    property.schema = {document_.Child(c.where, "propertyNames", kNothing)};
+    property.schema = {document_.Child(c.where, "propertyNames", nothing)};
   }
   return listed;
 }

@@ -62,6 +62,7 @@ std::vector<int32_t> Typical(const std::vector<int32_t>& ids, const std::vector<
   double entropy = 0;
   for (double w : weights) entropy -= w > 0 ? w / total * std::log(w / total) : 0.0;
   std::vector<double> distances;
+  distances.reserve(weights.size());
   for (double w : weights) distances.push_back(std::fabs(-std::log(w / total) - entropy));
   std::vector<size_t> nearest(ids.size());
   std::iota(nearest.begin(), nearest.end(), size_t{0});
