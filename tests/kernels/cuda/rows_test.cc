@@ -12,7 +12,8 @@
 namespace heddle::kernels::test {
 namespace {
 
-// F32 and F16 tables are kept in BF16 for BF16 activations; formats with F32 scales are not kept exactly.
+// F32 and F16 tables are kept in BF16 for BF16 activations; formats with F32 scales are not kept
+// exactly.
 constexpr DType kOwnTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16,
                                DType::kQ8_0, DType::kQ4_0, DType::kQ4_1,
                                DType::kQ5_0, DType::kQ5_1, DType::kIQ4_NL};
