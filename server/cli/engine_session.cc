@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> MakeCodec(const config::Config& 
     HEDDLE_ASSIGN_OR_RETURN(options.chat_template,
                             ReadFile(config.chat_template, kMaxTemplateBytes));
   }
-  return ModelTextCodec::Create(std::move(tokenizer), std::move(options));
+  return ModelTextCodec::Create(std::move(tokenizer), options);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ std::string Duration(double ms) {
 
 // What an event says beside its time.
 std::string EventText(const json& event) {
-  const std::string name = Text(event, "event");
+  std::string name = Text(event, "event");
   const int64_t tokens = Count(event, "tokens");
   const int64_t steps = Count(event, "steps");
   if (name == "queued") return StrCat("queued with a prompt of ", Counted(tokens, "token"));

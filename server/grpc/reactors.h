@@ -70,12 +70,15 @@ class StreamReactor final : public grpc::ServerWriteReactor<Response>, public Me
   }
 
   void Finish(const grpc::Status& status) override {
-    std::lock_guard lock(mutex_);
-    if (queue_.empty()) {
-      grpc::ServerWriteReactor<Response>::Finish(status);
-    } else {
-      end_ = status;
+    {
+      std::lock_guard lock(mutex_);
+      if (!queue_.empty()) {
+        end_ = status;
+        return;
+      }
     }
+    // Not under the mutex: OnDone may delete this, with it, on another thread at once.
+    grpc::ServerWriteReactor<Response>::Finish(status);
   }
 
   void OnWriteDone(bool ok) override {

@@ -99,6 +99,7 @@ std::string NameOf(const CallWriting& writing, const std::string& name) {
 Constraint CallOf(const CallWriting& writing, const std::vector<CallableTool>& tools,
                   std::string_view close) {
   std::vector<Constraint> bodies;
+  bodies.reserve(tools.size());
   for (const CallableTool& tool : tools) {
     bodies.push_back(
         Constraint::Sequence({Constraint::Text(NameOf(writing, tool.name)),

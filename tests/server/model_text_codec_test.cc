@@ -17,11 +17,11 @@ using nlohmann::ordered_json;
 using server::ModelTextCodec;
 
 std::unique_ptr<ModelTextCodec> Load(std::string_view folder,
-                                     ModelTextCodec::Options options = {}) {
+                                     const ModelTextCodec::Options& options = {}) {
   auto tokenizer = engine::text::LoadTokenizer(SharedDataOrSkip(folder));
   INFO(tokenizer.status());
   REQUIRE(tokenizer.ok());
-  auto codec = ModelTextCodec::Create(*std::move(tokenizer), std::move(options));
+  auto codec = ModelTextCodec::Create(*std::move(tokenizer), options);
   INFO(codec.status());
   REQUIRE(codec.ok());
   return *std::move(codec);
