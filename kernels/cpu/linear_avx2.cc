@@ -115,7 +115,7 @@ struct Q40Panel : BlockPanel<Q40> {
 extern const LinearKernels kLinearAvx2;
 const LinearKernels kLinearAvx2 = {
     kPanelRows,
-    {{4, {1, 2, 4, 6}, PrepareFloatTile}, {2, {1, 2}, PrepareInt8Tile}},
+    {{4, {1, 2, 4, 6}, PrepareFloatTile}, {2, {1, 2}, PrepareRoundedTile<Int8Tile>}},
     {MakeFormat<F32Panel, 1, 2, 4, 6>(TileKind::kFloat),
      MakeFormat<F16Panel, 1, 2, 4, 6>(TileKind::kFloat),
      MakeFormat<BF16Panel, 1, 2, 4, 6>(TileKind::kFloat),

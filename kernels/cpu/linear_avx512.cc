@@ -93,7 +93,7 @@ using Q40Panel = IntPanel<Q40, Q40Weights>;
 extern const LinearKernels kLinearAvx512;
 const LinearKernels kLinearAvx512 = {
     kPanelRows,
-    {{5, {1, 2, 4, 8, 12}, PrepareFloatTile}, {4, {1, 2, 4, 8}, PrepareInt8Tile}},
+    {{5, {1, 2, 4, 8, 12}, PrepareFloatTile}, {4, {1, 2, 4, 8}, PrepareRoundedTile<Int8Tile>}},
     {MakeFormat<F32Panel, 1, 2, 4, 8, 12>(TileKind::kFloat),
      MakeFormat<F16Panel, 1, 2, 4, 8, 12>(TileKind::kFloat),
      MakeFormat<BF16Panel, 1, 2, 4, 8, 12>(TileKind::kFloat),

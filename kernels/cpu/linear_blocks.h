@@ -38,27 +38,24 @@ struct HalvesTileBlock {
   int32_t sum[kRows][2];       // of either half
   float scaled_sum[kRows][2];  // times scale
 };
-constexpr int64_t kHalvesBytes = kBlock + 20;  // per row
 
-inline void PrepareHalvesTile(const float* x, int64_t stride, int32_t rows, int32_t tile_rows,
-                              int64_t cols, void* tile) {
-  auto* out = static_cast<char*>(tile);
-  for (int64_t b = 0; b < cols / kBlock; ++b, out += tile_rows * kHalvesBytes) {
-    auto* q = reinterpret_cast<int8_t*>(out);
-    auto* scale = reinterpret_cast<float*>(out + tile_rows * kBlock);
-    auto* sum = reinterpret_cast<int32_t*>(scale + tile_rows);
-    auto* scaled_sum = reinterpret_cast<float*>(sum + 2 * tile_rows);
-    std::memset(out, 0, static_cast<size_t>(tile_rows * kHalvesBytes));
-    for (int32_t m = 0; m < rows; ++m) {
-      int32_t sums[2];
-      PrepareInt8Block(x + m * stride + b * kBlock, q + m * kBlock, scale + m, sums);
-      for (int h = 0; h < 2; ++h) {
-        sum[2 * m + h] = sums[h];
-        scaled_sum[2 * m + h] = scale[m] * static_cast<float>(sums[h]);
-      }
+// As HalvesTileBlock has it.
+struct HalvesTile {
+  static constexpr int64_t kRowBytes = kBlock + 20;
+
+  static void Put(char* place, int32_t tile_rows, int32_t m, const RoundedBlocks& rounded, int j) {
+    char* scales = place + tile_rows * kBlock;
+    char* sums = scales + tile_rows * 4;
+    char* scaled_sums = sums + tile_rows * 8;
+    std::memcpy(place + m * kBlock, rounded.codes[j], kBlock);
+    std::memcpy(scales + 4 * m, &rounded.scales[j], 4);
+    for (int h = 0; h < 2; ++h) {
+      const float scaled = rounded.scales[j] * static_cast<float>(rounded.sums[h][j]);
+      std::memcpy(sums + 4 * (2 * m + h), &rounded.sums[h][j], 4);
+      std::memcpy(scaled_sums + 4 * (2 * m + h), &scaled, 4);
     }
   }
-}
+};
 
 // The constants of a format's panels at this level.
 template <BlockFormat kFormat>
@@ -310,7 +307,7 @@ constexpr FormatKernels MakeBlockFormat(TileSizes<kSizes...>) {
 
 template <int... kSizes>
 constexpr TileKernels MakeHalvesTiles(TileSizes<kSizes...>) {
-  return {sizeof...(kSizes), {kSizes...}, PrepareHalvesTile};
+  return {sizeof...(kSizes), {kSizes...}, PrepareRoundedTile<HalvesTile>};
 }
 
 // In the order of BlockFormat. `floats` must be the sizes of the level's float tiles.

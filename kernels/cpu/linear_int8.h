@@ -37,66 +37,123 @@ struct Level {
 };
 constexpr Level LevelOf(float largest) { return {largest, 1 / (largest * largest)}; }
 constexpr Level kLevels[] = {LevelOf(127), LevelOf(126.25f), LevelOf(125.5f), LevelOf(124.75f)};
+constexpr float kRoundingMagic = 0x1.8p23f;  // adding it rounds to an integer in the low bits
+
+// kLanes neighbouring blocks of a row in columns, a block to a lane, so that sums and maxima over a
+// block need no shuffles.
+struct BlockColumns {
+  alignas(64) float values[kBlock * kLanes];
+
+  Vec operator[](int i) const { return Load(values + i * kLanes); }
+};
+
+// Blocks of a row rounded to int8.
+struct RoundedBlocks {
+  int8_t codes[kLanes][kBlock];
+  float scales[kLanes];
+  int32_t sums[2][kLanes];  // of the codes of either half
+};
+
+// The first `count` blocks at x; zeros behind.
+inline void TransposeBlocks(const float* x, int count, BlockColumns& columns) {
+  for (int c = 0; c < kBlock; c += kLanes) {
+    Vec rows[kLanes] = {};
+    for (int j = 0; j < count; ++j) rows[j] = Load(x + j * kBlock + c);
+    TransposeTo(rows, columns.values + c * kLanes, kLanes);
+  }
+}
 
 // The level of kLevels with the least squared error; the first for what is not finite.
-inline float BestLevel(const float* x, float max) {
-  const Vec magic = Set(0x1.8p23f);  // adding it rounds to an integer in the low bits
-  const float inverse_max = 1.0f / max;
-  float best = kLevels[0].largest;
-  float least = __builtin_inff();
+inline Vec BestLevels(const BlockColumns& columns, Vec max) {
+  const Vec magic = Set(kRoundingMagic);
+  const Vec inverse_max = Set(1.0f) / max;
+  Vec best = Set(kLevels[0].largest);
+  Vec least = Set(__builtin_inff());
   for (const Level& level : kLevels) {
-    const Vec inverse = Set(level.largest * inverse_max);
-    Vec sum = Zero();
-    for (int i = 0; i < kBlock; i += kLanes) {
-      const Vec scaled = Load(x + i) * inverse;
-      const Vec error = scaled - ((scaled + magic) - magic);
-      sum = Fma(error, error, sum);
+    const Vec inverse = Set(level.largest) * inverse_max;
+    Vec even = Zero(), odd = Zero();
+    for (int i = 0; i < kBlock; i += 2) {
+      const Vec first = columns[i] * inverse;
+      const Vec second = columns[i + 1] * inverse;
+      const Vec first_error = first - ((first + magic) - magic);
+      const Vec second_error = second - ((second + magic) - magic);
+      even = Fma(first_error, first_error, even);
+      odd = Fma(second_error, second_error, odd);
     }
-    const float squares = QuickSum(sum) * level.squared_step;
-    best = squares < least ? level.largest : best;
-    least = squares < least ? squares : least;
+    const Vec squares = (even + odd) * Set(level.squared_step);
+    best = Select(squares < least, Set(level.largest), best);
+    least = Select(squares < least, squares, least);
   }
   return best;
 }
 
-// Also the sums of the codes of either half of the block.
-inline void PrepareInt8Block(const float* x, int8_t* q, float* scale, int32_t (&sums)[2]) {
-  Vec largest = Zero();
-  for (int i = 0; i < kBlock; i += kLanes) largest = Max(largest, Abs(Load(x + i)));
-  const float max = ReduceMax(largest);
-  const float level = max > 0 ? BestLevel(x, max) : kLevels[0].largest;
-  *scale = max / level;
-  const Vec inverse = Set(max > 0 ? level / max : 0.0f);
-  const Vec magic = Set(0x1.8p23f);
-  using Bytes = int8_t __attribute__((vector_size(kLanes)));
-  IntVec halves[2] = {};
-  for (int i = 0; i < kBlock; i += kLanes) {
-    // Non-finite x: any bytes, the scale carries it on.
-    const IntVec codes = Bits(Load(x + i) * inverse + magic) - Bits(magic);
-    const Bytes bytes = __builtin_convertvector(codes, Bytes);
-    std::memcpy(q + i, &bytes, sizeof(bytes));
-    halves[i / 16] += (codes << 24) >> 24;  // as the byte has it
-  }
-  for (int h = 0; h < 2; ++h) {  // below 2^24: exact in any order
-    sums[h] = static_cast<int32_t>(QuickSum(__builtin_convertvector(halves[h], Vec)));
-  }
+inline IntVec CodesOf(Vec scaled) {
+  const Vec magic = Set(kRoundingMagic);
+  return Bits(scaled + magic) - Bits(magic);
 }
 
-inline void PrepareInt8Tile(const float* x, int64_t stride, int32_t rows, int32_t tile_rows,
-                            int64_t cols, void* tile) {
-  auto* out = static_cast<char*>(tile);
-  for (int64_t b = 0; b < cols / kBlock; ++b, out += tile_rows * (kBlock + 8)) {
-    auto* q = reinterpret_cast<int8_t*>(out);
-    auto* scale = reinterpret_cast<float*>(out + tile_rows * kBlock);
-    auto* sum8 = reinterpret_cast<int32_t*>(out + tile_rows * (kBlock + 4));
-    std::memset(out, 0, static_cast<size_t>(tile_rows * (kBlock + 8)));
-    for (int32_t m = 0; m < rows; ++m) {
-      int32_t sums[2];
-      PrepareInt8Block(x + m * stride + b * kBlock, q + m * kBlock, scale + m, sums);
-      sum8[m] = -8 * (sums[0] + sums[1]);
+// Rounds the first `count` <= kLanes blocks at x. Non-finite x: any codes, the scale carries it on.
+inline void RoundBlocks(const float* x, int count, RoundedBlocks& rounded) {
+  BlockColumns columns;
+  TransposeBlocks(x, count, columns);
+  Vec max = Zero();
+  for (int i = 0; i < kBlock; ++i) max = Max(max, Abs(columns[i]));
+  const Vec level = BestLevels(columns, max);
+  const Vec inverse = Select(max > Zero(), level / max, Zero());
+  Store(rounded.scales, max / level);
+  for (int half = 0; half < 2; ++half) {
+    IntVec sum = {};
+    for (int i = half * 16; i < half * 16 + 16; ++i) {
+      sum += (CodesOf(columns[i] * inverse) << 24) >> 24;  // as the byte has it
+    }
+    std::memcpy(rounded.sums[half], &sum, sizeof(sum));
+  }
+  float inverses[kLanes];
+  Store(inverses, inverse);
+  for (int j = 0; j < count; ++j) {
+    for (int i = 0; i < kBlock; i += kLanes) {
+      using Bytes = int8_t __attribute__((vector_size(kLanes)));
+      const Vec scaled = Load(x + j * kBlock + i) * Set(inverses[j]);
+      const Bytes bytes = __builtin_convertvector(CodesOf(scaled), Bytes);
+      std::memcpy(rounded.codes[j] + i, &bytes, sizeof(bytes));
     }
   }
 }
+
+// Puts rows [0, rows) of x, rounded, into a tile of `tile_rows` rows: Tile(block, tile_rows) is the
+// place of a block, Tile::kRowBytes its size per row.
+template <typename Tile>
+inline void PrepareRoundedTile(const float* x, int64_t stride, int32_t rows, int32_t tile_rows,
+                               int64_t cols, void* tile) {
+  const int64_t blocks = cols / kBlock;
+  const int64_t block_bytes = tile_rows * Tile::kRowBytes;
+  auto* out = static_cast<char*>(tile);
+  if (rows < tile_rows) std::memset(out, 0, static_cast<size_t>(blocks * block_bytes));
+  RoundedBlocks rounded;
+  for (int64_t b = 0; b < blocks; b += kLanes) {
+    const int count = static_cast<int>(blocks - b < kLanes ? blocks - b : kLanes);
+    for (int32_t m = 0; m < rows; ++m) {
+      RoundBlocks(x + m * stride + b * kBlock, count, rounded);
+      for (int j = 0; j < count; ++j) {
+        Tile::Put(out + (b + j) * block_bytes, tile_rows, m, rounded, j);
+      }
+    }
+  }
+}
+
+// As TileBlock has it.
+struct Int8Tile {
+  static constexpr int64_t kRowBytes = kBlock + 8;
+
+  // Row m of the block at `place` := block j of `rounded`.
+  static void Put(char* place, int32_t tile_rows, int32_t m, const RoundedBlocks& rounded, int j) {
+    char* scales = place + tile_rows * kBlock;
+    const int32_t sum8 = -8 * (rounded.sums[0][j] + rounded.sums[1][j]);
+    std::memcpy(place + m * kBlock, rounded.codes[j], kBlock);
+    std::memcpy(scales + 4 * m, &rounded.scales[j], 4);
+    std::memcpy(scales + 4 * (tile_rows + m), &sum8, 4);
+  }
+};
 
 inline float ScaleOf(const uint8_t* block, int32_t row) {
   uint16_t halves[kLanes] = {};

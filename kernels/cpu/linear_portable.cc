@@ -65,7 +65,7 @@ struct PortablePanel : BlockPanel<Format> {
 extern const LinearKernels kLinearPortable;
 const LinearKernels kLinearPortable = {
     kPanelRows,
-    {{3, {1, 2, 4}, PrepareFloatTile}, {3, {1, 2, 4}, PrepareInt8Tile}},
+    {{3, {1, 2, 4}, PrepareFloatTile}, {3, {1, 2, 4}, PrepareRoundedTile<Int8Tile>}},
     {MakeFormat<F32Panel, 1, 2, 4>(TileKind::kFloat),
      MakeFormat<F16Panel, 1, 2, 4>(TileKind::kFloat),
      MakeFormat<BF16Panel, 1, 2, 4>(TileKind::kFloat),

@@ -45,11 +45,6 @@ inline float ReduceMax(Vec v) {
   x = _mm_max_ps(x, _mm_movehl_ps(x, x));
   return _mm_cvtss_f32(_mm_max_ss(x, _mm_shuffle_ps(x, x, 1)));
 }
-inline float QuickSum(Vec v) {
-  __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_add_ss(x, _mm_shuffle_ps(x, x, 1)));
-}
 
 // Three stages of interleaving: single lanes, pairs, halves.
 inline void TransposeTo(Vec (&r)[kLanes], float* out, int64_t out_stride) {

@@ -38,7 +38,6 @@ inline void StoreN(float* p, Vec v, int n) {
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), v);
 }
 inline float ReduceMax(Vec v) { return _mm512_reduce_max_ps(v); }
-inline float QuickSum(Vec v) { return _mm512_reduce_add_ps(v); }
 
 // Four stages of interleaving: single lanes, pairs, quarters, halves.
 inline void TransposeTo(Vec (&r)[kLanes], float* out, int64_t out_stride) {

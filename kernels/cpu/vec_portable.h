@@ -56,9 +56,6 @@ inline float ReduceMax(Vec v) {
   return a > b ? a : b;
 }
 
-// Sum of the lanes in an order that each level chooses.
-inline float QuickSum(Vec v) { return (v[0] + v[1]) + (v[2] + v[3]); }
-
 inline float HalfToFloat(uint16_t half) {
   uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   uint32_t bits = static_cast<uint32_t>(half & 0x7fff) << 13;

@@ -21,6 +21,7 @@ SHAPES = {
 TYPES = {
     "q4_0": (gguf.GGMLQuantizationType.Q4_0, gguf.LlamaFileType.MOSTLY_Q4_0, 18, 8),
     "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0, 34, 127),
+    "bf16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16, None, None),
 }
 BLOCK = 32
 
@@ -39,7 +40,10 @@ def copy_tokenizer(reader, writer):
 
 
 def random_matrix(generator, rows, cols, block_bytes, largest):
-    """Blocks of random integers whose scales give values of variance 1 / cols."""
+    """Blocks of random integers whose scales give values of variance 1 / cols; or such values in BF16."""
+    if block_bytes is None:
+        values = generator.standard_normal((rows, cols), dtype=np.float32) / np.float32(np.sqrt(cols))
+        return (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
     blocks = generator.integers(0, 256, (rows, cols // BLOCK, block_bytes), dtype=np.uint8)
     scale = np.float16(np.sqrt(3.0 / cols) / largest)
     blocks[:, :, :2] = np.frombuffer(scale.tobytes(), dtype=np.uint8)
