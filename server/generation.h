@@ -46,6 +46,15 @@ enum class EngineState : uint8_t {
   kFailed,    // the executor is gone; every request has ended with kError
 };
 
+// LoRA adapters. This engine runs the base model alone as yet: it has room for none.
+struct AdapterStats {
+  int32_t max = 0;     // that may run at once
+  int32_t loaded = 0;  // in memory
+  std::vector<std::string> running;
+  std::vector<std::string> waiting;
+  double changed_at = 0;  // Unix time, seconds, of the last change of any of these
+};
+
 struct EngineStats {
   EngineState state = EngineState::kServing;
   int32_t running_sequences = 0;
@@ -81,6 +90,7 @@ struct EngineStats {
   double between_seconds = 0;
   // While there is work: since the last step ended, or since the work came. 0: there is none.
   double busy_since_seconds = 0;
+  AdapterStats adapters;
 };
 
 // One thing that happened to a request; what repeats itself step after step is one entry.

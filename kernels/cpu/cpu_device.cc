@@ -37,6 +37,19 @@ constexpr double kNsPerAngle = 30;
 constexpr double kNsPerGatheredElement = 2;  // a cache line for each
 
 #if defined(__x86_64__)
+// The avx2 level's, but for int8.
+const cpu::LinearKernels& LinearAvx2Vnni() {
+  static const cpu::LinearKernels kKernels = [] {
+    cpu::LinearKernels made = cpu::kLinearAvx2;
+    made.tiles[static_cast<size_t>(cpu::TileKind::kInt8)] = cpu::kInt8DotAvx2Vnni.tile;
+    made.formats[static_cast<size_t>(DType::kQ8_0)] = cpu::kInt8DotAvx2Vnni.q8_0;
+    made.formats[static_cast<size_t>(DType::kQ4_0)] = cpu::kInt8DotAvx2Vnni.q4_0;
+    made.blocks = cpu::kInt8DotAvx2Vnni.blocks;
+    return made;
+  }();
+  return kKernels;
+}
+
 // The avx512 level's, but for BF16.
 const cpu::LinearKernels& LinearAvx512Bf16() {
   static const cpu::LinearKernels kernels = [] {
@@ -55,6 +68,9 @@ cpu::KernelTable TableFor(Isa isa) {
     return {&LinearAvx512Bf16(), &cpu::kRowsAvx512, &cpu::kAttentionAvx512Bf16};
   }
   if (isa == Isa::kAvx512) return {&cpu::kLinearAvx512, &cpu::kRowsAvx512, &cpu::kAttentionAvx512};
+  if (isa == Isa::kAvx2Vnni) {
+    return {&LinearAvx2Vnni(), &cpu::kRowsAvx2, &cpu::kAttentionAvx2};
+  }
   if (isa == Isa::kAvx2) return {&cpu::kLinearAvx2, &cpu::kRowsAvx2, &cpu::kAttentionAvx2};
 #endif
   HEDDLE_CHECK(isa == Isa::kPortable, "no kernels for this level");

@@ -10,7 +10,8 @@ namespace heddle::kernels::cpu {
 namespace {
 
 // From the least to the most.
-constexpr Isa kLevels[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+constexpr Isa kLevels[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx2Vnni, Isa::kAvx512,
+                           Isa::kAvx512Bf16};
 
 bool Has(const CpuFeatures& features, Isa isa) {
   switch (isa) {
@@ -18,6 +19,8 @@ bool Has(const CpuFeatures& features, Isa isa) {
       return true;
     case Isa::kAvx2:
       return features.avx2;
+    case Isa::kAvx2Vnni:
+      return features.avx2 && features.avx_vnni;
     case Isa::kAvx512:
       return features.avx2 && features.avx512 && features.avx512_vnni;
     case Isa::kAvx512Bf16:
@@ -92,8 +95,10 @@ absl::StatusOr<Isa> ResolveIsa(std::string_view name, const CpuFeatures& feature
         "isa '", std::string(name), "' is beyond this machine, which has ", Describe(features),
         isa >= Isa::kAvx512 ? " (avx512 here means AVX-512 F, BW, DQ, VL and VNNI)" : ""));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "isa '", std::string(name), "' is unknown: auto, portable, avx2, avx512 or avx512_bf16"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("isa '", std::string(name),
+                   "' is unknown: auto, portable, avx2, avx2_vnni, avx512 or "
+                   "avx512_bf16"));
 }
 
 const char* Name(Isa isa) {
@@ -102,6 +107,8 @@ const char* Name(Isa isa) {
       return "portable";
     case Isa::kAvx2:
       return "avx2";
+    case Isa::kAvx2Vnni:
+      return "avx2_vnni";
     case Isa::kAvx512:
       return "avx512";
     case Isa::kAvx512Bf16:

@@ -10,10 +10,11 @@
 
 namespace heddle::kernels::cpu {
 
-// Levels that kernels are built for; each includes the ones before it.
+// Levels that kernels are built for, from the least to the most.
 enum class Isa : uint8_t {
   kPortable,    // the compiler's baseline
   kAvx2,        // AVX2, FMA, F16C
+  kAvx2Vnni,    // and AVX-VNNI: int8 dot products
   kAvx512,      // AVX-512 F, BW, DQ, VL, VNNI
   kAvx512Bf16,  // and dot products of BF16
 };

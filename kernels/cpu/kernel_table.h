@@ -95,6 +95,14 @@ struct Bf16DotKernels {
   FormatKernels format;
 };
 
+// What takes the place of the int8 kernels where the processor has AVX2's vectors and VNNI.
+struct Int8DotKernels {
+  TileKernels tile;
+  FormatKernels q8_0;
+  FormatKernels q4_0;
+  const BlockKernels* blocks;
+};
+
 // Element types of the KV cache, as kernels/kv_cache.h describes them.
 enum class KvType : uint8_t { kF32, kF16, kBF16, kInt8, kF8E4M3 };
 
@@ -225,6 +233,9 @@ extern const BlockKernels kBlocksAvx2;
 extern const RowKernels kRowsAvx2;
 extern const AttentionKernels kAttentionAvx2;
 extern const PeakKernels kPeakAvx2;
+extern const Int8DotKernels kInt8DotAvx2Vnni;
+extern const BlockKernels kBlocksAvx2Vnni;
+extern const PeakKernels kPeakAvx2Vnni;
 extern const LinearKernels kLinearAvx512;
 extern const Bf16DotKernels kBf16DotAvx512;
 extern const BlockKernels kBlocksAvx512;

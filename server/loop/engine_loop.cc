@@ -73,6 +73,8 @@ EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineL
   stats_.pages_total = scheduler_options_.num_pages;
   stats_.host_pages_total = scheduler_options_.num_host_pages;
   stats_.page_tokens = scheduler_options_.page_tokens;
+  stats_.adapters.changed_at =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   published_ = stats_;
   thread_ = std::thread([this] { Run(); });
 }

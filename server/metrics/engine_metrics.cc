@@ -1,6 +1,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_join.h"
 #include "server/metrics/families.h"
 
 namespace heddle::server {
@@ -47,6 +48,21 @@ MetricFamily PageInfo(std::string name, const char* size_label, const char* coun
   return family;
 }
 
+MetricFamily AdapterInfo(std::string name, const char* max_label, const char* running_label,
+                         const char* waiting_label, const AdapterStats& adapters) {
+  MetricFamily family;
+  family.name = std::move(name);
+  family.help = "Unix time at which the labels changed, which name LoRA adapters.";
+  family.type = MetricType::Gauge;
+  ClientMetric metric;
+  metric.label.push_back({max_label, std::to_string(adapters.max)});
+  metric.label.push_back({running_label, absl::StrJoin(adapters.running, ",")});
+  metric.label.push_back({waiting_label, absl::StrJoin(adapters.waiting, ",")});
+  metric.gauge.value = adapters.changed_at;
+  family.metric.push_back(std::move(metric));
+  return family;
+}
+
 double UsedShare(const EngineStats& stats) {
   return stats.pages_total > 0 ? static_cast<double>(stats.pages_used) / stats.pages_total : 0;
 }
@@ -61,6 +77,8 @@ void AppendVllmNames(const EngineStats& stats, MetricFamilies* families) {
   gauge("vllm:num_requests_running", "heddle_running_sequences.", stats.running_sequences);
   gauge("vllm:kv_cache_usage_perc", "heddle_kv_usage_ratio.", UsedShare(stats));
   families->push_back(PageInfo("vllm:cache_config_info", "block_size", "num_gpu_blocks", stats));
+  families->push_back(AdapterInfo("vllm:lora_requests_info", "max_lora", "running_lora_adapters",
+                                  "waiting_lora_adapters", stats.adapters));
 }
 
 MetricFamily SingleValue(std::string name, std::string help, MetricType type, double value) {
@@ -99,6 +117,9 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
   gauge("heddle_kv_page_tokens", "Token positions per page.", stats.page_tokens);
   gauge("heddle_kv_usage_ratio", "Share of the KV cache in use, from 0 to 1.", UsedShare(stats));
   families->push_back(PageInfo("heddle_kv_cache_info", "page_tokens", "num_pages", stats));
+  gauge("heddle_adapters_loaded", "LoRA adapters in memory.", stats.adapters.loaded);
+  families->push_back(AdapterInfo("heddle_adapter_info", "max_adapters", "running_adapters",
+                                  "waiting_adapters", stats.adapters));
   gauge("heddle_orphaned_requests", "Requests that run for nobody; must be 0.",
         stats.orphaned_requests);
   gauge("heddle_step_running_seconds", "Since the last step ended, while there is work; 0: idle.",

@@ -5,12 +5,13 @@ import importlib
 import json
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 
-from heddle_server import DEMO_MODEL, SOURCE, Server
+from heddle_server import DEMO_MODEL, SOURCE, Server, wait_until
 
 try:
     import grpc
@@ -279,6 +280,41 @@ def test_a_drain_finishes_the_calls_in_progress(stubs):
             assert results == [0], results
 
 
+def make_certificate(folder, name):
+    """A self-signed certificate of 127.0.0.1: replaces cert.pem and key.pem, returns the former's bytes."""
+    new = [str(folder / f"{name}.{part}.new") for part in ("cert", "key")]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1", "-out", new[0], "-keyout", new[1]],
+        check=True, stderr=subprocess.DEVNULL)
+    for path, place in zip(new, ("cert.pem", "key.pem")):
+        pathlib.Path(path).replace(folder / place)
+    return (folder / "cert.pem").read_bytes()
+
+
+def test_a_new_certificate_is_served_without_a_restart(stubs):
+    def served(port, root):
+        """Whether a client that trusts `root` alone is answered."""
+        credentials = grpc.ssl_channel_credentials(root)
+        with grpc.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+            stub, pb = stubs[1].InferenceStub(channel), stubs[0]
+            code, _ = code_of(lambda: stub.ListModels(pb.ListModelsRequest(), timeout=5))
+            return code == grpc.StatusCode.OK
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        first = make_certificate(folder, "first")
+        files = ["--tls-cert", str(folder / "cert.pem"), "--tls-key", str(folder / "key.pem")]
+        with Server("--grpc-port", "0", *files) as server:
+            time.sleep(0.1)
+            port = grpc_port(server)
+            assert served(port, first)
+            second = make_certificate(folder, "second")
+            # gRPC looks at the files every ten seconds.
+            assert wait_until(lambda: served(port, second), 40)
+            assert not served(port, first)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         stubs = make_stubs(folder)
@@ -289,7 +325,8 @@ def main():
                 for name in [n for n in dir(suite) if n.startswith("test_")]:
                     getattr(suite, name)()
                     print("passed:", name)
-        for test in (test_keys_are_asked_for, test_a_drain_finishes_the_calls_in_progress):
+        for test in (test_keys_are_asked_for, test_a_drain_finishes_the_calls_in_progress,
+                     test_a_new_certificate_is_served_without_a_restart):
             test(stubs)
             print("passed:", test.__name__)
 

@@ -38,7 +38,7 @@ class Server:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             for line in list(self.log):
-                found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+                found = re.search(r"https?://127\.0\.0\.1:(\d+)", line)
                 if found:
                     return int(found.group(1))
             if self.process.poll() is not None:

@@ -30,6 +30,9 @@ TEST_CASE("auto takes the best level that the machine has", "[kernels][unit]") {
   ice_lake.avx512_bf16 = false;
   CHECK(ResolveIsa("auto", ice_lake).value() == Isa::kAvx512);
   CHECK(absl::IsInvalidArgument(ResolveIsa("avx512_bf16", ice_lake).status()));
+  CpuFeatures alder_lake = Haswell();
+  alder_lake.avx_vnni = true;
+  CHECK(ResolveIsa("auto", alder_lake).value() == Isa::kAvx2Vnni);
   CpuFeatures skylake = Haswell();
   skylake.avx512 = true;  // without VNNI
   CHECK(ResolveIsa("auto", skylake).value() == Isa::kAvx2);

@@ -402,6 +402,8 @@ TEST_CASE("The inference gateway finds its figures under vLLM's names where it i
   stats.pages_total = 100;
   stats.pages_used = 25;
   stats.page_tokens = 16;
+  stats.adapters = {.max = 4, .loaded = 3, .running = {"a", "b"}, .waiting = {"c"}};
+  stats.adapters.changed_at = 1700000000.5;
   auto metrics_of = [&stats](const HttpServerOptions& options) {
     ServerUnderTest server(std::make_unique<FakeGeneration>(), options);
     server.generation->SetStats(stats);
@@ -415,6 +417,9 @@ TEST_CASE("The inference gateway finds its figures under vLLM's names where it i
                            "\nvllm:num_requests_waiting 3\n", "\nvllm:num_requests_running 2\n",
                            "\nvllm:kv_cache_usage_perc 0.25\n",
                            "\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1\n",
+                           "\nheddle_adapters_loaded 3\n",
+                           "\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\","
+                           "waiting_lora_adapters=\"c\"} 1700000000.5\n",
                            "\nheddle_thread_cpu_seconds_total{thread=\"http-io\"} "}) {
     INFO(line);
     CHECK(text.find(line) != std::string::npos);

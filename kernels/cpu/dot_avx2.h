@@ -1,0 +1,85 @@
+// Bytes and their dot products for AVX2, or AVX2 with VNNI where the compiler is told so: what
+// linear_dot.h and linear_blocks.h are written in (the latter says what each name means).
+// REQUIRES: vec_avx2.h included before.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+namespace heddle::kernels::cpu {
+namespace {
+
+using ByteVec = __m256i;
+using IntSums = __m256i;
+inline ByteVec LoadBytes(const uint8_t* p) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+}
+inline ByteVec And(ByteVec v, uint8_t mask) {
+  return _mm256_and_si256(v, _mm256_set1_epi8(static_cast<char>(mask)));
+}
+inline ByteVec Or(ByteVec a, ByteVec b) { return _mm256_or_si256(a, b); }
+[[maybe_unused]] inline ByteVec Flip(ByteVec v) {
+  return _mm256_xor_si256(v, _mm256_set1_epi8(static_cast<char>(0x80)));
+}
+template <int kBits>
+inline ByteVec Shift(ByteVec v) {
+  if constexpr (kBits > 0) return _mm256_srli_epi16(v, kBits);
+  return _mm256_slli_epi16(v, -kBits);
+}
+inline ByteVec LoadTable(const uint8_t* entries) {
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
+}
+inline ByteVec Lookup(ByteVec table, ByteVec indices) {
+  return _mm256_shuffle_epi8(table, indices);
+}
+inline IntSums SetInts(int32_t x) { return _mm256_set1_epi32(x); }
+inline Vec ToFloat(IntSums v) { return _mm256_cvtepi32_ps(v); }
+inline Vec FromInt8(const int8_t* p) {
+  return ToFloat(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+inline Vec FromUint8(const uint8_t* p) {
+  return ToFloat(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+#if defined(__AVXVNNI__)
+constexpr int kTableBias = 128;  // the dot product takes unsigned weights
+template <bool kSigned>
+inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
+  int32_t word;
+  std::memcpy(&word, x, 4);
+  return _mm256_dpbusd_avx_epi32(sum, w, _mm256_set1_epi32(word));
+}
+#else
+constexpr int kTableBias = 0;  // table entries are multiplied as |w| and x with the sign of w
+// Two products of linear codes are at most 2 * 63 * 127, of signed ones 2 * 128 * 127: both fit the
+// 16 bits of the first instruction.
+template <bool kSigned>
+inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
+  int32_t word;
+  std::memcpy(&word, x, 4);
+  __m256i value = _mm256_set1_epi32(word);
+  if constexpr (kSigned) {
+    value = _mm256_sign_epi8(value, w);
+    w = _mm256_abs_epi8(w);
+  }
+  __m256i pairs = _mm256_maddubs_epi16(w, value);
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+#endif
+
+struct FloatTable {
+  __m256 low, high;
+};
+inline FloatTable LoadFloatTable(const float* entries) {
+  return {_mm256_loadu_ps(entries), _mm256_loadu_ps(entries + 8)};
+}
+// The permutation takes the low three bits of an index, the blend its topmost.
+template <int kShift>
+inline Vec LookupFloat(const FloatTable& table, IntVec words) {
+  __m256i index = _mm256_srli_epi32(reinterpret_cast<__m256i>(words), kShift);
+  __m256 fourth = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));
+  return _mm256_blendv_ps(_mm256_permutevar8x32_ps(table.low, index),
+                          _mm256_permutevar8x32_ps(table.high, index), fourth);
+}
+
+}  // namespace
+}  // namespace heddle::kernels::cpu

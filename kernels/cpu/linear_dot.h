@@ -1,0 +1,87 @@
+// Q8_0 and Q4_0 by an instruction that adds four products of unsigned and signed bytes to an int32.
+// The codes are unsigned (Q8_0's plus 128, Q4_0's plus 8); what that adds is taken off again with
+// the sums of x.
+// REQUIRES: vec_*.h, vec_math.h, linear_float.h, linear_int8.h and a dot_*.h whose DotAdd takes
+// unsigned weights included before.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/kernel_table.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+// Sums of one block for kRows rows of x and the two vectors of the panel.
+template <int kRows>
+struct BlockSums {
+  IntSums sums[kRows][2];
+
+  // Starts at what the bias of the weights has to be corrected by, a multiple of sum8.
+  void Start(const int32_t* sum8, int32_t factor) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) sums[m][0] = sums[m][1] = SetInts(sum8[m] * factor);
+  }
+  // Four columns: 4 bytes of each row of x at `column`.
+  void Step(ByteVec w0, ByteVec w1, const int8_t (*x)[kBlock], int column) {
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+      sums[m][0] = DotAdd<false>(sums[m][0], w0, x[m] + column);
+      sums[m][1] = DotAdd<false>(sums[m][1], w1, x[m] + column);
+    }
+  }
+  void AddTo(Accumulators<kRows>& total, const uint8_t* scales, const float* x_scales) const {
+    Vec w0 = FromF16(reinterpret_cast<const uint16_t*>(scales));
+    Vec w1 = FromF16(reinterpret_cast<const uint16_t*>(scales) + kLanes);
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+      Vec x = Set(x_scales[m]);
+      total.sums[m][0] = Fma(ToFloat(sums[m][0]), w0 * x, total.sums[m][0]);
+      total.sums[m][1] = Fma(ToFloat(sums[m][1]), w1 * x, total.sums[m][1]);
+    }
+  }
+};
+
+// Stored weights of group g (four columns) of the rows of one vector, as unsigned bytes.
+constexpr int kGroupBytes = kPanelRows * 4;
+struct Q80Weights {
+  static constexpr int32_t kBiasFactor = 16;  // 128 in eights
+  static ByteVec LoadGroup(const uint8_t* w, int g) { return LoadBytes(w + g * kGroupBytes); }
+};
+struct Q40Weights {
+  static constexpr int32_t kBiasFactor = 1;
+  static ByteVec LoadGroup(const uint8_t* w, int g) {
+    ByteVec bytes = LoadBytes(w + g % 4 * kGroupBytes);
+    if (g >= 4) bytes = Shift<4>(bytes);
+    return And(bytes, 0xf);
+  }
+};
+
+template <typename Format, typename Weights>
+struct IntPanel : BlockPanel<Format> {
+  template <int kRows>
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+    const auto* block = static_cast<const uint8_t*>(panel);
+    const auto* x = static_cast<const TileBlock<kRows>*>(tile);
+    Accumulators<kRows> total;
+    total.Start(acc);
+    for (int64_t b = 0; b < cols / kBlock; ++b, block += BlockPanel<Format>::kBytes, ++x) {
+      PrefetchAhead(block, BlockPanel<Format>::kBytes);
+      const uint8_t* w = block + kPanelRows * 2;
+      BlockSums<kRows> sums;
+      sums.Start(x->sum8, Weights::kBiasFactor);
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) {
+        sums.Step(Weights::LoadGroup(w, g), Weights::LoadGroup(w + kLanes * 4, g), x->x, g * 4);
+      }
+      sums.AddTo(total, block, x->scale);
+    }
+    total.Save(acc);
+  }
+};
+
+using Q80DotPanel = IntPanel<Q80<0x80>, Q80Weights>;
+using Q40DotPanel = IntPanel<Q40, Q40Weights>;
+
+}  // namespace
+}  // namespace heddle::kernels::cpu
