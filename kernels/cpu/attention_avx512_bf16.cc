@@ -83,7 +83,7 @@ struct DotScratch : Scratch {
   int32_t num_pairs;  // of a head's dimensions
   int32_t* keys;      // [num_pairs up to 16s][kBlockTokens] pairs
   int32_t* pairs;     // [kBlockTokens / 2][padded_dim] values of neighbouring positions
-  int32_t* queries;   // [kMaxQueries][num_pairs]
+  int32_t* queries;   // per tile of queries [num_pairs][tile]
 
   explicit DotScratch(const AttendArgs& args)
       : Scratch(args),
@@ -94,36 +94,32 @@ struct DotScratch : Scratch {
                                            kMaxQueries * args.padded_dim / 2)) {}
 };
 
-inline void PackQueries(const AttendArgs& args, const DotScratch& s) {
-  for (int32_t q = 0; q < args.num_queries; ++q) {
-    const float* from = args.queries + static_cast<int64_t>(q) * args.padded_dim;
-    auto* to = reinterpret_cast<uint16_t*>(s.queries + static_cast<int64_t>(q) * s.num_pairs);
-    for (int32_t d = 0; d < 2 * s.num_pairs; d += kLanes) {
-      uint16_t halves[kLanes];
-      ToBF16(halves, Load(from + d));
-      const int32_t n = 2 * s.num_pairs - d < kLanes ? 2 * s.num_pairs - d : kLanes;
-      std::memcpy(to + d, halves, static_cast<size_t>(n) * 2);
-    }
+// Query q + t to column t of its tile.
+inline void PackQuery(const AttendArgs& args, const DotScratch& s, int32_t q, int32_t t,
+                      int32_t tile) {
+  const float* from = args.queries + static_cast<int64_t>(q + t) * args.padded_dim;
+  int32_t* to = s.queries + static_cast<int64_t>(q) * s.num_pairs + t;
+  for (int32_t p = 0; p < s.num_pairs; p += kLanes / 2) {
+    uint16_t halves[kLanes];
+    int32_t pairs[kLanes / 2];
+    ToBF16(halves, Load(from + 2 * p));
+    std::memcpy(pairs, halves, sizeof(pairs));
+    const int32_t n = s.num_pairs - p < kLanes / 2 ? s.num_pairs - p : kLanes / 2;
+    for (int32_t i = 0; i < n; ++i) to[(p + i) * tile] = pairs[i];
   }
 }
 
-// Asks for rows line after line: at the rate that these kernels have, memory answers faster in
-// order of address. One block ahead: two more would drive each other out of L1, where pages of 8 KB
-// map the rows of one head to half of the sets.
-template <int kCount>
-inline void AskForRows(const char* const* rows, int64_t row_bytes) {
-  for (int i = 0; i < kCount; ++i) {
-    for (int64_t offset = 0; offset < row_bytes; offset += 64) {
-      __builtin_prefetch(rows[i] + offset);
-    }
-  }
+inline void PackQueries(const AttendArgs& args, const DotScratch& s) {
+  ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
+    constexpr int kTile = decltype(size)::kTile;
+    for (int32_t t = 0; t < kTile; ++t) PackQuery(args, s, q, t, kTile);
+  });
 }
 
 template <typename Element>
-inline void TransposePairs(const AttendArgs& args, const BlockRows& rows, const BlockRows& upcoming,
-                           const DotScratch& s) {
+HEDDLE_KERNEL_PART void TransposePairs(const AttendArgs& args, const BlockRows& rows,
+                                       const DotScratch& s) {
   for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
-    AskForRows<kLanes>(upcoming.keys + j, int64_t{args.head_dim} * Element::kBytes);
     for (int32_t d = 0; d < args.head_dim; d += 2 * kLanes) {
       Vec block[kLanes];
 #pragma GCC unroll 16
@@ -136,17 +132,19 @@ inline void TransposePairs(const AttendArgs& args, const BlockRows& rows, const 
 }
 
 template <int kTile>
-inline void DotScores(const DotScratch& s, int32_t q) {
+HEDDLE_KERNEL_PART void DotScores(const DotScratch& s, int32_t q, RowPrefetch& prefetch) {
+  RowPrefetch ahead = prefetch;  // in registers
   const int32_t* query = s.queries + static_cast<int64_t>(q) * s.num_pairs;
   Vec sums[kTile][2];
 #pragma GCC unroll 8
   for (int t = 0; t < kTile; ++t) sums[t][0] = sums[t][1] = Zero();
   for (int32_t p = 0; p < s.num_pairs; ++p) {
+    ahead.Next();
     const __m512bh k0 = AsPairs(_mm512_loadu_si512(s.keys + p * kBlockTokens));
     const __m512bh k1 = AsPairs(_mm512_loadu_si512(s.keys + p * kBlockTokens + kLanes));
 #pragma GCC unroll 8
     for (int t = 0; t < kTile; ++t) {
-      const __m512bh x = AsPairs(_mm512_set1_epi32(query[t * s.num_pairs + p]));
+      const __m512bh x = AsPairs(_mm512_set1_epi32(query[p * kTile + t]));
       sums[t][0] = _mm512_dpbf16_ps(sums[t][0], k0, x);
       sums[t][1] = _mm512_dpbf16_ps(sums[t][1], k1, x);
     }
@@ -156,13 +154,15 @@ inline void DotScores(const DotScratch& s, int32_t q) {
     Store(s.weights + (q + t) * kBlockTokens, sums[t][0]);
     Store(s.weights + (q + t) * kBlockTokens + kLanes, sums[t][1]);
   }
+  prefetch = ahead;
 }
 
-// The weights of query q become BF16 in the first half of their row.
-inline void PackWeights(const DotScratch& s, int32_t q) {
-  float* row = s.weights + q * kBlockTokens;
-  _mm512_storeu_si512(row, AsBits(_mm512_cvtne2ps_pbh(Load(row + kLanes), Load(row))));
-}
+// Weights become BF16, in the first half of their row.
+struct PairWeights {
+  static void Put(float* row, const Vec (&weights)[kBlockVecs]) {
+    _mm512_storeu_si512(row, AsBits(_mm512_cvtne2ps_pbh(weights[1], weights[0])));
+  }
+};
 
 // Dimensions [d, d + 32) of two rows a and b of values, interleaved: [0] the first 16 of them.
 struct ValuePair {
@@ -183,25 +183,39 @@ struct ValuePair {
   }
 };
 
-// Rows past the block's end repeat its last one, with a weight of zero.
-template <typename Element>
-inline void InterleaveValues(const AttendArgs& args, const BlockRows& rows,
-                             const BlockRows& upcoming, const DotScratch& s) {
+// Rows past the block's end repeat its last one, with a weight of zero. kWhole: heads are whole
+// vectors of 32 dimensions.
+template <typename Element, bool kWhole>
+HEDDLE_KERNEL_PART void InterleaveRows(const AttendArgs& args, const BlockRows& rows,
+                                       const DotScratch& s) {
+  const int32_t load_dim = kWhole ? INT32_MAX : args.head_dim;
   for (int32_t j = 0; j < kBlockTokens; j += 2) {
-    AskForRows<2>(upcoming.values + j, int64_t{args.head_dim} * Element::kBytes);
     int32_t* out = s.pairs + static_cast<int64_t>(j / 2) * args.padded_dim;
     for (int32_t d = 0; d < args.padded_dim; d += 2 * kLanes) {
-      const ValuePair pair(Element::LoadAt(rows.values[j], d, args.head_dim),
-                           Element::LoadAt(rows.values[j + 1], d, args.head_dim));
+      const ValuePair pair(Element::LoadAt(rows.values[j], d, load_dim),
+                           Element::LoadAt(rows.values[j + 1], d, load_dim));
       _mm512_storeu_si512(out + d, pair.part[0]);
-      if (d + kLanes < args.padded_dim) _mm512_storeu_si512(out + d + kLanes, pair.part[1]);
+      if (kWhole || d + kLanes < args.padded_dim) {
+        _mm512_storeu_si512(out + d + kLanes, pair.part[1]);
+      }
     }
+  }
+}
+
+template <typename Element>
+inline void InterleaveValues(const AttendArgs& args, const BlockRows& rows, const DotScratch& s) {
+  if (args.head_dim % (2 * kLanes) == 0) {
+    InterleaveRows<Element, true>(args, rows, s);
+  } else {
+    InterleaveRows<Element, false>(args, rows, s);
   }
 }
 
 // acc = acc * decay + weights * values, for kTile queries and kVecs vectors of the head.
 template <int kTile, int kVecs>
-inline void DotValues(const AttendArgs& args, const DotScratch& s, int32_t q, int32_t column) {
+HEDDLE_KERNEL_PART void DotValues(const AttendArgs& args, const DotScratch& s, int32_t q,
+                                  int32_t column, RowPrefetch& prefetch) {
+  RowPrefetch ahead = prefetch;  // in registers
   float* acc = args.acc + static_cast<int64_t>(q) * args.padded_dim + column;
   Vec sums[kTile][kVecs];
 #pragma GCC unroll 8
@@ -214,6 +228,8 @@ inline void DotValues(const AttendArgs& args, const DotScratch& s, int32_t q, in
   const auto* weight = reinterpret_cast<const int32_t*>(s.weights + q * kBlockTokens);
   const int32_t* from = s.pairs + column;
   for (int32_t j = 0; j < kBlockTokens / 2; ++j, from += args.padded_dim) {
+    ahead.Next();
+    if (kVecs > 2) ahead.Next();
     __m512bh value[kVecs];
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) value[v] = AsPairs(_mm512_loadu_si512(from + v * kLanes));
@@ -229,16 +245,20 @@ inline void DotValues(const AttendArgs& args, const DotScratch& s, int32_t q, in
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) Store(acc + t * args.padded_dim + v * kLanes, sums[t][v]);
   }
+  prefetch = ahead;
 }
 
 template <int kTile>
-inline void DotValueRows(const AttendArgs& args, const DotScratch& s, int32_t q) {
+inline void DotValueRows(const AttendArgs& args, const DotScratch& s, int32_t q,
+                         RowPrefetch& prefetch) {
   constexpr int kVecs = kTile == kQueryTile ? 2 : 4;  // as in ValueRows
   int32_t column = 0;
   for (; column + kVecs * kLanes <= args.padded_dim; column += kVecs * kLanes) {
-    DotValues<kTile, kVecs>(args, s, q, column);
+    DotValues<kTile, kVecs>(args, s, q, column, prefetch);
   }
-  for (; column < args.padded_dim; column += kLanes) DotValues<kTile, 1>(args, s, q, column);
+  for (; column < args.padded_dim; column += kLanes) {
+    DotValues<kTile, 1>(args, s, q, column, prefetch);
+  }
 }
 
 template <typename Element>
@@ -246,22 +266,25 @@ inline void DotAttendOver(const AttendArgs& args) {
   const DotScratch s(args);
   std::memset(s.sums, 0, sizeof(float) * kMaxLanes * static_cast<size_t>(args.num_queries));
   PackQueries(args, s);
-  BlockQueue<Element::kScaled, /*kAhead=*/1> queue(args, int64_t{args.head_dim} * Element::kBytes);
+  const int64_t row_bytes = int64_t{args.head_dim} * Element::kBytes;
+  BlockQueue<Element::kScaled, /*kAhead=*/1> queue(args, row_bytes);
   for (int32_t begin = args.begin; begin < args.end; begin += kBlockTokens) {
     queue.Advance();
     const BlockRows& rows = queue.current();
-    TransposePairs<Element>(args, rows, queue.upcoming(), s);
-    ForQueryTiles(args.num_queries,
-                  [&](auto size, int32_t q) { DotScores<decltype(size)::kTile>(s, q); });
-    for (int32_t q = 0; q < args.num_queries; ++q) {
-      const int32_t lo = args.lower[q] > begin ? args.lower[q] - begin : 0;
-      const int32_t hi = args.upper[q] - begin < rows.count ? args.upper[q] - begin : rows.count;
-      SoftmaxRow<Element::kScaled>(args, rows, s, q, lo, hi);
-      PackWeights(s, q);
-    }
-    InterleaveValues<Element>(args, rows, queue.upcoming(), s);
-    ForQueryTiles(args.num_queries,
-                  [&](auto size, int32_t q) { DotValueRows<decltype(size)::kTile>(args, s, q); });
+    RowPrefetch keys_ahead(queue.upcoming().keys, row_bytes);
+    RowPrefetch values_ahead(queue.upcoming().values, row_bytes);
+    TransposePairs<Element>(args, rows, s);
+    ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
+      constexpr int kTile = decltype(size)::kTile;
+      DotScores<kTile>(s, q, keys_ahead);
+      SoftmaxTile<Element::kScaled, PairWeights, kTile>(args, rows, s, begin, q);
+    });
+    keys_ahead.Rest();
+    InterleaveValues<Element>(args, rows, s);
+    ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
+      DotValueRows<decltype(size)::kTile>(args, s, q, values_ahead);
+    });
+    values_ahead.Rest();
   }
   for (int32_t q = 0; q < args.num_queries; ++q) {
     args.sum[q] = ReduceAdd(Load(s.sums + q * kMaxLanes));

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/vec_kv.h"
 
@@ -21,6 +22,10 @@ static_assert(kMaxLanes % kLanes == 0 && kBlockTokens % (2 * kLanes) == 0);
 // Queries per register tile, each with 2 vectors of scores or of values: half of the registers. A
 // whole query group of most models, so that decoding loads and converts each element once.
 constexpr int kQueryTile = kLanes == 16 ? 8 : 4;
+
+// Parts whose sums need most of the registers stay functions of their own: inlined side by side,
+// one part's constants drove another's sums into memory inside the loop (GCC 12).
+#define HEDDLE_KERNEL_PART __attribute__((noinline))
 
 // Areas of AttendArgs::scratch.
 struct Scratch {
@@ -90,130 +95,14 @@ inline Vec LoadPadded(const char* row, int32_t i, int32_t head_dim) {
   return Element::LoadAt(rest, 0);
 }
 
-// Where the rows of one block of keys and values lie. Rows past `count` repeat the last one: what
-// is computed from them is masked or not read.
-struct BlockRows {
-  const char* keys[kBlockTokens];
-  const char* values[kBlockTokens];
-  const char* key_scales_at[kBlockTokens];  // of scaled types only, F32 at any alignment
-  const char* value_scales_at[kBlockTokens];
-  float key_scales[kBlockTokens];  // once LoadScales has been called; 0 past `count`
-  float value_scales[kBlockTokens];
-  int32_t count;
-
-  void LoadScales() {
-    for (int32_t j = 0; j < count; ++j) {
-      std::memcpy(key_scales + j, key_scales_at[j], sizeof(float));
-      std::memcpy(value_scales + j, value_scales_at[j], sizeof(float));
-    }
-    for (int32_t j = count; j < kBlockTokens; ++j) key_scales[j] = value_scales[j] = 0;
-  }
-};
-
-// Walks the runs block by block.
-struct RunCursor {
-  const KeyRun* run = nullptr;
-  int32_t offset = 0;
-
-  template <bool kScaled>
-  void NextBlock(int32_t count, int64_t row_bytes, BlockRows& rows) {
-    rows.count = count;
-    for (int32_t j = 0; j < count; ++j) {
-      rows.keys[j] = static_cast<const char*>(run->keys) + offset * row_bytes;
-      rows.values[j] = static_cast<const char*>(run->values) + offset * row_bytes;
-      if (kScaled) {
-        rows.key_scales_at[j] = static_cast<const char*>(run->key_scales) + offset * 4;
-        rows.value_scales_at[j] = static_cast<const char*>(run->value_scales) + offset * 4;
-        if (j % 16 == 0 || offset == 0) {
-          __builtin_prefetch(rows.key_scales_at[j]);
-          __builtin_prefetch(rows.value_scales_at[j]);
-        }
-      }
-      if (++offset == run->num_tokens) {
-        ++run;
-        offset = 0;
-      }
-    }
-    for (int32_t j = count; j < kBlockTokens; ++j) {
-      rows.keys[j] = rows.keys[count - 1];
-      rows.values[j] = rows.values[count - 1];
-    }
-  }
-};
-
-// The blocks of a call one after the other, and what comes kAhead later: pages lie anywhere
-// in memory, in pieces too short for the processor's own prefetching, so a later block is asked for
-// while an earlier one is computed, line by line between its loads.
-template <bool kScaled, int32_t kAhead>
-class BlockQueue {
- public:
-  static_assert(kAhead <= kMaxBlocksAhead);
-
-  BlockQueue(const AttendArgs& args, int64_t row_bytes)
-      : row_bytes_(row_bytes),
-        cursor_{args.runs},
-        left_(args.end - args.begin),
-        ahead_{args.ahead},
-        ahead_left_(args.ahead_tokens) {
-    for (int32_t i = 0; i < kAhead; ++i) Append();
-  }
-
-  // Makes the first or the next block the current one. REQUIRES: there is one.
-  void Advance() {
-    Append();
-    if (kScaled) blocks_[appended_ % kSlots].LoadScales();
-  }
-  const BlockRows& current() const { return blocks_[appended_ % kSlots]; }
-  // The block to be asked for meanwhile; the current one if there is none.
-  const BlockRows& upcoming() const {
-    return ended_ ? current() : blocks_[(appended_ - 1) % kSlots];
-  }
-
- private:
-  static constexpr int32_t kSlots = kAhead + 1;
-
-  void Append() {
-    BlockRows& rows = blocks_[appended_++ % kSlots];
-    if (left_ > 0) {
-      Take(cursor_, left_, rows);
-    } else if (ahead_left_ > 0) {
-      Take(ahead_, ahead_left_, rows);
-    } else {
-      ended_ = true;
-    }
-  }
-  void Take(RunCursor& cursor, int32_t& left, BlockRows& rows) {
-    const int32_t count = left < kBlockTokens ? left : kBlockTokens;
-    cursor.NextBlock<kScaled>(count, row_bytes_, rows);
-    left -= count;
-  }
-
-  const int64_t row_bytes_;
-  RunCursor cursor_;
-  int32_t left_;
-  RunCursor ahead_;
-  int32_t ahead_left_;
-  int32_t appended_ = 0;
-  bool ended_ = false;
-  BlockRows blocks_[kSlots];
-};
-
-// Asks for the cache line at `offset` bytes of row j, keys and values.
-inline void AskForLine(const BlockRows& rows, int32_t j, int64_t offset) {
-  __builtin_prefetch(rows.keys[j] + offset);
-  __builtin_prefetch(rows.values[j] + offset);
-}
-
 template <typename Element>
-inline void TransposeKeys(const AttendArgs& args, const BlockRows& rows, const BlockRows& upcoming,
-                          const Scratch& s) {
+HEDDLE_KERNEL_PART void TransposeKeys(const AttendArgs& args, const BlockRows& rows,
+                                      const Scratch& s) {
   for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
     for (int32_t d = 0; d < args.head_dim; d += kLanes) {
       Vec block[kLanes];
-      const bool new_line = d * Element::kBytes % 64 == 0;
 #pragma GCC unroll 16
       for (int i = 0; i < kLanes; ++i) {
-        if (new_line) AskForLine(upcoming, j + i, d * Element::kBytes);
         block[i] = LoadPadded<Element>(rows.keys[j + i], d, args.head_dim);
       }
       TransposeTo(block, s.transposed + static_cast<int64_t>(d) * kBlockTokens + j, kBlockTokens);
@@ -232,7 +121,9 @@ inline void ConvertValues(const AttendArgs& args, const BlockRows& rows, const S
 }
 
 template <int kTile>
-inline void ScoreTile(const AttendArgs& args, const Scratch& s, int32_t q) {
+HEDDLE_KERNEL_PART void ScoreTile(const AttendArgs& args, const Scratch& s, int32_t q,
+                                  RowPrefetch& prefetch) {
+  RowPrefetch ahead = prefetch;  // in registers
   const float* query = args.queries + static_cast<int64_t>(q) * args.padded_dim;
   for (int32_t j = 0; j < kBlockTokens; j += 2 * kLanes) {
     Vec sums[kTile][2];
@@ -240,6 +131,7 @@ inline void ScoreTile(const AttendArgs& args, const Scratch& s, int32_t q) {
     for (int t = 0; t < kTile; ++t) sums[t][0] = sums[t][1] = Zero();
     const float* key = s.transposed + j;
     for (int32_t d = 0; d < args.head_dim; ++d, key += kBlockTokens) {
+      ahead.Next();
       Vec k0 = Load(key);
       Vec k1 = Load(key + kLanes);
 #pragma GCC unroll 8
@@ -255,6 +147,7 @@ inline void ScoreTile(const AttendArgs& args, const Scratch& s, int32_t q) {
       Store(s.weights + (q + t) * kBlockTokens + j + kLanes, sums[t][1]);
     }
   }
+  prefetch = ahead;
 }
 
 template <int kQueries>
@@ -278,11 +171,6 @@ inline void ForQueryTiles(int32_t num_queries, const Run& run) {
   if (q < num_queries) run(TileSize<1>{}, q);
 }
 
-inline void ScoreBlock(const AttendArgs& args, const Scratch& s) {
-  ForQueryTiles(args.num_queries,
-                [&](auto size, int32_t q) { ScoreTile<decltype(size)::kTile>(args, s, q); });
-}
-
 inline float ExpOne(float x) {
   float lanes[kLanes];
   Store(lanes, Exp(Set(x)));
@@ -297,39 +185,75 @@ inline Vec MaskScores(Vec scores, int32_t first, int32_t lo, int32_t hi) {
   return Select(visible, scores, Set(-__builtin_inff()));
 }
 
-// Scores of query q to weights exp(score - max), where [lo, hi) of the block are visible to it.
+constexpr int kBlockVecs = kBlockTokens / kLanes;
+
+// Scores of query q in their final form: scaled, capped, -infinity where the query does not see.
+// Returns the largest of them and of what the query has seen before.
 template <bool kScaled>
-inline void SoftmaxRow(const AttendArgs& args, const BlockRows& rows, const Scratch& s, int32_t q,
-                       int32_t lo, int32_t hi) {
-  float* row = s.weights + q * kBlockTokens;
-  float* sums = s.sums + q * kMaxLanes;
-  s.decay[q] = 1.0f;
-  if (lo >= hi) {
-    std::memset(row, 0, kBlockTokens * sizeof(float));
-    return;
-  }
-  bool all = lo == 0 && hi == kBlockTokens;
+inline float FinishScores(const AttendArgs& args, const BlockRows& rows, int32_t begin, int32_t q,
+                          float* row) {
+  const int32_t lo = args.lower[q] - begin;
+  const int32_t hi = args.upper[q] - begin < rows.count ? args.upper[q] - begin : rows.count;
+  const bool all = lo <= 0 && hi == kBlockTokens;
   Vec largest = Set(args.max[q]);
-  for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
-    Vec score = Load(row + j);
-    if (kScaled) score = score * Load(rows.key_scales + j);
+#pragma GCC unroll 8
+  for (int v = 0; v < kBlockVecs; ++v) {
+    Vec score = Load(row + v * kLanes);
+    if (kScaled) score = score * Load(rows.key_scales + v * kLanes);
     if (args.softcap > 0) score = Tanh(score / Set(args.softcap)) * Set(args.softcap);
-    if (!all) score = MaskScores(score, j, lo, hi);
+    if (!all) score = MaskScores(score, v * kLanes, lo, hi);
     largest = Max(largest, score);
-    Store(row + j, score);
+    if (kScaled || args.softcap > 0 || !all) Store(row + v * kLanes, score);
   }
-  float max = ReduceMax(largest);
-  if (max != args.max[q]) s.decay[q] = ExpOne(args.max[q] - max);
-  args.max[q] = max;
-  Vec center = Set(max == -__builtin_inff() ? 0.0f : max);
-  Vec sum = Load(sums) * Set(s.decay[q]);
-  for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
-    Vec weight = ExpOfNegative(Load(row + j) - center);
-    sum = sum + weight;
-    if (kScaled) weight = weight * Load(rows.value_scales + j);
-    Store(row + j, weight);
+  return ReduceMax(largest);
+}
+
+// How weights are kept for the product with the values: as they are.
+struct FloatWeights {
+  static void Put(float* row, const Vec (&weights)[kBlockVecs]) {
+    for (int v = 0; v < kBlockVecs; ++v) Store(row + v * kLanes, weights[v]);
   }
-  Store(sums, sum);
+};
+
+// Scores of queries [q, q + kTile) to weights exp(score - max), for the block of positions from
+// `begin` on. The queries' maxima come first and their decays in one vector, so that no query waits
+// for another's.
+template <bool kScaled, typename Weights, int kTile>
+HEDDLE_KERNEL_PART void SoftmaxTile(const AttendArgs& args, const BlockRows& rows, const Scratch& s,
+                                    int32_t begin, int32_t q) {
+  static_assert(kTile <= kLanes);
+  float before[kLanes] = {};
+  float after[kLanes] = {};
+  for (int t = 0; t < kTile; ++t) {
+    before[t] = args.max[q + t];
+    after[t] = FinishScores<kScaled>(args, rows, begin, q + t, s.weights + (q + t) * kBlockTokens);
+    args.max[q + t] = after[t];
+  }
+  const Vec unchanged = Load(after);
+  // Where nothing has been seen yet all scores are -infinity, and their weights 0 against any
+  // center.
+  const Vec centers = Select(unchanged == Set(-__builtin_inff()), Zero(), unchanged);
+  const Vec decays = Select(Load(before) == unchanged, Set(1.0f), Exp(Load(before) - centers));
+  float center[kLanes];
+  float decay[kLanes];
+  Store(center, centers);
+  Store(decay, decays);
+#pragma GCC unroll 8
+  for (int t = 0; t < kTile; ++t) {
+    float* row = s.weights + (q + t) * kBlockTokens;
+    float* sums = s.sums + (q + t) * kMaxLanes;
+    Vec sum = Load(sums) * Set(decay[t]);
+    Vec weights[kBlockVecs];
+#pragma GCC unroll 8
+    for (int v = 0; v < kBlockVecs; ++v) {
+      weights[v] = ExpOfNegative(Load(row + v * kLanes) - Set(center[t]));
+      sum = sum + weights[v];
+      if (kScaled) weights[v] = weights[v] * Load(rows.value_scales + v * kLanes);
+    }
+    Store(sums, sum);
+    s.decay[q + t] = decay[t];
+    Weights::Put(row, weights);
+  }
 }
 
 // Values as they lie in the cache, or as ConvertValues left them.
@@ -346,8 +270,9 @@ struct ConvertedValues {
 
 // acc = acc * decay + weights * values, for kTile queries and kVecs vectors of the head.
 template <int kTile, int kVecs, typename Values>
-inline void ValueTile(const AttendArgs& args, const Scratch& s, const Values& values, int32_t q,
-                      int32_t column, int32_t count) {
+HEDDLE_KERNEL_PART void ValueTile(const AttendArgs& args, const Scratch& s, const Values& values,
+                                  int32_t q, int32_t column, int32_t count, RowPrefetch& prefetch) {
+  RowPrefetch ahead = prefetch;  // in registers
   float* acc = args.acc + static_cast<int64_t>(q) * args.padded_dim + column;
   Vec sums[kTile][kVecs];
 #pragma GCC unroll 8
@@ -359,6 +284,7 @@ inline void ValueTile(const AttendArgs& args, const Scratch& s, const Values& va
   }
   const float* weight = s.weights + q * kBlockTokens;
   for (int32_t j = 0; j < count; ++j) {
+    ahead.Next();
     Vec value[kVecs];
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) value[v] = values.LoadAt(j, column + v * kLanes);
@@ -374,27 +300,28 @@ inline void ValueTile(const AttendArgs& args, const Scratch& s, const Values& va
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) Store(acc + t * args.padded_dim + v * kLanes, sums[t][v]);
   }
+  prefetch = ahead;
 }
 
 template <int kTile, typename Values>
 inline void ValueRows(const AttendArgs& args, const Scratch& s, const Values& values, int32_t q,
-                      int32_t count) {
+                      int32_t count, RowPrefetch& prefetch) {
   // Few queries need more columns for as many independent sums.
   constexpr int kVecs = kTile == kQueryTile ? 2 : 4;
   int32_t column = 0;
   for (; column + kVecs * kLanes <= args.padded_dim; column += kVecs * kLanes) {
-    ValueTile<kTile, kVecs>(args, s, values, q, column, count);
+    ValueTile<kTile, kVecs>(args, s, values, q, column, count, prefetch);
   }
   for (; column < args.padded_dim; column += kLanes) {
-    ValueTile<kTile, 1>(args, s, values, q, column, count);
+    ValueTile<kTile, 1>(args, s, values, q, column, count, prefetch);
   }
 }
 
 template <typename Values>
 inline void ValueBlock(const AttendArgs& args, const Scratch& s, const Values& values,
-                       int32_t count) {
+                       int32_t count, RowPrefetch& prefetch) {
   ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
-    ValueRows<decltype(size)::kTile>(args, s, values, q, count);
+    ValueRows<decltype(size)::kTile>(args, s, values, q, count, prefetch);
   });
 }
 
@@ -405,24 +332,27 @@ inline void AttendOver(const AttendArgs& args) {
   // Converting pays where several tiles read the result; a padded head has to be converted.
   bool direct = args.num_queries <= 2 * kQueryTile && args.head_dim == args.padded_dim;
   const int64_t row_bytes = static_cast<int64_t>(args.head_dim) * Element::kBytes;
-  BlockQueue<Element::kScaled, /*kAhead=*/2> queue(args, row_bytes);
+  BlockQueue<Element::kScaled, /*kAhead=*/1> queue(args, row_bytes);
   for (int32_t begin = args.begin; begin < args.end; begin += kBlockTokens) {
     queue.Advance();
     const BlockRows& rows = queue.current();
     const int32_t count = rows.count;
-    TransposeKeys<Element>(args, rows, queue.upcoming(), s);
-    ScoreBlock(args, s);
-    for (int32_t q = 0; q < args.num_queries; ++q) {
-      int32_t lo = args.lower[q] > begin ? args.lower[q] - begin : 0;
-      int32_t hi = args.upper[q] - begin < count ? args.upper[q] - begin : count;
-      SoftmaxRow<Element::kScaled>(args, rows, s, q, lo, hi);
-    }
+    RowPrefetch keys_ahead(queue.upcoming().keys, row_bytes);
+    RowPrefetch values_ahead(queue.upcoming().values, row_bytes);
+    TransposeKeys<Element>(args, rows, s);
+    ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
+      constexpr int kTile = decltype(size)::kTile;
+      ScoreTile<kTile>(args, s, q, keys_ahead);
+      SoftmaxTile<Element::kScaled, FloatWeights, kTile>(args, rows, s, begin, q);
+    });
+    keys_ahead.Rest();
     if (direct) {
-      ValueBlock(args, s, CacheValues<Element>{rows}, count);
+      ValueBlock(args, s, CacheValues<Element>{rows}, count, values_ahead);
     } else {
       ConvertValues<Element>(args, rows, s);
-      ValueBlock(args, s, ConvertedValues{s.values, args.padded_dim}, count);
+      ValueBlock(args, s, ConvertedValues{s.values, args.padded_dim}, count, values_ahead);
     }
+    values_ahead.Rest();
   }
   for (int32_t q = 0; q < args.num_queries; ++q) {
     args.sum[q] = ReduceAdd(Load(s.sums + q * kMaxLanes));

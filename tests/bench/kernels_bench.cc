@@ -168,10 +168,12 @@ void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_hea
   auto seqs = static_cast<int32_t>(state.range(0));
   auto rows = static_cast<int32_t>(state.range(1));
   auto context = static_cast<int32_t>(state.range(2));
+  auto page_tokens = static_cast<int32_t>(state.range(3));
   test::BatchSpec spec;
   spec.sequences.assign(static_cast<size_t>(seqs), {rows, context});
+  spec.page_tokens = page_tokens;
   TestBatch batch(spec);
-  TestCache cache(dtype, batch.num_pages, 16, n_kv_heads, kDim, 1);
+  TestCache cache(dtype, batch.num_pages, page_tokens, n_kv_heads, kDim, 1);
   // In memory as the engine has it, which may be huge pages.
   std::unique_ptr<Buffer> storage[2];
   for (int i = 0; i < 2; ++i) {
@@ -275,10 +277,11 @@ void RegisterAll() {
       std::string name = "attention/" + std::string(type_name) + "/" + std::to_string(heads) + "_" +
                          std::to_string(kv_heads);
       Finish(benchmark::RegisterBenchmark(name.c_str(), BenchAttention, dtype, heads, kv_heads)
-                 ->ArgNames({"seqs", "rows", "context"})
-                 ->Args({1, 1, 2048})
-                 ->Args({16, 1, 2048})
-                 ->Args({1, 512, 512}));
+                 ->ArgNames({"seqs", "rows", "context", "page"})
+                 ->Args({1, 1, 2048, 16})
+                 ->Args({16, 1, 2048, 16})
+                 ->Args({16, 1, 2048, 64})
+                 ->Args({1, 512, 512, 16}));
     }
   }
   Finish(benchmark::RegisterBenchmark("fork_join", BenchForkJoin));

@@ -1,0 +1,145 @@
+// The context of an attention call block by block, and asking memory for what comes next.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/kernel_table.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+// Where the rows of one block of keys and values lie. Rows past `count` repeat the last one: what
+// is computed from them is masked or not read.
+struct BlockRows {
+  const char* keys[kBlockTokens];
+  const char* values[kBlockTokens];
+  const char* key_scales_at[kBlockTokens];  // of scaled types only, F32 at any alignment
+  const char* value_scales_at[kBlockTokens];
+  float key_scales[kBlockTokens];  // once LoadScales has been called; 0 past `count`
+  float value_scales[kBlockTokens];
+  int32_t count;
+
+  void LoadScales() {
+    for (int32_t j = 0; j < count; ++j) {
+      std::memcpy(key_scales + j, key_scales_at[j], sizeof(float));
+      std::memcpy(value_scales + j, value_scales_at[j], sizeof(float));
+    }
+    for (int32_t j = count; j < kBlockTokens; ++j) key_scales[j] = value_scales[j] = 0;
+  }
+};
+
+// Walks the runs block by block.
+struct RunCursor {
+  const KeyRun* run = nullptr;
+  int32_t offset = 0;
+
+  template <bool kScaled>
+  void NextBlock(int32_t count, int64_t row_bytes, BlockRows& rows) {
+    rows.count = count;
+    for (int32_t j = 0; j < count; ++j) {
+      rows.keys[j] = static_cast<const char*>(run->keys) + offset * row_bytes;
+      rows.values[j] = static_cast<const char*>(run->values) + offset * row_bytes;
+      if (kScaled) {
+        rows.key_scales_at[j] = static_cast<const char*>(run->key_scales) + offset * 4;
+        rows.value_scales_at[j] = static_cast<const char*>(run->value_scales) + offset * 4;
+        if (j % 16 == 0 || offset == 0) {
+          __builtin_prefetch(rows.key_scales_at[j]);
+          __builtin_prefetch(rows.value_scales_at[j]);
+        }
+      }
+      if (++offset == run->num_tokens) {
+        ++run;
+        offset = 0;
+      }
+    }
+    for (int32_t j = count; j < kBlockTokens; ++j) {
+      rows.keys[j] = rows.keys[count - 1];
+      rows.values[j] = rows.values[count - 1];
+    }
+  }
+};
+
+// The blocks of a call one after the other, and what comes kAhead later: pages lie anywhere
+// in memory, in pieces too short for the processor's own prefetching, so a later block is asked for
+// while an earlier one is computed, line by line between its loads.
+template <bool kScaled, int32_t kAhead>
+class BlockQueue {
+ public:
+  static_assert(kAhead <= kMaxBlocksAhead);
+
+  BlockQueue(const AttendArgs& args, int64_t row_bytes)
+      : row_bytes_(row_bytes),
+        cursor_{args.runs},
+        left_(args.end - args.begin),
+        ahead_{args.ahead},
+        ahead_left_(args.ahead_tokens) {
+    for (int32_t i = 0; i < kAhead; ++i) Append();
+  }
+
+  // Makes the first or the next block the current one. REQUIRES: there is one.
+  void Advance() {
+    Append();
+    if (kScaled) blocks_[appended_ % kSlots].LoadScales();
+  }
+  const BlockRows& current() const { return blocks_[appended_ % kSlots]; }
+  // The block to be asked for meanwhile; the current one if there is none.
+  const BlockRows& upcoming() const {
+    return ended_ ? current() : blocks_[(appended_ - 1) % kSlots];
+  }
+
+ private:
+  static constexpr int32_t kSlots = kAhead + 1;
+
+  void Append() {
+    BlockRows& rows = blocks_[appended_++ % kSlots];
+    if (left_ > 0) {
+      Take(cursor_, left_, rows);
+    } else if (ahead_left_ > 0) {
+      Take(ahead_, ahead_left_, rows);
+    } else {
+      ended_ = true;
+    }
+  }
+  void Take(RunCursor& cursor, int32_t& left, BlockRows& rows) {
+    const int32_t count = left < kBlockTokens ? left : kBlockTokens;
+    cursor.NextBlock<kScaled>(count, row_bytes_, rows);
+    left -= count;
+  }
+
+  const int64_t row_bytes_;
+  RunCursor cursor_;
+  int32_t left_;
+  RunCursor ahead_;
+  int32_t ahead_left_;
+  int32_t appended_ = 0;
+  bool ended_ = false;
+  BlockRows blocks_[kSlots];
+};
+
+// Asks for the rows of the next block, keys while scores are computed and values while outputs are:
+// a row per step of those loops, in order of address, so that no burst of requests fills the queue
+// of misses and none of the arithmetic waits. One block ahead: two more would drive each other out
+// of L1, where pages of 8 KB map the rows of one head to half of the sets.
+class RowPrefetch {
+ public:
+  RowPrefetch(const char* const (&rows)[kBlockTokens], int64_t row_bytes)
+      : row_(rows), end_(rows + kBlockTokens), row_bytes_(row_bytes) {}
+
+  void Next() {
+    if (row_ == end_) return;
+    for (int64_t offset = 0; offset < row_bytes_; offset += 64) __builtin_prefetch(*row_ + offset);
+    ++row_;
+  }
+  void Rest() {
+    while (row_ != end_) Next();
+  }
+
+ private:
+  const char* const* row_;
+  const char* const* end_;
+  int64_t row_bytes_;
+};
+
+}  // namespace
+}  // namespace heddle::kernels::cpu
