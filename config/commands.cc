@@ -22,6 +22,8 @@ std::string_view CommandName(Command command) {
       return "plan";
     case kTrace:
       return "trace";
+    case kTune:
+      return "tune";
   }
   return "";
 }
@@ -46,6 +48,8 @@ std::string_view CommandSummary(Command command) {
       return "Say how many users fit into a machine, and how fast they are served";
     case kTrace:
       return "Tell what happened to a request of a running server, step by step";
+    case kTune:
+      return "Find out which steps a GPU runs faster in two halves side by side";
   }
   return "";
 }
@@ -112,6 +116,17 @@ std::string_view CommandUsage(Command command) {
              "lists\n"
              "the requests that the server remembers, the newest first.\n\n"
              "  heddle trace req-4fb9829daa22af61 --url http://127.0.0.1:8000\n";
+    case kTune:
+      return "heddle tune MODEL --device cuda:N [--tune-profile FILE] [options]\n"
+             "       heddle tune --random-weights SHAPE [--weights FORMAT] --device cuda:N "
+             "[options]\n\n"
+             "Measures decoding steps of several sizes, run whole and split in two halves of "
+             "which\n"
+             "one attends while the other one multiplies, with the GPU's multiprocessors divided "
+             "in\n"
+             "several ways. Prints the times, and writes to FILE which steps are worth splitting;\n"
+             "`heddle serve --tune-profile FILE` follows it.\n\n"
+             "  heddle tune ~/models/Llama-3.1-8B --device cuda:0 --tune-profile h200.jsonl\n";
   }
   return "";
 }

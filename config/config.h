@@ -119,6 +119,9 @@ struct Config {
   std::vector<std::string> batch;  // whole numbers from 1; empty: 1
   int64_t repeat = 3;
 
+  // Nano-batches (heddle tune writes the file, heddle serve reads it).
+  std::string tune_profile;
+
   // Capacity planning (heddle simulate, heddle plan).
   std::string shape;  // a built-in shape in place of a model
   std::string hardware = "host";

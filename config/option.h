@@ -27,9 +27,10 @@ enum Command : uint32_t {
   kSimulate = 64,
   kPlan = 128,
   kTrace = 256,
+  kTune = 512,
 };
 inline constexpr Command kAllCommands[] = {kServe, kGenerate, kTokenize, kInspect, kRender,
-                                           kBench, kSimulate, kPlan,     kTrace};
+                                           kBench, kSimulate, kPlan,     kTrace,   kTune};
 
 std::string_view CommandName(Command command);     // "serve"
 std::string_view CommandSummary(Command command);  // one line for the list of commands

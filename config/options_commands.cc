@@ -159,7 +159,7 @@ constexpr Option kOptions[] = {
      .help = "Measure random weights in the shape of a known model, without a download: "
              "tinyllama-1.1b, llama-3.2-1b, llama-3.1-8b, qwen2.5-0.5b, qwen3-0.6b and others; an "
              "unknown name lists them all.",
-     .commands = kBench,
+     .commands = kBench | kTune,
      .flag_only = true,
      .default_text = "MODEL's weights"},
     {.name = "prompt-tokens",
@@ -194,7 +194,7 @@ constexpr Option kOptions[] = {
      .section = kMeasurement,
      .value = "R",
      .help = "Measurements of each batch size, of which the middle one is reported.",
-     .commands = kBench,
+     .commands = kBench | kTune,
      .flag_only = true,
      .min = 1,
      .max = 1000},

@@ -27,7 +27,7 @@ constexpr Option kOptions[] = {
      .value = "MODEL",
      .help = "Folder of a Hugging Face model (config.json, *.safetensors, tokenizer) or a GGUF "
              "file.",
-     .commands = kServe | kGenerate | kTokenize | kInspect | kBench | kPlanning,
+     .commands = kServe | kGenerate | kTokenize | kInspect | kBench | kTune | kPlanning,
      .positional = true},
     {.name = "max-context",
      .field = &Config::max_context,
@@ -52,7 +52,15 @@ constexpr Option kOptions[] = {
      .help =
          "Where the model runs: cpu, cuda, or cuda:N for the N-th GPU that this process sees. "
          "auto: the first GPU, where heddle was built with CUDA and there is one; else the CPU.",
-     .commands = kEngineCommands},
+     .commands = kEngineCommands | kBench | kTune},
+    {.name = "tune-profile",
+     .field = &Config::tune_profile,
+     .section = kEngine,
+     .value = "FILE",
+     .help = "What `heddle tune` found out about this model on this GPU: which steps run as two "
+             "halves side by side. `heddle tune` writes it.",
+     .commands = kServe | kBench | kTune,
+     .default_text = "none: all steps run whole"},
     {.name = "threads",
      .field = &Config::threads,
      .section = kEngine,
@@ -75,7 +83,7 @@ constexpr Option kOptions[] = {
      .value = "SIZE",
      .help = "Memory of the KV cache, taken at start: a size such as 4GiB, or a share of the free "
              "memory such as 60%. auto: what the other limits can use, within the free memory.",
-     .commands = kEngineCommands | kInspect | kBench | kPlanning},
+     .commands = kEngineCommands | kInspect | kBench | kTune | kPlanning},
     {.name = "weights",
      .field = &Config::weights,
      .section = kEngine,
@@ -83,7 +91,7 @@ constexpr Option kOptions[] = {
      .help = "Number format of the weights. auto: as the model has them; int8, int4: quantised "
              "while loading, in blocks of 32 with a scale (embeddings and output head never below "
              "int8). The other formats are for random weights, where auto is bf16.",
-     .commands = kEngineCommands | kInspect | kBench | kPlanning,
+     .commands = kEngineCommands | kInspect | kBench | kTune | kPlanning,
      .choices = kWeightFormats},
     {.name = "kv-type",
      .field = &Config::kv_type,
@@ -92,7 +100,7 @@ constexpr Option kOptions[] = {
      .help = "Number format of the KV cache. auto: F32 for a model in F32, bf16 for one in BF16 "
              "where the processor multiplies it (AVX-512 BF16), else f16. fp8 and int8 "
              "halve its memory.",
-     .commands = kEngineCommands | kInspect | kBench | kPlanning,
+     .commands = kEngineCommands | kInspect | kBench | kTune | kPlanning,
      .choices = kKvTypes},
     {.name = "host-kv-memory",
      .field = &Config::host_kv_memory,
@@ -116,7 +124,7 @@ constexpr Option kOptions[] = {
      .section = kEngine,
      .value = "N",
      .help = "Token positions per page of the KV cache; a power of two.",
-     .commands = kEngineCommands | kInspect | kBench | kPlanning,
+     .commands = kEngineCommands | kInspect | kBench | kTune | kPlanning,
      .min = 1,
      .max = 1024},
     {.name = "max-batch-tokens",
@@ -125,7 +133,7 @@ constexpr Option kOptions[] = {
      .value = "N",
      .help = "Most tokens computed in one step. More: higher throughput of long prompts; less: "
              "steadier streams beside them.",
-     .commands = kEngineCommands | kBench | kPlanning,
+     .commands = kEngineCommands | kBench | kTune | kPlanning,
      .min = 1,
      .max = 1 << 20},
     {.name = "max-batch-seqs",

@@ -23,7 +23,7 @@ absl::Status ValidateModel(Command command, const Config& config) {
     if (!config.template_file.empty()) return absl::OkStatus();
     return Contradiction("--template is missing: the chat template to render");
   }
-  if (command == kBench && !config.random_weights.empty()) {
+  if ((command == kBench || command == kTune) && !config.random_weights.empty()) {
     if (config.model.empty()) return absl::OkStatus();
     return Contradiction(StrCat("MODEL (", Quote(config.model),
                                 ") does not go with --random-weights: it has weights of its own"));

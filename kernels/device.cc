@@ -2,7 +2,20 @@
 
 #include <cstring>
 
+#include "kernels/nano_batch.h"
+
 namespace heddle::kernels {
+
+absl::StatusOr<NanoBatchDevice> Device::nano_batch_device() const {
+  return absl::UnimplementedError(
+      description() +
+      " runs every step whole: splitting it in halves that run side by side is for GPUs; use "
+      "--device cuda:N");
+}
+
+absl::Status Device::SetNanoBatches(const NanoBatchProfile&) {
+  return nano_batch_device().status();
+}
 
 absl::Status Device::Upload(void* to_device, const void* from_host, int64_t bytes) {
   std::memcpy(to_device, from_host, static_cast<size_t>(bytes));

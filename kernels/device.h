@@ -38,6 +38,9 @@ struct DeviceLimits {
   double gops = 0;       // of the best matrix product; a multiply-add counts as two
 };
 
+struct NanoBatchDevice;  // kernels/nano_batch.h
+struct NanoBatchProfile;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -81,6 +84,12 @@ class Device {
 
   // Takes over the step's batch (copied; fixed addresses) and plans work that depends on lengths.
   virtual absl::Status Plan(const HostBatch& batch) = 0;
+
+  // From the next Plan on, steps are split in halves that run side by side where `profile` says so:
+  // the same results, but for roundings. UNIMPLEMENTED on devices that run plans whole.
+  virtual absl::Status SetNanoBatches(const NanoBatchProfile& profile);
+  // UNIMPLEMENTED as above.
+  virtual absl::StatusOr<NanoBatchDevice> nano_batch_device() const;
 
   // Runs `body` once with this device's ops and waits for its end. What ops write to host memory
   // (SampleArgs' results) is there when Run returns, not before.

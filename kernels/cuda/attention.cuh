@@ -81,23 +81,27 @@ auto ForKvType(DType dtype, Fn fn) {
   }
 }
 
+// The span that holds a key of a sequence. REQUIRES: key < context length.
+HEDDLE_DEVICE int FindSpan(const DeviceBatch& batch, int seq, int key) {
+  int low = batch.span_begin[seq];
+  int high = batch.span_begin[seq + 1];
+  while (high - low > 1) {  // the last span that does not begin after `key`
+    int middle = (low + high) / 2;
+    if (batch.span_first[middle] <= key) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
 // Walks the span list of a sequence: the slot of each key in turn. Keys only move forward.
 class KeyCursor {
  public:
   // REQUIRES: key < context length.
-  HEDDLE_DEVICE KeyCursor(const DeviceBatch& batch, int seq, int key) {
-    int low = batch.span_begin[seq];
-    int high = batch.span_begin[seq + 1];
-    while (high - low > 1) {  // the last span that does not begin after `key`
-      int middle = (low + high) / 2;
-      if (batch.span_first[middle] <= key) {
-        low = middle;
-      } else {
-        high = middle;
-      }
-    }
-    span_ = low;
-  }
+  HEDDLE_DEVICE KeyCursor(const DeviceBatch& batch, int seq, int key)
+      : span_(FindSpan(batch, seq, key)) {}
   // Where `key` of a KV head lies.
   HEDDLE_DEVICE KeyPlace Find(const DeviceBatch& batch, const KvCacheView& cache, int key,
                               int kv_head) {
@@ -130,6 +134,46 @@ HEDDLE_DEVICE float ScaledScore(const AttentionArgs& a, float dot) {
 // Index of partial results of packed row `row` of a decode tile.
 HEDDLE_DEVICE int64_t PartialRow(const AttentionParams& p, int slot, int kv_head, int row) {
   return (static_cast<int64_t>(slot) * p.args.cache.n_kv_heads + kv_head) * kDecodeTileRows + row;
+}
+
+// Keys that the tile needs: those of its range that any of its rows sees.
+struct KeyRange {
+  int begin;
+  int end;
+  HEDDLE_DEVICE KeyRange(const SequenceView& s, const AttentionTile& tile, int rows) {
+    int last = s.rows * s.group - 1;
+    if (tile.first + rows - 1 < last) last = tile.first + rows - 1;
+    begin = tile.key_begin > s.FirstKey(tile.first) ? tile.key_begin : s.FirstKey(tile.first);
+    end = tile.key_end < s.EndKey(last) ? tile.key_end : s.EndKey(last);
+  }
+};
+
+// Finishes a packed row: values in `value(c)` summed against `all`.
+struct RowEnd {
+  float inverse;  // of the softmax sum
+  float lse;
+};
+HEDDLE_DEVICE RowEnd EndOf(const AttentionParams& p, const AttentionTile& tile, int head,
+                           Softmax all) {
+  if (tile.slot < 0 && p.args.sinks != nullptr) {
+    const float sink = p.args.sinks[head] * kLog2E;
+    const float max = Max(all.max, sink);
+    const float sum = all.sum * Exp2(all.max - max);
+    // Values are summed against all.max: fold the change of base into their factor.
+    const float total = sum + Exp2(sink - max);
+    return {Exp2(all.max - max) / total, (max + Log2(total)) * kLn2};
+  }
+  return {all.sum > 0 ? 1.0f / all.sum : 0.0f, (all.max + Log2(all.sum)) * kLn2};
+}
+
+HEDDLE_DEVICE void StoreLse(const AttentionParams& p, const SequenceView& s,
+                            const AttentionTile& tile, int row, float lse) {
+  const int packed = tile.first + row;
+  if (tile.slot >= 0) {
+    p.partial_lse[PartialRow(p, tile.slot, s.kv_head, row)] = lse;
+  } else if (p.args.lse != nullptr) {
+    p.args.lse[s.Row(packed) * p.args.n_heads + s.Head(packed)] = lse;
+  }
 }
 
 }  // namespace heddle::kernels::cuda

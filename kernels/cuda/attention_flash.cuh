@@ -347,24 +347,6 @@ HEDDLE_DEVICE int OutputColumn(int d) {
   return sizeof(Kv) == 2 ? 8 * d + 2 * t : d / 2 * 16 + 4 * t + d % 2 * 2;
 }
 
-// Finishes a packed row: values in `value(c)` summed against `all`.
-struct RowEnd {
-  float inverse;  // of the softmax sum
-  float lse;
-};
-HEDDLE_DEVICE RowEnd EndOf(const AttentionParams& p, const AttentionTile& tile, int head,
-                           Softmax all) {
-  if (tile.slot < 0 && p.args.sinks != nullptr) {
-    const float sink = p.args.sinks[head] * kLog2E;
-    const float max = Max(all.max, sink);
-    const float sum = all.sum * Exp2(all.max - max);
-    // Values are summed against all.max: fold the change of base into their factor.
-    const float total = sum + Exp2(sink - max);
-    return {Exp2(all.max - max) / total, (max + Log2(total)) * kLn2};
-  }
-  return {all.sum > 0 ? 1.0f / all.sum : 0.0f, (all.max + Log2(all.sum)) * kLn2};
-}
-
 HEDDLE_DEVICE void StorePair(const AttentionParams& p, const SequenceView& s,
                              const AttentionTile& tile, int row, int c, float low, float high) {
   const int dim = p.args.cache.head_dim;
@@ -378,16 +360,6 @@ HEDDLE_DEVICE void StorePair(const AttentionParams& p, const SequenceView& s,
   BFloat16* out =
       p.args.out.row<BFloat16>(s.Row(packed)) + static_cast<int64_t>(s.Head(packed)) * dim + c;
   *reinterpret_cast<uint32_t*>(out) = Pack2(low, high, BFloat16());
-}
-
-HEDDLE_DEVICE void StoreLse(const AttentionParams& p, const SequenceView& s,
-                            const AttentionTile& tile, int row, float lse) {
-  const int packed = tile.first + row;
-  if (tile.slot >= 0) {
-    p.partial_lse[PartialRow(p, tile.slot, s.kv_head, row)] = lse;
-  } else if (p.args.lse != nullptr) {
-    p.args.lse[s.Row(packed) * p.args.n_heads + s.Head(packed)] = lse;
-  }
 }
 
 // Prefill: each warp owns its rows.
@@ -461,23 +433,10 @@ HEDDLE_DEVICE void MergeAndStoreRows(const AttentionParams& p, const SequenceVie
   }
 }
 
-// Keys that the tile needs: those of its range that any of its rows sees.
-struct KeyRange {
-  int begin;
-  int end;
-  HEDDLE_DEVICE KeyRange(const SequenceView& s, const AttentionTile& tile, int rows) {
-    int last = s.rows * s.group - 1;
-    if (tile.first + rows - 1 < last) last = tile.first + rows - 1;
-    begin = tile.key_begin > s.FirstKey(tile.first) ? tile.key_begin : s.FirstKey(tile.first);
-    end = tile.key_end < s.EndKey(last) ? tile.key_end : s.EndKey(last);
-  }
-};
-
 template <typename Kv, int kDim, int kRowWarps>
-HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(AttentionParams, p)) {
+HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
   using M = Memory<Kv, kDim, kRowWarps>;
   using L = typename M::L;
-  const AttentionTile tile = p.tiles[BlockX()];
   const SequenceView s(p, tile.seq, BlockY());
   const KeyRange keys(s, tile, L::kRows);
   const M memory{SharedArena()};
@@ -545,10 +504,21 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(Atte
   }
 }
 
+template <typename Kv, int kDim, int kRowWarps>
+HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(AttentionParams, p)) {
+  for (int i = BlockX(); i < p.n_tiles; i += GridX()) {
+    if (i != BlockX()) SyncThreads();  // nobody reads the last tile's memory any more
+    Attend<Kv, kDim, kRowWarps>(p, p.tiles[i]);
+  }
+}
+
 template <typename Kv, int kDim>
 Error LaunchDim(const AttentionParams& params, Stream stream) {
-  LaunchShape shape = {
-      .grid_x = params.n_tiles, .grid_y = params.args.cache.n_kv_heads, .threads = kThreads};
+  const int heads = params.args.cache.n_kv_heads;
+  LaunchShape shape = {.grid_x = params.n_tiles, .grid_y = heads, .threads = kThreads};
+  if (params.max_blocks > 0 && params.max_blocks < params.n_tiles * heads) {
+    shape.grid_x = params.max_blocks > heads ? params.max_blocks / heads : 1;
+  }
   if (params.tile_rows == kPrefillTileRows) {
     shape.shared_bytes = Layout<Kv, kDim, 4>::SharedBytes();
     return Launch(AttentionFlashKernel<Kv, kDim, 4>, shape, stream, params);

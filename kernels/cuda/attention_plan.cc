@@ -53,13 +53,29 @@ void AddDecode(const Sequence& s, int64_t keys_per_split, AttentionPlan& plan) {
   }
 }
 
+struct SizedTile {
+  AttentionTile tile;
+  int32_t keys;  // that its last row sees
+};
+
+void AddPrefill(const Sequence& s, int32_t rows, const AttentionGrouping& grouping,
+                std::vector<SizedTile>& tiles) {
+  for (int32_t first = 0; first < s.packed; first += grouping.prefill_rows) {
+    const int32_t last = std::min(first + grouping.prefill_rows, s.packed) - 1;
+    const int32_t keys = s.context - rows + 1 + last / grouping.group;
+    tiles.push_back({{s.seq, first, 0, s.context, -1}, keys});
+  }
+}
+
 }  // namespace
 
-AttentionPlan PlanAttention(const HostBatch& batch, const AttentionGrouping& grouping,
-                            int32_t target_blocks, int32_t max_slots) {
+AttentionPlan PlanAttention(const HostBatch& batch, const SequenceRange& sequences,
+                            const AttentionGrouping& grouping, int32_t target_blocks,
+                            int32_t max_slots) {
   AttentionPlan plan;
   std::vector<Sequence> decoding;
-  for (int32_t s = 0; s < batch.n_seqs(); ++s) {
+  std::vector<SizedTile> tiles;
+  for (int32_t s = sequences.begin; s < sequences.end; ++s) {
     const int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
     const Sequence sequence = {s, rows * grouping.group, batch.context_len[s]};
     if (rows == 0) continue;
@@ -67,10 +83,11 @@ AttentionPlan PlanAttention(const HostBatch& batch, const AttentionGrouping& gro
       decoding.push_back(sequence);
       continue;
     }
-    for (int32_t first = 0; first < sequence.packed; first += kPrefillTileRows) {
-      plan.prefill.push_back({s, first, 0, sequence.context, -1});
-    }
+    AddPrefill(sequence, rows, grouping, tiles);
   }
+  std::stable_sort(tiles.begin(), tiles.end(),
+                   [](const SizedTile& a, const SizedTile& b) { return a.keys > b.keys; });
+  for (const SizedTile& sized : tiles) plan.prefill.push_back(sized.tile);
   if (decoding.empty()) return plan;
   const int64_t keys = KeysPerSplit(decoding, grouping.n_kv_heads, target_blocks, max_slots);
   for (const Sequence& s : decoding) AddDecode(s, keys, plan);

@@ -3,7 +3,8 @@
 //
 // Sequences with few packed rows (decoding) get tiles of 16 rows and are split along their context,
 // so that a few long sequences fill the device as well as many short ones; others (prompt chunks)
-// get tiles of 64 rows over the whole context.
+// get tiles of 64 or 128 rows over the whole context, those that see most keys first: blocks that
+// end last should be short.
 // Source: Dao et al., "Flash-Decoding", 2023.
 #pragma once
 
@@ -19,6 +20,7 @@ namespace heddle::kernels::cuda {
 struct AttentionGrouping {
   int32_t group = 1;  // query heads per KV head
   int32_t n_kv_heads = 1;
+  int32_t prefill_rows = kPrefillTileRows;  // of a tile
   friend bool operator==(const AttentionGrouping&, const AttentionGrouping&) = default;
 };
 
@@ -33,8 +35,15 @@ struct AttentionPlan {
 // starting and merging.
 inline constexpr int32_t kMinSplitKeys = 128;
 
+// Sequences [begin, end) of a batch.
+struct SequenceRange {
+  int32_t begin = 0;
+  int32_t end = 0;
+};
+
 // `target_blocks` is how many blocks fill the device; at most `max_slots` partial results are used.
-AttentionPlan PlanAttention(const HostBatch& batch, const AttentionGrouping& grouping,
-                            int32_t target_blocks, int32_t max_slots);
+AttentionPlan PlanAttention(const HostBatch& batch, const SequenceRange& sequences,
+                            const AttentionGrouping& grouping, int32_t target_blocks,
+                            int32_t max_slots);
 
 }  // namespace heddle::kernels::cuda

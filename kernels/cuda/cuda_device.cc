@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,17 +14,17 @@
 #include "kernels/cuda/cuda_weight.h"
 #include "kernels/cuda/graph_cache.h"
 #include "kernels/cuda/library_matmul.h"
+#include "kernels/cuda/nano_split.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/split_ops.h"
 #include "kernels/cuda/staging.h"
+#include "kernels/nano_batch.h"
 #include "kernels/owned_batch.h"
 #include "kernels/weight_sources.h"
 
 namespace heddle::kernels::cuda {
 namespace {
 
-// Blocks of the decode attention kernel that a multiprocessor holds at once: 74 KiB of shared
-// memory each at head_dim 128, of 227.
-constexpr int32_t kBlocksPerMultiprocessor = 2;
 // Tokens, logprobs and alternatives of one step: 4096 rows with 20 alternatives are 0.7 MiB.
 constexpr int64_t kResultBytes = int64_t{4} << 20;
 
@@ -123,6 +124,10 @@ class CudaDevice final : public Device {
     return cuda::MeasureLimits(*runtime_, workspace(), library_.get());
   }
 
+  absl::Status SetNanoBatches(const NanoBatchProfile& profile) override;
+  absl::StatusOr<NanoBatchDevice> nano_batch_device() const override {
+    return NanoBatchDevice{runtime_->info().name, runtime_->info().num_multiprocessors};
+  }
   absl::Status Plan(const HostBatch& batch) override;
   absl::Status Run(const std::function<void(Ops&)>& body) override;
 
@@ -134,18 +139,27 @@ class CudaDevice final : public Device {
   }
 
  private:
+  // Which part of a step: all of it, or one of its halves.
+  enum Part { kWhole, kFirst, kSecond, kParts };
+
   // Half of the workspace is for partial outputs, an eighth of that would do for their lse.
-  int32_t MaxSlots(const AttentionGrouping& grouping) const {
+  int32_t MaxSlots(const AttentionGrouping& grouping, Part part) const {
     const int64_t slot_bytes = int64_t{grouping.n_kv_heads} * kDecodeTileRows *
                                kMaxAttentionHeadDim * int64_t{sizeof(float)};
-    return static_cast<int32_t>(std::min<int64_t>(workspace_->bytes() / 2 / slot_bytes, 1 << 20));
+    return static_cast<int32_t>(std::min<int64_t>(workspace(part).bytes / 2 / slot_bytes, 1 << 20));
   }
-  Workspace workspace() const {
-    return {static_cast<uint8_t*>(workspace_->data()), workspace_->bytes()};
+  Workspace workspace(Part part = kWhole) const {
+    auto* data = static_cast<uint8_t*>(workspace_->data());
+    const int64_t half = workspace_->bytes() / 512 * 256;
+    if (part == kWhole) return {data, workspace_->bytes()};
+    return {part == kFirst ? data : data + half, half};
   }
   void StageBatch();
-  void StageAttention(const AttentionGrouping& grouping);
-  absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping);
+  void StageAttention(const AttentionGrouping& grouping, Part part);
+  absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping, Part part);
+  CudaOps OpsFor(Part part, bool as_graph);
+  absl::Status RunBody(const std::function<void(Ops&)>& body, bool as_graph,
+                       std::vector<PendingCopy>* results);
   absl::Status Deliver(const std::vector<PendingCopy>& results);
 
   std::unique_ptr<Runtime> runtime_;
@@ -158,20 +172,37 @@ class CudaDevice final : public Device {
   std::unique_ptr<LibraryMatmul> library_;  // nullptr: our own kernels
   std::unique_ptr<Buffer> workspace_;
   std::unique_ptr<Buffer> results_;
-  uint8_t* host_results_ = nullptr;           // [kResultBytes] pinned
-  std::vector<AttentionGrouping> groupings_;  // met so far; planned with every batch
-  std::vector<PlannedAttention> planned_;     // of this batch
+  uint8_t* host_results_ = nullptr;                // [kResultBytes] pinned
+  std::vector<AttentionGrouping> groupings_;       // met so far; planned with every batch
+  std::vector<PlannedAttention> planned_[kParts];  // of this batch
+  NanoBatchProfile nano_batches_;
+  std::optional<NanoSplit> split_;  // of this batch
   std::vector<int32_t> span_first_;
   absl::Status pending_error_;
 };
+
+absl::Status CudaDevice::SetNanoBatches(const NanoBatchProfile& profile) {
+  const DeviceInfo& info = runtime_->info();
+  HEDDLE_RETURN_IF_ERROR(CheckProfile(profile, info.name, info.num_multiprocessors));
+  nano_batches_ = profile;
+  return absl::OkStatus();
+}
 
 absl::Status CudaDevice::Plan(const HostBatch& batch) {
   HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
   runtime_->Bind();
   staging_.Reset();
   StageBatch();
-  planned_.clear();
-  for (const AttentionGrouping& grouping : groupings_) StageAttention(grouping);
+  split_ = SplitOf(batch_.view(), nano_batches_);
+  for (auto& planned : planned_) planned.clear();
+  for (const AttentionGrouping& grouping : groupings_) {
+    if (split_.has_value()) {
+      StageAttention(grouping, kFirst);
+      StageAttention(grouping, kSecond);
+    } else {
+      StageAttention(grouping, kWhole);
+    }
+  }
   return staging_.Send();
 }
 
@@ -200,27 +231,91 @@ void CudaDevice::StageBatch() {
                    .n_logit_rows = static_cast<int32_t>(batch.logit_rows.size())};
 }
 
-void CudaDevice::StageAttention(const AttentionGrouping& grouping) {
-  const AttentionPlan plan = PlanAttention(
-      batch_.view(), grouping, runtime_->info().num_multiprocessors * kBlocksPerMultiprocessor,
-      MaxSlots(grouping));
-  planned_.push_back({.grouping = grouping,
-                      .n_decode = static_cast<int32_t>(plan.decode.size()),
-                      .n_prefill = static_cast<int32_t>(plan.prefill.size()),
-                      .n_merges = static_cast<int32_t>(plan.merges.size()),
-                      .decode = staging_.Add(plan.decode),
-                      .prefill = staging_.Add(plan.prefill),
-                      .merges = staging_.Add(plan.merges)});
+void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
+  SequenceRange range = {0, batch_.view().n_seqs()};
+  int32_t multiprocessors = runtime_->info().num_multiprocessors;
+  if (part == kFirst) range.end = split_->sequences;
+  if (part == kSecond) range.begin = split_->sequences;
+  if (part != kWhole && split_->attention_multiprocessors > 0) {
+    multiprocessors = split_->attention_multiprocessors;
+  }
+  const AttentionPlan plan =
+      PlanAttention(batch_.view(), range, grouping, multiprocessors * kBlocksPerMultiprocessor,
+                    MaxSlots(grouping, part));
+  planned_[part].push_back({.grouping = grouping,
+                            .n_decode = static_cast<int32_t>(plan.decode.size()),
+                            .n_prefill = static_cast<int32_t>(plan.prefill.size()),
+                            .n_merges = static_cast<int32_t>(plan.merges.size()),
+                            .decode = staging_.Add(plan.decode),
+                            .prefill = staging_.Add(plan.prefill),
+                            .merges = staging_.Add(plan.merges)});
 }
 
-absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& grouping) {
-  for (const PlannedAttention& planned : planned_) {
+absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& grouping, Part part) {
+  for (const PlannedAttention& planned : planned_[part]) {
     if (planned.grouping == grouping) return planned;
   }
-  groupings_.push_back(grouping);
-  StageAttention(grouping);
+  if (std::find(groupings_.begin(), groupings_.end(), grouping) == groupings_.end()) {
+    groupings_.push_back(grouping);
+  }
+  StageAttention(grouping, part);
+  // On lane 0, whichever lane asks: the other one has to wait for it.
   HEDDLE_RETURN_IF_ERROR(staging_.Send());
-  return planned_.back();
+  if (part == kSecond) {
+    HEDDLE_RETURN_IF_ERROR(runtime_->Signal(0));
+    HEDDLE_RETURN_IF_ERROR(runtime_->Wait(1, 0));
+  }
+  return planned_[part].back();
+}
+
+CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
+  CudaOps::Step step = {.runtime = *runtime_,
+                        .activations = options_.activations,
+                        .stream = runtime_->stream(part == kSecond ? 1 : 0),
+                        .batch = device_batch_,
+                        .whole_batch = device_batch_,
+                        .workspace = workspace(part),
+                        .results = {static_cast<uint8_t*>(results_->data()), results_->bytes()},
+                        .staging = staging_,
+                        .library = as_graph ? nullptr : library_.get(),
+                        .plan_attention = [this, part](const AttentionGrouping& grouping) {
+                          return PlanFor(grouping, part);
+                        }};
+  if (part == kWhole) return CudaOps(step);
+  step.attention_multiprocessors = split_->attention_multiprocessors;
+  if (part == kFirst) {
+    step.batch.n_tokens = split_->rows;
+  } else {
+    step.batch.n_tokens -= split_->rows;
+    step.batch.token_ids += split_->rows;
+    step.batch.positions += split_->rows;
+    step.batch.kv_slot += split_->rows;
+  }
+  return CudaOps(step);
+}
+
+absl::Status CudaDevice::RunBody(const std::function<void(Ops&)>& body, bool as_graph,
+                                 std::vector<PendingCopy>* results) {
+  if (library_ != nullptr) {
+    library_->SpareMultiprocessors(split_.has_value() ? split_->attention_multiprocessors : 0);
+  }
+  CudaOps whole = OpsFor(kWhole, as_graph);
+  if (!split_.has_value()) {
+    body(whole);
+    *results = whole.results();
+    return whole.status();
+  }
+  CudaOps first = OpsFor(kFirst, as_graph), second = OpsFor(kSecond, as_graph);
+  SplitOps ops(*runtime_, {.first = first,
+                           .second = second,
+                           .whole = whole,
+                           .first_rows = split_->rows,
+                           .rows = device_batch_.n_tokens,
+                           .activation_bytes = Info(options_.activations).block_bytes});
+  body(ops);
+  ops.Join();
+  *results = whole.results();
+  return ops.status();
 }
 
 absl::Status CudaDevice::Run(const std::function<void(Ops&)>& body) {
@@ -228,21 +323,14 @@ absl::Status CudaDevice::Run(const std::function<void(Ops&)>& body) {
   runtime_->Bind();
   // Prompts keep the device busy for longer than their launches take.
   const bool as_graph = options_.graphs && device_batch_.n_tokens <= kSkinnyRows;
-  CudaOps ops({.runtime = *runtime_,
-               .activations = options_.activations,
-               .batch = device_batch_,
-               .workspace = workspace(),
-               .results = {static_cast<uint8_t*>(results_->data()), results_->bytes()},
-               .staging = staging_,
-               .library = as_graph ? nullptr : library_.get(),
-               .plan_attention = [this](const AttentionGrouping& g) { return PlanFor(g); }});
   tape_.Clear();
   if (as_graph) runtime_->set_tape(&tape_);
-  body(ops);
+  std::vector<PendingCopy> results;
+  const absl::Status status = RunBody(body, as_graph, &results);
   runtime_->set_tape(nullptr);
-  HEDDLE_RETURN_IF_ERROR(ops.status());
+  HEDDLE_RETURN_IF_ERROR(status);
   if (as_graph) HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, device_batch_.n_tokens));
-  return Deliver(ops.results());
+  return Deliver(results);
 }
 
 // One copy of all results to pinned memory, one wait, and from there to the callers.

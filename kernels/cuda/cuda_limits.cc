@@ -70,7 +70,7 @@ absl::StatusOr<DeviceLimits> MeasureLimits(Runtime& runtime, const Workspace& wo
                           }));
   const LinearParams product = ProductOf(runtime, workspace);
   HEDDLE_ASSIGN_OR_RETURN(const double product_s, SecondsOf(runtime, [&]() -> absl::Status {
-                            if (library != nullptr && library->Multiply(product))
+                            if (library != nullptr && library->Multiply(product, runtime.stream()))
                               return absl::OkStatus();
                             return runtime.ToStatus(LaunchLinearTiled(product, runtime.stream()),
                                                     "a large product");

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/cuda_weight.h"
 
 namespace heddle::kernels::cuda {
@@ -38,16 +39,6 @@ LinearParams ParamsOf(const LinearArgs& args) {
   return params;
 }
 
-bool FlashCan(const AttentionArgs& args, DType activations) {
-  const auto even = [](const Tensor& t) {
-    return t.stride % 2 == 0 && reinterpret_cast<uintptr_t>(t.data) % 4 == 0;
-  };
-  const int32_t width = 16 / static_cast<int32_t>(KvElementBytes(args.cache.dtype));
-  return activations == DType::kBF16 && args.cache.dtype != DType::kF32 &&
-         args.cache.head_dim % width == 0 && args.cache.head_dim <= 256 &&
-         (args.cache.dtype != DType::kInt8 || args.cache.page_tokens >= 4) && even(args.out);
-}
-
 SampleRow RowOf(const SampleRowParams& row, const LogitEdit* edits, const uint32_t* allowed) {
   return {.logit_row = row.logit_row,
           .temperature = row.temperature,
@@ -76,28 +67,26 @@ void CudaOps::Note(const absl::Status& status) {
 
 void CudaOps::Embed(const PackedWeight& table, float scale, Tensor out) {
   if (!status_.ok()) return;
-  Note(LaunchEmbed(step_.batch, ViewOf(table), scale, out, step_.activations,
-                   step_.runtime.stream()),
+  Note(LaunchEmbed(step_.batch, ViewOf(table), scale, out, step_.activations, step_.stream),
        "embedding");
 }
 
 void CudaOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x) {
   if (!status_.ok()) return;
-  Note(LaunchAddPositions(step_.batch, ViewOf(table), offset, x, step_.activations,
-                          step_.runtime.stream()),
+  Note(LaunchAddPositions(step_.batch, ViewOf(table), offset, x, step_.activations, step_.stream),
        "adding positions");
 }
 
 void CudaOps::Norm(const NormArgs& args) {
   if (!status_.ok()) return;
-  Note(LaunchNorm(args, step_.activations, step_.runtime.stream()), "norm");
+  Note(LaunchNorm(args, step_.activations, step_.stream), "norm");
 }
 
 void CudaOps::Linear(const LinearArgs& args) {
   HEDDLE_CHECK(args.x.cols == args.weight->cols, "linear: x and W differ in cols");
   if (!status_.ok() || args.x.rows == 0) return;
   const LinearParams params = ParamsOf(args);
-  const Stream stream = step_.runtime.stream();
+  const Stream stream = step_.stream;
   const bool fast = step_.activations == DType::kBF16 &&
                     params.weight.layout != WeightLayout::kF32 && IsAligned(args.x, 2);
   if (!fast) {
@@ -114,13 +103,13 @@ void CudaOps::Linear(const LinearArgs& args) {
 void CudaOps::LinearManyRows(const LinearParams& params, const Workspace& scratch) {
   const bool fits = scratch.bytes >= params.weight.rows * 2;
   if (step_.library != nullptr && fits) return LinearByLibrary(params, scratch);
-  Note(LaunchLinearTiled(params, step_.runtime.stream()), "linear (tiled)");
+  Note(LaunchLinearTiled(params, step_.stream), "linear (tiled)");
 }
 
 // Straight to the output where nothing is left to do there; else through `scratch`, as many rows at
 // a time as it holds.
 void CudaOps::LinearByLibrary(const LinearParams& params, const Workspace& scratch) {
-  const Stream stream = step_.runtime.stream();
+  const Stream stream = step_.stream;
   const bool plain = params.bias == nullptr && params.epilogue != Epilogue::kGated &&
                      params.activation == Activation::kNone;
   const int64_t at_once = plain ? params.x.rows : scratch.bytes / (params.weight.rows * 2);
@@ -136,7 +125,7 @@ void CudaOps::LinearByLibrary(const LinearParams& params, const Workspace& scrat
       product.epilogue = Epilogue::kNone;
       product.out_f32 = false;
     }
-    if (!step_.library->Multiply(product)) {
+    if (!step_.library->Multiply(product, stream)) {
       Note(LaunchLinearTiled(part, stream), "linear (tiled)");
     } else if (!plain) {
       Note(LaunchEpilogue(part, product.out, stream), "epilogue");
@@ -147,7 +136,7 @@ void CudaOps::LinearByLibrary(const LinearParams& params, const Workspace& scrat
 // Converts as many weight rows as half of the workspace holds, multiplies, and goes on with the
 // next.
 void CudaOps::LinearDequantized(const LinearParams& params) {
-  const Stream stream = step_.runtime.stream();
+  const Stream stream = step_.stream;
   const bool gated = params.epilogue == Epilogue::kGated;
   const int64_t cols = gated ? params.half : params.weight.rows;
   const DeviceWeight layout = PackedLayout(WeightLayout::kBF16, 1, params.weight.cols);
@@ -185,13 +174,12 @@ void CudaOps::RopeAngles(const RopeAnglesArgs& args) {
   params.scale = args.scale;
   params.cos_sin = args.cos_sin;
   std::copy(args.inv_freq.begin(), args.inv_freq.end(), params.inv_freq);
-  Note(LaunchRopeAngles(params, step_.runtime.stream()), "rope angles");
+  Note(LaunchRopeAngles(params, step_.stream), "rope angles");
 }
 
 void CudaOps::RopeKvWrite(const RopeKvWriteArgs& args) {
   if (!status_.ok()) return;
-  Note(LaunchRopeKvWrite(step_.batch, args, step_.activations, step_.runtime.stream()),
-       "rope and KV write");
+  Note(LaunchRopeKvWrite(step_.batch, args, step_.activations, step_.stream), "rope and KV write");
 }
 
 void CudaOps::Attention(const AttentionArgs& args) {
@@ -202,27 +190,41 @@ void CudaOps::Attention(const AttentionArgs& args) {
         absl::UnimplementedError(absl::StrCat("attention with heads of ", args.cache.head_dim,
                                               "; CUDA has kernels up to ", kMaxAttentionHeadDim)));
   }
-  const AttentionGrouping grouping = {args.n_heads / args.cache.n_kv_heads, args.cache.n_kv_heads};
+  const DeviceInfo& device = step_.runtime.info();
+  const AttentionChoice choice = ChooseAttention(args, step_.activations, device.has_hopper_code);
+  const AttentionGrouping grouping = {.group = args.n_heads / args.cache.n_kv_heads,
+                                      .n_kv_heads = args.cache.n_kv_heads,
+                                      .prefill_rows = choice.prefill_rows};
   absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
   if (!plan.ok()) return Note(plan.status());
   AttentionParams params;
   params.args = args;
-  params.batch = step_.batch;
+  params.batch = step_.whole_batch;
   // The plan used no more slots than fit; see CudaDevice::MaxSlots.
   params.partial_out = reinterpret_cast<float*>(step_.workspace.data);
   params.partial_lse = params.partial_out + step_.workspace.bytes / 8;
-  const Stream stream = step_.runtime.stream();
-  const bool flash = FlashCan(args, step_.activations);
-  auto launch = [&](const AttentionTile* tiles, int32_t count, int32_t rows) {
+  const Stream stream = step_.stream;
+  const int32_t multiprocessors = step_.attention_multiprocessors > 0
+                                      ? step_.attention_multiprocessors
+                                      : device.num_multiprocessors;
+  if (step_.attention_multiprocessors > 0)
+    params.max_blocks = kBlocksPerMultiprocessor * multiprocessors;
+  auto launch = [&](AttentionKernel kernel, const AttentionTile* tiles, int32_t count,
+                    int32_t rows) {
     params.tiles = tiles;
     params.n_tiles = count;
     params.tile_rows = rows;
-    Note(flash ? LaunchAttentionFlash(params, stream)
-               : LaunchAttentionPlain(params, step_.activations, stream),
-         "attention");
+    switch (kernel) {
+      case AttentionKernel::kHopper:
+        return Note(LaunchAttentionHopper(params, multiprocessors, stream), "attention");
+      case AttentionKernel::kFlash:
+        return Note(LaunchAttentionFlash(params, stream), "attention");
+      case AttentionKernel::kPlain:
+        return Note(LaunchAttentionPlain(params, step_.activations, stream), "attention");
+    }
   };
-  launch(plan->prefill, plan->n_prefill, kPrefillTileRows);
-  launch(plan->decode, plan->n_decode, kDecodeTileRows);
+  launch(choice.prefill, plan->prefill, plan->n_prefill, choice.prefill_rows);
+  launch(choice.decode, plan->decode, plan->n_decode, kDecodeTileRows);
   Note(LaunchAttentionMerge(params, plan->merges, plan->n_merges, step_.activations, stream),
        "attention merge");
 }
@@ -231,7 +233,7 @@ void CudaOps::Route(const RouteArgs& args) {
   HEDDLE_CHECK(args.logits.cols <= kMaxExperts && args.rule.n_groups <= kMaxExpertGroups,
                "route: too many experts or groups");
   if (!status_.ok()) return;
-  Note(LaunchRoute(args, step_.runtime.stream()), "routing");
+  Note(LaunchRoute(args, step_.stream), "routing");
 }
 
 // In the workspace. Few pairs per expert, as when decoding, make small chunks.
@@ -247,14 +249,14 @@ ExpertGroups CudaOps::GroupExperts(const ExpertMixArgs& args) {
   groups.n_chunks = reinterpret_cast<int32_t*>(step_.workspace.data);
   groups.pairs = groups.n_chunks + 4;
   groups.chunks = reinterpret_cast<ExpertChunk*>(groups.pairs + n_pairs);
-  Note(LaunchGroupExperts(args.experts, n_pairs, args.up->count, groups, step_.runtime.stream()),
+  Note(LaunchGroupExperts(args.experts, n_pairs, args.up->count, groups, step_.stream),
        "grouping experts");
   return groups;
 }
 
 void CudaOps::ExpertMix(const ExpertMixArgs& args) {
   if (!status_.ok() || args.x.rows == 0) return;
-  const Stream stream = step_.runtime.stream();
+  const Stream stream = step_.stream;
   const int64_t n_pairs = args.x.rows * args.top_k;
   const auto is_float = [](const PackedStack& stack) {
     return ViewOf(stack).layout == WeightLayout::kF32 || ViewOf(stack).layout == WeightLayout::kF16;
@@ -294,24 +296,23 @@ void CudaOps::ExpertMix(const ExpertMixArgs& args) {
 
 void CudaOps::HeadLinear(const HeadLinearArgs& args) {
   if (!status_.ok()) return;
-  Note(LaunchHeadLinear(args, ViewOf(*args.heads), step_.activations, step_.runtime.stream()),
+  Note(LaunchHeadLinear(args, ViewOf(*args.heads), step_.activations, step_.stream),
        "projection of heads");
 }
 
 void CudaOps::GateRows(Tensor gate_f32, Tensor x) {
   if (!status_.ok()) return;
-  Note(LaunchGateRows(gate_f32, x, step_.activations, step_.runtime.stream()), "gating rows");
+  Note(LaunchGateRows(gate_f32, x, step_.activations, step_.stream), "gating rows");
 }
 
 void CudaOps::GatherLogitRows(Tensor x, Tensor out) {
   if (!status_.ok()) return;
-  Note(LaunchGatherRows(step_.batch, x, out, step_.activations, step_.runtime.stream()),
-       "gathering rows");
+  Note(LaunchGatherRows(step_.batch, x, out, step_.activations, step_.stream), "gathering rows");
 }
 
 void CudaOps::ScaleLogits(Tensor logits_f32, float scale, float softcap) {
   if (!status_.ok()) return;
-  Note(LaunchScaleLogits(logits_f32, scale, softcap, step_.runtime.stream()), "scaling logits");
+  Note(LaunchScaleLogits(logits_f32, scale, softcap, step_.stream), "scaling logits");
 }
 
 uint8_t* CudaOps::TakeResults(int64_t bytes) {
@@ -360,8 +361,7 @@ void CudaOps::Sample(const SampleArgs& args) {
   HEDDLE_CHECK(at_once > 0, "the workspace does not hold one row of logits");
   for (int64_t first = 0; first < n && status_.ok(); first += at_once) {
     params.first = static_cast<int32_t>(first);
-    Note(LaunchSample(params, static_cast<int32_t>(std::min(at_once, n - first)),
-                      step_.runtime.stream()),
+    Note(LaunchSample(params, static_cast<int32_t>(std::min(at_once, n - first)), step_.stream),
          "sampling");
   }
 }

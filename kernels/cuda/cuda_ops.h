@@ -27,6 +27,10 @@ struct Workspace {
   int64_t bytes = 0;
 };
 
+// Blocks of the decode attention kernel that a multiprocessor holds at once: 74 KiB of shared
+// memory each at head_dim 128, of 227.
+inline constexpr int32_t kBlocksPerMultiprocessor = 2;
+
 // The plan of a step's attention, and where its parts lie on the device.
 struct PlannedAttention {
   AttentionGrouping grouping;
@@ -48,11 +52,14 @@ class CudaOps final : public Ops {
   struct Step {
     Runtime& runtime;
     DType activations;
-    DeviceBatch batch;
+    Stream stream;
+    DeviceBatch batch;        // the rows that tensors have
+    DeviceBatch whole_batch;  // of all sequences: attention's tiles say which it means
     Workspace workspace;
     Workspace results;  // of sampling, kept until the end of the step
     Staging& staging;
-    LibraryMatmul* library = nullptr;  // for products of many rows; nullptr: our own kernels
+    LibraryMatmul* library = nullptr;       // for products of many rows; nullptr: our own kernels
+    int32_t attention_multiprocessors = 0;  // that attention may fill; 0: all
     // Plans a grouping that the step has not met yet.
     std::function<absl::StatusOr<PlannedAttention>(const AttentionGrouping&)> plan_attention;
   };

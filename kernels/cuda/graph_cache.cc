@@ -47,10 +47,7 @@ absl::Status GraphCache::Play(const Tape& tape, int32_t rows) {
   if (entry == nullptr) {
     Remember(tape, rows);
     ++counts_.direct;
-    for (size_t i = 0; i < tape.launches().size(); ++i) {
-      HEDDLE_RETURN_IF_ERROR(runtime_.LaunchOne(tape, i));
-    }
-    return absl::OkStatus();
+    return runtime_.LaunchAll(tape);
   }
   entry->last_use = uses_;
   if (entry->graph == nullptr) {

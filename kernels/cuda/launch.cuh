@@ -28,7 +28,7 @@ Error Launch(void (*kernel)(Params), const LaunchShape& shape, Stream queue, con
 #endif
   };
   if (queue->tape != nullptr) {
-    queue->tape->Add(address, call, shape, &params, sizeof(Params));
+    queue->tape->Add(address, call, shape, &params, sizeof(Params), queue->lane);
     return kSuccess;
   }
   return LaunchKernel(address, call, shape, queue->stream, &params);

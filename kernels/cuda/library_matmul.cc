@@ -65,7 +65,8 @@ struct Api {
 // [rows, n], which W (transposed) times x makes.
 class Product {
  public:
-  Product(const Api& api, const LinearParams& p) : api_(api) {
+  // `multiprocessors`: to be used; 0: all.
+  Product(const Api& api, const LinearParams& p, int32_t multiprocessors) : api_(api) {
     const auto type = p.out_f32 ? CUDA_R_32F : CUDA_R_16BF;
     const cublasOperation_t transposed = CUBLAS_OP_T;
     const auto m = static_cast<uint64_t>(p.weight.rows);
@@ -75,6 +76,9 @@ class Product {
         api.desc_create(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
         api.desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)) ==
             CUBLAS_STATUS_SUCCESS &&
+        (multiprocessors == 0 ||
+         api.desc_set(desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &multiprocessors,
+                      sizeof(multiprocessors)) == CUBLAS_STATUS_SUCCESS) &&
         api.layout_create(&w, CUDA_R_16BF, k, m, p.weight.row_bytes / 2) == CUBLAS_STATUS_SUCCESS &&
         api.layout_create(&x, CUDA_R_16BF, k, n, p.x.stride) == CUBLAS_STATUS_SUCCESS &&
         api.layout_create(&out, type, m, n, p.out.stride) == CUBLAS_STATUS_SUCCESS;
@@ -114,12 +118,17 @@ class CublasLt final : public LibraryMatmul {
     return absl::StrCat("cuBLASLt ", version / 10000, ".", version / 100 % 100, ".", version % 100);
   }
 
-  bool Multiply(const LinearParams& params) override {
-    const Product product(api_, params);
+  void SpareMultiprocessors(int32_t count) override {
+    multiprocessors_ = count == 0 ? 0 : runtime_.info().num_multiprocessors - count;
+  }
+
+  bool Multiply(const LinearParams& params, Stream stream) override {
+    const Product product(api_, params, multiprocessors_);
     if (!product.good()) return false;
+    stream_ = static_cast<cudaStream_t>(stream->stream);
     const Key key = {params.weight.rows, params.weight.cols,
                      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(params.x.rows))),
-                     params.out_f32};
+                     params.out_f32, multiprocessors_};
     auto found = chosen_.find(key);
     if (found == chosen_.end()) {
       const std::optional<cublasLtMatmulAlgo_t> algorithm = Choose(product, params);
@@ -130,7 +139,7 @@ class CublasLt final : public LibraryMatmul {
   }
 
  private:
-  using Key = std::tuple<int64_t, int64_t, int64_t, bool>;
+  using Key = std::tuple<int64_t, int64_t, int64_t, bool, int32_t>;
 
   bool Run(const Product& product, const LinearParams& p, const cublasLtMatmulAlgo_t& algorithm,
            void* out) {
@@ -138,9 +147,7 @@ class CublasLt final : public LibraryMatmul {
     const float beta = p.epilogue == Epilogue::kAdd ? 1.0f : 0.0f;
     return api_.matmul(handle_, product.desc, &alpha, p.weight.data, product.w, p.x.data, product.x,
                        &beta, out, product.out, out, product.out, &algorithm, workspace_,
-                       static_cast<size_t>(kWorkspaceBytes),
-                       static_cast<cudaStream_t>(runtime_.stream()->stream)) ==
-           CUBLAS_STATUS_SUCCESS;
+                       static_cast<size_t>(kWorkspaceBytes), stream_) == CUBLAS_STATUS_SUCCESS;
   }
 
   // What was chosen for other numbers of rows does not fit: the library's first proposal.
@@ -189,11 +196,10 @@ class CublasLt final : public LibraryMatmul {
   // Milliseconds of some runs after a first one; infinity if it does not run.
   float Time(const Product& product, const LinearParams& params,
              const cublasLtMatmulAlgo_t& algorithm, void* out) {
-    const auto stream = static_cast<cudaStream_t>(runtime_.stream()->stream);
     bool good = Run(product, params, algorithm, out);
-    cudaEventRecord(events_[0], stream);
+    cudaEventRecord(events_[0], stream_);
     for (int i = 0; i < kTimedRuns && good; ++i) good = Run(product, params, algorithm, out);
-    cudaEventRecord(events_[1], stream);
+    cudaEventRecord(events_[1], stream_);
     float ms = std::numeric_limits<float>::infinity();
     if (!good || cudaEventSynchronize(events_[1]) != cudaSuccess ||
         cudaEventElapsedTime(&ms, events_[0], events_[1]) != cudaSuccess) {
@@ -205,7 +211,9 @@ class CublasLt final : public LibraryMatmul {
   Runtime& runtime_;
   Api api_;
   cublasLtHandle_t handle_;
-  void* workspace_;  // [kWorkspaceBytes] on the device
+  void* workspace_;                // [kWorkspaceBytes] on the device
+  cudaStream_t stream_ = nullptr;  // of the product that is being made
+  int32_t multiprocessors_ = 0;    // to be used; 0: all
   cudaEvent_t events_[2] = {};
   std::map<Key, cublasLtMatmulAlgo_t> chosen_;
 };

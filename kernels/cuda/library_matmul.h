@@ -4,8 +4,8 @@
 //
 // Algorithms: the first time that a shape is met (rows of x rounded up to a power of two), those
 // that the library proposes are timed on the device, and the best is kept. That step takes some
-// milliseconds longer. Sources: cuBLAS documentation, "Using the cuBLASLt API".
-// Thread-safety: none.
+// milliseconds longer. All products share one workspace: none may overlap another. Sources: cuBLAS
+// documentation, "Using the cuBLASLt API". Thread-safety: none.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,10 @@ class LibraryMatmul {
   // Enqueues out = x W^T, or out += x W^T for kAdd; BF16, out F32 if out_f32. Biases, activations
   // and kGated are the caller's to apply. REQUIRES: layout kBF16, alignment as LaunchLinearTiled.
   // False: it has no algorithm for that; nothing was enqueued.
-  virtual bool Multiply(const LinearParams& params) = 0;
+  virtual bool Multiply(const LinearParams& params, Stream stream) = 0;
+
+  // Leaves so many multiprocessors to others; 0: none. For all products from now on.
+  virtual void SpareMultiprocessors(int32_t count) = 0;
 
   // What NVIDIA recommends on sm_90.
   static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/tape.h"
+#include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/weight_layout.h"
 #include "kernels/dtype.h"
 #include "kernels/kv_cache.h"
@@ -24,6 +25,8 @@ inline constexpr Error kEmulatedFault = 9999;  // see emulate::TakeFindings
 // Starts a kernel; part of the runtime. `params` is copied.
 Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void* stream,
                    const void* params);
+// Describes `matrix` to bulk copies; part of the runtime. kSuccess on devices of sm_90 only.
+Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map);
 
 // The step's batch in device memory; see kernels/batch.h.
 struct DeviceBatch {
@@ -150,6 +153,7 @@ struct AttentionMerge {
 };
 inline constexpr int32_t kDecodeTileRows = 16;
 inline constexpr int32_t kPrefillTileRows = 64;
+inline constexpr int32_t kHopperTileRows = 128;
 inline constexpr int32_t kMaxAttentionHeadDim = 576;  // DeepSeek's latent and rotated dimensions
 
 struct AttentionParams {
@@ -157,7 +161,8 @@ struct AttentionParams {
   DeviceBatch batch;
   const AttentionTile* tiles = nullptr;
   int32_t n_tiles = 0;
-  int32_t tile_rows = 0;         // kDecodeTileRows or kPrefillTileRows
+  int32_t tile_rows = 0;         // kDecodeTileRows, kPrefillTileRows or kHopperTileRows
+  int32_t max_blocks = 0;        // that may run at once; 0: as many as there are
   float* partial_out = nullptr;  // [slot, n_kv_heads, kDecodeTileRows, head_dim], normalised
   float* partial_lse = nullptr;  // [slot, n_kv_heads, kDecodeTileRows] natural logarithm
 };
@@ -167,6 +172,10 @@ Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stre
 // 8 bits and head_dim a multiple of 16 (kInt8: pages of 4 positions at least); head_dim up to 256,
 // q and out rows even.
 Error LaunchAttentionFlash(const AttentionParams& params, Stream stream);
+// Prefill tiles of kHopperTileRows on sm_90a; what it can do is in attention_choice.cc. As many
+// blocks as there are multiprocessors share the tiles.
+Error LaunchAttentionHopper(const AttentionParams& params, int32_t num_multiprocessors,
+                            Stream stream);
 Error LaunchAttentionMerge(const AttentionParams& params, const AttentionMerge* merges,
                            int32_t n_merges, DType act, Stream stream);
 

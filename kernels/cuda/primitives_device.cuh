@@ -54,7 +54,7 @@ class Shared {
 
 template <typename T>
 HEDDLE_DEVICE Shared<T> SharedPiece(int offset, int) {
-  extern __shared__ __align__(128) unsigned char heddle_shared_memory[];
+  extern __shared__ __align__(1024) unsigned char heddle_shared_memory[];
   return Shared<T>(reinterpret_cast<T*>(heddle_shared_memory + offset));
 }
 

@@ -23,6 +23,7 @@ struct DeviceInfo {
   int32_t minor = 0;
   int32_t num_multiprocessors = 0;
   int64_t total_bytes = 0;
+  bool has_hopper_code = false;  // this build holds kernels of sm_90a, and the device runs them
 };
 
 class Runtime {
@@ -41,9 +42,18 @@ class Runtime {
   const DeviceInfo& info() const { return info_; }
   // Makes this device the calling thread's; CUDA keeps that per thread. Cheap when it is already.
   void Bind() const;
-  Stream stream() const { return &queue_; }
+  // Lane 0 is what copies and Synchronize wait for; lane 1 runs beside it between a Wait of its on
+  // lane 0 and one of lane 0 on it.
+  static constexpr int kLanes = Tape::kLanes;
+  Stream stream(int lane = 0) const { return &queues_[lane]; }
   // Keeps launches on `tape` from now on, or makes them again (nullptr).
-  void set_tape(Tape* tape) { queue_.tape = tape; }
+  void set_tape(Tape* tape) {
+    for (LaunchQueue& queue : queues_) queue.tape = tape;
+  }
+  // What `lane` was given so far is what Wait means; what `lane` is given from now on comes after
+  // what `on` had then. Both on the tape, if there is one.
+  absl::Status Signal(int lane);
+  absl::Status Wait(int lane, int on);
   int64_t FreeBytes() const;
 
   // Zero-filled. RESOURCE_EXHAUSTED says how much was asked for, is free and is missing, and how
@@ -62,10 +72,10 @@ class Runtime {
   // Waits for all that was enqueued, and reports its faults.
   absl::Status Synchronize();
 
-  // Launch i of a tape, by itself.
-  absl::Status LaunchOne(const Tape& tape, size_t i);
-  // All launches of a tape as one object, one after the other. ChangeGraph gives launch i the shape
-  // and parameters that it has on `tape`; the kernel must be the same.
+  // The launches of a tape, one by one.
+  absl::Status LaunchAll(const Tape& tape);
+  // All launches of a tape as one object, in the order of their lanes. ChangeGraph gives launch i
+  // the shape and parameters that it has on `tape`; the kernel must be the same.
   using Graph = void*;
   absl::StatusOr<Graph> MakeGraph(const Tape& tape);
   absl::Status ChangeGraph(Graph graph, const Tape& tape, size_t i);
@@ -76,10 +86,13 @@ class Runtime {
   absl::Status ToStatus(Error error, const char* what) const;
 
  private:
-  Runtime() = default;
+  Runtime() {
+    for (int lane = 0; lane < kLanes; ++lane) queues_[lane].lane = lane;
+  }
 
   DeviceInfo info_;
-  LaunchQueue queue_;
+  LaunchQueue queues_[kLanes];
+  void* signals_[kLanes] = {};  // events
   int64_t allocated_bytes_ = 0;
 };
 

@@ -1,3 +1,4 @@
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <memory>
@@ -5,11 +6,18 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/status.h"
 #include "kernels/cuda/runtime.h"
 
 namespace heddle::kernels::cuda {
 namespace {
+
+#if defined(HEDDLE_CUDA_SM90A)
+constexpr bool kBuiltForHopper = true;
+#else
+constexpr bool kBuiltForHopper = false;
+#endif
 
 struct CudaGraph {
   ~CudaGraph() {
@@ -42,6 +50,7 @@ cudaKernelNodeParams NodeOf(const Tape& tape, size_t i, void** arguments) {
 }
 
 cudaStream_t StreamOf(Stream queue) { return static_cast<cudaStream_t>(queue->stream); }
+cudaStream_t StreamOf(const LaunchQueue& queue) { return StreamOf(&queue); }
 
 // No driver and an old driver both read as "error 35" without this.
 absl::Status CheckDriver() {
@@ -64,12 +73,14 @@ absl::StatusOr<DeviceInfo> Describe(int32_t ordinal) {
     return absl::UnavailableError(
         absl::StrCat("cuda:", ordinal, " does not answer: ", cudaGetErrorString(error)));
   }
-  return DeviceInfo{.name = properties.name,
-                    .ordinal = ordinal,
-                    .major = properties.major,
-                    .minor = properties.minor,
-                    .num_multiprocessors = properties.multiProcessorCount,
-                    .total_bytes = static_cast<int64_t>(properties.totalGlobalMem)};
+  return DeviceInfo{
+      .name = properties.name,
+      .ordinal = ordinal,
+      .major = properties.major,
+      .minor = properties.minor,
+      .num_multiprocessors = properties.multiProcessorCount,
+      .total_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+      .has_hopper_code = kBuiltForHopper && properties.major == 9 && properties.minor == 0};
 }
 
 }  // namespace
@@ -81,15 +92,44 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
   std::unique_ptr<Runtime> runtime(new Runtime);
   runtime->info_ = std::move(info);
   HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(cudaSetDevice(ordinal), "selecting the device"));
-  cudaStream_t stream = nullptr;
-  HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(
-      cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream"));
-  runtime->queue_.stream = stream;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    cudaStream_t stream = nullptr;
+    HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream"));
+    runtime->queues_[lane].stream = stream;
+    cudaEvent_t event = nullptr;
+    HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(
+        cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event"));
+    runtime->signals_[lane] = event;
+  }
   return runtime;
 }
 
 Runtime::~Runtime() {
-  if (queue_.stream != nullptr) cudaStreamDestroy(StreamOf(&queue_));
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (signals_[lane] != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(signals_[lane]));
+    if (queues_[lane].stream != nullptr) cudaStreamDestroy(StreamOf(queues_[lane]));
+  }
+}
+
+absl::Status Runtime::Signal(int lane) {
+  if (queues_[lane].tape != nullptr) {
+    queues_[lane].tape->Signal(lane);
+    return absl::OkStatus();
+  }
+  return ToStatus(
+      cudaEventRecord(static_cast<cudaEvent_t>(signals_[lane]), StreamOf(queues_[lane])),
+      "marking a place on a stream");
+}
+
+absl::Status Runtime::Wait(int lane, int on) {
+  if (queues_[lane].tape != nullptr) {
+    queues_[lane].tape->Wait(lane, on);
+    return absl::OkStatus();
+  }
+  return ToStatus(
+      cudaStreamWaitEvent(StreamOf(queues_[lane]), static_cast<cudaEvent_t>(signals_[on]), 0),
+      "joining streams");
 }
 
 // An error here shows in the next call.
@@ -110,7 +150,7 @@ absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
   HEDDLE_RETURN_IF_ERROR(ToStatus(error, "allocating device memory"));
   allocated_bytes_ += bytes;
   HEDDLE_RETURN_IF_ERROR(
-      ToStatus(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), StreamOf(&queue_)),
+      ToStatus(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), StreamOf(queues_[0])),
                "clearing device memory"));
   return data;
 }
@@ -134,24 +174,24 @@ void Runtime::FreePinned(void* data) {
 
 absl::Status Runtime::CopyToDevice(void* to, const void* from, int64_t bytes) {
   return ToStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
-                                  StreamOf(&queue_)),
+                                  StreamOf(queues_[0])),
                   "copying to the device");
 }
 
 absl::Status Runtime::CopyToHost(void* to, const void* from, int64_t bytes) {
   return ToStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
-                                  StreamOf(&queue_)),
+                                  StreamOf(queues_[0])),
                   "copying from the device");
 }
 
 absl::Status Runtime::CopyOnDevice(void* to, const void* from, int64_t bytes) {
   return ToStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
-                                  StreamOf(&queue_)),
+                                  StreamOf(queues_[0])),
                   "copying on the device");
 }
 
 absl::Status Runtime::Synchronize() {
-  return ToStatus(cudaStreamSynchronize(StreamOf(&queue_)), "running a step");
+  return ToStatus(cudaStreamSynchronize(StreamOf(queues_[0])), "running a step");
 }
 
 Error LaunchKernel(const void* kernel, Tape::Caller, const LaunchShape& shape, void* stream,
@@ -162,11 +202,49 @@ Error LaunchKernel(const void* kernel, Tape::Caller, const LaunchShape& shape, v
                           static_cast<cudaStream_t>(stream));
 }
 
-absl::Status Runtime::LaunchOne(const Tape& tape, size_t i) {
-  const Tape::Launch& launch = tape.launches()[i];
-  return ToStatus(
-      LaunchKernel(launch.kernel, launch.call, launch.shape, queue_.stream, tape.params(i)),
-      "launching a kernel");
+// The driver's function, found without linking the driver.
+Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                             12000, cudaEnableDefault, &found);
+#else
+  const cudaError_t error =
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+  if (error != cudaSuccess) return error;
+  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+  static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(matrix.cols),
+                              static_cast<cuuint64_t>(matrix.rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(matrix.cols) * 2};  // bytes
+  const cuuint32_t box[] = {TiledMatrix::kBoxCols, static_cast<cuuint32_t>(matrix.box_rows)};
+  const cuuint32_t steps[] = {1, 1};
+  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
+      reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
+      const_cast<void*>(matrix.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+// Waits may reach further than the tape asks: to the other lane's last signal so far.
+absl::Status Runtime::LaunchAll(const Tape& tape) {
+  HEDDLE_CHECK(queues_[0].tape == nullptr, "a tape is played onto itself");
+  bool forked = false;
+  for (size_t i = 0; i < tape.launches().size(); ++i) {
+    const Tape::Launch& launch = tape.launches()[i];
+    if (launch.after >= 0) HEDDLE_RETURN_IF_ERROR(Wait(launch.lane, 1 - launch.lane));
+    HEDDLE_RETURN_IF_ERROR(ToStatus(LaunchKernel(launch.kernel, launch.call, launch.shape,
+                                                 queues_[launch.lane].stream, tape.params(i)),
+                                    "launching a kernel"));
+    if (launch.signals) HEDDLE_RETURN_IF_ERROR(Signal(launch.lane));
+    forked = forked || launch.lane == 1;
+  }
+  if (!forked) return absl::OkStatus();
+  HEDDLE_RETURN_IF_ERROR(Signal(1));
+  return Wait(0, 1);
 }
 
 absl::StatusOr<Runtime::Graph> Runtime::MakeGraph(const Tape& tape) {
@@ -175,11 +253,14 @@ absl::StatusOr<Runtime::Graph> Runtime::MakeGraph(const Tape& tape) {
   for (size_t i = 0; i < tape.launches().size(); ++i) {
     void* arguments[1];
     const cudaKernelNodeParams params = NodeOf(tape, i, arguments);
-    const cudaGraphNode_t* after = made->nodes.empty() ? nullptr : &made->nodes.back();
+    std::vector<cudaGraphNode_t> after;
+    for (const int other : {tape.launches()[i].before, tape.launches()[i].after}) {
+      if (other >= 0) after.push_back(made->nodes[static_cast<size_t>(other)]);
+    }
     cudaGraphNode_t node = nullptr;
-    HEDDLE_RETURN_IF_ERROR(ToStatus(
-        cudaGraphAddKernelNode(&node, made->graph, after, after == nullptr ? 0 : 1, &params),
-        "adding a kernel to a graph"));
+    HEDDLE_RETURN_IF_ERROR(
+        ToStatus(cudaGraphAddKernelNode(&node, made->graph, after.data(), after.size(), &params),
+                 "adding a kernel to a graph"));
     made->nodes.push_back(node);
   }
   HEDDLE_RETURN_IF_ERROR(
@@ -196,7 +277,7 @@ absl::Status Runtime::ChangeGraph(Graph graph, const Tape& tape, size_t i) {
 }
 
 absl::Status Runtime::LaunchGraph(Graph graph) {
-  return ToStatus(cudaGraphLaunch(static_cast<CudaGraph*>(graph)->exec, StreamOf(&queue_)),
+  return ToStatus(cudaGraphLaunch(static_cast<CudaGraph*>(graph)->exec, StreamOf(queues_[0])),
                   "launching a graph");
 }
 

@@ -1,6 +1,9 @@
 // Launches kept in order instead of being made: what a step enqueues, as data. A tape is compared
 // with the one that a graph was made of, and the graph is changed where they differ.
 //
+// Launches are on lanes. Those of one lane are made one after the other; two lanes run side by side
+// but where Wait says otherwise. A launch that waits for another lane names one of it, so that fork
+// and join are part of the tape.
 // Includes neither CUDA nor Abseil: launchers write tapes, runtimes play them.
 // Thread-safety: none.
 #pragma once
@@ -32,18 +35,34 @@ class Tape {
     LaunchShape shape;
     size_t params_at = 0;
     size_t params_bytes = 0;
+    int lane = 0;
+    int before = -1;       // of the same lane
+    int after = -1;        // of the other lane: an earlier launch that must have ended; -1: none
+    bool signals = false;  // a later one may wait for it
   };
+  static constexpr int kLanes = 2;
 
   void Clear() {
     launches_.clear();
     params_.clear();
+    for (Lane& lane : lanes_) lane = Lane();
   }
+
+  // What `lane` has so far is what others wait for.
+  void Signal(int lane) {
+    lanes_[lane].signalled = lanes_[lane].last;
+    if (lanes_[lane].last >= 0) launches_[static_cast<size_t>(lanes_[lane].last)].signals = true;
+  }
+  // What `lane` gets from now on comes after what `on` had when it signalled last.
+  void Wait(int lane, int on) { lanes_[lane].after = lanes_[on].signalled; }
 
   // Copies the parameters. REQUIRES: their alignment is 16 at most.
   void Add(const void* kernel, Caller call, const LaunchShape& shape, const void* params,
-           size_t bytes) {
+           size_t bytes, int lane = 0) {
     const size_t at = params_.size();
-    launches_.push_back({kernel, call, shape, at, bytes});
+    Lane& own = lanes_[lane];
+    launches_.push_back({kernel, call, shape, at, bytes, lane, own.last, own.after});
+    own = {.last = static_cast<int>(launches_.size()) - 1, .signalled = own.signalled};
     params_.resize(at + (bytes + 15) / 16 * 16);
     std::memcpy(params_.data() + at, params, bytes);
   }
@@ -58,11 +77,15 @@ class Tape {
   const std::vector<Launch>& launches() const { return launches_; }
   const void* params(size_t i) const { return params_.data() + launches_[i].params_at; }
 
-  // Whether both launch the same kernels in the same order, whatever their shapes and parameters.
+  // Whether both launch the same kernels in the same order on the same lanes, whatever their shapes
+  // and parameters.
   bool HasKernelsOf(const Tape& other) const {
     if (launches_.size() != other.launches_.size()) return false;
     for (size_t i = 0; i < launches_.size(); ++i) {
-      if (launches_[i].kernel != other.launches_[i].kernel) return false;
+      const Launch& mine = launches_[i];
+      const Launch& its = other.launches_[i];
+      if (mine.kernel != its.kernel || mine.lane != its.lane || mine.after != its.after)
+        return false;
     }
     return true;
   }
@@ -76,6 +99,13 @@ class Tape {
   }
 
  private:
+  struct Lane {  // indices of launches, or -1
+    int last = -1;
+    int signalled = -1;
+    int after = -1;  // of the next one
+  };
+
+  Lane lanes_[kLanes];
   std::vector<Launch> launches_;
   std::vector<std::byte> params_;
 };
@@ -84,6 +114,7 @@ class Tape {
 struct LaunchQueue {
   void* stream = nullptr;  // cudaStream_t
   Tape* tape = nullptr;    // not null: launches are kept there instead
+  int lane = 0;
 };
 
 }  // namespace heddle::kernels::cuda

@@ -108,12 +108,36 @@ absl::Status BenchRun::RunStep() {
   return absl::OkStatus();
 }
 
-absl::Status BenchRun::Prefill() {
+void BenchRun::Begin() {
   engine::SamplingParams greedy;
   greedy.temperature = 0.0f;
   for (int32_t i = 0; i < shape_.batch; ++i) {
     plan_.begun.push_back({.id = static_cast<SequenceId>(i + 1), .sampling = greedy, .prompt = {}});
   }
+}
+
+absl::Status BenchRun::End() {
+  for (int32_t i = 0; i < shape_.batch; ++i) {
+    plan_.ended.push_back(static_cast<SequenceId>(i + 1));
+  }
+  return RunStep();
+}
+
+absl::StatusOr<double> BenchRun::MeasureDecodes() {
+  Begin();
+  for (int32_t i = 0; i < shape_.batch; ++i) {
+    AddRows(i, shape_.prompt_tokens - 1, shape_.prompt_tokens, /*draw=*/true);
+  }
+  HEDDLE_RETURN_IF_ERROR(RunStep());
+  const double start = NowSeconds();
+  HEDDLE_RETURN_IF_ERROR(Decode());
+  const double seconds = NowSeconds() - start;
+  HEDDLE_RETURN_IF_ERROR(End());
+  return seconds;
+}
+
+absl::Status BenchRun::Prefill() {
+  Begin();
   int32_t room = executor_.limits().max_batch_tokens;
   for (int32_t i = 0; i < shape_.batch; ++i) {
     for (int32_t begin = 0; begin < shape_.prompt_tokens;) {
@@ -146,10 +170,7 @@ absl::StatusOr<BenchTiming> BenchRun::Measure() {
   HEDDLE_RETURN_IF_ERROR(Decode());
   timing.prefill_s = prefilled - start;
   timing.decode_s = NowSeconds() - prefilled;
-  for (int32_t i = 0; i < shape_.batch; ++i) {
-    plan_.ended.push_back(static_cast<SequenceId>(i + 1));
-  }
-  HEDDLE_RETURN_IF_ERROR(RunStep());
+  HEDDLE_RETURN_IF_ERROR(End());
   return timing;
 }
 

@@ -45,6 +45,10 @@ class BenchRun {
   // small for `shape`.
   static absl::StatusOr<BenchRun> Create(engine::Executor& executor, const BenchShape& shape);
 
+  // Seconds of output_tokens decode steps behind prompts that were never computed: keys and values
+  // are what the pool holds. For times only. An untimed step goes first.
+  absl::StatusOr<double> MeasureDecodes();
+
   // One run from empty sequences. Prompts are the same pseudo-random tokens every time.
   absl::StatusOr<BenchTiming> Measure();
 
@@ -55,6 +59,8 @@ class BenchRun {
   // Adds rows [begin, end) of sequence `index` to the plan; the last one draws a token if `draw`.
   void AddRows(int32_t index, int32_t begin, int32_t end, bool draw);
   absl::Status RunStep();
+  void Begin();
+  absl::Status End();
   absl::Status Prefill();
   absl::Status Decode();
 

@@ -44,4 +44,7 @@ absl::Status RunPlan(const config::Config& config);
 // trace_command.cc: what happened to a request of a running server.
 absl::Status RunTrace(const config::Config& config);
 
+// tune_command.cc: which decoding steps a GPU runs faster in two halves.
+absl::Status RunTune(const config::Config& config);
+
 }  // namespace heddle::server

@@ -26,7 +26,7 @@ constexpr CliCommand kCommands[] = {
     {config::kTokenize, RunTokenize}, {config::kInspect, RunInspect},
     {config::kRender, RunRender},     {config::kBench, RunBench},
     {config::kSimulate, RunSimulate}, {config::kPlan, RunPlan},
-    {config::kTrace, RunTrace},
+    {config::kTrace, RunTrace},       {config::kTune, RunTune},
 };
 
 void PrintError(std::string_view message) {

@@ -4,11 +4,15 @@
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "base/message.h"
 #include "base/status.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/nano_batch.h"
+#include "server/cli/standard_io.h"
+#include "server/cli/tune_profile.h"
 
 namespace heddle::server {
 namespace {
@@ -50,6 +54,20 @@ absl::StatusOr<std::function<MadeDevice()>> DeviceMaker(const std::string& devic
   return [ordinal] { return kernels::CreateCudaDevice({.ordinal = ordinal}); };
 }
 
+constexpr size_t kMaxProfileBytes = size_t{1} << 20;
+
+// What `make` makes, with the profile in `path`.
+absl::StatusOr<std::function<MadeDevice()>> WithProfile(const std::string& path,
+                                                        std::function<MadeDevice()> make) {
+  HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxProfileBytes));
+  HEDDLE_ASSIGN_OR_RETURN(const kernels::NanoBatchProfile profile, ReadTuneProfile(text, path));
+  return [make = std::move(make), profile]() -> MadeDevice {
+    HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, make());
+    HEDDLE_RETURN_IF_ERROR(device->SetNanoBatches(profile));
+    return device;
+  };
+}
+
 }  // namespace
 
 absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) {
@@ -57,6 +75,10 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   options.cpu.num_threads = static_cast<int32_t>(config.threads);
   options.cpu.isa = config.isa;
   HEDDLE_ASSIGN_OR_RETURN(options.make_device, DeviceMaker(config.device, options.cpu));
+  if (!config.tune_profile.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(options.make_device,
+                            WithProfile(config.tune_profile, std::move(options.make_device)));
+  }
   options.weights = config.weights;
   options.kv_type = config.kv_type;
   options.host_kv_directory = config.disk_kv;

@@ -85,7 +85,7 @@ TEST_CASE("Help goes to standard output, without an error", "[cli][unit]") {
   Outcome general = Run("--help");
   CHECK(general.exit_code == 0);
   for (const char* command : {"serve", "generate", "tokenize", "inspect", "render", "bench",
-                              "simulate", "plan", "trace"}) {
+                              "simulate", "plan", "trace", "tune"}) {
     INFO(command);
     CHECK(general.out.find(command) != std::string::npos);
   }
@@ -114,6 +114,16 @@ TEST_CASE("A command that fails ends with 1 and one line", "[cli][unit]") {
   Outcome full = Run("--version", "", "/dev/full");
   CHECK(full.exit_code == 1);
   CHECK(IsOneLine(full.err));
+}
+
+TEST_CASE("tune and a tune profile need a GPU, and say so before anything is loaded", "[cli][unit]") {
+  Outcome tune = Run("tune ./no-model --device cpu");
+  CHECK(tune.exit_code == 1);
+  CHECK(tune.err.find("runs every step whole") != std::string::npos);
+  CHECK(tune.err.find("use --device cuda:N") != std::string::npos);
+  Outcome serve = Run("bench ./no-model --device cpu --tune-profile ./no-such-file");
+  CHECK(serve.exit_code == 1);
+  CHECK(serve.err.find("no-such-file") != std::string::npos);
 }
 
 TEST_CASE("A trace of a server that is not there ends with 1 and one line", "[cli][unit]") {

@@ -6,20 +6,32 @@
 //                                       BF16 logits are from the CPU's
 //   gpu_check bench                     the device's limits (a large copy, a large product), then
 //                                       timings as shares of them; JSON lines
-//   gpu_check serve SHAPE WEIGHTS PROMPT OUTPUT REQUESTS
-//                                       engine loop and scheduler against a synthetic load, random
-//                                       weights; one JSON line
+//   gpu_check serve SHAPE WEIGHTS LOAD...
+//                                       engine loop and scheduler against synthetic loads, one
+//                                       after the other, random weights; a JSON line of the load
+//                                       time and one for each. LOAD is PROMPT/OUTPUT/REQUESTS, all
+//                                       at once, or PROMPT/OUTPUT/REQUESTS@PER_SECOND.
+//                                       $HEDDLE_TUNE_PROFILE is followed, if it is set
+//   gpu_check tune SHAPE WEIGHTS FILE   which steps are faster split in halves; writes FILE
 // Exit code 1 if anything differs, 2 for a wrong command line, 77 without a usable GPU.
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "engine/model/load.h"
 #include "engine/model/random_model.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/nano_batch.h"
+#include "server/cli/tune_profile.h"
+#include "server/cli/tune_run.h"
 #include "tests/bench/serving_run.h"
 #include "tests/gpu/op_checks.h"
 #include "tests/support/greedy_runner.h"
@@ -113,26 +125,106 @@ int Bench() {
   return 0;
 }
 
-int Serve(char** args) {
-  scheduler::SyntheticLoad load;
-  load.mean_prompt_tokens = std::fmax(1, std::atof(args[2]));
-  load.mean_output_tokens = std::fmax(1, std::atof(args[3]));
-  load.num_requests = std::atoi(args[4]);
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "gpu_check: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+// Several loops one after the other use one executor.
+class Borrowed final : public engine::Executor {
+ public:
+  explicit Borrowed(engine::Executor& executor) : executor_(executor) {}
+  const engine::ExecutorLimits& limits() const override { return executor_.limits(); }
+  absl::Status Submit(const engine::StepPlan& plan) override { return executor_.Submit(plan); }
+  absl::Status Wait(engine::StepResult* result) override { return executor_.Wait(result); }
+
+ private:
+  engine::Executor& executor_;
+};
+
+bool ParseLoad(const char* text, scheduler::SyntheticLoad* load) {
+  int prompt = 0, output = 0, requests = 0;
+  double per_second = 0;
+  if (std::sscanf(text, "%d/%d/%d@%lf", &prompt, &output, &requests, &per_second) < 3) return false;
+  load->mean_prompt_tokens = prompt;
+  load->mean_output_tokens = output;
+  load->num_requests = requests;
+  load->requests_per_s = per_second;
+  return prompt > 0 && output > 0 && requests > 0 && per_second >= 0;
+}
+
+absl::StatusOr<engine::LoadedModel> LoadRandom(const char* shape, const char* weights,
+                                               int32_t max_context) {
+  const auto format = engine::RandomFormat(weights);
+  if (!format.ok()) return format.status();
   engine::LoadOptions options;
   options.make_device = [] { return kernels::CreateCudaDevice({}); };
-  options.capacity.max_context =
-      static_cast<int32_t>(load.mean_prompt_tokens + load.mean_output_tokens) + 1;
-  const auto format = engine::RandomFormat(args[1]);
-  if (!format.ok()) return 2;
-  auto model = engine::LoadRandomModel(args[0], *format, options);
-  if (!model.ok()) {
-    std::fprintf(stderr, "gpu_check: %s\n", std::string(model.status().message()).c_str());
-    return 1;
+  options.capacity.max_context = max_context;
+  const auto begin = std::chrono::steady_clock::now();
+  auto model = engine::LoadRandomModel(shape, *format, options);
+  if (!model.ok()) return model.status();
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  std::printf("{\"model\": \"%s %s\", \"device\": \"%s\", \"load_s\": %.2f}\n", shape, weights,
+              model->device.c_str(), seconds.count());
+  const char* path = std::getenv("HEDDLE_TUNE_PROFILE");
+  if (path == nullptr) return model;
+  std::ifstream in(path);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  const auto profile = server::ReadTuneProfile(text, path);
+  if (!profile.ok()) return profile.status();
+  const absl::Status status = model->executor->device().SetNanoBatches(*profile);
+  if (!status.ok()) return status;
+  return model;
+}
+
+int Serve(const char* shape, const char* weights, std::span<char* const> texts) {
+  std::vector<scheduler::SyntheticLoad> loads(texts.size());
+  int32_t max_context = 0;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (!ParseLoad(texts[i], &loads[i])) return 2;
+    const double tokens = loads[i].mean_prompt_tokens + loads[i].mean_output_tokens;
+    max_context = std::max(max_context, static_cast<int32_t>(tokens) + 1);
   }
-  const std::string name = std::string(args[0]) + " " + args[1] + " " + args[2] + "/" + args[3];
-  const auto report = test::RunServing(std::move(model->executor), load);
-  std::printf("%s\n", report.ToJson(name).c_str());
-  return report.failed == 0 ? 0 : 1;
+  auto model = LoadRandom(shape, weights, max_context);
+  if (!model.ok()) return Fail(model.status());
+  int64_t failed = 0;
+  for (size_t i = 0; i < loads.size(); ++i) {
+    scheduler::SyntheticLoad warm_up = loads[i];  // algorithms are chosen, graphs are made
+    warm_up.num_requests = std::min(3, loads[i].num_requests);
+    warm_up.mean_output_tokens = std::min(8.0, loads[i].mean_output_tokens);
+    warm_up.requests_per_s = 0;
+    test::RunServing(std::make_unique<Borrowed>(*model->executor), warm_up);
+    const auto report = test::RunServing(std::make_unique<Borrowed>(*model->executor), loads[i]);
+    const std::string name = std::string(shape) + " " + weights + " " + texts[i];
+    std::printf("%s\n", report.ToJson(name).c_str());
+    std::fflush(stdout);
+    failed += report.failed;
+  }
+  return failed == 0 ? 0 : 1;
+}
+
+int Tune(const char* shape, const char* weights, const char* path) {
+  auto model = LoadRandom(shape, weights, /*max_context=*/8192 + 64);
+  if (!model.ok()) return Fail(model.status());
+  engine::LocalExecutor& executor = *model->executor;
+  std::vector<server::TuneTiming> timings;
+  for (const server::TunePoint& point : server::TunePoints(executor.limits())) {
+    const auto timing = server::TimePoint(executor, point, /*repeat=*/1);
+    if (!timing.ok()) return Fail(timing.status());
+    std::printf(
+        "{\"name\": \"nano-batches, %d sequences of %d\", \"whole_us\": %.0f, "
+        "\"split_us\": %.0f, \"attention_multiprocessors\": %d}\n",
+        point.sequences, point.context, timing->whole_us, timing->split_us,
+        timing->attention_multiprocessors);
+    std::fflush(stdout);
+    timings.push_back(*timing);
+  }
+  const auto device = executor.device().nano_batch_device();
+  if (!device.ok()) return Fail(device.status());
+  const server::TunedProfile tuned = server::RulesOf(timings, device->name);
+  std::ofstream out(path);
+  out << server::WriteTuneProfile(tuned.profile, tuned.speedups);
+  return out.good() ? 0 : 1;
 }
 
 int Main(int argc, char** argv) {
@@ -140,10 +232,13 @@ int Main(int argc, char** argv) {
   if (command == "ops" && argc == 2) return Ops();
   if (command == "model" && argc == 3) return Model(argv[2]);
   if (command == "bench" && argc == 2) return Bench();
-  if (command == "serve" && argc == 7) return Serve(argv + 2);
+  if (command == "serve" && argc >= 5) {
+    return Serve(argv[2], argv[3], std::span(argv + 4, static_cast<size_t>(argc - 4)));
+  }
+  if (command == "tune" && argc == 5) return Tune(argv[2], argv[3], argv[4]);
   std::fprintf(stderr,
                "usage: gpu_check ops | model PATH | bench | "
-               "serve SHAPE WEIGHTS PROMPT OUTPUT REQUESTS\n");
+               "serve SHAPE WEIGHTS LOAD... | tune SHAPE WEIGHTS FILE\n");
   return 2;
 }
 

@@ -164,20 +164,25 @@ std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCach
   return out.Read();
 }
 
+BatchSpec Mixed() { return {{{1, 1}, {1, 77}, {37, 90, 9}, {1, 900, 100}, {3, 131, 5}}, 16}; }
+
+// Tiles and stages of one row and one key more or less, and a page that ends early.
+BatchSpec Prompts() { return {{{150, 150}, {65, 193, 50}, {64, 65}, {200, 513, 300}}, 32}; }
+
 CheckResult CheckAttention(Device& device, DType dtype, int32_t head_dim, int32_t n_heads,
-                           int32_t n_kv_heads, int32_t window) {
-  const BatchSpec spec = {{{1, 1}, {1, 77}, {37, 90, 9}, {1, 900, 100}, {3, 131, 5}}, 16};
+                           int32_t n_kv_heads, int32_t window, const BatchSpec& spec) {
   TestBatch batch(spec);
-  TestCache cache(dtype, batch.num_pages, 16, n_kv_heads, head_dim, 1);
+  TestCache cache(dtype, batch.num_pages, spec.page_tokens, n_kv_heads, head_dim, 1);
   Random random(static_cast<uint32_t>(head_dim));
   Matrix q = Matrix::RandomOf(random, static_cast<int64_t>(batch.token_ids.size()),
                               int64_t{n_heads} * head_dim);
   { OnDevice rounded(device, device.activation_dtype(), q); }
   auto reference = CreateReferenceDevice();
-  return {absl::StrCat("attention ", std::string(Info(dtype).name), " head_dim ", head_dim,
-                       " heads ", n_heads, "/", n_kv_heads, " window ", window),
-          Worst(Attend(device, batch, cache, q, n_heads, window),
-                Attend(*reference, batch, cache, q, n_heads, window))};
+  return {
+      absl::StrCat("attention ", std::string(Info(dtype).name), " head_dim ", head_dim, " heads ",
+                   n_heads, "/", n_kv_heads, " window ", window, " rows ", batch.token_ids.size()),
+      Worst(Attend(device, batch, cache, q, n_heads, window),
+            Attend(*reference, batch, cache, q, n_heads, window))};
 }
 
 // Greedy and filtered draws: the share of tokens that differ from the reference must be 0.
@@ -310,9 +315,12 @@ std::vector<CheckResult> CheckOps(Device& device) {
   }
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
     for (int32_t window : {0, 50}) {
-      results.push_back(CheckAttention(device, dtype, 64, 4, 2, window));
-      results.push_back(CheckAttention(device, dtype, 128, 8, 1, window));
-      results.push_back(CheckAttention(device, dtype, 256, 2, 2, window));
+      results.push_back(CheckAttention(device, dtype, 64, 4, 2, window, Mixed()));
+      results.push_back(CheckAttention(device, dtype, 128, 8, 1, window, Mixed()));
+      results.push_back(CheckAttention(device, dtype, 256, 2, 2, window, Mixed()));
+      if (dtype != DType::kF16 && dtype != DType::kBF16) continue;
+      results.push_back(CheckAttention(device, dtype, 64, 4, 2, window, Prompts()));
+      results.push_back(CheckAttention(device, dtype, 128, 4, 1, window, Prompts()));
     }
   }
   results.push_back(CheckSample(device));
@@ -337,7 +345,7 @@ std::vector<Timing> TimeOps(Device& device, int32_t repeats) {
     timings.push_back(TimeDecode(device, dtype, 64, 8192, std::max(1, repeats / 4)));
     timings.push_back(TimeDecode(device, dtype, 1, 32768, repeats));
   }
-  for (int32_t tokens : {2048, 8192}) {
+  for (int32_t tokens : {512, 2048, 8192, 16384}) {
     timings.push_back(TimePrefill(device, DType::kBF16, tokens, std::max(1, repeats / 10)));
   }
   return timings;

@@ -1,18 +1,33 @@
 #!/usr/bin/env bash
 # Checks and times the CUDA backend on a machine with an NVIDIA GPU, within ten minutes.
 #
-#   tests/gpu/run.sh build        builds gpu_check into build/gpu/ (needs nvcc and Abseil, no GPU)
-#   tests/gpu/run.sh run [OUT]    runs it here; results go to OUT (default build/gpu/results)
-#   tests/gpu/run.sh [OUT]        both
+#   tests/gpu/run.sh build                builds gpu_check into build/gpu/ (nvcc and Abseil, no GPU)
+#   tests/gpu/run.sh run [OUT [PART...]]  runs parts here; results go to OUT (build/gpu/results)
+#   tests/gpu/run.sh [OUT [PART...]]      both
+#   tests/gpu/run.sh --dry-run [PART...]  says what would run, and for how long at most
+#
+# Parts, in this order: ops (against the reference), models (greedy tokens equal the CPU's), bench
+# (single ops), serve (one stream, first token, offline throughput), tune (nano-batches),
+# throughput (offline throughput again, with what tune found), sanitize (memory and races). Without
+# any named: ops models bench serve, all that the goals of docs/benchmarks/gpu.md ask for, in one
+# call; the others fit into a second one. A later call with the same OUT completes its tables.
 #
 # On a GPU machine without Abseil, build elsewhere and carry build/gpu/gpu_check and build/gpu/lib:
-# together they need nothing but libc and the driver. Models are taken from $HEDDLE_GPU_MODELS (folders or GGUF
-# files, separated by spaces), or from ../shared/data where that is there.
+# together they need nothing but libc and the driver. Models are taken from $HEDDLE_GPU_MODELS
+# (folders or GGUF files, separated by spaces), or from ../shared/data where that is there.
 # The limits that shares refer to are measured on the device itself (a large copy; a large BF16
 # product, by cuBLASLt where libcublasLt.so is found).
-# On the GPU machine everything ends within ten minutes: each part has a time of its own.
 set -euo pipefail
-cd "$(dirname "$0")/../.."
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/../.."
+
+default_parts="ops models bench serve"
+# Seconds that each part may take. Those of the default parts are less than ten minutes together.
+declare -A limit=([ops]=70 [models]=60 [bench]=120 [serve]=330
+                  [tune]=150 [throughput]=260 [sanitize]=180)
+# Prompt/output/requests, of Llama 3.1 8B: enough requests to fill the GPU for the time that their
+# goal allows some five times over.
+offline="128/128/2048 128/2048/384 1000/1000/384 2048/128/256 5000/500/96"
 
 build() {
   cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DHEDDLE_CUDA=ON >/dev/null
@@ -31,61 +46,93 @@ models() {
   done
 }
 
-# Memory and races over the op tests, the rest of the time.
-sanitize() {
-  command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer: not there"; return 0; }
+# check FILE ARGUMENT...: gpu_check with those, into FILE of the results, within what is left of the
+# part's time.
+check() {
+  local file=$1 left=$((deadline - SECONDS))
+  shift
+  if [ -n "$dry" ]; then echo "  gpu_check $*  > $file"; return 0; fi
+  [ $left -gt 0 ] || { echo "no time left for: gpu_check $*"; return 1; }
+  timeout "$left" "$program" "$@" >>"$out/$file"
+}
+
+# Of an earlier call.
+fresh() { [ -n "$dry" ] || rm -f "$out/$1"; }
+
+# Each part ends with the status of what failed last.
+part_ops() { fresh ops.txt; check ops.txt ops; }
+
+part_models() {
+  local model failed=0
+  fresh models.txt
+  for model in $(models); do check models.txt model "$model" || failed=1; done
+  return $failed
+}
+
+part_bench() { fresh bench.jsonl; check bench.jsonl bench; }
+
+part_serve() {
+  local failed=0
+  fresh serve.jsonl
+  # 20 prompts of 200 tokens, one at a time: time to the first token of an idle GPU.
+  check serve.jsonl serve llama-3.1-8b bf16 16/256/1 200/1/20@5 || failed=1
+  check serve.jsonl serve llama-3.1-8b q4_0 16/256/1 200/1/20@5 || failed=1
+  # shellcheck disable=SC2086  # several loads
+  check serve.jsonl serve llama-3.1-8b fp8 16/256/1 200/1/20@5 128/256/256 $offline || failed=1
+  return $failed
+}
+
+part_tune() { fresh tune.jsonl; check tune.jsonl tune llama-3.1-8b fp8 "$out/tune_profile.jsonl"; }
+
+part_throughput() {
+  fresh split.jsonl
+  # shellcheck disable=SC2086
+  HEDDLE_TUNE_PROFILE=$out/tune_profile.jsonl check split.jsonl serve llama-3.1-8b fp8 $offline
+}
+
+part_sanitize() {
   local tool failed=0
+  [ -n "$dry" ] || command -v compute-sanitizer >/dev/null ||
+    { echo "compute-sanitizer: not there"; return 0; }
   for tool in memcheck racecheck; do
-    timeout 100 compute-sanitizer --tool $tool --error-exitcode 1 "$1" ops >"$2/$tool.txt" 2>&1 ||
-      { echo "$tool: see $2/$tool.txt"; failed=1; }
+    if [ -n "$dry" ]; then echo "  compute-sanitizer --tool $tool gpu_check ops"; continue; fi
+    timeout $((limit[sanitize] / 2)) compute-sanitizer --tool $tool --error-exitcode 1 \
+      "$program" ops >"$out/$tool.txt" 2>&1 || { echo "$tool: see $out/$tool.txt"; failed=1; }
   done
   return $failed
 }
 
-table() {
-  python3 -c '
-import json, sys
-for r in map(json.loads, open(sys.argv[1] + "/bench.jsonl")):
-    if "device" in r:
-        print("%s: copy %.2f TB/s, product %.0f TFLOP/s" %
-              (r["device"], r["copy_TB_per_s"], r["matmul_TFLOP_per_s"]))
-        continue
-    rate = r.get("TB_per_s", r.get("TFLOP_per_s"))
-    unit = "TB/s" if "TB_per_s" in r else "TFLOP/s"
-    print("%-48s %10.1f us %9.2f %-8s %5.1f %%" % (r["name"], r["us"], rate, unit, 100 * r["share"]))
-for r in map(json.loads, open(sys.argv[1] + "/serve.jsonl")):
-    print("%-48s %10.0f output tok/s, first token %.1f ms, host %.1f %%" %
-          (r["name"], r["output_tok_s"], r["first_token_ms_p50"], 100 * r["host_share"]))
-' "$1"
-}
-
 run() {
-  local out=${1:-build/gpu/results} check=build/gpu/gpu_check failed=0
-  [ -x "$check" ] || check=build/gpu_check
+  local part failed=0 total=0 deadline
+  program=build/gpu/gpu_check
+  [ -x "$program" ] || program=build/gpu_check
   export LD_LIBRARY_PATH=$PWD/build/gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-  mkdir -p "$out"
-  nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv | tee "$out/device.csv"
-  timeout 120 "$check" ops | tee "$out/ops.txt" || failed=1
-  : >"$out/models.txt"
-  for model in $(models); do
-    timeout 60 "$check" model "$model" | tee -a "$out/models.txt" || failed=1
+  if [ -z "$dry" ]; then
+    mkdir -p "$out"
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv | tee "$out/device.csv"
+  fi
+  for part in "$@"; do
+    [ -n "${limit[$part]:-}" ] ||
+      { echo "run.sh: no part $part; there are ${!limit[*]}" >&2; exit 2; }
+    total=$((total + limit[$part]))
+    echo "$part, ${limit[$part]} s at most"
+    deadline=$((SECONDS + limit[$part]))
+    "part_$part" || { echo "$part: failed"; failed=1; }
   done
-  timeout 150 "$check" bench >"$out/bench.jsonl" || failed=1
-  : >"$out/serve.jsonl"
-  for weights in bf16 q4_0; do
-    for lengths in "128 128" "1000 200"; do
-      # shellcheck disable=SC2086  # two numbers
-      timeout 60 "$check" serve llama-3.1-8b $weights $lengths 256 >>"$out/serve.jsonl" || failed=1
-    done
-  done
-  table "$out" | tee "$out/table.txt"
-  sanitize "$check" "$out" || failed=1
-  exit $failed
+  echo "in all $total s"
+  [ -n "$dry" ] && return 0
+  python3 -B "$here/summary.py" "$out" | tee "$out/table.txt"
+  return $failed
 }
 
+dry=
+out=build/gpu/results
 case ${1:-} in
-  build) build ;;
-  run) run "${2:-}" ;;
-  -h|--help) sed -n '2,17s/^# \{0,1\}//p' "$0" ;;
-  *) build; run "${1:-}" ;;
+  build) build; exit ;;
+  -h|--help) sed -n '2,23s/^# \{0,1\}//p' "$0"; exit ;;
+  --dry-run) dry=yes; shift ;;
+  run) shift; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;
+  *) build; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;
 esac
+# shellcheck disable=SC2046,SC2086  # parts are words
+run $([ $# -gt 0 ] && echo "$@" || echo $default_parts)

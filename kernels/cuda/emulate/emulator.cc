@@ -10,6 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "kernels/cuda/emulate/async.h"
+#include "kernels/cuda/emulate/async_state.h"
 #include "kernels/cuda/emulate/fiber.h"
 #include "kernels/cuda/emulate/shadow.h"
 
@@ -20,6 +22,7 @@ constexpr int32_t kMaxThreads = 1024;
 constexpr int32_t kMaxShared = 227 << 10;  // what a block may have on sm_90
 constexpr int32_t kSlotBytes = 64;
 constexpr size_t kMaxFindings = 20;
+constexpr uintptr_t kSharedAlignment = 1024;  // as primitives_device.cuh asks for
 
 struct AsyncCopy {
   void* to;
@@ -44,7 +47,8 @@ struct Warp {
 struct Thread {
   std::unique_ptr<Fiber> fiber;
   const Meeting* waits_for = nullptr;
-  uint32_t generation = 0;  // of the meeting when the wait began
+  uint32_t generation = 0;                       // of the meeting when the wait began
+  const std::function<bool()>* ready = nullptr;  // of WaitUntil
   std::deque<std::vector<AsyncCopy>> groups;
   std::vector<AsyncCopy> open_group;
 };
@@ -56,7 +60,7 @@ struct State {
   Meeting barrier;
   uint32_t block_epoch = 1;
   ThreadId current;
-  std::vector<char> shared = std::vector<char>(kMaxShared + 128);
+  std::vector<char> shared = std::vector<char>(kMaxShared + kSharedAlignment);
   int32_t shared_bytes = 0;
   Shadow shadow;
   Order order = Order::kForward;
@@ -67,12 +71,6 @@ struct State {
 State& Get() {
   static auto* state = new State;  // never destroyed: fibers may outlive main's statics
   return *state;
-}
-
-std::string Where() {
-  const ThreadId& id = Get().current;
-  return absl::StrCat("block (", id.block.x, ",", id.block.y, ",", id.block.z, ") thread ",
-                      id.thread);
 }
 
 // Arrives at `meeting` and runs others until all `expected` have.
@@ -93,6 +91,7 @@ void Meet(Meeting& meeting, int32_t expected) {
 }
 
 bool Blocked(const Thread& thread) {
+  if (thread.ready != nullptr) return !(*thread.ready)();
   return thread.waits_for != nullptr && thread.waits_for->generation == thread.generation;
 }
 
@@ -128,6 +127,7 @@ void FinishThreads(State& state, int32_t threads) {
       Report(absl::StrCat(Where(), " ended with asynchronous copies that it never waited for"));
     }
     thread.waits_for = nullptr;
+    thread.ready = nullptr;
     thread.groups.clear();
     thread.open_group.clear();
   }
@@ -140,6 +140,7 @@ void FinishThreads(State& state, int32_t threads) {
 void RunBlock(State& state, int32_t threads, int32_t shared_bytes,
               const std::function<void()>& body) {
   state.shadow.Reset(shared_bytes);
+  AsyncBegin(threads, shared_bytes);
   // Not a number in every float type: what leaks out of here does not go unnoticed.
   std::memset(SharedBase(), 0xFF, shared_bytes);
   state.barrier = Meeting();
@@ -155,6 +156,7 @@ void RunBlock(State& state, int32_t threads, int32_t shared_bytes,
   }
   while (RunRound(state, threads)) {
   }
+  AsyncEnd();
   FinishThreads(state, threads);
 }
 
@@ -171,7 +173,23 @@ void Complete(const std::vector<AsyncCopy>& group) {
   }
 }
 
+Moment Now(int32_t thread) {
+  const State& state = Get();
+  const Clocks& clocks = Async().clocks;
+  return {.thread = thread,
+          .block_epoch = state.block_epoch,
+          .warp_epoch = state.warps[thread / kWarpLanes].epoch,
+          .clock = clocks.Own(thread),
+          .clocks = clocks.started() ? &clocks : nullptr};
+}
+
 }  // namespace
+
+std::string Where() {
+  const ThreadId& id = Get().current;
+  return absl::StrCat("block (", id.block.x, ",", id.block.y, ",", id.block.z, ") thread ",
+                      id.thread);
+}
 
 bool Launch(Dim grid, int32_t threads, int32_t shared_bytes, const std::function<void()>& body) {
   State& state = Get();
@@ -225,13 +243,17 @@ const char* Exchange(const char* kind, const void* mine, int32_t bytes) {
 
 void SyncWarp() {
   Warp& warp = Get().warps[Get().current.thread / kWarpLanes];
-  if (warp.meeting.arrived + 1 == kWarpLanes) ++warp.epoch;
+  if (warp.meeting.arrived + 1 == kWarpLanes) {
+    ++warp.epoch;
+    AsyncSyncWarp(Get().current.thread / kWarpLanes);
+  }
   Exchange("SyncWarp", nullptr, 0);
 }
 
 char* SharedBase() {
   auto address = reinterpret_cast<uintptr_t>(Get().shared.data());
-  return reinterpret_cast<char*>((address + 127) / 128 * 128);
+  return reinterpret_cast<char*>((address + kSharedAlignment - 1) / kSharedAlignment *
+                                 kSharedAlignment);
 }
 
 int32_t SharedBytes() { return Get().shared_bytes; }
@@ -248,10 +270,9 @@ bool CheckShared(const void* address, int32_t bytes, Access access) {
   if (offset % std::min(bytes, 16) != 0) {
     Report(absl::StrCat(Where(), " ", verb, " ", bytes, " bytes at misaligned offset ", offset));
   }
-  const Moment now = {.thread = state.current.thread,
-                      .block_epoch = state.block_epoch,
-                      .warp_epoch = state.warps[state.current.thread / kWarpLanes].epoch};
-  switch (state.shadow.Record(static_cast<int32_t>(offset), bytes, access, now)) {
+  AsyncOrdinary(static_cast<int32_t>(offset), bytes, access != Access::kRead);
+  switch (
+      state.shadow.Record(static_cast<int32_t>(offset), bytes, access, Now(state.current.thread))) {
     case Conflict::kNone:
       break;
     case Conflict::kUninitialised:
@@ -285,6 +306,23 @@ void CopyAsyncWait(int32_t groups_left) {
     Complete(self.groups.front());
     self.groups.pop_front();
   }
+}
+
+void WaitUntil(const std::function<bool()>& ready) {
+  State& state = Get();
+  if (ready()) return;
+  const int32_t thread = state.current.thread;
+  Thread& self = state.threads[thread];
+  self.ready = &ready;
+  self.fiber->Yield();
+  self.ready = nullptr;
+  state.current.thread = thread;
+}
+
+void RecordWrite(int32_t offset, int32_t bytes, int32_t thread, uint32_t clock) {
+  Moment then = Now(thread);
+  then.clock = clock;
+  Get().shadow.Record(offset, bytes, Access::kWrite, then);
 }
 
 void Report(const std::string& finding) {

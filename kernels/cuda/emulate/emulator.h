@@ -8,7 +8,8 @@
 //
 // Race check: for each granule of shared memory the last writer and readers are kept with the
 // number of barriers passed; two accesses of different threads, one a write, with no barrier of
-// the block (or, within a warp, of the warp) between them are reported.
+// the block (or, within a warp, of the warp) between them are reported. Kernels whose threads
+// meet in parts (barriers in shared memory, named ones: async.h) are checked with vector clocks.
 // Findings are collected and not fatal: a test asks for them with TakeFindings.
 // Thread-safety: one launch at a time in the process; kernels see the running thread through
 // Current().
@@ -75,5 +76,12 @@ void CopyAsyncCommit();
 void CopyAsyncWait(int32_t groups_left);  // all but the newest `groups_left` groups are done
 
 void Report(const std::string& finding);
+
+// For the asynchronous machinery (async.h): where the running thread is, in words.
+std::string Where();
+// Runs others until `ready` says so; it is asked whenever this thread could go on.
+void WaitUntil(const std::function<bool()>& ready);
+// Records a write that `thread` made at its time `clock`.
+void RecordWrite(int32_t offset, int32_t bytes, int32_t thread, uint32_t clock);
 
 }  // namespace heddle::kernels::cuda::emulate

@@ -10,7 +10,9 @@ class EmulatedLibrary final : public LibraryMatmul {
  public:
   std::string name() const override { return "emulated library"; }
 
-  bool Multiply(const LinearParams& p) override {
+  void SpareMultiprocessors(int32_t) override {}
+
+  bool Multiply(const LinearParams& p, Stream) override {
     for (int64_t t = 0; t < p.x.rows; ++t) {
       for (int64_t r = 0; r < p.weight.rows; ++r) {
         const auto* w = reinterpret_cast<const uint16_t*>(p.weight.data + r * p.weight.row_bytes);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/check.h"
 #include "base/status.h"
 #include "kernels/cuda/emulate/emulator.h"
 #include "kernels/cuda/emulate/machine.h"
@@ -56,7 +57,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
                     .major = machine.compute_major,
                     .minor = 0,
                     .num_multiprocessors = kMultiprocessors,
-                    .total_bytes = machine.total_bytes};
+                    .total_bytes = machine.total_bytes,
+                    .has_hopper_code = machine.compute_major == 9};
   HEDDLE_RETURN_IF_ERROR(CheckCapability(runtime->info_));
   return runtime;
 }
@@ -123,10 +125,48 @@ Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& sha
   return good ? kSuccess : kEmulatedFault;
 }
 
-absl::Status Runtime::LaunchOne(const Tape& tape, size_t i) {
-  const Tape::Launch& launch = tape.launches()[i];
-  return ToStatus(LaunchKernel(launch.kernel, launch.call, launch.shape, nullptr, tape.params(i)),
-                  "launching a kernel");
+Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
+  *map = {.data = static_cast<const uint8_t*>(matrix.data),
+          .rows = matrix.rows,
+          .cols = matrix.cols,
+          .row_bytes = 2 * matrix.cols,
+          .box_rows = matrix.box_rows,
+          .box_cols = TiledMatrix::kBoxCols,
+          .element_bytes = 2};
+  return kSuccess;
+}
+
+// Launches happen at once, in the order in which they are made.
+absl::Status Runtime::Signal(int lane) {
+  if (queues_[lane].tape != nullptr) queues_[lane].tape->Signal(lane);
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::Wait(int lane, int on) {
+  if (queues_[lane].tape != nullptr) queues_[lane].tape->Wait(lane, on);
+  return absl::OkStatus();
+}
+
+// As early as the tape allows, those of lane 1 first: what is missing of its waits shows.
+absl::Status Runtime::LaunchAll(const Tape& tape) {
+  const std::vector<Tape::Launch>& launches = tape.launches();
+  std::vector<bool> done(launches.size(), false);
+  const auto is_done = [&](int i) { return i < 0 || done[static_cast<size_t>(i)]; };
+  for (size_t count = 0; count < launches.size(); ++count) {
+    size_t next = launches.size();
+    for (size_t i = 0; i < launches.size(); ++i) {
+      const Tape::Launch& launch = launches[i];
+      if (done[i] || !is_done(launch.before) || !is_done(launch.after)) continue;
+      if (next == launches.size() || launch.lane > launches[next].lane) next = i;
+    }
+    HEDDLE_CHECK(next < launches.size(), "the lanes of a tape wait for each other");
+    const Tape::Launch& launch = launches[next];
+    HEDDLE_RETURN_IF_ERROR(
+        ToStatus(LaunchKernel(launch.kernel, launch.call, launch.shape, nullptr, tape.params(next)),
+                 "launching a kernel"));
+    done[next] = true;
+  }
+  return absl::OkStatus();
 }
 
 // A graph is a copy of its tape; ChangeGraph takes over only what it is told to.
@@ -137,13 +177,7 @@ absl::Status Runtime::ChangeGraph(Graph graph, const Tape& tape, size_t i) {
   return absl::OkStatus();
 }
 
-absl::Status Runtime::LaunchGraph(Graph graph) {
-  const Tape& tape = *static_cast<Tape*>(graph);
-  for (size_t i = 0; i < tape.launches().size(); ++i) {
-    HEDDLE_RETURN_IF_ERROR(LaunchOne(tape, i));
-  }
-  return absl::OkStatus();
-}
+absl::Status Runtime::LaunchGraph(Graph graph) { return LaunchAll(*static_cast<Tape*>(graph)); }
 
 void Runtime::FreeGraph(Graph graph) { delete static_cast<Tape*>(graph); }
 

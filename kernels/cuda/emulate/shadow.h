@@ -4,8 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "kernels/cuda/emulate/clocks.h"
 #include "kernels/cuda/emulate/emulator.h"
 
 namespace heddle::kernels::cuda::emulate {
@@ -13,8 +16,10 @@ namespace heddle::kernels::cuda::emulate {
 // A point in a block's execution, as far as ordering is concerned.
 struct Moment {
   int32_t thread = 0;
-  uint32_t block_epoch = 0;  // barriers of the block passed
-  uint32_t warp_epoch = 0;   // barriers of this thread's warp passed
+  uint32_t block_epoch = 0;        // barriers of the block passed
+  uint32_t warp_epoch = 0;         // barriers of this thread's warp passed
+  uint32_t clock = 1;              // the thread's own time
+  const Clocks* clocks = nullptr;  // of the block's threads, where barriers order parts of them
   int32_t warp() const { return thread / kWarpLanes; }
 };
 
@@ -38,6 +43,7 @@ class Shadow {
     int32_t warp = 0;
     uint32_t block_epoch = 0;  // 0: never
     uint32_t warp_epoch = 0;
+    uint32_t clock = 0;
     bool atomic = false;
   };
   struct Cell {
@@ -45,10 +51,16 @@ class Shadow {
     Mark read;
   };
 
+  // Threads and the times at which they read a cell, where they are several.
+  using Readers = std::vector<std::pair<int32_t, uint32_t>>;
+
   bool Ordered(const Mark& mark, const Moment& now) const;
-  Conflict RecordCell(Cell& cell, Access access, const Moment& now);
+  bool ReadersOrdered(int32_t index, const Mark& mark, const Moment& now) const;
+  void AddReader(int32_t index, const Mark& before, const Moment& now);
+  Conflict RecordCell(int32_t index, Access access, const Moment& now);
 
   std::vector<Cell> cells_;
+  std::unordered_map<int32_t, Readers> readers_;  // of cells that several read, with clocks
   int32_t other_thread_ = 0;
 };
 

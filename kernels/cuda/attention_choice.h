@@ -1,0 +1,22 @@
+// Which kernel computes attention: one table, by what the device has and what is asked for.
+// Includes neither CUDA nor Abseil.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/params.h"
+
+namespace heddle::kernels::cuda {
+
+enum class AttentionKernel : uint8_t { kPlain, kFlash, kHopper };
+
+struct AttentionChoice {
+  AttentionKernel prefill = AttentionKernel::kPlain;
+  AttentionKernel decode = AttentionKernel::kPlain;
+  int32_t prefill_rows = kPrefillTileRows;  // of a tile
+};
+
+// `has_hopper_code`: see DeviceInfo.
+AttentionChoice ChooseAttention(const AttentionArgs& args, DType activations, bool has_hopper_code);
+
+}  // namespace heddle::kernels::cuda

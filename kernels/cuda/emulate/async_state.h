@@ -1,0 +1,75 @@
+// What async.cc and product.cc share: the running block's asynchronous state.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "kernels/cuda/emulate/async.h"
+#include "kernels/cuda/emulate/clocks.h"
+#include "kernels/cuda/emulate/lines.h"
+
+namespace heddle::kernels::cuda::emulate {
+
+struct TileCopy {
+  int32_t to_offset = 0;
+  TensorMap map;
+  int32_t x = 0, y = 0;
+  int32_t issuer = 0;
+  Clock issued;  // what the issuer knew
+};
+
+struct Barrier {
+  int32_t count = 0;    // arrivals of a phase
+  int32_t missing = 0;  // of this one
+  int64_t bytes = 0;    // expected and not yet copied
+  uint32_t phase = 0;
+  Clock arriving, completed;
+  std::vector<TileCopy> copies;  // under way
+};
+
+struct NamedBarrierState {
+  int32_t threads = 0;  // of this generation; 0: nobody has arrived
+  int32_t arrived = 0;
+  uint32_t generation = 0;
+  Clock arriving, completed;
+};
+
+// A product under way, of one thread.
+struct PendingProduct {
+  Product product;
+  std::array<std::array<uint32_t, 4>, 4> a = {};  // of the four threads that share rows
+  std::array<uint32_t, 4> own_a = {};
+  bool is_first = false;  // on these sums: they were saved
+  std::vector<float> saved;
+  uint64_t versions = 0;  // of the lines it reads; of the first thread of a warp
+};
+
+struct ProductThread {
+  std::deque<std::vector<PendingProduct>> groups;
+  std::vector<PendingProduct> open;
+  bool is_fenced = false;
+  size_t issued = 0;  // products
+};
+
+struct AsyncState {
+  Clocks clocks;
+  Lines lines{clocks};
+  bool is_used = false;  // in this block
+  int32_t threads = 0;
+  int32_t shared_bytes = 0;
+  std::map<int32_t, Barrier> barriers;
+  std::array<NamedBarrierState, 16> named;
+  std::vector<ProductThread> products;          // [threads]
+  std::vector<std::vector<uint64_t>> matrices;  // [warpgroups] of B, in the order of issue
+};
+
+AsyncState& Async();
+// Called before anything that this machinery does in a block.
+void UseAsync();
+
+void EndProducts();
+
+}  // namespace heddle::kernels::cuda::emulate

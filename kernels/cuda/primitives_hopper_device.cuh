@@ -1,0 +1,162 @@
+// Primitives of sm_90a for nvcc. Included by primitives_hopper.cuh only, which says what they mean.
+// On other architectures they are not defined: their users compile to nothing there.
+#pragma once
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)  // or the host's pass
+#define HEDDLE_HAS_SM90A 1
+#else
+#define HEDDLE_HAS_SM90A 0
+#endif
+
+#if HEDDLE_HAS_SM90A
+namespace heddle::kernels::cuda {
+
+using BlockBarriers = Shared<uint64_t>;
+
+template <typename T>
+HEDDLE_DEVICE uint32_t AddressOf(Shared<T> piece, int i) {
+  return piece.address(i);
+}
+
+// The phase ends after `count` arrivals, and when all bytes that they expect were copied.
+HEDDLE_DEVICE void BarrierInit(BlockBarriers barriers, int i, int count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barriers.address(i)), "r"(count)
+               : "memory");
+}
+// By the thread that initialised them, before the block's barrier after which others use them.
+HEDDLE_DEVICE void BarriersInitialised() {
+  asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
+}
+HEDDLE_DEVICE void BarrierArrive(BlockBarriers barriers, int i) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];\n" ::"r"(barriers.address(i)) : "memory");
+}
+HEDDLE_DEVICE void BarrierArriveExpecting(BlockBarriers barriers, int i, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barriers.address(i)),
+      "r"(bytes)
+      : "memory");
+}
+// Until the phase of this parity is over. A new barrier is past the one of parity 1.
+HEDDLE_DEVICE void BarrierWait(BlockBarriers barriers, int i, uint32_t parity) {
+  uint32_t done;
+  do {
+    asm volatile(
+        "{.reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;}\n"
+        : "=r"(done)
+        : "r"(barriers.address(i)), "r"(parity)
+        : "memory");
+  } while (done == 0);
+}
+// Barrier `id` of 1 to 15, met by so many threads in whole warps; Arrive does not wait.
+HEDDLE_DEVICE void NamedBarrierSync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+HEDDLE_DEVICE void NamedBarrierArrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+HEDDLE_DEVICE void PrefetchTensorMap(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
+}
+// The box whose first element is column x, row y; rows outside of the matrix become zeros.
+template <typename T>
+HEDDLE_DEVICE void CopyTile(Shared<T> to, int i, const TensorMap& map, int x, int y,
+                            BlockBarriers barriers, int barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%2, %3}], [%4];\n" ::"r"(to.address(i)),
+      "l"(&map), "r"(x), "r"(y), "r"(barriers.address(barrier))
+      : "memory");
+}
+// What this thread stored can be read by bulk copies and matrix instructions after a barrier.
+HEDDLE_DEVICE void FenceProxies() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
+
+template <int kCount>
+HEDDLE_DEVICE void RegistersUp() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kCount));
+}
+template <int kCount>
+HEDDLE_DEVICE void RegistersDown() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCount));
+}
+
+HEDDLE_DEVICE void WarpgroupFence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
+HEDDLE_DEVICE void WarpgroupCommit() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+template <int kGroupsLeft>
+HEDDLE_DEVICE void WarpgroupWait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kGroupsLeft) : "memory");
+}
+// Keeps the compiler from moving what it does with sums to the other side of this place: it does
+// not know that a product is under way in them.
+template <int kCount>
+HEDDLE_DEVICE void HoldSums(float (&c)[kCount][4]) {
+  HEDDLE_UNROLL
+  for (int n = 0; n < kCount; ++n) {
+    asm volatile("" : "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])::"memory");
+  }
+}
+
+#define HEDDLE_SUMS1(c, n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
+#define HEDDLE_SUMS4(c, n) \
+  HEDDLE_SUMS1(c, n), HEDDLE_SUMS1(c, n + 1), HEDDLE_SUMS1(c, n + 2), HEDDLE_SUMS1(c, n + 3)
+#define HEDDLE_SUMS8(c) HEDDLE_SUMS4(c, 0), HEDDLE_SUMS4(c, 4)
+#define HEDDLE_SUMS16(c) \
+  HEDDLE_SUMS4(c, 0), HEDDLE_SUMS4(c, 4), HEDDLE_SUMS4(c, 8), HEDDLE_SUMS4(c, 12)
+
+#define HEDDLE_REGISTERS32                                                                      \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
+  "%25,%26,%27,%28,%29,%30,%31}"
+#define HEDDLE_REGISTERS64                                                                       \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
+  "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+// Both matrices in shared memory, each contiguous along its depth.
+#define HEDDLE_MMA_SHARED(type, name)                                                          \
+  HEDDLE_DEVICE void WarpgroupMma(float(&c)[16][4], uint64_t a, uint64_t b, bool adds, type) { \
+    asm volatile(                                                                              \
+        "{.reg .pred p; setp.ne.b32 p, %66, 0;\n"                                              \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." name "." name " " HEDDLE_REGISTERS64    \
+        ", %64, %65, p, 1, 1, 0, 0;}\n"                                                        \
+        : HEDDLE_SUMS16(c)                                                                     \
+        : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                        \
+  }
+// A in registers, B contiguous along its columns.
+#define HEDDLE_MMA_TRANSPOSED(type, name)                                                        \
+  HEDDLE_DEVICE void WarpgroupMmaTransposed(float(&c)[16][4], const uint32_t(&a)[4], uint64_t b, \
+                                            bool adds, type) {                                   \
+    asm volatile(                                                                                \
+        "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"                                                \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." name "." name " " HEDDLE_REGISTERS64      \
+        ", {%64, %65, %66, %67}, %68, p, 1, 1, 1;}\n"                                            \
+        : HEDDLE_SUMS16(c)                                                                       \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));      \
+  }                                                                                              \
+  HEDDLE_DEVICE void WarpgroupMmaTransposed(float(&c)[8][4], const uint32_t(&a)[4], uint64_t b,  \
+                                            bool adds, type) {                                   \
+    asm volatile(                                                                                \
+        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"                                                \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HEDDLE_REGISTERS32       \
+        ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;}\n"                                            \
+        : HEDDLE_SUMS8(c)                                                                        \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));      \
+  }
+HEDDLE_MMA_SHARED(BFloat16, "bf16")
+HEDDLE_MMA_SHARED(Half, "f16")
+HEDDLE_MMA_TRANSPOSED(BFloat16, "bf16")
+HEDDLE_MMA_TRANSPOSED(Half, "f16")
+#undef HEDDLE_MMA_SHARED
+#undef HEDDLE_MMA_TRANSPOSED
+#undef HEDDLE_REGISTERS32
+#undef HEDDLE_REGISTERS64
+#undef HEDDLE_SUMS1
+#undef HEDDLE_SUMS4
+#undef HEDDLE_SUMS8
+#undef HEDDLE_SUMS16
+
+}  // namespace heddle::kernels::cuda
+#endif  // HEDDLE_HAS_SM90A

@@ -1,0 +1,177 @@
+#include "kernels/cuda/split_ops.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int64_t kF32Bytes = 4;
+
+template <typename T>
+T* At(T* data, int64_t elements) {
+  return data == nullptr ? nullptr : data + elements;
+}
+
+}  // namespace
+
+void SplitOps::Note(const absl::Status& status) {
+  if (status_.ok()) status_ = status;
+}
+
+absl::Status SplitOps::status() const {
+  for (const absl::Status* status :
+       {&status_, &halves_.first.status(), &halves_.second.status(), &halves_.whole.status()}) {
+    if (!status->ok()) return *status;
+  }
+  return absl::OkStatus();
+}
+
+Tensor SplitOps::Rows(Tensor tensor, const Half& half, int64_t element_bytes) const {
+  if (tensor.data == nullptr) return tensor;
+  return {static_cast<uint8_t*>(tensor.data) + half.begin * tensor.stride * element_bytes,
+          half.count, tensor.cols, tensor.stride};
+}
+
+template <typename Fn>
+void SplitOps::Each(Fn fn) {
+  if (joined_) return fn(halves_.whole, Half{0, halves_.rows});
+  if (first_waits_) Note(runtime_.Wait(0, 1));
+  first_waits_ = false;
+  fn(halves_.first, Half{0, halves_.first_rows});
+  kept_.push_back([this, fn] {
+    fn(halves_.second, Half{halves_.first_rows, halves_.rows - halves_.first_rows});
+  });
+}
+
+// Both phases are complete: the second one's ops follow, `between` comes at each half's end.
+void SplitOps::EndPhases(const std::function<void(CudaOps&)>& between) {
+  if (first_waits_) Note(runtime_.Wait(0, 1));  // a phase without ops
+  Note(runtime_.Signal(0));
+  between(halves_.first);
+  Note(runtime_.Wait(1, 0));
+  for (const std::function<void()>& op : kept_) op();
+  kept_.clear();
+  Note(runtime_.Signal(1));
+  between(halves_.second);
+  first_waits_ = true;
+}
+
+void SplitOps::Join() {
+  if (joined_) return;
+  // The second half's last signal would miss its attention, had it no phase after that.
+  EndPhases([](CudaOps&) {});
+  Note(runtime_.Wait(0, 1));
+  joined_ = true;
+}
+
+void SplitOps::Attention(const AttentionArgs& args) {
+  if (joined_) return halves_.whole.Attention(args);
+  EndPhases([&args](CudaOps& ops) { ops.Attention(args); });
+}
+
+void SplitOps::Embed(const PackedWeight& table, float scale, Tensor out) {
+  Each([this, &table, scale, out](CudaOps& ops, const Half& half) {
+    ops.Embed(table, scale, Rows(out, half));
+  });
+}
+
+void SplitOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x) {
+  Each([this, &table, offset, x](CudaOps& ops, const Half& half) {
+    ops.AddPositions(table, offset, Rows(x, half));
+  });
+}
+
+// From here on, tensors may be rows of logits, which are no rows of the step: joined by then.
+void SplitOps::Norm(const NormArgs& args) {
+  if (joined_) return halves_.whole.Norm(args);
+  Each([this, args](CudaOps& ops, const Half& half) {
+    NormArgs own = args;
+    own.x = Rows(args.x, half);
+    own.residual = Rows(args.residual, half);
+    own.out = Rows(args.out, half);
+    ops.Norm(own);
+  });
+}
+
+void SplitOps::Linear(const LinearArgs& args) {
+  if (joined_) return halves_.whole.Linear(args);
+  Each([this, args](CudaOps& ops, const Half& half) {
+    LinearArgs own = args;
+    own.x = Rows(args.x, half);
+    own.out = args.out_f32 ? Rows(args.out, half, kF32Bytes) : Rows(args.out, half);
+    ops.Linear(own);
+  });
+}
+
+void SplitOps::RopeAngles(const RopeAnglesArgs& args) {
+  Each([args](CudaOps& ops, const Half& half) {
+    RopeAnglesArgs own = args;
+    own.cos_sin = At(args.cos_sin, half.begin * 2 * static_cast<int64_t>(args.inv_freq.size()));
+    ops.RopeAngles(own);
+  });
+}
+
+void SplitOps::RopeKvWrite(const RopeKvWriteArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    RopeKvWriteArgs own = args;
+    own.q = Rows(args.q, half);
+    own.k = Rows(args.k, half);
+    own.v = Rows(args.v, half);
+    own.cos_sin = At(args.cos_sin, half.begin * args.rotary_dim);
+    ops.RopeKvWrite(own);
+  });
+}
+
+void SplitOps::Route(const RouteArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    RouteArgs own = args;
+    own.logits = Rows(args.logits, half, kF32Bytes);
+    own.experts = At(args.experts, half.begin * args.rule.top_k);
+    own.weights = At(args.weights, half.begin * args.rule.top_k);
+    ops.Route(own);
+  });
+}
+
+void SplitOps::ExpertMix(const ExpertMixArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    const Half pairs = {half.begin * args.top_k, half.count * args.top_k};
+    ExpertMixArgs own = args;
+    own.x = Rows(args.x, half);
+    own.experts = At(args.experts, pairs.begin);
+    own.weights = At(args.weights, pairs.begin);
+    own.inner = Rows(args.inner, pairs);
+    own.rows = Rows(args.rows, pairs);
+    own.out = Rows(args.out, half);
+    ops.ExpertMix(own);
+  });
+}
+
+void SplitOps::HeadLinear(const HeadLinearArgs& args) {
+  Each([this, args](CudaOps& ops, const Half& half) {
+    HeadLinearArgs own = args;
+    own.x = Rows(args.x, half);
+    own.out = Rows(args.out, half);
+    ops.HeadLinear(own);
+  });
+}
+
+void SplitOps::GateRows(Tensor gate_f32, Tensor x) {
+  Each([this, gate_f32, x](CudaOps& ops, const Half& half) {
+    ops.GateRows(Rows(gate_f32, half, kF32Bytes), Rows(x, half));
+  });
+}
+
+void SplitOps::GatherLogitRows(Tensor x, Tensor out) {
+  Join();
+  halves_.whole.GatherLogitRows(x, out);
+}
+
+void SplitOps::ScaleLogits(Tensor logits_f32, float scale, float softcap) {
+  Join();
+  halves_.whole.ScaleLogits(logits_f32, scale, softcap);
+}
+
+void SplitOps::Sample(const SampleArgs& args) {
+  Join();
+  halves_.whole.Sample(args);
+}
+
+}  // namespace heddle::kernels::cuda

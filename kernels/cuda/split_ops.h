@@ -1,0 +1,84 @@
+// Runs a step as two halves of its rows, on two lanes of the device.
+//
+// Every op but attention works row by row, and attention works sequence by sequence: halves that
+// hold whole sequences never meet until their rows are gathered for the logits. An op is therefore
+// two ops on rows of the same tensors. What runs beside what: a half's *phase* is all between two
+// of its attentions, matrix products mostly. Phases take turns, attentions run beside the other
+// half's phase:
+//
+//   lane 0   phase 0 |attention 0      |         phase 1 |attention 1 ...
+//   lane 1           |phase 0          |attention 0      |phase 1 ...
+//
+// So that the second half's phase can wait for the first's, its ops are kept until that has been
+// enqueued. As phases never overlap they may share what only products use.
+// Life: ops in the order of a forward, then Join once. GatherLogitRows joins, too; what follows it
+// runs whole, on lane 0.
+// Thread-safety: none.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kernels/cuda/cuda_ops.h"
+
+namespace heddle::kernels::cuda {
+
+class SplitOps final : public Ops {
+ public:
+  // `first` has rows [0, first_rows) on lane 0, `second` the rest on lane 1, `whole` all on lane 0.
+  struct Halves {
+    CudaOps& first;
+    CudaOps& second;
+    CudaOps& whole;
+    int64_t first_rows = 0;
+    int64_t rows = 0;
+    int64_t activation_bytes = 2;  // of an element
+  };
+  SplitOps(Runtime& runtime, const Halves& halves) : runtime_(runtime), halves_(halves) {}
+
+  void Embed(const PackedWeight& table, float scale, Tensor out) override;
+  void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) override;
+  void Norm(const NormArgs& args) override;
+  void Linear(const LinearArgs& args) override;
+  void RopeAngles(const RopeAnglesArgs& args) override;
+  void RopeKvWrite(const RopeKvWriteArgs& args) override;
+  void Attention(const AttentionArgs& args) override;
+  void Route(const RouteArgs& args) override;
+  void ExpertMix(const ExpertMixArgs& args) override;
+  void HeadLinear(const HeadLinearArgs& args) override;
+  void GateRows(Tensor gate_f32, Tensor x) override;
+  void GatherLogitRows(Tensor x, Tensor out) override;
+  void ScaleLogits(Tensor logits_f32, float scale, float softcap) override;
+  void Sample(const SampleArgs& args) override;
+
+  // From here on lane 0 comes after both halves.
+  void Join();
+
+  // The first failure of any part.
+  absl::Status status() const;
+
+ private:
+  struct Half {
+    int64_t begin;
+    int64_t count;
+  };
+  // Calls fn(ops, half) for both, for the second one when its turn comes; or once, for all rows.
+  template <typename Fn>
+  void Each(Fn fn);
+  void EndPhases(const std::function<void(CudaOps&)>& between);
+  void Note(const absl::Status& status);
+  Tensor Rows(Tensor tensor, const Half& half, int64_t element_bytes) const;
+  Tensor Rows(Tensor tensor, const Half& half) const {
+    return Rows(tensor, half, halves_.activation_bytes);
+  }
+
+  Runtime& runtime_;
+  Halves halves_;
+  std::vector<std::function<void()>> kept_;  // ops of the second half's phase
+  bool first_waits_ = false;                 // its next phase comes after the second's last
+  bool joined_ = false;
+  absl::Status status_;
+};
+
+}  // namespace heddle::kernels::cuda

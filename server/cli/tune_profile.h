@@ -1,0 +1,30 @@
+// The file that `heddle tune` writes and `heddle serve --tune-profile` reads: JSON, one rule a
+// line,
+//   {"device": "NVIDIA H200", "min_rows": 96, "max_rows": 191, "min_context": 2048, "split": 1,
+//    "attention_multiprocessors": 44, "speedup": 1.12}
+// The first rule that holds counts, as in kernels/nano_batch.h. "speedup" is for people; fields
+// that are none of these are errors.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "kernels/nano_batch.h"
+
+namespace heddle::server {
+
+// No file of this kind has more.
+inline constexpr size_t kMaxTuneRules = 4096;
+
+// `name` is the file's. INVALID_ARGUMENT with name:line, what was found and what is expected; also
+// for lines of different devices, and for a file without rules.
+absl::StatusOr<kernels::NanoBatchProfile> ReadTuneProfile(std::string_view text,
+                                                          std::string_view name);
+
+// `speedups`: one for each rule.
+std::string WriteTuneProfile(const kernels::NanoBatchProfile& profile,
+                             std::span<const double> speedups);
+
+}  // namespace heddle::server

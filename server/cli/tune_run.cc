@@ -1,0 +1,99 @@
+#include "server/cli/tune_run.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/status.h"
+#include "server/cli/bench_run.h"
+
+namespace heddle::server {
+namespace {
+
+constexpr int32_t kSequences[] = {16, 32, 64, 128, 256, 512, 1024};
+constexpr int32_t kContexts[] = {512, 2048, 8192, 32768};
+constexpr int32_t kSteps = 8;  // of a run
+// Shares of the multiprocessors for attention; 0: not divided.
+constexpr double kShares[] = {0, 0.25, 0.35, 0.5};
+
+absl::StatusOr<double> StepMicroseconds(engine::LocalExecutor& executor, const TunePoint& point,
+                                        const kernels::NanoBatchProfile& profile, int32_t repeat) {
+  HEDDLE_RETURN_IF_ERROR(executor.device().SetNanoBatches(profile));
+  HEDDLE_ASSIGN_OR_RETURN(BenchRun run, BenchRun::Create(executor, {.batch = point.sequences,
+                                                                    .prompt_tokens = point.context,
+                                                                    .output_tokens = kSteps}));
+  std::vector<double> times;
+  for (int32_t i = 0; i < repeat; ++i) {
+    HEDDLE_ASSIGN_OR_RETURN(const double seconds, run.MeasureDecodes());
+    times.push_back(seconds / kSteps * 1e6);
+  }
+  const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+}  // namespace
+
+std::vector<TunePoint> TunePoints(const engine::ExecutorLimits& limits) {
+  std::vector<TunePoint> points;
+  for (const int32_t sequences : kSequences) {
+    for (const int32_t context : kContexts) {
+      const int32_t positions = context + kSteps + 1;
+      const int64_t pages =
+          int64_t{sequences} * ((positions + limits.page_tokens - 1) / limits.page_tokens);
+      const bool fits = positions <= limits.max_context && pages <= limits.num_pages &&
+                        sequences <= limits.max_batch_seqs && sequences <= limits.max_batch_tokens;
+      if (fits) points.push_back({sequences, context});
+    }
+  }
+  return points;
+}
+
+absl::StatusOr<TuneTiming> TimePoint(engine::LocalExecutor& executor, const TunePoint& point,
+                                     int32_t repeat) {
+  HEDDLE_ASSIGN_OR_RETURN(const kernels::NanoBatchDevice device,
+                          executor.device().nano_batch_device());
+  TuneTiming timing{.point = point};
+  HEDDLE_ASSIGN_OR_RETURN(timing.whole_us, StepMicroseconds(executor, point, {}, repeat));
+  timing.split_us = std::numeric_limits<double>::infinity();
+  for (const double share : kShares) {
+    const auto count = static_cast<int32_t>(share * device.num_multiprocessors);
+    if (share > 0 && count == 0) continue;
+    const kernels::NanoBatchProfile profile = {.device_name = {},
+                                               .rules = {{.attention_multiprocessors = count}}};
+    HEDDLE_ASSIGN_OR_RETURN(const double us, StepMicroseconds(executor, point, profile, repeat));
+    if (us >= timing.split_us) continue;
+    timing.split_us = us;
+    timing.attention_multiprocessors = count;
+  }
+  HEDDLE_RETURN_IF_ERROR(executor.device().SetNanoBatches({}));
+  return timing;
+}
+
+TunedProfile RulesOf(std::span<const TuneTiming> timings, const std::string& device_name) {
+  TunedProfile tuned;
+  tuned.profile.device_name = device_name;
+  const auto sequences = [&](size_t i) { return timings[i].point.sequences; };
+  for (size_t begin = 0; begin < timings.size();) {
+    size_t end = begin;
+    while (end < timings.size() && sequences(end) == sequences(begin)) ++end;
+    const bool is_first = begin == 0, is_last = end == timings.size();
+    const int32_t min_rows =
+        is_first ? sequences(begin) : (sequences(begin - 1) + sequences(begin)) / 2;
+    const int32_t max_rows =
+        is_last ? std::numeric_limits<int32_t>::max() : (sequences(begin) + sequences(end)) / 2 - 1;
+    for (size_t i = end; i-- > begin;) {  // the longest context first
+      const bool pays = timings[i].speedup() >= kLeastSpeedup;
+      tuned.profile.rules.push_back(
+          {.min_rows = min_rows,
+           .max_rows = max_rows,
+           .min_context = timings[i].point.context,
+           .split = pays,
+           .attention_multiprocessors = pays ? timings[i].attention_multiprocessors : 0});
+      tuned.speedups.push_back(timings[i].speedup());
+    }
+    begin = end;
+  }
+  return tuned;
+}
+
+}  // namespace heddle::server
