@@ -40,6 +40,7 @@ build() {
 }
 
 if [ $sanitize -eq 1 ]; then
+  export HEDDLE_TIMEOUT_SCALE=20
   build asan
   echo "== tests under AddressSanitizer and UndefinedBehaviorSanitizer"
   ctest --test-dir build-asan -j "$jobs" --output-on-failure -LE 'bench|nosan'
@@ -47,5 +48,6 @@ if [ $sanitize -eq 1 ]; then
   echo "== tests of threads under ThreadSanitizer"
   ctest --test-dir build-tsan -j "$jobs" --output-on-failure -L threads
 fi
+unset HEDDLE_TIMEOUT_SCALE
 build release
 ctest --test-dir build -j "$jobs" --output-on-failure

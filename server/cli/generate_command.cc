@@ -195,6 +195,7 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadGrammar(
 }  // namespace
 
 absl::Status RunGenerate(const config::Config& config) {
+  EventQueue queue;  // outlives the loop, whose thread pushes to it
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartEngine(config));
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, EncodePrompt(config, *session.codec));
   GenerationRequest request;
@@ -208,7 +209,6 @@ absl::Status RunGenerate(const config::Config& config) {
     request.stop_tokens.assign(ends.begin(), ends.end());
   }
   const RequestId id = request.id;
-  EventQueue queue;
   HEDDLE_RETURN_IF_ERROR(session.loop->Submit(
       std::move(request), [&queue](GenerationEvent&& event) { queue.Push(std::move(event)); }));
   HEDDLE_ASSIGN_OR_RETURN(const Generated generated, Collector(config, session).Run(queue, id));

@@ -12,6 +12,7 @@ import time
 
 SOURCE = pathlib.Path(os.environ.get("HEDDLE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 BINARY = pathlib.Path(os.environ.get("HEDDLE_BINARY_DIR", SOURCE / "build")) / "heddle"
+TIMEOUT_SCALE = float(os.environ.get("HEDDLE_TIMEOUT_SCALE", "1"))  # sanitizers make everything slower
 DEMO_MODEL = SOURCE / "tests" / "demo_model" / "model"
 
 
@@ -67,7 +68,7 @@ class Server:
 
     def request(self, method, path, body=None, timeout=120):
         """(status, headers, text) of one request on a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * TIMEOUT_SCALE)
         try:
             data = None if body is None else json.dumps(body)
             connection.request(method, path, data, {"Content-Type": "application/json"})
@@ -84,7 +85,7 @@ class Server:
 
     def stream(self, path, body):
         """Yields the parsed data events of a streamed answer, "[DONE]" last."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120 * TIMEOUT_SCALE)
         try:
             connection.request("POST", path, json.dumps({**body, "stream": True}),
                                {"Content-Type": "application/json"})
