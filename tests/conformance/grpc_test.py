@@ -311,7 +311,7 @@ def test_a_new_certificate_is_served_without_a_restart(stubs):
             assert served(port, first)
             second = make_certificate(folder, "second")
             # gRPC looks at the files every ten seconds.
-            assert wait_until(lambda: served(port, second), 40)
+            assert wait_until(lambda: served(port, second) or time.sleep(0.5), 40)
             assert not served(port, first)
 
 
