@@ -159,9 +159,8 @@ constexpr Option kOptions[] = {
      .section = kEngine,
      .value = "MS",
      .help = "Time between two tokens of a running stream that prompts must not lengthen: they "
-             "are read in chunks that fit. 0: no target. Not given: two to four times what the "
-             "running streams take by themselves, the more prompts wait the more, and at least "
-             "20 ms.",
+             "are read in chunks that fit. 0: no target. Not given: twice what the streams take "
+             "by themselves once all have begun, and at least 20 ms.",
      .commands = kServe | kPlanning,
      .min = 0,
      .max = 3600000,

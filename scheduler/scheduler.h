@@ -111,7 +111,7 @@ class Scheduler {
   // Planning, in this order (scheduler_plan.cc).
   void DropPassed();
   int32_t PlanDecodes();
-  void FollowBacklog(int32_t decodes);
+  double StreamsAloneUs(const StepCost& decodes) const;
   int32_t PromptBudget(int32_t decodes) const;
   void Admit(int32_t budget);
   void PlanPrompts(int32_t budget);
@@ -177,8 +177,6 @@ class Scheduler {
   std::vector<std::unique_ptr<RequestState>> ended_requests_;  // a step in flight may name them
   std::vector<SequenceId> ended_;                              // to be told to the executor
   bool running_has_finished_ = false;
-
-  double backlog_ = 0;  // prompts that wait, per stream that runs, at most 1; a mean over steps
 
   // The step being planned.
   int64_t now_us_ = 0;

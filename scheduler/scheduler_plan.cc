@@ -17,14 +17,6 @@ namespace {
 // See kAutomaticTarget.
 constexpr double kAutomaticFloorUs = 20'000;
 constexpr double kAutomaticFactor = 2;
-constexpr double kBacklogFactor = 2;  // more, where prompts have been waiting for long
-// Reached where a quarter as many prompts wait as streams run, step after step: the fewer may wait,
-// the sooner a first token comes; that all steps are alike is what counts for the streams.
-constexpr double kBacklogGain = 4;
-// Of one more step in the mean backlog. It is taken in within a few steps, so that a burst is read
-// at once, and let go within many, so that steps in a full machine stay alike.
-constexpr double kBacklogRise = 1.0 / 8;
-constexpr double kBacklogFall = 1.0 / 64;
 // Rows of prompts beside streams while nothing is known of the machine: eight steps at most.
 constexpr int32_t kFirstChunkTokens = 4 * kMinChunkTokens;
 
@@ -40,7 +32,6 @@ void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
   cache_.BeginStep();
   DropPassed();
   const int32_t decodes = PlanDecodes();
-  FollowBacklog(decodes);
   const int32_t budget = std::max(0, PromptBudget(decodes));
   Admit(budget);
   PlanPrompts(budget);
@@ -90,14 +81,16 @@ int32_t Scheduler::PlanDecodes() {
   return decodes;
 }
 
-void Scheduler::FollowBacklog(int32_t decodes) {
-  if (decodes == 0) return;  // nobody is held up
-  // Not those that go on with several tokens at a time, as after a preemption or by a grammar.
-  const auto begun = std::count_if(prompts_.begin(), prompts_.end(),
-                                   [](const Sequence* s) { return !s->generated.empty(); });
-  const auto waiting = static_cast<double>(prompts_.size()) - static_cast<double>(begun);
-  const double backlog = std::min(1.0, (waiting + num_unstarted_) / decodes);
-  backlog_ += (backlog > backlog_ ? kBacklogRise : kBacklogFall) * (backlog - backlog_);
+// What a step takes when all streams decode, those included that are prompts or wait as yet, with
+// as much context each as those of `decodes` have on the average.
+double Scheduler::StreamsAloneUs(const StepCost& decodes) const {
+  // Who does not fit beside the running ones will not join them.
+  const int64_t waiting = blocked_ == SequenceId{} ? num_unstarted_ : 0;
+  const auto live = static_cast<int64_t>(running_.size()) + waiting;
+  StepCost all;
+  all.rows = all.sequences = std::clamp<int64_t>(live, decodes.rows, options_.max_step_seqs);
+  all.attended = decodes.attended * all.rows / decodes.rows;
+  return cost_model_.PredictUs(all);
 }
 
 // Rows for prompts beside so many decodes.
@@ -114,9 +107,7 @@ int32_t Scheduler::PromptBudget(int32_t decodes) const {
   int64_t context = prompts_.empty() ? 0 : prompts_.front()->num_computed();
   double target_us = static_cast<double>(options_.target_step_us);
   if (options_.target_step_us == kAutomaticTarget) {
-    const double factor =
-        kAutomaticFactor + kBacklogFactor * std::min(1.0, kBacklogGain * backlog_);
-    target_us = std::max(kAutomaticFloorUs, factor * cost_model_.PredictUs(base));
+    target_us = std::max(kAutomaticFloorUs, kAutomaticFactor * StreamsAloneUs(base));
   }
   int32_t fitting = cost_model_.RowsWithin(target_us, base, context);
   return std::min(room, std::max(fitting, kMinChunkTokens));

@@ -9,11 +9,11 @@
 
 namespace heddle::scheduler {
 
-// A target_step_us, chosen from what the running streams take by themselves: twice that where
-// prompts are rare, so that a token beside a chunk comes at most twice as late as others; up to
-// four times where prompts wait step after step, because all steps are alike then, and a stream
-// that has not begun waits longest of all. At least 20 ms: a stream of 50 tokens a second is read
-// by nobody as it comes.
+// A target_step_us, chosen from what the streams take by themselves: twice that, counted as if all
+// had begun, those included that are still prompts or wait for a place. So a token beside a chunk
+// comes at most twice as late as the others, and steps take the same time however many streams have
+// begun: the fewer, the more is read of prompts. At least 20 ms: a stream of 50 tokens a second is
+// read by nobody as it comes.
 inline constexpr int64_t kAutomaticTarget = -1;
 
 struct SchedulerOptions {
