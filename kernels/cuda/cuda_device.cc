@@ -52,6 +52,7 @@ class CudaDevice final : public Device {
   absl::Status Init() {
     HEDDLE_ASSIGN_OR_RETURN(workspace_, Allocate(options_.workspace_bytes));
     HEDDLE_ASSIGN_OR_RETURN(results_, Allocate(kResultBytes));
+    HEDDLE_ASSIGN_OR_RETURN(counters_, Allocate(kReductionCounters * int64_t{sizeof(int32_t)}));
     HEDDLE_ASSIGN_OR_RETURN(void* host, runtime_->AllocatePinned(kResultBytes));
     host_results_ = static_cast<uint8_t*>(host);
     HEDDLE_RETURN_IF_ERROR(staging_.Reserve());
@@ -172,8 +173,9 @@ class CudaDevice final : public Device {
   std::unique_ptr<LibraryMatmul> library_;  // nullptr: our own kernels
   std::unique_ptr<Buffer> workspace_;
   std::unique_ptr<Buffer> results_;
-  uint8_t* host_results_ = nullptr;                // [kResultBytes] pinned
-  std::vector<AttentionGrouping> groupings_;       // met so far; planned with every batch
+  std::unique_ptr<Buffer> counters_;          // zeros between ops: products never run side by side
+  uint8_t* host_results_ = nullptr;           // [kResultBytes] pinned
+  std::vector<AttentionGrouping> groupings_;  // met so far; planned with every batch
   std::vector<PlannedAttention> planned_[kParts];  // of this batch
   NanoBatchProfile nano_batches_;
   std::optional<NanoSplit> split_;  // of this batch
@@ -276,6 +278,7 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
                         .whole_batch = device_batch_,
                         .workspace = workspace(part),
                         .results = {static_cast<uint8_t*>(results_->data()), results_->bytes()},
+                        .counters = static_cast<int32_t*>(counters_->data()),
                         .staging = staging_,
                         .library = as_graph ? nullptr : library_.get(),
                         .plan_attention = [this, part](const AttentionGrouping& grouping) {

@@ -85,13 +85,17 @@ void CudaOps::Norm(const NormArgs& args) {
 void CudaOps::Linear(const LinearArgs& args) {
   HEDDLE_CHECK(args.x.cols == args.weight->cols, "linear: x and W differ in cols");
   if (!status_.ok() || args.x.rows == 0) return;
-  const LinearParams params = ParamsOf(args);
+  LinearParams params = ParamsOf(args);
   const Stream stream = step_.stream;
   const bool fast = step_.activations == DType::kBF16 &&
                     params.weight.layout != WeightLayout::kF32 && IsAligned(args.x, 2);
   if (!fast) {
     Note(LaunchLinearPlain(params, step_.activations, stream), "linear");
   } else if (args.x.rows <= kSkinnyRows) {
+    params.partial = reinterpret_cast<float*>(step_.workspace.data);
+    params.partial_floats = step_.workspace.bytes / int64_t{sizeof(float)};
+    params.counters = step_.counters;
+    params.n_counters = kReductionCounters;
     Note(LaunchLinearSkinny(params, stream), "linear (few rows)");
   } else if (params.weight.layout == WeightLayout::kBF16) {
     LinearManyRows(params, step_.workspace);

@@ -31,6 +31,9 @@ struct Workspace {
 // memory each at head_dim 128, of 227.
 inline constexpr int32_t kBlocksPerMultiprocessor = 2;
 
+// One for every 128 rows of a weight: of half a million.
+inline constexpr int64_t kReductionCounters = 4096;
+
 // The plan of a step's attention, and where its parts lie on the device.
 struct PlannedAttention {
   AttentionGrouping grouping;
@@ -56,7 +59,8 @@ class CudaOps final : public Ops {
     DeviceBatch batch;        // the rows that tensors have
     DeviceBatch whole_batch;  // of all sequences: attention's tiles say which it means
     Workspace workspace;
-    Workspace results;  // of sampling, kept until the end of the step
+    Workspace results;            // of sampling, kept until the end of the step
+    int32_t* counters = nullptr;  // [kReductionCounters] zeros between ops
     Staging& staging;
     LibraryMatmul* library = nullptr;       // for products of many rows; nullptr: our own kernels
     int32_t attention_multiprocessors = 0;  // that attention may fill; 0: all

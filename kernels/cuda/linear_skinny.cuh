@@ -2,12 +2,15 @@
 //
 // The weights are the left matrix of the instruction (16 rows), the activations the right one (8
 // rows of x), so that a batch of 1 wastes no memory traffic, only arithmetic that is free here. A
-// warp owns 2 tiles of 16 weight rows and every kColWarps-th group of columns; the warps that share
+// warp owns 2 tiles of 16 weight rows and every kColLanes-th group of columns; the warps that share
 // rows add up at the end, in a fixed order: the same numbers whatever else is in the batch. For
 // kGated a warp's second tile is the up rows of its gate rows.
-// From 9 to 16 rows of x two warps lie side by side on the same columns: a block then has 64 weight
-// rows, and half as much of x travels from the L2 (as much as 4-bit weights do). More rows need the
-// registers of both.
+// From 5 rows of x on four warps lie side by side on the same columns: a block then has 128 weight
+// rows, and x travels from the L2 once for them (at 16 rows 0.45 of what 4-bit weights do, 0.9 at
+// 32; with 32 weight rows to a block it would be 1.8 and 3.6). So that there still are blocks for
+// all multiprocessors, columns are dealt to kSplits blocks, which add up through memory: the last
+// one to come does it (MARLIN's global reduction). Weights with too many rows for the memory set
+// apart for that stay with narrow blocks; the numbers are the same.
 // Bytes in flight per warp: kDepth x 2 tiles x 2 x 512 = 4 KiB; 16 warps make 64 KiB per
 // multiprocessor, where 4.3 TB/s / 132 x 700 ns of latency asks for 23 KiB. More depth spills.
 // A mixture of experts is the same with chunks of the rows that chose an expert (experts.cu).
@@ -21,7 +24,7 @@
 namespace heddle::kernels::cuda {
 namespace skinny {
 
-constexpr int kColWarps = 8;
+constexpr int kColLanes = 8;  // warps that share columns of the same rows, of all blocks
 constexpr int kTiles = 2;
 constexpr int kTileRows = 16;
 constexpr int kDepth = 2;  // groups that a warp has in flight
@@ -44,10 +47,15 @@ struct Piece {
   }
 };
 
-template <WeightLayout kLayout, int kXTiles>
+template <WeightLayout kLayout, int kXTiles, bool kWide>
 struct Shape {
-  static constexpr int kRowWarps = kXTiles == 2 ? 2 : 1;
+  static constexpr int kRowWarps = kWide ? 4 : kXTiles == 2 ? 2 : 1;
+  // Blocks that share rows: so many that a matrix of 4096 rows has one for every multiprocessor.
+  static constexpr int kSplits = kWide ? 4 : 1;
+  static constexpr int kColWarps = kColLanes / kSplits;
   static constexpr int kThreads = 32 * kColWarps * kRowWarps;
+  // That a multiprocessor holds at once: what their registers allow.
+  static constexpr int kBlocks = kXTiles <= 2 && kThreads == 256 ? 2 : 1;
   static constexpr int kRows = kRowWarps * kTiles * kTileRows;  // of weights, in a block
   static constexpr int kCols = 8 * kXTiles;
   static constexpr int kSums = kColWarps * kRows * kCols;  // floats
@@ -233,29 +241,29 @@ HEDDLE_DEVICE void AddBlock(const LinearParams& p, const Piece<kLayout>& piece, 
   }
 }
 
-// This warp's groups: every kColWarps-th.
-template <WeightLayout kLayout, int kXTiles>
-HEDDLE_DEVICE void AddGroups(const LinearParams& p, const XRows<kXTiles>& x_rows,
+// This warp's groups, of part `split` of the columns: every kColLanes-th.
+template <WeightLayout kLayout, int kXTiles, bool kWide>
+HEDDLE_DEVICE void AddGroups(const LinearParams& p, int split, const XRows<kXTiles>& x_rows,
                              float (&sums)[kTiles][kXTiles][4]) {
   constexpr LayoutTraits kTraits = TraitsOf(kLayout);
   constexpr int kBlocks = kTraits.blocks();
-  constexpr int kRowWarps = Shape<kLayout, kXTiles>::kRowWarps;
-  const Rows<kLayout, kRowWarps> rows(p);
+  using S = Shape<kLayout, kXTiles, kWide>;
+  const Rows<kLayout, S::kRowWarps> rows(p);
   const int groups = static_cast<int>((p.weight.cols + 32 * kBlocks - 1) / (32 * kBlocks));
-  const int begin = WarpIndex() / kRowWarps;
+  const int begin = split * S::kColWarps + WarpIndex() / S::kRowWarps;
   Piece<kLayout> pieces[kDepth];
   HEDDLE_UNROLL
   for (int d = 0; d < kDepth; ++d) {
-    const int group = begin + d * kColWarps;
+    const int group = begin + d * kColLanes;
     if (group < groups) rows.Load(group, pieces[d]);
   }
-  for (int first = begin; first < groups; first += kDepth * kColWarps) {
+  for (int first = begin; first < groups; first += kDepth * kColLanes) {
     HEDDLE_UNROLL
     for (int d = 0; d < kDepth; ++d) {
-      const int group = first + d * kColWarps;
+      const int group = first + d * kColLanes;
       if (group >= groups) break;
       const Piece<kLayout> piece = pieces[d];
-      const int next = group + kDepth * kColWarps;
+      const int next = group + kDepth * kColLanes;
       if (next < groups) rows.Load(next, pieces[d]);
       HEDDLE_UNROLL
       for (int block = 0; block < kBlocks; ++block) {
@@ -268,11 +276,20 @@ HEDDLE_DEVICE void AddGroups(const LinearParams& p, const XRows<kXTiles>& x_rows
   }
 }
 
-// Adds the warps' sums and stores. `part` is [kColWarps, kRows, kCols].
-template <WeightLayout kLayout, int kXTiles, typename RowsOfBlock>
-HEDDLE_DEVICE void Reduce(const LinearParams& p, const RowsOfBlock& rows_of_block,
-                          const float (&sums)[kTiles][kXTiles][4], Shared<float> part) {
-  using S = Shape<kLayout, kXTiles>;
+// Sums neighbours, then neighbouring sums: the same numbers whether warps or blocks have them.
+template <int kCount, typename At>
+HEDDLE_DEVICE float TreeSum(int first, At at) {
+  if constexpr (kCount == 1) {
+    return at(first);
+  } else {
+    return TreeSum<kCount / 2>(first, at) + TreeSum<kCount / 2>(first + kCount / 2, at);
+  }
+}
+
+// The warps' sums in shared memory, [kColWarps, kRows, kCols].
+template <WeightLayout kLayout, int kXTiles, bool kWide>
+HEDDLE_DEVICE void ShareSums(const float (&sums)[kTiles][kXTiles][4], Shared<float> part) {
+  using S = Shape<kLayout, kXTiles, kWide>;
   const int first_row = WarpIndex() % S::kRowWarps * kTiles * kTileRows;
   const int at = (WarpIndex() / S::kRowWarps * S::kRows + first_row) * S::kCols;
   HEDDLE_UNROLL
@@ -287,14 +304,37 @@ HEDDLE_DEVICE void Reduce(const LinearParams& p, const RowsOfBlock& rows_of_bloc
     }
   }
   SyncThreads();
+}
+
+// Leaves this block's sums in memory. True for the last of the blocks that share rows, which then
+// finds all of them there.
+template <typename S>
+HEDDLE_DEVICE bool LeaveSums(const LinearParams& p, int split, Shared<float> part,
+                             Shared<int32_t> arrived) {
+  float* mine =
+      p.partial + (static_cast<int64_t>(BlockX()) * S::kSplits + split) * S::kRows * S::kCols;
+  for (int i = ThreadX(); i < S::kRows * S::kCols; i += ThreadCount()) {
+    mine[i] =
+        TreeSum<S::kColWarps>(0, [&](int w) { return part.Get(w * S::kRows * S::kCols + i); });
+  }
+  FenceDevice();
+  SyncThreads();
+  if (ThreadX() == 0) arrived.Set(0, AtomicAddGlobal(p.counters + BlockX(), 1));
+  SyncThreads();
+  if (arrived.Get(0) != S::kSplits - 1) return false;
+  FenceDevice();
+  if (ThreadX() == 0) p.counters[BlockX()] = 0;  // for the next product
+  return true;
+}
+
+// Stores the outputs of a block; sum_of(row of the block, row of x).
+template <typename S, typename RowsOfBlock, typename SumOf>
+HEDDLE_DEVICE void StoreSums(const LinearParams& p, const RowsOfBlock& rows_of_block,
+                             SumOf sum_of) {
   const bool gated = p.epilogue == Epilogue::kGated;
   // Sum of row i of tile `tile` of row warp `warp`, with its weight row's factor.
   auto total = [&](int warp, int tile, int i, int t) {
-    const int row = (warp * kTiles + tile) * kTileRows + i;
-    float sum = 0;
-    for (int w = 0; w < kColWarps; ++w) {
-      sum += part.Get((w * S::kRows + row) * S::kCols + t);
-    }
+    const float sum = sum_of((warp * kTiles + tile) * kTileRows + i, t);
     if (p.weight.row_factors == nullptr) return sum;
     return sum * p.weight.row_factors[WeightRow<S::kRowWarps>(p, warp, tile, i)];
   };
@@ -312,20 +352,44 @@ HEDDLE_DEVICE void Reduce(const LinearParams& p, const RowsOfBlock& rows_of_bloc
   }
 }
 
-template <WeightLayout kLayout, int kXTiles>
-HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles>::kThreads), (kXTiles == 1 ? 2 : 1))
+// Adds up the sums of all warps and blocks, and stores.
+template <WeightLayout kLayout, int kXTiles, bool kWide, typename RowsOfBlock>
+HEDDLE_DEVICE void Reduce(const LinearParams& p, int split, const RowsOfBlock& rows_of_block,
+                          const float (&sums)[kTiles][kXTiles][4], SharedArena arena) {
+  using S = Shape<kLayout, kXTiles, kWide>;
+  const Shared<float> part = arena.Take<float>(S::kSums);
+  ShareSums<kLayout, kXTiles, kWide>(sums, part);
+  if constexpr (S::kSplits == 1) {
+    StoreSums<S>(p, rows_of_block, [&](int row, int t) {
+      return TreeSum<kColLanes>(
+          0, [&](int w) { return part.Get((w * S::kRows + row) * S::kCols + t); });
+    });
+  } else {
+    if (!LeaveSums<S>(p, split, part, arena.Take<int32_t>(1))) return;
+    const float* all =
+        p.partial + static_cast<int64_t>(BlockX()) * S::kSplits * S::kRows * S::kCols;
+    StoreSums<S>(p, rows_of_block, [&](int row, int t) {
+      return TreeSum<S::kSplits>(
+          0, [&](int s) { return LoadFresh(all + (s * S::kRows + row) * S::kCols + t); });
+    });
+  }
+}
+
+// BlockY: the part of the columns.
+template <WeightLayout kLayout, int kXTiles, bool kWide>
+HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, kWide>::kThreads),
+                            (Shape<kLayout, kXTiles, kWide>::kBlocks))
     LinearSkinnyKernel(HEDDLE_PARAMS(LinearParams, p)) {
-  SharedArena arena;
-  Shared<float> part = arena.Take<float>(Shape<kLayout, kXTiles>::kSums);
   const AllRows rows = {static_cast<int>(p.x.rows)};
   float sums[kTiles][kXTiles][4] = {};
-  AddGroups<kLayout>(p, FindX<kXTiles>(p, rows), sums);
-  Reduce<kLayout>(p, rows, sums, part);
+  AddGroups<kLayout, kXTiles, kWide>(p, BlockY(), FindX<kXTiles>(p, rows), sums);
+  Reduce<kLayout, kXTiles, kWide>(p, BlockY(), rows, sums, SharedArena());
 }
 
 // A chunk of the pairs of one expert for each BlockY; blocks past the last chunk have no work.
 template <WeightLayout kLayout, int kXTiles>
-HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles>::kThreads), (kXTiles == 1 ? 2 : 1))
+HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, false>::kThreads),
+                            (Shape<kLayout, kXTiles, false>::kBlocks))
     ExpertSkinnyKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
   if (BlockY() >= *p.groups.n_chunks) return;
   const ExpertChunk chunk = p.groups.chunks[BlockY()];
@@ -338,36 +402,53 @@ HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles>::kThreads), (kXTiles == 1 ?
   if (own.bias != nullptr) own.bias += first;
   if (own.bias_up != nullptr) own.bias_up += first;
   const PairRows rows = {p.groups.pairs + chunk.begin, chunk.count, p.pairs_per_row};
-  SharedArena arena;
-  Shared<float> part = arena.Take<float>(Shape<kLayout, kXTiles>::kSums);
   float sums[kTiles][kXTiles][4] = {};
-  AddGroups<kLayout>(own, FindX<kXTiles>(own, rows), sums);
-  Reduce<kLayout>(own, rows, sums, part);
+  AddGroups<kLayout, kXTiles, false>(own, 0, FindX<kXTiles>(own, rows), sums);
+  Reduce<kLayout, kXTiles, false>(own, 0, rows, sums, SharedArena());
 }
 
-template <WeightLayout kLayout, int kXTiles>
+template <typename S>
+int BlocksOf(int64_t outputs, bool gated) {
+  return CeilDiv(outputs, gated ? S::kRows / kTiles : S::kRows);
+}
+
+template <WeightLayout kLayout, int kXTiles, bool kWide>
 Error LaunchShaped(const LinearParams& params, Stream stream) {
-  using S = Shape<kLayout, kXTiles>;
-  const int rows = params.epilogue == Epilogue::kGated ? S::kRows / kTiles : S::kRows;
-  const LaunchShape shape = {.grid_x = CeilDiv(OutputCols(params), rows),
+  using S = Shape<kLayout, kXTiles, kWide>;
+  const bool gated = params.epilogue == Epilogue::kGated;
+  const LaunchShape shape = {.grid_x = BlocksOf<S>(OutputCols(params), gated),
+                             .grid_y = S::kSplits,
                              .threads = S::kThreads,
-                             .shared_bytes = SharedBytesFor<float>(S::kSums)};
-  return Launch(LinearSkinnyKernel<kLayout, kXTiles>, shape, stream, params);
+                             .shared_bytes = SharedBytesFor<float>(S::kSums) +
+                                             (S::kSplits > 1 ? SharedBytesFor<int32_t>(1) : 0)};
+  return Launch(LinearSkinnyKernel<kLayout, kXTiles, kWide>, shape, stream, params);
+}
+
+// In wide blocks where their sums fit into the memory for them.
+template <WeightLayout kLayout, int kXTiles>
+Error LaunchWide(const LinearParams& params, Stream stream) {
+  using S = Shape<kLayout, kXTiles, true>;
+  const int64_t blocks = BlocksOf<S>(OutputCols(params), params.epilogue == Epilogue::kGated);
+  const bool fits = blocks <= params.n_counters &&
+                    blocks * S::kSplits * S::kRows * S::kCols <= params.partial_floats;
+  return fits ? LaunchShaped<kLayout, kXTiles, true>(params, stream)
+              : LaunchShaped<kLayout, kXTiles, false>(params, stream);
 }
 
 template <WeightLayout kLayout>
 Error LaunchLayout(const LinearParams& params, Stream stream) {
-  if (params.x.rows <= 8) return LaunchShaped<kLayout, 1>(params, stream);
-  if (params.x.rows <= 16) return LaunchShaped<kLayout, 2>(params, stream);
-  return LaunchShaped<kLayout, 4>(params, stream);
+  if (params.x.rows <= 4) return LaunchShaped<kLayout, 1, false>(params, stream);
+  if (params.x.rows <= 8) return LaunchWide<kLayout, 1>(params, stream);
+  if (params.x.rows <= 16) return LaunchWide<kLayout, 2>(params, stream);
+  return LaunchWide<kLayout, 4>(params, stream);
 }
 
 template <WeightLayout kLayout, int kXTiles>
 Error LaunchExpertsShaped(const ExpertLinearParams& params, Stream stream) {
-  using S = Shape<kLayout, kXTiles>;
+  using S = Shape<kLayout, kXTiles, false>;
   const bool gated = params.linear.epilogue == Epilogue::kGated;
   const int64_t outputs = gated ? params.linear.half : params.matrix_rows;
-  const LaunchShape shape = {.grid_x = CeilDiv(outputs, gated ? S::kRows / kTiles : S::kRows),
+  const LaunchShape shape = {.grid_x = BlocksOf<S>(outputs, gated),
                              .grid_y = params.groups.max_chunks,
                              .threads = S::kThreads,
                              .shared_bytes = SharedBytesFor<float>(S::kSums)};

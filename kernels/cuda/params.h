@@ -78,6 +78,11 @@ struct LinearParams {
   Tensor out;
   bool out_f32 = false;
   int64_t half = 0;  // kGated: rows of the gate; output column r reads weight rows r and r + half
+  // Where blocks of LaunchLinearSkinny that share rows add up; nullptr: they do not share any.
+  float* partial = nullptr;  // [partial_floats]
+  int64_t partial_floats = 0;
+  int32_t* counters = nullptr;  // [n_counters] zeros, before and after
+  int64_t n_counters = 0;
 };
 // Any shape, alignment, format and activation type; a warp per output. Exact but slow.
 Error LaunchLinearPlain(const LinearParams& params, DType act, Stream stream);

@@ -134,6 +134,12 @@ HEDDLE_DEVICE Vec16 LoadStreaming16(const void* from) {
   return v;
 }
 
+// Across blocks: what a thread stored before FenceDevice and its block's barrier is what others find
+// with LoadFresh, after they learned of it by an atomic operation and called FenceDevice, too.
+HEDDLE_DEVICE int32_t AtomicAddGlobal(int32_t* at, int32_t value) { return atomicAdd(at, value); }
+HEDDLE_DEVICE void FenceDevice() { __threadfence(); }
+HEDDLE_DEVICE float LoadFresh(const float* from) { return __ldcg(from); }
+
 HEDDLE_DEVICE float BitsToFloat(uint32_t bits) { return __uint_as_float(bits); }
 HEDDLE_DEVICE uint32_t FloatToBits(float value) { return __float_as_uint(value); }
 HEDDLE_DEVICE float ToFloat(float value) { return value; }

@@ -211,6 +211,14 @@ inline Vec16 LoadStreaming16(const void* from) {
   return v;
 }
 
+inline int32_t AtomicAddGlobal(int32_t* at, int32_t value) {
+  const int32_t before = *at;
+  *at += value;
+  return before;
+}
+inline void FenceDevice() {}
+inline float LoadFresh(const float* from) { return *from; }
+
 inline float BitsToFloat(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t FloatToBits(float value) { return std::bit_cast<uint32_t>(value); }
 inline float ToFloat(float value) { return value; }
