@@ -77,7 +77,8 @@ def goal_line(what, unit, goal, value, less):
     if value is None:
         return f"{what:<40} {goal:>9g} {'not measured':>14}  {unit}"
     met = value <= goal if less else value >= goal
-    return f"{what:<40} {goal:>9g} {value:>14.4g}  {unit:<10} {'met' if met else 'missed'}"
+    digits = 0 if value >= 1000 else 2
+    return f"{what:<40} {goal:>9g} {value:>14.{digits}f}  {unit:<10} {'met' if met else 'missed'}"
 
 
 def bench_line(row):
