@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "engine/step.h"
@@ -20,9 +21,10 @@ struct ExecutorLimits {
   int32_t max_batch_seqs = 0;    // sequences per plan
   int32_t num_host_pages = 0;    // slots of the host's tier for pages, beside the pool; 0: none
   int32_t vocab = 0;
-  // Positions that a row sees, itself included, in the layer that sees most; 0: all of them. Pages
-  // that lie before every row's window may be missing from a sequence's spans.
-  int32_t window = 0;
+  // For each group of layers the positions that a row sees, itself included, in the layer that sees
+  // most; 0: all of them. The first sees furthest. Pages that lie before every row's window may be
+  // missing from a sequence's spans of that group.
+  std::vector<int32_t> windows = {0};
   // So many positions, or multiples of it, are missing: the sums over what is left are the same,
   // bit for bit. A multiple of page_tokens.
   int32_t window_grain = 1;

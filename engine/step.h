@@ -10,8 +10,10 @@
 // prefill and decode rows in one batch).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,7 +48,66 @@ struct KvSlot {
   int32_t offset;  // in [0, page_tokens)
 };
 
-// Copies the first `num_tokens` positions of all layers, before the step's forward.
+// Slots and spans of one more group of layers than the first. The layers of a model are in groups
+// by how far their rows see, each with a list of spans of its own per sequence: a page holds
+// page_tokens positions of one group. Group 0 sees furthest, and is what the slices of a plan say.
+struct GroupSpans {
+  struct Range {
+    int32_t span_begin = 0;  // spans [span_begin, span_begin + num_spans) of the group
+    int32_t num_spans = 0;
+    int32_t context_tokens = 0;  // sum over its spans
+  };
+  std::vector<KvSlot> kv_slots;  // [n_tokens]
+  std::vector<KvSpan> spans;     // [sum of num_spans]
+  std::vector<Range> ranges;     // [n_seqs]
+
+  // Keeps the capacity.
+  void Clear() {
+    kv_slots.clear();
+    spans.clear();
+    ranges.clear();
+  }
+};
+
+// How many pages a sequence needs: what the scheduler keeps to, and capacity planning counts on.
+struct PageRule {
+  int32_t page_tokens = 0;   // a power of two
+  int32_t window_grain = 1;  // windows give back so many positions at a time
+  int32_t step_tokens = 0;   // rows of a step, at most
+
+  // The most positions of which a group's pages are held at a time by a sequence of `tokens`. With
+  // a window no more than that, the grain, a step, the pages at either end and the copy of one.
+  int64_t MostHeld(int64_t tokens, int32_t window) const {
+    if (window == 0) return tokens;
+    return std::min(tokens,
+                    int64_t{window} + window_grain + step_tokens + 3 * int64_t{page_tokens});
+  }
+
+  // The most pages of all groups; `windows` has one entry for each (0: none).
+  int64_t MostPages(int64_t tokens, std::span<const int32_t> windows) const {
+    int64_t pages = 0;
+    for (int32_t window : windows) {
+      pages += (MostHeld(tokens, window) + page_tokens - 1) / page_tokens;
+    }
+    return pages;
+  }
+
+  // The longest sequence, up to `limit`, that holds at most `num_pages`.
+  int32_t LongestWithin(int64_t num_pages, std::span<const int32_t> windows, int32_t limit) const {
+    int32_t fits = 0;
+    for (int32_t beyond = limit; fits < beyond;) {  // MostPages does not fall
+      const int32_t middle = beyond - (beyond - fits) / 2;
+      if (MostPages(middle, windows) <= num_pages) {
+        fits = middle;
+      } else {
+        beyond = middle - 1;
+      }
+    }
+    return fits;
+  }
+};
+
+// Copies the first `num_tokens` positions of a page, before the step's forward.
 struct PageCopy {
   PageId from;
   PageId to;
@@ -96,7 +157,8 @@ struct SequenceBegin {
 
 // One sequence's part of the batch. Row i of it (i < num_tokens) attends to all positions of its
 // spans but the last num_tokens - 1 - i: the spans already count this step's own tokens. Where
-// every layer has a sliding window, whole pages that no row sees any more are missing at the front.
+// every layer of a group has a sliding window, whole pages that no row sees any more are missing at
+// the front. Spans and slots here are those of group 0.
 struct SequenceSlice {
   SequenceId id;
   int32_t token_begin = 0;  // rows [token_begin, token_begin + num_tokens) of the plan
@@ -149,12 +211,13 @@ struct StepPlan {
   std::vector<ScoreRow> scores;          // [n_scores]
   std::vector<PoolRows> pools;           // [n_pools]
   std::vector<SequenceId> ended;         // forget these, after the forward
+  std::vector<GroupSpans> more_groups;   // [groups - 1]
 
   bool empty() const {
     return token_ids.empty() && begun.empty() && page_copies.empty() && ended.empty() &&
            swaps_out.empty() && swaps_in.empty();
   }
-  // Keeps the capacity.
+  // Keeps the capacity, and the number of groups.
   void Clear() {
     begun.clear();
     swaps_out.clear();
@@ -169,6 +232,7 @@ struct StepPlan {
     scores.clear();
     pools.clear();
     ended.clear();
+    for (GroupSpans& group : more_groups) group.Clear();
   }
 };
 

@@ -12,6 +12,16 @@
 
 namespace heddle::kernels {
 
+// The layers of a model may be in several groups, each of which sees spans of its own
+// (KvCacheView::group): then a step has as many span lists, and slots, for the same rows.
+struct BatchSpans {
+  std::span<const int64_t> kv_slot;  // as in HostBatch, of one more group
+  std::span<const int32_t> span_begin;
+  std::span<const int32_t> span_page;
+  std::span<const int32_t> span_tokens;
+  std::span<const int32_t> context_len;
+};
+
 struct HostBatch {
   std::span<const int32_t> token_ids;    // [n_tokens]
   std::span<const int32_t> positions;    // [n_tokens], for RoPE and learned positions
@@ -22,9 +32,25 @@ struct HostBatch {
   std::span<const int32_t> span_tokens;  // [n_spans] valid positions, >= 1
   std::span<const int32_t> context_len;  // [n_seqs] sum of span_tokens
   std::span<const int32_t> logit_rows;   // [n_logit_rows] rows whose logits are wanted
+  // Of groups 1, 2, ...; the spans above are those of group 0.
+  std::span<const BatchSpans> more_groups = {};
 
   int32_t n_tokens() const { return static_cast<int32_t>(token_ids.size()); }
   int32_t n_seqs() const { return static_cast<int32_t>(context_len.size()); }
+  int32_t n_groups() const { return static_cast<int32_t>(more_groups.size()) + 1; }
+
+  // The batch as the layers of a group see it: that group's spans in the place of group 0's.
+  HostBatch OfGroup(int32_t group) const {
+    HostBatch batch = *this;
+    if (group == 0) return batch;
+    const BatchSpans& spans = more_groups[static_cast<size_t>(group) - 1];
+    batch.kv_slot = spans.kv_slot;
+    batch.span_begin = spans.span_begin;
+    batch.span_page = spans.span_page;
+    batch.span_tokens = spans.span_tokens;
+    batch.context_len = spans.context_len;
+    return batch;
+  }
 };
 
 }  // namespace heddle::kernels

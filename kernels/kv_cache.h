@@ -2,7 +2,8 @@
 //
 // Keys and values are two arrays of num_pages pages. A page is one contiguous block, head by head:
 // [n_kv_heads] of [page_tokens, head_dim] elements, so that attention streams whole pages. The
-// arrays of one layer need not be adjacent to those of the next.
+// arrays of one layer need not be adjacent to those of the next, and layers of different groups
+// (batch.h) may share theirs: no page is of two groups at a time.
 //
 // kInt8 has one F32 scale per position and KV head, after the head's elements in the same page:
 // [page_tokens, head_dim] int8, [page_tokens] F32 (at any alignment). scale = max |x| / 127, and
@@ -44,6 +45,7 @@ struct KvCacheView {
   int32_t page_tokens = 0;  // a power of two
   int32_t n_kv_heads = 0;
   int32_t head_dim = 0;
+  int32_t group = 0;  // whose spans and slots of the batch find this layer's pages
 
   constexpr int64_t page_elements() const {
     return static_cast<int64_t>(n_kv_heads) * page_tokens * head_dim;

@@ -1,7 +1,6 @@
 #include "kernels/owned_batch.h"
 
 #include <cstddef>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -43,18 +42,27 @@ absl::Status CheckSequence(const HostBatch& batch, size_t s) {
   return absl::OkStatus();
 }
 
-absl::Status Check(const HostBatch& batch) {
-  size_t n_tokens = batch.token_ids.size();
+// The spans of one group.
+absl::Status CheckGroup(const HostBatch& batch) {
   size_t n_seqs = batch.context_len.size();
-  HEDDLE_RETURN_IF_ERROR(CheckSize("positions", batch.positions.size(), n_tokens));
-  HEDDLE_RETURN_IF_ERROR(CheckSize("kv_slot", batch.kv_slot.size(), n_tokens));
+  HEDDLE_RETURN_IF_ERROR(CheckSize("kv_slot", batch.kv_slot.size(), batch.token_ids.size()));
   HEDDLE_RETURN_IF_ERROR(CheckSize("q_begin", batch.q_begin.size(), n_seqs + 1));
   HEDDLE_RETURN_IF_ERROR(CheckSize("span_begin", batch.span_begin.size(), n_seqs + 1));
   HEDDLE_RETURN_IF_ERROR(
       CheckSize("span_tokens", batch.span_tokens.size(), batch.span_page.size()));
-  HEDDLE_RETURN_IF_ERROR(CheckOffsets("q_begin", batch.q_begin, n_tokens));
   HEDDLE_RETURN_IF_ERROR(CheckOffsets("span_begin", batch.span_begin, batch.span_page.size()));
   for (size_t s = 0; s < n_seqs; ++s) HEDDLE_RETURN_IF_ERROR(CheckSequence(batch, s));
+  return absl::OkStatus();
+}
+
+absl::Status Check(const HostBatch& batch) {
+  size_t n_tokens = batch.token_ids.size();
+  HEDDLE_RETURN_IF_ERROR(CheckSize("positions", batch.positions.size(), n_tokens));
+  HEDDLE_RETURN_IF_ERROR(CheckSize("q_begin", batch.q_begin.size(), batch.context_len.size() + 1));
+  HEDDLE_RETURN_IF_ERROR(CheckOffsets("q_begin", batch.q_begin, n_tokens));
+  for (int32_t group = 0; group < batch.n_groups(); ++group) {
+    HEDDLE_RETURN_IF_ERROR(CheckGroup(batch.OfGroup(group)));
+  }
   for (int32_t row : batch.logit_rows) {
     if (row < 0 || row >= batch.n_tokens()) {
       return absl::InvalidArgumentError(
@@ -64,25 +72,55 @@ absl::Status Check(const HostBatch& batch) {
   return absl::OkStatus();
 }
 
+// How many numbers the spans of all groups are.
+size_t NumSpanNumbers(const HostBatch& batch) {
+  size_t total = 0;
+  for (int32_t group = 0; group < batch.n_groups(); ++group) {
+    const HostBatch spans = batch.OfGroup(group);
+    total += spans.span_begin.size() + spans.span_page.size() + spans.span_tokens.size() +
+             spans.context_len.size();
+  }
+  return total;
+}
+
 }  // namespace
+
+std::span<const int32_t> OwnedBatch::Keep(std::span<const int32_t> source) {
+  int32s_.insert(int32s_.end(), source.begin(), source.end());
+  return std::span<const int32_t>(int32s_).last(source.size());
+}
+
+std::span<const int64_t> OwnedBatch::KeepSlots(std::span<const int64_t> source) {
+  kv_slots_.insert(kv_slots_.end(), source.begin(), source.end());
+  return std::span<const int64_t>(kv_slots_).last(source.size());
+}
 
 absl::Status OwnedBatch::Assign(const HostBatch& batch) {
   HEDDLE_RETURN_IF_ERROR(Check(batch));
-  std::span<const int32_t> HostBatch::*const arrays[] = {
-      &HostBatch::token_ids,   &HostBatch::positions, &HostBatch::q_begin,
-      &HostBatch::span_begin,  &HostBatch::span_page, &HostBatch::span_tokens,
-      &HostBatch::context_len, &HostBatch::logit_rows};
-  size_t total = 0;
-  for (auto array : arrays) total += (batch.*array).size();
   int32s_.clear();
-  int32s_.reserve(total);  // the spans below must not move
-  for (auto array : arrays) {
-    std::span<const int32_t> source = batch.*array;
-    int32s_.insert(int32s_.end(), source.begin(), source.end());
-    view_.*array = std::span<const int32_t>(int32s_).last(source.size());
+  kv_slots_.clear();
+  more_groups_.clear();
+  // The spans below must not move.
+  int32s_.reserve(batch.token_ids.size() + batch.positions.size() + batch.q_begin.size() +
+                  batch.logit_rows.size() + NumSpanNumbers(batch));
+  kv_slots_.reserve(batch.token_ids.size() * static_cast<size_t>(batch.n_groups()));
+  view_ = {.token_ids = Keep(batch.token_ids),
+           .positions = Keep(batch.positions),
+           .kv_slot = KeepSlots(batch.kv_slot),
+           .q_begin = Keep(batch.q_begin),
+           .span_begin = Keep(batch.span_begin),
+           .span_page = Keep(batch.span_page),
+           .span_tokens = Keep(batch.span_tokens),
+           .context_len = Keep(batch.context_len),
+           .logit_rows = Keep(batch.logit_rows)};
+  for (const BatchSpans& group : batch.more_groups) {
+    more_groups_.push_back({.kv_slot = KeepSlots(group.kv_slot),
+                            .span_begin = Keep(group.span_begin),
+                            .span_page = Keep(group.span_page),
+                            .span_tokens = Keep(group.span_tokens),
+                            .context_len = Keep(group.context_len)});
   }
-  kv_slot_.assign(batch.kv_slot.begin(), batch.kv_slot.end());
-  view_.kv_slot = kv_slot_;
+  view_.more_groups = more_groups_;
   return absl::OkStatus();
 }
 

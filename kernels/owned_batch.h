@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,8 +21,13 @@ class OwnedBatch {
   const HostBatch& view() const { return view_; }
 
  private:
+  // Copies to the end of what is kept, which has room.
+  std::span<const int32_t> Keep(std::span<const int32_t> source);
+  std::span<const int64_t> KeepSlots(std::span<const int64_t> source);
+
   std::vector<int32_t> int32s_;
-  std::vector<int64_t> kv_slot_;
+  std::vector<int64_t> kv_slots_;
+  std::vector<BatchSpans> more_groups_;
   HostBatch view_;
 };
 

@@ -57,6 +57,11 @@ void PageTable::ReplacePage(int32_t index, PageId page, PageAllocator* pool) {
   spans_[index].page = page;
 }
 
+void PageTable::StartAt(int32_t position) {
+  HEDDLE_CHECK(empty() && spans_.empty(), "a table starts once");
+  num_tokens_ = num_dropped_ = position;
+}
+
 void PageTable::ForkFrom(const PageTable& from, PageAllocator* pool) {
   HEDDLE_CHECK(empty(), "the fork's own pages would leak");
   spans_.insert(spans_.end(), from.spans_.begin(), from.spans_.end());
@@ -90,12 +95,6 @@ void PageTable::DropFront(int32_t position, PageAllocator* pool) {
     num_dropped_ += pool->page_tokens();
   }
   if (count > 0) spans_.erase(spans_.begin(), spans_.begin() + static_cast<ptrdiff_t>(count));
-}
-
-bool PageTable::DropBorrowedTail(PageAllocator* pool) {
-  if (!MustCopy(*pool) || pool->references(spans_.back().page) > 1) return false;
-  Truncate(num_tokens_ - spans_.back().num_tokens, pool);
-  return true;
 }
 
 }  // namespace heddle::scheduler

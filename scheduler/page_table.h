@@ -1,6 +1,7 @@
-// The context of one sequence as a list of spans over pages, and its edits: fork, append,
-// truncate, drop. Edits change references and lists; the only keys and values that are ever
-// copied are those of a half-filled last page that somebody else holds too (copy on write).
+// The context of one sequence in one group of layers as a list of spans over pages, and its edits:
+// fork, append, truncate, drop. Edits change references and lists; the only keys and values that
+// are ever copied are those of a half-filled last page that somebody else holds too (copy on
+// write).
 //
 // A table holds one reference on each of its pages. It does not release them by itself, because
 // it does not own the allocator: Drop it before it dies.
@@ -54,16 +55,15 @@ class PageTable {
   // read again. Spans of shared tables are their own. O(spans).
   void DropFront(int32_t position, PageAllocator* pool);
 
+  // Begins at `position`, as if all before it had been dropped. REQUIRES: empty(); whole pages.
+  void StartAt(int32_t position);
+
   // Becomes a copy of `from` that shares all its pages. REQUIRES: empty().
   void ForkFrom(const PageTable& from, PageAllocator* pool);
 
   // Forgets all positions from `num_tokens` on. REQUIRES: 0 or num_dropped() <= num_tokens <=
   // num_tokens().
   void Truncate(int32_t num_tokens, PageAllocator* pool);
-
-  // Gives back a half-filled last page that only the prefix cache keeps beside this table: it
-  // would have to be copied, and may be the very page that the copy needs. Returns whether it did.
-  bool DropBorrowedTail(PageAllocator* pool);
 
   // Gives back every page; empty() afterwards. Keeps the capacity.
   void Drop(PageAllocator* pool) { Truncate(0, pool); }
@@ -73,7 +73,6 @@ class PageTable {
     spans_.reserve((num_tokens + page_tokens - 1) / page_tokens);
   }
 
- private:
   // Free positions in the last page.
   int32_t Room(const PageAllocator& pool) const {
     return spans_.empty() ? 0 : pool.page_tokens() - spans_.back().num_tokens;
@@ -83,6 +82,7 @@ class PageTable {
     return Room(pool) > 0 && !pool.IsExclusive(spans_.back().page);
   }
 
+ private:
   std::vector<KvSpan> spans_;
   int32_t num_tokens_ = 0;
   int32_t num_dropped_ = 0;

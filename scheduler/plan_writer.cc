@@ -13,14 +13,14 @@ bool HasPenalties(const engine::SamplingParams& sampling) {
          sampling.frequency_penalty != 0.0f;
 }
 
-// Token ids, positions and slots of positions [begin, begin + count). The table's last `count`
-// positions are these, because no position is ever computed out of order.
-void WriteRows(const Sequence& sequence, int32_t begin, int32_t count, int32_t page_tokens,
-               StepPlan* plan) {
-  std::span<const KvSpan> spans = sequence.table.spans();
-  // The span and the offset in it that position `begin` falls on, looked for from the end.
+// Slots of the last `count` positions of the table: no position is ever computed out of order.
+void WriteSlots(const PageTable& table, int32_t count, int32_t page_tokens,
+                std::vector<engine::KvSlot>* slots) {
+  std::span<const KvSpan> spans = table.spans();
+  // The span and the offset in it that the first of them falls on, looked for from the end.
+  const int32_t begin = table.num_tokens() - count;
   size_t span = spans.size();
-  int32_t at = sequence.table.num_tokens();
+  int32_t at = table.num_tokens();
   while (at > begin) at -= spans[--span].num_tokens;
   int32_t offset = begin - at;
   for (int32_t i = 0; i < count; ++i, ++offset) {
@@ -28,10 +28,19 @@ void WriteRows(const Sequence& sequence, int32_t begin, int32_t count, int32_t p
       ++span;
       offset = 0;
     }
-    plan->token_ids.push_back(sequence.TokenAt(begin + i));
-    plan->positions.push_back(begin + i);
-    plan->kv_slots.push_back({spans[span].page, offset});
+    slots->push_back({spans[span].page, offset});
   }
+}
+
+// What the layers of a further group see of a sequence and write.
+void WriteGroup(const PageTable& table, int32_t count, int32_t page_tokens,
+                engine::GroupSpans* group) {
+  std::span<const KvSpan> spans = table.spans();
+  group->ranges.push_back({.span_begin = static_cast<int32_t>(group->spans.size()),
+                           .num_spans = static_cast<int32_t>(spans.size()),
+                           .context_tokens = table.num_tokens() - table.num_dropped()});
+  group->spans.insert(group->spans.end(), spans.begin(), spans.end());
+  WriteSlots(table, count, page_tokens, &group->kv_slots);
 }
 
 // Scores of the prompt tokens that follow the rows of positions [begin, end).
@@ -93,18 +102,27 @@ void Begin(Sequence* sequence, StepPlan* plan) {
 int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan) {
   Begin(writable, plan);
   const Sequence& sequence = *writable;
+  const PageTable& table = sequence.tables[0];
   int32_t count = sequence.num_planned;
-  int32_t end = sequence.table.num_tokens();
+  int32_t end = table.num_tokens();
   int32_t first_row = static_cast<int32_t>(plan->token_ids.size());
-  std::span<const KvSpan> spans = sequence.table.spans();
+  std::span<const KvSpan> spans = table.spans();
   plan->sequences.push_back({.id = sequence.id,
                              .token_begin = first_row,
                              .num_tokens = count,
                              .span_begin = static_cast<int32_t>(plan->spans.size()),
                              .num_spans = static_cast<int32_t>(spans.size()),
-                             .context_tokens = end - sequence.table.num_dropped()});
+                             .context_tokens = end - table.num_dropped()});
   plan->spans.insert(plan->spans.end(), spans.begin(), spans.end());
-  WriteRows(sequence, end - count, count, page_tokens, plan);
+  for (int32_t position = end - count; position < end; ++position) {
+    plan->token_ids.push_back(sequence.TokenAt(position));
+    plan->positions.push_back(position);
+  }
+  WriteSlots(table, count, page_tokens, &plan->kv_slots);
+  for (size_t i = 0; i < plan->more_groups.size(); ++i) {
+    WriteGroup(sequence.tables[static_cast<int32_t>(i) + 1], count, page_tokens,
+               &plan->more_groups[i]);
+  }
   if (sequence.request->request.prompt_logprobs >= 0) {
     WriteScores(sequence, end - count, end, first_row, plan);
   }

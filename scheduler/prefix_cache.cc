@@ -1,6 +1,7 @@
 #include "scheduler/prefix_cache.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -26,11 +27,13 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
-PrefixCache::PrefixCache(PageAllocator* pool, PageAllocator* host)
+PrefixCache::PrefixCache(PageAllocator* pool, PageAllocator* host, int32_t num_groups)
     : pool_(*pool),
       host_(host),
+      num_groups_(num_groups),
       nodes_(static_cast<size_t>(pool->num_pages()) + (host ? host->num_pages() : 0)),
-      tokens_(nodes_.size() * static_cast<size_t>(pool->page_tokens())) {
+      tokens_(nodes_.size() * static_cast<size_t>(pool->page_tokens())),
+      companions_(nodes_.size() * static_cast<size_t>(num_groups - 1), kNone) {
   by_hash_.reserve(nodes_.size());
   newest_first_page_.reserve(nodes_.size());
   pool->set_on_evict([this](PageId page) { Evicted(page); });
@@ -84,7 +87,7 @@ PageId PrefixCache::FindPartial(uint64_t parent_hash, PageId parent,
   PageId best = kNone;
   PageId child = NewestChild(parent_hash, parent);
   for (int i = 0; i < kMaxSiblings && child != kNone; ++i, child = At(child).older_sibling) {
-    if (IsOnHost(child)) continue;  // two pages for a part of one
+    if (!IsInPool(child)) continue;  // else two pages for a part of one
     auto end = std::mismatch(tokens.begin(), tokens.end(), TokensOf(child).begin()).first;
     int32_t common = static_cast<int32_t>(end - tokens.begin());
     if (common <= *num_common) continue;
@@ -92,6 +95,19 @@ PageId PrefixCache::FindPartial(uint64_t parent_hash, PageId parent,
     best = child;
   }
   return best;
+}
+
+bool PrefixCache::IsInPool(PageId node) const {
+  for (int32_t group = 0; group < num_groups_; ++group) {
+    const PageId page = PageOf(node, group);
+    if (page == kNone || IsOnHost(page)) return false;
+  }
+  return true;
+}
+
+void PrefixCache::Attach(PageId node, int32_t group, PageId page) {
+  companions_[CompanionAt(node, group)] = page;
+  At(page) = {.depth = At(node).depth, .group = group, .parent = node};
 }
 
 bool PrefixCache::Insert(PageId page, uint64_t hash, uint64_t parent_hash, PageId parent,
@@ -121,17 +137,30 @@ double PrefixCache::CreditOf(PageId page, double evicted_last) {
   return credit;
 }
 
+// Whether it is still what it was, a node or a companion of one.
 bool PrefixCache::Has(PageId node) const {
+  if (At(node).group > 0) return PageOf(At(node).parent, At(node).group) == node;
   auto it = by_hash_.find(At(node).hash);
   return it != by_hash_.end() && it->second == node;
+}
+
+bool PrefixCache::IsWorthASlot(PageId page) const {
+  const Node& node = At(page);
+  if (keeps_ && !keeps_(node.depth)) return false;
+  if (node.group == 0 || tails_.empty()) return true;
+  int32_t behind = tails_[static_cast<size_t>(node.group) - 1];
+  PageId next = node.parent;
+  while (behind > 0 && next != kNone) {
+    next = At(next).newest_child;
+    --behind;
+  }
+  return next == kNone;
 }
 
 // The pool needs the page for something else: its content goes to the second tier, if that has a
 // slot to give and it is worth it.
 void PrefixCache::Evicted(PageId page) {
-  if (host_ == nullptr || host_->num_free() == 0 || (keeps_ && !keeps_(At(page).depth))) {
-    return Forget(page);
-  }
+  if (host_ == nullptr || host_->num_free() == 0 || !IsWorthASlot(page)) return Forget(page);
   PageId slot = host_->AllocateOne();  // what it held is forgotten, with all that follows from it
   held_slots_.push_back(slot);
   if (!Has(page)) return;
@@ -174,6 +203,15 @@ void PrefixCache::EndStep() {
 void PrefixCache::Move(PageId from, PageId to) {
   const Node node = At(from);
   At(to) = node;
+  if (node.group > 0) {
+    companions_[CompanionAt(node.parent, node.group)] = to;
+    return;
+  }
+  for (int32_t group = 1; group < num_groups_; ++group) {
+    PageId& companion = companions_[CompanionAt(from, group)];
+    if (companion != kNone) At(companion).parent = to;
+    companions_[CompanionAt(to, group)] = std::exchange(companion, kNone);
+  }
   by_hash_[node.hash] = to;
   const auto begin = tokens_.begin() + static_cast<ptrdiff_t>(Index(from)) * pool_.page_tokens();
   std::copy(begin, begin + pool_.page_tokens(),
@@ -195,6 +233,10 @@ void PrefixCache::Uncache(PageId node) {
 
 // The page and all its descendants.
 void PrefixCache::Forget(PageId page) {
+  if (At(page).group > 0) {
+    companions_[CompanionAt(At(page).parent, At(page).group)] = kNone;
+    return;
+  }
   to_forget_.assign(1, page);
   while (!to_forget_.empty()) {
     PageId next = to_forget_.back();
@@ -208,7 +250,15 @@ void PrefixCache::Forget(PageId page) {
   }
 }
 
+void PrefixCache::DropCompanions(PageId node) {
+  for (int32_t group = 1; group < num_groups_; ++group) {
+    const PageId companion = std::exchange(companions_[CompanionAt(node, group)], kNone);
+    if (companion != kNone) Uncache(companion);
+  }
+}
+
 void PrefixCache::Unlink(PageId page) {
+  DropCompanions(page);
   const Node node = At(page);
   by_hash_.erase(node.hash);
   if (node.older_sibling != kNone) At(node.older_sibling).newer_sibling = node.newer_sibling;
@@ -229,6 +279,20 @@ absl::Status PrefixCache::CheckIntegrity() const {
     if (node.hash != hash || !has_parent || !is_cached) {
       return absl::InternalError(
           absl::StrCat("cached page ", Index(page), " lost its parent, its hash or its mark"));
+    }
+    if (absl::Status status = CheckCompanions(page); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PrefixCache::CheckCompanions(PageId node) const {
+  for (int32_t group = 1; group < num_groups_; ++group) {
+    const PageId page = PageOf(node, group);
+    if (page == kNone) continue;
+    const bool is_cached = IsOnHost(page) ? host_->is_cached(SlotOf(page)) : pool_.is_cached(page);
+    if (At(page).group != group || At(page).parent != node || !is_cached) {
+      return absl::InternalError(absl::StrCat("companion ", Index(page), " of cached page ",
+                                              Index(node), " hangs on another, or lost its mark"));
     }
   }
   return absl::OkStatus();

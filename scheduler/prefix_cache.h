@@ -11,13 +11,19 @@
 //
 // With a second tier, an evicted page's content goes to a slot of it (one that was used longest
 // ago) and can still be found: under an id behind those of the pool's pages. Fetch brings it back.
-// So a preempted sequence, whose pages were left here, continues from where it was. Thread-safety:
-// none; owned by the scheduler.
+// So a preempted sequence, whose pages were left here, continues from where it was.
+//
+// Where layers are in several groups (engine/step.h), the tree is of the first group's pages, which
+// see furthest. Those of the other groups hang on the node of the same positions: its companions. A
+// companion can be evicted, or go to the second tier, by itself, and goes with its node. Hold,
+// Fetch and Adopt take nodes and companions alike.
+// Thread-safety: none; owned by the scheduler.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -34,11 +40,15 @@ class PrefixCache {
 
   // `pool` and `host` (the slots of the second tier as pages; null: there is none) must outlive the
   // cache, which becomes their on_evict listener.
-  explicit PrefixCache(PageAllocator* pool, PageAllocator* host = nullptr);
+  explicit PrefixCache(PageAllocator* pool, PageAllocator* host = nullptr, int32_t num_groups = 1);
 
   // Asked before a page goes to the second tier: whether the page that is the depth-th of its
   // prefix (from 0) is worth it.
   void set_keeps(std::function<bool(int32_t depth)> keeps) { keeps_ = std::move(keeps); }
+
+  // Only companions of the last pages of a prefix go to the second tier, so many per group (from
+  // 1): further back windows look for them only where prefixes part. Any, unless set.
+  void set_tails(std::vector<int32_t> pages) { tails_ = std::move(pages); }
 
   // Hash of no tokens. Sequences of different name spaces (adapters, tenants) share nothing.
   static uint64_t EmptyHash(uint64_t name_space);
@@ -49,8 +59,9 @@ class PrefixCache {
   PageId Find(uint64_t hash, uint64_t parent_hash, PageId parent,
               std::span<const engine::TokenId> tokens) const;
 
-  // The child of `parent` that begins with most of `tokens` [<= page_tokens]; *num_common of them
-  // (0 with kNone). Looks at a bounded number of children, the newest first.
+  // The child of `parent` that begins with most of `tokens` [<= page_tokens], of those that the
+  // pool has for all groups; *num_common of them (0 with kNone). Looks at a bounded number of
+  // children, the newest first.
   PageId FindPartial(uint64_t parent_hash, PageId parent, std::span<const engine::TokenId> tokens,
                      int32_t* num_common) const;
 
@@ -85,9 +96,21 @@ class PrefixCache {
   bool Insert(PageId page, uint64_t hash, uint64_t parent_hash, PageId parent,
               std::span<const engine::TokenId> tokens);
 
-  int32_t num_pages() const { return static_cast<int32_t>(by_hash_.size()); }  // of both tiers
+  // The page that holds the positions of `node` for a group: the node itself for the first, else
+  // its companion, or kNone.
+  PageId PageOf(PageId node, int32_t group) const {
+    return group == 0 ? node : companions_[CompanionAt(node, group)];
+  }
+  uint64_t HashOf(PageId node) const { return At(node).hash; }
 
-  // INTERNAL if a node's parent is gone. O(pages).
+  // Makes `page` the companion of `node` for a group > 0. REQUIRES: `page` is live, full and not in
+  // the cache; `node` is in it, and has no companion of that group.
+  void Attach(PageId node, int32_t group, PageId page);
+
+  // Nodes of the tree in both tiers.
+  int32_t num_pages() const { return static_cast<int32_t>(by_hash_.size()); }
+
+  // INTERNAL if a node's parent is gone, or a companion does not know its node. O(pages).
   absl::Status CheckIntegrity() const;
 
  private:
@@ -96,6 +119,7 @@ class PrefixCache {
     uint64_t parent_hash = 0;  // tells name spaces apart where there is no parent
     int32_t depth = 0;
     double child_credit = 0;  // the largest that a child had when it was released
+    int32_t group = 0;        // > 0: a companion, which has nothing but its node as `parent`
     PageId parent = kNone;
     PageId newest_child = kNone;
     PageId newer_sibling = kNone, older_sibling = kNone;
@@ -105,6 +129,11 @@ class PrefixCache {
   PageId SlotOf(PageId node) const { return PageId{engine::Index(node) - pool_.num_pages()}; }
   PageId NodeOf(PageId slot) const { return PageId{engine::Index(slot) + pool_.num_pages()}; }
 
+  size_t CompanionAt(PageId node, int32_t group) const {
+    return static_cast<size_t>(engine::Index(node)) * (num_groups_ - 1) + group - 1;
+  }
+  bool IsInPool(PageId node) const;  // of all groups
+  bool IsWorthASlot(PageId page) const;
   double CreditOf(PageId page, double evicted_last);
   void Evicted(PageId page);
   void Move(PageId from, PageId to);
@@ -112,6 +141,8 @@ class PrefixCache {
   bool Has(PageId node) const;
   void Forget(PageId page);
   void Unlink(PageId page);
+  void DropCompanions(PageId node);
+  absl::Status CheckCompanions(PageId node) const;
   PageId NewestChild(uint64_t parent_hash, PageId parent) const;
   void SetNewestChild(uint64_t parent_hash, PageId parent, PageId child);
   Node& At(PageId page) { return nodes_[engine::Index(page)]; }
@@ -120,11 +151,14 @@ class PrefixCache {
 
   PageAllocator& pool_;
   PageAllocator* const host_;
+  const int32_t num_groups_;
   std::function<bool(int32_t depth)> keeps_;
   std::function<double(int32_t depth)> worth_;
+  std::vector<int32_t> tails_;  // [groups - 1], or empty
   // Of the pool's pages, then of the slots; valid where by_hash_ names the node.
   std::vector<Node> nodes_;              // [nodes]
   std::vector<engine::TokenId> tokens_;  // [nodes, page_tokens]
+  std::vector<PageId> companions_;       // [nodes, groups - 1]; kNone but for nodes of the tree
   absl::flat_hash_map<uint64_t, PageId> by_hash_;
   absl::flat_hash_map<uint64_t, PageId> newest_first_page_;  // by the name space's EmptyHash
   std::vector<PageId> to_forget_;

@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -25,6 +26,17 @@ constexpr double kAnswerWeight = 1.0 / 32;
 // Of one more step's swaps in the mean time per page.
 constexpr double kSwapWeight = 1.0 / 8;
 
+// Pages at the end of a prefix that a sequence which goes on from there takes over, by group.
+std::vector<int32_t> TailPages(const SchedulerOptions& options) {
+  std::vector<int32_t> pages;
+  for (size_t group = 1; group < options.windows.size(); ++group) {
+    const int32_t window = options.windows[group];
+    pages.push_back(window == 0 ? std::numeric_limits<int32_t>::max()
+                                : (window + options.window_grain) / options.page_tokens + 2);
+  }
+  return pages;
+}
+
 std::unique_ptr<PageAllocator> HostPool(const SchedulerOptions& options) {
   if (options.num_host_pages == 0 || !options.prefix_cache) return nullptr;
   return std::make_unique<PageAllocator>(options.num_host_pages, options.page_tokens);
@@ -33,28 +45,29 @@ std::unique_ptr<PageAllocator> HostPool(const SchedulerOptions& options) {
 }  // namespace
 
 int32_t Scheduler::MaxContext(const SchedulerOptions& options) {
-  int64_t pool = static_cast<int64_t>(options.num_pages) * options.page_tokens;
-  if (MostHeld(options, options.max_context) <= pool) return options.max_context;
-  return static_cast<int32_t>(std::min<int64_t>(options.max_context, pool));
-}
-
-int64_t Scheduler::MostHeld(const SchedulerOptions& options, int64_t tokens) {
-  if (options.window == 0) return tokens;
-  return std::min(tokens, int64_t{options.window} + options.window_grain + options.max_step_tokens +
-                              3 * int64_t{options.page_tokens});
+  return options.page_rule().LongestWithin(options.num_pages, options.windows, options.max_context);
 }
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : options_(options),
       max_context_(MaxContext(options)),
       max_running_(std::min(options.max_step_seqs, options.max_step_tokens)),
+      num_groups_(static_cast<int32_t>(options.windows.size())),
+      has_windows_(std::any_of(options.windows.begin(), options.windows.end(),
+                               [](int32_t window) { return window > 0; })),
       pool_(options.num_pages, options.page_tokens),
       host_pool_(HostPool(options)),
-      cache_(&pool_, host_pool_.get()),
+      cache_(&pool_, host_pool_.get(), num_groups_),
       policy_(MakePolicy(options.policy)) {
   HEDDLE_CHECK(options.max_context > 0 && max_running_ > 0, "a limit of the scheduler is not set");
+  HEDDLE_CHECK(num_groups_ > 0, "a model has at least one group of layers");
   cache_.set_worth([this](int32_t depth) { return PageUs(depth); });
   cache_.set_keeps([this](int32_t depth) { return SwapPays(depth); });
+  cache_.set_tails(TailPages(options_));
+  for (int32_t window : options_.windows) {
+    const int64_t pages = options_.page_rule().MostPages(max_context_, {&window, 1});
+    most_pages_.push_back(static_cast<int32_t>(pages));
+  }
   running_.reserve(max_running_);
   page_scratch_.reserve(options.page_tokens);
 }
@@ -101,6 +114,7 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
     branch.id = SequenceId{++last_sequence_id_};
     branch.branch = b;
     branch.request = state.get();
+    branch.tables.SetGroups(num_groups_);
   }
   if (options_.prefix_cache) HashPrompt(state.get());
   Sequence* carrier = &state->branches[0];
@@ -146,7 +160,7 @@ void Scheduler::HandOver(Sequence* carrier) {
   auto heir = std::find_if(state.branches.begin(), state.branches.end(),
                            [](const Sequence& s) { return s.phase == Phase::kUnforked; });
   if (heir == state.branches.end()) return;
-  std::swap(heir->table, carrier->table);
+  std::swap(heir->tables, carrier->tables);
   heir->num_recompute = carrier->num_recompute;
   heir->num_hashed_pages = carrier->num_hashed_pages;
   heir->chain = carrier->chain;
@@ -193,7 +207,7 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   if (sequence->phase == Phase::kRunning) running_has_finished_ = true;
   sequence->phase = Phase::kFinished;
   LeaveCached(sequence);
-  sequence->table.Drop(&pool_);
+  sequence->tables.Drop(&pool_);
   if (sequence->begun) ended_.push_back(sequence->id);
   RequestState* state = sequence->request;
   if (--state->live_branches > 0) return;
@@ -319,7 +333,7 @@ absl::Status Scheduler::CheckIntegrity() const {
     return absl::InternalError("the running sequences are not in the order of service");
   }
   for (const Sequence* sequence = waiting_.oldest(); sequence; sequence = sequence->waits_before) {
-    if (sequence->phase != Phase::kWaiting || !sequence->table.empty()) {
+    if (sequence->phase != Phase::kWaiting || !sequence->tables.empty()) {
       return absl::InternalError(absl::StrCat("sequence ", static_cast<uint64_t>(sequence->id),
                                               " waits and holds pages, or is not waiting"));
     }
@@ -334,7 +348,14 @@ absl::Status Scheduler::CheckPages() const {
   }
   std::vector<int32_t> references(pool_.num_pages(), 0);
   for (const Sequence* sequence : running_) {
-    for (const KvSpan& span : sequence->table.spans()) ++references[engine::Index(span.page)];
+    for (int32_t group = 0; group < num_groups_; ++group) {
+      const PageTable& table = sequence->tables[group];
+      if (table.num_tokens() != sequence->num_computed()) {
+        return absl::InternalError(absl::StrCat("group ", group, " has ", table.num_tokens(),
+                                                " positions of ", sequence->num_computed()));
+      }
+      for (const KvSpan& span : table.spans()) ++references[engine::Index(span.page)];
+    }
   }
   for (int32_t page = 0; page < pool_.num_pages(); ++page) {
     if (references[page] != pool_.references(PageId{page})) {

@@ -17,6 +17,8 @@
 // never preempted, so something always progresses; everything admitted finishes. What is computed
 // again is what the prefix cache has lost: with a tier in the host's memory, preemption is
 // swapping. Pages go there, and come back, where moving one takes less time than computing it.
+// Layers may be in groups that see differently far: a sequence has a page table for each, and what
+// a group's window has passed goes back (docs/decisions/0018).
 //
 // Invariants (CheckIntegrity): a page's references are exactly the tables that hold it; waiting
 // and finished sequences hold none; `running_` is in the order of service.
@@ -51,13 +53,9 @@ class Scheduler {
   // INVALID_ARGUMENT if the request could never run with these options; says what would fit.
   static absl::Status Validate(const GenerationRequest& request, const SchedulerOptions& options);
 
-  // The most positions that one sequence can have: the model's limit or the pool. A pool that holds
-  // a window and a step beside it holds any context.
+  // The most positions that one sequence can have: the model's limit or the pool. Where all layers
+  // have windows, a pool that holds one and a step beside it holds any context.
   static int32_t MaxContext(const SchedulerOptions& options);
-
-  // The most positions that a sequence of `tokens` holds at a time: all, or where windows give them
-  // back one, the grain of that, a step, the pages at either end and a copy of a shared one.
-  static int64_t MostHeld(const SchedulerOptions& options, int64_t tokens);
 
   // Queues a request that arrived at `now_us`. REQUIRES: Validate is OK; the id is new.
   void Add(GenerationRequest request, int64_t now_us);
@@ -143,12 +141,21 @@ class Scheduler {
   // The prefix cache (scheduler_prefix.cc).
   void HashPrompt(RequestState* request) const;
   std::span<const TokenId> PageTokens(const Sequence& sequence, int32_t page);
-  uint64_t HashAfter(const Sequence& sequence, int32_t page, std::span<const TokenId> tokens) const;
+  uint64_t HashAfter(const Sequence& sequence, int32_t page, uint64_t chain,
+                     std::span<const TokenId> tokens) const;
   void TakeCached(Sequence* sequence);
-  PageId FetchPage(PageId node, int32_t depth, bool may_fetch);
+  void FindPath(const Sequence& sequence, int32_t wanted, bool may_fetch);
+  int32_t CoveredDepth(bool may_fetch) const;
+  int32_t FirstSeen(int32_t group, int32_t position) const;
+  bool TakePath(Sequence* sequence, int32_t depth);
+  bool TakePages(PageTable* table, int32_t group, int32_t depth);
+  void PinPath(int32_t depth);
+  void TakePartial(Sequence* sequence, int32_t wanted);
+  bool IsWithinReach(PageId node, int32_t depth, bool may_fetch) const;
   bool SwapPays(int32_t depth) const;
   double PageUs(int32_t depth) const;
   void LeaveCached(Sequence* sequence);
+  void LeaveCompanions(Sequence* sequence, int32_t page, PageId node);
   bool FindsLeader(Sequence* sequence) const;
   bool WaitsForLeader(RequestState* request) const;
 
@@ -165,6 +172,9 @@ class Scheduler {
   const SchedulerOptions options_;
   const int32_t max_context_;
   const int32_t max_running_;
+  const int32_t num_groups_;         // of layers, each with a page table per sequence
+  const bool has_windows_;           // some group gives pages back
+  std::vector<int32_t> most_pages_;  // [groups] that one sequence holds at a time
   PageAllocator pool_;
   std::unique_ptr<PageAllocator> host_pool_;  // slots of the second tier; null: none
   PrefixCache cache_;
@@ -181,8 +191,9 @@ class Scheduler {
   // The step being planned.
   int64_t now_us_ = 0;
   std::vector<TokenId> page_scratch_;
-  SequenceId blocked_{};       // did not fit beside the running ones when
-  int64_t blocked_spare_ = 0;  // so many pages were to spare
+  std::vector<PageId> path_, pinned_;  // of TakeCached: what is found, page by page
+  SequenceId blocked_{};               // did not fit beside the running ones when
+  int64_t blocked_spare_ = 0;          // so many pages were to spare
   std::vector<Sequence*> prompts_;
   std::vector<int32_t> wants_, shares_;
   std::vector<Sequence*> forks_;

@@ -22,14 +22,18 @@ constexpr int kMaxWaitingLookedAt = 128;
 constexpr int32_t kReservedTokens = 1 << 16;
 
 // So that no step allocates for an answer that grows.
-void ReserveAnswer(RequestState* request, int32_t max_context, int32_t page_tokens) {
+void ReserveAnswer(RequestState* request, int32_t max_context, const SchedulerOptions& options) {
   const int32_t prompt = request->num_prompt();
+  const engine::PageRule rule = options.page_rule();
   const int32_t growth =
       std::min({request->request.max_tokens, max_context - prompt, kReservedTokens});
   for (Sequence& branch : request->branches) {
     if (branch.phase == Phase::kFinished) continue;
     branch.generated.reserve(static_cast<size_t>(growth));
-    branch.table.Reserve(prompt + growth, page_tokens);
+    for (int32_t group = 0; group < branch.tables.num_groups(); ++group) {
+      const int64_t held = rule.MostHeld(prompt + growth, options.windows[group]);
+      branch.tables[group].Reserve(static_cast<int32_t>(held), options.page_tokens);
+    }
   }
 }
 
@@ -53,12 +57,12 @@ void Scheduler::Admit(int32_t budget) {
     }
     TakeCached(next);
     if (FindsLeader(next)) {
-      next->table.Drop(&pool_);
+      next->tables.Drop(&pool_);
       waiting_.Skip(next);
       continue;
     }
     if (!MakeRoom(*next)) {
-      next->table.Drop(&pool_);
+      next->tables.Drop(&pool_);
       blocked_ = next->id;
       blocked_spare_ = SparePages();
       return;
@@ -70,19 +74,23 @@ void Scheduler::Admit(int32_t budget) {
 }
 
 // Pages that `sequence` takes beside those it has until its tokens are computed. With a window it
-// gives others back meanwhile, and has never more than the window, its grain and one step.
+// gives others back meanwhile, and never has more than PageRule says.
 int32_t Scheduler::PagesToRun(const Sequence& sequence) const {
-  int32_t tokens = sequence.num_remaining();
-  if (options_.window > 0) {
-    tokens = std::min(tokens, options_.window + options_.window_grain + options_.max_step_tokens);
+  const int32_t tokens = sequence.num_remaining();
+  if (!has_windows_) return sequence.tables.PagesNeeded(tokens, pool_);
+  int32_t pages = 0;
+  for (int32_t group = 0; group < num_groups_; ++group) {
+    const PageTable& table = sequence.tables[group];
+    pages += std::min(table.PagesNeeded(tokens, pool_),
+                      std::max(0, most_pages_[group] - table.num_pages()));
   }
-  return sequence.table.PagesNeeded(tokens, pool_);
+  return pages;
 }
 
-// Pages that nobody needs for the tokens there are now. Every running sequence may need one more
-// before an admission has to be regretted.
+// Pages that nobody needs for the tokens there are now. Every running sequence may need one more of
+// each group before an admission has to be regretted.
 int64_t Scheduler::SparePages() const {
-  return pool_.num_free() - reserved_pages_ - static_cast<int64_t>(running_.size());
+  return pool_.num_free() - reserved_pages_ - static_cast<int64_t>(running_.size()) * num_groups_;
 }
 
 // With nothing running, whatever passed Validate fits.
@@ -138,7 +146,7 @@ int32_t Scheduler::NumRunning(int32_t flow) const {
 void Scheduler::MakeRunning(Sequence* sequence) {
   RequestState* request = sequence->request;
   if (request->cached_tokens < 0) {
-    ReserveAnswer(request, max_context_, options_.page_tokens);
+    ReserveAnswer(request, max_context_, options_);
     request->cached_tokens = std::min(sequence->num_computed(), request->num_prompt());
     totals_.cached_tokens += request->cached_tokens;
     waiting_.Charge(request->flow, kPromptCharge * sequence->num_remaining());

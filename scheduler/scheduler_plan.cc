@@ -25,6 +25,7 @@ constexpr int32_t kFirstChunkTokens = 4 * kMinChunkTokens;
 void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
   HEDDLE_CHECK(!in_flight_, "the last plan was not committed");
   plan->Clear();
+  plan->more_groups.resize(static_cast<size_t>(num_groups_) - 1);
   plan->step = ++step_;
   plan->ended.swap(ended_);
   now_us_ = now_us;
@@ -43,22 +44,25 @@ void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
   totals_.budget_tokens += decodes + budget;
 }
 
-// Gives back pages that the windows of all layers have passed. What is full of them is left to the
-// prefix cache first, and one hashed page is kept: the next one's hash and place in the cache hang
-// on it.
+// Gives back pages that the window of their layers has passed. What is full of them is left to the
+// prefix cache first, and of group 0 one hashed page is kept: the next one's hash and place in the
+// cache hang on it.
 void Scheduler::DropPassed() {
-  if (options_.window == 0) return;
+  if (!has_windows_) return;
+  const int32_t least = std::max(options_.window_grain, options_.page_tokens);
   for (Sequence* sequence : running_) {
-    const int32_t seen_from = sequence->num_computed() + 1 - options_.window;
-    const int32_t least = std::max(options_.window_grain, options_.page_tokens);
-    if (seen_from < sequence->table.num_dropped() + least) continue;
-    LeaveCached(sequence);
-    int32_t drop = seen_from;
-    if (sequence->num_hashed_pages > 0) {
-      drop = std::min(drop, (sequence->num_hashed_pages - 1) * options_.page_tokens);
+    for (int32_t group = 0; group < num_groups_; ++group) {
+      if (options_.windows[group] == 0) continue;
+      PageTable& table = sequence->tables[group];
+      int32_t drop = sequence->num_computed() + 1 - options_.windows[group];
+      if (drop < table.num_dropped() + least) continue;
+      LeaveCached(sequence);
+      if (group == 0 && sequence->num_hashed_pages > 0) {
+        drop = std::min(drop, (sequence->num_hashed_pages - 1) * options_.page_tokens);
+      }
+      drop -= drop % options_.window_grain;
+      table.DropFront(drop, &pool_);
     }
-    drop -= drop % options_.window_grain;
-    sequence->table.DropFront(drop, &pool_);
   }
 }
 
@@ -132,30 +136,30 @@ void Scheduler::AssignPages() {
 // Pages that running_[index] gets, out of those that are free but for `reserved`. Preempts from
 // the end of the list; what is still missing shortens the sequence's part of the step.
 int32_t Scheduler::FitPages(Sequence* sequence, size_t index, int32_t reserved) {
-  int32_t need = sequence->table.PagesNeeded(sequence->num_planned, pool_);
+  int32_t need = sequence->tables.PagesNeeded(sequence->num_planned, pool_);
   while (need > pool_.num_free() - reserved && running_.size() > index + 1) {
     Preempt(running_.back());
     running_.pop_back();
-    need = sequence->table.PagesNeeded(sequence->num_planned, pool_);
+    need = sequence->tables.PagesNeeded(sequence->num_planned, pool_);
   }
   int32_t available = pool_.num_free() - reserved;
-  if (need > available && sequence->table.Capacity(available, pool_) == 0 &&
-      sequence->table.DropBorrowedTail(&pool_)) {
-    need = sequence->table.PagesNeeded(sequence->num_planned, pool_);
+  if (need > available && sequence->tables.Capacity(available, pool_) == 0 &&
+      sequence->tables.DropBorrowedTail(&pool_)) {
+    need = sequence->tables.PagesNeeded(sequence->num_planned, pool_);
     available = pool_.num_free() - reserved;
   }
   if (need <= available) return need;
   sequence->num_planned =
-      std::min(sequence->num_planned, sequence->table.Capacity(available, pool_));
-  return sequence->table.PagesNeeded(sequence->num_planned, pool_);
+      std::min(sequence->num_planned, sequence->tables.Capacity(available, pool_));
+  return sequence->tables.PagesNeeded(sequence->num_planned, pool_);
 }
 
 void Scheduler::Preempt(Sequence* victim) {
-  if (!victim->table.empty()) ++totals_.preemptions;
+  if (!victim->tables.empty()) ++totals_.preemptions;
   Note(*victim, StepNote::Kind::kPreempted, victim->num_computed());
   victim->num_recompute = std::max(victim->num_recompute, victim->num_computed());
   LeaveCached(victim);
-  victim->table.Drop(&pool_);
+  victim->tables.Drop(&pool_);
   victim->num_planned = 0;
   victim->phase = Phase::kWaiting;
   waiting_.Insert(victim, now_us_);
@@ -174,7 +178,7 @@ void Scheduler::Write(StepPlan* plan) {
   step_cost_ = {};
   // No page is freed from here on: one that a copy reads is not written by the same step's copies.
   for (Sequence* sequence : running_) {
-    sequence->table.Append(sequence->num_planned, &pool_, &plan->page_copies);
+    sequence->tables.Append(sequence->num_planned, &pool_, &plan->page_copies);
   }
   pool_.FlushReleases();
   plan->swaps_out = cache_.swaps_out();
@@ -238,7 +242,7 @@ void Scheduler::WriteFork(Sequence* carrier, int32_t row, StepPlan* plan) {
   for (Sequence& branch : request->branches) {
     if (branch.phase == Phase::kFinished) continue;
     if (&branch != carrier) {
-      branch.table.ForkFrom(carrier->table, &pool_);
+      branch.tables.ForkFrom(carrier->tables, &pool_);
       branch.num_hashed_pages = carrier->num_hashed_pages;
       branch.chain = carrier->chain;
       branch.phase = Phase::kRunning;

@@ -44,14 +44,15 @@ std::span<const TokenId> Scheduler::PageTokens(const Sequence& sequence, int32_t
   return page_scratch_;
 }
 
-uint64_t Scheduler::HashAfter(const Sequence& sequence, int32_t page,
+// Hash of what `chain` covers and the page-th page.
+uint64_t Scheduler::HashAfter(const Sequence& sequence, int32_t page, uint64_t chain,
                               std::span<const TokenId> tokens) const {
   const std::vector<uint64_t>& known = sequence.request->page_hashes;
   if (page < static_cast<int32_t>(known.size())) return known[page];
-  return PrefixCache::Extend(sequence.chain, tokens);
+  return PrefixCache::Extend(chain, tokens);
 }
 
-// Fills the empty table of `sequence` with what the cache has of its tokens. The last token is
+// Fills the empty tables of `sequence` with what the cache has of its tokens. The last token is
 // always computed: its logits are wanted. So are those of prompt positions not yet scored.
 void Scheduler::TakeCached(Sequence* sequence) {
   const GenerationRequest& request = sequence->request->request;
@@ -63,40 +64,131 @@ void Scheduler::TakeCached(Sequence* sequence) {
   if (NeedsWholePrompt(request)) wanted = std::min(wanted, sequence->request->num_pooled);
   // Pages are only fetched for a sequence that will run now, whatever it finds.
   const bool may_fetch = running_.empty() || SparePages() >= PagesToRun(*sequence);
+  FindPath(*sequence, wanted, may_fetch);
+  const int32_t depth = CoveredDepth(may_fetch);
+  const bool is_whole = depth == static_cast<int32_t>(path_.size());
+  if (TakePath(sequence, depth) && is_whole) TakePartial(sequence, wanted);
+}
+
+// The nodes that hold the sequence's first full pages, as deep as they can be taken over.
+void Scheduler::FindPath(const Sequence& sequence, int32_t wanted, bool may_fetch) {
+  path_.clear();
+  uint64_t chain = sequence.chain;
   PageId parent = PrefixCache::kNone;
-  for (int32_t page = 0; sequence->num_computed() < wanted; ++page) {
-    int32_t room = wanted - sequence->num_computed();
-    std::span<const TokenId> tokens = PageTokens(*sequence, page);
-    if (room >= options_.page_tokens) {
-      uint64_t hash = HashAfter(*sequence, page, tokens);
-      PageId found = cache_.Find(hash, sequence->chain, parent, tokens);
-      bool was_on_host = found != PrefixCache::kNone && cache_.IsOnHost(found);
-      if (was_on_host) found = FetchPage(found, page, may_fetch);
-      if (found != PrefixCache::kNone) {
-        sequence->table.AppendShared(found, options_.page_tokens, &pool_);
-        if (was_on_host) pool_.Release(found);  // the table has its own reference
-        sequence->chain = hash;
-        sequence->num_hashed_pages = page + 1;
-        parent = found;
-        continue;
-      }
-    }
-    tokens = tokens.first(std::min<size_t>(tokens.size(), static_cast<size_t>(room)));
-    int32_t common = 0;
-    PageId found = cache_.FindPartial(sequence->chain, parent, tokens, &common);
-    if (common > 0) sequence->table.AppendShared(found, common, &pool_);
-    return;
+  for (int32_t page = 0; (page + 1) * options_.page_tokens <= wanted; ++page) {
+    std::span<const TokenId> tokens = PageTokens(sequence, page);
+    const uint64_t hash = HashAfter(sequence, page, chain, tokens);
+    const PageId found = cache_.Find(hash, chain, parent, tokens);
+    if (!IsWithinReach(found, page, may_fetch)) return;
+    path_.push_back(found);
+    chain = hash;
+    parent = found;
   }
 }
 
-// Brings a page back from the second tier, with one reference for the caller; kNone where it stays
-// there.
-PageId Scheduler::FetchPage(PageId node, int32_t depth, bool may_fetch) {
-  if (!may_fetch || pool_.num_free() == 0 || !SwapPays(depth)) return PrefixCache::kNone;
-  cache_.Hold(node);
-  PageId page = pool_.AllocateOne();
-  cache_.Fetch(node, page);
-  return page;
+// Whether a page of the cache, the depth-th of its prefix, is in the pool or worth fetching.
+bool Scheduler::IsWithinReach(PageId node, int32_t depth, bool may_fetch) const {
+  if (node == PrefixCache::kNone) return false;
+  return !cache_.IsOnHost(node) || (may_fetch && SwapPays(depth));
+}
+
+// The first position that a group's spans must have for the row at `position`: where its window
+// begins, in whole grains.
+int32_t Scheduler::FirstSeen(int32_t group, int32_t position) const {
+  const int32_t window = options_.windows[group];
+  if (window == 0 || group == 0) return 0;  // the first group's pages are taken whole: the path
+  const int32_t first = std::max(0, position + 1 - window);
+  return first - first % options_.window_grain;
+}
+
+// Pages of path_ that can be taken over: as many as leave every group what the next row sees in it.
+int32_t Scheduler::CoveredDepth(bool may_fetch) const {
+  auto depth = static_cast<int32_t>(path_.size());
+  for (int32_t group = 1; group < num_groups_;) {
+    const int32_t first = FirstSeen(group, depth * options_.page_tokens) / options_.page_tokens;
+    int32_t page = depth;
+    while (page > first &&
+           IsWithinReach(cache_.PageOf(path_[page - 1], group), page - 1, may_fetch)) {
+      --page;
+    }
+    if (page <= first) {
+      ++group;
+      continue;
+    }
+    depth = page - 1;  // no row that sees the missing page can be the next
+    group = 1;
+  }
+  return depth;
+}
+
+// The first `depth` pages of path_ become those of `sequence`, of each group from where its window
+// begins. False, and nothing is taken, if no page is free for one that has to be fetched.
+bool Scheduler::TakePath(Sequence* sequence, int32_t depth) {
+  if (depth == 0) return true;
+  if (host_pool_) PinPath(depth);
+  bool has_all = true;
+  for (int32_t group = 0; group < num_groups_ && has_all; ++group) {
+    PageTable& table = sequence->tables[group];
+    table.StartAt(FirstSeen(group, depth * options_.page_tokens));
+    has_all = TakePages(&table, group, depth);
+  }
+  pool_.Release(pinned_);
+  pinned_.clear();
+  if (!has_all) {
+    sequence->tables.Drop(&pool_);
+    return false;
+  }
+  sequence->num_hashed_pages = depth;
+  sequence->chain = cache_.HashOf(path_[depth - 1]);
+  return true;
+}
+
+bool Scheduler::TakePages(PageTable* table, int32_t group, int32_t depth) {
+  for (int32_t page = table->num_tokens() / options_.page_tokens; page < depth; ++page) {
+    const PageId node = cache_.PageOf(path_[page], group);
+    if (!cache_.IsOnHost(node)) {
+      table->AppendShared(node, options_.page_tokens, &pool_);
+      continue;
+    }
+    if (pool_.num_free() == 0) return false;
+    const PageId fetched = pool_.AllocateOne();
+    cache_.Fetch(node, fetched);
+    if (group == 0) path_[page] = fetched;
+    table->AppendShared(fetched, options_.page_tokens, &pool_);
+    pool_.Release(fetched);  // the table has its own reference
+  }
+  return true;
+}
+
+// Keeps what TakePath is about to take where it is: fetching one page may evict another.
+void Scheduler::PinPath(int32_t depth) {
+  for (int32_t group = 0; group < num_groups_; ++group) {
+    const int32_t first = FirstSeen(group, depth * options_.page_tokens) / options_.page_tokens;
+    for (int32_t page = first; page < depth; ++page) {
+      const PageId node = cache_.PageOf(path_[page], group);
+      if (cache_.IsOnHost(node)) {
+        cache_.Hold(node);
+      } else {
+        pool_.Share(node);
+        pinned_.push_back(node);
+      }
+    }
+  }
+}
+
+// As much as another's page has in common with the page behind those that were taken.
+void Scheduler::TakePartial(Sequence* sequence, int32_t wanted) {
+  const int32_t room = wanted - sequence->num_computed();
+  if (room <= 0) return;
+  std::span<const TokenId> tokens = PageTokens(*sequence, sequence->num_hashed_pages);
+  tokens = tokens.first(std::min<size_t>(tokens.size(), static_cast<size_t>(room)));
+  int32_t common = 0;
+  const PageId parent = path_.empty() ? PrefixCache::kNone : path_.back();
+  const PageId found = cache_.FindPartial(sequence->chain, parent, tokens, &common);
+  if (common == 0) return;
+  for (int32_t group = 0; group < num_groups_; ++group) {
+    sequence->tables[group].AppendShared(cache_.PageOf(found, group), common, &pool_);
+  }
 }
 
 // Whether moving the depth-th page of a prefix takes less time than computing its rows would.
@@ -116,16 +208,17 @@ double Scheduler::PageUs(int32_t depth) const {
 // page first, that one takes the place of ours, which goes back to the pool.
 void Scheduler::LeaveCached(Sequence* sequence) {
   if (!options_.prefix_cache || sequence->num_hashed_pages < 0) return;
+  PageTable& table = sequence->tables[0];
   while ((sequence->num_hashed_pages + 1) * options_.page_tokens <= sequence->num_computed()) {
     int32_t page = sequence->num_hashed_pages;
-    PageId own = sequence->table.PageAt(page, pool_);
-    PageId parent = page > 0 ? sequence->table.PageAt(page - 1, pool_) : PrefixCache::kNone;
+    PageId own = table.PageAt(page, pool_);
+    PageId parent = page > 0 ? table.PageAt(page - 1, pool_) : PrefixCache::kNone;
     if (page > 0 && !pool_.is_cached(parent)) {
       sequence->num_hashed_pages = -1;  // what its window had passed was evicted, and it with that
       return;
     }
     std::span<const TokenId> tokens = PageTokens(*sequence, page);
-    uint64_t hash = HashAfter(*sequence, page, tokens);
+    uint64_t hash = HashAfter(*sequence, page, sequence->chain, tokens);
     if (cache_.Insert(own, hash, sequence->chain, parent, tokens)) {
       pool_.SetCached(own);
     } else if (PageId found = cache_.Find(hash, sequence->chain, parent, tokens);
@@ -133,14 +226,33 @@ void Scheduler::LeaveCached(Sequence* sequence) {
       if (cache_.IsOnHost(found)) {
         cache_.Adopt(found, own);
       } else {
-        sequence->table.ReplacePage(page, found, &pool_);
+        table.ReplacePage(page, found, &pool_);
       }
     } else {
       sequence->num_hashed_pages = -1;  // two pages of one hash: this sequence stays private
       return;
     }
+    LeaveCompanions(sequence, page, table.PageAt(page, pool_));
     sequence->chain = hash;
     sequence->num_hashed_pages = page + 1;
+  }
+}
+
+// The same for the page-th pages of further groups, which hang on the first group's `node`.
+void Scheduler::LeaveCompanions(Sequence* sequence, int32_t page, PageId node) {
+  for (int32_t group = 1; group < num_groups_; ++group) {
+    PageTable& table = sequence->tables[group];
+    if (page * options_.page_tokens < table.num_dropped()) continue;
+    const PageId own = table.PageAt(page, pool_);
+    const PageId found = cache_.PageOf(node, group);
+    if (found == PrefixCache::kNone) {
+      cache_.Attach(node, group, own);
+      pool_.SetCached(own);
+    } else if (cache_.IsOnHost(found)) {
+      cache_.Adopt(found, own);
+    } else {
+      table.ReplacePage(page, found, &pool_);
+    }
   }
 }
 

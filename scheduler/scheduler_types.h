@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "scheduler/policy.h"
 #include "scheduler/request.h"
@@ -18,13 +19,13 @@ inline constexpr int64_t kAutomaticTarget = -1;
 
 struct SchedulerOptions {
   int32_t num_pages = 0;
-  int32_t num_host_pages = 0;   // of the prefix cache's second tier; 0: none
-  int32_t page_tokens = 0;      // a power of two
-  int32_t max_context = 0;      // positions per sequence
-  int32_t window = 0;           // positions that a row sees (ExecutorLimits::window); 0: all
-  int32_t window_grain = 1;     // ExecutorLimits::window_grain
-  int32_t max_step_tokens = 0;  // rows per plan
-  int32_t max_step_seqs = 0;    // sequences per plan, and running at a time
+  int32_t num_host_pages = 0;          // of the prefix cache's second tier; 0: none
+  int32_t page_tokens = 0;             // a power of two
+  int32_t max_context = 0;             // positions per sequence
+  std::vector<int32_t> windows = {0};  // ExecutorLimits::windows: one per group of layers
+  int32_t window_grain = 1;            // ExecutorLimits::window_grain
+  int32_t max_step_tokens = 0;         // rows per plan
+  int32_t max_step_seqs = 0;           // sequences per plan, and running at a time
   // While streams run, a step gets only as many prompt rows as it is predicted to take this long
   // with (but at least kMinChunkTokens, so that prompts progress). 0: max_step_tokens always;
   // kAutomaticTarget: from the machine (see PromptBudget).
@@ -36,6 +37,11 @@ struct SchedulerOptions {
   // Whoever has waited this long (since it arrived, or since it was preempted) goes ahead of all
   // who have not, whatever the policy, and is not preempted for them. 0: no such bound.
   int64_t starvation_us = 0;
+
+  engine::PageRule page_rule() const {
+    return {
+        .page_tokens = page_tokens, .window_grain = window_grain, .step_tokens = max_step_tokens};
+  }
 };
 
 // What a committed step (or a cancellation) brought to one branch. Ranges index the StepResult

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/step.h"
-#include "scheduler/page_table.h"
+#include "scheduler/kv_tables.h"
 #include "scheduler/policy.h"
 #include "scheduler/request.h"
 
@@ -36,14 +36,14 @@ struct Sequence {
   int32_t num_hashed_pages = 0;  // leading pages that are in the prefix cache; -1: none will be
   uint64_t chain = 0;            // hash of these pages
   std::vector<TokenId> generated;
-  PageTable table;
+  KvTables tables;
   // Of WaitingQueue while it waits: since when, and its neighbours by that time.
   int64_t waiting_since_us = 0;
   Sequence* waits_after = nullptr;
   Sequence* waits_before = nullptr;
 
   inline int32_t num_tokens() const;  // prompt and generated
-  int32_t num_computed() const { return table.num_tokens(); }
+  int32_t num_computed() const { return tables.num_tokens(); }
   int32_t num_remaining() const { return num_tokens() - num_computed(); }
   inline TokenId TokenAt(int32_t position) const;
 };

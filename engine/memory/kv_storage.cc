@@ -7,21 +7,11 @@
 
 namespace heddle::engine {
 
-int64_t KvBytesPerToken(std::span<const KvLayerShape> layers, kernels::DType dtype) {
-  int64_t bytes = 0;
-  for (const KvLayerShape& layer : layers) {
-    bytes +=
-        int64_t{layer.n_arrays()} * layer.n_kv_heads * kernels::KvRowBytes(dtype, layer.head_dim);
-  }
-  return bytes;
-}
-
-absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device,
-                                            std::span<const KvLayerShape> layers,
+absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device, const KvLayout& layout,
                                             kernels::DType dtype, int32_t num_pages,
                                             int32_t page_tokens) {
   KvStorage storage;
-  for (const KvLayerShape& shape : layers) {
+  for (const KvLayerShape& shape : layout.places) {
     kernels::KvCacheView view{.dtype = dtype,
                               .num_pages = num_pages,
                               .page_tokens = page_tokens,
@@ -36,15 +26,20 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device,
       storage.page_bytes_.push_back(bytes / num_pages);
     }
     if (shape.keys_alone) view.values = view.keys;
+    storage.places_.push_back(view);
+  }
+  for (const KvLayout::Place& layer : layout.layers) {
+    kernels::KvCacheView view;
+    if (layer.place != KvLayout::kNowhere) view = storage.places_[layer.place];
+    view.group = layer.group;
     storage.views_.push_back(view);
   }
   return storage;
 }
 
 void KvStorage::Copy(kernels::Device& device, const PageCopy& copy) const {
-  for (const kernels::KvCacheView& view : views_) {
-    if (view.n_kv_heads > 0)
-      device.CopyPage(view, Index(copy.from), Index(copy.to), copy.num_tokens);
+  for (const kernels::KvCacheView& place : places_) {
+    device.CopyPage(place, Index(copy.from), Index(copy.to), copy.num_tokens);
   }
 }
 

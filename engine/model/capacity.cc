@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "engine/memory/kv_storage.h"
 #include "engine/model/decoder.h"
 #include "engine/model/local_executor.h"
 #include "kernels/kv_cache.h"
@@ -18,26 +17,6 @@ namespace {
 constexpr int64_t kReserveBytes = int64_t{256} << 20;
 // Of what is left after weights, workspace and reserve, the automatic pool takes this much.
 constexpr double kAutomaticShare = 0.9;
-
-// Positions that any layer's row sees, itself included; 0: some layer sees all.
-int32_t LargestWindow(const ModelSpec& spec) {
-  int32_t largest = 0;
-  for (const LayerSpec& layer : spec.layers) {
-    if (layer.attention.n_heads == 0) continue;
-    if (layer.attention.window == 0) return 0;
-    largest = std::max(largest, layer.attention.window);
-  }
-  return largest;
-}
-
-// Positions that a sequence of `tokens` holds at a time. With windows in all layers that is no more
-// than a window, the grain in which it gives positions back, and a step, the pages at either end
-// and a copy included.
-int64_t MostHeld(int64_t tokens, int32_t window, int32_t grain, int32_t step_tokens,
-                 int32_t page_tokens) {
-  if (window == 0) return tokens;
-  return std::min(tokens, int64_t{window} + grain + step_tokens + 3 * int64_t{page_tokens});
-}
 
 absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options) {
   const int32_t page = options.page_tokens;
@@ -67,16 +46,29 @@ int64_t WantedKvBytes(int64_t free_bytes, int64_t most_useful_bytes,
   return options.kv_fraction > 0.0 ? bytes : std::min(bytes, most_useful_bytes);
 }
 
+bool HasGroups(const Capacity& capacity) { return capacity.kv_layout.n_groups() > 1; }
+
+// What the longest context takes of the pool, beside what it would if all layers kept all of it.
+std::string WindowText(const Capacity& capacity) {
+  const ExecutorLimits& limits = capacity.limits;
+  const auto held = static_cast<double>(
+      capacity.page_rule().MostPages(limits.max_context, limits.windows) * capacity.page_bytes);
+  const double all = static_cast<double>(capacity.kv_bytes_per_token) * limits.max_context;
+  return absl::StrFormat("of %d tokens sliding windows keep %.0f %%", limits.max_context,
+                         100 * held / all);
+}
+
 }  // namespace
 
-std::vector<KvLayerShape> KvShapes(const ModelSpec& spec) {
-  std::vector<KvLayerShape> shapes;
+std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
+  std::vector<KvLayer> layers;
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& attention = layer.attention;
-    shapes.push_back({attention.n_heads == 0 ? 0 : attention.n_kv_heads, attention.head_dim,
-                      attention.mla.kv_rank > 0});
+    layers.push_back({.shape = {attention.n_heads == 0 ? 0 : attention.n_kv_heads,
+                                attention.head_dim, attention.mla.kv_rank > 0},
+                      .window = attention.window});
   }
-  return shapes;
+  return layers;
 }
 
 std::string FormatBytes(int64_t bytes) {
@@ -99,15 +91,19 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   capacity.workspace_bytes =
       Decoder::ActivationBytes(spec, options.max_batch_tokens, options.activation_dtype) +
       int64_t{LocalExecutor::kLogitBlockRows} * spec.vocab * int64_t{sizeof(float)};
-  capacity.kv_bytes_per_token = KvBytesPerToken(KvShapes(spec), options.kv_dtype);
-
-  const int64_t page_bytes = capacity.kv_bytes_per_token * options.page_tokens;
+  const std::vector<KvLayer> layers = KvLayers(spec);
+  const PageRule rule{.page_tokens = options.page_tokens,
+                      .window_grain = std::max(kernels::kContextGrain, options.page_tokens),
+                      .step_tokens = options.max_batch_tokens};
   const int32_t context = options.max_context > 0 ? options.max_context : spec.max_context;
-  const int32_t window = LargestWindow(spec);
-  const int32_t grain = std::max(kernels::kContextGrain, options.page_tokens);
-  const int64_t held =
-      MostHeld(context, window, grain, options.max_batch_tokens, options.page_tokens);
-  const int64_t pages_per_sequence = (held + options.page_tokens - 1) / options.page_tokens;
+  capacity.kv_layout = options.one_kv_group ? OneKvGroup(layers)
+                                            : PlanKvLayout(layers, rule, context, options.kv_dtype);
+  const std::vector<int32_t>& windows = capacity.kv_layout.windows;
+  capacity.kv_bytes_per_token = KvBytesPerToken(layers, options.kv_dtype);
+  capacity.page_bytes = capacity.kv_layout.RowBytes(options.kv_dtype) * options.page_tokens;
+
+  const int64_t page_bytes = capacity.page_bytes;
+  const int64_t pages_per_sequence = rule.MostPages(context, windows);
   const int64_t most_useful_bytes = pages_per_sequence * options.max_batch_seqs * page_bytes;
   const int64_t fixed_bytes = weight_bytes + capacity.workspace_bytes;
   const int64_t free_bytes = memory.available_bytes - fixed_bytes - kReserveBytes;
@@ -116,7 +112,8 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const int64_t pages =
       std::min<int64_t>(wanted / std::max<int64_t>(1, page_bytes),
                         std::numeric_limits<int32_t>::max() / options.page_tokens);
-  const int64_t least_pages = options.max_context > 0 ? pages_per_sequence : 1;
+  const int64_t least_pages =
+      options.max_context > 0 ? pages_per_sequence : capacity.kv_layout.n_groups();
   if (fixed_bytes > memory.available_bytes || pages < least_pages ||
       (options.kv_bytes > 0 && fixed_bytes + wanted > memory.available_bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -129,17 +126,15 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   }
   capacity.limits = {.num_pages = static_cast<int32_t>(pages),
                      .page_tokens = options.page_tokens,
-                     .max_context = pages >= pages_per_sequence
-                                        ? context
-                                        : static_cast<int32_t>(pages * options.page_tokens),
+                     .max_context = rule.LongestWithin(pages, windows, context),
                      .max_batch_tokens = options.max_batch_tokens,
                      .max_batch_seqs = std::min(options.max_batch_seqs, options.max_batch_tokens),
                      .num_host_pages = static_cast<int32_t>(
                          std::min<int64_t>(options.host_kv_bytes / std::max<int64_t>(1, page_bytes),
                                            std::numeric_limits<int32_t>::max() - pages)),
                      .vocab = spec.vocab,
-                     .window = window,
-                     .window_grain = grain};
+                     .windows = windows,
+                     .window_grain = rule.window_grain};
   capacity.context_reduced = capacity.limits.max_context < context;
   capacity.kv_bytes = pages * page_bytes;
   return capacity;
@@ -151,15 +146,13 @@ std::string DescribeCapacity(const Capacity& capacity) {
   const int64_t context = capacity.limits.max_context;
   const int64_t most = capacity.limits.max_batch_seqs;
   auto users = [&](int64_t each) {
-    const ExecutorLimits& limits = capacity.limits;
-    const int64_t held = MostHeld(each, limits.window, limits.window_grain, limits.max_batch_tokens,
-                                  limits.page_tokens);
-    const int64_t pages = (held + limits.page_tokens - 1) / limits.page_tokens;
-    const int64_t count = std::min(limits.num_pages / pages, most);
+    const int64_t pages = capacity.page_rule().MostPages(each, capacity.limits.windows);
+    const int64_t count = std::min(capacity.limits.num_pages / pages, most);
     return absl::StrCat(count, count == 1 ? " user" : " users", " of ", each, " tokens");
   };
-  std::string text = absl::StrCat("KV memory of ", FormatBytes(capacity.kv_bytes), " holds ",
-                                  tokens, " tokens: ", users(context));
+  std::string text =
+      absl::StrCat("KV memory of ", FormatBytes(capacity.kv_bytes), " holds ",
+                   HasGroups(capacity) ? "at least " : "", tokens, " tokens: ", users(context));
   if (context > kShortContext) absl::StrAppend(&text, ", or ", users(kShortContext));
   absl::StrAppend(&text, " at a time; ");
   if (tokens / std::min(context, kShortContext) > most) {
@@ -170,9 +163,11 @@ std::string DescribeCapacity(const Capacity& capacity) {
   absl::StrAppend(&text, "--kv-memory");
   if (capacity.limits.num_host_pages > 0) {
     absl::StrAppend(&text, "; the host keeps ",
-                    int64_t{capacity.limits.num_host_pages} * capacity.limits.page_tokens,
+                    int64_t{capacity.limits.num_host_pages} / capacity.kv_layout.n_groups() *
+                        capacity.limits.page_tokens,
                     " more tokens of prompts and paused answers (--host-kv-memory)");
   }
+  if (HasGroups(capacity)) absl::StrAppend(&text, "; ", WindowText(capacity));
   if (capacity.context_reduced) {
     absl::StrAppend(&text, " (the model's own context is longer than this memory)");
   }

@@ -23,6 +23,8 @@ struct CapacityOptions {
   int64_t kv_bytes = 0;       // of the KV pool; 0: chosen from the free memory
   double kv_fraction = 0.0;   // of the memory left after the weights; 0: kv_bytes or automatic
   int64_t host_kv_bytes = 0;  // of the host's tier for pages; 0: none
+  // All layers keep what the furthest-seeing does, as if none had a window of its own.
+  bool one_kv_group = false;
   int32_t max_batch_tokens = 512;
   int32_t max_batch_seqs = 256;
   kernels::DType kv_dtype = kernels::DType::kF16;
@@ -31,14 +33,24 @@ struct CapacityOptions {
 
 struct Capacity {
   ExecutorLimits limits;
+  KvLayout kv_layout;  // which layers share a page
   int64_t weight_bytes = 0;
   int64_t workspace_bytes = 0;     // activations and logits
   int64_t kv_bytes_per_token = 0;  // all layers, K and V
+  int64_t page_bytes = 0;          // of the layers of one group
   int64_t kv_bytes = 0;            // the whole pool
   int64_t available_bytes = 0;     // in this machine, before loading
   bool context_reduced = false;    // the pool is smaller than the model's own context
 
-  int64_t pool_tokens() const { return int64_t{limits.num_pages} * limits.page_tokens; }
+  // Positions that the pool holds in all layers; of contexts longer than some layers' windows more.
+  int64_t pool_tokens() const {
+    return int64_t{limits.num_pages} / kv_layout.n_groups() * limits.page_tokens;
+  }
+  PageRule page_rule() const {
+    return {.page_tokens = limits.page_tokens,
+            .window_grain = limits.window_grain,
+            .step_tokens = limits.max_batch_tokens};
+  }
 };
 
 // RESOURCE_EXHAUSTED with the bytes of each part and the flag that would help, if the weights and
@@ -48,7 +60,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                                       const HostMemory& memory, const CapacityOptions& options);
 
 // What each layer keeps per position.
-std::vector<KvLayerShape> KvShapes(const ModelSpec& spec);
+std::vector<KvLayer> KvLayers(const ModelSpec& spec);
 
 // "1.6 GiB", "512 KiB": powers of 1024, for people.
 std::string FormatBytes(int64_t bytes);

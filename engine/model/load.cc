@@ -160,6 +160,7 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   parts.spec = std::make_unique<ModelSpec>(loaded->model.spec);
   parts.weights = std::make_unique<ModelWeights>(std::move(weights));
   parts.kv_dtype = loaded->kv_dtype;
+  parts.kv_layout = loaded->capacity.kv_layout;
   HEDDLE_ASSIGN_OR_RETURN(loaded->executor,
                           LocalExecutor::Create(std::move(parts), loaded->capacity.limits));
   return absl::OkStatus();

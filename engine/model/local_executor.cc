@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "base/status.h"
-#include "engine/model/capacity.h"
 
 namespace heddle::engine {
 namespace {
@@ -25,6 +24,7 @@ LocalExecutor::LocalExecutor(Parts parts, const ExecutorLimits& limits)
 
 absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts,
                                                                      const ExecutorLimits& limits) {
+  HEDDLE_CHECK(parts.kv_layout.windows == limits.windows, "layout and limits differ in groups");
   std::unique_ptr<LocalExecutor> executor(new LocalExecutor(std::move(parts), limits));
   kernels::Device& device = *executor->parts_.device;
   const ModelSpec& spec = *executor->parts_.spec;
@@ -33,9 +33,9 @@ absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts
       Decoder::Create(device, spec, *executor->parts_.weights, limits.max_batch_tokens));
   HEDDLE_ASSIGN_OR_RETURN(executor->logits_, device.Allocate(int64_t{kLogitBlockRows} * spec.vocab *
                                                              int64_t{sizeof(float)}));
-  HEDDLE_ASSIGN_OR_RETURN(KvStorage cache,
-                          KvStorage::Create(device, KvShapes(spec), executor->parts_.kv_dtype,
-                                            limits.num_pages, limits.page_tokens));
+  HEDDLE_ASSIGN_OR_RETURN(KvStorage cache, KvStorage::Create(device, executor->parts_.kv_layout,
+                                                             executor->parts_.kv_dtype,
+                                                             limits.num_pages, limits.page_tokens));
   executor->cache_ = std::make_unique<KvStorage>(std::move(cache));
   if (limits.num_host_pages > 0) {
     HEDDLE_ASSIGN_OR_RETURN(executor->host_pages_,
@@ -49,6 +49,8 @@ absl::Status LocalExecutor::Submit(const StepPlan& plan) {
   HEDDLE_CHECK(plan_ == nullptr, "Submit before the last step was waited for");
   HEDDLE_CHECK(static_cast<int32_t>(plan.token_ids.size()) <= limits_.max_batch_tokens,
                "a plan has more rows than max_batch_tokens");
+  HEDDLE_CHECK(plan.token_ids.empty() || plan.more_groups.size() + 1 == limits_.windows.size(),
+               "a plan has not the model's groups of layers");
   plan_ = &plan;
   return absl::OkStatus();
 }
@@ -87,29 +89,6 @@ absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepResult* result) 
   return absl::OkStatus();
 }
 
-void LocalExecutor::BuildBatch(const StepPlan& plan) {
-  kv_slot_.clear();
-  for (const KvSlot& slot : plan.kv_slots) {
-    kv_slot_.push_back(int64_t{Index(slot.page)} * limits_.page_tokens + slot.offset);
-  }
-  span_page_.clear();
-  span_tokens_.clear();
-  for (const KvSpan& span : plan.spans) {
-    span_page_.push_back(Index(span.page));
-    span_tokens_.push_back(span.num_tokens);
-  }
-  q_begin_.assign(1, 0);
-  span_begin_.assign(1, 0);
-  context_len_.clear();
-  for (const SequenceSlice& slice : plan.sequences) {
-    HEDDLE_CHECK(slice.token_begin == q_begin_.back() && slice.span_begin == span_begin_.back(),
-                 "the slices of a plan are not in row order");
-    q_begin_.push_back(slice.token_begin + slice.num_tokens);
-    span_begin_.push_back(slice.span_begin + slice.num_spans);
-    context_len_.push_back(slice.context_tokens);
-  }
-}
-
 void LocalExecutor::BuildDraws(const StepPlan& plan) {
   draws_.clear();
   for (size_t i = 0; i < plan.samples.size(); ++i) {
@@ -132,25 +111,12 @@ void LocalExecutor::BuildDraws(const StepPlan& plan) {
   }
 }
 
-kernels::HostBatch LocalExecutor::Batch(const StepPlan& plan) const {
-  return {.token_ids = plan.token_ids,
-          .positions = plan.positions,
-          .kv_slot = kv_slot_,
-          .q_begin = q_begin_,
-          .span_begin = span_begin_,
-          .span_page = span_page_,
-          .span_tokens = span_tokens_,
-          .context_len = context_len_,
-          .logit_rows = logit_rows_};
-}
-
 absl::Status LocalExecutor::Forward(const StepPlan& plan, StepResult* result) {
   const int64_t start_ns = NowNs();
   int64_t forward_end_ns = start_ns;
-  BuildBatch(plan);
   BuildDraws(plan);
   BuildSampleRows(plan);
-  const kernels::HostBatch batch = Batch(plan);
+  const kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, logit_rows_);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
   const auto n_logit_rows = static_cast<int32_t>(logit_rows_.size());
   HEDDLE_RETURN_IF_ERROR(parts_.device->Run([&](kernels::Ops& ops) {

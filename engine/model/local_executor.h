@@ -17,6 +17,7 @@
 #include "engine/memory/host_pages.h"
 #include "engine/memory/kv_storage.h"
 #include "engine/model/decoder.h"
+#include "engine/model/plan_batch.h"
 #include "engine/sample/sampler_state.h"
 #include "kernels/device.h"
 
@@ -29,6 +30,7 @@ class LocalExecutor final : public Executor {
     std::unique_ptr<ModelSpec> spec;
     std::unique_ptr<ModelWeights> weights;
     kernels::DType kv_dtype = kernels::DType::kF16;
+    KvLayout kv_layout;             // of all layers; its groups are those of the limits
     std::string host_kv_directory;  // of the host's tier; empty: in memory
   };
 
@@ -44,6 +46,7 @@ class LocalExecutor final : public Executor {
   kernels::Device& device() const { return *parts_.device; }
   const ModelSpec& spec() const { return *parts_.spec; }
   const ModelWeights& weights() const { return *parts_.weights; }
+  int64_t page_bytes() const { return cache_->page_bytes(); }
 
   // Logits of the last step's last block of rows, [rows, vocab]; for tests and inspection.
   std::vector<float> last_logits() const;
@@ -62,9 +65,7 @@ class LocalExecutor final : public Executor {
 
   LocalExecutor(Parts parts, const ExecutorLimits& limits);
 
-  void BuildBatch(const StepPlan& plan);
   void BuildDraws(const StepPlan& plan);
-  kernels::HostBatch Batch(const StepPlan& plan) const;
   absl::Status SwapPages(const StepPlan& plan, StepResult* result);
   absl::Status Forward(const StepPlan& plan, StepResult* result);
   void BuildSampleRows(const StepPlan& plan);
@@ -84,8 +85,8 @@ class LocalExecutor final : public Executor {
   const StepPlan* plan_ = nullptr;  // between Submit and Wait
 
   // The batch of the current step; capacity is kept.
-  std::vector<int64_t> kv_slot_;
-  std::vector<int32_t> q_begin_, span_begin_, span_page_, span_tokens_, context_len_, logit_rows_;
+  PlanBatch batch_;
+  std::vector<int32_t> logit_rows_;
   std::vector<Draw> draws_;
   int32_t n_drawn_rows_ = 0;  // of logit_rows_; behind them those that are pooled, pool by pool
   // Sums of hidden states of prompts that are not through yet.

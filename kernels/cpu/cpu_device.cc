@@ -142,16 +142,17 @@ class CpuOps final : public Ops {
   }
 
   void RopeKvWrite(const RopeKvWriteArgs& args) override {
+    const HostBatch own = batch().OfGroup(args.cache.group);
     double elements = static_cast<double>(args.q.cols + 2 * args.k.cols);
-    EachRow(batch().n_tokens(), kNsPerRotatedElement * elements, [&](int64_t t, int32_t) {
+    EachRow(own.n_tokens(), kNsPerRotatedElement * elements, [&](int64_t t, int32_t) {
       Rotate(args, args.q_norm, t, args.n_heads, args.q.row<float>(t));
       Rotate(args, args.k_norm, t, args.cache.n_kv_heads, args.k.row<float>(t));
-      WriteKv(args, t);
+      WriteKv(args, t, own.kv_slot[static_cast<size_t>(t)]);
     });
   }
 
   void Attention(const AttentionArgs& args) override {
-    cpu::Attention(batch(), args, *table_.attention, pool_, attention_);
+    cpu::Attention(batch().OfGroup(args.cache.group), args, *table_.attention, pool_, attention_);
   }
 
   void Route(const RouteArgs& args) override { cpu::Route(args, pool_); }
@@ -215,14 +216,14 @@ class CpuOps final : public Ops {
     table_.rows->rotate(rotate);
   }
 
-  void WriteKv(const RopeKvWriteArgs& args, int64_t t) const {
+  void WriteKv(const RopeKvWriteArgs& args, int64_t t, int64_t slot) const {
     const KvCacheView& cache = args.cache;
     const cpu::KvType type = cpu::KvTypeOf(cache.dtype);
     auto* keys = static_cast<char*>(cache.keys);
     auto* values = static_cast<char*>(cache.values);
     for (int32_t h = 0; h < cache.n_kv_heads; ++h) {
-      const int64_t to = RowOffset(cache, batch().kv_slot[t], h);
-      const int64_t scale = ScaleOffset(cache, batch().kv_slot[t], h);
+      const int64_t to = RowOffset(cache, slot, h);
+      const int64_t scale = ScaleOffset(cache, slot, h);
       int64_t from = static_cast<int64_t>(h) * cache.head_dim;
       table_.rows->to_kv(type, args.k.row<float>(t) + from, cache.head_dim, keys + to,
                          keys + scale);

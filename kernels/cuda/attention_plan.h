@@ -21,6 +21,7 @@ struct AttentionGrouping {
   int32_t group = 1;  // query heads per KV head
   int32_t n_kv_heads = 1;
   int32_t prefill_rows = kPrefillTileRows;  // of a tile
+  int32_t layers = 0;                       // KvCacheView::group: whose spans
   friend bool operator==(const AttentionGrouping&, const AttentionGrouping&) = default;
 };
 
@@ -41,7 +42,8 @@ struct SequenceRange {
   int32_t end = 0;
 };
 
-// `target_blocks` is how many blocks fill the device; at most `max_slots` partial results are used.
+// `batch` is as the grouping's layers see it (HostBatch::OfGroup). `target_blocks` is how many
+// blocks fill the device; at most `max_slots` partial results are used.
 AttentionPlan PlanAttention(const HostBatch& batch, const SequenceRange& sequences,
                             const AttentionGrouping& grouping, int32_t target_blocks,
                             int32_t max_slots);

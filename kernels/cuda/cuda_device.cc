@@ -156,6 +156,7 @@ class CudaDevice final : public Device {
     return {part == kFirst ? data : data + half, half};
   }
   void StageBatch();
+  void StageSpans(const HostBatch& batch, DeviceBatch* staged);
   void StageAttention(const AttentionGrouping& grouping, Part part);
   absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping, Part part);
   CudaOps OpsFor(Part part, bool as_graph);
@@ -166,7 +167,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<Runtime> runtime_;
   CudaDeviceOptions options_;
   OwnedBatch batch_;
-  DeviceBatch device_batch_;
+  std::vector<DeviceBatch> groups_ = {{}};  // the batch as each group of layers sees it
   Staging staging_;
   GraphCache graphs_;
   Tape tape_;
@@ -198,6 +199,7 @@ absl::Status CudaDevice::Plan(const HostBatch& batch) {
   split_ = SplitOf(batch_.view(), nano_batches_);
   for (auto& planned : planned_) planned.clear();
   for (const AttentionGrouping& grouping : groupings_) {
+    if (grouping.layers >= batch.n_groups()) continue;
     if (split_.has_value()) {
       StageAttention(grouping, kFirst);
       StageAttention(grouping, kSecond);
@@ -210,6 +212,20 @@ absl::Status CudaDevice::Plan(const HostBatch& batch) {
 
 void CudaDevice::StageBatch() {
   const HostBatch& batch = batch_.view();
+  groups_.assign(1, {.token_ids = staging_.Add(batch.token_ids),
+                     .positions = staging_.Add(batch.positions),
+                     .q_begin = staging_.Add(batch.q_begin),
+                     .logit_rows = staging_.Add(batch.logit_rows),
+                     .n_tokens = batch.n_tokens(),
+                     .n_seqs = batch.n_seqs(),
+                     .n_logit_rows = static_cast<int32_t>(batch.logit_rows.size())});
+  groups_.resize(static_cast<size_t>(batch.n_groups()), groups_[0]);
+  for (int32_t group = 0; group < batch.n_groups(); ++group) {
+    StageSpans(batch.OfGroup(group), &groups_[static_cast<size_t>(group)]);
+  }
+}
+
+void CudaDevice::StageSpans(const HostBatch& batch, DeviceBatch* staged) {
   span_first_.clear();
   for (int32_t s = 0; s < batch.n_seqs(); ++s) {
     int32_t first = 0;
@@ -218,19 +234,12 @@ void CudaDevice::StageBatch() {
       first += batch.span_tokens[i];
     }
   }
-  device_batch_ = {.token_ids = staging_.Add(batch.token_ids),
-                   .positions = staging_.Add(batch.positions),
-                   .kv_slot = staging_.Add(batch.kv_slot),
-                   .q_begin = staging_.Add(batch.q_begin),
-                   .span_begin = staging_.Add(batch.span_begin),
-                   .span_page = staging_.Add(batch.span_page),
-                   .span_first = staging_.Add(span_first_),
-                   .span_tokens = staging_.Add(batch.span_tokens),
-                   .context_len = staging_.Add(batch.context_len),
-                   .logit_rows = staging_.Add(batch.logit_rows),
-                   .n_tokens = batch.n_tokens(),
-                   .n_seqs = batch.n_seqs(),
-                   .n_logit_rows = static_cast<int32_t>(batch.logit_rows.size())};
+  staged->kv_slot = staging_.Add(batch.kv_slot);
+  staged->span_begin = staging_.Add(batch.span_begin);
+  staged->span_page = staging_.Add(batch.span_page);
+  staged->span_first = staging_.Add(span_first_);
+  staged->span_tokens = staging_.Add(batch.span_tokens);
+  staged->context_len = staging_.Add(batch.context_len);
 }
 
 void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
@@ -242,8 +251,8 @@ void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
     multiprocessors = split_->attention_multiprocessors;
   }
   const AttentionPlan plan =
-      PlanAttention(batch_.view(), range, grouping, multiprocessors * kBlocksPerMultiprocessor,
-                    MaxSlots(grouping, part));
+      PlanAttention(batch_.view().OfGroup(grouping.layers), range, grouping,
+                    multiprocessors * kBlocksPerMultiprocessor, MaxSlots(grouping, part));
   planned_[part].push_back({.grouping = grouping,
                             .n_decode = static_cast<int32_t>(plan.decode.size()),
                             .n_prefill = static_cast<int32_t>(plan.prefill.size()),
@@ -274,8 +283,8 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
   CudaOps::Step step = {.runtime = *runtime_,
                         .activations = options_.activations,
                         .stream = runtime_->stream(part == kSecond ? 1 : 0),
-                        .batch = device_batch_,
-                        .whole_batch = device_batch_,
+                        .groups = groups_,
+                        .n_rows = groups_[0].n_tokens,
                         .workspace = workspace(part),
                         .results = {static_cast<uint8_t*>(results_->data()), results_->bytes()},
                         .counters = static_cast<int32_t*>(counters_->data()),
@@ -287,12 +296,10 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
   if (part == kWhole) return CudaOps(step);
   step.attention_multiprocessors = split_->attention_multiprocessors;
   if (part == kFirst) {
-    step.batch.n_tokens = split_->rows;
+    step.n_rows = split_->rows;
   } else {
-    step.batch.n_tokens -= split_->rows;
-    step.batch.token_ids += split_->rows;
-    step.batch.positions += split_->rows;
-    step.batch.kv_slot += split_->rows;
+    step.first_row = split_->rows;
+    step.n_rows -= split_->rows;
   }
   return CudaOps(step);
 }
@@ -313,7 +320,7 @@ absl::Status CudaDevice::RunBody(const std::function<void(Ops&)>& body, bool as_
                            .second = second,
                            .whole = whole,
                            .first_rows = split_->rows,
-                           .rows = device_batch_.n_tokens,
+                           .rows = groups_[0].n_tokens,
                            .activation_bytes = Info(options_.activations).block_bytes});
   body(ops);
   ops.Join();
@@ -325,14 +332,14 @@ absl::Status CudaDevice::Run(const std::function<void(Ops&)>& body) {
   HEDDLE_RETURN_IF_ERROR(pending_error_);
   runtime_->Bind();
   // Prompts keep the device busy for longer than their launches take.
-  const bool as_graph = options_.graphs && device_batch_.n_tokens <= kSkinnyRows;
+  const bool as_graph = options_.graphs && groups_[0].n_tokens <= kSkinnyRows;
   tape_.Clear();
   if (as_graph) runtime_->set_tape(&tape_);
   std::vector<PendingCopy> results;
   const absl::Status status = RunBody(body, as_graph, &results);
   runtime_->set_tape(nullptr);
   HEDDLE_RETURN_IF_ERROR(status);
-  if (as_graph) HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, device_batch_.n_tokens));
+  if (as_graph) HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, groups_[0].n_tokens));
   return Deliver(results);
 }
 

@@ -65,15 +65,24 @@ void CudaOps::Note(const absl::Status& status) {
   if (status_.ok()) status_ = status;
 }
 
+DeviceBatch CudaOps::Rows(int32_t group) const {
+  DeviceBatch batch = step_.groups[static_cast<size_t>(group)];
+  batch.n_tokens = step_.n_rows;
+  batch.token_ids += step_.first_row;
+  batch.positions += step_.first_row;
+  batch.kv_slot += step_.first_row;
+  return batch;
+}
+
 void CudaOps::Embed(const PackedWeight& table, float scale, Tensor out) {
   if (!status_.ok()) return;
-  Note(LaunchEmbed(step_.batch, ViewOf(table), scale, out, step_.activations, step_.stream),
+  Note(LaunchEmbed(Rows(), ViewOf(table), scale, out, step_.activations, step_.stream),
        "embedding");
 }
 
 void CudaOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x) {
   if (!status_.ok()) return;
-  Note(LaunchAddPositions(step_.batch, ViewOf(table), offset, x, step_.activations, step_.stream),
+  Note(LaunchAddPositions(Rows(), ViewOf(table), offset, x, step_.activations, step_.stream),
        "adding positions");
 }
 
@@ -173,7 +182,7 @@ void CudaOps::RopeAngles(const RopeAnglesArgs& args) {
   HEDDLE_CHECK(args.inv_freq.size() <= kMaxFrequencies, "rope: too many frequencies");
   if (!status_.ok()) return;
   RopeAnglesParams params;
-  params.batch = step_.batch;
+  params.batch = Rows();
   params.half = static_cast<int32_t>(args.inv_freq.size());
   params.scale = args.scale;
   params.cos_sin = args.cos_sin;
@@ -183,7 +192,8 @@ void CudaOps::RopeAngles(const RopeAnglesArgs& args) {
 
 void CudaOps::RopeKvWrite(const RopeKvWriteArgs& args) {
   if (!status_.ok()) return;
-  Note(LaunchRopeKvWrite(step_.batch, args, step_.activations, step_.stream), "rope and KV write");
+  Note(LaunchRopeKvWrite(Rows(args.cache.group), args, step_.activations, step_.stream),
+       "rope and KV write");
 }
 
 void CudaOps::Attention(const AttentionArgs& args) {
@@ -198,12 +208,13 @@ void CudaOps::Attention(const AttentionArgs& args) {
   const AttentionChoice choice = ChooseAttention(args, step_.activations, device.has_hopper_code);
   const AttentionGrouping grouping = {.group = args.n_heads / args.cache.n_kv_heads,
                                       .n_kv_heads = args.cache.n_kv_heads,
-                                      .prefill_rows = choice.prefill_rows};
+                                      .prefill_rows = choice.prefill_rows,
+                                      .layers = args.cache.group};
   absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
   if (!plan.ok()) return Note(plan.status());
   AttentionParams params;
   params.args = args;
-  params.batch = step_.whole_batch;
+  params.batch = step_.groups[static_cast<size_t>(args.cache.group)];
   // The plan used no more slots than fit; see CudaDevice::MaxSlots.
   params.partial_out = reinterpret_cast<float*>(step_.workspace.data);
   params.partial_lse = params.partial_out + step_.workspace.bytes / 8;
@@ -311,7 +322,7 @@ void CudaOps::GateRows(Tensor gate_f32, Tensor x) {
 
 void CudaOps::GatherLogitRows(Tensor x, Tensor out) {
   if (!status_.ok()) return;
-  Note(LaunchGatherRows(step_.batch, x, out, step_.activations, step_.stream), "gathering rows");
+  Note(LaunchGatherRows(Rows(), x, out, step_.activations, step_.stream), "gathering rows");
 }
 
 void CudaOps::ScaleLogits(Tensor logits_f32, float scale, float softcap) {

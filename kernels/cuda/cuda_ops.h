@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -56,8 +57,10 @@ class CudaOps final : public Ops {
     Runtime& runtime;
     DType activations;
     Stream stream;
-    DeviceBatch batch;        // the rows that tensors have
-    DeviceBatch whole_batch;  // of all sequences: attention's tiles say which it means
+    // All sequences, as each group of layers sees them: attention's tiles say which it means.
+    std::span<const DeviceBatch> groups;
+    int32_t first_row = 0;  // of the rows that tensors have
+    int32_t n_rows = 0;
     Workspace workspace;
     Workspace results;            // of sampling, kept until the end of the step
     int32_t* counters = nullptr;  // [kReductionCounters] zeros between ops
@@ -89,6 +92,8 @@ class CudaOps final : public Ops {
   const std::vector<PendingCopy>& results() const { return pending_; }
 
  private:
+  // The rows that tensors have, as a group of layers sees them.
+  DeviceBatch Rows(int32_t group = 0) const;
   void Note(Error error, const char* op);
   void Note(const absl::Status& status);
   void LinearDequantized(const LinearParams& params);

@@ -28,8 +28,12 @@ class ReferenceOps final : public Ops {
   void Norm(const NormArgs& args) override { reference::Norm(args); }
   void Linear(const LinearArgs& args) override { reference::Linear(args); }
   void RopeAngles(const RopeAnglesArgs& args) override { reference::RopeAngles(batch_, args); }
-  void RopeKvWrite(const RopeKvWriteArgs& args) override { reference::RopeKvWrite(batch_, args); }
-  void Attention(const AttentionArgs& args) override { reference::Attention(batch_, args); }
+  void RopeKvWrite(const RopeKvWriteArgs& args) override {
+    reference::RopeKvWrite(batch_.OfGroup(args.cache.group), args);
+  }
+  void Attention(const AttentionArgs& args) override {
+    reference::Attention(batch_.OfGroup(args.cache.group), args);
+  }
   void Route(const RouteArgs& args) override { reference::Route(args); }
   void ExpertMix(const ExpertMixArgs& args) override { reference::ExpertMix(args); }
   void HeadLinear(const HeadLinearArgs& args) override { reference::HeadLinear(args); }

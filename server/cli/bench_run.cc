@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
+#include "engine/whole_context.h"
 
 namespace heddle::server {
 namespace {
@@ -63,10 +64,11 @@ absl::StatusOr<BenchRun> BenchRun::Create(engine::Executor& executor, const Benc
                      "; lower --prompt-tokens or --output-tokens"));
   }
   const int64_t pages = int64_t{PagesPerSequence(shape, limits.page_tokens)} * shape.batch;
-  if (pages > limits.num_pages) {
+  const int64_t pages_of_group = limits.num_pages / static_cast<int64_t>(limits.windows.size());
+  if (pages > pages_of_group) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--batch ", shape.batch, " needs ", pages * limits.page_tokens, " tokens of KV cache, ",
-        int64_t{limits.num_pages} * limits.page_tokens, " fit; raise --kv-memory"));
+        pages_of_group * limits.page_tokens, " fit; raise --kv-memory"));
   }
   if (shape.batch > limits.max_batch_tokens) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -101,6 +103,9 @@ void BenchRun::AddRows(int32_t index, int32_t begin, int32_t end, bool draw) {
 }
 
 absl::Status BenchRun::RunStep() {
+  const engine::ExecutorLimits& limits = executor_.limits();
+  const auto groups = static_cast<int32_t>(limits.windows.size());
+  engine::AddWholeGroups(groups, limits.num_pages / groups, &plan_);
   HEDDLE_RETURN_IF_ERROR(executor_.Submit(plan_));
   HEDDLE_RETURN_IF_ERROR(executor_.Wait(&result_));
   plan_.Clear();

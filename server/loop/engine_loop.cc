@@ -23,7 +23,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .num_host_pages = limits.num_host_pages,
           .page_tokens = limits.page_tokens,
           .max_context = limits.max_context,
-          .window = limits.window,
+          .windows = limits.windows,
           .window_grain = limits.window_grain,
           .max_step_tokens = step_tokens,
           .max_step_seqs = limits.max_batch_seqs,

@@ -26,9 +26,7 @@ int32_t Context(const CapacityQuestion& question) {
 
 int64_t PagesPerUser(const CapacityQuestion& question) {
   const scheduler::SchedulerOptions& options = question.scheduler;
-  const int64_t page_tokens = options.page_tokens;
-  const int64_t held = scheduler::Scheduler::MostHeld(options, Context(question));
-  return (held + page_tokens - 1) / page_tokens;
+  return options.page_rule().MostPages(Context(question), options.windows);
 }
 
 int32_t MostRunning(const scheduler::SchedulerOptions& options) {
@@ -48,8 +46,7 @@ void CountUsers(const CapacityQuestion& question, CapacityAnswer* answer) {
   answer->users = question.users > 0 ? question.users : answer->users_that_fit;
   answer->fits = answer->users > 0 && answer->users <= answer->users_that_fit;
   if (question.users > 0 && answer->fits) answer->limit = UserLimit::kNone;
-  answer->kv_bytes_needed =
-      answer->users * pages * question.scheduler.page_tokens * question.capacity.kv_bytes_per_token;
+  answer->kv_bytes_needed = answer->users * pages * question.capacity.page_bytes;
 }
 
 // What the data sheet allows `users` decodes at their full context, and one prompt by itself.

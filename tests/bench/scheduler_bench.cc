@@ -26,10 +26,12 @@ void Answer(const engine::StepPlan& plan, engine::StepResult* result) {
 
 class Load {
  public:
-  Load(int32_t running, int32_t waiting, int32_t prompt_tokens)
-      : scheduler_({.num_pages = running * (prompt_tokens + 8192) / kPageTokens,
+  Load(int32_t running, int32_t waiting, int32_t prompt_tokens, int32_t groups)
+      : scheduler_({.num_pages = groups * running * (prompt_tokens + 8192) / kPageTokens,
                     .page_tokens = kPageTokens,
                     .max_context = kMaxTokens,
+                    .windows = Windows(groups),
+                    .window_grain = 512,
                     .max_step_tokens = 16384,
                     .max_step_seqs = running}) {
     for (int32_t i = 0; i < running + waiting; ++i) {
@@ -54,16 +56,23 @@ class Load {
   size_t num_rows() const { return plan_.token_ids.size(); }
 
  private:
+  // Layers that see all, and groups of others that see 512 positions.
+  static std::vector<int32_t> Windows(int32_t groups) {
+    std::vector<int32_t> windows(static_cast<size_t>(groups), 512);
+    windows[0] = 0;
+    return windows;
+  }
+
   Scheduler scheduler_;
   engine::StepPlan plan_;
   engine::StepResult result_;
   std::vector<SequenceEvent> events_;
 };
 
-// Arguments: running sequences, waiting requests, prompt tokens of each.
+// Arguments: running sequences, waiting requests, prompt tokens of each, groups of layers.
 void BM_DecodeStep(benchmark::State& state) {
   Load load(static_cast<int32_t>(state.range(0)), static_cast<int32_t>(state.range(1)),
-            static_cast<int32_t>(state.range(2)));
+            static_cast<int32_t>(state.range(2)), static_cast<int32_t>(state.range(3)));
   int64_t allocations = 0;
   for (auto _ : state) {
     int64_t before = bench::NumAllocations();
@@ -79,10 +88,13 @@ void BM_DecodeStep(benchmark::State& state) {
       static_cast<double>(allocations) / static_cast<double>(state.iterations());
 }
 BENCHMARK(BM_DecodeStep)
-    ->Args({1024, 0, 128})
-    ->Args({1024, 10000, 128})
-    ->Args({1024, 0, 1024})
-    ->Args({32, 0, 1024})
+    ->Args({1024, 0, 128, 1})
+    ->Args({1024, 10000, 128, 1})
+    ->Args({1024, 0, 1024, 1})
+    ->Args({32, 0, 1024, 1})
+    ->Args({1024, 0, 128, 2})
+    ->Args({1024, 0, 1024, 2})
+    ->Args({1024, 0, 128, 7})
     ->Iterations(1000)
     ->UseManualTime()
     ->Unit(benchmark::kMicrosecond);

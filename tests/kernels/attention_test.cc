@@ -6,6 +6,7 @@
 #include "catch2/catch.hpp"
 #include "kernels/device.h"
 #include "kernels/kv_element.h"
+#include "tests/kernels/layer_groups.h"
 #include "tests/kernels/testing.h"
 
 namespace heddle::kernels::test {
@@ -278,6 +279,14 @@ TEST_CASE("Scores of any size give a softmax and no NaN", "[kernels][kernel]") {
         CHECK(found.out(t, i) == Approx(expected.out(t, i)).margin(0.02));
       }
     }
+  }
+}
+
+TEST_CASE("A layer reads and writes the pages of its own group", "[kernels][kernel]") {
+  CheckLayerGroups(*CreateReferenceDevice());
+  for (auto& [name, device] : CpuDevices(2)) {
+    INFO(name);
+    CheckLayerGroups(*device);
   }
 }
 

@@ -355,6 +355,15 @@ TEST_CASE("Plan refuses a batch whose arrays contradict each other", "[kernels][
   CHECK(refused([](TestBatch& b) { b.logit_rows[0] = 5; }));
   CHECK(refused([](TestBatch& b) { b.span_page[0] = -1; }));
   REQUIRE(device->Plan(TestBatch({}).view()).ok());
+  // The spans of further groups are held to the same.
+  BatchSpans spans{good.kv_slot, good.span_begin, good.span_page, good.span_tokens,
+                   good.context_len};
+  HostBatch grouped = good.view();
+  grouped.more_groups = {&spans, 1};
+  REQUIRE(device->Plan(grouped).ok());
+  const std::vector<int32_t> wrong = {19, 9};
+  spans.context_len = wrong;
+  CHECK(absl::IsInvalidArgument(device->Plan(grouped)));
 }
 
 }  // namespace

@@ -87,11 +87,11 @@ TEST_CASE("What is planned for the KV cache is what is taken, for every type and
       const auto capacity = PlanCapacity(spec, kGiB, {16 * kGiB, 16 * kGiB}, options);
       REQUIRE(capacity.ok());
       const ExecutorLimits& limits = capacity->limits;
-      const auto storage =
-          KvStorage::Create(**device, KvShapes(spec), dtype, limits.num_pages, limits.page_tokens);
+      const auto storage = KvStorage::Create(**device, capacity->kv_layout, dtype, limits.num_pages,
+                                             limits.page_tokens);
       REQUIRE(storage.ok());
       CHECK(storage->page_bytes() * limits.num_pages == capacity->kv_bytes);
-      CHECK(storage->page_bytes() == capacity->kv_bytes_per_token * limits.page_tokens);
+      CHECK(storage->page_bytes() == capacity->page_bytes);
     }
   }
 }
@@ -139,12 +139,38 @@ TEST_CASE("With a sliding window in every layer a small pool holds the whole con
   options.kv_bytes = int64_t{22528} * 16 * 59;
   auto capacity = PlanCapacity(spec, kGiB, {16 * kGiB, 16 * kGiB}, options);
   REQUIRE(capacity.ok());
-  CHECK(capacity->limits.window == 256);
+  CHECK(capacity->limits.windows == std::vector<int32_t>{256});
   CHECK(capacity->limits.max_context == 2048);
   options.kv_bytes -= int64_t{22528} * 16;
   CHECK(PlanCapacity(spec, kGiB, {16 * kGiB, 16 * kGiB}, options)->context_reduced);
   spec.layers[0].attention.window = 0;  // one layer that sees all
-  CHECK(PlanCapacity(spec, kGiB, {16 * kGiB, 16 * kGiB}, options)->limits.window == 0);
+  CHECK(PlanCapacity(spec, kGiB, {16 * kGiB, 16 * kGiB}, options)->context_reduced);
+}
+
+TEST_CASE("Where every second layer has a window, users take what it leaves, and the line says so",
+          "[unit]") {
+  ModelSpec spec = TinyLlama();
+  for (size_t i = 0; i < spec.layers.size(); i += 2) spec.layers[i].attention.window = 256;
+  CapacityOptions options;
+  options.max_batch_tokens = 128;
+  // Pages of eleven layers: 128 for those that see all of 2,048 positions, and 59 for 944 of the
+  // others: 256, 512 (the grain), 128 and three pages of 16. Four users.
+  options.kv_bytes = int64_t{11264} * 16 * 4 * (128 + 59);
+  const HostMemory memory{16 * kGiB, 16 * kGiB};
+  const auto capacity = PlanCapacity(spec, kGiB, memory, options);
+  REQUIRE(capacity.ok());
+  CHECK(capacity->limits.windows == std::vector<int32_t>{0, 256});
+  CHECK(capacity->limits.num_pages == 4 * (128 + 59));
+  CHECK(capacity->kv_bytes_per_token == 22528);
+  CHECK(DescribeCapacity(*capacity) ==
+        "KV memory of 128.6 MiB holds at least 5984 tokens: 4 users of 2048 tokens, or 6 users of "
+        "1024 tokens at a time; for more: --kv-memory; of 2048 tokens sliding windows keep 73 %");
+  options.one_kv_group = true;
+  CHECK(PlanCapacity(spec, kGiB, memory, options)->limits.windows == std::vector<int32_t>{0});
+  // A pool that is short of one user's context: all that fits of both groups.
+  options.one_kv_group = false;
+  options.kv_bytes = int64_t{11264} * 16 * (100 + 59);
+  CHECK(PlanCapacity(spec, kGiB, memory, options)->limits.max_context == 1600);
 }
 
 TEST_CASE("A context asked for that the pool cannot hold is refused with what it takes", "[unit]") {

@@ -11,8 +11,11 @@
 #include "engine/model/random_model.h"
 #include "kernels/cuda/cuda_device.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/goldens.h"
 #include "tests/support/greedy_runner.h"
 #include "tests/support/paths.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
 
 namespace heddle {
 namespace {
@@ -95,6 +98,25 @@ TEST_CASE("A model runs with 8-bit keys and values", "[cuda]") {
     CHECK(test::RunGreedy(*model.executor, prompt, options).ids ==
           test::RunGreedy(*reference.executor, prompt, options).ids);
   }
+}
+
+TEST_CASE("Layers in groups of their own windows read their own pages", "[cuda]") {
+  test::Golden golden = test::LoadGolden("gemma3");
+  json config = *golden.config;
+  config["max_position_embeddings"] = 4096;  // windows of 8 pay
+  golden.config = std::make_shared<const json>(std::move(config));
+  test::TempDir dir;
+  const auto path = test::WriteSyntheticModel(golden, dir.path());
+  auto model = Load(path, DType::kF32, "f32");
+  REQUIRE(model.executor->limits().windows.size() > 1);
+  const auto reference = test::AllLogits(*Load(path, std::nullopt, "f32").executor, golden.prompt);
+  const auto found = test::AllLogits(*model.executor, golden.prompt, 9);
+  REQUIRE(found.size() == reference.size());
+  float worst = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    worst = std::max(worst, std::abs(found[i] - reference[i]));
+  }
+  CHECK(worst < 1e-3f);
 }
 
 // Every layer rounds some dozen intermediate results to BF16, each with a relative error of up to

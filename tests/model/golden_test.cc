@@ -108,5 +108,21 @@ TEST_CASE("Every family's logits equal transformers' within 1e-3", "[golden]") {
   }
 }
 
+TEST_CASE("Layers in groups of their own windows give transformers' logits too", "[golden]") {
+  const std::string name = GENERATE("gemma2", "gemma3", "ministral");
+  const std::string ops = GENERATE("reference", "auto");
+  test::Golden golden = test::LoadGolden(name);
+  nlohmann::json config = *golden.config;
+  config["max_position_embeddings"] = 4096;  // windows of 8 pay
+  golden.config = std::make_shared<const nlohmann::json>(std::move(config));
+  test::TempDir dir;
+  auto executor = Load(WriteModel(golden, dir.path()), ops);
+  REQUIRE(executor->limits().windows.size() > 1);
+  for (int32_t chunk : {64, 7, 1}) {
+    INFO(name << " on " << ops << " in chunks of " << chunk);
+    CHECK(MaxError(golden, test::AllLogits(*executor, golden.prompt, chunk)) < 1e-3f);
+  }
+}
+
 }  // namespace
 }  // namespace heddle

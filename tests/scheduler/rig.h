@@ -34,7 +34,8 @@ class Rig {
                   .max_batch_seqs = options.max_step_seqs,
                   .num_host_pages = options.num_host_pages,
                   .vocab = kVocab,
-                  .window = options.window}) {}
+                  .windows = options.windows,
+                  .window_grain = options.window_grain}) {}
 
   RequestId Add(GenerationRequest request) {
     request.id = RequestId{++last_id_};

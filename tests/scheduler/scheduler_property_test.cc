@@ -55,6 +55,7 @@ class RandomLoad {
 
   const Rig& rig() const { return rig_; }
   int64_t finished() const { return finished_; }
+  size_t num_groups() const { return options_.windows.size(); }
 
  private:
   struct Live {
@@ -76,8 +77,14 @@ class RandomLoad {
     options.max_step_seqs = Between(1, 12);
     options.prefix_cache = Between(0, 3) > 0;
     // With a window of 1 the fake executor would see nothing of the history.
-    options.window = Between(0, 2) == 0 ? Between(2, 40) : 0;
+    options.windows = {Between(0, 2) == 0 ? Between(2, 40) : 0};
     options.window_grain = options.page_tokens * (1 << Between(0, 2));
+    // Half of the pools are of models whose layers see differently far, those of group 0 furthest.
+    for (int32_t more = Between(0, 1) * Between(1, 3); more > 0; --more) {
+      const int32_t furthest = options.windows.back() > 0 ? options.windows.back() : 40;
+      options.windows.push_back(Between(2, furthest));
+      options.num_pages += Between(4, 40);
+    }
     options.policy = static_cast<PolicyKind>(Between(0, 3));
     if (Between(0, 1) == 0)
       options.target_step_us = Between(0, 1) ? kAutomaticTarget : Between(1, 6);
@@ -174,6 +181,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   uint64_t seed = static_cast<uint64_t>(EnvOr("HEDDLE_PROPERTY_SEED", 1));
   constexpr int64_t kStepsPerLoad = 2000;
   int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0;
+  int64_t cached_of_groups = 0;  // by models of several groups
   for (int64_t done = 0; done < steps; done += kStepsPerLoad, ++seed) {
     INFO("HEDDLE_PROPERTY_SEED=" << seed);
     RandomLoad load(seed);
@@ -181,12 +189,14 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
     preemptions += load.rig().scheduler.stats().preemptions;
     swapped += load.rig().scheduler.stats().pages_swapped_in;
     cached += load.rig().scheduler.stats().cached_tokens;
+    if (load.num_groups() > 1) cached_of_groups += load.rig().scheduler.stats().cached_tokens;
     finished += load.finished();
   }
   // The load is one that tests something.
   CHECK(preemptions > steps / 100);
   CHECK(finished > steps / 100);
   CHECK(cached > steps / 10);
+  CHECK(cached_of_groups > steps / 20);
   CHECK(swapped > steps / 100);
 }
 

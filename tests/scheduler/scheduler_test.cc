@@ -346,7 +346,7 @@ TEST_CASE("With a sliding window a sequence holds a window and a step, however l
   SchedulerOptions options = Small();  // a pool of 64 positions
   options.max_context = 500;
   options.max_step_tokens = 16;
-  options.window = 20;
+  options.windows = {20};
   Rig rig(options);
   GenerationRequest request = MakeRequest(200, 250);
   CHECK(Scheduler::Validate(request, options).ok());

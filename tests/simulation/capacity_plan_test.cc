@@ -16,6 +16,7 @@ CapacityQuestion Question(int32_t users, int32_t prompt_tokens, int32_t output_t
                         .max_step_seqs = 8};
   question.capacity.weight_bytes = 1000;
   question.capacity.kv_bytes_per_token = 10;
+  question.capacity.page_bytes = 160;
   question.machine = {.fixed_us = 1000};
   question.peak = {.weights_us = 500, .row_us = 1};
   question.users = users;
@@ -50,11 +51,25 @@ TEST_CASE("Users fit as their whole pages do, and no more than run at a time", "
 TEST_CASE("With windows a user holds a window, its grain and a step, and as many as fit are kept",
           "[simulation]") {
   CapacityQuestion question = Question(0, 900, 100);
-  question.scheduler.window = 64;
+  question.scheduler.windows = {64};
   question.scheduler.window_grain = 128;
   const CapacityAnswer answer = Answer(question);
   // 64 + 128 + 256 positions and three pages: 31 pages of 100.
   CHECK(answer.users_that_fit == 3);
+  CHECK(answer.expected.requests > 0);
+  CHECK(answer.expected.preemptions == 0);
+}
+
+TEST_CASE("Users of a model whose layers see differently far take pages of every group",
+          "[simulation]") {
+  CapacityQuestion question = Question(0, 900, 100);
+  question.scheduler.num_pages = 200;
+  question.scheduler.windows = {0, 64};
+  question.scheduler.window_grain = 128;
+  const CapacityAnswer answer = Answer(question);
+  // 63 pages of all, and 31 of the window's: two users of 94 pages each.
+  CHECK(answer.users_that_fit == 2);
+  CHECK(answer.kv_bytes_needed == 2 * 94 * 160);
   CHECK(answer.expected.requests > 0);
   CHECK(answer.expected.preemptions == 0);
 }

@@ -72,8 +72,8 @@ absl::Status FakeExecutor::Submit(const StepPlan& plan) {
   HEDDLE_RETURN_IF_ERROR(SwapPages(plan));
   HEDDLE_RETURN_IF_ERROR(CopyPages(plan));
   row_history_.resize(plan.token_ids.size());
-  for (const SequenceSlice& slice : plan.sequences) {
-    HEDDLE_RETURN_IF_ERROR(RunSequence(plan, slice));
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    HEDDLE_RETURN_IF_ERROR(RunSequence(plan, i));
   }
   result_.step = plan.step;
   HEDDLE_RETURN_IF_ERROR(Draw(plan));
@@ -113,6 +113,28 @@ absl::Status FakeExecutor::CheckShape(const StepPlan& plan) const {
   }
   if (row != static_cast<int32_t>(rows) || span != static_cast<int32_t>(plan.spans.size())) {
     return absl::InternalError("plan broken: rows or spans of no sequence");
+  }
+  if (plan.more_groups.size() + 1 != limits_.windows.size()) {
+    return absl::InternalError("plan broken: not all groups of layers");
+  }
+  for (const engine::GroupSpans& group : plan.more_groups) {
+    HEDDLE_RETURN_IF_ERROR(CheckGroup(plan, group));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeExecutor::CheckGroup(const StepPlan& plan, const engine::GroupSpans& group) const {
+  if (group.kv_slots.size() != plan.token_ids.size() ||
+      group.ranges.size() != plan.sequences.size()) {
+    return absl::InternalError("plan broken: rows or sequences that a group lacks");
+  }
+  int32_t span = 0;
+  for (const engine::GroupSpans::Range& range : group.ranges) {
+    if (range.span_begin != span) return absl::InternalError("plan broken: a group's spans");
+    span += range.num_spans;
+  }
+  if (span != static_cast<int32_t>(group.spans.size())) {
+    return absl::InternalError("plan broken: a group's spans of no sequence");
   }
   return absl::OkStatus();
 }
@@ -160,11 +182,36 @@ absl::Status FakeExecutor::CopyPages(const StepPlan& plan) {
   return status;
 }
 
-// Writes the slice's tokens to their slots, then reads the whole context back through the spans.
-absl::Status FakeExecutor::RunSequence(const StepPlan& plan, const SequenceSlice& slice) {
+// Writes the slice's tokens to their slots, then reads the whole context back through the spans;
+// for every group.
+absl::Status FakeExecutor::RunSequence(const StepPlan& plan, size_t index) {
+  const SequenceSlice& slice = plan.sequences[index];
   if (!live_.contains(slice.id)) return Broken(slice.id, "runs but was not begun");
+  const auto view = [&](size_t group) -> GroupView {
+    if (group == 0) {
+      return {0,
+              plan.kv_slots,
+              plan.spans.data() + slice.span_begin,
+              {slice.span_begin, slice.num_spans, slice.context_tokens}};
+    }
+    const engine::GroupSpans& more = plan.more_groups[group - 1];
+    const engine::GroupSpans::Range& range = more.ranges[index];
+    return {static_cast<int32_t>(group), more.kv_slots, more.spans.data() + range.span_begin,
+            range};
+  };
+  for (size_t group = 0; group <= plan.more_groups.size(); ++group) {
+    HEDDLE_RETURN_IF_ERROR(WriteSlots(plan, slice, view(group)));
+  }
+  for (size_t group = 0; group <= plan.more_groups.size(); ++group) {
+    HEDDLE_RETURN_IF_ERROR(ReadContext(plan, slice, view(group)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeExecutor::WriteSlots(const StepPlan& plan, const SequenceSlice& slice,
+                                      const GroupView& view) {
   for (int32_t row = slice.token_begin; row < slice.token_begin + slice.num_tokens; ++row) {
-    engine::KvSlot slot = plan.kv_slots[row];
+    engine::KvSlot slot = view.slots[row];
     if (Index(slot.page) < 0 || Index(slot.page) >= limits_.num_pages || slot.offset < 0 ||
         slot.offset >= limits_.page_tokens) {
       return Broken(slice.id, "slot outside of the pool");
@@ -172,27 +219,31 @@ absl::Status FakeExecutor::RunSequence(const StepPlan& plan, const SequenceSlice
     if (plan.token_ids[row] < 0 || plan.token_ids[row] >= limits_.vocab) {
       return Broken(slice.id, "token outside of the vocabulary");
     }
-    At(slot.page, slot.offset) = {true, plan.token_ids[row], plan.positions[row], 0};
+    At(slot.page, slot.offset) = {true, plan.token_ids[row], plan.positions[row], 0, view.group};
   }
-  return ReadContext(plan, slice);
+  return absl::OkStatus();
 }
 
-absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice& slice) {
+absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice& slice,
+                                       const GroupView& view) {
   uint64_t history = kEmptyHistory;
+  const int32_t window = limits_.windows[view.group];
   // Of the first span: behind 0 where a window has passed all that was before.
   const engine::Position first_new = plan.positions[slice.token_begin];
-  engine::Position position = first_new + slice.num_tokens - slice.context_tokens;
-  if (position < 0 || (limits_.window == 0 && position > 0) ||
-      (position > 0 && position > first_new + 1 - limits_.window)) {
+  engine::Position position = first_new + slice.num_tokens - view.range.context_tokens;
+  if (position < 0 || (window == 0 && position > 0) ||
+      (position > 0 && position > first_new + 1 - window)) {
     return Broken(slice.id, "lacks positions that its rows see");
   }
+  if (position % limits_.window_grain != 0) return Broken(slice.id, "was cut within a grain");
   bool is_known = position == 0;  // the history before the first span
-  for (int32_t s = slice.span_begin; s < slice.span_begin + slice.num_spans; ++s) {
-    KvSpan span = plan.spans[s];
+  for (int32_t s = 0; s < view.range.num_spans; ++s) {
+    KvSpan span = view.spans[s];
     for (int32_t offset = 0; offset < span.num_tokens; ++offset, ++position) {
       Cell& cell = At(span.page, offset);
       if (!cell.written) return Broken(slice.id, "reads a slot that was never written");
       if (cell.position != position) return Broken(slice.id, "reads a position of another place");
+      if (cell.group != view.group) return Broken(slice.id, "reads another group's page");
       if (!is_known) {
         history = cell.history;  // the token's own included
         is_known = true;
@@ -204,9 +255,12 @@ absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice
         continue;
       }
       int32_t row = slice.token_begin + position - first_new;
-      if (row >= slice.token_begin + slice.num_tokens || plan.kv_slots[row].page != span.page ||
-          plan.kv_slots[row].offset != offset) {
+      if (row >= slice.token_begin + slice.num_tokens || view.slots[row].page != span.page ||
+          view.slots[row].offset != offset) {
         return Broken(slice.id, "spans do not end with the new slots");
+      }
+      if (view.group > 0 && row_history_[row] != history) {
+        return Broken(slice.id, "its groups of layers see different histories");
       }
       cell.history = history;
       row_history_[row] = history;

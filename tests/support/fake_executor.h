@@ -1,8 +1,9 @@
 // An executor without a model, for tests of the scheduler, the loop and the front end. It keeps a
 // simulated KV store: every slot remembers which token was written there, at which position, after
-// which history. A sequence's tokens are a hash of the history that is read back through the spans
-// and slots of the plan, so that a wrong page, a missing copy or a lost token changes the text; and
-// a plan that breaks a rule of engine/step.h is reported by the error of Submit.
+// which history, for which group of layers. A sequence's tokens are a hash of the history that is
+// read back through the spans and slots of the plan, so that a wrong page, a missing copy or a lost
+// token changes the text; and a plan that breaks a rule of engine/step.h is reported by the error
+// of Submit.
 //
 // Thread-safety: none, but for the counters that say so.
 #pragma once
@@ -50,13 +51,25 @@ class FakeExecutor final : public engine::Executor {
     engine::TokenId token = -1;
     engine::Position position = -1;
     uint64_t history = 0;  // of all tokens up to and with this one
+    int32_t group = 0;     // of layers
+  };
+  // What a plan says of one group of layers and one sequence.
+  struct GroupView {
+    int32_t group = 0;
+    const std::vector<engine::KvSlot>& slots;  // of all rows
+    const engine::KvSpan* spans = nullptr;
+    engine::GroupSpans::Range range;
   };
 
   absl::Status CheckShape(const engine::StepPlan& plan) const;
   absl::Status SwapPages(const engine::StepPlan& plan);
   absl::Status CopyPages(const engine::StepPlan& plan);
-  absl::Status RunSequence(const engine::StepPlan& plan, const engine::SequenceSlice& slice);
-  absl::Status ReadContext(const engine::StepPlan& plan, const engine::SequenceSlice& slice);
+  absl::Status CheckGroup(const engine::StepPlan& plan, const engine::GroupSpans& group) const;
+  absl::Status RunSequence(const engine::StepPlan& plan, size_t index);
+  absl::Status WriteSlots(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
+                          const GroupView& view);
+  absl::Status ReadContext(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
+                           const GroupView& view);
   absl::Status Draw(const engine::StepPlan& plan);
   absl::Status Score(const engine::StepPlan& plan);
   Cell& At(engine::PageId page, int32_t offset);

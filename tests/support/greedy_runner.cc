@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/check.h"
+#include "engine/whole_context.h"
 
 namespace heddle::test {
 namespace {
@@ -23,7 +24,7 @@ constexpr SequenceId kSequence{1};
 class OneSequence {
  public:
   OneSequence(const ExecutorLimits& limits, uint64_t page_seed) : limits_(limits) {
-    pages_.resize(limits.num_pages);
+    pages_.resize(static_cast<size_t>(limits.num_pages / num_groups()));
     std::iota(pages_.begin(), pages_.end(), 0);
     std::shuffle(pages_.begin(), pages_.end(), std::mt19937_64(page_seed));
   }
@@ -33,7 +34,8 @@ class OneSequence {
     plan->Clear();
     if (length_ == 0) plan->begun.push_back({.id = kSequence, .sampling = Greedy(), .prompt = {}});
     for (TokenId token : tokens) {
-      HEDDLE_CHECK(length_ / limits_.page_tokens < limits_.num_pages, "pool too small for test");
+      HEDDLE_CHECK(length_ / limits_.page_tokens < limits_.num_pages / num_groups(),
+                   "pool too small for test");
       plan->token_ids.push_back(token);
       plan->positions.push_back(length_);
       plan->kv_slots.push_back(
@@ -48,11 +50,13 @@ class OneSequence {
                                .num_tokens = static_cast<int32_t>(tokens.size()),
                                .num_spans = static_cast<int32_t>(plan->spans.size()),
                                .context_tokens = length_});
+    engine::AddWholeGroups(num_groups(), limits_.num_pages / num_groups(), plan);
   }
 
   int32_t length() const { return length_; }
 
  private:
+  int32_t num_groups() const { return static_cast<int32_t>(limits_.windows.size()); }
   static engine::SamplingParams Greedy() {
     engine::SamplingParams params;
     params.temperature = 0.0f;

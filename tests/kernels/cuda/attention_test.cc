@@ -9,6 +9,7 @@
 #include "kernels/cuda/emulate/emulator.h"
 #include "kernels/cuda/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
+#include "tests/kernels/layer_groups.h"
 
 namespace heddle::kernels::test {
 namespace {
@@ -307,6 +308,10 @@ TEST_CASE("A plan covers every packed row and key once, within its slots", "[cud
     }
     CHECK(next == plan.n_slots);
   }
+}
+
+TEST_CASE("A layer reads and writes the pages of its own group on CUDA", "[cuda]") {
+  CheckLayerGroups(*EmulatedDevice(DType::kF32));
 }
 
 }  // namespace

@@ -1,0 +1,64 @@
+#include "engine/model/plan_batch.h"
+
+#include "base/check.h"
+
+namespace heddle::engine {
+
+void PlanBatch::Group::Begin(std::span<const KvSlot> slots, std::span<const KvSpan> spans,
+                             int32_t page_tokens) {
+  kv_slot.clear();
+  for (const KvSlot& slot : slots) {
+    kv_slot.push_back(int64_t{Index(slot.page)} * page_tokens + slot.offset);
+  }
+  span_page.clear();
+  span_tokens.clear();
+  for (const KvSpan& span : spans) {
+    span_page.push_back(Index(span.page));
+    span_tokens.push_back(span.num_tokens);
+  }
+  span_begin.assign(1, 0);
+  context_len.clear();
+}
+
+void PlanBatch::Group::AddSequence(const GroupSpans::Range& range) {
+  HEDDLE_CHECK(range.span_begin == span_begin.back(), "the spans of a plan are not in row order");
+  span_begin.push_back(range.span_begin + range.num_spans);
+  context_len.push_back(range.context_tokens);
+}
+
+kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
+                                    std::span<const int32_t> logit_rows) {
+  groups_.resize(plan.more_groups.size() + 1);
+  Group& first = groups_[0];
+  first.Begin(plan.kv_slots, plan.spans, page_tokens);
+  q_begin_.assign(1, 0);
+  for (const SequenceSlice& slice : plan.sequences) {
+    HEDDLE_CHECK(slice.token_begin == q_begin_.back(), "the slices of a plan are not in row order");
+    q_begin_.push_back(slice.token_begin + slice.num_tokens);
+    first.AddSequence({slice.span_begin, slice.num_spans, slice.context_tokens});
+  }
+  more_groups_.clear();
+  for (size_t i = 1; i < groups_.size(); ++i) {
+    const GroupSpans& from = plan.more_groups[i - 1];
+    Group& group = groups_[i];
+    group.Begin(from.kv_slots, from.spans, page_tokens);
+    for (const GroupSpans::Range& range : from.ranges) group.AddSequence(range);
+    more_groups_.push_back({.kv_slot = group.kv_slot,
+                            .span_begin = group.span_begin,
+                            .span_page = group.span_page,
+                            .span_tokens = group.span_tokens,
+                            .context_len = group.context_len});
+  }
+  return {.token_ids = plan.token_ids,
+          .positions = plan.positions,
+          .kv_slot = first.kv_slot,
+          .q_begin = q_begin_,
+          .span_begin = first.span_begin,
+          .span_page = first.span_page,
+          .span_tokens = first.span_tokens,
+          .context_len = first.context_len,
+          .logit_rows = logit_rows,
+          .more_groups = more_groups_};
+}
+
+}  // namespace heddle::engine

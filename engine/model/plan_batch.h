@@ -1,0 +1,37 @@
+// From a StepPlan to the batch that a device plans with: pages and offsets become slots, slices
+// become offsets, for each group of layers. Keeps its memory from step to step.
+// Thread-safety: none; owned by an executor.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/step.h"
+#include "kernels/batch.h"
+
+namespace heddle::engine {
+
+class PlanBatch {
+ public:
+  // The batch of `plan`, with these rows' logits. Views into the plan, `logit_rows` and this
+  // object: valid while none of them changes. Aborts if the plan's slices are not in row order.
+  kernels::HostBatch Build(const StepPlan& plan, int32_t page_tokens,
+                           std::span<const int32_t> logit_rows);
+
+ private:
+  // Spans and slots of one group.
+  struct Group {
+    std::vector<int64_t> kv_slot;
+    std::vector<int32_t> span_begin, span_page, span_tokens, context_len;
+
+    void Begin(std::span<const KvSlot> slots, std::span<const KvSpan> spans, int32_t page_tokens);
+    void AddSequence(const GroupSpans::Range& range);
+  };
+
+  std::vector<int32_t> q_begin_;
+  std::vector<Group> groups_;
+  std::vector<kernels::BatchSpans> more_groups_;  // of all but the first
+};
+
+}  // namespace heddle::engine
