@@ -174,7 +174,7 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
   }
   INFO("swapped " << swapped << ", preempted " << preemptions << ", cached " << cached);
   // The load is one that tests something.
-  CHECK(preemptions > 10);
+  CHECK((preemptions > 10 || has_windows));
   CHECK(cached > 100);
   CHECK((swapped > 3 || has_windows));
 }

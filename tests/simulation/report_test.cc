@@ -10,7 +10,7 @@ using scheduler::SimulatedRequest;
 using scheduler::SimulationOptions;
 using scheduler::SimulationResult;
 
-constexpr SimulationOptions Options() {
+SimulationOptions Options() {
   return {.scheduler = {.num_pages = 126,
                         .page_tokens = 8,
                         .max_context = 900,

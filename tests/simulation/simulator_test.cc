@@ -8,7 +8,7 @@
 namespace heddle::scheduler {
 namespace {
 
-constexpr SchedulerOptions kRoomy = {.num_pages = 4096,
+const SchedulerOptions kRoomy = {.num_pages = 4096,
                                      .page_tokens = 16,
                                      .max_context = 4096,
                                      .max_step_tokens = 512,
