@@ -38,8 +38,8 @@ std::vector<TunePoint> TunePoints(const engine::ExecutorLimits& limits) {
   for (const int32_t sequences : kSequences) {
     for (const int32_t context : kContexts) {
       const int32_t positions = context + kSteps + 1;
-      const int64_t pages =
-          int64_t{sequences} * ((positions + limits.page_tokens - 1) / limits.page_tokens);
+      const int64_t pages = static_cast<int64_t>(limits.windows.size()) * sequences *
+                            ((positions + limits.page_tokens - 1) / limits.page_tokens);
       const bool fits = positions <= limits.max_context && pages <= limits.num_pages &&
                         sequences <= limits.max_batch_seqs && sequences <= limits.max_batch_tokens;
       if (fits) points.push_back({sequences, context});
