@@ -305,6 +305,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const Walk& walk,
     WarpgroupFence();
     MultiplyKeys<Kv, kDim>(memory, turn.stage(), scores);
     BarrierWait(barriers, kValuesFull + last.stage(), last.parity());
+    WarpgroupFence();
     MultiplyValues<Kv, kDim>(memory, last.stage(), j > 1, rows);
     NamedBarrierArrive(kTurn + 1 - Consumer(), kConsumers * kGroupThreads);
     WarpgroupWait<1>();

@@ -160,6 +160,9 @@ absl::StatusOr<engine::LoadedModel> LoadRandom(const char* shape, const char* we
   engine::LoadOptions options;
   options.make_device = [] { return kernels::CreateCudaDevice({}); };
   options.capacity.max_context = max_context;
+  // Steps that are long enough for products to be bound by arithmetic, as offline throughput wants.
+  options.capacity.max_batch_tokens = 4096;
+  options.capacity.max_batch_seqs = 1024;
   const auto begin = std::chrono::steady_clock::now();
   auto model = engine::LoadRandomModel(shape, *format, options);
   if (!model.ok()) return model.status();
