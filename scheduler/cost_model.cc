@@ -3,28 +3,29 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace heddle::scheduler {
 
 namespace {
 
-// Brings the features to about one for a usual step, which keeps the recursion well conditioned.
+// Brings the features to about one for a usual step, which keeps the sums well conditioned.
 constexpr double kRowScale = 1.0 / 128;
 constexpr double kAttendedScale = 1.0 / (128 * 1024);
 constexpr double kSequenceScale = 1.0 / 32;
 
-// A step's weight halves every 350 steps: seconds on a small machine.
+// A step's weight halves every 350 steps like it: seconds on a small machine.
 constexpr double kForgetting = 0.998;
-// Before the first step nothing is known: the prior is wide beside any step time in microseconds.
-constexpr double kInitialVariance = 1e4;
+// Most rounds of descent per step, and the relative change that ends it sooner: few, once known.
+constexpr int kRounds = 400;
+constexpr double kSettled = 1e-5;
+// In which order coefficients explain a step: rows first, so that a machine of which little is
+// known is not taken for one whose rows cost nothing.
+constexpr int kOrder[] = {1, 2, 3, 0};
 // A step of more than so many times its prediction was held up by something else.
 constexpr double kOutlier = 4.0;
 
 }  // namespace
-
-CostModel::CostModel() {
-  for (int i = 0; i < kFeatures; ++i) covariance_[i][i] = kInitialVariance;
-}
 
 CostModel::Vector CostModel::Features(const StepCost& cost) {
   return {1.0, static_cast<double>(cost.rows) * kRowScale,
@@ -36,29 +37,54 @@ void CostModel::Observe(const StepCost& cost, double us) {
   if (is_ready()) us = std::min(us, kOutlier * std::max(PredictUs(cost), 1.0));
   ++observations_;
   const Vector x = Features(cost);
-  Vector gain{};  // covariance * x
-  double spread = 0, error = us, trace = 0;
+  Forget(x);
   for (int i = 0; i < kFeatures; ++i) {
-    for (int j = 0; j < kFeatures; ++j) gain[i] += covariance_[i][j] * x[j];
-    spread += x[i] * gain[i];
-    error -= x[i] * coefficients_[i];
-    trace += covariance_[i][i];
+    for (int j = 0; j < kFeatures; ++j) moments_[i][j] += x[i] * x[j];
+    targets_[i] += x[i] * us;
   }
-  const double forgetting = trace < kInitialVariance ? kForgetting : 1.0;
+  for (int round = 0; round < kRounds && Descend() > kSettled; ++round) {
+  }
+}
+
+// Less of what was known in the direction of x, and nothing of the rest.
+void CostModel::Forget(const Vector& x) {
+  Vector along{};  // moments * x
+  double spread = 0, target = 0;
   for (int i = 0; i < kFeatures; ++i) {
-    coefficients_[i] += gain[i] * error / (forgetting + spread);
+    for (int j = 0; j < kFeatures; ++j) along[i] += moments_[i][j] * x[j];
+    spread += x[i] * along[i];
+    target += x[i] * targets_[i];
+  }
+  if (spread <= 0) return;
+  const double share = (1 - kForgetting) / spread;
+  for (int i = 0; i < kFeatures; ++i) {
+    for (int j = 0; j < kFeatures; ++j) moments_[i][j] -= share * along[i] * along[j];
+    targets_[i] -= share * along[i] * target;
+  }
+}
+
+// Each coefficient in turn becomes the best that is not negative beside the others. Returns the
+// largest change, relative to the largest coefficient.
+double CostModel::Descend() {
+  double largest = 0, change = 0;
+  for (const int i : kOrder) {
+    if (moments_[i][i] <= 0) continue;
+    double rest = targets_[i];
     for (int j = 0; j < kFeatures; ++j) {
-      covariance_[i][j] =
-          (covariance_[i][j] - gain[i] * gain[j] / (forgetting + spread)) / forgetting;
+      if (j != i) rest -= moments_[i][j] * coefficients_[j];
     }
+    const double before = std::exchange(coefficients_[i], std::max(0.0, rest / moments_[i][i]));
+    change = std::max(change, std::fabs(coefficients_[i] - before));
+    largest = std::max(largest, coefficients_[i]);
   }
+  return largest > 0 ? change / largest : 0;
 }
 
 double CostModel::PredictUs(const StepCost& cost) const {
   const Vector x = Features(cost);
   double us = 0;
   for (int i = 0; i < kFeatures; ++i) us += x[i] * coefficients_[i];
-  return std::max(us, 0.0);
+  return us;
 }
 
 double CostModel::RowUs(int64_t context) const {
@@ -70,9 +96,9 @@ int32_t CostModel::RowsWithin(double target_us, const StepCost& base, int64_t co
   const double left = target_us - PredictUs(base);
   if (left <= 0) return 0;
   // Row i of n attends to i positions more: n rows take n * first + n * n * growth / 2.
-  const double growth = std::max(0.0, coefficients_[2] * kAttendedScale);
+  const double growth = coefficients_[2] * kAttendedScale;
   const double first = RowUs(context) + growth / 2;
-  const double divisor = first + std::sqrt(std::max(0.0, first * first + 2 * growth * left));
+  const double divisor = first + std::sqrt(first * first + 2 * growth * left);
   constexpr double kMost = std::numeric_limits<int32_t>::max();
   if (divisor <= 0) return static_cast<int32_t>(kMost);
   return static_cast<int32_t>(std::min(2 * left / divisor, kMost));

@@ -1,11 +1,15 @@
 // Predicts how long a step takes, from the steps that were: a linear model of rows, of the
-// attention's work and of sequences, fitted online by recursive least squares with forgetting, so
-// that it follows a machine whose speed changes. The scheduler chooses a step's token budget by it.
+// attention's work and of sequences, fitted online to least squares with forgetting, so that it
+// follows a machine whose speed changes. The scheduler chooses a step's token budget by it.
 //
-// Unit: microseconds. Forgetting stops while the steps are too alike to tell the coefficients
-// apart (decodes only): otherwise the estimate would drift on noise.
-// Source: Ljung, "System Identification", 2nd ed., section 11.2.
-// Thread-safety: none; owned by the scheduler.
+// Unit: microseconds. A step takes the place of earlier ones that were like it; what is known of
+// others is not forgotten for it (directional forgetting). No coefficient is negative: they are
+// times, and where steps are too alike to tell them apart (a full machine plans one like the other)
+// plain least squares would take from one what it gives to another and predict nonsense for any
+// other step. Each step moves the coefficients by a few rounds of coordinate descent from where
+// they were, so that what the last steps say nothing about stays as it was. Source: Franc, Hlavac
+// and Navara, "Sequential Coordinate-Wise Algorithm for the Non-negative Least Squares Problem",
+// 2005. Thread-safety: none; owned by the scheduler.
 #pragma once
 
 #include <array>
@@ -21,8 +25,6 @@ struct StepCost {
 
 class CostModel {
  public:
-  CostModel();
-
   // A step of `cost` took `us` > 0.
   void Observe(const StepCost& cost, double us);
 
@@ -33,8 +35,7 @@ class CostModel {
   // one more than the one before it, fit beside `base` into `target_us`.
   int32_t RowsWithin(double target_us, const StepCost& base, int64_t context) const;
 
-  // What one more row that attends to `context` positions adds to a step. May be negative while
-  // little is known.
+  // What one more row that attends to `context` positions adds to a step.
   double RowUs(int64_t context) const;
 
   bool is_ready() const { return observations_ >= kWarmUp; }
@@ -45,9 +46,12 @@ class CostModel {
   using Vector = std::array<double, kFeatures>;
 
   static Vector Features(const StepCost& cost);
+  void Forget(const Vector& x);
+  double Descend();
 
   Vector coefficients_{};
-  std::array<Vector, kFeatures> covariance_{};
+  std::array<Vector, kFeatures> moments_{};  // sums of x x^T over the steps, forgetting
+  Vector targets_{};                         // of x times the step's time
   int64_t observations_ = 0;
 };
 

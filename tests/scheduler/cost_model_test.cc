@@ -80,6 +80,27 @@ TEST_CASE("A thousand like steps leave the model as it was", "[scheduler][unit]"
   CHECK(model.PredictUs(other) == Approx(MachineUs(other)).epsilon(0.1));
 }
 
+TEST_CASE("Steps that are all alike leave predictions of others sane", "[scheduler][unit]") {
+  // As a full machine sees them: a prompt, chunks, and then so many decodes and a little chunk.
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> noise(0.9, 1.1);
+  CostModel model;
+  auto observe = [&](const StepCost& cost) {
+    model.Observe(cost, MachineUs(cost) * noise(random));
+  };
+  observe({101, 101 * 50, 1});
+  for (int64_t i = 1; i < 8; ++i) observe({64 + i, 64 * 50 + i * 100, 1 + i});
+  for (int i = 0; i < 1000; ++i) {
+    const auto decodes = static_cast<int64_t>(7 + random() % 3);
+    observe({decodes + 16, decodes * 120 + 16 * 60, decodes + 1});
+  }
+  const StepCost alone{16, 16 * 120, 16}, wide{256, 256 * 60, 4};
+  CHECK(model.PredictUs(alone) > 0.5 * MachineUs(alone));
+  CHECK(model.PredictUs(alone) < 2 * MachineUs(alone));
+  CHECK(model.PredictUs(wide) > 0.4 * MachineUs(wide));
+  CHECK(model.PredictUs(wide) < 2.5 * MachineUs(wide));
+}
+
 TEST_CASE("Steps with decodes keep the target while a long prompt is read", "[scheduler][unit]") {
   constexpr int64_t kTargetUs = 2500;
   SchedulerOptions options{.num_pages = 2000,
