@@ -57,8 +57,19 @@ void ReadQ5_1(const uint8_t* b, BlockCodes* out) {
 
 // 256 codes of two bits: byte l of each 32 holds columns l, 32 + l, 64 + l, 96 + l of 128.
 void ReadTwoBits(const uint8_t* bytes, uint8_t* codes) {
-  for (int n = 0; n < 256; ++n) {
-    codes[n] = (bytes[n / 128 * 32 + n % 32] >> (n / 32 % 4 * 2)) & 3;
+  for (int run = 0; run < 8; ++run) {
+    const uint8_t* from = bytes + run / 4 * 32;
+    const int shift = run % 4 * 2;
+    for (int l = 0; l < 32; ++l) codes[run * 32 + l] = (from[l] >> shift) & 3;
+  }
+}
+
+// Bit r of byte l is bit `place` of code 32 r + l, of 256.
+void AddHighBits(const uint8_t* bits, int place, uint8_t* codes) {
+  for (int run = 0; run < 8; ++run) {
+    for (int l = 0; l < 32; ++l) {
+      codes[run * 32 + l] |= static_cast<uint8_t>(((bits[l] >> run) & 1) << place);
+    }
   }
 }
 
@@ -73,12 +84,9 @@ void ReadQ2_K(const uint8_t* b, BlockCodes* out) {
 }
 
 void ReadQ3_K(const uint8_t* b, BlockCodes* out) {
-  const uint8_t* high_bits = b;
   const uint8_t* scales = b + 96;
   ReadTwoBits(b + 32, out->codes);
-  for (int n = 0; n < 256; ++n) {
-    out->codes[n] |= static_cast<uint8_t>(((high_bits[n % 32] >> (n / 32)) & 1) << 2);
-  }
+  AddHighBits(b, 2, out->codes);
   for (int s = 0; s < 16; ++s) {
     int low = s < 8 ? scales[s] & 15 : scales[s - 8] >> 4;
     int high = (scales[8 + s % 4] >> (s / 4 * 2)) & 3;
@@ -99,8 +107,10 @@ void ReadScalesAndMinima(const uint8_t* p, BlockCodes* out) {
 
 // 256 codes of four bits: byte l of each 32 holds columns l and 32 + l of 64.
 void ReadHalves(const uint8_t* bytes, uint8_t* codes) {
-  for (int n = 0; n < 256; ++n) {
-    codes[n] = (bytes[n / 64 * 32 + n % 32] >> (n / 32 % 2 * 4)) & 15;
+  for (int run = 0; run < 8; ++run) {
+    const uint8_t* from = bytes + run / 2 * 32;
+    const int shift = run % 2 * 4;
+    for (int l = 0; l < 32; ++l) codes[run * 32 + l] = (from[l] >> shift) & 15;
   }
 }
 
@@ -116,16 +126,20 @@ void ReadQ5_K(const uint8_t* b, BlockCodes* out) {
   out->offset = -HalfAt(b + 2);
   ReadScalesAndMinima(b + 4, out);
   ReadHalves(b + 48, out->codes);
-  for (int n = 0; n < 256; ++n) {
-    out->codes[n] |= static_cast<uint8_t>(((b[16 + n % 32] >> (n / 32)) & 1) << 4);
-  }
+  AddHighBits(b + 16, 4, out->codes);
 }
 
 void ReadQ6_K(const uint8_t* b, BlockCodes* out) {
-  for (int n = 0; n < 256; ++n) {
-    int low = (b[n / 128 * 64 + n % 64] >> (n / 64 % 2 * 4)) & 15;
-    int high = (b[128 + n / 128 * 32 + n % 32] >> (n / 32 % 4 * 2)) & 3;
-    out->codes[n] = static_cast<uint8_t>(low | high << 4);
+  // Of each 128 columns: 64 bytes of low nibbles (columns 0 to 63 in the lower ones), 32 of pairs.
+  for (int run = 0; run < 8; ++run) {
+    const uint8_t* low = b + run / 4 * 64 + run % 2 * 32;
+    const uint8_t* high = b + 128 + run / 4 * 32;
+    const int low_shift = run / 2 % 2 * 4;
+    const int high_shift = run % 4 * 2;
+    for (int l = 0; l < 32; ++l) {
+      const int pair = (high[l] >> high_shift) & 3;
+      out->codes[run * 32 + l] = static_cast<uint8_t>(((low[l] >> low_shift) & 15) | pair << 4);
+    }
   }
   std::memcpy(out->sub_scales, b + 192, 16);
   out->scale = HalfAt(b + 208);
