@@ -41,6 +41,21 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob) {
   return map;
 }
 
+bool Charsmap::LeavesAlone(unsigned char byte) const {
+  const auto has_child = [this](size_t node, uint32_t label) {
+    return node < units_.size() && Label(units_[node]) == label;
+  };
+  if (units_.empty() || byte == 0) return true;
+  const size_t node = Offset(units_[0]) ^ byte;
+  if (!has_child(node, byte)) return true;
+  if (HasLeaf(units_[node])) return false;
+  const size_t below = node ^ Offset(units_[node]);
+  for (uint32_t next = 1; next < 0x80; ++next) {
+    if (has_child(below ^ next, next)) return false;
+  }
+  return true;
+}
+
 std::optional<Charsmap::Match> Charsmap::Find(std::string_view text, bool longest) const {
   std::optional<Match> best;
   if (units_.empty()) return best;
@@ -63,6 +78,13 @@ std::optional<Charsmap::Match> Charsmap::Find(std::string_view text, bool longes
     if (!longest) break;
   }
   return best;
+}
+
+size_t PlainPrefix(std::string_view text, const std::array<bool, 256>& plain) {
+  size_t size = 0;
+  while (size < text.size() && plain[static_cast<unsigned char>(text[size])]) ++size;
+  const bool ascii_follows = size == text.size() || static_cast<unsigned char>(text[size]) < 0x80;
+  return size > 0 && !ascii_follows ? size - 1 : size;
 }
 
 }  // namespace heddle::engine::text

@@ -4,6 +4,7 @@
 // the trie's units (Darts-clone), the replacements as NUL-terminated strings.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -27,6 +28,8 @@ class Charsmap {
   };
   std::optional<Match> Longest(std::string_view text) const { return Find(text, true); }
   std::optional<Match> Shortest(std::string_view text) const { return Find(text, false); }
+  // Whether no rule begins with `byte`, of ASCII, where another byte of ASCII or the end follows.
+  bool LeavesAlone(unsigned char byte) const;
   bool empty() const { return units_.empty(); }
 
  private:
@@ -35,5 +38,9 @@ class Charsmap {
   std::vector<uint32_t> units_;
   std::string replacements_;
 };
+
+// Bytes at the beginning of `text` that are `plain`, of ASCII that no rule touches where ASCII
+// follows: most bytes, in most texts. A last one with more than ASCII behind it does not count.
+size_t PlainPrefix(std::string_view text, const std::array<bool, 256>& plain);
 
 }  // namespace heddle::engine::text

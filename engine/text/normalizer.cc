@@ -1,5 +1,6 @@
 #include "engine/text/normalizer.h"
 
+#include <array>
 #include <utility>
 
 #include "base/message.h"
@@ -132,13 +133,22 @@ class ReplaceMatches : public Normalizer {
 
 class Precompiled : public Normalizer {
  public:
-  explicit Precompiled(Charsmap charsmap) : charsmap_(std::move(charsmap)) {}
+  explicit Precompiled(Charsmap charsmap) : charsmap_(std::move(charsmap)) {
+    // No control characters: CR and LF are one grapheme.
+    for (unsigned char byte = ' '; byte < 0x7F; ++byte) {
+      plain_[byte] = charsmap_.LeavesAlone(byte);
+    }
+  }
 
   absl::Status Apply(std::string* text) const override {
     std::string out;
     out.reserve(text->size());
     std::string_view rest(*text);
     while (!rest.empty()) {
+      const size_t plain = PlainPrefix(rest, plain_);
+      out.append(rest.substr(0, plain));
+      rest.remove_prefix(plain);
+      if (rest.empty()) break;
       const std::string_view grapheme = rest.substr(0, GraphemeSize(rest));
       rest.remove_prefix(grapheme.size());
       // The library looks short graphemes up as a whole, by the shortest rule that they begin with.
@@ -179,6 +189,7 @@ class Precompiled : public Normalizer {
   }
 
   Charsmap charsmap_;
+  std::array<bool, 256> plain_{};  // see PlainPrefix
 };
 
 }  // namespace

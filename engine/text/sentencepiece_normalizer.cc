@@ -20,6 +20,9 @@ class SentencePieceNormalizer : public Normalizer {
     for (const std::string& symbol : rules_.user_defined) {
       if (!symbol.empty()) begins_[static_cast<unsigned char>(symbol[0])] = true;
     }
+    for (unsigned char byte = 0; byte < 0x80; ++byte) {
+      plain_[byte] = byte != ' ' && !begins_[byte] && rules_.charsmap.LeavesAlone(byte);
+    }
   }
 
   absl::Status Apply(std::string* text) const override {
@@ -68,6 +71,12 @@ class SentencePieceNormalizer : public Normalizer {
   void AppendAll(std::string_view rest, std::string* out) const {
     bool after_space = rules_.remove_extra_whitespaces;
     while (!rest.empty()) {
+      if (const size_t size = PlainPrefix(rest, plain_); size > 0) {
+        out->append(rest.substr(0, size));
+        rest.remove_prefix(size);
+        after_space = false;
+        continue;
+      }
       auto [part, size] = Next(rest);
       rest.remove_prefix(size);
       while (after_space && part.starts_with(' ')) part.remove_prefix(1);
@@ -85,7 +94,8 @@ class SentencePieceNormalizer : public Normalizer {
   }
 
   SentencePieceRules rules_;
-  std::array<bool, 256> begins_{};
+  std::array<bool, 256> begins_{};  // a user-defined symbol with that byte
+  std::array<bool, 256> plain_{};   // see PlainPrefix
 };
 
 }  // namespace

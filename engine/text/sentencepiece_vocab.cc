@@ -152,10 +152,10 @@ class Builder {
     }
     UnigramOptions options;
     options.unknown = std::move(unknown);
-    options.float_scores = true;
     options.min_score = min_score;
     user_defined_.clear();
     parts_.model = std::make_unique<Unigram>(pieces, std::move(options));
+    if (HasMetaspaceBoundaries(parts_.tokens)) parts_.pre_tokenizer = NewMetaspaceBoundaries();
   }
 
   SentencePieceVocabulary vocabulary_;

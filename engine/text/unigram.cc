@@ -1,7 +1,6 @@
 #include "engine/text/unigram.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "engine/text/utf8.h"
@@ -9,59 +8,26 @@
 namespace heddle::engine::text {
 namespace {
 
-constexpr uint64_t kEmptyKey = ~uint64_t{0};
-constexpr uint32_t kNoNode = 0;  // the root is nobody's child
 // An unknown code point scores so much below the worst token.
 constexpr double kUnknownPenalty = 10.0;
-
-size_t StartSlot(uint64_t key, size_t mask) {
-  key *= 0x9E3779B97F4A7C15u;
-  return (key ^ key >> 32) & mask;
-}
 
 }  // namespace
 
 Unigram::Unigram(const std::vector<UnigramPiece>& pieces, UnigramOptions options)
     : options_(std::move(options)) {
-  size_t bytes = 0;
   double min_score = options_.min_score;
+  std::vector<ByteTrie::Entry> entries;
+  entries.reserve(pieces.size());
   for (const UnigramPiece& piece : pieces) {
-    bytes += piece.text.size();
     min_score = std::min(min_score, piece.score);
+    const auto id = static_cast<size_t>(piece.id);
+    if (id >= scores_.size()) scores_.resize(id + 1);
+    scores_[id] = piece.score;
+    entries.push_back({piece.text, piece.id});
   }
-  unknown_score_ = Rounded(min_score - kUnknownPenalty);
-  const size_t num_slots = std::bit_ceil(std::max<size_t>(bytes * 2, 16));
-  edge_mask_ = num_slots - 1;
-  edges_.assign(num_slots, {kEmptyKey, kNoNode});
-  nodes_.push_back({kUnreached, 0});
-  for (const UnigramPiece& piece : pieces) Insert(piece);
-}
-
-uint32_t Unigram::Child(uint32_t node, unsigned char byte) const {
-  const uint64_t key = uint64_t{node} << 8 | byte;
-  for (size_t at = StartSlot(key, edge_mask_);; at = (at + 1) & edge_mask_) {
-    if (edges_[at].key == key) return edges_[at].child;
-    if (edges_[at].key == kEmptyKey) return kNoNode;
-  }
-}
-
-uint32_t Unigram::AddChild(uint32_t node, unsigned char byte) {
-  if (const uint32_t child = Child(node, byte); child != kNoNode) return child;
-  const uint64_t key = uint64_t{node} << 8 | byte;
-  size_t at = StartSlot(key, edge_mask_);
-  while (edges_[at].key != kEmptyKey) at = (at + 1) & edge_mask_;
-  const auto child = static_cast<uint32_t>(nodes_.size());
-  nodes_.push_back({kUnreached, 0});
-  edges_[at] = {key, child};
-  return child;
-}
-
-void Unigram::Insert(const UnigramPiece& piece) {
-  if (piece.text.empty()) return;
-  uint32_t node = 0;
-  for (const char byte : piece.text) node = AddChild(node, static_cast<unsigned char>(byte));
+  unknown_score_ = min_score - kUnknownPenalty;
   // Of two pieces with one text the last counts, as in a map that is filled in order.
-  nodes_[node] = {piece.id, piece.score};
+  pieces_ = ByteTrie::Build(std::move(entries));
 }
 
 // Tries every token that begins at `at`.
@@ -75,15 +41,16 @@ void Unigram::Extend(std::string_view word, size_t at,
     if (arrival.token != kUnreached && score <= arrival.score) return;
     arrival = {score, static_cast<uint32_t>(at), token};
   };
-  uint32_t node = 0;
+  uint32_t node = ByteTrie::kRoot;
   for (size_t end = at; end < word.size();) {
-    node = Child(node, static_cast<unsigned char>(word[end++]));
-    if (node == kNoNode) break;
-    if (nodes_[node].token == kUnreached) continue;
+    node = pieces_.Child(node, static_cast<unsigned char>(word[end++]));
+    if (node == ByteTrie::kNoNode) break;
+    const TokenId token = pieces_.Value(node);
+    if (token == ByteTrie::kNoValue) continue;
     if (end - at == one) has_single = true;
-    offer(end, Rounded(here + nodes_[node].score), nodes_[node].token);
+    offer(end, here + scores_[static_cast<size_t>(token)], token);
   }
-  if (!has_single) offer(at + one, Rounded(here + unknown_score_), kUnknown);
+  if (!has_single) offer(at + one, here + unknown_score_, kUnknown);
 }
 
 void Unigram::EncodeWord(std::string_view word, ModelScratch* scratch,

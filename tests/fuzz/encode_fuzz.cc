@@ -1,5 +1,6 @@
-// Texts of any bytes, through byte-level BPE and a SentencePiece model: they encode, byte-level ids
-// hold the bytes, and streamed text equals whole-text decoding.
+// Texts of any bytes, through byte-level BPE and SentencePiece models: they encode, byte-level ids
+// hold the bytes, streamed text equals whole-text decoding, and the words that a tokenizer
+// remembers change nothing.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -27,6 +28,9 @@ void Check(const text::Tokenizer& tokenizer, std::string_view input, bool keeps_
   std::vector<heddle::engine::TokenId> ids;
   const text::EncodeOptions options{.add_special = false, .parse_special = false};
   HEDDLE_CHECK(tokenizer.Encode(input, options, &ids).ok(), "encoding failed");
+  std::vector<heddle::engine::TokenId> again;
+  HEDDLE_CHECK(tokenizer.Encode(input, options, &again).ok(), "encoding failed");
+  HEDDLE_CHECK(ids == again, "the second time gave other ids");
   std::string bytes;
   std::string streamed;
   text::IncrementalDetokenizer detokenizer(&tokenizer, false);
@@ -44,8 +48,10 @@ void Check(const text::Tokenizer& tokenizer, std::string_view input, bool keeps_
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto bytes = Load("o200k.json");
   static const auto pieces = Load("spm_bpe.model");
+  static const auto unigram = Load("spm_unigram.model");
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   Check(*bytes, input, true);
   Check(*pieces, input, false);
+  Check(*unigram, input, false);
   return 0;
 }

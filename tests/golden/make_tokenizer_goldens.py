@@ -9,7 +9,8 @@ parts which the real ones do not use, and goldens.json.
 The strings come from a generator that tests/text/tokenizer/random_text.h implements as well:
 SplitMix64 seeded with the number of the string; see `random_text`. Per string 8 bits of the FNV-1a
 hash of its ids (little-endian int32) are kept, per block of 100 strings the 64-bit FNV-1a hash of
-their decoded texts, so that all results fit in a small file and a difference names its string.
+their decoded texts, so that all results fit in a small file and a difference names its string. Of
+SentencePiece also the 64-bit hash of the ids of all strings as one text, with a space between two.
 """
 import base64
 import json
@@ -80,12 +81,16 @@ def fnv(data, value=0xCBF29CE484222325):
     return value
 
 
+def ids_hash(ids):
+    return fnv(struct.pack(f"<{len(ids)}i", *ids))
+
+
 def golden(encode, decode):
     hashes = bytearray()
     blocks = []
     for i in range(NUM_STRINGS):
         ids = encode(random_text(i))
-        hashes.append(fnv(struct.pack(f"<{len(ids)}i", *ids)) & 0xFF)
+        hashes.append(ids_hash(ids) & 0xFF)
         if i % BLOCK == 0:
             value = fnv(b"")
         value = fnv(decode(ids).encode() + b"\0", value)
@@ -106,7 +111,8 @@ def sentencepiece_golden(path):
     # Control symbols in a text are text to SentencePiece. No decoded texts: it has a text of its own
     # for unknown pieces.
     result = golden(lambda text: processor.encode(text), lambda ids: "")
-    return {"ids8": result["ids8"], "parse_special": False}
+    whole = ids_hash(processor.encode(" ".join(random_text(i) for i in range(NUM_STRINGS))))
+    return {"ids8": result["ids8"], "parse_special": False, "whole": f"{whole:016x}"}
 
 
 def corpus(limit=0x110000):

@@ -24,7 +24,7 @@ uint64_t Fnv(std::string_view bytes, uint64_t value) {
   return value;
 }
 
-uint8_t IdHash(const std::vector<TokenId>& ids) {
+uint64_t IdHash(const std::vector<TokenId>& ids) {
   uint64_t value = kFnvStart;
   for (const TokenId id : ids) {
     const auto bits = static_cast<uint32_t>(id);
@@ -32,7 +32,16 @@ uint8_t IdHash(const std::vector<TokenId>& ids) {
       value = (value ^ (bits >> shift & 0xFF)) * 0x100000001B3u;
     }
   }
-  return static_cast<uint8_t>(value);
+  return value;
+}
+
+std::string AllTexts() {
+  std::string all;
+  for (int i = 0; i < kNumStrings; ++i) {
+    if (i > 0) all.push_back(' ');
+    all.append(RandomText(static_cast<uint64_t>(i)));
+  }
+  return all;
 }
 
 // Compares every string; lists the first few that differ.
@@ -55,7 +64,7 @@ void Compare(const std::filesystem::path& path, const nlohmann::json& golden) {
     ids.clear();
     REQUIRE((*tokenizer)->Encode(text, options, &ids).ok());
     const auto expected = static_cast<uint8_t>(hashes[static_cast<size_t>(i)]);
-    if (IdHash(ids) != expected && ++wrong <= 5) {
+    if (static_cast<uint8_t>(IdHash(ids)) != expected && ++wrong <= 5) {
       examples += absl::StrFormat("\nstring %d: %s", i, absl::CHexEscape(text));
     }
     if (!golden.contains("texts")) continue;
@@ -67,9 +76,16 @@ void Compare(const std::filesystem::path& path, const nlohmann::json& golden) {
           golden["texts"][static_cast<size_t>(i / kBlock)].get<std::string>());
   }
   INFO("different:" << examples);
-  // SentencePiece sums scores in float: one string has two readings whose sums differ by rounding
-  // alone.
+  // SentencePiece sums scores in an order of its own: one string has two readings whose sums differ
+  // by rounding alone.
   CHECK(wrong <= (path.filename() == "spm_unigram.model" ? 1 : 0));
+  if (!golden.contains("whole")) return;
+  // Twice: what the first reading has left in the tokenizer's memory changes nothing.
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    ids.clear();
+    REQUIRE((*tokenizer)->Encode(AllTexts(), options, &ids).ok());
+    CHECK(absl::StrFormat("%016x", IdHash(ids)) == golden["whole"].get<std::string>());
+  }
 }
 
 nlohmann::json Goldens() {

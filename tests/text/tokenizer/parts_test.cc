@@ -1,10 +1,12 @@
 // Parts of the pipeline on their own, and the promises that need no reference.
 #include <chrono>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "engine/text/byte_trie.h"
 #include "engine/text/class_run.h"
 #include "engine/text/gguf_patterns.h"
 #include "engine/text/regex.h"
@@ -144,6 +146,42 @@ TEST_CASE("Special tokens in a text are text unless they are asked for", "[text]
   CHECK(tokenizer->Decode(std::vector<TokenId>{1}, true).empty());
   CHECK(tokenizer->IsSpecial(1));
   CHECK(tokenizer->add_bos());
+}
+
+TEST_CASE("A trie finds exactly the strings that it was made of", "[text][unit]") {
+  // All short beginnings of random texts, some bytes of which are shared by many.
+  std::map<std::string, int32_t> strings;
+  for (uint64_t i = 0; i < 3000; ++i) {
+    const std::string text = RandomText(i);
+    for (const size_t size : {1u, 2u, 3u, 7u, 40u}) {
+      if (size <= text.size()) strings[text.substr(0, size)] = static_cast<int32_t>(i);
+    }
+  }
+  std::vector<ByteTrie::Entry> entries = {{"", 1}, {"the", 2}, {"the", 3}};
+  for (const auto& [text, value] : strings) {
+    if (text != "the") entries.push_back({text, value});
+  }
+  strings["the"] = 3;  // of two with one text the last counts
+  const ByteTrie trie = ByteTrie::Build(entries);
+  const auto find = [&trie](std::string_view text) {
+    uint32_t node = ByteTrie::kRoot;
+    for (const char byte : text) {
+      node = trie.Child(node, static_cast<unsigned char>(byte));
+      if (node == ByteTrie::kNoNode) return ByteTrie::kNoValue;
+    }
+    return trie.Value(node);
+  };
+  int wrong = 0;
+  for (const auto& [text, value] : strings) {
+    if (find(text) != value) ++wrong;
+    for (const std::string& other : {text + "x", text.substr(0, text.size() - 1)}) {
+      const auto known = strings.find(other);
+      if (find(other) != (known == strings.end() ? ByteTrie::kNoValue : known->second)) ++wrong;
+    }
+  }
+  CHECK(wrong == 0);
+  CHECK(find("") == ByteTrie::kNoValue);
+  CHECK(ByteTrie().Child(ByteTrie::kRoot, 'a') == ByteTrie::kNoNode);
 }
 
 TEST_CASE("A word of a megabyte takes no more than n log n", "[text][unit]") {
