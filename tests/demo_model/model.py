@@ -1,5 +1,9 @@
 """The demo model's network: a Llama decoder in PyTorch, and its export to the Hugging Face layout.
 
+With experts it is Mixtral's (Jiang et al. 2024): softmax over the chosen experts' scores. They are
+trained as one wide MLP whose units count as much as their expert does for the token: as fast as a
+sorting of tokens by expert at this size, and the same sum.
+
 Compact on purpose: rotary embedding over half-split pairs, grouped-query attention, SwiGLU, RMS
 norms, embedding tied to the output. Attention is limited to the document that a token is in, so
 that several documents can share one training row.
@@ -16,7 +20,7 @@ from torch import Tensor, nn
 class Shape:
     vocab: int = 1280
     hidden: int = 192
-    inter: int = 384
+    inter: int = 384  # of each expert, if there are any
     layers: int = 6
     heads: int = 6
     kv_heads: int = 2
@@ -24,6 +28,8 @@ class Shape:
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
     max_positions: int = 2048
+    experts: int = 0
+    chosen_experts: int = 2
 
     def as_dict(self) -> dict:
         return asdict(self)
@@ -31,6 +37,7 @@ class Shape:
 
 BASE = Shape()
 DRAFT = Shape(hidden=64, inter=160, layers=2, heads=2, kv_heads=1)  # for speculation: a tenth of BASE
+MOE = Shape(inter=48, experts=8, chosen_experts=4)  # BASE's MLPs, each cut into eight
 
 
 def rotary_table(shape: Shape, length: int) -> tuple[Tensor, Tensor]:
@@ -68,9 +75,12 @@ class Layer(nn.Module):
         self.v = nn.Linear(shape.hidden, kv_size, bias=False)
         self.o = nn.Linear(q_size, shape.hidden, bias=False)
         self.mlp_norm = RmsNorm(shape.hidden, shape.norm_eps)
-        self.gate = nn.Linear(shape.hidden, shape.inter, bias=False)
-        self.up = nn.Linear(shape.hidden, shape.inter, bias=False)
-        self.down = nn.Linear(shape.inter, shape.hidden, bias=False)
+        width = shape.inter * max(1, shape.experts)  # experts side by side
+        self.gate = nn.Linear(shape.hidden, width, bias=False)
+        self.up = nn.Linear(shape.hidden, width, bias=False)
+        self.down = nn.Linear(width, shape.hidden, bias=False)
+        if shape.experts:
+            self.router = nn.Linear(shape.hidden, shape.experts, bias=False)
 
     def attend(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
         n, length, _ = x.shape
@@ -92,7 +102,22 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, rotary: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
         x = x + self.attend(self.attention_norm(x), rotary, mask)
         h = self.mlp_norm(x)
-        return x + self.down(F.silu(self.gate(h)) * self.up(h))
+        inner = F.silu(self.gate(h)) * self.up(h)
+        if self.shape.experts:
+            shares = self.route(h).to(inner.dtype)
+            inner = (inner.unflatten(-1, (self.shape.experts, -1)) * shares[..., None]).flatten(-2)
+        return x + self.down(inner)
+
+    def route(self, h: Tensor) -> Tensor:
+        """[..., experts]: each expert's share in a token's sum. Leaves in `balance` how unevenly
+        tokens are spread (Fedus et al. 2021: 1 where every expert gets as many)."""
+        scores = self.router(h).float()
+        best = scores.topk(self.shape.chosen_experts, dim=-1)
+        shares = torch.zeros_like(scores).scatter(-1, best.indices, best.values.softmax(-1))
+        chosen = (shares > 0).float().flatten(0, -2).mean(0) / self.shape.chosen_experts
+        likely = scores.softmax(-1).flatten(0, -2).mean(0)
+        self.balance = self.shape.experts * (chosen * likely).sum()
+        return shares
 
 
 class Decoder(nn.Module):
@@ -126,6 +151,10 @@ class Decoder(nn.Module):
             x = layer(x, rotary, mask)
         return self.norm(x)
 
+    def imbalance(self) -> Tensor:
+        """Of the experts in the last forward; 0 without any."""
+        return sum((layer.balance for layer in self.layers if self.shape.experts), torch.zeros(()))
+
     def logits(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.embedding.weight)
 
@@ -134,23 +163,47 @@ LAYER_NAMES = {
     "attention_norm": "input_layernorm", "q": "self_attn.q_proj", "k": "self_attn.k_proj",
     "v": "self_attn.v_proj", "o": "self_attn.o_proj", "mlp_norm": "post_attention_layernorm",
     "gate": "mlp.gate_proj", "up": "mlp.up_proj", "down": "mlp.down_proj",
+    "router": "block_sparse_moe.gate",
 }
+EXPERT_NAMES = {"gate": "w1", "up": "w3", "down": "w2"}
 
 
 def hugging_face_weights(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Our names -> those of transformers' LlamaForCausalLM."""
+    """Our names -> those of transformers' LlamaForCausalLM or MixtralForCausalLM."""
     renamed = {"model.embed_tokens.weight": state["embedding.weight"],
                "model.norm.weight": state["norm.weight"]}
     for name, weight in state.items():
         if name.startswith("layers."):
             _, index, part, _ = name.split(".")
-            renamed[f"model.layers.{index}.{LAYER_NAMES[part]}.weight"] = weight
+            layer = f"model.layers.{index}."
+            if f"layers.{index}.router.weight" in state and part in EXPERT_NAMES:
+                count = state[f"layers.{index}.router.weight"].shape[0]
+                for e, own in enumerate(weight.chunk(count, dim=1 if part == "down" else 0)):
+                    renamed[f"{layer}block_sparse_moe.experts.{e}.{EXPERT_NAMES[part]}.weight"] = own
+            else:
+                renamed[f"{layer}{LAYER_NAMES[part]}.weight"] = weight
     return renamed
 
 
+def our_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The reverse, of a model without experts."""
+    parts = {theirs: ours for ours, theirs in LAYER_NAMES.items()}
+    state = {"embedding.weight": weights["model.embed_tokens.weight"],
+             "norm.weight": weights["model.norm.weight"]}
+    for name, weight in weights.items():
+        if name.startswith("model.layers."):
+            _, _, index, part = name.removesuffix(".weight").split(".", 3)
+            state[f"layers.{index}.{parts[part]}.weight"] = weight
+    return state
+
+
 def hugging_face_config(shape: Shape, end_ids: list[int], pad_id: int) -> dict:
-    return {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    family = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    if shape.experts:
+        family = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral",
+                  "num_local_experts": shape.experts, "num_experts_per_tok": shape.chosen_experts,
+                  "sliding_window": None}
+    return family | {
         "vocab_size": shape.vocab, "hidden_size": shape.hidden, "intermediate_size": shape.inter,
         "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads,
         "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim, "hidden_act": "silu",

@@ -15,17 +15,19 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
 import corpus
 import data
-from model import BASE, DRAFT, Decoder, Shape, hugging_face_config, hugging_face_weights
+from model import (BASE, DRAFT, MOE, Decoder, Shape, hugging_face_config, hugging_face_weights,
+                   our_weights)
 
 HERE = Path(__file__).parent
-SHAPES = {"base": BASE, "draft": DRAFT}
+SHAPES = {"base": BASE, "draft": DRAFT, "moe": MOE}
 WARMUP_STEPS = 50
+BALANCE_WEIGHT = 0.01  # of the experts' load in the loss (Fedus et al. 2021)
 
 
 def orthogonal(matrices: Tensor, dtype: torch.dtype, iterations: int = 5) -> Tensor:
@@ -63,11 +65,25 @@ class Muon:
 class Trainer:
     def __init__(self, shape: Shape, rate: float, bf16: bool):
         self.model = Decoder(shape)
-        inner = [p for n, p in self.model.named_parameters() if p.dim() == 2 and "layers" in n]
-        other = [p for n, p in self.model.named_parameters() if p.dim() == 1 or "layers" not in n]
+        parameters = dict(self.model.named_parameters())
+        inner = [n for n, p in parameters.items()
+                 if p.dim() == 2 and "layers" in n and "router" not in n]
+        other = [p for n, p in parameters.items() if n not in inner]
+        inner = [parameters[n] for n in inner]
         self.muon = Muon(inner, torch.bfloat16 if bf16 else torch.float32)
         self.adam = torch.optim.AdamW(other, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
         self.rate, self.bf16 = rate, bf16
+
+    def start_from(self, folder: Path) -> None:
+        """An exported model without experts, whose MLPs are as wide as all experts together: they are
+        cut into experts (Zhang et al. 2022), and a token's chosen ones count as they did in the sum."""
+        state = {name: weight.float()
+                 for name, weight in our_weights(load_file(folder / "model.safetensors")).items()}
+        for name in state:
+            if self.model.shape.experts and name.endswith("down.weight"):
+                state[name] *= self.model.shape.chosen_experts
+        missing = self.model.load_state_dict(state, strict=False).missing_keys
+        assert all("router" in name for name in missing), missing
 
     def step(self, batch: data.Batch, factor: float) -> float:
         """One update at `factor` times the learning rate; returns the mean loss per learned token."""
@@ -77,7 +93,7 @@ class Trainer:
             hidden = self.model.hidden(ids, documents)[:, :-1][learned]
             logits = self.model.logits(hidden)
         loss = F.cross_entropy(logits.float(), ids[:, 1:][learned])
-        loss.backward()
+        (loss + BALANCE_WEIGHT * self.model.imbalance()).backward()
         for group in self.adam.param_groups:
             group["lr"] = 0.3 * self.rate * factor
         self.adam.step()
@@ -132,6 +148,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="base")
     parser.add_argument("--out", type=Path, default=HERE / "model", help="holds the tokenizer already")
     parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--start", type=Path, help="exported model to start from, instead of noise")
     parser.add_argument("--steps", type=int, default=4300)
     parser.add_argument("--decay-steps", type=int, default=1700)
     parser.add_argument("--rate", type=float, default=0.02)
@@ -147,6 +164,8 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(options.out / "tokenizer.json"))
     trainer = Trainer(SHAPES[options.shape], options.rate, options.bf16)
     print(f"{sum(p.numel() for p in trainer.model.parameters())} parameters", flush=True)
+    if options.start:
+        trainer.start_from(options.start)
     checkpoint, step, decay_from = options.work / "checkpoint.pt", 0, options.steps - options.decay_steps
     if checkpoint.exists():
         step, decay_from = trainer.load(checkpoint)

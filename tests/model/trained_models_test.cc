@@ -157,12 +157,10 @@ TEST_CASE("A prompt read in chunks of any size, over any pages, gives the same b
   }
 }
 
-TEST_CASE("The demo model and its draft give the greedy ids and best logits of transformers",
-          "[golden]") {
-  const std::string name = GENERATE("model", "draft");
+TEST_CASE("The demo models give the greedy ids and best logits of transformers", "[golden]") {
+  const std::string name = GENERATE("model", "draft", "moe");
   const auto folder = test::SourceDir() / "tests/demo_model";
-  const json cases =
-      ReadJson(name == "draft" ? folder / "draft/expected.json" : folder / "expected.json");
+  const json cases = ReadJson((name == "model" ? folder : folder / name) / "expected.json");
   const std::string isa = GENERATE("reference", "portable", "auto");
   // Products in BF16 (auto, on machines that have them) move a logit by some hundredths.
   const float tolerance = isa == "auto" ? 0.15f : 1e-3f;
@@ -174,6 +172,8 @@ TEST_CASE("The demo model and its draft give the greedy ids and best logits of t
     const auto run =
         test::RunGreedy(*executor, prompt, {.max_tokens = static_cast<int32_t>(greedy.size())});
     if (item["smallest_margin"].get<float>() > 2 * tolerance) CHECK(run.ids == greedy);
+    // Rounded activations may lead to another expert where two are as good: other logits.
+    if (name == "moe" && isa == "auto") continue;
     for (const json& top : item["first_logits_top10"]) {
       CHECK(std::abs(run.first_logits[top[0].get<size_t>()] - top[1].get<float>()) < tolerance);
     }
