@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "base/message.h"
 #include "base/status.h"
@@ -11,12 +12,18 @@
 namespace heddle::engine {
 namespace {
 
-// The prefix that the checkpoint's names have: the family's, or none where only the bare decoder
-// was saved.
-std::string_view FindPrefix(const Checkpoint& checkpoint, const Family& family) {
-  std::string with_prefix = std::string(family.prefix) + family.names->embed;
-  bool bare = checkpoint.Find(with_prefix) == nullptr && checkpoint.Find(family.names->embed);
-  return bare ? std::string_view() : family.prefix;
+// Where models that read images as well have their decoder: transformers has moved it once.
+constexpr std::string_view kTextPart = "language_model.";
+
+// The prefix that the checkpoint's names have: the family's, none where only the bare decoder was
+// saved, or that of a decoder inside of a larger model.
+std::string FindPrefix(const Checkpoint& checkpoint, const Family& family) {
+  std::string own(family.prefix);
+  for (const std::string& prefix :
+       {own, std::string(), std::string(kTextPart) + own, own + std::string(kTextPart)}) {
+    if (checkpoint.Find(prefix + family.names->embed) != nullptr) return prefix;
+  }
+  return own;
 }
 
 // Whether some tensor's name ends so.
@@ -33,6 +40,11 @@ const NameMap& FindNames(const Checkpoint& checkpoint, const Family& family) {
     return *family.stacked_names;
   }
   return *family.names;
+}
+
+absl::StatusOr<ConfigParts> SplitConfig(const JsonSource& whole, const JsonSource& generation) {
+  HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> text, whole.Object("text_config"));
+  return ConfigParts{text.value_or(whole), whole, generation};
 }
 
 }  // namespace
@@ -129,22 +141,27 @@ absl::StatusOr<ModelDescription> DescribeConfig(const nlohmann::json& config,
   if (!config.is_object() || !generation_config.is_object()) {
     return absl::InvalidArgumentError(base::StrCat(file, " is not a JSON object"));
   }
-  JsonSource source{std::string(file), config};
-  JsonSource generation{std::string(file), generation_config};
-  HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(source));
-  return DescribeConfigWithNames(*family, source, generation, *family->names, family->prefix);
+  HEDDLE_ASSIGN_OR_RETURN(
+      const ConfigParts parts,
+      SplitConfig({std::string(file), config}, {std::string(file), generation_config}));
+  HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(parts.decoder));
+  return DescribeConfigWithNames(*family, parts, *family->names, family->prefix);
 }
 
 absl::StatusOr<ModelDescription> Describe(const Checkpoint& checkpoint) {
   if (const GgufFile* gguf = checkpoint.gguf()) {
     return DescribeGguf(*gguf, [&](std::string_view name) { return checkpoint.Find(name); });
   }
-  JsonSource config((checkpoint.path() / "config.json").string(), checkpoint.config());
-  JsonSource generation((checkpoint.path() / "generation_config.json").string(),
-                        checkpoint.generation_config());
-  HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(config));
-  return DescribeConfigWithNames(*family, config, generation, FindNames(checkpoint, *family),
-                                 FindPrefix(checkpoint, *family));
+  HEDDLE_ASSIGN_OR_RETURN(
+      const ConfigParts parts,
+      SplitConfig({(checkpoint.path() / "config.json").string(), checkpoint.config()},
+                  {(checkpoint.path() / "generation_config.json").string(),
+                   checkpoint.generation_config()}));
+  HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(parts.decoder));
+  const std::string prefix = FindPrefix(checkpoint, *family);
+  NameMap names = FindNames(checkpoint, *family);
+  if (prefix.starts_with(kTextPart)) names.lm_head.insert(0, kTextPart);
+  return DescribeConfigWithNames(*family, parts, names, prefix);
 }
 
 }  // namespace heddle::engine

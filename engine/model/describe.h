@@ -49,7 +49,15 @@ struct Hyperparameters {
   std::vector<int32_t> windows;         // [n_layers], 0: none; empty: none at all
 };
 
-// The family for config.json's architectures and model_type, or for GGUF's general.architecture;
+// The configuration of a Hugging Face folder. A model that reads images as well keeps its decoder's
+// keys in config.json's "text_config".
+struct ConfigParts {
+  JsonSource decoder;     // config.json, or its "text_config"
+  JsonSource whole;       // config.json
+  JsonSource generation;  // generation_config.json
+};
+
+// The family for the decoder's architectures and model_type, or for GGUF's general.architecture;
 // UNIMPLEMENTED with the supported ones and the nearest.
 absl::StatusOr<const Family*> FindFamily(const JsonSource& config);
 absl::StatusOr<const Family*> FindGgufFamily(const GgufFile& gguf, std::string_view architecture);
@@ -86,11 +94,10 @@ ModelSpec MakeSpec(const Family& family, const Hyperparameters& values);
 // `pattern` with the prefix, and without the names of what the spec does not have.
 NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSpec& spec);
 
-// The description from a whole config.json, with tensors named by `pattern` (one of the family's)
-// after this prefix.
+// The description of a folder whose tensors are named by `pattern` (one of the family's) after this
+// prefix.
 absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
-                                                         const JsonSource& config,
-                                                         const JsonSource& generation_config,
+                                                         const ConfigParts& config,
                                                          const NameMap& pattern,
                                                          std::string_view prefix);
 

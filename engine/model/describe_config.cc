@@ -153,24 +153,24 @@ absl::StatusOr<std::vector<int32_t>> ReadWindows(const JsonSource& config, const
 
 absl::Status ReadSizes(const JsonSource& config, const Family& family, Hyperparameters* values) {
   const ConfigKeys& keys = family.keys;
+  // A size that may be absent if the family has a value for it.
+  const auto dim = [&config](std::string_view key, int64_t max, int32_t absent) {
+    return absent > 0 ? config.DimOr(key, max, absent) : config.Dim(key, max);
+  };
   HEDDLE_ASSIGN_OR_RETURN(values->hidden, config.Dim(keys.hidden, kMaxHidden));
   HEDDLE_ASSIGN_OR_RETURN(values->n_layers, config.Dim(keys.n_layers, kMaxLayers));
-  HEDDLE_ASSIGN_OR_RETURN(values->n_heads, config.Dim(keys.n_heads, kMaxHeads));
-  values->n_kv_heads = values->n_heads;
+  HEDDLE_ASSIGN_OR_RETURN(values->n_heads, dim(keys.n_heads, kMaxHeads, family.n_heads));
+  values->n_kv_heads = family.n_kv_heads > 0 ? family.n_kv_heads : values->n_heads;
   if (!keys.n_kv_heads.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(values->n_kv_heads,
-                            config.DimOr(keys.n_kv_heads, kMaxHeads, values->n_heads));
+                            config.DimOr(keys.n_kv_heads, kMaxHeads, values->n_kv_heads));
   }
   HEDDLE_ASSIGN_OR_RETURN(values->head_dim, ReadHeadDim(config, family, *values));
   HEDDLE_RETURN_IF_ERROR(CheckHeads(config, keys.n_heads, keys.n_kv_heads, *values));
   HEDDLE_ASSIGN_OR_RETURN(values->inter, ReadInter(config, family, values->hidden));
-  HEDDLE_ASSIGN_OR_RETURN(values->vocab, config.Dim("vocab_size", kMaxVocab));
-  if (family.max_context == 0) {
-    HEDDLE_ASSIGN_OR_RETURN(values->max_context, config.Dim(keys.max_context, kMaxContext));
-  } else {
-    HEDDLE_ASSIGN_OR_RETURN(values->max_context,
-                            config.DimOr(keys.max_context, kMaxContext, family.max_context));
-  }
+  HEDDLE_ASSIGN_OR_RETURN(values->vocab, dim("vocab_size", kMaxVocab, family.vocab));
+  HEDDLE_ASSIGN_OR_RETURN(values->max_context,
+                          dim(keys.max_context, kMaxContext, family.max_context));
   return absl::OkStatus();
 }
 
@@ -228,13 +228,16 @@ absl::Status ReadTokenIds(const JsonSource& source, std::string_view key, int32_
 }
 
 // generation_config.json has the last word, as in transformers' generate().
-absl::Status ReadSpecialIds(const JsonSource& config, const JsonSource& generation, int32_t vocab,
+absl::Status ReadSpecialIds(const ConfigParts& config, int32_t vocab,
                             ModelDescription* description) {
-  const JsonSource& eos = generation.Has("eos_token_id") ? generation : config;
-  HEDDLE_RETURN_IF_ERROR(ReadTokenIds(eos, "eos_token_id", vocab, &description->eos_ids));
+  const auto has = [&config](std::string_view key) -> const JsonSource& {
+    if (config.generation.Has(key)) return config.generation;
+    return config.whole.Has(key) ? config.whole : config.decoder;
+  };
+  HEDDLE_RETURN_IF_ERROR(
+      ReadTokenIds(has("eos_token_id"), "eos_token_id", vocab, &description->eos_ids));
   std::vector<TokenId> bos_ids;
-  const JsonSource& bos = generation.Has("bos_token_id") ? generation : config;
-  HEDDLE_RETURN_IF_ERROR(ReadTokenIds(bos, "bos_token_id", vocab, &bos_ids));
+  HEDDLE_RETURN_IF_ERROR(ReadTokenIds(has("bos_token_id"), "bos_token_id", vocab, &bos_ids));
   if (!bos_ids.empty()) description->bos_id = bos_ids.front();
   return absl::OkStatus();
 }
@@ -289,23 +292,22 @@ std::optional<Activation> FindActivation(std::string_view name) {
 }
 
 absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
-                                                         const JsonSource& config,
-                                                         const JsonSource& generation_config,
+                                                         const ConfigParts& config,
                                                          const NameMap& pattern,
                                                          std::string_view prefix) {
-  HEDDLE_RETURN_IF_ERROR(CheckQuantization(config, family));
+  HEDDLE_RETURN_IF_ERROR(CheckQuantization(config.whole, family));
   Hyperparameters values;
-  HEDDLE_RETURN_IF_ERROR(ReadSizes(config, family, &values));
-  HEDDLE_RETURN_IF_ERROR(ReadRest(config, family, &values));
+  HEDDLE_RETURN_IF_ERROR(ReadSizes(config.decoder, family, &values));
+  HEDDLE_RETURN_IF_ERROR(ReadRest(config.decoder, family, &values));
   ModelDescription description;
   description.spec = MakeSpec(family, values);
   NameMap names = pattern;
   if (family.refine != nullptr) {
-    HEDDLE_RETURN_IF_ERROR(family.refine(config, &description.spec, &names));
+    HEDDLE_RETURN_IF_ERROR(family.refine(config.decoder, &description.spec, &names));
   }
   description.names = MakeNames(names, prefix, description.spec);
-  HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(config, generation_config, values.vocab, &description));
-  HEDDLE_RETURN_IF_ERROR(ReadGeneration(generation_config, &description.generation));
+  HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(config, values.vocab, &description));
+  HEDDLE_RETURN_IF_ERROR(ReadGeneration(config.generation, &description.generation));
   return description;
 }
 

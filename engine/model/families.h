@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -59,6 +60,12 @@ absl::StatusOr<ModelDescription> DescribeConfig(const nlohmann::json& config,
 // Whether every tensor of the description is there, in a type that the kernels know, with the shape
 // that the spec demands. Call before any weight is packed.
 absl::Status ValidateTensors(const Checkpoint& checkpoint, const ModelDescription& description);
+
+// Numbers that the model has learnt: norms, biases and every expert counted, tied heads once.
+int64_t CountParameters(const ModelDescription& description);
+
+// Names of all tensors that the description needs.
+std::unordered_set<std::string> UsedTensors(const ModelDescription& description);
 
 // Tensors of the checkpoint that the description does not use and that are not known to be
 // harmless: worth a warning, because they may belong to a variant that this build does not know.

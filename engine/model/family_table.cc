@@ -285,6 +285,10 @@ Family Gemma3() {
   gemma.model_type = "gemma3_text";
   gemma.architectures = kGemma3Architectures;
   gemma.gguf_architectures = kGemma3Gguf;
+  gemma.n_heads = 8;  // the text_config of a model with images says little
+  gemma.n_kv_heads = 4;
+  gemma.vocab = 262208;
+  gemma.max_context = 131072;
   gemma.qk_norm = QkNorm::kPerHead;
   gemma.window_pattern = 6;
   gemma.rope_theta = 1e6;

@@ -66,6 +66,9 @@ struct Family {
   std::string_view activation = "silu";
   double norm_eps = 1e-6;
   bool tied_embeddings = false;
+  int32_t n_heads = 0;         // 0: required
+  int32_t n_kv_heads = 0;      // 0: n_heads
+  int32_t vocab = 0;           // 0: required
   int32_t head_dim = 0;        // 0: hidden / heads
   int32_t sliding_window = 0;  // kAllLayers, kPattern; 0: none
   int32_t window_pattern = 0;  // kPattern: each n-th layer sees all; 0: none does

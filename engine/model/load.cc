@@ -1,5 +1,6 @@
 #include "engine/model/load.h"
 
+#include <unordered_set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -103,12 +104,15 @@ absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const Load
   return TooLargeFor(*device, memory, loaded->model.spec, capacity, planned.status());
 }
 
-// What all tensors take once they are kept as the policy says and the device packs them.
-int64_t KeptBytes(const Checkpoint& checkpoint, const NameMap& names, const WeightPolicy& policy,
-                  const kernels::Device* device) {
+// What the tensors that are used take once they are kept as the policy says and the device packs
+// them.
+int64_t KeptBytes(const Checkpoint& checkpoint, const ModelDescription& model,
+                  const WeightPolicy& policy, const kernels::Device* device) {
+  const std::unordered_set<std::string> used = UsedTensors(model);
   int64_t bytes = 0;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    const kernels::DType kept = KeptTypeOf(tensor, names, policy);
+    if (!used.contains(std::string(tensor.name))) continue;
+    const kernels::DType kept = KeptTypeOf(tensor, model.names, policy);
     if (device != nullptr && tensor.dtype && tensor.shape.size() > 1) {
       bytes += SourceOf(tensor).rows * device->PackedRowBytes(kept, tensor.shape.back());
     } else if (kept == tensor.dtype.value_or(kept)) {
@@ -126,7 +130,10 @@ absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const Load
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   HEDDLE_ASSIGN_OR_RETURN(loaded.model, engine::Describe(checkpoint));
   HEDDLE_RETURN_IF_ERROR(ValidateTensors(checkpoint, loaded.model));
-  HEDDLE_RETURN_IF_ERROR(PlanMemory(KeptBytes(checkpoint, loaded.model.names, policy, device),
+  for (const std::string_view name : UnusedTensors(checkpoint, loaded.model)) {
+    loaded.unused_tensors.emplace_back(name);
+  }
+  HEDDLE_RETURN_IF_ERROR(PlanMemory(KeptBytes(checkpoint, loaded.model, policy, device),
                                     MainType(checkpoint, policy), options, device, &loaded));
   loaded.formats = DescribeFormats(checkpoint);
   if (policy.matrix) absl::StrAppend(&loaded.formats, ", quantised to ", options.weights);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/executor.h"
@@ -37,9 +38,10 @@ struct LoadOptions {
 struct LoadedModel {
   ModelDescription model;  // names, defaults; its spec is also the executor's
   Capacity capacity;
-  std::string device;       // in words
-  std::string formats;      // of the weights, in words
-  std::string main_format;  // of most bytes of the weights, as "bf16" or "q4_0"
+  std::vector<std::string> unused_tensors;  // of the checkpoint, see UnusedTensors
+  std::string device;                       // in words
+  std::string formats;                      // of the weights, in words
+  std::string main_format;                  // of most bytes of the weights, as "bf16" or "q4_0"
   kernels::DType kv_dtype = kernels::DType::kF16;
   std::unique_ptr<LocalExecutor> executor;
 };

@@ -1,5 +1,7 @@
 #include "engine/model/tensor_report.h"
 
+#include <unordered_set>
+
 #include "base/status.h"
 #include "engine/model/families.h"
 
@@ -32,16 +34,20 @@ absl::StatusOr<TensorReports> ReportTensors(const std::filesystem::path& path,
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(weights));
   HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
   HEDDLE_ASSIGN_OR_RETURN(const ModelDescription model, Describe(checkpoint));
+  const std::unordered_set<std::string> used = UsedTensors(model);
   TensorReports reports;
   QuantizingError all;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     const kernels::DType kept = KeptTypeOf(tensor, model.names, policy);
+    const bool is_used = used.contains(std::string(tensor.name));
+    const bool is_kept = is_used && tensor.dtype.has_value();
     TensorReport report{.name = std::string(tensor.name),
                         .type = std::string(tensor.type_name),
-                        .kept = tensor.dtype ? std::string(kernels::Info(kept).name) : "",
+                        .kept = is_kept ? std::string(kernels::Info(kept).name) : "",
+                        .used = is_used,
                         .shape = tensor.shape,
                         .bytes = tensor.bytes()};
-    if (tensor.dtype && kept != *tensor.dtype) {
+    if (is_kept && kept != *tensor.dtype) {
       const kernels::WeightSource source = SourceOf(tensor);
       checkpoint.WillNeed(tensor);
       const QuantizingError error = MeasureQuantizing(source, kept);

@@ -18,9 +18,10 @@ namespace heddle::engine {
 struct TensorReport {
   std::string name;
   std::string type;  // in the file, in words
-  std::string kept;  // the type that it is loaded as; empty if it cannot be
+  std::string kept;  // the type that it is loaded as; empty if it cannot be, or is not used
+  bool used = true;
   std::vector<int64_t> shape;
-  int64_t bytes = 0;                   // as loaded
+  int64_t bytes = 0;                   // as loaded, or in the file if it is not used
   std::optional<double> relative_rms;  // of what quantising at load changes; absent: nothing
 };
 

@@ -186,12 +186,17 @@ absl::Status Check(const Checkpoint& checkpoint, const Demand& demand) {
   return readable ? absl::OkStatus() : UnsupportedType(checkpoint, *tensor);
 }
 
-// Buffers that old versions of the reference implementations saved, and what tying makes redundant.
+// Buffers that old versions of the reference implementations saved, what tying makes redundant, and
+// what reads the images of models that read them.
 bool IsHarmless(std::string_view name) {
   for (const char* suffix : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"}) {
     if (absl::EndsWith(base::AbslView(name), suffix)) return true;
   }
-  return name == "rope_freqs.weight" || name == "lm_head.weight";
+  if (name.starts_with("model.")) name.remove_prefix(6);
+  for (const char* part : {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector."}) {
+    if (name.starts_with(part)) return true;
+  }
+  return name == "rope_freqs.weight" || name.ends_with("lm_head.weight");
 }
 
 }  // namespace
@@ -209,14 +214,33 @@ absl::Status ValidateTensors(const Checkpoint& checkpoint, const ModelDescriptio
   return absl::OkStatus();
 }
 
+int64_t CountParameters(const ModelDescription& description) {
+  const Demands demands(description);
+  int64_t count = 0;
+  for (const Demand& demand : demands.list()) {
+    int64_t values = 1;
+    for (const int64_t size : demand.shape) values *= size;
+    if (!demand.bytes) count += values;
+    // Blocks of MXFP4 have two codes a byte, and scales are no parameters.
+    if (demand.bytes && demand.shape.size() == 4) count += 2 * values;
+  }
+  return count;
+}
+
+std::unordered_set<std::string> UsedTensors(const ModelDescription& description) {
+  const Demands demands(description);
+  std::unordered_set<std::string> used;
+  for (const Demand& demand : demands.list()) used.insert(demand.name);
+  return used;
+}
+
 std::vector<std::string_view> UnusedTensors(const Checkpoint& checkpoint,
                                             const ModelDescription& description) {
-  Demands demands(description);
-  std::unordered_set<std::string_view> used;
-  for (const Demand& demand : demands.list()) used.insert(demand.name);
+  const std::unordered_set<std::string> used = UsedTensors(description);
   std::vector<std::string_view> unused;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    if (!used.contains(tensor.name) && !IsHarmless(tensor.name)) unused.push_back(tensor.name);
+    if (!used.contains(std::string(tensor.name)) && !IsHarmless(tensor.name))
+      unused.push_back(tensor.name);
   }
   return unused;
 }

@@ -1,5 +1,6 @@
 #include "server/cli/engine_session.h"
 
+#include <future>
 #include <utility>
 
 #include "base/message.h"
@@ -14,10 +15,12 @@ namespace {
 
 constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 
+using LoadedTokenizer = absl::StatusOr<std::unique_ptr<engine::text::Tokenizer>>;
+
 absl::StatusOr<std::unique_ptr<ModelTextCodec>> MakeCodec(const config::Config& config,
-                                                          const engine::ModelDescription& model) {
-  HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<engine::text::Tokenizer> tokenizer,
-                          engine::text::LoadTokenizer(config.model));
+                                                          const engine::ModelDescription& model,
+                                                          LoadedTokenizer loaded) {
+  HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<engine::text::Tokenizer> tokenizer, std::move(loaded));
   ModelTextCodec::Options options;
   options.end_tokens = model.eos_ids;
   options.vocab = model.spec.vocab;
@@ -47,8 +50,11 @@ engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaul
 absl::StatusOr<EngineSession> StartEngine(const config::Config& config) {
   EngineSession session;
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
+  // Beside the weights: a vocabulary of 150,000 tokens takes some tenths of a second.
+  std::future<LoadedTokenizer> tokenizer = std::async(
+      std::launch::async, [&config] { return engine::text::LoadTokenizer(config.model); });
   HEDDLE_ASSIGN_OR_RETURN(session.model, engine::LoadModel(config.model, options));
-  HEDDLE_ASSIGN_OR_RETURN(session.codec, MakeCodec(config, session.model.model));
+  HEDDLE_ASSIGN_OR_RETURN(session.codec, MakeCodec(config, session.model.model, tokenizer.get()));
   session.defaults = SamplingDefaults(session.model.model.generation);
   session.loop = std::make_unique<EngineLoop>(
       std::make_unique<engine::ThreadedExecutor>(std::move(session.model.executor)),

@@ -28,18 +28,6 @@ std::string Range(const ModelSpec& spec, Field field) {
   return absl::StrCat(*values.begin(), "..", *values.rbegin());
 }
 
-int64_t Parameters(const ModelSpec& spec) {
-  int64_t count = int64_t{spec.vocab} * spec.hidden * (spec.tied_embeddings ? 1 : 2);
-  for (const LayerSpec& layer : spec.layers) {
-    const AttentionSpec& attention = layer.attention;
-    const int64_t q = int64_t{attention.n_heads} * attention.head_dim;
-    const int64_t kv = int64_t{attention.n_kv_heads} * attention.head_dim;
-    const int64_t up = int64_t{layer.mlp.gated ? 2 : 1} * layer.mlp.inter;
-    count += spec.hidden * (2 * q + 2 * kv + up + layer.mlp.inter + 2);
-  }
-  return count + spec.hidden;
-}
-
 std::string ParameterCount(int64_t count) {
   if (count >= 1'000'000'000) return absl::StrFormat("%.2f billion", count / 1e9);
   if (count >= 1'000'000) return absl::StrFormat("%.2f million", count / 1e6);
@@ -61,6 +49,22 @@ std::string AttentionText(const ModelSpec& spec) {
   return text;
 }
 
+std::string LayersText(const ModelSpec& spec) {
+  const std::string inter = Range(spec, [](const LayerSpec& l) { return l.mlp.inter; });
+  return absl::StrCat(spec.n_layers(), " of width ", spec.hidden,
+                      inter == "0" ? "" : absl::StrCat(", MLP ", inter));
+}
+
+// "8 of width 1024 in 30 layers, 2 for each token"; empty without experts.
+std::string ExpertsText(const ModelSpec& spec) {
+  const auto has_experts = [](const LayerSpec& layer) { return layer.moe.n_experts > 0; };
+  const auto first = std::find_if(spec.layers.begin(), spec.layers.end(), has_experts);
+  if (first == spec.layers.end()) return "";
+  const auto layers = std::count_if(spec.layers.begin(), spec.layers.end(), has_experts);
+  return absl::StrCat(first->moe.n_experts, " of width ", first->moe.inter, " in ", layers,
+                      " layers, ", first->moe.rule.top_k, " for each token");
+}
+
 void Line(std::string* out, const char* label, const std::string& value) {
   absl::StrAppendFormat(out, "%-14s %s\n", label, value);
 }
@@ -69,6 +73,7 @@ void AppendTensors(const engine::TensorReports& reports, std::string* out) {
   for (const engine::TensorReport& tensor : reports.tensors) {
     absl::StrAppendFormat(out, "%-56s [%s] %s", tensor.name, absl::StrJoin(tensor.shape, ", "),
                           tensor.type);
+    if (!tensor.used) absl::StrAppend(out, ", not used");
     if (tensor.relative_rms) {
       absl::StrAppendFormat(out, ", as %s with a relative error of %.2f %%", tensor.kept,
                             *tensor.relative_rms * 100);
@@ -84,11 +89,9 @@ void AppendTensors(const engine::TensorReports& reports, std::string* out) {
 void AddTensors(const engine::TensorReports& reports, nlohmann::ordered_json* json) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const engine::TensorReport& tensor : reports.tensors) {
-    nlohmann::ordered_json entry = {{"name", tensor.name},
-                                    {"shape", tensor.shape},
-                                    {"type", tensor.type},
-                                    {"kept_as", tensor.kept},
-                                    {"bytes", tensor.bytes}};
+    nlohmann::ordered_json entry = {{"name", tensor.name}, {"shape", tensor.shape},
+                                    {"type", tensor.type}, {"kept_as", tensor.kept},
+                                    {"used", tensor.used}, {"bytes", tensor.bytes}};
     if (tensor.relative_rms) entry["relative_rms_error"] = *tensor.relative_rms;
     list.push_back(std::move(entry));
   }
@@ -98,6 +101,14 @@ void AddTensors(const engine::TensorReports& reports, nlohmann::ordered_json* js
 
 }  // namespace
 
+std::string UnusedText(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 3;
+  const size_t shown = std::min(names.size(), kShown);
+  std::string text = absl::StrJoin(names.begin(), names.begin() + shown, ", ");
+  if (names.size() > shown) absl::StrAppend(&text, " and ", names.size() - shown, " more tensors");
+  return text;
+}
+
 std::string InspectText(const std::string& path, const engine::LoadedModel& model,
                         const engine::TensorReports& tensors) {
   const ModelSpec& spec = model.model.spec;
@@ -105,10 +116,11 @@ std::string InspectText(const std::string& path, const engine::LoadedModel& mode
   std::string out;
   Line(&out, "model", path);
   Line(&out, "family", spec.family);
-  Line(&out, "parameters", ParameterCount(Parameters(spec)));
-  Line(&out, "layers",
-       absl::StrCat(spec.n_layers(), " of width ", spec.hidden, ", MLP ",
-                    Range(spec, [](const LayerSpec& l) { return l.mlp.inter; })));
+  Line(&out, "parameters", ParameterCount(engine::CountParameters(model.model)));
+  Line(&out, "layers", LayersText(spec));
+  if (const std::string experts = ExpertsText(spec); !experts.empty()) {
+    Line(&out, "experts", experts);
+  }
   Line(&out, "attention", AttentionText(spec));
   Line(&out, "vocabulary", absl::StrCat(spec.vocab, spec.tied_embeddings ? ", tied head" : ""));
   Line(&out, "context", absl::StrCat(spec.max_context, " tokens"));
@@ -118,6 +130,7 @@ std::string InspectText(const std::string& path, const engine::LoadedModel& mode
                     FormatBytes(capacity.kv_bytes_per_token), " per token"));
   Line(&out, "this machine",
        absl::StrCat(FormatBytes(capacity.available_bytes), " free; ", DescribeCapacity(capacity)));
+  if (!model.unused_tensors.empty()) Line(&out, "not used", UnusedText(model.unused_tensors));
   AppendTensors(tensors, &out);
   return out;
 }
@@ -129,7 +142,7 @@ std::string InspectJson(const std::string& path, const engine::LoadedModel& mode
   nlohmann::ordered_json json = {
       {"model", path},
       {"family", spec.family},
-      {"parameters", Parameters(spec)},
+      {"parameters", engine::CountParameters(model.model)},
       {"layers", spec.n_layers()},
       {"hidden", spec.hidden},
       {"vocab", spec.vocab},
@@ -145,6 +158,7 @@ std::string InspectJson(const std::string& path, const engine::LoadedModel& mode
       {"page_tokens", capacity.limits.page_tokens},
       {"usable_context", capacity.limits.max_context},
       {"eos_ids", model.model.eos_ids},
+      {"unused_tensors", model.unused_tensors},
   };
   if (!tensors.tensors.empty()) AddTensors(tensors, &json);
   return json.dump(2) + "\n";

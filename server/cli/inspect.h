@@ -2,11 +2,15 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/model/load.h"
 #include "engine/model/tensor_report.h"
 
 namespace heddle::server {
+
+// The first few names, and how many more there are.
+std::string UnusedText(const std::vector<std::string>& names);
 
 // For people: a few aligned lines, and one for each of `tensors`.
 std::string InspectText(const std::string& path, const engine::LoadedModel& model,

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "server/cli/command.h"
 #include "server/cli/engine_session.h"
+#include "server/cli/inspect.h"
 #include "server/cli/model_options.h"
 #include "server/cli/signals.h"
 #include "server/cli/standard_io.h"
@@ -75,6 +76,12 @@ void WarnIfOpen(const config::Config& config, const Logger& log) {
     log.Warning("API keys cross the network in the clear: there is no --tls-cert",
                 {{"host", config.host}});
   }
+}
+
+void WarnOfUnused(const std::vector<std::string>& tensors, const Logger& log) {
+  if (tensors.empty()) return;
+  log.Warning("the model's files hold tensors that its description does not use",
+              {{"tensors", UnusedText(tensors)}});
 }
 
 TlsOptions ToTlsOptions(const config::Config& config) {
@@ -259,6 +266,7 @@ absl::Status RunServe(const config::Config& config) {
   WarnIfOpen(config, log);
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<TlsContext> tls, LoadTls(config, log));
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartEngine(config));
+  WarnOfUnused(session.model.unused_tensors, log);
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<SpanExporter> spans,

@@ -217,6 +217,26 @@ TEST_CASE("tokenize gives the ids of a real model's vectors, and decodes them", 
   CHECK(wrong.err == "heddle: line 2: expected token ids from 0 to 511, got \"512\"\n");
 }
 
+TEST_CASE("inspect says what a model is, tensor by tensor, and what quantising costs",
+          "[cli][unit]") {
+  const std::string model = (test::SourceDir() / "tests/demo_model/moe").string();
+  const Outcome text = Run("inspect " + model + " --weights int8 --tensors");
+  INFO(text.err);
+  REQUIRE(text.exit_code == 0);
+  for (const char* line : {"\nexperts        8 of width 48 in 6 layers, 4 for each token\n",
+                           "\nparameters     2.17 million\n", "\nmodel.norm.weight ",
+                           " [192] BF16\n", " [192, 192] BF16, as q8_0 with a relative error of 0.",
+                           "quantising changes the weights by"}) {
+    INFO(line);
+    CHECK(text.out.find(line) != std::string::npos);
+  }
+  const auto json = nlohmann::json::parse(Run("inspect " + model + " --json --tensors").out);
+  CHECK(json["parameters"] == 2174400);
+  CHECK(json["unused_tensors"].empty());
+  CHECK(json["tensors"].size() == 2 + 6 * (4 + 2 + 1 + 8 * 3));
+  CHECK(json["tensors"][0]["kept_as"] == "bf16");
+}
+
 TEST_CASE("bench prints an object for each batch size, with shares of measured limits",
           "[cli][unit]") {
   std::string model = (test::SourceDir() / "tests/demo_model/model").string();

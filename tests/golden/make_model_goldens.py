@@ -112,6 +112,21 @@ GEMMA3_NESTED = {
     "rope_parameters": dict(
         full_attention=dict(rope_type="linear", factor=4.0, rope_theta=200000.0),
         sliding_attention=dict(rope_type="default", rope_theta=3000.0))}
+# As the published models say it, which leave most of the text's sizes to the class's defaults.
+GEMMA3_IMAGES = dict(
+    architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", boi_token_index=290,
+    eoi_token_index=291, image_token_index=292, mm_tokens_per_image=4, eos_token_id=[2, 7],
+    text_config={k: v for k, v in GEMMA3.items() if k not in (
+        "architectures", "bos_token_id", "eos_token_id", "tie_word_embeddings")},
+    vision_config=dict(model_type="siglip_vision_model", hidden_size=32, intermediate_size=48,
+                       num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14))
+MISTRAL3_IMAGES = dict(
+    architectures=["Mistral3ForConditionalGeneration"], model_type="mistral3",
+    image_token_index=10, tie_word_embeddings=False,
+    text_config={k: v for k, v in MISTRAL.items() if k not in ("architectures", "vocab_size")}
+    | dict(vocab_size=288, head_dim=32, num_hidden_layers=2),
+    vision_config=dict(model_type="pixtral", hidden_size=32, intermediate_size=48, head_dim=16,
+                       num_hidden_layers=1, num_attention_heads=2, image_size=28, patch_size=14))
 PHI3 = dict(SMALL, architectures=["Phi3ForCausalLM"], model_type="phi3", sliding_window=None)
 PHI3_LONGROPE = dict(
     PHI3, original_max_position_embeddings=64, sliding_window=48, partial_rotary_factor=0.75,
@@ -222,6 +237,12 @@ CASES = {
     "gemma2": dict(config=GEMMA2),
     "gemma3": dict(config=GEMMA3),
     "gemma3_layer_types": dict(config=GEMMA3_NESTED),
+    "gemma3_images": dict(config=GEMMA3_IMAGES, rename={
+        "model.language_model.": "language_model.model."}),
+    "gemma3_images_moved": dict(config=GEMMA3_IMAGES),
+    "mistral3_images": dict(config=MISTRAL3_IMAGES, rename={
+        "model.language_model.": "language_model.model.",
+        "lm_head.": "language_model.lm_head."}),
     "phi3": dict(config=PHI3),
     "phi3_longrope": dict(config=PHI3_LONGROPE),
     "olmo2": dict(config=OLMO2),
@@ -357,9 +378,17 @@ def build_model(case: dict):
     # A copy: transformers completes the dictionaries inside.
     config = transformers.AutoConfig.for_model(
         **{k: v for k, v in copy.deepcopy(case["config"]).items() if k != "quantization_config"})
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager",
-                                                          experts_implementation="eager")
+    if "text_config" in case["config"]:
+        model = transformers.AutoModelForImageTextToText.from_config(config,
+                                                                     attn_implementation="eager")
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager",
+                                                              experts_implementation="eager")
     return fill_model(model, case)
+
+
+def reads_images(name: str) -> bool:
+    return "vision_tower." in name or "multi_modal_projector." in name
 
 
 def fill_model(model, case: dict):
@@ -369,6 +398,8 @@ def fill_model(model, case: dict):
     tensors = []
     with torch.no_grad():
         for name, parameter in list(model.named_parameters()) + routing_biases(model):
+            if reads_images(name):
+                continue
             if quantization == "mxfp4" and parameter.ndim == 3:
                 tensors += set_mxfp4(name, parameter)
                 continue
@@ -413,7 +444,7 @@ def llama3_divisors(config: dict) -> list[float]:
 
 def make_case(name: str, case: dict) -> None:
     model, tensors, bits = build_model(case)
-    vocab = case["config"]["vocab_size"]
+    vocab = case["config"].get("text_config", case["config"])["vocab_size"]
     prompt = [(17 * i * i + 29 * i + 11) % vocab for i in range(PROMPT_TOKENS)]
     with torch.no_grad():
         logits = model(torch.tensor([prompt])).logits[0].numpy()
