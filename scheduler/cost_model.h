@@ -2,14 +2,18 @@
 // attention's work and of sequences, fitted online to least squares with forgetting, so that it
 // follows a machine whose speed changes. The scheduler chooses a step's token budget by it.
 //
-// Unit: microseconds. A step takes the place of earlier ones that were like it; what is known of
-// others is not forgotten for it (directional forgetting). No coefficient is negative: they are
-// times, and where steps are too alike to tell them apart (a full machine plans one like the other)
-// plain least squares would take from one what it gives to another and predict nonsense for any
-// other step. Each step moves the coefficients by a few rounds of coordinate descent from where
-// they were, so that what the last steps say nothing about stays as it was. Source: Franc, Hlavac
-// and Navara, "Sequential Coordinate-Wise Algorithm for the Non-negative Least Squares Problem",
-// 2005. Thread-safety: none; owned by the scheduler.
+// No coefficient is negative: they are times, and where steps are too alike to tell them apart (a
+// full machine plans one like the other) plain least squares would take from one what it gives to
+// another and predict nonsense for any other step. A step takes the place of earlier ones that were
+// like it; what is known of others is not forgotten for it (directional forgetting). Coordinate
+// descent starts from where the coefficients were, so that what steps say nothing about stays.
+//
+// Unit: microseconds. Thread-safety: none; owned by the scheduler.
+// Sources:
+// - Franc, Hlavac and Navara, "Sequential Coordinate-Wise Algorithm for the Non-negative Least
+//   Squares Problem", 2005
+// - Cao and Schwartz, "A Directional Forgetting Algorithm Based on the Decomposition of the
+//   Information Matrix", 2000
 #pragma once
 
 #include <array>
