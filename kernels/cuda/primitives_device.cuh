@@ -134,8 +134,8 @@ HEDDLE_DEVICE Vec16 LoadStreaming16(const void* from) {
   return v;
 }
 
-// Across blocks: what a thread stored before FenceDevice and its block's barrier is what others find
-// with LoadFresh, after they learned of it by an atomic operation and called FenceDevice, too.
+// Across blocks: what a thread stored before FenceDevice and its block's barrier is what others
+// find with LoadFresh, after they learned of it by an atomic operation and called FenceDevice, too.
 HEDDLE_DEVICE int32_t AtomicAddGlobal(int32_t* at, int32_t value) { return atomicAdd(at, value); }
 HEDDLE_DEVICE void FenceDevice() { __threadfence(); }
 HEDDLE_DEVICE float LoadFresh(const float* from) { return __ldcg(from); }

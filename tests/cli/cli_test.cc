@@ -116,7 +116,8 @@ TEST_CASE("A command that fails ends with 1 and one line", "[cli][unit]") {
   CHECK(IsOneLine(full.err));
 }
 
-TEST_CASE("tune and a tune profile need a GPU, and say so before anything is loaded", "[cli][unit]") {
+TEST_CASE("tune and a tune profile need a GPU, and say so before anything is loaded",
+          "[cli][unit]") {
   Outcome tune = Run("tune ./no-model --device cpu");
   CHECK(tune.exit_code == 1);
   CHECK(tune.err.find("runs every step whole") != std::string::npos);

@@ -9,10 +9,10 @@ namespace heddle::scheduler {
 namespace {
 
 const SchedulerOptions kRoomy = {.num_pages = 4096,
-                                     .page_tokens = 16,
-                                     .max_context = 4096,
-                                     .max_step_tokens = 512,
-                                     .max_step_seqs = 256};
+                                 .page_tokens = 16,
+                                 .max_context = 4096,
+                                 .max_step_tokens = 512,
+                                 .max_step_seqs = 256};
 
 SimulationResult Run(const std::vector<SimulatedRequest>& workload,
                      const SimulationOptions& options) {
