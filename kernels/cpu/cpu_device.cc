@@ -39,7 +39,7 @@ constexpr double kNsPerGatheredElement = 2;  // a cache line for each
 #if defined(__x86_64__)
 // The avx2 level's, but for int8.
 const cpu::LinearKernels& LinearAvx2Vnni() {
-  static const cpu::LinearKernels kKernels = [] {
+  static const cpu::LinearKernels kernels = [] {
     cpu::LinearKernels made = cpu::kLinearAvx2;
     made.tiles[static_cast<size_t>(cpu::TileKind::kInt8)] = cpu::kInt8DotAvx2Vnni.tile;
     made.formats[static_cast<size_t>(DType::kQ8_0)] = cpu::kInt8DotAvx2Vnni.q8_0;
@@ -47,7 +47,7 @@ const cpu::LinearKernels& LinearAvx2Vnni() {
     made.blocks = cpu::kInt8DotAvx2Vnni.blocks;
     return made;
   }();
-  return kKernels;
+  return kernels;
 }
 
 // The avx512 level's, but for BF16.

@@ -92,7 +92,7 @@ class Runtime {
 
   DeviceInfo info_;
   LaunchQueue queues_[kLanes];
-  void* signals_[kLanes] = {};  // events
+  [[maybe_unused]] void* signals_[kLanes] = {};  // events
   int64_t allocated_bytes_ = 0;
 };
 
