@@ -58,8 +58,8 @@ void PackPlaneOf(const uint8_t* codes, int32_t shift, int32_t rows, int32_t r, u
   for (int32_t w = 0; w < kBits; ++w) std::memcpy(plane + (w * rows + r) * 4, &words[w], 4);
 }
 
-// Every block of a model passes here while it is loaded: the widths as constants take a fifth of
-// the time that divisions by them do.
+// Every block of a model passes here while it is loaded, and divisions by a width that is no
+// constant took most of that time (docs/benchmarks/loading.md).
 void PackPlane(const uint8_t* codes, int32_t shift, int32_t bits, int32_t rows, int32_t r,
                uint8_t* plane) {
   switch (bits) {
