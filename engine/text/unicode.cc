@@ -2,7 +2,9 @@
 
 #include <utf8proc.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <vector>
 
@@ -69,6 +71,69 @@ utf8proc_option_t OptionsFor(NormalForm form) {
   return UTF8PROC_STABLE;
 }
 
+// Code points from U+0300 on that NFC leaves alone and that nothing before them takes in (UAX #15:
+// NFC_Quick_Check is Yes, the combining class 0): what usual texts have besides ASCII and Latin.
+// Not all of them; ascending.
+constexpr struct {
+  char32_t first;
+  char32_t last;
+} kInertInNfc[] = {
+    {0x0391, 0x03A1},    // Greek capitals
+    {0x03A3, 0x03CE},    // Greek
+    {0x0400, 0x0482},    // Cyrillic
+    {0x2010, 0x2027},    // dashes, quotation marks, bullets
+    {0x2030, 0x205E},    // per mille, primes, more punctuation
+    {0x20A0, 0x20C0},    // currencies
+    {0x2190, 0x2328},    // arrows, mathematical operators, technical signs
+    {0x2460, 0x27BF},    // enclosed numbers, box drawing, shapes, dingbats
+    {0x3001, 0x3029},    // punctuation of Chinese and Japanese
+    {0x3041, 0x3096},    // Hiragana
+    {0x30A1, 0x30FE},    // Katakana
+    {0x4E00, 0x9FFC},    // Chinese characters
+    {0xAC00, 0xD7A3},    // Hangul syllables
+    {0xFF01, 0xFFEE},    // full and half width forms
+    {0x1F300, 0x1F64F},  // pictographs, emoticons
+    {0x1F680, 0x1F6D7},  // transport
+    {0x1F900, 0x1F978},  // more pictographs
+};
+
+bool IsInertInNfc(char32_t c) {
+  const auto* range =
+      std::lower_bound(std::begin(kInertInNfc), std::end(kInertInNfc), c,
+                       [](const auto& r, char32_t value) { return r.last < value; });
+  return range != std::end(kInertInNfc) && c >= range->first;
+}
+
+// Bytes at the beginning of `text` that are certainly in that form, whatever follows them but for
+// the last code point.
+size_t SureSize(std::string_view text, NormalForm form) {
+  // Below U+0300 (lead byte CC) nothing composes with what precedes it, so NFC is the text itself.
+  // The other forms change Latin-1 letters or compatibility characters already.
+  const bool nfc = form == NormalForm::kNfc;
+  const unsigned char limit = nfc ? 0xCC : 0x80;
+  size_t at = 0;
+  while (at < text.size()) {
+    if (static_cast<unsigned char>(text[at]) < limit) {
+      ++at;
+      continue;
+    }
+    if (!nfc || !IsInertInNfc(DecodeUtf8(text.data() + at))) break;
+    at += Utf8Size(text[at]);
+  }
+  return at;
+}
+
+std::string Map(std::string_view text, NormalForm form) {
+  utf8proc_uint8_t* mapped = nullptr;
+  const utf8proc_ssize_t size =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                   static_cast<utf8proc_ssize_t>(text.size()), &mapped, OptionsFor(form));
+  if (size < 0) return std::string(text);  // not well-formed, which the caller excludes
+  std::string out(reinterpret_cast<const char*>(mapped), static_cast<size_t>(size));
+  std::free(mapped);
+  return out;
+}
+
 }  // namespace
 
 const CharClassTable& CharClassTable::Get() {
@@ -94,26 +159,28 @@ CharClassTable::CharClassTable() {
 }
 
 bool IsSurelyNormalized(std::string_view text, NormalForm form) {
-  // Below U+0300 (lead byte CC) nothing composes with what precedes it, so NFC is the text itself.
-  // The other forms change Latin-1 letters or compatibility characters already.
-  const unsigned char limit = form == NormalForm::kNfc ? 0xCC : 0x80;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte >= limit) return false;
-  }
-  return true;
+  return SureSize(text, form) == text.size();
 }
 
 std::string Normalize(std::string_view text, NormalForm form) {
-  if (IsSurelyNormalized(text, form)) return std::string(text);
-  utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t size =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &mapped, OptionsFor(form));
-  if (size < 0) return std::string(text);  // not well-formed, which the caller excludes
-  std::string out(reinterpret_cast<const char*>(mapped), static_cast<size_t>(size));
-  std::free(mapped);
-  return out;
+  size_t sure = SureSize(text, form);
+  if (sure == text.size()) return std::string(text);
+  if (form != NormalForm::kNfc) return Map(text, form);
+  std::string out;
+  while (sure < text.size()) {
+    // The code point before may take in what follows; what is sure is not taken in by anything.
+    size_t begin = sure;
+    while (begin > 0 && (static_cast<unsigned char>(text[--begin]) & 0xC0) == 0x80) {
+    }
+    size_t end = sure;
+    while (end < text.size() && SureSize(text.substr(end, Utf8Size(text[end])), form) == 0) {
+      end += Utf8Size(text[end]);
+    }
+    out.append(text.substr(0, begin)).append(Map(text.substr(begin, end - begin), form));
+    text.remove_prefix(end);
+    sure = SureSize(text, form);
+  }
+  return out.append(text);
 }
 
 std::string ToLowercase(std::string_view text) {

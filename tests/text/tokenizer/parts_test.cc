@@ -1,5 +1,8 @@
 // Parts of the pipeline on their own, and the promises that need no reference.
+#include <utf8proc.h>
+
 #include <chrono>
+#include <cstdlib>
 #include <map>
 #include <string>
 #include <thread>
@@ -12,6 +15,7 @@
 #include "engine/text/regex.h"
 #include "engine/text/regex_scanners.h"
 #include "engine/text/tokenizer.h"
+#include "engine/text/unicode.h"
 #include "engine/text/utf8.h"
 #include "tests/support/paths.h"
 #include "tests/text/tokenizer/random_text.h"
@@ -146,6 +150,49 @@ TEST_CASE("Special tokens in a text are text unless they are asked for", "[text]
   CHECK(tokenizer->Decode(std::vector<TokenId>{1}, true).empty());
   CHECK(tokenizer->IsSpecial(1));
   CHECK(tokenizer->add_bos());
+}
+
+// The whole text through the library, without a look at what needs it.
+std::string ComposedByUtf8proc(const std::string& text) {
+  utf8proc_uint8_t* mapped = utf8proc_NFC(reinterpret_cast<const utf8proc_uint8_t*>(text.c_str()));
+  REQUIRE(mapped != nullptr);
+  std::string out(reinterpret_cast<const char*>(mapped));
+  std::free(mapped);
+  return out;
+}
+
+TEST_CASE("What passes as normalised is what utf8proc's NFC leaves alone", "[text][unit]") {
+  // Before: what much composes with, a leading consonant, a syllable, kana.
+  int passed = 0;
+  int wrong = 0;
+  for (char32_t c = 0x80; c < 0x30000; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    std::string one;
+    AppendUtf8(c, &one);
+    if (!IsSurelyNormalized(one, NormalForm::kNfc)) continue;
+    ++passed;
+    for (const char* before : {"e", "\u1100", "\uAC00", "\u304B", "\u03B1", "="}) {
+      if (ComposedByUtf8proc(before + one) != before + one) ++wrong;
+    }
+  }
+  CHECK(wrong == 0);
+  CHECK(passed > 30000);
+  CHECK_FALSE(IsSurelyNormalized("e\u0301", NormalForm::kNfc));
+  CHECK_FALSE(IsSurelyNormalized("\u212B", NormalForm::kNfc));
+  CHECK_FALSE(IsSurelyNormalized("\u201C", NormalForm::kNfkc));
+}
+
+TEST_CASE("Normalising only the parts that need it gives what the whole gives", "[text][unit]") {
+  const char* marks[] = {"", "\u0301", "\u0323\u0307", "\u3099", "\u11A8", "\u1161", "\u212B", "a"};
+  int wrong = 0;
+  for (uint64_t i = 0; i < 4000; ++i) {
+    const std::string text = RandomText(i) + marks[i % 8] + RandomText(i + 1) + marks[i / 8 % 8];
+    if (text.find('\0') != std::string::npos) continue;
+    if (Normalize(text, NormalForm::kNfc) != ComposedByUtf8proc(text)) ++wrong;
+  }
+  CHECK(wrong == 0);
+  CHECK(Normalize("\u1100\u1161\u11A8 e\u0301\u0323, \u201Ca\u030A\u201D", NormalForm::kNfc) ==
+        "\uAC01 \u1EB9\u0301, \u201C\u00E5\u201D");
 }
 
 TEST_CASE("A trie finds exactly the strings that it was made of", "[text][unit]") {
