@@ -186,7 +186,7 @@ constexpr int32_t kMaxQueries = 64;
 constexpr int32_t kMaxLanes = 16;
 
 // Blocks whose memory may be asked for before they are computed.
-constexpr int32_t kMaxBlocksAhead = 2;
+constexpr int32_t kMaxBlocksAhead = 1;
 
 constexpr int64_t AttendScratchFloats(int64_t padded_dim) {
   return 3 * padded_dim * kBlockTokens + 2 * kMaxQueries * kBlockTokens;
