@@ -101,6 +101,18 @@ TEST_CASE("Steps that are all alike leave predictions of others sane", "[schedul
   CHECK(model.PredictUs(wide) < 2.5 * MachineUs(wide));
 }
 
+TEST_CASE("A machine whose rows cost more the more there are is given no time below zero",
+          "[scheduler][unit]") {
+  auto bent_us = [](double rows) { return 20 * rows + 0.15 * rows * rows; };
+  CostModel model;
+  for (int64_t i = 0; i < 500; ++i) {  // a straight line through these meets zero at 14 rows
+    const int64_t rows = 32 + i * 37 % 97;
+    model.Observe({rows, rows * 100, 4}, bent_us(static_cast<double>(rows)));
+  }
+  CHECK(model.PredictUs({8, 800, 4}) > 0.5 * bent_us(8));
+  CHECK(model.PredictUs({8, 800, 4}) < 3 * bent_us(8));
+}
+
 TEST_CASE("Steps with decodes keep the target while a long prompt is read", "[scheduler][unit]") {
   constexpr int64_t kTargetUs = 2500;
   SchedulerOptions options{.num_pages = 2000,
