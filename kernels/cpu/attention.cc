@@ -30,10 +30,10 @@ struct Tile {
 
 // Operands and results of one tile in a thread's memory.
 struct TileMemory {
-  float* queries;  // [kMaxQueries, padded_dim]
-  float* acc;      // [kMaxQueries, padded_dim] of the chunk
-  float* total;    // [kMaxQueries, padded_dim]
+  float* acc;    // [kMaxQueries, padded_dim] of a chunk
+  float* total;  // [kMaxQueries, padded_dim]
   float* scratch;
+  const float* queries[kMaxQueries];
   float max[kMaxQueries];
   float sum[kMaxQueries];
   float total_max[kMaxQueries];
@@ -109,7 +109,7 @@ class AttentionCall {
   }
 
   int64_t ThreadBytes() const {
-    int64_t floats = int64_t{3} * kMaxQueries * padded_dim_ + AttendScratchFloats(padded_dim_);
+    int64_t floats = int64_t{2} * kMaxQueries * padded_dim_ + AttendScratchFloats(padded_dim_);
     return floats * 4 + static_cast<int64_t>(sizeof(TileMemory));
   }
 
@@ -117,11 +117,10 @@ class AttentionCall {
     auto* floats = static_cast<float*>(scratch_.threads[static_cast<size_t>(thread)].Get(0));
     int64_t rows = static_cast<int64_t>(kMaxQueries) * padded_dim_;
     int64_t scratch_floats = AttendScratchFloats(padded_dim_);
-    auto* memory = new (floats + 3 * rows + scratch_floats) TileMemory;
-    memory->queries = floats;
-    memory->acc = floats + rows;
-    memory->total = floats + 2 * rows;
-    memory->scratch = floats + 3 * rows;
+    auto* memory = new (floats + 2 * rows + scratch_floats) TileMemory;
+    memory->acc = floats;
+    memory->total = floats + rows;
+    memory->scratch = floats + 2 * rows;
     return *memory;
   }
 
@@ -162,13 +161,10 @@ class AttentionCall {
     return tile.kv_head * group_ + (tile.first + q) % group_;
   }
 
-  void LoadQueries(const Tile& tile, TileMemory& memory) const {
-    int32_t dim = args_.cache.head_dim;
+  void FindQueries(const Tile& tile, TileMemory& memory) const {
     for (int32_t q = 0; q < tile.count; ++q) {
-      const float* from = args_.q.row<float>(RowOf(tile, q)) + HeadOf(tile, q) * dim;
-      float* to = memory.queries + static_cast<int64_t>(q) * padded_dim_;
-      for (int32_t i = 0; i < dim; ++i) to[i] = from[i] * args_.scale;
-      std::fill(to + dim, to + padded_dim_, 0.0f);
+      memory.queries[q] =
+          args_.q.row<float>(RowOf(tile, q)) + HeadOf(tile, q) * args_.cache.head_dim;
       memory.lower[q] = LowerOf(tile, q);
       memory.upper[q] = UpperOf(tile, q);
     }
@@ -213,7 +209,8 @@ class AttentionCall {
     FindRuns(tile, range.begin, end, memory.ahead);
   }
 
-  // Results of the tile's queries over chunk `chunk` of the context.
+  // Results of the tile's queries over chunk `chunk` of the context. `acc` has room for
+  // kMaxQueries.
   void RunChunk(const Tile& tile, int32_t chunk, TileMemory& memory, float* max, float* sum,
                 float* acc) const {
     const Range range = RangeOf(tile, chunk);
@@ -233,6 +230,7 @@ class AttentionCall {
     attend.padded_dim = padded_dim_;
     attend.num_queries = tile.count;
     attend.queries = memory.queries;
+    attend.scale = args_.scale;
     attend.lower = memory.lower;
     attend.upper = memory.upper;
     attend.softcap = args_.softcap;
@@ -263,10 +261,10 @@ class AttentionCall {
     for (int32_t q = 0; q < tile.count; ++q) {
       int32_t head = HeadOf(tile, q);
       float sink = args_.sinks ? args_.sinks[head] : kNothing;
-      float lse = kernels_.finish(memory.total_max[q], memory.total_sum[q],
-                                  memory.total + static_cast<int64_t>(q) * padded_dim_, dim, sink,
-                                  args_.out.row<float>(RowOf(tile, q)) + head * dim);
-      if (args_.lse) args_.lse[RowOf(tile, q) * args_.n_heads + head] = lse;
+      kernels_.finish(memory.total_max[q], memory.total_sum[q],
+                      memory.total + static_cast<int64_t>(q) * padded_dim_, dim, sink,
+                      args_.out.row<float>(RowOf(tile, q)) + head * dim,
+                      args_.lse ? args_.lse + RowOf(tile, q) * args_.n_heads + head : nullptr);
     }
   }
 
@@ -274,13 +272,17 @@ class AttentionCall {
     const Tile tile = TileAt(index);
     const Tile next = index + 1 < num_tiles() ? TileAt(index + 1) : Tile{};
     TileMemory& memory = Memory(thread);
-    LoadQueries(tile, memory);
-    StartTotal(tile, memory);
-    for (int32_t chunk = tile.begin / kChunkTokens; chunk * kChunkTokens < tile.end; ++chunk) {
+    FindQueries(tile, memory);
+    const int32_t first = tile.begin / kChunkTokens;
+    for (int32_t chunk = first; chunk * kChunkTokens < tile.end; ++chunk) {
       const bool last = (chunk + 1) * kChunkTokens >= tile.end;
       LookAhead(last ? next : tile, last ? next.begin / kChunkTokens : chunk + 1, memory);
-      RunChunk(tile, chunk, memory, memory.max, memory.sum, memory.acc);
-      MergeChunk(tile, memory.max, memory.sum, memory.acc, memory);
+      if (chunk == first) {  // merged with nothing, a part is the total
+        RunChunk(tile, chunk, memory, memory.total_max, memory.total_sum, memory.total);
+      } else {
+        RunChunk(tile, chunk, memory, memory.max, memory.sum, memory.acc);
+        MergeChunk(tile, memory.max, memory.sum, memory.acc, memory);
+      }
     }
     Finish(tile, memory);
   }
@@ -293,7 +295,7 @@ class AttentionCall {
     pool.ForEach(tiles * chunks, kNsPerScore * kChunkTokens, [&](int64_t i, int32_t thread) {
       const Tile tile = TileAt(i / chunks);
       TileMemory& memory = Memory(thread);
-      LoadQueries(tile, memory);
+      FindQueries(tile, memory);
       LookAhead(i + 1 < tiles * chunks ? TileAt((i + 1) / chunks) : Tile{}, (i + 1) % chunks,
                 memory);
       float* part = parts + i * part_floats;

@@ -1,168 +1,317 @@
 // Attention by dot products of BF16 pairs, for caches whose elements BF16 holds exactly: BF16
 // itself, int8 and FP8 E4M3. Queries and softmax weights are rounded to BF16 (nearest even), two
-// products at a time are added to an F32 sum, in order of dimension and of position; maxima,
+// products at a time are added to an F32 sum, in an order that head_dim alone decides; maxima,
 // exponentials and their sums are in F32. Twice the rate of F32 multiply-adds, and keys and values
 // stay half as wide. Other caches are computed in F32, as at the avx512 level.
 //
-// Per block of 32 keys: keys are transposed as pairs of neighbouring dimensions, so that scores
-// have keys in the lanes; values of neighbouring positions are interleaved, so that outputs have
-// dimensions in the lanes.
+// Queries are taken in tiles of eight, two lanes each: lanes 2 r and 2 r + 1 of a sum hold what two
+// neighbouring pairs of dimensions give query r with one key, whose four elements are broadcast
+// straight from the cache. So keys need no transposition, eight queries of a group read them once,
+// and maxima run down the vectors instead of across them. The sums of keys j and j + 1 then fold
+// into one vector of scores, lane 2 r + i for key j + i, whose weights as BF16 are the pairs that
+// the product with the values takes. Those have dimensions in the lanes, with the values of
+// neighbouring positions interleaved.
 // Numerics of the instruction: see linear_avx512_bf16.cc.
 #include "kernels/cpu/vec_avx512.h"
+
+#include <type_traits>
 
 #include "kernels/cpu/vec_math.h"
 
 #include "kernels/cpu/attention_kernels.h"
+#include "kernels/cpu/vec_kv_bf16.h"
 
 namespace heddle::kernels::cpu {
 namespace {
 
-inline __m512bh AsPairs(__m512i v) { return reinterpret_cast<__m512bh>(v); }
-inline __m512i AsBits(__m512bh v) { return reinterpret_cast<__m512i>(v); }
+constexpr int kTileRows = 8;
+constexpr int kKeyPairs = kBlockTokens / 2;
+// Keys whose sums are built at once, each from even and odd quads: 16 sums hide the latency of the
+// instruction, and 8 addresses leave registers for the rest.
+constexpr int kKeysAtOnce = 8;
 
-inline __mmask32 FirstOf32(int32_t n) { return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1; }
-
-// Elements [i, i + 32) of a row as BF16, those past `n` as zero.
-struct BF16Halves {
-  static constexpr int kBytes = 2;
-  static constexpr bool kScaled = false;
-  static __m512i LoadAt(const char* row, int32_t i, int32_t n) {
-    const char* p = row + i * kBytes;
-    return n - i >= 32 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi16(FirstOf32(n - i), p);
-  }
-};
-inline __m256i LoadBytes32(const char* row, int32_t i, int32_t n) {
-  return n - i >= 32 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + i))
-                     : _mm256_maskz_loadu_epi8(FirstOf32(n - i), row + i);
-}
-struct Int8Halves {
-  static constexpr int kBytes = 1;
-  static constexpr bool kScaled = true;
-  static __m512i LoadAt(const char* row, int32_t i, int32_t n) {
-    const __m256i bytes = LoadBytes32(row, i, n);
-    const __m512i low = _mm512_cvtepi8_epi32(_mm256_castsi256_si128(bytes));
-    const __m512i high = _mm512_cvtepi8_epi32(_mm256_extracti128_si256(bytes, 1));
-    return AsBits(_mm512_cvtne2ps_pbh(_mm512_cvtepi32_ps(high), _mm512_cvtepi32_ps(low)));
-  }
-};
-
-// BF16 of the magnitudes 0 .. 127 of E4M3; see F8E4M3ToF32 in kv_element.h.
-struct E4M3Table {
-  alignas(64) uint16_t entries[128];
-  constexpr E4M3Table() : entries() {
-    for (int m = 1; m < 127; ++m) {
-      int exponent = m < 8 ? 1 : m >> 3;
-      int mantissa = m < 8 ? m : 8 + m % 8;
-      for (; mantissa < 8; --exponent) mantissa *= 2;  // multiples of 2^-9, normalised
-      entries[m] = static_cast<uint16_t>(((exponent + 120) << 7) | ((mantissa - 8) << 4));
-    }
-    entries[127] = 0x7fc0;  // NaN
-  }
-};
-constexpr E4M3Table kE4M3Table;
-
-struct F8Halves {
-  static constexpr int kBytes = 1;
-  static constexpr bool kScaled = false;
-  static __m512i LoadAt(const char* row, int32_t i, int32_t n) {
-    const __m512i codes = _mm512_cvtepu8_epi16(LoadBytes32(row, i, n));
-    const uint16_t* table = kE4M3Table.entries;
-    const __m512i low =
-        _mm512_permutex2var_epi16(_mm512_load_si512(table), codes, _mm512_load_si512(table + 32));
-    const __m512i high = _mm512_permutex2var_epi16(_mm512_load_si512(table + 64), codes,
-                                                   _mm512_load_si512(table + 96));
-    const __mmask32 is_high = _mm512_test_epi16_mask(codes, _mm512_set1_epi16(0x40));
-    const __m512i sign =
-        _mm512_and_si512(_mm512_slli_epi16(codes, 8), _mm512_set1_epi16(INT16_MIN));
-    return _mm512_or_si512(_mm512_mask_blend_epi16(is_high, low, high), sign);
-  }
-};
-
-// Areas of AttendArgs::scratch beside those of Scratch: keys and values take half the room there.
-struct DotScratch : Scratch {
-  int32_t num_pairs;  // of a head's dimensions
-  int32_t* keys;      // [num_pairs up to 16s][kBlockTokens] pairs
-  int32_t* pairs;     // [kBlockTokens / 2][padded_dim] values of neighbouring positions
-  int32_t* queries;   // per tile of queries [num_pairs][tile]
+// Areas of AttendArgs::scratch.
+struct DotScratch {
+  int32_t quads;      // of four dimensions; up to an even number
+  int32_t all_quads;  // of a padded head
+  int32_t* queries;   // per tile [all_quads][kTileRows][2] pairs
+  char* keys;  // [kBlockTokens, padded_dim] BF16, where the cache's rows cannot be read as such
+  int32_t* values;  // [kKeyPairs][padded_dim] values of neighbouring positions
+  float* scores;    // per tile [kKeyPairs][kTileRows][2]; weights: [kKeyPairs][kTileRows] pairs
+  // Per tile [kTileRows][2], both lanes of a query alike but in the sums, of which each has a part.
+  float* max;
+  float* sums;
+  float* decay;  // what earlier results are multiplied by
 
   explicit DotScratch(const AttendArgs& args)
-      : Scratch(args),
-        num_pairs((args.head_dim + 1) / 2),
-        keys(reinterpret_cast<int32_t*>(transposed)),
-        pairs(reinterpret_cast<int32_t*>(values)),
-        queries(reinterpret_cast<int32_t*>(args.scratch + AttendScratchFloats(args.padded_dim) -
-                                           kMaxQueries * args.padded_dim / 2)) {}
+      : quads((args.head_dim + 7) / 8 * 2), all_quads(args.padded_dim / 4) {
+    constexpr int64_t kStateFloats = kMaxQueries * 2;
+    float* rest = args.scratch;
+    scores = Take(rest, kMaxQueries * kBlockTokens);
+    max = Take(rest, kStateFloats);
+    sums = Take(rest, kStateFloats);
+    decay = Take(rest, kStateFloats);
+    keys = reinterpret_cast<char*>(Take(rest, int64_t{args.padded_dim} * kBlockTokens / 2));
+    values = reinterpret_cast<int32_t*>(Take(rest, int64_t{args.padded_dim} * kKeyPairs));
+    queries = reinterpret_cast<int32_t*>(rest);
+  }
+
+  int32_t* QueriesOf(int32_t tile) const {
+    return queries + int64_t{tile} * all_quads * kTileRows * 2;
+  }
+  float* ScoresOf(int32_t tile) const { return scores + tile * kTileRows * kBlockTokens; }
+  static int32_t StateOf(int32_t tile) { return tile * kTileRows * 2; }
+
+ private:
+  static float* Take(float*& rest, int64_t floats) {
+    float* taken = rest;
+    rest += floats;
+    return taken;
+  }
+};
+static_assert(AttendScratchFloats(kMaxLanes) >=
+              kMaxQueries * (kBlockTokens + 6) + kMaxLanes * (kBlockTokens + kMaxQueries / 2));
+
+inline int32_t NumTiles(const AttendArgs& args) {
+  return (args.num_queries + kTileRows - 1) / kTileRows;
+}
+inline int32_t RowsOfTile(const AttendArgs& args, int32_t tile) {
+  const int32_t left = args.num_queries - tile * kTileRows;
+  return left < kTileRows ? left : kTileRows;
+}
+
+// Dimensions [d, d + 16) of query q, scaled, as four quads.
+inline __m256i QuadsOf(const AttendArgs& args, int32_t q, int32_t d) {
+  const float* from = args.queries[q] + d;
+  const int32_t left = args.head_dim - d;
+  const Vec x = left >= kLanes ? Load(from) : LoadN(from, left);
+  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x * Set(args.scale)));
+}
+
+// Quads of the eight rows at [0, 4) .. [28, 32) from row after row to quad after quad.
+inline void TransposeQuads(const __m256i (&rows)[kTileRows], int32_t* out) {
+  const __m512i first_half = _mm512_setr_epi64(0, 4, 8, 12, 1, 5, 9, 13);
+  const __m512i second_half = _mm512_setr_epi64(2, 6, 10, 14, 3, 7, 11, 15);
+  __m512i quads[2][2];  // of four rows: 0 and 1, 2 and 3
+  for (int h = 0; h < 2; ++h) {
+    const __m256i* r = rows + 4 * h;
+    const __m512i a = _mm512_inserti64x4(_mm512_castsi256_si512(r[0]), r[1], 1);
+    const __m512i b = _mm512_inserti64x4(_mm512_castsi256_si512(r[2]), r[3], 1);
+    quads[h][0] = _mm512_permutex2var_epi64(a, first_half, b);
+    quads[h][1] = _mm512_permutex2var_epi64(a, second_half, b);
+  }
+  for (int i = 0; i < 2; ++i) {
+    _mm512_storeu_si512(out + 2 * i * kLanes, _mm512_shuffle_i64x2(quads[0][i], quads[1][i], 0x44));
+    _mm512_storeu_si512(out + (2 * i + 1) * kLanes,
+                        _mm512_shuffle_i64x2(quads[0][i], quads[1][i], 0xee));
+  }
+}
+
+// Rows that a tile lacks are zeros, and their results are not read.
+HEDDLE_KERNEL_PART void PackQueries(const AttendArgs& args, const DotScratch& s) {
+  for (int32_t tile = 0; tile < NumTiles(args); ++tile) {
+    const int32_t count = RowsOfTile(args, tile);
+    for (int32_t d = 0; d < args.padded_dim; d += kLanes) {
+      __m256i rows[kTileRows];
+      for (int32_t r = 0; r < kTileRows; ++r) {
+        rows[r] = r < count ? QuadsOf(args, tile * kTileRows + r, d) : _mm256_setzero_si256();
+      }
+      TransposeQuads(rows, s.QueriesOf(tile) + d / 4 * kLanes);
+    }
+  }
+}
+
+// Keys of a block as rows of BF16 that may be read in whole steps of eight dimensions.
+template <typename Element>
+HEDDLE_KERNEL_PART void ConvertKeys(const AttendArgs& args, const BlockRows& rows,
+                                    const DotScratch& s, const char* (&out)[kBlockTokens]) {
+  const int64_t row_bytes = int64_t{args.padded_dim} * 2;
+  for (int32_t j = 0; j < kBlockTokens; ++j) {
+    char* to = s.keys + j * row_bytes;
+    out[j] = to;
+    for (int32_t d = 0; d < args.padded_dim; d += 2 * kLanes) {
+      const __m512i halves = Element::LoadAt(rows.keys[j], d, args.head_dim);
+      if (d + kLanes < args.padded_dim) {
+        _mm512_storeu_si512(to + d * 2, halves);
+      } else {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + d * 2), _mm512_castsi512_si256(halves));
+      }
+    }
+  }
+}
+
+// Sums of one tile of queries with kKeysAtOnce keys.
+struct KeySums {
+  Vec even[kKeysAtOnce];
+  Vec odd[kKeysAtOnce];
+
+  void Add(const int32_t* queries, int32_t quad, const char* const (&keys)[kKeysAtOnce]) {
+    const __m512bh q0 = AsPairs(_mm512_loadu_si512(queries + quad * kTileRows * 2));
+    const __m512bh q1 = AsPairs(_mm512_loadu_si512(queries + (quad + 1) * kTileRows * 2));
+#pragma GCC unroll 8
+    for (int k = 0; k < kKeysAtOnce; ++k) {
+      even[k] = _mm512_dpbf16_ps(even[k], q0, QuadAt(keys[k] + quad * 8));
+      odd[k] = _mm512_dpbf16_ps(odd[k], q1, QuadAt(keys[k] + quad * 8 + 8));
+    }
+  }
+  static __m512bh QuadAt(const char* p) {
+    int64_t quad;
+    std::memcpy(&quad, p, sizeof(quad));
+    return AsPairs(_mm512_set1_epi64(quad));
+  }
+  // Scores with keys k (even lanes) and k + 1 (odd lanes).
+  Vec Fold(int k) const {
+    const Vec a = even[k] + odd[k];
+    const Vec b = even[k + 1] + odd[k + 1];
+    return _mm512_mask_moveldup_ps(a, 0xaaaa, b) + _mm512_mask_movehdup_ps(b, 0x5555, a);
+  }
 };
 
-// Query q + t to column t of its tile.
-inline void PackQuery(const AttendArgs& args, const DotScratch& s, int32_t q, int32_t t,
-                      int32_t tile) {
-  const float* from = args.queries + static_cast<int64_t>(q + t) * args.padded_dim;
-  int32_t* to = s.queries + static_cast<int64_t>(q) * s.num_pairs + t;
-  for (int32_t p = 0; p < s.num_pairs; p += kLanes / 2) {
-    uint16_t halves[kLanes];
-    int32_t pairs[kLanes / 2];
-    ToBF16(halves, Load(from + 2 * p));
-    std::memcpy(pairs, halves, sizeof(pairs));
-    const int32_t n = s.num_pairs - p < kLanes / 2 ? s.num_pairs - p : kLanes / 2;
-    for (int32_t i = 0; i < n; ++i) to[(p + i) * tile] = pairs[i];
-  }
-}
-
-inline void PackQueries(const AttendArgs& args, const DotScratch& s) {
-  ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
-    constexpr int kTile = decltype(size)::kTile;
-    for (int32_t t = 0; t < kTile; ++t) PackQuery(args, s, q, t, kTile);
-  });
-}
-
-template <typename Element>
-HEDDLE_KERNEL_PART void TransposePairs(const AttendArgs& args, const BlockRows& rows,
-                                       const DotScratch& s) {
-  for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
-    for (int32_t d = 0; d < args.head_dim; d += 2 * kLanes) {
-      Vec block[kLanes];
-#pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) {
-        block[i] = _mm512_castsi512_ps(Element::LoadAt(rows.keys[j + i], d, args.head_dim));
-      }
-      TransposeTo(block, reinterpret_cast<float*>(s.keys) + d / 2 * kBlockTokens + j, kBlockTokens);
-    }
-  }
-}
-
-template <int kTile>
-HEDDLE_KERNEL_PART void DotScores(const DotScratch& s, int32_t q, RowPrefetch& prefetch) {
+HEDDLE_KERNEL_PART void DotScores(const DotScratch& s, const char* const (&keys)[kBlockTokens],
+                                  int32_t tile, RowPrefetch& prefetch) {
   RowPrefetch ahead = prefetch;  // in registers
-  const int32_t* query = s.queries + static_cast<int64_t>(q) * s.num_pairs;
-  Vec sums[kTile][2];
+  const int32_t* queries = s.QueriesOf(tile);
+  float* scores = s.ScoresOf(tile);
+  for (int j = 0; j < kBlockTokens; j += kKeysAtOnce, scores += kKeysAtOnce * kTileRows) {
+    const char* of_sums[kKeysAtOnce];
+    KeySums sums;
 #pragma GCC unroll 8
-  for (int t = 0; t < kTile; ++t) sums[t][0] = sums[t][1] = Zero();
-  for (int32_t p = 0; p < s.num_pairs; ++p) {
-    ahead.Next();
-    const __m512bh k0 = AsPairs(_mm512_loadu_si512(s.keys + p * kBlockTokens));
-    const __m512bh k1 = AsPairs(_mm512_loadu_si512(s.keys + p * kBlockTokens + kLanes));
-#pragma GCC unroll 8
-    for (int t = 0; t < kTile; ++t) {
-      const __m512bh x = AsPairs(_mm512_set1_epi32(query[p * kTile + t]));
-      sums[t][0] = _mm512_dpbf16_ps(sums[t][0], k0, x);
-      sums[t][1] = _mm512_dpbf16_ps(sums[t][1], k1, x);
+    for (int k = 0; k < kKeysAtOnce; ++k) {
+      of_sums[k] = keys[j + k];
+      sums.even[k] = sums.odd[k] = Zero();
     }
-  }
-#pragma GCC unroll 8
-  for (int t = 0; t < kTile; ++t) {
-    Store(s.weights + (q + t) * kBlockTokens, sums[t][0]);
-    Store(s.weights + (q + t) * kBlockTokens + kLanes, sums[t][1]);
+    for (int32_t quad = 0; quad < s.quads; quad += 2) {
+      ahead.Next();
+      sums.Add(queries, quad, of_sums);
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < kKeysAtOnce; k += 2) Store(scores + k * kTileRows, sums.Fold(k));
   }
   prefetch = ahead;
 }
 
-// Weights become BF16, in the first half of their row.
-struct PairWeights {
-  static void Put(float* row, const Vec (&weights)[kBlockVecs]) {
-    _mm512_storeu_si512(row, AsBits(_mm512_cvtne2ps_pbh(weights[1], weights[0])));
+// Two floats of neighbouring keys to the lanes of each query.
+inline Vec SetPair(const float* pair) {
+  return _mm512_broadcast_f32x2(
+      _mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(pair))));
+}
+inline Vec SwapKeys(Vec v) { return _mm512_permute_ps(v, 0xb1); }
+
+// Which positions of a block each lane of a tile sees: [lower, upper), counted from the block's
+// first. Rows that a tile lacks see what its last one does.
+struct Visible {
+  IntVec lower;
+  IntVec upper;
+
+  Visible(const AttendArgs& args, int32_t tile, int32_t begin, int32_t count) {
+    const int32_t first = tile * kTileRows;
+    const int32_t last = RowsOfTile(args, tile) - 1;
+    int64_t bounds[2][kTileRows];
+    for (int r = 0; r < kTileRows; ++r) {
+      const int32_t q = first + (r < last ? r : last);
+      const int32_t end = args.upper[q] - begin;
+      bounds[0][r] = args.lower[q] - begin;
+      bounds[1][r] = end < count ? end : count;
+    }
+    lower = BothLanes(bounds[0]);
+    upper = BothLanes(bounds[1]);
+  }
+  static IntVec BothLanes(const int64_t (&of_rows)[kTileRows]) {
+    return reinterpret_cast<IntVec>(
+        _mm512_shuffle_epi32(_mm512_loadu_si512(of_rows), _MM_PERM_CCAA));
+  }
+  // Scores of keys j and j + 1 with -infinity where a query does not see them.
+  Vec Mask(Vec scores, int32_t j) const {
+    const IntVec key = j + reinterpret_cast<IntVec>(_mm512_set1_epi64(int64_t{1} << 32));
+    return Select((key >= lower) & (key < upper), scores, Set(-__builtin_inff()));
   }
 };
+
+// Whether queries of a tile see all or nothing of the block from `begin` on; bounds rise with the
+// query.
+inline bool SeesAll(const AttendArgs& args, int32_t tile, int32_t begin, int32_t count) {
+  const int32_t first = tile * kTileRows;
+  const int32_t last = first + RowsOfTile(args, tile) - 1;
+  return count == kBlockTokens && args.lower[last] <= begin &&
+         args.upper[first] >= begin + kBlockTokens;
+}
+inline bool SeesNothing(const AttendArgs& args, int32_t tile, int32_t begin) {
+  const int32_t first = tile * kTileRows;
+  const int32_t last = first + RowsOfTile(args, tile) - 1;
+  return args.upper[last] <= begin || args.lower[first] >= begin + kBlockTokens;
+}
+
+// The scores of a tile in their final form. Returns the largest of each query.
+template <bool kScaled>
+inline Vec FinishTile(const AttendArgs& args, const BlockRows& rows, int32_t begin, int32_t tile,
+                      float* scores, Vec largest) {
+  if (kScaled || args.softcap > 0) {
+    for (int p = 0; p < kKeyPairs; ++p) {
+      Vec score = Load(scores + p * kLanes);
+      if (kScaled) score = score * SetPair(rows.key_scales + 2 * p);
+      if (args.softcap > 0) score = Tanh(score / Set(args.softcap)) * Set(args.softcap);
+      Store(scores + p * kLanes, score);
+    }
+  }
+  if (!SeesAll(args, tile, begin, rows.count)) {
+    const Visible visible(args, tile, begin, rows.count);
+    for (int p = 0; p < kKeyPairs; ++p) {
+      Store(scores + p * kLanes, visible.Mask(Load(scores + p * kLanes), 2 * p));
+    }
+  }
+  Vec other = Load(scores);
+#pragma GCC unroll 16
+  for (int p = 1; p < kKeyPairs; p += 2) {
+    largest = Max(largest, Load(scores + p * kLanes));
+    if (p + 1 < kKeyPairs) other = Max(other, Load(scores + (p + 1) * kLanes));
+  }
+  largest = Max(largest, other);
+  return Max(largest, SwapKeys(largest));
+}
+
+// exp(x - center) for x <= center, to 3e-6 of it, where BF16 keeps 2e-3; of equal ones it is 1, and
+// NaN stays NaN. 2^f for |f| <= 1/2 by our own minimax fit of degree 4.
+inline Vec WeightOf(Vec x, Vec center) {
+  const Vec log2 = (x - center) * Set(0x1.715476p0f);
+  const Vec bounded = _mm512_max_ps(Set(-1000.0f), log2);  // the second if one is NaN
+  const Vec whole = _mm512_roundscale_ps(bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const Vec f = bounded - whole;
+  Vec p = Fma(Set(0x1.3a02ccp-7f), f, Set(0x1.c9fc46p-5f));
+  p = Fma(p, f, Set(0x1.ec0378p-3f));
+  p = Fma(p, f, Set(0x1.62e12cp-1f));
+  p = Fma(p, f, Set(1.0f));
+  return _mm512_scalef_ps(p, whole);
+}
+
+// Scores to weights exp(score - max), for the block of positions from `begin` on.
+template <bool kScaled>
+HEDDLE_KERNEL_PART void SoftmaxRows(const AttendArgs& args, const BlockRows& rows,
+                                    const DotScratch& s, int32_t begin, int32_t tile) {
+  float* scores = s.ScoresOf(tile);
+  const int32_t state = DotScratch::StateOf(tile);
+  const Vec before = Load(s.max + state);
+  const Vec largest = FinishTile<kScaled>(args, rows, begin, tile, scores, before);
+  // Where nothing has been seen yet all scores are -infinity, and their weights 0 against any
+  // center.
+  const Vec center = Select(largest == Set(-__builtin_inff()), Zero(), largest);
+  const Vec decay = Select(before == largest, Set(1.0f), WeightOf(before, center));
+  Vec sum[2] = {Load(s.sums + state) * decay, Zero()};
+#pragma GCC unroll 4
+  for (int p = 0; p < kKeyPairs; p += 2) {
+    Vec weights[2];
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      weights[i] = WeightOf(Load(scores + (p + i) * kLanes), center);
+      sum[i] = sum[i] + weights[i];
+      if (kScaled) weights[i] = weights[i] * SetPair(rows.value_scales + 2 * (p + i));
+    }
+    _mm512_storeu_si512(scores + p * kTileRows,
+                        AsBits(_mm512_cvtne2ps_pbh(weights[1], weights[0])));
+  }
+  Store(s.max + state, largest);
+  Store(s.sums + state, sum[0] + sum[1]);
+  Store(s.decay + state, decay);
+}
 
 // Dimensions [d, d + 32) of two rows a and b of values, interleaved: [0] the first 16 of them.
 struct ValuePair {
@@ -190,7 +339,7 @@ HEDDLE_KERNEL_PART void InterleaveRows(const AttendArgs& args, const BlockRows& 
                                        const DotScratch& s) {
   const int32_t load_dim = kWhole ? INT32_MAX : args.head_dim;
   for (int32_t j = 0; j < kBlockTokens; j += 2) {
-    int32_t* out = s.pairs + static_cast<int64_t>(j / 2) * args.padded_dim;
+    int32_t* out = s.values + static_cast<int64_t>(j / 2) * args.padded_dim;
     for (int32_t d = 0; d < args.padded_dim; d += 2 * kLanes) {
       const ValuePair pair(Element::LoadAt(rows.values[j], d, load_dim),
                            Element::LoadAt(rows.values[j + 1], d, load_dim));
@@ -202,70 +351,142 @@ HEDDLE_KERNEL_PART void InterleaveRows(const AttendArgs& args, const BlockRows& 
   }
 }
 
-template <typename Element>
-inline void InterleaveValues(const AttendArgs& args, const BlockRows& rows, const DotScratch& s) {
-  if (args.head_dim % (2 * kLanes) == 0) {
-    InterleaveRows<Element, true>(args, rows, s);
-  } else {
-    InterleaveRows<Element, false>(args, rows, s);
-  }
-}
+// Values of positions 2 j and 2 j + 1, as InterleaveRows left them or straight from the cache.
+struct InterleavedValues {
+  const int32_t* values;
+  int64_t stride;
 
-// acc = acc * decay + weights * values, for kTile queries and kVecs vectors of the head.
-template <int kTile, int kVecs>
-HEDDLE_KERNEL_PART void DotValues(const AttendArgs& args, const DotScratch& s, int32_t q,
-                                  int32_t column, RowPrefetch& prefetch) {
-  RowPrefetch ahead = prefetch;  // in registers
-  float* acc = args.acc + static_cast<int64_t>(q) * args.padded_dim + column;
-  Vec sums[kTile][kVecs];
-#pragma GCC unroll 8
-  for (int t = 0; t < kTile; ++t) {
+  template <int kVecs>
+  void LoadAt(int32_t j, int32_t column, __m512bh (&value)[kVecs]) const {
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) {
-      sums[t][v] = Load(acc + t * args.padded_dim + v * kLanes) * Set(s.decay[q + t]);
+      value[v] = AsPairs(_mm512_loadu_si512(values + j * stride + column + v * kLanes));
     }
   }
-  const auto* weight = reinterpret_cast<const int32_t*>(s.weights + q * kBlockTokens);
-  const int32_t* from = s.pairs + column;
-  for (int32_t j = 0; j < kBlockTokens / 2; ++j, from += args.padded_dim) {
+};
+template <typename Element>
+struct RowValues {
+  const BlockRows& rows;
+
+  template <int kVecs>
+  void LoadAt(int32_t j, int32_t column, __m512bh (&value)[kVecs]) const {
+    static_assert(kVecs % 2 == 0);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; v += 2) {
+      const int32_t d = column + v * kLanes;
+      const ValuePair pair(Element::LoadAt(rows.values[2 * j], d, INT32_MAX),
+                           Element::LoadAt(rows.values[2 * j + 1], d, INT32_MAX));
+      value[v] = AsPairs(pair.part[0]);
+      value[v + 1] = AsPairs(pair.part[1]);
+    }
+  }
+};
+
+// acc = acc * decay + weights * values, for the first kRows queries of a tile and kVecs vectors of
+// the head.
+template <int kRows, int kVecs, typename Values>
+HEDDLE_KERNEL_PART void DotValues(const AttendArgs& args, const DotScratch& s, const Values& values,
+                                  int32_t tile, int32_t column, RowPrefetch& prefetch) {
+  RowPrefetch ahead = prefetch;  // in registers
+  float* acc = args.acc + int64_t{tile} * kTileRows * args.padded_dim + column;
+  const float* decay = s.decay + DotScratch::StateOf(tile);
+  Vec sums[kRows][kVecs];
+#pragma GCC unroll 8
+  for (int t = 0; t < kRows; ++t) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) {
+      sums[t][v] = Load(acc + t * args.padded_dim + v * kLanes) * Set(decay[2 * t]);
+    }
+  }
+  const auto* weight = reinterpret_cast<const int32_t*>(s.ScoresOf(tile));
+  for (int32_t j = 0; j < kKeyPairs; ++j, weight += kTileRows) {
     ahead.Next();
     if (kVecs > 2) ahead.Next();
     __m512bh value[kVecs];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) value[v] = AsPairs(_mm512_loadu_si512(from + v * kLanes));
+    values.template LoadAt<kVecs>(j, column, value);
 #pragma GCC unroll 8
-    for (int t = 0; t < kTile; ++t) {
-      const __m512bh w = AsPairs(_mm512_set1_epi32(weight[t * kBlockTokens + j]));
+    for (int t = 0; t < kRows; ++t) {
+      const __m512bh w = AsPairs(_mm512_set1_epi32(weight[t]));
 #pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) sums[t][v] = _mm512_dpbf16_ps(sums[t][v], value[v], w);
     }
   }
 #pragma GCC unroll 8
-  for (int t = 0; t < kTile; ++t) {
+  for (int t = 0; t < kRows; ++t) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVecs; ++v) Store(acc + t * args.padded_dim + v * kLanes, sums[t][v]);
   }
   prefetch = ahead;
 }
 
-template <int kTile>
-inline void DotValueRows(const AttendArgs& args, const DotScratch& s, int32_t q,
-                         RowPrefetch& prefetch) {
-  constexpr int kVecs = kTile == kQueryTile ? 2 : 4;  // as in ValueRows
+// For 32 dimensions at a time; few queries take 64, for as many independent sums.
+template <int kRows, typename Values>
+inline void DotValueColumns(const AttendArgs& args, const DotScratch& s, const Values& values,
+                            int32_t tile, RowPrefetch& prefetch) {
+  constexpr int kVecs = kRows == kTileRows ? 2 : 4;
   int32_t column = 0;
   for (; column + kVecs * kLanes <= args.padded_dim; column += kVecs * kLanes) {
-    DotValues<kTile, kVecs>(args, s, q, column, prefetch);
+    DotValues<kRows, kVecs>(args, s, values, tile, column, prefetch);
   }
-  for (; column < args.padded_dim; column += kLanes) {
-    DotValues<kTile, 1>(args, s, q, column, prefetch);
+  for (; column + 2 * kLanes <= args.padded_dim; column += 2 * kLanes) {
+    DotValues<kRows, 2>(args, s, values, tile, column, prefetch);
   }
+  if constexpr (std::is_same_v<Values, InterleavedValues>) {  // others have whole vectors of 32
+    if (column < args.padded_dim) DotValues<kRows, 1>(args, s, values, tile, column, prefetch);
+  }
+}
+
+template <typename Values>
+inline void DotValueTile(const AttendArgs& args, const DotScratch& s, const Values& values,
+                         int32_t tile, RowPrefetch& prefetch) {
+  const int32_t rows = RowsOfTile(args, tile);
+  if (rows > 4) {
+    DotValueColumns<8>(args, s, values, tile, prefetch);
+  } else if (rows > 2) {
+    DotValueColumns<4>(args, s, values, tile, prefetch);
+  } else if (rows > 1) {
+    DotValueColumns<2>(args, s, values, tile, prefetch);
+  } else {
+    DotValueColumns<1>(args, s, values, tile, prefetch);
+  }
+}
+
+// What is left to do with a block once its keys can be read.
+template <typename Element>
+inline void AttendBlock(const AttendArgs& args, const DotScratch& s, const BlockRows& rows,
+                        const char* const (&keys)[kBlockTokens], int32_t begin,
+                        RowPrefetch& keys_ahead, RowPrefetch& values_ahead) {
+  const int32_t tiles = NumTiles(args);
+  for (int32_t tile = 0; tile < tiles; ++tile) {
+    if (SeesNothing(args, tile, begin)) continue;
+    DotScores(s, keys, tile, keys_ahead);
+    SoftmaxRows<Element::kScaled>(args, rows, s, begin, tile);
+  }
+  keys_ahead.Rest();
+  const bool whole = args.head_dim % (2 * kLanes) == 0;
+  if (tiles == 1 && whole) {  // nobody else would read what is interleaved
+    DotValueTile(args, s, RowValues<Element>{rows}, 0, values_ahead);
+  } else {
+    whole ? InterleaveRows<Element, true>(args, rows, s)
+          : InterleaveRows<Element, false>(args, rows, s);
+    const InterleavedValues values{s.values, args.padded_dim};
+    for (int32_t tile = 0; tile < tiles; ++tile) {
+      if (!SeesNothing(args, tile, begin)) DotValueTile(args, s, values, tile, values_ahead);
+    }
+  }
+  values_ahead.Rest();
 }
 
 template <typename Element>
 inline void DotAttendOver(const AttendArgs& args) {
   const DotScratch s(args);
-  std::memset(s.sums, 0, sizeof(float) * kMaxLanes * static_cast<size_t>(args.num_queries));
+  const int32_t states = NumTiles(args) * kTileRows * 2;
+  for (int32_t i = 0; i < states; i += kLanes) {
+    Store(s.max + i, Set(-__builtin_inff()));
+    Store(s.sums + i, Zero());
+  }
   PackQueries(args, s);
+  const bool direct = std::is_same_v<Element, BF16Halves> && args.head_dim % 8 == 0;
   const int64_t row_bytes = int64_t{args.head_dim} * Element::kBytes;
   BlockQueue<Element::kScaled, /*kAhead=*/1> queue(args, row_bytes);
   for (int32_t begin = args.begin; begin < args.end; begin += kBlockTokens) {
@@ -273,21 +494,17 @@ inline void DotAttendOver(const AttendArgs& args) {
     const BlockRows& rows = queue.current();
     RowPrefetch keys_ahead(queue.upcoming().keys, row_bytes);
     RowPrefetch values_ahead(queue.upcoming().values, row_bytes);
-    TransposePairs<Element>(args, rows, s);
-    ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
-      constexpr int kTile = decltype(size)::kTile;
-      DotScores<kTile>(s, q, keys_ahead);
-      SoftmaxTile<Element::kScaled, PairWeights, kTile>(args, rows, s, begin, q);
-    });
-    keys_ahead.Rest();
-    InterleaveValues<Element>(args, rows, s);
-    ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
-      DotValueRows<decltype(size)::kTile>(args, s, q, values_ahead);
-    });
-    values_ahead.Rest();
+    if (direct) {
+      AttendBlock<Element>(args, s, rows, rows.keys, begin, keys_ahead, values_ahead);
+    } else {
+      const char* keys[kBlockTokens];
+      ConvertKeys<Element>(args, rows, s, keys);
+      AttendBlock<Element>(args, s, rows, keys, begin, keys_ahead, values_ahead);
+    }
   }
   for (int32_t q = 0; q < args.num_queries; ++q) {
-    args.sum[q] = ReduceAdd(Load(s.sums + q * kMaxLanes));
+    args.max[q] = s.max[2 * q];
+    args.sum[q] = s.sums[2 * q] + s.sums[2 * q + 1];
   }
 }
 

@@ -37,18 +37,13 @@ struct RunCursor {
   template <bool kScaled>
   void NextBlock(int32_t count, int64_t row_bytes, BlockRows& rows) {
     rows.count = count;
-    for (int32_t j = 0; j < count; ++j) {
-      rows.keys[j] = static_cast<const char*>(run->keys) + offset * row_bytes;
-      rows.values[j] = static_cast<const char*>(run->values) + offset * row_bytes;
-      if (kScaled) {
-        rows.key_scales_at[j] = static_cast<const char*>(run->key_scales) + offset * 4;
-        rows.value_scales_at[j] = static_cast<const char*>(run->value_scales) + offset * 4;
-        if (j % 16 == 0 || offset == 0) {
-          __builtin_prefetch(rows.key_scales_at[j]);
-          __builtin_prefetch(rows.value_scales_at[j]);
-        }
-      }
-      if (++offset == run->num_tokens) {
+    for (int32_t j = 0; j < count;) {
+      const int32_t left = run->num_tokens - offset;
+      const int32_t n = count - j < left ? count - j : left;
+      TakeRows<kScaled>(j, n, row_bytes, rows);
+      j += n;
+      offset += n;
+      if (n == left) {
         ++run;
         offset = 0;
       }
@@ -56,6 +51,29 @@ struct RunCursor {
     for (int32_t j = count; j < kBlockTokens; ++j) {
       rows.keys[j] = rows.keys[count - 1];
       rows.values[j] = rows.values[count - 1];
+    }
+  }
+
+ private:
+  // The next `n` rows of the run as rows [j, j + n) of the block.
+  template <bool kScaled>
+  void TakeRows(int32_t j, int32_t n, int64_t row_bytes, BlockRows& rows) const {
+    const char* key = static_cast<const char*>(run->keys) + offset * row_bytes;
+    const char* value = static_cast<const char*>(run->values) + offset * row_bytes;
+    for (int32_t i = 0; i < n; ++i) {
+      rows.keys[j + i] = key + i * row_bytes;
+      rows.values[j + i] = value + i * row_bytes;
+    }
+    if (!kScaled) return;
+    const char* key_scale = static_cast<const char*>(run->key_scales) + int64_t{offset} * 4;
+    const char* value_scale = static_cast<const char*>(run->value_scales) + int64_t{offset} * 4;
+    for (int32_t i = 0; i < n; ++i) {
+      rows.key_scales_at[j + i] = key_scale + i * 4;
+      rows.value_scales_at[j + i] = value_scale + i * 4;
+      if (i % 16 == 0) {
+        __builtin_prefetch(key_scale + i * 4);
+        __builtin_prefetch(value_scale + i * 4);
+      }
     }
   }
 };

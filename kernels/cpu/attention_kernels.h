@@ -33,13 +33,15 @@ struct Scratch {
   float* values;      // [kBlockTokens, padded_dim], for more than 2 * kQueryTile queries
   float* weights;     // [kMaxQueries, kBlockTokens] scores, then their exponentials
   float* sums;        // [kMaxQueries, kMaxLanes]
+  float* queries;     // [kMaxQueries, padded_dim] scaled
   float* decay;       // [kMaxQueries] what earlier results are multiplied by
 
   explicit Scratch(const AttendArgs& args) {
     int64_t block = static_cast<int64_t>(args.padded_dim) * kBlockTokens;
     transposed = args.scratch;
     values = transposed + block;
-    weights = values + block;
+    queries = values + block;
+    weights = queries + static_cast<int64_t>(args.padded_dim) * kMaxQueries;
     sums = weights + kMaxQueries * kBlockTokens;
     decay = sums + kMaxQueries * kMaxLanes;  // 16 + 1 <= 32 floats per query
   }
@@ -95,6 +97,16 @@ inline Vec LoadPadded(const char* row, int32_t i, int32_t head_dim) {
   return Element::LoadAt(rest, 0);
 }
 
+inline void ScaleQueries(const AttendArgs& args, const Scratch& s) {
+  for (int32_t q = 0; q < args.num_queries; ++q) {
+    float* to = s.queries + static_cast<int64_t>(q) * args.padded_dim;
+    for (int32_t d = 0; d < args.padded_dim; d += kLanes) {
+      const auto* row = reinterpret_cast<const char*>(args.queries[q]);
+      Store(to + d, LoadPadded<F32Element>(row, d, args.head_dim) * Set(args.scale));
+    }
+  }
+}
+
 template <typename Element>
 HEDDLE_KERNEL_PART void TransposeKeys(const AttendArgs& args, const BlockRows& rows,
                                       const Scratch& s) {
@@ -124,7 +136,7 @@ template <int kTile>
 HEDDLE_KERNEL_PART void ScoreTile(const AttendArgs& args, const Scratch& s, int32_t q,
                                   RowPrefetch& prefetch) {
   RowPrefetch ahead = prefetch;  // in registers
-  const float* query = args.queries + static_cast<int64_t>(q) * args.padded_dim;
+  const float* query = s.queries + static_cast<int64_t>(q) * args.padded_dim;
   for (int32_t j = 0; j < kBlockTokens; j += 2 * kLanes) {
     Vec sums[kTile][2];
 #pragma GCC unroll 8
@@ -208,17 +220,10 @@ inline float FinishScores(const AttendArgs& args, const BlockRows& rows, int32_t
   return ReduceMax(largest);
 }
 
-// How weights are kept for the product with the values: as they are.
-struct FloatWeights {
-  static void Put(float* row, const Vec (&weights)[kBlockVecs]) {
-    for (int v = 0; v < kBlockVecs; ++v) Store(row + v * kLanes, weights[v]);
-  }
-};
-
 // Scores of queries [q, q + kTile) to weights exp(score - max), for the block of positions from
 // `begin` on. The queries' maxima come first and their decays in one vector, so that no query waits
 // for another's.
-template <bool kScaled, typename Weights, int kTile>
+template <bool kScaled, int kTile>
 HEDDLE_KERNEL_PART void SoftmaxTile(const AttendArgs& args, const BlockRows& rows, const Scratch& s,
                                     int32_t begin, int32_t q) {
   static_assert(kTile <= kLanes);
@@ -243,16 +248,15 @@ HEDDLE_KERNEL_PART void SoftmaxTile(const AttendArgs& args, const BlockRows& row
     float* row = s.weights + (q + t) * kBlockTokens;
     float* sums = s.sums + (q + t) * kMaxLanes;
     Vec sum = Load(sums) * Set(decay[t]);
-    Vec weights[kBlockVecs];
 #pragma GCC unroll 8
     for (int v = 0; v < kBlockVecs; ++v) {
-      weights[v] = ExpOfNegative(Load(row + v * kLanes) - Set(center[t]));
-      sum = sum + weights[v];
-      if (kScaled) weights[v] = weights[v] * Load(rows.value_scales + v * kLanes);
+      Vec weights = ExpOfNegative(Load(row + v * kLanes) - Set(center[t]));
+      sum = sum + weights;
+      if (kScaled) weights = weights * Load(rows.value_scales + v * kLanes);
+      Store(row + v * kLanes, weights);
     }
     Store(sums, sum);
     s.decay[q + t] = decay[t];
-    Weights::Put(row, weights);
   }
 }
 
@@ -329,6 +333,7 @@ template <typename Element>
 inline void AttendOver(const AttendArgs& args) {
   Scratch s(args);
   std::memset(s.sums, 0, sizeof(float) * kMaxLanes * static_cast<size_t>(args.num_queries));
+  ScaleQueries(args, s);
   // Converting pays where several tiles read the result; a padded head has to be converted.
   bool direct = args.num_queries <= 2 * kQueryTile && args.head_dim == args.padded_dim;
   const int64_t row_bytes = static_cast<int64_t>(args.head_dim) * Element::kBytes;
@@ -343,7 +348,7 @@ inline void AttendOver(const AttendArgs& args) {
     ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
       constexpr int kTile = decltype(size)::kTile;
       ScoreTile<kTile>(args, s, q, keys_ahead);
-      SoftmaxTile<Element::kScaled, FloatWeights, kTile>(args, rows, s, begin, q);
+      SoftmaxTile<Element::kScaled, kTile>(args, rows, s, begin, q);
     });
     keys_ahead.Rest();
     if (direct) {
@@ -387,15 +392,20 @@ inline void MergeParts(float part_max, float part_sum, const float* part_acc, in
   }
 }
 
-inline float FinishRow(float max, float sum, const float* acc, int32_t n, float sink, float* out) {
-  float joint = sink > max ? sink : max;
-  float scale = ExpOne(max - joint);
-  float total = sum * scale + ExpOne(sink - joint);
-  Vec factor = Set(scale / total);
+inline void FinishRow(float max, float sum, const float* acc, int32_t n, float sink, float* out,
+                      float* lse) {
+  float joint = max;
+  float scale = 1;
+  if (sink > -__builtin_inff()) {
+    joint = sink > max ? sink : max;
+    scale = ExpOne(max - joint);
+    sum = sum * scale + ExpOne(sink - joint);
+  }
+  Vec factor = Set(scale / sum);
   int32_t i = 0;
   for (; i + kLanes <= n; i += kLanes) Store(out + i, Load(acc + i) * factor);
   if (i < n) StoreN(out + i, LoadN(acc + i, n - i) * factor, n - i);
-  return joint + __builtin_logf(total);
+  if (lse != nullptr) *lse = joint + __builtin_logf(sum);
 }
 
 constexpr AttentionKernels kAttentionKernels = {Attend, MergeParts, FinishRow};

@@ -165,15 +165,16 @@ struct AttendArgs {
   const KeyRun* ahead;
   int32_t ahead_tokens;
   int32_t head_dim;
-  int32_t padded_dim;    // head_dim up to a multiple of kMaxLanes
-  int32_t num_queries;   // <= kMaxQueries
-  const float* queries;  // [num_queries, padded_dim], scaled, padding zero
-  const int32_t* lower;
+  int32_t padded_dim;           // head_dim up to a multiple of kMaxLanes
+  int32_t num_queries;          // <= kMaxQueries
+  const float* const* queries;  // [num_queries] rows of head_dim
+  float scale;                  // what queries are multiplied by
+  const int32_t* lower;         // rising with the query, as `upper`
   const int32_t* upper;
   float softcap;
-  float* max;      // [num_queries]
-  float* sum;      // [num_queries]
-  float* acc;      // [num_queries, padded_dim]
+  float* max;  // [num_queries]
+  float* sum;  // [num_queries]
+  float* acc;  // [num_queries up to a multiple of 8, padded_dim]; what is past them has no meaning
   float* scratch;  // AttendScratchFloats(padded_dim)
 };
 
@@ -189,7 +190,7 @@ constexpr int32_t kMaxLanes = 16;
 constexpr int32_t kMaxBlocksAhead = 1;
 
 constexpr int64_t AttendScratchFloats(int64_t padded_dim) {
-  return 3 * padded_dim * kBlockTokens + 2 * kMaxQueries * kBlockTokens;
+  return padded_dim * (3 * kBlockTokens + kMaxQueries) + 2 * kMaxQueries * kBlockTokens;
 }
 
 struct AttentionKernels {
@@ -197,8 +198,10 @@ struct AttentionKernels {
   // (max, sum, acc) of a chunk merged into those of the context before it.
   void (*merge)(float part_max, float part_sum, const float* part_acc, int32_t n, float* max,
                 float* sum, float* acc);
-  // out = acc / sum, and returns log(sum) + max, after taking in `sink` (or -infinity).
-  float (*finish)(float max, float sum, const float* acc, int32_t n, float sink, float* out);
+  // out = acc / sum, and *lse = log(sum) + max unless it is nullptr, after taking in `sink` (or
+  // -infinity).
+  void (*finish)(float max, float sum, const float* acc, int32_t n, float sink, float* out,
+                 float* lse);
 };
 
 // Yardsticks: each returns a value that depends on all its work.
