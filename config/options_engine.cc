@@ -97,9 +97,9 @@ constexpr Option kOptions[] = {
      .field = &Config::kv_type,
      .section = kEngine,
      .value = "TYPE",
-     .help = "Number format of the KV cache. auto: F32 for a model in F32, bf16 for one in BF16 "
-             "where the processor multiplies it (AVX-512 BF16), else f16. fp8 and int8 "
-             "halve its memory.",
+     .help = "Number format of the KV cache. auto: F32 for a model in F32; bf16 for one in BF16 "
+             "or below 6 bits where the processor multiplies BF16 (AVX-512 BF16); else f16. fp8 "
+             "and int8 halve its memory.",
      .commands = kEngineCommands | kInspect | kBench | kTune | kPlanning,
      .choices = kKvTypes},
     {.name = "host-kv-memory",
