@@ -18,6 +18,11 @@ inline Vec FromBits(IntVec bits) {
   std::memcpy(&v, &bits, sizeof(v));
   return v;
 }
+// a + b, wrapping around.
+inline IntVec WrappingAdd(IntVec a, IntVec b) {
+  using Words = uint32_t __attribute__((vector_size(kLanes * 4)));
+  return reinterpret_cast<IntVec>(reinterpret_cast<Words>(a) + reinterpret_cast<Words>(b));
+}
 inline Vec Select(IntVec mask, Vec a, Vec b) {
   return FromBits((Bits(a) & mask) | (Bits(b) & ~mask));
 }
@@ -72,7 +77,7 @@ inline ExpParts SplitExp(Vec x) {
   p = Fma(p, r, Set(1.0f / 6));
   p = Fma(p, r, Set(0.5f));
   p = Fma(p * r, r, r);
-  return {p, FromBits((Bits(shifted) << 23) + (126 << 23))};
+  return {p, FromBits(WrappingAdd(Bits(shifted) << 23, IntVec{} + (126 << 23)))};
 }
 
 // Within 2 units in the last place. Results under 2^-125 become 0; overflow gives infinity.
