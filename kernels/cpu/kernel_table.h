@@ -21,8 +21,10 @@ enum class TileKind : uint8_t {
   kInt8Halves,  // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sums
                 // [tile_rows][2] of either half, F32 [tile_rows][2] the same times scale
   kBf16,        // BF16 [(cols + 1) / 2][tile_rows][2]: neighbouring columns of a row side by side
+  kInt8Shifts,  // per 256 columns F32 base [tile_rows], then per block of 32 columns as kInt8, but
+                // in place of the scale int32 [tile_rows]: the exponent e of the block's scale,
+                // which is base * 2^e, at the place that F32 has it
 };
-constexpr int32_t kNumTileKinds = 4;
 
 constexpr int32_t kMaxTileSizes = 6;
 // Upper bound over all tables, for buffers on the stack.
@@ -82,11 +84,12 @@ struct BlockKernels {
 
 struct LinearKernels {
   int32_t panel_rows;
-  TileKernels tiles[2];      // by TileKind; the third is the blocks'
+  TileKernels tiles[2];      // of kFloat and kInt8; that of kInt8Halves is the blocks'
   FormatKernels formats[5];  // by DType; the others are the blocks'
   void (*epilogue)(const EpilogueArgs& args);
   const BlockKernels* blocks;
-  TileKernels bf16_tile;  // of kBf16, where the level has it
+  TileKernels bf16_tile;   // of kBf16, where the level has it
+  TileKernels shift_tile;  // of kInt8Shifts, where the level has it
 };
 
 // What takes the place of the exact BF16 kernels where the processor multiplies BF16 itself.

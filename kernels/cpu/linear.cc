@@ -61,6 +61,8 @@ int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
       return tile_rows * (cols / 32) * 52;
     case TileKind::kBf16:
       return tile_rows * ((cols + 1) / 2) * 4;
+    case TileKind::kInt8Shifts:
+      return tile_rows * ((cols / 32) * 40 + (cols + 255) / 256 * 4);
   }
   return 0;
 }
@@ -160,6 +162,7 @@ class LinearCall {
   const TileKernels& KernelsOf(TileKind kind) const {
     if (kind == TileKind::kInt8Halves) return kernels_.blocks->tile;
     if (kind == TileKind::kBf16) return kernels_.bf16_tile;
+    if (kind == TileKind::kInt8Shifts) return kernels_.shift_tile;
     return kernels_.tiles[static_cast<size_t>(kind)];
   }
 

@@ -24,9 +24,10 @@ const LinearKernels kLinearAvx512 = {
      MakeFormat<F16Panel, 1, 2, 4, 8, 12>(TileKind::kFloat),
      MakeFormat<BF16Panel, 1, 2, 4, 8, 12>(TileKind::kFloat),
      MakeFormat<Q80DotPanel, 1, 2, 4, 8>(TileKind::kInt8),
-     MakeFormat<Q40DotPanel, 1, 2, 4, 8>(TileKind::kInt8)},
+     MakeFormat<Q40ShiftPanel, 1, 2, 4, 8>(TileKind::kInt8Shifts)},
     FinishPanel,
     &kBlocksAvx512,
-    /*bf16_tile=*/{}};
+    /*bf16_tile=*/{},
+    /*shift_tile=*/{4, {1, 2, 4, 8}, PrepareRoundedTile<ShiftTile>}};
 
 }  // namespace heddle::kernels::cpu

@@ -41,9 +41,14 @@ struct HalvesTileBlock {
 
 // As HalvesTileBlock has it.
 struct HalvesTile {
-  static constexpr int64_t kRowBytes = kBlock + 20;
+  using Scales = OwnScales;
 
-  static void Put(char* place, int32_t tile_rows, int32_t m, const RoundedBlocks& rounded, int j) {
+  static int64_t Bytes(int32_t tile_rows, int64_t blocks) {
+    return tile_rows * blocks * (kBlock + 20);
+  }
+  static void Put(char* tile, int32_t tile_rows, int32_t m, int64_t b, const RoundedBlocks& rounded,
+                  int j) {
+    char* place = tile + Bytes(tile_rows, b);
     char* scales = place + tile_rows * kBlock;
     char* sums = scales + tile_rows * 4;
     char* scaled_sums = sums + tile_rows * 8;

@@ -80,6 +80,98 @@ struct IntPanel : BlockPanel<Format> {
   }
 };
 
+// Blocks of kInt8Shifts: the scale of x is a power of two apart from the base of its group, and is
+// added to the exponent of the weights' scale, where other blocks multiply both. Multiplications
+// and dot products share two of the four pipes of Zen 5, additions of integers have the others.
+// A weights' scale of zero becomes 2^-111 at most, and counts as nothing beside any other.
+template <int kRows>
+struct ShiftBlock {
+  int8_t x[kRows][kBlock];
+  int32_t exponent[kRows];
+  int32_t sum8[kRows];  // -8 * sum of x
+
+  void AddTo(Accumulators<kRows>& total, const BlockSums<kRows>& products,
+             const uint8_t* scales) const {
+    const IntVec w0 = Bits(FromF16(reinterpret_cast<const uint16_t*>(scales)));
+    const IntVec w1 = Bits(FromF16(reinterpret_cast<const uint16_t*>(scales) + kLanes));
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+      const Vec s0 = FromBits(WrappingAdd(w0, IntVec{} + exponent[m]));
+      const Vec s1 = FromBits(WrappingAdd(w1, IntVec{} + exponent[m]));
+      total.sums[m][0] = Fma(ToFloat(products.sums[m][0]), s0, total.sums[m][0]);
+      total.sums[m][1] = Fma(ToFloat(products.sums[m][1]), s1, total.sums[m][1]);
+    }
+  }
+};
+
+// As kInt8Shifts has it.
+struct ShiftTile {
+  using Scales = SharedScales;
+
+  static int64_t Bytes(int32_t tile_rows, int64_t blocks) {
+    return tile_rows * (blocks * (kBlock + 8) + (blocks + kGroupBlocks - 1) / kGroupBlocks * 4);
+  }
+  static void Put(char* tile, int32_t tile_rows, int32_t m, int64_t b, const RoundedBlocks& rounded,
+                  int j) {
+    const int64_t in_group = b % kGroupBlocks;
+    char* group = tile + Bytes(tile_rows, b - in_group);
+    char* place = group + tile_rows * (4 + in_group * (kBlock + 8));
+    char* exponents = place + tile_rows * kBlock;
+    const int32_t sum8 = -8 * (rounded.sums[0][j] + rounded.sums[1][j]);
+    std::memcpy(group + 4 * m, &rounded.scales[j], 4);
+    std::memcpy(place + m * kBlock, rounded.codes[j], kBlock);
+    std::memcpy(exponents + 4 * m, &rounded.exponents[j], 4);
+    std::memcpy(exponents + 4 * (tile_rows + m), &sum8, 4);
+  }
+};
+
+template <typename Format, typename Weights>
+struct ShiftPanel : BlockPanel<Format> {
+  static constexpr int64_t kBytes = BlockPanel<Format>::kBytes;
+
+  // Adds the products of one group of `blocks` blocks, base times their sum, to acc.
+  template <int kRows>
+  static void MultiplyGroup(const uint8_t* block, const float* base, const ShiftBlock<kRows>* x,
+                            int64_t blocks, float* acc) {
+    Accumulators<kRows> total;
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) total.sums[m][0] = total.sums[m][1] = Zero();
+    for (int64_t b = 0; b < blocks; ++b, block += kBytes, ++x) {
+      PrefetchAhead(block, kBytes);
+      const uint8_t* w = block + kPanelRows * 2;
+      BlockSums<kRows> sums;
+      sums.Start(x->sum8, Weights::kBiasFactor);
+#pragma GCC unroll 8
+      for (int g = 0; g < 8; ++g) {
+        sums.Step(Weights::LoadGroup(w, g), Weights::LoadGroup(w + kLanes * 4, g), x->x, g * 4);
+      }
+      x->AddTo(total, sums, block);
+    }
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+      for (int v = 0; v < 2; ++v) {
+        float* at = acc + m * kPanelRows + v * kLanes;
+        Store(at, Fma(total.sums[m][v], Set(base[m]), Load(at)));
+      }
+    }
+  }
+
+  template <int kRows>
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+    const auto* block = static_cast<const uint8_t*>(panel);
+    const auto* x = static_cast<const char*>(tile);
+    for (int64_t left = cols / kBlock; left > 0; left -= kGroupBlocks) {
+      const int64_t blocks = left < kGroupBlocks ? left : kGroupBlocks;
+      const auto* base = reinterpret_cast<const float*>(x);
+      MultiplyGroup<kRows>(block, base, reinterpret_cast<const ShiftBlock<kRows>*>(base + kRows),
+                           blocks, acc);
+      block += blocks * kBytes;
+      x += ShiftTile::Bytes(kRows, blocks);
+    }
+  }
+};
+
+using Q40ShiftPanel = ShiftPanel<Q40, Q40Weights>;
 using Q80DotPanel = IntPanel<Q80<0x80>, Q80Weights>;
 using Q40DotPanel = IntPanel<Q40, Q40Weights>;
 

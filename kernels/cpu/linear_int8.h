@@ -51,7 +51,8 @@ struct BlockColumns {
 struct RoundedBlocks {
   int8_t codes[kLanes][kBlock];
   float scales[kLanes];
-  int32_t sums[2][kLanes];  // of the codes of either half
+  int32_t exponents[kLanes];  // of SharedScales only
+  int32_t sums[2][kLanes];    // of the codes of either half
 };
 
 // The first `count` blocks at x; zeros behind.
@@ -92,15 +93,70 @@ inline IntVec CodesOf(Vec scaled) {
   return Bits(scaled + magic) - Bits(magic);
 }
 
+// The largest magnitude of each block; NaN if there is one.
+inline Vec LargestOf(const BlockColumns& columns) {
+  IntVec largest = {};
+  for (int i = 0; i < kBlock; ++i) {
+    const IntVec bits = Bits(Abs(columns[i]));  // in the order of their values, NaN last
+    largest = bits > largest ? bits : largest;
+  }
+  return FromBits(largest);
+}
+
+// What blocks are multiplied by before they are rounded, and the scales to be kept: for each block
+// the best of kLevels.
+struct OwnScales {
+  static Vec Choose(const BlockColumns& columns, RoundedBlocks& rounded) {
+    const Vec max = LargestOf(columns);
+    const Vec level = BestLevels(columns, max);
+    Store(rounded.scales, max / level);
+    return Select(max > Zero(), level / max, Zero());
+  }
+};
+
+// For each group of eight blocks a base that its largest magnitude decides, and for each block the
+// power of two, from 1 to 2^kMaxExponent, that lets its codes use at least half of the range: a
+// multiplication of scales becomes an addition of exponents. The squared error is about twice that
+// of OwnScales, which 4-bit weights hide.
+constexpr int kGroupBlocks = 8;
+struct SharedScales {
+  static constexpr int kMaxExponent = 16;
+
+  static Vec Choose(const BlockColumns& columns, RoundedBlocks& rounded) {
+    const Vec max = LargestOf(columns);
+    const Vec of_group = OfGroups(max);
+    // 2^down <= of_group / max < 2^(down + 1)
+    IntVec down = (Bits(of_group / max) >> 23) - 127;  // 128 where max is 0
+    down = down < kMaxExponent ? down : IntVec{} + kMaxExponent;
+    down = down > 0 ? down : IntVec{};
+    const IntVec exponents = (kMaxExponent - down) << 23;
+    std::memcpy(rounded.exponents, &exponents, sizeof(exponents));
+    Store(rounded.scales, of_group * Set(0x1p-16f / 127));
+    const Vec inverse = FromBits((down + 127) << 23) * (Set(127.0f) / of_group);
+    return Select(of_group > Zero(), inverse, Zero());
+  }
+  static Vec OfGroups(Vec max) {
+    static_assert(kLanes % kGroupBlocks == 0 || kLanes < kGroupBlocks);
+    int32_t bits[kLanes];
+    const IntVec of_blocks = Bits(max);
+    std::memcpy(bits, &of_blocks, sizeof(bits));
+    for (int g = 0; g < kLanes; g += kGroupBlocks) {
+      int32_t largest = 0;
+      for (int i = g; i < g + kGroupBlocks; ++i) largest = bits[i] > largest ? bits[i] : largest;
+      for (int i = g; i < g + kGroupBlocks; ++i) bits[i] = largest;
+    }
+    IntVec of_groups;
+    std::memcpy(&of_groups, bits, sizeof(bits));
+    return FromBits(of_groups);
+  }
+};
+
 // Rounds the first `count` <= kLanes blocks at x. Non-finite x: any codes, the scale carries it on.
+template <typename Scales>
 inline void RoundBlocks(const float* x, int count, RoundedBlocks& rounded) {
   BlockColumns columns;
   TransposeBlocks(x, count, columns);
-  Vec max = Zero();
-  for (int i = 0; i < kBlock; ++i) max = Max(max, Abs(columns[i]));
-  const Vec level = BestLevels(columns, max);
-  const Vec inverse = Select(max > Zero(), level / max, Zero());
-  Store(rounded.scales, max / level);
+  const Vec inverse = Scales::Choose(columns, rounded);
   for (int half = 0; half < 2; ++half) {
     IntVec sum = {};
     for (int i = half * 16; i < half * 16 + 16; ++i) {
@@ -120,33 +176,35 @@ inline void RoundBlocks(const float* x, int count, RoundedBlocks& rounded) {
   }
 }
 
-// Puts rows [0, rows) of x, rounded, into a tile of `tile_rows` rows: Tile(block, tile_rows) is the
-// place of a block, Tile::kRowBytes its size per row.
+// Puts rows [0, rows) of x, rounded, into a tile of `tile_rows` rows. Tile: Scales;
+// Bytes(tile_rows, blocks); Put, which writes row m of block b.
 template <typename Tile>
 inline void PrepareRoundedTile(const float* x, int64_t stride, int32_t rows, int32_t tile_rows,
                                int64_t cols, void* tile) {
   const int64_t blocks = cols / kBlock;
-  const int64_t block_bytes = tile_rows * Tile::kRowBytes;
   auto* out = static_cast<char*>(tile);
-  if (rows < tile_rows) std::memset(out, 0, static_cast<size_t>(blocks * block_bytes));
+  if (rows < tile_rows) std::memset(out, 0, static_cast<size_t>(Tile::Bytes(tile_rows, blocks)));
   RoundedBlocks rounded;
   for (int64_t b = 0; b < blocks; b += kLanes) {
     const int count = static_cast<int>(blocks - b < kLanes ? blocks - b : kLanes);
     for (int32_t m = 0; m < rows; ++m) {
-      RoundBlocks(x + m * stride + b * kBlock, count, rounded);
-      for (int j = 0; j < count; ++j) {
-        Tile::Put(out + (b + j) * block_bytes, tile_rows, m, rounded, j);
-      }
+      RoundBlocks<typename Tile::Scales>(x + m * stride + b * kBlock, count, rounded);
+      for (int j = 0; j < count; ++j) Tile::Put(out, tile_rows, m, b + j, rounded, j);
     }
   }
 }
 
 // As TileBlock has it.
 struct Int8Tile {
-  static constexpr int64_t kRowBytes = kBlock + 8;
+  using Scales = OwnScales;
 
-  // Row m of the block at `place` := block j of `rounded`.
-  static void Put(char* place, int32_t tile_rows, int32_t m, const RoundedBlocks& rounded, int j) {
+  static int64_t Bytes(int32_t tile_rows, int64_t blocks) {
+    return tile_rows * blocks * (kBlock + 8);
+  }
+  // Row m of block b := block j of `rounded`.
+  static void Put(char* tile, int32_t tile_rows, int32_t m, int64_t b, const RoundedBlocks& rounded,
+                  int j) {
+    char* place = tile + Bytes(tile_rows, b);
     char* scales = place + tile_rows * kBlock;
     const int32_t sum8 = -8 * (rounded.sums[0][j] + rounded.sums[1][j]);
     std::memcpy(place + m * kBlock, rounded.codes[j], kBlock);
