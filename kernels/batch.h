@@ -22,6 +22,8 @@ struct BatchSpans {
   std::span<const int32_t> context_len;
 };
 
+inline constexpr int32_t kMaxTreeRows = 64;
+
 struct HostBatch {
   std::span<const int32_t> token_ids;    // [n_tokens]
   std::span<const int32_t> positions;    // [n_tokens], for RoPE and learned positions
@@ -32,12 +34,19 @@ struct HostBatch {
   std::span<const int32_t> span_tokens;  // [n_spans] valid positions, >= 1
   std::span<const int32_t> context_len;  // [n_seqs] sum of span_tokens
   std::span<const int32_t> logit_rows;   // [n_logit_rows] rows whose logits are wanted
+  // [n_tokens], or empty: no trees. Where a sequence's rows are a tree of drafts, in order of depth
+  // with their positions, bit j of a row says that it sees row j of that sequence, its own bit is
+  // set, and there are at most kMaxTreeRows rows. 0 for rows of other sequences. A layer's window
+  // counts back from the row's position and bounds only what came before the tree.
+  // Source: Cai et al., "Medusa", 2024 (tree attention).
+  std::span<const uint64_t> tree_mask = {};
   // Of groups 1, 2, ...; the spans above are those of group 0.
   std::span<const BatchSpans> more_groups = {};
 
   int32_t n_tokens() const { return static_cast<int32_t>(token_ids.size()); }
   int32_t n_seqs() const { return static_cast<int32_t>(context_len.size()); }
   int32_t n_groups() const { return static_cast<int32_t>(more_groups.size()) + 1; }
+  bool IsTree(int32_t seq) const { return !tree_mask.empty() && tree_mask[q_begin[seq]] != 0; }
 
   // The batch as the layers of a group see it: that group's spans in the place of group 0's.
   HostBatch OfGroup(int32_t group) const {

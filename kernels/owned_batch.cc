@@ -55,6 +55,28 @@ absl::Status CheckGroup(const HostBatch& batch) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTrees(const HostBatch& batch) {
+  if (batch.tree_mask.empty()) return absl::OkStatus();
+  HEDDLE_RETURN_IF_ERROR(CheckSize("tree_mask", batch.tree_mask.size(), batch.token_ids.size()));
+  for (int32_t s = 0; s < batch.n_seqs(); ++s) {
+    const int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
+    const bool tree = rows > 0 && batch.IsTree(s);
+    bool good = !tree || rows <= kMaxTreeRows;
+    for (int32_t i = 0; good && i < rows; ++i) {
+      const uint64_t mask = batch.tree_mask[batch.q_begin[s] + i];
+      const bool within = rows == kMaxTreeRows || mask >> rows == 0;
+      const int32_t row = batch.q_begin[s] + i;
+      const bool in_order = i == 0 || batch.positions[row - 1] <= batch.positions[row];
+      good = tree ? within && in_order && (mask >> i & 1) != 0 : mask == 0;
+    }
+    if (good) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batch: tree_mask of sequence ", s, " with ", rows, " rows: a tree has at most ",
+        kMaxTreeRows, ", in order of depth, and each sees itself and none but them"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const HostBatch& batch) {
   size_t n_tokens = batch.token_ids.size();
   HEDDLE_RETURN_IF_ERROR(CheckSize("positions", batch.positions.size(), n_tokens));
@@ -63,6 +85,7 @@ absl::Status Check(const HostBatch& batch) {
   for (int32_t group = 0; group < batch.n_groups(); ++group) {
     HEDDLE_RETURN_IF_ERROR(CheckGroup(batch.OfGroup(group)));
   }
+  HEDDLE_RETURN_IF_ERROR(CheckTrees(batch));
   for (int32_t row : batch.logit_rows) {
     if (row < 0 || row >= batch.n_tokens()) {
       return absl::InvalidArgumentError(
@@ -100,6 +123,7 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
   int32s_.clear();
   kv_slots_.clear();
   more_groups_.clear();
+  tree_mask_.assign(batch.tree_mask.begin(), batch.tree_mask.end());
   // The spans below must not move.
   int32s_.reserve(batch.token_ids.size() + batch.positions.size() + batch.q_begin.size() +
                   batch.logit_rows.size() + NumSpanNumbers(batch));
@@ -112,7 +136,8 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
            .span_page = Keep(batch.span_page),
            .span_tokens = Keep(batch.span_tokens),
            .context_len = Keep(batch.context_len),
-           .logit_rows = Keep(batch.logit_rows)};
+           .logit_rows = Keep(batch.logit_rows),
+           .tree_mask = tree_mask_};
   for (const BatchSpans& group : batch.more_groups) {
     more_groups_.push_back({.kv_slot = KeepSlots(group.kv_slot),
                             .span_begin = Keep(group.span_begin),

@@ -40,6 +40,7 @@ struct TileMemory {
   float total_sum[kMaxQueries];
   int32_t lower[kMaxQueries];
   int32_t upper[kMaxQueries];
+  uint64_t tree[kMaxQueries];
   KeyRun runs[kChunkTokens];
   KeyRun ahead[kMaxBlocksAhead * kBlockTokens];
   int32_t ahead_tokens;
@@ -146,14 +147,22 @@ class AttentionCall {
     return tile;
   }
 
-  // Positions [LowerOf, UpperOf) are visible to query q of the tile.
+  // Positions [LowerOf, UpperOf) are visible to query q of the tile; of a tree, those that its mask
+  // has as well.
   int32_t UpperOf(const Tile& tile, int32_t q) const {
+    if (batch_.IsTree(tile.seq)) return batch_.context_len[tile.seq];
     int32_t row = (tile.first + q) / group_;
-    return batch_.context_len[tile.seq] - RowsOf(tile.seq) + 1 + row;
+    return FirstRowOf(tile.seq) + 1 + row;
   }
   int32_t LowerOf(const Tile& tile, int32_t q) const {
-    return args_.window > 0 ? std::max(0, UpperOf(tile, q) - args_.window) : 0;
+    if (args_.window <= 0) return 0;
+    if (!batch_.IsTree(tile.seq)) return std::max(0, UpperOf(tile, q) - args_.window);
+    const int32_t depth = batch_.positions[static_cast<size_t>(RowOf(tile, q))] -
+                          batch_.positions[static_cast<size_t>(batch_.q_begin[tile.seq])];
+    return std::clamp(FirstRowOf(tile.seq) + depth + 1 - args_.window, 0, FirstRowOf(tile.seq));
   }
+  // The place of a sequence's first row in its context.
+  int32_t FirstRowOf(int32_t seq) const { return batch_.context_len[seq] - RowsOf(seq); }
   int64_t RowOf(const Tile& tile, int32_t q) const {
     return batch_.q_begin[tile.seq] + (tile.first + q) / group_;
   }
@@ -167,6 +176,9 @@ class AttentionCall {
           args_.q.row<float>(RowOf(tile, q)) + HeadOf(tile, q) * args_.cache.head_dim;
       memory.lower[q] = LowerOf(tile, q);
       memory.upper[q] = UpperOf(tile, q);
+      if (!batch_.tree_mask.empty()) {
+        memory.tree[q] = batch_.tree_mask[static_cast<size_t>(RowOf(tile, q))];
+      }
     }
   }
 
@@ -233,6 +245,8 @@ class AttentionCall {
     attend.scale = args_.scale;
     attend.lower = memory.lower;
     attend.upper = memory.upper;
+    attend.tree = batch_.IsTree(tile.seq) ? memory.tree : nullptr;
+    attend.tree_begin = FirstRowOf(tile.seq);
     attend.softcap = args_.softcap;
     attend.max = max;
     attend.sum = sum;

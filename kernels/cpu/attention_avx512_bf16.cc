@@ -241,6 +241,16 @@ inline bool SeesNothing(const AttendArgs& args, int32_t tile, int32_t begin) {
   return args.upper[last] <= begin || args.lower[first] >= begin + kBlockTokens;
 }
 
+// Hides the final scores of what the queries of a tile do not see of their tree.
+inline void HideByTree(const AttendArgs& args, int32_t begin, int32_t tile, float* scores) {
+  for (int32_t r = 0; r < RowsOfTile(args, tile); ++r) {
+    const uint32_t seen = SeenOfTree(args, tile * kTileRows + r, begin);
+    for (int32_t j = 0; j < kBlockTokens && seen != UINT32_MAX; ++j) {
+      if ((seen >> j & 1) == 0) scores[j / 2 * kLanes + 2 * r + j % 2] = -__builtin_inff();
+    }
+  }
+}
+
 // The scores of a tile in their final form. Returns the largest of each query.
 template <bool kScaled>
 inline Vec FinishTile(const AttendArgs& args, const BlockRows& rows, int32_t begin, int32_t tile,
@@ -259,6 +269,7 @@ inline Vec FinishTile(const AttendArgs& args, const BlockRows& rows, int32_t beg
       Store(scores + p * kLanes, visible.Mask(Load(scores + p * kLanes), 2 * p));
     }
   }
+  if (args.tree != nullptr) HideByTree(args, begin, tile, scores);
   Vec other = Load(scores);
 #pragma GCC unroll 16
   for (int p = 1; p < kKeyPairs; p += 2) {

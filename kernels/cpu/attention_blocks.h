@@ -135,6 +135,17 @@ class BlockQueue {
   BlockRows blocks_[kSlots];
 };
 
+// Bit j: as far as its tree is concerned, query q sees position begin + j.
+inline uint32_t SeenOfTree(const AttendArgs& args, int32_t q, int32_t begin) {
+  static_assert(kBlockTokens == 32);
+  const int32_t first = begin - args.tree_begin;  // the tree's row of the block's first position
+  if (args.tree == nullptr || first <= -kBlockTokens) return UINT32_MAX;
+  if (first >= 64) return 0;
+  const uint64_t mask = args.tree[q];
+  if (first >= 0) return static_cast<uint32_t>(mask >> first);
+  return static_cast<uint32_t>(mask << -first | ((uint64_t{1} << -first) - 1));
+}
+
 // Asks for the rows of the next block, keys while scores are computed and values while outputs are:
 // a row per step of those loops, in order of address, so that no burst of requests fills the queue
 // of misses and none of the arithmetic waits. One block ahead: two more would drive each other out

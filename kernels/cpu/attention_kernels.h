@@ -199,6 +199,17 @@ inline Vec MaskScores(Vec scores, int32_t first, int32_t lo, int32_t hi) {
 
 constexpr int kBlockVecs = kBlockTokens / kLanes;
 
+// Hides the final scores of what query q does not see of its tree. Returns the largest of the
+// others and of what it has seen before.
+inline float HideByTree(const AttendArgs& args, int32_t q, uint32_t seen, float* row) {
+  float largest = args.max[q];
+  for (int j = 0; j < kBlockTokens; ++j) {
+    if ((seen >> j & 1) == 0) row[j] = -__builtin_inff();
+    if (row[j] > largest) largest = row[j];
+  }
+  return largest;
+}
+
 // Scores of query q in their final form: scaled, capped, -infinity where the query does not see.
 // Returns the largest of them and of what the query has seen before.
 template <bool kScaled>
@@ -206,7 +217,8 @@ inline float FinishScores(const AttendArgs& args, const BlockRows& rows, int32_t
                           float* row) {
   const int32_t lo = args.lower[q] - begin;
   const int32_t hi = args.upper[q] - begin < rows.count ? args.upper[q] - begin : rows.count;
-  const bool all = lo <= 0 && hi == kBlockTokens;
+  const uint32_t seen = SeenOfTree(args, q, begin);
+  const bool all = lo <= 0 && hi == kBlockTokens && seen == UINT32_MAX;
   Vec largest = Set(args.max[q]);
 #pragma GCC unroll 8
   for (int v = 0; v < kBlockVecs; ++v) {
@@ -217,7 +229,7 @@ inline float FinishScores(const AttendArgs& args, const BlockRows& rows, int32_t
     largest = Max(largest, score);
     if (kScaled || args.softcap > 0 || !all) Store(row + v * kLanes, score);
   }
-  return ReduceMax(largest);
+  return seen == UINT32_MAX ? ReduceMax(largest) : HideByTree(args, q, seen, row);
 }
 
 // Scores of queries [q, q + kTile) to weights exp(score - max), for the block of positions from

@@ -174,6 +174,8 @@ struct AttendArgs {
   float scale;                  // what queries are multiplied by
   const int32_t* lower;         // rising with the query, as `upper`
   const int32_t* upper;
+  const uint64_t* tree;  // [num_queries] or nullptr: of positions from tree_begin on, query q sees
+  int32_t tree_begin;    // tree_begin + j only if bit j of tree[q] is set
   float softcap;
   float* max;  // [num_queries]
   float* sum;  // [num_queries]

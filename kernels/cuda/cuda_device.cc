@@ -192,6 +192,9 @@ absl::Status CudaDevice::SetNanoBatches(const NanoBatchProfile& profile) {
 }
 
 absl::Status CudaDevice::Plan(const HostBatch& batch) {
+  if (!batch.tree_mask.empty()) {
+    return absl::UnimplementedError("batch: trees of drafts are not computed on CUDA devices yet");
+  }
   HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
   runtime_->Bind();
   staging_.Reset();

@@ -56,6 +56,25 @@ void AttendHead(const AttentionArgs& args, std::span<const int64_t> slots, int64
   if (args.lse) args.lse[t * args.n_heads + h] = static_cast<float>(max + std::log(sum));
 }
 
+// Of the slots of sequence s those that its row i sees.
+std::vector<int64_t> VisibleSlots(const HostBatch& batch, int32_t s, int32_t i, int32_t window,
+                                  const std::vector<int64_t>& slots) {
+  const int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
+  const int32_t before = batch.context_len[s] - rows;
+  const bool tree = batch.IsTree(s);
+  const int32_t row = batch.q_begin[s] + i;
+  const int32_t depth = tree ? batch.positions[row] - batch.positions[batch.q_begin[s]] : i;
+  int32_t from = window > 0 ? std::max(0, before + depth + 1 - window) : 0;
+  if (tree) from = std::min(from, before);
+  std::vector<int64_t> visible;
+  for (int32_t j = from; j < before + rows; ++j) {
+    const int32_t drafted = j - before;  // the row of slot j
+    if (drafted >= 0 && (tree ? (batch.tree_mask[row] >> drafted & 1) == 0 : drafted > i)) continue;
+    visible.push_back(slots[j]);
+  }
+  return visible;
+}
+
 }  // namespace
 
 void Attention(const HostBatch& batch, const AttentionArgs& args) {
@@ -63,9 +82,7 @@ void Attention(const HostBatch& batch, const AttentionArgs& args) {
     std::vector<int64_t> slots = ContextSlots(batch, s, args.cache.page_tokens);
     int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];
     for (int32_t i = 0; i < rows; ++i) {
-      int32_t seen = batch.context_len[s] - rows + 1 + i;
-      int32_t from = args.window > 0 ? std::max(0, seen - args.window) : 0;
-      std::span<const int64_t> visible(slots.data() + from, seen - from);
+      const std::vector<int64_t> visible = VisibleSlots(batch, s, i, args.window, slots);
       for (int32_t h = 0; h < args.n_heads; ++h) {
         AttendHead(args, visible, batch.q_begin[s] + i, h);
       }

@@ -2,6 +2,7 @@
 // and threads, bit for bit.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "catch2/catch.hpp"
 #include "kernels/device.h"
@@ -65,9 +66,8 @@ double Tolerance(const Case& c, const std::string& isa) {
   return 4 * 4 * terms * 1.2e-7 + (dots ? 4 * 5 * 0x1p-9 : 0.0);
 }
 
-void CheckCase(const Case& c, uint32_t seed) {
+void CheckBatch(const Case& c, const TestBatch& batch, uint32_t seed) {
   std::unique_ptr<Device> reference = CreateReferenceDevice();
-  TestBatch batch(c.batch, seed);
   TestCache cache(c.dtype, batch.num_pages, c.batch.page_tokens, c.n_kv_heads, c.head_dim, seed);
   Random random(seed);
   Matrix q = Matrix::RandomOf(random, static_cast<int64_t>(batch.token_ids.size()),
@@ -95,6 +95,8 @@ void CheckCase(const Case& c, uint32_t seed) {
     }
   }
 }
+
+void CheckCase(const Case& c, uint32_t seed) { CheckBatch(c, TestBatch(c.batch, seed), seed); }
 
 TEST_CASE("Attention agrees with the reference for mixed prefill and decode", "[kernels][kernel]") {
   BatchSpec mixed{{{5, 5}, {1, 1}, {1, 33}, {1, 600}, {40, 75}, {3, 1030}}};
@@ -255,6 +257,79 @@ TEST_CASE("A row of attention has the same bits however its context was chunked 
       }
     }
   }
+}
+
+// Rows [first, first + rows) become a tree: each but the first has a parent among those before it,
+// in order of depth.
+void GrowTree(Random& random, int32_t first, int32_t rows, std::vector<uint64_t>* masks,
+              std::vector<int32_t>* positions) {
+  int32_t level = 0;  // where the last whole level begins
+  int32_t next = 1;   // and the one that grows
+  for (int32_t i = 0; i < rows; ++i) {
+    uint64_t parents = 0;
+    if (i > 0) {
+      if (i > next && random.Below(3) == 0) level = std::exchange(next, i);
+      const int32_t parent = level + random.Below(next - level);
+      parents = (*masks)[first + parent];
+      (*positions)[first + i] = (*positions)[first + parent] + 1;
+    }
+    (*masks)[first + i] = parents | uint64_t{1} << i;
+  }
+}
+
+TEST_CASE("Rows of a tree see the context and their ancestors only", "[kernels][kernel]") {
+  uint32_t seed = 400;
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kInt8, DType::kF8E4M3}) {
+    for (int32_t window : {0, 70}) {
+      Case c;
+      c.batch = {.sequences = {{64, 75}, {3, 9}, {33, 600}, {1, 40}}, .page_tokens = 16};
+      c.dtype = dtype;
+      c.window = window;
+      c.softcap = window > 0 ? 20.0f : 0.0f;
+      TestBatch batch(c.batch, ++seed);
+      Random random(seed);
+      batch.tree_mask.assign(batch.token_ids.size(), 0);
+      for (const size_t tree : {0, 2, 3}) {
+        const int32_t first = batch.q_begin[tree];
+        GrowTree(random, first, batch.q_begin[tree + 1] - first, &batch.tree_mask,
+                 &batch.positions);
+      }
+      CheckBatch(c, batch, seed);
+    }
+  }
+}
+
+TEST_CASE("A tree that is a chain has the bits of a prompt", "[kernels][kernel]") {
+  Case c;
+  c.batch = {.sequences = {{40, 300}}, .page_tokens = 16};
+  c.window = 100;
+  c.dtype = DType::kBF16;
+  TestBatch prompt(c.batch, 7);
+  TestBatch chain = prompt;
+  chain.tree_mask.resize(40);
+  for (int32_t i = 0; i < 40; ++i) chain.tree_mask[i] = (uint64_t{2} << i) - 1;
+  TestCache cache(c.dtype, prompt.num_pages, 16, c.n_kv_heads, c.head_dim, 7);
+  Random random(7);
+  Matrix q = Matrix::RandomOf(random, 40, int64_t{c.n_heads} * c.head_dim);
+  for (auto& [name, device] : CpuDevices(2)) {
+    INFO(name);
+    CHECK(SameBits(Attend(*device, c, prompt, cache, q, {}).out,
+                   Attend(*device, c, chain, cache, q, {}).out));
+  }
+}
+
+TEST_CASE("A tree whose masks name other rows is refused", "[kernels][unit]") {
+  std::unique_ptr<Device> device = CreateReferenceDevice();
+  TestBatch batch({.sequences = {{3, 10}}, .page_tokens = 16});
+  const std::vector<uint64_t> bad[] = {{1, 3}, {1, 3, 0xf}, {1, 1, 5}, {0, 2, 4}};
+  for (const std::vector<uint64_t>& masks : bad) {
+    batch.tree_mask = masks;
+    CHECK(device->Plan(batch.view()).code() == absl::StatusCode::kInvalidArgument);
+  }
+  batch.tree_mask = {1, 3, 5};
+  CHECK(device->Plan(batch.view()).ok());
+  batch.positions[2] = 0;
+  CHECK_FALSE(device->Plan(batch.view()).ok());
 }
 
 TEST_CASE("Scores of any size give a softmax and no NaN", "[kernels][kernel]") {

@@ -100,6 +100,7 @@ struct TestBatch {
   std::vector<int32_t> token_ids, positions, q_begin, span_begin, span_page, span_tokens;
   std::vector<int32_t> context_len, logit_rows;
   std::vector<int64_t> kv_slot;
+  std::vector<uint64_t> tree_mask;
 };
 
 // A KV cache with storage, filled with random values in its type.
