@@ -7,9 +7,11 @@
 #include <fstream>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/memory_nodes.h"
 
 namespace heddle::kernels {
 namespace {
@@ -70,6 +72,8 @@ void* MapMemory(size_t bytes) {
   if (before > 0) munmap(begin, before);
   if (slack > before) munmap(begin + before + pages, slack - before);
   madvise(begin + before, bytes, MADV_HUGEPAGE);
+  static const std::vector<int> nodes = MemoryNodes();
+  if (nodes.size() > 1) InterleaveOverNodes(begin + before, pages, nodes);
   return begin + before;
 }
 

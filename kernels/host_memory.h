@@ -9,7 +9,8 @@
 
 namespace heddle::kernels {
 
-// Owned, page-aligned, huge pages where the system grants them. RESOURCE_EXHAUSTED, naming `what`
+// Owned, page-aligned, huge pages where the system grants them; from 2 MiB on spread over all NUMA
+// nodes that the process may use. RESOURCE_EXHAUSTED, naming `what`
 // and both sizes, if it exceeds what the machine or this process's control group has available.
 absl::StatusOr<std::unique_ptr<Buffer>> AllocateHost(int64_t bytes, const char* what);
 

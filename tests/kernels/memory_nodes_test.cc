@@ -1,0 +1,48 @@
+// Node lists as /sys has them, and that memory is bound as asked, by what the system says of it.
+#include "kernels/memory_nodes.h"
+
+#include <linux/mempolicy.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "catch2/catch.hpp"
+
+namespace heddle::kernels {
+namespace {
+
+TEST_CASE("Lists of nodes are read as the kernel writes them", "[kernels][unit]") {
+  CHECK(ParseNodeList("0\n") == std::vector<int>{0});
+  CHECK(ParseNodeList("\t0-3\n") == std::vector<int>{0, 1, 2, 3});
+  CHECK(ParseNodeList("0-1,4,6-7") == std::vector<int>{0, 1, 4, 6, 7});
+  for (const char* bad :
+       {"", "\n", "a", "1-", "-1", "3-1", "0,0", "2,1", "0-1-2", "0,,1", "99999"}) {
+    INFO(bad);
+    CHECK(ParseNodeList(bad).empty());
+  }
+}
+
+TEST_CASE("Interleaved memory is under that policy", "[kernels][unit]") {
+  const std::vector<int> nodes = MemoryNodes();
+  if (nodes.empty()) {
+    WARN("this system does not say which memory nodes it has");
+    return;
+  }
+  constexpr size_t kBytes = 1 << 20;
+  void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  if (InterleaveOverNodes(memory, kBytes, nodes)) {
+    int policy = -1;
+    char* last = static_cast<char*>(memory) + kBytes - 1;
+    REQUIRE(syscall(SYS_get_mempolicy, &policy, nullptr, 0, last, MPOL_F_ADDR) == 0);
+    CHECK(policy == MPOL_INTERLEAVE);
+    *last = 1;  // and it can be had
+  } else {
+    WARN("this system does not let the process bind memory");
+  }
+  CHECK_FALSE(InterleaveOverNodes(memory, kBytes, {}));
+  munmap(memory, kBytes);
+}
+
+}  // namespace
+}  // namespace heddle::kernels
