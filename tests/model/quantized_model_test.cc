@@ -153,8 +153,12 @@ double Bound(double error, const std::vector<float>& logits, int32_t n_layers) {
   return 6 * error * std::sqrt(7.0 * n_layers) * Spread(logits);
 }
 
-// Of int8 activations; of weights in int8 and int4, see quantize_test.cc.
+// Of int8 activations with a scale per block, and beside int4 weights, where blocks of a group have
+// scales that are powers of two apart: their largest code is anywhere between 64 and 127, and the
+// mean square of 127 / code over that octave is 2.2. Of weights in int8 and int4, see
+// quantize_test.cc.
 constexpr double kActivationError = 0.006;
+constexpr double kGroupedActivationError = 0.006 * 1.48;
 constexpr double kInt8Error = 0.0055;
 constexpr double kInt4Error = 0.08;
 
@@ -182,9 +186,10 @@ TEST_CASE("A model quantised while loading gives the logits of its rounded weigh
   const double moved = LargestDifference(expected, exact);
   CHECK(moved > 0);
   CHECK(moved < Bound(weights == "int8" ? kInt8Error : kInt4Error, exact, n_layers));
+  const double error = weights == "int4" ? kGroupedActivationError : kActivationError;
   for (const char* ops : {"portable", "auto"}) {
     CHECK(LargestDifference(LogitsOf(plain, ops, golden.prompt, weights), expected) <
-          Bound(kActivationError, expected, n_layers));
+          Bound(error, expected, n_layers));
   }
 }
 
