@@ -44,6 +44,20 @@ function(heddle_library name)
   endif()
 endfunction()
 
+# Sets `result` to the environment of every test: where the checkout and the build are, and options
+# of the sanitizer that it was built with.
+function(heddle_test_environment result)
+  set(environment "HEDDLE_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "HEDDLE_BINARY_DIR=${CMAKE_BINARY_DIR}")
+  if(HEDDLE_SANITIZE MATCHES address)
+    # AddressSanitizer reads all the rest of a text at each memmem, which makes replacing quadratic.
+    list(APPEND environment "ASAN_OPTIONS=intercept_memmem=0"
+         "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/leaks.supp")
+  elseif(HEDDLE_SANITIZE MATCHES thread)
+    list(APPEND environment "TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/races.supp")
+  endif()
+  set(${result} "${environment}" PARENT_SCOPE)
+endfunction()
+
 # heddle_test(NAME SOURCES a_test.cc ... LIBS ... LABELS unit|kernel|golden|conformance|load|gpu)
 # One Catch2 program per call, one ctest entry. Exit code 77 means skipped. The environment
 # names the checkout and the shared test data, which tests find through tests/support/paths.h.
@@ -56,12 +70,7 @@ function(heddle_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
-  set(environment "HEDDLE_SOURCE_DIR=${PROJECT_SOURCE_DIR}" "HEDDLE_BINARY_DIR=${CMAKE_BINARY_DIR}")
-  if(HEDDLE_SANITIZE MATCHES address)
-    # AddressSanitizer reads all the rest of a text at each memmem, which makes replacing quadratic.
-    list(APPEND environment "ASAN_OPTIONS=intercept_memmem=0"
-         "LSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/leaks.supp")
-  endif()
+  heddle_test_environment(environment)
   set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT ${ARG_TIMEOUT}
                        LABELS "${ARG_LABELS}" ENVIRONMENT "${environment}")
 endfunction()
