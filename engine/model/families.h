@@ -57,8 +57,8 @@ absl::StatusOr<ModelDescription> DescribeConfig(const nlohmann::json& config,
                                                 const nlohmann::json& generation_config,
                                                 std::string_view file);
 
-// Whether every tensor of the description is there, in a type that the kernels know, with the shape
-// that the spec demands. Call before any weight is packed.
+// Whether every tensor of the description is there, in a type that the kernels know, with the
+// spec's shape, and no layer or expert behind those that it counts. Call before packing weights.
 absl::Status ValidateTensors(const Checkpoint& checkpoint, const ModelDescription& description);
 
 // Numbers that the model has learnt: norms, biases and every expert counted, tied heads once.

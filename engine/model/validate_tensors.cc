@@ -1,5 +1,7 @@
 // Compares what a description demands with what a checkpoint holds, before any weight is touched.
 #include <algorithm>
+#include <charconv>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "absl/strings/match.h"
@@ -7,6 +9,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/model/families.h"
+#include "nlohmann/json.hpp"
 
 namespace heddle::engine {
 namespace {
@@ -199,6 +202,55 @@ bool IsHarmless(std::string_view name) {
   return name == "rope_freqs.weight" || name.ends_with("lm_head.weight");
 }
 
+// Calls visit("model.layers.", 3) for "model.layers.3.mlp.up_proj.weight": once for each number
+// between two dots, with what comes before it.
+template <typename Visit>
+void ForEachNumber(std::string_view name, const Visit& visit) {
+  for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
+    const char* begin = name.data() + dot + 1;
+    const char* end = name.data() + name.size();
+    int64_t number = 0;
+    const auto [rest, error] = std::from_chars(begin, end, number);
+    if (error == std::errc() && rest != end && *rest == '.' && *begin != '-') {
+      visit(name.substr(0, dot + 1), number);
+    }
+  }
+}
+
+// Layers that the files may hold behind the decoder's, for predicting several tokens at a time.
+// They are not run.
+int64_t PredictionLayers(const Checkpoint& checkpoint) {
+  const nlohmann::json& config = checkpoint.config();
+  const auto count = config.find("num_nextn_predict_layers");
+  return count != config.end() && count->is_number_integer() ? count->get<int64_t>() : 0;
+}
+
+// Whether the files hold a layer or an expert behind the last one that the description counts.
+absl::Status CheckCounts(const Checkpoint& checkpoint, const ModelDescription& description) {
+  std::unordered_map<std::string, int64_t> last;  // by what comes before the number
+  for (const std::string& name : UsedTensors(description)) {
+    ForEachNumber(name, [&](std::string_view part, int64_t number) {
+      int64_t& highest = last.try_emplace(std::string(part), number).first->second;
+      highest = std::max(highest, number);
+    });
+  }
+  absl::Status status;
+  for (const std::string_view name : UnusedTensors(checkpoint, description)) {
+    ForEachNumber(name, [&](std::string_view part, int64_t number) {
+      const auto counted = last.find(std::string(part));
+      if (!status.ok() || counted == last.end()) return;
+      const int64_t highest = counted->second;
+      const bool are_layers = highest + 1 == description.spec.n_layers();
+      if (number <= highest + (are_layers ? PredictionLayers(checkpoint) : 0)) return;
+      status = absl::InvalidArgumentError(
+          base::StrCat(checkpoint.path().string(), ": tensor ", base::Quote(name), " lies behind ",
+                       base::Quote(base::StrCat(part, highest)),
+                       ", the last that the model's configuration counts"));
+    });
+  }
+  return status;
+}
+
 }  // namespace
 
 absl::Status ValidateTensors(const Checkpoint& checkpoint, const ModelDescription& description) {
@@ -211,7 +263,7 @@ absl::Status ValidateTensors(const Checkpoint& checkpoint, const ModelDescriptio
   for (const Demand& demand : demands.list()) {
     HEDDLE_RETURN_IF_ERROR(Check(checkpoint, demand));
   }
-  return absl::OkStatus();
+  return CheckCounts(checkpoint, description);
 }
 
 int64_t CountParameters(const ModelDescription& description) {

@@ -555,6 +555,28 @@ TEST_CASE("A tensor that the description does not use is reported", "[model][uni
         std::vector<std::string_view>{"model.layers.0.self_attn.q_norm.weight"});
 }
 
+TEST_CASE("Layers or experts beyond those that the config counts are refused, not left out",
+          "[model][unit]") {
+  auto validate = [](const char* name, const char* key, int count, int extra_layers) {
+    test::Golden golden = test::LoadGolden(name);
+    nlohmann::json config = *golden.config;
+    config[key] = count;
+    config["num_nextn_predict_layers"] = extra_layers;
+    golden.config = std::make_shared<const nlohmann::json>(std::move(config));
+    TempDir dir;
+    auto checkpoint = OpenCheckpoint(test::WriteSyntheticModel(golden, dir.path()));
+    REQUIRE(checkpoint.ok());
+    auto description = Describe(*checkpoint);
+    INFO(description.status());
+    REQUIRE(description.ok());
+    return ValidateTensors(*checkpoint, *description);
+  };
+  CheckError(validate("llama_bf16", "num_hidden_layers", 1, 0), StatusCode::kInvalidArgument,
+             {"model.layers.1.", "lies behind \"model.layers.0\"", "configuration counts"});
+  // Layers for predicting several tokens come behind the others, and are not run.
+  CHECK(validate("llama_bf16", "num_hidden_layers", 1, 1).ok());
+}
+
 TEST_CASE("A GGUF file with only a vocabulary says so", "[model][unit]") {
   if (!test::HasSharedData("tokenizers")) return;
   auto checkpoint = OpenCheckpoint(test::SharedDataOrSkip("tokenizers/gpt-2.gguf"));
