@@ -46,6 +46,13 @@ int64_t WantedKvBytes(int64_t free_bytes, int64_t most_useful_bytes,
   return options.kv_fraction > 0.0 ? bytes : std::min(bytes, most_useful_bytes);
 }
 
+// Whoever asked for so small a pool should hear of it, and not of the machine's memory.
+absl::Status PoolTooSmall(int64_t asked_bytes, int64_t least_bytes, int32_t page_tokens) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--kv-memory is ", FormatBytes(asked_bytes), "; this model needs ", FormatBytes(least_bytes),
+      " at least, for one page of ", page_tokens, " tokens (--page-tokens)"));
+}
+
 bool HasGroups(const Capacity& capacity) { return capacity.kv_layout.n_groups() > 1; }
 
 // What the longest context takes of the pool, beside what it would if all layers kept all of it.
@@ -114,6 +121,9 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                         std::numeric_limits<int32_t>::max() / options.page_tokens);
   const int64_t least_pages =
       options.max_context > 0 ? pages_per_sequence : capacity.kv_layout.n_groups();
+  if (options.kv_bytes > 0 && pages < least_pages && options.max_context == 0) {
+    return PoolTooSmall(options.kv_bytes, least_pages * page_bytes, options.page_tokens);
+  }
   if (fixed_bytes > memory.available_bytes || pages < least_pages ||
       (options.kv_bytes > 0 && fixed_bytes + wanted > memory.available_bytes)) {
     return absl::ResourceExhaustedError(absl::StrCat(

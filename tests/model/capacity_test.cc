@@ -183,6 +183,17 @@ TEST_CASE("A context asked for that the pool cannot hold is refused with what it
         std::string::npos);
 }
 
+TEST_CASE("A pool of less than a page is refused by its size, whatever memory is free", "[unit]") {
+  CapacityOptions options;
+  options.kv_bytes = 5;
+  const auto capacity = PlanCapacity(TinyLlama(), kGiB, {16 * kGiB, 16 * kGiB}, options);
+  CHECK(absl::IsInvalidArgument(capacity.status()));
+  // 22 layers, keys and values, 4 heads of 64 in 2 bytes: 22 KiB a token.
+  CHECK(std::string(capacity.status().message()) ==
+        "--kv-memory is 5 B; this model needs 352.0 KiB at least, for one page of 16 tokens "
+        "(--page-tokens)");
+}
+
 TEST_CASE("Weights beyond the memory are refused before anything is loaded", "[unit]") {
   auto capacity = PlanCapacity(TinyLlama(), 4 * kGiB, {2 * kGiB, 2 * kGiB}, {});
   REQUIRE(absl::IsResourceExhausted(capacity.status()));
