@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/files/gguf.h"
@@ -35,7 +36,17 @@ std::string_view AsText(const MappedFile& file) {
 
 // Meta and others ship tiktoken ranks under the name tokenizer.model. Such a file begins with
 // base64; a SentencePiece model with the tag of its first piece, a line feed.
-bool LooksLikeTiktoken(std::string_view bytes) { return !bytes.empty() && bytes[0] != '\n'; }
+bool LooksLikeTiktoken(std::string_view bytes) {
+  return !bytes.empty() && (absl::ascii_isalnum(static_cast<unsigned char>(bytes[0])) ||
+                            bytes[0] == '+' || bytes[0] == '/');
+}
+
+absl::Status NoTokenizer(const fs::path& path, std::string_view found) {
+  return absl::InvalidArgumentError(
+      base::StrCat(path.string(),
+                   " is no tokenizer: expected tokenizer.json, a SentencePiece model, tiktoken's ",
+                   "ranks or a GGUF file, found ", found));
+}
 
 absl::StatusOr<TokenizerParts> ParseRanks(std::string_view text, const fs::path& path) {
   return ParseTiktoken(text, kCl100kPattern, path.string());
@@ -51,9 +62,10 @@ absl::StatusOr<TokenizerParts> LoadFile(const fs::path& path) {
     return ParseGgufVocabulary(file);
   }
   HEDDLE_ASSIGN_OR_RETURN(const MappedFile file, OpenVocabulary(path));
-  if (path.extension() == ".tiktoken" || LooksLikeTiktoken(AsText(file))) {
-    return ParseRanks(AsText(file), path);
-  }
+  const std::string_view text = AsText(file);
+  if (path.extension() == ".tiktoken" || LooksLikeTiktoken(text)) return ParseRanks(text, path);
+  if (text.empty()) return NoTokenizer(path, "an empty file");
+  if (text[0] != '\n') return NoTokenizer(path, base::Quote(text.substr(0, 16)));
   return ParseSentencePiece(AsText(file), path.string());
 }
 
@@ -75,6 +87,11 @@ absl::StatusOr<fs::path> FindInFolder(const fs::path& folder) {
   for (const std::string_view extension : {".tiktoken", ".gguf"}) {
     if (fs::path path = OnlyFile(folder, extension); !path.empty()) return path;
   }
+  fs::directory_iterator(folder, error);  // says whether it may be read at all
+  if (error) {
+    return absl::PermissionDeniedError(
+        base::StrCat("cannot read the folder ", folder.string(), ": ", error.message()));
+  }
   return absl::NotFoundError(base::StrCat(
       folder.string(),
       ": no tokenizer in this folder; expected tokenizer.json, tokenizer.model, one *.tiktoken or "
@@ -93,7 +110,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const fs::path& path) {
   }
   HEDDLE_ASSIGN_OR_RETURN(TokenizerParts parts, LoadFile(file));
   if (file.extension() != ".gguf") {
-    HEDDLE_RETURN_IF_ERROR(ApplySidecars(file.parent_path(), &parts));
+    // A lone file of another name is no folder's tokenizer: what lies beside it is not its own.
+    const bool has_added_tokens =
+        file.filename() != "tokenizer.model" && file.extension() != ".tiktoken";
+    HEDDLE_RETURN_IF_ERROR(ApplySidecars(file.parent_path(), has_added_tokens, &parts));
   }
   return std::make_unique<Tokenizer>(std::move(parts));
 }

@@ -42,7 +42,9 @@ absl::StatusOr<TokenizerParts> ParseTiktoken(std::string_view text, std::string_
 absl::StatusOr<TokenizerParts> ParseGgufVocabulary(const GgufFile& file);
 
 // What tokenizer_config.json, special_tokens_map.json, generation_config.json and the template
-// files of `folder` say about the tokenizer. Files that are not there say nothing.
-absl::Status ApplySidecars(const std::filesystem::path& folder, TokenizerParts* parts);
+// files of `folder` say about the tokenizer; and added_tokens.json, where the tokenizer's own file
+// does not have the added tokens. Files that are not there say nothing.
+absl::Status ApplySidecars(const std::filesystem::path& folder, bool has_added_tokens,
+                           TokenizerParts* parts);
 
 }  // namespace heddle::engine::text

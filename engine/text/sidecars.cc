@@ -2,8 +2,10 @@
 // the ids that end an answer.
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/files/json_file.h"
@@ -32,17 +34,103 @@ absl::StatusOr<std::optional<nlohmann::json>> ReadOptional(const fs::path& path)
 }
 
 // A special token is its text, or an object with its text as "content".
+absl::StatusOr<std::string> TextOf(const JsonNode& token) {
+  const auto content = token.Find("content");
+  return content ? content->AsString() : token.AsString();
+}
+
+// `must_be_known`: an older file beside this one may have names that were given up since.
 absl::StatusOr<std::optional<TokenId>> SpecialToken(const JsonNode& config, std::string_view key,
-                                                    const TokenTable& tokens) {
+                                                    bool must_be_known, const TokenTable& tokens) {
   const auto node = config.Find(key);
   if (!node) return std::nullopt;
-  const auto content = node->Find("content");
-  HEDDLE_ASSIGN_OR_RETURN(const std::string text, content ? content->AsString() : node->AsString());
-  return tokens.Find(text);
+  HEDDLE_ASSIGN_OR_RETURN(const std::string text, TextOf(*node));
+  const std::optional<TokenId> id = tokens.Find(text);
+  // Left out, a begin token would be missing from every prompt, or an answer would never end.
+  if (!id && !text.empty() && must_be_known) {
+    return absl::InvalidArgumentError(
+        base::StrCat(node->place(), " is ", base::Quote(text), ", which is not in the vocabulary"));
+  }
+  return id;
 }
 
 void AddEos(TokenId id, std::vector<TokenId>* eos) {
   if (std::find(eos->begin(), eos->end(), id) == eos->end()) eos->push_back(id);
+}
+
+// tokenizer_config.json of a tokenizer without tokenizer.json: {"added_tokens_decoder": {"32000":
+// {"content": "<|im_end|>", "special": true, ...}}}.
+absl::Status ReadAddedDecoder(const JsonNode& config, std::vector<AddedToken>* added) {
+  const auto all = config.Find("added_tokens_decoder");
+  if (!all) return absl::OkStatus();
+  if (!all->is_object()) return all->Wrong("an object of tokens by id");
+  for (const auto& [key, value] : all->value().items()) {
+    const JsonNode node(&value, base::StrCat(all->place(), ".", key));
+    AddedToken token;
+    if (!absl::SimpleAtoi(key, &token.id)) return node.Wrong("a token id as its key");
+    HEDDLE_ASSIGN_OR_RETURN(token.content, node.String("content"));
+    HEDDLE_ASSIGN_OR_RETURN(token.special, node.BoolOr("special", false));
+    HEDDLE_ASSIGN_OR_RETURN(token.lstrip, node.BoolOr("lstrip", false));
+    HEDDLE_ASSIGN_OR_RETURN(token.rstrip, node.BoolOr("rstrip", false));
+    HEDDLE_ASSIGN_OR_RETURN(token.single_word, node.BoolOr("single_word", false));
+    added->push_back(std::move(token));
+  }
+  return absl::OkStatus();
+}
+
+// Older folders: added_tokens.json with {"<|im_end|>": 32000}; special_tokens_map.json has the
+// names of those that are no text.
+absl::Status ReadAddedJson(const JsonNode& tokens, const JsonNode* special_map,
+                           std::vector<AddedToken>* added) {
+  if (!tokens.is_object()) return tokens.Wrong("an object of ids by token");
+  std::set<std::string, std::less<>> special;
+  const auto list =
+      special_map == nullptr ? std::nullopt : special_map->Find("additional_special_tokens");
+  if (list && list->value().is_array()) {
+    for (const nlohmann::json& entry : list->value()) {
+      HEDDLE_ASSIGN_OR_RETURN(std::string text, TextOf(JsonNode(&entry, list->place())));
+      special.insert(std::move(text));
+    }
+  }
+  for (const char* key : {"bos_token", "eos_token", "pad_token", "unk_token"}) {
+    const auto node = special_map == nullptr ? std::nullopt : special_map->Find(key);
+    if (!node) continue;
+    HEDDLE_ASSIGN_OR_RETURN(std::string text, TextOf(*node));
+    special.insert(std::move(text));
+  }
+  for (const auto& [text, id] : tokens.value().items()) {
+    if (!id.is_number_integer()) {
+      return JsonNode(&id, base::StrCat(tokens.place(), ": ", base::Quote(text))).Wrong("an id");
+    }
+    added->push_back(
+        {.id = static_cast<TokenId>(std::clamp<int64_t>(id.get<int64_t>(), -1, kMaxVocabSize)),
+         .content = text,
+         .special = special.contains(text)});
+  }
+  return absl::OkStatus();
+}
+
+// tokenizer.json has them itself.
+absl::Status ReadAddedTokens(const fs::path& folder, TokenizerParts* parts) {
+  std::vector<AddedToken> added;
+  const fs::path config_path = folder / "tokenizer_config.json";
+  HEDDLE_ASSIGN_OR_RETURN(const auto config, ReadOptional(config_path));
+  if (config) {
+    HEDDLE_RETURN_IF_ERROR(ReadAddedDecoder(JsonNode(&*config, config_path.string()), &added));
+  }
+  const fs::path list_path = folder / "added_tokens.json";
+  HEDDLE_ASSIGN_OR_RETURN(const auto list, ReadOptional(list_path));
+  if (added.empty() && list) {
+    const fs::path map_path = folder / "special_tokens_map.json";
+    HEDDLE_ASSIGN_OR_RETURN(const auto map, ReadOptional(map_path));
+    const JsonNode map_node(map ? &*map : nullptr, map_path.string());
+    HEDDLE_RETURN_IF_ERROR(
+        ReadAddedJson(JsonNode(&*list, list_path.string()), map ? &map_node : nullptr, &added));
+  }
+  const absl::Status status = parts->AddRaw(std::move(added));
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      base::StrCat(folder.string(), ": added tokens: ", status.message()));
 }
 
 absl::Status ReadTemplate(const JsonNode& config, std::string* chat_template) {
@@ -52,6 +140,7 @@ absl::Status ReadTemplate(const JsonNode& config, std::string* chat_template) {
     HEDDLE_ASSIGN_OR_RETURN(*chat_template, node->AsString());
     return absl::OkStatus();
   }
+  if (!node->value().is_array()) return node->Wrong("a template, or an array of named ones");
   // Several by name: the one called "default", or the first.
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<JsonNode> named, config.Array("chat_template"));
   for (const JsonNode& entry : named) {
@@ -82,10 +171,12 @@ absl::Status ApplyFlags(const JsonNode& config, TokenizerParts* parts) {
   return absl::OkStatus();
 }
 
-absl::Status ApplyNames(const JsonNode& config, TokenizerParts* parts) {
-  HEDDLE_ASSIGN_OR_RETURN(const auto bos, SpecialToken(config, "bos_token", parts->tokens));
+absl::Status ApplyNames(const JsonNode& config, bool must_be_known, TokenizerParts* parts) {
+  HEDDLE_ASSIGN_OR_RETURN(const auto bos,
+                          SpecialToken(config, "bos_token", must_be_known, parts->tokens));
   if (bos) parts->bos = bos;
-  HEDDLE_ASSIGN_OR_RETURN(const auto eos, SpecialToken(config, "eos_token", parts->tokens));
+  HEDDLE_ASSIGN_OR_RETURN(const auto eos,
+                          SpecialToken(config, "eos_token", must_be_known, parts->tokens));
   if (eos) AddEos(*eos, &parts->eos);
   return absl::OkStatus();
 }
@@ -121,7 +212,8 @@ absl::Status ReadTemplateFile(const fs::path& path, std::string* chat_template) 
 
 }  // namespace
 
-absl::Status ApplySidecars(const fs::path& folder, TokenizerParts* parts) {
+absl::Status ApplySidecars(const fs::path& folder, bool has_added_tokens, TokenizerParts* parts) {
+  if (!has_added_tokens) HEDDLE_RETURN_IF_ERROR(ReadAddedTokens(folder, parts));
   for (const std::string_view name : {"special_tokens_map.json", "tokenizer_config.json"}) {
     const fs::path path = folder / name;
     HEDDLE_ASSIGN_OR_RETURN(const auto document, ReadOptional(path));
@@ -129,7 +221,8 @@ absl::Status ApplySidecars(const fs::path& folder, TokenizerParts* parts) {
     const JsonNode config(&*document, path.string());
     // tokenizer_config.json is the newer one, and overrides.
     if (config.Find("eos_token")) parts->eos.clear();
-    HEDDLE_RETURN_IF_ERROR(ApplyNames(config, parts));
+    const bool overrides = name == "tokenizer_config.json";
+    HEDDLE_RETURN_IF_ERROR(ApplyNames(config, /*must_be_known=*/overrides, parts));
     HEDDLE_RETURN_IF_ERROR(ApplyFlags(config, parts));
     HEDDLE_RETURN_IF_ERROR(ReadTemplate(config, &parts->chat_template));
   }

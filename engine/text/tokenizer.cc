@@ -145,6 +145,24 @@ absl::Status TokenizerParts::IndexAdded() {
   return absl::OkStatus();
 }
 
+absl::Status TokenizerParts::AddRaw(std::vector<AddedToken> more) {
+  if (more.empty()) return absl::OkStatus();
+  for (AddedToken& token : more) {
+    const auto is_same = [&token](const AddedToken& known) { return known.id == token.id; };
+    if (token.content.empty() || std::any_of(added.begin(), added.end(), is_same)) continue;
+    HEDDLE_RETURN_IF_ERROR(tokens.Add(token.id, token.content));
+    if (token.special) tokens.MarkSpecial(token.id);
+    added.push_back(std::move(token));
+  }
+  tokens.Finish(decoder);
+  std::vector<AddedTokenFinder::Pattern> raw;
+  for (const AddedToken& token : added) {
+    if (!token.normalized) raw.push_back({token.content, token});
+  }
+  raw_added = AddedTokenFinder(raw);
+  return absl::OkStatus();
+}
+
 Tokenizer::Tokenizer(TokenizerParts parts)
     : parts_(std::make_unique<const TokenizerParts>(std::move(parts))),
       scratch_(std::make_unique<ScratchPool>()) {

@@ -37,6 +37,10 @@ struct TokenizerParts {
   // Files parts.added into the two finders and the table's special flags. The tokens' contents are
   // in the table already. Error: that of the normalizer.
   absl::Status IndexAdded();
+
+  // Appends to parts.added, after IndexAdded, tokens that are searched in the text as it came,
+  // whether or not the vocabulary has them. INVALID_ARGUMENT for an id that another text has.
+  absl::Status AddRaw(std::vector<AddedToken> more);
 };
 
 // Working memory of one Encode call.

@@ -138,6 +138,59 @@ TEST_CASE("A tiktoken file names the line that is wrong", "[text][unit]") {
              Contains("9999999999"));
 }
 
+TEST_CASE("A file that is no tokenizer is refused with what would be one", "[text][unit]") {
+  const TempFolder folder;
+  CHECK_THAT(LoadError(folder.Write("README.md", "# Title")),
+             Contains("is no tokenizer") && Contains("\"# Title\""));
+  CHECK_THAT(LoadError(folder.Write("tokenizer.model", "")), Contains("an empty file"));
+}
+
+TEST_CASE("A begin or end token that the vocabulary lacks is refused by its name", "[text][unit]") {
+  const TempFolder folder;
+  const fs::path path = folder.Write(
+      "tokenizer.json", "{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":[]}}");
+  // An older file beside tokenizer_config.json may know more.
+  folder.Write("special_tokens_map.json", "{\"eos_token\": \"</s>\"}");
+  CHECK(LoadError(path) == "no error");
+  folder.Write("tokenizer_config.json", "{\"bos_token\": null, \"eos_token\": \"</s>\"}");
+  CHECK_THAT(LoadError(path), Contains("tokenizer_config.json") && Contains("eos_token") &&
+                                  Contains("\"</s>\", which is not in the vocabulary"));
+}
+
+// tokenizer.model and tiktoken's ranks do not have the tokens that were added to a model later.
+TEST_CASE("Added tokens of a folder without tokenizer.json are read beside it", "[text][unit]") {
+  const auto ids_of = [](const fs::path& path) {
+    const auto tokenizer = LoadTokenizer(path);
+    INFO(tokenizer.status());
+    REQUIRE(tokenizer.ok());
+    CHECK((*tokenizer)->eos_ids() == std::vector<TokenId>{4});
+    CHECK((*tokenizer)->IsSpecial(4));
+    CHECK((*tokenizer)->Decode(std::vector<TokenId>{2, 3, 4}, /*skip_special=*/true) == "ab<x>");
+    std::vector<TokenId> ids;
+    REQUIRE((*tokenizer)->Encode("ab<x>a<|end|>", {}, &ids).ok());
+    return ids;
+  };
+  const std::vector<TokenId> expected = {2, 3, 0, 4};
+  const std::string_view ranks = "YQ== 0\nYg== 1\nYWI= 2\n";  // a, b, ab
+  const TempFolder newer;
+  newer.Write("tokenizer_config.json",
+              "{\"eos_token\": \"<|end|>\", \"added_tokens_decoder\": {"
+              "\"3\": {\"content\": \"<x>\"},"
+              "\"4\": {\"content\": \"<|end|>\", \"special\": true}}}");
+  CHECK(ids_of(newer.Write("a.tiktoken", ranks)) == expected);
+  const TempFolder older;
+  older.Write("added_tokens.json", "{\"<x>\": 3, \"<|end|>\": 4}");
+  older.Write("special_tokens_map.json", "{\"eos_token\": {\"content\": \"<|end|>\"}}");
+  const fs::path path = older.Write("a.tiktoken", ranks);
+  CHECK(ids_of(path) == expected);
+  older.Write("added_tokens.json", "{\"<x>\": 1}");
+  CHECK_THAT(LoadError(path), Contains("added tokens: id 1 belongs to both \"b\" and \"<x>\""));
+  older.Write("added_tokens.json", "{\"<x>\": 9999999999}");
+  CHECK_THAT(LoadError(path), Contains("\"<x>\" has id"));
+  older.Write("added_tokens.json", "{\"<x>\": \"y\"}");
+  CHECK_THAT(LoadError(path), Contains("added_tokens.json") && Contains("expected an id"));
+}
+
 TEST_CASE("Texts beside the tokenizer are checked as well", "[text][unit]") {
   const TempFolder folder;
   const fs::path path = folder.Write(
