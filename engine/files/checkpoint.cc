@@ -166,9 +166,9 @@ absl::Status Checkpoint::Storage::IndexTensors() {
   for (size_t i = 0; i < tensors.size(); ++i) {
     total_bytes += tensors[i].bytes();
     if (i > 0 && tensors[i].name == tensors[i - 1].name) {
-      return absl::InvalidArgumentError(base::StrCat(path.string(), ": tensor ",
-                                                     base::Quote(tensors[i].name),
-                                                     " occurs in more than one file"));
+      return absl::InvalidArgumentError(base::StrCat(
+          path.string(), ": tensor ", base::Quote(tensors[i].name), " occurs twice, in ",
+          FileOf(tensors[i - 1]), " and in ", FileOf(tensors[i])));
     }
   }
   return absl::OkStatus();

@@ -226,7 +226,9 @@ absl::Status CheckIsGguf(const fs::path& path) {
 absl::StatusOr<Checkpoint> OpenCheckpoint(const fs::path& path) {
   HEDDLE_ASSIGN_OR_RETURN(bool exists, Exists(path));
   if (!exists) {
-    return absl::NotFoundError(base::StrCat("there is no file or folder ", path.string()));
+    return absl::NotFoundError(
+        base::StrCat("there is no file or folder ", path.string(),
+                     ": expected a model on this machine, nothing is downloaded"));
   }
   auto storage = std::make_unique<Checkpoint::Storage>();
   storage->path = path;

@@ -36,6 +36,11 @@ int NestingDepth(std::string_view text) {
 
 }  // namespace
 
+std::string_view ExceptionText(std::string_view what) {
+  const size_t end = what.starts_with('[') ? what.find("] ") : std::string_view::npos;
+  return end == std::string_view::npos ? what : what.substr(end + 2);
+}
+
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view name) {
   if (int depth = NestingDepth(text); depth > kMaxJsonDepth) {
     return absl::InvalidArgumentError(base::StrCat(
@@ -44,7 +49,8 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::exception& error) {
-    return absl::InvalidArgumentError(base::StrCat(name, " is not valid JSON: ", error.what()));
+    return absl::InvalidArgumentError(
+        base::StrCat(name, " is not valid JSON: ", ExceptionText(error.what())));
   }
 }
 

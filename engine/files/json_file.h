@@ -20,6 +20,9 @@ inline constexpr int kMaxJsonDepth = 64;
 absl::StatusOr<nlohmann::json> ReadJsonFile(const std::filesystem::path& path,
                                             int64_t max_bytes = kMaxJsonFileBytes);
 
+// What an exception of the JSON library says, without the exception's name before it.
+std::string_view ExceptionText(std::string_view what);
+
 // The same for text in memory; `name` stands for the path in messages.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view name);
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/message.h"
+#include "engine/files/json_file.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -77,7 +78,8 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   bool binary(binary_t&) override { return Unexpected("binary data"); }
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::json::exception& error) override {
-    error_ = base::StrCat("its header is not valid JSON at byte ", position, ": ", error.what());
+    error_ = base::StrCat("its header is not valid JSON at byte ", position, ": ",
+                          ExceptionText(error.what()));
     return false;
   }
 
@@ -124,7 +126,7 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     std::string where = entries_.empty() || depth_ == 0
                             ? std::string("the header")
                             : base::StrCat("tensor ", base::Quote(entries_.back().name));
-    error_ = base::StrCat(where, ": unexpected ", found, " in the header");
+    error_ = base::StrCat(where, ": the header has ", found, " where it does not belong");
     return false;
   }
 

@@ -90,8 +90,9 @@ TEST_CASE("Headers that lie about a tensor are refused by its name", "[files][un
   CheckError(error("F32", "[2,3]", "[0]"), StatusCode::kInvalidArgument,
              {"\"a\"", "two \"data_offsets\""});
   CheckError(error("F32", "[[2,3]]", "[0,24]"), StatusCode::kInvalidArgument,
-             {"\"a\"", "unexpected an array"});
-  CheckError(error("F32", "6", "[0,24]"), StatusCode::kInvalidArgument, {"unexpected a number"});
+             {"\"a\"", "the header has an array where"});
+  CheckError(error("F32", "6", "[0,24]"), StatusCode::kInvalidArgument,
+             {"the header has a number where"});
   CheckError(HeaderError(R"({"a":[1,2]})"), StatusCode::kInvalidArgument, {"\"a\""});
   CheckError(HeaderError(R"({"a":{"shape":[6],"data_offsets":[0,24]}})"),
              StatusCode::kInvalidArgument, {"\"a\" needs a \"dtype\""});

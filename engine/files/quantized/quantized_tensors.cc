@@ -83,7 +83,19 @@ class Grouper {
                                                  "supported are ", supported));
   }
 
+  // A value of another kind would otherwise go for one that is not there.
+  absl::Status CheckIntegers(std::initializer_list<const char*> keys) const {
+    for (const char* key : keys) {
+      auto it = config_.find(key);
+      if (it == config_.end() || it->is_null() || it->is_number_integer()) continue;
+      return absl::InvalidArgumentError(base::StrCat(
+          config_file_, ": \"", key, "\" is ", it->dump().substr(0, 96), ", expected an integer"));
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status ReadPackedOptions() {
+    HEDDLE_RETURN_IF_ERROR(CheckIntegers({"bits", "w_bit", "group_size", "q_group_size"}));
     packed_.bits = static_cast<int32_t>(
         std::clamp<int64_t>(IntegerOr(config_, "bits", IntegerOr(config_, "w_bit", 4)), 0, 64));
     packed_.group_size = IntegerOr(config_, "group_size", IntegerOr(config_, "q_group_size", 128));

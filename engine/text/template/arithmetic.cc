@@ -137,7 +137,7 @@ absl::StatusOr<Value> Repeat(Heap& heap, const Value& value, int64_t times) {
   bool text = value.is_string();
   uint64_t unit = text ? value.text().size() : value.sequence().size * sizeof(Value);
   if (unit != 0 && count > heap.limits().max_built_bytes / unit) {
-    return heap.Reserve(UINT64_MAX);
+    return heap.Reserve(INT64_MAX);
   }
   HEDDLE_RETURN_IF_ERROR(heap.Reserve(unit * count));
   if (text) {
