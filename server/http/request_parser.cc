@@ -93,8 +93,8 @@ size_t RequestParser::Feed(std::string_view data) {
       Fail(431,
            base::StrCat("the request's header has more than ", limits_.max_header_bytes, " bytes"));
     } else if (error == http::error::body_limit) {
-      Fail(413,
-           base::StrCat("the request's body has more than ", limits_.max_body_bytes, " bytes"));
+      Fail(413, base::StrCat("the request's body has more than ", limits_.max_body_bytes,
+                             " bytes (--max-body-bytes)"));
     } else if (error == http::error::bad_version) {
       Fail(505, "this server speaks HTTP/1.1 and HTTP/1.0");
     } else if (error) {

@@ -13,6 +13,7 @@
 #include "server/openai/api_error.h"
 #include "server/openai/fields.h"
 #include "server/openai/request_parts.h"
+#include "server/openai/show_json.h"
 #include "server/openai/tool_grammar.h"
 
 namespace heddle::server {
@@ -98,7 +99,7 @@ absl::StatusOr<std::optional<Demand>> FromResponseFormat(const Json& format) {
     return FieldError("response_format.type",
                       base::StrCat("'response_format.type' must be 'text', 'json_object' or "
                                    "'json_schema', found ",
-                                   base::Quote(type == nullptr ? "null" : type->dump())));
+                                   type == nullptr ? "null" : ShowJson(*type)));
   }
   demand.param = "response_format.json_schema";
   const Json* holder = Find(format, "json_schema");
@@ -279,13 +280,13 @@ absl::Status CheckToolChoice(const Json& body, const TextCodec& codec) {
     return FieldError("tool_choice",
                       base::StrCat("'tool_choice' must be 'auto', 'none', 'required' or "
                                    "{\"type\":\"function\",\"function\":{\"name\":...}}, found ",
-                                   base::Quote(choice->dump())));
+                                   ShowJson(*choice)));
   }
   if (!OffersTools(body)) return FieldError("tool_choice", "'tool_choice' needs 'tools'");
   if (name != nullptr && !ReadToolSet(body).Has(name->get_ref<const std::string&>())) {
     return FieldError(
         "tool_choice.function.name",
-        base::StrCat("'tool_choice' names ", name->dump(), ", which is none of 'tools'"));
+        base::StrCat("'tool_choice' names ", ShowJson(*name), ", which is none of 'tools'"));
   }
   const ToolSyntax* syntax = codec.syntax().tools;
   if (syntax != nullptr && HasCallGrammar(*syntax)) return absl::OkStatus();

@@ -272,28 +272,38 @@ std::string_view TypeName(FieldType type) {
   return "";
 }
 
+// All digits of a whole number: StrCat would write 2147483647 as 2.14748e+09.
+std::string NumberText(double number) {
+  if (std::trunc(number) != number || std::abs(number) > kMaxInt64) return base::StrCat(number);
+  if (number == kMaxInt64) return base::StrCat(std::numeric_limits<int64_t>::max());
+  return base::StrCat(static_cast<int64_t>(number));
+}
+
 std::string RangeText(const Field& field) {
-  if (field.maximum == kInfinity) return base::StrCat("at least ", field.minimum);
-  return base::StrCat("from ", field.minimum, " to ", field.maximum);
+  if (field.maximum == kInfinity) return base::StrCat("at least ", NumberText(field.minimum));
+  return base::StrCat("from ", NumberText(field.minimum), " to ", NumberText(field.maximum));
 }
 
 absl::Status CheckRange(const Json& value, const Field& field) {
   if (value.is_boolean()) return absl::OkStatus();
   bool is_number = value.is_number();
   double measure = 0;
-  std::string_view what = "";
+  std::string_view what = "";  // what is counted, of values that are no numbers
+  std::string_view must = " must be ";
   if (is_number) {
     measure = value.get<double>();
   } else if (value.is_string()) {
     measure = static_cast<double>(value.get_ref<const std::string&>().size());
-    what = " bytes";
+    what = field.minimum == 1 && field.maximum == kInfinity ? " byte" : " bytes";
+    must = " must have ";
   } else {
     measure = static_cast<double>(value.size());
-    what = " entries";
+    what = field.minimum == 1 && field.maximum == kInfinity ? " entry" : " entries";
+    must = " must have ";
   }
   if (measure >= field.minimum && measure <= field.maximum) return absl::OkStatus();
-  std::string found = is_number ? value.dump() : base::StrCat(measure);
-  return FieldError(field.name, base::StrCat("'", field.name, "' must be ", RangeText(field), what,
+  std::string found = is_number ? value.dump() : NumberText(measure);
+  return FieldError(field.name, base::StrCat("'", field.name, "'", must, RangeText(field), what,
                                              ", found ", found));
 }
 

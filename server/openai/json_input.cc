@@ -6,6 +6,7 @@
 #include "base/message.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/api_error.h"
+#include "server/openai/show_json.h"
 
 namespace heddle::server {
 namespace {
@@ -93,6 +94,14 @@ const Json* Find(const Json& object, std::string_view name) {
     if (it.key() == name) return it->is_null() ? nullptr : &*it;
   }
   return nullptr;
+}
+
+std::string ShowJson(const Json& value) {
+  constexpr size_t kMaxShown = 96;
+  if (value.is_string()) return base::Quote(value.get_ref<const std::string&>());
+  std::string text = value.dump();
+  if (text.size() > kMaxShown) text.replace(kMaxShown, std::string::npos, "...");
+  return text;
 }
 
 std::string_view JsonKind(const Json& value) {

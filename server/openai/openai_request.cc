@@ -13,6 +13,7 @@
 #include "server/openai/fields.h"
 #include "server/openai/request_parts.h"
 #include "server/openai/scheduling.h"
+#include "server/openai/show_json.h"
 
 namespace heddle::server {
 namespace {
@@ -53,9 +54,8 @@ absl::Status ReadBadWords(const Json& body, const TextCodec& codec,
     std::string text = entry.is_string() ? entry.get<std::string>() : "";
     text.erase(0, text.find_first_not_of(' '));
     if (text.empty() || text.size() > kMaxBytes) {
-      return FieldError("bad_words",
-                        base::StrCat("'bad_words' must hold strings of 1 to ", kMaxBytes,
-                                     " bytes, found ", base::Quote(entry.dump())));
+      return FieldError("bad_words", base::StrCat("'bad_words' must hold strings of 1 to ",
+                                                  kMaxBytes, " bytes, found ", ShowJson(entry)));
     }
     HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> plain, codec.Encode(text, false));
     HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> spaced, codec.Encode(" " + text, false));
@@ -81,7 +81,7 @@ absl::Status ReadLogitBias(const Json& body, int32_t vocab, engine::SamplingPara
     }
     if (!it->is_number() || std::abs(it->get<double>()) > 100) {
       return FieldError(path, base::StrCat("'", path, "' must be a number from -100 to 100, found ",
-                                           base::Quote(it->dump())));
+                                           ShowJson(*it)));
     }
     sampling->logit_bias.emplace_back(token, it->get<float>());
   }

@@ -249,6 +249,22 @@ TEST_CASE("Wrong types and values out of range name their field", "[openai]") {
   }
 }
 
+TEST_CASE("What is refused is shown as it came, and limits with all their digits", "[openai]") {
+  Parser parser;
+  CHECK(parser.ChatRefused(R"("max_tokens":0)").message ==
+        "'max_tokens' must be from 1 to 2147483647, found 0");
+  CHECK(parser.ChatRefused(R"("seed":1e30)").message ==
+        "'seed' must be from -9223372036854775808 to 9223372036854775807, found 1e+30");
+  CHECK(parser.ChatRefused(R"("temperature":2.5)").message ==
+        "'temperature' must be from 0 to 2, found 2.5");
+  CHECK(parser.ChatRefused(R"("messages":[])").message ==
+        "'messages' must have at least 1 entry, found 0");
+  CHECK(parser.ChatRefused(R"("response_format":{"type":"xml"})").message ==
+        "'response_format.type' must be 'text', 'json_object' or 'json_schema', found \"xml\"");
+  CHECK(parser.ChatRefused(R"("logit_bias":{"97":[1]})").message ==
+        "'logit_bias.97' must be a number from -100 to 100, found [1]");
+}
+
 TEST_CASE("Messages take parts, names, developer turns and calls with no content", "[openai]") {
   Parser parser;
   parser.model.max_context = 1000;
