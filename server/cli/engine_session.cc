@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "engine/text/tokenizer.h"
 #include "engine/threaded_executor.h"
+#include "server/cli/inspect.h"
 #include "server/cli/model_options.h"
 #include "server/cli/standard_io.h"
 
@@ -30,6 +31,9 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> MakeCodec(const config::Config& 
     HEDDLE_ASSIGN_OR_RETURN(options.chat_template,
                             ReadFile(config.chat_template, kMaxTemplateBytes));
   }
+  options.template_name = config.chat_template.empty()
+                              ? base::StrCat(config.model, ": the chat template")
+                              : config.chat_template;
   return ModelTextCodec::Create(std::move(tokenizer), options);
 }
 
@@ -47,13 +51,17 @@ engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaul
   return params;
 }
 
-absl::StatusOr<EngineSession> StartEngine(const config::Config& config) {
+absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Logger& log) {
   EngineSession session;
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
   // Beside the weights: a vocabulary of 150,000 tokens takes some tenths of a second.
   std::future<LoadedTokenizer> tokenizer = std::async(
       std::launch::async, [&config] { return engine::text::LoadTokenizer(config.model); });
   HEDDLE_ASSIGN_OR_RETURN(session.model, engine::LoadModel(config.model, options));
+  if (!session.model.unused_tensors.empty()) {
+    log.Warning("the model's files hold tensors that its description does not use",
+                {{"tensors", UnusedText(session.model.unused_tensors)}});
+  }
   HEDDLE_ASSIGN_OR_RETURN(session.codec, MakeCodec(config, session.model.model, tokenizer.get()));
   session.defaults = SamplingDefaults(session.model.model.generation);
   session.loop = std::make_unique<EngineLoop>(

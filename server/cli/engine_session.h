@@ -9,6 +9,7 @@
 #include "config/config.h"
 #include "engine/model/load.h"
 #include "engine/step.h"
+#include "server/log.h"
 #include "server/loop/engine_loop.h"
 #include "server/text/model_text_codec.h"
 
@@ -21,8 +22,9 @@ struct EngineSession {
   std::unique_ptr<EngineLoop> loop;
 };
 
-// Loads tokenizer and model and starts the loop's thread. Errors name the file and what is wrong.
-absl::StatusOr<EngineSession> StartEngine(const config::Config& config);
+// Loads tokenizer and model and starts the loop's thread. Errors name the file and what is wrong;
+// tensors of the files that nothing uses are a warning.
+absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Logger& log);
 
 // What the model's generation_config asks for where a request says nothing.
 engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaults);

@@ -14,6 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "server/cli/command.h"
 #include "server/cli/engine_session.h"
+#include "server/cli/model_options.h"
 #include "server/cli/standard_io.h"
 #include "server/openai/stop_scanner.h"
 
@@ -65,7 +66,10 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const config::Config& config,
   HEDDLE_ASSIGN_OR_RETURN(const std::string text, PromptText(config));
   if (!config.chat) return codec.Encode(text, /*add_special=*/true);
   const ordered_json messages = {{{"role", "user"}, {"content", text}}};
-  return codec.EncodeChat({.messages = &messages});
+  absl::StatusOr<std::vector<TokenId>> tokens = codec.EncodeChat({.messages = &messages});
+  if (!absl::IsUnimplemented(tokens.status())) return tokens;
+  return absl::InvalidArgumentError(
+      "--chat: the model has no chat template; leave --chat out, or give one with --chat-template");
 }
 
 engine::SamplingParams Sampling(const config::Config& config,
@@ -84,10 +88,10 @@ engine::SamplingParams Sampling(const config::Config& config,
 // Feeds tokens through detokenizer and stop strings until the request ends.
 class Collector {
  public:
-  Collector(const config::Config& config, const EngineSession& session)
+  Collector(const config::Config& config, const EngineSession& session, bool after_text)
       : config_(config),
         session_(session),
-        stream_(session.codec->NewStream(/*after_text=*/!config.chat, {})),
+        stream_(session.codec->NewStream(after_text, {})),
         scanner_(config.stop) {}
 
   // Blocks until the last event.
@@ -195,8 +199,9 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadGrammar(
 }  // namespace
 
 absl::Status RunGenerate(const config::Config& config) {
+  const Logger log(LogFormat::kText, ToLogLevel(config));
   EventQueue queue;  // outlives the loop, whose thread pushes to it
-  HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartEngine(config));
+  HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartEngine(config, log));
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, EncodePrompt(config, *session.codec));
   GenerationRequest request;
   request.id = session.loop->NextId();
@@ -211,7 +216,11 @@ absl::Status RunGenerate(const config::Config& config) {
   const RequestId id = request.id;
   HEDDLE_RETURN_IF_ERROR(session.loop->Submit(
       std::move(request), [&queue](GenerationEvent&& event) { queue.Push(std::move(event)); }));
-  HEDDLE_ASSIGN_OR_RETURN(const Generated generated, Collector(config, session).Run(queue, id));
+  // An answer in a chat begins a text, and so does one to no prompt at all.
+  const bool after_text =
+      !config.chat && !session.codec->Decode(prompt, /*skip_special=*/true).empty();
+  HEDDLE_ASSIGN_OR_RETURN(const Generated generated,
+                          Collector(config, session, after_text).Run(queue, id));
   HEDDLE_RETURN_IF_ERROR(WriteOut(config.json ? ToJson(prompt, generated, *session.codec) : "\n"));
   return FlushOut();
 }

@@ -68,6 +68,7 @@ int UnknownCommand(const std::string& name) {
   for (const CliCommand& command : kCommands) {
     names.push_back(config::CommandName(command.command));
   }
+  for (const char* option : {"--help", "--version"}) names.push_back(option);
   std::string hint = config::DidYouMean(name, names, "");
   if (hint.empty()) hint = "; `heddle --help` lists the commands";
   PrintError(StrCat("unknown command ", base::Quote(name), hint));

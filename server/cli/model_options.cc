@@ -124,6 +124,14 @@ EngineLoopOptions ToLoopOptions(const config::Config& config) {
   return options;
 }
 
+LogLevel ToLogLevel(const config::Config& config) {
+  const std::string& level = config.log_level;
+  if (level == "debug") return LogLevel::kDebug;
+  if (level == "warning") return LogLevel::kWarning;
+  if (level == "error") return LogLevel::kError;
+  return level == "off" ? LogLevel::kOff : LogLevel::kInfo;
+}
+
 std::string ServedModelName(const config::Config& config) {
   if (!config.served_model_name.empty()) return config.served_model_name.front();
   std::filesystem::path path = std::filesystem::absolute(config.model).lexically_normal();

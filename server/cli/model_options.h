@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "engine/model/load.h"
+#include "server/log.h"
 #include "server/loop/engine_loop.h"
 
 namespace heddle::server {
@@ -15,6 +16,8 @@ namespace heddle::server {
 absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config);
 EngineLoopOptions ToLoopOptions(const config::Config& config);
 scheduler::PolicyKind ToPolicy(const config::Config& config);
+
+LogLevel ToLogLevel(const config::Config& config);
 
 // What clients call the model: --served-model-name, else the folder's or file's own name.
 std::string ServedModelName(const config::Config& config);

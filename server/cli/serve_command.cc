@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <future>
 #include <thread>
 
 #include "absl/strings/str_format.h"
@@ -13,7 +14,6 @@
 #include "base/status.h"
 #include "server/cli/command.h"
 #include "server/cli/engine_session.h"
-#include "server/cli/inspect.h"
 #include "server/cli/model_options.h"
 #include "server/cli/signals.h"
 #include "server/cli/standard_io.h"
@@ -28,14 +28,8 @@ namespace {
 using std::chrono::milliseconds;
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr int kExitKilled = 130;  // a second Ctrl-C; what a shell reports for SIGINT
-
-LogLevel ToLogLevel(const std::string& level) {
-  if (level == "debug") return LogLevel::kDebug;
-  if (level == "warning") return LogLevel::kWarning;
-  if (level == "error") return LogLevel::kError;
-  return level == "off" ? LogLevel::kOff : LogLevel::kInfo;
-}
+constexpr milliseconds kFarewell{500};  // to write the last frames of streams that are cancelled
+constexpr int kExitSignal = 128;        // plus its number: what a shell reports for a signal
 
 ReasoningField ToReasoningField(const std::string& name) {
   if (name == "reasoning") return ReasoningField::kReasoning;
@@ -76,12 +70,6 @@ void WarnIfOpen(const config::Config& config, const Logger& log) {
     log.Warning("API keys cross the network in the clear: there is no --tls-cert",
                 {{"host", config.host}});
   }
-}
-
-void WarnOfUnused(const std::vector<std::string>& tensors, const Logger& log) {
-  if (tensors.empty()) return;
-  log.Warning("the model's files hold tensors that its description does not use",
-              {{"tensors", UnusedText(tensors)}});
 }
 
 TlsOptions ToTlsOptions(const config::Config& config) {
@@ -230,6 +218,22 @@ absl::Status WaitForEnd(SignalWatch& signals, const EngineLoop& loop, TlsContext
   }
 }
 
+// Nothing runs yet that would have to finish, and loading may take minutes: a signal ends the
+// process at once.
+absl::StatusOr<EngineSession> StartUnlessStopped(const config::Config& config, const Logger& log,
+                                                 SignalWatch& signals) {
+  constexpr milliseconds kPoll{5};  // the most that this adds to a start
+  std::future<absl::StatusOr<EngineSession>> session =
+      std::async(std::launch::async, [&] { return StartEngine(config, log); });
+  while (session.wait_for(milliseconds(0)) != std::future_status::ready) {
+    const std::optional<int> number = signals.Wait(kPoll);
+    if (!number.has_value() || number == SIGHUP) continue;
+    log.Info("stopped while the model was loading", {{"signal", *number}});
+    _exit(kExitSignal + *number);
+  }
+  return session.get();
+}
+
 // Finishes what runs within the drain timeout; a second signal ends the process at once.
 void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer& server,
                   GrpcServer* grpc, EngineLoop& loop, const Logger& log) {
@@ -239,7 +243,12 @@ void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer
                                std::chrono::duration<double>(config.drain_timeout.value));
   std::atomic<bool> done = false;
   std::thread drainer([&] {
-    if (!server.Drain(deadline)) log.Warning("drain timeout: cancelling what still runs");
+    if (!server.Drain(deadline)) {
+      log.Warning("drain timeout: cancelling what still runs");
+      // Its clients get an error that says so, and not a stream that breaks off.
+      loop.Drain(SteadyClock::now());
+      server.Drain(SteadyClock::now() + kFarewell);
+    }
     if (grpc != nullptr) {
       grpc->Stop(std::chrono::system_clock::now() +
                  std::max(deadline - SteadyClock::now(), SteadyClock::duration::zero()));
@@ -250,7 +259,7 @@ void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer
   });
   while (!done) {
     const std::optional<int> number = signals.Wait(milliseconds(20));
-    if (number.has_value() && number != SIGHUP) _exit(kExitKilled);
+    if (number.has_value() && number != SIGHUP) _exit(kExitSignal + *number);
   }
   drainer.join();
 }
@@ -261,12 +270,11 @@ absl::Status RunServe(const config::Config& config) {
   const auto began = SteadyClock::now();
   SignalWatch signals(/*takes_hangup=*/!config.tls_cert.empty());
   const Logger log(config.log_format == "json" ? LogFormat::kJson : LogFormat::kText,
-                   ToLogLevel(config.log_level));
+                   ToLogLevel(config));
   HEDDLE_ASSIGN_OR_RETURN(const HttpServerOptions http_options, ToHttpOptions(config));
   WarnIfOpen(config, log);
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<TlsContext> tls, LoadTls(config, log));
-  HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartEngine(config));
-  WarnOfUnused(session.model.unused_tensors, log);
+  HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartUnlessStopped(config, log, signals));
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<SpanExporter> spans,

@@ -15,6 +15,17 @@ absl::Status CancelledError() {
   return absl::UnavailableError("the server ended this request before it was finished");
 }
 
+// Whether an answer follows text, and not only the tokens that begin one.
+bool EndsInText(const std::vector<TokenId>& prompt, const TextCodec& codec) {
+  std::unique_ptr<TokenStream> stream = codec.NewStream(/*after_text=*/true, {});
+  std::string text;
+  for (const TokenId token : prompt) {
+    stream->Push(token, &text);
+    if (!text.empty()) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 struct Answer::Branch {
@@ -54,8 +65,11 @@ Answer::Answer(const ApiRequest* request, const TextCodec* codec,
       prompt_scores_(request->generations.size()),
       prompt_seen_(request->generations.size(), false),
       open_branches_(request->num_branches()) {
+  bool after_text = true;
   for (size_t i = 0; i < branches_.size(); ++i) {
+    const bool is_first = i % static_cast<size_t>(request->best_of) == 0;
     size_t prompt = i / static_cast<size_t>(request->best_of);
+    if (is_first) after_text = EndsInText(request->generations[prompt].prompt, *codec);
     Choice::Options options;
     options.stop = request->stop;
     options.stop_tokens = request->generations[prompt].stop_tokens;
@@ -66,8 +80,7 @@ Answer::Answer(const ApiRequest* request, const TextCodec* codec,
       branches_[i].parser = std::make_unique<OutputParser>(request->syntax, &request->tools,
                                                            request->begins_in_reasoning);
     }
-    branches_[i].choice =
-        std::make_unique<Choice>(codec->NewStream(/*after_text=*/true, marks_), options);
+    branches_[i].choice = std::make_unique<Choice>(codec->NewStream(after_text, marks_), options);
   }
   for (const GenerationRequest& generation : request->generations) {
     usage_.prompt_tokens += static_cast<int64_t>(generation.prompt.size());

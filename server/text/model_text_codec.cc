@@ -114,6 +114,13 @@ std::vector<TokenId> EncodeWithin(const Tokenizer& tokenizer, bool changes_begin
   return {};
 }
 
+// A text that costs too much is wrong like any other, and not worth sending again: unlike a full
+// queue, it is no RESOURCE_EXHAUSTED.
+absl::Status AsInputError(const absl::Status& status, std::string_view prefix) {
+  if (!absl::IsResourceExhausted(status) && !absl::IsInvalidArgument(status)) return status;
+  return absl::InvalidArgumentError(base::StrCat(prefix, status.message()));
+}
+
 std::string TokenTextOr(const Tokenizer& tokenizer, std::optional<TokenId> id) {
   return id.has_value() ? std::string(tokenizer.TokenText(*id)) : std::string();
 }
@@ -144,7 +151,12 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> ModelTextCodec::Create(
       options.chat_template.empty() ? tokenizer->chat_template() : options.chat_template;
   std::unique_ptr<ChatTemplate> chat_template;
   if (!source.empty()) {
-    HEDDLE_ASSIGN_OR_RETURN(chat_template, ChatTemplate::Parse(std::move(source)));
+    absl::StatusOr<std::unique_ptr<ChatTemplate>> parsed = ChatTemplate::Parse(std::move(source));
+    if (!parsed.ok()) {
+      return absl::InvalidArgumentError(
+          base::StrCat(options.template_name, ", ", parsed.status().message()));
+    }
+    chat_template = *std::move(parsed);
   }
   OutputSyntax detected =
       chat_template == nullptr ? OutputSyntax() : SyntaxOf(chat_template->source());
@@ -190,7 +202,7 @@ absl::StatusOr<std::vector<TokenId>> ModelTextCodec::Encode(std::string_view tex
   std::vector<TokenId> tokens;
   EncodeOptions options;
   options.add_special = add_special;
-  HEDDLE_RETURN_IF_ERROR(tokenizer_->Encode(text, options, &tokens));
+  HEDDLE_RETURN_IF_ERROR(AsInputError(tokenizer_->Encode(text, options, &tokens), ""));
   return tokens;
 }
 
@@ -207,12 +219,12 @@ absl::StatusOr<std::vector<TokenId>> ModelTextCodec::EncodeChat(const ChatPrompt
 // An open last message is found by a tag at its end, as transformers does it.
 absl::StatusOr<std::string> ModelTextCodec::RenderChat(const ChatPrompt& prompt) const {
   ordered_json context = TemplateContext(prompt, *tokenizer_);
-  if (!prompt.continue_final) return template_->Render(context);
+  if (!prompt.continue_final) return Render(context);
   constexpr std::string_view kTag = "CONTINUE_FINAL_MESSAGE_TAG ";
   constexpr std::string_view kTrimmedTag = kTag.substr(0, kTag.size() - 1);
   ordered_json& content = context["messages"].back()["content"];
   content = content.get<std::string>().append(kTag);
-  HEDDLE_ASSIGN_OR_RETURN(std::string text, template_->Render(context));
+  HEDDLE_ASSIGN_OR_RETURN(std::string text, Render(context));
   size_t tag = text.rfind(kTrimmedTag);
   if (tag == std::string::npos) {
     return absl::InvalidArgumentError(
@@ -223,6 +235,12 @@ absl::StatusOr<std::string> ModelTextCodec::RenderChat(const ChatPrompt& prompt)
   text.resize(tag);
   if (trimmed) text.resize(text.find_last_not_of(" \t\r\n\f\v") + 1);
   return text;
+}
+
+absl::StatusOr<std::string> ModelTextCodec::Render(const ordered_json& context) const {
+  absl::StatusOr<std::string> text = template_->Render(context);
+  if (text.ok()) return text;
+  return AsInputError(text.status(), "the chat template, ");
 }
 
 std::unique_ptr<TokenStream> ModelTextCodec::NewStream(

@@ -23,6 +23,8 @@ class ModelTextCodec final : public TextCodec {
     int32_t vocab = 0;
     // Jinja source; empty: the one that came with the tokenizer, if any.
     std::string chat_template;
+    // What messages call it, such as its file.
+    std::string template_name = "the chat template";
     // Rows of server/openai/output_syntax.h by name; "auto": those that the template asks for.
     std::string tool_parser = "auto";
     std::string reasoning_parser = "auto";
@@ -55,6 +57,7 @@ class ModelTextCodec final : public TextCodec {
 
   engine::grammar::Vocabulary MakeVocabulary() const;
   absl::StatusOr<std::string> RenderChat(const ChatPrompt& prompt) const;
+  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const;
 
   std::shared_ptr<const engine::text::Tokenizer> tokenizer_;  // grammars may outlive the codec
   std::unique_ptr<engine::text::ChatTemplate> template_;      // null: the model has none

@@ -100,6 +100,7 @@ TEST_CASE("A wrong call ends with 2 and one line that says what was meant", "[cl
   Outcome command = Run("rendr");
   CHECK(command.exit_code == 2);
   CHECK(command.err == "heddle: unknown command \"rendr\"; did you mean render?\n");
+  CHECK(Run("--hlep").err == "heddle: unknown command \"--hlep\"; did you mean --help?\n");
   Outcome option = Run("render --tmplate x");
   CHECK(option.exit_code == 2);
   CHECK(option.err == "heddle: unknown option --tmplate; did you mean --template?\n");

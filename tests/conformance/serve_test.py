@@ -1,7 +1,10 @@
 """The daemon as a user meets it: starts it with the demo model and watches it from outside."""
 
 import concurrent.futures
+import errno
 import json
+import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -86,6 +89,17 @@ class DisconnectTest(unittest.TestCase):
             self.assertTrue(server.complete(STORY, max_tokens=4)["choices"][0]["text"])
 
 
+def open_once_it_is_read(fifo):
+    """A descriptor that writes to a FIFO, as soon as another process has opened it to read."""
+    while True:
+        try:
+            return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            time.sleep(0.01)
+
+
 class ShutdownTest(unittest.TestCase):
     def test_sigterm_finishes_what_runs_and_exits_with_0(self):
         with Server() as server:
@@ -109,10 +123,31 @@ class ShutdownTest(unittest.TestCase):
             next(events)
             begin = time.monotonic()
             server.process.send_signal(signal.SIGTERM)
-            for _ in events:
-                pass
+            # A stream that is cut off says so.
+            errors = [event["error"] for event in events if "error" in event]
+            self.assertIn("ended this request", errors[0]["message"])
             self.assertEqual(server.process.wait(30), 0)
             self.assertLess(time.monotonic() - begin, 10)
+
+    def test_a_signal_ends_a_server_that_is_still_loading(self):
+        with tempfile.TemporaryDirectory() as folder:
+            template = pathlib.Path(folder, "template.jinja")
+            os.mkfifo(template)  # nobody writes to it: loading takes forever
+            process = subprocess.Popen(
+                [str(BINARY), "serve", str(DEMO_MODEL), "--port", "0", "--chat-template", template],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            writer = open_once_it_is_read(template)
+            try:
+                process.send_signal(signal.SIGTERM)
+                _, log = process.communicate(timeout=30)
+                self.assertEqual(process.returncode, 128 + signal.SIGTERM)
+                self.assertIn("loading", log)
+            finally:
+                process.kill()
+                os.close(writer)
 
     def test_ctrl_c_ends_an_idle_server_with_0(self):
         with Server() as server:

@@ -123,6 +123,31 @@ TEST_CASE("A model without a template refuses chats and says what to do", "[serv
   CHECK(std::string(status.message()).find("/v1/completions") != std::string::npos);
 }
 
+TEST_CASE("A chat template that costs too much is the request's error, and not a full queue",
+          "[server]") {
+  ModelTextCodec::Options options;
+  options.chat_template =
+      "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}";
+  auto codec = Load("stories260K", options);
+  ordered_json messages = {{{"role", "user"}, {"content", "x"}}};
+  server::ChatPrompt prompt;
+  prompt.messages = &messages;
+  const absl::Status status = codec->EncodeChat(prompt).status();
+  CHECK(absl::IsInvalidArgument(status));
+  CHECK(std::string(status.message()) ==
+        "the chat template, line 1: the template takes more than 4000000 steps");
+}
+
+TEST_CASE("A chat template that does not parse is refused by its name", "[server]") {
+  ModelTextCodec::Options options;
+  options.chat_template = "{{ messages }}\n{% if %}";
+  options.template_name = "chat.jinja";
+  auto tokenizer = engine::text::LoadTokenizer(SharedDataOrSkip("stories260K"));
+  REQUIRE(tokenizer.ok());
+  const absl::Status status = ModelTextCodec::Create(*std::move(tokenizer), options).status();
+  CHECK(std::string(status.message()) == "chat.jinja, line 2: expected an expression, got '%}'");
+}
+
 TEST_CASE("Template arguments are variables, and cannot replace the messages", "[server]") {
   ModelTextCodec::Options options;
   options.chat_template =
