@@ -146,6 +146,7 @@ class WebPage(unittest.TestCase):
         self.page.open(f"http://127.0.0.1:{PORT}/")
         self.ask("(say)" + MARKDOWN + "\n" + "x" * 300)
         self.page.run("document.getElementById('settings').open = true")
+        self.assertLess(self.page.run("document.querySelector('header').offsetHeight"), 64)  # one row
         for view in ("chat", "live"):
             self.page.run(f"document.getElementById('tab-{view}').click()")
             self.page.wait(f"document.getElementById('{view}').offsetWidth > 0")
