@@ -6,6 +6,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
+#include "server/utf8.h"
 
 namespace heddle::server {
 namespace {
@@ -51,6 +52,11 @@ absl::StatusOr<std::vector<std::string>> Texts(const inference::ModelInferReques
     return absl::InvalidArgumentError(base::StrCat("text_input has ", texts.size(),
                                                    " elements; its shape must say so, and there "
                                                    "must be one at least"));
+  }
+  for (size_t i = 0; i < texts.size(); ++i) {
+    if (IsValidUtf8(texts[i])) continue;
+    return absl::InvalidArgumentError(
+        base::StrCat("text_input must be UTF-8; its element ", i, " is not"));
   }
   return texts;
 }

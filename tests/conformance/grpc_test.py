@@ -236,6 +236,10 @@ class Suite:
         raw.raw_input_contents[0] = b"\x09\x00\x00"
         code, details = code_of(lambda: self.open.ModelInfer(raw))
         assert code == grpc.StatusCode.INVALID_ARGUMENT and "raw_input_contents" in details
+        tensor = request.inputs[0]
+        tensor.contents.bytes_contents[1] = b"\xff\xfe"
+        code, details = code_of(lambda: self.open.ModelInfer(request))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT and "element 1" in details
 
     def test_health_and_reflection(self):
         health = health_pb2_grpc.HealthStub(self.channel)
