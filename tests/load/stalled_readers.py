@@ -44,7 +44,7 @@ def main():
         stats = server.stats()
         cancelled = server.outcome("cancelled")
     print(f"a step takes {1e6 * all_read:.0f} µs with {all_clients} clients that read, {1e6 * beside:.0f} µs where "
-          f"{options.clients} of them do not")
+          f"{options.clients} of them do not: {beside / all_read:.2f} times (must be below 1.2)")
     print(f"{seen['whole']} of {options.readers} streams read whole beside them; {cancelled:.0f} cut off")
     print(f"unread at most {unsent / 2**20:.0f} MiB; memory at most {mib:.0f} MiB ({mib_read:.0f} with readers alone); "
           f"pages in use {stats['pages']['used']}, unread at the end {stats['unsent_bytes']}")
