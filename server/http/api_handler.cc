@@ -1,9 +1,11 @@
 #include "server/http/api_handler.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "base/message.h"
 #include "base/status.h"
@@ -46,6 +48,29 @@ std::string StatusJson(std::string_view status) {
   std::string out;
   JsonWriter(&out).BeginObject().Member("status", status).EndObject();
   return out;
+}
+
+// What a page of another origin may read of an answer.
+constexpr std::string_view kExposedHeaders =
+    "X-Request-Id, X-Heddle-Warning, Retry-After, x-ratelimit-limit-requests, "
+    "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
+    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens";
+
+// The headers that a page asks to send: clients in browsers have many of their own (x-stainless-os,
+// anthropic-version), and none changes what a request may do. What is no list of names is not
+// repeated.
+std::string AllowedHeaders(const HttpRequest& request) {
+  constexpr size_t kMaxBytes = 2048;
+  std::string_view asked = request.Header("Access-Control-Request-Headers");
+  const auto fits = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == ',' ||
+           c == ' ';
+  };
+  if (!asked.empty() && asked.size() <= kMaxBytes &&
+      std::all_of(asked.begin(), asked.end(), fits)) {
+    return std::string(asked);
+  }
+  return "Authorization, Content-Type, X-Api-Key, X-Request-Id";
 }
 
 int64_t UnixNanoseconds() {
@@ -352,8 +377,7 @@ HttpResponse ApiHandler::NoRoute(const RouteMatch& match, const HttpRequest& req
   std::string allow = match.allow.empty() ? "GET, HEAD, POST, OPTIONS" : match.allow;
   if (request.method == "OPTIONS" && !context_->options.cors_origin.empty()) {
     response.headers.emplace_back("Access-Control-Allow-Methods", allow);
-    response.headers.emplace_back("Access-Control-Allow-Headers",
-                                  "Authorization, Content-Type, X-Api-Key, X-Request-Id");
+    response.headers.emplace_back("Access-Control-Allow-Headers", AllowedHeaders(request));
     response.headers.emplace_back("Access-Control-Max-Age", "600");
   }
   response.headers.emplace_back("Allow", std::move(allow));
@@ -372,16 +396,15 @@ HttpResponse ApiHandler::ErrorResponse(const ApiError& error, std::string_view p
   return response;
 }
 
-HttpResponse ApiHandler::MakeError(int status, std::string_view message) {
-  return ErrorResponse(TransportError(status, message), "");
+HttpResponse ApiHandler::MakeError(int status, std::string_view message, std::string_view path) {
+  return ErrorResponse(TransportError(status, message), path);
 }
 
 void ApiHandler::Decorate(HttpResponse* response) const {
   const std::string& origin = context_->options.cors_origin;
   if (origin.empty()) return;
   response->headers.emplace_back("Access-Control-Allow-Origin", origin);
-  response->headers.emplace_back("Access-Control-Expose-Headers",
-                                 "X-Request-Id, X-Heddle-Warning, Retry-After");
+  response->headers.emplace_back("Access-Control-Expose-Headers", kExposedHeaders);
   if (origin != "*") response->headers.emplace_back("Vary", "Origin");
 }
 

@@ -22,7 +22,7 @@ class ApiHandler final : public Handler {
   ~ApiHandler() override;
 
   std::shared_ptr<Exchange> Handle(const HttpRequest& request, ResponseWriter* writer) override;
-  HttpResponse MakeError(int status, std::string_view message) override;
+  HttpResponse MakeError(int status, std::string_view message, std::string_view path) override;
   void OnHandshakeFailed(std::string_view reason) override;
   void OnFinished(const RequestRecord& record) override;
 

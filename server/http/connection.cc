@@ -55,7 +55,7 @@ void Connection::OnHandshake(const boost::system::error_code& error) {
   handler_->OnHandshakeFailed(error.message());
   if (stream_->client_is_plain()) {
     const HttpResponse response =
-        handler_->MakeError(400, "this port speaks HTTPS, and the request came as plain HTTP");
+        handler_->MakeError(400, "this port speaks HTTPS, and the request came as plain HTTP", "");
     stream_->WritePlain(ResponseHead(response, BodyFraming::kLength, response.body.size(),
                                      /*keep_alive=*/false, "") +
                         response.body);
@@ -167,8 +167,7 @@ void Connection::Dispatch() {
   parser_.reset();  // its memory is not needed while a long answer streams
   state_ = State::kHandling;
   request.received = received_ = Clock::now();
-  request.request_id = std::string(request.Header("X-Request-Id"));
-  if (!IsRequestId(request.request_id)) request.request_id = new_request_id_();
+  request.request_id = RequestIdOf(request);
   http11_ = request.http11;
   keep_alive_ = request.keep_alive && !draining_;
   head_only_ = request.method == "HEAD";
@@ -180,6 +179,11 @@ void Connection::Dispatch() {
   if (state_ == State::kHandling && !response_done_) exchange_ = std::move(exchange);
 }
 
+std::string Connection::RequestIdOf(const HttpRequest& request) const {
+  const std::string_view sent = request.Header("X-Request-Id");
+  return IsRequestId(sent) ? std::string(sent) : new_request_id_();
+}
+
 // Answers what cannot be parsed, or did not come in time, and closes: where the next request would
 // begin is not known.
 void Connection::FailReading(int status, std::string_view message) {
@@ -188,12 +192,12 @@ void Connection::FailReading(int status, std::string_view message) {
   record_ = RequestRecord();
   record_.method = request.method.empty() ? "-" : request.method;
   record_.path = request.path.empty() ? "-" : request.path;
-  record_.request_id = new_request_id_();
+  record_.request_id = RequestIdOf(request);
   state_ = State::kHandling;
   received_ = Clock::now();
   keep_alive_ = false;
   head_only_ = false;
-  Send(handler_->MakeError(status, message));
+  Send(handler_->MakeError(status, message, request.path));
 }
 
 void Connection::OnClientGone() {

@@ -102,6 +102,8 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void OnRead(const boost::system::error_code& error, size_t bytes);
   void Parse();
   void Dispatch();
+  // The client's own where it sent one that is fit, else a new one.
+  std::string RequestIdOf(const HttpRequest& request) const;
   void FailReading(int status, std::string_view message);
   void OnClientGone();
   void CountUnsent();

@@ -112,8 +112,9 @@ class Handler {
   // connection keeps until it has ended).
   virtual std::shared_ptr<Exchange> Handle(const HttpRequest& request, ResponseWriter* writer) = 0;
 
-  // The body of an error that the transport found (400, 408, 413, 431...).
-  virtual HttpResponse MakeError(int status, std::string_view message) = 0;
+  // The body of an error that the transport found (400, 408, 413, 431...), in the shape that errors
+  // have at `path`; empty: not known.
+  virtual HttpResponse MakeError(int status, std::string_view message, std::string_view path) = 0;
 
   // A client that could not, or would not, speak TLS as it must here.
   virtual void OnHandshakeFailed(std::string_view reason) = 0;

@@ -93,6 +93,7 @@ size_t RequestParser::Feed(std::string_view data) {
       Fail(431,
            base::StrCat("the request's header has more than ", limits_.max_header_bytes, " bytes"));
     } else if (error == http::error::body_limit) {
+      if (state_ == State::kHeader) OnHeader();  // whose body it would be is known
       Fail(413, base::StrCat("the request's body has more than ", limits_.max_body_bytes,
                              " bytes (--max-body-bytes)"));
     } else if (error == http::error::bad_version) {

@@ -207,7 +207,8 @@ class Listener {
   // before a handshake.
   void Refuse(IoThread* target, tcp::socket socket) {
     if (target->tls != nullptr) return;
-    HttpResponse response = target->handler->MakeError(503, "the server has too many connections");
+    HttpResponse response =
+        target->handler->MakeError(503, "the server has too many connections", "");
     std::string bytes = ResponseHead(response, BodyFraming::kLength, response.body.size(),
                                      /*keep_alive=*/false, "");
     bytes.append(response.body);

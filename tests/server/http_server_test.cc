@@ -126,12 +126,35 @@ TEST_CASE("CORS headers come where an origin is configured, and only there", "[s
   CHECK(preflight.status == 204);
   CHECK(preflight.headers["access-control-allow-origin"] == "https://app.example");
   CHECK(preflight.headers["access-control-allow-methods"] == "POST, OPTIONS");
+  CHECK(preflight.headers["access-control-allow-headers"].find("Authorization") == 0);
   RawResponse stream = client.Post("/v1/chat/completions", kChatStream);
   CHECK(stream.headers["access-control-allow-origin"] == "https://app.example");
+  CHECK(stream.headers["access-control-expose-headers"].find("x-ratelimit-remaining-requests") !=
+        std::string::npos);
 
   ServerUnderTest without(SayHi);
   CHECK_FALSE(
       RawClient(without.port()).Get("/health").headers.contains("access-control-allow-origin"));
+}
+
+TEST_CASE("A page may send the headers that it asks for, if they are names of headers",
+          "[server]") {
+  HttpServerOptions options;
+  options.cors_origin = "*";
+  ServerUnderTest server(SayHi, options);
+  RawClient client(server.port());
+  const auto allowed = [&client](const std::string& asked) {
+    client.Send(
+        "OPTIONS /v1/messages HTTP/1.1\r\nHost: t\r\nOrigin: https://a.example\r\n"
+        "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: " +
+        asked + "\r\n\r\n");
+    return client.Read().headers["access-control-allow-headers"];
+  };
+  // As the official clients for browsers send them.
+  const std::string own = "anthropic-version,authorization,content-type,x-stainless-os";
+  CHECK(allowed(own) == own);
+  CHECK(allowed("a; b").find("a; b") == std::string::npos);
+  CHECK(allowed(std::string(4000, 'a')).size() < 200);
 }
 
 TEST_CASE("A client's request id comes back, an unfit one is replaced", "[server]") {
@@ -141,6 +164,13 @@ TEST_CASE("A client's request id comes back, an unfit one is replaced", "[server
   CHECK(own.headers["x-request-id"] == "abc-123");
   RawResponse replaced = client.Post("/tokenize", R"({"prompt":"a"})", "X-Request-Id: not fit\r\n");
   CHECK(replaced.headers["x-request-id"].starts_with("req-"));
+  // Also where the body is refused before it has come.
+  client.Send(
+      "POST /tokenize HTTP/1.1\r\nHost: t\r\nX-Request-Id: abc-124\r\n"
+      "Content-Length: 99999999\r\n\r\n");
+  RawResponse large = client.Read();
+  CHECK(large.status == 413);
+  CHECK(large.headers["x-request-id"] == "abc-124");
 }
 
 TEST_CASE("Models are listed and described; another name is not found", "[server]") {
