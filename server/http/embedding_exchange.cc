@@ -1,10 +1,18 @@
 #include "server/http/embedding_exchange.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/status.h"
 
 namespace heddle::server {
+namespace {
+
+// Texts of one request that the engine has at a time: a few steps' worth.
+constexpr size_t kMaxAtOnce = 128;
+
+}  // namespace
 
 EmbeddingExchange::EmbeddingExchange(ServerContext* context, EmbeddingRequest request,
                                      AnswerIdentity identity, ResponseWriter* writer,
@@ -19,21 +27,28 @@ EmbeddingExchange::EmbeddingExchange(ServerContext* context, EmbeddingRequest re
       open_(request_.generations.size()) {}
 
 absl::Status EmbeddingExchange::Submit(EventInbox* inbox) {
-  GenerationService* service = context_->dependencies.generation;
-  for (size_t i = 0; i < request_.generations.size(); ++i) {
-    GenerationRequest generation = request_.generations[i];
-    generation.id = service->NextId();
-    generation.label = writer_->record().request_id;
-    ids_.push_back(generation.id);
-    absl::Status status =
-        service->Submit(std::move(generation), inbox->SinkFor(shared_from_this(), i));
-    if (!status.ok()) {
-      ids_.pop_back();
+  inbox_ = inbox->shared_from_this();
+  const size_t first = std::min(kMaxAtOnce, request_.generations.size());
+  while (ids_.size() < first) {
+    if (absl::Status status = SubmitNext(); !status.ok()) {
       CancelAll();
       ended_ = true;
       return status;
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status EmbeddingExchange::SubmitNext() {
+  GenerationService* service = context_->dependencies.generation;
+  const size_t number = ids_.size();
+  GenerationRequest generation = request_.generations[number];
+  generation.id = service->NextId();
+  generation.label = writer_->record().request_id;
+  const RequestId id = generation.id;
+  HEDDLE_RETURN_IF_ERROR(
+      service->Submit(std::move(generation), inbox_->SinkFor(shared_from_this(), number)));
+  ids_.push_back(id);
   return absl::OkStatus();
 }
 
@@ -52,7 +67,11 @@ void EmbeddingExchange::OnEvent(size_t prompt, GenerationEvent event) {
     return;
   }
   embeddings_[prompt] = std::move(event.embedding);
-  if (--open_ == 0) Finish();
+  if (--open_ == 0) {
+    Finish();
+  } else if (ids_.size() < request_.generations.size()) {
+    if (absl::Status status = SubmitNext(); !status.ok()) Fail(status);
+  }
 }
 
 void EmbeddingExchange::OnDisconnect() {
@@ -75,6 +94,7 @@ void EmbeddingExchange::Finish() {
   for (const GenerationRequest& generation : request_.generations) {
     writer_->record().prompt_tokens += static_cast<int64_t>(generation.prompt.size());
   }
+  context_->dependencies.metrics->CountTokens(writer_->record().prompt_tokens, 0, 0);
   HttpResponse response;
   response.body = EmbeddingBody(request_, *context_->dependencies.model, std::move(embeddings_),
                                 identity_.unique, identity_.created);

@@ -24,7 +24,9 @@ class EmbeddingExchange final : public Exchange,
   EmbeddingExchange(ServerContext* context, EmbeddingRequest request, AnswerIdentity identity,
                     ResponseWriter* writer, Clock::time_point received, Decorate decorate);
 
-  // Hands everything to the engine. On an error nothing is left there, and nothing was sent.
+  // Hands the first texts to the engine; each that is done makes room for the next, so that a long
+  // list fits a short queue and others get their turn. On an error nothing is left there, and
+  // nothing was sent. `inbox` is owned by a shared_ptr.
   absl::Status Submit(EventInbox* inbox);
 
   void OnEvent(size_t prompt, GenerationEvent event) override;
@@ -32,6 +34,7 @@ class EmbeddingExchange final : public Exchange,
   void OnTick(Clock::time_point now) override;
 
  private:
+  absl::Status SubmitNext();
   void Finish();
   void Fail(const absl::Status& status);
   void CancelAll();
@@ -42,7 +45,8 @@ class EmbeddingExchange final : public Exchange,
   ResponseWriter* writer_;
   Clock::time_point received_;
   Decorate decorate_;
-  std::vector<RequestId> ids_;
+  std::shared_ptr<EventInbox> inbox_;
+  std::vector<RequestId> ids_;                  // of the texts that were handed over, in order
   std::vector<std::vector<float>> embeddings_;  // per text; empty until it has come
   size_t open_;
   bool ended_ = false;

@@ -29,6 +29,7 @@ absl::StatusOr<Generation> ResponsesGeneration(std::string_view body, const Requ
   HEDDLE_ASSIGN_OR_RETURN(ResponsesRequest parsed, ParseResponsesRequest(body, context, store));
   auto request = std::make_unique<const ApiRequest>(std::move(parsed.api));
   ResponsesFormat::Options options;
+  options.codec = context.codec;
   options.unique = std::move(identity.unique);
   options.created = identity.created;
   options.echo = std::move(parsed.echo);

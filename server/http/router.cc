@@ -18,6 +18,8 @@ constexpr Route kRoutes[] = {
     {RouteId::kEmbeddings, "POST", "/v1/embeddings", true, "Texts to vectors"},
     {RouteId::kScore, "POST", "/v1/score", true, "How alike texts are"},
     {RouteId::kRerank, "POST", "/v1/rerank", true, "Documents by how well they fit a query"},
+    {RouteId::kScore, "POST", "/score", true, "The same, where other servers have it"},
+    {RouteId::kRerank, "POST", "/rerank", true, "The same, where other servers have it"},
     {RouteId::kModels, "GET", "/v1/models", true, "List the models"},
     {RouteId::kModel, "GET", "/v1/models/{id}", true, "Describe one model"},
     {RouteId::kTokenize, "POST", "/tokenize", true, "Text to token ids"},

@@ -248,6 +248,8 @@ void Answer::DeliverPiece(size_t index, OutputPiece piece, std::vector<ChoiceTok
     }
     branch.result.tokens.insert(branch.result.tokens.end(), std::make_move_iterator(tokens.begin()),
                                 std::make_move_iterator(tokens.end()));
+    branch.result.token_ends.resize(kept.size());
+    if (!kept.empty()) branch.result.token_ends.back() = branch.result.tokens.size();
   }
 }
 

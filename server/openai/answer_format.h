@@ -32,6 +32,7 @@ enum class EndReason : uint8_t { kStop, kLength, kToolCalls };
 struct ChoiceResult {
   std::vector<OutputPiece> pieces;  // in order; neighbours differ in kind, or are calls
   std::vector<ChoiceToken> tokens;  // where logprobs were asked for
+  std::vector<size_t> token_ends;   // [pieces]: so many of them belong to the pieces up to this one
   EndReason reason = EndReason::kStop;
   std::string stop_string;  // that ended it; empty: none did
   // Of the prompt's tokens but the first; empty unless asked for.
@@ -44,6 +45,11 @@ struct ChoiceResult {
       if (piece.kind == kind) text.append(piece.text);
     }
     return text;
+  }
+  // Of the piece with that number.
+  std::span<const ChoiceToken> TokensOf(size_t piece) const {
+    const size_t begin = piece == 0 ? 0 : token_ends[piece - 1];
+    return std::span(tokens).subspan(begin, token_ends[piece] - begin);
   }
   bool has_calls() const {
     for (const OutputPiece& piece : pieces) {

@@ -33,6 +33,13 @@ absl::StatusOr<std::string_view> RequireString(const Json& object, std::string_v
   return std::string_view(value->get_ref<const std::string&>());
 }
 
+// A member that may be left out.
+absl::Status CheckString(const Json& object, std::string_view name, std::string_view path) {
+  const Json* value = Find(object, name);
+  if (value == nullptr || value->is_string()) return absl::OkStatus();
+  return WrongType(base::StrCat(path, ".", name), "a string", *value);
+}
+
 // The text of one content part.
 absl::StatusOr<std::string_view> PartText(const Json& part, std::string_view path) {
   if (part.is_string()) return std::string_view(part.get_ref<const std::string&>());
@@ -84,10 +91,39 @@ absl::Status NormalizeToolCall(Json* call, std::string_view path) {
   }
   std::string function_path = base::StrCat(path, ".function");
   HEDDLE_RETURN_IF_ERROR(RequireString(*function, "name", function_path).status());
+  HEDDLE_RETURN_IF_ERROR(CheckString(*call, "id", path));
   auto arguments = function->find("arguments");
-  if (arguments == function->end() || !arguments->is_string()) return absl::OkStatus();
+  if (arguments == function->end()) return absl::OkStatus();
+  if (!arguments->is_string() && !arguments->is_object() && !arguments->is_null()) {
+    return WrongType(base::StrCat(function_path, ".arguments"), "a string", *arguments);
+  }
+  if (!arguments->is_string()) return absl::OkStatus();
   absl::StatusOr<Json> object = ParseJsonObject(arguments->get_ref<const std::string&>());
   if (object.ok()) *arguments = *std::move(object);
+  return absl::OkStatus();
+}
+
+// The forms of before there were tools: an assistant's one function_call, and the role function for
+// what came of it. Templates know the newer ones.
+absl::Status ModernizeFunctions(Json* message, std::string_view path) {
+  if ((*message)["role"] == "function") {
+    (*message)["role"] = "tool";
+    const Json* name = Find(*message, "name");
+    if (Find(*message, "tool_call_id") == nullptr && name != nullptr) {
+      Json id = *name;
+      (*message)["tool_call_id"] = std::move(id);
+    }
+    return absl::OkStatus();
+  }
+  const Json* call = Find(*message, "function_call");
+  if (call == nullptr || Find(*message, "tool_calls") != nullptr) return absl::OkStatus();
+  const std::string call_path = base::StrCat(path, ".function_call");
+  if (!call->is_object()) return WrongType(call_path, "an object", *call);
+  HEDDLE_ASSIGN_OR_RETURN(std::string_view name, RequireString(*call, "name", call_path));
+  Json calls =
+      Json::array({{{"id", std::string(name)}, {"type", "function"}, {"function", *call}}});
+  message->erase("function_call");
+  (*message)["tool_calls"] = std::move(calls);
   return absl::OkStatus();
 }
 
@@ -140,9 +176,9 @@ absl::Status NormalizeMessage(Json* message, std::string_view path) {
   HEDDLE_ASSIGN_OR_RETURN(std::string content, ContentText(*message, role, path));
   if (role == "developer") (*message)["role"] = "system";
   (*message)["content"] = std::move(content);  // may move the members that `role` views
-  if (const Json* name = Find(*message, "name"); name != nullptr && !name->is_string()) {
-    return WrongType(base::StrCat(path, ".name"), "a string", *name);
-  }
+  HEDDLE_RETURN_IF_ERROR(CheckString(*message, "name", path));
+  HEDDLE_RETURN_IF_ERROR(CheckString(*message, "tool_call_id", path));
+  HEDDLE_RETURN_IF_ERROR(ModernizeFunctions(message, path));
   if ((*message)["role"] == "assistant") {
     HEDDLE_RETURN_IF_ERROR(NormalizeReasoning(message, path));
   }
@@ -163,9 +199,9 @@ absl::StatusOr<Json> NormalizeMessages(const Json& messages) {
   return normalized;
 }
 
-absl::Status CheckTools(const Json& tools) {
+absl::Status CheckTools(const Json& tools, std::string_view array_path) {
   for (size_t i = 0; i < tools.size(); ++i) {
-    std::string path = base::StrCat("tools[", i, "]");
+    std::string path = base::StrCat(array_path, "[", i, "]");
     if (!tools[i].is_object()) return WrongType(path, "an object", tools[i]);
     HEDDLE_ASSIGN_OR_RETURN(std::string_view type, RequireString(tools[i], "type", path));
     if (type != "function") {
@@ -179,7 +215,16 @@ absl::Status CheckTools(const Json& tools) {
       return FieldError(function_path, base::StrCat("'", function_path, "' must be an object"),
                         "invalid_type");
     }
-    HEDDLE_RETURN_IF_ERROR(RequireString(*function, "name", function_path).status());
+    HEDDLE_ASSIGN_OR_RETURN(std::string_view name, RequireString(*function, "name", function_path));
+    if (name.empty()) {
+      return FieldError(base::StrCat(function_path, ".name"),
+                        base::StrCat("'", function_path, ".name' must not be empty"));
+    }
+    HEDDLE_RETURN_IF_ERROR(CheckString(*function, "description", function_path));
+    const Json* strict = Find(*function, "strict");
+    if (strict != nullptr && !strict->is_boolean()) {
+      return WrongType(base::StrCat(function_path, ".strict"), "a boolean", *strict);
+    }
   }
   return absl::OkStatus();
 }

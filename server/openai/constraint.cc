@@ -99,7 +99,7 @@ absl::StatusOr<std::optional<Demand>> FromResponseFormat(const Json& format) {
     return FieldError("response_format.type",
                       base::StrCat("'response_format.type' must be 'text', 'json_object' or "
                                    "'json_schema', found ",
-                                   type == nullptr ? "null" : ShowJson(*type)));
+                                   type == nullptr ? "nothing" : ShowJson(*type)));
   }
   demand.param = "response_format.json_schema";
   const Json* holder = Find(format, "json_schema");
@@ -160,18 +160,39 @@ absl::Status AddDemands(const Json& object, const FieldForm (&fields)[n], const 
   return absl::OkStatus();
 }
 
+// What an answer must be is never passed over: a name that is not known is an error here, unless it
+// turns off what there is not.
+absl::Status CheckStructuredMembers(const Json& object) {
+  for (auto it = object.begin(); it != object.end(); ++it) {
+    const std::string_view name = it.key();
+    const bool is_form = std::any_of(std::begin(kStructuredFields), std::end(kStructuredFields),
+                                     [name](const FieldForm& form) { return form.name == name; });
+    const bool is_flag = name == "disable_any_whitespace" || name == "json_object";
+    const bool is_value = name == "whitespace_pattern" || (is_form && !is_flag);
+    if (is_value || it->is_null() || *it == false) continue;
+    const std::string param = base::StrCat("structured_outputs.", name.substr(0, 64));
+    if (!is_flag) {
+      return FieldError(param, base::StrCat("'", param, "' is not supported"),
+                        "unsupported_parameter");
+    }
+    if (it->is_boolean()) continue;
+    return FieldError(param, base::StrCat("'", param, "' must be a boolean, found ", JsonKind(*it)),
+                      "invalid_type");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadStructuredOutputs(const Json& object, std::vector<Demand>* demands) {
   const size_t before = demands->size();
+  HEDDLE_RETURN_IF_ERROR(CheckStructuredMembers(object));
   HEDDLE_RETURN_IF_ERROR(AddDemands(object, kStructuredFields, "structured_outputs.", demands));
-  if (Find(object, "structural_tag") != nullptr) {
-    return FieldError("structured_outputs.structural_tag",
-                      "'structured_outputs.structural_tag' is not supported",
-                      "unsupported_parameter");
+  if (demands->size() == before) {
+    return FieldError("structured_outputs",
+                      "'structured_outputs' must hold one of json, json_object, regex, choice and "
+                      "grammar");
   }
-  if (demands->size() == before) return absl::OkStatus();
   engine::grammar::JsonOptions& json = demands->back().constraint.json;
-  const Json* none = Find(object, "disable_any_whitespace");
-  if (none != nullptr && *none == true) json.whitespace = JsonWhitespace::kNone;
+  if (GetBool(object, "disable_any_whitespace", false)) json.whitespace = JsonWhitespace::kNone;
   if (const Json* pattern = Find(object, "whitespace_pattern")) {
     HEDDLE_ASSIGN_OR_RETURN(json.whitespace_pattern,
                             StringOf(*pattern, "structured_outputs.whitespace_pattern"));

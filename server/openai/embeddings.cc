@@ -20,15 +20,16 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "base64 is of little-endian floats");
 
+constexpr size_t kMaxTexts = 2048;  // of one list; OpenAI's
+
 // Texts or tokens under the member `name`, one request each.
 absl::Status AddTexts(const Json& texts, std::string_view name, const Json& body,
                       const RequestContext& context, EmbeddingRequest* request) {
-  Json pattern = {{"prompt", texts},
+  Json pattern = {{std::string(name), texts},
                   {"add_special_tokens", GetBool(body, "add_special_tokens", true)}};
-  absl::StatusOr<std::vector<ApiPrompt>> prompts =
-      ReadPrompts(pattern, /*n=*/1, /*echo=*/false, *context.codec);
-  if (!prompts.ok()) return WithParam(prompts.status(), name);
-  for (ApiPrompt& prompt : *prompts) {
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<ApiPrompt> prompts,
+                          ReadPrompts(pattern, name, kMaxTexts, /*echo=*/false, *context.codec));
+  for (ApiPrompt& prompt : prompts) {
     if (prompt.tokens.size() > static_cast<size_t>(context.model->max_context)) {
       return FieldError(
           name,
@@ -189,17 +190,17 @@ absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::
   request.dimensions = context.model->embedding_size;
   switch (task) {
     case EmbeddingTask::kEmbed:
-      HEDDLE_RETURN_IF_ERROR(CheckFields(body, EmbeddingFields()));
+      HEDDLE_RETURN_IF_ERROR(CheckBody(body, EmbeddingFields(), {}, context));
       HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
       HEDDLE_RETURN_IF_ERROR(ReadEmbed(body, context, &request));
       break;
     case EmbeddingTask::kScore:
-      HEDDLE_RETURN_IF_ERROR(CheckFields(body, ScoreFields()));
+      HEDDLE_RETURN_IF_ERROR(CheckBody(body, ScoreFields(), {}, context));
       HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
       HEDDLE_RETURN_IF_ERROR(ReadScore(body, context, &request));
       break;
     case EmbeddingTask::kRerank:
-      HEDDLE_RETURN_IF_ERROR(CheckFields(body, RerankFields()));
+      HEDDLE_RETURN_IF_ERROR(CheckBody(body, RerankFields(), {}, context));
       HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
       HEDDLE_RETURN_IF_ERROR(ReadRerank(body, context, &request));
       break;

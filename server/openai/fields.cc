@@ -15,7 +15,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr double kMinInt64 = -0x1p63;
-constexpr double kMaxInt64 = 0x1p63;  // the double nearest to the limit
+constexpr double kMaxInt64 = 0x1p63;  // the doubles nearest to the limits, and not within them
+constexpr double kMaxUint64 = 0x1p64;
 
 using enum FieldType;
 
@@ -38,7 +39,7 @@ constexpr Field kGenerationFields[] = {
     {"typical_p", kNumber, 0, 1, "(of the model, else 1)",
      "draw from the tokens of nearly average surprise that together have this probability; above "
      "0"},
-    {"seed", kInteger, kMinInt64, kMaxInt64, "(random)",
+    {"seed", kInteger, kMinInt64, kMaxUint64, "(random)",
      "the same seed and request give the same answer"},
     {"presence_penalty", kNumber, -2, 2, "0", "subtracted from tokens already present"},
     {"frequency_penalty", kNumber, -2, 2, "0", "subtracted once per earlier occurrence"},
@@ -139,11 +140,14 @@ constexpr Field kResponsesFields[] = {
     {"parallel_tool_calls", kBoolean, 0, 0, "true", "more than one call per answer"},
     {"reasoning", kObject, 0, kInfinity, "", "effort: passed to the chat template"},
     {"text", kObject, 0, kInfinity, "", "format of the answer"},
-    {"top_logprobs", kInteger, 0, 20, "", "accepted and not used"},
+    {"top_logprobs", kInteger, 0, 20, "",
+     "log-probabilities of the text, with so many alternatives"},
     {"metadata", kObject, 0, 16, "{}", "given back"},
     {"user", kString, 0, kInfinity, "", "given back"},
-    {"truncation", kString, 0, 64, "disabled", "given back; nothing is ever cut"},
-    {"include", kArray, 0, 64, "[]", "accepted and not used"},
+    {"truncation", kString, 0, 64, "disabled",
+     "auto: the conversation loses its oldest turns where it is longer than the context"},
+    {"include", kArray, 0, 64, "[]",
+     "message.output_text.logprobs: log-probabilities; what else is listed has no effect"},
     {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
 };
 
@@ -162,6 +166,8 @@ constexpr Field kMessagesFields[] = {
     {"tools", kArray, 0, 1024, "[]", "tools the model may use"},
     {"tool_choice", kObject, 0, kInfinity, "", "type: auto, any, tool (with name) or none"},
     {"thinking", kObject, 0, kInfinity, "", "type: enabled, adaptive or disabled"},
+    {"output_config", kObject, 0, kInfinity, "",
+     "format: a json_schema that the answer is valid by; effort: passed to the chat template"},
     {"metadata", kObject, 0, kInfinity, "{}", "accepted and not used"},
     {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
 };
@@ -215,6 +221,11 @@ constexpr RefusedField kRefusedChatFields[] = {
     {"modalities", R"(["text"])", "this server answers with text only"},
     {"audio", "", "this server answers with text only"},
     {"web_search_options", "", "this server does not search"},
+    // Other servers' own, which would change the answer.
+    {"use_beam_search", "false", "there is no beam search"},
+    {"truncate_prompt_tokens", "", "prompts are not cut"},
+    {"regex", "", "give the expression as 'guided_regex' or in 'structured_outputs'"},
+    {"ebnf", "", "give a grammar in GBNF as 'guided_grammar' or in 'structured_outputs'"},
 };
 
 constexpr RefusedField kRefusedResponsesFields[] = {
@@ -272,16 +283,17 @@ std::string_view TypeName(FieldType type) {
   return "";
 }
 
-// All digits of a whole number: StrCat would write 2147483647 as 2.14748e+09.
-std::string NumberText(double number) {
-  if (std::trunc(number) != number || std::abs(number) > kMaxInt64) return base::StrCat(number);
-  if (number == kMaxInt64) return base::StrCat(std::numeric_limits<int64_t>::max());
+// Whole numbers in full: 2147483647, not 2.14748e+09.
+std::string Shown(double number) {
+  if (number >= kMaxUint64) return base::StrCat(std::numeric_limits<uint64_t>::max());
+  if (std::trunc(number) != number || number < kMinInt64) return base::StrCat(number);
+  if (number >= kMaxInt64) return base::StrCat(static_cast<uint64_t>(number));
   return base::StrCat(static_cast<int64_t>(number));
 }
 
 std::string RangeText(const Field& field) {
-  if (field.maximum == kInfinity) return base::StrCat("at least ", NumberText(field.minimum));
-  return base::StrCat("from ", NumberText(field.minimum), " to ", NumberText(field.maximum));
+  if (field.maximum == kInfinity) return base::StrCat("at least ", Shown(field.minimum));
+  return base::StrCat("from ", Shown(field.minimum), " to ", Shown(field.maximum));
 }
 
 absl::Status CheckRange(const Json& value, const Field& field) {
@@ -301,8 +313,11 @@ absl::Status CheckRange(const Json& value, const Field& field) {
     what = field.minimum == 1 && field.maximum == kInfinity ? " entry" : " entries";
     must = " must have ";
   }
-  if (measure >= field.minimum && measure <= field.maximum) return absl::OkStatus();
-  std::string found = is_number ? value.dump() : NumberText(measure);
+  // 2^64 is the first that the type does not hold.
+  const bool beyond =
+      field.maximum == kMaxUint64 && measure == kMaxUint64 && value.is_number_float();
+  if (measure >= field.minimum && measure <= field.maximum && !beyond) return absl::OkStatus();
+  std::string found = is_number ? value.dump() : Shown(measure);
   return FieldError(field.name, base::StrCat("'", field.name, "'", must, RangeText(field), what,
                                              ", found ", found));
 }
@@ -376,10 +391,13 @@ bool GetBool(const Json& body, std::string_view name, bool fallback) {
 int64_t GetInt(const Json& body, std::string_view name, int64_t fallback) {
   const Json* value = Find(body, name);
   if (value == nullptr) return fallback;
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  if (value->is_number_unsigned()) {
+    return static_cast<int64_t>(std::min(value->get<uint64_t>(), static_cast<uint64_t>(kMax)));
+  }
   if (!value->is_number_float()) return value->get<int64_t>();
-  double number = value->get<double>();
-  if (number >= kMaxInt64) return std::numeric_limits<int64_t>::max();
-  return static_cast<int64_t>(number);
+  const double number = value->get<double>();
+  return number >= kMaxInt64 ? kMax : static_cast<int64_t>(std::max(number, kMinInt64));
 }
 
 double GetNumber(const Json& body, std::string_view name, double fallback) {

@@ -54,9 +54,9 @@ void WriteCompletionTop(const ChoiceToken& token, int32_t num_top, const TextCod
 
 }  // namespace
 
-void WriteChatLogprobs(std::span<const ChoiceToken> tokens, int32_t num_top, const TextCodec& codec,
-                       JsonWriter* json) {
-  json->BeginObject().Key("content").BeginArray();
+void WriteTokenLogprobs(std::span<const ChoiceToken> tokens, int32_t num_top,
+                        const TextCodec& codec, JsonWriter* json) {
+  json->BeginArray();
   for (const ChoiceToken& token : tokens) {
     json->BeginObject();
     WriteTokenText(token.token, token.logprob, codec, json);
@@ -69,7 +69,14 @@ void WriteChatLogprobs(std::span<const ChoiceToken> tokens, int32_t num_top, con
     }
     json->EndArray().EndObject();
   }
-  json->EndArray().NullMember("refusal").EndObject();
+  json->EndArray();
+}
+
+void WriteChatLogprobs(std::span<const ChoiceToken> tokens, int32_t num_top, const TextCodec& codec,
+                       JsonWriter* json) {
+  json->BeginObject().Key("content");
+  WriteTokenLogprobs(tokens, num_top, codec, json);
+  json->NullMember("refusal").EndObject();
 }
 
 void WriteCompletionLogprobs(std::span<const ChoiceToken> tokens, int32_t num_top,

@@ -1,4 +1,4 @@
-// The two shapes of log-probabilities. Private to server/openai/.
+// The shapes of log-probabilities. Private to server/openai/.
 #pragma once
 
 #include <span>
@@ -8,6 +8,10 @@
 #include "server/openai/text_codec.h"
 
 namespace heddle::server {
+
+// [{"token","logprob","bytes","top_logprobs":[...]}]
+void WriteTokenLogprobs(std::span<const ChoiceToken> tokens, int32_t num_top,
+                        const TextCodec& codec, JsonWriter* json);
 
 // {"content":[{"token","logprob","bytes","top_logprobs":[...]}],"refusal":null}
 void WriteChatLogprobs(std::span<const ChoiceToken> tokens, int32_t num_top, const TextCodec& codec,

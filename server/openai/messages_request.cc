@@ -18,6 +18,19 @@ std::string StringOr(const Json& object, std::string_view name, std::string_view
   return value != nullptr && value->is_string() ? value->get<std::string>() : std::string(fallback);
 }
 
+constexpr std::string_view kMissing = "missing_required_parameter";
+
+// The text under `name`; `path` is the object's, for errors.
+absl::StatusOr<std::string> RequireString(const Json& object, std::string_view name,
+                                          std::string_view path) {
+  const Json* value = Find(object, name);
+  const std::string full = base::StrCat(path, path.empty() ? "" : ".", name);
+  if (value == nullptr) return FieldError(full, base::StrCat("'", full, "' is missing"), kMissing);
+  if (value->is_string()) return value->get<std::string>();
+  return FieldError(full, base::StrCat("'", full, "' must be a string, found ", JsonKind(*value)),
+                    "invalid_type");
+}
+
 absl::Status WrongBlock(std::string_view path, std::string_view type) {
   return FieldError(base::StrCat(path, ".type"),
                     base::StrCat("'", path,
@@ -41,7 +54,8 @@ absl::StatusOr<std::string> BlocksText(const Json& content, std::string_view pat
     std::string type = content[i].is_object() ? StringOr(content[i], "type", "") : "";
     if (type != "text") return WrongBlock(block_path, type);
     if (i > 0) text.push_back('\n');
-    text.append(StringOr(content[i], "text", ""));
+    HEDDLE_ASSIGN_OR_RETURN(const std::string part, RequireString(content[i], "text", block_path));
+    text.append(part);
   }
   return text;
 }
@@ -57,25 +71,28 @@ struct Turn {
 absl::Status AddBlock(const Json& block, std::string_view path, Turn* turn) {
   std::string type = block.is_object() ? StringOr(block, "type", "") : "";
   if (type == "text") {
-    turn->text.push_back({{"type", "text"}, {"text", StringOr(block, "text", "")}});
+    HEDDLE_ASSIGN_OR_RETURN(std::string text, RequireString(block, "text", path));
+    turn->text.push_back({{"type", "text"}, {"text", std::move(text)}});
   } else if (type == "thinking") {
-    turn->reasoning.append(StringOr(block, "thinking", ""));
+    HEDDLE_ASSIGN_OR_RETURN(const std::string thinking, RequireString(block, "thinking", path));
+    turn->reasoning.append(thinking);
   } else if (type == "tool_use") {
+    HEDDLE_ASSIGN_OR_RETURN(std::string id, RequireString(block, "id", path));
+    HEDDLE_ASSIGN_OR_RETURN(std::string name, RequireString(block, "name", path));
     const Json* input = Find(block, "input");
-    turn->calls.push_back({{"id", StringOr(block, "id", "")},
-                           {"type", "function"},
-                           {"function",
-                            {{"name", StringOr(block, "name", "")},
-                             {"arguments", input == nullptr ? Json::object() : *input}}}});
+    turn->calls.push_back(
+        {{"id", std::move(id)},
+         {"type", "function"},
+         {"function",
+          {{"name", std::move(name)}, {"arguments", input == nullptr ? Json::object() : *input}}}});
   } else if (type == "tool_result") {
+    HEDDLE_ASSIGN_OR_RETURN(std::string id, RequireString(block, "tool_use_id", path));
     const Json* content = Find(block, "content");
     std::string text;
     if (content != nullptr) {
       HEDDLE_ASSIGN_OR_RETURN(text, BlocksText(*content, base::StrCat(path, ".content")));
     }
-    turn->results.push_back({{"role", "tool"},
-                             {"tool_call_id", StringOr(block, "tool_use_id", "")},
-                             {"content", text}});
+    turn->results.push_back({{"role", "tool"}, {"tool_call_id", std::move(id)}, {"content", text}});
   } else if (type != "redacted_thinking") {
     return WrongBlock(path, type);
   }
@@ -90,11 +107,14 @@ absl::Status AddMessage(const Json& message, std::string_view path, Json* messag
         base::StrCat("'", path, ".role' must be user or assistant, found ", base::Quote(role)));
   }
   const Json* content = Find(message, "content");
-  if (content == nullptr || content->is_string()) {
-    messages->push_back({{"role", role}, {"content", content == nullptr ? Json("") : *content}});
+  std::string content_path = base::StrCat(path, ".content");
+  if (content == nullptr) {
+    return FieldError(content_path, base::StrCat("'", content_path, "' is missing"), kMissing);
+  }
+  if (content->is_string()) {
+    messages->push_back({{"role", role}, {"content", *content}});
     return absl::OkStatus();
   }
-  std::string content_path = base::StrCat(path, ".content");
   if (!content->is_array()) return BlocksText(*content, content_path).status();
   Turn turn;
   for (size_t i = 0; i < content->size(); ++i) {
@@ -138,8 +158,8 @@ absl::Status AddToolChoice(const Json& choice, Json* chat) {
   } else if (type == "any") {
     (*chat)["tool_choice"] = "required";
   } else if (type == "tool") {
-    (*chat)["tool_choice"] = {{"type", "function"},
-                              {"function", {{"name", StringOr(choice, "name", "")}}}};
+    HEDDLE_ASSIGN_OR_RETURN(std::string name, RequireString(choice, "name", "tool_choice"));
+    (*chat)["tool_choice"] = {{"type", "function"}, {"function", {{"name", std::move(name)}}}};
   } else {
     return FieldError("tool_choice.type",
                       base::StrCat("'tool_choice.type' must be auto, any, tool or none, found ",
@@ -147,6 +167,45 @@ absl::Status AddToolChoice(const Json& choice, Json* chat) {
   }
   const Json* single = Find(choice, "disable_parallel_tool_use");
   if (single != nullptr && *single == true) (*chat)["parallel_tool_calls"] = false;
+  return absl::OkStatus();
+}
+
+// enabled, adaptive and disabled; how much thinking there is to be, templates cannot be told.
+absl::Status AddThinking(const Json& thinking, Json* chat) {
+  HEDDLE_ASSIGN_OR_RETURN(const std::string type, RequireString(thinking, "type", "thinking"));
+  if (type != "enabled" && type != "adaptive" && type != "disabled") {
+    return FieldError("thinking.type",
+                      base::StrCat("'thinking.type' must be enabled, adaptive or disabled, found ",
+                                   base::Quote(type)));
+  }
+  (*chat)["enable_thinking"] = type != "disabled";
+  return absl::OkStatus();
+}
+
+// {"effort", "format": {"type": "json_schema", "schema"}}.
+absl::Status AddOutputConfig(const Json& config, Json* chat) {
+  if (Find(config, "effort") != nullptr) {
+    HEDDLE_ASSIGN_OR_RETURN((*chat)["reasoning_effort"],
+                            RequireString(config, "effort", "output_config"));
+  }
+  const Json* format = Find(config, "format");
+  if (format == nullptr) return absl::OkStatus();
+  if (!format->is_object()) {
+    return FieldError(
+        "output_config.format",
+        base::StrCat("'output_config.format' must be an object, found ", JsonKind(*format)),
+        "invalid_type");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const std::string type,
+                          RequireString(*format, "type", "output_config.format"));
+  if (type != "json_schema") {
+    return FieldError(
+        "output_config.format.type",
+        base::StrCat("'output_config.format.type' must be json_schema, found ", base::Quote(type)));
+  }
+  Json holder = {{"name", "output"}};
+  if (const Json* schema = Find(*format, "schema")) holder["schema"] = *schema;
+  (*chat)["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(holder)}};
   return absl::OkStatus();
 }
 
@@ -163,9 +222,7 @@ absl::StatusOr<Json> ChatBody(const Json& body) {
     messages.push_back({{"role", "system"}, {"content", text}});
   }
   const Json* given = Find(body, "messages");
-  if (given == nullptr) {
-    return FieldError("messages", "'messages' is missing", "missing_required_parameter");
-  }
+  if (given == nullptr) return FieldError("messages", "'messages' is missing", kMissing);
   for (size_t i = 0; i < given->size(); ++i) {
     HEDDLE_RETURN_IF_ERROR(AddMessage((*given)[i], base::StrCat("messages[", i, "]"), &messages));
   }
@@ -178,28 +235,42 @@ absl::StatusOr<Json> ChatBody(const Json& body) {
     HEDDLE_RETURN_IF_ERROR(AddToolChoice(*choice, &chat));
   }
   if (const Json* thinking = Find(body, "thinking")) {
-    chat["enable_thinking"] = StringOr(*thinking, "type", "") != "disabled";
+    HEDDLE_RETURN_IF_ERROR(AddThinking(*thinking, &chat));
+  }
+  if (const Json* config = Find(body, "output_config")) {
+    HEDDLE_RETURN_IF_ERROR(AddOutputConfig(*config, &chat));
   }
   return chat;
 }
+
+// Names of the chat request as this one has them.
+constexpr Renamed kChatNames[] = {
+    {"response_format.json_schema", "output_config.format"},
+    {"response_format", "output_config.format"},
+    {"reasoning_effort", "output_config.effort"},
+    {"stop", "stop_sequences"},
+    {"tool_choice.function.name", "tool_choice.name"},
+};
 
 }  // namespace
 
 absl::StatusOr<ApiRequest> ParseMessagesRequest(std::string_view text,
                                                 const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
-  HEDDLE_RETURN_IF_ERROR(CheckFields(body, MessagesFields()));
+  HEDDLE_RETURN_IF_ERROR(CheckBody(body, MessagesFields(), {}, context));
   if (Find(body, "max_tokens") == nullptr) {
-    return FieldError("max_tokens", "'max_tokens' is missing", "missing_required_parameter");
+    return FieldError("max_tokens", "'max_tokens' is missing", kMissing);
   }
   HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body));
-  return ReadRequest(Endpoint::kChat, chat, context);
+  absl::StatusOr<ApiRequest> request = ReadRequest(Endpoint::kChat, chat, context);
+  if (!request.ok()) return RenameFields(request.status(), kChatNames);
+  return request;
 }
 
 absl::StatusOr<std::string> CountMessageTokens(std::string_view text,
                                                const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
-  HEDDLE_RETURN_IF_ERROR(CheckFields(body, MessagesFields()));
+  HEDDLE_RETURN_IF_ERROR(CheckBody(body, MessagesFields(), {}, context));
   HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body));
   HEDDLE_RETURN_IF_ERROR(CheckFields(chat, ChatFields()));

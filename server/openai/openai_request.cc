@@ -131,8 +131,9 @@ absl::Status ReadSampling(const Json& body, const RequestContext& context,
   sampling.presence_penalty = static_cast<float>(GetNumber(body, "presence_penalty", 0));
   sampling.frequency_penalty = static_cast<float>(GetNumber(body, "frequency_penalty", 0));
   sampling.seed = context.random_seed;
-  if (Find(body, "seed") != nullptr) {
-    sampling.seed = static_cast<uint64_t>(GetInt(body, "seed", 0));
+  if (const Json* seed = Find(body, "seed")) {
+    sampling.seed = seed->is_number_unsigned() ? seed->get<uint64_t>()
+                                               : static_cast<uint64_t>(GetInt(body, "seed", 0));
   }
   sampling.min_tokens = static_cast<int32_t>(GetInt(body, "min_tokens", 0));
   HEDDLE_RETURN_IF_ERROR(ReadStopTokens(body, *context.codec, request));
@@ -287,13 +288,13 @@ absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view text
 absl::StatusOr<ApiRequest> ReadRequest(Endpoint endpoint, const Json& body,
                                        const RequestContext& context) {
   bool chat = endpoint == Endpoint::kChat;
-  HEDDLE_RETURN_IF_ERROR(CheckFields(body, chat ? ChatFields() : CompletionFields()));
-  const auto refused = chat ? RefusedChatFields() : std::span<const RefusedField>();
-  HEDDLE_RETURN_IF_ERROR(CheckRefused(body, refused));
-  if (!context.policy.ignore_unknown_fields) {
-    HEDDLE_RETURN_IF_ERROR(CheckKnown(body, chat ? ChatFields() : CompletionFields(), refused));
-  }
+  HEDDLE_RETURN_IF_ERROR(
+      CheckBody(body, chat ? ChatFields() : CompletionFields(), RefusedChatFields(), context));
   HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
+  if (chat) {
+    HEDDLE_ASSIGN_OR_RETURN(const std::optional<Json> resolved, WithAllowedTools(body));
+    if (resolved.has_value()) return ReadRequest(endpoint, *resolved, context);
+  }
   ApiRequest request;
   request.endpoint = endpoint;
   request.echo = !chat && GetBool(body, "echo", false);
@@ -308,8 +309,9 @@ absl::StatusOr<ApiRequest> ReadRequest(Endpoint endpoint, const Json& body,
     prompts.push_back({std::move(tokens), ""});
     ReadOutputSyntax(body, context, prompts.front().tokens, &request);
   } else {
+    const size_t max_prompts = kMaxChoices / static_cast<size_t>(request.best_of);
     HEDDLE_ASSIGN_OR_RETURN(prompts,
-                            ReadPrompts(body, request.best_of, request.echo, *context.codec));
+                            ReadPrompts(body, "prompt", max_prompts, request.echo, *context.codec));
     HEDDLE_RETURN_IF_ERROR(AddSuffix(body, *context.codec, &prompts));
   }
   HEDDLE_RETURN_IF_ERROR(AddGenerations(body, context, std::move(prompts), &request));

@@ -76,6 +76,31 @@ absl::Status CheckContinuable(const Json& messages, const ChatPrompt& prompt) {
 
 }  // namespace
 
+absl::Status CheckBody(const Json& body, std::span<const Field> fields,
+                       std::span<const RefusedField> refused, const RequestContext& context) {
+  HEDDLE_RETURN_IF_ERROR(CheckFields(body, fields));
+  HEDDLE_RETURN_IF_ERROR(CheckRefused(body, refused));
+  return context.policy.ignore_unknown_fields ? absl::OkStatus()
+                                              : CheckKnown(body, fields, refused);
+}
+
+absl::Status RenameFields(absl::Status status, std::span<const Renamed> names) {
+  const ApiError error = ToApiError(status);
+  for (const Renamed& name : names) {
+    if (!error.param.starts_with(name.from)) continue;
+    std::string message = error.message;
+    const std::string quoted = base::StrCat("'", name.from);
+    if (message.starts_with(quoted)) {
+      message = base::StrCat("'", name.to, message.substr(quoted.size()));
+    }
+    absl::Status renamed(status.code(), message);
+    renamed =
+        WithParam(std::move(renamed), base::StrCat(name.to, error.param.substr(name.from.size())));
+    return WithCode(std::move(renamed), error.code);
+  }
+  return status;
+}
+
 bool IsModelName(std::string_view name, const ServedModel& model) {
   return name == model.id ||
          std::find(model.aliases.begin(), model.aliases.end(), name) != model.aliases.end();
@@ -117,28 +142,29 @@ absl::StatusOr<std::vector<TokenId>> ReadTokenIds(const Json& array, std::string
   return tokens;
 }
 
-absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, int32_t n, bool echo,
+absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, std::string_view name,
+                                                   size_t max_prompts, bool echo,
                                                    const TextCodec& codec) {
-  const Json* value = Find(body, "prompt");
-  if (value == nullptr) return FieldError("prompt", "'prompt' is missing", kMissing);
+  const Json* value = Find(body, name);
+  if (value == nullptr) return FieldError(name, base::StrCat("'", name, "' is missing"), kMissing);
   // The tokens of filling in come before any begin token.
   const Json* suffix = Find(body, "suffix");
   bool fills = suffix != nullptr && !suffix->get_ref<const std::string&>().empty();
   bool add_special = !fills && GetBool(body, "add_special_tokens", true);
   std::vector<ApiPrompt> prompts;
   if (value->is_string() || value->empty() || value->front().is_number()) {
-    HEDDLE_ASSIGN_OR_RETURN(ApiPrompt prompt, value->is_string()
-                                                  ? TextPrompt(value->get<std::string>(), "prompt",
-                                                               add_special, echo, codec)
-                                                  : TokenPrompt(*value, "prompt", echo, codec));
+    HEDDLE_ASSIGN_OR_RETURN(
+        ApiPrompt prompt,
+        value->is_string() ? TextPrompt(value->get<std::string>(), name, add_special, echo, codec)
+                           : TokenPrompt(*value, name, echo, codec));
     prompts.push_back(std::move(prompt));
-  } else if (value->size() * static_cast<size_t>(n) > kMaxChoices) {
-    return FieldError("prompt", base::StrCat("prompts times n must be at most ", kMaxChoices,
-                                             ", found ", value->size(), " times ", n));
+  } else if (value->size() > max_prompts) {
+    return FieldError(name, base::StrCat("'", name, "' must have at most ", max_prompts,
+                                         " entries, found ", value->size()));
   } else {
     for (size_t i = 0; i < value->size(); ++i) {
       const Json& entry = (*value)[i];
-      std::string path = base::StrCat("prompt[", i, "]");
+      std::string path = base::StrCat(name, "[", i, "]");
       if (!entry.is_string() && !entry.is_array()) {
         return FieldError(
             path,
@@ -176,6 +202,44 @@ absl::Status AddSuffix(const Json& body, const TextCodec& codec, std::vector<Api
     prompt.tokens.push_back(fill->middle);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<Json>> WithAllowedTools(const Json& body) {
+  constexpr std::string_view kPath = "tool_choice.allowed_tools";
+  const Json* choice = Find(body, "tool_choice");
+  const Json* type = choice != nullptr && choice->is_object() ? Find(*choice, "type") : nullptr;
+  if (type == nullptr || *type != "allowed_tools") return std::nullopt;
+  const Json* allowed = Find(*choice, "allowed_tools");
+  const Json* mode = allowed != nullptr && allowed->is_object() ? Find(*allowed, "mode") : nullptr;
+  if (mode == nullptr || (*mode != "auto" && *mode != "required")) {
+    return FieldError(base::StrCat(kPath, ".mode"),
+                      base::StrCat("'", kPath, ".mode' must be 'auto' or 'required'"));
+  }
+  const Json* named = Find(*allowed, "tools");
+  const Json* tools = Find(body, "tools");
+  if (named == nullptr || !named->is_array() || named->empty() || tools == nullptr) {
+    return FieldError(base::StrCat(kPath, ".tools"),
+                      base::StrCat("'", kPath, ".tools' must name some of 'tools'"));
+  }
+  HEDDLE_RETURN_IF_ERROR(CheckTools(*tools));
+  HEDDLE_RETURN_IF_ERROR(CheckTools(*named, base::StrCat(kPath, ".tools")));
+  Json kept = Json::array();
+  for (const Json& entry : *named) {
+    const Json& name = (*Find(entry, "function"))["name"];
+    const auto tool = std::find_if(tools->begin(), tools->end(), [&name](const Json& candidate) {
+      return (*Find(candidate, "function"))["name"] == name;
+    });
+    if (tool == tools->end()) {
+      return FieldError(
+          base::StrCat(kPath, ".tools"),
+          base::StrCat("'", kPath, ".tools' names ", name.dump(), ", which is none of 'tools'"));
+    }
+    kept.push_back(*tool);
+  }
+  Json resolved = body;
+  resolved["tools"] = std::move(kept);
+  resolved["tool_choice"] = *mode;
+  return resolved;
 }
 
 ToolSet ReadToolSet(const Json& body) {

@@ -6,6 +6,7 @@
 #include "nlohmann/json.hpp"
 #include "server/json_writer.h"
 #include "server/openai/json_input.h"
+#include "server/openai/logprobs.h"
 
 namespace heddle::server {
 namespace {
@@ -23,18 +24,6 @@ std::string_view IdPrefix(Kind kind) {
       break;
   }
   return "msg";
-}
-
-std::string PartJson(Kind kind, std::string_view text) {
-  std::string out;
-  JsonWriter json(&out);
-  json.BeginObject().Member("type", kind == Kind::kReasoning ? "reasoning_text" : "output_text");
-  json.Member("text", text);
-  if (kind == Kind::kContent) {
-    json.Key("annotations").BeginArray().EndArray().Key("logprobs").BeginArray().EndArray();
-  }
-  json.EndObject();
-  return out;
 }
 
 void WriteUsage(const Usage& usage, JsonWriter* json) {
@@ -58,6 +47,21 @@ std::string_view EndStatus(const ChoiceResult& result) {
 
 }  // namespace
 
+std::string ResponsesFormat::PartJson(const OutputPiece& piece,
+                                      std::span<const ChoiceToken> tokens) const {
+  std::string out;
+  JsonWriter json(&out);
+  const bool reasoning = piece.kind == Kind::kReasoning;
+  json.BeginObject().Member("type", reasoning ? "reasoning_text" : "output_text");
+  json.Member("text", piece.text);
+  if (!reasoning) {
+    json.Key("annotations").BeginArray().EndArray().Key("logprobs");
+    WriteTokenLogprobs(tokens, request_->top_logprobs, *options_.codec, &json);
+  }
+  json.EndObject();
+  return out;
+}
+
 ResponsesFormat::ResponsesFormat(const ApiRequest* request, const ServedModel* model,
                                  Options options)
     : request_(request), model_(model), options_(std::move(options)) {}
@@ -68,8 +72,8 @@ void ResponsesFormat::Begin(const Usage&, std::string* frames) {
   WriteResponseEvent("response.in_progress", response, frames);
 }
 
-void ResponsesFormat::WritePiece(size_t, const OutputPiece& piece, std::span<const ChoiceToken>,
-                                 std::string* frames) {
+void ResponsesFormat::WritePiece(size_t, const OutputPiece& piece,
+                                 std::span<const ChoiceToken> tokens, std::string* frames) {
   if (piece.kind == Kind::kArguments) {
     WriteArguments(piece, frames);
     return;
@@ -84,11 +88,15 @@ void ResponsesFormat::WritePiece(size_t, const OutputPiece& piece, std::span<con
   if (piece.text.empty()) return;
   if (!open_) OpenItem({piece.kind, "", {}}, frames);
   item_.text.append(piece.text);
+  item_tokens_.insert(item_tokens_.end(), tokens.begin(), tokens.end());
   std::string members = Place();
   JsonWriter json(&members);
   members.push_back(',');
   json.Member("delta", piece.text);
-  if (piece.kind == Kind::kContent) json.Key("logprobs").BeginArray().EndArray();
+  if (piece.kind == Kind::kContent) {
+    json.Key("logprobs");
+    WriteTokenLogprobs(tokens, request_->top_logprobs, *options_.codec, &json);
+  }
   WriteEvent(piece.kind == Kind::kReasoning ? "response.reasoning_text.delta"
                                             : "response.output_text.delta",
              members, frames);
@@ -96,15 +104,16 @@ void ResponsesFormat::WritePiece(size_t, const OutputPiece& piece, std::span<con
 
 void ResponsesFormat::OpenItem(OutputPiece item, std::string* frames) {
   item_ = std::move(item);
+  item_tokens_.clear();
   open_ = true;
   ++n_items_;
   WriteEvent("response.output_item.added",
              base::StrCat("\"output_index\":", n_items_ - 1,
-                          ",\"item\":", ItemJson(item_, n_items_ - 1, "in_progress")),
+                          ",\"item\":", ItemJson(item_, {}, n_items_ - 1, "in_progress")),
              frames);
   if (item_.kind == Kind::kCall) return;
   WriteEvent("response.content_part.added",
-             base::StrCat(Place(), ",\"part\":", PartJson(item_.kind, "")), frames);
+             base::StrCat(Place(), ",\"part\":", PartJson(item_, {})), frames);
 }
 
 void ResponsesFormat::CloseItem(std::string* frames) {
@@ -120,15 +129,18 @@ void ResponsesFormat::CloseItem(std::string* frames) {
     JsonWriter json(&members);
     members.push_back(',');
     json.Member("text", item_.text);
-    if (!reasoning) json.Key("logprobs").BeginArray().EndArray();
+    if (!reasoning) {
+      json.Key("logprobs");
+      WriteTokenLogprobs(item_tokens_, request_->top_logprobs, *options_.codec, &json);
+    }
     WriteEvent(reasoning ? "response.reasoning_text.done" : "response.output_text.done", members,
                frames);
     WriteEvent("response.content_part.done",
-               base::StrCat(Place(), ",\"part\":", PartJson(item_.kind, item_.text)), frames);
+               base::StrCat(Place(), ",\"part\":", PartJson(item_, item_tokens_)), frames);
   }
   WriteEvent("response.output_item.done",
-             base::StrCat("\"output_index\":", n_items_ - 1,
-                          ",\"item\":", ItemJson(item_, n_items_ - 1, ItemStatus(item_))),
+             base::StrCat("\"output_index\":", n_items_ - 1, ",\"item\":",
+                          ItemJson(item_, item_tokens_, n_items_ - 1, ItemStatus(item_))),
              frames);
 }
 
@@ -192,14 +204,14 @@ std::string ResponsesFormat::Place() const {
                       n_items_ - 1, "\",\"output_index\":", n_items_ - 1, ",\"content_index\":0");
 }
 
-std::string ResponsesFormat::ItemJson(const OutputPiece& piece, size_t number,
-                                      std::string_view status) const {
+std::string ResponsesFormat::ItemJson(const OutputPiece& piece, std::span<const ChoiceToken> tokens,
+                                      size_t number, std::string_view status) const {
   std::string out;
   JsonWriter json(&out);
   json.BeginObject().Member("id",
                             base::StrCat(IdPrefix(piece.kind), "_", options_.unique, "_", number));
   bool empty = piece.text.empty() && status == "in_progress";
-  std::string parts = empty ? "[]" : base::StrCat("[", PartJson(piece.kind, piece.text), "]");
+  std::string parts = empty ? "[]" : base::StrCat("[", PartJson(piece, tokens), "]");
   if (piece.kind == Kind::kCall) {
     json.Member("type", "function_call").Member("status", status);
     json.Member("call_id", ToolCallId(request_->syntax, options_.unique, 0, number));
@@ -237,9 +249,9 @@ std::string ResponsesFormat::Response(std::string_view status,
   }
   json.Member("model", model_->id).Key("output").BeginArray();
   for (const ChoiceResult& choice : choices) {
-    size_t number = 0;
-    for (const OutputPiece& piece : choice.pieces) {
-      json.Raw(ItemJson(piece, number++, ItemStatus(piece)));
+    for (size_t i = 0; i < choice.pieces.size(); ++i) {
+      const OutputPiece& piece = choice.pieces[i];
+      json.Raw(ItemJson(piece, choice.TokensOf(i), i, ItemStatus(piece)));
     }
   }
   json.EndArray().Key("usage");

@@ -22,11 +22,12 @@ class JsonWriter;
 class ResponsesFormat final : public AnswerFormat {
  public:
   struct Options {
-    std::string unique;              // tells this response's ids apart
-    int64_t created = 0;             // seconds since 1970
-    std::string echo;                // members that repeat the request
-    std::string messages;            // the conversation so far, for the store
-    ResponseStore* store = nullptr;  // null: the response is not kept
+    const TextCodec* codec = nullptr;  // outlives the format
+    std::string unique;                // tells this response's ids apart
+    int64_t created = 0;               // seconds since 1970
+    std::string echo;                  // members that repeat the request
+    std::string messages;              // the conversation so far, for the store
+    ResponseStore* store = nullptr;    // null: the response is not kept
     uint64_t tenant = 0;
   };
 
@@ -51,7 +52,9 @@ class ResponsesFormat final : public AnswerFormat {
   void WriteEvent(std::string_view type, std::string_view members, std::string* frames);
   void WriteResponseEvent(std::string_view type, std::string_view response, std::string* frames);
   std::string Place() const;  // "item_id", "output_index" and "content_index" of the open item
-  std::string ItemJson(const OutputPiece& piece, size_t number, std::string_view status) const;
+  std::string PartJson(const OutputPiece& piece, std::span<const ChoiceToken> tokens) const;
+  std::string ItemJson(const OutputPiece& piece, std::span<const ChoiceToken> tokens, size_t number,
+                       std::string_view status) const;
   std::string Response(std::string_view status, std::span<const ChoiceResult> choices,
                        const Usage* usage, const ApiError* error) const;
   void Keep(const ChoiceResult& result, const std::string& body) const;
@@ -60,9 +63,10 @@ class ResponsesFormat final : public AnswerFormat {
   const ServedModel* model_;
   Options options_;
   int64_t sequence_ = 0;
-  size_t n_items_ = 0;  // begun so far
-  bool open_ = false;   // the last of them has not ended
-  OutputPiece item_;    // the open one, with its text so far
+  size_t n_items_ = 0;                    // begun so far
+  bool open_ = false;                     // the last of them has not ended
+  OutputPiece item_;                      // the open one, with its text so far
+  std::vector<ChoiceToken> item_tokens_;  // of its text, where logprobs were asked for
 };
 
 }  // namespace heddle::server

@@ -1,6 +1,8 @@
 #include "server/openai/responses_request.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/message.h"
 #include "base/status.h"
@@ -135,10 +137,10 @@ absl::StatusOr<Json> Messages(const Json& body, Json history) {
 }
 
 // {"type":"function","name":...} to {"type":"function","function":{"name":...}}.
-absl::StatusOr<Json> ChatTools(const Json& tools) {
+absl::StatusOr<Json> ChatTools(const Json& tools, std::string_view array_path) {
   Json converted = Json::array();
   for (size_t i = 0; i < tools.size(); ++i) {
-    std::string path = base::StrCat("tools[", i, "]");
+    std::string path = base::StrCat(array_path, "[", i, "]");
     std::string type = tools[i].is_object() ? StringOr(tools[i], "type", "") : "";
     if (type != "function") {
       return FieldError(base::StrCat(path, ".type"),
@@ -160,6 +162,15 @@ absl::Status CopyToolChoice(const Json& body, Json* chat) {
     (*chat)["tool_choice"] = *choice;
     return absl::OkStatus();
   }
+  if (StringOr(*choice, "type", "") == "allowed_tools") {
+    Json allowed = *choice;
+    allowed.erase("type");
+    if (const Json* tools = Find(*choice, "tools"); tools != nullptr && tools->is_array()) {
+      HEDDLE_ASSIGN_OR_RETURN(allowed["tools"], ChatTools(*tools, /*path=*/"tool_choice.tools"));
+    }
+    (*chat)["tool_choice"] = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
+    return absl::OkStatus();
+  }
   std::string name = StringOr(*choice, "name", "");
   if (StringOr(*choice, "type", "") != "function" || name.empty()) {
     return FieldError("tool_choice", "'tool_choice' must name a function", kUnsupported);
@@ -169,17 +180,38 @@ absl::Status CopyToolChoice(const Json& body, Json* chat) {
 }
 
 // text.format: {"type":"json_schema","name":...,"schema":...} to the chat form.
-void CopyFormat(const Json& body, Json* chat) {
+absl::Status CopyFormat(const Json& body, Json* chat) {
   const Json* text = Find(body, "text");
   const Json* format = text == nullptr ? nullptr : Find(*text, "format");
-  if (format == nullptr || !format->is_object()) return;
+  if (format == nullptr) return absl::OkStatus();
+  if (!format->is_object()) {
+    return FieldError("text.format",
+                      base::StrCat("'text.format' must be an object, found ", JsonKind(*format)),
+                      "invalid_type");
+  }
   if (StringOr(*format, "type", "") != "json_schema") {
     (*chat)["response_format"] = *format;
-    return;
+    return absl::OkStatus();
   }
   Json schema = *format;
   schema.erase("type");
   (*chat)["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
+  return absl::OkStatus();
+}
+
+absl::Status CheckTruncation(const Json& body) {
+  const Json* truncation = Find(body, "truncation");
+  if (truncation == nullptr || *truncation == "disabled" || *truncation == "auto") {
+    return absl::OkStatus();
+  }
+  return FieldError("truncation", base::StrCat("'truncation' must be auto or disabled, found ",
+                                               base::Quote(truncation->get<std::string>())));
+}
+
+bool Includes(const Json& body, std::string_view what) {
+  const Json* include = Find(body, "include");
+  return include != nullptr &&
+         std::find(include->begin(), include->end(), Json(what)) != include->end();
 }
 
 absl::StatusOr<Json> ChatBody(const Json& body, const Json& conversation) {
@@ -188,16 +220,18 @@ absl::StatusOr<Json> ChatBody(const Json& body, const Json& conversation) {
                                 "parallel_tool_calls", "top_logprobs", "chat_template_kwargs"}) {
     if (const Json* value = Find(body, name)) chat[std::string(name)] = *value;
   }
-  if (chat.contains("top_logprobs")) chat["logprobs"] = true;
+  if (chat.contains("top_logprobs") || Includes(body, "message.output_text.logprobs")) {
+    chat["logprobs"] = true;
+  }
   if (const Json* limit = Find(body, "max_output_tokens")) chat["max_completion_tokens"] = *limit;
   if (const Json* reasoning = Find(body, "reasoning")) {
     if (const Json* effort = Find(*reasoning, "effort")) chat["reasoning_effort"] = *effort;
   }
   if (const Json* tools = Find(body, "tools")) {
-    HEDDLE_ASSIGN_OR_RETURN(chat["tools"], ChatTools(*tools));
+    HEDDLE_ASSIGN_OR_RETURN(chat["tools"], ChatTools(*tools, "tools"));
   }
   HEDDLE_RETURN_IF_ERROR(CopyToolChoice(body, &chat));
-  CopyFormat(body, &chat);
+  HEDDLE_RETURN_IF_ERROR(CopyFormat(body, &chat));
   // Instructions hold for this response only: they are no part of the conversation that is kept.
   Json& messages = chat["messages"] = Json::array();
   if (const Json* instructions = Find(body, "instructions")) {
@@ -205,6 +239,10 @@ absl::StatusOr<Json> ChatBody(const Json& body, const Json& conversation) {
   }
   for (const Json& message : conversation) messages.push_back(message);
   return chat;
+}
+
+bool IsTooLong(const absl::Status& status) {
+  return ToApiError(status).code == "context_length_exceeded";
 }
 
 // The members that repeat the request, in the order of the reference.
@@ -234,21 +272,65 @@ std::string Echo(const Json& body, const ApiRequest& api) {
   return text.substr(1, text.size() - 2);
 }
 
-// Names of the chat request, in errors, as this request has them.
-absl::Status RenameParam(absl::Status status) {
-  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"messages", "input"},
-      {"max_completion_tokens", "max_output_tokens"},
-      {"response_format.json_schema", "text.format"},
-      {"response_format", "text.format"},
-      {"reasoning_effort", "reasoning.effort"}};
-  std::string param = ToApiError(status).param;
-  for (const auto& [chat, own] : kNames) {
-    if (!param.starts_with(chat)) continue;
-    return WithParam(std::move(status),
-                     chat == "messages" ? own : base::StrCat(own, param.substr(chat.size())));
+// The conversation from message `begin` on, behind the system messages that it opens with.
+Json WithoutOldest(const Json& conversation, size_t begin) {
+  Json rest = Json::array();
+  for (size_t i = 0; i < begin; ++i) {
+    const Json& role = conversation[i]["role"];
+    if (role != "system" && role != "developer") break;
+    rest.push_back(conversation[i]);
   }
-  return status;
+  for (size_t i = begin; i < conversation.size(); ++i) rest.push_back(conversation[i]);
+  return rest;
+}
+
+// Whether an answer of some length fits behind the prompt: what was asked for, at most a quarter of
+// the context.
+bool HasRoom(const Json& body, const ApiRequest& api, const RequestContext& context) {
+  const int64_t enough = context.model->max_context / 4;
+  const int64_t wanted = std::min(enough, GetInt(body, "max_output_tokens", enough));
+  return api.generations.front().max_tokens >= wanted;
+}
+
+// The request without so many of its oldest turns that it fits ("truncation": "auto"). It is cut
+// where a user speaks, so that calls and their results stay together. Tries log2(turns) prompts.
+absl::StatusOr<ApiRequest> ReadNewest(const Json& body, const Json& conversation,
+                                      const RequestContext& context, absl::Status too_long) {
+  std::vector<size_t> cuts;
+  for (size_t i = 1; i < conversation.size(); ++i) {
+    if (conversation[i]["role"] == "user") cuts.push_back(i);
+  }
+  absl::StatusOr<ApiRequest> best = std::move(too_long);
+  for (size_t low = 0, high = cuts.size(); low < high;) {
+    const size_t middle = low + (high - low) / 2;
+    HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body, WithoutOldest(conversation, cuts[middle])));
+    absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kChat, chat, context);
+    if (!api.ok() && !IsTooLong(api.status())) return api;
+    const bool has_room = api.ok() && HasRoom(body, *api, context);
+    // One without room is the best only until there is one with it.
+    if (has_room || (api.ok() && high == cuts.size())) best = std::move(api);
+    if (has_room) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return best;
+}
+
+// Names of the chat request, in errors, as this request has them.
+constexpr Renamed kChatNames[] = {{"max_completion_tokens", "max_output_tokens"},
+                                  {"response_format.json_schema", "text.format"},
+                                  {"response_format", "text.format"},
+                                  {"reasoning_effort", "reasoning.effort"},
+                                  {"tool_choice.function.name", "tool_choice.name"},
+                                  {"tool_choice.allowed_tools", "tool_choice"}};
+
+absl::Status InOwnWords(absl::Status status) {
+  // One item is not one message: of those only the whole can be named.
+  const bool of_messages = ToApiError(status).param.starts_with("messages");
+  if (of_messages) return WithParam(std::move(status), "input");
+  return RenameFields(std::move(status), kChatNames);
 }
 
 }  // namespace
@@ -257,13 +339,17 @@ absl::StatusOr<ResponsesRequest> ParseResponsesRequest(std::string_view text,
                                                        const RequestContext& context,
                                                        ResponseStore* store) {
   HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
-  HEDDLE_RETURN_IF_ERROR(CheckFields(body, ResponsesFields()));
-  HEDDLE_RETURN_IF_ERROR(CheckRefused(body, RefusedResponsesFields()));
+  HEDDLE_RETURN_IF_ERROR(CheckBody(body, ResponsesFields(), RefusedResponsesFields(), context));
+  HEDDLE_RETURN_IF_ERROR(CheckTruncation(body));
   HEDDLE_ASSIGN_OR_RETURN(Json history, History(body, context, store));
   HEDDLE_ASSIGN_OR_RETURN(Json conversation, Messages(body, std::move(history)));
   HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body, conversation));
   absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kChat, chat, context);
-  if (!api.ok()) return RenameParam(api.status());
+  const Json* truncation = Find(body, "truncation");
+  if (!api.ok() && IsTooLong(api.status()) && truncation != nullptr && *truncation == "auto") {
+    api = ReadNewest(body, conversation, context, api.status());
+  }
+  if (!api.ok()) return InOwnWords(api.status());
   ResponsesRequest request;
   request.api = *std::move(api);
   request.echo = Echo(body, request.api);

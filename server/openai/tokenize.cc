@@ -20,7 +20,7 @@ void WriteModel(std::string_view name, const ServedModel& model, JsonWriter* jso
 
 absl::StatusOr<std::string> Tokenize(std::string_view text, const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
-  HEDDLE_RETURN_IF_ERROR(CheckFields(body, TokenizeFields()));
+  HEDDLE_RETURN_IF_ERROR(CheckBody(body, TokenizeFields(), {}, context));
   HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   std::vector<TokenId> tokens;
   const Json* prompt = Find(body, "prompt");
@@ -46,7 +46,7 @@ absl::StatusOr<std::string> Tokenize(std::string_view text, const RequestContext
 
 absl::StatusOr<std::string> Detokenize(std::string_view text, const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
-  HEDDLE_RETURN_IF_ERROR(CheckFields(body, DetokenizeFields()));
+  HEDDLE_RETURN_IF_ERROR(CheckBody(body, DetokenizeFields(), {}, context));
   HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   const Json* ids = Find(body, "tokens");
   if (ids == nullptr) {

@@ -124,6 +124,47 @@ class Responses(unittest.TestCase):
                 pass
             self.assertEqual(stream.get_final_response().output_text, "hello")
 
+    def test_logprobs_stand_beside_their_text(self):
+        wanted = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+        text = "<think>hm</think>hé"
+        part = self.create(text, **wanted).output[1].content[0]
+        # The mark between reasoning and text stands before the text.
+        self.assertTrue(bytes(b for t in part.logprobs for b in t.bytes).decode().endswith(part.text))
+        self.assertTrue(all(len(token.top_logprobs) == 2 for token in part.logprobs))
+        events = list(self.create(text, stream=True, **wanted))
+        streamed = [t.token for e in events if e.type == "response.output_text.delta" for t in e.logprobs]
+        self.assertEqual(streamed, [t.token for t in part.logprobs])
+        done = next(e for e in events if e.type == "response.output_text.done")
+        self.assertEqual([t.token for t in done.logprobs], streamed)
+        self.assertEqual(events[-1].response.output[1].content[0].logprobs[0].token, streamed[0])
+        self.assertEqual(self.create("hello").output[0].content[0].logprobs, [])
+
+    def test_automatic_truncation_drops_the_oldest_turns(self):
+        # The model's context is 4,096 bytes; each turn takes some hundred.
+        turns = [{"role": "developer", "content": "Be brief."}]
+        for i in range(20):
+            turns += [{"role": "user", "content": f"turn {i} " + "x" * 400},
+                      {"role": "assistant", "content": "yes"}]
+        turns.append({"role": "user", "content": "(say)short"})
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.responses.create(model=MODEL, input=turns)
+        self.assertEqual(caught.exception.code, "context_length_exceeded")
+        answer = self.client.responses.create(model=MODEL, input=turns, truncation="auto")
+        self.assertEqual(answer.output_text, "short")
+        self.assertLess(answer.usage.input_tokens, 3 * 4096 // 4 + 1)
+        self.assertGreater(answer.usage.input_tokens, 2048)
+        with self.assertRaises(openai.BadRequestError):
+            self.create("x" * 5000, truncation="auto")
+
+    def test_allowed_tools(self):
+        tools = [{"type": "function", "name": n, "parameters": SCHEMA, "strict": False} for n in ("weather", "clock")]
+        choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "weather"}]}
+        answer = self.create(CALL, tools=tools, tool_choice=choice)
+        self.assertEqual([item.type for item in answer.output], ["function_call"])
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.create(CALL, tools=tools[1:], tool_choice=choice)
+        self.assertEqual(caught.exception.param, "tool_choice.tools")
+
     def test_an_error_in_the_middle_is_a_failed_response(self):
         events = list(self.client.responses.create(model=MODEL, input="(breaks)", stream=True))
         self.assertEqual(events[-1].type, "response.failed")
@@ -135,6 +176,9 @@ class Responses(unittest.TestCase):
                               ({"input": [{"role": "nobody", "content": "x"}]}, "input"),
                               ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
                               ({"background": True}, "background"),
+                              ({"text": {"format": 5}}, "text.format"),
+                              ({"text": {"format": {"type": "wat"}}}, "text.format.type"),
+                              ({"truncation": "wat"}, "truncation"),
                               ({"previous_response_id": "resp_none"}, "previous_response_id")):
             with self.assertRaises(openai.APIStatusError) as caught:
                 self.client.responses.create(**{"model": MODEL, "input": "x", **fields})
@@ -224,6 +268,37 @@ class Messages(unittest.TestCase):
             with self.assertRaises(urllib.error.HTTPError) as caught:
                 urllib.request.urlopen(request, timeout=10)
             self.assertEqual(json.load(caught.exception)["type"], "error")
+
+    def test_an_answer_of_a_form(self):
+        schema = {"type": "object", "properties": {"a": {"not": {}}}}
+        with self.assertRaises(anthropic.BadRequestError) as caught:
+            self.create("x", extra_body={"output_config": {"format": {"type": "json_schema", "schema": schema}}})
+        message = caught.exception.body["error"]["message"]
+        self.assertEqual(message, "'output_config.format.schema': at \"#/properties/a\": \"not\" is not supported")
+        for config in ({"format": 5}, {"format": {"type": "xml"}}, {"format": {"type": "json_schema"}}, {"effort": 1}):
+            with self.assertRaises(anthropic.BadRequestError) as caught:
+                self.create("x", extra_body={"output_config": config})
+            self.assertIn("'output_config.", str(caught.exception))
+        self.assertEqual(self.create("x", extra_body={"output_config": {"effort": "low"}}).content[0].text, "x")
+
+    def test_blocks_that_lack_their_parts_are_refused_by_name(self):
+        def user(block):
+            return [{"role": "user", "content": [block]}]
+        for messages, name in (
+                ([{"role": "user"}], "messages[0].content"),
+                (user({"type": "text", "text": 5}), "messages[0].content[0].text"),
+                (user({"type": "text"}), "messages[0].content[0].text"),
+                (user({"type": "tool_result", "content": "x"}), "messages[0].content[0].tool_use_id"),
+                (user({"type": "tool_use", "id": "x"}), "messages[0].content[0].name")):
+            with self.assertRaises(anthropic.BadRequestError) as caught:
+                self.client.messages.create(model=MODEL, max_tokens=5, messages=messages)
+            self.assertIn(f"'{name}'", str(caught.exception))
+        for fields, name in (({"thinking": {"type": "wat"}}, "thinking.type"),
+                             ({"tools": self.TOOLS, "tool_choice": {"type": "tool"}}, "tool_choice.name"),
+                             ({"tools": self.TOOLS, "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice")):
+            with self.assertRaises(anthropic.BadRequestError) as caught:
+                self.create("x", extra_body=fields)
+            self.assertIn(f"'{name}", str(caught.exception))
 
     def test_an_error_in_the_middle(self):
         with self.assertRaises(anthropic.APIStatusError) as caught:

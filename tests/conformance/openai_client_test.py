@@ -107,6 +107,14 @@ class Chat(unittest.TestCase):
                 texts[choice.index] += choice.delta.content or ""
         self.assertEqual(texts, [c.message.content for c in two.choices])
 
+    def test_branches_of_one_seed_differ_and_repeat(self):
+        if ARGS.fake:
+            self.skipTest("the fake engine draws nothing")
+        texts = [[c.message.content for c in chat(n=4, seed=5, temperature=1).choices] for _ in range(2)]
+        self.assertEqual(texts[0], texts[1])
+        self.assertGreater(len(set(texts[0])), 1)
+        self.assertEqual(chat(seed=5, temperature=1).choices[0].message.content, texts[0][0])
+
     def test_logprobs(self):
         answer = chat(logprobs=True, top_logprobs=3)
         entries = answer.choices[0].logprobs.content

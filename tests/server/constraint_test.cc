@@ -118,6 +118,11 @@ TEST_CASE("What says two things or nothing known is refused", "[openai][unit]") 
   CHECK(reader.Refused(R"("guided_choice":[1])").param == "guided_choice");
   CHECK(reader.Refused(R"("structured_outputs":{"structural_tag":{}})").param ==
         "structured_outputs.structural_tag");
+  CHECK(reader.Refused(R"("structured_outputs":{"regexp":"a"})").param ==
+        "structured_outputs.regexp");
+  CHECK(reader.Refused(R"("structured_outputs":{"regex":"a","disable_any_whitespace":1})").param ==
+        "structured_outputs.disable_any_whitespace");
+  CHECK(reader.Refused(R"("structured_outputs":{"regex":null})").param == "structured_outputs");
 }
 
 TEST_CASE("A forced call is the model's format around the tool's parameters", "[openai][unit]") {

@@ -72,6 +72,45 @@ TEST_CASE("A body over its limit is 413 before it is sent, and also when it come
   CheckAlive(server);
 }
 
+TEST_CASE("Errors of the transport have the shape of their route, too", "[server]") {
+  ServerUnderTest server(Echo);
+  for (const auto& [path, outermost] :
+       {std::pair{"/v1/messages", "type"}, std::pair{"/v1/chat/completions", "error"}}) {
+    RawClient client(server.port());
+    client.Send(std::string("POST ") + path +
+                " HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999\r\n\r\n");
+    RawResponse large = client.Read();
+    CHECK(large.status == 413);
+    CHECK(json::parse(large.body).contains(outermost));
+    CHECK(json::parse(large.body).at("error").contains("message"));
+  }
+}
+
+TEST_CASE("Embeddings of a list longer than the queue are worked off in turn", "[server]") {
+  ServerUnderTest server;
+  RawClient client(server.port());
+  json body = {{"input", json::array()}};
+  for (int i = 0; i < 300; ++i) body["input"].push_back("a");
+  client.Send(PostText("/v1/embeddings", body.dump()));
+  server::GenerationEvent done;
+  done.finished = true;
+  done.reason = FinishReason::kStop;
+  done.embedding = {3.0f, 4.0f, 0.0f, 0.0f};
+  server.generation->WaitForRequest(127);
+  CHECK(server.generation->num_submitted() == 128);
+  for (size_t i = 0; i < 300; ++i) {
+    server.generation->WaitForRequest(i);
+    server.generation->Emit(i, done);
+  }
+  json answer = json::parse(client.Read().body);
+  CHECK(answer["data"].size() == 300);
+  CHECK(answer["data"][299]["embedding"][1] == Approx(0.8));
+  json many = {{"input", std::vector<std::string>(2049, "a")}};
+  RawResponse refused = client.Post("/v1/embeddings", many.dump());
+  CHECK(refused.status == 400);
+  CHECK(ErrorMessage(refused) == "'input' must have at most 2048 entries, found 2049");
+}
+
 TEST_CASE("A half-sent request is 408 after its time, an idle connection is closed", "[server]") {
   HttpServerOptions options;
   options.header_timeout = options.body_timeout = options.idle_timeout = milliseconds(60);

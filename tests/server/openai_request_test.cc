@@ -8,7 +8,7 @@
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
 #include "server/openai/api_error.h"
-#include "tests/server/byte_codec.h"
+#include "tests/server/api_parser.h"
 
 namespace heddle::test {
 namespace {
@@ -17,50 +17,7 @@ using nlohmann::json;
 using server::ApiError;
 using server::ApiRequest;
 using server::Endpoint;
-
-constexpr uint64_t kRandomSeed = 77;
-
-struct Parser {
-  server::ServedModel model;
-  ByteCodec codec;
-
-  Parser() {
-    model.id = "test-model";
-    model.max_context = 100;
-  }
-  absl::StatusOr<ApiRequest> Parse(Endpoint endpoint, const std::string& body) const {
-    return server::ParseRequest(endpoint, body, {&model, &codec, kRandomSeed});
-  }
-  ApiRequest Completion(const std::string& body) const {
-    auto request = Parse(Endpoint::kCompletion, body);
-    INFO(body << " -> " << request.status());
-    REQUIRE(request.ok());
-    return *std::move(request);
-  }
-  // `members` is added to a valid chat body.
-  std::string ChatBody(const std::string& members) const {
-    return base::StrCat(R"({"messages":[{"role":"user","content":"hi"}])",
-                        members.empty() ? "" : ",", members, "}");
-  }
-  ApiRequest Chat(const std::string& members) const {
-    auto request = Parse(Endpoint::kChat, ChatBody(members));
-    INFO(members << " -> " << request.status());
-    REQUIRE(request.ok());
-    return *std::move(request);
-  }
-  ApiError Refused(Endpoint endpoint, const std::string& body) const {
-    auto request = Parse(endpoint, body);
-    INFO(body);
-    REQUIRE_FALSE(request.ok());
-    return server::ToApiError(request.status());
-  }
-  ApiError ChatRefused(const std::string& members) const {
-    return Refused(Endpoint::kChat, ChatBody(members));
-  }
-  std::string PromptText(const ApiRequest& request, size_t i = 0) const {
-    return codec.Decode(request.generations.at(i).prompt, /*skip_special=*/false);
-  }
-};
+using Parser = ApiParser;
 
 TEST_CASE("A suffix puts the prompt between the tokens of filling in", "[openai]") {
   Parser parser;
@@ -312,6 +269,11 @@ TEST_CASE("Bad messages name their place", "[openai]") {
       {R"([{"role":"assistant","tool_calls":{}}])", "messages[0].tool_calls"},
       {R"([{"role":"assistant","tool_calls":[{"function":{}}]}])",
        "messages[0].tool_calls[0].function.name"},
+      {R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":5}}]}])",
+       "messages[0].tool_calls[0].function.arguments"},
+      {R"([{"role":"assistant","tool_calls":[{"id":5,"function":{"name":"f"}}]}])",
+       "messages[0].tool_calls[0].id"},
+      {R"([{"role":"tool","content":"a","tool_call_id":7}])", "messages[0].tool_call_id"},
       {R"([{"role":"user","content":"refuse me"}])", "messages"},
   };
   for (const Case& c : cases) {
@@ -322,6 +284,13 @@ TEST_CASE("Bad messages name their place", "[openai]") {
     CHECK(error.param == c.param);
   }
   CHECK(parser.Refused(Endpoint::kChat, "{}").param == "messages");
+  const auto tool = [](const std::string& function) {
+    return R"("tools":[{"type":"function","function":)" + function + "}]";
+  };
+  CHECK(parser.ChatRefused(tool(R"({"name":""})")).param == "tools[0].function.name");
+  CHECK(parser.ChatRefused(tool(R"({"name":"f","description":1})")).param ==
+        "tools[0].function.description");
+  CHECK(parser.ChatRefused(tool(R"({"name":"f","strict":1})")).param == "tools[0].function.strict");
   parser.codec.has_template = false;
   CHECK(parser.ChatRefused("").code == "no_chat_template");
 }
