@@ -211,7 +211,7 @@ TEST_CASE("What is refused is shown as it came, and limits with all their digits
   CHECK(parser.ChatRefused(R"("max_tokens":0)").message ==
         "'max_tokens' must be from 1 to 2147483647, found 0");
   CHECK(parser.ChatRefused(R"("seed":1e30)").message ==
-        "'seed' must be from -9223372036854775808 to 9223372036854775807, found 1e+30");
+        "'seed' must be from -9223372036854775808 to 18446744073709551615, found 1e+30");
   CHECK(parser.ChatRefused(R"("temperature":2.5)").message ==
         "'temperature' must be from 0 to 2, found 2.5");
   CHECK(parser.ChatRefused(R"("messages":[])").message ==
