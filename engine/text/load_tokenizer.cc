@@ -87,8 +87,7 @@ absl::StatusOr<fs::path> FindInFolder(const fs::path& folder) {
   for (const std::string_view extension : {".tiktoken", ".gguf"}) {
     if (fs::path path = OnlyFile(folder, extension); !path.empty()) return path;
   }
-  fs::directory_iterator(folder, error);  // says whether it may be read at all
-  if (error) {
+  if (const fs::directory_iterator entries(folder, error); error) {
     return absl::PermissionDeniedError(
         base::StrCat("cannot read the folder ", folder.string(), ": ", error.message()));
   }
