@@ -52,6 +52,11 @@ class Automaton {
   int32_t twin(int32_t state) const { return twin_[state]; }
   bool is_bounded_twin(int32_t state) const { return bounded_twin_[state]; }
 
+  // Of all states.
+  int32_t max_height() const { return max_height_; }
+  // Sets of characters that are read as running text, larger ones first.
+  std::span<const CodePointSet> character_sets() const { return character_sets_; }
+
   // Bytes that no state tells apart are one class.
   int32_t num_classes() const { return num_classes_; }
   uint8_t byte_class(uint8_t byte) const { return byte_class_[byte]; }
@@ -71,6 +76,8 @@ class Automaton {
   std::vector<int32_t> byte_begin_{0}, call_begin_{0};  // [num_states + 1]
   std::vector<bool> accepting_, bounded_twin_;          // [num_states]
   std::vector<int32_t> height_, twin_;                  // [num_states]
+  int32_t max_height_ = 0;
+  std::vector<CodePointSet> character_sets_;
   std::array<uint8_t, 256> byte_class_{};
   std::array<uint8_t, 256> class_byte_{};
   int32_t num_classes_ = 0;

@@ -8,6 +8,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/grammar/automaton.h"
+#include "engine/grammar/character_sets.h"
 #include "engine/grammar/thompson.h"
 #include "engine/grammar/utf8_lowering.h"
 
@@ -62,6 +63,7 @@ class Compiler {
           " never comes to an end, or only behind more than ", kMaxStackDepth, " nested rules"));
     }
     Emit();
+    automaton_.character_sets_ = FindCharacterSets(machines_);
     automaton_.ClassifyBytes();
     automaton_.FindTwins();
     return std::move(automaton_);
@@ -74,6 +76,7 @@ class Compiler {
   // Lowered states of the rules that the root reaches, one rule after the other.
   absl::Status BuildMachines() {
     first_.assign(grammar_.rules.size(), -1);
+    machines_.resize(grammar_.rules.size());
     std::vector<size_t> work = {root_rule()};
     first_[root_rule()] = 0;
     for (size_t i = 0; i < work.size(); ++i) {
@@ -93,6 +96,7 @@ class Compiler {
           work.push_back(static_cast<size_t>(call.rule));
         }
       }
+      machines_[rule] = *std::move(machine);
     }
     rules_ = std::move(work);
     return absl::OkStatus();
@@ -250,13 +254,15 @@ class Compiler {
       automaton_.call_begin_.push_back(static_cast<int32_t>(automaton_.calls_.size()));
       automaton_.accepting_.push_back(states_[s].accepting);
       automaton_.height_.push_back(height_[s]);
+      automaton_.max_height_ = std::max(automaton_.max_height_, height_[s]);
     }
     automaton_.start_ = id[first_[root_rule()]];
   }
 
   const Grammar& grammar_;
-  std::vector<size_t> rules_;   // that the root reaches
-  std::vector<int32_t> first_;  // of each rule: its first state, or -1
+  std::vector<size_t> rules_;           // that the root reaches
+  std::vector<StateMachine> machines_;  // [rules]; empty of those not reached
+  std::vector<int32_t> first_;          // of each rule: its first state, or -1
   std::vector<ByteState> states_;
   std::vector<bool> nullable_;   // [rules]
   std::vector<int32_t> height_;  // [states_]

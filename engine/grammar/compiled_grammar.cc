@@ -38,30 +38,31 @@ absl::StatusOr<bool> CompiledGrammar::Prepare(int64_t max_us) {
   const ContextId start = store_->pool.Start();
   HEDDLE_RETURN_IF_ERROR(MaskOf(store_.get(), start).status());
   for (int32_t state = 0; state < automaton_.num_states(); ++state) {
-    if (!WantsLocal(state)) continue;
+    const LocalMasks::Key key = local_masks_.KeyOf(state);
+    if (!WantsLocal(key)) continue;
     if (Clock::now() >= deadline) return false;
-    HEDDLE_RETURN_IF_ERROR(LocalOf(state).status());
+    HEDDLE_RETURN_IF_ERROR(LocalOf(key).status());
   }
   return true;
 }
 
-// Twins share the first one's. Half of the room is left to what texts ask for.
-bool CompiledGrammar::WantsLocal(int32_t state) const {
-  return automaton_.twin(state) == state && !locals_.contains(state) &&
-         local_bytes_ <= kMaxLocalBytes / 2;
+// Half of the room is left to what texts ask for.
+bool CompiledGrammar::WantsLocal(LocalMasks::Key key) const {
+  return !locals_.contains(key) && local_bytes_ <= kMaxLocalBytes / 2;
 }
 
 void CompiledGrammar::PrepareRest(const std::atomic<bool>& stop) {
   LocalMasks masks(&automaton_, vocabulary_.get());
   for (int32_t state = 0; state < automaton_.num_states() && !stop; ++state) {
+    const LocalMasks::Key key = masks.KeyOf(state);
     {
       std::lock_guard lock(mutex_);
-      if (!WantsLocal(state)) continue;
+      if (!WantsLocal(key)) continue;
     }
-    absl::StatusOr<LocalMask> local = masks.Compute(state);
+    absl::StatusOr<LocalMask> local = masks.Compute(key);
     if (!local.ok()) continue;  // an answer that comes there is told so
     std::lock_guard lock(mutex_);
-    if (!locals_.contains(state)) Keep(state, *std::move(local));
+    if (!locals_.contains(key)) Keep(key, *std::move(local));
   }
 }
 
@@ -84,13 +85,10 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> CompiledGrammar::MaskOf(Store* 
 
 absl::StatusOr<TokenMask> CompiledGrammar::ComputeMask(ContextPool* pool, ContextId context) {
   TokenMask mask = vocabulary_->EmptyMask();
-  const TokenTrie& trie = vocabulary_->trie();
-  if (pool->depth(context) > kMaxStackDepth / 2) {
-    // What states read by themselves does not know of the bound of the stack.
-    const auto all = static_cast<uint32_t>(trie.nodes().size());
-    HEDDLE_RETURN_IF_ERROR(Walk(pool, context, trie, 0, all, &mask));
-  } else {
-    HEDDLE_RETURN_IF_ERROR(AddStates(pool, context, &mask));
+  HEDDLE_ASSIGN_OR_RETURN(const bool added, AddStates(pool, context, &mask));
+  if (!added) {
+    const TokenTrie& trie = vocabulary_->trie();
+    HEDDLE_RETURN_IF_ERROR(Walk(pool, context, trie, trie.all(), &mask));
   }
   const bool can_end = pool->CanEnd(context);
   for (TokenId end : end_tokens_) {
@@ -101,23 +99,26 @@ absl::StatusOr<TokenMask> CompiledGrammar::ComputeMask(ContextPool* pool, Contex
   return mask;
 }
 
-// What the context's states read by themselves, and what the stack allows behind that.
-absl::Status CompiledGrammar::AddStates(ContextPool* pool, ContextId context, TokenMask* mask) {
-  const TokenTrie& trie = vocabulary_->trie();
+// What the context's states read by themselves, and what the stack allows behind that. False: what
+// states read by themselves does not hold so near the bound of the stack.
+absl::StatusOr<bool> CompiledGrammar::AddStates(ContextPool* pool, ContextId context,
+                                                TokenMask* mask) {
   std::vector<ContextPool::Item> items(pool->Kernel(context).begin(), pool->Kernel(context).end());
   for (size_t i = 0; i < items.size(); ++i) {
     const auto [state, parent] = items[i];
     if (state < 0) continue;
-    HEDDLE_ASSIGN_OR_RETURN(const LocalMask* local, LocalOf(automaton_.twin(state)));
-    for (size_t w = 0; w < local->bits.size(); ++w) (*mask)[w] |= local->bits[w];
-    for (TokenId token : local->few) vocabulary_->Allow(token, mask);
-    for (uint32_t node : local->leaves) {
-      HEDDLE_RETURN_IF_ERROR(Walk(pool, parent, trie, node + 1, trie.nodes()[node].end, mask));
+    const LocalMasks::Key key = local_masks_.KeyOf(state);
+    HEDDLE_ASSIGN_OR_RETURN(const LocalMask* local, LocalOf(key));
+    if (pool->depth(context) + local->reach > kMaxStackDepth) return false;
+    if (!Holds(*local, pool, parent)) {
+      const TokenTrie& trie = vocabulary_->trie();
+      HEDDLE_RETURN_IF_ERROR(Walk(pool, pool->Of(state, parent), trie, trie.all(), mask));
+      continue;
     }
-    if (automaton_.is_bounded_twin(state)) {
+    HEDDLE_RETURN_IF_ERROR(AddLocal(pool, items[i], *local, mask));
+    if (!key.has_run && automaton_.is_bounded_twin(state)) {
       const TokenTrie& longer = vocabulary_->long_tokens();
-      HEDDLE_RETURN_IF_ERROR(Walk(pool, pool->Of(state, parent), longer, 0,
-                                  static_cast<uint32_t>(longer.nodes().size()), mask));
+      HEDDLE_RETURN_IF_ERROR(Walk(pool, pool->Of(state, parent), longer, longer.all(), mask));
     }
     if (!local->leaves_at_once) continue;
     for (const ContextPool::Item& below : pool->Kernel(parent)) {
@@ -125,18 +126,42 @@ absl::Status CompiledGrammar::AddStates(ContextPool* pool, ContextId context, To
     }
     if (items.size() > static_cast<size_t>(kMaxStackDepth)) return TooAmbiguous();
   }
+  return true;
+}
+
+absl::Status CompiledGrammar::AddLocal(ContextPool* pool, ContextPool::Item item,
+                                       const LocalMask& local, TokenMask* mask) {
+  if (local.slices != nullptr) local.slices->AllowUpTo(local.run, mask);
+  if (!local.bits.empty()) Allow(local.bits, mask);
+  Allow(local.few, mask);
+  if (!pool->ReadsOn(item.parent)) return absl::OkStatus();
+  for (const LocalMask::Leaf& leaf : local.leaves) {
+    HEDDLE_RETURN_IF_ERROR(Walk(pool, item.parent, *leaf.trie, leaf.rests, mask));
+  }
   return absl::OkStatus();
 }
 
-// Allows the tokens of nodes [begin, end) that can be read from `from`, which is where the text
-// before `begin` has led to.
+bool CompiledGrammar::Holds(const LocalMask& local, ContextPool* pool, ContextId parent) const {
+  if (!local.ends_in_run) return true;
+  for (const ContextPool::Item& item : pool->Readers(parent)) {
+    for (const ByteEdge& edge : automaton_.bytes(item.state)) {
+      for (int byte = edge.first; byte <= edge.last; ++byte) {
+        if (local.slices->MayBegin(static_cast<uint8_t>(byte))) return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Allows the tokens of nodes in `range` that can be read from `from`, which is where the text
+// before them has led to.
 absl::Status CompiledGrammar::Walk(ContextPool* pool, ContextId from, const TokenTrie& trie,
-                                   uint32_t begin, uint32_t end, TokenMask* mask) {
-  if (begin >= end) return absl::OkStatus();
+                                   TokenTrie::Range range, TokenMask* mask) {
+  if (range.empty()) return absl::OkStatus();
   const std::span<const TokenTrie::Node> nodes = trie.nodes();
   const int64_t max_work = pool->work() + kMaxMaskWork;
-  path_[nodes[begin].depth - 1u] = from;
-  for (uint32_t i = begin; i < end;) {
+  path_[nodes[range.begin].depth - 1u] = from;
+  for (uint32_t i = range.begin; i < range.end;) {
     const TokenTrie::Node& node = nodes[i];
     const ContextId next = pool->Step(path_[node.depth - 1u], automaton_.byte_class(node.byte));
     if (next == kDeadContext) {
@@ -144,27 +169,27 @@ absl::Status CompiledGrammar::Walk(ContextPool* pool, ContextId from, const Toke
       continue;
     }
     path_[node.depth] = next;
-    if (node.token >= 0) vocabulary_->Allow(node.token, mask);
+    Allow(trie.tokens(i), mask);
     ++i;
     if (pool->work() > max_work) return TooAmbiguous();
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<const LocalMask*> CompiledGrammar::LocalOf(int32_t state) {
-  if (auto it = locals_.find(state); it != locals_.end()) return &it->second;
-  HEDDLE_ASSIGN_OR_RETURN(LocalMask local, local_masks_.Compute(state));
-  Keep(state, std::move(local));
-  return &locals_.find(state)->second;
+absl::StatusOr<const LocalMask*> CompiledGrammar::LocalOf(LocalMasks::Key key) {
+  if (auto it = locals_.find(key); it != locals_.end()) return &it->second;
+  HEDDLE_ASSIGN_OR_RETURN(LocalMask local, local_masks_.Compute(key));
+  Keep(key, std::move(local));
+  return &locals_.find(key)->second;
 }
 
-void CompiledGrammar::Keep(int32_t state, LocalMask local) {
+void CompiledGrammar::Keep(LocalMasks::Key key, LocalMask local) {
   if (local_bytes_ > kMaxLocalBytes) {
     locals_.clear();
     local_bytes_ = 0;
   }
   local_bytes_ += local.bytes();
-  locals_[state] = std::move(local);
+  locals_[key] = std::move(local);
 }
 
 // The one byte that may follow, or -1.

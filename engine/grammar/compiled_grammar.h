@@ -72,12 +72,15 @@ class CompiledGrammar {
   std::shared_ptr<Store> CurrentStore();
   absl::StatusOr<std::shared_ptr<const TokenMask>> MaskOf(Store* store, ContextId context);
   absl::StatusOr<TokenMask> ComputeMask(ContextPool* pool, ContextId context);
-  absl::Status AddStates(ContextPool* pool, ContextId context, TokenMask* mask);
-  absl::StatusOr<const LocalMask*> LocalOf(int32_t state);
-  void Keep(int32_t state, LocalMask local);
-  bool WantsLocal(int32_t state) const;
-  absl::Status Walk(ContextPool* pool, ContextId from, const TokenTrie& trie, uint32_t begin,
-                    uint32_t end, TokenMask* mask);
+  absl::StatusOr<bool> AddStates(ContextPool* pool, ContextId context, TokenMask* mask);
+  absl::Status AddLocal(ContextPool* pool, ContextPool::Item item, const LocalMask& local,
+                        TokenMask* mask);
+  bool Holds(const LocalMask& local, ContextPool* pool, ContextId parent) const;
+  absl::StatusOr<const LocalMask*> LocalOf(LocalMasks::Key key);
+  void Keep(LocalMasks::Key key, LocalMask local);
+  bool WantsLocal(LocalMasks::Key key) const;
+  absl::Status Walk(ContextPool* pool, ContextId from, const TokenTrie& trie,
+                    TokenTrie::Range range, TokenMask* mask);
   int ForcedByte(ContextPool* pool, ContextId context) const;
   std::string ForcedText(ContextPool* pool, ContextId* context, size_t max_bytes) const;
   const std::vector<TokenId>& ForcedOf(Store* store, ContextId context, TokenId before);
@@ -91,7 +94,7 @@ class CompiledGrammar {
   // GUARDED_BY(mutex_), all of the following.
   std::shared_ptr<Store> store_;
   LocalMasks local_masks_;
-  absl::flat_hash_map<int32_t, LocalMask> locals_;
+  absl::flat_hash_map<LocalMasks::Key, LocalMask> locals_;
   size_t local_bytes_ = 0;
   std::vector<ContextId> path_;  // contexts from the root of a trie to a node
 };

@@ -44,6 +44,7 @@ ContextId ContextPool::Intern(std::span<const Item> items) {
   for (const Item& item : items) {
     if (item.state >= 0) entry.depth = std::max(entry.depth, entries_[item.parent].depth + 1);
   }
+  max_depth_ = std::max(max_depth_, entry.depth);
   items_.insert(items_.end(), items.begin(), items.end());
   ids_.insert(id);
   return id;

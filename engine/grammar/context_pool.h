@@ -71,6 +71,7 @@ class ContextPool {
   // The same context of another pool of the same automaton.
   ContextId Import(const ContextPool& from, ContextId context);
 
+  int32_t max_depth() const { return max_depth_; }  // of all contexts so far
   size_t bytes() const;
   // Items looked at since the pool was made: a measure of time.
   int64_t work() const { return work_; }
@@ -128,6 +129,7 @@ class ContextPool {
   absl::flat_hash_set<ContextId, Hash, Equal> ids_;
   absl::flat_hash_map<std::pair<ContextId, ContextId>, ContextId> merged_;
   int64_t work_ = 0;
+  int32_t max_depth_ = 0;
 
   // The closure under way.
   std::vector<Item> closure_;

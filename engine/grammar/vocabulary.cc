@@ -1,19 +1,26 @@
 #include "engine/grammar/vocabulary.h"
 
 #include <algorithm>
+#include <list>
+#include <mutex>
 #include <utility>
 
 #include "engine/grammar/automaton.h"
+#include "engine/grammar/token_slices.h"
 
 namespace heddle::engine::grammar {
 namespace {
 
 // What a node's depth holds; no published vocabulary has tokens of a tenth of that.
 constexpr size_t kMaxTokenBytes = 4096;
+// Sets of characters whose slices are kept; each takes 0.5 MB at 150 K tokens.
+constexpr size_t kMaxRecentSlices = 32;
 
 }  // namespace
 
-TokenTrie::TokenTrie(std::span<const Entry> tokens) {
+TokenTrie::Range TokenTrie::Append(std::span<const Entry> tokens) {
+  nodes_.pop_back();
+  const auto begin = static_cast<uint32_t>(nodes_.size());
   std::vector<uint32_t> path;  // nodes from the root to the last one
   auto leave = [&](size_t depth) {
     for (; path.size() > depth; path.pop_back()) {
@@ -26,20 +33,25 @@ TokenTrie::TokenTrie(std::span<const Entry> tokens) {
         std::mismatch(last.begin(), last.end(), token.text.begin(), token.text.end()).first -
         last.begin());
     leave(shared);
+    const auto first_token = static_cast<uint32_t>(tokens_.size());
     for (size_t i = shared; i < token.text.size(); ++i) {
       path.push_back(static_cast<uint32_t>(nodes_.size()));
-      nodes_.push_back({static_cast<uint8_t>(token.text[i]), static_cast<uint16_t>(i + 1), -1, 0});
+      nodes_.push_back(
+          {static_cast<uint8_t>(token.text[i]), static_cast<uint16_t>(i + 1), first_token, 0});
     }
-    nodes_[path.back()].token = token.id;
+    tokens_.push_back(token.id);
     max_depth_ = std::max(max_depth_, static_cast<int32_t>(token.text.size()));
     last = token.text;
   }
   leave(0);
+  const auto end = static_cast<uint32_t>(nodes_.size());
+  nodes_.push_back({0, 0, static_cast<uint32_t>(tokens_.size()), 0});
+  return {begin, end};
 }
 
 bool TokenTrie::HasLonger(std::string_view text) const {
   size_t begin = 0;
-  size_t end = nodes_.size();  // of the nodes below the text so far
+  size_t end = nodes().size();  // of the nodes below the text so far
   for (char byte : text) {
     size_t node = begin;
     while (node < end && nodes_[node].byte != static_cast<uint8_t>(byte)) node = nodes_[node].end;
@@ -50,9 +62,19 @@ bool TokenTrie::HasLonger(std::string_view text) const {
   return begin < end;
 }
 
+// The sets of the grammars in use; JSON takes one or two.
+struct Vocabulary::SliceCache {
+  struct Entry {
+    CodePointSet chars;
+    std::shared_ptr<const TokenSlices> slices;
+  };
+  std::mutex mutex;
+  std::list<Entry> recent;  // GUARDED_BY(mutex); the last used first
+};
+
 Vocabulary::Vocabulary(int32_t size, const std::function<std::string_view(TokenId)>& text_of,
                        Encoder encode)
-    : encode_(std::move(encode)) {
+    : encode_(std::move(encode)), slices_(std::make_unique<SliceCache>()) {
   texts_begin_.push_back(0);
   for (TokenId id = 0; id < size; ++id) {
     const std::string_view text = text_of(id);
@@ -66,21 +88,29 @@ Vocabulary::Vocabulary(int32_t size, const std::function<std::string_view(TokenI
   std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) {
     return a.text != b.text ? a.text < b.text : a.id < b.id;
   });
-  alike_.assign(static_cast<size_t>(size), -1);
-  std::vector<TokenTrie::Entry> distinct;
-  std::vector<TokenTrie::Entry> longer;
-  for (const TokenTrie::Entry& token : tokens) {
-    if (!distinct.empty() && distinct.back().text == token.text) {
-      TokenId& first_alike = alike_[distinct.back().id];
-      alike_[token.id] = first_alike;
-      first_alike = token.id;
-      continue;
-    }
-    distinct.push_back(token);
-    if (token.text.size() > static_cast<size_t>(Automaton::kSightBytes)) longer.push_back(token);
+  trie_.Append(tokens);
+  std::erase_if(tokens, [](const TokenTrie::Entry& token) {
+    return token.text.size() <= static_cast<size_t>(Automaton::kSightBytes);
+  });
+  long_.Append(tokens);
+}
+
+Vocabulary::~Vocabulary() = default;
+Vocabulary::Vocabulary(Vocabulary&&) noexcept = default;
+
+std::shared_ptr<const TokenSlices> Vocabulary::Slices(const CodePointSet& chars) const {
+  std::lock_guard lock(slices_->mutex);
+  std::list<SliceCache::Entry>& recent = slices_->recent;
+  auto known = std::find_if(recent.begin(), recent.end(), [&chars](const SliceCache::Entry& entry) {
+    return entry.chars == chars;
+  });
+  if (known != recent.end()) {
+    recent.splice(recent.begin(), recent, known);
+    return known->slices;
   }
-  trie_ = TokenTrie(distinct);
-  long_ = TokenTrie(longer);
+  recent.push_front({chars, TokenSlices::Make(chars, *this)});
+  if (recent.size() > kMaxRecentSlices) recent.pop_back();
+  return recent.front().slices;
 }
 
 std::vector<TokenId> Vocabulary::Encode(std::string_view text) const {

@@ -2,16 +2,19 @@
 // bytes, laid out depth first, so that tokens with one beginning share the work for it and a
 // refused beginning skips all of them.
 //
-// Thread-safety: immutable. Size: about 12 bytes per node, two nodes per token.
+// Thread-safety: immutable but for what Slices remembers, which any thread may ask for. Size: about
+// 12 bytes per node, two nodes per token.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/grammar/code_points.h"
 #include "engine/step.h"
 
 namespace heddle::engine::grammar {
@@ -22,31 +25,59 @@ using TokenMask = std::vector<uint32_t>;
 inline bool IsAllowed(const TokenMask& mask, TokenId id) {
   return (mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) != 0;
 }
+inline void Allow(std::span<const TokenId> tokens, TokenMask* mask) {
+  for (TokenId id : tokens) (*mask)[static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
+}
+inline void Allow(const TokenMask& other, TokenMask* mask) {
+  for (size_t w = 0; w < other.size(); ++w) (*mask)[w] |= other[w];
+}
 
 class TokenTrie {
  public:
   struct Node {
     uint8_t byte;
-    uint16_t depth;  // bytes from the root to here, this one included
-    TokenId token;   // that ends here, or -1
-    uint32_t end;    // one past the last node below this one
+    uint16_t depth;        // bytes from the root to here, this one included
+    uint32_t first_token;  // of those that end here or below
+    uint32_t end;          // one past the last node below this one
   };
-  // `tokens` are sorted by text and not empty texts.
+  struct Range {
+    uint32_t begin = 0;
+    uint32_t end = 0;
+    bool empty() const { return begin == end; }
+  };
   struct Entry {
     std::string_view text;
     TokenId id;
   };
-  explicit TokenTrie(std::span<const Entry> tokens);
+  TokenTrie() = default;
+  // Adds a tree of its own. `tokens` are sorted by text, texts are not empty; some may be alike.
+  // Returns its nodes.
+  Range Append(std::span<const Entry> tokens);
 
-  std::span<const Node> nodes() const { return nodes_; }  // without the root
+  std::span<const Node> nodes() const { return {nodes_.data(), nodes_.size() - 1}; }
+  Range all() const { return {0, static_cast<uint32_t>(nodes_.size() - 1)}; }
+  Range below(uint32_t node) const { return {node + 1, nodes_[node].end}; }
+  // That end at a node. / At it and below.
+  std::span<const TokenId> tokens(uint32_t node) const { return TokensOf(node, node + 1); }
+  std::span<const TokenId> all_tokens(uint32_t node) const {
+    return TokensOf(node, nodes_[node].end);
+  }
   int32_t max_depth() const { return max_depth_; }
-  // Whether some token begins with `text` and is longer.
+  size_t bytes() const { return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(TokenId); }
+  // Whether some token begins with `text` and is longer. REQUIRES: appended to once.
   bool HasLonger(std::string_view text) const;
 
  private:
-  std::vector<Node> nodes_;
+  std::span<const TokenId> TokensOf(uint32_t begin, uint32_t end) const {
+    return {tokens_.data() + nodes_[begin].first_token, tokens_.data() + nodes_[end].first_token};
+  }
+
+  std::vector<Node> nodes_ = {{0, 0, 0, 0}};  // without roots; then one that ends the tokens
+  std::vector<TokenId> tokens_;
   int32_t max_depth_ = 0;
 };
+
+class TokenSlices;
 
 class Vocabulary {
  public:
@@ -59,6 +90,8 @@ class Vocabulary {
   // is ever forced (Matcher::Forced).
   Vocabulary(int32_t size, const std::function<std::string_view(TokenId)>& text_of,
              Encoder encode = nullptr);
+  ~Vocabulary();
+  Vocabulary(Vocabulary&&) noexcept;
 
   int32_t size() const { return static_cast<int32_t>(texts_begin_.size()) - 1; }
   int32_t mask_words() const { return (size() + 31) / 32; }
@@ -69,14 +102,9 @@ class Vocabulary {
   const TokenTrie& trie() const { return trie_; }
   // Of tokens longer than Automaton::kSightBytes only.
   const TokenTrie& long_tokens() const { return long_; }
-  // The next token with the same text, or -1.
-  TokenId next_alike(TokenId id) const { return alike_[id]; }
-  // Sets the bits of a token and of those with the same text.
-  void Allow(TokenId id, TokenMask* mask) const {
-    for (; id >= 0; id = alike_[id]) {
-      (*mask)[static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
-    }
-  }
+  // The tokens by how they begin with characters of a set; the last sets asked for are remembered.
+  // Null: too many tokens are of the set in part only. Cost: some 2 ms the first time.
+  std::shared_ptr<const TokenSlices> Slices(const CodePointSet& chars) const;
   TokenMask EmptyMask() const { return TokenMask(static_cast<size_t>(mask_words()), 0); }
   // By the tokenizer; empty: it has no tokens for exactly this text.
   std::vector<TokenId> Encode(std::string_view text) const;
@@ -85,9 +113,10 @@ class Vocabulary {
   Encoder encode_;
   std::string texts_;
   std::vector<uint32_t> texts_begin_;  // [size + 1]
-  std::vector<TokenId> alike_;         // [size]
-  TokenTrie trie_{{}};
-  TokenTrie long_{{}};
+  TokenTrie trie_;
+  TokenTrie long_;
+  struct SliceCache;
+  std::unique_ptr<SliceCache> slices_;
 };
 
 }  // namespace heddle::engine::grammar

@@ -1,0 +1,106 @@
+#include "engine/grammar/character_sets.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace heddle::engine::grammar {
+namespace {
+
+// A loop is where texts stay; chains of counted characters are as long as their count.
+constexpr int64_t kLoopWeight = 100;
+
+using Ranges = std::vector<std::pair<char32_t, char32_t>>;
+
+int64_t Count(const CodePointSet& chars) {
+  int64_t count = 0;
+  for (const CodePointRange& range : chars.ranges()) count += range.last - range.first + 1;
+  return count;
+}
+
+// What a rule reads to its end by one character.
+CodePointSet WholeTexts(const StateMachine& machine) {
+  CodePointSet chars;
+  if (machine.states.empty()) return chars;
+  for (const CharEdge& edge : machine.states[0].chars) {
+    const MachineState& target = machine.states[static_cast<size_t>(edge.target)];
+    if (target.accepting && target.chars.empty() && target.calls.empty()) {
+      chars.Add(edge.first, edge.last);
+    }
+  }
+  return chars;
+}
+
+// The largest set that leads from a state to one other, and that other.
+std::pair<CodePointSet, int32_t> Largest(const MachineState& state,
+                                         std::span<const CodePointSet> whole_texts) {
+  std::vector<std::pair<int32_t, CodePointSet>> by_target;
+  auto set_of = [&by_target](int32_t target) -> CodePointSet* {
+    auto known = std::find_if(by_target.begin(), by_target.end(),
+                              [target](const auto& entry) { return entry.first == target; });
+    if (known != by_target.end()) return &known->second;
+    return &by_target.emplace_back(target, CodePointSet()).second;
+  };
+  for (const CharEdge& edge : state.chars) set_of(edge.target)->Add(edge.first, edge.last);
+  for (const CallEdge& call : state.calls) {
+    const CodePointSet& chars = whole_texts[static_cast<size_t>(call.rule)];
+    if (!chars.empty()) set_of(call.target)->Add(chars);
+  }
+  std::pair<CodePointSet, int32_t> largest{{}, -1};
+  int64_t most = kMinRunCharacters - 1;
+  for (auto& [target, chars] : by_target) {
+    const int64_t count = Count(chars);
+    if (count <= most) continue;
+    most = count;
+    largest = {std::move(chars), target};
+  }
+  return largest;
+}
+
+}  // namespace
+
+std::vector<CodePointSet> FindCharacterSets(std::span<const StateMachine> machines) {
+  std::vector<CodePointSet> whole_texts;
+  whole_texts.reserve(machines.size());
+  for (const StateMachine& machine : machines) whole_texts.push_back(WholeTexts(machine));
+  absl::flat_hash_map<Ranges, int64_t> weights;
+  for (const StateMachine& machine : machines) {
+    for (size_t s = 0; s < machine.states.size(); ++s) {
+      const auto [chars, target] = Largest(machine.states[s], whole_texts);
+      if (target < 0) continue;
+      Ranges ranges;
+      for (const CodePointRange& range : chars.ranges()) {
+        ranges.emplace_back(range.first, range.last);
+      }
+      weights[ranges] += target == static_cast<int32_t>(s) ? kLoopWeight : 1;
+    }
+  }
+  std::vector<std::pair<int64_t, CodePointSet>> found;
+  for (const auto& [ranges, weight] : weights) {
+    CodePointSet chars;
+    for (const auto& [first, last] : ranges) chars.Add(first, last);
+    found.emplace_back(weight, std::move(chars));
+  }
+  // Grammars are the same in every run: no order may depend on that of a hash table.
+  auto before = [](const CodePointSet& a, const CodePointSet& b) {
+    const int64_t count_a = Count(a);
+    const int64_t count_b = Count(b);
+    if (count_a != count_b) return count_a > count_b;
+    return std::lexicographical_compare(
+        a.ranges().begin(), a.ranges().end(), b.ranges().begin(), b.ranges().end(),
+        [](const CodePointRange& x, const CodePointRange& y) {
+          return std::pair(x.first, x.last) < std::pair(y.first, y.last);
+        });
+  };
+  std::sort(found.begin(), found.end(), [&before](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : before(a.second, b.second);
+  });
+  if (found.size() > kMaxCharacterSets) found.resize(kMaxCharacterSets);
+  std::vector<CodePointSet> sets;
+  for (auto& [weight, chars] : found) sets.push_back(std::move(chars));
+  std::sort(sets.begin(), sets.end(), before);
+  return sets;
+}
+
+}  // namespace heddle::engine::grammar
