@@ -66,14 +66,19 @@ std::vector<CodePointSet> FindCharacterSets(std::span<const StateMachine> machin
   for (const StateMachine& machine : machines) whole_texts.push_back(WholeTexts(machine));
   absl::flat_hash_map<Ranges, int64_t> weights;
   for (const StateMachine& machine : machines) {
-    for (size_t s = 0; s < machine.states.size(); ++s) {
-      const auto [chars, target] = Largest(machine.states[s], whole_texts);
-      if (target < 0) continue;
+    std::vector<std::pair<CodePointSet, int32_t>> largest;
+    largest.reserve(machine.states.size());
+    for (const MachineState& state : machine.states) {
+      largest.push_back(Largest(state, whole_texts));
+    }
+    for (const auto& [chars, target] : largest) {
+      // One character of a kind and then another is no text.
+      if (target < 0 || largest[static_cast<size_t>(target)].first != chars) continue;
       Ranges ranges;
       for (const CodePointRange& range : chars.ranges()) {
         ranges.emplace_back(range.first, range.last);
       }
-      weights[ranges] += target == static_cast<int32_t>(s) ? kLoopWeight : 1;
+      weights[ranges] += largest[static_cast<size_t>(target)].second == target ? kLoopWeight : 1;
     }
   }
   std::vector<std::pair<int64_t, CodePointSet>> found;
@@ -98,6 +103,7 @@ std::vector<CodePointSet> FindCharacterSets(std::span<const StateMachine> machin
   });
   if (found.size() > kMaxCharacterSets) found.resize(kMaxCharacterSets);
   std::vector<CodePointSet> sets;
+  sets.reserve(found.size());
   for (auto& [weight, chars] : found) sets.push_back(std::move(chars));
   std::sort(sets.begin(), sets.end(), before);
   return sets;

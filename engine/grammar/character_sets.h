@@ -10,9 +10,9 @@
 
 namespace heddle::engine::grammar {
 
-// Sets of kMinRunCharacters or more that lead from a state to one other; those of most states, and
-// of loops, up to kMaxCharacterSets of them; larger sets first. `machines` are those of the rules,
-// by number; without states: a rule that is not used.
+// Sets of kMinRunCharacters or more that lead from a state to one other and on from there; those of
+// most states, and of loops, up to kMaxCharacterSets of them; larger sets first. `machines` are
+// those of the rules, by number; without states: a rule that is not used.
 std::vector<CodePointSet> FindCharacterSets(std::span<const StateMachine> machines);
 
 // Digits and hexadecimal digits are few: a walk over the tokens that begin with them is short.

@@ -1,7 +1,8 @@
 #include "engine/grammar/compiled_grammar.h"
 
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -18,6 +19,12 @@ constexpr size_t kMaxLocalBytes = size_t{48} << 20;
 // Of forced text that is looked at for its tokens; what is behind it comes with the next look.
 constexpr size_t kMaxForcedBytes = 256;
 
+int64_t ThreadCpuUs() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
+}
+
 }  // namespace
 
 CompiledGrammar::CompiledGrammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary,
@@ -32,15 +39,14 @@ CompiledGrammar::CompiledGrammar(Automaton automaton, std::shared_ptr<const Voca
 }
 
 absl::StatusOr<bool> CompiledGrammar::Prepare(int64_t max_us) {
-  using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + std::chrono::microseconds(max_us);
+  const int64_t deadline_us = ThreadCpuUs() + max_us;
   std::lock_guard lock(mutex_);
   const ContextId start = store_->pool.Start();
   HEDDLE_RETURN_IF_ERROR(MaskOf(store_.get(), start).status());
   for (int32_t state = 0; state < automaton_.num_states(); ++state) {
     const LocalMasks::Key key = local_masks_.KeyOf(state);
     if (!WantsLocal(key)) continue;
-    if (Clock::now() >= deadline) return false;
+    if (ThreadCpuUs() >= deadline_us) return false;
     HEDDLE_RETURN_IF_ERROR(LocalOf(key).status());
   }
   return true;
@@ -115,7 +121,7 @@ absl::StatusOr<bool> CompiledGrammar::AddStates(ContextPool* pool, ContextId con
       HEDDLE_RETURN_IF_ERROR(Walk(pool, pool->Of(state, parent), trie, trie.all(), mask));
       continue;
     }
-    HEDDLE_RETURN_IF_ERROR(AddLocal(pool, items[i], *local, mask));
+    HEDDLE_RETURN_IF_ERROR(AddLocal(pool, parent, *local, mask));
     if (!key.has_run && automaton_.is_bounded_twin(state)) {
       const TokenTrie& longer = vocabulary_->long_tokens();
       HEDDLE_RETURN_IF_ERROR(Walk(pool, pool->Of(state, parent), longer, longer.all(), mask));
@@ -129,14 +135,23 @@ absl::StatusOr<bool> CompiledGrammar::AddStates(ContextPool* pool, ContextId con
   return true;
 }
 
-absl::Status CompiledGrammar::AddLocal(ContextPool* pool, ContextPool::Item item,
-                                       const LocalMask& local, TokenMask* mask) {
+absl::Status CompiledGrammar::AddLocal(ContextPool* pool, ContextId parent, const LocalMask& local,
+                                       TokenMask* mask) {
   if (local.slices != nullptr) local.slices->AllowUpTo(local.run, mask);
-  if (!local.bits.empty()) Allow(local.bits, mask);
-  Allow(local.few, mask);
-  if (!pool->ReadsOn(item.parent)) return absl::OkStatus();
-  for (const LocalMask::Leaf& leaf : local.leaves) {
-    HEDDLE_RETURN_IF_ERROR(Walk(pool, item.parent, *leaf.trie, leaf.rests, mask));
+  HEDDLE_RETURN_IF_ERROR(AddPart(pool, parent, local.own, mask));
+  for (const std::shared_ptr<const TokenPart>& part : local.shared) {
+    HEDDLE_RETURN_IF_ERROR(AddPart(pool, parent, *part, mask));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CompiledGrammar::AddPart(ContextPool* pool, ContextId parent, const TokenPart& part,
+                                      TokenMask* mask) {
+  if (!part.bits.empty()) Allow(part.bits, mask);
+  Allow(part.few, mask);
+  if (!pool->ReadsOn(parent)) return absl::OkStatus();
+  for (const TokenPart::Leaf& leaf : part.leaves) {
+    HEDDLE_RETURN_IF_ERROR(Walk(pool, parent, *leaf.trie, leaf.rests, mask));
   }
   return absl::OkStatus();
 }
@@ -188,7 +203,7 @@ void CompiledGrammar::Keep(LocalMasks::Key key, LocalMask local) {
     locals_.clear();
     local_bytes_ = 0;
   }
-  local_bytes_ += local.bytes();
+  local_bytes_ += local.new_bytes;
   locals_[key] = std::move(local);
 }
 

@@ -44,9 +44,9 @@ class CompiledGrammar {
   const std::vector<TokenId>& end_tokens() const { return end_tokens_; }
   int32_t num_states() const { return automaton_.num_states(); }
 
-  // Finds the first mask, and computes what states read by themselves for about `max_us`. Returns
-  // whether all that is worth it is computed. RESOURCE_EXHAUSTED: the grammar is too ambiguous for
-  // masks in bounded time.
+  // Finds the first mask, and computes what states read by themselves for about `max_us` of CPU.
+  // Returns whether all that is worth it is computed. RESOURCE_EXHAUSTED: the grammar is too
+  // ambiguous for masks in bounded time.
   absl::StatusOr<bool> Prepare(int64_t max_us);
 
   // Goes on where Prepare stopped, until all is done or `*stop`. Matchers wait for it no longer
@@ -73,8 +73,9 @@ class CompiledGrammar {
   absl::StatusOr<std::shared_ptr<const TokenMask>> MaskOf(Store* store, ContextId context);
   absl::StatusOr<TokenMask> ComputeMask(ContextPool* pool, ContextId context);
   absl::StatusOr<bool> AddStates(ContextPool* pool, ContextId context, TokenMask* mask);
-  absl::Status AddLocal(ContextPool* pool, ContextPool::Item item, const LocalMask& local,
+  absl::Status AddLocal(ContextPool* pool, ContextId parent, const LocalMask& local,
                         TokenMask* mask);
+  absl::Status AddPart(ContextPool* pool, ContextId parent, const TokenPart& part, TokenMask* mask);
   bool Holds(const LocalMask& local, ContextPool* pool, ContextId parent) const;
   absl::StatusOr<const LocalMask*> LocalOf(LocalMasks::Key key);
   void Keep(LocalMasks::Key key, LocalMask local);

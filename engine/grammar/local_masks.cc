@@ -13,13 +13,18 @@ namespace {
 constexpr size_t kMaxFew = 1024;
 // Contexts of earlier states are of use to later ones; beyond this they are forgotten.
 constexpr size_t kMaxPoolBytes = size_t{16} << 20;
+// Nodes below a token's first byte from which on it is worth sharing what is read of them: all
+// places of a text that read a blank and then a word share the words.
+constexpr uint32_t kMinShared = 512;
+constexpr size_t kMaxPartBytes = size_t{8} << 20;
 constexpr uint16_t kFar = std::numeric_limits<uint16_t>::max();
 
 }  // namespace
 
 absl::Status TooAmbiguous() {
   return absl::ResourceExhaustedError(
-      "the grammar is too ambiguous: the tokens that may come next cannot be found in time");
+      "the grammar is too ambiguous: the tokens that may come next cannot be "
+      "found in time");
 }
 
 LocalMasks::LocalMasks(const Automaton* automaton, const Vocabulary* vocabulary)
@@ -46,8 +51,12 @@ LocalMasks::Key LocalMasks::KeyOf(int32_t state) {
 }
 
 absl::StatusOr<LocalMask> LocalMasks::Compute(Key key) {
-  if (pool_->bytes() > kMaxPoolBytes) pool_ = std::make_unique<ContextPool>(automaton_);
+  if (pool_->bytes() > kMaxPoolBytes) {
+    pool_ = std::make_unique<ContextPool>(automaton_);
+    ForgetParts();  // how deep they reach was known to the pool
+  }
   LocalMask local;
+  max_work_ = pool_->work() + kMaxMaskWork;
   const ContextId alone = pool_->Alone(key.state);
   local.leaves_at_once = pool_->CanLeave(alone);
   if (key.has_run) {
@@ -57,11 +66,10 @@ absl::StatusOr<LocalMask> LocalMasks::Compute(Key key) {
   }
   if (local.slices == nullptr) {
     const bool bounded = !key.has_run && automaton_->is_bounded_twin(key.state);
-    const TokenTrie& trie = vocabulary_->trie();
-    HEDDLE_RETURN_IF_ERROR(
-        Walk(trie, trie.all(), alone, bounded ? Automaton::kSightBytes : kFar, &local));
+    HEDDLE_RETURN_IF_ERROR(AddRoots(alone, bounded ? Automaton::kSightBytes : kFar, &local));
   }
-  local.reach = pool_->max_depth() + automaton_->max_height();
+  local.new_bytes += sizeof(LocalMask) + local.own.bytes();
+  local.reach = pool_->max_depth() + TextRuns::kMaxCalls + automaton_->max_height();
   return local;
 }
 
@@ -70,33 +78,80 @@ absl::Status LocalMasks::AddRun(const TextRun& run, LocalMask* local) {
   local->run = run.length;
   local->ends_in_run = run.may_end;
   const ContextId alone = pool_->Alone(run.state);
-  // Tokens that begin with no character of the set.
-  const TokenTrie& trie = vocabulary_->trie();
-  for (uint32_t i = 0; i < trie.all().end; i = trie.nodes()[i].end) {
-    if (slices.MayBegin(trie.nodes()[i].byte)) continue;
-    HEDDLE_RETURN_IF_ERROR(Walk(trie, {i, trie.nodes()[i].end}, alone, kFar, local));
-  }
+  HEDDLE_RETURN_IF_ERROR(AddRoots(alone, kFar, local));
   if (run.states.empty()) {
-    return Walk(slices.mixed(), slices.mixed().all(), alone, kFar, local);
+    return Walk(slices.mixed(), slices.mixed().all(), alone, kFar, &local->own);
   }
   const int32_t longest = std::min(run.length, slices.max_length());
   for (int32_t length = 0; length <= longest; ++length) {
     const TokenTrie::Range rest = slices.rest(length);
     if (rest.empty()) continue;
     const ContextId after = length == 0 ? alone : pool_->Alone(run.StateAfter(length));
-    if (length > 0 && pool_->CanLeave(after)) local->leaves.push_back({&slices.rests(), rest});
+    if (length > 0 && pool_->CanLeave(after)) local->own.leaves.push_back({&slices.rests(), rest});
     if (!pool_->ReadsOn(after)) continue;
-    HEDDLE_RETURN_IF_ERROR(Walk(slices.rests(), rest, after, kFar, local));
+    HEDDLE_RETURN_IF_ERROR(Walk(slices.rests(), rest, after, kFar, &local->own));
   }
+  return absl::OkStatus();
+}
+
+// Tokens that do not begin with a character of the run. Those deeper than `sight` are left out.
+absl::Status LocalMasks::AddRoots(ContextId alone, uint16_t sight, LocalMask* local) {
+  const TokenTrie& trie = vocabulary_->trie();
+  bool some_left_out = false;
+  for (uint32_t i = 0; i < trie.all().end; i = trie.nodes()[i].end) {
+    const TokenTrie::Node& node = trie.nodes()[i];
+    if (local->slices != nullptr && local->slices->MayBegin(node.byte)) continue;
+    const ContextId next = pool_->Step(alone, automaton_->byte_class(node.byte));
+    if (next == kDeadContext) continue;
+    const std::span<const ContextPool::Item> items = pool_->Kernel(next);
+    const bool is_state =
+        items.size() == 1 && items[0].state >= 0 && items[0].parent == kOpenContext;
+    if (!is_state || node.end - i < kMinShared) {
+      HEDDLE_RETURN_IF_ERROR(Walk(trie, {i, node.end}, alone, sight, &local->own));
+      continue;
+    }
+    const int32_t state = items[0].state;
+    const uint16_t seen = automaton_->is_bounded_twin(state) ? Automaton::kSightBytes : kFar;
+    some_left_out |= seen < sight;
+    Add(trie.tokens(i), &local->own);
+    if (pool_->CanLeave(next)) local->own.leaves.push_back({&trie, trie.below(i)});
+    HEDDLE_RETURN_IF_ERROR(AddShared({i, automaton_->twin(state), std::min(seen, sight)}, local));
+  }
+  if (!some_left_out) return absl::OkStatus();
+  const TokenTrie& longer = vocabulary_->long_tokens();
+  return Walk(longer, longer.all(), alone, sight, &local->own);
+}
+
+void LocalMasks::ForgetParts() {
+  parts_.clear();
+  part_bytes_ = 0;
+}
+
+absl::Status LocalMasks::AddShared(PartKey key, LocalMask* local) {
+  if (part_bytes_ > kMaxPartBytes) ForgetParts();
+  std::shared_ptr<const TokenPart>& known = parts_[key];
+  if (known == nullptr) {
+    auto part = std::make_shared<TokenPart>();
+    const TokenTrie& trie = vocabulary_->trie();
+    absl::Status walked =
+        Walk(trie, trie.below(key.node), pool_->Alone(key.state), key.sight, part.get());
+    if (!walked.ok()) {
+      parts_.erase(key);
+      return walked;
+    }
+    part_bytes_ += part->bytes();
+    local->new_bytes += part->bytes();
+    known = std::move(part);
+  }
+  local->shared.push_back(known);
   return absl::OkStatus();
 }
 
 // `from` is where the text before the nodes has led to; those deeper than `sight` are left out.
 absl::Status LocalMasks::Walk(const TokenTrie& trie, TokenTrie::Range range, ContextId from,
-                              uint16_t sight, LocalMask* local) {
+                              uint16_t sight, TokenPart* part) {
   if (range.empty()) return absl::OkStatus();
   ContextPool& pool = *pool_;
-  const int64_t max_work = pool.work() + kMaxMaskWork;
   const std::span<const TokenTrie::Node> nodes = trie.nodes();
   path_[nodes[range.begin].depth - 1u] = from;
   for (uint32_t i = range.begin; i < range.end;) {
@@ -106,24 +161,24 @@ absl::Status LocalMasks::Walk(const TokenTrie& trie, TokenTrie::Range range, Con
       i = node.end;
       continue;
     }
-    Add(trie.tokens(i), local);
+    Add(trie.tokens(i), part);
     const bool has_more = node.end > i + 1;
-    if (has_more && pool.CanLeave(next)) local->leaves.push_back({&trie, trie.below(i)});
+    if (has_more && pool.CanLeave(next)) part->leaves.push_back({&trie, trie.below(i)});
     path_[node.depth] = next;
     i = !has_more || pool.ReadsOn(next) ? i + 1 : node.end;
-    if (pool.work() > max_work) return TooAmbiguous();
+    if (pool.work() > max_work_) return TooAmbiguous();
   }
   return absl::OkStatus();
 }
 
-void LocalMasks::Add(std::span<const TokenId> tokens, LocalMask* local) const {
+void LocalMasks::Add(std::span<const TokenId> tokens, TokenPart* part) const {
   if (tokens.empty()) return;
-  if (!local->bits.empty()) return Allow(tokens, &local->bits);
-  local->few.insert(local->few.end(), tokens.begin(), tokens.end());
-  if (local->few.size() <= kMaxFew) return;
-  local->bits = vocabulary_->EmptyMask();
-  Allow(local->few, &local->bits);
-  local->few = {};
+  if (!part->bits.empty()) return Allow(tokens, &part->bits);
+  part->few.insert(part->few.end(), tokens.begin(), tokens.end());
+  if (part->few.size() <= kMaxFew) return;
+  part->bits = vocabulary_->EmptyMask();
+  Allow(part->few, &part->bits);
+  part->few = {};
 }
 
 }  // namespace heddle::engine::grammar

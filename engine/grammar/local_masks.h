@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "engine/grammar/automaton.h"
 #include "engine/grammar/context_pool.h"
@@ -26,14 +27,25 @@ inline constexpr int64_t kMaxMaskWork = 20'000'000;
 
 absl::Status TooAmbiguous();
 
-// Tokens that a state reads to their end: those of `slices` of up to `run` characters, and others,
-// as a list where they are few.
-struct LocalMask {
-  // Tokens of which a part was read when the rule may have ended, by what is left of them.
+// Tokens that are read to their end, as a list where they are few, and those of which a part was
+// read when the rule may have ended, by what is left of them.
+struct TokenPart {
   struct Leaf {
-    const TokenTrie* trie;  // the vocabulary's or one of `slices`
+    const TokenTrie* trie;  // of the vocabulary or of its slices
     TokenTrie::Range rests;
   };
+  std::vector<TokenId> few;
+  TokenMask bits;  // empty where `few` is used
+  std::vector<Leaf> leaves;
+
+  size_t bytes() const {
+    return sizeof(TokenPart) + few.size() * sizeof(TokenId) + bits.size() * sizeof(uint32_t) +
+           leaves.size() * sizeof(Leaf);
+  }
+};
+
+// What a state reads: the tokens of `slices` of up to `run` characters, and parts.
+struct LocalMask {
   std::shared_ptr<const TokenSlices> slices;  // null: none
   int32_t run = 0;
   // The rule may end within the run: what is said here holds only where nothing that goes on below
@@ -41,14 +53,10 @@ struct LocalMask {
   bool ends_in_run = false;
   bool leaves_at_once = false;  // it may end before the first byte
   int32_t reach = 0;            // frames above the state that must fit on the stack, at most
-  std::vector<TokenId> few;
-  TokenMask bits;  // empty where `few` is used
-  std::vector<Leaf> leaves;
+  TokenPart own;
+  std::vector<std::shared_ptr<const TokenPart>> shared;  // with other states
 
-  size_t bytes() const {
-    return sizeof(LocalMask) + few.size() * sizeof(TokenId) + bits.size() * sizeof(uint32_t) +
-           leaves.size() * sizeof(Leaf);
-  }
+  size_t new_bytes = 0;  // its own, and of the shared parts that were found for it
 };
 
 class LocalMasks {
@@ -74,11 +82,26 @@ class LocalMasks {
   absl::StatusOr<LocalMask> Compute(Key key);
 
  private:
+  // What is read of the tokens below a node of the vocabulary's trie.
+  struct PartKey {
+    uint32_t node;
+    int32_t state;  // behind that node; of twins the first
+    uint16_t sight;
+    bool operator==(const PartKey&) const = default;
+    template <typename H>
+    friend H AbslHashValue(H h, const PartKey& key) {
+      return H::combine(std::move(h), key.node, key.state, key.sight);
+    }
+  };
+
   std::shared_ptr<const TokenSlices> SlicesOf(int32_t set);
   absl::Status AddRun(const TextRun& run, LocalMask* local);
+  absl::Status AddRoots(ContextId alone, uint16_t sight, LocalMask* local);
+  absl::Status AddShared(PartKey key, LocalMask* local);
+  void ForgetParts();
   absl::Status Walk(const TokenTrie& trie, TokenTrie::Range range, ContextId from, uint16_t sight,
-                    LocalMask* local);
-  void Add(std::span<const TokenId> tokens, LocalMask* local) const;
+                    TokenPart* part);
+  void Add(std::span<const TokenId> tokens, TokenPart* part) const;
 
   const Automaton* automaton_;
   const Vocabulary* vocabulary_;
@@ -87,6 +110,9 @@ class LocalMasks {
   std::vector<bool> asked_;                                 // [character sets]
   std::unique_ptr<ContextPool> pool_;                       // contexts above kOpenContext
   std::vector<ContextId> path_;  // contexts from the root of the trie to a node
+  absl::flat_hash_map<PartKey, std::shared_ptr<const TokenPart>> parts_;
+  size_t part_bytes_ = 0;
+  int64_t max_work_ = 0;  // of the pool, until which a mask has to be found
 };
 
 }  // namespace heddle::engine::grammar

@@ -10,8 +10,6 @@ constexpr int8_t kUnknown = -2;
 // States that characters lead to, where it depends on which: patterns that are searched for have as
 // many as letters.
 constexpr size_t kMaxReached = 64;
-// Rules called one by the other for one character; a "character" rule within a "string" rule is 1.
-constexpr int kMaxCalls = 4;
 // Steps remembered per set; beyond this they are computed anew.
 constexpr size_t kMaxSteps = size_t{1} << 15;
 
@@ -91,7 +89,7 @@ bool TextRuns::IsOver(int32_t state) const {
 // not lead back to the state's own rule.
 bool TextRuns::Read(int32_t state, const CharacterBytes& chars, int depth, std::bitset<256>* read,
                     std::vector<int32_t>* targets) const {
-  if (depth > kMaxCalls) return false;
+  if (depth >= kMaxCalls) return false;
   for (const ByteEdge& edge : automaton_->bytes(state)) {
     for (const ByteEdge& lead : chars.edges(0)) {
       const uint8_t first = std::max(edge.first, lead.first);

@@ -33,6 +33,10 @@ struct TextRun {
 
 class TextRuns {
  public:
+  // Rules called one by the other for one character, at most; a "character" rule of a "string"
+  // is 1.
+  static constexpr int kMaxCalls = 4;
+
   // `automaton` outlives it. Runs are looked at as far as `max_length` characters.
   TextRuns(const Automaton* automaton, int32_t max_length);
 
