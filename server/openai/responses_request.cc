@@ -166,7 +166,7 @@ absl::Status CopyToolChoice(const Json& body, Json* chat) {
     Json allowed = *choice;
     allowed.erase("type");
     if (const Json* tools = Find(*choice, "tools"); tools != nullptr && tools->is_array()) {
-      HEDDLE_ASSIGN_OR_RETURN(allowed["tools"], ChatTools(*tools, /*path=*/"tool_choice.tools"));
+      HEDDLE_ASSIGN_OR_RETURN(allowed["tools"], ChatTools(*tools, "tool_choice.tools"));
     }
     (*chat)["tool_choice"] = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
     return absl::OkStatus();
