@@ -6,11 +6,26 @@
 #include "base/status.h"
 
 namespace heddle::engine {
+namespace {
+
+// Where array i of n begins in its buffer. Memory of the host becomes resident 2 MiB at a time: if
+// all arrays came to the next 2 MiB at the same page of the cache, the step that writes it would
+// wait for all of them (150 ms on a virtual machine, every 4,096 tokens of a model of 1.1 billion
+// weights). So they come to it one after the other. Small arrays are not worth the unused bytes.
+int64_t OffsetOfArray(int64_t i, int64_t n, int64_t bytes) {
+  constexpr int64_t kHugePage = int64_t{2} << 20;
+  constexpr int64_t kSmallPage = 4096;
+  return bytes < 8 * kHugePage ? 0 : kHugePage * i / n / kSmallPage * kSmallPage;
+}
+
+}  // namespace
 
 absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device, const KvLayout& layout,
                                             kernels::DType dtype, int32_t num_pages,
                                             int32_t page_tokens) {
   KvStorage storage;
+  int64_t n_arrays = 0;
+  for (const KvLayerShape& shape : layout.places) n_arrays += shape.n_arrays();
   for (const KvLayerShape& shape : layout.places) {
     kernels::KvCacheView view{.dtype = dtype,
                               .num_pages = num_pages,
@@ -20,8 +35,12 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device, const KvLay
     const int64_t bytes = num_pages * view.page_bytes();
     void** const arrays[] = {&view.keys, &view.values};
     for (void** array : std::span(arrays, static_cast<size_t>(shape.n_arrays()))) {
-      HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer, device.Allocate(bytes));
-      *array = buffer->data();
+      const auto i = static_cast<int64_t>(storage.buffers_.size());
+      const int64_t offset = OffsetOfArray(i, n_arrays, bytes);
+      HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer,
+                              device.Allocate(offset + bytes));
+      storage.arrays_.push_back(static_cast<std::byte*>(buffer->data()) + offset);
+      *array = storage.arrays_.back();
       storage.buffers_.push_back(std::move(buffer));
       storage.page_bytes_.push_back(bytes / num_pages);
     }
@@ -48,19 +67,18 @@ int64_t KvStorage::page_bytes() const {
 }
 
 absl::Status KvStorage::Download(kernels::Device& device, PageId page, std::byte* to) const {
-  for (size_t i = 0; i < buffers_.size(); ++i) {
-    const std::byte* from = static_cast<std::byte*>(buffers_[i]->data());
+  for (size_t i = 0; i < arrays_.size(); ++i) {
     HEDDLE_RETURN_IF_ERROR(
-        device.Download(to, from + Index(page) * page_bytes_[i], page_bytes_[i]));
+        device.Download(to, arrays_[i] + Index(page) * page_bytes_[i], page_bytes_[i]));
     to += page_bytes_[i];
   }
   return absl::OkStatus();
 }
 
 absl::Status KvStorage::Upload(kernels::Device& device, PageId page, const std::byte* from) const {
-  for (size_t i = 0; i < buffers_.size(); ++i) {
-    std::byte* to = static_cast<std::byte*>(buffers_[i]->data());
-    HEDDLE_RETURN_IF_ERROR(device.Upload(to + Index(page) * page_bytes_[i], from, page_bytes_[i]));
+  for (size_t i = 0; i < arrays_.size(); ++i) {
+    HEDDLE_RETURN_IF_ERROR(
+        device.Upload(arrays_[i] + Index(page) * page_bytes_[i], from, page_bytes_[i]));
     from += page_bytes_[i];
   }
   return absl::OkStatus();

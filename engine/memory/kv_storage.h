@@ -41,9 +41,9 @@ class KvStorage {
   absl::Status Upload(kernels::Device& device, PageId page, const std::byte* from) const;
 
  private:
-  // Whole pages one after the other in each of them.
   std::vector<std::unique_ptr<kernels::Buffer>> buffers_;
-  std::vector<int64_t> page_bytes_;           // in each buffer
+  std::vector<std::byte*> arrays_;            // in each buffer: whole pages one after the other
+  std::vector<int64_t> page_bytes_;           // in each array
   std::vector<kernels::KvCacheView> places_;  // of a page
   std::vector<kernels::KvCacheView> views_;   // [n_layers]
 };
