@@ -193,6 +193,55 @@ TEST_CASE("Masks say what single tokens say, in random grammars", "[grammar]") {
   CHECK(compiled > 200);
 }
 
+TEST_CASE("A rule that may end within text gives way to what follows it", "[grammar]") {
+  // Behind any number of letters, and before the first one; what follows begins with a letter too
+  // in the last two.
+  const char* const kGrammars[] = {
+      "root ::= word (\",\" word)* \"!\"\nword ::= [a-z]+",
+      "root ::= \"<\" word \">\" word \"!\"\nword ::= [a-z]*",
+      "root ::= \"<\" word \"!\"\nword ::= [a-z]{0,3}", "root ::= word \"x1\"\nword ::= [a-z]{1,4}",
+      "root ::= word other\nword ::= [a-z]*\nother ::= [A-Za-z]{2,40} \"!\""};
+  std::vector<std::string> tokens;
+  for (const char* head : {"", "a", "ab", "abc", "abcd", "abcde", "x", "ax"}) {
+    for (const char* tail :
+         {"", ",", ",a", ",ab!", "!", ">", ">a", ">ab!", "1", "x1", "A", "Ab!"}) {
+      if (*head != 0 || *tail != 0) tokens.push_back(base::StrCat(head, tail));
+    }
+  }
+  for (const char* text : kGrammars) {
+    INFO(text);
+    const auto ready = test::CompileGbnf(text, test::MakeVocabulary(tokens));
+    Random random(1);
+    for (int i = 0; i < 40; ++i) FollowAndCheck(ready, &random, 12);
+  }
+}
+
+TEST_CASE("What is shared behind a first byte holds for tokens of any length", "[grammar]") {
+  // So many tokens begin with a blank that what follows it is looked at once for all places. The
+  // counts go on beyond the sight of twins; tokens do too.
+  std::vector<std::string> tokens;
+  Random random(5);
+  for (int i = 0; i < 300; ++i) {
+    std::string text = i % 3 == 0 ? "" : " ";
+    for (int length = 1 + random.Below(70); length > 0; --length) {
+      text += "0123456789abcdef "[random.Below(i % 5 == 0 ? 17 : 16)];
+    }
+    tokens.push_back(std::move(text));
+  }
+  const auto vocabulary = test::MakeVocabulary(tokens);
+  for (const char* text : {R"(root ::= "x" (" " [0-9a-f]{3,200}){1,9} "!")",
+                           R"(root ::= ("x" " " hex "!")+)"
+                           "\nhex ::= [0-9a-f]{1,50} | [0-9]{0,60}",
+                           R"(root ::= [a-z]{1,40} (" " [0-9a-f]{20,45}){1,30})",
+                           R"(root ::= "(" " " [0-9a-f]{1,60} "!" | "z" " " [0-9a-f]{1,40} "!")",
+                           R"(root ::= "x" hex [0-9]{1,30} "!")"
+                           "\nhex ::= \"q \" ([a-f]{1,40})?"}) {
+    INFO(text);
+    const auto ready = test::CompileGbnf(text, vocabulary);
+    for (int i = 0; i < 20; ++i) FollowAndCheck(ready, &random, 12);
+  }
+}
+
 const char* const kRegexes[] = {R"(([A-Z][a-z]{2,12} ){10,40}\.)",
                                 "[a-z]{0,40}",
                                 R"([^"]*")",
