@@ -127,7 +127,7 @@ absl::Status ReadAddedTokens(const fs::path& folder, TokenizerParts* parts) {
     HEDDLE_RETURN_IF_ERROR(
         ReadAddedJson(JsonNode(&*list, list_path.string()), map ? &map_node : nullptr, &added));
   }
-  const absl::Status status = parts->AddRaw(std::move(added));
+  absl::Status status = parts->AddRaw(std::move(added));
   if (status.ok()) return status;
   return absl::InvalidArgumentError(
       base::StrCat(folder.string(), ": added tokens: ", status.message()));
