@@ -1,6 +1,7 @@
 #include "tests/kernels/testing.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -204,8 +205,7 @@ bool SameBits(const Matrix& a, const Matrix& b) {
   HEDDLE_CHECK(a.num_rows() == b.num_rows() && a.num_cols() == b.num_cols(), "shapes differ");
   for (int64_t r = 0; r < a.num_rows(); ++r) {
     for (int64_t c = 0; c < a.num_cols(); ++c) {
-      float x = a(r, c), y = b(r, c);
-      if (std::memcmp(&x, &y, sizeof(x)) != 0) return false;
+      if (std::bit_cast<uint32_t>(a(r, c)) != std::bit_cast<uint32_t>(b(r, c))) return false;
     }
   }
   return true;
