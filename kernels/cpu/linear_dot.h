@@ -17,6 +17,17 @@ template <int kRows>
 struct BlockSums {
   IntSums sums[kRows][2];
 
+  // All of a block whose stored weights begin at `w`.
+  template <typename Weights>
+  [[gnu::always_inline]] inline void Multiply(const uint8_t* w, const int8_t (*x)[kBlock],
+                                              const int32_t* sum8) {
+    Start(sum8, Weights::kBiasFactor);
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; ++g) {
+      Step(Weights::LoadGroup(w, g), Weights::LoadGroup(w + kLanes * 4, g), x, g * 4);
+    }
+  }
+
   // Starts at what the bias of the weights has to be corrected by, a multiple of sum8.
   void Start(const int32_t* sum8, int32_t factor) {
 #pragma GCC unroll 8
@@ -67,13 +78,8 @@ struct IntPanel : BlockPanel<Format> {
     total.Start(acc);
     for (int64_t b = 0; b < cols / kBlock; ++b, block += BlockPanel<Format>::kBytes, ++x) {
       PrefetchAhead(block, BlockPanel<Format>::kBytes);
-      const uint8_t* w = block + kPanelRows * 2;
       BlockSums<kRows> sums;
-      sums.Start(x->sum8, Weights::kBiasFactor);
-#pragma GCC unroll 8
-      for (int g = 0; g < 8; ++g) {
-        sums.Step(Weights::LoadGroup(w, g), Weights::LoadGroup(w + kLanes * 4, g), x->x, g * 4);
-      }
+      sums.template Multiply<Weights>(block + kPanelRows * 2, x->x, x->sum8);
       sums.AddTo(total, block, x->scale);
     }
     total.Save(acc);
@@ -138,13 +144,8 @@ struct ShiftPanel : BlockPanel<Format> {
     for (int m = 0; m < kRows; ++m) total.sums[m][0] = total.sums[m][1] = Zero();
     for (int64_t b = 0; b < blocks; ++b, block += kBytes, ++x) {
       PrefetchAhead(block, kBytes);
-      const uint8_t* w = block + kPanelRows * 2;
       BlockSums<kRows> sums;
-      sums.Start(x->sum8, Weights::kBiasFactor);
-#pragma GCC unroll 8
-      for (int g = 0; g < 8; ++g) {
-        sums.Step(Weights::LoadGroup(w, g), Weights::LoadGroup(w + kLanes * 4, g), x->x, g * 4);
-      }
+      sums.template Multiply<Weights>(block + kPanelRows * 2, x->x, x->sum8);
       x->AddTo(total, sums, block);
     }
 #pragma GCC unroll 8

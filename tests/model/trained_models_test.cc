@@ -180,5 +180,26 @@ TEST_CASE("The demo models give the greedy ids and best logits of transformers",
   }
 }
 
+TEST_CASE("The cache of a model below 6 bits is in the type that the processor prefers",
+          "[golden]") {
+  const std::filesystem::path folder = test::SharedDataOrSkip("stories260K");
+  auto device = kernels::CreateCpuDevice({.num_threads = 1});
+  REQUIRE(device.ok());
+  const kernels::DType preferred = (*device)->preferred_kv_type();
+  engine::LoadOptions options;
+  options.capacity.kv_bytes = 4 << 20;
+  const std::pair<const char*, kernels::DType> cases[] = {
+      {"stories260K-Q4_0.gguf", preferred},
+      {"stories260K-BF16.gguf", preferred},
+      {"stories260K-Q8_0.gguf", kernels::DType::kF16},
+      {"stories260K-f32.gguf", kernels::DType::kF32}};
+  for (const auto& [file, expected] : cases) {
+    INFO(file);
+    auto model = engine::LoadModel(folder / file, options);
+    REQUIRE(model.ok());
+    CHECK(model->kv_dtype == expected);
+  }
+}
+
 }  // namespace
 }  // namespace heddle
