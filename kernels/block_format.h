@@ -95,6 +95,10 @@ inline constexpr BlockTraits kBlockTraits[kNumBlockFormats] = {
 
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                           1,    13,   25,  38,  53,  69,  89,  113};
+// Q4_0, which has no place among the blocked formats but the same make.
+inline constexpr BlockTraits kQ40Traits = {
+    32, 32, 4, 8, CodeValues::kLinear, SubScales::kNone, false, false, ScaleType::kF16};
+
 // Twice the values of E2M1; the scales are halved.
 inline constexpr int8_t kE2m1Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 

@@ -34,11 +34,11 @@ inline ByteVec Lookup(ByteVec table, ByteVec indices) {
 }
 inline IntSums SetInts(int32_t x) { return _mm256_set1_epi32(x); }
 inline Vec ToFloat(IntSums v) { return _mm256_cvtepi32_ps(v); }
-inline Vec FromInt8(const int8_t* p) {
-  return ToFloat(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+inline IntSums IntsFromInt8(const int8_t* p) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
-inline Vec FromUint8(const uint8_t* p) {
-  return ToFloat(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+inline IntSums IntsFromUint8(const uint8_t* p) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
 #if defined(__AVXVNNI__)
 constexpr int kTableBias = 128;  // the dot product takes unsigned weights
@@ -47,6 +47,9 @@ inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
   int32_t word;
   std::memcpy(&word, x, 4);
   return _mm256_dpbusd_avx_epi32(sum, w, _mm256_set1_epi32(word));
+}
+inline IntSums DotAdd16(IntSums sum, IntSums w, int32_t x) {
+  return _mm256_dpwssd_avx_epi32(sum, w, _mm256_set1_epi32(x));
 }
 #else
 constexpr int kTableBias = 0;  // table entries are multiplied as |w| and x with the sign of w
@@ -63,6 +66,9 @@ inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
   }
   __m256i pairs = _mm256_maddubs_epi16(w, value);
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+inline IntSums DotAdd16(IntSums sum, IntSums w, int32_t x) {
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(w, _mm256_set1_epi32(x)));
 }
 #endif
 

@@ -34,11 +34,14 @@ inline ByteVec Lookup(ByteVec table, ByteVec indices) {
 }
 inline IntSums SetInts(int32_t x) { return _mm512_set1_epi32(x); }
 inline Vec ToFloat(IntSums v) { return _mm512_cvtepi32_ps(v); }
-inline Vec FromInt8(const int8_t* p) {
-  return ToFloat(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+inline IntSums IntsFromInt8(const int8_t* p) {
+  return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
-inline Vec FromUint8(const uint8_t* p) {
-  return ToFloat(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+inline IntSums IntsFromUint8(const uint8_t* p) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+inline IntSums DotAdd16(IntSums sum, IntSums w, int32_t x) {
+  return _mm512_dpwssd_epi32(sum, w, _mm512_set1_epi32(x));
 }
 template <bool kSigned>
 inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {

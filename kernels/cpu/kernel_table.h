@@ -18,12 +18,13 @@ enum class TileKind : uint8_t {
   kFloat,       // F32 [cols][tile_rows]
   kInt8,        // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sum
                 // [tile_rows], which is -8 times the sum of the block's int8
-  kInt8Halves,  // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sums
-                // [tile_rows][2] of either half, F32 [tile_rows][2] the same times scale
   kBf16,        // BF16 [(cols + 1) / 2][tile_rows][2]: neighbouring columns of a row side by side
-  kInt8Shifts,  // per 256 columns F32 base [tile_rows], then per block of 32 columns as kInt8, but
-                // in place of the scale int32 [tile_rows]: the exponent e of the block's scale,
-                // which is base * 2^e, at the place that F32 has it
+  kInt8Shared,  // per 256 columns a group of eight blocks with scales base * 2^e:
+                //   F32 base [tile_rows], int32 [12][tile_rows]: pairs of int16 sums, see
+                //   linear_shared.h
+                // and per block of 32 columns int8 [tile_rows][32], int32 [tile_rows]: e at the
+                // place that F32 has it, int32 sums [tile_rows][2] of either half, F32 [tile_rows]:
+                // sum * 2^e
 };
 
 constexpr int32_t kMaxTileSizes = 6;
@@ -50,6 +51,13 @@ struct FormatKernels {
   // stretch of columns that begins and ends at multiples of 256 may be multiplied by itself:
   // stretches in order give the bits of the whole.
   void (*multiply[kMaxTileSizes])(const void* panel, const void* tile, int64_t cols, float* acc);
+  // The decoding of a stretch done once for many tiles, from expand_tiles on: expand writes
+  // expanded_bytes(cols), and multiply_expanded gives the bits of multiply with it. 0: never.
+  int32_t expand_tiles = 0;
+  int64_t (*expanded_bytes)(int64_t cols) = nullptr;
+  void (*expand)(const void* panel, int64_t cols, void* out) = nullptr;
+  void (*multiply_expanded[kMaxTileSizes])(const void* expanded, const void* tile, int64_t cols,
+                                           float* acc) = {};
 };
 
 // Same values as kernels::Activation and kernels::Epilogue.
@@ -78,18 +86,17 @@ struct EpilogueArgs {
 
 // The formats of block_format.h.
 struct BlockKernels {
-  TileKernels tile;
+  TileKernels shared_tile;                  // of kInt8Shared
   FormatKernels formats[kNumBlockFormats];  // by BlockFormat
 };
 
 struct LinearKernels {
   int32_t panel_rows;
-  TileKernels tiles[2];      // of kFloat and kInt8; that of kInt8Halves is the blocks'
+  TileKernels tiles[2];      // of kFloat and kInt8; that of kInt8Shared is the blocks'
   FormatKernels formats[5];  // by DType; the others are the blocks'
   void (*epilogue)(const EpilogueArgs& args);
   const BlockKernels* blocks;
-  TileKernels bf16_tile;   // of kBf16, where the level has it
-  TileKernels shift_tile;  // of kInt8Shifts, where the level has it
+  TileKernels bf16_tile;  // of kBf16, where the level has it
 };
 
 // What takes the place of the exact BF16 kernels where the processor multiplies BF16 itself.

@@ -21,6 +21,8 @@ constexpr int64_t kGroupRows = 512;
 constexpr int64_t kStretchBytes = 16 * 1024;
 // Stretches are whole blocks of every format.
 constexpr int64_t kStretchColumns = 256;
+// The same where a stretch is expanded first: its codes are bytes then, and its tiles small.
+constexpr int64_t kExpandedStretchBytes = 20 * 1024;
 
 // For deciding how many threads to wake: multiply-adds per nanosecond of one core, roughly, and
 // weight bytes per nanosecond.
@@ -57,12 +59,10 @@ int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
       return tile_rows * cols * 4;
     case TileKind::kInt8:
       return tile_rows * (cols / 32) * 40;
-    case TileKind::kInt8Halves:
-      return tile_rows * (cols / 32) * 52;
     case TileKind::kBf16:
       return tile_rows * ((cols + 1) / 2) * 4;
-    case TileKind::kInt8Shifts:
-      return tile_rows * ((cols / 32) * 40 + (cols + 255) / 256 * 4);
+    case TileKind::kInt8Shared:
+      return tile_rows * ((cols / 32) * 48 + (cols + 255) / 256 * 52);
   }
   return 0;
 }
@@ -131,16 +131,25 @@ class LinearCall {
     const int64_t sums_each = group_rows_ * kernels_.panel_rows;
     const int64_t sums_of_thread = gated_ ? 2 * sums_each : sums_each;
     auto* sums = static_cast<float*>(scratch.sums.Get(pool.num_threads() * sums_of_thread * 4));
-    pool.ForRange(groups * num_panels_, ItemCost(),
-                  [&](int64_t begin, int64_t end, int32_t thread) {
-                    float* own = sums + thread * sums_of_thread;
-                    for (int64_t i = begin; i < end; ++i) {
-                      RunPanel(i % num_panels_, i / num_panels_, own, own + sums_each);
-                    }
-                  });
+    const int64_t expanded_bytes = ExpandedBytes();
+    auto* expanded = static_cast<char*>(scratch.expanded.Get(pool.num_threads() * expanded_bytes));
+    pool.ForRange(
+        groups * num_panels_, ItemCost(), [&](int64_t begin, int64_t end, int32_t thread) {
+          float* own = sums + thread * sums_of_thread;
+          const ThreadMemory memory = {own, own + sums_each, expanded + thread * expanded_bytes};
+          for (int64_t i = begin; i < end; ++i) {
+            RunPanel(i % num_panels_, i / num_panels_, memory);
+          }
+        });
   }
 
  private:
+  struct ThreadMemory {
+    float* sums;
+    float* sums_up;  // for the second factor of a gated product
+    char* expanded;
+  };
+
   // Those of an earlier segment that wants the same, or new ones.
   Tiles TilesOfSegment(size_t index, ThreadPool& pool, LinearScratch& scratch) const {
     const CpuWeight::Segment& segment = weight_.segments()[index];
@@ -160,9 +169,8 @@ class LinearCall {
   }
 
   const TileKernels& KernelsOf(TileKind kind) const {
-    if (kind == TileKind::kInt8Halves) return kernels_.blocks->tile;
+    if (kind == TileKind::kInt8Shared) return kernels_.blocks->shared_tile;
     if (kind == TileKind::kBf16) return kernels_.bf16_tile;
-    if (kind == TileKind::kInt8Shifts) return kernels_.shift_tile;
     return kernels_.tiles[static_cast<size_t>(kind)];
   }
 
@@ -173,47 +181,77 @@ class LinearCall {
     return (gated_ ? 2 : 1) * std::max(macs / kMacsPerNs, bytes / kBytesPerNs);
   }
 
-  // One panel of outputs for one group of rows; `sums_up` for the second factor of a gated product.
-  void RunPanel(int64_t panel, int64_t group, float* sums, float* sums_up) const {
+  // One panel of outputs for one group of rows.
+  void RunPanel(int64_t panel, int64_t group, const ThreadMemory& memory) const {
     const CpuWeight::Segment& segment = weight_.SegmentOfPanel(panel);
     const auto index = static_cast<size_t>(&segment - weight_.segments().data());
     const int64_t local = panel - segment.panel_begin;
     const int64_t row = group * group_rows_;
     const int64_t rows = std::min(args_.x.rows - row, group_rows_);
     if (rows <= 0) return;
-    Multiply(index, local, row, rows, sums);
-    if (gated_) Multiply(1, local, row, rows, sums_up);
-    Finish(segment, local, row, static_cast<int32_t>(rows), sums, gated_ ? sums_up : nullptr);
+    Multiply(index, local, row, rows, memory.expanded, memory.sums);
+    if (gated_) Multiply(1, local, row, rows, memory.expanded, memory.sums_up);
+    Finish(segment, local, row, static_cast<int32_t>(rows), memory.sums,
+           gated_ ? memory.sums_up : nullptr);
   }
 
-  // Columns of a stretch: all of them if a single tile passes.
-  int64_t StretchColumns(const CpuWeight::Segment& segment, int64_t num_tiles) const {
+  static bool Expands(const FormatKernels& format, int64_t num_tiles) {
+    return format.expand_tiles > 0 && num_tiles >= format.expand_tiles;
+  }
+
+  // Of a thread's longest stretch.
+  int64_t ExpandedBytes() const {
+    int64_t bytes = 0;
+    for (const CpuWeight::Segment& segment : weight_.segments()) {
+      if (segment.format->expand_tiles == 0) continue;
+      const int64_t cols = std::min(weight_.cols, StretchOf(*segment.format, true));
+      bytes = std::max(bytes, segment.format->expanded_bytes(cols));
+    }
+    return (bytes + 63) / 64 * 64;
+  }
+
+  // Columns of a stretch that several tiles pass.
+  static int64_t StretchOf(const FormatKernels& format, bool expands) {
+    const int64_t unit_bytes =
+        expands ? format.expanded_bytes(kStretchColumns) : format.panel_bytes(kStretchColumns);
+    const int64_t limit = expands ? kExpandedStretchBytes : kStretchBytes;
+    return kStretchColumns * std::max<int64_t>(1, limit / unit_bytes);
+  }
+
+  // All columns if a single tile passes, or if stretches of a panel do not lie behind each other:
+  // where one of that size by itself is padded.
+  int64_t StretchColumns(const FormatKernels& format, int64_t num_tiles) const {
     if (num_tiles == 1 || weight_.cols <= kStretchColumns) return weight_.cols;
-    const int64_t unit_bytes = segment.format->panel_bytes(kStretchColumns);
-    // Stretches lie behind each other unless a panel of that size is padded.
-    if (segment.format->panel_bytes(64 * kStretchColumns) != 64 * unit_bytes) return weight_.cols;
-    return kStretchColumns * std::max<int64_t>(1, kStretchBytes / unit_bytes);
+    if (format.panel_bytes(64 * kStretchColumns) != 64 * format.panel_bytes(kStretchColumns)) {
+      return weight_.cols;
+    }
+    return StretchOf(format, Expands(format, num_tiles));
   }
 
   // sums [rows, panel_rows] of the tiles of segment `index` that hold rows [row, row + rows).
-  void Multiply(size_t index, int64_t local, int64_t row, int64_t rows, float* sums) const {
+  void Multiply(size_t index, int64_t local, int64_t row, int64_t rows, char* expanded,
+                float* sums) const {
     const CpuWeight::Segment& segment = weight_.segments()[index];
+    const FormatKernels& format = *segment.format;
     const Tiles& tiles = tiles_[index];
     const int64_t first = row / tiles.largest();
     const int64_t num_tiles = (rows + tiles.largest() - 1) / tiles.largest();
     const uint8_t* panel = segment.data + local * segment.panel_bytes;
-    const int64_t stretch = StretchColumns(segment, num_tiles);
+    const int64_t stretch = StretchColumns(format, num_tiles);
+    const bool expands = Expands(format, num_tiles) && stretch <= StretchOf(format, true);
     std::memset(sums, 0, static_cast<size_t>(group_rows_ * kernels_.panel_rows) * sizeof(float));
     for (int64_t begin = 0; begin < weight_.cols; begin += stretch) {
       const int64_t cols = std::min(stretch, weight_.cols - begin);
-      const uint8_t* part = panel + (begin == 0 ? 0 : segment.format->panel_bytes(begin));
+      const uint8_t* part = panel + (begin == 0 ? 0 : format.panel_bytes(begin));
+      if (expands) format.expand(part, cols, expanded);
       for (int64_t i = 0; i < num_tiles; ++i) {
-        if (num_tiles > 1) PrefetchShare(part, segment.format->panel_bytes(cols), i, num_tiles);
+        if (num_tiles > 1) PrefetchShare(part, format.panel_bytes(cols), i, num_tiles);
         const int32_t size = tiles.SizeIndexOf(first + i);
         const char* x =
             tiles.DataOf(first + i) + TileBytes(tiles.kind, tiles.kernels->sizes[size], begin);
-        segment.format->multiply[size](part, x, cols,
-                                       sums + i * tiles.largest() * kernels_.panel_rows);
+        auto* multiply = expands ? format.multiply_expanded[size] : format.multiply[size];
+        multiply(expands ? static_cast<const void*>(expanded) : part, x, cols,
+                 sums + i * tiles.largest() * kernels_.panel_rows);
       }
     }
   }

@@ -18,7 +18,8 @@ struct LinearScratch {
     Scratch tiles;
   };
   std::vector<Input> inputs;
-  Scratch sums;  // of each thread: one group of rows of one panel, or of two
+  Scratch sums;      // of each thread: one group of rows of one panel, or of two
+  Scratch expanded;  // of each thread: a stretch of a panel
 };
 
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,

@@ -122,7 +122,6 @@ const LinearKernels kLinearAvx2 = {
      MakeFormat<Q80Panel, 1, 2>(TileKind::kInt8), MakeFormat<Q40Panel, 1, 2>(TileKind::kInt8)},
     FinishPanel,
     &kBlocksAvx2,
-    /*bf16_tile=*/{},
-    /*shift_tile=*/{}};
+    /*bf16_tile=*/{}};
 
 }  // namespace heddle::kernels::cpu

@@ -11,6 +11,10 @@
 
 #include "kernels/cpu/linear_dot.h"
 
+#include "kernels/cpu/block_parts.h"
+
+#include "kernels/cpu/linear_shared.h"
+
 namespace heddle::kernels::cpu {
 
 // 12 x 2 F32 sums fill the 32 registers. The integer kernels keep two sets of sums: 8 x 2 of them
@@ -24,10 +28,9 @@ const LinearKernels kLinearAvx512 = {
      MakeFormat<F16Panel, 1, 2, 4, 8, 12>(TileKind::kFloat),
      MakeFormat<BF16Panel, 1, 2, 4, 8, 12>(TileKind::kFloat),
      MakeFormat<Q80DotPanel, 1, 2, 4, 8>(TileKind::kInt8),
-     MakeFormat<Q40ShiftPanel, 1, 2, 4, 8>(TileKind::kInt8Shifts)},
+     MakeShared<kQ40Traits, BlockPanel<Q40>, 1, 2, 4, 6>()},
     FinishPanel,
     &kBlocksAvx512,
-    /*bf16_tile=*/{},
-    /*shift_tile=*/{4, {1, 2, 4, 8}, PrepareRoundedTile<ShiftTile>}};
+    /*bf16_tile=*/{}};
 
 }  // namespace heddle::kernels::cpu

@@ -15,6 +15,7 @@ namespace heddle::kernels::cpu {
 
 // 2 x 2 integer sums and as many totals: half of the 16 registers.
 extern const BlockKernels kBlocksAvx2;
-const BlockKernels kBlocksAvx2 = MakeBlockKernels(TileSizes<1, 2>(), TileSizes<1, 2, 4, 6>());
+const BlockKernels kBlocksAvx2 =
+    MakeBlockKernels(TileSizes<1, 2>(), TileSizes<1, 2>(), TileSizes<1, 2, 4, 6>());
 
 }  // namespace heddle::kernels::cpu

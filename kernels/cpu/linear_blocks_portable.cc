@@ -39,13 +39,16 @@ inline ByteVec Lookup(ByteVec table, ByteVec indices) {
 }
 inline IntSums SetInts(int32_t x) { return IntSums{x, x, x, x}; }
 inline Vec ToFloat(IntSums v) { return __builtin_convertvector(v, Vec); }
-inline Vec FromInt8(const int8_t* p) {
-  return Vec{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
-             static_cast<float>(p[3])};
-}
-inline Vec FromUint8(const uint8_t* p) {
-  return Vec{static_cast<float>(p[0]), static_cast<float>(p[1]), static_cast<float>(p[2]),
-             static_cast<float>(p[3])};
+inline IntSums IntsFromInt8(const int8_t* p) { return IntSums{p[0], p[1], p[2], p[3]}; }
+inline IntSums IntsFromUint8(const uint8_t* p) { return IntSums{p[0], p[1], p[2], p[3]}; }
+inline IntSums DotAdd16(IntSums sum, IntSums w, int32_t x) {
+  int16_t values[2], weights[2 * kLanes];
+  std::memcpy(values, &x, sizeof(values));
+  std::memcpy(weights, &w, sizeof(weights));
+  for (int r = 0; r < kLanes; ++r) {
+    sum[r] += weights[2 * r] * values[0] + weights[2 * r + 1] * values[1];
+  }
+  return sum;
 }
 template <bool kSigned>
 inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
@@ -77,6 +80,7 @@ inline Vec LookupFloat(FloatTable table, IntVec words) {
 namespace heddle::kernels::cpu {
 
 extern const BlockKernels kBlocksPortable;
-const BlockKernels kBlocksPortable = MakeBlockKernels(TileSizes<1, 2, 4>(), TileSizes<1, 2, 4>());
+const BlockKernels kBlocksPortable =
+    MakeBlockKernels(TileSizes<1, 2, 4>(), TileSizes<1, 2, 4>(), TileSizes<1, 2, 4>());
 
 }  // namespace heddle::kernels::cpu

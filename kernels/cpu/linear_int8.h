@@ -52,6 +52,7 @@ struct RoundedBlocks {
   int8_t codes[kLanes][kBlock];
   float scales[kLanes];
   int32_t exponents[kLanes];  // of SharedScales only
+  int32_t group_largest;      // bits of the group's largest magnitude, where lanes hold part of it
   int32_t sums[2][kLanes];    // of the codes of either half
 };
 
@@ -124,7 +125,7 @@ struct SharedScales {
 
   static Vec Choose(const BlockColumns& columns, RoundedBlocks& rounded) {
     const Vec max = LargestOf(columns);
-    const Vec of_group = OfGroups(max);
+    const Vec of_group = OfGroups(max, rounded.group_largest);
     // 2^down <= of_group / max < 2^(down + 1)
     IntVec down = (Bits(of_group / max) >> 23) - 127;  // 128 where max is 0
     down = down < kMaxExponent ? down : IntVec{} + kMaxExponent;
@@ -135,8 +136,9 @@ struct SharedScales {
     const Vec inverse = FromBits((down + 127) << 23) * (Set(127.0f) / of_group);
     return Select(of_group > Zero(), inverse, Zero());
   }
-  static Vec OfGroups(Vec max) {
-    static_assert(kLanes % kGroupBlocks == 0 || kLanes < kGroupBlocks);
+  // The largest of each lane's group. `known` counts where a group is more than the lanes.
+  static Vec OfGroups(Vec max, int32_t known) {
+    if constexpr (kLanes < kGroupBlocks) return FromBits(IntVec{} + known);
     int32_t bits[kLanes];
     const IntVec of_blocks = Bits(max);
     std::memcpy(bits, &of_blocks, sizeof(bits));
@@ -148,6 +150,19 @@ struct SharedScales {
     IntVec of_groups;
     std::memcpy(&of_groups, bits, sizeof(bits));
     return FromBits(of_groups);
+  }
+  // Bits of the largest magnitude of the group that block b of a row belongs to.
+  static int32_t LargestOfGroup(const float* row, int64_t b, int64_t blocks) {
+    const int64_t first = b / kGroupBlocks * kGroupBlocks;
+    const int64_t end = first + kGroupBlocks < blocks ? first + kGroupBlocks : blocks;
+    int32_t largest = 0;
+    for (int64_t k = first * kBlock; k < end * kBlock; ++k) {
+      int32_t bits;
+      std::memcpy(&bits, row + k, 4);
+      bits &= INT32_MAX;
+      largest = bits > largest ? bits : largest;
+    }
+    return largest;
   }
 };
 
@@ -188,7 +203,11 @@ inline void PrepareRoundedTile(const float* x, int64_t stride, int32_t rows, int
   for (int64_t b = 0; b < blocks; b += kLanes) {
     const int count = static_cast<int>(blocks - b < kLanes ? blocks - b : kLanes);
     for (int32_t m = 0; m < rows; ++m) {
-      RoundBlocks<typename Tile::Scales>(x + m * stride + b * kBlock, count, rounded);
+      const float* row = x + m * stride;
+      if constexpr (kLanes < kGroupBlocks) {
+        rounded.group_largest = SharedScales::LargestOfGroup(row, b, blocks);
+      }
+      RoundBlocks<typename Tile::Scales>(row + b * kBlock, count, rounded);
       for (int j = 0; j < count; ++j) Tile::Put(out, tile_rows, m, b + j, rounded, j);
     }
   }

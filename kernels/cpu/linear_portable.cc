@@ -73,7 +73,6 @@ const LinearKernels kLinearPortable = {
      MakeFormat<PortablePanel<Q40>, 1, 2, 4>(TileKind::kInt8)},
     FinishPanel,
     &kBlocksPortable,
-    /*bf16_tile=*/{},
-    /*shift_tile=*/{}};
+    /*bf16_tile=*/{}};
 
 }  // namespace heddle::kernels::cpu
