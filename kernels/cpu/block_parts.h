@@ -125,6 +125,11 @@ class PackedBlock {
   }
   Vec Offset(int v) const { return offset_[v]; }
   IntSums Zero(int v) const { return zero_[v]; }
+  // Whether all rows' zero points are 0.
+  bool IsSymmetric() const {
+    const IntVec any = AsIntVec(zero_[0]) | AsIntVec(zero_[1]);
+    return ReduceMax(ToFloat(AsIntSums((any != 0) & 1))) == 0;
+  }
   // The integers of sub-blocks 2 i and 2 i + 1 of the block: low and high 16 bits of each lane.
   IntSums OffsetPair(int i, int v) const {
     const IntVec low = AsIntVec(SubOffset(2 * i, v));

@@ -50,12 +50,24 @@ const cpu::LinearKernels& LinearAvx2Vnni() {
   return kernels;
 }
 
-// The avx512 level's, but for BF16.
+// The avx512 level's, but for BF16 and formats of small floats.
+const cpu::BlockKernels& BlocksAvx512Bf16() {
+  static const cpu::BlockKernels kernels = [] {
+    cpu::BlockKernels made = cpu::kBlocksAvx512;
+    made.formats[static_cast<size_t>(BlockFormat::kF8G32)] = cpu::kBlocksAvx512Bf16.f8_g32;
+    made.formats[static_cast<size_t>(BlockFormat::kF8G128)] = cpu::kBlocksAvx512Bf16.f8_g128;
+    made.formats[static_cast<size_t>(BlockFormat::kNF4)] = cpu::kBlocksAvx512Bf16.nf4;
+    return made;
+  }();
+  return kernels;
+}
+
 const cpu::LinearKernels& LinearAvx512Bf16() {
   static const cpu::LinearKernels kernels = [] {
     cpu::LinearKernels made = cpu::kLinearAvx512;
     made.formats[static_cast<size_t>(DType::kBF16)] = cpu::kBf16DotAvx512.format;
     made.bf16_tile = cpu::kBf16DotAvx512.tile;
+    made.blocks = &BlocksAvx512Bf16();
     return made;
   }();
   return kernels;

@@ -105,6 +105,13 @@ struct Bf16DotKernels {
   FormatKernels format;
 };
 
+// And in place of the blocked formats whose codes are floats.
+struct Bf16BlockKernels {
+  FormatKernels f8_g32;
+  FormatKernels f8_g128;
+  FormatKernels nf4;
+};
+
 // What takes the place of the int8 kernels where the processor has AVX2's vectors and VNNI.
 struct Int8DotKernels {
   TileKernels tile;
@@ -253,6 +260,7 @@ extern const BlockKernels kBlocksAvx2Vnni;
 extern const PeakKernels kPeakAvx2Vnni;
 extern const LinearKernels kLinearAvx512;
 extern const Bf16DotKernels kBf16DotAvx512;
+extern const Bf16BlockKernels kBlocksAvx512Bf16;
 extern const BlockKernels kBlocksAvx512;
 extern const RowKernels kRowsAvx512;
 extern const AttentionKernels kAttentionAvx512;

@@ -1,11 +1,12 @@
 // Products with panels of the blocked formats (block_panels.h has their layout), and the tables of
 // kernels for all of them.
 //
-// Integer values below 8 bits: linear_shared.h. Integer values of 8 bits: activations are quantised
-// to int8 per block of 32 columns, products of codes are summed exactly in int32, and one Fma per
-// block adds sum * (scale of w * scale of x) to the F32 result, in order of k. Float values (E4M3,
-// NF4): weights are decoded to F32 and multiplied by F32 activations, one Fma per product in order
-// of k, as in linear_float.h.
+// Integer values below 8 bits: linear_shared.h. Others, for each block of the format, in order of
+// k: t = 0; one Fma for each step adds to t; then the F32 result += t * scale of w.
+//   Integer values of 8 bits: activations are quantised to int8 per 32 columns, products of codes
+//   are summed exactly in int32, and a step adds such a sum times the scale of x.
+//   Float values (E4M3, NF4): codes are decoded to F32, and a step adds the product of one of them
+//   with an F32 activation.
 // REQUIRES: what block_parts.h requires, and defined:
 //   FloatTable, LoadFloatTable(16 floats), LookupFloat<n>(table, w)   by the bits n .. n + 3
 #pragma once
@@ -41,10 +42,15 @@ struct BytePanel {
 
   // Bias and zero point, times the sum of x, are taken off beforehand.
   template <int kRows>
-  [[gnu::always_inline]] static inline void AddPart(const Block& w, int part,
-                                                    const TileBlock<kRows>& x,
-                                                    Accumulators<kRows>& total) {
-    IntSums sums[kRows][2];
+  [[gnu::always_inline]] static inline void Start(const Block& w, const TileBlock<kRows>& x,
+                                                  IntSums (&sums)[kRows][2]) {
+    if (w.IsSymmetric()) {
+#pragma GCC unroll 8
+      for (int m = 0; m < kRows; ++m) {
+        sums[m][0] = sums[m][1] = SetInts(x.sum8[m] * (kTableBias / 8));
+      }
+      return;
+    }
     const IntVec excess[2] = {AsIntVec(w.Zero(0)) + kTableBias, AsIntVec(w.Zero(1)) + kTableBias};
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
@@ -52,31 +58,37 @@ struct BytePanel {
       sums[m][0] = AsIntSums(excess[0] * negative_sum);
       sums[m][1] = AsIntSums(excess[1] * negative_sum);
     }
-    Steps<kRows, 0>(w, part, x.x, sums);
-    const Vec w0 = w.Scale(part, 0, 0);
-    const Vec w1 = w.Scale(part, 0, 1);
+  }
+
+  // acc += the products of one block.
+  template <int kRows>
+  static void MultiplyBlock(const uint8_t* block, const TileBlock<kRows>* x, float* acc) {
+    const Block w(block);
+    Accumulators<kRows> total;
+    total.Clear();
+    for (int part = 0; part < Shape::kParts; ++part, ++x) {
+      w.PrefetchBehind(part);
+      IntSums sums[kRows][2];
+      Start(w, *x, sums);
+      Steps<kRows, 0>(w, part, x->x, sums);
 #pragma GCC unroll 8
-    for (int m = 0; m < kRows; ++m) {
-      const Vec scale = Set(x.scale[m]);
-      total.sums[m][0] = Fma(ToFloat(sums[m][0]), w0 * scale, total.sums[m][0]);
-      total.sums[m][1] = Fma(ToFloat(sums[m][1]), w1 * scale, total.sums[m][1]);
+      for (int m = 0; m < kRows; ++m) {
+        const Vec scale = Set(x->scale[m]);
+        total.sums[m][0] = Fma(ToFloat(sums[m][0]), scale, total.sums[m][0]);
+        total.sums[m][1] = Fma(ToFloat(sums[m][1]), scale, total.sums[m][1]);
+      }
     }
+    total.AddTimes(w.Scale(0, 0, 0), w.Scale(0, 0, 1), acc);
   }
 
   template <int kRows>
   static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
     const auto* p = static_cast<const uint8_t*>(panel);
     const auto* x = static_cast<const TileBlock<kRows>*>(tile);
-    Accumulators<kRows> total;
-    total.Start(acc);
     for (int64_t begin = 0; begin < cols; begin += kTraits.columns, p += Block::kBytes) {
-      const Block w(p);
-      for (int part = 0; part < Shape::kParts; ++part, ++x) {
-        w.PrefetchBehind(part);
-        AddPart(w, part, *x, total);
-      }
+      MultiplyBlock<kRows>(p, x, acc);
+      x += Shape::kParts;
     }
-    total.Save(acc);
   }
 };
 
@@ -86,38 +98,52 @@ struct FloatPanel {
   using Shape = PanelShape<kTraits>;
   using Block = PackedBlock<kTraits>;
 
-  // The weights in bits kShift .. of each lane, times the scale.
+  // The codes in bits kShift .. of each lane.
   template <int kShift>
-  static Vec FloatValue(IntVec words, const FloatTable& table, Vec scale) {
+  static Vec FloatValue(IntVec words, const FloatTable& table) {
     if constexpr (kTraits.values == CodeValues::kNf4) {
-      return LookupFloat<kShift>(table, words) * scale;
+      return LookupFloat<kShift>(table, words);
     } else {
       // Sign, exponent and mantissa to their places in F32; 2^120 moves the exponent's bias.
       IntVec top = words << (24 - kShift);
       IntVec bits = (top & INT32_MIN) | ((top >> 4) & 0x07f00000);
-      return FromBits(bits) * Set(0x1p120f) * scale;
+      return FromBits(bits) * Set(0x1p120f);
     }
   }
 
   template <int kRows, int kGroup>
-  static void Steps(const uint8_t* part, const FloatTable& table, const Vec (&scale)[2],
-                    const float* x, Accumulators<kRows>& total) {
+  [[gnu::always_inline]] static inline void Steps(const uint8_t* part, const FloatTable& table,
+                                                  const float* x, Accumulators<kRows>& total) {
     constexpr int kBits = kTraits.code_bits;
     IntVec words[2];
     const uint8_t* plane = part + Shape::kLowPlane + kGroup % kBits * kPanelRows * 4;
     std::memcpy(words, plane, sizeof(words));
     auto step = [&]<int kColumn>() __attribute__((always_inline)) {
       constexpr int kShift = kBits * (kGroup / kBits) + 8 * kColumn;
-      total.Step(FloatValue<kShift>(words[0], table, scale[0]),
-                 FloatValue<kShift>(words[1], table, scale[1]), x + kColumn * kRows);
+      total.Step(FloatValue<kShift>(words[0], table), FloatValue<kShift>(words[1], table),
+                 x + kColumn * kRows);
     };
     step.template operator()<0>();
     step.template operator()<1>();
     step.template operator()<2>();
     step.template operator()<3>();
     if constexpr (kGroup + 1 < kGroupsOfFour) {
-      Steps<kRows, kGroup + 1>(part, table, scale, x + 4 * kRows, total);
+      Steps<kRows, kGroup + 1>(part, table, x + 4 * kRows, total);
     }
+  }
+
+  // acc += the products of one block.
+  template <int kRows>
+  static void MultiplyBlock(const uint8_t* p, const FloatTable& table, const float* x, float* acc) {
+    const Block block(p);
+    p += Shape::kHeaderBytes;
+    Accumulators<kRows> total;
+    total.Clear();
+    for (int part = 0; part < Shape::kParts; ++part, p += Shape::kPartBytes, x += kBlock * kRows) {
+      PrefetchAhead(p, Shape::kPartBytes);
+      Steps<kRows, 0>(p, table, x, total);
+    }
+    total.AddTimes(block.Scale(0, 0, 0), block.Scale(0, 0, 1), acc);
   }
 
   template <int kRows>
@@ -125,19 +151,10 @@ struct FloatPanel {
     const auto* p = static_cast<const uint8_t*>(panel);
     const auto* x = static_cast<const float*>(tile);
     const FloatTable table = LoadFloatTable(kNf4Values);
-    Accumulators<kRows> total;
-    total.Start(acc);
-    for (int64_t begin = 0; begin < cols; begin += kTraits.columns) {
-      const Block block(p);
-      const Vec scale[2] = {block.Scale(0, 0, 0), block.Scale(0, 0, 1)};
-      p += Shape::kHeaderBytes;
-      for (int part = 0; part < Shape::kParts; ++part, p += Shape::kPartBytes) {
-        PrefetchAhead(p, Shape::kPartBytes);
-        Steps<kRows, 0>(p, table, scale, x, total);
-        x += kBlock * kRows;
-      }
+    for (int64_t begin = 0; begin < cols; begin += kTraits.columns, p += Block::kBytes) {
+      MultiplyBlock<kRows>(p, table, x, acc);
+      x += kTraits.columns * kRows;
     }
-    total.Save(acc);
   }
 };
 

@@ -46,6 +46,10 @@ struct Accumulators {
       sums[m][1] = Load(acc + m * kPanelRows + kLanes);
     }
   }
+  void Clear() {
+#pragma GCC unroll 12
+    for (int m = 0; m < kRows; ++m) sums[m][0] = sums[m][1] = Zero();
+  }
   // One column: `x` holds kRows values.
   void Step(Vec w0, Vec w1, const float* x) {
 #pragma GCC unroll 12
@@ -60,6 +64,14 @@ struct Accumulators {
     for (int m = 0; m < kRows; ++m) {
       Store(acc + m * kPanelRows, sums[m][0]);
       Store(acc + m * kPanelRows + kLanes, sums[m][1]);
+    }
+  }
+  // acc += the sums times w0 and w1.
+  void AddTimes(Vec w0, Vec w1, float* acc) const {
+#pragma GCC unroll 12
+    for (int m = 0; m < kRows; ++m, acc += kPanelRows) {
+      Store(acc, Fma(sums[m][0], w0, Load(acc)));
+      Store(acc + kLanes, Fma(sums[m][1], w1, Load(acc + kLanes)));
     }
   }
 };

@@ -215,8 +215,7 @@ struct SharedPanel {
     const auto* x = reinterpret_cast<const SharedBlock<kRows>*>(&group + 1);
     const ByteVec table = Shape::Table();
     Accumulators<kRows> total;
-#pragma GCC unroll 8
-    for (int m = 0; m < kRows; ++m) total.sums[m][0] = total.sums[m][1] = Zero();
+    total.Clear();
     for (int begin = 0; begin < parts; begin += Shape::kParts, weights += Block::kBytes) {
       const Block w(weights);
       for (int part = 0; part < Shape::kParts; ++part, ++x) {

@@ -13,6 +13,11 @@ namespace {
 // Formats whose activations are rounded to int8.
 bool IsInteger(DType dtype) { return dtype >= DType::kQ8_0 && dtype < DType::kF8G32; }
 
+// Formats whose activations are rounded to BF16 where the level multiplies it itself.
+bool IsBf16Product(DType dtype) {
+  return dtype == DType::kBF16 || (dtype >= DType::kF8G32 && dtype <= DType::kNF4);
+}
+
 // `cols`, or as many more as make whole blocks.
 int64_t Columns(DType dtype, int64_t cols) {
   int64_t block = Info(dtype).block_elements;
@@ -31,14 +36,14 @@ double Magnitude(const Matrix& x, const TestWeight& w, int64_t t, int64_t r) {
 // F32 accumulation of k terms errs by at most k units relative to the magnitude, and by about
 // sqrt(k) of them for independent roundings: 4 sqrt(k) is beyond any chance. Activations rounded
 // to int8 per block err by half a step per term, of (largest of the block) / 124.75 at most.
-// Where the level multiplies BF16 itself, activations are rounded to 8 bits: by half a unit, 2^-8
-// at most.
+// Where the level multiplies BF16 itself, activations beside weights that are such numbers are
+// rounded to 8 bits: by half a unit, 2^-8 at most; and NF4's sixteen by 2^-9.
 double Tolerance(const Matrix& x, const TestWeight& w, int64_t t, int64_t r,
                  const std::string& isa) {
   double eps = std::numeric_limits<float>::epsilon();
   double tolerance = 4 * std::sqrt(static_cast<double>(w.cols)) * eps * Magnitude(x, w, t, r);
-  if (w.dtype == DType::kBF16 && isa == "avx512_bf16") {
-    tolerance += 0x1p-8 * Magnitude(x, w, t, r);
+  if (isa == "avx512_bf16" && IsBf16Product(w.dtype)) {
+    tolerance += (w.dtype == DType::kNF4 ? 0x1.8p-8 : 0x1p-8) * Magnitude(x, w, t, r);
   }
   if (!IsInteger(w.dtype)) return tolerance + 1e-30;
   for (int64_t b = 0; b < w.cols / 32; ++b) {
