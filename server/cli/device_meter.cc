@@ -9,12 +9,12 @@ namespace {
 
 using kernels::cpu::LimitMeter;
 
-// Peak of the instruction that multiplies this format: what is no integer is computed in F32.
+// Peak of the instruction that multiplies this format: F32 and F16 are computed in F32, small floats
+// as BF16 (in F32 where there is no such instruction, which the meter knows), integers as int8.
 double PeakFor(const std::string& format, LimitMeter& meter) {
-  const bool is_float =
-      format == "f32" || format == "f16" || format == "nf4" || format.compare(0, 3, "fp8") == 0;
-  if (is_float) return meter.FmaGflopPerSecond();
-  return format == "bf16" ? meter.Bf16GflopPerSecond() : meter.Int8GopPerSecond();
+  if (format == "f32" || format == "f16") return meter.FmaGflopPerSecond();
+  const bool is_small_float = format == "bf16" || format == "nf4" || format.starts_with("fp8");
+  return is_small_float ? meter.Bf16GflopPerSecond() : meter.Int8GopPerSecond();
 }
 
 }  // namespace

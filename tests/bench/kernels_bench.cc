@@ -83,9 +83,8 @@ double Measured(Peak peak, LimitMeter& meter) {
 
 // Of the instruction that multiplies weights of this format.
 Peak PeakOf(DType dtype) {
-  if (dtype == DType::kBF16) return Peak::kBf16;
-  const bool is_float = dtype == DType::kF32 || dtype == DType::kF16 || dtype >= DType::kF8G32;
-  return is_float ? Peak::kF32 : Peak::kInt8;
+  if (dtype == DType::kBF16 || dtype >= DType::kF8G32) return Peak::kBf16;
+  return dtype == DType::kF32 || dtype == DType::kF16 ? Peak::kF32 : Peak::kInt8;
 }
 
 // Runs `body` on the device until the framework has enough, with shares of the limits as counters.
