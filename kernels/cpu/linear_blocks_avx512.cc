@@ -17,6 +17,6 @@ namespace heddle::kernels::cpu {
 // percent faster than 4 rows, and 5 to 8 than 8 rows.
 extern const BlockKernels kBlocksAvx512;
 const BlockKernels kBlocksAvx512 =
-    MakeBlockKernels(TileSizes<1, 2, 4, 6>(), TileSizes<1, 2, 4, 8>(), TileSizes<1, 2, 4, 8, 12>());
+    MakeBlockKernels(TileSizes<1, 2, 4, 6>(), TileSizes<1, 2, 4>(), TileSizes<1, 2, 4, 8, 12>());
 
 }  // namespace heddle::kernels::cpu

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "kernels/cpu/kernel_table.h"
 
@@ -41,9 +42,8 @@ struct BlockSums {
       sums[m][1] = DotAdd<false>(sums[m][1], w1, x[m] + column);
     }
   }
-  void AddTo(Accumulators<kRows>& total, const uint8_t* scales, const float* x_scales) const {
-    Vec w0 = FromF16(reinterpret_cast<const uint16_t*>(scales));
-    Vec w1 = FromF16(reinterpret_cast<const uint16_t*>(scales) + kLanes);
+  // w0, w1: the scales of the weights.
+  void AddTo(Accumulators<kRows>& total, Vec w0, Vec w1, const float* x_scales) const {
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
       Vec x = Set(x_scales[m]);
@@ -70,17 +70,56 @@ struct Q40Weights {
 
 template <typename Format, typename Weights>
 struct IntPanel : BlockPanel<Format> {
+  static constexpr int64_t kBytes = BlockPanel<Format>::kBytes;
+
   template <int kRows>
   static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
     const auto* block = static_cast<const uint8_t*>(panel);
     const auto* x = static_cast<const TileBlock<kRows>*>(tile);
     Accumulators<kRows> total;
     total.Start(acc);
-    for (int64_t b = 0; b < cols / kBlock; ++b, block += BlockPanel<Format>::kBytes, ++x) {
-      PrefetchAhead(block, BlockPanel<Format>::kBytes);
+    for (int64_t b = 0; b < cols / kBlock; ++b, block += kBytes, ++x) {
+      PrefetchAhead(block, kBytes);
+      const auto* scales = reinterpret_cast<const uint16_t*>(block);
       BlockSums<kRows> sums;
       sums.template Multiply<Weights>(block + kPanelRows * 2, x->x, x->sum8);
-      sums.AddTo(total, block, x->scale);
+      sums.AddTo(total, FromF16(scales), FromF16(scales + kLanes), x->scale);
+    }
+    total.Save(acc);
+  }
+};
+
+// Q8_0 as it is in a panel, but for scales in F32: their conversion is two of the four slots of a
+// block that dot products leave.
+struct ExpandedQ80 {
+  static constexpr int64_t kBytes = kPanelRows * 4 + 8 * kGroupBytes;
+
+  static int64_t Bytes(int64_t cols) { return cols / kBlock * kBytes; }
+
+  static void Expand(const void* panel, int64_t cols, void* out) {
+    const auto* from = static_cast<const uint8_t*>(panel);
+    auto* to = static_cast<uint8_t*>(out);
+    for (int64_t b = 0; b < cols / kBlock; ++b, to += kBytes) {
+      for (int r = 0; r < kPanelRows; r += kLanes) {
+        Store(reinterpret_cast<float*>(to) + r,
+              FromF16(reinterpret_cast<const uint16_t*>(from) + r));
+      }
+      std::memcpy(to + kPanelRows * 4, from + kPanelRows * 2, 8 * kGroupBytes);
+      from += BlockPanel<Q80<0x80>>::kBytes;
+    }
+  }
+
+  template <int kRows>
+  static void Multiply(const void* expanded, const void* tile, int64_t cols, float* acc) {
+    const auto* block = static_cast<const uint8_t*>(expanded);
+    const auto* x = static_cast<const TileBlock<kRows>*>(tile);
+    Accumulators<kRows> total;
+    total.Start(acc);
+    for (int64_t b = 0; b < cols / kBlock; ++b, block += kBytes, ++x) {
+      const auto* scales = reinterpret_cast<const float*>(block);
+      BlockSums<kRows> sums;
+      sums.template Multiply<Q80Weights>(block + kPanelRows * 4, x->x, x->sum8);
+      sums.AddTo(total, Load(scales), Load(scales + kLanes), x->scale);
     }
     total.Save(acc);
   }

@@ -36,8 +36,9 @@ struct Level {
   float squared_step;  // 1 / largest^2
 };
 constexpr Level LevelOf(float largest) { return {largest, 1 / (largest * largest)}; }
-constexpr Level kLevels[] = {LevelOf(127),     LevelOf(126.25f), LevelOf(125.5f),
-                             LevelOf(124.75f), LevelOf(124),     LevelOf(123.25f)};
+constexpr Level kLevels[][2] = {{LevelOf(127), LevelOf(126.25f)},
+                                {LevelOf(125.5f), LevelOf(124.75f)},
+                                {LevelOf(124), LevelOf(123.25f)}};
 constexpr float kRoundingMagic = 0x1.8p23f;  // adding it rounds to an integer in the low bits
 
 // kLanes neighbouring blocks of a row in columns, a block to a lane, so that sums and maxima over a
@@ -60,8 +61,9 @@ struct RoundedBlocks {
 // The first `count` blocks at x; zeros behind.
 inline void TransposeBlocks(const float* x, int count, BlockColumns& columns) {
   for (int c = 0; c < kBlock; c += kLanes) {
-    Vec rows[kLanes] = {};
-    for (int j = 0; j < count; ++j) rows[j] = Load(x + j * kBlock + c);
+    Vec rows[kLanes];
+#pragma GCC unroll 16
+    for (int j = 0; j < kLanes; ++j) rows[j] = j < count ? Load(x + j * kBlock + c) : Zero();
     TransposeTo(rows, columns.values + c * kLanes, kLanes);
   }
 }
@@ -75,25 +77,42 @@ inline Vec Rounded(Vec scaled) {
   return (scaled + magic) - magic;
 }
 
+// Squared errors of rounding to two levels, which hide each other's latencies. In units of the
+// blocks' largest magnitude.
+inline void ErrorsOf(const BlockColumns& columns, Vec inverse_max, const Level (&levels)[2],
+                     Vec (&errors)[2]) {
+  const Vec inverse[2] = {Set(levels[0].largest) * inverse_max,
+                          Set(levels[1].largest) * inverse_max};
+  Vec sums[2][2] = {{Zero(), Zero()}, {Zero(), Zero()}};
+  for (int i = 0; i < kBlock; i += 2) {
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; ++j) {
+      const Vec x = columns[i + j];
+#pragma GCC unroll 2
+      for (int l = 0; l < 2; ++l) {
+        const Vec scaled = x * inverse[l];
+        const Vec error = scaled - Rounded(scaled);
+        sums[l][j] = Fma(error, error, sums[l][j]);
+      }
+    }
+  }
+  for (int l = 0; l < 2; ++l) {
+    errors[l] = (sums[l][0] + sums[l][1]) * Set(levels[l].squared_step);
+  }
+}
+
 // The level of kLevels with the least squared error; the first for what is not finite.
 inline Vec BestLevels(const BlockColumns& columns, Vec max) {
   const Vec inverse_max = Set(1.0f) / max;
-  Vec best = Set(kLevels[0].largest);
+  Vec best = Set(kLevels[0][0].largest);
   Vec least = Set(__builtin_inff());
-  for (const Level& level : kLevels) {
-    const Vec inverse = Set(level.largest) * inverse_max;
-    Vec even = Zero(), odd = Zero();
-    for (int i = 0; i < kBlock; i += 2) {
-      const Vec first = columns[i] * inverse;
-      const Vec second = columns[i + 1] * inverse;
-      const Vec first_error = first - Rounded(first);
-      const Vec second_error = second - Rounded(second);
-      even = Fma(first_error, first_error, even);
-      odd = Fma(second_error, second_error, odd);
+  for (const auto& levels : kLevels) {
+    Vec errors[2];
+    ErrorsOf(columns, inverse_max, levels, errors);
+    for (int l = 0; l < 2; ++l) {
+      best = Select(errors[l] < least, Set(levels[l].largest), best);
+      least = Select(errors[l] < least, errors[l], least);
     }
-    const Vec squares = (even + odd) * Set(level.squared_step);
-    best = Select(squares < least, Set(level.largest), best);
-    least = Select(squares < least, squares, least);
   }
   return best;
 }
@@ -176,21 +195,27 @@ struct SharedScales {
 // Sums of the codes that blocks times `inverse` round to, and scales fitted to these codes.
 template <typename Scales>
 inline void SumCodes(const BlockColumns& columns, Vec inverse, RoundedBlocks& rounded) {
-  Vec products = Zero(), squares = Zero();
-  for (int half = 0; half < 2; ++half) {
-    Vec sum = Zero();
-    for (int i = half * 16; i < half * 16 + 16; ++i) {
-      const Vec code = Rounded(columns[i] * inverse);
-      sum = sum + code;
-      if constexpr (Scales::kRefits) products = Fma(columns[i], code, products);
-      if constexpr (Scales::kRefits) squares = Fma(code, code, squares);
+  Vec products[2] = {Zero(), Zero()};  // of either half, as the others
+  Vec squares[2] = {Zero(), Zero()};
+  Vec sums[2] = {Zero(), Zero()};
+  for (int i = 0; i < 16; ++i) {
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      const Vec x = columns[h * 16 + i];
+      const Vec code = Rounded(x * inverse);
+      sums[h] = sums[h] + code;
+      if constexpr (Scales::kRefits) products[h] = Fma(x, code, products[h]);
+      if constexpr (Scales::kRefits) squares[h] = Fma(code, code, squares[h]);
     }
-    const IntVec whole = (CodesOf(sum) << 18) >> 18;  // bounded even if x is not finite
-    std::memcpy(rounded.sums[half], &whole, sizeof(whole));
+  }
+  for (int h = 0; h < 2; ++h) {
+    const IntVec whole = (CodesOf(sums[h]) << 18) >> 18;  // bounded even if x is not finite
+    std::memcpy(rounded.sums[h], &whole, sizeof(whole));
   }
   if constexpr (Scales::kRefits) {
-    const Vec fitted = products / squares;
-    Store(rounded.scales, Select(squares > Zero(), fitted, Load(rounded.scales)));
+    const Vec square = squares[0] + squares[1];
+    const Vec fitted = (products[0] + products[1]) / square;
+    Store(rounded.scales, Select(square > Zero(), fitted, Load(rounded.scales)));
   }
 }
 
