@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/cpu/adapters.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
@@ -21,7 +22,8 @@ struct LinearScratch {
   Scratch sums;  // of each thread: one group of rows of one panel, or of two
 };
 
+// `adapters`: what they add, shrunk already; or nullptr.
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,
-            LinearScratch& scratch);
+            LinearScratch& scratch, const AdapterCall* adapters = nullptr);
 
 }  // namespace heddle::kernels::cpu
