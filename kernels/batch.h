@@ -40,6 +40,8 @@ struct HostBatch {
   // counts back from the row's position and bounds only what came before the tree.
   // Source: Cai et al., "Medusa", 2024 (tree attention).
   std::span<const uint64_t> tree_mask = {};
+  // [n_tokens] the adapter of each row (kernels/adapters.h), -1: none; or empty: none of any row.
+  std::span<const int32_t> adapter_slot = {};
   // Of groups 1, 2, ...; the spans above are those of group 0.
   std::span<const BatchSpans> more_groups = {};
 

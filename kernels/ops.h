@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/adapters.h"
 #include "kernels/experts.h"
 #include "kernels/kv_cache.h"
 #include "kernels/sample.h"
@@ -53,7 +54,7 @@ struct NormArgs {
   Tensor out;                  // [n, dim]
 };
 
-// out = epilogue(x * W^T + bias).
+// out = epilogue(x * W^T + bias + what the rows' adapters add).
 //   kNone     out [n, W.rows] = act(y)
 //   kAdd      out [n, W.rows] += y  (residual)
 //   kGated    W stacks gate over up (two sources of equal rows):
@@ -67,6 +68,8 @@ struct LinearArgs {
   Activation activation = Activation::kNone;
   Tensor out;
   bool out_f32 = false;  // logits: out holds F32 whatever the activation type
+  // nullptr: no row has one. Else x's rows are those of the batch.
+  const AdapterMatrix* adapters = nullptr;
 };
 
 // Rotation angles of all rows, once per step and per kind of RoPE: cos_sin[t] holds, for each of

@@ -77,6 +77,18 @@ absl::Status CheckTrees(const HostBatch& batch) {
   return absl::OkStatus();
 }
 
+absl::Status CheckAdapters(const HostBatch& batch) {
+  if (batch.adapter_slot.empty()) return absl::OkStatus();
+  HEDDLE_RETURN_IF_ERROR(
+      CheckSize("adapter_slot", batch.adapter_slot.size(), batch.token_ids.size()));
+  for (int32_t slot : batch.adapter_slot) {
+    if (slot >= -1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch: adapter slot ", slot, "; -1 stands for none"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const HostBatch& batch) {
   size_t n_tokens = batch.token_ids.size();
   HEDDLE_RETURN_IF_ERROR(CheckSize("positions", batch.positions.size(), n_tokens));
@@ -86,6 +98,7 @@ absl::Status Check(const HostBatch& batch) {
     HEDDLE_RETURN_IF_ERROR(CheckGroup(batch.OfGroup(group)));
   }
   HEDDLE_RETURN_IF_ERROR(CheckTrees(batch));
+  HEDDLE_RETURN_IF_ERROR(CheckAdapters(batch));
   for (int32_t row : batch.logit_rows) {
     if (row < 0 || row >= batch.n_tokens()) {
       return absl::InvalidArgumentError(
@@ -124,6 +137,7 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
   kv_slots_.clear();
   more_groups_.clear();
   tree_mask_.assign(batch.tree_mask.begin(), batch.tree_mask.end());
+  adapter_slot_.assign(batch.adapter_slot.begin(), batch.adapter_slot.end());
   // The spans below must not move.
   int32s_.reserve(batch.token_ids.size() + batch.positions.size() + batch.q_begin.size() +
                   batch.logit_rows.size() + NumSpanNumbers(batch));
@@ -137,7 +151,8 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
            .span_tokens = Keep(batch.span_tokens),
            .context_len = Keep(batch.context_len),
            .logit_rows = Keep(batch.logit_rows),
-           .tree_mask = tree_mask_};
+           .tree_mask = tree_mask_,
+           .adapter_slot = adapter_slot_};
   for (const BatchSpans& group : batch.more_groups) {
     more_groups_.push_back({.kv_slot = KeepSlots(group.kv_slot),
                             .span_begin = Keep(group.span_begin),

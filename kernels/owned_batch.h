@@ -28,6 +28,7 @@ class OwnedBatch {
   std::vector<int32_t> int32s_;
   std::vector<int64_t> kv_slots_;
   std::vector<uint64_t> tree_mask_;
+  std::vector<int32_t> adapter_slot_;
   std::vector<BatchSpans> more_groups_;
   HostBatch view_;
 };

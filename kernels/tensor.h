@@ -43,6 +43,9 @@ struct WeightSource {
   int64_t first_row = 0;  // the reader's row that is this source's row 0
   // Empty, or [cols], a permutation: stored column c is that of input feature column_order[c].
   std::span<const int32_t> column_order = {};
+  // Integers of 8 bits that were made to be multiplied by such integers (W8A8): kernels may
+  // quantise rows of x, too, each with a scale of its own.
+  bool takes_int8_x = false;
 };
 
 }  // namespace heddle::kernels

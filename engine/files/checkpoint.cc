@@ -115,6 +115,7 @@ kernels::WeightSource SourceOf(const CheckpointTensor& tensor) {
     source.data = nullptr;
     source.reader = tensor.quantized;
     source.column_order = tensor.quantized->column_order;
+    source.takes_int8_x = tensor.quantized->takes_int8_x;
   }
   return source;
 }

@@ -26,15 +26,25 @@ void PlanBatch::Group::AddSequence(const GroupSpans::Range& range) {
   context_len.push_back(range.context_tokens);
 }
 
+// A slot for every row from the first sequence on that has an adapter.
+void PlanBatch::SetAdapters(const SequenceSlice& slice) {
+  if (slice.adapter_slot < 0 && adapter_slot_.empty()) return;
+  adapter_slot_.resize(static_cast<size_t>(slice.token_begin), -1);
+  adapter_slot_.insert(adapter_slot_.end(), static_cast<size_t>(slice.num_tokens),
+                       slice.adapter_slot);
+}
+
 kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
                                     std::span<const int32_t> logit_rows) {
   groups_.resize(plan.more_groups.size() + 1);
   Group& first = groups_[0];
   first.Begin(plan.kv_slots, plan.spans, page_tokens);
   q_begin_.assign(1, 0);
+  adapter_slot_.clear();
   for (const SequenceSlice& slice : plan.sequences) {
     HEDDLE_CHECK(slice.token_begin == q_begin_.back(), "the slices of a plan are not in row order");
     q_begin_.push_back(slice.token_begin + slice.num_tokens);
+    SetAdapters(slice);
     first.AddSequence({slice.span_begin, slice.num_spans, slice.context_tokens});
   }
   more_groups_.clear();
@@ -58,6 +68,7 @@ kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
           .span_tokens = first.span_tokens,
           .context_len = first.context_len,
           .logit_rows = logit_rows,
+          .adapter_slot = adapter_slot_,
           .more_groups = more_groups_};
 }
 

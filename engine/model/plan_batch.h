@@ -29,7 +29,10 @@ class PlanBatch {
     void AddSequence(const GroupSpans::Range& range);
   };
 
+  void SetAdapters(const SequenceSlice& slice);
+
   std::vector<int32_t> q_begin_;
+  std::vector<int32_t> adapter_slot_;  // of rows; empty: no sequence has an adapter
   std::vector<Group> groups_;
   std::vector<kernels::BatchSpans> more_groups_;  // of all but the first
 };

@@ -97,7 +97,11 @@ class CpuOps final : public Ops {
  public:
   CpuOps(const cpu::KernelTable& table, cpu::ThreadPool& pool) : table_(table), pool_(pool) {}
 
-  absl::Status Plan(const HostBatch& batch) { return batch_.Assign(batch); }
+  absl::Status Plan(const HostBatch& batch) {
+    HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
+    adapter_groups_.Assign(batch.adapter_slot, cpu::kAdapterSegmentRows);
+    return absl::OkStatus();
+  }
 
   void Embed(const PackedWeight& table, float scale, Tensor out) override {
     const cpu::CpuWeight& weight = AsCpu(table);
@@ -138,7 +142,12 @@ class CpuOps final : public Ops {
   }
 
   void Linear(const LinearArgs& args) override {
-    cpu::Linear(args, *table_.linear, pool_, linear_);
+    if (args.adapters == nullptr || adapter_groups_.segments.empty()) {
+      return cpu::Linear(args, *table_.linear, pool_, linear_);
+    }
+    cpu::AdapterCall adapters(*args.adapters, adapter_groups_, *table_.rows);
+    adapters.Shrink(args.x, pool_, adapters_);
+    cpu::Linear(args, *table_.linear, pool_, linear_, &adapters);
   }
 
   void RopeAngles(const RopeAnglesArgs& args) override {
@@ -248,7 +257,9 @@ class CpuOps final : public Ops {
   const cpu::KernelTable table_;
   cpu::ThreadPool& pool_;
   OwnedBatch batch_;
+  AdapterGroups adapter_groups_;
   cpu::LinearScratch linear_;
+  cpu::AdapterScratch adapters_;
   cpu::Scratch position_rows_;
   cpu::AttentionScratch attention_;
   cpu::ExpertScratch experts_;

@@ -120,7 +120,7 @@ struct Int8DotKernels {
   const BlockKernels* blocks;
 };
 
-// Element types of the KV cache, as kernels/kv_cache.h describes them.
+// Element types of the KV cache, as kernels/kv_cache.h describes them, and of adapters.
 enum class KvType : uint8_t { kF32, kF16, kBF16, kInt8, kF8E4M3 };
 
 struct NormRowArgs {
@@ -158,6 +158,11 @@ struct RowKernels {
   // out[i] = exp((x[i] - max) * inv_temperature), also in place; returns the sum. `out` may be
   // nullptr. REQUIRES: no NaN, max finite.
   double (*exp_sum)(const float* x, int64_t n, float max, float inv_temperature, float* out);
+  // The sum of w[i] * x[i], in an order that n alone decides. `type`: kF32, kF16 or kBF16.
+  float (*dot)(KvType type, const void* w, const float* x, int64_t n);
+  // out[i] += the sum of s[j] * rows[j][i] in order of j.
+  void (*add_rows)(KvType type, const void* const* rows, const float* s, int32_t count, int32_t n,
+                   float* out);
 };
 
 // One run of consecutive positions in one page.

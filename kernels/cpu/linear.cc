@@ -105,8 +105,11 @@ Tensor Gather(const Tensor& x, const std::vector<int32_t>& order, ThreadPool& po
 
 class LinearCall {
  public:
-  LinearCall(const LinearArgs& args, const LinearKernels& kernels)
-      : args_(args), kernels_(kernels), weight_(static_cast<const CpuWeight&>(*args.weight)) {
+  LinearCall(const LinearArgs& args, const LinearKernels& kernels, const AdapterCall* adapters)
+      : args_(args),
+        kernels_(kernels),
+        adapters_(adapters),
+        weight_(static_cast<const CpuWeight&>(*args.weight)) {
     gated_ = args.epilogue == Epilogue::kGated;
     const auto& segments = weight_.segments();
     HEDDLE_CHECK(args.x.cols == weight_.cols, "linear: x and the weight differ in columns");
@@ -191,6 +194,10 @@ class LinearCall {
     if (rows <= 0) return;
     Multiply(index, local, row, rows, memory.expanded, memory.sums);
     if (gated_) Multiply(1, local, row, rows, memory.expanded, memory.sums_up);
+    if (adapters_ != nullptr) {
+      AddAdapters(segment, local, row, rows, memory.sums);
+      if (gated_) AddAdapters(weight_.segments()[1], local, row, rows, memory.sums_up);
+    }
     Finish(segment, local, row, static_cast<int32_t>(rows), memory.sums,
            gated_ ? memory.sums_up : nullptr);
   }
@@ -256,6 +263,19 @@ class LinearCall {
     }
   }
 
+  void AddAdapters(const CpuWeight::Segment& segment, int64_t local, int64_t row, int64_t rows,
+                   float* sums) const {
+    const int64_t first = local * kernels_.panel_rows;  // within the segment
+    const auto cols =
+        static_cast<int32_t>(std::min<int64_t>(kernels_.panel_rows, segment.rows - first));
+    adapters_->Add({.row = row,
+                    .rows = rows,
+                    .first = segment.row_begin + first,
+                    .cols = cols,
+                    .sums = sums,
+                    .stride = kernels_.panel_rows});
+  }
+
   // Asks for the i-th of n shares of what lies behind a stretch, which is the next one: while
   // several tiles pass, memory would idle. Into L2, since L1 is full.
   static void PrefetchShare(const uint8_t* part, int64_t bytes, int64_t i, int64_t n) {
@@ -289,6 +309,7 @@ class LinearCall {
 
   const LinearArgs& args_;
   const LinearKernels& kernels_;
+  const AdapterCall* adapters_;
   const CpuWeight& weight_;
   bool gated_ = false;
   int64_t num_panels_ = 0;
@@ -299,9 +320,9 @@ class LinearCall {
 }  // namespace
 
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,
-            LinearScratch& scratch) {
+            LinearScratch& scratch, const AdapterCall* adapters) {
   if (args.x.rows == 0) return;
-  LinearCall(args, kernels).Run(pool, scratch);
+  LinearCall(args, kernels, adapters).Run(pool, scratch);
 }
 
 }  // namespace heddle::kernels::cpu

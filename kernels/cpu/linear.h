@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/cpu/adapters.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
@@ -22,7 +23,8 @@ struct LinearScratch {
   Scratch expanded;  // of each thread: a stretch of a panel
 };
 
+// `adapters`: what they add, shrunk already; or nullptr.
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,
-            LinearScratch& scratch);
+            LinearScratch& scratch, const AdapterCall* adapters = nullptr);
 
 }  // namespace heddle::kernels::cpu

@@ -1,10 +1,11 @@
-// Ops on single rows, on Vec: norms, rotation, conversion for the KV cache, logits.
+// Ops on single rows, on Vec: norms, rotation, conversion for the KV cache, logits, adapters.
 // REQUIRES: one of the vec_*.h headers and vec_math.h included before this one.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/cpu/adapter_rows.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/vec_kv.h"
 
@@ -208,7 +209,8 @@ inline double ExpSum(const float* x, int64_t n, float max, float inv_temperature
   return total;
 }
 
-constexpr RowKernels kRowKernels = {NormRow, RotateHeads, ToKv, ScaleRow, CopyLogits, ExpSum};
+constexpr RowKernels kRowKernels = {NormRow,    RotateHeads, ToKv, ScaleRow,
+                                    CopyLogits, ExpSum,      Dot,  AddRows};
 
 }  // namespace
 }  // namespace heddle::kernels::cpu

@@ -168,6 +168,8 @@ class CudaDevice final : public Device {
   CudaDeviceOptions options_;
   OwnedBatch batch_;
   std::vector<DeviceBatch> groups_ = {{}};  // the batch as each group of layers sees it
+  AdapterGroups adapter_groups_;
+  DeviceAdapters adapters_;
   Staging staging_;
   GraphCache graphs_;
   Tape tape_;
@@ -223,6 +225,11 @@ void CudaDevice::StageBatch() {
                      .n_seqs = batch.n_seqs(),
                      .n_logit_rows = static_cast<int32_t>(batch.logit_rows.size())});
   groups_.resize(static_cast<size_t>(batch.n_groups()), groups_[0]);
+  adapter_groups_.Assign(batch.adapter_slot, kAdapterRows);
+  adapters_ = {.slots = staging_.Add(batch.adapter_slot),
+               .rows = staging_.Add(adapter_groups_.rows),
+               .segments = staging_.Add(adapter_groups_.segments),
+               .n_segments = static_cast<int32_t>(adapter_groups_.segments.size())};
   for (int32_t group = 0; group < batch.n_groups(); ++group) {
     StageSpans(batch.OfGroup(group), &groups_[static_cast<size_t>(group)]);
   }
@@ -291,6 +298,7 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
                         .workspace = workspace(part),
                         .results = {static_cast<uint8_t*>(results_->data()), results_->bytes()},
                         .counters = static_cast<int32_t*>(counters_->data()),
+                        .adapters = adapters_,
                         .staging = staging_,
                         .library = as_graph ? nullptr : library_.get(),
                         .plan_attention = [this, part](const AttentionGrouping& grouping) {

@@ -10,35 +10,6 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-const DeviceWeight& ViewOf(const PackedWeight& weight) {
-  return static_cast<const CudaWeight&>(weight).view;
-}
-
-const DeviceWeight& ViewOf(const PackedStack& stack) {
-  return ViewOf(*static_cast<const CudaStack&>(stack).all);
-}
-
-// Rows that kernels can move 16 bytes at a time.
-bool IsAligned(const Tensor& x, int64_t element_bytes) {
-  const int64_t width = 16 / element_bytes;
-  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % width == 0 &&
-         x.cols % width == 0;
-}
-
-LinearParams ParamsOf(const LinearArgs& args) {
-  LinearParams params;
-  params.weight = ViewOf(*args.weight);
-  params.x = args.x;
-  params.bias = args.bias;
-  params.epilogue = args.epilogue;
-  params.activation = args.activation;
-  params.out = args.out;
-  params.out_f32 = args.out_f32;
-  params.half = args.weight->rows / 2;
-  if (args.bias != nullptr) params.bias_up = args.bias + params.half;
-  return params;
-}
-
 SampleRow RowOf(const SampleRowParams& row, const LogitEdit* edits, const uint32_t* allowed) {
   return {.logit_row = row.logit_row,
           .temperature = row.temperature,
@@ -89,93 +60,6 @@ void CudaOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x) 
 void CudaOps::Norm(const NormArgs& args) {
   if (!status_.ok()) return;
   Note(LaunchNorm(args, step_.activations, step_.stream), "norm");
-}
-
-void CudaOps::Linear(const LinearArgs& args) {
-  HEDDLE_CHECK(args.x.cols == args.weight->cols, "linear: x and W differ in cols");
-  if (!status_.ok() || args.x.rows == 0) return;
-  LinearParams params = ParamsOf(args);
-  const Stream stream = step_.stream;
-  const bool fast = step_.activations == DType::kBF16 &&
-                    params.weight.layout != WeightLayout::kF32 && IsAligned(args.x, 2);
-  if (!fast) {
-    Note(LaunchLinearPlain(params, step_.activations, stream), "linear");
-  } else if (args.x.rows <= kSkinnyRows) {
-    params.partial = reinterpret_cast<float*>(step_.workspace.data);
-    params.partial_floats = step_.workspace.bytes / int64_t{sizeof(float)};
-    params.counters = step_.counters;
-    params.n_counters = kReductionCounters;
-    Note(LaunchLinearSkinny(params, stream), "linear (few rows)");
-  } else if (params.weight.layout == WeightLayout::kBF16) {
-    LinearManyRows(params, step_.workspace);
-  } else {
-    LinearDequantized(params);
-  }
-}
-
-void CudaOps::LinearManyRows(const LinearParams& params, const Workspace& scratch) {
-  const bool fits = scratch.bytes >= params.weight.rows * 2;
-  if (step_.library != nullptr && fits) return LinearByLibrary(params, scratch);
-  Note(LaunchLinearTiled(params, step_.stream), "linear (tiled)");
-}
-
-// Straight to the output where nothing is left to do there; else through `scratch`, as many rows at
-// a time as it holds.
-void CudaOps::LinearByLibrary(const LinearParams& params, const Workspace& scratch) {
-  const Stream stream = step_.stream;
-  const bool plain = params.bias == nullptr && params.epilogue != Epilogue::kGated &&
-                     params.activation == Activation::kNone;
-  const int64_t at_once = plain ? params.x.rows : scratch.bytes / (params.weight.rows * 2);
-  for (int64_t first = 0; first < params.x.rows && status_.ok(); first += at_once) {
-    LinearParams part = params;
-    part.x.rows = part.out.rows = std::min(at_once, params.x.rows - first);
-    part.x.data = params.x.row<uint16_t>(first);
-    part.out.data = params.out_f32 ? static_cast<void*>(params.out.row<float>(first))
-                                   : static_cast<void*>(params.out.row<uint16_t>(first));
-    LinearParams product = part;
-    if (!plain) {
-      product.out = {scratch.data, part.x.rows, params.weight.rows, params.weight.rows};
-      product.epilogue = Epilogue::kNone;
-      product.out_f32 = false;
-    }
-    if (!step_.library->Multiply(product, stream)) {
-      Note(LaunchLinearTiled(part, stream), "linear (tiled)");
-    } else if (!plain) {
-      Note(LaunchEpilogue(part, product.out, stream), "epilogue");
-    }
-  }
-}
-
-// Converts as many weight rows as half of the workspace holds, multiplies, and goes on with the
-// next.
-void CudaOps::LinearDequantized(const LinearParams& params) {
-  const Stream stream = step_.stream;
-  const bool gated = params.epilogue == Epilogue::kGated;
-  const int64_t cols = gated ? params.half : params.weight.rows;
-  const DeviceWeight layout = PackedLayout(WeightLayout::kBF16, 1, params.weight.cols);
-  const int64_t half = step_.workspace.bytes / 512 * 256;
-  const int64_t chunk = half / layout.row_bytes / (gated ? 2 : 1);
-  HEDDLE_CHECK(chunk > 0, "the workspace does not hold one row of a weight");
-  auto* out = reinterpret_cast<uint16_t*>(step_.workspace.data);
-  for (int64_t first = 0; first < cols && status_.ok(); first += chunk) {
-    const int64_t count = std::min(chunk, cols - first);
-    LinearParams part = params;
-    part.weight = layout;
-    part.weight.rows = gated ? 2 * count : count;
-    part.weight.data = step_.workspace.data;
-    part.half = count;
-    if (params.bias != nullptr) part.bias += first;
-    if (params.bias_up != nullptr) part.bias_up += first;
-    part.out.data = params.out_f32 ? static_cast<void*>(params.out.row<float>(0) + first)
-                                   : static_cast<void*>(params.out.row<uint16_t>(0) + first);
-    Note(LaunchDequantize(params.weight, first, count, out, stream), "dequantizing");
-    if (gated) {
-      Note(LaunchDequantize(params.weight, params.half + first, count,
-                            out + count * layout.row_bytes / 2, stream),
-           "dequantizing");
-    }
-    LinearManyRows(part, {step_.workspace.data + half, half});
-  }
 }
 
 void CudaOps::RopeAngles(const RopeAnglesArgs& args) {

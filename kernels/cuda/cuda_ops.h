@@ -35,6 +35,13 @@ inline constexpr int32_t kBlocksPerMultiprocessor = 2;
 // One for every 128 rows of a weight: of half a million.
 inline constexpr int64_t kReductionCounters = 4096;
 
+// Rows that kernels can move 16 bytes at a time.
+inline bool IsAligned(const Tensor& x, int64_t element_bytes) {
+  const int64_t width = 16 / element_bytes;
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 && x.stride % width == 0 &&
+         x.cols % width == 0;
+}
+
 // The plan of a step's attention, and where its parts lie on the device.
 struct PlannedAttention {
   AttentionGrouping grouping;
@@ -64,6 +71,7 @@ class CudaOps final : public Ops {
     Workspace workspace;
     Workspace results;            // of sampling, kept until the end of the step
     int32_t* counters = nullptr;  // [kReductionCounters] zeros between ops
+    DeviceAdapters adapters;      // of the whole batch
     Staging& staging;
     LibraryMatmul* library = nullptr;       // for products of many rows; nullptr: our own kernels
     int32_t attention_multiprocessors = 0;  // that attention may fill; 0: all
@@ -96,10 +104,18 @@ class CudaOps final : public Ops {
   DeviceBatch Rows(int32_t group = 0) const;
   void Note(Error error, const char* op);
   void Note(const absl::Status& status);
-  void LinearDequantized(const LinearParams& params);
-  // x rows > kSkinnyRows, BF16 weights; `scratch` is free for it.
+  // All in cuda_ops_linear.cc. `scratch` is free for them; x is aligned and in BF16 but for the
+  // first two.
+  void LinearWithAdapters(const LinearParams& params, const AdapterMatrix& adapters);
+  void LinearOf(LinearParams params, const Workspace& scratch);
+  void LinearDequantized(const LinearParams& params, const Workspace& scratch);
+  // x rows > kSkinnyRows, BF16 weights.
   void LinearManyRows(const LinearParams& params, const Workspace& scratch);
   void LinearByLibrary(const LinearParams& params, const Workspace& scratch);
+  // x rows > kSkinnyRows, weights of 8-bit codes with a scale per row that the library takes.
+  void LinearByCodes(const LinearParams& params, const Workspace& scratch);
+  bool MultiplyCodes(const LinearParams& params, const CodeRows& x, Tensor product);
+  bool TakesCodes(const DeviceWeight& weight) const;
   ExpertGroups GroupExperts(const ExpertMixArgs& args);
   // Room for `bytes` of results, or nullptr and a status.
   uint8_t* TakeResults(int64_t bytes);

@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_weight.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <thread>
@@ -68,6 +69,34 @@ void ForParts(int64_t count, const std::function<void(int64_t, int64_t)>& fn) {
   fn(0, count / parts);
 }
 
+// Whether every row of the source has one scale. Reads the matrix; one with scales of blocks shows
+// that in its first row.
+bool HasRowScales(const WeightSource& source) {
+  const int64_t row_bytes = RowBytes(source.dtype, source.cols);
+  const int64_t chunk_rows = std::max<int64_t>(1, kChunkBytes / row_bytes);
+  std::vector<uint8_t> first;
+  if (!HasOneScale(source, SourceRows(source, 0, 1, &first))) return false;
+  std::atomic<bool> all = true;
+  for (int64_t done = 0; done < source.rows && all; done += chunk_rows) {
+    ForParts(std::min(chunk_rows, source.rows - done), [&](int64_t begin, int64_t end) {
+      std::vector<uint8_t> buffer;
+      const uint8_t* rows = SourceRows(source, done + begin, end - begin, &buffer);
+      for (int64_t r = 0; r < end - begin && all; ++r) {
+        if (!HasOneScale(source, rows + r * row_bytes)) all = false;
+      }
+    });
+  }
+  return all;
+}
+
+// As LayoutOf, and without scales beside the rows' factors where the values allow it.
+WeightLayout BestLayoutOf(std::span<const WeightSource> sources, DType activations) {
+  const WeightLayout layout = LayoutOf(sources, activations);
+  const std::optional<WeightLayout> per_row = PerRowLayout(layout);
+  const bool fits = per_row && std::all_of(sources.begin(), sources.end(), HasRowScales);
+  return fits ? *per_row : layout;
+}
+
 // Host copies of some packed rows.
 struct Chunk {
   std::vector<uint8_t> data;
@@ -99,6 +128,8 @@ struct Chunk {
     HEDDLE_RETURN_IF_ERROR(copy(layout.data + done * layout.row_bytes, data));
     if (!scales.empty()) {
       HEDDLE_RETURN_IF_ERROR(copy(layout.scales + done * layout.scales_stride, scales));
+    }
+    if (layout.row_factors != nullptr) {
       HEDDLE_RETURN_IF_ERROR(copy(layout.row_factors + done, factors));
     }
     return runtime.Synchronize();
@@ -140,8 +171,8 @@ WeightLayout LayoutOf(std::span<const WeightSource> sources, DType activations) 
 int64_t PackedRowBytes(DType dtype, int64_t cols, DType activations) {
   const WeightLayout layout = LayoutFor(dtype, activations);
   const DeviceWeight row = PackedLayout(layout, 1, cols);
-  const bool scaled = TraitsOf(layout).is_scaled();
-  return row.row_bytes + row.scales_stride * 2 + (scaled ? int64_t{sizeof(float)} : 0);
+  const bool coded = TraitsOf(layout).is_coded();
+  return row.row_bytes + row.scales_stride * 2 + (coded ? int64_t{sizeof(float)} : 0);
 }
 
 absl::StatusOr<std::unique_ptr<PackedWeight>> PackWeight(Runtime& runtime,
@@ -149,12 +180,14 @@ absl::StatusOr<std::unique_ptr<PackedWeight>> PackWeight(Runtime& runtime,
                                                          DType activations) {
   HEDDLE_ASSIGN_OR_RETURN(const StackedShape shape, CheckSources(sources));
   auto weight = std::make_unique<CudaWeight>(runtime);
-  weight->view = PackedLayout(LayoutOf(sources, activations), shape.rows, shape.cols);
+  weight->view = PackedLayout(BestLayoutOf(sources, activations), shape.rows, shape.cols);
   if (weight->view.layout == WeightLayout::kTable4) SetTable(sources[0].dtype, &weight->view);
-  const bool scaled = TraitsOf(weight->view.layout).is_scaled();
+  weight->view.takes_int8_x = std::all_of(sources.begin(), sources.end(),
+                                          [](const WeightSource& s) { return s.takes_int8_x; });
+  const bool coded = TraitsOf(weight->view.layout).is_coded();
   const int64_t scales_at = RoundUp(shape.rows * weight->view.row_bytes, 256);
   const int64_t factors_at = scales_at + shape.rows * weight->view.scales_stride * 2;
-  const int64_t bytes = factors_at + (scaled ? shape.rows * int64_t{sizeof(float)} : 0);
+  const int64_t bytes = factors_at + (coded ? shape.rows * int64_t{sizeof(float)} : 0);
   HEDDLE_ASSIGN_OR_RETURN(weight->memory, runtime.AllocateDevice(bytes));
   weight->rows = shape.rows;
   weight->cols = shape.cols;
@@ -162,7 +195,7 @@ absl::StatusOr<std::unique_ptr<PackedWeight>> PackWeight(Runtime& runtime,
   const auto* base = static_cast<const uint8_t*>(weight->memory);
   weight->view.data = base;
   weight->view.scales = reinterpret_cast<const uint16_t*>(base + scales_at);
-  if (scaled) weight->view.row_factors = reinterpret_cast<const float*>(base + factors_at);
+  if (coded) weight->view.row_factors = reinterpret_cast<const float*>(base + factors_at);
   HEDDLE_RETURN_IF_ERROR(Upload(runtime, sources, weight->view));
   return std::unique_ptr<PackedWeight>(std::move(weight));
 }

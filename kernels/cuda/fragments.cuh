@@ -69,7 +69,7 @@ HEDDLE_DEVICE Pairs Fragment([[maybe_unused]] const DeviceWeight& w, const Vec16
     out = {{raw.word[0], raw.word[1], raw.word[2], raw.word[3]}};
   } else if constexpr (kLayout == WeightLayout::kTable4) {
     out = PairsOfTable(w, raw.word[block]);
-  } else if constexpr (kLayout == WeightLayout::kF8) {
+  } else if constexpr (IsF8(kLayout)) {
     PairsOfF8(raw.word[2 * block], out.pair[0], out.pair[1]);
     PairsOfF8(raw.word[2 * block + 1], out.pair[2], out.pair[3]);
   } else if constexpr (kTraits.code_bits == 8) {

@@ -61,27 +61,79 @@ struct Api {
   }
 };
 
-// The library's description of one product. It is column-major: our row-major out [n, rows] is its
-// [rows, n], which W (transposed) times x makes.
+// Operands of one product in our row-major terms: out [n, m] = x [n, k] times W [m, k] transposed.
+struct Operands {
+  int64_t m = 0, n = 0, k = 0;
+  cudaDataType_t type = CUDA_R_16BF;  // of W and x
+  const void* w = nullptr;
+  const void* x = nullptr;
+  int64_t w_stride = 0, x_stride = 0;  // elements
+  cudaDataType_t out_type = CUDA_R_16BF;
+  void* out = nullptr;
+  int64_t out_stride = 0;
+  bool adds = false;
+  const float* w_scales = nullptr;  // [m]; nullptr: none are applied
+  const float* x_scales = nullptr;  // [n]
+
+  bool is_integer() const { return type == CUDA_R_8I; }
+  int64_t out_bytes() const { return out_type == CUDA_R_16BF ? 2 : 4; }
+  // Of the rows of out, as far as it matters.
+  uint32_t OutAlignment() const {
+    const auto all =
+        reinterpret_cast<uintptr_t>(out) | static_cast<uintptr_t>(out_stride * out_bytes());
+    return static_cast<uint32_t>(std::min<uintptr_t>(all & (~all + 1), 16));
+  }
+};
+
+Operands OperandsOf(const LinearParams& p) {
+  return {.m = p.weight.rows,
+          .n = p.x.rows,
+          .k = p.weight.cols,
+          .w = p.weight.data,
+          .x = p.x.data,
+          .w_stride = p.weight.row_bytes / 2,
+          .x_stride = p.x.stride,
+          .out_type = p.out_f32 ? CUDA_R_32F : CUDA_R_16BF,
+          .out = p.out.data,
+          .out_stride = p.out.stride,
+          .adds = p.epilogue == Epilogue::kAdd};
+}
+
+// Sums of codes. The padding of rows is zeros on both sides.
+Operands OperandsOf(const CodeProduct& p) {
+  const bool is_f8 = IsF8(p.weight.layout);
+  return {.m = p.weight.rows,
+          .n = p.n,
+          .k = p.weight.row_bytes,
+          .type = is_f8 ? CUDA_R_8F_E4M3 : CUDA_R_8I,
+          .w = p.weight.data,
+          .x = p.x.codes,
+          .w_stride = p.weight.row_bytes,
+          .x_stride = p.x.row_bytes,
+          .out_type = is_f8 ? CUDA_R_32F : CUDA_R_32I,
+          .out = p.out.data,
+          .out_stride = p.out.stride};
+}
+
+// The library's description of one product. It is column-major: our row-major out [n, m] is its
+// [m, n], which W (transposed) times x makes; for codes it knows no other form.
 class Product {
  public:
   // `multiprocessors`: to be used; 0: all.
-  Product(const Api& api, const LinearParams& p, int32_t multiprocessors) : api_(api) {
-    const auto type = p.out_f32 ? CUDA_R_32F : CUDA_R_16BF;
-    const cublasOperation_t transposed = CUBLAS_OP_T;
-    const auto m = static_cast<uint64_t>(p.weight.rows);
-    const auto n = static_cast<uint64_t>(p.x.rows);
-    const auto k = static_cast<uint64_t>(p.weight.cols);
-    good_ =
-        api.desc_create(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
-        api.desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)) ==
-            CUBLAS_STATUS_SUCCESS &&
-        (multiprocessors == 0 ||
-         api.desc_set(desc, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &multiprocessors,
-                      sizeof(multiprocessors)) == CUBLAS_STATUS_SUCCESS) &&
-        api.layout_create(&w, CUDA_R_16BF, k, m, p.weight.row_bytes / 2) == CUBLAS_STATUS_SUCCESS &&
-        api.layout_create(&x, CUDA_R_16BF, k, n, p.x.stride) == CUBLAS_STATUS_SUCCESS &&
-        api.layout_create(&out, type, m, n, p.out.stride) == CUBLAS_STATUS_SUCCESS;
+  Product(const Api& api, const Operands& p, int32_t multiprocessors) : api_(api) {
+    const auto compute = p.is_integer() ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F;
+    const auto m = static_cast<uint64_t>(p.m);
+    const auto n = static_cast<uint64_t>(p.n);
+    const auto k = static_cast<uint64_t>(p.k);
+    good_ = api.desc_create(&desc, compute, p.is_integer() ? CUDA_R_32I : CUDA_R_32F) ==
+                CUBLAS_STATUS_SUCCESS &&
+            Set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) &&
+            (multiprocessors == 0 || Set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors)) &&
+            (p.type != CUDA_R_8F_E4M3 || Set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1})) &&
+            (p.w_scales == nullptr || SetScales(p)) &&
+            api.layout_create(&w, p.type, k, m, p.w_stride) == CUBLAS_STATUS_SUCCESS &&
+            api.layout_create(&x, p.type, k, n, p.x_stride) == CUBLAS_STATUS_SUCCESS &&
+            api.layout_create(&out, p.out_type, m, n, p.out_stride) == CUBLAS_STATUS_SUCCESS;
   }
   ~Product() {
     if (desc != nullptr) api_.desc_destroy(desc);
@@ -97,6 +149,24 @@ class Product {
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
 
  private:
+  template <typename T>
+  bool Set(cublasLtMatmulDescAttributes_t attribute, T value) const {
+    return api_.desc_set(desc, attribute, &value, sizeof(value)) == CUBLAS_STATUS_SUCCESS;
+  }
+
+  // A scale for every row of W and of x.
+  bool SetScales([[maybe_unused]] const Operands& p) const {
+#if CUBLAS_VERSION >= 120900
+    const int32_t vectors = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    return Set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, vectors) &&
+           Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, vectors) &&
+           Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(p.w_scales)) &&
+           Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(p.x_scales));
+#else
+    return false;
+#endif
+  }
+
   const Api& api_;
   bool good_ = false;
 };
@@ -123,46 +193,84 @@ class CublasLt final : public LibraryMatmul {
   }
 
   bool Multiply(const LinearParams& params, Stream stream) override {
-    const Product product(api_, params, multiprocessors_);
-    if (!product.good()) return false;
-    stream_ = static_cast<cudaStream_t>(stream->stream);
-    const Key key = {params.weight.rows, params.weight.cols,
-                     static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(params.x.rows))),
-                     params.out_f32, multiprocessors_};
-    auto found = chosen_.find(key);
-    if (found == chosen_.end()) {
-      const std::optional<cublasLtMatmulAlgo_t> algorithm = Choose(product, params);
-      if (!algorithm) return false;
-      found = chosen_.emplace(key, *algorithm).first;
-    }
-    return Run(product, params, found->second, params.out.data) || RunAny(product, params);
+    return Enqueue(OperandsOf(params), stream);
+  }
+
+  bool TakesCodes(const DeviceWeight& weight) const override {
+    const DeviceInfo& info = runtime_.info();
+    if (weight.rows % 16 != 0) return false;
+    if (weight.layout == WeightLayout::kInt8Row) return true;
+    return weight.layout == WeightLayout::kF8Row && info.major * 10 + info.minor >= 89;
+  }
+
+  bool MultiplyCodes(const CodeProduct& product, Stream stream) override {
+    Operands operands = OperandsOf(product);
+    if (operands.is_integer()) return false;
+    operands.out_type = product.out_f32 ? CUDA_R_32F : CUDA_R_16BF;
+    operands.adds = product.adds;
+    operands.w_scales = product.weight.row_factors;
+    operands.x_scales = product.x.scales;
+    return Enqueue(operands, stream);
+  }
+
+  bool SumCodes(const CodeProduct& product, Stream stream) override {
+    return Enqueue(OperandsOf(product), stream);
   }
 
  private:
-  using Key = std::tuple<int64_t, int64_t, int64_t, bool, int32_t>;
+  // Types of W and out, m, k, rows of x up to a power of two, whether scales are applied, alignment
+  // of out, multiprocessors.
+  using Key = std::tuple<int, int, int64_t, int64_t, int64_t, bool, uint32_t, int32_t>;
 
-  bool Run(const Product& product, const LinearParams& p, const cublasLtMatmulAlgo_t& algorithm,
+  bool Enqueue(const Operands& p, Stream stream) {
+    const Product product(api_, p, multiprocessors_);
+    if (!product.good()) return false;
+    stream_ = static_cast<cudaStream_t>(stream->stream);
+    const Key key = {p.type,
+                     p.out_type,
+                     p.m,
+                     p.k,
+                     static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p.n))),
+                     p.w_scales != nullptr,
+                     p.OutAlignment(),
+                     multiprocessors_};
+    auto found = chosen_.find(key);
+    if (found == chosen_.end()) found = chosen_.emplace(key, Choose(product, p)).first;
+    if (!found->second) return false;
+    return Run(product, p, *found->second, p.out) || RunAny(product, p);
+  }
+
+  bool Run(const Product& product, const Operands& p, const cublasLtMatmulAlgo_t& algorithm,
            void* out) {
-    const float alpha = 1.0f;
-    const float beta = p.epilogue == Epilogue::kAdd ? 1.0f : 0.0f;
-    return api_.matmul(handle_, product.desc, &alpha, p.weight.data, product.w, p.x.data, product.x,
-                       &beta, out, product.out, out, product.out, &algorithm, workspace_,
+    const float one = 1.0f, beta = p.adds ? 1.0f : 0.0f;
+    const int32_t integer_one = 1, integer_zero = 0;
+    const void* alpha = p.is_integer() ? static_cast<const void*>(&integer_one) : &one;
+    const void* rest = p.is_integer() ? static_cast<const void*>(&integer_zero) : &beta;
+    return api_.matmul(handle_, product.desc, alpha, p.w, product.w, p.x, product.x, rest, out,
+                       product.out, out, product.out, &algorithm, workspace_,
                        static_cast<size_t>(kWorkspaceBytes), stream_) == CUBLAS_STATUS_SUCCESS;
   }
 
   // What was chosen for other numbers of rows does not fit: the library's first proposal.
-  bool RunAny(const Product& product, const LinearParams& params) {
-    std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> results;
-    return Propose(product, &results) > 0 && Run(product, params, results[0].algo, params.out.data);
+  bool RunAny(const Product& product, const Operands& p) {
+    Proposals results;
+    return Propose(product, p, &results) > 0 && Run(product, p, results[0].algo, p.out);
   }
 
-  int Propose(const Product& product,
-              std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates>* results) {
+  using Proposals = std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates>;
+
+  int Propose(const Product& product, const Operands& p, Proposals* results) {
     cublasLtMatmulPreference_t preference = nullptr;
     if (api_.preference_create(&preference) != CUBLAS_STATUS_SUCCESS) return 0;
-    const auto bytes = static_cast<size_t>(kWorkspaceBytes);
-    api_.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
-                        sizeof(bytes));
+    auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      api_.preference_set(preference, attribute, &value, sizeof(value));
+    };
+    set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(kWorkspaceBytes));
+    // Rows of x and of out may begin anywhere; the library would assume 256 bytes.
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t{16});
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t{16});
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.OutAlignment());
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.OutAlignment());
     int count = 0;
     const cublasStatus_t status =
         api_.heuristic(handle_, product.desc, product.w, product.x, product.out, product.out,
@@ -171,34 +279,34 @@ class CublasLt final : public LibraryMatmul {
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
   }
 
-  // The fastest of the proposed, timed into memory of its own: with kAdd every run would add again.
-  // Without room for that, the first.
-  std::optional<cublasLtMatmulAlgo_t> Choose(const Product& product, const LinearParams& params) {
-    std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> results;
-    const int count = Propose(product, &results);
+  // The fastest of the proposed, timed into memory of its own: what adds would add again with every
+  // run. Without room for that, the first. nullopt: none that runs.
+  std::optional<cublasLtMatmulAlgo_t> Choose(const Product& product, const Operands& p) {
+    Proposals results;
+    const int count = Propose(product, p, &results);
     if (count == 0) return std::nullopt;
-    const int64_t bytes = params.x.rows * params.out.stride * (params.out_f32 ? 4 : 2);
+    const int64_t bytes = p.n * p.out_stride * p.out_bytes();
     absl::StatusOr<void*> scratch = runtime_.AllocateDevice(bytes);
     if (!scratch.ok()) return results[0].algo;
-    int best = 0;
+    std::optional<cublasLtMatmulAlgo_t> best;
     float best_ms = std::numeric_limits<float>::infinity();
     for (int i = 0; i < count; ++i) {
-      const float ms = Time(product, params, results[static_cast<size_t>(i)].algo, *scratch);
-      if (ms < best_ms) {
-        best = i;
-        best_ms = ms;
-      }
+      const cublasLtMatmulAlgo_t& algorithm = results[static_cast<size_t>(i)].algo;
+      const float ms = Time(product, p, algorithm, *scratch);
+      if (ms >= best_ms) continue;
+      best = algorithm;
+      best_ms = ms;
     }
     runtime_.FreeDevice(*scratch, bytes);
-    return results[static_cast<size_t>(best)].algo;
+    return best;
   }
 
   // Milliseconds of some runs after a first one; infinity if it does not run.
-  float Time(const Product& product, const LinearParams& params,
-             const cublasLtMatmulAlgo_t& algorithm, void* out) {
-    bool good = Run(product, params, algorithm, out);
+  float Time(const Product& product, const Operands& p, const cublasLtMatmulAlgo_t& algorithm,
+             void* out) {
+    bool good = Run(product, p, algorithm, out);
     cudaEventRecord(events_[0], stream_);
-    for (int i = 0; i < kTimedRuns && good; ++i) good = Run(product, params, algorithm, out);
+    for (int i = 0; i < kTimedRuns && good; ++i) good = Run(product, p, algorithm, out);
     cudaEventRecord(events_[1], stream_);
     float ms = std::numeric_limits<float>::infinity();
     if (!good || cudaEventSynchronize(events_[1]) != cudaSuccess ||
@@ -215,7 +323,7 @@ class CublasLt final : public LibraryMatmul {
   cudaStream_t stream_ = nullptr;  // of the product that is being made
   int32_t multiprocessors_ = 0;    // to be used; 0: all
   cudaEvent_t events_[2] = {};
-  std::map<Key, cublasLtMatmulAlgo_t> chosen_;
+  std::map<Key, std::optional<cublasLtMatmulAlgo_t>> chosen_;  // nullopt: there is none
 };
 
 }  // namespace

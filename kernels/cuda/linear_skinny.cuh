@@ -464,7 +464,7 @@ Error LaunchExpertsLayout(const ExpertLinearParams& params, Stream stream) {
 }  // namespace skinny
 
 // The kernels are spread over several sources, so that they compile side by side.
-Error LaunchLinearSkinnyFloat(const LinearParams& params, Stream stream);  // kBF16, kF8
+Error LaunchLinearSkinnyFloat(const LinearParams& params, Stream stream);  // kBF16, kF8...
 Error LaunchLinearSkinny8(const LinearParams& params, Stream stream);      // kInt8...
 Error LaunchLinearSkinny4(const LinearParams& params, Stream stream);      // kInt4..., kTable4
 Error LaunchExpertSkinnyFloat(const ExpertLinearParams& params, Stream stream);

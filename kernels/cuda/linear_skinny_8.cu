@@ -11,6 +11,8 @@ Error LaunchLinearSkinny8(const LinearParams& params, Stream stream) {
       return skinny::LaunchLayout<WeightLayout::kInt8Fine>(params, stream);
     case WeightLayout::kInt8FineOffset:
       return skinny::LaunchLayout<WeightLayout::kInt8FineOffset>(params, stream);
+    case WeightLayout::kInt8Row:
+      return skinny::LaunchLayout<WeightLayout::kInt8Row>(params, stream);
     default:
       return skinny::LaunchLayout<WeightLayout::kInt8>(params, stream);
   }
@@ -24,6 +26,8 @@ Error LaunchExpertSkinny8(const ExpertLinearParams& params, Stream stream) {
       return skinny::LaunchExpertsLayout<WeightLayout::kInt8Fine>(params, stream);
     case WeightLayout::kInt8FineOffset:
       return skinny::LaunchExpertsLayout<WeightLayout::kInt8FineOffset>(params, stream);
+    case WeightLayout::kInt8Row:
+      return skinny::LaunchExpertsLayout<WeightLayout::kInt8Row>(params, stream);
     default:
       return skinny::LaunchExpertsLayout<WeightLayout::kInt8>(params, stream);
   }

@@ -160,9 +160,34 @@ void PackFloats(const WeightSource& source, const uint8_t* from, WeightLayout la
   }
 }
 
+// Where codes begin in a block of a format with F32 scales and codes of 8 bits; 0: another format.
+int64_t CodesAt(DType dtype) {
+  switch (dtype) {
+    case DType::kF8G32:
+    case DType::kF8G128:
+      return 4;
+    case DType::kInt8G32:
+    case DType::kInt8G128:
+      return 5;  // behind the zero point
+    default:
+      return 0;
+  }
+}
+
+// Neighbouring columns of a lane stay together: 8 at a time.
+void PackRowCodes(const WeightSource& source, const uint8_t* from, uint8_t* data, float* factor) {
+  const DTypeInfo& info = Info(source.dtype);
+  std::memcpy(factor, from, sizeof(*factor));
+  for (int64_t k = 0; k < source.cols; k += info.block_elements, from += info.block_bytes) {
+    const uint8_t* codes = from + CodesAt(source.dtype);
+    for (int64_t c = k; c < k + info.block_elements; c += 8, codes += 8) {
+      std::memcpy(data + PlaceOf(WeightLayout::kF8Row, c).byte, codes, 8);
+    }
+  }
+}
+
 bool IsInteger(WeightLayout layout) {
-  return TraitsOf(layout).is_scaled() && layout != WeightLayout::kF8 &&
-         layout != WeightLayout::kTable4;
+  return TraitsOf(layout).is_scaled() && !IsF8(layout) && layout != WeightLayout::kTable4;
 }
 
 }  // namespace
@@ -227,10 +252,29 @@ void SetTable(DType dtype, DeviceWeight* weight) {
   }
 }
 
+std::optional<WeightLayout> PerRowLayout(WeightLayout layout) {
+  if (layout == WeightLayout::kF8) return WeightLayout::kF8Row;
+  // What Q5_1 and others with offsets need, too: HasOneScale tells them apart.
+  if (layout == WeightLayout::kInt8Offset) return WeightLayout::kInt8Row;
+  return std::nullopt;
+}
+
+bool HasOneScale(const WeightSource& source, const uint8_t* row) {
+  const int64_t codes_at = CodesAt(source.dtype);
+  if (codes_at == 0) return false;
+  const DTypeInfo& info = Info(source.dtype);
+  for (int64_t k = 0, at = 0; k < source.cols; k += info.block_elements, at += info.block_bytes) {
+    if (std::memcmp(row + at, row, 4) != 0 || (codes_at == 5 && row[at + 4] != 0)) return false;
+  }
+  return true;
+}
+
 void PackRow(const WeightSource& source, const uint8_t* from, const DeviceWeight& layout,
              uint8_t* data, uint16_t* scales, float* factor) {
   *factor = 1;
-  if (TraitsOf(layout.layout).is_scaled()) {
+  if (TraitsOf(layout.layout).is_per_row) {
+    PackRowCodes(source, from, data, factor);
+  } else if (TraitsOf(layout.layout).is_scaled()) {
     PackCodes(source, from, layout, data, scales, factor);
   } else {
     PackFloats(source, from, layout.layout, data);

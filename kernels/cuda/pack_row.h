@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "kernels/cuda/weight_layout.h"
 #include "kernels/tensor.h"
@@ -17,8 +18,16 @@ WeightLayout Join(WeightLayout a, WeightLayout b);
 // For kTable4: the numbers of `dtype` (kIQ4_NL, kIQ4_XS, kMXFP4 or kNF4) into `weight`.
 void SetTable(DType dtype, DeviceWeight* weight);
 
+// The layout of one scale per row for matrices that `layout` keeps; nullopt: there is none.
+std::optional<WeightLayout> PerRowLayout(WeightLayout layout);
+
+// Whether all blocks of the row, given by SourceRows, have one scale and no zero point, so that
+// PerRowLayout keeps the row exactly.
+bool HasOneScale(const WeightSource& source, const uint8_t* row);
+
 // Packs one row, given by SourceRows, into `data` [row_bytes], `scales` [scales_stride], both
 // zeroed before, and `factor`. REQUIRES: the layout is LayoutOf(source.dtype), what that joins to,
+// its PerRowLayout if HasOneScale,
 // kBF16 or kF32.
 void PackRow(const WeightSource& source, const uint8_t* from, const DeviceWeight& layout,
              uint8_t* data, uint16_t* scales, float* factor);

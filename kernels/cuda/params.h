@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/adapters.h"
 #include "kernels/cuda/tape.h"
 #include "kernels/cuda/tensor_map.h"
 #include "kernels/cuda/weight_layout.h"
@@ -78,6 +79,11 @@ struct LinearParams {
   Tensor out;
   bool out_f32 = false;
   int64_t half = 0;  // kGated: rows of the gate; output column r reads weight rows r and r + half
+  // What adapters add to the products, column r to weight row r's; or nullptr.
+  const float* delta = nullptr;     // [x.rows, .] at delta_stride
+  const float* delta_up = nullptr;  // kGated: of the up rows
+  int64_t delta_stride = 0;
+  const int32_t* delta_slots = nullptr;  // [x.rows]; below 0: the row has no delta
   // Where blocks of LaunchLinearSkinny that share rows add up; nullptr: they do not share any.
   float* partial = nullptr;  // [partial_floats]
   int64_t partial_floats = 0;
@@ -92,12 +98,58 @@ inline constexpr int32_t kSkinnyRows = 32;
 Error LaunchLinearSkinny(const LinearParams& params, Stream stream);
 // Many rows, on matrix instructions; BF16 activations and weights, alignment as above.
 Error LaunchLinearTiled(const LinearParams& params, Stream stream);
-// The epilogue alone, of the products `product` [x.rows, weight.rows] in BF16; reads of `params`
-// what concerns it.
-Error LaunchEpilogue(const LinearParams& params, Tensor product, Stream stream);
+// Rows of x as 8-bit codes, which a library multiplies by the codes of kF8Row or kInt8Row weights.
+// Each row has a scale of its own: the largest magnitude / 448, or / 127. Codes lie in the order of
+// columns that weights have within a group, padded with zeros.
+struct CodeRows {
+  uint8_t* codes = nullptr;  // [n, row_bytes]
+  int64_t row_bytes = 0;
+  float* scales = nullptr;  // [n]
+};
+// x in BF16, aligned as for LaunchLinearSkinny; `layout` is the weight's. E4M3 rounds to nearest
+// even, as integers do. A row with NaN or infinity gives products that are no finite numbers.
+Error LaunchQuantizeRows(Tensor x, WeightLayout layout, const CodeRows& to, Stream stream);
+
+// What a library made of x and W: the product, or sums of products of codes that are still to be
+// multiplied by the scales of both.
+struct LibraryProduct {
+  enum class Type : uint8_t { kBF16, kF32, kInt32 };
+  Type type = Type::kBF16;
+  Tensor sums;                      // [x.rows, weight.rows]
+  const float* x_scales = nullptr;  // [x.rows]; nullptr: of products
+  const float* w_scales = nullptr;  // [weight.rows]
+};
+// The epilogue alone; reads of `params` what concerns it.
+Error LaunchEpilogue(const LinearParams& params, const LibraryProduct& product, Stream stream);
 // Rows [first, first + count) of `weight` as BF16 into `out`, laid out as kBF16.
 Error LaunchDequantize(const DeviceWeight& weight, int64_t first, int64_t count, uint16_t* out,
                        Stream stream);
+
+// The rows that adapters add to, of the whole batch; see kernels/adapters.h.
+struct DeviceAdapters {
+  const int32_t* slots = nullptr;  // [n_tokens]
+  const int32_t* rows = nullptr;
+  const AdapterSegment* segments = nullptr;  // of kAdapterRows rows at most
+  int32_t n_segments = 0;
+};
+inline constexpr int32_t kAdapterRows = 8;  // whose sums a thread holds at once
+struct AdapterParams {
+  DeviceAdapters batch;
+  int64_t first_row = 0;  // the batch's row that is x's row 0
+  Tensor x;
+  DType dtype = DType::kBF16;               // of the factors
+  const AdapterFactors* factors = nullptr;  // [slots, n_parts]
+  int32_t n_parts = 0;
+  AdapterPart parts[kMaxAdapterParts];
+  int32_t max_rank = 0;
+  float* shrunk = nullptr;  // [x.rows, n_parts, max_rank]: scale * A x
+  float* delta = nullptr;   // [x.rows, delta_stride]
+  int64_t delta_stride = 0;
+};
+// `shrunk` of x's rows that have adapters. BF16 or F32 activations.
+Error LaunchAdapterShrink(const AdapterParams& params, DType act, Stream stream);
+// Then `delta` of the same rows, all of their columns: zeros where an adapter has no factors.
+Error LaunchAdapterExpand(const AdapterParams& params, Stream stream);
 
 // Some of the pairs that chose one expert.
 struct ExpertChunk {

@@ -13,7 +13,7 @@ HEDDLE_DEVICE float CodeElement(const DeviceWeight& w, const uint8_t* row, int64
   constexpr LayoutTraits kTraits = TraitsOf(kLayout);
   constexpr int kBlocks = kTraits.blocks();
   const uint8_t* lane = row + block / kBlocks * 64 + t * 16 + block % kBlocks * (16 / kBlocks);
-  if constexpr (kLayout == WeightLayout::kF8) {
+  if constexpr (IsF8(kLayout)) {
     return ToFloat(Float8{lane[e]});
   } else if constexpr (kTraits.code_bits == 8) {
     return static_cast<float>(static_cast<int8_t>(lane[e]));
@@ -47,11 +47,14 @@ HEDDLE_DEVICE float WeightElement(const DeviceWeight& w, int64_t r, int64_t k) {
     const int within = static_cast<int>(k % 32);
     const int t = kTraits.is_fine ? within % 16 / 4 : within / 8;
     const int e = kTraits.is_fine ? within / 16 * 4 + within % 4 : within % 8;
-    const int sub = kTraits.is_fine ? within / 16 : 0;
-    const uint16_t* scales = w.scales + r * w.scales_stride + block * kTraits.entries() +
-                             sub * (kTraits.has_offset ? 2 : 1);
-    float value = ToFloat(Half{scales[0]}) * CodeElement<kLayout>(w, row, block, t, e);
-    if constexpr (kTraits.has_offset) value += ToFloat(Half{scales[1]});
+    [[maybe_unused]] const int sub = kTraits.is_fine ? within / 16 : 0;
+    float value = CodeElement<kLayout>(w, row, block, t, e);
+    if constexpr (kTraits.is_scaled()) {
+      const uint16_t* scales = w.scales + r * w.scales_stride + block * kTraits.entries() +
+                               sub * (kTraits.has_offset ? 2 : 1);
+      value *= ToFloat(Half{scales[0]});
+      if constexpr (kTraits.has_offset) value += ToFloat(Half{scales[1]});
+    }
     return w.row_factors != nullptr ? value * w.row_factors[r] : value;
   }
 }
@@ -82,8 +85,12 @@ auto ForLayout(WeightLayout layout, Fn fn) {
       return fn.template operator()<WeightLayout::kInt8Fine>();
     case WeightLayout::kInt8FineOffset:
       return fn.template operator()<WeightLayout::kInt8FineOffset>();
+    case WeightLayout::kInt8Row:
+      return fn.template operator()<WeightLayout::kInt8Row>();
     case WeightLayout::kF8:
       return fn.template operator()<WeightLayout::kF8>();
+    case WeightLayout::kF8Row:
+      return fn.template operator()<WeightLayout::kF8Row>();
     case WeightLayout::kInt4:
       return fn.template operator()<WeightLayout::kInt4>();
     case WeightLayout::kInt4Offset:

@@ -13,7 +13,10 @@
 // value = row_factor * (scale * v(code) + offset), scale and offset F16, one for every 16 or 32
 // columns (an offset follows its scale): [rows, scales_stride]. The factor is a power of two that
 // brings the row's scales into F16's range; files whose scales are F16 keep them bit for bit, and
-// factors of 1. v(code) is exact in BF16 (but for NF4, whose table is rounded to it).
+// factors of 1. kInt8Row and kF8Row have no scales: the factor is the row's scale itself.
+// v(code) is exact in BF16 (but for NF4, whose table is rounded to it).
+// The order of columns within a group is no obstacle to a library that knows nothing of it: a
+// product does not care, if x has the same (quantize.cu).
 #pragma once
 
 #include <cstdint>
@@ -28,7 +31,9 @@ enum class WeightLayout : uint8_t {
   kInt8Offset,      // Q5_1, Q5_K, 8-bit groups with zero points
   kInt8Fine,        // scales per 16 columns; Q3_K, Q6_K
   kInt8FineOffset,  // Q2_K, and stacks of several integer formats
-  kF8,              // E4M3; FP8 with scales of tensors, channels or blocks
+  kInt8Row,         // one scale for a row and no zero points: 8-bit integers per channel
+  kF8,              // E4M3; FP8 with scales of blocks
+  kF8Row,           // one scale for a row: FP8 with scales of tensors or channels
   kInt4,            // nibble - 8; Q4_0
   kInt4Offset,      // nibble; Q4_1, Q4_K, 4-bit groups with zero points
   kTable4,          // one of 16 numbers; IQ4_NL, IQ4_XS, MXFP4, NF4
@@ -37,9 +42,11 @@ enum class WeightLayout : uint8_t {
 struct LayoutTraits {
   int32_t code_bits;  // of a column; 32 and 16: a float
   bool has_offset;
-  bool is_fine;  // scales per 16 columns
+  bool is_fine;             // scales per 16 columns
+  bool is_per_row = false;  // no scales but the rows' factors
 
-  constexpr bool is_scaled() const { return code_bits <= 8; }
+  constexpr bool is_coded() const { return code_bits <= 8; }
+  constexpr bool is_scaled() const { return is_coded() && !is_per_row; }
   constexpr int32_t blocks() const {  // of 32 columns in a group
     return code_bits == 4 ? 4 : code_bits == 8 ? 2 : 1;
   }
@@ -66,9 +73,16 @@ constexpr LayoutTraits TraitsOf(WeightLayout layout) {
       return {4, false, false};
     case WeightLayout::kInt4Offset:
       return {4, true, false};
+    case WeightLayout::kInt8Row:
+    case WeightLayout::kF8Row:
+      return {8, false, false, true};
     default:
       return {8, false, false};
   }
+}
+
+constexpr bool IsF8(WeightLayout layout) {
+  return layout == WeightLayout::kF8 || layout == WeightLayout::kF8Row;
 }
 
 // A packed matrix in device memory.
@@ -81,6 +95,7 @@ struct DeviceWeight {
   int64_t row_bytes = 0;
   int64_t scales_stride = 0;  // a multiple of 8, so that the scales of a group are one load
   WeightLayout layout = WeightLayout::kF32;
+  bool takes_int8_x = false;  // kInt8Row: WeightSource::takes_int8_x
   // kTable4: the low and the high bytes of 16 BF16 numbers, four to a word.
   uint32_t table_low[4] = {};
   uint32_t table_high[4] = {};

@@ -35,7 +35,7 @@ double Gate(Activation activation, double gate, double up);
 void Embed(const HostBatch& batch, const Weight& table, float scale, Tensor out);
 void AddPositions(const HostBatch& batch, const Weight& table, int32_t offset, Tensor x);
 void Norm(const NormArgs& args);
-void Linear(const LinearArgs& args);
+void Linear(const HostBatch& batch, const LinearArgs& args);
 void RopeAngles(const HostBatch& batch, const RopeAnglesArgs& args);
 void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args);
 void Attention(const HostBatch& batch, const AttentionArgs& args);

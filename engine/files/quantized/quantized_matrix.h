@@ -26,6 +26,7 @@ class QuantizedMatrix : public kernels::RowReader {
   int64_t rows = 0;
   int64_t cols = 0;
   std::vector<int32_t> column_order;      // see WeightSource
+  bool takes_int8_x = false;              // see WeightSource
   std::span<const std::byte> code_bytes;  // the part of the file that ReadRows walks
 
   // Values that the kernels could not stand for: INVALID_ARGUMENT naming the tensor. Reads all

@@ -43,6 +43,7 @@ class Grouper {
                          absl::StrJoin(kMethods.begin(), kMethods.end(), ", ", Append));
     }
     if (method_ == "gptq" || method_ == "awq") HEDDLE_RETURN_IF_ERROR(ReadPackedOptions());
+    int8_activations_ = HasInt8Activations();
     auto block = config_.find("weight_block_size");
     if (block != config_.end() && block->is_array() && block->size() == 2 &&
         (*block)[0].is_number_integer() && (*block)[1].is_number_integer()) {
@@ -67,7 +68,9 @@ class Grouper {
       for (const char* unused : {"input_scale", "output_scale", "input_zero_point"}) {
         set_->Find(std::string(tensor.name.substr(0, tensor.name.size() - 6)) + unused);
       }
-      return ReadScaledMatrix(tensor, block_, set_);
+      MatrixOr matrix = ReadScaledMatrix(tensor, block_, set_);
+      if (matrix.ok()) (*matrix)->takes_int8_x = int8_activations_ && tensor.type_name == "I8";
+      return matrix;
     }
     if (tensor.type_name == "U8" && method_ == "bitsandbytes") return ReadNf4(tensor, set_);
     return nullptr;
@@ -81,6 +84,18 @@ class Grouper {
     return absl::UnimplementedError(base::StrCat(config_file_, ": \"", key, "\" is ",
                                                  base::Quote(value), ", which is not supported; ",
                                                  "supported are ", supported));
+  }
+
+  // compressed-tensors: whether a group of its layers has inputs of 8-bit integers.
+  bool HasInt8Activations() const {
+    auto groups = config_.find("config_groups");
+    if (groups == config_.end() || !groups->is_object()) return false;
+    return std::any_of(groups->begin(), groups->end(), [](const json& group) {
+      if (!group.is_object() || !group.contains("input_activations")) return false;
+      const json& inputs = group["input_activations"];
+      return inputs.is_object() && TextOr(inputs, "type", "") == "int" &&
+             IntegerOr(inputs, "num_bits", 0) == 8;
+    });
   }
 
   // A value of another kind would otherwise go for one that is not there.
@@ -117,6 +132,7 @@ class Grouper {
   std::string method_;
   PackedOptions packed_;
   BlockShape block_;
+  bool int8_activations_ = false;
 };
 
 }  // namespace

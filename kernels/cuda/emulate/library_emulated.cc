@@ -1,18 +1,41 @@
-// In cuBLASLt's place on the emulated machine: plain loops, where the machine has a library.
+// In cuBLASLt's place on the emulated machine: plain loops with the same arithmetic and the same
+// demands, where the machine has a library.
+#include <array>
+
+#include "base/check.h"
 #include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/library_matmul.h"
 #include "kernels/dtype.h"
+#include "kernels/kv_element.h"
 
 namespace heddle::kernels::cuda {
 namespace {
 
+// Values of all E4M3 codes.
+const std::array<float, 256>& F8Values() {
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> made{};
+    for (size_t i = 0; i < made.size(); ++i) made[i] = F8E4M3ToF32(static_cast<uint8_t>(i));
+    return made;
+  }();
+  return values;
+}
+
+bool IsAligned(const void* data, int64_t stride_bytes) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && stride_bytes % 16 == 0;
+}
+
 class EmulatedLibrary final : public LibraryMatmul {
  public:
+  EmulatedLibrary(const DeviceInfo& info, bool scales_rows)
+      : has_f8_(info.major * 10 + info.minor >= 89), scales_rows_(scales_rows) {}
+
   std::string name() const override { return "emulated library"; }
 
   void SpareMultiprocessors(int32_t) override {}
 
   bool Multiply(const LinearParams& p, Stream) override {
+    const bool adds = p.epilogue == Epilogue::kAdd;
     for (int64_t t = 0; t < p.x.rows; ++t) {
       for (int64_t r = 0; r < p.weight.rows; ++r) {
         const auto* w = reinterpret_cast<const uint16_t*>(p.weight.data + r * p.weight.row_bytes);
@@ -20,30 +43,90 @@ class EmulatedLibrary final : public LibraryMatmul {
         for (int64_t k = 0; k < p.weight.cols; ++k) {
           sum += BF16ToF32(p.x.row<uint16_t>(t)[k]) * BF16ToF32(w[k]);
         }
-        Store(p, t, r, sum);
+        Store(p.out, p.out_f32, adds, t, r, sum);
+      }
+    }
+    return true;
+  }
+
+  bool TakesCodes(const DeviceWeight& weight) const override {
+    if (weight.rows % 16 != 0) return false;
+    return weight.layout == WeightLayout::kInt8Row ||
+           (weight.layout == WeightLayout::kF8Row && has_f8_);
+  }
+
+  bool MultiplyCodes(const CodeProduct& p, Stream) override {
+    if (!scales_rows_ || !IsF8(p.weight.layout)) return false;
+    Check(p);
+    for (int64_t t = 0; t < p.n; ++t) {
+      for (int64_t r = 0; r < p.weight.rows; ++r) {
+        const float scale = p.x.scales[t] * p.weight.row_factors[r];
+        Store(p.out, p.out_f32, p.adds, t, r, SumF8(p, t, r) * scale);
+      }
+    }
+    return true;
+  }
+
+  bool SumCodes(const CodeProduct& p, Stream) override {
+    Check(p);
+    for (int64_t t = 0; t < p.n; ++t) {
+      for (int64_t r = 0; r < p.weight.rows; ++r) {
+        if (IsF8(p.weight.layout)) {
+          p.out.row<float>(t)[r] = SumF8(p, t, r);
+        } else {
+          p.out.row<int32_t>(t)[r] = SumInt8(p, t, r);
+        }
       }
     }
     return true;
   }
 
  private:
-  static void Store(const LinearParams& p, int64_t t, int64_t r, float sum) {
-    const bool adds = p.epilogue == Epilogue::kAdd;
-    if (p.out_f32) {
-      float& out = p.out.row<float>(t)[r];
+  static void Check(const CodeProduct& p) {
+    HEDDLE_CHECK(p.weight.rows % 16 == 0 && p.weight.row_bytes % 16 == 0 &&
+                     p.x.row_bytes == p.weight.row_bytes,
+                 "codes: shapes that the library does not take");
+    HEDDLE_CHECK(
+        IsAligned(p.weight.data, p.weight.row_bytes) && IsAligned(p.x.codes, p.x.row_bytes),
+        "codes: not aligned");
+  }
+
+  static float SumF8(const CodeProduct& p, int64_t t, int64_t r) {
+    const std::array<float, 256>& values = F8Values();
+    const uint8_t* x = p.x.codes + t * p.x.row_bytes;
+    const uint8_t* w = p.weight.data + r * p.weight.row_bytes;
+    float sum = 0;
+    for (int64_t k = 0; k < p.weight.row_bytes; ++k) sum += values[x[k]] * values[w[k]];
+    return sum;
+  }
+
+  static int32_t SumInt8(const CodeProduct& p, int64_t t, int64_t r) {
+    const auto* x = reinterpret_cast<const int8_t*>(p.x.codes + t * p.x.row_bytes);
+    const auto* w = reinterpret_cast<const int8_t*>(p.weight.data + r * p.weight.row_bytes);
+    int32_t sum = 0;
+    for (int64_t k = 0; k < p.weight.row_bytes; ++k) sum += int32_t{x[k]} * w[k];
+    return sum;
+  }
+
+  static void Store(const Tensor& to, bool f32, bool adds, int64_t t, int64_t r, float sum) {
+    if (f32) {
+      float& out = to.row<float>(t)[r];
       out = adds ? out + sum : sum;
     } else {
-      uint16_t& out = p.out.row<uint16_t>(t)[r];
+      uint16_t& out = to.row<uint16_t>(t)[r];
       out = F32ToBF16(adds ? BF16ToF32(out) + sum : sum);
     }
   }
+
+  const bool has_f8_;
+  const bool scales_rows_;
 };
 
 }  // namespace
 
-std::unique_ptr<LibraryMatmul> LibraryMatmul::Open(Runtime&) {
+std::unique_ptr<LibraryMatmul> LibraryMatmul::Open(Runtime& runtime) {
   if (!emulate::HasLibrary()) return nullptr;
-  return std::make_unique<EmulatedLibrary>();
+  return std::make_unique<EmulatedLibrary>(runtime.info(), emulate::LibraryScalesRows());
 }
 
 }  // namespace heddle::kernels::cuda

@@ -10,9 +10,11 @@ struct Machine {
   int32_t driver = 13000;  // as cudaDriverGetVersion says it; 0: no driver
   int32_t device_count = 1;
   int32_t compute_major = 9;
+  int32_t compute_minor = 0;
   int64_t total_bytes = int64_t{8} << 30;
   int64_t taken_bytes = 0;   // by other processes
   bool has_library = false;  // in cuBLASLt's place
+  bool scales_rows = true;   // the library, in FP8 products
   // Launches that succeed; the next reads where it must not, and from then on every call fails.
   // Negative: none fails.
   int64_t launches_before_fault = -1;
@@ -22,5 +24,6 @@ struct Machine {
 void SetMachine(const Machine& machine);
 
 bool HasLibrary();
+bool LibraryScalesRows();
 
 }  // namespace heddle::kernels::cuda::emulate

@@ -45,6 +45,8 @@ void SetMachine(const Machine& machine) { Get() = {.machine = machine}; }
 
 bool HasLibrary() { return Get().machine.has_library; }
 
+bool LibraryScalesRows() { return Get().machine.scales_rows; }
+
 }  // namespace emulate
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
@@ -55,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
   runtime->info_ = {.name = "emulated",
                     .ordinal = ordinal,
                     .major = machine.compute_major,
-                    .minor = 0,
+                    .minor = machine.compute_minor,
                     .num_multiprocessors = kMultiprocessors,
                     .total_bytes = machine.total_bytes,
                     .has_hopper_code = machine.compute_major == 9};

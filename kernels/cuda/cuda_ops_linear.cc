@@ -1,0 +1,242 @@
+// How a matrix product is made: by which kernels, in how many pieces, in what part of the
+// workspace.
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_weight.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+LinearParams ParamsOf(const LinearArgs& args) {
+  LinearParams params;
+  params.weight = ViewOf(*args.weight);
+  params.x = args.x;
+  params.bias = args.bias;
+  params.epilogue = args.epilogue;
+  params.activation = args.activation;
+  params.out = args.out;
+  params.out_f32 = args.out_f32;
+  params.half = args.weight->rows / 2;
+  if (args.bias != nullptr) params.bias_up = args.bias + params.half;
+  return params;
+}
+
+// Whether the product is the output, or is added to it, as it is.
+bool IsPlain(const LinearParams& params) {
+  return params.bias == nullptr && params.delta == nullptr && params.epilogue != Epilogue::kGated &&
+         params.activation == Activation::kNone;
+}
+
+Tensor RowsOf(const Tensor& tensor, int64_t first, int64_t count, int64_t element_bytes) {
+  return {static_cast<uint8_t*>(tensor.data) + first * tensor.stride * element_bytes, count,
+          tensor.cols, tensor.stride};
+}
+
+// Rows [first, first + count) of x and what becomes of them.
+LinearParams PartOf(const LinearParams& params, int64_t first, int64_t count, DType act) {
+  const int64_t bytes = Info(act).block_bytes;
+  LinearParams part = params;
+  part.x = RowsOf(params.x, first, count, bytes);
+  part.out = RowsOf(params.out, first, count, params.out_f32 ? 4 : bytes);
+  if (params.delta == nullptr) return part;
+  part.delta += first * params.delta_stride;
+  part.delta_up += first * params.delta_stride;
+  part.delta_slots += first;
+  return part;
+}
+
+// Rows of each of the fewest parts of at most `at_once`, all of about one size.
+int64_t RowsOfPart(int64_t rows, int64_t at_once) {
+  HEDDLE_CHECK(at_once > 0, "the workspace does not hold one row of a product");
+  const int64_t parts = (rows + at_once - 1) / at_once;
+  return (rows + parts - 1) / parts;
+}
+
+constexpr int64_t RoundUp(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+Workspace Behind(const Workspace& workspace, int64_t bytes) {
+  const int64_t used = RoundUp(bytes, 256);
+  return {workspace.data + used, std::max<int64_t>(0, workspace.bytes - used)};
+}
+
+}  // namespace
+
+void CudaOps::Linear(const LinearArgs& args) {
+  HEDDLE_CHECK(args.x.cols == args.weight->cols, "linear: x and W differ in cols");
+  if (!status_.ok() || args.x.rows == 0) return;
+  const bool adapted = args.adapters != nullptr && step_.adapters.n_segments > 0;
+  if (adapted) return LinearWithAdapters(ParamsOf(args), *args.adapters);
+  LinearOf(ParamsOf(args), step_.workspace);
+}
+
+// As many rows at a time as half of the workspace holds the adapters' part of.
+void CudaOps::LinearWithAdapters(const LinearParams& params, const AdapterMatrix& adapters) {
+  HEDDLE_CHECK(adapters.parts.size() <= kMaxAdapterParts && adapters.max_rank <= kMaxAdapterRank,
+               "adapters: too many parts of a weight, or too high a rank");
+  const Stream stream = step_.stream;
+  AdapterParams own;
+  own.batch = step_.adapters;
+  own.dtype = adapters.dtype;
+  own.factors = adapters.factors;
+  own.n_parts = static_cast<int32_t>(adapters.parts.size());
+  std::copy(adapters.parts.begin(), adapters.parts.end(), own.parts);
+  own.max_rank = adapters.max_rank;
+  own.delta_stride = RoundUp(params.weight.rows, 4);
+  const int64_t shrunk = RoundUp(int64_t{own.n_parts} * own.max_rank, 4);
+  const int64_t row_bytes = (shrunk + own.delta_stride) * int64_t{sizeof(float)};
+  const int64_t count = RowsOfPart(params.x.rows, step_.workspace.bytes / 2 / row_bytes);
+  own.delta = reinterpret_cast<float*>(step_.workspace.data);
+  own.shrunk = own.delta + count * own.delta_stride;
+  for (int64_t first = 0; first < params.x.rows && status_.ok(); first += count) {
+    LinearParams part =
+        PartOf(params, first, std::min(count, params.x.rows - first), step_.activations);
+    own.x = part.x;
+    own.first_row = step_.first_row + first;
+    Note(LaunchAdapterShrink(own, step_.activations, stream), "adapters (shrink)");
+    Note(LaunchAdapterExpand(own, stream), "adapters (expand)");
+    part.delta = own.delta;
+    part.delta_up = own.delta + params.half;
+    part.delta_stride = own.delta_stride;
+    part.delta_slots = own.batch.slots + own.first_row;
+    LinearOf(part, Behind(step_.workspace, count * row_bytes));
+  }
+}
+
+void CudaOps::LinearOf(LinearParams params, const Workspace& scratch) {
+  const Stream stream = step_.stream;
+  const bool fast = step_.activations == DType::kBF16 &&
+                    params.weight.layout != WeightLayout::kF32 && IsAligned(params.x, 2);
+  if (!fast) {
+    Note(LaunchLinearPlain(params, step_.activations, stream), "linear");
+  } else if (params.x.rows <= kSkinnyRows) {
+    params.partial = reinterpret_cast<float*>(scratch.data);
+    params.partial_floats = scratch.bytes / int64_t{sizeof(float)};
+    params.counters = step_.counters;
+    params.n_counters = kReductionCounters;
+    Note(LaunchLinearSkinny(params, stream), "linear (few rows)");
+  } else if (params.weight.layout == WeightLayout::kBF16) {
+    LinearManyRows(params, scratch);
+  } else if (TakesCodes(params.weight)) {
+    LinearByCodes(params, scratch);
+  } else {
+    LinearDequantized(params, scratch);
+  }
+}
+
+bool CudaOps::TakesCodes(const DeviceWeight& weight) const {
+  if (step_.library == nullptr || !step_.library->TakesCodes(weight)) return false;
+  return weight.layout != WeightLayout::kInt8Row || weight.takes_int8_x;
+}
+
+void CudaOps::LinearManyRows(const LinearParams& params, const Workspace& scratch) {
+  const bool fits = scratch.bytes >= params.weight.rows * 2;
+  if (step_.library != nullptr && fits) return LinearByLibrary(params, scratch);
+  Note(LaunchLinearTiled(params, step_.stream), "linear (tiled)");
+}
+
+// Straight to the output where nothing is left to do there; else through `scratch`, as many rows at
+// a time as it holds.
+void CudaOps::LinearByLibrary(const LinearParams& params, const Workspace& scratch) {
+  const Stream stream = step_.stream;
+  const bool plain = IsPlain(params);
+  const int64_t rows = params.x.rows;
+  const int64_t count = plain ? rows : RowsOfPart(rows, scratch.bytes / (params.weight.rows * 2));
+  for (int64_t first = 0; first < rows && status_.ok(); first += count) {
+    const LinearParams part = PartOf(params, first, std::min(count, rows - first), DType::kBF16);
+    LinearParams product = part;
+    if (!plain) {
+      product.out = {scratch.data, part.x.rows, params.weight.rows, params.weight.rows};
+      product.epilogue = Epilogue::kNone;
+      product.out_f32 = false;
+    }
+    if (!step_.library->Multiply(product, stream)) {
+      Note(LaunchLinearTiled(part, stream), "linear (tiled)");
+    } else if (!plain) {
+      Note(LaunchEpilogue(part, {.sums = product.out}, stream), "epilogue");
+    }
+  }
+}
+
+// As many rows at a time as `scratch` holds the codes and the product of.
+void CudaOps::LinearByCodes(const LinearParams& params, const Workspace& scratch) {
+  const int64_t rows = params.x.rows;
+  const int64_t row_bytes = params.weight.row_bytes;
+  const int64_t each = params.weight.rows * 4 + row_bytes + int64_t{sizeof(float)};
+  if (scratch.bytes - 512 < each) return LinearDequantized(params, scratch);
+  const int64_t count = RowsOfPart(rows, (scratch.bytes - 512) / each);
+  const Workspace behind = Behind(scratch, count * params.weight.rows * 4);
+  const CodeRows x = {.codes = behind.data,
+                      .row_bytes = row_bytes,
+                      .scales = reinterpret_cast<float*>(Behind(behind, count * row_bytes).data)};
+  for (int64_t first = 0; first < rows && status_.ok(); first += count) {
+    const LinearParams part = PartOf(params, first, std::min(count, rows - first), DType::kBF16);
+    Note(LaunchQuantizeRows(part.x, params.weight.layout, x, step_.stream), "quantizing rows");
+    const Tensor product = {scratch.data, part.x.rows, params.weight.rows, params.weight.rows};
+    if (!MultiplyCodes(part, x, product)) LinearDequantized(part, scratch);
+  }
+}
+
+// With the scales applied by the library where it does that, straight to the output where nothing
+// is left to do; else by the epilogue, from sums in `product`.
+bool CudaOps::MultiplyCodes(const LinearParams& params, const CodeRows& x, Tensor product) {
+  const Stream stream = step_.stream;
+  const bool plain = IsPlain(params);
+  CodeProduct codes = {.weight = params.weight,
+                       .x = x,
+                       .n = params.x.rows,
+                       .out = plain ? params.out : product,
+                       .out_f32 = plain && params.out_f32,
+                       .adds = plain && params.epilogue == Epilogue::kAdd};
+  LibraryProduct left = {.sums = product};
+  if (step_.library->MultiplyCodes(codes, stream)) {
+    if (!plain) Note(LaunchEpilogue(params, left, stream), "epilogue");
+    return true;
+  }
+  codes.out = product;
+  if (!step_.library->SumCodes(codes, stream)) return false;
+  left.type =
+      IsF8(params.weight.layout) ? LibraryProduct::Type::kF32 : LibraryProduct::Type::kInt32;
+  left.x_scales = x.scales;
+  left.w_scales = params.weight.row_factors;
+  Note(LaunchEpilogue(params, left, stream), "epilogue");
+  return true;
+}
+
+// Converts as many weight rows as half of `scratch` holds, multiplies, and goes on with the next.
+void CudaOps::LinearDequantized(const LinearParams& params, const Workspace& scratch) {
+  const Stream stream = step_.stream;
+  const bool gated = params.epilogue == Epilogue::kGated;
+  const int64_t cols = gated ? params.half : params.weight.rows;
+  const DeviceWeight layout = PackedLayout(WeightLayout::kBF16, 1, params.weight.cols);
+  const int64_t half = scratch.bytes / 512 * 256;
+  const int64_t chunk = half / layout.row_bytes / (gated ? 2 : 1);
+  HEDDLE_CHECK(chunk > 0, "the workspace does not hold one row of a weight");
+  auto* out = reinterpret_cast<uint16_t*>(scratch.data);
+  for (int64_t first = 0; first < cols && status_.ok(); first += chunk) {
+    const int64_t count = std::min(chunk, cols - first);
+    LinearParams part = params;
+    part.weight = layout;
+    part.weight.rows = gated ? 2 * count : count;
+    part.weight.data = scratch.data;
+    part.half = count;
+    if (params.bias != nullptr) part.bias += first;
+    if (params.bias_up != nullptr) part.bias_up += first;
+    if (params.delta != nullptr) part.delta += first;
+    if (params.delta_up != nullptr) part.delta_up += first;
+    part.out.data = params.out_f32 ? static_cast<void*>(params.out.row<float>(0) + first)
+                                   : static_cast<void*>(params.out.row<uint16_t>(0) + first);
+    Note(LaunchDequantize(params.weight, first, count, out, stream), "dequantizing");
+    if (gated) {
+      Note(LaunchDequantize(params.weight, params.half + first, count,
+                            out + count * layout.row_bytes / 2, stream),
+           "dequantizing");
+    }
+    LinearManyRows(part, {scratch.data + half, half});
+  }
+}
+
+}  // namespace heddle::kernels::cuda

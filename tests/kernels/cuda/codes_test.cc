@@ -1,0 +1,296 @@
+// Products of 8-bit codes by a library on the emulated CUDA device: FP8 and integer weights with
+// one scale per row, rows of x quantised on the way.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/cuda/cuda_weight.h"
+#include "kernels/cuda/emulate/machine.h"
+#include "kernels/kv_element.h"
+#include "tests/kernels/cuda/emulated.h"
+
+namespace heddle::kernels::test {
+namespace {
+
+using cuda::WeightLayout;
+
+// A matrix with one scale per row: random codes in blocks that repeat it.
+TestWeight PerRowWeight(Random& random, DType dtype, int64_t rows, int64_t cols) {
+  TestWeight weight = MakeWeight(random, dtype, rows, cols);
+  const DTypeInfo& info = Info(dtype);
+  const bool is_int = dtype == DType::kInt8G32 || dtype == DType::kInt8G128;
+  const int64_t row_bytes = RowBytes(dtype, cols);
+  for (int64_t r = 0; r < rows; ++r) {
+    uint8_t* row = weight.bytes.data() + r * row_bytes;
+    for (int64_t at = 0; at < row_bytes; at += info.block_bytes) {
+      std::memcpy(row + at, row, 4);
+      if (is_int) row[at + 4] = 0;
+    }
+    DequantizeRow(dtype, row, cols, weight.decoded.data() + r * cols);
+  }
+  return weight;
+}
+
+// x as the device quantises it: E4M3 or integers times the row's largest magnitude / 448 or / 127.
+Matrix Quantised(const Matrix& x, bool is_int) {
+  Matrix out(x.num_rows(), x.num_cols());
+  for (int64_t t = 0; t < x.num_rows(); ++t) {
+    float largest = 0;
+    for (int64_t k = 0; k < x.num_cols(); ++k) largest = std::max(largest, std::fabs(x(t, k)));
+    const float end = is_int ? 127.0f : 448.0f;
+    for (int64_t k = 0; k < x.num_cols(); ++k) {
+      const float code = x(t, k) * (end / largest);
+      const float value = is_int ? std::nearbyint(code) : F8E4M3ToF32(F32ToF8E4M3(code));
+      *out.at(t, k) = value * (largest / end);
+    }
+  }
+  return out;
+}
+
+struct Case {
+  DType dtype = DType::kF8G128;
+  int64_t n = 40, cols = 256, rows = 48;
+  Epilogue epilogue = Epilogue::kNone;
+  Activation activation = Activation::kNone;
+  bool bias = false;
+  bool out_f32 = false;
+  int64_t workspace_bytes = int64_t{4} << 20;
+  cuda::emulate::Machine machine = {.has_library = true};
+  bool quantises = true;  // whether rows of x are expected to be
+  bool takes_int8_x = true;
+};
+
+Matrix Multiply(Device& device, const Case& c, DType act, const TestWeight& weight, Matrix x,
+                Matrix out, const std::vector<float>& bias) {
+  WeightSource source = weight.source();
+  source.takes_int8_x = c.takes_int8_x;
+  auto packed = device.Pack({&source, 1});
+  REQUIRE(packed.ok());
+  const bool on_host = act == DType::kF32;
+  Activations x_device(act, x, on_host ? 0 : 8);
+  Activations out_device(c.out_f32 ? DType::kF32 : act, out, 3);
+  MustRun(device, [&](Ops& ops) {
+    ops.Linear({.x = x_device.tensor(),
+                .weight = packed->get(),
+                .bias = c.bias ? bias.data() : nullptr,
+                .epilogue = c.epilogue,
+                .activation = c.activation,
+                .out = out_device.tensor(),
+                .out_f32 = c.out_f32});
+  });
+  CHECK(out_device.GapsIntact());
+  for (int64_t t = 0; t < out.num_rows(); ++t) {
+    for (int64_t r = 0; r < out.num_cols(); ++r) *out.at(t, r) = out_device(t, r);
+  }
+  return out;
+}
+
+void Check(const Case& c) {
+  Random random(static_cast<uint32_t>(c.n * 7919 + c.cols + c.rows));
+  const TestWeight weight = PerRowWeight(random, c.dtype, c.rows, c.cols);
+  Matrix x = Matrix::RandomOf(random, c.n, c.cols);
+  const int64_t out_cols = c.epilogue == Epilogue::kGated ? c.rows / 2 : c.rows;
+  Matrix out = Matrix::RandomOf(random, c.n, out_cols);
+  const std::vector<float> bias = random.Normals(c.rows);
+  { Activations rounded(DType::kBF16, x); }
+  { Activations rounded(c.out_f32 ? DType::kF32 : DType::kBF16, out); }
+  const bool is_int = c.dtype == DType::kInt8G32 || c.dtype == DType::kInt8G128;
+  auto reference = CreateReferenceDevice();
+  Case plain = c;
+  plain.out_f32 = false;
+  const Matrix expected = Multiply(*reference, plain, DType::kF32, weight,
+                                   c.quantises ? Quantised(x, is_int) : x, out, bias);
+  cuda::emulate::SetMachine(c.machine);
+  auto device = CreateCudaDevice({.workspace_bytes = c.workspace_bytes, .graphs = false});
+  cuda::emulate::SetMachine({});
+  REQUIRE(device.ok());
+  const Matrix found = Multiply(**device, c, DType::kBF16, weight, x, out, bias);
+  INFO(Info(c.dtype).name << " x [" << c.n << ", " << c.cols << "] W [" << c.rows << ", " << c.cols
+                          << "] epilogue " << static_cast<int>(c.epilogue));
+  double worst = 0;
+  for (int64_t t = 0; t < c.n; ++t) {
+    for (int64_t r = 0; r < out_cols; ++r) {
+      double magnitude = 1;
+      for (int64_t k = 0; k < c.cols; ++k) {
+        magnitude += std::fabs(static_cast<double>(x(t, k)) * weight.decoded[r * c.cols + k]);
+      }
+      // F32 sums of single products, and of gated ones both parts rounded on the way.
+      const double allowed =
+          2 * RoundingOf(DType::kBF16, expected(t, r)) +
+          (c.epilogue == Epilogue::kGated ? 0.02 : 0.002) * std::sqrt(magnitude) + 0.02 +
+          (c.n > 32 && !c.quantises ? magnitude * 0x1p-8 : 0);  // weights become BF16
+      worst =
+          std::max(worst, std::fabs(static_cast<double>(found(t, r)) - expected(t, r)) / allowed);
+    }
+  }
+  CHECK(worst <= 1);
+}
+
+WeightLayout LayoutOfPacked(Device& device, const WeightSource& source) {
+  auto packed = device.Pack({&source, 1});
+  REQUIRE(packed.ok());
+  return cuda::ViewOf(**packed).layout;
+}
+
+TEST_CASE("Rows with one scale are kept without scales of blocks", "[cuda]") {
+  Random random(1);
+  auto device = EmulatedDevice(DType::kBF16);
+  for (DType dtype : {DType::kF8G32, DType::kF8G128}) {
+    CHECK(LayoutOfPacked(*device, PerRowWeight(random, dtype, 5, 256).source()) ==
+          WeightLayout::kF8Row);
+    CHECK(LayoutOfPacked(*device, MakeWeight(random, dtype, 5, 256).source()) == WeightLayout::kF8);
+  }
+  TestWeight integers = PerRowWeight(random, DType::kInt8G32, 5, 256);
+  CHECK(LayoutOfPacked(*device, integers.source()) == WeightLayout::kInt8Row);
+  integers.bytes[static_cast<size_t>(4 * RowBytes(DType::kInt8G32, 256) + 36 + 4)] = 1;
+  CHECK(LayoutOfPacked(*device, integers.source()) == WeightLayout::kInt8Offset);  // a zero point
+  // One block of the last row differs.
+  TestWeight floats = PerRowWeight(random, DType::kF8G32, 70, 64);
+  const float other = 3.0f;
+  std::memcpy(&floats.bytes[floats.bytes.size() - 36], &other, 4);
+  CHECK(LayoutOfPacked(*device, floats.source()) == WeightLayout::kF8);
+  const WeightSource both[] = {integers.source(), floats.source()};
+  CHECK(cuda::LayoutOf(both, DType::kBF16) == WeightLayout::kBF16);
+  auto exact = EmulatedDevice(DType::kF32);
+  CHECK(LayoutOfPacked(*exact, PerRowWeight(random, DType::kF8G32, 5, 64).source()) ==
+        WeightLayout::kF32);
+}
+
+TEST_CASE("Rows with one scale take a byte for each column and four for the scale", "[cuda]") {
+  Random random(2);
+  auto device = EmulatedDevice(DType::kBF16);
+  const TestWeight weight = PerRowWeight(random, DType::kF8G128, 64, 512);
+  const WeightSource source = weight.source();
+  auto packed = device->Pack({&source, 1});
+  REQUIRE(packed.ok());
+  CHECK((*packed)->bytes == 64 * (512 + 4));
+  CHECK((*packed)->bytes <= 64 * device->PackedRowBytes(DType::kF8G128, 512));
+}
+
+TEST_CASE("Few rows multiply weights with one scale per row as the reference does", "[cuda]") {
+  for (DType dtype : {DType::kF8G32, DType::kF8G128, DType::kInt8G32, DType::kInt8G128}) {
+    for (int64_t n : {1, 5, 9, 17, 32}) {
+      Check({.dtype = dtype, .n = n, .cols = 384, .rows = 37, .quantises = false});
+    }
+  }
+  Check({.n = 3,
+         .rows = 42,
+         .epilogue = Epilogue::kGated,
+         .activation = Activation::kSilu,
+         .bias = true,
+         .quantises = false});
+}
+
+TEST_CASE("Many rows are quantised and multiplied as codes, with every epilogue", "[cuda]") {
+  for (DType dtype : {DType::kF8G32, DType::kF8G128, DType::kInt8G32}) {
+    for (bool scales_rows : {true, false}) {
+      Case c{.dtype = dtype, .machine = {.has_library = true, .scales_rows = scales_rows}};
+      Check(c);
+      c.cols = 288;  // not whole groups of 64
+      if (dtype != DType::kF8G128) Check(c);
+      c.cols = 256;
+      c.out_f32 = true;
+      Check(c);
+      c.out_f32 = false;
+      c.epilogue = Epilogue::kAdd;
+      Check(c);
+      c.bias = true;
+      Check(c);
+      c.epilogue = Epilogue::kNone;
+      c.activation = Activation::kGelu;
+      Check(c);
+      c.epilogue = Epilogue::kGated;
+      c.activation = Activation::kSilu;
+      Check(c);
+      c.workspace_bytes = 16 << 10;  // some rows at a time
+      Check(c);
+    }
+  }
+}
+
+TEST_CASE("Codes are multiplied only where library, device, shape and checkpoint allow", "[cuda]") {
+  Case c{.quantises = false};
+  c.machine.compute_major = 8;  // no FP8 units
+  Check(c);
+  c.machine = {};  // no library
+  Check(c);
+  c.machine.has_library = true;
+  c.rows = 37;  // not whole 16
+  Check(c);
+  c.rows = 48;
+  c.dtype = DType::kInt8G32;
+  c.takes_int8_x = false;  // integers that were made for activations of 16 bits
+  Check(c);
+  c.takes_int8_x = c.quantises = true;
+  c.machine.compute_major = 8;
+  Check(c);
+  c.dtype = DType::kF8G32;
+  c.machine.compute_minor = 9;
+  Check(c);
+}
+
+TEST_CASE("Quantised rows stay as near to the exact product as E4M3 is to its inputs", "[cuda]") {
+  Random random(4);
+  const TestWeight weight = PerRowWeight(random, DType::kF8G128, 64, 512);
+  const WeightSource source = weight.source();
+  cuda::emulate::SetMachine({.has_library = true});
+  auto device = CreateCudaDevice({.graphs = false});
+  cuda::emulate::SetMachine({});
+  REQUIRE(device.ok());
+  auto packed = (*device)->Pack({&source, 1});
+  REQUIRE(packed.ok());
+  Matrix x = Matrix::RandomOf(random, 40, 512), zeros(40, 64);
+  for (int64_t k = 0; k < 512; k += 64) *x.at(7, k) *= 100;  // outliers
+  for (int64_t k = 0; k < 512; ++k) *x.at(8, k) = 0;
+  for (int64_t k = 0; k < 512; ++k) *x.at(9, k) *= 1e-30f;
+  Activations x_device(DType::kBF16, x), out(DType::kF32, zeros);
+  MustRun(**device, [&](Ops& ops) {
+    ops.Linear(
+        {.x = x_device.tensor(), .weight = packed->get(), .out = out.tensor(), .out_f32 = true});
+  });
+  double difference = 0, square = 0;
+  for (int64_t t = 0; t < 40; ++t) {
+    double largest = 0;
+    for (int64_t k = 0; k < 512; ++k) largest = std::max<double>(largest, std::fabs(x(t, k)));
+    for (int64_t r = 0; r < 64; ++r) {
+      double sum = 0, allowed = 1e-12;
+      for (int64_t k = 0; k < 512; ++k) {
+        const double w = weight.decoded[static_cast<size_t>(r * 512 + k)];
+        sum += w * x(t, k);
+        // Three bits of mantissa, and steps of 2^-9 of the scale where there are none.
+        allowed += std::fabs(w) * std::max(std::fabs(x(t, k)) * 0x1.04p-4, largest / 448 * 0x1p-10);
+      }
+      CHECK(std::fabs(out(t, r) - sum) <= allowed);
+      if (t < 7) difference += std::pow(out(t, r) - sum, 2), square += sum * sum;
+    }
+  }
+  CHECK(std::sqrt(difference / square) < 0.04);  // 2^-5 / sqrt(3) and some for each x
+  for (int64_t r = 0; r < 64; ++r) CHECK(out(8, r) == 0);
+}
+
+TEST_CASE("A row that is no numbers spoils no other", "[cuda]") {
+  Random random(5);
+  const TestWeight weight = PerRowWeight(random, DType::kF8G128, 16, 128);
+  const WeightSource source = weight.source();
+  cuda::emulate::SetMachine({.has_library = true});
+  auto device = CreateCudaDevice({.graphs = false});
+  cuda::emulate::SetMachine({});
+  REQUIRE(device.ok());
+  auto packed = (*device)->Pack({&source, 1});
+  REQUIRE(packed.ok());
+  Matrix x = Matrix::RandomOf(random, 33, 128), zeros(33, 16);
+  *x.at(3, 5) = std::numeric_limits<float>::quiet_NaN();
+  *x.at(4, 6) = std::numeric_limits<float>::infinity();
+  Activations x_device(DType::kBF16, x), out(DType::kBF16, zeros);
+  MustRun(**device, [&](Ops& ops) {
+    ops.Linear({.x = x_device.tensor(), .weight = packed->get(), .out = out.tensor()});
+  });
+  for (int64_t t = 0; t < 33; ++t) {
+    for (int64_t r = 0; r < 16; ++r) CHECK(std::isfinite(out(t, r)) == (t != 3 && t != 4));
+  }
+}
+
+}  // namespace
+}  // namespace heddle::kernels::test
