@@ -1,6 +1,7 @@
 // What the attention kernels share: packed rows, what they may see, and where keys lie.
 #pragma once
 
+#include "kernels/batch.h"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/primitives.cuh"
 
@@ -15,24 +16,64 @@ struct SequenceView {
   int32_t rows;
   int32_t context;
   int32_t window;
+  bool tree;  // the rows are a tree of drafts; batch.h
 
-  HEDDLE_DEVICE SequenceView(const AttentionParams& p, int32_t s, int32_t head)
+  // `may_be_tree`: there is a tree_mask. Where it is known at compile time that there is none, the
+  // kernel has no code for it.
+  HEDDLE_DEVICE SequenceView(const AttentionParams& p, int32_t s, int32_t head, bool may_be_tree)
       : seq(s), kv_head(head), group(p.args.n_heads / p.args.cache.n_kv_heads) {
     q_begin = p.batch.q_begin[s];
     rows = p.batch.q_begin[s + 1] - q_begin;
     context = p.batch.context_len[s];
     window = p.args.window;
+    tree = may_be_tree && p.batch.tree_mask[q_begin] != 0;
+  }
+  // The rows of a tile. Shared ones come after all its keys, as if those were their context.
+  HEDDLE_DEVICE SequenceView(const AttentionParams& p, const AttentionTile& tile, int32_t head,
+                             bool may_be_tree)
+      : SequenceView(p, tile.seq, head, may_be_tree) {
+    if (tile.n_shared == 0) return;
+    rows = tile.n_shared;
+    context = tile.key_end + rows;
+    window = 0;
+    tree = false;
   }
   HEDDLE_DEVICE bool Has(int packed) const { return packed < rows * group; }
+  // Of the batch. REQUIRES: not shared.
   HEDDLE_DEVICE int64_t Row(int packed) const { return q_begin + packed / group; }
   HEDDLE_DEVICE int Head(int packed) const { return kv_head * group + packed % group; }
-  // Keys [FirstKey, EndKey) are visible to a packed row.
-  HEDDLE_DEVICE int EndKey(int packed) const { return context - rows + 1 + packed / group; }
-  HEDDLE_DEVICE int FirstKey(int packed) const {
-    int first = window > 0 ? EndKey(packed) - window : 0;
+  // The rows' own keys begin here.
+  HEDDLE_DEVICE int OwnKeys() const { return context - rows; }
+  // Keys [FirstKey, EndKey) are visible to a packed row; of a tree's own keys, those of its mask.
+  HEDDLE_DEVICE int EndKey(int packed) const {
+    return tree ? context : OwnKeys() + 1 + packed / group;
+  }
+  HEDDLE_DEVICE int FirstKey(const DeviceBatch& batch, int packed) const {
+    if (window <= 0) return 0;
+    int first = OwnKeys() + 1 + packed / group - window;
+    if (tree) {
+      const int row = packed / group < rows ? packed / group : rows - 1;
+      const int depth = batch.positions[q_begin + row] - batch.positions[q_begin];
+      first = OwnKeys() + (depth + 1 < window ? depth + 1 - window : 0);
+    }
     return first > 0 ? first : 0;
   }
+  // Bit j: the packed row sees key OwnKeys() + j. REQUIRES: a tree.
+  HEDDLE_DEVICE uint64_t TreeMask(const DeviceBatch& batch, int packed) const {
+    return Has(packed) ? batch.tree_mask[Row(packed)] : 0;
+  }
 };
+
+// Of a key at `own` = key - OwnKeys(), which may be any number.
+HEDDLE_DEVICE bool TreeSees(uint64_t mask, int own) {
+  return own < 0 || (own < kMaxTreeRows && (mask >> own & 1) != 0);
+}
+
+// The row of the batch whose query a packed row of a tile is.
+HEDDLE_DEVICE int64_t QueryRow(const AttentionParams& p, const AttentionTile& tile,
+                               const SequenceView& s, int packed) {
+  return tile.n_shared > 0 ? p.shared_rows[tile.shared_begin + packed / s.group] : s.Row(packed);
+}
 
 // A position of a head in the arrays of a cache.
 struct KeyPlace {
@@ -131,19 +172,21 @@ HEDDLE_DEVICE float ScaledScore(const AttentionArgs& a, float dot) {
   return score * kLog2E;
 }
 
-// Index of partial results of packed row `row` of a decode tile.
-HEDDLE_DEVICE int64_t PartialRow(const AttentionParams& p, int slot, int kv_head, int row) {
-  return (static_cast<int64_t>(slot) * p.args.cache.n_kv_heads + kv_head) * kDecodeTileRows + row;
+// Index of a partial result of a KV head.
+HEDDLE_DEVICE int64_t PartialOf(const AttentionParams& p, int partial, int kv_head) {
+  return static_cast<int64_t>(partial) * p.args.cache.n_kv_heads + kv_head;
 }
 
 // Keys that the tile needs: those of its range that any of its rows sees.
 struct KeyRange {
   int begin;
   int end;
-  HEDDLE_DEVICE KeyRange(const SequenceView& s, const AttentionTile& tile, int rows) {
+  HEDDLE_DEVICE KeyRange(const DeviceBatch& batch, const SequenceView& s, const AttentionTile& tile,
+                         int rows) {
     int last = s.rows * s.group - 1;
     if (tile.first + rows - 1 < last) last = tile.first + rows - 1;
-    begin = tile.key_begin > s.FirstKey(tile.first) ? tile.key_begin : s.FirstKey(tile.first);
+    const int first = s.FirstKey(batch, tile.first);
+    begin = tile.key_begin > first ? tile.key_begin : first;
     end = tile.key_end < s.EndKey(last) ? tile.key_end : s.EndKey(last);
   }
 };
@@ -155,7 +198,7 @@ struct RowEnd {
 };
 HEDDLE_DEVICE RowEnd EndOf(const AttentionParams& p, const AttentionTile& tile, int head,
                            Softmax all) {
-  if (tile.slot < 0 && p.args.sinks != nullptr) {
+  if (tile.partial < 0 && p.args.sinks != nullptr) {
     const float sink = p.args.sinks[head] * kLog2E;
     const float max = Max(all.max, sink);
     const float sum = all.sum * Exp2(all.max - max);
@@ -169,8 +212,8 @@ HEDDLE_DEVICE RowEnd EndOf(const AttentionParams& p, const AttentionTile& tile, 
 HEDDLE_DEVICE void StoreLse(const AttentionParams& p, const SequenceView& s,
                             const AttentionTile& tile, int row, float lse) {
   const int packed = tile.first + row;
-  if (tile.slot >= 0) {
-    p.partial_lse[PartialRow(p, tile.slot, s.kv_head, row)] = lse;
+  if (tile.partial >= 0) {
+    p.partial_lse[PartialOf(p, tile.partial + row, s.kv_head)] = lse;
   } else if (p.args.lse != nullptr) {
     p.args.lse[s.Row(packed) * p.args.n_heads + s.Head(packed)] = lse;
   }

@@ -4,7 +4,8 @@
 // and walks its keys 64 at a time, with the softmax kept running (Dao et al. 2022). Keys and values
 // come page by page through cp.async into two stages of shared memory, so that the next keys travel
 // while these are computed on. The tile's 4 warps share the work in one of two ways:
-//   prefill  64 packed rows, 16 per warp; each warp meets all keys.
+//   prefill  64 packed rows, 16 per warp; each warp meets all keys. Also trees of drafts, and the
+//            rows of several sequences over a prefix that they share.
 //   decode   16 packed rows; each warp meets 16 of every 64 keys, and the warps merge at the end.
 //            Padding the group's heads to 16 rows costs tensor-core time that decoding has left
 //            over: it waits for memory.
@@ -18,163 +19,10 @@
 // the next. Scales of int8 keys multiply scores, those of values multiply the softmax's weights.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/attention_flash_stages.cuh"
 
 namespace heddle::kernels::cuda {
 namespace flash {
-
-constexpr int kWarps = 4;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kKeys = 64;  // per stage
-constexpr int kStages = 2;
-
-// What matrix instructions compute with a cache's type.
-template <typename Kv>
-struct Computed {
-  using Type = Kv;
-};
-template <>
-struct Computed<Float8> {
-  using Type = Half;
-};
-template <>
-struct Computed<Int8> {
-  using Type = BFloat16;
-};
-
-template <typename Kv>
-constexpr bool IsInt8(Kv) {
-  return false;
-}
-constexpr bool IsInt8(Int8) { return true; }
-
-// Of four bytes, each of `Kv`: the even ones as a pair, and the odd ones.
-HEDDLE_DEVICE void EvenAndOdd(uint32_t word, uint32_t& even, uint32_t& odd, Float8) {
-  const uint32_t sorted = BytePermute(word, 0, 0x3120);
-  even = HalvesOfF8(sorted & 0xFFFF);
-  odd = HalvesOfF8(sorted >> 16);
-}
-HEDDLE_DEVICE void EvenAndOdd(uint32_t word, uint32_t& even, uint32_t& odd, Int8) {
-  // 128 + (b & 127) less 128, or 256 for negative b; see fragments.cuh.
-  even = SubtractPairs((word & 0x007F007Fu) | 0x43004300u, (word & 0x00800080u) | 0x43004300u,
-                       BFloat16());
-  word >>= 8;
-  odd = SubtractPairs((word & 0x007F007Fu) | 0x43004300u, (word & 0x00800080u) | 0x43004300u,
-                      BFloat16());
-}
-
-template <typename Kv, int kDim, int kRowWarps>
-struct Layout {
-  static constexpr bool kIsWide = sizeof(Kv) == 2;
-  static constexpr int kUnit = 16 / sizeof(Kv);  // elements in 16 bytes
-  static constexpr int kKeyWarps = kWarps / kRowWarps;
-  static constexpr int kRows = 16 * kRowWarps;
-  static constexpr int kStride = kDim + kUnit;  // elements of keys and values
-  static constexpr int kQStride = kDim + 8;
-  static constexpr int kScales = IsInt8(Kv()) ? kStages * kKeys : 0;
-  static constexpr int kWarpKeys = kKeys / kKeyWarps;
-  static constexpr int kKeyTiles = kWarpKeys / 8;  // columns of scores, in instructions
-  static constexpr int kDimTiles = kDim / 8;       // columns of the output
-  static constexpr int kStage = kKeys * kStride;
-  // The warps' results of a decode tile lie where the keys were.
-  static constexpr int kMergeFloats = kKeyWarps * kRows * kDim;
-  static_assert(kKeyWarps == 1 || kMergeFloats * 4 <= 2 * kStages * kStage * int{sizeof(Kv)});
-  static int SharedBytes() {
-    return SharedBytesFor<int64_t>(kStages * kKeys) + SharedBytesFor<int64_t>(kScales) +
-           SharedBytesFor<float>(2 * kScales) + SharedBytesFor<float>(2 * kWarps * 16) +
-           SharedBytesFor<uint16_t>(kRows * kQStride) + SharedBytesFor<Kv>(2 * kStages * kStage);
-  }
-};
-
-// Shared memory of a block.
-template <typename Kv, int kDim, int kRowWarps>
-struct Memory {
-  using L = Layout<Kv, kDim, kRowWarps>;
-  using Q = typename Computed<Kv>::Type;
-  Shared<int64_t> offsets;       // [kStages, kKeys] bytes into the cache, -1: no such key
-  Shared<int64_t> scale_places;  // [kStages, kKeys] of kInt8
-  Shared<float> scales;          // [2, kStages, kKeys] of keys, of values
-  Shared<float> states;          // [kWarps, 16, 2] max and sum, for the merge
-  Shared<Q> q;                   // [kRows, kQStride]
-  Shared<Kv> k;                  // [kStages, kKeys, kStride]
-  Shared<Kv> v;
-  HEDDLE_DEVICE explicit Memory(SharedArena arena)
-      : offsets(arena.Take<int64_t>(kStages * kKeys)),
-        scale_places(arena.Take<int64_t>(L::kScales)),
-        scales(arena.Take<float>(2 * L::kScales)),
-        states(arena.Take<float>(2 * kWarps * 16)),
-        q(arena.Take<Q>(L::kRows * L::kQStride)),
-        k(arena.Take<Kv>(kStages * L::kStage)),
-        v(arena.Take<Kv>(kStages * L::kStage)) {}
-  // [kKeyWarps, kRows, kDim] over k and v.
-  HEDDLE_DEVICE static Shared<float> Merge() {
-    SharedArena arena;
-    arena.Take<int64_t>(kStages * kKeys);
-    arena.Take<int64_t>(L::kScales);
-    arena.Take<float>(2 * L::kScales);
-    arena.Take<float>(2 * kWarps * 16);
-    arena.Take<Q>(L::kRows * L::kQStride);
-    return arena.Take<float>(L::kMergeFloats);
-  }
-};
-
-// Where column c of a query stands: as the bytes of 16 columns of 8-bit keys are dealt, see above.
-template <typename Kv>
-HEDDLE_DEVICE int QueryColumn(int c) {
-  return sizeof(Kv) == 2 ? c : c / 16 * 16 + c % 16 / 4 * 2 + c % 4 / 2 + c % 2 * 8;
-}
-
-template <typename Kv, typename M>
-HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s, int first,
-                               const M& memory) {
-  using L = typename M::L;
-  using Q = typename Computed<Kv>::Type;
-  constexpr int kDim = L::kQStride - 8;
-  const int dim = p.args.cache.head_dim;
-  for (int i = ThreadX(); i < L::kRows * kDim; i += kThreads) {
-    const int row = i / kDim;
-    const int c = i % kDim;
-    float value = 0;
-    if (s.Has(first + row) && c < dim) {
-      const BFloat16* q = p.args.q.row<BFloat16>(s.Row(first + row));
-      value = ToFloat(q[static_cast<int64_t>(s.Head(first + row)) * dim + c]);
-    }
-    memory.q.Set(row * L::kQStride + QueryColumn<Kv>(c), RoundTo(value, Q()));
-  }
-}
-
-// Starts the copies of a stage's keys and values; absent ones become zeros.
-template <typename Kv, typename M>
-HEDDLE_DEVICE void LoadStage(const AttentionParams& p, int stage, const M& memory) {
-  using L = typename M::L;
-  constexpr int kChunks = (L::kStride - L::kUnit) / L::kUnit;  // of 16 bytes in a row
-  const KvCacheView& cache = p.args.cache;
-  const uint8_t* keys = static_cast<const uint8_t*>(cache.keys);
-  const uint8_t* values = static_cast<const uint8_t*>(cache.values);
-  const int row_bytes = cache.head_dim * static_cast<int>(sizeof(Kv));
-  HEDDLE_UNROLL_BY(4)
-  for (int i = ThreadX(); i < kKeys * kChunks; i += kThreads) {
-    const int key = i / kChunks;
-    const int c = i % kChunks * 16;
-    const int64_t offset = memory.offsets.Get(stage * kKeys + key);
-    const bool there = offset >= 0 && c < row_bytes;
-    const int64_t from = there ? offset + c : 0;
-    const int to = stage * L::kStage + key * L::kStride + i % kChunks * L::kUnit;
-    CopyAsync16(memory.k, to, keys + from, there);
-    CopyAsync16(memory.v, to, values + from, there);
-  }
-  if constexpr (IsInt8(Kv())) {
-    for (int i = ThreadX(); i < 2 * kKeys; i += kThreads) {
-      const int key = i % kKeys;
-      const bool there = memory.offsets.Get(stage * kKeys + key) >= 0;
-      const int64_t from = there ? memory.scale_places.Get(stage * kKeys + key) : 0;
-      CopyAsync4(memory.scales, i / kKeys * L::kScales + stage * kKeys + key,
-                 (i < kKeys ? keys : values) + from, there);
-    }
-  }
-  CopyAsyncCommit();
-}
 
 // What one warp carries along the keys: fragments of its 16 rows.
 template <int kDim>
@@ -236,6 +84,24 @@ HEDDLE_DEVICE void Scores(const AttentionParams& p, const M& memory, int at, int
       const bool seen = key >= begin[e / 2] && key < end[e / 2];
       if constexpr (IsInt8(Kv())) scores[n][e] *= memory.scales.Get(scale_at + column);
       scores[n][e] = seen ? ScaledScore(p.args, scores[n][e]) : -Infinity();
+    }
+  }
+}
+
+// Of a tree's own keys, those that the rows' masks lack. `first_packed` is the warp's first row.
+template <int kKeyTiles>
+HEDDLE_DEVICE void HideByTree(const AttentionParams& p, const SequenceView& s, int first_packed,
+                              int first_key, float (&scores)[kKeyTiles][4]) {
+  HEDDLE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    const uint64_t mask = s.TreeMask(p.batch, first_packed + Lane() / 4 + 8 * h);
+    HEDDLE_UNROLL
+    for (int n = 0; n < kKeyTiles; ++n) {
+      HEDDLE_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const int key = first_key + 8 * n + 2 * (Lane() % 4) + e;
+        if (!TreeSees(mask, key - s.OwnKeys())) scores[n][2 * h + e] = -Infinity();
+      }
     }
   }
 }
@@ -351,8 +217,8 @@ HEDDLE_DEVICE void StorePair(const AttentionParams& p, const SequenceView& s,
                              const AttentionTile& tile, int row, int c, float low, float high) {
   const int dim = p.args.cache.head_dim;
   const int packed = tile.first + row;
-  if (tile.slot >= 0) {
-    float* to = p.partial_out + PartialRow(p, tile.slot, s.kv_head, row) * dim + c;
+  if (tile.partial >= 0) {
+    float* to = p.partial_out + PartialOf(p, tile.partial + row, s.kv_head) * dim + c;
     to[0] = low;
     to[1] = high;
     return;
@@ -433,12 +299,12 @@ HEDDLE_DEVICE void MergeAndStoreRows(const AttentionParams& p, const SequenceVie
   }
 }
 
-template <typename Kv, int kDim, int kRowWarps>
+template <typename Kv, int kDim, int kRowWarps, bool kTrees>
 HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
   using M = Memory<Kv, kDim, kRowWarps>;
   using L = typename M::L;
-  const SequenceView s(p, tile.seq, BlockY());
-  const KeyRange keys(s, tile, L::kRows);
+  const SequenceView s(p, tile, BlockY(), kTrees);
+  const KeyRange keys(p.batch, s, tile, L::kRows);
   const M memory{SharedArena()};
   const int row_warp = WarpIndex() % kRowWarps;
   const int key_warp = WarpIndex() / kRowWarps;
@@ -455,7 +321,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
     if constexpr (IsInt8(Kv())) memory.scale_places.Set(stage * kKeys + ThreadX(), place.scale);
   };
 
-  LoadQueries<Kv>(p, s, tile.first, memory);
+  LoadQueries<Kv>(p, s, tile, memory);
   find_keys(keys.begin, 0);
   SyncThreads();
   LoadStage<Kv>(p, 0, memory);
@@ -464,7 +330,8 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
   int begin[2], end[2];
   for (int h = 0; h < 2; ++h) {
     const int packed = tile.first + row_warp * 16 + Lane() / 4 + 8 * h;
-    begin[h] = s.FirstKey(packed) > keys.begin ? s.FirstKey(packed) : keys.begin;
+    const int first = s.FirstKey(p.batch, packed);
+    begin[h] = first > keys.begin ? first : keys.begin;
     end[h] = s.EndKey(packed) < keys.end ? s.EndKey(packed) : keys.end;
     run.max[h] = -Infinity();
     run.sum[h] = 0;
@@ -490,7 +357,11 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
     const int at = stage * L::kStage + key_warp * L::kWarpKeys * L::kStride;
     float scores[L::kKeyTiles][4];
     const int scale_at = stage * kKeys + key_warp * L::kWarpKeys;
-    Scores<Kv>(p, memory, at, scale_at, run, begin, end, first + key_warp * L::kWarpKeys, scores);
+    const int first_key = first + key_warp * L::kWarpKeys;
+    Scores<Kv>(p, memory, at, scale_at, run, begin, end, first_key, scores);
+    if (s.tree && first + kKeys > s.OwnKeys()) {
+      HideByTree(p, s, tile.first + row_warp * 16, first_key, scores);
+    }
     UpdateSoftmax(scores, run);
     AddValues<Kv>(memory, at, scale_at, scores, run);
   }
@@ -504,12 +375,20 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
   }
 }
 
-template <typename Kv, int kDim, int kRowWarps>
+template <typename Kv, int kDim, int kRowWarps, bool kTrees>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(AttentionParams, p)) {
   for (int i = BlockX(); i < p.n_tiles; i += GridX()) {
     if (i != BlockX()) SyncThreads();  // nobody reads the last tile's memory any more
-    Attend<Kv, kDim, kRowWarps>(p, p.tiles[i]);
+    Attend<Kv, kDim, kRowWarps, kTrees>(p, p.tiles[i]);
   }
+}
+
+template <typename Kv, int kDim, int kRowWarps>
+Error LaunchTile(const AttentionParams& params, LaunchShape shape, Stream stream) {
+  shape.shared_bytes = Layout<Kv, kDim, kRowWarps>::SharedBytes();
+  return params.batch.tree_mask != nullptr
+             ? Launch(AttentionFlashKernel<Kv, kDim, kRowWarps, true>, shape, stream, params)
+             : Launch(AttentionFlashKernel<Kv, kDim, kRowWarps, false>, shape, stream, params);
 }
 
 template <typename Kv, int kDim>
@@ -519,12 +398,8 @@ Error LaunchDim(const AttentionParams& params, Stream stream) {
   if (params.max_blocks > 0 && params.max_blocks < params.n_tiles * heads) {
     shape.grid_x = params.max_blocks > heads ? params.max_blocks / heads : 1;
   }
-  if (params.tile_rows == kPrefillTileRows) {
-    shape.shared_bytes = Layout<Kv, kDim, 4>::SharedBytes();
-    return Launch(AttentionFlashKernel<Kv, kDim, 4>, shape, stream, params);
-  }
-  shape.shared_bytes = Layout<Kv, kDim, 1>::SharedBytes();
-  return Launch(AttentionFlashKernel<Kv, kDim, 1>, shape, stream, params);
+  return params.tile_rows == kPrefillTileRows ? LaunchTile<Kv, kDim, 4>(params, shape, stream)
+                                              : LaunchTile<Kv, kDim, 1>(params, shape, stream);
 }
 
 template <typename Kv>

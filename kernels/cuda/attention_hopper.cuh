@@ -19,6 +19,7 @@
 // the L2, 32 bytes a clock. At head_dim 64 products and exponentials take 1024 clocks each, and the
 // overlap decides. Blocks are as many as multiprocessors and take tiles from the longest to the
 // shortest, forth and back; while one tile ends, the next one's keys are on their way.
+// Steps with trees of drafts have kernels of their own, whose masks cost the others no registers.
 // Shared memory: 160 KiB at head_dim 128. Registers: 40 + 2 x 232 of 512.
 #pragma once
 
@@ -34,7 +35,7 @@ struct Rows {
   uint32_t weights[kKeys / 16][4];  // of the stage whose values come next, as a left matrix
   float max[2];                     // of scores before they are scaled
   float sum[2];                     // this thread's part
-  int begin[2], end[2];             // keys that the rows see
+  int begin[2], end[2];             // keys that the rows see; of trees, before their own ones
 };
 
 HEDDLE_DEVICE int Consumer() { return ThreadX() / kGroupThreads - 1; }
@@ -66,7 +67,7 @@ HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const Walk& walk,
     const int packed = walk.tile.first + Consumer() * kGroupRows + row;
     Vec16 value = {};
     if (walk.s.Has(packed)) {
-      const BFloat16* q = p.args.q.row<BFloat16>(walk.s.Row(packed)) +
+      const BFloat16* q = p.args.q.row<BFloat16>(QueryRow(p, walk.tile, walk.s, packed)) +
                           static_cast<int64_t>(walk.s.Head(packed)) * kDim;
       value = UnitAs(*reinterpret_cast<const Vec16*>(q + 8 * unit), Kv());
     }
@@ -77,12 +78,12 @@ HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const Walk& walk,
 }
 
 template <int kDim>
-HEDDLE_DEVICE void StartRows(const Walk& walk, Rows<kDim>& rows) {
+HEDDLE_DEVICE void StartRows(const AttentionParams& p, const Walk& walk, Rows<kDim>& rows) {
   HEDDLE_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int packed = walk.tile.first + RowOfThread(h);
-    const int begin = walk.s.FirstKey(packed);
-    const int end = walk.s.EndKey(packed);
+    const int begin = walk.s.FirstKey(p.batch, packed);
+    const int end = walk.s.tree ? walk.s.OwnKeys() : walk.s.EndKey(packed);
     rows.begin[h] = begin > walk.keys.begin ? begin : walk.keys.begin;
     rows.end[h] = end < walk.keys.end ? end : walk.keys.end;
     rows.max[h] = -Infinity();
@@ -125,16 +126,38 @@ HEDDLE_DEVICE void MultiplyValues(const Memory<Kv, kDim>& memory, int stage, boo
   WarpgroupCommit();
 }
 
+// Where the rows are a tree of drafts: their masks say which of their own keys they see.
+template <typename M, int kDim>
+HEDDLE_DEVICE void MaskByTree(const AttentionParams& p, const Walk& walk, const M& memory,
+                              int stage, const Rows<kDim>& rows, float (&scores)[kKeyTiles][4]) {
+  HEDDLE_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    const uint64_t mask = walk.s.TreeMask(p.batch, walk.tile.first + RowOfThread(h));
+    HEDDLE_UNROLL
+    for (int n = 0; n < kKeyTiles; ++n) {
+      const auto pair = memory.keys.template GetAs<Vec8>(stage * kKeys + 8 * n + 2 * (Lane() % 4));
+      HEDDLE_UNROLL
+      for (int e = 0; e < 2; ++e) {
+        const int key = static_cast<int>(pair.word[e]);
+        const bool seen =
+            key >= rows.begin[h] && key < walk.keys.end && TreeSees(mask, key - walk.s.OwnKeys());
+        scores[n][2 * h + e] = seen ? scores[n][2 * h + e] : -Infinity();
+      }
+    }
+  }
+}
+
 // Scores that rows must not see become -infinity.
 template <typename M, int kDim>
-HEDDLE_DEVICE void MaskScores(const M& memory, int stage, const Rows<kDim>& rows,
-                              float (&scores)[kKeyTiles][4]) {
+HEDDLE_DEVICE void MaskScores(const AttentionParams& p, const Walk& walk, const M& memory,
+                              int stage, const Rows<kDim>& rows, float (&scores)[kKeyTiles][4]) {
   const int first = memory.bounds.Get(2 * stage);
   const int last = memory.bounds.Get(2 * stage + 1);
   bool all = true;
   HEDDLE_UNROLL
   for (int h = 0; h < 2; ++h) all = all && first >= rows.begin[h] && last < rows.end[h];
   if (Ballot(all) == kFullMask) return;
+  if (walk.s.tree) return MaskByTree(p, walk, memory, stage, rows, scores);
   HEDDLE_UNROLL
   for (int n = 0; n < kKeyTiles; ++n) {
     const auto pair = memory.keys.template GetAs<Vec8>(stage * kKeys + 8 * n + 2 * (Lane() % 4));
@@ -238,6 +261,19 @@ HEDDLE_DEVICE void Transpose4(uint32_t (&words)[4]) {
   }
 }
 
+// Of rows g and g + 8, the one that `h` says, as a partial result.
+template <int kDim>
+HEDDLE_DEVICE void StorePartial(const AttentionParams& p, const Walk& walk, int row, int h,
+                                float inverse, const Rows<kDim>& rows) {
+  float* to = p.partial_out + PartialOf(p, walk.tile.partial + row, walk.s.kv_head) * kDim +
+              2 * (Lane() % 4);
+  HEDDLE_UNROLL
+  for (int d = 0; d < kDim / 8; ++d) {
+    *reinterpret_cast<Vec8*>(to + 8 * d) = {FloatToBits(rows.out[d][2 * h] * inverse),
+                                            FloatToBits(rows.out[d][2 * h + 1] * inverse)};
+  }
+}
+
 template <int kDim>
 HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const Walk& walk, float factor,
                              const Rows<kDim>& rows) {
@@ -254,9 +290,14 @@ HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const Walk& walk, float f
     if (there) {
       const int head = walk.s.Head(packed);
       end = EndOf(p, walk.tile, head, {rows.max[h] * factor, sum});
-      out = p.args.out.row<BFloat16>(walk.s.Row(packed)) + static_cast<int64_t>(head) * kDim;
       if (Lane() % 4 == 0) StoreLse(p, walk.s, walk.tile, row, end.lse);
+      if (walk.tile.partial < 0) {
+        out = p.args.out.row<BFloat16>(walk.s.Row(packed)) + static_cast<int64_t>(head) * kDim;
+      } else {
+        StorePartial(p, walk, row, h, end.inverse, rows);
+      }
     }
+    if (walk.tile.partial >= 0) continue;
     HEDDLE_UNROLL
     for (int d = 0; d < kDim / 8; d += 4) {
       Vec16 unit;
@@ -277,13 +318,13 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const Walk& walk,
   const BlockBarriers& barriers = memory.barriers;
   const float factor = FactorOf<kCapped>(p.args);
   Rows<kDim> rows;
-  StartRows(walk, rows);
+  StartRows(p, walk, rows);
   float scores[kKeyTiles][4];
   float shrink[2];
   // Scores of stage `at` are there: weights.
   const auto weigh = [&](const Turn& at) {
     if constexpr (kCapped) CapScores(p.args, scores);
-    MaskScores(memory, at.stage(), rows, scores);
+    MaskScores(p, walk, memory, at.stage(), rows, scores);
     Leave(barriers, kKeysEmpty + at.stage());
     Weigh(factor, scores, rows, shrink);
   };
@@ -328,13 +369,13 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const Walk& walk,
   StoreRows(p, walk, factor, rows);
 }
 
-template <typename Kv, int kDim, bool kCapped>
+template <typename Kv, int kDim, bool kCapped, bool kTrees>
 HEDDLE_DEVICE void Consume(const AttentionParams& p, const Memory<Kv, kDim>& memory) {
   Turn turn;
   Items items(p);
   if (Consumer() == 1) NamedBarrierArrive(kTurn, kConsumers * kGroupThreads);
   for (int item; items.Next(item);) {
-    const Walk walk(p, item);
+    const Walk walk(p, item, kTrees);
     LoadQueries<Kv, kDim>(p, walk, memory);
     Attend<Kv, kDim, kCapped>(p, walk, memory, turn);
   }
@@ -342,7 +383,7 @@ HEDDLE_DEVICE void Consume(const AttentionParams& p, const Memory<Kv, kDim>& mem
   if (Consumer() == 0) NamedBarrierSync(kTurn, kConsumers * kGroupThreads);
 }
 
-template <typename Kv, int kDim, bool kCapped>
+template <typename Kv, int kDim, bool kCapped, bool kTrees>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1)
     AttentionHopperKernel(HEDDLE_PARAMS(HopperAttentionParams, params)) {
 #if HEDDLE_HAS_SM90A
@@ -362,27 +403,34 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1)
   SyncThreads();
   if (ThreadX() < kGroupThreads) {
     RegistersDown<40>();
-    if (WarpIndex() == 0) Produce<Kv, kDim>(params, memory);
+    if (WarpIndex() == 0) Produce<Kv, kDim, kTrees>(params, memory);
   } else {
     RegistersUp<232>();
-    Consume<Kv, kDim, kCapped>(params.attention, memory);
+    Consume<Kv, kDim, kCapped, kTrees>(params.attention, memory);
   }
 #endif
 }
 
-template <typename Kv, int kDim>
+template <typename Kv, int kDim, bool kTrees>
 Error LaunchDim(const HopperAttentionParams& params, int blocks, Stream stream) {
   const LaunchShape shape = {
       .grid_x = blocks, .threads = kThreads, .shared_bytes = Memory<Kv, kDim>::kSharedBytes};
   return params.attention.args.softcap > 0
-             ? Launch(AttentionHopperKernel<Kv, kDim, true>, shape, stream, params)
-             : Launch(AttentionHopperKernel<Kv, kDim, false>, shape, stream, params);
+             ? Launch(AttentionHopperKernel<Kv, kDim, true, kTrees>, shape, stream, params)
+             : Launch(AttentionHopperKernel<Kv, kDim, false, kTrees>, shape, stream, params);
+}
+
+template <typename Kv, int kDim>
+Error LaunchStep(const HopperAttentionParams& params, int blocks, Stream stream) {
+  return params.attention.batch.tree_mask != nullptr
+             ? LaunchDim<Kv, kDim, true>(params, blocks, stream)
+             : LaunchDim<Kv, kDim, false>(params, blocks, stream);
 }
 
 template <typename Kv>
 Error LaunchType(const HopperAttentionParams& params, int blocks, Stream stream) {
-  return params.attention.args.cache.head_dim == 64 ? LaunchDim<Kv, 64>(params, blocks, stream)
-                                                    : LaunchDim<Kv, 128>(params, blocks, stream);
+  return params.attention.args.cache.head_dim == 64 ? LaunchStep<Kv, 64>(params, blocks, stream)
+                                                    : LaunchStep<Kv, 128>(params, blocks, stream);
 }
 
 }  // namespace hopper

@@ -93,10 +93,10 @@ struct Walk {
   int first_span, last_span;
   int stages;
 
-  HEDDLE_DEVICE Walk(const AttentionParams& p, int item)
+  HEDDLE_DEVICE Walk(const AttentionParams& p, int item, bool may_be_tree)
       : tile(p.tiles[item / p.args.cache.n_kv_heads]),
-        s(p, tile.seq, item % p.args.cache.n_kv_heads),
-        keys(s, tile, kHopperTileRows),
+        s(p, tile, item % p.args.cache.n_kv_heads, may_be_tree),
+        keys(p.batch, s, tile, kHopperTileRows),
         first_span(SpanOf(p, keys.begin)),
         last_span(SpanOf(p, keys.end - 1)),
         stages((last_span - first_span) / (kKeys / p.args.cache.page_tokens) + 1) {}
@@ -188,7 +188,7 @@ HEDDLE_DEVICE void ClearColumns(const Columns& columns, Shared<Kv> values, int a
   SyncWarp();
 }
 
-template <typename Kv, int kDim>
+template <typename Kv, int kDim, bool kTrees>
 HEDDLE_DEVICE void Produce(const HopperAttentionParams& params, const Memory<Kv, kDim>& memory) {
   const AttentionParams& p = params.attention;
   const int room = kKeys / p.args.cache.page_tokens;
@@ -196,7 +196,7 @@ HEDDLE_DEVICE void Produce(const HopperAttentionParams& params, const Memory<Kv,
   uint32_t raw_parity = 0;
   Items items(p);
   for (int item; items.Next(item);) {
-    const Walk walk(p, item);
+    const Walk walk(p, item, kTrees);
     for (int j = 0; j < walk.stages; ++j, ++turn.count) {
       const int stage = turn.stage();
       const int at = stage * Memory<Kv, kDim>::kStage;

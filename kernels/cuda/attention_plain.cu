@@ -16,15 +16,17 @@ HEDDLE_DEVICE Softmax WalkKeys(const AttentionParams& p, const SequenceView& s,
   const AttentionArgs& a = p.args;
   const int dim = a.cache.head_dim;
   const T* q = a.q.row<T>(s.Row(packed)) + static_cast<int64_t>(s.Head(packed)) * dim;
-  const int first_key = s.FirstKey(packed);
+  const int first_key = s.FirstKey(p.batch, packed);
   const int end_key = s.EndKey(packed);
   const int begin = tile.key_begin > first_key ? tile.key_begin : first_key;
   const int end = tile.key_end < end_key ? tile.key_end : end_key;
   for (int i = Lane(); i < dim; i += 32) sums.Set(i, 0.0f);
   Softmax softmax = Softmax::Empty();
   if (begin + WarpIndex() >= end) return softmax;
+  const uint64_t tree = s.tree ? s.TreeMask(p.batch, packed) : ~uint64_t{0};
   KeyCursor cursor(p.batch, s.seq, begin + WarpIndex());
   for (int key = begin + WarpIndex(); key < end; key += kWarps) {
+    if (s.tree && !TreeSees(tree, key - s.OwnKeys())) continue;
     const KeyPlace place = cursor.Find(p.batch, a.cache, key, s.kv_head);
     const Kv* k = RowOfKey<Kv>(a.cache.keys, place);
     const Kv* v = RowOfKey<Kv>(a.cache.values, place);
@@ -62,11 +64,11 @@ HEDDLE_DEVICE void StoreRow(const AttentionParams& p, const SequenceView& s,
   const AttentionArgs& a = p.args;
   const int dim = a.cache.head_dim;
   const int head = s.Head(packed);
-  const bool direct = tile.slot < 0;
+  const bool direct = tile.partial < 0;
   const bool has_sink = direct && a.sinks != nullptr;
   const Softmax all = Combine(states, has_sink ? a.sinks[head] * kLog2E : -Infinity());
   const float base = Softmax::Base(all.max);
-  const int64_t part = direct ? 0 : PartialRow(p, tile.slot, s.kv_head, packed - tile.first);
+  const int64_t part = direct ? 0 : PartialOf(p, tile.partial + packed - tile.first, s.kv_head);
   for (int i = ThreadX(); i < dim; i += ThreadCount()) {
     float sum = 0;
     for (int w = 0; w < kWarps; ++w) {
@@ -92,7 +94,7 @@ HEDDLE_KERNEL AttentionPlainKernel(HEDDLE_PARAMS(AttentionParams, p)) {
   Shared<float> states = arena.Take<float>(2 * kWarps);
   Shared<float> sums = arena.Take<float>(kWarps * dim);
   const AttentionTile tile = p.tiles[BlockX()];
-  const SequenceView s(p, tile.seq, BlockY());
+  const SequenceView s(p, tile, BlockY(), p.batch.tree_mask != nullptr);
   const int packed = tile.first + BlockZ();
   if (!s.Has(packed)) return;
   Softmax mine = WalkKeys<T, Kv>(p, s, tile, packed, sums.From(WarpIndex() * dim));
@@ -109,28 +111,34 @@ struct MergeParams {
   const AttentionMerge* merges;
 };
 
-// out = sum of part_i * exp(lse_i - lse), lse = log of the sum of exp(lse_i) and the sink.
-// A warp per packed row.
+// out = sum of part_i * exp(lse_i - lse), lse = log of the sum of exp(lse_i) and the sink; the
+// parts of the shared prefix last. A warp per packed row.
 template <typename T>
 HEDDLE_KERNEL AttentionMergeKernel(HEDDLE_PARAMS(MergeParams, m)) {
   const AttentionParams& p = m.attention;
   const AttentionArgs& a = p.args;
   const AttentionMerge merge = m.merges[BlockX()];
-  const SequenceView s(p, merge.seq, BlockY());
+  const SequenceView s(p, merge.seq, BlockY(), false);
   const int dim = a.cache.head_dim;
   for (int row = WarpIndex(); row < kDecodeTileRows; row += ThreadCount() / 32) {
     const int packed = merge.first + row;
     if (!s.Has(packed)) return;
     const int head = s.Head(packed);
-    auto part = [&](int i) { return PartialRow(p, merge.slot_begin + i, s.kv_head, row); };
+    const int parts = merge.own.count + merge.shared.count;
+    const auto part = [&](int i) {
+      const int shared = i - merge.own.count;
+      const int first = shared < 0 ? merge.own.begin + i * merge.own.stride
+                                   : merge.shared.begin + shared * merge.shared.stride;
+      return PartialOf(p, first + row, s.kv_head);
+    };
     float max = a.sinks != nullptr ? a.sinks[head] : -Infinity();
-    for (int i = 0; i < merge.num_slots; ++i) max = Max(max, p.partial_lse[part(i)]);
+    for (int i = 0; i < parts; ++i) max = Max(max, p.partial_lse[part(i)]);
     float sum = a.sinks != nullptr ? Exp(a.sinks[head] - max) : 0.0f;
-    for (int i = 0; i < merge.num_slots; ++i) sum += Exp(p.partial_lse[part(i)] - max);
+    for (int i = 0; i < parts; ++i) sum += Exp(p.partial_lse[part(i)] - max);
     T* out = a.out.row<T>(s.Row(packed)) + static_cast<int64_t>(head) * dim;
     for (int c = Lane(); c < dim; c += 32) {
       float value = 0;
-      for (int i = 0; i < merge.num_slots; ++i) {
+      for (int i = 0; i < parts; ++i) {
         value += p.partial_out[part(i) * dim + c] * Exp(p.partial_lse[part(i)] - max);
       }
       out[c] = RoundTo(value / sum, T());

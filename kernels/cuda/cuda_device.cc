@@ -143,11 +143,10 @@ class CudaDevice final : public Device {
   // Which part of a step: all of it, or one of its halves.
   enum Part { kWhole, kFirst, kSecond, kParts };
 
-  // Half of the workspace is for partial outputs, an eighth of that would do for their lse.
-  int32_t MaxSlots(const AttentionGrouping& grouping, Part part) const {
-    const int64_t slot_bytes = int64_t{grouping.n_kv_heads} * kDecodeTileRows *
-                               kMaxAttentionHeadDim * int64_t{sizeof(float)};
-    return static_cast<int32_t>(std::min<int64_t>(workspace(part).bytes / 2 / slot_bytes, 1 << 20));
+  // Half of the workspace is for partial outputs, the other one more than enough for their lse.
+  int32_t MaxPartials(const AttentionGrouping& grouping, Part part) const {
+    const int64_t bytes = int64_t{grouping.n_kv_heads} * grouping.head_dim * int64_t{sizeof(float)};
+    return static_cast<int32_t>(std::min<int64_t>(workspace(part).bytes / 2 / bytes, 1 << 20));
   }
   Workspace workspace(Part part = kWhole) const {
     auto* data = static_cast<uint8_t*>(workspace_->data());
@@ -194,9 +193,6 @@ absl::Status CudaDevice::SetNanoBatches(const NanoBatchProfile& profile) {
 }
 
 absl::Status CudaDevice::Plan(const HostBatch& batch) {
-  if (!batch.tree_mask.empty()) {
-    return absl::UnimplementedError("batch: trees of drafts are not computed on CUDA devices yet");
-  }
   HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
   runtime_->Bind();
   staging_.Reset();
@@ -221,6 +217,7 @@ void CudaDevice::StageBatch() {
                      .positions = staging_.Add(batch.positions),
                      .q_begin = staging_.Add(batch.q_begin),
                      .logit_rows = staging_.Add(batch.logit_rows),
+                     .tree_mask = staging_.Add(batch.tree_mask),
                      .n_tokens = batch.n_tokens(),
                      .n_seqs = batch.n_seqs(),
                      .n_logit_rows = static_cast<int32_t>(batch.logit_rows.size())});
@@ -260,16 +257,17 @@ void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
   if (part != kWhole && split_->attention_multiprocessors > 0) {
     multiprocessors = split_->attention_multiprocessors;
   }
-  const AttentionPlan plan =
-      PlanAttention(batch_.view().OfGroup(grouping.layers), range, grouping,
-                    multiprocessors * kBlocksPerMultiprocessor, MaxSlots(grouping, part));
+  const AttentionPlan plan = PlanAttention(
+      batch_.view().OfGroup(grouping.layers), range, grouping,
+      {.multiprocessors = multiprocessors, .max_partials = MaxPartials(grouping, part)});
   planned_[part].push_back({.grouping = grouping,
                             .n_decode = static_cast<int32_t>(plan.decode.size()),
                             .n_prefill = static_cast<int32_t>(plan.prefill.size()),
                             .n_merges = static_cast<int32_t>(plan.merges.size()),
                             .decode = staging_.Add(plan.decode),
                             .prefill = staging_.Add(plan.prefill),
-                            .merges = staging_.Add(plan.merges)});
+                            .merges = staging_.Add(plan.merges),
+                            .shared_rows = staging_.Add(plan.shared_rows)});
 }
 
 absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& grouping, Part part) {

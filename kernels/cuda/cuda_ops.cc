@@ -92,14 +92,18 @@ void CudaOps::Attention(const AttentionArgs& args) {
   const AttentionChoice choice = ChooseAttention(args, step_.activations, device.has_hopper_code);
   const AttentionGrouping grouping = {.group = args.n_heads / args.cache.n_kv_heads,
                                       .n_kv_heads = args.cache.n_kv_heads,
+                                      .head_dim = args.cache.head_dim,
                                       .prefill_rows = choice.prefill_rows,
-                                      .layers = args.cache.group};
+                                      .layers = args.cache.group,
+                                      .window = args.window,
+                                      .shares_prefixes = choice.decode != AttentionKernel::kPlain};
   absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
   if (!plan.ok()) return Note(plan.status());
   AttentionParams params;
   params.args = args;
   params.batch = step_.groups[static_cast<size_t>(args.cache.group)];
-  // The plan used no more slots than fit; see CudaDevice::MaxSlots.
+  params.shared_rows = plan->shared_rows;
+  // The plan has no more partial results than fit; see CudaDevice::MaxPartials.
   params.partial_out = reinterpret_cast<float*>(step_.workspace.data);
   params.partial_lse = params.partial_out + step_.workspace.bytes / 8;
   const Stream stream = step_.stream;

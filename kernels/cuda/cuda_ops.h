@@ -28,10 +28,6 @@ struct Workspace {
   int64_t bytes = 0;
 };
 
-// Blocks of the decode attention kernel that a multiprocessor holds at once: 74 KiB of shared
-// memory each at head_dim 128, of 227.
-inline constexpr int32_t kBlocksPerMultiprocessor = 2;
-
 // One for every 128 rows of a weight: of half a million.
 inline constexpr int64_t kReductionCounters = 4096;
 
@@ -49,6 +45,7 @@ struct PlannedAttention {
   const AttentionTile* decode = nullptr;
   const AttentionTile* prefill = nullptr;
   const AttentionMerge* merges = nullptr;
+  const int32_t* shared_rows = nullptr;
 };
 
 // Results that a Sample call left on the device, and where the caller wants them.

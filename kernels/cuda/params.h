@@ -41,6 +41,7 @@ struct DeviceBatch {
   const int32_t* span_tokens = nullptr;  // [n_spans]
   const int32_t* context_len = nullptr;
   const int32_t* logit_rows = nullptr;
+  const uint64_t* tree_mask = nullptr;  // [n_tokens], or nullptr: no trees
   int32_t n_tokens = 0;
   int32_t n_seqs = 0;
   int32_t n_logit_rows = 0;
@@ -198,15 +199,29 @@ Error LaunchGateRows(Tensor gate_f32, Tensor x, DType act, Stream stream);
 struct AttentionTile {
   int32_t seq;
   int32_t first;      // packed row
-  int32_t key_begin;  // in the sequence's order
+  int32_t key_begin;  // in the sequence's order; some row of the tile sees some of the range
   int32_t key_end;
-  int32_t slot;  // of the partial results, or -1: the whole context, straight to `out`
+  int32_t partial;  // where its first row's partial result goes, the others' follow; -1: these are
+                    // all keys that the rows see, straight to `out`
+  // n_shared > 0: the tile is not of the sequence's rows, but of rows shared_rows[shared_begin,
+  // shared_begin + n_shared) of the batch, packed in that order, and all of them see the whole
+  // range of `seq`'s keys. Such results are partial ones.
+  int32_t shared_begin = 0;
+  int32_t n_shared = 0;
 };
+// Partial results begin + i * stride, i < count, are of one packed row.
+struct PartialRange {
+  int32_t begin = 0;
+  int32_t stride = 0;
+  int32_t count = 0;
+};
+// kDecodeTileRows packed rows of a sequence, or those that are left of it; the ranges are those of
+// the first one, and those of the next ones lie next to them.
 struct AttentionMerge {
   int32_t seq;
   int32_t first;
-  int32_t slot_begin;  // slots [slot_begin, slot_begin + num_slots) hold its parts
-  int32_t num_slots;
+  PartialRange own;
+  PartialRange shared;  // of a prefix that other sequences have too
 };
 inline constexpr int32_t kDecodeTileRows = 16;
 inline constexpr int32_t kPrefillTileRows = 64;
@@ -218,12 +233,13 @@ struct AttentionParams {
   DeviceBatch batch;
   const AttentionTile* tiles = nullptr;
   int32_t n_tiles = 0;
-  int32_t tile_rows = 0;         // kDecodeTileRows, kPrefillTileRows or kHopperTileRows
-  int32_t max_blocks = 0;        // that may run at once; 0: as many as there are
-  float* partial_out = nullptr;  // [slot, n_kv_heads, kDecodeTileRows, head_dim], normalised
-  float* partial_lse = nullptr;  // [slot, n_kv_heads, kDecodeTileRows] natural logarithm
+  int32_t tile_rows = 0;   // kDecodeTileRows, kPrefillTileRows or kHopperTileRows
+  int32_t max_blocks = 0;  // that may run at once; 0: as many as there are
+  const int32_t* shared_rows = nullptr;
+  float* partial_out = nullptr;  // [partials, n_kv_heads, head_dim], normalised
+  float* partial_lse = nullptr;  // [partials, n_kv_heads] natural logarithm
 };
-// Any shape and type, F32 arithmetic; a warp per key. Exact but slow.
+// Any shape and type, F32 arithmetic; a warp per key. Exact but slow. No tiles of shared rows.
 Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stream);
 // Matrix instructions: BF16 activations; a cache of F16 or BF16 and head_dim a multiple of 8, or of
 // 8 bits and head_dim a multiple of 16 (kInt8: pages of 4 positions at least); head_dim up to 256,

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "tests/kernels/batch_edits.h"
 #include "tests/kernels/testing.h"
 
 namespace heddle::gpu {
@@ -32,9 +33,11 @@ using kernels::SampleRowParams;
 using kernels::Tensor;
 using kernels::WeightSource;
 using kernels::test::BatchSpec;
+using kernels::test::GrowTrees;
 using kernels::test::MakeWeight;
 using kernels::test::Matrix;
 using kernels::test::Random;
+using kernels::test::SharePages;
 using kernels::test::TestBatch;
 using kernels::test::TestCache;
 using kernels::test::TestWeight;
@@ -164,23 +167,51 @@ std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCach
   return out.Read();
 }
 
-BatchSpec Mixed() { return {{{1, 1}, {1, 77}, {37, 90, 9}, {1, 900, 100}, {3, 131, 5}}, 16}; }
+TestBatch Mixed() {
+  return TestBatch({{{1, 1}, {1, 77}, {37, 90, 9}, {1, 900, 100}, {3, 131, 5}}, 16});
+}
 
 // Tiles and stages of one row and one key more or less, and a page that ends early.
-BatchSpec Prompts() { return {{{150, 150}, {65, 193, 50}}, 32}; }
+TestBatch Prompts() { return TestBatch({{{150, 150}, {65, 193, 50}}, 32}); }
 
-CheckResult CheckAttention(Device& device, DType dtype, int32_t head_dim, int32_t n_heads,
-                           int32_t n_kv_heads, int32_t window, const BatchSpec& spec) {
+// Drafts of 64 rows and of one, among decodes and a chunk that is split along its context.
+TestBatch Trees() {
+  TestBatch batch({{{64, 75}, {1, 40}, {33, 1200, 77}, {1, 150}, {20, 900}}, 16});
+  Random random(4);
+  GrowTrees(random, {0, 1, 2}, &batch);
+  return batch;
+}
+
+// Of one prompt, as long as any device reads it once for all with 8 KV heads.
+TestBatch OnePrompt() {
+  BatchSpec spec{{}, 16};
+  std::vector<int32_t> all;
+  for (int32_t s = 0; s < 12; ++s) {
+    all.push_back(s);
+    spec.sequences.push_back({s == 7 ? 5 : 1, 405 + 9 * s});
+  }
   TestBatch batch(spec);
-  TestCache cache(dtype, batch.num_pages, spec.page_tokens, n_kv_heads, head_dim, 1);
+  SharePages({all, 400}, &batch);
+  return batch;
+}
+
+struct AttentionShape {
+  int32_t head_dim, n_heads, n_kv_heads, window;
+};
+
+CheckResult CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
+                           const TestBatch& batch, const char* kind = "attention ") {
+  const auto [head_dim, n_heads, n_kv_heads, window] = shape;
+  const int32_t page_tokens = *std::max_element(batch.span_tokens.begin(), batch.span_tokens.end());
+  TestCache cache(dtype, batch.num_pages, page_tokens, n_kv_heads, head_dim, 1);
   Random random(static_cast<uint32_t>(head_dim));
   Matrix q = Matrix::RandomOf(random, static_cast<int64_t>(batch.token_ids.size()),
                               int64_t{n_heads} * head_dim);
   { OnDevice rounded(device, device.activation_dtype(), q); }
   auto reference = CreateReferenceDevice();
   return {
-      absl::StrCat("attention ", std::string(Info(dtype).name), " head_dim ", head_dim, " heads ",
-                   n_heads, "/", n_kv_heads, " window ", window, " rows ", batch.token_ids.size()),
+      absl::StrCat(kind, std::string(Info(dtype).name), " head_dim ", head_dim, " heads ", n_heads,
+                   "/", n_kv_heads, " window ", window, " rows ", batch.token_ids.size()),
       Worst(Attend(device, batch, cache, q, n_heads, window),
             Attend(*reference, batch, cache, q, n_heads, window))};
 }
@@ -233,6 +264,7 @@ std::vector<std::unique_ptr<PackedWeight>> PackCopies(Device& device, DType dtyp
   const TestWeight weight = MakeWeight(random, dtype, size, size);
   const WeightSource source = weight.source();
   std::vector<std::unique_ptr<PackedWeight>> packed;
+  packed.reserve(8);
   for (int i = 0; i < 8; ++i) packed.push_back(Must(device.Pack({&source, 1})));
   return packed;
 }
@@ -260,41 +292,68 @@ Timing TimeLinear(Device& device, DType dtype,
           us, bandwidth ? static_cast<double>(packed[0]->bytes) : flops, bandwidth};
 }
 
-Timing TimeDecode(Device& device, DType dtype, int32_t n_seqs, int32_t context, int32_t repeats) {
-  constexpr int32_t kHeads = 32, kKvHeads = 8, kDim = 128;
-  BatchSpec spec{{}, 16};
-  for (int32_t s = 0; s < n_seqs; ++s) spec.sequences.push_back({1, context});
-  TestBatch batch(spec);
-  TestCache cache(dtype, batch.num_pages, 16, kKvHeads, kDim, 1);
+// Of the attention that is timed: Llama 3.1 8B's.
+constexpr int32_t kTimedHeads = 32, kTimedKvHeads = 8, kTimedDim = 128;
+
+double TimeAttention(Device& device, DType dtype, const TestBatch& batch, int32_t repeats) {
+  TestCache cache(dtype, batch.num_pages, 16, kTimedKvHeads, kTimedDim, 1);
   CacheOnDevice on_device(device, cache);
   Random random(1);
-  Matrix q = Matrix::RandomOf(random, n_seqs, int64_t{kHeads} * kDim);
+  Matrix q = Matrix::RandomOf(random, static_cast<int64_t>(batch.token_ids.size()),
+                              int64_t{kTimedHeads} * kTimedDim);
   OnDevice input(device, device.activation_dtype(), q), out(device, device.activation_dtype(), q);
-  const AttentionArgs args = ArgsFor(input, out, on_device.view, kHeads);
+  const AttentionArgs args = ArgsFor(input, out, on_device.view, kTimedHeads);
   Must(device.Plan(batch.view()));
-  const double us = Time(device, repeats, [&](Ops& ops, int32_t) { ops.Attention(args); });
+  return Time(device, repeats, [&](Ops& ops, int32_t) { ops.Attention(args); });
+}
+
+// Of keys and values.
+double BytesOf(DType dtype, int64_t positions) {
+  return 2.0 * static_cast<double>(positions) * kTimedKvHeads *
+         static_cast<double>(kernels::KvRowBytes(dtype, kTimedDim));
+}
+
+Timing TimeDecode(Device& device, DType dtype, int32_t n_seqs, int32_t context, int32_t repeats) {
+  BatchSpec spec{{}, 16};
+  for (int32_t s = 0; s < n_seqs; ++s) spec.sequences.push_back({1, context});
   return {absl::StrCat("decode attention ", std::string(Info(dtype).name), ", ", n_seqs,
                        " sequences of ", context),
-          us,
-          2.0 * n_seqs * static_cast<double>(context) * kKvHeads *
-              static_cast<double>(kernels::KvRowBytes(dtype, kDim))};
+          TimeAttention(device, dtype, TestBatch(spec), repeats),
+          BytesOf(dtype, int64_t{n_seqs} * context)};
+}
+
+// As TimeDecode, with the first `prefix` positions on the same pages for all sequences: those must
+// be read once.
+Timing TimeShared(Device& device, DType dtype, int32_t n_seqs, int32_t context, int32_t prefix,
+                  int32_t repeats) {
+  BatchSpec spec{{}, 16};
+  std::vector<int32_t> all;
+  for (int32_t s = 0; s < n_seqs; ++s) {
+    all.push_back(s);
+    spec.sequences.push_back({1, context});
+  }
+  TestBatch batch(spec);
+  SharePages({all, prefix}, &batch);
+  return {absl::StrCat("decode attention ", std::string(Info(dtype).name), ", ", n_seqs,
+                       " sequences of ", context, ", ", prefix, " shared"),
+          TimeAttention(device, dtype, batch, repeats),
+          BytesOf(dtype, int64_t{n_seqs} * (context - prefix) + prefix)};
+}
+
+// The last rows of a long prompt, few enough that the context's bytes are what they cost.
+Timing TimeChunk(Device& device, DType dtype, int32_t tokens, int32_t context, int32_t repeats) {
+  return {absl::StrCat("chunk attention ", std::string(Info(dtype).name), ", ", tokens,
+                       " tokens of ", context),
+          TimeAttention(device, dtype, TestBatch({{{tokens, context}}, 16}), repeats),
+          BytesOf(dtype, context)};
 }
 
 // One prompt against itself; a causal row sees half of the context.
 Timing TimePrefill(Device& device, DType dtype, int32_t tokens, int32_t repeats) {
-  constexpr int32_t kHeads = 32, kKvHeads = 8, kDim = 128;
-  TestBatch batch({{{tokens, tokens}}, 16});
-  TestCache cache(dtype, batch.num_pages, 16, kKvHeads, kDim, 1);
-  CacheOnDevice on_device(device, cache);
-  Random random(1);
-  Matrix q = Matrix::RandomOf(random, tokens, int64_t{kHeads} * kDim);
-  OnDevice input(device, device.activation_dtype(), q), out(device, device.activation_dtype(), q);
-  const AttentionArgs args = ArgsFor(input, out, on_device.view, kHeads);
-  Must(device.Plan(batch.view()));
-  const double us = Time(device, repeats, [&](Ops& ops, int32_t) { ops.Attention(args); });
   return {
       absl::StrCat("prefill attention ", std::string(Info(dtype).name), ", ", tokens, " tokens"),
-      us, 4.0 * tokens * (tokens / 2.0) * kHeads * kDim, false};
+      TimeAttention(device, dtype, TestBatch({{{tokens, tokens}}, 16}), repeats),
+      4.0 * tokens * (tokens / 2.0) * kTimedHeads * kTimedDim, false};
 }
 
 }  // namespace
@@ -315,13 +374,17 @@ std::vector<CheckResult> CheckOps(Device& device) {
   }
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
     for (int32_t window : {0, 50}) {
-      results.push_back(CheckAttention(device, dtype, 64, 4, 2, window, Mixed()));
-      results.push_back(CheckAttention(device, dtype, 128, 8, 1, window, Mixed()));
-      results.push_back(CheckAttention(device, dtype, 256, 2, 2, window, Mixed()));
+      results.push_back(CheckAttention(device, dtype, {64, 4, 2, window}, Mixed()));
+      results.push_back(CheckAttention(device, dtype, {128, 8, 1, window}, Mixed()));
+      results.push_back(CheckAttention(device, dtype, {256, 2, 2, window}, Mixed()));
+      results.push_back(CheckAttention(device, dtype, {64, 4, 2, window}, Trees(), "trees "));
       if (device.activation_dtype() != DType::kBF16) continue;
       if (dtype != DType::kF16 && dtype != DType::kBF16) continue;
-      results.push_back(CheckAttention(device, dtype, 64, 4, 2, window, Prompts()));
-      results.push_back(CheckAttention(device, dtype, 128, 4, 1, window, Prompts()));
+      results.push_back(CheckAttention(device, dtype, {64, 4, 2, window}, Prompts()));
+      results.push_back(CheckAttention(device, dtype, {128, 4, 1, window}, Prompts()));
+    }
+    if (device.activation_dtype() == DType::kBF16) {
+      results.push_back(CheckAttention(device, dtype, {64, 16, 8, 0}, OnePrompt(), "one prompt "));
     }
   }
   results.push_back(CheckSample(device));
@@ -345,6 +408,8 @@ std::vector<Timing> TimeOps(Device& device, int32_t repeats) {
     timings.push_back(TimeDecode(device, dtype, 64, 1024, repeats));
     timings.push_back(TimeDecode(device, dtype, 64, 8192, std::max(1, repeats / 4)));
     timings.push_back(TimeDecode(device, dtype, 1, 32768, repeats));
+    timings.push_back(TimeShared(device, dtype, 64, 2560, 2048, repeats));
+    timings.push_back(TimeChunk(device, dtype, 32, 32768, repeats));
   }
   for (int32_t tokens : {512, 2048, 8192, 16384}) {
     timings.push_back(TimePrefill(device, DType::kBF16, tokens, std::max(1, repeats / 10)));

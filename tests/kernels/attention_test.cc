@@ -7,6 +7,7 @@
 #include "catch2/catch.hpp"
 #include "kernels/device.h"
 #include "kernels/kv_element.h"
+#include "tests/kernels/batch_edits.h"
 #include "tests/kernels/layer_groups.h"
 #include "tests/kernels/testing.h"
 
@@ -259,24 +260,6 @@ TEST_CASE("A row of attention has the same bits however its context was chunked 
   }
 }
 
-// Rows [first, first + rows) become a tree: each but the first has a parent among those before it,
-// in order of depth.
-void GrowTree(Random& random, int32_t first, int32_t rows, std::vector<uint64_t>* masks,
-              std::vector<int32_t>* positions) {
-  int32_t level = 0;  // where the last whole level begins
-  int32_t next = 1;   // and the one that grows
-  for (int32_t i = 0; i < rows; ++i) {
-    uint64_t parents = 0;
-    if (i > 0) {
-      if (i > next && random.Below(3) == 0) level = std::exchange(next, i);
-      const int32_t parent = level + random.Below(next - level);
-      parents = (*masks)[first + parent];
-      (*positions)[first + i] = (*positions)[first + parent] + 1;
-    }
-    (*masks)[first + i] = parents | uint64_t{1} << i;
-  }
-}
-
 TEST_CASE("Rows of a tree see the context and their ancestors only", "[kernels][kernel]") {
   uint32_t seed = 400;
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kInt8, DType::kF8E4M3}) {
@@ -288,12 +271,7 @@ TEST_CASE("Rows of a tree see the context and their ancestors only", "[kernels][
       c.softcap = window > 0 ? 20.0f : 0.0f;
       TestBatch batch(c.batch, ++seed);
       Random random(seed);
-      batch.tree_mask.assign(batch.token_ids.size(), 0);
-      for (const size_t tree : {0, 2, 3}) {
-        const int32_t first = batch.q_begin[tree];
-        GrowTree(random, first, batch.q_begin[tree + 1] - first, &batch.tree_mask,
-                 &batch.positions);
-      }
+      GrowTrees(random, {0, 2, 3}, &batch);
       CheckBatch(c, batch, seed);
     }
   }

@@ -1,0 +1,61 @@
+// What makes a TestBatch a step of speculation, or one of sequences with a common prompt.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "tests/kernels/testing.h"
+
+namespace heddle::kernels::test {
+
+// Rows [first, first + rows) become a tree: each but the first has a parent among those before it,
+// in order of depth.
+inline void GrowTree(Random& random, int32_t first, int32_t rows, std::vector<uint64_t>* masks,
+                     std::vector<int32_t>* positions) {
+  int32_t level = 0;  // where the last whole level begins
+  int32_t next = 1;   // and the one that grows
+  for (int32_t i = 0; i < rows; ++i) {
+    uint64_t parents = 0;
+    if (i > 0) {
+      if (i > next && random.Below(3) == 0) level = std::exchange(next, i);
+      const int32_t parent = level + random.Below(next - level);
+      parents = (*masks)[first + parent];
+      (*positions)[first + i] = (*positions)[first + parent] + 1;
+    }
+    (*masks)[first + i] = parents | uint64_t{1} << i;
+  }
+}
+
+// The rows of these sequences become trees.
+inline void GrowTrees(Random& random, const std::vector<int32_t>& sequences, TestBatch* batch) {
+  if (sequences.empty()) return;
+  batch->tree_mask.assign(batch->token_ids.size(), 0);
+  for (const int32_t s : sequences) {
+    const int32_t first = batch->q_begin[s];
+    GrowTree(random, first, batch->q_begin[s + 1] - first, &batch->tree_mask, &batch->positions);
+  }
+}
+
+// The first `tokens` positions of these sequences lie on the pages of the first of them.
+// REQUIRES: their spans are cut alike so far, and none of their rows lies there.
+struct SharedPages {
+  std::vector<int32_t> sequences;
+  int32_t tokens;
+};
+inline void SharePages(const SharedPages& shared, TestBatch* batch) {
+  const int32_t from = batch->span_begin[shared.sequences[0]];
+  for (const int32_t s : shared.sequences) {
+    const int32_t rows = batch->q_begin[s + 1] - batch->q_begin[s];
+    HEDDLE_CHECK(shared.tokens <= batch->context_len[s] - rows, "a row's own page is shared");
+    const int32_t to = batch->span_begin[s];
+    for (int32_t i = 0, done = 0; done < shared.tokens; ++i) {
+      HEDDLE_CHECK(batch->span_tokens[to + i] == batch->span_tokens[from + i], "spans differ");
+      done += batch->span_tokens[from + i];
+      batch->span_page[to + i] = batch->span_page[from + i];
+    }
+  }
+}
+
+}  // namespace heddle::kernels::test

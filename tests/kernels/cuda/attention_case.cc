@@ -1,0 +1,133 @@
+#include "tests/kernels/cuda/attention_case.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "catch2/catch.hpp"
+#include "kernels/cuda/emulate/machine.h"
+#include "tests/kernels/cuda/emulated.h"
+
+namespace heddle::kernels::test {
+namespace {
+
+struct Result {
+  Matrix out;
+  Matrix lse;
+};
+
+Result Attend(Device& device, const AttentionCase& c, const HostBatch& batch,
+              const KvCacheView& cache, Matrix q, const std::vector<float>& sinks, int64_t pad) {
+  const DType act = device.activation_dtype();
+  Result result{Matrix(q.num_rows(), q.num_cols()), Matrix(q.num_rows(), c.n_heads)};
+  Activations q_device(act, q, pad);
+  Activations out(act, result.out, pad);
+  REQUIRE(device.Plan(batch).ok());
+  AttentionArgs args;
+  args.q = q_device.tensor();
+  args.n_heads = c.n_heads;
+  args.cache = cache;
+  args.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+  args.window = c.window;
+  args.softcap = c.softcap;
+  args.sinks = c.sinks ? sinks.data() : nullptr;
+  args.out = out.tensor();
+  args.lse = result.lse.at(0, 0);
+  MustRun(device, [&](Ops& ops) { ops.Attention(args); });
+  CHECK(out.GapsIntact());
+  for (int64_t t = 0; t < q.num_rows(); ++t) {
+    for (int64_t i = 0; i < q.num_cols(); ++i) *result.out.at(t, i) = out(t, i);
+  }
+  return result;
+}
+
+// Largest |value| in the cache: bounds every output, and what rounding the weights may cost.
+constexpr double kLargestValue = 5;
+
+// Scores err by roundings of head_dim products of unit size; weights by that and by their own
+// rounding to the cache's type on their way to the matrix instruction; outputs by their type's.
+double Tolerance(const AttentionCase& c, DType act, double expected) {
+  double scores = 4 * std::sqrt(static_cast<double>(c.head_dim)) * 0x1p-23;
+  const bool halves = c.cache == DType::kF16 || c.cache == DType::kF8E4M3;
+  double weights = act == DType::kF32 ? 0 : halves ? 0x1p-11 : 0x1p-8;
+  return kLargestValue * (2 * scores + 1e-5 + weights) + RoundingOf(act, expected);
+}
+
+// Of a cache of 16-bit floats, all positions that no span counts become NaN.
+void PoisonRest(const HostBatch& batch, TestCache& cache) {
+  const KvCacheView& view = cache.view;
+  std::vector<bool> used(static_cast<size_t>(view.num_pages) * view.page_tokens, false);
+  for (size_t i = 0; i < batch.span_page.size(); ++i) {
+    for (int32_t j = 0; j < batch.span_tokens[i]; ++j) {
+      used[static_cast<size_t>(batch.span_page[i]) * view.page_tokens + j] = true;
+    }
+  }
+  const int64_t row_bytes = 2 * int64_t{view.head_dim};
+  for (auto* storage : {&cache.keys, &cache.values}) {
+    for (size_t slot = 0; slot < used.size(); ++slot) {
+      for (int32_t head = 0; head < view.n_kv_heads && !used[slot]; ++head) {
+        const auto page = static_cast<int64_t>(slot) / view.page_tokens;
+        const auto at = static_cast<int64_t>(slot) % view.page_tokens;
+        uint8_t* row = storage->data() + page * view.page_bytes() + head * view.head_bytes();
+        std::fill_n(row + at * row_bytes, row_bytes, uint8_t{0xFF});
+      }
+    }
+  }
+}
+
+void Compare(const AttentionCase& c, DType act, const Result& found, const Result& expected) {
+  double worst = 0, worst_lse = 0;
+  for (int64_t t = 0; t < found.out.num_rows(); ++t) {
+    for (int64_t i = 0; i < found.out.num_cols(); ++i) {
+      double error = std::fabs(static_cast<double>(found.out(t, i)) - expected.out(t, i));
+      if (std::isnan(error)) error = 1e9;
+      worst = std::max(worst, error / Tolerance(c, act, expected.out(t, i)));
+    }
+    for (int64_t h = 0; h < c.n_heads; ++h) {
+      double error = std::fabs(static_cast<double>(found.lse(t, h)) - expected.lse(t, h));
+      worst_lse = std::max(worst_lse, error / (1e-4 + 1e-6 * std::fabs(expected.lse(t, h))));
+    }
+  }
+  CHECK(worst <= 1);
+  CHECK(worst_lse <= 1);
+}
+
+}  // namespace
+
+TestBatch BatchOf(const AttentionCase& c, uint32_t seed) {
+  TestBatch batch(c.batch, seed);
+  Random random(seed + 1);
+  GrowTrees(random, c.trees, &batch);
+  for (const SharedPages& shared : c.shared) SharePages(shared, &batch);
+  return batch;
+}
+
+void CheckAttentionOf(Device& device, const AttentionCase& c, const HostBatch& batch,
+                      int32_t num_pages, int32_t group, uint32_t seed) {
+  TestCache cache(c.cache, num_pages, c.batch.page_tokens, c.n_kv_heads, c.head_dim, seed);
+  cache.view.group = group;
+  if (c.poisoned) PoisonRest(batch.OfGroup(group), cache);
+  Random random(seed);
+  Matrix q = Matrix::RandomOf(random, batch.n_tokens(), int64_t{c.n_heads} * c.head_dim);
+  { Activations rounded(device.activation_dtype(), q); }
+  const std::vector<float> sinks = random.Normals(c.n_heads);
+  const auto reference = CreateReferenceDevice();
+  const Result expected = Attend(*reference, c, batch, cache.view, q, sinks, 0);
+  const Result found = Attend(device, c, batch, cache.view, q, sinks, c.pad);
+  INFO(Info(device.activation_dtype()).name
+       << " head_dim " << c.head_dim << " heads " << c.n_heads << "/" << c.n_kv_heads << " "
+       << Info(c.cache).name << " window " << c.window << " softcap " << c.softcap << " sinks "
+       << c.sinks << " major " << c.compute_major << " page " << c.batch.page_tokens << " seqs "
+       << batch.n_seqs() << " first context " << batch.context_len[0] << " group " << group
+       << " seed " << seed);
+  Compare(c, device.activation_dtype(), found, expected);
+}
+
+void CheckAttention(const AttentionCase& c, DType act, uint32_t seed) {
+  const TestBatch batch = BatchOf(c, seed);
+  cuda::emulate::SetMachine({.compute_major = c.compute_major});
+  const auto device = EmulatedDevice(act);
+  CheckAttentionOf(*device, c, batch.view(), batch.num_pages, 0, seed);
+  cuda::emulate::SetMachine({});
+}
+
+}  // namespace heddle::kernels::test

@@ -1,0 +1,183 @@
+// Attention of which parts are computed apart: chunks that are split along their context, and
+// prefixes that several sequences share.
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/cuda/emulate/emulator.h"
+#include "tests/kernels/cuda/attention_case.h"
+#include "tests/kernels/cuda/emulated.h"
+
+namespace heddle::kernels::test {
+namespace {
+
+constexpr DType kSixteenBits[] = {DType::kF16, DType::kBF16};
+
+TEST_CASE("A short chunk of a long prompt is split along its context", "[cuda][parts]") {
+  for (DType cache : {DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
+    for (int32_t major : {8, 9}) {
+      AttentionCase c;
+      c.batch = {{{32, 1500, 700}}, 16};
+      c.cache = cache;
+      c.compute_major = major;
+      c.poisoned = cache == DType::kF16 || cache == DType::kBF16;
+      CheckAttention(c, DType::kBF16);
+    }
+  }
+  AttentionCase plain;
+  plain.batch = {{{9, 1500, 700}}, 16};
+  plain.head_dim = 16;
+  CheckAttention(plain, DType::kF32);
+}
+
+TEST_CASE("Split chunks keep windows, soft caps, sinks, groups and page sizes", "[cuda][parts]") {
+  for (int32_t window : {500, 1030}) {
+    AttentionCase c;
+    c.batch = {{{50, 1400}, {70, 70}}, 32};
+    c.window = window;
+    c.softcap = window == 500 ? 0.0f : 3.0f;
+    c.sinks = true;
+    CheckAttention(c, DType::kBF16);
+    c.compute_major = 8;
+    CheckAttention(c, DType::kBF16);
+  }
+  for (auto [heads, kv_heads] : {std::pair{1, 1}, {7, 1}, {6, 2}}) {
+    for (int32_t page_tokens : {8, 128}) {
+      AttentionCase c;
+      c.batch = {{{29, 900, 333}, {1, 80}}, page_tokens};
+      c.n_heads = heads;
+      c.n_kv_heads = kv_heads;
+      c.head_dim = heads == 7 ? 128 : 64;
+      c.pad = 8;
+      CheckAttention(c, DType::kBF16);
+    }
+  }
+}
+
+// A system prompt of 320 tokens, and tails of any length: one row's own, part of a page, some
+// pages.
+AttentionCase Shared(int32_t page_tokens = 16) {
+  AttentionCase c;
+  c.batch = {{{1, 321}, {1, 333}, {1, 90}, {1, 400}, {1, 700, 450}, {1, 352}}, page_tokens};
+  c.shared = {{{0, 1, 3, 4, 5}, 320}};
+  return c;
+}
+
+TEST_CASE("A shared prefix read once gives what each sequence would have read", "[cuda][shared]") {
+  for (DType cache : {DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
+    for (int32_t major : {8, 9}) {
+      AttentionCase c = Shared();
+      c.cache = cache;
+      c.compute_major = major;
+      c.poisoned = cache == DType::kF16 || cache == DType::kBF16;
+      CheckAttention(c, DType::kBF16);
+    }
+  }
+  CheckAttention(Shared(), DType::kF32);
+}
+
+TEST_CASE("Shared prefixes keep soft caps, windows that see them, and sinks once",
+          "[cuda][shared]") {
+  for (int32_t window : {0, 400, 1000}) {
+    AttentionCase c = Shared();
+    c.window = window;
+    c.softcap = window == 1000 ? 4.0f : 0.0f;
+    c.sinks = true;
+    CheckAttention(c, DType::kBF16);
+  }
+}
+
+TEST_CASE("Shared prefixes are packed with any grouping of heads, on pages of any size",
+          "[cuda][shared]") {
+  uint32_t seed = 30;
+  for (auto [heads, kv_heads] : {std::pair{2, 2}, {6, 2}, {14, 2}, {40, 2}}) {
+    for (int32_t page_tokens : {8, 64}) {
+      AttentionCase c = Shared(page_tokens);
+      c.n_heads = heads;
+      c.n_kv_heads = kv_heads;
+      CheckAttention(c, DType::kBF16, ++seed);
+    }
+  }
+  cuda::emulate::SetOrder(cuda::emulate::Order::kBackward);
+  CheckAttention(Shared(), DType::kBF16, ++seed);
+  cuda::emulate::SetOrder(cuda::emulate::Order::kForward);
+}
+
+// Branches copy the page that was half full when they left each other, so that it is on a page of
+// its own for each; the first may have filled it since.
+TEST_CASE("Branches of a request share all pages but the half-filled one", "[cuda][shared]") {
+  for (DType cache : kSixteenBits) {
+    AttentionCase c;
+    c.batch = {{{1, 520, 393}, {1, 450, 393}, {1, 395, 393}, {1, 394}}, 16};
+    c.shared = {{{0, 1, 2, 3}, 384}};
+    c.cache = cache;
+    c.poisoned = true;
+    CheckAttention(c, DType::kBF16);
+    // A page that ends early and is shared all the same.
+    c.batch = {{{1, 520, 393}, {1, 450, 393}, {1, 395, 393}}, 16};
+    c.shared = {{{0, 1, 2}, 393}};
+    CheckAttention(c, DType::kBF16);
+  }
+}
+
+// Groups within groups, several groups, trees and short chunks among them, prompts beside them.
+AttentionCase Crowd() {
+  AttentionCase c;
+  c.batch = {{{1, 700},
+              {5, 705, 650},
+              {1, 640},
+              {60, 90},
+              {1, 660},
+              {20, 400},
+              {1, 300},
+              {2, 310},
+              {1, 290},
+              {40, 330}},
+             16};
+  c.shared = {{{0, 1, 2, 4, 5}, 288}, {{0, 1, 2, 4}, 608}, {{6, 7, 8, 9}, 272}};
+  return c;
+}
+
+TEST_CASE("Several prefixes, trees and chunks share a step", "[cuda][shared]") {
+  for (DType cache : {DType::kBF16, DType::kInt8}) {
+    AttentionCase c = Crowd();
+    c.cache = cache;
+    c.trees = {1, 5, 7};
+    c.sinks = true;
+    CheckAttention(c, DType::kBF16);
+    c.compute_major = 8;
+    CheckAttention(c, DType::kBF16);
+  }
+}
+
+TEST_CASE("Layers of every group share the prefixes of their own spans", "[cuda][shared]") {
+  AttentionCase c = Crowd();
+  const TestBatch far = BatchOf(c, 7);
+  c.shared = {{{1, 2, 4}, 608}};
+  c.batch.sequences[0].context = 90;
+  const TestBatch near = BatchOf(c, 8);
+  const BatchSpans spans = {near.kv_slot, near.span_begin, near.span_page, near.span_tokens,
+                            near.context_len};
+  HostBatch grouped = far.view();
+  grouped.more_groups = {&spans, 1};
+  const auto device = EmulatedDevice(DType::kBF16);
+  CheckAttentionOf(*device, c, grouped, far.num_pages, 0);
+  c.window = 800;
+  CheckAttentionOf(*device, c, grouped, near.num_pages, 1);
+}
+
+TEST_CASE("A replayed step shares what its own pages are", "[cuda][shared]") {
+  const auto device = EmulatedDevice(DType::kBF16);
+  AttentionCase c = Shared();
+  for (uint32_t seed : {1u, 2u, 3u}) {
+    c.shared = {{{0, 1, 3, 4, 5}, 320}};
+    if (seed == 2) c.shared = {{{0, 3, 5}, 304}};
+    const TestBatch batch = BatchOf(c, seed);
+    CheckAttentionOf(*device, c, batch.view(), batch.num_pages, 0, seed);
+    const TestBatch again = BatchOf(c, seed + 5);
+    CheckAttentionOf(*device, c, again.view(), again.num_pages, 0, seed);
+  }
+}
+
+}  // namespace
+}  // namespace heddle::kernels::test
