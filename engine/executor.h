@@ -1,7 +1,7 @@
 // Runs step plans on a model. The engine loop owns one executor; it is the only thing the loop
 // knows of the model, the device or the ranks.
 //
-// Thread-safety: none; Submit and Wait are called by the engine loop's thread, alternately.
+// Thread-safety: none; Submit and Wait are called by the engine loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +36,17 @@ class Executor {
 
   virtual const ExecutorLimits& limits() const = 0;
 
-  // Starts `plan`, which must stay unchanged until Wait returns. Plans within limits() never fail
-  // for want of memory. An error means that the device is gone: the loop fails all requests.
+  // Plans that may have been submitted and not waited for. They run one after the other; with two,
+  // the device need not stand still in between.
+  virtual int32_t max_in_flight() const { return 1; }
+
+  // Starts `plan`, which must stay unchanged until Wait has returned its result. Plans within
+  // limits() never fail for want of memory. An error, from here or from Wait, means that the device
+  // is gone: the loop fails all requests, and waits for no other plan.
   virtual absl::Status Submit(const StepPlan& plan) = 0;
 
-  // Blocks until the submitted plan is done; overwrites *result (reusing its capacity).
+  // Blocks until the plan that was submitted first is done; overwrites *result (reusing its
+  // capacity).
   virtual absl::Status Wait(StepResult* result) = 0;
 };
 

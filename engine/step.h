@@ -145,6 +145,18 @@ struct SamplingParams {
   // What the generated tokens must derive from; null: anything. Each branch stands in it for
   // itself.
   std::shared_ptr<grammar::CompiledGrammar> grammar;
+
+  bool has_penalties() const {
+    return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
+  }
+  // Whether the draw that follows `num_drawn` others depends on the last of them, but for what the
+  // model makes of it: then it cannot be prepared before that one is known.
+  bool NeedsLastDraw(int32_t num_drawn) const {
+    if (grammar != nullptr || has_penalties()) return true;
+    if (num_drawn == min_tokens && !min_tokens_banned.empty()) return true;
+    return std::any_of(bad_words.begin(), bad_words.end(),
+                       [](const std::vector<TokenId>& word) { return word.size() > 1; });
+  }
 };
 
 // A sequence that the executor hears of for the first time. It keeps what sampling needs until
@@ -197,12 +209,15 @@ struct PoolRows {
 };
 
 struct StepPlan {
-  uint64_t step = 0;
+  uint64_t step = 0;  // the step before is that of the plan that was submitted before
   std::vector<SequenceBegin> begun;
-  std::vector<PageSwap> swaps_out;       // first of all, in any order
-  std::vector<PageSwap> swaps_in;        // then these, in any order
-  std::vector<PageCopy> page_copies;     // then these, in any order; then the forward
-  std::vector<TokenId> token_ids;        // [n_tokens]
+  std::vector<PageSwap> swaps_out;    // first of all, in any order
+  std::vector<PageSwap> swaps_in;     // then these, in any order
+  std::vector<PageCopy> page_copies;  // then these, in any order; then the forward
+  // [n_tokens]. ~i, which is negative: the token that sample i of the step before draws, which is
+  // not known yet (docs/decisions/0022); only for executors that take two plans. What is drawn
+  // behind a sample that drew nothing (-1) is of no use to anybody.
+  std::vector<TokenId> token_ids;
   std::vector<Position> positions;       // [n_tokens]
   std::vector<KvSlot> kv_slots;          // [n_tokens]
   std::vector<KvSpan> spans;             // [sum of num_spans]

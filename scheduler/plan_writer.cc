@@ -8,11 +8,6 @@ using engine::StepPlan;
 
 namespace {
 
-bool HasPenalties(const engine::SamplingParams& sampling) {
-  return sampling.repetition_penalty != 1.0f || sampling.presence_penalty != 0.0f ||
-         sampling.frequency_penalty != 0.0f;
-}
-
 // Slots of the last `count` positions of the table: no position is ever computed out of order.
 void WriteSlots(const PageTable& table, int32_t count, int32_t page_tokens,
                 std::vector<engine::KvSlot>* slots) {
@@ -93,7 +88,7 @@ void Begin(Sequence* sequence, StepPlan* plan) {
   begin.id = sequence->id;
   begin.sampling = request.sampling;
   begin.sampling.seed += static_cast<uint64_t>(sequence->branch);
-  if (HasPenalties(request.sampling)) begin.prompt = request.prompt;
+  if (request.sampling.has_penalties()) begin.prompt = request.prompt;
   sequence->begun = true;
 }
 
@@ -132,7 +127,7 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan) {
 
 void WriteSample(Sequence* sequence, int32_t row, StepPlan* plan) {
   Begin(sequence, plan);
-  plan->samples.push_back({sequence->id, row, sequence->num_tokens()});
+  plan->samples.push_back({sequence->id, row, sequence->num_tokens() + sequence->num_expected});
 }
 
 }  // namespace heddle::scheduler

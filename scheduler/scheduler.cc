@@ -214,7 +214,7 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   if (!state->started) CountStarted(*state);
   waiting_.Leave(state->flow);
   auto it = requests_.find(state->request.id);
-  ended_requests_.push_back(std::move(it->second));
+  ended_requests_.emplace_back(step_, std::move(it->second));
   requests_.erase(it);
 }
 
@@ -231,14 +231,17 @@ void Scheduler::Sweep() {
     std::erase_if(running_, [](const Sequence* s) { return s->phase == Phase::kFinished; });
     running_has_finished_ = false;
   }
-  if (!in_flight_) ended_requests_.clear();
+  const uint64_t oldest = num_flights_ > 0 ? flights_[0].step : step_ + 1;
+  std::erase_if(ended_requests_, [oldest](const auto& ended) { return ended.first < oldest; });
 }
 
 void Scheduler::Commit(const StepResult& result, int64_t now_us,
                        std::vector<SequenceEvent>* events) {
-  HEDDLE_CHECK(in_flight_ && result.step == step_, "the result is not of the step in flight");
-  HEDDLE_CHECK(result.samples.size() == sample_owners_.size(), "a sample is missing");
-  for (const ScoreOwner& scores : score_owners_) {
+  const Flight& flight = flights_[0];
+  HEDDLE_CHECK(num_flights_ > 0 && result.step == flight.step,
+               "the result is not of the oldest step in flight");
+  HEDDLE_CHECK(result.samples.size() == flight.sample_owners.size(), "a sample is missing");
+  for (const ScoreOwner& scores : flight.score_owners) {
     for (const Sequence& branch : scores.request->branches) {
       if (branch.phase == Phase::kFinished) continue;
       SequenceEvent& event = AddEvent(branch, events);
@@ -247,34 +250,40 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
       break;
     }
   }
-  for (size_t i = 0; i < sample_owners_.size(); ++i) {
-    if (sample_owners_[i]->phase == Phase::kFinished) continue;  // cancelled meanwhile
-    Accept(sample_owners_[i], result, static_cast<int32_t>(i), events);
+  for (size_t i = 0; i < flight.sample_owners.size(); ++i) {
+    // Cancelled meanwhile, or ended by the step before, when this one was planned already.
+    if (flight.sample_owners[i]->phase == Phase::kFinished) continue;
+    Accept(flight.sample_owners[i], result, static_cast<int32_t>(i), events);
   }
-  for (RequestState* request : prompts_only_) {
+  for (RequestState* request : flight.prompts_only) {
     for (Sequence& branch : request->branches) {
       if (branch.phase == Phase::kFinished) continue;
       Finish(&branch, FinishReason::kLength, events);
       events->back().pooled = PooledIndex(result, branch.id);
     }
   }
-  double swap_us = static_cast<double>(result.timing.swap_ns) * 1e-3;
-  if (double us = static_cast<double>(now_us - now_us_) - swap_us; step_cost_.rows > 0 && us > 0) {
-    cost_model_.Observe(step_cost_, us);
-  }
-  const auto swaps = static_cast<double>(cache_.swaps_out().size() + cache_.swaps_in().size());
-  if (swaps > 0 && swap_us > 0) {
-    const double weight = swap_us_per_page_ == 0 ? 1.0 : kSwapWeight;
-    swap_us_per_page_ += weight * (swap_us / swaps - swap_us_per_page_);
-  }
-  in_flight_ = false;
+  Learn(flight, static_cast<double>(result.timing.swap_ns) * 1e-3, now_us);
+  committed_us_ = now_us;
+  std::swap(flights_[0], flights_[1]);
+  --num_flights_;
   Sweep();
+}
+
+// A step takes from when it was planned, or from the end of that before it if that was later.
+void Scheduler::Learn(const Flight& flight, double swap_us, int64_t now_us) {
+  const int64_t begin_us = std::max(flight.planned_us, committed_us_);
+  const double us = static_cast<double>(now_us - begin_us) - swap_us;
+  if (flight.cost.rows > 0 && us > 0) cost_model_.Observe(flight.cost, us);
+  if (flight.num_swaps == 0 || swap_us <= 0) return;
+  const double weight = swap_us_per_page_ == 0 ? 1.0 : kSwapWeight;
+  swap_us_per_page_ += weight * (swap_us / flight.num_swaps - swap_us_per_page_);
 }
 
 // Books one drawn token, and what a grammar has follow it: rows of the next step, as a prompt's.
 void Scheduler::Accept(Sequence* sequence, const StepResult& result, int32_t sample,
                        std::vector<SequenceEvent>* events) {
   const SampledToken& drawn = result.samples[sample];
+  sequence->num_expected = 0;
   if (drawn.token < 0) return Finish(sequence, FinishReason::kError, events);  // none to draw from
   const bool is_first = sequence->generated.empty();
   std::optional<FinishReason> end = Append(sequence, drawn.token);
@@ -309,9 +318,14 @@ std::optional<FinishReason> Scheduler::Append(Sequence* sequence, TokenId token)
       request.stop_tokens.end()) {
     return FinishReason::kStop;
   }
-  const bool is_full = static_cast<int32_t>(sequence->generated.size()) >= request.max_tokens ||
-                       sequence->num_tokens() >= max_context_;
-  return is_full ? std::optional(FinishReason::kLength) : std::nullopt;
+  return IsFull(*sequence, 0) ? std::optional(FinishReason::kLength) : std::nullopt;
+}
+
+// With so many more tokens.
+bool Scheduler::IsFull(const Sequence& sequence, int32_t more) const {
+  return static_cast<int32_t>(sequence.generated.size()) + more >=
+             sequence.request->request.max_tokens ||
+         sequence.num_tokens() + more >= max_context_;
 }
 
 SchedulerStats Scheduler::stats() const {

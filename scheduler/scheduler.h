@@ -2,7 +2,8 @@
 // no device, no I/O; time comes in as an argument (microseconds of any steady clock).
 //
 // Life of a step: Plan writes it, the caller has it executed, Commit takes the result. Requests may
-// be added and cancelled at any time, also between Plan and Commit.
+// be added and cancelled at any time, also between Plan and Commit. Where an executor takes two
+// plans, PlanAhead writes the next one before the result is there (docs/decisions/0022).
 // A plan holds, first, one token of every sequence that is past its prompt (decodes), then chunks
 // of prompts up to the step's token budget: a long prompt never holds up running streams.
 // Source: Agrawal et al., "SARATHI", 2023.
@@ -25,10 +26,12 @@
 // Thread-safety: none; owned by the engine loop's thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -79,11 +82,20 @@ class Scheduler {
   // nothing.
   void Plan(int64_t now_us, engine::StepPlan* plan);
 
-  // Takes the result of the planned step, which was done at `now_us`, and appends what it brought
-  // to *events. The time since Plan teaches the cost model.
+  // Overwrites *plan with the step that follows the one in flight, on the expectation that each of
+  // its samples brings one token: rows of tokens that are not known yet name the sample
+  // (engine/step.h). A sequence that ends otherwise has a row too much there, which is dropped; its
+  // pages go back at once, as steps run one after the other. True: *plan is to be executed behind
+  // the other, and committed after it. False: there is nothing to plan, there are two already, or
+  // the next plan has to know the tokens: a draw depends on one, or somebody must be preempted.
+  // Nothing is in flight then that was not before; Commit, then Plan. Cost as Plan's.
+  bool PlanAhead(int64_t now_us, engine::StepPlan* plan);
+
+  // Takes the result of the oldest step in flight, which was done at `now_us`, and appends what it
+  // brought to *events. The time since Plan, or since the last Commit, teaches the cost model.
   void Commit(const engine::StepResult& result, int64_t now_us, std::vector<SequenceEvent>* events);
 
-  // Of the last Plan, in the order of its decisions; valid until the next.
+  // Of the last Plan or PlanAhead, in the order of its decisions; valid until the next.
   std::span<const StepNote> notes() const { return notes_; }
 
   // Nothing is running or waiting.
@@ -106,7 +118,22 @@ class Scheduler {
     int32_t count;
   };
 
+  // A step that is planned and not committed.
+  struct Flight {
+    uint64_t step = 0;
+    int64_t planned_us = 0;
+    StepCost cost;
+    int32_t num_swaps = 0;
+    std::vector<Sequence*> sample_owners;  // parallel to the plan's samples
+    std::vector<ScoreOwner> score_owners;
+    std::vector<RequestState*> prompts_only;  // max_tokens = 0, finished by this step
+  };
+
   // Planning, in this order (scheduler_plan.cc).
+  bool GoesOn(const Sequence& owner) const;
+  bool MayExpect() const;
+  void Expect();
+  void MakePlan(int64_t now_us, engine::StepPlan* plan);
   void DropPassed();
   int32_t PlanDecodes();
   double StreamsAloneUs(const StepCost& decodes) const;
@@ -114,15 +141,15 @@ class Scheduler {
   void Admit(int32_t budget);
   void PlanPrompts(int32_t budget);
   void AssignPages();
-  void Write(engine::StepPlan* plan);
+  void Write(engine::StepPlan* plan, Flight* flight);
 
   int32_t FitPages(Sequence* sequence, size_t index, int32_t reserved);
   void Preempt(Sequence* victim);
   void Note(const Sequence& sequence, StepNote::Kind kind, int32_t tokens) {
     notes_.push_back({sequence.request->request.id, sequence.branch, kind, tokens});
   }
-  void WriteSequence(Sequence* sequence, engine::StepPlan* plan);
-  void WriteFork(Sequence* carrier, int32_t row, engine::StepPlan* plan);
+  void WriteSequence(Sequence* sequence, engine::StepPlan* plan, Flight* flight);
+  void WriteFork(Sequence* carrier, int32_t row, engine::StepPlan* plan, Flight* flight);
   void InsertRunning(Sequence* sequence);
 
   // Admission (scheduler_admit.cc).
@@ -162,6 +189,8 @@ class Scheduler {
   void Accept(Sequence* sequence, const engine::StepResult& result, int32_t sample,
               std::vector<SequenceEvent>* events);
   std::optional<FinishReason> Append(Sequence* sequence, TokenId token);
+  bool IsFull(const Sequence& sequence, int32_t more) const;
+  void Learn(const Flight& flight, double swap_us, int64_t now_us);
   void Finish(Sequence* sequence, FinishReason reason, std::vector<SequenceEvent>* events);
   void HandOver(Sequence* carrier);
   SequenceEvent& AddEvent(const Sequence& sequence, std::vector<SequenceEvent>* events);
@@ -184,12 +213,15 @@ class Scheduler {
   absl::flat_hash_map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::vector<Sequence*> running_;  // in the order of service
   WaitingQueue waiting_;            // new requests and preempted sequences
-  std::vector<std::unique_ptr<RequestState>> ended_requests_;  // a step in flight may name them
-  std::vector<SequenceId> ended_;                              // to be told to the executor
+  // With the last step that may name them.
+  std::vector<std::pair<uint64_t, std::unique_ptr<RequestState>>> ended_requests_;
+  std::vector<SequenceId> ended_;  // to be told to the executor
   bool running_has_finished_ = false;
 
   // The step being planned.
   int64_t now_us_ = 0;
+  bool is_ahead_ = false;      // of the tokens that the step in flight draws
+  bool needs_tokens_ = false;  // the next plan must know them: somebody has to be preempted
   std::vector<TokenId> page_scratch_;
   std::vector<PageId> path_, pinned_;  // of TakeCached: what is found, page by page
   SequenceId blocked_{};               // did not fit beside the running ones when
@@ -201,14 +233,11 @@ class Scheduler {
   int32_t slots_ = 0;           // branches of the running sequences, those still to be forked too
   int64_t reserved_pages_ = 0;  // that the running sequences need for the tokens they have
 
-  // The step in flight.
-  bool in_flight_ = false;
-  StepCost step_cost_;
-  uint64_t step_ = 0;
-  std::vector<Sequence*> sample_owners_;  // parallel to the plan's samples
-  std::vector<ScoreOwner> score_owners_;
-  std::vector<RequestState*> prompts_only_;  // max_tokens = 0, finished by this step
-
+  std::array<Flight, 2> flights_;  // the first num_flights_, the oldest first
+  int32_t num_flights_ = 0;
+  uint64_t step_ = 0;         // the last one planned
+  int64_t committed_us_ = 0;  // when the last step was done
+  StepCost last_cost_;        // of the last step planned that has rows
   uint64_t arrivals_ = 0;
   double swap_us_per_page_ = 0;    // the latest weighing most; 0: none yet
   double mean_answer_tokens_ = 0;  // of finished sequences, the latest weighing most; 0: none yet

@@ -111,6 +111,10 @@ bool Scheduler::MayFit(const Sequence& sequence) const {
 bool Scheduler::MakeRoom(const Sequence& next) {
   while (!FitsBeside(next)) {
     if (!DisplacesLast(next)) return false;
+    if (is_ahead_) {
+      needs_tokens_ = true;
+      return false;
+    }
     Sequence* victim = running_.back();
     running_.pop_back();
     slots_ -= NumSlots(*victim);
@@ -199,7 +203,7 @@ int64_t Scheduler::EstimateWorkUs(const GenerationRequest& request) const {
   const StepCost whole_prompt{
       .rows = prompt, .attended = prompt * (prompt + 1) / 2, .sequences = 1};
   return static_cast<int64_t>(cost_model_.PredictUs(whole_prompt) +
-                              answer * cost_model_.PredictUs(step_cost_));
+                              answer * cost_model_.PredictUs(last_cost_));
 }
 
 }  // namespace heddle::scheduler

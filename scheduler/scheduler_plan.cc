@@ -23,7 +23,46 @@ constexpr int32_t kFirstChunkTokens = 4 * kMinChunkTokens;
 }  // namespace
 
 void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
-  HEDDLE_CHECK(!in_flight_, "the last plan was not committed");
+  HEDDLE_CHECK(num_flights_ == 0, "the last plan was not committed");
+  is_ahead_ = needs_tokens_ = false;
+  MakePlan(now_us, plan);
+}
+
+bool Scheduler::PlanAhead(int64_t now_us, StepPlan* plan) {
+  if (num_flights_ != 1 || needs_tokens_ || !MayExpect()) return false;
+  Expect();
+  // Whatever is missing would be somebody's that the step in flight draws a token of.
+  PlanDecodes();
+  if (reserved_pages_ > pool_.num_free()) return false;
+  is_ahead_ = true;
+  MakePlan(now_us, plan);
+  return num_flights_ == 2;
+}
+
+// Whether what follows the samples of the step in flight can be drawn without knowing them.
+bool Scheduler::MayExpect() const {
+  const std::vector<Sequence*>& owners = flights_[0].sample_owners;
+  return std::none_of(owners.begin(), owners.end(), [this](const Sequence* owner) {
+    const auto drawn = static_cast<int32_t>(owner->generated.size()) + 1;
+    return GoesOn(*owner) && owner->request->request.sampling.NeedsLastDraw(drawn);
+  });
+}
+
+// Of a sequence that the step in flight draws a token of: whether that is not its last by length.
+bool Scheduler::GoesOn(const Sequence& owner) const {
+  return owner.phase == Phase::kRunning && !IsFull(owner, 1);
+}
+
+// From here on they count as tokens of theirs that are to be run.
+void Scheduler::Expect() {
+  const std::vector<Sequence*>& owners = flights_[0].sample_owners;
+  for (size_t i = 0; i < owners.size(); ++i) {
+    owners[i]->num_expected = GoesOn(*owners[i]) ? 1 : 0;
+    owners[i]->expected_sample = static_cast<int32_t>(i);
+  }
+}
+
+void Scheduler::MakePlan(int64_t now_us, StepPlan* plan) {
   plan->Clear();
   plan->more_groups.resize(static_cast<size_t>(num_groups_) - 1);
   plan->step = ++step_;
@@ -37,9 +76,16 @@ void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
   Admit(budget);
   PlanPrompts(budget);
   AssignPages();
-  Write(plan);
-  in_flight_ = !plan->empty();
+  Flight* flight = &flights_[num_flights_];
+  *flight = {.step = step_,
+             .planned_us = now_us,
+             .sample_owners = std::move(flight->sample_owners),
+             .score_owners = std::move(flight->score_owners),
+             .prompts_only = std::move(flight->prompts_only)};
+  Write(plan, flight);
+  num_flights_ += plan->empty() ? 0 : 1;
   if (plan->token_ids.empty()) return;
+  last_cost_ = flight->cost;
   totals_.step_tokens += static_cast<int64_t>(plan->token_ids.size());
   totals_.budget_tokens += decodes + budget;
 }
@@ -66,17 +112,20 @@ void Scheduler::DropPassed() {
   }
 }
 
+// What is through with the step in flight has nothing left to run, and its place is free.
 int32_t Scheduler::PlanDecodes() {
   prompts_.clear();
   slots_ = 0;
   reserved_pages_ = 0;
   int32_t decodes = 0;
   for (Sequence* sequence : running_) {
-    int32_t remaining = sequence->num_remaining();
+    const int32_t remaining = sequence->num_remaining();
+    sequence->num_planned = 0;
+    if (remaining == 0) continue;
     slots_ += NumSlots(*sequence);
     reserved_pages_ += PagesToRun(*sequence);
-    sequence->num_planned = remaining == 1 ? 1 : 0;
     if (remaining == 1) {
+      sequence->num_planned = 1;
       ++decodes;
     } else {
       prompts_.push_back(sequence);
@@ -134,16 +183,18 @@ void Scheduler::AssignPages() {
 }
 
 // Pages that running_[index] gets, out of those that are free but for `reserved`. Preempts from
-// the end of the list; what is still missing shortens the sequence's part of the step.
+// the end of the list, unless it may be somebody whose last token is not known; what is still
+// missing shortens the sequence's part of the step.
 int32_t Scheduler::FitPages(Sequence* sequence, size_t index, int32_t reserved) {
   int32_t need = sequence->tables.PagesNeeded(sequence->num_planned, pool_);
-  while (need > pool_.num_free() - reserved && running_.size() > index + 1) {
+  if (is_ahead_ && need > pool_.num_free() - reserved) needs_tokens_ = true;
+  while (!is_ahead_ && need > pool_.num_free() - reserved && running_.size() > index + 1) {
     Preempt(running_.back());
     running_.pop_back();
     need = sequence->tables.PagesNeeded(sequence->num_planned, pool_);
   }
   int32_t available = pool_.num_free() - reserved;
-  if (need > available && sequence->tables.Capacity(available, pool_) == 0 &&
+  if (need > available && !is_ahead_ && sequence->tables.Capacity(available, pool_) == 0 &&
       sequence->tables.DropBorrowedTail(&pool_)) {
     need = sequence->tables.PagesNeeded(sequence->num_planned, pool_);
     available = pool_.num_free() - reserved;
@@ -170,12 +221,11 @@ void Scheduler::InsertRunning(Sequence* sequence) {
                   sequence);
 }
 
-void Scheduler::Write(StepPlan* plan) {
-  sample_owners_.clear();
-  score_owners_.clear();
-  prompts_only_.clear();
+void Scheduler::Write(StepPlan* plan, Flight* flight) {
+  flight->sample_owners.clear();
+  flight->score_owners.clear();
+  flight->prompts_only.clear();
   forks_.clear();
-  step_cost_ = {};
   // No page is freed from here on: one that a copy reads is not written by the same step's copies.
   for (Sequence* sequence : running_) {
     sequence->tables.Append(sequence->num_planned, &pool_, &plan->page_copies);
@@ -183,19 +233,20 @@ void Scheduler::Write(StepPlan* plan) {
   pool_.FlushReleases();
   plan->swaps_out = cache_.swaps_out();
   plan->swaps_in = cache_.swaps_in();
+  flight->num_swaps = static_cast<int32_t>(plan->swaps_out.size() + plan->swaps_in.size());
   totals_.pages_swapped_out += static_cast<int64_t>(plan->swaps_out.size());
   totals_.pages_swapped_in += static_cast<int64_t>(plan->swaps_in.size());
   cache_.EndStep();
   for (Sequence* sequence : running_) {
-    if (sequence->num_planned == 1) WriteSequence(sequence, plan);
+    if (sequence->num_planned == 1) WriteSequence(sequence, plan, flight);
   }
   for (Sequence* sequence : running_) {
-    if (sequence->num_planned > 1) WriteSequence(sequence, plan);
+    if (sequence->num_planned > 1) WriteSequence(sequence, plan, flight);
   }
   for (Sequence* fork : forks_) InsertRunning(fork);
 }
 
-void Scheduler::WriteSequence(Sequence* sequence, StepPlan* plan) {
+void Scheduler::WriteSequence(Sequence* sequence, StepPlan* plan, Flight* flight) {
   RequestState* request = sequence->request;
   if (!request->started) {
     request->started = true;
@@ -203,10 +254,10 @@ void Scheduler::WriteSequence(Sequence* sequence, StepPlan* plan) {
     CountStarted(*request);
   }
   int32_t begin = sequence->num_computed() - sequence->num_planned;
-  step_cost_.rows += sequence->num_planned;
-  step_cost_.attended += int64_t{sequence->num_planned} * (begin + sequence->num_computed() + 1) /
-                         2;  // the mean over its rows
-  ++step_cost_.sequences;
+  flight->cost.rows += sequence->num_planned;
+  flight->cost.attended += int64_t{sequence->num_planned} * (begin + sequence->num_computed() + 1) /
+                           2;  // the mean over its rows
+  ++flight->cost.sequences;
   if (begin < request->num_prompt() || sequence->num_planned > 1) {
     totals_.prompt_tokens += sequence->num_planned;
     Note(*sequence, StepNote::Kind::kPrompt, sequence->num_planned);
@@ -218,25 +269,25 @@ void Scheduler::WriteSequence(Sequence* sequence, StepPlan* plan) {
   int32_t first_score = static_cast<int32_t>(plan->scores.size());
   int32_t row = WriteSlice(sequence, pool_.page_tokens(), plan);
   int32_t num_scores = static_cast<int32_t>(plan->scores.size()) - first_score;
-  if (num_scores > 0) score_owners_.push_back({request, first_score, num_scores});
+  if (num_scores > 0) flight->score_owners.push_back({request, first_score, num_scores});
   // Pages of an answer are left when the sequence gives them up: it is the next turn that asks.
   if (!request->forked || sequence->num_planned > 1) LeaveCached(sequence);
   if (sequence->num_remaining() > 0) return;
   if (!request->forked) {
-    WriteFork(sequence, row, plan);
+    WriteFork(sequence, row, plan, flight);
   } else {
     WriteSample(sequence, row, plan);
-    sample_owners_.push_back(sequence);
+    flight->sample_owners.push_back(sequence);
   }
 }
 
 // The prompt is through with this step: all branches share its pages from now on and draw their
 // first tokens from the same row.
-void Scheduler::WriteFork(Sequence* carrier, int32_t row, StepPlan* plan) {
+void Scheduler::WriteFork(Sequence* carrier, int32_t row, StepPlan* plan, Flight* flight) {
   RequestState* request = carrier->request;
   request->forked = true;
   if (request->request.max_tokens == 0) {
-    prompts_only_.push_back(request);
+    flight->prompts_only.push_back(request);
     return;
   }
   for (Sequence& branch : request->branches) {
@@ -250,7 +301,7 @@ void Scheduler::WriteFork(Sequence* carrier, int32_t row, StepPlan* plan) {
       forks_.push_back(&branch);
     }
     WriteSample(&branch, row, plan);
-    sample_owners_.push_back(&branch);
+    flight->sample_owners.push_back(&branch);
   }
 }
 

@@ -204,12 +204,13 @@ double Scheduler::PageUs(int32_t depth) const {
   return std::max(1.0, options_.page_tokens * cost_model_.RowUs(context));
 }
 
-// Makes the pages that `sequence` has filled findable. Where another sequence has filled the same
-// page first, that one takes the place of ours, which goes back to the pool.
+// Makes the pages that `sequence` has filled with known tokens findable. Where another sequence has
+// filled the same page first, that one takes the place of ours, which goes back to the pool.
 void Scheduler::LeaveCached(Sequence* sequence) {
   if (!options_.prefix_cache || sequence->num_hashed_pages < 0) return;
   PageTable& table = sequence->tables[0];
-  while ((sequence->num_hashed_pages + 1) * options_.page_tokens <= sequence->num_computed()) {
+  const int32_t known = std::min(sequence->num_computed(), sequence->num_tokens());
+  while ((sequence->num_hashed_pages + 1) * options_.page_tokens <= known) {
     int32_t page = sequence->num_hashed_pages;
     PageId own = table.PageAt(page, pool_);
     PageId parent = page > 0 ? table.PageAt(page - 1, pool_) : PrefixCache::kNone;

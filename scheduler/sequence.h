@@ -34,7 +34,9 @@ struct Sequence {
   int32_t num_planned = 0;       // tokens of it in the step being planned
   int32_t num_recompute = 0;     // positions that had been computed before a preemption
   int32_t num_hashed_pages = 0;  // leading pages that are in the prefix cache; -1: none will be
-  uint64_t chain = 0;            // hash of these pages
+  int32_t num_expected = 0;  // 1: a step in flight draws a token that the plan behind it counts on
+  int32_t expected_sample = 0;  // which of that step's samples it is
+  uint64_t chain = 0;           // hash of these pages
   std::vector<TokenId> generated;
   KvTables tables;
   // Of WaitingQueue while it waits: since when, and its neighbours by that time.
@@ -43,8 +45,10 @@ struct Sequence {
   Sequence* waits_before = nullptr;
 
   inline int32_t num_tokens() const;  // prompt and generated
+  // Counts an expected token too, once a plan has a row for it.
   int32_t num_computed() const { return tables.num_tokens(); }
-  int32_t num_remaining() const { return num_tokens() - num_computed(); }
+  int32_t num_remaining() const { return num_tokens() + num_expected - num_computed(); }
+  // ~expected_sample (engine/step.h) for the position of an expected token.
   inline TokenId TokenAt(int32_t position) const;
 };
 
@@ -74,9 +78,9 @@ inline int32_t Sequence::num_tokens() const {
 }
 
 inline TokenId Sequence::TokenAt(int32_t position) const {
-  int32_t num_prompt = request->num_prompt();
-  return position < num_prompt ? request->request.prompt[position]
-                               : generated[position - num_prompt];
+  const int32_t num_prompt = request->num_prompt();
+  if (position < num_prompt) return request->request.prompt[position];
+  return position < num_tokens() ? generated[position - num_prompt] : ~expected_sample;
 }
 
 // Branches that will run when this sequence is past its prompt.

@@ -17,8 +17,7 @@ void SamplerState::Begin(const SequenceBegin& begin) {
   Sequence sequence;
   sequence.params = begin.sampling;
   const SamplingParams& params = sequence.params;
-  sequence.counts_tokens = params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f ||
-                           params.frequency_penalty != 0.0f;
+  sequence.counts_tokens = params.has_penalties();
   sequence.has_edits = sequence.counts_tokens || !params.logit_bias.empty() ||
                        (params.min_tokens > 0 && !params.min_tokens_banned.empty()) ||
                        !params.bad_words.empty();

@@ -1,6 +1,7 @@
 // A scheduler with a FakeExecutor under it, stepped by hand, and what came out for each branch.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -25,7 +26,9 @@ struct BranchOutcome {
 
 class Rig {
  public:
-  explicit Rig(const SchedulerOptions& options)
+  // With max_in_flight 2, `ahead` says before each result whether the next step is to be planned
+  // already.
+  explicit Rig(const SchedulerOptions& options, int32_t max_in_flight = 1)
       : scheduler(options),
         executor({.num_pages = options.num_pages,
                   .page_tokens = options.page_tokens,
@@ -35,7 +38,8 @@ class Rig {
                   .num_host_pages = options.num_host_pages,
                   .vocab = kVocab,
                   .windows = options.windows,
-                  .window_grain = options.window_grain}) {}
+                  .window_grain = options.window_grain},
+                 max_in_flight) {}
 
   RequestId Add(GenerationRequest request) {
     request.id = RequestId{++last_id_};
@@ -46,9 +50,17 @@ class Rig {
   // One step; false if there was nothing to do. Fails the test on a broken plan.
   bool Step() {
     ++now_us;
-    scheduler.Plan(now_us, &plan);
-    if (plan.empty()) return false;
-    if (absl::Status status = executor.Submit(plan); !status.ok()) FAIL(status.ToString());
+    if (!has_next_) {
+      scheduler.Plan(now_us, &plan);
+      if (plan.empty()) return false;
+      if (absl::Status status = executor.Submit(plan); !status.ok()) FAIL(status.ToString());
+    } else {
+      std::swap(plan, next_);
+    }
+    has_next_ = ahead && ahead() && scheduler.PlanAhead(now_us, &next_);
+    if (has_next_) {
+      if (absl::Status status = executor.Submit(next_); !status.ok()) FAIL(status.ToString());
+    }
     if (absl::Status status = executor.Wait(&result); !status.ok()) FAIL(status.ToString());
     if (between) between();
     events.clear();
@@ -98,12 +110,15 @@ class Rig {
   engine::StepPlan plan;
   engine::StepResult result;
   std::vector<SequenceEvent> events;
+  std::function<bool()> ahead;
   std::function<void()> between;  // after the executor, before Commit
   std::map<std::pair<RequestId, int32_t>, BranchOutcome> outcome;
   int64_t now_us = 0;
 
  private:
   uint64_t last_id_ = 0;
+  engine::StepPlan next_;  // submitted behind `plan`
+  bool has_next_ = false;
 };
 
 // `num_prompt` tokens that depend on `salt`.

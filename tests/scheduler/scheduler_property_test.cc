@@ -1,5 +1,6 @@
 // Random loads against the simulated KV store: whatever is chunked, preempted, forked or cancelled
-// at whatever moment, every branch gets the tokens that it gets alone, and no page is lost.
+// at whatever moment, and whichever steps are planned before the last one's tokens are known, every
+// branch gets the tokens that it gets alone, and no page is lost.
 // HEDDLE_PROPERTY_STEPS sets the number of steps (default 1,500,000), HEDDLE_PROPERTY_SEED the
 // seed.
 #include <cstdlib>
@@ -19,7 +20,12 @@ int64_t EnvOr(const char* name, int64_t fallback) {
 // One random pool with random limits, loaded until it has run `steps` steps, then emptied.
 class RandomLoad {
  public:
-  explicit RandomLoad(uint64_t seed) : random_(seed), options_(RandomOptions()), rig_(options_) {
+  explicit RandomLoad(uint64_t seed)
+      : random_(seed), options_(RandomOptions()), rig_(options_, /*max_in_flight=*/2) {
+    // A third of the pools never plans ahead, a third whenever it can.
+    ahead_per_100_steps_ = std::clamp(Between(-100, 200), 0, 100);
+    penalties_per_100_requests_ = Between(0, 1) * Between(0, 20);
+    rig_.ahead = [this] { return Between(0, 99) < ahead_per_100_steps_; };
     arrivals_per_100_steps_ = Between(5, 150);
     cancels_per_100_steps_ = Between(0, 20);
     rig_.between = [this] {
@@ -99,6 +105,7 @@ class RandomLoad {
     request.cache_space = static_cast<uint64_t>(Between(0, 7) / 7);
     if (Between(0, 3) == 0) request.num_branches = Between(1, 4);
     if (Between(0, 7) == 0) request.prompt_logprobs = Between(0, 2);
+    if (Between(0, 99) < penalties_per_100_requests_) request.sampling.presence_penalty = 1;
     if (Between(0, 3) == 0) request.stop_tokens = {Alone(request, 0, 5).back()};
     request.priority = Between(0, 3);
     request.tenant = static_cast<uint64_t>(Between(0, 3));
@@ -170,6 +177,8 @@ class RandomLoad {
   std::mt19937_64 random_;
   SchedulerOptions options_;
   Rig rig_;
+  int32_t ahead_per_100_steps_ = 0;
+  int32_t penalties_per_100_requests_ = 0;
   int32_t arrivals_per_100_steps_ = 0;
   int32_t cancels_per_100_steps_ = 0;
   std::map<RequestId, Live> live_;
@@ -180,13 +189,14 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   int64_t steps = EnvOr("HEDDLE_PROPERTY_STEPS", 1'500'000);
   uint64_t seed = static_cast<uint64_t>(EnvOr("HEDDLE_PROPERTY_SEED", 1));
   constexpr int64_t kStepsPerLoad = 2000;
-  int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0;
+  int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0, ahead = 0;
   int64_t cached_of_groups = 0;  // by models of several groups
   for (int64_t done = 0; done < steps; done += kStepsPerLoad, ++seed) {
     INFO("HEDDLE_PROPERTY_SEED=" << seed);
     RandomLoad load(seed);
     load.Run(kStepsPerLoad);
     preemptions += load.rig().scheduler.stats().preemptions;
+    ahead += load.rig().executor.num_ahead();
     swapped += load.rig().scheduler.stats().pages_swapped_in;
     cached += load.rig().scheduler.stats().cached_tokens;
     if (load.num_groups() > 1) cached_of_groups += load.rig().scheduler.stats().cached_tokens;
@@ -198,6 +208,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   CHECK(cached > steps / 10);
   CHECK(cached_of_groups > steps / 20);
   CHECK(swapped > steps / 100);
+  CHECK(ahead > steps / 5);
 }
 
 }  // namespace

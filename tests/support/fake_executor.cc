@@ -1,6 +1,7 @@
 #include "tests/support/fake_executor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -54,8 +55,9 @@ engine::SampledToken Report(engine::SequenceId id, uint64_t history, TokenId tok
 
 }  // namespace
 
-FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits)
+FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits, int32_t max_in_flight)
     : limits_(limits),
+      max_in_flight_(max_in_flight),
       cells_(static_cast<size_t>(limits.num_pages) * limits.page_tokens),
       host_cells_(static_cast<size_t>(limits.num_host_pages) * limits.page_tokens),
       page_is_written_(limits.num_pages) {}
@@ -65,19 +67,26 @@ FakeExecutor::Cell& FakeExecutor::At(engine::PageId page, int32_t offset) {
 }
 
 absl::Status FakeExecutor::Submit(const StepPlan& plan) {
+  if (results_.size() == static_cast<size_t>(max_in_flight_)) {
+    return absl::InternalError("plan broken: too many are in flight");
+  }
+  num_ahead_ += results_.empty() ? 0 : 1;
   HEDDLE_RETURN_IF_ERROR(CheckShape(plan));
   for (const engine::SequenceBegin& begin : plan.begun) {
     if (!live_.emplace(begin.id, begin.sampling).second) return Broken(begin.id, "begun twice");
   }
   HEDDLE_RETURN_IF_ERROR(SwapPages(plan));
   HEDDLE_RETURN_IF_ERROR(CopyPages(plan));
+  HEDDLE_RETURN_IF_ERROR(ResolveTokens(plan));
   row_history_.resize(plan.token_ids.size());
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     HEDDLE_RETURN_IF_ERROR(RunSequence(plan, i));
   }
-  result_.step = plan.step;
-  HEDDLE_RETURN_IF_ERROR(Draw(plan));
-  HEDDLE_RETURN_IF_ERROR(Score(plan));
+  engine::StepResult& result = results_.emplace_back();
+  result.step = plan.step;
+  HEDDLE_RETURN_IF_ERROR(Draw(plan, &result));
+  HEDDLE_RETURN_IF_ERROR(Score(plan, &result));
+  last_samples_ = result.samples;
   for (engine::SequenceId id : plan.ended) {
     if (live_.erase(id) == 0) return Broken(id, "ended but never begun");
   }
@@ -88,7 +97,30 @@ absl::Status FakeExecutor::Submit(const StepPlan& plan) {
 
 absl::Status FakeExecutor::Wait(engine::StepResult* result) {
   if (before_result_) HEDDLE_RETURN_IF_ERROR(before_result_());
-  std::swap(*result, result_);
+  if (results_.empty()) return absl::InternalError("no plan is in flight");
+  *result = std::move(results_.front());
+  results_.pop_front();
+  return absl::OkStatus();
+}
+
+// Rows that name a sample of the step before get its token, if that may be so.
+absl::Status FakeExecutor::ResolveTokens(const StepPlan& plan) {
+  tokens_ = plan.token_ids;
+  for (const SequenceSlice& slice : plan.sequences) {
+    for (int32_t row = slice.token_begin; row < slice.token_begin + slice.num_tokens; ++row) {
+      if (tokens_[row] >= 0) continue;
+      const int32_t index = ~tokens_[row];
+      const auto sample = static_cast<size_t>(index);
+      if (results_.empty()) return Broken(slice.id, "names a token that must be known");
+      if (sample >= last_samples_.size() || last_samples_[sample].id != slice.id) {
+        return Broken(slice.id, "names a sample that is not its own");
+      }
+      if (live_.contains(slice.id) && live_[slice.id].has_penalties()) {
+        return Broken(slice.id, "is drawn ahead and must not be");
+      }
+      tokens_[row] = last_samples_[sample].token;
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -216,10 +248,10 @@ absl::Status FakeExecutor::WriteSlots(const StepPlan& plan, const SequenceSlice&
         slot.offset >= limits_.page_tokens) {
       return Broken(slice.id, "slot outside of the pool");
     }
-    if (plan.token_ids[row] < 0 || plan.token_ids[row] >= limits_.vocab) {
+    if (tokens_[row] < 0 || tokens_[row] >= limits_.vocab) {
       return Broken(slice.id, "token outside of the vocabulary");
     }
-    At(slot.page, slot.offset) = {true, plan.token_ids[row], plan.positions[row], 0, view.group};
+    At(slot.page, slot.offset) = {true, tokens_[row], plan.positions[row], 0, view.group};
   }
   return absl::OkStatus();
 }
@@ -270,8 +302,7 @@ absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice
   return absl::OkStatus();
 }
 
-absl::Status FakeExecutor::Draw(const StepPlan& plan) {
-  result_.samples.clear();
+absl::Status FakeExecutor::Draw(const StepPlan& plan, engine::StepResult* result) const {
   for (const engine::SampleRow& sample : plan.samples) {
     auto it = live_.find(sample.id);
     if (it == live_.end()) return Broken(sample.id, "sampled but was not begun");
@@ -280,16 +311,15 @@ absl::Status FakeExecutor::Draw(const StepPlan& plan) {
       return Broken(sample.id, "drawn for a position that does not follow its row");
     }
     TokenId token = TokenFor(history, it->second.seed, sample.position, limits_.vocab);
-    result_.samples.push_back(Report(sample.id, history, token, it->second.num_logprobs));
+    result->samples.push_back(Report(sample.id, history, token, it->second.num_logprobs));
   }
   return absl::OkStatus();
 }
 
-absl::Status FakeExecutor::Score(const StepPlan& plan) {
-  result_.scores.clear();
+absl::Status FakeExecutor::Score(const StepPlan& plan, engine::StepResult* result) const {
   for (const engine::ScoreRow& score : plan.scores) {
     if (!live_.contains(score.id)) return Broken(score.id, "scored but was not begun");
-    result_.scores.push_back(
+    result->scores.push_back(
         Report(score.id, row_history_[score.row], score.target, score.num_top));
   }
   return absl::OkStatus();

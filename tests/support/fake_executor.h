@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,9 +24,10 @@ namespace heddle::test {
 
 class FakeExecutor final : public engine::Executor {
  public:
-  explicit FakeExecutor(const engine::ExecutorLimits& limits);
+  explicit FakeExecutor(const engine::ExecutorLimits& limits, int32_t max_in_flight = 1);
 
   const engine::ExecutorLimits& limits() const override { return limits_; }
+  int32_t max_in_flight() const override { return max_in_flight_; }
 
   // INTERNAL names the broken rule and the sequence.
   absl::Status Submit(const engine::StepPlan& plan) override;
@@ -37,6 +39,8 @@ class FakeExecutor final : public engine::Executor {
   // Sequences begun and not ended. Any thread.
   int64_t num_live() const { return num_live_.load(); }
   int64_t num_rows() const { return num_rows_.load(); }  // over all steps; any thread
+  // Plans that were submitted while another was in flight. Any thread.
+  int64_t num_ahead() const { return num_ahead_.load(); }
 
   // What `prompt` alone is answered with: `count` tokens, drawn with `seed`.
   static std::vector<engine::TokenId> Answer(const std::vector<engine::TokenId>& prompt,
@@ -62,6 +66,7 @@ class FakeExecutor final : public engine::Executor {
   };
 
   absl::Status CheckShape(const engine::StepPlan& plan) const;
+  absl::Status ResolveTokens(const engine::StepPlan& plan);
   absl::Status SwapPages(const engine::StepPlan& plan);
   absl::Status CopyPages(const engine::StepPlan& plan);
   absl::Status CheckGroup(const engine::StepPlan& plan, const engine::GroupSpans& group) const;
@@ -70,19 +75,23 @@ class FakeExecutor final : public engine::Executor {
                           const GroupView& view);
   absl::Status ReadContext(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
                            const GroupView& view);
-  absl::Status Draw(const engine::StepPlan& plan);
-  absl::Status Score(const engine::StepPlan& plan);
+  absl::Status Draw(const engine::StepPlan& plan, engine::StepResult* result) const;
+  absl::Status Score(const engine::StepPlan& plan, engine::StepResult* result) const;
   Cell& At(engine::PageId page, int32_t offset);
 
   engine::ExecutorLimits limits_;
-  std::vector<Cell> cells_;            // [num_pages, page_tokens]
-  std::vector<Cell> host_cells_;       // [num_host_pages, page_tokens]
-  std::vector<uint64_t> row_history_;  // [rows of the plan]
-  std::vector<char> page_is_written_;  // [num_pages]: 1 by a copy of this step
+  const int32_t max_in_flight_;
+  std::vector<Cell> cells_;              // [num_pages, page_tokens]
+  std::vector<Cell> host_cells_;         // [num_host_pages, page_tokens]
+  std::vector<engine::TokenId> tokens_;  // [rows of the plan], those of the step before filled in
+  std::vector<uint64_t> row_history_;    // [rows of the plan]
+  std::vector<char> page_is_written_;    // [num_pages]: 1 by a copy of this step
   absl::flat_hash_map<engine::SequenceId, engine::SamplingParams> live_;
-  engine::StepResult result_;
+  std::deque<engine::StepResult> results_;          // not waited for, the oldest first
+  std::vector<engine::SampledToken> last_samples_;  // of the plan that was submitted last
   std::function<absl::Status()> before_result_;
   std::atomic<int64_t> num_live_{0};
+  std::atomic<int64_t> num_ahead_{0};
   std::atomic<int64_t> num_rows_{0};
 };
 

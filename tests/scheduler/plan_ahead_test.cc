@@ -1,0 +1,194 @@
+// Steps that are planned while the one before is in flight: what they hold, when they wait for its
+// tokens after all, and what becomes of rows that turn out to be of no use.
+#include "catch2/catch.hpp"
+#include "tests/scheduler/rig.h"
+
+namespace heddle::scheduler {
+namespace {
+
+SchedulerOptions Options() {
+  return {.num_pages = 32,
+          .page_tokens = 4,
+          .max_context = 64,
+          .max_step_tokens = 32,
+          .max_step_seqs = 4};
+}
+
+// Always ahead, where the scheduler can.
+Rig AheadRig(const SchedulerOptions& options) { return Rig(options, /*max_in_flight=*/2); }
+
+// One step in flight whose samples are drawn and not committed.
+engine::StepPlan PlanOne(Rig& rig) {
+  rig.scheduler.Plan(++rig.now_us, &rig.plan);
+  return rig.plan;
+}
+
+TEST_CASE("A step planned ahead runs the tokens that the one before draws, by sample",
+          "[scheduler][unit]") {
+  Rig rig = AheadRig(Options());
+  rig.Add(MakeRequest(6, 10, 0));
+  rig.Add(MakeRequest(5, 10, 1));
+  const engine::StepPlan first = PlanOne(rig);
+  REQUIRE(first.samples.size() == 2);
+  engine::StepPlan next;
+  REQUIRE(rig.scheduler.PlanAhead(rig.now_us, &next));
+  CHECK(next.step == first.step + 1);
+  CHECK(next.token_ids == std::vector<TokenId>{~0, ~1});
+  CHECK(next.positions == std::vector<engine::Position>{6, 5});
+  REQUIRE(next.samples.size() == 2);
+  CHECK(next.samples[0].position == 7);
+  CHECK(next.samples[1].position == 6);
+  CHECK(next.sequences[0].id == first.sequences[0].id);
+  CHECK(next.sequences[0].context_tokens == 7);
+  CHECK(rig.scheduler.CheckIntegrity().ok());
+  engine::StepPlan third;
+  CHECK_FALSE(rig.scheduler.PlanAhead(rig.now_us, &third));  // two are enough
+}
+
+TEST_CASE("Steps planned ahead draw what steps planned one by one draw", "[scheduler][unit]") {
+  Rig rig = AheadRig(Options());
+  rig.ahead = [] { return true; };
+  GenerationRequest branches = MakeRequest(9, 12, 3);
+  branches.num_branches = 3;
+  const RequestId a = rig.Add(branches);
+  const RequestId b = rig.Add(MakeRequest(7, 20, 4));
+  const RequestId c = rig.Add(MakeRequest(30, 5, 5));  // waits: there are four places
+  rig.RunAll();
+  for (int32_t i = 0; i < 3; ++i) CHECK(rig.Of(a, i).tokens == Alone(branches, i, 12));
+  CHECK(rig.Of(b).tokens == Alone(MakeRequest(7, 20, 4), 0, 20));
+  CHECK(rig.Of(c).tokens == Alone(MakeRequest(30, 5, 5), 0, 5));
+  CHECK(rig.executor.num_ahead() > 15);
+  CHECK(rig.executor.num_live() == 0);
+  CHECK(rig.scheduler.stats().pages_used == 0);
+}
+
+TEST_CASE("A sequence that stops has one row more, which nobody hears of", "[scheduler][unit]") {
+  Rig rig = AheadRig(Options());
+  GenerationRequest request = MakeRequest(6, 20, 2);
+  const std::vector<TokenId> alone = Alone(request, 0, 4);
+  request.stop_tokens = {alone[3]};
+  rig.ahead = [] { return true; };
+  const RequestId id = rig.Add(request);
+  for (int i = 0; i < 4; ++i) REQUIRE(rig.Step());
+  CHECK(rig.Of(id).tokens == alone);
+  CHECK(rig.Of(id).finished);
+  CHECK(rig.Of(id).reason == FinishReason::kStop);
+  CHECK(rig.scheduler.stats().pages_used == 0);  // at once
+  CHECK(rig.executor.num_rows() == 6 + 4);       // three of use
+  CHECK(rig.executor.num_live() == 1);           // a plan in flight names it
+  rig.RunAll();
+  CHECK(rig.executor.num_live() == 0);
+  CHECK(rig.Of(id).tokens == alone);
+}
+
+TEST_CASE("The page that a row of no use fills is found by who goes on from there",
+          "[scheduler][unit]") {
+  Rig rig = AheadRig(Options());
+  GenerationRequest request = MakeRequest(6, 20, 2);
+  const std::vector<TokenId> answer = Alone(request, 0, 2);  // the second fills the second page
+  request.stop_tokens = {answer[1]};
+  rig.ahead = [] { return true; };
+  rig.Add(request);
+  REQUIRE(rig.Step());
+  REQUIRE(rig.Step());
+  GenerationRequest next = request;
+  next.prompt.insert(next.prompt.end(), answer.begin(), answer.end());
+  next.prompt.insert(next.prompt.end(), {1, 2, 3});
+  const RequestId id = rig.Add(next);
+  rig.RunAll();
+  CHECK(rig.Of(id).cached_tokens == 8);
+  GenerationRequest alone = next;  // the executor checks what is in the page
+  CHECK(rig.Of(id).tokens == Alone(alone, 0, static_cast<int32_t>(rig.Of(id).tokens.size())));
+}
+
+TEST_CASE("What its length ends has no row more, and its place is taken", "[scheduler][unit]") {
+  SchedulerOptions options = Options();
+  options.max_step_seqs = 1;
+  Rig rig = AheadRig(options);
+  rig.ahead = [] { return true; };
+  rig.Add(MakeRequest(4, 2, 0));
+  const RequestId second = rig.Add(MakeRequest(5, 1, 1));
+  for (int i = 0; i < 3; ++i) REQUIRE(rig.Step());
+  CHECK(rig.Of(second).finished);
+  CHECK(rig.executor.num_rows() == 4 + 1 + 5);
+}
+
+TEST_CASE("A plan waits for the token that a draw depends on", "[scheduler][unit]") {
+  const auto is_ahead_after = [](const engine::SamplingParams& sampling, int steps) {
+    Rig rig = AheadRig(Options());
+    GenerationRequest request = MakeRequest(6, 20, 2);
+    request.sampling = sampling;
+    rig.Add(request);
+    rig.Add(MakeRequest(6, 20, 3));
+    for (int i = 0; i < steps; ++i) REQUIRE(rig.Step());
+    PlanOne(rig);
+    engine::StepPlan next;
+    return rig.scheduler.PlanAhead(rig.now_us, &next);
+  };
+  CHECK(is_ahead_after({}, 0));
+  CHECK(is_ahead_after({.num_logprobs = 3, .logit_bias = {{1, 2.0f}}}, 0));
+  CHECK_FALSE(is_ahead_after({.repetition_penalty = 1.1f}, 0));
+  CHECK_FALSE(is_ahead_after({.presence_penalty = 0.5f}, 0));
+  CHECK_FALSE(is_ahead_after({.frequency_penalty = 0.5f}, 0));
+  CHECK(is_ahead_after({.bad_words = {{5}, {6}}}, 0));
+  CHECK_FALSE(is_ahead_after({.bad_words = {{5}, {6, 7}}}, 0));
+  // The third draw is the last under the ban: that after it may be what was banned.
+  const engine::SamplingParams least = {.min_tokens = 3, .min_tokens_banned = {9}};
+  CHECK(is_ahead_after(least, 1));
+  CHECK_FALSE(is_ahead_after(least, 2));
+  CHECK(is_ahead_after(least, 3));
+}
+
+TEST_CASE("Nobody is preempted before his last token is known", "[scheduler][unit]") {
+  SchedulerOptions options = Options();
+  options.num_pages = 6;
+  Rig rig = AheadRig(options);
+  rig.ahead = [] { return true; };
+  const RequestId a = rig.Add(MakeRequest(6, 14, 0));
+  const RequestId b = rig.Add(MakeRequest(6, 14, 1));
+  rig.RunAll();
+  CHECK(rig.scheduler.stats().preemptions > 0);
+  CHECK(rig.executor.num_ahead() > 0);
+  CHECK(rig.Of(a).tokens == Alone(MakeRequest(6, 14, 0), 0, 14));
+  CHECK(rig.Of(b).tokens == Alone(MakeRequest(6, 14, 1), 0, 14));
+}
+
+TEST_CASE("Who is more urgent gets a place after one more step, however many are planned ahead",
+          "[scheduler][unit]") {
+  SchedulerOptions options = Options();
+  options.max_step_seqs = 1;
+  options.policy = PolicyKind::kPriority;
+  Rig rig = AheadRig(options);
+  rig.ahead = [] { return true; };
+  GenerationRequest patient = MakeRequest(4, 30, 0);
+  patient.priority = 5;
+  const RequestId first = rig.Add(patient);
+  REQUIRE(rig.Step());
+  const RequestId urgent = rig.Add(MakeRequest(4, 1, 1));
+  // The next is planned already. The one behind it finds that somebody must give way, and the plan
+  // after that, which knows all tokens, makes him.
+  for (int i = 0; i < 3; ++i) REQUIRE(rig.Step());
+  CHECK(rig.Of(urgent).finished);
+  rig.RunAll();
+  CHECK(rig.Of(first).tokens == Alone(patient, 0, 30));
+}
+
+TEST_CASE("A sequence cancelled while it is planned ahead ends with what it has",
+          "[scheduler][unit]") {
+  Rig rig = AheadRig(Options());
+  rig.ahead = [] { return true; };
+  const RequestId gone = rig.Add(MakeRequest(6, 20, 0));
+  const RequestId stays = rig.Add(MakeRequest(6, 8, 1));
+  REQUIRE(rig.Step());
+  REQUIRE(rig.Step());
+  rig.Cancel(gone);
+  CHECK(rig.Of(gone).tokens == Alone(MakeRequest(6, 20, 0), 0, 2));
+  CHECK(rig.scheduler.CheckIntegrity().ok());
+  rig.RunAll();
+  CHECK(rig.Of(gone).tokens.size() == 2);
+  CHECK(rig.Of(stays).tokens == Alone(MakeRequest(6, 8, 1), 0, 8));
+  CHECK(rig.executor.num_live() == 0);
+}
+
+}  // namespace
+}  // namespace heddle::scheduler
