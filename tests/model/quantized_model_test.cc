@@ -171,7 +171,7 @@ TEST_CASE("A GPTQ folder gives the logits of its weights as floats", "[golden]")
   CHECK(LargestDifference(LogitsOf(dir / "gptq", "reference", golden.prompt), expected) < 1e-4);
   for (const char* ops : {"portable", "auto"}) {
     CHECK(LargestDifference(LogitsOf(dir / "gptq", ops, golden.prompt), expected) <
-          Bound(kActivationError, expected, n_layers));
+          Bound(kGroupedActivationError, expected, n_layers));
   }
 }
 
