@@ -17,7 +17,7 @@ namespace heddle::kernels::cpu {
 enum class TileKind : uint8_t {
   kFloat,       // F32 [cols][tile_rows]
   kInt8,        // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sum
-                // [tile_rows], which is -8 times the sum of the block's int8
+                // [tile_rows], which is -128 times the sum of the block's int8
   kBf16,        // BF16 [(cols + 1) / 2][tile_rows][2]: neighbouring columns of a row side by side
   kInt8Shared,  // per 256 columns a group of eight blocks with scales base * 2^e:
                 //   F32 base [tile_rows], int32 [12][tile_rows]: pairs of int16 sums, see

@@ -99,7 +99,7 @@ struct Q40Panel : BlockPanel<Q40> {
       }
 #pragma GCC unroll 4
       for (int m = 0; m < kRows; ++m) {
-        __m256i bias = _mm256_set1_epi32(x->sum8[m]);
+        __m256i bias = _mm256_set1_epi32(x->sum128[m] / 16);
         sums[m][0] = _mm256_add_epi32(Widen(sums[m][0]), bias);
         sums[m][1] = _mm256_add_epi32(Widen(sums[m][1]), bias);
       }

@@ -47,14 +47,14 @@ struct BytePanel {
     if (w.IsSymmetric()) {
 #pragma GCC unroll 8
       for (int m = 0; m < kRows; ++m) {
-        sums[m][0] = sums[m][1] = SetInts(x.sum8[m] * (kTableBias / 8));
+        sums[m][0] = sums[m][1] = SetInts(kTableBias == 0 ? 0 : x.sum128[m]);
       }
       return;
     }
     const IntVec excess[2] = {AsIntVec(w.Zero(0)) + kTableBias, AsIntVec(w.Zero(1)) + kTableBias};
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
-      const int32_t negative_sum = x.sum8[m] / 8;
+      const int32_t negative_sum = x.sum128[m] / 128;
       sums[m][0] = AsIntSums(excess[0] * negative_sum);
       sums[m][1] = AsIntSums(excess[1] * negative_sum);
     }

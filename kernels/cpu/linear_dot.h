@@ -21,18 +21,18 @@ struct BlockSums {
   // All of a block whose stored weights begin at `w`.
   template <typename Weights>
   [[gnu::always_inline]] inline void Multiply(const uint8_t* w, const int8_t (*x)[kBlock],
-                                              const int32_t* sum8) {
-    Start(sum8, Weights::kBiasFactor);
+                                              const int32_t* sum128) {
+    Start(sum128, Weights::kBias);
 #pragma GCC unroll 8
     for (int g = 0; g < 8; ++g) {
       Step(Weights::LoadGroup(w, g), Weights::LoadGroup(w + kLanes * 4, g), x, g * 4);
     }
   }
 
-  // Starts at what the bias of the weights has to be corrected by, a multiple of sum8.
-  void Start(const int32_t* sum8, int32_t factor) {
+  // Starts at what the bias of the weights has to be corrected by.
+  void Start(const int32_t* sum128, int32_t bias) {
 #pragma GCC unroll 8
-    for (int m = 0; m < kRows; ++m) sums[m][0] = sums[m][1] = SetInts(sum8[m] * factor);
+    for (int m = 0; m < kRows; ++m) sums[m][0] = sums[m][1] = SetInts(sum128[m] / (128 / bias));
   }
   // Four columns: 4 bytes of each row of x at `column`.
   void Step(ByteVec w0, ByteVec w1, const int8_t (*x)[kBlock], int column) {
@@ -56,11 +56,11 @@ struct BlockSums {
 // Stored weights of group g (four columns) of the rows of one vector, as unsigned bytes.
 constexpr int kGroupBytes = kPanelRows * 4;
 struct Q80Weights {
-  static constexpr int32_t kBiasFactor = 16;  // 128 in eights
+  static constexpr int32_t kBias = 128;
   static ByteVec LoadGroup(const uint8_t* w, int g) { return LoadBytes(w + g * kGroupBytes); }
 };
 struct Q40Weights {
-  static constexpr int32_t kBiasFactor = 1;
+  static constexpr int32_t kBias = 8;
   static ByteVec LoadGroup(const uint8_t* w, int g) {
     ByteVec bytes = LoadBytes(w + g % 4 * kGroupBytes);
     if (g >= 4) bytes = Shift<4>(bytes);
@@ -82,7 +82,7 @@ struct IntPanel : BlockPanel<Format> {
       PrefetchAhead(block, kBytes);
       const auto* scales = reinterpret_cast<const uint16_t*>(block);
       BlockSums<kRows> sums;
-      sums.template Multiply<Weights>(block + kPanelRows * 2, x->x, x->sum8);
+      sums.template Multiply<Weights>(block + kPanelRows * 2, x->x, x->sum128);
       sums.AddTo(total, FromF16(scales), FromF16(scales + kLanes), x->scale);
     }
     total.Save(acc);
@@ -118,7 +118,7 @@ struct ExpandedQ80 {
     for (int64_t b = 0; b < cols / kBlock; ++b, block += kBytes, ++x) {
       const auto* scales = reinterpret_cast<const float*>(block);
       BlockSums<kRows> sums;
-      sums.template Multiply<Q80Weights>(block + kPanelRows * 4, x->x, x->sum8);
+      sums.template Multiply<Q80Weights>(block + kPanelRows * 4, x->x, x->sum128);
       sums.AddTo(total, Load(scales), Load(scales + kLanes), x->scale);
     }
     total.Save(acc);

@@ -25,7 +25,7 @@ template <int kRows>
 struct TileBlock {
   int8_t x[kRows][kBlock];
   float scale[kRows];
-  int32_t sum8[kRows];  // -8 * sum of x
+  int32_t sum128[kRows];  // -128 * sum of x
 };
 
 // Levels that the largest magnitude of a block may become. Each draws other roundings, and the best
@@ -272,10 +272,10 @@ struct Int8Tile {
                   int j) {
     char* place = tile + Bytes(tile_rows, b);
     char* scales = place + tile_rows * kBlock;
-    const int32_t sum8 = -8 * (rounded.sums[0][j] + rounded.sums[1][j]);
+    const int32_t sum128 = -128 * (rounded.sums[0][j] + rounded.sums[1][j]);
     std::memcpy(place + m * kBlock, rounded.codes[j], kBlock);
     std::memcpy(scales + 4 * m, &rounded.scales[j], 4);
-    std::memcpy(scales + 4 * (tile_rows + m), &sum8, 4);
+    std::memcpy(scales + 4 * (tile_rows + m), &sum128, 4);
   }
 };
 
