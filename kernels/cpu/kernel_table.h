@@ -37,6 +37,8 @@ struct TileKernels {
   // Prepares rows [0, rows) of x as a tile of tile_rows >= rows; missing rows are zero.
   void (*prepare)(const float* x, int64_t stride, int32_t rows, int32_t tile_rows, int64_t cols,
                   void* tile);
+  // The size of tiles for rows of x as many as a prompt has (linear.cc); 0: the largest.
+  int32_t size_of_many = 0;
 };
 
 // One weight format. All panels are multiples of 64 bytes.

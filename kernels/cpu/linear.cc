@@ -24,26 +24,30 @@ constexpr int64_t kStretchColumns = 256;
 // The same where a stretch is expanded first: its codes are bytes then, and its tiles small.
 constexpr int64_t kExpandedStretchBytes = 20 * 1024;
 
+// Prompts, where the arithmetic of a tile decides. Below it fewer and larger tiles are faster: each
+// of them waits for the weights to come from memory.
+constexpr int64_t kManyRows = 64;
+
 // For deciding how many threads to wake: multiply-adds per nanosecond of one core, roughly, and
 // weight bytes per nanosecond.
 constexpr double kMacsPerNs = 50;
 constexpr double kBytesPerNs = 20;
 constexpr double kNsPerGatheredElement = 2;  // a cache line for each
 
-// The rows of x as tiles of one kind: all of the largest size but the last, which takes the
-// smallest size that holds the rest.
+// The rows of x as tiles of one kind: all of the same size but the last, which takes the smallest
+// size that holds the rest.
 struct Tiles {
   const TileKernels* kernels;
   TileKind kind;
   int64_t rows;
   int64_t cols;
-  int64_t tile_bytes;  // of a largest tile
+  int32_t tile_rows;   // of all but the last
+  int64_t tile_bytes;  // of such a tile
   const char* data;
 
-  int32_t largest() const { return kernels->sizes[kernels->num_sizes - 1]; }
-  int64_t count() const { return (rows + largest() - 1) / largest(); }
+  int64_t count() const { return (rows + tile_rows - 1) / tile_rows; }
   int32_t RowsOf(int64_t tile) const {
-    return static_cast<int32_t>(std::min<int64_t>(largest(), rows - tile * largest()));
+    return static_cast<int32_t>(std::min<int64_t>(tile_rows, rows - tile * tile_rows));
   }
   int32_t SizeIndexOf(int64_t tile) const {
     int32_t index = 0;
@@ -67,20 +71,25 @@ int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
   return 0;
 }
 
+int32_t TileRows(const TileKernels& kernels, int64_t rows) {
+  const bool is_many = rows >= kManyRows && kernels.size_of_many > 0;
+  return is_many ? kernels.size_of_many : kernels.sizes[kernels.num_sizes - 1];
+}
+
 Tiles PrepareTiles(TileKind kind, const Tensor& x, const TileKernels& kernels, ThreadPool& pool,
                    Scratch& scratch) {
-  Tiles tiles{&kernels, kind, x.rows, x.cols, 0, nullptr};
+  Tiles tiles{&kernels, kind, x.rows, x.cols, TileRows(kernels, x.rows), 0, nullptr};
   if (kind == TileKind::kFloat && x.rows == 1) {  // a tile of one row is the row
     tiles.data = reinterpret_cast<const char*>(x.row<float>(0));
     return tiles;
   }
-  tiles.tile_bytes = TileBytes(kind, tiles.largest(), x.cols);
+  tiles.tile_bytes = TileBytes(kind, tiles.tile_rows, x.cols);
   auto* data = static_cast<char*>(scratch.Get(tiles.tile_bytes * tiles.count()));
   tiles.data = data;
   pool.ForRange(tiles.count(), static_cast<double>(tiles.tile_bytes) / 4,
                 [&](int64_t begin, int64_t end, int32_t) {
                   for (int64_t i = begin; i < end; ++i) {
-                    kernels.prepare(x.row<float>(i * tiles.largest()), x.stride, tiles.RowsOf(i),
+                    kernels.prepare(x.row<float>(i * tiles.tile_rows), x.stride, tiles.RowsOf(i),
                                     kernels.sizes[tiles.SizeIndexOf(i)], x.cols,
                                     data + i * tiles.tile_bytes);
                   }
@@ -125,7 +134,7 @@ class LinearCall {
     int64_t step = 1;  // whole tiles of every kind in use
     for (size_t i = 0; i < weight_.segments().size(); ++i) {
       tiles_.push_back(TilesOfSegment(i, pool, scratch));
-      step = std::lcm(step, tiles_.back().largest());
+      step = std::lcm(step, tiles_.back().tile_rows);
     }
     // Groups of about equal size.
     int64_t groups = (args_.x.rows + kGroupRows - 1) / kGroupRows;
@@ -241,8 +250,8 @@ class LinearCall {
     const CpuWeight::Segment& segment = weight_.segments()[index];
     const FormatKernels& format = *segment.format;
     const Tiles& tiles = tiles_[index];
-    const int64_t first = row / tiles.largest();
-    const int64_t num_tiles = (rows + tiles.largest() - 1) / tiles.largest();
+    const int64_t first = row / tiles.tile_rows;
+    const int64_t num_tiles = (rows + tiles.tile_rows - 1) / tiles.tile_rows;
     const uint8_t* panel = segment.data + local * segment.panel_bytes;
     const int64_t stretch = StretchColumns(format, num_tiles);
     const bool expands = Expands(format, num_tiles) && stretch <= StretchOf(format, true);
@@ -258,7 +267,7 @@ class LinearCall {
             tiles.DataOf(first + i) + TileBytes(tiles.kind, tiles.kernels->sizes[size], begin);
         auto* multiply = expands ? format.multiply_expanded[size] : format.multiply[size];
         multiply(expands ? static_cast<const void*>(expanded) : part, x, cols,
-                 sums + i * tiles.largest() * kernels_.panel_rows);
+                 sums + i * tiles.tile_rows * kernels_.panel_rows);
       }
     }
   }

@@ -198,16 +198,17 @@ constexpr FormatKernels MakeFloats(Sizes sizes) {
 }
 
 template <int... kSizes>
-constexpr TileKernels MakeSharedTiles(TileSizes<kSizes...>) {
-  return {sizeof...(kSizes), {kSizes...}, PrepareRoundedTile<SharedTile>};
+constexpr TileKernels MakeSharedTiles(TileSizes<kSizes...>, int32_t size_of_many) {
+  return {sizeof...(kSizes), {kSizes...}, PrepareRoundedTile<SharedTile>, size_of_many};
 }
 
 // In the order of BlockFormat. `bytes` and `floats` must be the sizes of the level's kInt8 and
-// kFloat tiles.
+// kFloat tiles. `size_of_many` as TileKernels has it, of kInt8Shared.
 template <typename Shared, typename Bytes, typename Floats>
-constexpr BlockKernels MakeBlockKernels(Shared shared, Bytes bytes, Floats floats) {
+constexpr BlockKernels MakeBlockKernels(Shared shared, Bytes bytes, Floats floats,
+                                        int32_t size_of_many = 0) {
   return {
-      MakeSharedTiles(shared),
+      MakeSharedTiles(shared, size_of_many),
       {MakeSharedBlocks<BlockFormat::kQ4_1>(shared), MakeSharedBlocks<BlockFormat::kQ5_0>(shared),
        MakeSharedBlocks<BlockFormat::kQ5_1>(shared), MakeSharedBlocks<BlockFormat::kQ2_K>(shared),
        MakeSharedBlocks<BlockFormat::kQ3_K>(shared), MakeSharedBlocks<BlockFormat::kQ4_K>(shared),
