@@ -203,8 +203,9 @@ constexpr Option kOptions[] = {
      .field = &Config::tensors,
      .section = kInputOutput,
      .value = "",
-     .help = "List every tensor with its shape and format; with --weights int8 or int4, also the "
-             "error of quantising it, for which all weights are read.",
+     .help =
+         "List every tensor with its shape and format; with --weights int8, int4 or fp8, also the "
+         "error of quantising it, for which all weights are read.",
      .commands = kInspect,
      .flag_only = true},
 

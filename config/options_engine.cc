@@ -90,7 +90,8 @@ constexpr Option kOptions[] = {
      .value = "FORMAT",
      .help = "Number format of the weights. auto: as the model has them; int8, int4: quantised "
              "while loading, in blocks of 32 with a scale (embeddings and output head never below "
-             "int8). The other formats are for random weights, where auto is bf16.",
+             "int8); fp8: E4M3 with a scale per row (embeddings and output head as they are). The "
+             "other formats are for random weights, where auto is bf16.",
      .commands = kEngineCommands | kInspect | kBench | kTune | kPlanning,
      .choices = kWeightFormats},
     {.name = "kv-type",

@@ -25,7 +25,7 @@ struct LoadOptions {
   kernels::CpuDeviceOptions cpu;
   bool reference_ops = false;  // single-threaded reference kernels; for tests
   CapacityOptions capacity;
-  // "auto" (as the checkpoint has them), "int8" or "int4": quantised at load.
+  // "auto" (as the checkpoint has them), "int8", "int4" or "fp8": quantised at load.
   std::string weights = "auto";
   // Type of keys and values: "auto" (F32 for an F32 model, else F16), "f32", "f16", "bf16",
   // "fp8", "int8" (kernels/kv_cache.h). UNIMPLEMENTED for one that the device lacks.

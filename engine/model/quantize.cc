@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "kernels/kv_element.h"
 #include "kernels/weight_sources.h"
 
 namespace heddle::engine {
@@ -15,6 +16,9 @@ namespace {
 using kernels::DType;
 
 constexpr int64_t kBlock = 32;
+
+// Of rows that are nothing but zeros or noise: their scale's inverse must stay a number.
+constexpr float kLeastMagnitude = 1e-30f;
 
 float ScaleOf(uint16_t half) { return kernels::F16ToF32(half); }
 
@@ -80,6 +84,23 @@ void EncodeQ4(const float* x, uint8_t* out) {
   }
 }
 
+bool IsF8(DType dtype) { return dtype == DType::kF8G32 || dtype == DType::kF8G128; }
+
+void EncodeF8(DType dtype, const float* row, int64_t cols, uint8_t* out) {
+  const int32_t block = kernels::Info(dtype).block_elements;
+  float largest = 0;
+  for (int64_t k = 0; k < cols; ++k) largest = std::max(largest, std::fabs(row[k]));
+  const float scale = std::max(largest, kLeastMagnitude) / 448.0f;
+  const float inverse = 1.0f / scale;
+  for (int64_t k = 0; k < cols; ++k) {
+    if (k % block == 0) {
+      std::memcpy(out, &scale, sizeof(scale));
+      out += sizeof(scale);
+    }
+    *out++ = kernels::F32ToF8E4M3(row[k] * inverse);
+  }
+}
+
 double BitsPerWeight(DType dtype) {
   const kernels::DTypeInfo& info = kernels::Info(dtype);
   return 8.0 * info.block_bytes / info.block_elements;
@@ -91,17 +112,20 @@ absl::StatusOr<WeightPolicy> ParseWeightPolicy(const std::string& name) {
   if (name == "auto") return WeightPolicy{};
   if (name == "int8") return WeightPolicy{.matrix = DType::kQ8_0, .table = DType::kQ8_0};
   if (name == "int4") return WeightPolicy{.matrix = DType::kQ4_0, .table = DType::kQ8_0};
+  if (name == "fp8") return WeightPolicy{.matrix = DType::kF8G32, .table = std::nullopt};
   return absl::InvalidArgumentError(
-      absl::StrCat("--weights is \"", name, "\"; valid for a model are auto, int8 and int4"));
+      absl::StrCat("--weights is \"", name, "\"; valid for a model are auto, int8, int4 and fp8"));
 }
 
 DType KeptAs(const WeightPolicy& policy, WeightRole role, DType dtype, int64_t cols) {
   const std::optional<DType> wanted = role == WeightRole::kTable ? policy.table : policy.matrix;
   if (!wanted || role == WeightRole::kExact || cols % kBlock != 0) return dtype;
-  return BitsPerWeight(*wanted) < BitsPerWeight(dtype) ? *wanted : dtype;
+  if (BitsPerWeight(*wanted) >= BitsPerWeight(dtype)) return dtype;
+  return *wanted == DType::kF8G32 && cols % 128 == 0 ? DType::kF8G128 : *wanted;
 }
 
 void EncodeRow(DType dtype, const float* row, int64_t cols, uint8_t* out) {
+  if (IsF8(dtype)) return EncodeF8(dtype, row, cols, out);
   HEDDLE_CHECK(dtype == DType::kQ8_0 || dtype == DType::kQ4_0, "no encoder for this type");
   const int32_t bytes = kernels::Info(dtype).block_bytes;
   for (int64_t k = 0; k < cols; k += kBlock, out += bytes) {

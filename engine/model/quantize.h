@@ -1,6 +1,6 @@
-// Quantising at load (`--weights int8|int4`): floats of a checkpoint become blocks of small
-// integers on their way into the kernels' layout, row by row, so that no quantised copy beside it
-// exists.
+// Quantising at load (`--weights int8|int4|fp8`): floats of a checkpoint become small integers or
+// 8-bit floats on their way into the kernels' layout, row by row, so that no quantised copy beside
+// it exists.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ struct WeightPolicy {
   std::optional<kernels::DType> table;
 };
 
-// "auto" (as the checkpoint has them), "int8" (Q8_0) or "int4" (Q4_0; tables Q8_0).
+// "auto" (as the checkpoint has them), "int8" (Q8_0), "int4" (Q4_0; tables Q8_0) or "fp8" (E4M3
+// with a scale per row; tables as they are, as FP8 checkpoints commonly have them).
 absl::StatusOr<WeightPolicy> ParseWeightPolicy(const std::string& name);
 
 enum class WeightRole : uint8_t {
@@ -34,13 +35,14 @@ enum class WeightRole : uint8_t {
 };
 
 // The type that a matrix of `dtype` is kept in: the policy's where that is smaller and the rows are
-// whole blocks; else its own.
+// whole blocks (of FP8: 128 or 32 columns); else its own.
 kernels::DType KeptAs(const WeightPolicy& policy, WeightRole role, kernels::DType dtype,
                       int64_t cols);
 
 // Encodes one row of floats. Q8_0: steps of the largest magnitude / 127. Q4_0: of the scales near
 // the largest magnitude / 8, of either sign, the one with the least squared error in each block.
-// REQUIRES: dtype is Q8_0 or Q4_0, cols in whole blocks.
+// kF8G32 and kF8G128: all blocks with one scale, the row's largest magnitude / 448.
+// REQUIRES: one of these, cols in whole blocks.
 void EncodeRow(kernels::DType dtype, const float* row, int64_t cols, uint8_t* out);
 
 // Rows of `source` encoded as `dtype`. Borrows what the source borrows.

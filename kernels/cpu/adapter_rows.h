@@ -45,10 +45,37 @@ inline float Dot(KvType type, const void* w, const float* x, int64_t n) {
   return type == KvType::kF16 ? DotOf(halves, x, n, FromF16) : DotOf(halves, x, n, FromBF16);
 }
 
+// Even and odd rows by themselves, of two vectors of columns: four sums side by side.
+template <typename T, typename LoadVec>
+inline void AddRowsToPair(const void* const* rows, const float* s, int32_t count, int32_t column,
+                          float* out, const LoadVec& load) {
+  Vec sums[2][2] = {{Load(out), Load(out + kLanes)}, {Zero(), Zero()}};
+  int32_t j = 0;
+  for (; j + 2 <= count; j += 2) {
+#pragma GCC unroll 2
+    for (int odd = 0; odd < 2; ++odd) {
+      const T* row = static_cast<const T*>(rows[j + odd]) + column;
+      const Vec factor = Set(s[j + odd]);
+      sums[odd][0] = Fma(factor, load(row), sums[odd][0]);
+      sums[odd][1] = Fma(factor, load(row + kLanes), sums[odd][1]);
+    }
+  }
+  if (j < count) {
+    const T* row = static_cast<const T*>(rows[j]) + column;
+    sums[0][0] = Fma(Set(s[j]), load(row), sums[0][0]);
+    sums[0][1] = Fma(Set(s[j]), load(row + kLanes), sums[0][1]);
+  }
+  Store(out, sums[0][0] + sums[1][0]);
+  Store(out + kLanes, sums[0][1] + sums[1][1]);
+}
+
 template <typename T, typename LoadVec>
 inline void AddRowsOf(const void* const* rows, const float* s, int32_t count, int32_t n, float* out,
                       const LoadVec& load) {
   int32_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    AddRowsToPair<T>(rows, s, count, i, out + i, load);
+  }
   for (; i + kLanes <= n; i += kLanes) {
     Vec sum = Load(out + i);
     for (int32_t j = 0; j < count; ++j) {

@@ -68,8 +68,7 @@ class CudaDevice final : public Device {
                            info.ordinal, info.name, info.major, info.minor,
                            info.num_multiprocessors,
                            static_cast<double>(info.total_bytes) / (int64_t{1} << 30),
-                           std::string(Info(options_.activations).name),
-                           library_ == nullptr ? "" : absl::StrCat(", ", library_->name()));
+                           std::string(Info(options_.activations).name), LibraryText());
   }
   DType activation_dtype() const override { return options_.activations; }
   bool HasKvType(DType) const override { return true; }
@@ -140,6 +139,14 @@ class CudaDevice final : public Device {
   }
 
  private:
+  std::string LibraryText() const {
+    if (library_ == nullptr) return "";
+    const DeviceWeight codes = PackedLayout(WeightLayout::kF8Row, 16, 64);
+    std::string text = absl::StrCat(", ", library_->name());
+    if (library_->TakesCodes(codes)) absl::StrAppend(&text, " with FP8");
+    return text;
+  }
+
   // Which part of a step: all of it, or one of its halves.
   enum Part { kWhole, kFirst, kSecond, kParts };
 

@@ -203,6 +203,76 @@ void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_hea
   });
 }
 
+// Low-rank adapters of a linear of [kSize, kSize] in BF16: so many that they exceed every cache.
+struct AdapterRotation {
+  static constexpr int64_t kSize = 2048;
+  static constexpr int32_t kSlots = 32;
+
+  explicit AdapterRotation(int32_t rank) {
+    const int64_t elements = rank * kSize;
+    const int64_t count = kRotationBytes / 4 / (4 * elements) + kSlots;
+    values.assign(static_cast<size_t>(2 * count * elements), 0x3c23);  // 0.01
+    for (int64_t i = 0; i < 2 * count; ++i) blocks.push_back(values.data() + i * elements);
+    for (int64_t i = 0; i < count; ++i) {
+      factors.push_back({.a = &blocks[static_cast<size_t>(2 * i)],
+                         .b = &blocks[static_cast<size_t>(2 * i + 1)],
+                         .rank = rank,
+                         .block_rows = rank});
+    }
+    matrix = {.parts = {&part, 1}, .n_slots = kSlots, .max_rank = rank};
+  }
+  // Those of the next `used` slots.
+  const AdapterMatrix& Next(int64_t used) {
+    matrix.factors = factors.data() + at;
+    at = (at + used) % (static_cast<int64_t>(factors.size()) - kSlots);
+    return matrix;
+  }
+
+  std::vector<uint16_t> values;
+  std::vector<const void*> blocks;
+  std::vector<AdapterFactors> factors;
+  AdapterPart part = {0, kSize};
+  AdapterMatrix matrix;
+  int64_t at = 0;
+};
+
+// A linear in Q4_0 whose rows have an adapter each, or all the same one; with:0 is the linear
+// alone. Bytes and operations are of both.
+void BenchAdapters(State& state, int32_t rank, bool shared) {
+  constexpr int64_t kSize = AdapterRotation::kSize;
+  const int64_t n = state.range(0);
+  const bool with = state.range(1) != 0;
+  Rotation weights = MakeRotation(DType::kQ4_0, kSize, kSize, false);
+  AdapterRotation adapters(rank);
+  test::BatchSpec spec{{}, 16};
+  std::vector<int32_t> slots;
+  for (int64_t t = 0; t < n; ++t) {
+    spec.sequences.push_back({1, 1});
+    slots.push_back(shared ? 0 : static_cast<int32_t>(t % AdapterRotation::kSlots));
+  }
+  const TestBatch batch(spec);
+  HostBatch view = batch.view();
+  view.adapter_slot = slots;
+  static_cast<void>(TheBench().device->Plan(view));
+  Random random(1);
+  Matrix x = Matrix::RandomOf(random, n, kSize), out(n, kSize);
+  const int64_t used = shared ? 1 : std::min<int64_t>(n, AdapterRotation::kSlots);
+  const auto elements = static_cast<double>(rank * kSize);
+  Work work = {.bytes = static_cast<double>(kSize * RowBytes(DType::kQ4_0, kSize)),
+               .ops = 2.0 * static_cast<double>(n * kSize * kSize),
+               .peak = Peak::kInt8};
+  if (with) {
+    work.bytes += 4.0 * static_cast<double>(used) * elements;
+    work.ops += 4.0 * static_cast<double>(n) * elements;
+  }
+  Measure(state, work, [&](Ops& ops) {
+    ops.Linear({.x = x.tensor(),
+                .weight = &weights.Next(),
+                .out = out.tensor(),
+                .adapters = with ? &adapters.Next(used) : nullptr});
+  });
+}
+
 void BenchNorm(State& state) {
   int64_t n = state.range(0);
   Random random(1);
@@ -284,6 +354,16 @@ void RegisterAll() {
     }
   }
   Finish(benchmark::RegisterBenchmark("fork_join", BenchForkJoin));
+  for (int32_t rank : {16, 64}) {
+    for (bool shared : {false, true}) {
+      const std::string name =
+          "adapters/rank_" + std::to_string(rank) + (shared ? "/shared" : "/own");
+      auto* bench = benchmark::RegisterBenchmark(name.c_str(), BenchAdapters, rank, shared);
+      bench->ArgNames({"n", "with"});
+      for (int64_t n : {1, 8, 32, 512}) bench->Args({n, 0})->Args({n, 1});
+      Finish(bench);
+    }
+  }
   Finish(benchmark::RegisterBenchmark("norm", BenchNorm)->Arg(1)->Arg(512));
   for (int64_t vocab : {32000, 151936}) {
     Finish(benchmark::RegisterBenchmark("sample/plain", BenchSample, 1.0f, 0)->Arg(vocab));

@@ -240,6 +240,26 @@ TEST_CASE("NaN codes of FP8 are found when the weight is read", "[files][unit]")
              absl::StatusCode::kInvalidArgument, {"tensor \"m.weight\" holds NaN"});
 }
 
+TEST_CASE("Integers take rows of integers only where the checkpoint says W8A8", "[files][unit]") {
+  auto takes_int8_x = [](const json& config_groups) {
+    test::TempDir dir;
+    json quantization = Goldens().at("ct_int8").at("quantization_config");
+    quantization["config_groups"] = config_groups;
+    WriteFolder(dir, quantization, TensorsOf("ct_int8"));
+    auto checkpoint = OpenCheckpoint(dir.path());
+    REQUIRE(checkpoint.ok());
+    return SourceOf(*checkpoint->Find("m.weight")).takes_int8_x;
+  };
+  const json w8a8 = {{"input_activations", {{"num_bits", 8}, {"type", "int"}}}};
+  const json w8a16 = {{"input_activations", nullptr}};
+  const json floats = {{"input_activations", {{"num_bits", 8}, {"type", "float"}}}};
+  CHECK(takes_int8_x({{"group_0", w8a8}}));
+  CHECK_FALSE(takes_int8_x({{"group_0", w8a16}}));
+  CHECK_FALSE(takes_int8_x({{"group_0", floats}}));
+  CHECK_FALSE(takes_int8_x({{"group_0", "w8a8"}}));
+  CHECK_FALSE(takes_int8_x(json::array({w8a8})));
+}
+
 TEST_CASE("Layers that stayed unquantised lie beside quantised ones", "[files][unit]") {
   test::TempDir dir;
   auto tensors = TensorsOf("awq_g32");

@@ -1,13 +1,12 @@
 #include "tests/gpu/op_checks.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
+#include "tests/gpu/on_device.h"
 #include "tests/kernels/batch_edits.h"
 #include "tests/kernels/testing.h"
 
@@ -15,25 +14,22 @@ namespace heddle::gpu {
 namespace {
 
 using kernels::Activation;
+using kernels::AdapterMatrix;
 using kernels::AttentionArgs;
 using kernels::BF16ToF32;
-using kernels::Buffer;
 using kernels::CreateReferenceDevice;
-using kernels::DequantizeRow;
 using kernels::Device;
 using kernels::DType;
 using kernels::Epilogue;
 using kernels::F32ToBF16;
 using kernels::Info;
-using kernels::KvCacheView;
 using kernels::Ops;
-using kernels::PackedWeight;
 using kernels::SampleArgs;
 using kernels::SampleRowParams;
-using kernels::Tensor;
 using kernels::WeightSource;
 using kernels::test::BatchSpec;
 using kernels::test::GrowTrees;
+using kernels::test::MakeRowScaledWeight;
 using kernels::test::MakeWeight;
 using kernels::test::Matrix;
 using kernels::test::Random;
@@ -41,47 +37,6 @@ using kernels::test::SharePages;
 using kernels::test::TestBatch;
 using kernels::test::TestCache;
 using kernels::test::TestWeight;
-
-void Must(const absl::Status& status) { HEDDLE_CHECK(status.ok(), status.ToString()); }
-
-template <typename T>
-T Must(absl::StatusOr<T> value) {
-  HEDDLE_CHECK(value.ok(), value.status().ToString());
-  return std::move(value).value();
-}
-
-// A matrix of activations on a device.
-struct OnDevice {
-  OnDevice(Device& d, DType type, Matrix& values)
-      : device(d), dtype(type), rows(values.num_rows()), cols(values.num_cols()) {
-    buffer = Must(device.Allocate(rows * cols * Info(dtype).block_bytes));
-    std::vector<uint16_t> halves;
-    std::vector<float> floats;
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < cols; ++c) {
-        float& value = *values.at(r, c);
-        halves.push_back(F32ToBF16(value));
-        if (dtype == DType::kBF16) value = BF16ToF32(halves.back());
-        floats.push_back(value);
-      }
-    }
-    const void* from =
-        dtype == DType::kBF16 ? static_cast<const void*>(halves.data()) : floats.data();
-    Must(device.Upload(buffer->data(), from, rows * cols * Info(dtype).block_bytes));
-  }
-  Tensor tensor() const { return {buffer->data(), rows, cols, cols}; }
-  std::vector<float> Read() const {
-    std::vector<uint8_t> bytes(static_cast<size_t>(rows * cols * Info(dtype).block_bytes));
-    Must(device.Download(bytes.data(), buffer->data(), static_cast<int64_t>(bytes.size())));
-    std::vector<float> values(static_cast<size_t>(rows * cols));
-    DequantizeRow(dtype, bytes.data(), rows * cols, values.data());
-    return values;
-  }
-  Device& device;
-  DType dtype;
-  int64_t rows, cols;
-  std::unique_ptr<Buffer> buffer;
-};
 
 // Largest |found - expected| over 1 % of the largest expected value: what BF16 roundings of inputs,
 // weights and output stay well under, and any wrong index exceeds.
@@ -97,7 +52,8 @@ double Worst(const std::vector<float>& found, const std::vector<float>& expected
 
 std::vector<float> Multiply(Device& device, const TestWeight& weight, Matrix x, Epilogue epilogue) {
   const DType act = device.activation_dtype();
-  const WeightSource source = weight.source();
+  WeightSource source = weight.source();
+  source.takes_int8_x = true;
   auto packed = Must(device.Pack({&source, 1}));
   OnDevice input(device, act, x);
   Matrix zeros(x.num_rows(), epilogue == Epilogue::kGated ? weight.rows / 2 : weight.rows);
@@ -127,30 +83,57 @@ CheckResult CheckLinear(Device& device, DType dtype, int64_t n, int64_t cols, in
           Worst(Multiply(device, weight, x, epilogue), Multiply(*reference, weight, x, epilogue))};
 }
 
-// A cache's content on a device.
-struct CacheOnDevice {
-  CacheOnDevice(Device& device, const TestCache& cache) : view(cache.view) {
-    keys = Must(device.Allocate(static_cast<int64_t>(cache.keys.size())));
-    values = Must(device.Allocate(static_cast<int64_t>(cache.values.size())));
-    Must(device.Upload(keys->data(), cache.keys.data(), static_cast<int64_t>(cache.keys.size())));
-    Must(device.Upload(values->data(), cache.values.data(),
-                       static_cast<int64_t>(cache.values.size())));
-    view.keys = keys->data();
-    view.values = values->data();
-  }
-  KvCacheView view;
-  std::unique_ptr<Buffer> keys, values;
-};
+// x that rows of codes hold exactly: E4M3 up to 448, or integers up to 127, in steps of 1 / 8.
+float ExactInCodes(Random& random, bool is_int, bool is_first) {
+  if (is_first) return is_int ? 127.0f / 8 : 448.0f / 8;
+  const int32_t sign = random.Below(2) == 0 ? -1 : 1;
+  const int32_t magnitude =
+      is_int ? random.Below(128) : (8 + random.Below(8)) << random.Below(5);  // 8 .. 240
+  return static_cast<float>(sign * magnitude) / 8;
+}
 
-AttentionArgs ArgsFor(const OnDevice& q, const OnDevice& out, const KvCacheView& cache,
-                      int32_t n_heads) {
-  AttentionArgs args;
-  args.q = q.tensor();
-  args.n_heads = n_heads;
-  args.cache = cache;
-  args.scale = 1.0f / std::sqrt(static_cast<float>(cache.head_dim));
-  args.out = out.tensor();
-  return args;
+// One scale per row: many rows are multiplied as codes where library and device do that.
+CheckResult CheckCodes(Device& device, DType dtype, int64_t n, Epilogue epilogue) {
+  constexpr int64_t kCols = 384, kRows = 160;
+  Random random(static_cast<uint32_t>(n));
+  const TestWeight weight = MakeRowScaledWeight(random, dtype, kRows, kCols);
+  Matrix x(n, kCols);
+  for (int64_t i = 0; i < n * kCols; ++i) {
+    *x.at(i / kCols, i % kCols) =
+        ExactInCodes(random, dtype == DType::kInt8G128, i % kCols == i / kCols % kCols);
+  }
+  auto reference = CreateReferenceDevice();
+  return {absl::StrCat("linear ", std::string(Info(dtype).name), ", one scale per row [", n, ", ",
+                       kCols, "]", epilogue == Epilogue::kGated ? " gated" : ""),
+          Worst(Multiply(device, weight, x, epilogue), Multiply(*reference, weight, x, epilogue))};
+}
+
+CheckResult CheckAdapters(Device& device, int32_t rows, int32_t rank) {
+  constexpr int64_t kCols = 264, kOut = 136;
+  TestBatch batch({{{rows, rows}}, 16});
+  std::vector<int32_t> slots(static_cast<size_t>(rows));
+  for (size_t t = 0; t < slots.size(); ++t) slots[t] = static_cast<int32_t>(t % 5) - 1;
+  auto add = [&](Device& on) {
+    Random random(6);
+    const TestWeight weight = MakeWeight(random, DType::kBF16, kOut, kCols);
+    const WeightSource source = weight.source();
+    auto packed = Must(on.Pack({&source, 1}));
+    const AdaptersOnDevice adapters(on, /*slots=*/4, rank, kOut, kCols);
+    const AdapterMatrix matrix = adapters.view();
+    Matrix x = Matrix::RandomOf(random, rows, kCols), zeros(rows, kOut);
+    { OnDevice rounded(device, device.activation_dtype(), x); }
+    OnDevice input(on, on.activation_dtype(), x), out(on, on.activation_dtype(), zeros);
+    kernels::HostBatch view = batch.view();
+    view.adapter_slot = slots;
+    Must(on.Plan(view));
+    Must(on.Run([&](Ops& ops) {
+      ops.Linear(
+          {.x = input.tensor(), .weight = packed.get(), .out = out.tensor(), .adapters = &matrix});
+    }));
+    return out.Read();
+  };
+  return {absl::StrCat("adapters of rank ", rank, ", ", rows, " rows"),
+          Worst(add(device), add(*CreateReferenceDevice()))};
 }
 
 std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCache& cache, Matrix q,
@@ -241,121 +224,6 @@ CheckResult CheckSample(Device& device) {
   return {"sampling, 40 rows of 5000", draw(device) == draw(*CreateReferenceDevice()) ? 0.0 : 1e9};
 }
 
-// Microseconds of one call of `op`.
-double Time(Device& device, int32_t repeats, const std::function<void(Ops&, int32_t)>& op) {
-  auto run = [&] {
-    const auto start = std::chrono::steady_clock::now();
-    Must(device.Run([&](Ops& ops) {
-      for (int32_t i = 0; i < repeats; ++i) op(ops, i);
-    }));
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-               .count() /
-           repeats;
-  };
-  run();
-  std::vector<double> times = {run(), run(), run(), run(), run()};
-  std::sort(times.begin(), times.end());
-  return times[2];
-}
-
-// Copies of one [size, size] weight, used in turn, so that none stays in the L2.
-std::vector<std::unique_ptr<PackedWeight>> PackCopies(Device& device, DType dtype, int64_t size) {
-  Random random(1);
-  const TestWeight weight = MakeWeight(random, dtype, size, size);
-  const WeightSource source = weight.source();
-  std::vector<std::unique_ptr<PackedWeight>> packed;
-  packed.reserve(8);
-  for (int i = 0; i < 8; ++i) packed.push_back(Must(device.Pack({&source, 1})));
-  return packed;
-}
-
-Timing TimeLinear(Device& device, DType dtype,
-                  const std::vector<std::unique_ptr<PackedWeight>>& packed, int64_t n,
-                  int32_t repeats) {
-  const int64_t size = packed[0]->rows;
-  Random random(2);
-  Matrix x = Matrix::RandomOf(random, n, size);
-  OnDevice input(device, device.activation_dtype(), x), out(device, device.activation_dtype(), x);
-  // So that the device takes the step for what it is: rows decide between graphs and a library.
-  BatchSpec spec{{}, 16};
-  for (int64_t t = 0; t < n; ++t) spec.sequences.push_back({1, 1});
-  Must(device.Plan(TestBatch(spec).view()));
-  const double us = Time(device, repeats, [&](Ops& ops, int32_t i) {
-    ops.Linear({.x = input.tensor(),
-                .weight = packed[static_cast<size_t>(i) % packed.size()].get(),
-                .out = out.tensor()});
-  });
-  const bool bandwidth = n <= 64;
-  const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(size * size);
-  return {absl::StrCat("linear ", std::string(Info(dtype).name), " ", size, " x ", size, ", ", n,
-                       " rows"),
-          us, bandwidth ? static_cast<double>(packed[0]->bytes) : flops, bandwidth};
-}
-
-// Of the attention that is timed: Llama 3.1 8B's.
-constexpr int32_t kTimedHeads = 32, kTimedKvHeads = 8, kTimedDim = 128;
-
-double TimeAttention(Device& device, DType dtype, const TestBatch& batch, int32_t repeats) {
-  TestCache cache(dtype, batch.num_pages, 16, kTimedKvHeads, kTimedDim, 1);
-  CacheOnDevice on_device(device, cache);
-  Random random(1);
-  Matrix q = Matrix::RandomOf(random, static_cast<int64_t>(batch.token_ids.size()),
-                              int64_t{kTimedHeads} * kTimedDim);
-  OnDevice input(device, device.activation_dtype(), q), out(device, device.activation_dtype(), q);
-  const AttentionArgs args = ArgsFor(input, out, on_device.view, kTimedHeads);
-  Must(device.Plan(batch.view()));
-  return Time(device, repeats, [&](Ops& ops, int32_t) { ops.Attention(args); });
-}
-
-// Of keys and values.
-double BytesOf(DType dtype, int64_t positions) {
-  return 2.0 * static_cast<double>(positions) * kTimedKvHeads *
-         static_cast<double>(kernels::KvRowBytes(dtype, kTimedDim));
-}
-
-Timing TimeDecode(Device& device, DType dtype, int32_t n_seqs, int32_t context, int32_t repeats) {
-  BatchSpec spec{{}, 16};
-  for (int32_t s = 0; s < n_seqs; ++s) spec.sequences.push_back({1, context});
-  return {absl::StrCat("decode attention ", std::string(Info(dtype).name), ", ", n_seqs,
-                       " sequences of ", context),
-          TimeAttention(device, dtype, TestBatch(spec), repeats),
-          BytesOf(dtype, int64_t{n_seqs} * context)};
-}
-
-// As TimeDecode, with the first `prefix` positions on the same pages for all sequences: those must
-// be read once.
-Timing TimeShared(Device& device, DType dtype, int32_t n_seqs, int32_t context, int32_t prefix,
-                  int32_t repeats) {
-  BatchSpec spec{{}, 16};
-  std::vector<int32_t> all;
-  for (int32_t s = 0; s < n_seqs; ++s) {
-    all.push_back(s);
-    spec.sequences.push_back({1, context});
-  }
-  TestBatch batch(spec);
-  SharePages({all, prefix}, &batch);
-  return {absl::StrCat("decode attention ", std::string(Info(dtype).name), ", ", n_seqs,
-                       " sequences of ", context, ", ", prefix, " shared"),
-          TimeAttention(device, dtype, batch, repeats),
-          BytesOf(dtype, int64_t{n_seqs} * (context - prefix) + prefix)};
-}
-
-// The last rows of a long prompt, few enough that the context's bytes are what they cost.
-Timing TimeChunk(Device& device, DType dtype, int32_t tokens, int32_t context, int32_t repeats) {
-  return {absl::StrCat("chunk attention ", std::string(Info(dtype).name), ", ", tokens,
-                       " tokens of ", context),
-          TimeAttention(device, dtype, TestBatch({{{tokens, context}}, 16}), repeats),
-          BytesOf(dtype, context)};
-}
-
-// One prompt against itself; a causal row sees half of the context.
-Timing TimePrefill(Device& device, DType dtype, int32_t tokens, int32_t repeats) {
-  return {
-      absl::StrCat("prefill attention ", std::string(Info(dtype).name), ", ", tokens, " tokens"),
-      TimeAttention(device, dtype, TestBatch({{{tokens, tokens}}, 16}), repeats),
-      4.0 * tokens * (tokens / 2.0) * kTimedHeads * kTimedDim, false};
-}
-
 }  // namespace
 
 std::vector<CheckResult> CheckOps(Device& device) {
@@ -389,32 +257,6 @@ std::vector<CheckResult> CheckOps(Device& device) {
   }
   results.push_back(CheckSample(device));
   return results;
-}
-
-std::vector<Timing> TimeOps(Device& device, int32_t repeats) {
-  std::vector<Timing> timings;
-  for (DType dtype : {DType::kBF16, DType::kF8G128, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K,
-                      DType::kQ6_K, DType::kMXFP4}) {
-    const auto packed = PackCopies(device, dtype, 8192);
-    for (int64_t n : {1, 8, 16, 32}) {
-      timings.push_back(TimeLinear(device, dtype, packed, n, repeats));
-    }
-    if (dtype != DType::kBF16 && dtype != DType::kQ4_0) continue;
-    for (int64_t n : {64, 512, 4096}) {
-      timings.push_back(TimeLinear(device, dtype, packed, n, std::max(1, repeats / 10)));
-    }
-  }
-  for (DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
-    timings.push_back(TimeDecode(device, dtype, 64, 1024, repeats));
-    timings.push_back(TimeDecode(device, dtype, 64, 8192, std::max(1, repeats / 4)));
-    timings.push_back(TimeDecode(device, dtype, 1, 32768, repeats));
-    timings.push_back(TimeShared(device, dtype, 64, 2560, 2048, repeats));
-    timings.push_back(TimeChunk(device, dtype, 32, 32768, repeats));
-  }
-  for (int32_t tokens : {512, 2048, 8192, 16384}) {
-    timings.push_back(TimePrefill(device, DType::kBF16, tokens, std::max(1, repeats / 10)));
-  }
-  return timings;
 }
 
 }  // namespace heddle::gpu

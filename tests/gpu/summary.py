@@ -55,6 +55,8 @@ def goals(bench, serve, loads):
         ("8B 4 bits, one stream", "tok/s", 668, single_stream(serve, "q4_0"), False),
         ("first token, 200-token prompt, BF16", "ms", 5,
          field(served(serve, "bf16", "200/1"), "first_token_ms_p50"), True),
+        ("first token, 200-token prompt, FP8", "ms", 5,
+         field(served(serve, "fp8", "200/1"), "first_token_ms_p50"), True),
         ("decode attention BF16, 64 x 8192", "% of copy", 88,
          share("decode attention bf16, 64 sequences of 8192"), False),
         ("decode attention BF16, 64 x 1024", "% of copy", 75,

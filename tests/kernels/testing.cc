@@ -141,6 +141,22 @@ TestWeight MakeWeight(Random& random, DType dtype, int64_t rows, int64_t cols) {
   return weight;
 }
 
+TestWeight MakeRowScaledWeight(Random& random, DType dtype, int64_t rows, int64_t cols) {
+  TestWeight weight = MakeWeight(random, dtype, rows, cols);
+  const DTypeInfo& info = Info(dtype);
+  const bool is_int = dtype == DType::kInt8G32 || dtype == DType::kInt8G128;
+  const int64_t row_bytes = RowBytes(dtype, cols);
+  for (int64_t r = 0; r < rows; ++r) {
+    uint8_t* row = weight.bytes.data() + r * row_bytes;
+    for (int64_t at = 0; at < row_bytes; at += info.block_bytes) {
+      std::memcpy(row + at, row, 4);
+      if (is_int) row[at + 4] = 0;
+    }
+    DequantizeRow(dtype, row, cols, weight.decoded.data() + r * cols);
+  }
+  return weight;
+}
+
 TestBatch::TestBatch(const BatchSpec& spec, uint32_t seed) {
   std::vector<int32_t> free_pages;
   for (const auto& sequence : spec.sequences) {

@@ -82,6 +82,9 @@ struct TestWeight {
 };
 // Of formats beyond Q8_0 and Q4_0 the blocks themselves are random, with scales of like size.
 TestWeight MakeWeight(Random& random, DType dtype, int64_t rows, int64_t cols);
+// The same with one scale for all blocks of a row, and no zero points. REQUIRES: kF8G32, kF8G128,
+// kInt8G32 or kInt8G128.
+TestWeight MakeRowScaledWeight(Random& random, DType dtype, int64_t rows, int64_t cols);
 
 // A batch of sequences with random contexts over a pool of shuffled pages, built span by span.
 struct BatchSpec {

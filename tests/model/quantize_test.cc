@@ -69,11 +69,30 @@ TEST_CASE("Q4_0 is never worse than the plain rule, and exact where values are i
   CHECK(error < 0.95 * plain);
 }
 
+TEST_CASE("FP8 errs by at most half a unit of E4M3 of the row's largest value / 448",
+          "[model][unit]") {
+  std::vector<float> row = Normals(512);
+  row[40] = 100.0f;
+  for (DType dtype : {DType::kF8G32, DType::kF8G128}) {
+    const std::vector<float> decoded = RoundTrip(dtype, row);
+    CHECK(decoded[40] == 100.0f);
+    for (size_t i = 0; i < row.size(); ++i) {
+      // Three bits of mantissa, and multiples of 2^-9 below 2^-6.
+      const float unit = std::max(std::fabs(row[i]) * 0x1p-4f, 100.0f / 448 * 0x1p-10f);
+      CHECK(std::fabs(decoded[i] - row[i]) <= unit * 1.001f);
+    }
+  }
+}
+
 TEST_CASE("Zeros, and values too small for an F16 scale, decode to finite numbers",
           "[model][unit]") {
   for (DType dtype : {DType::kQ8_0, DType::kQ4_0}) {
     CHECK(RoundTrip(dtype, std::vector<float>(32, 0.0f)) == std::vector<float>(32, 0.0f));
     for (float x : RoundTrip(dtype, std::vector<float>(32, 1e-20f))) CHECK(x == 0.0f);
+  }
+  CHECK(RoundTrip(DType::kF8G32, std::vector<float>(64, 0.0f)) == std::vector<float>(64, 0.0f));
+  for (float x : RoundTrip(DType::kF8G32, std::vector<float>(64, 1e-38f))) {
+    CHECK(std::fabs(x) < 1e-30f);
   }
 }
 
@@ -89,6 +108,12 @@ TEST_CASE("A policy makes matrices smaller and never larger", "[model][unit]") {
   CHECK(KeptAs(int8, WeightRole::kMatrix, DType::kF32, 64) == DType::kQ8_0);
   CHECK(KeptAs(int8, WeightRole::kMatrix, DType::kQ6_K, 256) == DType::kQ6_K);
   CHECK(KeptAs(*ParseWeightPolicy("auto"), WeightRole::kMatrix, DType::kF32, 64) == DType::kF32);
+  const WeightPolicy fp8 = *ParseWeightPolicy("fp8");
+  CHECK(KeptAs(fp8, WeightRole::kMatrix, DType::kBF16, 256) == DType::kF8G128);
+  CHECK(KeptAs(fp8, WeightRole::kMatrix, DType::kBF16, 96) == DType::kF8G32);
+  CHECK(KeptAs(fp8, WeightRole::kMatrix, DType::kQ8_0, 256) == DType::kQ8_0);
+  CHECK(KeptAs(fp8, WeightRole::kMatrix, DType::kQ6_K, 256) == DType::kQ6_K);
+  CHECK(KeptAs(fp8, WeightRole::kTable, DType::kBF16, 256) == DType::kBF16);
   CHECK_FALSE(ParseWeightPolicy("int5").ok());
 }
 

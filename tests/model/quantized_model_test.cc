@@ -161,6 +161,8 @@ constexpr double kActivationError = 0.006;
 constexpr double kGroupedActivationError = 0.006 * 1.48;
 constexpr double kInt8Error = 0.0055;
 constexpr double kInt4Error = 0.08;
+// Half a step of E4M3 at the bottom of an octave, where it is largest: 2^-4 / sqrt(3).
+constexpr double kFp8Error = 0.0361;
 
 TEST_CASE("A GPTQ folder gives the logits of its weights as floats", "[golden]") {
   const test::Golden golden = test::LoadGolden("llama");
@@ -178,14 +180,17 @@ TEST_CASE("A GPTQ folder gives the logits of its weights as floats", "[golden]")
 TEST_CASE("A model quantised while loading gives the logits of its rounded weights", "[golden]") {
   const test::Golden golden = test::LoadGolden("llama");
   const auto n_layers = golden.config->at("num_hidden_layers").get<int32_t>();
-  const std::string weights = GENERATE("int8", "int4");
+  const std::string weights = GENERATE("int8", "int4", "fp8");
   test::TempDir dir;
   const auto plain = test::WriteSyntheticModel(golden, dir / "plain");
   const std::vector<float> exact = LogitsOf(plain, "reference", golden.prompt);
   const std::vector<float> expected = LogitsOf(plain, "reference", golden.prompt, weights);
   const double moved = LargestDifference(expected, exact);
   CHECK(moved > 0);
-  CHECK(moved < Bound(weights == "int8" ? kInt8Error : kInt4Error, exact, n_layers));
+  const double rounding = weights == "int8"   ? kInt8Error
+                          : weights == "int4" ? kInt4Error
+                                              : kFp8Error;
+  CHECK(moved < Bound(rounding, exact, n_layers));
   const double error = weights == "int4" ? kGroupedActivationError : kActivationError;
   for (const char* ops : {"portable", "auto"}) {
     CHECK(LargestDifference(LogitsOf(plain, ops, golden.prompt, weights), expected) <

@@ -16,23 +16,6 @@ namespace {
 
 using cuda::WeightLayout;
 
-// A matrix with one scale per row: random codes in blocks that repeat it.
-TestWeight PerRowWeight(Random& random, DType dtype, int64_t rows, int64_t cols) {
-  TestWeight weight = MakeWeight(random, dtype, rows, cols);
-  const DTypeInfo& info = Info(dtype);
-  const bool is_int = dtype == DType::kInt8G32 || dtype == DType::kInt8G128;
-  const int64_t row_bytes = RowBytes(dtype, cols);
-  for (int64_t r = 0; r < rows; ++r) {
-    uint8_t* row = weight.bytes.data() + r * row_bytes;
-    for (int64_t at = 0; at < row_bytes; at += info.block_bytes) {
-      std::memcpy(row + at, row, 4);
-      if (is_int) row[at + 4] = 0;
-    }
-    DequantizeRow(dtype, row, cols, weight.decoded.data() + r * cols);
-  }
-  return weight;
-}
-
 // x as the device quantises it: E4M3 or integers times the row's largest magnitude / 448 or / 127.
 Matrix Quantised(const Matrix& x, bool is_int) {
   Matrix out(x.num_rows(), x.num_cols());
@@ -89,7 +72,7 @@ Matrix Multiply(Device& device, const Case& c, DType act, const TestWeight& weig
 
 void Check(const Case& c) {
   Random random(static_cast<uint32_t>(c.n * 7919 + c.cols + c.rows));
-  const TestWeight weight = PerRowWeight(random, c.dtype, c.rows, c.cols);
+  const TestWeight weight = MakeRowScaledWeight(random, c.dtype, c.rows, c.cols);
   Matrix x = Matrix::RandomOf(random, c.n, c.cols);
   const int64_t out_cols = c.epilogue == Epilogue::kGated ? c.rows / 2 : c.rows;
   Matrix out = Matrix::RandomOf(random, c.n, out_cols);
@@ -138,30 +121,30 @@ TEST_CASE("Rows with one scale are kept without scales of blocks", "[cuda]") {
   Random random(1);
   auto device = EmulatedDevice(DType::kBF16);
   for (DType dtype : {DType::kF8G32, DType::kF8G128}) {
-    CHECK(LayoutOfPacked(*device, PerRowWeight(random, dtype, 5, 256).source()) ==
+    CHECK(LayoutOfPacked(*device, MakeRowScaledWeight(random, dtype, 5, 256).source()) ==
           WeightLayout::kF8Row);
     CHECK(LayoutOfPacked(*device, MakeWeight(random, dtype, 5, 256).source()) == WeightLayout::kF8);
   }
-  TestWeight integers = PerRowWeight(random, DType::kInt8G32, 5, 256);
+  TestWeight integers = MakeRowScaledWeight(random, DType::kInt8G32, 5, 256);
   CHECK(LayoutOfPacked(*device, integers.source()) == WeightLayout::kInt8Row);
   integers.bytes[static_cast<size_t>(4 * RowBytes(DType::kInt8G32, 256) + 36 + 4)] = 1;
   CHECK(LayoutOfPacked(*device, integers.source()) == WeightLayout::kInt8Offset);  // a zero point
   // One block of the last row differs.
-  TestWeight floats = PerRowWeight(random, DType::kF8G32, 70, 64);
+  TestWeight floats = MakeRowScaledWeight(random, DType::kF8G32, 70, 64);
   const float other = 3.0f;
   std::memcpy(&floats.bytes[floats.bytes.size() - 36], &other, 4);
   CHECK(LayoutOfPacked(*device, floats.source()) == WeightLayout::kF8);
   const WeightSource both[] = {integers.source(), floats.source()};
   CHECK(cuda::LayoutOf(both, DType::kBF16) == WeightLayout::kBF16);
   auto exact = EmulatedDevice(DType::kF32);
-  CHECK(LayoutOfPacked(*exact, PerRowWeight(random, DType::kF8G32, 5, 64).source()) ==
+  CHECK(LayoutOfPacked(*exact, MakeRowScaledWeight(random, DType::kF8G32, 5, 64).source()) ==
         WeightLayout::kF32);
 }
 
 TEST_CASE("Rows with one scale take a byte for each column and four for the scale", "[cuda]") {
   Random random(2);
   auto device = EmulatedDevice(DType::kBF16);
-  const TestWeight weight = PerRowWeight(random, DType::kF8G128, 64, 512);
+  const TestWeight weight = MakeRowScaledWeight(random, DType::kF8G128, 64, 512);
   const WeightSource source = weight.source();
   auto packed = device->Pack({&source, 1});
   REQUIRE(packed.ok());
@@ -233,7 +216,7 @@ TEST_CASE("Codes are multiplied only where library, device, shape and checkpoint
 
 TEST_CASE("Quantised rows stay as near to the exact product as E4M3 is to its inputs", "[cuda]") {
   Random random(4);
-  const TestWeight weight = PerRowWeight(random, DType::kF8G128, 64, 512);
+  const TestWeight weight = MakeRowScaledWeight(random, DType::kF8G128, 64, 512);
   const WeightSource source = weight.source();
   cuda::emulate::SetMachine({.has_library = true});
   auto device = CreateCudaDevice({.graphs = false});
@@ -272,7 +255,7 @@ TEST_CASE("Quantised rows stay as near to the exact product as E4M3 is to its in
 
 TEST_CASE("A row that is no numbers spoils no other", "[cuda]") {
   Random random(5);
-  const TestWeight weight = PerRowWeight(random, DType::kF8G128, 16, 128);
+  const TestWeight weight = MakeRowScaledWeight(random, DType::kF8G128, 16, 128);
   const WeightSource source = weight.source();
   cuda::emulate::SetMachine({.has_library = true});
   auto device = CreateCudaDevice({.graphs = false});
