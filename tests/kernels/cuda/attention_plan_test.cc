@@ -274,6 +274,11 @@ TEST_CASE("Sequences are grouped as lets them read the fewest keys", "[cuda][pla
   SharePages({{0, 3}, 320}, &near);
   SharePages({{2, 4}, 320}, &near);
   CHECK(Found(near, 64) == Groups{{{0, 1, 2, 3, 4}, 208}});
+  // Of a page that two have, one may see less.
+  TestBatch less({{{1, 300}, {1, 200, 137}}, 16});
+  SharePages({{0, 1}, 128}, &less);
+  less.span_page[less.span_begin[1] + 8] = less.span_page[8];
+  CHECK(Found(less, 64) == Groups{{{0, 1}, 128}});
   // The page that a row is written to is its own, whatever its number.
   TestBatch twins({{{1, 160}, {17, 176}}, 16});
   SharePages({{0, 1}, 144}, &twins);
