@@ -408,9 +408,10 @@ std::vector<Timing> TimeOps(Device& device, int32_t repeats) {
     timings.push_back(TimeDecode(device, dtype, 64, 1024, repeats));
     timings.push_back(TimeDecode(device, dtype, 64, 8192, std::max(1, repeats / 4)));
     timings.push_back(TimeDecode(device, dtype, 1, 32768, repeats));
-    timings.push_back(TimeShared(device, dtype, 64, 2560, 2048, repeats));
     timings.push_back(TimeChunk(device, dtype, 32, 32768, repeats));
   }
+  timings.push_back(TimeDecode(device, DType::kBF16, 64, 2560, repeats));
+  timings.push_back(TimeShared(device, DType::kBF16, 64, 2560, 2048, repeats));
   for (int32_t tokens : {512, 2048, 8192, 16384}) {
     timings.push_back(TimePrefill(device, DType::kBF16, tokens, std::max(1, repeats / 10)));
   }
