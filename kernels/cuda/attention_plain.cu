@@ -1,4 +1,4 @@
-// Attention for any shape and type, in F32; and the merge of parts of a context.
+// Attention for any shape and type, in F32.
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_element.cuh"
@@ -106,47 +106,6 @@ HEDDLE_KERNEL AttentionPlainKernel(HEDDLE_PARAMS(AttentionParams, p)) {
   StoreRow<T>(p, s, tile, packed, states, sums);
 }
 
-struct MergeParams {
-  AttentionParams attention;
-  const AttentionMerge* merges;
-};
-
-// out = sum of part_i * exp(lse_i - lse), lse = log of the sum of exp(lse_i) and the sink; the
-// parts of the shared prefix last. A warp per packed row.
-template <typename T>
-HEDDLE_KERNEL AttentionMergeKernel(HEDDLE_PARAMS(MergeParams, m)) {
-  const AttentionParams& p = m.attention;
-  const AttentionArgs& a = p.args;
-  const AttentionMerge merge = m.merges[BlockX()];
-  const SequenceView s(p, merge.seq, BlockY(), false);
-  const int dim = a.cache.head_dim;
-  for (int row = WarpIndex(); row < kDecodeTileRows; row += ThreadCount() / 32) {
-    const int packed = merge.first + row;
-    if (!s.Has(packed)) return;
-    const int head = s.Head(packed);
-    const int parts = merge.own.count + merge.shared.count;
-    const auto part = [&](int i) {
-      const int shared = i - merge.own.count;
-      const int first = shared < 0 ? merge.own.begin + i * merge.own.stride
-                                   : merge.shared.begin + shared * merge.shared.stride;
-      return PartialOf(p, first + row, s.kv_head);
-    };
-    float max = a.sinks != nullptr ? a.sinks[head] : -Infinity();
-    for (int i = 0; i < parts; ++i) max = Max(max, p.partial_lse[part(i)]);
-    float sum = a.sinks != nullptr ? Exp(a.sinks[head] - max) : 0.0f;
-    for (int i = 0; i < parts; ++i) sum += Exp(p.partial_lse[part(i)] - max);
-    T* out = a.out.row<T>(s.Row(packed)) + static_cast<int64_t>(head) * dim;
-    for (int c = Lane(); c < dim; c += 32) {
-      float value = 0;
-      for (int i = 0; i < parts; ++i) {
-        value += p.partial_out[part(i) * dim + c] * Exp(p.partial_lse[part(i)] - max);
-      }
-      out[c] = RoundTo(value / sum, T());
-    }
-    if (a.lse != nullptr && Lane() == 0) a.lse[s.Row(packed) * a.n_heads + head] = max + Log(sum);
-  }
-}
-
 }  // namespace
 
 Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stream) {
@@ -161,15 +120,6 @@ Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stre
     return ForKvType(params.args.cache.dtype, [&]<typename Kv>(Kv) {
       return Launch(AttentionPlainKernel<T, Kv>, shape, stream, params);
     });
-  });
-}
-
-Error LaunchAttentionMerge(const AttentionParams& params, const AttentionMerge* merges,
-                           int32_t n_merges, DType act, Stream stream) {
-  const LaunchShape shape = {
-      .grid_x = n_merges, .grid_y = params.args.cache.n_kv_heads, .threads = 32 * kWarps};
-  return ForActivation(act, [&]<typename T>(T) {
-    return Launch(AttentionMergeKernel<T>, shape, stream, MergeParams{params, merges});
   });
 }
 

@@ -13,16 +13,6 @@ constexpr int64_t kKeyTile = 64;  // splits end where the kernels' key tiles do
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
-// Rows that are cut into tiles together: those of a sequence, or of several over their prefix.
-struct Rows {
-  int32_t seq;
-  int32_t rows;
-  int32_t packed;
-  int32_t begin = 0;     // of the keys that are met here
-  int32_t prefix = -1;   // index of the Prefix whose keys come before `begin`
-  int32_t position = 0;  // of the first packed row among the prefix's
-};
-
 // A prefix that several sequences share.
 struct Prefix {
   int32_t seq;  // by whose spans it is found
@@ -36,10 +26,10 @@ struct Prefix {
 // A tile before it is split.
 struct Piece {
   AttentionTile tile;
-  int32_t rows;    // packed
-  int32_t prefix;  // as in Rows
-  int32_t position;
-  bool is_shared;  // the tile is of prefix `prefix` itself
+  int32_t rows;      // packed
+  int32_t prefix;    // whose keys come before the tile's, or the tile is of; or -1
+  int32_t position;  // of its first packed row among the prefix's
+  bool is_shared;    // it is of the prefix itself
   bool is_partial() const { return prefix >= 0; }
   int64_t keys() const { return tile.key_end - tile.key_begin; }
   int64_t PartsOf(int64_t keys_per_part) const { return CeilDiv(keys(), keys_per_part); }

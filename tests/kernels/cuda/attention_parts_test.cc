@@ -87,6 +87,22 @@ TEST_CASE("Shared prefixes keep soft caps, windows that see them, and sinks once
   }
 }
 
+TEST_CASE("A window that just sees a prefix sees it from every row that shares it",
+          "[cuda][shared]") {
+  AttentionCase c;
+  std::vector<int32_t> all;
+  for (int32_t s = 0; s < 12; ++s) {
+    c.batch.sequences.push_back({1, 321 + s});
+    all.push_back(s);
+  }
+  c.shared = {{all, 320}};
+  c.window = 332;
+  for (int32_t major : {8, 9}) {
+    c.compute_major = major;
+    CheckAttention(c, DType::kBF16);
+  }
+}
+
 TEST_CASE("Shared prefixes are packed with any grouping of heads, on pages of any size",
           "[cuda][shared]") {
   uint32_t seed = 30;
@@ -117,6 +133,13 @@ TEST_CASE("Branches of a request share all pages but the half-filled one", "[cud
     c.batch = {{{1, 520, 393}, {1, 450, 393}, {1, 395, 393}}, 16};
     c.shared = {{{0, 1, 2}, 393}};
     CheckAttention(c, DType::kBF16);
+    // One that sees less of the last page than the others.
+    c.batch = {{{1, 520, 400}, {1, 450, 400}, {1, 395, 393}, {1, 401, 400}}, 16};
+    c.shared = {{{0, 1, 2, 3}, 384}, {{0, 1, 3}, 400}};
+    TestBatch less = BatchOf(c);
+    less.span_page[less.span_begin[2] + 24] = less.span_page[24];
+    const auto device = EmulatedDevice(DType::kBF16);
+    CheckAttentionOf(*device, c, less.view(), less.num_pages, 0);
   }
 }
 

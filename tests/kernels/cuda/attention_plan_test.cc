@@ -44,17 +44,7 @@ class Audit {
 
   // A row's visible keys are met once, all of them.
   void CheckRow(int32_t s, int32_t packed) const {
-    const int32_t rows = batch_.q_begin[s + 1] - batch_.q_begin[s];
-    const int32_t before = batch_.context_len[s] - rows;
-    const bool tree = batch_.IsTree(s);
-    const int32_t row = packed / grouping_.group;
-    int32_t depth = row;
-    if (tree)
-      depth = batch_.positions[batch_.q_begin[s] + row] - batch_.positions[batch_.q_begin[s]];
-    const int32_t window = grouping_.window;
-    int32_t first = window > 0 ? std::max(0, before + depth + 1 - window) : 0;
-    if (tree) first = std::min(first, before);
-    const int32_t end = tree ? before + rows : before + row + 1;
+    const auto [first, end] = Visible(s, packed);
     const auto met = met_.find({s, packed});
     if (met == met_.end()) FAIL("a row meets nothing");
     std::vector<Keys> parts = met->second;
@@ -65,6 +55,19 @@ class Audit {
   }
 
  private:
+  // Between the first and the last key that a row sees: batch.h.
+  Keys Visible(int32_t s, int32_t packed) const {
+    const int32_t rows = batch_.q_begin[s + 1] - batch_.q_begin[s];
+    const int32_t before = batch_.context_len[s] - rows;
+    const int32_t row = packed / grouping_.group;
+    const int32_t q = batch_.q_begin[s];
+    const bool tree = batch_.IsTree(s);
+    const int32_t depth = tree ? batch_.positions[q + row] - batch_.positions[q] : row;
+    const int32_t window = grouping_.window;
+    const int32_t first = window > 0 ? std::max(0, before + depth + 1 - window) : 0;
+    return tree ? Keys{std::min(first, before), before + rows} : Keys{first, before + row + 1};
+  }
+
   PackedRow RowOf(const AttentionTile& tile, int32_t packed) const {
     if (tile.n_shared == 0) return {tile.seq, packed};
     const int32_t row = plan_.shared_rows[tile.shared_begin + packed / grouping_.group];
@@ -85,6 +88,10 @@ class Audit {
     const int32_t rows =
         tile.n_shared > 0 ? tile.n_shared : batch_.q_begin[tile.seq + 1] - batch_.q_begin[tile.seq];
     const int32_t end = std::min(tile.first + tile_rows, rows * grouping_.group);
+    if (tile.n_shared == 0) {  // kernels may rely on keys that some row of the tile sees
+      CHECK(tile.key_begin < Visible(tile.seq, end - 1).end);
+      CHECK(tile.key_end > Visible(tile.seq, tile.first).begin);
+    }
     for (int32_t packed = tile.first; packed < end; ++packed) {
       const PackedRow row = RowOf(tile, packed);
       const Keys keys = {tile.key_begin, tile.key_end};
@@ -274,6 +281,11 @@ TEST_CASE("Sequences are grouped as lets them read the fewest keys", "[cuda][pla
   SharePages({{0, 3}, 320}, &near);
   SharePages({{2, 4}, 320}, &near);
   CHECK(Found(near, 64) == Groups{{{0, 1, 2, 3, 4}, 208}});
+  // Of a page that two have, one may see less.
+  TestBatch less({{{1, 300}, {1, 200, 137}}, 16});
+  SharePages({{0, 1}, 128}, &less);
+  less.span_page[less.span_begin[1] + 8] = less.span_page[8];
+  CHECK(Found(less, 64) == Groups{{{0, 1}, 128}});
   // The page that a row is written to is its own, whatever its number.
   TestBatch twins({{{1, 160}, {17, 176}}, 16});
   SharePages({{0, 1}, 144}, &twins);

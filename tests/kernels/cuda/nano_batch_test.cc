@@ -12,6 +12,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/tape.h"
 #include "kernels/nano_batch.h"
+#include "tests/kernels/batch_edits.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {
@@ -106,6 +107,8 @@ struct Steps {
   bool graphs = true;
   bool library = false;
   std::vector<BatchSpec::Sequence> sequences;
+  std::vector<int32_t> trees = {};
+  std::vector<SharedPages> shared = {};
 };
 
 // Two layers of a made-up decoder, three times: all kinds of ops that halves share tensors in.
@@ -123,6 +126,8 @@ std::vector<float> Run(const Steps& steps, const NanoBatchProfile& profile) {
   auto out_weight = *device->Pack({&back_source, 1});
   const std::vector<float> frequencies(kDim / 2, 0.1f);
   TestBatch batch({steps.sequences, 16});
+  GrowTrees(random, steps.trees, &batch);
+  for (const SharedPages& shared : steps.shared) SharePages(shared, &batch);
   const auto rows = static_cast<int64_t>(batch.token_ids.size());
   const auto n_seqs = static_cast<int64_t>(steps.sequences.size());
   TestCache cache(DType::kBF16, batch.num_pages, 16, kKvHeads, kDim, 1);
@@ -173,11 +178,17 @@ std::vector<float> Run(const Steps& steps, const NanoBatchProfile& profile) {
 TEST_CASE("Halves side by side compute what the whole step does", "[cuda][nano]") {
   const std::vector<BatchSpec::Sequence> decodes = {{1, 150}, {1, 20}, {1, 9}, {1, 77}, {1, 260}};
   const std::vector<BatchSpec::Sequence> mixed = {{1, 150}, {40, 60}, {33, 33}, {5, 50}};
+  const std::vector<BatchSpec::Sequence> common = {{1, 400}, {7, 410}, {1, 390},
+                                                   {2, 420}, {3, 380}, {1, 377}};
   const NanoBatchProfile divided = {.device_name = {}, .rules = {{.attention_multiprocessors = 2}}};
   for (const Steps& steps : {Steps{.graphs = true, .library = false, .sequences = decodes},
                              Steps{.graphs = false, .library = false, .sequences = decodes},
                              Steps{.graphs = true, .library = false, .sequences = mixed},
-                             Steps{.graphs = true, .library = true, .sequences = mixed}}) {
+                             Steps{.graphs = true, .library = true, .sequences = mixed},
+                             Steps{.graphs = true,
+                             .sequences = common,
+                             .trees = {1, 3, 4},
+                             .shared = {{{0, 1, 2, 3, 4, 5}, 368}}}}) {
     const std::vector<float> whole = Run(steps, {});
     for (const NanoBatchProfile& profile : {kAlways, divided}) {
       if (!profile.rules[0].attention_multiprocessors && steps.library) continue;
