@@ -255,6 +255,15 @@ std::vector<CheckResult> CheckOps(Device& device) {
       results.push_back(CheckAttention(device, dtype, {64, 16, 8, 0}, OnePrompt(), "one prompt "));
     }
   }
+  for (DType dtype : {DType::kF8G128, DType::kInt8G128}) {
+    for (int64_t n : {7, 40, 200}) {
+      results.push_back(CheckCodes(device, dtype, n, Epilogue::kNone));
+      results.push_back(CheckCodes(device, dtype, n, Epilogue::kGated));
+    }
+  }
+  for (int32_t rank : {1, 16, 200}) {
+    for (int32_t rows : {3, 40}) results.push_back(CheckAdapters(device, rows, rank));
+  }
   results.push_back(CheckSample(device));
   return results;
 }
