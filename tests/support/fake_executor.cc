@@ -84,6 +84,7 @@ absl::Status FakeExecutor::Submit(const StepPlan& plan) {
   }
   engine::StepResult& result = results_.emplace_back();
   result.step = plan.step;
+  result.timing.idle_ns = idle_ns_;
   HEDDLE_RETURN_IF_ERROR(Draw(plan, &result));
   HEDDLE_RETURN_IF_ERROR(Score(plan, &result));
   last_samples_ = result.samples;
