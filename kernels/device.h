@@ -38,6 +38,12 @@ struct DeviceLimits {
   double gops = 0;       // of the best matrix product; a multiply-add counts as two
 };
 
+// Of a launched step, by the device's own clock; -1: it has none.
+struct RunTiming {
+  int64_t run_ns = -1;
+  int64_t idle_ns = -1;  // that it stood still between the step before and this one
+};
+
 struct NanoBatchDevice;  // kernels/nano_batch.h
 struct NanoBatchProfile;
 
@@ -94,6 +100,16 @@ class Device {
   // Runs `body` once with this device's ops and waits for its end. What ops write to host memory
   // (SampleArgs' results) is there when Run returns, not before.
   virtual absl::Status Run(const std::function<void(Ops&)>& body) = 0;
+
+  // Run in two halves: Launch enqueues the body's ops, Finish waits for the end of what was
+  // launched first and writes its results to host memory. Of Plan and Launch there may be
+  // max_in_flight() without a Finish; Upload, Download and CopyPage come in between in the order of
+  // the calls. With 1 everything happens in Launch. REQUIRES of Run: nothing is launched.
+  virtual int32_t max_in_flight() const { return 1; }
+  virtual absl::Status Launch(const std::function<void(Ops&)>& body) { return Run(body); }
+  virtual absl::StatusOr<RunTiming> Finish() { return RunTiming(); }
+  // Waits for all that was enqueued, without finishing it.
+  virtual absl::Status Synchronize() { return absl::OkStatus(); }
 
   // Copies the first num_tokens positions of page `from` to page `to`, keys and values of a layer.
   virtual void CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) = 0;

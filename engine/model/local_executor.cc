@@ -46,27 +46,57 @@ absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts
 }
 
 absl::Status LocalExecutor::Submit(const StepPlan& plan) {
-  HEDDLE_CHECK(plan_ == nullptr, "Submit before the last step was waited for");
+  HEDDLE_CHECK(num_flights_ < static_cast<size_t>(max_in_flight()),
+               "Submit before an earlier step was waited for");
   HEDDLE_CHECK(static_cast<int32_t>(plan.token_ids.size()) <= limits_.max_batch_tokens,
                "a plan has more rows than max_batch_tokens");
   HEDDLE_CHECK(plan.token_ids.empty() || plan.more_groups.size() + 1 == limits_.windows.size(),
                "a plan has not the model's groups of layers");
-  plan_ = &plan;
+  Flight& flight = flights_[(oldest_flight_ + num_flights_) % flights_.size()];
+  flight.plan = &plan;
+  if (max_in_flight() > 1) HEDDLE_RETURN_IF_ERROR(Launch(&flight));
+  ++num_flights_;
   return absl::OkStatus();
 }
 
 absl::Status LocalExecutor::Wait(StepResult* result) {
-  HEDDLE_CHECK(plan_ != nullptr, "Wait without Submit");
-  const StepPlan& plan = *std::exchange(plan_, nullptr);
+  HEDDLE_CHECK(num_flights_ > 0, "Wait without Submit");
+  Flight& flight = flights_[oldest_flight_];
+  oldest_flight_ = (oldest_flight_ + 1) % flights_.size();
+  --num_flights_;
+  if (max_in_flight() == 1) HEDDLE_RETURN_IF_ERROR(Launch(&flight));
+  return Finish(&flight, result);
+}
+
+absl::Status LocalExecutor::Launch(Flight* flight) {
+  const StepPlan& plan = *flight->plan;
+  flight->timing = {};
+  for (const SequenceBegin& begin : plan.begun) sampler_.Begin(begin);
+  HEDDLE_RETURN_IF_ERROR(SwapPages(plan, &flight->timing));
+  for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
+  BuildDraws(flight);
+  return plan.token_ids.empty() ? absl::OkStatus() : Forward(flight);
+}
+
+// Sequences are forgotten last: one that ended with a step before may have a row in that one still.
+absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
+  const StepPlan& plan = *flight->plan;
   result->step = plan.step;
   result->samples.resize(plan.samples.size());
   result->scores.resize(plan.scores.size());
   result->pooled.clear();
-  result->timing = {};
-  for (const SequenceBegin& begin : plan.begun) sampler_.Begin(begin);
-  HEDDLE_RETURN_IF_ERROR(SwapPages(plan, result));
-  for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
-  if (!plan.token_ids.empty()) HEDDLE_RETURN_IF_ERROR(Forward(plan, result));
+  result->timing = flight->timing;
+  if (!plan.token_ids.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(const kernels::RunTiming ran, parts_.device->Finish());
+    const int64_t start_ns = NowNs();
+    Report(*flight, result);
+    Pool(*flight, result);
+    const bool ran_by_itself = ran.run_ns >= 0;
+    if (ran_by_itself) result->timing.forward_ns = ran.run_ns;
+    if (ran_by_itself) result->timing.sample_ns = 0;
+    result->timing.sample_ns += NowNs() - start_ns;
+    result->timing.idle_ns = ran.idle_ns;
+  }
   for (SequenceId id : plan.ended) {
     sampler_.End(id);
     pool_sums_.erase(id);
@@ -74,9 +104,11 @@ absl::Status LocalExecutor::Wait(StepResult* result) {
   return absl::OkStatus();
 }
 
-absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepResult* result) {
+// What the device still has to do is no part of their time.
+absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepTiming* timing) {
   if (plan.swaps_out.empty() && plan.swaps_in.empty()) return absl::OkStatus();
   HEDDLE_CHECK(host_pages_ != nullptr, "a plan swaps pages and there is no host tier");
+  HEDDLE_RETURN_IF_ERROR(parts_.device->Synchronize());
   const int64_t start_ns = NowNs();
   for (const PageSwap& swap : plan.swaps_out) {
     HEDDLE_RETURN_IF_ERROR(
@@ -85,23 +117,25 @@ absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepResult* result) 
   for (const PageSwap& swap : plan.swaps_in) {
     HEDDLE_RETURN_IF_ERROR(cache_->Upload(*parts_.device, swap.page, host_pages_->Slot(swap.slot)));
   }
-  result->timing.swap_ns = NowNs() - start_ns;
+  timing->swap_ns = NowNs() - start_ns;
   return absl::OkStatus();
 }
 
-void LocalExecutor::BuildDraws(const StepPlan& plan) {
-  draws_.clear();
+// And logit_rows_: those that are drawn from, those that are pooled.
+void LocalExecutor::BuildDraws(Flight* flight) {
+  const StepPlan& plan = *flight->plan;
+  std::vector<Draw>& draws = flight->draws;
+  draws.clear();
   for (size_t i = 0; i < plan.samples.size(); ++i) {
-    draws_.push_back({.row = plan.samples[i].row, .index = static_cast<int32_t>(i)});
+    draws.push_back({.row = plan.samples[i].row, .index = static_cast<int32_t>(i)});
   }
   for (size_t i = 0; i < plan.scores.size(); ++i) {
-    draws_.push_back(
+    draws.push_back(
         {.row = plan.scores[i].row, .index = static_cast<int32_t>(i), .is_score = true});
   }
-  std::sort(draws_.begin(), draws_.end(),
-            [](const Draw& a, const Draw& b) { return a.row < b.row; });
+  std::sort(draws.begin(), draws.end(), [](const Draw& a, const Draw& b) { return a.row < b.row; });
   logit_rows_.clear();
-  for (Draw& draw : draws_) {
+  for (Draw& draw : draws) {
     if (logit_rows_.empty() || logit_rows_.back() != draw.row) logit_rows_.push_back(draw.row);
     draw.logit_row = static_cast<int32_t>(logit_rows_.size()) - 1;
   }
@@ -111,60 +145,85 @@ void LocalExecutor::BuildDraws(const StepPlan& plan) {
   }
 }
 
-absl::Status LocalExecutor::Forward(const StepPlan& plan, StepResult* result) {
+// The plan's tokens; those that it names by a sample of the step before, by that one's draw.
+std::span<const TokenId> LocalExecutor::TokensOf(const StepPlan& plan) {
+  const auto is_drawn = [](TokenId token) { return token < 0; };
+  if (std::none_of(plan.token_ids.begin(), plan.token_ids.end(), is_drawn)) return plan.token_ids;
+  HEDDLE_CHECK(num_flights_ > 0, "a plan names tokens of a step that is not in flight");
+  tokens_.assign(plan.token_ids.begin(), plan.token_ids.end());
+  for (TokenId& token : tokens_) {
+    if (!is_drawn(token)) continue;
+    const int32_t sample = ~token;
+    HEDDLE_CHECK(sample < static_cast<int32_t>(last_draw_of_sample_.size()),
+                 "a plan names a sample that the step before has not");
+    token = ~last_draw_of_sample_[static_cast<size_t>(sample)];
+  }
+  return tokens_;
+}
+
+absl::Status LocalExecutor::Forward(Flight* flight) {
+  const StepPlan& plan = *flight->plan;
   const int64_t start_ns = NowNs();
   int64_t forward_end_ns = start_ns;
-  BuildDraws(plan);
-  BuildSampleRows(plan);
-  const kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, logit_rows_);
+  BuildSampleRows(flight);
+  kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, logit_rows_);
+  batch.token_ids = TokensOf(plan);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
   const auto n_logit_rows = static_cast<int32_t>(logit_rows_.size());
-  HEDDLE_RETURN_IF_ERROR(parts_.device->Run([&](kernels::Ops& ops) {
+  HEDDLE_RETURN_IF_ERROR(parts_.device->Launch([&](kernels::Ops& ops) {
     decoder_->Forward(ops, batch.n_tokens(), n_logit_rows, *cache_);
     forward_end_ns = NowNs();
-    FillMasks(plan);
+    FillMasks(flight);
     size_t next_draw = 0;
     for (int32_t row = 0; row < n_drawn_rows_; row += kLogitBlockRows) {
-      DrawBlock(ops, row, &next_draw);
+      DrawBlock(ops, row, flight, &next_draw);
     }
   }));
-  Report(plan, result);
-  HEDDLE_RETURN_IF_ERROR(Pool(plan, result));
-  result->timing.forward_ns = forward_end_ns - start_ns;
-  result->timing.sample_ns = NowNs() - forward_end_ns;
+  last_draw_of_sample_.resize(plan.samples.size());
+  for (size_t i = 0; i < flight->draws.size(); ++i) {
+    const Draw& draw = flight->draws[i];
+    if (!draw.is_score) last_draw_of_sample_[draw.index] = static_cast<int32_t>(i);
+  }
+  HEDDLE_RETURN_IF_ERROR(FetchPooled(flight));
+  flight->timing.forward_ns = forward_end_ns - start_ns;
+  flight->timing.sample_ns = NowNs() - forward_end_ns;
   return absl::OkStatus();
 }
 
-void LocalExecutor::BuildSampleRows(const StepPlan& plan) {
+void LocalExecutor::BuildSampleRows(Flight* flight) {
+  const StepPlan& plan = *flight->plan;
   sampler_.ResetEdits();
-  sample_rows_.clear();
-  max_top_ = 0;
-  for (const Draw& draw : draws_) {
+  flight->sample_rows.clear();
+  flight->max_top = 0;
+  for (const Draw& draw : flight->draws) {
     const int32_t row = draw.logit_row % kLogitBlockRows;
     if (draw.is_score) {
       const ScoreRow& score = plan.scores[draw.index];
-      sample_rows_.push_back(
+      flight->sample_rows.push_back(
           {.logit_row = row, .num_top = std::max(0, score.num_top), .forced_token = score.target});
     } else {
-      sample_rows_.push_back(sampler_.Row(plan.samples[draw.index], row));
+      flight->sample_rows.push_back(sampler_.Row(plan.samples[draw.index], row));
     }
-    max_top_ = std::max(max_top_, sample_rows_.back().num_top);
+    flight->max_top = std::max(flight->max_top, flight->sample_rows.back().num_top);
   }
-  tokens_.resize(draws_.size());
-  logprobs_.resize(draws_.size());
-  top_tokens_.resize(draws_.size() * max_top_);
-  top_logprobs_.resize(draws_.size() * max_top_);
+  const size_t count = flight->draws.size();
+  flight->tokens.resize(count);
+  flight->logprobs.resize(count);
+  flight->top_tokens.resize(count * flight->max_top);
+  flight->top_logprobs.resize(count * flight->max_top);
 }
 
 // Behind the forward: masks are found meanwhile.
-void LocalExecutor::FillMasks(const StepPlan& plan) {
-  for (size_t i = 0; i < draws_.size(); ++i) {
-    if (draws_[i].is_score) continue;
-    sample_rows_[i].allowed = sampler_.Allowed(plan.samples[draws_[i].index].id);
+void LocalExecutor::FillMasks(Flight* flight) {
+  for (size_t i = 0; i < flight->draws.size(); ++i) {
+    const Draw& draw = flight->draws[i];
+    if (draw.is_score) continue;
+    flight->sample_rows[i].allowed = sampler_.Allowed(flight->plan->samples[draw.index].id);
   }
 }
 
-void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next_draw) {
+void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flight,
+                              size_t* next_draw) {
   const int32_t rows = std::min(kLogitBlockRows, n_drawn_rows_ - first_row);
   const int32_t vocab = parts_.spec->vocab;
   const kernels::Tensor logits{logits_->data(), rows, vocab, vocab};
@@ -172,28 +231,45 @@ void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next
   last_block_rows_ = rows;
 
   const size_t first = *next_draw;
-  while (*next_draw < draws_.size() && draws_[*next_draw].logit_row < first_row + rows) {
+  while (*next_draw < flight->draws.size() &&
+         flight->draws[*next_draw].logit_row < first_row + rows) {
     ++*next_draw;
   }
   ops.Sample({.logits = logits,
-              .rows = std::span(sample_rows_).subspan(first, *next_draw - first),
-              .max_top = max_top_,
-              .tokens = tokens_.data() + first,
-              .logprobs = logprobs_.data() + first,
-              .top_tokens = top_tokens_.data() + first * max_top_,
-              .top_logprobs = top_logprobs_.data() + first * max_top_});
+              .rows = std::span(flight->sample_rows).subspan(first, *next_draw - first),
+              .max_top = flight->max_top,
+              .tokens = flight->tokens.data() + first,
+              .logprobs = flight->logprobs.data() + first,
+              .top_tokens = flight->top_tokens.data() + first * flight->max_top,
+              .top_logprobs = flight->top_logprobs.data() + first * flight->max_top});
 }
 
-void LocalExecutor::Report(const StepPlan& plan, StepResult* result) {
-  for (size_t i = 0; i < draws_.size(); ++i) {
-    const Draw& draw = draws_[i];
+// The next step writes where these rows are.
+absl::Status LocalExecutor::FetchPooled(Flight* flight) {
+  const auto row_bytes =
+      static_cast<size_t>(kernels::RowBytes(decoder_->dtype(), parts_.spec->hidden));
+  const auto n_rows = static_cast<int32_t>(logit_rows_.size());
+  flight->pooled_rows.resize(static_cast<size_t>(n_rows - n_drawn_rows_) * row_bytes);
+  char* to = flight->pooled_rows.data();
+  for (int32_t row = n_drawn_rows_; row < n_rows; ++row, to += row_bytes) {
+    HEDDLE_RETURN_IF_ERROR(
+        parts_.device->Download(to, decoder_->HiddenRow(row), static_cast<int64_t>(row_bytes)));
+  }
+  return absl::OkStatus();
+}
+
+void LocalExecutor::Report(const Flight& flight, StepResult* result) {
+  const StepPlan& plan = *flight.plan;
+  for (size_t i = 0; i < flight.draws.size(); ++i) {
+    const Draw& draw = flight.draws[i];
     SampledToken& out = draw.is_score ? result->scores[draw.index] : result->samples[draw.index];
     out.id = draw.is_score ? plan.scores[draw.index].id : plan.samples[draw.index].id;
-    out.token = tokens_[i];
-    out.logprob = logprobs_[i];
+    out.token = flight.tokens[i];
+    out.logprob = flight.logprobs[i];
     out.top.clear();
-    for (int32_t t = 0; t < sample_rows_[i].num_top; ++t) {
-      out.top.push_back({top_tokens_[i * max_top_ + t], top_logprobs_[i * max_top_ + t]});
+    for (int32_t t = 0; t < flight.sample_rows[i].num_top; ++t) {
+      const size_t at = i * flight.max_top + t;
+      out.top.push_back({flight.top_tokens[at], flight.top_logprobs[at]});
     }
     out.forced.clear();
     if (!draw.is_score) sampler_.Accept(out.id, out.token, &out.forced);
@@ -201,19 +277,17 @@ void LocalExecutor::Report(const StepPlan& plan, StepResult* result) {
   sampler_.FindMasks();
 }
 
-absl::Status LocalExecutor::Pool(const StepPlan& plan, StepResult* result) {
+void LocalExecutor::Pool(const Flight& flight, StepResult* result) {
   const int32_t hidden = parts_.spec->hidden;
   const kernels::DType dtype = decoder_->dtype();
-  pool_row_.resize(static_cast<size_t>(kernels::RowBytes(dtype, hidden)));
-  std::vector<float> values(static_cast<size_t>(hidden));
-  int32_t row = n_drawn_rows_;
-  for (const PoolRows& pool : plan.pools) {
+  const int64_t row_bytes = kernels::RowBytes(dtype, hidden);
+  std::vector<float> values(flight.plan->pools.empty() ? 0 : static_cast<size_t>(hidden));
+  const char* row = flight.pooled_rows.data();
+  for (const PoolRows& pool : flight.plan->pools) {
     PoolSum& pooled = pool_sums_[pool.id];
     pooled.sum.resize(static_cast<size_t>(hidden));
-    for (int32_t i = 0; i < pool.num_rows; ++i, ++row) {
-      HEDDLE_RETURN_IF_ERROR(parts_.device->Download(pool_row_.data(), decoder_->HiddenRow(row),
-                                                     static_cast<int64_t>(pool_row_.size())));
-      kernels::DequantizeRow(dtype, pool_row_.data(), hidden, values.data());
+    for (int32_t i = 0; i < pool.num_rows; ++i, row += row_bytes) {
+      kernels::DequantizeRow(dtype, row, hidden, values.data());
       for (size_t j = 0; j < values.size(); ++j) pooled.sum[j] += values[j];
       ++pooled.count;
     }
@@ -224,7 +298,6 @@ absl::Status LocalExecutor::Pool(const StepPlan& plan, StepResult* result) {
     result->pooled.push_back({pool.id, values});
     pool_sums_.erase(pool.id);
   }
-  return absl::OkStatus();
 }
 
 std::vector<float> LocalExecutor::last_logits() const {

@@ -121,8 +121,9 @@ class Gate {
 };
 
 struct LoopUnderTest {
-  explicit LoopUnderTest(EngineLoopOptions options = {}, engine::ExecutorLimits limits = Limits(),
-                         bool gated = false, bool threaded = false, int32_t max_in_flight = 1) {
+  explicit LoopUnderTest(EngineLoopOptions options = {},
+                         const engine::ExecutorLimits& limits = Limits(), bool gated = false,
+                         bool threaded = false, int32_t max_in_flight = 1) {
     auto fake = std::make_unique<test::FakeExecutor>(limits, max_in_flight);
     executor = fake.get();
     if (gated) fake->set_before_result([gate = gate] { return gate->Pass(); });
