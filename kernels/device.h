@@ -88,6 +88,15 @@ class Device {
   virtual absl::Status Upload(void* to_device, const void* from_host, int64_t bytes);
   virtual absl::Status Download(void* to_host, const void* from_device, int64_t bytes);
 
+  // The same beside what is enqueued, and not behind it. REQUIRES: what is enqueued does not write
+  // that memory, and does not read it where UploadBeside writes.
+  virtual absl::Status UploadBeside(void* to_device, const void* from_host, int64_t bytes) {
+    return Upload(to_device, from_host, bytes);
+  }
+  virtual absl::Status DownloadBeside(void* to_host, const void* from_device, int64_t bytes) {
+    return Download(to_host, from_device, bytes);
+  }
+
   // Takes over the step's batch (copied; fixed addresses) and plans work that depends on lengths.
   virtual absl::Status Plan(const HostBatch& batch) = 0;
 

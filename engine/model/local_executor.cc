@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "base/check.h"
 #include "base/status.h"
 
@@ -16,6 +17,29 @@ int64_t NowNs() {
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
+
+// The pages that the kernels of a step read and write.
+class PagesInUse {
+ public:
+  explicit PagesInUse(const StepPlan& plan) {
+    for (const PageCopy& copy : plan.page_copies) {
+      read_.insert(copy.from);
+      written_.insert(copy.to);
+    }
+    Add(plan.spans, plan.kv_slots);
+    for (const GroupSpans& group : plan.more_groups) Add(group.spans, group.kv_slots);
+  }
+  bool IsWritten(PageId page) const { return written_.contains(page); }
+  bool IsUsed(PageId page) const { return IsWritten(page) || read_.contains(page); }
+
+ private:
+  void Add(std::span<const KvSpan> spans, std::span<const KvSlot> slots) {
+    for (const KvSpan& span : spans) read_.insert(span.page);
+    for (const KvSlot& slot : slots) written_.insert(slot.page);
+  }
+
+  absl::flat_hash_set<PageId> read_, written_;
+};
 
 }  // namespace
 
@@ -70,6 +94,8 @@ absl::Status LocalExecutor::Wait(StepResult* result) {
 
 absl::Status LocalExecutor::Launch(Flight* flight) {
   const StepPlan& plan = *flight->plan;
+  HEDDLE_CHECK(num_flights_ == 0 || flights_[oldest_flight_].plan->pools.empty(),
+               "Submit behind a plan whose hidden states were not read");
   flight->timing = {};
   for (const SequenceBegin& begin : plan.begun) sampler_.Begin(begin);
   HEDDLE_RETURN_IF_ERROR(SwapPages(plan, &flight->timing));
@@ -90,7 +116,7 @@ absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
     HEDDLE_ASSIGN_OR_RETURN(const kernels::RunTiming ran, parts_.device->Finish());
     const int64_t start_ns = NowNs();
     Report(*flight, result);
-    Pool(*flight, result);
+    HEDDLE_RETURN_IF_ERROR(Pool(plan, result));
     const bool ran_by_itself = ran.run_ns >= 0;
     if (ran_by_itself) result->timing.forward_ns = ran.run_ns;
     if (ran_by_itself) result->timing.sample_ns = 0;
@@ -104,18 +130,31 @@ absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
   return absl::OkStatus();
 }
 
+// Whether the step in flight, if there is one, leaves the pages alone that `plan` swaps. Its own
+// swaps are done.
+bool LocalExecutor::MaySwapBeside(const StepPlan& plan) const {
+  if (num_flights_ == 0) return true;
+  const PagesInUse in_use(*flights_[oldest_flight_].plan);
+  return std::none_of(plan.swaps_out.begin(), plan.swaps_out.end(),
+                      [&](const PageSwap& swap) { return in_use.IsWritten(swap.page); }) &&
+         std::none_of(plan.swaps_in.begin(), plan.swaps_in.end(),
+                      [&](const PageSwap& swap) { return in_use.IsUsed(swap.page); });
+}
+
 // What the device still has to do is no part of their time.
 absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepTiming* timing) {
   if (plan.swaps_out.empty() && plan.swaps_in.empty()) return absl::OkStatus();
   HEDDLE_CHECK(host_pages_ != nullptr, "a plan swaps pages and there is no host tier");
-  HEDDLE_RETURN_IF_ERROR(parts_.device->Synchronize());
+  kernels::Device& device = *parts_.device;
+  if (!MaySwapBeside(plan)) HEDDLE_RETURN_IF_ERROR(device.Synchronize());
   const int64_t start_ns = NowNs();
   for (const PageSwap& swap : plan.swaps_out) {
-    HEDDLE_RETURN_IF_ERROR(
-        cache_->Download(*parts_.device, swap.page, host_pages_->Slot(swap.slot)));
+    std::byte* to = host_pages_->Slot(swap.slot);
+    HEDDLE_RETURN_IF_ERROR(cache_->Download(device, swap.page, to, /*beside=*/true));
   }
   for (const PageSwap& swap : plan.swaps_in) {
-    HEDDLE_RETURN_IF_ERROR(cache_->Upload(*parts_.device, swap.page, host_pages_->Slot(swap.slot)));
+    const std::byte* from = host_pages_->Slot(swap.slot);
+    HEDDLE_RETURN_IF_ERROR(cache_->Upload(device, swap.page, from, /*beside=*/true));
   }
   timing->swap_ns = NowNs() - start_ns;
   return absl::OkStatus();
@@ -184,7 +223,6 @@ absl::Status LocalExecutor::Forward(Flight* flight) {
     const Draw& draw = flight->draws[i];
     if (!draw.is_score) last_draw_of_sample_[draw.index] = static_cast<int32_t>(i);
   }
-  HEDDLE_RETURN_IF_ERROR(FetchPooled(flight));
   flight->timing.forward_ns = forward_end_ns - start_ns;
   flight->timing.sample_ns = NowNs() - forward_end_ns;
   return absl::OkStatus();
@@ -244,20 +282,6 @@ void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flig
               .top_logprobs = flight->top_logprobs.data() + first * flight->max_top});
 }
 
-// The next step writes where these rows are.
-absl::Status LocalExecutor::FetchPooled(Flight* flight) {
-  const auto row_bytes =
-      static_cast<size_t>(kernels::RowBytes(decoder_->dtype(), parts_.spec->hidden));
-  const auto n_rows = static_cast<int32_t>(logit_rows_.size());
-  flight->pooled_rows.resize(static_cast<size_t>(n_rows - n_drawn_rows_) * row_bytes);
-  char* to = flight->pooled_rows.data();
-  for (int32_t row = n_drawn_rows_; row < n_rows; ++row, to += row_bytes) {
-    HEDDLE_RETURN_IF_ERROR(
-        parts_.device->Download(to, decoder_->HiddenRow(row), static_cast<int64_t>(row_bytes)));
-  }
-  return absl::OkStatus();
-}
-
 void LocalExecutor::Report(const Flight& flight, StepResult* result) {
   const StepPlan& plan = *flight.plan;
   for (size_t i = 0; i < flight.draws.size(); ++i) {
@@ -277,17 +301,19 @@ void LocalExecutor::Report(const Flight& flight, StepResult* result) {
   sampler_.FindMasks();
 }
 
-void LocalExecutor::Pool(const Flight& flight, StepResult* result) {
+absl::Status LocalExecutor::Pool(const StepPlan& plan, StepResult* result) {
   const int32_t hidden = parts_.spec->hidden;
   const kernels::DType dtype = decoder_->dtype();
-  const int64_t row_bytes = kernels::RowBytes(dtype, hidden);
-  std::vector<float> values(flight.plan->pools.empty() ? 0 : static_cast<size_t>(hidden));
-  const char* row = flight.pooled_rows.data();
-  for (const PoolRows& pool : flight.plan->pools) {
+  pool_row_.resize(static_cast<size_t>(kernels::RowBytes(dtype, hidden)));
+  std::vector<float> values(static_cast<size_t>(hidden));
+  int32_t row = n_drawn_rows_;
+  for (const PoolRows& pool : plan.pools) {
     PoolSum& pooled = pool_sums_[pool.id];
     pooled.sum.resize(static_cast<size_t>(hidden));
-    for (int32_t i = 0; i < pool.num_rows; ++i, row += row_bytes) {
-      kernels::DequantizeRow(dtype, row, hidden, values.data());
+    for (int32_t i = 0; i < pool.num_rows; ++i, ++row) {
+      HEDDLE_RETURN_IF_ERROR(parts_.device->Download(pool_row_.data(), decoder_->HiddenRow(row),
+                                                     static_cast<int64_t>(pool_row_.size())));
+      kernels::DequantizeRow(dtype, pool_row_.data(), hidden, values.data());
       for (size_t j = 0; j < values.size(); ++j) pooled.sum[j] += values[j];
       ++pooled.count;
     }
@@ -298,6 +324,7 @@ void LocalExecutor::Pool(const Flight& flight, StepResult* result) {
     result->pooled.push_back({pool.id, values});
     pool_sums_.erase(pool.id);
   }
+  return absl::OkStatus();
 }
 
 std::vector<float> LocalExecutor::last_logits() const {

@@ -4,8 +4,8 @@
 // number of rows asked for (prompt logprobs ask for all).
 //
 // On a device that runs steps by itself (Device::max_in_flight() > 1), Submit launches the plan and
-// Wait reads its results; it blocks for steps before only where the plan swaps or pools. On others
-// Submit keeps the plan, and the work is done in Wait.
+// Wait reads its results; it blocks for the step before only where the plan swaps pages that the
+// step before uses. On others Submit keeps the plan, and the work is done in Wait.
 // Thread-safety: none. The work is done on the caller's thread and the device's own.
 #pragma once
 
@@ -79,8 +79,7 @@ class LocalExecutor final : public Executor {
     int32_t max_top = 0;
     std::vector<int32_t> tokens, top_tokens;
     std::vector<float> logprobs, top_logprobs;
-    std::vector<char> pooled_rows;  // hidden states as the device has them, pool by pool
-    StepTiming timing;              // of the launch
+    StepTiming timing;  // of the launch
   };
 
   LocalExecutor(Parts parts, const ExecutorLimits& limits);
@@ -88,15 +87,15 @@ class LocalExecutor final : public Executor {
   absl::Status Launch(Flight* flight);
   void BuildDraws(Flight* flight);
   std::span<const TokenId> TokensOf(const StepPlan& plan);
+  bool MaySwapBeside(const StepPlan& plan) const;
   absl::Status SwapPages(const StepPlan& plan, StepTiming* timing);
   absl::Status Forward(Flight* flight);
   void BuildSampleRows(Flight* flight);
   void FillMasks(Flight* flight);
   void DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flight, size_t* next_draw);
-  absl::Status FetchPooled(Flight* flight);
   absl::Status Finish(Flight* flight, StepResult* result);
   void Report(const Flight& flight, StepResult* result);
-  void Pool(const Flight& flight, StepResult* result);
+  absl::Status Pool(const StepPlan& plan, StepResult* result);
 
   Parts parts_;
   ExecutorLimits limits_;
@@ -111,7 +110,7 @@ class LocalExecutor final : public Executor {
   size_t oldest_flight_ = 0;
   size_t num_flights_ = 0;
 
-  // The batch that is being launched; capacity is kept.
+  // The batch that was launched last; capacity is kept.
   PlanBatch batch_;
   std::vector<TokenId> tokens_;               // with the draws of the step before by their number
   std::vector<int32_t> last_draw_of_sample_;  // of the plan launched last
@@ -123,6 +122,7 @@ class LocalExecutor final : public Executor {
     int32_t count = 0;
   };
   absl::flat_hash_map<SequenceId, PoolSum> pool_sums_;
+  std::vector<char> pool_row_;  // one row as the device has it
 };
 
 }  // namespace heddle::engine

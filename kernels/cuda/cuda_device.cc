@@ -133,6 +133,16 @@ class CudaDevice final : public Device {
     return runtime_->Synchronize();
   }
 
+  absl::Status UploadBeside(void* to_device, const void* from_host, int64_t bytes) override {
+    runtime_->Bind();
+    return runtime_->CopyBeside(Runtime::Way::kToDevice, to_device, from_host, bytes);
+  }
+
+  absl::Status DownloadBeside(void* to_host, const void* from_device, int64_t bytes) override {
+    runtime_->Bind();
+    return runtime_->CopyBeside(Runtime::Way::kToHost, to_host, from_device, bytes);
+  }
+
   absl::StatusOr<DeviceLimits> MeasureLimits() override {
     runtime_->Bind();
     return cuda::MeasureLimits(*runtime_, workspace(), library_.get());

@@ -102,6 +102,10 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
         cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event"));
     runtime->signals_[lane] = event;
   }
+  cudaStream_t copies = nullptr;
+  HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(
+      cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking), "creating a stream"));
+  runtime->copies_ = copies;
   for (void*& mark : runtime->marks_) {
     cudaEvent_t event = nullptr;
     HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(cudaEventCreate(&event), "creating an event"));
@@ -111,6 +115,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
 }
 
 Runtime::~Runtime() {
+  if (copies_ != nullptr) cudaStreamDestroy(static_cast<cudaStream_t>(copies_));
   for (void* mark : marks_) {
     if (mark != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(mark));
   }
@@ -214,6 +219,17 @@ absl::Status Runtime::CopyOnDevice(void* to, const void* from, int64_t bytes) {
   return ToStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
                                   StreamOf(queues_[0])),
                   "copying on the device");
+}
+
+absl::Status Runtime::CopyBeside(Way way, void* to, const void* from, int64_t bytes) {
+  const bool to_device = way == Way::kToDevice;
+  const char* what = to_device ? "copying to the device" : "copying from the device";
+  const auto stream = static_cast<cudaStream_t>(copies_);
+  HEDDLE_RETURN_IF_ERROR(
+      ToStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
+                               to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream),
+               what));
+  return ToStatus(cudaStreamSynchronize(stream), what);
 }
 
 absl::Status Runtime::Synchronize() {

@@ -94,6 +94,7 @@ class FakeExecutor final : public engine::Executor {
   std::vector<engine::SampledToken> last_samples_;  // of the plan that was submitted last
   std::function<absl::Status()> before_result_;
   int64_t idle_ns_ = -1;
+  bool last_has_pools_ = false;  // the plan that was submitted last
   std::atomic<int64_t> num_live_{0};
   std::atomic<int64_t> num_ahead_{0};
   std::atomic<int64_t> num_rows_{0};
