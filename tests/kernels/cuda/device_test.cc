@@ -238,11 +238,7 @@ std::vector<std::vector<int32_t>> Chains(int32_t rows, int32_t steps, bool ahead
   };
   for (size_t step = 0; step < static_cast<size_t>(steps); ++step) {
     launch(step);
-    if (!ahead) {
-      finish();
-    } else if (step > 0) {
-      finish();  // that before
-    }
+    if (!ahead || step > 0) finish();  // this one, or that before
   }
   if (ahead) finish();
   for (const auto& of_step : logprobs) {
