@@ -40,8 +40,9 @@ class Executor {
   // the device need not stand still in between.
   virtual int32_t max_in_flight() const { return 1; }
 
-  // Starts `plan`, which must stay unchanged until Wait has returned its result. Plans within
-  // limits() never fail for want of memory. An error, from here or from Wait, means that the device
+  // Starts `plan`, which must stay unchanged until Wait has returned its result. REQUIRES: no plan
+  // with pools is in flight, whose hidden states it would write over. Plans within limits() never
+  // fail for want of memory. An error, from here or from Wait, means that the device
   // is gone: the loop fails all requests, and waits for no other plan.
   virtual absl::Status Submit(const StepPlan& plan) = 0;
 

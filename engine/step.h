@@ -275,10 +275,15 @@ struct PooledState {
   std::vector<float> values;  // [hidden]
 };
 
+// Where a step runs while the host does other things, `forward` is the time that the device took
+// for it, from the end of the step before if that was later than its start, and `sample` what the
+// host did with the tokens.
 struct StepTiming {
   int64_t forward_ns = 0;
   int64_t sample_ns = 0;
   int64_t swap_ns = 0;
+  // That the device stood still between the step before and this one; -1: it cannot tell.
+  int64_t idle_ns = -1;
 };
 
 struct StepResult {

@@ -25,7 +25,9 @@ struct BatchSpans {
 inline constexpr int32_t kMaxTreeRows = 64;
 
 struct HostBatch {
-  std::span<const int32_t> token_ids;    // [n_tokens]
+  // [n_tokens]. ~i, which is negative: what draw i of the step launched before brings, counted over
+  // all its calls of Sample; only with Device::max_in_flight() > 1.
+  std::span<const int32_t> token_ids;
   std::span<const int32_t> positions;    // [n_tokens], for RoPE and learned positions
   std::span<const int64_t> kv_slot;      // [n_tokens] page * page_tokens + offset
   std::span<const int32_t> q_begin;      // [n_seqs + 1] rows

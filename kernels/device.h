@@ -38,6 +38,12 @@ struct DeviceLimits {
   double gops = 0;       // of the best matrix product; a multiply-add counts as two
 };
 
+// Of a launched step, by the device's own clock; -1: it has none.
+struct RunTiming {
+  int64_t run_ns = -1;
+  int64_t idle_ns = -1;  // that it stood still between the step before and this one
+};
+
 struct NanoBatchDevice;  // kernels/nano_batch.h
 struct NanoBatchProfile;
 
@@ -82,6 +88,15 @@ class Device {
   virtual absl::Status Upload(void* to_device, const void* from_host, int64_t bytes);
   virtual absl::Status Download(void* to_host, const void* from_device, int64_t bytes);
 
+  // The same beside what is enqueued, and not behind it. REQUIRES: what is enqueued does not write
+  // that memory, and does not read it where UploadBeside writes.
+  virtual absl::Status UploadBeside(void* to_device, const void* from_host, int64_t bytes) {
+    return Upload(to_device, from_host, bytes);
+  }
+  virtual absl::Status DownloadBeside(void* to_host, const void* from_device, int64_t bytes) {
+    return Download(to_host, from_device, bytes);
+  }
+
   // Takes over the step's batch (copied; fixed addresses) and plans work that depends on lengths.
   virtual absl::Status Plan(const HostBatch& batch) = 0;
 
@@ -94,6 +109,16 @@ class Device {
   // Runs `body` once with this device's ops and waits for its end. What ops write to host memory
   // (SampleArgs' results) is there when Run returns, not before.
   virtual absl::Status Run(const std::function<void(Ops&)>& body) = 0;
+
+  // Run in two halves: Launch enqueues the body's ops, Finish waits for the end of what was
+  // launched first and writes its results to host memory. Of Plan and Launch there may be
+  // max_in_flight() without a Finish; Upload, Download and CopyPage come in between in the order of
+  // the calls. With 1 everything happens in Launch. REQUIRES of Run: nothing is launched.
+  virtual int32_t max_in_flight() const { return 1; }
+  virtual absl::Status Launch(const std::function<void(Ops&)>& body) { return Run(body); }
+  virtual absl::StatusOr<RunTiming> Finish() { return RunTiming(); }
+  // Waits for all that was enqueued, without finishing it.
+  virtual absl::Status Synchronize() { return absl::OkStatus(); }
 
   // Copies the first num_tokens positions of page `from` to page `to`, keys and values of a layer.
   virtual void CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) = 0;

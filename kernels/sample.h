@@ -49,7 +49,8 @@ struct SampleRowParams {
 };
 
 // `logprob` and the alternatives are of log-softmax of the logits before edits and filters. Results
-// go to host memory, by the end of Device::Run; `rows` and what they point to are host memory too.
+// go to host memory, by the end of Device::Run or Finish; `rows` and what they point to are host
+// memory too.
 struct SampleArgs {
   Tensor logits;                          // [n_logit_rows, vocab] F32; not changed
   std::span<const SampleRowParams> rows;  // [n]

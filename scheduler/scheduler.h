@@ -82,13 +82,12 @@ class Scheduler {
   // nothing.
   void Plan(int64_t now_us, engine::StepPlan* plan);
 
-  // Overwrites *plan with the step that follows the one in flight, on the expectation that each of
-  // its samples brings one token: rows of tokens that are not known yet name the sample
-  // (engine/step.h). A sequence that ends otherwise has a row too much there, which is dropped; its
-  // pages go back at once, as steps run one after the other. True: *plan is to be executed behind
-  // the other, and committed after it. False: there is nothing to plan, there are two already, or
-  // the next plan has to know the tokens: a draw depends on one, or somebody must be preempted.
-  // Nothing is in flight then that was not before; Commit, then Plan. Cost as Plan's.
+  // Overwrites *plan with the step behind the one in flight, on the expectation that each of its
+  // samples brings one token: rows of such tokens name the sample (engine/step.h). A sequence that
+  // ends otherwise has a row too much there, which is dropped; its pages go back at once, as steps
+  // run one after the other. True: *plan is to be executed and committed after the other. False:
+  // there is nothing to plan, there are two already, that in flight pools hidden states, or a draw
+  // depends on its tokens, or somebody must be preempted: Commit, then Plan. Cost as Plan's.
   bool PlanAhead(int64_t now_us, engine::StepPlan* plan);
 
   // Takes the result of the oldest step in flight, which was done at `now_us`, and appends what it
@@ -124,6 +123,7 @@ class Scheduler {
     int64_t planned_us = 0;
     StepCost cost;
     int32_t num_swaps = 0;
+    bool has_pools = false;
     std::vector<Sequence*> sample_owners;  // parallel to the plan's samples
     std::vector<ScoreOwner> score_owners;
     std::vector<RequestState*> prompts_only;  // max_tokens = 0, finished by this step
@@ -220,7 +220,7 @@ class Scheduler {
 
   // The step being planned.
   int64_t now_us_ = 0;
-  bool is_ahead_ = false;      // of the tokens that the step in flight draws
+  bool is_ahead_ = false;
   bool needs_tokens_ = false;  // the next plan must know them: somebody has to be preempted
   std::vector<TokenId> page_scratch_;
   std::vector<PageId> path_, pinned_;  // of TakeCached: what is found, page by page

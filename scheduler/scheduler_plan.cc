@@ -29,7 +29,7 @@ void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
 }
 
 bool Scheduler::PlanAhead(int64_t now_us, StepPlan* plan) {
-  if (num_flights_ != 1 || needs_tokens_ || !MayExpect()) return false;
+  if (num_flights_ != 1 || flights_[0].has_pools || needs_tokens_ || !MayExpect()) return false;
   Expect();
   // Whatever is missing would be somebody's that the step in flight draws a token of.
   PlanDecodes();
@@ -83,6 +83,7 @@ void Scheduler::MakePlan(int64_t now_us, StepPlan* plan) {
              .score_owners = std::move(flight->score_owners),
              .prompts_only = std::move(flight->prompts_only)};
   Write(plan, flight);
+  flight->has_pools = !plan->pools.empty();
   num_flights_ += plan->empty() ? 0 : 1;
   if (plan->token_ids.empty()) return;
   last_cost_ = flight->cost;

@@ -72,6 +72,7 @@ struct EngineStats {
   int64_t pages_swapped_in = 0;
   int32_t orphaned_requests = 0;  // in the scheduler with no sink to tell: must read 0
   int64_t steps = 0;
+  int64_t steps_ahead = 0;    // of these, planned and submitted while the one before ran
   int64_t prompt_tokens = 0;  // rows computed for prompts, recomputed ones included
   int64_t cached_tokens = 0;  // prompt positions taken from the prefix cache
   int64_t generated_tokens = 0;
@@ -86,7 +87,8 @@ struct EngineStats {
   double sample_seconds = 0;
   double swap_seconds = 0;
   double emit_seconds = 0;  // delivering events, while the next step runs
-  // From the end of a step to the start of the next, while there was work.
+  // From the end of a step to the start of the next, while there was work: as the device tells it
+  // (StepTiming::idle_ns), or until the next was submitted.
   double between_seconds = 0;
   // While there is work: since the last step ended, or since the work came. 0: there is none.
   double busy_since_seconds = 0;

@@ -66,19 +66,23 @@ int64_t KvStorage::page_bytes() const {
   return std::accumulate(page_bytes_.begin(), page_bytes_.end(), int64_t{0});
 }
 
-absl::Status KvStorage::Download(kernels::Device& device, PageId page, std::byte* to) const {
+absl::Status KvStorage::Download(kernels::Device& device, PageId page, std::byte* to,
+                                 bool beside) const {
   for (size_t i = 0; i < arrays_.size(); ++i) {
-    HEDDLE_RETURN_IF_ERROR(
-        device.Download(to, arrays_[i] + Index(page) * page_bytes_[i], page_bytes_[i]));
+    const std::byte* from = arrays_[i] + Index(page) * page_bytes_[i];
+    HEDDLE_RETURN_IF_ERROR(beside ? device.DownloadBeside(to, from, page_bytes_[i])
+                                  : device.Download(to, from, page_bytes_[i]));
     to += page_bytes_[i];
   }
   return absl::OkStatus();
 }
 
-absl::Status KvStorage::Upload(kernels::Device& device, PageId page, const std::byte* from) const {
+absl::Status KvStorage::Upload(kernels::Device& device, PageId page, const std::byte* from,
+                               bool beside) const {
   for (size_t i = 0; i < arrays_.size(); ++i) {
-    HEDDLE_RETURN_IF_ERROR(
-        device.Upload(arrays_[i] + Index(page) * page_bytes_[i], from, page_bytes_[i]));
+    std::byte* to = arrays_[i] + Index(page) * page_bytes_[i];
+    HEDDLE_RETURN_IF_ERROR(beside ? device.UploadBeside(to, from, page_bytes_[i])
+                                  : device.Upload(to, from, page_bytes_[i]));
     from += page_bytes_[i];
   }
   return absl::OkStatus();

@@ -36,9 +36,12 @@ class KvStorage {
   // A page over all its places, keys and values, as Download writes it.
   int64_t page_bytes() const;
 
-  // Copies a whole page to and from host memory [page_bytes()]; blocks until done.
-  absl::Status Download(kernels::Device& device, PageId page, std::byte* to) const;
-  absl::Status Upload(kernels::Device& device, PageId page, const std::byte* from) const;
+  // Copies a whole page to and from host memory [page_bytes()]; blocks until done. `beside`: what
+  // the device has to do as yet, which must not use the page (Device::UploadBeside).
+  absl::Status Download(kernels::Device& device, PageId page, std::byte* to,
+                        bool beside = false) const;
+  absl::Status Upload(kernels::Device& device, PageId page, const std::byte* from,
+                      bool beside = false) const;
 
  private:
   std::vector<std::unique_ptr<kernels::Buffer>> buffers_;

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "base/check.h"
 #include "base/status.h"
 
@@ -16,6 +17,29 @@ int64_t NowNs() {
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
+
+// The pages that the kernels of a step read and write.
+class PagesInUse {
+ public:
+  explicit PagesInUse(const StepPlan& plan) {
+    for (const PageCopy& copy : plan.page_copies) {
+      read_.insert(copy.from);
+      written_.insert(copy.to);
+    }
+    Add(plan.spans, plan.kv_slots);
+    for (const GroupSpans& group : plan.more_groups) Add(group.spans, group.kv_slots);
+  }
+  bool IsWritten(PageId page) const { return written_.contains(page); }
+  bool IsUsed(PageId page) const { return IsWritten(page) || read_.contains(page); }
+
+ private:
+  void Add(std::span<const KvSpan> spans, std::span<const KvSlot> slots) {
+    for (const KvSpan& span : spans) read_.insert(span.page);
+    for (const KvSlot& slot : slots) written_.insert(slot.page);
+  }
+
+  absl::flat_hash_set<PageId> read_, written_;
+};
 
 }  // namespace
 
@@ -46,27 +70,59 @@ absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts
 }
 
 absl::Status LocalExecutor::Submit(const StepPlan& plan) {
-  HEDDLE_CHECK(plan_ == nullptr, "Submit before the last step was waited for");
+  HEDDLE_CHECK(num_flights_ < static_cast<size_t>(max_in_flight()),
+               "Submit before an earlier step was waited for");
   HEDDLE_CHECK(static_cast<int32_t>(plan.token_ids.size()) <= limits_.max_batch_tokens,
                "a plan has more rows than max_batch_tokens");
   HEDDLE_CHECK(plan.token_ids.empty() || plan.more_groups.size() + 1 == limits_.windows.size(),
                "a plan has not the model's groups of layers");
-  plan_ = &plan;
+  Flight& flight = flights_[(oldest_flight_ + num_flights_) % flights_.size()];
+  flight.plan = &plan;
+  if (max_in_flight() > 1) HEDDLE_RETURN_IF_ERROR(Launch(&flight));
+  ++num_flights_;
   return absl::OkStatus();
 }
 
 absl::Status LocalExecutor::Wait(StepResult* result) {
-  HEDDLE_CHECK(plan_ != nullptr, "Wait without Submit");
-  const StepPlan& plan = *std::exchange(plan_, nullptr);
+  HEDDLE_CHECK(num_flights_ > 0, "Wait without Submit");
+  Flight& flight = flights_[oldest_flight_];
+  oldest_flight_ = (oldest_flight_ + 1) % flights_.size();
+  --num_flights_;
+  if (max_in_flight() == 1) HEDDLE_RETURN_IF_ERROR(Launch(&flight));
+  return Finish(&flight, result);
+}
+
+absl::Status LocalExecutor::Launch(Flight* flight) {
+  const StepPlan& plan = *flight->plan;
+  HEDDLE_CHECK(num_flights_ == 0 || flights_[oldest_flight_].plan->pools.empty(),
+               "Submit behind a plan whose hidden states were not read");
+  flight->timing = {};
+  for (const SequenceBegin& begin : plan.begun) sampler_.Begin(begin);
+  HEDDLE_RETURN_IF_ERROR(SwapPages(plan, &flight->timing));
+  for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
+  BuildDraws(flight);
+  return plan.token_ids.empty() ? absl::OkStatus() : Forward(flight);
+}
+
+// Sequences are forgotten last: one that ended with a step before may have a row in that one still.
+absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
+  const StepPlan& plan = *flight->plan;
   result->step = plan.step;
   result->samples.resize(plan.samples.size());
   result->scores.resize(plan.scores.size());
   result->pooled.clear();
-  result->timing = {};
-  for (const SequenceBegin& begin : plan.begun) sampler_.Begin(begin);
-  HEDDLE_RETURN_IF_ERROR(SwapPages(plan, result));
-  for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
-  if (!plan.token_ids.empty()) HEDDLE_RETURN_IF_ERROR(Forward(plan, result));
+  result->timing = flight->timing;
+  if (!plan.token_ids.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(const kernels::RunTiming ran, parts_.device->Finish());
+    const int64_t start_ns = NowNs();
+    Report(*flight, result);
+    HEDDLE_RETURN_IF_ERROR(Pool(plan, result));
+    const bool ran_by_itself = ran.run_ns >= 0;
+    if (ran_by_itself) result->timing.forward_ns = ran.run_ns;
+    if (ran_by_itself) result->timing.sample_ns = 0;
+    result->timing.sample_ns += NowNs() - start_ns;
+    result->timing.idle_ns = ran.idle_ns;
+  }
   for (SequenceId id : plan.ended) {
     sampler_.End(id);
     pool_sums_.erase(id);
@@ -74,34 +130,51 @@ absl::Status LocalExecutor::Wait(StepResult* result) {
   return absl::OkStatus();
 }
 
-absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepResult* result) {
+// Whether the step in flight, if there is one, leaves the pages alone that `plan` swaps. Its own
+// swaps are done.
+bool LocalExecutor::MaySwapBeside(const StepPlan& plan) const {
+  if (num_flights_ == 0) return true;
+  const PagesInUse in_use(*flights_[oldest_flight_].plan);
+  return std::none_of(plan.swaps_out.begin(), plan.swaps_out.end(),
+                      [&](const PageSwap& swap) { return in_use.IsWritten(swap.page); }) &&
+         std::none_of(plan.swaps_in.begin(), plan.swaps_in.end(),
+                      [&](const PageSwap& swap) { return in_use.IsUsed(swap.page); });
+}
+
+// What the device still has to do is no part of their time.
+absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepTiming* timing) {
   if (plan.swaps_out.empty() && plan.swaps_in.empty()) return absl::OkStatus();
   HEDDLE_CHECK(host_pages_ != nullptr, "a plan swaps pages and there is no host tier");
+  kernels::Device& device = *parts_.device;
+  if (!MaySwapBeside(plan)) HEDDLE_RETURN_IF_ERROR(device.Synchronize());
   const int64_t start_ns = NowNs();
   for (const PageSwap& swap : plan.swaps_out) {
-    HEDDLE_RETURN_IF_ERROR(
-        cache_->Download(*parts_.device, swap.page, host_pages_->Slot(swap.slot)));
+    std::byte* to = host_pages_->Slot(swap.slot);
+    HEDDLE_RETURN_IF_ERROR(cache_->Download(device, swap.page, to, /*beside=*/true));
   }
   for (const PageSwap& swap : plan.swaps_in) {
-    HEDDLE_RETURN_IF_ERROR(cache_->Upload(*parts_.device, swap.page, host_pages_->Slot(swap.slot)));
+    const std::byte* from = host_pages_->Slot(swap.slot);
+    HEDDLE_RETURN_IF_ERROR(cache_->Upload(device, swap.page, from, /*beside=*/true));
   }
-  result->timing.swap_ns = NowNs() - start_ns;
+  timing->swap_ns = NowNs() - start_ns;
   return absl::OkStatus();
 }
 
-void LocalExecutor::BuildDraws(const StepPlan& plan) {
-  draws_.clear();
+// And logit_rows_: those that are drawn from, those that are pooled.
+void LocalExecutor::BuildDraws(Flight* flight) {
+  const StepPlan& plan = *flight->plan;
+  std::vector<Draw>& draws = flight->draws;
+  draws.clear();
   for (size_t i = 0; i < plan.samples.size(); ++i) {
-    draws_.push_back({.row = plan.samples[i].row, .index = static_cast<int32_t>(i)});
+    draws.push_back({.row = plan.samples[i].row, .index = static_cast<int32_t>(i)});
   }
   for (size_t i = 0; i < plan.scores.size(); ++i) {
-    draws_.push_back(
+    draws.push_back(
         {.row = plan.scores[i].row, .index = static_cast<int32_t>(i), .is_score = true});
   }
-  std::sort(draws_.begin(), draws_.end(),
-            [](const Draw& a, const Draw& b) { return a.row < b.row; });
+  std::sort(draws.begin(), draws.end(), [](const Draw& a, const Draw& b) { return a.row < b.row; });
   logit_rows_.clear();
-  for (Draw& draw : draws_) {
+  for (Draw& draw : draws) {
     if (logit_rows_.empty() || logit_rows_.back() != draw.row) logit_rows_.push_back(draw.row);
     draw.logit_row = static_cast<int32_t>(logit_rows_.size()) - 1;
   }
@@ -111,60 +184,84 @@ void LocalExecutor::BuildDraws(const StepPlan& plan) {
   }
 }
 
-absl::Status LocalExecutor::Forward(const StepPlan& plan, StepResult* result) {
+// The plan's tokens; those that it names by a sample of the step before, by that one's draw.
+std::span<const TokenId> LocalExecutor::TokensOf(const StepPlan& plan) {
+  const auto is_drawn = [](TokenId token) { return token < 0; };
+  if (std::none_of(plan.token_ids.begin(), plan.token_ids.end(), is_drawn)) return plan.token_ids;
+  HEDDLE_CHECK(num_flights_ > 0, "a plan names tokens of a step that is not in flight");
+  tokens_.assign(plan.token_ids.begin(), plan.token_ids.end());
+  for (TokenId& token : tokens_) {
+    if (!is_drawn(token)) continue;
+    const int32_t sample = ~token;
+    HEDDLE_CHECK(sample < static_cast<int32_t>(last_draw_of_sample_.size()),
+                 "a plan names a sample that the step before has not");
+    token = ~last_draw_of_sample_[static_cast<size_t>(sample)];
+  }
+  return tokens_;
+}
+
+absl::Status LocalExecutor::Forward(Flight* flight) {
+  const StepPlan& plan = *flight->plan;
   const int64_t start_ns = NowNs();
   int64_t forward_end_ns = start_ns;
-  BuildDraws(plan);
-  BuildSampleRows(plan);
-  const kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, logit_rows_);
+  BuildSampleRows(flight);
+  kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, logit_rows_);
+  batch.token_ids = TokensOf(plan);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
   const auto n_logit_rows = static_cast<int32_t>(logit_rows_.size());
-  HEDDLE_RETURN_IF_ERROR(parts_.device->Run([&](kernels::Ops& ops) {
+  HEDDLE_RETURN_IF_ERROR(parts_.device->Launch([&](kernels::Ops& ops) {
     decoder_->Forward(ops, batch.n_tokens(), n_logit_rows, *cache_);
     forward_end_ns = NowNs();
-    FillMasks(plan);
+    FillMasks(flight);
     size_t next_draw = 0;
     for (int32_t row = 0; row < n_drawn_rows_; row += kLogitBlockRows) {
-      DrawBlock(ops, row, &next_draw);
+      DrawBlock(ops, row, flight, &next_draw);
     }
   }));
-  Report(plan, result);
-  HEDDLE_RETURN_IF_ERROR(Pool(plan, result));
-  result->timing.forward_ns = forward_end_ns - start_ns;
-  result->timing.sample_ns = NowNs() - forward_end_ns;
+  last_draw_of_sample_.resize(plan.samples.size());
+  for (size_t i = 0; i < flight->draws.size(); ++i) {
+    const Draw& draw = flight->draws[i];
+    if (!draw.is_score) last_draw_of_sample_[draw.index] = static_cast<int32_t>(i);
+  }
+  flight->timing.forward_ns = forward_end_ns - start_ns;
+  flight->timing.sample_ns = NowNs() - forward_end_ns;
   return absl::OkStatus();
 }
 
-void LocalExecutor::BuildSampleRows(const StepPlan& plan) {
+void LocalExecutor::BuildSampleRows(Flight* flight) {
+  const StepPlan& plan = *flight->plan;
   sampler_.ResetEdits();
-  sample_rows_.clear();
-  max_top_ = 0;
-  for (const Draw& draw : draws_) {
+  flight->sample_rows.clear();
+  flight->max_top = 0;
+  for (const Draw& draw : flight->draws) {
     const int32_t row = draw.logit_row % kLogitBlockRows;
     if (draw.is_score) {
       const ScoreRow& score = plan.scores[draw.index];
-      sample_rows_.push_back(
+      flight->sample_rows.push_back(
           {.logit_row = row, .num_top = std::max(0, score.num_top), .forced_token = score.target});
     } else {
-      sample_rows_.push_back(sampler_.Row(plan.samples[draw.index], row));
+      flight->sample_rows.push_back(sampler_.Row(plan.samples[draw.index], row));
     }
-    max_top_ = std::max(max_top_, sample_rows_.back().num_top);
+    flight->max_top = std::max(flight->max_top, flight->sample_rows.back().num_top);
   }
-  tokens_.resize(draws_.size());
-  logprobs_.resize(draws_.size());
-  top_tokens_.resize(draws_.size() * max_top_);
-  top_logprobs_.resize(draws_.size() * max_top_);
+  const size_t count = flight->draws.size();
+  flight->tokens.resize(count);
+  flight->logprobs.resize(count);
+  flight->top_tokens.resize(count * flight->max_top);
+  flight->top_logprobs.resize(count * flight->max_top);
 }
 
 // Behind the forward: masks are found meanwhile.
-void LocalExecutor::FillMasks(const StepPlan& plan) {
-  for (size_t i = 0; i < draws_.size(); ++i) {
-    if (draws_[i].is_score) continue;
-    sample_rows_[i].allowed = sampler_.Allowed(plan.samples[draws_[i].index].id);
+void LocalExecutor::FillMasks(Flight* flight) {
+  for (size_t i = 0; i < flight->draws.size(); ++i) {
+    const Draw& draw = flight->draws[i];
+    if (draw.is_score) continue;
+    flight->sample_rows[i].allowed = sampler_.Allowed(flight->plan->samples[draw.index].id);
   }
 }
 
-void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next_draw) {
+void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flight,
+                              size_t* next_draw) {
   const int32_t rows = std::min(kLogitBlockRows, n_drawn_rows_ - first_row);
   const int32_t vocab = parts_.spec->vocab;
   const kernels::Tensor logits{logits_->data(), rows, vocab, vocab};
@@ -172,28 +269,31 @@ void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next
   last_block_rows_ = rows;
 
   const size_t first = *next_draw;
-  while (*next_draw < draws_.size() && draws_[*next_draw].logit_row < first_row + rows) {
+  while (*next_draw < flight->draws.size() &&
+         flight->draws[*next_draw].logit_row < first_row + rows) {
     ++*next_draw;
   }
   ops.Sample({.logits = logits,
-              .rows = std::span(sample_rows_).subspan(first, *next_draw - first),
-              .max_top = max_top_,
-              .tokens = tokens_.data() + first,
-              .logprobs = logprobs_.data() + first,
-              .top_tokens = top_tokens_.data() + first * max_top_,
-              .top_logprobs = top_logprobs_.data() + first * max_top_});
+              .rows = std::span(flight->sample_rows).subspan(first, *next_draw - first),
+              .max_top = flight->max_top,
+              .tokens = flight->tokens.data() + first,
+              .logprobs = flight->logprobs.data() + first,
+              .top_tokens = flight->top_tokens.data() + first * flight->max_top,
+              .top_logprobs = flight->top_logprobs.data() + first * flight->max_top});
 }
 
-void LocalExecutor::Report(const StepPlan& plan, StepResult* result) {
-  for (size_t i = 0; i < draws_.size(); ++i) {
-    const Draw& draw = draws_[i];
+void LocalExecutor::Report(const Flight& flight, StepResult* result) {
+  const StepPlan& plan = *flight.plan;
+  for (size_t i = 0; i < flight.draws.size(); ++i) {
+    const Draw& draw = flight.draws[i];
     SampledToken& out = draw.is_score ? result->scores[draw.index] : result->samples[draw.index];
     out.id = draw.is_score ? plan.scores[draw.index].id : plan.samples[draw.index].id;
-    out.token = tokens_[i];
-    out.logprob = logprobs_[i];
+    out.token = flight.tokens[i];
+    out.logprob = flight.logprobs[i];
     out.top.clear();
-    for (int32_t t = 0; t < sample_rows_[i].num_top; ++t) {
-      out.top.push_back({top_tokens_[i * max_top_ + t], top_logprobs_[i * max_top_ + t]});
+    for (int32_t t = 0; t < flight.sample_rows[i].num_top; ++t) {
+      const size_t at = i * flight.max_top + t;
+      out.top.push_back({flight.top_tokens[at], flight.top_logprobs[at]});
     }
     out.forced.clear();
     if (!draw.is_score) sampler_.Accept(out.id, out.token, &out.forced);

@@ -2,12 +2,17 @@
 //
 // Logits are computed and sampled in blocks of rows, so that their memory is bounded whatever the
 // number of rows asked for (prompt logprobs ask for all).
-// Thread-safety: none. Submit keeps the plan; the work is done in Wait, on the caller's thread and
-// the device's own.
+//
+// On a device that runs steps by itself (Device::max_in_flight() > 1), Submit launches the plan and
+// Wait reads its results; it blocks for the step before only where the plan swaps pages that the
+// step before uses. On others Submit keeps the plan, and the work is done in Wait.
+// Thread-safety: none. The work is done on the caller's thread and the device's own.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -39,6 +44,7 @@ class LocalExecutor final : public Executor {
                                                                const ExecutorLimits& limits);
 
   const ExecutorLimits& limits() const override { return limits_; }
+  int32_t max_in_flight() const override { return parts_.device->max_in_flight(); }
   absl::Status Submit(const StepPlan& plan) override;
   absl::Status Wait(StepResult* result) override;
 
@@ -63,15 +69,32 @@ class LocalExecutor final : public Executor {
     bool is_score = false;
   };
 
+  // A plan between Submit and the end of Wait: what its results will be read from. Capacity is
+  // kept.
+  struct Flight {
+    const StepPlan* plan = nullptr;
+    std::vector<Draw> draws;
+    // One per draw, and what the device says of it when the step has run.
+    std::vector<kernels::SampleRowParams> sample_rows;
+    int32_t max_top = 0;
+    std::vector<int32_t> tokens, top_tokens;
+    std::vector<float> logprobs, top_logprobs;
+    StepTiming timing;  // of the launch
+  };
+
   LocalExecutor(Parts parts, const ExecutorLimits& limits);
 
-  void BuildDraws(const StepPlan& plan);
-  absl::Status SwapPages(const StepPlan& plan, StepResult* result);
-  absl::Status Forward(const StepPlan& plan, StepResult* result);
-  void BuildSampleRows(const StepPlan& plan);
-  void FillMasks(const StepPlan& plan);
-  void DrawBlock(kernels::Ops& ops, int32_t first_row, size_t* next_draw);
-  void Report(const StepPlan& plan, StepResult* result);
+  absl::Status Launch(Flight* flight);
+  void BuildDraws(Flight* flight);
+  std::span<const TokenId> TokensOf(const StepPlan& plan);
+  bool MaySwapBeside(const StepPlan& plan) const;
+  absl::Status SwapPages(const StepPlan& plan, StepTiming* timing);
+  absl::Status Forward(Flight* flight);
+  void BuildSampleRows(Flight* flight);
+  void FillMasks(Flight* flight);
+  void DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flight, size_t* next_draw);
+  absl::Status Finish(Flight* flight, StepResult* result);
+  void Report(const Flight& flight, StepResult* result);
   absl::Status Pool(const StepPlan& plan, StepResult* result);
 
   Parts parts_;
@@ -82,12 +105,16 @@ class LocalExecutor final : public Executor {
   SamplerState sampler_;
   std::unique_ptr<kernels::Buffer> logits_;  // [kLogitBlockRows, vocab] F32
   int32_t last_block_rows_ = 0;
-  const StepPlan* plan_ = nullptr;  // between Submit and Wait
+  // num_flights_ from oldest_flight_ on, in a ring.
+  std::array<Flight, 2> flights_;
+  size_t oldest_flight_ = 0;
+  size_t num_flights_ = 0;
 
-  // The batch of the current step; capacity is kept.
+  // The batch that was launched last; capacity is kept.
   PlanBatch batch_;
+  std::vector<TokenId> tokens_;               // with the draws of the step before by their number
+  std::vector<int32_t> last_draw_of_sample_;  // of the plan launched last
   std::vector<int32_t> logit_rows_;
-  std::vector<Draw> draws_;
   int32_t n_drawn_rows_ = 0;  // of logit_rows_; behind them those that are pooled, pool by pool
   // Sums of hidden states of prompts that are not through yet.
   struct PoolSum {
@@ -96,11 +123,6 @@ class LocalExecutor final : public Executor {
   };
   absl::flat_hash_map<SequenceId, PoolSum> pool_sums_;
   std::vector<char> pool_row_;  // one row as the device has it
-  // One per draw, and what the device says of it when a step has run.
-  std::vector<kernels::SampleRowParams> sample_rows_;
-  int32_t max_top_ = 0;
-  std::vector<int32_t> tokens_, top_tokens_;
-  std::vector<float> logprobs_, top_logprobs_;
 };
 
 }  // namespace heddle::engine

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/check.h"
 #include "base/status.h"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/cuda_limits.h"
@@ -25,8 +26,14 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-// Tokens, logprobs and alternatives of one step: 4096 rows with 20 alternatives are 0.7 MiB.
+// Logprobs and alternatives of one step: 4096 rows with 20 alternatives are 0.7 MiB. In front of
+// them its tokens: a quarter of a million.
+constexpr int64_t kDrawnBytes = int64_t{1} << 20;
 constexpr int64_t kResultBytes = int64_t{4} << 20;
+constexpr int kMaxInFlight = Staging::kSets;
+// The begin of a step is still asked for when the second one behind it is launched.
+constexpr uint64_t kClocks = kMaxInFlight + 1;
+static_assert(2 * kClocks == Runtime::kMarks);
 
 class CudaBuffer final : public Buffer {
  public:
@@ -53,14 +60,20 @@ class CudaDevice final : public Device {
     HEDDLE_ASSIGN_OR_RETURN(workspace_, Allocate(options_.workspace_bytes));
     HEDDLE_ASSIGN_OR_RETURN(results_, Allocate(kResultBytes));
     HEDDLE_ASSIGN_OR_RETURN(counters_, Allocate(kReductionCounters * int64_t{sizeof(int32_t)}));
-    HEDDLE_ASSIGN_OR_RETURN(void* host, runtime_->AllocatePinned(kResultBytes));
-    host_results_ = static_cast<uint8_t*>(host);
+    for (Launched& launched : launched_) {
+      HEDDLE_ASSIGN_OR_RETURN(void* host, runtime_->AllocatePinned(kResultBytes));
+      launched.host_results = static_cast<uint8_t*>(host);
+    }
     HEDDLE_RETURN_IF_ERROR(staging_.Reserve());
     library_ = LibraryMatmul::Open(*runtime_);
     return absl::OkStatus();
   }
 
-  ~CudaDevice() override { runtime_->FreePinned(host_results_); }
+  ~CudaDevice() override {
+    runtime_->Bind();
+    runtime_->Synchronize().IgnoreError();  // steps that nobody waited for
+    for (Launched& launched : launched_) runtime_->FreePinned(launched.host_results);
+  }
 
   std::string description() const override {
     const DeviceInfo& info = runtime_->info();
@@ -119,6 +132,16 @@ class CudaDevice final : public Device {
     return runtime_->Synchronize();
   }
 
+  absl::Status UploadBeside(void* to_device, const void* from_host, int64_t bytes) override {
+    runtime_->Bind();
+    return runtime_->CopyBeside(Runtime::Way::kToDevice, to_device, from_host, bytes);
+  }
+
+  absl::Status DownloadBeside(void* to_host, const void* from_device, int64_t bytes) override {
+    runtime_->Bind();
+    return runtime_->CopyBeside(Runtime::Way::kToHost, to_host, from_device, bytes);
+  }
+
   absl::StatusOr<DeviceLimits> MeasureLimits() override {
     runtime_->Bind();
     return cuda::MeasureLimits(*runtime_, workspace(), library_.get());
@@ -130,6 +153,13 @@ class CudaDevice final : public Device {
   }
   absl::Status Plan(const HostBatch& batch) override;
   absl::Status Run(const std::function<void(Ops&)>& body) override;
+  int32_t max_in_flight() const override { return kMaxInFlight; }
+  absl::Status Launch(const std::function<void(Ops&)>& body) override;
+  absl::StatusOr<RunTiming> Finish() override;
+  absl::Status Synchronize() override {
+    runtime_->Bind();
+    return runtime_->Synchronize();
+  }
 
   void CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) override {
     runtime_->Bind();
@@ -146,6 +176,12 @@ class CudaDevice final : public Device {
     if (library_->TakesCodes(codes)) absl::StrAppend(&text, " with FP8");
     return text;
   }
+
+  // A step from its launch to its end.
+  struct Launched {
+    uint8_t* host_results = nullptr;  // [kResultBytes] pinned
+    std::vector<PendingCopy> copies;
+  };
 
   // Which part of a step: all of it, or one of its halves.
   enum Part { kWhole, kFirst, kSecond, kParts };
@@ -166,9 +202,14 @@ class CudaDevice final : public Device {
   void StageAttention(const AttentionGrouping& grouping, Part part);
   absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping, Part part);
   CudaOps OpsFor(Part part, bool as_graph);
-  absl::Status RunBody(const std::function<void(Ops&)>& body, bool as_graph,
-                       std::vector<PendingCopy>* results);
-  absl::Status Deliver(const std::vector<PendingCopy>& results);
+  absl::Status RunBody(const std::function<void(Ops&)>& body, bool as_graph);
+  absl::Status FetchResults(const CudaOps& ops);
+  // Of the step that is planned or launched next, in the order of all.
+  uint64_t next_step() const { return first_launched_ + num_launched_; }
+  Launched& At(uint64_t step) { return launched_[step % kMaxInFlight]; }
+  // Marks of the runtime.
+  static int BeginOf(uint64_t step) { return static_cast<int>(step % kClocks); }
+  static int EndOf(uint64_t step) { return static_cast<int>(kClocks + step % kClocks); }
 
   std::unique_ptr<Runtime> runtime_;
   CudaDeviceOptions options_;
@@ -183,12 +224,14 @@ class CudaDevice final : public Device {
   std::unique_ptr<Buffer> workspace_;
   std::unique_ptr<Buffer> results_;
   std::unique_ptr<Buffer> counters_;          // zeros between ops: products never run side by side
-  uint8_t* host_results_ = nullptr;           // [kResultBytes] pinned
   std::vector<AttentionGrouping> groupings_;  // met so far; planned with every batch
   std::vector<PlannedAttention> planned_[kParts];  // of this batch
   NanoBatchProfile nano_batches_;
   std::optional<NanoSplit> split_;  // of this batch
   std::vector<int32_t> span_first_;
+  Launched launched_[kMaxInFlight];
+  uint64_t first_launched_ = 0;
+  uint64_t num_launched_ = 0;
   absl::Status pending_error_;
 };
 
@@ -200,9 +243,10 @@ absl::Status CudaDevice::SetNanoBatches(const NanoBatchProfile& profile) {
 }
 
 absl::Status CudaDevice::Plan(const HostBatch& batch) {
+  HEDDLE_CHECK(num_launched_ < kMaxInFlight, "a third step in flight");
   HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
   runtime_->Bind();
-  staging_.Reset();
+  staging_.Reset(static_cast<int>(next_step() % kMaxInFlight));
   StageBatch();
   split_ = SplitOf(batch_.view(), nano_batches_);
   for (auto& planned : planned_) planned.clear();
@@ -221,6 +265,7 @@ absl::Status CudaDevice::Plan(const HostBatch& batch) {
 void CudaDevice::StageBatch() {
   const HostBatch& batch = batch_.view();
   groups_.assign(1, {.token_ids = staging_.Add(batch.token_ids),
+                     .drawn = static_cast<const int32_t*>(results_->data()),
                      .positions = staging_.Add(batch.positions),
                      .q_begin = staging_.Add(batch.q_begin),
                      .logit_rows = staging_.Add(batch.logit_rows),
@@ -301,7 +346,9 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
                         .groups = groups_,
                         .n_rows = groups_[0].n_tokens,
                         .workspace = workspace(part),
-                        .results = {static_cast<uint8_t*>(results_->data()), results_->bytes()},
+                        .drawn = {static_cast<uint8_t*>(results_->data()), kDrawnBytes},
+                        .results = {static_cast<uint8_t*>(results_->data()) + kDrawnBytes,
+                                    kResultBytes - kDrawnBytes},
                         .counters = static_cast<int32_t*>(counters_->data()),
                         .adapters = adapters_,
                         .staging = staging_,
@@ -320,59 +367,94 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
   return CudaOps(step);
 }
 
-absl::Status CudaDevice::RunBody(const std::function<void(Ops&)>& body, bool as_graph,
-                                 std::vector<PendingCopy>* results) {
+// Launches, or keeps on the tape, and asks for the results.
+absl::Status CudaDevice::RunBody(const std::function<void(Ops&)>& body, bool as_graph) {
   if (library_ != nullptr) {
     library_->SpareMultiprocessors(split_.has_value() ? split_->attention_multiprocessors : 0);
   }
   CudaOps whole = OpsFor(kWhole, as_graph);
-  if (!split_.has_value()) {
+  absl::Status status;
+  if (split_.has_value()) {
+    CudaOps first = OpsFor(kFirst, as_graph), second = OpsFor(kSecond, as_graph);
+    SplitOps ops(*runtime_, {.first = first,
+                             .second = second,
+                             .whole = whole,
+                             .first_rows = split_->rows,
+                             .rows = groups_[0].n_tokens,
+                             .activation_bytes = Info(options_.activations).block_bytes});
+    body(ops);
+    ops.Join();
+    status = ops.status();
+  } else {
     body(whole);
-    *results = whole.results();
-    return whole.status();
+    status = whole.status();
   }
-  CudaOps first = OpsFor(kFirst, as_graph), second = OpsFor(kSecond, as_graph);
-  SplitOps ops(*runtime_, {.first = first,
-                           .second = second,
-                           .whole = whole,
-                           .first_rows = split_->rows,
-                           .rows = groups_[0].n_tokens,
-                           .activation_bytes = Info(options_.activations).block_bytes});
-  body(ops);
-  ops.Join();
-  *results = whole.results();
-  return ops.status();
+  runtime_->set_tape(nullptr);
+  HEDDLE_RETURN_IF_ERROR(status);
+  if (as_graph) {
+    HEDDLE_RETURN_IF_ERROR(runtime_->Mark(BeginOf(next_step())));
+    HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, groups_[0].n_tokens));
+  }
+  return FetchResults(whole);
 }
 
 absl::Status CudaDevice::Run(const std::function<void(Ops&)>& body) {
+  HEDDLE_CHECK(num_launched_ == 0, "Run while a step is in flight");
+  HEDDLE_RETURN_IF_ERROR(Launch(body));
+  return Finish().status();
+}
+
+absl::Status CudaDevice::Launch(const std::function<void(Ops&)>& body) {
+  HEDDLE_CHECK(num_launched_ < kMaxInFlight, "a third step in flight");
   HEDDLE_RETURN_IF_ERROR(pending_error_);
   runtime_->Bind();
+  const uint64_t step = next_step();
   // Prompts keep the device busy for longer than their launches take.
   const bool as_graph = options_.graphs && groups_[0].n_tokens <= kSkinnyRows;
   tape_.Clear();
-  if (as_graph) runtime_->set_tape(&tape_);
-  std::vector<PendingCopy> results;
-  const absl::Status status = RunBody(body, as_graph, &results);
+  if (as_graph) {
+    runtime_->set_tape(&tape_);
+  } else {
+    HEDDLE_RETURN_IF_ERROR(runtime_->Mark(BeginOf(step)));
+  }
+  const absl::Status status = RunBody(body, as_graph);
   runtime_->set_tape(nullptr);
   HEDDLE_RETURN_IF_ERROR(status);
-  if (as_graph) HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, groups_[0].n_tokens));
-  return Deliver(results);
+  HEDDLE_RETURN_IF_ERROR(runtime_->Mark(EndOf(step)));
+  ++num_launched_;
+  return absl::OkStatus();
 }
 
-// One copy of all results to pinned memory, one wait, and from there to the callers.
-absl::Status CudaDevice::Deliver(const std::vector<PendingCopy>& results) {
+// One copy of the tokens to pinned memory, and one of all other results if there are any.
+absl::Status CudaDevice::FetchResults(const CudaOps& ops) {
+  Launched& launched = At(next_step());
+  launched.copies = ops.results();
   const auto* base = static_cast<const uint8_t*>(results_->data());
-  int64_t end = 0;
-  for (const PendingCopy& copy : results) {
-    end = std::max(end, static_cast<const uint8_t*>(copy.from) - base + copy.bytes);
+  if (ops.drawn_bytes() > 0) {
+    HEDDLE_RETURN_IF_ERROR(runtime_->CopyToHost(launched.host_results, base, ops.drawn_bytes()));
   }
-  if (end > 0) HEDDLE_RETURN_IF_ERROR(runtime_->CopyToHost(host_results_, base, end));
-  HEDDLE_RETURN_IF_ERROR(runtime_->Synchronize());
-  for (const PendingCopy& copy : results) {
-    const uint8_t* from = host_results_ + (static_cast<const uint8_t*>(copy.from) - base);
+  if (ops.result_bytes() == 0) return absl::OkStatus();
+  return runtime_->CopyToHost(launched.host_results + kDrawnBytes, base + kDrawnBytes,
+                              ops.result_bytes());
+}
+
+absl::StatusOr<RunTiming> CudaDevice::Finish() {
+  HEDDLE_CHECK(num_launched_ > 0, "Finish without Launch");
+  const uint64_t step = first_launched_++;
+  --num_launched_;
+  runtime_->Bind();
+  HEDDLE_RETURN_IF_ERROR(runtime_->WaitForMark(EndOf(step)));
+  const auto* base = static_cast<const uint8_t*>(results_->data());
+  for (const PendingCopy& copy : At(step).copies) {
+    const uint8_t* from = At(step).host_results + (static_cast<const uint8_t*>(copy.from) - base);
     std::copy_n(from, copy.bytes, static_cast<uint8_t*>(copy.to));
   }
-  return absl::OkStatus();
+  RunTiming timing;
+  HEDDLE_ASSIGN_OR_RETURN(timing.run_ns, runtime_->NsBetween(BeginOf(step), EndOf(step)));
+  if (step > 0) {
+    HEDDLE_ASSIGN_OR_RETURN(timing.idle_ns, runtime_->NsBetween(EndOf(step - 1), BeginOf(step)));
+  }
+  return timing;
 }
 
 }  // namespace

@@ -218,13 +218,12 @@ void CudaOps::ScaleLogits(Tensor logits_f32, float scale, float softcap) {
   Note(LaunchScaleLogits(logits_f32, scale, softcap, step_.stream), "scaling logits");
 }
 
-uint8_t* CudaOps::TakeResults(int64_t bytes) {
-  const int64_t at = results_used_;
-  results_used_ += (bytes + 15) / 16 * 16;
-  if (results_used_ <= step_.results.bytes) return step_.results.data + at;
-  Note(
-      absl::ResourceExhaustedError(absl::StrCat("a step's sampling results need ", results_used_,
-                                                " bytes, the device keeps ", step_.results.bytes)));
+uint8_t* CudaOps::TakeResults(const Workspace& from, int64_t bytes, int64_t* used) {
+  const int64_t at = *used;
+  *used += bytes;
+  if (*used <= from.bytes) return from.data + at;
+  Note(absl::ResourceExhaustedError(absl::StrCat("a step's sampling results need ", *used,
+                                                 " bytes, the device keeps ", from.bytes)));
   return nullptr;
 }
 
@@ -247,18 +246,20 @@ void CudaOps::Sample(const SampleArgs& args) {
   params.max_top = args.max_top;
   params.edited = reinterpret_cast<float*>(step_.workspace.data);
   const auto n = static_cast<int64_t>(rows.size());
-  auto result = [&](auto* host, int64_t count) {
+  auto result = [&](auto* host, int64_t count, const Workspace& from, int64_t* used) {
     using T = std::remove_pointer_t<decltype(host)>;
+    static_assert(sizeof(T) == 4);  // so that all are aligned
     const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
-    auto* device = reinterpret_cast<T*>(TakeResults(bytes));
+    auto* device = reinterpret_cast<T*>(TakeResults(from, bytes, used));
     if (host != nullptr && bytes > 0) pending_.push_back({host, device, bytes});
     return device;
   };
-  params.tokens = result(args.tokens, n);
+  params.tokens = result(args.tokens, n, step_.drawn, &drawn_used_);
   if (reports) {
-    params.logprobs = result(args.logprobs, n);
-    params.top_tokens = result(args.top_tokens, n * args.max_top);
-    params.top_logprobs = result(args.top_logprobs, n * args.max_top);
+    const Workspace& results = step_.results;
+    params.logprobs = result(args.logprobs, n, results, &results_used_);
+    params.top_tokens = result(args.top_tokens, n * args.max_top, results, &results_used_);
+    params.top_logprobs = result(args.top_logprobs, n * args.max_top, results, &results_used_);
   }
   const int64_t at_once = step_.workspace.bytes / (params.vocab * int64_t{sizeof(float)});
   HEDDLE_CHECK(at_once > 0, "the workspace does not hold one row of logits");

@@ -66,7 +66,8 @@ class CudaOps final : public Ops {
     int32_t first_row = 0;  // of the rows that tensors have
     int32_t n_rows = 0;
     Workspace workspace;
-    Workspace results;            // of sampling, kept until the end of the step
+    Workspace drawn;              // the step's tokens, in the order of its draws
+    Workspace results;            // what else sampling reports, kept until the end of the step
     int32_t* counters = nullptr;  // [kReductionCounters] zeros between ops
     DeviceAdapters adapters;      // of the whole batch
     Staging& staging;
@@ -95,6 +96,9 @@ class CudaOps final : public Ops {
   const absl::Status& status() const { return status_; }
   // In the order of the calls; to be done after the stream was waited for.
   const std::vector<PendingCopy>& results() const { return pending_; }
+  // Used of Step::drawn and Step::results.
+  int64_t drawn_bytes() const { return drawn_used_; }
+  int64_t result_bytes() const { return results_used_; }
 
  private:
   // The rows that tensors have, as a group of layers sees them.
@@ -114,12 +118,13 @@ class CudaOps final : public Ops {
   bool MultiplyCodes(const LinearParams& params, const CodeRows& x, Tensor product);
   bool TakesCodes(const DeviceWeight& weight) const;
   ExpertGroups GroupExperts(const ExpertMixArgs& args);
-  // Room for `bytes` of results, or nullptr and a status.
-  uint8_t* TakeResults(int64_t bytes);
+  // Room for `bytes` of results in `from`, of which `*used` are taken, or nullptr and a status.
+  uint8_t* TakeResults(const Workspace& from, int64_t bytes, int64_t* used);
 
   Step step_;
   absl::Status status_;
   std::vector<PendingCopy> pending_;
+  int64_t drawn_used_ = 0;
   int64_t results_used_ = 0;
 };
 

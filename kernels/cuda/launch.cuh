@@ -31,7 +31,7 @@ Error Launch(void (*kernel)(Params), const LaunchShape& shape, Stream queue, con
     queue->tape->Add(address, call, shape, &params, sizeof(Params), queue->lane);
     return kSuccess;
   }
-  return LaunchKernel(address, call, shape, queue->stream, &params);
+  return LaunchKernel(address, call, shape, queue->stream, &params, sizeof(Params));
 }
 
 inline int CeilDiv(int64_t a, int64_t b) { return static_cast<int>((a + b - 1) / b); }

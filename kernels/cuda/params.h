@@ -25,13 +25,14 @@ inline constexpr Error kEmulatedFault = 9999;  // see emulate::TakeFindings
 
 // Starts a kernel; part of the runtime. `params` is copied.
 Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void* stream,
-                   const void* params);
+                   const void* params, size_t params_bytes);
 // Describes `matrix` to bulk copies; part of the runtime. kSuccess on devices of sm_90 only.
 Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map);
 
 // The step's batch in device memory; see kernels/batch.h.
 struct DeviceBatch {
   const int32_t* token_ids = nullptr;
+  const int32_t* drawn = nullptr;  // by the step before: what negative token_ids name
   const int32_t* positions = nullptr;
   const int64_t* kv_slot = nullptr;
   const int32_t* q_begin = nullptr;

@@ -15,11 +15,13 @@ struct TableParams {
   Tensor out;
 };
 
-// Ids outside the table (the engine lets none through) read as zeros, not as foreign memory.
+// Ids outside the table read as zeros, not as foreign memory: the engine lets none through, but for
+// those of the step before where it drew nothing.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL EmbedKernel(HEDDLE_PARAMS(TableParams, p)) {
   const int t = BlockX();
-  const int64_t id = p.batch.token_ids[t];
+  const int32_t given = p.batch.token_ids[t];
+  const int64_t id = given >= 0 ? given : p.batch.drawn[~given];
   const bool known = id >= 0 && id < p.table.rows;
   for (int64_t i = ThreadX(); i < p.table.cols; i += ThreadCount()) {
     float value = known ? WeightElement<kLayout>(p.table, id, i) * p.scale : 0.0f;

@@ -69,8 +69,18 @@ class Runtime {
   absl::Status CopyToDevice(void* to, const void* from, int64_t bytes);
   absl::Status CopyToHost(void* to, const void* from, int64_t bytes);
   absl::Status CopyOnDevice(void* to, const void* from, int64_t bytes);
+  // On a stream of its own, whatever is enqueued; blocks until done.
+  enum class Way : uint8_t { kToDevice, kToHost };
+  absl::Status CopyBeside(Way way, void* to, const void* from, int64_t bytes);
   // Waits for all that was enqueued, and reports its faults.
   absl::Status Synchronize();
+  // A mark stands behind all that lane 0 was given so far, never on a tape, until it is set anew.
+  // WaitForMark is Synchronize up to there. NsBetween is by the device's clock; REQUIRES: both were
+  // waited for.
+  static constexpr int kMarks = 6;
+  absl::Status Mark(int mark);
+  absl::Status WaitForMark(int mark);
+  absl::StatusOr<int64_t> NsBetween(int from, int to) const;
 
   // The launches of a tape, one by one.
   absl::Status LaunchAll(const Tape& tape);
@@ -92,7 +102,10 @@ class Runtime {
 
   DeviceInfo info_;
   LaunchQueue queues_[kLanes];
-  [[maybe_unused]] void* signals_[kLanes] = {};  // events
+  [[maybe_unused]] void* copies_ = nullptr;        // a stream
+  [[maybe_unused]] void* signals_[kLanes] = {};    // events
+  [[maybe_unused]] void* marks_[kMarks] = {};      // events
+  [[maybe_unused]] int64_t mark_ns_[kMarks] = {};  // emulated: when they were passed
   int64_t allocated_bytes_ = 0;
 };
 

@@ -102,10 +102,23 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
         cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event"));
     runtime->signals_[lane] = event;
   }
+  cudaStream_t copies = nullptr;
+  HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(
+      cudaStreamCreateWithFlags(&copies, cudaStreamNonBlocking), "creating a stream"));
+  runtime->copies_ = copies;
+  for (void*& mark : runtime->marks_) {
+    cudaEvent_t event = nullptr;
+    HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(cudaEventCreate(&event), "creating an event"));
+    mark = event;
+  }
   return runtime;
 }
 
 Runtime::~Runtime() {
+  if (copies_ != nullptr) cudaStreamDestroy(static_cast<cudaStream_t>(copies_));
+  for (void* mark : marks_) {
+    if (mark != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(mark));
+  }
   for (int lane = 0; lane < kLanes; ++lane) {
     if (signals_[lane] != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(signals_[lane]));
     if (queues_[lane].stream != nullptr) cudaStreamDestroy(StreamOf(queues_[lane]));
@@ -130,6 +143,24 @@ absl::Status Runtime::Wait(int lane, int on) {
   return ToStatus(
       cudaStreamWaitEvent(StreamOf(queues_[lane]), static_cast<cudaEvent_t>(signals_[on]), 0),
       "joining streams");
+}
+
+absl::Status Runtime::Mark(int mark) {
+  return ToStatus(cudaEventRecord(static_cast<cudaEvent_t>(marks_[mark]), StreamOf(queues_[0])),
+                  "marking a place on a stream");
+}
+
+absl::Status Runtime::WaitForMark(int mark) {
+  return ToStatus(cudaEventSynchronize(static_cast<cudaEvent_t>(marks_[mark])), "running a step");
+}
+
+absl::StatusOr<int64_t> Runtime::NsBetween(int from, int to) const {
+  float milliseconds = 0;
+  HEDDLE_RETURN_IF_ERROR(
+      ToStatus(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(marks_[from]),
+                                    static_cast<cudaEvent_t>(marks_[to])),
+               "reading the clock of a step"));
+  return static_cast<int64_t>(double{milliseconds} * 1e6);
 }
 
 // An error here shows in the next call.
@@ -190,12 +221,23 @@ absl::Status Runtime::CopyOnDevice(void* to, const void* from, int64_t bytes) {
                   "copying on the device");
 }
 
+absl::Status Runtime::CopyBeside(Way way, void* to, const void* from, int64_t bytes) {
+  const bool to_device = way == Way::kToDevice;
+  const char* what = to_device ? "copying to the device" : "copying from the device";
+  const auto stream = static_cast<cudaStream_t>(copies_);
+  HEDDLE_RETURN_IF_ERROR(
+      ToStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes),
+                               to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream),
+               what));
+  return ToStatus(cudaStreamSynchronize(stream), what);
+}
+
 absl::Status Runtime::Synchronize() {
   return ToStatus(cudaStreamSynchronize(StreamOf(queues_[0])), "running a step");
 }
 
 Error LaunchKernel(const void* kernel, Tape::Caller, const LaunchShape& shape, void* stream,
-                   const void* params) {
+                   const void* params, size_t) {
   void* arguments[] = {const_cast<void*>(params)};
   return cudaLaunchKernel(kernel, GridOf(shape), BlockOf(shape), arguments,
                           static_cast<size_t>(shape.shared_bytes),
@@ -236,9 +278,10 @@ absl::Status Runtime::LaunchAll(const Tape& tape) {
   for (size_t i = 0; i < tape.launches().size(); ++i) {
     const Tape::Launch& launch = tape.launches()[i];
     if (launch.after >= 0) HEDDLE_RETURN_IF_ERROR(Wait(launch.lane, 1 - launch.lane));
-    HEDDLE_RETURN_IF_ERROR(ToStatus(LaunchKernel(launch.kernel, launch.call, launch.shape,
-                                                 queues_[launch.lane].stream, tape.params(i)),
-                                    "launching a kernel"));
+    HEDDLE_RETURN_IF_ERROR(
+        ToStatus(LaunchKernel(launch.kernel, launch.call, launch.shape, queues_[launch.lane].stream,
+                              tape.params(i), launch.params_bytes),
+                 "launching a kernel"));
     if (launch.signals) HEDDLE_RETURN_IF_ERROR(Signal(launch.lane));
     forked = forked || launch.lane == 1;
   }

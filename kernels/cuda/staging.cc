@@ -19,22 +19,24 @@ Staging::~Staging() {
 }
 
 void Staging::Free(Block& block) {
-  runtime_.FreePinned(block.host);
+  for (uint8_t* host : block.host) runtime_.FreePinned(host);
   runtime_.FreeDevice(block.device, block.bytes);
 }
 
 absl::Status Staging::Reserve() { return blocks_.empty() ? Grow(kFirstBytes) : absl::OkStatus(); }
 
-void Staging::Reset() {
+void Staging::Reset(int set) {
+  set_ = set;
   status_ = absl::OkStatus();
   if (blocks_.size() > 1) {  // one block for the sum, so that the next such step needs one copy
+    status_ = runtime_.Synchronize();  // another step may still have its copies from them to come
     int64_t total = 0;
     for (Block& block : blocks_) {
       total += block.bytes;
       Free(block);
     }
     blocks_.clear();
-    status_ = Grow(total);
+    if (status_.ok()) status_ = Grow(total);
   }
   for (Block& block : blocks_) block.used = block.sent = 0;
 }
@@ -42,16 +44,20 @@ void Staging::Reset() {
 absl::Status Staging::Grow(int64_t bytes) {
   Block block;
   block.bytes = std::max(bytes, kFirstBytes);
-  HEDDLE_ASSIGN_OR_RETURN(void* host, runtime_.AllocatePinned(block.bytes));
-  block.host = static_cast<uint8_t*>(host);
   absl::StatusOr<void*> device = runtime_.AllocateDevice(block.bytes);
-  if (!device.ok()) {
-    runtime_.FreePinned(host);
-    return device.status();
+  absl::Status status = device.status();
+  if (status.ok()) block.device = static_cast<uint8_t*>(*device);
+  for (int set = 0; set < kSets && status.ok(); ++set) {
+    absl::StatusOr<void*> host = runtime_.AllocatePinned(block.bytes);
+    status = host.status();
+    if (status.ok()) block.host[set] = static_cast<uint8_t*>(*host);
   }
-  block.device = static_cast<uint8_t*>(*device);
-  blocks_.push_back(block);
-  return absl::OkStatus();
+  if (status.ok()) {
+    blocks_.push_back(block);
+  } else {
+    Free(block);
+  }
+  return status;
 }
 
 const void* Staging::AddBytes(const void* from, int64_t bytes) {
@@ -62,7 +68,7 @@ const void* Staging::AddBytes(const void* from, int64_t bytes) {
   }
   Block& block = blocks_.back();
   const int64_t at = std::exchange(block.used, block.used + padded);
-  std::memcpy(block.host + at, from, static_cast<size_t>(bytes));
+  std::memcpy(block.host[set_] + at, from, static_cast<size_t>(bytes));
   return block.device + at;
 }
 
@@ -72,7 +78,7 @@ absl::Status Staging::Send() {
     const int64_t begin = std::exchange(block.sent, block.used);
     if (begin == block.used) continue;
     HEDDLE_RETURN_IF_ERROR(
-        runtime_.CopyToDevice(block.device + begin, block.host + begin, block.used - begin));
+        runtime_.CopyToDevice(block.device + begin, block.host[set_] + begin, block.used - begin));
   }
   return absl::OkStatus();
 }

@@ -1,8 +1,9 @@
 // Host arrays on their way to the device: copied into pinned memory, from there by one asynchronous
 // copy, to addresses that stay the same from step to step while sizes do.
 //
-// Life: Reset, then Add and Send as often as needed; what was sent stays valid until the next
-// Reset. REQUIRES between Send and the next Reset: the stream was waited for.
+// Life: Reset, then Add and Send as often as needed; what was sent stays valid until what is sent
+// after the next Reset follows it on the stream. The pinned memory exists kSets times, so that a
+// step can be prepared while the copy of the one before waits in the stream.
 // Thread-safety: none.
 #pragma once
 
@@ -25,7 +26,11 @@ class Staging {
   // Takes the memory that steps usually need, so that none is taken later.
   absl::Status Reserve();
 
-  void Reset();
+  static constexpr int kSets = 2;
+
+  // From now on through the pinned memory of `set`. REQUIRES: what was sent through it before was
+  // waited for.
+  void Reset(int set);
 
   // Copies `items` and returns where they will be on the device after the next Send; nullptr for
   // none at all, or if memory ran out (Send then says so). Aligned to 16 bytes.
@@ -45,7 +50,7 @@ class Staging {
  private:
   // More than one only while a step turns out larger than all before it.
   struct Block {
-    uint8_t* host = nullptr;
+    uint8_t* host[kSets] = {};
     uint8_t* device = nullptr;
     int64_t bytes = 0;
     int64_t used = 0;
@@ -57,6 +62,7 @@ class Staging {
   void Free(Block& block);
 
   Runtime& runtime_;
+  int set_ = 0;
   std::vector<Block> blocks_;
   absl::Status status_;
 };

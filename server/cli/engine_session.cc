@@ -64,9 +64,12 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
   }
   HEDDLE_ASSIGN_OR_RETURN(session.codec, MakeCodec(config, session.model.model, tokenizer.get()));
   session.defaults = SamplingDefaults(session.model.model.generation);
-  session.loop = std::make_unique<EngineLoop>(
-      std::make_unique<engine::ThreadedExecutor>(std::move(session.model.executor)),
-      ToLoopOptions(config));
+  std::unique_ptr<engine::Executor> executor = std::move(session.model.executor);
+  // A device that runs steps by itself needs no thread for that.
+  if (executor->max_in_flight() == 1) {
+    executor = std::make_unique<engine::ThreadedExecutor>(std::move(executor));
+  }
+  session.loop = std::make_unique<EngineLoop>(std::move(executor), ToLoopOptions(config));
   return session;
 }
 

@@ -264,50 +264,91 @@ void EngineLoop::Expire() {
 }
 
 void EngineLoop::RunStep() {
-  int64_t begin_us = NowUs();
-  scheduler_.Plan(begin_us, &plan_);
-  // Also after the last request there is one more plan: that which ends its sequences.
-  has_work_ = !plan_.empty();
+  absl::Status status = num_flights_ == 0 ? BeginStep() : absl::OkStatus();
+  if (status.ok() && num_flights_ > 0) status = BeginStepAhead();
   Publish();  // before the sinks: a client that has its last token finds its pages free in Stats
-  int64_t planned_us = NowUs();
-  if (!has_work_) {
-    Emit();
-    Expire();
-    step_done_us_ = 0;
-    return CheckWhenIdle();
-  }
-  if (step_done_us_ > 0) stats_.between_seconds += Seconds(planned_us - step_done_us_);
-  absl::Status status = Execute();
-  int64_t executed_us = NowUs();
-  last_step_us_ = executed_us;
   if (!status.ok()) return Fail(std::move(status));
-  scheduler_.Commit(result_, executed_us, &events_);
-  int64_t committed_us = NowUs();
-  stats_.plan_seconds += Seconds(planned_us - begin_us + committed_us - executed_us);
-  CountStep(begin_us, executed_us);
+  // Also after the last request there is one more plan: that which ends its sequences.
+  has_work_ = num_flights_ > 0;
+  if (has_work_) {
+    Tell();
+    return FinishStep();
+  }
+  Emit();
+  Expire();
+  step_done_us_ = 0;
+  CheckWhenIdle();
 }
 
-// What Emit tells of the step, which it does while the next one runs.
-void EngineLoop::CountStep(int64_t begin_us, int64_t end_us) {
-  notes_.assign(scheduler_.notes().begin(), scheduler_.notes().end());
-  noted_begin_us_ = begin_us;
-  step_done_us_ = end_us;
-  ++stats_.steps;
-  stats_.forward_seconds += static_cast<double>(result_.timing.forward_ns) * 1e-9;
-  stats_.swap_seconds += static_cast<double>(result_.timing.swap_ns) * 1e-9;
-  stats_.sample_seconds += static_cast<double>(result_.timing.sample_ns) * 1e-9;
+absl::Status EngineLoop::BeginStep() {
+  Flight& next = NextFlight();
+  next.planned_us = NowUs();
+  scheduler_.Plan(next.planned_us, &next.plan);
+  if (next.plan.empty()) return absl::OkStatus();
+  HEDDLE_RETURN_IF_ERROR(Launch());
+  next.waited_us = step_done_us_ > 0 ? NowUs() - step_done_us_ : -1;
+  return absl::OkStatus();
 }
 
-// Runs the planned step. What the last one brought is delivered, and booked, while this one runs.
-absl::Status EngineLoop::Execute() {
-  HEDDLE_RETURN_IF_ERROR(executor_->Submit(plan_));
-  int64_t submitted_us = NowUs();
+// The step behind the one in flight, if its plan need not wait for that one's tokens.
+absl::Status EngineLoop::BeginStepAhead() {
+  if (!options_.plan_ahead || executor_->max_in_flight() < 2) return absl::OkStatus();
+  Flight& next = NextFlight();
+  next.planned_us = NowUs();
+  if (!scheduler_.PlanAhead(next.planned_us, &next.plan)) {
+    stats_.plan_seconds += Seconds(NowUs() - next.planned_us);
+    return absl::OkStatus();
+  }
+  ++stats_.steps_ahead;
+  next.waited_us = 0;
+  return Launch();
+}
+
+// Submits what was planned last.
+absl::Status EngineLoop::Launch() {
+  Flight& next = NextFlight();
+  next.notes.assign(scheduler_.notes().begin(), scheduler_.notes().end());
+  stats_.plan_seconds += Seconds(NowUs() - next.planned_us);
+  ++num_flights_;
+  return executor_->Submit(next.plan);
+}
+
+// What the last step brought is delivered, and booked, while the next one runs.
+void EngineLoop::Tell() {
+  const int64_t begin_us = NowUs();
   Emit();
   Expire();
   stats_.orphaned_requests =
       scheduler_.stats().live_requests - static_cast<int32_t>(clients_.size());
-  stats_.emit_seconds += Seconds(NowUs() - submitted_us);
-  return executor_->Wait(&result_);
+  stats_.emit_seconds += Seconds(NowUs() - begin_us);
+}
+
+void EngineLoop::FinishStep() {
+  absl::Status status = executor_->Wait(&result_);
+  const int64_t executed_us = NowUs();
+  last_step_us_ = executed_us;
+  if (!status.ok()) return Fail(std::move(status));
+  scheduler_.Commit(result_, executed_us, &events_);
+  stats_.plan_seconds += Seconds(NowUs() - executed_us);
+  CountStep(&flights_[oldest_flight_], executed_us);
+  oldest_flight_ = (oldest_flight_ + 1) % flights_.size();
+  --num_flights_;
+}
+
+// What Emit tells of the step, which it does while the next one runs.
+void EngineLoop::CountStep(Flight* flight, int64_t end_us) {
+  std::swap(notes_, flight->notes);
+  noted_begin_us_ = std::max(flight->planned_us, step_done_us_);
+  step_done_us_ = end_us;
+  ++stats_.steps;
+  if (flight->waited_us >= 0) {
+    const int64_t idle_ns = result_.timing.idle_ns;
+    stats_.between_seconds +=
+        idle_ns >= 0 ? static_cast<double>(idle_ns) * 1e-9 : Seconds(flight->waited_us);
+  }
+  stats_.forward_seconds += static_cast<double>(result_.timing.forward_ns) * 1e-9;
+  stats_.swap_seconds += static_cast<double>(result_.timing.swap_ns) * 1e-9;
+  stats_.sample_seconds += static_cast<double>(result_.timing.sample_ns) * 1e-9;
 }
 
 void EngineLoop::Fail(absl::Status error) {
@@ -321,6 +362,7 @@ void EngineLoop::Fail(absl::Status error) {
 
 void EngineLoop::FailAll() {
   has_work_ = false;
+  num_flights_ = 0;
   step_done_us_ = 0;
   scheduler_.CancelAll(FinishReason::kError, &events_);
   Publish();

@@ -4,7 +4,9 @@
 // Life of a round: take the mailbox in whole → Plan → Submit → sinks, with what the step before
 // brought → Wait → Commit. So the executor stands still only for Commit and Plan, if it runs a step
 // by itself (engine/threaded_executor.h); docs/decisions/0015 says why the plan waits for the
-// tokens. With nothing to do the thread sleeps until something is posted.
+// tokens. Where the executor takes two plans, the one behind is made and submitted before Wait, and
+// the next round finds it in flight: then it does not stand still at all (docs/decisions/0022).
+// With nothing to do the thread sleeps until something is posted.
 //
 // Threads: Submit, Cancel, CancelBranch, Stats, NextId and Drain from any thread. They share with
 // the loop only the mailbox, under a mutex that is held for moments and never during a step, a
@@ -14,6 +16,7 @@
 // every request ends with kError, and the loop refuses new ones as UNAVAILABLE for good.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -50,6 +53,7 @@ struct EngineLoopOptions {
   bool prefix_cache = true;
   scheduler::PolicyKind policy = scheduler::PolicyKind::kFcfs;
   int64_t starvation_us = 60'000'000;  // who waits longer goes first, whatever the policy
+  bool plan_ahead = true;              // of the tokens, if the executor takes two plans
 };
 
 // What the loop's scheduler is made with; also for planning without a loop.
@@ -104,6 +108,13 @@ class EngineLoop final : public GenerationService {
     uint64_t tenant;
     bool waits = true;  // nothing has come of it yet
   };
+  // A plan, from when it is made until its result is committed.
+  struct Flight {
+    engine::StepPlan plan;
+    std::vector<scheduler::StepNote> notes;
+    int64_t planned_us = 0;
+    int64_t waited_us = -1;  // from the end of the step before to Submit; -1: there was none
+  };
 
   void Run();
   bool TakeMail();
@@ -113,8 +124,13 @@ class EngineLoop final : public GenerationService {
   absl::Status CheckRoom(const GenerationRequest& request) const;
   void Expire();
   void RunStep();
-  absl::Status Execute();
-  void CountStep(int64_t begin_us, int64_t end_us);
+  absl::Status BeginStep();
+  absl::Status BeginStepAhead();
+  absl::Status Launch();
+  Flight& NextFlight() { return flights_[(oldest_flight_ + num_flights_) % flights_.size()]; }
+  void Tell();
+  void FinishStep();
+  void CountStep(Flight* flight, int64_t end_us);
   void Fail(absl::Status error);
   void FailAll();
   void Emit();
@@ -132,8 +148,10 @@ class EngineLoop final : public GenerationService {
   // The loop's own; no other thread touches them.
   scheduler::Scheduler scheduler_;
   absl::flat_hash_map<RequestId, Client> clients_;
-  engine::StepPlan plan_;
-  engine::StepResult result_;
+  std::array<Flight, 2> flights_;  // num_flights_ from oldest_flight_ on, in a ring
+  size_t oldest_flight_ = 0;
+  size_t num_flights_ = 0;
+  engine::StepResult result_;                     // of the step that was committed last
   std::vector<scheduler::SequenceEvent> events_;  // to be delivered, in order
   std::vector<scheduler::StepNote> notes_;        // of the last step, to be traced
   int64_t noted_begin_us_ = 0;
@@ -141,7 +159,7 @@ class EngineLoop final : public GenerationService {
   Mailbox taken_;
   EngineStats stats_;
   absl::Status expired_;   // what the sinks of requests that waited for too long are told
-  bool has_work_ = false;  // the last plan was not empty, so the next may not be either
+  bool has_work_ = false;  // a step was in flight, so that there may be another
 
   mutable std::mutex mutex_;
   std::condition_variable posted_;   // to the loop: mail, or stop

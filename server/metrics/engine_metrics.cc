@@ -125,6 +125,9 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
   gauge("heddle_step_running_seconds", "Since the last step ended, while there is work; 0: idle.",
         stats.busy_since_seconds);
   counter("heddle_steps_total", "Engine steps done.", stats.steps);
+  counter("heddle_steps_ahead_total",
+          "Of these, steps that were planned and submitted while the one before ran.",
+          stats.steps_ahead);
   counter("heddle_step_tokens_total", "Token positions that the steps computed.",
           stats.step_tokens);
   counter("heddle_step_budget_tokens_total",

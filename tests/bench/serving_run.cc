@@ -73,8 +73,9 @@ class Recorder {
   scheduler::LatencyHistogram first_, between_;
 };
 
-server::EngineLoopOptions OptionsFor(const scheduler::SyntheticLoad& load) {
+server::EngineLoopOptions OptionsFor(const scheduler::SyntheticLoad& load, bool plan_ahead) {
   server::EngineLoopOptions options;
+  options.plan_ahead = plan_ahead;
   options.max_queue = load.num_requests;
   options.target_inter_token_us = 0;  // throughput; latency is reported as it comes
   return options;
@@ -83,11 +84,11 @@ server::EngineLoopOptions OptionsFor(const scheduler::SyntheticLoad& load) {
 }  // namespace
 
 ServingReport RunServing(std::unique_ptr<engine::Executor> executor,
-                         const scheduler::SyntheticLoad& load) {
+                         const scheduler::SyntheticLoad& load, bool plan_ahead) {
   const int32_t vocab = executor->limits().vocab;
   const std::vector<scheduler::SimulatedRequest> requests = scheduler::MakeLoad(load);
   Recorder recorder(static_cast<int64_t>(requests.size()));
-  server::EngineLoop loop(std::move(executor), OptionsFor(load));
+  server::EngineLoop loop(std::move(executor), OptionsFor(load, plan_ahead));
   ServingReport report;
   const auto begin = Clock::now();
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -103,7 +104,8 @@ ServingReport RunServing(std::unique_ptr<engine::Executor> executor,
   report.requests = static_cast<int64_t>(requests.size());
   const server::EngineStats stats = loop.Stats();
   report.steps = stats.steps;
-  report.host_share = (stats.plan_seconds + stats.emit_seconds) / report.seconds;
+  report.steps_ahead = stats.steps_ahead;
+  report.host_share = stats.between_seconds / report.seconds;
   recorder.Fill(&report);
   return report;
 }
@@ -113,10 +115,10 @@ std::string ServingReport::ToJson(const std::string& name) const {
       "{\"name\": \"%s\", \"requests\": %d, \"failed\": %d, \"prompt_tokens\": %d, "
       "\"output_tokens\": %d, \"seconds\": %.3f, \"output_tok_s\": %.1f, \"first_token_ms_p50\": "
       "%.2f, \"first_token_ms_p99\": %.2f, \"between_tokens_ms_p50\": %.2f, "
-      "\"between_tokens_ms_p99\": %.2f, \"steps\": %d, \"host_share\": %.4f}",
+      "\"between_tokens_ms_p99\": %.2f, \"steps\": %d, \"steps_ahead\": %d, \"host_share\": %.4f}",
       name, requests, failed, prompt_tokens, output_tokens, seconds,
       static_cast<double>(output_tokens) / seconds, first_token_ms_p50, first_token_ms_p99,
-      between_tokens_ms_p50, between_tokens_ms_p99, steps, host_share);
+      between_tokens_ms_p50, between_tokens_ms_p99, steps, steps_ahead, host_share);
 }
 
 }  // namespace heddle::test

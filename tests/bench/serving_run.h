@@ -20,13 +20,15 @@ struct ServingReport {
   double first_token_ms_p50 = 0, first_token_ms_p99 = 0;
   double between_tokens_ms_p50 = 0, between_tokens_ms_p99 = 0;
   int64_t steps = 0;
-  double host_share = 0;  // of the time: planning, booking and handing out, the device idle
+  int64_t steps_ahead = 0;  // of these, launched while the one before ran
+  double host_share = 0;  // of the time: from a step's end to the next one's start, the device idle
 
   std::string ToJson(const std::string& name) const;  // one line
 };
 
-// Submits the requests when they arrive and waits for all of them. Blocks.
+// Submits the requests when they arrive and waits for all of them. Blocks. `plan_ahead`: as
+// EngineLoopOptions'.
 ServingReport RunServing(std::unique_ptr<engine::Executor> executor,
-                         const scheduler::SyntheticLoad& load);
+                         const scheduler::SyntheticLoad& load, bool plan_ahead = true);
 
 }  // namespace heddle::test

@@ -10,7 +10,9 @@
 //                                       engine loop and scheduler against synthetic loads, one
 //                                       after the other, random weights; a JSON line of the load
 //                                       time and one for each. LOAD is PROMPT/OUTPUT/REQUESTS, all
-//                                       at once, or PROMPT/OUTPUT/REQUESTS@PER_SECOND.
+//                                       at once, or PROMPT/OUTPUT/REQUESTS@PER_SECOND; with
+//                                       :settled behind it no step is planned before the tokens of
+//                                       the last one are known.
 //                                       $HEDDLE_TUNE_PROFILE is followed, if it is set
 //   gpu_check tune SHAPE WEIGHTS FILE   which steps are faster split in halves; writes FILE
 // Exit code 1 if anything differs, 2 for a wrong command line, 77 without a usable GPU.
@@ -24,6 +26,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/model/load.h"
@@ -135,12 +138,15 @@ class Borrowed final : public engine::Executor {
  public:
   explicit Borrowed(engine::Executor& executor) : executor_(executor) {}
   const engine::ExecutorLimits& limits() const override { return executor_.limits(); }
+  int32_t max_in_flight() const override { return executor_.max_in_flight(); }
   absl::Status Submit(const engine::StepPlan& plan) override { return executor_.Submit(plan); }
   absl::Status Wait(engine::StepResult* result) override { return executor_.Wait(result); }
 
  private:
   engine::Executor& executor_;
 };
+
+bool IsSettled(std::string_view text) { return text.ends_with(":settled"); }
 
 bool ParseLoad(const char* text, scheduler::SyntheticLoad* load) {
   int prompt = 0, output = 0, requests = 0;
@@ -197,7 +203,8 @@ int Serve(const char* shape, const char* weights, std::span<char* const> texts) 
     warm_up.mean_output_tokens = std::min(8.0, loads[i].mean_output_tokens);
     warm_up.requests_per_s = 0;
     test::RunServing(std::make_unique<Borrowed>(*model->executor), warm_up);
-    const auto report = test::RunServing(std::make_unique<Borrowed>(*model->executor), loads[i]);
+    const auto report = test::RunServing(std::make_unique<Borrowed>(*model->executor), loads[i],
+                                         /*plan_ahead=*/!IsSettled(texts[i]));
     const std::string name = std::string(shape) + " " + weights + " " + texts[i];
     std::printf("%s\n", report.ToJson(name).c_str());
     std::fflush(stdout);

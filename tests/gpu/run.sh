@@ -78,7 +78,7 @@ part_serve() {
   check serve.jsonl serve llama-3.1-8b bf16 16/256/1 200/1/20@5 || failed=1
   check serve.jsonl serve llama-3.1-8b q4_0 16/256/1 200/1/20@5 || failed=1
   # shellcheck disable=SC2086  # several loads
-  check serve.jsonl serve llama-3.1-8b fp8 16/256/1 200/1/20@5 128/256/256 $offline || failed=1
+  check serve.jsonl serve llama-3.1-8b fp8 16/256/1 200/1/20@5 128/256/256 128/256/256:settled $offline || failed=1
   return $failed
 }
 

@@ -24,9 +24,9 @@ def by_name(rows):
 
 
 def served(rows, weights, load):
-    """The row of a load of Llama 3.1 8B, whatever its number of requests."""
+    """The row of a load of Llama 3.1 8B, whatever its number of requests, planned ahead."""
     for name, row in rows.items():
-        if name.startswith(f"llama-3.1-8b {weights} {load}/"):
+        if name.startswith(f"llama-3.1-8b {weights} {load}/") and not name.endswith(":settled"):
             return row
     return None
 

@@ -37,6 +37,8 @@ class SummaryTest(unittest.TestCase):
         for weights in ("bf16", "q4_0", "fp8"):
             for load in ["16/256/1", "200/1/20@5", "128/256/256"] + [
                     lengths + "/64" for lengths in summary.PROMPTS]:
+                settled = {**SERVED, "host_share": 0.5}
+                serve.append({"name": f"llama-3.1-8b {weights} {load}:settled", **settled})
                 serve.append({"name": f"llama-3.1-8b {weights} {load}", **SERVED})
         printed, measured = table(bench, serve)
         self.assertNotIn("not measured", printed)
@@ -44,6 +46,7 @@ class SummaryTest(unittest.TestCase):
         self.assertEqual(measured["8B BF16, one stream"], 250.0)
         self.assertEqual(measured["prefill attention, 16384 tokens"], 600.0)
         self.assertEqual(measured["offline 8B FP8 5000/500"], 1000.0)
+        self.assertEqual(measured["host share of a step at 256 sequences"], 1.0)
         lines = {line[:40].strip(): line for line in printed.splitlines()}
         self.assertTrue(lines["start, 8B BF16"].endswith("met"))
         self.assertTrue(lines["8B BF16, one stream"].endswith("missed"))

@@ -69,9 +69,11 @@ server::GenerationRequest Request(server::EngineLoop& loop) {
 }
 
 TEST_CASE("A fault of the GPU ends what runs with an error and refuses what comes", "[cuda]") {
+  // At once, and while two steps are in flight of which none has been waited for.
+  const bool is_late = GENERATE(false, true);
   engine::LoadedModel model = LoadStories();
   server::EngineLoop loop(std::move(model.executor), {});
-  SetMachine({.launches_before_fault = 200});  // in the middle of the answers
+  SetMachine({.launches_before_fault = 200, .is_late = is_late});  // in the middle of the answers
   Ending first, second;
   REQUIRE(loop.Submit(Request(loop), first.Sink()).ok());
   REQUIRE(loop.Submit(Request(loop), second.Sink()).ok());

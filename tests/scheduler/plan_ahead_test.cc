@@ -139,6 +139,25 @@ TEST_CASE("A plan waits for the token that a draw depends on", "[scheduler][unit
   CHECK(is_ahead_after(least, 3));
 }
 
+TEST_CASE("No step is planned behind one whose hidden states are to be read", "[scheduler][unit]") {
+  Rig rig = AheadRig(Options());
+  rig.Add(MakeRequest(6, 20, 0));
+  GenerationRequest embedding = MakeRequest(40, 0, 1);  // in two chunks
+  embedding.pooling = engine::Pooling::kLast;
+  rig.Add(embedding);
+  engine::StepPlan next;
+  PlanOne(rig);
+  CHECK(rig.plan.pools.empty());
+  CHECK(rig.scheduler.PlanAhead(rig.now_us, &next));
+  CHECK(next.pools.size() == 1);
+  Rig other = AheadRig(Options());
+  embedding.pooling = engine::Pooling::kMean;
+  other.Add(embedding);
+  PlanOne(other);
+  CHECK(other.plan.pools.size() == 1);
+  CHECK_FALSE(other.scheduler.PlanAhead(other.now_us, &next));
+}
+
 TEST_CASE("Nobody is preempted before his last token is known", "[scheduler][unit]") {
   SchedulerOptions options = Options();
   options.num_pages = 6;

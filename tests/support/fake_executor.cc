@@ -70,6 +70,10 @@ absl::Status FakeExecutor::Submit(const StepPlan& plan) {
   if (results_.size() == static_cast<size_t>(max_in_flight_)) {
     return absl::InternalError("plan broken: too many are in flight");
   }
+  if (!results_.empty() && last_has_pools_) {
+    return absl::InternalError("plan broken: submitted behind one that pools");
+  }
+  last_has_pools_ = !plan.pools.empty();
   num_ahead_ += results_.empty() ? 0 : 1;
   HEDDLE_RETURN_IF_ERROR(CheckShape(plan));
   for (const engine::SequenceBegin& begin : plan.begun) {
@@ -84,6 +88,7 @@ absl::Status FakeExecutor::Submit(const StepPlan& plan) {
   }
   engine::StepResult& result = results_.emplace_back();
   result.step = plan.step;
+  result.timing.idle_ns = idle_ns_;
   HEDDLE_RETURN_IF_ERROR(Draw(plan, &result));
   HEDDLE_RETURN_IF_ERROR(Score(plan, &result));
   last_samples_ = result.samples;

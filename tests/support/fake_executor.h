@@ -33,6 +33,9 @@ class FakeExecutor final : public engine::Executor {
   absl::Status Submit(const engine::StepPlan& plan) override;
   absl::Status Wait(engine::StepResult* result) override;
 
+  // What results say of the device between steps. Before the first Submit.
+  void set_idle_ns(int64_t idle_ns) { idle_ns_ = idle_ns; }
+
   // Called in Wait before the result is given: to sleep, to hold the loop, or to fail the step.
   void set_before_result(std::function<absl::Status()> hook) { before_result_ = std::move(hook); }
 
@@ -90,6 +93,8 @@ class FakeExecutor final : public engine::Executor {
   std::deque<engine::StepResult> results_;          // not waited for, the oldest first
   std::vector<engine::SampledToken> last_samples_;  // of the plan that was submitted last
   std::function<absl::Status()> before_result_;
+  int64_t idle_ns_ = -1;
+  bool last_has_pools_ = false;  // the plan that was submitted last
   std::atomic<int64_t> num_live_{0};
   std::atomic<int64_t> num_ahead_{0};
   std::atomic<int64_t> num_rows_{0};

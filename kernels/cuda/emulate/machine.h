@@ -18,6 +18,9 @@ struct Machine {
   // Launches that succeed; the next reads where it must not, and from then on every call fails.
   // Negative: none fails.
   int64_t launches_before_fault = -1;
+  // Nothing that is enqueued happens before somebody waits for it, as on a device that is busy with
+  // other things: what the host changes too early, or reads too early, shows.
+  bool is_late = false;
 };
 
 // For all that happens from now on. Thread-safety: none, as all of the emulator.

@@ -1,8 +1,14 @@
-// The runtime of the emulated device: everything is host memory and happens at once.
+// The runtime of the emulated device: everything is host memory and happens at once, or on a late
+// machine when it is waited for.
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <new>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -25,6 +31,8 @@ struct State {
   emulate::Machine machine;
   int64_t launches = 0;
   bool is_faulty = false;
+  bool has_finding = false;                   // of a kernel that ran late
+  std::deque<std::function<void()>> to_come;  // of a late machine
 };
 
 State& Get() {
@@ -32,16 +40,64 @@ State& Get() {
   return state;
 }
 
+// Blocks of page-locked memory; beside the state, which tests replace.
+std::vector<std::pair<const uint8_t*, int64_t>>& PinnedBlocks() {
+  static std::vector<std::pair<const uint8_t*, int64_t>> blocks;
+  return blocks;
+}
+
+bool IsPinned(const void* data) {
+  const auto* at = static_cast<const uint8_t*>(data);
+  const auto& blocks = PinnedBlocks();
+  return std::any_of(blocks.begin(), blocks.end(), [at](const auto& block) {
+    return at >= block.first && at < block.first + block.second;
+  });
+}
+
+// What is to come happens, up to when `until` is true.
+void CatchUp(const std::function<bool()>& until = [] { return false; }) {
+  std::deque<std::function<void()>>& to_come = Get().to_come;
+  while (!to_come.empty() && !until()) {
+    const std::function<void()> next = std::move(to_come.front());
+    to_come.pop_front();
+    next();
+  }
+}
+
+void Enqueue(std::function<void()> work) {
+  if (Get().machine.is_late) {
+    Get().to_come.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
 // What a call returns: nothing works after a fault.
 absl::Status Working(const Runtime& runtime, const char* what) {
-  return runtime.ToStatus(Get().is_faulty ? kIllegalAddress : kSuccess, what);
+  const Error finding = std::exchange(Get().has_finding, false) ? kEmulatedFault : kSuccess;
+  return runtime.ToStatus(Get().is_faulty ? kIllegalAddress : finding, what);
+}
+
+Error RunKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape,
+                const void* params) {
+  State& state = Get();
+  const int64_t limit = state.machine.launches_before_fault;
+  state.is_faulty = state.is_faulty || (limit >= 0 && state.launches >= limit);
+  ++state.launches;
+  if (state.is_faulty) return kSuccess;
+  const bool good = emulate::Launch({shape.grid_x, shape.grid_y, shape.grid_z}, shape.threads,
+                                    shape.shared_bytes, [&] { call(kernel, params); });
+  return good ? kSuccess : kEmulatedFault;
 }
 
 }  // namespace
 
 namespace emulate {
 
-void SetMachine(const Machine& machine) { Get() = {.machine = machine}; }
+void SetMachine(const Machine& machine) {
+  CatchUp();
+  Get() = {.machine = machine};
+}
 
 bool HasLibrary() { return Get().machine.has_library; }
 
@@ -65,7 +121,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
   return runtime;
 }
 
-Runtime::~Runtime() = default;
+Runtime::~Runtime() { CatchUp(); }
 
 void Runtime::Bind() const {}
 
@@ -86,45 +142,83 @@ absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
 
 void Runtime::FreeDevice(void* data, int64_t bytes) {
   if (data == nullptr) return;
+  CatchUp();  // as cudaFree does
   ::operator delete(data, kAlignment);
   allocated_bytes_ -= bytes;
 }
 
 absl::StatusOr<void*> Runtime::AllocatePinned(int64_t bytes) {
-  return ::operator new(static_cast<size_t>(bytes), kAlignment);
+  void* data = ::operator new(static_cast<size_t>(bytes), kAlignment);
+  PinnedBlocks().emplace_back(static_cast<const uint8_t*>(data), bytes);
+  return data;
 }
 
-void Runtime::FreePinned(void* data) { ::operator delete(data, kAlignment); }
+void Runtime::FreePinned(void* data) {
+  std::erase_if(PinnedBlocks(), [data](const auto& block) { return block.first == data; });
+  ::operator delete(data, kAlignment);
+}
 
 absl::Status Runtime::CopyToDevice(void* to, const void* from, int64_t bytes) {
   HEDDLE_RETURN_IF_ERROR(Working(*this, "copying to the device"));
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+  Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  if (!IsPinned(from)) CatchUp();
   return absl::OkStatus();
 }
 
 absl::Status Runtime::CopyToHost(void* to, const void* from, int64_t bytes) {
   HEDDLE_RETURN_IF_ERROR(Working(*this, "copying from the device"));
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+  Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  if (!IsPinned(to)) CatchUp();
   return absl::OkStatus();
 }
 
 absl::Status Runtime::CopyOnDevice(void* to, const void* from, int64_t bytes) {
-  return CopyToDevice(to, from, bytes);
+  HEDDLE_RETURN_IF_ERROR(Working(*this, "copying on the device"));
+  Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  return absl::OkStatus();
 }
 
-absl::Status Runtime::Synchronize() { return Working(*this, "running a step"); }
+// Before all that is to come: what should have waited for it shows.
+absl::Status Runtime::CopyBeside(Way way, void* to, const void* from, int64_t bytes) {
+  HEDDLE_RETURN_IF_ERROR(
+      Working(*this, way == Way::kToDevice ? "copying to the device" : "copying from the device"));
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::Synchronize() {
+  CatchUp();
+  return Working(*this, "running a step");
+}
+
+absl::Status Runtime::Mark(int mark) {
+  mark_ns_[mark] = 0;
+  Enqueue([this, mark] {
+    mark_ns_[mark] = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                         std::chrono::steady_clock::now().time_since_epoch())
+                         .count();
+  });
+  return absl::OkStatus();  // faults show when it is waited for
+}
+
+absl::Status Runtime::WaitForMark(int mark) {
+  CatchUp([this, mark] { return mark_ns_[mark] != 0; });
+  return Working(*this, "running a step");
+}
+
+absl::StatusOr<int64_t> Runtime::NsBetween(int from, int to) const {
+  return mark_ns_[to] - mark_ns_[from];
+}
 
 // A fault shows when the stream is waited for, not here.
 Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void*,
-                   const void* params) {
-  State& state = Get();
-  const int64_t limit = state.machine.launches_before_fault;
-  state.is_faulty = state.is_faulty || (limit >= 0 && state.launches >= limit);
-  ++state.launches;
-  if (state.is_faulty) return kSuccess;
-  const bool good = emulate::Launch({shape.grid_x, shape.grid_y, shape.grid_z}, shape.threads,
-                                    shape.shared_bytes, [&] { call(kernel, params); });
-  return good ? kSuccess : kEmulatedFault;
+                   const void* params, size_t params_bytes) {
+  if (!Get().machine.is_late) return RunKernel(kernel, call, shape, params);
+  const auto* bytes = static_cast<const std::byte*>(params);
+  Enqueue([kernel, call, shape, copy = std::vector<std::byte>(bytes, bytes + params_bytes)] {
+    if (RunKernel(kernel, call, shape, copy.data()) != kSuccess) Get().has_finding = true;
+  });
+  return kSuccess;
 }
 
 Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
@@ -163,9 +257,9 @@ absl::Status Runtime::LaunchAll(const Tape& tape) {
     }
     HEDDLE_CHECK(next < launches.size(), "the lanes of a tape wait for each other");
     const Tape::Launch& launch = launches[next];
-    HEDDLE_RETURN_IF_ERROR(
-        ToStatus(LaunchKernel(launch.kernel, launch.call, launch.shape, nullptr, tape.params(next)),
-                 "launching a kernel"));
+    HEDDLE_RETURN_IF_ERROR(ToStatus(LaunchKernel(launch.kernel, launch.call, launch.shape, nullptr,
+                                                 tape.params(next), launch.params_bytes),
+                                    "launching a kernel"));
     done[next] = true;
   }
   return absl::OkStatus();

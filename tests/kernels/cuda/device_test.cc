@@ -7,6 +7,7 @@
 #include "kernels/cuda/graph_cache.h"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/staging.h"
 #include "kernels/cuda/tape.h"
 #include "tests/kernels/cuda/emulated.h"
 
@@ -182,6 +183,117 @@ std::vector<float> DecodeSteps(bool graphs) {
 
 TEST_CASE("Steps replayed as graphs give the bits of steps launched directly", "[cuda]") {
   CHECK(DecodeSteps(true) == DecodeSteps(false));
+}
+
+// Greedy chains of tokens, one per row: a row's logits are a product of its token's row of the
+// table. With `ahead`, each step is launched before the one before is finished and names its draws.
+std::vector<std::vector<int32_t>> Chains(int32_t rows, int32_t steps, bool ahead, bool report) {
+  constexpr int32_t kVocab = 97, kHidden = 64;
+  auto device = *CreateCudaDevice(
+      {.activations = DType::kBF16, .workspace_bytes = int64_t{4} << 20, .graphs = true});
+  REQUIRE(device->max_in_flight() == 2);
+  Random random(3);
+  const TestWeight table = MakeWeight(random, DType::kF32, kVocab, kHidden);
+  const TestWeight head = MakeWeight(random, DType::kBF16, kVocab, kHidden);
+  const WeightSource sources[] = {table.source(), head.source()};
+  auto packed_table = *device->Pack({&sources[0], 1});
+  auto packed_head = *device->Pack({&sources[1], 1});
+  auto hidden = *device->Allocate(rows * kHidden * 2);
+  auto logits = *device->Allocate(rows * kVocab * 4);
+  const Tensor x{hidden->data(), rows, kHidden, kHidden};
+  const Tensor out{logits->data(), rows, kVocab, kVocab};
+  std::vector<std::vector<int32_t>> tokens(static_cast<size_t>(steps) + 1);
+  std::vector<std::vector<float>> logprobs(static_cast<size_t>(steps));
+  for (int32_t r = 0; r < rows; ++r) tokens[0].push_back(r % kVocab);
+  const auto launch = [&](size_t step) {
+    TestBatch batch({std::vector<BatchSpec::Sequence>(static_cast<size_t>(rows), {1, 5}), 16});
+    batch.token_ids = tokens[step];
+    for (int32_t r = 0; r < rows && ahead && step > 0; ++r) batch.token_ids[r] = ~r;
+    REQUIRE(device->Plan(batch.view()).ok());
+    tokens[step + 1].resize(rows);
+    logprobs[step].resize(rows);
+    const SampleRowParams row{.temperature = 0, .num_top = report ? 0 : -1};
+    std::vector<SampleRowParams> draws(rows, row);
+    for (int32_t r = 0; r < rows; ++r) draws[r].logit_row = r;
+    const auto status = device->Launch([&](Ops& ops) {
+      ops.Embed(*packed_table, 1.0f, x);
+      ops.Linear({.x = x, .weight = packed_head.get(), .out = out, .out_f32 = true});
+      // In two calls, as blocks of logits are drawn from.
+      const auto draw = [&](int32_t from, int32_t count) {
+        ops.Sample({.logits = out,
+                    .rows = std::span(draws).subspan(from, count),
+                    .tokens = tokens[step + 1].data() + from,
+                    .logprobs = logprobs[step].data() + from});
+      };
+      draw(0, rows / 2);
+      draw(rows / 2, rows - rows / 2);
+    });
+    REQUIRE(status.ok());
+    draws.clear();  // and the batch: nothing of the host's is looked at after Launch
+  };
+  const auto finish = [&] {
+    const auto timing = device->Finish();
+    REQUIRE(timing.ok());
+    CHECK(timing->run_ns >= 0);
+  };
+  for (size_t step = 0; step < static_cast<size_t>(steps); ++step) {
+    launch(step);
+    if (!ahead || step > 0) finish();  // this one, or that before
+  }
+  if (ahead) finish();
+  for (const auto& of_step : logprobs) {
+    for (float logprob : of_step) CHECK((logprob < 0) == report);
+  }
+  return tokens;
+}
+
+TEST_CASE("Steps launched ahead run the tokens that the step before draws", "[cuda]") {
+  for (const bool is_late : {false, true}) {
+    OnMachine on({.is_late = is_late});
+    for (const bool report : {false, true}) {
+      // As graphs, and launched one by one.
+      CHECK(Chains(5, 7, /*ahead=*/true, report) == Chains(5, 7, /*ahead=*/false, report));
+      CHECK(Chains(40, 4, /*ahead=*/true, report) == Chains(40, 4, /*ahead=*/false, report));
+    }
+  }
+}
+
+TEST_CASE("What outgrows the staging memory while a step is in flight still arrives", "[cuda]") {
+  OnMachine on({.is_late = true});
+  auto runtime = *cuda::Runtime::Open(0);
+  cuda::Staging staging(*runtime);
+  REQUIRE(staging.Reserve().ok());
+  std::vector<const int32_t*> on_device;
+  std::vector<int32_t> first;
+  for (int step = 0; step < 6; ++step) {
+    staging.Reset(step % 2);
+    // The second and the fourth need another block; those behind them have one of all bytes.
+    const std::vector<int32_t> large((step % 2) * (3 << 20), step), small(100, 10 + step);
+    staging.Add(large);
+    on_device.push_back(staging.Add(small));
+    REQUIRE(staging.Send().ok());
+    if (step == 0) continue;
+    int32_t value = 0;
+    REQUIRE(runtime->CopyToHost(&value, on_device.back(), sizeof(value)).ok());
+    CHECK(value == 10 + step);
+  }
+}
+
+TEST_CASE("A fault shows when the step in which it was is waited for", "[cuda]") {
+  for (const bool is_late : {false, true}) {
+    auto device = EmulatedDevice(DType::kF32);
+    Matrix values(2, 8);
+    const auto launch = [&] {
+      return device->Launch([&](Ops& ops) { ops.ScaleLogits(values.tensor(), 2.0f, 0.0f); });
+    };
+    OnMachine on({.launches_before_fault = 1, .is_late = is_late});
+    REQUIRE(launch().ok());
+    REQUIRE(launch().ok());
+    // Of a machine that is not late the second has run when the first is waited for.
+    CHECK(device->Finish().ok() == is_late);
+    CHECK(absl::IsUnavailable(device->Finish().status()));
+    CHECK(absl::IsUnavailable(device->Synchronize()));
+  }
 }
 
 }  // namespace

@@ -1,0 +1,245 @@
+// Scheduler and executor on the emulated CUDA device, with each step planned and launched before
+// the last one's tokens are read, and without: the same tokens, whatever is in the batch. On a late
+// machine nothing runs before it is waited for, so that memory which two steps share shows.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/model/load.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/emulate/machine.h"
+#include "scheduler/scheduler.h"
+#include "tests/support/paths.h"
+
+namespace heddle {
+namespace {
+
+using engine::TokenId;
+using kernels::cuda::emulate::SetMachine;
+using scheduler::FinishReason;
+using scheduler::GenerationRequest;
+using scheduler::RequestId;
+using scheduler::Scheduler;
+using scheduler::SchedulerOptions;
+
+struct Outcome {
+  std::vector<TokenId> tokens;
+  std::vector<float> logprobs;
+  FinishReason reason = FinishReason::kStop;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+struct Served {
+  std::map<std::pair<RequestId, int32_t>, Outcome> outcomes;
+  int64_t preemptions = 0;
+  int64_t swapped = 0;
+  int64_t steps = 0;
+  int64_t steps_ahead = 0;
+};
+
+std::unique_ptr<engine::LocalExecutor> LoadStories() {
+  engine::LoadOptions options;
+  options.make_device = [] {
+    return kernels::CreateCudaDevice(
+        {.activations = kernels::DType::kF32, .workspace_bytes = int64_t{4} << 20});
+  };
+  options.capacity.kv_bytes = 8 << 20;
+  options.capacity.host_kv_bytes = 1 << 20;
+  options.capacity.page_tokens = 4;
+  options.capacity.max_batch_tokens = 64;
+  options.kv_type = "f32";
+  auto model = engine::LoadModel(test::SharedDataOrSkip("stories260K"), options);
+  INFO(model.status().ToString());
+  REQUIRE(model.ok());
+  return std::move(model->executor);
+}
+
+SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits) {
+  return {.num_pages = limits.num_pages,
+          .num_host_pages = limits.num_host_pages,
+          .page_tokens = limits.page_tokens,
+          .max_context = limits.max_context,
+          .windows = limits.windows,
+          .window_grain = limits.window_grain,
+          .max_step_tokens = 32,
+          .max_step_seqs = 8};
+}
+
+void Book(const std::vector<scheduler::SequenceEvent>& events, const engine::StepResult& result,
+          Served* served) {
+  for (const scheduler::SequenceEvent& event : events) {
+    Outcome& outcome = served->outcomes[{event.request, event.branch}];
+    for (int32_t i = 0; i < event.num_samples; ++i) {
+      const engine::SampledToken& drawn = result.samples.at(event.sample_begin + i);
+      outcome.tokens.push_back(drawn.token);
+      outcome.logprobs.push_back(drawn.logprob);
+    }
+    if (event.finished) outcome.reason = event.reason;
+  }
+}
+
+// The requests come one after the other, `spacing` steps apart. A step takes so long by the
+// scheduler's clock that swapping a page always pays.
+Served Serve(engine::Executor& executor, const SchedulerOptions& options,
+             const std::vector<GenerationRequest>& requests, int32_t spacing, bool ahead) {
+  Scheduler scheduler(options);
+  engine::StepPlan plans[2];
+  engine::StepResult result;
+  std::vector<scheduler::SequenceEvent> events;
+  Served served;
+  size_t added = 0;
+  bool has_next = false;
+  for (int64_t step = 1;; ++step) {
+    const int64_t now = step * 1'000'000;
+    while (added < requests.size() && step > spacing * static_cast<int64_t>(added)) {
+      scheduler.Add(requests[added++], now);
+    }
+    engine::StepPlan& plan = plans[step % 2];
+    engine::StepPlan& next = plans[(step + 1) % 2];
+    if (!has_next) {
+      scheduler.Plan(now, &plan);
+      if (plan.empty() && added < requests.size()) continue;
+      if (plan.empty()) break;
+      REQUIRE(executor.Submit(plan).ok());
+    }
+    has_next = ahead && scheduler.PlanAhead(now, &next);
+    if (has_next) REQUIRE(executor.Submit(next).ok());
+    served.steps_ahead += has_next ? 1 : 0;
+    ++served.steps;
+    REQUIRE(executor.Wait(&result).ok());
+    events.clear();
+    scheduler.Commit(result, now, &events);
+    Book(events, result, &served);
+    REQUIRE(scheduler.CheckIntegrity().ok());
+  }
+  CHECK(scheduler.stats().pages_used == 0);
+  served.preemptions = scheduler.stats().preemptions;
+  served.swapped = scheduler.stats().pages_swapped_in;
+  return served;
+}
+
+// Greedy and drawn, alone and in branches, of different lengths, stopped and cut off.
+std::vector<GenerationRequest> Requests() {
+  std::vector<GenerationRequest> requests;
+  const auto add = [&](int32_t num_prompt, int32_t max_tokens) -> GenerationRequest& {
+    GenerationRequest& request = requests.emplace_back();
+    request.id = RequestId{requests.size()};
+    request.prompt = {1};
+    for (int32_t i = 1; i < num_prompt; ++i) {
+      request.prompt.push_back(3 + (i * 37 + static_cast<int32_t>(requests.size()) * 11) % 500);
+    }
+    request.max_tokens = max_tokens;
+    request.sampling.temperature = 0.0f;
+    request.sampling.num_logprobs = 0;
+    request.sampling.seed = requests.size();
+    return request;
+  };
+  add(6, 16);
+  add(9, 14).sampling.temperature = 1.0f;
+  GenerationRequest& branches = add(9, 12);
+  branches.num_branches = 3;
+  branches.sampling.temperature = 0.8f;
+  branches.sampling.top_p = 0.9f;
+  add(40, 9).sampling.temperature = 1.2f;  // a prompt in two chunks
+  GenerationRequest& banned = add(5, 10);
+  banned.sampling.min_tokens = 4;
+  banned.sampling.min_tokens_banned = {1, 2};
+  add(3, 1);
+  return requests;
+}
+
+TEST_CASE("Steps launched ahead of the tokens bring the same tokens", "[cuda]") {
+  const auto executor = LoadStories();
+  REQUIRE(executor->max_in_flight() == 2);
+  std::vector<GenerationRequest> requests = Requests();
+  const SchedulerOptions roomy = OptionsFor(executor->limits());
+  const Served settled = Serve(*executor, roomy, requests, 2, /*ahead=*/false);
+  CHECK(settled.steps_ahead == 0);
+
+  // Where pages are so few that some are preempted and come back from the host's tier.
+  SchedulerOptions tight = roomy;
+  tight.num_pages = 14;
+  tight.num_host_pages = std::min(20, roomy.num_host_pages);
+  SetMachine({.is_late = true});
+  const Served pressed = Serve(*executor, tight, requests, 0, /*ahead=*/true);
+  INFO("pages " << tight.num_pages << " of " << tight.page_tokens << ", host " << tight.num_host_pages);
+  CHECK(pressed.outcomes == settled.outcomes);
+  CHECK(pressed.preemptions > 0);
+  CHECK(pressed.swapped > 0);
+  CHECK(pressed.steps_ahead > 10);
+
+  // And two of them with ends that nobody expects.
+  Served wanted = settled;
+  for (const size_t i : {0, 1}) {
+    Outcome& outcome = wanted.outcomes.at({requests[i].id, 0});
+    requests[i].stop_tokens = {outcome.tokens[2 + 2 * i]};
+    const auto end =
+        std::find(outcome.tokens.begin(), outcome.tokens.end(), requests[i].stop_tokens[0]);
+    outcome.tokens.erase(end + 1, outcome.tokens.end());
+    outcome.logprobs.resize(outcome.tokens.size());
+    outcome.reason = FinishReason::kStop;
+  }
+  const Served ahead = Serve(*executor, roomy, requests, 2, /*ahead=*/true);
+  SetMachine({});
+  CHECK(ahead.outcomes == wanted.outcomes);
+  CHECK(ahead.steps_ahead > ahead.steps / 2);
+}
+
+TEST_CASE("Draws that depend on the last token are the same beside others", "[cuda]") {
+  const auto executor = LoadStories();
+  std::vector<GenerationRequest> requests = Requests();
+  requests.resize(3);
+  requests[1].sampling.repetition_penalty = 1.3f;
+  requests[2].sampling.bad_words = {{20, 21}, {300}};
+  const SchedulerOptions options = OptionsFor(executor->limits());
+  const Served settled = Serve(*executor, options, requests, 2, /*ahead=*/false);
+  const Served ahead = Serve(*executor, options, requests, 2, /*ahead=*/true);
+  CHECK(ahead.outcomes == settled.outcomes);
+  CHECK(ahead.steps_ahead > 0);  // before those have begun, and when they have ended
+}
+
+TEST_CASE("Embeddings of prompts do not mix with the step behind them", "[cuda]") {
+  const auto executor = LoadStories();
+  const SchedulerOptions options = OptionsFor(executor->limits());
+  const auto pooled = [&](bool ahead) {
+    Scheduler scheduler(options);
+    GenerationRequest stream = Requests()[0];
+    stream.max_tokens = 5;
+    GenerationRequest embedding = Requests()[1];
+    embedding.max_tokens = 0;
+    embedding.pooling = engine::Pooling::kMean;
+    scheduler.Add(stream, 0);
+    scheduler.Add(embedding, 0);
+    engine::StepPlan plans[2];
+    engine::StepResult result;
+    std::vector<scheduler::SequenceEvent> events;
+    std::vector<float> values;
+    bool has_next = false;
+    for (int64_t now = 1; !scheduler.idle(); ++now) {
+      if (!has_next) {
+        scheduler.Plan(now, &plans[now % 2]);
+        REQUIRE(executor->Submit(plans[now % 2]).ok());
+      }
+      has_next = ahead && scheduler.PlanAhead(now, &plans[(now + 1) % 2]);
+      if (has_next) REQUIRE(executor->Submit(plans[(now + 1) % 2]).ok());
+      REQUIRE(executor->Wait(&result).ok());
+      if (!result.pooled.empty()) values = result.pooled[0].values;
+      scheduler.Commit(result, now, &events);
+    }
+    scheduler.Plan(1000, &plans[0]);  // that which ends the sequences
+    REQUIRE(executor->Submit(plans[0]).ok());
+    REQUIRE(executor->Wait(&result).ok());
+    return values;
+  };
+  const std::vector<float> settled = pooled(false);
+  REQUIRE(!settled.empty());
+  SetMachine({.is_late = true});
+  CHECK(pooled(true) == settled);
+  SetMachine({});
+}
+
+}  // namespace
+}  // namespace heddle
