@@ -91,8 +91,8 @@ TEST_CASE("A window that just sees a prefix sees it from every row that shares i
           "[cuda][shared]") {
   AttentionCase c;
   std::vector<int32_t> all;
-  for (int32_t s = 0; s < 12; ++s) {
-    c.batch.sequences.push_back({1, 321 + s});
+  for (int32_t s = 0; s < 24; ++s) {
+    c.batch.sequences.push_back({1, 321 + s / 2});
     all.push_back(s);
   }
   c.shared = {{all, 320}};
