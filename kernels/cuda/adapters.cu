@@ -3,6 +3,7 @@
 // Both read an adapter's factors once for each segment of rows; a row's sums are made in an order
 // that depends on nothing else in the batch. Decoding is bound by the factors' bytes: of rank 16 on
 // 4096 x 4096 256 KiB for each adapter, beside 32 MiB of weights.
+#include "kernels/cuda/group.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_element.cuh"
 
@@ -13,17 +14,6 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kShrinkWidth = 8;  // columns that a lane takes at a time: 16 bytes of 16-bit factors
 constexpr int kExpandWidth = 4;
-
-// kWidth elements that lie together.
-template <typename T, int kWidth>
-struct alignas(kWidth * sizeof(T) < 16 ? kWidth * sizeof(T) : 16) Group {
-  T item[kWidth];
-};
-
-template <int kWidth, typename T>
-HEDDLE_DEVICE Group<T, kWidth> LoadGroup(const T* from) {
-  return *reinterpret_cast<const Group<T, kWidth>*>(from);
-}
 
 // Rows of x that a segment means; -1 for what lies outside, or past its count.
 struct SegmentRows {
@@ -115,9 +105,10 @@ HEDDLE_KERNEL ExpandKernel(HEDDLE_PARAMS(AdapterParams, p)) {
   HEDDLE_UNROLL
   for (int i = 0; i < kAdapterRows; ++i) {
     if (rows.row[i] < 0) continue;
-    float* to = p.delta + rows.row[i] * p.delta_stride + part.first_row + c;
+    Group<float, kWidth> own;
     HEDDLE_UNROLL
-    for (int e = 0; e < kWidth; ++e) to[e] = sums[i][e];
+    for (int e = 0; e < kWidth; ++e) own.item[e] = sums[i][e];
+    StoreGroup(p.delta + rows.row[i] * p.delta_stride + part.first_row + c, own);
   }
 }
 

@@ -36,19 +36,24 @@ HEDDLE_HOST_DEVICE int64_t OutputCols(const LinearParams& p) {
   return p.epilogue == Epilogue::kGated ? p.half : p.weight.rows;
 }
 
-// Stores out[t][r] from the sums y of weight row r and, for kGated, y_up of row r + half.
-template <typename T>
-HEDDLE_DEVICE void StoreOutput(const LinearParams& p, int64_t t, int64_t r, float y, float y_up) {
+// What is stored at out[t][r], or with kAdd added to it, from the sums y of weight row r and, for
+// kGated, y_up of row r + half.
+HEDDLE_DEVICE float OutputOf(const LinearParams& p, int64_t t, int64_t r, float y, float y_up) {
   const bool adapted = p.delta != nullptr && p.delta_slots[t] >= 0;
   if (adapted) y += p.delta[t * p.delta_stride + r];
   if (p.bias != nullptr) y += p.bias[r];
   if (p.epilogue == Epilogue::kGated) {
     if (adapted) y_up += p.delta_up[t * p.delta_stride + r];
     if (p.bias_up != nullptr) y_up += p.bias_up[r];
-    y = Gate(p.activation, y, y_up);
-  } else if (p.epilogue == Epilogue::kNone) {
-    y = Activate(p.activation, y);
+    return Gate(p.activation, y, y_up);
   }
+  return p.epilogue == Epilogue::kNone ? Activate(p.activation, y) : y;
+}
+
+// Stores out[t][r] from such sums.
+template <typename T>
+HEDDLE_DEVICE void StoreOutput(const LinearParams& p, int64_t t, int64_t r, float y, float y_up) {
+  y = OutputOf(p, t, r, y, y_up);
   if (p.out_f32) {
     float& out = p.out.row<float>(t)[r];
     out = p.epilogue == Epilogue::kAdd ? out + y : y;

@@ -1,12 +1,15 @@
 // What a library's matrix product leaves to do: scales, adapters, bias, activation, gate, residual.
-// Reads the product, [n, weight rows], and stores the outputs; memory-bound.
+// Reads the product, [n, weight rows], and stores the outputs; memory-bound, so that a thread moves
+// 16 bytes or more at a time where rows allow it.
 #include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/group.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace heddle::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kWide = 8;  // columns of a thread
 
 struct EpilogueParams {
   LinearParams linear;
@@ -17,38 +20,79 @@ HEDDLE_DEVICE float SumOf(int32_t value) { return static_cast<float>(value); }
 HEDDLE_DEVICE float SumOf(float value) { return value; }
 HEDDLE_DEVICE float SumOf(BFloat16 value) { return ToFloat(value); }
 
-// Product of row t of x and row r of the weight.
-template <typename T>
-HEDDLE_DEVICE float ProductAt(const LibraryProduct& product, int64_t t, int64_t r) {
-  const float sum = SumOf(product.sums.row<T>(t)[r]);
-  if (product.x_scales == nullptr) return sum;
-  return sum * product.x_scales[t] * product.w_scales[r];
+// Products of row t of x and rows [r, r + kWidth) of the weight.
+template <typename T, int kWidth>
+HEDDLE_DEVICE Group<float, kWidth> ProductsAt(const LibraryProduct& product, int64_t t, int64_t r) {
+  const Group<T, kWidth> sums = LoadGroup<kWidth>(product.sums.row<T>(t) + r);
+  Group<float, kWidth> out;
+  HEDDLE_UNROLL
+  for (int e = 0; e < kWidth; ++e) {
+    out.item[e] = SumOf(sums.item[e]);
+    if (product.x_scales != nullptr) {
+      out.item[e] *= product.x_scales[t] * product.w_scales[r + e];
+    }
+  }
+  return out;
+}
+
+// T: of the product; O: of the output.
+template <typename T, typename O, int kWidth>
+HEDDLE_KERNEL EpilogueKernel(HEDDLE_PARAMS(EpilogueParams, p)) {
+  const int64_t r = (static_cast<int64_t>(BlockX()) * kThreads + ThreadX()) * kWidth;
+  const int64_t t = BlockY();
+  if (r >= OutputCols(p.linear)) return;
+  Group<float, kWidth> up = {};
+  if (p.linear.epilogue == Epilogue::kGated) {
+    up = ProductsAt<T, kWidth>(p.product, t, r + p.linear.half);
+  }
+  const Group<float, kWidth> y = ProductsAt<T, kWidth>(p.product, t, r);
+  O* to = p.linear.out.row<O>(t) + r;
+  const bool adds = p.linear.epilogue == Epilogue::kAdd;
+  Group<O, kWidth> out = {};
+  if (adds) out = LoadGroup<kWidth>(to);
+  HEDDLE_UNROLL
+  for (int e = 0; e < kWidth; ++e) {
+    const float value = OutputOf(p.linear, t, r + e, y.item[e], up.item[e]);
+    out.item[e] = RoundTo(adds ? ToFloat(out.item[e]) + value : value, O());
+  }
+  StoreGroup(to, out);
+}
+
+// Whether groups of kWide columns begin at multiples of 16 bytes.
+bool IsWide(const Tensor& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 && tensor.stride % kWide == 0;
+}
+
+template <typename T, typename O>
+Error LaunchTyped(const EpilogueParams& params, Stream stream) {
+  const LinearParams& linear = params.linear;
+  const bool wide =
+      IsWide(linear.out) && IsWide(params.product.sums) && OutputCols(linear) % kWide == 0;
+  const LaunchShape shape = {
+      .grid_x = CeilDiv(OutputCols(linear), int64_t{kThreads} * (wide ? kWide : 1)),
+      .grid_y = static_cast<int>(linear.x.rows),
+      .threads = kThreads};
+  return wide ? Launch(EpilogueKernel<T, O, kWide>, shape, stream, params)
+              : Launch(EpilogueKernel<T, O, 1>, shape, stream, params);
 }
 
 template <typename T>
-HEDDLE_KERNEL EpilogueKernel(HEDDLE_PARAMS(EpilogueParams, p)) {
-  const int64_t r = static_cast<int64_t>(BlockX()) * kThreads + ThreadX();
-  const int64_t t = BlockY();
-  if (r >= OutputCols(p.linear)) return;
-  const bool gated = p.linear.epilogue == Epilogue::kGated;
-  const float up = gated ? ProductAt<T>(p.product, t, r + p.linear.half) : 0.0f;
-  StoreOutput<BFloat16>(p.linear, t, r, ProductAt<T>(p.product, t, r), up);
+Error LaunchOf(const EpilogueParams& params, Stream stream) {
+  return params.linear.out_f32 ? LaunchTyped<T, float>(params, stream)
+                               : LaunchTyped<T, BFloat16>(params, stream);
 }
 
 }  // namespace
 
 Error LaunchEpilogue(const LinearParams& params, const LibraryProduct& product, Stream stream) {
-  const LaunchShape shape = {.grid_x = CeilDiv(OutputCols(params), kThreads),
-                             .grid_y = static_cast<int>(params.x.rows),
-                             .threads = kThreads};
   const EpilogueParams all = {params, product};
   switch (product.type) {
     case LibraryProduct::Type::kF32:
-      return Launch(EpilogueKernel<float>, shape, stream, all);
+      return LaunchOf<float>(all, stream);
     case LibraryProduct::Type::kInt32:
-      return Launch(EpilogueKernel<int32_t>, shape, stream, all);
+      return LaunchOf<int32_t>(all, stream);
     default:
-      return Launch(EpilogueKernel<BFloat16>, shape, stream, all);
+      return LaunchOf<BFloat16>(all, stream);
   }
 }
 

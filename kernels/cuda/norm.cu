@@ -1,5 +1,6 @@
 // RMSNorm and LayerNorm with an optional residual add in front. A block per row; the row stays in
 // shared memory as F32 between the passes, so global memory sees each element once.
+#include "kernels/cuda/group.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_element.cuh"
 
@@ -7,12 +8,6 @@ namespace heddle::kernels::cuda {
 namespace {
 
 constexpr int kMaxWarps = 8;
-
-// kWidth elements that lie together, moved as one where kWidth * sizeof(T) is 16.
-template <typename T, int kWidth>
-struct alignas(kWidth * sizeof(T)) Group {
-  T item[kWidth];
-};
 
 // Loads x (plus residual, which is updated) into shared memory; returns this thread's sum.
 template <typename T, int kWidth>

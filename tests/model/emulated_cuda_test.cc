@@ -10,6 +10,7 @@
 #include "engine/model/load.h"
 #include "engine/model/random_model.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/emulate/machine.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/goldens.h"
 #include "tests/support/greedy_runner.h"
@@ -63,6 +64,44 @@ TEST_CASE("Greedy ids of a trained model are the expected ones with F32 activati
   for (const json& top : expected["first_step_top10"]) {
     CHECK(std::abs(run.first_logits[top["id"].get<size_t>()] - top["logit"].get<float>()) < 1e-3f);
   }
+}
+
+// Root of the mean square.
+double Rms(const std::vector<float>& values) {
+  double squares = 0;
+  for (float x : values) squares += double{x} * x;
+  return std::sqrt(squares / static_cast<double>(values.size()));
+}
+
+TEST_CASE("A prompt multiplied as FP8 codes gives nearly the logits of activations in BF16",
+          "[cuda]") {
+  const auto dir = test::SharedDataOrSkip("stories260K");
+  const json expected = ReadJson(dir / "expected.json")[0];
+  auto prompt = expected["prompt_ids"].get<std::vector<TokenId>>();
+  for (TokenId id : expected["greedy_ids"].get<std::vector<TokenId>>()) prompt.push_back(id);
+  REQUIRE(prompt.size() >= 48);
+  prompt.resize(48);
+  engine::LoadOptions options;
+  options.make_device = [] {
+    kernels::cuda::emulate::SetMachine({.has_library = true});
+    auto device = kernels::CreateCudaDevice({.workspace_bytes = int64_t{4} << 20});
+    kernels::cuda::emulate::SetMachine({});
+    return device;
+  };
+  options.capacity.kv_bytes = 8 << 20;
+  options.capacity.max_batch_tokens = 64;
+  options.weights = "fp8";
+  auto model = engine::LoadModel(dir, options);
+  REQUIRE(model.ok());
+  CHECK(model->device.find("emulated library with FP8") != std::string::npos);
+  // Chunks of 24 rows go another way than one of 48.
+  std::vector<float> few = test::AllLogits(*model->executor, prompt, 24);
+  const std::vector<float> many = test::AllLogits(*model->executor, prompt, 48);
+  const double spread = Rms(few);
+  for (size_t i = 0; i < few.size(); ++i) few[i] -= many[i];
+  CHECK(Rms(few) > 0.001 * spread);
+  // 7 products a layer, 5 layers; half a step of E4M3 at the bottom of an octave for each.
+  CHECK(Rms(few) < 0.0361 * std::sqrt(7.0 * 5) * spread);
 }
 
 TEST_CASE("Memory is planned for weights as the CUDA device packs them", "[cuda]") {
