@@ -45,7 +45,9 @@ inline float Dot(KvType type, const void* w, const float* x, int64_t n) {
   return type == KvType::kF16 ? DotOf(halves, x, n, FromF16) : DotOf(halves, x, n, FromBF16);
 }
 
-// Even and odd rows by themselves, of two vectors of columns: four sums side by side.
+// Even and odd rows by themselves, of two vectors of columns: four sums side by side. A panel of
+// columns touches a line of every row, more streams than processors follow: the same columns of the
+// second panel from here are asked for.
 template <typename T, typename LoadVec>
 inline void AddRowsToPair(const void* const* rows, int64_t column, const float* s, int32_t count,
                           float* out, const LoadVec& load) {
@@ -56,6 +58,7 @@ inline void AddRowsToPair(const void* const* rows, int64_t column, const float* 
     for (int odd = 0; odd < 2; ++odd) {
       const T* row = static_cast<const T*>(rows[j + odd]) + column;
       const Vec factor = Set(s[j + odd]);
+      __builtin_prefetch(row + 4 * kLanes);
       sums[odd][0] = Fma(factor, load(row), sums[odd][0]);
       sums[odd][1] = Fma(factor, load(row + kLanes), sums[odd][1]);
     }
