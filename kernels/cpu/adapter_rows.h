@@ -45,9 +45,11 @@ inline float Dot(KvType type, const void* w, const float* x, int64_t n) {
   return type == KvType::kF16 ? DotOf(halves, x, n, FromF16) : DotOf(halves, x, n, FromBF16);
 }
 
-// Even and odd rows by themselves, of two vectors of columns: four sums side by side.
+// Even and odd rows by themselves, of two vectors of columns: four sums side by side. A panel of
+// columns touches a line of every row, more streams than processors follow: the same columns of the
+// second panel from here are asked for.
 template <typename T, typename LoadVec>
-inline void AddRowsToPair(const void* const* rows, const float* s, int32_t count, int32_t column,
+inline void AddRowsToPair(const void* const* rows, int64_t column, const float* s, int32_t count,
                           float* out, const LoadVec& load) {
   Vec sums[2][2] = {{Load(out), Load(out + kLanes)}, {Zero(), Zero()}};
   int32_t j = 0;
@@ -56,6 +58,7 @@ inline void AddRowsToPair(const void* const* rows, const float* s, int32_t count
     for (int odd = 0; odd < 2; ++odd) {
       const T* row = static_cast<const T*>(rows[j + odd]) + column;
       const Vec factor = Set(s[j + odd]);
+      __builtin_prefetch(row + 4 * kLanes);
       sums[odd][0] = Fma(factor, load(row), sums[odd][0]);
       sums[odd][1] = Fma(factor, load(row + kLanes), sums[odd][1]);
     }
@@ -70,16 +73,16 @@ inline void AddRowsToPair(const void* const* rows, const float* s, int32_t count
 }
 
 template <typename T, typename LoadVec>
-inline void AddRowsOf(const void* const* rows, const float* s, int32_t count, int32_t n, float* out,
-                      const LoadVec& load) {
+inline void AddRowsOf(const void* const* rows, int64_t column, const float* s, int32_t count,
+                      int32_t n, float* out, const LoadVec& load) {
   int32_t i = 0;
   for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    AddRowsToPair<T>(rows, s, count, i, out + i, load);
+    AddRowsToPair<T>(rows, column + i, s, count, out + i, load);
   }
   for (; i + kLanes <= n; i += kLanes) {
     Vec sum = Load(out + i);
     for (int32_t j = 0; j < count; ++j) {
-      sum = Fma(Set(s[j]), load(static_cast<const T*>(rows[j]) + i), sum);
+      sum = Fma(Set(s[j]), load(static_cast<const T*>(rows[j]) + column + i), sum);
     }
     Store(out + i, sum);
   }
@@ -89,21 +92,21 @@ inline void AddRowsOf(const void* const* rows, const float* s, int32_t count, in
   Vec sum = Load(values);
   for (int32_t j = 0; j < count; ++j) {
     T last[kLanes];
-    CopyTail(static_cast<const T*>(rows[j]) + i, n - i, last);
+    CopyTail(static_cast<const T*>(rows[j]) + column + i, n - i, last);
     sum = Fma(Set(s[j]), load(last), sum);
   }
   Store(values, sum);
   std::memcpy(out + i, values, static_cast<size_t>(n - i) * sizeof(float));
 }
 
-inline void AddRows(KvType type, const void* const* rows, const float* s, int32_t count, int32_t n,
-                    float* out) {
+inline void AddRows(KvType type, const void* const* rows, int64_t column, const float* s,
+                    int32_t count, int32_t n, float* out) {
   if (type == KvType::kF32) {
-    AddRowsOf<float>(rows, s, count, n, out, Load);
+    AddRowsOf<float>(rows, column, s, count, n, out, Load);
   } else if (type == KvType::kF16) {
-    AddRowsOf<uint16_t>(rows, s, count, n, out, FromF16);
+    AddRowsOf<uint16_t>(rows, column, s, count, n, out, FromF16);
   } else {
-    AddRowsOf<uint16_t>(rows, s, count, n, out, FromBF16);
+    AddRowsOf<uint16_t>(rows, column, s, count, n, out, FromBF16);
   }
 }
 

@@ -37,18 +37,31 @@ AdapterCall::AdapterCall(const AdapterMatrix& adapters, const AdapterGroups& gro
                "adapters: too many parts of a weight, or too high a rank");
 }
 
-void AdapterCall::Shrink(const Tensor& x, ThreadPool& pool, AdapterScratch& scratch) {
-  const auto parts = static_cast<int64_t>(adapters_.parts.size());
-  shrunk_ = static_cast<float*>(scratch.shrunk.Get(x.rows * parts * adapters_.max_rank * 4));
+// The tasks of Shrink, and where the rows of B lie: finding them for every panel would cost more
+// than adding them.
+void AdapterCall::Prepare(AdapterScratch& scratch) {
   scratch.tasks.clear();
+  scratch.b_rows.clear();
+  scratch.b_begin.clear();
   for (size_t s = 0; s < groups_.segments.size(); ++s) {
     for (size_t p = 0; p < adapters_.parts.size(); ++p) {
-      const int32_t rank = FactorsOf(groups_.segments[s].slot, p).rank;
-      for (int32_t j = 0; j < rank; j += kTaskRanks) {
+      const AdapterFactors& factors = FactorsOf(groups_.segments[s].slot, p);
+      scratch.b_begin.push_back(scratch.b_rows.size());
+      for (int32_t j = 0; j < factors.rank; ++j) {
+        scratch.b_rows.push_back(
+            RankRow(factors.b, factors.block_rows, j, adapters_.parts[p].rows, element_bytes_));
+        if (j % kTaskRanks != 0) continue;
         scratch.tasks.push_back({static_cast<int32_t>(s), static_cast<int32_t>(p), j});
       }
     }
   }
+  scratch_ = &scratch;
+}
+
+void AdapterCall::Shrink(const Tensor& x, ThreadPool& pool, AdapterScratch& scratch) {
+  const auto parts = static_cast<int64_t>(adapters_.parts.size());
+  shrunk_ = static_cast<float*>(scratch.shrunk.Get(x.rows * parts * adapters_.max_rank * 4));
+  Prepare(scratch);
   const double rows = static_cast<double>(groups_.rows.size()) /
                       static_cast<double>(std::max<size_t>(1, groups_.segments.size()));
   const double cost = rows * kTaskRanks * static_cast<double>(x.cols) / kMacsPerNs;
@@ -68,32 +81,29 @@ void AdapterCall::Shrink(const Tensor& x, ThreadPool& pool, AdapterScratch& scra
 }
 
 void AdapterCall::Add(const Window& window) const {
-  for (const AdapterSegment& segment : groups_.segments) {
+  for (size_t s = 0; s < groups_.segments.size(); ++s) {
     for (size_t p = 0; p < adapters_.parts.size(); ++p) {
       const AdapterPart& part = adapters_.parts[p];
       const int64_t begin = std::max(window.first, part.first_row);
       const int64_t end = std::min(window.first + window.cols, part.first_row + part.rows);
-      if (begin >= end || FactorsOf(segment.slot, p).rank == 0) continue;
+      if (begin >= end || FactorsOf(groups_.segments[s].slot, p).rank == 0) continue;
       Window within = window;
       within.first = begin;
       within.cols = static_cast<int32_t>(end - begin);
       within.sums += begin - window.first;
-      AddPart(segment, p, within);
+      AddPart(s, p, within);
     }
   }
 }
 
-void AdapterCall::AddPart(const AdapterSegment& segment, size_t part, const Window& window) const {
-  const AdapterFactors& factors = FactorsOf(segment.slot, part);
-  const AdapterPart& of = adapters_.parts[part];
-  const void* b[kMaxAdapterRank];
-  for (int32_t j = 0; j < factors.rank; ++j) {
-    b[j] = RankRow(factors.b, factors.block_rows, j, of.rows, element_bytes_) +
-           (window.first - of.first_row) * element_bytes_;
-  }
-  for (const int64_t t : RowsOf(groups_, segment)) {
+void AdapterCall::AddPart(size_t segment, size_t part, const Window& window) const {
+  const int32_t rank = FactorsOf(groups_.segments[segment].slot, part).rank;
+  const size_t begin = scratch_->b_begin[segment * adapters_.parts.size() + part];
+  const void* const* b = scratch_->b_rows.data() + begin;
+  const int64_t column = window.first - adapters_.parts[part].first_row;
+  for (const int64_t t : RowsOf(groups_, groups_.segments[segment])) {
     if (t < window.row || t >= window.row + window.rows) continue;
-    kernels_.add_rows(type_, b, ShrunkRow(t, part), factors.rank, window.cols,
+    kernels_.add_rows(type_, b, column, ShrunkRow(t, part), rank, window.cols,
                       window.sums + (t - window.row) * window.stride);
   }
 }

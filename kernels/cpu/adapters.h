@@ -25,6 +25,8 @@ struct AdapterScratch {
     int32_t first_rank;
   };
   std::vector<Task> tasks;
+  std::vector<const void*> b_rows;  // of each segment and part, rank after rank
+  std::vector<size_t> b_begin;      // [segments, parts] into b_rows
   Scratch shrunk;
 };
 
@@ -57,7 +59,8 @@ class AdapterCall {
     return shrunk_ + (t * parts + static_cast<int64_t>(part)) * adapters_.max_rank;
   }
   // REQUIRES: the window lies within the part.
-  void AddPart(const AdapterSegment& segment, size_t part, const Window& window) const;
+  void AddPart(size_t segment, size_t part, const Window& window) const;
+  void Prepare(AdapterScratch& scratch);
 
   const AdapterMatrix& adapters_;
   const AdapterGroups& groups_;
@@ -65,6 +68,7 @@ class AdapterCall {
   KvType type_;
   int64_t element_bytes_;
   float* shrunk_ = nullptr;  // [rows of x, parts, max_rank]
+  const AdapterScratch* scratch_ = nullptr;
 };
 
 }  // namespace heddle::kernels::cpu

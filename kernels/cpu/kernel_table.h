@@ -162,9 +162,9 @@ struct RowKernels {
   double (*exp_sum)(const float* x, int64_t n, float max, float inv_temperature, float* out);
   // The sum of w[i] * x[i], in an order that n alone decides. `type`: kF32, kF16 or kBF16.
   float (*dot)(KvType type, const void* w, const float* x, int64_t n);
-  // out[i] += the sum of s[j] * rows[j][i], in an order that count, n and i alone decide.
-  void (*add_rows)(KvType type, const void* const* rows, const float* s, int32_t count, int32_t n,
-                   float* out);
+  // out[i] += the sum of s[j] * rows[j][column + i], in an order that count, n and i alone decide.
+  void (*add_rows)(KvType type, const void* const* rows, int64_t column, const float* s,
+                   int32_t count, int32_t n, float* out);
 };
 
 // One run of consecutive positions in one page.
