@@ -58,6 +58,7 @@ std::map<std::string, TensorToWrite> TensorsOf(const std::string& name) {
 void WriteFolder(const test::TempDir& dir, const json& quantization,
                  const std::map<std::string, TensorToWrite>& tensors) {
   std::vector<TensorToWrite> list;
+  list.reserve(tensors.size());
   for (const auto& [name, tensor] : tensors) list.push_back(tensor);
   test::WriteFile(dir / "config.json", json{{"quantization_config", quantization}}.dump());
   test::WriteFile(dir / "model.safetensors", test::SafetensorsBytes(list));

@@ -420,6 +420,7 @@ TEST_CASE("Stacked matrices may each have their columns in another order", "[ker
     REQUIRE(stacked.ok());
     const Matrix all = Multiply(*device, **stacked, x.tensor());
     std::vector<Matrix> apart;
+    apart.reserve(sources.size());
     for (const WeightSource& source : sources) {
       apart.push_back(Multiply(*device, **device->Pack({&source, 1}), x.tensor()));
     }
@@ -451,7 +452,8 @@ TEST_CASE("Pack refuses shapes that are not whole blocks or do not stack", "[ker
   std::vector<uint8_t> bytes(4096);
   for (auto& [name, device] : devices) {
     INFO(name);
-    auto pack = [&](std::vector<WeightSource> sources) { return device->Pack(sources).status(); };
+    Device& target = *device;
+    auto pack = [&](std::vector<WeightSource> sources) { return target.Pack(sources).status(); };
     absl::Status status = pack({{bytes.data(), DType::kQ4_0, 2, 33, "blk.0"}});
     CHECK(absl::IsInvalidArgument(status));
     CHECK(std::string(status.message()).find("blk.0") != std::string::npos);

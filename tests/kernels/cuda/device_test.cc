@@ -91,7 +91,7 @@ TEST_CASE("Limits are measured in the workspace", "[cuda]") {
 TEST_CASE("A graph follows its tapes in shapes and parameters", "[cuda]") {
   auto runtime = *cuda::Runtime::Open(0);
   cuda::GraphCache graphs(*runtime);
-  auto play = [&](std::vector<Tensor> tensors, float factor) {
+  auto play = [&](const std::vector<Tensor>& tensors, float factor) {
     cuda::Tape tape;
     runtime->set_tape(&tape);
     for (const Tensor& tensor : tensors) {

@@ -25,9 +25,15 @@ struct Case {
   bool library = false;  // many rows are multiplied by one
 };
 
-Matrix Run(Device& device, const Case& c, DType act, const TestWeight& weight, Matrix x, Matrix out,
-           const std::vector<float>& bias, bool* gaps_intact) {
-  WeightSource source = weight.source();
+struct Inputs {
+  TestWeight weight;
+  Matrix x, out;  // what a residual is added to
+  std::vector<float> bias;
+};
+
+Matrix Run(Device& device, const Case& c, DType act, const Inputs& inputs, bool* gaps_intact) {
+  Matrix x = inputs.x, out = inputs.out;
+  WeightSource source = inputs.weight.source();
   auto packed = device.Pack({&source, 1});
   REQUIRE(packed.ok());
   Activations x_device(act, x, c.pad, c.shift);
@@ -36,7 +42,7 @@ Matrix Run(Device& device, const Case& c, DType act, const TestWeight& weight, M
   LinearArgs args;
   args.x = x_device.tensor();
   args.weight = packed->get();
-  args.bias = c.bias ? bias.data() : nullptr;
+  args.bias = c.bias ? inputs.bias.data() : nullptr;
   args.epilogue = c.epilogue;
   args.activation = c.activation;
   args.out = out_device.tensor();
@@ -90,14 +96,15 @@ void Check(const Case& c, DType act) {
   Case plain = c;
   plain.pad = plain.shift = 0;
   auto reference = CreateReferenceDevice();
-  Matrix expected = Run(*reference, plain, DType::kF32, weight, x, out, bias, &gaps);
+  const Inputs inputs = {weight, x, out, bias};
+  Matrix expected = Run(*reference, plain, DType::kF32, inputs, &gaps);
   cuda::emulate::SetMachine({.has_library = c.library});
   auto device = CreateCudaDevice(
       {.activations = act, .workspace_bytes = c.workspace_bytes, .graphs = !c.library});
   cuda::emulate::SetMachine({});
   REQUIRE(device.ok());
   if (c.library) CHECK((*device)->description().ends_with(", emulated library with FP8)"));
-  Matrix found = Run(**device, c, act, weight, x, out, bias, &gaps);
+  Matrix found = Run(**device, c, act, inputs, &gaps);
   INFO(Info(act).name << " x [" << c.n << ", " << c.cols << "] W " << Info(c.weight).name << " ["
                       << c.rows << ", " << c.cols << "] epilogue " << static_cast<int>(c.epilogue));
   CHECK(gaps);

@@ -357,7 +357,8 @@ TEST_CASE("A tenant whose ten thousand requests are cancelled as they come delay
     auto answer = std::make_shared<Answer>();
     const std::vector<TokenId> want =
         test::FakeExecutor::Answer(request.prompt, request.sampling.seed, 12, kVocab);
-    REQUIRE(t.loop->Submit(std::move(request), SinkOf(answer)).ok());  // there is always room
+    const auto taken = t.loop->Submit(std::move(request), SinkOf(answer));
+    REQUIRE(taken.ok());  // there is always room
     answer->WaitForEnd();
     CHECK(answer->tokens() == want);
   }
@@ -377,6 +378,7 @@ TEST_CASE("Requests and cancellations from several threads keep their tokens apa
   LoopUnderTest t({.max_queue = 1000}, limits, /*gated=*/false, threaded);
   constexpr int kThreads = 4, kRequests = 40;
   std::vector<std::thread> threads;
+  threads.reserve(kThreads);
   for (int thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&t] {
       std::vector<std::pair<GenerationRequest, std::shared_ptr<Answer>>> mine;
