@@ -165,7 +165,8 @@ TEST_CASE("Steps launched ahead of the tokens bring the same tokens", "[cuda]") 
   tight.num_host_pages = std::min(20, roomy.num_host_pages);
   SetMachine({.is_late = true});
   const Served pressed = Serve(*executor, tight, requests, 0, /*ahead=*/true);
-  INFO("pages " << tight.num_pages << " of " << tight.page_tokens << ", host " << tight.num_host_pages);
+  INFO("pages " << tight.num_pages << " of " << tight.page_tokens << ", host "
+                << tight.num_host_pages);
   CHECK(pressed.outcomes == settled.outcomes);
   CHECK(pressed.preemptions > 0);
   CHECK(pressed.swapped > 0);
