@@ -84,6 +84,9 @@ class PackedBlock {
  public:
   using Shape = PanelShape<kTraits>;
   static constexpr int kBytes = Shape::kHeaderBytes + Shape::kParts * Shape::kPartBytes;
+  static constexpr bool kSigned = Shape::kSigned;  // as DotAdd takes the codes
+  static constexpr int kBias = Shape::kBias;       // what codes exceed their values by
+  static constexpr bool kHasZero = kTraits.has_zero;
 
   explicit PackedBlock(const uint8_t* block) : parts_(block + Shape::kHeaderBytes) {
     const uint8_t* rest = block + kPanelRows * Shape::kScaleBytes;
@@ -176,17 +179,19 @@ class PackedBlock {
 
 // The same with a byte for every code and F32 for every scale:
 //   offset       F32 [kPanelRows]                    formats with an offset
-//   zero         int32 [kPanelRows]                  formats with a zero point
 //   pairs        int32 [kOffsetPairs][kPanelRows]    formats with integer offsets
 // and then per part
 //   scales       F32 [kSubs][kPanelRows]
-//   codes        [8][kPanelRows][4 bytes], as DotAdd takes them
+//   codes        [8][kPanelRows][4 bytes], as DotAdd takes them; less the zero point where the
+//                format has one, plus kTableBias
 template <BlockTraits kTraits>
 class ExpandedBlock {
  public:
   using Shape = PanelShape<kTraits>;
-  static constexpr int kZeroAt = kTraits.has_offset ? kIntRowBytes : 0;
-  static constexpr int kPairsAt = kZeroAt + (kTraits.has_zero ? kIntRowBytes : 0);
+  static constexpr bool kSigned = Shape::kSigned || kTraits.has_zero;
+  static constexpr int kBias = kTraits.has_zero ? kTableBias : Shape::kBias;
+  static constexpr bool kHasZero = false;
+  static constexpr int kPairsAt = kTraits.has_offset ? kIntRowBytes : 0;
   static constexpr int kPartsAt =
       kPairsAt + (Shape::kIntOffsets ? Shape::kOffsetPairs * kIntRowBytes : 0);
   static constexpr int kCodesAt = Shape::kSubs * kIntRowBytes;  // within a part
@@ -204,7 +209,6 @@ class ExpandedBlock {
     return LoadFloats(Part(part) + (h * kPanelRows + v * kLanes) * 4);
   }
   Vec Offset(int v) const { return LoadFloats(block_ + v * kLanes * 4); }
-  IntSums Zero(int v) const { return LoadIntSums(block_ + kZeroAt + v * kLanes * 4); }
   IntSums OffsetPair(int i, int v) const {
     return LoadIntSums(block_ + kPairsAt + (i * kPanelRows + v * kLanes) * 4);
   }
@@ -214,7 +218,6 @@ class ExpandedBlock {
     for (int v = 0; v < 2; ++v) {
       uint8_t* column = out + v * kLanes * 4;
       if constexpr (kTraits.has_offset) Put(from.Offset(v), column);
-      if constexpr (kTraits.has_zero) Put(from.Zero(v), column + kZeroAt);
       if constexpr (Shape::kIntOffsets) {
         for (int i = 0; i < Shape::kOffsetPairs; ++i) {
           Put(from.OffsetPair(i, v), column + kPairsAt + i * kIntRowBytes);
@@ -235,10 +238,20 @@ class ExpandedBlock {
                         uint8_t* out) {
     for (int h = 0; h < Shape::kSubs; ++h) Put(from.Scale(part, h, v), out + h * kIntRowBytes);
     [&]<int... kGroups>(std::integer_sequence<int, kGroups...>) {
-      (Put(from.template Codes<kGroups>(part, table, v), out + kCodesAt + kGroups * kIntRowBytes),
-       ...);
+      (Put(CodesOf<kGroups>(from, part, table, v), out + kCodesAt + kGroups * kIntRowBytes), ...);
     }
     (std::make_integer_sequence<int, kGroupsOfFour>());
+  }
+  // Zero points of codes of four bits are of four bits too: a byte holds the difference.
+  template <int kGroup>
+  static ByteVec CodesOf(const PackedBlock<kTraits>& from, int part, ByteVec table, int v) {
+    const ByteVec codes = from.template Codes<kGroup>(part, table, v);
+    if constexpr (!kTraits.has_zero) return codes;
+    static_assert(!kTraits.has_zero || kTraits.code_bits == 4);
+    using Bytes = uint8_t __attribute__((vector_size(kLanes * 4)));
+    const IntVec zeros = (AsIntVec(from.Zero(v)) & 0xff) * 0x01010101;
+    const Bytes less = reinterpret_cast<Bytes>(codes) - reinterpret_cast<Bytes>(zeros);
+    return reinterpret_cast<ByteVec>(less + static_cast<uint8_t>(kTableBias));
   }
 
   const uint8_t* Part(int part) const { return block_ + kPartsAt + part * kPartBytes; }

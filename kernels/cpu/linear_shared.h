@@ -119,8 +119,8 @@ struct SharedPanel {
     const ByteVec w1 = w.template Codes<kGroup>(part, table, 1);
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
-      sums[m][0] = DotAdd<Shape::kSigned>(sums[m][0], w0, x[m] + 4 * kGroup);
-      sums[m][1] = DotAdd<Shape::kSigned>(sums[m][1], w1, x[m] + 4 * kGroup);
+      sums[m][0] = DotAdd<Block::kSigned>(sums[m][0], w0, x[m] + 4 * kGroup);
+      sums[m][1] = DotAdd<Block::kSigned>(sums[m][1], w1, x[m] + 4 * kGroup);
     }
     if constexpr (kGroup + 1 < kEnd) Steps<kRows, kGroup + 1, kEnd>(w, part, table, x, sums);
   }
@@ -138,10 +138,10 @@ struct SharedPanel {
     for (int m = 0; m < kRows; ++m) {
 #pragma GCC unroll 2
       for (int v = 0; v < 2; ++v) {
-        if constexpr (kTraits.has_zero) {
+        if constexpr (Block::kHasZero) {
           sums[m][v] = AsIntSums(AsIntVec(w.Zero(v)) * -SumOf<kRows, kHalf>(x, m));
         } else {
-          sums[m][v] = SetInts(-Shape::kBias * SumOf<kRows, kHalf>(x, m));
+          sums[m][v] = SetInts(-Block::kBias * SumOf<kRows, kHalf>(x, m));
         }
       }
     }
