@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "kernels/adapters.h"
@@ -70,6 +71,10 @@ struct LinearArgs {
   bool out_f32 = false;  // logits: out holds F32 whatever the activation type
   // nullptr: no row has one. Else x's rows are those of the batch.
   const AdapterMatrix* adapters = nullptr;
+  // x, which is norm->out, is not there yet: it is what Norm(*norm) leaves, and nothing but this
+  // product reads it. A backend may make both in one, rounding less, and leave norm->out as it is.
+  // REQUIRES: no residual; norm->out is not norm->x.
+  std::optional<NormArgs> norm = std::nullopt;
 };
 
 // Rotation angles of all rows, once per step and per kind of RoPE: cos_sin[t] holds, for each of

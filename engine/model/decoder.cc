@@ -150,24 +150,28 @@ Tensor Decoder::View(kernels::Buffer& buffer, int32_t rows, int32_t cols) const 
   return {buffer.data(), rows, cols, cols};
 }
 
-void Decoder::Norm(kernels::Ops& ops, const NormWeights& norm, Tensor x, Tensor out) {
-  ops.Norm({.kind = spec_.norm,
-            .x = x,
-            .residual = {},
-            .weight = norm.weight.data(),
-            .bias = norm.bias.data(),
-            .eps = spec_.norm_eps,
-            .weight_offset = spec_.norm_weight_offset,
-            .out = out});
+kernels::NormArgs Decoder::NormOf(const NormWeights& norm, Tensor x, Tensor out) const {
+  return {.kind = spec_.norm,
+          .x = x,
+          .residual = {},
+          .weight = norm.weight.data(),
+          .bias = norm.bias.data(),
+          .eps = spec_.norm_eps,
+          .weight_offset = spec_.norm_weight_offset,
+          .out = out};
 }
 
-Tensor Decoder::BlockInput(kernels::Ops& ops, const LayerSpec& layer, const NormWeights& norm,
-                           int32_t n_tokens) {
+Decoder::BlockInput Decoder::InputOf(const LayerSpec& layer, const NormWeights& norm,
+                                     int32_t n_tokens) const {
   const Tensor x = View(*x_, n_tokens, spec_.hidden);
-  if (!layer.pre_norm) return x;
+  if (!layer.pre_norm) return {x, std::nullopt};
   const Tensor normed = View(*normed_, n_tokens, spec_.hidden);
-  Norm(ops, norm, x, normed);
-  return normed;
+  return {normed, NormOf(norm, x, normed)};
+}
+
+Tensor Decoder::Normed(kernels::Ops& ops, const BlockInput& in) {
+  if (in.norm.has_value()) ops.Norm(*in.norm);
+  return in.x;
 }
 
 void Decoder::AddToStream(kernels::Ops& ops, const LayerSpec& layer, const LinearWeights& linear,
@@ -183,7 +187,7 @@ void Decoder::AddToStream(kernels::Ops& ops, const LayerSpec& layer, const Linea
   args.epilogue = kernels::Epilogue::kNone;
   args.out = added;
   ops.Linear(args);
-  Norm(ops, post_norm, added, added);
+  ops.Norm(NormOf(post_norm, added, added));
   // Only for its first half, residual += x.
   ops.Norm({.kind = spec_.norm, .x = added, .residual = x, .eps = spec_.norm_eps, .out = added});
 }
@@ -207,9 +211,10 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   const AttentionSpec& attention = spec_.layers[layer].attention;
   const LayerWeights& weights = weights_.layers[layer];
   if (attention.mla.kv_rank > 0) return LatentAttention(ops, layer, n_tokens, cache);
+  const BlockInput in = InputOf(spec_.layers[layer], weights.attention_norm, n_tokens);
   if (attention.linear) {
     return AddToStream(ops, spec_.layers[layer], weights.out, weights.attention_post_norm,
-                       BlockInput(ops, spec_.layers[layer], weights.attention_norm, n_tokens));
+                       Normed(ops, in));
   }
   if (attention.n_heads == 0) return;
   const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
@@ -220,10 +225,11 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   const Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(q_cols));
   const int32_t rotation = rotation_of_layer_[layer];
 
-  ops.Linear({.x = BlockInput(ops, spec_.layers[layer], weights.attention_norm, n_tokens),
+  ops.Linear({.x = in.x,
               .weight = weights.qkv.matrix.get(),
               .bias = weights.qkv.bias.data(),
-              .out = qkv});
+              .out = qkv,
+              .norm = in.norm});
   const bool norm_heads = attention.qk_norm == QkNorm::kPerHead;
   if (attention.qk_norm == QkNorm::kFullWidth) NormQk(ops, layer, q, k);
   ops.RopeKvWrite({.q = q,
@@ -290,7 +296,7 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
   const Tensor q = Columns(qkv, dtype_, 0, q_cols);
   const Tensor row = Columns(qkv, dtype_, q_cols, attention.head_dim);
   const Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(q_cols));
-  LatentQuery(ops, layer, BlockInput(ops, spec, weights.attention_norm, n_tokens), q, row);
+  LatentQuery(ops, layer, Normed(ops, InputOf(spec, weights.attention_norm, n_tokens)), q, row);
   ops.RopeKvWrite(
       {.q = q,
        .k = row,
@@ -317,20 +323,23 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   const LayerSpec& spec = spec_.layers[layer];
   const LayerWeights& weights = weights_.layers[layer];
   if (spec.moe.n_experts == 0 && spec.mlp.inter == 0) return;
-  const Tensor in = BlockInput(ops, spec, weights.mlp_norm, n_tokens);
-  if (spec.moe.n_experts > 0) Experts(ops, layer, in);
+  BlockInput in = InputOf(spec, weights.mlp_norm, n_tokens);
   const MlpSpec& mlp = spec.mlp;
+  const bool is_only_reader = spec.moe.n_experts == 0 && !mlp.row_gate;
+  if (!is_only_reader) in = {Normed(ops, in), std::nullopt};
+  if (spec.moe.n_experts > 0) Experts(ops, layer, in.x);
   if (mlp.inter == 0) return;
   const Tensor inner = View(*inner_, n_tokens, mlp.inter);
-  ops.Linear({.x = in,
+  ops.Linear({.x = in.x,
               .weight = weights.up.matrix.get(),
               .bias = weights.up.bias.data(),
               .epilogue = mlp.gated ? kernels::Epilogue::kGated : kernels::Epilogue::kNone,
               .activation = mlp.activation,
-              .out = inner});
+              .out = inner,
+              .norm = in.norm});
   if (!mlp.row_gate) return;
   const Tensor gates = View(*row_gates_, n_tokens, 1);
-  ops.Linear({.x = in, .weight = weights.row_gate.matrix.get(), .out = gates, .out_f32 = true});
+  ops.Linear({.x = in.x, .weight = weights.row_gate.matrix.get(), .out = gates, .out_f32 = true});
   ops.GateRows(gates, inner);
 }
 
@@ -394,7 +403,7 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
   if (n_logit_rows == 0) return;
   const Tensor rows = View(*normed_, n_logit_rows, spec_.hidden);
   ops.GatherLogitRows(x, rows);
-  Norm(ops, weights_.final_norm, rows, rows);
+  ops.Norm(NormOf(weights_.final_norm, rows, rows));
 }
 
 const void* Decoder::HiddenRow(int32_t row) const {

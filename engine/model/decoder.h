@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -67,13 +68,18 @@ class Decoder {
   void Experts(kernels::Ops& ops, int32_t layer, kernels::Tensor in);
   // q and k of all heads as one vector each (QkNorm::kFullWidth).
   void NormQk(kernels::Ops& ops, int32_t layer, kernels::Tensor q, kernels::Tensor k);
-  // What a block reads: the stream, normed where the layer norms first.
-  kernels::Tensor BlockInput(kernels::Ops& ops, const LayerSpec& layer, const NormWeights& norm,
-                             int32_t n_tokens);
+  // What a block reads: the stream, or, where the layer norms first, normed rows that are to be
+  // made by `norm`: by the product that reads them if it is the only one, else by Normed.
+  struct BlockInput {
+    kernels::Tensor x;
+    std::optional<kernels::NormArgs> norm;
+  };
+  BlockInput InputOf(const LayerSpec& layer, const NormWeights& norm, int32_t n_tokens) const;
+  static kernels::Tensor Normed(kernels::Ops& ops, const BlockInput& in);
   // The stream += post_norm(linear(in)).
   void AddToStream(kernels::Ops& ops, const LayerSpec& layer, const LinearWeights& linear,
                    const NormWeights& post_norm, kernels::Tensor in);
-  void Norm(kernels::Ops& ops, const NormWeights& norm, kernels::Tensor x, kernels::Tensor out);
+  kernels::NormArgs NormOf(const NormWeights& norm, kernels::Tensor x, kernels::Tensor out) const;
   // The first `rows` rows of a buffer as [rows, cols], densely packed.
   kernels::Tensor View(kernels::Buffer& buffer, int32_t rows, int32_t cols) const;
 

@@ -142,6 +142,7 @@ class CpuOps final : public Ops {
   }
 
   void Linear(const LinearArgs& args) override {
+    if (args.norm.has_value()) Norm(*args.norm);
     if (args.adapters == nullptr || adapter_groups_.segments.empty()) {
       return cpu::Linear(args, *table_.linear, pool_, linear_);
     }

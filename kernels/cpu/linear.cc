@@ -226,22 +226,16 @@ class LinearCall {
     return (bytes + 63) / 64 * 64;
   }
 
-  // Columns of a stretch that several tiles pass.
-  static int64_t StretchOf(const FormatKernels& format, bool expands) {
-    const int64_t unit_bytes =
-        expands ? format.expanded_bytes(kStretchColumns) : format.panel_bytes(kStretchColumns);
-    const int64_t limit = expands ? kExpandedStretchBytes : kStretchBytes;
-    return kStretchColumns * std::max<int64_t>(1, limit / unit_bytes);
+  // Bytes of kStretchColumns within a panel. 64 times as many are never padded.
+  static int64_t UnitBytes(const FormatKernels& format) {
+    return format.panel_bytes(64 * kStretchColumns) / 64;
   }
 
-  // All columns if a single tile passes, or if stretches of a panel do not lie behind each other:
-  // where one of that size by itself is padded.
-  int64_t StretchColumns(const FormatKernels& format, int64_t num_tiles) const {
-    if (num_tiles == 1 || weight_.cols <= kStretchColumns) return weight_.cols;
-    if (format.panel_bytes(64 * kStretchColumns) != 64 * format.panel_bytes(kStretchColumns)) {
-      return weight_.cols;
-    }
-    return StretchOf(format, Expands(format, num_tiles));
+  // Columns of a stretch that several tiles pass.
+  static int64_t StretchOf(const FormatKernels& format, bool expands) {
+    const int64_t unit_bytes = expands ? format.expanded_bytes(kStretchColumns) : UnitBytes(format);
+    const int64_t limit = expands ? kExpandedStretchBytes : kStretchBytes;
+    return kStretchColumns * std::max<int64_t>(1, limit / unit_bytes);
   }
 
   // sums [rows, panel_rows] of the tiles of segment `index` that hold rows [row, row + rows).
@@ -253,12 +247,13 @@ class LinearCall {
     const int64_t first = row / tiles.tile_rows;
     const int64_t num_tiles = (rows + tiles.tile_rows - 1) / tiles.tile_rows;
     const uint8_t* panel = segment.data + local * segment.panel_bytes;
-    const int64_t stretch = StretchColumns(format, num_tiles);
-    const bool expands = Expands(format, num_tiles) && stretch <= StretchOf(format, true);
+    const bool expands = Expands(format, num_tiles);
+    const int64_t stretch = num_tiles == 1 ? weight_.cols : StretchOf(format, expands);
+    const int64_t unit_bytes = UnitBytes(format);
     std::memset(sums, 0, static_cast<size_t>(group_rows_ * kernels_.panel_rows) * sizeof(float));
     for (int64_t begin = 0; begin < weight_.cols; begin += stretch) {
       const int64_t cols = std::min(stretch, weight_.cols - begin);
-      const uint8_t* part = panel + (begin == 0 ? 0 : format.panel_bytes(begin));
+      const uint8_t* part = panel + begin / kStretchColumns * unit_bytes;
       if (expands) format.expand(part, cols, expanded);
       for (int64_t i = 0; i < num_tiles; ++i) {
         if (num_tiles > 1) PrefetchShare(part, format.panel_bytes(cols), i, num_tiles);

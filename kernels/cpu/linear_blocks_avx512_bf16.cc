@@ -198,17 +198,8 @@ struct PairPanel {
 template <BlockFormat kFormat, int... kSizes>
 constexpr FormatKernels MakePairs() {
   constexpr BlockTraits kTraits = kTraitsOf<kFormat>;
-  using Layout = BlockLayout<kFormat>;
-  using Panel = PairPanel<kTraits>;
-  return {TileKind::kBf16,
-          Layout::Bytes,
-          Layout::Pack,
-          Layout::Unpack,
-          {Panel::template Multiply<kSizes, PackedPairs<kTraits>>...},
-          /*expand_tiles=*/2,
-          Panel::ExpandedBytes,
-          Panel::Expand,
-          {Panel::template Multiply<kSizes, ExpandedPairs<kTraits>>...}};
+  return MakeExpandable<BlockLayout<kFormat>, PairPanel<kTraits>, PackedPairs<kTraits>,
+                        ExpandedPairs<kTraits>, kSizes...>(TileKind::kBf16, /*expand_tiles=*/2);
 }
 
 }  // namespace

@@ -68,58 +68,31 @@ struct Q40Weights {
   }
 };
 
-template <typename Format, typename Weights>
-struct IntPanel : BlockPanel<Format> {
+// Blocks of a panel as they lie in memory: F16 scales before the codes.
+template <typename Format>
+struct PackedInts {
   static constexpr int64_t kBytes = BlockPanel<Format>::kBytes;
+  static constexpr int kCodesAt = kPanelRows * 2;
 
-  template <int kRows>
-  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
-    const auto* block = static_cast<const uint8_t*>(panel);
-    const auto* x = static_cast<const TileBlock<kRows>*>(tile);
-    Accumulators<kRows> total;
-    total.Start(acc);
-    for (int64_t b = 0; b < cols / kBlock; ++b, block += kBytes, ++x) {
-      PrefetchAhead(block, kBytes);
-      const auto* scales = reinterpret_cast<const uint16_t*>(block);
-      BlockSums<kRows> sums;
-      sums.template Multiply<Weights>(block + kPanelRows * 2, x->x, x->sum128);
-      sums.AddTo(total, FromF16(scales), FromF16(scales + kLanes), x->scale);
-    }
-    total.Save(acc);
+  static void PrefetchBehind(const uint8_t* block) { PrefetchAhead(block, kBytes); }
+  static Vec Scale(const uint8_t* block, int v) {
+    return FromF16(reinterpret_cast<const uint16_t*>(block) + v * kLanes);
   }
 };
 
-// Q8_0 as it is in a panel, but for scales in F32: their conversion is two of the four slots of a
-// block that dot products leave.
-struct ExpandedQ80 {
-  static constexpr int64_t kBytes = kPanelRows * 4 + 8 * kGroupBytes;
-
-  static int64_t Bytes(int64_t cols) { return cols / kBlock * kBytes; }
-
-  static void Expand(const void* panel, int64_t cols, void* out) {
-    const auto* from = static_cast<const uint8_t*>(panel);
-    auto* to = static_cast<uint8_t*>(out);
-    for (int64_t b = 0; b < cols / kBlock; ++b, to += kBytes) {
-      for (int r = 0; r < kPanelRows; r += kLanes) {
-        Store(reinterpret_cast<float*>(to) + r,
-              FromF16(reinterpret_cast<const uint16_t*>(from) + r));
-      }
-      std::memcpy(to + kPanelRows * 4, from + kPanelRows * 2, 8 * kGroupBytes);
-      from += BlockPanel<Q80<0x80>>::kBytes;
-    }
-  }
-
-  template <int kRows>
-  static void Multiply(const void* expanded, const void* tile, int64_t cols, float* acc) {
-    const auto* block = static_cast<const uint8_t*>(expanded);
+template <typename Format, typename Weights>
+struct IntPanel : BlockPanel<Format> {
+  template <int kRows, typename Block = PackedInts<Format>>
+  static void Multiply(const void* blocks, const void* tile, int64_t cols, float* acc) {
+    const auto* block = static_cast<const uint8_t*>(blocks);
     const auto* x = static_cast<const TileBlock<kRows>*>(tile);
     Accumulators<kRows> total;
     total.Start(acc);
-    for (int64_t b = 0; b < cols / kBlock; ++b, block += kBytes, ++x) {
-      const auto* scales = reinterpret_cast<const float*>(block);
+    for (int64_t b = 0; b < cols / kBlock; ++b, block += Block::kBytes, ++x) {
+      Block::PrefetchBehind(block);
       BlockSums<kRows> sums;
-      sums.template Multiply<Q80Weights>(block + kPanelRows * 4, x->x, x->sum128);
-      sums.AddTo(total, Load(scales), Load(scales + kLanes), x->scale);
+      sums.template Multiply<Weights>(block + Block::kCodesAt, x->x, x->sum128);
+      sums.AddTo(total, Block::Scale(block, 0), Block::Scale(block, 1), x->scale);
     }
     total.Save(acc);
   }
@@ -127,6 +100,33 @@ struct ExpandedQ80 {
 
 using Q80DotPanel = IntPanel<Q80<0x80>, Q80Weights>;
 using Q40DotPanel = IntPanel<Q40, Q40Weights>;
+
+// Q8_0's blocks with scales in F32: no conversion for each tile.
+struct ExpandedQ80 {
+  static constexpr int64_t kBytes = kPanelRows * 4 + 8 * kGroupBytes;
+  static constexpr int kCodesAt = kPanelRows * 4;
+
+  static void PrefetchBehind(const uint8_t*) {}
+  static Vec Scale(const uint8_t* block, int v) {
+    return Load(reinterpret_cast<const float*>(block) + v * kLanes);
+  }
+};
+
+struct ExpandingQ80Panel : Q80DotPanel {
+  static int64_t ExpandedBytes(int64_t cols) { return cols / kBlock * ExpandedQ80::kBytes; }
+
+  static void Expand(const void* panel, int64_t cols, void* out) {
+    using Packed = PackedInts<Q80<0x80>>;
+    const auto* from = static_cast<const uint8_t*>(panel);
+    auto* to = static_cast<uint8_t*>(out);
+    for (int64_t b = 0; b < cols / kBlock; ++b, from += Packed::kBytes, to += ExpandedQ80::kBytes) {
+      for (int v = 0; v < 2; ++v) {
+        Store(reinterpret_cast<float*>(to) + v * kLanes, Packed::Scale(from, v));
+      }
+      std::memcpy(to + ExpandedQ80::kCodesAt, from + Packed::kCodesAt, 8 * kGroupBytes);
+    }
+  }
+};
 
 }  // namespace
 }  // namespace heddle::kernels::cpu

@@ -250,6 +250,21 @@ inline void FinishPanel(const EpilogueArgs& args) {
   }
 }
 
+// A format whose panels can be expanded. Layout: Bytes, Pack and Unpack of panels; Panel: Multiply
+// with Packed or Expanded blocks, ExpandedBytes and Expand.
+template <typename Layout, typename Panel, typename Packed, typename Expanded, int... kSizes>
+constexpr FormatKernels MakeExpandable(TileKind tile, int32_t expand_tiles) {
+  return {tile,
+          Layout::Bytes,
+          Layout::Pack,
+          Layout::Unpack,
+          {Panel::template Multiply<kSizes, Packed>...},
+          expand_tiles,
+          Panel::ExpandedBytes,
+          Panel::Expand,
+          {Panel::template Multiply<kSizes, Expanded>...}};
+}
+
 template <typename Panel, int... kSizes>
 constexpr FormatKernels MakeFormat(TileKind tile) {
   return {tile, Panel::Bytes, Panel::Pack, Panel::Unpack, {Panel::template Multiply<kSizes>...}};

@@ -267,19 +267,11 @@ struct SharedPanel {
   }
 };
 
-// Layout: Bytes, Pack and Unpack of the panels.
 template <BlockTraits kTraits, typename Layout, int... kSizes>
 constexpr FormatKernels MakeShared() {
   using Panel = SharedPanel<kTraits>;
-  return {TileKind::kInt8Shared,
-          Layout::Bytes,
-          Layout::Pack,
-          Layout::Unpack,
-          {Panel::template Multiply<kSizes, PackedBlock<kTraits>>...},
-          Panel::kExpandTiles,
-          Panel::ExpandedBytes,
-          Panel::Expand,
-          {Panel::template Multiply<kSizes, ExpandedBlock<kTraits>>...}};
+  return MakeExpandable<Layout, Panel, PackedBlock<kTraits>, ExpandedBlock<kTraits>, kSizes...>(
+      TileKind::kInt8Shared, Panel::kExpandTiles);
 }
 
 }  // namespace

@@ -68,6 +68,7 @@ Workspace Behind(const Workspace& workspace, int64_t bytes) {
 void CudaOps::Linear(const LinearArgs& args) {
   HEDDLE_CHECK(args.x.cols == args.weight->cols, "linear: x and W differ in cols");
   if (!status_.ok() || args.x.rows == 0) return;
+  if (args.norm.has_value()) Norm(*args.norm);
   const bool adapted = args.adapters != nullptr && step_.adapters.n_segments > 0;
   if (adapted) return LinearWithAdapters(ParamsOf(args), *args.adapters);
   LinearOf(ParamsOf(args), step_.workspace);

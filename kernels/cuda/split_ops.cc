@@ -82,13 +82,15 @@ void SplitOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x)
 // From here on, tensors may be rows of logits, which are no rows of the step: joined by then.
 void SplitOps::Norm(const NormArgs& args) {
   if (joined_) return halves_.whole.Norm(args);
-  Each([this, args](CudaOps& ops, const Half& half) {
-    NormArgs own = args;
-    own.x = Rows(args.x, half);
-    own.residual = Rows(args.residual, half);
-    own.out = Rows(args.out, half);
-    ops.Norm(own);
-  });
+  Each([this, args](CudaOps& ops, const Half& half) { ops.Norm(NormOf(args, half)); });
+}
+
+NormArgs SplitOps::NormOf(const NormArgs& args, const Half& half) const {
+  NormArgs own = args;
+  own.x = Rows(args.x, half);
+  own.residual = Rows(args.residual, half);
+  own.out = Rows(args.out, half);
+  return own;
 }
 
 void SplitOps::Linear(const LinearArgs& args) {
@@ -97,6 +99,7 @@ void SplitOps::Linear(const LinearArgs& args) {
     LinearArgs own = args;
     own.x = Rows(args.x, half);
     own.out = args.out_f32 ? Rows(args.out, half, kF32Bytes) : Rows(args.out, half);
+    if (args.norm.has_value()) own.norm = NormOf(*args.norm, half);
     ops.Linear(own);
   });
 }

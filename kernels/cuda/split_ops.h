@@ -68,6 +68,7 @@ class SplitOps final : public Ops {
   void Each(Fn fn);
   void EndPhases(const std::function<void(CudaOps&)>& between);
   void Note(const absl::Status& status);
+  NormArgs NormOf(const NormArgs& args, const Half& half) const;
   Tensor Rows(Tensor tensor, const Half& half, int64_t element_bytes) const;
   Tensor Rows(Tensor tensor, const Half& half) const {
     return Rows(tensor, half, halves_.activation_bytes);

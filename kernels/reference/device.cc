@@ -26,7 +26,10 @@ class ReferenceOps final : public Ops {
     reference::AddPositions(batch_, static_cast<const reference::Weight&>(table), offset, x);
   }
   void Norm(const NormArgs& args) override { reference::Norm(args); }
-  void Linear(const LinearArgs& args) override { reference::Linear(batch_, args); }
+  void Linear(const LinearArgs& args) override {
+    if (args.norm.has_value()) Norm(*args.norm);
+    reference::Linear(batch_, args);
+  }
   void RopeAngles(const RopeAnglesArgs& args) override { reference::RopeAngles(batch_, args); }
   void RopeKvWrite(const RopeKvWriteArgs& args) override {
     reference::RopeKvWrite(batch_.OfGroup(args.cache.group), args);

@@ -94,6 +94,35 @@ void CheckProduct(Device& device, const TestWeight& w, Matrix& x, const std::str
   }
 }
 
+TEST_CASE("a product that norms its rows first is the norm and then the product",
+          "[kernels][kernel]") {
+  std::vector<NamedDevice> devices = CpuDevices(2);
+  devices.push_back({"reference", CreateReferenceDevice()});
+  for (auto& [name, device] : devices) {
+    INFO(name);
+    Random random(7);
+    const TestWeight w = MakeWeight(random, DType::kQ8_0, 40, 96);
+    Matrix factors = Matrix::RandomOf(random, 1, 96);
+    Matrix x = Matrix::RandomOf(random, 5, 96);
+    Matrix normed(5, 96), out(5, 40);
+    WeightSource source = w.source();
+    auto packed = device->Pack({&source, 1});
+    REQUIRE(packed.ok());
+    const NormArgs norm = {
+        .x = x.tensor(), .residual = {}, .weight = factors.at(0, 0), .out = normed.tensor()};
+    REQUIRE(device->Run([&](Ops& ops) { ops.Norm(norm); }).ok());
+    const Matrix expected = Multiply(*device, **packed, normed.tensor());
+    Matrix scratch(5, 96);
+    LinearArgs args{.x = scratch.tensor(), .weight = packed->get(), .out = out.tensor()};
+    args.norm = norm;
+    args.norm->out = scratch.tensor();
+    REQUIRE(device->Run([&](Ops& ops) { ops.Linear(args); }).ok());
+    for (int64_t t = 0; t < 5; ++t) {
+      for (int64_t r = 0; r < 40; ++r) CHECK(out(t, r) == expected(t, r));
+    }
+  }
+}
+
 TEST_CASE("Linear agrees with double sums for every format, odd shape and level",
           "[kernels][kernel]") {
   for (auto& [name, device] : CpuDevices(2)) {

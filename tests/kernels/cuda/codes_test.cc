@@ -214,22 +214,27 @@ TEST_CASE("Codes are multiplied only where library, device, shape and checkpoint
   Check(c);
 }
 
-TEST_CASE("Quantised rows stay as near to the exact product as E4M3 is to its inputs", "[cuda]") {
-  Random random(4);
-  const TestWeight weight = MakeRowScaledWeight(random, DType::kF8G128, 64, 512);
-  const WeightSource source = weight.source();
+std::unique_ptr<Device> DeviceWithLibrary() {
   cuda::emulate::SetMachine({.has_library = true});
   auto device = CreateCudaDevice({.graphs = false});
   cuda::emulate::SetMachine({});
   REQUIRE(device.ok());
-  auto packed = (*device)->Pack({&source, 1});
+  return std::move(device).value();
+}
+
+TEST_CASE("Quantised rows stay as near to the exact product as E4M3 is to its inputs", "[cuda]") {
+  Random random(4);
+  const TestWeight weight = MakeRowScaledWeight(random, DType::kF8G128, 64, 512);
+  const WeightSource source = weight.source();
+  auto device = DeviceWithLibrary();
+  auto packed = device->Pack({&source, 1});
   REQUIRE(packed.ok());
   Matrix x = Matrix::RandomOf(random, 40, 512), zeros(40, 64);
   for (int64_t k = 0; k < 512; k += 64) *x.at(7, k) *= 100;  // outliers
   for (int64_t k = 0; k < 512; ++k) *x.at(8, k) = 0;
   for (int64_t k = 0; k < 512; ++k) *x.at(9, k) *= 1e-30f;
   Activations x_device(DType::kBF16, x), out(DType::kF32, zeros);
-  MustRun(**device, [&](Ops& ops) {
+  MustRun(*device, [&](Ops& ops) {
     ops.Linear(
         {.x = x_device.tensor(), .weight = packed->get(), .out = out.tensor(), .out_f32 = true});
   });
@@ -257,17 +262,14 @@ TEST_CASE("A row that is no numbers spoils no other", "[cuda]") {
   Random random(5);
   const TestWeight weight = MakeRowScaledWeight(random, DType::kF8G128, 16, 128);
   const WeightSource source = weight.source();
-  cuda::emulate::SetMachine({.has_library = true});
-  auto device = CreateCudaDevice({.graphs = false});
-  cuda::emulate::SetMachine({});
-  REQUIRE(device.ok());
-  auto packed = (*device)->Pack({&source, 1});
+  auto device = DeviceWithLibrary();
+  auto packed = device->Pack({&source, 1});
   REQUIRE(packed.ok());
   Matrix x = Matrix::RandomOf(random, 33, 128), zeros(33, 16);
   *x.at(3, 5) = std::numeric_limits<float>::quiet_NaN();
   *x.at(4, 6) = std::numeric_limits<float>::infinity();
   Activations x_device(DType::kBF16, x), out(DType::kBF16, zeros);
-  MustRun(**device, [&](Ops& ops) {
+  MustRun(*device, [&](Ops& ops) {
     ops.Linear({.x = x_device.tensor(), .weight = packed->get(), .out = out.tensor()});
   });
   for (int64_t t = 0; t < 33; ++t) {

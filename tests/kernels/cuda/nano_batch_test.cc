@@ -144,8 +144,10 @@ std::vector<float> Run(const Steps& steps, const NanoBatchProfile& profile) {
     MustRun(*device, [&](Ops& ops) {
       ops.RopeAngles({.inv_freq = frequencies, .cos_sin = angles.at(0, 0)});
       for (int layer = 0; layer < 2; ++layer) {
-        ops.Norm({.x = x.tensor(), .residual = {}, .out = normed.tensor()});
-        ops.Linear({.x = normed.tensor(), .weight = qkv_weight.get(), .out = qkv.tensor()});
+        ops.Linear({.x = normed.tensor(),
+                    .weight = qkv_weight.get(),
+                    .out = qkv.tensor(),
+                    .norm = NormArgs{.x = x.tensor(), .residual = {}, .out = normed.tensor()}});
         ops.RopeKvWrite({.q = columns(0, kHeads * kDim),
                          .k = columns(kHeads * kDim, kKvHeads * kDim),
                          .v = columns((kHeads + kKvHeads) * kDim, kKvHeads * kDim),
