@@ -150,7 +150,7 @@ struct SamplingParams {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
   }
   // Whether the draw that follows `num_drawn` others depends on the last of them, but for what the
-  // model makes of it: then it cannot be prepared before that one is known.
+  // model makes of it: then it is prepared when that one is known.
   bool NeedsLastDraw(int32_t num_drawn) const {
     if (grammar != nullptr || has_penalties()) return true;
     if (num_drawn == min_tokens && !min_tokens_banned.empty()) return true;
@@ -265,7 +265,8 @@ struct SampledToken {
   std::vector<TokenLogprob> top;
   // Of a drawn token: those that its grammar has follow it, without a row of their own. The
   // sequence has them too, from now on; none of them has a log-probability, so that there are none
-  // where these are asked for.
+  // where these are asked for. Its sample in a step that is in flight behind this one is void then:
+  // that brings no token (-1), and counts for nothing.
   std::vector<TokenId> forced;
 };
 

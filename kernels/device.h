@@ -116,6 +116,10 @@ class Device {
   // the calls. With 1 everything happens in Launch. REQUIRES of Run: nothing is launched.
   virtual int32_t max_in_flight() const { return 1; }
   virtual absl::Status Launch(const std::function<void(Ops&)>& body) { return Run(body); }
+  // More of the step that was launched last, for what could not be said then: ops on its batch,
+  // behind those that it has; Finish waits for these as well. REQUIRES: no Plan since, and nothing
+  // was sampled by Launch's body.
+  virtual absl::Status Extend(const std::function<void(Ops&)>& body) { return Run(body); }
   virtual absl::StatusOr<RunTiming> Finish() { return RunTiming(); }
   // Waits for all that was enqueued, without finishing it.
   virtual absl::Status Synchronize() { return absl::OkStatus(); }

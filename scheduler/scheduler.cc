@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -23,6 +24,8 @@ int32_t PooledIndex(const StepResult& result, SequenceId id) {
 
 // Of one more answer in the mean of their lengths: the last few dozen count.
 constexpr double kAnswerWeight = 1.0 / 32;
+// Of one more draw in how often a grammar forces what follows: the last dozen count.
+constexpr float kForcingWeight = 1.0f / 8;
 // Of one more step's swaps in the mean time per page.
 constexpr double kSwapWeight = 1.0 / 8;
 
@@ -252,8 +255,9 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
   }
   for (size_t i = 0; i < flight.sample_owners.size(); ++i) {
     // Cancelled meanwhile, or ended by the step before, when this one was planned already.
-    if (flight.sample_owners[i]->phase == Phase::kFinished) continue;
-    Accept(flight.sample_owners[i], result, static_cast<int32_t>(i), events);
+    Sequence* owner = flight.sample_owners[i];
+    if (owner->phase == Phase::kFinished || std::exchange(owner->sample_is_void, false)) continue;
+    Accept(owner, result, static_cast<int32_t>(i), events);
   }
   for (RequestState* request : flight.prompts_only) {
     for (Sequence& branch : request->branches) {
@@ -287,11 +291,14 @@ void Scheduler::Accept(Sequence* sequence, const StepResult& result, int32_t sam
   if (drawn.token < 0) return Finish(sequence, FinishReason::kError, events);  // none to draw from
   const bool is_first = sequence->generated.empty();
   std::optional<FinishReason> end = Append(sequence, drawn.token);
+  const bool has_row = sequence->num_remaining() == 0;  // of this token, in the step behind
   size_t num_forced = 0;
   while (!end && num_forced < drawn.forced.size()) {
     end = Append(sequence, drawn.forced[num_forced++]);
   }
   totals_.forced_tokens += static_cast<int64_t>(num_forced);
+  sequence->sample_is_void = has_row && num_forced > 0;
+  sequence->forcing += kForcingWeight * ((num_forced > 0 ? 1.0f : 0.0f) - sequence->forcing);
   const size_t index = events->size();
   if (end) {
     auto tokens = static_cast<double>(sequence->generated.size());

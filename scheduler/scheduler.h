@@ -86,8 +86,9 @@ class Scheduler {
   // samples brings one token: rows of such tokens name the sample (engine/step.h). A sequence that
   // ends otherwise has a row too much there, which is dropped; its pages go back at once, as steps
   // run one after the other. True: *plan is to be executed and committed after the other. False:
-  // there is nothing to plan, there are two already, that in flight pools hidden states, or a draw
-  // depends on its tokens, or somebody must be preempted: Commit, then Plan. Cost as Plan's.
+  // there is nothing to plan, there are two already, that in flight pools hidden states, too many
+  // of its samples are likely to have forced tokens behind them, or somebody must be preempted:
+  // Commit, then Plan. Cost as Plan's.
   bool PlanAhead(int64_t now_us, engine::StepPlan* plan);
 
   // Takes the result of the oldest step in flight, which was done at `now_us`, and appends what it

@@ -19,6 +19,8 @@ constexpr double kAutomaticFloorUs = 20'000;
 constexpr double kAutomaticFactor = 2;
 // Rows of prompts beside streams while nothing is known of the machine: eight steps at most.
 constexpr int32_t kFirstChunkTokens = 4 * kMinChunkTokens;
+// Of the samples of a step planned ahead: what a step without a pause before it is worth.
+constexpr float kMaxVoidShare = 0.1f;
 
 }  // namespace
 
@@ -39,13 +41,13 @@ bool Scheduler::PlanAhead(int64_t now_us, StepPlan* plan) {
   return num_flights_ == 2;
 }
 
-// Whether what follows the samples of the step in flight can be drawn without knowing them.
+// Whether the samples behind those of the step in flight are likely to be of use: a sequence whose
+// grammar forces tokens behind its draw has none there, and is a step later than it could be.
 bool Scheduler::MayExpect() const {
   const std::vector<Sequence*>& owners = flights_[0].sample_owners;
-  return std::none_of(owners.begin(), owners.end(), [this](const Sequence* owner) {
-    const auto drawn = static_cast<int32_t>(owner->generated.size()) + 1;
-    return GoesOn(*owner) && owner->request->request.sampling.NeedsLastDraw(drawn);
-  });
+  float void_samples = 0;
+  for (const Sequence* owner : owners) void_samples += owner->forcing;
+  return void_samples <= kMaxVoidShare * static_cast<float>(owners.size());
 }
 
 // Of a sequence that the step in flight draws a token of: whether that is not its last by length.
@@ -57,7 +59,7 @@ bool Scheduler::GoesOn(const Sequence& owner) const {
 void Scheduler::Expect() {
   const std::vector<Sequence*>& owners = flights_[0].sample_owners;
   for (size_t i = 0; i < owners.size(); ++i) {
-    owners[i]->num_expected = GoesOn(*owners[i]) ? 1 : 0;
+    owners[i]->num_expected = GoesOn(*owners[i]) && !owners[i]->sample_is_void ? 1 : 0;
     owners[i]->expected_sample = static_cast<int32_t>(i);
   }
 }

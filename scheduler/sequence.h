@@ -36,7 +36,10 @@ struct Sequence {
   int32_t num_hashed_pages = 0;  // leading pages that are in the prefix cache; -1: none will be
   int32_t num_expected = 0;  // 1: a step in flight draws a token that the plan behind it counts on
   int32_t expected_sample = 0;  // which of that step's samples it is
-  uint64_t chain = 0;           // hash of these pages
+  // A step in flight samples behind a token that others have turned out to follow, forced.
+  bool sample_is_void = false;
+  float forcing = 0;   // how often, lately, its grammar has forced tokens behind a draw; 0 to 1
+  uint64_t chain = 0;  // hash of these pages
   std::vector<TokenId> generated;
   KvTables tables;
   // Of WaitingQueue while it waits: since when, and its neighbours by that time.

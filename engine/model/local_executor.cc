@@ -89,7 +89,9 @@ absl::Status LocalExecutor::Wait(StepResult* result) {
   oldest_flight_ = (oldest_flight_ + 1) % flights_.size();
   --num_flights_;
   if (max_in_flight() == 1) HEDDLE_RETURN_IF_ERROR(Launch(&flight));
-  return Finish(&flight, result);
+  HEDDLE_RETURN_IF_ERROR(Finish(&flight, result));
+  if (num_flights_ == 0 || !flights_[oldest_flight_].draws_wait) return absl::OkStatus();
+  return LaunchDraws(&flights_[oldest_flight_]);
 }
 
 absl::Status LocalExecutor::Launch(Flight* flight) {
@@ -97,10 +99,12 @@ absl::Status LocalExecutor::Launch(Flight* flight) {
   HEDDLE_CHECK(num_flights_ == 0 || flights_[oldest_flight_].plan->pools.empty(),
                "Submit behind a plan whose hidden states were not read");
   flight->timing = {};
+  flight->has_logits = false;
   for (const SequenceBegin& begin : plan.begun) sampler_.Begin(begin);
   HEDDLE_RETURN_IF_ERROR(SwapPages(plan, &flight->timing));
   for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
   BuildDraws(flight);
+  flight->draws_wait = num_flights_ > 0 && DrawsWait(plan);
   return plan.token_ids.empty() ? absl::OkStatus() : Forward(flight);
 }
 
@@ -111,6 +115,7 @@ absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
   result->samples.resize(plan.samples.size());
   result->scores.resize(plan.scores.size());
   result->pooled.clear();
+  jumped_.clear();
   result->timing = flight->timing;
   if (!plan.token_ids.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(const kernels::RunTiming ran, parts_.device->Finish());
@@ -163,7 +168,7 @@ absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepTiming* timing) 
 // And logit_rows_: those that are drawn from, those that are pooled.
 void LocalExecutor::BuildDraws(Flight* flight) {
   const StepPlan& plan = *flight->plan;
-  std::vector<Draw>& draws = flight->draws;
+  std::vector<DrawnRow>& draws = flight->draws;
   draws.clear();
   for (size_t i = 0; i < plan.samples.size(); ++i) {
     draws.push_back({.row = plan.samples[i].row, .index = static_cast<int32_t>(i)});
@@ -172,9 +177,10 @@ void LocalExecutor::BuildDraws(Flight* flight) {
     draws.push_back(
         {.row = plan.scores[i].row, .index = static_cast<int32_t>(i), .is_score = true});
   }
-  std::sort(draws.begin(), draws.end(), [](const Draw& a, const Draw& b) { return a.row < b.row; });
+  std::sort(draws.begin(), draws.end(),
+            [](const DrawnRow& a, const DrawnRow& b) { return a.row < b.row; });
   logit_rows_.clear();
-  for (Draw& draw : draws) {
+  for (DrawnRow& draw : draws) {
     if (logit_rows_.empty() || logit_rows_.back() != draw.row) logit_rows_.push_back(draw.row);
     draw.logit_row = static_cast<int32_t>(logit_rows_.size()) - 1;
   }
@@ -204,7 +210,7 @@ absl::Status LocalExecutor::Forward(Flight* flight) {
   const StepPlan& plan = *flight->plan;
   const int64_t start_ns = NowNs();
   int64_t forward_end_ns = start_ns;
-  BuildSampleRows(flight);
+  if (!flight->draws_wait) BuildSampleRows(flight);
   kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, logit_rows_);
   batch.token_ids = TokensOf(plan);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
@@ -212,19 +218,36 @@ absl::Status LocalExecutor::Forward(Flight* flight) {
   HEDDLE_RETURN_IF_ERROR(parts_.device->Launch([&](kernels::Ops& ops) {
     decoder_->Forward(ops, batch.n_tokens(), n_logit_rows, *cache_);
     forward_end_ns = NowNs();
-    FillMasks(flight);
-    size_t next_draw = 0;
-    for (int32_t row = 0; row < n_drawn_rows_; row += kLogitBlockRows) {
-      DrawBlock(ops, row, flight, &next_draw);
-    }
+    if (!flight->draws_wait) return Draw(ops, flight);
+    flight->has_logits = n_drawn_rows_ <= kLogitBlockRows;
+    if (flight->has_logits) decoder_->Logits(ops, 0, LogitBlock(0));
   }));
   last_draw_of_sample_.resize(plan.samples.size());
   for (size_t i = 0; i < flight->draws.size(); ++i) {
-    const Draw& draw = flight->draws[i];
+    const DrawnRow& draw = flight->draws[i];
     if (!draw.is_score) last_draw_of_sample_[draw.index] = static_cast<int32_t>(i);
   }
   flight->timing.forward_ns = forward_end_ns - start_ns;
   flight->timing.sample_ns = NowNs() - forward_end_ns;
+  return absl::OkStatus();
+}
+
+// Whether what a draw needs is not known before the step in flight has drawn.
+bool LocalExecutor::DrawsWait(const StepPlan& plan) const {
+  return std::any_of(plan.samples.begin(), plan.samples.end(),
+                     [this](const SampleRow& sample) { return sampler_.NeedsDraw(sample.id); });
+}
+
+// Those of a step whose logits are under way. What follows a forced token is drawn when its row
+// has been run, by a later step.
+absl::Status LocalExecutor::LaunchDraws(Flight* flight) {
+  const int64_t start_ns = NowNs();
+  for (DrawnRow& draw : flight->draws) {
+    draw.is_void = !draw.is_score && jumped_.contains(flight->plan->samples[draw.index].id);
+  }
+  BuildSampleRows(flight);
+  HEDDLE_RETURN_IF_ERROR(parts_.device->Extend([&](kernels::Ops& ops) { Draw(ops, flight); }));
+  flight->timing.sample_ns += NowNs() - start_ns;
   return absl::OkStatus();
 }
 
@@ -233,12 +256,14 @@ void LocalExecutor::BuildSampleRows(Flight* flight) {
   sampler_.ResetEdits();
   flight->sample_rows.clear();
   flight->max_top = 0;
-  for (const Draw& draw : flight->draws) {
+  for (const DrawnRow& draw : flight->draws) {
     const int32_t row = draw.logit_row % kLogitBlockRows;
     if (draw.is_score) {
       const ScoreRow& score = plan.scores[draw.index];
       flight->sample_rows.push_back(
           {.logit_row = row, .num_top = std::max(0, score.num_top), .forced_token = score.target});
+    } else if (draw.is_void) {
+      flight->sample_rows.push_back({.logit_row = row, .temperature = 0.0f});
     } else {
       flight->sample_rows.push_back(sampler_.Row(plan.samples[draw.index], row));
     }
@@ -251,21 +276,33 @@ void LocalExecutor::BuildSampleRows(Flight* flight) {
   flight->top_logprobs.resize(count * flight->max_top);
 }
 
-// Behind the forward: masks are found meanwhile.
 void LocalExecutor::FillMasks(Flight* flight) {
   for (size_t i = 0; i < flight->draws.size(); ++i) {
-    const Draw& draw = flight->draws[i];
-    if (draw.is_score) continue;
+    const DrawnRow& draw = flight->draws[i];
+    if (draw.is_score || draw.is_void) continue;
     flight->sample_rows[i].allowed = sampler_.Allowed(flight->plan->samples[draw.index].id);
   }
 }
 
+// Masks that are being looked for are found while the forward runs.
+void LocalExecutor::Draw(kernels::Ops& ops, Flight* flight) {
+  FillMasks(flight);
+  size_t next_draw = 0;
+  for (int32_t row = 0; row < n_drawn_rows_; row += kLogitBlockRows) {
+    DrawBlock(ops, row, flight, &next_draw);
+  }
+}
+
+kernels::Tensor LocalExecutor::LogitBlock(int32_t first_row) const {
+  const int32_t vocab = parts_.spec->vocab;
+  return {logits_->data(), std::min(kLogitBlockRows, n_drawn_rows_ - first_row), vocab, vocab};
+}
+
 void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flight,
                               size_t* next_draw) {
-  const int32_t rows = std::min(kLogitBlockRows, n_drawn_rows_ - first_row);
-  const int32_t vocab = parts_.spec->vocab;
-  const kernels::Tensor logits{logits_->data(), rows, vocab, vocab};
-  decoder_->Logits(ops, first_row, logits);
+  const kernels::Tensor logits = LogitBlock(first_row);
+  const auto rows = static_cast<int32_t>(logits.rows);
+  if (!flight->has_logits) decoder_->Logits(ops, first_row, logits);
   last_block_rows_ = rows;
 
   const size_t first = *next_draw;
@@ -283,22 +320,26 @@ void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flig
 }
 
 void LocalExecutor::Report(const Flight& flight, StepResult* result) {
-  const StepPlan& plan = *flight.plan;
-  for (size_t i = 0; i < flight.draws.size(); ++i) {
-    const Draw& draw = flight.draws[i];
-    SampledToken& out = draw.is_score ? result->scores[draw.index] : result->samples[draw.index];
-    out.id = draw.is_score ? plan.scores[draw.index].id : plan.samples[draw.index].id;
-    out.token = flight.tokens[i];
-    out.logprob = flight.logprobs[i];
-    out.top.clear();
-    for (int32_t t = 0; t < flight.sample_rows[i].num_top; ++t) {
-      const size_t at = i * flight.max_top + t;
-      out.top.push_back({flight.top_tokens[at], flight.top_logprobs[at]});
-    }
-    out.forced.clear();
-    if (!draw.is_score) sampler_.Accept(out.id, out.token, &out.forced);
-  }
+  for (size_t i = 0; i < flight.draws.size(); ++i) ReportDraw(flight, i, result);
   sampler_.FindMasks();
+}
+
+void LocalExecutor::ReportDraw(const Flight& flight, size_t i, StepResult* result) {
+  const StepPlan& plan = *flight.plan;
+  const DrawnRow& draw = flight.draws[i];
+  SampledToken& out = draw.is_score ? result->scores[draw.index] : result->samples[draw.index];
+  out.id = draw.is_score ? plan.scores[draw.index].id : plan.samples[draw.index].id;
+  out.token = draw.is_void ? -1 : flight.tokens[i];
+  out.logprob = flight.logprobs[i];
+  out.top.clear();
+  for (int32_t t = 0; t < flight.sample_rows[i].num_top; ++t) {
+    const size_t at = i * flight.max_top + t;
+    out.top.push_back({flight.top_tokens[at], flight.top_logprobs[at]});
+  }
+  out.forced.clear();
+  if (draw.is_score || draw.is_void) return;
+  sampler_.Accept(out.id, out.token, &out.forced);
+  if (!out.forced.empty()) jumped_.insert(out.id);
 }
 
 absl::Status LocalExecutor::Pool(const StepPlan& plan, StepResult* result) {

@@ -5,7 +5,9 @@
 //
 // On a device that runs steps by itself (Device::max_in_flight() > 1), Submit launches the plan and
 // Wait reads its results; it blocks for the step before only where the plan swaps pages that the
-// step before uses. On others Submit keeps the plan, and the work is done in Wait.
+// step before uses. Draws that depend on the tokens of the step before, for a grammar or a penalty,
+// are launched when Wait has brought these, while the device computes the logits. On other devices
+// Submit keeps the plan, and the work is done in Wait.
 // Thread-safety: none. The work is done on the caller's thread and the device's own.
 #pragma once
 
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "engine/executor.h"
 #include "engine/memory/host_pages.h"
@@ -62,18 +65,21 @@ class LocalExecutor final : public Executor {
 
  private:
   // A sample or a score of the plan, and the logit row it reads.
-  struct Draw {
+  struct DrawnRow {
     int32_t row = 0;        // of the plan
     int32_t logit_row = 0;  // of the batch
     int32_t index = 0;      // into plan.samples or plan.scores
     bool is_score = false;
+    bool is_void = false;  // the step before has forced tokens of its sequence
   };
 
   // A plan between Submit and the end of Wait: what its results will be read from. Capacity is
   // kept.
   struct Flight {
     const StepPlan* plan = nullptr;
-    std::vector<Draw> draws;
+    std::vector<DrawnRow> draws;
+    bool draws_wait = false;  // for what the step before draws
+    bool has_logits = false;  // those of all rows are there before the draws are launched
     // One per draw, and what the device says of it when the step has run.
     std::vector<kernels::SampleRowParams> sample_rows;
     int32_t max_top = 0;
@@ -90,11 +96,16 @@ class LocalExecutor final : public Executor {
   bool MaySwapBeside(const StepPlan& plan) const;
   absl::Status SwapPages(const StepPlan& plan, StepTiming* timing);
   absl::Status Forward(Flight* flight);
+  bool DrawsWait(const StepPlan& plan) const;
   void BuildSampleRows(Flight* flight);
   void FillMasks(Flight* flight);
+  absl::Status LaunchDraws(Flight* flight);
+  void Draw(kernels::Ops& ops, Flight* flight);
   void DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flight, size_t* next_draw);
+  kernels::Tensor LogitBlock(int32_t first_row) const;
   absl::Status Finish(Flight* flight, StepResult* result);
   void Report(const Flight& flight, StepResult* result);
+  void ReportDraw(const Flight& flight, size_t i, StepResult* result);
   absl::Status Pool(const StepPlan& plan, StepResult* result);
 
   Parts parts_;
@@ -115,6 +126,7 @@ class LocalExecutor final : public Executor {
   std::vector<TokenId> tokens_;               // with the draws of the step before by their number
   std::vector<int32_t> last_draw_of_sample_;  // of the plan launched last
   std::vector<int32_t> logit_rows_;
+  absl::flat_hash_set<SequenceId> jumped_;  // had forced tokens in the step that ended last
   int32_t n_drawn_rows_ = 0;  // of logit_rows_; behind them those that are pooled, pool by pool
   // Sums of hidden states of prompts that are not through yet.
   struct PoolSum {

@@ -53,6 +53,12 @@ kernels::SampleRowParams SamplerState::Row(const SampleRow& sample, int32_t logi
           .edits = BuildEdits(it->second)};
 }
 
+bool SamplerState::NeedsDraw(SequenceId id) const {
+  auto it = sequences_.find(id);
+  HEDDLE_CHECK(it != sequences_.end(), "a plan samples a sequence that never began");
+  return it->second.params.NeedsLastDraw(it->second.num_generated + 1);
+}
+
 const uint32_t* SamplerState::Allowed(SequenceId id) {
   auto it = sequences_.find(id);
   HEDDLE_CHECK(it != sequences_.end(), "a mask of a sequence that never began");

@@ -41,6 +41,10 @@ class SamplerState {
   // REQUIRES: the sequence is live.
   kernels::SampleRowParams Row(const SampleRow& sample, int32_t logit_row);
 
+  // Whether what Row and Allowed say of the next draw but one depends on the next, which was not
+  // accepted yet. REQUIRES: the sequence is live.
+  bool NeedsDraw(SequenceId id) const;
+
   // The mask of tokens that the sequence's grammar allows, or null: all. Waits for it, so that it
   // is best asked for late. Valid until Accept or End. Where a grammar allows nothing, nothing is
   // drawn (-1). REQUIRES: the sequence is live.

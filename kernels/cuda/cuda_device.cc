@@ -155,6 +155,7 @@ class CudaDevice final : public Device {
   absl::Status Run(const std::function<void(Ops&)>& body) override;
   int32_t max_in_flight() const override { return kMaxInFlight; }
   absl::Status Launch(const std::function<void(Ops&)>& body) override;
+  absl::Status Extend(const std::function<void(Ops&)>& body) override;
   absl::StatusOr<RunTiming> Finish() override;
   absl::Status Synchronize() override {
     runtime_->Bind();
@@ -202,8 +203,9 @@ class CudaDevice final : public Device {
   void StageAttention(const AttentionGrouping& grouping, Part part);
   absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping, Part part);
   CudaOps OpsFor(Part part, bool as_graph);
-  absl::Status RunBody(const std::function<void(Ops&)>& body, bool as_graph);
-  absl::Status FetchResults(const CudaOps& ops);
+  absl::Status Enqueue(uint64_t step, const std::function<void(Ops&)>& body);
+  absl::Status RunBody(uint64_t step, const std::function<void(Ops&)>& body, bool as_graph);
+  absl::Status FetchResults(const CudaOps& ops, Launched* launched);
   // Of the step that is planned or launched next, in the order of all.
   uint64_t next_step() const { return first_launched_ + num_launched_; }
   Launched& At(uint64_t step) { return launched_[step % kMaxInFlight]; }
@@ -368,7 +370,8 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
 }
 
 // Launches, or keeps on the tape, and asks for the results.
-absl::Status CudaDevice::RunBody(const std::function<void(Ops&)>& body, bool as_graph) {
+absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>& body,
+                                 bool as_graph) {
   if (library_ != nullptr) {
     library_->SpareMultiprocessors(split_.has_value() ? split_->attention_multiprocessors : 0);
   }
@@ -392,10 +395,10 @@ absl::Status CudaDevice::RunBody(const std::function<void(Ops&)>& body, bool as_
   runtime_->set_tape(nullptr);
   HEDDLE_RETURN_IF_ERROR(status);
   if (as_graph) {
-    HEDDLE_RETURN_IF_ERROR(runtime_->Mark(BeginOf(next_step())));
+    if (step == next_step()) HEDDLE_RETURN_IF_ERROR(runtime_->Mark(BeginOf(step)));
     HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, groups_[0].n_tokens));
   }
-  return FetchResults(whole);
+  return FetchResults(whole, &At(step));
 }
 
 absl::Status CudaDevice::Run(const std::function<void(Ops&)>& body) {
@@ -406,35 +409,46 @@ absl::Status CudaDevice::Run(const std::function<void(Ops&)>& body) {
 
 absl::Status CudaDevice::Launch(const std::function<void(Ops&)>& body) {
   HEDDLE_CHECK(num_launched_ < kMaxInFlight, "a third step in flight");
+  HEDDLE_RETURN_IF_ERROR(Enqueue(next_step(), body));
+  ++num_launched_;
+  return absl::OkStatus();
+}
+
+// The halves of a split step have joined where its logits' rows were gathered.
+absl::Status CudaDevice::Extend(const std::function<void(Ops&)>& body) {
+  HEDDLE_CHECK(num_launched_ > 0, "Extend without Launch");
+  HEDDLE_CHECK(At(next_step() - 1).copies.empty(), "Extend of a step that has sampled");
+  split_.reset();
+  return Enqueue(next_step() - 1, body);
+}
+
+// As the next step, or as more of the last one.
+absl::Status CudaDevice::Enqueue(uint64_t step, const std::function<void(Ops&)>& body) {
   HEDDLE_RETURN_IF_ERROR(pending_error_);
   runtime_->Bind();
-  const uint64_t step = next_step();
   // Prompts keep the device busy for longer than their launches take.
   const bool as_graph = options_.graphs && groups_[0].n_tokens <= kSkinnyRows;
   tape_.Clear();
   if (as_graph) {
     runtime_->set_tape(&tape_);
-  } else {
+  } else if (step == next_step()) {
     HEDDLE_RETURN_IF_ERROR(runtime_->Mark(BeginOf(step)));
   }
-  const absl::Status status = RunBody(body, as_graph);
+  const absl::Status status = RunBody(step, body, as_graph);
   runtime_->set_tape(nullptr);
   HEDDLE_RETURN_IF_ERROR(status);
-  HEDDLE_RETURN_IF_ERROR(runtime_->Mark(EndOf(step)));
-  ++num_launched_;
-  return absl::OkStatus();
+  return runtime_->Mark(EndOf(step));
 }
 
 // One copy of the tokens to pinned memory, and one of all other results if there are any.
-absl::Status CudaDevice::FetchResults(const CudaOps& ops) {
-  Launched& launched = At(next_step());
-  launched.copies = ops.results();
+absl::Status CudaDevice::FetchResults(const CudaOps& ops, Launched* launched) {
+  launched->copies = ops.results();
   const auto* base = static_cast<const uint8_t*>(results_->data());
   if (ops.drawn_bytes() > 0) {
-    HEDDLE_RETURN_IF_ERROR(runtime_->CopyToHost(launched.host_results, base, ops.drawn_bytes()));
+    HEDDLE_RETURN_IF_ERROR(runtime_->CopyToHost(launched->host_results, base, ops.drawn_bytes()));
   }
   if (ops.result_bytes() == 0) return absl::OkStatus();
-  return runtime_->CopyToHost(launched.host_results + kDrawnBytes, base + kDrawnBytes,
+  return runtime_->CopyToHost(launched->host_results + kDrawnBytes, base + kDrawnBytes,
                               ops.result_bytes());
 }
 

@@ -106,6 +106,7 @@ class Runtime {
   [[maybe_unused]] void* signals_[kLanes] = {};    // events
   [[maybe_unused]] void* marks_[kMarks] = {};      // events
   [[maybe_unused]] int64_t mark_ns_[kMarks] = {};  // emulated: when they were passed
+  [[maybe_unused]] int64_t marked_[kMarks] = {};   // emulated: how often they were set
   int64_t allocated_bytes_ = 0;
 };
 

@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "engine/grammar/compiled_grammar.h"
+#include "engine/grammar/gbnf.h"
 #include "engine/model/load.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/emulate/machine.h"
@@ -38,6 +42,7 @@ struct Served {
   int64_t swapped = 0;
   int64_t steps = 0;
   int64_t steps_ahead = 0;
+  int64_t forced = 0;
 };
 
 std::unique_ptr<engine::LocalExecutor> LoadStories() {
@@ -76,6 +81,8 @@ void Book(const std::vector<scheduler::SequenceEvent>& events, const engine::Ste
       const engine::SampledToken& drawn = result.samples.at(event.sample_begin + i);
       outcome.tokens.push_back(drawn.token);
       outcome.logprobs.push_back(drawn.logprob);
+      outcome.tokens.insert(outcome.tokens.end(), drawn.forced.begin(),
+                            drawn.forced.begin() + event.num_forced);
     }
     if (event.finished) outcome.reason = event.reason;
   }
@@ -117,6 +124,7 @@ Served Serve(engine::Executor& executor, const SchedulerOptions& options,
   }
   CHECK(scheduler.stats().pages_used == 0);
   served.preemptions = scheduler.stats().preemptions;
+  served.forced = scheduler.stats().forced_tokens;
   served.swapped = scheduler.stats().pages_swapped_in;
   return served;
 }
@@ -189,17 +197,57 @@ TEST_CASE("Steps launched ahead of the tokens bring the same tokens", "[cuda]") 
   CHECK(ahead.steps_ahead > ahead.steps / 2);
 }
 
-TEST_CASE("Draws that depend on the last token are the same beside others", "[cuda]") {
+// Letters, of which token 3 is "a"; 2 ends a text. Behind an "a", and behind "i" or "j", there is
+// no choice.
+std::shared_ptr<engine::grammar::CompiledGrammar> Letters() {
+  static const std::string kLetters = "abcdefghijkl";
+  const auto text_of = [](TokenId id) {
+    const auto letter = static_cast<size_t>(id - 3);
+    return std::string_view(kLetters).substr(std::min(letter, kLetters.size()), 1);
+  };
+  const auto encode = [](std::string_view text) {
+    std::vector<TokenId> tokens;
+    for (char letter : text) tokens.push_back(3 + letter - 'a');
+    return tokens;
+  };
+  auto vocabulary = std::make_shared<engine::grammar::Vocabulary>(512, text_of, encode);
+  return std::make_shared<engine::grammar::CompiledGrammar>(
+      *engine::grammar::Compile(
+          *engine::grammar::ParseGbnf(R"(root ::= ("a" "fgh" | [bcde] | [ij] "k")+ "l" "l")")),
+      vocabulary, std::vector<TokenId>{2});
+}
+
+TEST_CASE("Draws that wait for the last token are the same when their step is launched ahead",
+          "[cuda]") {
   const auto executor = LoadStories();
   std::vector<GenerationRequest> requests = Requests();
-  requests.resize(3);
   requests[1].sampling.repetition_penalty = 1.3f;
   requests[2].sampling.bad_words = {{20, 21}, {300}};
+  requests[3].prompt_logprobs = 1;  // more rows of logits than are held at a time
+  requests.push_back(requests[1]);
+  GenerationRequest constrained = requests.back();
+  constrained.id = RequestId{requests.size()};
+  constrained.sampling.grammar = Letters();
+  constrained.sampling.num_logprobs = -1;
+  constrained.stop_tokens = {2};
+  constrained.max_tokens = 40;
+  requests.back() = constrained;
+  requests.push_back(constrained);
+  requests.back().id = RequestId{requests.size()};
+  requests.back().sampling.num_logprobs = 0;  // what is forced is drawn
   const SchedulerOptions options = OptionsFor(executor->limits());
-  const Served settled = Serve(*executor, options, requests, 2, /*ahead=*/false);
-  const Served ahead = Serve(*executor, options, requests, 2, /*ahead=*/true);
+  Served settled = Serve(*executor, options, requests, 2, /*ahead=*/false);
+  SetMachine({.is_late = true});
+  Served ahead = Serve(*executor, options, requests, 2, /*ahead=*/true);
+  SetMachine({});
+  // Nobody asked for these.
+  for (Served* served : {&settled, &ahead}) {
+    served->outcomes.at({constrained.id, 0}).logprobs.clear();
+  }
   CHECK(ahead.outcomes == settled.outcomes);
-  CHECK(ahead.steps_ahead > 0);  // before those have begun, and when they have ended
+  CHECK(ahead.steps_ahead > ahead.steps / 2);
+  CHECK(settled.forced > 2);
+  CHECK(ahead.forced == settled.forced);
 }
 
 TEST_CASE("Embeddings of prompts do not mix with the step behind them", "[cuda]") {

@@ -113,30 +113,57 @@ TEST_CASE("What its length ends has no row more, and its place is taken", "[sche
   CHECK(rig.executor.num_rows() == 4 + 1 + 5);
 }
 
-TEST_CASE("A plan waits for the token that a draw depends on", "[scheduler][unit]") {
-  const auto is_ahead_after = [](const engine::SamplingParams& sampling, int steps) {
-    Rig rig = AheadRig(Options());
-    GenerationRequest request = MakeRequest(6, 20, 2);
-    request.sampling = sampling;
-    rig.Add(request);
-    rig.Add(MakeRequest(6, 20, 3));
-    for (int i = 0; i < steps; ++i) REQUIRE(rig.Step());
-    PlanOne(rig);
-    engine::StepPlan next;
-    return rig.scheduler.PlanAhead(rig.now_us, &next);
+// The fake executor forces up to three tokens behind some of a constrained sequence's.
+GenerationRequest Constrained(int32_t salt) {
+  GenerationRequest request = MakeRequest(6, 24, salt);
+  request.sampling.presence_penalty = 1;
+  return request;
+}
+
+TEST_CASE("A sample behind a token that others follow, forced, is void, and these run next",
+          "[scheduler][unit]") {
+  Rig rig = AheadRig(Options());
+  int32_t salt = 0;  // of a sequence that has something forced behind its second token, not before
+  const auto forced_behind = [&](int32_t i) {
+    return test::FakeExecutor::Forced(Alone(Constrained(salt), 0, 2)[i], kVocab);
   };
-  CHECK(is_ahead_after({}, 0));
-  CHECK(is_ahead_after({.num_logprobs = 3, .logit_bias = {{1, 2.0f}}}, 0));
-  CHECK_FALSE(is_ahead_after({.repetition_penalty = 1.1f}, 0));
-  CHECK_FALSE(is_ahead_after({.presence_penalty = 0.5f}, 0));
-  CHECK_FALSE(is_ahead_after({.frequency_penalty = 0.5f}, 0));
-  CHECK(is_ahead_after({.bad_words = {{5}, {6}}}, 0));
-  CHECK_FALSE(is_ahead_after({.bad_words = {{5}, {6, 7}}}, 0));
-  // The third draw is the last under the ban: that after it may be what was banned.
-  const engine::SamplingParams least = {.min_tokens = 3, .min_tokens_banned = {9}};
-  CHECK(is_ahead_after(least, 1));
-  CHECK_FALSE(is_ahead_after(least, 2));
-  CHECK(is_ahead_after(least, 3));
+  while (!forced_behind(0).empty() || forced_behind(1).size() != 2) ++salt;
+  const RequestId id = rig.Add(Constrained(salt));
+  const std::vector<TokenId> alone = Alone(Constrained(salt), 0, 24);
+  rig.ahead = [] { return true; };
+  for (int i = 0; i < 2; ++i) REQUIRE(rig.Step());
+  CHECK(rig.Of(id).tokens == std::vector<TokenId>(alone.begin(), alone.begin() + 4));
+  // The step in flight runs the second token, and its sample is nobody's; that behind it runs what
+  // was forced, and draws.
+  REQUIRE(rig.Step());
+  CHECK(rig.plan.token_ids == std::vector<TokenId>{~0});
+  CHECK(rig.result.samples[0].token == -1);
+  CHECK(rig.Of(id).tokens.size() == 4);
+  REQUIRE(rig.Step());
+  CHECK(rig.plan.token_ids == std::vector<TokenId>{alone[2], alone[3]});
+  CHECK(rig.Of(id).tokens[4] == alone[4]);
+  rig.RunAll();
+  CHECK(rig.Of(id).tokens == alone);
+}
+
+TEST_CASE("Plans wait for tokens where grammars keep forcing what follows, and not beside many",
+          "[scheduler][unit]") {
+  const auto share_ahead = [](int32_t num_others) {
+    Rig rig = AheadRig({.num_pages = 200,
+                        .page_tokens = 4,
+                        .max_context = 64,
+                        .max_step_tokens = 200,
+                        .max_step_seqs = 16});
+    rig.ahead = [] { return true; };
+    const RequestId id = rig.Add(Constrained(1));
+    for (int32_t i = 0; i < num_others; ++i) rig.Add(MakeRequest(6, 40, 2 + i));
+    int32_t steps = 0;
+    while (!rig.Of(id).finished && rig.Step()) ++steps;
+    CHECK(rig.Of(id).tokens == Alone(Constrained(1), 0, 24));
+    return static_cast<double>(rig.executor.num_ahead()) / steps;
+  };
+  CHECK(share_ahead(0) < 0.5);
+  CHECK(share_ahead(11) == 1.0);
 }
 
 TEST_CASE("No step is planned behind one whose hidden states are to be read", "[scheduler][unit]") {

@@ -94,6 +94,9 @@ class Rig {
       for (int32_t i = 0; i < event.num_samples; ++i) {
         out.tokens.push_back(result.samples.at(event.sample_begin + i).token);
       }
+      for (int32_t i = 0; i < event.num_forced; ++i) {
+        out.tokens.push_back(result.samples.at(event.sample_begin).forced.at(i));
+      }
       for (int32_t i = 0; i < event.num_scores; ++i) {
         out.scores.push_back(result.scores.at(event.score_begin + i));
       }
@@ -131,7 +134,8 @@ inline GenerationRequest MakeRequest(int32_t num_prompt, int32_t max_tokens, int
 }
 
 inline std::vector<TokenId> Alone(const GenerationRequest& request, int32_t branch, int32_t count) {
-  return test::FakeExecutor::Answer(request.prompt, request.sampling.seed + branch, count, kVocab);
+  return test::FakeExecutor::Answer(request.prompt, request.sampling.seed + branch, count, kVocab,
+                                    test::FakeExecutor::IsConstrained(request.sampling));
 }
 
 }  // namespace heddle::scheduler

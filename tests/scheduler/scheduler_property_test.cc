@@ -24,7 +24,7 @@ class RandomLoad {
       : random_(seed), options_(RandomOptions()), rig_(options_, /*max_in_flight=*/2) {
     // A third of the pools never plans ahead, a third whenever it can.
     ahead_per_100_steps_ = std::clamp(Between(-100, 200), 0, 100);
-    penalties_per_100_requests_ = Between(0, 1) * Between(0, 20);
+    constrained_per_100_requests_ = Between(0, 1) * Between(0, 20);
     rig_.ahead = [this] { return Between(0, 99) < ahead_per_100_steps_; };
     arrivals_per_100_steps_ = Between(5, 150);
     cancels_per_100_steps_ = Between(0, 20);
@@ -105,7 +105,7 @@ class RandomLoad {
     request.cache_space = static_cast<uint64_t>(Between(0, 7) / 7);
     if (Between(0, 3) == 0) request.num_branches = Between(1, 4);
     if (Between(0, 7) == 0) request.prompt_logprobs = Between(0, 2);
-    if (Between(0, 99) < penalties_per_100_requests_) request.sampling.presence_penalty = 1;
+    if (Between(0, 99) < constrained_per_100_requests_) request.sampling.presence_penalty = 1;
     if (Between(0, 3) == 0) request.stop_tokens = {Alone(request, 0, 5).back()};
     request.priority = Between(0, 3);
     request.tenant = static_cast<uint64_t>(Between(0, 3));
@@ -178,7 +178,7 @@ class RandomLoad {
   SchedulerOptions options_;
   Rig rig_;
   int32_t ahead_per_100_steps_ = 0;
-  int32_t penalties_per_100_requests_ = 0;
+  int32_t constrained_per_100_requests_ = 0;
   int32_t arrivals_per_100_steps_ = 0;
   int32_t cancels_per_100_steps_ = 0;
   std::map<RequestId, Live> live_;

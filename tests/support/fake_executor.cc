@@ -120,9 +120,6 @@ absl::Status FakeExecutor::ResolveTokens(const StepPlan& plan) {
       if (sample >= last_samples_.size() || last_samples_[sample].id != slice.id) {
         return Broken(slice.id, "names a sample that is not its own");
       }
-      if (live_.contains(slice.id) && live_[slice.id].has_penalties()) {
-        return Broken(slice.id, "is drawn ahead and must not be");
-      }
       tokens_[row] = last_samples_[sample].token;
     }
   }
@@ -307,6 +304,19 @@ absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice
   return absl::OkStatus();
 }
 
+// Whether a step that is in flight has forced tokens of the sequence.
+bool FakeExecutor::IsVoid(engine::SequenceId id) const {
+  return results_.size() > 1 &&
+         std::any_of(last_samples_.begin(), last_samples_.end(),
+                     [id](const auto& last) { return last.id == id && !last.forced.empty(); });
+}
+
+std::vector<TokenId> FakeExecutor::Forced(TokenId token, int32_t vocab) {
+  std::vector<TokenId> forced;
+  for (TokenId i = 1; i <= token % 5 - 1; ++i) forced.push_back((token + i) % vocab);
+  return forced;
+}
+
 absl::Status FakeExecutor::Draw(const StepPlan& plan, engine::StepResult* result) const {
   for (const engine::SampleRow& sample : plan.samples) {
     auto it = live_.find(sample.id);
@@ -316,7 +326,11 @@ absl::Status FakeExecutor::Draw(const StepPlan& plan, engine::StepResult* result
       return Broken(sample.id, "drawn for a position that does not follow its row");
     }
     TokenId token = TokenFor(history, it->second.seed, sample.position, limits_.vocab);
+    if (IsVoid(sample.id)) token = -1;
     result->samples.push_back(Report(sample.id, history, token, it->second.num_logprobs));
+    if (token >= 0 && IsConstrained(it->second)) {
+      result->samples.back().forced = Forced(token, limits_.vocab);
+    }
   }
   return absl::OkStatus();
 }
@@ -331,14 +345,19 @@ absl::Status FakeExecutor::Score(const StepPlan& plan, engine::StepResult* resul
 }
 
 std::vector<TokenId> FakeExecutor::Answer(const std::vector<TokenId>& prompt, uint64_t seed,
-                                          int32_t count, int32_t vocab) {
+                                          int32_t count, int32_t vocab, bool constrained) {
   uint64_t history = kEmptyHistory;
   for (TokenId token : prompt) history = Extend(history, token);
   std::vector<TokenId> answer;
-  for (int32_t i = 0; i < count; ++i) {
-    int64_t position = static_cast<int64_t>(prompt.size()) + i;
-    answer.push_back(TokenFor(history, seed, position, vocab));
-    history = Extend(history, answer.back());
+  const auto add = [&](TokenId token) {
+    if (answer.size() == static_cast<size_t>(count)) return;
+    answer.push_back(token);
+    history = Extend(history, token);
+  };
+  while (answer.size() < static_cast<size_t>(count)) {
+    add(TokenFor(history, seed, static_cast<int64_t>(prompt.size() + answer.size()), vocab));
+    if (!constrained) continue;
+    for (TokenId token : Forced(answer.back(), vocab)) add(token);
   }
   return answer;
 }

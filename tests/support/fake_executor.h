@@ -45,9 +45,16 @@ class FakeExecutor final : public engine::Executor {
   // Plans that were submitted while another was in flight. Any thread.
   int64_t num_ahead() const { return num_ahead_.load(); }
 
-  // What `prompt` alone is answered with: `count` tokens, drawn with `seed`.
+  // What `prompt` alone is answered with: `count` tokens, drawn with `seed`, forced ones among them
+  // if the sequence is constrained.
   static std::vector<engine::TokenId> Answer(const std::vector<engine::TokenId>& prompt,
-                                             uint64_t seed, int32_t count, int32_t vocab);
+                                             uint64_t seed, int32_t count, int32_t vocab,
+                                             bool constrained = false);
+  // In place of a grammar: which sequences are constrained, and what is forced behind a token.
+  static bool IsConstrained(const engine::SamplingParams& sampling) {
+    return sampling.presence_penalty > 0;
+  }
+  static std::vector<engine::TokenId> Forced(engine::TokenId token, int32_t vocab);
 
   // The log-probability that is reported for `token` after `history`.
   static float Logprob(const std::vector<engine::TokenId>& history, engine::TokenId token);
@@ -79,6 +86,7 @@ class FakeExecutor final : public engine::Executor {
   absl::Status ReadContext(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
                            const GroupView& view);
   absl::Status Draw(const engine::StepPlan& plan, engine::StepResult* result) const;
+  bool IsVoid(engine::SequenceId id) const;
   absl::Status Score(const engine::StepPlan& plan, engine::StepResult* result) const;
   Cell& At(engine::PageId page, int32_t offset);
 

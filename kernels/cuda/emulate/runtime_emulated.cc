@@ -193,7 +193,8 @@ absl::Status Runtime::Synchronize() {
 
 absl::Status Runtime::Mark(int mark) {
   mark_ns_[mark] = 0;
-  Enqueue([this, mark] {
+  Enqueue([this, mark, time = ++marked_[mark]] {
+    if (time != marked_[mark]) return;  // set anew since
     mark_ns_[mark] = std::chrono::duration_cast<std::chrono::nanoseconds>(
                          std::chrono::steady_clock::now().time_since_epoch())
                          .count();
