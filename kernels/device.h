@@ -30,6 +30,7 @@ class Buffer {
 struct DeviceMemory {
   int64_t total_bytes = 0;
   int64_t available_bytes = 0;
+  int64_t reserve_bytes = 0;  // of the available, to be left for what is loaded while it runs
 };
 
 // The yardstick of benchmarks.
@@ -126,6 +127,10 @@ class Device {
 
   // Copies the first num_tokens positions of page `from` to page `to`, keys and values of a layer.
   virtual void CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) = 0;
+
+  // Rows of logits that are best made at a time, if so many are drawn from: the head's weights are
+  // read once for them.
+  virtual int32_t preferred_logit_rows() const { return 64; }
 
   // The 16-bit type of KV cache that its attention is faster with.
   virtual DType preferred_kv_type() const { return DType::kF16; }

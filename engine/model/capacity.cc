@@ -7,14 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "engine/model/decoder.h"
-#include "engine/model/local_executor.h"
 #include "kernels/kv_cache.h"
 
 namespace heddle::engine {
 namespace {
 
-// Left to the operating system, the page cache and the front end's buffers.
-constexpr int64_t kReserveBytes = int64_t{256} << 20;
+// Rows of logits come in multiples of this; no fewer are held.
+constexpr int32_t kLeastLogitRows = 64;
 // Of what is left after weights, workspace and reserve, the automatic pool takes this much.
 constexpr double kAutomaticShare = 0.9;
 
@@ -95,9 +94,12 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   Capacity capacity;
   capacity.weight_bytes = weight_bytes;
   capacity.available_bytes = memory.available_bytes;
+  const int32_t rows = std::min(options.logit_rows, options.max_batch_seqs);
+  capacity.logit_rows =
+      std::max(1, (rows + kLeastLogitRows - 1) / kLeastLogitRows) * kLeastLogitRows;
   capacity.workspace_bytes =
       Decoder::ActivationBytes(spec, options.max_batch_tokens, options.activation_dtype) +
-      int64_t{LocalExecutor::kLogitBlockRows} * spec.vocab * int64_t{sizeof(float)};
+      int64_t{capacity.logit_rows} * spec.vocab * int64_t{sizeof(float)};
   const std::vector<KvLayer> layers = KvLayers(spec);
   const PageRule rule{.page_tokens = options.page_tokens,
                       .window_grain = std::max(kernels::kContextGrain, options.page_tokens),
@@ -113,7 +115,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const int64_t pages_per_sequence = rule.MostPages(context, windows);
   const int64_t most_useful_bytes = pages_per_sequence * options.max_batch_seqs * page_bytes;
   const int64_t fixed_bytes = weight_bytes + capacity.workspace_bytes;
-  const int64_t free_bytes = memory.available_bytes - fixed_bytes - kReserveBytes;
+  const int64_t free_bytes = memory.available_bytes - fixed_bytes - options.reserve_bytes;
   const int64_t wanted = WantedKvBytes(free_bytes, most_useful_bytes, options);
 
   const int64_t pages =

@@ -27,13 +27,18 @@ struct CapacityOptions {
   bool one_kv_group = false;
   int32_t max_batch_tokens = 512;
   int32_t max_batch_seqs = 256;
+  int32_t logit_rows = 64;  // held at a time, at most
+  // Left free: for the operating system, the page cache and the front end's buffers, or for what a
+  // device loads while it runs.
+  int64_t reserve_bytes = int64_t{256} << 20;
   kernels::DType kv_dtype = kernels::DType::kF16;
   kernels::DType activation_dtype = kernels::DType::kF32;
 };
 
 struct Capacity {
   ExecutorLimits limits;
-  KvLayout kv_layout;  // which layers share a page
+  KvLayout kv_layout;      // which layers share a page
+  int32_t logit_rows = 0;  // held at a time: those of all sequences, if that is not too many
   int64_t weight_bytes = 0;
   int64_t workspace_bytes = 0;     // activations and logits
   int64_t kv_bytes_per_token = 0;  // all layers, K and V

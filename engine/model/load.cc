@@ -95,7 +95,11 @@ absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const Load
   }
   CapacityOptions capacity = options.capacity;
   capacity.kv_dtype = loaded->kv_dtype;
-  if (device != nullptr) capacity.activation_dtype = device->activation_dtype();
+  if (device != nullptr) {
+    capacity.activation_dtype = device->activation_dtype();
+    capacity.logit_rows = device->preferred_logit_rows();
+    if (const auto own = device->memory()) capacity.reserve_bytes = own->reserve_bytes;
+  }
   const HostMemory memory = MemoryOf(device, options);
   absl::StatusOr<Capacity> planned =
       PlanCapacity(loaded->model.spec, weight_bytes, memory, capacity);
@@ -188,6 +192,7 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   parts.weights = std::make_unique<ModelWeights>(std::move(weights));
   parts.kv_dtype = loaded->kv_dtype;
   parts.kv_layout = loaded->capacity.kv_layout;
+  parts.logit_rows = loaded->capacity.logit_rows;
   HEDDLE_ASSIGN_OR_RETURN(loaded->executor,
                           LocalExecutor::Create(std::move(parts), loaded->capacity.limits));
   return absl::OkStatus();
@@ -224,7 +229,7 @@ absl::StatusOr<LoadedModel> LoadRandomModel(std::string_view shape, kernels::DTy
   HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded,
                           DescribeRandom(shape, weights, options, device.get()));
   HEDDLE_ASSIGN_OR_RETURN(ModelWeights made, RandomWeights(*device, loaded.model.spec, weights,
-                                                           /*seed=*/1));
+                                                           /*seed=*/1, &loaded.random_seconds));
   HEDDLE_RETURN_IF_ERROR(MakeExecutor(options, std::move(device), std::move(made), &loaded));
   return loaded;
 }

@@ -55,8 +55,8 @@ absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts
   HEDDLE_ASSIGN_OR_RETURN(
       executor->decoder_,
       Decoder::Create(device, spec, *executor->parts_.weights, limits.max_batch_tokens));
-  HEDDLE_ASSIGN_OR_RETURN(executor->logits_, device.Allocate(int64_t{kLogitBlockRows} * spec.vocab *
-                                                             int64_t{sizeof(float)}));
+  HEDDLE_ASSIGN_OR_RETURN(executor->logits_, device.Allocate(int64_t{executor->parts_.logit_rows} *
+                                                             spec.vocab * int64_t{sizeof(float)}));
   HEDDLE_ASSIGN_OR_RETURN(KvStorage cache, KvStorage::Create(device, executor->parts_.kv_layout,
                                                              executor->parts_.kv_dtype,
                                                              limits.num_pages, limits.page_tokens));
@@ -219,7 +219,7 @@ absl::Status LocalExecutor::Forward(Flight* flight) {
     decoder_->Forward(ops, batch.n_tokens(), n_logit_rows, *cache_);
     forward_end_ns = NowNs();
     if (!flight->draws_wait) return Draw(ops, flight);
-    flight->has_logits = n_drawn_rows_ <= kLogitBlockRows;
+    flight->has_logits = n_drawn_rows_ <= parts_.logit_rows;
     if (flight->has_logits) decoder_->Logits(ops, 0, LogitBlock(0));
   }));
   last_draw_of_sample_.resize(plan.samples.size());
@@ -257,7 +257,7 @@ void LocalExecutor::BuildSampleRows(Flight* flight) {
   flight->sample_rows.clear();
   flight->max_top = 0;
   for (const DrawnRow& draw : flight->draws) {
-    const int32_t row = draw.logit_row % kLogitBlockRows;
+    const int32_t row = draw.logit_row % parts_.logit_rows;
     if (draw.is_score) {
       const ScoreRow& score = plan.scores[draw.index];
       flight->sample_rows.push_back(
@@ -288,14 +288,14 @@ void LocalExecutor::FillMasks(Flight* flight) {
 void LocalExecutor::Draw(kernels::Ops& ops, Flight* flight) {
   FillMasks(flight);
   size_t next_draw = 0;
-  for (int32_t row = 0; row < n_drawn_rows_; row += kLogitBlockRows) {
+  for (int32_t row = 0; row < n_drawn_rows_; row += parts_.logit_rows) {
     DrawBlock(ops, row, flight, &next_draw);
   }
 }
 
 kernels::Tensor LocalExecutor::LogitBlock(int32_t first_row) const {
   const int32_t vocab = parts_.spec->vocab;
-  return {logits_->data(), std::min(kLogitBlockRows, n_drawn_rows_ - first_row), vocab, vocab};
+  return {logits_->data(), std::min(parts_.logit_rows, n_drawn_rows_ - first_row), vocab, vocab};
 }
 
 void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flight,

@@ -33,13 +33,15 @@ namespace heddle::engine {
 
 class LocalExecutor final : public Executor {
  public:
+  static constexpr int32_t kLeastLogitRows = 64;
   struct Parts {
     std::unique_ptr<kernels::Device> device;
     std::unique_ptr<ModelSpec> spec;
     std::unique_ptr<ModelWeights> weights;
     kernels::DType kv_dtype = kernels::DType::kF16;
-    KvLayout kv_layout;             // of all layers; its groups are those of the limits
-    std::string host_kv_directory;  // of the host's tier; empty: in memory
+    KvLayout kv_layout;                    // of all layers; its groups are those of the limits
+    int32_t logit_rows = kLeastLogitRows;  // held at a time, so that their memory is bounded
+    std::string host_kv_directory;         // of the host's tier; empty: in memory
   };
 
   // Takes all memory that steps within `limits` need. RESOURCE_EXHAUSTED if there is not enough.
@@ -59,9 +61,6 @@ class LocalExecutor final : public Executor {
 
   // Logits of the last step's last block of rows, [rows, vocab]; for tests and inspection.
   std::vector<float> last_logits() const;
-
-  // Rows of logits that are held at a time.
-  static constexpr int32_t kLogitBlockRows = 64;
 
  private:
   // A sample or a score of the plan, and the logit row it reads.
@@ -114,7 +113,7 @@ class LocalExecutor final : public Executor {
   std::unique_ptr<HostPages> host_pages_;  // null: limits_.num_host_pages is 0
   std::unique_ptr<Decoder> decoder_;
   SamplerState sampler_;
-  std::unique_ptr<kernels::Buffer> logits_;  // [kLogitBlockRows, vocab] F32
+  std::unique_ptr<kernels::Buffer> logits_;  // [Parts::logit_rows, vocab] F32
   int32_t last_block_rows_ = 0;
   // num_flights_ from oldest_flight_ on, in a ring.
   std::array<Flight, 2> flights_;

@@ -1,5 +1,6 @@
 #include "engine/model/random_model.h"
 
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -204,6 +205,8 @@ void FillBlocks(const BlockFill& fill, Random& random, float half_width, int64_t
 
 class Maker {
  public:
+  using Clock = std::chrono::steady_clock;
+
   Maker(kernels::Device& device, DType dtype, uint64_t seed)
       : device_(device), dtype_(dtype), random_(seed) {}
 
@@ -215,13 +218,17 @@ class Maker {
     bytes_.resize(static_cast<size_t>(std::max<int64_t>(total, bytes_.size())));
     std::vector<WeightSource> sources;
     std::byte* data = bytes_.data();
+    const auto begin = Clock::now();
     for (int64_t n : rows) {
       Fill(n * cols, n * row_bytes, HalfWidth(cols), data);
       sources.push_back({.data = data, .dtype = dtype_, .rows = n, .cols = cols, .name = "random"});
       data += n * row_bytes;
     }
+    made_ += Clock::now() - begin;
     return device_.Pack(sources);
   }
+
+  double made_seconds() const { return std::chrono::duration<double>(made_).count(); }
 
   absl::StatusOr<DeviceVector> Constant(int64_t size, float value) {
     HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer,
@@ -267,6 +274,7 @@ class Maker {
   kernels::Device& device_;
   const DType dtype_;
   Random random_;
+  Clock::duration made_{};
   std::vector<std::byte> bytes_;  // the matrix in the making; memory is kept from one to the next
 };
 
@@ -328,7 +336,7 @@ absl::Status CheckWholeBlocks(const ModelSpec& spec, DType dtype) {
 }
 
 absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelSpec& spec,
-                                           DType dtype, uint64_t seed) {
+                                           DType dtype, uint64_t seed, double* made_seconds) {
   HEDDLE_CHECK(spec.norm == NormKind::kRms && !spec.learned_positions,
                "random weights are for Llama-like shapes");
   HEDDLE_CHECK(IsFloat(dtype) || FindBlockFill(dtype) != nullptr,
@@ -345,6 +353,7 @@ absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelS
   if (!spec.tied_embeddings) {
     HEDDLE_ASSIGN_OR_RETURN(weights.separate_head, maker.Matrix({spec.vocab}, spec.hidden));
   }
+  if (made_seconds != nullptr) *made_seconds = maker.made_seconds();
   return weights;
 }
 

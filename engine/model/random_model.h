@@ -25,9 +25,10 @@ absl::StatusOr<kernels::DType> RandomFormat(std::string_view name);
 
 // Weights with the dimensions of `spec`: matrices of type `dtype` from a counter-based generator
 // (same seed, same weights; about unit variance after each layer), norms of ones, biases of zeros.
-// As CheckWholeBlocks.
+// As CheckWholeBlocks. *made_seconds: what the numbers themselves took.
 absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelSpec& spec,
-                                           kernels::DType dtype, uint64_t seed);
+                                           kernels::DType dtype, uint64_t seed,
+                                           double* made_seconds = nullptr);
 
 // INVALID_ARGUMENT, naming the width, unless rows of all matrices are whole blocks of `dtype`.
 absl::Status CheckWholeBlocks(const ModelSpec& spec, kernels::DType dtype);

@@ -30,6 +30,9 @@ namespace {
 // them its tokens: a quarter of a million.
 constexpr int64_t kDrawnBytes = int64_t{1} << 20;
 constexpr int64_t kResultBytes = int64_t{4} << 20;
+// Kernels' code, their stacks, graphs, and what a library times its algorithms in: taken while it
+// runs, more of it for larger batches.
+constexpr int64_t kLoadedLaterBytes = int64_t{512} << 20;
 constexpr int kMaxInFlight = Staging::kSets;
 // The begin of a step is still asked for when the second one behind it is launched.
 constexpr uint64_t kClocks = kMaxInFlight + 1;
@@ -90,8 +93,10 @@ class CudaDevice final : public Device {
   }
   std::optional<DeviceMemory> memory() const override {
     runtime_->Bind();
-    return DeviceMemory{runtime_->info().total_bytes, runtime_->FreeBytes()};
+    const int64_t total = runtime_->info().total_bytes;
+    return DeviceMemory{total, runtime_->FreeBytes(), kLoadedLaterBytes + total / 64};
   }
+  int32_t preferred_logit_rows() const override { return 1024; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
     if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat("a buffer of ", bytes, " bytes"));

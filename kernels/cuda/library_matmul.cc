@@ -18,6 +18,13 @@
 namespace heddle::kernels::cuda {
 namespace {
 
+// The version that the headers are of: another's structures may differ.
+#define HEDDLE_TEXT(macro) HEDDLE_TEXT_OF(macro)
+#define HEDDLE_TEXT_OF(words) #words
+constexpr const char* kFile = "libcublasLt.so." HEDDLE_TEXT(CUBLAS_VER_MAJOR);
+#undef HEDDLE_TEXT
+#undef HEDDLE_TEXT_OF
+
 constexpr int kMaxCandidates = 8;
 constexpr int kTimedRuns = 3;
 
@@ -329,9 +336,7 @@ class CublasLt final : public LibraryMatmul {
 }  // namespace
 
 std::unique_ptr<LibraryMatmul> LibraryMatmul::Open(Runtime& runtime) {
-  // The version that the headers are of: another's structures may differ.
-  const std::string file = absl::StrCat("libcublasLt.so.", CUBLAS_VER_MAJOR);
-  void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed
+  void* library = dlopen(kFile, RTLD_NOW | RTLD_LOCAL);  // never closed
   if (library == nullptr) return nullptr;
   Api api;
   cublasLtHandle_t handle = nullptr;

@@ -137,7 +137,8 @@ absl::Status RunBench(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedModel model,
                           Load(config, *std::max_element(batches.begin(), batches.end())));
   const double load_s =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() -
+      model.random_seconds;
   if (!config.json) HEDDLE_RETURN_IF_ERROR(WriteOut(Heading(config, model, load_s)));
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
   HEDDLE_ASSIGN_OR_RETURN(DeviceMeter meter, DeviceMeter::Create(model.executor->device(),

@@ -21,24 +21,37 @@ T Must(absl::StatusOr<T> value) {
   return std::move(value).value();
 }
 
+// A batch of `n` rows, so that the device takes the next step for what it is: rows decide between
+// graphs and a library.
+inline void PlanRows(kernels::Device& device, int64_t n) {
+  kernels::test::BatchSpec spec{{}, 16};
+  for (int64_t t = 0; t < n; ++t) spec.sequences.push_back({1, 1});
+  Must(device.Plan(kernels::test::TestBatch(spec).view()));
+}
+
 // A matrix of activations on a device.
 struct OnDevice {
   OnDevice(kernels::Device& d, kernels::DType type, kernels::test::Matrix& values)
       : device(d), dtype(type), rows(values.num_rows()), cols(values.num_cols()) {
-    buffer = Must(device.Allocate(rows * cols * kernels::Info(dtype).block_bytes));
-    std::vector<uint16_t> halves;
-    std::vector<float> floats;
+    const bool is_bf16 = dtype == kernels::DType::kBF16;
+    std::vector<uint16_t> halves(static_cast<size_t>(is_bf16 ? rows * cols : 0));
+    std::vector<float> floats(static_cast<size_t>(is_bf16 ? 0 : rows * cols));
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t c = 0; c < cols; ++c) {
         float& value = *values.at(r, c);
-        halves.push_back(kernels::F32ToBF16(value));
-        if (dtype == kernels::DType::kBF16) value = kernels::BF16ToF32(halves.back());
-        floats.push_back(value);
+        const auto i = static_cast<size_t>(r * cols + c);
+        if (is_bf16) {
+          halves[i] = kernels::F32ToBF16(value);
+          value = kernels::BF16ToF32(halves[i]);
+        } else {
+          floats[i] = value;
+        }
       }
     }
-    const void* from =
-        dtype == kernels::DType::kBF16 ? static_cast<const void*>(halves.data()) : floats.data();
-    Must(device.Upload(buffer->data(), from, rows * cols * kernels::Info(dtype).block_bytes));
+    const void* from = is_bf16 ? static_cast<const void*>(halves.data()) : floats.data();
+    const int64_t bytes = rows * cols * kernels::Info(dtype).block_bytes;
+    buffer = Must(device.Allocate(bytes));
+    Must(device.Upload(buffer->data(), from, bytes));
   }
   kernels::Tensor tensor() const { return {buffer->data(), rows, cols, cols}; }
   std::vector<float> Read() const {
@@ -107,6 +120,12 @@ struct AdaptersOnDevice {
 
 // A cache's content on a device.
 struct CacheOnDevice {
+  CacheOnDevice(const kernels::KvCacheView& shape, std::unique_ptr<kernels::Buffer> k,
+                std::unique_ptr<kernels::Buffer> v)
+      : view(shape), keys(std::move(k)), values(std::move(v)) {
+    view.keys = keys->data();
+    view.values = values->data();
+  }
   CacheOnDevice(kernels::Device& device, const kernels::test::TestCache& cache) : view(cache.view) {
     keys = Must(device.Allocate(static_cast<int64_t>(cache.keys.size())));
     values = Must(device.Allocate(static_cast<int64_t>(cache.values.size())));

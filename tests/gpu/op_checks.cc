@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/nano_batch.h"
 #include "tests/gpu/on_device.h"
 #include "tests/kernels/batch_edits.h"
 #include "tests/kernels/testing.h"
@@ -50,37 +52,54 @@ double Worst(const std::vector<float>& found, const std::vector<float>& expected
   return worst / (0.01 * largest);
 }
 
-std::vector<float> Multiply(Device& device, const TestWeight& weight, Matrix x, Epilogue epilogue) {
+struct Product {
+  DType dtype = DType::kBF16;
+  int64_t n = 1, cols = 0, rows = 0;
+  Epilogue epilogue = Epilogue::kNone;
+  bool out_f32 = false;
+};
+
+std::string NameOf(const Product& p, const char* kind) {
+  const char* ends = p.epilogue == Epilogue::kGated ? " gated"
+                     : p.epilogue == Epilogue::kAdd ? " added"
+                                                    : "";
+  return absl::StrCat("linear ", std::string(Info(p.dtype).name), kind, " [", p.n, ", ", p.cols,
+                      "] x [", p.rows, ", ", p.cols, "]", ends, p.out_f32 ? " to F32" : "");
+}
+
+std::vector<float> Multiply(Device& device, const Product& p, const TestWeight& weight, Matrix x) {
   const DType act = device.activation_dtype();
   WeightSource source = weight.source();
   source.takes_int8_x = true;
   auto packed = Must(device.Pack({&source, 1}));
   OnDevice input(device, act, x);
-  Matrix zeros(x.num_rows(), epilogue == Epilogue::kGated ? weight.rows / 2 : weight.rows);
-  OnDevice out(device, act, zeros);
+  Random random(8);
+  Matrix before =
+      Matrix::RandomOf(random, p.n, p.epilogue == Epilogue::kGated ? p.rows / 2 : p.rows);
+  OnDevice out(device, p.out_f32 ? DType::kF32 : act, before);
+  PlanRows(device, p.n);
   Must(device.Run([&](Ops& ops) {
-    ops.Linear({.x = input.tensor(),
-                .weight = packed.get(),
-                .epilogue = epilogue,
-                .activation = epilogue == Epilogue::kGated ? Activation::kSilu : Activation::kNone,
-                .out = out.tensor()});
+    ops.Linear(
+        {.x = input.tensor(),
+         .weight = packed.get(),
+         .epilogue = p.epilogue,
+         .activation = p.epilogue == Epilogue::kGated ? Activation::kSilu : Activation::kNone,
+         .out = out.tensor(),
+         .out_f32 = p.out_f32});
   }));
   return out.Read();
 }
 
-CheckResult CheckLinear(Device& device, DType dtype, int64_t n, int64_t cols, int64_t rows,
-                        Epilogue epilogue) {
-  Random random(static_cast<uint32_t>(n + cols + rows));
-  const TestWeight weight = MakeWeight(random, dtype, rows, cols);
-  Matrix x = Matrix::RandomOf(random, n, cols);
-  for (int64_t i = 0; i < n * cols; ++i) {
-    float& value = *x.at(i / cols, i % cols);
+double CheckLinear(Device& device, const Product& p) {
+  Random random(static_cast<uint32_t>(p.n + p.cols + p.rows));
+  const TestWeight weight = MakeWeight(random, p.dtype, p.rows, p.cols);
+  Matrix x = Matrix::RandomOf(random, p.n, p.cols);
+  for (int64_t i = 0; i < p.n * p.cols; ++i) {
+    float& value = *x.at(i / p.cols, i % p.cols);
     value = BF16ToF32(F32ToBF16(value));
   }
   auto reference = CreateReferenceDevice();
-  return {absl::StrCat("linear ", std::string(Info(dtype).name), " [", n, ", ", cols, "] x [", rows,
-                       ", ", cols, "]", epilogue == Epilogue::kGated ? " gated" : ""),
-          Worst(Multiply(device, weight, x, epilogue), Multiply(*reference, weight, x, epilogue))};
+  return Worst(Multiply(device, p, weight, x), Multiply(*reference, p, weight, x));
 }
 
 // x that rows of codes hold exactly: E4M3 up to 448, or integers up to 127, in steps of 1 / 8.
@@ -93,22 +112,19 @@ float ExactInCodes(Random& random, bool is_int, bool is_first) {
 }
 
 // One scale per row: many rows are multiplied as codes where library and device do that.
-CheckResult CheckCodes(Device& device, DType dtype, int64_t n, Epilogue epilogue) {
-  constexpr int64_t kCols = 384, kRows = 160;
-  Random random(static_cast<uint32_t>(n));
-  const TestWeight weight = MakeRowScaledWeight(random, dtype, kRows, kCols);
-  Matrix x(n, kCols);
-  for (int64_t i = 0; i < n * kCols; ++i) {
-    *x.at(i / kCols, i % kCols) =
-        ExactInCodes(random, dtype == DType::kInt8G128, i % kCols == i / kCols % kCols);
+double CheckCodes(Device& device, const Product& p) {
+  Random random(static_cast<uint32_t>(p.n));
+  const TestWeight weight = MakeRowScaledWeight(random, p.dtype, p.rows, p.cols);
+  Matrix x(p.n, p.cols);
+  for (int64_t i = 0; i < p.n * p.cols; ++i) {
+    *x.at(i / p.cols, i % p.cols) =
+        ExactInCodes(random, p.dtype == DType::kInt8G128, i % p.cols == i / p.cols % p.cols);
   }
   auto reference = CreateReferenceDevice();
-  return {absl::StrCat("linear ", std::string(Info(dtype).name), ", one scale per row [", n, ", ",
-                       kCols, "]", epilogue == Epilogue::kGated ? " gated" : ""),
-          Worst(Multiply(device, weight, x, epilogue), Multiply(*reference, weight, x, epilogue))};
+  return Worst(Multiply(device, p, weight, x), Multiply(*reference, p, weight, x));
 }
 
-CheckResult CheckAdapters(Device& device, int32_t rows, int32_t rank) {
+double CheckAdapters(Device& device, int32_t rows, int32_t rank) {
   constexpr int64_t kCols = 264, kOut = 136;
   TestBatch batch({{{rows, rows}}, 16});
   std::vector<int32_t> slots(static_cast<size_t>(rows));
@@ -132,19 +148,29 @@ CheckResult CheckAdapters(Device& device, int32_t rows, int32_t rank) {
     }));
     return out.Read();
   };
-  return {absl::StrCat("adapters of rank ", rank, ", ", rows, " rows"),
-          Worst(add(device), add(*CreateReferenceDevice()))};
+  return Worst(add(device), add(*CreateReferenceDevice()));
 }
 
+struct AttentionShape {
+  int32_t head_dim, n_heads, n_kv_heads, window;
+  float softcap = 0;
+  bool sinks = false;
+};
+
 std::vector<float> Attend(Device& device, const TestBatch& batch, const TestCache& cache, Matrix q,
-                          int32_t n_heads, int32_t window) {
+                          const AttentionShape& shape) {
   const DType act = device.activation_dtype();
   CacheOnDevice on_device(device, cache);
   OnDevice input(device, act, q);
   Matrix zeros(q.num_rows(), q.num_cols());
   OnDevice out(device, act, zeros);
-  AttentionArgs args = ArgsFor(input, out, on_device.view, n_heads);
-  args.window = window;
+  AttentionArgs args = ArgsFor(input, out, on_device.view, shape.n_heads);
+  args.window = shape.window;
+  args.softcap = shape.softcap;
+  Random random(9);
+  Matrix logits = Matrix::RandomOf(random, 1, shape.n_heads);
+  OnDevice sinks(device, DType::kF32, logits);
+  if (shape.sinks) args.sinks = static_cast<const float*>(sinks.buffer->data());
   Must(device.Plan(batch.view()));
   Must(device.Run([&](Ops& ops) { ops.Attention(args); }));
   return out.Read();
@@ -178,29 +204,39 @@ TestBatch OnePrompt() {
   return batch;
 }
 
-struct AttentionShape {
-  int32_t head_dim, n_heads, n_kv_heads, window;
-};
+// Enough tiles of 128 packed rows that some multiprocessors get more than one.
+TestBatch ManyTiles(Device& device, const AttentionShape& shape) {
+  const int32_t multiprocessors = Must(device.nano_batch_device()).num_multiprocessors;
+  const int32_t rows = 128 * shape.n_kv_heads / shape.n_heads;  // of a tile
+  BatchSpec spec{{}, 16};
+  for (int32_t s = 0; s < multiprocessors / shape.n_kv_heads + 2; ++s) {
+    spec.sequences.push_back({rows - s % 3, rows + 130 + 7 * s});
+  }
+  return TestBatch(spec);
+}
 
-CheckResult CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
-                           const TestBatch& batch, const char* kind = "attention ") {
-  const auto [head_dim, n_heads, n_kv_heads, window] = shape;
+std::string NameOf(DType dtype, const AttentionShape& shape, const TestBatch& batch,
+                   const char* kind) {
+  return absl::StrCat(kind, std::string(Info(dtype).name), " head_dim ", shape.head_dim, " heads ",
+                      shape.n_heads, "/", shape.n_kv_heads, " window ", shape.window, " rows ",
+                      batch.token_ids.size(), shape.softcap > 0 ? " capped" : "",
+                      shape.sinks ? " with sinks" : "");
+}
+
+double CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
+                      const TestBatch& batch) {
   const int32_t page_tokens = *std::max_element(batch.span_tokens.begin(), batch.span_tokens.end());
-  TestCache cache(dtype, batch.num_pages, page_tokens, n_kv_heads, head_dim, 1);
-  Random random(static_cast<uint32_t>(head_dim));
+  TestCache cache(dtype, batch.num_pages, page_tokens, shape.n_kv_heads, shape.head_dim, 1);
+  Random random(static_cast<uint32_t>(shape.head_dim));
   Matrix q = Matrix::RandomOf(random, static_cast<int64_t>(batch.token_ids.size()),
-                              int64_t{n_heads} * head_dim);
+                              int64_t{shape.n_heads} * shape.head_dim);
   { OnDevice rounded(device, device.activation_dtype(), q); }
   auto reference = CreateReferenceDevice();
-  return {
-      absl::StrCat(kind, std::string(Info(dtype).name), " head_dim ", head_dim, " heads ", n_heads,
-                   "/", n_kv_heads, " window ", window, " rows ", batch.token_ids.size()),
-      Worst(Attend(device, batch, cache, q, n_heads, window),
-            Attend(*reference, batch, cache, q, n_heads, window))};
+  return Worst(Attend(device, batch, cache, q, shape), Attend(*reference, batch, cache, q, shape));
 }
 
 // Greedy and filtered draws: the share of tokens that differ from the reference must be 0.
-CheckResult CheckSample(Device& device) {
+double CheckSample(Device& device) {
   Random random(3);
   Matrix logits = Matrix::RandomOf(random, 4, 5000);
   std::vector<SampleRowParams> rows(40);
@@ -221,51 +257,97 @@ CheckResult CheckSample(Device& device) {
     Must(on.Run([&](Ops& ops) { ops.Sample(args); }));
     return tokens;
   };
-  return {"sampling, 40 rows of 5000", draw(device) == draw(*CreateReferenceDevice()) ? 0.0 : 1e9};
+  return draw(device) == draw(*CreateReferenceDevice()) ? 0.0 : 1e9;
 }
+
+// All checks of one device, one after the other.
+class Checks {
+ public:
+  Checks(Device& device, const CheckReport& report)
+      : device_(device), report_(report), is_bf16_(device.activation_dtype() == DType::kBF16) {}
+
+  void Run() {
+    Products();
+    Codes();
+    Attentions();
+    for (int32_t rank : {1, 16, 200}) {
+      for (int32_t rows : {3, 40}) {
+        Check(absl::StrCat("adapters of rank ", rank, ", ", rows, " rows"),
+              [&] { return CheckAdapters(device_, rows, rank); });
+      }
+    }
+    Check("sampling, 40 rows of 5000", [&] { return CheckSample(device_); });
+  }
+
+ private:
+  void Check(const std::string& name, const std::function<double()>& check) {
+    if (report_.begins(name)) report_.ends(name, check());
+  }
+  void Linear(const Product& p) {
+    Check(NameOf(p, ""), [&] { return CheckLinear(device_, p); });
+  }
+  void Attention(DType dtype, const AttentionShape& shape, const TestBatch& batch,
+                 const char* kind = "attention ") {
+    Check(NameOf(dtype, shape, batch, kind),
+          [&] { return CheckAttention(device_, dtype, shape, batch); });
+  }
+
+  void Products() {
+    for (DType dtype : kernels::test::kAllTypes) {
+      if (Info(dtype).block_elements > 32) {  // 1536: scales of several groups for every warp
+        Linear({dtype, 5, 1536, 77});
+        Linear({dtype, 20, 256, 74, Epilogue::kGated});
+        Linear({dtype, 70, 512, 149});
+        continue;
+      }
+      for (int64_t n : {1, 9, 32, 70}) {
+        Linear({dtype, n, 288, 149});
+        Linear({dtype, n, 96, 74, Epilogue::kGated});
+      }
+      Linear({dtype, 130, 288, 160, Epilogue::kAdd});
+    }
+  }
+
+  void Codes() {
+    for (DType dtype : {DType::kF8G128, DType::kInt8G128}) {
+      for (int64_t n : {7, 40, 200}) {
+        for (Epilogue epilogue : {Epilogue::kNone, Epilogue::kGated, Epilogue::kAdd}) {
+          const Product p = {dtype, n, 384, 160, epilogue, n == 200 && epilogue == Epilogue::kNone};
+          Check(NameOf(p, ", one scale per row"), [&] { return CheckCodes(device_, p); });
+        }
+      }
+    }
+  }
+
+  void Attentions() {
+    for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
+      for (int32_t window : {0, 50}) AttentionsOf(dtype, window);
+      if (is_bf16_) Attention(dtype, {64, 16, 8, 0}, OnePrompt(), "one prompt ");
+    }
+  }
+
+  void AttentionsOf(DType dtype, int32_t window) {
+    Attention(dtype, {64, 4, 2, window}, Mixed());
+    Attention(dtype, {128, 8, 1, window}, Mixed());
+    Attention(dtype, {256, 2, 2, window}, Mixed());
+    Attention(dtype, {64, 4, 2, window, /*softcap=*/20}, Mixed());
+    Attention(dtype, {64, 4, 2, window, 0, /*sinks=*/true}, Mixed());
+    Attention(dtype, {64, 4, 2, window}, Trees(), "trees ");
+    if (!is_bf16_ || (dtype != DType::kF16 && dtype != DType::kBF16)) return;
+    Attention(dtype, {64, 4, 2, window}, Prompts());
+    Attention(dtype, {128, 4, 1, window}, Prompts());
+    Attention(dtype, {128, 4, 1, window, /*softcap=*/20, /*sinks=*/true}, Prompts());
+    const AttentionShape wide = {128, 16, 8, window};
+    Attention(dtype, wide, ManyTiles(device_, wide), "many tiles ");
+  }
+
+  Device& device_;
+  const CheckReport& report_;
+  const bool is_bf16_;
+};
 
 }  // namespace
 
-std::vector<CheckResult> CheckOps(Device& device) {
-  std::vector<CheckResult> results;
-  for (DType dtype : kernels::test::kAllTypes) {
-    if (Info(dtype).block_elements > 32) {  // 1536: scales of several groups for every warp
-      results.push_back(CheckLinear(device, dtype, 5, 1536, 77, Epilogue::kNone));
-      results.push_back(CheckLinear(device, dtype, 20, 256, 74, Epilogue::kGated));
-      results.push_back(CheckLinear(device, dtype, 70, 512, 149, Epilogue::kNone));
-      continue;
-    }
-    for (int64_t n : {1, 9, 32, 70}) {
-      results.push_back(CheckLinear(device, dtype, n, 288, 149, Epilogue::kNone));
-      results.push_back(CheckLinear(device, dtype, n, 96, 74, Epilogue::kGated));
-    }
-  }
-  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
-    for (int32_t window : {0, 50}) {
-      results.push_back(CheckAttention(device, dtype, {64, 4, 2, window}, Mixed()));
-      results.push_back(CheckAttention(device, dtype, {128, 8, 1, window}, Mixed()));
-      results.push_back(CheckAttention(device, dtype, {256, 2, 2, window}, Mixed()));
-      results.push_back(CheckAttention(device, dtype, {64, 4, 2, window}, Trees(), "trees "));
-      if (device.activation_dtype() != DType::kBF16) continue;
-      if (dtype != DType::kF16 && dtype != DType::kBF16) continue;
-      results.push_back(CheckAttention(device, dtype, {64, 4, 2, window}, Prompts()));
-      results.push_back(CheckAttention(device, dtype, {128, 4, 1, window}, Prompts()));
-    }
-    if (device.activation_dtype() == DType::kBF16) {
-      results.push_back(CheckAttention(device, dtype, {64, 16, 8, 0}, OnePrompt(), "one prompt "));
-    }
-  }
-  for (DType dtype : {DType::kF8G128, DType::kInt8G128}) {
-    for (int64_t n : {7, 40, 200}) {
-      results.push_back(CheckCodes(device, dtype, n, Epilogue::kNone));
-      results.push_back(CheckCodes(device, dtype, n, Epilogue::kGated));
-    }
-  }
-  for (int32_t rank : {1, 16, 200}) {
-    for (int32_t rows : {3, 40}) results.push_back(CheckAdapters(device, rows, rank));
-  }
-  results.push_back(CheckSample(device));
-  return results;
-}
+void CheckOps(Device& device, const CheckReport& report) { Checks(device, report).Run(); }
 
 }  // namespace heddle::gpu

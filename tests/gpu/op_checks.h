@@ -1,21 +1,25 @@
 // The checks and timings of tests/gpu/run.sh, on whatever device CreateCudaDevice makes: a GPU, or
 // the emulated one (so that this program is itself tested on machines without a GPU).
+//
+// Each is told of when it begins, and again when it ends: one that hangs, or that the device does
+// not survive, is then known by its name.
 #pragma once
 
+#include <functional>
 #include <string>
-#include <vector>
 
 #include "kernels/device.h"
 
 namespace heddle::gpu {
 
-struct CheckResult {
-  std::string name;
-  double worst = 0;  // largest error over what is allowed; <= 1 passes
+struct CheckReport {
+  std::function<bool(const std::string& name)> begins;  // false: it is left out
+  // The largest error over what is allowed; <= 1 passes.
+  std::function<void(const std::string& name, double worst)> ends;
 };
 
 // Ops against the reference over odd shapes, in the device's activation type.
-std::vector<CheckResult> CheckOps(kernels::Device& device);
+void CheckOps(kernels::Device& device, const CheckReport& report);
 
 struct Timing {
   std::string name;
@@ -24,8 +28,14 @@ struct Timing {
   bool is_bandwidth = true;
 };
 
-// Repeats each op within one Run, often enough to hide the start of the first. Weights and caches
-// are larger together than any L2 cache.
-std::vector<Timing> TimeOps(kernels::Device& device, int32_t repeats);
+struct TimingReport {
+  std::function<bool(const std::string& name)> begins;  // false: it is left out
+  std::function<void(const Timing& timing)> ends;
+};
+
+// Repeats each op within one launch, often enough to hide the start of the first, and takes the
+// time by the device's own clock. Weights and caches are larger together than any L2 cache. What
+// the goals of docs/benchmarks/gpu.md ask for comes first.
+void TimeOps(kernels::Device& device, int32_t repeats, const TimingReport& report);
 
 }  // namespace heddle::gpu

@@ -1,7 +1,6 @@
 // Timings of ops, of shapes that serving has.
 #include <algorithm>
-#include <chrono>
-#include <cmath>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -31,65 +30,87 @@ using kernels::test::TestBatch;
 using kernels::test::TestCache;
 using kernels::test::TestWeight;
 
-// Microseconds of one call of `op`.
+// Microseconds of one call of `op`, by the device's clock.
 double Time(Device& device, int32_t repeats, const std::function<void(Ops&, int32_t)>& op) {
   auto run = [&] {
-    const auto start = std::chrono::steady_clock::now();
-    Must(device.Run([&](Ops& ops) {
+    Must(device.Launch([&](Ops& ops) {
       for (int32_t i = 0; i < repeats; ++i) op(ops, i);
     }));
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-               .count() /
-           repeats;
+    return static_cast<double>(Must(device.Finish()).run_ns) * 1e-3 / repeats;
   };
+  run();  // chooses algorithms; the second makes the graph
   run();
   std::vector<double> times = {run(), run(), run(), run(), run()};
   std::sort(times.begin(), times.end());
   return times[2];
 }
 
-// Copies of one [size, size] weight, used in turn, so that none stays in the L2.
-std::vector<std::unique_ptr<PackedWeight>> PackCopies(Device& device, DType dtype, int64_t size,
-                                                      bool row_scaled = false) {
+// Random rows, some of them over and over: what millions of random numbers more would change is
+// nothing but the time that they take.
+Matrix RepeatedRows(int64_t rows, int64_t cols) {
+  constexpr int64_t kDistinct = 32;
+  Random random(2);
+  Matrix distinct = Matrix::RandomOf(random, std::min(rows, kDistinct), cols);
+  Matrix all(rows, cols);
+  for (int64_t r = 0; r < rows; ++r) std::copy_n(distinct.at(r % kDistinct, 0), cols, all.at(r, 0));
+  return all;
+}
+
+using Copies = std::vector<std::unique_ptr<PackedWeight>>;
+
+// Copies of one [size, size] weight, used in turn, so that none stays in the L2. Its rows repeat as
+// those of RepeatedRows.
+Copies PackCopies(Device& device, DType dtype, int64_t size, bool row_scaled = false) {
+  constexpr int64_t kDistinct = 128, kMoreThanCached = int64_t{200} << 20;
   Random random(1);
-  const TestWeight weight = row_scaled ? MakeRowScaledWeight(random, dtype, size, size)
-                                       : MakeWeight(random, dtype, size, size);
+  TestWeight weight = row_scaled ? MakeRowScaledWeight(random, dtype, kDistinct, size)
+                                 : MakeWeight(random, dtype, kDistinct, size);
+  const std::vector<uint8_t> distinct = weight.bytes;
+  weight.bytes.clear();
+  for (weight.rows = 0; weight.rows < size; weight.rows += kDistinct) {
+    weight.bytes.insert(weight.bytes.end(), distinct.begin(), distinct.end());
+  }
   WeightSource source = weight.source();
   source.takes_int8_x = true;
-  std::vector<std::unique_ptr<PackedWeight>> packed;
-  packed.reserve(8);
-  for (int i = 0; i < 8; ++i) packed.push_back(Must(device.Pack({&source, 1})));
+  const auto bytes = static_cast<int64_t>(weight.bytes.size());
+  Copies packed;
+  for (int64_t all = 0; all < kMoreThanCached; all += bytes) {
+    packed.push_back(Must(device.Pack({&source, 1})));
+  }
   return packed;
 }
 
-Timing TimeLinear(Device& device, const std::string& type,
-                  const std::vector<std::unique_ptr<PackedWeight>>& packed, int64_t n,
-                  int32_t repeats) {
-  const int64_t size = packed[0]->rows;
-  Random random(2);
-  Matrix x = Matrix::RandomOf(random, n, size);
+struct LinearCase {
+  std::string type;
+  const Copies& packed;
+  int64_t n;
+
+  std::string name() const {
+    return absl::StrCat("linear ", type, " ", packed[0]->rows, " x ", packed[0]->rows, ", ", n,
+                        " rows");
+  }
+};
+
+Timing TimeLinear(Device& device, const LinearCase& c, int32_t repeats) {
+  const int64_t size = c.packed[0]->rows;
+  Matrix x = RepeatedRows(c.n, size);
   OnDevice input(device, device.activation_dtype(), x), out(device, device.activation_dtype(), x);
-  // So that the device takes the step for what it is: rows decide between graphs and a library.
-  BatchSpec spec{{}, 16};
-  for (int64_t t = 0; t < n; ++t) spec.sequences.push_back({1, 1});
-  Must(device.Plan(TestBatch(spec).view()));
+  PlanRows(device, c.n);
   const double us = Time(device, repeats, [&](Ops& ops, int32_t i) {
     ops.Linear({.x = input.tensor(),
-                .weight = packed[static_cast<size_t>(i) % packed.size()].get(),
+                .weight = c.packed[static_cast<size_t>(i) % c.packed.size()].get(),
                 .out = out.tensor()});
   });
-  const bool bandwidth = n <= 64;
-  const double flops = 2.0 * static_cast<double>(n) * static_cast<double>(size * size);
-  return {absl::StrCat("linear ", type, " ", size, " x ", size, ", ", n, " rows"), us,
-          bandwidth ? static_cast<double>(packed[0]->bytes) : flops, bandwidth};
+  const bool bandwidth = c.n <= 64;
+  const double flops = 2.0 * static_cast<double>(c.n) * static_cast<double>(size * size);
+  return {c.name(), us, bandwidth ? static_cast<double>(c.packed[0]->bytes) : flops, bandwidth};
 }
 
 // Rows that each have an adapter of their own, beside the weight.
-Timing TimeAdapters(Device& device, const std::vector<std::unique_ptr<PackedWeight>>& packed,
-                    int32_t n, int32_t rank, int32_t repeats) {
+Timing TimeAdapters(Device& device, const std::string& name, const Copies& packed, int32_t n,
+                    int32_t rank, int32_t repeats) {
   const int64_t size = packed[0]->rows;
-  Random random(2);
-  Matrix x = Matrix::RandomOf(random, n, size);
+  Matrix x = RepeatedRows(n, size);
   OnDevice input(device, device.activation_dtype(), x), out(device, device.activation_dtype(), x);
   const AdaptersOnDevice adapters(device, n, rank, size, size);
   const AdapterMatrix matrix = adapters.view();
@@ -106,21 +127,34 @@ Timing TimeAdapters(Device& device, const std::vector<std::unique_ptr<PackedWeig
                 .out = out.tensor(),
                 .adapters = &matrix});
   });
-  return {absl::StrCat("linear bf16 ", size, " x ", size, " with ", n, " adapters of rank ", rank),
-          us, static_cast<double>(packed[0]->bytes) + adapters.bytes, true};
+  return {name, us, static_cast<double>(packed[0]->bytes) + adapters.bytes, true};
 }
 
 // Of the attention that is timed: Llama 3.1 8B's.
 constexpr int32_t kTimedHeads = 32, kTimedKvHeads = 8, kTimedDim = 128;
 
+// A cache as large as `batch` needs, the pages of a small one over and over.
+CacheOnDevice RepeatedPages(Device& device, DType dtype, const TestBatch& batch) {
+  constexpr int32_t kDistinct = 64;
+  TestCache cache(dtype, std::min(batch.num_pages, kDistinct), 16, kTimedKvHeads, kTimedDim, 1);
+  const auto distinct = static_cast<int64_t>(cache.keys.size());
+  cache.view.num_pages = batch.num_pages;
+  const int64_t bytes = batch.num_pages * cache.view.page_bytes();
+  CacheOnDevice all(cache.view, Must(device.Allocate(bytes)), Must(device.Allocate(bytes)));
+  for (int64_t at = 0; at < bytes; at += distinct) {
+    const int64_t part = std::min(distinct, bytes - at);
+    Must(device.Upload(static_cast<uint8_t*>(all.view.keys) + at, cache.keys.data(), part));
+    Must(device.Upload(static_cast<uint8_t*>(all.view.values) + at, cache.values.data(), part));
+  }
+  return all;
+}
+
 double TimeAttention(Device& device, DType dtype, const TestBatch& batch, int32_t repeats) {
-  TestCache cache(dtype, batch.num_pages, 16, kTimedKvHeads, kTimedDim, 1);
-  CacheOnDevice on_device(device, cache);
-  Random random(1);
-  Matrix q = Matrix::RandomOf(random, static_cast<int64_t>(batch.token_ids.size()),
-                              int64_t{kTimedHeads} * kTimedDim);
+  const CacheOnDevice cache = RepeatedPages(device, dtype, batch);
+  Matrix q =
+      RepeatedRows(static_cast<int64_t>(batch.token_ids.size()), int64_t{kTimedHeads} * kTimedDim);
   OnDevice input(device, device.activation_dtype(), q), out(device, device.activation_dtype(), q);
-  const AttentionArgs args = ArgsFor(input, out, on_device.view, kTimedHeads);
+  const AttentionArgs args = ArgsFor(input, out, cache.view, kTimedHeads);
   Must(device.Plan(batch.view()));
   return Time(device, repeats, [&](Ops& ops, int32_t) { ops.Attention(args); });
 }
@@ -131,86 +165,122 @@ double BytesOf(DType dtype, int64_t positions) {
          static_cast<double>(kernels::KvRowBytes(dtype, kTimedDim));
 }
 
-Timing TimeDecode(Device& device, DType dtype, int32_t n_seqs, int32_t context, int32_t repeats) {
-  BatchSpec spec{{}, 16};
-  for (int32_t s = 0; s < n_seqs; ++s) spec.sequences.push_back({1, context});
-  return {absl::StrCat("decode attention ", std::string(Info(dtype).name), ", ", n_seqs,
-                       " sequences of ", context),
-          TimeAttention(device, dtype, TestBatch(spec), repeats),
-          BytesOf(dtype, int64_t{n_seqs} * context)};
-}
+struct AttentionCase {
+  enum Kind { kDecode, kChunk, kPrefill } kind;
+  DType dtype;
+  int32_t n;            // sequences, or tokens of the only one
+  int32_t context = 0;  // of each; kPrefill: n
+  int32_t shared = 0;   // kDecode: its first positions, on the same pages for all sequences
 
-// As TimeDecode, with the first `prefix` positions on the same pages for all sequences: those must
-// be read once.
-Timing TimeShared(Device& device, DType dtype, int32_t n_seqs, int32_t context, int32_t prefix,
-                  int32_t repeats) {
-  BatchSpec spec{{}, 16};
-  std::vector<int32_t> all;
-  for (int32_t s = 0; s < n_seqs; ++s) {
-    all.push_back(s);
-    spec.sequences.push_back({1, context});
+  std::string name() const {
+    const std::string type(Info(dtype).name);
+    if (kind == kPrefill) return absl::StrCat("prefill attention ", type, ", ", n, " tokens");
+    if (kind == kChunk) {
+      return absl::StrCat("chunk attention ", type, ", ", n, " tokens of ", context);
+    }
+    return absl::StrCat("decode attention ", type, ", ", n, " sequences of ", context,
+                        shared > 0 ? absl::StrCat(", ", shared, " shared") : "");
   }
-  TestBatch batch(spec);
-  SharePages({all, prefix}, &batch);
-  return {absl::StrCat("decode attention ", std::string(Info(dtype).name), ", ", n_seqs,
-                       " sequences of ", context, ", ", prefix, " shared"),
-          TimeAttention(device, dtype, batch, repeats),
-          BytesOf(dtype, int64_t{n_seqs} * (context - prefix) + prefix)};
-}
 
-// The last rows of a long prompt, few enough that the context's bytes are what they cost.
-Timing TimeChunk(Device& device, DType dtype, int32_t tokens, int32_t context, int32_t repeats) {
-  return {absl::StrCat("chunk attention ", std::string(Info(dtype).name), ", ", tokens,
-                       " tokens of ", context),
-          TimeAttention(device, dtype, TestBatch({{{tokens, context}}, 16}), repeats),
-          BytesOf(dtype, context)};
-}
+  TestBatch batch() const {
+    if (kind == kPrefill) return TestBatch({{{n, n}}, 16});
+    if (kind == kChunk) return TestBatch({{{n, context}}, 16});
+    BatchSpec spec{{}, 16};
+    std::vector<int32_t> all;
+    for (int32_t s = 0; s < n; ++s) {
+      all.push_back(s);
+      spec.sequences.push_back({1, context});
+    }
+    TestBatch made(spec);
+    if (shared > 0) SharePages({all, shared}, &made);
+    return made;
+  }
 
-// One prompt against itself; a causal row sees half of the context.
-Timing TimePrefill(Device& device, DType dtype, int32_t tokens, int32_t repeats) {
-  return {
-      absl::StrCat("prefill attention ", std::string(Info(dtype).name), ", ", tokens, " tokens"),
-      TimeAttention(device, dtype, TestBatch({{{tokens, tokens}}, 16}), repeats),
-      4.0 * tokens * (tokens / 2.0) * kTimedHeads * kTimedDim, false};
-}
+  // Bytes, each of them once; or, of a prompt against itself, operations: a causal row sees half of
+  // the context.
+  double amount() const {
+    if (kind == kPrefill) return 4.0 * n * (n / 2.0) * kTimedHeads * kTimedDim;
+    if (kind == kChunk) return BytesOf(dtype, context);
+    return BytesOf(dtype, int64_t{n} * (context - shared) + shared);
+  }
+};
+
+// All timings of one device, one after the other.
+class Timings {
+ public:
+  Timings(Device& device, int32_t repeats, const TimingReport& report)
+      : device_(device), repeats_(repeats), report_(report) {}
+
+  void Run() {
+    Goals();
+    for (DType dtype : {DType::kF8G128, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kMXFP4}) {
+      Linears(dtype, {1, 8, 16, 32, 64, 128, 256, 512});
+    }
+    Linears(DType::kF8G128, {1, 16, 64, 256, 512, 4096}, "fp8 per row");
+    Linears(DType::kInt8G128, {1, 16, 64, 512, 4096}, "int8 per row");
+    using enum AttentionCase::Kind;
+    for (DType dtype : {DType::kF8E4M3, DType::kInt8}) {
+      Attention({kDecode, dtype, 64, 1024});
+      Attention({kDecode, dtype, 64, 8192});
+    }
+    for (DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+      Attention({kDecode, dtype, 1, 32768});
+      Attention({kChunk, dtype, 32, 32768});
+    }
+    Attention({kDecode, DType::kBF16, 64, 2560});
+    Attention({kDecode, DType::kBF16, 64, 2560, /*shared=*/2048});
+    for (int32_t tokens : {512, 2048, 8192}) {
+      Attention({kPrefill, DType::kBF16, tokens});
+      Attention({kPrefill, DType::kF8E4M3, tokens});
+    }
+  }
+
+ private:
+  void Goals() {
+    using enum AttentionCase::Kind;
+    Linears(DType::kBF16, {16, 1, 8, 32, 64, 512, 4096});
+    Linears(DType::kQ4_0, {16, 1, 8, 32, 64, 128, 256, 512, 1024, 4096});
+    Attention({kDecode, DType::kBF16, 64, 1024});
+    Attention({kDecode, DType::kBF16, 64, 8192});
+    Attention({kPrefill, DType::kBF16, 16384});
+  }
+
+  void Linears(DType dtype, const std::vector<int64_t>& rows, std::string row_scaled = "") {
+    const std::string type = row_scaled.empty() ? std::string(Info(dtype).name) : row_scaled;
+    Copies packed;  // made with the first that is asked for
+    for (int64_t n : rows) {
+      if (!report_.begins(absl::StrCat("linear ", type, ", ", n, " rows"))) continue;
+      if (packed.empty()) packed = PackCopies(device_, dtype, kSize, !row_scaled.empty());
+      const int32_t repeats = n > 128 ? std::max(1, repeats_ / 10) : repeats_;
+      report_.ends(TimeLinear(device_, {type, packed, n}, repeats));
+    }
+    if (dtype != DType::kBF16) return;
+    const std::string name =
+        absl::StrCat("linear bf16 ", kSize, " x ", kSize, " with 32 adapters of rank 16");
+    if (!report_.begins(name)) return;
+    if (packed.empty()) packed = PackCopies(device_, dtype, kSize);
+    report_.ends(TimeAdapters(device_, name, packed, 32, 16, repeats_));
+  }
+
+  void Attention(const AttentionCase& c) {
+    if (!report_.begins(c.name())) return;
+    const bool is_long = c.kind == AttentionCase::kPrefill || c.context >= 8192;
+    const double us =
+        TimeAttention(device_, c.dtype, c.batch(), is_long ? std::max(1, repeats_ / 10) : repeats_);
+    report_.ends({c.name(), us, c.amount(), c.kind != AttentionCase::kPrefill});
+  }
+
+  static constexpr int64_t kSize = 8192;
+
+  Device& device_;
+  const int32_t repeats_;
+  const TimingReport& report_;
+};
 
 }  // namespace
 
-std::vector<Timing> TimeOps(Device& device, int32_t repeats) {
-  std::vector<Timing> timings;
-  for (DType dtype : {DType::kBF16, DType::kF8G128, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K,
-                      DType::kQ6_K, DType::kMXFP4}) {
-    const auto packed = PackCopies(device, dtype, 8192);
-    const std::string type(Info(dtype).name);
-    for (int64_t n : {1, 8, 16, 32}) {
-      timings.push_back(TimeLinear(device, type, packed, n, repeats));
-    }
-    if (dtype == DType::kBF16) timings.push_back(TimeAdapters(device, packed, 32, 16, repeats));
-    if (dtype != DType::kBF16 && dtype != DType::kQ4_0) continue;
-    for (int64_t n : {64, 512, 4096}) {
-      timings.push_back(TimeLinear(device, type, packed, n, std::max(1, repeats / 10)));
-    }
-  }
-  for (auto [dtype, type] :
-       {std::pair{DType::kF8G128, "fp8 per row"}, std::pair{DType::kInt8G128, "int8 per row"}}) {
-    const auto packed = PackCopies(device, dtype, 8192, /*row_scaled=*/true);
-    for (int64_t n : {1, 16, 64, 512, 4096}) {
-      timings.push_back(
-          TimeLinear(device, type, packed, n, n > 32 ? std::max(1, repeats / 10) : repeats));
-    }
-  }
-  for (DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
-    timings.push_back(TimeDecode(device, dtype, 64, 1024, repeats));
-    timings.push_back(TimeDecode(device, dtype, 64, 8192, std::max(1, repeats / 4)));
-    timings.push_back(TimeDecode(device, dtype, 1, 32768, repeats));
-    timings.push_back(TimeChunk(device, dtype, 32, 32768, repeats));
-  }
-  timings.push_back(TimeDecode(device, DType::kBF16, 64, 2560, repeats));
-  timings.push_back(TimeShared(device, DType::kBF16, 64, 2560, 2048, repeats));
-  for (int32_t tokens : {512, 2048, 8192, 16384}) {
-    timings.push_back(TimePrefill(device, DType::kBF16, tokens, std::max(1, repeats / 10)));
-  }
-  return timings;
+void TimeOps(Device& device, int32_t repeats, const TimingReport& report) {
+  Timings(device, repeats, report).Run();
 }
 
 }  // namespace heddle::gpu

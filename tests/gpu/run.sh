@@ -16,7 +16,9 @@
 # together they need nothing but libc and the driver. Models are taken from $HEDDLE_GPU_MODELS
 # (folders or GGUF files, separated by spaces), or from ../shared/data where that is there.
 # The limits that shares refer to are measured on the device itself (a large copy; a large BF16
-# product, by cuBLASLt where libcublasLt.so is found).
+# product, by cuBLASLt). Of cuBLASLt the version that gpu_check was built with is taken from
+# $HEDDLE_CUBLAS (a folder), the toolkit, or a Python package; without it run ends at once, as none
+# of the goals for prompts would mean anything: HEDDLE_CUBLAS=none runs nevertheless.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
@@ -24,7 +26,7 @@ cd "$here/../.."
 default_parts="ops models bench serve"
 # Seconds that each part may take. Those of the default parts are less than ten minutes together.
 declare -A limit=([ops]=70 [models]=60 [bench]=120 [serve]=330
-                  [tune]=150 [throughput]=260 [sanitize]=180)
+                  [tune]=150 [throughput]=235 [sanitize]=160)
 # Prompt/output/requests, of Llama 3.1 8B: enough requests to fill the GPU for the time that their
 # goal allows some five times over.
 offline="128/128/2048 128/2048/384 1000/1000/384 2048/128/256 5000/500/96"
@@ -53,7 +55,27 @@ check() {
   shift
   if [ -n "$dry" ]; then echo "  gpu_check $*  > $file"; return 0; fi
   [ $left -gt 0 ] || { echo "no time left for: gpu_check $*"; return 1; }
-  timeout "$left" "$program" "$@" >>"$out/$file"
+  limited "$left" "$program" "$@" >>"$out/$file"
+}
+
+# limited SECONDS COMMAND...: with the libraries that gpu_check needs.
+limited() {
+  local seconds=$1
+  shift
+  LD_LIBRARY_PATH=$libraries timeout -k 5 "$seconds" "$@"
+}
+
+# The folder of the cuBLASLt that the program was built for.
+find_cublas() {
+  local name folder
+  name=$(grep -aom1 'libcublasLt\.so\.[0-9]*' "$program" || true)
+  [ -n "$name" ] || return 0  # built without
+  for folder in "${HEDDLE_CUBLAS:-}" /usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib \
+      /usr/lib/x86_64-linux-gnu /opt/*/.venv/lib/python3*/site-packages/nvidia/{cu13,cublas}/lib; do
+    [ -n "$folder" ] && [ -e "$folder/$name" ] && { echo "$folder"; return; }
+  done
+  folder=$(find / -xdev -name "$name" -print -quit 2>/dev/null || true)
+  [ -z "$folder" ] || dirname "$folder"
 }
 
 # Of an earlier call.
@@ -96,20 +118,24 @@ part_sanitize() {
     { echo "compute-sanitizer: not there"; return 0; }
   for tool in memcheck racecheck; do
     if [ -n "$dry" ]; then echo "  compute-sanitizer --tool $tool gpu_check ops"; continue; fi
-    timeout $((limit[sanitize] / 2)) compute-sanitizer --tool $tool --error-exitcode 1 \
+    limited $((limit[sanitize] / 2)) compute-sanitizer --tool $tool --error-exitcode 1 \
       "$program" ops >"$out/$tool.txt" 2>&1 || { echo "$tool: see $out/$tool.txt"; failed=1; }
   done
   return $failed
 }
 
 run() {
-  local part failed=0 total=0 deadline
+  local part failed=0 total=0 deadline cublas libraries
   program=build/gpu/gpu_check
   [ -x "$program" ] || program=build/gpu_check
-  export LD_LIBRARY_PATH=$PWD/build/gpu/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   if [ -z "$dry" ]; then
     mkdir -p "$out"
-    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv | tee "$out/device.csv"
+    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv | tee "$out/device.csv" ||
+      true
+    cublas=$(find_cublas)
+    echo "cuBLASLt: ${cublas:-not found}"
+    [ -n "$cublas" ] || [ "${HEDDLE_CUBLAS:-}" = none ] || exit 1
+    libraries=$PWD/build/gpu/lib${cublas:+:$cublas}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   fi
   for part in "$@"; do
     [ -n "${limit[$part]:-}" ] ||
@@ -118,10 +144,13 @@ run() {
     echo "$part, ${limit[$part]} s at most"
     deadline=$((SECONDS + limit[$part]))
     "part_$part" || { echo "$part: failed"; failed=1; }
+    # After every part: what a limit on the whole call would cut off is there up to here.
+    [ -n "$dry" ] || python3 -B "$here/summary.py" "$out" >"$out/table.txt"
   done
   echo "in all $total s"
   [ -n "$dry" ] && return 0
-  python3 -B "$here/summary.py" "$out" | tee "$out/table.txt"
+  [ -e "$out/ops.txt" ] && grep -E "^(FAIL|[0-9]+ failed)" "$out/ops.txt" || true
+  cat "$out/table.txt"
   return $failed
 }
 
@@ -129,7 +158,7 @@ dry=
 out=build/gpu/results
 case ${1:-} in
   build) build; exit ;;
-  -h|--help) sed -n '2,23s/^# \{0,1\}//p' "$0"; exit ;;
+  -h|--help) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit ;;
   --dry-run) dry=yes; shift ;;
   run) shift; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;
   *) build; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;

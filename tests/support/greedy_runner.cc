@@ -126,7 +126,7 @@ std::vector<float> AllLogits(LocalExecutor& executor, std::span<const TokenId> p
   StepPlan plan;
   StepResult result;
   std::vector<float> all;
-  const size_t chunk = std::min(ChunkRows(executor, prefill_chunk), LocalExecutor::kLogitBlockRows);
+  const size_t chunk = std::min(ChunkRows(executor, prefill_chunk), LocalExecutor::kLeastLogitRows);
   for (size_t begin = 0; begin < prompt.size(); begin += chunk) {
     const auto tokens = prompt.subspan(begin, std::min(chunk, prompt.size() - begin));
     sequence.Extend(tokens, &plan);
