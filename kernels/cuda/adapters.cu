@@ -40,6 +40,7 @@ HEDDLE_DEVICE float* ShrunkRow(const AdapterParams& p, int64_t t, int part) {
 // BlockX: four rank rows; BlockY: the segment; BlockZ: the part.
 template <typename T, typename F, int kWidth>
 HEDDLE_KERNEL ShrinkKernel(HEDDLE_PARAMS(AdapterParams, p)) {
+  StartInTurn();
   const AdapterSegment segment = p.batch.segments[BlockY()];
   const AdapterFactors factors = p.factors[segment.slot * p.n_parts + BlockZ()];
   const int j = BlockX() * kWarps + WarpIndex();
@@ -71,6 +72,7 @@ HEDDLE_KERNEL ShrinkKernel(HEDDLE_PARAMS(AdapterParams, p)) {
 // BlockX: columns of the part; BlockY: the segment; BlockZ: the part.
 template <typename F, int kWidth>
 HEDDLE_KERNEL ExpandKernel(HEDDLE_PARAMS(AdapterParams, p)) {
+  StartInTurn();
   SharedArena arena;
   const Shared<float> shrunk = arena.Take<float>(kAdapterRows * p.max_rank);
   const AdapterSegment segment = p.batch.segments[BlockY()];

@@ -321,8 +321,9 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
     if constexpr (IsInt8(Kv())) memory.scale_places.Set(stage * kKeys + ThreadX(), place.scale);
   };
 
-  LoadQueries<Kv>(p, s, tile, memory);
   find_keys(keys.begin, 0);
+  WaitForPrevious();  // queries, and the newest keys
+  LoadQueries<Kv>(p, s, tile, memory);
   SyncThreads();
   LoadStage<Kv>(p, 0, memory);
 
@@ -377,6 +378,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
 
 template <typename Kv, int kDim, int kRowWarps, bool kTrees>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(AttentionParams, p)) {
+  AllowNext();
   for (int i = BlockX(); i < p.n_tiles; i += GridX()) {
     if (i != BlockX()) SyncThreads();  // nobody reads the last tile's memory any more
     Attend<Kv, kDim, kRowWarps, kTrees>(p, p.tiles[i]);

@@ -387,6 +387,7 @@ template <typename Kv, int kDim, bool kCapped, bool kTrees>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1)
     AttentionHopperKernel(HEDDLE_PARAMS(HopperAttentionParams, params)) {
 #if HEDDLE_HAS_SM90A
+  AllowNext();
   const Memory<Kv, kDim> memory{SharedArena()};
   if (ThreadX() == 0) {
     PrefetchTensorMap(params.keys);
@@ -401,6 +402,7 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1)
     BarriersInitialised();
   }
   SyncThreads();
+  WaitForPrevious();
   if (ThreadX() < kGroupThreads) {
     RegistersDown<40>();
     if (WarpIndex() == 0) Produce<Kv, kDim, kTrees>(params, memory);

@@ -94,6 +94,7 @@ HEDDLE_DEVICE void MergeColumns(const AttentionParams& p, const Parts& parts, co
 
 template <typename T, int kWidth>
 HEDDLE_KERNEL AttentionMergeKernel(HEDDLE_PARAMS(MergeParams, m)) {
+  StartInTurn();
   const AttentionParams& p = m.attention;
   const AttentionArgs& a = p.args;
   const Parts parts = {m.merges[BlockX()], BlockZ() * kWarps + WarpIndex(), BlockY()};

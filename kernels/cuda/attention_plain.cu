@@ -89,6 +89,7 @@ HEDDLE_DEVICE void StoreRow(const AttentionParams& p, const SequenceView& s,
 
 template <typename T, typename Kv>
 HEDDLE_KERNEL AttentionPlainKernel(HEDDLE_PARAMS(AttentionParams, p)) {
+  StartInTurn();
   const int dim = p.args.cache.head_dim;
   SharedArena arena;
   Shared<float> states = arena.Take<float>(2 * kWarps);

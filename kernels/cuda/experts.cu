@@ -103,6 +103,7 @@ HEDDLE_DEVICE void KeepBestGroups(const RouteRule& rule, int n, Shared<float> ch
 
 // A warp per row.
 HEDDLE_KERNEL RouteKernel(HEDDLE_PARAMS(RouteParams, p)) {
+  StartInTurn();
   const RouteArgs& a = p.args;
   const int n = static_cast<int>(a.logits.cols);
   const int64_t t = BlockX();
@@ -134,6 +135,7 @@ HEDDLE_KERNEL RouteKernel(HEDDLE_PARAMS(RouteParams, p)) {
 // A warp per output of a (row, choice) pair.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL ExpertLinearKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
+  StartInTurn();
   const int64_t pair = BlockX();
   const int64_t r = static_cast<int64_t>(BlockY()) * kWarps + WarpIndex();
   const bool gated = p.linear.epilogue == Epilogue::kGated;
@@ -194,6 +196,7 @@ HEDDLE_DEVICE void PlaceExperts(const GroupParams& p, Shared<int32_t> counts,
 
 // One block. Pairs of one expert stand in any order: what a row gets does not depend on it.
 HEDDLE_KERNEL GroupKernel(HEDDLE_PARAMS(GroupParams, p)) {
+  StartInTurn();
   SharedArena arena;
   Shared<int32_t> counts = arena.Take<int32_t>(p.count);
   Shared<int32_t> begins = arena.Take<int32_t>(p.count);
@@ -218,6 +221,7 @@ struct SumParams {
 // A block per row, a thread per column.
 template <typename T>
 HEDDLE_KERNEL ExpertSumKernel(HEDDLE_PARAMS(SumParams, p)) {
+  StartInTurn();
   const int64_t t = BlockX();
   T* out = p.out.row<T>(t);
   for (int64_t c = ThreadX(); c < p.out.cols; c += ThreadCount()) {
@@ -239,6 +243,7 @@ struct HeadLinearParams {
 // A warp per output of a head, carried columns included.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL HeadLinearKernel(HEDDLE_PARAMS(HeadLinearParams, p)) {
+  StartInTurn();
   const int64_t t = BlockX();
   const int64_t c = static_cast<int64_t>(BlockY()) * kWarps + WarpIndex();
   const int64_t h = BlockZ();
@@ -260,6 +265,7 @@ struct GateParams {
 
 template <typename T>
 HEDDLE_KERNEL GateRowsKernel(HEDDLE_PARAMS(GateParams, p)) {
+  StartInTurn();
   const float factor = 1.0f / (1.0f + Exp(-*p.gate.row<float>(BlockX())));
   T* x = p.x.row<T>(BlockX());
   for (int64_t c = ThreadX(); c < p.x.cols; c += ThreadCount()) {

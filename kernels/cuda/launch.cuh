@@ -2,13 +2,16 @@
 // .cu files.
 #pragma once
 
+#include <utility>
+
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/primitives.cuh"
 
 namespace heddle::kernels::cuda {
 
+// Early, where the queue allows it: every kernel keeps the rules for that (primitives.cuh).
 template <typename Params>
-Error Launch(void (*kernel)(Params), const LaunchShape& shape, Stream queue, const Params& params) {
+Error Launch(void (*kernel)(Params), LaunchShape shape, Stream queue, const Params& params) {
   if (shape.grid_x <= 0 || shape.grid_y <= 0 || shape.grid_z <= 0) return kSuccess;
   const void* address = reinterpret_cast<const void*>(kernel);
 #if !defined(HEDDLE_CUDA_EMULATE)
@@ -27,6 +30,7 @@ Error Launch(void (*kernel)(Params), const LaunchShape& shape, Stream queue, con
     static_cast<void>(function), static_cast<void>(arguments);
 #endif
   };
+  shape.early = queue->early && !std::exchange(queue->joins, false);
   if (queue->tape != nullptr) {
     queue->tape->Add(address, call, shape, &params, sizeof(Params), queue->lane);
     return kSuccess;

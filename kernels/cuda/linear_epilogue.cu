@@ -38,6 +38,7 @@ HEDDLE_DEVICE Group<float, kWidth> ProductsAt(const LibraryProduct& product, int
 // T: of the product; O: of the output.
 template <typename T, typename O, int kWidth>
 HEDDLE_KERNEL EpilogueKernel(HEDDLE_PARAMS(EpilogueParams, p)) {
+  StartInTurn();
   const int64_t r = (static_cast<int64_t>(BlockX()) * kThreads + ThreadX()) * kWidth;
   const int64_t t = BlockY();
   if (r >= OutputCols(p.linear)) return;

@@ -11,6 +11,7 @@ constexpr int kWarps = 4;
 // A warp per output.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL LinearPlainKernel(HEDDLE_PARAMS(LinearParams, p)) {
+  StartInTurn();
   const int64_t r = static_cast<int64_t>(BlockX()) * kWarps + WarpIndex();
   const int64_t t = BlockY();
   if (r >= OutputCols(p)) return;
@@ -31,6 +32,7 @@ struct DequantizeParams {
 // F32 and rounded once.
 template <WeightLayout kLayout>
 HEDDLE_KERNEL DequantizeKernel(HEDDLE_PARAMS(DequantizeParams, p)) {
+  StartInTurn();
   constexpr LayoutTraits kTraits = TraitsOf(kLayout);
   const int64_t r = p.first + BlockX();
   uint16_t* out = p.out + BlockX() * p.out_stride;

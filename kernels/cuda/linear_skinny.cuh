@@ -13,6 +13,10 @@
 // apart for that stay with narrow blocks; the numbers are the same.
 // Bytes in flight per warp: kDepth x 2 tiles x 2 x 512 = 4 KiB; 16 warps make 64 KiB per
 // multiprocessor, where 4.3 TB/s / 132 x 700 ns of latency asks for 23 KiB. More depth spills.
+// All of that is asked for before the kernel waits for the launches before it (primitives.cuh), and
+// as much again is brought to the L2: 32 KiB a block, 2 of them on a multiprocessor, 8.6 MB in all,
+// and with the registers' 4 to 8 MB what memory delivers in the 3 us that a norm or an attention's
+// last part takes. No launch may write the weights therefore.
 // A mixture of experts is the same with chunks of the rows that chose an expert (experts.cu).
 // Scales travel with their codes, so that no group waits for memory twice.
 #pragma once
@@ -28,6 +32,9 @@ constexpr int kColLanes = 8;  // warps that share columns of the same rows, of a
 constexpr int kTiles = 2;
 constexpr int kTileRows = 16;
 constexpr int kDepth = 2;  // groups that a warp has in flight
+// Of a row, behind the first groups of all warps: what is brought to the L2 ahead.
+constexpr int kFirstBytes = 64 * kColLanes * kDepth;
+constexpr int kAheadBytes = 1024;
 
 // One lane's share of a group, both tiles, rows g and g + 8. Of the scales, which the four lanes of
 // a row have in common, each holds those of one block, and gives them to the others when that
@@ -241,30 +248,57 @@ HEDDLE_DEVICE void AddBlock(const LinearParams& p, const Piece<kLayout>& piece, 
   }
 }
 
-// This warp's groups, of part `split` of the columns: every kColLanes-th.
+// This warp's groups, of part `split` of the columns: every kColLanes-th. The first kDepth are on
+// their way from the start.
 template <WeightLayout kLayout, int kXTiles, bool kWide>
-HEDDLE_DEVICE void AddGroups(const LinearParams& p, int split, const XRows<kXTiles>& x_rows,
-                             float (&sums)[kTiles][kXTiles][4]) {
+struct Groups {
+  using S = Shape<kLayout, kXTiles, kWide>;
+  static constexpr int kBlocks = TraitsOf(kLayout).blocks();
+
+  Rows<kLayout, S::kRowWarps> rows;
+  int begin;
+  int end;
+  Piece<kLayout> pieces[kDepth];
+
+  HEDDLE_DEVICE Groups(const LinearParams& p, int split)
+      : rows(p),
+        begin(split * S::kColWarps + WarpIndex() / S::kRowWarps),
+        end(static_cast<int>((p.weight.cols + 32 * kBlocks - 1) / (32 * kBlocks))) {
+    HEDDLE_UNROLL
+    for (int d = 0; d < kDepth; ++d) {
+      const int group = begin + d * kColLanes;
+      if (group < end) rows.Load(group, pieces[d]);
+    }
+  }
+};
+
+// What comes after the first groups, to the L2; the blocks that share rows take some rows each. A
+// warp issues such copies one after the other: each takes a few.
+template <typename S>
+HEDDLE_DEVICE void PrefetchRows(const LinearParams& p, int split) {
+  constexpr int kRowsOfWarp = S::kRows / S::kSplits / (S::kThreads / 32);
+  const int row = (WarpIndex() * kRowsOfWarp + Lane()) * S::kSplits + split;
+  const int64_t left = p.weight.row_bytes - kFirstBytes;
+  if (Lane() >= kRowsOfWarp || left <= 0) return;
+  const int warp = row / (kTiles * kTileRows);
+  const int64_t r = WeightRow<S::kRowWarps>(p, warp, row / kTileRows % kTiles, row % kTileRows);
+  PrefetchToL2(p.weight.data + r * p.weight.row_bytes + kFirstBytes,
+               static_cast<int>(left < kAheadBytes ? left : kAheadBytes));
+}
+
+template <WeightLayout kLayout, int kXTiles, bool kWide>
+HEDDLE_DEVICE void AddGroups(const LinearParams& p, Groups<kLayout, kXTiles, kWide>& groups,
+                             const XRows<kXTiles>& x_rows, float (&sums)[kTiles][kXTiles][4]) {
   constexpr LayoutTraits kTraits = TraitsOf(kLayout);
   constexpr int kBlocks = kTraits.blocks();
-  using S = Shape<kLayout, kXTiles, kWide>;
-  const Rows<kLayout, S::kRowWarps> rows(p);
-  const int groups = static_cast<int>((p.weight.cols + 32 * kBlocks - 1) / (32 * kBlocks));
-  const int begin = split * S::kColWarps + WarpIndex() / S::kRowWarps;
-  Piece<kLayout> pieces[kDepth];
-  HEDDLE_UNROLL
-  for (int d = 0; d < kDepth; ++d) {
-    const int group = begin + d * kColLanes;
-    if (group < groups) rows.Load(group, pieces[d]);
-  }
-  for (int first = begin; first < groups; first += kDepth * kColLanes) {
+  for (int first = groups.begin; first < groups.end; first += kDepth * kColLanes) {
     HEDDLE_UNROLL
     for (int d = 0; d < kDepth; ++d) {
       const int group = first + d * kColLanes;
-      if (group >= groups) break;
-      const Piece<kLayout> piece = pieces[d];
+      if (group >= groups.end) break;
+      const Piece<kLayout> piece = groups.pieces[d];
       const int next = group + kDepth * kColLanes;
-      if (next < groups) rows.Load(next, pieces[d]);
+      if (next < groups.end) groups.rows.Load(next, groups.pieces[d]);
       HEDDLE_UNROLL
       for (int block = 0; block < kBlocks; ++block) {
         Vec16 x[kXTiles];
@@ -380,9 +414,13 @@ template <WeightLayout kLayout, int kXTiles, bool kWide>
 HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, kWide>::kThreads),
                             (Shape<kLayout, kXTiles, kWide>::kBlocks))
     LinearSkinnyKernel(HEDDLE_PARAMS(LinearParams, p)) {
+  AllowNext();
+  Groups<kLayout, kXTiles, kWide> groups(p, BlockY());
+  PrefetchRows<Shape<kLayout, kXTiles, kWide>>(p, BlockY());
+  WaitForPrevious();
   const AllRows rows = {static_cast<int>(p.x.rows)};
   float sums[kTiles][kXTiles][4] = {};
-  AddGroups<kLayout, kXTiles, kWide>(p, BlockY(), FindX<kXTiles>(p, rows), sums);
+  AddGroups(p, groups, FindX<kXTiles>(p, rows), sums);
   Reduce<kLayout, kXTiles, kWide>(p, BlockY(), rows, sums, SharedArena());
 }
 
@@ -391,6 +429,7 @@ template <WeightLayout kLayout, int kXTiles>
 HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, false>::kThreads),
                             (Shape<kLayout, kXTiles, false>::kBlocks))
     ExpertSkinnyKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
+  StartInTurn();  // what weights a block needs is what the launches before find out
   if (BlockY() >= *p.groups.n_chunks) return;
   const ExpertChunk chunk = p.groups.chunks[BlockY()];
   const int64_t first = chunk.expert * p.matrix_rows;
@@ -403,7 +442,8 @@ HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, false>::kThreads),
   if (own.bias_up != nullptr) own.bias_up += first;
   const PairRows rows = {p.groups.pairs + chunk.begin, chunk.count, p.pairs_per_row};
   float sums[kTiles][kXTiles][4] = {};
-  AddGroups<kLayout, kXTiles, false>(own, 0, FindX<kXTiles>(own, rows), sums);
+  Groups<kLayout, kXTiles, false> groups(own, 0);
+  AddGroups(own, groups, FindX<kXTiles>(own, rows), sums);
   Reduce<kLayout, kXTiles, false>(own, 0, rows, sums, SharedArena());
 }
 

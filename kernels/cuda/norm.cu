@@ -57,6 +57,7 @@ HEDDLE_DEVICE void StoreRow(const NormArgs& p, int64_t t, Shared<float> row, flo
 // Every thread reads back what it wrote, so the row needs no barrier.
 template <typename T, int kWidth>
 HEDDLE_KERNEL NormKernel(HEDDLE_PARAMS(NormArgs, p)) {
+  StartInTurn();
   SharedArena arena;
   Shared<float> scratch = arena.Take<float>(kMaxWarps);
   Shared<float> row = arena.Take<float>(static_cast<int>(p.x.cols));

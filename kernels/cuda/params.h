@@ -94,7 +94,8 @@ struct LinearParams {
 };
 // Any shape, alignment, format and activation type; a warp per output. Exact but slow.
 Error LaunchLinearPlain(const LinearParams& params, DType act, Stream stream);
-// Few rows: the weights are read once at full bandwidth. BF16 activations, any layout but kF32 and
+// Few rows: the weights are read once at full bandwidth, from before earlier launches have ended:
+// none of a step may write them. BF16 activations, any layout but kF32 and
 // kF16, x rows <= kSkinnyRows, x 16-byte aligned with cols and stride in multiples of 8.
 inline constexpr int32_t kSkinnyRows = 32;
 Error LaunchLinearSkinny(const LinearParams& params, Stream stream);

@@ -6,6 +6,21 @@
 // HEDDLE_KERNEL function of one parameter struct, uses nothing of CUDA directly, has threads in
 // whole warps, and calls warp collectives with all 32 lanes.
 //
+// Early launches (programmatic dependent launch, sm_90): on devices that can, a kernel's blocks may
+// begin before the kernel launched before it on its lane has ended, as soon as all of that one's
+// blocks have called AllowNext or ended. Since kernels call AllowNext before they wait themselves,
+// any number of earlier kernels may still be running. WaitForPrevious returns when they have ended
+// and what they wrote can be seen. The rules, which the emulator tests (emulate/emulator.h):
+//   1. Before WaitForPrevious a thread reads nothing that any kernel of a step writes, and writes
+//      nothing that any other kernel reads or writes. Parameters, weights, and what was copied to
+//      the device before the step's launches, such as plans and batches, may be read.
+//   2. Every block waits before it ends, even if it has no work: a kernel that has ended stands for
+//      all those before it.
+// A kernel that has nothing to do ahead calls StartInTurn first of all. What a kernel does ahead is
+// what takes long and depends on nothing: barriers, tensor maps, above all the first weights.
+// Below sm_90 launches are never early, and these functions nothing.
+// Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
+//
 // The matrix instruction is mma.m16n8k16 with F32 accumulation. With g = lane / 4, t = lane % 4:
 //   a[0] = A[g][2t, 2t+1]     a[1] = A[g + 8][2t, 2t+1]
 //   a[2] = A[g][2t+8, 2t+9]   a[3] = A[g + 8][2t+8, 2t+9]
@@ -53,6 +68,14 @@ inline constexpr uint32_t kFullMask = 0xFFFFFFFFu;
 #endif
 
 namespace heddle::kernels::cuda {
+
+// AllowNext first: the next kernel's blocks take what this one's leave free of a multiprocessor,
+// and only when all of this one's have begun, so that they take nothing from it but memory
+// bandwidth that it leaves.
+HEDDLE_DEVICE void StartInTurn() {
+  AllowNext();
+  WaitForPrevious();
+}
 
 HEDDLE_DEVICE int Lane() { return ThreadX() & 31; }
 HEDDLE_DEVICE int WarpIndex() { return ThreadX() >> 5; }

@@ -24,6 +24,22 @@ HEDDLE_DEVICE int BlockY() { return static_cast<int>(blockIdx.y); }
 HEDDLE_DEVICE int BlockZ() { return static_cast<int>(blockIdx.z); }
 HEDDLE_DEVICE int GridX() { return static_cast<int>(gridDim.x); }
 
+HEDDLE_DEVICE void WaitForPrevious() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+HEDDLE_DEVICE void AllowNext() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n");
+#endif
+}
+HEDDLE_DEVICE void PrefetchToL2([[maybe_unused]] const void* from, [[maybe_unused]] int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;\n" ::"l"(from), "r"(bytes));
+#endif
+}
+
 HEDDLE_DEVICE void SyncThreads() { __syncthreads(); }
 HEDDLE_DEVICE void SyncWarp() { __syncwarp(); }
 
@@ -124,13 +140,13 @@ HEDDLE_DEVICE void Mma16816(float (&c)[4], const uint32_t (&a)[4], const uint32_
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Not volatile, like the matrix instruction: the compiler may move them past each other.
-// Weights: read once, so they should not displace activations from the L1 cache.
+// Weights: read once, so they should not displace activations from the L1 cache. Volatile, so that
+// loads stay on their side of WaitForPrevious; matrix instructions, which are not, move past them.
 HEDDLE_DEVICE Vec16 LoadStreaming16(const void* from) {
   Vec16 v;
-  asm("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
-      : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
-      : "l"(from));
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+               : "l"(from));
   return v;
 }
 

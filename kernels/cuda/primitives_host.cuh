@@ -28,6 +28,18 @@ inline int BlockY() { return emulate::Current().block.y; }
 inline int BlockZ() { return emulate::Current().block.z; }
 inline int GridX() { return emulate::Current().grid.x; }
 
+inline void WaitForPrevious() { emulate::WaitForPrevious(); }
+inline void AllowNext() {}  // emulated launches may always
+// Touches both ends: they must be there.
+inline void PrefetchToL2(const void* from, int bytes) {
+  if (reinterpret_cast<uintptr_t>(from) % 16 != 0 || bytes <= 0 || bytes % 16 != 0) {
+    emulate::Report("a misaligned prefetch");
+    return;
+  }
+  const auto* at = static_cast<const volatile char*>(from);
+  static_cast<void>(at[0]), static_cast<void>(at[bytes - 1]);
+}
+
 inline void SyncThreads() { emulate::SyncThreads(); }
 inline void SyncWarp() { emulate::SyncWarp(); }
 

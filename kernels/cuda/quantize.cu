@@ -52,6 +52,7 @@ HEDDLE_DEVICE uint32_t Code(float value) {
 
 template <bool kIsF8>
 HEDDLE_KERNEL QuantizeKernel(HEDDLE_PARAMS(QuantizeParams, p)) {
+  StartInTurn();
   SharedArena arena;
   const int64_t t = BlockX();
   const BFloat16* row = p.x.row<BFloat16>(t);

@@ -7,6 +7,7 @@ namespace heddle::kernels::cuda {
 namespace {
 
 HEDDLE_KERNEL RopeAnglesKernel(HEDDLE_PARAMS(RopeAnglesParams, p)) {
+  StartInTurn();
   const int t = BlockX();
   float* row = p.cos_sin + static_cast<int64_t>(t) * 2 * p.half;
   for (int i = ThreadX(); i < p.half; i += ThreadCount()) {
@@ -95,6 +96,7 @@ HEDDLE_DEVICE void StoreKey(Shared<float> head, int dim, void* array, const KeyP
 // A block per row; its warps take the row's query, key and value heads in turn.
 template <typename T, typename Kv>
 HEDDLE_KERNEL RopeKvWriteKernel(HEDDLE_PARAMS(RopeParams, p)) {
+  StartInTurn();
   const RopeKvWriteArgs& a = p.args;
   const int dim = a.cache.head_dim;
   const int kv_heads = a.cache.n_kv_heads;

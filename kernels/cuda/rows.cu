@@ -19,6 +19,7 @@ struct TableParams {
 // those of the step before where it drew nothing.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL EmbedKernel(HEDDLE_PARAMS(TableParams, p)) {
+  StartInTurn();
   const int t = BlockX();
   const int32_t given = p.batch.token_ids[t];
   const int64_t id = given >= 0 ? given : p.batch.drawn[~given];
@@ -31,6 +32,7 @@ HEDDLE_KERNEL EmbedKernel(HEDDLE_PARAMS(TableParams, p)) {
 
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL AddPositionsKernel(HEDDLE_PARAMS(TableParams, p)) {
+  StartInTurn();
   const int t = BlockX();
   const int64_t row = static_cast<int64_t>(p.batch.positions[t]) + p.offset;
   if (row < 0 || row >= p.table.rows) return;
@@ -48,6 +50,7 @@ struct GatherParams {
 
 template <typename T>
 HEDDLE_KERNEL GatherKernel(HEDDLE_PARAMS(GatherParams, p)) {
+  StartInTurn();
   const T* from = p.x.row<T>(p.rows[BlockX()]);
   T* to = p.out.row<T>(BlockX());
   for (int64_t i = ThreadX(); i < p.x.cols; i += ThreadCount()) to[i] = from[i];
@@ -60,6 +63,7 @@ struct ScaleParams {
 };
 
 HEDDLE_KERNEL ScaleLogitsKernel(HEDDLE_PARAMS(ScaleParams, p)) {
+  StartInTurn();
   float* row = p.logits.row<float>(BlockY());
   int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
   if (i >= p.logits.cols) return;
@@ -87,6 +91,7 @@ HEDDLE_DEVICE void CopyBytes(uint8_t* to, const uint8_t* from, int64_t bytes) {
 
 template <typename Wide>
 HEDDLE_KERNEL CopyPageKernel(HEDDLE_PARAMS(CopyPageParams, p)) {
+  StartInTurn();
   const uint8_t* from = p.from[BlockY()] + BlockX() * p.head_bytes;
   uint8_t* to = p.to[BlockY()] + BlockX() * p.head_bytes;
   CopyBytes<Wide>(to, from, p.bytes);

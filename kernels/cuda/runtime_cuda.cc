@@ -49,6 +49,21 @@ cudaKernelNodeParams NodeOf(const Tape& tape, size_t i, void** arguments) {
   return node;
 }
 
+// Of `to` on `from`: that it has ended, or, where `to` is early, that its blocks have called
+// AllowNext.
+Error AddEdge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to, bool early) {
+  cudaGraphEdgeData edge = {};
+  if (early) {
+    edge.type = cudaGraphDependencyTypeProgrammatic;
+    edge.from_port = cudaGraphKernelNodePortProgrammatic;
+  }
+#if CUDART_VERSION >= 13000
+  return cudaGraphAddDependencies(graph, &from, &to, &edge, 1);
+#else
+  return cudaGraphAddDependencies_v2(graph, &from, &to, &edge, 1);
+#endif
+}
+
 cudaStream_t StreamOf(Stream queue) { return static_cast<cudaStream_t>(queue->stream); }
 cudaStream_t StreamOf(const LaunchQueue& queue) { return StreamOf(&queue); }
 
@@ -97,6 +112,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
     HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(
         cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream"));
     runtime->queues_[lane].stream = stream;
+    // Kernels built for older devices would not wait.
+    runtime->queues_[lane].early = runtime->info_.has_hopper_code;
     cudaEvent_t event = nullptr;
     HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(
         cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event"));
@@ -140,6 +157,7 @@ absl::Status Runtime::Wait(int lane, int on) {
     queues_[lane].tape->Wait(lane, on);
     return absl::OkStatus();
   }
+  queues_[lane].joins = true;
   return ToStatus(
       cudaStreamWaitEvent(StreamOf(queues_[lane]), static_cast<cudaEvent_t>(signals_[on]), 0),
       "joining streams");
@@ -239,9 +257,17 @@ absl::Status Runtime::Synchronize() {
 Error LaunchKernel(const void* kernel, Tape::Caller, const LaunchShape& shape, void* stream,
                    const void* params, size_t) {
   void* arguments[] = {const_cast<void*>(params)};
-  return cudaLaunchKernel(kernel, GridOf(shape), BlockOf(shape), arguments,
-                          static_cast<size_t>(shape.shared_bytes),
-                          static_cast<cudaStream_t>(stream));
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = GridOf(shape);
+  config.blockDim = BlockOf(shape);
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &early;
+  config.numAttrs = shape.early ? 1 : 0;
+  return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
 // The driver's function, found without linking the driver.
@@ -296,15 +322,17 @@ absl::StatusOr<Runtime::Graph> Runtime::MakeGraph(const Tape& tape) {
   for (size_t i = 0; i < tape.launches().size(); ++i) {
     void* arguments[1];
     const cudaKernelNodeParams params = NodeOf(tape, i, arguments);
-    std::vector<cudaGraphNode_t> after;
-    for (const int other : {tape.launches()[i].before, tape.launches()[i].after}) {
-      if (other >= 0) after.push_back(made->nodes[static_cast<size_t>(other)]);
-    }
     cudaGraphNode_t node = nullptr;
-    HEDDLE_RETURN_IF_ERROR(
-        ToStatus(cudaGraphAddKernelNode(&node, made->graph, after.data(), after.size(), &params),
-                 "adding a kernel to a graph"));
+    HEDDLE_RETURN_IF_ERROR(ToStatus(cudaGraphAddKernelNode(&node, made->graph, nullptr, 0, &params),
+                                    "adding a kernel to a graph"));
     made->nodes.push_back(node);
+    const Tape::Launch& launch = tape.launches()[i];
+    for (const int other : {launch.before, launch.after}) {
+      if (other < 0) continue;
+      HEDDLE_RETURN_IF_ERROR(ToStatus(
+          AddEdge(made->graph, made->nodes[static_cast<size_t>(other)], node, launch.shape.early),
+          "adding an edge to a graph"));
+    }
   }
   HEDDLE_RETURN_IF_ERROR(
       ToStatus(cudaGraphInstantiate(&made->exec, made->graph, 0), "making a graph"));

@@ -388,6 +388,7 @@ HEDDLE_DEVICE void ReportRow(const SampleParams& p, const SampleRow& row, int n,
 }
 
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) SampleKernel(HEDDLE_PARAMS(SampleParams, p)) {
+  StartInTurn();
   const Memory memory{SharedArena()};
   const int n = p.first + BlockX();
   const SampleRow row = p.rows[n];

@@ -21,6 +21,9 @@ struct LaunchShape {
   int grid_z = 1;
   int threads = 128;
   int shared_bytes = 0;
+  // May begin before the launch before it on its lane has ended; the kernel waits for that itself
+  // (WaitForPrevious in primitives.cuh).
+  bool early = false;
   friend bool operator==(const LaunchShape&, const LaunchShape&) = default;
 };
 
@@ -56,12 +59,14 @@ class Tape {
   // What `lane` gets from now on comes after what `on` had when it signalled last.
   void Wait(int lane, int on) { lanes_[lane].after = lanes_[on].signalled; }
 
-  // Copies the parameters. REQUIRES: their alignment is 16 at most.
+  // Copies the parameters. REQUIRES: their alignment is 16 at most. A lane's first launch, and one
+  // that waits for another lane, do not begin early.
   void Add(const void* kernel, Caller call, const LaunchShape& shape, const void* params,
            size_t bytes, int lane = 0) {
     const size_t at = params_.size();
     Lane& own = lanes_[lane];
     launches_.push_back({kernel, call, shape, at, bytes, lane, own.last, own.after});
+    launches_.back().shape.early = shape.early && own.last >= 0 && own.after < 0;
     own = {.last = static_cast<int>(launches_.size()) - 1, .signalled = own.signalled};
     params_.resize(at + (bytes + 15) / 16 * 16);
     std::memcpy(params_.data() + at, params, bytes);
@@ -115,6 +120,8 @@ struct LaunchQueue {
   void* stream = nullptr;  // cudaStream_t
   Tape* tape = nullptr;    // not null: launches are kept there instead
   int lane = 0;
+  bool early = false;          // the device lets launches begin early
+  mutable bool joins = false;  // the next launch comes after the other lane, too: not early
 };
 
 }  // namespace heddle::kernels::cuda

@@ -83,11 +83,6 @@ const char* WrongTile(int32_t to_offset, const TensorMap& map) {
 
 }  // namespace
 
-AsyncState& Async() {
-  static auto* state = new AsyncState;  // as the emulator's own
-  return *state;
-}
-
 void UseAsync() {
   AsyncState& state = Async();
   if (state.is_used) return;

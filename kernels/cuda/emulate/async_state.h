@@ -66,7 +66,7 @@ struct AsyncState {
   std::vector<std::vector<uint64_t>> matrices;  // [warpgroups] of B, in the order of issue
 };
 
-AsyncState& Async();
+AsyncState& Async();  // in emulator.cc, which owns blocks
 // Called before anything that this machinery does in a block.
 void UseAsync();
 

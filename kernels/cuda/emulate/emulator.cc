@@ -53,8 +53,10 @@ struct Thread {
   std::vector<AsyncCopy> open_group;
 };
 
-struct State {
-  std::mutex launching;
+}  // namespace
+
+// A block that runs, or is held where it waits for earlier launches.
+struct Block {
   std::vector<Thread> threads{kMaxThreads};
   std::vector<Warp> warps{kMaxThreads / kWarpLanes};
   Meeting barrier;
@@ -63,6 +65,17 @@ struct State {
   std::vector<char> shared = std::vector<char>(kMaxShared + kSharedAlignment);
   int32_t shared_bytes = 0;
   Shadow shadow;
+  AsyncState async;
+  bool is_held = false;     // earlier launches have not ended
+  bool has_waited = false;  // a thread of it, for them
+};
+
+namespace {
+
+struct State {
+  std::mutex launching;
+  std::vector<std::unique_ptr<Block>> spare;
+  Block* block = nullptr;  // whose threads run
   Order order = Order::kForward;
   std::vector<std::string> findings;
   int64_t num_findings = 0;
@@ -73,21 +86,31 @@ State& Get() {
   return *state;
 }
 
+Block& Running() { return *Get().block; }
+
+std::unique_ptr<Block> TakeBlock() {
+  State& state = Get();
+  if (state.spare.empty()) return std::make_unique<Block>();
+  std::unique_ptr<Block> block = std::move(state.spare.back());
+  state.spare.pop_back();
+  return block;
+}
+
 // Arrives at `meeting` and runs others until all `expected` have.
 void Meet(Meeting& meeting, int32_t expected) {
-  State& state = Get();
   if (++meeting.arrived == expected) {
     meeting.arrived = 0;
     ++meeting.generation;
     return;
   }
-  const int32_t thread = state.current.thread;
-  Thread& self = state.threads[thread];
+  Block& block = Running();
+  const int32_t thread = block.current.thread;
+  Thread& self = block.threads[thread];
   self.waits_for = &meeting;
   self.generation = meeting.generation;
   self.fiber->Yield();
   self.waits_for = nullptr;
-  state.current.thread = thread;
+  block.current.thread = thread;
 }
 
 bool Blocked(const Thread& thread) {
@@ -96,13 +119,14 @@ bool Blocked(const Thread& thread) {
 }
 
 // Resumes every thread that can run. False if none could.
-bool RunRound(State& state, int32_t threads) {
+bool RunRound(Block& block) {
+  const int32_t threads = block.current.threads;
   bool progress = false;
   for (int32_t i = 0; i < threads; ++i) {
-    int32_t index = state.order == Order::kForward ? i : threads - 1 - i;
-    Thread& thread = state.threads[index];
+    int32_t index = Get().order == Order::kForward ? i : threads - 1 - i;
+    Thread& thread = block.threads[index];
     if (thread.fiber->done() || Blocked(thread)) continue;
-    state.current.thread = index;
+    block.current.thread = index;
     thread.fiber->Resume();
     progress = true;
   }
@@ -115,15 +139,16 @@ bool HasPendingCopies(const Thread& thread) {
   return pending;
 }
 
-void FinishThreads(State& state, int32_t threads) {
+void FinishThreads(Block& block) {
+  const int32_t threads = block.current.threads;
   int32_t stuck = 0;
   for (int32_t i = 0; i < threads; ++i) {
-    Thread& thread = state.threads[i];
+    Thread& thread = block.threads[i];
     if (!thread.fiber->done()) {
       ++stuck;
       thread.fiber = std::make_unique<Fiber>();  // its stack is abandoned
     } else if (HasPendingCopies(thread)) {
-      state.current.thread = i;
+      block.current.thread = i;
       Report(absl::StrCat(Where(), " ended with asynchronous copies that it never waited for"));
     }
     thread.waits_for = nullptr;
@@ -137,27 +162,46 @@ void FinishThreads(State& state, int32_t threads) {
   }
 }
 
-void RunBlock(State& state, int32_t threads, int32_t shared_bytes,
-              const std::function<void()>& body) {
-  state.shadow.Reset(shared_bytes);
-  AsyncBegin(threads, shared_bytes);
+void StartBlock(Block& block, const ThreadId& first, int32_t shared_bytes,
+                const std::function<void()>& body) {
+  Get().block = &block;
+  block.current = first;
+  block.shared_bytes = shared_bytes;
+  block.is_held = block.has_waited = false;
+  block.shadow.Reset(shared_bytes);
+  AsyncBegin(first.threads, shared_bytes);
   // Not a number in every float type: what leaks out of here does not go unnoticed.
   std::memset(SharedBase(), 0xFF, shared_bytes);
-  state.barrier = Meeting();
-  state.block_epoch = 1;
-  for (int32_t w = 0; w < threads / kWarpLanes; ++w) {
-    state.warps[w].meeting = Meeting();
-    state.warps[w].epoch = 1;
+  block.barrier = Meeting();
+  block.block_epoch = 1;
+  for (int32_t w = 0; w < first.threads / kWarpLanes; ++w) {
+    block.warps[w].meeting = Meeting();
+    block.warps[w].epoch = 1;
   }
-  for (int32_t i = 0; i < threads; ++i) {
-    Thread& thread = state.threads[i];
+  for (int32_t i = 0; i < first.threads; ++i) {
+    Thread& thread = block.threads[i];
     if (thread.fiber == nullptr) thread.fiber = std::make_unique<Fiber>();
     thread.fiber->Start(&body);
   }
-  while (RunRound(state, threads)) {
+}
+
+// As far as its threads get.
+void RunBlock(Block& block) {
+  Get().block = &block;
+  while (RunRound(block)) {
   }
+}
+
+// To the end; the block is spare from then on.
+void EndBlock(std::unique_ptr<Block> block, bool must_wait) {
+  block->is_held = false;
+  RunBlock(*block);
   AsyncEnd();
-  FinishThreads(state, threads);
+  FinishThreads(*block);
+  if (must_wait && !block->has_waited) {
+    Report(absl::StrCat(Where(), " ended without waiting for the launches before"));
+  }
+  Get().spare.push_back(std::move(block));
 }
 
 void Poison(void* to, int32_t bytes) { std::memset(to, 0xFF, bytes); }
@@ -174,11 +218,11 @@ void Complete(const std::vector<AsyncCopy>& group) {
 }
 
 Moment Now(int32_t thread) {
-  const State& state = Get();
-  const Clocks& clocks = Async().clocks;
+  const Block& block = Running();
+  const Clocks& clocks = block.async.clocks;
   return {.thread = thread,
-          .block_epoch = state.block_epoch,
-          .warp_epoch = state.warps[thread / kWarpLanes].epoch,
+          .block_epoch = block.block_epoch,
+          .warp_epoch = block.warps[thread / kWarpLanes].epoch,
           .clock = clocks.Own(thread),
           .clocks = clocks.started() ? &clocks : nullptr};
 }
@@ -186,51 +230,97 @@ Moment Now(int32_t thread) {
 }  // namespace
 
 std::string Where() {
-  const ThreadId& id = Get().current;
+  const ThreadId& id = Current();
   return absl::StrCat("block (", id.block.x, ",", id.block.y, ",", id.block.z, ") thread ",
                       id.thread);
 }
 
-bool Launch(Dim grid, int32_t threads, int32_t shared_bytes, const std::function<void()>& body) {
-  State& state = Get();
-  std::lock_guard<std::mutex> lock(state.launching);
+Launching::Launching(Dim grid, int32_t threads, int32_t shared_bytes, bool early,
+                     std::function<void()> body)
+    : grid_(grid),
+      threads_(threads),
+      shared_bytes_(shared_bytes),
+      early_(early),
+      body_(std::move(body)) {
   HEDDLE_CHECK(threads > 0 && threads <= kMaxThreads && threads % kWarpLanes == 0,
                "a block has 32 to 1024 threads in whole warps");
   HEDDLE_CHECK(shared_bytes >= 0 && shared_bytes <= kMaxShared, "too much shared memory");
   HEDDLE_CHECK(grid.x > 0 && grid.y > 0 && grid.z > 0, "a grid has no empty dimension");
   HEDDLE_CHECK(grid.y <= 65535 && grid.z <= 65535, "grid.y and grid.z are 16 bits wide");
-  state.shared_bytes = shared_bytes;
+}
+
+Launching::~Launching() { HEDDLE_CHECK(held_.empty(), "an emulated launch was not finished"); }
+
+std::unique_ptr<Block> Launching::Start(int64_t index) const {
+  const int64_t row = index / grid_.x;
+  const Dim at = {static_cast<int32_t>(index % grid_.x), static_cast<int32_t>(row % grid_.y),
+                  static_cast<int32_t>(row / grid_.y)};
+  std::unique_ptr<Block> block = TakeBlock();
+  StartBlock(*block, {.thread = 0, .threads = threads_, .block = at, .grid = grid_}, shared_bytes_,
+             body_);
+  return block;
+}
+
+void Launching::Begin() {
+  State& state = Get();
+  std::lock_guard<std::mutex> lock(state.launching);
   const int64_t before = state.num_findings;
-  for (int32_t z = 0; z < grid.z; ++z) {
-    for (int32_t y = 0; y < grid.y; ++y) {
-      for (int32_t x = 0; x < grid.x; ++x) {
-        state.current = {.thread = 0, .threads = threads, .block = {x, y, z}, .grid = grid};
-        RunBlock(state, threads, shared_bytes, body);
-      }
-    }
+  // Of the blocks between the first and the last, one: another one in grids of other sizes.
+  const int64_t count = NumBlocks();
+  for (const int64_t index : {int64_t{0}, count - 1, count * 7 / 11}) {
+    if (held_.count(index) != 0) continue;
+    std::unique_ptr<Block> block = Start(index);
+    block->is_held = true;
+    RunBlock(*block);
+    held_[index] = std::move(block);
   }
-  return state.num_findings == before;
+  good_ = good_ && state.num_findings == before;
+}
+
+bool Launching::Finish() {
+  State& state = Get();
+  std::lock_guard<std::mutex> lock(state.launching);
+  const int64_t before = state.num_findings;
+  for (int64_t i = 0; i < NumBlocks(); ++i) {
+    const auto held = held_.find(i);
+    std::unique_ptr<Block> block = held == held_.end() ? Start(i) : std::move(held->second);
+    if (held != held_.end()) held_.erase(held);
+    EndBlock(std::move(block), early_);
+  }
+  return good_ && state.num_findings == before;
+}
+
+bool Launch(Dim grid, int32_t threads, int32_t shared_bytes, const std::function<void()>& body) {
+  return Launching(grid, threads, shared_bytes, /*early=*/false, body).Finish();
 }
 
 std::vector<std::string> TakeFindings() { return std::exchange(Get().findings, {}); }
 
 void SetOrder(Order order) { Get().order = order; }
 
-const ThreadId& Current() { return Get().current; }
+const ThreadId& Current() { return Running().current; }
+
+AsyncState& Async() { return Running().async; }
+
+void WaitForPrevious() {
+  Block& block = Running();
+  block.has_waited = true;
+  WaitUntil([&block] { return !block.is_held; });
+}
 
 void SyncThreads() {
-  State& state = Get();
-  const int32_t threads = state.current.threads;
+  Block& block = Running();
+  const int32_t threads = block.current.threads;
   // The last to arrive opens the next epoch for all.
-  if (state.barrier.arrived + 1 == threads) ++state.block_epoch;
-  Meet(state.barrier, threads);
+  if (block.barrier.arrived + 1 == threads) ++block.block_epoch;
+  Meet(block.barrier, threads);
 }
 
 const char* Exchange(const char* kind, const void* mine, int32_t bytes) {
-  State& state = Get();
+  Block& block = Running();
   HEDDLE_CHECK(bytes <= kSlotBytes, "a lane's deposit is too large");
-  const int32_t thread = state.current.thread;
-  Warp& warp = state.warps[thread / kWarpLanes];
+  const int32_t thread = block.current.thread;
+  Warp& warp = block.warps[thread / kWarpLanes];
   if (warp.meeting.arrived == 0) warp.kind = kind;
   if (std::strcmp(warp.kind, kind) != 0) {
     Report(absl::StrCat(Where(), ": lanes of one warp meet in ", warp.kind, " and ", kind));
@@ -242,29 +332,30 @@ const char* Exchange(const char* kind, const void* mine, int32_t bytes) {
 }
 
 void SyncWarp() {
-  Warp& warp = Get().warps[Get().current.thread / kWarpLanes];
+  const int32_t index = Current().thread / kWarpLanes;
+  Warp& warp = Running().warps[index];
   if (warp.meeting.arrived + 1 == kWarpLanes) {
     ++warp.epoch;
-    AsyncSyncWarp(Get().current.thread / kWarpLanes);
+    AsyncSyncWarp(index);
   }
   Exchange("SyncWarp", nullptr, 0);
 }
 
 char* SharedBase() {
-  auto address = reinterpret_cast<uintptr_t>(Get().shared.data());
+  auto address = reinterpret_cast<uintptr_t>(Running().shared.data());
   return reinterpret_cast<char*>((address + kSharedAlignment - 1) / kSharedAlignment *
                                  kSharedAlignment);
 }
 
-int32_t SharedBytes() { return Get().shared_bytes; }
+int32_t SharedBytes() { return Running().shared_bytes; }
 
 bool CheckShared(const void* address, int32_t bytes, Access access) {
-  State& state = Get();
+  Block& block = Running();
   const int64_t offset = static_cast<const char*>(address) - SharedBase();
   const char* verb = access == Access::kRead ? "reads" : "writes";
-  if (offset < 0 || offset + bytes > state.shared_bytes) {
+  if (offset < 0 || offset + bytes > block.shared_bytes) {
     Report(absl::StrCat(Where(), " ", verb, " ", bytes, " bytes at ", offset, " of ",
-                        state.shared_bytes, " bytes of shared memory"));
+                        block.shared_bytes, " bytes of shared memory"));
     return false;
   }
   if (offset % std::min(bytes, 16) != 0) {
@@ -272,7 +363,7 @@ bool CheckShared(const void* address, int32_t bytes, Access access) {
   }
   AsyncOrdinary(static_cast<int32_t>(offset), bytes, access != Access::kRead);
   switch (
-      state.shadow.Record(static_cast<int32_t>(offset), bytes, access, Now(state.current.thread))) {
+      block.shadow.Record(static_cast<int32_t>(offset), bytes, access, Now(block.current.thread))) {
     case Conflict::kNone:
       break;
     case Conflict::kUninitialised:
@@ -280,7 +371,7 @@ bool CheckShared(const void* address, int32_t bytes, Access access) {
       break;
     case Conflict::kRace:
       Report(absl::StrCat(Where(), " ", verb, " shared memory at ", offset,
-                          " in a race with thread ", state.shadow.other_thread()));
+                          " in a race with thread ", block.shadow.other_thread()));
       break;
   }
   return true;
@@ -289,19 +380,19 @@ bool CheckShared(const void* address, int32_t bytes, Access access) {
 void CopyAsync(void* to_shared, const void* from, int32_t bytes) {
   if (!CheckShared(to_shared, bytes, Access::kWrite)) return;
   Poison(to_shared, bytes);
-  State& state = Get();
-  state.threads[state.current.thread].open_group.push_back({to_shared, from, bytes});
+  Block& block = Running();
+  block.threads[block.current.thread].open_group.push_back({to_shared, from, bytes});
 }
 
 void CopyAsyncCommit() {
-  State& state = Get();
-  Thread& self = state.threads[state.current.thread];
+  Block& block = Running();
+  Thread& self = block.threads[block.current.thread];
   self.groups.push_back(std::exchange(self.open_group, {}));
 }
 
 void CopyAsyncWait(int32_t groups_left) {
-  State& state = Get();
-  Thread& self = state.threads[state.current.thread];
+  Block& block = Running();
+  Thread& self = block.threads[block.current.thread];
   while (static_cast<int32_t>(self.groups.size()) > groups_left) {
     Complete(self.groups.front());
     self.groups.pop_front();
@@ -309,20 +400,20 @@ void CopyAsyncWait(int32_t groups_left) {
 }
 
 void WaitUntil(const std::function<bool()>& ready) {
-  State& state = Get();
+  Block& block = Running();
   if (ready()) return;
-  const int32_t thread = state.current.thread;
-  Thread& self = state.threads[thread];
+  const int32_t thread = block.current.thread;
+  Thread& self = block.threads[thread];
   self.ready = &ready;
   self.fiber->Yield();
   self.ready = nullptr;
-  state.current.thread = thread;
+  block.current.thread = thread;
 }
 
 void RecordWrite(int32_t offset, int32_t bytes, int32_t thread, uint32_t clock) {
   Moment then = Now(thread);
   then.clock = clock;
-  Get().shadow.Record(offset, bytes, Access::kWrite, then);
+  Running().shadow.Record(offset, bytes, Access::kWrite, then);
 }
 
 void Report(const std::string& finding) {

@@ -6,6 +6,10 @@
 // model: time, caches, divergence within a warp-wide operation (an error here), several blocks at
 // once, and ordering of global memory between blocks.
 //
+// Of a launch that may begin early some blocks do, before the launches before it have run, and are
+// held where they wait for those (WaitForPrevious): what a kernel reads or writes too early then
+// shows in the numbers. A block that ends without waiting is a finding.
+//
 // Race check: for each granule of shared memory the last writer and readers are kept with the
 // number of barriers passed; two accesses of different threads, one a write, with no barrier of
 // the block (or, within a warp, of the warp) between them are reported. Kernels whose threads
@@ -17,6 +21,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -41,8 +47,39 @@ struct ThreadId {
   Dim grid;
 };
 
-// Runs `body` for every thread of every block. `threads` is a multiple of 32. Bytes of shared
-// memory start out as "never written". False if this launch caused a finding.
+struct Block;
+
+// A grid that runs `body` in every thread of every block. `threads` is a multiple of 32. Bytes of
+// shared memory start out as "never written".
+// Life: Begin, of a launch that may begin early, while those before it are still to run; Finish.
+class Launching {
+ public:
+  Launching(Dim grid, int32_t threads, int32_t shared_bytes, bool early,
+            std::function<void()> body);
+  ~Launching();
+  Launching(const Launching&) = delete;
+  Launching& operator=(const Launching&) = delete;
+
+  // The first block, the last one and one between go as far as they get without the launches
+  // before. Once, at most.
+  void Begin();
+  // All blocks to their end. False if this launch caused a finding.
+  bool Finish();
+
+ private:
+  int64_t NumBlocks() const { return int64_t{grid_.x} * grid_.y * grid_.z; }
+  std::unique_ptr<Block> Start(int64_t index) const;
+
+  Dim grid_;
+  int32_t threads_;
+  int32_t shared_bytes_;
+  bool early_;
+  bool good_ = true;
+  std::function<void()> body_;
+  std::map<int64_t, std::unique_ptr<Block>> held_;
+};
+
+// One that begins in its turn, from its start to its end.
 bool Launch(Dim grid, int32_t threads, int32_t shared_bytes, const std::function<void()>& body);
 
 // Findings since the last call, oldest first, at most 20; each names kernel-side coordinates.
@@ -52,6 +89,7 @@ void SetOrder(Order order);
 // Below: for the primitives, within a kernel only.
 
 const ThreadId& Current();
+void WaitForPrevious();
 void SyncThreads();
 void SyncWarp();
 

@@ -35,6 +35,7 @@ class EmulatedLibrary final : public LibraryMatmul {
   void SpareMultiprocessors(int32_t) override {}
 
   bool Multiply(const LinearParams& p, Stream) override {
+    emulate::CatchUp();
     const bool adds = p.epilogue == Epilogue::kAdd;
     for (int64_t t = 0; t < p.x.rows; ++t) {
       for (int64_t r = 0; r < p.weight.rows; ++r) {
@@ -57,6 +58,7 @@ class EmulatedLibrary final : public LibraryMatmul {
 
   bool MultiplyCodes(const CodeProduct& p, Stream) override {
     if (!scales_rows_ || !IsF8(p.weight.layout)) return false;
+    emulate::CatchUp();
     Check(p);
     for (int64_t t = 0; t < p.n; ++t) {
       for (int64_t r = 0; r < p.weight.rows; ++r) {
@@ -68,6 +70,7 @@ class EmulatedLibrary final : public LibraryMatmul {
   }
 
   bool SumCodes(const CodeProduct& p, Stream) override {
+    emulate::CatchUp();
     Check(p);
     for (int64_t t = 0; t < p.n; ++t) {
       for (int64_t r = 0; r < p.weight.rows; ++r) {

@@ -26,6 +26,9 @@ struct Machine {
 // For all that happens from now on. Thread-safety: none, as all of the emulator.
 void SetMachine(const Machine& machine);
 
+// What was enqueued so far happens.
+void CatchUp();
+
 bool HasLibrary();
 bool LibraryScalesRows();
 

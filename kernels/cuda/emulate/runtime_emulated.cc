@@ -1,5 +1,6 @@
 // The runtime of the emulated device: everything is host memory and happens at once, or on a late
-// machine when it is waited for.
+// machine when it is waited for. Launches alone are held back until some more have come, or until
+// something else is to happen: so that those that may begin early can (emulator.h).
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -27,11 +28,28 @@ constexpr std::align_val_t kAlignment{256};  // as cudaMalloc aligns
 constexpr int32_t kBuiltWith = 13000;
 constexpr Error kIllegalAddress = 700;  // cudaErrorIllegalAddress
 
+// A launch later than this one may begin before it has run: that of two launches later, too, as
+// launches let the next one begin before they have waited for the last themselves.
+constexpr size_t kHeldLaunches = 2;
+
+// A kernel and its copy of the parameters.
+struct HeldLaunch {
+  std::vector<std::byte> params;
+  emulate::Launching launching;
+
+  HeldLaunch(const void* kernel, Tape::Caller call, const LaunchShape& shape,
+             std::vector<std::byte> arguments)
+      : params(std::move(arguments)),
+        launching({shape.grid_x, shape.grid_y, shape.grid_z}, shape.threads, shape.shared_bytes,
+                  shape.early, [this, kernel, call] { call(kernel, params.data()); }) {}
+};
+
 struct State {
   emulate::Machine machine;
   int64_t launches = 0;
   bool is_faulty = false;
-  bool has_finding = false;                   // of a kernel that ran late
+  bool has_finding = false;  // of a kernel
+  std::deque<std::unique_ptr<HeldLaunch>> held;
   std::deque<std::function<void()>> to_come;  // of a late machine
 };
 
@@ -54,22 +72,41 @@ bool IsPinned(const void* data) {
   });
 }
 
+void RunFirstHeld() {
+  State& state = Get();
+  if (!state.held.front()->launching.Finish()) state.has_finding = true;
+  state.held.pop_front();
+}
+
+void RunHeld() {
+  while (!Get().held.empty()) RunFirstHeld();
+}
+
 // What is to come happens, up to when `until` is true.
-void CatchUp(const std::function<bool()>& until = [] { return false; }) {
+void CatchUp(const std::function<bool()>& until) {
   std::deque<std::function<void()>>& to_come = Get().to_come;
   while (!to_come.empty() && !until()) {
     const std::function<void()> next = std::move(to_come.front());
     to_come.pop_front();
     next();
   }
+  RunHeld();
 }
 
-void Enqueue(std::function<void()> work) {
+void InTurn(std::function<void()> work) {
   if (Get().machine.is_late) {
     Get().to_come.push_back(std::move(work));
   } else {
     work();
   }
+}
+
+// After all launches so far.
+void Enqueue(std::function<void()> work) {
+  InTurn([work = std::move(work)] {
+    RunHeld();
+    work();
+  });
 }
 
 // What a call returns: nothing works after a fault.
@@ -78,16 +115,17 @@ absl::Status Working(const Runtime& runtime, const char* what) {
   return runtime.ToStatus(Get().is_faulty ? kIllegalAddress : finding, what);
 }
 
-Error RunKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape,
-                const void* params) {
+void StartKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape,
+                 std::vector<std::byte> params) {
   State& state = Get();
   const int64_t limit = state.machine.launches_before_fault;
   state.is_faulty = state.is_faulty || (limit >= 0 && state.launches >= limit);
   ++state.launches;
-  if (state.is_faulty) return kSuccess;
-  const bool good = emulate::Launch({shape.grid_x, shape.grid_y, shape.grid_z}, shape.threads,
-                                    shape.shared_bytes, [&] { call(kernel, params); });
-  return good ? kSuccess : kEmulatedFault;
+  if (state.is_faulty) return;
+  if (!shape.early) RunHeld();
+  state.held.push_back(std::make_unique<HeldLaunch>(kernel, call, shape, std::move(params)));
+  if (shape.early) state.held.back()->launching.Begin();
+  while (state.held.size() > kHeldLaunches) RunFirstHeld();
 }
 
 }  // namespace
@@ -96,7 +134,12 @@ namespace emulate {
 
 void SetMachine(const Machine& machine) {
   CatchUp();
-  Get() = {.machine = machine};
+  Get() = State();
+  Get().machine = machine;
+}
+
+void CatchUp() {
+  cuda::CatchUp([] { return false; });
 }
 
 bool HasLibrary() { return Get().machine.has_library; }
@@ -118,10 +161,11 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
                     .total_bytes = machine.total_bytes,
                     .has_hopper_code = machine.compute_major == 9};
   HEDDLE_RETURN_IF_ERROR(CheckCapability(runtime->info_));
+  for (LaunchQueue& queue : runtime->queues_) queue.early = machine.compute_major == 9;
   return runtime;
 }
 
-Runtime::~Runtime() { CatchUp(); }
+Runtime::~Runtime() { emulate::CatchUp(); }
 
 void Runtime::Bind() const {}
 
@@ -142,7 +186,7 @@ absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
 
 void Runtime::FreeDevice(void* data, int64_t bytes) {
   if (data == nullptr) return;
-  CatchUp();  // as cudaFree does
+  emulate::CatchUp();  // as cudaFree does
   ::operator delete(data, kAlignment);
   allocated_bytes_ -= bytes;
 }
@@ -161,14 +205,14 @@ void Runtime::FreePinned(void* data) {
 absl::Status Runtime::CopyToDevice(void* to, const void* from, int64_t bytes) {
   HEDDLE_RETURN_IF_ERROR(Working(*this, "copying to the device"));
   Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
-  if (!IsPinned(from)) CatchUp();
+  if (!IsPinned(from)) emulate::CatchUp();
   return absl::OkStatus();
 }
 
 absl::Status Runtime::CopyToHost(void* to, const void* from, int64_t bytes) {
   HEDDLE_RETURN_IF_ERROR(Working(*this, "copying from the device"));
   Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
-  if (!IsPinned(to)) CatchUp();
+  if (!IsPinned(to)) emulate::CatchUp();
   return absl::OkStatus();
 }
 
@@ -187,7 +231,7 @@ absl::Status Runtime::CopyBeside(Way way, void* to, const void* from, int64_t by
 }
 
 absl::Status Runtime::Synchronize() {
-  CatchUp();
+  emulate::CatchUp();
   return Working(*this, "running a step");
 }
 
@@ -211,13 +255,12 @@ absl::StatusOr<int64_t> Runtime::NsBetween(int from, int to) const {
   return mark_ns_[to] - mark_ns_[from];
 }
 
-// A fault shows when the stream is waited for, not here.
+// Faults and findings show when the stream is waited for, not here.
 Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void*,
                    const void* params, size_t params_bytes) {
-  if (!Get().machine.is_late) return RunKernel(kernel, call, shape, params);
   const auto* bytes = static_cast<const std::byte*>(params);
-  Enqueue([kernel, call, shape, copy = std::vector<std::byte>(bytes, bytes + params_bytes)] {
-    if (RunKernel(kernel, call, shape, copy.data()) != kSuccess) Get().has_finding = true;
+  InTurn([kernel, call, shape, copy = std::vector<std::byte>(bytes, bytes + params_bytes)] {
+    StartKernel(kernel, call, shape, copy);
   });
   return kSuccess;
 }
@@ -240,7 +283,11 @@ absl::Status Runtime::Signal(int lane) {
 }
 
 absl::Status Runtime::Wait(int lane, int on) {
-  if (queues_[lane].tape != nullptr) queues_[lane].tape->Wait(lane, on);
+  if (queues_[lane].tape != nullptr) {
+    queues_[lane].tape->Wait(lane, on);
+  } else {
+    queues_[lane].joins = true;
+  }
   return absl::OkStatus();
 }
 

@@ -100,6 +100,7 @@ TEST_CASE("A graph follows its tapes in shapes and parameters", "[cuda]") {
     runtime->set_tape(nullptr);
     CHECK(tape.launches().size() == tensors.size());
     REQUIRE(graphs.Play(tape, 7).ok());
+    REQUIRE(runtime->Synchronize().ok());
   };
   Matrix a(1, 3), b(2, 600);
   auto reset = [&] {
@@ -141,6 +142,7 @@ TEST_CASE("More mixtures of kernels than there are graphs for still run", "[cuda
       CHECK(cuda::LaunchScaleLogits(a.tensor(), 2, 0, runtime->stream()) == cuda::kSuccess);
       runtime->set_tape(nullptr);
       REQUIRE(graphs.Play(tape, rows).ok());
+      REQUIRE(runtime->Synchronize().ok());
       CHECK(a(0, 0) == 2);
     }
   }

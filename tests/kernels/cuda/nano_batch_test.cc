@@ -93,11 +93,13 @@ TEST_CASE("A tape's lanes meet where they wait for each other, replayed or not",
     CHECK(tape.launches()[4].after == (waits ? 3 : -1));
     CHECK(tape.launches()[4].before == 2);
     REQUIRE(runtime->LaunchAll(tape).ok());
+    REQUIRE(runtime->Synchronize().ok());
     const float right = 5 * 2 * std::tanh(1.5f);
     CHECK((std::fabs(value(0, 0) - right) < 1e-5f) == waits);
     auto graph = *runtime->MakeGraph(tape);
     *value.at(0, 0) = 1;
     REQUIRE(runtime->LaunchGraph(graph).ok());
+    REQUIRE(runtime->Synchronize().ok());
     CHECK((std::fabs(value(0, 0) - right) < 1e-5f) == waits);
     runtime->FreeGraph(graph);
   }
