@@ -99,9 +99,7 @@ void SetMachine(const Machine& machine) {
   Get() = {.machine = machine};
 }
 
-bool HasLibrary() { return Get().machine.has_library; }
-
-bool LibraryScalesRows() { return Get().machine.scales_rows; }
+const Machine& CurrentMachine() { return Get().machine; }
 
 }  // namespace emulate
 
