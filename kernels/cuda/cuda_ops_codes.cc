@@ -88,7 +88,7 @@ void CudaOps::LinearByCodes(const LinearParams& params, const Workspace& scratch
   const int64_t multiple = LibraryRows(weight, 1);
   const int64_t each = (weight.rows + ScalesOfRow(weight)) * kFloat + weight.row_bytes;
   const int64_t at_once = (scratch.bytes - 512) / each / multiple * multiple;
-  if (at_once <= 0) return LinearDequantized(params, scratch);
+  if (at_once <= 0) return LinearWithoutCodes(params, scratch);
   const int64_t count = RowsOfPart(params.x.rows, at_once, multiple);
   uint8_t* codes = Behind(scratch, count * weight.rows * kFloat).data;
   for (int64_t first = 0; first < params.x.rows && status_.ok(); first += count) {
