@@ -75,6 +75,10 @@ struct LinearArgs {
   // product reads it. A backend may make both in one, rounding less, and leave norm->out as it is.
   // REQUIRES: no residual; norm->out is not norm->x.
   std::optional<NormArgs> norm = std::nullopt;
+  // The weight of the one product that reads `out`, all of it, before anything else reads or writes
+  // it; nullptr: there may be others. A backend may leave in `out` what only that product
+  // understands (decision 0024).
+  const PackedWeight* reader = nullptr;
 };
 
 // Rotation angles of all rows, once per step and per kind of RoPE: cos_sin[t] holds, for each of

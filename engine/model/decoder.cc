@@ -336,7 +336,8 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
               .epilogue = mlp.gated ? kernels::Epilogue::kGated : kernels::Epilogue::kNone,
               .activation = mlp.activation,
               .out = inner,
-              .norm = in.norm});
+              .norm = in.norm,
+              .reader = mlp.row_gate ? nullptr : weights.down.matrix.get()});
   if (!mlp.row_gate) return;
   const Tensor gates = View(*row_gates_, n_tokens, 1);
   ops.Linear({.x = in.x, .weight = weights.row_gate.matrix.get(), .out = gates, .out_f32 = true});

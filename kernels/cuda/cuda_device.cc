@@ -177,9 +177,12 @@ class CudaDevice final : public Device {
  private:
   std::string LibraryText() const {
     if (library_ == nullptr) return "";
-    const DeviceWeight codes = PackedLayout(WeightLayout::kF8Row, 16, 64);
+    const auto takes = [&](WeightLayout layout) {
+      return library_->TakesCodes(PackedLayout(layout, 16, 64));
+    };
     std::string text = absl::StrCat(", ", library_->name());
-    if (library_->TakesCodes(codes)) absl::StrAppend(&text, " with FP8");
+    if (takes(WeightLayout::kF8Row)) absl::StrAppend(&text, " with FP8");
+    if (takes(WeightLayout::kF8Block)) absl::StrAppend(&text, " and its blocks");
     return text;
   }
 

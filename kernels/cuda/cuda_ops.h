@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -105,24 +106,39 @@ class CudaOps final : public Ops {
   DeviceBatch Rows(int32_t group = 0) const;
   void Note(Error error, const char* op);
   void Note(const absl::Status& status);
-  // All in cuda_ops_linear.cc. `scratch` is free for them; x is aligned and in BF16 but for the
-  // first two.
+  // All in cuda_ops_linear.cc and cuda_ops_codes.cc. `scratch` is free for them; x is aligned and
+  // in BF16 but for the first two.
   void LinearWithAdapters(const LinearParams& params, const AdapterMatrix& adapters);
   void LinearOf(LinearParams params, const Workspace& scratch);
   void LinearDequantized(const LinearParams& params, const Workspace& scratch);
   // x rows > kSkinnyRows, BF16 weights.
   void LinearManyRows(const LinearParams& params, const Workspace& scratch);
   void LinearByLibrary(const LinearParams& params, const Workspace& scratch);
-  // x rows > kSkinnyRows, weights of 8-bit codes with a scale per row that the library takes.
-  void LinearByCodes(const LinearParams& params, const Workspace& scratch);
-  bool MultiplyCodes(const LinearParams& params, const CodeRows& x, Tensor product);
+  // Many rows, and weights of 8-bit codes that the library takes.
+  bool IsByCodes(const LinearParams& params) const;
   bool TakesCodes(const DeviceWeight& weight) const;
+  void LinearByCodes(const LinearParams& params, const Workspace& scratch);
+  void LinearOfCodes(const LinearParams& params, const CodeRows& x, const Workspace& scratch);
+  void LinearWithoutCodes(const LinearParams& params, const Workspace& scratch);
+  bool MultiplyCodes(const LinearParams& params, const CodeRows& x, const Workspace& scratch);
+  // Where the output goes for args.reader; codes == nullptr: it does not.
+  CodeRows LeaveCodes(const LinearArgs& args);
+  // What was left for this product.
+  std::optional<CodeRows> TakeCodes(const LinearArgs& args);
   ExpertGroups GroupExperts(const ExpertMixArgs& args);
   // Room for `bytes` of results in `from`, of which `*used` are taken, or nullptr and a status.
   uint8_t* TakeResults(const Workspace& from, int64_t bytes, int64_t* used);
 
+  // Codes in the memory of a tensor, until the one product that reads them.
+  struct LeftCodes {
+    const void* tensor;
+    const PackedWeight* reader;
+    CodeRows codes;
+  };
+
   Step step_;
   absl::Status status_;
+  std::vector<LeftCodes> left_;
   std::vector<PendingCopy> pending_;
   int64_t drawn_used_ = 0;
   int64_t results_used_ = 0;

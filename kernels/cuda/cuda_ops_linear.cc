@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_weight.h"
+#include "kernels/cuda/linear_parts.h"
 
 namespace heddle::kernels::cuda {
 namespace {
@@ -23,55 +24,20 @@ LinearParams ParamsOf(const LinearArgs& args) {
   return params;
 }
 
-// Whether the product is the output, or is added to it, as it is.
-bool IsPlain(const LinearParams& params) {
-  return params.bias == nullptr && params.delta == nullptr && params.epilogue != Epilogue::kGated &&
-         params.activation == Activation::kNone;
-}
-
-Tensor RowsOf(const Tensor& tensor, int64_t first, int64_t count, int64_t element_bytes) {
-  return {static_cast<uint8_t*>(tensor.data) + first * tensor.stride * element_bytes, count,
-          tensor.cols, tensor.stride};
-}
-
-// Rows [first, first + count) of x and what becomes of them.
-LinearParams PartOf(const LinearParams& params, int64_t first, int64_t count, DType act) {
-  const int64_t bytes = Info(act).block_bytes;
-  LinearParams part = params;
-  part.x = RowsOf(params.x, first, count, bytes);
-  part.out = RowsOf(params.out, first, count, params.out_f32 ? 4 : bytes);
-  if (params.delta == nullptr) return part;
-  part.delta += first * params.delta_stride;
-  part.delta_up += first * params.delta_stride;
-  part.delta_slots += first;
-  return part;
-}
-
-// Rows of each of the fewest parts of at most `at_once`, all of about one size.
-int64_t RowsOfPart(int64_t rows, int64_t at_once) {
-  HEDDLE_CHECK(at_once > 0, "the workspace does not hold one row of a product");
-  const int64_t parts = (rows + at_once - 1) / at_once;
-  return (rows + parts - 1) / parts;
-}
-
-constexpr int64_t RoundUp(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
-
-Workspace Behind(const Workspace& workspace, int64_t bytes) {
-  const int64_t used = RoundUp(bytes, 256);
-  return {workspace.data + used, std::max<int64_t>(0, workspace.bytes - used)};
-}
-
 }  // namespace
 
 void CudaOps::Linear(const LinearArgs& args) {
   HEDDLE_CHECK(args.x.cols == args.weight->cols, "linear: x and W differ in cols");
   if (!status_.ok() || args.x.rows == 0) return;
   if (args.norm.has_value()) Norm(*args.norm);
+  LinearParams params = ParamsOf(args);
+  if (const std::optional<CodeRows> x = TakeCodes(args)) {
+    return LinearOfCodes(params, *x, step_.workspace);
+  }
   const bool adapted = args.adapters != nullptr && step_.adapters.n_segments > 0;
-  if (adapted) return LinearWithAdapters(ParamsOf(args), *args.adapters);
-  LinearOf(ParamsOf(args), step_.workspace);
+  if (adapted) return LinearWithAdapters(params, *args.adapters);
+  if (IsByCodes(params)) params.out_codes = LeaveCodes(args);
+  LinearOf(params, step_.workspace);
 }
 
 // As many rows at a time as half of the workspace holds the adapters' part of.
@@ -121,16 +87,11 @@ void CudaOps::LinearOf(LinearParams params, const Workspace& scratch) {
     Note(LaunchLinearSkinny(params, stream), "linear (few rows)");
   } else if (params.weight.layout == WeightLayout::kBF16) {
     LinearManyRows(params, scratch);
-  } else if (TakesCodes(params.weight)) {
+  } else if (IsByCodes(params)) {
     LinearByCodes(params, scratch);
   } else {
     LinearDequantized(params, scratch);
   }
-}
-
-bool CudaOps::TakesCodes(const DeviceWeight& weight) const {
-  if (step_.library == nullptr || !step_.library->TakesCodes(weight)) return false;
-  return weight.layout != WeightLayout::kInt8Row || weight.takes_int8_x;
 }
 
 void CudaOps::LinearManyRows(const LinearParams& params, const Workspace& scratch) {
@@ -160,51 +121,6 @@ void CudaOps::LinearByLibrary(const LinearParams& params, const Workspace& scrat
       Note(LaunchEpilogue(part, {.sums = product.out}, stream), "epilogue");
     }
   }
-}
-
-// As many rows at a time as `scratch` holds the codes and the product of.
-void CudaOps::LinearByCodes(const LinearParams& params, const Workspace& scratch) {
-  const int64_t rows = params.x.rows;
-  const int64_t row_bytes = params.weight.row_bytes;
-  const int64_t each = params.weight.rows * 4 + row_bytes + int64_t{sizeof(float)};
-  if (scratch.bytes - 512 < each) return LinearDequantized(params, scratch);
-  const int64_t count = RowsOfPart(rows, (scratch.bytes - 512) / each);
-  const Workspace behind = Behind(scratch, count * params.weight.rows * 4);
-  const CodeRows x = {.codes = behind.data,
-                      .row_bytes = row_bytes,
-                      .scales = reinterpret_cast<float*>(Behind(behind, count * row_bytes).data)};
-  for (int64_t first = 0; first < rows && status_.ok(); first += count) {
-    const LinearParams part = PartOf(params, first, std::min(count, rows - first), DType::kBF16);
-    Note(LaunchQuantizeRows(part.x, params.weight.layout, x, step_.stream), "quantizing rows");
-    const Tensor product = {scratch.data, part.x.rows, params.weight.rows, params.weight.rows};
-    if (!MultiplyCodes(part, x, product)) LinearDequantized(part, scratch);
-  }
-}
-
-// With the scales applied by the library where it does that, straight to the output where nothing
-// is left to do; else by the epilogue, from sums in `product`.
-bool CudaOps::MultiplyCodes(const LinearParams& params, const CodeRows& x, Tensor product) {
-  const Stream stream = step_.stream;
-  const bool plain = IsPlain(params);
-  CodeProduct codes = {.weight = params.weight,
-                       .x = x,
-                       .n = params.x.rows,
-                       .out = plain ? params.out : product,
-                       .out_f32 = plain && params.out_f32,
-                       .adds = plain && params.epilogue == Epilogue::kAdd};
-  LibraryProduct left = {.sums = product};
-  if (step_.library->MultiplyCodes(codes, stream)) {
-    if (!plain) Note(LaunchEpilogue(params, left, stream), "epilogue");
-    return true;
-  }
-  codes.out = product;
-  if (!step_.library->SumCodes(codes, stream)) return false;
-  left.type =
-      IsF8(params.weight.layout) ? LibraryProduct::Type::kF32 : LibraryProduct::Type::kInt32;
-  left.x_scales = x.scales;
-  left.w_scales = params.weight.row_factors;
-  Note(LaunchEpilogue(params, left, stream), "epilogue");
-  return true;
 }
 
 // Converts as many weight rows as half of `scratch` holds, multiplies, and goes on with the next.

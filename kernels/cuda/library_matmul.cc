@@ -27,6 +27,7 @@ constexpr const char* kFile = "libcublasLt.so." HEDDLE_TEXT(CUBLAS_VER_MAJOR);
 
 constexpr int kMaxCandidates = 8;
 constexpr int kTimedRuns = 3;
+constexpr size_t kTiledVersion = 120900;  // of the library, that has scales of tiles
 
 // The functions that we use, found by name.
 struct Api {
@@ -79,10 +80,15 @@ struct Operands {
   void* out = nullptr;
   int64_t out_stride = 0;
   bool adds = false;
-  const float* w_scales = nullptr;  // [m]; nullptr: none are applied
-  const float* x_scales = nullptr;  // [n]
+  // Scales that are applied: of rows, w [m] and x [n], or of tiles, see CodeProduct.
+  enum class Scales : uint8_t { kNone, kRows, kTiles };
+  Scales scales = Scales::kNone;
+  const float* w_scales = nullptr;
+  const float* x_scales = nullptr;
 
   bool is_integer() const { return type == CUDA_R_8I; }
+  // Scales of tiles ask for sums in F32 every so often anyhow.
+  bool is_fast() const { return type == CUDA_R_8F_E4M3 && scales != Scales::kTiles; }
   int64_t out_bytes() const { return out_type == CUDA_R_16BF ? 2 : 4; }
   // Of the rows of out, as far as it matters.
   uint32_t OutAlignment() const {
@@ -136,8 +142,8 @@ class Product {
                 CUBLAS_STATUS_SUCCESS &&
             Set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T) &&
             (multiprocessors == 0 || Set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, multiprocessors)) &&
-            (p.type != CUDA_R_8F_E4M3 || Set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1})) &&
-            (p.w_scales == nullptr || SetScales(p)) &&
+            (!p.is_fast() || Set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1})) &&
+            (p.scales == Operands::Scales::kNone || SetScales(p)) &&
             api.layout_create(&w, p.type, k, m, p.w_stride) == CUBLAS_STATUS_SUCCESS &&
             api.layout_create(&x, p.type, k, n, p.x_stride) == CUBLAS_STATUS_SUCCESS &&
             api.layout_create(&out, p.out_type, m, n, p.out_stride) == CUBLAS_STATUS_SUCCESS;
@@ -161,12 +167,14 @@ class Product {
     return api_.desc_set(desc, attribute, &value, sizeof(value)) == CUBLAS_STATUS_SUCCESS;
   }
 
-  // A scale for every row of W and of x.
   bool SetScales([[maybe_unused]] const Operands& p) const {
 #if CUBLAS_VERSION >= 120900
-    const int32_t vectors = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
-    return Set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, vectors) &&
-           Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, vectors) &&
+    const bool tiled = p.scales == Operands::Scales::kTiles;
+    const int32_t rows = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    const int32_t w_mode = tiled ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : rows;
+    const int32_t x_mode = tiled ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F : rows;
+    return Set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, w_mode) &&
+           Set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, x_mode) &&
            Set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(p.w_scales)) &&
            Set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(p.x_scales));
 #else
@@ -206,8 +214,17 @@ class CublasLt final : public LibraryMatmul {
   bool TakesCodes(const DeviceWeight& weight) const override {
     const DeviceInfo& info = runtime_.info();
     if (weight.rows % 16 != 0) return false;
-    if (weight.layout == WeightLayout::kInt8Row) return true;
-    return weight.layout == WeightLayout::kF8Row && info.major * 10 + info.minor >= 89;
+    switch (weight.layout) {
+      case WeightLayout::kInt8Row:
+        return true;
+      case WeightLayout::kF8Row:
+        return info.major * 10 + info.minor >= 89;
+      case WeightLayout::kF8Block:
+        return info.major == 9 && CUBLAS_VERSION >= kTiledVersion &&
+               api_.version() >= kTiledVersion;
+      default:
+        return false;
+    }
   }
 
   bool MultiplyCodes(const CodeProduct& product, Stream stream) override {
@@ -215,19 +232,21 @@ class CublasLt final : public LibraryMatmul {
     if (operands.is_integer()) return false;
     operands.out_type = product.out_f32 ? CUDA_R_32F : CUDA_R_16BF;
     operands.adds = product.adds;
-    operands.w_scales = product.weight.row_factors;
+    const bool tiled = product.weight.layout == WeightLayout::kF8Block;
+    operands.scales = tiled ? Operands::Scales::kTiles : Operands::Scales::kRows;
+    operands.w_scales = tiled ? product.weight.tile_scales : product.weight.row_factors;
     operands.x_scales = product.x.scales;
     return Enqueue(operands, stream);
   }
 
   bool SumCodes(const CodeProduct& product, Stream stream) override {
-    return Enqueue(OperandsOf(product), stream);
+    return product.weight.layout != WeightLayout::kF8Block && Enqueue(OperandsOf(product), stream);
   }
 
  private:
-  // Types of W and out, m, k, rows of x up to a power of two, whether scales are applied, alignment
-  // of out, multiprocessors.
-  using Key = std::tuple<int, int, int64_t, int64_t, int64_t, bool, uint32_t, int32_t>;
+  // Types of W and out, m, k, rows of x up to a power of two, scales, alignment of out,
+  // multiprocessors.
+  using Key = std::tuple<int, int, int64_t, int64_t, int64_t, Operands::Scales, uint32_t, int32_t>;
 
   bool Enqueue(const Operands& p, Stream stream) {
     const Product product(api_, p, multiprocessors_);
@@ -238,7 +257,7 @@ class CublasLt final : public LibraryMatmul {
                      p.m,
                      p.k,
                      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p.n))),
-                     p.w_scales != nullptr,
+                     p.scales,
                      p.OutAlignment(),
                      multiprocessors_};
     auto found = chosen_.find(key);

@@ -1,6 +1,7 @@
 // What a library's matrix product leaves to do: scales, adapters, bias, activation, gate, residual.
-// Reads the product, [n, weight rows], and stores the outputs; memory-bound, so that a thread moves
-// 16 bytes or more at a time where rows allow it.
+// Reads the product, [n, weight rows], and stores the outputs, or codes of them for the next
+// product; memory-bound, so that a thread moves 16 bytes or more at a time where rows allow it.
+#include "kernels/cuda/code_rows.cuh"
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/group.cuh"
 #include "kernels/cuda/launch.cuh"
@@ -11,10 +12,22 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWide = 8;  // columns of a thread
 
+// A row of 14336 codes is 64 KiB of kept outputs: three such blocks fit into a multiprocessor,
+// whose 48 warps have enough loads in flight.
+constexpr int kMaxCodeWarps = 16;
+static_assert(kWide == code_rows::kColumns);
+
 struct EpilogueParams {
   LinearParams linear;
   LibraryProduct product;
 };
+
+template <WeightLayout kLayout>
+HEDDLE_HOST_DEVICE int KeptFloats(const EpilogueParams& p, int threads) {
+  return TraitsOf(kLayout).is_tiled
+             ? 0
+             : code_rows::Kept::Floats(p.linear.out_codes.row_bytes, threads);
+}
 
 HEDDLE_DEVICE float SumOf(int32_t value) { return static_cast<float>(value); }
 HEDDLE_DEVICE float SumOf(float value) { return value; }
@@ -64,6 +77,47 @@ bool IsWide(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 && tensor.stride % kWide == 0;
 }
 
+// Outputs [r, r + 8) of row t; zeros past the last.
+template <typename T>
+HEDDLE_DEVICE code_rows::Columns OutputsAt(const EpilogueParams& p, int64_t t, int64_t r) {
+  code_rows::Columns out = {};
+  if (r >= OutputCols(p.linear)) return out;
+  Group<float, kWide> up = {};
+  if (p.linear.epilogue == Epilogue::kGated) {
+    up = ProductsAt<T, kWide>(p.product, t, r + p.linear.half);
+  }
+  const Group<float, kWide> y = ProductsAt<T, kWide>(p.product, t, r);
+  HEDDLE_UNROLL
+  for (int e = 0; e < kWide; ++e) {
+    out.item[e] = OutputOf(p.linear, t, r + e, y.item[e], up.item[e]);
+  }
+  return out;
+}
+
+// A block per row: the outputs as codes for the product that reads them next.
+template <typename T, WeightLayout kLayout>
+HEDDLE_KERNEL HEDDLE_BOUNDS(32 * kMaxCodeWarps, 3)
+    EpilogueCodesKernel(HEDDLE_PARAMS(EpilogueParams, p)) {
+  SharedArena arena;
+  const Shared<float> scratch = arena.Take<float>(kMaxCodeWarps);
+  const code_rows::Kept kept(arena.Take<float>(KeptFloats<kLayout>(p, ThreadCount())));
+  code_rows::StoreRowOnce<kLayout>(p.linear.out_codes, BlockX(), scratch, kept,
+                                   [&](int64_t r) { return OutputsAt<T>(p, BlockX(), r); });
+}
+
+template <typename T>
+Error LaunchCodes(const EpilogueParams& params, Stream stream) {
+  const CodeRows& to = params.linear.out_codes;
+  const int warps = CeilDiv(to.row_bytes / kWide, 32);
+  LaunchShape shape = {.grid_x = static_cast<int>(params.linear.x.rows),
+                       .threads = 32 * (warps < kMaxCodeWarps ? warps : kMaxCodeWarps)};
+  return code_rows::ForLayout(to.layout, [&]<WeightLayout kLayout>() {
+    shape.shared_bytes = SharedBytesFor<float>(kMaxCodeWarps) +
+                         SharedBytesFor<float>(KeptFloats<kLayout>(params, shape.threads));
+    return Launch(EpilogueCodesKernel<T, kLayout>, shape, stream, params);
+  });
+}
+
 template <typename T, typename O>
 Error LaunchTyped(const EpilogueParams& params, Stream stream) {
   const LinearParams& linear = params.linear;
@@ -79,6 +133,7 @@ Error LaunchTyped(const EpilogueParams& params, Stream stream) {
 
 template <typename T>
 Error LaunchOf(const EpilogueParams& params, Stream stream) {
+  if (params.linear.out_codes.codes != nullptr) return LaunchCodes<T>(params, stream);
   return params.linear.out_f32 ? LaunchTyped<T, float>(params, stream)
                                : LaunchTyped<T, BFloat16>(params, stream);
 }

@@ -38,7 +38,7 @@ constexpr int kAheadBytes = 1024;
 
 // One lane's share of a group, both tiles, rows g and g + 8. Of the scales, which the four lanes of
 // a row have in common, each holds those of one block, and gives them to the others when that
-// block's turn comes: registers are what limits the depth.
+// block's turn comes: registers are what limits the depth. A tile's F32 scale is each lane's own.
 template <WeightLayout kLayout>
 struct Piece {
   static constexpr LayoutTraits kTraits = TraitsOf(kLayout);
@@ -49,6 +49,7 @@ struct Piece {
 
   // All lanes: F16 number `i` of the block's scales.
   HEDDLE_DEVICE float Scale(int tile, int h, int block, int i) const {
+    if constexpr (kTraits.is_tiled) return BitsToFloat(scales[tile][h][0]);
     const uint32_t pair = Shuffle(scales[tile][h][i / 2], (Lane() & ~3) | block);
     return i % 2 == 0 ? LowFloat(pair, Half()) : HighFloat(pair, Half());
   }
@@ -95,8 +96,12 @@ struct Rows {  // of this lane
         const int64_t r =
             WeightRow<kRowWarps>(p, WarpIndex() % kRowWarps, tile, Lane() / 4 + 8 * h);
         data[tile][h] = p.weight.data + r * p.weight.row_bytes + 16 * (Lane() % 4);
-        scales[tile][h] = p.weight.scales + r * p.weight.scales_stride +
-                          Lane() % 4 % P::kTraits.blocks() * P::kTraits.entries();
+        if constexpr (P::kTraits.is_tiled) {
+          scales[tile][h] = reinterpret_cast<const uint16_t*>(p.weight.tiles_of(r));
+        } else {
+          scales[tile][h] = p.weight.scales + r * p.weight.scales_stride +
+                            Lane() % 4 % P::kTraits.blocks() * P::kTraits.entries();
+        }
       }
     }
   }
@@ -116,7 +121,11 @@ struct Rows {  // of this lane
     constexpr int kEntries = P::kTraits.entries();
     const uint16_t* from =
         scales[tile][h] + static_cast<int64_t>(group) * (P::kTraits.blocks() * kEntries);
-    if constexpr (kEntries == 1) {
+    if constexpr (P::kTraits.is_tiled) {
+      constexpr int kGroups = kScaleTile / (32 * P::kTraits.blocks());
+      piece.scales[tile][h][0] =
+          reinterpret_cast<const uint32_t*>(scales[tile][h])[group / kGroups];
+    } else if constexpr (kEntries == 1) {
       piece.scales[tile][h][0] = *from;
     } else {
       const auto words = *reinterpret_cast<const Words<kEntries / 2>*>(from);
@@ -437,6 +446,7 @@ HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, false>::kThreads),
   own.weight.rows = p.matrix_rows;
   own.weight.data += first * own.weight.row_bytes;
   own.weight.scales += first * own.weight.scales_stride;
+  own.weight.tile_scales += first / kScaleTile * own.weight.tiles_stride;
   if (own.weight.row_factors != nullptr) own.weight.row_factors += first;
   if (own.bias != nullptr) own.bias += first;
   if (own.bias_up != nullptr) own.bias_up += first;

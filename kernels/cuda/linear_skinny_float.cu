@@ -9,6 +9,8 @@ Error LaunchLinearSkinnyFloat(const LinearParams& params, Stream stream) {
       return skinny::LaunchLayout<WeightLayout::kF8>(params, stream);
     case WeightLayout::kF8Row:
       return skinny::LaunchLayout<WeightLayout::kF8Row>(params, stream);
+    case WeightLayout::kF8Block:
+      return skinny::LaunchLayout<WeightLayout::kF8Block>(params, stream);
     default:
       return skinny::LaunchLayout<WeightLayout::kBF16>(params, stream);
   }
@@ -29,6 +31,8 @@ Error LaunchExpertSkinnyFloat(const ExpertLinearParams& params, Stream stream) {
       return skinny::LaunchExpertsLayout<WeightLayout::kF8>(params, stream);
     case WeightLayout::kF8Row:
       return skinny::LaunchExpertsLayout<WeightLayout::kF8Row>(params, stream);
+    case WeightLayout::kF8Block:
+      return skinny::LaunchExpertsLayout<WeightLayout::kF8Block>(params, stream);
     default:
       return skinny::LaunchExpertsLayout<WeightLayout::kBF16>(params, stream);
   }

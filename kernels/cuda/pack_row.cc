@@ -175,9 +175,8 @@ int64_t CodesAt(DType dtype) {
 }
 
 // Neighbouring columns of a lane stay together: 8 at a time.
-void PackRowCodes(const WeightSource& source, const uint8_t* from, uint8_t* data, float* factor) {
+void PackRowCodes(const WeightSource& source, const uint8_t* from, uint8_t* data) {
   const DTypeInfo& info = Info(source.dtype);
-  std::memcpy(factor, from, sizeof(*factor));
   for (int64_t k = 0; k < source.cols; k += info.block_elements, from += info.block_bytes) {
     const uint8_t* codes = from + CodesAt(source.dtype);
     for (int64_t c = k; c < k + info.block_elements; c += 8, codes += 8) {
@@ -269,11 +268,36 @@ bool HasOneScale(const WeightSource& source, const uint8_t* row) {
   return true;
 }
 
+std::optional<WeightLayout> TiledLayout(WeightLayout layout) {
+  return layout == WeightLayout::kF8 ? std::optional(WeightLayout::kF8Block) : std::nullopt;
+}
+
+bool HasScalesOf(const WeightSource& source, const uint8_t* row, const uint8_t* first) {
+  const DTypeInfo& info = Info(source.dtype);
+  for (int64_t k = 0; k < source.cols; k += info.block_elements) {
+    const int64_t block = k / info.block_elements;
+    const int64_t first_block = k / kScaleTile * kScaleTile / info.block_elements;
+    if (std::memcmp(row + block * info.block_bytes, first + first_block * info.block_bytes, 4) != 0)
+      return false;
+  }
+  return true;
+}
+
+void PackTileScales(const WeightSource& source, const uint8_t* row, float* to) {
+  const DTypeInfo& info = Info(source.dtype);
+  for (int64_t k = 0; k < source.cols; k += kScaleTile) {
+    std::memcpy(to++, row + k / info.block_elements * info.block_bytes, 4);
+  }
+}
+
 void PackRow(const WeightSource& source, const uint8_t* from, const DeviceWeight& layout,
              uint8_t* data, uint16_t* scales, float* factor) {
   *factor = 1;
-  if (TraitsOf(layout.layout).is_per_row) {
-    PackRowCodes(source, from, data, factor);
+  if (TraitsOf(layout.layout).is_tiled) {
+    PackRowCodes(source, from, data);
+  } else if (TraitsOf(layout.layout).is_per_row) {
+    std::memcpy(factor, from, sizeof(*factor));
+    PackRowCodes(source, from, data);
   } else if (TraitsOf(layout.layout).is_scaled()) {
     PackCodes(source, from, layout, data, scales, factor);
   } else {

@@ -25,10 +25,22 @@ std::optional<WeightLayout> PerRowLayout(WeightLayout layout);
 // PerRowLayout keeps the row exactly.
 bool HasOneScale(const WeightSource& source, const uint8_t* row);
 
+// The layout of scales of tiles for matrices that `layout` keeps; nullopt: there is none.
+std::optional<WeightLayout> TiledLayout(WeightLayout layout);
+
+// Whether the blocks of `row` have, in each kScaleTile columns, the one scale that those of
+// `first`, the first row of its tiles, have there; both given by SourceRows. REQUIRES: the layout
+// of the source's dtype has a TiledLayout.
+bool HasScalesOf(const WeightSource& source, const uint8_t* row, const uint8_t* first);
+
+// The scales of the tiles that begin with `row`, which TiledLayout keeps, into `to`
+// [tiles_stride].
+void PackTileScales(const WeightSource& source, const uint8_t* row, float* to);
+
 // Packs one row, given by SourceRows, into `data` [row_bytes], `scales` [scales_stride], both
 // zeroed before, and `factor`. REQUIRES: the layout is LayoutOf(source.dtype), what that joins to,
-// its PerRowLayout if HasOneScale,
-// kBF16 or kF32.
+// its PerRowLayout if HasOneScale, its TiledLayout if HasScalesOf, kBF16 or kF32. Scales of tiles
+// are PackTileScales' to pack.
 void PackRow(const WeightSource& source, const uint8_t* from, const DeviceWeight& layout,
              uint8_t* data, uint16_t* scales, float* factor);
 

@@ -71,6 +71,18 @@ Error LaunchRopeAngles(const RopeAnglesParams& params, Stream stream);
 Error LaunchRopeKvWrite(const DeviceBatch& batch, const RopeKvWriteArgs& args, DType act,
                         Stream stream);
 
+// Rows of x as 8-bit codes, which a library multiplies by the codes of kF8Row, kInt8Row or kF8Block
+// weights. Each row has a scale of its own, for kF8Block one for each kScaleTile columns: their
+// largest magnitude / 448, or / 127. Codes lie in the order of columns that weights have within a
+// group, padded with zeros.
+struct CodeRows {
+  WeightLayout layout = WeightLayout::kF8Row;  // of the weight
+  uint8_t* codes = nullptr;                    // [n, row_bytes]
+  int64_t row_bytes = 0;
+  float* scales = nullptr;  // [n]; kF8Block: [row_bytes / kScaleTile rounded up, scales_stride]
+  int64_t scales_stride = 0;
+};
+
 struct LinearParams {
   DeviceWeight weight;
   Tensor x;
@@ -80,6 +92,8 @@ struct LinearParams {
   Activation activation = Activation::kNone;
   Tensor out;
   bool out_f32 = false;
+  // Of LaunchEpilogue: where outputs go as codes instead; codes == nullptr: to `out`.
+  CodeRows out_codes;
   int64_t half = 0;  // kGated: rows of the gate; output column r reads weight rows r and r + half
   // What adapters add to the products, column r to weight row r's; or nullptr.
   const float* delta = nullptr;     // [x.rows, .] at delta_stride
@@ -101,17 +115,11 @@ inline constexpr int32_t kSkinnyRows = 32;
 Error LaunchLinearSkinny(const LinearParams& params, Stream stream);
 // Many rows, on matrix instructions; BF16 activations and weights, alignment as above.
 Error LaunchLinearTiled(const LinearParams& params, Stream stream);
-// Rows of x as 8-bit codes, which a library multiplies by the codes of kF8Row or kInt8Row weights.
-// Each row has a scale of its own: the largest magnitude / 448, or / 127. Codes lie in the order of
-// columns that weights have within a group, padded with zeros.
-struct CodeRows {
-  uint8_t* codes = nullptr;  // [n, row_bytes]
-  int64_t row_bytes = 0;
-  float* scales = nullptr;  // [n]
-};
-// x in BF16, aligned as for LaunchLinearSkinny; `layout` is the weight's. E4M3 rounds to nearest
-// even, as integers do. A row with NaN or infinity gives products that are no finite numbers.
-Error LaunchQuantizeRows(Tensor x, WeightLayout layout, const CodeRows& to, Stream stream);
+// x in BF16, aligned as for LaunchLinearSkinny. E4M3 rounds to nearest even, as integers do. A row
+// with NaN or infinity gives products that are no finite numbers.
+Error LaunchQuantizeRows(Tensor x, const CodeRows& to, Stream stream);
+// The values of codes, rounded to BF16; `x` as above.
+Error LaunchRestoreRows(const CodeRows& from, Tensor x, Stream stream);
 
 // What a library made of x and W: the product, or sums of products of codes that are still to be
 // multiplied by the scales of both.
@@ -122,7 +130,9 @@ struct LibraryProduct {
   const float* x_scales = nullptr;  // [x.rows]; nullptr: of products
   const float* w_scales = nullptr;  // [weight.rows]
 };
-// The epilogue alone; reads of `params` what concerns it.
+// The epilogue alone; reads of `params` what concerns it. Codes are made of the F32 values, up to
+// kMaxEpilogueCodes of a row, which are kept in shared memory meanwhile; outputs in multiples of 8.
+inline constexpr int64_t kMaxEpilogueCodes = 40960;
 Error LaunchEpilogue(const LinearParams& params, const LibraryProduct& product, Stream stream);
 // Rows [first, first + count) of `weight` as BF16 into `out`, laid out as kBF16.
 Error LaunchDequantize(const DeviceWeight& weight, int64_t first, int64_t count, uint16_t* out,

@@ -49,7 +49,9 @@ HEDDLE_DEVICE float WeightElement(const DeviceWeight& w, int64_t r, int64_t k) {
     const int e = kTraits.is_fine ? within / 16 * 4 + within % 4 : within % 8;
     [[maybe_unused]] const int sub = kTraits.is_fine ? within / 16 : 0;
     float value = CodeElement<kLayout>(w, row, block, t, e);
-    if constexpr (kTraits.is_scaled()) {
+    if constexpr (kTraits.is_tiled) {
+      value *= w.tiles_of(r)[k / kScaleTile];
+    } else if constexpr (kTraits.is_scaled()) {
       const uint16_t* scales = w.scales + r * w.scales_stride + block * kTraits.entries() +
                                sub * (kTraits.has_offset ? 2 : 1);
       value *= ToFloat(Half{scales[0]});
@@ -91,6 +93,8 @@ auto ForLayout(WeightLayout layout, Fn fn) {
       return fn.template operator()<WeightLayout::kF8>();
     case WeightLayout::kF8Row:
       return fn.template operator()<WeightLayout::kF8Row>();
+    case WeightLayout::kF8Block:
+      return fn.template operator()<WeightLayout::kF8Block>();
     case WeightLayout::kInt4:
       return fn.template operator()<WeightLayout::kInt4>();
     case WeightLayout::kInt4Offset:

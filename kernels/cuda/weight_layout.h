@@ -13,7 +13,8 @@
 // value = row_factor * (scale * v(code) + offset), scale and offset F16, one for every 16 or 32
 // columns (an offset follows its scale): [rows, scales_stride]. The factor is a power of two that
 // brings the row's scales into F16's range; files whose scales are F16 keep them bit for bit, and
-// factors of 1. kInt8Row and kF8Row have no scales: the factor is the row's scale itself.
+// factors of 1. kInt8Row and kF8Row have no scales: the factor is the row's scale itself. kF8Block
+// has neither, but an F32 scale for every 128 rows and columns.
 // v(code) is exact in BF16 (but for NF4, whose table is rounded to it).
 // The order of columns within a group is no obstacle to a library that knows nothing of it: a
 // product does not care, if x has the same (quantize.cu).
@@ -32,18 +33,23 @@ enum class WeightLayout : uint8_t {
   kInt8Fine,        // scales per 16 columns; Q3_K, Q6_K
   kInt8FineOffset,  // Q2_K, and stacks of several integer formats
   kInt8Row,         // one scale for a row and no zero points: 8-bit integers per channel
-  kF8,              // E4M3; FP8 with scales of blocks
+  kF8,              // E4M3; FP8 with scales of groups
   kF8Row,           // one scale for a row: FP8 with scales of tensors or channels
+  kF8Block,         // one scale for 128 rows and columns, as DeepSeek-V3 has them
   kInt4,            // nibble - 8; Q4_0
   kInt4Offset,      // nibble; Q4_1, Q4_K, 4-bit groups with zero points
   kTable4,          // one of 16 numbers; IQ4_NL, IQ4_XS, MXFP4, NF4
 };
+
+// Rows, and columns, that have one scale in kF8Block: two groups of columns.
+inline constexpr int64_t kScaleTile = 128;
 
 struct LayoutTraits {
   int32_t code_bits;  // of a column; 32 and 16: a float
   bool has_offset;
   bool is_fine;             // scales per 16 columns
   bool is_per_row = false;  // no scales but the rows' factors
+  bool is_tiled = false;    // scales of kScaleTile rows and columns
 
   constexpr bool is_coded() const { return code_bits <= 8; }
   constexpr bool is_scaled() const { return is_coded() && !is_per_row; }
@@ -52,7 +58,9 @@ struct LayoutTraits {
   }
   constexpr int32_t subs() const { return is_fine ? 2 : 1; }  // scales of a block
   // F16 numbers per block of 32 columns.
-  constexpr int32_t entries() const { return is_scaled() ? subs() * (has_offset ? 2 : 1) : 0; }
+  constexpr int32_t entries() const {
+    return is_scaled() && !is_tiled ? subs() * (has_offset ? 2 : 1) : 0;
+  }
 };
 
 constexpr LayoutTraits TraitsOf(WeightLayout layout) {
@@ -76,13 +84,16 @@ constexpr LayoutTraits TraitsOf(WeightLayout layout) {
     case WeightLayout::kInt8Row:
     case WeightLayout::kF8Row:
       return {8, false, false, true};
+    case WeightLayout::kF8Block:
+      return {8, false, false, false, true};
     default:
       return {8, false, false};
   }
 }
 
 constexpr bool IsF8(WeightLayout layout) {
-  return layout == WeightLayout::kF8 || layout == WeightLayout::kF8Row;
+  return layout == WeightLayout::kF8 || layout == WeightLayout::kF8Row ||
+         layout == WeightLayout::kF8Block;
 }
 
 // A packed matrix in device memory.
@@ -90,15 +101,24 @@ struct DeviceWeight {
   const uint8_t* data = nullptr;
   const uint16_t* scales = nullptr;    // F16, see above
   const float* row_factors = nullptr;  // [rows]; nullptr: ones
+  // kF8Block: [rows / kScaleTile, tiles_stride], the numbers of a row of tiles side by side, both
+  // rounded up. The stride is a multiple of 4 and the start of 16 bytes, as cuBLASLt wants them.
+  const float* tile_scales = nullptr;
   int64_t rows = 0;
   int64_t cols = 0;
   int64_t row_bytes = 0;
   int64_t scales_stride = 0;  // a multiple of 8, so that the scales of a group are one load
+  int64_t tiles_stride = 0;
   WeightLayout layout = WeightLayout::kF32;
   bool takes_int8_x = false;  // kInt8Row: WeightSource::takes_int8_x
   // kTable4: the low and the high bytes of 16 BF16 numbers, four to a word.
   uint32_t table_low[4] = {};
   uint32_t table_high[4] = {};
+
+  // The scales of the tiles that row r goes through; kF8Block.
+  constexpr const float* tiles_of(int64_t r) const {
+    return tile_scales + r / kScaleTile * tiles_stride;
+  }
 };
 
 // Shape and strides of a packed matrix; no pointers.
@@ -116,6 +136,7 @@ constexpr DeviceWeight PackedLayout(WeightLayout layout, int64_t rows, int64_t c
   const int64_t groups = (cols + columns - 1) / columns;
   weight.row_bytes = groups * 64;
   weight.scales_stride = (groups * traits.blocks() * traits.entries() + 7) / 8 * 8;
+  if (traits.is_tiled) weight.tiles_stride = ((cols + kScaleTile - 1) / kScaleTile + 3) / 4 * 4;
   return weight;
 }
 

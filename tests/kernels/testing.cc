@@ -157,6 +157,22 @@ TestWeight MakeRowScaledWeight(Random& random, DType dtype, int64_t rows, int64_
   return weight;
 }
 
+TestWeight MakeTileScaledWeight(Random& random, DType dtype, int64_t rows, int64_t cols) {
+  TestWeight weight = MakeWeight(random, dtype, rows, cols);
+  const DTypeInfo& info = Info(dtype);
+  const int64_t row_bytes = RowBytes(dtype, cols);
+  for (int64_t r = 0; r < rows; ++r) {
+    uint8_t* row = weight.bytes.data() + r * row_bytes;
+    const uint8_t* first = weight.bytes.data() + r / 128 * 128 * row_bytes;
+    for (int64_t k = 0; k < cols; k += info.block_elements) {
+      std::memcpy(row + k / info.block_elements * info.block_bytes,
+                  first + k / 128 * 128 / info.block_elements * info.block_bytes, 4);
+    }
+    DequantizeRow(dtype, row, cols, weight.decoded.data() + r * cols);
+  }
+  return weight;
+}
+
 TestBatch::TestBatch(const BatchSpec& spec, uint32_t seed) {
   std::vector<int32_t> free_pages;
   for (const auto& sequence : spec.sequences) {

@@ -86,6 +86,9 @@ TestWeight MakeWeight(Random& random, DType dtype, int64_t rows, int64_t cols);
 // kInt8G32 or kInt8G128.
 TestWeight MakeRowScaledWeight(Random& random, DType dtype, int64_t rows, int64_t cols);
 
+// MakeWeight with one scale for each 128 rows and columns. REQUIRES: kF8G32 or kF8G128.
+TestWeight MakeTileScaledWeight(Random& random, DType dtype, int64_t rows, int64_t cols);
+
 // A batch of sequences with random contexts over a pool of shuffled pages, built span by span.
 struct BatchSpec {
   struct Sequence {

@@ -1,5 +1,6 @@
 // In cuBLASLt's place on the emulated machine: plain loops with the same arithmetic and the same
 // demands, where the machine has a library.
+#include <algorithm>
 #include <array>
 
 #include "base/check.h"
@@ -27,8 +28,11 @@ bool IsAligned(const void* data, int64_t stride_bytes) {
 
 class EmulatedLibrary final : public LibraryMatmul {
  public:
-  EmulatedLibrary(const DeviceInfo& info, bool scales_rows)
-      : has_f8_(info.major * 10 + info.minor >= 89), scales_rows_(scales_rows) {}
+  EmulatedLibrary(const DeviceInfo& info, const emulate::Machine& machine)
+      : has_f8_(info.major * 10 + info.minor >= 89),
+        has_tiles_(info.major == 9 && machine.scales_rows),
+        scales_rows_(machine.scales_rows),
+        has_codes_(machine.has_codes) {}
 
   std::string name() const override { return "emulated library"; }
 
@@ -53,29 +57,31 @@ class EmulatedLibrary final : public LibraryMatmul {
   bool TakesCodes(const DeviceWeight& weight) const override {
     if (weight.rows % 16 != 0) return false;
     return weight.layout == WeightLayout::kInt8Row ||
-           (weight.layout == WeightLayout::kF8Row && has_f8_);
+           (weight.layout == WeightLayout::kF8Row && has_f8_) ||
+           (weight.layout == WeightLayout::kF8Block && has_tiles_);
   }
 
   bool MultiplyCodes(const CodeProduct& p, Stream) override {
-    if (!scales_rows_ || !IsF8(p.weight.layout)) return false;
+    if (!has_codes_ || !scales_rows_ || !IsF8(p.weight.layout)) return false;
     emulate::CatchUp();
     Check(p);
+    const bool tiled = p.weight.layout == WeightLayout::kF8Block;
     for (int64_t t = 0; t < p.n; ++t) {
       for (int64_t r = 0; r < p.weight.rows; ++r) {
-        const float scale = p.x.scales[t] * p.weight.row_factors[r];
-        Store(p.out, p.out_f32, p.adds, t, r, SumF8(p, t, r) * scale);
+        Store(p.out, p.out_f32, p.adds, t, r, tiled ? TiledSum(p, t, r) : ScaledSum(p, t, r));
       }
     }
     return true;
   }
 
   bool SumCodes(const CodeProduct& p, Stream) override {
+    if (!has_codes_ || p.weight.layout == WeightLayout::kF8Block) return false;
     emulate::CatchUp();
     Check(p);
     for (int64_t t = 0; t < p.n; ++t) {
       for (int64_t r = 0; r < p.weight.rows; ++r) {
         if (IsF8(p.weight.layout)) {
-          p.out.row<float>(t)[r] = SumF8(p, t, r);
+          p.out.row<float>(t)[r] = SumF8(p, t, r, 0, p.weight.row_bytes);
         } else {
           p.out.row<int32_t>(t)[r] = SumInt8(p, t, r);
         }
@@ -92,14 +98,35 @@ class EmulatedLibrary final : public LibraryMatmul {
     HEDDLE_CHECK(
         IsAligned(p.weight.data, p.weight.row_bytes) && IsAligned(p.x.codes, p.x.row_bytes),
         "codes: not aligned");
+    if (p.weight.layout != WeightLayout::kF8Block) return;
+    HEDDLE_CHECK(
+        p.n % kTiledRows == 0 && p.x.scales_stride == p.n && p.weight.tiles_stride % 4 == 0,
+        "codes: scales of tiles in strides that the library does not take");
+    HEDDLE_CHECK(IsAligned(p.weight.tile_scales, 0) && IsAligned(p.x.scales, 0),
+                 "codes: scales of tiles are not aligned");
   }
 
-  static float SumF8(const CodeProduct& p, int64_t t, int64_t r) {
+  // Of columns [begin, end).
+  static float SumF8(const CodeProduct& p, int64_t t, int64_t r, int64_t begin, int64_t end) {
     const std::array<float, 256>& values = F8Values();
     const uint8_t* x = p.x.codes + t * p.x.row_bytes;
     const uint8_t* w = p.weight.data + r * p.weight.row_bytes;
     float sum = 0;
-    for (int64_t k = 0; k < p.weight.row_bytes; ++k) sum += values[x[k]] * values[w[k]];
+    for (int64_t k = begin; k < end; ++k) sum += values[x[k]] * values[w[k]];
+    return sum;
+  }
+
+  static float ScaledSum(const CodeProduct& p, int64_t t, int64_t r) {
+    return SumF8(p, t, r, 0, p.weight.row_bytes) * (p.x.scales[t] * p.weight.row_factors[r]);
+  }
+
+  static float TiledSum(const CodeProduct& p, int64_t t, int64_t r) {
+    float sum = 0;
+    for (int64_t begin = 0; begin < p.weight.row_bytes; begin += kScaleTile) {
+      const int64_t tile = begin / kScaleTile;
+      const float scale = p.x.scales[tile * p.x.scales_stride + t] * p.weight.tiles_of(r)[tile];
+      sum += SumF8(p, t, r, begin, std::min(begin + kScaleTile, p.weight.row_bytes)) * scale;
+    }
     return sum;
   }
 
@@ -122,14 +149,17 @@ class EmulatedLibrary final : public LibraryMatmul {
   }
 
   const bool has_f8_;
+  const bool has_tiles_;
   const bool scales_rows_;
+  const bool has_codes_;
 };
 
 }  // namespace
 
 std::unique_ptr<LibraryMatmul> LibraryMatmul::Open(Runtime& runtime) {
-  if (!emulate::HasLibrary()) return nullptr;
-  return std::make_unique<EmulatedLibrary>(runtime.info(), emulate::LibraryScalesRows());
+  const emulate::Machine& machine = emulate::CurrentMachine();
+  if (!machine.has_library) return nullptr;
+  return std::make_unique<EmulatedLibrary>(runtime.info(), machine);
 }
 
 }  // namespace heddle::kernels::cuda

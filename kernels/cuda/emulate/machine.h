@@ -14,7 +14,8 @@ struct Machine {
   int64_t total_bytes = int64_t{8} << 30;
   int64_t taken_bytes = 0;   // by other processes
   bool has_library = false;  // in cuBLASLt's place
-  bool scales_rows = true;   // the library, in FP8 products
+  bool scales_rows = true;   // the library, in FP8 products; and tiles
+  bool has_codes = true;     // it finds an algorithm for products of codes
   // Launches that succeed; the next reads where it must not, and from then on every call fails.
   // Negative: none fails.
   int64_t launches_before_fault = -1;
@@ -29,7 +30,6 @@ void SetMachine(const Machine& machine);
 // What was enqueued so far happens.
 void CatchUp();
 
-bool HasLibrary();
-bool LibraryScalesRows();
+const Machine& CurrentMachine();
 
 }  // namespace heddle::kernels::cuda::emulate

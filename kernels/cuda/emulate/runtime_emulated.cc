@@ -142,9 +142,7 @@ void CatchUp() {
   cuda::CatchUp([] { return false; });
 }
 
-bool HasLibrary() { return Get().machine.has_library; }
-
-bool LibraryScalesRows() { return Get().machine.scales_rows; }
+const Machine& CurrentMachine() { return Get().machine; }
 
 }  // namespace emulate
 

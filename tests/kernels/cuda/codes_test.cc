@@ -1,5 +1,5 @@
 // Products of 8-bit codes by a library on the emulated CUDA device: FP8 and integer weights with
-// one scale per row, rows of x quantised on the way.
+// one scale per row or, FP8, per 128 rows and columns; rows of x quantised on the way.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,29 +8,13 @@
 #include "catch2/catch.hpp"
 #include "kernels/cuda/cuda_weight.h"
 #include "kernels/cuda/emulate/machine.h"
-#include "kernels/kv_element.h"
 #include "tests/kernels/cuda/emulated.h"
+#include "tests/kernels/cuda/quantised.h"
 
 namespace heddle::kernels::test {
 namespace {
 
 using cuda::WeightLayout;
-
-// x as the device quantises it: E4M3 or integers times the row's largest magnitude / 448 or / 127.
-Matrix Quantised(const Matrix& x, bool is_int) {
-  Matrix out(x.num_rows(), x.num_cols());
-  for (int64_t t = 0; t < x.num_rows(); ++t) {
-    float largest = 0;
-    for (int64_t k = 0; k < x.num_cols(); ++k) largest = std::max(largest, std::fabs(x(t, k)));
-    const float end = is_int ? 127.0f : 448.0f;
-    for (int64_t k = 0; k < x.num_cols(); ++k) {
-      const float code = x(t, k) * (end / largest);
-      const float value = is_int ? std::nearbyint(code) : F8E4M3ToF32(F32ToF8E4M3(code));
-      *out.at(t, k) = value * (largest / end);
-    }
-  }
-  return out;
-}
 
 struct Case {
   DType dtype = DType::kF8G128;
@@ -43,6 +27,13 @@ struct Case {
   cuda::emulate::Machine machine = {.has_library = true};
   bool quantises = true;  // whether rows of x are expected to be
   bool takes_int8_x = true;
+  bool tiled = false;  // one scale per 128 rows and columns
+
+  CodeScales scales() const {
+    if (tiled) return CodeScales::kF8Tiles;
+    return dtype == DType::kInt8G32 || dtype == DType::kInt8G128 ? CodeScales::kInt8Rows
+                                                                 : CodeScales::kF8Rows;
+  }
 };
 
 Matrix Multiply(Device& device, const Case& c, DType act, const TestWeight& weight, Matrix x,
@@ -70,40 +61,64 @@ Matrix Multiply(Device& device, const Case& c, DType act, const TestWeight& weig
   return out;
 }
 
+// A product with row r of the weight, and what it may be off by: F32 sums of single products, BF16
+// on the way to an epilogue, and where codes are not multiplied, weights in BF16.
+struct Product {
+  double value, error;
+};
+Product ProductAt(const Case& c, const TestWeight& weight, const Matrix& x,
+                  const std::vector<float>& bias, int64_t t, int64_t r) {
+  double value = 0, magnitude = 1;
+  for (int64_t k = 0; k < c.cols; ++k) {
+    const double term = static_cast<double>(x(t, k)) * weight.decoded[r * c.cols + k];
+    value += term;
+    magnitude += std::fabs(term);
+  }
+  const double rounded = c.n > 32 ? std::fabs(value) * 0x1p-9 : 0;
+  const double weights = c.n > 32 && !c.quantises ? magnitude * 0x1p-8 : 0;
+  if (c.bias) value += bias[static_cast<size_t>(r)];
+  return {value, 0.002 * std::sqrt(magnitude) + 0.01 + rounded + weights};
+}
+
+// What output r may be off by, besides its own rounding.
+double AllowedAt(const Case& c, const TestWeight& weight, const Matrix& x,
+                 const std::vector<float>& bias, int64_t t, int64_t r) {
+  const Product y = ProductAt(c, weight, x, bias, t, r);
+  if (c.epilogue != Epilogue::kGated) return 1.2 * y.error;  // activations rise by 1.13 at most
+  const Product up = ProductAt(c, weight, x, bias, t, r + c.rows / 2);
+  const double gate = std::fabs(y.value) / (1 + std::exp(-y.value)) + 1.2 * y.error;
+  return 1.2 * y.error * (std::fabs(up.value) + up.error) + gate * up.error;
+}
+
 void Check(const Case& c) {
   Random random(static_cast<uint32_t>(c.n * 7919 + c.cols + c.rows));
-  const TestWeight weight = MakeRowScaledWeight(random, c.dtype, c.rows, c.cols);
+  const TestWeight weight = c.tiled ? MakeTileScaledWeight(random, c.dtype, c.rows, c.cols)
+                                    : MakeRowScaledWeight(random, c.dtype, c.rows, c.cols);
   Matrix x = Matrix::RandomOf(random, c.n, c.cols);
   const int64_t out_cols = c.epilogue == Epilogue::kGated ? c.rows / 2 : c.rows;
   Matrix out = Matrix::RandomOf(random, c.n, out_cols);
   const std::vector<float> bias = random.Normals(c.rows);
   { Activations rounded(DType::kBF16, x); }
   { Activations rounded(c.out_f32 ? DType::kF32 : DType::kBF16, out); }
-  const bool is_int = c.dtype == DType::kInt8G32 || c.dtype == DType::kInt8G128;
   auto reference = CreateReferenceDevice();
   Case plain = c;
   plain.out_f32 = false;
   const Matrix expected = Multiply(*reference, plain, DType::kF32, weight,
-                                   c.quantises ? Quantised(x, is_int) : x, out, bias);
+                                   c.quantises ? Quantised(x, c.scales()) : x, out, bias);
   cuda::emulate::SetMachine(c.machine);
   auto device = CreateCudaDevice({.workspace_bytes = c.workspace_bytes, .graphs = false});
   cuda::emulate::SetMachine({});
   REQUIRE(device.ok());
   const Matrix found = Multiply(**device, c, DType::kBF16, weight, x, out, bias);
   INFO(Info(c.dtype).name << " x [" << c.n << ", " << c.cols << "] W [" << c.rows << ", " << c.cols
-                          << "] epilogue " << static_cast<int>(c.epilogue));
+                          << "] epilogue " << static_cast<int>(c.epilogue)
+                          << (c.tiled ? " tiled" : ""));
+  const Matrix seen = c.quantises ? Quantised(x, c.scales()) : x;
   double worst = 0;
   for (int64_t t = 0; t < c.n; ++t) {
     for (int64_t r = 0; r < out_cols; ++r) {
-      double magnitude = 1;
-      for (int64_t k = 0; k < c.cols; ++k) {
-        magnitude += std::fabs(static_cast<double>(x(t, k)) * weight.decoded[r * c.cols + k]);
-      }
-      // F32 sums of single products, and of gated ones both parts rounded on the way.
       const double allowed =
-          2 * RoundingOf(DType::kBF16, expected(t, r)) +
-          (c.epilogue == Epilogue::kGated ? 0.02 : 0.002) * std::sqrt(magnitude) + 0.02 +
-          (c.n > 32 && !c.quantises ? magnitude * 0x1p-8 : 0);  // weights become BF16
+          2 * RoundingOf(DType::kBF16, expected(t, r)) + AllowedAt(c, weight, seen, bias, t, r);
       worst =
           std::max(worst, std::fabs(static_cast<double>(found(t, r)) - expected(t, r)) / allowed);
     }
@@ -152,6 +167,105 @@ TEST_CASE("Rows with one scale take a byte for each column and four for the scal
   CHECK((*packed)->bytes <= 64 * device->PackedRowBytes(DType::kF8G128, 512));
 }
 
+TEST_CASE("Tiles of 128 rows and columns with one scale are kept with that scale", "[cuda]") {
+  Random random(6);
+  auto device = EmulatedDevice(DType::kBF16);
+  for (auto [dtype, cols] : {std::pair{DType::kF8G32, int64_t{288}}, {DType::kF8G128, 384}}) {
+    for (int64_t rows : {130, 256, 300}) {
+      TestWeight weight = MakeTileScaledWeight(random, dtype, rows, cols);
+      CHECK(LayoutOfPacked(*device, weight.source()) == WeightLayout::kF8Block);
+      const float other = 3.0f;  // in the last row and column
+      std::memcpy(&weight.bytes[weight.bytes.size() - Info(dtype).block_bytes], &other, 4);
+      CHECK(LayoutOfPacked(*device, weight.source()) == WeightLayout::kF8);
+    }
+  }
+  const TestWeight whole = MakeTileScaledWeight(random, DType::kF8G128, 256, 384);
+  const TestWeight part = MakeTileScaledWeight(random, DType::kF8G128, 200, 384);
+  auto layout_of = [&](const TestWeight& upper, const TestWeight& lower) {
+    const WeightSource sources[] = {upper.source(), lower.source()};
+    auto packed = device->Pack(sources);
+    REQUIRE(packed.ok());
+    return cuda::ViewOf(**packed).layout;
+  };
+  CHECK(layout_of(whole, part) == WeightLayout::kF8Block);
+  CHECK(layout_of(part, whole) == WeightLayout::kF8);  // the second one's tiles begin at row 200
+  const WeightSource source = part.source();
+  auto packed = device->Pack({&source, 1});
+  REQUIRE(packed.ok());
+  CHECK((*packed)->bytes == 200 * 384 + 2 * 4 * 4);  // two rows of three scales, in strides of four
+  auto exact = EmulatedDevice(DType::kF32);
+  CHECK(LayoutOfPacked(*exact, part.source()) == WeightLayout::kF32);
+}
+
+TEST_CASE("Few rows multiply weights with scales of tiles as the reference does", "[cuda]") {
+  for (int64_t n : {1, 6, 12, 32}) {
+    Check({.n = n, .cols = 384, .rows = 300, .quantises = false, .tiled = true});
+    Check({.dtype = DType::kF8G32,
+           .n = n,
+           .cols = 288,
+           .rows = 274,
+           .epilogue = Epilogue::kGated,
+           .activation = Activation::kSilu,
+           .quantises = false,
+           .tiled = true});
+  }
+}
+
+TEST_CASE("Experts with scales of tiles are those of the reference", "[cuda]") {
+  constexpr int32_t kExperts = 2;
+  constexpr int64_t kRows = 9, kWide = 256, kInner = 128;
+  Random random(7);
+  std::vector<TestWeight> ups, downs;
+  for (int32_t e = 0; e < kExperts; ++e) {
+    for (int part = 0; part < 2; ++part) {
+      ups.push_back(MakeTileScaledWeight(random, DType::kF8G128, kInner, kWide));
+    }
+    downs.push_back(MakeTileScaledWeight(random, DType::kF8G128, kWide, kInner));
+  }
+  std::vector<int32_t> experts;
+  std::vector<float> weights(static_cast<size_t>(kRows), 0.7f);
+  for (int64_t t = 0; t < kRows; ++t) experts.push_back(random.Below(kExperts));
+  Matrix x = Matrix::RandomOf(random, kRows, kWide);
+  Matrix inner(kRows, kInner), rows(kRows, kWide), zeros(kRows, kWide);
+  { Activations rounded(DType::kBF16, x); }
+  auto run = [&](Device& device, DType type) {
+    Activations own_x(type, x), own_inner(type, inner), own_rows(type, rows), out(type, zeros);
+    auto pack = [&](const std::vector<TestWeight>& all) {
+      std::vector<WeightSource> sources;
+      sources.reserve(all.size());
+      for (const TestWeight& weight : all) sources.push_back(weight.source());
+      auto packed = device.PackStack(sources, kExperts);
+      REQUIRE(packed.ok());
+      return std::move(*packed);
+    };
+    auto up = pack(ups), down = pack(downs);
+    if (type == DType::kBF16) CHECK(cuda::ViewOf(*up).layout == WeightLayout::kF8Block);
+    MustRun(device, [&](Ops& ops) {
+      ops.ExpertMix({.x = own_x.tensor(),
+                     .experts = experts.data(),
+                     .weights = weights.data(),
+                     .top_k = 1,
+                     .up = up.get(),
+                     .down = down.get(),
+                     .activation = Activation::kSilu,
+                     .inner = own_inner.tensor(),
+                     .rows = own_rows.tensor(),
+                     .out = out.tensor()});
+    });
+    return out;
+  };
+  const Activations expected = run(*CreateReferenceDevice(), DType::kF32);
+  const Activations found = run(*EmulatedDevice(DType::kBF16), DType::kBF16);
+  double error = 0, size = 0;
+  for (int64_t t = 0; t < kRows; ++t) {
+    for (int64_t c = 0; c < kWide; ++c) {
+      error = std::max<double>(error, std::fabs(found(t, c) - expected(t, c)));
+      size = std::max<double>(size, std::fabs(expected(t, c)));
+    }
+  }
+  CHECK(error < size * 4 * 0x1p-8);  // as in experts_test.cc
+}
+
 TEST_CASE("Few rows multiply weights with one scale per row as the reference does", "[cuda]") {
   for (DType dtype : {DType::kF8G32, DType::kF8G128, DType::kInt8G32, DType::kInt8G128}) {
     for (int64_t n : {1, 5, 9, 17, 32}) {
@@ -193,6 +307,26 @@ TEST_CASE("Many rows are quantised and multiplied as codes, with every epilogue"
   }
 }
 
+TEST_CASE("Scales of tiles meet rows quantised per 128 columns, with every epilogue", "[cuda]") {
+  for (auto [dtype, cols] : {std::pair{DType::kF8G32, int64_t{288}}, {DType::kF8G128, 384}}) {
+    for (int64_t n : {33, 40, 47}) {  // whole multiples of 8, and others, which pass through memory
+      Case c{.dtype = dtype, .n = n, .cols = cols, .rows = 272, .tiled = true};
+      Check(c);
+      c.out_f32 = true;
+      Check(c);
+      c.out_f32 = false;
+      c.epilogue = Epilogue::kAdd;
+      Check(c);
+      c.bias = true;
+      c.workspace_bytes = 16 << 10;  // some rows at a time
+      Check(c);
+      c.epilogue = Epilogue::kGated;
+      c.activation = Activation::kSilu;
+      Check(c);
+    }
+  }
+}
+
 TEST_CASE("Codes are multiplied only where library, device, shape and checkpoint allow", "[cuda]") {
   Case c{.quantises = false};
   c.machine.compute_major = 8;  // no FP8 units
@@ -212,6 +346,18 @@ TEST_CASE("Codes are multiplied only where library, device, shape and checkpoint
   c.dtype = DType::kF8G32;
   c.machine.compute_minor = 9;
   Check(c);
+  c.tiled = true;  // Hopper alone has them
+  c.quantises = false;
+  Check(c);
+  c.machine = {.compute_major = 10, .has_library = true};
+  Check(c);
+  c.machine = {.has_library = true, .scales_rows = false};  // cuBLAS 12.8
+  Check(c);
+  for (bool tiled : {true, false}) {  // it has no algorithm after all
+    c.machine = {.has_library = true, .has_codes = false};
+    c.tiled = tiled;
+    Check(c);
+  }
 }
 
 std::unique_ptr<Device> DeviceWithLibrary() {

@@ -103,7 +103,8 @@ void Check(const Case& c, DType act) {
       {.activations = act, .workspace_bytes = c.workspace_bytes, .graphs = !c.library});
   cuda::emulate::SetMachine({});
   REQUIRE(device.ok());
-  if (c.library) CHECK((*device)->description().ends_with(", emulated library with FP8)"));
+  if (c.library)
+    CHECK((*device)->description().ends_with(", emulated library with FP8 and its blocks)"));
   Matrix found = Run(**device, c, act, inputs, &gaps);
   INFO(Info(act).name << " x [" << c.n << ", " << c.cols << "] W " << Info(c.weight).name << " ["
                       << c.rows << ", " << c.cols << "] epilogue " << static_cast<int>(c.epilogue));

@@ -1,0 +1,162 @@
+// Products of 8-bit codes: weights of kF8Row, kInt8Row and kF8Block with many rows of x, which are
+// quantised on the way, or were by the product that made them (LinearArgs::reader).
+#include <algorithm>
+
+#include "base/check.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/cuda_weight.h"
+#include "kernels/cuda/linear_parts.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kAlignment = 16;  // of codes and scales
+
+bool IsTiled(const DeviceWeight& weight) { return TraitsOf(weight.layout).is_tiled; }
+
+// Rows that the library must be given for `n` of x: what is past them is never looked at.
+int64_t LibraryRows(const DeviceWeight& weight, int64_t n) {
+  return IsTiled(weight) ? RoundUp(n, kTiledRows) : n;
+}
+
+// Scales of a row of x.
+int64_t ScalesOfRow(const DeviceWeight& weight) {
+  return IsTiled(weight) ? RoundUp(weight.row_bytes, kScaleTile) / kScaleTile : 1;
+}
+
+// `n` rows of codes for a product with `weight` in memory at `at`, of BytesOfCodes.
+CodeRows CodesAt(uint8_t* at, const DeviceWeight& weight, int64_t n) {
+  const int64_t rows = LibraryRows(weight, n);
+  uint8_t* scales = at + RoundUp(rows * weight.row_bytes, kAlignment);
+  return {.layout = weight.layout,
+          .codes = at,
+          .row_bytes = weight.row_bytes,
+          .scales = reinterpret_cast<float*>(scales),
+          .scales_stride = IsTiled(weight) ? rows : 0};
+}
+
+int64_t BytesOfCodes(const DeviceWeight& weight, int64_t n) {
+  const int64_t rows = LibraryRows(weight, n);
+  return RoundUp(rows * weight.row_bytes, kAlignment) + rows * ScalesOfRow(weight) * kFloat;
+}
+
+}  // namespace
+
+bool CudaOps::IsByCodes(const LinearParams& params) const {
+  return step_.activations == DType::kBF16 && IsAligned(params.x, 2) &&
+         params.x.rows > kSkinnyRows && TakesCodes(params.weight);
+}
+
+bool CudaOps::TakesCodes(const DeviceWeight& weight) const {
+  if (step_.library == nullptr || !step_.library->TakesCodes(weight)) return false;
+  return weight.layout != WeightLayout::kInt8Row || weight.takes_int8_x;
+}
+
+// Instead of `out`, in its memory, if the product that alone reads it wants codes, and if this one
+// passes through the epilogue with whole rows.
+CodeRows CudaOps::LeaveCodes(const LinearArgs& args) {
+  if (args.reader == nullptr || step_.adapters.n_segments > 0 || args.out_f32) return {};
+  HEDDLE_CHECK(args.reader->cols == args.out.cols,
+               "linear: the reader's cols are not the output's");
+  const DeviceWeight& reader = ViewOf(*args.reader);
+  const Tensor& out = args.out;
+  const bool fits = IsAligned(out, 2) && out.stride == out.cols &&
+                    BytesOfCodes(reader, out.rows) <= out.rows * out.cols * 2;
+  const bool makes = args.epilogue != Epilogue::kAdd && reader.row_bytes <= kMaxEpilogueCodes;
+  // So that the reader need not take its rows in parts.
+  const bool whole = LibraryRows(reader, out.rows) * reader.rows * kFloat <= step_.workspace.bytes;
+  if (!fits || !makes || !whole || !TakesCodes(reader)) return {};
+  const CodeRows codes = CodesAt(static_cast<uint8_t*>(out.data), reader, out.rows);
+  left_.push_back({out.data, args.reader, codes});
+  return codes;
+}
+
+std::optional<CodeRows> CudaOps::TakeCodes(const LinearArgs& args) {
+  const auto left = std::find_if(left_.begin(), left_.end(),
+                                 [&](const LeftCodes& l) { return l.tensor == args.x.data; });
+  if (left == left_.end()) return std::nullopt;
+  HEDDLE_CHECK(left->reader == args.weight, "linear: codes that were left for another product");
+  const CodeRows codes = left->codes;
+  left_.erase(left);
+  return codes;
+}
+
+// As many rows at a time as `scratch` holds the codes and the product of.
+void CudaOps::LinearByCodes(const LinearParams& params, const Workspace& scratch) {
+  const DeviceWeight& weight = params.weight;
+  const int64_t multiple = LibraryRows(weight, 1);
+  const int64_t each = (weight.rows + ScalesOfRow(weight)) * kFloat + weight.row_bytes;
+  const int64_t at_once = (scratch.bytes - 512) / each / multiple * multiple;
+  if (at_once <= 0) return LinearWithoutCodes(params, scratch);
+  const int64_t count = RowsOfPart(params.x.rows, at_once, multiple);
+  uint8_t* codes = Behind(scratch, count * weight.rows * kFloat).data;
+  for (int64_t first = 0; first < params.x.rows && status_.ok(); first += count) {
+    const LinearParams part =
+        PartOf(params, first, std::min(count, params.x.rows - first), DType::kBF16);
+    const CodeRows x = CodesAt(codes, weight, part.x.rows);
+    Note(LaunchQuantizeRows(part.x, x, step_.stream), "quantizing rows");
+    if (!MultiplyCodes(part, x, scratch)) LinearWithoutCodes(part, scratch);
+  }
+}
+
+// Rows of x that were left as codes. Where the library has no product of them after all, they go
+// back to BF16.
+void CudaOps::LinearOfCodes(const LinearParams& params, const CodeRows& x,
+                            const Workspace& scratch) {
+  if (MultiplyCodes(params, x, scratch)) return;
+  const int64_t cols = params.x.cols, rows = params.x.rows;
+  const int64_t count = RowsOfPart(rows, scratch.bytes / 2 / (cols * 2));
+  for (int64_t first = 0; first < rows && status_.ok(); first += count) {
+    LinearParams part = PartOf(params, first, std::min(count, rows - first), DType::kBF16);
+    part.x = {scratch.data, part.x.rows, cols, cols};
+    Note(LaunchRestoreRows(RowsFrom(x, first), part.x, step_.stream), "restoring rows");
+    LinearWithoutCodes(part, Behind(scratch, count * cols * 2));
+  }
+}
+
+// In BF16. What was to become codes does so in a pass of its own.
+void CudaOps::LinearWithoutCodes(const LinearParams& params, const Workspace& scratch) {
+  if (params.out_codes.codes == nullptr) return LinearDequantized(params, scratch);
+  const int64_t cols = params.out.cols, rows = params.x.rows;
+  const int64_t count = RowsOfPart(rows, scratch.bytes / 2 / (cols * 2));
+  for (int64_t first = 0; first < rows && status_.ok(); first += count) {
+    LinearParams part = PartOf(params, first, std::min(count, rows - first), DType::kBF16);
+    const CodeRows codes = part.out_codes;
+    part.out_codes = {};
+    part.out = {scratch.data, part.x.rows, cols, cols};
+    LinearDequantized(part, Behind(scratch, count * cols * 2));
+    Note(LaunchQuantizeRows(part.out, codes, step_.stream), "quantizing rows");
+  }
+}
+
+// With the scales applied by the library where it does that, straight to the output where nothing
+// is left to do there; else by the epilogue, from sums in `scratch`.
+bool CudaOps::MultiplyCodes(const LinearParams& params, const CodeRows& x,
+                            const Workspace& scratch) {
+  const DeviceWeight& weight = params.weight;
+  const int64_t n = LibraryRows(weight, params.x.rows);
+  const bool direct = IsPlain(params) && n == params.x.rows;
+  const Tensor product = {scratch.data, n, weight.rows, weight.rows};
+  CodeProduct codes = {.weight = weight,
+                       .x = x,
+                       .n = n,
+                       .out = direct ? params.out : product,
+                       .out_f32 = params.out_f32,
+                       .adds = direct && params.epilogue == Epilogue::kAdd};
+  LibraryProduct left = {.sums = product};
+  if (step_.library->MultiplyCodes(codes, step_.stream)) {
+    if (params.out_f32) left.type = LibraryProduct::Type::kF32;
+    if (!direct) Note(LaunchEpilogue(params, left, step_.stream), "epilogue");
+    return true;
+  }
+  codes.out = product;
+  if (!step_.library->SumCodes(codes, step_.stream)) return false;
+  left.type = IsF8(weight.layout) ? LibraryProduct::Type::kF32 : LibraryProduct::Type::kInt32;
+  left.x_scales = x.scales;
+  left.w_scales = weight.row_factors;
+  Note(LaunchEpilogue(params, left, step_.stream), "epilogue");
+  return true;
+}
+
+}  // namespace heddle::kernels::cuda

@@ -1,0 +1,62 @@
+// Matrix products in pieces: rows at a time, in parts of the workspace.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/check.h"
+#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/params.h"
+
+namespace heddle::kernels::cuda {
+
+// Whether the product is the output, or is added to it, as it is.
+inline bool IsPlain(const LinearParams& params) {
+  return params.bias == nullptr && params.delta == nullptr && params.epilogue != Epilogue::kGated &&
+         params.activation == Activation::kNone && params.out_codes.codes == nullptr;
+}
+
+inline Tensor RowsOf(const Tensor& tensor, int64_t first, int64_t count, int64_t element_bytes) {
+  return {static_cast<uint8_t*>(tensor.data) + first * tensor.stride * element_bytes, count,
+          tensor.cols, tensor.stride};
+}
+
+// Rows from `first` on; of those that have scales of tiles, nothing that a library would take.
+inline CodeRows RowsFrom(CodeRows rows, int64_t first) {
+  rows.codes += first * rows.row_bytes;
+  rows.scales += first;
+  return rows;
+}
+
+// Rows [first, first + count) of x and what becomes of them.
+inline LinearParams PartOf(const LinearParams& params, int64_t first, int64_t count, DType act) {
+  const int64_t bytes = Info(act).block_bytes;
+  LinearParams part = params;
+  part.x = RowsOf(params.x, first, count, bytes);
+  part.out = RowsOf(params.out, first, count, params.out_f32 ? 4 : bytes);
+  if (params.out_codes.codes != nullptr) part.out_codes = RowsFrom(params.out_codes, first);
+  if (params.delta == nullptr) return part;
+  part.delta += first * params.delta_stride;
+  part.delta_up += first * params.delta_stride;
+  part.delta_slots += first;
+  return part;
+}
+
+constexpr int64_t RoundUp(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// Rows of each of the fewest parts of at most `at_once`, all of about one size, in multiples of
+// `multiple`, as at_once is.
+inline int64_t RowsOfPart(int64_t rows, int64_t at_once, int64_t multiple = 1) {
+  HEDDLE_CHECK(at_once > 0, "the workspace does not hold one row of a product");
+  const int64_t parts = (rows + at_once - 1) / at_once;
+  return RoundUp((rows + parts - 1) / parts, multiple);
+}
+
+inline Workspace Behind(const Workspace& workspace, int64_t bytes) {
+  const int64_t used = RoundUp(bytes, 256);
+  return {workspace.data + used, std::max<int64_t>(0, workspace.bytes - used)};
+}
+
+}  // namespace heddle::kernels::cuda
