@@ -355,6 +355,7 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
                         .adapters = adapters_,
                         .staging = staging_,
                         .library = as_graph ? nullptr : library_.get(),
+                        .always_dequantizes = options_.always_dequantizes,
                         .plan_attention = [this, part](const AttentionGrouping& grouping) {
                           return PlanFor(grouping, part);
                         }};

@@ -44,8 +44,9 @@ namespace {
 
 using kernels::DType;
 
-std::unique_ptr<kernels::Device> OpenDevice(DType activations) {
-  auto device = kernels::CreateCudaDevice({.activations = activations});
+std::unique_ptr<kernels::Device> OpenDevice(DType activations, bool always_dequantizes = false) {
+  auto device = kernels::CreateCudaDevice(
+      {.activations = activations, .always_dequantizes = always_dequantizes});
   if (device.ok()) return std::move(device).value();
   std::fprintf(stderr, "gpu_check: %s\n", std::string(device.status().message()).c_str());
   std::exit(77);
@@ -118,7 +119,12 @@ int Bench() {
   const double terabytes = limits->read_gb_s / 1e3, teraflops = limits->gops / 1e3;
   std::printf("{\"device\": \"%s\", \"copy_TB_per_s\": %.3f, \"matmul_TFLOP_per_s\": %.1f}\n",
               device->description().c_str(), terabytes, teraflops);
-  for (const Timing& timing : TimeOps(*device, 100)) {
+  std::vector<Timing> timings = TimeOps(*device, 100);
+  const auto dequantizing = OpenDevice(DType::kBF16, /*always_dequantizes=*/true);
+  for (Timing& timing : TimeManyRows(*device, *dequantizing, 10)) {
+    timings.push_back(std::move(timing));
+  }
+  for (const Timing& timing : timings) {
     const double rate = timing.amount / timing.microseconds / 1e6;  // T per second
     const double share = rate / (timing.is_bandwidth ? terabytes : teraflops);
     std::printf("{\"name\": \"%s\", \"us\": %.2f, \"%s\": %.3f, \"share\": %.3f}\n",

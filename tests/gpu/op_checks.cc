@@ -240,6 +240,12 @@ std::vector<CheckResult> CheckOps(Device& device) {
       results.push_back(CheckLinear(device, dtype, n, 96, 74, Epilogue::kGated));
     }
   }
+  // Many rows of codes: several tiles, and columns dealt to several blocks.
+  for (DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ8_0, DType::kMXFP4}) {
+    if (device.activation_dtype() != DType::kBF16) break;
+    results.push_back(CheckLinear(device, dtype, 33, 1184, 260, Epilogue::kAdd));
+    results.push_back(CheckLinear(device, dtype, 150, 800, 270, Epilogue::kGated));
+  }
   for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kInt8}) {
     for (int32_t window : {0, 50}) {
       results.push_back(CheckAttention(device, dtype, {64, 4, 2, window}, Mixed()));

@@ -28,4 +28,10 @@ struct Timing {
 // are larger together than any L2 cache.
 std::vector<Timing> TimeOps(kernels::Device& device, int32_t repeats);
 
+// Products of 64 to 1024 rows with quantised weights, as the device makes them and by way of a copy
+// of the weights in BF16, which is what `dequantizing` always does: for
+// kernels/cuda/linear_choice.cc. Amounts are operations.
+std::vector<Timing> TimeManyRows(kernels::Device& device, kernels::Device& dequantizing,
+                                 int32_t repeats);
+
 }  // namespace heddle::gpu

@@ -176,6 +176,24 @@ Timing TimePrefill(Device& device, DType dtype, int32_t tokens, int32_t repeats)
 
 }  // namespace
 
+std::vector<Timing> TimeManyRows(Device& device, Device& dequantizing, int32_t repeats) {
+  std::vector<Timing> timings;
+  for (DType dtype : {DType::kQ4_0, DType::kQ4_K, DType::kQ8_0}) {
+    const std::string type(Info(dtype).name);
+    for (auto [own, way] : {std::pair{&device, ""}, {&dequantizing, " by way of bf16"}}) {
+      const auto packed = PackCopies(*own, dtype, 8192);
+      for (int64_t n : {64, 128, 256, 512, 1024}) {
+        Timing timing = TimeLinear(*own, type, packed, n, repeats);
+        timing.name += absl::StrCat(way, ", many rows");
+        timing.amount = 2.0 * static_cast<double>(n) * 8192 * 8192;
+        timing.is_bandwidth = false;
+        timings.push_back(std::move(timing));
+      }
+    }
+  }
+  return timings;
+}
+
 std::vector<Timing> TimeOps(Device& device, int32_t repeats) {
   std::vector<Timing> timings;
   for (DType dtype : {DType::kBF16, DType::kF8G128, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K,
