@@ -32,7 +32,8 @@ constexpr int64_t kDrawnBytes = int64_t{1} << 20;
 constexpr int64_t kResultBytes = int64_t{4} << 20;
 // Kernels' code, their stacks, graphs, and what a library times its algorithms in: taken while it
 // runs, more of it for larger batches.
-constexpr int64_t kLoadedLaterBytes = int64_t{512} << 20;
+constexpr int64_t kLeastReserve = int64_t{256} << 20;
+constexpr int64_t kMostReserve = int64_t{2} << 30;
 constexpr int kMaxInFlight = Staging::kSets;
 // The begin of a step is still asked for when the second one behind it is launched.
 constexpr uint64_t kClocks = kMaxInFlight + 1;
@@ -94,7 +95,8 @@ class CudaDevice final : public Device {
   std::optional<DeviceMemory> memory() const override {
     runtime_->Bind();
     const int64_t total = runtime_->info().total_bytes;
-    return DeviceMemory{total, runtime_->FreeBytes(), kLoadedLaterBytes + total / 64};
+    return DeviceMemory{total, runtime_->FreeBytes(),
+                        std::clamp(total / 32, kLeastReserve, kMostReserve)};
   }
   int32_t preferred_logit_rows() const override { return 1024; }
 
@@ -363,6 +365,7 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
                         .adapters = adapters_,
                         .staging = staging_,
                         .library = as_graph ? nullptr : library_.get(),
+                        .always_dequantizes = options_.always_dequantizes,
                         .plan_attention = [this, part](const AttentionGrouping& grouping) {
                           return PlanFor(grouping, part);
                         }};

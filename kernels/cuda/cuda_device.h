@@ -21,6 +21,9 @@ struct CudaDeviceOptions {
   int64_t workspace_bytes = int64_t{256} << 20;
   // Steps of few rows are launched as graphs (kernels/cuda/graph_cache.h).
   bool graphs = true;
+  // Products of many rows with quantised weights go through a copy of the weights in BF16, whatever
+  // kernels/cuda/linear_choice.h would choose: to measure one against the other.
+  bool always_dequantizes = false;
 };
 
 // UNIMPLEMENTED without CUDA in the build or for a GPU that is too old; FAILED_PRECONDITION

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/cuda_weight.h"
+#include "kernels/cuda/linear_choice.h"
 
 namespace heddle::kernels::cuda {
 namespace {
@@ -139,11 +140,12 @@ void CudaOps::Route(const RouteArgs& args) {
   Note(LaunchRoute(args, step_.stream), "routing");
 }
 
-// In the workspace. Few pairs per expert, as when decoding, make small chunks.
+// In the workspace.
 ExpertGroups CudaOps::GroupExperts(const ExpertMixArgs& args) {
   const int64_t n_pairs = args.x.rows * args.top_k;
   ExpertGroups groups;
-  groups.chunk_rows = n_pairs <= 8 * int64_t{args.up->count} ? 8 : 32;
+  groups.chunk_rows =
+      ChooseChunkRows(n_pairs, args.up->count, step_.runtime.info().has_hopper_code);
   const int64_t chunks = n_pairs / groups.chunk_rows + args.up->count;
   groups.max_chunks = static_cast<int32_t>(std::min(n_pairs, chunks));
   const int64_t bytes =
@@ -170,8 +172,9 @@ void CudaOps::ExpertMix(const ExpertMixArgs& args) {
   auto multiply = [&](ExpertLinearParams params, const char* what) {
     params.experts = args.experts;
     params.groups = groups;
-    Note(fast ? LaunchExpertSkinny(params, stream)
-              : LaunchExpertLinear(params, n_pairs, step_.activations, stream),
+    if (!fast) return Note(LaunchExpertLinear(params, n_pairs, step_.activations, stream), what);
+    Note(groups.chunk_rows > kSkinnyRows ? LaunchExpertMixed(params, stream)
+                                         : LaunchExpertSkinny(params, stream),
          what);
   };
   ExpertLinearParams up;

@@ -73,6 +73,7 @@ class CudaOps final : public Ops {
     DeviceAdapters adapters;      // of the whole batch
     Staging& staging;
     LibraryMatmul* library = nullptr;       // for products of many rows; nullptr: our own kernels
+    bool always_dequantizes = false;        // CudaDeviceOptions
     int32_t attention_multiprocessors = 0;  // that attention may fill; 0: all
     // Plans a grouping that the step has not met yet.
     std::function<absl::StatusOr<PlannedAttention>(const AttentionGrouping&)> plan_attention;
@@ -109,7 +110,11 @@ class CudaOps final : public Ops {
   // All in cuda_ops_linear.cc and cuda_ops_codes.cc. `scratch` is free for them; x is aligned and
   // in BF16 but for the first two.
   void LinearWithAdapters(const LinearParams& params, const AdapterMatrix& adapters);
-  void LinearOf(LinearParams params, const Workspace& scratch);
+  void LinearOf(const LinearParams& params, const Workspace& scratch);
+  // x rows <= kSkinnyRows.
+  void LinearFewRows(LinearParams params, const Workspace& scratch);
+  // x rows > kSkinnyRows, weights of codes: by what linear_choice.h says.
+  void LinearManyCodes(LinearParams params, const Workspace& scratch);
   void LinearDequantized(const LinearParams& params, const Workspace& scratch);
   // x rows > kSkinnyRows, BF16 weights.
   void LinearManyRows(const LinearParams& params, const Workspace& scratch);

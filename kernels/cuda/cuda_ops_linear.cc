@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_weight.h"
+#include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/linear_parts.h"
 
 namespace heddle::kernels::cuda {
@@ -22,6 +23,14 @@ LinearParams ParamsOf(const LinearArgs& args) {
   params.half = args.weight->rows / 2;
   if (args.bias != nullptr) params.bias_up = args.bias + params.half;
   return params;
+}
+
+// Where blocks of the product that share rows may add up.
+void AddUpIn(const Workspace& scratch, int32_t* counters, LinearParams* params) {
+  params->partial = reinterpret_cast<float*>(scratch.data);
+  params->partial_floats = scratch.bytes / int64_t{sizeof(float)};
+  params->counters = counters;
+  params->n_counters = kReductionCounters;
 }
 
 }  // namespace
@@ -73,24 +82,49 @@ void CudaOps::LinearWithAdapters(const LinearParams& params, const AdapterMatrix
   }
 }
 
-void CudaOps::LinearOf(LinearParams params, const Workspace& scratch) {
+void CudaOps::LinearOf(const LinearParams& params, const Workspace& scratch) {
   const Stream stream = step_.stream;
   const bool fast = step_.activations == DType::kBF16 &&
                     params.weight.layout != WeightLayout::kF32 && IsAligned(params.x, 2);
   if (!fast) {
     Note(LaunchLinearPlain(params, step_.activations, stream), "linear");
   } else if (params.x.rows <= kSkinnyRows) {
-    params.partial = reinterpret_cast<float*>(scratch.data);
-    params.partial_floats = scratch.bytes / int64_t{sizeof(float)};
-    params.counters = step_.counters;
-    params.n_counters = kReductionCounters;
-    Note(LaunchLinearSkinny(params, stream), "linear (few rows)");
+    LinearFewRows(params, scratch);
   } else if (params.weight.layout == WeightLayout::kBF16) {
     LinearManyRows(params, scratch);
   } else if (IsByCodes(params)) {
     LinearByCodes(params, scratch);
   } else {
-    LinearDequantized(params, scratch);
+    LinearManyCodes(params, scratch);
+  }
+}
+
+void CudaOps::LinearFewRows(LinearParams params, const Workspace& scratch) {
+  AddUpIn(scratch, step_.counters, &params);
+  Note(LaunchLinearSkinny(params, step_.stream), "linear (few rows)");
+}
+
+void CudaOps::LinearManyCodes(LinearParams params, const Workspace& scratch) {
+  const DeviceInfo& device = step_.runtime.info();
+  const ManyRowsKernel kernel =
+      step_.always_dequantizes
+          ? ManyRowsKernel::kDequantized
+          : ChooseManyRows(params.weight, params.x.rows, device.has_hopper_code);
+  switch (kernel) {
+    case ManyRowsKernel::kMixed:
+      AddUpIn(scratch, step_.counters, &params);
+      return Note(LaunchLinearMixed(params, device.num_multiprocessors, step_.stream),
+                  "linear (many rows)");
+    case ManyRowsKernel::kSkinny: {
+      const int64_t rows = params.x.rows;
+      const int64_t count = RowsOfPart(rows, kSkinnyRows);
+      for (int64_t first = 0; first < rows && status_.ok(); first += count) {
+        LinearFewRows(PartOf(params, first, std::min(count, rows - first), DType::kBF16), scratch);
+      }
+      return;
+    }
+    case ManyRowsKernel::kDequantized:
+      return LinearDequantized(params, scratch);
   }
 }
 

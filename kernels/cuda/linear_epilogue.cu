@@ -98,6 +98,7 @@ HEDDLE_DEVICE code_rows::Columns OutputsAt(const EpilogueParams& p, int64_t t, i
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL HEDDLE_BOUNDS(32 * kMaxCodeWarps, 3)
     EpilogueCodesKernel(HEDDLE_PARAMS(EpilogueParams, p)) {
+  StartInTurn();
   SharedArena arena;
   const Shared<float> scratch = arena.Take<float>(kMaxCodeWarps);
   const code_rows::Kept kept(arena.Take<float>(KeptFloats<kLayout>(p, ThreadCount())));

@@ -100,7 +100,7 @@ struct LinearParams {
   const float* delta_up = nullptr;  // kGated: of the up rows
   int64_t delta_stride = 0;
   const int32_t* delta_slots = nullptr;  // [x.rows]; below 0: the row has no delta
-  // Where blocks of LaunchLinearSkinny that share rows add up; nullptr: they do not share any.
+  // Where blocks of one product that share rows add up; nullptr: they do not share any.
   float* partial = nullptr;  // [partial_floats]
   int64_t partial_floats = 0;
   int32_t* counters = nullptr;  // [n_counters] zeros, before and after
@@ -113,6 +113,10 @@ Error LaunchLinearPlain(const LinearParams& params, DType act, Stream stream);
 // kF16, x rows <= kSkinnyRows, x 16-byte aligned with cols and stride in multiples of 8.
 inline constexpr int32_t kSkinnyRows = 32;
 Error LaunchLinearSkinny(const LinearParams& params, Stream stream);
+// Many rows of x and weights of codes, on sm_90a: dequantised on their way to the matrix
+// instructions. Any layout that LaunchLinearSkinny takes, alignment as above; reads `partial` and
+// `counters` too.
+Error LaunchLinearMixed(const LinearParams& params, int32_t num_multiprocessors, Stream stream);
 // Many rows, on matrix instructions; BF16 activations and weights, alignment as above.
 Error LaunchLinearTiled(const LinearParams& params, Stream stream);
 // x in BF16, aligned as for LaunchLinearSkinny. E4M3 rounds to nearest even, as integers do. A row
@@ -178,7 +182,7 @@ struct ExpertGroups {
   ExpertChunk* chunks = nullptr;  // [max_chunks]
   int32_t* n_chunks = nullptr;    // one number, <= max_chunks
   int32_t max_chunks = 0;
-  int32_t chunk_rows = 0;  // pairs of a chunk at most: 8 or 32
+  int32_t chunk_rows = 0;  // pairs of a chunk at most: 8, 32, 64 or 128
 };
 
 // One of a stack's matrices for each (row, choice) pair: output row `pair` is of x row
@@ -188,7 +192,7 @@ struct ExpertLinearParams {
   const int32_t* experts = nullptr;
   int32_t pairs_per_row = 1;
   int64_t matrix_rows = 0;
-  ExpertGroups groups;  // for LaunchExpertSkinny
+  ExpertGroups groups;  // for LaunchExpertSkinny and LaunchExpertMixed
 };
 Error LaunchRoute(const RouteArgs& args, Stream stream);
 Error LaunchExpertLinear(const ExpertLinearParams& params, int64_t n_pairs, DType act,
@@ -199,6 +203,8 @@ Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, int32_t count,
 // As LaunchExpertLinear, with every expert's weights read once per chunk; requirements of
 // LaunchLinearSkinny, but for the number of rows.
 Error LaunchExpertSkinny(const ExpertLinearParams& params, Stream stream);
+// The same with chunks of 64 or 128 rows, on sm_90a; requirements of LaunchLinearMixed, and kBF16.
+Error LaunchExpertMixed(const ExpertLinearParams& params, Stream stream);
 // out[t] += sum over i of weights[t, i] * rows[t * top_k + i].
 Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, DType act,
                       Stream stream);

@@ -155,6 +155,10 @@ HEDDLE_DEVICE Vec16 LoadStreaming16(const void* from) {
 HEDDLE_DEVICE int32_t AtomicAddGlobal(int32_t* at, int32_t value) { return atomicAdd(at, value); }
 HEDDLE_DEVICE void FenceDevice() { __threadfence(); }
 HEDDLE_DEVICE float LoadFresh(const float* from) { return __ldcg(from); }
+HEDDLE_DEVICE Vec16 LoadFresh16(const float* from) {
+  const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from));
+  return {{v.x, v.y, v.z, v.w}};
+}
 
 HEDDLE_DEVICE float BitsToFloat(uint32_t bits) { return __uint_as_float(bits); }
 HEDDLE_DEVICE uint32_t FloatToBits(float value) { return __float_as_uint(value); }

@@ -125,32 +125,34 @@ HEDDLE_DEVICE void HoldSums(float (&c)[kCount][4]) {
         : HEDDLE_SUMS16(c)                                                                     \
         : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                        \
   }
-// A in registers, B contiguous along its columns.
-#define HEDDLE_MMA_TRANSPOSED(type, name)                                                        \
-  HEDDLE_DEVICE void WarpgroupMmaTransposed(float(&c)[16][4], const uint32_t(&a)[4], uint64_t b, \
-                                            bool adds, type) {                                   \
-    asm volatile(                                                                                \
-        "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"                                                \
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32." name "." name " " HEDDLE_REGISTERS64      \
-        ", {%64, %65, %66, %67}, %68, p, 1, 1, 1;}\n"                                            \
-        : HEDDLE_SUMS16(c)                                                                       \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));      \
-  }                                                                                              \
-  HEDDLE_DEVICE void WarpgroupMmaTransposed(float(&c)[8][4], const uint32_t(&a)[4], uint64_t b,  \
-                                            bool adds, type) {                                   \
-    asm volatile(                                                                                \
-        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"                                                \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HEDDLE_REGISTERS32       \
-        ", {%32, %33, %34, %35}, %36, p, 1, 1, 1;}\n"                                            \
-        : HEDDLE_SUMS8(c)                                                                        \
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));      \
+// A in registers; B contiguous along its depth (transposed: 0) or along its columns (1).
+#define HEDDLE_MMA_REGISTERS(function, transposed, type, name)                                \
+  HEDDLE_DEVICE void function(float(&c)[16][4], const uint32_t(&a)[4], uint64_t b, bool adds, \
+                              type) {                                                         \
+    asm volatile(                                                                             \
+        "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"                                             \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." name "." name " " HEDDLE_REGISTERS64   \
+        ", {%64, %65, %66, %67}, %68, p, 1, 1, " transposed ";}\n"                            \
+        : HEDDLE_SUMS16(c)                                                                    \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));   \
+  }                                                                                           \
+  HEDDLE_DEVICE void function(float(&c)[8][4], const uint32_t(&a)[4], uint64_t b, bool adds,  \
+                              type) {                                                         \
+    asm volatile(                                                                             \
+        "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"                                             \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HEDDLE_REGISTERS32    \
+        ", {%32, %33, %34, %35}, %36, p, 1, 1, " transposed ";}\n"                            \
+        : HEDDLE_SUMS8(c)                                                                     \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));   \
   }
 HEDDLE_MMA_SHARED(BFloat16, "bf16")
 HEDDLE_MMA_SHARED(Half, "f16")
-HEDDLE_MMA_TRANSPOSED(BFloat16, "bf16")
-HEDDLE_MMA_TRANSPOSED(Half, "f16")
+HEDDLE_MMA_REGISTERS(WarpgroupMma, "0", BFloat16, "bf16")
+HEDDLE_MMA_REGISTERS(WarpgroupMma, "0", Half, "f16")
+HEDDLE_MMA_REGISTERS(WarpgroupMmaTransposed, "1", BFloat16, "bf16")
+HEDDLE_MMA_REGISTERS(WarpgroupMmaTransposed, "1", Half, "f16")
 #undef HEDDLE_MMA_SHARED
-#undef HEDDLE_MMA_TRANSPOSED
+#undef HEDDLE_MMA_REGISTERS
 #undef HEDDLE_REGISTERS32
 #undef HEDDLE_REGISTERS64
 #undef HEDDLE_SUMS1

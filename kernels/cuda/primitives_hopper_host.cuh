@@ -89,6 +89,12 @@ void WarpgroupMma(float (&c)[kTiles][4], uint64_t a, uint64_t b, bool adds, T ty
   emulate::ProductIssue(product);
 }
 template <int kTiles, typename T>
+void WarpgroupMma(float (&c)[kTiles][4], const uint32_t (&a)[4], uint64_t b, bool adds, T type) {
+  emulate::Product product = emulate::ProductOf(c, b, adds, emulate::IsHalf(type));
+  product.a = a;
+  emulate::ProductIssue(product);
+}
+template <int kTiles, typename T>
 void WarpgroupMmaTransposed(float (&c)[kTiles][4], const uint32_t (&a)[4], uint64_t b, bool adds,
                             T type) {
   emulate::Product product = emulate::ProductOf(c, b, adds, emulate::IsHalf(type));

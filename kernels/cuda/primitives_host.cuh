@@ -230,6 +230,7 @@ inline int32_t AtomicAddGlobal(int32_t* at, int32_t value) {
 }
 inline void FenceDevice() {}
 inline float LoadFresh(const float* from) { return *from; }
+inline Vec16 LoadFresh16(const float* from) { return LoadStreaming16(from); }
 
 inline float BitsToFloat(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t FloatToBits(float value) { return std::bit_cast<uint32_t>(value); }

@@ -28,6 +28,7 @@ HEDDLE_DEVICE code_rows::Columns LoadColumns(const BFloat16* row, int64_t k, int
 
 template <WeightLayout kLayout>
 HEDDLE_KERNEL RestoreKernel(HEDDLE_PARAMS(QuantizeParams, p)) {
+  StartInTurn();
   const int64_t t = BlockX();
   BFloat16* row = p.x.row<BFloat16>(t);
   const int step = code_rows::kColumns * ThreadCount();

@@ -44,8 +44,9 @@ namespace {
 
 using kernels::DType;
 
-std::unique_ptr<kernels::Device> OpenDevice(DType activations) {
-  auto device = kernels::CreateCudaDevice({.activations = activations});
+std::unique_ptr<kernels::Device> OpenDevice(DType activations, bool always_dequantizes = false) {
+  auto device = kernels::CreateCudaDevice(
+      {.activations = activations, .always_dequantizes = always_dequantizes});
   if (device.ok()) return std::move(device).value();
   std::fprintf(stderr, "gpu_check: %s\n", std::string(device.status().message()).c_str());
   std::exit(77);

@@ -38,4 +38,8 @@ struct TimingReport {
 // the goals of docs/benchmarks/gpu.md ask for comes first.
 void TimeOps(kernels::Device& device, int32_t repeats, const TimingReport& report);
 
+// Products of 64 to 1024 rows with quantised weights, by way of a copy of the weights in BF16,
+// which is what `dequantizing` always does: for kernels/cuda/linear_choice.cc.
+void TimeDequantized(kernels::Device& dequantizing, int32_t repeats, const TimingReport& report);
+
 }  // namespace heddle::gpu

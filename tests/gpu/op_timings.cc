@@ -214,10 +214,10 @@ class Timings {
   void Run() {
     Goals();
     for (DType dtype : {DType::kF8G128, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kMXFP4}) {
-      Linears(dtype, {1, 8, 16, 32, 64, 128, 256, 512});
+      Linears(dtype, {1, 8, 16, 32, 64, 128, 256, 512, 1024});
     }
-    Linears(DType::kF8G128, {1, 16, 64, 256, 512, 4096}, "fp8 per row");
-    Linears(DType::kInt8G128, {1, 16, 64, 512, 4096}, "int8 per row");
+    Linears(DType::kF8G128, {1, 16, 64, 256, 512, 4096}, "fp8 per row", /*row_scaled=*/true);
+    Linears(DType::kInt8G128, {1, 16, 64, 512, 4096}, "int8 per row", /*row_scaled=*/true);
     using enum AttentionCase::Kind;
     for (DType dtype : {DType::kF8E4M3, DType::kInt8}) {
       Attention({kDecode, dtype, 64, 1024});
@@ -235,6 +235,13 @@ class Timings {
     }
   }
 
+  void RunDequantized() {
+    for (DType dtype : {DType::kQ4_0, DType::kQ4_K, DType::kQ8_0}) {
+      Linears(dtype, {64, 128, 256, 512, 1024},
+              absl::StrCat(std::string(Info(dtype).name), " by way of bf16"));
+    }
+  }
+
  private:
   void Goals() {
     using enum AttentionCase::Kind;
@@ -245,12 +252,14 @@ class Timings {
     Attention({kPrefill, DType::kBF16, 16384});
   }
 
-  void Linears(DType dtype, const std::vector<int64_t>& rows, std::string row_scaled = "") {
-    const std::string type = row_scaled.empty() ? std::string(Info(dtype).name) : row_scaled;
+  // Named by `kind` if there is one: weights with a scale for each row, or another way.
+  void Linears(DType dtype, const std::vector<int64_t>& rows, std::string kind = "",
+               bool row_scaled = false) {
+    const std::string type = kind.empty() ? std::string(Info(dtype).name) : kind;
     Copies packed;  // made with the first that is asked for
     for (int64_t n : rows) {
       if (!report_.begins(absl::StrCat("linear ", type, ", ", n, " rows"))) continue;
-      if (packed.empty()) packed = PackCopies(device_, dtype, kSize, !row_scaled.empty());
+      if (packed.empty()) packed = PackCopies(device_, dtype, kSize, row_scaled);
       const int32_t repeats = n > 128 ? std::max(1, repeats_ / 10) : repeats_;
       report_.ends(TimeLinear(device_, {type, packed, n}, repeats));
     }
@@ -281,6 +290,10 @@ class Timings {
 
 void TimeOps(Device& device, int32_t repeats, const TimingReport& report) {
   Timings(device, repeats, report).Run();
+}
+
+void TimeDequantized(Device& dequantizing, int32_t repeats, const TimingReport& report) {
+  Timings(dequantizing, repeats, report).RunDequantized();
 }
 
 }  // namespace heddle::gpu

@@ -198,8 +198,9 @@ TEST_CASE("What a warpgroup must not do with its matrices is found", "[emulate][
 }
 
 // Small integers are exact in BF16 and F16, and so are their sums in F32. C [64, 8 kTiles] = A B,
-// depth 64: A in shared memory or in registers, B [columns, 64] or [64, columns].
-template <int kTiles, bool kShared, typename T>
+// depth 64: A in shared memory or in registers, B [columns, 64] or, transposed, [64, columns].
+enum class Operands { kShared, kRegisters, kTransposed };
+template <int kTiles, Operands kOperands, typename T>
 void CheckProduct() {
   constexpr int kColumns = 8 * kTiles;
   auto a_at = [](int r, int k) { return static_cast<float>((r * 7 + k * 3) % 11 - 5); };
@@ -213,8 +214,9 @@ void CheckProduct() {
     }
     for (int i = ThreadX(); i < kColumns * 64; i += 128) {
       // Transposed: lines of 64 columns, for each of the depth's 64 rows.
-      const int c = kShared ? i / 64 : i % 64 + i / 4096 * 64;
-      const int k = kShared ? i % 64 : i / 64 % 64;
+      const bool transposed = kOperands == Operands::kTransposed;
+      const int c = transposed ? i % 64 + i / 4096 * 64 : i / 64;
+      const int k = transposed ? i / 64 % 64 : i % 64;
       b_tile.Set(SwizzledUnit(i / 64, i % 64 / 8) + i % 8, RoundTo(b_at(k, c), T()));
     }
     FenceProxies();
@@ -230,9 +232,12 @@ void CheckProduct() {
     }
     WarpgroupFence();
     for (int d = 0; d < 4; ++d) {
-      if constexpr (kShared) {
+      const uint64_t b_along_depth = MatrixDescriptor(AddressOf(b_tile, 16 * d), 0, kPatternBytes);
+      if constexpr (kOperands == Operands::kShared) {
         WarpgroupMma(sums, MatrixDescriptor(AddressOf(a_tile, 16 * d), 0, kPatternBytes),
-                     MatrixDescriptor(AddressOf(b_tile, 16 * d), 0, kPatternBytes), d > 0, T());
+                     b_along_depth, d > 0, T());
+      } else if constexpr (kOperands == Operands::kRegisters) {
+        WarpgroupMma(sums, a[d], b_along_depth, d > 0, T());
       } else {
         WarpgroupMmaTransposed(
             sums, a[d], MatrixDescriptor(AddressOf(b_tile, 16 * d * 64), 64 * 128, kPatternBytes),
@@ -258,12 +263,16 @@ void CheckProduct() {
 }
 
 TEST_CASE("The products of a warpgroup agree with plain loops", "[emulate][hopper]") {
-  CheckProduct<16, true, BFloat16>();
-  CheckProduct<16, true, Half>();
-  CheckProduct<16, false, BFloat16>();
-  CheckProduct<16, false, Half>();
-  CheckProduct<8, false, BFloat16>();
-  CheckProduct<8, false, Half>();
+  CheckProduct<16, Operands::kShared, BFloat16>();
+  CheckProduct<16, Operands::kShared, Half>();
+  CheckProduct<16, Operands::kRegisters, BFloat16>();
+  CheckProduct<16, Operands::kRegisters, Half>();
+  CheckProduct<8, Operands::kRegisters, BFloat16>();
+  CheckProduct<8, Operands::kRegisters, Half>();
+  CheckProduct<16, Operands::kTransposed, BFloat16>();
+  CheckProduct<16, Operands::kTransposed, Half>();
+  CheckProduct<8, Operands::kTransposed, BFloat16>();
+  CheckProduct<8, Operands::kTransposed, Half>();
 }
 
 }  // namespace

@@ -87,6 +87,7 @@ TEST_CASE("Rows become the codes that their definition gives, and come back", "[
       const CodeBuffer buffer(layout, 5, cols);
       CHECK(cuda::LaunchQuantizeRows(rows.tensor(), buffer.rows, runtime->stream()) == 0);
       CHECK(cuda::LaunchRestoreRows(buffer.rows, restored.tensor(), runtime->stream()) == 0);
+      REQUIRE(runtime->Synchronize().ok());
       CHECK(restored.GapsIntact());
       const Matrix seen = Quantised(x, layout == WeightLayout::kInt8Row ? CodeScales::kInt8Rows
                                        : layout == WeightLayout::kF8Row ? CodeScales::kF8Rows
@@ -170,6 +171,7 @@ TEST_CASE("An epilogue's codes are those of its outputs in F32", "[cuda]") {
         params.bias_up = bias.data() + cols;
         params.out_codes = buffer.rows;
         CHECK(cuda::LaunchEpilogue(params, sums.product, runtime->stream()) == 0);
+        REQUIRE(runtime->Synchronize().ok());
         for (int64_t t = 0; t < n; ++t) {
           std::vector<float> values;
           for (int64_t r = 0; r < cols; ++r) {

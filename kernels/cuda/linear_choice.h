@@ -1,0 +1,30 @@
+// How a product of BF16 activations and quantised weights is made when there are more rows than
+// LaunchLinearSkinny takes at once: by arithmetic, from what each way moves and multiplies. One
+// place, so that measured rates correct it. Includes neither CUDA nor Abseil.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/weight_layout.h"
+
+namespace heddle::kernels::cuda {
+
+enum class ManyRowsKernel : uint8_t {
+  kMixed,        // LaunchLinearMixed
+  kSkinny,       // LaunchLinearSkinny, kSkinnyRows rows at a time
+  kDequantized,  // the weights as BF16 in memory, then as BF16 weights
+};
+
+// REQUIRES: n > kSkinnyRows; a layout of codes. `has_hopper_code`: see DeviceInfo.
+ManyRowsKernel ChooseManyRows(const DeviceWeight& weight, int64_t n, bool has_hopper_code);
+
+// Nanoseconds of kMixed and of kDequantized on sm_90a, without the time of launches: what the
+// choice compares. For predictions beside measurements, too.
+double PredictMixedNs(const DeviceWeight& weight, int64_t n);
+double PredictDequantizedNs(const DeviceWeight& weight, int64_t n);
+
+// Rows of a chunk of a mixture of experts, when n_pairs rows are dealt to n_experts: 8 and 32 are
+// for LaunchExpertSkinny, 64 and 128 for LaunchExpertMixed.
+int32_t ChooseChunkRows(int64_t n_pairs, int64_t n_experts, bool has_hopper_code);
+
+}  // namespace heddle::kernels::cuda
