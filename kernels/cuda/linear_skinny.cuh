@@ -17,6 +17,10 @@
 // as much again is brought to the L2: 32 KiB a block, 2 of them on a multiprocessor, 8.6 MB in all,
 // and with the registers' 4 to 8 MB what memory delivers in the 3 us that a norm or an attention's
 // last part takes. No launch may write the weights therefore.
+// Up to 4 rows a norm in front of the product is made by every block for itself: x is some KiB in
+// the L2, and the weights travel meanwhile. The alternative, weights and squares applied to x as it
+// is loaded and the sums scaled at the end, would cost each warp some 30 slots for 32 columns, for
+// the one row in 8 that there is; 4-bit weights leave 110 for all. This is 100 per thread in all.
 // A mixture of experts is the same with chunks of the rows that chose an expert (experts.cu).
 // Scales travel with their codes, so that no group waits for memory twice.
 #pragma once
@@ -191,6 +195,85 @@ HEDDLE_DEVICE void LoadX(const XRows<kXTiles>& rows, int64_t cols, int64_t k, Ve
   }
 }
 
+// Few rows of x in shared memory, [count, stride].
+struct NormedRows {
+  Shared<BFloat16> x;
+  int stride;
+  int count;
+};
+
+template <bool kFine>
+HEDDLE_DEVICE void LoadX(const NormedRows& rows, int64_t cols, int64_t k, Vec16 (&x)[1]) {
+  const int row = Lane() / 4;
+  const int from = row * rows.stride + static_cast<int>(k);
+  x[0] = Vec16{};
+  if constexpr (kFine) {
+    HEDDLE_UNROLL
+    for (int j = 0; j < 2; ++j) {
+      const int at = 16 * j + 4 * (Lane() % 4);
+      if (row >= rows.count || k + at >= cols) continue;
+      const auto part = rows.x.template GetAs<Vec8>(from + at);
+      x[0].word[2 * j] = part.word[0];
+      x[0].word[2 * j + 1] = part.word[1];
+    }
+  } else {
+    const int at = 8 * (Lane() % 4);
+    if (row < rows.count && k + at < cols) x[0] = rows.x.template GetAs<Vec16>(from + at);
+  }
+}
+
+// A pair of x times the row's scale and two weights.
+HEDDLE_DEVICE uint32_t NormPair(const FoldedNorm& norm, uint32_t pair, float scale, int column) {
+  const auto weights = *reinterpret_cast<const Vec8*>(norm.weight + column);
+  return Pack2(
+      LowFloat(pair, BFloat16()) * scale * (BitsToFloat(weights.word[0]) + norm.weight_offset),
+      HighFloat(pair, BFloat16()) * scale * (BitsToFloat(weights.word[1]) + norm.weight_offset),
+      BFloat16());
+}
+
+// All rows of x, normed: the numbers of LaunchNorm, which adds up in the same order. A thread meets
+// its own columns only, until the end.
+HEDDLE_DEVICE NormedRows NormRows(const LinearParams& p, SharedArena& arena) {
+  const int units = static_cast<int>(p.x.cols) / 8;
+  const NormedRows rows = {
+      arena.Take<BFloat16>(static_cast<int>(p.x.rows * NormedStride(p.x.cols))),
+      static_cast<int>(NormedStride(p.x.cols)), static_cast<int>(p.x.rows)};
+  const Shared<float> scratch = arena.Take<float>(ThreadCount() / 32);
+  float squares[kNormedRows] = {};
+  for (int i = ThreadX(); i < units; i += ThreadCount()) {
+    HEDDLE_UNROLL
+    for (int t = 0; t < kNormedRows; ++t) {
+      if (t >= rows.count) break;
+      const Vec16 unit = *reinterpret_cast<const Vec16*>(p.x.row<BFloat16>(t) + 8 * i);
+      rows.x.SetAs(t * rows.stride + 8 * i, unit);
+      HEDDLE_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const float low = LowFloat(unit.word[j], BFloat16());
+        const float high = HighFloat(unit.word[j], BFloat16());
+        squares[t] += low * low;
+        squares[t] += high * high;
+      }
+    }
+  }
+  HEDDLE_UNROLL
+  for (int t = 0; t < kNormedRows; ++t) {
+    if (t >= rows.count) break;
+    const float mean = BlockSum(squares[t], scratch) / static_cast<float>(p.x.cols);
+    const float scale = Rsqrt(mean + p.norm.eps);
+    for (int i = ThreadX(); i < units; i += ThreadCount()) {
+      const int at = t * rows.stride + 8 * i;
+      auto unit = rows.x.template GetAs<Vec16>(at);
+      HEDDLE_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        unit.word[j] = NormPair(p.norm, unit.word[j], scale, 8 * i + 2 * j);
+      }
+      rows.x.SetAs(at, unit);
+    }
+  }
+  SyncThreads();
+  return rows;
+}
+
 // Sums of x over the columns of each scale, for the layouts with offsets: ones as the left matrix.
 template <int kSubs, int kXTiles>
 HEDDLE_DEVICE void SumX(const Vec16 (&x)[kXTiles], float (&sums)[kXTiles][kSubs][2]) {
@@ -295,9 +378,9 @@ HEDDLE_DEVICE void PrefetchRows(const LinearParams& p, int split) {
                static_cast<int>(left < kAheadBytes ? left : kAheadBytes));
 }
 
-template <WeightLayout kLayout, int kXTiles, bool kWide>
+template <WeightLayout kLayout, int kXTiles, bool kWide, typename RowsOfX>
 HEDDLE_DEVICE void AddGroups(const LinearParams& p, Groups<kLayout, kXTiles, kWide>& groups,
-                             const XRows<kXTiles>& x_rows, float (&sums)[kTiles][kXTiles][4]) {
+                             const RowsOfX& x_rows, float (&sums)[kTiles][kXTiles][4]) {
   constexpr LayoutTraits kTraits = TraitsOf(kLayout);
   constexpr int kBlocks = kTraits.blocks();
   for (int first = groups.begin; first < groups.end; first += kDepth * kColLanes) {
@@ -419,18 +502,26 @@ HEDDLE_DEVICE void Reduce(const LinearParams& p, int split, const RowsOfBlock& r
 }
 
 // BlockY: the part of the columns.
-template <WeightLayout kLayout, int kXTiles, bool kWide>
+template <WeightLayout kLayout, int kXTiles, bool kWide, bool kNormed>
 HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, kWide>::kThreads),
                             (Shape<kLayout, kXTiles, kWide>::kBlocks))
     LinearSkinnyKernel(HEDDLE_PARAMS(LinearParams, p)) {
   AllowNext();
   Groups<kLayout, kXTiles, kWide> groups(p, BlockY());
   PrefetchRows<Shape<kLayout, kXTiles, kWide>>(p, BlockY());
+  if (kNormed && BlockX() == 0 && ThreadX() == 0) {
+    PrefetchToL2(p.norm.weight, static_cast<int>(p.x.cols) * 4);
+  }
   WaitForPrevious();
   const AllRows rows = {static_cast<int>(p.x.rows)};
   float sums[kTiles][kXTiles][4] = {};
-  AddGroups(p, groups, FindX<kXTiles>(p, rows), sums);
-  Reduce<kLayout, kXTiles, kWide>(p, BlockY(), rows, sums, SharedArena());
+  SharedArena arena;
+  if constexpr (kNormed) {
+    AddGroups(p, groups, NormRows(p, arena), sums);
+  } else {
+    AddGroups(p, groups, FindX<kXTiles>(p, rows), sums);
+  }
+  Reduce<kLayout, kXTiles, kWide>(p, BlockY(), rows, sums, arena);
 }
 
 // A chunk of the pairs of one expert for each BlockY; blocks past the last chunk have no work.
@@ -462,16 +553,21 @@ int BlocksOf(int64_t outputs, bool gated) {
   return CeilDiv(outputs, gated ? S::kRows / kTiles : S::kRows);
 }
 
-template <WeightLayout kLayout, int kXTiles, bool kWide>
+template <WeightLayout kLayout, int kXTiles, bool kWide, bool kNormed = false>
 Error LaunchShaped(const LinearParams& params, Stream stream) {
   using S = Shape<kLayout, kXTiles, kWide>;
   const bool gated = params.epilogue == Epilogue::kGated;
-  const LaunchShape shape = {.grid_x = BlocksOf<S>(OutputCols(params), gated),
-                             .grid_y = S::kSplits,
-                             .threads = S::kThreads,
-                             .shared_bytes = SharedBytesFor<float>(S::kSums) +
-                                             (S::kSplits > 1 ? SharedBytesFor<int32_t>(1) : 0)};
-  return Launch(LinearSkinnyKernel<kLayout, kXTiles, kWide>, shape, stream, params);
+  LaunchShape shape = {.grid_x = BlocksOf<S>(OutputCols(params), gated),
+                       .grid_y = S::kSplits,
+                       .threads = S::kThreads,
+                       .shared_bytes = SharedBytesFor<float>(S::kSums) +
+                                       (S::kSplits > 1 ? SharedBytesFor<int32_t>(1) : 0)};
+  if constexpr (kNormed) {
+    const int64_t x = params.x.rows * NormedStride(params.x.cols);
+    shape.shared_bytes +=
+        SharedBytesFor<BFloat16>(static_cast<int>(x)) + SharedBytesFor<float>(S::kThreads / 32);
+  }
+  return Launch(LinearSkinnyKernel<kLayout, kXTiles, kWide, kNormed>, shape, stream, params);
 }
 
 // In wide blocks where their sums fit into the memory for them.
@@ -487,6 +583,7 @@ Error LaunchWide(const LinearParams& params, Stream stream) {
 
 template <WeightLayout kLayout>
 Error LaunchLayout(const LinearParams& params, Stream stream) {
+  if (params.norm.weight != nullptr) return LaunchShaped<kLayout, 1, false, true>(params, stream);
   if (params.x.rows <= 4) return LaunchShaped<kLayout, 1, false>(params, stream);
   if (params.x.rows <= 8) return LaunchWide<kLayout, 1>(params, stream);
   if (params.x.rows <= 16) return LaunchWide<kLayout, 2>(params, stream);
