@@ -21,6 +21,9 @@ struct CudaDeviceOptions {
   int64_t workspace_bytes = int64_t{256} << 20;
   // Steps of few rows are launched as graphs (kernels/cuda/graph_cache.h).
   bool graphs = true;
+  // Launches begin before those before them have ended, on devices that can do it
+  // (kernels/cuda/primitives.cuh). Off for measuring what that gains.
+  bool early_launches = true;
 };
 
 // UNIMPLEMENTED without CUDA in the build or for a GPU that is too old; FAILED_PRECONDITION

@@ -44,8 +44,9 @@ namespace {
 
 using kernels::DType;
 
-std::unique_ptr<kernels::Device> OpenDevice(DType activations) {
-  auto device = kernels::CreateCudaDevice({.activations = activations});
+std::unique_ptr<kernels::Device> OpenDevice(DType activations, bool early_launches = true) {
+  auto device =
+      kernels::CreateCudaDevice({.activations = activations, .early_launches = early_launches});
   if (device.ok()) return std::move(device).value();
   std::fprintf(stderr, "gpu_check: %s\n", std::string(device.status().message()).c_str());
   std::exit(77);
@@ -136,9 +137,11 @@ int Bench(std::string_view filter) {
                 timing.name.c_str(), timing.microseconds,
                 timing.is_bandwidth ? "TB_per_s" : "TFLOP_per_s", rate, share);
   };
-  TimeOps(
-      *device, 100,
-      {.begins = [&](const std::string& name) { return IsAskedFor(name, filter); }, .ends = print});
+  const TimingReport report = {
+      .begins = [&](const std::string& name) { return IsAskedFor(name, filter); }, .ends = print};
+  TimeOps(*device, 100, report);
+  TimeGaps(*device, "early", report);
+  TimeGaps(*OpenDevice(DType::kBF16, /*early_launches=*/false), "in turn", report);
   return 0;
 }
 

@@ -38,4 +38,8 @@ struct TimingReport {
 // the goals of docs/benchmarks/gpu.md ask for comes first.
 void TimeOps(kernels::Device& device, int32_t repeats, const TimingReport& report);
 
+// What is lost between kernels that depend on each other, as in a decoding step: of one row, norms
+// alone, and norms and products in turn. `how` names the device's way in the results.
+void TimeGaps(kernels::Device& device, const std::string& how, const TimingReport& report);
+
 }  // namespace heddle::gpu
