@@ -61,6 +61,7 @@ class CudaDevice final : public Device {
       : runtime_(std::move(runtime)), options_(options), staging_(*runtime_), graphs_(*runtime_) {}
 
   absl::Status Init() {
+    if (!options_.early_launches) runtime_->LaunchInTurn();
     HEDDLE_ASSIGN_OR_RETURN(workspace_, Allocate(options_.workspace_bytes));
     HEDDLE_ASSIGN_OR_RETURN(results_, Allocate(kResultBytes));
     HEDDLE_ASSIGN_OR_RETURN(counters_, Allocate(kReductionCounters * int64_t{sizeof(int32_t)}));

@@ -24,6 +24,9 @@ struct CudaDeviceOptions {
   // Products of many rows with quantised weights go through a copy of the weights in BF16, whatever
   // kernels/cuda/linear_choice.h would choose: to measure one against the other.
   bool always_dequantizes = false;
+  // Launches begin before those before them have ended, on devices that can do it
+  // (kernels/cuda/primitives.cuh). Off for measuring what that gains.
+  bool early_launches = true;
 };
 
 // UNIMPLEMENTED without CUDA in the build or for a GPU that is too old; FAILED_PRECONDITION

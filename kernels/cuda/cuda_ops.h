@@ -109,6 +109,8 @@ class CudaOps final : public Ops {
   void Note(const absl::Status& status);
   // All in cuda_ops_linear.cc and cuda_ops_codes.cc. `scratch` is free for them; x is aligned and
   // in BF16 but for the first two.
+  bool IsFast(const LinearParams& params) const;  // not LaunchLinearPlain alone takes it
+  bool FoldsNorm(const LinearParams& params, const NormArgs& norm) const;
   void LinearWithAdapters(const LinearParams& params, const AdapterMatrix& adapters);
   void LinearOf(const LinearParams& params, const Workspace& scratch);
   // x rows <= kSkinnyRows.

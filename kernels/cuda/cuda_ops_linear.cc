@@ -33,20 +33,47 @@ void AddUpIn(const Workspace& scratch, int32_t* counters, LinearParams* params) 
   params->n_counters = kReductionCounters;
 }
 
+// From the first row's begin to the last one's end.
+bool Overlap(const Tensor& a, int64_t a_bytes, const Tensor& b, int64_t b_bytes) {
+  const auto begin = [](const Tensor& t) { return static_cast<const uint8_t*>(t.data); };
+  const auto end = [&](const Tensor& t, int64_t bytes) {
+    return begin(t) + ((t.rows - 1) * t.stride + t.cols) * bytes;
+  };
+  return begin(a) < end(b, b_bytes) && begin(b) < end(a, a_bytes);
+}
+
 }  // namespace
 
 void CudaOps::Linear(const LinearArgs& args) {
   HEDDLE_CHECK(args.x.cols == args.weight->cols, "linear: x and W differ in cols");
   if (!status_.ok() || args.x.rows == 0) return;
-  if (args.norm.has_value()) Norm(*args.norm);
+  const bool adapted = args.adapters != nullptr && step_.adapters.n_segments > 0;
   LinearParams params = ParamsOf(args);
+  if (args.norm.has_value() && !adapted && FoldsNorm(params, *args.norm)) {
+    params.x = args.norm->x;
+    params.norm = {args.norm->weight, args.norm->weight_offset, args.norm->eps};
+  } else if (args.norm.has_value()) {
+    Norm(*args.norm);
+  }
   if (const std::optional<CodeRows> x = TakeCodes(args)) {
     return LinearOfCodes(params, *x, step_.workspace);
   }
-  const bool adapted = args.adapters != nullptr && step_.adapters.n_segments > 0;
   if (adapted) return LinearWithAdapters(params, *args.adapters);
   if (IsByCodes(params)) params.out_codes = LeaveCodes(args);
   LinearOf(params, step_.workspace);
+}
+
+bool CudaOps::IsFast(const LinearParams& params) const {
+  return step_.activations == DType::kBF16 && params.weight.layout != WeightLayout::kF32 &&
+         IsAligned(params.x, 2);
+}
+
+// Into the product of few rows, whose blocks all read x: none may store there.
+bool CudaOps::FoldsNorm(const LinearParams& params, const NormArgs& norm) const {
+  return norm.kind == NormKind::kRms && norm.weight != nullptr && norm.bias == nullptr &&
+         reinterpret_cast<uintptr_t>(norm.weight) % 16 == 0 && IsFast(params) &&
+         IsAligned(norm.x, 2) && SkinnyTakesNorm(norm.x) &&
+         !Overlap(norm.x, 2, params.out, params.out_f32 ? 4 : 2);
 }
 
 // As many rows at a time as half of the workspace holds the adapters' part of.
@@ -84,9 +111,7 @@ void CudaOps::LinearWithAdapters(const LinearParams& params, const AdapterMatrix
 
 void CudaOps::LinearOf(const LinearParams& params, const Workspace& scratch) {
   const Stream stream = step_.stream;
-  const bool fast = step_.activations == DType::kBF16 &&
-                    params.weight.layout != WeightLayout::kF32 && IsAligned(params.x, 2);
-  if (!fast) {
+  if (!IsFast(params)) {
     Note(LaunchLinearPlain(params, step_.activations, stream), "linear");
   } else if (params.x.rows <= kSkinnyRows) {
     LinearFewRows(params, scratch);

@@ -13,17 +13,19 @@
 // apart for that stay with narrow blocks; the numbers are the same.
 // Bytes in flight per warp: kDepth x 2 tiles x 2 x 512 = 4 KiB; 16 warps make 64 KiB per
 // multiprocessor, where 4.3 TB/s / 132 x 700 ns of latency asks for 23 KiB. More depth spills.
-// All of that is asked for before the kernel waits for the launches before it (primitives.cuh), and
-// as much again is brought to the L2: 32 KiB a block, 2 of them on a multiprocessor, 8.6 MB in all,
-// and with the registers' 4 to 8 MB what memory delivers in the 3 us that a norm or an attention's
-// last part takes. No launch may write the weights therefore.
-// A mixture of experts is the same with chunks of the rows that chose an expert (experts.cu).
-// Scales travel with their codes, so that no group waits for memory twice.
+// All of that is asked for before the kernel waits for the launches before it (primitives.cuh), 4
+// to 8 MB on the device, and 16 MiB more are brought to the L2, a third of it, so that memory works
+// on while a chain of small kernels ends: 5 us at 4.3 TB/s, of the 6 that rope, attention and its
+// merge take at one stream. It is what the same blocks read next, so that nothing is read twice. No
+// launch may write the weights therefore. A mixture of experts is the same with chunks of the rows
+// that chose an expert (experts.cu). Scales travel with their codes, so that no group waits for
+// memory twice.
 #pragma once
 
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/fragments.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/linear_skinny_x.cuh"
 
 namespace heddle::kernels::cuda {
 namespace skinny {
@@ -32,9 +34,10 @@ constexpr int kColLanes = 8;  // warps that share columns of the same rows, of a
 constexpr int kTiles = 2;
 constexpr int kTileRows = 16;
 constexpr int kDepth = 2;  // groups that a warp has in flight
-// Of a row, behind the first groups of all warps: what is brought to the L2 ahead.
+// What is brought to the L2 ahead lies in each row behind the first groups of all warps: so much of
+// all rows, and no less of a row than the registers hold.
 constexpr int kFirstBytes = 64 * kColLanes * kDepth;
-constexpr int kAheadBytes = 1024;
+constexpr int kAheadBytes = 16 << 20;
 
 // One lane's share of a group, both tiles, rows g and g + 8. Of the scales, which the four lanes of
 // a row have in common, each holds those of one block, and gives them to the others when that
@@ -135,62 +138,6 @@ struct Rows {  // of this lane
   }
 };
 
-// The rows of x that a lane reads, one for each tile of 8; nullptr: none.
-template <int kXTiles>
-struct XRows {
-  const BFloat16* row[kXTiles];
-};
-
-// Which rows of x and of the output a block works on: the first `count` of both.
-struct AllRows {
-  int count;
-  HEDDLE_DEVICE int64_t X(int t) const { return t; }
-  HEDDLE_DEVICE int64_t Out(int t) const { return t; }
-};
-
-// The rows of some (row, choice) pairs of a mixture of experts.
-struct PairRows {
-  const int32_t* pairs;  // [count]
-  int count;
-  int pairs_per_row;
-  HEDDLE_DEVICE int64_t X(int t) const { return pairs[t] / pairs_per_row; }
-  HEDDLE_DEVICE int64_t Out(int t) const { return pairs[t]; }
-};
-
-template <int kXTiles, typename RowsOfBlock>
-HEDDLE_DEVICE XRows<kXTiles> FindX(const LinearParams& p, const RowsOfBlock& rows) {
-  XRows<kXTiles> x;
-  HEDDLE_UNROLL
-  for (int n = 0; n < kXTiles; ++n) {
-    const int t = 8 * n + Lane() / 4;
-    x.row[n] = t < rows.count ? p.x.row<BFloat16>(rows.X(t)) : nullptr;
-  }
-  return x;
-}
-
-// The lane's 8 activations of each tile of 8 rows of x in the block of columns that begins at k,
-// dealt as the weights are; zeros outside.
-template <bool kFine, int kXTiles>
-HEDDLE_DEVICE void LoadX(const XRows<kXTiles>& rows, int64_t cols, int64_t k, Vec16 (&x)[kXTiles]) {
-  HEDDLE_UNROLL
-  for (int n = 0; n < kXTiles; ++n) {
-    if constexpr (kFine) {
-      HEDDLE_UNROLL
-      for (int j = 0; j < 2; ++j) {
-        const int64_t at = k + 16 * j + 4 * (Lane() % 4);
-        const bool inside = rows.row[n] != nullptr && at < cols;
-        const Vec8 part = inside ? *reinterpret_cast<const Vec8*>(rows.row[n] + at) : Vec8{};
-        x[n].word[2 * j] = part.word[0];
-        x[n].word[2 * j + 1] = part.word[1];
-      }
-    } else {
-      const int64_t at = k + 8 * (Lane() % 4);
-      const bool inside = rows.row[n] != nullptr && at < cols;
-      x[n] = inside ? *reinterpret_cast<const Vec16*>(rows.row[n] + at) : Vec16{};
-    }
-  }
-}
-
 // Sums of x over the columns of each scale, for the layouts with offsets: ones as the left matrix.
 template <int kSubs, int kXTiles>
 HEDDLE_DEVICE void SumX(const Vec16 (&x)[kXTiles], float (&sums)[kXTiles][kSubs][2]) {
@@ -289,15 +236,17 @@ HEDDLE_DEVICE void PrefetchRows(const LinearParams& p, int split) {
   const int row = (WarpIndex() * kRowsOfWarp + Lane()) * S::kSplits + split;
   const int64_t left = p.weight.row_bytes - kFirstBytes;
   if (Lane() >= kRowsOfWarp || left <= 0) return;
+  const int share = kAheadBytes / (GridX() * S::kRows) / 16 * 16;
+  const int ahead = share > kFirstBytes ? share : kFirstBytes;
   const int warp = row / (kTiles * kTileRows);
   const int64_t r = WeightRow<S::kRowWarps>(p, warp, row / kTileRows % kTiles, row % kTileRows);
   PrefetchToL2(p.weight.data + r * p.weight.row_bytes + kFirstBytes,
-               static_cast<int>(left < kAheadBytes ? left : kAheadBytes));
+               static_cast<int>(left < ahead ? left : ahead));
 }
 
-template <WeightLayout kLayout, int kXTiles, bool kWide>
+template <WeightLayout kLayout, int kXTiles, bool kWide, typename RowsOfX>
 HEDDLE_DEVICE void AddGroups(const LinearParams& p, Groups<kLayout, kXTiles, kWide>& groups,
-                             const XRows<kXTiles>& x_rows, float (&sums)[kTiles][kXTiles][4]) {
+                             const RowsOfX& x_rows, float (&sums)[kTiles][kXTiles][4]) {
   constexpr LayoutTraits kTraits = TraitsOf(kLayout);
   constexpr int kBlocks = kTraits.blocks();
   for (int first = groups.begin; first < groups.end; first += kDepth * kColLanes) {
@@ -419,18 +368,26 @@ HEDDLE_DEVICE void Reduce(const LinearParams& p, int split, const RowsOfBlock& r
 }
 
 // BlockY: the part of the columns.
-template <WeightLayout kLayout, int kXTiles, bool kWide>
+template <WeightLayout kLayout, int kXTiles, bool kWide, bool kNormed>
 HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, kWide>::kThreads),
                             (Shape<kLayout, kXTiles, kWide>::kBlocks))
     LinearSkinnyKernel(HEDDLE_PARAMS(LinearParams, p)) {
   AllowNext();
   Groups<kLayout, kXTiles, kWide> groups(p, BlockY());
   PrefetchRows<Shape<kLayout, kXTiles, kWide>>(p, BlockY());
+  if (kNormed && BlockX() == 0 && ThreadX() == 0) {
+    PrefetchToL2(p.norm.weight, static_cast<int>(p.x.cols) * 4);
+  }
   WaitForPrevious();
   const AllRows rows = {static_cast<int>(p.x.rows)};
   float sums[kTiles][kXTiles][4] = {};
-  AddGroups(p, groups, FindX<kXTiles>(p, rows), sums);
-  Reduce<kLayout, kXTiles, kWide>(p, BlockY(), rows, sums, SharedArena());
+  SharedArena arena;
+  if constexpr (kNormed) {
+    AddGroups(p, groups, NormRows(p, arena), sums);
+  } else {
+    AddGroups(p, groups, FindX<kXTiles>(p, rows), sums);
+  }
+  Reduce<kLayout, kXTiles, kWide>(p, BlockY(), rows, sums, arena);
 }
 
 // A chunk of the pairs of one expert for each BlockY; blocks past the last chunk have no work.
@@ -462,16 +419,21 @@ int BlocksOf(int64_t outputs, bool gated) {
   return CeilDiv(outputs, gated ? S::kRows / kTiles : S::kRows);
 }
 
-template <WeightLayout kLayout, int kXTiles, bool kWide>
+template <WeightLayout kLayout, int kXTiles, bool kWide, bool kNormed = false>
 Error LaunchShaped(const LinearParams& params, Stream stream) {
   using S = Shape<kLayout, kXTiles, kWide>;
   const bool gated = params.epilogue == Epilogue::kGated;
-  const LaunchShape shape = {.grid_x = BlocksOf<S>(OutputCols(params), gated),
-                             .grid_y = S::kSplits,
-                             .threads = S::kThreads,
-                             .shared_bytes = SharedBytesFor<float>(S::kSums) +
-                                             (S::kSplits > 1 ? SharedBytesFor<int32_t>(1) : 0)};
-  return Launch(LinearSkinnyKernel<kLayout, kXTiles, kWide>, shape, stream, params);
+  LaunchShape shape = {.grid_x = BlocksOf<S>(OutputCols(params), gated),
+                       .grid_y = S::kSplits,
+                       .threads = S::kThreads,
+                       .shared_bytes = SharedBytesFor<float>(S::kSums) +
+                                       (S::kSplits > 1 ? SharedBytesFor<int32_t>(1) : 0)};
+  if constexpr (kNormed) {
+    const int64_t x = params.x.rows * NormedStride(params.x.cols);
+    shape.shared_bytes +=
+        SharedBytesFor<BFloat16>(static_cast<int>(x)) + SharedBytesFor<float>(S::kThreads / 32);
+  }
+  return Launch(LinearSkinnyKernel<kLayout, kXTiles, kWide, kNormed>, shape, stream, params);
 }
 
 // In wide blocks where their sums fit into the memory for them.
@@ -487,6 +449,7 @@ Error LaunchWide(const LinearParams& params, Stream stream) {
 
 template <WeightLayout kLayout>
 Error LaunchLayout(const LinearParams& params, Stream stream) {
+  if (params.norm.weight != nullptr) return LaunchShaped<kLayout, 1, false, true>(params, stream);
   if (params.x.rows <= 4) return LaunchShaped<kLayout, 1, false>(params, stream);
   if (params.x.rows <= 8) return LaunchWide<kLayout, 1>(params, stream);
   if (params.x.rows <= 16) return LaunchWide<kLayout, 2>(params, stream);

@@ -83,9 +83,17 @@ struct CodeRows {
   int64_t scales_stride = 0;
 };
 
+// The norm in front of a product, which then takes norm(x): NormKind::kRms with a weight, without
+// bias. Exactly what LaunchNorm leaves.
+struct FoldedNorm {
+  const float* weight = nullptr;  // [x.cols] at 16 bytes; nullptr: x is taken as it is
+  float weight_offset = 0;
+  float eps = 0;
+};
 struct LinearParams {
   DeviceWeight weight;
   Tensor x;
+  FoldedNorm norm;                 // LaunchLinearSkinny alone, where SkinnyTakesNorm says so
   const float* bias = nullptr;     // [output columns] or nullptr
   const float* bias_up = nullptr;  // kGated: of the up rows
   Epilogue epilogue = Epilogue::kNone;
@@ -117,6 +125,14 @@ Error LaunchLinearSkinny(const LinearParams& params, Stream stream);
 // instructions. Any layout that LaunchLinearSkinny takes, alignment as above; reads `partial` and
 // `counters` too.
 Error LaunchLinearMixed(const LinearParams& params, int32_t num_multiprocessors, Stream stream);
+// Every block norms all rows of x for itself, into shared memory: for the few rows and columns
+// where that costs less than a launch.
+inline constexpr int32_t kNormedRows = 4;
+inline constexpr int64_t kMaxNormedBytes = 72 << 10;
+constexpr int64_t NormedStride(int64_t cols) { return cols + 32; }  // so that banks differ
+constexpr bool SkinnyTakesNorm(const Tensor& x) {
+  return x.rows <= kNormedRows && x.rows * NormedStride(x.cols) * 2 <= kMaxNormedBytes;
+}
 // Many rows, on matrix instructions; BF16 activations and weights, alignment as above.
 Error LaunchLinearTiled(const LinearParams& params, Stream stream);
 // x in BF16, aligned as for LaunchLinearSkinny. E4M3 rounds to nearest even, as integers do. A row

@@ -50,6 +50,10 @@ class Runtime {
   void set_tape(Tape* tape) {
     for (LaunchQueue& queue : queues_) queue.tape = tape;
   }
+  // Launches begin when those before them have ended, also where the device could start them early.
+  void LaunchInTurn() {
+    for (LaunchQueue& queue : queues_) queue.early = false;
+  }
   // What `lane` was given so far is what Wait means; what `lane` is given from now on comes after
   // what `on` had then. Both on the tape, if there is one.
   absl::Status Signal(int lane);

@@ -1,5 +1,5 @@
 // Host arrays on their way to the device: copied into pinned memory, from there by one asynchronous
-// copy, to addresses that stay the same from step to step while sizes do.
+// copy, to addresses that stay the same from step to step while sizes do, or nearly so.
 //
 // Life: Reset, then Add and Send as often as needed; what was sent stays valid until what is sent
 // after the next Reset follows it on the stream. The pinned memory exists kSets times, so that a

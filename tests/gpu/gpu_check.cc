@@ -44,9 +44,8 @@ namespace {
 
 using kernels::DType;
 
-std::unique_ptr<kernels::Device> OpenDevice(DType activations, bool always_dequantizes = false) {
-  auto device = kernels::CreateCudaDevice(
-      {.activations = activations, .always_dequantizes = always_dequantizes});
+std::unique_ptr<kernels::Device> OpenDevice(const kernels::CudaDeviceOptions& options) {
+  auto device = kernels::CreateCudaDevice(options);
   if (device.ok()) return std::move(device).value();
   std::fprintf(stderr, "gpu_check: %s\n", std::string(device.status().message()).c_str());
   std::exit(77);
@@ -59,7 +58,7 @@ bool IsAskedFor(const std::string& name, std::string_view filter) {
 int Ops(std::string_view filter) {
   int failed = 0;
   for (DType activations : {DType::kBF16, DType::kF32}) {
-    auto device = OpenDevice(activations);
+    auto device = OpenDevice({.activations = activations});
     std::printf("%s\n", device->description().c_str());
     CheckOps(*device, {.begins =
                            [filter](const std::string& name) {
@@ -121,7 +120,7 @@ int Model(const char* path) {
 }
 
 int Bench(std::string_view filter) {
-  auto device = OpenDevice(DType::kBF16);
+  auto device = OpenDevice({});
   const auto limits = device->MeasureLimits();
   if (!limits.ok()) {
     std::fprintf(stderr, "gpu_check: %s\n", std::string(limits.status().message()).c_str());
@@ -137,9 +136,12 @@ int Bench(std::string_view filter) {
                 timing.name.c_str(), timing.microseconds,
                 timing.is_bandwidth ? "TB_per_s" : "TFLOP_per_s", rate, share);
   };
-  TimeOps(
-      *device, 100,
-      {.begins = [&](const std::string& name) { return IsAskedFor(name, filter); }, .ends = print});
+  const TimingReport report = {
+      .begins = [&](const std::string& name) { return IsAskedFor(name, filter); }, .ends = print};
+  TimeOps(*device, 100, report);
+  TimeGaps(*device, "early", report);
+  TimeGaps(*OpenDevice({.early_launches = false}), "in turn", report);
+  TimeDequantized(*OpenDevice({.always_dequantizes = true}), 100, report);
   return 0;
 }
 

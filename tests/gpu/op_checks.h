@@ -42,4 +42,8 @@ void TimeOps(kernels::Device& device, int32_t repeats, const TimingReport& repor
 // which is what `dequantizing` always does: for kernels/cuda/linear_choice.cc.
 void TimeDequantized(kernels::Device& dequantizing, int32_t repeats, const TimingReport& report);
 
+// What is lost between kernels that depend on each other, as in a decoding step: of one row, norms
+// alone, and norms and products in turn. `how` names the device's way in the results.
+void TimeGaps(kernels::Device& device, const std::string& how, const TimingReport& report);
+
 }  // namespace heddle::gpu

@@ -286,7 +286,58 @@ class Timings {
   const TimingReport& report_;
 };
 
+// A chain of kernels of one row.
+class Gaps {
+ public:
+  explicit Gaps(Device& device)
+      : device_(device),
+        start_(RepeatedRows(1, kHidden)),
+        x_(device, device.activation_dtype(), start_),
+        y_(device, device.activation_dtype(), start_),
+        normed_(device, device.activation_dtype(), start_) {
+    PlanRows(device, 1);
+  }
+
+  double OfNorms() {
+    return Time(device_, kChain, [&](Ops& ops, int32_t) {
+      ops.Norm({.x = x_.tensor(), .residual = {}, .out = x_.tensor()});
+    });
+  }
+
+  double OfNormsAndProducts(const Copies& packed) {
+    return Time(device_, kChain, [&](Ops& ops, int32_t i) {
+      OnDevice& from = i % 2 == 0 ? x_ : y_;
+      OnDevice& to = i % 2 == 0 ? y_ : x_;
+      ops.Norm({.x = from.tensor(), .residual = {}, .out = normed_.tensor()});
+      ops.Linear({.x = normed_.tensor(),
+                  .weight = packed[static_cast<size_t>(i) % packed.size()].get(),
+                  .out = to.tensor()});
+    });
+  }
+
+  static constexpr int64_t kHidden = 4096;
+  static constexpr int32_t kChain = 64;
+
+ private:
+  Device& device_;
+  Matrix start_;
+  OnDevice x_, y_, normed_;
+};
+
 }  // namespace
+
+void TimeGaps(Device& device, const std::string& how, const TimingReport& report) {
+  Gaps gaps(device);
+  const std::string norms = absl::StrCat(Gaps::kChain, " dependent small kernels, each, ", how);
+  if (report.begins(norms)) {
+    report.ends({norms, gaps.OfNorms(), 4.0 * Gaps::kHidden});  // a row in, a row out
+  }
+  const std::string pairs =
+      absl::StrCat("norm and linear bf16 4096 x 4096, 1 row, in a chain, ", how);
+  if (!report.begins(pairs)) return;
+  const Copies packed = PackCopies(device, DType::kBF16, Gaps::kHidden);
+  report.ends({pairs, gaps.OfNormsAndProducts(packed), static_cast<double>(packed[0]->bytes)});
+}
 
 void TimeOps(Device& device, int32_t repeats, const TimingReport& report) {
   Timings(device, repeats, report).Run();

@@ -30,6 +30,9 @@ void SetMachine(const Machine& machine);
 // What was enqueued so far happens.
 void CatchUp();
 
+// Launches of graphs that were given other shapes or parameters, since SetMachine.
+int64_t GraphChanges();
+
 const Machine& CurrentMachine();
 
 }  // namespace heddle::kernels::cuda::emulate

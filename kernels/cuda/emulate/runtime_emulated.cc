@@ -47,6 +47,7 @@ struct HeldLaunch {
 struct State {
   emulate::Machine machine;
   int64_t launches = 0;
+  int64_t graph_changes = 0;
   bool is_faulty = false;
   bool has_finding = false;  // of a kernel
   std::deque<std::unique_ptr<HeldLaunch>> held;
@@ -141,6 +142,8 @@ void SetMachine(const Machine& machine) {
 void CatchUp() {
   cuda::CatchUp([] { return false; });
 }
+
+int64_t GraphChanges() { return Get().graph_changes; }
 
 const Machine& CurrentMachine() { return Get().machine; }
 
@@ -316,6 +319,7 @@ absl::StatusOr<Runtime::Graph> Runtime::MakeGraph(const Tape& tape) { return new
 
 absl::Status Runtime::ChangeGraph(Graph graph, const Tape& tape, size_t i) {
   static_cast<Tape*>(graph)->Replace(i, tape);
+  ++Get().graph_changes;
   return absl::OkStatus();
 }
 

@@ -187,6 +187,68 @@ TEST_CASE("Steps replayed as graphs give the bits of steps launched directly", "
   CHECK(DecodeSteps(true) == DecodeSteps(false));
 }
 
+// Launches that graphs were changed by, per step of a decoding batch whose contexts grow by a token
+// each: two layers, and draws.
+double ChangesPerStep(const std::vector<BatchSpec::Sequence>& first, int32_t steps) {
+  OnMachine on({});
+  auto device = *CreateCudaDevice({.activations = DType::kBF16, .workspace_bytes = 4 << 20});
+  const auto rows = static_cast<int64_t>(first.size());
+  constexpr int32_t kHeads = 4, kKvHeads = 2, kDim = 64, kVocab = 97;
+  Random random(5);
+  const TestWeight head = MakeWeight(random, DType::kBF16, kVocab, kHeads * kDim);
+  const WeightSource source = head.source();
+  auto packed = *device->Pack({&source, 1});
+  const std::vector<float> frequencies(kDim / 2, 0.1f);
+  TestCache cache(DType::kBF16, 300, 16, kKvHeads, kDim, 1);
+  Matrix zeros(rows, (kHeads + 2 * kKvHeads) * kDim), values(rows, kHeads * kDim);
+  Matrix angles(rows, kDim), logits(rows, kVocab);
+  Activations qkv(DType::kBF16, zeros), x(DType::kBF16, values);
+  const auto columns = [&](int64_t begin, int64_t count) {
+    const Tensor t = qkv.tensor();
+    return Tensor{t.row<uint16_t>(0) + begin * kDim, t.rows, count * kDim, t.stride};
+  };
+  std::vector<SampleRowParams> draws(static_cast<size_t>(rows), {.temperature = 0, .num_top = -1});
+  std::vector<int32_t> tokens(static_cast<size_t>(rows));
+  constexpr int32_t kWarmUp = 3;  // direct, the graph, and one more
+  int64_t before = 0;
+  for (int32_t step = 0; step < kWarmUp + steps; ++step) {
+    if (step == kWarmUp) before = cuda::emulate::GraphChanges();
+    std::vector<BatchSpec::Sequence> sequences = first;
+    for (BatchSpec::Sequence& sequence : sequences) sequence.context += step;
+    const TestBatch batch({sequences, 16});
+    REQUIRE(device->Plan(batch.view()).ok());
+    MustRun(*device, [&](Ops& ops) {
+      ops.RopeAngles({.inv_freq = frequencies, .cos_sin = angles.at(0, 0)});
+      for (int layer = 0; layer < 2; ++layer) {
+        ops.RopeKvWrite({.q = columns(0, kHeads),
+                         .k = columns(kHeads, kKvHeads),
+                         .v = columns(kHeads + kKvHeads, kKvHeads),
+                         .n_heads = kHeads,
+                         .cos_sin = angles.at(0, 0),
+                         .rotary_dim = kDim,
+                         .cache = cache.view});
+        ops.Attention({.q = columns(0, kHeads),
+                       .n_heads = kHeads,
+                       .cache = cache.view,
+                       .scale = 0.125f,
+                       .out = x.tensor()});
+      }
+      ops.Linear(
+          {.x = x.tensor(), .weight = packed.get(), .out = logits.tensor(), .out_f32 = true});
+      ops.Sample({.logits = logits.tensor(), .rows = draws, .tokens = tokens.data()});
+    });
+  }
+  return static_cast<double>(cuda::emulate::GraphChanges() - before) / steps;
+}
+
+TEST_CASE("Decoding steps change their graphs where attention's grid changes, and nowhere else",
+          "[cuda]") {
+  CHECK(ChangesPerStep({{1, 300}}, 64) == 0);
+  // Four times a context has a part more: a launch of attention and one of the merge per layer.
+  CHECK(ChangesPerStep({{1, 300}, {1, 20}, {1, 95}, {1, 41}, {1, 130}, {1, 7}, {1, 77}, {1, 512}},
+                       64) <= 4 * 4 / 64.0);
+}
+
 // Greedy chains of tokens, one per row: a row's logits are a product of its token's row of the
 // table. With `ahead`, each step is launched before the one before is finished and names its draws.
 std::vector<std::vector<int32_t>> Chains(int32_t rows, int32_t steps, bool ahead, bool report) {

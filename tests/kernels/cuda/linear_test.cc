@@ -167,6 +167,86 @@ TEST_CASE("Every blocked format matches the reference in its layout, few rows an
   }
 }
 
+// A product behind a norm, in one op or two; whether the norm's rows were stored.
+struct NormedCase {
+  int64_t n;
+  int64_t cols;
+  DType weight;
+  Epilogue epilogue = Epilogue::kNone;
+  float weight_offset = 0;
+  bool in_place = false;  // added to what is normed
+};
+std::vector<float> RunNormed(const NormedCase& c, bool in_one, bool* stored) {
+  Random random(7);
+  const int64_t rows = c.in_place ? c.cols : 70;
+  const TestWeight weight = c.weight == DType::kF8G32
+                                ? MakeRowScaledWeight(random, c.weight, rows, c.cols)
+                                : MakeWeight(random, c.weight, rows, c.cols);
+  const WeightSource source = weight.source();
+  auto device = EmulatedDevice(DType::kBF16);
+  auto packed = *device->Pack({&source, 1});
+  Matrix values = Matrix::RandomOf(random, c.n, c.cols), zeros(c.n, c.cols);
+  Matrix outs(c.n, c.epilogue == Epilogue::kGated ? rows / 2 : rows);
+  const std::vector<float> factors = random.Normals(c.cols);  // at 16 bytes, as all of the heap
+  Activations x(DType::kBF16, values), normed(DType::kBF16, zeros), out(DType::kBF16, outs);
+  const NormArgs norm{.x = x.tensor(),
+                      .residual = {},
+                      .weight = factors.data(),
+                      .eps = 1e-3f,
+                      .weight_offset = c.weight_offset,
+                      .out = normed.tensor()};
+  LinearArgs linear{
+      .x = normed.tensor(),
+      .weight = packed.get(),
+      .epilogue = c.epilogue,
+      .activation = c.epilogue == Epilogue::kGated ? Activation::kSilu : Activation::kNone,
+      .out = c.in_place ? x.tensor() : out.tensor()};
+  MustRun(*device, [&](Ops& ops) {
+    if (in_one) {
+      linear.norm = norm;
+    } else {
+      ops.Norm(norm);
+    }
+    ops.Linear(linear);
+  });
+  std::vector<float> all;
+  *stored = false;
+  for (int64_t t = 0; t < c.n; ++t) {
+    for (int64_t i = 0; i < c.cols; ++i) *stored = *stored || normed(t, i) != 0;
+    for (int64_t r = 0; r < outs.num_cols(); ++r) all.push_back(c.in_place ? x(t, r) : out(t, r));
+  }
+  return all;
+}
+
+void CheckNormed(const NormedCase& c, bool folds) {
+  INFO(c.n << " x " << c.cols << " of " << Info(c.weight).name);
+  bool stored = false, stored_apart = false;
+  const std::vector<float> found = RunNormed(c, /*in_one=*/true, &stored);
+  CHECK(found == RunNormed(c, /*in_one=*/false, &stored_apart));
+  CHECK(stored == !folds);
+  CHECK(stored_apart);
+}
+
+TEST_CASE("A norm folded into a product of few rows gives the bits of the norm before it",
+          "[cuda]") {
+  for (DType weight : {DType::kBF16, DType::kQ8_0, DType::kQ4_0, DType::kQ4_K, DType::kQ6_K,
+                       DType::kF8G32, DType::kMXFP4}) {
+    CheckNormed({.n = 1, .cols = 768, .weight = weight}, true);
+    CheckNormed({.n = 3, .cols = 2304, .weight = weight, .epilogue = Epilogue::kGated}, true);
+  }
+  CheckNormed({.n = 4, .cols = 40, .weight = DType::kBF16, .weight_offset = 1}, true);
+}
+
+TEST_CASE("A norm is left apart where it does not fit, or where its rows are overwritten",
+          "[cuda]") {
+  CheckNormed({.n = 5, .cols = 768, .weight = DType::kQ4_K}, false);
+  CheckNormed({.n = 4, .cols = 9216, .weight = DType::kBF16}, false);  // 72 KiB and some
+  CheckNormed({.n = 1, .cols = 44, .weight = DType::kBF16}, false);    // rows of no 16 bytes
+  CheckNormed(
+      {.n = 2, .cols = 64, .weight = DType::kBF16, .epilogue = Epilogue::kAdd, .in_place = true},
+      false);
+}
+
 TEST_CASE("Stacked formats meet in the narrowest layout that holds them all", "[cuda]") {
   using cuda::WeightLayout;
   auto layout = [](std::vector<DType> types) {
