@@ -277,16 +277,25 @@ HEDDLE_DEVICE Threshold FindThreshold(const Source<Key>& source, Range range, Ma
   return {true, range.low, above};
 }
 
-// The shortest prefix whose measure reaches `target`, if it lies in the range; else all of it.
-template <typename Measure>
-HEDDLE_DEVICE Prefix ShortestPrefix(const RowView& row, const SamplePiece* pieces,
-                                    const Range& range, Mass target, const Measure& measure,
-                                    const Memory& memory) {
+// What prefixes are measured by: the number of tokens, or their mass.
+struct Measure {
+  bool counts;
+  Weigh weigh;
+  HEDDLE_DEVICE Mass operator()(float x) const { return counts ? 1 : weigh.MassOf(x); }
+};
+
+// The shortest prefix whose measure reaches `target`, searched in the range first; all of the row,
+// if nothing less does.
+HEDDLE_DEVICE Prefix ShortestPrefix(const RowView& row, const SamplePiece* pieces, Range range,
+                                    Mass target, const Measure& measure, const Memory& memory) {
   auto key_of = [](float x) { return KeyOf(x); };
   const Source<decltype(key_of)> source = {row, pieces, key_of};
-  Threshold found = FindThreshold(source, range, target, measure, memory);
-  if (!found.found && range.low > KeyOf(-Infinity())) {  // by rounding of the range's end
-    found = FindThreshold(source, Range{KeyOf(-Infinity()), range.high}, target, measure, memory);
+  const uint32_t lowest = KeyOf(-Infinity());
+  Threshold found;
+  while (true) {
+    found = FindThreshold(source, range, target, measure, memory);
+    if (found.found || range.low == lowest) break;
+    range.low = lowest;  // rounding put the range's end too high
   }
   if (!found.found) return kWhole;
   const Mass each = measure(ValueOf(found.key));
@@ -332,35 +341,43 @@ HEDDLE_DEVICE uint32_t FloorOfTopP(const Weigh& weigh, int vocab, Mass all, floa
   return KeyOf(floor < weigh.max ? floor : weigh.max);
 }
 
-// Sets the pieces' sums to what top_k, top_p and min_p keep, and says what that is. `keep` comes
-// with what is kept of all tokens.
+// What top_k or top_p (`counts` or not) leaves of what is kept.
+HEDDLE_DEVICE Prefix CutPrefix(const RowView& row, const SampleRow& how, bool counts,
+                               const SamplePiece* pieces, const Keep& keep, const Memory& memory) {
+  const Weigh& weigh = keep.weigh;
+  Range range = {keep.prefix.key, KeyOf(weigh.max)};
+  auto target = static_cast<Mass>(how.top_k);
+  if (counts) {
+    range.low = FloorOfTopK(pieces, row.pieces(), how.top_k, memory);
+  } else {
+    const Mass all = ScanMasses(pieces, row.pieces(), weigh, memory).total;
+    target = ShareOf(all, how.top_p);
+    if (keep.prefix.key == kWhole.key) range.low = FloorOfTopP(weigh, row.vocab, all, how.top_p);
+  }
+  const Prefix cut = ShortestPrefix(row, pieces, range, target, {counts, weigh}, memory);
+  // Never longer than what was left: the same key may be cut earlier by that.
+  const bool longer =
+      cut.key < keep.prefix.key || (cut.key == keep.prefix.key && cut.ties > keep.prefix.ties);
+  return longer ? keep.prefix : cut;
+}
+
+// Applies top_k, top_p and min_p one after the other to `keep`, which comes with all tokens, and to
+// the pieces' sums.
 HEDDLE_DEVICE void FilterRow(const RowView& row, const SampleRow& how, SamplePiece* pieces,
                              Keep* keep, const Memory& memory) {
-  const int count = row.pieces();
-  const Weigh weigh = keep->weigh;
-  const bool top_k = how.top_k > 0 && how.top_k < row.vocab;
-  Range range = {KeyOf(-Infinity()), KeyOf(weigh.max)};
-  if (top_k) {
-    range.low = FloorOfTopK(pieces, count, how.top_k, memory);
-    keep->prefix = ShortestPrefix(
-        row, pieces, range, static_cast<Mass>(how.top_k), [](float) { return Mass{1}; }, memory);
-    range.low = keep->prefix.key;
-    if (how.top_p < 1) SumKept(row, pieces, *keep, memory);
+  enum Filter { kTopK, kTopP, kMinP, kFilters };
+  HEDDLE_UNROLL_BY(1)  // the code of one
+  for (int filter = 0; filter < kFilters; ++filter) {
+    if (filter == kTopK && (how.top_k <= 0 || how.top_k >= row.vocab)) continue;
+    if (filter == kTopP && how.top_p >= 1) continue;
+    if (filter == kMinP && how.min_p <= 0) continue;
+    if (filter == kMinP) {
+      keep->min_p = how.min_p;
+    } else {
+      keep->prefix = CutPrefix(row, how, filter == kTopK, pieces, *keep, memory);
+    }
+    SumKept(row, pieces, *keep, memory);
   }
-  if (how.top_p < 1) {
-    const Mass all = ScanMasses(pieces, count, weigh, memory).total;
-    if (!top_k) range.low = FloorOfTopP(weigh, row.vocab, all, how.top_p);
-    const Prefix before = keep->prefix;
-    keep->prefix = ShortestPrefix(
-        row, pieces, range, ShareOf(all, how.top_p), [&](float x) { return weigh.MassOf(x); },
-        memory);
-    // Never longer than what top_k left: the same key may be cut earlier by it.
-    const bool longer = keep->prefix.key < before.key ||
-                        (keep->prefix.key == before.key && keep->prefix.ties > before.ties);
-    if (longer) keep->prefix = before;
-  }
-  keep->min_p = how.min_p;
-  if (top_k || how.top_p < 1 || how.min_p > 0) SumKept(row, pieces, *keep, memory);
 }
 
 // Surprise of a token in bits, up to a constant: minus the logarithm of its weight.
