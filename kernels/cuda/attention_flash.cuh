@@ -233,21 +233,24 @@ template <typename Kv, int kDim>
 HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const SequenceView& s,
                              const AttentionTile& tile, const Running<kDim>& run) {
   const int lane = Lane();
+  HEDDLE_UNROLL
   for (int h = 0; h < 2; ++h) {
     float sum = run.sum[h];
     sum += ShuffleXor(sum, 1);
     sum += ShuffleXor(sum, 2);
     const int row = WarpIndex() * 16 + lane / 4 + 8 * h;
-    if (!s.Has(tile.first + row)) continue;
-    const RowEnd end = EndOf(p, tile, s.Head(tile.first + row), {run.max[h], sum});
-    HEDDLE_UNROLL
-    for (int d = 0; d < kDim / 8; ++d) {
-      const int c = OutputColumn<Kv>(d);
-      if (c >= p.args.cache.head_dim) break;
-      StorePair(p, s, tile, row, c, run.out[d][2 * h] * end.inverse,
-                run.out[d][2 * h + 1] * end.inverse);
+    if (s.Has(tile.first + row)) {
+      const RowEnd end = EndOf(p, tile, s.Head(tile.first + row), {run.max[h], sum});
+      HEDDLE_UNROLL
+      for (int d = 0; d < kDim / 8; ++d) {
+        const int c = OutputColumn<Kv>(d);
+        if (c < p.args.cache.head_dim) {
+          StorePair(p, s, tile, row, c, run.out[d][2 * h] * end.inverse,
+                    run.out[d][2 * h + 1] * end.inverse);
+        }
+      }
+      if (lane % 4 == 0) StoreLse(p, s, tile, row, end.lse);
     }
-    if (lane % 4 == 0) StoreLse(p, s, tile, row, end.lse);
   }
 }
 
@@ -258,6 +261,7 @@ HEDDLE_DEVICE void MergeAndStoreRows(const AttentionParams& p, const SequenceVie
                                      const Running<kDim>& run) {
   const int lane = Lane();
   const Shared<float> parts = M::Merge();
+  HEDDLE_UNROLL
   for (int h = 0; h < 2; ++h) {
     float sum = run.sum[h];
     sum += ShuffleXor(sum, 1);
@@ -323,12 +327,14 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
 
   find_keys(keys.begin, 0);
   WaitForPrevious();  // queries, and the newest keys
-  LoadQueries<Kv>(p, s, tile, memory);
   SyncThreads();
   LoadStage<Kv>(p, 0, memory);
+  LoadQueries<Kv>(p, s, tile, memory);
+  SyncThreads();
 
   Running<kDim> run;
   int begin[2], end[2];
+  HEDDLE_UNROLL
   for (int h = 0; h < 2; ++h) {
     const int packed = tile.first + row_warp * 16 + Lane() / 4 + 8 * h;
     const int first = s.FirstKey(p.batch, packed);
@@ -380,8 +386,9 @@ template <typename Kv, int kDim, int kRowWarps, bool kTrees>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(AttentionParams, p)) {
   AllowNext();
   for (int i = BlockX(); i < p.n_tiles; i += GridX()) {
-    if (i != BlockX()) SyncThreads();  // nobody reads the last tile's memory any more
-    Attend<Kv, kDim, kRowWarps, kTrees>(p, p.tiles[i]);
+    if (i != BlockX()) SyncThreads();       // nobody reads the last tile's memory any more
+    const AttentionTile tile = p.tiles[i];  // in registers: stores do not make it be read again
+    Attend<Kv, kDim, kRowWarps, kTrees>(p, tile);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/group.cuh"
 #include "kernels/cuda/launch.cuh"
 
 namespace heddle::kernels::cuda {
@@ -102,29 +103,56 @@ struct Memory {
   }
 };
 
-// Where column c of a query stands: as the bytes of 16 columns of 8-bit keys are dealt, see above.
-template <typename Kv>
-HEDDLE_DEVICE int QueryColumn(int c) {
-  return sizeof(Kv) == 2 ? c : c / 16 * 16 + c % 16 / 4 * 2 + c % 4 / 2 + c % 2 * 8;
+constexpr int kQueryUnit = 8;  // columns of a query that are moved at once, 16 bytes
+
+// Puts columns [c, c + 8) of a query at `row`: where they stand or, for 8-bit keys, as the bytes of
+// 16 columns of those are dealt, even ones first; see attention_flash.cuh.
+template <typename Kv, typename Q>
+HEDDLE_DEVICE void PutQueryUnit(const Group<BFloat16, kQueryUnit>& from, int c, Shared<Q> row) {
+  if constexpr (sizeof(Kv) == 2) {
+    Group<Q, kQueryUnit> unit;
+    HEDDLE_UNROLL
+    for (int i = 0; i < kQueryUnit; ++i) unit.item[i] = RoundTo(ToFloat(from.item[i]), Q());
+    row.SetAs(c, unit);
+  } else {
+    Group<Q, kQueryUnit / 2> even, odd;
+    HEDDLE_UNROLL
+    for (int i = 0; i < kQueryUnit / 2; ++i) {
+      even.item[i] = RoundTo(ToFloat(from.item[2 * i]), Q());
+      odd.item[i] = RoundTo(ToFloat(from.item[2 * i + 1]), Q());
+    }
+    const int to = c / 16 * 16 + c % 16 / 2;
+    row.SetAs(to, even);
+    row.SetAs(to + 8, odd);
+  }
 }
 
+// Rows that the sequence does not have, and columns past the head's, are zeros.
 template <typename Kv, typename M>
 HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s,
                                const AttentionTile& tile, const M& memory) {
   using L = typename M::L;
-  using Q = typename Computed<Kv>::Type;
-  constexpr int kDim = L::kQStride - 8;
+  constexpr int kUnits = (L::kQStride - 8) / kQueryUnit;
   const int dim = p.args.cache.head_dim;
-  for (int i = ThreadX(); i < L::kRows * kDim; i += kThreads) {
-    const int row = i / kDim;
-    const int c = i % kDim;
-    float value = 0;
+  const bool aligned =
+      reinterpret_cast<uint64_t>(p.args.q.data) % 16 == 0 && p.args.q.stride % kQueryUnit == 0;
+  HEDDLE_UNROLL_BY(4)
+  for (int i = ThreadX(); i < L::kRows * kUnits; i += kThreads) {
+    const int row = i / kUnits;
+    const int c = i % kUnits * kQueryUnit;
     const int packed = tile.first + row;
+    Group<BFloat16, kQueryUnit> unit = {};
     if (s.Has(packed) && c < dim) {
-      const BFloat16* q = p.args.q.row<BFloat16>(QueryRow(p, tile, s, packed));
-      value = ToFloat(q[static_cast<int64_t>(s.Head(packed)) * dim + c]);
+      const BFloat16* q = p.args.q.row<BFloat16>(QueryRow(p, tile, s, packed)) +
+                          static_cast<int64_t>(s.Head(packed)) * dim + c;
+      if (aligned) {
+        unit = LoadGroup<kQueryUnit>(q);
+      } else {
+        HEDDLE_UNROLL
+        for (int j = 0; j < kQueryUnit; ++j) unit.item[j] = q[j];
+      }
     }
-    memory.q.Set(row * L::kQStride + QueryColumn<Kv>(c), RoundTo(value, Q()));
+    PutQueryUnit<Kv>(unit, c, memory.q.From(row * L::kQStride));
   }
 }
 

@@ -24,7 +24,27 @@ SampleRow RowOf(const SampleRowParams& row, const LogitEdit* edits, const uint32
           .seed = row.seed,
           .counter = row.counter,
           .edits = edits,
-          .allowed = allowed};
+          .allowed = allowed,
+          .edited = nullptr};
+}
+
+// Gives rows [first, ...) their scratch, as many as there is room for; how many those are. The
+// summaries lie at the workspace's beginning, edited rows at its end.
+int32_t PlaceRows(std::span<SampleRow> rows, int64_t vocab, const Workspace& workspace) {
+  const int64_t edited_bytes = (vocab * int64_t{sizeof(float)} + 127) / 128 * 128;
+  int64_t used = 0;
+  int64_t end = workspace.bytes / 128 * 128;
+  int32_t count = 0;
+  for (SampleRow& row : rows) {
+    const bool edits = row.forced_token < 0 && (row.num_edits > 0 || row.typical_p < 1);
+    used += SampleRowBytes(vocab);
+    end -= edits ? edited_bytes : 0;
+    if (used > end || count == kReductionCounters) break;
+    if (edits) row.edited = reinterpret_cast<float*>(workspace.data + end);
+    ++count;
+  }
+  HEDDLE_CHECK(count > 0 || rows.empty(), "the workspace does not hold one row of logits");
+  return count;
 }
 
 }  // namespace
@@ -71,7 +91,9 @@ void CudaOps::RopeAngles(const RopeAnglesArgs& args) {
   params.half = static_cast<int32_t>(args.inv_freq.size());
   params.scale = args.scale;
   params.cos_sin = args.cos_sin;
-  std::copy(args.inv_freq.begin(), args.inv_freq.end(), params.inv_freq);
+  // The rest is zeros: a tape compares all of it.
+  std::fill(std::copy(args.inv_freq.begin(), args.inv_freq.end(), params.inv_freq),
+            std::end(params.inv_freq), 0.0f);
   Note(LaunchRopeAngles(params, step_.stream), "rope angles");
 }
 
@@ -240,6 +262,11 @@ void CudaOps::Sample(const SampleArgs& args) {
     rows.push_back(RowOf(row, step_.staging.Add(row.edits), step_.staging.Add(mask)));
     reports = reports || row.num_top >= 0;
   }
+  std::vector<int32_t> launches;  // rows of each
+  for (size_t first = 0; first < rows.size(); first += static_cast<size_t>(launches.back())) {
+    launches.push_back(
+        PlaceRows(std::span(rows).subspan(first), args.logits.cols, step_.workspace));
+  }
   SampleParams params;
   params.rows = step_.staging.Add(rows);
   Note(step_.staging.Send());
@@ -247,7 +274,8 @@ void CudaOps::Sample(const SampleArgs& args) {
   params.stride = args.logits.stride;
   params.vocab = static_cast<int32_t>(args.logits.cols);
   params.max_top = args.max_top;
-  params.edited = reinterpret_cast<float*>(step_.workspace.data);
+  params.pieces = reinterpret_cast<SamplePiece*>(step_.workspace.data);
+  params.counters = step_.counters;
   const auto n = static_cast<int64_t>(rows.size());
   auto result = [&](auto* host, int64_t count, const Workspace& from, int64_t* used) {
     using T = std::remove_pointer_t<decltype(host)>;
@@ -264,12 +292,11 @@ void CudaOps::Sample(const SampleArgs& args) {
     params.top_tokens = result(args.top_tokens, n * args.max_top, results, &results_used_);
     params.top_logprobs = result(args.top_logprobs, n * args.max_top, results, &results_used_);
   }
-  const int64_t at_once = step_.workspace.bytes / (params.vocab * int64_t{sizeof(float)});
-  HEDDLE_CHECK(at_once > 0, "the workspace does not hold one row of logits");
-  for (int64_t first = 0; first < n && status_.ok(); first += at_once) {
-    params.first = static_cast<int32_t>(first);
-    Note(LaunchSample(params, static_cast<int32_t>(std::min(at_once, n - first)), step_.stream),
+  for (const int32_t count : launches) {
+    if (!status_.ok()) return;
+    Note(LaunchSample(params, count, step_.runtime.info().num_multiprocessors, step_.stream),
          "sampling");
+    params.first += count;
   }
 }
 

@@ -36,6 +36,16 @@ HEDDLE_DEVICE float LoadRow(const NormArgs& p, int64_t t, Shared<float> row) {
   return sum;
 }
 
+// Columns [c, c + kWidth) of a vector, or of one that has the same number everywhere.
+template <int kWidth>
+HEDDLE_DEVICE Group<float, kWidth> LoadOr(const float* from, int c, float otherwise) {
+  if (from != nullptr) return LoadGroup<kWidth>(from + c);
+  Group<float, kWidth> same;
+  HEDDLE_UNROLL
+  for (int j = 0; j < kWidth; ++j) same.item[j] = otherwise;
+  return same;
+}
+
 template <typename T, int kWidth>
 HEDDLE_DEVICE void StoreRow(const NormArgs& p, int64_t t, Shared<float> row, float mean,
                             float scale) {
@@ -43,12 +53,13 @@ HEDDLE_DEVICE void StoreRow(const NormArgs& p, int64_t t, Shared<float> row, flo
   Wide* out = reinterpret_cast<Wide*>(p.out.row<T>(t));
   for (int i = ThreadX(); i < p.x.cols / kWidth; i += ThreadCount()) {
     Wide values;
+    const auto weights = LoadOr<kWidth>(p.weight, i * kWidth, 1.0f);
+    const auto biases = LoadOr<kWidth>(p.bias, i * kWidth, 0.0f);
+    const float offset = p.weight != nullptr ? p.weight_offset : 0.0f;
     HEDDLE_UNROLL
     for (int j = 0; j < kWidth; ++j) {
-      int c = i * kWidth + j;
-      float weight = p.weight ? p.weight[c] + p.weight_offset : 1.0f;
-      float bias = p.bias ? p.bias[c] : 0.0f;
-      values.item[j] = RoundTo((row.Get(c) - mean) * scale * weight + bias, T());
+      const float centred = row.Get(i * kWidth + j) - mean;
+      values.item[j] = RoundTo(centred * scale * (weights.item[j] + offset) + biases.item[j], T());
     }
     out[i] = values;
   }
@@ -94,7 +105,9 @@ Error LaunchNorm(const NormArgs& args, DType act, Stream stream) {
   return ForActivation(act, [&]<typename T>(T) {
     constexpr int kWide = 16 / sizeof(T);
     bool wide = IsAligned<T>(args.x, kWide) && IsAligned<T>(args.residual, kWide) &&
-                IsAligned<T>(args.out, kWide);
+                IsAligned<T>(args.out, kWide) &&
+                reinterpret_cast<uintptr_t>(args.weight) % 16 == 0 &&
+                reinterpret_cast<uintptr_t>(args.bias) % 16 == 0;
     int warps = CeilDiv(cols / (wide ? kWide : 1), 32);
     shape.threads = 32 * (warps < 1 ? 1 : warps > kMaxWarps ? kMaxWarps : warps);
     return wide ? Launch(NormKernel<T, kWide>, shape, stream, args)

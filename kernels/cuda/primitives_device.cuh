@@ -88,6 +88,9 @@ HEDDLE_DEVICE T Shuffle(T value, int lane) {
 }
 HEDDLE_DEVICE uint32_t Ballot(bool value) { return __ballot_sync(kFullMask, value); }
 HEDDLE_DEVICE int PopCount(uint32_t bits) { return __popc(bits); }
+// Over the warp, to all lanes.
+HEDDLE_DEVICE uint32_t WarpMaximum(uint32_t value) { return __reduce_max_sync(kFullMask, value); }
+HEDDLE_DEVICE uint32_t WarpMinimum(uint32_t value) { return __reduce_min_sync(kFullMask, value); }
 
 // 16 bytes from global to shared memory without passing through registers; zeros if !valid.
 template <typename T>

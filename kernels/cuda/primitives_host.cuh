@@ -180,6 +180,14 @@ inline uint32_t Ballot(bool value) {
   return bits;
 }
 inline int PopCount(uint32_t bits) { return std::popcount(bits); }
+inline uint32_t WarpMaximum(uint32_t value) {
+  const char* deposits = emulate::Exchange("WarpMaximum", &value, sizeof(value));
+  for (int lane = 0; lane < 32; ++lane) {
+    value = std::max(value, emulate::FromLane<uint32_t>(deposits, lane));
+  }
+  return value;
+}
+inline uint32_t WarpMinimum(uint32_t value) { return ~WarpMaximum(~value); }
 
 template <typename T>
 void CopyAsync16(Shared<T> to, int i, const void* from, bool valid) {

@@ -55,8 +55,8 @@ void Check(Matrix& logits, const std::vector<SampleRowParams>& rows, int32_t max
   }
 }
 
-Matrix RandomLogits(Random& random, int64_t rows, int64_t vocab) {
-  Matrix logits = Matrix::RandomOf(random, rows, vocab, /*pad=*/3);
+Matrix RandomLogits(Random& random, int64_t rows, int64_t vocab, int64_t pad = 3) {
+  Matrix logits = Matrix::RandomOf(random, rows, vocab, pad);
   for (int64_t t = 0; t < rows; ++t) {
     for (int64_t i = 0; i < vocab; ++i) *logits.at(t, i) *= 3;
   }
@@ -142,6 +142,107 @@ TEST_CASE("Infinities and NaN do not disturb the draw", "[cuda]") {
     rows[i].num_top = i == 1 || i == 2 ? -1 : 2;
   }
   Check(logits, rows, 2);
+}
+
+// The emulated device has 6 multiprocessors: up to six rows of so many tokens have several blocks.
+constexpr int64_t kLargeVocab = 20011;
+
+std::vector<SampleRowParams> MixedRows(Random& random, size_t count, int32_t n_logit_rows) {
+  std::vector<SampleRowParams> rows(count);
+  for (size_t i = 0; i < count; ++i) {
+    SampleRowParams& row = rows[i];
+    row.logit_row = random.Below(n_logit_rows);
+    row.temperature = i % 5 == 0 ? 0.0f : i % 5 == 1 ? 1.0f : random.Uniform(0.3f, 1.5f);
+    row.top_k = i % 4 == 1 ? 1 + random.Below(60) : i % 8 == 6 ? 1 + random.Below(9000) : 0;
+    row.top_p = i % 3 == 1 ? random.Uniform(0.05f, 0.99f) : 1.0f;
+    row.min_p = i % 7 == 3 ? random.Uniform(0.0f, 0.2f) : 0.0f;
+    row.typical_p = i % 11 == 8 ? random.Uniform(0.2f, 0.95f) : 1.0f;
+    row.seed = 5;
+    row.counter = i;
+    row.num_top = i % 3 == 0 ? random.Below(8) : -1;
+  }
+  return rows;
+}
+
+TEST_CASE("Rows that several blocks share are drawn as the reference does", "[cuda]") {
+  // Rows at 16-byte boundaries and others; whole pieces and a part at the end.
+  for (int64_t vocab : {kLargeVocab, int64_t{16384}, int64_t{8704}}) {
+    Random random(static_cast<uint32_t>(vocab));
+    Matrix logits = RandomLogits(random, 2, vocab, /*pad=*/vocab % 2 == 0 ? 4 : 2);
+    for (const SampleRowParams& row : MixedRows(random, 24, 2)) Check(logits, {row}, 8);
+  }
+}
+
+TEST_CASE("Filters that keep more tokens than are listed narrow them first", "[cuda]") {
+  Random random(31);
+  Matrix logits(2, kLargeVocab);
+  for (int64_t i = 0; i < kLargeVocab; ++i) {
+    *logits.at(0, i) = random.Uniform(0.0f, 1.0f);           // 4096 tokens in no time
+    *logits.at(1, i) = static_cast<float>(random.Below(3));  // thousands of ties
+  }
+  std::vector<SampleRowParams> rows(24);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].logit_row = static_cast<int32_t>(i % 2);
+    rows[i].counter = i;
+    rows[i].top_k = i % 3 == 0 ? 0 : 5000 + random.Below(15000);
+    rows[i].top_p = i % 3 == 1 ? 1.0f : random.Uniform(0.3f, 0.99f);
+    rows[i].typical_p = i % 6 == 5 ? 0.7f : 1.0f;
+  }
+  Check(logits, rows, 0);
+}
+
+TEST_CASE("Top-p next to 1 keeps all that has a weight", "[cuda]") {
+  Random random(8);
+  Matrix logits = RandomLogits(random, 1, 3000);
+  *logits.at(0, 11) = 80.0f;  // others far below it: their sum is rounding of its mass
+  std::vector<SampleRowParams> rows(12);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].counter = i;
+    rows[i].temperature = i % 2 == 0 ? 30.0f : 1.0f;
+    rows[i].top_p = std::nextafter(1.0f, 0.0f);
+    rows[i].top_k = i % 3 == 0 ? 2500 : 0;
+  }
+  Check(logits, rows, 0);
+}
+
+TEST_CASE("Masks and edits reach every piece of a row", "[cuda]") {
+  Random random(14);
+  Matrix logits = RandomLogits(random, 1, kLargeVocab, 1);
+  std::vector<uint32_t> mask((kLargeVocab + 31) / 32);
+  for (uint32_t& word : mask) word = random.Below(4) == 0 ? 0x80402010u : 0u;
+  std::vector<LogitEdit> edits;
+  edits.reserve(300);
+  for (int32_t i = 0; i < 300; ++i) {
+    edits.push_back({i * 66 + random.Below(60), 1.3f, random.Uniform(-1.0f, 9.0f)});
+  }
+  std::vector<SampleRowParams> rows(12);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].counter = i;
+    rows[i].temperature = i % 4 == 0 ? 0.0f : 1.0f;
+    rows[i].top_p = i % 4 == 1 ? 0.8f : 1.0f;
+    rows[i].num_top = i % 2 == 0 ? 3 : -1;
+    if (i % 3 != 0) rows[i].edits = edits;
+    if (i % 3 != 1) rows[i].allowed = mask.data();
+    Check(logits, {rows[i]}, 3);
+  }
+  Check(logits, rows, 3, /*workspace_bytes=*/3 * kLargeVocab * 4);
+}
+
+TEST_CASE("A row draws the same alone, in several blocks, and in a batch, in one", "[cuda]") {
+  Random random(77);
+  Matrix logits = RandomLogits(random, 4, kLargeVocab);
+  const std::vector<SampleRowParams> rows = MixedRows(random, 40, 4);
+  auto device = EmulatedDevice(DType::kBF16);
+  const Drawn all = Draw(*device, logits, rows, 8);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    INFO("row " << i);
+    const Drawn alone = Draw(*device, logits, {rows[i]}, 8);
+    CHECK(alone.tokens[0] == all.tokens[i]);
+    if (rows[i].num_top >= 0) CHECK(alone.logprobs[0] == all.logprobs[i]);  // to the bit
+    for (int32_t j = 0; j < rows[i].num_top; ++j) {
+      CHECK(alone.top_logprobs[j] == all.top_logprobs[i * 8 + j]);
+    }
+  }
 }
 
 TEST_CASE("The order of threads changes no token", "[cuda]") {
