@@ -38,14 +38,14 @@ void AddUpIn(const Workspace& scratch, int32_t* counters, LinearParams* params) 
 void CudaOps::Linear(const LinearArgs& args) {
   HEDDLE_CHECK(args.x.cols == args.weight->cols, "linear: x and W differ in cols");
   if (!status_.ok() || args.x.rows == 0) return;
-  if (args.norm.has_value()) Norm(*args.norm);
   LinearParams params = ParamsOf(args);
   if (const std::optional<CodeRows> x = TakeCodes(args)) {
     return LinearOfCodes(params, *x, step_.workspace);
   }
   const bool adapted = args.adapters != nullptr && step_.adapters.n_segments > 0;
+  if (!adapted && IsByCodes(params)) return LinearByCodes(args, params);
+  if (args.norm.has_value()) Norm(*args.norm);
   if (adapted) return LinearWithAdapters(params, *args.adapters);
-  if (IsByCodes(params)) params.out_codes = LeaveCodes(args);
   LinearOf(params, step_.workspace);
 }
 
@@ -93,7 +93,7 @@ void CudaOps::LinearOf(const LinearParams& params, const Workspace& scratch) {
   } else if (params.weight.layout == WeightLayout::kBF16) {
     LinearManyRows(params, scratch);
   } else if (IsByCodes(params)) {
-    LinearByCodes(params, scratch);
+    LinearByCodes(params, nullptr, scratch);
   } else {
     LinearManyCodes(params, scratch);
   }
