@@ -394,7 +394,7 @@ void TimeGaps(Device& device, const std::string& how, const TimingReport& report
   const std::string pairs =
       absl::StrCat("norm and linear bf16 4096 x 4096, 1 row, in a chain, ", how);
   if (!report.begins(pairs)) return;
-  const Copies packed = PackCopies(device, DType::kBF16, Gaps::kHidden);
+  const Copies packed = PackCopies(device, DType::kBF16, Gaps::kHidden, Gaps::kHidden, MakeWeight);
   report.ends({pairs, gaps.OfNormsAndProducts(packed), static_cast<double>(packed[0]->bytes)});
 }
 

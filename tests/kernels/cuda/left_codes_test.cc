@@ -153,6 +153,7 @@ TEST_CASE("A norm's codes are those of what it leaves in F32", "[cuda]") {
       for (const NormArgs& args : {plain, rms, layer}) {
         const CodeBuffer buffer(layout, 4, cols);
         CHECK(cuda::LaunchNormCodes(args, buffer.rows, runtime->stream()) == 0);
+        REQUIRE(runtime->Synchronize().ok());
         int64_t wrong = 0;
         for (int64_t t = 0; t < 4; ++t) {
           const std::vector<double> exact = NormedRow(args, x, t);
