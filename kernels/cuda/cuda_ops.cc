@@ -86,7 +86,7 @@ void CudaOps::Norm(const NormArgs& args) {
 void CudaOps::RopeAngles(const RopeAnglesArgs& args) {
   HEDDLE_CHECK(args.inv_freq.size() <= kMaxFrequencies, "rope: too many frequencies");
   if (!status_.ok()) return;
-  RopeAnglesParams params;
+  RopeAnglesParams params = {};  // all of it: launches are compared with those of graphs
   params.batch = Rows();
   params.half = static_cast<int32_t>(args.inv_freq.size());
   params.scale = args.scale;
