@@ -13,19 +13,20 @@
 // What limits it, in clocks of a multiprocessor at 1.7 GHz, for 256 weight rows x 128 columns and
 // 64 | 128 rows of x:
 //   tensor cores      1024 | 2048 (2048 FMA a clock)
-//   slots             8 for a pair of codes, 128 pairs a thread, two consumers' warps on each
-//                     scheduler; with scales and copies of x about 1100 | 1150
+//   slots             1550, as counted in the compiled loop: 12 for a pair of codes with all that
+//                     is around it, 64 pairs a thread, two consumers' warps on each scheduler
 //   weights           4-bit 18 KiB, 960 of 4.3 TB/s / 132; 8-bit 34 KiB, 1810
 //   from the L2       18 + 16 | 32 KiB, 1420 | 2090 of 5.5 TB/s / 132; half as many weight rows to
 //                     a block would make it 2090 | 3400
 //   shared memory     x in, once, and out to the tensor cores, four times: 640 | 1280 of 128 bytes
-// So at 64 rows tensor cores, slots and memory are in balance, and the L2 decides; at 128 tensor
-// cores and L2 set the pace and half of the slots are free. Larger products are several blocks of
-// 128 rows.
-// In flight: 2 (1 for 128 rows) stages of weights of 16 KiB, where latency asks for 23; at 128 rows
-// a stage is computed on for 1.2 us, longer than latency. Registers: 128 sums at 128 rows, 16 codes
-// and 4 to 8 scales a stage, 16 of left matrices; 232 of each consumer's threads.
-// The values are those of a matrix dequantised to BF16 (linear_plain.cu).
+// So at 64 rows slots and the L2 decide, and tensor cores and memory are not far behind; at 128
+// tensor cores and L2 set the pace, and a quarter of the slots are free. Larger products are
+// several blocks of 128 rows. The first weights, and 64 KiB more on their way to the L2, are asked
+// for before the kernel waits for the launches before it. In flight: 2 (1 for 128 rows) stages of
+// weights of 16 KiB, where latency asks for 23; at 128 rows a stage is computed on for 1.2 us,
+// longer than latency. Registers: 128 sums at 128 rows, 16 codes and 4 to 8 scales a stage, 16 of
+// left matrices; 232 of each consumer's threads. The values are those of a matrix dequantised to
+// BF16 (linear_plain.cu).
 #pragma once
 
 #include "kernels/cuda/linear_mixed_store.cuh"
@@ -189,6 +190,20 @@ HEDDLE_DEVICE void MultiplyStage(const DeviceWeight& weight, const StageOfWeight
   }
 }
 
+// By each consumer, of one of the block's weight rows: what comes after the stages that are on
+// their way to registers, to the L2.
+template <typename S>
+HEDDLE_DEVICE void PrefetchRow(const LinearParams& p, const BlockStages& stages) {
+  constexpr int kStageBytes = 64 * S::kGroups, kAheadBytes = 256;
+  const int64_t r = skinny::WeightRow<kConsumerWarps>(p, WarpIndex(), Lane() / 16, Lane() % 16);
+  const int64_t at = static_cast<int64_t>(stages.first + S::kDepth) * kStageBytes;
+  const int64_t end = static_cast<int64_t>(stages.first + stages.count) * kStageBytes;
+  const int64_t left = (end < p.weight.row_bytes ? end : p.weight.row_bytes) - at;
+  if (left <= 0) return;
+  PrefetchToL2(p.weight.data + r * p.weight.row_bytes + at,
+               static_cast<int>(left < kAheadBytes ? left : kAheadBytes));
+}
+
 template <typename S>
 HEDDLE_DEVICE void Consume(const LinearParams& p, const BlockStages& stages,
                            const Memory<S>& memory, Sums<S>& sums) {
@@ -198,6 +213,8 @@ HEDDLE_DEVICE void Consume(const LinearParams& p, const BlockStages& stages,
   for (int d = 0; d < S::kDepth; ++d) {
     if (d < stages.count) weights.Load(stages.first + d, coming[d]);
   }
+  PrefetchRow<S>(p, stages);
+  WaitForPrevious();
   uint32_t a[kTiles][2][4];
   HoldSums(sums[0]);
   HoldSums(sums[1]);
@@ -219,26 +236,17 @@ HEDDLE_DEVICE void Consume(const LinearParams& p, const BlockStages& stages,
   HoldSums(sums[1]);
 }
 
-// The matrix of one expert, and the rows of x that chose it.
-HEDDLE_DEVICE BlockRows EnterExpert(const ExpertLinearParams& p, const ExpertChunk& chunk,
-                                    LinearParams& own) {
-  const int64_t first = chunk.expert * p.matrix_rows;
-  own.weight.rows = p.matrix_rows;
-  own.weight.data += first * own.weight.row_bytes;
-  own.weight.scales += first * own.weight.scales_stride;
-  own.weight.tile_scales += first / kScaleTile * own.weight.tiles_stride;
-  if (own.weight.row_factors != nullptr) own.weight.row_factors += first;
-  if (own.bias != nullptr) own.bias += first;
-  if (own.bias_up != nullptr) own.bias_up += first;
-  return {.pairs = p.groups.pairs + chunk.begin,
-          .count = chunk.count,
-          .pairs_per_row = p.pairs_per_row};
-}
-
+// The rows that block BlockY works on: some of x, or those of a chunk.
 template <typename S>
-HEDDLE_DEVICE BlockRows EnterDense(const LinearParams& p) {
+HEDDLE_DEVICE BlockRows RowsOfBlock(const ExpertLinearParams& p) {
+  if (p.groups.chunks != nullptr) {
+    const ExpertChunk& chunk = p.groups.chunks[BlockY()];
+    return {.pairs = p.groups.pairs + chunk.begin,
+            .count = chunk.count,
+            .pairs_per_row = p.pairs_per_row};
+  }
   const int first = BlockY() * S::kXRows;
-  const int left = static_cast<int>(p.x.rows) - first;
+  const int left = static_cast<int>(p.linear.x.rows) - first;
   return {.first = first, .count = left < S::kXRows ? left : S::kXRows};
 }
 
@@ -258,14 +266,18 @@ HEDDLE_DEVICE void InitBarriers(const Memory<S>& memory) {
 // have no work. BlockZ: the columns.
 template <typename S>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearMixedKernel(HEDDLE_PARAMS(MixedParams, params)) {
-  StartInTurn();
 #if HEDDLE_HAS_SM90A
   const ExpertGroups& groups = params.experts.groups;
-  if (groups.chunks != nullptr && BlockY() >= *groups.n_chunks) return;
-  LinearParams p = params.experts.linear;
-  const BlockRows rows = groups.chunks != nullptr
-                             ? EnterExpert(params.experts, groups.chunks[BlockY()], p)
-                             : EnterDense<S>(p);
+  AllowNext();
+  if (groups.chunks != nullptr) {
+    WaitForPrevious();  // what weights a block needs is what the launches before find out
+    if (BlockY() >= *groups.n_chunks) return;
+  }
+  const LinearParams p =
+      groups.chunks == nullptr
+          ? params.experts.linear
+          : skinny::ParamsOfExpert(params.experts, groups.chunks[BlockY()].expert);
+  const BlockRows rows = RowsOfBlock<S>(params.experts);
   const int all_stages = static_cast<int>((p.weight.cols + S::kCols - 1) / S::kCols);
   const int first_stage = BlockZ() * params.stages;
   const int left = all_stages - first_stage;
@@ -274,6 +286,7 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearMixedKernel(HEDDLE_PARAMS(MixedPa
   InitBarriers(memory);
   if (ThreadX() >= kConsumerThreads) {
     RegistersDown<40>();
+    WaitForPrevious();
     Produce<S>(p, rows, stages, memory);
   } else {
     RegistersUp<232>();

@@ -390,15 +390,9 @@ HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, kWide>::kThreads),
   Reduce<kLayout, kXTiles, kWide>(p, BlockY(), rows, sums, arena);
 }
 
-// A chunk of the pairs of one expert for each BlockY; blocks past the last chunk have no work.
-template <WeightLayout kLayout, int kXTiles>
-HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, false>::kThreads),
-                            (Shape<kLayout, kXTiles, false>::kBlocks))
-    ExpertSkinnyKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
-  StartInTurn();  // what weights a block needs is what the launches before find out
-  if (BlockY() >= *p.groups.n_chunks) return;
-  const ExpertChunk chunk = p.groups.chunks[BlockY()];
-  const int64_t first = chunk.expert * p.matrix_rows;
+// The product with one matrix of the stack.
+HEDDLE_DEVICE LinearParams ParamsOfExpert(const ExpertLinearParams& p, int expert) {
+  const int64_t first = expert * p.matrix_rows;
   LinearParams own = p.linear;
   own.weight.rows = p.matrix_rows;
   own.weight.data += first * own.weight.row_bytes;
@@ -407,6 +401,18 @@ HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, false>::kThreads),
   if (own.weight.row_factors != nullptr) own.weight.row_factors += first;
   if (own.bias != nullptr) own.bias += first;
   if (own.bias_up != nullptr) own.bias_up += first;
+  return own;
+}
+
+// A chunk of the pairs of one expert for each BlockY; blocks past the last chunk have no work.
+template <WeightLayout kLayout, int kXTiles>
+HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, false>::kThreads),
+                            (Shape<kLayout, kXTiles, false>::kBlocks))
+    ExpertSkinnyKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
+  StartInTurn();  // what weights a block needs is what the launches before find out
+  if (BlockY() >= *p.groups.n_chunks) return;
+  const ExpertChunk chunk = p.groups.chunks[BlockY()];
+  const LinearParams own = ParamsOfExpert(p, chunk.expert);
   const PairRows rows = {p.groups.pairs + chunk.begin, chunk.count, p.pairs_per_row};
   float sums[kTiles][kXTiles][4] = {};
   Groups<kLayout, kXTiles, false> groups(own, 0);
