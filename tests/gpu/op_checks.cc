@@ -294,10 +294,10 @@ double CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
 }
 
 // Greedy and filtered draws: the share of tokens that differ from the reference must be 0.
-double CheckSample(Device& device) {
+double CheckSample(Device& device, size_t count, int64_t vocab) {
   Random random(3);
-  Matrix logits = Matrix::RandomOf(random, 4, 5000);
-  std::vector<SampleRowParams> rows(40);
+  Matrix logits = Matrix::RandomOf(random, 4, vocab);
+  std::vector<SampleRowParams> rows(count);
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i].logit_row = static_cast<int32_t>(i % 4);
     rows[i].temperature = i % 5 == 0 ? 0.0f : 0.8f;
@@ -334,7 +334,8 @@ class Checks {
               [&] { return CheckAdapters(device_, rows, rank); });
       }
     }
-    Check("sampling, 40 rows of 5000", [&] { return CheckSample(device_); });
+    Check("sampling, 40 rows of 5000", [&] { return CheckSample(device_, 40, 5000); });
+    Check("sampling, 3 rows of 128256", [&] { return CheckSample(device_, 3, 128256); });
   }
 
  private:

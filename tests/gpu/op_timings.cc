@@ -20,6 +20,7 @@ using kernels::DType;
 using kernels::Info;
 using kernels::Ops;
 using kernels::PackedWeight;
+using kernels::SampleRowParams;
 using kernels::WeightSource;
 using kernels::test::BatchSpec;
 using kernels::test::MakeRowScaledWeight;
@@ -245,6 +246,40 @@ struct AttentionCase {
   }
 };
 
+// Draws from logits of Llama 3's vocabulary, spread as a model's are.
+struct DrawCase {
+  int64_t n;
+  float temperature;
+  float top_p;
+
+  static constexpr int64_t kVocab = 128256;
+  std::string name() const {
+    const char* how = temperature == 0 ? "greedy" : top_p < 1 ? "top_p" : "plain";
+    return absl::StrCat("sampling, ", how, ", ", n, " rows of ", kVocab);
+  }
+  double amount() const { return static_cast<double>(n * kVocab) * sizeof(float); }
+};
+
+double TimeDraws(Device& device, const DrawCase& c, int32_t repeats) {
+  Matrix logits = RepeatedRows(c.n, DrawCase::kVocab);
+  for (int64_t r = 0; r < c.n; ++r) {
+    for (int64_t i = 0; i < DrawCase::kVocab; ++i) *logits.at(r, i) *= 3;
+  }
+  OnDevice on(device, DType::kF32, logits);
+  std::vector<SampleRowParams> rows(static_cast<size_t>(c.n));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].logit_row = static_cast<int32_t>(i);
+    rows[i].temperature = c.temperature;
+    rows[i].top_p = c.top_p;
+    rows[i].counter = i;
+  }
+  std::vector<int32_t> tokens(rows.size());
+  PlanRows(device, c.n);
+  return Time(device, repeats, [&](Ops& ops, int32_t) {
+    ops.Sample({.logits = on.tensor(), .rows = rows, .tokens = tokens.data()});
+  });
+}
+
 // All timings of one device, one after the other.
 class Timings {
  public:
@@ -277,6 +312,7 @@ class Timings {
       Attention({kPrefill, DType::kBF16, tokens});
       Attention({kPrefill, DType::kF8E4M3, tokens});
     }
+    Draws();
   }
 
   void RunDequantized() {
@@ -336,6 +372,15 @@ class Timings {
     const double us =
         TimeAttention(device_, c.dtype, c.batch(), is_long ? std::max(1, repeats_ / 10) : repeats_);
     report_.ends({c.name(), us, c.amount(), c.kind != AttentionCase::kPrefill});
+  }
+
+  void Draws() {
+    for (int64_t n : {1, 32, 256}) {
+      for (const DrawCase& c : {DrawCase{n, 1, 1}, {n, 0, 1}, {n, 1, 0.9f}}) {
+        if (!report_.begins(c.name())) continue;
+        report_.ends({c.name(), TimeDraws(device_, c, std::min(repeats_, 20)), c.amount()});
+      }
+    }
   }
 
   static constexpr int64_t kSize = 8192;
