@@ -35,6 +35,18 @@ HEDDLE_DEVICE uint32_t Code(float value) {
   }
 }
 
+// Columns [k, k + 8) of a row; zeros past its end.
+HEDDLE_DEVICE Columns Read(const BFloat16* row, int64_t k, int64_t cols) {
+  const Vec16 packed = k < cols ? *reinterpret_cast<const Vec16*>(row + k) : Vec16{};
+  Columns columns;
+  HEDDLE_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    columns.item[2 * i] = LowFloat(packed.word[i], BFloat16());
+    columns.item[2 * i + 1] = HighFloat(packed.word[i], BFloat16());
+  }
+  return columns;
+}
+
 // The larger of `largest` and the columns' magnitudes; infinity if one of them is no number.
 HEDDLE_DEVICE float Largest(const Columns& columns, float largest) {
   HEDDLE_UNROLL
@@ -76,8 +88,8 @@ HEDDLE_DEVICE Columns Load(const CodeRows& from, int64_t t, int64_t k) {
   return columns;
 }
 
-// Columns that a thread keeps: others never read them, and neighbouring lanes' lie in neighbouring
-// banks.
+// Columns that a thread keeps: others never read them. 16 bytes of each lane lie side by side, so
+// that a warp's accesses meet no bank twice.
 class Kept {
  public:
   HEDDLE_DEVICE explicit Kept(Shared<float> floats) : floats_(floats) {}
@@ -100,7 +112,7 @@ class Kept {
  private:
   HEDDLE_DEVICE int Place(int64_t k, int i) const {
     const int turn = static_cast<int>(k) / (kColumns * ThreadCount());
-    return (turn * kColumns + i) * ThreadCount() + ThreadX();
+    return ((turn * 2 + i / 4) * ThreadCount() + ThreadX()) * 4 + i % 4;
   }
   Shared<float> floats_;
 };

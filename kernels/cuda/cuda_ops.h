@@ -124,7 +124,10 @@ class CudaOps final : public Ops {
   // Many rows, and weights of 8-bit codes that the library takes.
   bool IsByCodes(const LinearParams& params) const;
   bool TakesCodes(const DeviceWeight& weight) const;
-  void LinearByCodes(const LinearParams& params, const Workspace& scratch);
+  void LinearByCodes(const LinearArgs& args, LinearParams params);
+  // `norm`: params.x is what that leaves, and is not there yet; nullptr: x is there.
+  void LinearByCodes(const LinearParams& params, const NormArgs* norm, const Workspace& scratch);
+  bool NormsToCodes(const NormArgs& norm, const DeviceWeight& weight) const;
   void LinearOfCodes(const LinearParams& params, const CodeRows& x, const Workspace& scratch);
   void LinearWithoutCodes(const LinearParams& params, const Workspace& scratch);
   bool MultiplyCodes(const LinearParams& params, const CodeRows& x, const Workspace& scratch);

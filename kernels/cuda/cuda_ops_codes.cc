@@ -36,6 +36,12 @@ CodeRows CodesAt(uint8_t* at, const DeviceWeight& weight, int64_t n) {
           .scales_stride = IsTiled(weight) ? rows : 0};
 }
 
+NormArgs NormOfRows(NormArgs norm, int64_t first, int64_t count) {
+  norm.x = RowsOf(norm.x, first, count, 2);
+  norm.out = RowsOf(norm.out, first, count, 2);
+  return norm;
+}
+
 int64_t BytesOfCodes(const DeviceWeight& weight, int64_t n) {
   const int64_t rows = LibraryRows(weight, n);
   return RoundUp(rows * weight.row_bytes, kAlignment) + rows * ScalesOfRow(weight) * kFloat;
@@ -63,7 +69,7 @@ CodeRows CudaOps::LeaveCodes(const LinearArgs& args) {
   const Tensor& out = args.out;
   const bool fits = IsAligned(out, 2) && out.stride == out.cols &&
                     BytesOfCodes(reader, out.rows) <= out.rows * out.cols * 2;
-  const bool makes = args.epilogue != Epilogue::kAdd && reader.row_bytes <= kMaxEpilogueCodes;
+  const bool makes = args.epilogue != Epilogue::kAdd && reader.row_bytes <= kMaxKeptCodes;
   // So that the reader need not take its rows in parts.
   const bool whole = LibraryRows(reader, out.rows) * reader.rows * kFloat <= step_.workspace.bytes;
   if (!fits || !makes || !whole || !TakesCodes(reader)) return {};
@@ -82,21 +88,47 @@ std::optional<CodeRows> CudaOps::TakeCodes(const LinearArgs& args) {
   return codes;
 }
 
+bool CudaOps::NormsToCodes(const NormArgs& norm, const DeviceWeight& weight) const {
+  const auto is_aligned = [](const float* data) {
+    return reinterpret_cast<uintptr_t>(data) % kAlignment == 0;
+  };
+  return IsAligned(norm.x, 2) && norm.residual.data == nullptr && is_aligned(norm.weight) &&
+         is_aligned(norm.bias) && weight.row_bytes <= kMaxKeptCodes;
+}
+
+// x rows that norms leave, if they are not there yet, in codes at once where that can be done.
+void CudaOps::LinearByCodes(const LinearArgs& args, LinearParams params) {
+  params.out_codes = LeaveCodes(args);
+  const bool fused = args.norm.has_value() && NormsToCodes(*args.norm, params.weight);
+  if (args.norm.has_value() && !fused) Norm(*args.norm);
+  LinearByCodes(params, fused ? &*args.norm : nullptr, step_.workspace);
+}
+
 // As many rows at a time as `scratch` holds the codes and the product of.
-void CudaOps::LinearByCodes(const LinearParams& params, const Workspace& scratch) {
+void CudaOps::LinearByCodes(const LinearParams& params, const NormArgs* norm,
+                            const Workspace& scratch) {
   const DeviceWeight& weight = params.weight;
   const int64_t multiple = LibraryRows(weight, 1);
   const int64_t each = (weight.rows + ScalesOfRow(weight)) * kFloat + weight.row_bytes;
   const int64_t at_once = (scratch.bytes - 512) / each / multiple * multiple;
-  if (at_once <= 0) return LinearWithoutCodes(params, scratch);
+  if (at_once <= 0) {
+    if (norm != nullptr) Norm(*norm);
+    return LinearWithoutCodes(params, scratch);
+  }
   const int64_t count = RowsOfPart(params.x.rows, at_once, multiple);
   uint8_t* codes = Behind(scratch, count * weight.rows * kFloat).data;
   for (int64_t first = 0; first < params.x.rows && status_.ok(); first += count) {
     const LinearParams part =
         PartOf(params, first, std::min(count, params.x.rows - first), DType::kBF16);
     const CodeRows x = CodesAt(codes, weight, part.x.rows);
-    Note(LaunchQuantizeRows(part.x, x, step_.stream), "quantizing rows");
-    if (!MultiplyCodes(part, x, scratch)) LinearWithoutCodes(part, scratch);
+    std::optional<NormArgs> own;
+    if (norm != nullptr) own = NormOfRows(*norm, first, part.x.rows);
+    Note(own.has_value() ? LaunchNormCodes(*own, x, step_.stream)
+                         : LaunchQuantizeRows(part.x, x, step_.stream),
+         "quantizing rows");
+    if (MultiplyCodes(part, x, scratch)) continue;
+    if (own.has_value()) Norm(*own);
+    LinearWithoutCodes(part, scratch);
   }
 }
 

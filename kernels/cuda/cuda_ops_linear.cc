@@ -47,19 +47,19 @@ bool Overlap(const Tensor& a, int64_t a_bytes, const Tensor& b, int64_t b_bytes)
 void CudaOps::Linear(const LinearArgs& args) {
   HEDDLE_CHECK(args.x.cols == args.weight->cols, "linear: x and W differ in cols");
   if (!status_.ok() || args.x.rows == 0) return;
-  const bool adapted = args.adapters != nullptr && step_.adapters.n_segments > 0;
   LinearParams params = ParamsOf(args);
+  if (const std::optional<CodeRows> x = TakeCodes(args)) {
+    return LinearOfCodes(params, *x, step_.workspace);
+  }
+  const bool adapted = args.adapters != nullptr && step_.adapters.n_segments > 0;
+  if (!adapted && IsByCodes(params)) return LinearByCodes(args, params);
   if (args.norm.has_value() && !adapted && FoldsNorm(params, *args.norm)) {
     params.x = args.norm->x;
     params.norm = {args.norm->weight, args.norm->weight_offset, args.norm->eps};
   } else if (args.norm.has_value()) {
     Norm(*args.norm);
   }
-  if (const std::optional<CodeRows> x = TakeCodes(args)) {
-    return LinearOfCodes(params, *x, step_.workspace);
-  }
   if (adapted) return LinearWithAdapters(params, *args.adapters);
-  if (IsByCodes(params)) params.out_codes = LeaveCodes(args);
   LinearOf(params, step_.workspace);
 }
 
@@ -118,7 +118,7 @@ void CudaOps::LinearOf(const LinearParams& params, const Workspace& scratch) {
   } else if (params.weight.layout == WeightLayout::kBF16) {
     LinearManyRows(params, scratch);
   } else if (IsByCodes(params)) {
-    LinearByCodes(params, scratch);
+    LinearByCodes(params, nullptr, scratch);
   } else {
     LinearManyCodes(params, scratch);
   }

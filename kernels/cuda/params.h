@@ -82,6 +82,8 @@ struct CodeRows {
   float* scales = nullptr;  // [n]; kF8Block: [row_bytes / kScaleTile rounded up, scales_stride]
   int64_t scales_stride = 0;
 };
+// Of a row that is kept as F32 in shared memory until its scale is known: norms and epilogues.
+inline constexpr int64_t kMaxKeptCodes = 40960;
 
 // The norm in front of a product, which then takes norm(x): NormKind::kRms with a weight, without
 // bias. Exactly what LaunchNorm leaves.
@@ -138,6 +140,9 @@ Error LaunchLinearTiled(const LinearParams& params, Stream stream);
 // x in BF16, aligned as for LaunchLinearSkinny. E4M3 rounds to nearest even, as integers do. A row
 // with NaN or infinity gives products that are no finite numbers.
 Error LaunchQuantizeRows(Tensor x, const CodeRows& to, Stream stream);
+// The same of what Norm(args) leaves, which is not written: codes are made of the F32 values.
+// REQUIRES: args.x aligned as above, weight and bias to 16 bytes, no residual.
+Error LaunchNormCodes(const NormArgs& args, const CodeRows& to, Stream stream);
 // The values of codes, rounded to BF16; `x` as above.
 Error LaunchRestoreRows(const CodeRows& from, Tensor x, Stream stream);
 
@@ -150,9 +155,8 @@ struct LibraryProduct {
   const float* x_scales = nullptr;  // [x.rows]; nullptr: of products
   const float* w_scales = nullptr;  // [weight.rows]
 };
-// The epilogue alone; reads of `params` what concerns it. Codes are made of the F32 values, up to
-// kMaxEpilogueCodes of a row, which are kept in shared memory meanwhile; outputs in multiples of 8.
-inline constexpr int64_t kMaxEpilogueCodes = 40960;
+// The epilogue alone; reads of `params` what concerns it. Codes are made of the F32 values; outputs
+// in multiples of 8.
 Error LaunchEpilogue(const LinearParams& params, const LibraryProduct& product, Stream stream);
 // Rows [first, first + count) of `weight` as BF16 into `out`, laid out as kBF16.
 Error LaunchDequantize(const DeviceWeight& weight, int64_t first, int64_t count, uint16_t* out,

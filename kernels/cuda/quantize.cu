@@ -15,17 +15,6 @@ struct QuantizeParams {
   CodeRows codes;
 };
 
-HEDDLE_DEVICE code_rows::Columns LoadColumns(const BFloat16* row, int64_t k, int64_t cols) {
-  const Vec16 packed = k < cols ? *reinterpret_cast<const Vec16*>(row + k) : Vec16{};
-  code_rows::Columns columns;
-  HEDDLE_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    columns.item[2 * i] = LowFloat(packed.word[i], BFloat16());
-    columns.item[2 * i + 1] = HighFloat(packed.word[i], BFloat16());
-  }
-  return columns;
-}
-
 template <WeightLayout kLayout>
 HEDDLE_KERNEL RestoreKernel(HEDDLE_PARAMS(QuantizeParams, p)) {
   StartInTurn();
@@ -49,7 +38,7 @@ HEDDLE_KERNEL QuantizeKernel(HEDDLE_PARAMS(QuantizeParams, p)) {
   SharedArena arena;
   const int64_t t = BlockX();
   const BFloat16* row = p.x.row<BFloat16>(t);
-  const auto load = [&](int64_t k) { return LoadColumns(row, k, p.x.cols); };
+  const auto load = [&](int64_t k) { return code_rows::Read(row, k, p.x.cols); };
   code_rows::StoreRow<kLayout>(p.codes, t, arena.Take<float>(kMaxWarps), load, load);
 }
 

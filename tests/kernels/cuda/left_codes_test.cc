@@ -107,6 +107,79 @@ TEST_CASE("Rows become the codes that their definition gives, and come back", "[
   CHECK(cuda::emulate::TakeFindings().empty());
 }
 
+// [cols] on 16-byte boundaries, as devices have them.
+struct AlignedFloats {
+  explicit AlignedFloats(const std::vector<float>& values) : storage(values.size() + 4) {
+    data = storage.data() + (16 - reinterpret_cast<uintptr_t>(storage.data()) % 16) % 16 / 4;
+    std::copy(values.begin(), values.end(), data);
+  }
+  std::vector<float> storage;
+  float* data;
+};
+
+// Row t of what `args` leaves, in F64.
+std::vector<double> NormedRow(const NormArgs& args, const Matrix& x, int64_t t) {
+  const int64_t cols = x.num_cols();
+  double mean = 0, squares = 0;
+  if (args.kind == NormKind::kLayer) {
+    for (int64_t k = 0; k < cols; ++k) mean += x(t, k) / static_cast<double>(cols);
+  }
+  for (int64_t k = 0; k < cols; ++k) squares += std::pow(x(t, k) - mean, 2);
+  const double scale = 1 / std::sqrt(squares / static_cast<double>(cols) + args.eps);
+  std::vector<double> out;
+  for (int64_t k = 0; k < cols; ++k) {
+    const double weight = args.weight == nullptr ? 1.0 : args.weight[k] + args.weight_offset;
+    out.push_back((x(t, k) - mean) * scale * weight + (args.bias == nullptr ? 0 : args.bias[k]));
+  }
+  return out;
+}
+
+TEST_CASE("A norm's codes are those of what it leaves in F32", "[cuda]") {
+  auto runtime = *cuda::Runtime::Open(0);
+  for (WeightLayout layout : kLayouts) {
+    const bool is_int = layout == WeightLayout::kInt8Row;
+    for (int64_t cols : {8, 136, 320, 4096}) {
+      Random random(static_cast<uint32_t>(cols));
+      Matrix x = Matrix::RandomOf(random, 4, cols);
+      for (int64_t k = 0; k < cols; ++k) *x.at(2, k) = 0;
+      Activations rows(DType::kBF16, x, 8);
+      const AlignedFloats weight(random.Normals(cols)), bias(random.Normals(cols));
+      const NormArgs plain{.x = rows.tensor()};
+      NormArgs rms = plain, layer = plain;
+      rms.weight = layer.weight = weight.data;
+      rms.weight_offset = 1;
+      layer.kind = NormKind::kLayer;
+      layer.bias = bias.data;
+      for (const NormArgs& args : {plain, rms, layer}) {
+        const CodeBuffer buffer(layout, 4, cols);
+        CHECK(cuda::LaunchNormCodes(args, buffer.rows, runtime->stream()) == 0);
+        REQUIRE(runtime->Synchronize().ok());
+        int64_t wrong = 0;
+        for (int64_t t = 0; t < 4; ++t) {
+          const std::vector<double> exact = NormedRow(args, x, t);
+          for (int64_t k = 0; k < buffer.rows.row_bytes; ++k) {
+            const float scale = buffer.scales[k / 128 * buffer.rows.scales_stride + t];
+            const uint8_t code = buffer.rows.codes[t * buffer.rows.row_bytes + PlaceOf(k)];
+            // F32's sums and roundings may lead to the next code on a border between two.
+            const double value = k < cols ? exact[static_cast<size_t>(k)] / scale : 0;
+            const double slack = std::fabs(value) * 1e-5 + 1e-6 * (is_int ? 127 : 448);
+            wrong += code != CodeOf(static_cast<float>(value - slack), is_int) &&
+                     code != CodeOf(static_cast<float>(value + slack), is_int) &&
+                     !(value == 0 && (code & 127) == 0);
+          }
+          double largest = 1e-20;
+          const int64_t first =
+              layout == WeightLayout::kF8Block ? std::min<int64_t>(cols, 128) : cols;
+          for (int64_t k = 0; k < first; ++k) largest = std::max(largest, std::fabs(exact[k]));
+          CHECK(buffer.scales[t] == Approx(largest / (is_int ? 127 : 448)).epsilon(1e-5));
+        }
+        CHECK(wrong == 0);
+      }
+    }
+  }
+  CHECK(cuda::emulate::TakeFindings().empty());
+}
+
 // Sums [n, 2 cols] in the type of a library's product.
 struct Sums {
   Sums(Random& random, LibraryProduct::Type type, int64_t n, int64_t cols)
@@ -294,6 +367,70 @@ TEST_CASE("Codes are left only for many rows of one reader whose product they fi
   CHECK(!LeavesCodes({.tiled = true, .machine = {.has_library = true, .scales_rows = false}}));
   CHECK(!LeavesCodes({.workspace_bytes = 16 << 10}));
   CHECK(!LeavesCodes({.adapted = true}));
+}
+
+// The first product's rows are normed on the way; kHidden columns.
+std::vector<float> RunNormed(const Mlp& c, bool fused, const NormArgs& norm,
+                             const TestWeight& weight, Matrix x) {
+  cuda::emulate::SetMachine(c.machine);
+  auto device = CreateCudaDevice({.workspace_bytes = c.workspace_bytes, .graphs = false});
+  cuda::emulate::SetMachine({});
+  REQUIRE(device.ok());
+  WeightSource source = weight.source();
+  source.takes_int8_x = true;
+  auto packed = (*device)->Pack({&source, 1});
+  REQUIRE(packed.ok());
+  Matrix nothing(c.n, kHidden), zeros(c.n, weight.rows);
+  Activations x_device(DType::kBF16, x), normed(DType::kBF16, nothing), out(DType::kBF16, zeros);
+  NormArgs args = norm;
+  args.x = x_device.tensor();
+  args.out = normed.tensor();
+  MustRun(**device, [&](Ops& ops) {
+    if (!fused) ops.Norm(args);
+    ops.Linear({.x = normed.tensor(),
+                .weight = packed->get(),
+                .out = out.tensor(),
+                .norm = fused ? std::optional(args) : std::nullopt});
+  });
+  std::vector<float> all;
+  for (int64_t t = 0; t < c.n; ++t) {
+    for (int64_t r = 0; r < weight.rows; ++r) all.push_back(out(t, r));
+  }
+  return all;
+}
+
+// Whether normed rows become codes without being BF16; the products are nearly the same.
+bool NormsToCodes(const Mlp& c, const NormArgs& norm) {
+  Random random(11);
+  const TestWeight weight = c.tiled ? MakeTileScaledWeight(random, c.dtype, 144, kHidden)
+                                    : MakeRowScaledWeight(random, c.dtype, 144, kHidden);
+  const Matrix x = Matrix::RandomOf(random, c.n, kHidden);
+  std::vector<float> difference = RunNormed(c, true, norm, weight, x);
+  const std::vector<float> expected = RunNormed(c, false, norm, weight, x);
+  for (size_t i = 0; i < difference.size(); ++i) difference[i] -= expected[i];
+  INFO(Info(c.dtype).name << (c.tiled ? " tiled" : "") << ", " << c.n << " rows");
+  CHECK(Rms(difference) < 0.02 * Rms(expected));  // as above
+  return Rms(difference) > 0;
+}
+
+TEST_CASE("Normed rows become codes at once where the product takes them", "[cuda]") {
+  Random random(12);
+  const AlignedFloats weight(random.Normals(kHidden + 1)), bias(random.Normals(kHidden));
+  NormArgs rms{.weight = weight.data, .weight_offset = 1};
+  const NormArgs layer{.kind = NormKind::kLayer, .weight = weight.data, .bias = bias.data};
+  for (const NormArgs& norm : {rms, layer}) {
+    for (int64_t n : {33, 48}) {
+      CHECK(NormsToCodes({.n = n}, norm));
+      CHECK(NormsToCodes({.dtype = DType::kInt8G128, .n = n}, norm));
+      CHECK(NormsToCodes({.tiled = true, .n = n}, norm));
+      CHECK(NormsToCodes({.tiled = true, .n = n, .workspace_bytes = 16 << 10}, norm));  // in parts
+    }
+  }
+  CHECK(!NormsToCodes({.n = 32}, rms));
+  CHECK(!NormsToCodes({.machine = {.has_library = false}}, rms));
+  CHECK(!NormsToCodes({.machine = {.has_library = true, .has_codes = false}}, rms));
+  rms.weight = weight.data + 1;  // not at 16 bytes
+  CHECK(!NormsToCodes({}, rms));
 }
 
 TEST_CASE("A library without the products that it promised changes no result", "[cuda]") {
