@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,7 @@ using kernels::PackedWeight;
 using kernels::WeightSource;
 using kernels::test::BatchSpec;
 using kernels::test::MakeRowScaledWeight;
+using kernels::test::MakeTileScaledWeight;
 using kernels::test::MakeWeight;
 using kernels::test::Matrix;
 using kernels::test::Random;
@@ -58,16 +60,18 @@ Matrix RepeatedRows(int64_t rows, int64_t cols) {
 
 using Copies = std::vector<std::unique_ptr<PackedWeight>>;
 
-// Copies of one [size, size] weight, used in turn, so that none stays in the L2. Its rows repeat as
+// What makes a weight of a type, and of so many rows and columns.
+using MakesWeight = TestWeight (*)(Random&, DType, int64_t, int64_t);
+
+// Copies of one [rows, cols] weight, used in turn, so that none stays in the L2. Its rows repeat as
 // those of RepeatedRows.
-Copies PackCopies(Device& device, DType dtype, int64_t size, bool row_scaled = false) {
+Copies PackCopies(Device& device, DType dtype, int64_t rows, int64_t cols, MakesWeight make) {
   constexpr int64_t kDistinct = 128, kMoreThanCached = int64_t{200} << 20;
   Random random(1);
-  TestWeight weight = row_scaled ? MakeRowScaledWeight(random, dtype, kDistinct, size)
-                                 : MakeWeight(random, dtype, kDistinct, size);
+  TestWeight weight = make(random, dtype, kDistinct, cols);
   const std::vector<uint8_t> distinct = weight.bytes;
   weight.bytes.clear();
-  for (weight.rows = 0; weight.rows < size; weight.rows += kDistinct) {
+  for (weight.rows = 0; weight.rows < rows; weight.rows += kDistinct) {
     weight.bytes.insert(weight.bytes.end(), distinct.begin(), distinct.end());
   }
   WeightSource source = weight.source();
@@ -104,6 +108,42 @@ Timing TimeLinear(Device& device, const LinearCase& c, int32_t repeats) {
   const bool bandwidth = c.n <= 64;
   const double flops = 2.0 * static_cast<double>(c.n) * static_cast<double>(size * size);
   return {c.name(), us, bandwidth ? static_cast<double>(c.packed[0]->bytes) : flops, bandwidth};
+}
+
+// Of Llama 3.1 8B's MLP. `apart`: its norm and its gate leave BF16.
+constexpr int64_t kTimedHidden = 4096, kTimedInter = 14336;
+struct MlpCase {
+  const char* type;
+  int64_t n;
+  bool apart;
+
+  std::string name() const {
+    return absl::StrCat("gated mlp ", type, ", ", n, " rows", apart ? ", passes apart" : "");
+  }
+};
+
+Timing TimeMlp(Device& device, const MlpCase& c, const Copies& ups, const Copies& downs,
+               int32_t repeats) {
+  const DType act = device.activation_dtype();
+  Matrix rows = RepeatedRows(c.n, kTimedHidden), inner(c.n, kTimedInter);
+  const OnDevice x(device, act, rows), normed(device, act, rows), out(device, act, rows);
+  const OnDevice between(device, act, inner);
+  PlanRows(device, c.n);
+  const kernels::NormArgs norm{.x = x.tensor(), .out = normed.tensor()};
+  const double us = Time(device, repeats, [&](Ops& ops, int32_t i) {
+    const PackedWeight* up = ups[static_cast<size_t>(i) % ups.size()].get();
+    const PackedWeight* down = downs[static_cast<size_t>(i) % downs.size()].get();
+    if (c.apart) ops.Norm(norm);
+    ops.Linear({.x = normed.tensor(),
+                .weight = up,
+                .epilogue = kernels::Epilogue::kGated,
+                .activation = kernels::Activation::kSilu,
+                .out = between.tensor(),
+                .norm = c.apart ? std::nullopt : std::optional(norm),
+                .reader = c.apart ? nullptr : down});
+    ops.Linear({.x = between.tensor(), .weight = down, .out = out.tensor()});
+  });
+  return {c.name(), us, 6.0 * static_cast<double>(c.n * kTimedHidden * kTimedInter), false};
 }
 
 // Rows that each have an adapter of their own, beside the weight.
@@ -216,8 +256,12 @@ class Timings {
     for (DType dtype : {DType::kF8G128, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kMXFP4}) {
       Linears(dtype, {1, 8, 16, 32, 64, 128, 256, 512, 1024});
     }
-    Linears(DType::kF8G128, {1, 16, 64, 256, 512, 4096}, "fp8 per row", /*row_scaled=*/true);
-    Linears(DType::kInt8G128, {1, 16, 64, 512, 4096}, "int8 per row", /*row_scaled=*/true);
+    Linears(DType::kF8G128, {1, 16, 64, 256, 512, 4096}, "fp8 per row", MakeRowScaledWeight);
+    Linears(DType::kF8G128, {1, 16, 64, 256, 512, 4096}, "fp8 per tile", MakeTileScaledWeight);
+    Linears(DType::kInt8G128, {1, 16, 64, 512, 4096}, "int8 per row", MakeRowScaledWeight);
+    Mlps(DType::kF8G128, "fp8 per row", MakeRowScaledWeight);
+    Mlps(DType::kF8G128, "fp8 per tile", MakeTileScaledWeight);
+    Mlps(DType::kInt8G128, "int8 per row", MakeRowScaledWeight);
     using enum AttentionCase::Kind;
     for (DType dtype : {DType::kF8E4M3, DType::kInt8}) {
       Attention({kDecode, dtype, 64, 1024});
@@ -252,14 +296,14 @@ class Timings {
     Attention({kPrefill, DType::kBF16, 16384});
   }
 
-  // Named by `kind` if there is one: weights with a scale for each row, or another way.
+  // Named by `kind` if there is one: weights with other scales, or another way.
   void Linears(DType dtype, const std::vector<int64_t>& rows, std::string kind = "",
-               bool row_scaled = false) {
+               MakesWeight make = MakeWeight) {
     const std::string type = kind.empty() ? std::string(Info(dtype).name) : kind;
     Copies packed;  // made with the first that is asked for
     for (int64_t n : rows) {
       if (!report_.begins(absl::StrCat("linear ", type, ", ", n, " rows"))) continue;
-      if (packed.empty()) packed = PackCopies(device_, dtype, kSize, row_scaled);
+      if (packed.empty()) packed = PackCopies(device_, dtype, kSize, kSize, make);
       const int32_t repeats = n > 128 ? std::max(1, repeats_ / 10) : repeats_;
       report_.ends(TimeLinear(device_, {type, packed, n}, repeats));
     }
@@ -267,8 +311,23 @@ class Timings {
     const std::string name =
         absl::StrCat("linear bf16 ", kSize, " x ", kSize, " with 32 adapters of rank 16");
     if (!report_.begins(name)) return;
-    if (packed.empty()) packed = PackCopies(device_, dtype, kSize);
+    if (packed.empty()) packed = PackCopies(device_, dtype, kSize, kSize, make);
     report_.ends(TimeAdapters(device_, name, packed, 32, 16, repeats_));
+  }
+
+  void Mlps(DType dtype, const char* type, MakesWeight make) {
+    Copies ups, downs;
+    for (int64_t n : {256, 4096}) {
+      for (bool apart : {false, true}) {
+        const MlpCase c = {type, n, apart};
+        if (!report_.begins(c.name())) continue;
+        if (ups.empty()) {
+          ups = PackCopies(device_, dtype, 2 * kTimedInter, kTimedHidden, make);
+          downs = PackCopies(device_, dtype, kTimedHidden, kTimedInter, make);
+        }
+        report_.ends(TimeMlp(device_, c, ups, downs, std::max(1, repeats_ / 10)));
+      }
+    }
   }
 
   void Attention(const AttentionCase& c) {
