@@ -260,10 +260,13 @@ class CublasLt final : public LibraryMatmul {
                      p.scales,
                      p.OutAlignment(),
                      multiprocessors_};
-    auto found = chosen_.find(key);
-    if (found == chosen_.end()) found = chosen_.emplace(key, Choose(product, p)).first;
-    if (!found->second) return false;
-    return Run(product, p, *found->second, p.out) || RunAny(product, p);
+    const auto found = chosen_.find(key);
+    if (found != chosen_.end()) {
+      return found->second && (Run(product, p, *found->second, p.out) || RunAny(product, p));
+    }
+    const Choice choice = Choose(product, p);
+    if (choice.is_final) chosen_.emplace(key, choice.algorithm);
+    return choice.algorithm && Run(product, p, *choice.algorithm, p.out);
   }
 
   bool Run(const Product& product, const Operands& p, const cublasLtMatmulAlgo_t& algorithm,
@@ -305,15 +308,20 @@ class CublasLt final : public LibraryMatmul {
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
   }
 
+  struct Choice {
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  // nullopt: none that runs
+    bool is_final = true;  // false: want of memory kept others from being tried
+  };
+
   // The fastest of the proposed, timed into memory of its own: what adds would add again with every
-  // run. Without room for that, the first. nullopt: none that runs.
-  std::optional<cublasLtMatmulAlgo_t> Choose(const Product& product, const Operands& p) {
+  // run. Without room for that, the first.
+  Choice Choose(const Product& product, const Operands& p) {
     Proposals results;
     const int count = Propose(product, p, &results);
-    if (count == 0) return std::nullopt;
+    if (count == 0) return {};
     const int64_t bytes = p.n * p.out_stride * p.out_bytes();
     absl::StatusOr<void*> scratch = runtime_.AllocateDevice(bytes);
-    if (!scratch.ok()) return results[0].algo;
+    if (!scratch.ok()) return {results[0].algo, false};
     std::optional<cublasLtMatmulAlgo_t> best;
     float best_ms = std::numeric_limits<float>::infinity();
     for (int i = 0; i < count; ++i) {
@@ -324,7 +332,7 @@ class CublasLt final : public LibraryMatmul {
       best_ms = ms;
     }
     runtime_.FreeDevice(*scratch, bytes);
-    return best;
+    return {best};
   }
 
   // Milliseconds of some runs after a first one; infinity if it does not run.

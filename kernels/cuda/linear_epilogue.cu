@@ -39,12 +39,11 @@ HEDDLE_DEVICE Group<float, kWidth> ProductsAt(const LibraryProduct& product, int
   const Group<T, kWidth> sums = LoadGroup<kWidth>(product.sums.row<T>(t) + r);
   Group<float, kWidth> out;
   HEDDLE_UNROLL
-  for (int e = 0; e < kWidth; ++e) {
-    out.item[e] = SumOf(sums.item[e]);
-    if (product.x_scales != nullptr) {
-      out.item[e] *= product.x_scales[t] * product.w_scales[r + e];
-    }
-  }
+  for (int e = 0; e < kWidth; ++e) out.item[e] = SumOf(sums.item[e]);
+  if (product.x_scales == nullptr) return out;
+  const float x_scale = product.x_scales[t];
+  HEDDLE_UNROLL
+  for (int e = 0; e < kWidth; ++e) out.item[e] *= x_scale * product.w_scales[r + e];
   return out;
 }
 
@@ -59,15 +58,15 @@ HEDDLE_KERNEL EpilogueKernel(HEDDLE_PARAMS(EpilogueParams, p)) {
   if (p.linear.epilogue == Epilogue::kGated) {
     up = ProductsAt<T, kWidth>(p.product, t, r + p.linear.half);
   }
-  const Group<float, kWidth> y = ProductsAt<T, kWidth>(p.product, t, r);
+  Group<float, kWidth> y = ProductsAt<T, kWidth>(p.product, t, r);
+  FinishOutputs<kWidth>(p.linear, t, r, y, up);
   O* to = p.linear.out.row<O>(t) + r;
   const bool adds = p.linear.epilogue == Epilogue::kAdd;
   Group<O, kWidth> out = {};
   if (adds) out = LoadGroup<kWidth>(to);
   HEDDLE_UNROLL
   for (int e = 0; e < kWidth; ++e) {
-    const float value = OutputOf(p.linear, t, r + e, y.item[e], up.item[e]);
-    out.item[e] = RoundTo(adds ? ToFloat(out.item[e]) + value : value, O());
+    out.item[e] = RoundTo(adds ? ToFloat(out.item[e]) + y.item[e] : y.item[e], O());
   }
   StoreGroup(to, out);
 }
@@ -86,11 +85,8 @@ HEDDLE_DEVICE code_rows::Columns OutputsAt(const EpilogueParams& p, int64_t t, i
   if (p.linear.epilogue == Epilogue::kGated) {
     up = ProductsAt<T, kWide>(p.product, t, r + p.linear.half);
   }
-  const Group<float, kWide> y = ProductsAt<T, kWide>(p.product, t, r);
-  HEDDLE_UNROLL
-  for (int e = 0; e < kWide; ++e) {
-    out.item[e] = OutputOf(p.linear, t, r + e, y.item[e], up.item[e]);
-  }
+  out = ProductsAt<T, kWide>(p.product, t, r);
+  FinishOutputs<kWide>(p.linear, t, r, out, up);
   return out;
 }
 

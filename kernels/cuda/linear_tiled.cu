@@ -111,7 +111,7 @@ HEDDLE_DEVICE void StoreTile(const LinearParams& p, const float (&sums)[4][4][4]
   }
 }
 
-HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearTiledKernel(HEDDLE_PARAMS(LinearParams, p)) {
+HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 2) LinearTiledKernel(HEDDLE_PARAMS(LinearParams, p)) {
   StartInTurn();
   const Tiles tiles{SharedArena()};
   const int steps = static_cast<int>((p.weight.cols + kDepth - 1) / kDepth);

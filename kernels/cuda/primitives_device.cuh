@@ -238,6 +238,8 @@ HEDDLE_DEVICE float Exp2(float x) {  // 2 ulp; -infinity gives 0
   return y;
 }
 HEDDLE_DEVICE float Exp(float x) { return expf(x); }
+// To 2 units in the last place; 0 where y is beyond 2^126.
+HEDDLE_DEVICE float DivideFast(float x, float y) { return __fdividef(x, y); }
 HEDDLE_DEVICE double ExpF64(double x) { return exp(x); }
 HEDDLE_DEVICE float Log(float x) { return logf(x); }
 HEDDLE_DEVICE float Log2(float x) { return log2f(x); }

@@ -289,6 +289,7 @@ inline float Abs(float x) { return std::fabs(x); }
 inline float Max(float a, float b) { return std::fmax(a, b); }
 inline float Exp2(float x) { return std::exp2(x); }
 inline float Exp(float x) { return std::exp(x); }
+inline float DivideFast(float x, float y) { return y > 0x1p126f ? 0.0f : x / y; }
 inline double ExpF64(double x) { return std::exp(x); }
 inline float Log(float x) { return std::log(x); }
 inline float Log2(float x) { return std::log2(x); }

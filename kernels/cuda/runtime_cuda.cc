@@ -270,8 +270,8 @@ Error LaunchKernel(const void* kernel, Tape::Caller, const LaunchShape& shape, v
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
-// The driver's function, found without linking the driver.
-Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
+// The driver's function, found without linking the driver; nullptr: it has none.
+decltype(&cuTensorMapEncodeTiled) FindTensorMapEncoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
@@ -281,19 +281,24 @@ Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
   const cudaError_t error =
       cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
 #endif
-  if (error != cudaSuccess) return error;
-  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+  const bool good = error == cudaSuccess && found == cudaDriverEntryPointSuccess;
+  return good ? reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function) : nullptr;
+}
+
+Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
+  static const auto kEncode = FindTensorMapEncoder();
+  if (kEncode == nullptr) return cudaErrorNotSupported;
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(matrix.cols),
                               static_cast<cuuint64_t>(matrix.rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(matrix.cols) * 2};  // bytes
   const cuuint32_t box[] = {TiledMatrix::kBoxCols, static_cast<cuuint32_t>(matrix.box_rows)};
   const cuuint32_t steps[] = {1, 1};
-  const CUresult result = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
-      reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
-      const_cast<void*>(matrix.data), sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      kEncode(reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
+              const_cast<void*>(matrix.data), sizes, strides, box, steps,
+              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
