@@ -263,9 +263,11 @@ TEST_CASE("Adapters of all ranks add to their rows on CUDA", "[cuda]") {
 TEST_CASE("A library's products get what adapters add, from BF16 and from codes", "[cuda]") {
   const std::vector<BatchSpec::Sequence> many = {{40, 40}, {5, 9}, {1, 3}};
   for (Epilogue epilogue : {Epilogue::kNone, Epilogue::kAdd, Epilogue::kGated}) {
-    for (DType weight : {DType::kBF16, DType::kQ4_0}) {
+    for (auto [weight, dequantizes] :
+         {std::pair{DType::kBF16, false}, {DType::kQ4_0, false}, {DType::kQ4_0, true}}) {
       cuda::emulate::SetMachine({.has_library = true});
-      auto device = CreateCudaDevice({.workspace_bytes = 96 << 10, .graphs = false});
+      auto device = CreateCudaDevice(
+          {.workspace_bytes = 96 << 10, .graphs = false, .always_dequantizes = dequantizes});
       cuda::emulate::SetMachine({});
       REQUIRE(device.ok());
       const Case c{.weight = weight,

@@ -99,8 +99,11 @@ void Check(const Case& c, DType act) {
   const Inputs inputs = {weight, x, out, bias};
   Matrix expected = Run(*reference, plain, DType::kF32, inputs, &gaps);
   cuda::emulate::SetMachine({.has_library = c.library});
-  auto device = CreateCudaDevice(
-      {.activations = act, .workspace_bytes = c.workspace_bytes, .graphs = !c.library});
+  // Many rows of codes without BF16 in memory have tests of their own (linear_mixed_test.cc).
+  auto device = CreateCudaDevice({.activations = act,
+                                  .workspace_bytes = c.workspace_bytes,
+                                  .graphs = !c.library,
+                                  .always_dequantizes = true});
   cuda::emulate::SetMachine({});
   REQUIRE(device.ok());
   if (c.library)
