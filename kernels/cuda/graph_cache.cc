@@ -50,12 +50,14 @@ absl::Status GraphCache::Play(const Tape& tape, int32_t rows) {
     return runtime_.LaunchAll(tape);
   }
   entry->last_use = uses_;
+  if (entry->graph != nullptr && !Change(tape, entry).ok()) {  // then it is made anew
+    runtime_.FreeGraph(std::exchange(entry->graph, nullptr));
+  }
   if (entry->graph == nullptr) {
     HEDDLE_ASSIGN_OR_RETURN(entry->graph, runtime_.MakeGraph(tape));
     entry->tape = tape;
     ++counts_.made;
   } else {
-    HEDDLE_RETURN_IF_ERROR(Change(tape, entry));
     ++counts_.replayed;
   }
   return runtime_.LaunchGraph(entry->graph);

@@ -32,9 +32,7 @@ HEDDLE_DEVICE void ForSums(const Sums<S>& sums, int first, int count, Fn fn) {
 }
 
 constexpr int kWide = 4;  // neighbouring outputs that a thread stores together
-struct alignas(16) Four {
-  float item[kWide];
-};
+using Four = Group<float, kWide>;
 
 // Outputs that a thread stores, of whatever row of x: [row, row + kWide) of the block's rows of
 // weights, for kGated the gate's.
@@ -107,15 +105,14 @@ HEDDLE_DEVICE void StorePart(const LinearParams& p, const BlockRows& rows, int f
       }
       continue;
     }
-    const Four y = sums.GetAs<Four>(to.row);
-    const Four up = gated ? sums.GetAs<Four>(to.up) : Four{};
-    Four value;
+    Four value = sums.GetAs<Four>(to.row);
+    Four up = gated ? sums.GetAs<Four>(to.up) : Four{};
     HEDDLE_UNROLL
     for (int e = 0; e < kWide; ++e) {
-      const float up_factor = gated ? FactorOf(p, to.r + p.half + e) : 1.0f;
-      value.item[e] =
-          OutputOf(p, out, to.r + e, y.item[e] * FactorOf(p, to.r + e), up.item[e] * up_factor);
+      value.item[e] *= FactorOf(p, to.r + e);
+      if (gated) up.item[e] *= FactorOf(p, to.r + p.half + e);
     }
+    FinishOutputs<kWide>(p, out, to.r, value, up);
     if (p.out_f32) {
       StoreFour<float>(p, out, to, value);
     } else {

@@ -89,7 +89,8 @@ class Runtime {
   // The launches of a tape, one by one.
   absl::Status LaunchAll(const Tape& tape);
   // All launches of a tape as one object, in the order of their lanes. ChangeGraph gives launch i
-  // the shape and parameters that it has on `tape`; the kernel must be the same.
+  // the shape and parameters that it has on `tape`; the kernel must be the same. If it fails the
+  // graph is good for nothing but FreeGraph.
   using Graph = void*;
   absl::StatusOr<Graph> MakeGraph(const Tape& tape);
   absl::Status ChangeGraph(Graph graph, const Tape& tape, size_t i);
@@ -106,6 +107,7 @@ class Runtime {
 
   DeviceInfo info_;
   LaunchQueue queues_[kLanes];
+  [[maybe_unused]] bool has_early_edges_ = true;   // in graphs; false once the driver refused them
   [[maybe_unused]] void* copies_ = nullptr;        // a stream
   [[maybe_unused]] void* signals_[kLanes] = {};    // events
   [[maybe_unused]] void* marks_[kMarks] = {};      // events

@@ -64,6 +64,25 @@ Error AddEdge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to, bool 
 #endif
 }
 
+// Without `early` every launch waits for those before it to have ended.
+Error Build(const Tape& tape, bool early, CudaGraph* made) {
+  Error error = cudaGraphCreate(&made->graph, 0);
+  for (size_t i = 0; error == kSuccess && i < tape.launches().size(); ++i) {
+    void* arguments[1];
+    const cudaKernelNodeParams params = NodeOf(tape, i, arguments);
+    cudaGraphNode_t node = nullptr;
+    error = cudaGraphAddKernelNode(&node, made->graph, nullptr, 0, &params);
+    made->nodes.push_back(node);
+    const Tape::Launch& launch = tape.launches()[i];
+    for (const int other : {launch.before, launch.after}) {
+      if (other < 0 || error != kSuccess) continue;
+      error = AddEdge(made->graph, made->nodes[static_cast<size_t>(other)], node,
+                      early && launch.shape.early);
+    }
+  }
+  return error == kSuccess ? cudaGraphInstantiate(&made->exec, made->graph, 0) : error;
+}
+
 cudaStream_t StreamOf(Stream queue) { return static_cast<cudaStream_t>(queue->stream); }
 cudaStream_t StreamOf(const LaunchQueue& queue) { return StreamOf(&queue); }
 
@@ -323,24 +342,14 @@ absl::Status Runtime::LaunchAll(const Tape& tape) {
 
 absl::StatusOr<Runtime::Graph> Runtime::MakeGraph(const Tape& tape) {
   auto made = std::make_unique<CudaGraph>();
-  HEDDLE_RETURN_IF_ERROR(ToStatus(cudaGraphCreate(&made->graph, 0), "making a graph"));
-  for (size_t i = 0; i < tape.launches().size(); ++i) {
-    void* arguments[1];
-    const cudaKernelNodeParams params = NodeOf(tape, i, arguments);
-    cudaGraphNode_t node = nullptr;
-    HEDDLE_RETURN_IF_ERROR(ToStatus(cudaGraphAddKernelNode(&node, made->graph, nullptr, 0, &params),
-                                    "adding a kernel to a graph"));
-    made->nodes.push_back(node);
-    const Tape::Launch& launch = tape.launches()[i];
-    for (const int other : {launch.before, launch.after}) {
-      if (other < 0) continue;
-      HEDDLE_RETURN_IF_ERROR(ToStatus(
-          AddEdge(made->graph, made->nodes[static_cast<size_t>(other)], node, launch.shape.early),
-          "adding an edge to a graph"));
-    }
+  Error error = Build(tape, has_early_edges_, made.get());
+  if (error != kSuccess && has_early_edges_) {  // drivers before 12.3 do not know such edges
+    cudaGetLastError();
+    has_early_edges_ = false;
+    made = std::make_unique<CudaGraph>();
+    error = Build(tape, has_early_edges_, made.get());
   }
-  HEDDLE_RETURN_IF_ERROR(
-      ToStatus(cudaGraphInstantiate(&made->exec, made->graph, 0), "making a graph"));
+  HEDDLE_RETURN_IF_ERROR(ToStatus(error, "making a graph"));
   return made.release();
 }
 

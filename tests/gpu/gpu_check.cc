@@ -15,6 +15,8 @@
 //                                       the last one are known.
 //                                       $HEDDLE_TUNE_PROFILE is followed, if it is set
 //   gpu_check tune SHAPE WEIGHTS FILE   which steps are faster split in halves; writes FILE
+// With $HEDDLE_GPU_IN_TURN launches wait for those before them, with $HEDDLE_GPU_NO_GRAPHS they are
+// made one by one: to find out what is to blame.
 // Exit code 1 if anything differs, 2 for a wrong command line, 77 without a usable GPU.
 #include <algorithm>
 #include <chrono>
@@ -44,8 +46,14 @@ namespace {
 
 using kernels::DType;
 
+absl::StatusOr<std::unique_ptr<kernels::Device>> CreateDevice(kernels::CudaDeviceOptions options) {
+  if (std::getenv("HEDDLE_GPU_IN_TURN") != nullptr) options.early_launches = false;
+  if (std::getenv("HEDDLE_GPU_NO_GRAPHS") != nullptr) options.graphs = false;
+  return kernels::CreateCudaDevice(options);
+}
+
 std::unique_ptr<kernels::Device> OpenDevice(const kernels::CudaDeviceOptions& options) {
-  auto device = kernels::CreateCudaDevice(options);
+  auto device = CreateDevice(options);
   if (device.ok()) return std::move(device).value();
   std::fprintf(stderr, "gpu_check: %s\n", std::string(device.status().message()).c_str());
   std::exit(77);
@@ -82,7 +90,7 @@ engine::LoadedModel LoadOn(const char* path, const DType* activations) {
   engine::LoadOptions options;
   if (activations != nullptr) {
     options.make_device = [activations] {
-      return kernels::CreateCudaDevice({.activations = *activations});
+      return CreateDevice({.activations = *activations});
     };
   }
   options.capacity.kv_bytes = 64 << 20;
@@ -181,7 +189,7 @@ absl::StatusOr<engine::LoadedModel> LoadRandom(const char* shape, const char* we
   const auto format = engine::RandomFormat(weights);
   if (!format.ok()) return format.status();
   engine::LoadOptions options;
-  options.make_device = [] { return kernels::CreateCudaDevice({}); };
+  options.make_device = [] { return CreateDevice({}); };
   options.capacity.max_context = max_context;
   // Steps that are long enough for products to be bound by arithmetic, as offline throughput wants.
   options.capacity.max_batch_tokens = 4096;

@@ -333,7 +333,7 @@ class Timings {
   }
 
   // Named by `kind` if there is one: weights with other scales, or another way.
-  void Linears(DType dtype, const std::vector<int64_t>& rows, std::string kind = "",
+  void Linears(DType dtype, const std::vector<int64_t>& rows, const std::string& kind = "",
                MakesWeight make = MakeWeight) {
     const std::string type = kind.empty() ? std::string(Info(dtype).name) : kind;
     Copies packed;  // made with the first that is asked for

@@ -16,6 +16,7 @@ struct Machine {
   bool has_library = false;  // in cuBLASLt's place
   bool scales_rows = true;   // the library, in FP8 products; and tiles
   bool has_codes = true;     // it finds an algorithm for products of codes
+  bool refuses_changes = false;  // of graphs
   // Launches that succeed; the next reads where it must not, and from then on every call fails.
   // Negative: none fails.
   int64_t launches_before_fault = -1;

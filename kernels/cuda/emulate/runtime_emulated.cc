@@ -318,6 +318,7 @@ absl::Status Runtime::LaunchAll(const Tape& tape) {
 absl::StatusOr<Runtime::Graph> Runtime::MakeGraph(const Tape& tape) { return new Tape(tape); }
 
 absl::Status Runtime::ChangeGraph(Graph graph, const Tape& tape, size_t i) {
+  if (Get().machine.refuses_changes) return absl::UnavailableError("emulated: no change of graphs");
   static_cast<Tape*>(graph)->Replace(i, tape);
   ++Get().graph_changes;
   return absl::OkStatus();

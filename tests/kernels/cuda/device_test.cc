@@ -130,6 +130,26 @@ TEST_CASE("A graph follows its tapes in shapes and parameters", "[cuda]") {
   CHECK(graphs.counts().replayed == 3);
 }
 
+TEST_CASE("A graph that the driver refuses to change is made anew", "[cuda]") {
+  OnMachine on({.refuses_changes = true});
+  auto runtime = *cuda::Runtime::Open(0);
+  cuda::GraphCache graphs(*runtime);
+  Matrix a(1, 3);
+  *a.at(0, 2) = 1;
+  for (const float factor : {2.0f, 2.0f, 3.0f, 3.0f, 5.0f}) {
+    cuda::Tape tape;
+    runtime->set_tape(&tape);
+    CHECK(cuda::LaunchScaleLogits(a.tensor(), factor, 0, runtime->stream()) == cuda::kSuccess);
+    runtime->set_tape(nullptr);
+    REQUIRE(graphs.Play(tape, 7).ok());
+    REQUIRE(runtime->Synchronize().ok());
+  }
+  CHECK(a(0, 2) == 2 * 2 * 3 * 3 * 5);
+  CHECK(graphs.counts().made == 3);
+  CHECK(graphs.counts().replayed == 1);
+  CHECK(graphs.counts().changed == 0);
+}
+
 TEST_CASE("More mixtures of kernels than there are graphs for still run", "[cuda]") {
   auto runtime = *cuda::Runtime::Open(0);
   cuda::GraphCache graphs(*runtime);
