@@ -89,9 +89,7 @@ int Ops(std::string_view filter) {
 engine::LoadedModel LoadOn(const char* path, const DType* activations) {
   engine::LoadOptions options;
   if (activations != nullptr) {
-    options.make_device = [activations] {
-      return CreateDevice({.activations = *activations});
-    };
+    options.make_device = [activations] { return CreateDevice({.activations = *activations}); };
   }
   options.capacity.kv_bytes = 64 << 20;
   options.capacity.max_batch_tokens = 64;
