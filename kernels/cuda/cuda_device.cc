@@ -18,9 +18,9 @@
 #include "kernels/cuda/nano_split.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/split_ops.h"
+#include "kernels/cuda/staged_batch.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/nano_batch.h"
-#include "kernels/owned_batch.h"
 #include "kernels/weight_sources.h"
 
 namespace heddle::kernels::cuda {
@@ -209,8 +209,6 @@ class CudaDevice final : public Device {
     if (part == kWhole) return {data, workspace_->bytes()};
     return {part == kFirst ? data : data + half, half};
   }
-  void StageBatch();
-  void StageSpans(const HostBatch& batch, DeviceBatch* staged);
   void StageAttention(const AttentionGrouping& grouping, Part part);
   absl::StatusOr<PlannedAttention> PlanFor(const AttentionGrouping& grouping, Part part);
   CudaOps OpsFor(Part part, bool as_graph);
@@ -226,10 +224,7 @@ class CudaDevice final : public Device {
 
   std::unique_ptr<Runtime> runtime_;
   CudaDeviceOptions options_;
-  OwnedBatch batch_;
-  std::vector<DeviceBatch> groups_ = {{}};  // the batch as each group of layers sees it
-  AdapterGroups adapter_groups_;
-  DeviceAdapters adapters_;
+  StagedBatch batch_;
   Staging staging_;
   GraphCache graphs_;
   Tape tape_;
@@ -241,7 +236,6 @@ class CudaDevice final : public Device {
   std::vector<PlannedAttention> planned_[kParts];  // of this batch
   NanoBatchProfile nano_batches_;
   std::optional<NanoSplit> split_;  // of this batch
-  std::vector<int32_t> span_first_;
   Launched launched_[kMaxInFlight];
   uint64_t first_launched_ = 0;
   uint64_t num_launched_ = 0;
@@ -260,8 +254,8 @@ absl::Status CudaDevice::Plan(const HostBatch& batch) {
   HEDDLE_RETURN_IF_ERROR(batch_.Assign(batch));
   runtime_->Bind();
   staging_.Reset(static_cast<int>(next_step() % kMaxInFlight));
-  StageBatch();
-  split_ = SplitOf(batch_.view(), nano_batches_);
+  batch_.Stage(staging_, static_cast<const int32_t*>(results_->data()));
+  split_ = SplitOf(batch_.host(), nano_batches_);
   for (auto& planned : planned_) planned.clear();
   for (const AttentionGrouping& grouping : groupings_) {
     if (grouping.layers >= batch.n_groups()) continue;
@@ -275,47 +269,8 @@ absl::Status CudaDevice::Plan(const HostBatch& batch) {
   return staging_.Send();
 }
 
-void CudaDevice::StageBatch() {
-  const HostBatch& batch = batch_.view();
-  groups_.assign(1, {.token_ids = staging_.Add(batch.token_ids),
-                     .drawn = static_cast<const int32_t*>(results_->data()),
-                     .positions = staging_.Add(batch.positions),
-                     .q_begin = staging_.Add(batch.q_begin),
-                     .logit_rows = staging_.Add(batch.logit_rows),
-                     .tree_mask = staging_.Add(batch.tree_mask),
-                     .n_tokens = batch.n_tokens(),
-                     .n_seqs = batch.n_seqs(),
-                     .n_logit_rows = static_cast<int32_t>(batch.logit_rows.size())});
-  groups_.resize(static_cast<size_t>(batch.n_groups()), groups_[0]);
-  adapter_groups_.Assign(batch.adapter_slot, kAdapterRows);
-  adapters_ = {.slots = staging_.Add(batch.adapter_slot),
-               .rows = staging_.Add(adapter_groups_.rows),
-               .segments = staging_.Add(adapter_groups_.segments),
-               .n_segments = static_cast<int32_t>(adapter_groups_.segments.size())};
-  for (int32_t group = 0; group < batch.n_groups(); ++group) {
-    StageSpans(batch.OfGroup(group), &groups_[static_cast<size_t>(group)]);
-  }
-}
-
-void CudaDevice::StageSpans(const HostBatch& batch, DeviceBatch* staged) {
-  span_first_.clear();
-  for (int32_t s = 0; s < batch.n_seqs(); ++s) {
-    int32_t first = 0;
-    for (int32_t i = batch.span_begin[s]; i < batch.span_begin[s + 1]; ++i) {
-      span_first_.push_back(first);
-      first += batch.span_tokens[i];
-    }
-  }
-  staged->kv_slot = staging_.Add(batch.kv_slot);
-  staged->span_begin = staging_.Add(batch.span_begin);
-  staged->span_page = staging_.Add(batch.span_page);
-  staged->span_first = staging_.Add(span_first_);
-  staged->span_tokens = staging_.Add(batch.span_tokens);
-  staged->context_len = staging_.Add(batch.context_len);
-}
-
 void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
-  SequenceRange range = {0, batch_.view().n_seqs()};
+  SequenceRange range = {0, batch_.host().n_seqs()};
   int32_t multiprocessors = runtime_->info().num_multiprocessors;
   if (part == kFirst) range.end = split_->sequences;
   if (part == kSecond) range.begin = split_->sequences;
@@ -323,7 +278,7 @@ void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
     multiprocessors = split_->attention_multiprocessors;
   }
   const AttentionPlan plan = PlanAttention(
-      batch_.view().OfGroup(grouping.layers), range, grouping,
+      batch_.host().OfGroup(grouping.layers), range, grouping,
       {.multiprocessors = multiprocessors, .max_partials = MaxPartials(grouping, part)});
   planned_[part].push_back({.grouping = grouping,
                             .n_decode = static_cast<int32_t>(plan.decode.size()),
@@ -356,14 +311,14 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
   CudaOps::Step step = {.runtime = *runtime_,
                         .activations = options_.activations,
                         .stream = runtime_->stream(part == kSecond ? 1 : 0),
-                        .groups = groups_,
-                        .n_rows = groups_[0].n_tokens,
+                        .groups = batch_.groups(),
+                        .n_rows = batch_.n_tokens(),
                         .workspace = workspace(part),
                         .drawn = {static_cast<uint8_t*>(results_->data()), kDrawnBytes},
                         .results = {static_cast<uint8_t*>(results_->data()) + kDrawnBytes,
                                     kResultBytes - kDrawnBytes},
                         .counters = static_cast<int32_t*>(counters_->data()),
-                        .adapters = adapters_,
+                        .adapters = batch_.adapters(),
                         .staging = staging_,
                         .library = as_graph ? nullptr : library_.get(),
                         .always_dequantizes = options_.always_dequantizes,
@@ -395,7 +350,7 @@ absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>&
                              .second = second,
                              .whole = whole,
                              .first_rows = split_->rows,
-                             .rows = groups_[0].n_tokens,
+                             .rows = batch_.n_tokens(),
                              .activation_bytes = Info(options_.activations).block_bytes});
     body(ops);
     ops.Join();
@@ -408,7 +363,7 @@ absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>&
   HEDDLE_RETURN_IF_ERROR(status);
   if (as_graph) {
     if (step == next_step()) HEDDLE_RETURN_IF_ERROR(runtime_->Mark(BeginOf(step)));
-    HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, groups_[0].n_tokens));
+    HEDDLE_RETURN_IF_ERROR(graphs_.Play(tape_, batch_.n_tokens()));
   }
   return FetchResults(whole, &At(step));
 }
@@ -439,7 +394,7 @@ absl::Status CudaDevice::Enqueue(uint64_t step, const std::function<void(Ops&)>&
   HEDDLE_RETURN_IF_ERROR(pending_error_);
   runtime_->Bind();
   // Prompts keep the device busy for longer than their launches take.
-  const bool as_graph = options_.graphs && groups_[0].n_tokens <= kSkinnyRows;
+  const bool as_graph = options_.graphs && batch_.n_tokens() <= kSkinnyRows;
   tape_.Clear();
   if (as_graph) {
     runtime_->set_tape(&tape_);

@@ -1,0 +1,44 @@
+#include "kernels/cuda/staged_batch.h"
+
+namespace heddle::kernels::cuda {
+
+void StagedBatch::Stage(Staging& staging, const int32_t* drawn) {
+  const HostBatch& batch = host();
+  groups_.assign(1, {.token_ids = staging.Add(batch.token_ids),
+                     .drawn = drawn,
+                     .positions = staging.Add(batch.positions),
+                     .q_begin = staging.Add(batch.q_begin),
+                     .logit_rows = staging.Add(batch.logit_rows),
+                     .tree_mask = staging.Add(batch.tree_mask),
+                     .n_tokens = batch.n_tokens(),
+                     .n_seqs = batch.n_seqs(),
+                     .n_logit_rows = static_cast<int32_t>(batch.logit_rows.size())});
+  groups_.resize(static_cast<size_t>(batch.n_groups()), groups_[0]);
+  adapter_groups_.Assign(batch.adapter_slot, kAdapterRows);
+  adapters_ = {.slots = staging.Add(batch.adapter_slot),
+               .rows = staging.Add(adapter_groups_.rows),
+               .segments = staging.Add(adapter_groups_.segments),
+               .n_segments = static_cast<int32_t>(adapter_groups_.segments.size())};
+  for (int32_t group = 0; group < batch.n_groups(); ++group) {
+    StageSpans(staging, batch.OfGroup(group), &groups_[static_cast<size_t>(group)]);
+  }
+}
+
+void StagedBatch::StageSpans(Staging& staging, const HostBatch& batch, DeviceBatch* staged) {
+  span_first_.clear();
+  for (int32_t s = 0; s < batch.n_seqs(); ++s) {
+    int32_t first = 0;
+    for (int32_t i = batch.span_begin[s]; i < batch.span_begin[s + 1]; ++i) {
+      span_first_.push_back(first);
+      first += batch.span_tokens[i];
+    }
+  }
+  staged->kv_slot = staging.Add(batch.kv_slot);
+  staged->span_begin = staging.Add(batch.span_begin);
+  staged->span_page = staging.Add(batch.span_page);
+  staged->span_first = staging.Add(span_first_);
+  staged->span_tokens = staging.Add(batch.span_tokens);
+  staged->context_len = staging.Add(batch.context_len);
+}
+
+}  // namespace heddle::kernels::cuda

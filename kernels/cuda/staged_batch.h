@@ -1,0 +1,42 @@
+// A step's batch: the host's copy of it, and where its arrays are on the device.
+// Life: Assign, then Stage; both again with every step. Thread-safety: none.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/adapters.h"
+#include "kernels/cuda/params.h"
+#include "kernels/cuda/staging.h"
+#include "kernels/owned_batch.h"
+
+namespace heddle::kernels::cuda {
+
+class StagedBatch {
+ public:
+  // Copies `batch`; fails as OwnedBatch::Assign.
+  absl::Status Assign(const HostBatch& batch) { return batch_.Assign(batch); }
+
+  // Adds its arrays to `staging`, which the caller sends. `drawn`: the tokens that the step before
+  // draws, on the device.
+  void Stage(Staging& staging, const int32_t* drawn);
+
+  const HostBatch& host() const { return batch_.view(); }
+  // As each group of layers sees it, the first one before any Stage, too.
+  std::span<const DeviceBatch> groups() const { return groups_; }
+  const DeviceAdapters& adapters() const { return adapters_; }
+  int32_t n_tokens() const { return groups_[0].n_tokens; }
+
+ private:
+  void StageSpans(Staging& staging, const HostBatch& batch, DeviceBatch* staged);
+
+  OwnedBatch batch_;
+  std::vector<DeviceBatch> groups_ = {{}};
+  AdapterGroups adapter_groups_;
+  DeviceAdapters adapters_;
+  std::vector<int32_t> span_first_;  // of one group, while it is staged
+};
+
+}  // namespace heddle::kernels::cuda
