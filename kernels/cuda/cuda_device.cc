@@ -62,6 +62,7 @@ class CudaDevice final : public Device {
 
   absl::Status Init() {
     if (!options_.early_launches) runtime_->LaunchInTurn();
+    if (options_.one_memory_split) runtime_->DivideMemoryOnce();
     HEDDLE_ASSIGN_OR_RETURN(workspace_, Allocate(options_.workspace_bytes));
     HEDDLE_ASSIGN_OR_RETURN(results_, Allocate(kResultBytes));
     HEDDLE_ASSIGN_OR_RETURN(counters_, Allocate(kReductionCounters * int64_t{sizeof(int32_t)}));

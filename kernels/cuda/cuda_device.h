@@ -27,6 +27,9 @@ struct CudaDeviceOptions {
   // Launches begin before those before them have ended, on devices that can do it
   // (kernels/cuda/primitives.cuh). Off for measuring what that gains.
   bool early_launches = true;
+  // All kernels leave the L1 as little as they can, so that they can begin beside each other. Not
+  // measured yet: it costs those that read through the L1.
+  bool one_memory_split = false;
 };
 
 // UNIMPLEMENTED without CUDA in the build or for a GPU that is too old; FAILED_PRECONDITION

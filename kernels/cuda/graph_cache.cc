@@ -52,6 +52,8 @@ absl::Status GraphCache::Play(const Tape& tape, int32_t rows) {
   entry->last_use = uses_;
   if (entry->graph != nullptr && !Change(tape, entry).ok()) {  // then it is made anew
     runtime_.FreeGraph(std::exchange(entry->graph, nullptr));
+    // Early launches are what drivers may not know how to change.
+    if (++counts_.refused == kMaxRefused) runtime_.MakeGraphsInTurn();
   }
   if (entry->graph == nullptr) {
     HEDDLE_ASSIGN_OR_RETURN(entry->graph, runtime_.MakeGraph(tape));

@@ -24,6 +24,7 @@ class GraphCache {
     int64_t made = 0;      // graphs
     int64_t replayed = 0;  // tapes, as graphs made before
     int64_t changed = 0;   // launches of those that differed
+    int64_t refused = 0;   // changes that the driver did not make
   };
 
   explicit GraphCache(Runtime& runtime) : runtime_(runtime) {}
@@ -40,6 +41,7 @@ class GraphCache {
  private:
   // Decoding batches of up to kSkinnyRows rows, in a handful of mixtures of kernels.
   static constexpr size_t kMaxGraphs = 64;
+  static constexpr int64_t kMaxRefused = 2;
 
   struct Entry {
     int32_t rows = 0;

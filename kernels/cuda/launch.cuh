@@ -21,6 +21,10 @@ Error Launch(void (*kernel)(Params), LaunchShape shape, Stream queue, const Para
                                              shape.shared_bytes);
     if (error != cudaSuccess) return static_cast<Error>(error);
   }
+  if (queue->one_split) {
+    cudaFuncSetAttribute(address, cudaFuncAttributePreferredSharedMemoryCarveout,
+                         cudaSharedmemCarveoutMaxShared);
+  }
 #endif
   const Tape::Caller call = [](const void* function, const void* arguments) {
 #if defined(HEDDLE_CUDA_EMULATE)

@@ -84,7 +84,8 @@ class Weights {
  private:
   HEDDLE_DEVICE void LoadRow(int group, int tile, int h, skinny::Piece<S::kLayout>& to) const {
     const int64_t row = rows_[tile][h];
-    to.raw[tile][h] = LoadStreaming16(data_ + row * row_bytes_ + static_cast<int64_t>(group) * 64);
+    to.raw[tile][h] =
+        LoadStreamingAhead16(data_ + row * row_bytes_ + static_cast<int64_t>(group) * 64);
     if constexpr (S::kTraits.is_tiled) {
       constexpr int kGroupsOfTile = kScaleTile / (32 * S::kTraits.blocks());
       to.scales[tile][h][0] =
@@ -188,20 +189,9 @@ HEDDLE_DEVICE void MultiplyStage(const DeviceWeight& weight, const StageOfWeight
       }
     }
   }
-}
-
-// By each consumer, of one of the block's weight rows: what comes after the stages that are on
-// their way to registers, to the L2.
-template <typename S>
-HEDDLE_DEVICE void PrefetchRow(const LinearParams& p, const BlockStages& stages) {
-  constexpr int kStageBytes = 64 * S::kGroups, kAheadBytes = 256;
-  const int64_t r = skinny::WeightRow<kConsumerWarps>(p, WarpIndex(), Lane() / 16, Lane() % 16);
-  const int64_t at = static_cast<int64_t>(stages.first + S::kDepth) * kStageBytes;
-  const int64_t end = static_cast<int64_t>(stages.first + stages.count) * kStageBytes;
-  const int64_t left = (end < p.weight.row_bytes ? end : p.weight.row_bytes) - at;
-  if (left <= 0) return;
-  PrefetchToL2(p.weight.data + r * p.weight.row_bytes + at,
-               static_cast<int>(left < kAheadBytes ? left : kAheadBytes));
+  // Here the left matrices are the words as they were loaded, and whoever assigns registers takes
+  // those of the last product, under way as it is, for free.
+  if constexpr (S::kLayout == WeightLayout::kBF16) WarpgroupWait<0>();
 }
 
 template <typename S>
@@ -213,7 +203,6 @@ HEDDLE_DEVICE void Consume(const LinearParams& p, const BlockStages& stages,
   for (int d = 0; d < S::kDepth; ++d) {
     if (d < stages.count) weights.Load(stages.first + d, coming[d]);
   }
-  PrefetchRow<S>(p, stages);
   WaitForPrevious();
   uint32_t a[kTiles][2][4];
   HoldSums(sums[0]);

@@ -153,6 +153,15 @@ HEDDLE_DEVICE Vec16 LoadStreaming16(const void* from) {
   return v;
 }
 
+// The same where the rest of 256 bytes is read soon after, by whom it may be: on its way to the L2.
+HEDDLE_DEVICE Vec16 LoadStreamingAhead16(const void* from) {
+  Vec16 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+               : "l"(from));
+  return v;
+}
+
 // Across blocks: what a thread stored before FenceDevice and its block's barrier is what others
 // find with LoadFresh, after they learned of it by an atomic operation and called FenceDevice, too.
 HEDDLE_DEVICE int32_t AtomicAddGlobal(int32_t* at, int32_t value) { return atomicAdd(at, value); }

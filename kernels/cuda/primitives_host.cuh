@@ -238,6 +238,7 @@ inline int32_t AtomicAddGlobal(int32_t* at, int32_t value) {
 }
 inline void FenceDevice() {}
 inline float LoadFresh(const float* from) { return *from; }
+inline Vec16 LoadStreamingAhead16(const void* from) { return LoadStreaming16(from); }
 inline Vec16 LoadFresh16(const float* from) { return LoadStreaming16(from); }
 
 inline float BitsToFloat(uint32_t bits) { return std::bit_cast<float>(bits); }

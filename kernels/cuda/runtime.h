@@ -50,6 +50,11 @@ class Runtime {
   void set_tape(Tape* tape) {
     for (LaunchQueue& queue : queues_) queue.tape = tape;
   }
+  // A multiprocessor divides its memory into L1 and shared as a kernel asks, and anew only when it
+  // is empty, so that a kernel that asks for more cannot begin early. From now on all ask alike.
+  void DivideMemoryOnce() {
+    for (LaunchQueue& queue : queues_) queue.one_split = true;
+  }
   // Launches begin when those before them have ended, also where the device could start them early.
   void LaunchInTurn() {
     for (LaunchQueue& queue : queues_) queue.early = false;
@@ -96,6 +101,8 @@ class Runtime {
   absl::Status ChangeGraph(Graph graph, const Tape& tape, size_t i);
   absl::Status LaunchGraph(Graph graph);
   void FreeGraph(Graph graph);  // nullptr is allowed
+  // In graphs made from now on launches wait for those before them to have ended.
+  void MakeGraphsInTurn() { has_early_edges_ = false; }
 
   // OK for kSuccess, else what the number means, prefixed with `what`.
   absl::Status ToStatus(Error error, const char* what) const;

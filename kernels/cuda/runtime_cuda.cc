@@ -305,8 +305,8 @@ decltype(&cuTensorMapEncodeTiled) FindTensorMapEncoder() {
 }
 
 Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
-  static const auto kEncode = FindTensorMapEncoder();
-  if (kEncode == nullptr) return cudaErrorNotSupported;
+  static const auto encode = FindTensorMapEncoder();
+  if (encode == nullptr) return cudaErrorNotSupported;
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(matrix.cols),
                               static_cast<cuuint64_t>(matrix.rows)};
@@ -314,10 +314,10 @@ Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
   const cuuint32_t box[] = {TiledMatrix::kBoxCols, static_cast<cuuint32_t>(matrix.box_rows)};
   const cuuint32_t steps[] = {1, 1};
   const CUresult result =
-      kEncode(reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
-              const_cast<void*>(matrix.data), sizes, strides, box, steps,
-              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(reinterpret_cast<CUtensorMap*>(map), CU_TENSOR_MAP_DATA_TYPE_UINT16, 2,
+             const_cast<void*>(matrix.data), sizes, strides, box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

@@ -121,6 +121,7 @@ struct LaunchQueue {
   Tape* tape = nullptr;    // not null: launches are kept there instead
   int lane = 0;
   bool early = false;          // the device lets launches begin early
+  bool one_split = false;      // kernels ask for as much shared memory as there is, all alike
   mutable bool joins = false;  // the next launch comes after the other lane, too: not early
 };
 

@@ -16,7 +16,8 @@
 //                                       $HEDDLE_TUNE_PROFILE is followed, if it is set
 //   gpu_check tune SHAPE WEIGHTS FILE   which steps are faster split in halves; writes FILE
 // With $HEDDLE_GPU_IN_TURN launches wait for those before them, with $HEDDLE_GPU_NO_GRAPHS they are
-// made one by one: to find out what is to blame.
+// made one by one: to find out what is to blame. With $HEDDLE_GPU_ONE_SPLIT all kernels divide the
+// multiprocessors' memory alike.
 // Exit code 1 if anything differs, 2 for a wrong command line, 77 without a usable GPU.
 #include <algorithm>
 #include <chrono>
@@ -49,6 +50,7 @@ using kernels::DType;
 absl::StatusOr<std::unique_ptr<kernels::Device>> CreateDevice(kernels::CudaDeviceOptions options) {
   if (std::getenv("HEDDLE_GPU_IN_TURN") != nullptr) options.early_launches = false;
   if (std::getenv("HEDDLE_GPU_NO_GRAPHS") != nullptr) options.graphs = false;
+  if (std::getenv("HEDDLE_GPU_ONE_SPLIT") != nullptr) options.one_memory_split = true;
   return kernels::CreateCudaDevice(options);
 }
 

@@ -29,6 +29,14 @@ inline void PlanRows(kernels::Device& device, int64_t n) {
   Must(device.Plan(kernels::test::TestBatch(spec).view()));
 }
 
+template <typename T>
+std::unique_ptr<kernels::Buffer> Copy(kernels::Device& device, const std::vector<T>& items) {
+  const auto bytes = static_cast<int64_t>(items.size() * sizeof(T));
+  auto buffer = Must(device.Allocate(bytes));
+  Must(device.Upload(buffer->data(), items.data(), bytes));
+  return buffer;
+}
+
 // A matrix of activations on a device.
 struct OnDevice {
   OnDevice(kernels::Device& d, kernels::DType type, kernels::test::Matrix& values)
@@ -81,7 +89,7 @@ struct AdaptersOnDevice {
                      .block_rows = 1,
                      .scale = 0.5f});
     }
-    factors = static_cast<const kernels::AdapterFactors*>(Copy(device, own));
+    factors = static_cast<const kernels::AdapterFactors*>(Keep(device, own));
   }
   kernels::AdapterMatrix view() const {
     return {.dtype = kernels::DType::kBF16,
@@ -103,16 +111,14 @@ struct AdaptersOnDevice {
     for (int32_t j = 0; j < rank; ++j) {
       std::vector<uint16_t> row(static_cast<size_t>(cols));
       for (uint16_t& bits : row) bits = kernels::F32ToBF16(random.Uniform(-0.05f, 0.05f));
-      blocks.push_back(Copy(device, row));
+      blocks.push_back(Keep(device, row));
       bytes += 2.0 * static_cast<double>(cols);
     }
-    return static_cast<const void* const*>(Copy(device, blocks));
+    return static_cast<const void* const*>(Keep(device, blocks));
   }
   template <typename T>
-  const void* Copy(kernels::Device& device, const std::vector<T>& items) {
-    const auto size = static_cast<int64_t>(items.size() * sizeof(T));
-    buffers.push_back(Must(device.Allocate(size)));
-    Must(device.Upload(buffers.back()->data(), items.data(), size));
+  const void* Keep(kernels::Device& device, const std::vector<T>& items) {
+    buffers.push_back(Copy(device, items));
     return buffers.back()->data();
   }
   std::vector<std::unique_ptr<kernels::Buffer>> buffers;

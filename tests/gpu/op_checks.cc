@@ -293,6 +293,54 @@ double CheckAttention(Device& device, DType dtype, const AttentionShape& shape,
   return Worst(Attend(device, batch, cache, q, shape), Attend(*reference, batch, cache, q, shape));
 }
 
+// Rows that choose 2 of 3 experts: some two thirds of them share one.
+double CheckExperts(Device& device, DType dtype, int64_t n) {
+  constexpr int32_t kExperts = 3, kTopK = 2;
+  constexpr int64_t kHidden = 128, kInter = 128;
+  Random random(static_cast<uint32_t>(n));
+  std::vector<TestWeight> ups, downs;
+  for (int32_t e = 0; e < kExperts; ++e) {
+    for (int i = 0; i < 2; ++i) ups.push_back(MakeWeight(random, dtype, kInter, kHidden));
+    downs.push_back(MakeWeight(random, dtype, kHidden, kInter));
+  }
+  std::vector<int32_t> experts;
+  std::vector<float> weights;
+  for (int64_t i = 0; i < n * kTopK; ++i) {
+    experts.push_back(random.Below(kExperts));
+    weights.push_back(random.Uniform(0.2f, 1.0f));
+  }
+  Matrix x = Matrix::RandomOf(random, n, kHidden);
+  { OnDevice rounded(device, device.activation_dtype(), x); }
+  Matrix zeros(n, kHidden), inner(n * kTopK, kInter), rows(n * kTopK, kHidden);
+  auto mix = [&](Device& on) {
+    const auto pack = [&](const std::vector<TestWeight>& all) {
+      std::vector<WeightSource> sources;
+      for (const TestWeight& weight : all) sources.push_back(weight.source());
+      return Must(on.PackStack(sources, kExperts));
+    };
+    const auto up = pack(ups), down = pack(downs);
+    const DType act = on.activation_dtype();
+    OnDevice own_x(on, act, x), own_inner(on, act, inner), own_rows(on, act, rows);
+    OnDevice out(on, act, zeros);
+    const std::unique_ptr<kernels::Buffer> chosen = Copy(on, experts), shares = Copy(on, weights);
+    PlanRows(on, n);
+    Must(on.Run([&](Ops& ops) {
+      ops.ExpertMix({.x = own_x.tensor(),
+                     .experts = static_cast<const int32_t*>(chosen->data()),
+                     .weights = static_cast<const float*>(shares->data()),
+                     .top_k = kTopK,
+                     .up = up.get(),
+                     .down = down.get(),
+                     .activation = Activation::kSilu,
+                     .inner = own_inner.tensor(),
+                     .rows = own_rows.tensor(),
+                     .out = out.tensor()});
+    }));
+    return out.Read();
+  };
+  return Worst(mix(device), mix(*CreateReferenceDevice()));
+}
+
 // Greedy and filtered draws: the share of tokens that differ from the reference must be 0.
 double CheckSample(Device& device, size_t count, int64_t vocab) {
   Random random(3);
@@ -328,6 +376,12 @@ class Checks {
     Products();
     Codes();
     Attentions();
+    for (DType dtype : {DType::kBF16, DType::kQ4_0, DType::kF8G128}) {
+      for (int64_t n : {5, 30, 80, 200}) {  // chunks of 8, 32, 64 and 128 rows
+        Check(absl::StrCat("experts ", std::string(Info(dtype).name), ", ", n, " rows"),
+              [&] { return CheckExperts(device_, dtype, n); });
+      }
+    }
     for (int32_t rank : {1, 16, 200}) {
       for (int32_t rows : {3, 40}) {
         Check(absl::StrCat("adapters of rank ", rank, ", ", rows, " rows"),

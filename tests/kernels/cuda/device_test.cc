@@ -146,6 +146,7 @@ TEST_CASE("A graph that the driver refuses to change is made anew", "[cuda]") {
   }
   CHECK(a(0, 2) == 2 * 2 * 3 * 3 * 5);
   CHECK(graphs.counts().made == 3);
+  CHECK(graphs.counts().refused == 2);
   CHECK(graphs.counts().replayed == 1);
   CHECK(graphs.counts().changed == 0);
 }
