@@ -1,0 +1,66 @@
+"""wgmma_registers.py on listings as nvdisasm writes them."""
+import io
+import unittest
+from contextlib import redirect_stdout
+
+import wgmma_registers
+
+START = [
+    "MOV R124, R1",
+    "WARPGROUP.ARRIVE",
+    "HGMMA.64x64x16.F32.BF16 R24, R124, gdesc[UR16], R24",
+    "HGMMA.64x64x16.F32.BF16 R24, R144, gdesc[UR20], R24, gsb0",
+]
+
+
+def check(instructions):
+    lines = [".text.kernel:"]
+    for i, text in enumerate(instructions):
+        lines.append(text if text.startswith(".L") else f"        /*{16 * i:04x}*/   {text} ;")
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        code = wgmma_registers.main(lines)
+    return code, printed.getvalue()
+
+
+class WgmmaRegistersTest(unittest.TestCase):
+    def assert_found(self, instructions, what):
+        code, printed = check(START + instructions + ["EXIT"])
+        self.assertEqual(code, 1, printed)
+        self.assertIn(what, printed)
+
+    def assert_clean(self, instructions):
+        self.assertEqual(check(START + instructions + ["EXIT"])[0], 0)
+
+    def test_a_left_matrix_is_not_written_before_its_group_is_retired(self):
+        write = "MOV R147, R3"
+        self.assert_found([write], "MOV R147, R3: writes a left matrix")
+        self.assert_found(["WARPGROUP.DEPBAR.LE gsb0, 0x1", write], "writes a left matrix")
+        self.assert_clean(["WARPGROUP.DEPBAR.LE gsb0, 0x0", write])
+        self.assert_clean(["MOV R148, R3"])
+
+    def test_loads_write_as_many_registers_as_they_are_wide(self):
+        self.assert_found(["LDG.E.NA.128.CONSTANT R144, desc[UR4][R8.64]"], "writes a left matrix")
+        self.assert_found(["LDG.E.128 R120, desc[UR4][R8.64]", "LDG.E.64 R123, desc[UR4][R8.64]"],
+                          "LDG.E.64")
+        self.assert_clean(["LDG.E.128 R120, desc[UR4][R8.64]"])
+
+    def test_sums_are_neither_read_nor_stored_meanwhile(self):
+        self.assert_found(["FADD R2, R55, R3"], "uses sums")
+        self.assert_found(["STS.128 [R8], R24"], "uses sums")
+        self.assert_clean(["FADD R2, R56, R3"])
+
+    def test_loops_are_walked_around(self):
+        turn = ["FADD R2, R144, 1"]  # reading a left matrix harms nobody
+        self.assertEqual(check(["MOV R9, R1", ".L_x_0:"] + START + turn +
+                               ["@P0 BRA `(.L_x_0)", "EXIT"])[0], 1)  # R124 at the next turn
+        self.assertEqual(check(["MOV R9, R1", ".L_x_0:"] + START + turn +
+                               ["WARPGROUP.DEPBAR.LE gsb0, 0x0", "@P0 BRA `(.L_x_0)",
+                                "EXIT"])[0], 0)
+
+    def test_functions_without_products_are_left_out(self):
+        self.assertEqual(check(["MOV R1, R2", "EXIT"]), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()
