@@ -315,6 +315,7 @@ double CheckExperts(Device& device, DType dtype, int64_t n) {
   auto mix = [&](Device& on) {
     const auto pack = [&](const std::vector<TestWeight>& all) {
       std::vector<WeightSource> sources;
+      sources.reserve(all.size());
       for (const TestWeight& weight : all) sources.push_back(weight.source());
       return Must(on.PackStack(sources, kExperts));
     };
