@@ -29,50 +29,79 @@ bool AreHere(const Warp& warp, Lanes lanes, Lanes named) {
   return (named & warp.alive() & ~lanes) == 0;
 }
 
-// A barrier's number and, if it is given, how many threads meet there; `detail` has them.
-// kAgain until the warp's lanes are together: the instruction is .aligned.
-bool Arrive(Warp& warp, const Instruction& i) {
-  Block& block = warp.block();
-  NamedBarrier& barrier = block.barriers()[static_cast<size_t>(i.detail[0])];
-  auto expected = static_cast<int32_t>(i.detail[1]);
-  if (expected == 0) {
-    for (const auto& other : block.warps()) expected += other->alive() != 0 ? kWarpLanes : 0;
-  }
-  if (barrier.expected != 0 && barrier.expected != expected) {
-    warp.Fail(absl::StrCat("barrier ", i.detail[0], " is waiting for ", barrier.expected,
-                           " threads, this says ", expected));
-    return false;
-  }
-  barrier.expected = expected;
-  barrier.arrived += kWarpLanes;
-  if (barrier.arrived >= expected) {
-    if (barrier.arrived > expected) {
-      warp.Fail(
-          absl::StrCat(barrier.arrived, " threads at barrier ", i.detail[0], " for ", expected));
+// A barrier's number and how many threads meet there: the operands, the same in all lanes.
+struct Meeting {
+  size_t id = 0;
+  int32_t threads = 0;
+};
+
+// False after Fail.
+bool ReadMeeting(Warp& warp, const Instruction& i, Lanes lanes, Meeting* meeting) {
+  uint32_t values[2] = {0, 0};
+  for (size_t o = 0; o < i.operands.size(); ++o) {
+    const auto* row = warp.Row<uint32_t>(i.operands[o]);
+    values[o] = row[std::countr_zero(lanes)];
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      if ((lanes >> lane & 1) == 0 || row[lane] == values[o]) continue;
+      warp.Fail("lanes name different barriers", lane);
       return false;
     }
+  }
+  if (values[0] > 15 || values[1] % kWarpLanes != 0) {
+    warp.Fail(absl::StrCat("barrier ", values[0], " for ", values[1], " threads"));
+    return false;
+  }
+  meeting->id = values[0];
+  meeting->threads = static_cast<int32_t>(values[1]);
+  if (i.operands.size() == 1) {  // all that there are
+    for (const auto& other : warp.block().warps()) {
+      meeting->threads += other->alive() != 0 ? kWarpLanes : 0;
+    }
+  }
+  return true;
+}
+
+bool Arrive(Warp& warp, const Meeting& meeting) {
+  NamedBarrier& barrier = warp.block().barriers()[meeting.id];
+  if (barrier.expected != 0 && barrier.expected != meeting.threads) {
+    warp.Fail(absl::StrCat("barrier ", meeting.id, " is waiting for ", barrier.expected,
+                           " threads, this says ", meeting.threads));
+    return false;
+  }
+  barrier.expected = meeting.threads;
+  barrier.arrived += kWarpLanes;
+  if (barrier.arrived > barrier.expected) {
+    warp.Fail(absl::StrCat(barrier.arrived, " threads at barrier ", meeting.id, " for ",
+                           barrier.expected));
+    return false;
+  }
+  if (barrier.arrived == barrier.expected) {
     barrier.arrived = barrier.expected = 0;
     ++barrier.phase;
   }
   return true;
 }
 
+// Both are .aligned: they wait until the warp's lanes are together.
 Outcome RunBarSync(Warp& warp, const Instruction& i, Lanes lanes) {
   if (lanes != warp.alive()) return Outcome::kAgain;
-  const auto id = static_cast<size_t>(i.detail[0]);
-  int64_t& waits_for = warp.waits_for[id];
+  Meeting meeting;
+  if (!ReadMeeting(warp, i, lanes, &meeting)) return Outcome::kAgain;
+  int64_t& waits_for = warp.waits_for[meeting.id];
   if (waits_for < 0) {
-    waits_for = warp.block().barriers()[id].phase;
-    if (!Arrive(warp, i)) return Outcome::kAgain;
+    waits_for = warp.block().barriers()[meeting.id].phase;
+    if (!Arrive(warp, meeting)) return Outcome::kAgain;
   }
-  if (warp.block().barriers()[id].phase == waits_for) return Outcome::kAgain;
+  if (warp.block().barriers()[meeting.id].phase == waits_for) return Outcome::kAgain;
   waits_for = -1;
   return Outcome::kDone;
 }
 
 Outcome RunBarArrive(Warp& warp, const Instruction& i, Lanes lanes) {
   if (lanes != warp.alive()) return Outcome::kAgain;
-  return Arrive(warp, i) ? Outcome::kDone : Outcome::kAgain;
+  Meeting meeting;
+  return ReadMeeting(warp, i, lanes, &meeting) && Arrive(warp, meeting) ? Outcome::kDone
+                                                                        : Outcome::kAgain;
 }
 
 Outcome RunBarWarpSync(Warp& warp, const Instruction& i, Lanes lanes) {
@@ -194,17 +223,10 @@ Run BindBar(Kernel& kernel, Instruction& i) {
   if (i.Has("warp")) {
     return i.Has("sync") && BindSources(kernel, i, 0, 1) ? RunBarWarpSync : nullptr;
   }
-  const bool are_numbers = std::all_of(i.operands.begin(), i.operands.end(), [](const Operand& o) {
-    return o.kind == Operand::Kind::kImmediate;
-  });
-  if (!are_numbers || i.operands.empty() || i.operands.size() > 2 || i.operands[0].value > 15) {
-    return nullptr;
-  }
-  i.detail[0] = static_cast<int64_t>(i.operands[0].value);
-  i.detail[1] = i.operands.size() > 1 ? static_cast<int64_t>(i.operands[1].value) : 0;
-  if (i.detail[1] % kWarpLanes != 0) return nullptr;
+  const size_t operands = i.operands.size();
+  if (operands < 1 || operands > 2 || !BindSources(kernel, i, 0, operands)) return nullptr;
   if (i.Has("sync")) return RunBarSync;
-  return i.Has("arrive") && i.detail[1] > 0 ? RunBarArrive : nullptr;
+  return i.Has("arrive") && operands == 2 ? RunBarArrive : nullptr;
 }
 
 Run BindShuffle(Kernel& kernel, Instruction& i) {
