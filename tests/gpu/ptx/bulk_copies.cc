@@ -1,6 +1,7 @@
 #include "tests/gpu/ptx/bulk_copies.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -30,9 +31,14 @@ bool ReadMap(Warp& warp, const Operand& operand, int lane, TensorMap* map) {
     warp.Fail("the tensor map is not aligned to 64 bytes", lane);
     return false;
   }
-  const uint8_t* bytes = warp.Generic(address, kMapBytes, lane);
-  if (bytes == nullptr) return false;
-  if (DecodeMap(bytes, map)) return true;
+  std::array<uint8_t, kMapBytes> bytes;
+  constexpr int kPiece = 16;  // the most that an address is checked for at once
+  for (int i = 0; i < kMapBytes; i += kPiece) {
+    const uint8_t* piece = warp.Generic(address + static_cast<uint64_t>(i), kPiece, lane);
+    if (piece == nullptr) return false;
+    std::memcpy(bytes.data() + i, piece, kPiece);
+  }
+  if (DecodeMap(bytes.data(), map)) return true;
   warp.Fail("these 128 bytes are no tensor map", lane);
   return false;
 }
