@@ -3,8 +3,8 @@
 // instructions, operands and parameter layouts of a device build are tried where there is no GPU.
 //
 // The unit of account is a row: a register of all 32 lanes of a warp, 32 values of the register's
-// width side by side, in 256 bytes. Source: NVIDIA, "PTX ISA" 9.0; section numbers refer to it.
-// Thread-safety: a parsed module is constant.
+// width side by side. Rows are counted in units of 32 bytes. Source: NVIDIA, "PTX ISA" 9.0; section
+// numbers refer to it. Thread-safety: a parsed module is constant.
 #pragma once
 
 #include <cstdint>
@@ -41,11 +41,11 @@ struct Operand {
     kRow,        // a register or a constant: `row`
     kPredicate,  // `row` is the number of the predicate; `negated` for !p
     kSink,       // _
-    kAddress,    // [base + offset]: `row` holds the base (-1: none), `value` the offset
+    kAddress,    // [base + offset]: `row` holds the base (-1: none), `value` the offset;
+                 // [base, {a, b}]: the coordinates are `elements`
     kVector,     // {a, b, ...}: `elements`
     kImmediate,  // `value`: bits of an integer, or of the F32 or F64 that was written
-    kSymbol,     // a variable's name by itself: `value` is its generic address, or its place in its
-                 // state space, as `space` says
+    kSymbol,     // a variable's name by itself: `value` is its address in its state space
     kSpecial,    // %tid.x and such: `text`
     kLabel,      // `value`: index of the instruction
   };
@@ -80,7 +80,7 @@ struct Instruction {
 struct Kernel {
   std::string name;
   std::vector<Instruction> code;
-  int32_t num_rows = 0;
+  int32_t num_rows = 0;  // in units of 32 bytes
   int32_t num_predicates = 0;
   // Rows with the same value in all lanes, which a warp begins with. Width as in `bytes`.
   struct Constant {
@@ -89,6 +89,10 @@ struct Kernel {
     uint64_t value;
   };
   std::vector<Constant> constants;
+  struct Param {
+    int32_t offset, bytes;
+  };
+  std::vector<Param> params;
   int32_t param_bytes = 0;
   int32_t static_shared_bytes = 0;
   int32_t shared_alignment = 16;
@@ -99,15 +103,15 @@ struct Kernel {
   int32_t ConstantRow(uint64_t value, uint8_t bytes);
 };
 
-// Variables of .global and .const at module scope, with their initial values.
-struct ModuleMemory {
-  std::vector<std::unique_ptr<uint8_t[]>> blocks;
-  std::vector<std::pair<const uint8_t*, int64_t>> ranges;
+// A variable of .global or .const at module scope, with its initial value.
+struct Variable {
+  std::unique_ptr<uint8_t[]> data;
+  int64_t bytes;
 };
 
 struct Module {
   std::map<std::string, Kernel, std::less<>> kernels;
-  ModuleMemory memory;
+  std::map<std::string, Variable, std::less<>> variables;
 };
 
 // INVALID_ARGUMENT names line and text of what is not understood: an instruction that this machine
