@@ -35,6 +35,7 @@ inline constexpr uint64_t kLocalWindow = uint64_t{2} << 56;
 inline constexpr uint64_t kParamWindow = uint64_t{3} << 56;
 inline constexpr uint64_t kWindowMask = uint64_t{0xFF} << 56;
 inline constexpr uint32_t kSharedBase = 1024;
+inline constexpr uint64_t kRowAlignment = 64;          // of register rows, bytes
 inline constexpr int32_t kMaxSharedBytes = 227 << 10;  // that a block may ask for, sm_90
 
 struct Dim3 {
@@ -113,7 +114,7 @@ struct Group {
 // that width.
 class Warp {
  public:
-  Warp(Block& block, int index, Lanes exists);
+  Warp(Block& block, int index, uint8_t* rows);
   ~Warp();
 
   template <typename T>
@@ -157,12 +158,15 @@ class Warp {
 
   // Lanes that have not exited.
   Lanes alive() const { return alive_; }
+  // For counts: a load or store of `bytes` at shared offsets or global addresses of `lanes`.
+  void CountShared(const uint64_t* offsets, int bytes, Lanes lanes);
+  void CountGlobal(const uint64_t* addresses, int bytes, Lanes lanes);
   int index() const { return index_; }
   Block& block() { return block_; }
   const Instruction* current() const { return current_; }
   Counts& counts();
-  // Places of lanes; for control.cc.
-  std::vector<Group>& groups() { return groups_; }
+  // Places of lanes.
+  const std::vector<Group>& groups() const { return groups_; }
   void Exit(Lanes lanes);
 
   // cp.async of this warp's lanes, products of its warpgroup; made on first use.
@@ -173,20 +177,22 @@ class Warp {
 
  private:
   friend class Block;
-  // Runs the group at the lowest place that can go on; false: none could.
+  // Runs the group at the lowest place that can go on, for a while; false: none could.
   bool RunSome();
   bool RunGroup(size_t which);
+  // One branch of a group that stands at `place`; true: its lanes are all at `*place` now.
+  bool Branch(const Instruction& branch, size_t which, Lanes taken, int32_t* place);
   void Merge();
+  void Begin();
 
   Block& block_;
   int index_;
-  Lanes alive_;
+  Lanes alive_ = 0;
   std::vector<Group> groups_;
-  uint8_t* rows_ = nullptr;
+  uint8_t* rows_;
   std::vector<Lanes> predicates_;
   std::vector<uint8_t> local_;
   const Instruction* current_ = nullptr;
-  int64_t spins_ = 0;
 };
 
 // Counters of bar.sync and bar.arrive.
@@ -225,6 +231,8 @@ class Block {
 
  private:
   friend class Warp;
+  std::string Places() const;
+
   Machine& machine_;
   const Kernel& kernel_;
   const LaunchConfig& config_;
@@ -238,6 +246,9 @@ class Block {
   std::vector<uint8_t> rows_;  // of all warps
   std::string failure_;
 };
+
+// What RunGroup sees to itself.
+Outcome RunBranch(Warp& warp, const Instruction& branch, Lanes taken);
 
 // Lets one thing that is under way and that nothing waited for yet happen; false: nothing is.
 // Called when no warp of the block can go on. async.cc.

@@ -133,8 +133,11 @@ absl::StatusOr<Operand> Names::ReadAddress(std::string_view text) const {
       address.bytes = base.bytes;
       break;
     case Operand::Kind::kSymbol:
-    case Operand::Kind::kImmediate: address.value = base.value; break;
-    default: return Unknown(text);
+    case Operand::Kind::kImmediate:
+      address.value = base.value;
+      break;
+    default:
+      return Unknown(text);
   }
   if (!rest.empty() && rest[0] == '+') {
     rest.remove_prefix(1);

@@ -22,8 +22,8 @@ struct Declaration {
 };
 
 absl::Status Malformed(const Statement& at, std::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("line ", at.line, ": ", std::string(why), ": ", std::string(at.text.substr(0, 200))));
+  return absl::InvalidArgumentError(absl::StrCat("line ", at.line, ": ", std::string(why), ": ",
+                                                 std::string(at.text.substr(0, 200))));
 }
 
 bool ReadDeclaration(std::string_view text, Declaration* declared) {
@@ -117,14 +117,23 @@ class KernelReader {
     while (names_.depth() >= outermost) {
       const Statement at = statements.Next();
       switch (at.kind) {
-        case Statement::Kind::kEnd: return Malformed(at, "a kernel without an end");
-        case Statement::Kind::kOpen: names_.Open(); break;
-        case Statement::Kind::kClose: names_.Close(); break;
+        case Statement::Kind::kEnd:
+          return Malformed(at, "a kernel without an end");
+        case Statement::Kind::kOpen:
+          names_.Open();
+          break;
+        case Statement::Kind::kClose:
+          names_.Close();
+          break;
         case Statement::Kind::kLabel:
           labels_[std::string(at.text)] = static_cast<int32_t>(kernel_.code.size());
           break;
-        case Statement::Kind::kDirective: HEDDLE_RETURN_IF_ERROR(Directive(at)); break;
-        case Statement::Kind::kInstruction: HEDDLE_RETURN_IF_ERROR(Read(at)); break;
+        case Statement::Kind::kDirective:
+          HEDDLE_RETURN_IF_ERROR(Directive(at));
+          break;
+        case Statement::Kind::kInstruction:
+          HEDDLE_RETURN_IF_ERROR(Read(at));
+          break;
       }
     }
     Instruction end;
@@ -206,9 +215,9 @@ class KernelReader {
       }
       instruction.run = Bind(kernel_, instruction);
       if (instruction.run == nullptr) {
-        return absl::UnimplementedError(
-            absl::StrCat("line ", instruction.line, ": this machine does not know ",
-                         instruction.text.substr(0, 200)));
+        return absl::UnimplementedError(absl::StrCat("line ", instruction.line,
+                                                     ": this machine does not know ",
+                                                     instruction.text.substr(0, 200)));
       }
     }
     return absl::OkStatus();
@@ -279,7 +288,8 @@ class ModuleReader {
 
   absl::Status Global(const Statement& at, std::string_view rest) {
     Declaration declared;
-    if (!ReadDeclaration(rest, &declared) || declared.bytes == 0) return Malformed(at, "a variable");
+    if (!ReadDeclaration(rest, &declared) || declared.bytes == 0)
+      return Malformed(at, "a variable");
     Variable variable{std::make_unique<uint8_t[]>(static_cast<size_t>(declared.bytes)),
                       declared.bytes};
     std::string_view values = declared.initial;

@@ -3,8 +3,8 @@
 // instructions, operands and parameter layouts of a device build are tried where there is no GPU.
 //
 // The unit of account is a row: a register of all 32 lanes of a warp, 32 values of the register's
-// width side by side. Rows are counted in units of 32 bytes. Source: NVIDIA, "PTX ISA" 9.0; section numbers refer to it.
-// Thread-safety: a parsed module is constant.
+// width side by side. Rows are counted in units of 32 bytes. Source: NVIDIA, "PTX ISA" 9.0; section
+// numbers refer to it. Thread-safety: a parsed module is constant.
 #pragma once
 
 #include <cstdint>

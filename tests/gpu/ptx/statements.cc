@@ -52,8 +52,9 @@ void Statements::SkipSpace() {
 Statement Statements::Cut(Statement::Kind kind, size_t end, size_t next) {
   const Statement cut = {kind, Trim(std::string_view(text_).substr(at_, end - at_)), line_, false};
   next = std::min(next, text_.size());
-  line_ += static_cast<int32_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(at_),
-                                           text_.begin() + static_cast<std::ptrdiff_t>(next), '\n'));
+  line_ +=
+      static_cast<int32_t>(std::count(text_.begin() + static_cast<std::ptrdiff_t>(at_),
+                                      text_.begin() + static_cast<std::ptrdiff_t>(next), '\n'));
   at_ = next;
   return cut;
 }
@@ -81,10 +82,14 @@ Statement Statements::Next() {
   SkipSpace();
   if (at_ >= text_.size()) return {Statement::Kind::kEnd, {}, line_, false};
   switch (text_[at_]) {
-    case '{': return Cut(Statement::Kind::kOpen, at_, at_ + 1);
-    case '}': return Cut(Statement::Kind::kClose, at_, at_ + 1);
-    case '.': return Directive();
-    default: break;
+    case '{':
+      return Cut(Statement::Kind::kOpen, at_, at_ + 1);
+    case '}':
+      return Cut(Statement::Kind::kClose, at_, at_ + 1);
+    case '.':
+      return Directive();
+    default:
+      break;
   }
   size_t end = at_;
   while (end < text_.size() && IsOfName(text_[end])) ++end;
