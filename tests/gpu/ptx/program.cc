@@ -241,7 +241,7 @@ class ModuleReader {
   absl::StatusOr<Module> Read() {
     for (Statement at = statements_.Next(); at.kind != Statement::Kind::kEnd;
          at = statements_.Next()) {
-      if (at.kind != Statement::Kind::kDirective) return Malformed(at, "not expected here");
+      if (at.kind != Statement::Kind::kDirective) return Malformed(at, "not expected in a module");
       HEDDLE_RETURN_IF_ERROR(Directive(at));
     }
     return std::move(module_);
@@ -261,7 +261,10 @@ class ModuleReader {
     }
     if (what == ".global" || what == ".const") return Global(at, rest);
     if (what == ".shared") return DynamicShared(at, rest);
-    return absl::OkStatus();
+    for (const char* of_module : {".version", ".target", ".address_size", ".file", ".section"}) {
+      if (what == of_module) return absl::OkStatus();
+    }
+    return Malformed(at, "not expected in a module");
   }
 
   absl::Status Entry(const Statement& at, std::string_view rest) {
