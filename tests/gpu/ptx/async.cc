@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "tests/gpu/ptx/aligned.h"
 #include "tests/gpu/ptx/bulk_copies.h"
 #include "tests/gpu/ptx/machine.h"
 #include "tests/gpu/ptx/mbarrier.h"
@@ -106,10 +107,8 @@ Outcome RunMbarrierFence(Warp& warp, const Instruction&, Lanes) {
 Outcome RunNothing(Warp&, const Instruction&, Lanes) { return Outcome::kDone; }
 
 // Registers are not counted here; all lanes have to be there.
-Outcome RunSetRegisters(Warp& warp, const Instruction&, Lanes lanes) {
-  if (lanes == kAllLanes) return Outcome::kDone;
-  if (warp.alive() != kAllLanes) return warp.Fail("lanes of this warp have exited");
-  return Outcome::kAgain;
+Outcome RunSetRegisters(Warp& warp, const Instruction& instruction, Lanes lanes) {
+  return AllLanesHere(warp, instruction, lanes) ? Outcome::kDone : Outcome::kAgain;
 }
 
 Run BindCopy(Kernel& kernel, Instruction& instruction) {
@@ -129,8 +128,8 @@ Run BindCopy(Kernel& kernel, Instruction& instruction) {
   }
   if (modifiers.size() != 4 || (modifiers[1] != "ca" && modifiers[1] != "cg") ||
       (modifiers[2] != "shared" && modifiers[2] != "shared::cta") || modifiers[3] != "global" ||
-      operands.size() < 3 || operands.size() > 4 ||
-      operands[0].kind != Operand::Kind::kAddress || operands[1].kind != Operand::Kind::kAddress ||
+      operands.size() < 3 || operands.size() > 4 || operands[0].kind != Operand::Kind::kAddress ||
+      operands[1].kind != Operand::Kind::kAddress ||
       operands[2].kind != Operand::Kind::kImmediate ||
       (operands.size() > 3 && !BindSource(kernel, operands[3], 4))) {
     return nullptr;

@@ -99,9 +99,9 @@ bool CopyBox(const Copy& copy) {
 bool CopyBytes(const Copy& copy) {
   Warp& warp = *copy.warp;
   if (!warp.block().machine().IsAllocated(copy.from, copy.bytes)) {
-    warp.Fail(absl::StrCat("the copy of line ", copy.instruction->line,
-                           " reads what is not allocated"),
-              copy.lane);
+    warp.Fail(
+        absl::StrCat("the copy of line ", copy.instruction->line, " reads what is not allocated"),
+        copy.lane);
     return false;
   }
   std::memcpy(warp.block().shared().data() + copy.to - kSharedBase,

@@ -13,8 +13,8 @@ constexpr int kPieceElements = 8;
 constexpr int kDepth = 16;  // K of an instruction on 16-bit elements
 
 // Bits that the format has no field for: 14-15, 30-31, 46-48, 52-61.
-constexpr uint64_t kReserved = uint64_t{3} << 14 | uint64_t{3} << 30 | uint64_t{7} << 46 |
-                               uint64_t{0x3FF} << 52;
+constexpr uint64_t kReserved =
+    uint64_t{3} << 14 | uint64_t{3} << 30 | uint64_t{7} << 46 | uint64_t{0x3FF} << 52;
 
 MapSwizzle DecodeSwizzle(uint64_t descriptor) {
   constexpr MapSwizzle kModes[] = {MapSwizzle::kNone, MapSwizzle::k128Bytes, MapSwizzle::k64Bytes,
@@ -53,7 +53,8 @@ uint32_t SharedMatrix::Piece(int mn, int k) const {
   return none ? start + offset : SwizzledAddress(start + offset, static_cast<int>(span));
 }
 
-std::string DecodeDescriptor(uint64_t descriptor, bool mn_major, SharedMatrix* matrix) {
+std::string DecodeDescriptor(uint64_t descriptor, bool mn_major, int mn_count,
+                             SharedMatrix* matrix) {
   *matrix = {.start = DecodeBytes(descriptor, 0),
              .leading = DecodeBytes(descriptor, 16),
              .stride = DecodeBytes(descriptor, 32),
@@ -71,6 +72,11 @@ std::string DecodeDescriptor(uint64_t descriptor, bool mn_major, SharedMatrix* m
     return absl::StrCat("start ", matrix->start, " with base offset ", matrix->base_offset,
                         ": patterns that do not begin at a multiple of ", 8 * span,
                         " bytes are not modelled");
+  }
+  const uint32_t side_by_side = 2 * static_cast<uint32_t>(mn_major ? mn_count : kDepth);
+  if (matrix->start % span != 0 && matrix->start % span + side_by_side > span) {
+    return absl::StrCat("start ", matrix->start, ": the matrix leaves the swizzle's rows of ", span,
+                        " bytes");
   }
   return {};
 }

@@ -31,8 +31,9 @@ struct SharedMatrix {
   uint32_t Piece(int mn, int k) const;
 };
 
-// Empty, or what is wrong with the descriptor.
-std::string DecodeDescriptor(uint64_t descriptor, bool mn_major, SharedMatrix* matrix);
+// Empty, or what is wrong with the descriptor of a matrix of `mn_count` by 16.
+std::string DecodeDescriptor(uint64_t descriptor, bool mn_major, int mn_count,
+                             SharedMatrix* matrix);
 
 // Rows [mn_begin, mn_begin + mn_count) of M or N by 16 of K as floats, K outside:
 // to[k * mn_count + mn]. False after Fail, also where a store waits for its proxy fence.

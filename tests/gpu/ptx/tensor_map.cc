@@ -107,8 +107,7 @@ bool EncodeTiledMap(const TiledMapArguments& arguments, void* map, std::string* 
   encoded.rank = static_cast<uint8_t>(arguments.rank);
   encoded.swizzle = static_cast<MapSwizzle>(arguments.swizzle);
   for (uint32_t i = 0; i < arguments.rank; ++i) {
-    encoded.strides[i] =
-        i == 0 ? kElementBytes[arguments.data_type] : arguments.strides[i - 1];
+    encoded.strides[i] = i == 0 ? kElementBytes[arguments.data_type] : arguments.strides[i - 1];
     encoded.last[i] = static_cast<uint32_t>(arguments.sizes[i] - 1);
     encoded.box[i] = static_cast<uint16_t>(arguments.box[i]);
   }

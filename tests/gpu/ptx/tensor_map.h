@@ -1,5 +1,5 @@
-// Tensor maps of this machine: what a driver keeps in the 128 opaque bytes of a CUtensorMap, here in
-// an encoding of our own, with the restrictions that the driver documents for
+// Tensor maps of this machine: what a driver keeps in the 128 opaque bytes of a CUtensorMap, here
+// in an encoding of our own, with the restrictions that the driver documents for
 // cuTensorMapEncodeTiled (CUDA driver API, "Tensor Map Object Management").
 // Not modelled, and refused with a text that says so: interleaved layouts, element strides other
 // than 1, packed types below 8 bits, filling with NaN.
