@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "tests/gpu/ptx/fatbin.h"
 
 namespace heddle::ptx {
@@ -18,13 +19,6 @@ constexpr int32_t kArchitecture = 90;
 bool IsSet(const char* variable) {
   const char* value = std::getenv(variable);
   return value != nullptr && std::strcmp(value, "0") != 0;
-}
-
-std::string Demangled(const std::string& name) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(
-      abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), &std::free);
-  return status == 0 ? text.get() : name;
 }
 
 absl::StatusOr<Module> ParseRegistered(const void* wrapper) {
@@ -115,7 +109,8 @@ cudaError_t Context::Load(CUkern_st& kernel) {
   }
   const auto found = (*module)->kernels.find(kernel.name);
   if (found == (*module)->kernels.end()) {
-    return Refuse(cudaErrorInvalidDeviceFunction, "the PTX has no kernel " + kernel.name);
+    return Refuse(cudaErrorInvalidDeviceFunction,
+                  "the PTX has no kernel " + Demangled(kernel.name));
   }
   kernel.kernel = &found->second;
   kernel.waits = WaitsForOthers(found->second);
@@ -158,7 +153,17 @@ void Context::Run(const PreparedLaunch& launch) {
   if (lost_ != cudaSuccess) return;
   const absl::Status status =
       machine_.Launch(*launch.kernel->kernel, launch.config, launch.params.data());
-  if (!status.ok()) lost_ = Refuse(cudaErrorLaunchFailure, std::string(status.message()));
+  if (status.ok()) return;
+  const std::string& name = launch.kernel->name;
+  lost_ = Refuse(cudaErrorLaunchFailure,
+                 absl::StrReplaceAll(status.message(), {{name, Demangled(name)}}));
+}
+
+std::string Demangled(const std::string& name) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), &std::free);
+  return status == 0 ? text.get() : name;
 }
 
 cudaError_t& LastError() {

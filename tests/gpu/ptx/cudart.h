@@ -176,6 +176,9 @@ class Context {
 // The calling thread's last error, for cudaGetLastError.
 cudaError_t& LastError();
 
+// A kernel's name as its source has it.
+std::string Demangled(const std::string& name);
+
 // Says why on stderr; returns `error`.
 cudaError_t Refuse(cudaError_t error, const std::string& why);
 

@@ -27,20 +27,20 @@ bool IsBlock(const dim3& block) {
 cudaError_t CheckShape(const CUkern_st& kernel, const LaunchRequest& request) {
   if (!IsGrid(request.grid) || !IsBlock(request.block)) {
     return Refuse(cudaErrorInvalidConfiguration,
-                  absl::StrCat(kernel.name, ": a grid of ", ToString(request.grid), " blocks of ",
-                               ToString(request.block)));
+                  absl::StrCat(Demangled(kernel.name), ": a grid of ", ToString(request.grid),
+                               " blocks of ", ToString(request.block)));
   }
   const uint32_t threads = request.block.x * request.block.y * request.block.z;
   if (threads > static_cast<uint32_t>(kernel.kernel->max_threads)) {
     return Refuse(cudaErrorInvalidValue,
-                  absl::StrCat(kernel.name, ": ", threads, " threads, made for ",
+                  absl::StrCat(Demangled(kernel.name), ": ", threads, " threads, made for ",
                                kernel.kernel->max_threads, " at most"));
   }
   const int32_t allowed = kernel.max_dynamic_shared_bytes.value_or(
       kSharedBytesUnasked - kernel.kernel->static_shared_bytes);
   if (request.dynamic_shared_bytes > static_cast<size_t>(allowed)) {
     return Refuse(cudaErrorInvalidValue,
-                  absl::StrCat(kernel.name, ": ", request.dynamic_shared_bytes,
+                  absl::StrCat(Demangled(kernel.name), ": ", request.dynamic_shared_bytes,
                                " bytes of dynamic shared memory, allowed are ", allowed));
   }
   return cudaSuccess;
@@ -73,8 +73,9 @@ cudaError_t LaunchOn(Context& context, CUstream_st* stream, const LaunchRequest&
 
 cudaError_t CheckWaits(const CUkern_st& kernel) {
   if (kernel.waits) return cudaSuccess;
-  return Refuse(cudaErrorInvalidValue,
-                kernel.name + ": may begin early, and waits for nothing (griddepcontrol.wait)");
+  return Refuse(
+      cudaErrorInvalidValue,
+      Demangled(kernel.name) + ": may begin early, and waits for nothing (griddepcontrol.wait)");
 }
 
 cudaError_t Prepare(Context& context, const LaunchRequest& request, PreparedLaunch* launch) {
@@ -144,8 +145,8 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
     }
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaErrorNotSupported;
     if (value < 0 || value + kernel->kernel->static_shared_bytes > kMaxSharedBytes) {
-      return Refuse(cudaErrorInvalidValue,
-                    absl::StrCat(kernel->name, ": ", value, " bytes of dynamic shared memory"));
+      return Refuse(cudaErrorInvalidValue, absl::StrCat(Demangled(kernel->name), ": ", value,
+                                                        " bytes of dynamic shared memory"));
     }
     kernel->max_dynamic_shared_bytes = value;
     return cudaSuccess;
