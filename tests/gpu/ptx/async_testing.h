@@ -89,7 +89,8 @@ inline std::string CopyIn(int from, int to, int bytes) {
   return "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], " + std::to_string(bytes) +
          ";\nadd.s64 %rd6, %rd1, " + std::to_string(from) + ";\nadd.s32 %r3, %r2, " +
          std::to_string(to) +
-         ";\n@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], [%rd6], " +
+         ";\n@%p1 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3], "
+         "[%rd6], " +
          std::to_string(bytes) + ", [%r2];\n";
 }
 
