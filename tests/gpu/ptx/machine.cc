@@ -138,6 +138,7 @@ absl::Status Block::Execute(Dim3 index) {
   std::fill(shared_.begin(), shared_.end(), kGarbage);
   stored_by.assign((shared_.size() + 15) / 16, 0);
   barriers_ = {};
+  bulk.reset();
   for (auto& warp : warps_) warp->Begin();
   for (bool alive = true; alive && !failed();) {
     alive = false;
@@ -151,6 +152,9 @@ absl::Status Block::Execute(Dim3 index) {
       failure_ = absl::StrCat(kernel_.name, ", block ", Show(index_),
                               ": nobody can go on; waiting are", Places());
     }
+  }
+  if (const std::string left = LeftBehind(*this); !failed() && !left.empty()) {
+    failure_ = absl::StrCat(kernel_.name, ", block ", Show(index_), ": ", left);
   }
   return failed() ? absl::AbortedError(failure_) : absl::OkStatus();
 }
@@ -258,6 +262,7 @@ void Warp::Merge() {
 
 void Warp::Exit(Lanes lanes) {
   alive_ &= ~lanes;
+  if (const std::string left = LeftBehind(*this); alive_ == 0 && !left.empty()) Fail(left);
   for (Group& group : groups_) {
     if ((group.lanes & lanes) == 0) continue;
     group.lanes &= ~lanes;

@@ -1,0 +1,27 @@
+// F16 and BF16 as float, exactly. Source: IEEE 754-2008 binary16; ISA 5.2.3 "Alternate
+// Floating-Point Data Formats".
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace heddle::ptx {
+
+enum class SmallFloat : uint8_t { kF16, kBF16 };
+
+inline float FloatOfBF16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// The bits moved to a float's places are too small by 2^112, subnormal ones too.
+inline float FloatOfF16(uint16_t bits) {
+  const uint32_t magnitude = uint32_t{bits & 0x7FFFu} << 13;
+  const float scaled = std::bit_cast<float>(magnitude) * 0x1p112f;
+  const uint32_t infinite = magnitude >= 0x7C00u << 13 ? 0x7F800000u : 0;
+  const uint32_t sign = uint32_t{bits & 0x8000u} << 16;
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(scaled) | infinite | sign);
+}
+
+inline float FloatOf(uint16_t bits, SmallFloat type) {
+  return type == SmallFloat::kBF16 ? FloatOfBF16(bits) : FloatOfF16(bits);
+}
+
+}  // namespace heddle::ptx
