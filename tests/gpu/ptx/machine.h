@@ -134,7 +134,7 @@ class Warp {
     p = (p & ~lanes) | (value & lanes);
   }
   // The address of an operand [base + offset] for a lane: as written in a state space's own
-  // instruction, or generic. The sum has the width of the base: compilers count on its wrapping.
+  // instruction, or generic. With a base of 32 bits sums wrap at 32 bits.
   uint64_t Address(const Operand& operand, int lane) {
     if (operand.row < 0) return operand.value;
     if (operand.bytes == 8) return Row<uint64_t>(operand)[lane] + operand.value;
