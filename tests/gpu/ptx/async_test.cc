@@ -10,6 +10,7 @@ namespace {
 using Catch::Contains;
 using test::AsyncRun;
 using test::CopyIn;
+using test::Failure;
 using test::InitBarrier;
 using test::Wait;
 
@@ -18,12 +19,6 @@ std::vector<uint8_t> Bytes(size_t n) {
   std::vector<uint8_t> bytes(n);
   for (size_t i = 0; i < n; ++i) bytes[i] = static_cast<uint8_t>(i % 251);
   return bytes;
-}
-
-std::string Failure(AsyncRun& run, const std::string& body, bool late = true) {
-  const absl::Status status = run.Run(body, late);
-  CHECK(absl::IsAborted(status));
-  return std::string(status.message());
 }
 
 // Stores `words` of shared memory from sm + `from` on to `out`, by the first 32 threads.
