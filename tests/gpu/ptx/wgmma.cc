@@ -58,7 +58,9 @@ class Accumulators {
     if (held_ == nullptr || !SameRegisters(*held_, *next)) {
       Store();
       held_ = next;
-      LoadSums(warp_, next->operands[0].elements, FormOf(*next).columns, &sums_);
+      if (product.accumulates) {
+        LoadSums(warp_, next->operands[0].elements, FormOf(*next).columns, &sums_);
+      }
     }
     if (!product.accumulates) sums_.fill(0);
     return sums_;
