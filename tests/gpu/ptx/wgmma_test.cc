@@ -293,6 +293,8 @@ TEST_CASE("A misused warpgroup product is a fault", "[ptx]") {
   CHECK_THAT(Failure(run, begin + Product() + end), Contains("no wgmma.fence"));
   CHECK_THAT(Failure(run, begin + kFence + Product() + end + Product() + end),
              Contains("no wgmma.fence"));
+  CHECK_THAT(Failure(run, begin + kFence + "mov.f32 %f2, %f1;\n" + Product() + end),
+             Contains("writes registers of it"));
   CHECK_THAT(Failure(run, begin + kFence + Product() + kWait), Contains("without having waited"));
   CHECK_THAT(Failure(run, begin + kFence + Product(), false), Contains("without having waited"));
   CHECK_THAT(Failure(run, begin + "setp.lt.u32 %p4, %r1, 5;\n" + kFence + Product() + end),
