@@ -13,6 +13,11 @@ elseif(HEDDLE_CUDA STREQUAL "ON" OR HEDDLE_CUDA STREQUAL "AUTO")
     # Machine code for these only, no PTX: "90a" becomes 90a-real.
     list(TRANSFORM HEDDLE_CUDA_ARCHITECTURES APPEND "-real"
          OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
+    if(HEDDLE_TESTS)
+      # The machine of tests/gpu/ptx runs the PTX that this machine code is made of.
+      list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90a-real$" "90a")
+      add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--no-compress>)
+    endif()
     set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
     enable_language(CUDA)
     # CMake 3.25 knows newer nvcc's dialects only where its table of host compilers does.

@@ -134,12 +134,11 @@ class Warp {
     p = (p & ~lanes) | (value & lanes);
   }
   // The address of an operand [base + offset] for a lane: as written in a state space's own
-  // instruction, or generic.
+  // instruction, or generic. With a base of 32 bits sums wrap at 32 bits.
   uint64_t Address(const Operand& operand, int lane) {
-    const uint64_t base = operand.row < 0      ? 0
-                          : operand.bytes == 8 ? Row<uint64_t>(operand)[lane]
-                                               : uint64_t{Row<uint32_t>(operand)[lane]};
-    return base + operand.value;
+    if (operand.row < 0) return operand.value;
+    if (operand.bytes == 8) return Row<uint64_t>(operand)[lane] + operand.value;
+    return Row<uint32_t>(operand)[lane] + static_cast<uint32_t>(operand.value);
   }
 
   // Memory of the block's threads behind an address of .shared (an offset, as 32-bit addresses

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 
 #include "tests/gpu/ptx/machine.h"
@@ -184,7 +185,7 @@ bool ReadAccess(Instruction& i, const Operand& values, std::string_view* operati
     }
   }
   if (type.empty() || Values(values).size() != elements) return false;
-  i.detail[kBytes] = TypeBytes("." + std::string(type));
+  i.detail[kBytes] = TypeBytes(std::string(".").append(type));
   i.detail[kSigned] = type[0] == 's';
   return true;
 }

@@ -1,0 +1,179 @@
+#include "tests/gpu/ptx/cudart.h"
+
+#include <cxxabi.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "tests/gpu/ptx/fatbin.h"
+
+namespace heddle::ptx {
+namespace {
+
+constexpr int32_t kArchitecture = 90;
+
+bool IsSet(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value != nullptr && std::strcmp(value, "0") != 0;
+}
+
+absl::StatusOr<Module> ParseRegistered(const void* wrapper) {
+  const auto container = ContainerOf(wrapper);
+  if (!container.ok()) return container.status();
+  const auto entries = ReadFatbin(*container);
+  if (!entries.ok()) return entries.status();
+  const auto text = FindPtx(*entries, kArchitecture);
+  if (!text.ok()) return text.status();
+  return ParseModule(*text);
+}
+
+bool WaitsForOthers(const Kernel& kernel) {
+  return std::any_of(kernel.code.begin(), kernel.code.end(), [](const Instruction& instruction) {
+    return instruction.opcode == "griddepcontrol" && instruction.Has("wait");
+  });
+}
+
+}  // namespace
+
+Context& Context::Get() {
+  static Context context;
+  return context;
+}
+
+Context::Context() : machine_(MachineOptions{.late = !IsSet("HEDDLE_PTX_EARLY")}) {
+  const char* path = std::getenv("HEDDLE_PTX_COUNTS");
+  if (path != nullptr) counts_path_ = path;
+}
+
+Context::~Context() { WriteCounts(); }
+
+void Context::WriteCounts() {
+  if (counts_path_.empty()) return;
+  std::FILE* file = std::fopen(counts_path_.c_str(), "w");
+  if (file == nullptr) {
+    std::fprintf(stderr, "PTX machine: cannot write %s\n", counts_path_.c_str());
+    return;
+  }
+  for (const auto& [name, counts] : machine_.counts()) {
+    const std::string line = absl::StrCat(
+        "{\"kernel\": \"", Demangled(name), "\", \"instructions\": ", counts.instructions,
+        ", \"global_requests\": ", counts.global_requests,
+        ", \"global_sectors\": ", counts.global_sectors,
+        ", \"global_bytes\": ", counts.global_bytes,
+        ", \"shared_requests\": ", counts.shared_requests,
+        ", \"shared_passes\": ", counts.shared_passes, ", \"shared_least\": ", counts.shared_least,
+        ", \"bulk_bytes\": ", counts.bulk_bytes, ", \"async_bytes\": ", counts.async_bytes,
+        ", \"matrix_multiplies\": ", counts.matrix_multiplies, "}\n");
+    std::fputs(line.c_str(), file);
+  }
+  std::fclose(file);
+}
+
+Registered* Context::Register(const void* wrapper) {
+  Registered& source = registered_.emplace_back();
+  source.wrapper = wrapper;
+  return &source;
+}
+
+void Context::AddKernel(Registered* source, const void* host_function, const char* name) {
+  auto kernel = std::make_unique<CUkern_st>();
+  kernel->source = source;
+  kernel->name = name;
+  kernels_[host_function] = std::move(kernel);
+}
+
+CUkern_st* Context::FindKernel(const void* host_function) {
+  const auto found = kernels_.find(host_function);
+  return found == kernels_.end() ? nullptr : found->second.get();
+}
+
+cudaError_t Context::Load(CUkern_st& kernel) {
+  if (kernel.kernel != nullptr) return cudaSuccess;
+  std::optional<absl::StatusOr<Module>>& module = kernel.source->module;
+  if (!module.has_value()) {
+    module = ParseRegistered(kernel.source->wrapper);
+    if (module->ok()) {
+      for (const auto& [name, variable] : (*module)->variables) {
+        machine_.AddRange(variable.data.get(), variable.bytes);
+      }
+    }
+  }
+  if (!module->ok()) {
+    const bool is_missing = absl::IsNotFound(module->status());
+    return Refuse(is_missing ? cudaErrorNoKernelImageForDevice : cudaErrorInvalidPtx,
+                  absl::StrCat(Demangled(kernel.name), ": ", module->status().message()));
+  }
+  const auto found = (*module)->kernels.find(kernel.name);
+  if (found == (*module)->kernels.end()) {
+    return Refuse(cudaErrorInvalidDeviceFunction,
+                  "the PTX has no kernel " + Demangled(kernel.name));
+  }
+  kernel.kernel = &found->second;
+  kernel.waits = WaitsForOthers(found->second);
+  return cudaSuccess;
+}
+
+void Context::Enqueue(CUstream_st& stream, std::function<void()> work) {
+  StreamQueue& queue = *stream.queue;
+  queue.items.push_back({.work = std::move(work)});
+  ++queue.given;
+  if (!machine_.options().late) RunUpTo(queue, queue.given);
+}
+
+void Context::EnqueueWait(CUstream_st& stream, const CUevent_st& event) {
+  if (event.queue == nullptr) return;
+  stream.queue->items.push_back({.after = event.queue, .place = event.place});
+  ++stream.queue->given;
+}
+
+// An event that an item waits for was recorded before the item was given, so that no queue waits
+// for what it has itself not come to.
+void Context::RunUpTo(StreamQueue& queue, int64_t place) {
+  while (queue.done < place && lost_ == cudaSuccess) {
+    const StreamQueue::Item item = std::move(queue.items.front());
+    queue.items.pop_front();
+    if (item.after != nullptr) {
+      RunUpTo(*item.after, item.place);
+    } else {
+      item.work();
+    }
+    ++queue.done;
+  }
+}
+
+void Context::RunAll() {
+  for (const auto& stream : streams) RunUpTo(*stream->queue, stream->queue->given);
+}
+
+void Context::Run(const PreparedLaunch& launch) {
+  if (lost_ != cudaSuccess) return;
+  const absl::Status status =
+      machine_.Launch(*launch.kernel->kernel, launch.config, launch.params.data());
+  if (status.ok()) return;
+  const std::string& name = launch.kernel->name;
+  lost_ = Refuse(cudaErrorLaunchFailure,
+                 absl::StrReplaceAll(status.message(), {{name, Demangled(name)}}));
+}
+
+std::string Demangled(const std::string& name) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status), &std::free);
+  return status == 0 ? text.get() : name;
+}
+
+cudaError_t& LastError() {
+  thread_local cudaError_t error = cudaSuccess;
+  return error;
+}
+
+cudaError_t Refuse(cudaError_t error, const std::string& why) {
+  std::fprintf(stderr, "PTX machine: %s\n", why.c_str());
+  return error;
+}
+
+}  // namespace heddle::ptx

@@ -1,0 +1,165 @@
+// Graphs of kernels. Launches of a graph keep the order that its edges ask for; among those that
+// edges leave open a late machine takes the last first, else the first.
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/gpu/ptx/cudart.h"
+
+namespace heddle::ptx {
+namespace {
+
+LaunchRequest RequestOf(Context& context, const cudaKernelNodeParams& params, bool is_early) {
+  return {.kernel = context.FindKernel(params.func),
+          .grid = params.gridDim,
+          .block = params.blockDim,
+          .dynamic_shared_bytes = params.sharedMemBytes,
+          .params = params.kernelParams,
+          .is_early = is_early};
+}
+
+bool IsNodeOf(const CUgraph_st& graph, const CUgraphNode_st* node) {
+  return IsLive(graph.nodes, node);
+}
+
+// CUDA Runtime API, cudaGraphEdgeData: only kernels have other ports than 0, and only to leave by.
+bool IsKnown(const cudaGraphEdgeData& edge) {
+  if (edge.to_port != 0) return false;
+  if (edge.type == cudaGraphDependencyTypeDefault) {
+    return edge.from_port == cudaGraphKernelNodePortDefault;
+  }
+  return edge.type == cudaGraphDependencyTypeProgrammatic &&
+         edge.from_port == cudaGraphKernelNodePortProgrammatic;
+}
+
+cudaError_t AddEdge(CUgraph_st& graph, CUgraphNode_st* from, CUgraphNode_st* to,
+                    const cudaGraphEdgeData& edge) {
+  if (!IsNodeOf(graph, from) || !IsNodeOf(graph, to) || from == to || !IsKnown(edge)) {
+    return Refuse(cudaErrorInvalidValue, "an edge of a kind or between nodes that there are not");
+  }
+  if (!graph.edges.emplace(from->index, to->index).second) {
+    return Refuse(cudaErrorInvalidValue, "an edge is there already");
+  }
+  if (edge.type != cudaGraphDependencyTypeProgrammatic) return cudaSuccess;
+  to->launch.is_early = true;
+  return CheckWaits(*to->launch.kernel);
+}
+
+// Empty: edges go round.
+std::vector<size_t> Order(const CUgraph_st& graph, bool last_first) {
+  std::vector<int> missing(graph.nodes.size());
+  for (const auto& [from, to] : graph.edges) ++missing[to];
+  std::set<size_t> ready;
+  for (size_t i = 0; i < missing.size(); ++i) {
+    if (missing[i] == 0) ready.insert(i);
+  }
+  std::vector<size_t> order;
+  while (!ready.empty()) {
+    const size_t next = last_first ? *ready.rbegin() : *ready.begin();
+    ready.erase(next);
+    order.push_back(next);
+    for (auto edge = graph.edges.lower_bound({next, 0});
+         edge != graph.edges.end() && edge->first == next; ++edge) {
+      if (--missing[edge->second] == 0) ready.insert(edge->second);
+    }
+  }
+  if (order.size() < graph.nodes.size()) order.clear();
+  return order;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned) {
+  return Call([&](Context& context) {
+    *graph = Add(context.graphs);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return Call([&](Context& context) { return Destroy(context.graphs, graph); });
+}
+
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t* node, cudaGraph_t graph,
+                                   const cudaGraphNode_t* dependencies, size_t num_dependencies,
+                                   const cudaKernelNodeParams* params) {
+  return Call([&](Context& context) {
+    if (!IsLive(context.graphs, graph)) return cudaErrorInvalidResourceHandle;
+    auto made = std::make_unique<CUgraphNode_st>();
+    cudaError_t error = Prepare(context, RequestOf(context, *params, false), &made->launch);
+    if (error != cudaSuccess) return error;
+    made->index = graph->nodes.size();
+    *node = graph->nodes.emplace_back(std::move(made)).get();
+    for (size_t i = 0; i < num_dependencies && error == cudaSuccess; ++i) {
+      error = AddEdge(*graph, dependencies[i], *node, {});
+    }
+    return error;
+  });
+}
+
+cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t* from,
+                                     const cudaGraphNode_t* to, const cudaGraphEdgeData* edges,
+                                     size_t count) {
+  return Call([&](Context& context) {
+    if (!IsLive(context.graphs, graph)) return cudaErrorInvalidResourceHandle;
+    cudaError_t error = cudaSuccess;
+    for (size_t i = 0; i < count && error == cudaSuccess; ++i) {
+      const cudaGraphEdgeData edge = edges != nullptr ? edges[i] : cudaGraphEdgeData{};
+      error = AddEdge(*graph, from[i], to[i], edge);
+    }
+    return error;
+  });
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long flags) {
+  return Call([&](Context& context) {
+    if (!IsLive(context.graphs, graph)) return cudaErrorInvalidResourceHandle;
+    if (flags != 0) return cudaErrorNotSupported;
+    auto order = Order(*graph, context.machine().options().late);
+    if (order.empty() && !graph->nodes.empty()) {
+      return Refuse(cudaErrorInvalidValue, "the edges of a graph go round");
+    }
+    *executable = Add(context.executables);
+    (*executable)->graph = graph;
+    (*executable)->order = std::move(order);
+    for (const auto& node : graph->nodes) (*executable)->launches.push_back(node->launch);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  return Call([&](Context& context) { return Destroy(context.executables, executable); });
+}
+
+// For launches from now on.
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t node,
+                                             const cudaKernelNodeParams* params) {
+  return Call([&](Context& context) {
+    if (!IsLive(context.executables, executable) || !IsLive(context.graphs, executable->graph) ||
+        !IsNodeOf(*executable->graph, node)) {
+      return Refuse(cudaErrorInvalidValue, "a node that is not of the graph is to be changed");
+    }
+    PreparedLaunch& launch = executable->launches[node->index];
+    return Prepare(context, RequestOf(context, *params, launch.is_early), &launch);
+  });
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  return Call([&](Context& context) {
+    if (!IsLive(context.executables, executable) || !IsLive(context.streams, stream)) {
+      return cudaErrorInvalidResourceHandle;
+    }
+    context.Enqueue(*stream,
+                    [&context, launches = executable->launches, order = executable->order] {
+                      for (const size_t i : order) context.Run(launches[i]);
+                    });
+    return cudaSuccess;
+  });
+}
+
+}  // extern "C"
+
+}  // namespace heddle::ptx
