@@ -136,6 +136,10 @@ TEST_CASE("A misused barrier is a fault", "[ptx]") {
       Failure(run, InitBarrier(1) +
                        "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 16;\n" + arrive),
       Contains("0 arrivals pending"));
+  CHECK_THAT(
+      Failure(run, InitBarrier(1) + "@%p1 mbarrier.arrive.shared::cta.b64 %rd7, [%r2];\n" + arrive +
+                       "@%p1 mbarrier.test_wait.shared::cta.b64 %p2, [%r2], %rd7;\n"),
+      Contains("not the state"));
   CHECK_THAT(Failure(run, "mbarrier.init.shared::cta.b64 [%r2+4], 1;\n"),
              Contains("not aligned to 8"));
 }
@@ -257,6 +261,10 @@ TEST_CASE("Stores that no proxy fence orders before a bulk copy are a fault", "[
   CHECK_THAT(Failure(run, InitBarrier(1) + store + copy), Contains("store of warp 1"));
   CHECK(run.Run(InitBarrier(1) + store + fence + copy, true).ok());
   CHECK_THAT(Failure(run, InitBarrier(1) + store + "@%p1 " + fence + copy),
+             Contains("store of warp 1"));
+  // One that comes while the copy is under way.
+  CHECK_THAT(Failure(run, InitBarrier(1) + CopyIn(0, 64, 256) + "bar.sync 0;\n" + store +
+                              "bar.sync 0;\n" + Wait(0)),
              Contains("store of warp 1"));
   const std::string bare =
       "setp.eq.u32 %p1, %r1, 0;\n"
