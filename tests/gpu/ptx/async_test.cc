@@ -10,6 +10,7 @@ namespace {
 using Catch::Contains;
 using test::AsyncRun;
 using test::CopyIn;
+using test::Failure;
 using test::InitBarrier;
 using test::Wait;
 
@@ -18,12 +19,6 @@ std::vector<uint8_t> Bytes(size_t n) {
   std::vector<uint8_t> bytes(n);
   for (size_t i = 0; i < n; ++i) bytes[i] = static_cast<uint8_t>(i % 251);
   return bytes;
-}
-
-std::string Failure(AsyncRun& run, const std::string& body, bool late = true) {
-  const absl::Status status = run.Run(body, late);
-  CHECK(absl::IsAborted(status));
-  return std::string(status.message());
 }
 
 // Stores `words` of shared memory from sm + `from` on to `out`, by the first 32 threads.
@@ -141,6 +136,10 @@ TEST_CASE("A misused barrier is a fault", "[ptx]") {
       Failure(run, InitBarrier(1) +
                        "@%p1 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r2], 16;\n" + arrive),
       Contains("0 arrivals pending"));
+  CHECK_THAT(
+      Failure(run, InitBarrier(1) + "@%p1 mbarrier.arrive.shared::cta.b64 %rd7, [%r2];\n" + arrive +
+                       "@%p1 mbarrier.test_wait.shared::cta.b64 %p2, [%r2], %rd7;\n"),
+      Contains("not the state"));
   CHECK_THAT(Failure(run, "mbarrier.init.shared::cta.b64 [%r2+4], 1;\n"),
              Contains("not aligned to 8"));
 }
@@ -262,6 +261,10 @@ TEST_CASE("Stores that no proxy fence orders before a bulk copy are a fault", "[
   CHECK_THAT(Failure(run, InitBarrier(1) + store + copy), Contains("store of warp 1"));
   CHECK(run.Run(InitBarrier(1) + store + fence + copy, true).ok());
   CHECK_THAT(Failure(run, InitBarrier(1) + store + "@%p1 " + fence + copy),
+             Contains("store of warp 1"));
+  // One that comes while the copy is under way.
+  CHECK_THAT(Failure(run, InitBarrier(1) + CopyIn(0, 64, 256) + "bar.sync 0;\n" + store +
+                              "bar.sync 0;\n" + Wait(0)),
              Contains("store of warp 1"));
   const std::string bare =
       "setp.eq.u32 %p1, %r1, 0;\n"

@@ -70,6 +70,12 @@ struct AsyncRun {
   }
 };
 
+// The message of the fault that the kernel ends with; of none otherwise, which tests do not expect.
+inline std::string Failure(AsyncRun& run, const std::string& body, bool late = true) {
+  const absl::Status status = run.Run(body, late);
+  return absl::IsAborted(status) ? std::string(status.message()) : "no fault: " + status.ToString();
+}
+
 // Thread 0 initialises the barrier at sm, all threads see it. %p1: the thread is thread 0.
 inline std::string InitBarrier(int count) {
   return "setp.eq.u32 %p1, %r1, 0;\n@%p1 mbarrier.init.shared::cta.b64 [%r2], " +

@@ -14,6 +14,7 @@ namespace heddle::ptx {
 
 inline constexpr int kFragmentRows = 16;
 inline constexpr int kFragmentDepth = 16;
+inline constexpr int kMmaColumns = 8;
 inline constexpr int kMaxColumns = 256;
 
 // K outside: [k * 16 + row], [k * columns + column]; sums are [row * columns + column].
@@ -24,6 +25,10 @@ using Sums = std::array<float, kFragmentRows * kMaxColumns>;
 // `registers`: four of 32 bits, each with two elements.
 void LoadFragmentA(Warp& warp, const std::vector<Operand>& registers, SmallFloat type,
                    FragmentA* a);
+
+// Two of 32 bits: K 0-7, then 8-15, of kMmaColumns columns.
+void LoadFragmentB(Warp& warp, const std::vector<Operand>& registers, SmallFloat type,
+                   FragmentB* b);
 
 // `registers`: columns / 2 of F32.
 void LoadSums(Warp& warp, const std::vector<Operand>& registers, int columns, Sums* sums);

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kMatrixRows = 8;  // of 8 elements, 16 bytes
 constexpr int kRowBytes = 16;
-constexpr int kMmaColumns = 8;
 
 using Matrix = std::array<std::array<uint16_t, 8>, kMatrixRows>;
 
@@ -59,19 +58,6 @@ Outcome RunLoadMatrix(Warp& warp, const Instruction& instruction, Lanes lanes) {
     }
   }
   return Outcome::kDone;
-}
-
-// Two registers with two elements each: K 0-7, then 8-15, of column lane / 4.
-void LoadFragmentB(Warp& warp, const std::vector<Operand>& registers, SmallFloat type,
-                   FragmentB* b) {
-  for (int i = 0; i < 2; ++i) {
-    const uint32_t* pairs = warp.Row<uint32_t>(registers[static_cast<size_t>(i)]);
-    for (int lane = 0; lane < kWarpLanes; ++lane) {
-      float* place = b->data() + (lane % 4 * 2 + i * 8) * kMmaColumns + lane / 4;
-      place[0] = FloatOf(static_cast<uint16_t>(pairs[lane]), type);
-      place[kMmaColumns] = FloatOf(static_cast<uint16_t>(pairs[lane] >> 16), type);
-    }
-  }
 }
 
 Outcome RunMultiply(Warp& warp, const Instruction& instruction, Lanes lanes) {

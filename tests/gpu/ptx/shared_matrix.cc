@@ -27,30 +27,57 @@ uint32_t DecodeBytes(uint64_t descriptor, int shift) {
   return static_cast<uint32_t>(descriptor >> shift & 0x3FFF) << 4;
 }
 
+// An aligned piece that the async proxy may read; nullptr after Fail.
+const uint8_t* FindPiece(Warp& warp, uint32_t address) {
+  Block& block = warp.block();
+  const size_t piece = (address - kSharedBase) / kPieceBytes;
+  const bool fine = address >= kSharedBase && (piece + 1) * kPieceBytes <= block.shared().size() &&
+                    block.stored_by[piece] == 0;
+  if (!fine && !CheckAsyncProxy(warp, address, kPieceBytes, /*lane=*/-1)) return nullptr;
+  return block.shared().data() + (address - kSharedBase);
+}
+
 template <float (*kConvert)(uint16_t)>
-void ConvertPiece(const uint8_t* piece, int step, float* to) {
-  uint16_t bits[kPieceElements];
-  std::memcpy(bits, piece, sizeof(bits));
-  for (int i = 0; i < kPieceElements; ++i) to[i * step] = kConvert(bits[i]);
+bool LoadPieces(Warp& warp, const SharedMatrix& matrix, int mn_begin, int mn_count, float* to) {
+  const int mn_step = matrix.mn_major ? kPieceElements : 1;
+  const int k_step = matrix.mn_major ? 1 : kPieceElements;
+  for (int k = 0; k < kDepth; k += k_step) {
+    for (int mn = 0; mn < mn_count; mn += mn_step) {
+      const uint8_t* piece = FindPiece(warp, matrix.Piece(mn_begin + mn, k));
+      if (piece == nullptr) return false;
+      uint16_t bits[kPieceElements];
+      float values[kPieceElements];
+      std::memcpy(bits, piece, sizeof(bits));
+      for (int i = 0; i < kPieceElements; ++i) values[i] = kConvert(bits[i]);
+      float* place = to + k * mn_count + mn;
+      if (matrix.mn_major) {
+        std::memcpy(place, values, sizeof(values));
+      } else {
+        for (int i = 0; i < kPieceElements; ++i) place[i * mn_count] = values[i];
+      }
+    }
+  }
+  return true;
 }
 
 }  // namespace
 
 uint32_t SharedMatrix::Piece(int mn, int k) const {
-  const auto span = static_cast<uint32_t>(SwizzleSpan(swizzle));
-  const bool none = swizzle == MapSwizzle::kNone;
   const auto m = static_cast<uint32_t>(mn), d = static_cast<uint32_t>(k);
-  uint32_t offset;
-  if (mn_major && none) {
-    offset = m / 8 * stride + d % 8 * kPieceBytes + d / 8 * leading;
-  } else if (mn_major) {
-    const uint32_t width = span / kPieceBytes;
-    offset = m / 8 % width * kPieceBytes + m / 8 / width * leading + d % 8 * span + d / 8 * stride;
-  } else {
-    const uint32_t step = none ? leading : kPieceBytes;
-    offset = m % 8 * span + m / 8 * stride + d / 8 * step;
+  const int pieces = static_cast<int>(swizzle);  // of a span, as a power of two
+  const uint32_t span = static_cast<uint32_t>(kPieceBytes) << pieces;
+  if (swizzle == MapSwizzle::kNone) {
+    const uint32_t row = mn_major ? d % 8 : m % 8;
+    return start + m / 8 * stride + d / 8 * leading + row * kPieceBytes;
   }
-  return none ? start + offset : SwizzledAddress(start + offset, static_cast<int>(span));
+  uint32_t offset;
+  if (mn_major) {
+    const uint32_t piece = m / 8 % (1u << pieces);
+    offset = piece * kPieceBytes + (m / 8 >> pieces) * leading + d % 8 * span + d / 8 * stride;
+  } else {
+    offset = d / 8 * kPieceBytes + m % 8 * span + m / 8 * stride;
+  }
+  return SwizzledAddress(start + offset, static_cast<int>(span));
 }
 
 std::string DecodeDescriptor(uint64_t descriptor, bool mn_major, int mn_count,
@@ -83,24 +110,8 @@ std::string DecodeDescriptor(uint64_t descriptor, bool mn_major, int mn_count,
 
 bool LoadMatrix(Warp& warp, const SharedMatrix& matrix, SmallFloat type, int mn_begin, int mn_count,
                 float* to) {
-  const int mn_step = matrix.mn_major ? kPieceElements : 1;
-  const int k_step = matrix.mn_major ? 1 : kPieceElements;
-  const int step = matrix.mn_major ? 1 : mn_count;
-  const uint8_t* shared = warp.block().shared().data();
-  for (int k = 0; k < kDepth; k += k_step) {
-    for (int mn = 0; mn < mn_count; mn += mn_step) {
-      const uint32_t address = matrix.Piece(mn_begin + mn, k);
-      if (!CheckAsyncProxy(warp, address, kPieceBytes, /*lane=*/-1)) return false;
-      const uint8_t* piece = shared + (address - kSharedBase);
-      float* place = to + k * mn_count + mn;
-      if (type == SmallFloat::kBF16) {
-        ConvertPiece<FloatOfBF16>(piece, step, place);
-      } else {
-        ConvertPiece<FloatOfF16>(piece, step, place);
-      }
-    }
-  }
-  return true;
+  return type == SmallFloat::kBF16 ? LoadPieces<FloatOfBF16>(warp, matrix, mn_begin, mn_count, to)
+                                   : LoadPieces<FloatOfF16>(warp, matrix, mn_begin, mn_count, to);
 }
 
 }  // namespace heddle::ptx

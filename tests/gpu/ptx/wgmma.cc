@@ -4,6 +4,7 @@
 #include <charconv>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/gpu/ptx/aligned.h"
@@ -26,13 +27,15 @@ struct Form {
   bool a_in_registers;
   bool a_mn_major, b_mn_major;
   bool negated;  // one of A and B is
+  // Of an instruction behind the fence that writes registers of the product; 0: none.
+  int32_t write_line;
 };
 
 void Keep(const Form& form, Instruction* instruction) {
   instruction->detail[0] = form.columns;
   instruction->detail[1] = static_cast<int64_t>(form.type);
   instruction->detail[2] = form.a_in_registers | form.a_mn_major << 1 | form.b_mn_major << 2;
-  instruction->detail[3] = form.negated;
+  instruction->detail[3] = form.negated | int64_t{form.write_line} << 1;
 }
 
 Form FormOf(const Instruction& instruction) {
@@ -42,7 +45,8 @@ Form FormOf(const Instruction& instruction) {
           (flags & 1) != 0,
           (flags & 2) != 0,
           (flags & 4) != 0,
-          instruction.detail[3] != 0};
+          (instruction.detail[3] & 1) != 0,
+          static_cast<int32_t>(instruction.detail[3] >> 1)};
 }
 
 // Accumulators of products that follow each other stay here until other registers are meant.
@@ -58,7 +62,9 @@ class Accumulators {
     if (held_ == nullptr || !SameRegisters(*held_, *next)) {
       Store();
       held_ = next;
-      LoadSums(warp_, next->operands[0].elements, FormOf(*next).columns, &sums_);
+      if (product.accumulates) {
+        LoadSums(warp_, next->operands[0].elements, FormOf(*next).columns, &sums_);
+      }
     }
     if (!product.accumulates) sums_.fill(0);
     return sums_;
@@ -173,6 +179,9 @@ Outcome RunMultiply(Warp& warp, const Instruction& instruction, Lanes lanes) {
   if (!AllLanesHere(warp, instruction, lanes)) return Outcome::kAgain;
   ProductsUnderWay& under_way = ProductsOf(warp);
   if (!under_way.fenced) return warp.Fail("no wgmma.fence since the last wait");
+  if (const int32_t line = FormOf(instruction).write_line; line != 0) {
+    return warp.Fail(absl::StrCat("line ", line, " writes registers of it behind the fence"));
+  }
   Product product;
   if (!Prepare(warp, instruction, &product)) return Outcome::kAgain;
   under_way.history[static_cast<size_t>(under_way.issued) % under_way.history.size()] = {
@@ -260,7 +269,32 @@ bool ReadImmediates(const Instruction& instruction, Form* form) {
   return true;
 }
 
-Run BindMultiply(Instruction& instruction) {
+void AppendRows(const Operand& operand, std::vector<int32_t>* rows) {
+  if (operand.kind == Operand::Kind::kRow) rows->push_back(operand.row);
+  for (const Operand& element : operand.elements) rows->push_back(element.row);
+}
+
+// Looks back along the straight line from the product to its fence. What branches there is not
+// followed.
+int32_t FindWrite(const Kernel& kernel, const Instruction& product) {
+  std::vector<int32_t> own;
+  AppendRows(product.operands[0], &own);
+  if (product.operands[1].kind == Operand::Kind::kVector) AppendRows(product.operands[1], &own);
+  for (const Instruction* at = &product; at != kernel.code.data();) {
+    --at;
+    if (at->opcode == "bra" || (at->opcode == "wgmma" && at->Has("fence"))) return 0;
+    if (at->opcode == "wgmma" || at->operands.empty()) continue;
+    std::vector<int32_t> written;
+    if (at->operands[0].kind != Operand::Kind::kAddress) AppendRows(at->operands[0], &written);
+    if (std::find_first_of(written.begin(), written.end(), own.begin(), own.end()) !=
+        written.end()) {
+      return at->line;
+    }
+  }
+  return 0;
+}
+
+Run BindMultiply(const Kernel& kernel, Instruction& instruction) {
   const auto& modifiers = instruction.modifiers;
   const auto& operands = instruction.operands;
   if (modifiers.size() != 7 || modifiers[1] != "sync" || modifiers[2] != "aligned" ||
@@ -277,16 +311,17 @@ Run BindMultiply(Instruction& instruction) {
       (form.a_in_registers ? AreRegisters(operands[1], 4) : IsRegister(operands[1], 8)) &&
       IsRegister(operands[2], 8) && operands[3].kind == Operand::Kind::kPredicate &&
       ReadImmediates(instruction, &form);
+  if (known) form.write_line = FindWrite(kernel, instruction);
   Keep(form, &instruction);
   return known ? RunMultiply : nullptr;
 }
 
 }  // namespace
 
-Run BindWgmma(Kernel&, Instruction& instruction) {
+Run BindWgmma(Kernel& kernel, Instruction& instruction) {
   const auto& modifiers = instruction.modifiers;
   if (modifiers.size() < 3 || modifiers[1] != "sync" || modifiers[2] != "aligned") return nullptr;
-  if (modifiers[0] == "mma_async") return BindMultiply(instruction);
+  if (modifiers[0] == "mma_async") return BindMultiply(kernel, instruction);
   if (modifiers.size() != 3) return nullptr;
   const auto& operands = instruction.operands;
   if (modifiers[0] == "fence") return operands.empty() ? RunFence : nullptr;
