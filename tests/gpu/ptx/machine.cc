@@ -68,7 +68,7 @@ void Machine::AddRange(const void* data, int64_t bytes) {
 
 void Machine::RemoveRange(const void* data) {
   ranges_.erase(reinterpret_cast<uint64_t>(data));
-  last_range_ = {1, 0};
+  last_range_ = {0, 0};
 }
 
 bool Machine::IsAllocated(uint64_t address, int64_t bytes) const {
@@ -344,12 +344,30 @@ uint8_t* Warp::Generic(uint64_t address, int bytes, int lane) {
   }
 }
 
+namespace {
+
+// Every lane's address is the one before it and `bytes`.
+bool AreDense(const uint64_t* addresses, int bytes, Lanes lanes) {
+  bool is_dense = lanes == kAllLanes;
+  for (int lane = 1; lane < kWarpLanes; ++lane) {
+    is_dense &= addresses[lane] - addresses[lane - 1] == static_cast<uint64_t>(bytes);
+  }
+  return is_dense;
+}
+
+}  // namespace
+
 // What a device needs for so many bytes: 128 of each pass, 4 from each bank; lanes of wide accesses
 // go in groups of 128 bytes.
 void Warp::CountShared(const uint64_t* offsets, int bytes, Lanes lanes) {
   const int lanes_of_group = std::min(kWarpLanes, 128 / bytes);
   Counts& counted = counts();
   ++counted.shared_requests;
+  if (bytes >= 4 && AreDense(offsets, bytes, lanes)) {
+    counted.shared_passes += kWarpLanes / lanes_of_group;
+    counted.shared_least += kWarpLanes / lanes_of_group;
+    return;
+  }
   for (int first = 0; first < kWarpLanes; first += lanes_of_group) {
     std::array<uint64_t, 32> words;  // that are asked for, of all banks
     int n = 0;
@@ -370,6 +388,13 @@ void Warp::CountShared(const uint64_t* offsets, int bytes, Lanes lanes) {
 }
 
 void Warp::CountGlobal(const uint64_t* addresses, int bytes, Lanes lanes) {
+  ++counts().global_requests;
+  if (AreDense(addresses, bytes, lanes)) {
+    const uint64_t end = addresses[kWarpLanes - 1] + static_cast<uint64_t>(bytes) - 1;
+    counts().global_sectors += static_cast<int64_t>(end / 32 - addresses[0] / 32 + 1);
+    counts().global_bytes += bytes * kWarpLanes;
+    return;
+  }
   std::array<uint64_t, kWarpLanes> sectors;
   size_t n = 0;
   for (int lane = 0; lane < kWarpLanes; ++lane) {
@@ -382,7 +407,6 @@ void Warp::CountGlobal(const uint64_t* addresses, int bytes, Lanes lanes) {
   n = static_cast<size_t>(
       std::unique(sectors.begin(), sectors.begin() + static_cast<std::ptrdiff_t>(n)) -
       sectors.begin());
-  ++counts().global_requests;
   counts().global_sectors += static_cast<int64_t>(n);
 }
 

@@ -88,6 +88,8 @@ class Machine {
   void RemoveRange(const void* data);
   // Whether [address, address + bytes) lies in one allocation.
   bool IsAllocated(uint64_t address, int64_t bytes) const;
+  // The allocation that was found last, as [begin, end).
+  const std::pair<uint64_t, uint64_t>& last_range() const { return last_range_; }
 
   // Runs the kernel to its end. `params`: kernel.param_bytes of them. Errors: INVALID_ARGUMENT for
   // a launch that a device would refuse, ABORTED for a fault.
@@ -100,7 +102,7 @@ class Machine {
   MachineOptions options_;
   std::map<uint64_t, int64_t> ranges_;  // begin to bytes
   std::map<uint64_t, std::unique_ptr<uint8_t[]>> owned_;
-  mutable std::pair<uint64_t, uint64_t> last_range_ = {1, 0};
+  mutable std::pair<uint64_t, uint64_t> last_range_ = {0, 0};
   std::map<std::string, Counts, std::less<>> counts_;
 };
 

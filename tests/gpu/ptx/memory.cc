@@ -73,21 +73,117 @@ std::span<const Operand> Values(const Operand& operand) {
   return {&operand, 1};
 }
 
+// Where lanes access memory: addresses as the instruction gives them, and host memory.
+struct Places {
+  uint64_t address[kWarpLanes];
+  uint8_t* at[kWarpLanes];
+};
+
+// All lanes at once, where they lie within one range; `begin` and `end` are addresses, and
+// `memory` is what lies at `begin`.
+bool LocateWithin(uint64_t begin, uint64_t end, uint8_t* memory, int bytes, Lanes lanes,
+                  Places& places) {
+  const auto size = static_cast<uint64_t>(bytes);
+  if (end - begin < size) return false;
+  const uint64_t most = end - begin - size;
+  bool fits = true;
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    const uint64_t offset = places.address[lane] - begin;
+    const bool is_good = offset <= most && (places.address[lane] & (size - 1)) == 0;
+    fits &= is_good || (lanes >> lane & 1) == 0;
+    places.at[lane] = memory + offset;
+  }
+  return fits;
+}
+
+// False after Fail.
+bool Locate(Warp& warp, int64_t space, const Operand& address, int bytes, Lanes lanes,
+            Places& places) {
+  for (int lane = 0; lane < kWarpLanes; ++lane) places.address[lane] = warp.Address(address, lane);
+  if (space == kGlobal) {
+    const auto& [begin, end] = warp.block().machine().last_range();
+    if (LocateWithin(begin, end, reinterpret_cast<uint8_t*>(begin), bytes, lanes, places)) {
+      return true;
+    }
+  } else if (space == kShared) {
+    auto& shared = warp.block().shared();
+    if (LocateWithin(kSharedBase, kSharedBase + shared.size(), shared.data(), bytes, lanes,
+                     places)) {
+      return true;
+    }
+  }
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    if ((lanes >> lane & 1) == 0) continue;
+    places.at[lane] = Behind(warp, space, places.address[lane], bytes, lane);
+    if (places.at[lane] == nullptr) return false;
+  }
+  return true;
+}
+
+template <typename T>
+void LoadRow(const Places& places, size_t offset, Lanes lanes, T* row) {
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    if ((lanes >> lane & 1) != 0) std::memcpy(row + lane, places.at[lane] + offset, sizeof(T));
+  }
+}
+
+template <typename T>
+void StoreRow(const Places& places, size_t offset, Lanes lanes, const T* row) {
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    if ((lanes >> lane & 1) != 0) std::memcpy(places.at[lane] + offset, row + lane, sizeof(T));
+  }
+}
+
+// The element at `offset` of each lane's place into a register.
+void LoadElement(Warp& warp, const Instruction& i, const Operand& to, const Places& places,
+                 size_t offset, Lanes lanes) {
+  const auto size = static_cast<size_t>(i.detail[kBytes]);
+  if (to.kind == Operand::Kind::kSink) return;
+  if (to.bytes == size) {
+    switch (size) {
+      case 2:
+        return LoadRow(places, offset, lanes, warp.Row<uint16_t>(to));
+      case 4:
+        return LoadRow(places, offset, lanes, warp.Row<uint32_t>(to));
+      default:
+        return LoadRow(places, offset, lanes, warp.Row<uint64_t>(to));
+    }
+  }
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    if ((lanes >> lane & 1) == 0) continue;
+    ToRegister(warp, to, lane, places.at[lane] + offset, size, i.detail[kSigned] != 0);
+  }
+}
+
+// Registers may be wider: their low bytes.
+void StoreElement(Warp& warp, const Operand& from, size_t size, const Places& places, size_t offset,
+                  Lanes lanes) {
+  if (from.bytes == size) {
+    switch (size) {
+      case 2:
+        return StoreRow(places, offset, lanes, warp.Row<uint16_t>(from));
+      case 4:
+        return StoreRow(places, offset, lanes, warp.Row<uint32_t>(from));
+      default:
+        return StoreRow(places, offset, lanes, warp.Row<uint64_t>(from));
+    }
+  }
+  for (size_t lane = 0; lane < kWarpLanes; ++lane) {
+    if ((lanes >> lane & 1) == 0) continue;
+    std::memcpy(places.at[lane] + offset, warp.Row<uint8_t>(from) + lane * from.bytes, size);
+  }
+}
+
 Outcome RunLoad(Warp& warp, const Instruction& i, Lanes lanes) {
   const auto values = Values(i.operands[0]);
   const auto size = static_cast<size_t>(i.detail[kBytes]);
   const int bytes = static_cast<int>(size * values.size());
-  uint64_t addresses[kWarpLanes];
-  for (int lane = 0; lane < kWarpLanes; ++lane) {
-    if ((lanes >> lane & 1) == 0) continue;
-    addresses[lane] = warp.Address(i.operands[1], lane);
-    const uint8_t* from = Behind(warp, i.detail[kSpace], addresses[lane], bytes, lane);
-    if (from == nullptr) return Outcome::kAgain;
-    for (size_t v = 0; v < values.size(); ++v) {
-      ToRegister(warp, values[v], lane, from + v * size, size, i.detail[kSigned] != 0);
-    }
+  Places places;
+  if (!Locate(warp, i.detail[kSpace], i.operands[1], bytes, lanes, places)) return Outcome::kAgain;
+  for (size_t v = 0; v < values.size(); ++v) {
+    LoadElement(warp, i, values[v], places, v * size, lanes);
   }
-  Count(warp, i.detail[kSpace], addresses, bytes, lanes);
+  Count(warp, i.detail[kSpace], places.address, bytes, lanes);
   return Outcome::kDone;
 }
 
@@ -95,19 +191,19 @@ Outcome RunStore(Warp& warp, const Instruction& i, Lanes lanes) {
   const auto values = Values(i.operands[1]);
   const auto size = static_cast<size_t>(i.detail[kBytes]);
   const int bytes = static_cast<int>(size * values.size());
-  uint64_t addresses[kWarpLanes];
-  for (int lane = 0; lane < kWarpLanes; ++lane) {
-    if ((lanes >> lane & 1) == 0) continue;
-    addresses[lane] = warp.Address(i.operands[0], lane);
-    uint8_t* to = Behind(warp, i.detail[kSpace], addresses[lane], bytes, lane);
-    if (to == nullptr) return Outcome::kAgain;
-    for (size_t v = 0; v < values.size(); ++v) {
-      std::memcpy(to + v * size,
-                  warp.Row<uint8_t>(values[v]) + static_cast<size_t>(lane) * values[v].bytes, size);
-    }
-    MarkStored(warp, i.detail[kSpace], addresses[lane], bytes);
+  Places places;
+  if (!Locate(warp, i.detail[kSpace], i.operands[0], bytes, lanes, places)) return Outcome::kAgain;
+  for (size_t v = 0; v < values.size(); ++v) {
+    StoreElement(warp, values[v], size, places, v * size, lanes);
   }
-  Count(warp, i.detail[kSpace], addresses, bytes, lanes);
+  if (i.detail[kSpace] != kGlobal) {
+    for (int lane = 0; lane < kWarpLanes; ++lane) {
+      if ((lanes >> lane & 1) != 0) {
+        MarkStored(warp, i.detail[kSpace], places.address[lane], bytes);
+      }
+    }
+  }
+  Count(warp, i.detail[kSpace], places.address, bytes, lanes);
   return Outcome::kDone;
 }
 
