@@ -105,7 +105,8 @@ struct CUgraph_st {
 struct CUgraphExec_st {
   const CUgraph_st* graph = nullptr;  // that it was made of
   std::vector<heddle::ptx::PreparedLaunch> launches;
-  std::vector<size_t> order;
+  std::vector<std::vector<size_t>> orders;  // that launches take in turns
+  size_t launched = 0;
 };
 
 namespace heddle::ptx {

@@ -1,6 +1,7 @@
 // Graphs of kernels. Launches of a graph keep the order that its edges ask for; among those that
-// edges leave open a late machine takes the last first, else the first.
-#include <set>
+// edges leave open the first comes first, or on a late machine in turns the last, and whatever
+// follows what has just run: two streams in one graph then run one before the other both ways.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,26 +46,42 @@ cudaError_t AddEdge(CUgraph_st& graph, CUgraphNode_st* from, CUgraphNode_st* to,
   return CheckWaits(*to->launch.kernel);
 }
 
+// Which of the launches that could be next: kFollowing one that the last one has just let go, so
+// that what hangs together stays together.
+enum class Next : uint8_t { kFirst, kLast, kFollowing };
+
+size_t Take(Next next, std::vector<size_t>* ready) {
+  auto it = ready->end() - 1;
+  if (next == Next::kFirst) it = std::min_element(ready->begin(), ready->end());
+  if (next == Next::kLast) it = std::max_element(ready->begin(), ready->end());
+  const size_t taken = *it;
+  ready->erase(it);
+  return taken;
+}
+
 // Empty: edges go round.
-std::vector<size_t> Order(const CUgraph_st& graph, bool last_first) {
+std::vector<size_t> Order(const CUgraph_st& graph, Next next) {
   std::vector<int> missing(graph.nodes.size());
   for (const auto& [from, to] : graph.edges) ++missing[to];
-  std::set<size_t> ready;
-  for (size_t i = 0; i < missing.size(); ++i) {
-    if (missing[i] == 0) ready.insert(i);
+  std::vector<size_t> ready, order;
+  for (size_t i = missing.size(); i-- > 0;) {
+    if (missing[i] == 0) ready.push_back(i);
   }
-  std::vector<size_t> order;
   while (!ready.empty()) {
-    const size_t next = last_first ? *ready.rbegin() : *ready.begin();
-    ready.erase(next);
-    order.push_back(next);
-    for (auto edge = graph.edges.lower_bound({next, 0});
-         edge != graph.edges.end() && edge->first == next; ++edge) {
-      if (--missing[edge->second] == 0) ready.insert(edge->second);
+    order.push_back(Take(next, &ready));
+    const auto end = graph.edges.lower_bound({order.back() + 1, 0});
+    for (auto edge = graph.edges.lower_bound({order.back(), 0}); edge != end; ++edge) {
+      if (--missing[edge->second] == 0) ready.push_back(edge->second);
     }
   }
   if (order.size() < graph.nodes.size()) order.clear();
   return order;
+}
+
+// One for each launch in turn.
+std::vector<std::vector<size_t>> Orders(const CUgraph_st& graph, bool late) {
+  if (!late) return {Order(graph, Next::kFirst)};
+  return {Order(graph, Next::kLast), Order(graph, Next::kFollowing)};
 }
 
 }  // namespace
@@ -118,13 +135,13 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   return Call([&](Context& context) {
     if (!IsLive(context.graphs, graph)) return cudaErrorInvalidResourceHandle;
     if (flags != 0) return cudaErrorNotSupported;
-    auto order = Order(*graph, context.machine().options().late);
-    if (order.empty() && !graph->nodes.empty()) {
+    auto orders = Orders(*graph, context.machine().options().late);
+    if (orders[0].empty() && !graph->nodes.empty()) {
       return Refuse(cudaErrorInvalidValue, "the edges of a graph go round");
     }
     *executable = Add(context.executables);
     (*executable)->graph = graph;
-    (*executable)->order = std::move(order);
+    (*executable)->orders = std::move(orders);
     for (const auto& node : graph->nodes) (*executable)->launches.push_back(node->launch);
     return cudaSuccess;
   });
@@ -152,10 +169,11 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     if (!IsLive(context.executables, executable) || !IsLive(context.streams, stream)) {
       return cudaErrorInvalidResourceHandle;
     }
-    context.Enqueue(*stream,
-                    [&context, launches = executable->launches, order = executable->order] {
-                      for (const size_t i : order) context.Run(launches[i]);
-                    });
+    context.Enqueue(
+        *stream, [&context, launches = executable->launches,
+                  order = executable->orders[executable->launched++ % executable->orders.size()]] {
+          for (const size_t i : order) context.Run(launches[i]);
+        });
     return cudaSuccess;
   });
 }

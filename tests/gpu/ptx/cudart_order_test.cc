@@ -166,11 +166,14 @@ TEST_CASE("Launches of a graph keep the order of its edges", "[ptx][kernel]") {
 
 TEST_CASE("Launches that no edge orders change places on a late machine", "[ptx][kernel]") {
   Bench bench;
-  AppendGraph graph(bench.log, 3);
-  REQUIRE(graph.AddEdge(0, 1) == cudaSuccess);
+  AppendGraph graph(bench.log, 4);  // two chains: 0 and 2, 1 and 3
+  REQUIRE(graph.AddEdge(0, 2) == cudaSuccess);
+  REQUIRE(graph.AddEdge(1, 3) == cudaSuccess);
   REQUIRE(graph.Instantiate() == cudaSuccess);
   REQUIRE(cudaGraphLaunch(graph.executable, bench.stream) == cudaSuccess);
-  CHECK(bench.Entries() == (IsLate() ? Entries{2, 0, 1} : Entries{0, 1, 2}));
+  REQUIRE(cudaGraphLaunch(graph.executable, bench.stream) == cudaSuccess);
+  CHECK(bench.Entries() ==
+        (IsLate() ? Entries{1, 3, 0, 2, 0, 2, 1, 3} : Entries{0, 1, 2, 3, 0, 1, 2, 3}));
 }
 
 TEST_CASE("Changed parameters are those of later launches of a graph", "[ptx][kernel]") {
