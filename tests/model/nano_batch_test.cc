@@ -1,5 +1,5 @@
-// A model whose steps are split in halves, on the emulated GPU; and what `heddle tune` makes of
-// times.
+// A model whose steps are split in halves, on the emulated GPU or the PTX machine; and what `heddle
+// tune` makes of times.
 #include <optional>
 #include <string>
 #include <vector>
@@ -88,7 +88,9 @@ TEST_CASE("Tokens are the same with steps split in halves and without", "[cuda][
     const auto whole = Continue(*model.executor, 6);
     for (const int32_t multiprocessors : {0, 2}) {
       auto split = Load(graphs);
-      const NanoBatchProfile profile = {.device_name = "emulated",
+      const auto device = split.executor->device().nano_batch_device();
+      REQUIRE(device.ok());
+      const NanoBatchProfile profile = {.device_name = device->name,
                                         .rules = {{.attention_multiprocessors = multiprocessors}}};
       REQUIRE(split.executor->device().SetNanoBatches(profile).ok());
       CHECK(Continue(*split.executor, 6) == whole);
@@ -102,7 +104,9 @@ TEST_CASE("Steps are timed whole and split, and run whole afterwards", "[cuda][n
   REQUIRE(timing.ok());
   CHECK(timing->whole_us > 0);
   CHECK(timing->split_us > 0);
-  CHECK(timing->attention_multiprocessors < 6);
+  const auto device = model.executor->device().nano_batch_device();
+  REQUIRE(device.ok());
+  CHECK(timing->attention_multiprocessors < device->num_multiprocessors);
   engine::LoadOptions on_cpu;
   on_cpu.reference_ops = true;
   on_cpu.capacity.kv_bytes = 8 << 20;

@@ -1,6 +1,7 @@
-// Scheduler and executor on the emulated CUDA device, with each step planned and launched before
-// the last one's tokens are read, and without: the same tokens, whatever is in the batch. On a late
-// machine nothing runs before it is waited for, so that memory which two steps share shows.
+// Scheduler and executor on the emulated CUDA device, or on the PTX machine, with each step planned
+// and launched before the last one's tokens are read, and without: the same tokens, whatever is in
+// the batch. On a late machine nothing runs before it is waited for, so that memory which two steps
+// share shows.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -22,12 +23,18 @@ namespace heddle {
 namespace {
 
 using engine::TokenId;
-using kernels::cuda::emulate::SetMachine;
 using scheduler::FinishReason;
 using scheduler::GenerationRequest;
 using scheduler::RequestId;
 using scheduler::Scheduler;
 using scheduler::SchedulerOptions;
+
+// The emulated device; others are what they are.
+void SetLate([[maybe_unused]] bool is_late) {
+#if defined(HEDDLE_CUDA_EMULATE)
+  kernels::cuda::emulate::SetMachine({.is_late = is_late});
+#endif
+}
 
 struct Outcome {
   std::vector<TokenId> tokens;
@@ -171,7 +178,7 @@ TEST_CASE("Steps launched ahead of the tokens bring the same tokens", "[cuda]") 
   SchedulerOptions tight = roomy;
   tight.num_pages = 14;
   tight.num_host_pages = std::min(20, roomy.num_host_pages);
-  SetMachine({.is_late = true});
+  SetLate(true);
   const Served pressed = Serve(*executor, tight, requests, 0, /*ahead=*/true);
   INFO("pages " << tight.num_pages << " of " << tight.page_tokens << ", host "
                 << tight.num_host_pages);
@@ -192,7 +199,7 @@ TEST_CASE("Steps launched ahead of the tokens bring the same tokens", "[cuda]") 
     outcome.reason = FinishReason::kStop;
   }
   const Served ahead = Serve(*executor, roomy, requests, 2, /*ahead=*/true);
-  SetMachine({});
+  SetLate(false);
   CHECK(ahead.outcomes == wanted.outcomes);
   CHECK(ahead.steps_ahead > ahead.steps / 2);
 }
@@ -237,9 +244,9 @@ TEST_CASE("Draws that wait for the last token are the same when their step is la
   requests.back().sampling.num_logprobs = 0;  // what is forced is drawn
   const SchedulerOptions options = OptionsFor(executor->limits());
   Served settled = Serve(*executor, options, requests, 2, /*ahead=*/false);
-  SetMachine({.is_late = true});
+  SetLate(true);
   Served ahead = Serve(*executor, options, requests, 2, /*ahead=*/true);
-  SetMachine({});
+  SetLate(false);
   // Nobody asked for these.
   for (Served* served : {&settled, &ahead}) {
     served->outcomes.at({constrained.id, 0}).logprobs.clear();
@@ -285,9 +292,9 @@ TEST_CASE("Embeddings of prompts do not mix with the step behind them", "[cuda]"
   };
   const std::vector<float> settled = pooled(false);
   REQUIRE(!settled.empty());
-  SetMachine({.is_late = true});
+  SetLate(true);
   CHECK(pooled(true) == settled);
-  SetMachine({});
+  SetLate(false);
 }
 
 }  // namespace

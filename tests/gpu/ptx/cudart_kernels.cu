@@ -29,10 +29,11 @@ __global__ void Shared(Log* log, int32_t words) {
 
 __global__ void Stray(Log* log) { *reinterpret_cast<volatile int32_t*>(&log->entries[31]) = 1; }
 
-__global__ void Mixed(Log* log, int8_t a, int64_t b, double c) {
+__global__ void Mixed(Log* log, int8_t a, int32_t b, int64_t c, double d) {
   Append(log, a);
-  Append(log, static_cast<int32_t>(b));
-  Append(log, static_cast<int32_t>(c * 8));
+  Append(log, b);
+  Append(log, static_cast<int32_t>(c));
+  Append(log, static_cast<int32_t>(d * 8));
   Append(log, variable[0]++);
   Append(log, variable[1]++);
 }
@@ -50,8 +51,8 @@ const void* NarrowKernel() { return AddressOf(Narrow); }
 const void* SharedKernel() { return AddressOf(Shared); }
 const void* StrayKernel() { return AddressOf(Stray); }
 
-void LaunchMixed(Log* log, cudaStream_t stream, int8_t a, int64_t b, double c) {
-  Mixed<<<1, 1, 0, stream>>>(log, a, b, c);
+void LaunchMixed(Log* log, cudaStream_t stream, int8_t a, int32_t b, int64_t c, double d) {
+  Mixed<<<1, 1, 0, stream>>>(log, a, b, c, d);
 }
 
 }  // namespace heddle::ptx

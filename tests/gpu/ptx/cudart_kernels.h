@@ -25,8 +25,9 @@ const void* SharedKernel();       // Log*, int32_t: appends the last of so many 
                                   // beside 1 KiB of static ones
 const void* StrayKernel();        // Log*: stores behind the last entry
 
-// kernel<<<1, 1, 0, stream>>> with parameters that need padding: appends a, b and 8 c, then the two
-// words of a variable that begins as {70, 71}, which it counts up.
-void LaunchMixed(Log* log, cudaStream_t stream, int8_t a, int64_t b, double c);
+// kernel<<<1, 1, 0, stream>>> with parameters that lie at multiples of their own sizes: appends a,
+// b, the low half of c, and 8 d, then the two words of a variable that begins as {70, 71}, which it
+// counts up.
+void LaunchMixed(Log* log, cudaStream_t stream, int8_t a, int32_t b, int64_t c, double d);
 
 }  // namespace heddle::ptx

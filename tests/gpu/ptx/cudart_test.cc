@@ -15,9 +15,9 @@ cudaLaunchAttribute Early() {
 TEST_CASE("A stub of nvcc's passes parameters and finds variables as they were left",
           "[ptx][kernel]") {
   Bench bench;
-  LaunchMixed(bench.log, bench.stream, -3, int64_t{1} << 32 | 5, 0.25);
-  LaunchMixed(bench.log, bench.stream, 4, 6, 1.5);
-  CHECK(bench.Entries() == Entries{-3, 5, 2, 70, 71, 4, 6, 12, 71, 72});
+  LaunchMixed(bench.log, bench.stream, -3, 9, int64_t{1} << 32 | 5, 0.25);
+  LaunchMixed(bench.log, bench.stream, 4, 10, 6, 1.5);
+  CHECK(bench.Entries() == Entries{-3, 9, 5, 2, 70, 71, 4, 10, 6, 12, 71, 72});
 }
 
 TEST_CASE("Parameters are those of the time of the launch", "[ptx][kernel]") {

@@ -112,9 +112,10 @@ TEST_CASE("Sizes that lead out of the container are errors", "[ptx][unit]") {
   // With its highest byte the sum of both sizes would wrap around.
   Bytes huge = whole;
   std::memset(huge.data() + entry + kPayloadSizeAt, 0xFF, 8);
-  CHECK_FALSE(ErrorOf(huge).empty());
-  CHECK_FALSE(ErrorOf(With(whole, entry + 4, 0x3F)).empty());  // header shorter than its fields
-  CHECK_FALSE(ErrorOf(With(whole, entry + 7, 0x80)).empty());
+  CHECK_THAT(ErrorOf(huge), Catch::Contains("18446744073709551615 bytes"));
+  // Headers: one shorter than its fields, one longer than the container.
+  CHECK_THAT(ErrorOf(With(whole, entry + 4, 0x3F)), Catch::Contains("63 bytes"));
+  CHECK_THAT(ErrorOf(With(whole, entry + 7, 0x80)), Catch::Contains("2147483728 bytes"));
 }
 
 TEST_CASE("Other magic numbers and versions are errors", "[ptx][unit]") {
