@@ -113,6 +113,14 @@ absl::Status ApplyArguments(const CommandLine& line, Config* config) {
   return absl::OkStatus();
 }
 
+// Kubernetes tells every pod where the Services of its namespace are. One that is called heddle
+// comes as HEDDLE_PORT=tcp://10.96.0.7:8000, HEDDLE_SERVICE_HOST and others: addresses, and no
+// options.
+bool IsServiceName(std::string_view name) { return name.find("_SERVICE_") != name.npos; }
+bool IsServiceAddress(std::string_view name, std::string_view value) {
+  return name.ends_with("_PORT") && value.find("://") != value.npos;
+}
+
 absl::Status ApplyEnvironment(Command command, std::span<const std::string> environment,
                               Loaded* loaded) {
   std::vector<std::string> storage;
@@ -127,12 +135,18 @@ absl::Status ApplyEnvironment(Command command, std::span<const std::string> envi
     std::string value = entry.substr(equals + 1);
     const Option* option = FindOption(name.substr(kPrefix.size()));
     if (option == nullptr || option->flag_only) {
+      if (IsServiceName(name)) continue;
       // Not an error: the name may be another program's. But say so if it looks like a mistake.
       std::string hint = DidYouMean(name, names, "");
       if (!hint.empty()) loaded->warnings.push_back(StrCat("ignoring ", name, hint));
       continue;
     }
     if (!Applies(*option, command) || value.empty()) continue;
+    if (IsServiceAddress(name, value)) {
+      loaded->warnings.push_back(
+          StrCat("ignoring ", name, "=", value, ": Kubernetes' address of a Service of that name"));
+      continue;
+    }
     HEDDLE_RETURN_IF_ERROR(SetOption(*option, {&value, 1}, name, &loaded->config));
   }
   return absl::OkStatus();

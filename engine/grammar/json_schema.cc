@@ -61,8 +61,4 @@ absl::StatusOr<Grammar> ParseJsonSchema(std::string_view text, const JsonOptions
   return grammar;
 }
 
-absl::StatusOr<Grammar> JsonObjectGrammar(const JsonOptions& options) {
-  return ParseJsonSchema(R"({"type": "object"})", options);
-}
-
 }  // namespace heddle::engine::grammar

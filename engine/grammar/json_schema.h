@@ -59,7 +59,4 @@ absl::StatusOr<RuleId> AddJsonSchema(std::string_view schema, const JsonOptions&
 // A grammar of its own.
 absl::StatusOr<Grammar> ParseJsonSchema(std::string_view schema, const JsonOptions& options);
 
-// Any JSON object.
-absl::StatusOr<Grammar> JsonObjectGrammar(const JsonOptions& options);
-
 }  // namespace heddle::engine::grammar

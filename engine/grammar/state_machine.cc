@@ -103,11 +103,6 @@ StateMachine Quotient(const StateMachine& machine, const std::vector<int32_t>& c
 
 bool StateMachine::IsEmpty() const { return !Productive(*this)[0]; }
 
-bool StateMachine::HasCalls() const {
-  return std::any_of(states.begin(), states.end(),
-                     [](const MachineState& state) { return !state.calls.empty(); });
-}
-
 bool StateMachine::Accepts(std::u32string_view text) const {
   int32_t at = 0;
   for (char32_t c : text) {

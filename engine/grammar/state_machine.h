@@ -41,8 +41,7 @@ struct StateMachine {
   std::vector<MachineState> states;  // not empty
 
   bool IsEmpty() const;  // accepts nothing. O(edges)
-  bool HasCalls() const;
-  bool Accepts(std::u32string_view text) const;  // REQUIRES: !HasCalls()
+  bool Accepts(std::u32string_view text) const;  // REQUIRES: no state has calls
 };
 
 struct NfaState {

@@ -122,6 +122,23 @@ TEST_CASE("A mistyped environment variable is a warning", "[config][unit]") {
   CHECK(loaded->warnings == Strings{"ignoring HEDDLE_PROT; did you mean HEDDLE_PORT?"});
 }
 
+TEST_CASE("Addresses that Kubernetes puts into a pod's environment are no options",
+          "[config][unit]") {
+  // Of Services called heddle and heddle-grpc.
+  absl::StatusOr<Loaded> loaded =
+      Load(kServe, Strings{"m"},
+           Strings{"HEDDLE_PORT=tcp://10.96.0.7:80", "HEDDLE_PORT_80_TCP=tcp://10.96.0.7:80",
+                   "HEDDLE_PORT_80_TCP_PORT=80", "HEDDLE_SERVICE_HOST=10.96.0.7",
+                   "HEDDLE_SERVICE_PORT=80", "HEDDLE_SERVICE_PORT_HTTP=80",
+                   "HEDDLE_GRPC_PORT=tcp://10.96.0.8:9000", "HEDDLE_GRPC_SERVICE_PORT=9000"});
+  REQUIRE(loaded.ok());
+  CHECK(loaded->config.port == 8000);
+  CHECK_FALSE(loaded->config.grpc_port.has_value());
+  REQUIRE(loaded->warnings.size() == 2);
+  CHECK(Contains(loaded->warnings[0], "ignoring HEDDLE_PORT=tcp://10.96.0.7:80"));
+  CHECK(Contains(loaded->warnings[1], "ignoring HEDDLE_GRPC_PORT=tcp://10.96.0.8:9000"));
+}
+
 TEST_CASE("A bad value names its origin, the value and what would be valid", "[config][unit]") {
   CHECK(ErrorOf(kServe, {"m", "--port", "70000"}) ==
         "--port must be between 0 and 65535, not 70000");
@@ -157,6 +174,8 @@ TEST_CASE("Contradictions name both options", "[config][unit]") {
   CHECK(Contains(ErrorOf(kTokenize, {"m", "--decode", "--no-bos"}), "--decode does not go with"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--page-tokens", "24"}), "power of two"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--served-model-name", "a,a"}), "twice"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "--grpc-port", "8000"}), "must not be --port (8000)"));
+  CHECK(Load(kServe, Strings{"m", "--port", "0", "--grpc-port", "0"}, {}).ok());
 }
 
 TEST_CASE("A command that needs a model or a template says so", "[config][unit]") {

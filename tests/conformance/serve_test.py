@@ -170,11 +170,16 @@ class StartTest(unittest.TestCase):
         self.assertIn("isa", self.fails("serve", str(DEMO_MODEL), "--isa", "sse9"))
         self.assertIn("max-context", self.fails("serve", str(DEMO_MODEL), "--max-context", "99999999"))
 
-    def test_a_port_in_use_is_said(self):
-        with Server() as server:
-            self.assertIn(
-                str(server.port), self.fails("serve", str(DEMO_MODEL), "--port", str(server.port))
-            )
+    def test_a_port_in_use_is_said_before_the_model_is_loaded(self):
+        with Server() as server, tempfile.TemporaryDirectory() as folder:
+            template = pathlib.Path(folder, "template.jinja")
+            os.mkfifo(template)  # nobody writes to it: loading takes forever
+            for flags in (["--port", str(server.port)],
+                          ["--port", "0", "--grpc-port", str(server.port)]):
+                error = self.fails(
+                    "serve", str(DEMO_MODEL), "--chat-template", str(template), *flags
+                )
+                self.assertIn(f"port {server.port}: Address already in use", error)
 
 
 if __name__ == "__main__":
