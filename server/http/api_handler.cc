@@ -73,6 +73,21 @@ std::string AllowedHeaders(const HttpRequest& request) {
   return "Authorization, Content-Type, X-Api-Key, X-Request-Id";
 }
 
+// Base URLs often have the "/v1" that the client adds by itself, lack the one that it does not add,
+// or end in a slash.
+std::string PathHint(std::string_view method, std::string_view path) {
+  constexpr std::string_view kVersion = "/v1";
+  while (path.ends_with('/')) path.remove_suffix(1);
+  const std::string_view shorter =
+      path.starts_with(kVersion) ? path.substr(kVersion.size()) : std::string_view();
+  for (const std::string& meant :
+       {std::string(path), base::StrCat(kVersion, path), std::string(shorter)}) {
+    if (MatchRoute(method, meant).route == nullptr) continue;
+    return base::StrCat("; did you mean ", base::Quote(meant), "?");
+  }
+  return "";
+}
+
 int64_t UnixNanoseconds() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::system_clock::now().time_since_epoch())
@@ -361,7 +376,8 @@ absl::Status ApiHandler::Admit(uint64_t tenant, const HttpRequest& request,
 HttpResponse ApiHandler::NoRoute(const RouteMatch& match, const HttpRequest& request) const {
   if (match.allow.empty() && request.path != "*") {
     return ErrorResponse(
-        TransportError(404, base::StrCat("there is nothing at ", base::Quote(request.path))),
+        TransportError(404, base::StrCat("there is nothing at ", base::Quote(request.path),
+                                         PathHint(request.method, request.path))),
         request.path);
   }
   HttpResponse response;
