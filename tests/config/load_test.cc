@@ -209,6 +209,11 @@ TEST_CASE("One file serves all commands, each taking what concerns it", "[config
   REQUIRE(loaded.ok());
   CHECK(loaded->config.threads == 2);
   CHECK(loaded->config.port == 8000);
+  for (Command command : kAllCommands) {
+    if (command == kRender) continue;  // has no option that a file could set
+    INFO(CommandName(command));
+    CHECK(Load(command, Strings{"m", "--config", file.path()}, {}).ok());
+  }
 }
 
 }  // namespace

@@ -61,6 +61,16 @@ TEST_CASE("Any JSON object, and nothing else", "[grammar][unit]") {
   CHECK_FALSE(Matches(grammar, R"({a:1})"));
 }
 
+TEST_CASE("An object of a schema has at most 1024 members", "[grammar][unit]") {
+  const auto schema = [](int members) {
+    std::string text = R"({"enum":[[1,2],{"a,b":3)";
+    for (int i = 1; i < members; ++i) text += ",\"" + std::to_string(i) + "\":[0,0]";
+    return text + "}]}";
+  };
+  CHECK(ParseJsonSchema(schema(1024), {}).ok());
+  CHECK_THAT(ErrorOf(schema(1025)), Contains("has 1025 members"));
+}
+
 TEST_CASE("Lengths count characters, whatever they are written with", "[grammar][unit]") {
   auto grammar = CompileSchema(R"({"type":"string","minLength":2,"maxLength":3})");
   CHECK(Matches(grammar, "\"ab\""));

@@ -66,7 +66,8 @@ TEST_CASE("A text that is not JSON is named", "[grpc][unit]") {
 // Trees are printed by recursion, and objects are searched from their first member on.
 TEST_CASE("What HTTP refuses as too deep or too large is refused here, too", "[grpc][unit]") {
   v1::ChatRequest deep;
-  deep.add_tools()->mutable_function()->set_parameters_json(std::string(4'000'000, '['));
+  deep.add_tools()->mutable_function()->set_parameters_json(std::string(2'000'000, '[') +
+                                                            std::string(2'000'000, ']'));
   absl::Status status = ToRequestJson(deep, JsonForm::kPlain).status();
   CHECK(status.code() == absl::StatusCode::kInvalidArgument);
   CHECK(std::string(status.message()).find("parameters_json: ") == 0);
