@@ -40,7 +40,7 @@ struct MachineState {
 struct StateMachine {
   std::vector<MachineState> states;  // not empty
 
-  bool IsEmpty() const;  // accepts nothing. O(edges)
+  bool IsEmpty() const;                          // accepts nothing. O(edges)
   bool Accepts(std::u32string_view text) const;  // REQUIRES: no state has calls
 };
 
