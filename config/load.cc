@@ -19,6 +19,9 @@ using base::StrCat;
 constexpr std::string_view kPrefix = "HEDDLE_";
 
 bool Applies(const Option& option, Command command) { return (option.commands & command) != 0; }
+bool IsList(const Option& option) {
+  return std::holds_alternative<std::vector<std::string> Config::*>(option.field);
+}
 bool IsFlag(const Option& option) { return std::holds_alternative<bool Config::*>(option.field); }
 
 // What the command line gave for one option.
@@ -101,10 +104,9 @@ absl::StatusOr<CommandLine> ReadArguments(Command command, std::span<const std::
 
 absl::Status ApplyArguments(const CommandLine& line, Config* config) {
   for (const Given& entry : line.given) {
-    bool list = std::holds_alternative<std::vector<std::string> Config::*>(entry.option->field);
     std::string origin = entry.option->positional ? std::string(entry.option->value)
                                                   : StrCat("--", entry.option->name);
-    if (entry.texts.size() > 1 && !list) {
+    if (entry.texts.size() > 1 && !IsList(*entry.option)) {
       return absl::InvalidArgumentError(
           StrCat(origin, " is given ", entry.texts.size(), " times; it takes one value"));
     }
@@ -170,6 +172,10 @@ absl::Status ApplyYamlFile(Command command, const std::string& path, Config* con
           StrCat(place, setting.key, " can only be given on the command line"));
     }
     if (!Applies(*option, command)) continue;  // one file serves all commands
+    if (setting.values.size() > 1 && !IsList(*option)) {
+      return absl::InvalidArgumentError(
+          StrCat(place, setting.key, " has ", setting.values.size(), " values; it takes one"));
+    }
     HEDDLE_RETURN_IF_ERROR(SetOption(*option, setting.values, StrCat(place, setting.key), config));
   }
   return absl::OkStatus();

@@ -50,6 +50,11 @@ std::string StatusJson(std::string_view status) {
   return out;
 }
 
+// Asked for every few seconds by machines, which nobody wants to read of.
+bool IsProbe(RouteId id) {
+  return id == RouteId::kHealth || id == RouteId::kReady || id == RouteId::kMetrics;
+}
+
 // What a page of another origin may read of an answer.
 constexpr std::string_view kExposedHeaders =
     "X-Request-Id, X-Heddle-Warning, Retry-After, x-ratelimit-limit-requests, "
@@ -451,19 +456,21 @@ void ApiHandler::OnFinished(const RequestRecord& record) {
     spans->Export(RequestSpans(record, context_->dependencies.model->id, UnixNanoseconds(),
                                [this] { return random_(); }));
   }
-  context_->dependencies.log->Info("request",
-                                   {{"method", record.method},
-                                    {"path", record.path},
-                                    {"status", static_cast<int64_t>(record.status)},
-                                    {"outcome", OutcomeName(record.outcome)},
-                                    {"key", record.key_name},
-                                    {"prompt_tokens", record.prompt_tokens},
-                                    {"generated_tokens", record.generated_tokens},
-                                    {"ttft_ms", Milliseconds(record.first_token_seconds)},
-                                    {"total_ms", Milliseconds(record.total_seconds)},
-                                    {"trace_id", record.trace.trace_id},
-                                    {"span_id", record.trace.span_id},
-                                    {"request_id", record.request_id}});
+  const Logger& log = *context_->dependencies.log;
+  const Logger::Fields fields = {{"method", record.method},
+                                 {"path", record.path},
+                                 {"status", static_cast<int64_t>(record.status)},
+                                 {"outcome", OutcomeName(record.outcome)},
+                                 {"key", record.key_name},
+                                 {"prompt_tokens", record.prompt_tokens},
+                                 {"generated_tokens", record.generated_tokens},
+                                 {"ttft_ms", Milliseconds(record.first_token_seconds)},
+                                 {"total_ms", Milliseconds(record.total_seconds)},
+                                 {"trace_id", record.trace.trace_id},
+                                 {"span_id", record.trace.span_id},
+                                 {"request_id", record.request_id}};
+  const bool is_probe = known != nullptr && IsProbe(known->id) && record.status == 200;
+  is_probe ? log.Debug("request", fields) : log.Info("request", fields);
 }
 
 }  // namespace heddle::server

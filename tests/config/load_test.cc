@@ -192,6 +192,7 @@ TEST_CASE("Files that are no list of options fail with the place", "[config][uni
        {Case{"- a\n- b\n", "option: value"}, Case{"port: [1, 2", "line"},
         Case{"port: 1\nport: 2\n", "line 2: port stands there twice"},
         Case{"server:\n  port: 1\n", "not in groups"}, Case{"port:\n", "port has no value"},
+        Case{"port: [1, 2]\n", "line 1: port has 2 values; it takes one"},
         Case{"prompt: hi\n", "only be given on the command line"},
         Case{"port: x\n", "line 1: port must be a whole number"},
         Case{"\x01\x02: 1\n", "line 1"}}) {

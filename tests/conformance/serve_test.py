@@ -155,6 +155,17 @@ class ShutdownTest(unittest.TestCase):
             self.assertEqual(server.stop(signal.SIGINT, timeout=10), 0)
 
 
+class LogTest(unittest.TestCase):
+    def test_probes_are_not_in_the_log_unless_they_fail(self):
+        with Server() as server:
+            for path in ("/health", "/ready", "/metrics", "/v1/models"):
+                self.assertEqual(server.request("GET", path)[0], 200)
+            server.stop()
+            server._reader.join()
+            paths = re.findall(r" request .*path=(\S+)", "\n".join(server.log))
+            self.assertEqual(paths, ["/v1/models"])
+
+
 class StartTest(unittest.TestCase):
     def fails(self, *arguments):
         result = subprocess.run([str(BINARY), *arguments], capture_output=True, text=True, timeout=60)
