@@ -181,6 +181,15 @@ absl::Status ApplyYamlFile(Command command, const std::string& path, Config* con
   return absl::OkStatus();
 }
 
+// A step of fewer tokens than the default of --max-batch-seqs is no contradiction: nobody asked for
+// so many sequences.
+void FitMaxBatchSeqs(Config* config) {
+  if (config->max_batch_seqs != Config().max_batch_seqs) return;
+  int64_t step_tokens = config->max_batch_tokens;
+  if (config->max_step_tokens > 0) step_tokens = std::min(step_tokens, config->max_step_tokens);
+  config->max_batch_seqs = std::min(config->max_batch_seqs, step_tokens);
+}
+
 }  // namespace
 
 absl::StatusOr<Loaded> Load(Command command, std::span<const std::string> arguments,
@@ -201,6 +210,7 @@ absl::StatusOr<Loaded> Load(Command command, std::span<const std::string> argume
     HEDDLE_RETURN_IF_ERROR(ApplyEnvironment(command, environment, &loaded));
     HEDDLE_RETURN_IF_ERROR(ApplyArguments(line, &loaded.config));
   }
+  FitMaxBatchSeqs(&loaded.config);
   HEDDLE_RETURN_IF_ERROR(Validate(command, loaded.config));
   return loaded;
 }

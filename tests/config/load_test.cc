@@ -165,7 +165,8 @@ TEST_CASE("Contradictions name both options", "[config][unit]") {
   std::string step = ErrorOf(kServe, {"m", "--max-step-tokens", "600"});
   CHECK(Contains(step, "--max-step-tokens (600)"));
   CHECK(Contains(step, "--max-batch-tokens (512)"));
-  CHECK(Contains(ErrorOf(kServe, {"m", "--max-step-tokens", "100"}), "--max-batch-seqs (256)"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "--max-step-tokens", "100", "--max-batch-seqs", "101"}),
+                 "--max-batch-seqs (101)"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--host-kv-memory", "1GiB", "--prefix-cache", "off"}),
                  "needs --prefix-cache on"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--disk-kv", "/tmp"}), "--disk-kv needs --host-kv-memory"));
@@ -176,6 +177,16 @@ TEST_CASE("Contradictions name both options", "[config][unit]") {
   CHECK(Contains(ErrorOf(kServe, {"m", "--served-model-name", "a,a"}), "twice"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--grpc-port", "8000"}), "must not be --port (8000)"));
   CHECK(Load(kServe, Strings{"m", "--port", "0", "--grpc-port", "0"}, {}).ok());
+}
+
+TEST_CASE("Small steps run fewer sequences than the default", "[config][unit]") {
+  for (const char* option : {"--max-batch-tokens", "--max-step-tokens"}) {
+    absl::StatusOr<Loaded> loaded = Load(kServe, Strings{"m", option, "100"}, {});
+    INFO(option);
+    REQUIRE(loaded.ok());
+    CHECK(loaded->config.max_batch_seqs == 100);
+  }
+  CHECK(Load(kServe, Strings{"m"}, {})->config.max_batch_seqs == 256);
 }
 
 TEST_CASE("A command that needs a model or a template says so", "[config][unit]") {
