@@ -45,7 +45,9 @@ TEST_CASE("White space is as asked for", "[grammar][unit]") {
   auto none = CompileSchema(kSchema, {.whitespace = JsonWhitespace::kNone});
   CHECK(Matches(none, "[1,2]"));
   CHECK_FALSE(Matches(none, "[1, 2]"));
-  auto two = CompileSchema(kSchema, {.whitespace_pattern = "( {2})?"});
+  JsonOptions two_blanks;
+  two_blanks.whitespace_pattern = "( {2})?";
+  auto two = CompileSchema(kSchema, two_blanks);
   CHECK(Matches(two, "[1,  2]"));
   CHECK_FALSE(Matches(two, "[1, 2]"));
 }
