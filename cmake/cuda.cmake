@@ -1,6 +1,9 @@
-# Decides whether the CUDA backend is built, once: sets HEDDLE_HAS_CUDA and enables the language.
+# Decides whether the CUDA backend is built, once: sets HEDDLE_HAS_CUDA, and HEDDLE_HAS_PTX if what is
+# built holds PTX beside machine code; enables the language.
 
 set(HEDDLE_HAS_CUDA FALSE)
+set(HEDDLE_HAS_PTX FALSE)
+option(HEDDLE_PTX "With tests and code for sm_90a: embed its PTX, which tests/gpu/ptx runs" ON)
 if(HEDDLE_CUDA STREQUAL "OFF")
   message(STATUS "CPU only: HEDDLE_CUDA is OFF")
 elseif(HEDDLE_CUDA STREQUAL "ON" OR HEDDLE_CUDA STREQUAL "AUTO")
@@ -13,8 +16,8 @@ elseif(HEDDLE_CUDA STREQUAL "ON" OR HEDDLE_CUDA STREQUAL "AUTO")
     # Machine code for these only, no PTX: "90a" becomes 90a-real.
     list(TRANSFORM HEDDLE_CUDA_ARCHITECTURES APPEND "-real"
          OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
-    if(HEDDLE_TESTS)
-      # The machine of tests/gpu/ptx runs the PTX that this machine code is made of.
+    if(HEDDLE_TESTS AND HEDDLE_PTX AND "90a" IN_LIST HEDDLE_CUDA_ARCHITECTURES)
+      set(HEDDLE_HAS_PTX TRUE)
       list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90a-real$" "90a")
       add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--no-compress>)
     endif()

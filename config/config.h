@@ -1,6 +1,6 @@
-// Everything that a user can set, as typed values with their defaults. config/options.cc holds the
-// one table that gives each field its name, its limits and its help text; a new option is one field
-// here and one row there.
+// Everything that a user can set, as typed values with their defaults. The tables in
+// config/options_*.cc give each field its name, its limits and its help text; a new option is one
+// field here and one row there.
 //
 // A Config that Load (load.h) returned has been validated: ranges, choices and contradictions.
 // Plain data; copy it freely.

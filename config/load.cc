@@ -19,6 +19,9 @@ using base::StrCat;
 constexpr std::string_view kPrefix = "HEDDLE_";
 
 bool Applies(const Option& option, Command command) { return (option.commands & command) != 0; }
+bool IsList(const Option& option) {
+  return std::holds_alternative<std::vector<std::string> Config::*>(option.field);
+}
 bool IsFlag(const Option& option) { return std::holds_alternative<bool Config::*>(option.field); }
 
 // What the command line gave for one option.
@@ -101,16 +104,23 @@ absl::StatusOr<CommandLine> ReadArguments(Command command, std::span<const std::
 
 absl::Status ApplyArguments(const CommandLine& line, Config* config) {
   for (const Given& entry : line.given) {
-    bool list = std::holds_alternative<std::vector<std::string> Config::*>(entry.option->field);
     std::string origin = entry.option->positional ? std::string(entry.option->value)
                                                   : StrCat("--", entry.option->name);
-    if (entry.texts.size() > 1 && !list) {
+    if (entry.texts.size() > 1 && !IsList(*entry.option)) {
       return absl::InvalidArgumentError(
           StrCat(origin, " is given ", entry.texts.size(), " times; it takes one value"));
     }
     HEDDLE_RETURN_IF_ERROR(SetOption(*entry.option, entry.texts, origin, config));
   }
   return absl::OkStatus();
+}
+
+// Kubernetes tells every pod where the Services of its namespace are. One that is called heddle
+// comes as HEDDLE_PORT=tcp://10.96.0.7:8000, HEDDLE_SERVICE_HOST and others: addresses, and no
+// options.
+bool IsServiceName(std::string_view name) { return name.find("_SERVICE_") != name.npos; }
+bool IsServiceAddress(std::string_view name, std::string_view value) {
+  return name.ends_with("_PORT") && value.find("://") != value.npos;
 }
 
 absl::Status ApplyEnvironment(Command command, std::span<const std::string> environment,
@@ -127,12 +137,18 @@ absl::Status ApplyEnvironment(Command command, std::span<const std::string> envi
     std::string value = entry.substr(equals + 1);
     const Option* option = FindOption(name.substr(kPrefix.size()));
     if (option == nullptr || option->flag_only) {
+      if (IsServiceName(name)) continue;
       // Not an error: the name may be another program's. But say so if it looks like a mistake.
       std::string hint = DidYouMean(name, names, "");
       if (!hint.empty()) loaded->warnings.push_back(StrCat("ignoring ", name, hint));
       continue;
     }
     if (!Applies(*option, command) || value.empty()) continue;
+    if (IsServiceAddress(name, value)) {
+      loaded->warnings.push_back(
+          StrCat("ignoring ", name, "=", value, ": Kubernetes' address of a Service of that name"));
+      continue;
+    }
     HEDDLE_RETURN_IF_ERROR(SetOption(*option, {&value, 1}, name, &loaded->config));
   }
   return absl::OkStatus();
@@ -156,9 +172,22 @@ absl::Status ApplyYamlFile(Command command, const std::string& path, Config* con
           StrCat(place, setting.key, " can only be given on the command line"));
     }
     if (!Applies(*option, command)) continue;  // one file serves all commands
+    if (setting.values.size() > 1 && !IsList(*option)) {
+      return absl::InvalidArgumentError(
+          StrCat(place, setting.key, " has ", setting.values.size(), " values; it takes one"));
+    }
     HEDDLE_RETURN_IF_ERROR(SetOption(*option, setting.values, StrCat(place, setting.key), config));
   }
   return absl::OkStatus();
+}
+
+// A step of fewer tokens than the default of --max-batch-seqs is no contradiction: nobody asked for
+// so many sequences.
+void FitMaxBatchSeqs(Config* config) {
+  if (config->max_batch_seqs != Config().max_batch_seqs) return;
+  int64_t step_tokens = config->max_batch_tokens;
+  if (config->max_step_tokens > 0) step_tokens = std::min(step_tokens, config->max_step_tokens);
+  config->max_batch_seqs = std::min(config->max_batch_seqs, step_tokens);
 }
 
 }  // namespace
@@ -181,6 +210,7 @@ absl::StatusOr<Loaded> Load(Command command, std::span<const std::string> argume
     HEDDLE_RETURN_IF_ERROR(ApplyEnvironment(command, environment, &loaded));
     HEDDLE_RETURN_IF_ERROR(ApplyArguments(line, &loaded.config));
   }
+  FitMaxBatchSeqs(&loaded.config);
   HEDDLE_RETURN_IF_ERROR(Validate(command, loaded.config));
   return loaded;
 }

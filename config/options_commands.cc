@@ -407,7 +407,7 @@ constexpr Option kOptions[] = {
      .value = "FILE",
      .help = "YAML file with any of these options as `name: value`. Flags win over the "
              "environment, the environment over the file.",
-     .commands = kEngineCommands | kInspect | kPlanning,
+     .commands = kEngineCommands | kTokenize | kInspect | kBench | kTune | kPlanning | kTrace,
      .default_text = "none"},
 };
 

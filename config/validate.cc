@@ -91,6 +91,10 @@ absl::Status ValidateServer(const Config& config) {
       return Contradiction(StrCat("--served-model-name gives ", Quote(name), " twice"));
     }
   }
+  if (config.port != 0 && config.grpc_port == config.port) {
+    return Contradiction(
+        StrCat("--grpc-port must not be --port (", config.port, "): HTTP and gRPC listen apart"));
+  }
   if (config.io_threads > config.max_connections) {
     return Contradiction(StrCat("--io-threads (", config.io_threads,
                                 ") is larger than --max-connections (", config.max_connections,

@@ -3,6 +3,7 @@
 #
 #   ./deploy/serve.sh                         the bundled demo model
 #   ./deploy/serve.sh /models/Qwen2.5-0.5B    a Hugging Face folder or a .gguf file
+#   ./deploy/serve.sh --config heddle.yaml    the model that the file names
 #   ./deploy/serve.sh MODEL --port 9000       any flag of `heddle serve` (see heddle serve --help)
 #
 # The first call installs the Debian packages it needs (root or sudo) and compiles; later ones go
@@ -10,12 +11,14 @@
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 
-model=$root/tests/demo_model/model
-name=(--served-model-name heddle-demo)
-if [ $# -gt 0 ] && [[ $1 != -* ]]; then
-  model=$1
-  name=()
-  shift
+# The demo model where nothing else names one: no argument, HEDDLE_MODEL or configuration file.
+demo=()
+named=${HEDDLE_MODEL:-}${HEDDLE_CONFIG:-}
+if [[ ${1:--} != -* || " $*" == *" --config"* ]]; then named=yes; fi
+if [ -z "$named" ]; then
+  demo=("$root/tests/demo_model/model")
+  # In the environment, so that --served-model-name wins.
+  export HEDDLE_SERVED_MODEL_NAME=${HEDDLE_SERVED_MODEL_NAME:-heddle-demo}
 fi
 
 "$root/deploy/install_packages.sh"
@@ -27,4 +30,4 @@ if ! ninja -C "$root/build" -n heddle 2>/dev/null | grep -q 'no work to do'; the
   echo "heddle: building, a few minutes the first time" >&2
   ninja -C "$root/build" heddle >&2
 fi
-exec "$root/build/heddle" serve "$model" "${name[@]}" "$@"
+exec "$root/build/heddle" serve "${demo[@]}" "$@"

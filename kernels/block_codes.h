@@ -33,7 +33,7 @@ inline const BlockTraits& Traits(BlockFormat format) {
 // `block` holds Info(dtype).block_bytes, at any alignment. Fills what the format has.
 void ReadBlock(BlockFormat format, const uint8_t* block, BlockCodes* out);
 
-// v(c) of block_format.h. REQUIRES: HasIntegerValues(traits).
+// v(c) of block_format.h. REQUIRES: values that are integers: neither E4M3 nor NF4.
 int32_t CodeValue(const BlockTraits& traits, uint8_t code);
 
 // v(c) - zero for all formats.

@@ -66,11 +66,6 @@ struct BlockTraits {
   ScaleType scale;
 };
 
-// Whether values are integers, which int8 activations are multiplied with.
-constexpr bool HasIntegerValues(const BlockTraits& traits) {
-  return traits.values != CodeValues::kE4m3 && traits.values != CodeValues::kNf4;
-}
-
 inline constexpr BlockTraits kBlockTraits[kNumBlockFormats] = {
     {32, 32, 4, 0, CodeValues::kLinear, SubScales::kNone, true, false, ScaleType::kF16},
     {32, 32, 5, 16, CodeValues::kLinear, SubScales::kNone, false, false, ScaleType::kF16},

@@ -47,9 +47,6 @@ struct KvCacheView {
   int32_t head_dim = 0;
   int32_t group = 0;  // whose spans and slots of the batch find this layer's pages
 
-  constexpr int64_t page_elements() const {
-    return static_cast<int64_t>(n_kv_heads) * page_tokens * head_dim;
-  }
   // Of one head within a page, and of a page, in one array.
   constexpr int64_t head_bytes() const { return page_tokens * KvRowBytes(dtype, head_dim); }
   constexpr int64_t page_bytes() const { return n_kv_heads * head_bytes(); }

@@ -14,16 +14,7 @@
 
 namespace heddle::kernels {
 
-// Index of the first element of `head` at slot = page * page_tokens + offset. REQUIRES: a type
-// without scales.
-inline int64_t ElementOffset(const KvCacheView& cache, int64_t slot, int32_t head) {
-  int64_t page = slot / cache.page_tokens;
-  int64_t offset = slot % cache.page_tokens;
-  return page * cache.page_elements() +
-         (static_cast<int64_t>(head) * cache.page_tokens + offset) * cache.head_dim;
-}
-
-// Byte offset in an array of the elements of `head` at `slot`, for every type.
+// Byte offset in an array of the elements of `head` at slot = page * page_tokens + offset.
 inline int64_t RowOffset(const KvCacheView& cache, int64_t slot, int32_t head) {
   return slot / cache.page_tokens * cache.page_bytes() + head * cache.head_bytes() +
          slot % cache.page_tokens * cache.head_dim * KvElementBytes(cache.dtype);

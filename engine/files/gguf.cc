@@ -222,9 +222,6 @@ absl::StatusOr<std::string_view> GgufFile::StringOr(std::string_view key,
 absl::StatusOr<int64_t> GgufFile::IntOr(std::string_view key, int64_t absent) const {
   return OrAbsent(Int(key), absent);
 }
-absl::StatusOr<double> GgufFile::FloatOr(std::string_view key, double absent) const {
-  return OrAbsent(Float(key), absent);
-}
 absl::StatusOr<bool> GgufFile::BoolOr(std::string_view key, bool absent) const {
   return OrAbsent(Bool(key), absent);
 }

@@ -95,7 +95,6 @@ class GgufFile {
   // The same with a value for an absent key; a key of the wrong type is still an error.
   absl::StatusOr<std::string_view> StringOr(std::string_view key, std::string_view absent) const;
   absl::StatusOr<int64_t> IntOr(std::string_view key, int64_t absent) const;
-  absl::StatusOr<double> FloatOr(std::string_view key, double absent) const;
   absl::StatusOr<bool> BoolOr(std::string_view key, bool absent) const;
 
   // Whether the key holds an array; and of how many elements (0 if it is none).

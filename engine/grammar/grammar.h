@@ -1,5 +1,5 @@
 // A context-free grammar as the parsers (GBNF, regular expressions, JSON Schema) leave it: rules
-// whose bodies are expressions over Unicode code points. Compiled by engine/grammar/compile.h.
+// whose bodies are expressions over Unicode code points. Compiled by engine/grammar/compile.cc.
 //
 // Expressions live in one arena and refer to each other by id; an expression may be used twice.
 // Plain data, built by one thread and then only read.
@@ -63,7 +63,6 @@ struct Grammar {
   ExprId Sequence(std::vector<ExprId> parts);
   ExprId Choice(std::vector<ExprId> parts);  // REQUIRES: not empty
   ExprId Repeat(ExprId part, int32_t min, int32_t max);
-  ExprId Optional(ExprId part) { return Repeat(part, 0, 1); }
   ExprId Call(RuleId rule);
   ExprId Machine(StateMachine machine);
   ExprId Anchor(ExprKind kind);

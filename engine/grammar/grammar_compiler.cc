@@ -1,5 +1,6 @@
 #include "engine/grammar/grammar_compiler.h"
 
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -161,6 +162,7 @@ void GrammarCompiler::PrepareLater(const std::shared_ptr<CompiledGrammar>& gramm
 }
 
 void GrammarCompiler::RunPreparing() {
+  pthread_setname_np(pthread_self(), "grammars");
   // Linux has priorities of threads by this call; where it fails the thread runs like any other.
   static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kPrepareNice));
   std::unique_lock lock(mutex_);

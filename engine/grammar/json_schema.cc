@@ -1,7 +1,9 @@
 #include "engine/grammar/json_schema.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
+#include <vector>
 
 #include "base/message.h"
 #include "base/status.h"
@@ -11,10 +13,15 @@
 namespace heddle::engine::grammar {
 namespace {
 
-// Depth of brackets outside strings; what is no JSON at all is left to the parser.
-int32_t DepthOf(std::string_view text) {
-  int32_t depth = 0;
-  int32_t deepest = 0;
+struct Shape {
+  int32_t depth = 0;    // of brackets
+  int32_t members = 0;  // of the object that has most
+};
+
+// Of a text's brackets and commas outside strings; what is no JSON at all is left to the parser.
+Shape ShapeOf(std::string_view text) {
+  Shape shape;
+  std::vector<int32_t> commas;  // of each open object, or negative in an array
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -24,10 +31,18 @@ int32_t DepthOf(std::string_view text) {
       continue;
     }
     if (c == '"') in_string = true;
-    if (c == '{' || c == '[') deepest = std::max(deepest, ++depth);
-    if (c == '}' || c == ']') --depth;
+    if (c == '{' || c == '[') {
+      commas.push_back(c == '{' ? 0 : std::numeric_limits<int32_t>::min());
+      shape.depth = std::max(shape.depth, static_cast<int32_t>(commas.size()));
+    } else if (commas.empty()) {
+      continue;
+    } else if (c == '}' || c == ']') {
+      commas.pop_back();
+    } else if (c == ',') {
+      shape.members = std::max(shape.members, ++commas.back() + 1);
+    }
   }
-  return deepest;
+  return shape;
 }
 
 }  // namespace
@@ -44,9 +59,15 @@ absl::StatusOr<RuleId> AddJsonSchema(std::string_view text, const JsonOptions& o
     return absl::InvalidArgumentError(base::StrCat(
         "the JSON schema has ", text.size(), " bytes; at most ", kMaxSourceBytes, " are allowed"));
   }
-  if (DepthOf(text) > kMaxSchemaDepth) {
+  const Shape shape = ShapeOf(text);
+  if (shape.depth > kMaxSchemaDepth) {
     return absl::InvalidArgumentError(
         base::StrCat("the JSON schema is nested more than ", kMaxSchemaDepth, " levels deep"));
+  }
+  if (shape.members > kMaxSchemaMembers) {
+    return absl::InvalidArgumentError(base::StrCat("an object of the JSON schema has ",
+                                                   shape.members, " members; at most ",
+                                                   kMaxSchemaMembers, " are allowed"));
   }
   const Json schema = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
   if (schema.is_discarded()) {
@@ -59,10 +80,6 @@ absl::StatusOr<Grammar> ParseJsonSchema(std::string_view text, const JsonOptions
   Grammar grammar;
   HEDDLE_ASSIGN_OR_RETURN(grammar.root, AddJsonSchema(text, options, &grammar));
   return grammar;
-}
-
-absl::StatusOr<Grammar> JsonObjectGrammar(const JsonOptions& options) {
-  return ParseJsonSchema(R"({"type": "object"})", options);
 }
 
 }  // namespace heddle::engine::grammar

@@ -44,6 +44,8 @@ struct JsonOptions {
 
 // Bounds on schemas from clients. Nesting is that of the document.
 inline constexpr int32_t kMaxSchemaDepth = 64;
+// Of one object: each new member is compared with all before it.
+inline constexpr int32_t kMaxSchemaMembers = 1024;
 inline constexpr int32_t kMaxSubschemas = 20'000;  // rules, conjunctions included
 
 // Adds the rules of a schema to `grammar`; the rule returned derives its values.
@@ -58,8 +60,5 @@ absl::StatusOr<RuleId> AddJsonSchema(std::string_view schema, const JsonOptions&
                                      Grammar* grammar);
 // A grammar of its own.
 absl::StatusOr<Grammar> ParseJsonSchema(std::string_view schema, const JsonOptions& options);
-
-// Any JSON object.
-absl::StatusOr<Grammar> JsonObjectGrammar(const JsonOptions& options);
 
 }  // namespace heddle::engine::grammar

@@ -81,6 +81,53 @@ int64_t CountEdges(const StateMachine& machine) {
   return edges;
 }
 
+template <typename Visit>
+void ForEachTarget(const MachineState& state, Visit visit) {
+  for (const CharEdge& edge : state.chars) visit(edge.target);
+  for (const CallEdge& edge : state.calls) visit(edge.target);
+}
+
+// States whose shortest or longest text (in edges; no bound: -1) differ in length are not the same.
+// Refinement alone would find that out at one character of a counted repeat per round.
+// REQUIRES: a way to an accepting state from each, but for the first of an empty language.
+std::vector<int32_t> ClassesByLength(const StateMachine& machine) {
+  const size_t n = machine.states.size();
+  std::vector<std::vector<int32_t>> sources(n);
+  std::vector<size_t> ways_out(n, 0);  // to states whose longest text is not known yet
+  std::vector<int32_t> shortest(n, -1), longest(n, 0);
+  std::vector<int32_t> near_end, bounded;
+  for (size_t s = 0; s < n; ++s) {
+    ForEachTarget(machine.states[s], [&](int32_t target) {
+      sources[target].push_back(static_cast<int32_t>(s));
+      ++ways_out[s];
+    });
+    if (ways_out[s] == 0) bounded.push_back(static_cast<int32_t>(s));
+    if (!machine.states[s].accepting) continue;
+    shortest[s] = 0;
+    near_end.push_back(static_cast<int32_t>(s));
+  }
+  for (size_t i = 0; i < near_end.size(); ++i) {
+    for (int32_t source : sources[near_end[i]]) {
+      if (shortest[source] >= 0) continue;
+      shortest[source] = shortest[near_end[i]] + 1;
+      near_end.push_back(source);
+    }
+  }
+  for (size_t i = 0; i < bounded.size(); ++i) {
+    for (int32_t source : sources[bounded[i]]) {
+      longest[source] = std::max(longest[source], longest[bounded[i]] + 1);
+      if (--ways_out[source] == 0) bounded.push_back(source);
+    }
+  }
+  absl::flat_hash_map<std::pair<int32_t, int32_t>, int32_t> classes;
+  std::vector<int32_t> class_of(n);
+  for (size_t s = 0; s < n; ++s) {
+    const std::pair<int32_t, int32_t> lengths = {shortest[s], ways_out[s] > 0 ? -1 : longest[s]};
+    class_of[s] = classes.try_emplace(lengths, static_cast<int32_t>(classes.size())).first->second;
+  }
+  return class_of;
+}
+
 // The machine whose states are the classes; `class_of[0]` must be 0.
 StateMachine Quotient(const StateMachine& machine, const std::vector<int32_t>& class_of,
                       int32_t num_classes) {
@@ -102,11 +149,6 @@ StateMachine Quotient(const StateMachine& machine, const std::vector<int32_t>& c
 }  // namespace
 
 bool StateMachine::IsEmpty() const { return !Productive(*this)[0]; }
-
-bool StateMachine::HasCalls() const {
-  return std::any_of(states.begin(), states.end(),
-                     [](const MachineState& state) { return !state.calls.empty(); });
-}
 
 bool StateMachine::Accepts(std::u32string_view text) const {
   int32_t at = 0;
@@ -140,9 +182,7 @@ StateMachine Trim(const StateMachine& machine) {
     order.push_back(target);
   };
   for (size_t i = 0; i < order.size(); ++i) {
-    const MachineState& state = machine.states[order[i]];
-    for (const CharEdge& edge : state.chars) reach(edge.target);
-    for (const CallEdge& edge : state.calls) reach(edge.target);
+    ForEachTarget(machine.states[order[i]], reach);
   }
   StateMachine result;
   for (int32_t old : order) {
@@ -164,10 +204,7 @@ StateMachine Minimize(const StateMachine& untrimmed) {
   StateMachine machine = Trim(untrimmed);
   const size_t n = machine.states.size();
   const int64_t edges = CountEdges(machine);
-  std::vector<int32_t> class_of(n);
-  for (size_t s = 0; s < n; ++s) {
-    class_of[s] = machine.states[s].accepting == machine.states[0].accepting ? 0 : 1;
-  }
+  std::vector<int32_t> class_of = ClassesByLength(machine);
   size_t num_classes = 0;
   for (int64_t work = 0; work < kMaxRefinementWork; work += edges) {
     // Classes are numbered by their first state, so that state 0 stays in class 0.

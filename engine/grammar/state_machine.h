@@ -40,9 +40,8 @@ struct MachineState {
 struct StateMachine {
   std::vector<MachineState> states;  // not empty
 
-  bool IsEmpty() const;  // accepts nothing. O(edges)
-  bool HasCalls() const;
-  bool Accepts(std::u32string_view text) const;  // REQUIRES: !HasCalls()
+  bool IsEmpty() const;                          // accepts nothing. O(edges)
+  bool Accepts(std::u32string_view text) const;  // REQUIRES: no state has calls
 };
 
 struct NfaState {

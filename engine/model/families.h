@@ -72,7 +72,4 @@ std::unordered_set<std::string> UsedTensors(const ModelDescription& description)
 std::vector<std::string_view> UnusedTensors(const Checkpoint& checkpoint,
                                             const ModelDescription& description);
 
-// Names of the supported families, in the order of the table.
-std::vector<std::string_view> SupportedFamilies();
-
 }  // namespace heddle::engine

@@ -48,12 +48,6 @@ bool Contains(std::span<const std::string_view> names, std::string_view name) {
 
 }  // namespace
 
-std::vector<std::string_view> SupportedFamilies() {
-  std::vector<std::string_view> names;
-  for (const Family& family : FamilyTable()) names.push_back(family.name);
-  return names;
-}
-
 absl::StatusOr<const Family*> FindFamily(const JsonSource& config) {
   std::vector<std::string_view> known;
   const nlohmann::json* architectures = config.Find("architectures");

@@ -1,5 +1,7 @@
 #include "engine/sample/mask_ahead.h"
 
+#include <pthread.h>
+
 #include <utility>
 
 namespace heddle::engine {
@@ -27,6 +29,7 @@ std::future<MaskAhead::Mask> MaskAhead::Find(grammar::Matcher matcher) {
 }
 
 void MaskAhead::Run() {
+  pthread_setname_np(pthread_self(), "masks");
   std::unique_lock lock(mutex_);
   while (true) {
     posted_.wait(lock, [this] { return stop_ || !tasks_.empty(); });

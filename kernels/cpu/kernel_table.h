@@ -28,8 +28,6 @@ enum class TileKind : uint8_t {
 };
 
 constexpr int32_t kMaxTileSizes = 6;
-// Upper bound over all tables, for buffers on the stack.
-constexpr int32_t kMaxPanelRows = 32;
 
 struct TileKernels {
   int32_t num_sizes;

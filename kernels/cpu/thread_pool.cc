@@ -86,6 +86,7 @@ ThreadPool::ThreadPool(int32_t num_threads, bool pin)
   std::vector<int> cores = CoreIds();
   for (int32_t i = 1; i < num_threads; ++i) {
     workers_.emplace_back([this, i] { WorkerLoop(i); });
+    pthread_setname_np(workers_.back().native_handle(), "compute");
     if (pin) PinTo(cores[static_cast<size_t>(i) % cores.size()], workers_.back());
   }
 }

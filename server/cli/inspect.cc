@@ -161,7 +161,7 @@ std::string InspectJson(const std::string& path, const engine::LoadedModel& mode
       {"unused_tensors", model.unused_tensors},
   };
   if (!tensors.tensors.empty()) AddTensors(tensors, &json);
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace heddle::server

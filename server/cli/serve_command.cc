@@ -19,6 +19,7 @@
 #include "server/cli/standard_io.h"
 #include "server/grpc/grpc_server.h"
 #include "server/http/http_server.h"
+#include "server/http/transport.h"
 #include "server/log.h"
 #include "server/openai/api_error.h"
 
@@ -59,9 +60,13 @@ bool IsLoopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
+bool HasKeys(const config::Config& config) {
+  return !config.api_key.empty() || !config.api_key_file.empty();
+}
+
 void WarnIfOpen(const config::Config& config, const Logger& log) {
   if (IsLoopback(config.host)) return;
-  const bool has_keys = !config.api_key.empty() || !config.api_key_file.empty();
+  const bool has_keys = HasKeys(config);
   if (!has_keys && config.tls_client_ca.empty()) {
     log.Warning("anyone who reaches this address may use the model: there is no --api-key-file",
                 {{"host", config.host}});
@@ -176,14 +181,18 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpc(const config::Config& conf
 void PrintWelcome(const config::Config& config, const EngineSession& session,
                   const ServedModel& model, uint16_t port, const GrpcServer* grpc, double seconds) {
   const std::string_view scheme = config.tls_cert.empty() ? "http" : "https";
-  const std::string url = base::StrCat(scheme, "://", config.host, ":", port);
+  const bool is_ipv6 = config.host.find(':') != std::string::npos;
+  const std::string host = is_ipv6 ? base::StrCat("[", config.host, "]") : config.host;
+  const std::string url = base::StrCat(scheme, "://", host, ":", port);
+  const std::string_view key = HasKeys(config) ? " -H 'Authorization: Bearer KEY'" : "";
   std::string text = base::StrCat(
       "model     ", model.id, ": ", session.model.model.spec.family, ", ", session.model.formats,
       "\ndevice    ", session.model.device, "\nmemory    ",
       engine::DescribeCapacity(session.model.capacity), "\nready in  ",
       absl::StrFormat("%.2f s", seconds), "\nserving   ", url, "/v1 (Ctrl-C ends it)",
       GrpcLine(config, grpc), "\n\nTry:\n  curl ", url,
-      "/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+      "/v1/chat/completions -H 'Content-Type: application/json'", key,
+      " \\\n"
       "    -d '{\"model\": \"",
       model.id, "\", \"messages\": [{\"role\": \"user\", \"content\": \"What is 7 + 5?\"}]}'\n\n");
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -216,6 +225,13 @@ absl::Status WaitForEnd(SignalWatch& signals, const EngineLoop& loop, TlsContext
       return absl::InternalError("the engine has failed; the log says why");
     }
   }
+}
+
+// Before the model is loaded, which may take minutes and would be for nothing.
+absl::Status CheckPorts(const config::Config& config) {
+  HEDDLE_RETURN_IF_ERROR(CheckAddress(config.host, static_cast<uint16_t>(config.port)));
+  if (!config.grpc_port) return absl::OkStatus();
+  return CheckAddress(config.host, static_cast<uint16_t>(*config.grpc_port));
 }
 
 // Nothing runs yet that would have to finish, and loading may take minutes: a signal ends the
@@ -274,6 +290,7 @@ absl::Status RunServe(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(const HttpServerOptions http_options, ToHttpOptions(config));
   WarnIfOpen(config, log);
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<TlsContext> tls, LoadTls(config, log));
+  HEDDLE_RETURN_IF_ERROR(CheckPorts(config));
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartUnlessStopped(config, log, signals));
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);

@@ -1,5 +1,7 @@
 #include "server/grpc/call_worker.h"
 
+#include <pthread.h>
+
 #include <chrono>
 #include <utility>
 
@@ -41,6 +43,7 @@ void CallWorker::Stop() {
 }
 
 void CallWorker::Run() {
+  pthread_setname_np(pthread_self(), "grpc-calls");
   Clock::time_point next_tick = Clock::now() + kTick;
   std::vector<std::function<void()>> tasks;
   while (true) {

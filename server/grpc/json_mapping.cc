@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
+#include "server/openai/json_input.h"
 
 namespace heddle::server {
 namespace {
@@ -15,9 +16,17 @@ namespace util = google::protobuf::util;
 
 constexpr std::string_view kJsonSuffix = "_json";
 
-// "parameters_json": "{...}" becomes "parameters": {...}, at any depth. The depth is bounded by
-// that of the message types, save inside of "extra", whose content has no such fields to begin
-// with: protobuf's own parser bounds it.
+// The value of `text`, bounded as bodies over HTTP are. `name` is for errors.
+absl::StatusOr<Json> ParseBounded(std::string_view name, std::string_view text) {
+  if (const absl::Status shape = CheckJsonShape(text); !shape.ok()) {
+    return absl::InvalidArgumentError(base::StrCat(name, ": ", shape.message()));
+  }
+  Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_discarded()) return parsed;
+  return absl::InvalidArgumentError(base::StrCat(name, " is not JSON"));
+}
+
+// "parameters_json": "{...}" becomes "parameters": {...}, at any depth of the message.
 absl::StatusOr<Json> ExpandTexts(Json value) {
   if (value.is_array()) {
     for (Json& element : value) {
@@ -30,12 +39,9 @@ absl::StatusOr<Json> ExpandTexts(Json value) {
   for (auto& [key, member] : value.items()) {
     const std::string_view name = key;
     if (name.ends_with(kJsonSuffix) && member.is_string()) {
-      Json parsed = Json::parse(member.get_ref<const std::string&>(), nullptr,
-                                /*allow_exceptions=*/false);
-      if (parsed.is_discarded()) {
-        return absl::InvalidArgumentError(base::StrCat(name, " is not JSON"));
-      }
-      expanded[std::string(name.substr(0, name.size() - kJsonSuffix.size()))] = std::move(parsed);
+      HEDDLE_ASSIGN_OR_RETURN(
+          expanded[std::string(name.substr(0, name.size() - kJsonSuffix.size()))],
+          ParseBounded(name, member.get_ref<const std::string&>()));
     } else {
       HEDDLE_ASSIGN_OR_RETURN(expanded[key], ExpandTexts(std::move(member)));
     }
@@ -68,8 +74,7 @@ absl::StatusOr<std::string> ToRequestJson(const google::protobuf::Message& reque
   options.preserve_proto_field_names = true;
   std::string text;
   HEDDLE_RETURN_IF_ERROR(ToStatus(util::MessageToJsonString(request, &text, options)));
-  Json body = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (body.is_discarded()) return absl::InternalError("protobuf wrote a message as broken JSON");
+  HEDDLE_ASSIGN_OR_RETURN(Json body, ParseBounded("the message", text));
   Json extra = Json::object();
   if (auto found = body.find("extra"); found != body.end()) {
     extra = std::move(*found);

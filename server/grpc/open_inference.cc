@@ -6,6 +6,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
+#include "server/openai/json_input.h"
 #include "server/utf8.h"
 
 namespace heddle::server {
@@ -85,6 +86,11 @@ absl::StatusOr<std::string> ToCompletionJson(const inference::ModelInferRequest&
   if (request.inputs_size() != 1 || request.inputs(0).name() != "text_input" ||
       request.inputs(0).datatype() != "BYTES") {
     return absl::InvalidArgumentError("one input is expected: text_input, of datatype BYTES");
+  }
+  if (request.parameters_size() > kMaxJsonMembers) {
+    return absl::InvalidArgumentError(base::StrCat("there may be at most ", kMaxJsonMembers,
+                                                   " parameters, found ",
+                                                   request.parameters_size()));
   }
   HEDDLE_ASSIGN_OR_RETURN(std::vector<std::string> texts, Texts(request));
   Json body = {{"model", request.model_name()}, {"prompt", std::move(texts)}};

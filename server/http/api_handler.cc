@@ -50,6 +50,11 @@ std::string StatusJson(std::string_view status) {
   return out;
 }
 
+// Asked for every few seconds by machines, which nobody wants to read of.
+bool IsProbe(RouteId id) {
+  return id == RouteId::kHealth || id == RouteId::kReady || id == RouteId::kMetrics;
+}
+
 // What a page of another origin may read of an answer.
 constexpr std::string_view kExposedHeaders =
     "X-Request-Id, X-Heddle-Warning, Retry-After, x-ratelimit-limit-requests, "
@@ -71,6 +76,21 @@ std::string AllowedHeaders(const HttpRequest& request) {
     return std::string(asked);
   }
   return "Authorization, Content-Type, X-Api-Key, X-Request-Id";
+}
+
+// Base URLs often have the "/v1" that the client adds by itself, lack the one that it does not add,
+// or end in a slash.
+std::string PathHint(std::string_view method, std::string_view path) {
+  constexpr std::string_view kVersion = "/v1";
+  while (path.ends_with('/')) path.remove_suffix(1);
+  const std::string_view shorter =
+      path.starts_with(kVersion) ? path.substr(kVersion.size()) : std::string_view();
+  for (const std::string& meant :
+       {std::string(path), base::StrCat(kVersion, path), std::string(shorter)}) {
+    if (MatchRoute(method, meant).route == nullptr) continue;
+    return base::StrCat("; did you mean ", base::Quote(meant), "?");
+  }
+  return "";
 }
 
 int64_t UnixNanoseconds() {
@@ -361,7 +381,8 @@ absl::Status ApiHandler::Admit(uint64_t tenant, const HttpRequest& request,
 HttpResponse ApiHandler::NoRoute(const RouteMatch& match, const HttpRequest& request) const {
   if (match.allow.empty() && request.path != "*") {
     return ErrorResponse(
-        TransportError(404, base::StrCat("there is nothing at ", base::Quote(request.path))),
+        TransportError(404, base::StrCat("there is nothing at ", base::Quote(request.path),
+                                         PathHint(request.method, request.path))),
         request.path);
   }
   HttpResponse response;
@@ -435,19 +456,21 @@ void ApiHandler::OnFinished(const RequestRecord& record) {
     spans->Export(RequestSpans(record, context_->dependencies.model->id, UnixNanoseconds(),
                                [this] { return random_(); }));
   }
-  context_->dependencies.log->Info("request",
-                                   {{"method", record.method},
-                                    {"path", record.path},
-                                    {"status", static_cast<int64_t>(record.status)},
-                                    {"outcome", OutcomeName(record.outcome)},
-                                    {"key", record.key_name},
-                                    {"prompt_tokens", record.prompt_tokens},
-                                    {"generated_tokens", record.generated_tokens},
-                                    {"ttft_ms", Milliseconds(record.first_token_seconds)},
-                                    {"total_ms", Milliseconds(record.total_seconds)},
-                                    {"trace_id", record.trace.trace_id},
-                                    {"span_id", record.trace.span_id},
-                                    {"request_id", record.request_id}});
+  const Logger& log = *context_->dependencies.log;
+  const Logger::Fields fields = {{"method", record.method},
+                                 {"path", record.path},
+                                 {"status", static_cast<int64_t>(record.status)},
+                                 {"outcome", OutcomeName(record.outcome)},
+                                 {"key", record.key_name},
+                                 {"prompt_tokens", record.prompt_tokens},
+                                 {"generated_tokens", record.generated_tokens},
+                                 {"ttft_ms", Milliseconds(record.first_token_seconds)},
+                                 {"total_ms", Milliseconds(record.total_seconds)},
+                                 {"trace_id", record.trace.trace_id},
+                                 {"span_id", record.trace.span_id},
+                                 {"request_id", record.request_id}};
+  const bool is_probe = known != nullptr && IsProbe(known->id) && record.status == 200;
+  is_probe ? log.Debug("request", fields) : log.Info("request", fields);
 }
 
 }  // namespace heddle::server

@@ -143,6 +143,29 @@ struct IoThread {
   std::thread thread;
 };
 
+absl::Status CannotListen(const std::string& host, uint16_t port,
+                          const boost::system::error_code& error) {
+  return absl::UnavailableError(
+      base::StrCat("cannot listen on ", host, " port ", port, ": ", error.message()));
+}
+
+// Takes the address for `acceptor`, which does not listen yet.
+absl::Status Bind(const std::string& host, uint16_t port, tcp::acceptor* acceptor) {
+  boost::system::error_code error;
+  tcp::resolver resolver(acceptor->get_executor());
+  auto found = resolver.resolve(host, std::to_string(port), error);
+  if (error || found.empty()) {
+    return absl::InvalidArgumentError(base::StrCat(
+        "host must be an address such as 127.0.0.1 or ::, or a name that resolves, found ",
+        base::Quote(host)));
+  }
+  tcp::endpoint endpoint = *found.begin();
+  acceptor->open(endpoint.protocol(), error);
+  if (!error) acceptor->set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor->bind(endpoint, error);
+  return error ? CannotListen(host, port, error) : absl::OkStatus();
+}
+
 // Lives on the first I/O thread; deals connections out to all.
 class Listener {
  public:
@@ -156,23 +179,11 @@ class Listener {
         log_(log) {}
 
   absl::Status Listen(const TransportOptions& options) {
+    HEDDLE_RETURN_IF_ERROR(Bind(options.host, options.port, &acceptor_));
     boost::system::error_code error;
-    tcp::resolver resolver(acceptor_.get_executor());
-    auto found = resolver.resolve(options.host, std::to_string(options.port), error);
-    if (error || found.empty()) {
-      return absl::InvalidArgumentError(base::StrCat(
-          "host must be an address such as 127.0.0.1 or ::, or a name that resolves, found ",
-          base::Quote(options.host)));
-    }
-    tcp::endpoint endpoint = *found.begin();
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    acceptor_.listen(asio::socket_base::max_listen_connections, error);
     if (!error) port_ = acceptor_.local_endpoint(error).port();
-    if (!error) return absl::OkStatus();
-    return absl::UnavailableError(base::StrCat("cannot listen on ", options.host, " port ",
-                                               options.port, ": ", error.message()));
+    return error ? CannotListen(options.host, options.port, error) : absl::OkStatus();
   }
 
   void Accept() {
@@ -246,6 +257,12 @@ void RunOn(IoThread* thread, const std::function<void()>& task) {
 }
 
 }  // namespace
+
+absl::Status CheckAddress(const std::string& host, uint16_t port) {
+  asio::io_context context;
+  tcp::acceptor acceptor(context);
+  return Bind(host, port, &acceptor);
+}
 
 struct Transport::State {
   ConnectionLimits limits;

@@ -32,6 +32,10 @@ struct TransportOptions {
 using PostTask = std::function<void(std::function<void()>)>;
 using HandlerFactory = std::function<std::unique_ptr<Handler>(PostTask)>;
 
+// Whether Start could listen there now, with its errors; nothing stays taken. For programs that do
+// something long before they start.
+absl::Status CheckAddress(const std::string& host, uint16_t port);
+
 class Transport {
  public:
   // Binds, listens and starts. UNAVAILABLE: the address is in use; INVALID_ARGUMENT: the host is

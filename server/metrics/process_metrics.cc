@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <sstream>
 #include <string>
@@ -29,10 +30,21 @@ std::vector<std::string> StatFields(const std::filesystem::path& path) {
 constexpr const char* kOwnStat = "/proc/self/stat";
 constexpr size_t kVirtualBytes = 23 - 3;  // positions of fields 23 and 24
 constexpr size_t kResidentPages = 24 - 3;
+constexpr size_t kStartTicks = 22 - 3;  // since the machine was started
 
 int64_t ResidentBytes(const std::vector<std::string>& stat) {
   if (stat.size() <= kResidentPages) return 0;
   return std::strtoll(stat[kResidentPages].c_str(), nullptr, 10) * sysconf(_SC_PAGESIZE);
+}
+
+// Unix time at which the machine was started; 0 if /proc does not say.
+double BootTime() {
+  std::ifstream in("/proc/stat");
+  for (std::string name; in >> name; in.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
+    double seconds = 0;
+    if (name == "btime" && in >> seconds) return seconds;
+  }
+  return 0;
 }
 
 int64_t CountDescriptors() {
@@ -98,6 +110,9 @@ void AppendProcessMetrics(MetricFamilies* families) {
           std::strtod(stat[kVirtualBytes].c_str(), nullptr));
     gauge("process_resident_memory_bytes", "Resident memory of this process.",
           static_cast<double>(ResidentBytes(stat)));
+    gauge("process_start_time_seconds", "Unix time at which this process began.",
+          BootTime() + std::strtod(stat[kStartTicks].c_str(), nullptr) /
+                           static_cast<double>(sysconf(_SC_CLK_TCK)));
   }
   families->push_back(ThreadTimes());
   gauge("process_open_fds", "Open file descriptors.", static_cast<double>(CountDescriptors()));

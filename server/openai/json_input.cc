@@ -26,9 +26,16 @@ std::string Place(std::string_view text, size_t offset) {
   return base::StrCat("line ", line, ", column ", offset - line_begin + 1);
 }
 
-// Depth and members per object, without building anything. What is not JSON at all passes here:
-// the parser says where.
-absl::Status CheckShape(std::string_view text) {
+// The library's own words after its prefix "[json.exception...] parse error at line 1, column 2: ".
+std::string Reason(std::string_view what) {
+  size_t place = what.find("column ");
+  size_t begin = place == std::string_view::npos ? what.find("] ") : what.find(": ", place);
+  return std::string(begin == std::string_view::npos ? what : what.substr(begin + 2));
+}
+
+}  // namespace
+
+absl::Status CheckJsonShape(std::string_view text) {
   std::vector<int> members;  // commas seen, per open bracket
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -60,17 +67,8 @@ absl::Status CheckShape(std::string_view text) {
   return absl::OkStatus();
 }
 
-// The library's own words after its prefix "[json.exception...] parse error at line 1, column 2: ".
-std::string Reason(std::string_view what) {
-  size_t place = what.find("column ");
-  size_t begin = place == std::string_view::npos ? what.find("] ") : what.find(": ", place);
-  return std::string(begin == std::string_view::npos ? what : what.substr(begin + 2));
-}
-
-}  // namespace
-
 absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
-  if (absl::Status shape = CheckShape(text); !shape.ok()) return shape;
+  if (absl::Status shape = CheckJsonShape(text); !shape.ok()) return shape;
   try {
     Json value = Json::parse(text.begin(), text.end());
     if (value.is_object()) return value;

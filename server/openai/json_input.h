@@ -20,6 +20,10 @@ inline constexpr int kMaxJsonDepth = 64;
 // the work per byte; the largest real objects are logit_bias maps of at most 300 entries.
 inline constexpr int kMaxJsonMembers = 1024;
 
+// Whether both hold for a text, without building anything. What is not JSON at all passes: the
+// parser says where. A tree is copied and printed by recursion: ask before making one.
+absl::Status CheckJsonShape(std::string_view text);
+
 // A JSON object, or INVALID_ARGUMENT with line and column of the fault. Text must be UTF-8.
 absl::StatusOr<Json> ParseJsonObject(std::string_view text);
 

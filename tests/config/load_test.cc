@@ -122,6 +122,23 @@ TEST_CASE("A mistyped environment variable is a warning", "[config][unit]") {
   CHECK(loaded->warnings == Strings{"ignoring HEDDLE_PROT; did you mean HEDDLE_PORT?"});
 }
 
+TEST_CASE("Addresses that Kubernetes puts into a pod's environment are no options",
+          "[config][unit]") {
+  // Of Services called heddle and heddle-grpc.
+  absl::StatusOr<Loaded> loaded =
+      Load(kServe, Strings{"m"},
+           Strings{"HEDDLE_PORT=tcp://10.96.0.7:80", "HEDDLE_PORT_80_TCP=tcp://10.96.0.7:80",
+                   "HEDDLE_PORT_80_TCP_PORT=80", "HEDDLE_SERVICE_HOST=10.96.0.7",
+                   "HEDDLE_SERVICE_PORT=80", "HEDDLE_SERVICE_PORT_HTTP=80",
+                   "HEDDLE_GRPC_PORT=tcp://10.96.0.8:9000", "HEDDLE_GRPC_SERVICE_PORT=9000"});
+  REQUIRE(loaded.ok());
+  CHECK(loaded->config.port == 8000);
+  CHECK_FALSE(loaded->config.grpc_port.has_value());
+  REQUIRE(loaded->warnings.size() == 2);
+  CHECK(Contains(loaded->warnings[0], "ignoring HEDDLE_PORT=tcp://10.96.0.7:80"));
+  CHECK(Contains(loaded->warnings[1], "ignoring HEDDLE_GRPC_PORT=tcp://10.96.0.8:9000"));
+}
+
 TEST_CASE("A bad value names its origin, the value and what would be valid", "[config][unit]") {
   CHECK(ErrorOf(kServe, {"m", "--port", "70000"}) ==
         "--port must be between 0 and 65535, not 70000");
@@ -148,7 +165,8 @@ TEST_CASE("Contradictions name both options", "[config][unit]") {
   std::string step = ErrorOf(kServe, {"m", "--max-step-tokens", "600"});
   CHECK(Contains(step, "--max-step-tokens (600)"));
   CHECK(Contains(step, "--max-batch-tokens (512)"));
-  CHECK(Contains(ErrorOf(kServe, {"m", "--max-step-tokens", "100"}), "--max-batch-seqs (256)"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "--max-step-tokens", "100", "--max-batch-seqs", "101"}),
+                 "--max-batch-seqs (101)"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--host-kv-memory", "1GiB", "--prefix-cache", "off"}),
                  "needs --prefix-cache on"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--disk-kv", "/tmp"}), "--disk-kv needs --host-kv-memory"));
@@ -157,6 +175,18 @@ TEST_CASE("Contradictions name both options", "[config][unit]") {
   CHECK(Contains(ErrorOf(kTokenize, {"m", "--decode", "--no-bos"}), "--decode does not go with"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--page-tokens", "24"}), "power of two"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--served-model-name", "a,a"}), "twice"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "--grpc-port", "8000"}), "must not be --port (8000)"));
+  CHECK(Load(kServe, Strings{"m", "--port", "0", "--grpc-port", "0"}, {}).ok());
+}
+
+TEST_CASE("Small steps run fewer sequences than the default", "[config][unit]") {
+  for (const char* option : {"--max-batch-tokens", "--max-step-tokens"}) {
+    absl::StatusOr<Loaded> loaded = Load(kServe, Strings{"m", option, "100"}, {});
+    INFO(option);
+    REQUIRE(loaded.ok());
+    CHECK(loaded->config.max_batch_seqs == 100);
+  }
+  CHECK(Load(kServe, Strings{"m"}, {})->config.max_batch_seqs == 256);
 }
 
 TEST_CASE("A command that needs a model or a template says so", "[config][unit]") {
@@ -173,6 +203,7 @@ TEST_CASE("Files that are no list of options fail with the place", "[config][uni
        {Case{"- a\n- b\n", "option: value"}, Case{"port: [1, 2", "line"},
         Case{"port: 1\nport: 2\n", "line 2: port stands there twice"},
         Case{"server:\n  port: 1\n", "not in groups"}, Case{"port:\n", "port has no value"},
+        Case{"port: [1, 2]\n", "line 1: port has 2 values; it takes one"},
         Case{"prompt: hi\n", "only be given on the command line"},
         Case{"port: x\n", "line 1: port must be a whole number"},
         Case{"\x01\x02: 1\n", "line 1"}}) {
@@ -190,6 +221,11 @@ TEST_CASE("One file serves all commands, each taking what concerns it", "[config
   REQUIRE(loaded.ok());
   CHECK(loaded->config.threads == 2);
   CHECK(loaded->config.port == 8000);
+  for (Command command : kAllCommands) {
+    if (command == kRender) continue;  // has no option that a file could set
+    INFO(CommandName(command));
+    CHECK(Load(command, Strings{"m", "--config", file.path()}, {}).ok());
+  }
 }
 
 }  // namespace

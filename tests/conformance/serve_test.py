@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -155,6 +156,16 @@ class ShutdownTest(unittest.TestCase):
             self.assertEqual(server.stop(signal.SIGINT, timeout=10), 0)
 
 
+class LogTest(unittest.TestCase):
+    def test_probes_are_not_in_the_log_unless_they_fail(self):
+        with Server() as server:
+            for path in ("/health", "/ready", "/metrics", "/v1/models"):
+                self.assertEqual(server.request("GET", path)[0], 200)
+            server.stop()
+        paths = re.findall(r" request .*path=(\S+)", "\n".join(server.log))
+        self.assertEqual(paths, ["/v1/models"])
+
+
 class StartTest(unittest.TestCase):
     def fails(self, *arguments):
         result = subprocess.run([str(BINARY), *arguments], capture_output=True, text=True, timeout=60)
@@ -170,11 +181,16 @@ class StartTest(unittest.TestCase):
         self.assertIn("isa", self.fails("serve", str(DEMO_MODEL), "--isa", "sse9"))
         self.assertIn("max-context", self.fails("serve", str(DEMO_MODEL), "--max-context", "99999999"))
 
-    def test_a_port_in_use_is_said(self):
-        with Server() as server:
-            self.assertIn(
-                str(server.port), self.fails("serve", str(DEMO_MODEL), "--port", str(server.port))
-            )
+    def test_a_port_in_use_is_said_before_the_model_is_loaded(self):
+        with Server() as server, tempfile.TemporaryDirectory() as folder:
+            template = pathlib.Path(folder, "template.jinja")
+            os.mkfifo(template)  # nobody writes to it: loading takes forever
+            for flags in (["--port", str(server.port)],
+                          ["--port", "0", "--grpc-port", str(server.port)]):
+                error = self.fails(
+                    "serve", str(DEMO_MODEL), "--chat-template", str(template), *flags
+                )
+                self.assertIn(f"port {server.port}: Address already in use", error)
 
 
 if __name__ == "__main__":

@@ -45,13 +45,15 @@ TEST_CASE("White space is as asked for", "[grammar][unit]") {
   auto none = CompileSchema(kSchema, {.whitespace = JsonWhitespace::kNone});
   CHECK(Matches(none, "[1,2]"));
   CHECK_FALSE(Matches(none, "[1, 2]"));
-  auto two = CompileSchema(kSchema, {.whitespace_pattern = "( {2})?"});
+  JsonOptions two_blanks;
+  two_blanks.whitespace_pattern = "( {2})?";
+  auto two = CompileSchema(kSchema, two_blanks);
   CHECK(Matches(two, "[1,  2]"));
   CHECK_FALSE(Matches(two, "[1, 2]"));
 }
 
 TEST_CASE("Any JSON object, and nothing else", "[grammar][unit]") {
-  const auto grammar = CompileOrDie(*JsonObjectGrammar({}));
+  const auto grammar = CompileSchema(R"({"type":"object"})");
   CHECK(Matches(grammar, R"({"a":[1,-2.5e+10,{"b":{}},[],"\u00e9\ud83d\ude00\"",null,true]})"));
   CHECK(Matches(grammar, "{}"));
   CHECK_FALSE(Matches(grammar, "[]"));
@@ -59,6 +61,16 @@ TEST_CASE("Any JSON object, and nothing else", "[grammar][unit]") {
   CHECK_FALSE(Matches(grammar, R"({"a":"\ud83d"})"));  // a lone surrogate
   CHECK_FALSE(Matches(grammar, "{\"a\":\"\n\"}"));
   CHECK_FALSE(Matches(grammar, R"({a:1})"));
+}
+
+TEST_CASE("An object of a schema has at most 1024 members", "[grammar][unit]") {
+  const auto schema = [](int members) {
+    std::string text = R"({"enum":[[1,2],{"a,b":3)";
+    for (int i = 1; i < members; ++i) text += ",\"" + std::to_string(i) + "\":[0,0]";
+    return text + "}]}";
+  };
+  CHECK(ParseJsonSchema(schema(1024), {}).ok());
+  CHECK_THAT(ErrorOf(schema(1025)), Contains("has 1025 members"));
 }
 
 TEST_CASE("Lengths count characters, whatever they are written with", "[grammar][unit]") {

@@ -21,6 +21,12 @@ StateMachine ParseOrDie(std::string_view pattern, RegexMatch match) {
 
 std::u32string Widen(std::string_view ascii) { return {ascii.begin(), ascii.end()}; }
 
+TEST_CASE("Long counted repeats of two alternatives become one", "[grammar][unit]") {
+  // The start, and one state for each number of characters that is still to come.
+  CHECK(ParseOrDie("a[a-z]{3000}|b[a-z]{3000}", RegexMatch::kWhole).states.size() == 3002);
+  CHECK(ParseOrDie("a[a-z]{1,3000}|b[a-z]{1,3000}", RegexMatch::kWhole).states.size() == 3002);
+}
+
 TEST_CASE("Expressions match what the standard library's ECMAScript expressions match",
           "[grammar][unit]") {
   for (std::string pattern : {"a|bc|",

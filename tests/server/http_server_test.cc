@@ -104,6 +104,21 @@ TEST_CASE("Unknown paths and methods get errors in OpenAI's shape", "[server]") 
   CHECK(ErrorOf(wrong_method)["message"].get<std::string>().find("POST") != std::string::npos);
 }
 
+TEST_CASE("A path that misses a route by its base URL names the route", "[server]") {
+  ServerUnderTest server(SayHi);
+  const auto message = [&server](const std::string& path) {
+    RawResponse response = RawClient(server.port()).Post(path, kChat);
+    CHECK(response.status == 404);
+    return ErrorOf(response)["message"].get<std::string>();
+  };
+  const std::string hint = "did you mean \"/v1/chat/completions\"?";
+  CHECK(message("/chat/completions").ends_with(hint));
+  CHECK(message("/v1/v1/chat/completions").ends_with(hint));
+  CHECK(message("/v1/chat/completions/").ends_with(hint));
+  CHECK(message("/v1/tokenize").ends_with("did you mean \"/tokenize\"?"));
+  CHECK(message("/v1/moderations") == "there is nothing at \"/v1/moderations\"");
+}
+
 TEST_CASE("HEAD answers with the headers of GET and no body", "[server]") {
   ServerUnderTest server(SayHi);
   RawClient client(server.port());

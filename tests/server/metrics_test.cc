@@ -1,5 +1,6 @@
 // The exposition as Prometheus reads it. The rules are those that `promtool check metrics` checks
 // (prometheus/client_golang, promlint), and of the text format itself.
+#include <ctime>
 #include <map>
 #include <regex>
 #include <set>
@@ -106,6 +107,15 @@ TEST_CASE("Names keep promtool's rules: _total on counters alone, base units, no
       CHECK_FALSE(std::regex_search(sample, std::regex("[{,](le|quantile)=")));
     }
   }
+}
+
+TEST_CASE("A restart shows in the time at which the process began", "[server][metrics]") {
+  const std::map<std::string, Family> families = Parse(Exposition(ServerMetrics::Names::kOwn));
+  const std::string& sample = families.at("process_start_time_seconds").samples.at(0);
+  const double began = std::stod(sample.substr(sample.find(' ')));
+  const auto now = static_cast<double>(std::time(nullptr));
+  CHECK(began > now - 3600);  // this test's own process
+  CHECK(began < now + 5);     // boot times are whole seconds, and clocks are set
 }
 
 TEST_CASE("A histogram's buckets rise to +Inf, which is its count", "[server][metrics]") {

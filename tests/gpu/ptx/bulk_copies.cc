@@ -164,6 +164,23 @@ std::string WrongPlainCopy(const Copy& copy) {
   return {};
 }
 
+// That a product has read what it multiplies is known when its warp has waited for it.
+bool CheckUnread(Warp& warp, const Copy& copy) {
+  const SharedRange range = copy.Range();
+  for (const auto& other : warp.block().warps()) {
+    if (other->products == nullptr) continue;
+    for (const auto& product : other->products->products) {
+      if (!range.Overlaps(product.a_range) && !range.Overlaps(product.b_range)) continue;
+      warp.Fail(absl::StrCat("the copy writes what warp ", other->index(),
+                             " has not waited to have read, by the product of line ",
+                             product.instruction->line),
+                copy.lane);
+      return false;
+    }
+  }
+  return true;
+}
+
 Outcome RunBulkCopy(Warp& warp, const Instruction& instruction, Lanes lanes) {
   for (int lane = 0; lane < kWarpLanes; ++lane) {
     if ((lanes >> lane & 1) == 0) continue;
@@ -173,7 +190,7 @@ Outcome RunBulkCopy(Warp& warp, const Instruction& instruction, Lanes lanes) {
         copy.is_tensor ? WrongTensorCopy(copy, instruction) : WrongPlainCopy(copy);
     if (!wrong.empty()) return warp.Fail(wrong, lane);
     if (!CheckSignalled(warp, copy.barrier, lane) ||
-        !CheckAsyncProxy(warp, copy.to, copy.bytes, lane)) {
+        !CheckAsyncProxy(warp, copy.to, copy.bytes, lane) || !CheckUnread(warp, copy)) {
       return Outcome::kAgain;
     }
     warp.counts().bulk_bytes += copy.bytes;

@@ -122,6 +122,11 @@ class Context {
 
   std::mutex& mutex() { return mutex_; }
   Machine& machine() { return machine_; }
+  // What the device says of itself, for tests that ask for another than an H200.
+  struct Device {
+    int major = 9, minor = 0, num_multiprocessors = 132;
+  };
+  Device device;
 
   Registered* Register(const void* wrapper);
   void AddKernel(Registered* source, const void* host_function, const char* name);

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kName = "PTX machine (H200)";
 
 // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability" 9.0; NVIDIA H200.
-cudaDeviceProp Properties() {
+cudaDeviceProp Properties(const Context::Device& device) {
   cudaDeviceProp properties = {};
   std::memcpy(properties.name, kName, std::strlen(kName));
   properties.totalGlobalMem = static_cast<size_t>(Context::kTotalBytes);
@@ -29,9 +29,9 @@ cudaDeviceProp Properties() {
   properties.warpSize = kWarpLanes;
   properties.maxThreadsPerBlock = 1024;
   properties.maxThreadsPerMultiProcessor = 2048;
-  properties.major = 9;
-  properties.minor = 0;
-  properties.multiProcessorCount = 132;
+  properties.major = device.major;
+  properties.minor = device.minor;
+  properties.multiProcessorCount = device.num_multiprocessors;
   properties.l2CacheSize = 50 << 20;
   return properties;
 }
@@ -75,9 +75,9 @@ cudaError_t cudaGetDeviceCount(int* count) {
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
-  return Call([&](Context&) {
+  return Call([&](Context& context) {
     if (ordinal != 0) return cudaErrorInvalidDevice;
-    *properties = Properties();
+    *properties = Properties(context.device);
     return cudaSuccess;
   });
 }

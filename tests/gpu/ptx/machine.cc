@@ -72,6 +72,7 @@ void Machine::RemoveRange(const void* data) {
 }
 
 bool Machine::IsAllocated(uint64_t address, int64_t bytes) const {
+  if (options_.any_address) return (address & kWindowMask) == 0;
   const uint64_t end = address + static_cast<uint64_t>(bytes);
   if (address >= last_range_.first && end <= last_range_.second) return true;
   auto range = ranges_.upper_bound(address);
@@ -87,13 +88,12 @@ absl::Status Machine::Launch(const Kernel& kernel, const LaunchConfig& config, c
   HEDDLE_RETURN_IF_ERROR(CheckLaunch(kernel, config));
   Counts& counts = counts_[kernel.name];
   Block block(*this, kernel, config, params, counts);
-  Dim3 at;
-  for (at.z = 0; at.z < config.grid.z; ++at.z) {
-    for (at.y = 0; at.y < config.grid.y; ++at.y) {
-      for (at.x = 0; at.x < config.grid.x; ++at.x) {
-        HEDDLE_RETURN_IF_ERROR(block.Execute(at));
-      }
-    }
+  const Dim3 grid = config.grid;
+  for (int64_t i = 0; i < Product(grid); ++i) {
+    const int64_t n = options_.backward ? Product(grid) - 1 - i : i;
+    HEDDLE_RETURN_IF_ERROR(block.Execute({static_cast<uint32_t>(n % grid.x),
+                                          static_cast<uint32_t>(n / grid.x % grid.y),
+                                          static_cast<uint32_t>(n / grid.x / grid.y)}));
   }
   return absl::OkStatus();
 }

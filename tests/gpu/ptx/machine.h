@@ -65,6 +65,10 @@ struct MachineOptions {
   // Copies and products that need not have happened yet have not, until something waits for them;
   // else they happen at once.
   bool late = true;
+  // Blocks from the last to the first.
+  bool backward = false;
+  // Kernels may touch whatever memory the process has: for tests that hand out host memory.
+  bool any_address = false;
 };
 
 class Block;
@@ -96,6 +100,7 @@ class Machine {
   absl::Status Launch(const Kernel& kernel, const LaunchConfig& config, const void* params);
 
   const MachineOptions& options() const { return options_; }
+  void set_options(const MachineOptions& options) { options_ = options; }
   std::map<std::string, Counts, std::less<>>& counts() { return counts_; }  // by kernel
 
  private:

@@ -1,9 +1,9 @@
 #include "tests/gpu/ptx/shared_matrix.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "tests/gpu/ptx/under_way.h"
 
 namespace heddle::ptx {
 namespace {
@@ -78,6 +78,22 @@ uint32_t SharedMatrix::Piece(int mn, int k) const {
     offset = d / 8 * kPieceBytes + m % 8 * span + m / 8 * stride;
   }
   return SwizzledAddress(start + offset, static_cast<int>(span));
+}
+
+SharedRange SharedMatrix::Range(int mn_begin, int mn_count) const {
+  constexpr uint32_t kLine = 128;
+  const int mn_step = mn_major ? kPieceElements : 1;
+  const int k_step = mn_major ? 1 : kPieceElements;
+  SharedRange range = {UINT32_MAX, 0};
+  for (int k = 0; k < kDepth; k += k_step) {
+    for (int mn = 0; mn < mn_count; mn += mn_step) {
+      const uint32_t piece = Piece(mn_begin + mn, k);
+      range.begin = std::min(range.begin, piece);
+      range.end = std::max(range.end, piece + kPieceBytes);
+    }
+  }
+  if (swizzle == MapSwizzle::kNone) return range;
+  return {range.begin / kLine * kLine, (range.end + kLine - 1) / kLine * kLine};
 }
 
 std::string DecodeDescriptor(uint64_t descriptor, bool mn_major, int mn_count,

@@ -15,6 +15,7 @@
 #include "tests/gpu/ptx/machine.h"
 #include "tests/gpu/ptx/small_floats.h"
 #include "tests/gpu/ptx/tensor_map.h"
+#include "tests/gpu/ptx/under_way.h"
 
 namespace heddle::ptx {
 
@@ -29,6 +30,10 @@ struct SharedMatrix {
   // Address in .shared of the piece that holds element (mn, k): `mn` or `k`, the contiguous one,
   // is a multiple of 8.
   uint32_t Piece(int mn, int k) const;
+
+  // From the first byte to the last of [mn_begin, mn_begin + mn_count) by 16, in whole rows of 128
+  // bytes where pieces change places.
+  SharedRange Range(int mn_begin, int mn_count) const;
 };
 
 // Empty, or what is wrong with the descriptor of a matrix of `mn_count` by 16.

@@ -29,6 +29,12 @@ struct CopiesUnderWay {
   std::array<uint32_t, kWarpLanes> next_group = {};
 };
 
+// Addresses of .shared: [begin, end).
+struct SharedRange {
+  uint32_t begin = 0, end = 0;
+  bool Overlaps(const SharedRange& other) const { return begin < other.end && other.begin < end; }
+};
+
 // wgmma.mma_async of a warp: its 16 rows of what the warpgroup multiplies (ISA 9.7.15).
 struct ProductsUnderWay {
   struct Product {
@@ -37,6 +43,7 @@ struct ProductsUnderWay {
     bool accumulates;
     bool happened;  // at once, where the machine is not late
     int64_t group;
+    SharedRange a_range, b_range;  // that it may read until it is waited for
   };
   std::deque<Product> products;  // in the order of issue
   int64_t next_group = 0;
@@ -74,6 +81,7 @@ struct BulkCopies {
     uint32_t to;    // in .shared
     uint32_t barrier;
     int32_t bytes;  // that `barrier` is told of
+    SharedRange Range() const { return {to, to + static_cast<uint32_t>(bytes)}; }
   };
   std::vector<Copy> copies;               // in the order of issue
   std::map<uint32_t, Mbarrier> barriers;  // by address in .shared

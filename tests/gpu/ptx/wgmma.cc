@@ -87,14 +87,18 @@ class Accumulators {
   Sums sums_;
 };
 
+// Of the warpgroup's 64.
+int FirstRow(const Warp& warp) { return warp.index() % kWarpsOfGroup * kFragmentRows; }
+
 bool LoadA(Warp& warp, const Product& product, const Form& form, FragmentA* a) {
   if (form.a_in_registers) {
     LoadFragmentA(warp, product.instruction->operands[1].elements, form.type, a);
   } else {
     SharedMatrix matrix;
     DecodeDescriptor(product.a, form.a_mn_major, kRowsOfGroup, &matrix);
-    const int first = warp.index() % kWarpsOfGroup * kFragmentRows;
-    if (!LoadMatrix(warp, matrix, form.type, first, kFragmentRows, a->data())) return false;
+    if (!LoadMatrix(warp, matrix, form.type, FirstRow(warp), kFragmentRows, a->data())) {
+      return false;
+    }
   }
   if (form.negated) {
     for (float& x : *a) x = -x;
@@ -140,17 +144,28 @@ bool CheckHistory(Warp& warp, const ProductsUnderWay& own) {
   return true;
 }
 
+// No copy to where the product reads is under way; false after Fail.
+bool CheckArrived(Warp& warp, const SharedRange& range) {
+  if (warp.block().bulk == nullptr) return true;
+  for (const BulkCopies::Copy& copy : warp.block().bulk->copies) {
+    if (!range.Overlaps(copy.Range())) continue;
+    warp.Fail(absl::StrCat("the product reads what nobody waited for, of the copy of line ",
+                           copy.instruction->line));
+    return false;
+  }
+  return true;
+}
+
 // A descriptor of all lanes; false after Fail.
 bool ReadDescriptor(Warp& warp, const Operand& operand, bool mn_major, int mn_count,
-                    uint64_t* descriptor) {
+                    uint64_t* descriptor, SharedMatrix* matrix) {
   const uint64_t* row = warp.Row<uint64_t>(operand);
   *descriptor = row[0];
   if (std::any_of(row, row + kWarpLanes, [&](uint64_t other) { return other != row[0]; })) {
     warp.Fail("the descriptor is not the same in all lanes");
     return false;
   }
-  SharedMatrix matrix;
-  const std::string wrong = DecodeDescriptor(*descriptor, mn_major, mn_count, &matrix);
+  const std::string wrong = DecodeDescriptor(*descriptor, mn_major, mn_count, matrix);
   if (!wrong.empty()) warp.Fail(wrong);
   return wrong.empty();
 }
@@ -169,10 +184,21 @@ bool Prepare(Warp& warp, const Instruction& instruction, Product* product) {
               .b = 0,
               .accumulates = accumulates != 0,
               .happened = false,
-              .group = ProductsOf(warp).next_group};
-  return (form.a_in_registers ||
-          ReadDescriptor(warp, operands[1], form.a_mn_major, kRowsOfGroup, &product->a)) &&
-         ReadDescriptor(warp, operands[2], form.b_mn_major, form.columns, &product->b);
+              .group = ProductsOf(warp).next_group,
+              .a_range = {},
+              .b_range = {}};
+  SharedMatrix matrix;
+  if (!form.a_in_registers) {
+    if (!ReadDescriptor(warp, operands[1], form.a_mn_major, kRowsOfGroup, &product->a, &matrix)) {
+      return false;
+    }
+    product->a_range = matrix.Range(FirstRow(warp), kFragmentRows);
+  }
+  if (!ReadDescriptor(warp, operands[2], form.b_mn_major, form.columns, &product->b, &matrix)) {
+    return false;
+  }
+  product->b_range = matrix.Range(0, form.columns);
+  return CheckArrived(warp, product->a_range) && CheckArrived(warp, product->b_range);
 }
 
 Outcome RunMultiply(Warp& warp, const Instruction& instruction, Lanes lanes) {

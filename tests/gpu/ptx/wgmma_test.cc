@@ -339,6 +339,31 @@ TEST_CASE("Stores that no proxy fence orders before a product are a fault", "[pt
              Contains("store of warp 2"));
 }
 
+TEST_CASE("Copies and products on the same memory have to wait for each other", "[ptx]") {
+  const Matrix a(64, 16, 18), b(8, 16, 19);
+  AsyncRun run = WithImage(a, kPlainA, b, kPlainB, true);
+  const int bytes = static_cast<int>(run.in.size());
+  const std::string begin = Ones(8) + Descriptors(kPlainA, kPlainB);
+  const std::string product = std::string(kFence) + Product() + kCommit;
+  CHECK_THAT(
+      Failure(run, InitBarrier(1) + CopyIn(0, 1024, bytes) + begin + product + kWait + Wait(0)),
+      Contains("nobody waited for"));
+  // The stage is given back before the product that reads it is over: A's first rows, B's.
+  for (const int to : {1024, 1024 + 8192}) {
+    const std::string again = "bar.sync 0;\n" + CopyIn(0, to, 256);
+    for (const bool late : {true, false}) {
+      CHECK_THAT(Failure(run, CopyImage(run) + begin + product + again + kWait + Wait(1), late),
+                 Contains("has not waited to have read"));
+    }
+    CHECK(run.Run(CopyImage(run) + begin + product + kWait + again + Wait(1, "AGAIN"), true).ok());
+  }
+  // What lies between A and B is nobody's.
+  CHECK(run.Run(CopyImage(run) + begin + product + "bar.sync 0;\n" + CopyIn(0, 1024 + 10240, 256) +
+                    kWait + Wait(1, "AGAIN"),
+                true)
+            .ok());
+}
+
 TEST_CASE("Products of other shapes and types are not understood", "[ptx]") {
   AsyncRun run{.threads = 128};
   const auto refused = [&](const std::string& product) {

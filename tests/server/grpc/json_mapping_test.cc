@@ -63,6 +63,21 @@ TEST_CASE("A text that is not JSON is named", "[grpc][unit]") {
   CHECK(std::string(status.message()) == "response_format_json is not JSON");
 }
 
+// Trees are printed by recursion, and objects are searched from their first member on.
+TEST_CASE("What HTTP refuses as too deep or too large is refused here, too", "[grpc][unit]") {
+  v1::ChatRequest deep;
+  deep.add_tools()->mutable_function()->set_parameters_json(std::string(2'000'000, '[') +
+                                                            std::string(2'000'000, ']'));
+  absl::Status status = ToRequestJson(deep, JsonForm::kPlain).status();
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(std::string(status.message()).find("parameters_json: ") == 0);
+  v1::GenerateRequest wide;
+  for (int i = 0; i < 1025; ++i) (*wide.mutable_logit_bias())[std::to_string(i)] = 1;
+  status = ToRequestJson(wide, JsonForm::kPlain).status();
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(std::string(status.message()).find("more than 1024 members") != std::string::npos);
+}
+
 TEST_CASE("An answer fills what the message has, nulls and unknown members or not",
           "[grpc][unit]") {
   v1::GenerateResponse response;

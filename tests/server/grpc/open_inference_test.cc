@@ -35,6 +35,12 @@ TEST_CASE("Parameters go into the request by name and type", "[grpc][unit]") {
             R"({"model": "m", "prompt": ["hello"], "max_tokens": 3, "ignore_eos": true})"));
 }
 
+TEST_CASE("More parameters than a body over HTTP may have are refused", "[grpc][unit]") {
+  inference::ModelInferRequest request = OneText("hello");
+  for (int i = 0; i < 1025; ++i) (*request.mutable_parameters())[std::to_string(i)];
+  CHECK(Refusal(request).find("at most 1024 parameters, found 1025") != std::string::npos);
+}
+
 TEST_CASE("Tensors that are not one text input are refused", "[grpc][unit]") {
   CHECK(Refusal({}).find("text_input") != std::string::npos);
   inference::ModelInferRequest wrong = OneText("a");
