@@ -69,7 +69,10 @@ struct Shape {
   static constexpr int kBlocks = kXTiles <= 2 && kThreads == 256 ? 2 : 1;
   static constexpr int kRows = kRowWarps * kTiles * kTileRows;  // of weights, in a block
   static constexpr int kCols = 8 * kXTiles;
-  static constexpr int kSums = kColWarps * kRows * kCols;  // floats
+  // Sums of warps in shared memory: columns of so many floats, so that neither lanes of a fragment
+  // (8 rows, every second of 8 columns) nor 32 rows of a column meet in a bank.
+  static constexpr int kPitch = kRows + 4;
+  static constexpr int kSums = kColWarps * kCols * kPitch;  // floats
 };
 
 // Weight row that stands at row i of tile `tile` of row warp `warp`. Past the end: the last,
@@ -278,12 +281,12 @@ HEDDLE_DEVICE float TreeSum(int first, At at) {
   }
 }
 
-// The warps' sums in shared memory, [kColWarps, kRows, kCols].
+// The warps' sums in shared memory, [kColWarps, kCols, kPitch].
 template <WeightLayout kLayout, int kXTiles, bool kWide>
 HEDDLE_DEVICE void ShareSums(const float (&sums)[kTiles][kXTiles][4], Shared<float> part) {
   using S = Shape<kLayout, kXTiles, kWide>;
   const int first_row = WarpIndex() % S::kRowWarps * kTiles * kTileRows;
-  const int at = (WarpIndex() / S::kRowWarps * S::kRows + first_row) * S::kCols;
+  const int at = WarpIndex() / S::kRowWarps * S::kCols * S::kPitch + first_row;
   HEDDLE_UNROLL
   for (int tile = 0; tile < kTiles; ++tile) {
     HEDDLE_UNROLL
@@ -291,23 +294,30 @@ HEDDLE_DEVICE void ShareSums(const float (&sums)[kTiles][kXTiles][4], Shared<flo
       HEDDLE_UNROLL
       for (int e = 0; e < 4; ++e) {
         const int row = tile * kTileRows + Lane() / 4 + 8 * (e / 2);
-        part.Set(at + row * S::kCols + 8 * n + 2 * (Lane() % 4) + e % 2, sums[tile][n][e]);
+        const int col = 8 * n + 2 * (Lane() % 4) + e % 2;
+        part.Set(at + col * S::kPitch + row, sums[tile][n][e]);
       }
     }
   }
   SyncThreads();
 }
 
-// Leaves this block's sums in memory. True for the last of the blocks that share rows, which then
-// finds all of them there.
+// The sum of all warps for a row of the block and one of x.
+template <typename S>
+HEDDLE_DEVICE float SumOfWarps(Shared<float> part, int row, int t) {
+  return TreeSum<S::kColWarps>(
+      0, [&](int w) { return part.Get((w * S::kCols + t) * S::kPitch + row); });
+}
+
+// Leaves this block's sums in memory, [kCols, kRows]. True for the last of the blocks that share
+// rows, which then finds all of them there.
 template <typename S>
 HEDDLE_DEVICE bool LeaveSums(const LinearParams& p, int split, Shared<float> part,
                              Shared<int32_t> arrived) {
   float* mine =
       p.partial + (static_cast<int64_t>(BlockX()) * S::kSplits + split) * S::kRows * S::kCols;
   for (int i = ThreadX(); i < S::kRows * S::kCols; i += ThreadCount()) {
-    mine[i] =
-        TreeSum<S::kColWarps>(0, [&](int w) { return part.Get(w * S::kRows * S::kCols + i); });
+    mine[i] = SumOfWarps<S>(part, i % S::kRows, i / S::kRows);
   }
   FenceDevice();
   SyncThreads();
@@ -352,17 +362,14 @@ HEDDLE_DEVICE void Reduce(const LinearParams& p, int split, const RowsOfBlock& r
   const Shared<float> part = arena.Take<float>(S::kSums);
   ShareSums<kLayout, kXTiles, kWide>(sums, part);
   if constexpr (S::kSplits == 1) {
-    StoreSums<S>(p, rows_of_block, [&](int row, int t) {
-      return TreeSum<kColLanes>(
-          0, [&](int w) { return part.Get((w * S::kRows + row) * S::kCols + t); });
-    });
+    StoreSums<S>(p, rows_of_block, [&](int row, int t) { return SumOfWarps<S>(part, row, t); });
   } else {
     if (!LeaveSums<S>(p, split, part, arena.Take<int32_t>(1))) return;
     const float* all =
         p.partial + static_cast<int64_t>(BlockX()) * S::kSplits * S::kRows * S::kCols;
     StoreSums<S>(p, rows_of_block, [&](int row, int t) {
       return TreeSum<S::kSplits>(
-          0, [&](int s) { return LoadFresh(all + (s * S::kRows + row) * S::kCols + t); });
+          0, [&](int s) { return LoadFresh(all + (s * S::kCols + t) * S::kRows + row); });
     });
   }
 }

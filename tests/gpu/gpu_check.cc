@@ -2,8 +2,8 @@
 // carried, with the libraries that run.sh puts beside it.
 //
 //   gpu_check ops [NAME]                ops against the reference; those with NAME in their names
-//   gpu_check model PATH                greedy ids of the CPU and of the GPU (F32), and how far
-//                                       BF16 logits are from the CPU's
+//   gpu_check model PATH                greedy ids of the reference and of the GPU (F32), and how
+//                                       far BF16 logits are from the reference's
 //   gpu_check bench [NAME]              the device's limits (a large copy, a large product), then
 //                                       timings as shares of them; JSON lines, as they come
 //   gpu_check serve SHAPE WEIGHTS LOAD...
@@ -88,8 +88,11 @@ int Ops(std::string_view filter) {
   return failed == 0 ? 0 : 1;
 }
 
+// Without a type of activations: the reference on the CPU, whose products of quantised weights are
+// exact, as a GPU's are.
 engine::LoadedModel LoadOn(const char* path, const DType* activations) {
   engine::LoadOptions options;
+  options.reference_ops = activations == nullptr;
   if (activations != nullptr) {
     options.make_device = [activations] { return CreateDevice({.activations = *activations}); };
   }
@@ -110,7 +113,7 @@ int Model(const char* path) {
   const auto wanted = test::RunGreedy(*cpu.executor, prompt, {.max_tokens = 100});
   const auto found = test::RunGreedy(*exact.executor, prompt, {.max_tokens = 100});
   const bool same = wanted.ids == found.ids;
-  std::printf("%s  %s: 100 greedy tokens, CPU and GPU (F32)\n", same ? "ok  " : "FAIL", path);
+  std::printf("%s  %s: 100 greedy tokens, reference and GPU (F32)\n", same ? "ok  " : "FAIL", path);
 
   engine::LoadedModel fast = LoadOn(path, &kinds[1]);
   const auto cpu_logits = test::AllLogits(*cpu.executor, wanted.ids, 64);

@@ -6,7 +6,7 @@
 #   tests/gpu/run.sh [OUT [PART...]]      both
 #   tests/gpu/run.sh --dry-run [PART...]  says what would run, and for how long at most
 #
-# Parts, in this order: ops (against the reference), models (greedy tokens equal the CPU's), bench
+# Parts, in this order: ops (against the reference), models (greedy tokens equal the reference's), bench
 # (single ops), serve (one stream, first token, offline throughput), tune (nano-batches),
 # throughput (offline throughput again, with what tune found), sanitize (memory and races). Without
 # any named: ops models bench serve, all that the goals of docs/benchmarks/gpu.md ask for, in one
@@ -14,7 +14,7 @@
 #
 # On a GPU machine without Abseil, build elsewhere and carry build/gpu/gpu_check and build/gpu/lib:
 # together they need nothing but libc and the driver. Models are taken from $HEDDLE_GPU_MODELS
-# (folders or GGUF files, separated by spaces), or from ../shared/data where that is there.
+# (folders or GGUF files, separated by spaces), or the demo model and those of ../shared/data.
 # The limits that shares refer to are measured on the device itself (a large copy; a large BF16
 # product, by cuBLASLt). Of cuBLASLt the version that gpu_check was built with is taken from
 # $HEDDLE_CUBLAS (a folder), the toolkit, or a Python package; without it run ends at once, as none
@@ -43,7 +43,7 @@ build() {
 
 models() {
   if [ -n "${HEDDLE_GPU_MODELS:-}" ]; then echo "$HEDDLE_GPU_MODELS"; return; fi
-  for m in ../shared/data/stories260K ../shared/data/stories260K/*.gguf \
+  for m in tests/demo_model/model ../shared/data/stories260K ../shared/data/stories260K/*.gguf \
            ../shared/data/babyllama361; do
     [ -e "$m" ] && echo "$m"
   done
