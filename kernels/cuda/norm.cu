@@ -1,5 +1,7 @@
 // RMSNorm and LayerNorm with an optional residual add in front. A block per row; the row stays in
-// shared memory as F32 between the passes, so global memory sees each element once.
+// shared memory as F32 between the passes, so global memory sees each element once. There a
+// thread's neighbouring columns lie apart, and those of neighbouring threads side by side: 8 floats
+// in a row for each would be 8 lanes to a bank.
 #include "kernels/cuda/group.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_element.cuh"
@@ -16,7 +18,8 @@ HEDDLE_DEVICE float LoadRow(const NormArgs& p, int64_t t, Shared<float> row) {
   const Wide* x = reinterpret_cast<const Wide*>(p.x.row<T>(t));
   Wide* residual = p.residual.data ? reinterpret_cast<Wide*>(p.residual.row<T>(t)) : nullptr;
   float sum = 0;
-  for (int i = ThreadX(); i < p.x.cols / kWidth; i += ThreadCount()) {
+  const int groups = static_cast<int>(p.x.cols) / kWidth;
+  for (int i = ThreadX(); i < groups; i += ThreadCount()) {
     Wide values = x[i];
     if (residual != nullptr) {
       Wide before = residual[i];
@@ -29,7 +32,7 @@ HEDDLE_DEVICE float LoadRow(const NormArgs& p, int64_t t, Shared<float> row) {
     HEDDLE_UNROLL
     for (int j = 0; j < kWidth; ++j) {
       float value = ToFloat(values.item[j]);
-      row.Set(i * kWidth + j, value);
+      row.Set(j * groups + i, value);
       sum += value;
     }
   }
@@ -51,14 +54,15 @@ HEDDLE_DEVICE void StoreRow(const NormArgs& p, int64_t t, Shared<float> row, flo
                             float scale) {
   using Wide = Group<T, kWidth>;
   Wide* out = reinterpret_cast<Wide*>(p.out.row<T>(t));
-  for (int i = ThreadX(); i < p.x.cols / kWidth; i += ThreadCount()) {
+  const int groups = static_cast<int>(p.x.cols) / kWidth;
+  for (int i = ThreadX(); i < groups; i += ThreadCount()) {
     Wide values;
     const auto weights = LoadOr<kWidth>(p.weight, i * kWidth, 1.0f);
     const auto biases = LoadOr<kWidth>(p.bias, i * kWidth, 0.0f);
     const float offset = p.weight != nullptr ? p.weight_offset : 0.0f;
     HEDDLE_UNROLL
     for (int j = 0; j < kWidth; ++j) {
-      const float centred = row.Get(i * kWidth + j) - mean;
+      const float centred = row.Get(j * groups + i) - mean;
       values.item[j] = RoundTo(centred * scale * (weights.item[j] + offset) + biases.item[j], T());
     }
     out[i] = values;
@@ -77,10 +81,11 @@ HEDDLE_KERNEL NormKernel(HEDDLE_PARAMS(NormArgs, p)) {
   float sum = LoadRow<T, kWidth>(p, t, row);
   float mean = p.kind == NormKind::kLayer ? BlockSum(sum, scratch) / n : 0.0f;
   float squares = 0;
-  for (int i = ThreadX(); i < p.x.cols / kWidth; i += ThreadCount()) {
+  const int groups = static_cast<int>(p.x.cols) / kWidth;
+  for (int i = ThreadX(); i < groups; i += ThreadCount()) {
     HEDDLE_UNROLL
     for (int j = 0; j < kWidth; ++j) {
-      float centred = row.Get(i * kWidth + j) - mean;
+      float centred = row.Get(j * groups + i) - mean;
       squares += centred * centred;
     }
   }
