@@ -271,10 +271,12 @@ HEDDLE_DEVICE void MergeAndStoreRows(const AttentionParams& p, const SequenceVie
       memory.states.Set(2 * row, run.max[h]);
       memory.states.Set(2 * row + 1, sum);
     }
-    HEDDLE_UNROLL
-    for (int d = 0; d < kDim / 8; ++d) {
-      parts.Set(row * kDim + OutputColumn<Kv>(d), run.out[d][2 * h]);
-      parts.Set(row * kDim + OutputColumn<Kv>(d) + 1, run.out[d][2 * h + 1]);
+    if (s.Has(tile.first + lane / 4 + 8 * h)) {  // four heads of a group fill 4 rows of 16
+      HEDDLE_UNROLL
+      for (int d = 0; d < kDim / 8; ++d) {
+        const Vec8 pair = {{FloatToBits(run.out[d][2 * h]), FloatToBits(run.out[d][2 * h + 1])}};
+        parts.SetAs(row * M::L::kMergeStride + OutputColumn<Kv>(d), pair);
+      }
     }
   }
   SyncThreads();
@@ -294,8 +296,9 @@ HEDDLE_DEVICE void MergeAndStoreRows(const AttentionParams& p, const SequenceVie
       float low = 0, high = 0;
       HEDDLE_UNROLL
       for (int w = 0; w < kWarps; ++w) {
-        low += factor[w] * parts.Get((w * 16 + row) * kDim + 2 * i);
-        high += factor[w] * parts.Get((w * 16 + row) * kDim + 2 * i + 1);
+        const auto pair = parts.template GetAs<Vec8>((w * 16 + row) * M::L::kMergeStride + 2 * i);
+        low += factor[w] * BitsToFloat(pair.word[0]);
+        high += factor[w] * BitsToFloat(pair.word[1]);
       }
       StorePair(p, s, tile, row, 2 * i, low * end.inverse, high * end.inverse);
     }

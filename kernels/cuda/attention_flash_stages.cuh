@@ -61,8 +61,10 @@ struct Layout {
   static constexpr int kKeyTiles = kWarpKeys / 8;  // columns of scores, in instructions
   static constexpr int kDimTiles = kDim / 8;       // columns of the output
   static constexpr int kStage = kKeys * kStride;
-  // The warps' results of a decode tile lie where the keys were.
-  static constexpr int kMergeFloats = kKeyWarps * kRows * kDim;
+  // The warps' results of a decode tile lie where the keys were; rows apart so that pairs of
+  // neighbouring columns in four rows and four places fall on different banks.
+  static constexpr int kMergeStride = kDim + 8;  // floats
+  static constexpr int kMergeFloats = kKeyWarps * kRows * kMergeStride;
   static_assert(kKeyWarps == 1 || kMergeFloats * 4 <= 2 * kStages * kStage * int{sizeof(Kv)});
   static int SharedBytes() {
     return SharedBytesFor<int64_t>(kStages * kKeys) + SharedBytesFor<int64_t>(kScales) +
@@ -91,7 +93,7 @@ struct Memory {
         q(arena.Take<Q>(L::kRows * L::kQStride)),
         k(arena.Take<Kv>(kStages * L::kStage)),
         v(arena.Take<Kv>(kStages * L::kStage)) {}
-  // [kKeyWarps, kRows, kDim] over k and v.
+  // [kKeyWarps, kRows, kMergeStride] over k and v.
   HEDDLE_DEVICE static Shared<float> Merge() {
     SharedArena arena;
     arena.Take<int64_t>(kStages * kKeys);
