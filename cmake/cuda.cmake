@@ -4,6 +4,15 @@
 set(HEDDLE_HAS_CUDA FALSE)
 set(HEDDLE_HAS_PTX FALSE)
 option(HEDDLE_PTX "With tests and code for sm_90a: embed its PTX, which tests/gpu/ptx runs" ON)
+if(HEDDLE_TESTS AND HEDDLE_PTX)
+  # What tests/gpu/ptx is compiled for.
+  include(CheckCXXSourceRuns)
+  check_cxx_source_runs([[
+    int main() {
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c") ? 0 : 1;
+    }]] HEDDLE_RUNS_PTX)
+endif()
 if(HEDDLE_CUDA STREQUAL "OFF")
   message(STATUS "CPU only: HEDDLE_CUDA is OFF")
 elseif(HEDDLE_CUDA STREQUAL "ON" OR HEDDLE_CUDA STREQUAL "AUTO")
@@ -16,7 +25,8 @@ elseif(HEDDLE_CUDA STREQUAL "ON" OR HEDDLE_CUDA STREQUAL "AUTO")
     # Machine code for these only, no PTX: "90a" becomes 90a-real.
     list(TRANSFORM HEDDLE_CUDA_ARCHITECTURES APPEND "-real"
          OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
-    if(HEDDLE_TESTS AND HEDDLE_PTX AND "90a" IN_LIST HEDDLE_CUDA_ARCHITECTURES)
+    if(HEDDLE_RUNS_PTX AND HEDDLE_TESTS AND HEDDLE_PTX AND
+       "90a" IN_LIST HEDDLE_CUDA_ARCHITECTURES)
       set(HEDDLE_HAS_PTX TRUE)
       list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90a-real$" "90a")
       add_compile_options($<$<COMPILE_LANGUAGE:CUDA>:--no-compress>)
