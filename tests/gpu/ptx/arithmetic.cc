@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "tests/gpu/ptx/lanes.h"
+#include "tests/gpu/ptx/small_floats.h"
 
 namespace heddle::ptx {
 namespace {
@@ -94,21 +95,14 @@ F32 FusedRoundedDown(F32 a, F32 b, F32 c) {
   return result;
 }
 
-F32 OfBFloat(U32 bits) { return std::bit_cast<F32>(bits << 16); }
-U32 ToBFloat(F32 x) {
-  const auto bits = std::bit_cast<U32>(x);
-  if (std::isnan(x)) return 0x7FFF;
-  return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-}
+F64 Half(U32 pair, U32 shift) { return FloatOfBF16(static_cast<U16>(pair >> shift)); }
 
 // a * b + c of both halves, rounded once: products of 8-bit significands are exact in F64, and so
 // is what is rounded to odd there; F32 in between would round twice.
 U32 FusedPairs(U32 a, U32 b, U32 c) {
   U32 result = 0;
   for (U32 shift : {0u, 16u}) {
-    const F64 exact =
-        static_cast<F64>(OfBFloat(a >> shift & 0xFFFF)) * OfBFloat(b >> shift & 0xFFFF) +
-        OfBFloat(c >> shift & 0xFFFF);
+    const F64 exact = Half(a, shift) * Half(b, shift) + Half(c, shift);
     auto near = static_cast<F32>(exact);
     if (static_cast<F64>(near) != exact && !std::isnan(near)) {  // to odd
       auto bits = std::bit_cast<U32>(near);
@@ -116,7 +110,7 @@ U32 FusedPairs(U32 a, U32 b, U32 c) {
       if (is_away) --bits;
       near = std::bit_cast<F32>(bits | 1);
     }
-    result |= ToBFloat(near) << shift;
+    result |= U32{BF16OfFloat(near)} << shift;
   }
   return result;
 }

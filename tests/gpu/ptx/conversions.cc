@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "tests/gpu/ptx/lanes.h"
+#include "tests/gpu/ptx/small_floats.h"
 
 namespace heddle::ptx {
 namespace {
@@ -57,13 +57,6 @@ D ToInteger(S rounded) {
 float Saturate(float x) { return std::isnan(x) ? 0.0f : std::clamp(x, 0.0f, 1.0f); }
 
 uint16_t ToHalf(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
-float OfHalf(uint16_t bits) { return _cvtsh_ss(bits); }
-
-uint16_t ToBFloat(float x) {
-  if (std::isnan(x)) return 0x7FFF;
-  const auto bits = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
 
 // Values of E4M3's codes 0 to 0x7E; 0x7F is NaN.
 std::array<float, 127> ValuesOfE4M3() {
@@ -104,7 +97,7 @@ uint16_t HalfOfE4M3(uint8_t code) {
 LaneTable PackedTable() {
   LaneTable t;
   t.Add<uint32_t, float, float>("cvt.rn.bf16x2.f32", [](float high, float low) {
-    return static_cast<uint32_t>(ToBFloat(high)) << 16 | ToBFloat(low);
+    return static_cast<uint32_t>(BF16OfFloat(high)) << 16 | BF16OfFloat(low);
   });
   t.Add<uint32_t, float, float>("cvt.rn.f16x2.f32", [](float high, float low) {
     return static_cast<uint32_t>(ToHalf(high)) << 16 | ToHalf(low);
@@ -117,11 +110,9 @@ LaneTable PackedTable() {
            HalfOfE4M3(static_cast<uint8_t>(codes));
   });
   t.Add<uint16_t, float>("cvt.rn.f16.f32", [](float x) { return ToHalf(x); });
-  t.Add<uint16_t, float>("cvt.rn.bf16.f32", [](float x) { return ToBFloat(x); });
-  t.Add<float, uint16_t>("cvt.f32.f16", [](uint16_t bits) { return OfHalf(bits); });
-  t.Add<float, uint16_t>("cvt.f32.bf16", [](uint16_t bits) {
-    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
-  });
+  t.Add<uint16_t, float>("cvt.rn.bf16.f32", [](float x) { return BF16OfFloat(x); });
+  t.Add<float, uint16_t>("cvt.f32.f16", [](uint16_t bits) { return FloatOfF16(bits); });
+  t.Add<float, uint16_t>("cvt.f32.bf16", [](uint16_t bits) { return FloatOfBF16(bits); });
   return t;
 }
 

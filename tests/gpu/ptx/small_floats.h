@@ -1,8 +1,9 @@
-// F16 and BF16 as float, exactly. Source: IEEE 754-2008 binary16; ISA 5.2.3 "Alternate
-// Floating-Point Data Formats".
+// F16 and BF16 as float, exactly, and float as BF16. Source: IEEE 754-2008 binary16; ISA 5.2.3
+// "Alternate Floating-Point Data Formats".
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 
 namespace heddle::ptx {
@@ -10,6 +11,13 @@ namespace heddle::ptx {
 enum class SmallFloat : uint8_t { kF16, kBF16 };
 
 inline float FloatOfBF16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+
+// To nearest, ties to even; NaN is 0x7FFF, as the ISA's canonical one.
+inline uint16_t BF16OfFloat(float x) {
+  const auto bits = std::bit_cast<uint32_t>(x);
+  if (std::isnan(x)) return 0x7FFF;
+  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
 
 // The bits moved to a float's places are too small by 2^112, subnormal ones too.
 inline float FloatOfF16(uint16_t bits) {
