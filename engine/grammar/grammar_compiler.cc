@@ -178,33 +178,64 @@ void GrammarCompiler::RunPreparing() {
   }
 }
 
+// REQUIRES: mutex_ is held.
+std::shared_ptr<CompiledGrammar> GrammarCompiler::Recall(std::string_view key) {
+  auto known = std::find_if(recent_.begin(), recent_.end(),
+                            [key](const Entry& entry) { return entry.key == key; });
+  if (known == recent_.end()) return nullptr;
+  recent_.splice(recent_.begin(), recent_, known);
+  return known->grammar;
+}
+
+std::shared_ptr<CompiledGrammar> GrammarCompiler::Known(const Constraint& constraint) {
+  std::string key;
+  AppendKey(constraint, &key);
+  std::lock_guard lock(mutex_);
+  return Recall(key);
+}
+
 absl::StatusOr<std::shared_ptr<CompiledGrammar>> GrammarCompiler::Compile(
     const Constraint& constraint) {
   if (end_tokens_.empty()) {
     return absl::FailedPreconditionError(
         "the model has no token that ends a text: its answers cannot be constrained");
   }
-  std::string key;
-  AppendKey(constraint, &key);
+  auto pending = std::make_shared<Pending>();
+  AppendKey(constraint, &pending->key);
   {
-    std::lock_guard lock(mutex_);
-    auto known = std::find_if(recent_.begin(), recent_.end(),
-                              [&key](const Entry& entry) { return entry.key == key; });
-    if (known != recent_.end()) {
-      recent_.splice(recent_.begin(), recent_, known);
-      return known->grammar;
+    std::unique_lock lock(mutex_);
+    if (std::shared_ptr<CompiledGrammar> known = Recall(pending->key)) return known;
+    const auto other = std::find_if(pending_.begin(), pending_.end(),
+                                    [&pending](const auto& p) { return p->key == pending->key; });
+    if (other != pending_.end()) {
+      const std::shared_ptr<Pending> awaited = *other;
+      compiled_.wait(lock, [&awaited] { return awaited->result.has_value(); });
+      return *awaited->result;
     }
+    pending_.push_back(pending);
   }
+  bool is_prepared = true;
+  Result result = CompileNew(constraint, &is_prepared);
+  std::lock_guard lock(mutex_);
+  std::erase(pending_, pending);
+  pending->result = result;
+  compiled_.notify_all();
+  if (!result.ok()) return result;
+  if (!is_prepared) PrepareLater(*result);
+  recent_.push_front({pending->key, *result});
+  if (recent_.size() > kMaxRecent) recent_.pop_back();
+  return result;
+}
+
+// `*is_prepared`: whether all masks were found meanwhile.
+GrammarCompiler::Result GrammarCompiler::CompileNew(const Constraint& constraint,
+                                                    bool* is_prepared) {
   HEDDLE_ASSIGN_OR_RETURN(const Grammar grammar, GrammarOf(constraint));
   HEDDLE_ASSIGN_OR_RETURN(Automaton automaton, grammar::Compile(grammar));
   std::call_once(made_,
                  [this] { vocabulary_ = std::make_shared<const Vocabulary>(make_vocabulary_()); });
   auto compiled = std::make_shared<CompiledGrammar>(std::move(automaton), vocabulary_, end_tokens_);
-  HEDDLE_ASSIGN_OR_RETURN(const bool is_prepared, compiled->Prepare(kPrepareUs));
-  std::lock_guard lock(mutex_);
-  if (!is_prepared) PrepareLater(compiled);
-  recent_.push_front({std::move(key), compiled});
-  if (recent_.size() > kMaxRecent) recent_.pop_back();
+  HEDDLE_ASSIGN_OR_RETURN(*is_prepared, compiled->Prepare(kPrepareUs));
   return compiled;
 }
 

@@ -2,8 +2,9 @@
 // model, remembering the last ones: clients send the same schema with every request.
 //
 // Thread-safety: all methods from any thread. Compiling takes the caller's time, not the engine's:
-// mostly a few milliseconds, bounded by kMaxStates and the other limits of engine/grammar. Masks
-// that are not found meanwhile are computed by a thread of its own, at low priority.
+// mostly a few milliseconds, bounded by kMaxStates and the other limits of engine/grammar to a
+// second or two. Who asks for what another thread is compiling waits for that thread's result.
+// Masks that are not found meanwhile are computed by a thread of its own, at low priority.
 #pragma once
 
 #include <atomic>
@@ -14,6 +15,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -77,12 +79,24 @@ class GrammarCompiler {
   // ambiguous. FAILED_PRECONDITION: the model has no token that ends a text.
   absl::StatusOr<std::shared_ptr<CompiledGrammar>> Compile(const Constraint& constraint);
 
+  // What Compile would return without compiling; nullptr: it would have to. Takes the time to look
+  // at the constraint's text.
+  std::shared_ptr<CompiledGrammar> Known(const Constraint& constraint);
+
  private:
+  using Result = absl::StatusOr<std::shared_ptr<CompiledGrammar>>;
   struct Entry {
     std::string key;
     std::shared_ptr<CompiledGrammar> grammar;
   };
+  // A constraint that some thread compiles.
+  struct Pending {
+    std::string key;
+    std::optional<Result> result;  // GUARDED_BY(mutex_)
+  };
 
+  std::shared_ptr<CompiledGrammar> Recall(std::string_view key);
+  Result CompileNew(const Constraint& constraint, bool* is_prepared);
   void PrepareLater(const std::shared_ptr<CompiledGrammar>& grammar);
   void RunPreparing();
 
@@ -93,6 +107,8 @@ class GrammarCompiler {
   std::mutex mutex_;
   // GUARDED_BY(mutex_), all of the following.
   std::list<Entry> recent_;  // the last used first
+  std::vector<std::shared_ptr<Pending>> pending_;
+  std::condition_variable compiled_;  // a pending one has its result
   std::deque<std::weak_ptr<CompiledGrammar>> unprepared_;
   std::thread preparing_;  // from the first grammar that needs it
   std::condition_variable posted_;
