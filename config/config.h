@@ -96,7 +96,7 @@ struct Config {
   std::optional<double> trace_sample_ratio;  // unset: 1
 
   // One generation (heddle generate).
-  std::string prompt;
+  std::optional<std::string> prompt;  // unset: standard input
   bool chat = false;
   int64_t max_tokens = 128;
   std::optional<double> temperature;

@@ -29,6 +29,7 @@ struct DefaultPrinter {
   std::string operator()(std::string Config::*field) const { return defaults.*field; }
   std::string operator()(std::optional<int64_t> Config::*) const { return ""; }
   std::string operator()(std::optional<double> Config::*) const { return ""; }
+  std::string operator()(std::optional<std::string> Config::*) const { return ""; }
   std::string operator()(std::vector<std::string> Config::*) const { return ""; }
   std::string operator()(Bytes Config::*field) const {
     return FormatBytes((defaults.*field).value);

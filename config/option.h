@@ -39,8 +39,8 @@ std::string_view CommandUsage(Command command);
 
 using Field = std::variant<bool Config::*, int64_t Config::*, std::string Config::*,
                            std::optional<int64_t> Config::*, std::optional<double> Config::*,
-                           std::vector<std::string> Config::*, Bytes Config::*, Seconds Config::*,
-                           MemorySize Config::*>;
+                           std::optional<std::string> Config::*, std::vector<std::string> Config::*,
+                           Bytes Config::*, Seconds Config::*, MemorySize Config::*>;
 
 struct Option {
   std::string_view name;  // --name, YAML key `name`, environment HEDDLE_NAME

@@ -122,6 +122,11 @@ struct Reader {
     config->*field = value;
     return absl::OkStatus();
   }
+  absl::Status operator()(std::optional<std::string> Config::*field) const {
+    HEDDLE_RETURN_IF_ERROR(CheckChoice(option, text()));
+    config->*field = text();
+    return absl::OkStatus();
+  }
   absl::Status operator()(std::string Config::*field) const {
     HEDDLE_RETURN_IF_ERROR(CheckChoice(option, text()));
     config->*field = text();

@@ -57,7 +57,7 @@ struct Generated {
 };
 
 absl::StatusOr<std::string> PromptText(const config::Config& config) {
-  if (!config.prompt.empty()) return config.prompt;
+  if (config.prompt.has_value()) return *config.prompt;
   return ReadStandardInput(kMaxPromptBytes);
 }
 

@@ -148,6 +148,16 @@ TEST_CASE("A device of no known kind is refused, with those that are", "[cli][un
   }
 }
 
+TEST_CASE("An empty --prompt is the prompt: standard input is not read", "[cli][unit]") {
+  const std::string model = (test::SourceDir() / "tests/demo_model/model").string();
+  // The demo model puts no token before a text.
+  Outcome empty = Run("generate " + model + " --prompt '' --max-tokens 1", "hello");
+  CHECK(empty.exit_code == 1);
+  CHECK(empty.err.find("The prompt has no tokens") != std::string::npos);
+  CHECK(Run("generate " + model + " --prompt '' --chat --max-tokens 1", "hello").exit_code == 0);
+  CHECK(Run("generate " + model + " --max-tokens 1", "hello").exit_code == 0);
+}
+
 TEST_CASE("A GPU that is not there is named in one line", "[cli][unit]") {
   Outcome outcome = Run("generate " + (test::SourceDir() / "tests/demo_model/model").string() +
                         " --prompt a --device cuda:4095");
