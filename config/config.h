@@ -75,6 +75,7 @@ struct Config {
   std::string max_tokens_overflow = "clamp";
   std::string unknown_fields = "ignore";
   int64_t io_threads = 1;
+  int64_t prepare_threads = 0;  // 0: 2, or io_threads where that is more
   int64_t max_queue = 1024;
   int64_t max_queue_tokens = int64_t{1} << 22;  // 0: no limit
   Seconds max_queue_time{600};                  // 0: no limit

@@ -162,12 +162,24 @@ constexpr Option kOptions[] = {
      .commands = kServe,
      .min = 1,
      .max = 256},
+    {.name = "prepare-threads",
+     .field = &Config::prepare_threads,
+     .section = kServer,
+     .value = "N",
+     .help = "Threads that prepare requests (JSON, chat template, tokens), so that those for "
+             "connections need not; as many again, at low priority, for what takes long: grammars "
+             "and large bodies.",
+     .commands = kServe,
+     .min = 0,
+     .max = 256,
+     .default_text = "2, or --io-threads where that is more"},
 
     {.name = "max-queue",
      .field = &Config::max_queue,
      .section = kLimits,
      .value = "REQUESTS",
-     .help = "Requests that may wait for their first step; a further one gets status 429.",
+     .help = "Requests that may wait for their first step, and as many to be prepared; a further "
+             "one gets status 429.",
      .commands = kServe | kPlanning,
      .min = 1,
      .max = 1 << 24},

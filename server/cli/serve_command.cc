@@ -31,6 +31,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr milliseconds kFarewell{500};  // to write the last frames of streams that are cancelled
 constexpr int kExitSignal = 128;        // plus its number: what a shell reports for a signal
+constexpr int64_t kLeastPrepareThreads = 2;  // one may have a body to itself, and others go on
 
 ReasoningField ToReasoningField(const std::string& name) {
   if (name == "reasoning") return ReasoningField::kReasoning;
@@ -94,6 +95,10 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config) {
   options.host = config.host;
   options.port = static_cast<uint16_t>(config.port);
   options.io_threads = static_cast<int>(config.io_threads);
+  options.prepare_threads = static_cast<int>(
+      config.prepare_threads > 0 ? config.prepare_threads
+                                 : std::max(kLeastPrepareThreads, config.io_threads));
+  options.max_preparing = static_cast<size_t>(config.max_queue);
   options.max_connections = static_cast<int>(config.max_connections);
   options.max_body_bytes = config.max_body_bytes.value;
   options.request_timeout = std::chrono::duration_cast<Clock::duration>(

@@ -53,7 +53,9 @@ grpc::Status ToGrpcStatus(int http_status, std::string_view body) {
 }
 
 void ApiCall::Start(HttpRequest request) {
-  worker_->Post([self = shared_from_this(), request = std::move(request)] { self->Run(request); });
+  worker_->Post([self = shared_from_this(), request = std::move(request)]() mutable {
+    self->Run(std::move(request));
+  });
 }
 
 void ApiCall::Cancel() {
@@ -62,14 +64,14 @@ void ApiCall::Cancel() {
   });
 }
 
-void ApiCall::Run(const HttpRequest& request) {
+void ApiCall::Run(HttpRequest request) {
   if (sink_ == nullptr) return;  // cancelled before its turn
   received_ = request.received;
   record_.method = "RPC";
   record_.path = request.path;
   record_.request_id = request.request_id;
   worker_->Add(shared_from_this());
-  std::shared_ptr<Exchange> exchange = worker_->handler().Handle(request, this);
+  std::shared_ptr<Exchange> exchange = worker_->handler().Handle(std::move(request), this);
   if (sink_ != nullptr) exchange_ = std::move(exchange);
 }
 

@@ -55,7 +55,7 @@ class ApiCall final : public ResponseWriter,
   // gRPC's own flow control holds back what lies beyond a call's window.
   static constexpr size_t kMaxUnsentBytes = size_t{1} << 20;
 
-  void Run(const HttpRequest& request);
+  void Run(HttpRequest request);
   void TakeFrame(std::string_view frame);
   void Disconnect(const grpc::Status& status);
   void End(const grpc::Status& status, bool cancelled);

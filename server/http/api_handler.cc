@@ -10,13 +10,12 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "server/http/debug_routes.h"
-#include "server/http/embedding_exchange.h"
-#include "server/http/generation_exchange.h"
 #include "server/http/generation_routes.h"
 #include "server/http/openapi.h"
+#include "server/http/preparation.h"
+#include "server/http/preparing_exchange.h"
 #include "server/http/request_spans.h"
 #include "server/json_writer.h"
-#include "server/openai/messages_request.h"
 #include "server/openai/tokenize.h"
 
 namespace heddle::server {
@@ -108,7 +107,7 @@ ApiHandler::ApiHandler(ServerContext* context, PostTask post)
 
 ApiHandler::~ApiHandler() { inbox_->Close(); }
 
-std::shared_ptr<Exchange> ApiHandler::Handle(const HttpRequest& request, ResponseWriter* writer) {
+std::shared_ptr<Exchange> ApiHandler::Handle(HttpRequest request, ResponseWriter* writer) {
   RouteMatch match = MatchRoute(request.method, request.path);
   writer->record().route = match.route == nullptr ? "other" : std::string(match.route->pattern);
   writer->record().trace = Trace(match.route, request);
@@ -125,8 +124,8 @@ std::shared_ptr<Exchange> ApiHandler::Handle(const HttpRequest& request, Respons
     writer->Send(ErrorResponse(ToApiError(tenant.status()), request.path));
     return nullptr;
   }
-  if (IsGenerationRoute(match.route->id)) {
-    return Generate(match.route->id, *tenant, request, writer);
+  if (NeedsPreparation(match.route->id)) {
+    return Prepare(match.route->id, *tenant, std::move(request), writer);
   }
   absl::StatusOr<HttpResponse> response = Respond(match, *tenant, request);
   if (response.ok()) {
@@ -152,49 +151,31 @@ TraceContext ApiHandler::Trace(const Route* route, const HttpRequest& request) {
   return trace;
 }
 
-std::shared_ptr<Exchange> ApiHandler::Generate(RouteId route, uint64_t tenant,
-                                               const HttpRequest& request, ResponseWriter* writer) {
-  absl::StatusOr<std::shared_ptr<Exchange>> exchange = Begin(route, tenant, request, writer);
-  if (exchange.ok()) return *std::move(exchange);
-  writer->Send(ErrorResponse(ToApiError(exchange.status()), request.path));
-  return nullptr;
-}
-
-absl::StatusOr<std::shared_ptr<Exchange>> ApiHandler::Begin(RouteId route, uint64_t tenant,
-                                                            const HttpRequest& request,
-                                                            ResponseWriter* writer) {
-  HEDDLE_RETURN_IF_ERROR(CheckReady());
-  if (route == RouteId::kEmbeddings) {
-    return BeginEmbedding(EmbeddingTask::kEmbed, tenant, request, writer);
+// The thread's other clients do not wait for it: preparing_exchange.h.
+std::shared_ptr<Exchange> ApiHandler::Prepare(RouteId route, uint64_t tenant, HttpRequest request,
+                                              ResponseWriter* writer) {
+  const Clock::time_point received = request.received;
+  const size_t body_bytes = request.body.size();
+  auto fail = [this, writer, path = request.path](const absl::Status& status) {
+    writer->Send(ErrorResponse(ToApiError(status), path));
+  };
+  if (IsGenerationRoute(route)) {
+    if (const absl::Status ready = CheckReady(); !ready.ok()) {
+      fail(ready);
+      return nullptr;
+    }
   }
-  if (route == RouteId::kScore) {
-    return BeginEmbedding(EmbeddingTask::kScore, tenant, request, writer);
-  }
-  if (route == RouteId::kRerank) {
-    return BeginEmbedding(EmbeddingTask::kRerank, tenant, request, writer);
-  }
-  AnswerIdentity identity{absl::StrFormat("%016x", random_()), UnixSeconds()};
-  HEDDLE_ASSIGN_OR_RETURN(Generation generation,
-                          ParseGeneration(route, request.body, NewRequestContext(tenant),
-                                          std::move(identity), &context_->responses));
-  auto exchange = std::make_shared<GenerationExchange>(
-      context_, std::move(generation.request), std::move(generation.format), writer,
-      request.received, [this](HttpResponse* response) { Decorate(response); });
-  HEDDLE_RETURN_IF_ERROR(exchange->Submit(inbox_.get()));
-  return exchange;
-}
-
-absl::StatusOr<std::shared_ptr<Exchange>> ApiHandler::BeginEmbedding(EmbeddingTask task,
-                                                                     uint64_t tenant,
-                                                                     const HttpRequest& request,
-                                                                     ResponseWriter* writer) {
-  HEDDLE_ASSIGN_OR_RETURN(EmbeddingRequest parsed,
-                          ParseEmbeddingRequest(task, request.body, NewRequestContext(tenant)));
-  AnswerIdentity identity{absl::StrFormat("%016x", random_()), UnixSeconds()};
-  auto exchange = std::make_shared<EmbeddingExchange>(
-      context_, std::move(parsed), std::move(identity), writer, request.received,
-      [this](HttpResponse* response) { Decorate(response); });
-  HEDDLE_RETURN_IF_ERROR(exchange->Submit(inbox_.get()));
+  PreparationParts parts{.server = context_,
+                         .inbox = inbox_.get(),
+                         .writer = writer,
+                         .route = route,
+                         .request = std::move(request),
+                         .context = NewRequestContext(tenant),
+                         .identity = {absl::StrFormat("%016x", random_()), UnixSeconds()},
+                         .decorate = [this](HttpResponse* response) { Decorate(response); }};
+  auto exchange = std::make_shared<PreparingExchange>(
+      context_, inbox_, MakePreparation(std::move(parts)), writer, received, std::move(fail));
+  exchange->Start(body_bytes);
   return exchange;
 }
 
@@ -235,14 +216,6 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match, uint64
       HEDDLE_ASSIGN_OR_RETURN(std::string card, ModelCard(match.parameter, model));
       return JsonResponse(std::move(card));
     }
-    case RouteId::kTokenize: {
-      HEDDLE_ASSIGN_OR_RETURN(std::string body, Tokenize(request.body, NewRequestContext()));
-      return JsonResponse(std::move(body));
-    }
-    case RouteId::kDetokenize: {
-      HEDDLE_ASSIGN_OR_RETURN(std::string body, Detokenize(request.body, NewRequestContext()));
-      return JsonResponse(std::move(body));
-    }
     case RouteId::kDebugRequests:
       return JsonResponse(RequestsJson(*context_->dependencies.generation));
     case RouteId::kDebugRequest: {
@@ -260,11 +233,6 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match, uint64
     case RouteId::kStats:
       return JsonResponse(context_->dependencies.metrics->RenderJson(
           context_->dependencies.generation->Stats(), connections()));
-    case RouteId::kCountTokens: {
-      HEDDLE_ASSIGN_OR_RETURN(std::string body,
-                              CountMessageTokens(request.body, NewRequestContext()));
-      return JsonResponse(std::move(body));
-    }
     case RouteId::kResponse:
     case RouteId::kDeleteResponse:
       return KeptResponse(match, tenant);
@@ -277,6 +245,9 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match, uint64
     case RouteId::kEmbeddings:
     case RouteId::kScore:
     case RouteId::kRerank:
+    case RouteId::kTokenize:
+    case RouteId::kDetokenize:
+    case RouteId::kCountTokens:
       break;
   }
   return absl::InternalError("this route has no answer");

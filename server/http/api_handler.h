@@ -12,7 +12,6 @@
 #include "server/http/router.h"
 #include "server/http/server_context.h"
 #include "server/openai/api_error.h"
-#include "server/openai/embeddings.h"
 
 namespace heddle::server {
 
@@ -21,21 +20,15 @@ class ApiHandler final : public Handler {
   ApiHandler(ServerContext* context, PostTask post);
   ~ApiHandler() override;
 
-  std::shared_ptr<Exchange> Handle(const HttpRequest& request, ResponseWriter* writer) override;
+  std::shared_ptr<Exchange> Handle(HttpRequest request, ResponseWriter* writer) override;
   HttpResponse MakeError(int status, std::string_view message, std::string_view path) override;
   void OnHandshakeFailed(std::string_view reason) override;
   void OnFinished(const RequestRecord& record) override;
 
  private:
   TraceContext Trace(const Route* route, const HttpRequest& request);
-  std::shared_ptr<Exchange> Generate(RouteId route, uint64_t tenant, const HttpRequest& request,
-                                     ResponseWriter* writer);
-  absl::StatusOr<std::shared_ptr<Exchange>> Begin(RouteId route, uint64_t tenant,
-                                                  const HttpRequest& request,
-                                                  ResponseWriter* writer);
-  absl::StatusOr<std::shared_ptr<Exchange>> BeginEmbedding(EmbeddingTask task, uint64_t tenant,
-                                                           const HttpRequest& request,
-                                                           ResponseWriter* writer);
+  std::shared_ptr<Exchange> Prepare(RouteId route, uint64_t tenant, HttpRequest request,
+                                    ResponseWriter* writer);
   absl::StatusOr<HttpResponse> Respond(const RouteMatch& match, uint64_t tenant,
                                        const HttpRequest& request);
   absl::StatusOr<HttpResponse> KeptResponse(const RouteMatch& match, uint64_t tenant);
@@ -52,7 +45,7 @@ class ApiHandler final : public Handler {
   // `path` decides the shape of the error.
   HttpResponse ErrorResponse(const ApiError& error, std::string_view path) const;
   void Decorate(HttpResponse* response) const;
-  RequestContext NewRequestContext(uint64_t tenant = 0);
+  RequestContext NewRequestContext(uint64_t tenant);
 
   ServerContext* context_;
   std::shared_ptr<EventInbox> inbox_;

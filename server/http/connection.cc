@@ -175,7 +175,7 @@ void Connection::Dispatch() {
   record_.method = request.method;
   record_.path = request.path;
   record_.request_id = request.request_id;
-  std::shared_ptr<Exchange> exchange = handler_->Handle(request, this);
+  std::shared_ptr<Exchange> exchange = handler_->Handle(std::move(request), this);
   if (state_ == State::kHandling && !response_done_) exchange_ = std::move(exchange);
 }
 

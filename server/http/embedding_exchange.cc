@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_format.h"
 #include "base/status.h"
 
 namespace heddle::server {
@@ -55,7 +54,9 @@ absl::Status EmbeddingExchange::SubmitNext() {
 void EmbeddingExchange::OnEvent(size_t prompt, GenerationEvent event) {
   if (ended_) return;
   RequestRecord& record = writer_->record();
-  if (record.queued_seconds < 0) record.queued_seconds = event.queued_seconds;
+  if (record.queued_seconds < 0 && event.queued_seconds >= 0) {
+    record.queued_seconds = record.prepared_seconds + event.queued_seconds;
+  }
   record.last_event_seconds = std::chrono::duration<double>(Clock::now() - received_).count();
   if (!event.finished) return;
   if (event.reason == FinishReason::kError) {
@@ -81,12 +82,8 @@ void EmbeddingExchange::OnDisconnect() {
 }
 
 void EmbeddingExchange::OnTick(Clock::time_point now) {
-  Clock::duration limit = context_->options.request_timeout;
-  if (ended_ || limit == Clock::duration::zero() || now - received_ < limit) return;
-  Fail(WithCode(absl::DeadlineExceededError(absl::StrFormat(
-                    "the request took longer than the %.3g s that this server allows",
-                    std::chrono::duration<double>(limit).count())),
-                "request_timeout"));
+  const Clock::duration limit = context_->options.request_timeout;
+  if (!ended_ && IsOverdue(now - received_, limit)) Fail(OverdueError(limit));
 }
 
 void EmbeddingExchange::Finish() {

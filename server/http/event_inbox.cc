@@ -11,6 +11,11 @@ EventSink EventInbox::SinkFor(std::shared_ptr<EventReceiver> receiver, size_t pr
       };
 }
 
+void EventInbox::Post(std::function<void()> task) {
+  std::lock_guard lock(mutex_);
+  if (!closed_) post_(std::move(task));
+}
+
 void EventInbox::Close() {
   std::vector<Item> dropped;
   std::lock_guard lock(mutex_);

@@ -1,13 +1,14 @@
-// Carries events from the engine loop's thread to one I/O thread. The loop never waits: a push is
-// a lock held for a few instructions, and one wake-up per burst.
+// Carries events from the engine loop's thread, and results of preparations, to one I/O thread. The
+// loop never waits: a push is a lock held for a few instructions, and one wake-up per burst.
 //
-// Thread-safety: Push and Close from any thread; deliveries happen on the I/O thread.
+// Thread-safety: sinks, Post and Close from any thread; deliveries happen on the I/O thread.
 // Bound: a receiver that has more than kMaxQueuedEvents waiting loses the newest and is told so
 // (Overflowed). That takes an I/O thread stuck for thousands of steps.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -39,6 +40,9 @@ class EventInbox : public std::enable_shared_from_this<EventInbox> {
   // A sink for GenerationService::Submit. It keeps inbox and receiver alive, and drops events once
   // the inbox is closed.
   EventSink SinkFor(std::shared_ptr<EventReceiver> receiver, size_t prompt);
+
+  // Runs `task` on the I/O thread, soon; dropped once the inbox is closed.
+  void Post(std::function<void()> task);
 
   // The I/O thread goes away: what waits and what comes is dropped.
   void Close();

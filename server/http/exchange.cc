@@ -1,5 +1,10 @@
 #include "server/http/exchange.h"
 
+#include <chrono>
+
+#include "absl/strings/str_format.h"
+#include "server/openai/api_error.h"
+
 namespace heddle::server {
 
 std::string_view OutcomeName(Outcome outcome) {
@@ -16,6 +21,17 @@ std::string_view OutcomeName(Outcome outcome) {
       return "cancelled";
   }
   return "server_error";
+}
+
+bool IsOverdue(Clock::duration age, Clock::duration limit) {
+  return limit != Clock::duration::zero() && age >= limit;
+}
+
+absl::Status OverdueError(Clock::duration limit) {
+  return WithCode(absl::DeadlineExceededError(absl::StrFormat(
+                      "the request took longer than the %.3g s that this server allows",
+                      std::chrono::duration<double>(limit).count())),
+                  "request_timeout");
 }
 
 Outcome OutcomeOf(const RequestRecord& record, bool cancelled) {

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "server/access/key_account.h"
 #include "server/http/message.h"
 #include "server/trace/trace_context.h"
@@ -47,6 +48,7 @@ struct RequestRecord {
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
   int64_t cached_tokens = 0;        // of the prompts
+  double prepared_seconds = -1;     // until its body was read and all was ready; negative: never
   double queued_seconds = -1;       // until the first step; negative: it had none
   double first_token_seconds = -1;  // from the complete request; negative: none
   double last_event_seconds = -1;   // until the engine's last news; negative: none came
@@ -104,13 +106,18 @@ class Exchange {
   virtual void OnTick(Clock::time_point now) = 0;
 };
 
+// Whether a request has lived for longer than it may (`limit` zero: it may for ever), and what its
+// client is told.
+bool IsOverdue(Clock::duration age, Clock::duration limit);
+absl::Status OverdueError(Clock::duration limit);
+
 class Handler {
  public:
   virtual ~Handler() = default;
 
   // Answers through `writer`, now (returns nullptr) or later (returns the exchange, which the
   // connection keeps until it has ended).
-  virtual std::shared_ptr<Exchange> Handle(const HttpRequest& request, ResponseWriter* writer) = 0;
+  virtual std::shared_ptr<Exchange> Handle(HttpRequest request, ResponseWriter* writer) = 0;
 
   // The body of an error that the transport found (400, 408, 413, 431...), in the shape that errors
   // have at `path`; empty: not known.

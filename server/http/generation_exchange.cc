@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "absl/strings/str_format.h"
-
 namespace heddle::server {
 namespace {
 
@@ -78,12 +76,8 @@ void GenerationExchange::OnDisconnect() {
 }
 
 void GenerationExchange::OnTick(Clock::time_point now) {
-  Clock::duration limit = context_->options.request_timeout;
-  if (ended_ || limit == Clock::duration::zero() || now - received_ < limit) return;
-  Fail(WithCode(absl::DeadlineExceededError(absl::StrFormat(
-                    "the request took longer than the %.3g s that this server allows",
-                    std::chrono::duration<double>(limit).count())),
-                "request_timeout"));
+  const Clock::duration limit = context_->options.request_timeout;
+  if (!ended_ && IsOverdue(now - received_, limit)) Fail(OverdueError(limit));
 }
 
 void GenerationExchange::Measure(size_t prompt, const GenerationEvent& event) {
@@ -91,7 +85,9 @@ void GenerationExchange::Measure(size_t prompt, const GenerationEvent& event) {
   RequestRecord& record = writer_->record();
   if (event.queued_seconds >= 0) {
     metrics->ObserveQueueTime(event.queued_seconds);
-    if (record.queued_seconds < 0) record.queued_seconds = event.queued_seconds;
+    if (record.queued_seconds < 0) {
+      record.queued_seconds = record.prepared_seconds + event.queued_seconds;
+    }
   }
   Clock::time_point now = Clock::now();
   record.last_event_seconds = SecondsBetween(received_, now);

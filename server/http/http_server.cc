@@ -65,6 +65,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   context->options = options;
   context->dependencies = dependencies;
   SetUpAccess(options, context);
+  context->prepare =
+      std::make_unique<PreparePool>(PreparePool::Options{.short_threads = options.prepare_threads,
+                                                         .long_threads = options.prepare_threads,
+                                                         .max_waiting = options.max_preparing});
   TransportOptions transport{options.host, options.port, options.io_threads,
                              options.max_connections, dependencies.tls};
   HEDDLE_ASSIGN_OR_RETURN(state->transport, Transport::Start(
@@ -97,6 +101,9 @@ bool HttpServer::Drain(Clock::time_point deadline) {
   return state_->transport->Drain(deadline);
 }
 
-void HttpServer::Stop() { state_->transport->Stop(); }
+void HttpServer::Stop() {
+  state_->transport->Stop();
+  state_->context.prepare->Stop();  // it uses what the caller may take away now
+}
 
 }  // namespace heddle::server

@@ -1,7 +1,8 @@
 // The HTTP front end as one object: OpenAI's routes, health, metrics, over one listening address.
 //
-// Threads: its own I/O threads do the work. Start, SetReady, Drain and Stop are called by the one
-// thread that owns the server; none of them is called by the engine loop.
+// Threads: its own I/O threads do the work, and others prepare what takes long. Start, SetReady,
+// Drain and Stop are called by the one thread that owns the server; none of them is called by the
+// engine loop.
 #pragma once
 
 #include <atomic>
@@ -29,6 +30,10 @@ struct HttpServerOptions {
   std::string host = "127.0.0.1";  // address or name; loopback unless told
   uint16_t port = 8000;            // 0: any free one
   int io_threads = 1;
+  // That prepare requests (prepare_pool.h): of each lane, those that take moments and those that
+  // take longer; and how many requests may wait for them.
+  int prepare_threads = 2;
+  size_t max_preparing = 1024;
   int max_connections = 4096;
   size_t max_body_bytes = size_t{8} << 20;
   size_t max_header_bytes = size_t{16} << 10;

@@ -102,7 +102,8 @@ std::vector<Span> RequestSpans(const RequestRecord& record, std::string_view mod
     spans.push_back(std::move(part));
   };
   const double first = record.first_token_seconds;
-  add_part("queued", 0, record.queued_seconds);
+  add_part("prepare", 0, record.prepared_seconds);
+  add_part("queued", record.prepared_seconds, record.queued_seconds);
   add_part("prefill", record.queued_seconds, first >= 0 ? first : record.last_event_seconds);
   add_part("decode", first, record.last_event_seconds);
   return spans;

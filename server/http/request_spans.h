@@ -1,5 +1,5 @@
 // The spans of one finished generation request: the request itself, and inside it how long it was
-// queued, computed its prompt (prefill) and wrote (decode).
+// prepared and queued, computed its prompt (prefill) and wrote (decode).
 //
 // Names and attributes: OpenTelemetry's semantic conventions for generative AI and for HTTP; ours
 // begin with "heddle.". docs/tracing.md lists them.

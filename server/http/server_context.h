@@ -1,4 +1,8 @@
-// What the handlers of all I/O threads share. Private to server/http/.
+// What the handlers of all I/O threads and the threads that prepare requests share. Private to
+// server/http/.
+//
+// Thread-safety: options, dependencies, keys, accounts' pointers and page do not change once the
+// transport runs, and what they lead to may be used by any thread; the rest is safe by itself.
 #pragma once
 
 #include <atomic>
@@ -8,6 +12,7 @@
 
 #include "server/access/key_account.h"
 #include "server/http/http_server.h"
+#include "server/http/prepare_pool.h"
 #include "server/http/transport.h"
 #include "server/openai/response_store.h"
 #include "server/web/web_page.h"
@@ -20,6 +25,7 @@ struct ServerContext {
   HttpServerOptions options;
   HttpDependencies dependencies;
   ResponseStore responses;
+  std::unique_ptr<PreparePool> prepare;               // from before the transport starts
   KeyRing keys;                                       // set before the transport starts
   std::vector<std::shared_ptr<KeyAccount>> accounts;  // per key of the ring
   std::shared_ptr<KeyAccount> everyone;

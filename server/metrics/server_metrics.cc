@@ -27,6 +27,10 @@ using Buckets = Histogram::BucketBoundaries;
 Buckets FirstTokenBuckets() {
   return {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60};
 }
+// From a short message to the worst schema that is compiled.
+Buckets PrepareBuckets() {
+  return {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5};
+}
 Buckets InterTokenBuckets() { return {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2}; }
 Buckets RequestBuckets() { return {0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300}; }
 
@@ -48,6 +52,8 @@ struct ServerMetrics::Families {
   Family<Counter>* requests = nullptr;
   Family<Counter>* generations = nullptr;
   Family<Histogram>* durations = nullptr;
+  Histogram* prepare_wait = nullptr;
+  Histogram* prepare_time = nullptr;
   Histogram* queue_time = nullptr;
   Histogram* first_token = nullptr;
   Histogram* inter_token = nullptr;
@@ -85,8 +91,14 @@ ServerMetrics::ServerMetrics(std::string_view model, std::string_view version)
                        .Help("From the complete request to the last byte of its answer.")
                        .Register(all.registry);
   all.queue_time =
-      all.AddHistogram("heddle_queue_time_seconds", "From the complete request to its first step.",
+      all.AddHistogram("heddle_queue_time_seconds", "From the prepared request to its first step.",
                        FirstTokenBuckets());
+  all.prepare_wait = all.AddHistogram(
+      "heddle_prepare_wait_seconds",
+      "Waits of requests for a thread that prepares them; small ones need none.", PrepareBuckets());
+  all.prepare_time =
+      all.AddHistogram("heddle_prepare_time_seconds",
+                       "Reading requests: JSON, chat template, tokens, grammar.", PrepareBuckets());
   all.first_token =
       all.AddHistogram("heddle_time_to_first_token_seconds",
                        "From the complete request to its first token.", FirstTokenBuckets());
@@ -139,6 +151,11 @@ void ServerMetrics::CountTokens(int64_t prompt, int64_t cached, int64_t generate
   families_->prompt_tokens->Increment(static_cast<double>(prompt));
   families_->cached_tokens->Increment(static_cast<double>(cached));
   families_->generated_tokens->Increment(static_cast<double>(generated));
+}
+
+void ServerMetrics::ObservePreparation(double waited, double spent) {
+  if (waited >= 0) families_->prepare_wait->Observe(waited);
+  families_->prepare_time->Observe(spent);
 }
 
 void ServerMetrics::ObserveQueueTime(double seconds) { families_->queue_time->Observe(seconds); }

@@ -35,6 +35,9 @@ class ServerMetrics {
   void CountGeneration(std::string_view route, std::string_view outcome, double seconds);
   void CountTokens(int64_t prompt, int64_t cached, int64_t generated);
 
+  // One request that was prepared: `waited` seconds for a thread that does it (negative: it needed
+  // none), `spent` at work.
+  void ObservePreparation(double waited, double spent);
   void ObserveQueueTime(double seconds);
   void ObserveFirstToken(double seconds);
   // `seconds` is the mean over `tokens` tokens that came together.

@@ -319,7 +319,8 @@ absl::Status CheckToolChoice(const Json& body, const TextCodec& codec) {
 }
 
 absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint(
-    const Json& body, const TextCodec& codec, const ApiRequest& request) {
+    const Json& body, const RequestContext& context, const ApiRequest& request) {
+  const TextCodec& codec = *context.codec;
   HEDDLE_ASSIGN_OR_RETURN(std::vector<Demand> demands, ReadDemands(body));
   const bool offers_tools = request.endpoint == Endpoint::kChat && OffersTools(body);
   const bool is_forced = offers_tools && ForcesCall(body);
@@ -337,9 +338,9 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint
   if (demand && !is_forced) {
     demand->constraint = AsContent(request.syntax, std::move(demand->constraint));
   }
+  std::optional<Demand> format;  // beside the tools
   if (offers_tools && !is_forced) {
-    // Checked by itself, so that an error names the field that it is in.
-    if (demand) HEDDLE_RETURN_IF_ERROR(NameField(GrammarOf(demand->constraint).status(), *demand));
+    format = demand;
     HEDDLE_ASSIGN_OR_RETURN(demand,
                             FreeCalls(body, codec, request.parallel_tool_calls, std::move(demand)));
   }
@@ -348,6 +349,10 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint
     demand->constraint =
         BehindReasoning(*reasoning, request.begins_in_reasoning, std::move(demand->constraint));
   }
+  if (auto known = codec.grammars().Known(demand->constraint)) return known;
+  if (context.quick) return TakesLong();
+  // Checked by itself, so that an error names the field that it is in.
+  if (format) HEDDLE_RETURN_IF_ERROR(NameField(GrammarOf(format->constraint).status(), *format));
   absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> grammar =
       codec.grammars().Compile(demand->constraint);
   if (!grammar.ok()) return NameField(grammar.status(), *demand);

@@ -13,10 +13,11 @@
 namespace heddle::server {
 
 // The compiled grammar, or null where nothing is demanded. `request` says what the model writes
-// around its answer. INVALID_ARGUMENT with the field in param, as in
-// "response_format.json_schema.schema"; the message names keyword and place within a schema.
+// around its answer. TakesLong: the context is quick, and the grammar not known yet.
+// INVALID_ARGUMENT with the field in param, as in "response_format.json_schema.schema"; the message
+// names keyword and place within a schema.
 absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint(
-    const Json& body, const TextCodec& codec, const ApiRequest& request);
+    const Json& body, const RequestContext& context, const ApiRequest& request);
 
 // Whether tool_choice forces a call: "required", or the object that names a function.
 bool ForcesCall(const Json& body);

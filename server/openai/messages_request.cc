@@ -274,7 +274,7 @@ absl::StatusOr<std::string> CountMessageTokens(std::string_view text,
   HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body));
   HEDDLE_RETURN_IF_ERROR(CheckFields(chat, ChatFields()));
-  HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(chat, *context.codec));
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(chat, context));
   std::string out;
   JsonWriter(&out).BeginObject().Member("input_tokens", tokens.size()).EndObject();
   return out;

@@ -255,7 +255,7 @@ absl::Status AddGenerations(const Json& body, const RequestContext& context,
   GenerationRequest pattern;
   HEDDLE_RETURN_IF_ERROR(ReadSampling(body, context, &pattern));
   HEDDLE_RETURN_IF_ERROR(ReadScheduling(body, context, &pattern));
-  HEDDLE_ASSIGN_OR_RETURN(pattern.sampling.grammar, ReadConstraint(body, *context.codec, *api));
+  HEDDLE_ASSIGN_OR_RETURN(pattern.sampling.grammar, ReadConstraint(body, context, *api));
   pattern.num_branches = api->best_of;
   if (api->logprobs) pattern.sampling.num_logprobs = api->top_logprobs;
   if (api->best_of > api->n) {  // to be told which are best
@@ -278,6 +278,10 @@ absl::Status AddGenerations(const Json& body, const RequestContext& context,
 }
 
 }  // namespace
+
+absl::Status TakesLong() { return absl::AbortedError("this request takes long to read"); }
+
+bool IsTakesLong(const absl::Status& status) { return absl::IsAborted(status); }
 
 absl::StatusOr<ApiRequest> ParseRequest(Endpoint endpoint, std::string_view text,
                                         const RequestContext& context) {
@@ -305,7 +309,7 @@ absl::StatusOr<ApiRequest> ReadRequest(Endpoint endpoint, const Json& body,
   HEDDLE_ASSIGN_OR_RETURN(request.stop, ReadStop(body));
   std::vector<ApiPrompt> prompts;
   if (chat) {
-    HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(body, *context.codec));
+    HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(body, context));
     prompts.push_back({std::move(tokens), ""});
     ReadOutputSyntax(body, context, prompts.front().tokens, &request);
   } else {

@@ -1,7 +1,7 @@
 // From the JSON text of a request to GenerationRequests. All that a client can get wrong is found
 // here, before anything is queued.
 //
-// Pure: no socket, no clock; randomness comes in as an argument. One entry of `prompt` is one
+// Pure: no socket, no clock; randomness comes in as an argument. Any thread. One entry of `prompt` is one
 // GenerationRequest with n branches, so that its pages are shared; choice i of the answer is
 // branch i % n of prompt i / n, as OpenAI numbers them (with best_of: the i % n-th best).
 #pragma once
@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "scheduler/policy.h"
 #include "server/generation.h"
@@ -54,7 +55,15 @@ struct RequestContext {
   uint64_t random_seed = 0;  // used where the client gives no seed
   RequestPolicy policy;
   uint64_t tenant = 0;  // whose API key came with it; 0: there are none
+  // Whether the caller's thread has others to serve: what may take longer than reading a body of
+  // this size, such as compiling a grammar, is left with TakesLong.
+  bool quick = false;
 };
+
+// How reading a request ends where the context is quick and the request is not: it is to be read
+// again without haste. Never meant for a client.
+absl::Status TakesLong();
+bool IsTakesLong(const absl::Status& status);
 
 enum class Endpoint : uint8_t { kCompletion, kChat };
 

@@ -271,13 +271,17 @@ bool OffersTools(const Json& body) {
   return tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
 }
 
-absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body, const TextCodec& codec) {
+absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body,
+                                                    const RequestContext& context) {
+  const TextCodec& codec = *context.codec;
   const Json* messages = Find(body, "messages");
   if (messages == nullptr) return FieldError("messages", "'messages' is missing", kMissing);
   HEDDLE_ASSIGN_OR_RETURN(Json normalized, NormalizeMessages(*messages));
   HEDDLE_ASSIGN_OR_RETURN(const Json* tools, VisibleTools(body));
   HEDDLE_RETURN_IF_ERROR(CheckToolChoice(body, codec));
   HEDDLE_ASSIGN_OR_RETURN(Json kwargs, TemplateArguments(body));
+  // What a template does with values of the client's own is the template's secret.
+  if (context.quick && Find(body, "chat_template_kwargs") != nullptr) return TakesLong();
   ChatPrompt prompt;
   prompt.messages = &normalized;
   prompt.tools = tools;

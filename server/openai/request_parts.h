@@ -68,6 +68,7 @@ bool OffersTools(const Json& body);
 ToolSet ReadToolSet(const Json& body);
 
 // The members "messages", "tools", "tool_choice" and "chat_template_kwargs", rendered and encoded.
-absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body, const TextCodec& codec);
+absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body,
+                                                    const RequestContext& context);
 
 }  // namespace heddle::server

@@ -1,8 +1,9 @@
 // What the API needs to know of text: a narrow door to tokenizer, chat template and detokenizer,
 // so that the mapping can be tested with a byte-level double and no model.
 //
-// Thread-safety: a TextCodec is immutable and used by all I/O threads at once. A TokenStream
-// belongs to one branch of one request, and to that connection's I/O thread.
+// Thread-safety: a TextCodec is immutable and used by all I/O threads and those that prepare
+// requests at once. A TokenStream belongs to one branch of one request, and to that connection's
+// I/O thread.
 #pragma once
 
 #include <memory>

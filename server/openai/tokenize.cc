@@ -30,7 +30,7 @@ absl::StatusOr<std::string> Tokenize(std::string_view text, const RequestContext
                             context.codec->Encode(prompt->get_ref<const std::string&>(),
                                                   GetBool(body, "add_special_tokens", true)));
   } else if (Find(body, "messages") != nullptr) {
-    HEDDLE_ASSIGN_OR_RETURN(tokens, EncodeMessages(body, *context.codec));
+    HEDDLE_ASSIGN_OR_RETURN(tokens, EncodeMessages(body, context));
   } else {
     return FieldError("prompt", "one of 'prompt' and 'messages' must be given",
                       "missing_required_parameter");

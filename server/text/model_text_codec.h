@@ -1,6 +1,6 @@
 // The TextCodec of a loaded model: its tokenizer and its chat template.
 //
-// Thread-safety: immutable; used by all I/O threads at once.
+// Thread-safety: immutable; used by all I/O threads and those that prepare requests at once.
 #pragma once
 
 #include <memory>

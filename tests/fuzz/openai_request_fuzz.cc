@@ -75,8 +75,14 @@ void Check(std::string_view input) {
     return served;
   }();
   RequestContext context{&model, &codec, 1};
+  RequestContext quick = context;
+  quick.quick = true;
   for (Endpoint endpoint : {Endpoint::kCompletion, Endpoint::kChat}) {
+    const absl::Status hurried = server::ParseRequest(endpoint, input, quick).status();
     absl::StatusOr<ApiRequest> request = server::ParseRequest(endpoint, input, context);
+    HEDDLE_CHECK(!server::IsTakesLong(request.status()), "somebody has the time");
+    HEDDLE_CHECK(server::IsTakesLong(hurried) || hurried.code() == request.status().code(),
+                 "a quick reading ends like a patient one");
     if (request.ok()) {
       if (request->num_branches() <= 4) PlayAnswer(*request, context, input.substr(0, 64));
       continue;

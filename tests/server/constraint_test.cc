@@ -8,8 +8,11 @@
 #include "engine/grammar/compiled_grammar.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/api_error.h"
+#include "server/openai/messages_request.h"
 #include "server/openai/openai_request.h"
 #include "server/openai/output_parser.h"
+#include "server/openai/response_store.h"
+#include "server/openai/responses_request.h"
 #include "tests/server/byte_codec.h"
 
 namespace heddle::server {
@@ -54,6 +57,51 @@ struct Reader {
 
 const std::string kSchema = R"({"type":"object","properties":{"a":{"type":"integer"}},)"
                             R"("required":["a"]})";
+
+TEST_CASE("Who is in a hurry leaves grammars that are not known, on every API", "[openai][unit]") {
+  Reader reader;
+  RequestContext quick;
+  quick.model = &reader.model;
+  quick.codec = &reader.codec;
+  quick.quick = true;
+  RequestContext patient = quick;
+  patient.quick = false;
+  const std::string messages = R"("messages":[{"role":"user","content":"x"}])";
+  const auto chat = [&](const std::string& fields, const RequestContext& context) {
+    return ParseRequest(Endpoint::kChat, "{" + messages + "," + fields + "}", context).status();
+  };
+  const std::string asked[] = {
+      R"("guided_json":{"type":"integer"})",
+      R"("guided_regex":"a{1,9}")",
+      R"("guided_choice":["a"])",
+      R"("grammar":"root ::= \"a\"")",
+      R"("response_format":{"type":"json_object"})",
+      R"("tool_choice":"required","tools":[{"type":"function","function":{"name":"f"}}])",
+      R"("tools":[{"type":"function","function":{"name":"g","strict":true,"parameters":{}}}])",
+  };
+  for (const std::string& fields : asked) {
+    INFO(fields);
+    CHECK(IsTakesLong(chat(fields, quick)));
+    CHECK(chat(fields, patient).ok());
+    CHECK(chat(fields, quick).ok());
+  }
+  CHECK(chat(R"("tools":[{"type":"function","function":{"name":"h"}}])", quick).ok());
+  CHECK(IsTakesLong(chat(R"("chat_template_kwargs":{"a":1})", quick)));
+  // What is wrong whatever the grammar is, is said at once.
+  CHECK(absl::IsInvalidArgument(chat(R"("guided_json":3)", quick)));
+  CHECK(IsTakesLong(chat(R"("guided_json":{"type":"what"})", quick)));
+  CHECK(absl::IsInvalidArgument(chat(R"("guided_json":{"type":"what"})", patient)));
+  const std::string schema = R"({"type":"json_schema","schema":{"type":"number"}})";
+  const std::string anthropic =
+      R"({"max_tokens":1,"output_config":{"format":)" + schema + "}," + messages + "}";
+  CHECK(IsTakesLong(ParseMessagesRequest(anthropic, quick).status()));
+  CHECK(ParseMessagesRequest(anthropic, patient).ok());
+  ResponseStore store;
+  const std::string responses =
+      R"({"input":"x","text":{"format":{"type":"json_schema","name":"n","schema":{"minimum":1}}}})";
+  CHECK(IsTakesLong(ParseResponsesRequest(responses, quick, &store).status()));
+  CHECK(ParseResponsesRequest(responses, patient, &store).ok());
+}
 
 TEST_CASE("Every way to ask for a schema gives the schema's grammar", "[openai][unit]") {
   Reader reader;

@@ -30,12 +30,15 @@ struct ServerUnderTest {
                            const server::HttpServerOptions& options = {},
                            const server::TlsContext* tls = nullptr)
       : ServerUnderTest(std::make_unique<FakeGeneration>(std::move(reply)), options, tls) {}
+  // `other_codec`: instead of `codec`; outlives the server.
   ServerUnderTest(std::unique_ptr<FakeGeneration> fake, server::HttpServerOptions options,
-                  const server::TlsContext* tls = nullptr)
+                  const server::TlsContext* tls = nullptr,
+                  const server::TextCodec* other_codec = nullptr)
       : generation(std::move(fake)) {
     options.port = 0;
-    auto started =
-        server::HttpServer::Start(options, {generation.get(), &codec, &model, &metrics, &log, tls});
+    auto started = server::HttpServer::Start(
+        options, {generation.get(), other_codec == nullptr ? &codec : other_codec, &model, &metrics,
+                  &log, tls});
     HEDDLE_CHECK(started.ok(), std::string(started.status().message()));
     http = *std::move(started);
     http->SetReady(true);

@@ -249,7 +249,7 @@ TEST_CASE("A streamed chat is a span in the caller's trace, with its phases insi
   CHECK(head.find("Content-Type: application/json\r\n") != std::string::npos);
   CHECK(AttributesOf(body["resourceSpans"][0]["resource"])["service.name"] == "heddle");
   const json& spans = SpansOf(body);
-  REQUIRE(spans.size() == 4);
+  REQUIRE(spans.size() == 5);
   const json& request = spans[0];
   CHECK(request["name"] == "chat test-model");
   CHECK(request["kind"] == 2);
@@ -265,8 +265,8 @@ TEST_CASE("A streamed chat is a span in the caller's trace, with its phases insi
   CHECK(facts["http.response.status_code"] == "200");
   CHECK(facts["heddle.request_id"] == "mine");
   CHECK_FALSE(facts.contains("error.type"));
-  const char* const names[] = {"queued", "prefill", "decode"};
-  for (size_t i = 0; i < 3; ++i) {
+  const char* const names[] = {"prepare", "queued", "prefill", "decode"};
+  for (size_t i = 0; i < 4; ++i) {
     const json& part = spans[i + 1];
     INFO(part.dump());
     CHECK(part["name"] == names[i]);
@@ -279,6 +279,7 @@ TEST_CASE("A streamed chat is a span in the caller's trace, with its phases insi
   }
   CHECK(spans[2]["startTimeUnixNano"] == spans[1]["endTimeUnixNano"]);
   CHECK(spans[3]["startTimeUnixNano"] == spans[2]["endTimeUnixNano"]);
+  CHECK(spans[4]["startTimeUnixNano"] == spans[3]["endTimeUnixNano"]);
 }
 
 TEST_CASE("A refused request is one span without phases; our own failure is an error",

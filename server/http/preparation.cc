@@ -1,0 +1,121 @@
+#include "server/http/preparation.h"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/status.h"
+#include "server/http/embedding_exchange.h"
+#include "server/http/generation_exchange.h"
+#include "server/openai/embeddings.h"
+#include "server/openai/messages_request.h"
+#include "server/openai/tokenize.h"
+
+namespace heddle::server {
+namespace {
+
+class GenerationPreparation final : public Preparation {
+ public:
+  explicit GenerationPreparation(PreparationParts parts) : parts_(std::move(parts)) {}
+
+  absl::Status Read(bool quick) override {
+    parts_.context.quick = quick;
+    HEDDLE_ASSIGN_OR_RETURN(generation_,
+                            ParseGeneration(parts_.route, parts_.request.body, parts_.context,
+                                            parts_.identity, &parts_.server->responses));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::shared_ptr<Exchange>> Begin() override {
+    auto exchange = std::make_shared<GenerationExchange>(
+        parts_.server, std::move(generation_.request), std::move(generation_.format), parts_.writer,
+        parts_.request.received, std::move(parts_.decorate));
+    HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
+    return exchange;
+  }
+
+ private:
+  PreparationParts parts_;
+  Generation generation_;
+};
+
+EmbeddingTask TaskOf(RouteId id) {
+  if (id == RouteId::kScore) return EmbeddingTask::kScore;
+  return id == RouteId::kRerank ? EmbeddingTask::kRerank : EmbeddingTask::kEmbed;
+}
+
+class EmbeddingPreparation final : public Preparation {
+ public:
+  explicit EmbeddingPreparation(PreparationParts parts) : parts_(std::move(parts)) {}
+
+  absl::Status Read(bool quick) override {
+    parts_.context.quick = quick;
+    HEDDLE_ASSIGN_OR_RETURN(
+        parsed_, ParseEmbeddingRequest(TaskOf(parts_.route), parts_.request.body, parts_.context));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::shared_ptr<Exchange>> Begin() override {
+    auto exchange = std::make_shared<EmbeddingExchange>(
+        parts_.server, std::move(parsed_), std::move(parts_.identity), parts_.writer,
+        parts_.request.received, std::move(parts_.decorate));
+    HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
+    return exchange;
+  }
+
+ private:
+  PreparationParts parts_;
+  EmbeddingRequest parsed_;
+};
+
+// Of requests that are answered as soon as they are read.
+class AnswerPreparation final : public Preparation {
+ public:
+  using MakeBody = absl::StatusOr<std::string> (*)(std::string_view, const RequestContext&);
+
+  AnswerPreparation(PreparationParts parts, MakeBody make_body)
+      : parts_(std::move(parts)), make_body_(make_body) {}
+
+  absl::Status Read(bool quick) override {
+    parts_.context.quick = quick;
+    HEDDLE_ASSIGN_OR_RETURN(response_.body, make_body_(parts_.request.body, parts_.context));
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::shared_ptr<Exchange>> Begin() override {
+    parts_.decorate(&response_);
+    parts_.writer->Send(std::move(response_));
+    return nullptr;
+  }
+
+ private:
+  PreparationParts parts_;
+  MakeBody make_body_;
+  HttpResponse response_;
+};
+
+}  // namespace
+
+bool NeedsPreparation(RouteId id) {
+  return IsGenerationRoute(id) || id == RouteId::kTokenize || id == RouteId::kDetokenize ||
+         id == RouteId::kCountTokens;
+}
+
+std::unique_ptr<Preparation> MakePreparation(PreparationParts parts) {
+  switch (parts.route) {
+    case RouteId::kTokenize:
+      return std::make_unique<AnswerPreparation>(std::move(parts), Tokenize);
+    case RouteId::kDetokenize:
+      return std::make_unique<AnswerPreparation>(std::move(parts), Detokenize);
+    case RouteId::kCountTokens:
+      return std::make_unique<AnswerPreparation>(std::move(parts), CountMessageTokens);
+    case RouteId::kEmbeddings:
+    case RouteId::kScore:
+    case RouteId::kRerank:
+      return std::make_unique<EmbeddingPreparation>(std::move(parts));
+    default:
+      return std::make_unique<GenerationPreparation>(std::move(parts));
+  }
+}
+
+}  // namespace heddle::server
