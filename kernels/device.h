@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,7 +31,8 @@ class Buffer {
 struct DeviceMemory {
   int64_t total_bytes = 0;
   int64_t available_bytes = 0;
-  int64_t reserve_bytes = 0;  // of the available, to be left for what is loaded while it runs
+  int64_t reserve_bytes = 0;       // of the available, to be left for what is loaded while it runs
+  int64_t warm_reserve_bytes = 0;  // the same after a warm-up
 };
 
 // The yardstick of benchmarks.
@@ -68,6 +70,13 @@ class Device {
   }
   // What Allocate and Pack take from, now; nothing if that is the host's memory.
   virtual std::optional<DeviceMemory> memory() const { return std::nullopt; }
+
+  // Whether it is slower, and takes memory, when it runs a step of some size for the first time: it
+  // loads code and times ways to do things. Whoever loads a model then runs steps of all sizes
+  // before those that count.
+  virtual bool needs_warm_up() const { return false; }
+  // What it chose by timing so far, for logs; a line each.
+  virtual std::vector<std::string> TimedChoices() const { return {}; }
 
   // RESOURCE_EXHAUSTED with the bytes asked for and free, if it does not fit.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;

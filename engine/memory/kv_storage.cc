@@ -11,7 +11,8 @@ namespace {
 // Where array i of n begins in its buffer. Memory of the host becomes resident 2 MiB at a time: if
 // all arrays came to the next 2 MiB at the same page of the cache, the step that writes it would
 // wait for all of them (150 ms on a virtual machine, every 4,096 tokens of a model of 1.1 billion
-// weights). So they come to it one after the other. Small arrays are not worth the unused bytes.
+// weights). So they come to it one after the other. Small arrays are not worth the unused bytes,
+// nor are those in memory of a device's own.
 int64_t OffsetOfArray(int64_t i, int64_t n, int64_t bytes) {
   constexpr int64_t kHugePage = int64_t{2} << 20;
   constexpr int64_t kSmallPage = 4096;
@@ -36,7 +37,7 @@ absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device, const KvLay
     void** const arrays[] = {&view.keys, &view.values};
     for (void** array : std::span(arrays, static_cast<size_t>(shape.n_arrays()))) {
       const auto i = static_cast<int64_t>(storage.buffers_.size());
-      const int64_t offset = OffsetOfArray(i, n_arrays, bytes);
+      const int64_t offset = device.memory() ? 0 : OffsetOfArray(i, n_arrays, bytes);
       HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Buffer> buffer,
                               device.Allocate(offset + bytes));
       storage.arrays_.push_back(static_cast<std::byte*>(buffer->data()) + offset);

@@ -14,8 +14,6 @@ namespace {
 
 // Rows of logits come in multiples of this; no fewer are held.
 constexpr int32_t kLeastLogitRows = 64;
-// Of what is left after weights, workspace and reserve, the automatic pool takes this much.
-constexpr double kAutomaticShare = 0.9;
 
 absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options) {
   const int32_t page = options.page_tokens;
@@ -39,7 +37,7 @@ absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options)
 int64_t WantedKvBytes(int64_t free_bytes, int64_t most_useful_bytes,
                       const CapacityOptions& options) {
   if (options.kv_bytes > 0) return options.kv_bytes;
-  const double share = options.kv_fraction > 0.0 ? options.kv_fraction : kAutomaticShare;
+  const double share = options.kv_fraction > 0.0 ? options.kv_fraction : options.automatic_share;
   const auto bytes =
       static_cast<int64_t>(static_cast<double>(std::max<int64_t>(0, free_bytes)) * share);
   return options.kv_fraction > 0.0 ? bytes : std::min(bytes, most_useful_bytes);

@@ -31,6 +31,8 @@ struct CapacityOptions {
   // Left free: for the operating system, the page cache and the front end's buffers, or for what a
   // device loads while it runs.
   int64_t reserve_bytes = int64_t{256} << 20;
+  // Of what is left beside the reserve, the automatic pool takes this much.
+  double automatic_share = 0.9;
   kernels::DType kv_dtype = kernels::DType::kF16;
   kernels::DType activation_dtype = kernels::DType::kF32;
 };

@@ -1,6 +1,7 @@
 #include "engine/model/load.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <unordered_set>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "engine/files/checkpoint.h"
 #include "engine/model/random_model.h"
 #include "engine/model/tensor_report.h"
+#include "engine/model/warm_up.h"
 #include "engine/model/weights.h"
 
 namespace heddle::engine {
@@ -24,7 +26,6 @@ std::string DescribeFormats(const Checkpoint& checkpoint) {
   });
 }
 
-// `full`: most of the weights are F32.
 // Whether a cache in BF16 costs a model nothing: one whose weights are BF16, or so coarse that it
 // does not show (with 4-bit weights the divergence from F32 grows by 0.2 %, with 8-bit ones by a
 // tenth; quality_bench).
@@ -83,6 +84,17 @@ absl::Status TooLargeFor(const kernels::Device& device, const HostMemory& memory
       "; with these options weights of up to ", FormatBytes(fits), " would fit"));
 }
 
+CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
+                            const kernels::Device* device) {
+  CapacityOptions capacity = options.capacity;
+  capacity.kv_dtype = kv_dtype;
+  if (device == nullptr) return capacity;
+  capacity.activation_dtype = device->activation_dtype();
+  capacity.logit_rows = device->preferred_logit_rows();
+  if (const auto own = device->memory()) capacity.reserve_bytes = own->reserve_bytes;
+  return capacity;
+}
+
 // Fills kv_dtype and capacity from `loaded->model.spec`. `device` is where the model will run, or
 // nullptr for the host.
 absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const LoadOptions& options,
@@ -93,13 +105,7 @@ absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const Load
                                                  device->description(),
                                                  " does not have; it has f32, f16 and bf16"));
   }
-  CapacityOptions capacity = options.capacity;
-  capacity.kv_dtype = loaded->kv_dtype;
-  if (device != nullptr) {
-    capacity.activation_dtype = device->activation_dtype();
-    capacity.logit_rows = device->preferred_logit_rows();
-    if (const auto own = device->memory()) capacity.reserve_bytes = own->reserve_bytes;
-  }
+  const CapacityOptions capacity = CapacityFor(options, loaded->kv_dtype, device);
   const HostMemory memory = MemoryOf(device, options);
   absl::StatusOr<Capacity> planned =
       PlanCapacity(loaded->model.spec, weight_bytes, memory, capacity);
@@ -181,6 +187,46 @@ absl::StatusOr<LoadedModel> DescribeRandom(std::string_view shape, kernels::DTyp
   return loaded;
 }
 
+// Gives the executor the pool that there is room for now that the device has shown what it takes
+// for itself; fills loaded->capacity.
+absl::Status FitPool(const LoadOptions& options, LoadedModel* loaded) {
+  // Less than all that seems free, if that cannot be had: memory comes in pieces, and others take
+  // of it too.
+  constexpr double kShares[] = {1.0, 0.97, 0.9};
+  LocalExecutor& executor = *loaded->executor;
+  const kernels::DeviceMemory own = *executor.device().memory();
+  const Capacity planned = loaded->capacity;
+  const int64_t pool_bytes = executor.page_bytes() * executor.limits().num_pages;
+  const HostMemory memory = {.total_bytes = own.total_bytes,
+                             .available_bytes = own.available_bytes + pool_bytes +
+                                                planned.weight_bytes + planned.workspace_bytes};
+  CapacityOptions capacity = CapacityFor(options, loaded->kv_dtype, &executor.device());
+  capacity.reserve_bytes = own.warm_reserve_bytes;
+  absl::Status status;
+  for (const double share : kShares) {
+    capacity.automatic_share = share;
+    HEDDLE_ASSIGN_OR_RETURN(
+        loaded->capacity, PlanCapacity(loaded->model.spec, planned.weight_bytes, memory, capacity));
+    loaded->capacity.available_bytes = planned.available_bytes;
+    status = executor.ReplacePool(loaded->capacity.limits);
+    if (!absl::IsResourceExhausted(status)) break;
+  }
+  return status;
+}
+
+// With a small pool; then memory is measured, and the rest becomes pages.
+absl::Status MakeWarmExecutor(const LoadOptions& options, LocalExecutor::Parts parts,
+                              LoadedModel* loaded) {
+  HEDDLE_ASSIGN_OR_RETURN(
+      loaded->executor,
+      LocalExecutor::Create(std::move(parts), WarmUpLimits(loaded->capacity.limits)));
+  const auto begin = std::chrono::steady_clock::now();
+  HEDDLE_RETURN_IF_ERROR(WarmUp(*loaded->executor));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  loaded->warm_up_seconds = seconds.count();
+  return FitPool(options, loaded);
+}
+
 // The executor of a described model; takes the device and the weights.
 absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::Device> device,
                           ModelWeights weights, LoadedModel* loaded) {
@@ -193,6 +239,7 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   parts.kv_dtype = loaded->kv_dtype;
   parts.kv_layout = loaded->capacity.kv_layout;
   parts.logit_rows = loaded->capacity.logit_rows;
+  if (parts.device->needs_warm_up()) return MakeWarmExecutor(options, std::move(parts), loaded);
   HEDDLE_ASSIGN_OR_RETURN(loaded->executor,
                           LocalExecutor::Create(std::move(parts), loaded->capacity.limits));
   return absl::OkStatus();

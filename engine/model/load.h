@@ -43,7 +43,8 @@ struct LoadedModel {
   std::string formats;                      // of the weights, in words
   std::string main_format;                  // of most bytes of the weights, as "bf16" or "q4_0"
   kernels::DType kv_dtype = kernels::DType::kF16;
-  double random_seconds = 0;  // of loading, spent on random numbers in place of a file's
+  double random_seconds = 0;   // of loading, spent on random numbers in place of a file's
+  double warm_up_seconds = 0;  // of loading; 0: the device needs none
   std::unique_ptr<LocalExecutor> executor;
 };
 

@@ -57,16 +57,24 @@ absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts
       Decoder::Create(device, spec, *executor->parts_.weights, limits.max_batch_tokens));
   HEDDLE_ASSIGN_OR_RETURN(executor->logits_, device.Allocate(int64_t{executor->parts_.logit_rows} *
                                                              spec.vocab * int64_t{sizeof(float)}));
-  HEDDLE_ASSIGN_OR_RETURN(KvStorage cache, KvStorage::Create(device, executor->parts_.kv_layout,
-                                                             executor->parts_.kv_dtype,
-                                                             limits.num_pages, limits.page_tokens));
-  executor->cache_ = std::make_unique<KvStorage>(std::move(cache));
-  if (limits.num_host_pages > 0) {
-    HEDDLE_ASSIGN_OR_RETURN(executor->host_pages_,
-                            HostPages::Create(limits.num_host_pages, executor->cache_->page_bytes(),
-                                              executor->parts_.host_kv_directory));
-  }
+  HEDDLE_RETURN_IF_ERROR(executor->ReplacePool(limits));
   return executor;
+}
+
+absl::Status LocalExecutor::ReplacePool(const ExecutorLimits& limits) {
+  HEDDLE_CHECK(num_flights_ == 0, "a pool is replaced while steps are in flight");
+  limits_ = limits;
+  cache_.reset();
+  host_pages_.reset();
+  HEDDLE_ASSIGN_OR_RETURN(KvStorage cache,
+                          KvStorage::Create(*parts_.device, parts_.kv_layout, parts_.kv_dtype,
+                                            limits.num_pages, limits.page_tokens));
+  cache_ = std::make_unique<KvStorage>(std::move(cache));
+  if (limits.num_host_pages == 0) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(
+      host_pages_,
+      HostPages::Create(limits.num_host_pages, cache_->page_bytes(), parts_.host_kv_directory));
+  return absl::OkStatus();
 }
 
 absl::Status LocalExecutor::Submit(const StepPlan& plan) {

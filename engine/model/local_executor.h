@@ -48,6 +48,11 @@ class LocalExecutor final : public Executor {
   static absl::StatusOr<std::unique_ptr<LocalExecutor>> Create(Parts parts,
                                                                const ExecutorLimits& limits);
 
+  // Another pool and another host's tier; all else of `limits` is as it was. What the old pages
+  // hold is lost. RESOURCE_EXHAUSTED as for Create; the executor is then good for nothing.
+  // REQUIRES: nothing is in flight.
+  absl::Status ReplacePool(const ExecutorLimits& limits);
+
   const ExecutorLimits& limits() const override { return limits_; }
   int32_t max_in_flight() const override { return parts_.device->max_in_flight(); }
   absl::Status Submit(const StepPlan& plan) override;

@@ -34,10 +34,13 @@ constexpr int64_t kResultBytes = int64_t{4} << 20;
 // runs, more of it for larger batches.
 constexpr int64_t kLeastReserve = int64_t{256} << 20;
 constexpr int64_t kMostReserve = int64_t{2} << 30;
+// The same when steps of all sizes have run: some graphs more, and kernels that are seldom needed.
+constexpr int64_t kLeastWarmReserve = int64_t{128} << 20;
+constexpr int64_t kMostWarmReserve = int64_t{512} << 20;
 constexpr int kMaxInFlight = Staging::kSets;
 // The begin of a step is still asked for when the second one behind it is launched.
 constexpr uint64_t kClocks = kMaxInFlight + 1;
-static_assert(2 * kClocks == Runtime::kMarks);
+static_assert(2 * kClocks == Runtime::kStepMarks);
 
 class CudaBuffer final : public Buffer {
  public:
@@ -97,9 +100,14 @@ class CudaDevice final : public Device {
   std::optional<DeviceMemory> memory() const override {
     runtime_->Bind();
     const int64_t total = runtime_->info().total_bytes;
-    return DeviceMemory{total, runtime_->FreeBytes(),
-                        std::clamp(total / 32, kLeastReserve, kMostReserve)};
+    return DeviceMemory{
+        .total_bytes = total,
+        .available_bytes = runtime_->FreeBytes(),
+        .reserve_bytes = std::clamp(total / 32, kLeastReserve, kMostReserve),
+        .warm_reserve_bytes = std::clamp(total / 128, kLeastWarmReserve, kMostWarmReserve)};
   }
+  bool needs_warm_up() const override { return options_.tunes; }
+  std::vector<std::string> TimedChoices() const override { return ways_.Describe(); }
   int32_t preferred_logit_rows() const override { return 1024; }
 
   absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) override {
@@ -230,6 +238,7 @@ class CudaDevice final : public Device {
   GraphCache graphs_;
   Tape tape_;
   std::unique_ptr<LibraryMatmul> library_;  // nullptr: our own kernels
+  LinearWays ways_;                         // CudaDeviceOptions::tunes
   std::unique_ptr<Buffer> workspace_;
   std::unique_ptr<Buffer> results_;
   std::unique_ptr<Buffer> counters_;          // zeros between ops: products never run side by side
@@ -323,6 +332,8 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
                         .staging = staging_,
                         .library = as_graph ? nullptr : library_.get(),
                         .always_dequantizes = options_.always_dequantizes,
+                        .ways = options_.tunes ? &ways_ : nullptr,
+                        .times_products = part == kWhole && !split_.has_value() && !as_graph,
                         .plan_attention = [this, part](const AttentionGrouping& grouping) {
                           return PlanFor(grouping, part);
                         }};

@@ -24,6 +24,10 @@ struct CudaDeviceOptions {
   // Products of many rows with quantised weights go through a copy of the weights in BF16, whatever
   // kernels/cuda/linear_choice.h would choose: to measure one against the other.
   bool always_dequantizes = false;
+  // For serving on a GPU: products of many rows go the way that was fastest when their shape was
+  // first met (kernels/cuda/linear_ways.h), and not the one that is predicted; and the device asks
+  // for a warm-up in which that happens. Not where time means nothing, on emulated devices.
+  bool tunes = false;
   // Launches begin before those before them have ended, on devices that can do it
   // (kernels/cuda/primitives.cuh). Off for measuring what that gains.
   bool early_launches = true;

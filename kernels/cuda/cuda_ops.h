@@ -11,10 +11,12 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "kernels/batch.h"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/library_matmul.h"
+#include "kernels/cuda/linear_ways.h"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/staging.h"
@@ -31,6 +33,9 @@ struct Workspace {
 
 // One for every 128 rows of a weight: of half a million.
 inline constexpr int64_t kReductionCounters = 4096;
+
+// Ways to make one product.
+using LinearWayList = absl::InlinedVector<LinearWay, 4>;
 
 // Rows that kernels can move 16 bytes at a time.
 inline bool IsAligned(const Tensor& x, int64_t element_bytes) {
@@ -74,6 +79,8 @@ class CudaOps final : public Ops {
     Staging& staging;
     LibraryMatmul* library = nullptr;       // for products of many rows; nullptr: our own kernels
     bool always_dequantizes = false;        // CudaDeviceOptions
+    LinearWays* ways = nullptr;             // that products go; nullptr: as predicted
+    bool times_products = false;            // of shapes that `ways` has not met
     int32_t attention_multiprocessors = 0;  // that attention may fill; 0: all
     // Plans a grouping that the step has not met yet.
     std::function<absl::StatusOr<PlannedAttention>(const AttentionGrouping&)> plan_attention;
@@ -112,21 +119,31 @@ class CudaOps final : public Ops {
   bool IsFast(const LinearParams& params) const;  // not LaunchLinearPlain alone takes it
   bool FoldsNorm(const LinearParams& params, const NormArgs& norm) const;
   void LinearWithAdapters(const LinearParams& params, const AdapterMatrix& adapters);
-  void LinearOf(const LinearParams& params, const Workspace& scratch);
-  // x rows <= kSkinnyRows.
-  void LinearFewRows(LinearParams params, const Workspace& scratch);
-  // x rows > kSkinnyRows, weights of codes: by what linear_choice.h says.
-  void LinearManyCodes(LinearParams params, const Workspace& scratch);
+  // How this product is to be made; times the ways if it has to.
+  LinearWay WayOf(const LinearParams& params, const Workspace& scratch);
+  // Those for n aligned rows of x in BF16, what is predicted first.
+  LinearWayList WaysFor(const DeviceWeight& weight, int64_t n,
+                                 const Workspace& scratch) const;
+  LinearWay TimeWays(const LinearParams& params, const LinearWayList& ways,
+                     const Workspace& scratch);
+  void LinearBy(LinearWay way, const LinearParams& params, const Workspace& scratch);
+  void LinearFewRows(const LinearParams& params, const Workspace& scratch);
   void LinearDequantized(const LinearParams& params, const Workspace& scratch);
-  // x rows > kSkinnyRows, BF16 weights.
+  bool IsByLibrary(const DeviceWeight& weight, const Workspace& scratch) const;
+  // BF16 weights: by the library, or by what stands in for it.
   void LinearManyRows(const LinearParams& params, const Workspace& scratch);
   void LinearByLibrary(const LinearParams& params, const Workspace& scratch);
-  // Many rows, and weights of 8-bit codes that the library takes.
-  bool IsByCodes(const LinearParams& params) const;
+  // Whether the library takes its 8-bit codes.
   bool TakesCodes(const DeviceWeight& weight) const;
+  // Whether a product of n rows goes that way.
+  bool GoesByCodes(const DeviceWeight& weight, int64_t n) const;
   void LinearByCodes(const LinearArgs& args, LinearParams params);
-  // `norm`: params.x is what that leaves, and is not there yet; nullptr: x is there.
-  void LinearByCodes(const LinearParams& params, const NormArgs* norm, const Workspace& scratch);
+  // Where the codes of x come from.
+  struct CodesOfX {
+    const NormArgs* norm = nullptr;  // params.x is what that leaves, and is not there yet
+    bool are_there = false;          // or what is there is taken for them: for timing the product
+  };
+  void LinearByCodes(const LinearParams& params, const CodesOfX& from, const Workspace& scratch);
   bool NormsToCodes(const NormArgs& norm, const DeviceWeight& weight) const;
   void LinearOfCodes(const LinearParams& params, const CodeRows& x, const Workspace& scratch);
   void LinearWithoutCodes(const LinearParams& params, const Workspace& scratch);

@@ -49,14 +49,18 @@ int64_t BytesOfCodes(const DeviceWeight& weight, int64_t n) {
 
 }  // namespace
 
-bool CudaOps::IsByCodes(const LinearParams& params) const {
-  return step_.activations == DType::kBF16 && IsAligned(params.x, 2) &&
-         params.x.rows > kSkinnyRows && TakesCodes(params.weight);
-}
-
 bool CudaOps::TakesCodes(const DeviceWeight& weight) const {
   if (step_.library == nullptr || !step_.library->TakesCodes(weight)) return false;
   return weight.layout != WeightLayout::kInt8Row || weight.takes_int8_x;
+}
+
+// One whose ways are to be timed needs x for that.
+bool CudaOps::GoesByCodes(const DeviceWeight& weight, int64_t n) const {
+  const LinearWayList ways = WaysFor(weight, n, step_.workspace);
+  if (ways.front() != LinearWay::kByCodes || ways.size() == 1 || step_.ways == nullptr) {
+    return ways.front() == LinearWay::kByCodes;
+  }
+  return step_.ways->Fastest({weight.layout, weight.rows, weight.cols, n}) == LinearWay::kByCodes;
 }
 
 // Instead of `out`, in its memory, if the product that alone reads it wants codes, and if this one
@@ -72,7 +76,7 @@ CodeRows CudaOps::LeaveCodes(const LinearArgs& args) {
   const bool makes = args.epilogue != Epilogue::kAdd && reader.row_bytes <= kMaxKeptCodes;
   // So that the reader need not take its rows in parts.
   const bool whole = LibraryRows(reader, out.rows) * reader.rows * kFloat <= step_.workspace.bytes;
-  if (!fits || !makes || !whole || !TakesCodes(reader)) return {};
+  if (!fits || !makes || !whole || !GoesByCodes(reader, out.rows)) return {};
   const CodeRows codes = CodesAt(static_cast<uint8_t*>(out.data), reader, out.rows);
   left_.push_back({out.data, args.reader, codes});
   return codes;
@@ -101,18 +105,18 @@ void CudaOps::LinearByCodes(const LinearArgs& args, LinearParams params) {
   params.out_codes = LeaveCodes(args);
   const bool fused = args.norm.has_value() && NormsToCodes(*args.norm, params.weight);
   if (args.norm.has_value() && !fused) Norm(*args.norm);
-  LinearByCodes(params, fused ? &*args.norm : nullptr, step_.workspace);
+  LinearByCodes(params, {.norm = fused ? &*args.norm : nullptr}, step_.workspace);
 }
 
 // As many rows at a time as `scratch` holds the codes and the product of.
-void CudaOps::LinearByCodes(const LinearParams& params, const NormArgs* norm,
+void CudaOps::LinearByCodes(const LinearParams& params, const CodesOfX& from,
                             const Workspace& scratch) {
   const DeviceWeight& weight = params.weight;
   const int64_t multiple = LibraryRows(weight, 1);
   const int64_t each = (weight.rows + ScalesOfRow(weight)) * kFloat + weight.row_bytes;
   const int64_t at_once = (scratch.bytes - 512) / each / multiple * multiple;
   if (at_once <= 0) {
-    if (norm != nullptr) Norm(*norm);
+    if (from.norm != nullptr) Norm(*from.norm);
     return LinearWithoutCodes(params, scratch);
   }
   const int64_t count = RowsOfPart(params.x.rows, at_once, multiple);
@@ -122,10 +126,12 @@ void CudaOps::LinearByCodes(const LinearParams& params, const NormArgs* norm,
         PartOf(params, first, std::min(count, params.x.rows - first), DType::kBF16);
     const CodeRows x = CodesAt(codes, weight, part.x.rows);
     std::optional<NormArgs> own;
-    if (norm != nullptr) own = NormOfRows(*norm, first, part.x.rows);
-    Note(own.has_value() ? LaunchNormCodes(*own, x, step_.stream)
-                         : LaunchQuantizeRows(part.x, x, step_.stream),
-         "quantizing rows");
+    if (from.norm != nullptr) own = NormOfRows(*from.norm, first, part.x.rows);
+    if (!from.are_there) {
+      Note(own.has_value() ? LaunchNormCodes(*own, x, step_.stream)
+                           : LaunchQuantizeRows(part.x, x, step_.stream),
+           "quantizing rows");
+    }
     if (MultiplyCodes(part, x, scratch)) continue;
     if (own.has_value()) Norm(*own);
     LinearWithoutCodes(part, scratch);

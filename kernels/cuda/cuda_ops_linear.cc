@@ -1,15 +1,20 @@
 // How a matrix product is made: by which kernels, in how many pieces, in what part of the
 // workspace.
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/cuda_weight.h"
 #include "kernels/cuda/linear_choice.h"
 #include "kernels/cuda/linear_parts.h"
+#include "kernels/cuda/trial_timer.h"
 
 namespace heddle::kernels::cuda {
 namespace {
+
+// Of the kernel for few rows, which reads the weights anew with each: more are never the fastest.
+constexpr int64_t kMostPasses = 4;
 
 LinearParams ParamsOf(const LinearArgs& args) {
   LinearParams params;
@@ -51,16 +56,19 @@ void CudaOps::Linear(const LinearArgs& args) {
   if (const std::optional<CodeRows> x = TakeCodes(args)) {
     return LinearOfCodes(params, *x, step_.workspace);
   }
-  const bool adapted = args.adapters != nullptr && step_.adapters.n_segments > 0;
-  if (!adapted && IsByCodes(params)) return LinearByCodes(args, params);
-  if (args.norm.has_value() && !adapted && FoldsNorm(params, *args.norm)) {
+  if (args.adapters != nullptr && step_.adapters.n_segments > 0) {
+    if (args.norm.has_value()) Norm(*args.norm);
+    return LinearWithAdapters(params, *args.adapters);
+  }
+  const LinearWay way = WayOf(params, step_.workspace);
+  if (way == LinearWay::kByCodes) return LinearByCodes(args, params);
+  if (args.norm.has_value() && FoldsNorm(params, *args.norm)) {
     params.x = args.norm->x;
     params.norm = {args.norm->weight, args.norm->weight_offset, args.norm->eps};
   } else if (args.norm.has_value()) {
     Norm(*args.norm);
   }
-  if (adapted) return LinearWithAdapters(params, *args.adapters);
-  LinearOf(params, step_.workspace);
+  LinearBy(way, params, step_.workspace);
 }
 
 bool CudaOps::IsFast(const LinearParams& params) const {
@@ -105,57 +113,115 @@ void CudaOps::LinearWithAdapters(const LinearParams& params, const AdapterMatrix
     part.delta_up = own.delta + params.half;
     part.delta_stride = own.delta_stride;
     part.delta_slots = own.batch.slots + own.first_row;
-    LinearOf(part, Behind(step_.workspace, count * row_bytes));
+    const Workspace rest = Behind(step_.workspace, count * row_bytes);
+    LinearBy(WayOf(part, rest), part, rest);
   }
 }
 
-void CudaOps::LinearOf(const LinearParams& params, const Workspace& scratch) {
-  const Stream stream = step_.stream;
-  if (!IsFast(params)) {
-    Note(LaunchLinearPlain(params, step_.activations, stream), "linear");
-  } else if (params.x.rows <= kSkinnyRows) {
-    LinearFewRows(params, scratch);
-  } else if (params.weight.layout == WeightLayout::kBF16) {
-    LinearManyRows(params, scratch);
-  } else if (IsByCodes(params)) {
-    LinearByCodes(params, nullptr, scratch);
+LinearWayList CudaOps::WaysFor(const DeviceWeight& weight, int64_t n,
+                                        const Workspace& scratch) const {
+  if (n <= kSkinnyRows) return {LinearWay::kFewRows};
+  const bool has_mixed = step_.runtime.info().has_hopper_code;
+  LinearWayList ways;
+  if (weight.layout == WeightLayout::kBF16) {
+    ways = {IsByLibrary(weight, scratch) ? LinearWay::kLibrary : LinearWay::kTiled};
+  } else if (TakesCodes(weight)) {
+    ways = {LinearWay::kByCodes};
+  } else if (step_.always_dequantizes) {
+    return {LinearWay::kDequantized};
   } else {
-    LinearManyCodes(params, scratch);
+    ways = {ChooseManyRows(weight, n, has_mixed)};
+    if (ways.front() != LinearWay::kDequantized) ways.push_back(LinearWay::kDequantized);
   }
+  const LinearWay own = has_mixed ? LinearWay::kMixed : LinearWay::kFewRows;
+  const bool may_pay = has_mixed || n <= kMostPasses * kSkinnyRows;
+  if (ways.front() != own && may_pay) ways.push_back(own);
+  return ways;
 }
 
-void CudaOps::LinearFewRows(LinearParams params, const Workspace& scratch) {
-  AddUpIn(scratch, step_.counters, &params);
-  Note(LaunchLinearSkinny(params, step_.stream), "linear (few rows)");
+LinearWay CudaOps::WayOf(const LinearParams& params, const Workspace& scratch) {
+  if (!IsFast(params)) return LinearWay::kPlain;
+  const LinearWayList ways = WaysFor(params.weight, params.x.rows, scratch);
+  if (ways.size() == 1 || step_.ways == nullptr) return ways.front();
+  const std::optional<LinearWay> fastest = step_.ways->Fastest(LinearWays::ShapeOf(params));
+  if (!fastest.has_value()) {
+    return step_.times_products ? TimeWays(params, ways, scratch) : ways.front();
+  }
+  const bool is_possible = std::find(ways.begin(), ways.end(), *fastest) != ways.end();
+  return is_possible ? *fastest : ways.front();
 }
 
-void CudaOps::LinearManyCodes(LinearParams params, const Workspace& scratch) {
-  const DeviceInfo& device = step_.runtime.info();
-  const ManyRowsKernel kernel =
-      step_.always_dequantizes
-          ? ManyRowsKernel::kDequantized
-          : ChooseManyRows(params.weight, params.x.rows, device.has_hopper_code);
-  switch (kernel) {
-    case ManyRowsKernel::kMixed:
-      AddUpIn(scratch, step_.counters, &params);
-      return Note(LaunchLinearMixed(params, device.num_multiprocessors, step_.stream),
-                  "linear (many rows)");
-    case ManyRowsKernel::kSkinny: {
-      const int64_t rows = params.x.rows;
-      const int64_t count = RowsOfPart(rows, kSkinnyRows);
-      for (int64_t first = 0; first < rows && status_.ok(); first += count) {
-        LinearFewRows(PartOf(params, first, std::min(count, rows - first), DType::kBF16), scratch);
+// With the operands that are there, whatever their values, into memory of its own: what adds would
+// add again with every run. A way that the device refuses is not taken; what is a fault of the
+// device shows in the next launch. Without memory to write to nothing is learned.
+LinearWay CudaOps::TimeWays(const LinearParams& params, const LinearWayList& ways,
+                            const Workspace& scratch) {
+  const int64_t bytes = params.out.rows * params.out.stride * (params.out_f32 ? 4 : 2);
+  absl::StatusOr<void*> out = step_.runtime.AllocateDevice(bytes);
+  if (!out.ok()) return ways.front();
+  LinearParams trial = params;
+  trial.out.data = *out;
+  TrialTimer timer(step_.runtime);
+  std::vector<LinearWays::Timed> timed;
+  bool any = false;
+  for (const LinearWay way : ways) {
+    const absl::StatusOr<int64_t> ns = timer.Time([&] {
+      if (way == LinearWay::kByCodes) {
+        LinearByCodes(trial, {.are_there = true}, scratch);
+      } else {
+        LinearBy(way, trial, scratch);
       }
-      return;
+      return std::exchange(status_, absl::OkStatus());
+    });
+    timed.push_back({way, ns.value_or(-1)});
+    any = any || ns.ok();
+  }
+  step_.runtime.FreeDevice(*out, bytes);
+  if (!any) return ways.front();
+  step_.ways->Learn(LinearWays::ShapeOf(params), std::move(timed));
+  return *step_.ways->Fastest(LinearWays::ShapeOf(params));
+}
+
+void CudaOps::LinearBy(LinearWay way, const LinearParams& params, const Workspace& scratch) {
+  const Stream stream = step_.stream;
+  switch (way) {
+    case LinearWay::kPlain:
+      return Note(LaunchLinearPlain(params, step_.activations, stream), "linear");
+    case LinearWay::kFewRows:
+      return LinearFewRows(params, scratch);
+    case LinearWay::kMixed: {
+      LinearParams own = params;
+      AddUpIn(scratch, step_.counters, &own);
+      const int32_t multiprocessors = step_.runtime.info().num_multiprocessors;
+      return Note(LaunchLinearMixed(own, multiprocessors, stream), "linear (many rows)");
     }
-    case ManyRowsKernel::kDequantized:
+    case LinearWay::kTiled:
+      return Note(LaunchLinearTiled(params, stream), "linear (tiled)");
+    case LinearWay::kLibrary:
+      return LinearByLibrary(params, scratch);
+    case LinearWay::kByCodes:
+      return LinearByCodes(params, CodesOfX(), scratch);
+    case LinearWay::kDequantized:
       return LinearDequantized(params, scratch);
   }
 }
 
+void CudaOps::LinearFewRows(const LinearParams& params, const Workspace& scratch) {
+  const int64_t rows = params.x.rows;
+  const int64_t count = RowsOfPart(rows, kSkinnyRows);
+  for (int64_t first = 0; first < rows && status_.ok(); first += count) {
+    LinearParams part = PartOf(params, first, std::min(count, rows - first), DType::kBF16);
+    AddUpIn(scratch, step_.counters, &part);
+    Note(LaunchLinearSkinny(part, step_.stream), "linear (few rows)");
+  }
+}
+
+bool CudaOps::IsByLibrary(const DeviceWeight& weight, const Workspace& scratch) const {
+  return step_.library != nullptr && scratch.bytes >= weight.rows * 2;
+}
+
 void CudaOps::LinearManyRows(const LinearParams& params, const Workspace& scratch) {
-  const bool fits = scratch.bytes >= params.weight.rows * 2;
-  if (step_.library != nullptr && fits) return LinearByLibrary(params, scratch);
+  if (IsByLibrary(params.weight, scratch)) return LinearByLibrary(params, scratch);
   Note(LaunchLinearTiled(params, step_.stream), "linear (tiled)");
 }
 

@@ -57,17 +57,36 @@ double PredictDequantizedNs(const DeviceWeight& weight, int64_t n) {
          std::max(wide / rate, 2 * static_cast<double>(n) * Elements(weight) / kLibraryFlops);
 }
 
-ManyRowsKernel ChooseManyRows(const DeviceWeight& weight, int64_t n, bool has_hopper_code) {
+const char* NameOf(LinearWay way) {
+  switch (way) {
+    case LinearWay::kPlain:
+      return "plain";
+    case LinearWay::kFewRows:
+      return "few rows at a time";
+    case LinearWay::kMixed:
+      return "mixed";
+    case LinearWay::kTiled:
+      return "tiled";
+    case LinearWay::kLibrary:
+      return "library";
+    case LinearWay::kByCodes:
+      return "by codes";
+    case LinearWay::kDequantized:
+      return "dequantised in memory";
+  }
+  return "";
+}
+
+LinearWay ChooseManyRows(const DeviceWeight& weight, int64_t n, bool has_hopper_code) {
   if (has_hopper_code) {
-    return PredictMixedNs(weight, n) <= PredictDequantizedNs(weight, n)
-               ? ManyRowsKernel::kMixed
-               : ManyRowsKernel::kDequantized;
+    return PredictMixedNs(weight, n) <= PredictDequantizedNs(weight, n) ? LinearWay::kMixed
+                                                                        : LinearWay::kDequantized;
   }
   // Older devices have less of everything, in similar proportions; while products of few rows are
   // bound by memory, bytes decide: codes once a pass, or codes and BF16 out and in again.
   const double passes = Parts(n, kSkinnyRows) * BytesOf(weight) / kSkinnyShare;
-  return passes <= BytesOf(weight) + 4 * Elements(weight) ? ManyRowsKernel::kSkinny
-                                                          : ManyRowsKernel::kDequantized;
+  return passes <= BytesOf(weight) + 4 * Elements(weight) ? LinearWay::kFewRows
+                                                          : LinearWay::kDequantized;
 }
 
 // A chunk costs about what its weights cost up to 32 rows, as do 64 rows of the mixed kernel: so

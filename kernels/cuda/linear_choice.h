@@ -1,6 +1,7 @@
-// How a product of BF16 activations and quantised weights is made when there are more rows than
-// LaunchLinearSkinny takes at once: by arithmetic, from what each way moves and multiplies. One
-// place, so that measured rates correct it. Includes neither CUDA nor Abseil.
+// The ways in which a matrix product is made, and which is predicted to be fastest for quantised
+// weights and more rows than LaunchLinearSkinny takes at once: by arithmetic, from what each way
+// moves and multiplies. Devices that tune time the ways (linear_ways.h); this is what they start
+// from, and what all others go by. Includes neither CUDA nor Abseil.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +10,20 @@
 
 namespace heddle::kernels::cuda {
 
-enum class ManyRowsKernel : uint8_t {
+enum class LinearWay : uint8_t {
+  kPlain,        // LaunchLinearPlain
+  kFewRows,      // LaunchLinearSkinny, kSkinnyRows rows at a time
   kMixed,        // LaunchLinearMixed
-  kSkinny,       // LaunchLinearSkinny, kSkinnyRows rows at a time
+  kTiled,        // LaunchLinearTiled
+  kLibrary,      // LibraryMatmul::Multiply
+  kByCodes,      // LibraryMatmul's products of 8-bit codes, x quantised
   kDequantized,  // the weights as BF16 in memory, then as BF16 weights
 };
+const char* NameOf(LinearWay way);  // for people
 
-// REQUIRES: n > kSkinnyRows; a layout of codes. `has_hopper_code`: see DeviceInfo.
-ManyRowsKernel ChooseManyRows(const DeviceWeight& weight, int64_t n, bool has_hopper_code);
+// kMixed, kFewRows or kDequantized. REQUIRES: n > kSkinnyRows; a layout of codes.
+// `has_hopper_code`: see DeviceInfo.
+LinearWay ChooseManyRows(const DeviceWeight& weight, int64_t n, bool has_hopper_code);
 
 // Nanoseconds of kMixed and of kDequantized on sm_90a, without the time of launches: what the
 // choice compares. For predictions beside measurements, too.

@@ -85,8 +85,9 @@ class Runtime {
   absl::Status Synchronize();
   // A mark stands behind all that lane 0 was given so far, never on a tape, until it is set anew.
   // WaitForMark is Synchronize up to there. NsBetween is by the device's clock; REQUIRES: both were
-  // waited for.
-  static constexpr int kMarks = 6;
+  // waited for. The first kStepMarks are of steps, the others of trials (trial_timer.h).
+  static constexpr int kStepMarks = 6;
+  static constexpr int kMarks = kStepMarks + 2;
   absl::Status Mark(int mark);
   absl::Status WaitForMark(int mark);
   absl::StatusOr<int64_t> NsBetween(int from, int to) const;

@@ -22,7 +22,7 @@ using MadeDevice = absl::StatusOr<std::unique_ptr<kernels::Device>>;
 // The first GPU if this build and this machine have one. A GPU that is there but cannot be used
 // (its memory is taken, say) is an error: running on the CPU instead would hide it.
 MadeDevice FirstGpuOrCpu(const kernels::CpuDeviceOptions& cpu) {
-  MadeDevice gpu = kernels::CreateCudaDevice({});
+  MadeDevice gpu = kernels::CreateCudaDevice({.tunes = true});
   switch (gpu.status().code()) {
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kFailedPrecondition:
@@ -51,7 +51,7 @@ absl::StatusOr<std::function<MadeDevice()>> DeviceMaker(const std::string& devic
   if (device == "cpu") return [cpu] { return kernels::CreateCpuDevice(cpu); };
   if (device == "auto") return [cpu] { return FirstGpuOrCpu(cpu); };
   HEDDLE_ASSIGN_OR_RETURN(const int32_t ordinal, CudaOrdinal(device));
-  return [ordinal] { return kernels::CreateCudaDevice({.ordinal = ordinal}); };
+  return [ordinal] { return kernels::CreateCudaDevice({.ordinal = ordinal, .tunes = true}); };
 }
 
 constexpr size_t kMaxProfileBytes = size_t{1} << 20;

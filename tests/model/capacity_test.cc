@@ -118,6 +118,19 @@ TEST_CASE("The automatic pool stops at what the largest batch can use", "[unit]"
         "tokens at a time; more users: --max-batch-seqs (now 4), more tokens: --kv-memory");
 }
 
+TEST_CASE("An automatic pool takes its share of what is left beside the reserve", "[unit]") {
+  for (const double share : {0.9, 1.0}) {
+    CapacityOptions options{.reserve_bytes = kGiB, .automatic_share = share};
+    options.max_batch_seqs = 100'000;  // which could use any pool
+    options.max_batch_tokens = 100'000;
+    const auto capacity = PlanCapacity(TinyLlama(), 2 * kGiB, {16 * kGiB, 16 * kGiB}, options);
+    REQUIRE(capacity.ok());
+    const int64_t left = 13 * kGiB - capacity->workspace_bytes;
+    CHECK(capacity->kv_bytes <= static_cast<double>(left) * share);
+    CHECK(capacity->kv_bytes > static_cast<double>(left) * share - capacity->page_bytes);
+  }
+}
+
 TEST_CASE("A pool smaller than the model's context shortens the context and says so", "[unit]") {
   CapacityOptions options;
   options.kv_bytes = int64_t{22528} * 16 * 10;  // ten pages

@@ -124,6 +124,72 @@ TEST_CASE("Memory is planned for weights as the CUDA device packs them", "[cuda]
   CHECK(engine::WeightBytes(spec, DType::kF32, device.get()) == 2 * params);
 }
 
+engine::LoadOptions Tuned() {
+  engine::LoadOptions options;
+  options.make_device = [] {
+    return kernels::CreateCudaDevice(
+        {.activations = DType::kBF16, .workspace_bytes = int64_t{4} << 20, .tunes = true});
+  };
+  options.capacity.max_batch_tokens = 64;
+  options.capacity.max_batch_seqs = 8;
+  return options;
+}
+
+TEST_CASE("A device that tunes is warmed up, and answers as one that does not", "[cuda]") {
+  const auto dir = test::SharedDataOrSkip("stories260K");
+  const json expected = ReadJson(dir / "expected.json")[0];
+  const auto prompt = expected["prompt_ids"].get<std::vector<TokenId>>();
+  auto tuned = engine::LoadModel(dir, Tuned());
+  REQUIRE(tuned.ok());
+  CHECK(tuned->warm_up_seconds > 0);
+  const auto plain = Load(dir, DType::kBF16, "auto");
+  CHECK(plain.warm_up_seconds == 0);
+  const test::GreedyOptions options{.max_tokens = 8};
+  CHECK(test::RunGreedy(*tuned->executor, prompt, options).ids ==
+        test::RunGreedy(*plain.executor, prompt, options).ids);
+}
+
+// Of 640 MiB the pool gets half of what is left beside the reserve: 256 MiB of it before a warm-up,
+// 128 after.
+TEST_CASE("What a warm device has left becomes pages", "[cuda]") {
+  constexpr double kMiB = 1 << 20;
+  const auto dir = test::SharedDataOrSkip("stories260K");
+  kernels::cuda::emulate::SetMachine({.total_bytes = int64_t{640} << 20});
+  engine::LoadOptions options = Tuned();
+  options.capacity.max_batch_tokens = 16;
+  options.capacity.kv_fraction = 0.5;
+  const auto pool_bytes = [](const engine::LoadedModel& model) {
+    const auto pages = model.executor->limits().num_pages;
+    CHECK(model.capacity.limits.num_pages == pages);
+    return static_cast<double>(model.executor->page_bytes() * pages);
+  };
+  const auto free_bytes = [](const engine::LoadedModel& model) {
+    return static_cast<double>(model.executor->device().memory()->available_bytes);
+  };
+  {
+    const auto model = engine::LoadModel(dir, options);
+    REQUIRE(model.ok());
+    CHECK(pool_bytes(*model) == Approx(free_bytes(*model) - 128 * kMiB).margin(kMiB / 16));
+    CHECK(pool_bytes(*model) == Approx(model->capacity.kv_bytes));
+  }
+  options.make_device = [] {
+    return kernels::CreateCudaDevice({.workspace_bytes = int64_t{4} << 20});
+  };
+  const auto model = engine::LoadModel(dir, options);
+  REQUIRE(model.ok());
+  CHECK(pool_bytes(*model) == Approx(free_bytes(*model) - 256 * kMiB).margin(kMiB / 16));
+  kernels::cuda::emulate::SetMachine({});
+}
+
+TEST_CASE("A device that fails while it is warmed up fails the start", "[cuda]") {
+  const auto dir = test::SharedDataOrSkip("stories260K");
+  kernels::cuda::emulate::SetMachine({.launches_before_fault = 100});
+  const absl::Status status = engine::LoadModel(dir, Tuned()).status();
+  kernels::cuda::emulate::SetMachine({});
+  CHECK(absl::IsUnavailable(status));
+  CHECK(status.message().find("cuda:0 (emulated) failed") != std::string::npos);
+}
+
 TEST_CASE("A model runs with 8-bit keys and values", "[cuda]") {
   const auto dir = test::SharedDataOrSkip("stories260K");
   const json expected = ReadJson(dir / "expected.json")[0];

@@ -16,7 +16,7 @@
 namespace heddle::kernels::test {
 namespace {
 
-using cuda::ManyRowsKernel;
+using cuda::LinearWay;
 using cuda::PackedLayout;
 using cuda::WeightLayout;
 
@@ -239,16 +239,16 @@ TEST_CASE("Devices without sm_90a take codes in passes of 32 rows, or dequantise
 TEST_CASE("Codes are dequantised in memory where faster products make up for it", "[cuda]") {
   const auto weight = PackedLayout(WeightLayout::kInt4, 8192, 8192);
   for (int64_t n : {33, 64, 128, 512}) {
-    CHECK(cuda::ChooseManyRows(weight, n, true) == ManyRowsKernel::kMixed);
+    CHECK(cuda::ChooseManyRows(weight, n, true) == LinearWay::kMixed);
   }
   CHECK(cuda::PredictMixedNs(weight, 512) == Approx(123e3).epsilon(0.01));
   CHECK(cuda::PredictDequantizedNs(weight, 512) == Approx(138e3).epsilon(0.01));
-  CHECK(cuda::ChooseManyRows(weight, 2048, true) == ManyRowsKernel::kDequantized);
-  CHECK(cuda::ChooseManyRows(weight, 128, false) == ManyRowsKernel::kSkinny);
-  CHECK(cuda::ChooseManyRows(weight, 129, false) == ManyRowsKernel::kDequantized);
+  CHECK(cuda::ChooseManyRows(weight, 2048, true) == LinearWay::kDequantized);
+  CHECK(cuda::ChooseManyRows(weight, 128, false) == LinearWay::kFewRows);
+  CHECK(cuda::ChooseManyRows(weight, 129, false) == LinearWay::kDequantized);
   const auto bytes = PackedLayout(WeightLayout::kInt8, 8192, 8192);  // 71 MB, 119 a pass
-  CHECK(cuda::ChooseManyRows(bytes, 64, false) == ManyRowsKernel::kSkinny);
-  CHECK(cuda::ChooseManyRows(bytes, 96, false) == ManyRowsKernel::kDequantized);
+  CHECK(cuda::ChooseManyRows(bytes, 64, false) == LinearWay::kFewRows);
+  CHECK(cuda::ChooseManyRows(bytes, 96, false) == LinearWay::kDequantized);
 }
 
 TEST_CASE("Chunks of a mixture grow with the rows that an expert gets", "[cuda]") {
