@@ -1,6 +1,7 @@
 #include "server/cli/engine_session.h"
 
 #include <future>
+#include <string>
 #include <utility>
 
 #include "base/message.h"
@@ -61,6 +62,9 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
   if (!session.model.unused_tensors.empty()) {
     log.Warning("the model's files hold tensors that its description does not use",
                 {{"tensors", UnusedText(session.model.unused_tensors)}});
+  }
+  for (const std::string& choice : session.model.executor->device().TimedChoices()) {
+    log.Debug("ways to make a product were timed", {{"chosen_first", choice}});
   }
   HEDDLE_ASSIGN_OR_RETURN(session.codec, MakeCodec(config, session.model.model, tokenizer.get()));
   session.defaults = SamplingDefaults(session.model.model.generation);

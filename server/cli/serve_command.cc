@@ -182,6 +182,12 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpc(const config::Config& conf
   return GrpcServer::Start(options, http, generation);
 }
 
+// Of the time to get ready, where the device needed one.
+std::string WarmUpText(const engine::LoadedModel& model) {
+  if (model.warm_up_seconds == 0) return "";
+  return absl::StrFormat(", %.2f s of it to warm up", model.warm_up_seconds);
+}
+
 // What a person wants to see first. Machines read the log.
 void PrintWelcome(const config::Config& config, const EngineSession& session,
                   const ServedModel& model, uint16_t port, const GrpcServer* grpc, double seconds) {
@@ -194,8 +200,8 @@ void PrintWelcome(const config::Config& config, const EngineSession& session,
       "model     ", model.id, ": ", session.model.model.spec.family, ", ", session.model.formats,
       "\ndevice    ", session.model.device, "\nmemory    ",
       engine::DescribeCapacity(session.model.capacity), "\nready in  ",
-      absl::StrFormat("%.2f s", seconds), "\nserving   ", url, "/v1 (Ctrl-C ends it)",
-      GrpcLine(config, grpc), "\n\nTry:\n  curl ", url,
+      absl::StrFormat("%.2f s", seconds), WarmUpText(session.model), "\nserving   ", url,
+      "/v1 (Ctrl-C ends it)", GrpcLine(config, grpc), "\n\nTry:\n  curl ", url,
       "/v1/chat/completions -H 'Content-Type: application/json'", key,
       " \\\n"
       "    -d '{\"model\": \"",

@@ -36,7 +36,7 @@ int Main(int argc, char** argv) {
   load.requests_per_s = argc == 8 ? std::atof(argv[7]) : 0;
   engine::LoadOptions options;
   if (std::string(argv[3]) == "cuda") {
-    options.make_device = [] { return kernels::CreateCudaDevice({}); };
+    options.make_device = [] { return kernels::CreateCudaDevice({.tunes = true}); };
   }
   options.capacity.max_context =
       static_cast<int32_t>(load.mean_prompt_tokens + load.mean_output_tokens) + 1;

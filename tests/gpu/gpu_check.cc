@@ -17,7 +17,9 @@
 //   gpu_check tune SHAPE WEIGHTS FILE   which steps are faster split in halves; writes FILE
 // With $HEDDLE_GPU_IN_TURN launches wait for those before them, with $HEDDLE_GPU_NO_GRAPHS they are
 // made one by one: to find out what is to blame. With $HEDDLE_GPU_ONE_SPLIT all kernels divide the
-// multiprocessors' memory alike.
+// multiprocessors' memory alike. With $HEDDLE_GPU_AS_PREDICTED bench, serve and tune take the
+// predicted way to make a product; else the one that was fastest when it was first made, and say
+// what they found: lines {"choice": ...}.
 // Exit code 1 if anything differs, 2 for a wrong command line, 77 without a usable GPU.
 #include <algorithm>
 #include <chrono>
@@ -51,6 +53,7 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> CreateDevice(kernels::CudaDevic
   if (std::getenv("HEDDLE_GPU_IN_TURN") != nullptr) options.early_launches = false;
   if (std::getenv("HEDDLE_GPU_NO_GRAPHS") != nullptr) options.graphs = false;
   if (std::getenv("HEDDLE_GPU_ONE_SPLIT") != nullptr) options.one_memory_split = true;
+  if (std::getenv("HEDDLE_GPU_AS_PREDICTED") != nullptr) options.tunes = false;
   return kernels::CreateCudaDevice(options);
 }
 
@@ -130,8 +133,14 @@ int Model(const char* path) {
   return same && near ? 0 : 1;
 }
 
+void PrintChoices(const kernels::Device& device) {
+  for (const std::string& choice : device.TimedChoices()) {
+    std::printf("{\"choice\": \"%s\"}\n", choice.c_str());
+  }
+}
+
 int Bench(std::string_view filter) {
-  auto device = OpenDevice({});
+  auto device = OpenDevice({.tunes = true});
   const auto limits = device->MeasureLimits();
   if (!limits.ok()) {
     std::fprintf(stderr, "gpu_check: %s\n", std::string(limits.status().message()).c_str());
@@ -150,6 +159,7 @@ int Bench(std::string_view filter) {
   const TimingReport report = {
       .begins = [&](const std::string& name) { return IsAskedFor(name, filter); }, .ends = print};
   TimeOps(*device, 100, report);
+  PrintChoices(*device);
   TimeGaps(*device, "early", report);
   TimeGaps(*OpenDevice({.early_launches = false}), "in turn", report);
   TimeDequantized(*OpenDevice({.always_dequantizes = true}), 100, report);
@@ -192,7 +202,7 @@ absl::StatusOr<engine::LoadedModel> LoadRandom(const char* shape, const char* we
   const auto format = engine::RandomFormat(weights);
   if (!format.ok()) return format.status();
   engine::LoadOptions options;
-  options.make_device = [] { return CreateDevice({}); };
+  options.make_device = [] { return CreateDevice({.tunes = true}); };
   options.capacity.max_context = max_context;
   // Steps that are long enough for products to be bound by arithmetic, as offline throughput wants.
   options.capacity.max_batch_tokens = 4096;
@@ -203,10 +213,14 @@ absl::StatusOr<engine::LoadedModel> LoadRandom(const char* shape, const char* we
   auto model = engine::LoadRandomModel(shape, *format, options);
   if (!model.ok()) return model.status();
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  std::printf("{\"model\": \"%s %s\", \"device\": \"%s\", \"kv_type\": \"%s\", \"load_s\": %.2f}\n",
-              shape, weights, model->device.c_str(),
-              std::string(kernels::Info(model->kv_dtype).name).c_str(),
-              seconds.count() - model->random_seconds);
+  std::printf(
+      "{\"model\": \"%s %s\", \"device\": \"%s\", \"kv_type\": \"%s\", \"load_s\": %.2f, "
+      "\"warm_up_s\": %.2f, \"kv_GiB\": %.1f}\n",
+      shape, weights, model->device.c_str(),
+      std::string(kernels::Info(model->kv_dtype).name).c_str(),
+      seconds.count() - model->random_seconds, model->warm_up_seconds,
+      static_cast<double>(model->capacity.kv_bytes) / (int64_t{1} << 30));
+  PrintChoices(model->executor->device());
   const char* path = std::getenv("HEDDLE_TUNE_PROFILE");
   if (path == nullptr) return model;
   std::ifstream in(path);

@@ -116,6 +116,11 @@ def main(folder):
             print("\n" + title)
         for row in rows:
             print(serve_line(row))
+    choices = [row["choice"] for row in bench + serve if "choice" in row]
+    if choices:
+        print("\nways to make products, what was chosen first:")
+        for choice in dict.fromkeys(choices):
+            print(choice)
     for row in tune:
         if "whole_us" in row:
             print(f"{row['name']:<48} {row['whole_us']:>10.0f} us whole, {row['split_us']:.0f} split, "

@@ -31,6 +31,7 @@ class SummaryTest(unittest.TestCase):
                    "share": 0.5} for w, us in (("bf16", 40.0), ("q4_0", 10.0))]
         bench += [{"name": f"decode attention bf16, 64 sequences of {n}", "us": 1.0,
                    "TB_per_s": 1.0, "share": 0.9} for n in (1024, 8192)]
+        bench.append({"choice": "bf16 8192 x 8192, 33 to 64 rows: library 40.0 us, mixed 41.0 us"})
         bench.append({"name": "prefill attention bf16, 16384 tokens", "us": 1.0,
                       "TFLOP_per_s": 600.0, "share": 0.7})
         serve = [{"model": "llama-3.1-8b bf16", "load_s": 6.0}]
@@ -42,6 +43,7 @@ class SummaryTest(unittest.TestCase):
                 serve.append({"name": f"llama-3.1-8b {weights} {load}", **SERVED})
         printed, measured = table(bench, serve)
         self.assertNotIn("not measured", printed)
+        self.assertIn("\nbf16 8192 x 8192, 33 to 64 rows: library 40.0 us, mixed 41.0 us\n", printed)
         self.assertEqual(measured["4-bit product at 16 rows"], 4.0)
         self.assertEqual(measured["8B BF16, one stream"], 250.0)
         self.assertEqual(measured["prefill attention, 16384 tokens"], 600.0)
