@@ -36,9 +36,10 @@ struct CudaDeviceOptions {
   bool one_memory_split = false;
 };
 
-// UNIMPLEMENTED without CUDA in the build or for a GPU that is too old; FAILED_PRECONDITION
-// without a usable driver; NOT_FOUND for an ordinal that does not exist; RESOURCE_EXHAUSTED if the
-// GPU has no memory left to start with.
+// UNIMPLEMENTED without CUDA in the build, or for a GPU that is too old or that this build holds no
+// code for; FAILED_PRECONDITION without a driver, or with one too old; NOT_FOUND for an ordinal
+// that does not exist; RESOURCE_EXHAUSTED if the GPU or the host has no memory left to start with;
+// UNAVAILABLE for a GPU that is there and cannot be used.
 absl::StatusOr<std::unique_ptr<Device>> CreateCudaDevice(const CudaDeviceOptions& options);
 
 }  // namespace heddle::kernels

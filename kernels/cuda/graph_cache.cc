@@ -40,29 +40,40 @@ absl::Status GraphCache::Change(const Tape& tape, Entry* entry) {
   return absl::OkStatus();
 }
 
-absl::Status GraphCache::Play(const Tape& tape, int32_t rows) {
-  if (tape.launches().empty()) return absl::OkStatus();
-  ++uses_;
-  Entry* entry = Find(tape, rows);
-  if (entry == nullptr) {
-    Remember(tape, rows);
-    ++counts_.direct;
-    return runtime_.LaunchAll(tape);
-  }
-  entry->last_use = uses_;
+absl::Status GraphCache::Make(const Tape& tape, Entry* entry) {
+  HEDDLE_ASSIGN_OR_RETURN(entry->graph, runtime_.MakeGraph(tape));
+  entry->tape = tape;
+  return absl::OkStatus();
+}
+
+// The entry's graph, made or changed to be the tape.
+absl::Status GraphCache::PlayGraph(const Tape& tape, Entry* entry) {
   if (entry->graph != nullptr && !Change(tape, entry).ok()) {  // then it is made anew
     runtime_.FreeGraph(std::exchange(entry->graph, nullptr));
     // Early launches are what drivers may not know how to change.
     if (++counts_.refused == kMaxRefused) runtime_.MakeGraphsInTurn();
   }
-  if (entry->graph == nullptr) {
-    HEDDLE_ASSIGN_OR_RETURN(entry->graph, runtime_.MakeGraph(tape));
-    entry->tape = tape;
-    ++counts_.made;
-  } else {
-    ++counts_.replayed;
+  const bool is_new = entry->graph == nullptr;
+  if (is_new) HEDDLE_RETURN_IF_ERROR(Make(tape, entry));
+  HEDDLE_RETURN_IF_ERROR(runtime_.LaunchGraph(entry->graph));
+  ++(is_new ? counts_.made : counts_.replayed);
+  return absl::OkStatus();
+}
+
+absl::Status GraphCache::Play(const Tape& tape, int32_t rows) {
+  if (tape.launches().empty()) return absl::OkStatus();
+  ++uses_;
+  Entry* entry = Find(tape, rows);
+  if (entry == nullptr) Remember(tape, rows);
+  if (entry == nullptr || counts_.failed >= kMaxFailed) {
+    ++counts_.direct;
+    return runtime_.LaunchAll(tape);
   }
-  return runtime_.LaunchGraph(entry->graph);
+  entry->last_use = uses_;
+  if (PlayGraph(tape, entry).ok()) return absl::OkStatus();
+  runtime_.FreeGraph(std::exchange(entry->graph, nullptr));
+  ++counts_.failed;
+  return runtime_.LaunchAll(tape);  // which a fault of the device ends, too
 }
 
 }  // namespace heddle::kernels::cuda

@@ -4,7 +4,8 @@
 // A graph is made of a tape that came before, and changed where this step's differs: kernels stay,
 // grids and parameters are free. So nothing has to be padded, no address must stay, and what a
 // graph does is always what the step asked for. A sequence of kernels is launched directly when it
-// is first met: making a graph costs milliseconds.
+// is first met: making a graph costs milliseconds. So it is where the driver makes no graph, for
+// want of memory, say: slower, but the same.
 // Thread-safety: none.
 #pragma once
 
@@ -25,6 +26,7 @@ class GraphCache {
     int64_t replayed = 0;  // tapes, as graphs made before
     int64_t changed = 0;   // launches of those that differed
     int64_t refused = 0;   // changes that the driver did not make
+    int64_t failed = 0;    // graphs that it did not make or launch
   };
 
   explicit GraphCache(Runtime& runtime) : runtime_(runtime) {}
@@ -42,6 +44,7 @@ class GraphCache {
   // Decoding batches of up to kSkinnyRows rows, in a handful of mixtures of kernels.
   static constexpr size_t kMaxGraphs = 64;
   static constexpr int64_t kMaxRefused = 2;
+  static constexpr int64_t kMaxFailed = 3;  // then no more are made
 
   struct Entry {
     int32_t rows = 0;
@@ -53,6 +56,8 @@ class GraphCache {
   Entry* Find(const Tape& tape, int32_t rows);
   void Remember(const Tape& tape, int32_t rows);
   absl::Status Change(const Tape& tape, Entry* entry);
+  absl::Status Make(const Tape& tape, Entry* entry);
+  absl::Status PlayGraph(const Tape& tape, Entry* entry);
 
   Runtime& runtime_;
   std::vector<Entry> entries_;

@@ -1,4 +1,5 @@
 // Ops that look rows up, copy or scale them. A block per row; memory-bound and small.
+#include "kernels/cuda/find_code.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_element.cuh"
 
@@ -99,6 +100,16 @@ HEDDLE_KERNEL CopyPageKernel(HEDDLE_PARAMS(CopyPageParams, p)) {
 }
 
 }  // namespace
+
+int FindCode() {
+#if defined(HEDDLE_CUDA_EMULATE)
+  return kSuccess;
+#else
+  cudaFuncAttributes attributes;
+  const auto* kernel = reinterpret_cast<const void*>(CopyPageKernel<uint8_t>);
+  return static_cast<int>(cudaFuncGetAttributes(&attributes, kernel));
+#endif
+}
 
 Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float scale, Tensor out,
                   DType act, Stream stream) {

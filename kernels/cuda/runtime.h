@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,7 +34,8 @@ class Runtime {
 
   // FAILED_PRECONDITION without a driver, or with one too old for this build; NOT_FOUND if there
   // is no such device (the message says how many there are); UNIMPLEMENTED for a device older than
-  // compute capability 8.0.
+  // compute capability 8.0, or one that this build holds no code for; UNAVAILABLE for one that
+  // somebody else has to himself, or that is broken.
   static absl::StatusOr<std::unique_ptr<Runtime>> Open(int32_t ordinal);
   ~Runtime();
   Runtime(const Runtime&) = delete;
@@ -69,7 +71,8 @@ class Runtime {
   // much of the device others hold.
   absl::StatusOr<void*> AllocateDevice(int64_t bytes);
   void FreeDevice(void* data, int64_t bytes);
-  // Page-locked host memory, which copies can read and write on their own.
+  // Page-locked host memory, which copies can read and write on their own. RESOURCE_EXHAUSTED if
+  // the host has no more of it.
   absl::StatusOr<void*> AllocatePinned(int64_t bytes);
   void FreePinned(void* data);
 
@@ -105,7 +108,8 @@ class Runtime {
   // In graphs made from now on launches wait for those before them to have ended.
   void MakeGraphsInTurn() { has_early_edges_ = false; }
 
-  // OK for kSuccess, else what the number means, prefixed with `what`.
+  // OK for kSuccess, else what the number means, prefixed with `what`: RESOURCE_EXHAUSTED for want
+  // of device memory, UNAVAILABLE for all else.
   absl::Status ToStatus(Error error, const char* what) const;
 
  private:
@@ -132,5 +136,11 @@ absl::Status OutOfDeviceMemory(const DeviceInfo& info, int64_t wanted, int64_t f
 absl::Status CheckDriverVersion(int32_t driver, int32_t built_with);
 absl::Status CheckOrdinal(int32_t ordinal, int32_t count);
 absl::Status CheckCapability(const DeviceInfo& info);
+// UNIMPLEMENTED in words. `built_for`: the architectures that there is machine code for, "80, 90a".
+absl::Status NoCodeFor(const DeviceInfo& info, std::string_view built_for);
+absl::Status OutOfPinnedMemory(const DeviceInfo& info, int64_t wanted);
+
+// What to do about an error of the runtime: "" or "; ...", to stand behind its text.
+std::string AdviceFor(Error error);
 
 }  // namespace heddle::kernels::cuda

@@ -2,12 +2,14 @@
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "kernels/cuda/find_code.h"
 #include "kernels/cuda/runtime.h"
 
 namespace heddle::kernels::cuda {
@@ -97,15 +99,17 @@ absl::StatusOr<DeviceInfo> Describe(int32_t ordinal) {
   int count = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess && error != cudaErrorNoDevice) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the NVIDIA driver does not answer: ", cudaGetErrorString(error)));
+    return absl::UnavailableError(
+        absl::StrCat("the NVIDIA driver does not answer: ", cudaGetErrorString(error), " (", error,
+                     ")", AdviceFor(error)));
   }
   HEDDLE_RETURN_IF_ERROR(CheckOrdinal(ordinal, count));
   cudaDeviceProp properties;
   error = cudaGetDeviceProperties(&properties, ordinal);
   if (error != cudaSuccess) {
-    return absl::UnavailableError(
-        absl::StrCat("cuda:", ordinal, " does not answer: ", cudaGetErrorString(error)));
+    return absl::UnavailableError(absl::StrCat("cuda:", ordinal,
+                                               " does not answer: ", cudaGetErrorString(error),
+                                               " (", error, ")", AdviceFor(error)));
   }
   return DeviceInfo{
       .name = properties.name,
@@ -117,6 +121,15 @@ absl::StatusOr<DeviceInfo> Describe(int32_t ordinal) {
       .has_hopper_code = kBuiltForHopper && properties.major == 9 && properties.minor == 0};
 }
 
+// Of another architecture kernels are missed at the first launch only.
+absl::Status CheckCode(const Runtime& runtime) {
+  const Error error = FindCode();
+  if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
+    return NoCodeFor(runtime.info(), HEDDLE_CUDA_CODE);
+  }
+  return runtime.ToStatus(error, "looking for its code");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
@@ -126,6 +139,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
   std::unique_ptr<Runtime> runtime(new Runtime);
   runtime->info_ = std::move(info);
   HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(cudaSetDevice(ordinal), "selecting the device"));
+  HEDDLE_RETURN_IF_ERROR(CheckCode(*runtime));
   for (int lane = 0; lane < kLanes; ++lane) {
     cudaStream_t stream = nullptr;
     HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(
@@ -217,22 +231,27 @@ absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
   }
   HEDDLE_RETURN_IF_ERROR(ToStatus(error, "allocating device memory"));
   allocated_bytes_ += bytes;
-  HEDDLE_RETURN_IF_ERROR(
-      ToStatus(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), StreamOf(queues_[0])),
-               "clearing device memory"));
-  return data;
+  error = cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), StreamOf(queues_[0]));
+  if (error == cudaSuccess) return data;
+  FreeDevice(data, bytes);
+  return ToStatus(error, "clearing device memory");
 }
 
 void Runtime::FreeDevice(void* data, int64_t bytes) {
   if (data == nullptr) return;
+  Bind();          // a thread that has no device yet would take the first one
   cudaFree(data);  // waits for kernels that may still use it
   allocated_bytes_ -= bytes;
 }
 
 absl::StatusOr<void*> Runtime::AllocatePinned(int64_t bytes) {
   void* data = nullptr;
-  HEDDLE_RETURN_IF_ERROR(ToStatus(cudaMallocHost(&data, static_cast<size_t>(bytes)),
-                                  "allocating page-locked host memory"));
+  const cudaError_t error = cudaMallocHost(&data, static_cast<size_t>(bytes));
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // this error is not sticky: forget it
+    return OutOfPinnedMemory(info_, bytes);
+  }
+  HEDDLE_RETURN_IF_ERROR(ToStatus(error, "allocating page-locked host memory"));
   return data;
 }
 
@@ -371,9 +390,11 @@ void Runtime::FreeGraph(Graph graph) { delete static_cast<CudaGraph*>(graph); }
 absl::Status Runtime::ToStatus(Error error, const char* what) const {
   if (error == kSuccess) return absl::OkStatus();
   const auto code = static_cast<cudaError_t>(error);
-  return absl::UnavailableError(absl::StrCat("cuda:", info_.ordinal, " (", info_.name,
-                                             ") failed while ", what, ": ",
-                                             cudaGetErrorString(code), " (", error, ")"));
+  const std::string message =
+      absl::StrCat("cuda:", info_.ordinal, " (", info_.name, ") failed while ", what, ": ",
+                   cudaGetErrorString(code), " (", error, ")", AdviceFor(error));
+  return code == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(message)
+                                           : absl::UnavailableError(message);
 }
 
 }  // namespace heddle::kernels::cuda

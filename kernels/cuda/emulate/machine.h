@@ -11,12 +11,14 @@ struct Machine {
   int32_t device_count = 1;
   int32_t compute_major = 9;
   int32_t compute_minor = 0;
+  bool has_code = true;  // the program, for that
   int64_t total_bytes = int64_t{8} << 30;
   int64_t taken_bytes = 0;       // by other processes
   bool has_library = false;      // in cuBLASLt's place
   bool scales_rows = true;       // the library, in FP8 products; and tiles
   bool has_codes = true;         // it finds an algorithm for products of codes
   bool refuses_changes = false;  // of graphs
+  bool refuses_graphs = false;
   // Launches that succeed; the next reads where it must not, and from then on every call fails.
   // Negative: none fails.
   int64_t launches_before_fault = -1;

@@ -162,6 +162,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
                     .total_bytes = machine.total_bytes,
                     .has_hopper_code = machine.compute_major == 9};
   HEDDLE_RETURN_IF_ERROR(CheckCapability(runtime->info_));
+  if (!machine.has_code) return NoCodeFor(runtime->info_, "80, 90a");
   for (LaunchQueue& queue : runtime->queues_) queue.early = machine.compute_major == 9;
   return runtime;
 }
@@ -315,7 +316,10 @@ absl::Status Runtime::LaunchAll(const Tape& tape) {
 }
 
 // A graph is a copy of its tape; ChangeGraph takes over only what it is told to.
-absl::StatusOr<Runtime::Graph> Runtime::MakeGraph(const Tape& tape) { return new Tape(tape); }
+absl::StatusOr<Runtime::Graph> Runtime::MakeGraph(const Tape& tape) {
+  if (Get().machine.refuses_graphs) return absl::ResourceExhaustedError("emulated: no graphs");
+  return new Tape(tape);
+}
 
 absl::Status Runtime::ChangeGraph(Graph graph, const Tape& tape, size_t i) {
   if (Get().machine.refuses_changes) return absl::UnavailableError("emulated: no change of graphs");

@@ -31,7 +31,8 @@ void SetOrder(Order order) {
 }
 
 void SetMachine(const Machine& machine) {
-  ptx::Context::Get().device = {machine.compute_major, machine.compute_minor, kMultiprocessors};
+  ptx::Context::Get().device = {machine.compute_major, machine.compute_minor, kMultiprocessors,
+                                machine.has_code};
   ptx::Context::Get().machine().set_options(Options());
 }
 

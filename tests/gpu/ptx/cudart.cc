@@ -47,6 +47,8 @@ Context& Context::Get() {
 Context::Context() : machine_(MachineOptions{.late = !IsSet("HEDDLE_PTX_EARLY")}) {
   const char* path = std::getenv("HEDDLE_PTX_COUNTS");
   if (path != nullptr) counts_path_ = path;
+  const char* lost = std::getenv("HEDDLE_PTX_LOST");
+  if (lost != nullptr) refusal_ = {std::atoll(lost), cudaErrorLaunchFailure, /*is_lost=*/true};
 }
 
 Context::~Context() { WriteCounts(); }
@@ -92,6 +94,7 @@ CUkern_st* Context::FindKernel(const void* host_function) {
 }
 
 cudaError_t Context::Load(CUkern_st& kernel) {
+  if (!device.has_code) return cudaErrorNoKernelImageForDevice;
   if (kernel.kernel != nullptr) return cudaSuccess;
   std::optional<absl::StatusOr<Module>>& module = kernel.source->module;
   if (!module.has_value()) {
@@ -157,6 +160,33 @@ void Context::Run(const PreparedLaunch& launch) {
   const std::string& name = launch.kernel->name;
   lost_ = Refuse(cudaErrorLaunchFailure,
                  absl::StrReplaceAll(status.message(), {{name, Demangled(name)}}));
+}
+
+void Context::set_refusal(const Refusal& refusal) {
+  const std::lock_guard lock(mutex_);
+  refusal_ = refusal;
+  has_refused_ = false;
+}
+
+cudaError_t Context::BeginCall() {
+  if (lost_ != cudaSuccess) return lost_;
+  if (refusal_.after < 0 || refusal_.after-- > 0) return cudaSuccess;
+  has_refused_ = true;
+  if (refusal_.is_lost) lost_ = refusal_.error;
+  return refusal_.error;
+}
+
+void Context::Restart() {
+  const std::lock_guard lock(mutex_);
+  executables.clear();
+  graphs.clear();
+  events.clear();
+  streams.clear();
+  for (const auto& [data, allocation] : allocations_) machine_.Free(const_cast<uint8_t*>(data));
+  allocations_.clear();
+  device_bytes_ = 0;
+  lost_ = cudaSuccess;
+  refusal_ = {};
 }
 
 std::string Demangled(const std::string& name) {

@@ -9,7 +9,7 @@
 // shows in one of them.
 //
 // Environment: HEDDLE_PTX_EARLY=1: not late. HEDDLE_PTX_COUNTS=FILE: at exit, a JSON line for each
-// kernel that was launched.
+// kernel that was launched. HEDDLE_PTX_LOST=N: after N calls of the runtime the device is lost.
 // Thread-safety: all calls are serialised.
 #pragma once
 
@@ -125,6 +125,7 @@ class Context {
   // What the device says of itself, for tests that ask for another than an H200.
   struct Device {
     int major = 9, minor = 0, num_multiprocessors = 132;
+    bool has_code = true;  // whether the program holds code for it
   };
   Device device;
 
@@ -161,6 +162,20 @@ class Context {
   // After a fault in a kernel every call fails with the same error.
   cudaError_t lost() const { return lost_; }
 
+  // A call of the runtime that fails, for tests: the one after `after` others. Negative: none.
+  struct Refusal {
+    int64_t after = -1;
+    cudaError_t error = cudaErrorUnknown;
+    bool is_lost = false;  // and all calls from then on
+  };
+  // For the calls from now on. has_refused: whether it came to that.
+  void set_refusal(const Refusal& refusal);
+  bool has_refused() const { return has_refused_; }
+  // What a call begins with: cudaSuccess, or why it fails.
+  cudaError_t BeginCall();
+  // As in a new process: nothing is allocated, nothing is lost.
+  void Restart();
+
  private:
   struct Allocation {
     int64_t bytes = 0;
@@ -177,6 +192,8 @@ class Context {
   std::map<const uint8_t*, Allocation> allocations_;
   int64_t device_bytes_ = 0;
   cudaError_t lost_ = cudaSuccess;
+  Refusal refusal_;
+  bool has_refused_ = false;
 };
 
 // The calling thread's last error, for cudaGetLastError.
@@ -193,7 +210,7 @@ template <typename Body>
 cudaError_t Call(Body body) {
   Context& context = Context::Get();
   const std::lock_guard lock(context.mutex());
-  cudaError_t error = context.lost();
+  cudaError_t error = context.BeginCall();
   if (error == cudaSuccess) error = body(context);
   if (context.lost() != cudaSuccess) error = context.lost();
   if (error != cudaSuccess) LastError() = error;

@@ -65,13 +65,17 @@ static_assert(sizeof(cuuint64_t) == sizeof(uint64_t) && sizeof(CUtensorMap) == k
 extern "C" {
 
 cudaError_t cudaDriverGetVersion(int* version) {
-  *version = CUDART_VERSION;
-  return cudaSuccess;
+  return Call([&](Context&) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
-  return cudaSuccess;
+  return Call([&](Context&) {
+    *count = 1;
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {

@@ -153,6 +153,20 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   });
 }
 
+// Of the attributes, those that are known of PTX.
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  return Call([&](Context& context) {
+    CUkern_st* kernel = context.FindKernel(function);
+    if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
+    const cudaError_t error = context.Load(*kernel);
+    if (error != cudaSuccess) return error;
+    *attributes = {};
+    attributes->sharedSizeBytes = static_cast<size_t>(kernel->kernel->static_shared_bytes);
+    attributes->maxThreadsPerBlock = kernel->kernel->max_threads;
+    return cudaSuccess;
+  });
+}
+
 }  // extern "C"
 
 }  // namespace heddle::ptx

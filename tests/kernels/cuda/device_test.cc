@@ -33,7 +33,8 @@ absl::Status Opening(const Machine& machine, int32_t ordinal = 0) {
 TEST_CASE("A machine that cannot be used is described with what to do", "[cuda]") {
   CHECK(Opening({.driver = 0}) ==
         absl::FailedPreconditionError("no NVIDIA driver was found on this machine (libcuda.so.1); "
-                                      "install one, or run with --device cpu"));
+                                      "install one, give the container its GPUs (docker run "
+                                      "--gpus all), or run with --device cpu"));
   CHECK(Opening({.driver = 12040}) ==
         absl::FailedPreconditionError(
             "the NVIDIA driver supports CUDA up to 12.4, and this heddle was built with CUDA 13.0; "
@@ -49,6 +50,25 @@ TEST_CASE("A machine that cannot be used is described with what to do", "[cuda]"
   CHECK(Opening({.compute_major = 7}) ==
         absl::UnimplementedError("cuda:0 (emulated) has compute capability 7.0; heddle needs 8.0 "
                                  "(Ampere) or later"));
+  CHECK(Opening({.compute_major = 12, .has_code = false}) ==
+        absl::UnimplementedError(
+            "cuda:0 (emulated) has compute capability 12.0, and this heddle holds code for 80, 90a "
+            "alone; build it with -DHEDDLE_CUDA_ARCHITECTURES=120"));
+  CHECK(Opening({.has_code = false}).message().find("ARCHITECTURES=90a") != std::string::npos);
+}
+
+TEST_CASE("Errors that have one cause are explained by it", "[cuda]") {
+  const auto has = [](cuda::Error error, const char* text) {
+    return cuda::AdviceFor(error).find(text) != std::string::npos;
+  };
+  // Numbers: CUDA Runtime API, cudaError_t.
+  CHECK(has(46, "compute mode"));     // cudaErrorDevicesUnavailable
+  CHECK(has(209, "architectures"));   // cudaErrorNoKernelImageForDevice
+  CHECK(has(802, "fabricmanager"));   // cudaErrorSystemNotReady
+  CHECK(has(803, "restart"));         // cudaErrorSystemDriverMismatch
+  CHECK(has(805, "MPS"));             // cudaErrorMpsConnectionFailed
+  CHECK(has(2, "nvidia-smi"));        // cudaErrorMemoryAllocation
+  CHECK(cuda::AdviceFor(700) == "");  // cudaErrorIllegalAddress
 }
 
 TEST_CASE("A GPU whose memory others hold is refused with who holds how much", "[cuda]") {
@@ -149,6 +169,26 @@ TEST_CASE("A graph that the driver refuses to change is made anew", "[cuda]") {
   CHECK(graphs.counts().refused == 2);
   CHECK(graphs.counts().replayed == 1);
   CHECK(graphs.counts().changed == 0);
+}
+
+TEST_CASE("Where the driver makes no graphs, launches are made one by one", "[cuda]") {
+  OnMachine on({.refuses_graphs = true});
+  auto runtime = *cuda::Runtime::Open(0);
+  cuda::GraphCache graphs(*runtime);
+  Matrix a(1, 3);
+  *a.at(0, 2) = 1;
+  for (int32_t time = 0; time < 6; ++time) {
+    cuda::Tape tape;
+    runtime->set_tape(&tape);
+    CHECK(cuda::LaunchScaleLogits(a.tensor(), 2, 0, runtime->stream()) == cuda::kSuccess);
+    runtime->set_tape(nullptr);
+    REQUIRE(graphs.Play(tape, 7).ok());
+    REQUIRE(runtime->Synchronize().ok());
+  }
+  CHECK(a(0, 2) == 64);
+  CHECK(graphs.counts().failed == 3);  // and no more are tried
+  CHECK(graphs.counts().direct == 3);
+  CHECK(graphs.counts().made == 0);
 }
 
 TEST_CASE("More mixtures of kernels than there are graphs for still run", "[cuda]") {

@@ -1,0 +1,10 @@
+// Includes neither CUDA nor Abseil, so that .cc and .cu files share it.
+#pragma once
+
+namespace heddle::kernels::cuda {
+
+// 0 (kSuccess) if this program holds machine code that the calling thread's device runs; else the
+// runtime's error. Asks for one kernel: all are built for the same architectures.
+int FindCode();
+
+}  // namespace heddle::kernels::cuda
