@@ -12,6 +12,18 @@ bool IsAligned(const Tensor& t, int64_t elements) {  // BF16
 
 bool Always(const AttentionArgs&) { return true; }
 
+// What every device has that runs the kernel.
+int64_t Little(const AttentionArgs&, int32_t) { return 0; }
+
+// Of a block with so many rows: queries, and two stages of 64 keys and values, of which rows are 16
+// bytes apart; and what else there is. See Layout in attention_flash_stages.cuh.
+int64_t FlashSharedBytes(const AttentionArgs& args, int32_t rows) {
+  constexpr int64_t kStagedKeys = 2 * 64, kRest = 4 << 10;
+  const int64_t dim = args.cache.head_dim <= 64 ? 64 : args.cache.head_dim <= 128 ? 128 : 256;
+  const int64_t key_bytes = dim * KvElementBytes(args.cache.dtype) + 16;
+  return 2 * kStagedKeys * key_bytes + rows * (dim + 8) * 2 + kRest;
+}
+
 // Units of 16 bytes from the cache, pairs to the output.
 bool FlashCan(const AttentionArgs& args) {
   const KvCacheView& cache = args.cache;
@@ -41,19 +53,21 @@ struct Row {
   int32_t prefill_rows;  // of a tile
   int32_t decode_rows;   // 0: not for decoding
   bool (*can)(const AttentionArgs& args);
+  int64_t (*shared_bytes)(const AttentionArgs& args, int32_t rows);  // of a tile's block
 };
 
 // The first that can is taken. F8 and int8 caches on Hopper stay with kFlash: their values would
 // have to become 16 bits in shared memory first, as only 16-bit tiles can be transposed.
 constexpr Row kRows[] = {
-    {AttentionKernel::kHopper, true, DType::kBF16, 2, 128, kHopperTileRows, 0, HopperCan},
+    {AttentionKernel::kHopper, true, DType::kBF16, 2, 128, kHopperTileRows, 0, HopperCan, Little},
     {AttentionKernel::kFlash, false, DType::kBF16, 0, 256, kPrefillTileRows, kDecodeTileRows,
-     FlashCan},
+     FlashCan, FlashSharedBytes},
     {AttentionKernel::kPlain, false, DType::kF32, 0, kMaxAttentionHeadDim, kPrefillTileRows,
-     kDecodeTileRows, Always},
+     kDecodeTileRows, Always, Little},
 };
 
-const Row& First(const AttentionArgs& args, DType activations, bool has_hopper_code, bool decodes) {
+const Row& First(const AttentionArgs& args, DType activations, bool has_hopper_code,
+                 int32_t max_shared_bytes, bool decodes) {
   for (const Row& row : kRows) {
     const bool right_kind = (!row.needs_hopper || has_hopper_code) &&
                             (!decodes || row.decode_rows > 0) &&
@@ -61,17 +75,19 @@ const Row& First(const AttentionArgs& args, DType activations, bool has_hopper_c
     const bool right_size =
         args.cache.head_dim <= row.max_head_dim &&
         (row.kv_element_bytes == 0 || row.kv_element_bytes == KvElementBytes(args.cache.dtype));
-    if (right_kind && right_size && row.can(args)) return row;
+    const int32_t rows = decodes ? row.decode_rows : row.prefill_rows;
+    const bool fits = row.shared_bytes(args, rows) <= max_shared_bytes;
+    if (right_kind && right_size && fits && row.can(args)) return row;
   }
   return kRows[std::size(kRows) - 1];
 }
 
 }  // namespace
 
-AttentionChoice ChooseAttention(const AttentionArgs& args, DType activations,
-                                bool has_hopper_code) {
-  const Row& prefill = First(args, activations, has_hopper_code, false);
-  const Row& decode = First(args, activations, has_hopper_code, true);
+AttentionChoice ChooseAttention(const AttentionArgs& args, DType activations, bool has_hopper_code,
+                                int32_t max_shared_bytes) {
+  const Row& prefill = First(args, activations, has_hopper_code, max_shared_bytes, false);
+  const Row& decode = First(args, activations, has_hopper_code, max_shared_bytes, true);
   return {prefill.kernel, decode.kernel, prefill.prefill_rows};
 }
 

@@ -16,7 +16,8 @@ struct AttentionChoice {
   int32_t prefill_rows = kPrefillTileRows;  // of a tile
 };
 
-// `has_hopper_code`: see DeviceInfo.
-AttentionChoice ChooseAttention(const AttentionArgs& args, DType activations, bool has_hopper_code);
+// `has_hopper_code` and `max_shared_bytes`: see DeviceInfo.
+AttentionChoice ChooseAttention(const AttentionArgs& args, DType activations, bool has_hopper_code,
+                                int32_t max_shared_bytes);
 
 }  // namespace heddle::kernels::cuda

@@ -112,14 +112,17 @@ void CudaOps::Attention(const AttentionArgs& args) {
                                               "; CUDA has kernels up to ", kMaxAttentionHeadDim)));
   }
   const DeviceInfo& device = step_.runtime.info();
-  const AttentionChoice choice = ChooseAttention(args, step_.activations, device.has_hopper_code);
-  const AttentionGrouping grouping = {.group = args.n_heads / args.cache.n_kv_heads,
-                                      .n_kv_heads = args.cache.n_kv_heads,
-                                      .head_dim = args.cache.head_dim,
-                                      .prefill_rows = choice.prefill_rows,
-                                      .layers = args.cache.group,
-                                      .window = args.window,
-                                      .shares_prefixes = choice.decode != AttentionKernel::kPlain};
+  const AttentionChoice choice =
+      ChooseAttention(args, step_.activations, device.has_hopper_code, device.max_shared_bytes);
+  const AttentionGrouping grouping = {
+      .group = args.n_heads / args.cache.n_kv_heads,
+      .n_kv_heads = args.cache.n_kv_heads,
+      .head_dim = args.cache.head_dim,
+      .prefill_rows = choice.prefill_rows,
+      .layers = args.cache.group,
+      .window = args.window,
+      .shares_prefixes =
+          choice.prefill != AttentionKernel::kPlain && choice.decode != AttentionKernel::kPlain};
   absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
   if (!plan.ok()) return Note(plan.status());
   AttentionParams params;

@@ -36,6 +36,13 @@ CodeRows CodesAt(uint8_t* at, const DeviceWeight& weight, int64_t n) {
           .scales_stride = IsTiled(weight) ? rows : 0};
 }
 
+// Columns of a row that a block may keep on this device, see code_rows::Kept: those of whole turns
+// of the most threads, beside what they find its scale in.
+int64_t MaxKept(const DeviceInfo& device) {
+  constexpr int64_t kTurn = 4096, kScratch = 1024;
+  return std::min(kMaxKeptCodes, (device.max_shared_bytes - kScratch) / kFloat / kTurn * kTurn);
+}
+
 NormArgs NormOfRows(NormArgs norm, int64_t first, int64_t count) {
   norm.x = RowsOf(norm.x, first, count, 2);
   norm.out = RowsOf(norm.out, first, count, 2);
@@ -73,7 +80,8 @@ CodeRows CudaOps::LeaveCodes(const LinearArgs& args) {
   const Tensor& out = args.out;
   const bool fits = IsAligned(out, 2) && out.stride == out.cols &&
                     BytesOfCodes(reader, out.rows) <= out.rows * out.cols * 2;
-  const bool makes = args.epilogue != Epilogue::kAdd && reader.row_bytes <= kMaxKeptCodes;
+  const bool makes =
+      args.epilogue != Epilogue::kAdd && reader.row_bytes <= MaxKept(step_.runtime.info());
   // So that the reader need not take its rows in parts.
   const bool whole = LibraryRows(reader, out.rows) * reader.rows * kFloat <= step_.workspace.bytes;
   if (!fits || !makes || !whole || !GoesByCodes(reader, out.rows)) return {};
@@ -97,7 +105,7 @@ bool CudaOps::NormsToCodes(const NormArgs& norm, const DeviceWeight& weight) con
     return reinterpret_cast<uintptr_t>(data) % kAlignment == 0;
   };
   return IsAligned(norm.x, 2) && norm.residual.data == nullptr && is_aligned(norm.weight) &&
-         is_aligned(norm.bias) && weight.row_bytes <= kMaxKeptCodes;
+         is_aligned(norm.bias) && weight.row_bytes <= MaxKept(step_.runtime.info());
 }
 
 // x rows that norms leave, if they are not there yet, in codes at once where that can be done.

@@ -11,6 +11,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWide = 8;  // columns of a thread
+// Rows in BlockY; more of them in BlockZ, as both are 16 bits wide.
+constexpr int kGridRows = 32768;
 
 // A row of 14336 codes is 64 KiB of kept outputs: three such blocks fit into a multiprocessor,
 // whose 48 warps have enough loads in flight.
@@ -52,8 +54,8 @@ template <typename T, typename O, int kWidth>
 HEDDLE_KERNEL EpilogueKernel(HEDDLE_PARAMS(EpilogueParams, p)) {
   StartInTurn();
   const int64_t r = (static_cast<int64_t>(BlockX()) * kThreads + ThreadX()) * kWidth;
-  const int64_t t = BlockY();
-  if (r >= OutputCols(p.linear)) return;
+  const int64_t t = static_cast<int64_t>(BlockZ()) * kGridRows + BlockY();
+  if (r >= OutputCols(p.linear) || t >= p.linear.x.rows) return;
   Group<float, kWidth> up = {};
   if (p.linear.epilogue == Epilogue::kGated) {
     up = ProductsAt<T, kWidth>(p.product, t, r + p.linear.half);
@@ -122,7 +124,8 @@ Error LaunchTyped(const EpilogueParams& params, Stream stream) {
       IsWide(linear.out) && IsWide(params.product.sums) && OutputCols(linear) % kWide == 0;
   const LaunchShape shape = {
       .grid_x = CeilDiv(OutputCols(linear), int64_t{kThreads} * (wide ? kWide : 1)),
-      .grid_y = static_cast<int>(linear.x.rows),
+      .grid_y = static_cast<int>(linear.x.rows < kGridRows ? linear.x.rows : kGridRows),
+      .grid_z = CeilDiv(linear.x.rows, kGridRows),
       .threads = kThreads};
   return wide ? Launch(EpilogueKernel<T, O, kWide>, shape, stream, params)
               : Launch(EpilogueKernel<T, O, 1>, shape, stream, params);

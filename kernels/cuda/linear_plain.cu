@@ -7,14 +7,16 @@ namespace heddle::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 4;
+// Rows of x in BlockY; more of them in BlockZ, as both are 16 bits wide.
+constexpr int kGridRows = 32768;
 
 // A warp per output.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL LinearPlainKernel(HEDDLE_PARAMS(LinearParams, p)) {
   StartInTurn();
   const int64_t r = static_cast<int64_t>(BlockX()) * kWarps + WarpIndex();
-  const int64_t t = BlockY();
-  if (r >= OutputCols(p)) return;
+  const int64_t t = static_cast<int64_t>(BlockZ()) * kGridRows + BlockY();
+  if (r >= OutputCols(p) || t >= p.x.rows) return;
   const T* x = p.x.row<T>(t);
   float y = DotRow<T, kLayout>(p.weight, x, r);
   float y_up = p.epilogue == Epilogue::kGated ? DotRow<T, kLayout>(p.weight, x, r + p.half) : 0.0f;
@@ -61,9 +63,11 @@ HEDDLE_KERNEL DequantizeKernel(HEDDLE_PARAMS(DequantizeParams, p)) {
 }  // namespace
 
 Error LaunchLinearPlain(const LinearParams& params, DType act, Stream stream) {
-  const LaunchShape shape = {.grid_x = CeilDiv(OutputCols(params), kWarps),
-                             .grid_y = static_cast<int>(params.x.rows),
-                             .threads = 32 * kWarps};
+  const LaunchShape shape = {
+      .grid_x = CeilDiv(OutputCols(params), kWarps),
+      .grid_y = static_cast<int>(params.x.rows < kGridRows ? params.x.rows : kGridRows),
+      .grid_z = CeilDiv(params.x.rows, kGridRows),
+      .threads = 32 * kWarps};
   return ForActivation(act, [&]<typename T>(T) {
     return ForLayout(params.weight.layout, [&]<WeightLayout kLayout>() {
       return Launch(LinearPlainKernel<T, kLayout>, shape, stream, params);

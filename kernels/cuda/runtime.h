@@ -24,6 +24,7 @@ struct DeviceInfo {
   int32_t minor = 0;
   int32_t num_multiprocessors = 0;
   int64_t total_bytes = 0;
+  int32_t max_shared_bytes = 0;  // that a block may have
   bool has_hopper_code = false;  // this build holds kernels of sm_90a, and the device runs them
 };
 

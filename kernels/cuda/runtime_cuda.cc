@@ -118,6 +118,7 @@ absl::StatusOr<DeviceInfo> Describe(int32_t ordinal) {
       .minor = properties.minor,
       .num_multiprocessors = properties.multiProcessorCount,
       .total_bytes = static_cast<int64_t>(properties.totalGlobalMem),
+      .max_shared_bytes = static_cast<int32_t>(properties.sharedMemPerBlockOptin),
       .has_hopper_code = kBuiltForHopper && properties.major == 9 && properties.minor == 0};
 }
 

@@ -59,6 +59,14 @@ State& Get() {
   return state;
 }
 
+// That a block may have: CUDA C++ Programming Guide, "Technical Specifications per Compute
+// Capability".
+int32_t MaxSharedBytes(const emulate::Machine& machine) {
+  const int32_t capability = 10 * machine.compute_major + machine.compute_minor;
+  const bool is_small = capability == 86 || capability == 89 || capability >= 120;
+  return (is_small ? 99 : capability < 90 ? 163 : 227) << 10;
+}
+
 // Blocks of page-locked memory; beside the state, which tests replace.
 std::vector<std::pair<const uint8_t*, int64_t>>& PinnedBlocks() {
   static std::vector<std::pair<const uint8_t*, int64_t>> blocks;
@@ -160,6 +168,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
                     .minor = machine.compute_minor,
                     .num_multiprocessors = kMultiprocessors,
                     .total_bytes = machine.total_bytes,
+                    .max_shared_bytes = MaxSharedBytes(machine),
                     .has_hopper_code = machine.compute_major == 9};
   HEDDLE_RETURN_IF_ERROR(CheckCapability(runtime->info_));
   if (!machine.has_code) return NoCodeFor(runtime->info_, "80, 90a");
@@ -260,6 +269,8 @@ absl::StatusOr<int64_t> Runtime::NsBetween(int from, int to) const {
 // Faults and findings show when the stream is waited for, not here.
 Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void*,
                    const void* params, size_t params_bytes) {
+  HEDDLE_CHECK(shape.shared_bytes <= MaxSharedBytes(Get().machine),
+               "more shared memory than the device has");
   const auto* bytes = static_cast<const std::byte*>(params);
   InTurn([kernel, call, shape, copy = std::vector<std::byte>(bytes, bytes + params_bytes)] {
     StartKernel(kernel, call, shape, copy);

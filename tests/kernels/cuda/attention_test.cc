@@ -121,8 +121,8 @@ TEST_CASE("Each kind of attention takes the kernel of its row in the table", "[c
   args.scale = 1;
   args.cache = {
       .dtype = DType::kBF16, .num_pages = 9, .page_tokens = 16, .n_kv_heads = 1, .head_dim = 128};
-  auto choose = [&](bool hopper, DType act = DType::kBF16) {
-    return cuda::ChooseAttention(args, act, hopper);
+  auto choose = [&](bool hopper, DType act = DType::kBF16, int32_t shared_bytes = 227 << 10) {
+    return cuda::ChooseAttention(args, act, hopper, shared_bytes);
   };
   CHECK(choose(true).prefill == AttentionKernel::kHopper);
   CHECK(choose(true).prefill_rows == cuda::kHopperTileRows);
@@ -133,6 +133,13 @@ TEST_CASE("Each kind of attention takes the kernel of its row in the table", "[c
     args.cache.head_dim = head_dim;
     CHECK(choose(true).prefill == AttentionKernel::kFlash);
   }
+  // Shared memory of a block: the Programming Guide's for 8.0, and for 8.6 and 8.9.
+  constexpr int32_t kAmpere = 163 << 10, kAda = 99 << 10;
+  CHECK(choose(false, DType::kBF16, kAmpere).prefill == AttentionKernel::kPlain);  // 168 KiB
+  CHECK(choose(false, DType::kBF16, kAmpere).decode == AttentionKernel::kFlash);   // 142 KiB
+  CHECK(choose(false, DType::kBF16, kAda).decode == AttentionKernel::kPlain);
+  args.cache.head_dim = 128;
+  CHECK(choose(false, DType::kBF16, kAda).prefill == AttentionKernel::kFlash);
   args.cache.head_dim = 64;
   CHECK(choose(true).prefill == AttentionKernel::kHopper);
   args.cache.page_tokens = 4;

@@ -100,6 +100,40 @@ TEST_CASE("After a fault in a kernel every call of the device fails", "[cuda]") 
   CHECK(absl::IsUnavailable(device->Upload(values.at(0, 0), &number, 4)));
 }
 
+// Row t of x is (t, 0, 0, ...), weight row r is (r + 1, ...), so that output (t, r) is t (r + 1).
+// Numbers of 8 bits: exact in BF16.
+void CheckProductOf(int64_t n, DType act, const std::vector<float>& bias) {
+  constexpr int64_t kRows = 4, kCols = 8;
+  auto device = EmulatedDevice(act);
+  std::vector<uint16_t> bits(kRows * kCols, F32ToBF16(3));
+  for (size_t r = 0; r < kRows; ++r) bits[r * kCols] = F32ToBF16(static_cast<float>(r + 1));
+  const WeightSource source = {
+      .data = bits.data(), .dtype = DType::kBF16, .rows = kRows, .cols = kCols};
+  auto packed = *device->Pack({&source, 1});
+  Matrix values(n, kCols), zeros(n, kRows);
+  for (int64_t t = 0; t < n; ++t) *values.at(t, 0) = static_cast<float>(t % 13);
+  Activations x(act, values), out(act, zeros);
+  MustRun(*device, [&](Ops& ops) {
+    ops.Linear({.x = x.tensor(),
+                .weight = packed.get(),
+                .bias = bias.empty() ? nullptr : bias.data(),
+                .out = out.tensor()});
+  });
+  for (int64_t t : {int64_t{1}, n / 2 - 1, n / 2, n - 1}) {
+    for (int64_t r : {0, 3}) {
+      INFO("row " << t << " of " << n << ", column " << r);
+      CHECK(out(t, r) == static_cast<float>(t % 13) * (r + 1) + (bias.empty() ? 0 : bias[r]));
+    }
+  }
+}
+
+TEST_CASE("There may be more rows than a grid has in its second dimension", "[cuda]") {
+  constexpr int64_t kRows = 65537;
+  CheckProductOf(kRows, DType::kF32, {});
+  OnMachine on({.has_library = true});
+  CheckProductOf(kRows, DType::kBF16, std::vector<float>(4, 2));  // the epilogue's
+}
+
 TEST_CASE("Limits are measured in the workspace", "[cuda]") {
   auto device = EmulatedDevice(DType::kBF16, /*workspace_bytes=*/64 << 10);
   const auto limits = device->MeasureLimits();
