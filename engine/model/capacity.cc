@@ -62,6 +62,25 @@ std::string WindowText(const Capacity& capacity) {
                          100 * held / all);
 }
 
+// `least_bytes`: of memory that would do.
+absl::Status DoesNotFit(const Capacity& capacity, const CapacityOptions& options, int32_t context,
+                        int64_t pool_bytes, int64_t least_bytes) {
+  const int64_t short_bytes = least_bytes - capacity.available_bytes;
+  std::string message =
+      absl::StrCat("the model does not fit: ", FormatBytes(capacity.available_bytes),
+                   " of memory are free; ", "weights need ", FormatBytes(capacity.weight_bytes),
+                   ", workspace ", FormatBytes(capacity.workspace_bytes), " (--max-batch-tokens ",
+                   options.max_batch_tokens, "), and the KV pool ", FormatBytes(pool_bytes), " (",
+                   FormatBytes(capacity.kv_bytes_per_token), " per token)");
+  if (options.kv_bytes == 0) {
+    absl::StrAppend(&message, "; ", FormatBytes(options.reserve_bytes), " are kept free");
+  }
+  if (short_bytes > 0) absl::StrAppend(&message, "; ", FormatBytes(short_bytes), " are missing");
+  absl::StrAppend(&message, "; a smaller --max-context (now ", context,
+                  ") or --kv-memory would need less");
+  return absl::ResourceExhaustedError(message);
+}
+
 }  // namespace
 
 std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
@@ -124,15 +143,13 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   if (options.kv_bytes > 0 && pages < least_pages && options.max_context == 0) {
     return PoolTooSmall(options.kv_bytes, least_pages * page_bytes, options.page_tokens);
   }
-  if (fixed_bytes > memory.available_bytes || pages < least_pages ||
-      (options.kv_bytes > 0 && fixed_bytes + wanted > memory.available_bytes)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "the model does not fit: ", FormatBytes(memory.available_bytes), " of memory are free; ",
-        "weights need ", FormatBytes(weight_bytes), ", workspace ",
-        FormatBytes(capacity.workspace_bytes), " (--max-batch-tokens ", options.max_batch_tokens,
-        "), and the KV pool ", FormatBytes(std::max(wanted, least_pages * page_bytes)), " (",
-        FormatBytes(capacity.kv_bytes_per_token), " per token); a smaller --max-context (now ",
-        context, ") or --kv-memory would need less"));
+  // A pool of a given size may take the reserve.
+  const int64_t least_bytes =
+      fixed_bytes +
+      (options.kv_bytes > 0 ? wanted : options.reserve_bytes + least_pages * page_bytes);
+  if (pages < least_pages || least_bytes > memory.available_bytes) {
+    const int64_t pool_bytes = std::max(wanted, least_pages * page_bytes);
+    return DoesNotFit(capacity, options, context, pool_bytes, least_bytes);
   }
   capacity.limits = {.num_pages = static_cast<int32_t>(pages),
                      .page_tokens = options.page_tokens,

@@ -1,5 +1,6 @@
 #include "server/cli/model_options.h"
 
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -20,14 +21,18 @@ namespace {
 using MadeDevice = absl::StatusOr<std::unique_ptr<kernels::Device>>;
 
 // The first GPU if this build and this machine have one. A GPU that is there but cannot be used
-// (its memory is taken, say) is an error: running on the CPU instead would hide it.
+// (its memory is taken, say) is an error. Says why on standard error where the CPU is taken: nobody
+// should find out by how slow it is.
 MadeDevice FirstGpuOrCpu(const kernels::CpuDeviceOptions& cpu) {
   MadeDevice gpu = kernels::CreateCudaDevice({.tunes = true});
   switch (gpu.status().code()) {
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kNotFound: {
+      const std::string why(gpu.status().message());
+      std::fprintf(stderr, "heddle: --device auto is the CPU: %s\n", why.c_str());
       return kernels::CreateCpuDevice(cpu);
+    }
     default:
       return gpu;
   }

@@ -233,7 +233,9 @@ absl::Status WaitForEnd(SignalWatch& signals, const EngineLoop& loop, TlsContext
       return absl::OkStatus();
     }
     if (loop.Stats().state == EngineState::kFailed) {
-      return absl::InternalError("the engine has failed; the log says why");
+      const std::string why(loop.Failure().message());
+      log.Error("the engine has failed: nothing runs any more", {{"error", why}});
+      return absl::InternalError(base::StrCat("the engine has failed: ", why));
     }
   }
 }

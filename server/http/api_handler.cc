@@ -304,7 +304,10 @@ absl::Status ApiHandler::CheckReady() const {
     case Readiness::kReady:
       break;
   }
-  return absl::OkStatus();
+  if (context_->dependencies.generation->Stats().state != EngineState::kFailed) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError("the engine has failed; see the log, and restart the server");
 }
 
 absl::StatusOr<uint64_t> ApiHandler::CheckKey(const Route& route,

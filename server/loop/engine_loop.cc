@@ -189,6 +189,11 @@ EngineStats EngineLoop::Stats() const {
   return stats;
 }
 
+absl::Status EngineLoop::Failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
 bool EngineLoop::Drain(Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
   if (state_ == EngineState::kServing) state_ = EngineState::kDraining;

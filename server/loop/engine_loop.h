@@ -75,6 +75,8 @@ class EngineLoop final : public GenerationService {
   void Cancel(RequestId id) override;
   void CancelBranch(RequestId id, int32_t branch) override;
   EngineStats Stats() const override;
+  // What the executor failed with; OK unless the state is kFailed. From any thread.
+  absl::Status Failure() const;
   std::vector<RequestHistory> Histories() const override { return trace_.Histories(NowUs()); }
   std::optional<RequestHistory> History(std::string_view name) const override {
     return trace_.History(name, NowUs());

@@ -82,6 +82,7 @@ TEST_CASE("A fault of the GPU ends what runs with an error and refuses what come
   CHECK(end.error.message().find("illegal memory access") != absl::string_view::npos);
   CHECK(second.Wait().reason == server::FinishReason::kError);
   CHECK(loop.Stats().state == server::EngineState::kFailed);
+  CHECK(loop.Failure() == end.error);
   CHECK(loop.Stats().running_sequences == 0);
   Ending third;
   CHECK(absl::IsUnavailable(loop.Submit(Request(loop), third.Sink())));
@@ -100,6 +101,8 @@ TEST_CASE("A model that is too large for a GPU is told what would fit", "[cuda]"
   INFO(message);
   CHECK(message.find("the model does not fit: 1008.0 MiB") == 0);  // less its workspace
   CHECK(message.find("weights need 2.0 GiB") != std::string::npos);
+  CHECK(message.find("; 256.0 MiB are kept free; 1.") != std::string::npos);
+  CHECK(message.find(" GiB are missing; ") != std::string::npos);
   CHECK(message.find(
             "of which other processes, the driver and heddle's own workspace hold 1.0 GiB") !=
         std::string::npos);

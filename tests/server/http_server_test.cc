@@ -335,6 +335,19 @@ TEST_CASE("Readiness is 503 while loading and draining, health stays", "[server]
   CHECK(client.Get("/health").status == 200);
 }
 
+TEST_CASE("A server whose engine has failed is not ready", "[server]") {
+  ServerUnderTest server(SayHi);
+  CHECK(RawClient(server.port()).Get("/ready").status == 200);
+  server::EngineStats stats;
+  stats.state = server::EngineState::kFailed;
+  server.generation->SetStats(stats);
+  RawClient client(server.port());
+  const RawResponse ready = client.Get("/ready");
+  CHECK(ready.status == 503);
+  CHECK(ready.body.find("the engine has failed") != std::string::npos);
+  CHECK(client.Post("/v1/chat/completions", kChat).status == 503);
+}
+
 TEST_CASE("Health fails when a step does not end, or the engine has failed", "[server]") {
   ServerUnderTest server;
   server::EngineStats stats;
