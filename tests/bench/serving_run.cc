@@ -28,9 +28,9 @@ class Recorder {
       Record(e, begin, &last);
     };
   }
-  void Fail() {
+  void Fail(absl::Status error) {
     std::lock_guard lock(mutex_);
-    ++failed_;
+    CountFailure(std::move(error));
     Close();
   }
   void Wait() {
@@ -39,6 +39,7 @@ class Recorder {
   }
   void Fill(ServingReport* report) const {
     report->failed = failed_;
+    report->error = error_;
     report->output_tokens = tokens_;
     report->first_token_ms_p50 = first_.PercentileUs(0.5) / 1e3;
     report->first_token_ms_p99 = first_.PercentileUs(0.99) / 1e3;
@@ -58,8 +59,11 @@ class Recorder {
       tokens_ += static_cast<int64_t>(event.tokens.size());
     }
     if (!event.finished) return;
-    failed_ += event.reason == server::FinishReason::kError ? 1 : 0;
+    if (event.reason == server::FinishReason::kError) CountFailure(event.error);
     Close();
+  }
+  void CountFailure(absl::Status error) {
+    if (failed_++ == 0) error_ = std::move(error);
   }
   void Close() {
     if (--open_ == 0) done_.notify_all();
@@ -69,6 +73,7 @@ class Recorder {
   std::condition_variable done_;
   int64_t open_;
   int64_t failed_ = 0;
+  absl::Status error_;
   int64_t tokens_ = 0;
   scheduler::LatencyHistogram first_, between_;
 };
@@ -97,7 +102,8 @@ ServingReport RunServing(std::unique_ptr<engine::Executor> executor,
     for (engine::TokenId& token : request.prompt) token %= vocab;
     request.id = loop.NextId();
     report.prompt_tokens += static_cast<int64_t>(request.prompt.size());
-    if (!loop.Submit(std::move(request), recorder.Sink()).ok()) recorder.Fail();
+    absl::Status taken = loop.Submit(std::move(request), recorder.Sink());
+    if (!taken.ok()) recorder.Fail(std::move(taken));
   }
   recorder.Wait();
   report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "engine/executor.h"
 #include "scheduler/simulation/workload.h"
 
@@ -14,6 +15,7 @@ namespace heddle::test {
 struct ServingReport {
   int64_t requests = 0;
   int64_t failed = 0;
+  absl::Status error;  // of the first that failed
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
   double seconds = 0;  // from the first request to the last token

@@ -20,7 +20,11 @@
 // multiprocessors' memory alike. With $HEDDLE_GPU_AS_PREDICTED bench, serve and tune take the
 // predicted way to make a product; else the one that was fastest when it was first made, and say
 // what they found: lines {"choice": ...}.
+// `ops` leaves out the first $HEDDLE_GPU_SKIP of the checks that are asked for, and ends, by SIGALRM,
+// if one takes longer than $HEDDLE_GPU_SECONDS.
 // Exit code 1 if anything differs, 2 for a wrong command line, 77 without a usable GPU.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -68,19 +72,28 @@ bool IsAskedFor(const std::string& name, std::string_view filter) {
   return name.find(filter) != std::string::npos;
 }
 
+int NumberFrom(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? 0 : std::atoi(text);
+}
+
 int Ops(std::string_view filter) {
   int failed = 0;
+  int to_skip = NumberFrom("HEDDLE_GPU_SKIP");
+  const int seconds = std::max(0, NumberFrom("HEDDLE_GPU_SECONDS"));
   for (DType activations : {DType::kBF16, DType::kF32}) {
     auto device = OpenDevice({.activations = activations});
     std::printf("%s\n", device->description().c_str());
     CheckOps(*device, {.begins =
-                           [filter](const std::string& name) {
-                             const bool asked_for = IsAskedFor(name, filter);
-                             if (asked_for) std::printf("run   %s\n", name.c_str());
-                             return asked_for;
+                           [&](const std::string& name) {
+                             if (!IsAskedFor(name, filter) || to_skip-- > 0) return false;
+                             std::printf("run   %s\n", name.c_str());
+                             alarm(static_cast<unsigned>(seconds));  // 0: none
+                             return true;
                            },
                        .ends =
                            [&failed](const std::string& name, double worst) {
+                             alarm(0);
                              const bool good = worst <= 1;
                              failed += !good;
                              std::printf("%s  %-60s %.3f of what is allowed\n",
@@ -242,20 +255,20 @@ int Serve(const char* shape, const char* weights, std::span<char* const> texts) 
   }
   auto model = LoadRandom(shape, weights, max_context);
   if (!model.ok()) return Fail(model.status());
-  int64_t failed = 0;
   for (size_t i = 0; i < loads.size(); ++i) {
     scheduler::SyntheticLoad warm_up = loads[i];  // algorithms are chosen, graphs are made
     warm_up.num_requests = std::min(3, loads[i].num_requests);
     warm_up.mean_output_tokens = std::min(8.0, loads[i].mean_output_tokens);
     warm_up.requests_per_s = 0;
-    test::RunServing(std::make_unique<Borrowed>(*model->executor), warm_up);
+    const auto warmed = test::RunServing(std::make_unique<Borrowed>(*model->executor), warm_up);
+    if (warmed.failed > 0) return Fail(warmed.error);  // the executor has steps nobody waited for
     const auto report = test::RunServing(std::make_unique<Borrowed>(*model->executor), loads[i],
                                          /*plan_ahead=*/!IsSettled(texts[i]));
     const std::string name = std::string(shape) + " " + weights + " " + texts[i];
     std::printf("%s\n", report.ToJson(name).c_str());
-    failed += report.failed;
+    if (report.failed > 0) return Fail(report.error);
   }
-  return failed == 0 ? 0 : 1;
+  return 0;
 }
 
 int Tune(const char* shape, const char* weights, const char* path) {

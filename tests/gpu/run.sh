@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks and times the CUDA backend on a machine with an NVIDIA GPU, within ten minutes.
 #
-#   tests/gpu/run.sh build                builds gpu_check into build/gpu/ (nvcc and Abseil, no GPU)
+#   tests/gpu/run.sh build                builds gpu_check into build/gpu/ (nvcc, no GPU)
 #   tests/gpu/run.sh run [OUT [PART...]]  runs parts here; results go to OUT (build/gpu/results)
 #   tests/gpu/run.sh [OUT [PART...]]      both
 #   tests/gpu/run.sh --dry-run [PART...]  says what would run, and for how long at most
@@ -11,10 +11,13 @@
 # throughput (offline throughput again, with what tune found), sanitize (memory and races). Without
 # any named: ops models bench serve, all that the goals of docs/benchmarks/gpu.md ask for, in one
 # call; the others fit into a second one. A later call with the same OUT completes its tables.
+# What failed, and of what, stands at the head of OUT/table.txt; run.sh then ends with 1. An op that
+# ends its program, or takes longer than 20 s, is noted, and ops go on with the next.
 #
-# On a GPU machine without Abseil, build elsewhere and carry build/gpu/gpu_check and build/gpu/lib:
-# together they need nothing but libc and the driver. Models are taken from $HEDDLE_GPU_MODELS
-# (folders or GGUF files, separated by spaces), or the demo model and those of ../shared/data.
+# On a GPU machine without what heddle is built with, build elsewhere and carry build/gpu/gpu_check
+# and build/gpu/lib: together they need nothing but libc and the driver. Models are taken from
+# $HEDDLE_GPU_MODELS (folders or GGUF files, separated by spaces), or the demo model and those of
+# ../shared/data.
 # The limits that shares refer to are measured on the device itself (a large copy; a large BF16
 # product, by cuBLASLt). Of cuBLASLt the version that gpu_check was built with is taken from
 # $HEDDLE_CUBLAS (a folder), the toolkit, or a Python package; without it run ends at once, as none
@@ -32,9 +35,11 @@ declare -A limit=([ops]=70 [models]=60 [bench]=120 [serve]=330
 offline="128/128/2048 128/2048/384 1000/1000/384 2048/128/256 5000/500/96"
 
 build() {
-  cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DHEDDLE_CUDA=ON \
+  local generator=()
+  if [ ! -e build/gpu/CMakeCache.txt ] && command -v ninja >/dev/null; then generator=(-G Ninja); fi
+  cmake -S . -B build/gpu "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DHEDDLE_CUDA=ON \
     -DHEDDLE_PTX=OFF >/dev/null  # a third of the size
-  cmake --build build/gpu --target gpu_check
+  cmake --build build/gpu --target gpu_check -j "$(nproc)"
   # The shared libraries that another machine may lack travel beside the program.
   mkdir -p build/gpu/lib
   ldd build/gpu/gpu_check | awk '/libabsl|libstdc|libgcc/ { print $3 }' |
@@ -45,7 +50,7 @@ models() {
   if [ -n "${HEDDLE_GPU_MODELS:-}" ]; then echo "$HEDDLE_GPU_MODELS"; return; fi
   for m in tests/demo_model/model ../shared/data/stories260K ../shared/data/stories260K/*.gguf \
            ../shared/data/babyllama361; do
-    [ -e "$m" ] && echo "$m"
+    [ ! -e "$m" ] || echo "$m"
   done
 }
 
@@ -55,8 +60,27 @@ check() {
   local file=$1 left=$((deadline - SECONDS))
   shift
   if [ -n "$dry" ]; then echo "  gpu_check $*  > $file"; return 0; fi
-  [ $left -gt 0 ] || { echo "no time left for: gpu_check $*"; return 1; }
-  limited "$left" "$program" "$@" >>"$out/$file"
+  [ $left -gt 0 ] || { note "no time left for $*"; return 124; }
+  limited "$left" "$program" "$@" >>"$out/$file" || failed_of $? "$@"
+}
+
+# note TEXT: why the part fails, for the head of the table.
+note() {
+  echo "$part: $1"
+  why="${why:+$why; }$1"
+}
+
+# failed_of CODE COMMAND...: says what the exit code means, and returns it.
+failed_of() {
+  local code=$1
+  shift
+  case $code in
+    1) note "$* failed" ;;
+    77) note "$*: no usable GPU" ;;
+    124|137) note "$*: out of time" ;;
+    *) note "$* ended with exit code $code" ;;
+  esac
+  return "$code"
 }
 
 # limited SECONDS COMMAND...: with the libraries that gpu_check needs.
@@ -83,12 +107,28 @@ find_cublas() {
 fresh() { [ -n "$dry" ] || rm -f "$out/$1"; }
 
 # Each part ends with the status of what failed last.
-part_ops() { fresh ops.txt; check ops.txt ops; }
+part_ops() {
+  local begun=0 before code failed=0
+  fresh ops.txt
+  while true; do
+    before=$begun code=0
+    HEDDLE_GPU_SKIP=$begun HEDDLE_GPU_SECONDS=20 check ops.txt ops || code=$?
+    [ $code -eq 0 ] || failed=1
+    [ -z "$dry" ] || return 0
+    begun=$(grep -c '^run   ' "$out/ops.txt" || true)
+    # Only what ended in the middle of an op is begun again, behind that one.
+    case $code in 0|1|2|77|124|137) return $failed ;; esac
+    [ "$begun" -gt "$before" ] || return $failed
+    echo "FAIL  $(grep '^run   ' "$out/ops.txt" | tail -1 | cut -c7-): exit code $code" >>"$out/ops.txt"
+  done
+}
 
 part_models() {
-  local model failed=0
+  local model failed=0 found
   fresh models.txt
-  for model in $(models); do check models.txt model "$model" || failed=1; done
+  found=$(models)
+  [ -n "${found// /}" ] || { note "there are no models, see HEDDLE_GPU_MODELS"; return 1; }
+  for model in $found; do check models.txt model "$model" || failed=1; done
   return $failed
 }
 
@@ -114,19 +154,32 @@ part_throughput() {
 }
 
 part_sanitize() {
-  local tool failed=0
-  [ -n "$dry" ] || command -v compute-sanitizer >/dev/null ||
-    { echo "compute-sanitizer: not there"; return 0; }
+  local tool sanitizer failed=0
+  # The toolkit's bin folder is often not in PATH.
+  sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer || true)
+  [ -n "$dry$sanitizer" ] || { note "compute-sanitizer is not there"; return 1; }
   for tool in memcheck racecheck; do
     if [ -n "$dry" ]; then echo "  compute-sanitizer --tool $tool gpu_check ops"; continue; fi
-    limited $((limit[sanitize] / 2)) compute-sanitizer --tool $tool --error-exitcode 1 \
-      "$program" ops >"$out/$tool.txt" 2>&1 || { echo "$tool: see $out/$tool.txt"; failed=1; }
+    limited $((limit[sanitize] / 2)) "$sanitizer" --tool $tool --error-exitcode 1 \
+      "$program" ops >"$out/$tool.txt" 2>&1 || { failed_of $? "$tool, see $out/$tool.txt:" || failed=1; }
   done
   return $failed
 }
 
+# tables: of all results so far. Python may be missing; the results are there nevertheless.
+tables() {
+  python3 -B "$here/summary.py" "$out" >"$out/table.txt" ||
+    echo "no tables: summary.py failed; the results are in $out" | tee -a "$out/table.txt"
+}
+
+# remember PART: whether it failed, in the place of what an earlier call said.
+remember() {
+  { grep -v "^$1 " "$out/parts.txt" 2>/dev/null || true; echo "$1 ${2:-ok}"; } >"$out/parts.new"
+  mv "$out/parts.new" "$out/parts.txt"
+}
+
 run() {
-  local part failed=0 total=0 deadline cublas libraries
+  local part failed=0 total=0 deadline cublas libraries why
   program=build/gpu/gpu_check
   [ -x "$program" ] || program=build/gpu_check
   if [ -z "$dry" ]; then
@@ -135,7 +188,8 @@ run() {
       true
     cublas=$(find_cublas)
     echo "cuBLASLt: ${cublas:-not found}"
-    [ -n "$cublas" ] || [ "${HEDDLE_CUBLAS:-}" = none ] || exit 1
+    [ -n "$cublas" ] || [ "${HEDDLE_CUBLAS:-}" = none ] ||
+      { echo "run.sh: set HEDDLE_CUBLAS to its folder, or to none" >&2; exit 1; }
     libraries=$PWD/build/gpu/lib${cublas:+:$cublas}${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   fi
   for part in "$@"; do
@@ -144,9 +198,12 @@ run() {
     total=$((total + limit[$part]))
     echo "$part, ${limit[$part]} s at most"
     deadline=$((SECONDS + limit[$part]))
-    "part_$part" || { echo "$part: failed"; failed=1; }
+    why=
+    "part_$part" || { why=${why:-failed}; echo "$part: failed"; failed=1; }
+    [ -z "$dry" ] || continue
     # After every part: what a limit on the whole call would cut off is there up to here.
-    [ -n "$dry" ] || python3 -B "$here/summary.py" "$out" >"$out/table.txt"
+    remember "$part" "$why"
+    tables
   done
   echo "in all $total s"
   [ -n "$dry" ] && return 0
@@ -159,10 +216,11 @@ dry=
 out=build/gpu/results
 case ${1:-} in
   build) build; exit ;;
-  -h|--help) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit ;;
+  -h|--help) sed -n '2,24s/^# \{0,1\}//p' "$0"; exit ;;
   --dry-run) dry=yes; shift ;;
   run) shift; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;
   *) build; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;
 esac
+[ -z "${limit[$out]:-}" ] || { echo "run.sh: OUT comes before the parts, and $out is one" >&2; exit 2; }
 # shellcheck disable=SC2046,SC2086  # parts are words
 run $([ $# -gt 0 ] && echo "$@" || echo $default_parts)

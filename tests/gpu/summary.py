@@ -15,12 +15,30 @@ def read(folder, name):
     path = os.path.join(folder, name)
     if not os.path.exists(path):
         return []
+    rows = []
     with open(path, encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        for line in lines:
+            if not line.startswith("{"):
+                continue
+            try:
+                rows.append(json.loads(line))
+            except ValueError:  # cut off by a limit, or a number that is none
+                print(f"{name}: not readable: {line.strip()[:80]}")
+    return rows
+
+
+def parts(folder):
+    """(part, "ok" or why it failed), as run.sh leaves them."""
+    path = os.path.join(folder, "parts.txt")
+    if not os.path.exists(path):
+        return []
+    with open(path, encoding="utf-8") as lines:
+        return [line.strip().split(" ", 1) for line in lines]
 
 
 def by_name(rows):
-    return {row["name"]: row for row in rows if "name" in row}
+    """Of loads, those whose requests all succeeded."""
+    return {row["name"]: row for row in rows if "name" in row and not row.get("failed")}
 
 
 def served(rows, weights, load):
@@ -90,11 +108,14 @@ def bench_line(row):
 
 
 def serve_line(row):
+    failed = f", {row['failed']} of {row['requests']} requests FAILED" if row.get("failed") else ""
     return (f"{row['name']:<48} {row['output_tok_s']:>10.0f} output tok/s, first token "
-            f"{row['first_token_ms_p50']:.1f} ms, host {100 * row['host_share']:.1f} %")
+            f"{row['first_token_ms_p50']:.1f} ms, host {100 * row['host_share']:.1f} %{failed}")
 
 
 def main(folder):
+    for part, state in parts(folder):
+        print(f"{part}: {state}" if state == "ok" else f"{part}: FAILED: {state}")
     bench, serve = read(folder, "bench.jsonl"), read(folder, "serve.jsonl")
     split, tune = read(folder, "split.jsonl"), read(folder, "tune.jsonl")
     loads = {row["model"]: row["load_s"] for row in serve if "load_s" in row}
