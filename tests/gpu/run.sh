@@ -23,6 +23,7 @@
 # $HEDDLE_CUBLAS (a folder), the toolkit, or a Python package; without it run ends at once, as none
 # of the goals for prompts would mean anything: HEDDLE_CUBLAS=none runs nevertheless.
 set -euo pipefail
+ulimit -c 0  # a fault of a device leaves gigabytes of core
 here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/../.."
 
@@ -67,6 +68,7 @@ check() {
 # note TEXT: why the part fails, for the head of the table.
 note() {
   echo "$part: $1"
+  case "; $why;" in *"; $1;"*) return ;; esac  # once
   why="${why:+$why; }$1"
 }
 

@@ -23,13 +23,13 @@ case $1 in
 esac
 """
 
-# The second of three ops ends the program, as a fault of the device does.
+# The second and third of four ops end the program, as a fault of the device does.
 FAULTY = """#!/usr/bin/env bash
 [ "$1" = ops ] || exit 77
-names=(one two three)
+names=(one two three four)
 for name in "${names[@]:${HEDDLE_GPU_SKIP:-0}}"; do
   echo "run   $name"
-  [ "$name" != two ] || kill -ABRT $$
+  case $name in two|three) kill -ABRT $$ ;; esac
   echo "ok    $name"
 done
 echo '0 failed'
@@ -97,10 +97,11 @@ class RunTest(unittest.TestCase):
     def test_an_op_that_ends_its_program_does_not_end_the_others(self):
         run = self.started(FAULTY, "ops")
         self.assertEqual(run.call.returncode, 1)
-        self.assertIn("ops: FAILED: ops ended with exit code 134", run.read("table.txt"))
+        self.assertIn("ops: FAILED: ops ended with exit code 134\n", run.read("table.txt"))
         ops = run.read("ops.txt").splitlines()
         self.assertEqual(ops, ["run   one", "ok    one", "run   two", "FAIL  two: exit code 134",
-                               "run   three", "ok    three", "0 failed"])
+                               "run   three", "FAIL  three: exit code 134", "run   four",
+                               "ok    four", "0 failed"])
         self.assertIn("FAIL  two: exit code 134", run.call.stdout)
 
     def test_a_machine_without_a_gpu_fails_every_part(self):
