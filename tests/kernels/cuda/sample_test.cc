@@ -86,6 +86,16 @@ TEST_CASE("Draws with any filters are those of the reference", "[cuda]") {
   }
 }
 
+// A prompt whose every token is to be reported comes as rows of one step.
+TEST_CASE("There is room for the alternatives of 65,536 rows of a step", "[cuda]") {
+  constexpr int32_t kRows = 65536, kTop = 20;
+  Random random(4);
+  Matrix logits = RandomLogits(random, 1, 40);
+  const std::vector<SampleRowParams> rows = {
+      {.logit_row = 0, .temperature = 0, .num_top = kTop, .forced_token = 3}};
+  Check(logits, rows, kRows * kTop);  // one row, as wide as all of them
+}
+
 TEST_CASE("Ties are cut by id, in the ranking and in the draw", "[cuda]") {
   Random random(2);
   Matrix logits(1, 1000);
