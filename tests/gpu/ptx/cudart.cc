@@ -31,6 +31,27 @@ absl::StatusOr<Module> ParseRegistered(const void* wrapper) {
   return ParseModule(*text);
 }
 
+std::string Environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+using File = std::unique_ptr<std::FILE, decltype(&std::fclose)>;
+
+File Open(const std::string& path) {
+  File file(std::fopen(path.c_str(), "w"), &std::fclose);
+  if (file == nullptr) std::fprintf(stderr, "PTX machine: cannot write %s\n", path.c_str());
+  return file;
+}
+
+std::string ToJson(const AccessCounts& counts) {
+  return absl::StrCat(
+      "\"global_requests\": ", counts.global_requests,
+      ", \"global_sectors\": ", counts.global_sectors, ", \"global_bytes\": ", counts.global_bytes,
+      ", \"shared_requests\": ", counts.shared_requests,
+      ", \"shared_passes\": ", counts.shared_passes, ", \"shared_least\": ", counts.shared_least);
+}
+
 bool WaitsForOthers(const Kernel& kernel) {
   return std::any_of(kernel.code.begin(), kernel.code.end(), [](const Instruction& instruction) {
     return instruction.opcode == "griddepcontrol" && instruction.Has("wait");
@@ -44,35 +65,56 @@ Context& Context::Get() {
   return context;
 }
 
-Context::Context() : machine_(MachineOptions{.late = !IsSet("HEDDLE_PTX_EARLY")}) {
-  const char* path = std::getenv("HEDDLE_PTX_COUNTS");
-  if (path != nullptr) counts_path_ = path;
-  const char* lost = std::getenv("HEDDLE_PTX_LOST");
-  if (lost != nullptr) refusal_ = {std::atoll(lost), cudaErrorLaunchFailure, /*is_lost=*/true};
+Context::Context()
+    : counts_path_(Environment("HEDDLE_PTX_COUNTS")),
+      accesses_path_(Environment("HEDDLE_PTX_ACCESSES")) {
+  machine_.set_options(
+      {.late = !IsSet("HEDDLE_PTX_EARLY"), .by_instruction = !accesses_path_.empty()});
+  const std::string lost = Environment("HEDDLE_PTX_LOST");
+  if (!lost.empty()) {
+    refusal_ = {std::atoll(lost.c_str()), cudaErrorLaunchFailure, /*is_lost=*/true};
+  }
 }
 
-Context::~Context() { WriteCounts(); }
+Context::~Context() {
+  WriteCounts();
+  WriteAccesses();
+}
 
 void Context::WriteCounts() {
   if (counts_path_.empty()) return;
-  std::FILE* file = std::fopen(counts_path_.c_str(), "w");
-  if (file == nullptr) {
-    std::fprintf(stderr, "PTX machine: cannot write %s\n", counts_path_.c_str());
-    return;
-  }
+  const File file = Open(counts_path_);
+  if (file == nullptr) return;
   for (const auto& [name, counts] : machine_.counts()) {
     const std::string line = absl::StrCat(
-        "{\"kernel\": \"", Demangled(name), "\", \"instructions\": ", counts.instructions,
-        ", \"global_requests\": ", counts.global_requests,
-        ", \"global_sectors\": ", counts.global_sectors,
-        ", \"global_bytes\": ", counts.global_bytes,
-        ", \"shared_requests\": ", counts.shared_requests,
-        ", \"shared_passes\": ", counts.shared_passes, ", \"shared_least\": ", counts.shared_least,
-        ", \"bulk_bytes\": ", counts.bulk_bytes, ", \"async_bytes\": ", counts.async_bytes,
+        "{\"kernel\": \"", Demangled(name), "\", \"instructions\": ", counts.instructions, ", ",
+        ToJson(counts), ", \"bulk_bytes\": ", counts.bulk_bytes,
+        ", \"async_bytes\": ", counts.async_bytes,
         ", \"matrix_multiplies\": ", counts.matrix_multiplies, "}\n");
-    std::fputs(line.c_str(), file);
+    std::fputs(line.c_str(), file.get());
   }
-  std::fclose(file);
+}
+
+void Context::WriteAccesses() {
+  if (accesses_path_.empty()) return;
+  const File file = Open(accesses_path_);
+  if (file == nullptr) return;
+  for (const auto& [function, kernel] : kernels_) {
+    const auto counts = machine_.counts().find(kernel->name);
+    if (kernel->kernel == nullptr || counts == machine_.counts().end()) continue;
+    const std::vector<std::string>& sources = (*kernel->source->module)->sources;
+    for (size_t i = 0; i < counts->second.accesses.size(); ++i) {
+      const AccessCounts& access = counts->second.accesses[i];
+      if (access.global_requests + access.shared_requests == 0) continue;
+      const Instruction& at = kernel->kernel->code[i];
+      const std::string line = absl::StrCat(
+          "{\"kernel\": \"", Demangled(kernel->name), "\", \"line\": ", at.line,
+          ", \"instruction\": \"", absl::StrReplaceAll(at.text, {{"\n", " "}, {"\t", " "}}),
+          "\", \"source\": \"", at.source < 0 ? "" : sources[static_cast<size_t>(at.source)],
+          "\", ", ToJson(access), "}\n");
+      std::fputs(line.c_str(), file.get());
+    }
+  }
 }
 
 Registered* Context::Register(const void* wrapper) {

@@ -9,8 +9,9 @@
 // shows in one of them.
 //
 // Environment: HEDDLE_PTX_EARLY=1: not late. HEDDLE_PTX_COUNTS=FILE: at exit, a JSON line for each
-// kernel that was launched. HEDDLE_PTX_LOST=N: after N calls of the runtime the device is lost.
-// Thread-safety: all calls are serialised.
+// kernel that was launched. HEDDLE_PTX_ACCESSES=FILE: one for each of its loads and stores, with
+// the lines of source it came from if nvcc was told -lineinfo. HEDDLE_PTX_LOST=N: after N calls of
+// the runtime the device is lost. Thread-safety: all calls are serialised.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -183,10 +184,11 @@ class Context {
   };
   Context();
   void WriteCounts();
+  void WriteAccesses();
 
   std::mutex mutex_;
   Machine machine_;
-  std::string counts_path_;
+  std::string counts_path_, accesses_path_;
   std::deque<Registered> registered_;
   std::map<const void*, std::unique_ptr<CUkern_st>> kernels_;  // by host function
   std::map<const uint8_t*, Allocation> allocations_;

@@ -43,6 +43,16 @@ absl::Status CheckLaunch(const Kernel& kernel, const LaunchConfig& config) {
 
 }  // namespace
 
+AccessCounts& AccessCounts::operator+=(const AccessCounts& other) {
+  global_requests += other.global_requests;
+  global_sectors += other.global_sectors;
+  global_bytes += other.global_bytes;
+  shared_requests += other.shared_requests;
+  shared_passes += other.shared_passes;
+  shared_least += other.shared_least;
+  return *this;
+}
+
 Machine::Machine(MachineOptions options) : options_(options) {}
 Machine::~Machine() = default;
 
@@ -87,6 +97,7 @@ bool Machine::IsAllocated(uint64_t address, int64_t bytes) const {
 absl::Status Machine::Launch(const Kernel& kernel, const LaunchConfig& config, const void* params) {
   HEDDLE_RETURN_IF_ERROR(CheckLaunch(kernel, config));
   Counts& counts = counts_[kernel.name];
+  if (options_.by_instruction) counts.accesses.resize(kernel.code.size());
   Block block(*this, kernel, config, params, counts);
   const Dim3 grid = config.grid;
   for (int64_t i = 0; i < Product(grid); ++i) {
@@ -273,6 +284,13 @@ void Warp::Exit(Lanes lanes) {
 
 Counts& Warp::counts() { return block_.counts(); }
 
+void Warp::CountAccess(const AccessCounts& access) {
+  Counts& all = counts();
+  all += access;
+  if (all.accesses.empty()) return;
+  all.accesses[static_cast<size_t>(current_ - block_.kernel().code.data())] += access;
+}
+
 Outcome Warp::Fail(std::string_view message, int lane) {
   if (block_.failed()) return Outcome::kAgain;
   block_.failure_ = absl::StrCat(block_.kernel().name, ", block ", Show(block_.index()), ", ");
@@ -361,12 +379,10 @@ bool AreDense(const uint64_t* addresses, int bytes, Lanes lanes) {
 // go in groups of 128 bytes.
 void Warp::CountShared(const uint64_t* offsets, int bytes, Lanes lanes) {
   const int lanes_of_group = std::min(kWarpLanes, 128 / bytes);
-  Counts& counted = counts();
-  ++counted.shared_requests;
+  AccessCounts access = {.shared_requests = 1};
   if (bytes >= 4 && AreDense(offsets, bytes, lanes)) {
-    counted.shared_passes += kWarpLanes / lanes_of_group;
-    counted.shared_least += kWarpLanes / lanes_of_group;
-    return;
+    access.shared_passes = access.shared_least = kWarpLanes / lanes_of_group;
+    return CountAccess(access);
   }
   for (int first = 0; first < kWarpLanes; first += lanes_of_group) {
     std::array<uint64_t, 32> words;  // that are asked for, of all banks
@@ -382,18 +398,19 @@ void Warp::CountShared(const uint64_t* offsets, int bytes, Lanes lanes) {
         passes = std::max(passes, ++of_bank[word % 32]);
       }
     }
-    counted.shared_passes += passes;
-    counted.shared_least += n > 0;
+    access.shared_passes += passes;
+    access.shared_least += n > 0;
   }
+  CountAccess(access);
 }
 
 void Warp::CountGlobal(const uint64_t* addresses, int bytes, Lanes lanes) {
-  ++counts().global_requests;
+  AccessCounts access = {.global_requests = 1,
+                         .global_bytes = int64_t{bytes} * __builtin_popcount(lanes)};
   if (AreDense(addresses, bytes, lanes)) {
     const uint64_t end = addresses[kWarpLanes - 1] + static_cast<uint64_t>(bytes) - 1;
-    counts().global_sectors += static_cast<int64_t>(end / 32 - addresses[0] / 32 + 1);
-    counts().global_bytes += bytes * kWarpLanes;
-    return;
+    access.global_sectors = static_cast<int64_t>(end / 32 - addresses[0] / 32 + 1);
+    return CountAccess(access);
   }
   std::array<uint64_t, kWarpLanes> sectors;
   size_t n = 0;
@@ -401,13 +418,11 @@ void Warp::CountGlobal(const uint64_t* addresses, int bytes, Lanes lanes) {
     if ((lanes >> lane & 1) == 0) continue;
     const uint64_t sector = addresses[lane] / 32;
     if (n == 0 || sectors[n - 1] != sector) sectors[n++] = sector;
-    counts().global_bytes += bytes;
   }
-  std::sort(sectors.begin(), sectors.begin() + static_cast<std::ptrdiff_t>(n));
-  n = static_cast<size_t>(
-      std::unique(sectors.begin(), sectors.begin() + static_cast<std::ptrdiff_t>(n)) -
-      sectors.begin());
-  counts().global_sectors += static_cast<int64_t>(n);
+  const auto end = sectors.begin() + static_cast<std::ptrdiff_t>(n);
+  std::sort(sectors.begin(), end);
+  access.global_sectors = std::unique(sectors.begin(), end) - sectors.begin();
+  CountAccess(access);
 }
 
 }  // namespace heddle::ptx

@@ -47,18 +47,25 @@ struct LaunchConfig {
   int32_t dynamic_shared_bytes = 0;
 };
 
-// What a launch did. Counts are of warps' instructions unless said otherwise.
-struct Counts {
-  int64_t instructions = 0;
+// What loads and stores of warps did.
+struct AccessCounts {
   int64_t global_requests = 0;  // loads and stores of a warp
   int64_t global_sectors = 0;   // of 32 bytes that they touch
   int64_t global_bytes = 0;     // that lanes asked for
   int64_t shared_requests = 0;
-  int64_t shared_passes = 0;      // 128 bytes each; more than it takes are bank conflicts
-  int64_t shared_least = 0;       // passes that as many bytes take without conflicts
-  int64_t bulk_bytes = 0;         // by bulk copies
-  int64_t async_bytes = 0;        // by cp.async
-  int64_t matrix_multiplies = 0;  // multiply-adds of tensor cores
+  int64_t shared_passes = 0;  // 128 bytes each; more than it takes are bank conflicts
+  int64_t shared_least = 0;   // passes that as many bytes take without conflicts
+
+  AccessCounts& operator+=(const AccessCounts& other);
+};
+
+// What a launch did. Counts are of warps' instructions unless said otherwise.
+struct Counts : AccessCounts {
+  int64_t instructions = 0;
+  std::vector<AccessCounts> accesses;  // by instruction, for MachineOptions::by_instruction
+  int64_t bulk_bytes = 0;              // by bulk copies
+  int64_t async_bytes = 0;             // by cp.async
+  int64_t matrix_multiplies = 0;       // multiply-adds of tensor cores
 };
 
 struct MachineOptions {
@@ -67,6 +74,8 @@ struct MachineOptions {
   bool late = true;
   // Blocks from the last to the first.
   bool backward = false;
+  // Counts accesses of each instruction, too.
+  bool by_instruction = false;
   // Kernels may touch whatever memory the process has: for tests that hand out host memory.
   bool any_address = false;
 };
@@ -171,6 +180,8 @@ class Warp {
   Block& block() { return block_; }
   const Instruction* current() const { return current_; }
   Counts& counts();
+  // Of the current instruction.
+  void CountAccess(const AccessCounts& access);
   // Places of lanes.
   const std::vector<Group>& groups() const { return groups_; }
   void Exit(Lanes lanes);

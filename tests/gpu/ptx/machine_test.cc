@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <iterator>
 #include <numeric>
 
 #include "catch2/catch.hpp"
@@ -7,6 +9,7 @@ namespace heddle::ptx {
 namespace {
 
 using Catch::Contains;
+using test::KernelText;
 using test::kOwnWord;
 using test::RunBody;
 
@@ -161,6 +164,56 @@ TEST_CASE("Counts tell scattered accesses from dense ones", "[ptx]") {
   CHECK(counts(column).shared_least == 1);
   CHECK(counts("shl.b32 %r3, %r1, 2;\nst.shared.u32 [%r3+1024], %r1;").shared_passes == 1);
   CHECK(counts("mov.u32 %r3, 1024;\nld.shared.u32 %r4, [%r3];").shared_passes == 1);
+}
+
+TEST_CASE("Accesses are counted by instruction if asked for", "[ptx]") {
+  auto memory = Words(1024);
+  const std::string body = std::string(kOwnWord) +
+                           "mov.u32 %r2, 0;\nAGAIN:\nshl.b32 %r3, %r1, 7;\n"
+                           "st.shared.u32 [%r3+1024], %r1;\nld.global.u32 %r4, [%rd2];\n"
+                           "add.u32 %r2, %r2, 1;\nsetp.lt.u32 %p1, %r2, 3;\n@%p1 bra AGAIN;";
+  for (const bool by_instruction : {false, true}) {
+    Counts counts;
+    REQUIRE(RunBody(body, memory, {{2, 1, 1}, {32, 1, 1}, 8192}, "",
+                    {.by_instruction = by_instruction}, &counts)
+                .ok());
+    CHECK(counts.shared_passes == 2 * 3 * 32);
+    CHECK(counts.global_sectors == 2 * 3 * 4);
+    std::vector<AccessCounts> counted;
+    std::copy_if(counts.accesses.begin(), counts.accesses.end(), std::back_inserter(counted),
+                 [](const AccessCounts& a) { return a.shared_requests + a.global_requests != 0; });
+    REQUIRE(counted.size() == (by_instruction ? 2u : 0u));
+    if (!by_instruction) continue;
+    CHECK(counted[0].shared_requests == 6);
+    CHECK(counted[0].shared_passes == 6 * 32);
+    CHECK(counted[0].shared_least == 6);
+    CHECK(counted[0].global_requests == 0);
+    CHECK(counted[1].global_sectors == 6 * 4);
+    CHECK(counted[1].global_bytes == 6 * 128);
+    CHECK(counted[1].shared_passes == 0);
+  }
+}
+
+// As nvcc writes it with -lineinfo.
+TEST_CASE("Instructions know the lines of source that they came from", "[ptx]") {
+  const std::string body =
+      "add.s32 %r1, 1, 2;\n.loc 1 40 3\nadd.s32 %r1, %r1, 2;\n"
+      ".loc 2 7 5, function_name $L__info_string0, inlined_at 1 40 3\n"
+      ".loc 3 9 1, function_name $L__info_string1, inlined_at 2 7 5\nadd.s32 %r1, %r1, 3;\n"
+      ".loc 1 41 3\nadd.s32 %r1, %r1, 4;\n"
+      ".loc 2 7 5, function_name $L__info_string0, inlined_at 1 41 3\n"
+      ".loc 3 9 1, function_name $L__info_string1, inlined_at 2 7 5\nadd.s32 %r1, %r1, 5;";
+  const auto module = ParseModule(
+      KernelText(body) + ".file 1 \"/a/b/kernel.cu\"\n.file 2 \"/a/part.cuh\"\n" +
+      ".section .debug_str\n{\n$L__info_string0:\n.b8 95,90,0\n$L__info_string1:\n.b8 95,0\n}\n");
+  REQUIRE(module.ok());
+  std::vector<std::string> sources;
+  for (const Instruction& i : module->kernels.begin()->second.code) {
+    if (i.opcode != "add") continue;
+    sources.push_back(i.source < 0 ? "" : module->sources.at(static_cast<size_t>(i.source)));
+  }
+  CHECK(sources == std::vector<std::string>{"", "kernel.cu:40", "?:9 < part.cuh:7 < kernel.cu:40",
+                                            "kernel.cu:41", "?:9 < part.cuh:7 < kernel.cu:41"});
 }
 
 }  // namespace

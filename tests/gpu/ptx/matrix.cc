@@ -19,7 +19,8 @@ using Matrix = std::array<std::array<uint16_t, 8>, kMatrixRows>;
 
 // Lanes 8i..8i+7 hold the addresses of matrix i's rows. What the rows take in shared memory's
 // banks is counted by the way: a pass reads each of the 8 groups of banks once.
-bool ReadMatrix(Warp& warp, const Operand& address, int index, Matrix* matrix) {
+bool ReadMatrix(Warp& warp, const Operand& address, int index, Matrix* matrix,
+                AccessCounts* access) {
   std::array<int, 8> reads = {};
   for (int row = 0; row < kMatrixRows; ++row) {
     const int lane = index * kMatrixRows + row;
@@ -29,8 +30,8 @@ bool ReadMatrix(Warp& warp, const Operand& address, int index, Matrix* matrix) {
     std::memcpy((*matrix)[static_cast<size_t>(row)].data(), from, kRowBytes);
     ++reads[at / kRowBytes % 8];
   }
-  warp.counts().shared_passes += *std::max_element(reads.begin(), reads.end());
-  ++warp.counts().shared_least;
+  access->shared_passes += *std::max_element(reads.begin(), reads.end());
+  ++access->shared_least;
   return true;
 }
 
@@ -41,12 +42,13 @@ Outcome RunLoadMatrix(Warp& warp, const Instruction& instruction, Lanes lanes) {
   const bool transposed = instruction.detail[0] != 0;
   const auto& registers = instruction.operands[0].elements;
   std::array<Matrix, 4> matrices;
+  AccessCounts access = {.shared_requests = 1};
   for (size_t i = 0; i < registers.size(); ++i) {
-    if (!ReadMatrix(warp, instruction.operands[1], static_cast<int>(i), &matrices[i])) {
+    if (!ReadMatrix(warp, instruction.operands[1], static_cast<int>(i), &matrices[i], &access)) {
       return Outcome::kAgain;
     }
   }
-  ++warp.counts().shared_requests;
+  warp.CountAccess(access);
   for (size_t i = 0; i < registers.size(); ++i) {
     uint32_t* to = warp.Row<uint32_t>(registers[i]);
     const Matrix& matrix = matrices[i];

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "tests/gpu/ptx/machine.h"
 #include "tests/gpu/ptx/operands.h"
+#include "tests/gpu/ptx/source_lines.h"
 #include "tests/gpu/ptx/statements.h"
 
 namespace heddle::ptx {
@@ -79,8 +80,8 @@ Run Bind(Kernel& kernel, Instruction& instruction) {
 
 class KernelReader {
  public:
-  KernelReader(Module& module, Names& names, Kernel& kernel)
-      : module_(module), names_(names), kernel_(kernel) {}
+  KernelReader(Names& names, SourceLines& lines, Kernel& kernel)
+      : names_(names), lines_(lines), kernel_(kernel) {}
 
   // `.entry name(parameters) .maxntid 384, 1, 1`, what is behind .entry.
   absl::Status Head(const Statement& at, std::string_view text) {
@@ -164,7 +165,9 @@ class KernelReader {
     } else if (what == ".param") {  // of a call
       if (!is_read) return Malformed(at, "a variable");
       names_.DeclareSymbol(declared.name, Operand::Space::kParam, UINT32_MAX);
-    } else if (what != ".pragma" && what != ".loc") {
+    } else if (what == ".loc") {
+      source_ = lines_.Place(rest);
+    } else if (what != ".pragma") {
       return Malformed(at, "a directive that is not known");
     }
     return absl::OkStatus();
@@ -173,6 +176,7 @@ class KernelReader {
   absl::Status Read(const Statement& at) {
     Instruction made;
     made.line = at.line;
+    made.source = source_;
     made.text = std::string(at.text);
     std::string_view rest = at.text;
     if (rest[0] == '@') {
@@ -228,9 +232,10 @@ class KernelReader {
   static constexpr uint64_t kDynamic = uint64_t{1} << 40;
 
  private:
-  Module& module_;
   Names& names_;
+  SourceLines& lines_;
   Kernel& kernel_;
+  int32_t source_ = -1;  // of what is read
   std::map<std::string, int32_t, std::less<>> labels_;
 };
 
@@ -244,6 +249,7 @@ class ModuleReader {
       if (at.kind != Statement::Kind::kDirective) return Malformed(at, "not expected in a module");
       HEDDLE_RETURN_IF_ERROR(Directive(at));
     }
+    module_.sources = lines_.Shown();
     return std::move(module_);
   }
 
@@ -261,6 +267,11 @@ class ModuleReader {
     }
     if (what == ".global" || what == ".const") return Global(at, rest);
     if (what == ".shared") return DynamicShared(at, rest);
+    if (what == ".file") lines_.Name(rest);
+    if (what == ".section" && at.opens) {
+      statements_.Next();
+      statements_.SkipScope();
+    }
     for (const char* of_module : {".version", ".target", ".address_size", ".file", ".section"}) {
       if (what == of_module) return absl::OkStatus();
     }
@@ -278,7 +289,7 @@ class ModuleReader {
       names.DeclareSymbol(dynamic.name, Operand::Space::kShared, KernelReader::kDynamic);
       kernel.shared_alignment = std::max(kernel.shared_alignment, dynamic.alignment);
     }
-    KernelReader reader(module_, names, kernel);
+    KernelReader reader(names, lines_, kernel);
     HEDDLE_RETURN_IF_ERROR(reader.Head(at, rest));
     if (!at.opens || statements_.Next().kind != Statement::Kind::kOpen) {
       return Malformed(at, "no body");
@@ -320,6 +331,7 @@ class ModuleReader {
 
   Statements statements_;
   Module module_;
+  SourceLines lines_;
   std::vector<Declaration> dynamic_shared_;
 };
 

@@ -69,8 +69,9 @@ struct Instruction {
   // In the order written; where an instruction writes d|p, both in that order. Binding turns
   // immediates that are sources of rows into constant rows.
   std::vector<Operand> operands;
-  int32_t line = 0;  // in the module's text
-  std::string text;  // for messages
+  int32_t line = 0;     // in the module's text
+  int32_t source = -1;  // line of source, in Module::sources; -1: not known
+  std::string text;     // for messages
   // For whoever binds it: what `run` wants to know without looking at strings.
   int64_t detail[4] = {};
 
@@ -112,6 +113,7 @@ struct Variable {
 struct Module {
   std::map<std::string, Kernel, std::less<>> kernels;
   std::map<std::string, Variable, std::less<>> variables;
+  std::vector<std::string> sources;  // lines of source, see SourceLines::Shown
 };
 
 // INVALID_ARGUMENT names line and text of what is not understood: an instruction that this machine
