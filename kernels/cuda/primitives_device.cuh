@@ -167,9 +167,16 @@ HEDDLE_DEVICE Vec16 LoadStreamingAhead16(const void* from) {
 HEDDLE_DEVICE int32_t AtomicAddGlobal(int32_t* at, int32_t value) { return atomicAdd(at, value); }
 HEDDLE_DEVICE void FenceDevice() { __threadfence(); }
 HEDDLE_DEVICE float LoadFresh(const float* from) { return __ldcg(from); }
-HEDDLE_DEVICE Vec16 LoadFresh16(const float* from) {
-  const uint4 v = __ldcg(reinterpret_cast<const uint4*>(from));
+HEDDLE_DEVICE Vec16 LoadFresh16(const void* from) {
+  const uint4 v = __ldcg(static_cast<const uint4*>(from));
   return {{v.x, v.y, v.z, v.w}};
+}
+
+// One store whatever is around it: nvcc makes four of some stores of a Vec16.
+HEDDLE_DEVICE void StoreGlobal16(void* to, const Vec16& v) {
+  asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"l"(to), "r"(v.word[0]), "r"(v.word[1]),
+               "r"(v.word[2]), "r"(v.word[3])
+               : "memory");
 }
 
 HEDDLE_DEVICE float BitsToFloat(uint32_t bits) { return __uint_as_float(bits); }

@@ -239,7 +239,8 @@ inline int32_t AtomicAddGlobal(int32_t* at, int32_t value) {
 inline void FenceDevice() {}
 inline float LoadFresh(const float* from) { return *from; }
 inline Vec16 LoadStreamingAhead16(const void* from) { return LoadStreaming16(from); }
-inline Vec16 LoadFresh16(const float* from) { return LoadStreaming16(from); }
+inline Vec16 LoadFresh16(const void* from) { return LoadStreaming16(from); }
+inline void StoreGlobal16(void* to, const Vec16& v) { *static_cast<Vec16*>(to) = v; }
 
 inline float BitsToFloat(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t FloatToBits(float value) { return std::bit_cast<uint32_t>(value); }

@@ -29,15 +29,16 @@ struct Case {
   bool out_f32 = true;
   int64_t out_pad = 0;  // 0 and 4: outputs are stored four at a time, else one by one
   int64_t workspace_bytes = int64_t{4} << 20;
-  bool row_scaled = false;
+  bool row_scaled = false, tile_scaled = false;
   int times = 1;
 };
 
 struct Problem {
   explicit Problem(const Case& c)
       : random(static_cast<uint32_t>(c.n * 1000003 + c.cols * 101 + c.rows)),
-        weight(c.row_scaled ? MakeRowScaledWeight(random, c.weight, c.rows, c.cols)
-                            : MakeWeight(random, c.weight, c.rows, c.cols)),
+        weight(c.row_scaled    ? MakeRowScaledWeight(random, c.weight, c.rows, c.cols)
+               : c.tile_scaled ? MakeTileScaledWeight(random, c.weight, c.rows, c.cols)
+                               : MakeWeight(random, c.weight, c.rows, c.cols)),
         x(Matrix::RandomOf(random, c.n, c.cols)),
         out(Matrix::RandomOf(random, c.n, OutputCols(c))),
         bias(random.Normals(c.rows)) {
@@ -158,6 +159,10 @@ TEST_CASE("Weights with one scale per row are multiplied where no library takes 
            .activation = Activation::kSilu,
            .row_scaled = true});
   }
+}
+
+TEST_CASE("Weights with one scale per tile are multiplied where no library takes them", "[cuda]") {
+  Check({.n = 40, .cols = 384, .rows = 150, .weight = DType::kF8G128, .tile_scaled = true});
 }
 
 TEST_CASE("Rows and columns need not fill tiles, stages or groups", "[cuda]") {
