@@ -69,7 +69,7 @@ HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const Walk& walk,
     if (walk.s.Has(packed)) {
       const BFloat16* q = p.args.q.row<BFloat16>(QueryRow(p, walk.tile, walk.s, packed)) +
                           static_cast<int64_t>(walk.s.Head(packed)) * kDim;
-      value = UnitAs(*reinterpret_cast<const Vec16*>(q + 8 * unit), Kv());
+      value = UnitAs(LoadFresh16(q + 8 * unit), Kv());
     }
     memory.q.SetAs(at + unit / 8 * kGroupRows * kLineElements + SwizzledUnit(row, unit % 8), value);
   }

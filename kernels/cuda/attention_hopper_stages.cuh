@@ -173,15 +173,16 @@ HEDDLE_DEVICE void CopyStage(const AttentionParams& p, const TensorMap& map, con
   }
 }
 
-// Zeros where the stage has no keys.
+// Zeros where the stage has no keys. A line is all banks: lanes begin at different units of theirs.
 template <typename Kv, int kDim>
 HEDDLE_DEVICE void ClearColumns(const Columns& columns, Shared<Kv> values, int at) {
   HEDDLE_UNROLL
   for (int i = 0; i < kKeys / 32; ++i) {
     if (columns.key[i] != kNoKey) continue;
+    HEDDLE_UNROLL_BY(1)  // else their places are kept, in registers that the producer does not have
     for (int unit = 0; unit < kDim / 8; ++unit) {
       const int line = (unit / 8 * kKeys + Lane() + 32 * i) * kLineElements;
-      values.SetAs(at + line + unit % 8 * 8, Vec16{});
+      values.SetAs(at + line + (unit + Lane()) % 8 * 8, Vec16{});
     }
   }
   FenceProxies();
