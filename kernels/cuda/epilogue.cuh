@@ -70,8 +70,9 @@ HEDDLE_DEVICE void FinishOutputs(const LinearParams& p, int64_t t, int64_t r,
                                  Group<float, kWidth>& y, Group<float, kWidth> up) {
   const bool gated = p.epilogue == Epilogue::kGated;
   const auto add = [r](Group<float, kWidth>& to, const float* row) {
+    const auto terms = LoadAnywhere<kWidth>(row + r);
     HEDDLE_UNROLL
-    for (int e = 0; e < kWidth; ++e) to.item[e] += row[r + e];
+    for (int e = 0; e < kWidth; ++e) to.item[e] += terms.item[e];
   };
   if (p.delta != nullptr && p.delta_slots[t] >= 0) {
     add(y, p.delta + t * p.delta_stride);

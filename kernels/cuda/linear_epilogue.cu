@@ -44,8 +44,9 @@ HEDDLE_DEVICE Group<float, kWidth> ProductsAt(const LibraryProduct& product, int
   for (int e = 0; e < kWidth; ++e) out.item[e] = SumOf(sums.item[e]);
   if (product.x_scales == nullptr) return out;
   const float x_scale = product.x_scales[t];
+  const auto w_scales = LoadAnywhere<kWidth>(product.w_scales + r);
   HEDDLE_UNROLL
-  for (int e = 0; e < kWidth; ++e) out.item[e] *= x_scale * product.w_scales[r + e];
+  for (int e = 0; e < kWidth; ++e) out.item[e] *= x_scale * w_scales.item[e];
   return out;
 }
 

@@ -60,6 +60,12 @@ HEDDLE_DEVICE float FactorOf(const LinearParams& p, int64_t r) {
   return p.weight.row_factors == nullptr ? 1.0f : p.weight.row_factors[r];
 }
 
+// Of weight rows [r, r + kWide).
+HEDDLE_DEVICE Four FactorsOf(const LinearParams& p, int64_t r) {
+  if (p.weight.row_factors != nullptr) return LoadAnywhere<kWide>(p.weight.row_factors + r);
+  return {{1.0f, 1.0f, 1.0f, 1.0f}};
+}
+
 // Stores the outputs of row t that `to` names, all kWide, at once; y, up: their sums.
 template <typename O, typename S>
 HEDDLE_DEVICE void StoreFour(const LinearParams& p, int64_t t, const OutputRows<S>& to,
@@ -93,6 +99,9 @@ HEDDLE_DEVICE void StorePart(const LinearParams& p, const BlockRows& rows, int f
   const OutputRows<S> to(p, ThreadX() % units);
   if (to.count <= 0) return;
   const bool wide = IsWide(p);
+  Four factors = {}, up_factors = {};  // the same in every row of x
+  if (wide) factors = FactorsOf(p, to.r);
+  if (wide && gated) up_factors = FactorsOf(p, to.r + p.half);
   HEDDLE_UNROLL_BY(1)
   for (int t = ThreadX() / units; t < count; t += step) {
     const Shared<float> sums = part.From(t * S::kOutStride);
@@ -109,8 +118,8 @@ HEDDLE_DEVICE void StorePart(const LinearParams& p, const BlockRows& rows, int f
     Four up = gated ? sums.GetAs<Four>(to.up) : Four{};
     HEDDLE_UNROLL
     for (int e = 0; e < kWide; ++e) {
-      value.item[e] *= FactorOf(p, to.r + e);
-      if (gated) up.item[e] *= FactorOf(p, to.r + p.half + e);
+      value.item[e] *= factors.item[e];
+      if (gated) up.item[e] *= up_factors.item[e];
     }
     FinishOutputs<kWide>(p, out, to.r, value, up);
     if (p.out_f32) {
