@@ -219,8 +219,7 @@ HEDDLE_DEVICE void StorePair(const AttentionParams& p, const SequenceView& s,
   const int packed = tile.first + row;
   if (tile.partial >= 0) {
     float* to = p.partial_out + PartialOf(p, tile.partial + row, s.kv_head) * dim + c;
-    to[0] = low;
-    to[1] = high;
+    *reinterpret_cast<Vec8*>(to) = {{FloatToBits(low), FloatToBits(high)}};
     return;
   }
   BFloat16* out =

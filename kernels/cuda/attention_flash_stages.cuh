@@ -61,9 +61,10 @@ struct Layout {
   static constexpr int kKeyTiles = kWarpKeys / 8;  // columns of scores, in instructions
   static constexpr int kDimTiles = kDim / 8;       // columns of the output
   static constexpr int kStage = kKeys * kStride;
-  // The warps' results of a decode tile lie where the keys were; rows apart so that pairs of
-  // neighbouring columns in four rows and four places fall on different banks.
-  static constexpr int kMergeStride = kDim + 8;  // floats
+  // The warps' results of a decode tile lie where the keys were; rows apart so that neighbouring
+  // columns of four places, pairs in four rows or of 8-bit caches fours in two, fall on different
+  // banks.
+  static constexpr int kMergeStride = kDim + (sizeof(Kv) == 1 ? 16 : 8);  // floats
   static constexpr int kMergeFloats = kKeyWarps * kRows * kMergeStride;
   static_assert(kKeyWarps == 1 || kMergeFloats * 4 <= 2 * kStages * kStage * int{sizeof(Kv)});
   static int SharedBytes() {
@@ -117,11 +118,12 @@ HEDDLE_DEVICE void PutQueryUnit(const Group<BFloat16, kQueryUnit>& from, int c, 
     for (int i = 0; i < kQueryUnit; ++i) unit.item[i] = RoundTo(ToFloat(from.item[i]), Q());
     row.SetAs(c, unit);
   } else {
-    Group<Q, kQueryUnit / 2> even, odd;
+    Vec8 even, odd;
     HEDDLE_UNROLL
-    for (int i = 0; i < kQueryUnit / 2; ++i) {
-      even.item[i] = RoundTo(ToFloat(from.item[2 * i]), Q());
-      odd.item[i] = RoundTo(ToFloat(from.item[2 * i + 1]), Q());
+    for (int i = 0; i < 2; ++i) {
+      const BFloat16* four = from.item + 4 * i;
+      even.word[i] = Pack2(ToFloat(four[0]), ToFloat(four[2]), Q());
+      odd.word[i] = Pack2(ToFloat(four[1]), ToFloat(four[3]), Q());
     }
     const int to = c / 16 * 16 + c % 16 / 2;
     row.SetAs(to, even);

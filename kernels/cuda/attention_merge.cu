@@ -6,6 +6,7 @@
 // their own columns of those parts, 4 in a load where head_dim allows it: what a row costs is the
 // latency of few loads that wait for each other, and not of one per part and column.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/group.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/weight_element.cuh"
 
@@ -87,8 +88,11 @@ HEDDLE_DEVICE void MergeColumns(const AttentionParams& p, const Parts& parts, co
         AddParts(p, read, place, weight, i, values);
       }
     }
+    if (!there) continue;
+    Group<T, kWidth> group;
     HEDDLE_UNROLL
-    for (int j = 0; j < kWidth && there; ++j) out[column + j] = RoundTo(values[j] / total.sum, T());
+    for (int j = 0; j < kWidth; ++j) group.item[j] = RoundTo(values[j] / total.sum, T());
+    StoreGroup(out + column, group);
   }
 }
 
@@ -119,10 +123,12 @@ Error LaunchAttentionMerge(const AttentionParams& params, const AttentionMerge* 
                              .grid_z = kDecodeTileRows / kWarps,
                              .threads = 32 * kWarps};
   const MergeParams merge = {params, merges};
+  const Tensor& out = params.args.out;
   return ForActivation(act, [&]<typename T>(T) {
-    return params.args.cache.head_dim % 4 == 0
-               ? Launch(AttentionMergeKernel<T, 4>, shape, stream, merge)
-               : Launch(AttentionMergeKernel<T, 1>, shape, stream, merge);
+    const bool wide = params.args.cache.head_dim % 4 == 0 && out.stride % 4 == 0 &&
+                      reinterpret_cast<uintptr_t>(out.data) % (4 * sizeof(T)) == 0;
+    return wide ? Launch(AttentionMergeKernel<T, 4>, shape, stream, merge)
+                : Launch(AttentionMergeKernel<T, 1>, shape, stream, merge);
   });
 }
 

@@ -17,7 +17,7 @@ constexpr int kStride = kDepth + 8;
 constexpr int kStages = 3;
 constexpr int kStage = kTile * kStride;
 constexpr int kThreads = 256;
-constexpr int kOutStride = kTile + 4;  // floats
+constexpr int kOutStride = kTile + 8;  // floats: pairs of four rows meet in no bank twice
 constexpr int kSharedBytes = SharedBytesFor<uint16_t>(kStages * kStage) * 2 >
                                      SharedBytesFor<float>(kTile* kOutStride)
                                  ? SharedBytesFor<uint16_t>(kStages* kStage) * 2
