@@ -32,8 +32,8 @@ bool FlashCan(const AttentionArgs& args) {
          (cache.dtype != DType::kInt8 || cache.page_tokens >= 4) && IsAligned(args.out, 2);
 }
 
-// Lines of 128 bytes from the cache, whole patterns of 8 of them from each page; units of 16 bytes
-// from the queries and to the output. Scores are compared before they are scaled.
+// Lines of 128 bytes from the cache or its copy, whole patterns of 8 of them from each page; units
+// of 16 bytes from the queries and to the output. Scores are compared before they are scaled.
 bool HopperCan(const AttentionArgs& args) {
   const KvCacheView& cache = args.cache;
   const int64_t lines = int64_t{cache.num_pages} * cache.n_kv_heads * cache.page_tokens;
@@ -43,6 +43,8 @@ bool HopperCan(const AttentionArgs& args) {
          reinterpret_cast<uintptr_t>(cache.keys) % 16 == 0 &&
          reinterpret_cast<uintptr_t>(cache.values) % 16 == 0;
 }
+
+bool HopperWideCan(const AttentionArgs& args) { return HopperCan(args) && FlashCan(args); }
 
 struct Row {
   AttentionKernel kernel;
@@ -56,10 +58,12 @@ struct Row {
   int64_t (*shared_bytes)(const AttentionArgs& args, int32_t rows);  // of a tile's block
 };
 
-// The first that can is taken. F8 and int8 caches on Hopper stay with kFlash: their values would
-// have to become 16 bits in shared memory first, as only 16-bit tiles can be transposed.
+// The first that can is taken. Only 16-bit tiles can be transposed by warpgroups; making them of 8
+// bits in shared memory would cost as much of its bandwidth as the products leave.
 constexpr Row kRows[] = {
     {AttentionKernel::kHopper, true, DType::kBF16, 2, 128, kHopperTileRows, 0, HopperCan, Little},
+    {AttentionKernel::kHopperWide, true, DType::kBF16, 1, 128, kHopperTileRows, 0, HopperWideCan,
+     Little},
     {AttentionKernel::kFlash, false, DType::kBF16, 0, 256, kPrefillTileRows, kDecodeTileRows,
      FlashCan, FlashSharedBytes},
     {AttentionKernel::kPlain, false, DType::kF32, 0, kMaxAttentionHeadDim, kPrefillTileRows,

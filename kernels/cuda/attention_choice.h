@@ -8,7 +8,12 @@
 
 namespace heddle::kernels::cuda {
 
-enum class AttentionKernel : uint8_t { kPlain, kFlash, kHopper };
+enum class AttentionKernel : uint8_t {
+  kPlain,
+  kFlash,
+  kHopper,
+  kHopperWide,  // kHopper on a 16-bit copy of the cache where that pays, else kFlash
+};
 
 struct AttentionChoice {
   AttentionKernel prefill = AttentionKernel::kPlain;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/cuda/shared_prefixes.h"
+#include "kernels/cuda/wide_pages.h"
 
 namespace heddle::kernels::cuda {
 namespace {
@@ -288,7 +289,14 @@ class Planner {
 
 AttentionPlan PlanAttention(const HostBatch& batch, const SequenceRange& sequences,
                             const AttentionGrouping& grouping, const AttentionBudget& budget) {
-  return Planner(batch, sequences, grouping, budget).Plan();
+  AttentionPlan plan = Planner(batch, sequences, grouping, budget).Plan();
+  plan.prefill_rows = grouping.prefill_rows;
+  if (grouping.widened_page_tokens == 0 || plan.prefill.empty()) return plan;
+  if (FindWidePages(batch, budget.max_wide_pages, &plan)) return plan;
+  AttentionGrouping as_it_is = grouping;
+  as_it_is.prefill_rows = kPrefillTileRows;
+  as_it_is.widened_page_tokens = 0;
+  return PlanAttention(batch, sequences, as_it_is, budget);
 }
 
 }  // namespace heddle::kernels::cuda

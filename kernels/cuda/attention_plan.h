@@ -38,15 +38,25 @@ struct AttentionGrouping {
   int32_t layers = 0;                       // KvCacheView::group: whose spans
   int32_t window = 0;                       // AttentionArgs::window
   bool shares_prefixes = false;             // kernels take tiles of shared rows, and gain by them
+  // Not 0: the cache has 8 bits, pages of so many positions, and prefill_rows are of a kernel that
+  // reads 16. Where copying the pages does not pay, tiles have kPrefillTileRows.
+  int32_t widened_page_tokens = 0;
   friend bool operator==(const AttentionGrouping&, const AttentionGrouping&) = default;
 };
 
 struct AttentionPlan {
   std::vector<AttentionTile> decode;   // of kDecodeTileRows
-  std::vector<AttentionTile> prefill;  // of AttentionGrouping::prefill_rows
+  std::vector<AttentionTile> prefill;  // of prefill_rows
   std::vector<AttentionMerge> merges;
   std::vector<int32_t> shared_rows;
   int32_t n_partials = 0;
+  int32_t prefill_rows = 0;  // of a tile
+  // What prefill tiles read is copied first (attention_widen.cu): pages of the cache in the order
+  // of the copy, and for each span from first_wide_span on the page of the copy that has its
+  // positions. Empty: nothing is copied.
+  std::vector<int32_t> wide_pages;
+  std::vector<int32_t> wide_of_span;
+  int32_t first_wide_span = 0;
 };
 
 // No part of a context is shorter than this (but the last): shorter parts spend their time on
@@ -68,6 +78,7 @@ struct SequenceRange {
 struct AttentionBudget {
   int32_t multiprocessors = 1;
   int32_t max_partials = 0;  // AttentionPlan::n_partials
+  int64_t max_wide_pages = 0;
 };
 
 // `batch` is as the grouping's layers see it (HostBatch::OfGroup).

@@ -20,6 +20,7 @@
 #include "kernels/cuda/split_ops.h"
 #include "kernels/cuda/staged_batch.h"
 #include "kernels/cuda/staging.h"
+#include "kernels/cuda/wide_pages.h"
 #include "kernels/nano_batch.h"
 #include "kernels/weight_sources.h"
 
@@ -41,6 +42,13 @@ constexpr int kMaxInFlight = Staging::kSets;
 // The begin of a step is still asked for when the second one behind it is launched.
 constexpr uint64_t kClocks = kMaxInFlight + 1;
 static_assert(2 * kClocks == Runtime::kStepMarks);
+
+// Where the entry of span 0 would be of an array that begins with that of span `first`. No such
+// entry is ever read.
+const int32_t* EntryOfSpanZero(const int32_t* entries, int32_t first) {
+  const auto offset = static_cast<uintptr_t>(first) * sizeof(int32_t);
+  return reinterpret_cast<const int32_t*>(reinterpret_cast<uintptr_t>(entries) - offset);
+}
 
 class CudaBuffer final : public Buffer {
  public:
@@ -207,11 +215,6 @@ class CudaDevice final : public Device {
   // Which part of a step: all of it, or one of its halves.
   enum Part { kWhole, kFirst, kSecond, kParts };
 
-  // Half of the workspace is for partial outputs, the other one more than enough for their lse.
-  int32_t MaxPartials(const AttentionGrouping& grouping, Part part) const {
-    const int64_t bytes = int64_t{grouping.n_kv_heads} * grouping.head_dim * int64_t{sizeof(float)};
-    return static_cast<int32_t>(std::min<int64_t>(workspace(part).bytes / 2 / bytes, 1 << 20));
-  }
   Workspace workspace(Part part = kWhole) const {
     auto* data = static_cast<uint8_t*>(workspace_->data());
     const int64_t half = workspace_->bytes() / 512 * 256;
@@ -287,9 +290,12 @@ void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
   if (part != kWhole && split_->attention_multiprocessors > 0) {
     multiprocessors = split_->attention_multiprocessors;
   }
-  const AttentionPlan plan = PlanAttention(
-      batch_.host().OfGroup(grouping.layers), range, grouping,
-      {.multiprocessors = multiprocessors, .max_partials = MaxPartials(grouping, part)});
+  const AttentionRoom room = RoomOf(workspace(part).bytes, grouping);
+  const AttentionPlan plan = PlanAttention(batch_.host().OfGroup(grouping.layers), range, grouping,
+                                           {.multiprocessors = multiprocessors,
+                                            .max_partials = static_cast<int32_t>(room.max_partials),
+                                            .max_wide_pages = room.max_wide_pages});
+  const auto* wide_of_span = staging_.Add(plan.wide_of_span);
   planned_[part].push_back({.grouping = grouping,
                             .n_decode = static_cast<int32_t>(plan.decode.size()),
                             .n_prefill = static_cast<int32_t>(plan.prefill.size()),
@@ -297,7 +303,11 @@ void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
                             .decode = staging_.Add(plan.decode),
                             .prefill = staging_.Add(plan.prefill),
                             .merges = staging_.Add(plan.merges),
-                            .shared_rows = staging_.Add(plan.shared_rows)});
+                            .shared_rows = staging_.Add(plan.shared_rows),
+                            .prefill_rows = plan.prefill_rows,
+                            .n_wide_pages = static_cast<int32_t>(plan.wide_pages.size()),
+                            .wide_pages = staging_.Add(plan.wide_pages),
+                            .wide_of_span = EntryOfSpanZero(wide_of_span, plan.first_wide_span)});
 }
 
 absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& grouping, Part part) {

@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention_choice.h"
 #include "kernels/cuda/cuda_weight.h"
 #include "kernels/cuda/linear_choice.h"
+#include "kernels/cuda/wide_pages.h"
 
 namespace heddle::kernels::cuda {
 namespace {
@@ -122,16 +123,19 @@ void CudaOps::Attention(const AttentionArgs& args) {
       .layers = args.cache.group,
       .window = args.window,
       .shares_prefixes =
-          choice.prefill != AttentionKernel::kPlain && choice.decode != AttentionKernel::kPlain};
+          choice.prefill != AttentionKernel::kPlain && choice.decode != AttentionKernel::kPlain,
+      .widened_page_tokens =
+          choice.prefill == AttentionKernel::kHopperWide ? args.cache.page_tokens : 0};
   absl::StatusOr<PlannedAttention> plan = step_.plan_attention(grouping);
   if (!plan.ok()) return Note(plan.status());
   AttentionParams params;
   params.args = args;
   params.batch = step_.groups[static_cast<size_t>(args.cache.group)];
   params.shared_rows = plan->shared_rows;
-  // The plan has no more partial results than fit; see CudaDevice::MaxPartials.
+  // The plan has no more partial results, and pages of a copy, than fit.
+  const AttentionRoom room = RoomOf(step_.workspace.bytes, grouping);
   params.partial_out = reinterpret_cast<float*>(step_.workspace.data);
-  params.partial_lse = params.partial_out + step_.workspace.bytes / 8;
+  params.partial_lse = reinterpret_cast<float*>(step_.workspace.data + room.lse_at);
   const Stream stream = step_.stream;
   const int32_t multiprocessors = step_.attention_multiprocessors > 0
                                       ? step_.attention_multiprocessors
@@ -146,16 +150,32 @@ void CudaOps::Attention(const AttentionArgs& args) {
     switch (kernel) {
       case AttentionKernel::kHopper:
         return Note(LaunchAttentionHopper(params, multiprocessors, stream), "attention");
+      case AttentionKernel::kHopperWide:
+        if (plan->n_wide_pages > 0) return AttendWide(params, *plan, room.wide_at, multiprocessors);
+        [[fallthrough]];
       case AttentionKernel::kFlash:
         return Note(LaunchAttentionFlash(params, stream), "attention");
       case AttentionKernel::kPlain:
         return Note(LaunchAttentionPlain(params, step_.activations, stream), "attention");
     }
   };
-  launch(choice.prefill, plan->prefill, plan->n_prefill, choice.prefill_rows);
+  launch(choice.prefill, plan->prefill, plan->n_prefill, plan->prefill_rows);
   launch(choice.decode, plan->decode, plan->n_decode, kDecodeTileRows);
   Note(LaunchAttentionMerge(params, plan->merges, plan->n_merges, step_.activations, stream),
        "attention merge");
+}
+
+void CudaOps::AttendWide(AttentionParams params, const PlannedAttention& plan, int64_t wide_at,
+                         int32_t multiprocessors) {
+  const KvCacheView& cache = params.args.cache;
+  const KvCacheView wide = WideView(cache, plan.n_wide_pages, step_.workspace.data + wide_at);
+  Note(LaunchWidenPages(
+           {.from = cache, .to = wide, .pages = plan.wide_pages, .n_pages = plan.n_wide_pages},
+           step_.stream),
+       "widening pages");
+  params.args.cache = wide;
+  params.batch.span_page = plan.wide_of_span;
+  Note(LaunchAttentionHopper(params, multiprocessors, step_.stream), "attention");
 }
 
 void CudaOps::Route(const RouteArgs& args) {

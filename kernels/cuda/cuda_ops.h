@@ -52,6 +52,11 @@ struct PlannedAttention {
   const AttentionTile* prefill = nullptr;
   const AttentionMerge* merges = nullptr;
   const int32_t* shared_rows = nullptr;
+  // See AttentionPlan. wide_of_span is that of span 0: spans before the first have no entry.
+  int32_t prefill_rows = 0;
+  int32_t n_wide_pages = 0;
+  const int32_t* wide_pages = nullptr;
+  const int32_t* wide_of_span = nullptr;
 };
 
 // Results that a Sample call left on the device, and where the caller wants them.
@@ -112,6 +117,9 @@ class CudaOps final : public Ops {
  private:
   // The rows that tensors have, as a group of layers sees them.
   DeviceBatch Rows(int32_t group = 0) const;
+  // The prefill tiles, on a copy of what they read.
+  void AttendWide(AttentionParams params, const PlannedAttention& plan, int64_t wide_at,
+                  int32_t multiprocessors);
   void Note(Error error, const char* op);
   void Note(const absl::Status& status);
   // All in cuda_ops_linear.cc and cuda_ops_codes.cc. `scratch` is free for them; x is aligned and
@@ -122,8 +130,7 @@ class CudaOps final : public Ops {
   // How this product is to be made; times the ways if it has to.
   LinearWay WayOf(const LinearParams& params, const Workspace& scratch);
   // Those for n aligned rows of x in BF16, what is predicted first.
-  LinearWayList WaysFor(const DeviceWeight& weight, int64_t n,
-                                 const Workspace& scratch) const;
+  LinearWayList WaysFor(const DeviceWeight& weight, int64_t n, const Workspace& scratch) const;
   LinearWay TimeWays(const LinearParams& params, const LinearWayList& ways,
                      const Workspace& scratch);
   void LinearBy(LinearWay way, const LinearParams& params, const Workspace& scratch);

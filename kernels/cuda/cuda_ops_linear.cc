@@ -119,7 +119,7 @@ void CudaOps::LinearWithAdapters(const LinearParams& params, const AdapterMatrix
 }
 
 LinearWayList CudaOps::WaysFor(const DeviceWeight& weight, int64_t n,
-                                        const Workspace& scratch) const {
+                               const Workspace& scratch) const {
   if (n <= kSkinnyRows) return {LinearWay::kFewRows};
   const bool has_mixed = step_.runtime.info().has_hopper_code;
   LinearWayList ways;

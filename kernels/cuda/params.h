@@ -287,6 +287,15 @@ Error LaunchAttentionFlash(const AttentionParams& params, Stream stream);
 // blocks as there are multiprocessors share the tiles.
 Error LaunchAttentionHopper(const AttentionParams& params, int32_t num_multiprocessors,
                             Stream stream);
+// Page i of `to`, of kF16 if `from` is of kF8E4M3 and of kBF16 if it is of kInt8, becomes page
+// pages[i] of `from`. head_dim a multiple of 16; rows of both at multiples of 16 bytes.
+struct WidenParams {
+  KvCacheView from;
+  KvCacheView to;
+  const int32_t* pages = nullptr;  // [n_pages]
+  int32_t n_pages = 0;
+};
+Error LaunchWidenPages(const WidenParams& params, Stream stream);
 Error LaunchAttentionMerge(const AttentionParams& params, const AttentionMerge* merges,
                            int32_t n_merges, DType act, Stream stream);
 

@@ -458,10 +458,13 @@ class Checks {
     Attention(dtype, {64, 4, 2, window, /*softcap=*/20}, Mixed());
     Attention(dtype, {64, 4, 2, window, 0, /*sinks=*/true}, Mixed());
     Attention(dtype, {64, 4, 2, window}, Trees(), "trees ");
-    if (!is_bf16_ || (dtype != DType::kF16 && dtype != DType::kBF16)) return;
-    Attention(dtype, {64, 4, 2, window}, Prompts());
+    if (!is_bf16_ || dtype == DType::kF32) return;
+    // Tiles enough for each key that 8-bit caches are copied as 16 bits.
+    Attention(dtype, {64, 8, 1, window}, Prompts());
     Attention(dtype, {128, 4, 1, window}, Prompts());
     Attention(dtype, {128, 4, 1, window, /*softcap=*/20, /*sinks=*/true}, Prompts());
+    if (dtype != DType::kF16 && dtype != DType::kBF16) return;
+    Attention(dtype, {64, 4, 2, window}, Prompts());
     const AttentionShape wide = {128, 16, 8, window};
     Attention(dtype, wide, ManyTiles(device_, wide), "many tiles ");
   }

@@ -22,6 +22,7 @@ struct AttentionCase {
   int64_t pad = 0;
   int32_t compute_major = 9;        // prompts on warpgroups; 8: on warps
   bool poisoned = false;            // what no sequence holds of the cache is NaN
+  bool rounds_keys = false;         // to BF16, on their way to the matrix instruction
   std::vector<int32_t> trees = {};  // sequences whose rows are trees
   std::vector<SharedPages> shared = {};
 };

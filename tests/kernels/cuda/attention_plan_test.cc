@@ -9,6 +9,7 @@
 #include "catch2/catch.hpp"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/shared_prefixes.h"
+#include "kernels/cuda/wide_pages.h"
 #include "tests/kernels/batch_edits.h"
 
 namespace heddle::kernels::cuda {
@@ -31,7 +32,7 @@ class Audit {
   Audit(const HostBatch& batch, const AttentionGrouping& grouping, const AttentionPlan& plan)
       : batch_(batch), grouping_(grouping), plan_(plan) {
     for (const AttentionTile& tile : plan.decode) Add(tile, kDecodeTileRows);
-    for (const AttentionTile& tile : plan.prefill) Add(tile, grouping.prefill_rows);
+    for (const AttentionTile& tile : plan.prefill) Add(tile, plan.prefill_rows);
     for (const AttentionMerge& merge : plan.merges) Merge(merge);
   }
 
@@ -129,10 +130,39 @@ class Audit {
   std::map<PackedRow, std::vector<Keys>> met_;
 };
 
+// The pages that a span's positions are copied from are the span's.
+void CheckWidePages(const HostBatch& batch, const AttentionGrouping& grouping,
+                    const AttentionBudget& budget, const AttentionPlan& plan) {
+  const bool is_wide = !plan.wide_pages.empty();
+  if (plan.prefill.empty() || grouping.widened_page_tokens == 0) CHECK_FALSE(is_wide);
+  if (plan.prefill.empty()) return;
+  const bool falls_back = grouping.widened_page_tokens > 0 && !is_wide;
+  CHECK(plan.prefill_rows == (falls_back ? kPrefillTileRows : grouping.prefill_rows));
+  if (!is_wide) return;
+  CHECK(static_cast<int64_t>(plan.wide_pages.size()) <= budget.max_wide_pages);
+  bool same = true;
+  for (const AttentionTile& tile : plan.prefill) {
+    int32_t key = 0;
+    for (int32_t i = batch.span_begin[tile.seq]; i < batch.span_begin[tile.seq + 1]; ++i) {
+      const int32_t end = key + batch.span_tokens[i];
+      const bool is_read = key < tile.key_end && end > tile.key_begin;
+      key = end;
+      if (!is_read) continue;
+      const auto at = static_cast<size_t>(i - plan.first_wide_span);
+      REQUIRE(at < plan.wide_of_span.size());
+      const auto page = static_cast<size_t>(plan.wide_of_span[at]);
+      REQUIRE(page < plan.wide_pages.size());
+      same = same && plan.wide_pages[page] == batch.span_page[i];
+    }
+  }
+  CHECK(same);
+}
+
 void CheckPlan(const HostBatch& batch, const AttentionGrouping& grouping,
                const AttentionBudget& budget) {
   const AttentionPlan plan = PlanAttention(batch, {0, batch.n_seqs()}, grouping, budget);
   CHECK(plan.n_partials <= budget.max_partials);
+  CheckWidePages(batch, grouping, budget, plan);
   const Audit audit(batch, grouping, plan);
   audit.CheckPartials();
   for (int32_t s = 0; s < batch.n_seqs(); ++s) {
@@ -169,10 +199,12 @@ TEST_CASE("A plan lets every row meet every key that it sees once, within its pa
         .n_kv_heads = 1 + random.Below(4),
         .prefill_rows = random.Below(2) == 0 ? kPrefillTileRows : kHopperTileRows,
         .window = random.Below(2) == 0 ? 0 : 1 + random.Below(3000),
-        .shares_prefixes = random.Below(3) > 0};
+        .shares_prefixes = random.Below(3) > 0,
+        .widened_page_tokens = random.Below(2) * 16};
     CheckPlan(batch.view(), grouping,
               {.multiprocessors = 1 + random.Below(132),
-               .max_partials = random.Below(2) == 0 ? 128 : 16000});
+               .max_partials = random.Below(2) == 0 ? 128 : 16000,
+               .max_wide_pages = random.Below(2) == 0 ? 100 : 16000});
   }
 }
 
@@ -206,6 +238,52 @@ TEST_CASE("A long tile among many short ones is split so that it ends with them"
   const AttentionPlan plan = PlanOf(TestBatch(spec));
   CHECK(plan.prefill.size() > 8 * 4 + 8);
   for (const AttentionTile& tile : plan.prefill) CHECK((tile.seq == 0) == (tile.partial >= 0));
+}
+
+TEST_CASE("Pages are copied where several tiles read them, and the copy has room", "[cuda][plan]") {
+  AttentionGrouping widened = kLlama;
+  widened.widened_page_tokens = 16;
+  const auto pages = [&](const BatchSpec& spec, int64_t room) {
+    AttentionBudget budget = kH200;
+    budget.max_wide_pages = room;
+    const TestBatch batch(spec);
+    return PlanAttention(batch.view(), {0, batch.view().n_seqs()}, widened, budget)
+        .wide_pages.size();
+  };
+  CHECK(pages({{{512, 5000}}, 16}, 1000) == 313);
+  CHECK(pages({{{512, 5000}}, 16}, 312) == 0);
+  CHECK(pages({{{32, 5000}}, 16}, 1000) == 0);                      // one tile
+  CHECK(pages({{{1, 9000}, {128, 1000}, {1, 70}}, 16}, 63) == 63);  // decoding reads its own
+  // What lies before the window of the chunk's first row stays: 1 + (2000 - 512 + 1 - 500) / 16.
+  widened.window = 500;
+  CHECK(pages({{{512, 2000}}, 16}, 1000) == 125 - 61);
+  CHECK(pages({{{1, 9000}, {1, 70}}, 16}, 1000) == 0);
+}
+
+TEST_CASE("The parts of attention's workspace lie one behind the other", "[cuda][plan]") {
+  for (const int64_t bytes : {int64_t{4} << 20, int64_t{100} << 20, int64_t{256} << 20}) {
+    for (const int32_t head_dim : {64, 128}) {
+      AttentionGrouping grouping = {.n_kv_heads = 8, .head_dim = head_dim};
+      CHECK(RoomOf(bytes, grouping).max_wide_pages == 0);
+      grouping.widened_page_tokens = 16;
+      const AttentionRoom room = RoomOf(bytes, grouping);
+      CHECK(room.max_partials > 0);
+      CHECK(room.lse_at >= room.max_partials * 8 * head_dim * 4);
+      CHECK(room.wide_at >= room.lse_at + room.max_partials * 8 * 4);
+      KvCacheView cache = {
+          .dtype = DType::kF8E4M3, .page_tokens = 16, .n_kv_heads = 8, .head_dim = head_dim};
+      std::vector<uint8_t> memory(static_cast<size_t>(bytes));
+      const auto n_pages = static_cast<int32_t>(room.max_wide_pages);
+      const KvCacheView wide = WideView(cache, n_pages, memory.data() + room.wide_at);
+      CHECK(wide.dtype == DType::kF16);
+      CHECK(wide.num_pages == n_pages);
+      auto* values = static_cast<uint8_t*>(wide.values);
+      CHECK(values >= static_cast<uint8_t*>(wide.keys) + n_pages * wide.page_bytes());
+      CHECK(values + n_pages * wide.page_bytes() <= memory.data() + bytes);
+      // Half of the workspace, but for little.
+      CHECK(2 * n_pages * wide.page_bytes() > bytes * 9 / 20);
+    }
+  }
 }
 
 TEST_CASE("A window's keys are split, not the context before it", "[cuda][plan]") {

@@ -115,6 +115,36 @@ TEST_CASE("Prompts on warpgroups keep windows, soft caps, sinks and groups", "[c
   cuda::emulate::SetOrder(cuda::emulate::Order::kForward);
 }
 
+// Three tiles and more of each key: on a copy of the pages in 16 bits, where the cache has 8.
+TEST_CASE("Long chunks over caches of 8 bits match the reference", "[cuda][hopper]") {
+  const BatchSpec batch = {{{1, 300}, {200, 333, 129}, {1, 20}, {190, 190}}, 16};
+  for (DType cache : {DType::kF8E4M3, DType::kInt8}) {
+    for (int32_t page_tokens : {8, 16, 128}) {
+      AttentionCase c = {.batch = batch, .n_heads = 8, .cache = cache};
+      c.batch.page_tokens = page_tokens;
+      c.head_dim = page_tokens == 16 ? 128 : 64;
+      c.rounds_keys = cache == DType::kInt8;
+      CheckAttention(c, DType::kBF16);
+    }
+    CheckAttention({.batch = batch,
+                    .n_heads = 8,
+                    .cache = cache,
+                    .window = 90,
+                    .softcap = 2,
+                    .sinks = true,
+                    .rounds_keys = cache == DType::kInt8},
+                   DType::kBF16);
+    CheckAttention({.batch = batch, .n_heads = 8, .cache = cache, .compute_major = 8},
+                   DType::kBF16);
+    // In parts, which are merged.
+    CheckAttention({.batch = {{{100, 1500, 77}}, 16},
+                    .n_kv_heads = 1,
+                    .cache = cache,
+                    .rounds_keys = cache == DType::kInt8},
+                   DType::kBF16);
+  }
+}
+
 TEST_CASE("Each kind of attention takes the kernel of its row in the table", "[cuda][hopper]") {
   using cuda::AttentionKernel;
   AttentionArgs args;
@@ -147,8 +177,13 @@ TEST_CASE("Each kind of attention takes the kernel of its row in the table", "[c
   args.cache.page_tokens = 256;
   CHECK(choose(true).prefill == AttentionKernel::kFlash);
   args.cache.page_tokens = 16;
-  args.cache.dtype = DType::kF8E4M3;
-  CHECK(choose(true).prefill == AttentionKernel::kFlash);
+  for (DType cache : {DType::kF8E4M3, DType::kInt8}) {
+    args.cache.dtype = cache;
+    CHECK(choose(true).prefill == AttentionKernel::kHopperWide);
+    CHECK(choose(true).prefill_rows == cuda::kHopperTileRows);
+    CHECK(choose(true).decode == AttentionKernel::kFlash);
+    CHECK(choose(false).prefill == AttentionKernel::kFlash);
+  }
   args.cache.head_dim = 24;
   CHECK(choose(true).prefill == AttentionKernel::kPlain);
 }
