@@ -44,6 +44,7 @@ bool FindWidePages(const HostBatch& batch, int64_t max_pages, AttentionPlan* pla
   if (tile_keys < kLeastTilesOfWideKey * keys) return false;
 
   std::vector<std::pair<int32_t, int32_t>> spans;
+  spans.reserve(keys_of.size());
   for (const auto& [seq, range] : keys_of) spans.push_back(SpansOf(batch, seq, range));
   plan->first_wide_span = spans.front().first;
   plan->wide_of_span.assign(static_cast<size_t>(spans.back().second - plan->first_wide_span), 0);
