@@ -1,8 +1,8 @@
 // From the JSON text of a request to GenerationRequests. All that a client can get wrong is found
 // here, before anything is queued.
 //
-// Pure: no socket, no clock; randomness comes in as an argument. Any thread. One entry of `prompt` is one
-// GenerationRequest with n branches, so that its pages are shared; choice i of the answer is
+// Pure: no socket, no clock; randomness comes in as an argument. Any thread. One entry of `prompt`
+// is one GenerationRequest with n branches, so that its pages are shared; choice i of the answer is
 // branch i % n of prompt i / n, as OpenAI numbers them (with best_of: the i % n-th best).
 #pragma once
 

@@ -20,9 +20,9 @@
 // multiprocessors' memory alike. With $HEDDLE_GPU_AS_PREDICTED bench, serve and tune take the
 // predicted way to make a product; else the one that was fastest when it was first made, and say
 // what they found: lines {"choice": ...}.
-// `ops` leaves out the first $HEDDLE_GPU_SKIP of the checks that are asked for, and ends, by SIGALRM,
-// if one takes longer than $HEDDLE_GPU_SECONDS.
-// Exit code 1 if anything differs, 2 for a wrong command line, 77 without a usable GPU.
+// `ops` leaves out the first $HEDDLE_GPU_SKIP of the checks that are asked for, and ends, by
+// SIGALRM, if one takes longer than $HEDDLE_GPU_SECONDS. Exit code 1 if anything differs, 2 for a
+// wrong command line, 77 without a usable GPU.
 #include <unistd.h>
 
 #include <algorithm>
