@@ -4,7 +4,9 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -20,15 +22,22 @@ namespace {
 
 using MadeDevice = absl::StatusOr<std::unique_ptr<kernels::Device>>;
 
+// Whether a driver is loaded here, whatever this build can do with it.
+bool HasNvidiaDriver() {
+  std::error_code error;
+  return std::filesystem::exists("/proc/driver/nvidia/version", error);
+}
+
 // The first GPU if this build and this machine have one. A GPU that is there but cannot be used
-// (its memory is taken, say) is an error. Says why on standard error where the CPU is taken: nobody
-// should find out by how slow it is.
+// (its memory is taken, say) is an error. Where there is one that this build cannot use, standard
+// error says why the CPU is taken: nobody should find out by how slow it is.
 MadeDevice FirstGpuOrCpu(const kernels::CpuDeviceOptions& cpu) {
   MadeDevice gpu = kernels::CreateCudaDevice({.tunes = true});
   switch (gpu.status().code()) {
     case absl::StatusCode::kUnimplemented:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kNotFound: {
+      if (!HasNvidiaDriver()) return kernels::CreateCpuDevice(cpu);
       const std::string why(gpu.status().message());
       std::fprintf(stderr, "heddle: --device auto is the CPU: %s\n", why.c_str());
       return kernels::CreateCpuDevice(cpu);
