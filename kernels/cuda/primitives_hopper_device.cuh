@@ -1,5 +1,7 @@
 // Primitives of sm_90a for nvcc. Included by primitives_hopper.cuh only, which says what they mean.
-// On other architectures they are not defined: their users compile to nothing there.
+// Kernels call them where HEDDLE_HAS_SM90A is 1. In a pass for another architecture they are
+// declared all the same, as the templates that name them are read there, too; nothing is made of
+// them.
 #pragma once
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)  // or the host's pass
@@ -8,7 +10,6 @@
 #define HEDDLE_HAS_SM90A 0
 #endif
 
-#if HEDDLE_HAS_SM90A
 namespace heddle::kernels::cuda {
 
 using BlockBarriers = Shared<uint64_t>;
@@ -161,4 +162,3 @@ HEDDLE_MMA_REGISTERS(WarpgroupMmaTransposed, "1", Half, "f16")
 #undef HEDDLE_SUMS16
 
 }  // namespace heddle::kernels::cuda
-#endif  // HEDDLE_HAS_SM90A
