@@ -88,6 +88,7 @@ struct Config {
   Seconds request_timeout{0};  // 0: none
   Seconds drain_timeout{30};
   Seconds watchdog_timeout{60};
+  Seconds stuck_timeout{300};  // 0: never
 
   // Logs.
   std::string log_level = "info";

@@ -271,9 +271,19 @@ constexpr Option kOptions[] = {
      .field = &Config::watchdog_timeout,
      .section = kLimits,
      .value = "SECONDS",
-     .help = "How long requests may wait without any step ending before /health answers 503.",
+     .help = "How long requests may wait without any step ending before /health and /ready answer "
+             "503.",
      .commands = kServe,
      .min = 0.1,
+     .max = 86400},
+    {.name = "stuck-timeout",
+     .field = &Config::stuck_timeout,
+     .section = kLimits,
+     .value = "SECONDS",
+     .help = "How long they may wait before they get an error and the process ends with status 1, "
+             "to be started again: a lost device. 0: for ever.",
+     .commands = kServe,
+     .min = 0,
      .max = 86400},
 
     {.name = "log-level",

@@ -75,6 +75,8 @@ class Device {
   // loads code and times ways to do things. Whoever loads a model then runs steps of all sizes
   // before those that count.
   virtual bool needs_warm_up() const { return false; }
+  // What it lacks to be as fast as it could be, for warnings at start; a line each.
+  virtual std::vector<std::string> Advice() const { return {}; }
   // What it chose by timing so far, for logs; a line each.
   virtual std::vector<std::string> TimedChoices() const { return {}; }
 

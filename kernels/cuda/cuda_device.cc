@@ -82,7 +82,15 @@ class CudaDevice final : public Device {
       launched.host_results = static_cast<uint8_t*>(host);
     }
     HEDDLE_RETURN_IF_ERROR(staging_.Reserve());
-    library_ = LibraryMatmul::Open(*runtime_);
+    absl::StatusOr<std::unique_ptr<LibraryMatmul>> library = LibraryMatmul::Open(*runtime_);
+    if (library.ok()) {
+      library_ = *std::move(library);
+    } else {
+      advice_.push_back(absl::StrCat(library.status().message(),
+                                     ". Without NVIDIA's cuBLASLt prompts and large batches take "
+                                     "our own kernels, which are slower at those; it comes with "
+                                     "the CUDA toolkit (package libcublas)"));
+    }
     return absl::OkStatus();
   }
 
@@ -115,6 +123,7 @@ class CudaDevice final : public Device {
         .warm_reserve_bytes = std::clamp(total / 128, kLeastWarmReserve, kMostWarmReserve)};
   }
   bool needs_warm_up() const override { return options_.tunes; }
+  std::vector<std::string> Advice() const override { return advice_; }
   std::vector<std::string> TimedChoices() const override { return ways_.Describe(); }
   int32_t preferred_logit_rows() const override { return 1024; }
 
@@ -241,7 +250,8 @@ class CudaDevice final : public Device {
   GraphCache graphs_;
   Tape tape_;
   std::unique_ptr<LibraryMatmul> library_;  // nullptr: our own kernels
-  LinearWays ways_;                         // CudaDeviceOptions::tunes
+  std::vector<std::string> advice_;
+  LinearWays ways_;  // CudaDeviceOptions::tunes
   std::unique_ptr<Buffer> workspace_;
   std::unique_ptr<Buffer> results_;
   std::unique_ptr<Buffer> counters_;          // zeros between ops: products never run side by side

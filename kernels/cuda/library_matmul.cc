@@ -371,16 +371,24 @@ class CublasLt final : public LibraryMatmul {
 
 }  // namespace
 
-std::unique_ptr<LibraryMatmul> LibraryMatmul::Open(Runtime& runtime) {
+absl::StatusOr<std::unique_ptr<LibraryMatmul>> LibraryMatmul::Open(Runtime& runtime) {
   void* library = dlopen(kFile, RTLD_NOW | RTLD_LOCAL);  // never closed
-  if (library == nullptr) return nullptr;
+  if (library == nullptr) {
+    return absl::NotFoundError(absl::StrCat(kFile, " cannot be loaded: ", dlerror()));
+  }
   Api api;
+  if (!api.Find(library)) {
+    return absl::FailedPreconditionError(absl::StrCat(kFile, " lacks functions of this version"));
+  }
   cublasLtHandle_t handle = nullptr;
-  if (!api.Find(library) || api.create(&handle) != CUBLAS_STATUS_SUCCESS) return nullptr;
+  if (cublasStatus_t status = api.create(&handle); status != CUBLAS_STATUS_SUCCESS) {
+    return absl::InternalError(
+        absl::StrCat(kFile, " does not work on this device: cublasLtCreate returned ", status));
+  }
   absl::StatusOr<void*> workspace = runtime.AllocateDevice(kWorkspaceBytes);
   if (!workspace.ok()) {
     api.destroy(handle);
-    return nullptr;
+    return workspace.status();
   }
   return std::make_unique<CublasLt>(runtime, api, handle, *workspace);
 }

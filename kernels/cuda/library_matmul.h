@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "kernels/cuda/params.h"
 #include "kernels/cuda/runtime.h"
 
@@ -37,8 +38,9 @@ inline constexpr int64_t kTiledRows = 8;
 
 class LibraryMatmul {
  public:
-  // nullptr without the library. Takes kWorkspaceBytes of the device's memory.
-  static std::unique_ptr<LibraryMatmul> Open(Runtime& runtime);
+  // Takes kWorkspaceBytes of the device's memory. NOT_FOUND and others, with the file's name and
+  // what is wrong with it, where the library cannot be used.
+  static absl::StatusOr<std::unique_ptr<LibraryMatmul>> Open(Runtime& runtime);
   virtual ~LibraryMatmul() = default;
 
   // For start-up lines: "cuBLASLt 13.0.2".

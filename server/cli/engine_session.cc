@@ -63,6 +63,7 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
     log.Warning("the model's files hold tensors that its description does not use",
                 {{"tensors", UnusedText(session.model.unused_tensors)}});
   }
+  for (const std::string& advice : session.model.executor->device().Advice()) log.Warning(advice);
   for (const std::string& choice : session.model.executor->device().TimedChoices()) {
     log.Debug("ways to make a product were timed", {{"chosen_first", choice}});
   }

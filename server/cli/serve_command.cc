@@ -27,10 +27,12 @@ namespace heddle::server {
 namespace {
 
 using std::chrono::milliseconds;
+using Seconds = std::chrono::duration<double>;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr milliseconds kFarewell{500};  // to write the last frames of streams that are cancelled
 constexpr int kExitSignal = 128;        // plus its number: what a shell reports for a signal
+constexpr int kExitStuck = 1;           // as after any other failure
 constexpr int64_t kLeastPrepareThreads = 2;  // one may have a body to itself, and others go on
 
 ReasoningField ToReasoningField(const std::string& name) {
@@ -221,8 +223,8 @@ void ReloadTls(TlsContext* tls, const Logger& log) {
 }
 
 // Until SIGINT or SIGTERM (OK), or the engine fails (then a supervisor should start us anew).
-absl::Status WaitForEnd(SignalWatch& signals, const EngineLoop& loop, TlsContext* tls,
-                        const Logger& log) {
+absl::Status WaitForEnd(const config::Config& config, SignalWatch& signals, EngineLoop& loop,
+                        TlsContext* tls, const Logger& log) {
   while (true) {
     if (std::optional<int> number = signals.Wait(milliseconds(200))) {
       if (number == SIGHUP) {
@@ -232,6 +234,7 @@ absl::Status WaitForEnd(SignalWatch& signals, const EngineLoop& loop, TlsContext
       log.Info("shutting down: no new requests, finishing what runs", {{"signal", *number}});
       return absl::OkStatus();
     }
+    if (config.stuck_timeout.value > 0) loop.FailIfStuck(Seconds(config.stuck_timeout.value));
     if (loop.Stats().state == EngineState::kFailed) {
       const std::string why(loop.Failure().message());
       log.Error("the engine has failed: nothing runs any more", {{"error", why}});
@@ -289,6 +292,11 @@ void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer
   while (!done) {
     const std::optional<int> number = signals.Wait(milliseconds(20));
     if (number.has_value() && number != SIGHUP) _exit(kExitSignal + *number);
+    // No use in waiting longer than /health does for a step that ends.
+    if (loop.FailIfStuck(Seconds(config.watchdog_timeout.value))) {
+      log.Error("the engine has failed while it was to finish",
+                {{"error", std::string(loop.Failure().message())}});
+    }
   }
   drainer.join();
 }
@@ -324,8 +332,9 @@ absl::Status RunServe(const config::Config& config) {
   const double seconds = std::chrono::duration<double>(SteadyClock::now() - began).count();
   PrintWelcome(config, session, model, server->port(), grpc.get(), seconds);
 
-  absl::Status end = WaitForEnd(signals, *session.loop, tls.get(), log);
+  absl::Status end = WaitForEnd(config, signals, *session.loop, tls.get(), log);
   DrainAndStop(config, signals, *server, grpc.get(), *session.loop, log);
+  if (session.loop->IsStuck()) _exit(kExitStuck);
   return end;
 }
 

@@ -98,6 +98,10 @@ int64_t UnixNanoseconds() {
       .count();
 }
 
+absl::Status EngineHasFailed() {
+  return absl::UnavailableError("the engine has failed; see the log, and restart the server");
+}
+
 }  // namespace
 
 ApiHandler::ApiHandler(ServerContext* context, PostTask post)
@@ -206,6 +210,7 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match, uint64
       return Health();
     case RouteId::kReady: {
       HEDDLE_RETURN_IF_ERROR(CheckReady());
+      HEDDLE_RETURN_IF_ERROR(CheckEngine());
       return JsonResponse(StatusJson("ready"));
     }
     case RouteId::kMetrics:
@@ -283,16 +288,21 @@ HttpResponse ApiHandler::Index(const HttpRequest& request) const {
 }
 
 // The truth about the engine: a step that does not end means that nobody is served.
-absl::StatusOr<HttpResponse> ApiHandler::Health() const {
+absl::Status ApiHandler::CheckEngine() const {
   EngineStats stats = context_->dependencies.generation->Stats();
   if (stats.state == EngineState::kFailed) {
-    return absl::UnavailableError("the engine has failed; see the log, and restart the server");
+    return EngineHasFailed();
   }
   double busy = stats.busy_since_seconds;
   double limit = std::chrono::duration<double>(context_->options.step_timeout).count();
-  if (busy <= limit) return JsonResponse(StatusJson("ok"));
+  if (busy <= limit) return absl::OkStatus();
   return absl::UnavailableError(absl::StrFormat(
       "requests wait and no step has ended for %.1f s; the limit is %.1f s", busy, limit));
+}
+
+absl::StatusOr<HttpResponse> ApiHandler::Health() const {
+  HEDDLE_RETURN_IF_ERROR(CheckEngine());
+  return JsonResponse(StatusJson("ok"));
 }
 
 absl::Status ApiHandler::CheckReady() const {
@@ -307,7 +317,7 @@ absl::Status ApiHandler::CheckReady() const {
   if (context_->dependencies.generation->Stats().state != EngineState::kFailed) {
     return absl::OkStatus();
   }
-  return absl::UnavailableError("the engine has failed; see the log, and restart the server");
+  return EngineHasFailed();
 }
 
 absl::StatusOr<uint64_t> ApiHandler::CheckKey(const Route& route,

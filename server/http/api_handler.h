@@ -37,6 +37,7 @@ class ApiHandler final : public Handler {
   HttpResponse Index(const HttpRequest& request) const;
   ConnectionFigures connections() const;
   absl::Status CheckReady() const;
+  absl::Status CheckEngine() const;
   // The number of the API key that came with the request, from 1; 0 where none is needed.
   absl::StatusOr<uint64_t> CheckKey(const Route& route, const HttpRequest& request) const;
   // Counts a request that does work (POST) against the limits of its key and of the server.

@@ -3,10 +3,12 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "server/retry_after.h"
@@ -206,9 +208,33 @@ bool EngineLoop::Drain(Clock::time_point deadline) {
   return false;
 }
 
+bool EngineLoop::FailIfStuck(std::chrono::duration<double> limit) {
+  if (Stats().busy_since_seconds <= limit.count()) return false;
+  const std::unique_lock own(own_, std::try_to_lock);
+  const double busy = Stats().busy_since_seconds;  // a step may have ended just now
+  if (!own.owns_lock() || busy <= limit.count()) return false;
+  Mailbox mail;
+  {
+    std::lock_guard lock(mutex_);
+    state_ = EngineState::kFailed;  // nothing is posted from here on
+    failure_ = absl::InternalError(
+        absl::StrFormat("A step of the engine has not ended for %.0f s.", std::floor(busy)));
+    stuck_ = true;
+    std::swap(mail, mail_);
+    posted_tokens_ = 0;
+  }
+  TakeIn(&mail);
+  FailAll();
+  std::lock_guard lock(mutex_);
+  idle_ = true;  // for the drain: the loop's thread will not say so
+  drained_.notify_all();
+  return true;
+}
+
 void EngineLoop::Run() {
   pthread_setname_np(pthread_self(), "engine-loop");
   while (TakeMail()) {
+    std::lock_guard own(own_);
     TakeIn(&taken_);
     if (failure_.ok()) {
       RunStep();
@@ -315,7 +341,16 @@ absl::Status EngineLoop::Launch() {
   next.notes.assign(scheduler_.notes().begin(), scheduler_.notes().end());
   stats_.plan_seconds += Seconds(NowUs() - next.planned_us);
   ++num_flights_;
-  return executor_->Submit(next.plan);
+  return Lend([&] { return executor_->Submit(next.plan); });
+}
+
+// A call of the executor, during which FailIfStuck may do what is the loop's to do.
+template <typename Call>
+absl::Status EngineLoop::Lend(Call&& call) {
+  own_.unlock();
+  absl::Status status = std::forward<Call>(call)();
+  own_.lock();
+  return failure_.ok() ? status : failure_;
 }
 
 // What the last step brought is delivered, and booked, while the next one runs.
@@ -329,7 +364,7 @@ void EngineLoop::Tell() {
 }
 
 void EngineLoop::FinishStep() {
-  absl::Status status = executor_->Wait(&result_);
+  absl::Status status = Lend([this] { return executor_->Wait(&result_); });
   const int64_t executed_us = NowUs();
   last_step_us_ = executed_us;
   if (!status.ok()) return Fail(std::move(status));

@@ -8,9 +8,10 @@
 // the next round finds it in flight: then it does not stand still at all (docs/decisions/0022).
 // With nothing to do the thread sleeps until something is posted.
 //
-// Threads: Submit, Cancel, CancelBranch, Stats, NextId and Drain from any thread. They share with
-// the loop only the mailbox, under a mutex that is held for moments and never during a step, a
-// sink or a log line.
+// Threads: Submit, Cancel, CancelBranch, Stats, NextId, Drain and FailIfStuck from any thread. They
+// share with the loop only the mailbox, under a mutex that is held for moments and never during a
+// step, a sink or a log line. What is the loop's own it hands over for as long as the executor has
+// its thread, so that FailIfStuck can end what waits for a step that never does.
 //
 // Ends: Drain is the orderly one. The destructor cancels what is left. If the executor fails,
 // every request ends with kError, and the loop refuses new ones as UNAVAILABLE for good.
@@ -67,7 +68,7 @@ class EngineLoop final : public GenerationService {
   // Starts the thread. Aborts if the executor's limits are not positive.
   EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options);
 
-  // Cancels what runs and waits for the step in flight.
+  // Cancels what runs and waits for the step in flight; for ever, if that IsStuck.
   ~EngineLoop() override;
 
   RequestId NextId() override;
@@ -85,6 +86,16 @@ class EngineLoop final : public GenerationService {
   // Refuses new requests from now on, waits until all others have finished, and cancels those that
   // have not at `deadline`. Returns whether all finished by themselves. Blocks; not from a sink.
   bool Drain(Clock::time_point deadline);
+
+  // Fails the engine if the executor has had a step for longer than `limit`, as a lost device does:
+  // every request ends with kError, told by the calling thread. Returns whether it did.
+  bool FailIfStuck(std::chrono::duration<double> limit);
+  // Whether FailIfStuck ever did. Nobody knows what the step still writes to: leave the process
+  // without destroying the loop or what the executor uses.
+  bool IsStuck() const {
+    std::lock_guard lock(mutex_);
+    return stuck_;
+  }
 
  private:
   struct Submission {
@@ -129,6 +140,8 @@ class EngineLoop final : public GenerationService {
   absl::Status BeginStep();
   absl::Status BeginStepAhead();
   absl::Status Launch();
+  template <typename Call>
+  absl::Status Lend(Call&& call);
   Flight& NextFlight() { return flights_[(oldest_flight_ + num_flights_) % flights_.size()]; }
   void Tell();
   void FinishStep();
@@ -147,7 +160,9 @@ class EngineLoop final : public GenerationService {
   const EngineLoopOptions options_;
   RequestTrace trace_;
 
-  // The loop's own; no other thread touches them.
+  // Held by the loop's thread for whatever it does but to wait, for mail or for the executor.
+  std::mutex own_;
+  // The loop's own, GUARDED_BY(own_).
   scheduler::Scheduler scheduler_;
   absl::flat_hash_map<RequestId, Client> clients_;
   std::array<Flight, 2> flights_;  // num_flights_ from oldest_flight_ on, in a ring
@@ -172,7 +187,8 @@ class EngineLoop final : public GenerationService {
   size_t posted_tokens_ = 0;                                  // of the prompts in mail_
   absl::flat_hash_map<uint64_t, int32_t> waiting_of_tenant_;  // with policy fair only
   EngineState state_ = EngineState::kServing;
-  absl::Status failure_;  // written by the loop only, which may read it without the mutex
+  absl::Status failure_;  // written under own_, too: either is enough to read it
+  bool stuck_ = false;
   bool stop_ = false;
   bool idle_ = true;
 

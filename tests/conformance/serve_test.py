@@ -156,6 +156,20 @@ class ShutdownTest(unittest.TestCase):
             self.assertEqual(server.stop(signal.SIGINT, timeout=10), 0)
 
 
+class StuckTest(unittest.TestCase):
+    def test_a_step_that_does_not_end_is_an_error_and_exit_status_1(self):
+        # Any step is too long for this limit, and some step is under way whenever it is looked at.
+        with Server("--stuck-timeout", "0.0001") as server:
+            events = server.stream(
+                "/v1/completions",
+                {"prompt": STORY, "max_tokens": 1900, "ignore_eos": True, "n": 128},
+            )
+            errors = [event["error"] for event in events if "error" in event]
+            self.assertIn("has not ended", errors[0]["message"])
+            self.assertEqual(server.process.wait(30), 1)
+        self.assertIn("the engine has failed", "\n".join(server.log))
+
+
 class LogTest(unittest.TestCase):
     def test_probes_are_not_in_the_log_unless_they_fail(self):
         with Server() as server:

@@ -349,14 +349,18 @@ TEST_CASE("A server whose engine has failed is not ready", "[server]") {
 }
 
 TEST_CASE("Health fails when a step does not end, or the engine has failed", "[server]") {
-  ServerUnderTest server;
+  ServerUnderTest server(SayHi);
   server::EngineStats stats;
   stats.busy_since_seconds = 61;
   server.generation->SetStats(stats);
   CHECK(RawClient(server.port()).Get("/health").status == 503);
+  CHECK(RawClient(server.port()).Get("/ready").status == 503);
+  // It may end yet, so requests may wait for it.
+  CHECK(RawClient(server.port()).Post("/v1/chat/completions", kChat).status == 200);
   stats.busy_since_seconds = 0;
   server.generation->SetStats(stats);
   CHECK(RawClient(server.port()).Get("/health").status == 200);
+  CHECK(RawClient(server.port()).Get("/ready").status == 200);
   stats.state = server::EngineState::kFailed;
   server.generation->SetStats(stats);
   CHECK(RawClient(server.port()).Get("/health").status == 503);

@@ -156,9 +156,9 @@ class EmulatedLibrary final : public LibraryMatmul {
 
 }  // namespace
 
-std::unique_ptr<LibraryMatmul> LibraryMatmul::Open(Runtime& runtime) {
+absl::StatusOr<std::unique_ptr<LibraryMatmul>> LibraryMatmul::Open(Runtime& runtime) {
   const emulate::Machine& machine = emulate::CurrentMachine();
-  if (!machine.has_library) return nullptr;
+  if (!machine.has_library) return absl::NotFoundError("this machine has no cuBLASLt");
   return std::make_unique<EmulatedLibrary>(runtime.info(), machine);
 }
 

@@ -3,6 +3,8 @@
 
 namespace heddle::kernels::cuda {
 
-std::unique_ptr<LibraryMatmul> LibraryMatmul::Open(Runtime&) { return nullptr; }
+absl::StatusOr<std::unique_ptr<LibraryMatmul>> LibraryMatmul::Open(Runtime&) {
+  return absl::NotFoundError("there is no cuBLASLt for PTX machines");
+}
 
 }  // namespace heddle::kernels::cuda

@@ -134,6 +134,17 @@ TEST_CASE("There may be more rows than a grid has in its second dimension", "[cu
   CheckProductOf(kRows, DType::kBF16, std::vector<float>(4, 2));  // the epilogue's
 }
 
+TEST_CASE("A device that lacks cuBLASLt says so", "[cuda]") {
+  const auto advice_on = [](const Machine& machine) {
+    OnMachine on(machine);
+    return (*CreateCudaDevice({}))->Advice();
+  };
+  CHECK(advice_on({.has_library = true}).empty());
+  const std::vector<std::string> advice = advice_on({.has_library = false});
+  REQUIRE(advice.size() == 1);
+  CHECK_THAT(advice[0], Catch::Contains("cuBLASLt") && Catch::Contains("slower"));
+}
+
 TEST_CASE("Limits are measured in the workspace", "[cuda]") {
   auto device = EmulatedDevice(DType::kBF16, /*workspace_bytes=*/64 << 10);
   const auto limits = device->MeasureLimits();

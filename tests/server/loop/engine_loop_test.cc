@@ -297,6 +297,61 @@ TEST_CASE("A step that hangs shows in the stats", "[loop][unit]") {
   CHECK(t.loop->Stats().busy_since_seconds == 0);
 }
 
+TEST_CASE("Requests that wait for a step that does not end get an error", "[loop][unit]") {
+  using std::chrono_literals::operator""s;
+  const bool threaded = GENERATE(false, true);
+  const int32_t in_flight = GENERATE(1, 2);
+  LoopUnderTest t({}, Limits(), /*gated=*/true, threaded, in_flight);
+  auto runs = std::make_shared<Answer>();
+  GenerationRequest request = MakeRequest(*t.loop, 9, 12);
+  request.num_branches = 2;
+  REQUIRE(t.loop->Submit(request, SinkOf(runs)).ok());
+  t.gate->WaitForArrival();
+  auto posted = std::make_shared<Answer>();  // the loop's thread never hears of it
+  REQUIRE(t.loop->Submit(MakeRequest(*t.loop, 9, 12), SinkOf(posted)).ok());
+  CHECK_FALSE(t.loop->FailIfStuck(1000s));
+  CHECK_FALSE(t.loop->IsStuck());
+  while (!t.loop->FailIfStuck(0s)) std::this_thread::yield();
+
+  CHECK(t.loop->IsStuck());
+  CHECK(t.loop->Stats().state == EngineState::kFailed);
+  for (int32_t branch : {0, 1}) CHECK(runs->reason(branch) == FinishReason::kError);
+  CHECK(posted->reason() == FinishReason::kError);
+  for (const auto& answer : {runs, posted}) {
+    CHECK_THAT(std::string(answer->error().message()), Catch::Contains("has not ended"));
+    CHECK(answer.use_count() == 2);  // that one and the loop's list above: the sinks are gone
+  }
+  CHECK_FALSE(t.loop->FailIfStuck(0s));
+  CHECK(t.loop->Stats().waiting_requests == 0);
+  CHECK(t.loop->Stats().orphaned_requests == 0);
+  CHECK_FALSE(t.loop->Drain(EngineLoop::Clock::now()));  // and waits for nobody
+  const absl::Status refused = t.loop->Submit(MakeRequest(*t.loop, 9, 1), SinkOf(posted));
+  CHECK(absl::IsUnavailable(refused));
+  CHECK_THAT(std::string(refused.message()), Catch::Contains("has not ended"));
+
+  t.gate->Open();  // it does end, late: nobody is told of anything more
+  t.loop.reset();
+  CHECK(runs->tokens().empty());
+}
+
+TEST_CASE("An engine whose steps end is never found stuck", "[loop][unit]") {
+  using std::chrono_literals::operator""h;
+  LoopUnderTest t({}, Limits(), /*gated=*/false, /*threaded=*/true, /*max_in_flight=*/2);
+  std::atomic<bool> done = false;
+  std::thread watch([&] {
+    while (!done) t.loop->FailIfStuck(1h);
+  });
+  for (int i = 0; i < 20; ++i) {
+    auto answer = std::make_shared<Answer>();
+    REQUIRE(t.loop->Submit(MakeRequest(*t.loop, 9, 100), SinkOf(answer)).ok());
+    answer->WaitForEnd();
+    CHECK(answer->reason() == FinishReason::kLength);
+  }
+  done = true;
+  watch.join();
+  CHECK_FALSE(t.loop->IsStuck());
+}
+
 TEST_CASE("A step's tokens are delivered while the next step runs", "[loop][unit]") {
   const bool threaded = GENERATE(false, true);
   const auto begin = std::chrono::steady_clock::now();
