@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "kernels/cpu/attention.h"
+#include "kernels/cpu/attention/attention.h"
 #include "kernels/dtype.h"
 
 namespace heddle::kernels::cpu {

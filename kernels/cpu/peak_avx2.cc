@@ -1,7 +1,7 @@
 // Peak rates of the AVX2 level: maddubs, madd and an addition for int8.
-#include "kernels/cpu/vec_avx2.h"
+#include "kernels/cpu/vec/vec_avx2.h"
 
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/vec/vec_math.h"
 
 #include "kernels/cpu/peak_kernels.h"
 

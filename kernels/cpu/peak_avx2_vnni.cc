@@ -1,7 +1,7 @@
 // Peak rate of int8 dot products with AVX2's vectors.
-#include "kernels/cpu/vec_avx2.h"
+#include "kernels/cpu/vec/vec_avx2.h"
 
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/vec/vec_math.h"
 
 #include "kernels/cpu/peak_kernels.h"
 

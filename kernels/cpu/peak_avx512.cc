@@ -1,7 +1,7 @@
 // Peak rates of the AVX-512 level: dpbusd for int8.
-#include "kernels/cpu/vec_avx512.h"
+#include "kernels/cpu/vec/vec_avx512.h"
 
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/vec/vec_math.h"
 
 #include "kernels/cpu/peak_kernels.h"
 

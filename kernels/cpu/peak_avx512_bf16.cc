@@ -1,7 +1,7 @@
 // Peak rate of dpbf16ps: dot products of BF16 pairs, added to F32.
-#include "kernels/cpu/vec_avx512.h"
+#include "kernels/cpu/vec/vec_avx512.h"
 
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/vec/vec_math.h"
 
 #include "kernels/cpu/peak_kernels.h"
 

@@ -1,7 +1,7 @@
 // Peak rates of the portable level: no integer products of its own, so F32's stand for them.
-#include "kernels/cpu/vec_portable.h"
+#include "kernels/cpu/vec/vec_portable.h"
 
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/vec/vec_math.h"
 
 #include "kernels/cpu/peak_kernels.h"
 

@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/adapter_rows.h"
 #include "kernels/cpu/kernel_table.h"
-#include "kernels/cpu/vec_kv.h"
+#include "kernels/cpu/vec/vec_kv.h"
 
 namespace heddle::kernels::cpu {
 namespace {

@@ -1,7 +1,7 @@
 // Row kernels for the level that vec_avx2.h stands for.
-#include "kernels/cpu/vec_avx2.h"
+#include "kernels/cpu/vec/vec_avx2.h"
 
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/vec/vec_math.h"
 
 #include "kernels/cpu/row_kernels.h"
 

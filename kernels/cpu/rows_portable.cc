@@ -1,7 +1,7 @@
 // Row kernels for the level that vec_portable.h stands for.
-#include "kernels/cpu/vec_portable.h"
+#include "kernels/cpu/vec/vec_portable.h"
 
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/vec/vec_math.h"
 
 #include "kernels/cpu/row_kernels.h"
 

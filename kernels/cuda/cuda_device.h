@@ -19,17 +19,18 @@ struct CudaDeviceOptions {
   // Scratch that ops share one after the other: parts of split attention, edited logits, weights
   // on their way to the tensor cores. Work that needs more is done in pieces.
   int64_t workspace_bytes = int64_t{256} << 20;
-  // Steps of few rows are launched as graphs (kernels/cuda/graph_cache.h).
+  // Steps of few rows are launched as graphs (kernels/cuda/runtime/graph_cache.h).
   bool graphs = true;
   // Products of many rows with quantised weights go through a copy of the weights in BF16, whatever
-  // kernels/cuda/linear_choice.h would choose: to measure one against the other.
+  // kernels/cuda/linear/linear_choice.h would choose: to measure one against the other.
   bool always_dequantizes = false;
   // For serving on a GPU: products of many rows go the way that was fastest when their shape was
-  // first met (kernels/cuda/linear_ways.h), and not the one that is predicted; and the device asks
-  // for a warm-up in which that happens. Not where time means nothing, on emulated devices.
+  // first met (kernels/cuda/linear/linear_ways.h), and not the one that is predicted; and the
+  // device asks for a warm-up in which that happens. Not where time means nothing, on emulated
+  // devices.
   bool tunes = false;
   // Launches begin before those before them have ended, on devices that can do it
-  // (kernels/cuda/primitives.cuh). Off for measuring what that gains.
+  // (kernels/cuda/primitives/primitives.cuh). Off for measuring what that gains.
   bool early_launches = true;
   // All kernels leave the L1 as little as they can, so that they can begin beside each other. Not
   // measured yet: it costs those that read through the L1.

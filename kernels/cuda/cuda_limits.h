@@ -3,8 +3,8 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/library_matmul.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/linear/library_matmul.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "kernels/device.h"
 
 namespace heddle::kernels::cuda {

@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "kernels/cuda/attention_choice.h"
-#include "kernels/cuda/cuda_weight.h"
-#include "kernels/cuda/linear_choice.h"
-#include "kernels/cuda/wide_pages.h"
+#include "kernels/cuda/attention/attention_choice.h"
+#include "kernels/cuda/attention/wide_pages.h"
+#include "kernels/cuda/linear/cuda_weight.h"
+#include "kernels/cuda/linear/linear_choice.h"
 
 namespace heddle::kernels::cuda {
 namespace {

@@ -14,12 +14,12 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "kernels/batch.h"
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/library_matmul.h"
-#include "kernels/cuda/linear_ways.h"
+#include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/linear/library_matmul.h"
+#include "kernels/cuda/linear/linear_ways.h"
 #include "kernels/cuda/params.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/staging.h"
+#include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/staging.h"
 #include "kernels/ops.h"
 
 namespace heddle::kernels::cuda {

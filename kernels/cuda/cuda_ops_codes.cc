@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/cuda_weight.h"
+#include "kernels/cuda/linear/cuda_weight.h"
 #include "kernels/cuda/linear_parts.h"
 
 namespace heddle::kernels::cuda {

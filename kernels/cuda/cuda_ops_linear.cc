@@ -5,10 +5,10 @@
 
 #include "base/check.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/cuda_weight.h"
-#include "kernels/cuda/linear_choice.h"
+#include "kernels/cuda/linear/cuda_weight.h"
+#include "kernels/cuda/linear/linear_choice.h"
 #include "kernels/cuda/linear_parts.h"
-#include "kernels/cuda/trial_timer.h"
+#include "kernels/cuda/runtime/trial_timer.h"
 
 namespace heddle::kernels::cuda {
 namespace {

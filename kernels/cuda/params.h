@@ -8,9 +8,9 @@
 #include <cstdint>
 
 #include "kernels/adapters.h"
-#include "kernels/cuda/tape.h"
-#include "kernels/cuda/tensor_map.h"
-#include "kernels/cuda/weight_layout.h"
+#include "kernels/cuda/linear/weight_layout.h"
+#include "kernels/cuda/runtime/tape.h"
+#include "kernels/cuda/runtime/tensor_map.h"
 #include "kernels/dtype.h"
 #include "kernels/kv_cache.h"
 #include "kernels/ops.h"

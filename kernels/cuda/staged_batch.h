@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "kernels/adapters.h"
 #include "kernels/cuda/params.h"
-#include "kernels/cuda/staging.h"
+#include "kernels/cuda/runtime/staging.h"
 #include "kernels/owned_batch.h"
 
 namespace heddle::kernels::cuda {

@@ -1,5 +1,6 @@
 // Holds DESIGN's layering: which folder may include which. Reads the sources as text, because
 // CMake accepts static libraries that include each other in a circle.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -21,6 +22,22 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
     {"engine", {"base", "kernels", "engine"}},
     {"scheduler", {"base", "scheduler"}},  // and engine/step.h, see below
     {"server", {"base", "config", "kernels", "engine", "scheduler", "server", "proto"}},
+};
+
+// Within a backend: the rooms of a folder, and what of that folder's they may include beside their
+// own, by the beginnings of paths. Files of the folder itself may include all.
+const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms = {
+    {"kernels/cpu/",
+     {{"attention/", {"vec/", "kernel_table.h", "scratch.h", "thread_pool.h"}},
+      {"linear/", {"vec/", "adapters.h", "kernel_table.h", "scratch.h", "thread_pool.h"}},
+      {"vec/", {}}}},
+    {"kernels/cuda/",
+     {{"attention/", {"primitives/", "params.h"}},
+      {"linear/", {"primitives/", "runtime/", "params.h"}},
+      {"rows/", {"linear/", "primitives/", "runtime/", "params.h"}},
+      {"sample/", {"primitives/", "params.h"}},
+      {"primitives/", {"emulate/", "runtime/tensor_map.h", "params.h"}},
+      {"runtime/", {"params.h"}}}},
 };
 
 // Every quoted include of `path`.
@@ -55,6 +72,26 @@ TEST_CASE("No source includes a folder that its layer may not see", "[unit]") {
     }
   }
   CHECK(files > 5);
+}
+
+TEST_CASE("No room of a backend includes one that it may not see", "[unit]") {
+  for (const auto& [folder, rooms] : kRooms) {
+    for (const auto& [room, allowed] : rooms) {
+      int files = 0;
+      for (const auto& entry : fs::directory_iterator(test::SourceDir() / (folder + room))) {
+        ++files;
+        for (const std::string& include : QuotedIncludes(entry.path())) {
+          if (!include.starts_with(folder)) continue;
+          const std::string seen = include.substr(folder.size());
+          INFO(entry.path().string() << " includes " << include);
+          CHECK((seen.starts_with(room) ||
+                 std::any_of(allowed.begin(), allowed.end(),
+                             [&](const std::string& begin) { return seen.starts_with(begin); })));
+        }
+      }
+      CHECK(files > 0);
+    }
+  }
 }
 
 }  // namespace

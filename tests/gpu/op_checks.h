@@ -39,7 +39,7 @@ struct TimingReport {
 void TimeOps(kernels::Device& device, int32_t repeats, const TimingReport& report);
 
 // Products of 64 to 1024 rows with quantised weights, by way of a copy of the weights in BF16,
-// which is what `dequantizing` always does: for kernels/cuda/linear_choice.cc.
+// which is what `dequantizing` always does: for kernels/cuda/linear/linear_choice.cc.
 void TimeDequantized(kernels::Device& dequantizing, int32_t repeats, const TimingReport& report);
 
 // What is lost between kernels that depend on each other, as in a decoding step: of one row, norms

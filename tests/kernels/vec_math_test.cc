@@ -1,8 +1,8 @@
 // Elementary functions of the portable level over their whole range. The other levels compile the
 // same source; the ops that use it are compared at every level.
-#include "kernels/cpu/vec_portable.h"
+#include "kernels/cpu/vec/vec_portable.h"
 
-#include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/vec/vec_math.h"
 
 #include <bit>
 #include <cmath>

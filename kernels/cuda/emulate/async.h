@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/tensor_map.h"
+#include "kernels/cuda/runtime/tensor_map.h"
 
 namespace heddle::kernels::cuda::emulate {
 

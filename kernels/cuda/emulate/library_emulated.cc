@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/emulate/machine.h"
-#include "kernels/cuda/library_matmul.h"
+#include "kernels/cuda/linear/library_matmul.h"
 #include "kernels/dtype.h"
 #include "kernels/kv_element.h"
 

@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "kernels/cuda/emulate/emulator.h"
 #include "kernels/cuda/emulate/machine.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 namespace heddle::kernels::cuda {
 namespace {

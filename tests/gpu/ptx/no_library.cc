@@ -1,5 +1,5 @@
-// In place of kernels/cuda/library_matmul.cc, which the linker then leaves out.
-#include "kernels/cuda/library_matmul.h"
+// In place of kernels/cuda/linear/library_matmul.cc, which the linker then leaves out.
+#include "kernels/cuda/linear/library_matmul.h"
 
 namespace heddle::kernels::cuda {
 

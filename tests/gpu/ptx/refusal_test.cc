@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "tests/gpu/ptx/cudart.h"
 #include "tests/kernels/testing.h"
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/shared_prefixes.h"
-#include "kernels/cuda/wide_pages.h"
+#include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/attention/shared_prefixes.h"
+#include "kernels/cuda/attention/wide_pages.h"
 #include "tests/kernels/batch_edits.h"
 
 namespace heddle::kernels::cuda {

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/attention_choice.h"
+#include "kernels/cuda/attention/attention_choice.h"
 #include "kernels/cuda/emulate/emulator.h"
 #include "tests/kernels/cuda/attention_case.h"
 #include "tests/kernels/cuda/emulated.h"

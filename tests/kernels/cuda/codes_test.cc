@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/cuda_weight.h"
 #include "kernels/cuda/emulate/machine.h"
+#include "kernels/cuda/linear/cuda_weight.h"
 #include "tests/kernels/cuda/emulated.h"
 #include "tests/kernels/cuda/quantised.h"
 

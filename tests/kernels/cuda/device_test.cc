@@ -4,11 +4,11 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/cuda/emulate/machine.h"
-#include "kernels/cuda/graph_cache.h"
 #include "kernels/cuda/params.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/staging.h"
-#include "kernels/cuda/tape.h"
+#include "kernels/cuda/runtime/graph_cache.h"
+#include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/staging.h"
+#include "kernels/cuda/runtime/tape.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {

@@ -8,9 +8,9 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/cuda/emulate/machine.h"
-#include "kernels/cuda/launch.cuh"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/tape.h"
+#include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/tape.h"
 
 namespace heddle::kernels::cuda {
 namespace {

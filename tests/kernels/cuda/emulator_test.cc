@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/primitives.cuh"
+#include "kernels/cuda/primitives/primitives.cuh"
 
 namespace heddle::kernels::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include "catch2/catch.hpp"
 #include "kernels/cuda/emulate/emulator.h"
 #include "kernels/cuda/params.h"
-#include "kernels/cuda/primitives_hopper.cuh"
+#include "kernels/cuda/primitives/primitives_hopper.cuh"
 
 namespace heddle::kernels::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include "kernels/cuda/emulate/emulator.h"
 #include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/params.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "kernels/kv_element.h"
 #include "tests/kernels/cuda/emulated.h"
 #include "tests/kernels/cuda/quantised.h"

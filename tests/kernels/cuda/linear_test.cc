@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/cuda_weight.h"
 #include "kernels/cuda/emulate/emulator.h"
 #include "kernels/cuda/emulate/machine.h"
+#include "kernels/cuda/linear/cuda_weight.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {

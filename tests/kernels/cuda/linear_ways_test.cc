@@ -1,6 +1,6 @@
 // Products on a device that tunes: the ways are timed when a shape is first met, nothing but the
 // output shows of it, and what was found out is kept to.
-#include "kernels/cuda/linear_ways.h"
+#include "kernels/cuda/linear/linear_ways.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,0 +1,363 @@
+#include "kernels/cpu/attention/attention.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+#include "kernels/kv_element.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+static_assert(kContextGrain % kChunkTokens == 0);
+
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+// For deciding how many threads to wake: one query, one position, 64 dimensions.
+constexpr double kNsPerScore = 5;
+
+// A tile: queries [first, first + count) of the (row, head of the group) pairs of one sequence and
+// KV head, counted row by row.
+struct Tile {
+  int32_t seq;
+  int32_t kv_head;
+  int32_t first;
+  int32_t count;
+  int32_t begin;  // positions [begin, end) that some query of it sees
+  int32_t end;
+};
+
+// Operands and results of one tile in a thread's memory.
+struct TileMemory {
+  float* acc;    // [kMaxQueries, padded_dim] of a chunk
+  float* total;  // [kMaxQueries, padded_dim]
+  float* scratch;
+  const float* queries[kMaxQueries];
+  float max[kMaxQueries];
+  float sum[kMaxQueries];
+  float total_max[kMaxQueries];
+  float total_sum[kMaxQueries];
+  int32_t lower[kMaxQueries];
+  int32_t upper[kMaxQueries];
+  uint64_t tree[kMaxQueries];
+  KeyRun runs[kChunkTokens];
+  KeyRun ahead[kMaxBlocksAhead * kBlockTokens];
+  int32_t ahead_tokens;
+};
+
+class AttentionCall {
+ public:
+  AttentionCall(const HostBatch& batch, const AttentionArgs& args, const AttentionKernels& kernels,
+                AttentionScratch& scratch)
+      : batch_(batch), args_(args), kernels_(kernels), scratch_(scratch) {
+    const KvCacheView& cache = args.cache;
+    HEDDLE_CHECK(args.n_heads % cache.n_kv_heads == 0, "attention: heads are not whole groups");
+    HEDDLE_CHECK(args.q.rows == batch.n_tokens(), "attention: q has not the batch's rows");
+    group_ = args.n_heads / cache.n_kv_heads;
+    padded_dim_ = (cache.head_dim + kMaxLanes - 1) / kMaxLanes * kMaxLanes;
+    CountTiles();
+    PlaceSpans();
+  }
+
+  void Run(ThreadPool& pool) {
+    ReserveThreads(pool.num_threads());
+    const int64_t tiles = num_tiles();
+    int64_t chunks = 1;
+    for (int32_t length : batch_.context_len) {
+      chunks = std::max<int64_t>(chunks, (length + kChunkTokens - 1) / kChunkTokens);
+    }
+    // Enough tiles keep all threads busy to within a fraction of one of them.
+    bool split = chunks > 1 && tiles < 3 * pool.num_threads() && pool.num_threads() > 1;
+    if (split) {
+      RunSplit(pool, tiles, chunks);
+    } else {
+      pool.ForEach(tiles, TileCost(), [&](int64_t i, int32_t thread) { RunTile(i, thread); });
+    }
+  }
+
+ private:
+  int64_t num_tiles() const { return scratch_.tile_begin.back(); }
+  int32_t RowsOf(int32_t seq) const { return batch_.q_begin[seq + 1] - batch_.q_begin[seq]; }
+  int64_t TilesPerHead(int32_t seq) const {
+    return (static_cast<int64_t>(RowsOf(seq)) * group_ + kMaxQueries - 1) / kMaxQueries;
+  }
+
+  void CountTiles() {
+    scratch_.tile_begin.assign(1, 0);
+    for (int32_t s = 0; s < batch_.n_seqs(); ++s) {
+      scratch_.tile_begin.push_back(scratch_.tile_begin.back() +
+                                    args_.cache.n_kv_heads * TilesPerHead(s));
+    }
+  }
+
+  void PlaceSpans() {
+    scratch_.span_position.clear();
+    for (int32_t s = 0; s < batch_.n_seqs(); ++s) {
+      int32_t position = 0;
+      for (int32_t i = batch_.span_begin[s]; i < batch_.span_begin[s + 1]; ++i) {
+        scratch_.span_position.push_back(position);
+        position += batch_.span_tokens[i];
+      }
+    }
+  }
+
+  void ReserveThreads(int32_t num_threads) {
+    if (static_cast<int32_t>(scratch_.threads.size()) < num_threads) {
+      scratch_.threads.resize(static_cast<size_t>(num_threads));
+    }
+    for (Scratch& thread : scratch_.threads) thread.Get(ThreadBytes());
+  }
+
+  int64_t ThreadBytes() const {
+    int64_t floats = int64_t{2} * kMaxQueries * padded_dim_ + AttendScratchFloats(padded_dim_);
+    return floats * 4 + static_cast<int64_t>(sizeof(TileMemory));
+  }
+
+  TileMemory& Memory(int32_t thread) {
+    auto* floats = static_cast<float*>(scratch_.threads[static_cast<size_t>(thread)].Get(0));
+    int64_t rows = static_cast<int64_t>(kMaxQueries) * padded_dim_;
+    int64_t scratch_floats = AttendScratchFloats(padded_dim_);
+    auto* memory = new (floats + 2 * rows + scratch_floats) TileMemory;
+    memory->acc = floats;
+    memory->total = floats + rows;
+    memory->scratch = floats + 2 * rows;
+    return *memory;
+  }
+
+  double TileCost() const {
+    int64_t longest = 0;
+    for (int32_t length : batch_.context_len) longest = std::max<int64_t>(longest, length);
+    int32_t queries = std::min<int32_t>(kMaxQueries, batch_.n_tokens() * group_);
+    return kNsPerScore * static_cast<double>(longest * queries) * padded_dim_ / 64.0;
+  }
+
+  Tile TileAt(int64_t index) const {
+    const std::vector<int64_t>& begin = scratch_.tile_begin;
+    auto seq = static_cast<int32_t>(std::upper_bound(begin.begin(), begin.end(), index) -
+                                    begin.begin() - 1);
+    int64_t local = index - begin[static_cast<size_t>(seq)];
+    Tile tile{};
+    tile.seq = seq;
+    tile.kv_head = static_cast<int32_t>(local / TilesPerHead(seq));
+    tile.first = static_cast<int32_t>(local % TilesPerHead(seq)) * kMaxQueries;
+    tile.count = std::min(kMaxQueries, RowsOf(seq) * group_ - tile.first);
+    tile.begin = LowerOf(tile, 0);
+    tile.end = UpperOf(tile, tile.count - 1);
+    return tile;
+  }
+
+  // Positions [LowerOf, UpperOf) are visible to query q of the tile; of a tree, those that its mask
+  // has as well.
+  int32_t UpperOf(const Tile& tile, int32_t q) const {
+    if (batch_.IsTree(tile.seq)) return batch_.context_len[tile.seq];
+    int32_t row = (tile.first + q) / group_;
+    return FirstRowOf(tile.seq) + 1 + row;
+  }
+  int32_t LowerOf(const Tile& tile, int32_t q) const {
+    if (args_.window <= 0) return 0;
+    if (!batch_.IsTree(tile.seq)) return std::max(0, UpperOf(tile, q) - args_.window);
+    const int32_t depth = batch_.positions[static_cast<size_t>(RowOf(tile, q))] -
+                          batch_.positions[static_cast<size_t>(batch_.q_begin[tile.seq])];
+    return std::clamp(FirstRowOf(tile.seq) + depth + 1 - args_.window, 0, FirstRowOf(tile.seq));
+  }
+  // The place of a sequence's first row in its context.
+  int32_t FirstRowOf(int32_t seq) const { return batch_.context_len[seq] - RowsOf(seq); }
+  int64_t RowOf(const Tile& tile, int32_t q) const {
+    return batch_.q_begin[tile.seq] + (tile.first + q) / group_;
+  }
+  int32_t HeadOf(const Tile& tile, int32_t q) const {
+    return tile.kv_head * group_ + (tile.first + q) % group_;
+  }
+
+  void FindQueries(const Tile& tile, TileMemory& memory) const {
+    for (int32_t q = 0; q < tile.count; ++q) {
+      memory.queries[q] =
+          args_.q.row<float>(RowOf(tile, q)) + HeadOf(tile, q) * args_.cache.head_dim;
+      memory.lower[q] = LowerOf(tile, q);
+      memory.upper[q] = UpperOf(tile, q);
+      if (!batch_.tree_mask.empty()) {
+        memory.tree[q] = batch_.tree_mask[static_cast<size_t>(RowOf(tile, q))];
+      }
+    }
+  }
+
+  // Runs of positions [begin, end) of a sequence; at most one per position.
+  void FindRuns(const Tile& tile, int32_t begin, int32_t end, KeyRun* runs) const {
+    const KvCacheView& cache = args_.cache;
+    const auto spans = scratch_.span_position.begin();
+    auto i = static_cast<int32_t>(std::upper_bound(spans + batch_.span_begin[tile.seq],
+                                                   spans + batch_.span_begin[tile.seq + 1], begin) -
+                                  spans - 1);
+    for (; begin < end; ++i) {
+      const int32_t offset = begin - scratch_.span_position[static_cast<size_t>(i)];
+      const int32_t count = std::min(end - begin, batch_.span_tokens[i] - offset);
+      const int64_t slot = int64_t{batch_.span_page[i]} * cache.page_tokens + offset;
+      const int64_t row = RowOffset(cache, slot, tile.kv_head);
+      const int64_t scales = ScaleOffset(cache, slot, tile.kv_head);
+      const auto* keys = static_cast<const char*>(cache.keys);
+      const auto* values = static_cast<const char*>(cache.values);
+      *runs++ = {keys + row, values + row, keys + scales, values + scales, count};
+      begin += count;
+    }
+  }
+
+  struct Range {
+    int32_t begin;
+    int32_t end;
+  };
+  // Positions of chunk `chunk` of the context that the tile reads; empty if begin >= end.
+  static Range RangeOf(const Tile& tile, int64_t chunk) {
+    return {std::max(static_cast<int32_t>(chunk) * kChunkTokens,
+                     tile.begin / kBlockTokens * kBlockTokens),
+            std::min(static_cast<int32_t>(chunk + 1) * kChunkTokens, tile.end)};
+  }
+
+  // Notes the first blocks of a chunk that the thread will come to after the present one.
+  void LookAhead(const Tile& tile, int64_t chunk, TileMemory& memory) const {
+    const Range range = RangeOf(tile, chunk);
+    const int32_t end = std::min(range.end, range.begin + kMaxBlocksAhead * kBlockTokens);
+    memory.ahead_tokens = std::max(0, end - range.begin);
+    FindRuns(tile, range.begin, end, memory.ahead);
+  }
+
+  // Results of the tile's queries over chunk `chunk` of the context. `acc` has room for
+  // kMaxQueries.
+  void RunChunk(const Tile& tile, int32_t chunk, TileMemory& memory, float* max, float* sum,
+                float* acc) const {
+    const Range range = RangeOf(tile, chunk);
+    std::fill(max, max + tile.count, kNothing);
+    std::fill(sum, sum + tile.count, 0.0f);
+    std::fill(acc, acc + static_cast<int64_t>(tile.count) * padded_dim_, 0.0f);
+    if (range.begin >= range.end) return;
+    FindRuns(tile, range.begin, range.end, memory.runs);
+    AttendArgs attend{};
+    attend.type = KvTypeOf(args_.cache.dtype);
+    attend.runs = memory.runs;
+    attend.begin = range.begin;
+    attend.end = range.end;
+    attend.ahead = memory.ahead;
+    attend.ahead_tokens = memory.ahead_tokens;
+    attend.head_dim = args_.cache.head_dim;
+    attend.padded_dim = padded_dim_;
+    attend.num_queries = tile.count;
+    attend.queries = memory.queries;
+    attend.scale = args_.scale;
+    attend.lower = memory.lower;
+    attend.upper = memory.upper;
+    attend.tree = batch_.IsTree(tile.seq) ? memory.tree : nullptr;
+    attend.tree_begin = FirstRowOf(tile.seq);
+    attend.softcap = args_.softcap;
+    attend.max = max;
+    attend.sum = sum;
+    attend.acc = acc;
+    attend.scratch = memory.scratch;
+    kernels_.attend(attend);
+  }
+
+  void StartTotal(const Tile& tile, TileMemory& memory) const {
+    std::fill(memory.total_max, memory.total_max + tile.count, kNothing);
+    std::fill(memory.total_sum, memory.total_sum + tile.count, 0.0f);
+    std::fill(memory.total, memory.total + static_cast<int64_t>(tile.count) * padded_dim_, 0.0f);
+  }
+
+  void MergeChunk(const Tile& tile, const float* max, const float* sum, const float* acc,
+                  TileMemory& memory) const {
+    for (int32_t q = 0; q < tile.count; ++q) {
+      int64_t at = static_cast<int64_t>(q) * padded_dim_;
+      kernels_.merge(max[q], sum[q], acc + at, padded_dim_, memory.total_max + q,
+                     memory.total_sum + q, memory.total + at);
+    }
+  }
+
+  void Finish(const Tile& tile, const TileMemory& memory) const {
+    int32_t dim = args_.cache.head_dim;
+    for (int32_t q = 0; q < tile.count; ++q) {
+      int32_t head = HeadOf(tile, q);
+      float sink = args_.sinks ? args_.sinks[head] : kNothing;
+      kernels_.finish(memory.total_max[q], memory.total_sum[q],
+                      memory.total + static_cast<int64_t>(q) * padded_dim_, dim, sink,
+                      args_.out.row<float>(RowOf(tile, q)) + head * dim,
+                      args_.lse ? args_.lse + RowOf(tile, q) * args_.n_heads + head : nullptr);
+    }
+  }
+
+  void RunTile(int64_t index, int32_t thread) {
+    const Tile tile = TileAt(index);
+    const Tile next = index + 1 < num_tiles() ? TileAt(index + 1) : Tile{};
+    TileMemory& memory = Memory(thread);
+    FindQueries(tile, memory);
+    const int32_t first = tile.begin / kChunkTokens;
+    for (int32_t chunk = first; chunk * kChunkTokens < tile.end; ++chunk) {
+      const bool last = (chunk + 1) * kChunkTokens >= tile.end;
+      LookAhead(last ? next : tile, last ? next.begin / kChunkTokens : chunk + 1, memory);
+      if (chunk == first) {  // merged with nothing, a part is the total
+        RunChunk(tile, chunk, memory, memory.total_max, memory.total_sum, memory.total);
+      } else {
+        RunChunk(tile, chunk, memory, memory.max, memory.sum, memory.acc);
+        MergeChunk(tile, memory.max, memory.sum, memory.acc, memory);
+      }
+    }
+    Finish(tile, memory);
+  }
+
+  // Chunks of all tiles side by side, then their merge in order of position: the same arithmetic
+  // as RunTile.
+  void RunSplit(ThreadPool& pool, int64_t tiles, int64_t chunks) {
+    int64_t part_floats = kMaxQueries * static_cast<int64_t>(padded_dim_ + 2);
+    auto* parts = static_cast<float*>(scratch_.parts.Get(tiles * chunks * part_floats * 4));
+    pool.ForEach(tiles * chunks, kNsPerScore * kChunkTokens, [&](int64_t i, int32_t thread) {
+      const Tile tile = TileAt(i / chunks);
+      TileMemory& memory = Memory(thread);
+      FindQueries(tile, memory);
+      LookAhead(i + 1 < tiles * chunks ? TileAt((i + 1) / chunks) : Tile{}, (i + 1) % chunks,
+                memory);
+      float* part = parts + i * part_floats;
+      RunChunk(tile, static_cast<int32_t>(i % chunks), memory, part, part + kMaxQueries,
+               part + 2 * kMaxQueries);
+    });
+    pool.ForEach(tiles, static_cast<double>(chunks * 100), [&](int64_t i, int32_t thread) {
+      Tile tile = TileAt(i);
+      TileMemory& memory = Memory(thread);
+      StartTotal(tile, memory);
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const float* part = parts + (i * chunks + chunk) * part_floats;
+        MergeChunk(tile, part, part + kMaxQueries, part + 2 * kMaxQueries, memory);
+      }
+      Finish(tile, memory);
+    });
+  }
+
+  const HostBatch& batch_;
+  const AttentionArgs& args_;
+  const AttentionKernels& kernels_;
+  AttentionScratch& scratch_;
+  int32_t group_ = 1;
+  int32_t padded_dim_ = 0;
+};
+
+}  // namespace
+
+KvType KvTypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return KvType::kF32;
+    case DType::kF16:
+      return KvType::kF16;
+    case DType::kBF16:
+      return KvType::kBF16;
+    case DType::kInt8:
+      return KvType::kInt8;
+    default:
+      HEDDLE_CHECK(dtype == DType::kF8E4M3, "attention: no type of the KV cache");
+      return KvType::kF8E4M3;
+  }
+}
+
+void Attention(const HostBatch& batch, const AttentionArgs& args, const AttentionKernels& kernels,
+               ThreadPool& pool, AttentionScratch& scratch) {
+  if (batch.n_tokens() == 0) return;
+  AttentionCall(batch, args, kernels, scratch).Run(pool);
+}
+
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,426 @@
+// Attention of a tile of queries over a stretch of context, on Vec, with a running softmax.
+//
+// Per block of 32 keys: keys and values become F32 once for all queries of the tile; keys are
+// transposed, so that scores are sums over d with keys in the lanes and need no horizontal
+// additions; values keep their order, so that outputs are sums over keys in order of position.
+// Source: Dao et al., "FlashAttention", 2022 (running softmax over blocks).
+// REQUIRES: one of the vec_*.h headers and vec_math.h included before this one.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/attention/attention_blocks.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/vec/vec_kv.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+static_assert(kMaxLanes % kLanes == 0 && kBlockTokens % (2 * kLanes) == 0);
+
+// Queries per register tile, each with 2 vectors of scores or of values: half of the registers. A
+// whole query group of most models, so that decoding loads and converts each element once.
+constexpr int kQueryTile = kLanes == 16 ? 8 : 4;
+
+// Parts whose sums need most of the registers stay functions of their own: inlined side by side,
+// one part's constants drove another's sums into memory inside the loop (GCC 12).
+#define HEDDLE_KERNEL_PART __attribute__((noinline))
+
+// Areas of AttendArgs::scratch.
+struct Scratch {
+  float* transposed;  // [padded_dim, kBlockTokens]
+  float* values;      // [kBlockTokens, padded_dim], for more than 2 * kQueryTile queries
+  float* weights;     // [kMaxQueries, kBlockTokens] scores, then their exponentials
+  float* sums;        // [kMaxQueries, kMaxLanes]
+  float* queries;     // [kMaxQueries, padded_dim] scaled
+  float* decay;       // [kMaxQueries] what earlier results are multiplied by
+
+  explicit Scratch(const AttendArgs& args) {
+    int64_t block = static_cast<int64_t>(args.padded_dim) * kBlockTokens;
+    transposed = args.scratch;
+    values = transposed + block;
+    queries = values + block;
+    weights = queries + static_cast<int64_t>(args.padded_dim) * kMaxQueries;
+    sums = weights + kMaxQueries * kBlockTokens;
+    decay = sums + kMaxQueries * kMaxLanes;  // 16 + 1 <= 32 floats per query
+  }
+};
+
+// Elements of a cache type as vectors of F32. kScaled: they are codes, whose scales go to the
+// scores and the weights of their position.
+struct F32Element {
+  static constexpr int kBytes = 4;
+  static constexpr bool kScaled = false;
+  static Vec LoadAt(const char* row, int32_t i) {
+    return Load(reinterpret_cast<const float*>(row) + i);
+  }
+};
+struct F16Element {
+  static constexpr int kBytes = 2;
+  static constexpr bool kScaled = false;
+  static Vec LoadAt(const char* row, int32_t i) {
+    return FromF16(reinterpret_cast<const uint16_t*>(row) + i);
+  }
+};
+struct BF16Element {
+  static constexpr int kBytes = 2;
+  static constexpr bool kScaled = false;
+  static Vec LoadAt(const char* row, int32_t i) {
+    return FromBF16(reinterpret_cast<const uint16_t*>(row) + i);
+  }
+};
+struct Int8Element {
+  static constexpr int kBytes = 1;
+  static constexpr bool kScaled = true;
+  static Vec LoadAt(const char* row, int32_t i) {
+    return FromInt8(reinterpret_cast<const int8_t*>(row) + i);
+  }
+};
+struct F8Element {
+  static constexpr int kBytes = 1;
+  static constexpr bool kScaled = false;
+  static Vec LoadAt(const char* row, int32_t i) {
+    return FromF8E4M3(reinterpret_cast<const uint8_t*>(row) + i);
+  }
+};
+
+// kLanes elements from `i` on, of which those past the row's end read as 0.
+template <typename Element>
+inline Vec LoadPadded(const char* row, int32_t i, int32_t head_dim) {
+  if (i + kLanes <= head_dim) return Element::LoadAt(row, i);
+  char rest[kLanes * Element::kBytes] = {};
+  if (i < head_dim) {
+    std::memcpy(rest, row + i * Element::kBytes,
+                static_cast<size_t>(head_dim - i) * Element::kBytes);
+  }
+  return Element::LoadAt(rest, 0);
+}
+
+inline void ScaleQueries(const AttendArgs& args, const Scratch& s) {
+  for (int32_t q = 0; q < args.num_queries; ++q) {
+    float* to = s.queries + static_cast<int64_t>(q) * args.padded_dim;
+    for (int32_t d = 0; d < args.padded_dim; d += kLanes) {
+      const auto* row = reinterpret_cast<const char*>(args.queries[q]);
+      Store(to + d, LoadPadded<F32Element>(row, d, args.head_dim) * Set(args.scale));
+    }
+  }
+}
+
+template <typename Element>
+HEDDLE_KERNEL_PART void TransposeKeys(const AttendArgs& args, const BlockRows& rows,
+                                      const Scratch& s) {
+  for (int32_t j = 0; j < kBlockTokens; j += kLanes) {
+    for (int32_t d = 0; d < args.head_dim; d += kLanes) {
+      Vec block[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) {
+        block[i] = LoadPadded<Element>(rows.keys[j + i], d, args.head_dim);
+      }
+      TransposeTo(block, s.transposed + static_cast<int64_t>(d) * kBlockTokens + j, kBlockTokens);
+    }
+  }
+}
+
+template <typename Element>
+inline void ConvertValues(const AttendArgs& args, const BlockRows& rows, const Scratch& s) {
+  for (int32_t j = 0; j < rows.count; ++j) {
+    float* out = s.values + static_cast<int64_t>(j) * args.padded_dim;
+    for (int32_t d = 0; d < args.padded_dim; d += kLanes) {
+      Store(out + d, LoadPadded<Element>(rows.values[j], d, args.head_dim));
+    }
+  }
+}
+
+template <int kTile>
+HEDDLE_KERNEL_PART void ScoreTile(const AttendArgs& args, const Scratch& s, int32_t q,
+                                  RowPrefetch& prefetch) {
+  RowPrefetch ahead = prefetch;  // in registers
+  const float* query = s.queries + static_cast<int64_t>(q) * args.padded_dim;
+  for (int32_t j = 0; j < kBlockTokens; j += 2 * kLanes) {
+    Vec sums[kTile][2];
+#pragma GCC unroll 8
+    for (int t = 0; t < kTile; ++t) sums[t][0] = sums[t][1] = Zero();
+    const float* key = s.transposed + j;
+    for (int32_t d = 0; d < args.head_dim; ++d, key += kBlockTokens) {
+      ahead.Next();
+      Vec k0 = Load(key);
+      Vec k1 = Load(key + kLanes);
+#pragma GCC unroll 8
+      for (int t = 0; t < kTile; ++t) {
+        Vec x = Set(query[t * args.padded_dim + d]);
+        sums[t][0] = Fma(k0, x, sums[t][0]);
+        sums[t][1] = Fma(k1, x, sums[t][1]);
+      }
+    }
+#pragma GCC unroll 8
+    for (int t = 0; t < kTile; ++t) {
+      Store(s.weights + (q + t) * kBlockTokens + j, sums[t][0]);
+      Store(s.weights + (q + t) * kBlockTokens + j + kLanes, sums[t][1]);
+    }
+  }
+  prefetch = ahead;
+}
+
+template <int kQueries>
+struct TileSize {
+  static constexpr int kTile = kQueries;
+};
+
+// run(TileSize, first query) for all queries, in tiles of kQueryTile and then of 4, 2 and 1.
+template <typename Run>
+inline void ForQueryTiles(int32_t num_queries, const Run& run) {
+  int32_t q = 0;
+  for (; q + kQueryTile <= num_queries; q += kQueryTile) run(TileSize<kQueryTile>{}, q);
+  if (kQueryTile > 4 && q + 4 <= num_queries) {
+    run(TileSize<4>{}, q);
+    q += 4;
+  }
+  if (q + 2 <= num_queries) {
+    run(TileSize<2>{}, q);
+    q += 2;
+  }
+  if (q < num_queries) run(TileSize<1>{}, q);
+}
+
+inline float ExpOne(float x) {
+  float lanes[kLanes];
+  Store(lanes, Exp(Set(x)));
+  return lanes[0];
+}
+
+// Lanes j with lo <= first + j < hi keep their score, others get -infinity.
+inline Vec MaskScores(Vec scores, int32_t first, int32_t lo, int32_t hi) {
+  IntVec lane;
+  for (int i = 0; i < kLanes; ++i) lane[i] = first + i;
+  IntVec visible = (lane >= lo) & (lane < hi);
+  return Select(visible, scores, Set(-__builtin_inff()));
+}
+
+constexpr int kBlockVecs = kBlockTokens / kLanes;
+
+// Hides the final scores of what query q does not see of its tree. Returns the largest of the
+// others and of what it has seen before.
+inline float HideByTree(const AttendArgs& args, int32_t q, uint32_t seen, float* row) {
+  float largest = args.max[q];
+  for (int j = 0; j < kBlockTokens; ++j) {
+    if ((seen >> j & 1) == 0) row[j] = -__builtin_inff();
+    if (row[j] > largest) largest = row[j];
+  }
+  return largest;
+}
+
+// Scores of query q in their final form: scaled, capped, -infinity where the query does not see.
+// Returns the largest of them and of what the query has seen before.
+template <bool kScaled>
+inline float FinishScores(const AttendArgs& args, const BlockRows& rows, int32_t begin, int32_t q,
+                          float* row) {
+  const int32_t lo = args.lower[q] - begin;
+  const int32_t hi = args.upper[q] - begin < rows.count ? args.upper[q] - begin : rows.count;
+  const uint32_t seen = SeenOfTree(args, q, begin);
+  const bool all = lo <= 0 && hi == kBlockTokens && seen == UINT32_MAX;
+  Vec largest = Set(args.max[q]);
+#pragma GCC unroll 8
+  for (int v = 0; v < kBlockVecs; ++v) {
+    Vec score = Load(row + v * kLanes);
+    if (kScaled) score = score * Load(rows.key_scales + v * kLanes);
+    if (args.softcap > 0) score = Tanh(score / Set(args.softcap)) * Set(args.softcap);
+    if (!all) score = MaskScores(score, v * kLanes, lo, hi);
+    largest = Max(largest, score);
+    if (kScaled || args.softcap > 0 || !all) Store(row + v * kLanes, score);
+  }
+  return seen == UINT32_MAX ? ReduceMax(largest) : HideByTree(args, q, seen, row);
+}
+
+// Scores of queries [q, q + kTile) to weights exp(score - max), for the block of positions from
+// `begin` on. The queries' maxima come first and their decays in one vector, so that no query waits
+// for another's.
+template <bool kScaled, int kTile>
+HEDDLE_KERNEL_PART void SoftmaxTile(const AttendArgs& args, const BlockRows& rows, const Scratch& s,
+                                    int32_t begin, int32_t q) {
+  static_assert(kTile <= kLanes);
+  float before[kLanes] = {};
+  float after[kLanes] = {};
+  for (int t = 0; t < kTile; ++t) {
+    before[t] = args.max[q + t];
+    after[t] = FinishScores<kScaled>(args, rows, begin, q + t, s.weights + (q + t) * kBlockTokens);
+    args.max[q + t] = after[t];
+  }
+  const Vec unchanged = Load(after);
+  // Where nothing has been seen yet all scores are -infinity, and their weights 0 against any
+  // center.
+  const Vec centers = Select(unchanged == Set(-__builtin_inff()), Zero(), unchanged);
+  const Vec decays = Select(Load(before) == unchanged, Set(1.0f), Exp(Load(before) - centers));
+  float center[kLanes];
+  float decay[kLanes];
+  Store(center, centers);
+  Store(decay, decays);
+#pragma GCC unroll 8
+  for (int t = 0; t < kTile; ++t) {
+    float* row = s.weights + (q + t) * kBlockTokens;
+    float* sums = s.sums + (q + t) * kMaxLanes;
+    Vec sum = Load(sums) * Set(decay[t]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kBlockVecs; ++v) {
+      Vec weights = ExpOfNegative(Load(row + v * kLanes) - Set(center[t]));
+      sum = sum + weights;
+      if (kScaled) weights = weights * Load(rows.value_scales + v * kLanes);
+      Store(row + v * kLanes, weights);
+    }
+    Store(sums, sum);
+    s.decay[q + t] = decay[t];
+  }
+}
+
+// Values as they lie in the cache, or as ConvertValues left them.
+template <typename Element>
+struct CacheValues {
+  const BlockRows& rows;
+  Vec LoadAt(int32_t j, int32_t column) const { return Element::LoadAt(rows.values[j], column); }
+};
+struct ConvertedValues {
+  const float* values;
+  int64_t stride;
+  Vec LoadAt(int32_t j, int32_t column) const { return Load(values + j * stride + column); }
+};
+
+// acc = acc * decay + weights * values, for kTile queries and kVecs vectors of the head.
+template <int kTile, int kVecs, typename Values>
+HEDDLE_KERNEL_PART void ValueTile(const AttendArgs& args, const Scratch& s, const Values& values,
+                                  int32_t q, int32_t column, int32_t count, RowPrefetch& prefetch) {
+  RowPrefetch ahead = prefetch;  // in registers
+  float* acc = args.acc + static_cast<int64_t>(q) * args.padded_dim + column;
+  Vec sums[kTile][kVecs];
+#pragma GCC unroll 8
+  for (int t = 0; t < kTile; ++t) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) {
+      sums[t][v] = Load(acc + t * args.padded_dim + v * kLanes) * Set(s.decay[q + t]);
+    }
+  }
+  const float* weight = s.weights + q * kBlockTokens;
+  for (int32_t j = 0; j < count; ++j) {
+    ahead.Next();
+    Vec value[kVecs];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) value[v] = values.LoadAt(j, column + v * kLanes);
+#pragma GCC unroll 8
+    for (int t = 0; t < kTile; ++t) {
+      Vec w = Set(weight[t * kBlockTokens + j]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) sums[t][v] = Fma(value[v], w, sums[t][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < kTile; ++t) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) Store(acc + t * args.padded_dim + v * kLanes, sums[t][v]);
+  }
+  prefetch = ahead;
+}
+
+template <int kTile, typename Values>
+inline void ValueRows(const AttendArgs& args, const Scratch& s, const Values& values, int32_t q,
+                      int32_t count, RowPrefetch& prefetch) {
+  // Few queries need more columns for as many independent sums.
+  constexpr int kVecs = kTile == kQueryTile ? 2 : 4;
+  int32_t column = 0;
+  for (; column + kVecs * kLanes <= args.padded_dim; column += kVecs * kLanes) {
+    ValueTile<kTile, kVecs>(args, s, values, q, column, count, prefetch);
+  }
+  for (; column < args.padded_dim; column += kLanes) {
+    ValueTile<kTile, 1>(args, s, values, q, column, count, prefetch);
+  }
+}
+
+template <typename Values>
+inline void ValueBlock(const AttendArgs& args, const Scratch& s, const Values& values,
+                       int32_t count, RowPrefetch& prefetch) {
+  ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
+    ValueRows<decltype(size)::kTile>(args, s, values, q, count, prefetch);
+  });
+}
+
+template <typename Element>
+inline void AttendOver(const AttendArgs& args) {
+  Scratch s(args);
+  std::memset(s.sums, 0, sizeof(float) * kMaxLanes * static_cast<size_t>(args.num_queries));
+  ScaleQueries(args, s);
+  // Converting pays where several tiles read the result; a padded head has to be converted.
+  bool direct = args.num_queries <= 2 * kQueryTile && args.head_dim == args.padded_dim;
+  const int64_t row_bytes = static_cast<int64_t>(args.head_dim) * Element::kBytes;
+  BlockQueue<Element::kScaled, /*kAhead=*/1> queue(args, row_bytes);
+  for (int32_t begin = args.begin; begin < args.end; begin += kBlockTokens) {
+    queue.Advance();
+    const BlockRows& rows = queue.current();
+    const int32_t count = rows.count;
+    RowPrefetch keys_ahead(queue.upcoming().keys, row_bytes);
+    RowPrefetch values_ahead(queue.upcoming().values, row_bytes);
+    TransposeKeys<Element>(args, rows, s);
+    ForQueryTiles(args.num_queries, [&](auto size, int32_t q) {
+      constexpr int kTile = decltype(size)::kTile;
+      ScoreTile<kTile>(args, s, q, keys_ahead);
+      SoftmaxTile<Element::kScaled, kTile>(args, rows, s, begin, q);
+    });
+    keys_ahead.Rest();
+    if (direct) {
+      ValueBlock(args, s, CacheValues<Element>{rows}, count, values_ahead);
+    } else {
+      ConvertValues<Element>(args, rows, s);
+      ValueBlock(args, s, ConvertedValues{s.values, args.padded_dim}, count, values_ahead);
+    }
+    values_ahead.Rest();
+  }
+  for (int32_t q = 0; q < args.num_queries; ++q) {
+    args.sum[q] = ReduceAdd(Load(s.sums + q * kMaxLanes));
+  }
+}
+
+inline void Attend(const AttendArgs& args) {
+  switch (args.type) {
+    case KvType::kF32:
+      return AttendOver<F32Element>(args);
+    case KvType::kF16:
+      return AttendOver<F16Element>(args);
+    case KvType::kBF16:
+      return AttendOver<BF16Element>(args);
+    case KvType::kInt8:
+      return AttendOver<Int8Element>(args);
+    case KvType::kF8E4M3:
+      return AttendOver<F8Element>(args);
+  }
+}
+
+inline void MergeParts(float part_max, float part_sum, const float* part_acc, int32_t n, float* max,
+                       float* sum, float* acc) {
+  if (part_sum == 0) return;  // nothing of the part was visible
+  float joint = part_max > *max ? part_max : *max;
+  float old_scale = ExpOne(*max - joint);
+  float part_scale = ExpOne(part_max - joint);
+  *max = joint;
+  *sum = *sum * old_scale + part_sum * part_scale;
+  for (int32_t i = 0; i < n; i += kLanes) {  // n is padded
+    Store(acc + i, Fma(Load(part_acc + i), Set(part_scale), Load(acc + i) * Set(old_scale)));
+  }
+}
+
+inline void FinishRow(float max, float sum, const float* acc, int32_t n, float sink, float* out,
+                      float* lse) {
+  float joint = max;
+  float scale = 1;
+  if (sink > -__builtin_inff()) {
+    joint = sink > max ? sink : max;
+    scale = ExpOne(max - joint);
+    sum = sum * scale + ExpOne(sink - joint);
+  }
+  Vec factor = Set(scale / sum);
+  int32_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) Store(out + i, Load(acc + i) * factor);
+  if (i < n) StoreN(out + i, LoadN(acc + i, n - i) * factor, n - i);
+  if (lse != nullptr) *lse = joint + __builtin_logf(sum);
+}
+
+constexpr AttentionKernels kAttentionKernels = {Attend, MergeParts, FinishRow};
+
+}  // namespace
+}  // namespace heddle::kernels::cpu

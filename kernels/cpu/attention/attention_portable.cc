@@ -1,0 +1,13 @@
+// Attention kernels for the level that vec_portable.h stands for.
+#include "kernels/cpu/vec/vec_portable.h"
+
+#include "kernels/cpu/vec/vec_math.h"
+
+#include "kernels/cpu/attention/attention_kernels.h"
+
+namespace heddle::kernels::cpu {
+
+extern const AttentionKernels kAttentionPortable;
+const AttentionKernels kAttentionPortable = kAttentionKernels;
+
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,202 @@
+#include "kernels/cpu/linear/experts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "kernels/weight_sources.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+constexpr float kImpossible = -std::numeric_limits<float>::infinity();
+
+// Rough nanoseconds, for deciding how many threads to wake.
+constexpr double kNsPerScore = 6;  // an exponential, and a look per choice
+constexpr double kNsPerMovedElement = 0.25;
+
+void Softmax(const float* logits, int64_t n, float* scores) {
+  const float max = *std::max_element(logits, logits + n);
+  float sum = 0;
+  for (int64_t e = 0; e < n; ++e) sum += scores[e] = std::exp(logits[e] - max);
+  for (int64_t e = 0; e < n; ++e) scores[e] /= sum;
+}
+
+// The first of the largest; it is made impossible to take again.
+int32_t TakeBest(float* values, int64_t n) {
+  float* best = std::max_element(values, values + n);
+  *best = kImpossible;
+  return static_cast<int32_t>(best - values);
+}
+
+void KeepBestGroups(const RouteRule& rule, int64_t n_experts, float* choice) {
+  const int64_t size = n_experts / rule.n_groups;
+  float quality[kMaxExpertGroups];
+  for (int32_t g = 0; g < rule.n_groups; ++g) {
+    float members[kMaxExperts];
+    std::copy_n(choice + g * size, size, members);
+    quality[g] = 0;
+    for (int32_t i = 0; i < rule.group_best; ++i) {
+      const float best = *std::max_element(members, members + size);
+      TakeBest(members, size);
+      quality[g] += best;
+    }
+  }
+  bool kept[kMaxExpertGroups] = {};
+  for (int32_t i = 0; i < rule.top_groups; ++i) kept[TakeBest(quality, rule.n_groups)] = true;
+  for (int64_t e = 0; e < n_experts; ++e) {
+    if (!kept[e / size]) choice[e] = kImpossible;
+  }
+}
+
+void RouteRow(const RouteArgs& args, int64_t t) {
+  const RouteRule& rule = args.rule;
+  const int64_t n = args.logits.cols;
+  const float* logits = args.logits.row<float>(t);
+  float scores[kMaxExperts];
+  float choice[kMaxExperts];
+  if (rule.score == RouteScore::kSoftmax) {
+    Softmax(logits, n, scores);
+  } else {
+    for (int64_t e = 0; e < n; ++e) scores[e] = 1.0f / (1.0f + std::exp(-logits[e]));
+  }
+  for (int64_t e = 0; e < n; ++e) {
+    choice[e] = scores[e] + (args.choice_bias ? args.choice_bias[e] : 0.0f);
+  }
+  if (rule.n_groups > 1) KeepBestGroups(rule, n, choice);
+  int32_t* experts = args.experts + t * rule.top_k;
+  float* weights = args.weights + t * rule.top_k;
+  float sum = 0;
+  for (int32_t i = 0; i < rule.top_k; ++i) {
+    experts[i] = TakeBest(choice, n);
+    sum += weights[i] = scores[experts[i]];
+  }
+  const float factor = rule.renormalise ? rule.scale / sum : rule.scale;
+  for (int32_t i = 0; i < rule.top_k; ++i) weights[i] *= factor;
+}
+
+// Counting sort of the pairs by expert; pairs of one expert stay in row order.
+void SortByExpert(const ExpertMixArgs& args, ExpertScratch& scratch) {
+  const int64_t pairs = args.x.rows * args.top_k;
+  const auto count = static_cast<size_t>(args.up->count);
+  scratch.begin.assign(count + 1, 0);
+  for (int64_t i = 0; i < pairs; ++i) {
+    HEDDLE_CHECK(args.experts[i] >= 0 && args.experts[i] < args.up->count, "no such expert");
+    ++scratch.begin[static_cast<size_t>(args.experts[i]) + 1];
+  }
+  std::partial_sum(scratch.begin.begin(), scratch.begin.end(), scratch.begin.begin());
+  scratch.next.assign(scratch.begin.begin(), scratch.begin.end() - 1);
+  scratch.place.resize(static_cast<size_t>(pairs));
+  for (int64_t i = 0; i < pairs; ++i) scratch.place[i] = scratch.next[args.experts[i]]++;
+}
+
+Tensor Rows(Tensor tensor, int64_t begin, int64_t end) {
+  return {tensor.row<float>(begin), end - begin, tensor.cols, tensor.stride};
+}
+
+// The rows of one expert, from `rows` through `inner` back to `rows`.
+void RunExpert(const ExpertMixArgs& args, int32_t expert, int64_t begin, int64_t end,
+               const std::function<void(const LinearArgs&)>& linear) {
+  const auto& up = static_cast<const CpuStack&>(*args.up);
+  const auto& down = static_cast<const CpuStack&>(*args.down);
+  const Tensor rows = Rows(args.rows, begin, end);
+  const Tensor inner = Rows(args.inner, begin, end);
+  linear({.x = rows,
+          .weight = &up.matrix(expert),
+          .bias = args.up_bias ? args.up_bias + expert * up.rows : nullptr,
+          .epilogue = args.gated ? Epilogue::kGated : Epilogue::kNone,
+          .activation = args.activation,
+          .out = inner});
+  linear({.x = inner,
+          .weight = &down.matrix(expert),
+          .bias = args.down_bias ? args.down_bias + expert * down.rows : nullptr,
+          .out = rows});
+}
+
+// Calls body(t) for each row of x.
+template <typename F>
+void EachRow(const ExpertMixArgs& args, ThreadPool& pool, const F& body) {
+  const double cost = kNsPerMovedElement * static_cast<double>(args.top_k * args.x.cols);
+  pool.ForRange(args.x.rows, cost, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t t = begin; t < end; ++t) body(t);
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CpuStack>> CpuStack::Pack(std::span<const WeightSource> sources,
+                                                         int32_t count,
+                                                         const LinearKernels& kernels,
+                                                         ThreadPool& pool) {
+  HEDDLE_RETURN_IF_ERROR(CheckStack(sources, count));
+  auto stack = std::make_unique<CpuStack>();
+  HEDDLE_ASSIGN_OR_RETURN(stack->all_, CpuWeight::Pack(sources, kernels, pool));
+  stack->count = count;
+  stack->rows = stack->all_->rows / count;
+  stack->cols = stack->all_->cols;
+  stack->bytes = stack->all_->bytes;
+  const size_t each = sources.size() / static_cast<size_t>(count);
+  for (size_t i = 0; i < sources.size(); i += each) {
+    stack->matrices_.push_back(stack->all_->View(i, each));
+  }
+  return stack;
+}
+
+void Route(const RouteArgs& args, ThreadPool& pool) {
+  HEDDLE_CHECK(args.logits.cols <= kMaxExperts && args.rule.n_groups <= kMaxExpertGroups,
+               "route: too many experts or groups");
+  const double cost = kNsPerScore * static_cast<double>(args.logits.cols);
+  pool.ForRange(args.logits.rows, cost, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t t = begin; t < end; ++t) RouteRow(args, t);
+  });
+}
+
+void HeadLinear(const HeadLinearArgs& args, const std::function<void(const LinearArgs&)>& linear,
+                ThreadPool& pool) {
+  const auto& heads = static_cast<const CpuStack&>(*args.heads);
+  auto columns = [](const Tensor& tensor, int64_t first, int64_t cols) {
+    return Tensor{tensor.row<float>(0) + first, tensor.rows, cols, tensor.stride};
+  };
+  for (int32_t h = 0; h < heads.count; ++h) {
+    linear({.x = columns(args.x, h * args.x_step, heads.cols),
+            .weight = &heads.matrix(h),
+            .out = columns(args.out, h * args.out_step + args.carried, heads.rows)});
+  }
+  if (args.carried == 0) return;
+  const double cost = kNsPerMovedElement * static_cast<double>(heads.count * args.carried);
+  pool.ForRange(args.x.rows, cost, [&](int64_t begin, int64_t end, int32_t) {
+    for (int64_t i = begin * heads.count; i < end * heads.count; ++i) {
+      const int64_t h = i % heads.count;
+      const float* from = args.x.row<float>(i / heads.count) + h * args.x_step + heads.cols;
+      std::copy_n(from, args.carried, args.out.row<float>(i / heads.count) + h * args.out_step);
+    }
+  });
+}
+
+void ExpertMix(const ExpertMixArgs& args, const std::function<void(const LinearArgs&)>& linear,
+               ThreadPool& pool, ExpertScratch& scratch) {
+  SortByExpert(args, scratch);
+  EachRow(args, pool, [&](int64_t t) {
+    for (int64_t i = t * args.top_k; i < (t + 1) * args.top_k; ++i) {
+      std::copy_n(args.x.row<float>(t), args.x.cols, args.rows.row<float>(scratch.place[i]));
+    }
+  });
+  for (int32_t expert = 0; expert < args.up->count; ++expert) {
+    const int64_t begin = scratch.begin[static_cast<size_t>(expert)];
+    const int64_t end = scratch.begin[static_cast<size_t>(expert) + 1];
+    if (begin < end) RunExpert(args, expert, begin, end, linear);
+  }
+  EachRow(args, pool, [&](int64_t t) {
+    float* out = args.out.row<float>(t);
+    for (int64_t i = t * args.top_k; i < (t + 1) * args.top_k; ++i) {
+      const float* row = args.rows.row<float>(scratch.place[i]);
+      const float weight = args.weights[i];
+      for (int64_t c = 0; c < args.out.cols; ++c) out[c] += weight * row[c];
+    }
+  });
+}
+
+}  // namespace heddle::kernels::cpu

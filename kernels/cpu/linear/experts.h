@@ -1,0 +1,45 @@
+// Mixtures of experts on the CPU: rows are sorted by expert, and each expert that has any
+// multiplies all of its rows at once with the linear op's kernels, whose rows do not depend on each
+// other.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kernels/cpu/linear/cpu_weight.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/ops.h"
+
+namespace heddle::kernels::cpu {
+
+class CpuStack final : public PackedStack {
+ public:
+  static absl::StatusOr<std::unique_ptr<CpuStack>> Pack(std::span<const WeightSource> sources,
+                                                        int32_t count, const LinearKernels& kernels,
+                                                        ThreadPool& pool);
+
+  const CpuWeight& matrix(int32_t index) const { return matrices_[static_cast<size_t>(index)]; }
+
+ private:
+  std::unique_ptr<CpuWeight> all_;   // owns the memory
+  std::vector<CpuWeight> matrices_;  // [count] views of it
+};
+
+// Working memory that stays from call to call.
+struct ExpertScratch {
+  std::vector<int32_t> begin;  // [count + 1] of each expert's places among the sorted pairs
+  std::vector<int32_t> next;   // [count]
+  std::vector<int32_t> place;  // [n * top_k] where a (row, choice) pair is sorted to
+};
+
+void Route(const RouteArgs& args, ThreadPool& pool);
+
+void HeadLinear(const HeadLinearArgs& args, const std::function<void(const LinearArgs&)>& linear,
+                ThreadPool& pool);
+
+// `linear` is the device's linear op.
+void ExpertMix(const ExpertMixArgs& args, const std::function<void(const LinearArgs&)>& linear,
+               ThreadPool& pool, ExpertScratch& scratch);
+
+}  // namespace heddle::kernels::cpu

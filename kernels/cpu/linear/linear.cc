@@ -1,0 +1,332 @@
+#include "kernels/cpu/linear/linear.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "absl/container/inlined_vector.h"
+#include "base/check.h"
+#include "kernels/cpu/linear/cpu_weight.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+// Rows of x that one thread takes past a panel before the next panel, so that the weights stream by
+// once for as many rows as --max-batch-tokens gives by default. Their sums are 64 KB of the 1 MB
+// (Zen 5) or 2 MB (Sapphire Rapids) of L2 at 32-row panels.
+constexpr int64_t kGroupRows = 512;
+
+// Several tiles pass a stretch of a panel of about this size before the next stretch: it and a
+// tile's part of the same columns (a third of it) lie in an L1 of 32 or 48 KB meanwhile.
+constexpr int64_t kStretchBytes = 16 * 1024;
+// Stretches are whole blocks of every format.
+constexpr int64_t kStretchColumns = 256;
+// The same where a stretch is expanded first: its codes are bytes then, and its tiles small.
+constexpr int64_t kExpandedStretchBytes = 20 * 1024;
+
+// Prompts, where the arithmetic of a tile decides. Below it fewer and larger tiles are faster: each
+// of them waits for the weights to come from memory.
+constexpr int64_t kManyRows = 64;
+
+// For deciding how many threads to wake: multiply-adds per nanosecond of one core, roughly, and
+// weight bytes per nanosecond.
+constexpr double kMacsPerNs = 50;
+constexpr double kBytesPerNs = 20;
+constexpr double kNsPerGatheredElement = 2;  // a cache line for each
+
+// The rows of x as tiles of one kind: all of the same size but the last, which takes the smallest
+// size that holds the rest.
+struct Tiles {
+  const TileKernels* kernels;
+  TileKind kind;
+  int64_t rows;
+  int64_t cols;
+  int32_t tile_rows;   // of all but the last
+  int64_t tile_bytes;  // of such a tile
+  const char* data;
+
+  int64_t count() const { return (rows + tile_rows - 1) / tile_rows; }
+  int32_t RowsOf(int64_t tile) const {
+    return static_cast<int32_t>(std::min<int64_t>(tile_rows, rows - tile * tile_rows));
+  }
+  int32_t SizeIndexOf(int64_t tile) const {
+    int32_t index = 0;
+    while (kernels->sizes[index] < RowsOf(tile)) ++index;
+    return index;
+  }
+  const char* DataOf(int64_t tile) const { return data + tile * tile_bytes; }
+};
+
+int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
+  switch (kind) {  // see TileKind
+    case TileKind::kFloat:
+      return tile_rows * cols * 4;
+    case TileKind::kInt8:
+      return tile_rows * (cols / 32) * 40;
+    case TileKind::kBf16:
+      return tile_rows * ((cols + 1) / 2) * 4;
+    case TileKind::kInt8Shared:
+      return tile_rows * ((cols / 32) * 48 + (cols + 255) / 256 * 52);
+  }
+  return 0;
+}
+
+int32_t TileRows(const TileKernels& kernels, int64_t rows) {
+  const bool is_many = rows >= kManyRows && kernels.size_of_many > 0;
+  return is_many ? kernels.size_of_many : kernels.sizes[kernels.num_sizes - 1];
+}
+
+Tiles PrepareTiles(TileKind kind, const Tensor& x, const TileKernels& kernels, ThreadPool& pool,
+                   Scratch& scratch) {
+  Tiles tiles{&kernels, kind, x.rows, x.cols, TileRows(kernels, x.rows), 0, nullptr};
+  if (kind == TileKind::kFloat && x.rows == 1) {  // a tile of one row is the row
+    tiles.data = reinterpret_cast<const char*>(x.row<float>(0));
+    return tiles;
+  }
+  tiles.tile_bytes = TileBytes(kind, tiles.tile_rows, x.cols);
+  auto* data = static_cast<char*>(scratch.Get(tiles.tile_bytes * tiles.count()));
+  tiles.data = data;
+  pool.ForRange(tiles.count(), static_cast<double>(tiles.tile_bytes) / 4,
+                [&](int64_t begin, int64_t end, int32_t) {
+                  for (int64_t i = begin; i < end; ++i) {
+                    kernels.prepare(x.row<float>(i * tiles.tile_rows), x.stride, tiles.RowsOf(i),
+                                    kernels.sizes[tiles.SizeIndexOf(i)], x.cols,
+                                    data + i * tiles.tile_bytes);
+                  }
+                });
+  return tiles;
+}
+
+// The columns of x in another order.
+Tensor Gather(const Tensor& x, const std::vector<int32_t>& order, ThreadPool& pool,
+              Scratch& scratch) {
+  const Tensor ordered{scratch.Get(x.rows * x.cols * 4), x.rows, x.cols, x.cols};
+  pool.ForRange(x.rows, kNsPerGatheredElement * static_cast<double>(x.cols),
+                [&](int64_t begin, int64_t end, int32_t) {
+                  for (int64_t t = begin; t < end; ++t) {
+                    const float* from = x.row<float>(t);
+                    float* to = ordered.row<float>(t);
+                    for (size_t c = 0; c < order.size(); ++c) to[c] = from[order[c]];
+                  }
+                });
+  return ordered;
+}
+
+class LinearCall {
+ public:
+  LinearCall(const LinearArgs& args, const LinearKernels& kernels, const AdapterCall* adapters)
+      : args_(args),
+        kernels_(kernels),
+        adapters_(adapters),
+        weight_(static_cast<const CpuWeight&>(*args.weight)) {
+    gated_ = args.epilogue == Epilogue::kGated;
+    const auto& segments = weight_.segments();
+    HEDDLE_CHECK(args.x.cols == weight_.cols, "linear: x and the weight differ in columns");
+    HEDDLE_CHECK(!gated_ || (segments.size() == 2 && segments[0].rows == segments[1].rows),
+                 "linear: a gated weight stacks two sources of equal rows");
+    HEDDLE_CHECK(args.out.cols == (gated_ ? weight_.rows / 2 : weight_.rows),
+                 "linear: wrong number of output columns");
+    HEDDLE_CHECK(args.out.rows == args.x.rows, "linear: x and out differ in rows");
+    num_panels_ = gated_ ? segments[0].num_panels : weight_.num_panels();
+  }
+
+  void Run(ThreadPool& pool, LinearScratch& scratch) {
+    int64_t step = 1;  // whole tiles of every kind in use
+    for (size_t i = 0; i < weight_.segments().size(); ++i) {
+      tiles_.push_back(TilesOfSegment(i, pool, scratch));
+      step = std::lcm(step, tiles_.back().tile_rows);
+    }
+    // Groups of about equal size.
+    int64_t groups = (args_.x.rows + kGroupRows - 1) / kGroupRows;
+    group_rows_ = (args_.x.rows + groups - 1) / groups;
+    group_rows_ = (group_rows_ + step - 1) / step * step;
+    const int64_t sums_each = group_rows_ * kernels_.panel_rows;
+    const int64_t sums_of_thread = gated_ ? 2 * sums_each : sums_each;
+    auto* sums = static_cast<float*>(scratch.sums.Get(pool.num_threads() * sums_of_thread * 4));
+    const int64_t expanded_bytes = ExpandedBytes();
+    auto* expanded = static_cast<char*>(scratch.expanded.Get(pool.num_threads() * expanded_bytes));
+    pool.ForRange(
+        groups * num_panels_, ItemCost(), [&](int64_t begin, int64_t end, int32_t thread) {
+          float* own = sums + thread * sums_of_thread;
+          const ThreadMemory memory = {own, own + sums_each, expanded + thread * expanded_bytes};
+          for (int64_t i = begin; i < end; ++i) {
+            RunPanel(i % num_panels_, i / num_panels_, memory);
+          }
+        });
+  }
+
+ private:
+  struct ThreadMemory {
+    float* sums;
+    float* sums_up;  // for the second factor of a gated product
+    char* expanded;
+  };
+
+  // Those of an earlier segment that wants the same, or new ones.
+  Tiles TilesOfSegment(size_t index, ThreadPool& pool, LinearScratch& scratch) const {
+    const CpuWeight::Segment& segment = weight_.segments()[index];
+    for (size_t i = 0; i < index; ++i) {
+      const CpuWeight::Segment& earlier = weight_.segments()[i];
+      if (earlier.format->tile == segment.format->tile &&
+          earlier.column_order == segment.column_order) {
+        return tiles_[i];
+      }
+    }
+    if (scratch.inputs.size() <= index) scratch.inputs.resize(index + 1);
+    LinearScratch::Input& input = scratch.inputs[index];
+    Tensor x = args_.x;
+    if (segment.column_order != nullptr) x = Gather(x, *segment.column_order, pool, input.ordered);
+    const TileKind kind = segment.format->tile;
+    return PrepareTiles(kind, x, KernelsOf(kind), pool, input.tiles);
+  }
+
+  const TileKernels& KernelsOf(TileKind kind) const {
+    if (kind == TileKind::kInt8Shared) return kernels_.blocks->shared_tile;
+    if (kind == TileKind::kBf16) return kernels_.bf16_tile;
+    return kernels_.tiles[static_cast<size_t>(kind)];
+  }
+
+  double ItemCost() const {
+    auto rows = static_cast<double>(std::min(args_.x.rows, kGroupRows));
+    double macs = rows * static_cast<double>(weight_.cols) * kernels_.panel_rows;
+    double bytes = static_cast<double>(weight_.segments()[0].panel_bytes);
+    return (gated_ ? 2 : 1) * std::max(macs / kMacsPerNs, bytes / kBytesPerNs);
+  }
+
+  // One panel of outputs for one group of rows.
+  void RunPanel(int64_t panel, int64_t group, const ThreadMemory& memory) const {
+    const CpuWeight::Segment& segment = weight_.SegmentOfPanel(panel);
+    const auto index = static_cast<size_t>(&segment - weight_.segments().data());
+    const int64_t local = panel - segment.panel_begin;
+    const int64_t row = group * group_rows_;
+    const int64_t rows = std::min(args_.x.rows - row, group_rows_);
+    if (rows <= 0) return;
+    Multiply(index, local, row, rows, memory.expanded, memory.sums);
+    if (gated_) Multiply(1, local, row, rows, memory.expanded, memory.sums_up);
+    if (adapters_ != nullptr) {
+      AddAdapters(segment, local, row, rows, memory.sums);
+      if (gated_) AddAdapters(weight_.segments()[1], local, row, rows, memory.sums_up);
+    }
+    Finish(segment, local, row, static_cast<int32_t>(rows), memory.sums,
+           gated_ ? memory.sums_up : nullptr);
+  }
+
+  static bool Expands(const FormatKernels& format, int64_t num_tiles) {
+    return format.expand_tiles > 0 && num_tiles >= format.expand_tiles;
+  }
+
+  // Of a thread's longest stretch.
+  int64_t ExpandedBytes() const {
+    int64_t bytes = 0;
+    for (const CpuWeight::Segment& segment : weight_.segments()) {
+      if (segment.format->expand_tiles == 0) continue;
+      const int64_t cols = std::min(weight_.cols, StretchOf(*segment.format, true));
+      bytes = std::max(bytes, segment.format->expanded_bytes(cols));
+    }
+    return (bytes + 63) / 64 * 64;
+  }
+
+  // Bytes of kStretchColumns within a panel. 64 times as many are never padded.
+  static int64_t UnitBytes(const FormatKernels& format) {
+    return format.panel_bytes(64 * kStretchColumns) / 64;
+  }
+
+  // Columns of a stretch that several tiles pass.
+  static int64_t StretchOf(const FormatKernels& format, bool expands) {
+    const int64_t unit_bytes = expands ? format.expanded_bytes(kStretchColumns) : UnitBytes(format);
+    const int64_t limit = expands ? kExpandedStretchBytes : kStretchBytes;
+    return kStretchColumns * std::max<int64_t>(1, limit / unit_bytes);
+  }
+
+  // sums [rows, panel_rows] of the tiles of segment `index` that hold rows [row, row + rows).
+  void Multiply(size_t index, int64_t local, int64_t row, int64_t rows, char* expanded,
+                float* sums) const {
+    const CpuWeight::Segment& segment = weight_.segments()[index];
+    const FormatKernels& format = *segment.format;
+    const Tiles& tiles = tiles_[index];
+    const int64_t first = row / tiles.tile_rows;
+    const int64_t num_tiles = (rows + tiles.tile_rows - 1) / tiles.tile_rows;
+    const uint8_t* panel = segment.data + local * segment.panel_bytes;
+    const bool expands = Expands(format, num_tiles);
+    const int64_t stretch = num_tiles == 1 ? weight_.cols : StretchOf(format, expands);
+    const int64_t unit_bytes = UnitBytes(format);
+    std::memset(sums, 0, static_cast<size_t>(group_rows_ * kernels_.panel_rows) * sizeof(float));
+    for (int64_t begin = 0; begin < weight_.cols; begin += stretch) {
+      const int64_t cols = std::min(stretch, weight_.cols - begin);
+      const uint8_t* part = panel + begin / kStretchColumns * unit_bytes;
+      if (expands) format.expand(part, cols, expanded);
+      for (int64_t i = 0; i < num_tiles; ++i) {
+        if (num_tiles > 1) PrefetchShare(part, format.panel_bytes(cols), i, num_tiles);
+        const int32_t size = tiles.SizeIndexOf(first + i);
+        const char* x =
+            tiles.DataOf(first + i) + TileBytes(tiles.kind, tiles.kernels->sizes[size], begin);
+        auto* multiply = expands ? format.multiply_expanded[size] : format.multiply[size];
+        multiply(expands ? static_cast<const void*>(expanded) : part, x, cols,
+                 sums + i * tiles.tile_rows * kernels_.panel_rows);
+      }
+    }
+  }
+
+  void AddAdapters(const CpuWeight::Segment& segment, int64_t local, int64_t row, int64_t rows,
+                   float* sums) const {
+    const int64_t first = local * kernels_.panel_rows;  // within the segment
+    const auto cols =
+        static_cast<int32_t>(std::min<int64_t>(kernels_.panel_rows, segment.rows - first));
+    adapters_->Add({.row = row,
+                    .rows = rows,
+                    .first = segment.row_begin + first,
+                    .cols = cols,
+                    .sums = sums,
+                    .stride = kernels_.panel_rows});
+  }
+
+  // Asks for the i-th of n shares of what lies behind a stretch, which is the next one: while
+  // several tiles pass, memory would idle. Into L2, since L1 is full.
+  static void PrefetchShare(const uint8_t* part, int64_t bytes, int64_t i, int64_t n) {
+    const uint8_t* end = part + bytes + bytes * (i + 1) / n;
+    for (const uint8_t* p = part + bytes + bytes * i / n; p < end; p += 64) {
+      __builtin_prefetch(p, 0, 2);
+    }
+  }
+
+  void Finish(const CpuWeight::Segment& segment, int64_t local, int64_t row, int32_t rows,
+              const float* acc, const float* acc_up) const {
+    int64_t first = local * kernels_.panel_rows;  // within the segment
+    int64_t out_column = segment.row_begin + first;
+    const float* bias = args_.bias ? args_.bias + out_column : nullptr;
+    EpilogueArgs epilogue{};
+    epilogue.acc = acc;
+    epilogue.acc_up = acc_up;
+    epilogue.bias = bias;
+    epilogue.bias_up = bias && gated_ ? bias + segment.rows : nullptr;
+    epilogue.activation = args_.epilogue == Epilogue::kAdd
+                              ? ActivationCode::kNone
+                              : static_cast<ActivationCode>(args_.activation);
+    epilogue.add = args_.epilogue == Epilogue::kAdd;
+    epilogue.rows = rows;
+    epilogue.cols =
+        static_cast<int32_t>(std::min<int64_t>(kernels_.panel_rows, segment.rows - first));
+    epilogue.out = args_.out.row<float>(row) + out_column;
+    epilogue.out_stride = args_.out.stride;
+    kernels_.epilogue(epilogue);
+  }
+
+  const LinearArgs& args_;
+  const LinearKernels& kernels_;
+  const AdapterCall* adapters_;
+  const CpuWeight& weight_;
+  bool gated_ = false;
+  int64_t num_panels_ = 0;
+  int64_t group_rows_ = 0;
+  absl::InlinedVector<Tiles, 4> tiles_;  // of each segment
+};
+
+}  // namespace
+
+void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,
+            LinearScratch& scratch, const AdapterCall* adapters) {
+  if (args.x.rows == 0) return;
+  LinearCall(args, kernels, adapters).Run(pool, scratch);
+}
+
+}  // namespace heddle::kernels::cpu

@@ -1,0 +1,227 @@
+// Products with panels of the blocked formats (block_panels.h has their layout), and the tables of
+// kernels for all of them.
+//
+// Integer values below 8 bits: linear_shared.h. Others, for each block of the format, in order of
+// k: t = 0; one Fma for each step adds to t; then the F32 result += t * scale of w.
+//   Integer values of 8 bits: activations are quantised to int8 per 32 columns, products of codes
+//   are summed exactly in int32, and a step adds such a sum times the scale of x.
+//   Float values (E4M3, NF4): codes are decoded to F32, and a step adds the product of one of them
+//   with an F32 activation.
+// REQUIRES: what block_parts.h requires, and defined:
+//   FloatTable, LoadFloatTable(16 floats), LookupFloat<n>(table, w)   by the bits n .. n + 3
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/linear/block_parts.h"
+#include "kernels/cpu/linear/linear_shared.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+// Signed bytes with a scale and a zero point for a block.
+template <BlockTraits kTraits>
+struct BytePanel {
+  using Shape = PanelShape<kTraits>;
+  using Block = PackedBlock<kTraits>;
+
+  template <int kRows, int kGroup>
+  [[gnu::always_inline]] static inline void Steps(const Block& w, int part,
+                                                  const int8_t (*x)[kBlock],
+                                                  IntSums (&sums)[kRows][2]) {
+    const ByteVec w0 = w.template Codes<kGroup>(part, ByteVec{}, 0);
+    const ByteVec w1 = w.template Codes<kGroup>(part, ByteVec{}, 1);
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+      sums[m][0] = DotAdd<true>(sums[m][0], w0, x[m] + 4 * kGroup);
+      sums[m][1] = DotAdd<true>(sums[m][1], w1, x[m] + 4 * kGroup);
+    }
+    if constexpr (kGroup + 1 < kGroupsOfFour) Steps<kRows, kGroup + 1>(w, part, x, sums);
+  }
+
+  // Bias and zero point, times the sum of x, are taken off beforehand.
+  template <int kRows>
+  [[gnu::always_inline]] static inline void Start(const Block& w, const TileBlock<kRows>& x,
+                                                  IntSums (&sums)[kRows][2]) {
+    if (w.IsSymmetric()) {
+#pragma GCC unroll 8
+      for (int m = 0; m < kRows; ++m) {
+        sums[m][0] = sums[m][1] = SetInts(kTableBias == 0 ? 0 : x.sum128[m]);
+      }
+      return;
+    }
+    const IntVec excess[2] = {AsIntVec(w.Zero(0)) + kTableBias, AsIntVec(w.Zero(1)) + kTableBias};
+#pragma GCC unroll 8
+    for (int m = 0; m < kRows; ++m) {
+      const int32_t negative_sum = x.sum128[m] / 128;
+      sums[m][0] = AsIntSums(excess[0] * negative_sum);
+      sums[m][1] = AsIntSums(excess[1] * negative_sum);
+    }
+  }
+
+  // acc += the products of one block.
+  template <int kRows>
+  static void MultiplyBlock(const uint8_t* block, const TileBlock<kRows>* x, float* acc) {
+    const Block w(block);
+    Accumulators<kRows> total;
+    total.Clear();
+    for (int part = 0; part < Shape::kParts; ++part, ++x) {
+      w.PrefetchBehind(part);
+      IntSums sums[kRows][2];
+      Start(w, *x, sums);
+      Steps<kRows, 0>(w, part, x->x, sums);
+#pragma GCC unroll 8
+      for (int m = 0; m < kRows; ++m) {
+        const Vec scale = Set(x->scale[m]);
+        total.sums[m][0] = Fma(ToFloat(sums[m][0]), scale, total.sums[m][0]);
+        total.sums[m][1] = Fma(ToFloat(sums[m][1]), scale, total.sums[m][1]);
+      }
+    }
+    total.AddTimes(w.Scale(0, 0, 0), w.Scale(0, 0, 1), acc);
+  }
+
+  template <int kRows>
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+    const auto* p = static_cast<const uint8_t*>(panel);
+    const auto* x = static_cast<const TileBlock<kRows>*>(tile);
+    for (int64_t begin = 0; begin < cols; begin += kTraits.columns, p += Block::kBytes) {
+      MultiplyBlock<kRows>(p, x, acc);
+      x += Shape::kParts;
+    }
+  }
+};
+
+// 8-bit and 4-bit floats.
+template <BlockTraits kTraits>
+struct FloatPanel {
+  using Shape = PanelShape<kTraits>;
+  using Block = PackedBlock<kTraits>;
+
+  // The codes in bits kShift .. of each lane.
+  template <int kShift>
+  static Vec FloatValue(IntVec words, const FloatTable& table) {
+    if constexpr (kTraits.values == CodeValues::kNf4) {
+      return LookupFloat<kShift>(table, words);
+    } else {
+      // Sign, exponent and mantissa to their places in F32; 2^120 moves the exponent's bias.
+      IntVec top = words << (24 - kShift);
+      IntVec bits = (top & INT32_MIN) | ((top >> 4) & 0x07f00000);
+      return FromBits(bits) * Set(0x1p120f);
+    }
+  }
+
+  template <int kRows, int kGroup>
+  [[gnu::always_inline]] static inline void Steps(const uint8_t* part, const FloatTable& table,
+                                                  const float* x, Accumulators<kRows>& total) {
+    constexpr int kBits = kTraits.code_bits;
+    IntVec words[2];
+    const uint8_t* plane = part + Shape::kLowPlane + kGroup % kBits * kPanelRows * 4;
+    std::memcpy(words, plane, sizeof(words));
+    auto step = [&]<int kColumn>() __attribute__((always_inline)) {
+      constexpr int kShift = kBits * (kGroup / kBits) + 8 * kColumn;
+      total.Step(FloatValue<kShift>(words[0], table), FloatValue<kShift>(words[1], table),
+                 x + kColumn * kRows);
+    };
+    step.template operator()<0>();
+    step.template operator()<1>();
+    step.template operator()<2>();
+    step.template operator()<3>();
+    if constexpr (kGroup + 1 < kGroupsOfFour) {
+      Steps<kRows, kGroup + 1>(part, table, x + 4 * kRows, total);
+    }
+  }
+
+  // acc += the products of one block.
+  template <int kRows>
+  static void MultiplyBlock(const uint8_t* p, const FloatTable& table, const float* x, float* acc) {
+    const Block block(p);
+    p += Shape::kHeaderBytes;
+    Accumulators<kRows> total;
+    total.Clear();
+    for (int part = 0; part < Shape::kParts; ++part, p += Shape::kPartBytes, x += kBlock * kRows) {
+      PrefetchAhead(p, Shape::kPartBytes);
+      Steps<kRows, 0>(p, table, x, total);
+    }
+    total.AddTimes(block.Scale(0, 0, 0), block.Scale(0, 0, 1), acc);
+  }
+
+  template <int kRows>
+  static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {
+    const auto* p = static_cast<const uint8_t*>(panel);
+    const auto* x = static_cast<const float*>(tile);
+    const FloatTable table = LoadFloatTable(kNf4Values);
+    for (int64_t begin = 0; begin < cols; begin += kTraits.columns, p += Block::kBytes) {
+      MultiplyBlock<kRows>(p, table, x, acc);
+      x += kTraits.columns * kRows;
+    }
+  }
+};
+
+// Panels of a format at this level.
+template <BlockFormat kFormat>
+struct BlockLayout {
+  static int64_t Bytes(int64_t cols) { return BlockPanelBytes(kFormat, kPanelRows, cols); }
+  static void Pack(const void* source, int64_t row_bytes, int32_t rows, int64_t cols, void* panel) {
+    PackBlockPanel(kFormat, kPanelRows, source, row_bytes, rows, cols, panel);
+  }
+  static void Unpack(const void* panel, int32_t row, int64_t cols, float* out) {
+    UnpackBlockPanel(kFormat, kPanelRows, panel, row, cols, out);
+  }
+};
+
+template <int... kSizes>
+struct TileSizes {};
+
+template <BlockFormat kFormat>
+constexpr BlockTraits kTraitsOf = kBlockTraits[static_cast<int32_t>(kFormat)];
+
+template <BlockFormat kFormat, int... kSizes>
+constexpr FormatKernels MakeSharedBlocks(TileSizes<kSizes...>) {
+  return MakeShared<kTraitsOf<kFormat>, BlockLayout<kFormat>, kSizes...>();
+}
+
+template <BlockFormat kFormat, typename Panel, int... kSizes>
+constexpr FormatKernels MakeBlocks(TileKind tile, TileSizes<kSizes...>) {
+  using Layout = BlockLayout<kFormat>;
+  return {tile, Layout::Bytes, Layout::Pack, Layout::Unpack, {Panel::template Multiply<kSizes>...}};
+}
+
+template <BlockFormat kFormat, typename Sizes>
+constexpr FormatKernels MakeBytes(Sizes sizes) {
+  return MakeBlocks<kFormat, BytePanel<kTraitsOf<kFormat>>>(TileKind::kInt8, sizes);
+}
+
+template <BlockFormat kFormat, typename Sizes>
+constexpr FormatKernels MakeFloats(Sizes sizes) {
+  return MakeBlocks<kFormat, FloatPanel<kTraitsOf<kFormat>>>(TileKind::kFloat, sizes);
+}
+
+template <int... kSizes>
+constexpr TileKernels MakeSharedTiles(TileSizes<kSizes...>, int32_t size_of_many) {
+  return {sizeof...(kSizes), {kSizes...}, PrepareRoundedTile<SharedTile>, size_of_many};
+}
+
+// In the order of BlockFormat. `bytes` and `floats` must be the sizes of the level's kInt8 and
+// kFloat tiles. `size_of_many` as TileKernels has it, of kInt8Shared.
+template <typename Shared, typename Bytes, typename Floats>
+constexpr BlockKernels MakeBlockKernels(Shared shared, Bytes bytes, Floats floats,
+                                        int32_t size_of_many = 0) {
+  return {
+      MakeSharedTiles(shared, size_of_many),
+      {MakeSharedBlocks<BlockFormat::kQ4_1>(shared), MakeSharedBlocks<BlockFormat::kQ5_0>(shared),
+       MakeSharedBlocks<BlockFormat::kQ5_1>(shared), MakeSharedBlocks<BlockFormat::kQ2_K>(shared),
+       MakeSharedBlocks<BlockFormat::kQ3_K>(shared), MakeSharedBlocks<BlockFormat::kQ4_K>(shared),
+       MakeSharedBlocks<BlockFormat::kQ5_K>(shared), MakeSharedBlocks<BlockFormat::kQ6_K>(shared),
+       MakeSharedBlocks<BlockFormat::kIQ4_NL>(shared),
+       MakeSharedBlocks<BlockFormat::kIQ4_XS>(shared),
+       MakeSharedBlocks<BlockFormat::kMXFP4>(shared),
+       MakeSharedBlocks<BlockFormat::kInt4G32>(shared),
+       MakeSharedBlocks<BlockFormat::kInt4G64>(shared),
+       MakeSharedBlocks<BlockFormat::kInt4G128>(shared), MakeBytes<BlockFormat::kInt8G32>(bytes),
+       MakeBytes<BlockFormat::kInt8G128>(bytes), MakeFloats<BlockFormat::kF8G32>(floats),
+       MakeFloats<BlockFormat::kF8G128>(floats), MakeFloats<BlockFormat::kNF4>(floats)}};
+}
+
+}  // namespace
+}  // namespace heddle::kernels::cpu

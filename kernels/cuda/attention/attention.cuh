@@ -1,0 +1,222 @@
+// What the attention kernels share: packed rows, what they may see, and where keys lie.
+#pragma once
+
+#include "kernels/batch.h"
+#include "kernels/cuda/params.h"
+#include "kernels/cuda/primitives/primitives.cuh"
+
+namespace heddle::kernels::cuda {
+
+// A sequence as one block sees it, for one KV head.
+struct SequenceView {
+  int32_t seq;
+  int32_t kv_head;
+  int32_t group;    // query heads per KV head
+  int32_t q_begin;  // row of the batch
+  int32_t rows;
+  int32_t context;
+  int32_t window;
+  bool tree;  // the rows are a tree of drafts; batch.h
+
+  // `may_be_tree`: there is a tree_mask. Where it is known at compile time that there is none, the
+  // kernel has no code for it.
+  HEDDLE_DEVICE SequenceView(const AttentionParams& p, int32_t s, int32_t head, bool may_be_tree)
+      : seq(s), kv_head(head), group(p.args.n_heads / p.args.cache.n_kv_heads) {
+    q_begin = p.batch.q_begin[s];
+    rows = p.batch.q_begin[s + 1] - q_begin;
+    context = p.batch.context_len[s];
+    window = p.args.window;
+    tree = may_be_tree && p.batch.tree_mask[q_begin] != 0;
+  }
+  // The rows of a tile. Shared ones come after all its keys, as if those were their context.
+  HEDDLE_DEVICE SequenceView(const AttentionParams& p, const AttentionTile& tile, int32_t head,
+                             bool may_be_tree)
+      : SequenceView(p, tile.seq, head, may_be_tree) {
+    if (tile.n_shared == 0) return;
+    rows = tile.n_shared;
+    context = tile.key_end + rows;
+    window = 0;
+    tree = false;
+  }
+  HEDDLE_DEVICE bool Has(int packed) const { return packed < rows * group; }
+  // Of the batch. REQUIRES: not shared.
+  HEDDLE_DEVICE int64_t Row(int packed) const { return q_begin + packed / group; }
+  HEDDLE_DEVICE int Head(int packed) const { return kv_head * group + packed % group; }
+  // The rows' own keys begin here.
+  HEDDLE_DEVICE int OwnKeys() const { return context - rows; }
+  // Keys [FirstKey, EndKey) are visible to a packed row; of a tree's own keys, those of its mask.
+  HEDDLE_DEVICE int EndKey(int packed) const {
+    return tree ? context : OwnKeys() + 1 + packed / group;
+  }
+  HEDDLE_DEVICE int FirstKey(const DeviceBatch& batch, int packed) const {
+    if (window <= 0) return 0;
+    int first = OwnKeys() + 1 + packed / group - window;
+    if (tree) {
+      const int row = packed / group < rows ? packed / group : rows - 1;
+      const int depth = batch.positions[q_begin + row] - batch.positions[q_begin];
+      first = OwnKeys() + (depth + 1 < window ? depth + 1 - window : 0);
+    }
+    return first > 0 ? first : 0;
+  }
+  // Bit j: the packed row sees key OwnKeys() + j. REQUIRES: a tree.
+  HEDDLE_DEVICE uint64_t TreeMask(const DeviceBatch& batch, int packed) const {
+    return Has(packed) ? batch.tree_mask[Row(packed)] : 0;
+  }
+};
+
+// Of a key at `own` = key - OwnKeys(), which may be any number.
+HEDDLE_DEVICE bool TreeSees(uint64_t mask, int own) {
+  return own < 0 || (own < kMaxTreeRows && (mask >> own & 1) != 0);
+}
+
+// The row of the batch whose query a packed row of a tile is.
+HEDDLE_DEVICE int64_t QueryRow(const AttentionParams& p, const AttentionTile& tile,
+                               const SequenceView& s, int packed) {
+  return tile.n_shared > 0 ? p.shared_rows[tile.shared_begin + packed / s.group] : s.Row(packed);
+}
+
+// A position of a head in the arrays of a cache.
+struct KeyPlace {
+  int64_t row;    // byte offset of its elements; kv_cache.h
+  int64_t scale;  // byte offset of its scale, of kInt8 only
+};
+
+HEDDLE_HOST_DEVICE KeyPlace PlaceOfKey(const KvCacheView& cache, int64_t page, int64_t offset,
+                                       int64_t kv_head) {
+  const int64_t row_bytes = cache.head_dim * KvElementBytes(cache.dtype);
+  const int64_t head = page * cache.page_bytes() + kv_head * cache.head_bytes();
+  return {head + offset * row_bytes,
+          head + cache.page_tokens * row_bytes + offset * KvScaleBytes(cache.dtype)};
+}
+
+// The scale of a row of a kInt8 cache, which may lie at any address; 1 for the other types.
+template <typename Kv>
+HEDDLE_DEVICE float ScaleOfKey(const void*, const KeyPlace&, Kv) {
+  return 1.0f;
+}
+HEDDLE_DEVICE float ScaleOfKey(const void* array, const KeyPlace& place, Int8) {
+  const uint8_t* at = static_cast<const uint8_t*>(array) + place.scale;
+  return BitsToFloat(at[0] | static_cast<uint32_t>(at[1]) << 8 |
+                     static_cast<uint32_t>(at[2]) << 16 | static_cast<uint32_t>(at[3]) << 24);
+}
+
+template <typename Kv>
+HEDDLE_DEVICE const Kv* RowOfKey(const void* array, const KeyPlace& place) {
+  return reinterpret_cast<const Kv*>(static_cast<const uint8_t*>(array) + place.row);
+}
+
+// Calls fn with a value of the cache's storage type.
+template <typename Fn>
+auto ForKvType(DType dtype, Fn fn) {
+  switch (dtype) {
+    case DType::kF32:
+      return fn(float());
+    case DType::kF16:
+      return fn(Half());
+    case DType::kInt8:
+      return fn(Int8());
+    case DType::kF8E4M3:
+      return fn(Float8());
+    default:
+      return fn(BFloat16());
+  }
+}
+
+// The span that holds a key of a sequence. REQUIRES: key < context length.
+HEDDLE_DEVICE int FindSpan(const DeviceBatch& batch, int seq, int key) {
+  int low = batch.span_begin[seq];
+  int high = batch.span_begin[seq + 1];
+  while (high - low > 1) {  // the last span that does not begin after `key`
+    int middle = (low + high) / 2;
+    if (batch.span_first[middle] <= key) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Walks the span list of a sequence: the slot of each key in turn. Keys only move forward.
+class KeyCursor {
+ public:
+  // REQUIRES: key < context length.
+  HEDDLE_DEVICE KeyCursor(const DeviceBatch& batch, int seq, int key)
+      : span_(FindSpan(batch, seq, key)) {}
+  // Where `key` of a KV head lies.
+  HEDDLE_DEVICE KeyPlace Find(const DeviceBatch& batch, const KvCacheView& cache, int key,
+                              int kv_head) {
+    while (key >= batch.span_first[span_] + batch.span_tokens[span_]) ++span_;
+    return PlaceOfKey(cache, batch.span_page[span_], key - batch.span_first[span_], kv_head);
+  }
+
+ private:
+  int span_;
+};
+
+inline constexpr float kLog2E = 1.44269504f;
+inline constexpr float kLn2 = 0.69314718f;
+
+// A running softmax: sum of 2^(score - max) over the keys so far. Scores are in units of log2.
+struct Softmax {
+  float max;
+  float sum;
+  HEDDLE_DEVICE static Softmax Empty() { return {-Infinity(), 0.0f}; }
+  // What 2^(score - max) is taken against while nothing has been seen.
+  HEDDLE_DEVICE static float Base(float max) { return max == -Infinity() ? 0.0f : max; }
+};
+
+HEDDLE_DEVICE float ScaledScore(const AttentionArgs& a, float dot) {
+  float score = dot * a.scale;
+  if (a.softcap > 0) score = a.softcap * Tanh(score / a.softcap);
+  return score * kLog2E;
+}
+
+// Index of a partial result of a KV head.
+HEDDLE_DEVICE int64_t PartialOf(const AttentionParams& p, int partial, int kv_head) {
+  return static_cast<int64_t>(partial) * p.args.cache.n_kv_heads + kv_head;
+}
+
+// Keys that the tile needs: those of its range that any of its rows sees.
+struct KeyRange {
+  int begin;
+  int end;
+  HEDDLE_DEVICE KeyRange(const DeviceBatch& batch, const SequenceView& s, const AttentionTile& tile,
+                         int rows) {
+    int last = s.rows * s.group - 1;
+    if (tile.first + rows - 1 < last) last = tile.first + rows - 1;
+    const int first = s.FirstKey(batch, tile.first);
+    begin = tile.key_begin > first ? tile.key_begin : first;
+    end = tile.key_end < s.EndKey(last) ? tile.key_end : s.EndKey(last);
+  }
+};
+
+// Finishes a packed row: values in `value(c)` summed against `all`.
+struct RowEnd {
+  float inverse;  // of the softmax sum
+  float lse;
+};
+HEDDLE_DEVICE RowEnd EndOf(const AttentionParams& p, const AttentionTile& tile, int head,
+                           Softmax all) {
+  if (tile.partial < 0 && p.args.sinks != nullptr) {
+    const float sink = p.args.sinks[head] * kLog2E;
+    const float max = Max(all.max, sink);
+    const float sum = all.sum * Exp2(all.max - max);
+    // Values are summed against all.max: fold the change of base into their factor.
+    const float total = sum + Exp2(sink - max);
+    return {Exp2(all.max - max) / total, (max + Log2(total)) * kLn2};
+  }
+  return {all.sum > 0 ? 1.0f / all.sum : 0.0f, (all.max + Log2(all.sum)) * kLn2};
+}
+
+HEDDLE_DEVICE void StoreLse(const AttentionParams& p, const SequenceView& s,
+                            const AttentionTile& tile, int row, float lse) {
+  const int packed = tile.first + row;
+  if (tile.partial >= 0) {
+    p.partial_lse[PartialOf(p, tile.partial + row, s.kv_head)] = lse;
+  } else if (p.args.lse != nullptr) {
+    p.args.lse[s.Row(packed) * p.args.n_heads + s.Head(packed)] = lse;
+  }
+}
+
+}  // namespace heddle::kernels::cuda

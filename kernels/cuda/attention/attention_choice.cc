@@ -1,0 +1,98 @@
+#include "kernels/cuda/attention/attention_choice.h"
+
+#include <iterator>
+
+namespace heddle::kernels::cuda {
+namespace {
+
+bool IsAligned(const Tensor& t, int64_t elements) {  // BF16
+  return t.stride % elements == 0 &&
+         reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(2 * elements) == 0;
+}
+
+bool Always(const AttentionArgs&) { return true; }
+
+// What every device has that runs the kernel.
+int64_t Little(const AttentionArgs&, int32_t) { return 0; }
+
+// Of a block with so many rows: queries, and two stages of 64 keys and values, of which rows are 16
+// bytes apart; and what else there is. See Layout in attention_flash_stages.cuh.
+int64_t FlashSharedBytes(const AttentionArgs& args, int32_t rows) {
+  constexpr int64_t kStagedKeys = 2 * 64, kRest = 4 << 10;
+  const int64_t dim = args.cache.head_dim <= 64 ? 64 : args.cache.head_dim <= 128 ? 128 : 256;
+  const int64_t key_bytes = dim * KvElementBytes(args.cache.dtype) + 16;
+  return 2 * kStagedKeys * key_bytes + rows * (dim + 8) * 2 + kRest;
+}
+
+// Units of 16 bytes from the cache, pairs to the output.
+bool FlashCan(const AttentionArgs& args) {
+  const KvCacheView& cache = args.cache;
+  const auto width = static_cast<int32_t>(16 / KvElementBytes(cache.dtype));
+  return cache.dtype != DType::kF32 && cache.head_dim % width == 0 &&
+         (cache.dtype != DType::kInt8 || cache.page_tokens >= 4) && IsAligned(args.out, 2);
+}
+
+// Lines of 128 bytes from the cache or its copy, whole patterns of 8 of them from each page; units
+// of 16 bytes from the queries and to the output. Scores are compared before they are scaled.
+bool HopperCan(const AttentionArgs& args) {
+  const KvCacheView& cache = args.cache;
+  const int64_t lines = int64_t{cache.num_pages} * cache.n_kv_heads * cache.page_tokens;
+  return (cache.head_dim == 64 || cache.head_dim == 128) && cache.page_tokens >= 8 &&
+         cache.page_tokens <= 128 && lines < int64_t{1} << 31 && IsAligned(args.q, 8) &&
+         IsAligned(args.out, 8) && args.scale > 0 &&
+         reinterpret_cast<uintptr_t>(cache.keys) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(cache.values) % 16 == 0;
+}
+
+bool HopperWideCan(const AttentionArgs& args) { return HopperCan(args) && FlashCan(args); }
+
+struct Row {
+  AttentionKernel kernel;
+  bool needs_hopper;
+  DType activations;         // kF32: any
+  int64_t kv_element_bytes;  // 0: any
+  int32_t max_head_dim;
+  int32_t prefill_rows;  // of a tile
+  int32_t decode_rows;   // 0: not for decoding
+  bool (*can)(const AttentionArgs& args);
+  int64_t (*shared_bytes)(const AttentionArgs& args, int32_t rows);  // of a tile's block
+};
+
+// The first that can is taken. Only 16-bit tiles can be transposed by warpgroups; making them of 8
+// bits in shared memory would cost as much of its bandwidth as the products leave.
+constexpr Row kRows[] = {
+    {AttentionKernel::kHopper, true, DType::kBF16, 2, 128, kHopperTileRows, 0, HopperCan, Little},
+    {AttentionKernel::kHopperWide, true, DType::kBF16, 1, 128, kHopperTileRows, 0, HopperWideCan,
+     Little},
+    {AttentionKernel::kFlash, false, DType::kBF16, 0, 256, kPrefillTileRows, kDecodeTileRows,
+     FlashCan, FlashSharedBytes},
+    {AttentionKernel::kPlain, false, DType::kF32, 0, kMaxAttentionHeadDim, kPrefillTileRows,
+     kDecodeTileRows, Always, Little},
+};
+
+const Row& First(const AttentionArgs& args, DType activations, bool has_hopper_code,
+                 int32_t max_shared_bytes, bool decodes) {
+  for (const Row& row : kRows) {
+    const bool right_kind = (!row.needs_hopper || has_hopper_code) &&
+                            (!decodes || row.decode_rows > 0) &&
+                            (row.activations == DType::kF32 || row.activations == activations);
+    const bool right_size =
+        args.cache.head_dim <= row.max_head_dim &&
+        (row.kv_element_bytes == 0 || row.kv_element_bytes == KvElementBytes(args.cache.dtype));
+    const int32_t rows = decodes ? row.decode_rows : row.prefill_rows;
+    const bool fits = row.shared_bytes(args, rows) <= max_shared_bytes;
+    if (right_kind && right_size && fits && row.can(args)) return row;
+  }
+  return kRows[std::size(kRows) - 1];
+}
+
+}  // namespace
+
+AttentionChoice ChooseAttention(const AttentionArgs& args, DType activations, bool has_hopper_code,
+                                int32_t max_shared_bytes) {
+  const Row& prefill = First(args, activations, has_hopper_code, max_shared_bytes, false);
+  const Row& decode = First(args, activations, has_hopper_code, max_shared_bytes, true);
+  return {prefill.kernel, decode.kernel, prefill.prefill_rows};
+}
+
+}  // namespace heddle::kernels::cuda

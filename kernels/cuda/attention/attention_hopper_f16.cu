@@ -1,0 +1,10 @@
+// See attention_hopper.cuh. Caches of F16.
+#include "kernels/cuda/attention/attention_hopper.cuh"
+
+namespace heddle::kernels::cuda {
+
+Error LaunchAttentionHopperF16(const HopperAttentionParams& params, int blocks, Stream stream) {
+  return hopper::LaunchType<Half>(params, blocks, stream);
+}
+
+}  // namespace heddle::kernels::cuda

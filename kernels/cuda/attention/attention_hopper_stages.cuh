@@ -1,0 +1,223 @@
+// Shared memory of a block of attention_hopper.cuh, the tiles it takes, and its producer: the warp
+// that has keys and values copied, a page at a time.
+#pragma once
+
+#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/primitives/primitives_hopper.cuh"
+
+namespace heddle::kernels::cuda {
+
+struct HopperAttentionParams {
+  AttentionParams attention;
+  TensorMap keys;  // of lines of head_dim elements, boxes of one page
+  TensorMap values;
+};
+
+namespace hopper {
+
+constexpr int kConsumers = 2;  // warpgroups
+constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
+constexpr int kGroupRows = 64;
+constexpr int kKeys = 128;  // of a stage
+constexpr int kStages = 2;
+constexpr int kKeyTiles = kKeys / 8;
+constexpr int kNoKey = 0x7FFFFFFF;
+static_assert(kConsumers * kGroupRows == kHopperTileRows);
+
+// Named barriers. kTurn + c: consumer c may multiply. kRowsThere + c: its queries are in place.
+constexpr int kTurn = 1;
+constexpr int kRowsThere = 3;
+
+template <typename Kv, int kDim>
+struct Memory {
+  static constexpr int kLines = kDim / kLineElements;  // of a row
+  static constexpr int kQueries = kGroupRows * kDim;   // elements of a consumer
+  static constexpr int kStage = kKeys * kDim;
+  // [consumer or stage, kLines, rows, kLineElements], swizzled; patterns begin at multiples of
+  // 1024 bytes, as all these are.
+  Shared<Kv> q, k, v;
+  Shared<int32_t> keys;    // [kStages, kKeys] the key of a column, or kNoKey
+  Shared<int32_t> bounds;  // [kStages, 2] the first key; the last, or kNoKey if any column has none
+  BlockBarriers barriers;
+  HEDDLE_DEVICE explicit Memory(SharedArena arena)
+      : q(arena.Take<Kv>(kConsumers * kQueries)),
+        k(arena.Take<Kv>(kStages * kStage)),
+        v(arena.Take<Kv>(kStages * kStage)),
+        keys(arena.Take<int32_t>(kStages * kKeys)),
+        bounds(arena.Take<int32_t>(kStages * 2)),
+        barriers(arena.Take<uint64_t>(kBarriers)) {}
+  static constexpr int kBarriers = 4 * kStages + 1;
+  static constexpr int kSharedBytes =
+      SharedBytesFor<Kv>(kConsumers * kQueries) + 2 * SharedBytesFor<Kv>(kStages * kStage) +
+      SharedBytesFor<int32_t>(kStages * kKeys) + SharedBytesFor<int32_t>(kStages * 2) +
+      SharedBytesFor<uint64_t>(kBarriers);
+};
+
+// Indices into Memory::barriers; stages follow each other.
+constexpr int kKeysFull = 0;
+constexpr int kKeysEmpty = kStages;
+constexpr int kValuesFull = 2 * kStages;
+constexpr int kValuesEmpty = 3 * kStages;
+constexpr int kValuesRaw = 4 * kStages;  // copied, but with columns to clear
+
+// Which stage, and which time round.
+struct Turn {
+  int count = 0;
+  HEDDLE_DEVICE int stage() const { return count % kStages; }
+  HEDDLE_DEVICE uint32_t parity() const { return count / kStages & 1; }
+};
+
+// The tiles of this block: forth and back over all, so that each block has long and short ones.
+class Items {
+ public:
+  HEDDLE_DEVICE explicit Items(const AttentionParams& p)
+      : total_(p.n_tiles * p.args.cache.n_kv_heads) {}
+  HEDDLE_DEVICE bool Next(int& item) {
+    const int within = round_ % 2 == 0 ? BlockX() : GridX() - 1 - BlockX();
+    item = round_ * GridX() + within;
+    ++round_;
+    return item < total_;
+  }
+
+ private:
+  int total_;
+  int round_ = 0;
+};
+
+// An item, and the spans that hold the keys it needs, kKeys / page_tokens to a stage.
+struct Walk {
+  AttentionTile tile;
+  SequenceView s;
+  KeyRange keys;
+  int first_span, last_span;
+  int stages;
+
+  HEDDLE_DEVICE Walk(const AttentionParams& p, int item, bool may_be_tree)
+      : tile(p.tiles[item / p.args.cache.n_kv_heads]),
+        s(p, tile, item % p.args.cache.n_kv_heads, may_be_tree),
+        keys(p.batch, s, tile, kHopperTileRows),
+        first_span(SpanOf(p, keys.begin)),
+        last_span(SpanOf(p, keys.end - 1)),
+        stages((last_span - first_span) / (kKeys / p.args.cache.page_tokens) + 1) {}
+
+ private:
+  // Where all spans before it are full, there is no need to search.
+  HEDDLE_DEVICE int SpanOf(const AttentionParams& p, int key) const {
+    const int guess = p.batch.span_begin[s.seq] + key / p.args.cache.page_tokens;
+    const int first = p.batch.span_first[guess];
+    if (first <= key && key < first + p.batch.span_tokens[guess]) return guess;
+    return FindSpan(p.batch, s.seq, key);
+  }
+};
+
+// Which key column lane + 32 i of a stage is, for i = 0..3, and what the consumers ask of them all.
+struct Columns {
+  int32_t key[kKeys / 32];
+  bool dense;  // each is a key
+};
+
+HEDDLE_DEVICE Columns FindColumns(const AttentionParams& p, const Walk& walk, int first_span) {
+  Columns columns;
+  bool dense = true;
+  HEDDLE_UNROLL
+  for (int i = 0; i < kKeys / 32; ++i) {
+    const int column = Lane() + 32 * i;
+    const int span = first_span + column / p.args.cache.page_tokens;
+    const int within = column % p.args.cache.page_tokens;
+    const bool there = span <= walk.last_span && within < p.batch.span_tokens[span];
+    columns.key[i] = there ? p.batch.span_first[span] + within : kNoKey;
+    dense = dense && there;
+  }
+  columns.dense = Ballot(dense) == kFullMask;
+  return columns;
+}
+
+template <typename M>
+HEDDLE_DEVICE void PublishColumns(const M& memory, int stage, const Columns& columns) {
+  HEDDLE_UNROLL
+  for (int i = 0; i < kKeys / 32; ++i) {
+    memory.keys.Set(stage * kKeys + Lane() + 32 * i, columns.key[i]);
+  }
+  if (Lane() == 0) memory.bounds.Set(2 * stage, columns.key[0]);
+  if (Lane() == 31) {
+    memory.bounds.Set(2 * stage + 1, columns.dense ? columns.key[kKeys / 32 - 1] : kNoKey);
+  }
+  SyncWarp();
+}
+
+// Starts the copies of a stage's pages; barrier `full` ends its phase when they are there.
+template <typename Kv, int kDim>
+HEDDLE_DEVICE void CopyStage(const AttentionParams& p, const TensorMap& map, const Walk& walk,
+                             int first_span, Shared<Kv> to, int at, BlockBarriers barriers,
+                             int full) {
+  constexpr int kLines = kDim / kLineElements;
+  const KvCacheView& cache = p.args.cache;
+  const int left = walk.last_span - first_span + 1;
+  const int room = kKeys / cache.page_tokens;
+  const int pages = left < room ? left : room;
+  if (Lane() == 0) {
+    BarrierArriveExpecting(barriers, full,
+                           pages * cache.page_tokens * kDim * static_cast<int>(sizeof(Kv)));
+  }
+  SyncWarp();
+  for (int i = Lane(); i < pages * kLines; i += 32) {
+    const int page = i / kLines;
+    const int line = i % kLines;
+    const int64_t row =
+        (static_cast<int64_t>(p.batch.span_page[first_span + page]) * cache.n_kv_heads +
+         walk.s.kv_head) *
+        cache.page_tokens;
+    CopyTile(to, at + (line * kKeys + page * cache.page_tokens) * kLineElements, map,
+             line * kLineElements, static_cast<int>(row), barriers, full);
+  }
+}
+
+// Zeros where the stage has no keys. A line is all banks: lanes begin at different units of theirs.
+template <typename Kv, int kDim>
+HEDDLE_DEVICE void ClearColumns(const Columns& columns, Shared<Kv> values, int at) {
+  HEDDLE_UNROLL
+  for (int i = 0; i < kKeys / 32; ++i) {
+    if (columns.key[i] != kNoKey) continue;
+    HEDDLE_UNROLL_BY(1)  // else their places are kept, in registers that the producer does not have
+    for (int unit = 0; unit < kDim / 8; ++unit) {
+      const int line = (unit / 8 * kKeys + Lane() + 32 * i) * kLineElements;
+      values.SetAs(at + line + (unit + Lane()) % 8 * 8, Vec16{});
+    }
+  }
+  FenceProxies();
+  SyncWarp();
+}
+
+template <typename Kv, int kDim, bool kTrees>
+HEDDLE_DEVICE void Produce(const HopperAttentionParams& params, const Memory<Kv, kDim>& memory) {
+  const AttentionParams& p = params.attention;
+  const int room = kKeys / p.args.cache.page_tokens;
+  Turn turn;
+  uint32_t raw_parity = 0;
+  Items items(p);
+  for (int item; items.Next(item);) {
+    const Walk walk(p, item, kTrees);
+    for (int j = 0; j < walk.stages; ++j, ++turn.count) {
+      const int stage = turn.stage();
+      const int at = stage * Memory<Kv, kDim>::kStage;
+      const int first_span = walk.first_span + j * room;
+      const Columns columns = FindColumns(p, walk, first_span);
+      BarrierWait(memory.barriers, kKeysEmpty + stage, turn.parity() ^ 1);
+      PublishColumns(memory, stage, columns);
+      CopyStage<Kv, kDim>(p, params.keys, walk, first_span, memory.k, at, memory.barriers,
+                          kKeysFull + stage);
+      BarrierWait(memory.barriers, kValuesEmpty + stage, turn.parity() ^ 1);
+      CopyStage<Kv, kDim>(p, params.values, walk, first_span, memory.v, at, memory.barriers,
+                          columns.dense ? kValuesFull + stage : kValuesRaw);
+      if (columns.dense) continue;
+      BarrierWait(memory.barriers, kValuesRaw, raw_parity);
+      raw_parity ^= 1;
+      ClearColumns<Kv, kDim>(columns, memory.v, at);
+      if (Lane() == 0) BarrierArrive(memory.barriers, kValuesFull + stage);
+    }
+  }
+}
+
+}  // namespace hopper
+}  // namespace heddle::kernels::cuda

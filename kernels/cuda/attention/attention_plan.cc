@@ -1,0 +1,302 @@
+#include "kernels/cuda/attention/attention_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "kernels/cuda/attention/shared_prefixes.h"
+#include "kernels/cuda/attention/wide_pages.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int64_t kKeyTile = 64;  // splits end where the kernels' key tiles do
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
+
+// A prefix that several sequences share.
+struct Prefix {
+  int32_t seq;  // by whose spans it is found
+  int32_t keys;
+  int32_t shared_begin;  // of the plan's shared_rows
+  int32_t rows;
+  int32_t packed;
+  PartialRange partials;  // of its first packed row
+};
+
+// A tile before it is split.
+struct Piece {
+  AttentionTile tile;
+  int32_t rows;      // packed
+  int32_t prefix;    // whose keys come before the tile's, or the tile is of; or -1
+  int32_t position;  // of its first packed row among the prefix's
+  bool is_shared;    // it is of the prefix itself
+  bool is_partial() const { return prefix >= 0; }
+  int64_t keys() const { return tile.key_end - tile.key_begin; }
+  int64_t PartsOf(int64_t keys_per_part) const { return CeilDiv(keys(), keys_per_part); }
+};
+
+// Pieces of one launch.
+struct Pieces {
+  int32_t tile_rows;
+  int32_t target_blocks;  // that fill the device
+  std::vector<Piece> list;
+
+  int64_t Blocks(int64_t keys_per_part, int32_t n_kv_heads) const {
+    int64_t blocks = 0;
+    for (const Piece& piece : list) blocks += piece.PartsOf(keys_per_part) * n_kv_heads;
+    return blocks;
+  }
+  int64_t Partials(int64_t keys_per_part) const {
+    int64_t partials = 0;
+    for (const Piece& piece : list) {
+      const int64_t parts = piece.PartsOf(keys_per_part);
+      if (parts > 1 || piece.is_partial()) partials += parts * piece.rows;
+    }
+    return partials;
+  }
+  int64_t Longest() const {
+    int64_t longest = 0;
+    for (const Piece& piece : list) longest = std::max(longest, piece.keys());
+    return longest;
+  }
+  // Keys for each block if all had as many.
+  int64_t Load(int32_t n_kv_heads) const {
+    int64_t work = 0;
+    for (const Piece& piece : list) work += piece.keys() * n_kv_heads;
+    return CeilDiv(work, target_blocks);
+  }
+};
+
+class Planner {
+ public:
+  Planner(const HostBatch& batch, const SequenceRange& sequences, const AttentionGrouping& grouping,
+          const AttentionBudget& budget)
+      : batch_(batch),
+        sequences_(sequences),
+        grouping_(grouping),
+        max_partials_(budget.max_partials / 2) {
+    const bool is_hopper = grouping.prefill_rows == kHopperTileRows;
+    const int32_t blocks = budget.multiprocessors * kBlocksPerMultiprocessor;
+    narrow_ = {kDecodeTileRows, blocks, {}};
+    wide_ = {grouping.prefill_rows, is_hopper ? budget.multiprocessors : blocks, {}};
+  }
+
+  AttentionPlan Plan() {
+    if (grouping_.shares_prefixes) SharePrefixes();
+    AddPieces();
+    const auto fits = [&](const Pieces& pieces) {
+      return pieces.Partials(pieces.Longest() + 1) <= max_partials_;
+    };
+    if (!prefixes_.empty() && !(fits(narrow_) && fits(wide_))) {
+      Unshare();
+      AddPieces();
+    }
+    const int64_t narrow = NarrowKeysPerPart(), wide = WideKeysPerPart();
+    for (const bool is_shared : {true, false}) {
+      Emit(wide_, wide, is_shared, plan_.prefill);
+      Emit(narrow_, narrow, is_shared, plan_.decode);
+    }
+    std::stable_sort(plan_.prefill.begin(), plan_.prefill.end(),
+                     [](const AttentionTile& a, const AttentionTile& b) {
+                       return a.key_end - a.key_begin > b.key_end - b.key_begin;
+                     });
+    return std::move(plan_);
+  }
+
+ private:
+  int32_t RowsOf(int32_t s) const { return batch_.q_begin[s + 1] - batch_.q_begin[s]; }
+  int32_t PackedOf(int32_t s) const { return RowsOf(s) * grouping_.group; }
+
+  // One tile's rows, all of which see the first key of the context.
+  bool MayShare(int32_t s) const {
+    const int32_t rows = RowsOf(s);
+    return rows > 0 && (rows == 1 || PackedOf(s) <= grouping_.prefill_rows) &&
+           (grouping_.window == 0 || batch_.context_len[s] <= grouping_.window);
+  }
+
+  void SharePrefixes() {
+    std::vector<int32_t> candidates;
+    for (int32_t s = sequences_.begin; s < sequences_.end; ++s) {
+      if (MayShare(s)) candidates.push_back(s);
+    }
+    if (candidates.size() < 2) return;
+    const auto found = FindSharedPrefixes(batch_, candidates, kMinSharedKeys);
+    int64_t saved = 0;
+    for (const SharedPrefix& prefix : found) {
+      saved += static_cast<int64_t>(prefix.sequences.size() - 1) * prefix.keys;
+    }
+    const int64_t least = int64_t{kMinSavedKeys} * narrow_.target_blocks;
+    if (saved * grouping_.n_kv_heads < least) return;
+    prefix_of_.assign(static_cast<size_t>(batch_.n_seqs()), {-1, 0});
+    for (const SharedPrefix& prefix : found) AddPrefix(prefix);
+  }
+
+  void AddPrefix(const SharedPrefix& shared) {
+    const auto begin = static_cast<int32_t>(plan_.shared_rows.size());
+    Prefix prefix = {shared.sequences[0], shared.keys, begin, 0, 0, {}};
+    for (const int32_t s : shared.sequences) {
+      prefix_of_[static_cast<size_t>(s)] = {static_cast<int32_t>(prefixes_.size()), prefix.packed};
+      for (int32_t row = batch_.q_begin[s]; row < batch_.q_begin[s + 1]; ++row) {
+        plan_.shared_rows.push_back(row);
+      }
+      prefix.rows += RowsOf(s);
+      prefix.packed += PackedOf(s);
+    }
+    prefixes_.push_back(prefix);
+  }
+
+  void Unshare() {
+    prefixes_.clear();
+    prefix_of_.clear();
+    plan_.shared_rows.clear();
+    narrow_.list.clear();
+    wide_.list.clear();
+  }
+
+  Pieces& PiecesFor(int32_t rows, int32_t packed) {
+    return rows == 1 || packed <= kDecodeTileRows ? narrow_ : wide_;
+  }
+
+  void AddPieces() {
+    for (size_t i = 0; i < prefixes_.size(); ++i) {
+      const Prefix& prefix = prefixes_[i];
+      Pieces& pieces = PiecesFor(prefix.rows, prefix.packed);
+      for (int32_t first = 0; first < prefix.packed; first += pieces.tile_rows) {
+        pieces.list.push_back(
+            {{prefix.seq, first, 0, prefix.keys, -1, prefix.shared_begin, prefix.rows},
+             std::min(pieces.tile_rows, prefix.packed - first),
+             static_cast<int32_t>(i),
+             first,
+             true});
+      }
+    }
+    for (int32_t s = sequences_.begin; s < sequences_.end; ++s) AddSequence(s);
+  }
+
+  // A tile's keys are those that any of its rows sees.
+  void AddSequence(int32_t s) {
+    const int32_t rows = RowsOf(s), packed = PackedOf(s);
+    if (rows == 0) return;
+    Pieces& pieces = PiecesFor(rows, packed);
+    const auto [prefix, position] =
+        prefix_of_.empty() ? std::pair(-1, 0) : prefix_of_[static_cast<size_t>(s)];
+    const int32_t shared_keys = prefix < 0 ? 0 : prefixes_[static_cast<size_t>(prefix)].keys;
+    const int32_t before = batch_.context_len[s] - rows;
+    const bool tree = batch_.IsTree(s);
+    for (int32_t first = 0; first < packed; first += pieces.tile_rows) {
+      const int32_t count = std::min(pieces.tile_rows, packed - first);
+      const int32_t first_row = tree ? 0 : first / grouping_.group;
+      const int32_t last_row = (first + count - 1) / grouping_.group;
+      int32_t begin = shared_keys;
+      if (grouping_.window > 0) {
+        begin = std::max(begin, before + first_row + 1 - grouping_.window);
+      }
+      const int32_t end = tree ? batch_.context_len[s] : before + last_row + 1;
+      pieces.list.push_back({{s, first, begin, end, -1}, count, prefix, position + first, false});
+    }
+  }
+
+  // All parts together are about as many as fill the device.
+  int64_t NarrowKeysPerPart() const {
+    if (narrow_.list.empty()) return kMinSplitKeys;
+    const int64_t load = narrow_.Load(grouping_.n_kv_heads);
+    int64_t keys = RoundUp(std::max<int64_t>(kMinSplitKeys, load), kKeyTile);
+    while (narrow_.Partials(keys) > max_partials_) keys *= 2;
+    return keys;
+  }
+
+  // As few keys per part as let all parts run at once; or, where there are more tiles than blocks,
+  // as let long tiles end with the others. Whole tiles where that would gain less than a quarter.
+  int64_t WideKeysPerPart() const {
+    const int64_t longest = std::max<int64_t>(wide_.Longest(), 1);
+    const int64_t load = wide_.Load(grouping_.n_kv_heads);
+    if (3 * longest <= 4 * load) return longest;
+    const int64_t blocks = wide_.Blocks(longest, grouping_.n_kv_heads);
+    const int64_t room = wide_.target_blocks + (blocks <= wide_.target_blocks ? 0 : blocks);
+    int64_t keys = RoundUp(std::max<int64_t>(kMinWideSplitKeys, load), kKeyTile);
+    while (keys < longest && (wide_.Blocks(keys, grouping_.n_kv_heads) > room ||
+                              wide_.Partials(keys) > max_partials_)) {
+      keys += RoundUp(keys / 16, kKeyTile);
+    }
+    return 4 * keys > 3 * longest ? longest : keys;
+  }
+
+  void Emit(const Pieces& pieces, int64_t keys_per_part, bool is_shared,
+            std::vector<AttentionTile>& tiles) {
+    for (const Piece& piece : pieces.list) {
+      if (piece.is_shared != is_shared) continue;
+      const int64_t parts = piece.PartsOf(keys_per_part);
+      if (parts == 1 && !piece.is_partial()) {
+        tiles.push_back(piece.tile);
+        continue;
+      }
+      const auto keys = static_cast<int32_t>(RoundUp(CeilDiv(piece.keys(), parts), kKeyTile));
+      PartialRange range = {plan_.n_partials, piece.rows,
+                            static_cast<int32_t>(CeilDiv(piece.keys(), keys))};
+      if (is_shared) {
+        range = PlacePrefix(piece, range.count);
+      } else {
+        plan_.n_partials += range.count * range.stride;
+        AddMerges(piece, range);
+      }
+      AttentionTile part = piece.tile;
+      for (int32_t i = 0; i < range.count; ++i) {
+        part.key_begin = piece.tile.key_begin + i * keys;
+        part.key_end = std::min(part.key_begin + keys, piece.tile.key_end);
+        part.partial = range.begin + i * range.stride;
+        tiles.push_back(part);
+      }
+    }
+  }
+
+  // The partial results of all tiles of a prefix lie side by side, as its packed rows do: those of
+  // a sequence may be in two tiles.
+  PartialRange PlacePrefix(const Piece& piece, int32_t parts) {
+    Prefix& prefix = prefixes_[static_cast<size_t>(piece.prefix)];
+    if (piece.tile.first == 0) {
+      prefix.partials = {plan_.n_partials, prefix.packed, parts};
+      plan_.n_partials += prefix.packed * parts;
+    }
+    PartialRange range = prefix.partials;
+    range.begin += piece.tile.first;
+    return range;
+  }
+
+  void AddMerges(const Piece& piece, const PartialRange& own) {
+    PartialRange shared;
+    if (piece.prefix >= 0) shared = prefixes_[static_cast<size_t>(piece.prefix)].partials;
+    for (int32_t row = 0; row < piece.rows; row += kDecodeTileRows) {
+      AttentionMerge merge = {piece.tile.seq, piece.tile.first + row, own, shared};
+      merge.own.begin += row;
+      merge.shared.begin += piece.position + row;
+      plan_.merges.push_back(merge);
+    }
+  }
+
+  const HostBatch& batch_;
+  const SequenceRange& sequences_;
+  const AttentionGrouping& grouping_;
+  const int64_t max_partials_;  // of each launch
+  std::vector<Prefix> prefixes_;
+  // [n_seqs] a sequence's prefix, or -1, and the position of its first packed row there; or empty.
+  std::vector<std::pair<int32_t, int32_t>> prefix_of_;
+  Pieces narrow_, wide_;
+  AttentionPlan plan_;
+};
+
+}  // namespace
+
+AttentionPlan PlanAttention(const HostBatch& batch, const SequenceRange& sequences,
+                            const AttentionGrouping& grouping, const AttentionBudget& budget) {
+  AttentionPlan plan = Planner(batch, sequences, grouping, budget).Plan();
+  plan.prefill_rows = grouping.prefill_rows;
+  if (grouping.widened_page_tokens == 0 || plan.prefill.empty()) return plan;
+  if (FindWidePages(batch, budget.max_wide_pages, &plan)) return plan;
+  AttentionGrouping as_it_is = grouping;
+  as_it_is.prefill_rows = kPrefillTileRows;
+  as_it_is.widened_page_tokens = 0;
+  return PlanAttention(batch, sequences, as_it_is, budget);
+}
+
+}  // namespace heddle::kernels::cuda

@@ -1,0 +1,338 @@
+// Mixtures of experts: routing, the experts' products, and their weighted sum. Which expert a row
+// goes to is known on the device only, so that a step of one shape is the same launches whatever
+// the router says. With BF16 activations the pairs are grouped by expert first, and every expert's
+// weights are read once for each chunk of rows (linear_skinny.cuh); else each (row, choice) pair
+// finds its own expert.
+#include "kernels/cuda/linear/epilogue.cuh"
+#include "kernels/cuda/linear/weight_element.cuh"
+#include "kernels/cuda/primitives/launch.cuh"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = 128;
+
+struct RouteParams {
+  RouteArgs args;
+};
+
+// Index of the first of the largest values, the same in every lane; it is made impossible to take
+// again. A row of NaN gives the last index.
+HEDDLE_DEVICE int TakeBest(Shared<float> values, int n) {
+  float best = -Infinity();
+  int index = n - 1;
+  for (int i = Lane(); i < n; i += 32) {
+    const float value = values.Get(i);
+    if (value > best || i == Lane()) {
+      best = value;
+      index = i;
+    }
+  }
+  const float max = WarpMax(best);
+  // Indices are small: exact as floats.
+  const float first = -WarpMax(best == max ? -static_cast<float>(index) : -Infinity());
+  index = first < static_cast<float>(n) ? static_cast<int>(first) : n - 1;
+  SyncWarp();
+  if (Lane() == 0) values.Set(index, -Infinity());
+  SyncWarp();
+  return index;
+}
+
+HEDDLE_DEVICE void LoadScores(const RouteArgs& a, int64_t t, Shared<float> scores) {
+  const int n = static_cast<int>(a.logits.cols);
+  const float* logits = a.logits.row<float>(t);
+  float max = -Infinity();
+  for (int e = Lane(); e < n; e += 32) max = Max(max, logits[e]);
+  max = WarpMax(max);
+  const bool softmax = a.rule.score == RouteScore::kSoftmax;
+  float sum = 0;
+  for (int e = Lane(); e < n; e += 32) {
+    const float score = softmax ? Exp(logits[e] - max) : 1.0f / (1.0f + Exp(-logits[e]));
+    scores.Set(e, score);
+    sum += score;
+  }
+  sum = WarpSum(sum);
+  for (int e = Lane(); softmax && e < n; e += 32) scores.Set(e, scores.Get(e) / sum);
+  SyncWarp();
+}
+
+// The sum of the best `count` of values [begin, begin + size).
+HEDDLE_DEVICE float BestOf(Shared<float> values, int begin, int size, int count) {
+  float sum = 0;
+  float bound = Infinity();  // values taken so far are at least this, `ties` of them equal
+  int ties = 0;
+  for (int taken = 0; taken < count; ++taken) {
+    float best = -Infinity();
+    int equal = 0;
+    for (int i = begin; i < begin + size; ++i) {
+      const float value = values.Get(i);
+      equal += value == bound ? 1 : 0;
+      if (value < bound) best = Max(best, value);
+    }
+    if (equal > ties) {
+      best = bound;
+      ++ties;
+    } else {
+      ties = 1;
+    }
+    bound = best;
+    sum += best;
+  }
+  return sum;
+}
+
+HEDDLE_DEVICE void KeepBestGroups(const RouteRule& rule, int n, Shared<float> choice,
+                                  Shared<float> groups, Shared<float> kept) {
+  const int size = n / rule.n_groups;
+  for (int g = Lane(); g < rule.n_groups; g += 32) {
+    groups.Set(g, BestOf(choice, g * size, size, rule.group_best));
+    kept.Set(g, 0.0f);
+  }
+  SyncWarp();
+  for (int i = 0; i < rule.top_groups; ++i) {
+    const int best = TakeBest(groups, rule.n_groups);
+    if (Lane() == 0) kept.Set(best, 1.0f);
+  }
+  SyncWarp();
+  for (int e = Lane(); e < n; e += 32) {
+    if (kept.Get(e / size) == 0.0f) choice.Set(e, -Infinity());
+  }
+  SyncWarp();
+}
+
+// A warp per row.
+HEDDLE_KERNEL RouteKernel(HEDDLE_PARAMS(RouteParams, p)) {
+  StartInTurn();
+  const RouteArgs& a = p.args;
+  const int n = static_cast<int>(a.logits.cols);
+  const int64_t t = BlockX();
+  SharedArena arena;
+  Shared<float> scores = arena.Take<float>(n);
+  Shared<float> choice = arena.Take<float>(n);
+  Shared<float> groups = arena.Take<float>(a.rule.n_groups);
+  Shared<float> kept = arena.Take<float>(a.rule.n_groups);
+  LoadScores(a, t, scores);
+  for (int e = Lane(); e < n; e += 32) {
+    choice.Set(e, scores.Get(e) + (a.choice_bias != nullptr ? a.choice_bias[e] : 0.0f));
+  }
+  SyncWarp();
+  if (a.rule.n_groups > 1) KeepBestGroups(a.rule, n, choice, groups, kept);
+  float sum = 0;
+  for (int i = 0; i < a.rule.top_k; ++i) {
+    const int expert = TakeBest(choice, n);
+    sum += scores.Get(expert);
+    if (Lane() == 0) {
+      a.experts[t * a.rule.top_k + i] = expert;
+      a.weights[t * a.rule.top_k + i] = scores.Get(expert);
+    }
+  }
+  if (Lane() != 0) return;
+  const float factor = a.rule.renormalise ? a.rule.scale / sum : a.rule.scale;
+  for (int i = 0; i < a.rule.top_k; ++i) a.weights[t * a.rule.top_k + i] *= factor;
+}
+
+// A warp per output of a (row, choice) pair.
+template <typename T, WeightLayout kLayout>
+HEDDLE_KERNEL ExpertLinearKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
+  StartInTurn();
+  const int64_t pair = BlockX();
+  const int64_t r = static_cast<int64_t>(BlockY()) * kWarps + WarpIndex();
+  const bool gated = p.linear.epilogue == Epilogue::kGated;
+  if (r >= (gated ? p.linear.half : p.matrix_rows)) return;
+  const int64_t first = p.experts[pair] * p.matrix_rows;
+  const T* x = p.linear.x.row<T>(pair / p.pairs_per_row);
+  const float y = DotRow<T, kLayout>(p.linear.weight, x, first + r);
+  const float up = gated ? DotRow<T, kLayout>(p.linear.weight, x, first + r + p.linear.half) : 0.0f;
+  if (Lane() != 0) return;
+  LinearParams own = p.linear;
+  if (own.bias != nullptr) own.bias += first;
+  if (own.bias_up != nullptr) own.bias_up += first;
+  StoreOutput<T>(own, pair, r, y, up);
+}
+
+struct GroupParams {
+  const int32_t* experts;
+  int64_t n_pairs;
+  int32_t count;
+  ExpertGroups groups;
+};
+
+constexpr int kGroupThreads = 1024;
+
+// The first warp: places where each expert's pairs begin, and its chunks. Lane l takes the experts
+// from l * kShare on.
+HEDDLE_DEVICE void PlaceExperts(const GroupParams& p, Shared<int32_t> counts,
+                                Shared<int32_t> begins) {
+  const int rows = p.groups.chunk_rows;
+  const int share = (p.count + 31) / 32;
+  const int first = Lane() * share;
+  const int end = first + share < p.count ? first + share : p.count;
+  int pairs = 0, chunks = 0;
+  for (int e = first; e < end; ++e) {
+    pairs += counts.Get(e);
+    chunks += (counts.Get(e) + rows - 1) / rows;
+  }
+  int pairs_to = pairs, chunks_to = chunks;  // sums of all lanes up to this one
+  for (int delta = 1; delta < 32; delta *= 2) {
+    const int more_pairs = ShuffleUp(pairs_to, delta);
+    const int more_chunks = ShuffleUp(chunks_to, delta);
+    if (Lane() >= delta) {
+      pairs_to += more_pairs;
+      chunks_to += more_chunks;
+    }
+  }
+  int at = pairs_to - pairs, chunk = chunks_to - chunks;
+  for (int e = first; e < end; ++e) {
+    begins.Set(e, at);
+    for (int done = 0; done < counts.Get(e); done += rows) {
+      const int left = counts.Get(e) - done;
+      p.groups.chunks[chunk++] = {e, at + done, left < rows ? left : rows};
+    }
+    at += counts.Get(e);
+  }
+  if (Lane() == 31) *p.groups.n_chunks = chunks_to;
+}
+
+// One block. Pairs of one expert stand in any order: what a row gets does not depend on it.
+HEDDLE_KERNEL GroupKernel(HEDDLE_PARAMS(GroupParams, p)) {
+  StartInTurn();
+  SharedArena arena;
+  Shared<int32_t> counts = arena.Take<int32_t>(p.count);
+  Shared<int32_t> begins = arena.Take<int32_t>(p.count);
+  for (int e = ThreadX(); e < p.count; e += ThreadCount()) counts.Set(e, 0);
+  SyncThreads();
+  for (int64_t i = ThreadX(); i < p.n_pairs; i += ThreadCount()) counts.AtomicAdd(p.experts[i], 1);
+  SyncThreads();
+  if (WarpIndex() == 0) PlaceExperts(p, counts, begins);
+  SyncThreads();
+  for (int64_t i = ThreadX(); i < p.n_pairs; i += ThreadCount()) {
+    p.groups.pairs[begins.AtomicAdd(p.experts[i], 1)] = static_cast<int32_t>(i);
+  }
+}
+
+struct SumParams {
+  Tensor rows;
+  const float* weights;
+  int32_t top_k;
+  Tensor out;
+};
+
+// A block per row, a thread per column.
+template <typename T>
+HEDDLE_KERNEL ExpertSumKernel(HEDDLE_PARAMS(SumParams, p)) {
+  StartInTurn();
+  const int64_t t = BlockX();
+  T* out = p.out.row<T>(t);
+  for (int64_t c = ThreadX(); c < p.out.cols; c += ThreadCount()) {
+    float sum = ToFloat(out[c]);
+    for (int i = 0; i < p.top_k; ++i) {
+      const int64_t pair = t * p.top_k + i;
+      sum += p.weights[pair] * ToFloat(p.rows.row<T>(pair)[c]);
+    }
+    out[c] = RoundTo(sum, T());
+  }
+}
+
+struct HeadLinearParams {
+  HeadLinearArgs args;
+  DeviceWeight heads;  // all matrices
+  int64_t rows;        // of each
+};
+
+// A warp per output of a head, carried columns included.
+template <typename T, WeightLayout kLayout>
+HEDDLE_KERNEL HeadLinearKernel(HEDDLE_PARAMS(HeadLinearParams, p)) {
+  StartInTurn();
+  const int64_t t = BlockX();
+  const int64_t c = static_cast<int64_t>(BlockY()) * kWarps + WarpIndex();
+  const int64_t h = BlockZ();
+  if (c >= p.args.carried + p.rows) return;
+  const T* x = p.args.x.row<T>(t) + h * p.args.x_step;
+  T* out = p.args.out.row<T>(t) + h * p.args.out_step;
+  if (c < p.args.carried) {
+    if (Lane() == 0) out[c] = x[p.heads.cols + c];
+    return;
+  }
+  const float y = DotRow<T, kLayout>(p.heads, x, h * p.rows + c - p.args.carried);
+  if (Lane() == 0) out[c] = RoundTo(y, T());
+}
+
+struct GateParams {
+  Tensor gate;
+  Tensor x;
+};
+
+template <typename T>
+HEDDLE_KERNEL GateRowsKernel(HEDDLE_PARAMS(GateParams, p)) {
+  StartInTurn();
+  const float factor = 1.0f / (1.0f + Exp(-*p.gate.row<float>(BlockX())));
+  T* x = p.x.row<T>(BlockX());
+  for (int64_t c = ThreadX(); c < p.x.cols; c += ThreadCount()) {
+    x[c] = RoundTo(ToFloat(x[c]) * factor, T());
+  }
+}
+
+}  // namespace
+
+Error LaunchRoute(const RouteArgs& args, Stream stream) {
+  const int n = static_cast<int>(args.logits.cols);
+  const LaunchShape shape = {
+      .grid_x = static_cast<int>(args.logits.rows),
+      .threads = 32,
+      .shared_bytes = 2 * SharedBytesFor<float>(n) + 2 * SharedBytesFor<float>(args.rule.n_groups)};
+  return Launch(RouteKernel, shape, stream, RouteParams{args});
+}
+
+Error LaunchExpertLinear(const ExpertLinearParams& params, int64_t n_pairs, DType act,
+                         Stream stream) {
+  const bool gated = params.linear.epilogue == Epilogue::kGated;
+  const LaunchShape shape = {
+      .grid_x = static_cast<int>(n_pairs),
+      .grid_y = CeilDiv(gated ? params.linear.half : params.matrix_rows, kWarps),
+      .threads = 32 * kWarps};
+  return ForActivation(act, [&]<typename T>(T) {
+    return ForLayout(params.linear.weight.layout, [&]<WeightLayout kLayout>() {
+      return Launch(ExpertLinearKernel<T, kLayout>, shape, stream, params);
+    });
+  });
+}
+
+Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, int32_t count,
+                         const ExpertGroups& groups, Stream stream) {
+  const int threads = n_pairs < 256 && count < 256 ? 256 : kGroupThreads;
+  const LaunchShape shape = {.threads = threads,
+                             .shared_bytes = 2 * SharedBytesFor<int32_t>(count)};
+  return Launch(GroupKernel, shape, stream, GroupParams{experts, n_pairs, count, groups});
+}
+
+Error LaunchExpertSum(Tensor rows, const float* weights, int32_t top_k, Tensor out, DType act,
+                      Stream stream) {
+  const LaunchShape shape = {.grid_x = static_cast<int>(out.rows), .threads = kThreads};
+  return ForActivation(act, [&]<typename T>(T) {
+    return Launch(ExpertSumKernel<T>, shape, stream, SumParams{rows, weights, top_k, out});
+  });
+}
+
+Error LaunchHeadLinear(const HeadLinearArgs& args, const DeviceWeight& heads, DType act,
+                       Stream stream) {
+  const LaunchShape shape = {.grid_x = static_cast<int>(args.x.rows),
+                             .grid_y = CeilDiv(args.carried + args.heads->rows, kWarps),
+                             .grid_z = args.heads->count,
+                             .threads = 32 * kWarps};
+  const HeadLinearParams params = {args, heads, args.heads->rows};
+  return ForActivation(act, [&]<typename T>(T) {
+    return ForLayout(heads.layout, [&]<WeightLayout kLayout>() {
+      return Launch(HeadLinearKernel<T, kLayout>, shape, stream, params);
+    });
+  });
+}
+
+Error LaunchGateRows(Tensor gate_f32, Tensor x, DType act, Stream stream) {
+  const LaunchShape shape = {.grid_x = static_cast<int>(x.rows), .threads = kThreads};
+  return ForActivation(act, [&]<typename T>(T) {
+    return Launch(GateRowsKernel<T>, shape, stream, GateParams{gate_f32, x});
+  });
+}
+
+}  // namespace heddle::kernels::cuda

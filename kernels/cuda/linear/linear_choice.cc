@@ -1,0 +1,100 @@
+#include "kernels/cuda/linear/linear_choice.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/params.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+// An H200, per nanosecond. Bandwidth and matrix rate: measured (4.3 TB/s copied,
+// 790 TFLOP/s for large squares of cuBLASLt; products of some hundred rows reach nine tenths of
+// that). L2: published for the H100. The mixed kernel's rates: predicted in its header; at 64 rows
+// dequantising takes as long as tensor cores do, at 128 half as long.
+constexpr double kBandwidth = 4300;
+constexpr double kL2 = 5500;
+constexpr double kLibraryFlops = 700e3;
+constexpr double kMixedFlops64 = 430e3;
+constexpr double kMixedFlops128 = 560e3;
+// What stays in the L2 between the kernel that writes it and the one that reads it.
+constexpr double kKeptBytes = 24 << 20;
+
+// Of the bandwidth, with 32 rows of x; docs/benchmarks/gpu.md.
+constexpr double kSkinnyShare = 0.6;
+
+double BytesOf(const DeviceWeight& weight) {
+  return static_cast<double>(weight.rows) *
+         static_cast<double>(weight.row_bytes + 2 * weight.scales_stride);
+}
+
+double Elements(const DeviceWeight& weight) {
+  return static_cast<double>(weight.rows) * static_cast<double>(weight.cols);
+}
+
+double Parts(int64_t n, int64_t of) {
+  const int64_t parts = (n + of - 1) / of;
+  return static_cast<double>(parts);
+}
+
+}  // namespace
+
+double PredictMixedNs(const DeviceWeight& weight, int64_t n) {
+  constexpr double kWeightRows = 256;  // of a block, see linear_mixed.cuh
+  const int64_t x_rows = n <= 64 ? 64 : 128;
+  const double codes = BytesOf(weight);
+  const double x = 2 * static_cast<double>(n) * static_cast<double>(weight.cols);
+  const double from_l2 =
+      Parts(n, x_rows) * codes + static_cast<double>(weight.rows) / kWeightRows * x;
+  const double flops = 2 * Parts(n, x_rows) * static_cast<double>(x_rows) * Elements(weight);
+  return std::max(
+      {codes / kBandwidth, from_l2 / kL2, flops / (x_rows == 64 ? kMixedFlops64 : kMixedFlops128)});
+}
+
+double PredictDequantizedNs(const DeviceWeight& weight, int64_t n) {
+  const double wide = 2 * Elements(weight);
+  const double rate = wide <= kKeptBytes ? kL2 : kBandwidth;
+  return BytesOf(weight) / kBandwidth + wide / rate +
+         std::max(wide / rate, 2 * static_cast<double>(n) * Elements(weight) / kLibraryFlops);
+}
+
+const char* NameOf(LinearWay way) {
+  switch (way) {
+    case LinearWay::kPlain:
+      return "plain";
+    case LinearWay::kFewRows:
+      return "few rows at a time";
+    case LinearWay::kMixed:
+      return "mixed";
+    case LinearWay::kTiled:
+      return "tiled";
+    case LinearWay::kLibrary:
+      return "library";
+    case LinearWay::kByCodes:
+      return "by codes";
+    case LinearWay::kDequantized:
+      return "dequantised in memory";
+  }
+  return "";
+}
+
+LinearWay ChooseManyRows(const DeviceWeight& weight, int64_t n, bool has_hopper_code) {
+  if (has_hopper_code) {
+    return PredictMixedNs(weight, n) <= PredictDequantizedNs(weight, n) ? LinearWay::kMixed
+                                                                        : LinearWay::kDequantized;
+  }
+  // Older devices have less of everything, in similar proportions; while products of few rows are
+  // bound by memory, bytes decide: codes once a pass, or codes and BF16 out and in again.
+  const double passes = Parts(n, kSkinnyRows) * BytesOf(weight) / kSkinnyShare;
+  return passes <= BytesOf(weight) + 4 * Elements(weight) ? LinearWay::kFewRows
+                                                          : LinearWay::kDequantized;
+}
+
+// A chunk costs about what its weights cost up to 32 rows, as do 64 rows of the mixed kernel: so
+// many that few experts need two. Loads are uneven: the mean is not what the largest get.
+int32_t ChooseChunkRows(int64_t n_pairs, int64_t n_experts, bool has_hopper_code) {
+  if (n_pairs <= 8 * n_experts) return 8;
+  if (!has_hopper_code || n_pairs <= 24 * n_experts) return kSkinnyRows;
+  return n_pairs <= 64 * n_experts ? 64 : 128;
+}
+
+}  // namespace heddle::kernels::cuda

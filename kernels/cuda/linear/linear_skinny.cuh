@@ -1,0 +1,500 @@
+// Matrix product for few rows (decoding): every weight is read once, at the speed of memory.
+//
+// The weights are the left matrix of the instruction (16 rows), the activations the right one (8
+// rows of x), so that a batch of 1 wastes no memory traffic, only arithmetic that is free here. A
+// warp owns 2 tiles of 16 weight rows and every kColLanes-th group of columns; the warps that share
+// rows add up at the end, in a fixed order: the same numbers whatever else is in the batch. For
+// kGated a warp's second tile is the up rows of its gate rows.
+// From 5 rows of x on four warps lie side by side on the same columns: a block then has 128 weight
+// rows, and x travels from the L2 once for them (at 16 rows 0.45 of what 4-bit weights do, 0.9 at
+// 32; with 32 weight rows to a block it would be 1.8 and 3.6). So that there still are blocks for
+// all multiprocessors, columns are dealt to kSplits blocks, which add up through memory: the last
+// one to come does it (MARLIN's global reduction). Weights with too many rows for the memory set
+// apart for that stay with narrow blocks; the numbers are the same.
+// Bytes in flight per warp: kDepth x 2 tiles x 2 x 512 = 4 KiB; 16 warps make 64 KiB per
+// multiprocessor, where 4.3 TB/s / 132 x 700 ns of latency asks for 23 KiB. More depth spills.
+// All of that is asked for before the kernel waits for the launches before it (primitives.cuh), 4
+// to 8 MB on the device, and 16 MiB more are brought to the L2, a third of it, so that memory works
+// on while a chain of small kernels ends: 5 us at 4.3 TB/s, of the 6 that rope, attention and its
+// merge take at one stream. It is what the same blocks read next, so that nothing is read twice. No
+// launch may write the weights therefore. A mixture of experts is the same with chunks of the rows
+// that chose an expert (experts.cu). Scales travel with their codes, so that no group waits for
+// memory twice.
+#pragma once
+
+#include "kernels/cuda/linear/epilogue.cuh"
+#include "kernels/cuda/linear/fragments.cuh"
+#include "kernels/cuda/linear/linear_skinny_x.cuh"
+#include "kernels/cuda/primitives/launch.cuh"
+
+namespace heddle::kernels::cuda {
+namespace skinny {
+
+constexpr int kColLanes = 8;  // warps that share columns of the same rows, of all blocks
+constexpr int kTiles = 2;
+constexpr int kTileRows = 16;
+constexpr int kDepth = 2;  // groups that a warp has in flight
+// What is brought to the L2 ahead lies in each row behind the first groups of all warps: so much of
+// all rows, and no less of a row than the registers hold.
+constexpr int kFirstBytes = 64 * kColLanes * kDepth;
+constexpr int kAheadBytes = 16 << 20;
+
+// One lane's share of a group, both tiles, rows g and g + 8. Of the scales, which the four lanes of
+// a row have in common, each holds those of one block, and gives them to the others when that
+// block's turn comes: registers are what limits the depth. A tile's F32 scale is each lane's own.
+template <WeightLayout kLayout>
+struct Piece {
+  static constexpr LayoutTraits kTraits = TraitsOf(kLayout);
+  static constexpr int kWords = kTraits.entries() > 2 ? 2 : 1;
+
+  Vec16 raw[kTiles][2];
+  uint32_t scales[kTiles][2][kWords];
+
+  // All lanes: F16 number `i` of the block's scales.
+  HEDDLE_DEVICE float Scale(int tile, int h, int block, int i) const {
+    if constexpr (kTraits.is_tiled) return BitsToFloat(scales[tile][h][0]);
+    const uint32_t pair = Shuffle(scales[tile][h][i / 2], (Lane() & ~3) | block);
+    return i % 2 == 0 ? LowFloat(pair, Half()) : HighFloat(pair, Half());
+  }
+};
+
+template <WeightLayout kLayout, int kXTiles, bool kWide>
+struct Shape {
+  static constexpr int kRowWarps = kWide ? 4 : kXTiles == 2 ? 2 : 1;
+  // Blocks that share rows: so many that a matrix of 4096 rows has one for every multiprocessor.
+  static constexpr int kSplits = kWide ? 4 : 1;
+  static constexpr int kColWarps = kColLanes / kSplits;
+  static constexpr int kThreads = 32 * kColWarps * kRowWarps;
+  // That a multiprocessor holds at once: what their registers allow.
+  static constexpr int kBlocks = kXTiles <= 2 && kThreads == 256 ? 2 : 1;
+  static constexpr int kRows = kRowWarps * kTiles * kTileRows;  // of weights, in a block
+  static constexpr int kCols = 8 * kXTiles;
+  // Sums of warps in shared memory: columns of so many floats, so that neither lanes of a fragment
+  // (8 rows, every second of 8 columns) nor 32 rows of a column meet in a bank.
+  static constexpr int kPitch = kRows + 4;
+  static constexpr int kSums = kColWarps * kCols * kPitch;  // floats
+};
+
+// Weight row that stands at row i of tile `tile` of row warp `warp`. Past the end: the last,
+// unused.
+template <int kRowWarps>
+HEDDLE_DEVICE int64_t WeightRow(const LinearParams& p, int warp, int tile, int i) {
+  const int64_t first = static_cast<int64_t>(BlockX()) * kRowWarps + warp;
+  if (p.epilogue == Epilogue::kGated) {
+    const int64_t r = first * kTileRows + i;
+    return (r < p.half ? r : p.half - 1) + tile * p.half;
+  }
+  const int64_t r = (first * kTiles + tile) * kTileRows + i;
+  return r < p.weight.rows ? r : p.weight.rows - 1;
+}
+
+template <WeightLayout kLayout, int kRowWarps>
+struct Rows {  // of this lane
+  using P = Piece<kLayout>;
+  const uint8_t* data[kTiles][2];
+  const uint16_t* scales[kTiles][2];
+
+  HEDDLE_DEVICE explicit Rows(const LinearParams& p) {
+    HEDDLE_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      HEDDLE_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const int64_t r =
+            WeightRow<kRowWarps>(p, WarpIndex() % kRowWarps, tile, Lane() / 4 + 8 * h);
+        data[tile][h] = p.weight.data + r * p.weight.row_bytes + 16 * (Lane() % 4);
+        if constexpr (P::kTraits.is_tiled) {
+          scales[tile][h] = reinterpret_cast<const uint16_t*>(p.weight.tiles_of(r));
+        } else {
+          scales[tile][h] = p.weight.scales + r * p.weight.scales_stride +
+                            Lane() % 4 % P::kTraits.blocks() * P::kTraits.entries();
+        }
+      }
+    }
+  }
+
+  HEDDLE_DEVICE void Load(int group, P& piece) const {
+    HEDDLE_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      HEDDLE_UNROLL
+      for (int h = 0; h < 2; ++h) {
+        piece.raw[tile][h] = LoadStreaming16(data[tile][h] + static_cast<int64_t>(group) * 64);
+        if constexpr (P::kTraits.is_scaled()) LoadScales(group, tile, h, piece);
+      }
+    }
+  }
+
+  HEDDLE_DEVICE void LoadScales(int group, int tile, int h, P& piece) const {
+    constexpr int kEntries = P::kTraits.entries();
+    const uint16_t* from =
+        scales[tile][h] + static_cast<int64_t>(group) * (P::kTraits.blocks() * kEntries);
+    if constexpr (P::kTraits.is_tiled) {
+      constexpr int kGroups = kScaleTile / (32 * P::kTraits.blocks());
+      piece.scales[tile][h][0] =
+          reinterpret_cast<const uint32_t*>(scales[tile][h])[group / kGroups];
+    } else if constexpr (kEntries == 1) {
+      piece.scales[tile][h][0] = *from;
+    } else {
+      const auto words = *reinterpret_cast<const Words<kEntries / 2>*>(from);
+      HEDDLE_UNROLL
+      for (int i = 0; i < kEntries / 2; ++i) piece.scales[tile][h][i] = words.word[i];
+    }
+  }
+};
+
+// Sums of x over the columns of each scale, for the layouts with offsets: ones as the left matrix.
+template <int kSubs, int kXTiles>
+HEDDLE_DEVICE void SumX(const Vec16 (&x)[kXTiles], float (&sums)[kXTiles][kSubs][2]) {
+  const uint32_t ones[4] = {0x3F803F80u, 0x3F803F80u, 0x3F803F80u, 0x3F803F80u};
+  HEDDLE_UNROLL
+  for (int n = 0; n < kXTiles; ++n) {
+    HEDDLE_UNROLL
+    for (int s = 0; s < kSubs; ++s) {
+      float part[4] = {0, 0, 0, 0};
+      HEDDLE_UNROLL
+      for (int j = 2 * s / kSubs; j < 2 * (s + 1) / kSubs; ++j) {
+        Mma16816(part, ones, {x[n].word[2 * j], x[n].word[2 * j + 1]}, BFloat16());
+      }
+      sums[n][s][0] = part[0];
+      sums[n][s][1] = part[1];
+    }
+  }
+}
+
+// Adds one block of 32 columns to the sums. `block` counts within the piece's group.
+template <WeightLayout kLayout, int kXTiles>
+HEDDLE_DEVICE void AddBlock(const LinearParams& p, const Piece<kLayout>& piece, int block,
+                            const Vec16 (&x)[kXTiles], float (&sums)[kTiles][kXTiles][4]) {
+  constexpr LayoutTraits kTraits = TraitsOf(kLayout);
+  constexpr int kSubs = kTraits.subs();
+  [[maybe_unused]] float x_sums[kXTiles][kSubs][2];
+  if constexpr (kTraits.has_offset) SumX<kSubs>(x, x_sums);
+  HEDDLE_UNROLL
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const Pairs low = Fragment<kLayout>(p.weight, piece.raw[tile][0], block);
+    const Pairs high = Fragment<kLayout>(p.weight, piece.raw[tile][1], block);
+    HEDDLE_UNROLL
+    for (int s = 0; s < kSubs; ++s) {
+      [[maybe_unused]] float scale[2], offset[2];
+      if constexpr (kTraits.is_scaled()) {
+        const int entry = s * (kTraits.has_offset ? 2 : 1);
+        HEDDLE_UNROLL
+        for (int h = 0; h < 2; ++h) {
+          scale[h] = piece.Scale(tile, h, block, entry);
+          if constexpr (kTraits.has_offset) offset[h] = piece.Scale(tile, h, block, entry + 1);
+        }
+      }
+      HEDDLE_UNROLL
+      for (int n = 0; n < kXTiles; ++n) {
+        float part[4] = {0, 0, 0, 0};
+        float(&to)[4] = kTraits.is_scaled() ? part : sums[tile][n];
+        HEDDLE_UNROLL
+        for (int j = 2 * s / kSubs; j < 2 * (s + 1) / kSubs; ++j) {
+          const uint32_t a[4] = {low.pair[2 * j], high.pair[2 * j], low.pair[2 * j + 1],
+                                 high.pair[2 * j + 1]};
+          Mma16816(to, a, {x[n].word[2 * j], x[n].word[2 * j + 1]}, BFloat16());
+        }
+        if constexpr (kTraits.is_scaled()) {
+          HEDDLE_UNROLL
+          for (int e = 0; e < 4; ++e) {
+            sums[tile][n][e] += scale[e / 2] * part[e];
+            if constexpr (kTraits.has_offset) {
+              sums[tile][n][e] += offset[e / 2] * x_sums[n][s][e % 2];
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// This warp's groups, of part `split` of the columns: every kColLanes-th. The first kDepth are on
+// their way from the start.
+template <WeightLayout kLayout, int kXTiles, bool kWide>
+struct Groups {
+  using S = Shape<kLayout, kXTiles, kWide>;
+  static constexpr int kBlocks = TraitsOf(kLayout).blocks();
+
+  Rows<kLayout, S::kRowWarps> rows;
+  int begin;
+  int end;
+  Piece<kLayout> pieces[kDepth];
+
+  HEDDLE_DEVICE Groups(const LinearParams& p, int split)
+      : rows(p),
+        begin(split * S::kColWarps + WarpIndex() / S::kRowWarps),
+        end(static_cast<int>((p.weight.cols + 32 * kBlocks - 1) / (32 * kBlocks))) {
+    HEDDLE_UNROLL
+    for (int d = 0; d < kDepth; ++d) {
+      const int group = begin + d * kColLanes;
+      if (group < end) rows.Load(group, pieces[d]);
+    }
+  }
+};
+
+// What comes after the first groups, to the L2; the blocks that share rows take some rows each. A
+// warp issues such copies one after the other: each takes a few.
+template <typename S>
+HEDDLE_DEVICE void PrefetchRows(const LinearParams& p, int split) {
+  constexpr int kRowsOfWarp = S::kRows / S::kSplits / (S::kThreads / 32);
+  const int row = (WarpIndex() * kRowsOfWarp + Lane()) * S::kSplits + split;
+  const int64_t left = p.weight.row_bytes - kFirstBytes;
+  if (Lane() >= kRowsOfWarp || left <= 0) return;
+  const int share = kAheadBytes / (GridX() * S::kRows) / 16 * 16;
+  const int ahead = share > kFirstBytes ? share : kFirstBytes;
+  const int warp = row / (kTiles * kTileRows);
+  const int64_t r = WeightRow<S::kRowWarps>(p, warp, row / kTileRows % kTiles, row % kTileRows);
+  PrefetchToL2(p.weight.data + r * p.weight.row_bytes + kFirstBytes,
+               static_cast<int>(left < ahead ? left : ahead));
+}
+
+template <WeightLayout kLayout, int kXTiles, bool kWide, typename RowsOfX>
+HEDDLE_DEVICE void AddGroups(const LinearParams& p, Groups<kLayout, kXTiles, kWide>& groups,
+                             const RowsOfX& x_rows, float (&sums)[kTiles][kXTiles][4]) {
+  constexpr LayoutTraits kTraits = TraitsOf(kLayout);
+  constexpr int kBlocks = kTraits.blocks();
+  for (int first = groups.begin; first < groups.end; first += kDepth * kColLanes) {
+    HEDDLE_UNROLL
+    for (int d = 0; d < kDepth; ++d) {
+      const int group = first + d * kColLanes;
+      if (group >= groups.end) break;
+      const Piece<kLayout> piece = groups.pieces[d];
+      const int next = group + kDepth * kColLanes;
+      if (next < groups.end) groups.rows.Load(next, groups.pieces[d]);
+      HEDDLE_UNROLL
+      for (int block = 0; block < kBlocks; ++block) {
+        Vec16 x[kXTiles];
+        LoadX<kTraits.is_fine>(x_rows, p.x.cols,
+                               (static_cast<int64_t>(group) * kBlocks + block) * 32, x);
+        AddBlock<kLayout>(p, piece, block, x, sums);
+      }
+    }
+  }
+}
+
+// Sums neighbours, then neighbouring sums: the same numbers whether warps or blocks have them.
+template <int kCount, typename At>
+HEDDLE_DEVICE float TreeSum(int first, At at) {
+  if constexpr (kCount == 1) {
+    return at(first);
+  } else {
+    return TreeSum<kCount / 2>(first, at) + TreeSum<kCount / 2>(first + kCount / 2, at);
+  }
+}
+
+// The warps' sums in shared memory, [kColWarps, kCols, kPitch].
+template <WeightLayout kLayout, int kXTiles, bool kWide>
+HEDDLE_DEVICE void ShareSums(const float (&sums)[kTiles][kXTiles][4], Shared<float> part) {
+  using S = Shape<kLayout, kXTiles, kWide>;
+  const int first_row = WarpIndex() % S::kRowWarps * kTiles * kTileRows;
+  const int at = WarpIndex() / S::kRowWarps * S::kCols * S::kPitch + first_row;
+  HEDDLE_UNROLL
+  for (int tile = 0; tile < kTiles; ++tile) {
+    HEDDLE_UNROLL
+    for (int n = 0; n < kXTiles; ++n) {
+      HEDDLE_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const int row = tile * kTileRows + Lane() / 4 + 8 * (e / 2);
+        const int col = 8 * n + 2 * (Lane() % 4) + e % 2;
+        part.Set(at + col * S::kPitch + row, sums[tile][n][e]);
+      }
+    }
+  }
+  SyncThreads();
+}
+
+// The sum of all warps for a row of the block and one of x.
+template <typename S>
+HEDDLE_DEVICE float SumOfWarps(Shared<float> part, int row, int t) {
+  return TreeSum<S::kColWarps>(
+      0, [&](int w) { return part.Get((w * S::kCols + t) * S::kPitch + row); });
+}
+
+// Leaves this block's sums in memory, [kCols, kRows]. True for the last of the blocks that share
+// rows, which then finds all of them there.
+template <typename S>
+HEDDLE_DEVICE bool LeaveSums(const LinearParams& p, int split, Shared<float> part,
+                             Shared<int32_t> arrived) {
+  float* mine =
+      p.partial + (static_cast<int64_t>(BlockX()) * S::kSplits + split) * S::kRows * S::kCols;
+  for (int i = ThreadX(); i < S::kRows * S::kCols; i += ThreadCount()) {
+    mine[i] = SumOfWarps<S>(part, i % S::kRows, i / S::kRows);
+  }
+  FenceDevice();
+  SyncThreads();
+  if (ThreadX() == 0) arrived.Set(0, AtomicAddGlobal(p.counters + BlockX(), 1));
+  SyncThreads();
+  if (arrived.Get(0) != S::kSplits - 1) return false;
+  FenceDevice();
+  if (ThreadX() == 0) p.counters[BlockX()] = 0;  // for the next product
+  return true;
+}
+
+// Stores the outputs of a block; sum_of(row of the block, row of x).
+template <typename S, typename RowsOfBlock, typename SumOf>
+HEDDLE_DEVICE void StoreSums(const LinearParams& p, const RowsOfBlock& rows_of_block,
+                             SumOf sum_of) {
+  const bool gated = p.epilogue == Epilogue::kGated;
+  // Sum of row i of tile `tile` of row warp `warp`, with its weight row's factor.
+  auto total = [&](int warp, int tile, int i, int t) {
+    const float sum = sum_of((warp * kTiles + tile) * kTileRows + i, t);
+    if (p.weight.row_factors == nullptr) return sum;
+    return sum * p.weight.row_factors[WeightRow<S::kRowWarps>(p, warp, tile, i)];
+  };
+  const int rows = gated ? S::kRows / kTiles : S::kRows;
+  const int per_warp = rows / S::kRowWarps;
+  for (int i = ThreadX(); i < rows * rows_of_block.count; i += ThreadCount()) {
+    const int t = i / rows;
+    const int row = i % rows;
+    const int64_t r = static_cast<int64_t>(BlockX()) * rows + row;
+    if (r >= OutputCols(p)) continue;
+    const int warp = row / per_warp;
+    const int within = row % per_warp;
+    const float y = total(warp, within / kTileRows, within % kTileRows, t);
+    StoreOutput<BFloat16>(p, rows_of_block.Out(t), r, y, gated ? total(warp, 1, within, t) : 0.0f);
+  }
+}
+
+// Adds up the sums of all warps and blocks, and stores.
+template <WeightLayout kLayout, int kXTiles, bool kWide, typename RowsOfBlock>
+HEDDLE_DEVICE void Reduce(const LinearParams& p, int split, const RowsOfBlock& rows_of_block,
+                          const float (&sums)[kTiles][kXTiles][4], SharedArena arena) {
+  using S = Shape<kLayout, kXTiles, kWide>;
+  const Shared<float> part = arena.Take<float>(S::kSums);
+  ShareSums<kLayout, kXTiles, kWide>(sums, part);
+  if constexpr (S::kSplits == 1) {
+    StoreSums<S>(p, rows_of_block, [&](int row, int t) { return SumOfWarps<S>(part, row, t); });
+  } else {
+    if (!LeaveSums<S>(p, split, part, arena.Take<int32_t>(1))) return;
+    const float* all =
+        p.partial + static_cast<int64_t>(BlockX()) * S::kSplits * S::kRows * S::kCols;
+    StoreSums<S>(p, rows_of_block, [&](int row, int t) {
+      return TreeSum<S::kSplits>(
+          0, [&](int s) { return LoadFresh(all + (s * S::kCols + t) * S::kRows + row); });
+    });
+  }
+}
+
+// BlockY: the part of the columns.
+template <WeightLayout kLayout, int kXTiles, bool kWide, bool kNormed>
+HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, kWide>::kThreads),
+                            (Shape<kLayout, kXTiles, kWide>::kBlocks))
+    LinearSkinnyKernel(HEDDLE_PARAMS(LinearParams, p)) {
+  AllowNext();
+  Groups<kLayout, kXTiles, kWide> groups(p, BlockY());
+  PrefetchRows<Shape<kLayout, kXTiles, kWide>>(p, BlockY());
+  if (kNormed && BlockX() == 0 && ThreadX() == 0) {
+    PrefetchToL2(p.norm.weight, static_cast<int>(p.x.cols) * 4);
+  }
+  WaitForPrevious();
+  const AllRows rows = {static_cast<int>(p.x.rows)};
+  float sums[kTiles][kXTiles][4] = {};
+  SharedArena arena;
+  if constexpr (kNormed) {
+    AddGroups(p, groups, NormRows(p, arena), sums);
+  } else {
+    AddGroups(p, groups, FindX<kXTiles>(p, rows), sums);
+  }
+  Reduce<kLayout, kXTiles, kWide>(p, BlockY(), rows, sums, arena);
+}
+
+// The product with one matrix of the stack.
+HEDDLE_DEVICE LinearParams ParamsOfExpert(const ExpertLinearParams& p, int expert) {
+  const int64_t first = expert * p.matrix_rows;
+  LinearParams own = p.linear;
+  own.weight.rows = p.matrix_rows;
+  own.weight.data += first * own.weight.row_bytes;
+  own.weight.scales += first * own.weight.scales_stride;
+  own.weight.tile_scales += first / kScaleTile * own.weight.tiles_stride;
+  if (own.weight.row_factors != nullptr) own.weight.row_factors += first;
+  if (own.bias != nullptr) own.bias += first;
+  if (own.bias_up != nullptr) own.bias_up += first;
+  return own;
+}
+
+// A chunk of the pairs of one expert for each BlockY; blocks past the last chunk have no work.
+template <WeightLayout kLayout, int kXTiles>
+HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, false>::kThreads),
+                            (Shape<kLayout, kXTiles, false>::kBlocks))
+    ExpertSkinnyKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
+  StartInTurn();  // what weights a block needs is what the launches before find out
+  if (BlockY() >= *p.groups.n_chunks) return;
+  const ExpertChunk chunk = p.groups.chunks[BlockY()];
+  const LinearParams own = ParamsOfExpert(p, chunk.expert);
+  const PairRows rows = {p.groups.pairs + chunk.begin, chunk.count, p.pairs_per_row};
+  float sums[kTiles][kXTiles][4] = {};
+  Groups<kLayout, kXTiles, false> groups(own, 0);
+  AddGroups(own, groups, FindX<kXTiles>(own, rows), sums);
+  Reduce<kLayout, kXTiles, false>(own, 0, rows, sums, SharedArena());
+}
+
+template <typename S>
+int BlocksOf(int64_t outputs, bool gated) {
+  return CeilDiv(outputs, gated ? S::kRows / kTiles : S::kRows);
+}
+
+template <WeightLayout kLayout, int kXTiles, bool kWide, bool kNormed = false>
+Error LaunchShaped(const LinearParams& params, Stream stream) {
+  using S = Shape<kLayout, kXTiles, kWide>;
+  const bool gated = params.epilogue == Epilogue::kGated;
+  LaunchShape shape = {.grid_x = BlocksOf<S>(OutputCols(params), gated),
+                       .grid_y = S::kSplits,
+                       .threads = S::kThreads,
+                       .shared_bytes = SharedBytesFor<float>(S::kSums) +
+                                       (S::kSplits > 1 ? SharedBytesFor<int32_t>(1) : 0)};
+  if constexpr (kNormed) {
+    const int64_t x = params.x.rows * NormedStride(params.x.cols);
+    shape.shared_bytes +=
+        SharedBytesFor<BFloat16>(static_cast<int>(x)) + SharedBytesFor<float>(S::kThreads / 32);
+  }
+  return Launch(LinearSkinnyKernel<kLayout, kXTiles, kWide, kNormed>, shape, stream, params);
+}
+
+// In wide blocks where their sums fit into the memory for them.
+template <WeightLayout kLayout, int kXTiles>
+Error LaunchWide(const LinearParams& params, Stream stream) {
+  using S = Shape<kLayout, kXTiles, true>;
+  const int64_t blocks = BlocksOf<S>(OutputCols(params), params.epilogue == Epilogue::kGated);
+  const bool fits = blocks <= params.n_counters &&
+                    blocks * S::kSplits * S::kRows * S::kCols <= params.partial_floats;
+  return fits ? LaunchShaped<kLayout, kXTiles, true>(params, stream)
+              : LaunchShaped<kLayout, kXTiles, false>(params, stream);
+}
+
+template <WeightLayout kLayout>
+Error LaunchLayout(const LinearParams& params, Stream stream) {
+  if (params.norm.weight != nullptr) return LaunchShaped<kLayout, 1, false, true>(params, stream);
+  if (params.x.rows <= 4) return LaunchShaped<kLayout, 1, false>(params, stream);
+  if (params.x.rows <= 8) return LaunchWide<kLayout, 1>(params, stream);
+  if (params.x.rows <= 16) return LaunchWide<kLayout, 2>(params, stream);
+  return LaunchWide<kLayout, 4>(params, stream);
+}
+
+template <WeightLayout kLayout, int kXTiles>
+Error LaunchExpertsShaped(const ExpertLinearParams& params, Stream stream) {
+  using S = Shape<kLayout, kXTiles, false>;
+  const bool gated = params.linear.epilogue == Epilogue::kGated;
+  const int64_t outputs = gated ? params.linear.half : params.matrix_rows;
+  const LaunchShape shape = {.grid_x = BlocksOf<S>(outputs, gated),
+                             .grid_y = params.groups.max_chunks,
+                             .threads = S::kThreads,
+                             .shared_bytes = SharedBytesFor<float>(S::kSums)};
+  return Launch(ExpertSkinnyKernel<kLayout, kXTiles>, shape, stream, params);
+}
+
+template <WeightLayout kLayout>
+Error LaunchExpertsLayout(const ExpertLinearParams& params, Stream stream) {
+  return params.groups.chunk_rows <= 8 ? LaunchExpertsShaped<kLayout, 1>(params, stream)
+                                       : LaunchExpertsShaped<kLayout, 4>(params, stream);
+}
+
+}  // namespace skinny
+
+// The kernels are spread over several sources, so that they compile side by side.
+Error LaunchLinearSkinnyFloat(const LinearParams& params, Stream stream);  // kBF16, kF8...
+Error LaunchLinearSkinny8(const LinearParams& params, Stream stream);      // kInt8...
+Error LaunchLinearSkinny4(const LinearParams& params, Stream stream);      // kInt4..., kTable4
+Error LaunchExpertSkinnyFloat(const ExpertLinearParams& params, Stream stream);
+Error LaunchExpertSkinny8(const ExpertLinearParams& params, Stream stream);
+Error LaunchExpertSkinny4(const ExpertLinearParams& params, Stream stream);
+
+}  // namespace heddle::kernels::cuda

@@ -1,0 +1,152 @@
+// Matrix product for many rows: BF16 tiles through shared memory onto matrix instructions.
+//
+// A block makes 128 rows of x times 128 weight rows, 32 columns at a time, with two stages in
+// flight behind the one that is computed on. Its 8 warps form a 2 x 4 grid, each 64 x 32 outputs:
+// 64 sums per lane. Tiles are padded to 40 columns (5 units of 16 bytes, an odd number), so that
+// matrix loads meet no bank twice. The finished tile goes through shared memory once more, so that
+// the epilogue sees gate and up together and stores neighbouring columns from neighbouring lanes.
+#include "kernels/cuda/linear/epilogue.cuh"
+#include "kernels/cuda/primitives/launch.cuh"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int kTile = 128;  // rows of x, and weight rows
+constexpr int kDepth = 32;  // columns per stage
+constexpr int kStride = kDepth + 8;
+constexpr int kStages = 3;
+constexpr int kStage = kTile * kStride;
+constexpr int kThreads = 256;
+constexpr int kOutStride = kTile + 8;  // floats: pairs of four rows meet in no bank twice
+constexpr int kSharedBytes = SharedBytesFor<uint16_t>(kStages * kStage) * 2 >
+                                     SharedBytesFor<float>(kTile* kOutStride)
+                                 ? SharedBytesFor<uint16_t>(kStages* kStage) * 2
+                                 : SharedBytesFor<float>(kTile* kOutStride);
+
+struct Tiles {
+  Shared<BFloat16> x;  // [kStages, kTile, kStride]
+  Shared<BFloat16> w;
+  HEDDLE_DEVICE explicit Tiles(SharedArena arena)
+      : x(arena.Take<BFloat16>(kStages * kStage)), w(arena.Take<BFloat16>(kStages * kStage)) {}
+};
+
+HEDDLE_DEVICE int TileCols(const LinearParams& p) {  // output columns of a block
+  return p.epilogue == Epilogue::kGated ? kTile / 2 : kTile;
+}
+
+// Weight row at place i of the block's tile, or -1. Gated tiles hold 64 gate rows, then their ups.
+HEDDLE_DEVICE int64_t WeightRow(const LinearParams& p, int i) {
+  const int cols = TileCols(p);
+  const int64_t r = static_cast<int64_t>(BlockX()) * cols + i % cols;
+  return r < OutputCols(p) ? r + i / cols * p.half : -1;
+}
+
+HEDDLE_DEVICE void LoadStage(const LinearParams& p, const Tiles& tiles, int stage, int step) {
+  HEDDLE_UNROLL
+  for (int i = ThreadX(); i < kTile * kDepth / 8; i += kThreads) {
+    const int row = i / (kDepth / 8);
+    const int c = i % (kDepth / 8) * 8;
+    const int64_t k = static_cast<int64_t>(step) * kDepth + c;
+    const int to = stage * kStage + row * kStride + c;
+    const int64_t t = static_cast<int64_t>(BlockY()) * kTile + row;
+    const bool x_there = t < p.x.rows && k < p.x.cols;
+    CopyAsync16(tiles.x, to, x_there ? p.x.row<BFloat16>(t) + k : p.x.row<BFloat16>(0), x_there);
+    const int64_t r = WeightRow(p, row);
+    const uint8_t* w = p.weight.data + (r < 0 ? 0 : r * p.weight.row_bytes + 2 * k);
+    CopyAsync16(tiles.w, to, w, r >= 0);
+  }
+  CopyAsyncCommit();
+}
+
+// One stage's share of this warp's 64 x 32 outputs.
+HEDDLE_DEVICE void Multiply(const Tiles& tiles, int stage, float (&sums)[4][4][4]) {
+  const int lane = Lane();
+  const int warp_t = WarpIndex() / 4 * 64;
+  const int warp_r = WarpIndex() % 4 * 32;
+  const int x_at = stage * kStage + (warp_t + lane % 16) * kStride + lane / 16 * 8;
+  const int w_at =
+      stage * kStage + (warp_r + lane / 16 * 8 + lane % 8) * kStride + lane / 8 % 2 * 8;
+  HEDDLE_UNROLL
+  for (int k = 0; k < kDepth; k += 16) {
+    uint32_t a[4][4], b[2][4];
+    HEDDLE_UNROLL
+    for (int m = 0; m < 4; ++m) LoadMatrix4(a[m], tiles.x, x_at + m * 16 * kStride + k);
+    HEDDLE_UNROLL
+    for (int n = 0; n < 2; ++n) LoadMatrix4(b[n], tiles.w, w_at + n * 16 * kStride + k);
+    HEDDLE_UNROLL
+    for (int m = 0; m < 4; ++m) {
+      HEDDLE_UNROLL
+      for (int n = 0; n < 4; ++n) {
+        Mma16816(sums[m][n], a[m], {b[n / 2][n % 2 * 2], b[n / 2][n % 2 * 2 + 1]}, BFloat16());
+      }
+    }
+  }
+}
+
+// REQUIRES: nobody reads the tiles any more.
+HEDDLE_DEVICE void StoreTile(const LinearParams& p, const float (&sums)[4][4][4]) {
+  SharedArena arena;
+  const Shared<float> out = arena.Take<float>(kTile * kOutStride);  // over the tiles
+  const int row = WarpIndex() / 4 * 64 + Lane() / 4;
+  const int col = WarpIndex() % 4 * 32 + 2 * (Lane() % 4);
+  HEDDLE_UNROLL
+  for (int m = 0; m < 4; ++m) {
+    HEDDLE_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      HEDDLE_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        out.Set((row + m * 16 + e / 2 * 8) * kOutStride + col + n * 8 + e % 2, sums[m][n][e]);
+      }
+    }
+  }
+  SyncThreads();
+  const int cols = TileCols(p);
+  for (int i = ThreadX(); i < kTile * cols; i += kThreads) {
+    const int64_t t = static_cast<int64_t>(BlockY()) * kTile + i / cols;
+    const int64_t r = static_cast<int64_t>(BlockX()) * cols + i % cols;
+    if (t >= p.x.rows || r >= OutputCols(p)) continue;
+    const int at = i / cols * kOutStride + i % cols;
+    const float up = p.epilogue == Epilogue::kGated ? out.Get(at + cols) : 0.0f;
+    StoreOutput<BFloat16>(p, t, r, out.Get(at), up);
+  }
+}
+
+HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 2) LinearTiledKernel(HEDDLE_PARAMS(LinearParams, p)) {
+  StartInTurn();
+  const Tiles tiles{SharedArena()};
+  const int steps = static_cast<int>((p.weight.cols + kDepth - 1) / kDepth);
+  float sums[4][4][4] = {};
+  for (int s = 0; s < kStages - 1; ++s) {
+    if (s < steps) {
+      LoadStage(p, tiles, s, s);
+    } else {
+      CopyAsyncCommit();  // keeps the count of groups
+    }
+  }
+  for (int step = 0; step < steps; ++step) {
+    CopyAsyncWait<kStages - 2>();
+    SyncThreads();  // this stage is there, and the one read last is free
+    const int next = step + kStages - 1;
+    if (next < steps) {
+      LoadStage(p, tiles, next % kStages, next);
+    } else {
+      CopyAsyncCommit();
+    }
+    Multiply(tiles, step % kStages, sums);
+  }
+  SyncThreads();
+  StoreTile(p, sums);
+}
+
+}  // namespace
+
+Error LaunchLinearTiled(const LinearParams& params, Stream stream) {
+  const int cols = params.epilogue == Epilogue::kGated ? kTile / 2 : kTile;
+  const LaunchShape shape = {.grid_x = CeilDiv(OutputCols(params), cols),
+                             .grid_y = CeilDiv(params.x.rows, kTile),
+                             .threads = kThreads,
+                             .shared_bytes = kSharedBytes};
+  return Launch(LinearTiledKernel, shape, stream, params);
+}
+
+}  // namespace heddle::kernels::cuda

@@ -1,0 +1,44 @@
+// Neighbouring elements that a thread moves together, 16 bytes at a time where they are as many.
+#pragma once
+
+#include <bit>
+
+#include "kernels/cuda/primitives/primitives.cuh"
+
+namespace heddle::kernels::cuda {
+
+template <typename T, int kWidth>
+struct alignas(kWidth * sizeof(T) < 16 ? kWidth * sizeof(T) : 16) Group {
+  T item[kWidth];
+};
+
+template <int kWidth, typename T>
+HEDDLE_DEVICE Group<T, kWidth> LoadGroup(const T* from) {
+  return *reinterpret_cast<const Group<T, kWidth>*>(from);
+}
+
+// From an address that need not be a multiple of the group's alignment, but mostly is.
+template <int kWidth>
+HEDDLE_DEVICE Group<float, kWidth> LoadAnywhere(const float* from) {
+  if (reinterpret_cast<uint64_t>(from) % alignof(Group<float, kWidth>) == 0) {
+    return LoadGroup<kWidth>(from);
+  }
+  Group<float, kWidth> group;
+  HEDDLE_UNROLL
+  for (int i = 0; i < kWidth; ++i) group.item[i] = from[i];
+  return group;
+}
+
+// To global memory.
+template <typename T, int kWidth>
+HEDDLE_DEVICE void StoreGroup(T* to, const Group<T, kWidth>& group) {
+  if constexpr (sizeof(group) == sizeof(Vec16)) {
+    StoreGlobal16(to, std::bit_cast<Vec16>(group));
+  } else if constexpr (sizeof(group) == sizeof(Vec8)) {
+    *reinterpret_cast<Vec8*>(to) = std::bit_cast<Vec8>(group);
+  } else {
+    *reinterpret_cast<Group<T, kWidth>*>(to) = group;
+  }
+}
+
+}  // namespace heddle::kernels::cuda

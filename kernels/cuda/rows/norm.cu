@@ -1,0 +1,122 @@
+// RMSNorm and LayerNorm with an optional residual add in front. A block per row; the row stays in
+// shared memory as F32 between the passes, so global memory sees each element once. There a
+// thread's neighbouring columns lie apart, and those of neighbouring threads side by side: 8 floats
+// in a row for each would be 8 lanes to a bank.
+#include "kernels/cuda/primitives/group.cuh"
+#include "kernels/cuda/primitives/launch.cuh"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int kMaxWarps = 8;
+
+// Loads x (plus residual, which is updated) into shared memory; returns this thread's sum.
+template <typename T, int kWidth>
+HEDDLE_DEVICE float LoadRow(const NormArgs& p, int64_t t, Shared<float> row) {
+  using Wide = Group<T, kWidth>;
+  const Wide* x = reinterpret_cast<const Wide*>(p.x.row<T>(t));
+  Wide* residual = p.residual.data ? reinterpret_cast<Wide*>(p.residual.row<T>(t)) : nullptr;
+  float sum = 0;
+  const int groups = static_cast<int>(p.x.cols) / kWidth;
+  for (int i = ThreadX(); i < groups; i += ThreadCount()) {
+    Wide values = x[i];
+    if (residual != nullptr) {
+      Wide before = residual[i];
+      HEDDLE_UNROLL
+      for (int j = 0; j < kWidth; ++j) {
+        values.item[j] = RoundTo(ToFloat(before.item[j]) + ToFloat(values.item[j]), T());
+      }
+      residual[i] = values;
+    }
+    HEDDLE_UNROLL
+    for (int j = 0; j < kWidth; ++j) {
+      float value = ToFloat(values.item[j]);
+      row.Set(j * groups + i, value);
+      sum += value;
+    }
+  }
+  return sum;
+}
+
+// Columns [c, c + kWidth) of a vector, or of one that has the same number everywhere.
+template <int kWidth>
+HEDDLE_DEVICE Group<float, kWidth> LoadOr(const float* from, int c, float otherwise) {
+  if (from != nullptr) return LoadGroup<kWidth>(from + c);
+  Group<float, kWidth> same;
+  HEDDLE_UNROLL
+  for (int j = 0; j < kWidth; ++j) same.item[j] = otherwise;
+  return same;
+}
+
+template <typename T, int kWidth>
+HEDDLE_DEVICE void StoreRow(const NormArgs& p, int64_t t, Shared<float> row, float mean,
+                            float scale) {
+  using Wide = Group<T, kWidth>;
+  Wide* out = reinterpret_cast<Wide*>(p.out.row<T>(t));
+  const int groups = static_cast<int>(p.x.cols) / kWidth;
+  for (int i = ThreadX(); i < groups; i += ThreadCount()) {
+    Wide values;
+    const auto weights = LoadOr<kWidth>(p.weight, i * kWidth, 1.0f);
+    const auto biases = LoadOr<kWidth>(p.bias, i * kWidth, 0.0f);
+    const float offset = p.weight != nullptr ? p.weight_offset : 0.0f;
+    HEDDLE_UNROLL
+    for (int j = 0; j < kWidth; ++j) {
+      const float centred = row.Get(j * groups + i) - mean;
+      values.item[j] = RoundTo(centred * scale * (weights.item[j] + offset) + biases.item[j], T());
+    }
+    out[i] = values;
+  }
+}
+
+// Every thread reads back what it wrote, so the row needs no barrier.
+template <typename T, int kWidth>
+HEDDLE_KERNEL NormKernel(HEDDLE_PARAMS(NormArgs, p)) {
+  StartInTurn();
+  SharedArena arena;
+  Shared<float> scratch = arena.Take<float>(kMaxWarps);
+  Shared<float> row = arena.Take<float>(static_cast<int>(p.x.cols));
+  const int64_t t = BlockX();
+  const float n = static_cast<float>(p.x.cols);
+  float sum = LoadRow<T, kWidth>(p, t, row);
+  float mean = p.kind == NormKind::kLayer ? BlockSum(sum, scratch) / n : 0.0f;
+  float squares = 0;
+  const int groups = static_cast<int>(p.x.cols) / kWidth;
+  for (int i = ThreadX(); i < groups; i += ThreadCount()) {
+    HEDDLE_UNROLL
+    for (int j = 0; j < kWidth; ++j) {
+      float centred = row.Get(j * groups + i) - mean;
+      squares += centred * centred;
+    }
+  }
+  float scale = Rsqrt(BlockSum(squares, scratch) / n + p.eps);
+  StoreRow<T, kWidth>(p, t, row, mean, scale);
+}
+
+template <typename T>
+bool IsAligned(const Tensor& tensor, int width) {
+  return tensor.data == nullptr ||
+         (reinterpret_cast<uintptr_t>(tensor.data) % (width * sizeof(T)) == 0 &&
+          tensor.stride % width == 0 && tensor.cols % width == 0);
+}
+
+}  // namespace
+
+Error LaunchNorm(const NormArgs& args, DType act, Stream stream) {
+  const int cols = static_cast<int>(args.x.cols);
+  LaunchShape shape = {
+      .grid_x = static_cast<int>(args.x.rows),
+      .shared_bytes = SharedBytesFor<float>(kMaxWarps) + SharedBytesFor<float>(cols)};
+  return ForActivation(act, [&]<typename T>(T) {
+    constexpr int kWide = 16 / sizeof(T);
+    bool wide = IsAligned<T>(args.x, kWide) && IsAligned<T>(args.residual, kWide) &&
+                IsAligned<T>(args.out, kWide) &&
+                reinterpret_cast<uintptr_t>(args.weight) % 16 == 0 &&
+                reinterpret_cast<uintptr_t>(args.bias) % 16 == 0;
+    int warps = CeilDiv(cols / (wide ? kWide : 1), 32);
+    shape.threads = 32 * (warps < 1 ? 1 : warps > kMaxWarps ? kMaxWarps : warps);
+    return wide ? Launch(NormKernel<T, kWide>, shape, stream, args)
+                : Launch(NormKernel<T, 1>, shape, stream, args);
+  });
+}
+
+}  // namespace heddle::kernels::cuda

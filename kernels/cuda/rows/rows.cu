@@ -1,0 +1,172 @@
+// Ops that look rows up, copy or scale them. A block per row; memory-bound and small.
+#include "kernels/cuda/linear/weight_element.cuh"
+#include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/runtime/find_code.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+struct TableParams {
+  DeviceBatch batch;
+  DeviceWeight table;
+  float scale;
+  int32_t offset;
+  Tensor out;
+};
+
+// Ids outside the table read as zeros, not as foreign memory: the engine lets none through, but for
+// those of the step before where it drew nothing.
+template <typename T, WeightLayout kLayout>
+HEDDLE_KERNEL EmbedKernel(HEDDLE_PARAMS(TableParams, p)) {
+  StartInTurn();
+  const int t = BlockX();
+  const int32_t given = p.batch.token_ids[t];
+  const int64_t id = given >= 0 ? given : p.batch.drawn[~given];
+  const bool known = id >= 0 && id < p.table.rows;
+  for (int64_t i = ThreadX(); i < p.table.cols; i += ThreadCount()) {
+    float value = known ? WeightElement<kLayout>(p.table, id, i) * p.scale : 0.0f;
+    p.out.row<T>(t)[i] = RoundTo(value, T());
+  }
+}
+
+template <typename T, WeightLayout kLayout>
+HEDDLE_KERNEL AddPositionsKernel(HEDDLE_PARAMS(TableParams, p)) {
+  StartInTurn();
+  const int t = BlockX();
+  const int64_t row = static_cast<int64_t>(p.batch.positions[t]) + p.offset;
+  if (row < 0 || row >= p.table.rows) return;
+  T* x = p.out.row<T>(t);
+  for (int64_t i = ThreadX(); i < p.table.cols; i += ThreadCount()) {
+    x[i] = RoundTo(ToFloat(x[i]) + WeightElement<kLayout>(p.table, row, i), T());
+  }
+}
+
+struct GatherParams {
+  const int32_t* rows;
+  Tensor x;
+  Tensor out;
+};
+
+template <typename T>
+HEDDLE_KERNEL GatherKernel(HEDDLE_PARAMS(GatherParams, p)) {
+  StartInTurn();
+  const T* from = p.x.row<T>(p.rows[BlockX()]);
+  T* to = p.out.row<T>(BlockX());
+  for (int64_t i = ThreadX(); i < p.x.cols; i += ThreadCount()) to[i] = from[i];
+}
+
+struct ScaleParams {
+  Tensor logits;
+  float scale;
+  float softcap;
+};
+
+HEDDLE_KERNEL ScaleLogitsKernel(HEDDLE_PARAMS(ScaleParams, p)) {
+  StartInTurn();
+  float* row = p.logits.row<float>(BlockY());
+  int64_t i = static_cast<int64_t>(BlockX()) * ThreadCount() + ThreadX();
+  if (i >= p.logits.cols) return;
+  float value = row[i] * p.scale;
+  row[i] = p.softcap > 0 ? p.softcap * Tanh(value / p.softcap) : value;
+}
+
+struct CopyPageParams {
+  const uint8_t* from[2];  // keys, values
+  uint8_t* to[2];
+  int64_t head_bytes;   // of a page's positions of one head
+  int64_t bytes;        // of those to copy, from the head's start on
+  int64_t scales_at;    // byte of the head's scales
+  int64_t scale_bytes;  // of those to copy
+};
+
+template <typename Wide>
+HEDDLE_DEVICE void CopyBytes(uint8_t* to, const uint8_t* from, int64_t bytes) {
+  const Wide* source = reinterpret_cast<const Wide*>(from);
+  Wide* target = reinterpret_cast<Wide*>(to);
+  for (int64_t i = ThreadX(); i < bytes / static_cast<int64_t>(sizeof(Wide)); i += ThreadCount()) {
+    target[i] = source[i];
+  }
+}
+
+template <typename Wide>
+HEDDLE_KERNEL CopyPageKernel(HEDDLE_PARAMS(CopyPageParams, p)) {
+  StartInTurn();
+  const uint8_t* from = p.from[BlockY()] + BlockX() * p.head_bytes;
+  uint8_t* to = p.to[BlockY()] + BlockX() * p.head_bytes;
+  CopyBytes<Wide>(to, from, p.bytes);
+  CopyBytes<uint8_t>(to + p.scales_at, from + p.scales_at, p.scale_bytes);
+}
+
+}  // namespace
+
+int FindCode() {
+#if defined(HEDDLE_CUDA_EMULATE)
+  return kSuccess;
+#else
+  cudaFuncAttributes attributes;
+  const auto* kernel = reinterpret_cast<const void*>(CopyPageKernel<uint8_t>);
+  return static_cast<int>(cudaFuncGetAttributes(&attributes, kernel));
+#endif
+}
+
+Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float scale, Tensor out,
+                  DType act, Stream stream) {
+  const TableParams params = {batch, table, scale, 0, out};
+  const LaunchShape shape = {.grid_x = batch.n_tokens, .threads = kThreads};
+  return ForActivation(act, [&]<typename T>(T) {
+    return ForLayout(table.layout, [&]<WeightLayout kLayout>() {
+      return Launch(EmbedKernel<T, kLayout>, shape, stream, params);
+    });
+  });
+}
+
+Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, int32_t offset,
+                         Tensor x, DType act, Stream stream) {
+  const TableParams params = {batch, table, 1.0f, offset, x};
+  const LaunchShape shape = {.grid_x = batch.n_tokens, .threads = kThreads};
+  return ForActivation(act, [&]<typename T>(T) {
+    return ForLayout(table.layout, [&]<WeightLayout kLayout>() {
+      return Launch(AddPositionsKernel<T, kLayout>, shape, stream, params);
+    });
+  });
+}
+
+Error LaunchGatherRows(const DeviceBatch& batch, Tensor x, Tensor out, DType act, Stream stream) {
+  const GatherParams params = {batch.logit_rows, x, out};
+  const LaunchShape shape = {.grid_x = batch.n_logit_rows, .threads = kThreads};
+  return ForActivation(
+      act, [&]<typename T>(T) { return Launch(GatherKernel<T>, shape, stream, params); });
+}
+
+Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream stream) {
+  const LaunchShape shape = {.grid_x = CeilDiv(logits_f32.cols, 256),
+                             .grid_y = static_cast<int>(logits_f32.rows),
+                             .threads = 256};
+  return Launch(ScaleLogitsKernel, shape, stream, ScaleParams{logits_f32, scale, softcap});
+}
+
+Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens,
+                     Stream stream) {
+  const int64_t row_bytes = cache.head_dim * KvElementBytes(cache.dtype);
+  auto at = [&](void* base, int32_t page) {
+    return static_cast<uint8_t*>(base) + page * cache.page_bytes();
+  };
+  const CopyPageParams params = {.from = {at(cache.keys, from), at(cache.values, from)},
+                                 .to = {at(cache.keys, to), at(cache.values, to)},
+                                 .head_bytes = cache.head_bytes(),
+                                 .bytes = num_tokens * row_bytes,
+                                 .scales_at = cache.page_tokens * row_bytes,
+                                 .scale_bytes = num_tokens * KvScaleBytes(cache.dtype)};
+  const LaunchShape shape = {.grid_x = cache.n_kv_heads,
+                             .grid_y = cache.keys == cache.values ? 1 : 2,
+                             .threads = kThreads};
+  if (from == to) return kSuccess;
+  // Buffers begin at multiples of 16 bytes; do all heads and all rows?
+  const bool wide = row_bytes % 16 == 0 && cache.head_bytes() % 16 == 0;
+  return wide ? Launch(CopyPageKernel<Vec16>, shape, stream, params)
+              : Launch(CopyPageKernel<uint8_t>, shape, stream, params);
+}
+
+}  // namespace heddle::kernels::cuda

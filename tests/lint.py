@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""clang-tidy over the sources of the program (not its tests), with the checks of .clang-tidy.
+
+  tests/lint.py [--deep] [BUILD_DIR [FILE...]]
+
+BUILD_DIR (build) holds compile_commands.json. --deep adds the static analyzer, which takes three
+times as long.
+
+Most of the time goes into the libraries' headers, again for every source. So sources of a folder
+that are compiled alike are looked at eight at a time, as one translation unit; those that cannot be
+one (two have a helper of the same name) are looked at one by one.
+"""
+
+import argparse
+import collections
+import concurrent.futures
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FOLDERS = ["base", "config", "kernels", "engine", "scheduler", "server"]
+AT_A_TIME = 8
+
+
+def compile_flags(build):
+    """Flags by source, relative to ROOT: of the first command that compiles it."""
+    flags = {}
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        path = os.path.relpath(entry["file"], ROOT)
+        words = shlex.split(entry["command"])
+        flags.setdefault(path, tuple(words[1 : words.index("-o")]))
+    return flags
+
+
+def groups_of(files, flags):
+    """Lists of (flags, files) of one folder each, AT_A_TIME files at most."""
+    of_folder = {os.path.dirname(path): each for path, each in flags.items()}
+    alike = collections.defaultdict(list)
+    for path in files:
+        folder = os.path.dirname(path)
+        each = flags.get(path) or of_folder.get(folder)
+        if each is None:
+            sys.exit(f"tests/lint.py: nothing in {folder} is compiled in that build directory")
+        alike[(folder, each)].append(path)
+    return [
+        (each, paths[i : i + AT_A_TIME])
+        for (_, each), paths in alike.items()
+        for i in range(0, len(paths), AT_A_TIME)
+    ]
+
+
+def tidy(path, flags, checks):
+    """What clang-tidy says of a file; nothing if it has nothing to say."""
+    folders = "|".join(FOLDERS)
+    result = subprocess.run(
+        ["clang-tidy-14", "--quiet", f"--config-file={ROOT / '.clang-tidy'}", f"--checks={checks}",
+         f"--header-filter={ROOT}/({folders})/.*", str(path), "--", *flags,
+         "-Wno-unknown-warning-option"],
+        capture_output=True, text=True, cwd=ROOT)
+    return result.stdout if result.returncode == 0 else result.stdout or result.stderr
+
+
+def check(group, scratch, checks):
+    flags, files = group
+    if len(files) > 1:
+        unit = pathlib.Path(scratch, files[0].replace("/", "_"))
+        unit.write_text("".join(f'#include "{ROOT / path}"\n' for path in files))
+        said = tidy(unit, flags, checks + ",-bugprone-suspicious-include")
+        if "clang-diagnostic-error" not in said:
+            return said
+    return "".join(tidy(ROOT / path, flags, checks) for path in files)
+
+
+def main():
+    parser = argparse.ArgumentParser(usage="tests/lint.py [--deep] [BUILD_DIR [FILE...]]")
+    parser.add_argument("--deep", action="store_true")
+    parser.add_argument("build", nargs="?", default="build")
+    parser.add_argument("files", nargs="*")
+    args = parser.parse_args()
+    build = pathlib.Path(args.build).resolve()
+    if not (build / "compile_commands.json").exists():
+        sys.exit(f"tests/lint.py: {build}/compile_commands.json is missing; configure first")
+    files = [os.path.relpath(path, ROOT) for path in args.files] or subprocess.run(
+        ["git", "ls-files", *(f"{folder}/*.cc" for folder in FOLDERS)],
+        capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+    checks = "" if args.deep else "-clang-analyzer-*"
+    groups = groups_of(files, compile_flags(build))
+    failed = False
+    with tempfile.TemporaryDirectory() as scratch:
+        with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            for said in pool.map(lambda group: check(group, scratch, checks), groups):
+                failed = failed or bool(said.strip())
+                print(said, end="", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
