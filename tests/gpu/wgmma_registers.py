@@ -5,7 +5,8 @@
 
 An HGMMA reads its left matrix from registers, and adds to its sums, until a WARPGROUP.DEPBAR has
 retired its group (PTX ISA, wgmma.wait_group). nvcc knows that of sums; of left matrices that nobody
-reads again it has been seen to hand the registers on, without a word: wrong numbers, now and then.
+reads again it has been seen to hand the registers on, without a word: wrong numbers, now and then
+(in ptxas up to CUDA 13.2, by others' reports and the release notes of CUDA 13.3).
 Neither a compiler's warning nor the emulator shows that. To be run on kernels/cuda/linear/linear_mixed_*.cu
 and attention/attention_hopper_*.cu with every new nvcc. Exit code 1: something was found.
 """
@@ -22,6 +23,8 @@ LEFT_REGISTERS = 4
 # These write no register of the general file.
 WRITE_NOTHING = ("ST", "RED", "BAR", "SYNCS", "UBLK", "CCTL", "DEPBAR", "LDGDEPBAR", "WARPSYNC",
                  "BSSY", "NOP")
+# These name a predicate before the register that they write.
+PREDICATE_FIRST = ("SHFL", "ATOM", "LOP3", "MATCH")
 
 
 def read(lines):
@@ -32,7 +35,7 @@ def read(lines):
             if name:
                 yield name, code, labels
             name, code, labels = found[1], [], {}
-        elif name and (found := re.match(r"(\.L_x_\d+):", line)):
+        elif name and (found := re.match(r"(\.L_x_\d+|\$\S+):", line)):
             labels[found[1]] = len(code)
         elif name and (found := re.search(
                 r"/\*([0-9a-f]{4,})\*/\s+(@!?U?P\d+\s+)?(\S+)\s*(.*?);", line)):
@@ -56,13 +59,22 @@ def sums_of(op):
     return int(re.search(r"64x(\d+)x", op)[1]) // 2
 
 
+def width(op):
+    """Registers that it writes, from the one that it names on."""
+    if ".128" in op or (op.startswith("LDSM") and op.endswith(".4")):
+        return 4
+    is_pair = (".WIDE" in op or (".64" in op and op.startswith(("LD", "ATOM"))) or
+               (op.startswith("LDSM") and op.endswith(".2")) or
+               (op.startswith("CS2R") and ".32" not in op))
+    return 2 if is_pair else 1
+
+
 def written(instruction):
-    op = instruction.op
-    if op.startswith(WRITE_NOTHING) or not instruction.operands:
+    op, operands = instruction.op, instruction.operands
+    if op.startswith(WRITE_NOTHING) or not operands:
         return frozenset()
-    is_pair = ".WIDE" in op or (".64" in op and op.startswith("LD"))
-    return from_register(instruction.operands[0].split(".")[0],
-                         4 if ".128" in op else 2 if is_pair else 1)
+    has_predicate = op.startswith(PREDICATE_FIRST) and re.match(r"P(\d|T)$", operands[0])
+    return from_register(operands[1 if has_predicate else 0].split(".")[0], width(op))
 
 
 def used(instruction):
@@ -94,9 +106,11 @@ class Walk:
                     groups = groups[-left:] if left else ()
                 elif step.op == "EXIT" and not step.predicated:
                     break
+                elif step.op.startswith("RET") and not step.predicated:
+                    break  # the caller goes on behind its call
                 elif (target := self.target(step)) is not None:
                     work.append((target, groups, current))
-                    if not step.predicated and not re.match(r"!?U?P\d", step.operands[0]):
+                    if self.always_leaves(step):
                         break
                 else:
                     self.check(step, groups + (current,))
@@ -113,10 +127,15 @@ class Walk:
         return groups if current in groups else groups + (current,), NONE
 
     def target(self, step):
-        if not step.op.startswith(("BRA", "BSYNC")) or "DIV" in step.op:
+        if not step.op.startswith(("BRA", "CALL", "WARPSYNC")):
             return None
-        label = re.search(r"\.L_x_\d+", step.text)
-        return self.labels.get(label[0]) if label else None
+        label = re.search(r"`\((\S+)\)", step.text)
+        return self.labels.get(label[1]) if label else None
+
+    @staticmethod
+    def always_leaves(step):
+        return (step.op.startswith("BRA") and ".DIV" not in step.op and not step.predicated and
+                not re.match(r"!?U?P\d", step.operands[0]))
 
     def check(self, step, groups):
         for group in groups:

@@ -16,7 +16,7 @@ START = [
 def check(instructions):
     lines = [".text.kernel:"]
     for i, text in enumerate(instructions):
-        lines.append(text if text.startswith(".L") else f"        /*{16 * i:04x}*/   {text} ;")
+        lines.append(text if text.endswith(":") else f"        /*{16 * i:04x}*/   {text} ;")
     printed = io.StringIO()
     with redirect_stdout(printed):
         code = wgmma_registers.main(lines)
@@ -44,6 +44,27 @@ class WgmmaRegistersTest(unittest.TestCase):
         self.assert_found(["LDG.E.128 R120, desc[UR4][R8.64]", "LDG.E.64 R123, desc[UR4][R8.64]"],
                           "LDG.E.64")
         self.assert_clean(["LDG.E.128 R120, desc[UR4][R8.64]"])
+
+    def test_the_register_behind_a_predicate_is_written_too(self):
+        self.assert_found(["SHFL.IDX PT, R146, R5, R6, 0x1c1f"], "SHFL.IDX")
+        self.assert_found(["LOP3.LUT P1, R125, R4, 0x1, RZ, 0xc0, !PT"], "LOP3.LUT")
+        self.assert_found(["ATOMG.E.ADD.STRONG.GPU PT, R144, desc[UR4][R8.64], R9"], "ATOMG")
+        self.assert_clean(["SHFL.IDX PT, R5, R146, R6, 0x1c1f"])
+        self.assert_clean(["LOP3.LUT P1, RZ, R125, 0x1, RZ, 0xc0, !PT"])
+        self.assert_clean(["ISETP.NE.AND P0, PT, R125, RZ, PT"])
+
+    def test_pairs_are_cleared_at_once(self):
+        self.assert_found(["CS2R R143, SRZ"], "CS2R R143")
+        self.assert_clean(["CS2R.32 R143, SR_CLOCKLO"])
+
+    def test_functions_that_are_called_are_walked_through(self):
+        call = "CALL.REL.NOINC `($divide)"
+        rest = [call, "WARPGROUP.DEPBAR.LE gsb0, 0x0", "EXIT", "$divide:"]
+        back = "RET.REL.NODEC R2 `(kernel)"
+        self.assert_found(rest + ["MOV R145, R3", back], "MOV R145, R3")
+        self.assert_clean(rest + ["MOV R3, R145", back])
+        self.assert_found(["BRA.DIV UR4, `(.L_x_9)"] + rest[1:3] + [".L_x_9:", "MOV R127, R3"],
+                          "MOV R127, R3")
 
     def test_sums_are_neither_read_nor_stored_meanwhile(self):
         self.assert_found(["FADD R2, R55, R3"], "uses sums")
