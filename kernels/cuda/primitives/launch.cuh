@@ -15,10 +15,11 @@ Error Launch(void (*kernel)(Params), LaunchShape shape, Stream queue, const Para
   if (shape.grid_x <= 0 || shape.grid_y <= 0 || shape.grid_z <= 0) return kSuccess;
   const void* address = reinterpret_cast<const void*>(kernel);
 #if !defined(HEDDLE_CUDA_EMULATE)
-  // More than 48 KiB per block must be asked for, once per kernel; asking again is cheap.
+  // More than 48 KiB per block must be asked for, and what is asked for last holds for all launches
+  // of the kernel from then on, those that a tape keeps until later, too: so for all that there is.
   if (shape.shared_bytes > (48 << 10)) {
     cudaError_t error = cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             shape.shared_bytes);
+                                             queue->max_shared_bytes);
     if (error != cudaSuccess) return static_cast<Error>(error);
   }
   if (queue->one_split) {

@@ -146,6 +146,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
     HEDDLE_RETURN_IF_ERROR(runtime->ToStatus(
         cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream"));
     runtime->queues_[lane].stream = stream;
+    runtime->queues_[lane].max_shared_bytes = runtime->info_.max_shared_bytes;
     // Kernels built for older devices would not wait.
     runtime->queues_[lane].early = runtime->info_.has_hopper_code;
     cudaEvent_t event = nullptr;

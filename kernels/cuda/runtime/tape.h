@@ -120,9 +120,10 @@ struct LaunchQueue {
   void* stream = nullptr;  // cudaStream_t
   Tape* tape = nullptr;    // not null: launches are kept there instead
   int lane = 0;
-  bool early = false;          // the device lets launches begin early
-  bool one_split = false;      // kernels ask for as much shared memory as there is, all alike
-  mutable bool joins = false;  // the next launch comes after the other lane, too: not early
+  int32_t max_shared_bytes = 0;  // that a block may have on the device
+  bool early = false;            // the device lets launches begin early
+  bool one_split = false;        // kernels ask for as much shared memory as there is, all alike
+  mutable bool joins = false;    // the next launch follows no launch of its lane alone: not early
 };
 
 }  // namespace heddle::kernels::cuda

@@ -250,6 +250,36 @@ TEST_CASE("A norm is left apart where it does not fit, or where its rows are ove
       false);
 }
 
+TEST_CASE("Products of one step fold norms of more rows and of fewer", "[cuda]") {
+  constexpr int64_t kCols = 8192, kRows = 32;  // 3 rows of x are more than 48 KiB, with the sums
+  Random random(11);
+  const TestWeight weight = MakeWeight(random, DType::kBF16, kRows, kCols);
+  const WeightSource source = weight.source();
+  auto device = EmulatedDevice(DType::kBF16);
+  auto packed = *device->Pack({&source, 1});
+  const std::vector<float> factors = random.Normals(kCols);
+  Matrix values = Matrix::RandomOf(random, 4, kCols), zeros(4, kCols), more(4, kRows),
+         fewer(3, kRows);
+  Activations x(DType::kBF16, values), normed(DType::kBF16, zeros);
+  Activations first(DType::kBF16, more), second(DType::kBF16, fewer);
+  MustRun(*device, [&](Ops& ops) {
+    for (Activations* out : {&first, &second}) {
+      Tensor from = x.tensor(), between = normed.tensor();
+      from.rows = between.rows = out->tensor().rows;
+      ops.Linear(
+          {.x = between,
+           .weight = packed.get(),
+           .out = out->tensor(),
+           .norm = NormArgs{
+               .x = from, .residual = {}, .weight = factors.data(), .eps = 1e-3f, .out = between}});
+    }
+  });
+  for (int64_t t = 0; t < 3; ++t) {
+    for (int64_t r = 0; r < kRows; ++r) CHECK(first(t, r) == second(t, r));
+  }
+  CHECK(first(3, 0) != 0);
+}
+
 TEST_CASE("Stacked formats meet in the narrowest layout that holds them all", "[cuda]") {
   using cuda::WeightLayout;
   auto layout = [](std::vector<DType> types) {
