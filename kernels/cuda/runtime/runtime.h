@@ -118,6 +118,13 @@ class Runtime {
     for (int lane = 0; lane < kLanes; ++lane) queues_[lane].lane = lane;
   }
 
+  // Lane 0 was given something that is no launch. That a launch may begin before its end, and how
+  // it would wait for that, is documented of kernels alone: the next one begins in its turn. Those
+  // on a tape come later.
+  void FollowOther() {
+    if (queues_[0].tape == nullptr) queues_[0].joins = true;
+  }
+
   DeviceInfo info_;
   LaunchQueue queues_[kLanes];
   [[maybe_unused]] bool has_early_edges_ = true;   // in graphs; false once the driver refused them

@@ -233,6 +233,7 @@ absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
   }
   HEDDLE_RETURN_IF_ERROR(ToStatus(error, "allocating device memory"));
   allocated_bytes_ += bytes;
+  FollowOther();
   error = cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), StreamOf(queues_[0]));
   if (error == cudaSuccess) return data;
   FreeDevice(data, bytes);
@@ -262,18 +263,21 @@ void Runtime::FreePinned(void* data) {
 }
 
 absl::Status Runtime::CopyToDevice(void* to, const void* from, int64_t bytes) {
+  FollowOther();
   return ToStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice,
                                   StreamOf(queues_[0])),
                   "copying to the device");
 }
 
 absl::Status Runtime::CopyToHost(void* to, const void* from, int64_t bytes) {
+  FollowOther();
   return ToStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost,
                                   StreamOf(queues_[0])),
                   "copying from the device");
 }
 
 absl::Status Runtime::CopyOnDevice(void* to, const void* from, int64_t bytes) {
+  FollowOther();
   return ToStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToDevice,
                                   StreamOf(queues_[0])),
                   "copying on the device");
@@ -383,6 +387,7 @@ absl::Status Runtime::ChangeGraph(Graph graph, const Tape& tape, size_t i) {
 }
 
 absl::Status Runtime::LaunchGraph(Graph graph) {
+  FollowOther();
   return ToStatus(cudaGraphLaunch(static_cast<CudaGraph*>(graph)->exec, StreamOf(queues_[0])),
                   "launching a graph");
 }

@@ -82,6 +82,9 @@ struct CUkern_st {
 };
 
 struct CUstream_st {
+  // What it was given last is no kernel: what it means to begin before that has ended is not
+  // documented.
+  bool follows_other = false;
   std::shared_ptr<heddle::ptx::StreamQueue> queue = std::make_shared<heddle::ptx::StreamQueue>();
 };
 

@@ -169,6 +169,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     if (!IsLive(context.executables, executable) || !IsLive(context.streams, stream)) {
       return cudaErrorInvalidResourceHandle;
     }
+    stream->follows_other = true;
     context.Enqueue(
         *stream, [&context, launches = executable->launches,
                   order = executable->orders[executable->launched++ % executable->orders.size()]] {

@@ -65,7 +65,12 @@ cudaError_t LaunchOn(Context& context, CUstream_st* stream, const LaunchRequest&
   auto launch = std::make_shared<PreparedLaunch>();
   const cudaError_t error = Prepare(context, request, launch.get());
   if (error != cudaSuccess) return error;
+  if (request.is_early && stream->follows_other) {
+    return Refuse(cudaErrorInvalidValue,
+                  Demangled(request.kernel->name) + ": may begin early, and follows no kernel");
+  }
   context.Enqueue(*stream, [&context, launch] { context.Run(*launch); });
+  stream->follows_other = false;
   return cudaSuccess;
 }
 

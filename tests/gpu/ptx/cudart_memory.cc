@@ -136,7 +136,9 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
     if (!IsLive(context.streams, stream)) {
       return Refuse(cudaErrorInvalidResourceHandle, "a copy on no stream");
     }
-    return bytes == 0 ? cudaSuccess : Copy(context, *stream, to, from, bytes, kind);
+    if (bytes == 0) return cudaSuccess;
+    stream->follows_other = true;
+    return Copy(context, *stream, to, from, bytes, kind);
   });
 }
 
@@ -149,6 +151,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t st
       return Refuse(cudaErrorInvalidValue,
                     absl::StrCat("what is to be filled is not ", bytes, " bytes of the device's"));
     }
+    stream->follows_other = true;
     context.Enqueue(*stream, [data, value, bytes] { std::memset(data, value, bytes); });
     return cudaSuccess;
   });

@@ -52,6 +52,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   return Call([&](Context& context) {
     if (!AreLive(context, stream, event)) return cudaErrorInvalidResourceHandle;
+    stream->follows_other = true;
     context.EnqueueWait(*stream, *event);
     return cudaSuccess;
   });

@@ -69,12 +69,26 @@ TEST_CASE("An error of a refused call is told once more, and then forgotten", "[
 TEST_CASE("Only a kernel that waits may begin early", "[ptx][kernel]") {
   Bench bench;
   AppendParams params = {bench.log, 1};
+  REQUIRE(bench.Append(0) == cudaSuccess);
   CHECK(bench.Launch(AppendEarlyKernel(), {&params}, 1, 0, {Early()}) == cudaSuccess);
   CHECK(bench.Launch(AppendKernel(), {&params}, 1, 0, {Early()}) == cudaErrorInvalidValue);
   cudaLaunchAttribute not_early = Early();
   not_early.val.programmaticStreamSerializationAllowed = 0;
   CHECK(bench.Launch(AppendKernel(), {&params}, 1, 0, {not_early}) == cudaSuccess);
-  CHECK(bench.Entries() == Entries{1, 1});
+  CHECK(bench.Entries() == Entries{0, 1, 1});
+}
+
+TEST_CASE("Nothing begins before a copy has ended", "[ptx][kernel]") {
+  Bench bench;  // which has filled memory
+  AppendParams params = {bench.log, 1};
+  const auto launch_early = [&] {
+    return bench.Launch(AppendEarlyKernel(), {&params}, 1, 0, {Early()});
+  };
+  CHECK(launch_early() == cudaErrorInvalidValue);
+  REQUIRE(bench.Append(2) == cudaSuccess);
+  CHECK(launch_early() == cudaSuccess);
+  CHECK(bench.Entries() == Entries{2, 1});  // copies them
+  CHECK(launch_early() == cudaErrorInvalidValue);
 }
 
 TEST_CASE("Attributes of launches that are not modelled are refused", "[ptx][kernel]") {
