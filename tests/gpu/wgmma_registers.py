@@ -6,7 +6,7 @@
 An HGMMA reads its left matrix from registers, and adds to its sums, until a WARPGROUP.DEPBAR has
 retired its group (PTX ISA, wgmma.wait_group). nvcc knows that of sums; of left matrices that nobody
 reads again it has been seen to hand the registers on, without a word: wrong numbers, now and then
-(in ptxas up to CUDA 13.2, by others' reports and the release notes of CUDA 13.3).
+(ptxas before CUDA 13.3; also reported in Triton's issue 9433 and pull request 11781).
 Neither a compiler's warning nor the emulator shows that. To be run on kernels/cuda/linear/linear_mixed_*.cu
 and attention/attention_hopper_*.cu with every new nvcc. Exit code 1: something was found.
 """
