@@ -174,11 +174,11 @@ absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const Load
   return loaded;
 }
 
-absl::StatusOr<LoadedModel> DescribeRandom(std::string_view shape, kernels::DType weights,
+absl::StatusOr<LoadedModel> DescribeRandom(const ModelSpec& spec, kernels::DType weights,
                                            const LoadOptions& options,
                                            const kernels::Device* device) {
   LoadedModel loaded;
-  HEDDLE_ASSIGN_OR_RETURN(loaded.model.spec, KnownShape(shape));
+  loaded.model.spec = spec;
   HEDDLE_RETURN_IF_ERROR(CheckWholeBlocks(loaded.model.spec, weights));
   const int64_t bytes = WeightBytes(loaded.model.spec, weights, device);
   HEDDLE_RETURN_IF_ERROR(PlanMemory(bytes, weights, options, device, &loaded));
@@ -267,14 +267,20 @@ absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
 
 absl::StatusOr<LoadedModel> DescribeRandomModel(std::string_view shape, kernels::DType weights,
                                                 const LoadOptions& options) {
-  return DescribeRandom(shape, weights, options, nullptr);
+  HEDDLE_ASSIGN_OR_RETURN(const ModelSpec spec, KnownShape(shape));
+  return DescribeRandom(spec, weights, options, nullptr);
 }
 
 absl::StatusOr<LoadedModel> LoadRandomModel(std::string_view shape, kernels::DType weights,
                                             const LoadOptions& options) {
+  HEDDLE_ASSIGN_OR_RETURN(const ModelSpec spec, KnownShape(shape));
+  return LoadRandomModel(spec, weights, options);
+}
+
+absl::StatusOr<LoadedModel> LoadRandomModel(const ModelSpec& spec, kernels::DType weights,
+                                            const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
-  HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded,
-                          DescribeRandom(shape, weights, options, device.get()));
+  HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded, DescribeRandom(spec, weights, options, device.get()));
   HEDDLE_ASSIGN_OR_RETURN(ModelWeights made, RandomWeights(*device, loaded.model.spec, weights,
                                                            /*seed=*/1, &loaded.random_seconds));
   HEDDLE_RETURN_IF_ERROR(MakeExecutor(options, std::move(device), std::move(made), &loaded));

@@ -64,5 +64,7 @@ absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
 // there is no checkpoint. INVALID_ARGUMENT for a format that its rows are not whole blocks of.
 absl::StatusOr<LoadedModel> LoadRandomModel(std::string_view shape, kernels::DType weights,
                                             const LoadOptions& options);
+absl::StatusOr<LoadedModel> LoadRandomModel(const ModelSpec& spec, kernels::DType weights,
+                                            const LoadOptions& options);
 
 }  // namespace heddle::engine

@@ -38,6 +38,7 @@ constexpr Shape kShapes[] = {
     {"llama-3.2-1b", 16, 2048, 8192, 32, 8, 64, 128256, 131072, true, false, false},
     {"llama-3.2-3b", 28, 3072, 8192, 24, 8, 128, 128256, 131072, true, false, false},
     {"llama-3.1-8b", 32, 4096, 14336, 32, 8, 128, 128256, 131072, false, false, false},
+    {"llama-3.1-70b", 80, 8192, 28672, 64, 8, 128, 128256, 131072, false, false, false},
     {"mistral-7b", 32, 4096, 14336, 32, 8, 128, 32000, 32768, false, false, false},
     {"qwen2.5-0.5b", 24, 896, 4864, 14, 2, 64, 151936, 32768, true, true, false},
     {"qwen2.5-1.5b", 28, 1536, 8960, 12, 2, 128, 151936, 32768, true, true, false},

@@ -86,7 +86,24 @@ server::EngineLoopOptions OptionsFor(const scheduler::SyntheticLoad& load, bool 
   return options;
 }
 
+class Borrowed final : public engine::Executor {
+ public:
+  explicit Borrowed(engine::Executor& executor) : executor_(executor) {}
+  const engine::ExecutorLimits& limits() const override { return executor_.limits(); }
+  int32_t max_in_flight() const override { return executor_.max_in_flight(); }
+  absl::Status Submit(const engine::StepPlan& plan) override { return executor_.Submit(plan); }
+  absl::Status Wait(engine::StepResult* result) override { return executor_.Wait(result); }
+
+ private:
+  engine::Executor& executor_;
+};
+
 }  // namespace
+
+ServingReport RunServing(engine::Executor& executor, const scheduler::SyntheticLoad& load,
+                         bool plan_ahead) {
+  return RunServing(std::make_unique<Borrowed>(executor), load, plan_ahead);
+}
 
 ServingReport RunServing(std::unique_ptr<engine::Executor> executor,
                          const scheduler::SyntheticLoad& load, bool plan_ahead) {

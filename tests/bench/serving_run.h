@@ -32,5 +32,9 @@ struct ServingReport {
 // EngineLoopOptions'.
 ServingReport RunServing(std::unique_ptr<engine::Executor> executor,
                          const scheduler::SyntheticLoad& load, bool plan_ahead = true);
+// The same with an executor that several loads use, one after the other. If one fails, the executor
+// may have steps that nobody waited for.
+ServingReport RunServing(engine::Executor& executor, const scheduler::SyntheticLoad& load,
+                         bool plan_ahead = true);
 
 }  // namespace heddle::test

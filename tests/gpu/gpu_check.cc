@@ -2,6 +2,8 @@
 // carried, with the libraries that run.sh puts beside it.
 //
 //   gpu_check ops [NAME]                ops against the reference; those with NAME in their names
+//   gpu_check shapes [NAME]             a layer of well-known models at their real sizes, against
+//                                       the CPU backend; those with NAME in their names
 //   gpu_check model PATH                greedy ids of the reference and of the GPU (F32), and how
 //                                       far BF16 logits are from the reference's
 //   gpu_check bench [NAME]              the device's limits (a large copy, a large product), then
@@ -46,6 +48,7 @@
 #include "server/cli/tune_run.h"
 #include "tests/bench/serving_run.h"
 #include "tests/gpu/op_checks.h"
+#include "tests/gpu/shape_checks.h"
 #include "tests/support/greedy_runner.h"
 
 namespace heddle::gpu {
@@ -101,6 +104,27 @@ int Ops(std::string_view filter) {
                            }});
   }
   std::printf("%d failed\n", failed);
+  return failed == 0 ? 0 : 1;
+}
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "gpu_check: %s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+int Shapes(std::string_view filter) {
+  int failed = 0;
+  const absl::Status status =
+      CheckShapes([] { return CreateDevice({.tunes = true}); },
+                  {.begins = [&](const std::string& name) { return IsAskedFor(name, filter); },
+                   .ends =
+                       [&failed](const std::string& name, double distance, bool good) {
+                         failed += !good;
+                         std::printf("%s  %-60s %.4f of the largest logit\n",
+                                     good ? "ok  " : "FAIL", name.c_str(), distance);
+                       }});
+  std::printf("%d failed\n", failed);
+  if (!status.ok()) return Fail(status);
   return failed == 0 ? 0 : 1;
 }
 
@@ -179,24 +203,6 @@ int Bench(std::string_view filter) {
   return 0;
 }
 
-int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "gpu_check: %s\n", std::string(status.message()).c_str());
-  return 1;
-}
-
-// Several loops one after the other use one executor.
-class Borrowed final : public engine::Executor {
- public:
-  explicit Borrowed(engine::Executor& executor) : executor_(executor) {}
-  const engine::ExecutorLimits& limits() const override { return executor_.limits(); }
-  int32_t max_in_flight() const override { return executor_.max_in_flight(); }
-  absl::Status Submit(const engine::StepPlan& plan) override { return executor_.Submit(plan); }
-  absl::Status Wait(engine::StepResult* result) override { return executor_.Wait(result); }
-
- private:
-  engine::Executor& executor_;
-};
-
 bool IsSettled(std::string_view text) { return text.ends_with(":settled"); }
 
 bool ParseLoad(const char* text, scheduler::SyntheticLoad* load) {
@@ -260,9 +266,9 @@ int Serve(const char* shape, const char* weights, std::span<char* const> texts) 
     warm_up.num_requests = std::min(3, loads[i].num_requests);
     warm_up.mean_output_tokens = std::min(8.0, loads[i].mean_output_tokens);
     warm_up.requests_per_s = 0;
-    const auto warmed = test::RunServing(std::make_unique<Borrowed>(*model->executor), warm_up);
-    if (warmed.failed > 0) return Fail(warmed.error);  // the executor has steps nobody waited for
-    const auto report = test::RunServing(std::make_unique<Borrowed>(*model->executor), loads[i],
+    const auto warmed = test::RunServing(*model->executor, warm_up);
+    if (warmed.failed > 0) return Fail(warmed.error);
+    const auto report = test::RunServing(*model->executor, loads[i],
                                          /*plan_ahead=*/!IsSettled(texts[i]));
     const std::string name = std::string(shape) + " " + weights + " " + texts[i];
     std::printf("%s\n", report.ToJson(name).c_str());
@@ -299,6 +305,7 @@ int Main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string command = argc > 1 ? argv[1] : "";
   if (command == "ops" && argc <= 3) return Ops(argc == 3 ? argv[2] : "");
+  if (command == "shapes" && argc <= 3) return Shapes(argc == 3 ? argv[2] : "");
   if (command == "model" && argc == 3) return Model(argv[2]);
   if (command == "bench" && argc <= 3) return Bench(argc == 3 ? argv[2] : "");
   if (command == "serve" && argc >= 5) {
@@ -306,7 +313,7 @@ int Main(int argc, char** argv) {
   }
   if (command == "tune" && argc == 5) return Tune(argv[2], argv[3], argv[4]);
   std::fprintf(stderr,
-               "usage: gpu_check ops [NAME] | model PATH | bench [NAME] | "
+               "usage: gpu_check ops [NAME] | shapes [NAME] | model PATH | bench [NAME] | "
                "serve SHAPE WEIGHTS LOAD... | tune SHAPE WEIGHTS FILE\n");
   return 2;
 }

@@ -6,11 +6,11 @@
 #   tests/gpu/run.sh [OUT [PART...]]      both
 #   tests/gpu/run.sh --dry-run [PART...]  says what would run, and for how long at most
 #
-# Parts, in this order: ops (against the reference), models (greedy tokens equal the reference's), bench
-# (single ops), serve (one stream, first token, offline throughput), tune (nano-batches),
+# Parts, in this order: ops (against the reference), shapes (a layer of real size against the CPU
+# backend), models (greedy tokens equal the reference's), bench (single ops), serve (one stream, first token, offline throughput), tune (nano-batches),
 # throughput (offline throughput again, with what tune found), sanitize (memory and races). Without
 # any named: ops models bench serve, all that the goals of docs/benchmarks/gpu.md ask for, in one
-# call; the others fit into a second one. A later call with the same OUT completes its tables.
+# call; tune, throughput and sanitize fit into a second one. To begin with: ops and shapes. A later call with the same OUT completes its tables.
 # What failed, and of what, stands at the head of OUT/table.txt; run.sh then ends with 1. An op that
 # ends its program, or takes longer than 20 s, is noted, and ops go on with the next.
 #
@@ -29,7 +29,7 @@ cd "$here/../.."
 
 default_parts="ops models bench serve"
 # Seconds that each part may take. Those of the default parts are less than ten minutes together.
-declare -A limit=([ops]=70 [models]=60 [bench]=120 [serve]=330
+declare -A limit=([ops]=70 [shapes]=90 [models]=60 [bench]=120 [serve]=330
                   [tune]=150 [throughput]=235 [sanitize]=160)
 # Prompt/output/requests, of Llama 3.1 8B: enough requests to fill the GPU for the time that their
 # goal allows some five times over.
@@ -125,6 +125,8 @@ part_ops() {
   done
 }
 
+part_shapes() { fresh shapes.txt; check shapes.txt shapes; }
+
 part_models() {
   local model failed=0 found
   fresh models.txt
@@ -209,7 +211,9 @@ run() {
   done
   echo "in all $total s"
   [ -n "$dry" ] && return 0
-  [ -e "$out/ops.txt" ] && grep -E "^(FAIL|[0-9]+ failed)" "$out/ops.txt" || true
+  for part in ops shapes; do
+    [ -e "$out/$part.txt" ] && grep -E "^(FAIL|[0-9]+ failed)" "$out/$part.txt" || true
+  done
   cat "$out/table.txt"
   return $failed
 }
@@ -218,7 +222,7 @@ dry=
 out=build/gpu/results
 case ${1:-} in
   build) build; exit ;;
-  -h|--help) sed -n '2,24s/^# \{0,1\}//p' "$0"; exit ;;
+  -h|--help) sed -n '2,25s/^# \{0,1\}//p' "$0"; exit ;;
   --dry-run) dry=yes; shift ;;
   run) shift; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;
   *) build; out=${1:-$out}; shift $(($# > 0 ? 1 : 0)) ;;

@@ -1,0 +1,27 @@
+// One layer of well-known models at their real sizes, on a device and on the CPU backend: for what
+// the small shapes of op_checks.h do not show, such as offsets beyond 32 bits, limits of launches,
+// ways that only large products go, and launches of one step that differ in size.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "kernels/device.h"
+
+namespace heddle::gpu {
+
+struct ShapeReport {
+  std::function<bool(const std::string& name)> begins;  // false: leave it out
+  // `distance`: the largest difference of any logit, as a share of the largest logit.
+  std::function<void(const std::string& name, double distance, bool good)> ends;
+};
+
+// Checks each model with steps of all numbers of rows that go another way through products, and
+// with a served load. Errors of loading are returned; one of a step aborts the program.
+absl::Status CheckShapes(
+    const std::function<absl::StatusOr<std::unique_ptr<kernels::Device>>()>& make_device,
+    const ShapeReport& report);
+
+}  // namespace heddle::gpu
