@@ -86,6 +86,7 @@ struct Config {
   int64_t key_concurrency = 0;
   Bytes max_body_bytes{uint64_t{8} << 20};
   Seconds request_timeout{0};  // 0: none
+  Seconds drain_delay{0};
   Seconds drain_timeout{30};
   Seconds watchdog_timeout{60};
   Seconds stuck_timeout{300};  // 0: never

@@ -190,13 +190,30 @@ std::string WarmUpText(const engine::LoadedModel& model) {
   return absl::StrFormat(", %.2f s of it to warm up", model.warm_up_seconds);
 }
 
-// What a person wants to see first. Machines read the log.
-void PrintWelcome(const config::Config& config, const EngineSession& session,
-                  const ServedModel& model, uint16_t port, const GrpcServer* grpc, double seconds) {
+std::string UrlText(const config::Config& config, uint16_t port) {
   const std::string_view scheme = config.tls_cert.empty() ? "http" : "https";
   const bool is_ipv6 = config.host.find(':') != std::string::npos;
   const std::string host = is_ipv6 ? base::StrCat("[", config.host, "]") : config.host;
-  const std::string url = base::StrCat(scheme, "://", host, ":", port);
+  return base::StrCat(scheme, "://", host, ":", port);
+}
+
+// What a person wants to see first; where machines read the log, a line of it.
+void PrintWelcome(const config::Config& config, const EngineSession& session,
+                  const ServedModel& model, uint16_t port, const GrpcServer* grpc, double seconds,
+                  const Logger& log) {
+  const std::string url = UrlText(config, port);
+  if (config.log_format == "json") {
+    log.Info("serving", {{"version", HEDDLE_VERSION},
+                         {"model", model.id},
+                         {"family", session.model.model.spec.family},
+                         {"weights", session.model.formats},
+                         {"device", session.model.device},
+                         {"memory", engine::DescribeCapacity(session.model.capacity)},
+                         {"url", url},
+                         {"grpc_port", int64_t{grpc == nullptr ? 0 : grpc->port()}},
+                         {"ready_seconds", seconds}});
+    return;
+  }
   const std::string_view key = HasKeys(config) ? " -H 'Authorization: Bearer KEY'" : "";
   std::string text = base::StrCat(
       "model     ", model.id, ": ", session.model.model.spec.family, ", ", session.model.formats,
@@ -231,7 +248,7 @@ absl::Status WaitForEnd(const config::Config& config, SignalWatch& signals, Engi
         ReloadTls(tls, log);
         continue;
       }
-      log.Info("shutting down: no new requests, finishing what runs", {{"signal", *number}});
+      log.Info("shutting down", {{"signal", *number}});
       return absl::OkStatus();
     }
     if (config.stuck_timeout.value > 0) loop.FailIfStuck(Seconds(config.stuck_timeout.value));
@@ -266,13 +283,37 @@ absl::StatusOr<EngineSession> StartUnlessStopped(const config::Config& config, c
   return session.get();
 }
 
+SteadyClock::time_point After(config::Seconds wait) {
+  return SteadyClock::now() +
+         std::chrono::duration_cast<SteadyClock::duration>(Seconds(wait.value));
+}
+
+// A second signal ends the process at once.
+void EndIfSignalled(SignalWatch& signals) {
+  const std::optional<int> number = signals.Wait(milliseconds(20));
+  if (number.has_value() && number != SIGHUP) _exit(kExitSignal + *number);
+}
+
+// Serves on for --drain-delay, while load balancers find out that this server leaves.
+void LeaveFirst(const config::Config& config, SignalWatch& signals, HttpServer& server,
+                GrpcServer* grpc, const EngineLoop& loop, const Logger& log) {
+  if (config.drain_delay.value <= 0) return;
+  const auto end = After(config.drain_delay);
+  log.Info("leaving: /ready says so, requests are still served",
+           {{"seconds", config.drain_delay.value}});
+  server.Leave();
+  if (grpc != nullptr) grpc->SetReady(false);
+  while (SteadyClock::now() < end && loop.Stats().state != EngineState::kFailed) {
+    EndIfSignalled(signals);
+  }
+}
+
 // Finishes what runs within the drain timeout; a second signal ends the process at once.
 void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer& server,
                   GrpcServer* grpc, EngineLoop& loop, const Logger& log) {
+  log.Info("draining: no new requests, finishing what runs");
   server.SetReady(false);
-  const auto deadline =
-      SteadyClock::now() + std::chrono::duration_cast<SteadyClock::duration>(
-                               std::chrono::duration<double>(config.drain_timeout.value));
+  const auto deadline = After(config.drain_timeout);
   std::atomic<bool> done = false;
   std::thread drainer([&] {
     if (!server.Drain(deadline)) {
@@ -290,8 +331,7 @@ void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer
     done = true;
   });
   while (!done) {
-    const std::optional<int> number = signals.Wait(milliseconds(20));
-    if (number.has_value() && number != SIGHUP) _exit(kExitSignal + *number);
+    EndIfSignalled(signals);
     // No use in waiting longer than /health does for a step that ends.
     if (loop.FailIfStuck(Seconds(config.watchdog_timeout.value))) {
       log.Error("the engine has failed while it was to finish",
@@ -330,9 +370,10 @@ absl::Status RunServe(const config::Config& config) {
   server->SetReady(true);
   if (grpc != nullptr) grpc->SetReady(true);
   const double seconds = std::chrono::duration<double>(SteadyClock::now() - began).count();
-  PrintWelcome(config, session, model, server->port(), grpc.get(), seconds);
+  PrintWelcome(config, session, model, server->port(), grpc.get(), seconds, log);
 
   absl::Status end = WaitForEnd(config, signals, *session.loop, tls.get(), log);
+  if (end.ok()) LeaveFirst(config, signals, *server, grpc.get(), *session.loop, log);
   DrainAndStop(config, signals, *server, grpc.get(), *session.loop, log);
   if (session.loop->IsStuck()) _exit(kExitStuck);
   return end;

@@ -164,8 +164,8 @@ std::shared_ptr<Exchange> ApiHandler::Prepare(RouteId route, uint64_t tenant, Ht
     writer->Send(ErrorResponse(ToApiError(status), path));
   };
   if (IsGenerationRoute(route)) {
-    if (const absl::Status ready = CheckReady(); !ready.ok()) {
-      fail(ready);
+    if (const absl::Status serving = CheckServing(); !serving.ok()) {
+      fail(serving);
       return nullptr;
     }
   }
@@ -306,12 +306,19 @@ absl::StatusOr<HttpResponse> ApiHandler::Health() const {
 }
 
 absl::Status ApiHandler::CheckReady() const {
+  HEDDLE_RETURN_IF_ERROR(CheckServing());
+  if (context_->readiness.load() != Readiness::kLeaving) return absl::OkStatus();
+  return absl::UnavailableError("the server is about to shut down; send requests elsewhere");
+}
+
+absl::Status ApiHandler::CheckServing() const {
   switch (context_->readiness.load()) {
     case Readiness::kLoading:
       return absl::UnavailableError("the model is still loading");
     case Readiness::kDraining:
       return absl::UnavailableError("the server is shutting down");
     case Readiness::kReady:
+    case Readiness::kLeaving:
       break;
   }
   if (context_->dependencies.generation->Stats().state != EngineState::kFailed) {

@@ -36,7 +36,8 @@ class ApiHandler final : public Handler {
   std::string Metrics() const;
   HttpResponse Index(const HttpRequest& request) const;
   ConnectionFigures connections() const;
-  absl::Status CheckReady() const;
+  absl::Status CheckServing() const;  // whether requests get done
+  absl::Status CheckReady() const;    // whether more of them should be sent here
   absl::Status CheckEngine() const;
   // The number of the API key that came with the request, from 1; 0 where none is needed.
   absl::StatusOr<uint64_t> CheckKey(const Route& route, const HttpRequest& request) const;

@@ -169,7 +169,7 @@ void Connection::Dispatch() {
   request.received = received_ = Clock::now();
   request.request_id = RequestIdOf(request);
   http11_ = request.http11;
-  keep_alive_ = request.keep_alive && !draining_;
+  keep_alive_ = request.keep_alive && !leaving_ && !draining_;
   head_only_ = request.method == "HEAD";
   record_ = RequestRecord();
   record_.method = request.method;

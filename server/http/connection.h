@@ -69,6 +69,9 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
 
   void Start();
 
+  // Goes on, but the next answer is the last: it tells the client so.
+  void Leave() { leaving_ = true; }
+
   // Closes now if idle, otherwise after the request in hand.
   void Drain();
 
@@ -124,6 +127,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   ClosedCallback on_closed_;
 
   State state_ = State::kIdle;
+  bool leaving_ = false;
   bool draining_ = false;
   Clock::time_point deadline_;  // of the state, kHandling apart
 

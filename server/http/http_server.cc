@@ -91,9 +91,16 @@ std::unique_ptr<Handler> HttpServer::NewHandler(PostTask post) {
 void HttpServer::SetReady(bool ready) {
   if (ready) {
     state_->context.readiness = Readiness::kReady;
-  } else if (state_->context.readiness == Readiness::kReady) {
+  } else if (state_->context.readiness != Readiness::kLoading) {
     state_->context.readiness = Readiness::kDraining;
   }
+}
+
+void HttpServer::Leave() {
+  if (state_->context.readiness == Readiness::kReady) {
+    state_->context.readiness = Readiness::kLeaving;
+  }
+  state_->transport->Leave();
 }
 
 bool HttpServer::Drain(Clock::time_point deadline) {

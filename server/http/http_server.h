@@ -87,6 +87,10 @@ class HttpServer {
   // False: /ready and new generation requests answer 503.
   void SetReady(bool ready);
 
+  // /ready answers 503 and each answer ends its connection, so that clients and load balancers go
+  // elsewhere; whatever comes is still served. Before a Drain.
+  void Leave();
+
   // Stops accepting, waits until the requests in progress are answered, at most until `deadline`.
   // True: all were.
   bool Drain(Clock::time_point deadline);

@@ -19,7 +19,12 @@
 
 namespace heddle::server {
 
-enum class Readiness : uint8_t { kLoading, kReady, kDraining };
+enum class Readiness : uint8_t {
+  kLoading,
+  kReady,
+  kLeaving,  // serves as before, and asks to be sent no more
+  kDraining,
+};
 
 struct ServerContext {
   HttpServerOptions options;

@@ -109,6 +109,7 @@ struct IoThread {
         });
     connections.emplace(connection.get(), connection);
     connection->Start();
+    if (leaving) connection->Leave();
     if (draining) connection->Drain();
   }
 
@@ -138,6 +139,7 @@ struct IoThread {
   asio::steady_timer tick;
   std::unique_ptr<Handler> handler;
   RequestIds ids;
+  bool leaving = false;
   bool draining = false;
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections;
   std::thread thread;
@@ -310,6 +312,16 @@ uint16_t Transport::port() const { return state_->listener->port(); }
 int64_t Transport::unsent_bytes() const { return state_->unsent.total(); }
 
 int Transport::open_connections() const { return state_->count.Get(); }
+
+void Transport::Leave() {
+  if (state_->stopped) return;
+  for (auto& thread : state_->threads) {
+    RunOn(thread.get(), [&thread] {
+      thread->leaving = true;
+      thread->ForEach([](Connection* connection) { connection->Leave(); });
+    });
+  }
+}
 
 bool Transport::Drain(Clock::time_point deadline) {
   if (state_->stopped) return true;

@@ -50,6 +50,9 @@ class Transport {
   int open_connections() const;
   int64_t unsent_bytes() const;  // that clients have not taken yet
 
+  // From now on each answer ends its connection. Accepts, and goes on, as before.
+  void Leave();
+
   // Stops accepting, closes idle connections, and waits until the others have finished their
   // request, at most until `deadline`. True: none is left.
   bool Drain(Clock::time_point deadline);

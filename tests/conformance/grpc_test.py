@@ -5,6 +5,7 @@ import importlib
 import json
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -284,6 +285,23 @@ def test_a_drain_finishes_the_calls_in_progress(stubs):
             assert results == [0], results
 
 
+def test_a_server_that_leaves_says_so_and_still_serves(stubs):
+    with Server("--grpc-port", "0", "--served-model-name", "model", "--drain-delay", "60") as server:
+        time.sleep(0.1)
+        with grpc.insecure_channel(f"127.0.0.1:{grpc_port(server)}") as channel:
+            stub, pb = stubs[1].InferenceStub(channel), stubs[0]
+            health = health_pb2_grpc.HealthStub(channel)
+
+            def status():
+                return health.Check(health_pb2.HealthCheckRequest()).status
+
+            assert status() == health_pb2.HealthCheckResponse.SERVING
+            server.process.send_signal(signal.SIGTERM)
+            assert wait_until(lambda: status() == health_pb2.HealthCheckResponse.NOT_SERVING)
+            assert list(stub.Generate(pb.GenerateRequest(prompt="Once", max_tokens=2)))
+            assert server.stop() == 128 + signal.SIGTERM  # the second one waits for nothing
+
+
 def make_certificate(folder, name):
     """A self-signed certificate of 127.0.0.1: replaces cert.pem and key.pem, returns the former's bytes."""
     new = [str(folder / f"{name}.{part}.new") for part in ("cert", "key")]
@@ -330,6 +348,7 @@ def main():
                     getattr(suite, name)()
                     print("passed:", name)
         for test in (test_keys_are_asked_for, test_a_drain_finishes_the_calls_in_progress,
+                     test_a_server_that_leaves_says_so_and_still_serves,
                      test_a_new_certificate_is_served_without_a_restart):
             test(stubs)
             print("passed:", test.__name__)

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import errno
+import http.client
 import json
 import os
 import pathlib
@@ -115,6 +116,31 @@ class ShutdownTest(unittest.TestCase):
             self.assertEqual([r for r in reasons if r], ["length"])
             self.assertEqual(server.process.wait(30), 0)
 
+    def test_a_server_that_leaves_is_not_ready_and_still_serves(self):
+        with Server("--drain-delay", "60") as server:
+            kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            kept.request("GET", "/ready")
+            response = kept.getresponse()
+            self.assertEqual((response.status, response.will_close), (200, False))
+            response.read()
+            server.process.send_signal(signal.SIGTERM)
+            self.assertTrue(wait_until(lambda: server.request("GET", "/ready")[0] == 503))
+            self.assertEqual(server.request("GET", "/health")[0], 200)
+            self.assertTrue(server.complete(STORY, max_tokens=4)["choices"][0]["text"])
+            # A client with a connection is told to make a new one, which finds another server.
+            kept.request("GET", "/health")
+            response = kept.getresponse()
+            self.assertEqual((response.status, response.will_close), (200, True))
+            response.read()
+            # Whoever does not want to wait sends the signal again.
+            self.assertEqual(server.stop(timeout=30), 128 + signal.SIGTERM)
+
+    def test_the_drain_delay_ends_by_itself(self):
+        with Server("--drain-delay", "0.5") as server:
+            begin = time.monotonic()
+            self.assertEqual(server.stop(timeout=30), 0)
+            self.assertGreater(time.monotonic() - begin, 0.5)
+
     def test_the_drain_timeout_bounds_the_wait(self):
         with Server("--drain-timeout", "1") as server:
             # More than any machine does in a second.
@@ -178,6 +204,18 @@ class LogTest(unittest.TestCase):
             server.stop()
         paths = re.findall(r" request .*path=(\S+)", "\n".join(server.log))
         self.assertEqual(paths, ["/v1/models"])
+
+
+    def test_in_json_every_line_is_an_object(self):
+        with Server("--log-format", "json", "--drain-delay", "0.1") as server:
+            server.complete(STORY, max_tokens=4)
+            server.stop()
+        lines = [json.loads(line) for line in server.log]
+        self.assertEqual([line["message"] for line in lines],
+                         ["serving", "request", "shutting down",
+                          "leaving: /ready says so, requests are still served",
+                          "draining: no new requests, finishing what runs"])
+        self.assertEqual(lines[0]["url"], server.base_url)
 
 
 class StartTest(unittest.TestCase):

@@ -335,6 +335,21 @@ TEST_CASE("Readiness is 503 while loading and draining, health stays", "[server]
   CHECK(client.Get("/health").status == 200);
 }
 
+TEST_CASE("A server that leaves is not ready, serves on, and ends its connections", "[server]") {
+  ServerUnderTest server(SayHi);
+  RawClient kept(server.port());
+  CHECK(kept.Get("/ready").status == 200);
+  server.http->Leave();
+  CHECK(kept.Get("/ready").status == 503);
+  CHECK(kept.ReadsEnd());
+  RawClient late(server.port());
+  const RawResponse answer = late.Post("/v1/chat/completions", kChat);
+  CHECK(answer.status == 200);
+  CHECK(answer.headers.at("connection") == "close");
+  server.http->SetReady(false);
+  CHECK(RawClient(server.port()).Post("/v1/chat/completions", kChat).status == 503);
+}
+
 TEST_CASE("A server whose engine has failed is not ready", "[server]") {
   ServerUnderTest server(SayHi);
   CHECK(RawClient(server.port()).Get("/ready").status == 200);
