@@ -24,6 +24,8 @@ std::string_view CommandName(Command command) {
       return "trace";
     case kTune:
       return "tune";
+    case kHealth:
+      return "health";
   }
   return "";
 }
@@ -50,6 +52,8 @@ std::string_view CommandSummary(Command command) {
       return "Tell what happened to a request of a running server, step by step";
     case kTune:
       return "Find out which steps a GPU runs faster in two halves side by side";
+    case kHealth:
+      return "Ask a running server whether it makes progress, for health checks";
   }
   return "";
 }
@@ -127,6 +131,12 @@ std::string_view CommandUsage(Command command) {
              "several ways. Prints the times, and writes to FILE which steps are worth splitting;\n"
              "`heddle serve --tune-profile FILE` follows it.\n\n"
              "  heddle tune ~/models/Llama-3.1-8B --device cuda:0 --tune-profile h200.jsonl\n";
+    case kHealth:
+      return "heddle health [--url URL]\n\n"
+             "Asks a running server's /health. Ends with 0 if requests make progress, else with 1 "
+             "and\n"
+             "the reason: for supervisors that run a program and look at its exit code.\n\n"
+             "  heddle health --url http://127.0.0.1:8000\n";
   }
   return "";
 }

@@ -28,9 +28,11 @@ enum Command : uint32_t {
   kPlan = 128,
   kTrace = 256,
   kTune = 512,
+  kHealth = 1024,
 };
-inline constexpr Command kAllCommands[] = {kServe, kGenerate, kTokenize, kInspect, kRender,
-                                           kBench, kSimulate, kPlan,     kTrace,   kTune};
+inline constexpr Command kAllCommands[] = {kServe,  kGenerate, kTokenize, kInspect,
+                                           kRender, kBench,    kSimulate, kPlan,
+                                           kTrace,  kTune,     kHealth};
 
 std::string_view CommandName(Command command);     // "serve"
 std::string_view CommandSummary(Command command);  // one line for the list of commands

@@ -355,7 +355,7 @@ constexpr Option kOptions[] = {
      .section = kRunningServer,
      .value = "URL",
      .help = "Where the server listens: http://HOST[:PORT].",
-     .commands = kTrace},
+     .commands = kTrace | kHealth},
     {.name = "json",
      .field = &Config::json,
      .section = kInputOutput,
@@ -407,7 +407,8 @@ constexpr Option kOptions[] = {
      .value = "FILE",
      .help = "YAML file with any of these options as `name: value`. Flags win over the "
              "environment, the environment over the file.",
-     .commands = kEngineCommands | kTokenize | kInspect | kBench | kTune | kPlanning | kTrace,
+     .commands =
+         kEngineCommands | kTokenize | kInspect | kBench | kTune | kPlanning | kTrace | kHealth,
      .default_text = "none"},
 };
 

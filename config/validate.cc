@@ -18,7 +18,7 @@ absl::Status Contradiction(const std::string& message) {
 }
 
 absl::Status ValidateModel(Command command, const Config& config) {
-  if (command == kTrace) return absl::OkStatus();
+  if (command == kTrace || command == kHealth) return absl::OkStatus();
   if (command == kRender) {
     if (!config.template_file.empty()) return absl::OkStatus();
     return Contradiction("--template is missing: the chat template to render");

@@ -47,4 +47,7 @@ absl::Status RunTrace(const config::Config& config);
 // tune_command.cc: which decoding steps a GPU runs faster in two halves.
 absl::Status RunTune(const config::Config& config);
 
+// health_command.cc: whether a running server makes progress.
+absl::Status RunHealth(const config::Config& config);
+
 }  // namespace heddle::server

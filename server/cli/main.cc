@@ -27,6 +27,7 @@ constexpr CliCommand kCommands[] = {
     {config::kRender, RunRender},     {config::kBench, RunBench},
     {config::kSimulate, RunSimulate}, {config::kPlan, RunPlan},
     {config::kTrace, RunTrace},       {config::kTune, RunTune},
+    {config::kHealth, RunHealth},
 };
 
 void PrintError(std::string_view message) {

@@ -85,7 +85,7 @@ TEST_CASE("Help goes to standard output, without an error", "[cli][unit]") {
   Outcome general = Run("--help");
   CHECK(general.exit_code == 0);
   for (const char* command : {"serve", "generate", "tokenize", "inspect", "render", "bench",
-                              "simulate", "plan", "trace", "tune"}) {
+                              "simulate", "plan", "trace", "tune", "health"}) {
     INFO(command);
     CHECK(general.out.find(command) != std::string::npos);
   }

@@ -196,6 +196,20 @@ class StuckTest(unittest.TestCase):
         self.assertIn("the engine has failed", "\n".join(server.log))
 
 
+class HealthCommandTest(unittest.TestCase):
+    def asks(self, port):
+        return subprocess.run([str(BINARY), "health", "--url", f"http://127.0.0.1:{port}"],
+                              capture_output=True, text=True, timeout=60)
+
+    def test_it_ends_with_0_while_the_server_is_well(self):
+        with Server() as server:
+            result = self.asks(server.port)
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "ok\n", ""))
+        result = self.asks(server.port)  # nobody is there any more
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no answer from 127.0.0.1", result.stderr)
+
+
 class LogTest(unittest.TestCase):
     def test_probes_are_not_in_the_log_unless_they_fail(self):
         with Server() as server:
