@@ -1,0 +1,271 @@
+"""deploy/kubernetes/: what Kustomize makes of it, against what the server is."""
+import functools
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from deployment import (DEPLOY, documented_metrics, drain_seconds, faults, get_routes, heddle_takes,
+                        load_yaml, options, read, served_ports, yaml)
+
+ROOT = DEPLOY / "kubernetes"
+OVERLAYS = ("cpu", "cuda", "demo")
+COMPONENTS = ("api-keys", "autoscaling", "inference-pool", "monitoring")
+# As docs/deployment.md has it: an overlay of the user's own, with everything that there is.
+OWN_OVERLAY = """
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [../cuda]
+components: [{components}]
+nameSuffix: -qwen3
+labels:
+  - pairs: {{app.kubernetes.io/instance: qwen3}}
+    includeSelectors: true
+configMapGenerator:
+  - name: heddle-config
+    behavior: replace
+    files: [heddle.yaml]
+"""
+
+
+def kustomize(folder):
+    tool = shutil.which("kustomize")
+    command = [tool, "build"] if tool else ["kubectl", "kustomize"]
+    done = subprocess.run([*command, str(folder)], capture_output=True, text=True, timeout=120)
+    if done.returncode != 0:
+        raise AssertionError(f"{folder}: {done.stderr}")
+    return Rendered(list(yaml.safe_load_all(done.stdout)))
+
+
+class Rendered:
+    def __init__(self, objects):
+        self.objects = objects
+
+    def one(self, kind):
+        found = [o for o in self.objects if o["kind"] == kind]
+        assert len(found) == 1, f"{len(found)} of the kind {kind}"
+        return found[0]
+
+    @property
+    def pod(self):
+        return self.one("Deployment")["spec"]["template"]["spec"]
+
+    @property
+    def pod_labels(self):
+        return self.one("Deployment")["spec"]["template"]["metadata"]["labels"]
+
+    @property
+    def container(self):
+        assert len(self.pod["containers"]) == 1
+        return self.pod["containers"][0]
+
+    @property
+    def environment(self):
+        return {entry["name"]: entry for entry in self.container["env"]}
+
+    @property
+    def config(self):
+        return yaml.safe_load(self.one("ConfigMap")["data"]["heddle.yaml"])
+
+
+def for_each(test):
+    """Runs the test on every overlay."""
+    @functools.wraps(test)
+    def run(self):
+        for name, rendered in self.rendered.items():
+            with self.subTest(name):
+                test(self, rendered)
+    return run
+
+
+@unittest.skipUnless(shutil.which("kustomize") or shutil.which("kubectl"), "needs kustomize or kubectl")
+class KustomizeTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.rendered = {name: kustomize(ROOT / "overlays" / name) for name in OVERLAYS}
+        with tempfile.TemporaryDirectory() as folder:
+            copy = pathlib.Path(folder, "kubernetes")
+            shutil.copytree(ROOT, copy)
+            own = copy / "overlays" / "own"
+            own.mkdir()
+            shutil.copy(ROOT / "base" / "heddle.yaml", own)
+            paths = ", ".join(f"../../components/{name}" for name in COMPONENTS)
+            own.joinpath("kustomization.yaml").write_text(OWN_OVERLAY.format(components=paths))
+            cls.rendered["own"] = cls.own = kustomize(own)
+
+    def test_every_folder_is_rendered_here(self):
+        self.assertEqual(sorted(p.name for p in (ROOT / "overlays").iterdir()), sorted(OVERLAYS))
+        self.assertEqual(sorted(p.name for p in (ROOT / "components").iterdir()), sorted(COMPONENTS))
+
+    @for_each
+    def test_ports_are_those_of_the_configuration(self, r):
+        ports = {p["name"]: p["containerPort"] for p in r.container["ports"]}
+        self.assertEqual(ports, served_ports(r.config))
+        service = r.one("Service")["spec"]["ports"]
+        self.assertEqual({p["name"]: p["port"] for p in service}, ports)
+        for port in service:
+            self.assertEqual(port["targetPort"], port["name"])
+        allowed = r.one("NetworkPolicy")["spec"]["ingress"][0]["ports"]
+        self.assertEqual({p["port"] for p in allowed}, set(ports))
+
+    @for_each
+    def test_probes_ask_what_the_server_answers_without_a_key(self, r):
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            asked = r.container[probe]["httpGet"]
+            self.assertIn(asked["path"], get_routes())
+            self.assertEqual(asked["port"], "http")
+        self.assertEqual(r.container["readinessProbe"]["httpGet"]["path"], "/ready")
+        # Nothing that a drain or a long queue turns to 503 may restart the container.
+        self.assertEqual(r.container["livenessProbe"]["httpGet"]["path"], "/health")
+
+    @for_each
+    def test_the_grace_period_exceeds_the_drain(self, r):
+        self.assertGreater(r.config["drain-delay"], 0)
+        self.assertGreaterEqual(r.pod["terminationGracePeriodSeconds"],
+                                drain_seconds(r.config) + 10)
+
+    @for_each
+    def test_a_rollout_is_given_as_long_as_loading_may_take(self, r):
+        probe = r.container["startupProbe"]
+        allowed = probe["periodSeconds"] * probe["failureThreshold"]
+        self.assertGreaterEqual(allowed, 1800)
+        self.assertGreater(r.one("Deployment")["spec"]["progressDeadlineSeconds"], allowed)
+
+    @for_each
+    def test_every_key_and_variable_is_an_option_of_serve(self, r):
+        known = options()
+        self.assertGreater(len(known), 50)
+        by_variable = {"HEDDLE_" + name.upper().replace("-", "_"): name for name in known}
+        for key in r.config:
+            self.assertIn("serve", known.get(key, []), key)
+        for name in r.environment:
+            self.assertIn("serve", known[by_variable[name]], name)
+
+    def test_heddle_takes_the_configuration(self):
+        heddle_takes(self, ROOT / "base" / "heddle.yaml")
+
+    @for_each
+    def test_the_configuration_is_where_the_container_looks(self, r):
+        self.assertEqual(r.container["args"], ["--config", "/etc/heddle/heddle.yaml"])
+        mounts = {m["name"]: m["mountPath"] for m in r.container["volumeMounts"]}
+        self.assertEqual(mounts["config"], "/etc/heddle")
+        volume = next(v for v in r.pod["volumes"] if v["name"] == "config")
+        self.assertEqual(volume["configMap"]["name"], r.one("ConfigMap")["metadata"]["name"])
+        self.assertTrue(all(m["readOnly"] for m in r.container["volumeMounts"]))
+        self.assertEqual(set(mounts), {v["name"] for v in r.pod["volumes"]})
+
+    def test_models_are_where_the_configuration_says(self):
+        for name, r in self.rendered.items():
+            mounts = {m["name"]: m["mountPath"] for m in r.container["volumeMounts"]}
+            if name == "demo":
+                model = r.environment["HEDDLE_MODEL"]["value"]
+                self.assertIn(f"tests/demo_model/model {model}\n", read(DEPLOY / "Containerfile"))
+                self.assertNotIn("models", mounts)
+            else:
+                self.assertTrue(r.config["model"].startswith(mounts["models"] + "/"))
+
+    @for_each
+    def test_service_links_are_off(self, r):
+        # Of a Service named heddle they would be HEDDLE_PORT=tcp://... and others.
+        self.assertIs(r.pod["enableServiceLinks"], False)
+
+    @for_each
+    def test_pods_have_no_rights(self, r):
+        self.assertTrue(r.pod["securityContext"]["runAsNonRoot"])
+        self.assertEqual(r.pod["securityContext"]["seccompProfile"], {"type": "RuntimeDefault"})
+        self.assertEqual(r.container["securityContext"],
+                         {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                          "capabilities": {"drop": ["ALL"]}})
+        self.assertIs(r.pod["automountServiceAccountToken"], False)
+        self.assertIs(r.one("ServiceAccount")["automountServiceAccountToken"], False)
+        self.assertEqual(r.pod["serviceAccountName"], r.one("ServiceAccount")["metadata"]["name"])
+
+    @for_each
+    def test_selectors_choose_these_pods_and_no_others(self, r):
+        spec = {kind: r.one(kind)["spec"]
+                for kind in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy")}
+        wanted = {k: v for k, v in r.pod_labels.items()
+                  if k in ("app.kubernetes.io/name", "app.kubernetes.io/instance")}
+        self.assertIn("app.kubernetes.io/name", wanted)
+        self.assertEqual(spec["Deployment"]["selector"], {"matchLabels": wanted})
+        self.assertEqual(spec["Service"]["selector"], wanted)
+        self.assertEqual(spec["PodDisruptionBudget"]["selector"], {"matchLabels": wanted})
+        self.assertEqual(spec["NetworkPolicy"]["podSelector"], {"matchLabels": wanted})
+        spread = r.pod["topologySpreadConstraints"][0]["labelSelector"]
+        self.assertEqual(spread, {"matchLabels": wanted})
+
+    @for_each
+    def test_resources_are_limited_and_whole(self, r):
+        resources = r.container["resources"]
+        self.assertEqual(resources["requests"], resources["limits"])  # Guaranteed
+        self.assertTrue(resources["limits"]["cpu"].isdigit())         # HEDDLE_THREADS
+        self.assertIn("memory", resources["limits"])
+
+    def test_a_gpu_is_given_back_before_the_next_pod_asks_for_it(self):
+        rolling = self.rendered["cuda"].one("Deployment")["spec"]["strategy"]["rollingUpdate"]
+        self.assertEqual(rolling, {"maxSurge": 0, "maxUnavailable": 1})
+        limits = self.rendered["cuda"].container["resources"]["limits"]
+        self.assertEqual(limits["nvidia.com/gpu"], "1")
+        self.assertEqual(self.rendered["cuda"].environment["HEDDLE_DEVICE"]["value"], "cuda")
+        rolling = self.rendered["cpu"].one("Deployment")["spec"]["strategy"]["rollingUpdate"]
+        self.assertEqual(rolling, {"maxSurge": 1, "maxUnavailable": 0})
+
+    def test_monitoring_finds_the_service(self):
+        monitor = self.own.one("ServiceMonitor")["spec"]
+        labels = self.own.one("Service")["metadata"]["labels"]
+        selector = monitor["selector"]["matchLabels"]
+        self.assertLessEqual(selector.items(), labels.items())
+        self.assertIn("app.kubernetes.io/instance", selector)  # or two instances are scraped twice
+        self.assertEqual([(e["port"], e["path"]) for e in monitor["endpoints"]], [("http", "/metrics")])
+        self.assertIn("/metrics", get_routes())
+
+    def test_autoscaling_owns_the_number_of_replicas(self):
+        self.assertNotIn("replicas", self.own.one("Deployment")["spec"])
+        self.assertEqual(self.own.one("ScaledObject")["spec"]["scaleTargetRef"]["name"],
+                         self.own.one("Deployment")["metadata"]["name"])
+
+    def test_autoscaling_asks_for_metrics_that_exist(self):
+        scaled = load_yaml(ROOT / "components" / "autoscaling" / "scaledobject.yaml")
+        service = load_yaml(ROOT / "base" / "service.yaml")["metadata"]["name"]
+        for trigger in scaled["spec"]["triggers"]:
+            query = trigger["metadata"]["query"]
+            self.assertEqual(faults(query, documented_metrics()), [])
+            self.assertEqual(query.count("heddle_"), query.count(f'{{job="{service}"}}'))
+            self.assertTrue(all(isinstance(v, str) for v in trigger["metadata"].values()))
+
+    def test_the_pool_is_of_these_pods(self):
+        pool = self.own.one("InferencePool")["spec"]
+        self.assertLessEqual(pool["selector"]["matchLabels"].items(), self.own.pod_labels.items())
+        self.assertIn("app.kubernetes.io/instance", pool["selector"]["matchLabels"])
+        self.assertEqual([p["number"] for p in pool["targetPorts"]], [self.own.config["port"]])
+        self.assertEqual(self.own.environment["HEDDLE_METRIC_NAMES"]["value"], "vllm")
+
+    def test_keys_are_read_from_the_secret(self):
+        mounts = {m["name"]: m["mountPath"] for m in self.own.container["volumeMounts"]}
+        path = self.own.environment["HEDDLE_API_KEY_FILE"]["value"]
+        self.assertEqual(path, mounts["api-keys"] + "/keys.txt")
+        # Readable for the group that the pod runs with.
+        volume = next(v for v in self.own.pod["volumes"] if v["name"] == "api-keys")
+        self.assertEqual(volume["secret"]["defaultMode"], 0o440)
+        self.assertEqual(self.own.pod["securityContext"]["fsGroup"],
+                         self.own.pod["securityContext"]["runAsGroup"])
+
+
+class FilesTest(unittest.TestCase):
+    def test_every_file_parses(self):
+        paths = [p for p in DEPLOY.rglob("*") if p.suffix in (".yaml", ".yml")]
+        self.assertGreater(len(paths), 20)
+        for path in paths:
+            self.assertIsNotNone(load_yaml(path), path)
+
+    def test_every_file_is_used(self):
+        for folder in [ROOT / "base", *(ROOT / "overlays").iterdir(), *(ROOT / "components").iterdir()]:
+            listed = read(folder / "kustomization.yaml")
+            for path in folder.iterdir():
+                if path.name != "kustomization.yaml":
+                    self.assertIn(path.name, listed, path)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
