@@ -65,7 +65,8 @@ constexpr Option kOptions[] = {
      .field = &Config::threads,
      .section = kEngine,
      .value = "N",
-     .help = "Threads that compute. 0: one per physical core.",
+     .help = "Threads that compute. 0: one per core that this process may use, by its affinity and "
+             "its control group's CPU quota.",
      .commands = kEngineCommands | kBench,
      .min = 0,
      .max = 4096,

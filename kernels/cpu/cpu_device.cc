@@ -17,6 +17,7 @@
 #include "kernels/cpu/sampler.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/usable_cpus.h"
 #include "kernels/device.h"
 #include "kernels/host_memory.h"
 #include "kernels/kv_element.h"
@@ -267,12 +268,12 @@ class CpuOps final : public Ops {
   std::vector<cpu::SamplerScratch> samplers_;
 };
 
-// Says so where there are more threads than cores: they take turns, and each op waits for the last.
+// Says so where there are more threads than CPUs: they take turns, and each op waits for the last.
 std::string ThreadsText(int32_t num_threads) {
-  const int32_t cores = cpu::ThreadPool::UsableCores();
+  const int32_t cpus = cpu::FindUsableCpus().num_cpus;
   std::string text = absl::StrCat(num_threads, num_threads == 1 ? " thread" : " threads");
-  if (num_threads > cores) {
-    absl::StrAppend(&text, ", WARNING: more than the ", cores, cores == 1 ? " core" : " cores",
+  if (num_threads > cpus) {
+    absl::StrAppend(&text, ", WARNING: more than the ", cpus, cpus == 1 ? " CPU" : " CPUs",
                     " that this process may use");
   }
   return text;
@@ -339,7 +340,8 @@ absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& 
     return absl::InvalidArgumentError(absl::StrCat(
         "cpu device: ", options.num_threads, " threads; valid are 0 (all cores) to ", kMaxThreads));
   }
-  int32_t threads = options.num_threads == 0 ? cpu::ThreadPool::UsableCores() : options.num_threads;
+  const int32_t threads =
+      options.num_threads == 0 ? cpu::FindUsableCpus().num_cores : options.num_threads;
   return std::make_unique<CpuDevice>(isa, features, threads, options.pin_threads);
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/cpu/cpuid.h"
 #include "kernels/cpu/kernel_table.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/usable_cpus.h"
 #include "kernels/host_memory.h"
 
 namespace heddle::kernels::cpu {
@@ -84,7 +85,7 @@ LimitMeter::~LimitMeter() = default;
 
 absl::StatusOr<LimitMeter> LimitMeter::Create(const CpuDeviceOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(Isa isa, ResolveIsa(options.isa, DetectCpuFeatures()));
-  int32_t threads = options.num_threads > 0 ? options.num_threads : ThreadPool::UsableCores();
+  int32_t threads = options.num_threads > 0 ? options.num_threads : FindUsableCpus().num_cores;
   auto state =
       std::make_unique<State>(threads, options.pin_threads, KernelsFor(isa), Bf16KernelsFor(isa));
   HEDDLE_ASSIGN_OR_RETURN(state->memory, AllocateHost(kReadBytes, "bandwidth measurement"));

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/cpu/usable_cpus.h"
 
 namespace heddle::kernels::cpu {
 namespace {
@@ -54,40 +55,25 @@ uint32_t Await(const std::atomic<uint32_t>& value, int* spins, const F& changed)
   }
 }
 
-std::vector<int> CoreIds() {
-  std::vector<int> ids;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    for (int i = 0; i < CPU_SETSIZE; ++i) {
-      if (CPU_ISSET(i, &set)) ids.push_back(i);
-    }
-  }
-  if (ids.empty()) ids.push_back(0);
-  return ids;
-}
-
 // Best effort: a thread that cannot be pinned still works.
-void PinTo(int core, std::thread& thread) {
+void PinTo(int cpu, std::thread& thread) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  CPU_SET(core, &set);
+  CPU_SET(cpu, &set);
   pthread_setaffinity_np(thread.native_handle(), sizeof(set), &set);
 }
 
 }  // namespace
 
-int32_t ThreadPool::UsableCores() { return static_cast<int32_t>(CoreIds().size()); }
-
 ThreadPool::ThreadPool(int32_t num_threads, bool pin)
     : num_threads_(num_threads), cursors_(static_cast<size_t>(num_threads)), gate_(kClosed) {
   HEDDLE_CHECK(num_threads >= 1 && num_threads <= static_cast<int32_t>(kJoinedMask) + 1,
                "a pool has its caller and at most 1023 workers");
-  std::vector<int> cores = CoreIds();
+  const std::vector<int> cpus = pin ? FindUsableCpus().ids : std::vector<int>();
   for (int32_t i = 1; i < num_threads; ++i) {
     workers_.emplace_back([this, i] { WorkerLoop(i); });
     pthread_setname_np(workers_.back().native_handle(), "compute");
-    if (pin) PinTo(cores[static_cast<size_t>(i) % cores.size()], workers_.back());
+    if (pin) PinTo(cpus[static_cast<size_t>(i) % cpus.size()], workers_.back());
   }
 }
 

@@ -20,8 +20,8 @@ namespace heddle::kernels::cpu {
 
 class ThreadPool {
  public:
-  // `num_threads` >= 1 counts the caller; `pin` binds thread i to the i-th core that this process
-  // may use (the caller is left where it is).
+  // `num_threads` >= 1 counts the caller; `pin` binds thread i to the i-th of usable_cpus.h (the
+  // caller is left where it is).
   ThreadPool(int32_t num_threads, bool pin);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -59,9 +59,6 @@ class ThreadPool {
     Fork([](const void* context, int32_t thread) { (*static_cast<const F*>(context))(thread); },
          &body, /*everyone=*/true);
   }
-
-  // Cores that this process may run on.
-  static int32_t UsableCores();
 
  private:
   // What a thread may be late with when all others are done, against some ten nanoseconds for

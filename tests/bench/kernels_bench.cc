@@ -19,6 +19,7 @@
 #include "benchmark/benchmark.h"
 #include "kernels/cpu/limits.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/usable_cpus.h"
 #include "kernels/device.h"
 #include "tests/kernels/testing.h"
 
@@ -307,7 +308,7 @@ void BenchSample(State& state, float top_p, int32_t top_k) {
 void BenchForkJoin(State& state) {
   const CpuDeviceOptions options = Options();
   const int32_t threads =
-      options.num_threads > 0 ? options.num_threads : cpu::ThreadPool::UsableCores();
+      options.num_threads > 0 ? options.num_threads : cpu::FindUsableCpus().num_cores;
   cpu::ThreadPool pool(threads, options.pin_threads);
   for (auto _ : state) {
     const double start = Now();

@@ -199,7 +199,7 @@ class KustomizeTest(unittest.TestCase):
     def test_resources_are_limited_and_whole(self, r):
         resources = r.container["resources"]
         self.assertEqual(resources["requests"], resources["limits"])  # Guaranteed
-        self.assertTrue(resources["limits"]["cpu"].isdigit())         # HEDDLE_THREADS
+        self.assertTrue(resources["limits"]["cpu"].isdigit())         # a thread for each
         self.assertIn("memory", resources["limits"])
 
     def test_a_gpu_is_given_back_before_the_next_pod_asks_for_it(self):

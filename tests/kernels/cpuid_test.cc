@@ -4,7 +4,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/cpu/usable_cpus.h"
 #include "kernels/device.h"
 
 namespace heddle::kernels::cpu {
@@ -49,15 +49,15 @@ TEST_CASE("A level can be forced down but not beyond the machine", "[kernels][un
 
 TEST_CASE("A device says its level and threads, and refuses impossible options",
           "[kernels][unit]") {
-  auto device = CreateCpuDevice({std::min(2, ThreadPool::UsableCores()), "portable", false});
+  auto device = CreateCpuDevice({std::min(2, FindUsableCpus().num_cpus), "portable", false});
   REQUIRE(device.ok());
   CHECK((*device)->description().find("portable") != std::string::npos);
   CHECK((*device)->description().find(" thread") != std::string::npos);
   CHECK((*device)->description().find("WARNING") == std::string::npos);
-  const int32_t cores = ThreadPool::UsableCores();
-  auto crowded = CreateCpuDevice({cores + 1, "portable", false});
+  const int32_t cpus = FindUsableCpus().num_cpus;
+  auto crowded = CreateCpuDevice({cpus + 1, "portable", false});
   REQUIRE(crowded.ok());
-  CHECK((*crowded)->description().find("more than the " + std::to_string(cores) + " core") !=
+  CHECK((*crowded)->description().find("more than the " + std::to_string(cpus) + " CPU") !=
         std::string::npos);
   CHECK(absl::IsInvalidArgument(CreateCpuDevice({-1, "auto", false}).status()));
   CHECK(absl::IsInvalidArgument(CreateCpuDevice({1, "mmx", false}).status()));
