@@ -133,9 +133,8 @@ std::string_view CommandUsage(Command command) {
              "  heddle tune ~/models/Llama-3.1-8B --device cuda:0 --tune-profile h200.jsonl\n";
     case kHealth:
       return "heddle health [--url URL]\n\n"
-             "Asks a running server's /health. Ends with 0 if requests make progress, else with 1 "
-             "and\n"
-             "the reason: for supervisors that run a program and look at its exit code.\n\n"
+             "Asks a running server's /health. Ends with 0 if requests make progress, else with\n"
+             "1 and the reason: for supervisors that run a program and look at its exit code.\n\n"
              "  heddle health --url http://127.0.0.1:8000\n";
   }
   return "";
