@@ -29,7 +29,7 @@ cd "$here/../.."
 
 default_parts="ops models bench serve"
 # Seconds that each part may take. Those of the default parts are less than ten minutes together.
-declare -A limit=([ops]=70 [shapes]=90 [models]=60 [bench]=120 [serve]=330
+declare -A limit=([ops]=70 [shapes]=150 [models]=60 [bench]=120 [serve]=330
                   [tune]=150 [throughput]=235 [sanitize]=160)
 # Prompt/output/requests, of Llama 3.1 8B: enough requests to fill the GPU for the time that their
 # goal allows some five times over.

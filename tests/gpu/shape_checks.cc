@@ -16,16 +16,28 @@ namespace {
 
 using engine::TokenId;
 
+// A small vocabulary, as a rule: the reference keeps all logits of a step.
+constexpr int32_t kSmallVocab = 8192;
+
 struct Case {
   const char* shape;
   const char* weights;
   const char* kv_type;
+  int64_t kv_mib = 16;
+  int32_t vocab = kSmallVocab;
 };
 constexpr Case kCases[] = {
-    {"llama-3.1-8b", "bf16", "bf16"}, {"llama-3.1-8b", "fp8", "fp8"},
-    {"llama-3.1-8b", "q4_0", "f16"},  {"llama-3.1-8b", "q8_0", "int8"},
-    {"llama-3.1-8b", "q4_k", "bf16"}, {"qwen2.5-0.5b", "bf16", "bf16"},
-    {"qwen3-1.7b", "mxfp4", "f16"},   {"llama-3.1-70b", "bf16", "bf16"},
+    // Keys of one layer beyond 2^31 bytes and elements, which a pool of all of a GPU's memory has
+    // for
+    // models of few layers. Sequences lie all over it.
+    {"llama-3.1-8b", "bf16", "bf16", 5 << 10},
+    {"llama-3.1-8b", "fp8", "fp8", 5 << 10},
+    {"llama-3.1-8b", "q4_0", "f16"},
+    {"llama-3.1-8b", "q8_0", "int8"},
+    {"llama-3.1-8b", "q4_k", "bf16"},
+    {"qwen2.5-0.5b", "bf16", "bf16"},
+    {"qwen3-1.7b", "mxfp4", "f16"},
+    {"llama-3.1-70b", "bf16", "bf16", 16, 128256},  // a head of 2.1 GB
     {"llama-3.1-70b", "q4_0", "fp8"},
 };
 
@@ -35,19 +47,16 @@ constexpr int32_t kRows[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 128, 2
 // Some dozens of roundings of BF16 per logit, and the CPU's rows of 8 bits where weights are codes.
 constexpr double kTolerance = 0.05;
 
-// A small vocabulary: logits are not what this is about, and the reference keeps all of them.
-constexpr int32_t kVocab = 8192;
-
 absl::StatusOr<engine::LoadedModel> Load(
     const Case& c,
     const std::function<absl::StatusOr<std::unique_ptr<kernels::Device>>()>& make_device) {
   HEDDLE_ASSIGN_OR_RETURN(engine::ModelSpec spec, engine::KnownShape(c.shape));
   spec.layers.resize(1);
-  spec.vocab = kVocab;
+  spec.vocab = c.vocab;
   HEDDLE_ASSIGN_OR_RETURN(const kernels::DType weights, engine::RandomFormat(c.weights));
   engine::LoadOptions options;
   options.make_device = make_device;
-  options.capacity.kv_bytes = 16 << 20;
+  options.capacity.kv_bytes = c.kv_mib << 20;
   options.capacity.max_context = 512;
   options.capacity.max_batch_tokens = 256;
   options.capacity.max_batch_seqs = 64;
@@ -57,7 +66,7 @@ absl::StatusOr<engine::LoadedModel> Load(
 
 std::vector<TokenId> Prompt(int32_t length) {
   std::vector<TokenId> tokens;
-  for (int32_t i = 0; i < length; ++i) tokens.push_back((i * 2654435 + 17) % kVocab);
+  for (int32_t i = 0; i < length; ++i) tokens.push_back((i * 2654435 + 17) % kSmallVocab);
   return tokens;
 }
 
