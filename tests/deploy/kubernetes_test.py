@@ -62,7 +62,7 @@ class Rendered:
 
     @property
     def environment(self):
-        return {entry["name"]: entry for entry in self.container["env"]}
+        return {entry["name"]: entry for entry in self.container.get("env", [])}
 
     @property
     def config(self):
