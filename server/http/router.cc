@@ -35,12 +35,16 @@ constexpr Route kRoutes[] = {
     {RouteId::kIndex, "GET", "/", false, "The web page; for other than browsers, what this is"},
 };
 
-bool PathMatches(std::string_view pattern, std::string_view path, std::string_view* parameter) {
+// A response's id has no slash, so that what OpenAI has below one (its input items, its
+// cancellation) is no response; names of models and ids that clients chose may have some.
+bool PathMatches(const Route& route, std::string_view path, std::string_view* parameter) {
+  std::string_view pattern = route.pattern;
   if (!pattern.ends_with(kParameter)) return pattern == path;
   pattern.remove_suffix(kParameter.size());
   if (!path.starts_with(pattern) || path.size() == pattern.size()) return false;
   *parameter = path.substr(pattern.size());
-  return true;
+  const bool is_response = route.id == RouteId::kResponse || route.id == RouteId::kDeleteResponse;
+  return !is_response || parameter->find('/') == std::string_view::npos;
 }
 
 }  // namespace
@@ -58,7 +62,7 @@ RouteMatch MatchRoute(std::string_view method, std::string_view path) {
   RouteMatch match;
   for (const Route& route : kRoutes) {
     std::string_view parameter;
-    if (!PathMatches(route.pattern, path, &parameter)) continue;
+    if (!PathMatches(route, path, &parameter)) continue;
     if (route.method == method) return {&route, parameter, ""};
     if (!match.allow.empty()) match.allow.append(", ");
     match.allow.append(route.method);

@@ -38,7 +38,7 @@ enum class RouteId : uint8_t {
 struct Route {
   RouteId id;
   std::string_view method;   // HEAD is answered wherever GET is
-  std::string_view pattern;  // a last segment "{id}" matches the rest of the path
+  std::string_view pattern;  // a last "{id}" matches the rest of the path; a response's: a segment
   bool needs_key;            // where API keys are set
   std::string_view summary;
   bool needs_admin = false;  // shows more than one client's own

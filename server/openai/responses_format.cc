@@ -37,8 +37,10 @@ void WriteUsage(const Usage& usage, JsonWriter* json) {
 }
 
 // A call that the length has cut off is not whole.
-std::string_view ItemStatus(const OutputPiece& piece) {
-  return piece.kind == Kind::kCall && !piece.ends_call ? "incomplete" : "completed";
+// `cut`: the answer ended in the middle of it.
+std::string_view ItemStatus(const OutputPiece& piece, bool cut) {
+  if (piece.kind == Kind::kCall) cut = !piece.ends_call;
+  return cut ? "incomplete" : "completed";
 }
 
 std::string_view EndStatus(const ChoiceResult& result) {
@@ -116,7 +118,7 @@ void ResponsesFormat::OpenItem(OutputPiece item, std::string* frames) {
              base::StrCat(Place(), ",\"part\":", PartJson(item_, {})), frames);
 }
 
-void ResponsesFormat::CloseItem(std::string* frames) {
+void ResponsesFormat::CloseItem(std::string* frames, bool cut) {
   open_ = false;
   bool reasoning = item_.kind == Kind::kReasoning;
   if (item_.kind == Kind::kCall) {
@@ -140,7 +142,7 @@ void ResponsesFormat::CloseItem(std::string* frames) {
   }
   WriteEvent("response.output_item.done",
              base::StrCat("\"output_index\":", n_items_ - 1, ",\"item\":",
-                          ItemJson(item_, item_tokens_, n_items_ - 1, ItemStatus(item_))),
+                          ItemJson(item_, item_tokens_, n_items_ - 1, ItemStatus(item_, cut))),
              frames);
 }
 
@@ -161,8 +163,8 @@ std::string ResponsesFormat::CallPlace() const {
                       "\",\"output_index\":", n_items_ - 1, ",");
 }
 
-void ResponsesFormat::EndChoice(size_t, const ChoiceResult&, std::string* frames) {
-  if (open_) CloseItem(frames);
+void ResponsesFormat::EndChoice(size_t, const ChoiceResult& result, std::string* frames) {
+  if (open_) CloseItem(frames, /*cut=*/result.reason == EndReason::kLength);
 }
 
 void ResponsesFormat::End(std::span<const ChoiceResult> choices, const Usage& usage,
@@ -181,7 +183,7 @@ std::string ResponsesFormat::Body(std::span<const ChoiceResult> choices, const U
 
 std::string ResponsesFormat::ErrorFrames(const ApiError& error) {
   std::string frames;
-  if (open_) CloseItem(&frames);
+  if (open_) CloseItem(&frames, /*cut=*/true);
   WriteResponseEvent("response.failed", Response("failed", {}, nullptr, &error), &frames);
   return frames;
 }
@@ -251,7 +253,8 @@ std::string ResponsesFormat::Response(std::string_view status,
   for (const ChoiceResult& choice : choices) {
     for (size_t i = 0; i < choice.pieces.size(); ++i) {
       const OutputPiece& piece = choice.pieces[i];
-      json.Raw(ItemJson(piece, choice.TokensOf(i), i, ItemStatus(piece)));
+      const bool cut = status == "incomplete" && i + 1 == choice.pieces.size();
+      json.Raw(ItemJson(piece, choice.TokensOf(i), i, ItemStatus(piece, cut)));
     }
   }
   json.EndArray().Key("usage");

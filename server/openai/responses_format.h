@@ -46,7 +46,7 @@ class ResponsesFormat final : public AnswerFormat {
 
  private:
   void OpenItem(OutputPiece item, std::string* frames);
-  void CloseItem(std::string* frames);
+  void CloseItem(std::string* frames, bool cut = false);
   void WriteArguments(const OutputPiece& piece, std::string* frames);
   std::string CallPlace() const;  // "item_id" and "output_index" of the open call
   void WriteEvent(std::string_view type, std::string_view members, std::string* frames);

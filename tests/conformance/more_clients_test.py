@@ -67,6 +67,12 @@ class Responses(unittest.TestCase):
         self.assertEqual(answer.status, "incomplete")
         self.assertEqual(answer.incomplete_details.reason, "max_output_tokens")
         self.assertEqual(answer.output_text, "hel")
+        self.assertEqual(answer.output[0].status, "incomplete")
+        events = list(self.create("hello world", max_output_tokens=3, stream=True))
+        self.assertEqual(events[-1].type, "response.incomplete")
+        done = next(e for e in events if e.type == "response.output_item.done")
+        self.assertEqual([done.item.status, events[-1].response.output[0].status], ["incomplete"] * 2)
+        self.assertEqual(self.create("hello").output[0].status, "completed")
 
     def test_reasoning_and_calls_are_items(self):
         tools = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": False}]
