@@ -28,6 +28,14 @@ constexpr std::array<Field, A + B> Concat(const Field (&a)[A], const Field (&b)[
   return all;
 }
 
+constexpr Field kCacheSalt = {
+    "cache_salt",
+    kString,
+    1,
+    256,
+    "",
+    "computed prompts are shared only among requests with the same salt (docs/security.md)"};
+
 // OpenAI's ranges where it has the field; vLLM's and transformers' for the rest.
 constexpr Field kGenerationFields[] = {
     {"temperature", kNumber, 0, 2, "(of the model, else 1)", "0 always takes the likeliest token"},
@@ -65,6 +73,7 @@ constexpr Field kGenerationFields[] = {
      "milliseconds from now in which the whole answer is wanted; needs --policy deadline"},
     {"workflow", kString, 1, 256, "",
      "requests of one workflow share the deadline that its first one brought"},
+    kCacheSalt,
     {"response_format", kObject, 0, kInfinity, R"({"type":"text"})",
      "text, json_object, or json_schema with the schema that the answer is valid by"},
     {"structured_outputs", kObject, 0, kInfinity, "",
@@ -149,6 +158,7 @@ constexpr Field kResponsesFields[] = {
     {"include", kArray, 0, 64, "[]",
      "message.output_text.logprobs: log-probabilities; what else is listed has no effect"},
     {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
+    kCacheSalt,
 };
 
 constexpr Field kMessagesFields[] = {
@@ -170,6 +180,7 @@ constexpr Field kMessagesFields[] = {
      "format: a json_schema that the answer is valid by; effort: passed to the chat template"},
     {"metadata", kObject, 0, kInfinity, "{}", "accepted and not used"},
     {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
+    kCacheSalt,
 };
 
 constexpr Field kEmbeddingFields[] = {
@@ -226,6 +237,26 @@ constexpr RefusedField kRefusedChatFields[] = {
     {"truncate_prompt_tokens", "", "prompts are not cut"},
     {"regex", "", "give the expression as 'guided_regex' or in 'structured_outputs'"},
     {"ebnf", "", "give a grammar in GBNF as 'guided_grammar' or in 'structured_outputs'"},
+    {"allowed_token_ids", "", "say what the answer may be in 'structured_outputs'"},
+    {"include_stop_str_in_output", "false", "stop strings are not part of the answer"},
+    {"no_stop_trim", "false", "stop strings are not part of the answer"},
+    {"stop_regex", "", "an answer ends at strings ('stop') or tokens ('stop_token_ids')"},
+    {"skip_special_tokens", "true", "special tokens are not part of the answer"},
+    {"return_token_ids", "false", "answers are text; 'logprobs' has the bytes of each token"},
+    {"return_tokens_as_token_ids", "false", "'logprobs' has the text and bytes of each token"},
+    {"logits_processors", "[]", "requests bring no code"},
+    {"chat_template", "", "the template is the server's (--chat-template)"},
+    {"documents", "[]", "give them to the template in 'chat_template_kwargs'"},
+    {"thinking_token_budget", "", "reasoning is limited by 'max_completion_tokens' alone"},
+    {"lora", "[]", "this version serves the base model alone"},
+    {"lora_path", "", "this version serves the base model alone"},
+    {"n_predict", "", "give 'max_tokens'"},
+    {"random_seed", "", "give 'seed'"},
+    {"repeat_penalty", "1", "give 'repetition_penalty'"},
+    {"mirostat", "0", "this sampler is not supported"},
+    {"dynatemp_range", "0", "this sampler is not supported"},
+    {"dry_multiplier", "0", "this sampler is not supported"},
+    {"xtc_probability", "0", "this sampler is not supported"},
 };
 
 constexpr RefusedField kRefusedResponsesFields[] = {
@@ -359,7 +390,8 @@ absl::Status CheckRefused(const Json& body, std::span<const RefusedField> refuse
   for (const RefusedField& field : refused) {
     const Json* value = Find(body, field.name);
     if (value == nullptr) continue;
-    if (!field.only.empty() && value->dump() == field.only) continue;
+    // By value: 0 may be written as 0.0.
+    if (!field.only.empty() && *value == Json::parse(field.only)) continue;
     return FieldError(field.name, base::StrCat("'", field.name, "': ", field.reason),
                       "unsupported_parameter");
   }

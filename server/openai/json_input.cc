@@ -68,6 +68,9 @@ absl::Status CheckJsonShape(std::string_view text) {
 }
 
 absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
+  if (text.empty()) {
+    return FieldError("", "the body is empty; expected a JSON object", kInvalidJson);
+  }
   if (absl::Status shape = CheckJsonShape(text); !shape.ok()) return shape;
   try {
     Json value = Json::parse(text.begin(), text.end());

@@ -211,8 +211,8 @@ absl::Status AddOutputConfig(const Json& config, Json* chat) {
 
 absl::StatusOr<Json> ChatBody(const Json& body) {
   Json chat = Json::object();
-  for (std::string_view name :
-       {"model", "temperature", "top_p", "top_k", "stream", "max_tokens", "chat_template_kwargs"}) {
+  for (std::string_view name : {"model", "temperature", "top_p", "top_k", "stream", "max_tokens",
+                                "chat_template_kwargs", "cache_salt"}) {
     if (const Json* value = Find(body, name)) chat[std::string(name)] = *value;
   }
   if (const Json* stop = Find(body, "stop_sequences")) chat["stop"] = *stop;

@@ -217,8 +217,9 @@ bool Includes(const Json& body, std::string_view what) {
 
 absl::StatusOr<Json> ChatBody(const Json& body, const Json& conversation) {
   Json chat = Json::object();
-  for (std::string_view name : {"model", "temperature", "top_p", "stream", "user",
-                                "parallel_tool_calls", "top_logprobs", "chat_template_kwargs"}) {
+  for (std::string_view name :
+       {"model", "temperature", "top_p", "stream", "user", "parallel_tool_calls", "top_logprobs",
+        "chat_template_kwargs", "cache_salt"}) {
     if (const Json* value = Find(body, name)) chat[std::string(name)] = *value;
   }
   if (chat.contains("top_logprobs") || Includes(body, "message.output_text.logprobs")) {

@@ -30,12 +30,20 @@ uint64_t WorkflowId(const std::string& name, uint64_t tenant) {
   return std::max<uint64_t>(1, std::hash<std::string>()(name) ^ (tenant * kOdd));
 }
 
+// The space without a salt is 0.
+uint64_t CacheSpace(const Json* salt) {
+  return salt == nullptr
+             ? 0
+             : std::max<uint64_t>(1, std::hash<std::string>()(salt->get<std::string>()));
+}
+
 }  // namespace
 
 absl::Status ReadScheduling(const Json& body, const RequestContext& context,
                             GenerationRequest* request) {
   const PolicyKind policy = context.policy.scheduling;
   request->tenant = context.tenant;
+  request->cache_space = CacheSpace(Find(body, "cache_salt"));
   request->priority = static_cast<int32_t>(GetInt(body, "priority", 0));
   if (request->priority != 0 && policy != PolicyKind::kPriority) {
     return NeedsPolicy("priority", "priority");

@@ -1,5 +1,6 @@
 // The members of a request that say how it is served beside others: priority, deadline_ms,
-// workflow. Which of them count is the server's --policy.
+// workflow. Which of them count is the server's --policy. And cache_salt: with whom it shares
+// computed prompts.
 #pragma once
 
 #include "absl/status/status.h"

@@ -28,6 +28,56 @@ TEST_CASE("What other servers' fields would change is not passed over", "[openai
   parser.Completion(R"({"prompt":"x","use_beam_search":false,"regex":null})");
 }
 
+// vLLM's, SGLang's, llama.cpp's and Mistral's own names, with the values at which they do nothing.
+TEST_CASE("What would change the answer on other servers is refused unless it changes nothing",
+          "[openai]") {
+  Parser parser;
+  struct Case {
+    const char* name;
+    const char* value;
+    const char* harmless;
+  };
+  for (const Case& field : {Case{"allowed_token_ids", "[1]", "null"},
+                            {"include_stop_str_in_output", "true", "false"},
+                            {"skip_special_tokens", "false", "true"},
+                            {"chat_template", R"("{{ x }}")", "null"},
+                            {"lora", R"([{"id":0}])", "[]"},
+                            {"n_predict", "8", "null"},
+                            {"random_seed", "3", "null"},
+                            {"repeat_penalty", "1.1", "1.0"},
+                            {"dry_multiplier", "0.8", "0.0"},
+                            {"mirostat", "2", "0"}}) {
+    INFO(field.name);
+    const std::string name = base::StrCat("\"", field.name, "\":");
+    const ApiError error = parser.ChatRefused(name + field.value);
+    CHECK(error.param == field.name);
+    CHECK(error.code == "unsupported_parameter");
+    parser.Chat(name + field.harmless);
+  }
+}
+
+TEST_CASE("A salt counts in every form of conversation", "[openai]") {
+  Parser parser;
+  const server::RequestContext context{&parser.model, &parser.codec, kRandomSeed};
+  server::ResponseStore store;
+  const uint64_t space = parser.Chat(R"("cache_salt":"a")").generations[0].cache_space;
+  CHECK(space != 0);
+  auto message = server::ParseMessagesRequest(
+      R"({"max_tokens":1,"messages":[{"role":"user","content":"x"}],"cache_salt":"a"})", context);
+  REQUIRE(message.ok());
+  CHECK(message->generations[0].cache_space == space);
+  auto response =
+      server::ParseResponsesRequest(R"({"input":"x","cache_salt":"a"})", context, &store);
+  REQUIRE(response.ok());
+  CHECK(response->api.generations[0].cache_space == space);
+}
+
+TEST_CASE("An empty body is called empty", "[openai]") {
+  const ApiError error = Parser().Refused(Endpoint::kChat, "");
+  CHECK(error.code == "invalid_json");
+  CHECK(error.message.find("is empty") != std::string::npos);
+}
+
 TEST_CASE("A strict server refuses fields that it does not know, on every route", "[openai]") {
   Parser parser;
   server::RequestContext context{&parser.model, &parser.codec, kRandomSeed};

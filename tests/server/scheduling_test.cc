@@ -56,6 +56,16 @@ TEST_CASE("A priority counts where the policy is priority, and is refused elsewh
   CHECK(Refused(PolicyKind::kPriority, R"("priority":1e10)").param == "priority");
 }
 
+TEST_CASE("Requests share computed prompts with those of the same salt only", "[openai]") {
+  const uint64_t a = Parsed(PolicyKind::kFcfs, R"("cache_salt":"a")").cache_space;
+  CHECK(a != 0);
+  CHECK(Parsed(PolicyKind::kFcfs, R"("cache_salt":"a")").cache_space == a);
+  CHECK(Parsed(PolicyKind::kFcfs, R"("cache_salt":"b")").cache_space != a);
+  CHECK(Parsed(PolicyKind::kFcfs, R"("cache_salt":null)").cache_space == 0);
+  CHECK(Refused(PolicyKind::kFcfs, R"("cache_salt":"")").param == "cache_salt");
+  CHECK(Refused(PolicyKind::kFcfs, R"("cache_salt":3)").code == "invalid_type");
+}
+
 TEST_CASE("A deadline is in milliseconds from now and may not have passed", "[openai]") {
   CHECK(Parsed(PolicyKind::kDeadline, R"("deadline_ms":250)").deadline_us == 250'000);
   CHECK(Parsed(PolicyKind::kDeadline, R"("deadline_ms":9e18)").deadline_us == 86'400'000'000);
