@@ -17,6 +17,14 @@ absl::Status Contradiction(const std::string& message) {
   return absl::InvalidArgumentError(message);
 }
 
+// What a browser may send as Origin: SCHEME://HOST[:PORT], or "*" for all.
+bool IsOrigin(const std::string& text) {
+  if (text == "*") return true;
+  const size_t mark = text.find("://");
+  if (mark == std::string::npos || mark == 0 || mark + 3 == text.size()) return false;
+  return text.find_first_of("/ ?#,", mark + 3) == std::string::npos;
+}
+
 absl::Status ValidateModel(Command command, const Config& config) {
   if (command == kTrace || command == kHealth) return absl::OkStatus();
   if (command == kRender) {
@@ -34,8 +42,11 @@ absl::Status ValidateModel(Command command, const Config& config) {
                                 ") does not go with --shape: it has a shape of its own"));
   }
   if (!config.model.empty()) return absl::OkStatus();
+  const char* without = "";
+  if (command == kBench || command == kTune) without = ", or --random-weights SHAPE";
+  if (command == kSimulate || command == kPlan) without = ", or --shape SHAPE";
   return Contradiction(StrCat("MODEL is missing: a model's folder or GGUF file, as in `heddle ",
-                              CommandName(command), " ./my-model`"));
+                              CommandName(command), " ./my-model`", without));
 }
 
 absl::Status ValidateEngine(const Config& config) {
@@ -100,15 +111,21 @@ absl::Status ValidateServer(const Config& config) {
                                 ") is larger than --max-connections (", config.max_connections,
                                 "): some threads could never have a connection"));
   }
-  if (config.cors_origin == "null" || config.cors_origin.find(' ') != std::string::npos) {
-    return Contradiction(
-        StrCat("--cors-origin must be * or one origin such as https://example.org, not ",
-               Quote(config.cors_origin)));
+  if (!config.cors_origin.empty() && !IsOrigin(config.cors_origin)) {
+    return Contradiction(StrCat("--cors-origin must be * or one origin such as ",
+                                "https://example.org, without a path, not ",
+                                Quote(config.cors_origin)));
   }
   return absl::OkStatus();
 }
 
 absl::Status ValidateGenerate(const Config& config) {
+  const int forms =
+      int{!config.json_schema.empty()} + int{!config.grammar.empty()} + int{!config.regex.empty()};
+  if (forms > 1) {
+    return Contradiction(
+        "--json-schema, --grammar and --regex each say what the answer must be: give one of them");
+  }
   if (config.logprobs.has_value() && !config.json) {
     return Contradiction("--logprobs needs --json: text has no place for them");
   }

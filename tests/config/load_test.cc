@@ -172,11 +172,18 @@ TEST_CASE("Contradictions name both options", "[config][unit]") {
   CHECK(Contains(ErrorOf(kServe, {"m", "--disk-kv", "/tmp"}), "--disk-kv needs --host-kv-memory"));
   std::string logprobs = ErrorOf(kGenerate, {"m", "--logprobs", "2"});
   CHECK(Contains(logprobs, "--logprobs needs --json"));
+  CHECK(Contains(ErrorOf(kGenerate, {"m", "--regex", "a", "--grammar", "g"}), "give one of them"));
   CHECK(Contains(ErrorOf(kTokenize, {"m", "--decode", "--no-bos"}), "--decode does not go with"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--page-tokens", "24"}), "power of two"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--served-model-name", "a,a"}), "twice"));
   CHECK(Contains(ErrorOf(kServe, {"m", "--grpc-port", "8000"}), "must not be --port (8000)"));
   CHECK(Load(kServe, Strings{"m", "--port", "0", "--grpc-port", "0"}, {}).ok());
+  for (const char* origin : {"example.org", "https://example.org/", "https://", "null", "a b"}) {
+    CHECK(Contains(ErrorOf(kServe, {"m", "--cors-origin", origin}), "https://example.org"));
+  }
+  for (const char* origin : {"*", "http://localhost:3000", "tauri://localhost"}) {
+    CHECK(Load(kServe, Strings{"m", "--cors-origin", origin}, {}).ok());
+  }
 }
 
 TEST_CASE("Small steps run fewer sequences than the default", "[config][unit]") {
@@ -192,6 +199,8 @@ TEST_CASE("Small steps run fewer sequences than the default", "[config][unit]") 
 TEST_CASE("A command that needs a model or a template says so", "[config][unit]") {
   CHECK(Contains(ErrorOf(kServe, {}), "MODEL is missing"));
   CHECK(Contains(ErrorOf(kRender, {}), "--template is missing"));
+  CHECK(Contains(ErrorOf(kPlan, {}), "or --shape SHAPE"));
+  CHECK(Contains(ErrorOf(kBench, {}), "or --random-weights SHAPE"));
 }
 
 TEST_CASE("Files that are no list of options fail with the place", "[config][unit]") {
