@@ -172,15 +172,20 @@ std::string DescribeCapacity(const Capacity& capacity) {
   const int64_t tokens = capacity.pool_tokens();
   const int64_t context = capacity.limits.max_context;
   const int64_t most = capacity.limits.max_batch_seqs;
-  auto users = [&](int64_t each) {
+  auto count_of = [&](int64_t each) {
     const int64_t pages = capacity.page_rule().MostPages(each, capacity.limits.windows);
-    const int64_t count = std::min(capacity.limits.num_pages / pages, most);
+    return std::min(capacity.limits.num_pages / pages, most);
+  };
+  auto users = [&](int64_t each) {
+    const int64_t count = count_of(each);
     return absl::StrCat(count, count == 1 ? " user" : " users", " of ", each, " tokens");
   };
   std::string text =
       absl::StrCat("KV memory of ", FormatBytes(capacity.kv_bytes), " holds ",
                    HasGroups(capacity) ? "at least " : "", tokens, " tokens: ", users(context));
-  if (context > kShortContext) absl::StrAppend(&text, ", or ", users(kShortContext));
+  if (context > kShortContext && count_of(kShortContext) > count_of(context)) {
+    absl::StrAppend(&text, ", or ", users(kShortContext));
+  }
   absl::StrAppend(&text, " at a time; ");
   if (tokens / std::min(context, kShortContext) > most) {
     absl::StrAppend(&text, "more users: --max-batch-seqs (now ", most, "), more tokens: ");

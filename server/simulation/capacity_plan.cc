@@ -94,9 +94,10 @@ std::string LimitText(const CapacityQuestion& question, const CapacityAnswer& an
     case UserLimit::kNone:
       return "";
     case UserLimit::kContext:
-      return base::StrCat("; a sequence has at most ",
-                          scheduler::Scheduler::MaxContext(question.scheduler),
-                          " tokens here: --max-context or --kv-memory");
+      return base::StrCat(
+          "; a sequence has at most ", scheduler::Scheduler::MaxContext(question.scheduler),
+          " tokens here: ",
+          capacity.context_reduced ? "--kv-memory" : "--max-context, or the model's own limit");
     case UserLimit::kBatchSeqs:
       return "; the limit is --max-batch-seqs";
     case UserLimit::kKvMemory:
@@ -110,11 +111,12 @@ std::string LimitText(const CapacityQuestion& question, const CapacityAnswer& an
                              FormatBytes(fixed + answer.kv_bytes_needed), " and some to spare");
 }
 
-std::string ExpectedText(const SimulationReport& expected) {
+// `who`: of which users, where not of all that were asked for.
+std::string ExpectedText(const SimulationReport& expected, const std::string& who) {
   return absl::StrFormat(
-      "expected  %.1f output tok/s; first token after %.0f ms (p99 %.0f), then one every %.1f ms "
+      "expected  %s%.1f output tok/s; first token after %.0f ms (p99 %.0f), then one every %.1f ms "
       "(p99 %.1f)\n",
-      expected.output_tok_s, expected.ttft.p50, expected.ttft.p99, expected.inter_token.p50,
+      who, expected.output_tok_s, expected.ttft.p50, expected.ttft.p99, expected.inter_token.p50,
       expected.inter_token.p99);
 }
 
@@ -144,10 +146,12 @@ std::string CapacityText(const CapacityQuestion& question, const CapacityAnswer&
   text += LimitText(question, answer) + "\n";
   if (answer.expected.requests == 0) return text;
   text += absl::StrFormat(
-      "peak      %.0f tok/s decoding (%s), %.0f tok/s reading prompts: the data sheet's limit\n",
+      "peak      %.0f tok/s decoding (%s), %.0f tok/s reading prompts: the machine's limits\n",
       answer.peak_decode_tok_s, answer.decode_is_bandwidth ? "memory bandwidth" : "arithmetic",
       answer.peak_prefill_tok_s);
-  return text + ExpectedText(answer.expected);
+  const std::string who =
+      answer.fits ? "" : base::StrCat("of the ", answer.users_that_fit, " that fit: ");
+  return text + ExpectedText(answer.expected, who);
 }
 
 std::string CapacityJson(const CapacityQuestion& question, const CapacityAnswer& answer,

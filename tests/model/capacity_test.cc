@@ -114,8 +114,8 @@ TEST_CASE("The automatic pool stops at what the largest batch can use", "[unit]"
   REQUIRE(capacity.ok());
   CHECK(capacity->pool_tokens() == 4 * 2048);
   CHECK(DescribeCapacity(*capacity) ==
-        "KV memory of 176.0 MiB holds 8192 tokens: 4 users of 2048 tokens, or 4 users of 1024 "
-        "tokens at a time; more users: --max-batch-seqs (now 4), more tokens: --kv-memory");
+        "KV memory of 176.0 MiB holds 8192 tokens: 4 users of 2048 tokens at a time; more users: "
+        "--max-batch-seqs (now 4), more tokens: --kv-memory");
 }
 
 TEST_CASE("An automatic pool takes its share of what is left beside the reserve", "[unit]") {

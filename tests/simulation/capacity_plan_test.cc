@@ -46,6 +46,10 @@ TEST_CASE("Users fit as their whole pages do, and no more than run at a time", "
   CHECK_FALSE(none.fits);
   CHECK(none.limit == UserLimit::kContext);
   CHECK(none.expected.requests == 0);
+  // The question's machine has the memory: a larger pool would not do.
+  const std::string text = CapacityText(Question(2, 1020, 20), none);
+  CHECK(text.find("--max-context, or the model's own limit") != std::string::npos);
+  CHECK(text.find("--kv-memory") == std::string::npos);
 }
 
 TEST_CASE("With windows a user holds a window, its grain and a step, and as many as fit are kept",
@@ -82,6 +86,7 @@ TEST_CASE("Users that do not fit are told the memory that they would need", "[si
   const std::string text = CapacityText(question, answer);
   CHECK(text.find("does not fit: 7 users of 300 + 20 tokens; 5 do") != std::string::npos);
   CHECK(text.find("--kv-memory 21.9 KiB") != std::string::npos);
+  CHECK(text.find("expected  of the 5 that fit: ") != std::string::npos);
 }
 
 TEST_CASE("Peaks are those of the machine, and the expectation that of the simulator",
