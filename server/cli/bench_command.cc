@@ -43,6 +43,21 @@ absl::StatusOr<std::vector<int32_t>> BatchSizes(const config::Config& config) {
   return sizes;
 }
 
+// Names the options of this command, where loading would speak of a context that nobody gave.
+// What cannot be described is left to loading, which says why.
+absl::Status CheckContext(const config::Config& config) {
+  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
+  absl::StatusOr<engine::LoadedModel> model =
+      config.random_weights.empty()
+          ? engine::DescribeModel(config.model, options)
+          : engine::DescribeRandomModel(config.random_weights, kernels::DType::kBF16, options);
+  const int64_t tokens = config.prompt_tokens + config.output_tokens + 1;
+  if (!model.ok() || tokens <= model->model.spec.max_context) return absl::OkStatus();
+  return absl::InvalidArgumentError(base::StrCat(
+      "--prompt-tokens (", config.prompt_tokens, ") and --output-tokens (", config.output_tokens,
+      ") with one more do not fit into this model's context of ", model->model.spec.max_context));
+}
+
 absl::StatusOr<engine::LoadedModel> Load(const config::Config& config, int32_t largest_batch) {
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
   options.capacity.max_context =
@@ -133,6 +148,7 @@ std::string Heading(const config::Config& config, const engine::LoadedModel& mod
 
 absl::Status RunBench(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<int32_t> batches, BatchSizes(config));
+  HEDDLE_RETURN_IF_ERROR(CheckContext(config));
   const auto began = std::chrono::steady_clock::now();
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedModel model,
                           Load(config, *std::max_element(batches.begin(), batches.end())));

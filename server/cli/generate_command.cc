@@ -176,24 +176,22 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadGrammar(
     const config::Config& config, const ModelTextCodec& codec) {
   using engine::grammar::ConstraintKind;
   engine::grammar::Constraint constraint;
-  const int asked =
-      int{!config.json_schema.empty()} + int{!config.grammar.empty()} + int{!config.regex.empty()};
-  if (asked == 0) return nullptr;
-  if (asked > 1) {
-    return absl::InvalidArgumentError(
-        "--json-schema, --grammar and --regex each say what the answer must be: give one of them");
-  }
+  std::string origin = "--regex";
   if (!config.regex.empty()) {
     constraint.kind = ConstraintKind::kRegex;
     constraint.text = config.regex;
   } else {
     const bool is_schema = !config.json_schema.empty();
+    const std::string& path = is_schema ? config.json_schema : config.grammar;
+    if (path.empty()) return nullptr;
+    origin = base::StrCat(is_schema ? "--json-schema " : "--grammar ", path);
     constraint.kind = is_schema ? ConstraintKind::kJsonSchema : ConstraintKind::kGbnf;
-    HEDDLE_ASSIGN_OR_RETURN(constraint.text,
-                            ReadFile(is_schema ? config.json_schema : config.grammar,
-                                     engine::grammar::kMaxSourceBytes));
+    HEDDLE_ASSIGN_OR_RETURN(constraint.text, ReadFile(path, engine::grammar::kMaxSourceBytes));
   }
-  return codec.grammars().Compile(constraint);
+  auto grammar = codec.grammars().Compile(constraint);
+  if (grammar.ok()) return grammar;
+  return absl::Status(grammar.status().code(),
+                      base::StrCat(origin, ": ", std::string(grammar.status().message())));
 }
 
 }  // namespace

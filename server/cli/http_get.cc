@@ -82,6 +82,7 @@ class Exchange {
 
 absl::StatusOr<HttpAddress> ParseHttpAddress(std::string_view url) {
   constexpr std::string_view kScheme = "http://";
+  constexpr int kMaxPort = 65535;
   auto wrong = [url](std::string_view why) {
     return absl::InvalidArgumentError(
         StrCat("--url is ", Quote(url), ": ", why, "; expected http://HOST[:PORT]"));
@@ -102,8 +103,9 @@ absl::StatusOr<HttpAddress> ParseHttpAddress(std::string_view url) {
   if (colon != rest.npos) address.port = rest.substr(colon + 1);
   if (address.host.empty()) return wrong("it names no host");
   if (address.port.empty() || address.port.size() > 5 ||
-      address.port.find_first_not_of("0123456789") != address.port.npos) {
-    return wrong("its port is no number");
+      address.port.find_first_not_of("0123456789") != address.port.npos ||
+      std::stoi(address.port) > kMaxPort || std::stoi(address.port) == 0) {
+    return wrong("its port is no number from 1 to 65535");
   }
   return address;
 }

@@ -12,6 +12,7 @@
 #include "config/load.h"
 #include "config/suggest.h"
 #include "server/cli/command.h"
+#include "server/cli/standard_io.h"
 
 namespace heddle::server {
 namespace {
@@ -36,9 +37,10 @@ void PrintError(std::string_view message) {
 }
 
 int Print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  if (std::fflush(stdout) == 0) return 0;
-  PrintError("cannot write to standard output");
+  absl::Status written = WriteOut(text);
+  if (written.ok()) written = FlushOut();
+  if (written.ok()) return 0;
+  PrintError(std::string(written.message()));
   return kFailed;
 }
 

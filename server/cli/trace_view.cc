@@ -124,7 +124,7 @@ absl::StatusOr<std::string> RequestListText(std::string_view body) {
   if (!answer.is_object() || requests == answer.end() || !requests->is_array()) {
     return absl::InvalidArgumentError("the answer is not a list of requests");
   }
-  std::string out = Format("%-36s  %-20s %10s %10s %8s %8s %8s\n", "request", "state", "age",
+  std::string out = Format("%-36s  %-20s %10s %10s %8s %8s %8s\n", "request", "state", "time",
                            "queued", "prompt", "cached", "answer");
   for (const json& request : *requests) {
     if (!request.is_object()) continue;

@@ -134,7 +134,8 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
           "Token positions that the steps could have computed within their budgets.",
           stats.budget_tokens);
   counter("heddle_computed_prompt_tokens_total",
-          "Prompt positions computed, those computed again after a preemption included.",
+          "Prompt positions computed, those computed again after a preemption and forced tokens "
+          "included.",
           stats.prompt_tokens);
   counter("heddle_prefix_cache_tokens_total",
           "Prompt positions taken from the prefix cache in place of computing them.",

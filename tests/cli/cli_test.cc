@@ -115,6 +115,7 @@ TEST_CASE("A command that fails ends with 1 and one line", "[cli][unit]") {
   Outcome full = Run("--version", "", "/dev/full");
   CHECK(full.exit_code == 1);
   CHECK(IsOneLine(full.err));
+  CHECK(Run("--help-markdown", "", "/dev/full").exit_code == 1);  // longer than a buffer
 }
 
 TEST_CASE("tune and a tune profile need a GPU, and say so before anything is loaded",
@@ -156,6 +157,20 @@ TEST_CASE("An empty --prompt is the prompt: standard input is not read", "[cli][
   CHECK(empty.err.find("The prompt has no tokens") != std::string::npos);
   CHECK(Run("generate " + model + " --prompt '' --chat --max-tokens 1", "hello").exit_code == 0);
   CHECK(Run("generate " + model + " --max-tokens 1", "hello").exit_code == 0);
+}
+
+TEST_CASE("A wrong schema, grammar or expression is named by its option and file", "[cli][unit]") {
+  TemporaryFolder folder;
+  const std::string file = folder.Write("form.txt", "{").string();
+  const std::string generate =
+      "generate " + (test::SourceDir() / "tests/demo_model/model").string() + " --prompt a ";
+  for (const char* option : {"--json-schema ", "--grammar "}) {
+    Outcome outcome = Run(generate + option + file);
+    INFO(option);
+    CHECK(outcome.exit_code == 1);
+    CHECK(outcome.err.starts_with("heddle: " + (option + file) + ": "));
+  }
+  CHECK(Run(generate + "--regex '('").err.starts_with("heddle: --regex: "));
 }
 
 TEST_CASE("A GPU that is not there is named in one line", "[cli][unit]") {
@@ -282,6 +297,10 @@ TEST_CASE("bench refuses what it cannot measure, and says what to change", "[cli
   Outcome batch = Run("bench --random-weights tinyllama-1.1b --batch 1,x");
   CHECK(batch.exit_code == 2);
   CHECK(batch.err.find("--batch must be whole numbers from 1 to 4096") != std::string::npos);
+  Outcome context = Run("bench " + model + " --prompt-tokens 5000");
+  CHECK(context.exit_code == 1);
+  CHECK(context.err.find("--prompt-tokens (5000)") != std::string::npos);
+  CHECK(context.err.find("2048") != std::string::npos);
   Outcome shape = Run("bench --random-weights tinylama");
   CHECK(shape.exit_code == 1);
   CHECK(shape.err.find("tinyllama-1.1b, llama-3.2-1b") != std::string::npos);

@@ -39,6 +39,8 @@ TEST_CASE("An address that cannot be asked is refused with what is wrong", "[cli
       {"http://a:", "port"},
       {"http://a:80x", "port"},
       {"http://a:123456", "port"},
+      {"http://a:65536", "from 1 to 65535"},
+      {"http://a:0", "from 1 to 65535"},
       {"http://[::1", "bracket"},
   };
   for (const auto& [url, why] : cases) {
