@@ -254,7 +254,8 @@ constexpr Option kOptions[] = {
      .field = &Config::request_timeout,
      .section = kLimits,
      .value = "SECONDS",
-     .help = "Longest life of a request; then its answer ends. 0: no limit.",
+     .help =
+         "Longest life of a request; then it gets status 504, or its stream an error. 0: no limit.",
      .commands = kServe,
      .min = 0,
      .max = 604800,

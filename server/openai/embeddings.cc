@@ -31,11 +31,11 @@ absl::Status AddTexts(const Json& texts, std::string_view name, const Json& body
                           ReadPrompts(pattern, name, kMaxTexts, /*echo=*/false, *context.codec));
   for (ApiPrompt& prompt : prompts) {
     if (prompt.tokens.size() > static_cast<size_t>(context.model->max_context)) {
-      return FieldError(
-          name,
-          base::StrCat("a text has ", prompt.tokens.size(),
-                       " tokens, and the context of the model holds ", context.model->max_context),
-          "context_length_exceeded");
+      return FieldError(name,
+                        base::StrCat("a text has ", prompt.tokens.size(),
+                                     " tokens, and the context of this server holds ",
+                                     context.model->max_context),
+                        "context_length_exceeded");
     }
     GenerationRequest generation;
     generation.prompt = std::move(prompt.tokens);

@@ -208,7 +208,7 @@ absl::Status SetMaxTokens(const Json& body, const ApiRequest& api, const Request
   if (prompt_tokens >= model.max_context) {
     return FieldError(param,
                       base::StrCat("the prompt has ", prompt_tokens,
-                                   " tokens, and the context of the model holds ",
+                                   " tokens, and the context of this server holds ",
                                    model.max_context, " with at least one for the answer"),
                       "context_length_exceeded");
   }

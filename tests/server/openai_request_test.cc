@@ -339,7 +339,8 @@ TEST_CASE("Only a prompt that does not fit is too long", "[openai]") {
   CHECK(error.http_status == 400);
   CHECK(error.code == "context_length_exceeded");
   CHECK(error.param == "prompt");
-  CHECK(error.message.find("100") != std::string::npos);
+  // Which may be less than the model's own, where memory is short.
+  CHECK(error.message.find("the context of this server holds 100") != std::string::npos);
 }
 
 TEST_CASE("An unknown model is 404 and says what there is; an alias is known", "[openai]") {
