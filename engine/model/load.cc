@@ -37,8 +37,9 @@ bool Bf16CacheIsFree(kernels::DType weights) {
 }
 
 // `weights`: what most of them are kept as.
-absl::StatusOr<kernels::DType> KvType(const std::string& name, kernels::DType weights,
+absl::StatusOr<kernels::DType> KvType(const LoadOptions& options, kernels::DType weights,
                                       const kernels::Device* device) {
+  const std::string& name = options.kv_type;
   if (name == "f32") return kernels::DType::kF32;
   if (name == "f16") return kernels::DType::kF16;
   if (name == "bf16") return kernels::DType::kBF16;
@@ -49,8 +50,8 @@ absl::StatusOr<kernels::DType> KvType(const std::string& name, kernels::DType we
         absl::StrCat("kv-type is \"", name, "\"; valid are auto, f32, f16, bf16, fp8 and int8"));
   }
   if (weights == kernels::DType::kF32) return kernels::DType::kF32;
-  const bool preferred = device != nullptr && Bf16CacheIsFree(weights);
-  return preferred ? device->preferred_kv_type() : kernels::DType::kF16;
+  if (!Bf16CacheIsFree(weights)) return kernels::DType::kF16;
+  return device == nullptr ? options.preferred_kv_type : device->preferred_kv_type();
 }
 
 absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const LoadOptions& options) {
@@ -99,7 +100,7 @@ CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
 // nullptr for the host.
 absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const LoadOptions& options,
                         const kernels::Device* device, LoadedModel* loaded) {
-  HEDDLE_ASSIGN_OR_RETURN(loaded->kv_dtype, KvType(options.kv_type, weights, device));
+  HEDDLE_ASSIGN_OR_RETURN(loaded->kv_dtype, KvType(options, weights, device));
   if (device != nullptr && !device->HasKvType(loaded->kv_dtype)) {
     return absl::UnimplementedError(absl::StrCat("kv-type is \"", options.kv_type, "\", which ",
                                                  device->description(),

@@ -27,9 +27,11 @@ struct LoadOptions {
   CapacityOptions capacity;
   // "auto" (as the checkpoint has them), "int8", "int4" or "fp8": quantised at load.
   std::string weights = "auto";
-  // Type of keys and values: "auto" (F32 for an F32 model, else F16), "f32", "f16", "bf16",
-  // "fp8", "int8" (kernels/kv_cache.h). UNIMPLEMENTED for one that the device lacks.
+  // Type of keys and values: "auto" (F32 for an F32 model, else as the device prefers), "f32",
+  // "f16", "bf16", "fp8", "int8" (kernels/kv_cache.h). UNIMPLEMENTED for one that the device lacks.
   std::string kv_type = "auto";
+  // Describe for a device that prefers this type, where there is none yet to ask.
+  kernels::DType preferred_kv_type = kernels::DType::kF16;
   std::string host_kv_directory;  // a file there holds the host's tier; empty: memory does
   // Describe for a machine with this memory. Empty: what the device, or this machine, has free.
   std::optional<HostMemory> memory;

@@ -7,7 +7,8 @@
 namespace heddle::server {
 
 absl::Status RunInspect(const config::Config& config) {
-  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
+  HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
+  HEDDLE_RETURN_IF_ERROR(DescribeForThisCpu(&options));
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedModel model,
                           engine::DescribeModel(config.model, options));
   engine::TensorReports tensors;

@@ -115,6 +115,15 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   return options;
 }
 
+absl::Status DescribeForThisCpu(engine::LoadOptions* options) {
+  kernels::CpuDeviceOptions cpu = options->cpu;
+  cpu.num_threads = 1;
+  HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<kernels::Device> device,
+                          kernels::CreateCpuDevice(cpu));
+  options->preferred_kv_type = device->preferred_kv_type();
+  return absl::OkStatus();
+}
+
 scheduler::PolicyKind ToPolicy(const config::Config& config) {
   using scheduler::PolicyKind;
   if (config.policy == "priority") return PolicyKind::kPriority;

@@ -14,6 +14,9 @@ namespace heddle::server {
 // INVALID_ARGUMENT for a device of no known kind. Whether the device exists is found out when the
 // model is loaded.
 absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config);
+// For commands that describe a model on this machine without loading it: `options` take on what
+// depends on its processor.
+absl::Status DescribeForThisCpu(engine::LoadOptions* options);
 EngineLoopOptions ToLoopOptions(const config::Config& config);
 scheduler::PolicyKind ToPolicy(const config::Config& config);
 

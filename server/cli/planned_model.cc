@@ -18,6 +18,7 @@ constexpr size_t kMaxProfileBytes = size_t{1} << 20;
 absl::StatusOr<engine::LoadOptions> DescribeOptions(const config::Config& config,
                                                     const Hardware& hardware) {
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
+  if (hardware.name == "host") HEDDLE_RETURN_IF_ERROR(DescribeForThisCpu(&options));
   if (hardware.is_gpu) options.capacity.activation_dtype = kernels::DType::kBF16;
   auto bytes = static_cast<int64_t>(config.device_memory.value);
   if (bytes == 0) bytes = hardware.memory_bytes;

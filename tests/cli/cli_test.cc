@@ -289,6 +289,21 @@ TEST_CASE("bench prints an object for each batch size, with shares of measured l
   CHECK(lines.peek() == EOF);
 }
 
+TEST_CASE("inspect and plan name the cache's type that the model has on this machine",
+          "[cli][unit]") {
+  const std::string model = (test::SourceDir() / "tests/demo_model/model").string();
+  const auto type_of = [](const std::string& arguments) {
+    const Outcome outcome = Run(arguments + " --json");
+    INFO(outcome.err);
+    REQUIRE(outcome.exit_code == 0);
+    return nlohmann::json::parse(outcome.out)["kv_type"].get<std::string>();
+  };
+  const std::string loaded = type_of("bench " + model + " --prompt-tokens 8 --output-tokens 1");
+  CHECK(type_of("inspect " + model) == loaded);
+  CHECK(type_of("plan " + model) == loaded);
+  CHECK(type_of("plan --shape qwen2.5-0.5b --hardware h100") == "f16");
+}
+
 TEST_CASE("bench refuses what it cannot measure, and says what to change", "[cli][unit]") {
   std::string model = (test::SourceDir() / "tests/demo_model/model").string();
   Outcome both = Run("bench " + model + " --random-weights tinyllama-1.1b");
