@@ -44,11 +44,14 @@ absl::StatusOr<std::vector<SimulatedRequest>> Requests(const config::Config& con
                                                        const PlannedModel& planned) {
   if (config.trace.empty()) {
     const int32_t context = scheduler::Scheduler::MaxContext(planned.scheduler);
-    if (config.prefix_tokens + 1 >= context) {
-      return absl::InvalidArgumentError(base::StrCat("--prefix-tokens ", config.prefix_tokens,
-                                                     " and a prompt of its own do not "
-                                                     "fit into the context of ",
-                                                     context));
+    // Cut to the context, requests of the mean length would be others than those asked for.
+    if (config.prefix_tokens + config.prompt_tokens + config.output_tokens > context) {
+      const std::string prefix = config.prefix_tokens == 0
+                                     ? ""
+                                     : base::StrCat("--prefix-tokens ", config.prefix_tokens, ", ");
+      return absl::InvalidArgumentError(
+          base::StrCat(prefix, "--prompt-tokens ", config.prompt_tokens, " and --output-tokens ",
+                       config.output_tokens, " do not fit into the context of ", context));
     }
     return scheduler::MakeLoad(ToLoad(config, context));
   }

@@ -340,6 +340,18 @@ TEST_CASE("simulate runs a load, prints it as JSON and draws it", "[cli][unit]")
   CHECK(ReadFile(plot).starts_with("<svg "));
 }
 
+TEST_CASE("simulate refuses lengths that the context would cut", "[cli][unit]") {
+  const std::string simulate = "simulate --shape tinyllama-1.1b --hardware cpu-2core --requests 1 ";
+  Outcome prompt = Run(simulate + "--prompt-tokens 3000");
+  CHECK(prompt.exit_code == 1);
+  CHECK(
+      prompt.err ==
+      "heddle: --prompt-tokens 3000 and --output-tokens 64 do not fit into the context of 2048\n");
+  CHECK(Run(simulate + "--prompt-tokens 1984").exit_code == 0);
+  Outcome prefix = Run(simulate + "--prompt-tokens 1984 --prefix-tokens 1");
+  CHECK(prefix.err.find("--prefix-tokens 1, --prompt-tokens 1984") != std::string::npos);
+}
+
 TEST_CASE("simulate refuses a wrong line of a trace, and names it", "[cli][unit]") {
   TemporaryFolder folder;
   const std::string trace =
