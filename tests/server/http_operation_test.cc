@@ -194,13 +194,14 @@ TEST_CASE("The inference gateway finds its figures under vLLM's names where it i
   CHECK(metrics_of(options).find("vllm:") == std::string::npos);
   options.metric_names = server::ServerMetrics::Names::kAlsoVllm;
   const std::string text = metrics_of(options);
+  constexpr const char* kLoras =
+      "\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\","
+      "waiting_lora_adapters=\"c\"} 1700000000.5\n";
   for (const char* line : {"\nheddle_kv_cache_info{page_tokens=\"16\",num_pages=\"100\"} 1\n",
                            "\nvllm:num_requests_waiting 3\n", "\nvllm:num_requests_running 2\n",
                            "\nvllm:kv_cache_usage_perc 0.25\n",
                            "\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1\n",
-                           "\nheddle_adapters_loaded 3\n",
-                           "\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\","
-                           "waiting_lora_adapters=\"c\"} 1700000000.5\n",
+                           "\nheddle_adapters_loaded 3\n", kLoras,
                            "\nheddle_thread_cpu_seconds_total{thread=\"http-io\"} "}) {
     INFO(line);
     CHECK(text.find(line) != std::string::npos);
