@@ -53,7 +53,7 @@ struct PlannedAttention {
   const AttentionMerge* merges = nullptr;
   const int32_t* shared_rows = nullptr;
   // See AttentionPlan. wide_of_span is that of span 0: spans before the first have no entry.
-  int32_t prefill_rows = 0;
+  int32_t prefill_rows = 0, decode_rows = 0;
   int32_t n_wide_pages = 0;
   const int32_t* wide_pages = nullptr;
   const int32_t* wide_of_span = nullptr;
@@ -137,6 +137,7 @@ class CudaOps final : public Ops {
   void LinearFewRows(const LinearParams& params, const Workspace& scratch);
   void LinearDequantized(const LinearParams& params, const Workspace& scratch);
   bool IsByLibrary(const DeviceWeight& weight, const Workspace& scratch) const;
+  void LinearByBulk(const LinearParams& params, const Workspace& scratch);
   // BF16 weights: by the library, or by what stands in for it.
   void LinearManyRows(const LinearParams& params, const Workspace& scratch);
   void LinearByLibrary(const LinearParams& params, const Workspace& scratch);

@@ -16,6 +16,10 @@ namespace {
 // Of the kernel for few rows, which reads the weights anew with each: more are never the fastest.
 constexpr int64_t kMostPasses = 4;
 
+// BF16 weights on sm_90a: up to two passes over them our own kernel is predicted to be faster than
+// a library; beyond five it is not tried.
+constexpr int64_t kBulkRows = 2 * kBulkBlockRows, kMostBulkRows = 5 * kBulkBlockRows;
+
 LinearParams ParamsOf(const LinearArgs& args) {
   LinearParams params;
   params.weight = ViewOf(*args.weight);
@@ -36,6 +40,18 @@ void AddUpIn(const Workspace& scratch, int32_t* counters, LinearParams* params) 
   params->partial_floats = scratch.bytes / int64_t{sizeof(float)};
   params->counters = counters;
   params->n_counters = kReductionCounters;
+}
+
+// Of BF16 weights.
+LinearWayList WaysForFloats(int64_t n, bool has_hopper, bool has_library) {
+  const LinearWay other = has_library ? LinearWay::kLibrary : LinearWay::kTiled;
+  if (!has_hopper) {
+    if (n > kMostPasses * kSkinnyRows) return {other};
+    return {other, LinearWay::kFewRows};
+  }
+  if (n > kMostBulkRows) return {has_library ? LinearWay::kLibrary : LinearWay::kBulk};
+  if (n > kBulkRows && has_library) return {LinearWay::kLibrary, LinearWay::kBulk};
+  return {LinearWay::kBulk, other};
 }
 
 // From the first row's begin to the last one's end.
@@ -121,20 +137,21 @@ void CudaOps::LinearWithAdapters(const LinearParams& params, const AdapterMatrix
 LinearWayList CudaOps::WaysFor(const DeviceWeight& weight, int64_t n,
                                const Workspace& scratch) const {
   if (n <= kSkinnyRows) return {LinearWay::kFewRows};
-  const bool has_mixed = step_.runtime.info().has_hopper_code;
-  LinearWayList ways;
+  const bool has_hopper = step_.runtime.info().has_hopper_code;
   if (weight.layout == WeightLayout::kBF16) {
-    ways = {IsByLibrary(weight, scratch) ? LinearWay::kLibrary : LinearWay::kTiled};
-  } else if (TakesCodes(weight)) {
+    return WaysForFloats(n, has_hopper, IsByLibrary(weight, scratch));
+  }
+  LinearWayList ways;
+  if (TakesCodes(weight)) {
     ways = {LinearWay::kByCodes};
   } else if (step_.always_dequantizes) {
     return {LinearWay::kDequantized};
   } else {
-    ways = {ChooseManyRows(weight, n, has_mixed)};
+    ways = {ChooseManyRows(weight, n, has_hopper)};
     if (ways.front() != LinearWay::kDequantized) ways.push_back(LinearWay::kDequantized);
   }
-  const LinearWay own = has_mixed ? LinearWay::kMixed : LinearWay::kFewRows;
-  const bool may_pay = has_mixed || n <= kMostPasses * kSkinnyRows;
+  const LinearWay own = has_hopper ? LinearWay::kMixed : LinearWay::kFewRows;
+  const bool may_pay = has_hopper || n <= kMostPasses * kSkinnyRows;
   if (ways.front() != own && may_pay) ways.push_back(own);
   return ways;
 }
@@ -195,6 +212,8 @@ void CudaOps::LinearBy(LinearWay way, const LinearParams& params, const Workspac
       const int32_t multiprocessors = step_.runtime.info().num_multiprocessors;
       return Note(LaunchLinearMixed(own, multiprocessors, stream), "linear (many rows)");
     }
+    case LinearWay::kBulk:
+      return LinearByBulk(params, scratch);
     case LinearWay::kTiled:
       return Note(LaunchLinearTiled(params, stream), "linear (tiled)");
     case LinearWay::kLibrary:
@@ -220,8 +239,16 @@ bool CudaOps::IsByLibrary(const DeviceWeight& weight, const Workspace& scratch) 
   return step_.library != nullptr && scratch.bytes >= weight.rows * 2;
 }
 
+void CudaOps::LinearByBulk(const LinearParams& params, const Workspace& scratch) {
+  LinearParams own = params;
+  AddUpIn(scratch, step_.counters, &own);
+  const int32_t multiprocessors = step_.runtime.info().num_multiprocessors;
+  Note(LaunchLinearBulk(own, multiprocessors, step_.stream), "linear (bulk copies)");
+}
+
 void CudaOps::LinearManyRows(const LinearParams& params, const Workspace& scratch) {
   if (IsByLibrary(params.weight, scratch)) return LinearByLibrary(params, scratch);
+  if (step_.runtime.info().has_hopper_code) return LinearByBulk(params, scratch);
   Note(LaunchLinearTiled(params, step_.stream), "linear (tiled)");
 }
 

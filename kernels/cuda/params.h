@@ -127,6 +127,10 @@ Error LaunchLinearSkinny(const LinearParams& params, Stream stream);
 // instructions. Any layout that LaunchLinearSkinny takes, alignment as above; reads `partial` and
 // `counters` too.
 Error LaunchLinearMixed(const LinearParams& params, int32_t num_multiprocessors, Stream stream);
+// Many rows of x and BF16 weights, on sm_90a: for some hundred rows, where other tiles leave
+// multiprocessors without work. Alignment as above; reads `partial` and `counters` too.
+inline constexpr int32_t kBulkBlockRows = 208;  // for which weights are read once
+Error LaunchLinearBulk(const LinearParams& params, int32_t num_multiprocessors, Stream stream);
 // Every block norms all rows of x for itself, into shared memory: for the few rows and columns
 // where that costs less than a launch.
 inline constexpr int32_t kNormedRows = 4;
@@ -262,8 +266,15 @@ struct AttentionMerge {
   PartialRange shared;  // of a prefix that other sequences have too
 };
 inline constexpr int32_t kDecodeTileRows = 16;
+inline constexpr int32_t kNarrowTileRows = 8;  // of decode tiles, where all have so few
 inline constexpr int32_t kPrefillTileRows = 64;
 inline constexpr int32_t kHopperTileRows = 128;
+// Stages of 64 keys and values in a block of attention_flash.cuh, all but one of them on their way.
+// A multiprocessor holds three decoding blocks up to head_dim 128: 96 KiB on their way at 128,
+// where latency asks for 23.
+constexpr int32_t FlashStages(int64_t kv_element_bytes, bool decodes, int32_t head_dim) {
+  return kv_element_bytes == 1 && decodes && head_dim <= 128 ? 3 : 2;
+}
 inline constexpr int32_t kMaxAttentionHeadDim = 576;  // DeepSeek's latent and rotated dimensions
 
 struct AttentionParams {
@@ -271,7 +282,7 @@ struct AttentionParams {
   DeviceBatch batch;
   const AttentionTile* tiles = nullptr;
   int32_t n_tiles = 0;
-  int32_t tile_rows = 0;   // kDecodeTileRows, kPrefillTileRows or kHopperTileRows
+  int32_t tile_rows = 0;   // one of these four
   int32_t max_blocks = 0;  // that may run at once; 0: as many as there are
   const int32_t* shared_rows = nullptr;
   float* partial_out = nullptr;  // [partials, n_kv_heads, head_dim], normalised

@@ -421,7 +421,9 @@ class Checks {
       Linear({dtype, 130, 288, 160, Epilogue::kAdd});
     }
     if (!is_bf16_) return;
-    // Many rows of codes: several tiles, and columns dealt to several blocks.
+    // Many rows: several tiles, and columns dealt to several blocks.
+    for (int64_t n : {40, 90, 120, 150, 200}) Linear({DType::kBF16, n, 1184, 260, Epilogue::kAdd});
+    Linear({DType::kBF16, 230, 800, 270, Epilogue::kGated});
     for (DType dtype : {DType::kQ4_0, DType::kQ4_1, DType::kQ8_0, DType::kMXFP4}) {
       Linear({dtype, 33, 1184, 260, Epilogue::kAdd});
       Linear({dtype, 150, 800, 270, Epilogue::kGated});

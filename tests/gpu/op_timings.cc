@@ -325,7 +325,7 @@ class Timings {
  private:
   void Goals() {
     using enum AttentionCase::Kind;
-    Linears(DType::kBF16, {16, 1, 8, 32, 64, 512, 4096});
+    Linears(DType::kBF16, {16, 1, 8, 32, 64, 128, 200, 512, 4096});
     Linears(DType::kQ4_0, {16, 1, 8, 32, 64, 128, 256, 512, 1024, 4096});
     Attention({kDecode, DType::kBF16, 64, 1024});
     Attention({kDecode, DType::kBF16, 64, 8192});

@@ -14,7 +14,7 @@
 // lies there need not be zero: the producer clears those values itself.
 //
 // What limits it, head_dim 128, a stage of 128 x 128 per warpgroup pair: 8.4 MFLOP, 2048 clocks of
-// the tensor cores (1024 FMA a clock); 16384 exponentials, 1024 clocks of 16 a clock, and some 600
+// the tensor cores (2048 FMA a clock); 16384 exponentials, 1024 clocks of 16 a clock, and some 600
 // of scaling, maxima, sums and conversions, hidden behind the other group's products; 64 KiB from
 // the L2, 32 bytes a clock. At head_dim 64 products and exponentials take 1024 clocks each, and the
 // overlap decides. Blocks are as many as multiprocessors and take tiles from the longest to the

@@ -282,7 +282,7 @@ Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
   *map = {.data = static_cast<const uint8_t*>(matrix.data),
           .rows = matrix.rows,
           .cols = matrix.cols,
-          .row_bytes = 2 * matrix.cols,
+          .row_bytes = matrix.row_bytes(),
           .box_rows = matrix.box_rows,
           .box_cols = TiledMatrix::kBoxCols,
           .element_bytes = 2};

@@ -65,6 +65,8 @@ const char* NameOf(LinearWay way) {
       return "few rows at a time";
     case LinearWay::kMixed:
       return "mixed";
+    case LinearWay::kBulk:
+      return "bulk copies";
     case LinearWay::kTiled:
       return "tiled";
     case LinearWay::kLibrary:

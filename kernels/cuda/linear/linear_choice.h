@@ -14,6 +14,7 @@ enum class LinearWay : uint8_t {
   kPlain,        // LaunchLinearPlain
   kFewRows,      // LaunchLinearSkinny, kSkinnyRows rows at a time
   kMixed,        // LaunchLinearMixed
+  kBulk,         // LaunchLinearBulk
   kTiled,        // LaunchLinearTiled
   kLibrary,      // LibraryMatmul::Multiply
   kByCodes,      // LibraryMatmul's products of 8-bit codes, x quantised

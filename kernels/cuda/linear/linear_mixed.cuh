@@ -13,7 +13,7 @@
 // What limits it, in clocks of a multiprocessor at 1.7 GHz, for 256 weight rows x 128 columns and
 // 64 | 128 rows of x:
 //   tensor cores      1024 | 2048 (2048 FMA a clock)
-//   slots             1550, as counted in the compiled loop: 12 for a pair of codes with all that
+//   slots             1400, as counted in the compiled loop: 11 for a pair of codes with all that
 //                     is around it, 64 pairs a thread, two consumers' warps on each scheduler
 //   weights           4-bit 18 KiB, 960 of 4.3 TB/s / 132; 8-bit 34 KiB, 1810
 //   from the L2       18 + 16 | 32 KiB, 1420 | 2090 of 5.5 TB/s / 132; half as many weight rows to
@@ -29,7 +29,7 @@
 // BF16 (linear_plain.cu).
 #pragma once
 
-#include "kernels/cuda/linear/linear_mixed_store.cuh"
+#include "kernels/cuda/linear/linear_mixed_stages.cuh"
 
 namespace heddle::kernels::cuda {
 namespace mixed {
@@ -59,7 +59,7 @@ class Weights {
       HEDDLE_UNROLL
       for (int h = 0; h < 2; ++h) {
         rows_[tile][h] = static_cast<int32_t>(
-            skinny::WeightRow<kConsumerWarps>(p, WarpIndex(), tile, Lane() / 4 + 8 * h));
+            skinny::WeightRow<kConsumerWarps>(p, BlockY(), WarpIndex(), tile, Lane() / 4 + 8 * h));
       }
     }
   }
@@ -165,7 +165,7 @@ HEDDLE_DEVICE void LeaveStage(BlockBarriers barriers, const Turn& turn) {
 template <typename S>
 HEDDLE_DEVICE void MultiplyStage(const DeviceWeight& weight, const StageOfWeights<S>& weights,
                                  const Turn& turn, const Memory<S>& memory,
-                                 uint32_t (&a)[kTiles][2][4], Sums<S>& sums) {
+                                 uint32_t (&a)[kTiles][2][4], sums::Sums<S>& sums) {
   const uint32_t x = AddressOf(memory.x, turn.place() * S::kStage);
   HEDDLE_UNROLL
   for (int block = 0; block < S::kBlocks; ++block) {
@@ -196,7 +196,7 @@ HEDDLE_DEVICE void MultiplyStage(const DeviceWeight& weight, const StageOfWeight
 
 template <typename S>
 HEDDLE_DEVICE void Consume(const LinearParams& p, const BlockStages& stages,
-                           const Memory<S>& memory, Sums<S>& sums) {
+                           const Memory<S>& memory, sums::Sums<S>& sums) {
   const Weights<S> weights(p);
   StageOfWeights<S> coming[S::kDepth];
   HEDDLE_UNROLL
@@ -225,16 +225,16 @@ HEDDLE_DEVICE void Consume(const LinearParams& p, const BlockStages& stages,
   HoldSums(sums[1]);
 }
 
-// The rows that block BlockY works on: some of x, or those of a chunk.
+// The rows that a block works on: some of x, or those of a chunk.
 template <typename S>
 HEDDLE_DEVICE BlockRows RowsOfBlock(const ExpertLinearParams& p) {
   if (p.groups.chunks != nullptr) {
-    const ExpertChunk& chunk = p.groups.chunks[BlockY()];
+    const ExpertChunk& chunk = p.groups.chunks[BlockX()];
     return {.pairs = p.groups.pairs + chunk.begin,
             .count = chunk.count,
             .pairs_per_row = p.pairs_per_row};
   }
-  const int first = BlockY() * S::kXRows;
+  const int first = BlockX() * S::kXRows;
   const int left = static_cast<int>(p.linear.x.rows) - first;
   return {.first = first, .count = left < S::kXRows ? left : S::kXRows};
 }
@@ -251,8 +251,8 @@ HEDDLE_DEVICE void InitBarriers(const Memory<S>& memory) {
   SyncThreads();
 }
 
-// BlockX: the weight rows. BlockY: the rows of x, or the chunk of pairs; blocks past the last chunk
-// have no work. BlockZ: the columns.
+// BlockX: the rows of x, or the chunk of pairs; blocks past the last chunk have no work. BlockY:
+// the weight rows, so that blocks that share them follow each other. BlockZ: the columns.
 template <typename S>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearMixedKernel(HEDDLE_PARAMS(MixedParams, params)) {
 #if HEDDLE_HAS_SM90A
@@ -260,12 +260,12 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearMixedKernel(HEDDLE_PARAMS(MixedPa
   AllowNext();
   if (groups.chunks != nullptr) {
     WaitForPrevious();  // what weights a block needs is what the launches before find out
-    if (BlockY() >= *groups.n_chunks) return;
+    if (BlockX() >= *groups.n_chunks) return;
   }
   const LinearParams p =
       groups.chunks == nullptr
           ? params.experts.linear
-          : skinny::ParamsOfExpert(params.experts, groups.chunks[BlockY()].expert);
+          : skinny::ParamsOfExpert(params.experts, groups.chunks[BlockX()].expert);
   const BlockRows rows = RowsOfBlock<S>(params.experts);
   const int all_stages = static_cast<int>((p.weight.cols + S::kCols - 1) / S::kCols);
   const int first_stage = BlockZ() * params.stages;
@@ -279,13 +279,13 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearMixedKernel(HEDDLE_PARAMS(MixedPa
     Produce<S>(p, rows, stages, memory);
   } else {
     RegistersUp<232>();
-    float sums[kTiles][S::kXTiles][4] = {};
+    float sums[kTiles][S::kXRows / 8][4] = {};
     Consume<S>(p, stages, memory, sums);
-    if (params.splits == 1) {
-      StoreSums<S>(p, rows, sums);
-    } else {
-      ShareSums<S>(p, rows, params.splits, memory, sums);
-    }
+    const BlockPlace place = {.weights = BlockY(),
+                              .tile = BlockY() * GridX() + BlockX(),
+                              .part = BlockZ(),
+                              .parts = params.splits};
+    sums::Store<S>(p, place, rows, sums, memory.arrived);
   }
 #endif
 }
@@ -297,38 +297,24 @@ Error LaunchShaped(const MixedParams& params, int chunks, Stream stream) {
   const bool gated = linear.epilogue == Epilogue::kGated;
   const int64_t rows =
       params.experts.groups.chunks != nullptr ? params.experts.matrix_rows : linear.weight.rows;
-  const LaunchShape shape = {.grid_x = skinny::BlocksOf<S>(gated ? linear.half : rows, gated),
-                             .grid_y = chunks,
+  const LaunchShape shape = {.grid_x = chunks,
+                             .grid_y = skinny::BlocksOf<S>(gated ? linear.half : rows, gated),
                              .grid_z = params.splits,
                              .threads = kThreads,
                              .shared_bytes = Memory<S>::kSharedBytes};
   return Launch(LinearMixedKernel<S>, shape, stream, params);
 }
 
-// Parts of the columns so that the blocks fill the multiprocessors: the number with which the last
-// block ends first, counted in stages. Starting takes as long as some 3 stages (the first weights
-// and x), adding up 2 and one more for each part that the last block reads.
-inline int SplitsOf(int tiles, int stages, int multiprocessors, int max_splits) {
-  int best = 1, best_cost = CeilDiv(tiles, multiprocessors) * (stages + 3);
-  for (int splits = 2; splits <= max_splits && splits <= stages; ++splits) {
-    const int cost =
-        CeilDiv(int64_t{tiles} * splits, multiprocessors) * (CeilDiv(stages, splits) + 5 + splits);
-    if (cost < best_cost) best = splits, best_cost = cost;
-  }
-  return best;
-}
+// Starting takes as long as some 3 stages (the first weights and x), adding up some 3.
+constexpr sums::SplitCosts kSplitCosts = {.start = 3, .shared = 2, .each = 1};
 
 template <typename S>
 Error LaunchDense(const LinearParams& linear, int multiprocessors, Stream stream) {
-  constexpr int kMaxSplits = 8;
   const bool gated = linear.epilogue == Epilogue::kGated;
   const int chunks = CeilDiv(linear.x.rows, S::kXRows);
   const int64_t tiles = int64_t{chunks} * skinny::BlocksOf<S>(OutputCols(linear), gated);
   const int stages = CeilDiv(linear.weight.cols, S::kCols);
-  const int64_t room =
-      tiles <= linear.n_counters ? linear.partial_floats / (tiles * S::kXRows * S::kRows) : 1;
-  const int wanted = SplitsOf(static_cast<int>(tiles), stages, multiprocessors,
-                              room < kMaxSplits ? static_cast<int>(room) : kMaxSplits);
+  const int wanted = sums::PartsOf<S>(linear, tiles, stages, multiprocessors, kSplitCosts);
   MixedParams params;
   params.experts.linear = linear;
   params.stages = CeilDiv(stages, wanted);

@@ -9,10 +9,8 @@ Error LaunchLinearMixedFloat(const LinearParams& params, int multiprocessors, St
       return mixed::LaunchLayout<WeightLayout::kF8>(params, multiprocessors, stream);
     case WeightLayout::kF8Block:
       return mixed::LaunchLayout<WeightLayout::kF8Block>(params, multiprocessors, stream);
-    case WeightLayout::kF8Row:
-      return mixed::LaunchLayout<WeightLayout::kF8Row>(params, multiprocessors, stream);
     default:
-      return mixed::LaunchLayout<WeightLayout::kBF16>(params, multiprocessors, stream);
+      return mixed::LaunchLayout<WeightLayout::kF8Row>(params, multiprocessors, stream);
   }
 }
 

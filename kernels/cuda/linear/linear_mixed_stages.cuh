@@ -11,7 +11,7 @@
 #pragma once
 
 #include "kernels/cuda/linear/linear_skinny.cuh"
-#include "kernels/cuda/primitives/primitives_hopper.cuh"
+#include "kernels/cuda/linear/linear_sums.cuh"
 
 namespace heddle::kernels::cuda {
 
@@ -24,25 +24,24 @@ struct MixedParams {
 
 namespace mixed {
 
-constexpr int kConsumers = 2;  // warpgroups
-constexpr int kConsumerThreads = kConsumers * kGroupThreads;
-constexpr int kConsumerWarps = kConsumerThreads / 32;
+using sums::BlockPlace;
+using sums::BlockRows;
+using sums::kConsumerThreads;
+using sums::kConsumerWarps;
+using sums::kTiles;
+
 constexpr int kProducerWarps = kGroupThreads / 32;
 constexpr int kThreads = kConsumerThreads + kGroupThreads;
-constexpr int kTiles = skinny::kTiles;  // of 64 weight rows, a consumer
 constexpr int kStages = 4;
 constexpr int kAhead = 2;  // stages that are copied while an older one arrives
-
-// Named barrier of the consumers.
-constexpr int kConsumersMeet = 1;
 
 template <WeightLayout kLayoutOf, int kXRowsOf>
 struct Shape {
   static constexpr WeightLayout kLayout = kLayoutOf;
   static constexpr LayoutTraits kTraits = TraitsOf(kLayout);
   static constexpr int kXRows = kXRowsOf;  // of a block
-  static constexpr int kXTiles = kXRows / 8;
-  static constexpr int kRows = kConsumerWarps * kTiles * skinny::kTileRows;    // of weights
+  static constexpr int kUnit = skinny::kTileRows;
+  static constexpr int kRows = sums::kRows;                                    // of weights
   static constexpr int kBlocks = kTraits.blocks() > 2 ? kTraits.blocks() : 2;  // of 32 columns
   static constexpr int kGroups = kBlocks / kTraits.blocks();  // of the layout, in a stage
   static constexpr int kCols = 32 * kBlocks;
@@ -50,10 +49,6 @@ struct Shape {
   static constexpr int kStage = kXRows * kCols;  // elements
   // Stages of weights under way behind the one that is multiplied.
   static constexpr int kDepth = kXRows <= 64 ? 2 : 1;
-  // Rows of x whose sums pass through shared memory at once, on their way out; floats from one to
-  // the next: four lanes' pairs of rows meet eight rows of weights in no bank twice.
-  static constexpr int kOutRows = 32;
-  static constexpr int kOutStride = kRows + 4;
 };
 
 template <typename S>
@@ -61,18 +56,18 @@ struct Memory {
   // [kStages, kLines, kXRows, kLineElements], swizzled; patterns begin at multiples of 1024 bytes.
   Shared<BFloat16> x;
   BlockBarriers barriers;
-  Shared<int32_t> arrived;
+  Shared<int32_t> arrived;  // see sums::Store
   HEDDLE_DEVICE explicit Memory(SharedArena arena)
       : x(arena.Take<BFloat16>(kElements)),
         barriers(arena.Take<uint64_t>(2 * kStages)),
-        arrived(arena.Take<int32_t>(1)) {}
+        arrived(arena.Take<int32_t>(sums::Slices<S>())) {}
   // Sums on their way out lie where x was.
-  static constexpr int kOutElements = S::kOutRows * S::kOutStride * 2;
+  static constexpr int kOutElements = sums::kSliceFloats * 2;
   static constexpr int kElements =
       kStages * S::kStage > kOutElements ? kStages* S::kStage : kOutElements;
   static constexpr int kSharedBytes = SharedBytesFor<BFloat16>(kElements) +
                                       SharedBytesFor<uint64_t>(2 * kStages) +
-                                      SharedBytesFor<int32_t>(1);
+                                      SharedBytesFor<int32_t>(sums::Slices<S>());
 };
 
 // Indices into Memory::barriers; stages follow each other.
@@ -84,18 +79,6 @@ struct Turn {
   int count;
   HEDDLE_DEVICE int place() const { return count % kStages; }
   HEDDLE_DEVICE uint32_t parity() const { return count / kStages & 1; }
-};
-
-// The rows of x and of the output that a block works on.
-struct BlockRows {
-  const int32_t* pairs = nullptr;  // [count] (row, choice) pairs; nullptr: rows from `first` on
-  int first = 0;
-  int count = 0;
-  int pairs_per_row = 1;
-  HEDDLE_DEVICE int X(int t) const {
-    return pairs == nullptr ? first + t : pairs[t] / pairs_per_row;
-  }
-  HEDDLE_DEVICE int Out(int t) const { return pairs == nullptr ? first + t : pairs[t]; }
 };
 
 // The part of the columns that a block works on, in stages.

@@ -34,6 +34,9 @@ constexpr int kColLanes = 8;  // warps that share columns of the same rows, of a
 constexpr int kTiles = 2;
 constexpr int kTileRows = 16;
 constexpr int kDepth = 2;  // groups that a warp has in flight
+// In registers: those, and the one that is computed on. They take turns, as copies cost
+// instructions.
+constexpr int kPieces = kDepth + 1;
 // What is brought to the L2 ahead lies in each row behind the first groups of all warps: so much of
 // all rows, and no less of a row than the registers hold.
 constexpr int kFirstBytes = 64 * kColLanes * kDepth;
@@ -75,11 +78,11 @@ struct Shape {
   static constexpr int kSums = kColWarps * kCols * kPitch;  // floats
 };
 
-// Weight row that stands at row i of tile `tile` of row warp `warp`. Past the end: the last,
-// unused.
+// Weight row that stands at row i of tile `tile` of row warp `warp`, of the block whose weight rows
+// are the `block`-th. Past the end: the last, unused.
 template <int kRowWarps>
-HEDDLE_DEVICE int64_t WeightRow(const LinearParams& p, int warp, int tile, int i) {
-  const int64_t first = static_cast<int64_t>(BlockX()) * kRowWarps + warp;
+HEDDLE_DEVICE int64_t WeightRow(const LinearParams& p, int block, int warp, int tile, int i) {
+  const int64_t first = static_cast<int64_t>(block) * kRowWarps + warp;
   if (p.epilogue == Epilogue::kGated) {
     const int64_t r = first * kTileRows + i;
     return (r < p.half ? r : p.half - 1) + tile * p.half;
@@ -100,7 +103,7 @@ struct Rows {  // of this lane
       HEDDLE_UNROLL
       for (int h = 0; h < 2; ++h) {
         const int64_t r =
-            WeightRow<kRowWarps>(p, WarpIndex() % kRowWarps, tile, Lane() / 4 + 8 * h);
+            WeightRow<kRowWarps>(p, BlockX(), WarpIndex() % kRowWarps, tile, Lane() / 4 + 8 * h);
         data[tile][h] = p.weight.data + r * p.weight.row_bytes + 16 * (Lane() % 4);
         if constexpr (P::kTraits.is_tiled) {
           scales[tile][h] = reinterpret_cast<const uint16_t*>(p.weight.tiles_of(r));
@@ -217,7 +220,7 @@ struct Groups {
   Rows<kLayout, S::kRowWarps> rows;
   int begin;
   int end;
-  Piece<kLayout> pieces[kDepth];
+  Piece<kLayout> pieces[kPieces];
 
   HEDDLE_DEVICE Groups(const LinearParams& p, int split)
       : rows(p),
@@ -242,7 +245,8 @@ HEDDLE_DEVICE void PrefetchRows(const LinearParams& p, int split) {
   const int share = kAheadBytes / (GridX() * S::kRows) / 16 * 16;
   const int ahead = share > kFirstBytes ? share : kFirstBytes;
   const int warp = row / (kTiles * kTileRows);
-  const int64_t r = WeightRow<S::kRowWarps>(p, warp, row / kTileRows % kTiles, row % kTileRows);
+  const int64_t r =
+      WeightRow<S::kRowWarps>(p, BlockX(), warp, row / kTileRows % kTiles, row % kTileRows);
   PrefetchToL2(p.weight.data + r * p.weight.row_bytes + kFirstBytes,
                static_cast<int>(left < ahead ? left : ahead));
 }
@@ -252,20 +256,19 @@ HEDDLE_DEVICE void AddGroups(const LinearParams& p, Groups<kLayout, kXTiles, kWi
                              const RowsOfX& x_rows, float (&sums)[kTiles][kXTiles][4]) {
   constexpr LayoutTraits kTraits = TraitsOf(kLayout);
   constexpr int kBlocks = kTraits.blocks();
-  for (int first = groups.begin; first < groups.end; first += kDepth * kColLanes) {
+  for (int first = groups.begin; first < groups.end; first += kPieces * kColLanes) {
     HEDDLE_UNROLL
-    for (int d = 0; d < kDepth; ++d) {
+    for (int d = 0; d < kPieces; ++d) {
       const int group = first + d * kColLanes;
       if (group >= groups.end) break;
-      const Piece<kLayout> piece = groups.pieces[d];
       const int next = group + kDepth * kColLanes;
-      if (next < groups.end) groups.rows.Load(next, groups.pieces[d]);
+      if (next < groups.end) groups.rows.Load(next, groups.pieces[(d + kDepth) % kPieces]);
       HEDDLE_UNROLL
       for (int block = 0; block < kBlocks; ++block) {
         Vec16 x[kXTiles];
         LoadX<kTraits.is_fine>(x_rows, p.x.cols,
                                (static_cast<int64_t>(group) * kBlocks + block) * 32, x);
-        AddBlock<kLayout>(p, piece, block, x, sums);
+        AddBlock<kLayout>(p, groups.pieces[d], block, x, sums);
       }
     }
   }
@@ -338,7 +341,7 @@ HEDDLE_DEVICE void StoreSums(const LinearParams& p, const RowsOfBlock& rows_of_b
   auto total = [&](int warp, int tile, int i, int t) {
     const float sum = sum_of((warp * kTiles + tile) * kTileRows + i, t);
     if (p.weight.row_factors == nullptr) return sum;
-    return sum * p.weight.row_factors[WeightRow<S::kRowWarps>(p, warp, tile, i)];
+    return sum * p.weight.row_factors[WeightRow<S::kRowWarps>(p, BlockX(), warp, tile, i)];
   };
   const int rows = gated ? S::kRows / kTiles : S::kRows;
   const int per_warp = rows / S::kRowWarps;

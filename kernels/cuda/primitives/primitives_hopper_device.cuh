@@ -105,26 +105,37 @@ HEDDLE_DEVICE void HoldSums(float (&c)[kCount][4]) {
 #define HEDDLE_SUMS4(c, n) \
   HEDDLE_SUMS1(c, n), HEDDLE_SUMS1(c, n + 1), HEDDLE_SUMS1(c, n + 2), HEDDLE_SUMS1(c, n + 3)
 #define HEDDLE_SUMS8(c) HEDDLE_SUMS4(c, 0), HEDDLE_SUMS4(c, 4)
-#define HEDDLE_SUMS16(c) \
-  HEDDLE_SUMS4(c, 0), HEDDLE_SUMS4(c, 4), HEDDLE_SUMS4(c, 8), HEDDLE_SUMS4(c, 12)
+#define HEDDLE_SUMS12(c) HEDDLE_SUMS8(c), HEDDLE_SUMS4(c, 8)
+#define HEDDLE_SUMS16(c) HEDDLE_SUMS12(c), HEDDLE_SUMS4(c, 12)
+#define HEDDLE_SUMS20(c) HEDDLE_SUMS16(c), HEDDLE_SUMS4(c, 16)
+#define HEDDLE_SUMS26(c) \
+  HEDDLE_SUMS20(c), HEDDLE_SUMS4(c, 20), HEDDLE_SUMS1(c, 24), HEDDLE_SUMS1(c, 25)
 
-#define HEDDLE_REGISTERS32                                                                      \
-  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
-  "%25,%26,%27,%28,%29,%30,%31}"
-#define HEDDLE_REGISTERS64                                                                       \
-  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
-  "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+#define HEDDLE_REGISTERS32                                                                     \
+  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
+  "%25,%26,%27,%28,%29,%30,%31"
+#define HEDDLE_REGISTERS48 \
+  HEDDLE_REGISTERS32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define HEDDLE_REGISTERS64 \
+  HEDDLE_REGISTERS48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define HEDDLE_REGISTERS80 \
+  HEDDLE_REGISTERS64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define HEDDLE_REGISTERS104                                                                \
+  HEDDLE_REGISTERS80                                                                       \
+  ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100," \
+  "%101,%102,%103"
 
 // Both matrices in shared memory, each contiguous along its depth.
-#define HEDDLE_MMA_SHARED(type, name)                                                          \
-  HEDDLE_DEVICE void WarpgroupMma(float(&c)[16][4], uint64_t a, uint64_t b, bool adds, type) { \
-    asm volatile(                                                                              \
-        "{.reg .pred p; setp.ne.b32 p, %66, 0;\n"                                              \
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32." name "." name " " HEDDLE_REGISTERS64    \
-        ", %64, %65, p, 1, 1, 0, 0;}\n"                                                        \
-        : HEDDLE_SUMS16(c)                                                                     \
-        : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                        \
+#define HEDDLE_MMA_SHARED(tiles, columns, registers, operand_a, operand_b, operand_adds, type,    \
+                          name)                                                                   \
+  HEDDLE_DEVICE void WarpgroupMma(float(&c)[tiles][4], uint64_t a, uint64_t b, bool adds, type) { \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, " operand_adds                                    \
+                 ", 0;\n"                                                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." name "." name             \
+                 " {" HEDDLE_REGISTERS##registers "}, " operand_a ", " operand_b                  \
+                                                  ", p, 1, 1, 0, 0;}\n"                           \
+                 : HEDDLE_SUMS##tiles(c)                                                          \
+                 : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                  \
   }
 // A in registers; B contiguous along its depth (transposed: 0) or along its columns (1).
 #define HEDDLE_MMA_REGISTERS(function, transposed, type, name)                                \
@@ -132,7 +143,8 @@ HEDDLE_DEVICE void HoldSums(float (&c)[kCount][4]) {
                               type) {                                                         \
     asm volatile(                                                                             \
         "{.reg .pred p; setp.ne.b32 p, %69, 0;\n"                                             \
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32." name "." name " " HEDDLE_REGISTERS64   \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." name "." name " {" HEDDLE_REGISTERS64  \
+        "}"                                                                                   \
         ", {%64, %65, %66, %67}, %68, p, 1, 1, " transposed ";}\n"                            \
         : HEDDLE_SUMS16(c)                                                                    \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));   \
@@ -141,13 +153,18 @@ HEDDLE_DEVICE void HoldSums(float (&c)[kCount][4]) {
                               type) {                                                         \
     asm volatile(                                                                             \
         "{.reg .pred p; setp.ne.b32 p, %37, 0;\n"                                             \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " HEDDLE_REGISTERS32    \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " {" HEDDLE_REGISTERS32   \
+        "}"                                                                                   \
         ", {%32, %33, %34, %35}, %36, p, 1, 1, " transposed ";}\n"                            \
         : HEDDLE_SUMS8(c)                                                                     \
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));   \
   }
-HEDDLE_MMA_SHARED(BFloat16, "bf16")
-HEDDLE_MMA_SHARED(Half, "f16")
+HEDDLE_MMA_SHARED(8, "64", 32, "%32", "%33", "%34", BFloat16, "bf16")
+HEDDLE_MMA_SHARED(12, "96", 48, "%48", "%49", "%50", BFloat16, "bf16")
+HEDDLE_MMA_SHARED(16, "128", 64, "%64", "%65", "%66", BFloat16, "bf16")
+HEDDLE_MMA_SHARED(20, "160", 80, "%80", "%81", "%82", BFloat16, "bf16")
+HEDDLE_MMA_SHARED(26, "208", 104, "%104", "%105", "%106", BFloat16, "bf16")
+HEDDLE_MMA_SHARED(16, "128", 64, "%64", "%65", "%66", Half, "f16")
 HEDDLE_MMA_REGISTERS(WarpgroupMma, "0", BFloat16, "bf16")
 HEDDLE_MMA_REGISTERS(WarpgroupMma, "0", Half, "f16")
 HEDDLE_MMA_REGISTERS(WarpgroupMmaTransposed, "1", BFloat16, "bf16")
@@ -155,10 +172,16 @@ HEDDLE_MMA_REGISTERS(WarpgroupMmaTransposed, "1", Half, "f16")
 #undef HEDDLE_MMA_SHARED
 #undef HEDDLE_MMA_REGISTERS
 #undef HEDDLE_REGISTERS32
+#undef HEDDLE_REGISTERS48
 #undef HEDDLE_REGISTERS64
+#undef HEDDLE_REGISTERS80
+#undef HEDDLE_REGISTERS104
 #undef HEDDLE_SUMS1
 #undef HEDDLE_SUMS4
 #undef HEDDLE_SUMS8
+#undef HEDDLE_SUMS12
 #undef HEDDLE_SUMS16
+#undef HEDDLE_SUMS20
+#undef HEDDLE_SUMS26
 
 }  // namespace heddle::kernels::cuda

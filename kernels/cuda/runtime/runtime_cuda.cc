@@ -335,7 +335,7 @@ Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(matrix.cols),
                               static_cast<cuuint64_t>(matrix.rows)};
-  const cuuint64_t strides[] = {static_cast<cuuint64_t>(matrix.cols) * 2};  // bytes
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(matrix.row_bytes())};
   const cuuint32_t box[] = {TiledMatrix::kBoxCols, static_cast<cuuint32_t>(matrix.box_rows)};
   const cuuint32_t steps[] = {1, 1};
   const CUresult result =

@@ -11,9 +11,11 @@ namespace heddle::kernels::cuda {
 struct TiledMatrix {
   const void* data = nullptr;  // aligned to 16
   int64_t rows = 0;            // below 2^31
-  int64_t cols = 0;            // 16-bit elements; row after row
+  int64_t cols = 0;            // 16-bit elements
+  int64_t row_stride = 0;      // elements, a multiple of 8; 0: row after row
   int32_t box_rows = 0;        // 256 at most
   static constexpr int32_t kBoxCols = 64;
+  int64_t row_bytes() const { return 2 * (row_stride == 0 ? cols : row_stride); }
 };
 
 #if defined(HEDDLE_CUDA_EMULATE)

@@ -261,7 +261,7 @@ TEST_CASE("Adapters of all ranks add to their rows on CUDA", "[cuda]") {
 }
 
 TEST_CASE("A library's products get what adapters add, from BF16 and from codes", "[cuda]") {
-  const std::vector<BatchSpec::Sequence> many = {{40, 40}, {5, 9}, {1, 3}};
+  const std::vector<BatchSpec::Sequence> many = {{420, 420}, {5, 9}, {1, 3}};
   for (Epilogue epilogue : {Epilogue::kNone, Epilogue::kAdd, Epilogue::kGated}) {
     for (auto [weight, dequantizes] :
          {std::pair{DType::kBF16, false}, {DType::kQ4_0, false}, {DType::kQ4_0, true}}) {

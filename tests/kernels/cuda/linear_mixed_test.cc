@@ -12,6 +12,7 @@
 #include "kernels/cuda/linear/cuda_weight.h"
 #include "kernels/cuda/linear/linear_choice.h"
 #include "tests/kernels/cuda/emulated.h"
+#include "tests/kernels/cuda/product_case.h"
 
 namespace heddle::kernels::test {
 namespace {
@@ -20,172 +21,51 @@ using cuda::LinearWay;
 using cuda::PackedLayout;
 using cuda::WeightLayout;
 
-struct Case {
-  int64_t n = 33, cols = 256, rows = 70;
-  DType weight = DType::kQ4_0;
-  Epilogue epilogue = Epilogue::kNone;
-  Activation activation = Activation::kNone;
-  bool bias = false;
-  bool out_f32 = true;
-  int64_t out_pad = 0;  // 0 and 4: outputs are stored four at a time, else one by one
-  int64_t workspace_bytes = int64_t{4} << 20;
-  bool row_scaled = false, tile_scaled = false;
-  int times = 1;
-};
-
-struct Problem {
-  explicit Problem(const Case& c)
-      : random(static_cast<uint32_t>(c.n * 1000003 + c.cols * 101 + c.rows)),
-        weight(c.row_scaled    ? MakeRowScaledWeight(random, c.weight, c.rows, c.cols)
-               : c.tile_scaled ? MakeTileScaledWeight(random, c.weight, c.rows, c.cols)
-                               : MakeWeight(random, c.weight, c.rows, c.cols)),
-        x(Matrix::RandomOf(random, c.n, c.cols)),
-        out(Matrix::RandomOf(random, c.n, OutputCols(c))),
-        bias(random.Normals(c.rows)) {
-    Activations rounded(DType::kBF16, x), rounded_out(c.out_f32 ? DType::kF32 : DType::kBF16, out);
-  }
-  static int64_t OutputCols(const Case& c) {
-    return c.epilogue == Epilogue::kGated ? c.rows / 2 : c.rows;
-  }
-  Random random;
-  TestWeight weight;
-  Matrix x, out;  // what a residual is added to
-  std::vector<float> bias;
-};
-
-// `times` times; what one product leaves behind would show in the next.
-Matrix Multiply(Device& device, DType act, const Case& c, const Problem& problem) {
-  const WeightSource source = problem.weight.source();
-  auto packed = device.Pack({&source, 1});
-  REQUIRE(packed.ok());
-  Matrix x = problem.x, out = problem.out;
-  const DType out_type = c.out_f32 || act == DType::kF32 ? DType::kF32 : DType::kBF16;
-  Activations x_device(act, x, 8);
-  for (int i = 0; i < c.times; ++i) {
-    Matrix before = problem.out;
-    bool same = true;
-    Activations out_device(out_type, before, act == DType::kF32 ? 0 : c.out_pad);
-    MustRun(device, [&](Ops& ops) {
-      ops.Linear({.x = x_device.tensor(),
-                  .weight = packed->get(),
-                  .bias = c.bias ? problem.bias.data() : nullptr,
-                  .epilogue = c.epilogue,
-                  .activation = c.activation,
-                  .out = out_device.tensor(),
-                  .out_f32 = out_type == DType::kF32});
-    });
-    CHECK(out_device.GapsIntact());
-    for (int64_t t = 0; t < out.num_rows(); ++t) {
-      for (int64_t r = 0; r < out.num_cols(); ++r) {
-        same = same && *out.at(t, r) == out_device(t, r);
-        *out.at(t, r) = out_device(t, r);
-      }
-    }
-    CHECK((same || i == 0));
-  }
-  return out;
-}
-
-Matrix MultiplyOnCuda(const CudaDeviceOptions& options, const Case& c, const Problem& problem) {
-  auto device = CreateCudaDevice(options);
-  REQUIRE(device.ok());
-  return Multiply(**device, DType::kBF16, c, problem);
-}
-
-// Sum over k of |x w|: what rounding errors of sums are relative to. Of gates, both parts, times
-// the other's size: |act(y)| <= |y|, and slopes are at most 1.13.
-double Magnitude(const Case& c, const Problem& problem, int64_t t, int64_t r) {
-  auto row = [&](int64_t i, double* sum) {
-    double size = 0;
-    *sum = 0;
-    for (int64_t k = 0; k < c.cols; ++k) {
-      const double term = static_cast<double>(problem.x(t, k)) *
-                          problem.weight.decoded[static_cast<size_t>(i * c.cols + k)];
-      *sum += term;
-      size += std::fabs(term);
-    }
-    return size;
-  };
-  double y, up;
-  const double size = row(r, &y);
-  if (c.epilogue != Epilogue::kGated) return size;
-  const double up_size = row(r + c.rows / 2, &up);
-  return 1.2 * (size * (std::fabs(up) + 4) + up_size * (std::fabs(y) + 4));
-}
-
-// The values are those of weights rounded to BF16: of those, up to the order of sums in F32; of the
-// exact weights, up to that rounding. Kernels for few rows do not round weights.
-void Check(const Case& c, bool rounds_weights = true) {
-  const Problem problem(c);
-  INFO("x [" << c.n << ", " << c.cols << "] W " << Info(c.weight).name << " [" << c.rows << ", "
-             << c.cols << "] epilogue " << static_cast<int>(c.epilogue));
-  const CudaDeviceOptions options = {.workspace_bytes = c.workspace_bytes};
-  const Matrix expected = Multiply(*CreateReferenceDevice(), DType::kF32, c, problem);
-  CudaDeviceOptions in_memory = options;
-  in_memory.always_dequantizes = true;
-  const Matrix dequantised = MultiplyOnCuda(in_memory, c, problem);
-  const Matrix found = MultiplyOnCuda(options, c, problem);
-  int64_t wrong = 0, differ = 0;
-  for (int64_t t = 0; t < found.num_rows(); ++t) {
-    for (int64_t r = 0; r < found.num_cols(); ++r) {
-      const double size = Magnitude(c, problem, t, r) + 1e-3;
-      const double order = size * std::sqrt(static_cast<double>(c.cols)) * 0x1p-23;
-      const double rounding = c.out_f32 ? 1e-6 : RoundingOf(DType::kBF16, expected(t, r));
-      // One scale per row is applied after the sum here, before it there.
-      const double scale = c.row_scaled || !rounds_weights ? size * 0x1p-8 : 0;
-      if (std::fabs(found(t, r) - dequantised(t, r)) > order + 2 * rounding + scale) ++differ;
-      if (std::fabs(found(t, r) - expected(t, r)) > order + size * 0x1p-8 + rounding) ++wrong;
-    }
-  }
-  CHECK(differ == 0);
-  CHECK(wrong == 0);
-}
-
 TEST_CASE("Weights of every format are multiplied as their values in BF16 are", "[cuda]") {
   for (DType weight : kAllTypes) {
     if (weight == DType::kF32 || weight == DType::kF16 || weight == DType::kBF16) continue;
-    Check({.n = 33, .weight = weight});
-    Check({.n = 66, .rows = 20, .weight = weight});
+    CheckProduct({.n = 33, .weight = weight});
+    CheckProduct({.n = 66, .rows = 20, .weight = weight});
   }
 }
 
 TEST_CASE("Weights with one scale per row are multiplied where no library takes them", "[cuda]") {
   for (DType weight : {DType::kF8G128, DType::kInt8G32}) {
-    Check({.n = 40, .weight = weight, .row_scaled = true});
-    Check({.n = 70,
-           .rows = 42,
-           .weight = weight,
-           .epilogue = Epilogue::kGated,
-           .activation = Activation::kSilu,
-           .row_scaled = true});
+    CheckProduct({.n = 40, .weight = weight, .row_scaled = true});
+    CheckProduct({.n = 70,
+                  .rows = 42,
+                  .weight = weight,
+                  .epilogue = Epilogue::kGated,
+                  .activation = Activation::kSilu,
+                  .row_scaled = true});
   }
 }
 
 TEST_CASE("Weights with one scale per tile are multiplied where no library takes them", "[cuda]") {
-  Check({.n = 40, .cols = 384, .rows = 150, .weight = DType::kF8G128, .tile_scaled = true});
+  CheckProduct({.n = 40, .cols = 384, .rows = 150, .weight = DType::kF8G128, .tile_scaled = true});
 }
 
 TEST_CASE("Rows and columns need not fill tiles, stages or groups", "[cuda]") {
-  for (int64_t n : {33, 64, 65, 129, 300}) Check({.n = n, .cols = 160, .rows = 37});
-  for (int64_t rows : {1, 255, 257, 530}) Check({.n = 35, .cols = 96, .rows = rows});
+  for (int64_t n : {33, 64, 65, 129, 300}) CheckProduct({.n = n, .cols = 160, .rows = 37});
+  for (int64_t rows : {1, 255, 257, 530}) CheckProduct({.n = 35, .cols = 96, .rows = rows});
   for (int64_t cols : {32, 64, 288, 416}) {
-    Check({.n = 40, .cols = cols, .rows = 20});
-    Check({.n = 40, .cols = cols, .rows = 20, .weight = DType::kQ8_0});
+    CheckProduct({.n = 40, .cols = cols, .rows = 20});
+    CheckProduct({.n = 40, .cols = cols, .rows = 20, .weight = DType::kQ8_0});
   }
-  Check({.n = 70, .cols = 288, .rows = 257, .weight = DType::kQ5_1});
+  CheckProduct({.n = 70, .cols = 288, .rows = 257, .weight = DType::kQ5_1});
 }
 
 TEST_CASE("Blocks that share rows add up, where memory for that allows it", "[cuda]") {
   for (DType weight : {DType::kQ4_0, DType::kQ8_0}) {
-    Check({.n = 50, .cols = 1536, .rows = 40, .weight = weight, .times = 3});
-    Check({.n = 130, .cols = 1536, .rows = 40, .weight = weight, .out_f32 = false});
+    CheckProduct({.n = 50, .cols = 1536, .rows = 40, .weight = weight, .times = 3});
+    CheckProduct({.n = 130, .cols = 1536, .rows = 40, .weight = weight, .out_f32 = false});
     // Room for the parts of two blocks; for none.
     for (int64_t parts : {2, 0}) {
-      Check({.n = 50,
-             .cols = 1536,
-             .rows = 40,
-             .weight = weight,
-             .workspace_bytes = std::max<int64_t>(parts * 64 * 256 * 4, 32 << 10)});
+      CheckProduct({.n = 50,
+                    .cols = 1536,
+                    .rows = 40,
+                    .weight = weight,
+                    .workspace_bytes = std::max<int64_t>(parts * 64 * 256 * 4, 32 << 10)});
     }
   }
 }
@@ -193,46 +73,47 @@ TEST_CASE("Blocks that share rows add up, where memory for that allows it", "[cu
 TEST_CASE("Outputs of codes get every epilogue, together or one by one", "[cuda]") {
   for (int64_t out_pad : {0, 4, 3}) {
     for (bool out_f32 : {true, false}) {
-      Case c{.n = 40, .cols = 128, .rows = 88, .out_f32 = out_f32, .out_pad = out_pad};
+      ProductCase c{.n = 40, .cols = 128, .rows = 88, .out_f32 = out_f32, .out_pad = out_pad};
       c.bias = true;
       c.activation = Activation::kGelu;
-      Check(c);
+      CheckProduct(c);
       c.activation = Activation::kNone;
       c.epilogue = Epilogue::kAdd;
-      Check(c);
+      CheckProduct(c);
       c.epilogue = Epilogue::kGated;
       for (int64_t rows : {88, 42, 600}) {  // 42: 21 outputs, never four at a time
         c.rows = rows;
         for (Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
           c.activation = activation;
-          Check(c);
+          CheckProduct(c);
         }
       }
     }
   }
   // Parts of gated outputs, added up.
-  Check({.n = 40,
-         .cols = 1536,
-         .rows = 88,
-         .weight = DType::kQ4_K,
-         .epilogue = Epilogue::kGated,
-         .activation = Activation::kSilu,
-         .bias = true,
-         .out_f32 = false});
+  CheckProduct({.n = 40,
+                .cols = 1536,
+                .rows = 88,
+                .weight = DType::kQ4_K,
+                .epilogue = Epilogue::kGated,
+                .activation = Activation::kSilu,
+                .bias = true,
+                .out_f32 = false});
 }
 
 TEST_CASE("Producers and consumers may run in any order", "[cuda]") {
   cuda::emulate::SetOrder(cuda::emulate::Order::kBackward);
-  Check({.n = 65, .cols = 1152, .rows = 37});
-  Check({.n = 40, .cols = 1280, .rows = 270, .weight = DType::kQ6_K});
+  CheckProduct({.n = 65, .cols = 1152, .rows = 37});
+  CheckProduct({.n = 40, .cols = 1280, .rows = 270, .weight = DType::kQ6_K});
   cuda::emulate::SetOrder(cuda::emulate::Order::kForward);
 }
 
 TEST_CASE("Devices without sm_90a take codes in passes of 32 rows, or dequantise", "[cuda]") {
   cuda::emulate::SetMachine({.compute_major = 8});
   for (int64_t n : {33, 70, 140}) {
-    Check({.n = n, .cols = 160, .rows = 37}, n > 128);
-    Check({.n = n, .cols = 160, .rows = 37, .weight = DType::kQ8_0, .out_f32 = false}, n > 64);
+    CheckProduct({.n = n, .cols = 160, .rows = 37}, n > 128);
+    CheckProduct({.n = n, .cols = 160, .rows = 37, .weight = DType::kQ8_0, .out_f32 = false},
+                 n > 64);
   }
   cuda::emulate::SetMachine({});
 }

@@ -23,6 +23,7 @@ struct Case {
   int64_t pad = 8, shift = 0;  // of x, in elements
   int64_t workspace_bytes = int64_t{4} << 20;
   bool library = false;  // many rows are multiplied by one
+  int32_t compute_major = 9;
 };
 
 struct Inputs {
@@ -98,7 +99,7 @@ void Check(const Case& c, DType act) {
   auto reference = CreateReferenceDevice();
   const Inputs inputs = {weight, x, out, bias};
   Matrix expected = Run(*reference, plain, DType::kF32, inputs, &gaps);
-  cuda::emulate::SetMachine({.has_library = c.library});
+  cuda::emulate::SetMachine({.compute_major = c.compute_major, .has_library = c.library});
   // Many rows of codes without BF16 in memory have tests of their own (linear_mixed_test.cc).
   auto device = CreateCudaDevice({.activations = act,
                                   .workspace_bytes = c.workspace_bytes,
@@ -136,12 +137,17 @@ TEST_CASE("Few rows through the fragment kernel match the reference in every for
   }
 }
 
+// On sm_90a: by bulk copies.
 TEST_CASE("Many rows through the tiled kernel match the reference in every format", "[cuda]") {
   for (DType weight : kOwnTypes) {
-    Check({.n = 33, .cols = 96, .rows = 131, .weight = weight}, DType::kBF16);
-    // A workspace of 32 rows: the weights are converted and multiplied in several pieces.
-    Check({.n = 130, .cols = 160, .rows = 70, .weight = weight, .workspace_bytes = 32 * 320},
-          DType::kBF16);
+    for (int32_t major : {8, 9}) {
+      Case c{.n = 33, .cols = 96, .rows = 131, .weight = weight, .compute_major = major};
+      Check(c, DType::kBF16);
+      // A workspace of 32 rows: the weights are converted and multiplied in several pieces.
+      c.n = 130, c.cols = 160, c.rows = 70;
+      c.workspace_bytes = 32 * 320;
+      Check(c, DType::kBF16);
+    }
   }
 }
 
@@ -418,9 +424,10 @@ TEST_CASE("Every epilogue is applied by every kernel", "[cuda]") {
         DType::kBF16);
 }
 
+// So many rows that a library comes first.
 TEST_CASE("What a library multiplies gets every epilogue", "[cuda]") {
   for (DType weight : {DType::kBF16, DType::kF16, DType::kQ4_K}) {
-    Case c{.n = 40, .cols = 256, .rows = 42, .weight = weight, .library = true};
+    Case c{.n = 420, .cols = 256, .rows = 42, .weight = weight, .library = true};
     Check(c, DType::kBF16);
     c.out_f32 = true;
     Check(c, DType::kBF16);
@@ -470,7 +477,8 @@ TEST_CASE("A row of a small batch has the same bits alone and in company", "[cud
 TEST_CASE("Threads may run in any order", "[cuda]") {
   cuda::emulate::SetOrder(cuda::emulate::Order::kBackward);
   Check({.n = 9, .cols = 288, .rows = 37, .weight = DType::kQ4_0}, DType::kBF16);
-  Check({.n = 40, .cols = 96, .rows = 131, .weight = DType::kBF16}, DType::kBF16);
+  Check({.n = 40, .cols = 96, .rows = 131, .weight = DType::kBF16, .compute_major = 8},
+        DType::kBF16);
   cuda::emulate::SetOrder(cuda::emulate::Order::kForward);
 }
 

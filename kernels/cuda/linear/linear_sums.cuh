@@ -1,0 +1,304 @@
+// The end of a block of two consuming warpgroups (linear_mixed.cuh, linear_bulk.cuh): sums in
+// registers become outputs. They pass through shared memory, where x was, because what a thread has
+// is a column of the output, and what memory wants is rows. Blocks that share rows leave their sums
+// in memory first, and each adds up a slice of them.
+//
+// A block has S::kRows weight rows: of each consumer's kTiles tiles, 64 rows. They lie in units of
+// S::kUnit rows that the tiles take in turn; for kGated every second unit is the up rows of the
+// gate's before it.
+#pragma once
+
+#include "kernels/cuda/linear/epilogue.cuh"
+#include "kernels/cuda/primitives/group.cuh"
+#include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/primitives/primitives_hopper.cuh"
+
+namespace heddle::kernels::cuda {
+namespace sums {
+
+constexpr int kConsumers = 2;  // warpgroups
+constexpr int kConsumerThreads = kConsumers * kGroupThreads;
+constexpr int kConsumerWarps = kConsumerThreads / 32;
+constexpr int kTiles = 2;  // of 64 weight rows, a consumer
+constexpr int kRows = kConsumers * kTiles * 64;
+// Rows of x whose sums pass through shared memory at once, on their way out: a slice. Floats from
+// one to the next: four lanes' pairs of rows meet eight rows of weights in no bank twice.
+constexpr int kSliceRows = 32;
+constexpr int kSliceStride = kRows + 4;
+constexpr int kSliceFloats = kSliceRows * kSliceStride;
+
+// Named barrier of the consumers.
+constexpr int kConsumersMeet = 1;
+
+// The rows of x and of the output that a block works on.
+struct BlockRows {
+  const int32_t* pairs = nullptr;  // [count] (row, choice) pairs; nullptr: rows from `first` on
+  int first = 0;
+  int count = 0;
+  int pairs_per_row = 1;
+  HEDDLE_DEVICE int X(int t) const {
+    return pairs == nullptr ? first + t : pairs[t] / pairs_per_row;
+  }
+  HEDDLE_DEVICE int Out(int t) const { return pairs == nullptr ? first + t : pairs[t]; }
+  HEDDLE_DEVICE int slices() const { return (count + kSliceRows - 1) / kSliceRows; }
+};
+
+// What of a product a block makes.
+struct BlockPlace {
+  int weights;    // its weight rows, in steps of kRows
+  int tile;       // its weight rows and rows of x, among all of the product
+  int part = 0;   // of the columns
+  int parts = 1;  // blocks that share the tile
+};
+
+// Sums of a thread, of both tiles, as WarpgroupMma has them.
+template <typename S>
+using Sums = float[kTiles][S::kXRows / 8][4];
+
+template <typename S>
+constexpr int Slices() {
+  return (S::kXRows + kSliceRows - 1) / kSliceRows;
+}
+
+// Calls fn(row of the block, row of x, sum) for this thread's sums of a slice.
+template <typename S, typename Fn>
+HEDDLE_DEVICE void ForSums(const Sums<S>& sums, int slice, Fn fn) {
+  constexpr int kWarps = S::kUnit / 16;  // that share a unit
+  const int unit = WarpIndex() / kWarps * (kTiles * S::kUnit) + WarpIndex() % kWarps * 16;
+  HEDDLE_UNROLL
+  for (int n = 0; n < S::kXRows / 8; ++n) {
+    if (n / (kSliceRows / 8) != slice) continue;
+    HEDDLE_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      HEDDLE_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        fn(unit + tile * S::kUnit + Lane() / 4 + e / 2 * 8, 8 * n + 2 * (Lane() % 4) + e % 2,
+           sums[tile][n][e]);
+      }
+    }
+  }
+}
+
+constexpr int kWide = 4;  // neighbouring outputs that a thread stores together
+using Four = Group<float, kWide>;
+
+// Outputs that a thread stores, of whatever row of x: [row, row + kWide) of the block's rows of
+// weights, for kGated the gate's.
+struct OutputRows {
+  int row;
+  int up;     // kGated: where their up rows begin
+  int64_t r;  // output column
+  int count;  // below kWide at the end of the matrix
+
+  // `i` counts the block's output columns in steps of kWide.
+  HEDDLE_DEVICE OutputRows(const LinearParams& p, int weights, int unit, int i) {
+    const bool gated = p.epilogue == Epilogue::kGated;
+    const int at = i * kWide;
+    row = gated ? at / unit * (kTiles * unit) + at % unit : at;
+    up = row + unit;
+    r = static_cast<int64_t>(weights) * (gated ? kRows / kTiles : kRows) + at;
+    const int64_t left = OutputCols(p) - r;
+    count = left < kWide ? static_cast<int>(left) : kWide;
+  }
+};
+
+HEDDLE_DEVICE float FactorOf(const LinearParams& p, int64_t r) {
+  return p.weight.row_factors == nullptr ? 1.0f : p.weight.row_factors[r];
+}
+
+// Of weight rows [r, r + kWide).
+HEDDLE_DEVICE Four FactorsOf(const LinearParams& p, int64_t r) {
+  if (p.weight.row_factors != nullptr) return LoadAnywhere<kWide>(p.weight.row_factors + r);
+  return {{1.0f, 1.0f, 1.0f, 1.0f}};
+}
+
+// Stores the outputs of row t that `to` names, all kWide, at once.
+template <typename O>
+HEDDLE_DEVICE void StoreFour(const LinearParams& p, int64_t t, const OutputRows& to,
+                             const Four& value) {
+  O* at = p.out.row<O>(t) + to.r;
+  const bool adds = p.epilogue == Epilogue::kAdd;
+  Group<O, kWide> out = {};
+  if (adds) out = LoadGroup<kWide>(at);
+  HEDDLE_UNROLL
+  for (int e = 0; e < kWide; ++e) {
+    out.item[e] = RoundTo(adds ? ToFloat(out.item[e]) + value.item[e] : value.item[e], O());
+  }
+  StoreGroup(at, out);
+}
+
+// Whether groups of kWide outputs begin at multiples of their size, in every row.
+HEDDLE_DEVICE bool IsWide(const LinearParams& p) {
+  const uint64_t bytes = kWide * (p.out_f32 ? sizeof(float) : sizeof(BFloat16));
+  return reinterpret_cast<uint64_t>(p.out.data) % bytes == 0 && p.out.stride % kWide == 0 &&
+         OutputCols(p) % kWide == 0;
+}
+
+// By all consumers: stores what the block has of a slice of its rows of x, from their sums in
+// `part`, [., kSliceStride].
+template <typename S>
+HEDDLE_DEVICE void StorePart(const LinearParams& p, const BlockPlace& place, const BlockRows& rows,
+                             int slice, Shared<float> part) {
+  const bool gated = p.epilogue == Epilogue::kGated;
+  const int first = slice * kSliceRows;
+  const int count = rows.count - first < kSliceRows ? rows.count - first : kSliceRows;
+  const int units = (gated ? kRows / kTiles : kRows) / kWide;
+  const int step = kConsumerThreads / units;
+  const OutputRows to(p, place.weights, S::kUnit, ThreadX() % units);
+  if (to.count <= 0) return;
+  const bool wide = IsWide(p);
+  Four factors = {}, up_factors = {};  // the same in every row of x
+  if (wide) factors = FactorsOf(p, to.r);
+  if (wide && gated) up_factors = FactorsOf(p, to.r + p.half);
+  HEDDLE_UNROLL_BY(1)
+  for (int t = ThreadX() / units; t < count; t += step) {
+    const Shared<float> sums = part.From(t * kSliceStride);
+    const int64_t out = rows.Out(first + t);
+    if (!wide) {
+      HEDDLE_UNROLL_BY(1)
+      for (int e = 0; e < to.count; ++e) {
+        const float up = gated ? sums.Get(to.up + e) * FactorOf(p, to.r + p.half + e) : 0.0f;
+        StoreOutput<BFloat16>(p, out, to.r + e, sums.Get(to.row + e) * FactorOf(p, to.r + e), up);
+      }
+      continue;
+    }
+    Four value = sums.GetAs<Four>(to.row);
+    Four up = gated ? sums.GetAs<Four>(to.up) : Four{};
+    HEDDLE_UNROLL
+    for (int e = 0; e < kWide; ++e) {
+      value.item[e] *= factors.item[e];
+      if (gated) up.item[e] *= up_factors.item[e];
+    }
+    FinishOutputs<kWide>(p, out, to.r, value, up);
+    if (p.out_f32) {
+      StoreFour<float>(p, out, to, value);
+    } else {
+      StoreFour<BFloat16>(p, out, to, value);
+    }
+  }
+}
+
+// Stores the block's outputs of a slice: fill(part) puts their sums into shared memory, where x
+// was.
+template <typename S, typename Fill>
+HEDDLE_DEVICE void StoreSlice(const LinearParams& p, const BlockPlace& place, const BlockRows& rows,
+                              int slice, Fill fill) {
+  SharedArena arena;
+  const Shared<float> part = arena.Take<float>(kSliceFloats);
+  NamedBarrierSync(kConsumersMeet, kConsumerThreads);  // nobody reads what lies there any more
+  fill(part);
+  NamedBarrierSync(kConsumersMeet, kConsumerThreads);
+  StorePart<S>(p, place, rows, slice, part);
+}
+
+// Leaves the sums in memory, [parts, kXRows, kRows] for each tile, and has arrived[slice] say
+// whether this was the last of the tile's blocks to leave that slice. Each block leaves slices of
+// its own last, so that of blocks that end together each finds some of them to add up.
+template <typename S>
+HEDDLE_DEVICE void LeaveSums(const LinearParams& p, const BlockPlace& place, const BlockRows& rows,
+                             const Sums<S>& sums, Shared<int32_t> arrived) {
+  float* mine = p.partial +
+                (static_cast<int64_t>(place.tile) * place.parts + place.part) * (S::kXRows * kRows);
+  int32_t* counters = p.counters + place.tile * Slices<S>();
+  for (int own = 0; own < 2; ++own) {
+    HEDDLE_UNROLL
+    for (int slice = 0; slice < Slices<S>(); ++slice) {
+      if (slice >= rows.slices() || (slice % place.parts == place.part) != (own == 1)) continue;
+      ForSums<S>(sums, slice, [&](int row, int t, float sum) { mine[t * kRows + row] = sum; });
+    }
+    FenceDevice();
+    NamedBarrierSync(kConsumersMeet, kConsumerThreads);
+    const int slice = ThreadX();
+    if (slice >= rows.slices() || (slice % place.parts == place.part) != (own == 1)) continue;
+    const bool is_last = AtomicAddGlobal(counters + slice, 1) == place.parts - 1;
+    if (is_last) counters[slice] = 0;  // for the next product
+    arrived.Set(slice, is_last);
+  }
+  NamedBarrierSync(kConsumersMeet, kConsumerThreads);
+  FenceDevice();
+}
+
+// Adds up what the blocks left of a slice, in the order of their columns; kBatch loads of 16 bytes
+// for each part are on their way at once.
+template <typename S>
+HEDDLE_DEVICE void AddParts(const LinearParams& p, const BlockPlace& place, int slice,
+                            Shared<float> part) {
+  constexpr int kUnits = kRows / kWide;
+  constexpr int kStep = kConsumerThreads / kUnits;
+  constexpr int kBatch = kSliceRows / kStep;
+  const int row = ThreadX() % kUnits * kWide;
+  const int t = ThreadX() / kUnits;
+  const float* from =
+      p.partial +
+      (static_cast<int64_t>(place.tile) * place.parts * S::kXRows + slice * kSliceRows + t) *
+          kRows +
+      row;
+  Four sums[kBatch] = {};
+  HEDDLE_UNROLL_BY(2)
+  for (int s = 0; s < place.parts; ++s) {
+    HEDDLE_UNROLL
+    for (int i = 0; i < kBatch; ++i) {
+      if (slice * kSliceRows + i * kStep >= S::kXRows) break;
+      const Vec16 one = LoadFresh16(from + (s * S::kXRows + i * kStep) * kRows);
+      HEDDLE_UNROLL
+      for (int e = 0; e < kWide; ++e) sums[i].item[e] += BitsToFloat(one.word[e]);
+    }
+  }
+  HEDDLE_UNROLL
+  for (int i = 0; i < kBatch; ++i) part.SetAs((t + i * kStep) * kSliceStride + row, sums[i]);
+}
+
+// By all consumers: the sums become outputs. arrived: [Slices<S>()].
+template <typename S>
+HEDDLE_DEVICE void Store(const LinearParams& p, const BlockPlace& place, const BlockRows& rows,
+                         const Sums<S>& sums, Shared<int32_t> arrived) {
+  if (place.parts == 1) {
+    for (int slice = 0; slice < rows.slices(); ++slice) {
+      StoreSlice<S>(p, place, rows, slice, [&](Shared<float> part) {
+        ForSums<S>(sums, slice, [&](int row, int t, float sum) {
+          part.Set((t - slice * kSliceRows) * kSliceStride + row, sum);
+        });
+      });
+    }
+    return;
+  }
+  LeaveSums<S>(p, place, rows, sums, arrived);
+  for (int slice = 0; slice < rows.slices(); ++slice) {
+    if (arrived.Get(slice) == 0) continue;
+    StoreSlice<S>(p, place, rows, slice,
+                  [&](Shared<float> part) { AddParts<S>(p, place, slice, part); });
+  }
+}
+
+// Parts of the columns so that the blocks fill the multiprocessors: the number with which the last
+// block ends first, counted in stages. `start`: stages that starting takes; `shared`, `each`: that
+// adding up takes, and each part more.
+struct SplitCosts {
+  int start, shared, each;
+};
+inline int SplitsOf(int tiles, int stages, int multiprocessors, int max_splits,
+                    const SplitCosts& costs) {
+  int best = 1, best_cost = CeilDiv(tiles, multiprocessors) * (stages + costs.start);
+  for (int splits = 2; splits <= max_splits && splits <= stages; ++splits) {
+    const int cost = CeilDiv(int64_t{tiles} * splits, multiprocessors) *
+                     (CeilDiv(stages, splits) + costs.start + costs.shared + splits * costs.each);
+    if (cost < best_cost) best = splits, best_cost = cost;
+  }
+  return best;
+}
+
+// Of a dense product of `tiles` tiles and `stages` stages: into how many parts it may be cut, as
+// counters and memory for their sums allow, and pays.
+template <typename S>
+int PartsOf(const LinearParams& linear, int64_t tiles, int stages, int multiprocessors,
+            const SplitCosts& costs) {
+  constexpr int kMaxParts = 8;
+  const int64_t room = tiles * Slices<S>() <= linear.n_counters
+                           ? linear.partial_floats / (tiles * S::kXRows * kRows)
+                           : 1;
+  return SplitsOf(static_cast<int>(tiles), stages, multiprocessors,
+                  room < kMaxParts ? static_cast<int>(room) : kMaxParts, costs);
+}
+
+}  // namespace sums
+}  // namespace heddle::kernels::cuda
