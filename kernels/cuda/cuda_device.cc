@@ -315,6 +315,7 @@ void CudaDevice::StageAttention(const AttentionGrouping& grouping, Part part) {
                             .merges = staging_.Add(plan.merges),
                             .shared_rows = staging_.Add(plan.shared_rows),
                             .prefill_rows = plan.prefill_rows,
+                            .decode_rows = plan.decode_rows,
                             .n_wide_pages = static_cast<int32_t>(plan.wide_pages.size()),
                             .wide_pages = staging_.Add(plan.wide_pages),
                             .wide_of_span = EntryOfSpanZero(wide_of_span, plan.first_wide_span)});

@@ -160,7 +160,7 @@ void CudaOps::Attention(const AttentionArgs& args) {
     }
   };
   launch(choice.prefill, plan->prefill, plan->n_prefill, plan->prefill_rows);
-  launch(choice.decode, plan->decode, plan->n_decode, kDecodeTileRows);
+  launch(choice.decode, plan->decode, plan->n_decode, plan->decode_rows);
   Note(LaunchAttentionMerge(params, plan->merges, plan->n_merges, step_.activations, stream),
        "attention merge");
 }

@@ -15,13 +15,15 @@ bool Always(const AttentionArgs&) { return true; }
 // What every device has that runs the kernel.
 int64_t Little(const AttentionArgs&, int32_t) { return 0; }
 
-// Of a block with so many rows: queries, and two stages of 64 keys and values, of which rows are 16
+// Of a block with so many rows: queries, and stages of 64 keys and values, of which rows are 16
 // bytes apart; and what else there is. See Layout in attention_flash_stages.cuh.
 int64_t FlashSharedBytes(const AttentionArgs& args, int32_t rows) {
-  constexpr int64_t kStagedKeys = 2 * 64, kRest = 4 << 10;
-  const int64_t dim = args.cache.head_dim <= 64 ? 64 : args.cache.head_dim <= 128 ? 128 : 256;
-  const int64_t key_bytes = dim * KvElementBytes(args.cache.dtype) + 16;
-  return 2 * kStagedKeys * key_bytes + rows * (dim + 8) * 2 + kRest;
+  constexpr int64_t kStageKeys = 64, kRestOfStage = 24 * kStageKeys, kRest = 1 << 10;
+  const int32_t dim = args.cache.head_dim <= 64 ? 64 : args.cache.head_dim <= 128 ? 128 : 256;
+  const int64_t element_bytes = KvElementBytes(args.cache.dtype);
+  const int64_t stage = 2 * kStageKeys * (dim * element_bytes + 16) + kRestOfStage;
+  const int64_t stages = FlashStages(element_bytes, rows == kDecodeTileRows, dim);
+  return stages * stage + rows * (dim + 8) * 2 + kRest;
 }
 
 // Units of 16 bytes from the cache, pairs to the output.

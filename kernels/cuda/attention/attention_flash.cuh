@@ -1,16 +1,12 @@
-// Paged attention on matrix instructions, for prompt chunks and for decoding.
+// Paged attention of prompt chunks on matrix instructions, for what attention_hopper.cuh is not
+// for. Also trees of drafts, and the rows of several sequences over a prefix that they share.
 //
-// A block takes a tile of packed rows (query rows x the query heads of one KV head) of one sequence
-// and walks its keys 64 at a time, with the softmax kept running (Dao et al. 2022). Keys and values
-// come page by page through cp.async into two stages of shared memory, so that the next keys travel
-// while these are computed on. The tile's 4 warps share the work in one of two ways:
-//   prefill  64 packed rows, 16 per warp; each warp meets all keys. Also trees of drafts, and the
-//            rows of several sequences over a prefix that they share.
-//   decode   16 packed rows; each warp meets 16 of every 64 keys, and the warps merge at the end.
-//            Padding the group's heads to 16 rows costs tensor-core time that decoding has left
-//            over: it waits for memory.
-// Rows of shared memory are padded by 16 bytes: an odd number of 16-byte units, so that the eight
-// rows of a matrix load lie in different banks.
+// A block takes a tile of 64 packed rows (query rows x the query heads of one KV head) of one
+// sequence, 16 for each of its 4 warps, and walks its keys 64 at a time, with the softmax kept
+// running (Dao et al. 2022). Keys and values come page by page through cp.async into stages of
+// shared memory, so that the next keys travel while these are computed on. Rows of shared memory
+// are padded by 16 bytes: an odd number of 16-byte units, so that the eight rows of a matrix load
+// lie in different banks.
 //
 // Caches of 8 bits stay so in shared memory and become F16 (E4M3) or BF16 (int8, exact) in
 // registers. A matrix load of 16-bit units then brings each lane twice as many columns as the
@@ -34,28 +30,28 @@ struct Running {
 };
 
 // q k^T of the warp's keys.
-template <typename Kv, typename M, int kDim>
-HEDDLE_DEVICE void Dots(const M& memory, int at, const Running<kDim>& run,
+template <typename Kv, typename M, int kDepth>
+HEDDLE_DEVICE void Dots(const M& memory, int at, const uint32_t (&q)[kDepth][4],
                         float (&scores)[M::L::kKeyTiles][4]) {
   using L = typename M::L;
   using Q = typename Computed<Kv>::Type;
   const int lane = Lane();
   const int row = at + (lane / 16 * 8 + lane % 8) * L::kStride + lane / 8 % 2 * L::kUnit;
   HEDDLE_UNROLL
-  for (int d = 0; d < kDim / (2 * L::kUnit); ++d) {
+  for (int d = 0; d < 8 * kDepth / L::kUnit; ++d) {
     HEDDLE_UNROLL
     for (int n = 0; n < L::kKeyTiles; n += 2) {
       uint32_t k[4];
       LoadMatrix4(k, memory.k, row + n * 8 * L::kStride + d * 2 * L::kUnit);
       if constexpr (L::kIsWide) {
-        Mma16816(scores[n], run.q[d], {k[0], k[1]}, Q());
-        Mma16816(scores[n + 1], run.q[d], {k[2], k[3]}, Q());
+        Mma16816(scores[n], q[d], {k[0], k[1]}, Q());
+        Mma16816(scores[n + 1], q[d], {k[2], k[3]}, Q());
       } else {
         HEDDLE_UNROLL
         for (int i = 0; i < 4; ++i) {
           uint32_t b[2];
           EvenAndOdd(k[i], b[0], b[1], Kv());
-          Mma16816(scores[n + i / 2], run.q[2 * d + i % 2], b, Q());
+          Mma16816(scores[n + i / 2], q[2 * d + i % 2], b, Q());
         }
       }
     }
@@ -74,7 +70,7 @@ HEDDLE_DEVICE void Scores(const AttentionParams& p, const M& memory, int at, int
     HEDDLE_UNROLL
     for (int e = 0; e < 4; ++e) scores[n][e] = 0;
   }
-  Dots<Kv>(memory, at, run, scores);
+  Dots<Kv>(memory, at, run.q, scores);
   HEDDLE_UNROLL
   for (int n = 0; n < L::kKeyTiles; ++n) {
     HEDDLE_UNROLL
@@ -253,84 +249,19 @@ HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const SequenceView& s,
   }
 }
 
-// Decode: the warps saw different keys of the same 16 rows; they meet in shared memory.
-template <typename Kv, typename M, int kDim>
-HEDDLE_DEVICE void MergeAndStoreRows(const AttentionParams& p, const SequenceView& s,
-                                     const AttentionTile& tile, const M& memory,
-                                     const Running<kDim>& run) {
-  const int lane = Lane();
-  const Shared<float> parts = M::Merge();
-  HEDDLE_UNROLL
-  for (int h = 0; h < 2; ++h) {
-    float sum = run.sum[h];
-    sum += ShuffleXor(sum, 1);
-    sum += ShuffleXor(sum, 2);
-    const int row = WarpIndex() * 16 + lane / 4 + 8 * h;
-    if (lane % 4 == 0) {
-      memory.states.Set(2 * row, run.max[h]);
-      memory.states.Set(2 * row + 1, sum);
-    }
-    if (s.Has(tile.first + lane / 4 + 8 * h)) {  // four heads of a group fill 4 rows of 16
-      HEDDLE_UNROLL
-      for (int d = 0; d < kDim / 8; ++d) {
-        const Vec8 pair = {{FloatToBits(run.out[d][2 * h]), FloatToBits(run.out[d][2 * h + 1])}};
-        parts.SetAs(row * M::L::kMergeStride + OutputColumn<Kv>(d), pair);
-      }
-    }
-  }
-  SyncThreads();
-  const int pairs = p.args.cache.head_dim / 2;
-  for (int row = WarpIndex(); row < 16 && s.Has(tile.first + row); row += kWarps) {
-    Softmax all = Softmax::Empty();
-    for (int w = 0; w < kWarps; ++w) all.max = Max(all.max, memory.states.Get(2 * (w * 16 + row)));
-    const float base = Softmax::Base(all.max);
-    float factor[kWarps];
-    HEDDLE_UNROLL
-    for (int w = 0; w < kWarps; ++w) {
-      factor[w] = Exp2(memory.states.Get(2 * (w * 16 + row)) - base);
-      all.sum += factor[w] * memory.states.Get(2 * (w * 16 + row) + 1);
-    }
-    const RowEnd end = EndOf(p, tile, s.Head(tile.first + row), all);
-    for (int i = lane; i < pairs; i += 32) {
-      float low = 0, high = 0;
-      HEDDLE_UNROLL
-      for (int w = 0; w < kWarps; ++w) {
-        const auto pair = parts.template GetAs<Vec8>((w * 16 + row) * M::L::kMergeStride + 2 * i);
-        low += factor[w] * BitsToFloat(pair.word[0]);
-        high += factor[w] * BitsToFloat(pair.word[1]);
-      }
-      StorePair(p, s, tile, row, 2 * i, low * end.inverse, high * end.inverse);
-    }
-    if (lane == 0) StoreLse(p, s, tile, row, end.lse);
-  }
-}
-
-template <typename Kv, int kDim, int kRowWarps, bool kTrees>
+template <typename Kv, int kDim, bool kTrees>
 HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
-  using M = Memory<Kv, kDim, kRowWarps>;
+  using M = Memory<Kv, kDim, /*kDecodes=*/false>;
   using L = typename M::L;
   const SequenceView s(p, tile, BlockY(), kTrees);
   const KeyRange keys(p.batch, s, tile, L::kRows);
   const M memory{SharedArena()};
-  const int row_warp = WarpIndex() % kRowWarps;
-  const int key_warp = WarpIndex() / kRowWarps;
 
-  // Each of the first kKeys threads looks up one key of every stage.
-  KeyCursor cursor(p.batch, tile.seq,
-                   keys.begin + ThreadX() < keys.end ? keys.begin + ThreadX() : keys.begin);
-  auto find_keys = [&](int first_key, int stage) {
-    if (ThreadX() >= kKeys) return;
-    const int key = first_key + ThreadX();
-    KeyPlace place = {-1, -1};
-    if (key < keys.end) place = cursor.Find(p.batch, p.args.cache, key, s.kv_head);
-    memory.offsets.Set(stage * kKeys + ThreadX(), place.row);
-    if constexpr (IsInt8(Kv())) memory.scale_places.Set(stage * kKeys + ThreadX(), place.scale);
-  };
-
-  find_keys(keys.begin, 0);
+  StagedKeys<Kv, M> staged(p, s, keys, memory);
+  staged.FindFirst();
   WaitForPrevious();  // queries, and the newest keys
   SyncThreads();
-  LoadStage<Kv>(p, 0, memory);
+  staged.LoadFirst();
   LoadQueries<Kv>(p, s, tile, memory);
   SyncThreads();
 
@@ -338,7 +269,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
   int begin[2], end[2];
   HEDDLE_UNROLL
   for (int h = 0; h < 2; ++h) {
-    const int packed = tile.first + row_warp * 16 + Lane() / 4 + 8 * h;
+    const int packed = tile.first + WarpIndex() * 16 + Lane() / 4 + 8 * h;
     const int first = s.FirstKey(p.batch, packed);
     begin[h] = first > keys.begin ? first : keys.begin;
     end[h] = s.EndKey(packed) < keys.end ? s.EndKey(packed) : keys.end;
@@ -346,79 +277,68 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
     run.sum[h] = 0;
   }
   HEDDLE_UNROLL
-  for (int d = 0; d < L::kDimTiles; ++d) {
+  for (int d = 0; d < kDim / 8; ++d) {
     HEDDLE_UNROLL
     for (int e = 0; e < 4; ++e) run.out[d][e] = 0;
   }
   HEDDLE_UNROLL
   for (int d = 0; d < kDim / 16; ++d) {
-    const int row = row_warp * 16 + Lane() % 16;
+    const int row = WarpIndex() * 16 + Lane() % 16;
     LoadMatrix4(run.q[d], memory.q, row * L::kQStride + d * 16 + Lane() / 16 * 8);
   }
 
-  int stage = 0;
-  for (int first = keys.begin; first < keys.end; first += kKeys, stage ^= 1) {
-    const bool more = first + kKeys < keys.end;
-    if (more) find_keys(first + kKeys, stage ^ 1);
-    CopyAsyncWait<0>();
-    SyncThreads();  // this stage is there, and nobody reads the other one any more
-    if (more) LoadStage<Kv>(p, stage ^ 1, memory);
-    const int at = stage * L::kStage + key_warp * L::kWarpKeys * L::kStride;
+  for (int first = keys.begin; first < keys.end; first += kKeys) {
+    const int stage = staged.Next(first);
+    const int at = stage * L::kStage;
     float scores[L::kKeyTiles][4];
-    const int scale_at = stage * kKeys + key_warp * L::kWarpKeys;
-    const int first_key = first + key_warp * L::kWarpKeys;
-    Scores<Kv>(p, memory, at, scale_at, run, begin, end, first_key, scores);
+    const int scale_at = stage * kKeys;
+    Scores<Kv>(p, memory, at, scale_at, run, begin, end, first, scores);
     if (s.tree && first + kKeys > s.OwnKeys()) {
-      HideByTree(p, s, tile.first + row_warp * 16, first_key, scores);
+      HideByTree(p, s, tile.first + WarpIndex() * 16, first, scores);
     }
     UpdateSoftmax(scores, run);
     AddValues<Kv>(memory, at, scale_at, scores, run);
   }
   SortColumns<Kv>(run);
-  if constexpr (L::kKeyWarps == 1) {
-    StoreRows<Kv>(p, s, tile, run);
-  } else {
-    CopyAsyncWait<0>();  // of an empty range
-    SyncThreads();
-    MergeAndStoreRows<Kv>(p, s, tile, memory, run);
-  }
+  StoreRows<Kv>(p, s, tile, run);
 }
 
-template <typename Kv, int kDim, int kRowWarps, bool kTrees>
+template <typename Kv, int kDim, bool kTrees>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(AttentionParams, p)) {
   AllowNext();
   for (int i = BlockX(); i < p.n_tiles; i += GridX()) {
     if (i != BlockX()) SyncThreads();       // nobody reads the last tile's memory any more
     const AttentionTile tile = p.tiles[i];  // in registers: stores do not make it be read again
-    Attend<Kv, kDim, kRowWarps, kTrees>(p, tile);
+    Attend<Kv, kDim, kTrees>(p, tile);
   }
 }
 
-template <typename Kv, int kDim, int kRowWarps>
-Error LaunchTile(const AttentionParams& params, LaunchShape shape, Stream stream) {
-  shape.shared_bytes = Layout<Kv, kDim, kRowWarps>::SharedBytes();
-  return params.batch.tree_mask != nullptr
-             ? Launch(AttentionFlashKernel<Kv, kDim, kRowWarps, true>, shape, stream, params)
-             : Launch(AttentionFlashKernel<Kv, kDim, kRowWarps, false>, shape, stream, params);
+// Calls fn with the kernel's head_dim.
+template <typename Fn>
+Error ForDim(int32_t head_dim, Fn fn) {
+  if (head_dim <= 64) return fn.template operator()<64>();
+  if (head_dim <= 128) return fn.template operator()<128>();
+  return fn.template operator()<256>();
 }
 
-template <typename Kv, int kDim>
-Error LaunchDim(const AttentionParams& params, Stream stream) {
+inline LaunchShape ShapeOf(const AttentionParams& params) {
   const int heads = params.args.cache.n_kv_heads;
   LaunchShape shape = {.grid_x = params.n_tiles, .grid_y = heads, .threads = kThreads};
   if (params.max_blocks > 0 && params.max_blocks < params.n_tiles * heads) {
     shape.grid_x = params.max_blocks > heads ? params.max_blocks / heads : 1;
   }
-  return params.tile_rows == kPrefillTileRows ? LaunchTile<Kv, kDim, 4>(params, shape, stream)
-                                              : LaunchTile<Kv, kDim, 1>(params, shape, stream);
+  return shape;
 }
 
 template <typename Kv>
-Error LaunchType(const AttentionParams& params, Stream stream) {
-  const int dim = params.args.cache.head_dim;
-  if (dim <= 64) return LaunchDim<Kv, 64>(params, stream);
-  if (dim <= 128) return LaunchDim<Kv, 128>(params, stream);
-  return LaunchDim<Kv, 256>(params, stream);
+Error LaunchPrefill(const AttentionParams& params, Stream stream) {
+  return ForDim(params.args.cache.head_dim, [&]<int kDim>() {
+    LaunchShape shape = ShapeOf(params);
+    shape.shared_bytes = Layout<Kv, kDim, false>::SharedBytes();
+    return params.batch.tree_mask != nullptr
+               ? Launch(AttentionFlashKernel<Kv, kDim, true>, shape, stream, params)
+               : Launch(AttentionFlashKernel<Kv, kDim, false>, shape, stream, params);
+  });
 }
 
 }  // namespace flash

@@ -1,11 +1,11 @@
-// See attention_flash.cuh. Caches of 16-bit floats, and the choice between the sources.
-#include "kernels/cuda/attention/attention_flash.cuh"
+// See attention_flash.cuh and attention_decode.cuh. Caches of 16-bit floats, and the choice between the sources.
+#include "kernels/cuda/attention/attention_decode.cuh"
 
 namespace heddle::kernels::cuda {
 
 Error LaunchAttentionFlash16(const AttentionParams& params, Stream stream) {
-  return params.args.cache.dtype == DType::kF16 ? flash::LaunchType<Half>(params, stream)
-                                                : flash::LaunchType<BFloat16>(params, stream);
+  return params.args.cache.dtype == DType::kF16 ? decode::LaunchType<Half>(params, stream)
+                                                : decode::LaunchType<BFloat16>(params, stream);
 }
 
 Error LaunchAttentionFlash(const AttentionParams& params, Stream stream) {

@@ -1,11 +1,11 @@
-// See attention_flash.cuh. Caches of 8 bits.
-#include "kernels/cuda/attention/attention_flash.cuh"
+// See attention_flash.cuh and attention_decode.cuh. Caches of 8 bits.
+#include "kernels/cuda/attention/attention_decode.cuh"
 
 namespace heddle::kernels::cuda {
 
 Error LaunchAttentionFlash8(const AttentionParams& params, Stream stream) {
-  return params.args.cache.dtype == DType::kInt8 ? flash::LaunchType<Int8>(params, stream)
-                                                 : flash::LaunchType<Float8>(params, stream);
+  return params.args.cache.dtype == DType::kInt8 ? decode::LaunchType<Int8>(params, stream)
+                                                 : decode::LaunchType<Float8>(params, stream);
 }
 
 }  // namespace heddle::kernels::cuda

@@ -1,4 +1,5 @@
-// Shared memory of a block of attention_flash.cuh, and how queries, keys and values come into it.
+// Shared memory of a block of attention_flash.cuh and attention_decode.cuh, and how queries, keys
+// and values come into it.
 #pragma once
 
 #include "kernels/cuda/attention/attention.cuh"
@@ -11,7 +12,6 @@ namespace flash {
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kKeys = 64;  // per stage
-constexpr int kStages = 2;
 
 // What matrix instructions compute with a cache's type.
 template <typename Kv>
@@ -41,32 +41,31 @@ HEDDLE_DEVICE void EvenAndOdd(uint32_t word, uint32_t& even, uint32_t& odd, Floa
 }
 HEDDLE_DEVICE void EvenAndOdd(uint32_t word, uint32_t& even, uint32_t& odd, Int8) {
   // 128 + (b & 127) less 128, or 256 for negative b; see fragments.cuh.
-  even = SubtractPairs((word & 0x007F007Fu) | 0x43004300u, (word & 0x00800080u) | 0x43004300u,
+  even = SubtractPairs(MaskOr(word, 0x007F007F, 0x43004300), MaskOr(word, 0x00800080, 0x43004300),
                        BFloat16());
   word >>= 8;
-  odd = SubtractPairs((word & 0x007F007Fu) | 0x43004300u, (word & 0x00800080u) | 0x43004300u,
+  odd = SubtractPairs(MaskOr(word, 0x007F007F, 0x43004300), MaskOr(word, 0x00800080, 0x43004300),
                       BFloat16());
 }
 
-template <typename Kv, int kDim, int kRowWarps>
+// kDecodes: of a tile of attention_decode.cuh, whose warps meet different keys.
+template <typename Kv, int kDim, bool kDecodes>
 struct Layout {
   static constexpr bool kIsWide = sizeof(Kv) == 2;
+  static constexpr int kStages = FlashStages(sizeof(Kv), kDecodes, kDim);
   static constexpr int kUnit = 16 / sizeof(Kv);  // elements in 16 bytes
-  static constexpr int kKeyWarps = kWarps / kRowWarps;
-  static constexpr int kRows = 16 * kRowWarps;
+  static constexpr int kRows = kDecodes ? kDecodeTileRows : kPrefillTileRows;
   static constexpr int kStride = kDim + kUnit;  // elements of keys and values
   static constexpr int kQStride = kDim + 8;
   static constexpr int kScales = IsInt8(Kv()) ? kStages * kKeys : 0;
-  static constexpr int kWarpKeys = kKeys / kKeyWarps;
+  static constexpr int kWarpKeys = kDecodes ? kKeys / kWarps : kKeys;
   static constexpr int kKeyTiles = kWarpKeys / 8;  // columns of scores, in instructions
-  static constexpr int kDimTiles = kDim / 8;       // columns of the output
   static constexpr int kStage = kKeys * kStride;
-  // The warps' results of a decode tile lie where the keys were; rows apart so that neighbouring
-  // columns of four places, pairs in four rows or of 8-bit caches fours in two, fall on different
-  // banks.
-  static constexpr int kMergeStride = kDim + (sizeof(Kv) == 1 ? 16 : 8);  // floats
-  static constexpr int kMergeFloats = kKeyWarps * kRows * kMergeStride;
-  static_assert(kKeyWarps == 1 || kMergeFloats * 4 <= 2 * kStages * kStage * int{sizeof(Kv)});
+  // Floats from row to row of the warps' results of a decode tile, which lie where the keys were:
+  // neighbouring columns of eight places, in four pairs of rows, fall on different banks.
+  static constexpr int kMergeStride = kDim + 4;
+  static constexpr int kMergeFloats = kDecodes ? kWarps * kRows * kMergeStride : 0;
+  static_assert(kMergeFloats * 4 <= 2 * kStages * kStage * int{sizeof(Kv)});
   static int SharedBytes() {
     return SharedBytesFor<int64_t>(kStages * kKeys) + SharedBytesFor<int64_t>(kScales) +
            SharedBytesFor<float>(2 * kScales) + SharedBytesFor<float>(2 * kWarps * 16) +
@@ -75,9 +74,9 @@ struct Layout {
 };
 
 // Shared memory of a block.
-template <typename Kv, int kDim, int kRowWarps>
+template <typename Kv, int kDim, bool kDecodes>
 struct Memory {
-  using L = Layout<Kv, kDim, kRowWarps>;
+  using L = Layout<Kv, kDim, kDecodes>;
   using Q = typename Computed<Kv>::Type;
   Shared<int64_t> offsets;       // [kStages, kKeys] bytes into the cache, -1: no such key
   Shared<int64_t> scale_places;  // [kStages, kKeys] of kInt8
@@ -87,17 +86,17 @@ struct Memory {
   Shared<Kv> k;                  // [kStages, kKeys, kStride]
   Shared<Kv> v;
   HEDDLE_DEVICE explicit Memory(SharedArena arena)
-      : offsets(arena.Take<int64_t>(kStages * kKeys)),
+      : offsets(arena.Take<int64_t>(L::kStages * kKeys)),
         scale_places(arena.Take<int64_t>(L::kScales)),
         scales(arena.Take<float>(2 * L::kScales)),
         states(arena.Take<float>(2 * kWarps * 16)),
         q(arena.Take<Q>(L::kRows * L::kQStride)),
-        k(arena.Take<Kv>(kStages * L::kStage)),
-        v(arena.Take<Kv>(kStages * L::kStage)) {}
-  // [kKeyWarps, kRows, kMergeStride] over k and v.
+        k(arena.Take<Kv>(L::kStages * L::kStage)),
+        v(arena.Take<Kv>(L::kStages * L::kStage)) {}
+  // [kWarps, kRows, kMergeStride] over k and v.
   HEDDLE_DEVICE static Shared<float> Merge() {
     SharedArena arena;
-    arena.Take<int64_t>(kStages * kKeys);
+    arena.Take<int64_t>(L::kStages * kKeys);
     arena.Take<int64_t>(L::kScales);
     arena.Take<float>(2 * L::kScales);
     arena.Take<float>(2 * kWarps * 16);
@@ -169,14 +168,16 @@ HEDDLE_DEVICE void LoadStage(const AttentionParams& p, int stage, const M& memor
   const uint8_t* keys = static_cast<const uint8_t*>(cache.keys);
   const uint8_t* values = static_cast<const uint8_t*>(cache.values);
   const int row_bytes = cache.head_dim * static_cast<int>(sizeof(Kv));
+  static_assert(kKeys * kChunks % kThreads == 0 && kThreads % kChunks == 0);
+  const int c = ThreadX() % kChunks;
+  const bool in_row = 16 * c < row_bytes;
   HEDDLE_UNROLL_BY(4)
-  for (int i = ThreadX(); i < kKeys * kChunks; i += kThreads) {
-    const int key = i / kChunks;
-    const int c = i % kChunks * 16;
+  for (int i = 0; i < kKeys * kChunks / kThreads; ++i) {
+    const int key = i * (kThreads / kChunks) + ThreadX() / kChunks;
     const int64_t offset = memory.offsets.Get(stage * kKeys + key);
-    const bool there = offset >= 0 && c < row_bytes;
-    const int64_t from = there ? offset + c : 0;
-    const int to = stage * L::kStage + key * L::kStride + i % kChunks * L::kUnit;
+    const bool there = offset >= 0 && in_row;
+    const int64_t from = there ? offset + 16 * c : 0;
+    const int to = stage * L::kStage + key * L::kStride + c * L::kUnit;
     CopyAsync16(memory.k, to, keys + from, there);
     CopyAsync16(memory.v, to, values + from, there);
   }
@@ -191,6 +192,75 @@ HEDDLE_DEVICE void LoadStage(const AttentionParams& p, int stage, const M& memor
   }
   CopyAsyncCommit();
 }
+
+// The keys of a tile on their way through the block's stages, in order. Stages are copied kAhead
+// before their turn.
+template <typename Kv, typename M>
+class StagedKeys {
+ public:
+  static constexpr int kAhead = M::L::kStages - 1;
+
+  HEDDLE_DEVICE StagedKeys(const AttentionParams& p, const SequenceView& s, const KeyRange& keys,
+                           const M& memory)
+      : p_(p),
+        memory_(memory),
+        kv_head_(s.kv_head),
+        begin_(keys.begin),
+        end_(keys.end),
+        // Each of the first kKeys threads looks up one key of every stage.
+        cursor_(p.batch, s.seq,
+                keys.begin + ThreadX() < keys.end ? keys.begin + ThreadX() : keys.begin) {}
+
+  // Finds the first stages' keys, which a barrier makes known to all.
+  HEDDLE_DEVICE void FindFirst() {
+    HEDDLE_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      if (i == 0 || begin_ + i * kKeys < end_) Find(begin_ + i * kKeys, i);
+    }
+  }
+  HEDDLE_DEVICE void LoadFirst() {
+    HEDDLE_UNROLL_BY(1)
+    for (int i = 0; i < kAhead; ++i) LoadIf(i == 0 || begin_ + i * kKeys < end_, i);
+  }
+  // The place of the stage of keys from `first` on, which is there for all threads. The one before
+  // is no longer read by any.
+  HEDDLE_DEVICE int Next(int first) {
+    const bool more = first + kAhead * kKeys < end_;
+    if (more) Find(first + kAhead * kKeys, free_);
+    CopyAsyncWait<kAhead - 1>();
+    SyncThreads();
+    LoadIf(more, free_);
+    const int place = stage_;
+    free_ = place;
+    stage_ = place + 1 < M::L::kStages ? place + 1 : 0;
+    return place;
+  }
+
+ private:
+  HEDDLE_DEVICE void Find(int first_key, int stage) {
+    if (ThreadX() >= kKeys) return;
+    const int key = first_key + ThreadX();
+    KeyPlace place = {-1, -1};
+    if (key < end_) place = cursor_.Find(p_.batch, p_.args.cache, key, kv_head_);
+    memory_.offsets.Set(stage * kKeys + ThreadX(), place.row);
+    if constexpr (IsInt8(Kv())) memory_.scale_places.Set(stage * kKeys + ThreadX(), place.scale);
+  }
+  // Groups of copies are counted by stages, also where none is left.
+  HEDDLE_DEVICE void LoadIf(bool is_there, int stage) {
+    if (is_there) {
+      LoadStage<Kv>(p_, stage, memory_);
+    } else {
+      CopyAsyncCommit();
+    }
+  }
+
+  const AttentionParams& p_;
+  const M& memory_;
+  int kv_head_, begin_, end_;
+  int stage_ = 0;      // that comes next
+  int free_ = kAhead;  // that is copied to next
+  KeyCursor cursor_;
+};
 
 }  // namespace flash
 }  // namespace heddle::kernels::cuda

@@ -60,6 +60,11 @@ struct Pieces {
     for (const Piece& piece : list) longest = std::max(longest, piece.keys());
     return longest;
   }
+  int32_t MostRows() const {
+    int32_t most = 0;
+    for (const Piece& piece : list) most = std::max(most, piece.rows);
+    return most;
+  }
   // Keys for each block if all had as many.
   int64_t Load(int32_t n_kv_heads) const {
     int64_t work = 0;
@@ -97,6 +102,7 @@ class Planner {
       Emit(wide_, wide, is_shared, plan_.prefill);
       Emit(narrow_, narrow, is_shared, plan_.decode);
     }
+    plan_.decode_rows = narrow_.MostRows() <= kNarrowTileRows ? kNarrowTileRows : kDecodeTileRows;
     std::stable_sort(plan_.prefill.begin(), plan_.prefill.end(),
                      [](const AttentionTile& a, const AttentionTile& b) {
                        return a.key_end - a.key_begin > b.key_end - b.key_begin;

@@ -25,8 +25,9 @@
 
 namespace heddle::kernels::cuda {
 
-// Blocks of the flash kernels that a multiprocessor holds at once: 74 to 87 KiB of shared memory
-// each at head_dim 128, of 227. Of those with kHopperTileRows, one.
+// Blocks of the flash kernels that a multiprocessor holds at once: those of prompts have 74 to 87
+// KiB of shared memory each at head_dim 128, of 227. Three of decoding fit; contexts are split for
+// two, as more parts are more to merge. Of those with kHopperTileRows, one.
 inline constexpr int32_t kBlocksPerMultiprocessor = 2;
 
 // What the cut depends on besides the batch.
@@ -51,6 +52,7 @@ struct AttentionPlan {
   std::vector<int32_t> shared_rows;
   int32_t n_partials = 0;
   int32_t prefill_rows = 0;  // of a tile
+  int32_t decode_rows = 0;   // kNarrowTileRows or kDecodeTileRows
   // What prefill tiles read is copied first (attention_widen.cu): pages of the cache in the order
   // of the copy, and for each span from first_wide_span on the page of the copy that has its
   // positions. Empty: nothing is copied.

@@ -24,19 +24,19 @@ struct Pairs {
 // 0x4300 | (b & 127) = 128 + (b & 127), and 0x4300 | (b & 128) = 128, or 256 for negative b.
 HEDDLE_DEVICE void PairsOfInt8(uint32_t word, uint32_t& first, uint32_t& second) {
   const uint32_t spread[2] = {BytePermute(word, 0, 0x4140), BytePermute(word, 0, 0x4342)};
-  first = SubtractPairs((spread[0] & 0x007F007Fu) | 0x43004300u,
-                        (spread[0] & 0x00800080u) | 0x43004300u, BFloat16());
-  second = SubtractPairs((spread[1] & 0x007F007Fu) | 0x43004300u,
-                         (spread[1] & 0x00800080u) | 0x43004300u, BFloat16());
+  first = SubtractPairs(MaskOr(spread[0], 0x007F007F, 0x43004300),
+                        MaskOr(spread[0], 0x00800080, 0x43004300), BFloat16());
+  second = SubtractPairs(MaskOr(spread[1], 0x007F007F, 0x43004300),
+                         MaskOr(spread[1], 0x00800080, 0x43004300), BFloat16());
 }
 
 // Four E4M3 as BF16: exponent and mantissa in BF16's places, then 2^120 for the difference of the
 // exponents' biases; exact, subnormals too. NaN, which no checkpoint holds, becomes 480.
 HEDDLE_DEVICE void PairsOfF8(uint32_t word, uint32_t& first, uint32_t& second) {
   const uint32_t spread[2] = {BytePermute(word, 0, 0x1404), BytePermute(word, 0, 0x3424)};
-  first = MultiplyPairs(((spread[0] & 0x7F007F00u) >> 4) | (spread[0] & 0x80008000u), 0x7B807B80u,
+  first = MultiplyPairs(MaskOr(spread[0], 0x80008000, (spread[0] & 0x7F007F00u) >> 4), 0x7B807B80u,
                         BFloat16());
-  second = MultiplyPairs(((spread[1] & 0x7F007F00u) >> 4) | (spread[1] & 0x80008000u), 0x7B807B80u,
+  second = MultiplyPairs(MaskOr(spread[1], 0x80008000, (spread[1] & 0x7F007F00u) >> 4), 0x7B807B80u,
                          BFloat16());
 }
 
@@ -79,7 +79,7 @@ HEDDLE_DEVICE Pairs Fragment([[maybe_unused]] const DeviceWeight& w, const Vec16
     constexpr uint32_t kZero = kTraits.has_offset ? 0x43004300u : 0x43084308u;  // 128, 136
     HEDDLE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const uint32_t biased = ((raw.word[block] >> (4 * i)) & 0x000F000Fu) | 0x43004300u;
+      const uint32_t biased = MaskOr(raw.word[block] >> (4 * i), 0x000F000F, 0x43004300);
       out.pair[i] = SubtractPairs(biased, kZero, BFloat16());
     }
   }

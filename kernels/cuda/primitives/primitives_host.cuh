@@ -271,6 +271,7 @@ inline uint32_t MultiplyPairs(uint32_t a, uint32_t b, BFloat16 t) {
                emulate::Element(a, 1, t) * emulate::Element(b, 1, t), t);
 }
 
+inline uint32_t MaskOr(uint32_t word, uint32_t mask, uint32_t bits) { return (word & mask) | bits; }
 inline uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t both = a | static_cast<uint64_t>(b) << 32;
   uint32_t out = 0;

@@ -31,7 +31,7 @@ class Audit {
  public:
   Audit(const HostBatch& batch, const AttentionGrouping& grouping, const AttentionPlan& plan)
       : batch_(batch), grouping_(grouping), plan_(plan) {
-    for (const AttentionTile& tile : plan.decode) Add(tile, kDecodeTileRows);
+    for (const AttentionTile& tile : plan.decode) Add(tile, plan.decode_rows);
     for (const AttentionTile& tile : plan.prefill) Add(tile, plan.prefill_rows);
     for (const AttentionMerge& merge : plan.merges) Merge(merge);
   }
@@ -369,6 +369,22 @@ TEST_CASE("Sequences are grouped as lets them read the fewest keys", "[cuda][pla
   SharePages({{0, 1}, 144}, &twins);
   twins.span_page[twins.span_begin[1] + 9] = twins.span_page[9];
   CHECK(Found(twins, 64) == Groups{{{0, 1}, 144}});
+}
+
+TEST_CASE("Decode tiles are narrow where all of them are", "[cuda]") {
+  const auto rows = [](std::vector<BatchSpec::Sequence> sequences, int32_t group) {
+    const TestBatch batch(BatchSpec{std::move(sequences), 16});
+    const HostBatch view = batch.view();
+    return PlanAttention(view, {0, view.n_seqs()}, {.group = group, .head_dim = 64},
+                         {.multiprocessors = 4, .max_partials = 1000})
+        .decode_rows;
+  };
+  CHECK(rows({{1, 40}, {1, 900}}, 4) == kNarrowTileRows);
+  CHECK(rows({{1, 40}, {2, 900}}, 4) == kNarrowTileRows);
+  CHECK(rows({{1, 40}, {1, 900}}, 8) == kNarrowTileRows);
+  CHECK(rows({{1, 40}, {1, 900}}, 9) == kDecodeTileRows);
+  CHECK(rows({{1, 40}, {3, 900}}, 4) == kDecodeTileRows);
+  CHECK(rows({{1, 40}, {100, 900}}, 4) == kNarrowTileRows);  // the others are prompts
 }
 
 }  // namespace
