@@ -12,11 +12,10 @@
 //   c[n][0,1] = C[16w + g][8n + 2t, +1]     c[n][2,3] = C[16w + g + 8][8n + 2t, +1]
 //   a[0..3]   as of Mma16816, rows from 16w on
 // A is in shared memory (as B contiguous along its depth) or in registers; B is contiguous along
-// its depth, or along its columns for WarpgroupMmaTransposed. N is 64 or 128 with A in registers; 64,
-// 96, 128, 160 or 208 without, of Half 128.
-// It only starts the product: sums and a are not the thread's until WarpgroupWait. Before the first
-// of a batch, WarpgroupFence; after the last, WarpgroupCommit.
-// Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma", "setmaxnreg".
+// its depth, or along its columns for WarpgroupMmaTransposed. N is 64 or 128 with A in registers;
+// 64, 96, 128, 160 or 208 without, of Half 128. It only starts the product: sums and a are not the
+// thread's until WarpgroupWait. Before the first of a batch, WarpgroupFence; after the last,
+// WarpgroupCommit. Sources: PTX ISA, "mbarrier", "cp.async.bulk.tensor", "wgmma", "setmaxnreg".
 #pragma once
 
 #include "kernels/cuda/primitives/primitives.cuh"
