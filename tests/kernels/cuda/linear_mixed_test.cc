@@ -188,6 +188,7 @@ TEST_CASE("Experts with uneven loads get the rows that chose them, in every form
         Activations out(type, zeros, /*pad=*/3);
         auto pack = [&](const std::vector<TestWeight>& weights) {
           std::vector<WeightSource> sources;
+          sources.reserve(weights.size());
           for (const TestWeight& weight : weights) sources.push_back(weight.source());
           auto packed = device.PackStack(sources, n_experts);
           REQUIRE(packed.ok());
