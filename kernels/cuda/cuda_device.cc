@@ -73,6 +73,7 @@ class CudaDevice final : public Device {
 
   absl::Status Init() {
     if (!options_.early_launches) runtime_->LaunchInTurn();
+    if (!options_.warpgroups) runtime_->LeaveOutHopperCode();
     if (options_.one_memory_split) runtime_->DivideMemoryOnce();
     HEDDLE_ASSIGN_OR_RETURN(workspace_, Allocate(options_.workspace_bytes));
     HEDDLE_ASSIGN_OR_RETURN(results_, Allocate(kResultBytes));

@@ -32,6 +32,9 @@ struct CudaDeviceOptions {
   // Launches begin before those before them have ended, on devices that can do it
   // (kernels/cuda/primitives/primitives.cuh). Off for measuring what that gains.
   bool early_launches = true;
+  // Kernels for sm_90a alone: matrix instructions of warpgroups, bulk copies. Off to find out what
+  // is to blame.
+  bool warpgroups = true;
   // All kernels leave the L1 as little as they can, so that they can begin beside each other. Not
   // measured yet: it costs those that read through the L1.
   bool one_memory_split = false;

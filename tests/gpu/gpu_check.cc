@@ -18,13 +18,13 @@
 //                                       $HEDDLE_TUNE_PROFILE is followed, if it is set
 //   gpu_check tune SHAPE WEIGHTS FILE   which steps are faster split in halves; writes FILE
 // With $HEDDLE_GPU_IN_TURN launches wait for those before them, with $HEDDLE_GPU_NO_GRAPHS they are
-// made one by one: to find out what is to blame. With $HEDDLE_GPU_ONE_SPLIT all kernels divide the
-// multiprocessors' memory alike. With $HEDDLE_GPU_AS_PREDICTED bench, serve and tune take the
-// predicted way to make a product; else the one that was fastest when it was first made, and say
-// what they found: lines {"choice": ...}.
-// `ops` leaves out the first $HEDDLE_GPU_SKIP of the checks that are asked for, and ends, by
-// SIGALRM, if one takes longer than $HEDDLE_GPU_SECONDS. Exit code 1 if anything differs, 2 for a
-// wrong command line, 77 without a usable GPU.
+// made one by one, with $HEDDLE_GPU_NO_WARPGROUPS without the kernels for sm_90a alone: to find out
+// what is to blame. With $HEDDLE_GPU_ONE_SPLIT all kernels divide the multiprocessors' memory
+// alike. With $HEDDLE_GPU_AS_PREDICTED bench, serve and tune take the predicted way to make a
+// product; else the one that was fastest when it was first made, and say what they found: lines
+// {"choice": ...}. `ops` leaves out the first $HEDDLE_GPU_SKIP of the checks that are asked for,
+// and ends, by SIGALRM, if one takes longer than $HEDDLE_GPU_SECONDS. Exit code 1 if anything
+// differs, 2 for a wrong command line, 77 without a usable GPU.
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,6 +58,7 @@ using kernels::DType;
 
 absl::StatusOr<std::unique_ptr<kernels::Device>> CreateDevice(kernels::CudaDeviceOptions options) {
   if (std::getenv("HEDDLE_GPU_IN_TURN") != nullptr) options.early_launches = false;
+  if (std::getenv("HEDDLE_GPU_NO_WARPGROUPS") != nullptr) options.warpgroups = false;
   if (std::getenv("HEDDLE_GPU_NO_GRAPHS") != nullptr) options.graphs = false;
   if (std::getenv("HEDDLE_GPU_ONE_SPLIT") != nullptr) options.one_memory_split = true;
   if (std::getenv("HEDDLE_GPU_AS_PREDICTED") != nullptr) options.tunes = false;

@@ -62,6 +62,8 @@ class Runtime {
   void LaunchInTurn() {
     for (LaunchQueue& queue : queues_) queue.early = false;
   }
+  // As if this build held no kernels of sm_90a.
+  void LeaveOutHopperCode() { info_.has_hopper_code = false; }
   // What `lane` was given so far is what Wait means; what `lane` is given from now on comes after
   // what `on` had then. Both on the tape, if there is one.
   absl::Status Signal(int lane);

@@ -167,6 +167,16 @@ TEST_CASE("Products are right while they are timed on devices without sm_90a", "
   cuda::emulate::SetMachine({});
 }
 
+TEST_CASE("Kernels for sm_90a can be left out", "[cuda]") {
+  auto device = *CreateCudaDevice({.graphs = false, .tunes = true, .warpgroups = false});
+  Check(*device, {.weight = DType::kBF16}, kBF16Tolerance);
+  Check(*device, {.weight = DType::kQ4_0}, kBF16Tolerance);
+  for (const std::string& choice : device->TimedChoices()) {
+    CHECK(choice.find("bulk") == std::string::npos);
+    CHECK(choice.find("mixed") == std::string::npos);
+  }
+}
+
 TEST_CASE("Without memory to try ways in, a product goes as predicted", "[cuda]") {
   auto device = TunedDevice();
   Random random(1);
