@@ -134,6 +134,9 @@ class CudaOps final : public Ops {
   LinearWay TimeWays(const LinearParams& params, const LinearWayList& ways,
                      const Workspace& scratch);
   void LinearBy(LinearWay way, const LinearParams& params, const Workspace& scratch);
+  // Blocks of the product that share rows may add up in `scratch`.
+  LinearParams Sharing(LinearParams params, const Workspace& scratch) const;
+  int32_t FreeMultiprocessors() const;  // for products, beside the other half's attention
   void LinearFewRows(const LinearParams& params, const Workspace& scratch);
   void LinearDequantized(const LinearParams& params, const Workspace& scratch);
   bool IsByLibrary(const DeviceWeight& weight, const Workspace& scratch) const;

@@ -34,14 +34,6 @@ LinearParams ParamsOf(const LinearArgs& args) {
   return params;
 }
 
-// Where blocks of the product that share rows may add up.
-void AddUpIn(const Workspace& scratch, int32_t* counters, LinearParams* params) {
-  params->partial = reinterpret_cast<float*>(scratch.data);
-  params->partial_floats = scratch.bytes / int64_t{sizeof(float)};
-  params->counters = counters;
-  params->n_counters = kReductionCounters;
-}
-
 // Of BF16 weights.
 LinearWayList WaysForFloats(int64_t n, bool has_hopper, bool has_library) {
   const LinearWay other = has_library ? LinearWay::kLibrary : LinearWay::kTiled;
@@ -206,12 +198,9 @@ void CudaOps::LinearBy(LinearWay way, const LinearParams& params, const Workspac
       return Note(LaunchLinearPlain(params, step_.activations, stream), "linear");
     case LinearWay::kFewRows:
       return LinearFewRows(params, scratch);
-    case LinearWay::kMixed: {
-      LinearParams own = params;
-      AddUpIn(scratch, step_.counters, &own);
-      const int32_t multiprocessors = step_.runtime.info().num_multiprocessors;
-      return Note(LaunchLinearMixed(own, multiprocessors, stream), "linear (many rows)");
-    }
+    case LinearWay::kMixed:
+      return Note(LaunchLinearMixed(Sharing(params, scratch), FreeMultiprocessors(), stream),
+                  "linear (many rows)");
     case LinearWay::kBulk:
       return LinearByBulk(params, scratch);
     case LinearWay::kTiled:
@@ -225,13 +214,20 @@ void CudaOps::LinearBy(LinearWay way, const LinearParams& params, const Workspac
   }
 }
 
+LinearParams CudaOps::Sharing(LinearParams params, const Workspace& scratch) const {
+  params.partial = reinterpret_cast<float*>(scratch.data);
+  params.partial_floats = scratch.bytes / int64_t{sizeof(float)};
+  params.counters = step_.counters;
+  params.n_counters = kReductionCounters;
+  return params;
+}
+
 void CudaOps::LinearFewRows(const LinearParams& params, const Workspace& scratch) {
   const int64_t rows = params.x.rows;
   const int64_t count = RowsOfPart(rows, kSkinnyRows);
   for (int64_t first = 0; first < rows && status_.ok(); first += count) {
-    LinearParams part = PartOf(params, first, std::min(count, rows - first), DType::kBF16);
-    AddUpIn(scratch, step_.counters, &part);
-    Note(LaunchLinearSkinny(part, step_.stream), "linear (few rows)");
+    const LinearParams part = PartOf(params, first, std::min(count, rows - first), DType::kBF16);
+    Note(LaunchLinearSkinny(Sharing(part, scratch), step_.stream), "linear (few rows)");
   }
 }
 
@@ -239,11 +235,13 @@ bool CudaOps::IsByLibrary(const DeviceWeight& weight, const Workspace& scratch) 
   return step_.library != nullptr && scratch.bytes >= weight.rows * 2;
 }
 
+int32_t CudaOps::FreeMultiprocessors() const {
+  return step_.runtime.info().num_multiprocessors - step_.attention_multiprocessors;
+}
+
 void CudaOps::LinearByBulk(const LinearParams& params, const Workspace& scratch) {
-  LinearParams own = params;
-  AddUpIn(scratch, step_.counters, &own);
-  const int32_t multiprocessors = step_.runtime.info().num_multiprocessors;
-  Note(LaunchLinearBulk(own, multiprocessors, step_.stream), "linear (bulk copies)");
+  Note(LaunchLinearBulk(Sharing(params, scratch), FreeMultiprocessors(), step_.stream),
+       "linear (bulk copies)");
 }
 
 void CudaOps::LinearManyRows(const LinearParams& params, const Workspace& scratch) {
@@ -291,6 +289,7 @@ void CudaOps::LinearDequantized(const LinearParams& params, const Workspace& scr
     part.weight = layout;
     part.weight.rows = gated ? 2 * count : count;
     part.weight.data = scratch.data;
+    part.reads_ahead = false;
     part.half = count;
     if (params.bias != nullptr) part.bias += first;
     if (params.bias_up != nullptr) part.bias_up += first;

@@ -110,6 +110,9 @@ struct LinearParams {
   const float* delta_up = nullptr;  // kGated: of the up rows
   int64_t delta_stride = 0;
   const int32_t* delta_slots = nullptr;  // [x.rows]; below 0: the row has no delta
+  // LaunchLinearBulk reads the weights from before earlier launches have ended; false where one of
+  // those makes them.
+  bool reads_ahead = true;
   // Where blocks of one product that share rows add up; nullptr: they do not share any.
   float* partial = nullptr;  // [partial_floats]
   int64_t partial_floats = 0;

@@ -36,21 +36,31 @@ void CompletePhase(Barrier& barrier) {
 // places by the number of the line.
 int32_t Swizzled(int32_t offset) { return offset ^ (((offset >> 7) & 7) << 4); }
 
+// What the box holds now; zeros outside of the matrix.
+std::vector<char> Take(const TensorMap& map, int64_t x, int64_t y) {
+  std::vector<char> box(static_cast<size_t>(map.box_rows) * kLineBytes);
+  for (int32_t r = 0; r < map.box_rows; ++r) {
+    for (int32_t c = 0; c < kLineBytes; c += 16) {
+      const int64_t col = x + c / map.element_bytes;
+      const int64_t row = y + r;
+      if (col < 0 || col >= map.cols || row < 0 || row >= map.rows) continue;
+      std::memcpy(box.data() + r * kLineBytes + c,
+                  map.data + row * map.row_bytes + col * map.element_bytes, 16);
+    }
+  }
+  return box;
+}
+
 void Arrive(const TileCopy& copy) {
   AsyncState& state = Async();
   const TensorMap& map = copy.map;
-  const int32_t row_bytes = map.box_cols * map.element_bytes;
+  if (Take(map, copy.x, copy.y) != copy.taken) {
+    Complain("copies a tile that others write meanwhile", copy.to_offset);
+  }
   for (int32_t r = 0; r < map.box_rows; ++r) {
-    for (int32_t c = 0; c < row_bytes; c += 16) {
-      char* to = SharedBase() + Swizzled(copy.to_offset + r * kLineBytes + c);
-      const int64_t col = copy.x + c / map.element_bytes;
-      const int64_t row = int64_t{copy.y} + r;
-      const bool inside = col >= 0 && col < map.cols && row >= 0 && row < map.rows;
-      if (inside) {
-        std::memcpy(to, map.data + row * map.row_bytes + col * map.element_bytes, 16);
-      } else {
-        std::memset(to, 0, 16);
-      }
+    for (int32_t c = 0; c < kLineBytes; c += 16) {
+      std::memcpy(SharedBase() + Swizzled(copy.to_offset + r * kLineBytes + c),
+                  copy.taken.data() + r * kLineBytes + c, 16);
     }
     state.lines.Filled(copy.to_offset / kLineBytes + r);
   }
@@ -148,7 +158,7 @@ void CopyTile(int32_t to_offset, const TensorMap& map, int32_t x, int32_t y, int
     Complain(Async().lines.Fill(to_offset / kLineBytes + r, Me()), to_offset + r * kLineBytes);
   }
   std::memset(SharedBase() + to_offset, 0xFF, map.box_rows * kLineBytes);
-  TileCopy copy = {to_offset, map, x, y, Me(), {}};
+  TileCopy copy = {to_offset, map, x, y, Me(), {}, Take(map, x, y)};
   Async().clocks.Release(Me(), &copy.issued);
   signals->copies.push_back(std::move(copy));
 }

@@ -19,6 +19,9 @@ struct TileCopy {
   int32_t x = 0, y = 0;
   int32_t issuer = 0;
   Clock issued;  // what the issuer knew
+  // [box_rows, 128] as it was when the copy was issued, before the swizzle. A copy may take place
+  // at once, or as late as when somebody waits for it.
+  std::vector<char> taken;
 };
 
 struct Barrier {

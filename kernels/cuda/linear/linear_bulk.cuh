@@ -122,8 +122,10 @@ class Producer {
 
 // By one warp.
 template <typename S>
-HEDDLE_DEVICE void Produce(const Producer<S>& producer, int stages, const Memory<S>& memory) {
+HEDDLE_DEVICE void Produce(const Producer<S>& producer, int stages, bool reads_ahead,
+                           const Memory<S>& memory) {
   const bool copies = Lane() == 0;
+  if (!reads_ahead) WaitForPrevious();
   const int ahead = stages < S::kStages ? stages : S::kStages;
   for (Turn<S> turn = {0}; copies && turn.count < ahead; ++turn.count) producer.CopyWeights(turn);
   WaitForPrevious();
@@ -207,7 +209,7 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearBulkKernel(HEDDLE_PARAMS(BulkPara
   if (WarpIndex() >= kConsumerWarps) {
     RegistersDown<24>();
     if (WarpIndex() > kConsumerWarps) return WaitForPrevious();
-    Produce<S>({params, place, first, memory}, stages, memory);
+    Produce<S>({params, place, first, memory}, stages, p.reads_ahead, memory);
   } else {
     RegistersUp<240>();
     WaitForPrevious();

@@ -290,7 +290,7 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearMixedKernel(HEDDLE_PARAMS(MixedPa
 #endif
 }
 
-// Launchers. `multiprocessors` <= 0: the columns are not split.
+// Launchers.
 template <typename S>
 Error LaunchShaped(const MixedParams& params, int chunks, Stream stream) {
   const LinearParams& linear = params.experts.linear;

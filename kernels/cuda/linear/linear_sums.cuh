@@ -24,6 +24,7 @@ constexpr int kRows = kConsumers * kTiles * 64;
 // Rows of x whose sums pass through shared memory at once, on their way out: a slice. Floats from
 // one to the next: four lanes' pairs of rows meet eight rows of weights in no bank twice.
 constexpr int kSliceRows = 32;
+constexpr int kSliceTiles = kSliceRows / 8;
 constexpr int kSliceStride = kRows + 4;
 constexpr int kSliceFloats = kSliceRows * kSliceStride;
 
@@ -60,20 +61,20 @@ constexpr int Slices() {
   return (S::kXRows + kSliceRows - 1) / kSliceRows;
 }
 
-// Calls fn(row of the block, row of x, sum) for this thread's sums of a slice.
-template <typename S, typename Fn>
-HEDDLE_DEVICE void ForSums(const Sums<S>& sums, int slice, Fn fn) {
-  constexpr int kWarps = S::kUnit / 16;  // that share a unit
-  const int unit = WarpIndex() / kWarps * (kTiles * S::kUnit) + WarpIndex() % kWarps * 16;
+// Calls fn(row of the block, row of the slice, sum) for this thread's sums of a slice.
+template <int kUnit, int kXTiles, typename Fn>
+HEDDLE_DEVICE void ForSums(const float (&sums)[kTiles][kXTiles][4], int slice, Fn fn) {
+  constexpr int kWarps = kUnit / 16;  // that share a unit
+  const int unit = WarpIndex() / kWarps * (kTiles * kUnit) + WarpIndex() % kWarps * 16;
   HEDDLE_UNROLL
-  for (int n = 0; n < S::kXRows / 8; ++n) {
-    if (n / (kSliceRows / 8) != slice) continue;
+  for (int n = 0; n < kXTiles; ++n) {
+    if (n / kSliceTiles != slice) continue;
     HEDDLE_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
       HEDDLE_UNROLL
       for (int e = 0; e < 4; ++e) {
-        fn(unit + tile * S::kUnit + Lane() / 4 + e / 2 * 8, 8 * n + 2 * (Lane() % 4) + e % 2,
-           sums[tile][n][e]);
+        fn(unit + tile * kUnit + Lane() / 4 + e / 2 * 8,
+           8 * (n % kSliceTiles) + 2 * (Lane() % 4) + e % 2, sums[tile][n][e]);
       }
     }
   }
@@ -191,9 +192,16 @@ HEDDLE_DEVICE void StoreSlice(const LinearParams& p, const BlockPlace& place, co
   StorePart<S>(p, place, rows, slice, part);
 }
 
-// Leaves the sums in memory, [parts, kXRows, kRows] for each tile, and has arrived[slice] say
-// whether this was the last of the tile's blocks to leave that slice. Each block leaves slices of
-// its own last, so that of blocks that end together each finds some of them to add up.
+// Place of a thread's four sums of columns n and tile `tile` in memory, in floats from those of its
+// part: neighbouring threads' lie side by side.
+HEDDLE_DEVICE int PlaceOf(int n, int tile) {
+  return ((n * kTiles + tile) * kConsumerThreads + ThreadX()) * 4;
+}
+
+// Leaves the sums in memory, [parts, kXRows / 8, kTiles, threads, 4] for each tile, and has
+// arrived[slice] say whether this was the last of the tile's blocks to leave that slice. Each block
+// leaves slices of its own last, so that of blocks that end together each finds some of them to add
+// up.
 template <typename S>
 HEDDLE_DEVICE void LeaveSums(const LinearParams& p, const BlockPlace& place, const BlockRows& rows,
                              const Sums<S>& sums, Shared<int32_t> arrived) {
@@ -204,7 +212,16 @@ HEDDLE_DEVICE void LeaveSums(const LinearParams& p, const BlockPlace& place, con
     HEDDLE_UNROLL
     for (int slice = 0; slice < Slices<S>(); ++slice) {
       if (slice >= rows.slices() || (slice % place.parts == place.part) != (own == 1)) continue;
-      ForSums<S>(sums, slice, [&](int row, int t, float sum) { mine[t * kRows + row] = sum; });
+      HEDDLE_UNROLL
+      for (int n = slice * kSliceTiles; n < (slice + 1) * kSliceTiles && n < S::kXRows / 8; ++n) {
+        HEDDLE_UNROLL
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const float(&four)[4] = sums[tile][n];
+          *reinterpret_cast<Vec16*>(mine + PlaceOf(n, tile)) = {
+              {FloatToBits(four[0]), FloatToBits(four[1]), FloatToBits(four[2]),
+               FloatToBits(four[3])}};
+        }
+      }
     }
     FenceDevice();
     NamedBarrierSync(kConsumersMeet, kConsumerThreads);
@@ -218,34 +235,29 @@ HEDDLE_DEVICE void LeaveSums(const LinearParams& p, const BlockPlace& place, con
   FenceDevice();
 }
 
-// Adds up what the blocks left of a slice, in the order of their columns; kBatch loads of 16 bytes
-// for each part are on their way at once.
+// Adds up what the blocks left of a slice, in the order of their columns.
 template <typename S>
 HEDDLE_DEVICE void AddParts(const LinearParams& p, const BlockPlace& place, int slice,
                             Shared<float> part) {
-  constexpr int kUnits = kRows / kWide;
-  constexpr int kStep = kConsumerThreads / kUnits;
-  constexpr int kBatch = kSliceRows / kStep;
-  const int row = ThreadX() % kUnits * kWide;
-  const int t = ThreadX() / kUnits;
   const float* from =
-      p.partial +
-      (static_cast<int64_t>(place.tile) * place.parts * S::kXRows + slice * kSliceRows + t) *
-          kRows +
-      row;
-  Four sums[kBatch] = {};
+      p.partial + static_cast<int64_t>(place.tile) * place.parts * S::kXRows * kRows;
+  float sums[kTiles][kSliceTiles][4] = {};
   HEDDLE_UNROLL_BY(2)
   for (int s = 0; s < place.parts; ++s) {
     HEDDLE_UNROLL
-    for (int i = 0; i < kBatch; ++i) {
-      if (slice * kSliceRows + i * kStep >= S::kXRows) break;
-      const Vec16 one = LoadFresh16(from + (s * S::kXRows + i * kStep) * kRows);
+    for (int i = 0; i < kSliceTiles; ++i) {
+      const int n = slice * kSliceTiles + i;
+      if (n >= S::kXRows / 8) break;
       HEDDLE_UNROLL
-      for (int e = 0; e < kWide; ++e) sums[i].item[e] += BitsToFloat(one.word[e]);
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const Vec16 one = LoadFresh16(from + s * (S::kXRows * kRows) + PlaceOf(n, tile));
+        HEDDLE_UNROLL
+        for (int e = 0; e < 4; ++e) sums[tile][i][e] += BitsToFloat(one.word[e]);
+      }
     }
   }
-  HEDDLE_UNROLL
-  for (int i = 0; i < kBatch; ++i) part.SetAs((t + i * kStep) * kSliceStride + row, sums[i]);
+  ForSums<S::kUnit>(sums, 0,
+                    [&](int row, int t, float sum) { part.Set(t * kSliceStride + row, sum); });
 }
 
 // By all consumers: the sums become outputs. arrived: [Slices<S>()].
@@ -255,9 +267,8 @@ HEDDLE_DEVICE void Store(const LinearParams& p, const BlockPlace& place, const B
   if (place.parts == 1) {
     for (int slice = 0; slice < rows.slices(); ++slice) {
       StoreSlice<S>(p, place, rows, slice, [&](Shared<float> part) {
-        ForSums<S>(sums, slice, [&](int row, int t, float sum) {
-          part.Set((t - slice * kSliceRows) * kSliceStride + row, sum);
-        });
+        ForSums<S::kUnit>(
+            sums, slice, [&](int row, int t, float sum) { part.Set(t * kSliceStride + row, sum); });
       });
     }
     return;

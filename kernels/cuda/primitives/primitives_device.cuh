@@ -227,14 +227,15 @@ HEDDLE_DEVICE uint32_t MultiplyPairs(uint32_t a, uint32_t b, BFloat16) {
   return out;
 }
 
-// Byte i of the result is byte s_i of (a, b), 0..3 of a and 4..7 of b, s_i the i-th nibble of
-// `selector`. REQUIRES: nibbles below 8.
 // (word & mask) | bits, as one instruction, which nvcc does not make of two constants.
 HEDDLE_DEVICE uint32_t MaskOr(uint32_t word, uint32_t mask, uint32_t bits) {
   uint32_t out;
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(out) : "r"(word), "r"(mask), "r"(bits));
   return out;
 }
+
+// Byte i of the result is byte s_i of (a, b), 0..3 of a and 4..7 of b, s_i the i-th nibble of
+// `selector`. REQUIRES: nibbles below 8.
 HEDDLE_DEVICE uint32_t BytePermute(uint32_t a, uint32_t b, uint32_t selector) {
   return __byte_perm(a, b, selector);
 }
