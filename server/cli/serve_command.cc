@@ -19,6 +19,7 @@
 #include "server/cli/standard_io.h"
 #include "server/grpc/grpc_server.h"
 #include "server/http/http_server.h"
+#include "server/http/page_origin.h"
 #include "server/http/transport.h"
 #include "server/log.h"
 #include "server/openai/api_error.h"
@@ -57,10 +58,6 @@ absl::StatusOr<std::vector<ApiKey>> ReadKeyFile(const config::Config& config) {
   const std::string_view why = keys.ok() ? "there is no key in it" : MessageOf(keys.status());
   return absl::InvalidArgumentError(
       base::StrCat("--api-key-file ", config.api_key_file, ": ", why));
-}
-
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
 
 bool HasKeys(const config::Config& config) {

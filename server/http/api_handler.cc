@@ -12,6 +12,7 @@
 #include "server/http/debug_routes.h"
 #include "server/http/generation_routes.h"
 #include "server/http/openapi.h"
+#include "server/http/page_origin.h"
 #include "server/http/preparation.h"
 #include "server/http/preparing_exchange.h"
 #include "server/http/request_spans.h"
@@ -120,6 +121,12 @@ std::shared_ptr<Exchange> ApiHandler::Handle(HttpRequest request, ResponseWriter
     return nullptr;
   }
   absl::StatusOr<uint64_t> tenant = match.route->needs_key ? CheckKey(*match.route, request) : 0;
+  // With a key, whatever page sent it was given the key: browsers add none by themselves.
+  if (tenant.ok() && *tenant == 0) {
+    absl::Status allowed = CheckPageOrigin(request, context_->options.cors_origin,
+                                           IsLoopback(context_->options.host));
+    if (!allowed.ok()) tenant = allowed;
+  }
   if (tenant.ok() && match.route->method == "POST") {
     absl::Status admitted = Admit(*tenant, request, &writer->record());
     if (!admitted.ok()) tenant = admitted;

@@ -4,6 +4,7 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -115,6 +116,31 @@ TEST_CASE("Stop cancels what is left after a drain that took too long", "[server
   server.http->Stop();
   CHECK(server.generation->WaitForCancel(0));
   CHECK(busy.ReadsEnd());
+}
+
+TEST_CASE("A page of another site is refused, unless it has a key", "[server]") {
+  const auto post = [](uint16_t port, const std::string& headers) {
+    RawClient client(port);
+    std::string request = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\n";
+    request.append(headers).append("Content-Type: text/plain\r\nContent-Length: ");
+    request.append(std::to_string(std::string_view(kChat).size())).append("\r\n\r\n");
+    client.Send(request.append(kChat));
+    return client.Read();
+  };
+  const std::string page = "Origin: https://evil.example\r\nSec-Fetch-Site: cross-site\r\n";
+  ServerUnderTest open(SayHi);
+  const RawResponse refused = post(open.port(), page);
+  CHECK(refused.status == 403);
+  CHECK(ErrorOf(refused)["message"].get<std::string>().find("--cors-origin") != std::string::npos);
+  CHECK(post(open.port(), "").status == 200);
+
+  HttpServerOptions options;
+  options.api_keys = {"sk-right"};
+  ServerUnderTest locked(SayHi, options);
+  CHECK(post(locked.port(), page).status == 401);
+  CHECK(
+      post(locked.port(), std::string(page).append("Authorization: Bearer sk-right\r\n")).status ==
+      200);
 }
 
 TEST_CASE("Keys: a missing or wrong one is 401, health needs none", "[server]") {
