@@ -71,10 +71,11 @@ class Device {
   // What Allocate and Pack take from, now; nothing if that is the host's memory.
   virtual std::optional<DeviceMemory> memory() const { return std::nullopt; }
 
-  // Whether it is slower, and takes memory, when it runs a step of some size for the first time: it
-  // loads code and times ways to do things. Whoever loads a model then runs steps of all sizes
-  // before those that count.
-  virtual bool needs_warm_up() const { return false; }
+  // Sizes of steps in rows, ascending, and on from the last one in powers of two, for which it is
+  // slower, and takes memory, when it runs a step of that size, or of one between it and the one
+  // before, for the first time: it loads code and times ways to do things. Whoever loads a model
+  // then runs steps of these sizes before those that count. Empty: it needs no such thing.
+  virtual std::span<const int32_t> warm_up_rows() const { return {}; }
   // What it lacks to be as fast as it could be, for warnings at start; a line each.
   virtual std::vector<std::string> Advice() const { return {}; }
   // What it chose by timing so far, for logs; a line each.

@@ -222,7 +222,7 @@ absl::Status MakeWarmExecutor(const LoadOptions& options, LocalExecutor::Parts p
       loaded->executor,
       LocalExecutor::Create(std::move(parts), WarmUpLimits(loaded->capacity.limits)));
   const auto begin = std::chrono::steady_clock::now();
-  HEDDLE_RETURN_IF_ERROR(WarmUp(*loaded->executor));
+  HEDDLE_RETURN_IF_ERROR(WarmUp(*loaded->executor, loaded->executor->device().warm_up_rows()));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   loaded->warm_up_seconds = seconds.count();
   return FitPool(options, loaded);
@@ -240,7 +240,9 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   parts.kv_dtype = loaded->kv_dtype;
   parts.kv_layout = loaded->capacity.kv_layout;
   parts.logit_rows = loaded->capacity.logit_rows;
-  if (parts.device->needs_warm_up()) return MakeWarmExecutor(options, std::move(parts), loaded);
+  if (!parts.device->warm_up_rows().empty()) {
+    return MakeWarmExecutor(options, std::move(parts), loaded);
+  }
   HEDDLE_ASSIGN_OR_RETURN(loaded->executor,
                           LocalExecutor::Create(std::move(parts), loaded->capacity.limits));
   return absl::OkStatus();

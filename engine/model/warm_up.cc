@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "engine/step.h"
 
@@ -40,14 +41,20 @@ WarmStep Within(WarmStep step, int32_t pages, const ExecutorLimits& limits) {
   return step;
 }
 
-std::vector<int32_t> PowersOfTwoAnd(int32_t most) {
+// Those of `rows` below `most`, the last one's doubles, and `most`.
+std::vector<int32_t> SizesUpTo(int32_t most, std::span<const int32_t> rows) {
   std::vector<int32_t> sizes;
-  for (int32_t size = 1; size < most; size *= 2) sizes.push_back(size);
+  for (const int32_t size : rows) {
+    if (size < most) sizes.push_back(size);
+  }
+  for (int64_t size = int64_t{2} * rows.back(); size < most; size *= 2) {
+    sizes.push_back(static_cast<int32_t>(size));
+  }
   sizes.push_back(most);
   return sizes;
 }
 
-std::vector<WarmStep> StepsFor(const ExecutorLimits& limits) {
+std::vector<WarmStep> StepsFor(const ExecutorLimits& limits, std::span<const int32_t> sizes) {
   const int32_t pages = limits.num_pages / static_cast<int32_t>(limits.windows.size());
   const int32_t long_context = std::min(kLongContext, limits.max_context);
   const int32_t shared_pages = (long_context - 1) / limits.page_tokens;
@@ -57,8 +64,8 @@ std::vector<WarmStep> StepsFor(const ExecutorLimits& limits) {
     const int times = step.rows() == 0 ? 0 : step.rows() <= kRepeatedRows ? 2 : 1;
     steps.insert(steps.end(), static_cast<size_t>(times), step);
   };
-  for (int32_t rows : PowersOfTwoAnd(limits.max_batch_tokens)) add({.prompt_rows = rows});
-  for (int32_t decodes : PowersOfTwoAnd(limits.max_batch_seqs)) {
+  for (int32_t rows : SizesUpTo(limits.max_batch_tokens, sizes)) add({.prompt_rows = rows});
+  for (int32_t decodes : SizesUpTo(limits.max_batch_seqs, sizes)) {
     add({.decodes = decodes});
     add({.decodes = decodes, .shared_pages = shared_pages});
   }
@@ -186,10 +193,11 @@ ExecutorLimits WarmUpLimits(ExecutorLimits limits) {
   return limits;
 }
 
-absl::Status WarmUp(Executor& executor) {
+absl::Status WarmUp(Executor& executor, std::span<const int32_t> rows) {
+  HEDDLE_CHECK(!rows.empty(), "warm-up: no sizes");
   WarmPlan plan(executor.limits());
   StepResult result;
-  for (const WarmStep& step : StepsFor(executor.limits())) {
+  for (const WarmStep& step : StepsFor(executor.limits(), rows)) {
     HEDDLE_RETURN_IF_ERROR(executor.Submit(plan.Build(step)));
     HEDDLE_RETURN_IF_ERROR(executor.Wait(&result));
   }

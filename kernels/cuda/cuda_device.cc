@@ -15,6 +15,7 @@
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/linear/cuda_weight.h"
 #include "kernels/cuda/linear/library_matmul.h"
+#include "kernels/cuda/linear/linear_choice.h"
 #include "kernels/cuda/nano_split.h"
 #include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/cuda/runtime/runtime.h"
@@ -123,7 +124,9 @@ class CudaDevice final : public Device {
         .reserve_bytes = std::clamp(total / 32, kLeastReserve, kMostReserve),
         .warm_reserve_bytes = std::clamp(total / 128, kLeastWarmReserve, kMostWarmReserve)};
   }
-  bool needs_warm_up() const override { return options_.tunes; }
+  std::span<const int32_t> warm_up_rows() const override {
+    return options_.tunes ? RowSteps() : std::span<const int32_t>();
+  }
   std::vector<std::string> Advice() const override { return advice_; }
   std::vector<std::string> TimedChoices() const override { return ways_.Describe(); }
   int32_t preferred_logit_rows() const override { return 1024; }

@@ -131,22 +131,35 @@ ExecutorLimits Limits(int32_t pages) {
           .vocab = 300};
 }
 
+constexpr int32_t kRows[] = {1, 2, 16, 32, 48, 80, 256};
+
 TEST_CASE("A warm-up runs steps of all sizes", "[model][unit]") {
   CheckingExecutor executor(WarmUpLimits(Limits(100'000)));
   CHECK(executor.limits().num_pages < 1000);
-  REQUIRE(WarmUp(executor).ok());
+  REQUIRE(WarmUp(executor, kRows).ok());
   const std::set<Size> sizes(executor.sizes().begin(), executor.sizes().end());
-  for (int32_t rows : {1, 2, 32, 64, 256, 512}) CHECK(sizes.contains({rows, 1, rows}));
-  for (int32_t sequences : {1, 2, 16, 32, 64, 100}) {
+  for (int32_t rows : {1, 2, 32, 48, 80, 256, 512}) CHECK(sizes.contains({rows, 1, rows}));
+  for (int32_t sequences : {1, 2, 16, 32, 48, 80, 100}) {
     CHECK(sizes.contains({sequences, sequences, 1}));
     CHECK(sizes.contains({sequences, sequences, 2033}));  // 127 pages and one token
   }
   CHECK(sizes.contains({512, 100, 2033}));  // both kinds together
 }
 
+TEST_CASE("Beyond the sizes that a device asks for they double", "[model][unit]") {
+  constexpr int32_t kFew[] = {1, 48};
+  CheckingExecutor executor(WarmUpLimits(Limits(100'000)));
+  REQUIRE(WarmUp(executor, kFew).ok());
+  std::set<int32_t> rows;
+  for (const Size& size : executor.sizes()) {
+    if (size.sequences == 1) rows.insert(size.rows);
+  }
+  CHECK(rows == std::set<int32_t>{1, 48, 96, 192, 384, 512});
+}
+
 TEST_CASE("Steps that become graphs when they come again come again", "[model][unit]") {
   CheckingExecutor executor(WarmUpLimits(Limits(100'000)));
-  REQUIRE(WarmUp(executor).ok());
+  REQUIRE(WarmUp(executor, kRows).ok());
   for (const Size& size : executor.sizes()) {
     const auto times = std::count(executor.sizes().begin(), executor.sizes().end(), size);
     CHECK(times >= (size.rows <= 32 ? 2 : 1));
@@ -171,7 +184,7 @@ TEST_CASE("A warm-up keeps to small limits and small pools", "[model][unit]") {
           CHECK(warm.num_pages <= pages);
           CHECK(warm.num_host_pages == 0);
           CheckingExecutor executor(warm);
-          REQUIRE(WarmUp(executor).ok());
+          REQUIRE(WarmUp(executor, kRows).ok());
           CHECK_FALSE(executor.sizes().empty());
         }
       }
@@ -182,7 +195,7 @@ TEST_CASE("A warm-up keeps to small limits and small pools", "[model][unit]") {
 TEST_CASE("A warm-up ends with the first failure", "[model][unit]") {
   CheckingExecutor executor(WarmUpLimits(Limits(1000)));
   executor.FailWith(absl::UnavailableError("cuda:0 failed"));
-  CHECK(WarmUp(executor).message() == "cuda:0 failed");
+  CHECK(WarmUp(executor, kRows).message() == "cuda:0 failed");
   CHECK(executor.sizes().size() == 1);
 }
 

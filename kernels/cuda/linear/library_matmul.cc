@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <limits>
 #include <map>
 #include <optional>
@@ -14,6 +13,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/linear/linear_choice.h"
 #include "kernels/cuda/runtime/trial_timer.h"
 
 namespace heddle::kernels::cuda {
@@ -244,7 +244,7 @@ class CublasLt final : public LibraryMatmul {
   }
 
  private:
-  // Types of W and out, m, k, rows of x up to a power of two, scales, alignment of out,
+  // Types of W and out, m, k, rows of x up to one of RowSteps, scales, alignment of out,
   // multiprocessors.
   using Key = std::tuple<int, int, int64_t, int64_t, int64_t, Operands::Scales, uint32_t, int32_t>;
 
@@ -252,14 +252,8 @@ class CublasLt final : public LibraryMatmul {
     const Product product(api_, p, multiprocessors_);
     if (!product.good()) return false;
     stream_ = static_cast<cudaStream_t>(stream->stream);
-    const Key key = {p.type,
-                     p.out_type,
-                     p.m,
-                     p.k,
-                     static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(p.n))),
-                     p.scales,
-                     p.OutAlignment(),
-                     multiprocessors_};
+    const Key key = {p.type,           p.out_type,      p.m, p.k, RowStepFrom(p.n), p.scales,
+                     p.OutAlignment(), multiprocessors_};
     const auto found = chosen_.find(key);
     if (found != chosen_.end()) {
       return found->second && (Run(product, p, *found->second, p.out) || RunAny(product, p));

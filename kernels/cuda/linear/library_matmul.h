@@ -2,7 +2,7 @@
 // and not linked: half a gigabyte that must not be a condition for starting. Without it our own
 // kernels do the same; the device's description says which.
 //
-// Algorithms: the first time that a shape is met (rows of x rounded up to a power of two), those
+// Algorithms: the first time that a shape is met (rows of x up to the next of RowSteps), those
 // that the library proposes are timed on the device, and the best is kept. That step takes some
 // milliseconds longer. All products share one workspace: none may overlap another. Sources: cuBLAS
 // documentation, "Using the cuBLASLt API". Thread-safety: none.

@@ -1,6 +1,8 @@
 #include "kernels/cuda/linear/linear_choice.h"
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
 
 #include "kernels/cuda/params.h"
 
@@ -21,6 +23,12 @@ constexpr double kKeptBytes = 24 << 20;
 
 // Of the bandwidth, with 32 rows of x; docs/benchmarks/gpu.md.
 constexpr double kSkinnyShare = 0.6;
+
+// From 33 rows on: those of linear_bulk.cuh's blocks (64, 96, 128, 160, 208) and multiples of them;
+// tiles of linear_mixed.cuh and of cuBLASLt have 64, 128 or 256.
+constexpr int32_t kRowSteps[] = {1,   2,   4,   8,   16,  32,  64,  96,  128,
+                                 160, 208, 256, 320, 416, 512, 640, 832, 1024};
+static_assert(std::has_single_bit(static_cast<uint32_t>(*std::rbegin(kRowSteps))));
 
 double BytesOf(const DeviceWeight& weight) {
   return static_cast<double>(weight.rows) *
@@ -77,6 +85,20 @@ const char* NameOf(LinearWay way) {
       return "dequantised in memory";
   }
   return "";
+}
+
+std::span<const int32_t> RowSteps() { return kRowSteps; }
+
+int64_t RowStepFrom(int64_t n) {
+  const auto* next = std::lower_bound(std::begin(kRowSteps), std::end(kRowSteps), n);
+  if (next != std::end(kRowSteps)) return *next;
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(n)));
+}
+
+int64_t RowStepBelow(int64_t step) {
+  const auto* at = std::lower_bound(std::begin(kRowSteps), std::end(kRowSteps), step);
+  if (at == std::end(kRowSteps)) return step / 2;
+  return at == std::begin(kRowSteps) ? 0 : *std::prev(at);
 }
 
 LinearWay ChooseManyRows(const DeviceWeight& weight, int64_t n, bool has_hopper_code) {

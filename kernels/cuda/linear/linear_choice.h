@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/cuda/linear/weight_layout.h"
 
@@ -21,6 +22,15 @@ enum class LinearWay : uint8_t {
   kDequantized,  // the weights as BF16 in memory, then as BF16 weights
 };
 const char* NameOf(LinearWay way);  // for people
+
+// Numbers of rows of x, ascending, at which products of some ways take longer by a step: blocks of
+// more rows, one block more, another tile of a library. What is the fastest way for such a number
+// is, as a rule, for all down to the one before. Larger ones go on in powers of two.
+std::span<const int32_t> RowSteps();
+// The next of them from n on. REQUIRES: n > 0.
+int64_t RowStepFrom(int64_t n);
+// The largest number below `step`, one of them, that is one of them or 0.
+int64_t RowStepBelow(int64_t step);
 
 // kMixed, kFewRows or kDequantized. REQUIRES: n > kSkinnyRows; a layout of codes.
 // `has_hopper_code`: see DeviceInfo.

@@ -1,7 +1,6 @@
 #include "kernels/cuda/linear/linear_ways.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -67,8 +66,7 @@ LinearWays::Shape LinearWays::ShapeOf(const LinearParams& params) {
 }
 
 LinearWays::Key LinearWays::KeyOf(const Shape& shape) {
-  const auto most = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(shape.n)));
-  return {shape.layout, shape.rows, shape.cols, shape.gated, shape.out_f32, most};
+  return {shape.layout, shape.rows, shape.cols, shape.gated, shape.out_f32, RowStepFrom(shape.n)};
 }
 
 std::optional<LinearWay> LinearWays::Fastest(const Shape& shape) const {
@@ -98,9 +96,9 @@ std::vector<std::string> LinearWays::Describe() const {
   for (const auto& [key, timed] : met_) {
     const auto& [layout, rows, cols, gated, out_f32, most] = key;
     const auto text = [](std::string* out, const Timed& one) { out->append(TextOf(one)); };
-    lines.push_back(absl::StrFormat("%s %d x %d%s%s, %d to %d rows: %s", NameOf(layout), rows, cols,
-                                    gated ? " gated" : "", out_f32 ? " to f32" : "", most / 2 + 1,
-                                    most, absl::StrJoin(timed, ", ", text)));
+    lines.push_back(absl::StrFormat(
+        "%s %d x %d%s%s, %d to %d rows: %s", NameOf(layout), rows, cols, gated ? " gated" : "",
+        out_f32 ? " to f32" : "", RowStepBelow(most) + 1, most, absl::StrJoin(timed, ", ", text)));
   }
   return lines;
 }

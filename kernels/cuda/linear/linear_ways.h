@@ -2,7 +2,7 @@
 // fastest for a shape. Rates differ between devices by more than linear_choice.h can know, so on a
 // device that tunes (CudaDeviceOptions::tunes) the ways are timed when a shape is first met.
 //
-// A shape is a weight's layout and dimensions, and rows of x up to a power of two.
+// A shape is a weight's layout and dimensions, and rows of x up to the next of RowSteps.
 // Thread-safety: none.
 #pragma once
 

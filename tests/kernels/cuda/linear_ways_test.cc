@@ -49,7 +49,34 @@ TEST_CASE("A way that a device refuses is not taken", "[cuda]") {
             "4-bit 256 x 128, 33 to 64 rows: dequantised in memory 75.0 us, mixed does not run"});
 }
 
-TEST_CASE("What is learned is of one matrix and of rows up to a power of two", "[cuda]") {
+TEST_CASE("Steps of rows hold all numbers, each between two", "[cuda]") {
+  int64_t before = 0;
+  for (int64_t n = 1; n <= 5000; ++n) {
+    const int64_t step = cuda::RowStepFrom(n);
+    REQUIRE(step >= n);
+    REQUIRE(cuda::RowStepFrom(step) == step);
+    REQUIRE(cuda::RowStepBelow(step) < n);
+    if (n == before + 1) {
+      CHECK(cuda::RowStepBelow(step) == before);
+      before = step;
+    }
+  }
+  CHECK(before == 8192);
+}
+
+// A prompt of 200 tokens goes as one of 208 does, and not as one of 256, which bulk copies cut in
+// two.
+TEST_CASE("Bulk copies cut all products of a step alike, up to two blocks", "[cuda]") {
+  const auto blocks = [](int64_t n) {
+    return (n + cuda::kBulkBlockRows - 1) / cuda::kBulkBlockRows;
+  };
+  for (int64_t n = 1; n <= 2 * cuda::kBulkBlockRows; ++n) {
+    INFO(n);
+    CHECK(blocks(n) == blocks(cuda::RowStepFrom(n)));
+  }
+}
+
+TEST_CASE("What is learned is of one matrix and of rows up to a step", "[cuda]") {
   LinearWays ways;
   ways.Learn(kShape, {{LinearWay::kMixed, 1000}});
   const auto with = [](auto change) {
