@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/cuda/linear/linear_params.h"
 #include "kernels/dtype.h"
 
 namespace heddle::kernels::cuda {

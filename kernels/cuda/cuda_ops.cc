@@ -8,6 +8,8 @@
 #include "kernels/cuda/attention/wide_pages.h"
 #include "kernels/cuda/linear/cuda_weight.h"
 #include "kernels/cuda/linear/linear_choice.h"
+#include "kernels/cuda/rows/row_params.h"
+#include "kernels/cuda/sample/sample_params.h"
 
 namespace heddle::kernels::cuda {
 namespace {

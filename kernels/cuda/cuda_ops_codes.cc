@@ -5,7 +5,9 @@
 #include "base/check.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/linear/cuda_weight.h"
+#include "kernels/cuda/linear/linear_params.h"
 #include "kernels/cuda/linear_parts.h"
+#include "kernels/cuda/rows/row_params.h"
 
 namespace heddle::kernels::cuda {
 namespace {

@@ -5,8 +5,10 @@
 
 #include "base/check.h"
 #include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/linear/adapter_params.h"
 #include "kernels/cuda/linear/cuda_weight.h"
 #include "kernels/cuda/linear/linear_choice.h"
+#include "kernels/cuda/linear/linear_params.h"
 #include "kernels/cuda/linear_parts.h"
 #include "kernels/cuda/runtime/trial_timer.h"
 

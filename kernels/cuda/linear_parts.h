@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/linear/linear_params.h"
 
 namespace heddle::kernels::cuda {
 

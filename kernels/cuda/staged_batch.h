@@ -8,7 +8,8 @@
 
 #include "absl/status/status.h"
 #include "kernels/adapters.h"
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/device_batch.h"
+#include "kernels/cuda/linear/adapter_params.h"
 #include "kernels/cuda/runtime/staging.h"
 #include "kernels/owned_batch.h"
 

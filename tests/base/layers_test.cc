@@ -32,12 +32,12 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
       {"linear/", {"vec/", "adapters.h", "kernel_table.h", "scratch.h", "thread_pool.h"}},
       {"vec/", {}}}},
     {"kernels/cuda/",
-     {{"attention/", {"primitives/", "params.h"}},
-      {"linear/", {"primitives/", "runtime/", "params.h"}},
-      {"rows/", {"linear/", "primitives/", "runtime/", "params.h"}},
-      {"sample/", {"primitives/", "params.h"}},
-      {"primitives/", {"emulate/", "runtime/tensor_map.h", "params.h"}},
-      {"runtime/", {"params.h"}}}},
+     {{"attention/", {"primitives/", "runtime/stream.h", "device_batch.h"}},
+      {"linear/", {"primitives/", "runtime/"}},
+      {"rows/", {"linear/", "primitives/", "runtime/", "device_batch.h"}},
+      {"sample/", {"primitives/", "runtime/stream.h"}},
+      {"primitives/", {"emulate/", "runtime/stream.h", "runtime/tensor_map.h"}},
+      {"runtime/", {}}}},
 };
 
 // Every quoted include of `path`.

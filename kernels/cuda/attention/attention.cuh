@@ -2,7 +2,8 @@
 #pragma once
 
 #include "kernels/batch.h"
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/attention/attention_params.h"
+#include "kernels/cuda/device_batch.h"
 #include "kernels/cuda/primitives/primitives.cuh"
 
 namespace heddle::kernels::cuda {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/attention/attention_params.h"
 
 namespace heddle::kernels::cuda {
 

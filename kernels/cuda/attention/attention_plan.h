@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "kernels/batch.h"
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/attention/attention_params.h"
 
 namespace heddle::kernels::cuda {
 

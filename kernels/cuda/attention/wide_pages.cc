@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "kernels/cuda/attention/attention_params.h"
+
 namespace heddle::kernels::cuda {
 namespace {
 

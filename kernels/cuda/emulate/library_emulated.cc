@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/linear/library_matmul.h"
+#include "kernels/cuda/linear/linear_params.h"
 #include "kernels/dtype.h"
 #include "kernels/kv_element.h"
 

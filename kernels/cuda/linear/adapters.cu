@@ -3,6 +3,7 @@
 // Both read an adapter's factors once for each segment of rows; a row's sums are made in an order
 // that depends on nothing else in the batch. Decoding is bound by the factors' bytes: of rank 16 on
 // 4096 x 4096 256 KiB for each adapter, beside 32 MiB of weights.
+#include "kernels/cuda/linear/adapter_params.h"
 #include "kernels/cuda/linear/weight_element.cuh"
 #include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/launch.cuh"

@@ -7,7 +7,7 @@
 // of F32 values, with one rounding.
 #pragma once
 
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/linear/code_rows.h"
 #include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/primitives.cuh"
 

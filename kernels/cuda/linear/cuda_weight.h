@@ -6,7 +6,7 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/linear/weight_layout.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/ops.h"
 #include "kernels/tensor.h"

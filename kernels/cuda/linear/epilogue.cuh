@@ -1,7 +1,7 @@
 // What happens to a finished output of a matrix product, the same for every matrix kernel.
 #pragma once
 
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/linear/linear_params.h"
 #include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/primitives.cuh"
 

@@ -4,6 +4,7 @@
 // weights are read once for each chunk of rows (linear_skinny.cuh); else each (row, choice) pair
 // finds its own expert.
 #include "kernels/cuda/linear/epilogue.cuh"
+#include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/linear/weight_element.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 

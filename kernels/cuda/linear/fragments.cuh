@@ -10,7 +10,7 @@
 // 2024 (fragments dequantised in registers).
 #pragma once
 
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/linear/weight_layout.h"
 #include "kernels/cuda/primitives/primitives.cuh"
 
 namespace heddle::kernels::cuda {

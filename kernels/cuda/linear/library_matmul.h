@@ -12,7 +12,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/linear/linear_params.h"
 #include "kernels/cuda/runtime/runtime.h"
 
 namespace heddle::kernels::cuda {

@@ -4,7 +4,7 @@
 #include <bit>
 #include <iterator>
 
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/linear/linear_params.h"
 
 namespace heddle::kernels::cuda {
 namespace {

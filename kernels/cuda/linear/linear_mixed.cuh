@@ -29,6 +29,7 @@
 // BF16 (linear_plain.cu).
 #pragma once
 
+#include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/linear/linear_mixed_stages.cuh"
 
 namespace heddle::kernels::cuda {

@@ -10,6 +10,7 @@
 // chose an expert cost nothing more.
 #pragma once
 
+#include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/linear/linear_skinny.cuh"
 #include "kernels/cuda/linear/linear_sums.cuh"
 

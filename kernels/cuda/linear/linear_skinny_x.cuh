@@ -7,7 +7,7 @@
 // is; 4-bit weights leave 110 for all. This is 100 per thread in all.
 #pragma once
 
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/linear/linear_params.h"
 #include "kernels/cuda/primitives/primitives.cuh"
 
 namespace heddle::kernels::cuda {

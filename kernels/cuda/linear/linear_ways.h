@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "kernels/cuda/linear/linear_choice.h"
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/linear/linear_params.h"
 
 namespace heddle::kernels::cuda {
 

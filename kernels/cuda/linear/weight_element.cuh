@@ -1,7 +1,7 @@
 // Single elements of a packed weight: for embeddings, conversions and the plain matrix product.
 #pragma once
 
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/linear/weight_layout.h"
 #include "kernels/cuda/primitives/primitives.cuh"
 
 namespace heddle::kernels::cuda {

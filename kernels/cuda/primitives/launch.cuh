@@ -4,8 +4,9 @@
 
 #include <utility>
 
-#include "kernels/cuda/params.h"
 #include "kernels/cuda/primitives/primitives.cuh"
+#include "kernels/cuda/runtime/stream.h"
+#include "kernels/dtype.h"
 
 namespace heddle::kernels::cuda {
 

@@ -4,6 +4,7 @@
 // in a row for each would be 8 lanes to a bank.
 #include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/rows/row_params.h"
 
 namespace heddle::kernels::cuda {
 namespace {

@@ -3,6 +3,7 @@
 // and where its codes have one scale, then as it was normed.
 #include "kernels/cuda/linear/code_rows.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/rows/row_params.h"
 
 namespace heddle::kernels::cuda {
 namespace {

@@ -4,6 +4,7 @@
 // product of 4096 rows by 4096 columns.
 #include "kernels/cuda/linear/code_rows.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/rows/row_params.h"
 
 namespace heddle::kernels::cuda {
 namespace {

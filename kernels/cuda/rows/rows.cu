@@ -1,6 +1,8 @@
 // Ops that look rows up, copy or scale them. A block per row; memory-bound and small.
+#include "kernels/cuda/device_batch.h"
 #include "kernels/cuda/linear/weight_element.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
+#include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/runtime/find_code.h"
 
 namespace heddle::kernels::cuda {

@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/runtime/stream.h"
 
 namespace heddle::kernels::cuda {
 

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "kernels/cuda/runtime/find_code.h"
 #include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/stream.h"
 
 namespace heddle::kernels::cuda {
 namespace {

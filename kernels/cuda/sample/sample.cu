@@ -15,6 +15,7 @@
 
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/sample/sample_filter.cuh"
+#include "kernels/cuda/sample/sample_params.h"
 
 namespace heddle::kernels::cuda {
 namespace sample {

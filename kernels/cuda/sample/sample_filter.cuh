@@ -12,6 +12,7 @@
 // bits in one operation and 64 in a loop; lanes that share a bin add up first.
 #pragma once
 
+#include "kernels/cuda/sample/sample_params.h"
 #include "kernels/cuda/sample/sample_pieces.cuh"
 
 namespace heddle::kernels::cuda::sample {

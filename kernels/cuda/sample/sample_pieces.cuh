@@ -11,9 +11,9 @@
 // four are on their way at once.
 #pragma once
 
-#include "kernels/cuda/params.h"
 #include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/primitives.cuh"
+#include "kernels/cuda/sample/sample_params.h"
 
 namespace heddle::kernels::cuda::sample {
 

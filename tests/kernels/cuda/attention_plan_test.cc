@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "kernels/cuda/attention/attention_params.h"
 #include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/attention/shared_prefixes.h"
 #include "kernels/cuda/attention/wide_pages.h"

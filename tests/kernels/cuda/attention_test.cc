@@ -3,6 +3,7 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/cuda/attention/attention_choice.h"
+#include "kernels/cuda/attention/attention_params.h"
 #include "kernels/cuda/emulate/emulator.h"
 #include "tests/kernels/cuda/attention_case.h"
 #include "tests/kernels/cuda/emulated.h"

@@ -4,7 +4,7 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/cuda/emulate/machine.h"
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/runtime/staging.h"

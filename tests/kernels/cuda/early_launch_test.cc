@@ -10,6 +10,7 @@
 #include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/stream.h"
 #include "kernels/cuda/runtime/tape.h"
 
 namespace heddle::kernels::cuda {

@@ -6,8 +6,8 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/cuda/emulate/emulator.h"
-#include "kernels/cuda/params.h"
 #include "kernels/cuda/primitives/primitives_hopper.cuh"
+#include "kernels/cuda/runtime/stream.h"
 
 namespace heddle::kernels::cuda {
 namespace {

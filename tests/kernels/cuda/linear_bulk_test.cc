@@ -4,7 +4,6 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/cuda/emulate/emulator.h"
-#include "kernels/cuda/params.h"
 #include "tests/kernels/cuda/product_case.h"
 
 namespace heddle::kernels::test {

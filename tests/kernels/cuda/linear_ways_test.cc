@@ -9,6 +9,7 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/cuda/emulate/machine.h"
+#include "kernels/cuda/linear/linear_params.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {

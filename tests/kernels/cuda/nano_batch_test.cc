@@ -8,7 +8,7 @@
 #include "catch2/catch.hpp"
 #include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/nano_split.h"
-#include "kernels/cuda/params.h"
+#include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/runtime/tape.h"
 #include "kernels/nano_batch.h"

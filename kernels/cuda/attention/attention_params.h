@@ -1,0 +1,101 @@
+// What attention, rotation and the KV cache's kernels are launched with.
+// What holds for all launchers: runtime/stream.h.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device_batch.h"
+#include "kernels/cuda/runtime/stream.h"
+#include "kernels/dtype.h"
+#include "kernels/kv_cache.h"
+#include "kernels/ops.h"
+
+namespace heddle::kernels::cuda {
+
+inline constexpr int32_t kMaxFrequencies = 256;
+struct RopeAnglesParams {
+  DeviceBatch batch;
+  int32_t half = 0;  // frequencies
+  float scale = 1.0f;
+  float* cos_sin = nullptr;
+  float inv_freq[kMaxFrequencies];
+};
+Error LaunchRopeAngles(const RopeAnglesParams& params, Stream stream);
+Error LaunchRopeKvWrite(const DeviceBatch& batch, const RopeKvWriteArgs& args, DType act,
+                        Stream stream);
+
+// A piece of attention: packed rows of a sequence against a range of its keys, for each KV head.
+// Packed row p of a sequence is query row p / group, query head kv_head * group + p % group.
+struct AttentionTile {
+  int32_t seq;
+  int32_t first;      // packed row
+  int32_t key_begin;  // in the sequence's order; some row of the tile sees some of the range
+  int32_t key_end;
+  int32_t partial;  // where its first row's partial result goes, the others' follow; -1: these are
+                    // all keys that the rows see, straight to `out`
+  // n_shared > 0: the tile is not of the sequence's rows, but of rows shared_rows[shared_begin,
+  // shared_begin + n_shared) of the batch, packed in that order, and all of them see the whole
+  // range of `seq`'s keys. Such results are partial ones.
+  int32_t shared_begin = 0;
+  int32_t n_shared = 0;
+};
+// Partial results begin + i * stride, i < count, are of one packed row.
+struct PartialRange {
+  int32_t begin = 0;
+  int32_t stride = 0;
+  int32_t count = 0;
+};
+// kDecodeTileRows packed rows of a sequence, or those that are left of it; the ranges are those of
+// the first one, and those of the next ones lie next to them.
+struct AttentionMerge {
+  int32_t seq;
+  int32_t first;
+  PartialRange own;
+  PartialRange shared;  // of a prefix that other sequences have too
+};
+inline constexpr int32_t kDecodeTileRows = 16;
+inline constexpr int32_t kNarrowTileRows = 8;  // of decode tiles, where all have so few
+inline constexpr int32_t kPrefillTileRows = 64;
+inline constexpr int32_t kHopperTileRows = 128;
+// Stages of 64 keys and values in a block of attention_flash.cuh, all but one of them on their way.
+// A multiprocessor holds three decoding blocks up to head_dim 128: 96 KiB on their way at 128,
+// where latency asks for 23.
+constexpr int32_t FlashStages(int64_t kv_element_bytes, bool decodes, int32_t head_dim) {
+  return kv_element_bytes == 1 && decodes && head_dim <= 128 ? 3 : 2;
+}
+inline constexpr int32_t kMaxAttentionHeadDim = 576;  // DeepSeek's latent and rotated dimensions
+
+struct AttentionParams {
+  AttentionArgs args;
+  DeviceBatch batch;
+  const AttentionTile* tiles = nullptr;
+  int32_t n_tiles = 0;
+  int32_t tile_rows = 0;   // one of these four
+  int32_t max_blocks = 0;  // that may run at once; 0: as many as there are
+  const int32_t* shared_rows = nullptr;
+  float* partial_out = nullptr;  // [partials, n_kv_heads, head_dim], normalised
+  float* partial_lse = nullptr;  // [partials, n_kv_heads] natural logarithm
+};
+// Any shape and type, F32 arithmetic; a warp per key. Exact but slow. No tiles of shared rows.
+Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stream);
+// Matrix instructions: BF16 activations; a cache of F16 or BF16 and head_dim a multiple of 8, or of
+// 8 bits and head_dim a multiple of 16 (kInt8: pages of 4 positions at least); head_dim up to 256,
+// q and out rows even.
+Error LaunchAttentionFlash(const AttentionParams& params, Stream stream);
+// Prefill tiles of kHopperTileRows on sm_90a; what it can do is in attention_choice.cc. As many
+// blocks as there are multiprocessors share the tiles.
+Error LaunchAttentionHopper(const AttentionParams& params, int32_t num_multiprocessors,
+                            Stream stream);
+// Page i of `to`, of kF16 if `from` is of kF8E4M3 and of kBF16 if it is of kInt8, becomes page
+// pages[i] of `from`. head_dim a multiple of 16; rows of both at multiples of 16 bytes.
+struct WidenParams {
+  KvCacheView from;
+  KvCacheView to;
+  const int32_t* pages = nullptr;  // [n_pages]
+  int32_t n_pages = 0;
+};
+Error LaunchWidenPages(const WidenParams& params, Stream stream);
+Error LaunchAttentionMerge(const AttentionParams& params, const AttentionMerge* merges,
+                           int32_t n_merges, DType act, Stream stream);
+
+}  // namespace heddle::kernels::cuda

@@ -1,0 +1,28 @@
+// Where kernels are enqueued, and how one is started. Part of the runtime.
+//
+// What holds for all headers of launchers (*_params.h): plain structs of device pointers, and the
+// functions that launch kernels with them. They include neither CUDA nor Abseil, so that .cc and
+// .cu files share them. Launchers enqueue on `stream` and return at once: no synchronisation, no
+// allocation. Tensors hold `act` (kBF16 or kF32) unless said otherwise. Shapes are the caller's to
+// check (cuda_ops.cc).
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/runtime/tape.h"
+#include "kernels/cuda/runtime/tensor_map.h"
+
+namespace heddle::kernels::cuda {
+
+using Stream = const LaunchQueue*;
+using Error = int;  // cudaError_t as its number
+inline constexpr Error kSuccess = 0;
+inline constexpr Error kEmulatedFault = 9999;  // see emulate::TakeFindings
+
+// Starts a kernel; `params` is copied.
+Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void* stream,
+                   const void* params, size_t params_bytes);
+// Describes `matrix` to bulk copies. kSuccess on devices of sm_90 only.
+Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map);
+
+}  // namespace heddle::kernels::cuda
