@@ -123,8 +123,8 @@ std::shared_ptr<Exchange> ApiHandler::Handle(HttpRequest request, ResponseWriter
   absl::StatusOr<uint64_t> tenant = match.route->needs_key ? CheckKey(*match.route, request) : 0;
   // With a key, whatever page sent it was given the key: browsers add none by themselves.
   if (tenant.ok() && *tenant == 0) {
-    absl::Status allowed = CheckPageOrigin(request, context_->options.cors_origin,
-                                           IsLoopback(context_->options.host));
+    absl::Status allowed =
+        CheckPageOrigin(request, context_->options.cors_origin, IsLoopback(context_->options.host));
     if (!allowed.ok()) tenant = allowed;
   }
   if (tenant.ok() && match.route->method == "POST") {
