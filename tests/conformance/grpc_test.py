@@ -16,7 +16,7 @@ from heddle_server import DEMO_MODEL, SOURCE, Server, wait_until
 
 try:
     import grpc
-    from google.protobuf import json_format
+    from google.protobuf import descriptor_pool, json_format
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
         ProtoReflectionDescriptorDatabase,
@@ -246,8 +246,24 @@ class Suite:
         health = health_pb2_grpc.HealthStub(self.channel)
         status = health.Check(health_pb2.HealthCheckRequest()).status
         assert status == health_pb2.HealthCheckResponse.SERVING
-        services = ProtoReflectionDescriptorDatabase(self.channel).get_services()
+        reflection = ProtoReflectionDescriptorDatabase(self.channel)
+        services = reflection.get_services()
         assert "heddle.v1.Inference" in services and "inference.GRPCInferenceService" in services
+        for name in services:  # what is listed can be described
+            reflection.FindFileContainingSymbol(name)
+        pool = descriptor_pool.DescriptorPool(reflection)
+        ours = pool.FindServiceByName("grpc.health.v1.Health")
+        theirs = health_pb2.DESCRIPTOR.services_by_name["Health"]
+        for method in ours.methods:
+            same = theirs.methods_by_name[method.name]
+            assert method.server_streaming == same.server_streaming
+            for mine, known in ((method.input_type, same.input_type), (method.output_type, same.output_type)):
+                fields = [[(f.name, f.number, f.type) for f in m.fields] for m in (mine, known)]
+                assert mine.full_name == known.full_name and fields[0] == fields[1], fields
+        statuses = [pool.FindEnumTypeByName("grpc.health.v1.HealthCheckResponse.ServingStatus"),
+                    health_pb2.HealthCheckResponse.ServingStatus.DESCRIPTOR]
+        statuses = [[(v.name, v.number) for v in s.values] for s in statuses]
+        assert statuses[0] == statuses[1], statuses
 
 
 def grpc_port(server):
