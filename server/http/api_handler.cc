@@ -16,6 +16,7 @@
 #include "server/http/preparation.h"
 #include "server/http/preparing_exchange.h"
 #include "server/http/request_spans.h"
+#include "server/http/response_routes.h"
 #include "server/json_writer.h"
 #include "server/openai/tokenize.h"
 
@@ -190,25 +191,6 @@ std::shared_ptr<Exchange> ApiHandler::Prepare(RouteId route, uint64_t tenant, Ht
   return exchange;
 }
 
-// A response that is still kept, or that it is forgotten from now on.
-absl::StatusOr<HttpResponse> ApiHandler::KeptResponse(const RouteMatch& match, uint64_t tenant) {
-  ResponseStore& store = context_->responses;
-  if (match.route->id == RouteId::kDeleteResponse) {
-    if (store.Erase(match.parameter, tenant)) {
-      std::string out;
-      JsonWriter json(&out);
-      json.BeginObject().Member("id", match.parameter).Member("object", "response");
-      json.Key("deleted").Bool(true).EndObject();
-      return JsonResponse(std::move(out));
-    }
-  } else if (std::optional<ResponseStore::Entry> entry = store.Get(match.parameter, tenant)) {
-    return JsonResponse(std::move(entry->body));
-  }
-  return WithCode(
-      absl::NotFoundError(base::StrCat("there is no response ", base::Quote(match.parameter))),
-      "response_not_found");
-}
-
 absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match, uint64_t tenant,
                                                  const HttpRequest& request) {
   const ServedModel& model = *context_->dependencies.model;
@@ -247,7 +229,13 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match, uint64
           context_->dependencies.generation->Stats(), connections()));
     case RouteId::kResponse:
     case RouteId::kDeleteResponse:
-      return KeptResponse(match, tenant);
+    case RouteId::kInputItems:
+    case RouteId::kCancelResponse: {
+      HEDDLE_ASSIGN_OR_RETURN(std::string body,
+                              AnswerAboutResponse(match.route->id, match.parameter, tenant,
+                                                  request.query, &context_->responses));
+      return JsonResponse(std::move(body));
+    }
     case RouteId::kOpenApi:
       return JsonResponse(OpenApiDocument(context_->options.version));
     case RouteId::kCompletions:
@@ -260,6 +248,7 @@ absl::StatusOr<HttpResponse> ApiHandler::Respond(const RouteMatch& match, uint64
     case RouteId::kTokenize:
     case RouteId::kDetokenize:
     case RouteId::kCountTokens:
+    case RouteId::kInputTokens:
       break;
   }
   return absl::InternalError("this route has no answer");

@@ -31,7 +31,6 @@ class ApiHandler final : public Handler {
                                     ResponseWriter* writer);
   absl::StatusOr<HttpResponse> Respond(const RouteMatch& match, uint64_t tenant,
                                        const HttpRequest& request);
-  absl::StatusOr<HttpResponse> KeptResponse(const RouteMatch& match, uint64_t tenant);
   absl::StatusOr<HttpResponse> Health() const;
   std::string Metrics() const;
   HttpResponse Index(const HttpRequest& request) const;

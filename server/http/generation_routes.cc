@@ -26,7 +26,8 @@ absl::StatusOr<Generation> OpenAiGeneration(Endpoint endpoint, std::string_view 
 
 absl::StatusOr<Generation> ResponsesGeneration(std::string_view body, const RequestContext& context,
                                                AnswerIdentity identity, ResponseStore* store) {
-  HEDDLE_ASSIGN_OR_RETURN(ResponsesRequest parsed, ParseResponsesRequest(body, context, store));
+  HEDDLE_ASSIGN_OR_RETURN(ResponsesRequest parsed,
+                          ParseResponsesRequest(body, context, store, identity.unique));
   auto request = std::make_unique<const ApiRequest>(std::move(parsed.api));
   ResponsesFormat::Options options;
   options.codec = context.codec;
@@ -34,6 +35,7 @@ absl::StatusOr<Generation> ResponsesGeneration(std::string_view body, const Requ
   options.created = identity.created;
   options.echo = std::move(parsed.echo);
   options.messages = std::move(parsed.messages);
+  options.items = std::move(parsed.items);
   options.store = parsed.store ? store : nullptr;
   options.tenant = context.tenant;
   auto format = std::make_unique<ResponsesFormat>(request.get(), context.model, std::move(options));

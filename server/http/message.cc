@@ -118,6 +118,22 @@ void AppendChunk(std::string_view data, std::string* out) {
   out->append("\r\n");
 }
 
+bool ParseQuery(std::string_view query,
+                std::vector<std::pair<std::string, std::string>>* parameters) {
+  std::string spaced(query);
+  std::replace(spaced.begin(), spaced.end(), '+', ' ');
+  for (std::string_view rest = spaced; !rest.empty();) {
+    const std::string_view pair = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(rest.size(), pair.size() + 1));
+    const size_t equals = std::min(pair.find('='), pair.size());
+    auto& [name, value] = parameters->emplace_back();
+    if (!PercentDecode(pair.substr(0, equals), &name)) return false;
+    if (equals == pair.size()) continue;
+    if (!PercentDecode(pair.substr(equals + 1), &value)) return false;
+  }
+  return true;
+}
+
 bool ParseTarget(std::string_view target, HttpRequest* request) {
   // Absolute form (through a proxy): scheme and authority go.
   for (std::string_view scheme : {"http://", "https://"}) {

@@ -52,6 +52,11 @@ inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
 // without spaces.
 bool IsRequestId(std::string_view id);
 
+// The parameters of a query in their order, percent-decoded, with '+' as a space; false: a broken
+// percent escape.
+bool ParseQuery(std::string_view query,
+                std::vector<std::pair<std::string, std::string>>* parameters);
+
 // Splits a request target into path and query; false: not an origin-form target, or a broken
 // percent escape.
 bool ParseTarget(std::string_view target, HttpRequest* request);

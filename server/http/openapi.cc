@@ -20,7 +20,9 @@ struct RouteDoc {
   std::span<const Field> (*fields)() = nullptr;  // of the request's body
   std::vector<std::string_view> members;         // that every whole answer has
   bool streams = false;
-  std::string_view text = "";  // content type of an answer that is no JSON
+  std::string_view text = "";                   // content type of an answer that is no JSON
+  std::span<const Field> (*query)() = nullptr;  // parameters of the URL
+  bool answers = true;                          // false: it refuses whatever is asked
 };
 
 const std::vector<RouteDoc>& Docs() {
@@ -39,6 +41,14 @@ const std::vector<RouteDoc>& Docs() {
        true},
       {RouteId::kResponse, nullptr, {"id", "object", "status", "output"}},
       {RouteId::kDeleteResponse, nullptr, {"id", "object", "deleted"}},
+      {RouteId::kInputItems,
+       nullptr,
+       {"object", "data", "first_id", "last_id", "has_more"},
+       false,
+       "",
+       InputItemsQuery},
+      {RouteId::kCancelResponse, nullptr, {}, false, "", nullptr, false},
+      {RouteId::kInputTokens, ResponsesFields, {"object", "input_tokens"}},
       {RouteId::kMessages,
        MessagesFields,
        {"id", "type", "role", "model", "content", "stop_reason", "usage"},
@@ -116,10 +126,11 @@ void WriteBounds(const Field& field, JsonWriter* json) {
   }
 }
 
-void WriteField(const Field& field, JsonWriter* json) {
-  json->Key(field.name).BeginObject().Key("type").BeginArray();
+// Of the body, where a field that is not required may also be null, or of the URL.
+void WriteSchema(const Field& field, bool nullable, JsonWriter* json) {
+  json->BeginObject().Key("type").BeginArray();
   for (std::string_view name : TypeNames(field.type)) json->String(name);
-  if (!field.required) json->String("null");
+  if (nullable) json->String("null");
   json->EndArray();
   WriteBounds(field, json);
   bool is_json = !field.default_value.empty() && nlohmann::json::accept(field.default_value);
@@ -135,7 +146,10 @@ void WriteRequestBody(std::span<const Field> fields, JsonWriter* json) {
   json->Key("requestBody").BeginObject().Key("required").Bool(true).Key("content").BeginObject();
   json->Key("application/json").BeginObject().Key("schema").BeginObject();
   json->Member("type", "object").Key("properties").BeginObject();
-  for (const Field& field : fields) WriteField(field, json);
+  for (const Field& field : fields) {
+    json->Key(field.name);
+    WriteSchema(field, /*nullable=*/!field.required, json);
+  }
   json->EndObject();
   auto required = [](const Field& field) { return field.required; };
   if (std::any_of(fields.begin(), fields.end(), required)) {
@@ -168,9 +182,11 @@ void WriteContent(const RouteDoc& doc, JsonWriter* json) {
 
 void WriteResponses(const RouteDoc& doc, bool messages, JsonWriter* json) {
   json->Key("responses").BeginObject();
-  json->Key("200").BeginObject().Member("description", "the answer");
-  WriteContent(doc, json);
-  json->EndObject();
+  if (doc.answers) {
+    json->Key("200").BeginObject().Member("description", "the answer");
+    WriteContent(doc, json);
+    json->EndObject();
+  }
   json->Key("default").BeginObject().Member("description", "an error");
   json->Key("content").BeginObject().Key("application/json").BeginObject().Key("schema");
   json->BeginObject().Member(
@@ -179,16 +195,31 @@ void WriteResponses(const RouteDoc& doc, bool messages, JsonWriter* json) {
   json->EndObject();
 }
 
+void WriteParameters(const Route& route, const RouteDoc& doc, JsonWriter* json) {
+  const bool has_id = route.pattern.find('{') != std::string_view::npos;
+  if (!has_id && doc.query == nullptr) return;
+  json->Key("parameters").BeginArray();
+  if (has_id) {
+    json->BeginObject().Member("name", "id").Member("in", "path");
+    json->Key("required").Bool(true).Key("schema").BeginObject().Member("type", "string");
+    json->EndObject().EndObject();
+  }
+  if (doc.query != nullptr) {
+    for (const Field& field : doc.query()) {
+      json->BeginObject().Member("name", field.name).Member("in", "query").Key("schema");
+      WriteSchema(field, /*nullable=*/false, json);
+      json->EndObject();
+    }
+  }
+  json->EndArray();
+}
+
 void WriteOperation(const Route& route, const RouteDoc& doc, JsonWriter* json) {
   std::string method(route.method);
   std::transform(method.begin(), method.end(), method.begin(),
                  [](char c) { return static_cast<char>(c - 'A' + 'a'); });
   json->Key(method).BeginObject().Member("summary", route.summary);
-  if (route.pattern.find('{') != std::string_view::npos) {
-    json->Key("parameters").BeginArray().BeginObject().Member("name", "id").Member("in", "path");
-    json->Key("required").Bool(true).Key("schema").BeginObject().Member("type", "string");
-    json->EndObject().EndObject().EndArray();
-  }
+  WriteParameters(route, doc, json);
   if (doc.fields != nullptr) WriteRequestBody(doc.fields(), json);
   WriteResponses(doc, route.pattern.starts_with("/v1/messages"), json);
   json->Key("security").BeginArray();

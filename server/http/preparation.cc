@@ -1,5 +1,6 @@
 #include "server/http/preparation.h"
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "server/http/generation_exchange.h"
 #include "server/openai/embeddings.h"
 #include "server/openai/messages_request.h"
+#include "server/openai/responses_request.h"
 #include "server/openai/tokenize.h"
 
 namespace heddle::server {
@@ -71,10 +73,11 @@ class EmbeddingPreparation final : public Preparation {
 // Of requests that are answered as soon as they are read.
 class AnswerPreparation final : public Preparation {
  public:
-  using MakeBody = absl::StatusOr<std::string> (*)(std::string_view, const RequestContext&);
+  using MakeBody =
+      std::function<absl::StatusOr<std::string>(std::string_view, const RequestContext&)>;
 
   AnswerPreparation(PreparationParts parts, MakeBody make_body)
-      : parts_(std::move(parts)), make_body_(make_body) {}
+      : parts_(std::move(parts)), make_body_(std::move(make_body)) {}
 
   absl::Status Read(bool quick) override {
     parts_.context.quick = quick;
@@ -98,7 +101,7 @@ class AnswerPreparation final : public Preparation {
 
 bool NeedsPreparation(RouteId id) {
   return IsGenerationRoute(id) || id == RouteId::kTokenize || id == RouteId::kDetokenize ||
-         id == RouteId::kCountTokens;
+         id == RouteId::kCountTokens || id == RouteId::kInputTokens;
 }
 
 std::unique_ptr<Preparation> MakePreparation(PreparationParts parts) {
@@ -109,6 +112,13 @@ std::unique_ptr<Preparation> MakePreparation(PreparationParts parts) {
       return std::make_unique<AnswerPreparation>(std::move(parts), Detokenize);
     case RouteId::kCountTokens:
       return std::make_unique<AnswerPreparation>(std::move(parts), CountMessageTokens);
+    case RouteId::kInputTokens: {
+      ResponseStore* store = &parts.server->responses;
+      return std::make_unique<AnswerPreparation>(
+          std::move(parts), [store](std::string_view body, const RequestContext& context) {
+            return CountResponseTokens(body, context, store);
+          });
+    }
     case RouteId::kEmbeddings:
     case RouteId::kScore:
     case RouteId::kRerank:

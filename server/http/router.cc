@@ -13,6 +13,11 @@ constexpr Route kRoutes[] = {
     {RouteId::kResponses, "POST", "/v1/responses", true, "Answer, in OpenAI's Responses form"},
     {RouteId::kResponse, "GET", "/v1/responses/{id}", true, "A response that is still kept"},
     {RouteId::kDeleteResponse, "DELETE", "/v1/responses/{id}", true, "Forget a response"},
+    {RouteId::kInputItems, "GET", "/v1/responses/{id}/input_items", true, "What it was made of"},
+    {RouteId::kCancelResponse, "POST", "/v1/responses/{id}/cancel", true,
+     "Refused: a response that is kept has ended"},
+    {RouteId::kInputTokens, "POST", "/v1/responses/input_tokens", true,
+     "Tokens that such a request makes the model read"},
     {RouteId::kMessages, "POST", "/v1/messages", true, "Answer, in Anthropic's Messages form"},
     {RouteId::kCountTokens, "POST", "/v1/messages/count_tokens", true, "Tokens of such a request"},
     {RouteId::kEmbeddings, "POST", "/v1/embeddings", true, "Texts to vectors"},
@@ -35,16 +40,20 @@ constexpr Route kRoutes[] = {
     {RouteId::kIndex, "GET", "/", false, "The web page; for other than browsers, what this is"},
 };
 
-// A response's id has no slash, so that what OpenAI has below one (its input items, its
-// cancellation) is no response; names of models and ids that clients chose may have some.
+// A response's id has no slash, so that what stands below one is no response; names of models and
+// ids that clients chose may have some.
 bool PathMatches(const Route& route, std::string_view path, std::string_view* parameter) {
-  std::string_view pattern = route.pattern;
-  if (!pattern.ends_with(kParameter)) return pattern == path;
-  pattern.remove_suffix(kParameter.size());
-  if (!path.starts_with(pattern) || path.size() == pattern.size()) return false;
-  *parameter = path.substr(pattern.size());
-  const bool is_response = route.id == RouteId::kResponse || route.id == RouteId::kDeleteResponse;
-  return !is_response || parameter->find('/') == std::string_view::npos;
+  const size_t at = route.pattern.find(kParameter);
+  if (at == std::string_view::npos) return route.pattern == path;
+  const std::string_view before = route.pattern.substr(0, at);
+  const std::string_view behind = route.pattern.substr(at + kParameter.size());
+  if (!path.starts_with(before) || !path.ends_with(behind) ||
+      path.size() <= before.size() + behind.size()) {
+    return false;
+  }
+  *parameter = path.substr(at, path.size() - before.size() - behind.size());
+  const bool is_segment = before == "/v1/responses/";
+  return !is_segment || parameter->find('/') == std::string_view::npos;
 }
 
 }  // namespace
@@ -60,8 +69,10 @@ const Route* RouteNamed(std::string_view pattern) {
 RouteMatch MatchRoute(std::string_view method, std::string_view path) {
   if (method == "HEAD") method = "GET";
   RouteMatch match;
+  const bool is_pattern = RouteNamed(path) != nullptr;
   for (const Route& route : kRoutes) {
     std::string_view parameter;
+    if (is_pattern && route.pattern != path) continue;
     if (!PathMatches(route, path, &parameter)) continue;
     if (route.method == method) return {&route, parameter, ""};
     if (!match.allow.empty()) match.allow.append(", ");

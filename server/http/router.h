@@ -25,6 +25,9 @@ enum class RouteId : uint8_t {
   kResponses,
   kResponse,
   kDeleteResponse,
+  kInputItems,
+  kCancelResponse,
+  kInputTokens,
   kMessages,
   kCountTokens,
   kEmbeddings,
@@ -37,9 +40,11 @@ enum class RouteId : uint8_t {
 
 struct Route {
   RouteId id;
-  std::string_view method;   // HEAD is answered wherever GET is
-  std::string_view pattern;  // a last "{id}" matches the rest of the path; a response's: a segment
-  bool needs_key;            // where API keys are set
+  std::string_view method;  // HEAD is answered wherever GET is
+  // A last "{id}" matches the rest of the path; a response's, wherever it stands: a segment. Where
+  // a whole path is a pattern, it is no other's id.
+  std::string_view pattern;
+  bool needs_key;  // where API keys are set
   std::string_view summary;
   bool needs_admin = false;  // shows more than one client's own
 };

@@ -161,6 +161,12 @@ constexpr Field kResponsesFields[] = {
     kCacheSalt,
 };
 
+constexpr Field kInputItemsQuery[] = {
+    {"limit", kInteger, 1, 100, "20", "items on a page at most"},
+    {"order", kString, 0, 64, "desc", "desc: the newest first; asc: the oldest first"},
+    {"after", kString, 0, 128, "", "id of the last item of the page before"},
+};
+
 constexpr Field kMessagesFields[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
     {"messages", kArray, 1, kInfinity, "", "the conversation so far", true},
@@ -365,6 +371,7 @@ std::span<const Field> ScoreFields() { return kScoreFields; }
 std::span<const Field> RerankFields() { return kRerankFields; }
 std::span<const Field> TokenizeFields() { return kTokenizeFields; }
 std::span<const Field> DetokenizeFields() { return kDetokenizeFields; }
+std::span<const Field> InputItemsQuery() { return kInputItemsQuery; }
 std::span<const RefusedField> RefusedChatFields() { return kRefusedChatFields; }
 
 absl::Status CheckFields(const Json& body, std::span<const Field> fields) {

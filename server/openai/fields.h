@@ -54,6 +54,7 @@ std::span<const Field> ScoreFields();
 std::span<const Field> RerankFields();
 std::span<const Field> TokenizeFields();
 std::span<const Field> DetokenizeFields();
+std::span<const Field> InputItemsQuery();  // of a URL: its texts are read as these types
 std::span<const RefusedField> RefusedChatFields();
 std::span<const RefusedField> RefusedResponsesFields();
 

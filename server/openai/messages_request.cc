@@ -271,12 +271,10 @@ absl::StatusOr<std::string> CountMessageTokens(std::string_view text,
                                                const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
   HEDDLE_RETURN_IF_ERROR(CheckBody(body, MessagesFields(), {}, context));
-  HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body));
-  HEDDLE_RETURN_IF_ERROR(CheckFields(chat, ChatFields()));
-  HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(chat, context));
+  HEDDLE_ASSIGN_OR_RETURN(const size_t tokens, CountChatTokens(chat, context));
   std::string out;
-  JsonWriter(&out).BeginObject().Member("input_tokens", tokens.size()).EndObject();
+  JsonWriter(&out).BeginObject().Member("input_tokens", tokens).EndObject();
   return out;
 }
 

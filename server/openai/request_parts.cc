@@ -306,4 +306,13 @@ absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body,
   return tokens;
 }
 
+absl::StatusOr<size_t> CountChatTokens(const Json& chat, const RequestContext& context) {
+  HEDDLE_RETURN_IF_ERROR(CheckFields(chat, ChatFields()));
+  HEDDLE_RETURN_IF_ERROR(CheckModel(chat, *context.model));
+  HEDDLE_ASSIGN_OR_RETURN(const std::optional<Json> resolved, WithAllowedTools(chat));
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
+                          EncodeMessages(resolved.has_value() ? *resolved : chat, context));
+  return tokens.size();
+}
+
 }  // namespace heddle::server

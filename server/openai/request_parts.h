@@ -71,4 +71,8 @@ ToolSet ReadToolSet(const Json& body);
 absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body,
                                                     const RequestContext& context);
 
+// How many tokens the model reads of a chat request's body, whether or not the context holds them;
+// the body's table is checked, what it says of the answer is not.
+absl::StatusOr<size_t> CountChatTokens(const Json& chat, const RequestContext& context);
+
 }  // namespace heddle::server

@@ -4,13 +4,23 @@
 
 namespace heddle::server {
 
-size_t ResponseStore::Bytes(const Kept& kept) {
-  return kept.id.size() + kept.entry.messages.size() + kept.entry.body.size();
+namespace {
+
+// Items may be many and small: their headers count.
+size_t Bytes(const std::string& id, const ResponseStore::Entry& entry) {
+  size_t bytes = id.size() + entry.messages.size() + entry.body.size();
+  if (entry.items == nullptr) return bytes;
+  for (const ResponseItem& item : *entry.items) {
+    bytes += sizeof(ResponseItem) + item.id.size() + item.json.size();
+  }
+  return bytes;
 }
 
+}  // namespace
+
 void ResponseStore::Put(const std::string& id, Entry entry) {
-  Kept kept{id, std::move(entry)};
-  const size_t bytes = Bytes(kept);
+  const size_t bytes = Bytes(id, entry);
+  Kept kept{id, std::move(entry), bytes};
   std::lock_guard lock(mutex_);
   if (auto it = by_id_.find(id); it != by_id_.end()) Drop(it->second);
   if (bytes > max_bytes_) return;
@@ -50,7 +60,7 @@ ResponseStore::Order::iterator ResponseStore::Find(std::string_view id, uint64_t
 }
 
 void ResponseStore::Drop(Order::iterator it) {
-  bytes_ -= Bytes(*it);
+  bytes_ -= it->bytes;
   by_id_.erase(it->id);
   order_.erase(it);
 }

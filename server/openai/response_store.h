@@ -1,5 +1,5 @@
 // What /v1/responses remembers: finished responses with the conversation up to and with them, so
-// that a later request can name one as previous_response_id.
+// that a later request can name one as previous_response_id, and the items that each was made of.
 //
 // Bounded by bytes and by number: the longest unused goes first. A response that alone exceeds the
 // bytes is not kept. Nothing outlives the process.
@@ -9,13 +9,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace heddle::server {
+
+// One item of a conversation: a message, a call, what came of it, or reasoning.
+struct ResponseItem {
+  std::string id;    // no two items of a conversation have the same
+  std::string json;  // an object, with the id
+};
+using ResponseItems = std::vector<ResponseItem>;  // the oldest first
 
 class ResponseStore {
  public:
@@ -23,6 +32,7 @@ class ResponseStore {
     uint64_t tenant = 0;   // whose API key made it: others do not find it
     std::string messages;  // JSON array of chat messages, the response's own last
     std::string body;      // as it was answered
+    std::shared_ptr<const ResponseItems> items{};  // what the model was given; null: not known
   };
 
   explicit ResponseStore(size_t max_bytes = size_t{64} << 20, size_t max_entries = 4096)
@@ -38,10 +48,10 @@ class ResponseStore {
   struct Kept {
     std::string id;
     Entry entry;
+    size_t bytes = 0;
   };
   using Order = std::list<Kept>;  // the most recently used first
 
-  static size_t Bytes(const Kept& kept);
   Order::iterator Find(std::string_view id, uint64_t tenant);
   void Drop(Order::iterator it);
 

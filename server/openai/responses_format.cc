@@ -282,7 +282,7 @@ void ResponsesFormat::Keep(const ChoiceResult& result, const std::string& body) 
   }
   messages.push_back(std::move(turn));
   options_.store->Put(base::StrCat("resp_", options_.unique),
-                      {options_.tenant, messages.dump(), body});
+                      {options_.tenant, messages.dump(), body, options_.items});
 }
 
 }  // namespace heddle::server

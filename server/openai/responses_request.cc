@@ -1,15 +1,19 @@
 #include "server/openai/responses_request.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/message.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
+#include "server/json_writer.h"
 #include "server/openai/api_error.h"
 #include "server/openai/chat_messages.h"
 #include "server/openai/fields.h"
+#include "server/openai/input_items.h"
 #include "server/openai/request_parts.h"
 
 namespace heddle::server {
@@ -101,10 +105,12 @@ absl::Status AddItem(const Json& item, std::string_view path, Json* messages) {
                     "unsupported_content");
 }
 
-absl::StatusOr<Json> History(const Json& body, const RequestContext& context,
-                             ResponseStore* store) {
+// The response that this one goes on from, if it does.
+absl::StatusOr<std::optional<ResponseStore::Entry>> Previous(const Json& body,
+                                                             const RequestContext& context,
+                                                             ResponseStore* store) {
   const Json* previous = Find(body, "previous_response_id");
-  if (previous == nullptr) return Json::array();
+  if (previous == nullptr) return std::nullopt;
   if (context.quick) return TakesLong();  // it may be much longer than this request
   const auto& id = previous->get_ref<const std::string&>();
   std::optional<ResponseStore::Entry> entry = store->Get(id, context.tenant);
@@ -115,7 +121,7 @@ absl::StatusOr<Json> History(const Json& body, const RequestContext& context,
                               "previous_response_id"),
                     "previous_response_not_found");
   }
-  return Json::parse(entry->messages);  // our own text
+  return entry;
 }
 
 absl::StatusOr<Json> Messages(const Json& body, Json history) {
@@ -335,29 +341,83 @@ absl::Status InOwnWords(absl::Status status) {
   return RenameFields(std::move(status), kChatNames);
 }
 
+// A body that is all right by its table, and what the model is asked by it.
+struct ReadBody {
+  Json body;
+  std::optional<ResponseStore::Entry> previous;
+  Json conversation;
+  Json chat;
+};
+
+absl::StatusOr<ReadBody> ReadConversation(std::string_view text, const RequestContext& context,
+                                          ResponseStore* store) {
+  HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
+  HEDDLE_RETURN_IF_ERROR(CheckBody(body, ResponsesFields(), RefusedResponsesFields(), context));
+  HEDDLE_RETURN_IF_ERROR(CheckTruncation(body));
+  HEDDLE_ASSIGN_OR_RETURN(std::optional<ResponseStore::Entry> previous,
+                          Previous(body, context, store));
+  Json history = Json::array();
+  if (previous.has_value()) history = Json::parse(previous->messages);  // our own text
+  HEDDLE_ASSIGN_OR_RETURN(Json conversation, Messages(body, std::move(history)));
+  HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body, conversation));
+  return ReadBody{std::move(body), std::move(previous), std::move(conversation), std::move(chat)};
+}
+
+bool Truncates(const Json& body) {
+  const Json* truncation = Find(body, "truncation");
+  return truncation != nullptr && *truncation == "auto";
+}
+
+absl::StatusOr<ApiRequest> ReadChat(const ReadBody& read, const RequestContext& context) {
+  absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kChat, read.chat, context);
+  if (!api.ok() && IsTooLong(api.status()) && Truncates(read.body)) {
+    api = ReadNewest(read.body, read.conversation, context, api.status());
+  }
+  if (!api.ok()) return InOwnWords(api.status());
+  return api;
+}
+
+// What is left out of a conversation that is too long depends on more than its tokens.
+absl::StatusOr<size_t> CountTokens(const ReadBody& read, const RequestContext& context) {
+  if (Truncates(read.body)) {
+    HEDDLE_ASSIGN_OR_RETURN(const ApiRequest api, ReadChat(read, context));
+    return api.generations.front().prompt.size();
+  }
+  absl::StatusOr<size_t> tokens = CountChatTokens(read.chat, context);
+  if (!tokens.ok()) return InOwnWords(tokens.status());
+  return tokens;
+}
+
 }  // namespace
 
 absl::StatusOr<ResponsesRequest> ParseResponsesRequest(std::string_view text,
                                                        const RequestContext& context,
-                                                       ResponseStore* store) {
-  HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
-  HEDDLE_RETURN_IF_ERROR(CheckBody(body, ResponsesFields(), RefusedResponsesFields(), context));
-  HEDDLE_RETURN_IF_ERROR(CheckTruncation(body));
-  HEDDLE_ASSIGN_OR_RETURN(Json history, History(body, context, store));
-  HEDDLE_ASSIGN_OR_RETURN(Json conversation, Messages(body, std::move(history)));
-  HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body, conversation));
-  absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kChat, chat, context);
-  const Json* truncation = Find(body, "truncation");
-  if (!api.ok() && IsTooLong(api.status()) && truncation != nullptr && *truncation == "auto") {
-    api = ReadNewest(body, conversation, context, api.status());
-  }
-  if (!api.ok()) return InOwnWords(api.status());
+                                                       ResponseStore* store,
+                                                       std::string_view unique) {
+  HEDDLE_ASSIGN_OR_RETURN(const ReadBody read, ReadConversation(text, context, store));
   ResponsesRequest request;
-  request.api = *std::move(api);
-  request.echo = Echo(body, request.api);
-  request.messages = conversation.dump();
-  request.store = GetBool(body, "store", true);
+  HEDDLE_ASSIGN_OR_RETURN(request.api, ReadChat(read, context));
+  request.echo = Echo(read.body, request.api);
+  request.messages = read.conversation.dump();
+  request.store = GetBool(read.body, "store", true);
+  if (request.store) {
+    const ResponseStore::Entry* previous = read.previous.has_value() ? &*read.previous : nullptr;
+    request.items = std::make_shared<const ResponseItems>(
+        InputItems(*Find(read.body, "input"), unique, previous));
+  }
   return request;
+}
+
+absl::StatusOr<std::string> CountResponseTokens(std::string_view text,
+                                                const RequestContext& context,
+                                                ResponseStore* store) {
+  HEDDLE_ASSIGN_OR_RETURN(const ReadBody read, ReadConversation(text, context, store));
+  HEDDLE_ASSIGN_OR_RETURN(const size_t tokens, CountTokens(read, context));
+  std::string out;
+  JsonWriter json(&out);
+  json.BeginObject().Member("object", "response.input_tokens");
+  json.Member("input_tokens", tokens).EndObject();
+  return out;
 }
 
 }  // namespace heddle::server

@@ -3,6 +3,7 @@
 // Source: OpenAI's API reference, "Responses".
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -18,11 +19,20 @@ struct ResponsesRequest {
   // Members of the response object that repeat the request, as JSON text without braces.
   std::string echo;
   bool store = true;
+  // What the model is given, as it is kept; null unless `store`.
+  std::shared_ptr<const ResponseItems> items;
 };
 
-// INVALID_ARGUMENT or NOT_FOUND, with param and code.
+// INVALID_ARGUMENT or NOT_FOUND, with param and code. `unique` tells the ids of items apart.
 absl::StatusOr<ResponsesRequest> ParseResponsesRequest(std::string_view body,
                                                        const RequestContext& context,
-                                                       ResponseStore* store);
+                                                       ResponseStore* store,
+                                                       std::string_view unique);
+
+// {"object":"response.input_tokens","input_tokens":n} of such a body: what the usage of its answer
+// would say, also where the context does not hold it.
+absl::StatusOr<std::string> CountResponseTokens(std::string_view body,
+                                                const RequestContext& context,
+                                                ResponseStore* store);
 
 }  // namespace heddle::server

@@ -376,6 +376,7 @@ class OpenApi(unittest.TestCase):
     def test_every_route_is_described_and_every_reference_resolves(self):
         self.assertEqual(self.document["openapi"], "3.1.0")
         for path in (CHAT, COMPLETIONS, "/v1/responses", "/v1/responses/{id}", "/v1/messages",
+                     "/v1/responses/{id}/input_items", "/v1/responses/{id}/cancel", "/v1/responses/input_tokens",
                      "/v1/messages/count_tokens", "/v1/embeddings", "/v1/score", "/v1/rerank",
                      "/v1/models", "/tokenize", "/detokenize", "/health", "/ready", "/metrics"):
             self.assertIn(path, self.document["paths"])

@@ -105,6 +105,53 @@ class Responses(unittest.TestCase):
         with self.assertRaises(openai.NotFoundError):
             self.create("five", previous_response_id=unkept.id)
 
+    def test_what_a_response_was_made_of_is_listed_page_by_page(self):
+        tools = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": False}]
+        first = self.create(THOUGHT + CALL, tools=tools)
+        call = first.output[-1]
+        second = self.client.responses.create(
+            model=MODEL, previous_response_id=first.id, tools=tools, instructions="Be brief.",
+            input=[{"type": "function_call_output", "call_id": call.call_id, "output": "rain"},
+                   {"id": "msg_mine", "role": "user", "content": [{"type": "input_text", "text": "(say)yes"}]}])
+        for limit in (1, 2, 20):
+            items = list(self.client.responses.input_items.list(second.id, order="asc", limit=limit))
+            self.assertEqual([item.type for item in items], ["message", "reasoning", "message", "function_call",
+                                                             "function_call_output", "message"])
+            self.assertEqual([item.id for item in items[1:4]], [item.id for item in first.output])
+            self.assertEqual(items[3].arguments, call.arguments)
+            self.assertEqual((items[4].call_id, items[4].output), (call.call_id, "rain"))
+            self.assertEqual((items[5].id, items[5].role, items[5].content[0].text), ("msg_mine", "user", "(say)yes"))
+            backwards = list(self.client.responses.input_items.list(second.id, limit=limit))
+            self.assertEqual([item.id for item in backwards], [item.id for item in items][::-1])
+        again = self.client.responses.create(  # what is listed can be sent
+            model=MODEL, tools=tools, instructions="Be brief.", input=[item.to_dict() for item in items])
+        self.assertEqual(again.usage.input_tokens, second.usage.input_tokens)
+        for wrong in ({"limit": 0}, {"limit": 101}, {"order": "up"}, {"after": "msg_none"}):
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.client.responses.input_items.list(second.id, **wrong)
+            self.assertEqual(caught.exception.param, *wrong)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.input_items.list("resp_none")
+
+    def test_tokens_can_be_counted_before_they_are_read(self):
+        tools = [{"type": "function", "name": n, "parameters": SCHEMA, "strict": False} for n in ("weather", "clock")]
+        choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "weather"}]}
+        first = self.create("one")
+        for fields in ({}, {"instructions": "Be brief."}, {"previous_response_id": first.id},
+                       {"tools": tools}, {"tools": tools, "tool_choice": choice},
+                       {"tools": tools, "tool_choice": "none"}, {"reasoning": {"effort": "low"}}):
+            counted = self.client.responses.input_tokens.count(model=MODEL, input="(say)two", **fields)
+            self.assertEqual(counted.object, "response.input_tokens")
+            self.assertEqual(counted.input_tokens, self.create("two", **fields).usage.input_tokens, fields)
+
+    def test_what_has_ended_cannot_be_cancelled(self):
+        kept = self.create("one")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.responses.cancel(kept.id)
+        self.assertIn("background", caught.exception.message)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.cancel("resp_none")
+
     def test_events(self):
         tools = [{"type": "function", "name": "weather", "parameters": SCHEMA, "strict": False}]
         text = "<think>hm</think>Well. " + CALL

@@ -22,7 +22,7 @@ from heddle_server import Server
 # fits it).
 CHECKS = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance",
           "response_headers_conformance", "unsupported_method", "allow_header_conformance")
-OPERATIONS = 17  # of the document that take a body or a parameter; requests are asked for by operation
+OPERATIONS = 20  # of the document that take a body or a parameter; requests are asked for by operation
 
 
 def run(program, url, requests, seed):

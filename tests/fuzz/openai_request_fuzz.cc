@@ -5,9 +5,11 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/message.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/answer.h"
 #include "server/openai/embeddings.h"
+#include "server/openai/input_items.h"
 #include "server/openai/messages_format.h"
 #include "server/openai/messages_request.h"
 #include "server/openai/openai_format.h"
@@ -56,7 +58,18 @@ void CheckRefusal(const absl::Status& status) {
 
 void CheckOtherApis(std::string_view input, const RequestContext& context) {
   server::ResponseStore store;
-  CheckRefusal(server::ParseResponsesRequest(input, context, &store).status());
+  const auto response = server::ParseResponsesRequest(input, context, &store, "u");
+  CheckRefusal(response.status());
+  const auto counted = server::CountResponseTokens(input, context, &store);
+  CheckRefusal(counted.status());
+  if (response.ok()) {
+    const std::string expected =
+        base::StrCat("\"input_tokens\":", response->api.generations.front().prompt.size(), "}");
+    HEDDLE_CHECK(counted.ok() && counted->ends_with(expected), "a request's tokens are counted");
+    HEDDLE_CHECK(
+        !response->store || nlohmann::json::accept(*server::ListItems(*response->items, {})),
+        "items are JSON");
+  }
   CheckRefusal(server::ParseMessagesRequest(input, context).status());
   CheckRefusal(server::CountMessageTokens(input, context).status());
   for (server::EmbeddingTask task : {server::EmbeddingTask::kEmbed, server::EmbeddingTask::kScore,

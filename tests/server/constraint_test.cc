@@ -99,8 +99,8 @@ TEST_CASE("Who is in a hurry leaves grammars that are not known, on every API", 
   ResponseStore store;
   const std::string responses =
       R"({"input":"x","text":{"format":{"type":"json_schema","name":"n","schema":{"minimum":1}}}})";
-  CHECK(IsTakesLong(ParseResponsesRequest(responses, quick, &store).status()));
-  CHECK(ParseResponsesRequest(responses, patient, &store).ok());
+  CHECK(IsTakesLong(ParseResponsesRequest(responses, quick, &store, "u").status()));
+  CHECK(ParseResponsesRequest(responses, patient, &store, "u").ok());
 }
 
 TEST_CASE("Every way to ask for a schema gives the schema's grammar", "[openai][unit]") {

@@ -114,17 +114,6 @@ TEST_CASE("A path that misses a route by its base URL names the route", "[server
   CHECK(message("/v1/moderations") == "there is nothing at \"/v1/moderations\"");
 }
 
-TEST_CASE("What OpenAI has below a response is not taken for a response's id", "[server]") {
-  ServerUnderTest server(SayHi);
-  RawClient client(server.port());
-  RawResponse items = client.Get("/v1/responses/resp_1/input_items");
-  CHECK(items.status == 404);
-  CHECK(ErrorOf(items)["message"] == "there is nothing at \"/v1/responses/resp_1/input_items\"");
-  CHECK(client.Post("/v1/responses/resp_1/cancel", "{}").status == 404);
-  RawResponse gone = client.Get("/v1/responses/resp_1");
-  CHECK(ErrorOf(gone)["message"].get<std::string>().find("no response") != std::string::npos);
-}
-
 TEST_CASE("HEAD answers with the headers of GET and no body", "[server]") {
   ServerUnderTest server(SayHi);
   RawClient client(server.port());

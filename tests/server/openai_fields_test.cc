@@ -67,7 +67,7 @@ TEST_CASE("A salt counts in every form of conversation", "[openai]") {
   REQUIRE(message.ok());
   CHECK(message->generations[0].cache_space == space);
   auto response =
-      server::ParseResponsesRequest(R"({"input":"x","cache_salt":"a"})", context, &store);
+      server::ParseResponsesRequest(R"({"input":"x","cache_salt":"a"})", context, &store, "u");
   REQUIRE(response.ok());
   CHECK(response->api.generations[0].cache_space == space);
 }
@@ -93,8 +93,11 @@ TEST_CASE("A strict server refuses fields that it does not know, on every route"
   CHECK(refused(server::ParseRequest(Endpoint::kCompletion, prompt, context).status()));
   CHECK(refused(server::ParseMessagesRequest(chat, context).status()));
   CHECK(refused(server::CountMessageTokens(chat, context).status()));
+  CHECK(
+      refused(server::ParseResponsesRequest(R"({"input":"x","next_year":1})", context, &store, "u")
+                  .status()));
   CHECK(refused(
-      server::ParseResponsesRequest(R"({"input":"x","next_year":1})", context, &store).status()));
+      server::CountResponseTokens(R"({"input":"x","next_year":1})", context, &store).status()));
   CHECK(refused(server::ParseEmbeddingRequest(server::EmbeddingTask::kEmbed,
                                               R"({"input":"x","next_year":1})", context)
                     .status()));

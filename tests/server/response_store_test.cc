@@ -1,5 +1,6 @@
 #include "server/openai/response_store.h"
 
+#include <memory>
 #include <string>
 
 #include "catch2/catch.hpp"
@@ -40,6 +41,20 @@ TEST_CASE("Out of room, the longest unused response goes first", "[openai]") {
   few.Put("c", {0, "", "new"});
   CHECK(few.Get("b", 0).has_value());
   CHECK(few.Get("c", 0)->body == "new");
+}
+
+TEST_CASE("The items of a response take room as all else of it does", "[openai]") {
+  ResponseStore store(/*max_bytes=*/1000, /*max_entries=*/10);
+  const auto items = [](size_t n) {
+    return std::make_shared<const server::ResponseItems>(n, server::ResponseItem{"id", "{}"});
+  };
+  store.Put("a", {0, "[]", "{}", items(2)});
+  CHECK(store.bytes() == 5 + 2 * (sizeof(server::ResponseItem) + 4));
+  CHECK(store.Get("a", 0)->items->size() == 2);
+  store.Put("b", {0, "[]", "{}", items(1000)});
+  CHECK_FALSE(store.Get("b", 0).has_value());
+  CHECK(store.Erase("a", 0));
+  CHECK(store.bytes() == 0);
 }
 
 }  // namespace
