@@ -66,10 +66,10 @@ absl::Status CheckPageOrigin(const HttpRequest& request, std::string_view allowe
   const bool own = site.empty() ? IsOwnOrigin(authority, request.Header("Host"), on_loopback)
                                 : site == "same-origin" || site == "none";
   if (own) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      base::StrCat("a web page of ", authority.empty() ? "another site" : base::Quote(origin),
-                   " had this sent, and this server takes requests of its own page alone; give "
-                   "the page's origin to --cors-origin, or ask with an API key"));
+  return absl::PermissionDeniedError(base::StrCat(
+      "a web page of ", authority.empty() ? "another site" : base::Quote(origin),
+      " had this sent, and without API keys this server takes requests of its own page "
+      "alone; give the page's origin to --cors-origin, or set keys"));
 }
 
 }  // namespace heddle::server
