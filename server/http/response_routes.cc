@@ -1,6 +1,6 @@
 #include "server/http/response_routes.h"
 
-#include <optional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -34,7 +34,7 @@ absl::StatusOr<std::string> ListInputItems(const ResponseStore::Entry& entry,
   if (!ParseQuery(query, &parameters)) {
     return FieldError("", "the query has a '%' that two hexadecimal digits do not follow");
   }
-  return ListItems(entry.items == nullptr ? ResponseItems() : *entry.items, parameters);
+  return ListItems(entry.items, parameters);
 }
 
 // A response is kept once it has ended.
@@ -51,11 +51,11 @@ absl::StatusOr<std::string> AnswerAboutResponse(RouteId id, std::string_view res
                                                 uint64_t tenant, std::string_view query,
                                                 ResponseStore* store) {
   if (id == RouteId::kDeleteResponse) return Forget(response_id, tenant, store);
-  std::optional<ResponseStore::Entry> entry = store->Get(response_id, tenant);
-  if (!entry.has_value()) return NoSuchResponse(response_id);
+  const std::shared_ptr<const ResponseStore::Entry> entry = store->Get(response_id, tenant);
+  if (entry == nullptr) return NoSuchResponse(response_id);
   if (id == RouteId::kCancelResponse) return CannotCancel(response_id);
   if (id == RouteId::kInputItems) return ListInputItems(*entry, query);
-  return std::move(entry->body);
+  return entry->body;
 }
 
 }  // namespace heddle::server

@@ -182,7 +182,7 @@ ResponseItems InputItems(const Json& input, std::string_view unique,
                          const ResponseStore::Entry* previous) {
   ResponseItems items;
   if (previous != nullptr) {
-    if (previous->items != nullptr) items = *previous->items;
+    items = previous->items;
     AddOutput(previous->body, &items);
   }
   const std::string own = base::StrCat("_", unique, "_");

@@ -3,14 +3,12 @@
 #include <utility>
 
 namespace heddle::server {
-
 namespace {
 
 // Items may be many and small: their headers count.
 size_t Bytes(const std::string& id, const ResponseStore::Entry& entry) {
   size_t bytes = id.size() + entry.messages.size() + entry.body.size();
-  if (entry.items == nullptr) return bytes;
-  for (const ResponseItem& item : *entry.items) {
+  for (const ResponseItem& item : entry.items) {
     bytes += sizeof(ResponseItem) + item.id.size() + item.json.size();
   }
   return bytes;
@@ -20,7 +18,7 @@ size_t Bytes(const std::string& id, const ResponseStore::Entry& entry) {
 
 void ResponseStore::Put(const std::string& id, Entry entry) {
   const size_t bytes = Bytes(id, entry);
-  Kept kept{id, std::move(entry), bytes};
+  Kept kept{id, std::make_shared<const Entry>(std::move(entry)), bytes};
   std::lock_guard lock(mutex_);
   if (auto it = by_id_.find(id); it != by_id_.end()) Drop(it->second);
   if (bytes > max_bytes_) return;
@@ -32,10 +30,11 @@ void ResponseStore::Put(const std::string& id, Entry entry) {
   by_id_[id] = order_.begin();
 }
 
-std::optional<ResponseStore::Entry> ResponseStore::Get(std::string_view id, uint64_t tenant) {
+std::shared_ptr<const ResponseStore::Entry> ResponseStore::Get(std::string_view id,
+                                                               uint64_t tenant) {
   std::lock_guard lock(mutex_);
   auto it = Find(id, tenant);
-  if (it == order_.end()) return std::nullopt;
+  if (it == order_.end()) return nullptr;
   order_.splice(order_.begin(), order_, it);
   return it->entry;
 }
@@ -55,7 +54,7 @@ size_t ResponseStore::bytes() const {
 
 ResponseStore::Order::iterator ResponseStore::Find(std::string_view id, uint64_t tenant) {
   auto it = by_id_.find(std::string(id));
-  if (it == by_id_.end() || it->second->entry.tenant != tenant) return order_.end();
+  if (it == by_id_.end() || it->second->entry->tenant != tenant) return order_.end();
   return it->second;
 }
 

@@ -11,7 +11,6 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -29,17 +28,18 @@ using ResponseItems = std::vector<ResponseItem>;  // the oldest first
 class ResponseStore {
  public:
   struct Entry {
-    uint64_t tenant = 0;   // whose API key made it: others do not find it
-    std::string messages;  // JSON array of chat messages, the response's own last
-    std::string body;      // as it was answered
-    std::shared_ptr<const ResponseItems> items{};  // what the model was given; null: not known
+    uint64_t tenant = 0;    // whose API key made it: others do not find it
+    std::string messages;   // JSON array of chat messages, the response's own last
+    std::string body;       // as it was answered
+    ResponseItems items{};  // what the model was given
   };
 
   explicit ResponseStore(size_t max_bytes = size_t{64} << 20, size_t max_entries = 4096)
       : max_bytes_(max_bytes), max_entries_(max_entries) {}
 
   void Put(const std::string& id, Entry entry);
-  std::optional<Entry> Get(std::string_view id, uint64_t tenant);
+  // nullptr: there is none. It stays as it is for whoever has it, also after it was forgotten.
+  std::shared_ptr<const Entry> Get(std::string_view id, uint64_t tenant);
   bool Erase(std::string_view id, uint64_t tenant);
 
   size_t bytes() const;
@@ -47,7 +47,7 @@ class ResponseStore {
  private:
   struct Kept {
     std::string id;
-    Entry entry;
+    std::shared_ptr<const Entry> entry;
     size_t bytes = 0;
   };
   using Order = std::list<Kept>;  // the most recently used first

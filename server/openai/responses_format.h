@@ -6,7 +6,6 @@
 // Source: OpenAI's API reference, "Responses" and "Streaming events".
 #pragma once
 
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,13 +21,13 @@ class JsonWriter;
 class ResponsesFormat final : public AnswerFormat {
  public:
   struct Options {
-    const TextCodec* codec = nullptr;            // outlives the format
-    std::string unique;                          // tells this response's ids apart
-    int64_t created = 0;                         // seconds since 1970
-    std::string echo;                            // members that repeat the request
-    std::string messages;                        // the conversation so far, for the store
-    std::shared_ptr<const ResponseItems> items;  // it, item by item
-    ResponseStore* store = nullptr;              // null: the response is not kept
+    const TextCodec* codec = nullptr;  // outlives the format
+    std::string unique;                // tells this response's ids apart
+    int64_t created = 0;               // seconds since 1970
+    std::string echo;                  // members that repeat the request
+    std::string messages;              // the conversation so far, for the store
+    ResponseItems items;               // it, item by item
+    ResponseStore* store = nullptr;    // null: the response is not kept
     uint64_t tenant = 0;
   };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -105,16 +104,17 @@ absl::Status AddItem(const Json& item, std::string_view path, Json* messages) {
                     "unsupported_content");
 }
 
-// The response that this one goes on from, if it does.
-absl::StatusOr<std::optional<ResponseStore::Entry>> Previous(const Json& body,
-                                                             const RequestContext& context,
-                                                             ResponseStore* store) {
+using Kept = std::shared_ptr<const ResponseStore::Entry>;
+
+// The response that this one goes on from; nullptr: none.
+absl::StatusOr<Kept> Previous(const Json& body, const RequestContext& context,
+                              ResponseStore* store) {
   const Json* previous = Find(body, "previous_response_id");
-  if (previous == nullptr) return std::nullopt;
+  if (previous == nullptr) return nullptr;
   if (context.quick) return TakesLong();  // it may be much longer than this request
   const auto& id = previous->get_ref<const std::string&>();
-  std::optional<ResponseStore::Entry> entry = store->Get(id, context.tenant);
-  if (!entry.has_value()) {
+  Kept entry = store->Get(id, context.tenant);
+  if (entry == nullptr) {
     return WithCode(WithParam(absl::NotFoundError(base::StrCat(
                                   "there is no response ", base::Quote(id),
                                   " (they are kept in memory, the longest unused goes first)")),
@@ -344,7 +344,7 @@ absl::Status InOwnWords(absl::Status status) {
 // A body that is all right by its table, and what the model is asked by it.
 struct ReadBody {
   Json body;
-  std::optional<ResponseStore::Entry> previous;
+  Kept previous;
   Json conversation;
   Json chat;
 };
@@ -354,10 +354,9 @@ absl::StatusOr<ReadBody> ReadConversation(std::string_view text, const RequestCo
   HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
   HEDDLE_RETURN_IF_ERROR(CheckBody(body, ResponsesFields(), RefusedResponsesFields(), context));
   HEDDLE_RETURN_IF_ERROR(CheckTruncation(body));
-  HEDDLE_ASSIGN_OR_RETURN(std::optional<ResponseStore::Entry> previous,
-                          Previous(body, context, store));
+  HEDDLE_ASSIGN_OR_RETURN(Kept previous, Previous(body, context, store));
   Json history = Json::array();
-  if (previous.has_value()) history = Json::parse(previous->messages);  // our own text
+  if (previous != nullptr) history = Json::parse(previous->messages);  // our own text
   HEDDLE_ASSIGN_OR_RETURN(Json conversation, Messages(body, std::move(history)));
   HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body, conversation));
   return ReadBody{std::move(body), std::move(previous), std::move(conversation), std::move(chat)};
@@ -401,9 +400,7 @@ absl::StatusOr<ResponsesRequest> ParseResponsesRequest(std::string_view text,
   request.messages = read.conversation.dump();
   request.store = GetBool(read.body, "store", true);
   if (request.store) {
-    const ResponseStore::Entry* previous = read.previous.has_value() ? &*read.previous : nullptr;
-    request.items = std::make_shared<const ResponseItems>(
-        InputItems(*Find(read.body, "input"), unique, previous));
+    request.items = InputItems(*Find(read.body, "input"), unique, read.previous.get());
   }
   return request;
 }

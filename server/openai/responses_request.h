@@ -3,7 +3,6 @@
 // Source: OpenAI's API reference, "Responses".
 #pragma once
 
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -19,8 +18,8 @@ struct ResponsesRequest {
   // Members of the response object that repeat the request, as JSON text without braces.
   std::string echo;
   bool store = true;
-  // What the model is given, as it is kept; null unless `store`.
-  std::shared_ptr<const ResponseItems> items;
+  // What the model is given, as it is kept; empty unless `store`.
+  ResponseItems items;
 };
 
 // INVALID_ARGUMENT or NOT_FOUND, with param and code. `unique` tells the ids of items apart.

@@ -67,7 +67,7 @@ void CheckOtherApis(std::string_view input, const RequestContext& context) {
         base::StrCat("\"input_tokens\":", response->api.generations.front().prompt.size(), "}");
     HEDDLE_CHECK(counted.ok() && counted->ends_with(expected), "a request's tokens are counted");
     HEDDLE_CHECK(
-        !response->store || nlohmann::json::accept(*server::ListItems(*response->items, {})),
+        !response->store || nlohmann::json::accept(*server::ListItems(response->items, {})),
         "items are JSON");
   }
   CheckRefusal(server::ParseMessagesRequest(input, context).status());

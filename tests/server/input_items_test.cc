@@ -1,6 +1,5 @@
 #include "server/openai/input_items.h"
 
-#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -99,7 +98,7 @@ TEST_CASE("A client's id stays where it is fit to be one and no other item's", "
 TEST_CASE("A response that goes on from another has its items and its answer before its own",
           "[openai]") {
   ResponseStore::Entry previous;
-  previous.items = std::make_shared<const ResponseItems>(Items(R"("one")"));
+  previous.items = Items(R"("one")");
   previous.body = R"({"output":[{"id":"msg_u_0","type":"message","content":)"
                   R"([{"type":"output_text","text":"two","logprobs":[{"token":"two"}]}]}]})";
   const ResponseItems items = InputItems(
