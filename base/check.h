@@ -1,5 +1,5 @@
-// HEDDLE_CHECK: states what must hold unless this program has a bug. Never reachable from the
-// content of a request or a file: those get an absl::Status.
+// HEDDLE_CHECK states a condition that holds unless this program has a bug. The content of a
+// request or a file must never reach it: those get an absl::Status.
 #pragma once
 
 #include <string_view>

@@ -30,10 +30,10 @@ std::string StrCat(const Parts&... parts) {
   return absl::StrCat(message_internal::AsAlphaNum(parts)...);
 }
 
-// Text from a file or a request inside a message: in double quotes, control characters escaped,
-// cut to a length that a log line bears.
+// Quotes text from a file or a request in a message: in double quotes, control characters escaped,
+// cut to a length that suits a log line.
 inline std::string Quote(std::string_view text) {
-  constexpr size_t kMaxShown = 96;  // longer than any tensor name or key of a published model
+  constexpr size_t kMaxShown = 96;  // longer than tensor names and keys of published models
   std::string shown = absl::Utf8SafeCHexEscape(AbslView(text.substr(0, kMaxShown)));
   return StrCat("\"", shown, text.size() > kMaxShown ? "...\"" : "\"");
 }

@@ -1,5 +1,5 @@
-// Early-return macros for absl::Status and absl::StatusOr. Every module border speaks Status;
-// these keep the happy path readable.
+// Early-return macros for absl::Status and absl::StatusOr, which all interfaces between folders
+// use.
 #pragma once
 
 #include <utility>

@@ -13,8 +13,15 @@ if(HEDDLE_TESTS AND HEDDLE_PTX)
              __builtin_cpu_supports("f16c") ? 0 : 1;
     }]] HEDDLE_RUNS_PTX)
 endif()
+set(heddle_gpus "")
+if(HEDDLE_CUDA STREQUAL "AUTO")
+  heddle_find_gpus(heddle_gpus)
+endif()
 if(HEDDLE_CUDA STREQUAL "OFF")
   message(STATUS "CPU only: HEDDLE_CUDA is OFF")
+elseif(HEDDLE_CUDA STREQUAL "AUTO" AND NOT heddle_gpus)
+  message(STATUS "CPU only: no NVIDIA GPU of compute capability 8.0 or later is here; "
+                 "-DHEDDLE_CUDA=ON compiles for those of other machines")
 elseif(HEDDLE_CUDA STREQUAL "ON" OR HEDDLE_CUDA STREQUAL "AUTO")
   # Looks where the toolkit usually lies, too: its bin folder is often not in PATH.
   find_program(HEDDLE_NVCC nvcc PATHS /usr/local/cuda/bin ENV CUDA_PATH PATH_SUFFIXES bin)

@@ -1,7 +1,7 @@
-# heddle_gpu_architectures(RESULT): the architectures of this machine's GPUs, as nvidia-smi names their
-# compute capabilities: "80;90a". 90a where there is no GPU that heddle runs on, or nobody to ask.
-function(heddle_gpu_architectures result)
-  set(${result} 90a PARENT_SCOPE)
+# heddle_find_gpus(RESULT): the architectures of this machine's GPUs that heddle runs on, as nvidia-smi
+# names their compute capabilities: "80;90a". Empty where there is none, or nobody to ask.
+function(heddle_find_gpus result)
+  set(${result} "" PARENT_SCOPE)
   find_program(HEDDLE_NVIDIA_SMI nvidia-smi)
   mark_as_advanced(HEDDLE_NVIDIA_SMI)
   if(NOT HEDDLE_NVIDIA_SMI)
@@ -24,7 +24,14 @@ function(heddle_gpu_architectures result)
     list(APPEND found ${architecture})
   endforeach()
   list(REMOVE_DUPLICATES found)
-  if(found)
-    set(${result} "${found}" PARENT_SCOPE)
+  set(${result} "${found}" PARENT_SCOPE)
+endfunction()
+
+# heddle_gpu_architectures(RESULT): the same; 90a where there is none.
+function(heddle_gpu_architectures result)
+  heddle_find_gpus(found)
+  if(NOT found)
+    set(found 90a)
   endif()
+  set(${result} "${found}" PARENT_SCOPE)
 endfunction()

@@ -1,7 +1,7 @@
 # Build rules that every folder shares: warnings, sanitizers, ccache, heddle_library, heddle_test.
 
 find_program(HEDDLE_CCACHE ccache)
-if(HEDDLE_CCACHE)
+if(HEDDLE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${HEDDLE_CCACHE})
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${HEDDLE_CCACHE})
 endif()
@@ -14,12 +14,20 @@ target_include_directories(heddle_flags INTERFACE ${PROJECT_SOURCE_DIR})
 set(heddle_warnings -Wall -Wextra -Wshadow
     # Designated initialisers leave out what has a default.
     -Wno-missing-field-initializers)
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+  # GCC takes a source that is included by another for a header, where a public type with members of
+  # an unnamed namespace would be a mistake.
+  list(APPEND heddle_warnings -Wno-subobject-linkage)
+endif()
 if(HEDDLE_WERROR)
   list(APPEND heddle_warnings -Werror)
 endif()
 # nvcc has options of its own: kernels/cuda/CMakeLists.txt.
 target_compile_options(heddle_flags INTERFACE
                        "$<$<COMPILE_LANGUAGE:CXX>:${heddle_warnings};-fno-math-errno>")
+# Messages name sources below the checkout; the program is the same wherever that lies.
+target_compile_options(heddle_flags INTERFACE
+                       "$<$<COMPILE_LANGUAGE:CXX>:-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>")
 if(HEDDLE_SANITIZE)
   target_compile_options(heddle_flags INTERFACE -fsanitize=${HEDDLE_SANITIZE}
                                                 -fno-omit-frame-pointer -fno-sanitize-recover=all)
@@ -31,6 +39,24 @@ if(HEDDLE_SANITIZE)
   endif()
 endif()
 
+# What makes a mistake in memory harder to use: docs/security.md. Not in the arithmetic of
+# kernels/CMakeLists.txt, which is read by no attacker and runs in every step's inner loops.
+set(heddle_hardening -fPIE -fstack-protector-strong -fstack-clash-protection -D_GLIBCXX_ASSERTIONS)
+set(heddle_no_hardening -fno-stack-protector -fno-stack-clash-protection -U_GLIBCXX_ASSERTIONS
+    -U_FORTIFY_SOURCE)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  list(APPEND heddle_hardening -fcf-protection)
+  list(APPEND heddle_no_hardening -fcf-protection=none)
+endif()
+if(NOT HEDDLE_SANITIZE)  # The sanitizers check the same calls themselves.
+  # The C library can check only where the compiler has worked out sizes, so not in debug builds.
+  list(APPEND heddle_hardening
+       "$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE>"
+       "$<$<NOT:$<CONFIG:Debug>>:-D_FORTIFY_SOURCE=2>")
+endif()
+target_compile_options(heddle_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${heddle_hardening}>")
+target_link_options(heddle_flags INTERFACE -pie -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
+
 # heddle_library(NAME SOURCES a.cc ... LIBS public libraries ... PRIVATE_LIBS ...)
 # Without SOURCES it is an interface library (headers only).
 function(heddle_library name)
@@ -41,6 +67,17 @@ function(heddle_library name)
   else()
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE heddle_flags ${ARG_LIBS})
+  endif()
+endfunction()
+
+# heddle_cold(NAME...): code that runs once, or beside a human, is not worth -O3, which takes a quarter
+# of the time to compile it (docs/building.md).
+function(heddle_cold)
+  if(CMAKE_CXX_COMPILER_ID MATCHES "GNU|Clang")
+    foreach(name IN LISTS ARGN)
+      target_compile_options(${name} PRIVATE
+                             $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CONFIG:Release>>:-O1>)
+    endforeach()
   endif()
 endfunction()
 

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,13 +34,29 @@ struct MemorySize {
   uint64_t Resolve(uint64_t free_bytes, double automatic_share) const;
 };
 
-struct Config {
-  // The model.
+// Values of those options that share this type, by the options' names with underscores.
+using NumbersByName = std::map<std::string, double, std::less<>>;
+
+// Enumerations: the values in the order of their names in the option's row (`choices`).
+enum class PrefixCacheScope : uint8_t { kAuto, kKey, kAll };  // kAuto: kKey with several API keys
+enum class Pooling : uint8_t { kLast, kMean, kFirst };
+enum class ReasoningField : uint8_t { kReasoningContent, kReasoning, kBoth, kNone };
+enum class MaxTokensOverflow : uint8_t { kClamp, kError };
+enum class UnknownFields : uint8_t { kIgnore, kError };
+enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError, kOff };
+enum class LogFormat : uint8_t { kText, kJson };
+enum class MetricNames : uint8_t { kHeddle, kVllm };
+enum class LengthShape : uint8_t { kFixed, kUniform, kExponential, kLognormal };
+
+// What runs. Names of formats, instruction sets and policies are text: the layers that have them
+// keep their tables.
+struct ModelConfig {
   std::string model;          // a folder or a GGUF file
   std::string chat_template;  // a file that replaces the model's own
   int64_t max_context = 0;    // tokens; 0: what the model was trained for
+};
 
-  // The engine.
+struct EngineConfig {
   std::string device = "cpu";  // cpu, cuda, cuda:N or auto
   int64_t threads = 0;         // 0: one per physical core
   std::string isa = "auto";
@@ -52,11 +70,17 @@ struct Config {
   int64_t max_batch_seqs = 256;
   int64_t max_step_tokens = 0;                  // 0: max_batch_tokens
   std::optional<double> target_inter_token_ms;  // unset: from the machine; 0: none
-  std::string prefix_cache = "on";
+  bool prefix_cache = true;
+  PrefixCacheScope prefix_cache_scope = PrefixCacheScope::kAuto;
   std::string policy = "fcfs";
   Seconds starvation_limit{60};
 
-  // The server.
+  // Nano-batches: heddle tune writes the file, heddle serve reads it.
+  std::string tune_profile;
+};
+
+// heddle serve: connections, keys, limits.
+struct ServerConfig {
   std::string host = "127.0.0.1";
   int64_t port = 8000;               // 0: any free one
   std::optional<int64_t> grpc_port;  // 0: any free one; none: no gRPC
@@ -68,12 +92,12 @@ struct Config {
   std::string tls_key;
   std::string tls_client_ca;
   std::string cors_origin;
-  std::string pooling = "last";
+  Pooling pooling = Pooling::kLast;
   std::string tool_parser = "auto";
   std::string reasoning_parser = "auto";
-  std::string reasoning_field = "reasoning_content";
-  std::string max_tokens_overflow = "clamp";
-  std::string unknown_fields = "ignore";
+  ReasoningField reasoning_field = ReasoningField::kReasoningContent;
+  MaxTokensOverflow max_tokens_overflow = MaxTokensOverflow::kClamp;
+  UnknownFields unknown_fields = UnknownFields::kIgnore;
   int64_t io_threads = 1;
   int64_t prepare_threads = 0;  // 0: 2, or io_threads where that is more
   int64_t max_queue = 1024;
@@ -85,28 +109,30 @@ struct Config {
   int64_t key_tokens_per_minute = 0;
   int64_t key_concurrency = 0;
   Bytes max_body_bytes{uint64_t{8} << 20};
-  Seconds request_timeout{0};  // 0: none
+  Bytes grammar_cache_bytes{uint64_t{256} << 20};
+  Bytes max_pending_body_bytes{0};  // 0: by the machine's memory
+  Seconds request_timeout{0};       // 0: none
   Seconds drain_delay{0};
   Seconds drain_timeout{30};
   Seconds watchdog_timeout{60};
   Seconds stuck_timeout{300};  // 0: never
+};
 
-  // Logs.
-  std::string log_level = "info";
-  std::string log_format = "text";
-  std::string metric_names = "heddle";
+struct LogConfig {
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+  MetricNames metric_names = MetricNames::kHeddle;
   std::string otlp_endpoint;                 // http://HOST[:PORT][/PATH]; empty: no spans
   std::optional<double> trace_sample_ratio;  // unset: 1
+};
 
-  // One generation (heddle generate).
+// One generation (heddle generate).
+struct GenerateConfig {
   std::optional<std::string> prompt;  // unset: standard input
   bool chat = false;
   int64_t max_tokens = 128;
-  std::optional<double> temperature;
-  std::optional<double> top_p;
-  std::optional<int64_t> top_k;
-  std::optional<double> min_p;
-  std::optional<double> typical_p;
+  NumbersByName sampling;  // parameters that were given, by their names in the API: "top_p"
+  std::vector<std::string> dry_sequence_breakers;
   std::optional<int64_t> seed;
   std::vector<std::string> stop;
   std::string json_schema;  // a file's path
@@ -114,18 +140,19 @@ struct Config {
   std::string regex;
   bool ignore_eos = false;
   std::optional<int64_t> logprobs;
+};
 
-  // Measurements (heddle bench).
+// Measurements (heddle bench).
+struct BenchConfig {
   std::string random_weights;  // a built-in shape in place of a model
   int64_t prompt_tokens = 512;
   int64_t output_tokens = 64;
   std::vector<std::string> batch;  // whole numbers from 1; empty: 1
   int64_t repeat = 3;
+};
 
-  // Nano-batches (heddle tune writes the file, heddle serve reads it).
-  std::string tune_profile;
-
-  // Capacity planning (heddle simulate, heddle plan).
+// Capacity planning (heddle simulate, heddle plan).
+struct PlanningConfig {
   std::string shape;  // a built-in shape in place of a model
   std::string hardware = "host";
   Bytes device_memory{0};  // 0: the hardware's
@@ -134,14 +161,16 @@ struct Config {
   std::optional<double> rate;
   int64_t clients = 0;  // 0: arrivals by rate
   int64_t requests = 1000;
-  std::string lengths = "fixed";
+  LengthShape lengths = LengthShape::kFixed;
   int64_t prefix_tokens = 0;
   int64_t prefix_groups = 1;
   std::string plot;
   int64_t users = 0;    // 0: as many as fit
   int64_t context = 0;  // 0: prompt_tokens + output_tokens
+};
 
-  // What the one-shot commands read and print.
+// What the one-shot commands read and print.
+struct OutputConfig {
   bool json = false;
   bool tensors = false;
   bool jsonl = false;
@@ -149,13 +178,24 @@ struct Config {
   bool no_bos = false;
   bool decode = false;
   std::string template_file;
+};
 
-  // Asking a running server (heddle trace).
+// Asking a running server (heddle trace, heddle health).
+struct ClientConfig {
   std::string request_id;  // empty: list those that it remembers
   std::string url = "http://127.0.0.1:8000";
+};
 
-  // The YAML file that the rest may come from.
-  std::string config_file;
+struct Config : ModelConfig,
+                EngineConfig,
+                ServerConfig,
+                LogConfig,
+                GenerateConfig,
+                BenchConfig,
+                PlanningConfig,
+                OutputConfig,
+                ClientConfig {
+  std::string config_file;  // the YAML file that the rest may come from
 };
 
 }  // namespace heddle::config

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
 #include "base/message.h"
+#include "base/strings.h"
+#include "config/help_parts.h"
 #include "config/values.h"
 
 namespace heddle::config {
@@ -22,8 +25,12 @@ std::string Number(double value) {
 }
 
 struct DefaultPrinter {
+  const Option& option;
   const Config defaults = {};
 
+  std::string operator()(const EnumField& field) const {
+    return std::string(option.choices[field.get(defaults)]);
+  }
   std::string operator()(bool Config::*) const { return ""; }
   std::string operator()(int64_t Config::*field) const { return StrCat(defaults.*field); }
   std::string operator()(std::string Config::*field) const { return defaults.*field; }
@@ -32,10 +39,11 @@ struct DefaultPrinter {
   std::string operator()(std::optional<std::string> Config::*) const { return ""; }
   std::string operator()(std::vector<std::string> Config::*) const { return ""; }
   std::string operator()(Bytes Config::*field) const {
-    return FormatBytes((defaults.*field).value);
+    return base::ExactBytes((defaults.*field).value);
   }
   std::string operator()(Seconds Config::*field) const { return Number((defaults.*field).value); }
   std::string operator()(MemorySize Config::*) const { return "auto"; }
+  std::string operator()(NumbersByName Config::*) const { return ""; }
 };
 
 std::string Join(std::span<const std::string_view> parts, std::string_view separator) {
@@ -44,10 +52,9 @@ std::string Join(std::span<const std::string_view> parts, std::string_view separ
   return out;
 }
 
-// The help text with what can be chosen and the default.
+// The help text with the choices and the default.
 std::string FullHelp(const Option& option) {
-  std::string text(option.help);
-  if (!option.choices.empty()) text += StrCat(" One of ", Join(option.choices, ", "), ".");
+  std::string text = HelpText(option);
   std::string otherwise = DefaultText(option);
   if (!otherwise.empty()) text += StrCat(" [", otherwise, "]");
   return text;
@@ -83,23 +90,6 @@ void AppendOption(std::string_view label, std::string_view help, std::string* ou
   AppendWrapped(help, kHelpColumn, out);
 }
 
-std::string Label(const Option& option) {
-  if (option.positional) return std::string(option.value);
-  return StrCat("--", option.name, option.value.empty() ? "" : " ", option.value);
-}
-
-// The sections of a command, in the order of the table.
-std::vector<std::string_view> Sections(uint32_t commands) {
-  std::vector<std::string_view> sections;
-  for (const Option& option : Options()) {
-    bool applies = (option.commands & commands) != 0;
-    if (applies && std::find(sections.begin(), sections.end(), option.section) == sections.end()) {
-      sections.push_back(option.section);
-    }
-  }
-  return sections;
-}
-
 std::string CommandList(const Option& option) {
   std::vector<std::string_view> names;
   for (Command command : kAllCommands) {
@@ -112,13 +102,60 @@ void AppendMarkdownRow(const Option& option, std::string* out) {
   std::string environment = option.flag_only ? "" : StrCat("`", EnvironmentName(option), "`");
   std::string help(option.help);
   if (!option.choices.empty()) help += StrCat(" One of `", Join(option.choices, "`, `"), "`.");
-  std::string label = Label(option);
+  std::string label = OptionLabel(option);
   std::string otherwise = DefaultText(option);
   out->append(StrCat("| `", label, "` | ", environment, " | ", otherwise, " | ",
                      CommandList(option), " | ", help, " |\n"));
 }
 
 }  // namespace
+
+std::string OptionLabel(const Option& option) {
+  if (option.positional) return std::string(option.value);
+  return StrCat("--", option.name, option.value.empty() ? "" : " ", option.value);
+}
+
+std::string HelpText(const Option& option) {
+  std::string text(option.help);
+  if (!option.choices.empty()) text += StrCat(" One of ", Join(option.choices, ", "), ".");
+  return text;
+}
+
+std::vector<std::string_view> Sections(uint32_t commands) {
+  std::vector<std::string_view> sections;
+  for (const Option& option : Options()) {
+    bool applies = (option.commands & commands) != 0;
+    if (applies && std::find(sections.begin(), sections.end(), option.section) == sections.end()) {
+      sections.push_back(option.section);
+    }
+  }
+  return sections;
+}
+
+UsageParts SplitUsage(std::string_view usage) {
+  UsageParts parts;
+  bool in_synopsis = true;
+  bool continues = false;  // the line before belongs to the same paragraph
+  while (!usage.empty()) {
+    const size_t end = std::min(usage.find('\n'), usage.size());
+    const std::string_view line = usage.substr(0, end);
+    usage.remove_prefix(std::min(end + 1, usage.size()));
+    const bool indented = line.starts_with("  ");
+    if (line.empty()) {
+      in_synopsis = continues = false;
+    } else if (in_synopsis) {
+      parts.synopsis.emplace_back(line.substr(line.find_first_not_of(' ')));
+    } else if (indented) {
+      parts.example.emplace_back(line.substr(2));
+    } else if (continues) {
+      parts.paragraphs.back() += StrCat(" ", line);
+    } else {
+      parts.paragraphs.emplace_back(line);
+      continues = true;
+    }
+  }
+  return parts;
+}
 
 const Option* FindOption(std::string_view name) {
   std::string dashed(name);
@@ -141,9 +178,22 @@ std::string EnvironmentName(const Option& option) {
   return name;
 }
 
+std::string UnderscoredName(const Option& option) {
+  std::string name(option.name);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+std::string_view ValueText(std::string_view name, const Config& config) {
+  const Option* option = FindOption(name);
+  HEDDLE_CHECK(option != nullptr && std::holds_alternative<EnumField>(option->field),
+               "an enumeration among the options");
+  return option->choices[std::get<EnumField>(option->field).get(config)];
+}
+
 std::string DefaultText(const Option& option) {
   if (!option.default_text.empty()) return std::string(option.default_text);
-  return std::visit(DefaultPrinter(), option.field);
+  return std::visit(DefaultPrinter{option}, option.field);
 }
 
 std::string CommandHelp(Command command) {
@@ -152,7 +202,7 @@ std::string CommandHelp(Command command) {
     out += StrCat("\n", section, ":\n");
     for (const Option& option : Options()) {
       if (option.section != section || (option.commands & command) == 0) continue;
-      AppendOption(Label(option), FullHelp(option), &out);
+      AppendOption(OptionLabel(option), FullHelp(option), &out);
     }
   }
   out += "\n";

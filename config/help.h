@@ -10,7 +10,7 @@ namespace heddle::config {
 // `heddle COMMAND --help`: usage, an example, the options by section; 100 columns at most.
 std::string CommandHelp(Command command);
 
-// docs/configuration.md, whole. tests/config holds the file in step with it.
+// All of docs/configuration.md. A test in tests/config keeps the file equal to it.
 std::string MarkdownHelp();
 
 }  // namespace heddle::config

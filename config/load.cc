@@ -24,7 +24,7 @@ bool IsList(const Option& option) {
 }
 bool IsFlag(const Option& option) { return std::holds_alternative<bool Config::*>(option.field); }
 
-// What the command line gave for one option.
+// The values of one option on the command line.
 struct Given {
   const Option* option;
   std::vector<std::string> texts;
@@ -53,7 +53,7 @@ absl::Status UnknownArgument(Command command, const std::string& argument) {
       StrCat("unknown option ", argument.substr(0, argument.find('=')), hint));
 }
 
-// The message of CLI11, in our words where the case is a common one.
+// CLI11's message, in our words for the common cases.
 absl::Status CommandLineError(const CLI::ParseError& error) {
   std::string message = error.what();
   if (size_t colon = message.find(": ");
@@ -115,9 +115,9 @@ absl::Status ApplyArguments(const CommandLine& line, Config* config) {
   return absl::OkStatus();
 }
 
-// Kubernetes tells every pod where the Services of its namespace are. One that is called heddle
-// comes as HEDDLE_PORT=tcp://10.96.0.7:8000, HEDDLE_SERVICE_HOST and others: addresses, and no
-// options.
+// Whether a name is one of the variables by which Kubernetes tells every pod where the Services of
+// its namespace are. A Service called heddle gives HEDDLE_PORT=tcp://10.96.0.7:8000,
+// HEDDLE_SERVICE_HOST and others: addresses, not options.
 bool IsServiceName(std::string_view name) { return name.find("_SERVICE_") != name.npos; }
 bool IsServiceAddress(std::string_view name, std::string_view value) {
   return name.ends_with("_PORT") && value.find("://") != value.npos;
@@ -138,12 +138,13 @@ absl::Status ApplyEnvironment(Command command, std::span<const std::string> envi
     const Option* option = FindOption(name.substr(kPrefix.size()));
     if (option == nullptr || option->flag_only) {
       if (IsServiceName(name)) continue;
-      // Not an error: the name may be another program's. But say so if it looks like a mistake.
+      // It is not an error, because the name may be another program's, but a likely mistake is
+      // reported.
       std::string hint = DidYouMean(name, names, "");
       if (!hint.empty()) loaded->warnings.push_back(StrCat("ignoring ", name, hint));
       continue;
     }
-    if (!Applies(*option, command) || value.empty()) continue;
+    if (!Applies(*option, command) || (value.empty() && !option->needs_value)) continue;
     if (IsServiceAddress(name, value)) {
       loaded->warnings.push_back(
           StrCat("ignoring ", name, "=", value, ": Kubernetes' address of a Service of that name"));
@@ -181,8 +182,8 @@ absl::Status ApplyYamlFile(Command command, const std::string& path, Config* con
   return absl::OkStatus();
 }
 
-// A step of fewer tokens than the default of --max-batch-seqs is no contradiction: nobody asked for
-// so many sequences.
+// A max_batch_tokens below the default of --max-batch-seqs is not a contradiction: the user did not
+// ask for that many sequences.
 void FitMaxBatchSeqs(Config* config) {
   if (config->max_batch_seqs != Config().max_batch_seqs) return;
   int64_t step_tokens = config->max_batch_tokens;
@@ -200,7 +201,7 @@ absl::StatusOr<Loaded> Load(Command command, std::span<const std::string> argume
     loaded.help_requested = true;
     return loaded;
   }
-  // Once to learn the file's name; the file then goes below the others.
+  // The first pass only finds the file's name; the file's values then go below the others.
   HEDDLE_RETURN_IF_ERROR(ApplyEnvironment(command, environment, &loaded));
   HEDDLE_RETURN_IF_ERROR(ApplyArguments(line, &loaded.config));
   if (!loaded.config.config_file.empty()) {

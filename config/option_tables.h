@@ -1,4 +1,4 @@
-// The parts of the table of options. Private to config/; everyone else reads Options().
+// The parts of the table of options. Private to config/; other code uses Options().
 #pragma once
 
 #include <span>
@@ -6,6 +6,10 @@
 #include "config/option.h"
 
 namespace heddle::config {
+
+// Sets of commands that several tables name.
+inline constexpr uint32_t kEngineCommands = kServe | kGenerate;
+inline constexpr uint32_t kPlanning = kSimulate | kPlan;
 
 std::span<const Option> EngineOptions();
 std::span<const Option> ServerOptions();

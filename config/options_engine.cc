@@ -10,23 +10,21 @@ constexpr std::string_view kIsas[] = {"auto",      "portable", "avx2",
                                       "avx2_vnni", "avx512",   "avx512_bf16"};
 constexpr std::string_view kKvTypes[] = {"auto", "f32", "f16", "bf16", "fp8", "int8"};
 constexpr std::string_view kWeightFormats[] = {
-    "auto",   "int8",   "int4",  "f32",  "f16",  "bf16",      "q8_0",     "q4_0",
-    "q4_1",   "q5_0",   "q5_1",  "q2_k", "q3_k", "q4_k",      "q5_k",     "q6_k",
-    "iq4_nl", "iq4_xs", "mxfp4", "fp8",  "nf4",  "int4_g128", "int8_g128"};
-constexpr std::string_view kPolicies[] = {"fcfs", "priority", "deadline", "fair"};
-constexpr std::string_view kOnOff[] = {"on", "off"};
+    "auto",   "int8",   "int4",  "f32",  "f16",  "bf16",      "q8_0",      "q4_0",
+    "q4_1",   "q5_0",   "q5_1",  "q2_k", "q3_k", "q4_k",      "q5_k",      "q6_k",
+    "iq4_nl", "iq4_xs", "mxfp4", "fp8",  "nf4",  "int4_g128", "int8_g128", "tq2_0"};
+constexpr std::string_view kPolicies[] = {"fcfs", "priority", "deadline", "fair", "shortest"};
+constexpr std::string_view kOffOn[] = {"off", "on"};
+constexpr std::string_view kCacheScopes[] = {"auto", "key", "all"};
 
-constexpr uint32_t kEngineCommands = kServe | kGenerate;
-constexpr uint32_t kPlanning = kSimulate | kPlan;
-
-// What runs, and how. kv: how much, of which type, in which pages.
-constexpr Option kOptions[] = {
+// Options of the model and how it runs. The kv options set the cache's size, type and pages.
+constexpr Option kEngineOptions[] = {
     {.name = "model",
      .field = &Config::model,
      .section = kModel,
      .value = "MODEL",
-     .help = "Folder of a Hugging Face model (config.json, *.safetensors, tokenizer) or a GGUF "
-             "file.",
+     .help = "Folder of a Hugging Face model (config.json, *.safetensors, tokenizer), a GGUF file, "
+             "or demo: the small model that comes with heddle.",
      .commands = kServe | kGenerate | kTokenize | kInspect | kBench | kTune | kPlanning,
      .positional = true},
     {.name = "max-context",
@@ -169,20 +167,29 @@ constexpr Option kOptions[] = {
      .max = 3600000,
      .default_text = "chosen from the machine"},
     {.name = "prefix-cache",
-     .field = &Config::prefix_cache,
+     .field = EnumOf<&Config::prefix_cache>(),
      .section = kEngine,
      .value = "on|off",
      .help = "Keep what was computed of finished requests for later prompts that begin alike, as "
              "long as nobody needs its memory.",
      .commands = kServe | kPlanning,
-     .choices = kOnOff},
+     .choices = kOffOn},
+    {.name = "prefix-cache-scope",
+     .field = EnumOf<&Config::prefix_cache_scope>(),
+     .section = kEngine,
+     .value = "WHO",
+     .help = "Whose requests share what was computed: key, those of one API key; all, everybody's, "
+             "who can then find out by trial what others ask. auto: key where there is a file of "
+             "keys or more than one key, else all.",
+     .commands = kServe,
+     .choices = kCacheScopes},
     {.name = "policy",
      .field = &Config::policy,
      .section = kEngine,
      .value = "POLICY",
      .help = "Who is served first: fcfs, who came first; priority, the lowest `priority` of the "
              "request; deadline, who has the least slack before `deadline_ms`; fair, the API key "
-             "that was given least.",
+             "that was given least; shortest, who has the shortest prompt.",
      .commands = kServe | kPlanning,
      .choices = kPolicies},
     {.name = "starvation-limit",
@@ -198,6 +205,6 @@ constexpr Option kOptions[] = {
 
 }  // namespace
 
-std::span<const Option> EngineOptions() { return kOptions; }
+std::span<const Option> EngineOptions() { return kEngineOptions; }
 
 }  // namespace heddle::config

@@ -15,11 +15,8 @@ constexpr std::string_view kLogLevels[] = {"debug", "info", "warning", "error", 
 constexpr std::string_view kMetricNames[] = {"heddle", "vllm"};
 constexpr std::string_view kLogFormats[] = {"text", "json"};
 
-constexpr uint32_t kEngineCommands = kServe | kGenerate;
-constexpr uint32_t kPlanning = kSimulate | kPlan;
-
-// Of serve alone: connections, limits, logs.
-constexpr Option kOptions[] = {
+// Options of serve only: connections, limits, logs.
+constexpr Option kServerOptions[] = {
     {.name = "host",
      .field = &Config::host,
      .section = kServer,
@@ -59,13 +56,17 @@ constexpr Option kOptions[] = {
              "the environment, since others can read command lines.",
      .commands = kServe,
      .splits_commas = true,
+     .needs_value = true,
      .default_text = "none: everyone may ask"},
     {.name = "api-key-file",
      .field = &Config::api_key_file,
      .section = kServer,
      .value = "FILE",
-     .help = "File of API keys by name and SHA-256, with limits of their own (docs/security.md).",
+     .help =
+         "File of API keys by name and SHA-256, with limits of their own (docs/security.md). It is "
+         "read again when it changes, and on SIGHUP.",
      .commands = kServe,
+     .needs_value = true,
      .default_text = "none"},
     {.name = "admin-key",
      .field = &Config::admin_key,
@@ -75,6 +76,7 @@ constexpr Option kOptions[] = {
              "page). Where there are API keys and no admin key, nobody sees it.",
      .commands = kServe | kTrace,
      .splits_commas = true,
+     .needs_value = true,
      .default_text = "none"},
     {.name = "tls-cert",
      .field = &Config::tls_cert,
@@ -84,6 +86,7 @@ constexpr Option kOptions[] = {
          "Certificate chain in PEM format: HTTP and gRPC are served over TLS 1.2 and 1.3 alone. "
          "SIGHUP reads the files again (docs/security.md).",
      .commands = kServe,
+     .needs_value = true,
      .default_text = "none: no TLS"},
     {.name = "tls-key",
      .field = &Config::tls_key,
@@ -91,6 +94,7 @@ constexpr Option kOptions[] = {
      .value = "FILE",
      .help = "Private key of --tls-cert in PEM format, without a passphrase.",
      .commands = kServe,
+     .needs_value = true,
      .default_text = "none"},
     {.name = "tls-client-ca",
      .field = &Config::tls_client_ca,
@@ -99,6 +103,7 @@ constexpr Option kOptions[] = {
      .help = "Certificates in PEM format of authorities: clients must show a certificate that one "
              "of them has signed.",
      .commands = kServe,
+     .needs_value = true,
      .default_text = "none: any client"},
     {.name = "cors-origin",
      .field = &Config::cors_origin,
@@ -108,7 +113,7 @@ constexpr Option kOptions[] = {
      .commands = kServe,
      .default_text = "none"},
     {.name = "pooling",
-     .field = &Config::pooling,
+     .field = EnumOf<&Config::pooling>(),
      .section = kServer,
      .value = "WHAT",
      .help =
@@ -133,14 +138,14 @@ constexpr Option kOptions[] = {
          "think-response, mistral, granite, cohere, seed or gpt-oss.",
      .commands = kServe},
     {.name = "reasoning-field",
-     .field = &Config::reasoning_field,
+     .field = EnumOf<&Config::reasoning_field>(),
      .section = kServer,
      .value = "NAME",
      .help = "Member of messages and deltas that holds the model's reasoning.",
      .commands = kServe,
      .choices = kReasoningFields},
     {.name = "max-tokens-overflow",
-     .field = &Config::max_tokens_overflow,
+     .field = EnumOf<&Config::max_tokens_overflow>(),
      .section = kServer,
      .value = "WHAT",
      .help = "What a max_tokens beyond the context gets. clamp: the rest of the context, and a "
@@ -148,7 +153,7 @@ constexpr Option kOptions[] = {
      .commands = kServe,
      .choices = kOverflows},
     {.name = "unknown-fields",
-     .field = &Config::unknown_fields,
+     .field = EnumOf<&Config::unknown_fields>(),
      .section = kServer,
      .value = "WHAT",
      .help = "What a field of a request that the server does not know gets. error: status 400.",
@@ -205,7 +210,8 @@ constexpr Option kOptions[] = {
      .field = &Config::max_connections,
      .section = kLimits,
      .value = "N",
-     .help = "Open connections; a further one gets status 503.",
+     .help = "Open connections, of each port; a further one takes the place of an idle one, and "
+             "gets status 503 where none is idle.",
      .commands = kServe,
      .min = 1,
      .max = 1 << 20},
@@ -250,6 +256,26 @@ constexpr Option kOptions[] = {
      .commands = kServe,
      .min = 1024,
      .max = 1 << 30},
+    {.name = "grammar-cache-bytes",
+     .field = &Config::grammar_cache_bytes,
+     .section = kLimits,
+     .value = "SIZE",
+     .help = "Memory that compiled grammars and their masks may take: above it, those that no "
+             "request uses are forgotten, the last used last. Those in use share it.",
+     .commands = kServe,
+     .min = 16 << 20,
+     .max = int64_t{1} << 40},
+    {.name = "max-pending-body-bytes",
+     .field = &Config::max_pending_body_bytes,
+     .section = kLimits,
+     .value = "SIZE",
+     .help = "Memory for the bodies of all requests that are being received, over HTTP and gRPC: "
+             "further large ones wait their turn, and get status 503 if it does not come in time. "
+             "0: a sixteenth of the memory, 256 MiB at most.",
+     .commands = kServe,
+     .min = 0,
+     .max = 1e12,
+     .default_text = "0"},
     {.name = "request-timeout",
      .field = &Config::request_timeout,
      .section = kLimits,
@@ -297,21 +323,21 @@ constexpr Option kOptions[] = {
      .max = 86400},
 
     {.name = "log-level",
-     .field = &Config::log_level,
+     .field = EnumOf<&Config::log_level>(),
      .section = kLogs,
      .value = "LEVEL",
      .help = "Least important line that is logged.",
      .commands = kEngineCommands,
      .choices = kLogLevels},
     {.name = "log-format",
-     .field = &Config::log_format,
+     .field = EnumOf<&Config::log_format>(),
      .section = kLogs,
      .value = "FORMAT",
      .help = "text for people, json for machines: one object per line on stderr.",
      .commands = kServe,
      .choices = kLogFormats},
     {.name = "metric-names",
-     .field = &Config::metric_names,
+     .field = EnumOf<&Config::metric_names>(),
      .section = kLogs,
      .value = "WHOSE",
      .help = "vllm: /metrics also has what Kubernetes' inference gateway reads under vLLM's names, "
@@ -341,6 +367,6 @@ constexpr Option kOptions[] = {
 
 }  // namespace
 
-std::span<const Option> ServerOptions() { return kOptions; }
+std::span<const Option> ServerOptions() { return kServerOptions; }
 
 }  // namespace heddle::config

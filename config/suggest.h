@@ -7,11 +7,8 @@
 
 namespace heddle::config {
 
-// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
-size_t EditDistance(std::string_view a, std::string_view b);
-
-// The candidate with the least distance, or "" if none is near enough to be what was meant
-// (more than a third of its letters differ, at least two).
+// The candidate with the least distance, or "" if none is near enough to have been meant (more than
+// a third of its letters differ, at least two).
 std::string_view Nearest(std::string_view name, std::span<const std::string_view> candidates);
 
 // "; did you mean --port?", with `prefix` before the name; "" if nothing is near.

@@ -2,6 +2,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "base/strings.h"
 #include "config/load.h"
 #include "config/values.h"
 
@@ -17,7 +18,7 @@ absl::Status Contradiction(const std::string& message) {
   return absl::InvalidArgumentError(message);
 }
 
-// What a browser may send as Origin: SCHEME://HOST[:PORT], or "*" for all.
+// Whether it is a possible value of Origin: SCHEME://HOST[:PORT], or "*" for all.
 bool IsOrigin(const std::string& text) {
   if (text == "*") return true;
   const size_t mark = text.find("://");
@@ -46,7 +47,8 @@ absl::Status ValidateModel(Command command, const Config& config) {
   if (command == kBench || command == kTune) without = ", or --random-weights SHAPE";
   if (command == kSimulate || command == kPlan) without = ", or --shape SHAPE";
   return Contradiction(StrCat("MODEL is missing: a model's folder or GGUF file, as in `heddle ",
-                              CommandName(command), " ./my-model`", without));
+                              CommandName(command), " ./my-model`, or demo: the small one that ",
+                              "comes with heddle", without));
 }
 
 absl::Status ValidateEngine(const Config& config) {
@@ -62,7 +64,7 @@ absl::Status ValidateEngine(const Config& config) {
 }
 
 absl::Status ValidateScheduling(const Config& config) {
-  if (config.host_kv_memory.value > 0 && config.prefix_cache == "off") {
+  if (config.host_kv_memory.value > 0 && !config.prefix_cache) {
     return Contradiction("--host-kv-memory needs --prefix-cache on, whose second tier it is");
   }
   if (!config.disk_kv.empty() && config.host_kv_memory.value == 0) {
@@ -110,6 +112,13 @@ absl::Status ValidateServer(const Config& config) {
     return Contradiction(StrCat("--io-threads (", config.io_threads,
                                 ") is larger than --max-connections (", config.max_connections,
                                 "): some threads could never have a connection"));
+  }
+  const uint64_t pending = config.max_pending_body_bytes.value;
+  if (pending > 0 && pending < config.max_body_bytes.value) {
+    return Contradiction(StrCat("--max-pending-body-bytes (", base::ExactBytes(pending),
+                                ") is smaller than --max-body-bytes (",
+                                base::ExactBytes(config.max_body_bytes.value),
+                                "): the largest body could never be received"));
   }
   if (!config.cors_origin.empty() && !IsOrigin(config.cors_origin)) {
     return Contradiction(StrCat("--cors-origin must be * or one origin such as ",
@@ -184,7 +193,7 @@ absl::Status Validate(Command command, const Config& config) {
   if (command == kPlan) HEDDLE_RETURN_IF_ERROR(ValidatePlan(config));
   if (command == kBench) HEDDLE_RETURN_IF_ERROR(ValidateBench(config));
   if (command == kTokenize) HEDDLE_RETURN_IF_ERROR(ValidateTokenize(config));
-  // Generate runs one sequence: it has no --max-batch-seqs to contradict.
+  // Generate runs one sequence, and its batch has no --max-batch-seqs to contradict.
   Config engine = config;
   const bool schedules = command == kServe || command == kSimulate || command == kPlan;
   if (!schedules) engine.max_batch_seqs = 1;

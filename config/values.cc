@@ -1,5 +1,6 @@
 #include "config/values.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -7,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "base/strings.h"
 
 namespace heddle::config {
 namespace {
@@ -49,7 +51,7 @@ bool EqualIgnoringCase(std::string_view a, std::string_view b) {
          absl::AsciiStrToLower(base::AbslView(a)) == absl::AsciiStrToLower(base::AbslView(b));
 }
 
-// "1.5 GiB" as a number times its unit's factor; negative if it is none of that.
+// Parses text like "1.5 GiB" to a number times its unit's factor; negative if invalid.
 double ParseWithUnit(std::string_view text, std::span<const Unit> units) {
   text = Trim(text);
   size_t end = text.find_first_not_of("0123456789.");
@@ -74,7 +76,7 @@ absl::Status CheckRange(const Option& option, double value, std::string_view sho
   if (value >= option.min && value <= option.max) return absl::OkStatus();
   bool bytes = std::holds_alternative<Bytes Config::*>(option.field);
   auto text = [bytes](double bound) {
-    return bytes ? FormatBytes(static_cast<uint64_t>(bound)) : NumberText(bound);
+    return bytes ? base::ExactBytes(static_cast<uint64_t>(bound)) : NumberText(bound);
   };
   if (std::isinf(option.max))
     return Invalid(StrCat("must be at least ", text(option.min), ", not ", shown));
@@ -92,7 +94,7 @@ absl::Status CheckChoice(const Option& option, std::string_view text) {
   return Invalid(StrCat("must be one of ", list, ", not ", Quote(text)));
 }
 
-// Reads one text into the type of a field, with its checks.
+// Parses one text into the type of a field, with its checks.
 struct Reader {
   const Option& option;
   std::span<const std::string> texts;
@@ -100,6 +102,12 @@ struct Reader {
 
   const std::string& text() const { return texts.back(); }
 
+  absl::Status operator()(const EnumField& field) const {
+    HEDDLE_RETURN_IF_ERROR(CheckChoice(option, text()));
+    const auto found = std::find(option.choices.begin(), option.choices.end(), text());
+    field.set(config, static_cast<size_t>(found - option.choices.begin()));
+    return absl::OkStatus();
+  }
   absl::Status operator()(bool Config::*field) const {
     HEDDLE_ASSIGN_OR_RETURN(config->*field, ParseBool(text()));
     return absl::OkStatus();
@@ -120,6 +128,18 @@ struct Reader {
     HEDDLE_ASSIGN_OR_RETURN(double value, ParseNumber(text()));
     HEDDLE_RETURN_IF_ERROR(CheckRange(option, value, text()));
     config->*field = value;
+    return absl::OkStatus();
+  }
+  absl::Status operator()(NumbersByName Config::*field) const {
+    double value = 0;
+    if (option.is_integer) {
+      HEDDLE_ASSIGN_OR_RETURN(const int64_t integer, ParseInteger(text()));
+      value = static_cast<double>(integer);
+    } else {
+      HEDDLE_ASSIGN_OR_RETURN(value, ParseNumber(text()));
+    }
+    HEDDLE_RETURN_IF_ERROR(CheckRange(option, value, text()));
+    (config->*field)[UnderscoredName(option)] = value;
     return absl::OkStatus();
   }
   absl::Status operator()(std::optional<std::string> Config::*field) const {
@@ -244,16 +264,13 @@ uint64_t MemorySize::Resolve(uint64_t free_bytes, double automatic_share) const 
   return static_cast<uint64_t>(static_cast<double>(free_bytes) * part);
 }
 
-std::string FormatBytes(uint64_t bytes) {
-  constexpr std::string_view kUnits[] = {" bytes", " KiB", " MiB", " GiB", " TiB"};
-  size_t unit = 0;
-  for (; unit + 1 < std::size(kUnits) && bytes > 0 && bytes % 1024 == 0; ++unit) bytes /= 1024;
-  return StrCat(bytes, kUnits[unit]);
-}
-
 absl::Status SetOption(const Option& option, std::span<const std::string> texts,
                        std::string_view origin, Config* config) {
   if (texts.empty()) return Invalid(StrCat(origin, " needs a value"));
+  const auto is_blank = [](const std::string& text) { return Trim(text).empty(); };
+  if (option.needs_value && std::any_of(texts.begin(), texts.end(), is_blank)) {
+    return Invalid(StrCat(origin, " must not be empty; to go without it, do not set it at all"));
+  }
   absl::Status status = std::visit(Reader{option, texts, config}, option.field);
   if (status.ok()) return status;
   return absl::Status(status.code(), StrCat(origin, " ", status.message()));

@@ -1,4 +1,4 @@
-// Values of options as text: reading them, writing them.
+// Parses and writes values of options as text.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,9 @@ absl::StatusOr<Bytes> ParseBytes(std::string_view text);      // 4096, 8MiB, 1.5
 absl::StatusOr<Seconds> ParseSeconds(std::string_view text);  // 30, 0.5, 500ms, 2m, 1h
 absl::StatusOr<MemorySize> ParseMemorySize(std::string_view text);  // auto, 4GiB, 60%
 
-std::string FormatBytes(uint64_t bytes);  // "8 MiB" where it is a round number, else bytes
-
 // Sets the option's field of `*config` from texts (several for a list), checked against the
-// option's range and choices. `origin` names where they came from: "--port", "HEDDLE_PORT",
-// "heddle.yaml line 3: port"; it begins the message.
+// option's range and choices. `origin` says where they came from ("--port", "HEDDLE_PORT",
+// "heddle.yaml line 3: port") and begins the message.
 absl::Status SetOption(const Option& option, std::span<const std::string> texts,
                        std::string_view origin, Config* config);
 

@@ -1,4 +1,4 @@
-// The YAML file of options, read into plain texts.
+// Reads the YAML file of options into plain texts.
 #pragma once
 
 #include <string>
@@ -10,12 +10,12 @@ namespace heddle::config {
 
 struct YamlSetting {
   std::string key;
-  std::vector<std::string> values;  // one, or those of a list
+  std::vector<std::string> values;  // one, or a list's
   int line;                         // from 1
 };
 
-// A mapping of names to scalars or lists of scalars; at most 1 MiB. NOT_FOUND if `path` cannot be
-// read; INVALID_ARGUMENT, with file and line, for anything else in it.
+// Reads a mapping of names to scalars or lists of scalars; at most 1 MiB. NOT_FOUND if `path`
+// cannot be read; INVALID_ARGUMENT, with file and line, for any other content.
 absl::StatusOr<std::vector<YamlSetting>> ReadYamlFile(const std::string& path);
 
 }  // namespace heddle::config

@@ -1,5 +1,5 @@
-// Runs step plans on a model. The engine loop owns one executor; it is the only thing the loop
-// knows of the model, the device or the ranks.
+// Runs step plans on a model. The engine loop owns one executor and knows nothing else of the
+// model, the device or the ranks.
 //
 // Thread-safety: none; Submit and Wait are called by the engine loop's thread.
 #pragma once
@@ -21,12 +21,12 @@ struct ExecutorLimits {
   int32_t max_batch_seqs = 0;    // sequences per plan
   int32_t num_host_pages = 0;    // slots of the host's tier for pages, beside the pool; 0: none
   int32_t vocab = 0;
-  // For each group of layers the positions that a row sees, itself included, in the layer that sees
-  // most; 0: all of them. The first sees furthest. Pages that lie before every row's window may be
-  // missing from a sequence's spans of that group.
+  // Per group of layers, the positions that a row sees, itself included, in the layer with the
+  // longest window; 0: all. Group 0 sees furthest. Pages before every row's window may be missing
+  // from a sequence's spans of that group.
   std::vector<int32_t> windows = {0};
-  // So many positions, or multiples of it, are missing: the sums over what is left are the same,
-  // bit for bit. A multiple of page_tokens.
+  // Missing positions come in multiples of this (a multiple of page_tokens), so that sums over the
+  // rest are the same bit for bit.
   int32_t window_grain = 1;
 };
 
@@ -36,18 +36,18 @@ class Executor {
 
   virtual const ExecutorLimits& limits() const = 0;
 
-  // Plans that may have been submitted and not waited for. They run one after the other; with two,
-  // the device need not stand still in between.
+  // The number of plans that may be submitted and not yet waited for. They run one after the other;
+  // with two, the device need not stand still between steps.
   virtual int32_t max_in_flight() const { return 1; }
 
-  // Starts `plan`, which must stay unchanged until Wait has returned its result. REQUIRES: no plan
-  // with pools is in flight, whose hidden states it would write over. Plans within limits() never
-  // fail for want of memory. An error, from here or from Wait, means that the device
-  // is gone: the loop fails all requests, and waits for no other plan.
-  virtual absl::Status Submit(const StepPlan& plan) = 0;
+  // Starts `plan`, which must stay unchanged until Wait has returned its result; what is needed of
+  // `locals` is copied. REQUIRES: no plan with pools is in flight, because this one would overwrite
+  // its hidden states. Plans within limits() never fail for want of memory. An error, from here or
+  // from Wait, means that the device is gone: the loop fails all requests and waits for no other
+  // plan.
+  virtual absl::Status Submit(const StepPlan& plan, const StepLocals& locals) = 0;
 
-  // Blocks until the plan that was submitted first is done; overwrites *result (reusing its
-  // capacity).
+  // Blocks until the oldest submitted plan is done; overwrites *result (reusing its capacity).
   virtual absl::Status Wait(StepResult* result) = 0;
 };
 

@@ -23,11 +23,12 @@ ThreadedExecutor::~ThreadedExecutor() {
   thread_.join();
 }
 
-absl::Status ThreadedExecutor::Submit(const StepPlan& plan) {
+absl::Status ThreadedExecutor::Submit(const StepPlan& plan, const StepLocals& locals) {
   {
     std::lock_guard lock(mutex_);
     HEDDLE_CHECK(state_ == State::kIdle, "Submit before the last step was waited for");
     plan_ = &plan;
+    locals_ = locals;
     state_ = State::kSubmitted;
   }
   submitted_.notify_one();
@@ -40,7 +41,7 @@ absl::Status ThreadedExecutor::Wait(StepResult* result) {
   if (state_ == State::kSubmitted) {
     state_ = State::kIdle;
     lock.unlock();
-    return Execute(*plan_, result);
+    return Execute(result);
   }
   done_.wait(lock, [this] { return state_ == State::kDone; });
   state_ = State::kIdle;
@@ -48,8 +49,9 @@ absl::Status ThreadedExecutor::Wait(StepResult* result) {
   return std::exchange(status_, absl::OkStatus());
 }
 
-absl::Status ThreadedExecutor::Execute(const StepPlan& plan, StepResult* result) {
-  HEDDLE_RETURN_IF_ERROR(inner_->Submit(plan));
+absl::Status ThreadedExecutor::Execute(StepResult* result) {
+  const StepLocals locals = std::exchange(locals_, {});
+  HEDDLE_RETURN_IF_ERROR(inner_->Submit(*plan_, locals));
   return inner_->Wait(result);
 }
 
@@ -61,7 +63,7 @@ void ThreadedExecutor::Run() {
     if (stop_) return;
     state_ = State::kRunning;
     lock.unlock();
-    absl::Status status = Execute(*plan_, &result_);
+    absl::Status status = Execute(&result_);
     lock.lock();
     status_ = std::move(status);
     state_ = State::kDone;

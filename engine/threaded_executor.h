@@ -1,11 +1,11 @@
-// An executor whose steps run on a thread of its own, so that the caller has time between Submit
-// and Wait for what does not depend on the step.
+// An executor that runs its steps on its own thread, so that the caller has time between Submit and
+// Wait for work that does not depend on the step.
 //
-// Wait takes a plan back that the thread has not begun, and runs it on the caller: whoever has
-// nothing else to do pays for a wake-up, and not for handing the step over and back.
+// Wait takes back a plan that the thread has not begun and runs it on the calling thread: a caller
+// without other work pays for a wake-up, but not for handing the step over and back.
 //
-// Thread-safety: as Executor's. The inner executor is used by one thread at a time, not always the
-// same one; what one wrote the next one sees.
+// Thread-safety: as Executor's. One thread at a time uses the inner executor, not always the same
+// one; each sees what the other wrote.
 #pragma once
 
 #include <condition_variable>
@@ -21,28 +21,29 @@ class ThreadedExecutor final : public Executor {
  public:
   // Starts the thread. `inner` is not null.
   explicit ThreadedExecutor(std::unique_ptr<Executor> inner);
-  // Waits for a step that has begun.
+  // Waits for a running step.
   ~ThreadedExecutor() override;
 
   const ExecutorLimits& limits() const override { return inner_->limits(); }
-  absl::Status Submit(const StepPlan& plan) override;
+  absl::Status Submit(const StepPlan& plan, const StepLocals& locals) override;
   absl::Status Wait(StepResult* result) override;
 
  private:
   enum class State { kIdle, kSubmitted, kRunning, kDone };
 
   void Run();
-  absl::Status Execute(const StepPlan& plan, StepResult* result);
+  absl::Status Execute(StepResult* result);
 
   const std::unique_ptr<Executor> inner_;
   std::mutex mutex_;
-  std::condition_variable submitted_;  // to the thread: a plan, or the end
-  std::condition_variable done_;       // to Wait
-  // GUARDED_BY(mutex_), but for plan_ and result_, which are whose turn `state_` says.
+  std::condition_variable submitted_;  // tells the thread of a plan, or the end
+  std::condition_variable done_;       // tells Wait
+  // GUARDED_BY(mutex_), except plan_, locals_ and result_: `state_` says which thread uses them.
   State state_ = State::kIdle;
   bool stop_ = false;
   absl::Status status_;
   const StepPlan* plan_ = nullptr;
+  StepLocals locals_;
   StepResult result_;
   std::thread thread_;  // last: it uses everything above
 };

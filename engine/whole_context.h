@@ -1,5 +1,5 @@
-// For plans that are written by hand (benchmarks, tests) and keep the whole context in every group
-// of layers: group 0 says where, the others have their pages apart. The scheduler does not do so.
+// For hand-written plans (benchmarks, tests) that keep the whole context in every group of layers:
+// the pages of each group lie behind those of the group before. The scheduler does not do so.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace heddle::engine {
 
-// Writes groups 1 to num_groups - 1 of `plan` as group 0 is, each on pages that lie `num_pages`
-// behind those of the group before. REQUIRES: group 0 uses pages below num_pages.
+// Writes groups 1 to num_groups - 1 of `plan` as copies of group 0, each on pages that lie
+// `num_pages` behind those of the group before. REQUIRES: group 0 uses pages below num_pages.
 inline void AddWholeGroups(int32_t num_groups, int32_t num_pages, StepPlan* plan) {
   plan->more_groups.resize(static_cast<size_t>(num_groups) - 1);
   int32_t behind = 0;

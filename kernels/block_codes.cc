@@ -11,8 +11,8 @@ namespace {
 static_assert(kFirstBlockFormat == static_cast<int32_t>(DType::kQ4_1));
 static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kMXFP4) ==
               static_cast<int32_t>(DType::kMXFP4));
-static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kNF4) ==
-              static_cast<int32_t>(DType::kNF4));
+static_assert(kFirstBlockFormat + static_cast<int32_t>(BlockFormat::kTQ2_0) ==
+              static_cast<int32_t>(DType::kTQ2_0));
 static_assert(kFirstBlockFormat + kNumBlockFormats == kNumDTypes);
 
 float HalfAt(const uint8_t* p) {
@@ -21,7 +21,7 @@ float HalfAt(const uint8_t* p) {
   return F16ToF32(bits);
 }
 
-// 32 codes in 16 bytes: low nibbles first.
+// Reads 32 codes from 16 bytes: low nibbles first.
 void ReadNibbles(const uint8_t* bytes, uint8_t* codes) {
   for (int j = 0; j < 16; ++j) {
     codes[j] = bytes[j] & 15;
@@ -29,7 +29,7 @@ void ReadNibbles(const uint8_t* bytes, uint8_t* codes) {
   }
 }
 
-// Bit j of `bits` is bit 4 of code j.
+// Adds bit 4 of each code: bit j of `bits` belongs to code j.
 void AddFifthBits(const uint8_t* bits, uint8_t* codes) {
   for (int j = 0; j < 32; ++j) {
     codes[j] |= static_cast<uint8_t>(((bits[j / 8] >> (j % 8)) & 1) << 4);
@@ -55,7 +55,7 @@ void ReadQ5_1(const uint8_t* b, BlockCodes* out) {
   AddFifthBits(b + 4, out->codes);
 }
 
-// 256 codes of two bits: byte l of each 32 holds columns l, 32 + l, 64 + l, 96 + l of 128.
+// Reads 256 codes of two bits: byte l of each 32 holds columns l, 32 + l, 64 + l, 96 + l of 128.
 void ReadTwoBits(const uint8_t* bytes, uint8_t* codes) {
   for (int run = 0; run < 8; ++run) {
     const uint8_t* from = bytes + run / 4 * 32;
@@ -64,7 +64,7 @@ void ReadTwoBits(const uint8_t* bytes, uint8_t* codes) {
   }
 }
 
-// Bit r of byte l is bit `place` of code 32 r + l, of 256.
+// Adds bit `place` of 256 codes: bit r of byte l belongs to code 32 r + l.
 void AddHighBits(const uint8_t* bits, int place, uint8_t* codes) {
   for (int run = 0; run < 8; ++run) {
     for (int l = 0; l < 32; ++l) {
@@ -83,6 +83,11 @@ void ReadQ2_K(const uint8_t* b, BlockCodes* out) {
   out->offset = -HalfAt(b + 82);
 }
 
+void ReadTQ2_0(const uint8_t* b, BlockCodes* out) {
+  ReadTwoBits(b, out->codes);
+  out->scale = HalfAt(b + 64);
+}
+
 void ReadQ3_K(const uint8_t* b, BlockCodes* out) {
   const uint8_t* scales = b + 96;
   ReadTwoBits(b + 32, out->codes);
@@ -95,7 +100,7 @@ void ReadQ3_K(const uint8_t* b, BlockCodes* out) {
   out->scale = HalfAt(b + 108);
 }
 
-// Eight 6-bit scales and minima in 12 bytes.
+// Reads eight 6-bit scales and minima from 12 bytes.
 void ReadScalesAndMinima(const uint8_t* p, BlockCodes* out) {
   for (int s = 0; s < 4; ++s) {
     out->sub_scales[s] = static_cast<int8_t>(p[s] & 63);
@@ -105,7 +110,7 @@ void ReadScalesAndMinima(const uint8_t* p, BlockCodes* out) {
   }
 }
 
-// 256 codes of four bits: byte l of each 32 holds columns l and 32 + l of 64.
+// Reads 256 codes of four bits: byte l of each 32 holds columns l and 32 + l of 64.
 void ReadHalves(const uint8_t* bytes, uint8_t* codes) {
   for (int run = 0; run < 8; ++run) {
     const uint8_t* from = bytes + run / 2 * 32;
@@ -130,7 +135,7 @@ void ReadQ5_K(const uint8_t* b, BlockCodes* out) {
 }
 
 void ReadQ6_K(const uint8_t* b, BlockCodes* out) {
-  // Of each 128 columns: 64 bytes of low nibbles (columns 0 to 63 in the lower ones), 32 of pairs.
+  // For each 128 columns: 64 bytes of low nibbles (columns 0 to 63 in the lower ones), 32 of pairs.
   for (int run = 0; run < 8; ++run) {
     const uint8_t* low = b + run / 4 * 64 + run % 2 * 32;
     const uint8_t* high = b + 128 + run / 4 * 32;
@@ -160,7 +165,7 @@ void ReadIQ4_XS(const uint8_t* b, BlockCodes* out) {
   }
 }
 
-// Half of 2^(e - 127), since the table holds doubled values: subnormal for e < 2.
+// The scale is half of 2^(e - 127), since the table holds doubled values: subnormal for e < 2.
 void ReadMXFP4(const uint8_t* b, BlockCodes* out) {
   uint32_t bits = b[0] < 2 ? 0x00200000u << b[0] : static_cast<uint32_t>(b[0] - 1) << 23;
   out->scale = std::bit_cast<float>(bits);
@@ -193,20 +198,20 @@ void ReadNF4(const uint8_t* b, BlockCodes* out) {
   ReadNibbles(b + 20, out->codes + 32);
 }
 
-// 1.0, sign, 4 bits of exponent with bias 7, 3 bits of mantissa; all exponent and mantissa bits
-// set: NaN.
+// The format is a sign, 4 bits of exponent with bias 7 and 3 bits of mantissa; all exponent and
+// mantissa bits set mean NaN.
 float E4m3ToF32(uint8_t code) {
   if ((code & 0x7f) == 0x7f) return std::bit_cast<float>(0x7fc00000u);
   uint32_t bits = static_cast<uint32_t>(code & 0x80) << 24 | static_cast<uint32_t>(code & 0x7f)
                                                                  << 20;
-  return std::bit_cast<float>(bits) * 0x1p120f;  // moves the exponent's bias, also of subnormals
+  return std::bit_cast<float>(bits) * 0x1p120f;  // shifts the exponent's bias, also for subnormals
 }
 
 using Reader = void (*)(const uint8_t* block, BlockCodes* out);
 constexpr Reader kReaders[kNumBlockFormats] = {
     ReadQ4_1,     ReadQ5_0,      ReadQ5_1,   ReadQ2_K,    ReadQ3_K,     ReadQ4_K,     ReadQ5_K,
     ReadQ6_K,     ReadIQ4_NL,    ReadIQ4_XS, ReadMXFP4,   ReadInt4<32>, ReadInt4<64>, ReadInt4<128>,
-    ReadInt8<32>, ReadInt8<128>, ReadF8<32>, ReadF8<128>, ReadNF4,
+    ReadInt8<32>, ReadInt8<128>, ReadF8<32>, ReadF8<128>, ReadNF4,      ReadTQ2_0,
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One block of a blocked format, taken apart: what DequantizeRow multiplies out, and what backends
-// repack into layouts of their own.
+// Splits one block of a blocked format into its parts, which DequantizeRow combines and backends
+// repack into their own layouts.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,9 @@ namespace heddle::kernels {
 constexpr int32_t kMaxBlockColumns = 256;
 constexpr int32_t kMaxSubBlocks = 16;
 
-// See block_format.h for how the parts make values.
+// block_format.h says how the parts make values.
 struct BlockCodes {
-  float scale = 0;  // of the type that the traits say
+  float scale = 0;  // of the type in the traits
   float offset = 0;
   int8_t zero = 0;
   int8_t sub_scales[kMaxSubBlocks];
@@ -23,17 +23,17 @@ struct BlockCodes {
   uint8_t codes[kMaxBlockColumns];
 };
 
-// nullopt for F32, F16, BF16, Q8_0 and Q4_0, which every backend handles by itself.
+// nullopt for F32, F16, BF16, Q8_0 and Q4_0, which every backend handles separately.
 std::optional<BlockFormat> BlockFormatOf(DType dtype);
 
 inline const BlockTraits& Traits(BlockFormat format) {
   return kBlockTraits[static_cast<int32_t>(format)];
 }
 
-// `block` holds Info(dtype).block_bytes, at any alignment. Fills what the format has.
+// `block` holds Info(dtype).block_bytes, at any alignment. Fills the parts that the format has.
 void ReadBlock(BlockFormat format, const uint8_t* block, BlockCodes* out);
 
-// v(c) of block_format.h. REQUIRES: values that are integers: neither E4M3 nor NF4.
+// v(c) of block_format.h. REQUIRES: integer values, which E4M3 and NF4 do not have.
 int32_t CodeValue(const BlockTraits& traits, uint8_t code);
 
 // v(c) - zero for all formats.

@@ -1,6 +1,5 @@
-// What the blocked weight formats consist of: small codes, a scale for every few columns, in some
-// formats an offset or a zero point. Plain constants: kernel sources of every instruction set
-// include it.
+// The blocked weight formats: small codes, a scale for every few columns, and in some formats an
+// offset or a zero point. Plain constants: kernel sources of every instruction set include it.
 //
 // The value of column k with code c, in sub-block s (16 or 32 columns) of its block:
 //   scale * sub_scale[s] * (v(c) - zero)  +  offset * sub_offset[s]
@@ -14,7 +13,7 @@
 
 namespace heddle::kernels {
 
-// Same order as in DType, from kFirstBlockFormat on.
+// In the same order as in DType, from kFirstBlockFormat on.
 enum class BlockFormat : uint8_t {
   kQ4_1,
   kQ5_0,
@@ -35,8 +34,9 @@ enum class BlockFormat : uint8_t {
   kF8G32,
   kF8G128,
   kNF4,
+  kTQ2_0,
 };
-constexpr int32_t kNumBlockFormats = 19;
+constexpr int32_t kNumBlockFormats = 20;
 constexpr int32_t kFirstBlockFormat = 5;  // as a DType
 
 enum class CodeValues : uint8_t {
@@ -50,15 +50,15 @@ enum class CodeValues : uint8_t {
 enum class SubScales : uint8_t {
   kNone,
   kInt8,     // per sub-block a signed byte; with an offset also an unsigned byte of its own
-  kNibbles,  // both as the two halves of a byte: scale low, offset high
+  kNibbles,  // both in one byte: scale in the low nibble, offset in the high one
 };
 enum class ScaleType : uint8_t { kF16, kBF16, kF32 };
 
 struct BlockTraits {
-  int32_t columns;      // of a block
-  int32_t sub_columns;  // of a sub-block: 16 or 32
+  int32_t columns;      // per block
+  int32_t sub_columns;  // per sub-block: 16 or 32
   int32_t code_bits;
-  int32_t bias;  // of linear codes
+  int32_t bias;  // for linear codes
   CodeValues values;
   SubScales sub_scales;
   bool has_offset;
@@ -86,11 +86,12 @@ inline constexpr BlockTraits kBlockTraits[kNumBlockFormats] = {
     {32, 32, 8, 0, CodeValues::kE4m3, SubScales::kNone, false, false, ScaleType::kF32},
     {128, 32, 8, 0, CodeValues::kE4m3, SubScales::kNone, false, false, ScaleType::kF32},
     {64, 32, 4, 0, CodeValues::kNf4, SubScales::kNone, false, false, ScaleType::kF32},
+    {256, 32, 2, 1, CodeValues::kLinear, SubScales::kNone, false, false, ScaleType::kF16},
 };
 
 inline constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                           1,    13,   25,  38,  53,  69,  89,  113};
-// Q4_0, which has no place among the blocked formats but the same make.
+// Q4_0 is not among the blocked formats, but has the same structure.
 inline constexpr BlockTraits kQ40Traits = {
     32, 32, 4, 8, CodeValues::kLinear, SubScales::kNone, false, false, ScaleType::kF16};
 

@@ -1,4 +1,4 @@
-// Page copies in host memory, shared by the backends that live there.
+// Page copies in host memory, shared by the backends that use it.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // A place where a model runs: its memory, its packed weights, and its Ops.
 //
-// Life: create, Pack all weights, Allocate all buffers, then per step Plan, Run. All large memory
-// is taken before the first step.
+// Life: create, Pack all weights, Allocate all buffers, run steps of warm_up_rows(); then, per
+// step, Plan and Run, or Plan, Launch and Finish. All large memory is taken before serving.
 // Thread-safety: none; owned by one rank's executor.
 #pragma once
 
@@ -31,20 +31,20 @@ class Buffer {
 struct DeviceMemory {
   int64_t total_bytes = 0;
   int64_t available_bytes = 0;
-  int64_t reserve_bytes = 0;       // of the available, to be left for what is loaded while it runs
+  int64_t reserve_bytes = 0;       // to leave of the available bytes for what is loaded at run time
   int64_t warm_reserve_bytes = 0;  // the same after a warm-up
 };
 
-// The yardstick of benchmarks.
+// The peak rates that benchmarks compare with.
 struct DeviceLimits {
-  double read_gb_s = 0;  // of memory far larger than the caches
-  double gops = 0;       // of the best matrix product; a multiply-add counts as two
+  double read_gb_s = 0;  // reading memory far larger than the caches
+  double gops = 0;       // the best matrix product; a multiply-add counts as two
 };
 
-// Of a launched step, by the device's own clock; -1: it has none.
+// Times of a launched step by the device's own clock; -1 without one.
 struct RunTiming {
   int64_t run_ns = -1;
-  int64_t idle_ns = -1;  // that it stood still between the step before and this one
+  int64_t idle_ns = -1;  // between the step before and this one
 };
 
 struct NanoBatchDevice;  // kernels/nano_batch.h
@@ -57,52 +57,52 @@ class Device {
   // For start-up lines and metrics: "cpu (avx512+vnni+bf16, 2 threads)".
   virtual std::string description() const = 0;
   virtual DType activation_dtype() const = 0;
-  // Whether its attention reads KV caches of this type, which is one of kv_cache.h's.
+  // Whether its attention reads KV caches of this type, one of kv_cache.h's.
   virtual bool HasKvType(DType dtype) const {
     return dtype != DType::kInt8 && dtype != DType::kF8E4M3;
   }
   // Memory that Pack takes for one row of a matrix of `dtype`. REQUIRES: cols in whole blocks.
   virtual int64_t PackedRowBytes(DType dtype, int64_t cols) const { return RowBytes(dtype, cols); }
-  // What it can do at best, measured now, in memory that it has already; blocks for some 30 ms.
-  // UNIMPLEMENTED where that is measured apart from devices: kernels/cpu/limits.h.
+  // Measures its peak rates now, in memory that it already has; blocks for some 30 ms.
+  // UNIMPLEMENTED if they are measured apart from devices: kernels/cpu/limits.h.
   virtual absl::StatusOr<DeviceLimits> MeasureLimits() {
     return absl::UnimplementedError("this device's limits are not its own to measure");
   }
-  // What Allocate and Pack take from, now; nothing if that is the host's memory.
+  // The free memory for Allocate and Pack at present; empty if that is the host's memory.
   virtual std::optional<DeviceMemory> memory() const { return std::nullopt; }
 
-  // Sizes of steps in rows, ascending, and on from the last one in powers of two, for which it is
-  // slower, and takes memory, when it runs a step of that size, or of one between it and the one
-  // before, for the first time: it loads code and times ways to do things. Whoever loads a model
-  // then runs steps of these sizes before those that count. Empty: it needs no such thing.
+  // Ascending sizes of steps in rows, continued beyond the last one in powers of two. The device is
+  // slower, and takes memory, when it first runs a step of such a size, or of one between it and
+  // the previous size: it loads code and times alternatives. Whoever loads a model then runs steps
+  // of these sizes before serving. Empty: no warm-up is needed.
   virtual std::span<const int32_t> warm_up_rows() const { return {}; }
-  // What it lacks to be as fast as it could be, for warnings at start; a line each.
+  // Warnings at start: libraries that are missing and what that costs; one line each.
   virtual std::vector<std::string> Advice() const { return {}; }
-  // What it chose by timing so far, for logs; a line each.
+  // The choices that it has made by timing, for logs; one line each.
   virtual std::vector<std::string> TimedChoices() const { return {}; }
 
-  // RESOURCE_EXHAUSTED with the bytes asked for and free, if it does not fit.
+  // RESOURCE_EXHAUSTED with the bytes requested and free, if it does not fit.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
 
-  // Copies `sources`, stacked along rows (all of equal cols; dtypes may differ), into the layout
-  // of the kernels. Linear and Embed both accept the result. INVALID_ARGUMENT for a shape that is
-  // not whole blocks. The sources may be unmapped afterwards.
+  // Copies `sources`, stacked along rows (all of equal cols; dtypes may differ), into the kernels'
+  // layout. Both Linear and Embed accept the result. INVALID_ARGUMENT if rows are not whole blocks.
+  // The sources may be unmapped afterwards.
   virtual absl::StatusOr<std::unique_ptr<PackedWeight>> Pack(
       std::span<const WeightSource> sources) = 0;
 
-  // `count` matrices of one shape for ops that take one per expert or head: `sources` holds those
-  // of the first matrix, stacked as Pack does, then those of the second, and so on. REQUIRES: count
-  // >= 1 divides the number of sources.
+  // Packs `count` matrices of one shape for ops that take one per expert or head: `sources` holds
+  // those of the first matrix, stacked as in Pack, then those of the second, and so on. REQUIRES:
+  // count >= 1 divides the number of sources.
   virtual absl::StatusOr<std::unique_ptr<PackedStack>> PackStack(
       std::span<const WeightSource> sources, int32_t count) = 0;
 
-  // Copies between host memory and a buffer's; blocks until done. A device's memory need not be
-  // the host's: nobody else may read or write it.
+  // Copy between host memory and a buffer's; they block until done. A device's memory need not be
+  // the host's: all other code must use these functions to access it.
   virtual absl::Status Upload(void* to_device, const void* from_host, int64_t bytes);
   virtual absl::Status Download(void* to_host, const void* from_device, int64_t bytes);
 
-  // The same beside what is enqueued, and not behind it. REQUIRES: what is enqueued does not write
-  // that memory, and does not read it where UploadBeside writes.
+  // The same concurrently with enqueued work instead of after it. REQUIRES: enqueued work does not
+  // write that memory, and does not read memory that UploadBeside writes.
   virtual absl::Status UploadBeside(void* to_device, const void* from_host, int64_t bytes) {
     return Upload(to_device, from_host, bytes);
   }
@@ -110,41 +110,41 @@ class Device {
     return Download(to_host, from_device, bytes);
   }
 
-  // Takes over the step's batch (copied; fixed addresses) and plans work that depends on lengths.
+  // Takes over the step's batch (copied to fixed addresses) and plans work that depends on lengths.
   virtual absl::Status Plan(const HostBatch& batch) = 0;
 
-  // From the next Plan on, steps are split in halves that run side by side where `profile` says so:
-  // the same results, but for roundings. UNIMPLEMENTED on devices that run plans whole.
+  // From the next Plan on, splits steps into halves that run concurrently where `profile` says so:
+  // the results are the same except for rounding. UNIMPLEMENTED on devices that run plans whole.
   virtual absl::Status SetNanoBatches(const NanoBatchProfile& profile);
   // UNIMPLEMENTED as above.
   virtual absl::StatusOr<NanoBatchDevice> nano_batch_device() const;
 
-  // Runs `body` once with this device's ops and waits for its end. What ops write to host memory
-  // (SampleArgs' results) is there when Run returns, not before.
+  // Runs `body` once with this device's ops and waits for its end. Results that ops write to host
+  // memory (SampleArgs) are valid when Run returns, not before.
   virtual absl::Status Run(const std::function<void(Ops&)>& body) = 0;
 
-  // Run in two halves: Launch enqueues the body's ops, Finish waits for the end of what was
-  // launched first and writes its results to host memory. Of Plan and Launch there may be
-  // max_in_flight() without a Finish; Upload, Download and CopyPage come in between in the order of
-  // the calls. With 1 everything happens in Launch. REQUIRES of Run: nothing is launched.
+  // Run in two halves: Launch enqueues the body's ops, and Finish waits for the end of the oldest
+  // launch and writes its results to host memory. Up to max_in_flight() steps may be planned and
+  // launched without a Finish; Upload, Download and CopyPage take place in the order of the calls.
+  // With 1 everything happens in Launch. REQUIRES for Run: nothing is launched.
   virtual int32_t max_in_flight() const { return 1; }
   virtual absl::Status Launch(const std::function<void(Ops&)>& body) { return Run(body); }
-  // More of the step that was launched last, for what could not be said then: ops on its batch,
-  // behind those that it has; Finish waits for these as well. REQUIRES: no Plan since, and nothing
-  // was sampled by Launch's body.
+  // Adds ops to the step that was launched last, which depend on data that was not known then. They
+  // run on its batch, behind its ops; Finish waits for these as well. REQUIRES: no Plan since, and
+  // Launch's body sampled nothing.
   virtual absl::Status Extend(const std::function<void(Ops&)>& body) { return Run(body); }
   virtual absl::StatusOr<RunTiming> Finish() { return RunTiming(); }
-  // Waits for all that was enqueued, without finishing it.
+  // Waits for all enqueued work, without finishing it.
   virtual absl::Status Synchronize() { return absl::OkStatus(); }
 
   // Copies the first num_tokens positions of page `from` to page `to`, keys and values of a layer.
   virtual void CopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens) = 0;
 
-  // Rows of logits that are best made at a time, if so many are drawn from: the head's weights are
-  // read once for them.
+  // The best number of rows of logits to compute at a time, if so many are drawn from: the head's
+  // weights are read once for them.
   virtual int32_t preferred_logit_rows() const { return 64; }
 
-  // The 16-bit type of KV cache that its attention is faster with.
+  // The 16-bit type of KV cache with which its attention is faster.
   virtual DType preferred_kv_type() const { return DType::kF16; }
 };
 
@@ -154,10 +154,10 @@ struct CpuDeviceOptions {
   bool pin_threads = false;
 };
 
-// INVALID_ARGUMENT if `isa` is unknown, or the machine lacks it (the message lists what it has).
+// INVALID_ARGUMENT if `isa` is unknown or not supported by the machine (the message lists what is).
 absl::StatusOr<std::unique_ptr<Device>> CreateCpuDevice(const CpuDeviceOptions& options);
 
-// Plain loops over the reference implementations, single-threaded: what tests compare with.
+// Plain loops over the reference implementations, single-threaded; tests compare with it.
 std::unique_ptr<Device> CreateReferenceDevice();
 
 }  // namespace heddle::kernels

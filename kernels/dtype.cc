@@ -16,6 +16,7 @@ constexpr DTypeInfo kInfos[] = {
     {"q6_K", 256, 210},      {"iq4_nl", 32, 18},   {"iq4_xs", 256, 136},   {"mxfp4", 32, 17},
     {"int4_g32", 32, 21},    {"int4_g64", 64, 37}, {"int4_g128", 128, 69}, {"int8_g32", 32, 37},
     {"int8_g128", 128, 133}, {"fp8_g32", 32, 36},  {"fp8_g128", 128, 132}, {"nf4", 64, 36},
+    {"tq2_0", 256, 66},
 };
 static_assert(std::size(kInfos) == kNumDTypes);
 

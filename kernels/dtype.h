@@ -7,13 +7,13 @@
 
 namespace heddle::kernels {
 
-// Values are stable: they may be written to profiles, never renumber.
+// The values are stable, because profiles may contain them: never renumber.
 enum class DType : uint8_t {
   kF32 = 0,
   kF16 = 1,
   kBF16 = 2,
-  // Of KV caches only (kv_cache.h), numbered apart from the formats of weights.
-  kInt8 = 64,    // -127 to 127, times a scale that lies elsewhere
+  // Only for KV caches (kv_cache.h), numbered apart from the formats of weights.
+  kInt8 = 64,    // -127 to 127, times a separate scale
   kF8E4M3 = 65,  // OCP 8-bit float: 4 bits of exponent, no infinities, largest 448
   kQ8_0 = 3,     // blocks of 32: F16 scale d, 32 x int8 q; value = d * q. 34 bytes.
   kQ4_0 = 4,     // blocks of 32: F16 scale d, 16 bytes; byte j holds elements j (low nibble) and
@@ -30,8 +30,8 @@ enum class DType : uint8_t {
   kIQ4_NL = 13,  // blocks of 32: F16 d; value = d * (one of 16 fixed integers)
   kIQ4_XS = 14,  // blocks of 256: as IQ4_NL with small integer scales per 32
   kMXFP4 = 15,   // blocks of 32: a power of two and 4-bit floats (OCP Microscaling 1.0)
-  // Made of Hugging Face's quantised checkpoints (engine/files/quantized); in no file as such.
-  // Blocks of G columns: F32 scale, int8 zero point (formats with one), codes.
+  // Made from Hugging Face's quantised checkpoints (engine/files/quantized); no file has them as
+  // such. Blocks of G columns: F32 scale, int8 zero point (formats with one), codes.
   kInt4G32 = 16,  // value = scale * (nibble - zero); nibbles per 32 columns as in Q4_0
   kInt4G64 = 17,
   kInt4G128 = 18,
@@ -39,10 +39,11 @@ enum class DType : uint8_t {
   kInt8G128 = 20,
   kF8G32 = 21,  // value = scale * E4M3
   kF8G128 = 22,
-  kNF4 = 23,  // blocks of 64: value = scale * (one of 16 fixed numbers), nibbles as in Q4_0
+  kNF4 = 23,    // blocks of 64: value = scale * (one of 16 fixed numbers), nibbles as in Q4_0
+  kTQ2_0 = 24,  // GGUF again: blocks of 256, F16 d; value = d * (q - 1), two bits a code
 };
 
-constexpr int32_t kNumDTypes = 24;
+constexpr int32_t kNumDTypes = 25;
 
 struct DTypeInfo {
   std::string_view name;
@@ -61,8 +62,8 @@ uint16_t F32ToF16(float value);
 float BF16ToF32(uint16_t bits);
 uint16_t F32ToBF16(float value);
 
-// Decodes one row of `cols` elements to float: the definition of each format but kInt8 and
-// kF8E4M3. Values of GGUF's formats are, to the bit, those of the dequantiser in the `gguf` Python
+// Decodes one row of `cols` elements to float: this defines each format except kInt8 and kF8E4M3.
+// Values of GGUF's formats equal, to the bit, those of the dequantiser in the `gguf` Python
 // package.
 void DequantizeRow(DType dtype, const void* row, int64_t cols, float* out);
 

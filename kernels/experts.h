@@ -1,4 +1,4 @@
-// What the ops for mixtures of experts take: routing of rows to experts, and the experts' MLPs.
+// Arguments of the ops for mixtures of experts: routing of rows to experts, and the experts' MLPs.
 // Sources: Shazeer et al. 2017 (sparsely gated mixture), Jiang et al. 2024 (Mixtral), DeepSeek-AI
 // 2024 (DeepSeek-V2: group-limited routing; V3: sigmoid scores with a bias for choosing).
 #pragma once
@@ -11,22 +11,22 @@ namespace heddle::kernels {
 
 enum class Activation : uint8_t;
 
-// `count` matrices of one shape [rows, cols], one after the other in the layout of the backend's
-// kernels: the experts of a layer, or the heads of a projection. Made by Device::PackStack.
+// `count` matrices of one shape [rows, cols], one after the other in the backend's layout: the
+// experts of a layer, or the heads of a projection. Made by Device::PackStack.
 class PackedStack {
  public:
   virtual ~PackedStack() = default;
   int32_t count = 0;
   int64_t rows = 0;   // output features of each
   int64_t cols = 0;   // input features
-  int64_t bytes = 0;  // resident, of all
+  int64_t bytes = 0;  // resident, of all matrices
 };
 
 enum class RouteScore : uint8_t { kSoftmax, kSigmoid };
 
-// Experts lie in n_groups groups of equal size, in order. Only experts of the top_groups best
-// groups can be chosen; a group is as good as the sum of its best `group_best` experts. Ties go to
-// the lower index.
+// Experts are in n_groups groups of equal size, in order. Only experts of the top_groups best
+// groups can be chosen; a group's score is the sum of its best `group_best` experts. Ties go to the
+// lower index.
 inline constexpr int32_t kMaxExperts = 1024;
 inline constexpr int32_t kMaxExpertGroups = 64;
 struct RouteRule {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/control_group.h"
 #include "kernels/memory_nodes.h"
 
 namespace heddle::kernels {
@@ -34,14 +34,6 @@ class MappedBuffer final : public Buffer {
   int64_t bytes_;
 };
 
-// The number in a one-line file, or `fallback` ("max", or no such file).
-int64_t ReadNumber(const char* path, int64_t fallback) {
-  std::ifstream in(path);
-  std::string word;
-  int64_t value = 0;
-  return (in >> word) && absl::SimpleAtoi(word, &value) ? value : fallback;
-}
-
 int64_t MachineAvailable() {
   std::ifstream in("/proc/meminfo");
   std::string key;
@@ -52,15 +44,9 @@ int64_t MachineAvailable() {
   return kUnlimited;
 }
 
-int64_t GroupAvailable() {
-  int64_t limit = ReadNumber("/sys/fs/cgroup/memory.max", kUnlimited);
-  if (limit == kUnlimited) return kUnlimited;
-  return std::max<int64_t>(0, limit - ReadNumber("/sys/fs/cgroup/memory.current", 0));
-}
-
-// `bytes` of zeros, or MAP_FAILED. Larger ones begin at a border of huge pages, so that all of them
-// but the rest is in such pages: an address within 4 KB pages costs a walk of two tables in a
-// virtual machine as often as a stream comes to the next one.
+// Maps `bytes` of zeros, or returns MAP_FAILED. Larger ones begin at a border of huge pages, so
+// that all but the rest is in such pages: with 4 KB pages, each page that a stream reaches costs a
+// walk of two tables in a virtual machine.
 void* MapMemory(size_t bytes) {
   const size_t slack = bytes >= kHugePage ? kHugePage : 0;
   void* mapped =
@@ -79,12 +65,14 @@ void* MapMemory(size_t bytes) {
 
 }  // namespace
 
-int64_t AvailableHostBytes() { return std::min(MachineAvailable(), GroupAvailable()); }
+int64_t AvailableHostBytes() {
+  return std::min(MachineAvailable(), base::ReadControlGroup().memory_available);
+}
 
 absl::StatusOr<std::unique_ptr<Buffer>> AllocateHost(int64_t bytes, const char* what) {
   if (bytes < 0) return absl::InvalidArgumentError(absl::StrCat(what, ": ", bytes, " bytes"));
   bytes = std::max<int64_t>(bytes, 64);
-  // Reading /proc costs more than small buffers are worth.
+  // For small buffers reading /proc would cost too much.
   const auto size = static_cast<size_t>(bytes);
   int64_t available = size >= kHugePage ? AvailableHostBytes() : kUnlimited;
   void* data = bytes <= available ? MapMemory(size) : MAP_FAILED;

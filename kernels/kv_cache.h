@@ -1,16 +1,16 @@
-// Layout of the paged KV cache of one layer, as kernels see it. Storage belongs to engine/memory.
+// Layout of the paged KV cache of one layer, as kernels see it. engine/memory owns the storage.
 //
 // Keys and values are two arrays of num_pages pages. A page is one contiguous block, head by head:
 // [n_kv_heads] of [page_tokens, head_dim] elements, so that attention streams whole pages. The
 // arrays of one layer need not be adjacent to those of the next, and layers of different groups
-// (batch.h) may share theirs: no page is of two groups at a time.
+// (batch.h) may share theirs, because each page belongs to one group at a time.
 //
 // kInt8 has one F32 scale per position and KV head, after the head's elements in the same page:
 // [page_tokens, head_dim] int8, [page_tokens] F32 (at any alignment). scale = max |x| / 127, and
 // the value is scale * code. A row that holds an infinity or NaN gets the scale NaN; one smaller
-// than 2^-100 becomes zero. kF8E4M3 has no scale: keys and values are of unit order, far from its
-// largest, 448, at which larger ones stop; its error is relative, 2^-4 at most from 2^-6 on. That
-// keeps a position at one byte per element. Source: Kwon et al., "PagedAttention", SOSP 2023.
+// than 2^-100 becomes zero. kF8E4M3 has no scale: keys and values are of unit order, far below its
+// largest magnitude, 448, where larger ones saturate; its error is relative, at most 2^-4 from 2^-6
+// on. A position so takes one byte per element. Source: Kwon et al., "PagedAttention", SOSP 2023.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace heddle::kernels {
 
-// Attention sums over a context in parts whose borders lie at multiples of this from its first
-// span. A context that loses whole multiples of it at the front, behind every row's window, gives
+// Attention sums over a context in parts whose borders are at multiples of this from its first
+// span. A context that loses whole multiples of it at the front, before every row's window, gives
 // the same bits.
 inline constexpr int32_t kContextGrain = 512;
 
@@ -29,10 +29,10 @@ constexpr int64_t KvElementBytes(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kF8E4M3 ? 1 : 2;
 }
 
-// Beside the elements, per position and head of either array.
+// Bytes beside the elements, per position and head of either array.
 constexpr int64_t KvScaleBytes(DType dtype) { return dtype == DType::kInt8 ? 4 : 0; }
 
-// Of one position of one head in one array, scale included.
+// Bytes of one position of one head in one array, scale included.
 constexpr int64_t KvRowBytes(DType dtype, int32_t head_dim) {
   return head_dim * KvElementBytes(dtype) + KvScaleBytes(dtype);
 }
@@ -45,9 +45,9 @@ struct KvCacheView {
   int32_t page_tokens = 0;  // a power of two
   int32_t n_kv_heads = 0;
   int32_t head_dim = 0;
-  int32_t group = 0;  // whose spans and slots of the batch find this layer's pages
+  int32_t group = 0;  // the batch's group of spans and slots for this layer
 
-  // Of one head within a page, and of a page, in one array.
+  // Bytes of one head within a page, and of a page, in one array.
   constexpr int64_t head_bytes() const { return page_tokens * KvRowBytes(dtype, head_dim); }
   constexpr int64_t page_bytes() const { return n_kv_heads * head_bytes(); }
 };

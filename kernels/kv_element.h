@@ -1,5 +1,5 @@
-// Single elements and rows of a KV cache on the host: for reference code and tests, not for fast
-// paths.
+// Access to single elements and rows of a KV cache on the host, for reference code and tests; it is
+// not fast.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ inline float F8E4M3ToF32(uint8_t bits) {
   return bits & 0x80 ? -magnitude : magnitude;
 }
 
-// Rounds to nearest even; beyond 448 in magnitude becomes 448.
+// Rounds to nearest even; magnitudes beyond 448 become 448.
 inline uint8_t F32ToF8E4M3(float value) {
   const auto sign = static_cast<uint8_t>(std::bit_cast<uint32_t>(value) >> 24 & 0x80);
   if (std::isnan(value)) return sign | 0x7f;
@@ -68,7 +68,7 @@ inline void StoreElement(DType dtype, void* base, int64_t index, float value) {
   }
 }
 
-// One row of any type: out [head_dim].
+// Loads one row of any type: out [head_dim].
 inline void LoadKvRow(const KvCacheView& cache, const void* array, int64_t slot, int32_t head,
                       float* out) {
   const char* row = static_cast<const char*>(array) + RowOffset(cache, slot, head);
@@ -93,7 +93,7 @@ inline float Int8Scale(const float* x, int32_t n) {
   return largest < 0x1p-100f ? 0.0f : largest / 127.0f;
 }
 
-// x [head_dim] to one row of any type.
+// Stores x [head_dim] as one row of any type.
 inline void StoreKvRow(const KvCacheView& cache, void* array, int64_t slot, int32_t head,
                        const float* x) {
   char* row = static_cast<char*>(array) + RowOffset(cache, slot, head);

@@ -20,7 +20,7 @@ namespace {
 constexpr int kMaxNodes = 1024;
 constexpr int kWordBits = static_cast<int>(sizeof(unsigned long) * CHAR_BIT);
 
-// Mems_allowed_list of /proc/self/status.
+// Returns Mems_allowed_list of /proc/self/status.
 std::string AllowedNodes() {
   std::ifstream in("/proc/self/status");
   for (std::string line; std::getline(in, line);) {

@@ -1,4 +1,5 @@
-// Memory of machines with several NUMA nodes. Source: mbind(2), get_mempolicy(2), sysfs node/.
+// Memory placement on machines with several NUMA nodes. Source: mbind(2), get_mempolicy(2), sysfs
+// node/.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +8,15 @@
 
 namespace heddle::kernels {
 
-// The numbers of a list as the kernel writes them, such as "0-1,3", rising; empty if it is none.
+// Parses a list as the kernel writes it, such as "0-1,3", into ascending numbers; empty if invalid.
 std::vector<int> ParseNodeList(std::string_view list);
 
-// Nodes that have memory and that this process may use.
+// The nodes that have memory and that this process may use.
 std::vector<int> MemoryNodes();
 
-// Spreads the pages of [memory, memory + bytes), none of them touched yet, over `nodes` in turn, so
-// that all threads together read at the rate of all nodes. False, and nothing changed, if the
-// system does not allow it or the process was started under a policy of its own (numactl).
+// Spreads the pages of [memory, memory + bytes), all of them untouched yet, over `nodes` in turn,
+// so that all threads together read at the rate of all nodes. Returns false, with nothing changed,
+// if the system does not allow it or the process was started under its own policy (numactl).
 bool InterleaveOverNodes(void* memory, size_t bytes, const std::vector<int>& nodes);
 
 }  // namespace heddle::kernels

@@ -1,7 +1,7 @@
-// Which steps a device splits in two halves of their sequences that run side by side, so that one's
-// attention, which waits for memory, overlaps the other's matrix products, which wait for the
-// arithmetic units. It pays where both are long, and costs where weights are read twice: so it is
-// measured (`heddle tune`), and kept as data. Source: Zhu et al., "NanoFlow", 2024.
+// Says which steps a device splits into two halves of their sequences that run concurrently, so
+// that one half's attention, which is bound by memory, overlaps the other's matrix products, which
+// are bound by arithmetic. It pays if both are long, and costs if weights are read twice, so it is
+// measured (`heddle tune`) and kept as data. Source: Zhu et al., "NanoFlow", 2024.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,25 @@
 
 namespace heddle::kernels {
 
-// Holds for steps of [min_rows, max_rows] rows whose sequences have min_context positions each on
-// average, or more.
+// Holds for steps of [min_rows, max_rows] rows whose sequences have at least min_context positions
+// each on average.
 struct NanoBatchRule {
   int32_t min_rows = 2;
   int32_t max_rows = std::numeric_limits<int32_t>::max();
   int32_t min_context = 0;
   bool split = true;  // false: such steps run whole, whatever later rules say
-  // That attention may fill while the other half multiplies; products leave as many alone. 0: both
-  // take what they get.
+  // Multiprocessors that attention may fill while the other half multiplies; products leave as many
+  // free. 0: no limit on either.
   int32_t attention_multiprocessors = 0;
   friend bool operator==(const NanoBatchRule&, const NanoBatchRule&) = default;
 };
 
 struct NanoBatchProfile {
   std::string device_name;           // where it was measured; empty: anywhere
-  std::vector<NanoBatchRule> rules;  // the first that holds counts; none: the step runs whole
+  std::vector<NanoBatchRule> rules;  // the first that holds applies; none: the step runs whole
 };
 
-// What a profile is measured on.
+// The device that a profile is measured on.
 struct NanoBatchDevice {
   std::string name;  // "NVIDIA H200"
   int32_t num_multiprocessors = 0;

@@ -2,11 +2,11 @@
 // the forward (engine/model) calls them and knows no device.
 //
 // An op only enqueues: no blocking, no allocation, no reading back. On the CPU backend "enqueue"
-// means that it runs now, on the device's threads. Arguments are views that must stay valid until
-// Device::Run returns. Tensors hold Device::activation_dtype() unless said otherwise; norms,
-// softmax and accumulations are in F32.
-// Determinism on the CPU: an output row is computed in an order that does not depend on the other
-// rows of the batch, nor on how a prompt was chunked.
+// means that it runs now, on the device's threads. Arguments are views: device memory has to stay
+// until the step has ended, host memory that is read until Device::Run or Launch returns. Tensors
+// hold Device::activation_dtype() unless said otherwise; norms, softmax and sums are in F32.
+// Determinism on the CPU: the order of computation of an output row depends neither on the other
+// rows of the batch nor on how a prompt was chunked.
 // Aliasing: outputs may alias inputs only where an op says so.
 // Thread-safety: none; one forward at a time per device.
 #pragma once
@@ -23,8 +23,8 @@
 
 namespace heddle::kernels {
 
-// A weight matrix [rows, cols] in the layout that the backend's kernels want; made by
-// Device::Pack. May consist of several sources stacked along rows (q, k and v; gate and up).
+// A weight matrix [rows, cols] in the layout of the backend's kernels; made by Device::Pack. It may
+// consist of several sources stacked along rows (q, k and v; gate and up).
 class PackedWeight {
  public:
   virtual ~PackedWeight() = default;
@@ -40,8 +40,8 @@ enum class NormKind : uint8_t { kRms, kLayer };
 enum class Activation : uint8_t { kNone, kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kClampedSwiglu };
 
 // out = norm(x) * weight + bias, row by row. With `residual`: first residual += x (rounded to the
-// activation type), then the norm of that sum, so that a block's residual add costs no pass of its
-// own. out may alias x.
+// activation type), then the norm of that sum, so that a block's residual add needs no separate
+// pass. out may alias x.
 // RMS: x / sqrt(mean(x^2) + eps). Layer: (x - mean) / sqrt(var + eps).
 // Sources: Zhang & Sennrich 2019 (RMSNorm); Ba et al. 2016 (LayerNorm).
 struct NormArgs {
@@ -55,7 +55,7 @@ struct NormArgs {
   Tensor out;                  // [n, dim]
 };
 
-// out = epilogue(x * W^T + bias + what the rows' adapters add).
+// out = epilogue(x * W^T + bias + the rows' adapters).
 //   kNone     out [n, W.rows] = act(y)
 //   kAdd      out [n, W.rows] += y  (residual)
 //   kGated    W stacks gate over up (two sources of equal rows):
@@ -69,15 +69,15 @@ struct LinearArgs {
   Activation activation = Activation::kNone;
   Tensor out;
   bool out_f32 = false;  // logits: out holds F32 whatever the activation type
-  // nullptr: no row has one. Else x's rows are those of the batch.
+  // nullptr: no row has an adapter. Otherwise x's rows are those of the batch.
   const AdapterMatrix* adapters = nullptr;
-  // x, which is norm->out, is not there yet: it is what Norm(*norm) leaves, and nothing but this
-  // product reads it. A backend may make both in one, rounding less, and leave norm->out as it is.
+  // If set, x, which is norm->out, is not computed yet: it is the result of Norm(*norm), and only
+  // this product reads it. A backend may fuse both, with less rounding, and not write norm->out.
   // REQUIRES: no residual; norm->out is not norm->x.
   std::optional<NormArgs> norm = std::nullopt;
-  // The weight of the one product that reads `out`, all of it, before anything else reads or writes
-  // it; nullptr: there may be others. A backend may leave in `out` what only that product
-  // understands (decision 0024).
+  // The weight of the only product that reads `out`, all of it, before anything else reads or
+  // writes it; nullptr: there may be other readers. A backend may leave data in `out` that only
+  // that product understands (decision 0024).
   const PackedWeight* reader = nullptr;
 };
 
@@ -91,8 +91,8 @@ struct RopeAnglesArgs {
   float* cos_sin = nullptr;
 };
 
-// Pairs rotated together: (i, i + rotary_dim/2) as in transformers, or (2i, 2i + 1) as in the
-// original paper and GGUF's llama files.
+// The pairs that are rotated together: (i, i + rotary_dim/2) as in transformers, or (2i, 2i + 1) as
+// in the original paper and GGUF's llama files.
 enum class RopeLayout : uint8_t { kHalf, kInterleaved };
 
 // Per row: optional norm of each q and k head (qk-norm), rotation of q in place, rotation of k,
@@ -122,7 +122,7 @@ struct AttentionArgs {
   float scale = 0.0f;
   int32_t window = 0;    // > 0: a row sees only the last `window` positions, itself included
   float softcap = 0.0f;  // > 0: scores become softcap * tanh(score / softcap)
-  const float* sinks = nullptr;  // [n_heads] an extra logit per head that carries no value
+  const float* sinks = nullptr;  // [n_heads] an extra logit per head without a value
   Tensor out;                    // [n, n_heads * head_dim]
   float* lse = nullptr;          // [n, n_heads] log-sum-exp of the scores and the sink, or nullptr:
                                  // out * exp(lse) is the sum of exp(score) * v, so that parts of

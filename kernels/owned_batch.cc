@@ -14,7 +14,7 @@ absl::Status CheckSize(const char* name, size_t found, size_t expected) {
       absl::StrCat("batch: ", name, " has ", found, " entries, expected ", expected));
 }
 
-// `begin` must rise from 0 to `total`.
+// Checks that `begin` rises from 0 to `total`.
 absl::Status CheckOffsets(const char* name, std::span<const int32_t> begin, size_t total) {
   bool good = begin.front() == 0 && begin.back() == static_cast<int64_t>(total);
   for (size_t i = 1; i < begin.size(); ++i) good = good && begin[i - 1] <= begin[i];
@@ -42,7 +42,7 @@ absl::Status CheckSequence(const HostBatch& batch, size_t s) {
   return absl::OkStatus();
 }
 
-// The spans of one group.
+// Checks the spans of one group.
 absl::Status CheckGroup(const HostBatch& batch) {
   size_t n_seqs = batch.context_len.size();
   HEDDLE_RETURN_IF_ERROR(CheckSize("kv_slot", batch.kv_slot.size(), batch.token_ids.size()));
@@ -89,6 +89,18 @@ absl::Status CheckAdapters(const HostBatch& batch) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDraws(const HostBatch& batch) {
+  if (batch.draw_of_row.empty()) return absl::OkStatus();
+  HEDDLE_RETURN_IF_ERROR(
+      CheckSize("draw_of_row", batch.draw_of_row.size(), batch.token_ids.size()));
+  for (int32_t draw : batch.draw_of_row) {
+    if (draw >= -1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch: a row that runs draw ", draw, "; -1 stands for none"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const HostBatch& batch) {
   size_t n_tokens = batch.token_ids.size();
   HEDDLE_RETURN_IF_ERROR(CheckSize("positions", batch.positions.size(), n_tokens));
@@ -99,6 +111,7 @@ absl::Status Check(const HostBatch& batch) {
   }
   HEDDLE_RETURN_IF_ERROR(CheckTrees(batch));
   HEDDLE_RETURN_IF_ERROR(CheckAdapters(batch));
+  HEDDLE_RETURN_IF_ERROR(CheckDraws(batch));
   for (int32_t row : batch.logit_rows) {
     if (row < 0 || row >= batch.n_tokens()) {
       return absl::InvalidArgumentError(
@@ -108,7 +121,7 @@ absl::Status Check(const HostBatch& batch) {
   return absl::OkStatus();
 }
 
-// How many numbers the spans of all groups are.
+// Number of values in the spans of all groups.
 size_t NumSpanNumbers(const HostBatch& batch) {
   size_t total = 0;
   for (int32_t group = 0; group < batch.n_groups(); ++group) {
@@ -137,8 +150,9 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
   kv_slots_.clear();
   more_groups_.clear();
   tree_mask_.assign(batch.tree_mask.begin(), batch.tree_mask.end());
+  draw_of_row_.assign(batch.draw_of_row.begin(), batch.draw_of_row.end());
   adapter_slot_.assign(batch.adapter_slot.begin(), batch.adapter_slot.end());
-  // The spans below must not move.
+  // Reserves first, because the spans below must not move.
   int32s_.reserve(batch.token_ids.size() + batch.positions.size() + batch.q_begin.size() +
                   batch.logit_rows.size() + NumSpanNumbers(batch));
   kv_slots_.reserve(batch.token_ids.size() * static_cast<size_t>(batch.n_groups()));
@@ -152,6 +166,7 @@ absl::Status OwnedBatch::Assign(const HostBatch& batch) {
            .context_len = Keep(batch.context_len),
            .logit_rows = Keep(batch.logit_rows),
            .tree_mask = tree_mask_,
+           .draw_of_row = draw_of_row_,
            .adapter_slot = adapter_slot_};
   for (const BatchSpans& group : batch.more_groups) {
     more_groups_.push_back({.kv_slot = KeepSlots(group.kv_slot),

@@ -1,5 +1,5 @@
-// A checked copy of a HostBatch: what a device on the host keeps between Plan and the next Plan.
-// Reuses its memory, so that a steady state of equal sizes allocates nothing.
+// A checked copy of a HostBatch, which a device on the host keeps from one Plan to the next. It
+// reuses its memory, so that a steady state of equal sizes allocates nothing.
 // Thread-safety: none while Assign runs; then read-only.
 #pragma once
 
@@ -21,13 +21,14 @@ class OwnedBatch {
   const HostBatch& view() const { return view_; }
 
  private:
-  // Copies to the end of what is kept, which has room.
+  // Copies `source` to the end of the stored data, which has room.
   std::span<const int32_t> Keep(std::span<const int32_t> source);
   std::span<const int64_t> KeepSlots(std::span<const int64_t> source);
 
   std::vector<int32_t> int32s_;
   std::vector<int64_t> kv_slots_;
   std::vector<uint64_t> tree_mask_;
+  std::vector<int32_t> draw_of_row_;
   std::vector<int32_t> adapter_slot_;
   std::vector<BatchSpans> more_groups_;
   HostBatch view_;

@@ -31,7 +31,7 @@ float CounterUniform(uint64_t seed, uint64_t counter, uint32_t stream) {
   std::array<uint32_t, 4> bits =
       Philox4x32({static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), stream, 0},
                  {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  // The middle of one of 2^23 equal parts: neither 0 nor 1, and exact in F32.
+  // Maps to the middle of one of 2^23 equal parts: neither 0 nor 1, and exact in F32.
   return (static_cast<float>(bits[0] >> 9) + 0.5f) * 0x1p-23f;
 }
 

@@ -1,24 +1,17 @@
 // Drawing tokens from logits, a batch of rows at a time.
 //
 // Per row, in this order: sparse edits (bias, penalties: computed by engine/sample from its token
-// counts), bit mask (grammars), temperature, top_k, top_p, min_p, typical_p, then one draw with the
-// random number of (seed, counter). temperature == 0 is argmax; the lowest id wins a tie.
-//   top_k: the k largest (ties at the k-th value: lowest ids first). top_p: the smallest set of
-//   most likely tokens whose probability reaches top_p, at least one. min_p: tokens with at least
-//   min_p times the probability of the most likely. Probabilities are those after temperature;
-//   top_p is over what top_k left, renormalised; min_p likewise. So each of these keeps a prefix of
-//   the ranking. typical_p: of what they left, renormalised, the tokens whose surprise -log(p) is
-//   nearest to the entropy, until they reach typical_p together, and all as near as the last of
-//   them. The draw inverts the cumulative distribution of the kept tokens in order of id.
-// NaN logits count as -infinity. If nothing can be drawn (all banned), the token is -1.
-// Sources: Holtzman et al. 2019 (nucleus), Fan et al. 2018 (top-k), Nguyen et al. 2024 (min-p),
-// Meister et al. 2022 (locally typical; edge cases as transformers' TypicalLogitsWarper), Salmon et
-// al. 2011 (Philox, counter-based random numbers).
+// counts), bit mask (grammars), the filters (base/sample_filters.h), then one draw with the random
+// number of (seed, counter). The draw inverts the cumulative distribution of the kept tokens in
+// order of id. NaN logits count as -infinity. If nothing can be drawn (all banned), the token is
+// -1.
+// Source: Salmon et al. 2011 (Philox, counter-based random numbers).
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include "base/sample_filters.h"
 #include "kernels/tensor.h"
 
 namespace heddle::kernels {
@@ -33,13 +26,8 @@ struct LogitEdit {
   float bias = 0.0f;
 };
 
-struct SampleRowParams {
+struct SampleRowParams : base::SampleFilters {
   int32_t logit_row = 0;  // row of `logits`; several samples may read one row
-  float temperature = 1.0f;
-  int32_t top_k = 0;       // <= 0: off
-  float top_p = 1.0f;      // >= 1: off
-  float min_p = 0.0f;      // <= 0: off
-  float typical_p = 1.0f;  // >= 1: off
   uint64_t seed = 0;
   uint64_t counter = 0;
   int32_t num_top = -1;               // alternatives to report; -1: no logprobs at all

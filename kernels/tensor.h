@@ -23,7 +23,7 @@ struct Tensor {
   }
 };
 
-// Makes rows of a matrix that lies in its file in another way than its dtype does.
+// Makes rows of a matrix whose layout in the file differs from that of its dtype.
 class RowReader {
  public:
   virtual ~RowReader() = default;
@@ -31,7 +31,7 @@ class RowReader {
   virtual void ReadRows(int64_t begin, int64_t count, uint8_t* out) const = 0;
 };
 
-// A [rows, cols] matrix as it lies in a checkpoint: row-major, `rows` output features, rows
+// A [rows, cols] matrix as it is stored in a checkpoint: row-major, `rows` output features, rows
 // contiguous at RowBytes(dtype, cols). Borrowed: must outlive Device::Pack only.
 struct WeightSource {
   const void* data = nullptr;  // host memory, any alignment; nullptr: `reader` makes the rows
@@ -41,10 +41,10 @@ struct WeightSource {
   std::string name;  // for messages
   const RowReader* reader = nullptr;
   int64_t first_row = 0;  // the reader's row that is this source's row 0
-  // Empty, or [cols], a permutation: stored column c is that of input feature column_order[c].
+  // Empty, or a permutation [cols]: stored column c is input feature column_order[c].
   std::span<const int32_t> column_order = {};
-  // Integers of 8 bits that were made to be multiplied by such integers (W8A8): kernels may
-  // quantise rows of x, too, each with a scale of its own.
+  // The weights are 8-bit integers made to be multiplied by such integers (W8A8): kernels may also
+  // quantise rows of x, each with its own scale.
   bool takes_int8_x = false;
 };
 

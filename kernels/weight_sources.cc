@@ -9,7 +9,7 @@
 namespace heddle::kernels {
 namespace {
 
-// No matrix of a model is near this; keeps all products of sizes within int64.
+// Far above any model's dimensions; keeps all products of sizes within int64.
 constexpr int64_t kMaxDim = int64_t{1} << 28;
 constexpr int64_t kMaxElements = int64_t{1} << 40;
 

@@ -9,20 +9,21 @@ namespace heddle::scheduler {
 
 namespace {
 
-// Brings the features to about one for a usual step, which keeps the sums well conditioned.
+// Scales the features of a usual step to about one, which keeps the sums well conditioned.
 constexpr double kRowScale = 1.0 / 128;
 constexpr double kAttendedScale = 1.0 / (128 * 1024);
 constexpr double kSequenceScale = 1.0 / 32;
 
-// A step's weight halves every 350 steps like it: seconds on a small machine.
+// A step's weight halves after 350 similar steps, which take seconds on a small machine.
 constexpr double kForgetting = 0.998;
-// Most rounds of descent per step, and the relative change that ends it sooner: few, once known.
+// Limit on the rounds of descent per step, and the relative change that ends it earlier. Few rounds
+// are needed once the coefficients are known.
 constexpr int kRounds = 400;
 constexpr double kSettled = 1e-5;
-// In which order coefficients explain a step: rows first, so that a machine of which little is
-// known is not taken for one whose rows cost nothing.
+// The order in which coefficients are fitted to a step. Rows come first, so that on a machine of
+// which little is known rows do not seem to cost nothing.
 constexpr int kOrder[] = {1, 2, 3, 0};
-// A step of more than so many times its prediction was held up by something else.
+// A step that took more than this many times its prediction was held up by something else.
 constexpr double kOutlier = 4.0;
 
 }  // namespace
@@ -46,7 +47,7 @@ void CostModel::Observe(const StepCost& cost, double us) {
   }
 }
 
-// Less of what was known in the direction of x, and nothing of the rest.
+// Forgets part of what is known in the direction of x and nothing in other directions.
 void CostModel::Forget(const Vector& x) {
   Vector along{};  // moments * x
   double spread = 0, target = 0;
@@ -63,7 +64,7 @@ void CostModel::Forget(const Vector& x) {
   }
 }
 
-// Each coefficient in turn becomes the best that is not negative beside the others. Returns the
+// Sets each coefficient in turn to its best non-negative value given the others. Returns the
 // largest change, relative to the largest coefficient.
 double CostModel::Descend() {
   double largest = 0, change = 0;
@@ -95,7 +96,8 @@ double CostModel::RowUs(int64_t context) const {
 int32_t CostModel::RowsWithin(double target_us, const StepCost& base, int64_t context) const {
   const double left = target_us - PredictUs(base);
   if (left <= 0) return 0;
-  // Row i of n attends to i positions more: n rows take n * first + n * n * growth / 2.
+  // Row i of n attends to i positions more than the first: n rows take n * first + n * n * growth /
+  // 2.
   const double growth = coefficients_[2] * kAttendedScale;
   const double first = RowUs(context) + growth / 2;
   const double divisor = first + std::sqrt(first * first + 2 * growth * left);

@@ -1,12 +1,13 @@
-// Predicts how long a step takes, from the steps that were: a linear model of rows, of the
-// attention's work and of sequences, fitted online to least squares with forgetting, so that it
-// follows a machine whose speed changes. The scheduler chooses a step's token budget by it.
+// Predicts how long a step takes from earlier steps: a linear model of rows, attention work and
+// sequences, fitted online by least squares with forgetting, so that it follows a machine whose
+// speed changes. The scheduler uses it to choose a step's token budget.
 //
-// No coefficient is negative: they are times, and where steps are too alike to tell them apart (a
-// full machine plans one like the other) plain least squares would take from one what it gives to
-// another and predict nonsense for any other step. A step takes the place of earlier ones that were
-// like it; what is known of others is not forgotten for it (directional forgetting). Coordinate
-// descent starts from where the coefficients were, so that what steps say nothing about stays.
+// Coefficients are times, so none is negative. Steps are often too alike to tell the coefficients
+// apart (a busy machine plans similar steps), and plain least squares would then take from one
+// coefficient what it gives to another and mispredict any other step. A new step replaces the
+// weight of earlier similar steps only; knowledge about other steps is kept (directional
+// forgetting). Coordinate descent starts from the previous coefficients, so that those on which new
+// steps have no bearing stay.
 //
 // Unit: microseconds. Thread-safety: none; owned by the scheduler.
 // Sources:
@@ -29,17 +30,17 @@ struct StepCost {
 
 class CostModel {
  public:
-  // A step of `cost` took `us` > 0.
+  // Records that a step of `cost` took `us` > 0.
   void Observe(const StepCost& cost, double us);
 
   // Never negative. Meaningless before is_ready().
   double PredictUs(const StepCost& cost) const;
 
-  // How many more rows of one chunk, the first of which attends to `context` positions and each to
-  // one more than the one before it, fit beside `base` into `target_us`.
+  // Rows of one chunk that fit beside `base` into `target_us`. The chunk's first row attends to
+  // `context` positions, each later row to one more.
   int32_t RowsWithin(double target_us, const StepCost& base, int64_t context) const;
 
-  // What one more row that attends to `context` positions adds to a step.
+  // Time that one more row, which attends to `context` positions, adds to a step.
   double RowUs(int64_t context) const;
 
   bool is_ready() const { return observations_ >= kWarmUp; }
@@ -55,7 +56,7 @@ class CostModel {
 
   Vector coefficients_{};
   std::array<Vector, kFeatures> moments_{};  // sums of x x^T over the steps, forgetting
-  Vector targets_{};                         // of x times the step's time
+  Vector targets_{};                         // sums of x times the step's time
   int64_t observations_ = 0;
 };
 

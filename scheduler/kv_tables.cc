@@ -10,7 +10,7 @@ int32_t KvTables::PagesNeeded(int32_t count, const PageAllocator& pool) const {
   return pages;
 }
 
-// Half-filled last pages that appending has to copy.
+// Half-filled last pages that Append would have to copy.
 int32_t KvTables::NumCopies(const PageAllocator& pool) const {
   int32_t copies = first_.MustCopy(pool) ? 1 : 0;
   for (const PageTable& table : more_) copies += table.MustCopy(pool) ? 1 : 0;
@@ -42,12 +42,16 @@ bool KvTables::DropBorrowedTail(PageAllocator* pool) {
     if (table.MustCopy(*pool) && pool->references(table.spans().back().page) > 1) return false;
   }
   const int32_t whole = num_tokens() - first_.spans().back().num_tokens;
-  for (int32_t group = num_groups() - 1; group >= 0; --group) (*this)[group].Truncate(whole, pool);
+  Truncate(whole, pool);
   return true;
 }
 
-void KvTables::Drop(PageAllocator* pool) {
-  for (int32_t group = num_groups() - 1; group >= 0; --group) (*this)[group].Drop(pool);
+void KvTables::Truncate(int32_t num_tokens, PageAllocator* pool) {
+  for (int32_t group = num_groups() - 1; group >= 0; --group) {
+    (*this)[group].Truncate(num_tokens, pool);
+  }
 }
+
+void KvTables::Drop(PageAllocator* pool) { Truncate(0, pool); }
 
 }  // namespace heddle::scheduler

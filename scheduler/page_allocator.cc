@@ -1,6 +1,7 @@
 #include "scheduler/page_allocator.h"
 
 #include <bit>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -14,7 +15,7 @@ PageAllocator::PageAllocator(int32_t num_pages, int32_t page_tokens) : page_toke
   HEDDLE_CHECK(page_tokens > 0 && std::has_single_bit(static_cast<uint32_t>(page_tokens)),
                absl::StrCat("page_tokens is ", page_tokens, ", not a power of two"));
   references_.assign(num_pages, 0);
-  is_cached_.assign(num_pages, 0);
+  owners_.assign(num_pages, nullptr);
   heap_.reserve(num_pages);
   heap_index_.assign(num_pages, 0);
   credit_.assign(num_pages, 0);
@@ -42,15 +43,14 @@ PageId PageAllocator::AllocateOne() {
     page = PageId{heap_.front()};
     evicted_last_ = credit_[Index(page)];
     RemoveEvictable(Index(page));
-    is_cached_[Index(page)] = 0;
-    if (on_evict_) on_evict_(page);
+    std::exchange(owners_[Index(page)], nullptr)->Evicted(page);
   }
   references_[Index(page)] = 1;
   return page;
 }
 
 void PageAllocator::Share(PageId page) {
-  HEDDLE_CHECK(references(page) > 0 || is_cached(page),
+  HEDDLE_CHECK(references(page) > 0 || is_owned(page),
                absl::StrCat("page ", Index(page), " is free"));
   if (references_[Index(page)]++ == 0) RemoveEvictable(Index(page));
 }
@@ -58,7 +58,7 @@ void PageAllocator::Share(PageId page) {
 void PageAllocator::Release(PageId page) {
   HEDDLE_CHECK(references(page) > 0, absl::StrCat("page ", Index(page), " is free already"));
   if (--references_[Index(page)] > 0) return;
-  if (is_cached(page)) {
+  if (is_owned(page)) {
     PushEvictable(Index(page));
   } else {
     free_.push_back(page);
@@ -70,14 +70,14 @@ void PageAllocator::FlushReleases() {
   release_later_.clear();
 }
 
-void PageAllocator::SetCached(PageId page) {
+void PageAllocator::SetOwner(PageId page, PageOwner* owner) {
   HEDDLE_CHECK(references(page) > 0, "only a page in use has content to keep");
-  is_cached_[Index(page)] = 1;
+  owners_[Index(page)] = owner;
 }
 
-void PageAllocator::SetUncached(PageId page) {
-  if (!is_cached(page)) return;
-  is_cached_[Index(page)] = 0;
+void PageAllocator::ClearOwner(PageId page) {
+  if (!is_owned(page)) return;
+  owners_[Index(page)] = nullptr;
   if (references(page) > 0) return;
   RemoveEvictable(Index(page));
   free_.push_back(page);
@@ -113,7 +113,7 @@ void PageAllocator::SiftDown(size_t at) {
 }
 
 void PageAllocator::PushEvictable(int32_t page) {
-  credit_[page] = credit_of_ ? credit_of_(PageId{page}, evicted_last_) : 0;
+  credit_[page] = owners_[page]->Credit(PageId{page}, evicted_last_);
   released_[page] = ++num_released_;
   heap_.push_back(page);
   SiftUp(heap_.size() - 1);
@@ -148,10 +148,10 @@ absl::Status PageAllocator::CheckIntegrity() const {
   }
   for (size_t i = 0; i < heap_.size(); ++i) {
     const int32_t page = heap_[i];
-    if (is_free[page] || !is_cached_[page] || heap_index_[page] != i ||
+    if (is_free[page] || owners_[page] == nullptr || heap_index_[page] != i ||
         (i > 0 && GoesBefore(page, heap_[(i - 1) / 2]))) {
       return absl::InternalError(
-          absl::StrCat("page ", page, " is not cached, listed twice, or in the wrong place"));
+          absl::StrCat("page ", page, " has no owner, is listed twice, or is in the wrong place"));
     }
     is_free[page] = true;
   }

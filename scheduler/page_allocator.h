@@ -1,30 +1,45 @@
 // Hands out KV-cache page ids and counts their users. Pure bookkeeping: touches no device
 // memory, so that every scheduler test runs without a GPU and without a model.
 //
-// Unit: one page = `page_tokens` token positions, all layers of this rank, K and V together.
+// Unit: one page = `page_tokens` token positions of one group of layers (engine/kv_spans.h) on this
+// rank, K and V together.
 // Ids are dense in [0, num_pages) and index the storage that engine/memory allocates.
 // Pages are reference counted, so that sequences with a common prefix share them.
-// A page that nobody holds is either free or, if the prefix cache has marked it, evictable: its
-// content stays until Allocate needs it. Both count as free. The page of the least credit goes
-// first, and among equal ones that which was released longest ago. A page's credit is what its
-// content is worth, counted from the credit of the page that was evicted last: so what is worth
-// more stays longer, and what is not used goes at last. Sources: Kwon et al., "PagedAttention",
-// SOSP 2023, section 4; Cao and Irani, "Cost-Aware WWW Proxy Caching Algorithms", USITS 1997
-// (GreedyDual-Size; with equal worths it is LRU). Thread-safety: none; owned by the scheduler, used
-// on the engine loop only.
+// A page without holders is either free or, if its content belongs to an owner (such as the prefix
+// cache), evictable: the content stays until Allocate needs the page. Both count as free. Allocate
+// evicts the page with the least credit first, and among equals the one released longest ago. A
+// page's credit is what its content is worth, counted from the credit of the last evicted page:
+// content that is worth more stays longer, and unused content goes in the end.
+// Sources: Kwon et al., "PagedAttention", SOSP 2023, section 4; Cao and Irani, "Cost-Aware WWW
+// Proxy Caching Algorithms", USITS 1997 (GreedyDual-Size; with equal worths it is LRU).
+// Thread-safety: none; owned by the scheduler, used on the engine loop only.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/step.h"
+#include "engine/ids.h"
 
 namespace heddle::scheduler {
 
 using engine::PageId;
+
+// An owner of content that may stay in pages without holders. Several owners share one pool: their
+// credits have the same unit. PageAllocator calls it, and it must not change the allocator's state,
+// except that Evicted may clear the owner of other pages.
+class PageOwner {
+ public:
+  virtual ~PageOwner() = default;
+
+  // The credit of a page that has just lost its last holder. `evicted_last` is the credit of the
+  // last evicted page: returning that plus a constant makes the order LRU.
+  virtual double Credit(PageId page, double evicted_last) = 0;
+
+  // The pool takes the page for other content; the page no longer belongs to the owner.
+  virtual void Evicted(PageId page) = 0;
+};
 
 class PageAllocator {
  public:
@@ -52,21 +67,17 @@ class PageAllocator {
   void ReleaseLater(PageId page) { release_later_.push_back(page); }
   void FlushReleases();
 
-  // Keeps the page's content when nobody holds it any more. `on_evict` is told when it goes.
-  void SetCached(PageId page);
-  // Its content will not be asked for any more: like any other page from now on.
-  void SetUncached(PageId page);
-  // Asked when a page becomes evictable, with the credit of the page that was evicted last: the
-  // page's credit from now on. Without it all pages are worth the same.
-  void set_credit(std::function<double(PageId, double evicted_last)> credit) {
-    credit_of_ = std::move(credit);
-  }
-  void set_on_evict(std::function<void(PageId)> on_evict) { on_evict_ = std::move(on_evict); }
+  // Keeps the page's content for `owner`, which must outlive the pool's use, when nobody holds the
+  // page any more. REQUIRES: the page is live.
+  void SetOwner(PageId page, PageOwner* owner);
+  // Its content will not be asked for any more: like any other page from now on. The owner is not
+  // told.
+  void ClearOwner(PageId page);
 
   int32_t references(PageId page) const { return references_[engine::Index(page)]; }
-  bool is_cached(PageId page) const { return is_cached_[engine::Index(page)] != 0; }
+  bool is_owned(PageId page) const { return owners_[engine::Index(page)] != nullptr; }
   // Whether its one holder may write to it.
-  bool IsExclusive(PageId page) const { return references(page) == 1 && !is_cached(page); }
+  bool IsExclusive(PageId page) const { return references(page) == 1 && !is_owned(page); }
 
   int32_t num_pages() const { return static_cast<int32_t>(references_.size()); }
   int32_t num_free() const { return static_cast<int32_t>(free_.size()) + num_evictable(); }
@@ -89,16 +100,14 @@ class PageAllocator {
 
   std::vector<int32_t> references_;  // [num_pages]
   std::vector<PageId> free_;         // a stack: the page used last is warm in some cache
-  std::vector<uint8_t> is_cached_;   // [num_pages]
+  std::vector<PageOwner*> owners_;   // [num_pages]; null: none
   std::vector<int32_t> heap_;        // evictable pages
   std::vector<size_t> heap_index_;   // [num_pages]; of evictable pages
   std::vector<double> credit_;       // [num_pages]; of evictable pages
   std::vector<uint64_t> released_;   // [num_pages]; when, of evictable pages
   uint64_t num_released_ = 0;
   double evicted_last_ = 0;
-  std::function<double(PageId, double)> credit_of_;
   std::vector<PageId> release_later_;
-  std::function<void(PageId)> on_evict_;
   int32_t page_tokens_;
 };
 

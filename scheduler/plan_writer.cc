@@ -8,11 +8,11 @@ using engine::StepPlan;
 
 namespace {
 
-// Slots of the last `count` positions of the table: no position is ever computed out of order.
+// Writes the slots of the table's last `count` positions: positions are always computed in order.
 void WriteSlots(const PageTable& table, int32_t count, int32_t page_tokens,
                 std::vector<engine::KvSlot>* slots) {
   std::span<const KvSpan> spans = table.spans();
-  // The span and the offset in it that the first of them falls on, looked for from the end.
+  // Finds the span, and the offset in it, of the first of these positions, searching from the end.
   const int32_t begin = table.num_tokens() - count;
   size_t span = spans.size();
   int32_t at = table.num_tokens();
@@ -27,7 +27,7 @@ void WriteSlots(const PageTable& table, int32_t count, int32_t page_tokens,
   }
 }
 
-// What the layers of a further group see of a sequence and write.
+// Writes what the layers of a further group see of a sequence, and the slots that they write to.
 void WriteGroup(const PageTable& table, int32_t count, int32_t page_tokens,
                 engine::GroupSpans* group) {
   std::span<const KvSpan> spans = table.spans();
@@ -38,7 +38,7 @@ void WriteGroup(const PageTable& table, int32_t count, int32_t page_tokens,
   WriteSlots(table, count, page_tokens, &group->kv_slots);
 }
 
-// Scores of the prompt tokens that follow the rows of positions [begin, end).
+// Writes the scores of the prompt tokens that follow the rows of positions [begin, end).
 void WriteScores(const Sequence& sequence, int32_t begin, int32_t end, int32_t first_row,
                  StepPlan* plan) {
   RequestState& request = *sequence.request;
@@ -50,8 +50,8 @@ void WriteScores(const Sequence& sequence, int32_t begin, int32_t end, int32_t f
   }
 }
 
-// What rows of positions [begin, end) add to the prompt's embedding. A preempted sequence computes
-// positions again: those that are pooled already are left out.
+// Writes what the rows of positions [begin, end) add to the prompt's embedding. A preempted
+// sequence computes positions again: those that are already pooled are left out.
 void WritePools(const Sequence& sequence, int32_t begin, int32_t end, int32_t first_row,
                 StepPlan* plan) {
   RequestState& request = *sequence.request;
@@ -81,7 +81,7 @@ void WritePools(const Sequence& sequence, int32_t begin, int32_t end, int32_t fi
   plan->pools.push_back({sequence.id, row, to - from, last});
 }
 
-void Begin(Sequence* sequence, StepPlan* plan) {
+void Begin(Sequence* sequence, StepPlan* plan, engine::StepLocals* locals) {
   if (sequence->begun) return;
   const GenerationRequest& request = sequence->request->request;
   engine::SequenceBegin& begin = plan->begun.emplace_back();
@@ -89,13 +89,23 @@ void Begin(Sequence* sequence, StepPlan* plan) {
   begin.sampling = request.sampling;
   begin.sampling.seed += static_cast<uint64_t>(sequence->branch);
   if (request.sampling.has_penalties()) begin.prompt = request.prompt;
+  if (request.grammar) locals->grammars.push_back({sequence->id, request.grammar});
   sequence->begun = true;
 }
 
 }  // namespace
 
-int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan) {
-  Begin(writable, plan);
+// A single token behind the prompt was drawn; several at a time are forced tokens, or those of an
+// answer that is computed again.
+engine::SliceKind SliceKindOf(const Sequence& sequence) {
+  const bool is_prompt =
+      sequence.num_planned > 1 || sequence.num_computed() <= sequence.request->num_prompt();
+  return is_prompt ? engine::SliceKind::kPrompt : engine::SliceKind::kDecode;
+}
+
+int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
+                   engine::StepLocals* locals) {
+  Begin(writable, plan, locals);
   const Sequence& sequence = *writable;
   const PageTable& table = sequence.tables[0];
   int32_t count = sequence.num_planned;
@@ -103,6 +113,7 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan) {
   int32_t first_row = static_cast<int32_t>(plan->token_ids.size());
   std::span<const KvSpan> spans = table.spans();
   plan->sequences.push_back({.id = sequence.id,
+                             .kind = SliceKindOf(sequence),
                              .token_begin = first_row,
                              .num_tokens = count,
                              .span_begin = static_cast<int32_t>(plan->spans.size()),
@@ -112,6 +123,10 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan) {
   for (int32_t position = end - count; position < end; ++position) {
     plan->token_ids.push_back(sequence.TokenAt(position));
     plan->positions.push_back(position);
+  }
+  if (end > sequence.num_tokens()) {
+    plan->undrawn.push_back(
+        {first_row + count - 1, sequence.expected_sample, sequence.expected_step});
   }
   WriteSlots(table, count, page_tokens, &plan->kv_slots);
   for (size_t i = 0; i < plan->more_groups.size(); ++i) {
@@ -125,8 +140,8 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan) {
   return first_row + count - 1;
 }
 
-void WriteSample(Sequence* sequence, int32_t row, StepPlan* plan) {
-  Begin(sequence, plan);
+void WriteSample(Sequence* sequence, int32_t row, StepPlan* plan, engine::StepLocals* locals) {
+  Begin(sequence, plan, locals);
   plan->samples.push_back({sequence->id, row, sequence->num_tokens() + sequence->num_expected});
 }
 

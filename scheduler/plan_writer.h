@@ -1,5 +1,5 @@
-// Writes sequences into a StepPlan: rows, slots, spans, samples and scores as engine/step.h wants
-// them. Decides nothing.
+// Writes sequences into a StepPlan: rows, slots, spans, samples and scores in the form that
+// engine/step.h specifies. It decides nothing.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,18 @@
 
 namespace heddle::scheduler {
 
+// The kind of the next `num_planned` tokens of `sequence`, whose table already counts them.
+engine::SliceKind SliceKindOf(const Sequence& sequence);
+
 // Appends the next `num_planned` tokens of `sequence`, whose table already counts them, and the
 // scores that its request wants of these rows. Returns the plan's row of the last one.
-// Both functions tell the executor of a sequence that it has not heard of (and set `begun`).
-int32_t WriteSlice(Sequence* sequence, int32_t page_tokens, engine::StepPlan* plan);
+// Both functions announce a new sequence to the executor (and set `begun`); its grammar goes to
+// `locals`.
+int32_t WriteSlice(Sequence* sequence, int32_t page_tokens, engine::StepPlan* plan,
+                   engine::StepLocals* locals);
 
-// Appends the draw, from `row`, of the token after the last one of `sequence`.
-void WriteSample(Sequence* sequence, int32_t row, engine::StepPlan* plan);
+// Appends the draw from row `row` of the token after the last one of `sequence`.
+void WriteSample(Sequence* sequence, int32_t row, engine::StepPlan* plan,
+                 engine::StepLocals* locals);
 
 }  // namespace heddle::scheduler

@@ -2,11 +2,21 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 
 #include "absl/container/flat_hash_map.h"
 
 namespace heddle::scheduler {
 namespace {
+
+// The entries are in the order of PolicyKind.
+constexpr PolicyTraits kPolicies[] = {
+    {PolicyKind::kFcfs, "fcfs"},
+    {PolicyKind::kPriority, "priority", /*uses_priority=*/true},
+    {PolicyKind::kDeadline, "deadline", /*uses_priority=*/false, /*uses_deadline=*/true},
+    {PolicyKind::kFair, "fair"},
+    {PolicyKind::kShortest, "shortest"},
+};
 
 class FcfsPolicy : public Policy {
  public:
@@ -25,11 +35,11 @@ class PriorityPolicy : public Policy {
   }
 };
 
-// Least slack first. A request's slack is what is left until its deadline when the work that it
-// still needs is taken away; as all slacks shrink alike while requests wait, their order is that of
-// the latest moments at which to start. The requests of a workflow (the stages of an agent, say)
-// share the deadline that the first of them brought: a stage that comes late finds less slack left.
-// A request without a deadline has as much slack as nobody may wait longer than.
+// Serves the least slack first. A request's slack is the time until its deadline minus the work
+// that it still needs; all slacks shrink alike while requests wait, so their order is that of the
+// latest start times. The requests of a workflow (such as the stages of an agent) share the
+// deadline of the first of them: a late stage has less slack left.
+// Without a deadline, the slack is the starvation limit.
 // Source: Peng et al., "HexGen-Text2SQL", 2025, section 4 (urgency of a stage).
 class DeadlinePolicy : public Policy {
  public:
@@ -42,7 +52,8 @@ class DeadlinePolicy : public Policy {
 
  private:
   static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
-  // Workflows that are remembered, the newest: some MiB, and more than run at a time.
+  // Limit on remembered workflows; the oldest are forgotten. It is some MiB, and more than run at a
+  // time.
   static constexpr size_t kMaxWorkflows = 65536;
 
   int64_t DeadlineOf(const GenerationRequest& request, int64_t now_us) {
@@ -70,16 +81,33 @@ class FairPolicy : public Policy {
     return {.rank = 0, .arrival = arrival.number};
   }
   bool is_per_tenant() const override { return true; }
-  // Only from those that have more than twice as much: the rest evens out as requests end, and
-  // places do not go to and fro.
+  // Displaces only tenants that have more than twice as many sequences: smaller differences even
+  // out as requests end, and sequences are not swapped back and forth.
   bool Displaces(const OrderKey& waiting, const OrderKey& running) const override {
     return 2 * waiting.rank + 1 < running.rank;
+  }
+};
+
+// Serves the shortest prompt first, so that the mean time to the first token is the least; prompts
+// of one length keep their order. How long an answer will be is not known, and does not count.
+class ShortestPolicy : public Policy {
+ public:
+  OrderKey Key(const GenerationRequest& request, const Arrival& arrival) override {
+    return {.rank = static_cast<int64_t>(request.prompt.size()), .arrival = arrival.number};
   }
 };
 
 }  // namespace
 
 bool Policy::Displaces(const OrderKey&, const OrderKey&) const { return false; }
+
+const PolicyTraits& TraitsOf(PolicyKind kind) { return kPolicies[static_cast<size_t>(kind)]; }
+
+const PolicyTraits* FindPolicy(std::string_view name) {
+  const auto* const found = std::find_if(std::begin(kPolicies), std::end(kPolicies),
+                                         [name](const auto& p) { return p.name == name; });
+  return found == std::end(kPolicies) ? nullptr : found;
+}
 
 std::unique_ptr<Policy> MakePolicy(PolicyKind kind) {
   switch (kind) {
@@ -91,6 +119,8 @@ std::unique_ptr<Policy> MakePolicy(PolicyKind kind) {
       return std::make_unique<DeadlinePolicy>();
     case PolicyKind::kFair:
       return std::make_unique<FairPolicy>();
+    case PolicyKind::kShortest:
+      return std::make_unique<ShortestPolicy>();
   }
   return nullptr;
 }

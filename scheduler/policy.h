@@ -1,14 +1,15 @@
-// In which order requests are served. The scheduler asks for a key when a request arrives (and when
-// it is admitted), and serves, admits and (from the other end) preempts in the order of keys.
+// The order in which requests are served. The scheduler asks for a key when a request arrives (and
+// when it is admitted). It serves and admits in the order of keys, and preempts from its other end.
 //
-// Whatever the policy, a request that has waited for SchedulerOptions::starvation_us goes ahead of
-// all that have not: that bound is the scheduler's, not the policy's.
+// Under every policy, a request that has waited for SchedulerOptions::starvation_us goes ahead of
+// all that have not: the scheduler, not the policy, keeps that bound.
 #pragma once
 
 #include <compare>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <string_view>
 
 #include "scheduler/request.h"
 
@@ -16,12 +17,26 @@ namespace heddle::scheduler {
 
 enum class PolicyKind : uint8_t {
   kFcfs,      // first come, first served
-  kPriority,  // the lowest `priority` first; it takes the place of running requests of higher ones
+  kPriority,  // the lowest `priority` first, which also displaces running requests of higher ones
   kDeadline,  // the least slack first
-  kFair,      // what was given to each tenant stays even
+  kFair,      // the service that each tenant got stays even
+  kShortest,  // the shortest prompt first
 };
 
-// Smaller is more urgent. `arrival` is unique per request and makes every order total.
+// Properties of a policy that other code depends on, so that it need not ask for the kind.
+struct PolicyTraits {
+  PolicyKind kind;
+  std::string_view name;       // in the configuration (--policy)
+  bool uses_priority = false;  // GenerationRequest::priority matters
+  bool uses_deadline = false;  // deadline_us and workflow matter
+};
+
+const PolicyTraits& TraitsOf(PolicyKind kind);
+// The policy of that name, or null if there is none.
+const PolicyTraits* FindPolicy(std::string_view name);
+
+// Orders requests: smaller is more urgent. `arrival` is unique per request and makes the order
+// total.
 struct OrderKey {
   static constexpr int64_t kOverdue = std::numeric_limits<int64_t>::min();
 
@@ -30,12 +45,12 @@ struct OrderKey {
   auto operator<=>(const OrderKey&) const = default;
 };
 
-// What the scheduler knows when a request arrives.
+// What is known of a request when it arrives.
 struct Arrival {
   uint64_t number = 0;  // 1, 2, 3...
   int64_t now_us = 0;
-  int64_t work_us = 0;        // what the request is thought to take; 0: not known yet
-  int64_t starvation_us = 0;  // the bound
+  int64_t work_us = 0;        // estimated work; 0: unknown
+  int64_t starvation_us = 0;  // SchedulerOptions::starvation_us
 };
 
 // Thread-safety: none; owned by the scheduler.
@@ -45,9 +60,9 @@ class Policy {
 
   virtual OrderKey Key(const GenerationRequest& request, const Arrival& arrival) = 0;
 
-  // Whether tenants stand in line separately (WaitingQueue's flows), and a request's rank is how
-  // many of its tenant's sequences ran when it was admitted: every tenant's first before anybody's
-  // second.
+  // Whether each tenant has its own queue (WaitingQueue's flows). A request's rank is then the
+  // number of its tenant's sequences that ran when it was admitted: every tenant's first sequence
+  // goes before any tenant's second.
   virtual bool is_per_tenant() const { return false; }
 
   // Whether a waiting request takes the place of the least urgent running one.

@@ -13,8 +13,8 @@ using engine::TokenId;
 
 namespace {
 
-// Children that a search for a partial page looks at: comparing 8 pages of tokens costs less than
-// the row that one common token saves.
+// Limit on the children that a search for a partial page compares: comparing 8 pages of tokens
+// costs less than the row that one common token saves.
 constexpr int kMaxSiblings = 8;
 
 // The finaliser of SplitMix64 (Steele et al., OOPSLA 2014). Not a secret: hits are verified.
@@ -36,9 +36,6 @@ PrefixCache::PrefixCache(PageAllocator* pool, PageAllocator* host, int32_t num_g
       companions_(nodes_.size() * static_cast<size_t>(num_groups - 1), kNone) {
   by_hash_.reserve(nodes_.size());
   newest_first_page_.reserve(nodes_.size());
-  pool->set_on_evict([this](PageId page) { Evicted(page); });
-  pool->set_credit([this](PageId page, double last) { return CreditOf(page, last); });
-  if (host) host->set_on_evict([this](PageId slot) { Forget(NodeOf(slot)); });
 }
 
 uint64_t PrefixCache::EmptyHash(uint64_t name_space) { return Mix(name_space); }
@@ -87,7 +84,7 @@ PageId PrefixCache::FindPartial(uint64_t parent_hash, PageId parent,
   PageId best = kNone;
   PageId child = NewestChild(parent_hash, parent);
   for (int i = 0; i < kMaxSiblings && child != kNone; ++i, child = At(child).older_sibling) {
-    if (!IsInPool(child)) continue;  // else two pages for a part of one
+    if (!IsInPool(child)) continue;  // otherwise part of one page would take two
     auto end = std::mismatch(tokens.begin(), tokens.end(), TokensOf(child).begin()).first;
     int32_t common = static_cast<int32_t>(end - tokens.begin());
     if (common <= *num_common) continue;
@@ -108,6 +105,7 @@ bool PrefixCache::IsInPool(PageId node) const {
 void PrefixCache::Attach(PageId node, int32_t group, PageId page) {
   companions_[CompanionAt(node, group)] = page;
   At(page) = {.depth = At(node).depth, .group = group, .parent = node};
+  pool_.SetOwner(page, this);
 }
 
 bool PrefixCache::Insert(PageId page, uint64_t hash, uint64_t parent_hash, PageId parent,
@@ -123,10 +121,11 @@ bool PrefixCache::Insert(PageId page, uint64_t hash, uint64_t parent_hash, PageI
   SetNewestChild(parent_hash, parent, page);
   std::copy(tokens.begin(), tokens.end(),
             tokens_.begin() + static_cast<ptrdiff_t>(Index(page)) * pool_.page_tokens());
+  pool_.SetOwner(page, this);
   return true;
 }
 
-double PrefixCache::CreditOf(PageId page, double evicted_last) {
+double PrefixCache::Credit(PageId page, double evicted_last) {
   const Node& node = At(page);
   const double worth = worth_ ? worth_(node.depth) : 1.0;
   const double credit = std::max(evicted_last + worth, node.child_credit);
@@ -137,7 +136,7 @@ double PrefixCache::CreditOf(PageId page, double evicted_last) {
   return credit;
 }
 
-// Whether it is still what it was, a node or a companion of one.
+// Whether `node` still is in the cache, as a node or as a companion of one.
 bool PrefixCache::Has(PageId node) const {
   if (At(node).group > 0) return PageOf(At(node).parent, At(node).group) == node;
   auto it = by_hash_.find(At(node).hash);
@@ -157,14 +156,14 @@ bool PrefixCache::IsWorthASlot(PageId page) const {
   return next == kNone;
 }
 
-// The pool needs the page for something else: its content goes to the second tier, if that has a
-// slot to give and it is worth it.
+// The pool needs the page for other content. The evicted content goes to the second tier, if that
+// has a free slot and the content is worth it.
 void PrefixCache::Evicted(PageId page) {
   if (host_ == nullptr || host_->num_free() == 0 || !IsWorthASlot(page)) return Forget(page);
-  PageId slot = host_->AllocateOne();  // what it held is forgotten, with all that follows from it
+  PageId slot = host_->AllocateOne();  // the slot's old content and its descendants are forgotten
   held_slots_.push_back(slot);
   if (!Has(page)) return;
-  host_->SetCached(slot);
+  host_->SetOwner(slot, &slot_owner_);
   Move(page, NodeOf(slot));
   swaps_out_.push_back({page, Index(slot)});
 }
@@ -182,9 +181,9 @@ void PrefixCache::Fetch(PageId node, PageId page) {
 }
 
 void PrefixCache::Adopt(PageId node, PageId page) {
-  host_->SetUncached(SlotOf(node));  // free, once no step holds it
+  host_->ClearOwner(SlotOf(node));  // freed once no step holds it
   Move(node, page);
-  pool_.SetCached(page);
+  pool_.SetOwner(page, this);
 }
 
 void PrefixCache::BeginStep() {
@@ -199,7 +198,7 @@ void PrefixCache::EndStep() {
   held_pages_.clear();
 }
 
-// Gives the node another id; its neighbours follow.
+// Gives the node another id and updates its neighbours.
 void PrefixCache::Move(PageId from, PageId to) {
   const Node node = At(from);
   At(to) = node;
@@ -227,11 +226,15 @@ void PrefixCache::Move(PageId from, PageId to) {
   }
 }
 
-void PrefixCache::Uncache(PageId node) {
-  IsOnHost(node) ? host_->SetUncached(SlotOf(node)) : pool_.SetUncached(node);
+bool PrefixCache::IsOwned(PageId node) const {
+  return IsOnHost(node) ? host_->is_owned(SlotOf(node)) : pool_.is_owned(node);
 }
 
-// The page and all its descendants.
+void PrefixCache::Uncache(PageId node) {
+  IsOnHost(node) ? host_->ClearOwner(SlotOf(node)) : pool_.ClearOwner(node);
+}
+
+// Forgets the page and all its descendants.
 void PrefixCache::Forget(PageId page) {
   if (At(page).group > 0) {
     companions_[CompanionAt(At(page).parent, At(page).group)] = kNone;
@@ -275,8 +278,7 @@ absl::Status PrefixCache::CheckIntegrity() const {
     auto parent = by_hash_.find(node.parent_hash);
     bool has_parent =
         node.parent == kNone || (parent != by_hash_.end() && parent->second == node.parent);
-    bool is_cached = IsOnHost(page) ? host_->is_cached(SlotOf(page)) : pool_.is_cached(page);
-    if (node.hash != hash || !has_parent || !is_cached) {
+    if (node.hash != hash || !has_parent || !IsOwned(page)) {
       return absl::InternalError(
           absl::StrCat("cached page ", Index(page), " lost its parent, its hash or its mark"));
     }
@@ -289,8 +291,7 @@ absl::Status PrefixCache::CheckCompanions(PageId node) const {
   for (int32_t group = 1; group < num_groups_; ++group) {
     const PageId page = PageOf(node, group);
     if (page == kNone) continue;
-    const bool is_cached = IsOnHost(page) ? host_->is_cached(SlotOf(page)) : pool_.is_cached(page);
-    if (At(page).group != group || At(page).parent != node || !is_cached) {
+    if (At(page).group != group || At(page).parent != node || !IsOwned(page)) {
       return absl::InternalError(absl::StrCat("companion ", Index(page), " of cached page ",
                                               Index(node), " hangs on another, or lost its mark"));
     }

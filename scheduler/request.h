@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,8 @@ using engine::TokenId;
 enum class RequestId : uint64_t {};
 
 enum class FinishReason : uint8_t {
-  kStop,       // an end-of-sequence or stop token was drawn (it is the last token reported)
-  kLength,     // max_tokens, or the end of the context
+  kStop,       // an end-of-sequence or stop token was drawn; it is the last token reported
+  kLength,     // max_tokens or the end of the context was reached
   kCancelled,  // Cancel was called
   kError,      // the engine failed
 };
@@ -27,20 +28,22 @@ struct GenerationRequest {
   std::vector<TokenId> prompt;  // not empty; prompt.size() < max context
   int32_t max_tokens = 16;      // >= 0; 0: prompt logprobs only
   int32_t num_branches = 1;     // n: continuations that share the prompt's pages
-  // Branch b draws with seed + b, so that each is what a request of its own with that seed gives.
+  // Branch b draws with seed + b, so that each equals a separate request with that seed.
   engine::SamplingParams sampling;
+  // The grammar of each answer; null: unconstrained.
+  std::shared_ptr<engine::grammar::CompiledGrammar> grammar;
   std::vector<TokenId> stop_tokens;  // end-of-sequence ids (unless ignored) and stop_token_ids
-  // Prefixes are shared only between requests of one space (one adapter, one tenant's salt).
+  // Prefixes are shared only between requests of the same space (one adapter, one tenant's salt).
   uint64_t cache_space = 0;
-  // An embedding of the prompt is wanted, and nothing else: needs max_tokens 0.
+  // Asks for the prompt's embedding and nothing else: needs max_tokens 0.
   engine::Pooling pooling = engine::Pooling::kNone;
   int32_t prompt_logprobs = -1;  // -1: none; n: log-probability of each prompt token, n best
-  // What the policies go by (policy.h); each looks at its own.
+  // The policies' inputs (policy.h); each policy reads its own.
   int32_t priority = 0;     // lower is served earlier
   int64_t deadline_us = 0;  // from the arrival to the whole answer; 0: none
   uint64_t workflow = 0;    // its requests share the first one's deadline; 0: none
-  uint64_t tenant = 0;      // whose share of the machine it takes
-  std::string label;        // what the front end calls it; nobody goes by it
+  uint64_t tenant = 0;      // the tenant whose share it uses
+  std::string label;        // the front end's name for it; not used for decisions
 };
 
 }  // namespace heddle::scheduler

@@ -1,7 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
-#include <limits>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,12 +9,13 @@
 
 namespace heddle::scheduler {
 
-using engine::SampledToken;
+using engine::SequenceGain;
+using engine::StepPlan;
 using engine::StepResult;
 
 namespace {
 
-// Which of the step's embeddings is that of a sequence; -1: none.
+// The index of a sequence's embedding in the step's results; -1: none.
 int32_t PooledIndex(const StepResult& result, SequenceId id) {
   auto found = std::find_if(result.pooled.begin(), result.pooled.end(),
                             [id](const engine::PooledState& pooled) { return pooled.id == id; });
@@ -22,58 +23,23 @@ int32_t PooledIndex(const StepResult& result, SequenceId id) {
   return static_cast<int32_t>(found - result.pooled.begin());
 }
 
-// Of one more answer in the mean of their lengths: the last few dozen count.
-constexpr double kAnswerWeight = 1.0 / 32;
-// Of one more draw in how often a grammar forces what follows: the last dozen count.
+// The largest share of fruitless samples at which planning ahead still pays, because the step
+// before it has no pause.
+constexpr float kMaxPassedShare = 0.1f;
+// Weight of the newest draw in the running share of draws that forced tokens follow: the last dozen
+// count.
 constexpr float kForcingWeight = 1.0f / 8;
-// Of one more step's swaps in the mean time per page.
-constexpr double kSwapWeight = 1.0 / 8;
-
-// Pages at the end of a prefix that a sequence which goes on from there takes over, by group.
-std::vector<int32_t> TailPages(const SchedulerOptions& options) {
-  std::vector<int32_t> pages;
-  for (size_t group = 1; group < options.windows.size(); ++group) {
-    const int32_t window = options.windows[group];
-    pages.push_back(window == 0 ? std::numeric_limits<int32_t>::max()
-                                : (window + options.window_grain) / options.page_tokens + 2);
-  }
-  return pages;
-}
-
-std::unique_ptr<PageAllocator> HostPool(const SchedulerOptions& options) {
-  if (options.num_host_pages == 0 || !options.prefix_cache) return nullptr;
-  return std::make_unique<PageAllocator>(options.num_host_pages, options.page_tokens);
-}
-
 }  // namespace
 
-int32_t Scheduler::MaxContext(const SchedulerOptions& options) {
-  return options.page_rule().LongestWithin(options.num_pages, options.windows, options.max_context);
-}
-
 Scheduler::Scheduler(const SchedulerOptions& options)
-    : options_(options),
-      max_context_(MaxContext(options)),
-      max_running_(std::min(options.max_step_seqs, options.max_step_tokens)),
-      num_groups_(static_cast<int32_t>(options.windows.size())),
-      has_windows_(std::any_of(options.windows.begin(), options.windows.end(),
-                               [](int32_t window) { return window > 0; })),
+    : limits_(options),
       pool_(options.num_pages, options.page_tokens),
-      host_pool_(HostPool(options)),
-      cache_(&pool_, host_pool_.get(), num_groups_),
-      policy_(MakePolicy(options.policy)) {
-  HEDDLE_CHECK(options.max_context > 0 && max_running_ > 0, "a limit of the scheduler is not set");
-  HEDDLE_CHECK(num_groups_ > 0, "a model has at least one group of layers");
-  cache_.set_worth([this](int32_t depth) { return PageUs(depth); });
-  cache_.set_keeps([this](int32_t depth) { return SwapPays(depth); });
-  cache_.set_tails(TailPages(options_));
-  for (int32_t window : options_.windows) {
-    const int64_t pages = options_.page_rule().MostPages(max_context_, {&window, 1});
-    most_pages_.push_back(static_cast<int32_t>(pages));
-  }
-  running_.reserve(max_running_);
-  page_scratch_.reserve(options.page_tokens);
-}
+      budget_(limits_.options),
+      prefixes_(limits_, &pool_, budget_),
+      running_(limits_.max_running),
+      admission_({limits_, requests_, pool_, budget_, prefixes_, running_, totals_}),
+      planner_({limits_, requests_, pool_, budget_, prefixes_, running_, totals_}, &admission_),
+      flights_(options.max_in_flight) {}
 
 absl::Status Scheduler::Validate(const GenerationRequest& request,
                                  const SchedulerOptions& options) {
@@ -100,42 +66,31 @@ absl::Status Scheduler::Validate(const GenerationRequest& request,
 }
 
 void Scheduler::Add(GenerationRequest request, int64_t now_us) {
-  RequestId id = request.id;
+  const RequestId id = request.id;
   auto state = std::make_unique<RequestState>();
-  state->key = policy_->Key(request, {.number = ++arrivals_,
-                                      .now_us = now_us,
-                                      .work_us = EstimateWorkUs(request),
-                                      .starvation_us = options_.starvation_us});
-  state->flow = waiting_.FlowOf(policy_->is_per_tenant() ? request.tenant : 0);
   state->arrival_us = now_us;
   state->live_branches = request.num_branches;
-  state->branches.resize(request.num_branches);
+  state->branches.resize(static_cast<size_t>(request.num_branches));
   state->request = std::move(request);
-  int32_t prompt = state->num_prompt();
   for (int32_t b = 0; b < state->live_branches; ++b) {
     Sequence& branch = state->branches[b];
     branch.id = SequenceId{++last_sequence_id_};
     branch.branch = b;
     branch.request = state.get();
-    branch.tables.SetGroups(num_groups_);
+    branch.tables.SetGroups(limits_.num_groups);
   }
-  if (options_.prefix_cache) HashPrompt(state.get());
-  Sequence* carrier = &state->branches[0];
-  carrier->phase = Phase::kWaiting;
-  bool is_new = requests_.emplace(id, std::move(state)).second;
+  prefixes_.HashPrompt(state.get());
+  const auto [added, is_new] = requests_.emplace(id, std::move(state));
   HEDDLE_CHECK(is_new, "a request id was used twice");
-  waiting_.Enter(carrier->request->flow);
-  waiting_.Insert(carrier, now_us);
-  ++num_unstarted_;
-  unstarted_tokens_ += prompt;
+  admission_.Add(added->second.get(), now_us);
 }
 
 void Scheduler::Cancel(RequestId id, FinishReason reason, std::vector<SequenceEvent>* events) {
   auto it = requests_.find(id);
   if (it == requests_.end()) return;
-  // The last Finish takes the state out of the map but leaves it alive until Sweep.
+  // The last Finish takes the state out of the map but keeps it alive until Sweep.
   RequestState* state = it->second.get();
-  // Waiting branches last: ending the carrier would hand its pages over to each in turn.
+  // Waiting branches end last: ending the carrier first would hand its pages over to each in turn.
   for (Sequence& branch : state->branches) {
     if (branch.phase == Phase::kUnforked) Finish(&branch, reason, events);
   }
@@ -157,7 +112,7 @@ void Scheduler::CancelBranch(RequestId id, int32_t branch, std::vector<SequenceE
   Sweep();
 }
 
-// Makes another live branch, if there is one, compute the prompt in place of `carrier`.
+// Lets another live branch, if there is one, compute the prompt in place of `carrier`.
 void Scheduler::HandOver(Sequence* carrier) {
   RequestState& state = *carrier->request;
   auto heir = std::find_if(state.branches.begin(), state.branches.end(),
@@ -168,18 +123,18 @@ void Scheduler::HandOver(Sequence* carrier) {
   heir->num_hashed_pages = carrier->num_hashed_pages;
   heir->chain = carrier->chain;
   if (carrier->phase == Phase::kWaiting) {
-    waiting_.Replace(carrier, &*heir);
+    admission_.Replace(carrier, &*heir);
   } else {
-    *std::find(running_.begin(), running_.end(), carrier) = &*heir;
+    running_.Replace(carrier, &*heir);
   }
   heir->phase = carrier->phase;
   carrier->phase = Phase::kUnforked;
 }
 
 void Scheduler::Expire(int64_t now_us, std::vector<SequenceEvent>* events) {
-  if (options_.max_queue_us == 0) return;
-  const int64_t since_us = now_us - options_.max_queue_us;
-  for (Sequence* next = waiting_.oldest(); next && next->waiting_since_us <= since_us;) {
+  if (limits_.options.max_queue_us == 0) return;
+  const int64_t since_us = now_us - limits_.options.max_queue_us;
+  for (Sequence* next = admission_.oldest(); next && next->waiting_since_us <= since_us;) {
     RequestState* request = next->request;
     next = next->waits_before;
     if (!request->started) Cancel(request->request.id, FinishReason::kError, events);
@@ -206,44 +161,99 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   SequenceEvent& event = AddEvent(*sequence, events);
   event.finished = true;
   event.reason = reason;
-  if (sequence->phase == Phase::kWaiting) waiting_.Erase(sequence);
+  if (sequence->phase == Phase::kWaiting) admission_.Erase(sequence);
   if (sequence->phase == Phase::kRunning) running_has_finished_ = true;
   sequence->phase = Phase::kFinished;
-  LeaveCached(sequence);
+  prefixes_.Leave(sequence);
   sequence->tables.Drop(&pool_);
   if (sequence->begun) ended_.push_back(sequence->id);
   RequestState* state = sequence->request;
   if (--state->live_branches > 0) return;
-  if (!state->started) CountStarted(*state);
-  waiting_.Leave(state->flow);
+  if (!state->started) admission_.CountStarted(*state);
+  admission_.Leave(*state);
   auto it = requests_.find(state->request.id);
   ended_requests_.emplace_back(step_, std::move(it->second));
   requests_.erase(it);
 }
 
-// It waits for its first step no more.
-void Scheduler::CountStarted(const RequestState& request) {
-  --num_unstarted_;
-  unstarted_tokens_ -= request.num_prompt();
-}
-
-// Takes finished sequences out of the running list, and frees ended requests that no step in
-// flight names any more.
+// Removes finished sequences from the running set, and frees ended requests that no step in flight
+// names any more.
 void Scheduler::Sweep() {
   if (running_has_finished_) {
-    std::erase_if(running_, [](const Sequence* s) { return s->phase == Phase::kFinished; });
+    running_.EraseIf([](const Sequence* s) { return s->phase == Phase::kFinished; });
     running_has_finished_ = false;
   }
-  const uint64_t oldest = num_flights_ > 0 ? flights_[0].step : step_ + 1;
+  const uint64_t oldest = flights_.empty() ? step_ + 1 : flights_.oldest().step;
   std::erase_if(ended_requests_, [oldest](const auto& ended) { return ended.first < oldest; });
+}
+
+void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
+  HEDDLE_CHECK(flights_.empty(), "the last plan was not committed");
+  MakePlan(now_us, /*is_ahead=*/false, plan);
+}
+
+bool Scheduler::PlanAhead(int64_t now_us, StepPlan* plan) {
+  if (flights_.empty() || flights_.full()) return false;
+  if (planner_.step().needs_tokens || !MayExpect()) return false;
+  Expect();
+  // A preemption could hit a sequence whose token is still being drawn by a step in flight.
+  if (!planner_.FitsWithoutPreemption()) return false;
+  MakePlan(now_us, /*is_ahead=*/true, plan);
+  return !plan->empty();
+}
+
+void Scheduler::MakePlan(int64_t now_us, bool is_ahead, StepPlan* plan) {
+  plan->Clear();
+  plan->more_groups.resize(static_cast<size_t>(limits_.num_groups) - 1);
+  plan->step = ++step_;
+  plan->ended.swap(ended_);
+  Flight& flight = flights_.next();
+  flight.Clear();
+  flight.step = step_;
+  planner_.Plan(now_us, is_ahead, plan, &flight);
+  if (!plan->empty()) flights_.Push();
+}
+
+// Whether a step may be planned behind those in flight: none of them pools, and their samples are
+// likely to be useful. A sequence whose grammar forces tokens behind its draw gets no token in the
+// step planned ahead, and runs a step later than it could.
+bool Scheduler::MayExpect() const {
+  float passed = 0;
+  size_t num_samples = 0;
+  for (int i = 0; i < flights_.size(); ++i) {
+    if (flights_[i].has_pools) return false;
+    for (const FlightSample& sample : flights_[i].samples) passed += sample.owner->forcing;
+    num_samples += flights_[i].samples.size();
+  }
+  return passed <= kMaxPassedShare * static_cast<float>(num_samples);
+}
+
+// Counts the next token of each sequence that a step in flight draws as a token to run. A sample
+// for any position but the sequence's next one follows a draw behind which tokens turned out to be
+// forced: its result is dropped.
+void Scheduler::Expect() {
+  for (int i = 0; i < flights_.size(); ++i) {
+    for (const FlightSample& sample : flights_[i].samples) sample.owner->num_expected = 0;
+  }
+  for (int i = 0; i < flights_.size(); ++i) {
+    const Flight& flight = flights_[i];
+    for (size_t s = 0; s < flight.samples.size(); ++s) {
+      Sequence* owner = flight.samples[s].owner;
+      const bool goes_on = owner->phase == Phase::kRunning && !limits_.IsFull(*owner, 1);
+      if (!goes_on || flight.samples[s].position != owner->num_tokens()) continue;
+      owner->num_expected = 1;
+      owner->expected_step = flight.step;
+      owner->expected_sample = static_cast<int32_t>(s);
+    }
+  }
 }
 
 void Scheduler::Commit(const StepResult& result, int64_t now_us,
                        std::vector<SequenceEvent>* events) {
-  const Flight& flight = flights_[0];
-  HEDDLE_CHECK(num_flights_ > 0 && result.step == flight.step,
+  HEDDLE_CHECK(!flights_.empty() && result.step == flights_.oldest().step,
                "the result is not of the oldest step in flight");
-  HEDDLE_CHECK(result.samples.size() == flight.sample_owners.size(), "a sample is missing");
+  const Flight& flight = flights_.oldest();
+  HEDDLE_CHECK(result.gains.size() == flight.samples.size(), "a sample is missing");
   for (const ScoreOwner& scores : flight.score_owners) {
     for (const Sequence& branch : scores.request->branches) {
       if (branch.phase == Phase::kFinished) continue;
@@ -253,12 +263,21 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
       break;
     }
   }
-  for (size_t i = 0; i < flight.sample_owners.size(); ++i) {
-    // Cancelled meanwhile, or ended by the step before, when this one was planned already.
-    Sequence* owner = flight.sample_owners[i];
-    if (owner->phase == Phase::kFinished || std::exchange(owner->sample_is_void, false)) continue;
-    Accept(owner, result, static_cast<int32_t>(i), events);
+  for (size_t i = 0; i < flight.samples.size(); ++i) {
+    // Skips sequences that were cancelled meanwhile, or ended by an earlier step after this one was
+    // planned.
+    if (flight.samples[i].owner->phase == Phase::kFinished) continue;
+    Accept(flight.samples[i], result.gains[i], result, events);
   }
+  FinishPrompts(flight, result, events);
+  budget_.CountStep(flight, static_cast<double>(result.timing.swap_ns) * 1e-3, now_us);
+  flights_.Pop();
+  Sweep();
+}
+
+// Ends the requests that want nothing behind their prompts.
+void Scheduler::FinishPrompts(const Flight& flight, const StepResult& result,
+                              std::vector<SequenceEvent>* events) {
   for (RequestState* request : flight.prompts_only) {
     for (Sequence& branch : request->branches) {
       if (branch.phase == Phase::kFinished) continue;
@@ -266,94 +285,84 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
       events->back().pooled = PooledIndex(result, branch.id);
     }
   }
-  Learn(flight, static_cast<double>(result.timing.swap_ns) * 1e-3, now_us);
-  committed_us_ = now_us;
-  std::swap(flights_[0], flights_[1]);
-  --num_flights_;
-  Sweep();
 }
 
-// A step takes from when it was planned, or from the end of that before it if that was later.
-void Scheduler::Learn(const Flight& flight, double swap_us, int64_t now_us) {
-  const int64_t begin_us = std::max(flight.planned_us, committed_us_);
-  const double us = static_cast<double>(now_us - begin_us) - swap_us;
-  if (flight.cost.rows > 0 && us > 0) cost_model_.Observe(flight.cost, us);
-  if (flight.num_swaps == 0 || swap_us <= 0) return;
-  const double weight = swap_us_per_page_ == 0 ? 1.0 : kSwapWeight;
-  swap_us_per_page_ += weight * (swap_us / flight.num_swaps - swap_us_per_page_);
-}
-
-// Books one drawn token, and what a grammar has follow it: rows of the next step, as a prompt's.
-void Scheduler::Accept(Sequence* sequence, const StepResult& result, int32_t sample,
-                       std::vector<SequenceEvent>* events) {
-  const SampledToken& drawn = result.samples[sample];
+// Books the tokens that a sample brought. Tokens beyond its rows were forced: they are rows of the
+// next step, like a prompt's. A gain without tokens changes nothing.
+void Scheduler::Accept(const FlightSample& sample, const SequenceGain& gain,
+                       const StepResult& result, std::vector<SequenceEvent>* events) {
+  Sequence* sequence = sample.owner;
   sequence->num_expected = 0;
-  if (drawn.token < 0) return Finish(sequence, FinishReason::kError, events);  // none to draw from
-  const bool is_first = sequence->generated.empty();
-  std::optional<FinishReason> end = Append(sequence, drawn.token);
-  const bool has_row = sequence->num_remaining() == 0;  // of this token, in the step behind
-  size_t num_forced = 0;
-  while (!end && num_forced < drawn.forced.size()) {
-    end = Append(sequence, drawn.forced[num_forced++]);
+  const int32_t rows_dropped = sample.num_rows - gain.rows_kept;
+  HEDDLE_CHECK(gain.id == sequence->id && rows_dropped >= 0, "a gain is not that of the sample");
+  if (rows_dropped > 0) sequence->tables.Truncate(sequence->num_computed() - rows_dropped, &pool_);
+  if (gain.failure != engine::DrawFailure::kNone) {
+    Finish(sequence, FinishReason::kError, events);
+    events->back().failure = gain.failure;
+    return;
   }
-  totals_.forced_tokens += static_cast<int64_t>(num_forced);
-  sequence->sample_is_void = has_row && num_forced > 0;
+  if (gain.num_tokens == 0) return;
+  const auto tokens =
+      std::span(result.tokens)
+          .subspan(static_cast<size_t>(gain.token_begin), static_cast<size_t>(gain.num_tokens));
+  if (tokens[0].token < 0) {
+    Finish(sequence, FinishReason::kError, events);
+    events->back().failure = engine::DrawFailure::kNothingToDraw;
+    return;
+  }
+  const bool is_first = sequence->generated.empty();
+  std::optional<FinishReason> end;
+  int32_t num_booked = 0;
+  while (!end && num_booked < gain.num_tokens) end = Append(sequence, tokens[num_booked++].token);
+  const int32_t num_forced = std::max(0, num_booked - gain.rows_kept);
+  totals_.forced_tokens += num_forced;
   sequence->forcing += kForcingWeight * ((num_forced > 0 ? 1.0f : 0.0f) - sequence->forcing);
   const size_t index = events->size();
   if (end) {
-    auto tokens = static_cast<double>(sequence->generated.size());
-    const double weight = mean_answer_tokens_ == 0 ? 1.0 : kAnswerWeight;
-    mean_answer_tokens_ += weight * (tokens - mean_answer_tokens_);
+    budget_.CountAnswer(sequence->generated.size());
     Finish(sequence, *end, events);
   } else {
     AddEvent(*sequence, events);
   }
   SequenceEvent& event = (*events)[index];
   if (is_first) event.cached_tokens = std::max(0, sequence->request->cached_tokens);
-  event.sample_begin = sample;
-  event.num_samples = 1;
-  event.num_forced = static_cast<int32_t>(num_forced);
+  event.token_begin = gain.token_begin;
+  event.num_tokens = num_booked;
 }
 
-// One more token of an answer; why the answer ends with it, if it does.
+// Appends one token to an answer; returns why the answer ends with it, if it does.
 std::optional<FinishReason> Scheduler::Append(Sequence* sequence, TokenId token) {
   const GenerationRequest& request = sequence->request->request;
   sequence->generated.push_back(token);
   ++totals_.generated_tokens;
-  waiting_.Charge(sequence->request->flow, kAnswerCharge);
+  admission_.ChargeAnswer(*sequence->request, 1);
   if (std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
       request.stop_tokens.end()) {
     return FinishReason::kStop;
   }
-  return IsFull(*sequence, 0) ? std::optional(FinishReason::kLength) : std::nullopt;
-}
-
-// With so many more tokens.
-bool Scheduler::IsFull(const Sequence& sequence, int32_t more) const {
-  return static_cast<int32_t>(sequence.generated.size()) + more >=
-             sequence.request->request.max_tokens ||
-         sequence.num_tokens() + more >= max_context_;
+  return limits_.IsFull(*sequence, 0) ? std::optional(FinishReason::kLength) : std::nullopt;
 }
 
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = totals_;
   stats.running_sequences = static_cast<int32_t>(running_.size());
-  stats.waiting_requests = num_unstarted_;
-  stats.waiting_tokens = unstarted_tokens_;
+  stats.waiting_requests = admission_.num_unstarted();
+  stats.waiting_tokens = admission_.unstarted_tokens();
   stats.live_requests = static_cast<int32_t>(requests_.size());
   stats.pages_used = pool_.num_used();
   stats.pages_cached = pool_.num_evictable();
-  if (host_pool_) stats.host_pages_used = host_pool_->num_used() + host_pool_->num_evictable();
+  stats.host_pages_used = prefixes_.host_pages_used();
   return stats;
 }
 
 absl::Status Scheduler::CheckIntegrity() const {
   if (absl::Status pages = CheckPages(); !pages.ok()) return pages;
-  if (absl::Status cache = cache_.CheckIntegrity(); !cache.ok()) return cache;
-  if (!std::is_sorted(running_.begin(), running_.end(), MoreUrgent())) {
+  if (absl::Status cache = prefixes_.CheckIntegrity(); !cache.ok()) return cache;
+  if (!running_.IsInOrder()) {
     return absl::InternalError("the running sequences are not in the order of service");
   }
-  for (const Sequence* sequence = waiting_.oldest(); sequence; sequence = sequence->waits_before) {
+  for (const Sequence* sequence = admission_.oldest(); sequence;
+       sequence = sequence->waits_before) {
     if (sequence->phase != Phase::kWaiting || !sequence->tables.empty()) {
       return absl::InternalError(absl::StrCat("sequence ", static_cast<uint64_t>(sequence->id),
                                               " waits and holds pages, or is not waiting"));
@@ -364,12 +373,9 @@ absl::Status Scheduler::CheckIntegrity() const {
 
 absl::Status Scheduler::CheckPages() const {
   if (absl::Status pool = pool_.CheckIntegrity(); !pool.ok()) return pool;
-  if (host_pool_) {
-    if (absl::Status host = host_pool_->CheckIntegrity(); !host.ok()) return host;
-  }
   std::vector<int32_t> references(pool_.num_pages(), 0);
   for (const Sequence* sequence : running_) {
-    for (int32_t group = 0; group < num_groups_; ++group) {
+    for (int32_t group = 0; group < limits_.num_groups; ++group) {
       const PageTable& table = sequence->tables[group];
       if (table.num_tokens() != sequence->num_computed()) {
         return absl::InternalError(absl::StrCat("group ", group, " has ", table.num_tokens(),

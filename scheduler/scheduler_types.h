@@ -1,20 +1,21 @@
-// What goes into the scheduler and comes out of it beside plans and results: its options, events of
-// branches, notes on what a plan decided, and figures. Plain data.
+// The scheduler's inputs and outputs apart from plans and results: its options, the events of
+// branches, notes on what a plan decided, and statistics. Plain data.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "engine/page_rule.h"
 #include "scheduler/policy.h"
 #include "scheduler/request.h"
 
 namespace heddle::scheduler {
 
-// A target_step_us, chosen from what the streams take by themselves: twice that, counted as if all
-// had begun, those included that are still prompts or wait for a place. So a token beside a chunk
-// comes at most twice as late as the others, and steps take the same time however many streams have
-// begun: the fewer, the more is read of prompts. At least 20 ms: a stream of 50 tokens a second is
-// read by nobody as it comes.
+// Chooses target_step_us as twice the time of a step of the streams alone, counted as if all
+// streams had begun, including those that are still prompts or wait for a place. A token beside a
+// chunk then comes at most twice as late as the others, and steps take the same time however many
+// streams have begun: with fewer streams, more prompt tokens are read. The target is at least 20
+// ms: nobody reads a stream of 50 tokens a second as it comes.
 inline constexpr int64_t kAutomaticTarget = -1;
 
 struct SchedulerOptions {
@@ -26,16 +27,17 @@ struct SchedulerOptions {
   int32_t window_grain = 1;            // ExecutorLimits::window_grain
   int32_t max_step_tokens = 0;         // rows per plan
   int32_t max_step_seqs = 0;           // sequences per plan, and running at a time
-  // While streams run, a step gets only as many prompt rows as it is predicted to take this long
-  // with (but at least kMinChunkTokens, so that prompts progress). 0: max_step_tokens always;
-  // kAutomaticTarget: from the machine (see PromptBudget).
+  int32_t max_in_flight = 2;           // Executor::max_in_flight
+  // While streams run, a step gets only so many prompt rows that its predicted time stays within
+  // this (but at least kMinChunkTokens, so that prompts progress). 0: always max_step_tokens;
+  // kAutomaticTarget: chosen by StepBudget.
   int64_t target_step_us = 0;
-  // Expire ends requests that have waited this long for their first step; 0: never.
+  // The wait for a first step after which Expire ends a request; 0: never.
   int64_t max_queue_us = 0;
-  bool prefix_cache = true;  // keep full pages for later prompts that begin alike
+  bool prefix_cache = true;  // keep full pages for later prompts that share a prefix
   PolicyKind policy = PolicyKind::kFcfs;
-  // Whoever has waited this long (since it arrived, or since it was preempted) goes ahead of all
-  // who have not, whatever the policy, and is not preempted for them. 0: no such bound.
+  // A sequence that has waited this long (since its arrival or its preemption) goes ahead of all
+  // that have not, under every policy, and is not preempted for them. 0: no such bound.
   int64_t starvation_us = 0;
 
   engine::PageRule page_rule() const {
@@ -44,21 +46,21 @@ struct SchedulerOptions {
   }
 };
 
-// What a committed step (or a cancellation) brought to one branch. Ranges index the StepResult
-// that was committed. `finished` is set on a branch's last event and only there.
+// What a committed step (or a cancellation) brought to one branch. Ranges index the committed
+// StepResult. `finished` is set on a branch's last event and only there.
 struct SequenceEvent {
   RequestId request{};
   int32_t branch = 0;
-  int32_t sample_begin = 0;
-  int32_t num_samples = 0;
-  int32_t num_forced = 0;   // of the sample's forced tokens, behind it
-  int32_t score_begin = 0;  // of the prompt; with the lowest live branch
+  int32_t token_begin = 0;  // index in StepResult::tokens
+  int32_t num_tokens = 0;
+  int32_t score_begin = 0;  // prompt scores; with the lowest live branch
   int32_t num_scores = 0;
-  int32_t pooled = -1;        // index of its embedding; with its last event
-  int32_t cached_tokens = 0;  // of the prompt; with the branch's first token
-  int64_t queued_us = -1;     // from Add to the first step; with the request's first event
+  int32_t pooled = -1;        // index of its embedding; on the last event
+  int32_t cached_tokens = 0;  // prompt tokens from the cache; on the first token's event
+  int64_t queued_us = -1;     // from Add to the first step; on the request's first event
   bool finished = false;
   FinishReason reason = FinishReason::kStop;
+  engine::DrawFailure failure = engine::DrawFailure::kNone;  // with FinishReason::kError
 };
 
 // What the last plan decided about one branch, for the history of its request.
@@ -77,21 +79,22 @@ struct StepNote {
 
 struct SchedulerStats {
   int32_t running_sequences = 0;
-  int32_t waiting_requests = 0;  // that were in no step yet
-  int64_t waiting_tokens = 0;    // of their prompts
+  int32_t waiting_requests = 0;  // requests that were in no step yet
+  int64_t waiting_tokens = 0;    // prompt tokens of those
   int32_t live_requests = 0;
   int32_t pages_used = 0;
-  int32_t pages_cached = 0;  // that nobody holds but a later prompt may take over
+  int32_t pages_cached = 0;  // no holder, but a later prompt may take them over
   int32_t host_pages_used = 0;
   int64_t pages_swapped_out = 0;
   int64_t pages_swapped_in = 0;
-  int64_t cached_tokens = 0;      // prompt positions taken from the prefix cache
-  int64_t prompt_tokens = 0;      // rows planned for prompts and for what preemption dropped
-  int64_t recomputed_tokens = 0;  // of these, rows that had been computed before
+  int64_t cached_tokens = 0;       // prompt positions taken from the prefix cache
+  int64_t cached_page_tokens = 0;  // of these, in whole pages of each request
+  int64_t prompt_tokens = 0;       // rows planned for prompts and for what preemption dropped
+  int64_t recomputed_tokens = 0;   // of these, rows that had been computed before
   int64_t generated_tokens = 0;
   int64_t forced_tokens = 0;  // of these, tokens that a grammar forced and nobody drew
   int64_t step_tokens = 0;    // rows of all steps
-  int64_t budget_tokens = 0;  // that these steps could have had: decodes and the prompts' budgets
+  int64_t budget_tokens = 0;  // the decodes and prompt budgets of those steps
   int64_t preemptions = 0;
   int64_t overdue = 0;  // requests that waited for starvation_us and went ahead of others
 };

@@ -1,9 +1,9 @@
-// What passes between the front end (HTTP, gRPC, the CLI) and the engine loop: requests down,
-// events up. The only door to the engine.
+// The interface between the front end (HTTP, gRPC, the CLI) and the engine loop: requests go in,
+// events come out. The front end reaches the engine in no other way.
 //
 // Threads: Submit, Cancel and Stats may be called from any thread; they post to the loop and never
-// wait for a step. An EventSink is called by the loop's thread only, must return at once (push to
-// a queue, wake an I/O thread), must not throw and must not call back into the engine.
+// wait for a step. Only the loop's thread calls an EventSink, which must return at once (push to a
+// queue, wake an I/O thread), must not throw and must not call back into the engine.
 #pragma once
 
 #include <cstdint>
@@ -24,18 +24,18 @@ using scheduler::FinishReason;
 using scheduler::GenerationRequest;
 using scheduler::RequestId;
 
-// What one step brought to one branch of a request. Events of a branch come in order; `finished`
-// is set on its last one and only there. A request ends when all its branches have.
+// What one step brought to one branch of a request. Events of a branch come in order; only the last
+// one has `finished` set. A request ends when all its branches have ended.
 struct GenerationEvent {
   int32_t branch = 0;
   std::vector<engine::SampledToken> tokens;
-  std::vector<engine::SampledToken> prompt_scores;  // before the first token, if asked for
-  std::vector<float> embedding;  // of the prompt, if asked for; with the last event
-  int32_t cached_tokens = 0;     // of the prompt, found in the prefix cache; with the first token
-  double queued_seconds = -1;    // from Submit to the request's first step; with its first event
+  std::vector<engine::SampledToken> prompt_scores;  // if asked for, before the first token
+  std::vector<float> embedding;  // of the prompt, if asked for; in the last event
+  int32_t cached_tokens = 0;     // prompt tokens in whole cached pages; with the first token
+  double queued_seconds = -1;    // from Submit to the first step; in the first event
   bool finished = false;
   FinishReason reason = FinishReason::kStop;
-  absl::Status error;  // for kError: what to tell the client
+  absl::Status error;  // for kError: the client's error
 };
 
 using EventSink = std::function<void(GenerationEvent&&)>;
@@ -43,16 +43,16 @@ using EventSink = std::function<void(GenerationEvent&&)>;
 enum class EngineState : uint8_t {
   kServing,
   kDraining,  // finishes what it has and takes nothing new
-  kFailed,    // the executor is gone; every request has ended with kError
+  kFailed,    // the executor failed; every request has ended with kError
 };
 
-// LoRA adapters. This engine runs the base model alone as yet: it has room for none.
+// LoRA adapters. This engine runs the base model alone and has room for none.
 struct AdapterStats {
-  int32_t max = 0;     // that may run at once
-  int32_t loaded = 0;  // in memory
+  int32_t max = 0;     // adapters that may run at once
+  int32_t loaded = 0;  // adapters in memory
   std::vector<std::string> running;
   std::vector<std::string> waiting;
-  double changed_at = 0;  // Unix time, seconds, of the last change of any of these
+  double changed_at = 0;  // Unix time, seconds, of the last change
 };
 
 struct EngineStats {
@@ -60,57 +60,58 @@ struct EngineStats {
   int32_t running_sequences = 0;
   int32_t waiting_requests = 0;
   int32_t queue_limit = 0;
-  int64_t waiting_tokens = 0;      // of the prompts of waiting requests
+  int64_t waiting_tokens = 0;      // prompt tokens of waiting requests
   int64_t queue_tokens_limit = 0;  // 0: none
   int32_t pages_total = 0;
   int32_t pages_used = 0;
-  int32_t pages_cached = 0;  // free, but with content that a later prompt may take over
+  int32_t pages_cached = 0;  // free pages whose content a later prompt may take over
   int32_t page_tokens = 0;
-  int32_t host_pages_total = 0;  // of the tier in the host's memory or on its disk
+  int32_t host_pages_total = 0;  // in the host's memory or on its disk
   int32_t host_pages_used = 0;
   int64_t pages_swapped_out = 0;
   int64_t pages_swapped_in = 0;
-  int32_t orphaned_requests = 0;  // in the scheduler with no sink to tell: must read 0
+  int32_t orphaned_requests = 0;  // in the scheduler but without a sink: must be 0
   int64_t steps = 0;
-  int64_t steps_ahead = 0;    // of these, planned and submitted while the one before ran
+  int64_t steps_ahead = 0;    // those planned and submitted while the step before ran
   int64_t prompt_tokens = 0;  // rows computed for prompts, recomputed ones included
-  int64_t cached_tokens = 0;  // prompt positions taken from the prefix cache
+  int64_t cached_tokens = 0;  // prompt positions taken from the prefix cache, in whole pages
   int64_t generated_tokens = 0;
-  int64_t forced_tokens = 0;  // of these, what grammars left no choice about and nobody drew
+  int64_t forced_tokens = 0;  // those that a grammar forced and nobody drew
   int64_t step_tokens = 0;    // rows of all steps
-  int64_t budget_tokens = 0;  // that they could have had within their token budgets
+  int64_t budget_tokens = 0;  // the token budgets of those steps
   int64_t preemptions = 0;
-  int64_t overdue_requests = 0;    // that waited for the starvation limit and then went first
+  int64_t overdue_requests = 0;    // waited for the starvation limit and then went first
   double last_queued_seconds = 0;  // the wait of the request that started last
   double plan_seconds = 0;         // sums over all steps, by part
   double forward_seconds = 0;
   double sample_seconds = 0;
   double swap_seconds = 0;
   double emit_seconds = 0;  // delivering events, while the next step runs
-  // From the end of a step to the start of the next, while there was work: as the device tells it
-  // (StepTiming::idle_ns), or until the next was submitted.
+  // From the end of a step to the start of the next while there was work: as the device reports it
+  // (StepTiming::idle_ns), or until the next submission.
   double between_seconds = 0;
-  // While there is work: since the last step ended, or since the work came. 0: there is none.
+  double idle_seconds = 0;  // without any request
+  // While there is work: time since the last step ended, or since the work came. 0: no work.
   double busy_since_seconds = 0;
   AdapterStats adapters;
 };
 
-// One thing that happened to a request; what repeats itself step after step is one entry.
+// One event in a request's life; steps that repeat the same event share an entry.
 struct HistoryEntry {
   enum class Kind : uint8_t { kQueued, kAdmitted, kPrompt, kDecode, kPreempted, kFinished };
   Kind kind = Kind::kQueued;
   int32_t branch = 0;
-  int32_t steps = 0;   // kPrompt, kDecode: how many, in a row for this branch
-  int64_t tokens = 0;  // kQueued: of the prompt; kAdmitted: found in the prefix cache; kPrompt,
-                       // kDecode: run; kPreempted: given up; kFinished: of the answer
-  double begin_seconds = 0;  // since the request arrived
+  int32_t steps = 0;   // kPrompt, kDecode: consecutive steps of this branch
+  int64_t tokens = 0;  // kQueued: prompt; kAdmitted: found in the prefix cache; kPrompt, kDecode:
+                       // run; kPreempted: given up; kFinished: answer
+  double begin_seconds = 0;  // from the request's arrival
   double end_seconds = 0;
 };
 
-// What happened to a request, as far as it is remembered.
+// The remembered part of a request's life.
 struct RequestHistory {
   RequestId id{};
-  std::string label;  // GenerationRequest's: the request id of the log
+  std::string label;  // GenerationRequest's label: the request id of the log
   double age_seconds = 0;
   bool finished = false;
   FinishReason reason = FinishReason::kStop;
@@ -119,7 +120,7 @@ struct RequestHistory {
   int64_t generated_tokens = 0;
   int32_t preemptions = 0;
   double queued_seconds = -1;       // until its first step; -1: it has had none
-  int64_t forgotten_entries = 0;    // between the first and the others, for want of room
+  int64_t forgotten_entries = 0;    // dropped behind the first entry, for want of room
   std::vector<HistoryEntry> steps;  // by time
 };
 
@@ -130,14 +131,14 @@ class GenerationService {
 
   virtual RequestId NextId() = 0;
 
-  // Queues the request. RESOURCE_EXHAUSTED: the queue is full (429; retry_after.h says when to come
-  // again). A request that waits for too long ends with such an error, too. UNAVAILABLE: draining
-  // or failed (503). INVALID_ARGUMENT: it can never fit (the message says what would). On an error
+  // Queues the request. RESOURCE_EXHAUSTED: the queue is full (429; retry_after.h says when to try
+  // again). A request that waits too long ends with such an error, too. UNAVAILABLE: draining or
+  // failed (503). INVALID_ARGUMENT: it can never fit (the message says what would). After an error
   // the sink is never called.
   virtual absl::Status Submit(GenerationRequest request, EventSink sink) = 0;
 
-  // Stops all branches and frees their pages within one step. After this returns the sink may be
-  // called once more at most per branch. Unknown or finished ids are ignored.
+  // Stops all branches and frees their pages within one step. After this returns the sink is called
+  // at most once more per branch. Unknown or finished ids are ignored.
   virtual void Cancel(RequestId id) = 0;
 
   // Stops one branch (its stop string was found); the others go on.
@@ -145,8 +146,8 @@ class GenerationService {
 
   virtual EngineStats Stats() const = 0;
 
-  // The requests that are remembered, the newest first, without their steps; and all of one, by its
-  // label or its number. For people who look for a cause; not cheap.
+  // Histories returns the remembered requests, the newest first, without their steps; History
+  // returns all of one, by its label or number. They are for troubleshooting and not cheap.
   virtual std::vector<RequestHistory> Histories() const { return {}; }
   virtual std::optional<RequestHistory> History(std::string_view) const { return std::nullopt; }
 };

@@ -1,6 +1,6 @@
 #include "server/json_writer.h"
 
-#include "server/utf8.h"
+#include "base/utf8.h"
 
 namespace heddle::server {
 namespace {
@@ -45,7 +45,7 @@ void AppendJsonString(std::string_view text, std::string* out) {
       text.remove_prefix(1);
       continue;
     }
-    size_t length = Utf8SequenceLength(text);
+    size_t length = base::Utf8SequenceLength(text);
     if (length == 0) {
       out->append("\xEF\xBF\xBD");
       length = 1;

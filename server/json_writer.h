@@ -1,7 +1,7 @@
-// Writes JSON text straight into a string: no tree, one pass, commas taken care of. Answers are
-// built with it, because a token's chunk must cost microseconds and not a tree of maps.
+// Writes JSON text straight into a string: no tree, one pass, commas inserted as needed. Answers
+// are built with it, because a token's chunk must cost microseconds.
 //
-// The caller keeps the grammar (a Key before each value of an object, Begin and End in pairs).
+// The caller keeps the grammar: a Key before each value of an object, Begin and End in pairs.
 #pragma once
 
 #include <charconv>
@@ -42,7 +42,7 @@ class JsonWriter {
   JsonWriter& Bool(bool value) { return Raw(value ? "true" : "false"); }
   JsonWriter& Null() { return Raw("null"); }
   JsonWriter& Int(std::integral auto value) { return FromChars(value); }
-  // Shortest text that reads back as the same value; not a number and infinity become null.
+  // The shortest text that reads back as the same value; NaN and infinity become null.
   JsonWriter& Number(std::floating_point auto value) {
     return std::isfinite(value) ? FromChars(value) : Null();
   }
@@ -54,7 +54,7 @@ class JsonWriter {
     return *this;
   }
 
-  // Shorthands for members.
+  // Shorthands for a key with its value.
   JsonWriter& Member(std::string_view name, std::string_view text) {
     return Key(name).String(text);
   }

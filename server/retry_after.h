@@ -1,5 +1,5 @@
-// When a client that was refused for want of room should come again: a number of seconds that rides
-// along with an absl::Status, from the engine loop to the Retry-After header.
+// Tells a client that was refused for want of room when to try again: a number of seconds attached
+// to an absl::Status, from the engine loop to the Retry-After header.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,10 @@ namespace heddle::server {
 // The same status with the advice added. `seconds` is rounded up to [1, kMaxRetryAfterSeconds].
 absl::Status WithRetryAfter(absl::Status status, double seconds);
 
-// A minute: longer waits are guesses.
+// One minute: longer waits would be guesses.
 inline constexpr int kMaxRetryAfterSeconds = 60;
 
-// Nothing where the status carries no advice.
+// The advice of `status`, if it has one.
 std::optional<int> RetryAfterSeconds(const absl::Status& status);
 
 }  // namespace heddle::server

@@ -6,6 +6,10 @@
 #                               and the threaded tests under ThreadSanitizer (about 40 minutes more)
 #   ./tests/run.sh --skip-setup nothing is installed
 #
+# With nvcc, CUDA is compiled as well, also without a GPU: tests run its PTX on the host. HEDDLE_CUDA=OFF
+# leaves it out. The release build compiles the sources of a folder together; --sanitize and `cmake
+# --preset debug` compile each by itself, which shows includes that are missing.
+#
 # Data under ../shared/data is used where it is there; tests that need it and lack it are skipped by
 # name. Tests that need Python clients use a virtual environment in build/venv.
 set -euo pipefail
@@ -17,7 +21,7 @@ for arg in "$@"; do
   case $arg in
     --sanitize) sanitize=1 ;;
     --skip-setup) setup=0 ;;
-    -h|--help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h|--help) sed -n '2,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "tests/run.sh: unknown option $arg (see --help)" >&2; exit 2 ;;
   esac
 done
@@ -32,12 +36,22 @@ if [ $setup -eq 1 ]; then
   fi
 fi
 
-# build PRESET: configures with warnings as errors and compiles everything, quietly if it works.
+# build PRESET [-D...]: configures with warnings as errors and compiles everything, quietly if it
+# works.
 build() {
   echo "== building: $1"
-  cmake --preset "$1" -DHEDDLE_TESTS=ON -DHEDDLE_WERROR=ON >/dev/null
-  cmake --build --preset "$1" -j "$jobs" --target "${2:-all}" -- --quiet
+  cmake --preset "$1" -DHEDDLE_TESTS=ON -DHEDDLE_WERROR=ON "${@:2}" >/dev/null
+  cmake --build --preset "$1" -j "$jobs" -- --quiet
 }
+
+cuda=${HEDDLE_CUDA:-}
+unset HEDDLE_CUDA  # no option of heddle
+if [ -z "$cuda" ]; then
+  cuda=OFF
+  if PATH=$PATH:/usr/local/cuda/bin:${CUDA_PATH:-/usr/local/cuda}/bin command -v nvcc >/dev/null; then
+    cuda=ON
+  fi
+fi
 
 if [ $sanitize -eq 1 ]; then
   export HEDDLE_TIMEOUT_SCALE=20
@@ -49,5 +63,5 @@ if [ $sanitize -eq 1 ]; then
   ctest --test-dir build-tsan -j "$jobs" --output-on-failure -L threads
 fi
 unset HEDDLE_TIMEOUT_SCALE
-build release
+build release "-DHEDDLE_CUDA=$cuda"
 ctest --test-dir build -j "$jobs" --output-on-failure

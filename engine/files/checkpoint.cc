@@ -19,7 +19,7 @@ struct NamedDType {
   kernels::DType dtype;
 };
 
-// Safetensors and GGUF agree on the names of what both have.
+// Safetensors and GGUF use the same names for the types that both have.
 constexpr NamedDType kDTypes[] = {
     {"F32", kernels::DType::kF32},       {"F16", kernels::DType::kF16},
     {"BF16", kernels::DType::kBF16},     {"Q8_0", kernels::DType::kQ8_0},
@@ -29,6 +29,7 @@ constexpr NamedDType kDTypes[] = {
     {"Q4_K", kernels::DType::kQ4_K},     {"Q5_K", kernels::DType::kQ5_K},
     {"Q6_K", kernels::DType::kQ6_K},     {"IQ4_NL", kernels::DType::kIQ4_NL},
     {"IQ4_XS", kernels::DType::kIQ4_XS}, {"MXFP4", kernels::DType::kMXFP4},
+    {"TQ2_0", kernels::DType::kTQ2_0},
 };
 
 }  // namespace

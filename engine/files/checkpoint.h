@@ -1,5 +1,6 @@
 // A model on disk, whatever its format: a table of named, memory-mapped tensors and the metadata
-// beside them. Knows formats, no architecture: engine/model/families.h gives names a meaning.
+// beside them. Knows formats, no architecture: engine/family/model_description.h gives names a
+// meaning.
 //
 // Formats: a Hugging Face folder (config.json and model.safetensors, single or sharded by
 // model.safetensors.index.json; also quantised, see quantized/quantized_tensors.h) and GGUF v2/v3
@@ -30,19 +31,19 @@ class QuantizedMatrix;
 struct CheckpointTensor {
   std::string_view name;
   std::string_view type_name;  // as the file calls it: "BF16", "Q4_K", "I64"
-  // Absent where the kernels do not compute with that type: such a tensor may lie in a file (a mask
-  // buffer, say), and is an error only where a model asks for it; see UnsupportedType.
+  // Absent if the kernels do not compute with that type: such a tensor may be in a file (a mask
+  // buffer, say), and is an error only if a model asks for it; see UnsupportedType.
   std::optional<kernels::DType> dtype;
   std::vector<int64_t> shape;  // outermost first: a matrix is [rows, cols], rows contiguous
   std::span<const std::byte> data;
-  // A matrix that stands for codes and their companions in the file, or nullptr; `data` is then its
-  // codes and not rows of `dtype`.
+  // A matrix of codes with companion tensors in the file, or nullptr; `data` then holds its codes
+  // and not rows of `dtype`.
   const QuantizedMatrix* quantized = nullptr;
 
   int64_t bytes() const;  // as rows of `dtype`
 };
 
-// What the tensors of one type amount to, for `heddle inspect` and start-up lines.
+// The total of all tensors of one type, for `heddle inspect` and start-up lines.
 struct TypeUsage {
   std::string_view type_name;
   bool supported = false;
@@ -75,8 +76,8 @@ class Checkpoint {
   // GGUF: the file with the metadata (the first of a split model). Hugging Face: nullptr.
   const GgufFile* gguf() const;
 
-  // Hints to the kernel that a tensor is about to be read, or has been packed elsewhere and may
-  // leave memory.
+  // Hints to the kernel: a tensor is about to be read, or has been packed elsewhere and may leave
+  // memory.
   void WillNeed(const CheckpointTensor& tensor) const;
   void DontNeed(const CheckpointTensor& tensor) const;
 
@@ -88,12 +89,12 @@ class Checkpoint {
   std::unique_ptr<Storage> storage_;
 };
 
-// Opens a folder or a .gguf file. Reads headers only: milliseconds, whatever the size. NOT_FOUND,
-// PERMISSION_DENIED or INVALID_ARGUMENT; the message names the file, and what to do where the path
-// is something else that people have (PyTorch pickles, a bare .safetensors file).
+// Opens a folder or a .gguf file. It reads headers only, which takes milliseconds whatever the
+// size. NOT_FOUND, PERMISSION_DENIED or INVALID_ARGUMENT; the message names the file, and says what
+// to do if the path is another common kind (PyTorch pickles, a bare .safetensors file).
 absl::StatusOr<Checkpoint> OpenCheckpoint(const std::filesystem::path& path);
 
-// The error for a tensor without a dtype: names file, tensor and type, and the types that would do.
+// The error for a tensor without a dtype: names file, tensor, type, and the supported types.
 absl::Status UnsupportedType(const Checkpoint& checkpoint, const CheckpointTensor& tensor);
 
 // The tensor as a matrix: rows are all dimensions but the last. REQUIRES: it has a dtype.

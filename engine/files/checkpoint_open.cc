@@ -35,7 +35,7 @@ absl::StatusOr<bool> Exists(const fs::path& path) {
   return exists;
 }
 
-// "; it has a.gguf: give that path" and the like, for a folder that is not what we need.
+// For an unusable folder, returns a hint such as "; it has a.gguf: give that path".
 std::string HintFor(const fs::path& folder) {
   std::error_code error;
   std::string pickle;
@@ -56,7 +56,7 @@ std::string HintFor(const fs::path& folder) {
 }
 
 // The shards that the index names, each once, in order. Names must be plain file names, so that an
-// index cannot point out of its folder.
+// index cannot refer to files outside its folder.
 absl::StatusOr<std::vector<std::string>> ShardNames(const json& index, const fs::path& path) {
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     return Invalid(path, " has no object \"weight_map\"");
@@ -139,7 +139,8 @@ absl::StatusOr<json> ReadObject(const fs::path& path) {
   return value;
 }
 
-// What older GPTQ checkpoints keep beside config.json, as newer ones keep it inside.
+// Reads the options that older GPTQ checkpoints keep beside config.json; newer ones have them
+// inside.
 absl::Status AddQuantizeConfig(const fs::path& folder, json* config) {
   const fs::path path = folder / "quantize_config.json";
   if (config->contains("quantization_config")) return absl::OkStatus();
@@ -170,7 +171,7 @@ absl::Status OpenFolder(const fs::path& folder, json* config, json* generation_c
   return absl::OkStatus();
 }
 
-// "model-00001-of-00003.gguf" becomes the name of part `part` (from 0).
+// The name of part `part` (from 0), given the first: "model-00001-of-00003.gguf".
 absl::StatusOr<fs::path> SplitPartPath(const fs::path& first, int64_t part, int64_t num_parts) {
   std::string suffix = absl::StrFormat("-%05d-of-%05d.gguf", 1, num_parts);
   std::string name = first.filename().string();
@@ -207,7 +208,7 @@ absl::StatusOr<std::vector<GgufFile>> OpenGguf(const fs::path& path) {
   return files;
 }
 
-// Only the first bytes tell a GGUF file from the others that people try.
+// Files that are not GGUF are told apart by their first bytes only.
 absl::Status CheckIsGguf(const fs::path& path) {
   HEDDLE_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
   if (file.bytes().size() >= 4 && std::memcmp(file.bytes().data(), "GGUF", 4) == 0) {

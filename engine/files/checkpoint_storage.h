@@ -1,4 +1,4 @@
-// What a Checkpoint owns; private to engine/files (it pulls in the JSON library).
+// The state that a Checkpoint owns; private to engine/files (it includes the JSON library).
 #pragma once
 
 #include <filesystem>

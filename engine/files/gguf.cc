@@ -1,4 +1,4 @@
-// Typed access to what gguf_parser.cc has found and checked.
+// Typed access to the metadata that gguf_parser.cc has found and checked.
 #include "engine/files/gguf.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace heddle::engine {
 namespace {
 
-// Every type that the format has given out and that occurs in files; block sizes as in ggml.
+// Every type that the format has defined and that occurs in files; block sizes as in ggml.
 constexpr GgmlTypeInfo kGgmlTypes[] = {
     {0, "F32", 1, 4},         {1, "F16", 1, 2},         {2, "Q4_0", 32, 18},
     {3, "Q4_1", 32, 20},      {6, "Q5_0", 32, 22},      {7, "Q5_1", 32, 24},
@@ -83,8 +83,8 @@ bool IsInteger(GgufType type) {
          type != GgufType::kArray && type != GgufType::kBool;
 }
 
-// Element `index` of packed scalars of `type` as T, which must be able to hold it: int64_t for
-// integers (a u64 beyond its range saturates), double for all.
+// Element `index` of packed scalars of `type`, converted to T: int64_t for integers (a larger u64
+// saturates), double for all.
 template <typename T>
 T ScalarAt(GgufType type, const std::byte* base, uint64_t index) {
   T result{};
@@ -95,7 +95,7 @@ T ScalarAt(GgufType type, const std::byte* base, uint64_t index) {
       constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
       result = static_cast<int64_t>(std::min(value, kMax));
     } else {
-      result = static_cast<T>(+value);  // as a number, also where it is a char
+      result = static_cast<T>(+value);  // the + makes chars numbers
     }
   });
   return result;
@@ -180,7 +180,7 @@ absl::StatusOr<std::vector<std::string_view>> GgufFile::Strings(std::string_view
     return WrongType(key, *value, "an array of strings");
   }
   std::vector<std::string_view> strings;
-  strings.reserve(value->count);  // the parser has walked them: all are in the file
+  strings.reserve(value->count);  // the parser has checked that all are in the file
   const std::byte* at = value->bytes.data();
   for (uint64_t i = 0; i < value->count; ++i) {
     uint64_t length = Load<uint64_t>(at);

@@ -52,7 +52,7 @@ struct GgmlTypeInfo {
   int32_t block_bytes;
 };
 
-// nullptr if this reader has never heard of the type.
+// nullptr if this reader does not know the type.
 const GgmlTypeInfo* FindGgmlType(uint32_t id);
 
 struct GgufTensor {
@@ -66,10 +66,10 @@ struct GgufTensor {
 
 class GgufFile {
  public:
-  // The message of any error begins with the path and says at which byte or key the file is wrong.
+  // Every error message begins with the path and says at which byte or key the file is wrong.
   static absl::StatusOr<GgufFile> Open(const std::filesystem::path& path);
 
-  // The same for bytes that outlive the result; `name` stands for the path in messages.
+  // The same for bytes that outlive the result; messages name them `name`.
   static absl::StatusOr<GgufFile> Parse(std::span<const std::byte> bytes, std::string name);
 
   const std::string& name() const { return name_; }
@@ -86,18 +86,18 @@ class GgufFile {
   absl::StatusOr<double> Float(std::string_view key) const;
   absl::StatusOr<bool> Bool(std::string_view key) const;
 
-  // Arrays: of strings (the views point into the file), integers (any integer type or bool), and
+  // Arrays of strings (views into the file), of integers (any integer type or bool), and of
   // numbers. O(length).
   absl::StatusOr<std::vector<std::string_view>> Strings(std::string_view key) const;
   absl::StatusOr<std::vector<int64_t>> Ints(std::string_view key) const;
   absl::StatusOr<std::vector<float>> Floats(std::string_view key) const;
 
-  // The same with a value for an absent key; a key of the wrong type is still an error.
+  // The same with a default for an absent key; a key of the wrong type is still an error.
   absl::StatusOr<std::string_view> StringOr(std::string_view key, std::string_view absent) const;
   absl::StatusOr<int64_t> IntOr(std::string_view key, int64_t absent) const;
   absl::StatusOr<bool> BoolOr(std::string_view key, bool absent) const;
 
-  // Whether the key holds an array; and of how many elements (0 if it is none).
+  // Whether the key holds an array, and its number of elements (0 if it is no array).
   bool IsArray(std::string_view key) const;
   int64_t ArrayLength(std::string_view key) const;
 

@@ -1,6 +1,6 @@
-// Walks a GGUF file once, checks it, and fills a GgufFile with views. Everything in the file is
-// taken for a lie until checked: the cursor never passes the end, and nothing is reserved by a
-// count that the remaining bytes could not hold.
+// Walks a GGUF file once, checks it, and fills a GgufFile with views. Nothing in the file is
+// trusted until checked: the cursor never passes the end, and no count reserves more memory than
+// the remaining bytes could need.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -25,7 +25,7 @@ constexpr int kMaxArrayDepth = 4;
 constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMaxAlignment = 1 << 20;
 
-// Smallest bytes that an entry of each table can take.
+// The fewest bytes that an entry of each table can take.
 constexpr uint64_t kMinMetadataBytes = 8 + 4 + 1;
 constexpr uint64_t kMinTensorBytes = 8 + 4 + 4 + 8;
 
@@ -60,7 +60,7 @@ std::string_view AsText(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-// Named in gguf.h as GgufFile's friend; used by its two factories only.
+// A friend of GgufFile (see gguf.h); only its two factories use it.
 class GgufParser {
  public:
   GgufParser(std::span<const std::byte> bytes, GgufFile* file) : bytes_(bytes), file_(*file) {}
@@ -79,7 +79,7 @@ class GgufParser {
   }
 
  private:
-  // Where a tensor lies, for the check that no two overlap.
+  // A tensor's byte range, for the check that no two overlap.
   struct Extent {
     uint64_t begin;
     uint64_t end;

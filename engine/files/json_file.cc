@@ -1,40 +1,16 @@
 #include "engine/files/json_file.h"
 
-#include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
+#include "base/json_shape.h"
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/files/mapped_file.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
-namespace {
-
-// Deepest nesting of brackets outside of strings. Over text that is not JSON the count may be off,
-// which is harmless: the parser refuses such text.
-int NestingDepth(std::string_view text) {
-  int depth = 0;
-  int deepest = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return deepest;
-}
-
-}  // namespace
 
 std::string_view ExceptionText(std::string_view what) {
   const size_t end = what.starts_with('[') ? what.find("] ") : std::string_view::npos;
@@ -42,9 +18,10 @@ std::string_view ExceptionText(std::string_view what) {
 }
 
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view name) {
-  if (int depth = NestingDepth(text); depth > kMaxJsonDepth) {
-    return absl::InvalidArgumentError(base::StrCat(
-        name, ": nested ", depth, " levels deep, at most ", kMaxJsonDepth, " are accepted"));
+  constexpr int kAnyNumber = std::numeric_limits<int>::max();  // a vocabulary is an object
+  if (base::FindExcess(text, kMaxJsonDepth, kAnyNumber).excess != base::JsonShape::Excess::kNone) {
+    return absl::InvalidArgumentError(
+        base::StrCat(name, " is nested more than ", kMaxJsonDepth, " levels deep"));
   }
   try {
     return nlohmann::json::parse(text);

@@ -1,5 +1,5 @@
-// Reads JSON files of a model folder (config.json, tokenizer.json, ...): untrusted, so that size
-// and nesting are bounded before anything is built, and no exception leaves.
+// Reads JSON files of a model folder (config.json, tokenizer.json, ...). They are untrusted: size
+// and nesting are checked before anything is built, and no exception leaves.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +15,16 @@ namespace heddle::engine {
 inline constexpr int64_t kMaxJsonFileBytes = 256 << 20;
 inline constexpr int kMaxJsonDepth = 64;
 
-// NOT_FOUND if there is no such file; INVALID_ARGUMENT with the place of the first error if it is
-// not JSON, is larger than `max_bytes` or nests deeper than kMaxJsonDepth. Messages name the path.
+// NOT_FOUND if there is no such file; INVALID_ARGUMENT with the position of the first error if it
+// is not JSON, is larger than `max_bytes` or nests deeper than kMaxJsonDepth. Messages name the
+// path.
 absl::StatusOr<nlohmann::json> ReadJsonFile(const std::filesystem::path& path,
                                             int64_t max_bytes = kMaxJsonFileBytes);
 
-// What an exception of the JSON library says, without the exception's name before it.
+// The message of a JSON library's exception, without the exception's name before it.
 std::string_view ExceptionText(std::string_view what);
 
-// The same for text in memory; `name` stands for the path in messages.
+// The same for text in memory; messages name it `name`.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view text, std::string_view name);
 
 }  // namespace heddle::engine

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/files/mapping_faults.h"
 
 namespace heddle::engine {
 namespace {
@@ -50,7 +51,9 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::filesystem::path& path) {
     return absl::ErrnoToStatus(
         errno, absl::StrCat("cannot map ", path.string(), " (", size, " bytes) into memory"));
   }
-  return MappedFile({static_cast<const std::byte*>(address), size});
+  const std::span<const std::byte> bytes(static_cast<const std::byte*>(address), size);
+  RememberMapping(bytes, path);
+  return MappedFile(bytes);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
@@ -61,7 +64,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  if (bytes_.empty()) return;
+  ForgetMapping(bytes_);
+  ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 void MappedFile::WillNeed(std::span<const std::byte> part) const { Advise(part, MADV_WILLNEED); }
@@ -71,7 +76,7 @@ void MappedFile::DontNeed(std::span<const std::byte> part) const { Advise(part, 
 void MappedFile::Advise(std::span<const std::byte> part, int advice) const {
   if (part.empty()) return;
   const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  // madvise wants the address of a page; the mapping starts at one, so that this stays inside.
+  // madvise needs a page's address; the mapping begins at one, so the rounded part stays inside it.
   size_t into_page = reinterpret_cast<uintptr_t>(part.data()) % page;
   void* begin = const_cast<std::byte*>(part.data() - into_page);
   ::madvise(begin, part.size() + into_page, advice);

@@ -3,8 +3,9 @@
 //
 // Ownership: the mapping lives as long as the object; views into bytes() survive a move of it.
 // Thread-safety: immutable after Open; all methods are const and safe to call from any thread.
-// Limit: a file that another process truncates while it is mapped raises SIGBUS on access. Model
-// files are replaced by renaming, not rewritten in place.
+// Limit: a file that another process truncates while it is mapped raises SIGBUS on access, which
+// ends the process with a message (mapping_faults.h). Model files are replaced by renaming, not
+// rewritten in place.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,8 @@ namespace heddle::engine {
 
 class MappedFile {
  public:
-  // Fails with NOT_FOUND, PERMISSION_DENIED, or what the system says; FAILED_PRECONDITION if the
-  // path is not a regular file. The message names the path. An empty file maps to empty bytes.
+  // NOT_FOUND, PERMISSION_DENIED, or another error of the system; FAILED_PRECONDITION if the path
+  // is not a regular file. The message names the path. An empty file maps to empty bytes.
   static absl::StatusOr<MappedFile> Open(const std::filesystem::path& path);
 
   MappedFile() = default;
@@ -30,8 +31,9 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  // Hints to the kernel about `part`, a view into bytes(): it is about to be read, or it will not
-  // be needed soon (its pages may leave this process; reading them again is correct but slow).
+  // Hints to the kernel about `part`, a view into bytes(): WillNeed says that it is about to be
+  // read, the other that it will not be needed soon (its pages may leave this process; reading them
+  // again is correct but slow).
   void WillNeed(std::span<const std::byte> part) const;
   void DontNeed(std::span<const std::byte> part) const;
 

@@ -1,8 +1,8 @@
 // Reads one safetensors file: a JSON table of tensors followed by their bytes, mapped and checked.
 //
-// Source: "Safetensors" format, github.com/huggingface/safetensors (README, section Format). As the
-// reference reader does, this one refuses files whose tensors overlap, leave holes or do not cover
-// all bytes after the header.
+// Source: "Safetensors" format, github.com/huggingface/safetensors (README, section Format). Like
+// the reference reader, it refuses files whose tensors overlap, leave holes or do not cover all
+// bytes after the header.
 // Ownership: a SafetensorsFile owns its mapping; spans live as long as it does, also across moves.
 // Thread-safety: immutable after Open.
 #pragma once
@@ -34,17 +34,17 @@ struct SafetensorsTensor {
 
 class SafetensorsFile {
  public:
-  // Of the header's JSON, as the reference reader has it.
+  // Limit on the header's JSON, the reference reader's.
   static constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
-  // The message of any error begins with the path and names the tensor and what is wrong with it.
+  // Every error message begins with the path and names the tensor and what is wrong with it.
   static absl::StatusOr<SafetensorsFile> Open(const std::filesystem::path& path);
 
-  // The same for bytes that outlive the result; `name` stands for the path in messages.
+  // The same for bytes that outlive the result; messages name them `name`.
   static absl::StatusOr<SafetensorsFile> Parse(std::span<const std::byte> bytes, std::string name);
 
   const std::string& name() const { return name_; }
-  // In the order of their bytes in the file.
+  // The tensors in the order of their bytes in the file.
   std::span<const SafetensorsTensor> tensors() const { return tensors_; }
   const MappedFile& mapping() const { return mapping_; }  // empty after Parse
 

@@ -12,8 +12,8 @@ namespace heddle::engine {
 namespace {
 
 // The JSON is {"<tensor>": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...,
-// "__metadata__": {...}}. Depth 1 is the outer object, 2 a tensor's, 3 a list of numbers. What lies
-// under another key of a tensor is skipped, as the reference reader does.
+// "__metadata__": {...}}. Depth 1 is the outer object, 2 a tensor's, 3 a list of numbers. Values of
+// a tensor's other keys are skipped, as in the reference reader.
 class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::vector<SafetensorsEntry> TakeEntries() { return std::move(entries_); }

@@ -1,5 +1,5 @@
-// The JSON part of a safetensors file, read as a stream of events: a header of 100 MB never becomes
-// a tree in memory, and a name that occurs twice is noticed. Used by safetensors.cc only.
+// Reads the JSON part of a safetensors file as a stream of events: a header of 100 MB never becomes
+// a tree in memory, and duplicate names are noticed. Used by safetensors.cc only.
 #pragma once
 
 #include <cstdint>

@@ -5,11 +5,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
+#include "base/status.h"
 
 namespace heddle::engine::grammar {
 namespace {
 
-// Two independent hashes in place of what was hashed: 128 bits do not collide.
+// Two independent hashes of the same data, instead of the data: 128 bits do not collide.
 using Signature = std::pair<uint64_t, uint64_t>;
 
 void Mix(uint64_t value, Signature* signature) {
@@ -18,6 +19,17 @@ void Mix(uint64_t value, Signature* signature) {
 }
 
 }  // namespace
+
+size_t Automaton::heap_bytes() const {
+  size_t bytes = bytes_.capacity() * sizeof(ByteEdge) + calls_.capacity() * sizeof(Call);
+  for (const auto* ids : {&byte_begin_, &call_begin_, &height_, &twin_}) {
+    bytes += ids->capacity() * sizeof(int32_t);
+  }
+  for (const CodePointSet& set : character_sets_) {
+    bytes += sizeof(set) + set.ranges().size() * sizeof(CodePointRange);
+  }
+  return bytes + (accepting_.capacity() + bounded_twin_.capacity()) / 8;
+}
 
 void Automaton::ClassifyBytes() {
   std::array<bool, 257> begins{};
@@ -33,9 +45,9 @@ void Automaton::ClassifyBytes() {
   }
 }
 
-// Moore's refinement, one round per byte of sight. Where it comes to rest before, the states of a
-// class are the same for good.
-void Automaton::FindTwins() {
+// Moore's refinement, one round per byte of sight. If it reaches a fixed point earlier, the states
+// of a class are equivalent for any number of bytes.
+absl::Status Automaton::FindTwins(Budget* budget) {
   const auto n = static_cast<size_t>(num_states());
   std::vector<int32_t> class_of(n);
   std::vector<int32_t> refined(n);
@@ -43,6 +55,7 @@ void Automaton::FindTwins() {
   size_t num_classes = 0;
   bool at_rest = false;
   for (int round = 0; round < kSightBytes && !at_rest; ++round) {
+    HEDDLE_RETURN_IF_ERROR(Spend(budget, static_cast<int64_t>(n + bytes_.size() + calls_.size())));
     absl::flat_hash_map<Signature, int32_t> classes;
     for (size_t s = 0; s < n; ++s) {
       const auto state = static_cast<int32_t>(s);
@@ -56,7 +69,7 @@ void Automaton::FindTwins() {
         Mix(uint64_t{1} << 63 | static_cast<uint64_t>(call.start) << 32 |
                 static_cast<uint32_t>(class_of[call.target]),
             &signature);
-        // A call of what may be empty takes a round and no byte.
+        // A call of a rule that may be empty takes a round without reading a byte.
         if (call.may_be_empty) Mix(~s, &signature);
       }
       refined[s] =
@@ -77,6 +90,7 @@ void Automaton::FindTwins() {
   }
   bounded_twin_.resize(n);
   for (size_t s = 0; s < n; ++s) bounded_twin_[s] = !at_rest && size_of[class_of[s]] > 1;
+  return absl::OkStatus();
 }
 
 }  // namespace heddle::engine::grammar

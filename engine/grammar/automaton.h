@@ -1,8 +1,9 @@
-// A grammar as a pushdown automaton over bytes: for each rule a finite automaton whose edges read a
-// byte or call a rule. What masks and matchers run on.
+// A grammar as a pushdown automaton over bytes: one finite automaton per rule, whose edges read a
+// byte or call a rule. Masks and matchers run on it.
 //
-// Invariants: of one state, at most one edge reads a byte; no rule calls itself before it has read
-// a byte; from every state the end of its rule can be reached. State ids are dense over all rules.
+// Invariants: at most one edge of a state reads a given byte; no rule calls itself before it has
+// read a byte; from every state the end of its rule can be reached. State ids are dense over all
+// rules.
 // Thread-safety: immutable.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/grammar/budget.h"
 #include "engine/grammar/grammar.h"
 
 namespace heddle::engine::grammar {
@@ -25,12 +27,13 @@ struct ByteEdge {
 
 struct Call {
   int32_t start;   // first state of the rule that is called
-  int32_t target;  // where to go on when it has ended
+  int32_t target;  // state after the called rule has ended
   bool may_be_empty;
+  int32_t rank;  // greater than the rank of any rule that may call it before reading a byte
 };
 
-// Frames of the stack. Deeper texts are not derived: validators and parsers of clients give up at
-// such depths too (a level of JSON takes two or three frames).
+// Limit on the frames of the stack. Deeper texts are not derived: clients' validators and parsers
+// give up at such depths too (a level of JSON takes two or three frames).
 inline constexpr int32_t kMaxStackDepth = 600;
 
 class Automaton {
@@ -45,30 +48,32 @@ class Automaton {
   }
   // The rule may end here.
   bool accepting(int32_t state) const { return accepting_[state]; }
-  // Nested calls that the way to the end of the rule takes at least.
+  // The fewest nested calls on a way to the end of the rule.
   int32_t height(int32_t state) const { return height_[state]; }
-  // A state whose next kSightBytes bytes are the same as those of `state`, whatever is on the
-  // stack, and whether they are the same only so far.
+  // twin: a state whose next kSightBytes bytes are the same as those of `state`, whatever is on the
+  // stack. is_bounded_twin: they are the same only for that many bytes.
   int32_t twin(int32_t state) const { return twin_[state]; }
   bool is_bounded_twin(int32_t state) const { return bounded_twin_[state]; }
 
-  // Of all states.
+  // The largest height of all states.
   int32_t max_height() const { return max_height_; }
   // Sets of characters that are read as running text, larger ones first.
   std::span<const CodePointSet> character_sets() const { return character_sets_; }
 
-  // Bytes that no state tells apart are one class.
+  size_t heap_bytes() const;
+
+  // Bytes that no state distinguishes are one class.
   int32_t num_classes() const { return num_classes_; }
   uint8_t byte_class(uint8_t byte) const { return byte_class_[byte]; }
   uint8_t class_byte(int32_t byte_class) const { return class_byte_[byte_class]; }
 
-  // Longer tokens than that are rare (runs of blanks or dashes).
+  // The sight of twins. Longer tokens are rare (runs of blanks or dashes).
   static constexpr int32_t kSightBytes = 32;
 
  private:
   friend class Compiler;
   void ClassifyBytes();
-  void FindTwins();
+  absl::Status FindTwins(Budget* budget);
 
   int32_t start_ = 0;
   std::vector<ByteEdge> bytes_;
@@ -84,7 +89,8 @@ class Automaton {
 };
 
 // INVALID_ARGUMENT: a rule is left-recursive other than directly, or the grammar derives no text.
-// RESOURCE_EXHAUSTED: more than kMaxStates states. Direct left recursion is rewritten.
-absl::StatusOr<Automaton> Compile(const Grammar& grammar);
+// RESOURCE_EXHAUSTED: more than kMaxStates states, or the budget is spent. Direct left recursion is
+// rewritten. Time is in proportion to the states and edges of the rules' machines.
+absl::StatusOr<Automaton> Compile(const Grammar& grammar, Budget* budget = nullptr);
 
 }  // namespace heddle::engine::grammar

@@ -8,8 +8,12 @@
 namespace heddle::engine::grammar {
 namespace {
 
-// A loop is where texts stay; chains of counted characters are as long as their count.
+// Weight of a loop against a chain: texts stay in loops, while chains of counted characters are as
+// long as their count.
 constexpr int64_t kLoopWeight = 100;
+// A set that one rule names with more ranges, and that calls of it read, is not running text: all
+// letters of Unicode are some 600 ranges.
+constexpr size_t kMaxRanges = 2048;
 
 using Ranges = std::vector<std::pair<char32_t, char32_t>>;
 
@@ -19,7 +23,7 @@ int64_t Count(const CodePointSet& chars) {
   return count;
 }
 
-// What a rule reads to its end by one character.
+// The characters by which a rule can be read to its end.
 CodePointSet WholeTexts(const StateMachine& machine) {
   CodePointSet chars;
   if (machine.states.empty()) return chars;
@@ -32,20 +36,20 @@ CodePointSet WholeTexts(const StateMachine& machine) {
   return chars;
 }
 
-// The largest set that leads from a state to one other, and that other.
+// The largest set that leads from a state to one other state, and that state.
 std::pair<CodePointSet, int32_t> Largest(const MachineState& state,
                                          std::span<const CodePointSet> whole_texts) {
   std::vector<std::pair<int32_t, CodePointSet>> by_target;
-  auto set_of = [&by_target](int32_t target) -> CodePointSet* {
-    auto known = std::find_if(by_target.begin(), by_target.end(),
-                              [target](const auto& entry) { return entry.first == target; });
-    if (known != by_target.end()) return &known->second;
-    return &by_target.emplace_back(target, CodePointSet()).second;
+  absl::flat_hash_map<int32_t, size_t> known;
+  auto set_of = [&by_target, &known](int32_t target) -> CodePointSet* {
+    auto [it, is_new] = known.try_emplace(target, by_target.size());
+    if (is_new) by_target.emplace_back(target, CodePointSet());
+    return &by_target[it->second].second;
   };
   for (const CharEdge& edge : state.chars) set_of(edge.target)->Add(edge.first, edge.last);
   for (const CallEdge& call : state.calls) {
     const CodePointSet& chars = whole_texts[static_cast<size_t>(call.rule)];
-    if (!chars.empty()) set_of(call.target)->Add(chars);
+    if (!chars.empty() && chars.ranges().size() <= kMaxRanges) set_of(call.target)->Add(chars);
   }
   std::pair<CodePointSet, int32_t> largest{{}, -1};
   int64_t most = kMinRunCharacters - 1;
@@ -60,7 +64,8 @@ std::pair<CodePointSet, int32_t> Largest(const MachineState& state,
 
 }  // namespace
 
-std::vector<CodePointSet> FindCharacterSets(std::span<const StateMachine> machines) {
+std::vector<CodePointSet> FindCharacterSets(std::span<const StateMachine> machines,
+                                            Budget* budget) {
   std::vector<CodePointSet> whole_texts;
   whole_texts.reserve(machines.size());
   for (const StateMachine& machine : machines) whole_texts.push_back(WholeTexts(machine));
@@ -69,10 +74,15 @@ std::vector<CodePointSet> FindCharacterSets(std::span<const StateMachine> machin
     std::vector<std::pair<CodePointSet, int32_t>> largest;
     largest.reserve(machine.states.size());
     for (const MachineState& state : machine.states) {
+      size_t work = 1 + 2 * state.chars.size();
+      for (const CallEdge& call : state.calls) {
+        work += 1 + whole_texts[static_cast<size_t>(call.rule)].ranges().size();
+      }
+      if (!Spend(budget, static_cast<int64_t>(work)).ok()) return {};
       largest.push_back(Largest(state, whole_texts));
     }
     for (const auto& [chars, target] : largest) {
-      // One character of a kind and then another is no text.
+      // One character of a set followed by one of another set is not running text.
       if (target < 0 || largest[static_cast<size_t>(target)].first != chars) continue;
       Ranges ranges;
       for (const CodePointRange& range : chars.ranges()) {
@@ -87,7 +97,7 @@ std::vector<CodePointSet> FindCharacterSets(std::span<const StateMachine> machin
     for (const auto& [first, last] : ranges) chars.Add(first, last);
     found.emplace_back(weight, std::move(chars));
   }
-  // Grammars are the same in every run: no order may depend on that of a hash table.
+  // Grammars must be the same in every run: no order may come from a hash table.
   auto before = [](const CodePointSet& a, const CodePointSet& b) {
     const int64_t count_a = Count(a);
     const int64_t count_b = Count(b);

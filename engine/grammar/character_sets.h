@@ -1,5 +1,5 @@
-// Which sets of characters a grammar reads as running text, for token_slices.h to sort the
-// vocabulary by. A guess: what a state does read is found out in text_runs.h.
+// Guesses which sets of characters a grammar reads as running text, for token_slices.h to sort the
+// vocabulary by. text_runs.h determines what a state does read.
 #pragma once
 
 #include <span>
@@ -10,12 +10,14 @@
 
 namespace heddle::engine::grammar {
 
-// Sets of kMinRunCharacters or more that lead from a state to one other and on from there; those of
-// most states, and of loops, up to kMaxCharacterSets of them; larger sets first. `machines` are
-// those of the rules, by number; without states: a rule that is not used.
-std::vector<CodePointSet> FindCharacterSets(std::span<const StateMachine> machines);
+// Sets of kMinRunCharacters or more that lead from a state to one other and on from there: those of
+// most states, and of loops, at most kMaxCharacterSets of them, larger ones first. `machines` are
+// those of the rules, by number; an unused rule has no states. If the budget is over, the result
+// has fewer sets.
+std::vector<CodePointSet> FindCharacterSets(std::span<const StateMachine> machines,
+                                            Budget* budget = nullptr);
 
-// Digits and hexadecimal digits are few: a walk over the tokens that begin with them is short.
+// Smaller sets, such as digits, are left out: a walk over the tokens that begin with them is short.
 inline constexpr int64_t kMinRunCharacters = 24;
 inline constexpr size_t kMaxCharacterSets = 12;
 

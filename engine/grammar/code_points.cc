@@ -37,8 +37,22 @@ void CodePointSet::Add(char32_t first, char32_t last) {
   ranges_.insert(at, {first, last});
 }
 
+CodePointSet CodePointSet::OfRanges(std::vector<CodePointRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const CodePointRange& a, const CodePointRange& b) { return a.first < b.first; });
+  CodePointSet result;
+  for (const CodePointRange& range : ranges) result.Add(range.first, range.last);
+  return result;
+}
+
 void CodePointSet::Add(const CodePointSet& other) {
-  for (const CodePointRange& range : other.ranges_) Add(range.first, range.last);
+  if (other.ranges_.size() == 1) return Add(other.ranges_[0].first, other.ranges_[0].last);
+  std::vector<CodePointRange> all(ranges_.size() + other.ranges_.size());
+  std::merge(ranges_.begin(), ranges_.end(), other.ranges_.begin(), other.ranges_.end(),
+             all.begin(),
+             [](const CodePointRange& a, const CodePointRange& b) { return a.first < b.first; });
+  ranges_.clear();
+  for (const CodePointRange& range : all) Add(range.first, range.last);
 }
 
 CodePointSet CodePointSet::Complement() const {

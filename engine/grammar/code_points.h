@@ -1,5 +1,5 @@
-// Sets of Unicode code points, as character classes of grammars and regular expressions name them.
-// Value type; thread-safety of a plain value.
+// Sets of Unicode code points for the character classes of grammars and regular expressions. Value
+// type; thread-safety of a plain value.
 #pragma once
 
 #include <initializer_list>
@@ -10,7 +10,7 @@ namespace heddle::engine::grammar {
 
 inline constexpr char32_t kMaxCodePoint = 0x10FFFF;
 
-// Both ends belong to it.
+// Includes both ends.
 struct CodePointRange {
   char32_t first;
   char32_t last;
@@ -23,14 +23,16 @@ class CodePointSet {
  public:
   CodePointSet() = default;
   CodePointSet(std::initializer_list<CodePointRange> ranges);
+  // Takes ranges in any order, overlapping or not. O(n log n).
+  static CodePointSet OfRanges(std::vector<CodePointRange> ranges);
 
   static CodePointSet All();
   static CodePointSet Of(char32_t code_point) { return {{code_point, code_point}}; }
 
-  void Add(char32_t first, char32_t last);  // O(size)
-  void Add(const CodePointSet& other);
+  void Add(char32_t first, char32_t last);  // O(size); O(1) at the end
+  void Add(const CodePointSet& other);      // O(sum of sizes)
   CodePointSet Complement() const;
-  // With the other case of every ASCII letter in it.
+  // The set with the other case of each of its ASCII letters added.
   CodePointSet WithBothAsciiCases() const;
 
   bool Contains(char32_t code_point) const;

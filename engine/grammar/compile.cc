@@ -1,10 +1,10 @@
-// From rules to one automaton: each reachable rule becomes a machine, direct left recursion a loop,
-// code points bytes; then states from which no rule ends are taken out.
+// Compiles rules to one automaton: each reachable rule becomes a machine, direct left recursion
+// becomes a loop, code points become bytes; then states that cannot reach the end of their rule are
+// removed.
 #include <algorithm>
 #include <limits>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/grammar/automaton.h"
@@ -17,16 +17,18 @@ namespace {
 
 constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 
-// A = A t | b becomes A = b t*: without the call of itself at the start, and with t after every
-// end. Other calls of itself stay.
-absl::StatusOr<StateMachine> WithoutSelfCallAtStart(const StateMachine& machine, int32_t rule) {
+// Turns A = A t
+// b into A = b t*: removes the rule's call of itself at the start, and appends t to every end.
+// Other calls of itself stay.
+absl::StatusOr<StateMachine> WithoutSelfCallAtStart(const StateMachine& machine, int32_t rule,
+                                                    Budget* budget) {
   const std::vector<CallEdge>& calls = machine.states[0].calls;
   auto self = std::find_if(calls.begin(), calls.end(),
                            [rule](const CallEdge& edge) { return edge.rule == rule; });
   if (self == calls.end()) return machine;
   const int32_t tail = self->target;
   Nfa nfa = ToNfa(machine);
-  // The old start may be reached again, where the call is not at the start: it gets a copy.
+  // The old start may be reached again by a call that is not at the start, so it gets a copy.
   const auto old_start = static_cast<int32_t>(nfa.states.size());
   nfa.states.push_back(nfa.states[0]);
   for (NfaState& state : nfa.states) {
@@ -41,21 +43,23 @@ absl::StatusOr<StateMachine> WithoutSelfCallAtStart(const StateMachine& machine,
   for (NfaState& state : nfa.states) {
     if (state.accepting) state.epsilons.push_back(tail == 0 ? old_start : tail);
   }
-  HEDDLE_ASSIGN_OR_RETURN(const StateMachine result, Determinize(nfa, kMaxStates));
-  return Minimize(result);
+  HEDDLE_ASSIGN_OR_RETURN(const StateMachine result, Determinize(nfa, kMaxStates, budget));
+  StateMachine least = Minimize(result, budget);
+  HEDDLE_RETURN_IF_ERROR(StatusOf(budget));
+  return least;
 }
 
 }  // namespace
 
 class Compiler {
  public:
-  explicit Compiler(const Grammar& grammar) : grammar_(grammar) {}
+  Compiler(const Grammar& grammar, Budget* budget) : grammar_(grammar), budget_(budget) {}
 
   absl::StatusOr<Automaton> Run() {
     HEDDLE_RETURN_IF_ERROR(BuildMachines());
-    FindNullable();
-    HEDDLE_RETURN_IF_ERROR(CheckLeftRecursion());
-    FindHeights();
+    HEDDLE_RETURN_IF_ERROR(FindNullable());
+    HEDDLE_RETURN_IF_ERROR(RankRules());
+    HEDDLE_RETURN_IF_ERROR(FindHeights());
     const int32_t root = first_[Index(grammar_.root)];
     if (height_[root] == kNever) {
       return absl::InvalidArgumentError(base::StrCat(
@@ -63,9 +67,9 @@ class Compiler {
           " never comes to an end, or only behind more than ", kMaxStackDepth, " nested rules"));
     }
     Emit();
-    automaton_.character_sets_ = FindCharacterSets(machines_);
+    automaton_.character_sets_ = FindCharacterSets(machines_, budget_);
     automaton_.ClassifyBytes();
-    automaton_.FindTwins();
+    HEDDLE_RETURN_IF_ERROR(automaton_.FindTwins(budget_));
     return std::move(automaton_);
   }
 
@@ -73,7 +77,7 @@ class Compiler {
   size_t root_rule() const { return Index(grammar_.root); }
   const std::string& Name(size_t rule) const { return grammar_.rules[rule].name; }
 
-  // Lowered states of the rules that the root reaches, one rule after the other.
+  // Builds the byte machines of the rules that the root reaches, one rule after the other.
   absl::Status BuildMachines() {
     first_.assign(grammar_.rules.size(), -1);
     machines_.resize(grammar_.rules.size());
@@ -81,13 +85,17 @@ class Compiler {
     first_[root_rule()] = 0;
     for (size_t i = 0; i < work.size(); ++i) {
       const size_t rule = work[i];
-      absl::StatusOr<StateMachine> machine = MachineOf(grammar_, grammar_.rules[rule].body);
-      if (machine.ok()) machine = WithoutSelfCallAtStart(*machine, static_cast<int32_t>(rule));
+      absl::StatusOr<StateMachine> machine =
+          MachineOf(grammar_, grammar_.rules[rule].body, budget_);
+      if (machine.ok()) {
+        machine = WithoutSelfCallAtStart(*machine, static_cast<int32_t>(rule), budget_);
+      }
       if (!machine.ok()) return InRule(rule, machine.status());
-      AddStates(rule, LowerToBytes(*machine));
-      if (states_.size() > static_cast<size_t>(kMaxStates)) {
-        return absl::ResourceExhaustedError(
-            base::StrCat("the grammar needs more than ", kMaxStates, " states"));
+      AddStates(rule, LowerToBytes(*machine, budget_));
+      HEDDLE_RETURN_IF_ERROR(StatusOf(budget_));
+      if (states_.size() > static_cast<size_t>(kMaxStates) || num_edges_ > kMaxEdges) {
+        return absl::ResourceExhaustedError(base::StrCat("the grammar needs more than ", kMaxStates,
+                                                         " states or ", kMaxEdges, " edges"));
       }
       for (const MachineState& state : machine->states) {
         for (const CallEdge& call : state.calls) {
@@ -114,124 +122,162 @@ class Compiler {
     for (ByteState& state : states) {
       for (ByteEdge& edge : state.bytes) edge.target += base;
       for (CallEdge& edge : state.calls) edge.target += base;
+      num_edges_ += state.bytes.size() + state.calls.size();
       states_.push_back(std::move(state));
+      rule_of_.push_back(static_cast<int32_t>(rule));
     }
   }
 
-  // A rule that derives the empty text, and what is reached from its start by such rules alone.
-  std::vector<int32_t> ReadingNothing(size_t rule) const {
-    std::vector<int32_t> reached = {first_[rule]};
-    absl::flat_hash_set<int32_t> seen = {first_[rule]};
-    for (size_t i = 0; i < reached.size(); ++i) {
-      for (const CallEdge& call : states_[reached[i]].calls) {
-        if (nullable_[call.rule] && seen.insert(call.target).second) reached.push_back(call.target);
-      }
-    }
-    return reached;
-  }
-
-  void FindNullable() {
+  // Fills nullable_ (rules that derive the empty text) and unread_ (states that are reached from
+  // the start of their rule through such rules alone). Each state and each call is looked at once:
+  // a call of a rule that is not yet known to be nullable waits with that rule.
+  absl::Status FindNullable() {
     nullable_.assign(grammar_.rules.size(), false);
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (size_t rule : rules_) {
-        if (nullable_[rule]) continue;
-        const std::vector<int32_t> reached = ReadingNothing(rule);
-        nullable_[rule] = std::any_of(reached.begin(), reached.end(),
-                                      [this](int32_t s) { return states_[s].accepting; });
-        changed |= nullable_[rule];
+    unread_.assign(states_.size(), false);
+    std::vector<std::vector<int32_t>> waiting(grammar_.rules.size());  // targets, by rule called
+    std::vector<int32_t> work;
+    const auto reach = [&](int32_t state) {
+      if (unread_[state]) return;
+      unread_[state] = true;
+      work.push_back(state);
+    };
+    for (size_t rule : rules_) reach(first_[rule]);
+    for (size_t i = 0; i < work.size(); ++i) {
+      const ByteState& state = states_[work[i]];
+      HEDDLE_RETURN_IF_ERROR(Spend(budget_, 1 + static_cast<int64_t>(state.calls.size())));
+      for (const CallEdge& call : state.calls) {
+        if (nullable_[call.rule]) {
+          reach(call.target);
+        } else {
+          waiting[call.rule].push_back(call.target);
+        }
       }
+      const auto rule = static_cast<size_t>(rule_of_[work[i]]);
+      if (!state.accepting || nullable_[rule]) continue;
+      nullable_[rule] = true;
+      for (int32_t target : waiting[rule]) reach(target);
     }
+    return absl::OkStatus();
   }
 
-  absl::Status CheckLeftRecursion() {
-    // 0: not seen, 1: on the path, 2: done.
-    std::vector<uint8_t> mark(grammar_.rules.size(), 0);
+  // Ranks rules in reverse postorder of a depth-first search over calls before the first byte:
+  // ranks grow along such calls.
+  absl::Status RankRules() {
+    enum : uint8_t { kUnseen, kOnPath, kDone };
     struct Visit {
       size_t rule;
       std::vector<size_t> callees;
       size_t next = 0;
     };
+    std::vector<uint8_t> mark(grammar_.rules.size(), kUnseen);
+    rank_.assign(grammar_.rules.size(), 0);
+    auto rank = static_cast<int32_t>(rules_.size());
+    std::vector<std::vector<size_t>> callees = LeftCallees();
     for (size_t root : rules_) {
-      if (mark[root] != 0) continue;
-      std::vector<Visit> path = {{root, LeftCallees(root)}};
-      mark[root] = 1;
-      while (!path.empty()) {
+      if (mark[root] != kUnseen) continue;
+      std::vector<Visit> path;
+      const auto enter = [&](size_t rule) {
+        mark[rule] = kOnPath;
+        path.push_back({rule, std::move(callees[rule])});
+      };
+      for (enter(root); !path.empty();) {
         Visit& visit = path.back();
         if (visit.next == visit.callees.size()) {
-          mark[visit.rule] = 2;
+          mark[visit.rule] = kDone;
+          rank_[visit.rule] = rank--;
           path.pop_back();
           continue;
         }
+        HEDDLE_RETURN_IF_ERROR(Spend(budget_, 1));
         const size_t callee = visit.callees[visit.next++];
-        if (mark[callee] == 1) {
-          std::string cycle;
-          for (const Visit& step : path) cycle += base::StrCat(Name(step.rule), " -> ");
-          return absl::InvalidArgumentError(
-              base::StrCat("left recursion: ", cycle, Name(callee),
-                           "; a rule must read something before it comes back to itself"));
+        if (mark[callee] == kUnseen) {
+          enter(callee);
+        } else if (mark[callee] == kOnPath) {
+          std::vector<size_t> cycle;
+          for (const Visit& step : path) {
+            if (step.rule == callee || !cycle.empty()) cycle.push_back(step.rule);
+          }
+          return LeftRecursion(cycle);
         }
-        if (mark[callee] != 0) continue;
-        mark[callee] = 1;
-        path.push_back({callee, LeftCallees(callee)});
       }
     }
     return absl::OkStatus();
   }
 
-  std::vector<size_t> LeftCallees(size_t rule) const {
-    std::vector<size_t> callees;
-    for (int32_t state : ReadingNothing(rule)) {
-      for (const CallEdge& call : states_[state].calls) {
-        callees.push_back(static_cast<size_t>(call.rule));
+  // By rule: the rules that it may call before it has read anything.
+  std::vector<std::vector<size_t>> LeftCallees() const {
+    std::vector<std::vector<size_t>> callees(grammar_.rules.size());
+    for (size_t s = 0; s < states_.size(); ++s) {
+      if (!unread_[s]) continue;
+      for (const CallEdge& call : states_[s].calls) {
+        callees[rule_of_[s]].push_back(static_cast<size_t>(call.rule));
       }
     }
     return callees;
   }
 
-  // height_[s]: the least, over the ways from s to the end of its rule, of the deepest nesting of
-  // calls on the way. Level by level: those of height h follow from those of less.
-  void FindHeights() {
-    const size_t n = states_.size();
-    height_.assign(n, kNever);
-    std::vector<std::vector<std::pair<int32_t, int32_t>>> sources(n);  // (state, rule or -1)
-    for (size_t s = 0; s < n; ++s) {
-      const auto id = static_cast<int32_t>(s);
-      for (const ByteEdge& edge : states_[s].bytes) sources[edge.target].emplace_back(id, -1);
-      for (const CallEdge& edge : states_[s].calls) {
-        sources[edge.target].emplace_back(id, edge.rule);
-      }
+  absl::Status LeftRecursion(const std::vector<size_t>& cycle) const {
+    constexpr size_t kMaxNamed = 8;
+    std::string names;
+    for (size_t i = 0; i < std::min(cycle.size(), kMaxNamed); ++i) {
+      names += base::StrCat(Name(cycle[i]), " -> ");
     }
-    std::vector<int32_t> reached;
-    for (int32_t level = 0; level < kMaxStackDepth; ++level) {
-      std::vector<int32_t> work;
-      auto reach = [&](int32_t state) {
-        if (height_[state] != kNever) return;
-        height_[state] = level;
-        work.push_back(state);
-      };
-      if (level == 0) {
-        for (size_t s = 0; s < n; ++s) {
-          if (states_[s].accepting) reach(static_cast<int32_t>(s));
-        }
-      }
-      auto callable = [&](int32_t rule) { return height_[first_[rule]] < level; };
-      for (int32_t state : reached) {
-        for (auto [source, rule] : sources[state]) {
-          if (rule < 0 || callable(rule)) reach(source);
-        }
-      }
-      for (size_t i = 0; i < work.size(); ++i) {
-        for (auto [source, rule] : sources[work[i]]) {
-          if (rule < 0 || callable(rule)) reach(source);
-        }
-      }
-      if (work.empty()) return;
-      reached.insert(reached.end(), work.begin(), work.end());
+    if (cycle.size() > kMaxNamed) {
+      names += base::StrCat("(", cycle.size() - kMaxNamed, " more) -> ");
     }
+    return absl::InvalidArgumentError(
+        base::StrCat("left recursion: ", names, Name(cycle.front()),
+                     "; a rule must read something before it comes back to itself"));
   }
 
-  // Writes the states that can end and their edges to such states.
+  // Computes height_[s]: the least, over the ways from s to the end of its rule, of the deepest
+  // nesting of calls on the way. It works level by level, as in Knuth's generalisation of
+  // Dijkstra's algorithm: an edge's value is known when all that it leads to is known.
+  absl::Status FindHeights() {
+    struct Source {
+      int32_t state;
+      int32_t other;   // must be known as well: the target, or the start of the called rule; -1:
+                       // none
+      bool is_callee;  // listed at the called rule's start; `other` is then the call's target
+    };
+    const size_t n = states_.size();
+    height_.assign(n, kNever);
+    std::vector<std::vector<Source>> sources(n);
+    for (size_t s = 0; s < n; ++s) {
+      const auto id = static_cast<int32_t>(s);
+      HEDDLE_RETURN_IF_ERROR(Spend(budget_, 1 + static_cast<int64_t>(states_[s].bytes.size())));
+      for (const ByteEdge& edge : states_[s].bytes) sources[edge.target].push_back({id, -1, false});
+      for (const CallEdge& edge : states_[s].calls) {
+        sources[edge.target].push_back({id, first_[edge.rule], false});
+        sources[first_[edge.rule]].push_back({id, edge.target, true});
+      }
+    }
+    std::vector<std::vector<int32_t>> levels(static_cast<size_t>(kMaxStackDepth) + 1);
+    for (size_t s = 0; s < n; ++s) {
+      if (states_[s].accepting) levels[0].push_back(static_cast<int32_t>(s));
+    }
+    for (int32_t level = 0; level < kMaxStackDepth; ++level) {
+      std::vector<int32_t>& found = levels[level];
+      for (size_t i = 0; i < found.size(); ++i) {
+        const int32_t state = found[i];
+        if (height_[state] != kNever) continue;
+        height_[state] = level;
+        for (const Source& source : sources[state]) {
+          int32_t height = level + (source.is_callee ? 1 : 0);
+          if (source.other >= 0) {
+            const int32_t other = height_[source.other];
+            if (other == kNever) continue;  // it is handled when `other` is known
+            height = std::max(height, other + (source.is_callee ? 0 : 1));
+          }
+          if (height < kMaxStackDepth) levels[height].push_back(source.state);
+        }
+      }
+      levels[level] = {};
+    }
+    return absl::OkStatus();
+  }
+
+  // Writes the states that can reach an end, and their edges to such states.
   void Emit() {
     std::vector<int32_t> id(states_.size(), -1);
     int32_t count = 0;
@@ -247,7 +293,8 @@ class Compiler {
       for (const CallEdge& edge : states_[s].calls) {
         const int32_t start = id[first_[edge.rule]];
         if (start >= 0 && id[edge.target] >= 0) {
-          automaton_.calls_.push_back({start, id[edge.target], nullable_[edge.rule]});
+          automaton_.calls_.push_back(
+              {start, id[edge.target], nullable_[edge.rule], rank_[edge.rule]});
         }
       }
       automaton_.byte_begin_.push_back(static_cast<int32_t>(automaton_.bytes_.size()));
@@ -260,15 +307,22 @@ class Compiler {
   }
 
   const Grammar& grammar_;
-  std::vector<size_t> rules_;           // that the root reaches
-  std::vector<StateMachine> machines_;  // [rules]; empty of those not reached
-  std::vector<int32_t> first_;          // of each rule: its first state, or -1
+  Budget* const budget_;
+  std::vector<size_t> rules_;           // rules that the root reaches
+  std::vector<StateMachine> machines_;  // [rules]; empty if unreachable
+  std::vector<int32_t> first_;          // first state of each rule, or -1
   std::vector<ByteState> states_;
-  std::vector<bool> nullable_;   // [rules]
-  std::vector<int32_t> height_;  // [states_]
+  std::vector<int32_t> rule_of_;  // [states_]
+  size_t num_edges_ = 0;          // edges of states_
+  std::vector<bool> nullable_;    // [rules]
+  std::vector<bool> unread_;      // [states_]
+  std::vector<int32_t> rank_;     // [rules]
+  std::vector<int32_t> height_;   // [states_]
   Automaton automaton_;
 };
 
-absl::StatusOr<Automaton> Compile(const Grammar& grammar) { return Compiler(grammar).Run(); }
+absl::StatusOr<Automaton> Compile(const Grammar& grammar, Budget* budget) {
+  return Compiler(grammar, budget).Run();
+}
 
 }  // namespace heddle::engine::grammar

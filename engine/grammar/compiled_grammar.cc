@@ -12,11 +12,15 @@
 namespace heddle::engine::grammar {
 namespace {
 
-// Of one grammar: contexts with their masks, and what states read by themselves. JSON schemas take
-// a few MB; beyond this both are computed anew.
-constexpr size_t kMaxStoreBytes = size_t{48} << 20;
-constexpr size_t kMaxLocalBytes = size_t{48} << 20;
-// Of forced text that is looked at for its tokens; what is behind it comes with the next look.
+// Bytes of contexts that a search may add to a grammar's, on top of twice what it keeps.
+constexpr size_t kMaxSearchBytes = size_t{32} << 20;
+// Work between two questions whether a client still waits.
+constexpr int64_t kSliceWork = 100'000;
+// Limit on the time for one grammar's masks ahead of texts that may never need them.
+constexpr int64_t kMaxRestUs = 2'000'000;
+// Overhead of a hash table per entry, and of a shared pointer.
+constexpr size_t kEntryBytes = 64;
+// Bytes of forced text that are tokenized at once; the rest comes with the next call.
 constexpr size_t kMaxForcedBytes = 256;
 
 int64_t ThreadCpuUs() {
@@ -28,53 +32,112 @@ int64_t ThreadCpuUs() {
 }  // namespace
 
 CompiledGrammar::CompiledGrammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary,
-                                 std::vector<TokenId> end_tokens)
+                                 std::vector<TokenId> end_tokens, std::shared_ptr<CacheBytes> cache)
     : automaton_(std::move(automaton)),
       vocabulary_(std::move(vocabulary)),
       end_tokens_(std::move(end_tokens)),
+      cache_(cache != nullptr ? std::move(cache)
+                              : std::make_shared<CacheBytes>(kDefaultCacheBytes)),
       store_(std::make_shared<Store>(&automaton_)),
       local_masks_(&automaton_, vocabulary_.get()),
       path_(static_cast<size_t>(vocabulary_->trie().max_depth()) + 1) {
   HEDDLE_CHECK(!end_tokens_.empty(), "a grammar needs a token that ends the text");
+  cache_->AddGrammar();
+  CountBytes();
 }
 
-absl::StatusOr<bool> CompiledGrammar::Prepare(int64_t max_us) {
+CompiledGrammar::~CompiledGrammar() { cache_->RemoveGrammar(heap_bytes()); }
+
+// REQUIRES: the mutex is held, or no other thread knows the grammar yet.
+void CompiledGrammar::CountBytes() {
+  const size_t mask_bytes = sizeof(uint32_t) * static_cast<size_t>(vocabulary_->mask_words());
+  const size_t now = sizeof(*this) + automaton_.heap_bytes() + store_->bytes(mask_bytes) +
+                     local_masks_.heap_bytes() + local_bytes_ + locals_.capacity() * kEntryBytes;
+  cache_->Update(heap_bytes_.exchange(now, std::memory_order_relaxed), now);
+}
+
+void CompiledGrammar::LimitWork(Store* store, int64_t items) {
+  store->pool.LimitWork(items, 2 * cache_->KeepLimit() + kMaxSearchBytes);
+  local_masks_.LimitWork(items);
+}
+
+// Works in slices, so that the budget is asked in between; each slice continues where the last one
+// ended.
+absl::Status CompiledGrammar::PrepareFirst(Budget* budget) {
+  Store& store = *store_;
+  const int64_t max_work = WorkOf(store) + kMaxMaskWork;
+  for (int64_t slice = kSliceWork; WorkOf(store) < max_work; slice *= 2) {
+    HEDDLE_RETURN_IF_ERROR(Spend(budget, std::min(slice, kSliceWork)));
+    LimitWork(&store, slice);
+    absl::Status found = MaskOf(&store, store.pool.Start()).status();
+    if (!IsOutOfWork(found)) return found;
+    if (store.pool.too_large()) break;
+  }
+  return TooAmbiguous();
+}
+
+absl::StatusOr<bool> CompiledGrammar::Prepare(int64_t max_us, Budget* budget) {
   const int64_t deadline_us = ThreadCpuUs() + max_us;
   std::lock_guard lock(mutex_);
-  const ContextId start = store_->pool.Start();
-  HEDDLE_RETURN_IF_ERROR(MaskOf(store_.get(), start).status());
-  for (int32_t state = 0; state < automaton_.num_states(); ++state) {
+  absl::Status status = PrepareFirst(budget);
+  int32_t state = 0;
+  for (; state < automaton_.num_states() && status.ok(); ++state) {
+    // The rest is done later, when no client waits for it.
+    if (ThreadCpuUs() >= deadline_us || (budget != nullptr && !budget->MayGoOn())) break;
     const LocalMasks::Key key = local_masks_.KeyOf(state);
     if (!WantsLocal(key)) continue;
-    if (ThreadCpuUs() >= deadline_us) return false;
-    HEDDLE_RETURN_IF_ERROR(LocalOf(key).status());
+    local_masks_.LimitWork(kSliceWork);
+    // A state that needs more work is skipped: a text that reaches it shows whether it is too
+    // ambiguous.
+    const absl::Status found = LocalOf(key).status();
+    if (!IsOutOfWork(found)) status = found;
   }
-  return true;
+  next_rest_ = state;
+  const bool is_done = state == automaton_.num_states();
+  if (is_done) local_masks_.Trim();
+  CountBytes();
+  HEDDLE_RETURN_IF_ERROR(status);
+  return is_done;
 }
 
-// Half of the room is left to what texts ask for.
+// Leaves half of the room to states that texts ask for.
 bool CompiledGrammar::WantsLocal(LocalMasks::Key key) const {
-  return !locals_.contains(key) && local_bytes_ <= kMaxLocalBytes / 2;
+  return !locals_.contains(key) && local_bytes_ <= cache_->KeepLimit() / 2;
 }
 
-void CompiledGrammar::PrepareRest(const std::atomic<bool>& stop) {
+bool CompiledGrammar::PrepareRest(const std::atomic<bool>& stop, int64_t max_us) {
+  const int64_t begin_us = ThreadCpuUs();
   LocalMasks masks(&automaton_, vocabulary_.get());
-  for (int32_t state = 0; state < automaton_.num_states() && !stop; ++state) {
-    const LocalMasks::Key key = masks.KeyOf(state);
+  while (next_rest_ < automaton_.num_states() && !stop && rest_us_ < kMaxRestUs) {
+    if (ThreadCpuUs() - begin_us > max_us) break;
+    const LocalMasks::Key key = masks.KeyOf(next_rest_);
+    bool is_wanted = false;
     {
       std::lock_guard lock(mutex_);
-      if (!WantsLocal(key)) continue;
+      is_wanted = WantsLocal(key);
     }
-    absl::StatusOr<LocalMask> local = masks.Compute(key);
-    if (!local.ok()) continue;  // an answer that comes there is told so
+    absl::StatusOr<LocalMask> local = OutOfWork();
+    for (int64_t slice = kSliceWork; is_wanted && !stop && slice <= kMaxMaskWork; slice *= 2) {
+      masks.LimitWork(slice);
+      local = masks.Compute(key);
+      if (!IsOutOfWork(local.status())) break;
+    }
+    ++next_rest_;
+    if (!local.ok()) continue;  // an answer that reaches this state gets the error
     std::lock_guard lock(mutex_);
     if (!locals_.contains(key)) Keep(key, *std::move(local));
   }
+  rest_us_ += ThreadCpuUs() - begin_us;
+  std::lock_guard lock(mutex_);
+  const bool is_done = next_rest_ == automaton_.num_states() || rest_us_ >= kMaxRestUs;
+  if (is_done) local_masks_.Trim();
+  CountBytes();
+  return is_done;
 }
 
 std::shared_ptr<CompiledGrammar::Store> CompiledGrammar::CurrentStore() {
   const size_t mask_bytes = sizeof(uint32_t) * static_cast<size_t>(vocabulary_->mask_words());
-  if (store_->bytes(mask_bytes) > kMaxStoreBytes) {
+  if (store_->bytes(mask_bytes) > cache_->KeepLimit()) {
     store_ = std::make_shared<Store>(&automaton_);
   }
   return store_;
@@ -97,6 +160,7 @@ absl::StatusOr<TokenMask> CompiledGrammar::ComputeMask(ContextPool* pool, Contex
     HEDDLE_RETURN_IF_ERROR(Walk(pool, context, trie, trie.all(), &mask));
   }
   const bool can_end = pool->CanEnd(context);
+  if (pool->exhausted()) return OutOfWork();
   for (TokenId end : end_tokens_) {
     const uint32_t bit = uint32_t{1} << (end % 32);
     uint32_t& word = mask[static_cast<size_t>(end) / 32];
@@ -105,8 +169,8 @@ absl::StatusOr<TokenMask> CompiledGrammar::ComputeMask(ContextPool* pool, Contex
   return mask;
 }
 
-// What the context's states read by themselves, and what the stack allows behind that. False: what
-// states read by themselves does not hold so near the bound of the stack.
+// Allows the tokens that the context's states read by themselves, and those that the stack allows
+// behind them. Returns false if the local masks do not hold because the stack is near its limit.
 absl::StatusOr<bool> CompiledGrammar::AddStates(ContextPool* pool, ContextId context,
                                                 TokenMask* mask) {
   std::vector<ContextPool::Item> items(pool->Kernel(context).begin(), pool->Kernel(context).end());
@@ -168,27 +232,30 @@ bool CompiledGrammar::Holds(const LocalMask& local, ContextPool* pool, ContextId
   return true;
 }
 
-// Allows the tokens of nodes in `range` that can be read from `from`, which is where the text
-// before them has led to.
+// Allows the tokens of nodes in `range` that can be read from `from`, the context behind the text
+// before these nodes.
 absl::Status CompiledGrammar::Walk(ContextPool* pool, ContextId from, const TokenTrie& trie,
                                    TokenTrie::Range range, TokenMask* mask) {
   if (range.empty()) return absl::OkStatus();
   const std::span<const TokenTrie::Node> nodes = trie.nodes();
-  const int64_t max_work = pool->work() + kMaxMaskWork;
+  int64_t num_nodes = 0;
   path_[nodes[range.begin].depth - 1u] = from;
   for (uint32_t i = range.begin; i < range.end;) {
     const TokenTrie::Node& node = nodes[i];
     const ContextId next = pool->Step(path_[node.depth - 1u], automaton_.byte_class(node.byte));
+    ++num_nodes;
     if (next == kDeadContext) {
+      if (pool->exhausted()) return OutOfWork();
       i = node.end;
       continue;
     }
     path_[node.depth] = next;
     Allow(trie.tokens(i), mask);
     ++i;
-    if (pool->work() > max_work) return TooAmbiguous();
   }
-  return absl::OkStatus();
+  // A node whose step is known takes a quarter of an item's time.
+  pool->Spend(num_nodes / 4);
+  return pool->exhausted() ? OutOfWork() : absl::OkStatus();
 }
 
 absl::StatusOr<const LocalMask*> CompiledGrammar::LocalOf(LocalMasks::Key key) {
@@ -199,7 +266,7 @@ absl::StatusOr<const LocalMask*> CompiledGrammar::LocalOf(LocalMasks::Key key) {
 }
 
 void CompiledGrammar::Keep(LocalMasks::Key key, LocalMask local) {
-  if (local_bytes_ > kMaxLocalBytes) {
+  if (local_bytes_ > cache_->KeepLimit()) {
     locals_.clear();
     local_bytes_ = 0;
   }
@@ -207,7 +274,7 @@ void CompiledGrammar::Keep(LocalMasks::Key key, LocalMask local) {
   locals_[key] = std::move(local);
 }
 
-// The one byte that may follow, or -1.
+// The only byte that may follow, or -1 if there is a choice.
 int CompiledGrammar::ForcedByte(ContextPool* pool, ContextId context) const {
   if (pool->CanEnd(context)) return -1;
   int forced = -1;
@@ -220,7 +287,7 @@ int CompiledGrammar::ForcedByte(ContextPool* pool, ContextId context) const {
   return forced;
 }
 
-// Moves *context behind the text.
+// Returns the forced text and moves *context behind it.
 std::string CompiledGrammar::ForcedText(ContextPool* pool, ContextId* context,
                                         size_t max_bytes) const {
   std::string text;
@@ -228,7 +295,7 @@ std::string CompiledGrammar::ForcedText(ContextPool* pool, ContextId* context,
     const int byte = ForcedByte(pool, *context);
     if (byte < 0) break;
     const ContextId next = pool->Step(*context, automaton_.byte_class(static_cast<uint8_t>(byte)));
-    if (next == kDeadContext) break;  // at the bound of the stack
+    if (next == kDeadContext) break;  // the stack is full
     text.push_back(static_cast<char>(byte));
     *context = next;
   }
@@ -240,18 +307,22 @@ const std::vector<TokenId>& CompiledGrammar::ForcedOf(Store* store, ContextId co
   static const std::vector<TokenId> none;
   const bool is_over = store->pool.CanEnd(context) && !store->pool.ReadsOn(context);
   if (!is_over && ForcedByte(&store->pool, context) < 0) return none;
+  if (store->pool.exhausted()) return none;
   auto [it, is_new] = store->forced.try_emplace({context, before});
   if (is_new) {
     it->second = ComputeForced(&store->pool, context, before);
+    if (store->pool.exhausted()) {
+      store->forced.erase(it);
+      return none;
+    }
     store->forced_bytes += 64 + it->second.size() * sizeof(TokenId);
   }
   return it->second;
 }
 
-// The tokenizer writes `before` and the forced text together: where that does not begin with
-// `before`, the text so far is not what it would have written, and what is its own way to go on
-// cannot be said. At the end of the text, tokens that something behind it could change are left
-// out.
+// The tokenizer encodes `before` and the forced text together. If the result does not begin with
+// `before`, the text so far differs from what the tokenizer would have written, so its continuation
+// is unknown. At the end of the text, tokens that later text could change are left out.
 std::vector<TokenId> CompiledGrammar::ComputeForced(ContextPool* pool, ContextId context,
                                                     TokenId before) const {
   const size_t begin = before >= 0 ? vocabulary_->text(before).size() : 0;

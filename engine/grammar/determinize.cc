@@ -2,58 +2,95 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/hash/hash.h"
 #include "base/message.h"
+#include "base/status.h"
 #include "engine/grammar/state_machine.h"
 
 namespace heddle::engine::grammar {
 namespace {
 
-// Members of subsets and edges looked at, per state allowed: chains of thousands of states have a
-// few each; only nested counted repeats have more.
+// Limit on members of subsets and edges looked at, per allowed state: chains of thousands of states
+// need a few each; only nested counted repeats need more.
 constexpr int64_t kMaxWorkPerState = 256;
 constexpr int64_t kMinWork = 4'000'000;
+// Members of all subsets together, 4 bytes each.
+constexpr size_t kMaxMembers = size_t{1} << 24;
 
 using Subset = std::vector<int32_t>;  // sorted
 
 class Determinizer {
  public:
-  Determinizer(const Nfa& nfa, int32_t max_states)
+  Determinizer(const Nfa& nfa, int32_t max_states, Budget* budget)
       : nfa_(nfa),
+        budget_(budget),
         max_states_(max_states),
         max_work_(std::max(kMinWork, kMaxWorkPerState * max_states)),
-        seen_(nfa.states.size(), 0) {}
+        seen_(nfa.states.size(), 0),
+        ids_(0, Hash{this}, Equal{this}) {}
 
   absl::StatusOr<StateMachine> Run() {
-    // The start is a state of its own where it passes edges that nothing else passes.
+    // The start is a separate state, because only it passes edges that require the start of the
+    // text.
     const Subset start = Close({0}, /*at_begin=*/true, /*at_end=*/false);
     IdOf(start);
     for (size_t i = 0; i < order_.size(); ++i) {
-      if (static_cast<int32_t>(order_.size()) > max_states_ || work_ > max_work_) {
-        return absl::ResourceExhaustedError(
-            base::StrCat("the expression needs more than ", max_states_,
-                         " states; make counted repeats smaller or alternatives less ambiguous"));
-      }
       const Subset subset = order_[i];
       MachineState state;
       state.accepting = AcceptsAtEnd(subset, /*at_begin=*/i == 0);
       state.chars = CharMoves(subset);
       state.calls = CallMoves(subset);
+      num_edges_ += state.chars.size() + state.calls.size();
       result_.states.push_back(std::move(state));
+      if (IsTooMuch()) break;
+    }
+    HEDDLE_RETURN_IF_ERROR(StatusOf(budget_));
+    if (IsTooMuch()) {
+      return absl::ResourceExhaustedError(
+          base::StrCat("the expression needs more than ", max_states_,
+                       " states; make counted repeats smaller or alternatives less ambiguous"));
     }
     return std::move(result_);
   }
 
  private:
-  int32_t IdOf(const Subset& subset) {
-    // Nobody else gets the start's number: it may accept what the same subset later does not.
-    if (order_.empty()) {
-      order_.push_back(subset);
-      return 0;
+  // Hashes the subsets in order_ by their members.
+  struct Hash {
+    using is_transparent = void;
+    const Determinizer* owner;
+    size_t operator()(int32_t id) const { return (*this)(owner->order_[id]); }
+    size_t operator()(const Subset& subset) const { return absl::HashOf(subset); }
+  };
+  struct Equal {
+    using is_transparent = void;
+    const Determinizer* owner;
+    bool operator()(int32_t a, int32_t b) const { return a == b; }
+    bool operator()(int32_t a, const Subset& b) const { return owner->order_[a] == b; }
+    bool operator()(const Subset& a, int32_t b) const { return owner->order_[b] == a; }
+  };
+
+  void Count(size_t work) {
+    work_ += static_cast<int64_t>(work);
+    is_over_ |= work_ > max_work_ || !Spend(budget_, static_cast<int64_t>(work)).ok();
+  }
+
+  bool IsTooMuch() const {
+    return is_over_ || static_cast<int32_t>(order_.size()) > max_states_ ||
+           num_members_ > kMaxMembers || num_edges_ > kMaxEdges;
+  }
+
+  int32_t IdOf(Subset subset) {
+    const auto id = static_cast<int32_t>(order_.size());
+    // No other state shares the start's number: the start may accept where the same subset later
+    // does not.
+    if (id > 0) {
+      if (auto known = ids_.find(subset); known != ids_.end()) return *known;
     }
-    auto [it, is_new] = ids_.try_emplace(subset, static_cast<int32_t>(order_.size()));
-    if (is_new) order_.push_back(subset);
-    return it->second;
+    num_members_ += subset.size();
+    order_.push_back(std::move(subset));
+    if (id > 0) ids_.insert(id);
+    return id;
   }
 
   Subset Close(Subset members, bool at_begin, bool at_end) {
@@ -72,8 +109,8 @@ class Determinizer {
       if (at_begin) follow(state.at_begin);
       if (at_end) follow(state.at_end);
     }
-    work_ += static_cast<int64_t>(members.size());
-    // States that only lead on say nothing about the subset.
+    Count(members.size());
+    // States with epsilons only do not distinguish subsets.
     std::erase_if(members, [this](int32_t member) {
       const NfaState& state = nfa_.states[member];
       return state.chars.empty() && state.calls.empty() && state.at_end.empty() &&
@@ -101,7 +138,7 @@ class Determinizer {
       const std::vector<CharEdge>& chars = nfa_.states[member].chars;
       edges.insert(edges.end(), chars.begin(), chars.end());
     }
-    work_ += static_cast<int64_t>(edges.size());
+    Count(edges.size());
     std::sort(edges.begin(), edges.end(),
               [](const CharEdge& a, const CharEdge& b) { return a.first < b.first; });
     // Sweep over the points where the set of edges that apply changes.
@@ -109,7 +146,7 @@ class Determinizer {
     std::vector<CharEdge> active;
     size_t next = 0;
     char32_t at = 0;
-    while (next < edges.size() || !active.empty()) {
+    while (!is_over_ && (next < edges.size() || !active.empty())) {
       if (active.empty()) at = edges[next].first;
       while (next < edges.size() && edges[next].first == at) active.push_back(edges[next++]);
       char32_t last = next < edges.size() ? edges[next].first - 1 : kMaxCodePoint;
@@ -118,7 +155,7 @@ class Determinizer {
         last = std::min(last, edge.last);
         targets.push_back(edge.target);
       }
-      work_ += static_cast<int64_t>(active.size());
+      Count(active.size());
       const int32_t target = Move(std::move(targets));
       if (!moves.empty() && moves.back().last + 1 == at && moves.back().target == target) {
         moves.back().last = last;
@@ -139,6 +176,7 @@ class Determinizer {
     }
     std::sort(edges.begin(), edges.end(),
               [](const CallEdge& a, const CallEdge& b) { return a.rule < b.rule; });
+    Count(edges.size());
     std::vector<CallEdge> moves;
     for (size_t i = 0; i < edges.size();) {
       const int32_t rule = edges[i].rule;
@@ -150,20 +188,24 @@ class Determinizer {
   }
 
   const Nfa& nfa_;
+  Budget* const budget_;
   const int32_t max_states_;
   const int64_t max_work_;
   std::vector<uint32_t> seen_;  // [NFA states]: the closure that saw it last
   uint32_t stamp_ = 0;
   int64_t work_ = 0;
-  absl::flat_hash_map<Subset, int32_t> ids_;
+  bool is_over_ = false;
+  size_t num_members_ = 0;
+  size_t num_edges_ = 0;
+  absl::flat_hash_set<int32_t, Hash, Equal> ids_;  // indices of order_, except the start
   std::vector<Subset> order_;
   StateMachine result_;
 };
 
 }  // namespace
 
-absl::StatusOr<StateMachine> Determinize(const Nfa& nfa, int32_t max_states) {
-  return Determinizer(nfa, max_states).Run();
+absl::StatusOr<StateMachine> Determinize(const Nfa& nfa, int32_t max_states, Budget* budget) {
+  return Determinizer(nfa, max_states, budget).Run();
 }
 
 }  // namespace heddle::engine::grammar

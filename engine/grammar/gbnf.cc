@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/message.h"
 #include "base/status.h"
@@ -20,7 +21,7 @@ bool IsNameCharacter(char32_t c) {
 
 class GbnfParser {
  public:
-  explicit GbnfParser(SourceReader reader) : reader_(std::move(reader)) {}
+  GbnfParser(SourceReader reader, Budget* budget) : reader_(std::move(reader)), budget_(budget) {}
 
   absl::StatusOr<Grammar> Run() {
     for (SkipSpace(); !reader_.AtEnd(); SkipSpace()) HEDDLE_RETURN_IF_ERROR(ParseRule());
@@ -75,6 +76,7 @@ class GbnfParser {
   }
 
   absl::Status ParseRule() {
+    HEDDLE_RETURN_IF_ERROR(Spend(budget_, 1));
     const std::string name = TakeName();
     if (name.empty()) return reader_.Error("expected the name of a rule");
     SkipSpace();
@@ -106,6 +108,7 @@ class GbnfParser {
       SkipSpace();
       const char32_t c = reader_.Peek();
       if (reader_.AtEnd() || c == U'|' || c == U')') break;
+      HEDDLE_RETURN_IF_ERROR(Spend(budget_, 1));
       if (IsNameCharacter(c) && AtDefinition()) break;
       HEDDLE_ASSIGN_OR_RETURN(const ExprId atom, ParseAtom(depth));
       HEDDLE_ASSIGN_OR_RETURN(const ExprId part, ParseRepeats(atom));
@@ -153,8 +156,9 @@ class GbnfParser {
   absl::StatusOr<ExprId> ParseClass() {
     reader_.Take();
     const bool negated = reader_.TakeIf(U'^');
-    CodePointSet set;
+    std::vector<CodePointRange> ranges;
     while (!reader_.TakeIf(U']')) {
+      HEDDLE_RETURN_IF_ERROR(Spend(budget_, 1));
       HEDDLE_ASSIGN_OR_RETURN(const char32_t first, TakeClassCharacter());
       char32_t last = first;
       if (reader_.Peek() == U'-' && reader_.Peek(1) != U']') {
@@ -162,8 +166,9 @@ class GbnfParser {
         HEDDLE_ASSIGN_OR_RETURN(last, TakeClassCharacter());
         if (last < first) return reader_.Error("a range of characters is the wrong way round");
       }
-      set.Add(first, last);
+      ranges.push_back({first, last});
     }
+    CodePointSet set = CodePointSet::OfRanges(std::move(ranges));
     return grammar_.Chars(negated ? set.Complement() : std::move(set));
   }
 
@@ -187,15 +192,16 @@ class GbnfParser {
   }
 
   SourceReader reader_;
+  Budget* const budget_;
   Grammar grammar_;
   std::map<std::string, RuleId, std::less<>> rules_;
 };
 
 }  // namespace
 
-absl::StatusOr<Grammar> ParseGbnf(std::string_view text) {
+absl::StatusOr<Grammar> ParseGbnf(std::string_view text, Budget* budget) {
   HEDDLE_ASSIGN_OR_RETURN(SourceReader reader, SourceReader::Create(text, "grammar"));
-  return GbnfParser(std::move(reader)).Run();
+  return GbnfParser(std::move(reader), budget).Run();
 }
 
 }  // namespace heddle::engine::grammar

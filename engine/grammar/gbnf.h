@@ -13,7 +13,8 @@
 
 namespace heddle::engine::grammar {
 
-// Derives the texts of rule `root`. INVALID_ARGUMENT names line and column.
-absl::StatusOr<Grammar> ParseGbnf(std::string_view text);
+// The grammar that derives the texts of rule `root`. An INVALID_ARGUMENT error names line and
+// column.
+absl::StatusOr<Grammar> ParseGbnf(std::string_view text, Budget* budget = nullptr);
 
 }  // namespace heddle::engine::grammar

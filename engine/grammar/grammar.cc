@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "engine/text/utf8.h"
+#include "base/utf8.h"
 
 namespace heddle::engine::grammar {
 
@@ -17,8 +17,8 @@ ExprId Grammar::Text(std::u32string_view text) {
 
 ExprId Grammar::Text(std::string_view utf8) {
   std::u32string text;
-  for (size_t i = 0; i < utf8.size(); i += text::Utf8Size(utf8[i])) {
-    text.push_back(text::DecodeUtf8(utf8.data() + i));
+  for (size_t i = 0; i < utf8.size(); i += base::Utf8Size(utf8[i])) {
+    text.push_back(base::DecodeUtf8(utf8.data() + i));
   }
   return Text(text);
 }

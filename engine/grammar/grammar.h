@@ -1,7 +1,7 @@
-// A context-free grammar as the parsers (GBNF, regular expressions, JSON Schema) leave it: rules
-// whose bodies are expressions over Unicode code points. Compiled by engine/grammar/compile.cc.
+// A context-free grammar, the output of the parsers (GBNF, regular expressions, JSON Schema): rules
+// whose bodies are expressions over Unicode code points. engine/grammar/compile.cc compiles it.
 //
-// Expressions live in one arena and refer to each other by id; an expression may be used twice.
+// Expressions are in one arena and refer to each other by id; an expression may be used twice.
 // Plain data, built by one thread and then only read.
 #pragma once
 
@@ -27,8 +27,8 @@ enum class ExprKind : uint8_t {
   kSequence,  // all `parts` in order
   kChoice,    // one of `parts`
   kRepeat,    // parts[0], `min` to `max` times
-  kRule,      // what `rule` derives
-  kMachine,   // what machines[`machine`] accepts
+  kRule,      // the texts of `rule`
+  kMachine,   // the texts of machines[`machine`]
   kBegin,     // the start of the text (regular expressions only)
   kEnd,       // the end of the text (regular expressions only)
 };
@@ -67,22 +67,22 @@ struct Grammar {
   ExprId Machine(StateMachine machine);
   ExprId Anchor(ExprKind kind);
 
-  // A rule whose body is set later, so that others may refer to it.
+  // Declares a rule whose body is set later, so that others may refer to it.
   RuleId DeclareRule(std::string name);
   RuleId AddRule(std::string name, ExprId body);
 
-  // Takes another grammar's rules over; the rule returned is its root.
+  // Moves another grammar's rules into this one; returns its root.
   RuleId Append(Grammar other);
 
  private:
   ExprId Add(Expr expr);
 };
 
-// Bounds on what untrusted grammars may ask for.
+// Bounds on untrusted grammars.
 inline constexpr int32_t kMaxRepeat = 1 << 16;      // of one {m,n}
 inline constexpr int32_t kMaxNesting = 128;         // of groups in a source text
 inline constexpr size_t kMaxSourceBytes = 1 << 18;  // of a grammar, expression or schema
-// States of one rule and of a whole grammar, while it is compiled some 300 bytes each.
+// States of one rule, and of a whole grammar; each takes some 300 bytes during compilation.
 inline constexpr int32_t kMaxStates = 1 << 17;
 
 }  // namespace heddle::engine::grammar

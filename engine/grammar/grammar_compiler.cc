@@ -5,24 +5,34 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include "absl/hash/hash.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "engine/grammar/gbnf.h"
 #include "engine/grammar/regex.h"
 #include "engine/grammar/thompson.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::grammar {
 namespace {
 
-// Grammars kept for the next request; each may hold up to 100 MB of masks, mostly far less.
-constexpr size_t kMaxRecent = 32;
-// Masks computed ahead of the first token: what a client waits for once per schema.
+// Limit on grammars kept for the next request, beside the limit on their bytes.
+constexpr size_t kMaxRecent = 4096;
+// Limit on remembered refusals, some 300 bytes each.
+constexpr size_t kMaxRefused = 1024;
+constexpr size_t kMaxRefusalBytes = 4096;
+// Time for masks ahead of the first token, which a client waits for once per schema.
 constexpr int64_t kPrepareUs = 20'000;
-// Of the thread that computes the others: it runs beside steps and must not hold them up.
+// Niceness of the thread that computes the other masks: it runs beside steps and must not delay
+// them.
 constexpr int kPrepareNice = 15;
+// Time slice of a grammar before it is the next one's turn.
+constexpr int64_t kRestSliceUs = 50'000;
+// How often a thread that waits for another's result asks whether to continue.
+constexpr std::chrono::milliseconds kAskEvery{5};
 
 void AppendKey(std::string_view part, std::string* key) {
   *key += base::StrCat(part.size(), ":", part);
@@ -49,7 +59,7 @@ absl::Status CheckChoices(const Constraint& c) {
   size_t bytes = 0;
   for (const std::string& choice : c.choices) {
     bytes += choice.size();
-    if (!text::IsValidUtf8(choice) || bytes > kMaxSourceBytes) {
+    if (!base::IsValidUtf8(choice) || bytes > kMaxSourceBytes) {
       return absl::InvalidArgumentError(base::StrCat(
           "choices must be UTF-8 and together have at most ", kMaxSourceBytes, " bytes"));
     }
@@ -57,8 +67,9 @@ absl::Status CheckChoices(const Constraint& c) {
   return absl::OkStatus();
 }
 
-// Any text with one of `marks` in it; behind the first, only if `goes_on`.
-absl::StatusOr<StateMachine> TextWith(const std::vector<std::string>& marks, bool goes_on) {
+// Any text that contains one of `marks`; text behind the first mark only if `goes_on`.
+absl::StatusOr<StateMachine> TextWith(const std::vector<std::string>& marks, bool goes_on,
+                                      Budget* budget) {
   Grammar grammar;
   const ExprId any = grammar.Repeat(grammar.Chars(CodePointSet::All()), 0, kUnbounded);
   std::vector<ExprId> choices;
@@ -66,47 +77,51 @@ absl::StatusOr<StateMachine> TextWith(const std::vector<std::string>& marks, boo
   for (const std::string& mark : marks) choices.push_back(grammar.Text(std::string_view(mark)));
   const ExprId mark = grammar.Choice(std::move(choices));
   const ExprId whole = goes_on ? grammar.Sequence({any, mark, any}) : grammar.Sequence({any, mark});
-  HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, MachineOf(grammar, whole));
+  HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, MachineOf(grammar, whole, budget));
   for (MachineState& state : machine.states) {
     if (state.accepting && !goes_on) state.chars.clear();
   }
   return machine;
 }
 
-absl::StatusOr<ExprId> Add(const Constraint& c, Grammar* grammar);
+absl::StatusOr<ExprId> Add(const Constraint& c, Grammar* grammar, Budget* budget);
 
-absl::StatusOr<std::vector<ExprId>> AddParts(const Constraint& c, Grammar* grammar) {
+absl::StatusOr<std::vector<ExprId>> AddParts(const Constraint& c, Grammar* grammar,
+                                             Budget* budget) {
   std::vector<ExprId> parts;
   for (const Constraint& part : c.parts) {
-    HEDDLE_ASSIGN_OR_RETURN(const ExprId added, Add(part, grammar));
+    HEDDLE_ASSIGN_OR_RETURN(const ExprId added, Add(part, grammar, budget));
     parts.push_back(added);
   }
   return parts;
 }
 
-// The part of the grammar that is a constraint without parts.
-absl::StatusOr<ExprId> AddLeaf(const Constraint& c, Grammar* grammar) {
+// Adds a constraint without parts to the grammar.
+absl::StatusOr<ExprId> AddLeaf(const Constraint& c, Grammar* grammar, Budget* budget) {
   if (c.kind == ConstraintKind::kJsonSchema) {
-    HEDDLE_ASSIGN_OR_RETURN(const RuleId rule, AddJsonSchema(c.text, c.json, grammar));
+    HEDDLE_ASSIGN_OR_RETURN(const RuleId rule, AddJsonSchema(c.text, c.json, grammar, budget));
     return grammar->Call(rule);
   }
   if (c.kind == ConstraintKind::kGbnf) {
-    HEDDLE_ASSIGN_OR_RETURN(Grammar parsed, ParseGbnf(c.text));
+    HEDDLE_ASSIGN_OR_RETURN(Grammar parsed, ParseGbnf(c.text, budget));
     return grammar->Call(grammar->Append(std::move(parsed)));
   }
   if (c.kind == ConstraintKind::kRegex) {
-    HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, ParseRegex(c.text, RegexMatch::kWhole));
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, ParseRegex(c.text, RegexMatch::kWhole, budget));
     return grammar->Machine(std::move(machine));
   }
   if (c.kind == ConstraintKind::kText) return grammar->Text(std::string_view(c.text));
   if (c.kind == ConstraintKind::kUpTo) {
-    HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, TextWith({c.text}, /*goes_on=*/false));
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, TextWith({c.text}, /*goes_on=*/false, budget));
     return grammar->Machine(std::move(machine));
   }
   HEDDLE_RETURN_IF_ERROR(CheckChoices(c));
   if (c.kind == ConstraintKind::kWithout) {
-    HEDDLE_ASSIGN_OR_RETURN(const StateMachine machine, TextWith(c.choices, /*goes_on=*/true));
-    return grammar->Machine(Complement(machine));
+    HEDDLE_ASSIGN_OR_RETURN(const StateMachine machine,
+                            TextWith(c.choices, /*goes_on=*/true, budget));
+    StateMachine others = Complement(machine, budget);
+    HEDDLE_RETURN_IF_ERROR(StatusOf(budget));
+    return grammar->Machine(std::move(others));
   }
   std::vector<ExprId> choices;
   choices.reserve(c.choices.size());
@@ -116,8 +131,8 @@ absl::StatusOr<ExprId> AddLeaf(const Constraint& c, Grammar* grammar) {
   return grammar->Choice(std::move(choices));
 }
 
-absl::StatusOr<ExprId> Add(const Constraint& c, Grammar* grammar) {
-  HEDDLE_ASSIGN_OR_RETURN(std::vector<ExprId> parts, AddParts(c, grammar));
+absl::StatusOr<ExprId> Add(const Constraint& c, Grammar* grammar, Budget* budget) {
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<ExprId> parts, AddParts(c, grammar, budget));
   switch (c.kind) {
     case ConstraintKind::kSequence:
       return parts.empty() ? grammar->Text(U"") : grammar->Sequence(std::move(parts));
@@ -127,23 +142,25 @@ absl::StatusOr<ExprId> Add(const Constraint& c, Grammar* grammar) {
     case ConstraintKind::kRepeat:
       return grammar->Repeat(parts.at(0), c.min, c.max);
     default:
-      return AddLeaf(c, grammar);
+      return AddLeaf(c, grammar, budget);
   }
 }
 
 }  // namespace
 
-absl::StatusOr<Grammar> GrammarOf(const Constraint& c) {
-  if (c.kind == ConstraintKind::kGbnf) return ParseGbnf(c.text);
+absl::StatusOr<Grammar> GrammarOf(const Constraint& c, Budget* budget) {
+  if (c.kind == ConstraintKind::kGbnf) return ParseGbnf(c.text, budget);
   Grammar grammar;
-  HEDDLE_ASSIGN_OR_RETURN(const ExprId answer, Add(c, &grammar));
+  HEDDLE_ASSIGN_OR_RETURN(const ExprId answer, Add(c, &grammar, budget));
   grammar.root = grammar.AddRule("root", answer);
   return grammar;
 }
 
 GrammarCompiler::GrammarCompiler(std::function<Vocabulary()> make_vocabulary,
-                                 std::vector<TokenId> end_tokens)
-    : make_vocabulary_(std::move(make_vocabulary)), end_tokens_(std::move(end_tokens)) {}
+                                 std::vector<TokenId> end_tokens, size_t max_bytes)
+    : make_vocabulary_(std::move(make_vocabulary)),
+      end_tokens_(std::move(end_tokens)),
+      cache_(std::make_shared<CacheBytes>(max_bytes)) {}
 
 GrammarCompiler::~GrammarCompiler() {
   {
@@ -163,28 +180,74 @@ void GrammarCompiler::PrepareLater(const std::shared_ptr<CompiledGrammar>& gramm
 
 void GrammarCompiler::RunPreparing() {
   pthread_setname_np(pthread_self(), "grammars");
-  // Linux has priorities of threads by this call; where it fails the thread runs like any other.
+  // On Linux this call sets the priority of one thread; if it fails, the thread runs like any
+  // other.
   static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kPrepareNice));
   std::unique_lock lock(mutex_);
   while (true) {
     posted_.wait(lock, [this] { return stop_ || !unprepared_.empty(); });
     if (stop_) return;
-    const std::shared_ptr<CompiledGrammar> grammar = unprepared_.front().lock();
+    std::shared_ptr<CompiledGrammar> grammar = unprepared_.front().lock();
     unprepared_.pop_front();
     if (grammar == nullptr) continue;
     lock.unlock();
-    grammar->PrepareRest(stop_);
+    const bool is_done = grammar->PrepareRest(stop_, kRestSliceUs);
+    lock.lock();
+    if (!is_done) unprepared_.push_back(grammar);
+    std::vector<std::shared_ptr<CompiledGrammar>> dropped = DropUnused();
+    lock.unlock();
+    dropped.clear();  // frees what may be the last references, outside of the lock
+    grammar = nullptr;
     lock.lock();
   }
 }
 
+// Removes grammars that exceed the limits and that only the cache holds. The caller frees them when
+// it has released the lock. REQUIRES: mutex_ is held.
+std::vector<std::shared_ptr<CompiledGrammar>> GrammarCompiler::DropUnused() {
+  std::vector<std::shared_ptr<CompiledGrammar>> dropped;
+  size_t freed = 0;
+  for (auto it = recent_.end(); it != recent_.begin();) {
+    const bool fits = cache_->held() - freed <= cache_->max_bytes();
+    if (fits && recent_.size() <= kMaxRecent) break;
+    --it;
+    if (it->grammar.use_count() > 1) continue;
+    freed += it->grammar->heap_bytes();
+    by_key_.erase(it->key);
+    dropped.push_back(std::move(it->grammar));
+    it = recent_.erase(it);
+  }
+  return dropped;
+}
+
 // REQUIRES: mutex_ is held.
 std::shared_ptr<CompiledGrammar> GrammarCompiler::Recall(std::string_view key) {
-  auto known = std::find_if(recent_.begin(), recent_.end(),
-                            [key](const Entry& entry) { return entry.key == key; });
-  if (known == recent_.end()) return nullptr;
-  recent_.splice(recent_.begin(), recent_, known);
-  return known->grammar;
+  auto known = by_key_.find(key);
+  if (known == by_key_.end()) return nullptr;
+  recent_.splice(recent_.begin(), recent_, known->second);
+  return known->second->grammar;
+}
+
+GrammarCompiler::Digest GrammarCompiler::DigestOf(std::string_view key) {
+  const uint64_t first = absl::HashOf(key);
+  return {first, absl::HashOf(first, key, key.size())};
+}
+
+// REQUIRES: mutex_ is held.
+absl::Status GrammarCompiler::RecallRefusal(std::string_view key) const {
+  auto known = refused_.find(DigestOf(key));
+  return known == refused_.end() ? absl::OkStatus() : known->second;
+}
+
+// REQUIRES: mutex_ is held.
+void GrammarCompiler::Refuse(std::string_view key, const absl::Status& status) {
+  const Digest digest = DigestOf(key);
+  absl::Status kept(status.code(), status.message().substr(0, kMaxRefusalBytes));
+  if (!refused_.emplace(digest, std::move(kept)).second) return;
+  refused_in_order_.push_back(digest);
+  if (refused_in_order_.size() <= kMaxRefused) return;
+  refused_.erase(refused_in_order_.front());
+  refused_in_order_.pop_front();
 }
 
 std::shared_ptr<CompiledGrammar> GrammarCompiler::Known(const Constraint& constraint) {
@@ -194,8 +257,48 @@ std::shared_ptr<CompiledGrammar> GrammarCompiler::Known(const Constraint& constr
   return Recall(key);
 }
 
+absl::Status GrammarCompiler::Refusal(const Constraint& constraint) const {
+  std::string key;
+  AppendKey(constraint, &key);
+  std::lock_guard lock(mutex_);
+  return RecallRefusal(key);
+}
+
+// Whether a compilation ended with an error that is due to the constraint itself.
+bool GrammarCompiler::IsRefusal(const absl::Status& status, const Budget& budget) {
+  return !status.ok() && !budget.stopped() &&
+         (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status));
+}
+
+absl::Status GrammarCompiler::Check(const Constraint& constraint, Budget::Ask ask) {
+  HEDDLE_RETURN_IF_ERROR(Refusal(constraint));
+  Budget budget(Budget::kMaxUnits, std::move(ask));
+  absl::Status status = GrammarOf(constraint, &budget).status();
+  if (budget.stopped()) status = budget.status();
+  if (!IsRefusal(status, budget)) return status;
+  std::string key;
+  AppendKey(constraint, &key);
+  std::lock_guard lock(mutex_);
+  Refuse(key, status);
+  return status;
+}
+
+// Waits for a constraint that another thread compiles. Null if that thread did not finish it.
+std::optional<GrammarCompiler::Result> GrammarCompiler::Await(const Pending& pending,
+                                                              const Budget::Ask& ask,
+                                                              std::unique_lock<std::mutex>* lock) {
+  while (!compiled_.wait_for(*lock, kAskEvery, [&pending] { return pending.is_over; })) {
+    if (ask == nullptr) continue;
+    lock->unlock();
+    absl::Status going_on = ask();
+    lock->lock();
+    if (!going_on.ok()) return going_on;
+  }
+  return pending.result;
+}
+
 absl::StatusOr<std::shared_ptr<CompiledGrammar>> GrammarCompiler::Compile(
-    const Constraint& constraint) {
+    const Constraint& constraint, const Budget::Ask& ask) {
   if (end_tokens_.empty()) {
     return absl::FailedPreconditionError(
         "the model has no token that ends a text: its answers cannot be constrained");
@@ -204,38 +307,49 @@ absl::StatusOr<std::shared_ptr<CompiledGrammar>> GrammarCompiler::Compile(
   AppendKey(constraint, &pending->key);
   {
     std::unique_lock lock(mutex_);
-    if (std::shared_ptr<CompiledGrammar> known = Recall(pending->key)) return known;
-    const auto other = std::find_if(pending_.begin(), pending_.end(),
-                                    [&pending](const auto& p) { return p->key == pending->key; });
-    if (other != pending_.end()) {
+    while (true) {
+      if (std::shared_ptr<CompiledGrammar> known = Recall(pending->key)) return known;
+      HEDDLE_RETURN_IF_ERROR(RecallRefusal(pending->key));
+      const auto other = std::find_if(pending_.begin(), pending_.end(),
+                                      [&pending](const auto& p) { return p->key == pending->key; });
+      if (other == pending_.end()) break;
       const std::shared_ptr<Pending> awaited = *other;
-      compiled_.wait(lock, [&awaited] { return awaited->result.has_value(); });
-      return *awaited->result;
+      std::optional<Result> result = Await(*awaited, ask, &lock);
+      if (result.has_value()) return *std::move(result);
     }
     pending_.push_back(pending);
   }
+  Budget budget(Budget::kMaxUnits, ask);
   bool is_prepared = true;
-  Result result = CompileNew(constraint, &is_prepared);
+  Result result = CompileNew(constraint, &budget, &is_prepared);
+  if (budget.stopped()) result = budget.status();
+  std::vector<std::shared_ptr<CompiledGrammar>> dropped;  // freed after the lock is released
   std::lock_guard lock(mutex_);
   std::erase(pending_, pending);
-  pending->result = result;
+  pending->is_over = true;
+  if (!budget.stopped()) pending->result = result;
   compiled_.notify_all();
+  if (IsRefusal(result.status(), budget)) Refuse(pending->key, result.status());
   if (!result.ok()) return result;
   if (!is_prepared) PrepareLater(*result);
   recent_.push_front({pending->key, *result});
-  if (recent_.size() > kMaxRecent) recent_.pop_back();
+  by_key_[recent_.front().key] = recent_.begin();
+  dropped = DropUnused();
   return result;
 }
 
-// `*is_prepared`: whether all masks were found meanwhile.
-GrammarCompiler::Result GrammarCompiler::CompileNew(const Constraint& constraint,
+// `*is_prepared`: whether all masks were found in that time.
+GrammarCompiler::Result GrammarCompiler::CompileNew(const Constraint& constraint, Budget* budget,
                                                     bool* is_prepared) {
-  HEDDLE_ASSIGN_OR_RETURN(const Grammar grammar, GrammarOf(constraint));
-  HEDDLE_ASSIGN_OR_RETURN(Automaton automaton, grammar::Compile(grammar));
-  std::call_once(made_,
-                 [this] { vocabulary_ = std::make_shared<const Vocabulary>(make_vocabulary_()); });
-  auto compiled = std::make_shared<CompiledGrammar>(std::move(automaton), vocabulary_, end_tokens_);
-  HEDDLE_ASSIGN_OR_RETURN(*is_prepared, compiled->Prepare(kPrepareUs));
+  HEDDLE_ASSIGN_OR_RETURN(const Grammar grammar, GrammarOf(constraint, budget));
+  HEDDLE_ASSIGN_OR_RETURN(Automaton automaton, grammar::Compile(grammar, budget));
+  std::call_once(made_, [this] {
+    vocabulary_ = std::make_shared<const Vocabulary>(make_vocabulary_());
+    is_warm_.store(true, std::memory_order_release);
+  });
+  auto compiled =
+      std::make_shared<CompiledGrammar>(std::move(automaton), vocabulary_, end_tokens_, cache_);
+  HEDDLE_ASSIGN_OR_RETURN(*is_prepared, compiled->Prepare(kPrepareUs, budget));
   return compiled;
 }
 

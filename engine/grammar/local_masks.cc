@@ -9,12 +9,12 @@
 namespace heddle::engine::grammar {
 namespace {
 
-// A list of so many ids is as large as the bits of 32 K tokens, and quicker to go through.
+// A list of this many ids is as large as the bits of 32 K tokens, and faster to apply.
 constexpr size_t kMaxFew = 1024;
-// Contexts of earlier states are of use to later ones; beyond this they are forgotten.
+// Contexts of earlier states help later ones; beyond this size they are forgotten.
 constexpr size_t kMaxPoolBytes = size_t{16} << 20;
-// Nodes below a token's first byte from which on it is worth sharing what is read of them: all
-// places of a text that read a blank and then a word share the words.
+// A part of the trie below a token's first byte is shared between states if it has at least this
+// many nodes: all positions that read a blank and then a word share the words.
 constexpr uint32_t kMinShared = 512;
 constexpr size_t kMaxPartBytes = size_t{8} << 20;
 constexpr uint16_t kFar = std::numeric_limits<uint16_t>::max();
@@ -26,6 +26,10 @@ absl::Status TooAmbiguous() {
       "the grammar is too ambiguous: the tokens that may come next cannot be "
       "found in time");
 }
+
+absl::Status OutOfWork() { return absl::AbortedError("the search goes on another time"); }
+
+bool IsOutOfWork(const absl::Status& status) { return absl::IsAborted(status); }
 
 LocalMasks::LocalMasks(const Automaton* automaton, const Vocabulary* vocabulary)
     : automaton_(automaton),
@@ -51,14 +55,11 @@ LocalMasks::Key LocalMasks::KeyOf(int32_t state) {
 }
 
 absl::StatusOr<LocalMask> LocalMasks::Compute(Key key) {
-  if (pool_->bytes() > kMaxPoolBytes) {
-    pool_ = std::make_unique<ContextPool>(automaton_);
-    ForgetParts();  // how deep they reach was known to the pool
-  }
+  if (pool_->bytes() > kMaxPoolBytes) NewPool();
   LocalMask local;
-  max_work_ = pool_->work() + kMaxMaskWork;
   const ContextId alone = pool_->Alone(key.state);
   local.leaves_at_once = pool_->CanLeave(alone);
+  if (pool_->exhausted()) return OutOfWork();
   if (key.has_run) {
     const TextRun run = runs_.Of(key.state);
     local.slices = SlicesOf(run.set);
@@ -68,9 +69,32 @@ absl::StatusOr<LocalMask> LocalMasks::Compute(Key key) {
     const bool bounded = !key.has_run && automaton_->is_bounded_twin(key.state);
     HEDDLE_RETURN_IF_ERROR(AddRoots(alone, bounded ? Automaton::kSightBytes : kFar, &local));
   }
+  if (pool_->exhausted()) return OutOfWork();
   local.new_bytes += sizeof(LocalMask) + local.own.bytes();
   local.reach = pool_->max_depth() + TextRuns::kMaxCalls + automaton_->max_height();
   return local;
+}
+
+void LocalMasks::LimitWork(int64_t items) {
+  max_work_ = work() + items;
+  pool_->LimitWork(items, 4 * kMaxPoolBytes);
+}
+
+void LocalMasks::NewPool() {
+  forgotten_work_ += pool_->work();
+  pool_ = std::make_unique<ContextPool>(automaton_);
+  pool_->LimitWork(max_work_ - work(), 4 * kMaxPoolBytes);
+  ForgetParts();  // their depth was known only to the pool
+}
+
+void LocalMasks::Trim() {
+  NewPool();
+  runs_ = TextRuns(automaton_, vocabulary_->trie().max_depth());
+}
+
+size_t LocalMasks::heap_bytes() const {
+  return pool_->bytes() + part_bytes_ + parts_.capacity() * (sizeof(PartKey) + 17) +
+         runs_.heap_bytes();
 }
 
 absl::Status LocalMasks::AddRun(const TextRun& run, LocalMask* local) {
@@ -88,13 +112,14 @@ absl::Status LocalMasks::AddRun(const TextRun& run, LocalMask* local) {
     if (rest.empty()) continue;
     const ContextId after = length == 0 ? alone : pool_->Alone(run.StateAfter(length));
     if (length > 0 && pool_->CanLeave(after)) local->own.leaves.push_back({&slices.rests(), rest});
+    if (pool_->exhausted()) return OutOfWork();
     if (!pool_->ReadsOn(after)) continue;
     HEDDLE_RETURN_IF_ERROR(Walk(slices.rests(), rest, after, kFar, &local->own));
   }
   return absl::OkStatus();
 }
 
-// Tokens that do not begin with a character of the run. Those deeper than `sight` are left out.
+// Adds tokens that do not begin with a character of the run, except those deeper than `sight`.
 absl::Status LocalMasks::AddRoots(ContextId alone, uint16_t sight, LocalMask* local) {
   const TokenTrie& trie = vocabulary_->trie();
   bool some_left_out = false;
@@ -102,6 +127,7 @@ absl::Status LocalMasks::AddRoots(ContextId alone, uint16_t sight, LocalMask* lo
     const TokenTrie::Node& node = trie.nodes()[i];
     if (local->slices != nullptr && local->slices->MayBegin(node.byte)) continue;
     const ContextId next = pool_->Step(alone, automaton_->byte_class(node.byte));
+    if (pool_->exhausted()) return OutOfWork();
     if (next == kDeadContext) continue;
     const std::span<const ContextPool::Item> items = pool_->Kernel(next);
     const bool is_state =
@@ -147,17 +173,20 @@ absl::Status LocalMasks::AddShared(PartKey key, LocalMask* local) {
   return absl::OkStatus();
 }
 
-// `from` is where the text before the nodes has led to; those deeper than `sight` are left out.
+// `from` is the context behind the text before the nodes; nodes deeper than `sight` are left out.
 absl::Status LocalMasks::Walk(const TokenTrie& trie, TokenTrie::Range range, ContextId from,
                               uint16_t sight, TokenPart* part) {
   if (range.empty()) return absl::OkStatus();
   ContextPool& pool = *pool_;
   const std::span<const TokenTrie::Node> nodes = trie.nodes();
   path_[nodes[range.begin].depth - 1u] = from;
+  int64_t num_nodes = 0;
   for (uint32_t i = range.begin; i < range.end;) {
     const TokenTrie::Node& node = nodes[i];
     const ContextId next = pool.Step(path_[node.depth - 1u], automaton_->byte_class(node.byte));
+    num_nodes += 1;
     if (next == kDeadContext || node.depth > sight) {
+      if (pool.exhausted()) return OutOfWork();
       i = node.end;
       continue;
     }
@@ -166,9 +195,10 @@ absl::Status LocalMasks::Walk(const TokenTrie& trie, TokenTrie::Range range, Con
     if (has_more && pool.CanLeave(next)) part->leaves.push_back({&trie, trie.below(i)});
     path_[node.depth] = next;
     i = !has_more || pool.ReadsOn(next) ? i + 1 : node.end;
-    if (pool.work() > max_work_) return TooAmbiguous();
   }
-  return absl::OkStatus();
+  // A node whose step is known takes a quarter of an item's time.
+  pool.Spend(num_nodes / 4);
+  return pool.exhausted() ? OutOfWork() : absl::OkStatus();
 }
 
 void LocalMasks::Add(std::span<const TokenId> tokens, TokenPart* part) const {

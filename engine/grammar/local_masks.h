@@ -1,6 +1,7 @@
-// What states of a grammar read by themselves, whatever is on the stack below them: for most
-// states nearly all of the work for a mask, and the same in every text, so that it is done once.
-// Sources: Dong et al., "XGrammar", 2024 (context-independent tokens); token_slices.h for text.
+// The tokens that a state of a grammar reads by itself, whatever is on the stack below: for most
+// states that is nearly all of the work for a mask, and it is the same in every text, so it is done
+// once. Sources: Dong et al., "XGrammar", 2024 (context-independent tokens); token_slices.h for
+// text.
 //
 // Thread-safety: none; one thread uses a LocalMasks at a time. Cost: some 10 us for a state within
 // text; for others a walk over the part of the vocabulary's trie that the state reads.
@@ -22,20 +23,25 @@
 
 namespace heddle::engine::grammar {
 
-// Items of contexts looked at for one mask: some 0.3 s. Grammars of people stay below 1 % of it.
+// Limit on the items of contexts looked at for one mask: some 0.3 s. Usual grammars stay below 1 %
+// of it.
 inline constexpr int64_t kMaxMaskWork = 20'000'000;
 
 absl::Status TooAmbiguous();
+// The status of a search that has used up its work for now; the next one continues with what it has
+// found. Clients never see it.
+absl::Status OutOfWork();
+bool IsOutOfWork(const absl::Status& status);
 
-// Tokens that are read to their end, as a list where they are few, and those of which a part was
-// read when the rule may have ended, by what is left of them.
+// Tokens that are read completely, as a list if they are few; and the rests of tokens of which the
+// rule reads only the first part and may then end.
 struct TokenPart {
   struct Leaf {
     const TokenTrie* trie;  // of the vocabulary or of its slices
     TokenTrie::Range rests;
   };
   std::vector<TokenId> few;
-  TokenMask bits;  // empty where `few` is used
+  TokenMask bits;  // empty if `few` is used
   std::vector<Leaf> leaves;
 
   size_t bytes() const {
@@ -44,25 +50,24 @@ struct TokenPart {
   }
 };
 
-// What a state reads: the tokens of `slices` of up to `run` characters, and parts.
+// The tokens that a state reads: those of `slices` of up to `run` characters, and the parts.
 struct LocalMask {
   std::shared_ptr<const TokenSlices> slices;  // null: none
   int32_t run = 0;
-  // The rule may end within the run: what is said here holds only where nothing that goes on below
+  // The rule may end within the run: this mask then holds only if nothing that continues below
   // begins with a character of `slices`.
   bool ends_in_run = false;
   bool leaves_at_once = false;  // it may end before the first byte
-  int32_t reach = 0;            // frames above the state that must fit on the stack, at most
+  int32_t reach = 0;            // most frames above the state that must fit on the stack
   TokenPart own;
   std::vector<std::shared_ptr<const TokenPart>> shared;  // with other states
 
-  size_t new_bytes = 0;  // its own, and of the shared parts that were found for it
+  size_t new_bytes = 0;  // bytes of its own, and of shared parts first found for it
 };
 
 class LocalMasks {
  public:
-  // What tells a local mask from others: two states have the same one if they are twins, and a
-  // state within text has its own.
+  // Identifies a local mask: twins have the same one, and a state within text has its own.
   struct Key {
     int32_t state;
     bool has_run;
@@ -77,15 +82,23 @@ class LocalMasks {
   LocalMasks(const Automaton* automaton, const Vocabulary* vocabulary);
 
   Key KeyOf(int32_t state);
-  // RESOURCE_EXHAUSTED: the grammar is too ambiguous. Where there is no run and the state has a
-  // bounded twin, only tokens of up to Automaton::kSightBytes bytes.
+  // OutOfWork if it needs more than LimitWork has allowed. Without a run, and with a bounded twin,
+  // the mask has only tokens of up to Automaton::kSightBytes bytes.
   absl::StatusOr<LocalMask> Compute(Key key);
 
+  // Limits the following work, as ContextPool::LimitWork does.
+  void LimitWork(int64_t items);
+  int64_t work() const { return forgotten_work_ + pool_->work(); }
+
+  // Frees what only further states would need.
+  void Trim();
+  size_t heap_bytes() const;
+
  private:
-  // What is read of the tokens below a node of the vocabulary's trie.
+  // Identifies the reading of the tokens below a node of the vocabulary's trie.
   struct PartKey {
     uint32_t node;
-    int32_t state;  // behind that node; of twins the first
+    int32_t state;  // the state behind that node, the first of its twins
     uint16_t sight;
     bool operator==(const PartKey&) const = default;
     template <typename H>
@@ -99,6 +112,7 @@ class LocalMasks {
   absl::Status AddRoots(ContextId alone, uint16_t sight, LocalMask* local);
   absl::Status AddShared(PartKey key, LocalMask* local);
   void ForgetParts();
+  void NewPool();
   absl::Status Walk(const TokenTrie& trie, TokenTrie::Range range, ContextId from, uint16_t sight,
                     TokenPart* part);
   void Add(std::span<const TokenId> tokens, TokenPart* part) const;
@@ -112,7 +126,8 @@ class LocalMasks {
   std::vector<ContextId> path_;  // contexts from the root of the trie to a node
   absl::flat_hash_map<PartKey, std::shared_ptr<const TokenPart>> parts_;
   size_t part_bytes_ = 0;
-  int64_t max_work_ = 0;  // of the pool, until which a mask has to be found
+  int64_t max_work_ = 0;        // in terms of work()
+  int64_t forgotten_work_ = 0;  // of pools that are gone
 };
 
 }  // namespace heddle::engine::grammar

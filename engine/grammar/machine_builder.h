@@ -1,8 +1,11 @@
-// Writes finite automata edge by edge: the shapes of JSON's objects and arrays. Internal.
+// Writes finite automata edge by edge, for JSON's objects and arrays. Internal to engine/grammar.
 #pragma once
 
 #include <string_view>
 
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/grammar/budget.h"
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/state_machine.h"
 
@@ -10,11 +13,14 @@ namespace heddle::engine::grammar {
 
 class MachineBuilder {
  public:
-  MachineBuilder() { NewState(); }
+  explicit MachineBuilder(Budget* budget) : budget_(budget) { NewState(); }
 
   int32_t start() const { return 0; }
+  // Adds a state. Beyond the limit, which Build reports, it returns the last state again, so that
+  // nothing grows any more.
   int32_t NewState() {
-    nfa_.states.emplace_back();
+    is_full_ |= nfa_.states.size() > 2 * size_t{kMaxStates} || !Spend(budget_, 1).ok();
+    if (!is_full_) nfa_.states.emplace_back();
     return static_cast<int32_t>(nfa_.states.size()) - 1;
   }
   size_t size() const { return nfa_.states.size(); }
@@ -24,12 +30,12 @@ class MachineBuilder {
   void Call(int32_t from, RuleId rule, int32_t to) {
     At(from).calls.push_back({static_cast<int32_t>(rule), to});
   }
-  // Plain ASCII and other UTF-8 alike. `text` is not empty.
+  // Adds a path for `utf8`, which is not empty.
   void Text(int32_t from, std::string_view utf8, int32_t to) {
     Grammar scratch;
     const ExprId id = scratch.Text(utf8);
     const std::u32string& text = scratch.exprs[Index(id)].text;
-    for (size_t i = 0; i < text.size(); ++i) {
+    for (size_t i = 0; i < text.size() && !is_full_; ++i) {
       const int32_t next = i + 1 == text.size() ? to : NewState();
       At(from).chars.push_back({text[i], text[i], next});
       from = next;
@@ -37,15 +43,23 @@ class MachineBuilder {
   }
 
   absl::StatusOr<StateMachine> Build() const {
-    absl::StatusOr<StateMachine> machine = Determinize(nfa_, kMaxStates);
-    if (!machine.ok()) return machine;
-    return Minimize(*machine);
+    HEDDLE_RETURN_IF_ERROR(StatusOf(budget_));
+    if (is_full_) {
+      return absl::ResourceExhaustedError(base::StrCat(
+          "what the schema says of one value needs more than ", kMaxStates, " states"));
+    }
+    HEDDLE_ASSIGN_OR_RETURN(const StateMachine machine, Determinize(nfa_, kMaxStates, budget_));
+    StateMachine least = Minimize(machine, budget_);
+    HEDDLE_RETURN_IF_ERROR(StatusOf(budget_));
+    return least;
   }
 
  private:
   NfaState& At(int32_t state) { return nfa_.states[static_cast<size_t>(state)]; }
 
+  Budget* const budget_;
   Nfa nfa_;
+  bool is_full_ = false;
 };
 
 }  // namespace heddle::engine::grammar

@@ -19,13 +19,62 @@ ContextPool& Matcher::Pool() {
   if (current != store_) {
     context_ = current->pool.Import(store_->pool, context_);
     store_ = std::move(current);
+    if (store_->pool.too_large()) Fail();
   }
   return store_->pool;
 }
 
+// Puts the matcher into the failed state, in which it has no context and no forced tokens.
+bool Matcher::Fail() {
+  if (failure_.ok()) failure_ = TooAmbiguous();
+  context_ = kDeadContext;
+  forced_.clear();
+  forced_taken_ = 0;
+  forced_known_ = true;
+  return false;
+}
+
 absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::Mask() {
   std::lock_guard lock(grammar_->mutex_);
-  Pool();
+  while (true) {
+    absl::StatusOr<std::shared_ptr<const TokenMask>> mask = FindLocked(kMaxMaskWork);
+    if (!mask.ok() || *mask != nullptr) return mask;
+  }
+}
+
+absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::Find(int64_t max_items, IfBusy if_busy) {
+  std::unique_lock lock(grammar_->mutex_, std::defer_lock);
+  if (!Lock(if_busy, &lock)) return nullptr;
+  return FindLocked(max_items);
+}
+
+bool Matcher::Lock(IfBusy if_busy, std::unique_lock<std::mutex>* lock) {
+  if (if_busy == IfBusy::kLater) return lock->try_lock();
+  lock->lock();
+  return true;
+}
+
+absl::StatusOr<bool> Matcher::AcceptWithin(TokenId token, int64_t max_items, IfBusy if_busy) {
+  constexpr int64_t kLeastCharge = 1000;
+  std::unique_lock lock(grammar_->mutex_, std::defer_lock);
+  if (!Lock(if_busy, &lock)) return false;
+  ContextPool& pool = Pool();
+  if (!failure_.ok()) return failure_;
+  const int64_t before = pool.work();
+  if (AcceptLocked(token, max_items)) return true;
+  if (!pool.exhausted()) return absl::InternalError("a token was drawn that its mask forbids");
+  searched_ += std::max(kLeastCharge, pool.work() - before);
+  if (searched_ < kMaxTokenWork && !pool.too_large()) return false;
+  Fail();
+  return failure_;
+}
+
+absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::FindLocked(int64_t max_items) {
+  constexpr int64_t kLeastCharge = 1000;  // lets the searches for one mask come to an end
+  ContextPool& pool = Pool();
+  if (!failure_.ok()) return failure_;
+  grammar_->LimitWork(store_.get(), max_items);
+  const int64_t before = grammar_->WorkOf(*store_);
   FindForced();
   const std::vector<TokenId>& ends = grammar_->end_tokens_;
   if (forced_taken_ < forced_.size() && forced_[forced_taken_] != ends.front()) {
@@ -34,10 +83,24 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::Mask() {
     only[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
     return std::make_shared<const TokenMask>(std::move(only));
   }
-  // After the end there is only the end.
-  HEDDLE_ASSIGN_OR_RETURN(std::shared_ptr<const TokenMask> mask,
-                          grammar_->MaskOf(store_.get(), ended_ ? kEndContext : context_));
-  if (std::all_of(mask->begin(), mask->end(), [](uint32_t word) { return word == 0; })) {
+  // After the end only the end may follow.
+  absl::StatusOr<std::shared_ptr<const TokenMask>> mask = OutOfWork();
+  if (forced_known_) mask = grammar_->MaskOf(store_.get(), ended_ ? kEndContext : context_);
+  const int64_t work = grammar_->WorkOf(*store_) - before;
+  if (work > 0) grammar_->CountBytes();  // something new was found
+  searched_ += std::max(kLeastCharge, work);
+  if (IsOutOfWork(mask.status())) {
+    if (searched_ < kMaxMaskWork && !pool.too_large()) return nullptr;
+    Fail();
+    return failure_;
+  }
+  if (!mask.ok()) {
+    failure_ = mask.status();
+    Fail();
+    return failure_;
+  }
+  searched_ = 0;
+  if (std::all_of((*mask)->begin(), (*mask)->end(), [](uint32_t word) { return word == 0; })) {
     return absl::InternalError(
         "the grammar demands a text for which the model's vocabulary has no token");
   }
@@ -45,18 +108,44 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::Mask() {
 }
 
 std::shared_ptr<const TokenMask> Matcher::KnownMask() {
-  std::lock_guard lock(grammar_->mutex_);
+  std::unique_lock lock(grammar_->mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return nullptr;
   Pool();
+  if (!failure_.ok()) return nullptr;
+  grammar_->LimitWork(store_.get(), kQuickWork);
   FindForced();
-  if (forced_taken_ < forced_.size()) return nullptr;  // not worth keeping
+  if (!forced_known_) return nullptr;
+  if (forced_taken_ < forced_.size()) return nullptr;  // a forced token's mask is not worth keeping
   auto known = store_->masks.find(ended_ ? kEndContext : context_);
   return known == store_->masks.end() ? nullptr : known->second;
 }
 
 bool Matcher::Accept(TokenId token) {
+  std::lock_guard lock(grammar_->mutex_);
+  if (AcceptLocked(token, kMaxTokenWork)) return true;
+  return store_->pool.exhausted() ? Fail() : false;
+}
+
+bool Matcher::TryAccept(TokenId token) {
+  std::unique_lock lock(grammar_->mutex_, std::try_to_lock);
+  return lock.owns_lock() && AcceptLocked(token, kQuickWork);
+}
+
+std::span<const TokenId> Matcher::TryForced() {
+  std::unique_lock lock(grammar_->mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return {};
+  Pool();
+  grammar_->LimitWork(store_.get(), kQuickWork);
+  FindForced();
+  return std::span(forced_).subspan(forced_taken_);
+}
+
+bool Matcher::AcceptLocked(TokenId token, int64_t max_items) {
   const std::vector<TokenId>& ends = grammar_->end_tokens_;
   if (std::find(ends.begin(), ends.end(), token) != ends.end()) {
-    if (!ended_ && !CanEnd()) return false;
+    ContextPool& pool = Pool();
+    grammar_->LimitWork(store_.get(), max_items);
+    if (!ended_ && !pool.CanEnd(context_)) return false;
     ended_ = true;
     return true;
   }
@@ -65,7 +154,7 @@ bool Matcher::Accept(TokenId token) {
   if (text.empty()) return false;
   const bool as_forced = forced_taken_ < forced_.size() && forced_[forced_taken_] == token;
   const size_t taken = forced_taken_ + 1;
-  if (!AcceptText(text)) return false;
+  if (!StepLocked(text, max_items)) return false;
   last_ = token;
   if (as_forced) {
     forced_taken_ = taken;
@@ -76,7 +165,15 @@ bool Matcher::Accept(TokenId token) {
 
 bool Matcher::AcceptText(std::string_view bytes) {
   std::lock_guard lock(grammar_->mutex_);
+  if (StepLocked(bytes, kMaxTokenWork)) return true;
+  return store_->pool.exhausted() ? Fail() : false;
+}
+
+// Returns false if the bytes are refused or the pool is exhausted.
+bool Matcher::StepLocked(std::string_view bytes, int64_t max_items) {
   ContextPool& pool = Pool();
+  if (!failure_.ok()) return false;
+  grammar_->LimitWork(store_.get(), max_items);
   ContextId context = context_;
   for (char byte : bytes) {
     context = pool.Step(context, grammar_->automaton_.byte_class(static_cast<uint8_t>(byte)));
@@ -84,6 +181,7 @@ bool Matcher::AcceptText(std::string_view bytes) {
   }
   context_ = context;
   last_ = -1;
+  searched_ = 0;
   forced_taken_ = forced_.size();
   forced_known_ = false;
   return true;
@@ -91,22 +189,25 @@ bool Matcher::AcceptText(std::string_view bytes) {
 
 bool Matcher::CanEnd() {
   std::lock_guard lock(grammar_->mutex_);
-  return Pool().CanEnd(context_);
+  ContextPool& pool = Pool();
+  grammar_->LimitWork(store_.get(), kMaxTokenWork);
+  return pool.CanEnd(context_);
 }
 
-// REQUIRES: the mutex is held and Pool() was called.
+// Leaves the forced tokens unknown if the allowed work does not suffice. REQUIRES: the mutex is
+// held, Pool() was called, and work is limited.
 void Matcher::FindForced() {
   if (forced_known_) return;
-  forced_known_ = true;
   forced_taken_ = 0;
   forced_.clear();
-  if (!forces_ || ended_) return;
-  forced_ = grammar_->ForcedOf(store_.get(), context_, last_);
+  if (forces_ && !ended_) forced_ = grammar_->ForcedOf(store_.get(), context_, last_);
+  forced_known_ = !store_->pool.exhausted();
 }
 
 std::span<const TokenId> Matcher::Forced() {
   std::lock_guard lock(grammar_->mutex_);
   Pool();
+  grammar_->LimitWork(store_.get(), kMaxMaskWork);
   FindForced();
   return std::span(forced_).subspan(forced_taken_);
 }
@@ -114,6 +215,7 @@ std::span<const TokenId> Matcher::Forced() {
 std::string Matcher::ForcedText(size_t max_bytes) {
   std::lock_guard lock(grammar_->mutex_);
   ContextPool& pool = Pool();
+  grammar_->LimitWork(store_.get(), kMaxMaskWork);
   ContextId context = context_;
   return grammar_->ForcedText(&pool, &context, max_bytes);
 }

@@ -15,7 +15,7 @@ namespace {
 
 CodePointSet Digits() { return {{U'0', U'9'}}; }
 CodePointSet WordCharacters() { return {{U'0', U'9'}, {U'A', U'Z'}, {U'_', U'_'}, {U'a', U'z'}}; }
-// ECMAScript's WhiteSpace and LineTerminator.
+// The characters of ECMAScript's WhiteSpace and LineTerminator.
 CodePointSet WhiteSpace() {
   return {{0x9, 0xD},       {0x20, 0x20},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
           {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
@@ -38,9 +38,22 @@ CodePointSet WithClass(uint8_t wanted) {
   return set;
 }
 
+// Each class is computed once, with a million look-ups.
+const CodePointSet& KnownClass(uint8_t wanted) {
+  static const auto known = [] {
+    std::map<uint8_t, CodePointSet> sets;
+    for (uint8_t one :
+         {text::kLetter, text::kNumber, text::kPunctuation, text::kSymbol, text::kMark}) {
+      sets.emplace(one, WithClass(one));
+    }
+    return sets;
+  }();
+  return known.at(wanted);
+}
+
 class RegexParser {
  public:
-  explicit RegexParser(SourceReader reader) : reader_(std::move(reader)) {}
+  RegexParser(SourceReader reader, Budget* budget) : reader_(std::move(reader)), budget_(budget) {}
 
   absl::StatusOr<StateMachine> Run(RegexMatch match) {
     ignore_case_ = reader_.TakeIf(U"(?i)");
@@ -50,7 +63,7 @@ class RegexParser {
       const ExprId any = grammar_.Repeat(grammar_.Chars(CodePointSet::All()), 0, kUnbounded);
       expr = grammar_.Sequence({any, expr, any});
     }
-    return MachineOf(grammar_, expr);
+    return MachineOf(grammar_, expr, budget_);
   }
 
  private:
@@ -171,8 +184,8 @@ class RegexParser {
                        {"M", "Mark", text::kMark}};
     for (const auto& property : kProperties) {
       if (name != property.name && name != property.long_name) continue;
-      CodePointSet& known = properties_[property.char_class];
-      if (known.empty()) known = WithClass(property.char_class);
+      const CodePointSet& known = KnownClass(property.char_class);
+      HEDDLE_RETURN_IF_ERROR(Spend(budget_, static_cast<int64_t>(known.ranges().size())));
       *set = negated ? known.Complement() : known;
       return absl::OkStatus();
     }
@@ -195,7 +208,7 @@ class RegexParser {
     return Characters(CodePointSet::Of(literal));
   }
 
-  // After a backslash.
+  // Reads the rest of an escape behind its backslash.
   absl::StatusOr<char32_t> TakeCharacterEscape() {
     if (reader_.TakeIf(U'0')) return U'\0';
     if (reader_.Peek() == U'c') {
@@ -220,7 +233,9 @@ class RegexParser {
   absl::StatusOr<ExprId> ParseClass() {
     const bool negated = reader_.TakeIf(U'^');
     CodePointSet set;
+    std::vector<CodePointRange> single;  // ranges; joined at the end, in the time of a sort
     while (!reader_.TakeIf(U']')) {
+      HEDDLE_RETURN_IF_ERROR(Spend(budget_, 1));
       CodePointSet part;
       HEDDLE_ASSIGN_OR_RETURN(bool is_class, TakeClassPart(&part));
       if (!is_class && reader_.Peek() == U'-' && reader_.Peek(1) != U']') {
@@ -233,8 +248,15 @@ class RegexParser {
         }
         part.Add(first, end.ranges().front().first);
       }
+      if (part.ranges().size() == 1) {
+        single.push_back(part.ranges()[0]);
+        continue;
+      }
+      HEDDLE_RETURN_IF_ERROR(
+          Spend(budget_, static_cast<int64_t>(set.ranges().size() + part.ranges().size())));
       set.Add(part);
     }
+    set.Add(CodePointSet::OfRanges(std::move(single)));
     if (ignore_case_) set = set.WithBothAsciiCases();
     return grammar_.Chars(negated ? set.Complement() : std::move(set));
   }
@@ -280,14 +302,16 @@ class RegexParser {
   SourceReader reader_;
   Grammar grammar_;
   bool ignore_case_ = false;
-  std::map<uint8_t, CodePointSet> properties_;  // by class; computed once, a million look-ups each
+  Budget* const budget_;
 };
 
 }  // namespace
 
-absl::StatusOr<StateMachine> ParseRegex(std::string_view pattern, RegexMatch match) {
+absl::StatusOr<StateMachine> ParseRegex(std::string_view pattern, RegexMatch match,
+                                        Budget* budget) {
+  HEDDLE_RETURN_IF_ERROR(Spend(budget, static_cast<int64_t>(pattern.size())));
   HEDDLE_ASSIGN_OR_RETURN(SourceReader reader, SourceReader::Create(pattern, "regular expression"));
-  return RegexParser(std::move(reader)).Run(match);
+  return RegexParser(std::move(reader), budget).Run(match);
 }
 
 }  // namespace heddle::engine::grammar

@@ -1,9 +1,8 @@
-// Regular expressions, in the syntax that JavaScript, Python and PCRE have in common and with
-// JavaScript's meaning: alternatives, groups (capturing or not, named or not), classes, \d \w \s
-// and their opposites, \p{L} \p{N} \p{P} \p{S} \p{M} and theirs, anchors, greedy and lazy repeats,
-// and
-// (?i) at the start (ASCII letters). What is not regular (look-around, back references) or not
-// done (\b) is INVALID_ARGUMENT.
+// Regular expressions, in the syntax that JavaScript, Python and PCRE share, with JavaScript's
+// meaning: alternatives, groups (capturing or not, named or not), classes, \d \w \s and their
+// opposites, \p{L} \p{N} \p{P} \p{S} \p{M} and theirs, anchors, greedy and lazy repeats, and (?i)
+// at the start (ASCII letters). Constructs that are not regular (look-around, back references) or
+// not implemented (\b) are INVALID_ARGUMENT.
 #pragma once
 
 #include <string_view>
@@ -19,8 +18,9 @@ enum class RegexMatch : uint8_t {
   kSearch,  // it is found somewhere in the text, as JSON Schema's `pattern`
 };
 
-// The texts that match, as a machine without calls. INVALID_ARGUMENT names the place;
+// The matching texts, as a machine without calls. INVALID_ARGUMENT names the position;
 // RESOURCE_EXHAUSTED if it would have more than kMaxStates states.
-absl::StatusOr<StateMachine> ParseRegex(std::string_view pattern, RegexMatch match);
+absl::StatusOr<StateMachine> ParseRegex(std::string_view pattern, RegexMatch match,
+                                        Budget* budget = nullptr);
 
 }  // namespace heddle::engine::grammar

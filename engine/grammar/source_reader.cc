@@ -4,7 +4,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
-#include "engine/text/utf8.h"
+#include "base/utf8.h"
 
 namespace heddle::engine::grammar {
 namespace {
@@ -29,13 +29,13 @@ absl::StatusOr<SourceReader> SourceReader::Create(std::string_view text, std::st
     return absl::InvalidArgumentError(base::StrCat(
         "the ", what, " has ", text.size(), " bytes; at most ", kMaxSourceBytes, " are allowed"));
   }
-  const size_t valid = text::ValidUtf8Prefix(text);
+  const size_t valid = base::ValidUtf8Prefix(text);
   if (valid < text.size()) {
     return absl::InvalidArgumentError(base::StrCat("the ", what, " is not UTF-8 at byte ", valid));
   }
   std::u32string code_points;
-  for (size_t i = 0; i < text.size(); i += text::Utf8Size(text[i])) {
-    code_points.push_back(text::DecodeUtf8(text.data() + i));
+  for (size_t i = 0; i < text.size(); i += base::Utf8Size(text[i])) {
+    code_points.push_back(base::DecodeUtf8(text.data() + i));
   }
   return SourceReader(std::move(code_points), what);
 }

@@ -1,5 +1,5 @@
 // A cursor over the text of a grammar or a regular expression, code point by code point, with the
-// escapes that both have in common.
+// escapes that both share.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace heddle::engine::grammar {
 
 class SourceReader {
  public:
-  // INVALID_ARGUMENT: too long, or not UTF-8. `what` names the text in messages.
+  // INVALID_ARGUMENT if the text is too long or not UTF-8. `what` names the text in messages.
   static absl::StatusOr<SourceReader> Create(std::string_view text, std::string_view what);
 
   bool AtEnd() const { return at_ == text_.size(); }
@@ -25,17 +25,18 @@ class SourceReader {
   size_t position() const { return at_; }
   void ReturnTo(size_t position) { at_ = position; }
 
-  // "line 3, column 7 of the grammar: ..." as INVALID_ARGUMENT.
+  // INVALID_ARGUMENT with a message like "line 3, column 7 of the grammar: ...".
   absl::Status Error(std::string_view message) const;
 
-  // Exactly `digits` hexadecimal digits.
+  // Reads exactly `digits` hexadecimal digits.
   absl::StatusOr<char32_t> TakeHex(int digits);
-  // Decimal, at most kMaxRepeat.
+  // Reads a decimal number, at most kMaxRepeat.
   absl::StatusOr<int32_t> TakeNumber();
-  // {m}, {m,} or {m,n} after its brace.
+  // Reads {m}, {m,} or {m,n} behind the brace.
   absl::Status TakeBounds(int32_t* min, int32_t* max);
-  // After a backslash: n, r, t, f, v, b is left to the caller; xHH, uHHHH (pairs of surrogates are
-  // one code point), UHHHHHHHH; any character that is no letter or digit stands for itself.
+  // Reads an escape behind its backslash: n, r, t, f, v (b is left to the caller); xHH, uHHHH
+  // (pairs of surrogates are one code point), UHHHHHHHH; other characters except letters and digits
+  // stand for themselves.
   absl::StatusOr<char32_t> TakeEscape();
 
  private:

@@ -11,7 +11,7 @@
 namespace heddle::engine::grammar {
 namespace {
 
-// Refinement beyond so many edge visits is not worth its time: the machine stays as it is.
+// Refinement stops beyond so many edge visits, and the machine stays as it is.
 constexpr int64_t kMaxRefinementWork = 20'000'000;
 
 // States from which an accepting one is reached.
@@ -41,7 +41,7 @@ std::vector<bool> Productive(const StateMachine& machine) {
   return productive;
 }
 
-// Neighbouring ranges with one target become one.
+// Joins neighbouring ranges with the same target.
 void MergeRanges(std::vector<CharEdge>* edges) {
   size_t kept = 0;
   for (const CharEdge& edge : *edges) {
@@ -55,7 +55,8 @@ void MergeRanges(std::vector<CharEdge>* edges) {
   edges->resize(kept);
 }
 
-// One state's edges in terms of classes of states; equal signatures cannot be told apart yet.
+// One state's edges in terms of classes of states; states with equal signatures are not
+// distinguished yet.
 std::vector<int64_t> Signature(const MachineState& state, int32_t own_class,
                                const std::vector<int32_t>& class_of) {
   std::vector<CharEdge> chars = state.chars;
@@ -87,13 +88,13 @@ void ForEachTarget(const MachineState& state, Visit visit) {
   for (const CallEdge& edge : state.calls) visit(edge.target);
 }
 
-// States whose shortest or longest text (in edges; no bound: -1) differ in length are not the same.
-// Refinement alone would find that out at one character of a counted repeat per round.
-// REQUIRES: a way to an accepting state from each, but for the first of an empty language.
+// Separates states whose shortest or longest texts (in edges; no bound: -1) differ in length.
+// Refinement alone would take one round per character of a counted repeat to find that.
+// REQUIRES: from each state an accepting one can be reached, except the start of an empty language.
 std::vector<int32_t> ClassesByLength(const StateMachine& machine) {
   const size_t n = machine.states.size();
   std::vector<std::vector<int32_t>> sources(n);
-  std::vector<size_t> ways_out(n, 0);  // to states whose longest text is not known yet
+  std::vector<size_t> ways_out(n, 0);  // to states whose longest text is unknown
   std::vector<int32_t> shortest(n, -1), longest(n, 0);
   std::vector<int32_t> near_end, bounded;
   for (size_t s = 0; s < n; ++s) {
@@ -200,13 +201,15 @@ StateMachine Trim(const StateMachine& machine) {
   return result;
 }
 
-StateMachine Minimize(const StateMachine& untrimmed) {
+StateMachine Minimize(const StateMachine& untrimmed, Budget* budget) {
+  if (!Spend(budget, CountEdges(untrimmed)).ok()) return untrimmed;
   StateMachine machine = Trim(untrimmed);
   const size_t n = machine.states.size();
   const int64_t edges = CountEdges(machine);
   std::vector<int32_t> class_of = ClassesByLength(machine);
   size_t num_classes = 0;
   for (int64_t work = 0; work < kMaxRefinementWork; work += edges) {
+    if (!Spend(budget, edges).ok()) return machine;
     // Classes are numbered by their first state, so that state 0 stays in class 0.
     absl::flat_hash_map<std::vector<int64_t>, int32_t> classes;
     std::vector<int32_t> refined(n);
@@ -226,8 +229,9 @@ StateMachine Minimize(const StateMachine& untrimmed) {
 }
 
 absl::StatusOr<StateMachine> Intersect(const StateMachine& a, const StateMachine& b,
-                                       int32_t max_states) {
+                                       int32_t max_states, Budget* budget) {
   StateMachine result;
+  size_t num_edges = 0;
   absl::flat_hash_map<std::pair<int32_t, int32_t>, int32_t> ids;
   std::vector<std::pair<int32_t, int32_t>> order;
   auto id_of = [&](int32_t in_a, int32_t in_b) {
@@ -237,12 +241,14 @@ absl::StatusOr<StateMachine> Intersect(const StateMachine& a, const StateMachine
   };
   id_of(0, 0);
   for (size_t i = 0; i < order.size(); ++i) {
-    if (static_cast<int32_t>(order.size()) > max_states) {
+    if (static_cast<int32_t>(order.size()) > max_states || num_edges > kMaxEdges) {
       return absl::ResourceExhaustedError(base::StrCat(
           "the combined conditions on a string need more than ", max_states, " states"));
     }
     const MachineState& in_a = a.states[order[i].first];
     const MachineState& in_b = b.states[order[i].second];
+    HEDDLE_RETURN_IF_ERROR(
+        Spend(budget, 1 + static_cast<int64_t>(in_a.chars.size() + in_b.chars.size())));
     MachineState state{.accepting = in_a.accepting && in_b.accepting};
     for (size_t x = 0, y = 0; x < in_a.chars.size() && y < in_b.chars.size();) {
       const CharEdge& edge_a = in_a.chars[x];
@@ -252,15 +258,19 @@ absl::StatusOr<StateMachine> Intersect(const StateMachine& a, const StateMachine
       if (first <= last) state.chars.push_back({first, last, id_of(edge_a.target, edge_b.target)});
       ++(edge_a.last < edge_b.last ? x : y);
     }
+    num_edges += state.chars.size();
     result.states.push_back(std::move(state));
   }
-  return Minimize(result);
+  StateMachine least = Minimize(result, budget);
+  HEDDLE_RETURN_IF_ERROR(StatusOf(budget));
+  return least;
 }
 
-StateMachine Complement(const StateMachine& machine) {
+StateMachine Complement(const StateMachine& machine, Budget* budget) {
+  if (!Spend(budget, CountEdges(machine)).ok()) return machine;
   StateMachine result = machine;
   const auto all = static_cast<int32_t>(result.states.size());
-  result.states.emplace_back();  // after what `machine` cannot read: everything
+  result.states.emplace_back();  // accepts everything behind what `machine` cannot read
   for (MachineState& state : result.states) {
     state.accepting = !state.accepting;
     std::vector<CharEdge> chars;
@@ -275,7 +285,7 @@ StateMachine Complement(const StateMachine& machine) {
               [](const CharEdge& a, const CharEdge& b) { return a.first < b.first; });
     state.chars = std::move(chars);
   }
-  return Minimize(result);
+  return Minimize(result, budget);
 }
 
 StateMachine AnyTextOfLength(int32_t min, int32_t max) {

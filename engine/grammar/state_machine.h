@@ -1,8 +1,8 @@
-// Finite automata over Unicode code points, with calls of grammar rules as further symbols: what a
-// rule's body is compiled to before bytes come into it, and the algebra of regular languages that
-// JSON Schema's combined conditions (pattern and length and not these keys) are computed with.
+// Finite automata over Unicode code points, with calls of grammar rules as further symbols. A
+// rule's body is compiled to one before code points become bytes, and JSON Schema's combined
+// conditions (a pattern, a length and excluded keys) are computed with their algebra.
 //
-// Both kinds start in state 0. Thread-safety: values.
+// Both kinds of automata start in state 0. Thread-safety: values.
 // Sources: Thompson 1968 (NFA), Rabin and Scott 1959 (subset construction, products), Moore 1956
 // (minimisation by partition refinement).
 #pragma once
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/grammar/budget.h"
 #include "engine/grammar/code_points.h"
 
 namespace heddle::engine::grammar {
@@ -40,7 +41,7 @@ struct MachineState {
 struct StateMachine {
   std::vector<MachineState> states;  // not empty
 
-  bool IsEmpty() const;                          // accepts nothing. O(edges)
+  bool IsEmpty() const;                          // whether it accepts nothing. O(edges)
   bool Accepts(std::u32string_view text) const;  // REQUIRES: no state has calls
 };
 
@@ -57,24 +58,30 @@ struct Nfa {
   std::vector<NfaState> states;  // not empty
 };
 
-// RESOURCE_EXHAUSTED beyond `max_states` states or a bound of work in proportion.
-absl::StatusOr<StateMachine> Determinize(const Nfa& nfa, int32_t max_states);
+// Limit on the edges of a machine and of its source; each takes 12 bytes, some of them several
+// times while a grammar is compiled.
+inline constexpr size_t kMaxEdges = size_t{1} << 22;
+
+// RESOURCE_EXHAUSTED beyond `max_states` states, kMaxEdges edges, or a proportional bound of work.
+absl::StatusOr<StateMachine> Determinize(const Nfa& nfa, int32_t max_states,
+                                         Budget* budget = nullptr);
 
 Nfa ToNfa(const StateMachine& machine);
 
-// Without states that are not reached or from which nothing is accepted (state 0 stays).
+// Removes states that are unreachable or accept nothing (state 0 stays).
 StateMachine Trim(const StateMachine& machine);
 
-// An equivalent machine with the fewest states; for large machines perhaps not the fewest.
-StateMachine Minimize(const StateMachine& machine);
+// An equivalent machine with the fewest states, or with few if it is large. If the budget is over,
+// the result is arbitrary: check the budget's status.
+StateMachine Minimize(const StateMachine& machine, Budget* budget = nullptr);
 
-// Of machines without calls. RESOURCE_EXHAUSTED beyond `max_states` states.
+// For machines without calls. RESOURCE_EXHAUSTED beyond `max_states` states.
 absl::StatusOr<StateMachine> Intersect(const StateMachine& a, const StateMachine& b,
-                                       int32_t max_states);
-// All texts that `machine` does not accept. REQUIRES: no calls.
-StateMachine Complement(const StateMachine& machine);
+                                       int32_t max_states, Budget* budget = nullptr);
+// All texts that `machine` does not accept. REQUIRES: no calls. As Minimize if the budget is over.
+StateMachine Complement(const StateMachine& machine, Budget* budget = nullptr);
 
-// min to max code points of any kind; max < 0: unbounded.
+// Accepts texts of min to max code points of any kind; max < 0: unbounded.
 StateMachine AnyTextOfLength(int32_t min, int32_t max);
 
 }  // namespace heddle::engine::grammar

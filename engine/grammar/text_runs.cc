@@ -7,11 +7,14 @@ namespace heddle::engine::grammar {
 namespace {
 
 constexpr int8_t kUnknown = -2;
-// States that characters lead to, where it depends on which: patterns that are searched for have as
-// many as letters.
+// Limit on the different states that a set's characters lead to: patterns that are searched for
+// have as many as letters.
 constexpr size_t kMaxReached = 64;
-// Steps remembered per set; beyond this they are computed anew.
+// Limit on the steps remembered per set; beyond this they are recomputed.
 constexpr size_t kMaxSteps = size_t{1} << 15;
+// Limit on the edges looked at for one step: rules that call a thousand others, which call as many,
+// are not text.
+constexpr int32_t kMaxReads = 1 << 14;
 
 }  // namespace
 
@@ -59,7 +62,7 @@ TextRun TextRuns::RunOf(int32_t state, int32_t set) {
     for (int32_t to : next) run.may_end |= automaton_->accepting(to);
     if (next.size() > 1) run.states.clear();
     if (!run.states.empty()) run.states.push_back(next.front());
-    if (next == reached) run.length = max_length_ - 1;  // and so on
+    if (next == reached) run.length = max_length_ - 1;  // the state repeats: no limit
     reached.swap(next);
   }
   return run;
@@ -67,6 +70,7 @@ TextRun TextRuns::RunOf(int32_t state, int32_t set) {
 
 const TextRuns::Step& TextRuns::StepOf(int32_t state, Set* set) {
   if (set->steps.size() > kMaxSteps) set->steps.clear();
+  reads_left_ = kMaxReads;
   auto [it, is_new] = set->steps.try_emplace(state);
   if (!is_new) return it->second;
   Step& step = it->second;
@@ -79,19 +83,30 @@ const TextRuns::Step& TextRuns::StepOf(int32_t state, Set* set) {
   return step;
 }
 
+size_t TextRuns::heap_bytes() const {
+  size_t bytes = set_of_.capacity();
+  for (const Set& set : sets_) {
+    // Nearly all steps have one target, which takes the smallest block of the heap.
+    bytes +=
+        set.bytes.heap_bytes() + set.steps.capacity() * (sizeof(Step) + 9) + set.steps.size() * 32;
+  }
+  return bytes;
+}
+
 bool TextRuns::IsOver(int32_t state) const {
   return automaton_->accepting(state) && automaton_->bytes(state).empty() &&
          automaton_->calls(state).empty();
 }
 
-// Adds the first bytes of characters that can be read, and where these lead to. False: this cannot
-// be said of all characters with a first byte alike, there are two ways to read one, or a way does
-// not lead back to the state's own rule.
+// Adds the first bytes of characters that can be read, and the states behind them. Returns false if
+// not all characters with the same first byte behave alike, if one can be read in two ways, or if a
+// way does not lead back to the state's own rule.
 bool TextRuns::Read(int32_t state, const CharacterBytes& chars, int depth, std::bitset<256>* read,
                     std::vector<int32_t>* targets) const {
-  if (depth >= kMaxCalls) return false;
+  if (depth >= kMaxCalls || reads_left_ < 0) return false;
   for (const ByteEdge& edge : automaton_->bytes(state)) {
     for (const ByteEdge& lead : chars.edges(0)) {
+      if (--reads_left_ < 0) return false;
       const uint8_t first = std::max(edge.first, lead.first);
       const uint8_t last = std::min(edge.last, lead.last);
       if (first > last) continue;
@@ -105,7 +120,7 @@ bool TextRuns::Read(int32_t state, const CharacterBytes& chars, int depth, std::
     }
   }
   for (const Call& call : automaton_->calls(state)) {
-    if (call.may_be_empty) return false;
+    if (call.may_be_empty || --reads_left_ < 0) return false;
     std::vector<int32_t> ends;
     std::bitset<256> called;
     if (!Read(call.start, chars, depth + 1, &called, &ends)) return false;
@@ -120,7 +135,7 @@ bool TextRuns::Read(int32_t state, const CharacterBytes& chars, int depth, std::
   return true;
 }
 
-// What is left of characters, from state `at` of `chars` on.
+// Reads the rest of characters, from state `at` of `chars` on.
 TextRuns::Reading TextRuns::ReadRest(int32_t state, int32_t at, const CharacterBytes& chars,
                                      std::vector<int32_t>* targets) const {
   if (at == CharacterBytes::kWhole) {
@@ -133,6 +148,7 @@ TextRuns::Reading TextRuns::ReadRest(int32_t state, int32_t at, const CharacterB
   for (const ByteEdge& next : chars.edges(at)) {
     num_bytes += next.last - next.first + 1;
     for (const ByteEdge& edge : automaton_->bytes(state)) {
+      if (--reads_left_ < 0) return Reading::kSome;
       const uint8_t first = std::max(edge.first, next.first);
       const uint8_t last = std::min(edge.last, next.last);
       if (first > last) continue;

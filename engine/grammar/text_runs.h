@@ -1,9 +1,9 @@
-// Where a state of a grammar reads characters of one set as they come: how many, and which states
-// they lead to. Masks take such tokens from tables then (token_slices.h).
+// Finds states of a grammar that read characters of one set as they come: how many, and which
+// states they lead to. Masks then take such tokens from tables (token_slices.h).
 //
-// A run is a property of the automaton alone: whatever is on the stack, all texts of up to `length`
-// characters of the set can be read within the state's rule, and no longer ones (of its rule; what
-// may follow where it may end is another matter).
+// A run is a property of the automaton alone: whatever is on the stack, exactly the texts of up to
+// `length` characters of the set can be read within the state's rule (what may follow where the
+// rule ends is another matter).
 // Thread-safety: none. Cost of Of: some 0.3 us per state of the run not met before.
 #pragma once
 
@@ -22,7 +22,8 @@ struct TextRun {
   int32_t set = -1;      // into Automaton::character_sets(); -1: there is no run
   int32_t length = 0;    // in characters
   bool may_end = false;  // the rule may end behind one of them
-  // The state after so many characters, the last one after more; empty if it depends on which.
+  // The state after each number of characters, the last one for all more; empty if it depends on
+  // the characters.
   std::vector<int32_t> states;
 
   int32_t StateAfter(int32_t num_chars) const {
@@ -33,16 +34,16 @@ struct TextRun {
 
 class TextRuns {
  public:
-  // Rules called one by the other for one character, at most; a "character" rule of a "string"
-  // is 1.
+  // Limit on nested rule calls for one character; a "character" rule of a "string" is 1.
   static constexpr int kMaxCalls = 4;
 
-  // `automaton` outlives it. Runs are looked at as far as `max_length` characters.
+  // `automaton` must outlive it. Runs are followed up to `max_length` characters.
   TextRuns(const Automaton* automaton, int32_t max_length);
 
   TextRun Of(int32_t state);
-  // Whether Of would find one.
+  // Whether Of would find a run.
   bool HasRun(int32_t state);
+  size_t heap_bytes() const;
 
  private:
   enum class Reading : uint8_t { kNone, kSome, kAll };
@@ -65,7 +66,8 @@ class TextRuns {
   bool IsOver(int32_t state) const;
 
   const Automaton* automaton_;
-  const int32_t max_length_;
+  int32_t max_length_;
+  mutable int32_t reads_left_ = 0;  // remaining for the current step
   std::vector<Set> sets_;
   std::vector<int8_t> set_of_;  // [states]; kUnknown, -1: none
 };

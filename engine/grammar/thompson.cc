@@ -8,11 +8,11 @@
 namespace heddle::engine::grammar {
 namespace {
 
-// Thompson's construction. Every part leads from one state to another; a part's states are made
-// when it is written, so that a repeated part is written as often as it is repeated.
+// Thompson's construction. Every part leads from one state to another; its states are made when it
+// is written, so a repeated part is written once per repeat.
 class Thompson {
  public:
-  explicit Thompson(const Grammar& grammar) : grammar_(grammar) {}
+  Thompson(const Grammar& grammar, Budget* budget) : grammar_(grammar), budget_(budget) {}
 
   absl::StatusOr<Nfa> Run(ExprId expr) {
     const int32_t start = NewState();
@@ -31,8 +31,10 @@ class Thompson {
   void Epsilon(int32_t from, int32_t to) { nfa_.states[from].epsilons.push_back(to); }
 
   absl::Status Write(ExprId id, int32_t from, int32_t to, int depth) {
-    // Twice the states of the machine: each part may have a state before and one after it.
-    if (nfa_.states.size() > 2 * static_cast<size_t>(kMaxStates) || depth > 4 * kMaxNesting) {
+    // Counts twice the states of the machine: a part may add a state before and one behind it.
+    HEDDLE_RETURN_IF_ERROR(Spend(budget_, 1));
+    if (nfa_.states.size() > 2 * static_cast<size_t>(kMaxStates) || num_edges_ > kMaxEdges ||
+        depth > 4 * kMaxNesting) {
       return absl::ResourceExhaustedError(base::StrCat(
           "the expression needs more than ", kMaxStates,
           " states or is nested too deeply; counted repeats multiply what they repeat"));
@@ -45,7 +47,7 @@ class Thompson {
         for (const CodePointRange& range : expr.chars.ranges()) {
           nfa_.states[from].chars.push_back({range.first, range.last, to});
         }
-        return absl::OkStatus();
+        return CountEdges(expr.chars.ranges().size());
       case ExprKind::kSequence:
         return WriteSequence(expr, from, to, depth);
       case ExprKind::kChoice:
@@ -75,7 +77,13 @@ class Thompson {
       nfa_.states[from].chars.push_back({text[i], text[i], next});
       from = next;
     }
-    return absl::OkStatus();
+    return CountEdges(text.size());
+  }
+
+  // Classes that name characters one by one give a state many edges.
+  absl::Status CountEdges(size_t count) {
+    num_edges_ += count;
+    return Spend(budget_, static_cast<int64_t>(count));
   }
 
   absl::Status WriteSequence(const Expr& expr, int32_t from, int32_t to, int depth) {
@@ -88,7 +96,7 @@ class Thompson {
     return absl::OkStatus();
   }
 
-  // Between states of its own: edges that lead back to `from` would join the alternatives.
+  // Writes a part between its own states: edges back to `from` would join the alternatives.
   absl::Status WriteApart(ExprId part, int32_t from, int32_t to, int depth) {
     const int32_t begin = NewState();
     Epsilon(from, begin);
@@ -111,7 +119,7 @@ class Thompson {
       Epsilon(loop, to);
       return absl::OkStatus();
     }
-    // Each optional copy may be left out with all that follow it.
+    // Each optional copy may be left out, together with all that follow it.
     for (int32_t i = expr.min; i < expr.max; ++i) {
       const int32_t begin = NewState();
       const int32_t next = NewState();
@@ -133,6 +141,7 @@ class Thompson {
       for (CharEdge edge : machine.states[i].chars) {
         state.chars.push_back({edge.first, edge.last, base + edge.target});
       }
+      HEDDLE_RETURN_IF_ERROR(CountEdges(machine.states[i].chars.size() + 1));
       for (CallEdge edge : machine.states[i].calls) {
         state.calls.push_back({edge.rule, base + edge.target});
       }
@@ -142,15 +151,19 @@ class Thompson {
   }
 
   const Grammar& grammar_;
+  Budget* const budget_;
   Nfa nfa_;
+  size_t num_edges_ = 0;
 };
 
 }  // namespace
 
-absl::StatusOr<StateMachine> MachineOf(const Grammar& grammar, ExprId expr) {
-  HEDDLE_ASSIGN_OR_RETURN(const Nfa nfa, Thompson(grammar).Run(expr));
-  HEDDLE_ASSIGN_OR_RETURN(const StateMachine machine, Determinize(nfa, kMaxStates));
-  return Minimize(machine);
+absl::StatusOr<StateMachine> MachineOf(const Grammar& grammar, ExprId expr, Budget* budget) {
+  HEDDLE_ASSIGN_OR_RETURN(const Nfa nfa, Thompson(grammar, budget).Run(expr));
+  HEDDLE_ASSIGN_OR_RETURN(const StateMachine machine, Determinize(nfa, kMaxStates, budget));
+  StateMachine least = Minimize(machine, budget);
+  HEDDLE_RETURN_IF_ERROR(StatusOf(budget));
+  return least;
 }
 
 }  // namespace heddle::engine::grammar

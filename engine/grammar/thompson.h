@@ -1,4 +1,4 @@
-// From expressions to finite automata.
+// Compiles expressions to finite automata.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -8,7 +8,8 @@
 namespace heddle::engine::grammar {
 
 // The minimal machine of one expression; calls of rules stay symbols. RESOURCE_EXHAUSTED, naming
-// the bound, if it would have more than kMaxStates states.
-absl::StatusOr<StateMachine> MachineOf(const Grammar& grammar, ExprId expr);
+// the limit, if it would have more than kMaxStates states or too many edges.
+absl::StatusOr<StateMachine> MachineOf(const Grammar& grammar, ExprId expr,
+                                       Budget* budget = nullptr);
 
 }  // namespace heddle::engine::grammar

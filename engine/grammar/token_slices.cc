@@ -7,10 +7,10 @@
 namespace heddle::engine::grammar {
 namespace {
 
-// Tokens of one length are added one by one where they are fewer: by then they take no longer than
-// the bits of all.
+// Tokens of one length are added one by one if they are fewer than this: from here on applying all
+// bits is as fast.
 constexpr size_t kMinDense = 512;
-// Tokens that are of a set in part: JSON's strings have 3 K of 150 K.
+// Limit on tokens that are only partly of the set: JSON's strings have 3 K of 150 K.
 constexpr size_t kMaxMixed = size_t{1} << 15;
 
 StateMachine OneOf(const CodePointSet& chars) {
@@ -39,7 +39,7 @@ int32_t CharacterBytes::Next(int32_t state, uint8_t byte) const {
   return next_[static_cast<size_t>(state)][byte];
 }
 
-// Goes through the tokens that may begin with a character of the set.
+// Sorts the tokens that may begin with a character of the set.
 class TokenSlices::Sorter {
  public:
   Sorter(const CodePointSet& chars, const Vocabulary& vocabulary)
@@ -47,7 +47,7 @@ class TokenSlices::Sorter {
         vocabulary_(vocabulary),
         path_(static_cast<size_t>(vocabulary.trie().max_depth()) + 1) {}
 
-  // False: too many are of the set in part.
+  // Returns false if too many tokens are partly of the set.
   bool Run() {
     const TokenTrie& trie = vocabulary_.trie();
     const std::span<const TokenTrie::Node> nodes = trie.nodes();
@@ -60,7 +60,7 @@ class TokenSlices::Sorter {
       Place place = path_[node.depth - 1u];
       place.state = bytes_.Next(place.state, node.byte);
       if (place.state == CharacterBytes::kNone) {
-        // All that is below goes on otherwise behind the same characters.
+        // All tokens below continue with other text behind the same characters.
         AddMixed(place, trie.all_tokens(i));
         i = node.end;
         continue;
@@ -86,7 +86,7 @@ class TokenSlices::Sorter {
     std::vector<TokenTrie::Entry> entries;
     entries.reserve(mixed_.size());
     for (const Mixed& token : mixed_) entries.push_back({vocabulary_.text(token.id), token.id});
-    mixed->Append(entries);  // in the order of the vocabulary's trie
+    mixed->Append(entries);  // in the vocabulary trie's order
     std::vector<std::vector<TokenTrie::Entry>> by_length(pure_.size());
     for (const Mixed& token : mixed_) {
       const auto length = static_cast<size_t>(token.place.length);
@@ -106,7 +106,7 @@ class TokenSlices::Sorter {
   struct Place {
     int32_t state = 0;   // within a character
     int32_t length = 0;  // whole characters before it
-    uint32_t bytes = 0;  // that these take
+    uint32_t bytes = 0;  // bytes of those characters
   };
   struct Mixed {
     TokenId id;
@@ -146,7 +146,7 @@ void TokenSlices::SetPure(std::vector<std::vector<TokenId>> by_length,
                           const Vocabulary& vocabulary) {
   by_length.resize(rest_of_.size());
   TokenMask mask = vocabulary.EmptyMask();
-  size_t since = 0;  // tokens behind the last dense one
+  size_t since = 0;  // tokens since the last dense mask
   pure_begin_.push_back(0);
   for (size_t length = 0; length < by_length.size(); ++length) {
     const std::vector<TokenId>& tokens = by_length[length];

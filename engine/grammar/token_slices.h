@@ -1,8 +1,9 @@
-// The tokens of a vocabulary by how they begin with characters of one set. In a place that reads
-// any characters of the set, one after the other, nearly all tokens are of these alone, and which
-// are allowed follows from how many characters may come; of the others only the rest behind those
-// characters has to be looked at, and few rests differ. So a mask within a string of JSON takes a
-// copy of bits and some hundred steps of a grammar, in place of a walk over all tokens.
+// A vocabulary's tokens sorted by the characters of one set that they begin with. At a position
+// that reads any sequence of these characters, nearly all tokens consist of them alone, and which
+// are allowed depends only on how many characters may come. For the others only the rest behind
+// those characters has to be checked, and there are few different rests. A mask within a JSON
+// string so takes a copy of bits and some hundred steps of a grammar, instead of a walk over all
+// tokens.
 // Sources: Moskal et al., LLGuidance (slices of the vocabulary); Dong et al., "XGrammar", 2024.
 //
 // Thread-safety: immutable.
@@ -30,6 +31,10 @@ class CharacterBytes {
   std::span<const ByteEdge> edges(int32_t state) const { return states_[state].bytes; }
   int32_t Next(int32_t state, uint8_t byte) const;  // or kNone
   const std::bitset<256>& first_bytes() const { return first_bytes_; }
+  size_t heap_bytes() const {
+    return states_.size() *
+           (sizeof(ByteState) + sizeof(std::vector<int32_t>) + 256 * sizeof(int32_t));
+  }
 
  private:
   std::vector<ByteState> states_;
@@ -39,7 +44,7 @@ class CharacterBytes {
 
 class TokenSlices {
  public:
-  // Null if so many tokens are of the set in part only that this would be of no use.
+  // Null if so many tokens are only partly of the set that slices would not help.
   static std::shared_ptr<const TokenSlices> Make(const CodePointSet& chars,
                                                  const Vocabulary& vocabulary);
 
@@ -47,23 +52,23 @@ class TokenSlices {
   bool MayBegin(uint8_t byte) const { return first_bytes_[byte]; }
   const std::bitset<256>& first_bytes() const { return first_bytes_; }
 
-  // Most characters of the set that a token begins with.
+  // The most characters of the set that any token begins with.
   int32_t max_length() const { return static_cast<int32_t>(rest_of_.size()) - 1; }
-  // Allows the tokens of 1 to `length` characters of the set and nothing else.
+  // Allows the tokens that consist of 1 to `length` characters of the set, and no others.
   void AllowUpTo(int32_t length, TokenMask* mask) const;
 
-  // Of all other tokens whose first byte may be one of the set's:
-  // what follows the first `length` characters, of those that begin with just so many;
+  // The other tokens whose first byte may begin a character of the set: the rests behind the first
+  // `length` characters, of tokens that begin with exactly that many;
   const TokenTrie& rests() const { return rests_; }
   TokenTrie::Range rest(int32_t length) const { return rest_of_[static_cast<size_t>(length)]; }
-  // the whole texts.
+  // and their whole texts.
   const TokenTrie& mixed() const { return mixed_; }
 
  private:
   class Sorter;
   struct Dense {
     int32_t length;
-    TokenMask mask;  // of up to so many characters
+    TokenMask mask;  // tokens of up to `length` characters
   };
 
   TokenSlices() = default;

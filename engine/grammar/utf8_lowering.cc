@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/text/utf8.h"
+#include "base/utf8.h"
 
 namespace heddle::engine::grammar {
 namespace {
@@ -15,14 +15,14 @@ struct ByteRange {
   auto operator<=>(const ByteRange&) const = default;
 };
 
-// What is left of an encoding: every combination of one byte of each range, then the target.
+// The rest of an encoding: every combination of one byte of each range, then the target.
 struct Residual {
   std::vector<ByteRange> ranges;
   int32_t target;
   auto operator<=>(const Residual&) const = default;
 };
 
-// Splits until all bytes but the first of the two ends that differ span whole ranges.
+// Splits the range until all bytes behind the first one that differs span whole ranges.
 void SplitRange(char32_t first, char32_t last, int32_t target, std::vector<Residual>* out) {
   for (char32_t end : {char32_t{0x7F}, char32_t{0x7FF}, char32_t{0xFFFF}}) {
     if (first <= end && last > end) {
@@ -32,8 +32,8 @@ void SplitRange(char32_t first, char32_t last, int32_t target, std::vector<Resid
   }
   std::string low;
   std::string high;
-  text::AppendUtf8(first, &low);
-  text::AppendUtf8(last, &high);
+  base::AppendUtf8(first, &low);
+  base::AppendUtf8(last, &high);
   for (size_t i = 1; i < low.size(); ++i) {
     const char32_t mask = (char32_t{1} << (6 * i)) - 1;
     if ((first & ~mask) == (last & ~mask)) continue;
@@ -55,11 +55,11 @@ void SplitRange(char32_t first, char32_t last, int32_t target, std::vector<Resid
 
 class Lowering {
  public:
-  explicit Lowering(const StateMachine& machine) : machine_(machine) {}
+  Lowering(const StateMachine& machine, Budget* budget) : machine_(machine), budget_(budget) {}
 
   std::vector<ByteState> Run() {
     states_.resize(machine_.states.size());
-    for (size_t s = 0; s < machine_.states.size(); ++s) {
+    for (size_t s = 0; s < machine_.states.size() && !is_over_; ++s) {
       const MachineState& state = machine_.states[s];
       std::vector<Residual> residuals;
       for (const CharEdge& edge : state.chars) {
@@ -74,12 +74,14 @@ class Lowering {
   }
 
  private:
-  // Ranges of a leading byte are equal or disjoint, since the code points are disjoint and a range
-  // of several bytes is followed by all continuations.
+  // Ranges of a leading byte are equal or disjoint, since the code points are disjoint and a
+  // leading range of several bytes is followed by all continuation bytes.
   std::vector<ByteEdge> Edges(std::vector<Residual> residuals) {
     std::sort(residuals.begin(), residuals.end());
     std::vector<ByteEdge> edges;
-    for (size_t i = 0; i < residuals.size();) {
+    is_over_ |= !Spend(budget_, 1 + static_cast<int64_t>(residuals.size())).ok() ||
+                states_.size() > static_cast<size_t>(kMaxStates) || num_edges_ > kMaxEdges;
+    for (size_t i = 0; i < residuals.size() && !is_over_;) {
       const ByteRange lead = residuals[i].ranges[0];
       std::vector<Residual> rest;
       for (; i < residuals.size() && residuals[i].ranges[0] == lead; ++i) {
@@ -93,6 +95,7 @@ class Lowering {
         edges.push_back({lead.first, lead.last, target});
       }
     }
+    num_edges_ += edges.size();
     return edges;
   }
 
@@ -107,12 +110,17 @@ class Lowering {
   }
 
   const StateMachine& machine_;
+  Budget* const budget_;
+  bool is_over_ = false;
+  size_t num_edges_ = 0;
   std::vector<ByteState> states_;
   std::map<std::vector<Residual>, int32_t> ids_;
 };
 
 }  // namespace
 
-std::vector<ByteState> LowerToBytes(const StateMachine& machine) { return Lowering(machine).Run(); }
+std::vector<ByteState> LowerToBytes(const StateMachine& machine, Budget* budget) {
+  return Lowering(machine, budget).Run();
+}
 
 }  // namespace heddle::engine::grammar

@@ -11,7 +11,7 @@
 namespace heddle::engine::grammar {
 namespace {
 
-// What a node's depth holds; no published vocabulary has tokens of a tenth of that.
+// Limit of a node's depth field; no published vocabulary has tokens of a tenth of that.
 constexpr size_t kMaxTokenBytes = 4096;
 // Sets of characters whose slices are kept; each takes 0.5 MB at 150 K tokens.
 constexpr size_t kMaxRecentSlices = 32;
@@ -51,7 +51,7 @@ TokenTrie::Range TokenTrie::Append(std::span<const Entry> tokens) {
 
 bool TokenTrie::HasLonger(std::string_view text) const {
   size_t begin = 0;
-  size_t end = nodes().size();  // of the nodes below the text so far
+  size_t end = nodes().size();  // end of the nodes below the current text
   for (char byte : text) {
     size_t node = begin;
     while (node < end && nodes_[node].byte != static_cast<uint8_t>(byte)) node = nodes_[node].end;
@@ -62,14 +62,14 @@ bool TokenTrie::HasLonger(std::string_view text) const {
   return begin < end;
 }
 
-// The sets of the grammars in use; JSON takes one or two.
+// The slices of the sets of grammars in use; JSON needs one or two.
 struct Vocabulary::SliceCache {
   struct Entry {
     CodePointSet chars;
     std::shared_ptr<const TokenSlices> slices;
   };
   std::mutex mutex;
-  std::list<Entry> recent;  // GUARDED_BY(mutex); the last used first
+  std::list<Entry> recent;  // GUARDED_BY(mutex); most recently used first
 };
 
 Vocabulary::Vocabulary(int32_t size, const std::function<std::string_view(TokenId)>& text_of,

@@ -1,9 +1,9 @@
-// The tokens of a model as texts, in the order in which a grammar looks at them: tries over their
-// bytes, laid out depth first, so that tokens with one beginning share the work for it and a
-// refused beginning skips all of them.
+// A model's tokens as texts in the order in which a grammar looks at them: tries over their bytes,
+// laid out depth first, so that tokens with a common prefix share the work for it, and a refused
+// prefix skips all of them.
 //
-// Thread-safety: immutable but for what Slices remembers, which any thread may ask for. Size: about
-// 12 bytes per node, two nodes per token.
+// Thread-safety: immutable except for the slices that Slices remembers, which any thread may ask
+// for. Size: about 12 bytes per node, two nodes per token.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "engine/grammar/code_points.h"
-#include "engine/step.h"
+#include "engine/ids.h"
 
 namespace heddle::engine::grammar {
 
@@ -36,8 +36,8 @@ class TokenTrie {
  public:
   struct Node {
     uint8_t byte;
-    uint16_t depth;        // bytes from the root to here, this one included
-    uint32_t first_token;  // of those that end here or below
+    uint16_t depth;        // bytes from the root to here, inclusive
+    uint32_t first_token;  // first token that ends here or below
     uint32_t end;          // one past the last node below this one
   };
   struct Range {
@@ -50,21 +50,21 @@ class TokenTrie {
     TokenId id;
   };
   TokenTrie() = default;
-  // Adds a tree of its own. `tokens` are sorted by text, texts are not empty; some may be alike.
+  // Appends a separate tree. `tokens` are sorted by text, texts are not empty; some may be equal.
   // Returns its nodes.
   Range Append(std::span<const Entry> tokens);
 
   std::span<const Node> nodes() const { return {nodes_.data(), nodes_.size() - 1}; }
   Range all() const { return {0, static_cast<uint32_t>(nodes_.size() - 1)}; }
   Range below(uint32_t node) const { return {node + 1, nodes_[node].end}; }
-  // That end at a node. / At it and below.
+  // tokens: those that end at the node. all_tokens: those that end at it or below.
   std::span<const TokenId> tokens(uint32_t node) const { return TokensOf(node, node + 1); }
   std::span<const TokenId> all_tokens(uint32_t node) const {
     return TokensOf(node, nodes_[node].end);
   }
   int32_t max_depth() const { return max_depth_; }
   size_t bytes() const { return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(TokenId); }
-  // Whether some token begins with `text` and is longer. REQUIRES: appended to once.
+  // Whether some token is longer than `text` and begins with it. REQUIRES: appended to once.
   bool HasLonger(std::string_view text) const;
 
  private:
@@ -81,13 +81,13 @@ class TokenSlices;
 
 class Vocabulary {
  public:
-  // The tokens that the model's tokenizer writes a text with, in the middle of a text; empty where
-  // their bytes are not just these. Any thread.
+  // Encodes a text as the model's tokenizer does it in the middle of a text; empty if the tokens'
+  // bytes are not exactly the text. Called from any thread.
   using Encoder = std::function<std::vector<TokenId>(std::string_view text)>;
 
   // `text_of(id)`: the bytes that token `id` of [0, size) stands for within a text; empty for one
-  // that is no text (control tokens, holes) and that no grammar allows. Without `encode` no token
-  // is ever forced (Matcher::Forced).
+  // that has no text (control tokens, holes), which no grammar allows. Without `encode` no token is
+  // ever forced (Matcher::Forced).
   Vocabulary(int32_t size, const std::function<std::string_view(TokenId)>& text_of,
              Encoder encode = nullptr);
   ~Vocabulary();
@@ -100,13 +100,13 @@ class Vocabulary {
                                            texts_begin_[id + 1] - texts_begin_[id]);
   }
   const TokenTrie& trie() const { return trie_; }
-  // Of tokens longer than Automaton::kSightBytes only.
+  // The trie of tokens longer than Automaton::kSightBytes.
   const TokenTrie& long_tokens() const { return long_; }
-  // The tokens by how they begin with characters of a set; the last sets asked for are remembered.
-  // Null: too many tokens are of the set in part only. Cost: some 2 ms the first time.
+  // The tokens sorted by the characters of a set that they begin with; the last sets are
+  // remembered. Null if too many tokens are only partly of the set. Cost: some 2 ms the first time.
   std::shared_ptr<const TokenSlices> Slices(const CodePointSet& chars) const;
   TokenMask EmptyMask() const { return TokenMask(static_cast<size_t>(mask_words()), 0); }
-  // By the tokenizer; empty: it has no tokens for exactly this text.
+  // The tokenizer's tokens; empty if it has none for exactly this text.
   std::vector<TokenId> Encode(std::string_view text) const;
 
  private:

@@ -4,20 +4,12 @@
 
 #include <algorithm>
 #include <fstream>
-#include <limits>
-#include <optional>
 #include <string>
+
+#include "base/control_group.h"
 
 namespace heddle::engine {
 namespace {
-
-// A file that holds one number ("max" and absent files are no number).
-std::optional<int64_t> ReadNumber(const std::filesystem::path& path) {
-  std::ifstream in(path);
-  int64_t value = 0;
-  if (in >> value && value >= 0) return value;
-  return std::nullopt;
-}
 
 int64_t MeminfoBytes(const std::filesystem::path& root, const std::string& key) {
   std::ifstream in(root / "proc/meminfo");
@@ -35,18 +27,9 @@ int64_t MeminfoBytes(const std::filesystem::path& root, const std::string& key) 
 
 HostMemory ReadHostMemory(const std::filesystem::path& root) {
   HostMemory memory{MeminfoBytes(root, "MemTotal"), MeminfoBytes(root, "MemAvailable")};
-  const std::filesystem::path cgroup = root / "sys/fs/cgroup";
-  std::optional<int64_t> limit = ReadNumber(cgroup / "memory.max");
-  std::optional<int64_t> used = ReadNumber(cgroup / "memory.current");
-  if (!limit) {
-    limit = ReadNumber(cgroup / "memory/memory.limit_in_bytes");
-    used = ReadNumber(cgroup / "memory/memory.usage_in_bytes");
-  }
-  if (limit && *limit < std::numeric_limits<int64_t>::max() / 2) {
-    memory.total_bytes = std::min(memory.total_bytes, *limit);
-    memory.available_bytes =
-        std::min(memory.available_bytes, std::max<int64_t>(0, *limit - used.value_or(0)));
-  }
+  const base::ControlGroup group = base::ReadControlGroup(root);
+  memory.total_bytes = std::min(memory.total_bytes, group.memory_limit);
+  memory.available_bytes = std::min(memory.available_bytes, group.memory_available);
   return memory;
 }
 

@@ -1,4 +1,4 @@
-// How much memory this process may take: the smaller of what the machine has free and what its
+// The memory that this process may take: the smaller of the machine's free memory and what its
 // control group allows.
 #pragma once
 
@@ -12,11 +12,11 @@ struct HostMemory {
   int64_t available_bytes = 0;
 };
 
-// Reads <root>/proc/meminfo and the memory controller of cgroup v2 (memory.max, memory.current) or
-// v1 below <root>/sys/fs/cgroup. What cannot be read counts as no limit. `root` is for tests.
+// Reads <root>/proc/meminfo and the control group (base/control_group.h). What cannot be read
+// counts as no limit. Tests set `root`.
 HostMemory ReadHostMemory(const std::filesystem::path& root = "/");
 
-// What of this process is in memory now (/proc/self/statm); 0 where that cannot be read.
+// This process's resident bytes (/proc/self/statm); 0 where that cannot be read.
 int64_t ResidentBytes();
 
 }  // namespace heddle::engine

@@ -19,8 +19,8 @@ absl::Status NoRoom(int64_t bytes, const std::string& where, const std::string& 
       absl::StrCat("--host-kv-memory asks for ", bytes, " bytes ", where, ": ", reason));
 }
 
-// A file without a name, with room for `bytes` on its disk: a disk that fills up later would end
-// the process at a page fault.
+// Opens an unnamed file and allocates `bytes` on its disk: if the disk filled up later, a page
+// fault would end the process.
 absl::StatusOr<int> OpenFile(const std::string& directory, int64_t bytes) {
   std::string path = directory + "/heddle-kv-XXXXXX";
   const int file = mkostemp(path.data(), O_CLOEXEC);

@@ -1,9 +1,9 @@
-// The host's tier of the KV cache: room for pages that the pool has no room for, in the host's
-// memory or in a file. Slots are numbered by the scheduler.
+// The host's tier of the KV cache: pages that do not fit into the pool, in the host's memory or in
+// a file. The scheduler numbers the slots.
 //
-// A file is mapped: the operating system keeps in memory what is used, and writes the rest to the
-// disk when it needs the memory. It has no name, and is gone with the process. Thread-safety: none;
-// owned by the executor.
+// A file is mapped: the operating system keeps used parts in memory, and writes the rest to the
+// disk when it needs the memory. The file has no name, and ends with the process.
+// Thread-safety: none; owned by the executor.
 #pragma once
 
 #include <cstddef>
@@ -17,15 +17,15 @@ namespace heddle::engine {
 
 class HostPages {
  public:
-  // RESOURCE_EXHAUSTED if the memory, or the disk that holds `directory`, does not have the room;
-  // FAILED_PRECONDITION if no file can be made there. `directory` empty: memory.
+  // RESOURCE_EXHAUSTED if the memory, or the disk that holds `directory`, lacks the room;
+  // FAILED_PRECONDITION if no file can be made there. An empty `directory` means memory.
   static absl::StatusOr<std::unique_ptr<HostPages>> Create(int32_t num_slots, int64_t page_bytes,
                                                            const std::string& directory);
   ~HostPages();
   HostPages(const HostPages&) = delete;
   HostPages& operator=(const HostPages&) = delete;
 
-  // [page_bytes]; of slot in [0, num_slots).
+  // The bytes [page_bytes] of `slot` in [0, num_slots).
   std::byte* Slot(int32_t slot) const { return base_ + slot * page_bytes_; }
 
  private:

@@ -8,16 +8,16 @@
 namespace heddle::engine {
 namespace {
 
-// What a group has to save of the memory to pay for its lists.
+// Share of the memory that each further group must save to pay for its lists of spans.
 constexpr double kGroupCost = 0.02;
 
-// Layers of one window, by the shapes that any layer has.
+// The layers with the same window, counted by shape.
 struct Kind {
   int32_t window = 0;
   std::vector<int32_t> layers_of_shape;  // [shapes]
 };
 
-// What layouts are made from: kinds, the furthest-seeing first, and shapes in order of appearance.
+// The input of the search: kinds, the furthest-seeing first, and shapes in order of appearance.
 struct Census {
   std::vector<KvLayerShape> shapes;
   std::vector<Kind> kinds;
@@ -63,19 +63,19 @@ std::vector<int32_t> PlacesOf(const Census& census, std::span<const int32_t> gro
   return places;
 }
 
-// Tries all numbers of groups per kind, few as they are.
+// Tries all numbers of groups per kind; there are few.
 class Search {
  public:
   Search(const Census& census, const PageRule& rule, int64_t tokens, kernels::DType dtype)
       : census_(census), rule_(rule), tokens_(tokens), dtype_(dtype) {}
 
-  // Groups of each kind.
+  // The best number of groups of each kind.
   std::vector<int32_t> Run() {
     Extend(kMaxKvGroups);
     return best_;
   }
 
-  // Of one sequence in so many groups of each kind, and what their lists cost.
+  // Memory of one sequence with this many groups of each kind, weighted by the cost of their lists.
   double Cost(std::span<const int32_t> groups) const {
     std::vector<int32_t> windows;
     for (size_t k = 0; k < groups.size(); ++k) {

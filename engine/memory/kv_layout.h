@@ -1,15 +1,15 @@
-// Which layers share a page of the KV cache: those of one group, whose rows see equally far
-// (engine/step.h). A page has a number of places, each for one layer of its group; all pages have
-// the same places, whatever the group, so that they are of one size and come from one pool.
+// Decides which layers share a page of the KV cache: those of one group, whose rows see equally far
+// (engine/step.h). A page has a number of places, each for one layer of its group. All pages have
+// the same places, whatever the group, so that they have one size and come from one pool.
 //
-// Pure arithmetic. The scheduler needs to know no more of it than the windows of the groups.
+// Pure arithmetic. The scheduler only needs the windows of the groups.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/step.h"
+#include "engine/page_rule.h"
 #include "kernels/dtype.h"
 
 namespace heddle::engine {
@@ -18,10 +18,10 @@ namespace heddle::engine {
 struct KvLayerShape {
   int32_t n_kv_heads = 0;  // 0: the layer has no attention
   int32_t head_dim = 0;
-  bool keys_alone = false;  // which are the values too: see kernels::KvCacheView
+  bool keys_alone = false;  // they are the values too: see kernels::KvCacheView
 
   int32_t n_arrays() const { return n_kv_heads == 0 ? 0 : keys_alone ? 1 : 2; }
-  // Of one position, scales included.
+  // Bytes of one position, scales included.
   int64_t RowBytes(kernels::DType dtype) const;
   bool operator==(const KvLayerShape&) const = default;
 };
@@ -38,27 +38,27 @@ struct KvLayout {
   static constexpr int32_t kNowhere = -1;
   struct Place {
     int32_t group = 0;
-    int32_t place = kNowhere;  // of the page; a layer without attention has none
+    int32_t place = kNowhere;  // index in the page; none without attention
   };
 
   std::vector<int32_t> windows = {0};  // [groups]; the furthest first; 0: all
-  std::vector<KvLayerShape> places;    // of a page
+  std::vector<KvLayerShape> places;    // in each page
   std::vector<Place> layers;           // [n_layers]
 
   int32_t n_groups() const { return static_cast<int32_t>(windows.size()); }
-  // Of one position in a page.
+  // Bytes of one position in a page.
   int64_t RowBytes(kernels::DType dtype) const;
 };
 
-// More groups cost a list of spans each, in every sequence and step.
+// Each group costs a list of spans in every sequence and step.
 inline constexpr int32_t kMaxKvGroups = 8;
 
-// All layers in one group, which sees as far as any of them.
+// Puts all layers in one group, which sees as far as any of them.
 KvLayout OneKvGroup(std::span<const KvLayer> layers);
 
-// The layout in which a sequence of `tokens` holds the least memory. Layers of one window make one
+// The layout in which a sequence of `tokens` takes the least memory. Layers of one window form one
 // or several groups, so that all groups have about as many layers; each group beyond the first has
-// to save two percent. One group, if no other layout is better.
+// to save two percent. If no other layout is better, it has one group.
 KvLayout PlanKvLayout(std::span<const KvLayer> layers, const PageRule& rule, int64_t tokens,
                       kernels::DType dtype);
 

@@ -8,11 +8,11 @@
 namespace heddle::engine {
 namespace {
 
-// Where array i of n begins in its buffer. Memory of the host becomes resident 2 MiB at a time: if
-// all arrays came to the next 2 MiB at the same page of the cache, the step that writes it would
-// wait for all of them (150 ms on a virtual machine, every 4,096 tokens of a model of 1.1 billion
-// weights). So they come to it one after the other. Small arrays are not worth the unused bytes,
-// nor are those in memory of a device's own.
+// The offset of array i of n in its buffer. Host memory becomes resident 2 MiB at a time: if all
+// arrays reached their next 2 MiB at the same page, the step that writes that page would wait for
+// all of them (150 ms on a virtual machine, every 4,096 tokens of a model of 1.1 billion weights).
+// The offsets are staggered, so that one array after the other gets there. Small arrays are not
+// worth the unused bytes, nor are arrays in a device's own memory.
 int64_t OffsetOfArray(int64_t i, int64_t n, int64_t bytes) {
   constexpr int64_t kHugePage = int64_t{2} << 20;
   constexpr int64_t kSmallPage = 4096;

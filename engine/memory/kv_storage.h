@@ -1,5 +1,5 @@
-// Storage of the paged KV cache: for each place of a page one array of keys and one of values, all
-// pages. Layers of different groups share the arrays of a place (kv_layout.h).
+// Storage of the paged KV cache: for each place of a page, one array of all pages' keys and one of
+// their values. Layers of different groups share the arrays of a place (kv_layout.h).
 //
 // Unit: one page = page_tokens positions of the layers of one group, K and V. Page ids index these
 // arrays; the scheduler hands them out. All memory is taken at creation (the CPU backend's pages
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/kv_spans.h"
 #include "engine/memory/kv_layout.h"
-#include "engine/step.h"
 #include "kernels/device.h"
 
 namespace heddle::engine {
@@ -33,11 +33,11 @@ class KvStorage {
   // Copies positions between pages in every place. Pages are valid ids and differ.
   void Copy(kernels::Device& device, const PageCopy& copy) const;
 
-  // A page over all its places, keys and values, as Download writes it.
+  // Bytes of a page over all its places, keys and values, as Download writes it.
   int64_t page_bytes() const;
 
-  // Copies a whole page to and from host memory [page_bytes()]; blocks until done. `beside`: what
-  // the device has to do as yet, which must not use the page (Device::UploadBeside).
+  // Copies a whole page to or from host memory [page_bytes()]; blocks until done. `beside`: work
+  // that the device still has to do, which must not use the page (Device::UploadBeside).
   absl::Status Download(kernels::Device& device, PageId page, std::byte* to,
                         bool beside = false) const;
   absl::Status Upload(kernels::Device& device, PageId page, const std::byte* from,
@@ -45,9 +45,9 @@ class KvStorage {
 
  private:
   std::vector<std::unique_ptr<kernels::Buffer>> buffers_;
-  std::vector<std::byte*> arrays_;            // in each buffer: whole pages one after the other
+  std::vector<std::byte*> arrays_;            // in each buffer, page after page
   std::vector<int64_t> page_bytes_;           // in each array
-  std::vector<kernels::KvCacheView> places_;  // of a page
+  std::vector<kernels::KvCacheView> places_;  // places of a page
   std::vector<kernels::KvCacheView> views_;   // [n_layers]
 };
 

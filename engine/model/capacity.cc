@@ -6,13 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/strings.h"
 #include "engine/model/decoder.h"
 #include "kernels/kv_cache.h"
 
 namespace heddle::engine {
 namespace {
 
-// Rows of logits come in multiples of this; no fewer are held.
+// Rows of logits are held in multiples of this, at least one.
 constexpr int32_t kLeastLogitRows = 64;
 
 absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options) {
@@ -32,7 +33,7 @@ absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options)
   return absl::OkStatus();
 }
 
-// The pool's bytes as asked for, or a share of what is left, or as much as every sequence of the
+// The requested bytes of the pool, or a share of the rest, or as much as all sequences of the
 // largest batch could use.
 int64_t WantedKvBytes(int64_t free_bytes, int64_t most_useful_bytes,
                       const CapacityOptions& options) {
@@ -43,16 +44,17 @@ int64_t WantedKvBytes(int64_t free_bytes, int64_t most_useful_bytes,
   return options.kv_fraction > 0.0 ? bytes : std::min(bytes, most_useful_bytes);
 }
 
-// Whoever asked for so small a pool should hear of it, and not of the machine's memory.
+// A user who asked for a pool that is too small should see that, and not the machine's memory.
 absl::Status PoolTooSmall(int64_t asked_bytes, int64_t least_bytes, int32_t page_tokens) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--kv-memory is ", FormatBytes(asked_bytes), "; this model needs ", FormatBytes(least_bytes),
-      " at least, for one page of ", page_tokens, " tokens (--page-tokens)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--kv-memory is ", base::ShowBytes(asked_bytes), "; this model needs ",
+                   base::ShowBytes(least_bytes), " at least, for one page of ", page_tokens,
+                   " tokens (--page-tokens)"));
 }
 
 bool HasGroups(const Capacity& capacity) { return capacity.kv_layout.n_groups() > 1; }
 
-// What the longest context takes of the pool, beside what it would if all layers kept all of it.
+// Tells what the longest context takes of the pool, and what it would take without windows.
 std::string WindowText(const Capacity& capacity) {
   const ExecutorLimits& limits = capacity.limits;
   const auto held = static_cast<double>(
@@ -62,20 +64,21 @@ std::string WindowText(const Capacity& capacity) {
                          100 * held / all);
 }
 
-// `least_bytes`: of memory that would do.
+// `least_bytes`: the memory that would suffice.
 absl::Status DoesNotFit(const Capacity& capacity, const CapacityOptions& options, int32_t context,
                         int64_t pool_bytes, int64_t least_bytes) {
   const int64_t short_bytes = least_bytes - capacity.available_bytes;
-  std::string message =
-      absl::StrCat("the model does not fit: ", FormatBytes(capacity.available_bytes),
-                   " of memory are free; ", "weights need ", FormatBytes(capacity.weight_bytes),
-                   ", workspace ", FormatBytes(capacity.workspace_bytes), " (--max-batch-tokens ",
-                   options.max_batch_tokens, "), and the KV pool ", FormatBytes(pool_bytes), " (",
-                   FormatBytes(capacity.kv_bytes_per_token), " per token)");
+  std::string message = absl::StrCat(
+      "the model does not fit: ", base::ShowBytes(capacity.available_bytes),
+      " of memory are free; ", "weights need ", base::ShowBytes(capacity.weight_bytes),
+      ", workspace ", base::ShowBytes(capacity.workspace_bytes), " (--max-batch-tokens ",
+      options.max_batch_tokens, "), and the KV pool ", base::ShowBytes(pool_bytes), " (",
+      base::ShowBytes(capacity.kv_bytes_per_token), " per token)");
   if (options.kv_bytes == 0) {
-    absl::StrAppend(&message, "; ", FormatBytes(options.reserve_bytes), " are kept free");
+    absl::StrAppend(&message, "; ", base::ShowBytes(options.reserve_bytes), " are kept free");
   }
-  if (short_bytes > 0) absl::StrAppend(&message, "; ", FormatBytes(short_bytes), " are missing");
+  if (short_bytes > 0)
+    absl::StrAppend(&message, "; ", base::ShowBytes(short_bytes), " are missing");
   absl::StrAppend(&message, "; a smaller --max-context (now ", context,
                   ") or --kv-memory would need less");
   return absl::ResourceExhaustedError(message);
@@ -92,17 +95,6 @@ std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
                       .window = attention.window});
   }
   return layers;
-}
-
-std::string FormatBytes(int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  int unit = 0;
-  while (value >= 1024.0 && unit < 4) {
-    value /= 1024.0;
-    ++unit;
-  }
-  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
 }
 
 absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_bytes,
@@ -143,7 +135,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   if (options.kv_bytes > 0 && pages < least_pages && options.max_context == 0) {
     return PoolTooSmall(options.kv_bytes, least_pages * page_bytes, options.page_tokens);
   }
-  // A pool of a given size may take the reserve.
+  // A pool of a requested size may use the reserve.
   const int64_t least_bytes =
       fixed_bytes +
       (options.kv_bytes > 0 ? wanted : options.reserve_bytes + least_pages * page_bytes);
@@ -168,7 +160,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
 }
 
 std::string DescribeCapacity(const Capacity& capacity) {
-  constexpr int64_t kShortContext = 1024;  // of a usual conversation
+  constexpr int64_t kShortContext = 1024;  // positions of a usual conversation
   const int64_t tokens = capacity.pool_tokens();
   const int64_t context = capacity.limits.max_context;
   const int64_t most = capacity.limits.max_batch_seqs;
@@ -181,7 +173,7 @@ std::string DescribeCapacity(const Capacity& capacity) {
     return absl::StrCat(count, count == 1 ? " user" : " users", " of ", each, " tokens");
   };
   std::string text =
-      absl::StrCat("KV memory of ", FormatBytes(capacity.kv_bytes), " holds ",
+      absl::StrCat("KV memory of ", base::ShowBytes(capacity.kv_bytes), " holds ",
                    HasGroups(capacity) ? "at least " : "", tokens, " tokens: ", users(context));
   if (context > kShortContext && count_of(kShortContext) > count_of(context)) {
     absl::StrAppend(&text, ", or ", users(kShortContext));

@@ -23,7 +23,7 @@ struct Widths {
   int64_t expert_rows = 0;
   int64_t row_gates = 0;
 
-  // Of activations, and of 4-byte values.
+  // Elements of activations per token; those of 4-byte values are counted apart.
   int64_t activations(int64_t hidden) const {
     return 2 * hidden + qkv + attended + q_latent + heads + inner + expert_inner + expert_rows;
   }
@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(kernels::Device& device
                                                          const ModelWeights& weights,
                                                          int32_t max_batch_tokens) {
   for (const LayerSpec& layer : spec.layers) {
-    // Experts add to the stream while others may still read it, and past any norm.
+    // Experts add to the stream while it may still be read, and do so without a norm behind them.
     HEDDLE_CHECK(layer.moe.n_experts == 0 ||
                      (layer.pre_norm && !layer.post_norm && !layer.parallel_residual),
                  "experts need a norm of their input alone");
@@ -188,7 +188,7 @@ void Decoder::AddToStream(kernels::Ops& ops, const LayerSpec& layer, const Linea
   args.out = added;
   ops.Linear(args);
   ops.Norm(NormOf(post_norm, added, added));
-  // Only for its first half, residual += x.
+  // Only the first half of this norm is used: residual += x.
   ops.Norm({.kind = spec_.norm, .x = added, .residual = x, .eps = spec_.norm_eps, .out = added});
 }
 

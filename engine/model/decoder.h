@@ -1,8 +1,8 @@
 // The decoder forward: one function for all families, reading ModelSpec and calling Ops.
 //
 // Activations live in buffers taken at creation for max_batch_tokens rows; a forward allocates
-// nothing. The residual stream is `x`; each block adds to it through its last matmul's epilogue,
-// or after a norm of its own (see LayerSpec).
+// nothing. The residual stream is `x`; each block adds to it in its last matmul's epilogue, or
+// after its own norm (see LayerSpec).
 // Thread-safety: none; owned by the executor.
 // Source: Vaswani et al. 2017 (decoder), Touvron et al. 2023 (pre-norm, RoPE, SwiGLU).
 #pragma once
@@ -35,7 +35,7 @@ class Decoder {
   // Logits of hidden rows [first, first + logits.rows) into `logits` [n, vocab] F32.
   void Logits(kernels::Ops& ops, int32_t first, kernels::Tensor logits);
 
-  // Hidden row `row` of the last Forward, on the device: [hidden] of dtype(). For after Run.
+  // Hidden row `row` of the last Forward, on the device: [hidden] of dtype(). Valid after Run.
   const void* HiddenRow(int32_t row) const;
   kernels::DType dtype() const { return dtype_; }
 
@@ -46,7 +46,7 @@ class Decoder {
  private:
   Decoder(const ModelSpec& spec, const ModelWeights& weights) : spec_(spec), weights_(weights) {}
 
-  // One kind of RoPE that some layers share, with the angles of this step.
+  // A RoPE that some layers share, with the angles of this step.
   struct Rotation {
     RopeSpec spec;
     std::vector<float> inv_freq;
@@ -57,26 +57,27 @@ class Decoder {
   absl::Status PrepareRotations(kernels::Device& device, int32_t max_batch_tokens);
   void Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
   void LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
-  // Queries, rotated, with the keys' projection absorbed, and the row for the cache: qkv_.
+  // Writes to qkv_ the rotated queries, with the keys' projection absorbed, and the row for the
+  // cache.
   void LatentQuery(kernels::Ops& ops, int32_t layer, kernels::Tensor in, kernels::Tensor q,
                    kernels::Tensor row);
-  // The two halves of the MLP: from the stream to its inner activations, and from those back. With
-  // parallel residuals attention comes in between.
+  // The two halves of the MLP: from the stream to its inner activations, and back. With parallel
+  // residuals attention runs in between.
   void MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
   void MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
-  // The stream += the experts that the block's input `in` is routed to.
+  // Adds to the stream the output of the experts that the block's input `in` is routed to.
   void Experts(kernels::Ops& ops, int32_t layer, kernels::Tensor in);
-  // q and k of all heads as one vector each (QkNorm::kFullWidth).
+  // Norms q and k, each over all heads as one vector (QkNorm::kFullWidth).
   void NormQk(kernels::Ops& ops, int32_t layer, kernels::Tensor q, kernels::Tensor k);
-  // What a block reads: the stream, or, where the layer norms first, normed rows that are to be
-  // made by `norm`: by the product that reads them if it is the only one, else by Normed.
+  // The input of a block: the stream or, where the layer norms first, rows that `norm` is to make.
+  // The product that reads them applies the norm if it is their only reader; otherwise Normed does.
   struct BlockInput {
     kernels::Tensor x;
     std::optional<kernels::NormArgs> norm;
   };
   BlockInput InputOf(const LayerSpec& layer, const NormWeights& norm, int32_t n_tokens) const;
   static kernels::Tensor Normed(kernels::Ops& ops, const BlockInput& in);
-  // The stream += post_norm(linear(in)).
+  // Adds post_norm(linear(in)) to the stream.
   void AddToStream(kernels::Ops& ops, const LayerSpec& layer, const LinearWeights& linear,
                    const NormWeights& post_norm, kernels::Tensor in);
   kernels::NormArgs NormOf(const NormWeights& norm, kernels::Tensor x, kernels::Tensor out) const;
@@ -93,13 +94,13 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> q_latent_;    // [max_batch_tokens, widest q_rank]
   std::unique_ptr<kernels::Buffer> heads_;  // [max_batch_tokens, n_heads * widest (q_dim, v_dim)]
   std::unique_ptr<kernels::Buffer> inner_;  // [max_batch_tokens, widest inter]
-  // Of mixtures of experts; one row per token and choice.
+  // The following belong to mixtures of experts; they have one row per token and choice.
   std::unique_ptr<kernels::Buffer> route_logits_;   // [max_batch_tokens, most experts] F32
   std::unique_ptr<kernels::Buffer> row_gates_;      // [max_batch_tokens, 1] F32
   std::unique_ptr<kernels::Buffer> chosen_;         // [max_batch_tokens, largest top_k] int32
   std::unique_ptr<kernels::Buffer> chosen_weight_;  // the same, F32
-  std::unique_ptr<kernels::Buffer> expert_inner_;   // [.. * top_k, inter], the largest
-  std::unique_ptr<kernels::Buffer> expert_rows_;    // [.. * top_k, hidden]
+  std::unique_ptr<kernels::Buffer> expert_inner_;   // [max_batch_tokens * top_k, inter]
+  std::unique_ptr<kernels::Buffer> expert_rows_;    // [max_batch_tokens * top_k, hidden]
   std::vector<Rotation> rotations_;
   std::vector<int32_t> rotation_of_layer_;  // index into rotations_, -1: none
 };

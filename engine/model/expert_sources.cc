@@ -16,8 +16,8 @@ using kernels::WeightSource;
 constexpr int64_t kMxfp4Block = 32;       // elements
 constexpr int64_t kMxfp4BlockBytes = 16;  // without the scale
 
-// Element i of 32 in a byte's nibble of the folder's blocks, as GGUF has it: there byte i holds
-// elements 2i and 2i + 1, here j and j + 16.
+// Moves the nibbles of a Hugging Face block to GGUF's order: there byte j holds elements j and j +
+// 16, here byte i holds elements 2i and 2i + 1.
 void RepackMxfp4(const uint8_t* from, uint8_t scale, uint8_t* to) {
   auto nibble = [from](int element) { return (from[element / 2] >> (4 * (element % 2))) & 15; };
   to[0] = scale;
@@ -39,7 +39,7 @@ absl::StatusOr<const CheckpointTensor*> FindTensor(const Checkpoint& checkpoint,
   return tensor;
 }
 
-// Gate and up lie one over the other, or in the two rearranged layouts take turns.
+// Gate lies over up or, in the two rearranged layouts, their rows alternate.
 std::vector<ExpertSources::Part> ExpertSources::Parts(int64_t outputs, bool fused) const {
   if (!fused) return {{0, 1, outputs}};
   const int64_t half = outputs / 2;
@@ -54,7 +54,7 @@ void ExpertSources::AddPlain(const CheckpointTensor& tensor, int32_t expert, Par
   sources_.push_back(kernels::PartOf(SourceOf(tensor), first, part.count));
 }
 
-// From [experts, inputs, outputs].
+// Adds an expert's part of a tensor [experts, inputs, outputs].
 void ExpertSources::AddTransposed(const CheckpointTensor& tensor, int32_t expert, Part part) {
   const int64_t inputs = tensor.shape[1];
   const int64_t outputs = tensor.shape[2];

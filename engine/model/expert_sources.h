@@ -1,8 +1,8 @@
-// The matrices of a layer's experts as Device::PackStack takes them, from whatever layout a
-// checkpoint has them in: a tensor per expert or all stacked, gate and up apart, one over the other
-// or taking turns, [output, input] or transposed, quantised in blocks of their own.
+// The matrices of a layer's experts in the form that Device::PackStack takes, from any layout of a
+// checkpoint: one tensor per expert or all stacked; gate and up apart, stacked or with alternating
+// rows; [output, input] or transposed; quantised in blocks of their own.
 //
-// Borrows the checkpoint; owns what had to be rearranged, which is at most one layer's experts.
+// Borrows the checkpoint; owns the rearranged matrices, which are at most one layer's experts.
 // REQUIRES: ValidateTensors was OK with the names and the layout.
 #pragma once
 
@@ -14,13 +14,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/family/name_map.h"
 #include "engine/files/checkpoint.h"
-#include "engine/model/name_map.h"
 #include "kernels/tensor.h"
 
 namespace heddle::engine {
 
-// The tensor, in a type that the kernels know; else the error that says what is wrong.
+// The tensor, if its type is one that the kernels know; otherwise an error that says what is wrong.
 absl::StatusOr<const CheckpointTensor*> FindTensor(const Checkpoint& checkpoint,
                                                    const std::string& name);
 
@@ -36,12 +36,12 @@ class ExpertSources {
   const std::vector<kernels::WeightSource>& sources() const { return sources_; }
   const std::vector<const CheckpointTensor*>& tensors() const { return tensors_; }
 
-  // The biases of such matrices, [n_experts, outputs]; empty if all names are.
+  // The biases of these matrices, [n_experts, outputs]; empty if all names are.
   absl::StatusOr<std::vector<float>> Biases(const std::string& fused,
                                             std::initializer_list<const std::string*> names) const;
 
  private:
-  // Rows [first, first + count * step) of a matrix, each step-th of them.
+  // Rows first, first + step, ... of a matrix, `count` of them.
   struct Part {
     int64_t first;
     int64_t step;

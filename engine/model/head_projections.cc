@@ -13,7 +13,7 @@ namespace {
 using kernels::DType;
 using kernels::WeightSource;
 
-// `count` rows of a tensor whose rows are `cols` long.
+// `count` rows from row `first` of a tensor whose rows are `cols` long.
 WeightSource RowsOf(const CheckpointTensor& tensor, int64_t first, int64_t count, int64_t cols) {
   WeightSource whole = SourceOf(tensor);
   HEDDLE_CHECK(whole.cols == cols, "a projection was not validated");
@@ -22,8 +22,8 @@ WeightSource RowsOf(const CheckpointTensor& tensor, int64_t first, int64_t count
 
 }  // namespace
 
-// Rows [first_row, + nope] of kv_b as [kv_rank, nope]. Formats in blocks cannot be turned as they
-// are: their values become F16, whose 11 bits are more than the blocks had.
+// Transposes rows [first_row, first_row + nope] of kv_b to [kv_rank, nope]. Block formats cannot be
+// transposed as they are: their values become F16, whose 11 bits are more than the blocks had.
 void HeadProjections::AddTransposed(const CheckpointTensor& tensor, int64_t first_row) {
   const int64_t rows = mla_.nope_dim;
   const int64_t cols = mla_.kv_rank;

@@ -1,7 +1,7 @@
-// The up-projections of latent attention (MlaSpec), one matrix per head as Device::PackStack takes
-// them: the keys' turned round, since they are applied to queries.
+// The up-projections of latent attention (MlaSpec), one matrix per head in the form that
+// Device::PackStack takes. Those of the keys are transposed because they are applied to queries.
 //
-// Borrows the checkpoint; owns what had to be turned: one layer's at most.
+// Borrows the checkpoint; owns the transposed matrices of at most one layer.
 // REQUIRES: ValidateTensors was OK with the names.
 #pragma once
 
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/family/name_map.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/model_spec.h"
-#include "engine/model/name_map.h"
 #include "kernels/tensor.h"
 
 namespace heddle::engine {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status.h"
+#include "base/strings.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/random_model.h"
 #include "engine/model/tensor_report.h"
@@ -19,16 +20,16 @@
 namespace heddle::engine {
 namespace {
 
-// "BF16 (2.0 GiB), F32 (1.2 MiB)", largest first.
+// Returns text like "BF16 (2.0 GiB), F32 (1.2 MiB)", the largest first.
 std::string DescribeFormats(const Checkpoint& checkpoint) {
   return absl::StrJoin(checkpoint.types(), ", ", [](std::string* out, const TypeUsage& usage) {
-    absl::StrAppend(out, std::string(usage.type_name), " (", FormatBytes(usage.bytes), ")");
+    absl::StrAppend(out, std::string(usage.type_name), " (", base::ShowBytes(usage.bytes), ")");
   });
 }
 
-// Whether a cache in BF16 costs a model nothing: one whose weights are BF16, or so coarse that it
-// does not show (with 4-bit weights the divergence from F32 grows by 0.2 %, with 8-bit ones by a
-// tenth; quality_bench).
+// Whether a BF16 cache costs a model no quality: its weights are BF16, or so coarse that the cache
+// does not show (the divergence from F32 grows by 0.2 % with 4-bit weights and by a tenth with
+// 8-bit ones; quality_bench).
 bool Bf16CacheIsFree(kernels::DType weights) {
   constexpr int64_t kCols = 256;
   constexpr int64_t kCoarseBits = 6;
@@ -36,7 +37,7 @@ bool Bf16CacheIsFree(kernels::DType weights) {
          kernels::RowBytes(weights, kCols) * 8 < kCoarseBits * kCols;
 }
 
-// `weights`: what most of them are kept as.
+// `weights`: the type of most weights once loaded.
 absl::StatusOr<kernels::DType> KvType(const LoadOptions& options, kernels::DType weights,
                                       const kernels::Device* device) {
   const std::string& name = options.kv_type;
@@ -60,7 +61,7 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const LoadOptions& o
   return kernels::CreateCpuDevice(options.cpu);
 }
 
-// The memory that weights and pages come from.
+// The memory that weights and pages are taken from.
 HostMemory MemoryOf(const kernels::Device* device, const LoadOptions& options) {
   if (options.memory) return *options.memory;
   const auto own = device == nullptr ? std::nullopt : device->memory();
@@ -68,21 +69,22 @@ HostMemory MemoryOf(const kernels::Device* device, const LoadOptions& options) {
   return {.total_bytes = own->total_bytes, .available_bytes = own->available_bytes};
 }
 
-// RESOURCE_EXHAUSTED on a device with memory of its own: who has it, and the weights that would fit
-// with these options, at least for one page.
+// RESOURCE_EXHAUSTED on a device with its own memory: says what holds it, and the size of weights
+// that would fit with these options and at least one page.
 absl::Status TooLargeFor(const kernels::Device& device, const HostMemory& memory,
                          const ModelSpec& spec, CapacityOptions options, const absl::Status& why) {
   options.kv_bytes = 0;
   options.max_context = 0;
-  int64_t fits = 0;  // found by halving: what else memory is for depends on it in no simple way
+  int64_t fits = 0;  // found by bisection: the other needs depend on it in no simple way
   for (int64_t step = int64_t{1} << 40; step >= int64_t{1} << 20; step /= 2) {
     if (PlanCapacity(spec, fits + step, memory, options).ok()) fits += step;
   }
-  return absl::ResourceExhaustedError(absl::StrCat(
-      std::string(why.message()), ". ", device.description(), " has ",
-      FormatBytes(memory.total_bytes), ", of which other processes, the driver and heddle's own ",
-      "workspace hold ", FormatBytes(memory.total_bytes - memory.available_bytes),
-      "; with these options weights of up to ", FormatBytes(fits), " would fit"));
+  return absl::ResourceExhaustedError(
+      absl::StrCat(std::string(why.message()), ". ", device.description(), " has ",
+                   base::ShowBytes(memory.total_bytes),
+                   ", of which other processes, the driver and heddle's own ", "workspace hold ",
+                   base::ShowBytes(memory.total_bytes - memory.available_bytes),
+                   "; with these options weights of up to ", base::ShowBytes(fits), " would fit"));
 }
 
 CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
@@ -99,7 +101,7 @@ CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
 // Fills kv_dtype and capacity from `loaded->model.spec`. `device` is where the model will run, or
 // nullptr for the host.
 absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const LoadOptions& options,
-                        const kernels::Device* device, LoadedModel* loaded) {
+                        const kernels::Device* device, ModelInfo* loaded) {
   HEDDLE_ASSIGN_OR_RETURN(loaded->kv_dtype, KvType(options, weights, device));
   if (device != nullptr && !device->HasKvType(loaded->kv_dtype)) {
     return absl::UnimplementedError(absl::StrCat("kv-type is \"", options.kv_type, "\", which ",
@@ -117,8 +119,7 @@ absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const Load
   return TooLargeFor(*device, memory, loaded->model.spec, capacity, planned.status());
 }
 
-// What the tensors that are used take once they are kept as the policy says and the device packs
-// them.
+// The bytes of the used tensors once converted by the policy and packed by the device.
 int64_t KeptBytes(const Checkpoint& checkpoint, const ModelDescription& model,
                   const WeightPolicy& policy, const kernels::Device* device) {
   const std::unordered_set<std::string> used = UsedTensors(model);
@@ -137,7 +138,7 @@ int64_t KeptBytes(const Checkpoint& checkpoint, const ModelDescription& model,
   return bytes;
 }
 
-// What most of the weights that are used are kept as.
+// The type that most bytes of the used weights are kept in.
 kernels::DType MainType(const Checkpoint& checkpoint, const ModelDescription& model,
                         const WeightPolicy& policy) {
   const std::unordered_set<std::string> used = UsedTensors(model);
@@ -154,9 +155,9 @@ kernels::DType MainType(const Checkpoint& checkpoint, const ModelDescription& mo
   return most == elements.end() ? kernels::DType::kF16 : most->first;
 }
 
-absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const LoadOptions& options,
-                                        const kernels::Device* device) {
-  LoadedModel loaded;
+absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const LoadOptions& options,
+                                      const kernels::Device* device) {
+  ModelInfo loaded;
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   HEDDLE_ASSIGN_OR_RETURN(loaded.model, engine::Describe(checkpoint));
   HEDDLE_RETURN_IF_ERROR(ValidateTensors(checkpoint, loaded.model));
@@ -175,24 +176,24 @@ absl::StatusOr<LoadedModel> DescribeAll(const Checkpoint& checkpoint, const Load
   return loaded;
 }
 
-absl::StatusOr<LoadedModel> DescribeRandom(const ModelSpec& spec, kernels::DType weights,
-                                           const LoadOptions& options,
-                                           const kernels::Device* device) {
-  LoadedModel loaded;
+absl::StatusOr<ModelInfo> DescribeRandom(const ModelSpec& spec, kernels::DType weights,
+                                         const LoadOptions& options,
+                                         const kernels::Device* device) {
+  ModelInfo loaded;
   loaded.model.spec = spec;
   HEDDLE_RETURN_IF_ERROR(CheckWholeBlocks(loaded.model.spec, weights));
   const int64_t bytes = WeightBytes(loaded.model.spec, weights, device);
   HEDDLE_RETURN_IF_ERROR(PlanMemory(bytes, weights, options, device, &loaded));
   loaded.main_format = std::string(kernels::Info(weights).name);
-  loaded.formats = absl::StrCat("random ", loaded.main_format, " (", FormatBytes(bytes), ")");
+  loaded.formats = absl::StrCat("random ", loaded.main_format, " (", base::ShowBytes(bytes), ")");
   return loaded;
 }
 
-// Gives the executor the pool that there is room for now that the device has shown what it takes
+// Gives the executor a pool of the room that is left, now that the device has shown what it takes
 // for itself; fills loaded->capacity.
-absl::Status FitPool(const LoadOptions& options, LoadedModel* loaded) {
-  // Less than all that seems free, if that cannot be had: memory comes in pieces, and others take
-  // of it too.
+absl::Status FitPool(const LoadOptions& options, LocalModel* loaded) {
+  // Tries less than all that seems free if that cannot be had: memory is allocated in pieces, and
+  // other programs take some too.
   constexpr double kShares[] = {1.0, 0.97, 0.9};
   LocalExecutor& executor = *loaded->executor;
   const kernels::DeviceMemory own = *executor.device().memory();
@@ -215,9 +216,9 @@ absl::Status FitPool(const LoadOptions& options, LoadedModel* loaded) {
   return status;
 }
 
-// With a small pool; then memory is measured, and the rest becomes pages.
+// Makes the executor with a small pool first; then memory is measured, and the rest becomes pages.
 absl::Status MakeWarmExecutor(const LoadOptions& options, LocalExecutor::Parts parts,
-                              LoadedModel* loaded) {
+                              LocalModel* loaded) {
   HEDDLE_ASSIGN_OR_RETURN(
       loaded->executor,
       LocalExecutor::Create(std::move(parts), WarmUpLimits(loaded->capacity.limits)));
@@ -228,9 +229,9 @@ absl::Status MakeWarmExecutor(const LoadOptions& options, LocalExecutor::Parts p
   return FitPool(options, loaded);
 }
 
-// The executor of a described model; takes the device and the weights.
+// Makes the executor of a described model; takes over the device and the weights.
 absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::Device> device,
-                          ModelWeights weights, LoadedModel* loaded) {
+                          ModelWeights weights, LocalModel* loaded) {
   loaded->device = device->description();
   LocalExecutor::Parts parts;
   parts.host_kv_directory = options.host_kv_directory;
@@ -240,27 +241,33 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   parts.kv_dtype = loaded->kv_dtype;
   parts.kv_layout = loaded->capacity.kv_layout;
   parts.logit_rows = loaded->capacity.logit_rows;
-  if (!parts.device->warm_up_rows().empty()) {
-    return MakeWarmExecutor(options, std::move(parts), loaded);
+  if (parts.device->warm_up_rows().empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(loaded->executor,
+                            LocalExecutor::Create(std::move(parts), loaded->capacity.limits));
+  } else {
+    HEDDLE_RETURN_IF_ERROR(MakeWarmExecutor(options, std::move(parts), loaded));
   }
-  HEDDLE_ASSIGN_OR_RETURN(loaded->executor,
-                          LocalExecutor::Create(std::move(parts), loaded->capacity.limits));
+  const kernels::Device& used = loaded->executor->device();
+  loaded->advice = used.Advice();
+  loaded->timed_choices = used.TimedChoices();
   return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<LoadedModel> DescribeModel(const std::filesystem::path& path,
-                                          const LoadOptions& options) {
+absl::StatusOr<ModelInfo> DescribeModel(const std::filesystem::path& path,
+                                        const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
   return DescribeAll(checkpoint, options, nullptr);
 }
 
-absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
-                                      const LoadOptions& options) {
+absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
+                                          const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
-  HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded, DescribeAll(checkpoint, options, device.get()));
+  LocalModel loaded;
+  HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
+                          DescribeAll(checkpoint, options, device.get()));
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   HEDDLE_ASSIGN_OR_RETURN(ModelWeights weights,
                           LoadWeights(*device, checkpoint, loaded.model, policy));
@@ -268,22 +275,33 @@ absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
   return loaded;
 }
 
-absl::StatusOr<LoadedModel> DescribeRandomModel(std::string_view shape, kernels::DType weights,
-                                                const LoadOptions& options) {
+absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
+                                      const LoadOptions& options) {
+  HEDDLE_ASSIGN_OR_RETURN(LocalModel local, LoadLocalModel(path, options));
+  LoadedModel loaded;
+  static_cast<ModelInfo&>(loaded) = std::move(static_cast<ModelInfo&>(local));
+  loaded.executor = std::move(local.executor);
+  return loaded;
+}
+
+absl::StatusOr<ModelInfo> DescribeRandomModel(std::string_view shape, kernels::DType weights,
+                                              const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(const ModelSpec spec, KnownShape(shape));
   return DescribeRandom(spec, weights, options, nullptr);
 }
 
-absl::StatusOr<LoadedModel> LoadRandomModel(std::string_view shape, kernels::DType weights,
-                                            const LoadOptions& options) {
+absl::StatusOr<LocalModel> LoadRandomModel(std::string_view shape, kernels::DType weights,
+                                           const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(const ModelSpec spec, KnownShape(shape));
   return LoadRandomModel(spec, weights, options);
 }
 
-absl::StatusOr<LoadedModel> LoadRandomModel(const ModelSpec& spec, kernels::DType weights,
-                                            const LoadOptions& options) {
+absl::StatusOr<LocalModel> LoadRandomModel(const ModelSpec& spec, kernels::DType weights,
+                                           const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
-  HEDDLE_ASSIGN_OR_RETURN(LoadedModel loaded, DescribeRandom(spec, weights, options, device.get()));
+  LocalModel loaded;
+  HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
+                          DescribeRandom(spec, weights, options, device.get()));
   HEDDLE_ASSIGN_OR_RETURN(ModelWeights made, RandomWeights(*device, loaded.model.spec, weights,
                                                            /*seed=*/1, &loaded.random_seconds));
   HEDDLE_RETURN_IF_ERROR(MakeExecutor(options, std::move(device), std::move(made), &loaded));

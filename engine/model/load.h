@@ -1,5 +1,5 @@
 // From a path to an engine that can run steps: opens the checkpoint, finds its family, plans the
-// memory, packs the weights.
+// memory and packs the weights.
 #pragma once
 
 #include <filesystem>
@@ -12,8 +12,8 @@
 
 #include "absl/status/statusor.h"
 #include "engine/executor.h"
+#include "engine/family/model_description.h"
 #include "engine/model/capacity.h"
-#include "engine/model/families.h"
 #include "engine/model/local_executor.h"
 #include "kernels/device.h"
 
@@ -27,46 +27,60 @@ struct LoadOptions {
   CapacityOptions capacity;
   // "auto" (as the checkpoint has them), "int8", "int4" or "fp8": quantised at load.
   std::string weights = "auto";
-  // Type of keys and values: "auto" (F32 for an F32 model, else as the device prefers), "f32",
+  // Type of keys and values: "auto" (F32 for an F32 model, else the device's preference), "f32",
   // "f16", "bf16", "fp8", "int8" (kernels/kv_cache.h). UNIMPLEMENTED for one that the device lacks.
   std::string kv_type = "auto";
-  // Describe for a device that prefers this type, where there is none yet to ask.
+  // The preference to assume when a model is described without a device.
   kernels::DType preferred_kv_type = kernels::DType::kF16;
-  std::string host_kv_directory;  // a file there holds the host's tier; empty: memory does
-  // Describe for a machine with this memory. Empty: what the device, or this machine, has free.
+  std::string host_kv_directory;  // directory of the host tier's file; empty: memory
+  // The machine's memory to assume. Empty: what the device, or this machine, has free.
   std::optional<HostMemory> memory;
 };
 
-struct LoadedModel {
+// A model's description and limits, and the device that it runs on, without an executor.
+struct ModelInfo {
   ModelDescription model;  // names, defaults; its spec is also the executor's
   Capacity capacity;
   std::vector<std::string> unused_tensors;  // of the checkpoint, see UnusedTensors
   std::string device;                       // in words
   std::string formats;                      // of the weights, in words
-  std::string main_format;                  // of most bytes of the weights, as "bf16" or "q4_0"
+  std::string main_format;                  // the format of most weight bytes, as "bf16" or "q4_0"
   kernels::DType kv_dtype = kernels::DType::kF16;
-  double random_seconds = 0;   // of loading, spent on random numbers in place of a file's
-  double warm_up_seconds = 0;  // of loading; 0: the device needs none
+  double random_seconds = 0;               // part of loading spent on random numbers
+  double warm_up_seconds = 0;              // part of loading; 0: the device needs no warm-up
+  std::vector<std::string> advice;         // missing libraries, and their cost (Device::Advice)
+  std::vector<std::string> timed_choices;  // what the device found out by timing
+};
+
+// The model as it is served: the executor hides how many devices there are, and which.
+struct LoadedModel : ModelInfo {
+  std::unique_ptr<Executor> executor;
+};
+
+// For measurements and tests, which access the one device.
+struct LocalModel : ModelInfo {
   std::unique_ptr<LocalExecutor> executor;
 };
 
-// Everything but the weights: what `heddle inspect` shows. `executor` stays null.
-absl::StatusOr<LoadedModel> DescribeModel(const std::filesystem::path& path,
-                                          const LoadOptions& options);
+// Fills everything but the weights, as `heddle inspect` shows it.
+absl::StatusOr<ModelInfo> DescribeModel(const std::filesystem::path& path,
+                                        const LoadOptions& options);
 
-// The same of a built-in shape with weights of that format (random_model.h).
-absl::StatusOr<LoadedModel> DescribeRandomModel(std::string_view shape, kernels::DType weights,
-                                                const LoadOptions& options);
+// The same for a built-in shape with weights of that format (random_model.h).
+absl::StatusOr<ModelInfo> DescribeRandomModel(std::string_view shape, kernels::DType weights,
+                                              const LoadOptions& options);
 
-// Errors name the file, what was found, and what would be valid; see the parts' headers.
+// Error messages name the file, what was found, and what would be valid; see the parts' headers.
 absl::StatusOr<LoadedModel> LoadModel(const std::filesystem::path& path,
                                       const LoadOptions& options);
+absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
+                                          const LoadOptions& options);
 
-// A model of a built-in shape with random weights (random_model.h): what benchmarks load where
-// there is no checkpoint. INVALID_ARGUMENT for a format that its rows are not whole blocks of.
-absl::StatusOr<LoadedModel> LoadRandomModel(std::string_view shape, kernels::DType weights,
-                                            const LoadOptions& options);
-absl::StatusOr<LoadedModel> LoadRandomModel(const ModelSpec& spec, kernels::DType weights,
-                                            const LoadOptions& options);
+// Makes a model of a built-in shape with random weights (random_model.h), which benchmarks use if
+// there is no checkpoint. INVALID_ARGUMENT for a format whose blocks its rows cannot fill.
+absl::StatusOr<LocalModel> LoadRandomModel(std::string_view shape, kernels::DType weights,
+                                           const LoadOptions& options);
+absl::StatusOr<LocalModel> LoadRandomModel(const ModelSpec& spec, kernels::DType weights,
+                                           const LoadOptions& options);
 
 }  // namespace heddle::engine

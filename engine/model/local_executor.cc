@@ -44,7 +44,7 @@ class PagesInUse {
 }  // namespace
 
 LocalExecutor::LocalExecutor(Parts parts, const ExecutorLimits& limits)
-    : parts_(std::move(parts)), limits_(limits) {}
+    : parts_(std::move(parts)), limits_(limits), flights_(parts_.device->max_in_flight()) {}
 
 absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts,
                                                                      const ExecutorLimits& limits) {
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts
 }
 
 absl::Status LocalExecutor::ReplacePool(const ExecutorLimits& limits) {
-  HEDDLE_CHECK(num_flights_ == 0, "a pool is replaced while steps are in flight");
+  HEDDLE_CHECK(flights_.empty(), "a pool is replaced while steps are in flight");
   limits_ = limits;
   cache_.reset();
   host_pages_.reset();
@@ -77,54 +77,65 @@ absl::Status LocalExecutor::ReplacePool(const ExecutorLimits& limits) {
   return absl::OkStatus();
 }
 
-absl::Status LocalExecutor::Submit(const StepPlan& plan) {
-  HEDDLE_CHECK(num_flights_ < static_cast<size_t>(max_in_flight()),
-               "Submit before an earlier step was waited for");
+absl::Status LocalExecutor::Submit(const StepPlan& plan, const StepLocals& locals) {
+  HEDDLE_CHECK(!flights_.full(), "Submit before an earlier step was waited for");
   HEDDLE_CHECK(static_cast<int32_t>(plan.token_ids.size()) <= limits_.max_batch_tokens,
                "a plan has more rows than max_batch_tokens");
   HEDDLE_CHECK(plan.token_ids.empty() || plan.more_groups.size() + 1 == limits_.windows.size(),
                "a plan has not the model's groups of layers");
-  Flight& flight = flights_[(oldest_flight_ + num_flights_) % flights_.size()];
+  Flight& flight = flights_.next();
   flight.plan = &plan;
+  flight.locals = locals;
   if (max_in_flight() > 1) HEDDLE_RETURN_IF_ERROR(Launch(&flight));
-  ++num_flights_;
+  flights_.Push();
   return absl::OkStatus();
 }
 
 absl::Status LocalExecutor::Wait(StepResult* result) {
-  HEDDLE_CHECK(num_flights_ > 0, "Wait without Submit");
-  Flight& flight = flights_[oldest_flight_];
-  oldest_flight_ = (oldest_flight_ + 1) % flights_.size();
-  --num_flights_;
+  HEDDLE_CHECK(!flights_.empty(), "Wait without Submit");
+  Flight& flight = flights_.oldest();
+  flights_.Pop();
   if (max_in_flight() == 1) HEDDLE_RETURN_IF_ERROR(Launch(&flight));
   HEDDLE_RETURN_IF_ERROR(Finish(&flight, result));
-  if (num_flights_ == 0 || !flights_[oldest_flight_].draws_wait) return absl::OkStatus();
-  return LaunchDraws(&flights_[oldest_flight_]);
+  if (flights_.empty() || !flights_.oldest().draws_wait) return absl::OkStatus();
+  return LaunchDraws(&flights_.oldest());
+}
+
+void LocalExecutor::BeginSequences(Flight* flight) {
+  size_t next = 0;  // index in the grammars, which are in the order of `begun`
+  std::vector<StepLocals::Grammar>& grammars = flight->locals.grammars;
+  for (const SequenceBegin& begin : flight->plan->begun) {
+    const bool has_grammar = next < grammars.size() && grammars[next].id == begin.id;
+    sampler_.Begin(begin, has_grammar ? std::move(grammars[next++].grammar) : nullptr);
+  }
+  HEDDLE_CHECK(next == grammars.size(), "a grammar of a sequence that the plan does not begin");
+  grammars.clear();
 }
 
 absl::Status LocalExecutor::Launch(Flight* flight) {
   const StepPlan& plan = *flight->plan;
-  HEDDLE_CHECK(num_flights_ == 0 || flights_[oldest_flight_].plan->pools.empty(),
+  HEDDLE_CHECK(flights_.empty() || flights_.oldest().plan->pools.empty(),
                "Submit behind a plan whose hidden states were not read");
   flight->timing = {};
   flight->has_logits = false;
-  for (const SequenceBegin& begin : plan.begun) sampler_.Begin(begin);
+  flight->left_out.clear();
+  flight->failed.clear();
+  BeginSequences(flight);
   HEDDLE_RETURN_IF_ERROR(SwapPages(plan, &flight->timing));
   for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
   BuildDraws(flight);
-  flight->draws_wait = num_flights_ > 0 && DrawsWait(plan);
+  flight->draws_wait = !flights_.empty() && DrawsWait(plan);
   return plan.token_ids.empty() ? absl::OkStatus() : Forward(flight);
 }
 
-// Sequences are forgotten last: one that ended with a step before may have a row in that one still.
+// Sequences are forgotten last: one that ended in an earlier step may still have a row in this one.
 absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
   const StepPlan& plan = *flight->plan;
+  result->Clear();
   result->step = plan.step;
-  result->samples.resize(plan.samples.size());
-  result->scores.resize(plan.scores.size());
-  result->pooled.clear();
-  jumped_.clear();
   result->timing = flight->timing;
+  result->scores.resize(plan.scores.size());
+  BeginGains(plan, result);
   if (!plan.token_ids.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(const kernels::RunTiming ran, parts_.device->Finish());
     const int64_t start_ns = NowNs();
@@ -143,18 +154,26 @@ absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
   return absl::OkStatus();
 }
 
-// Whether the step in flight, if there is one, leaves the pages alone that `plan` swaps. Its own
+// Starts every sample with no tokens and all its rows; drawing fills in the tokens.
+void LocalExecutor::BeginGains(const StepPlan& plan, StepResult* result) {
+  for (const SampleRow& sample : plan.samples) {
+    HEDDLE_CHECK(sample.num_rows == 1, "this executor does not verify drafts");
+    result->gains.push_back({.id = sample.id, .rows_kept = sample.num_rows});
+  }
+}
+
+// Whether `plan` swaps only pages that the step in flight, if any, does not use. That step's own
 // swaps are done.
 bool LocalExecutor::MaySwapBeside(const StepPlan& plan) const {
-  if (num_flights_ == 0) return true;
-  const PagesInUse in_use(*flights_[oldest_flight_].plan);
+  if (flights_.empty()) return true;
+  const PagesInUse in_use(*flights_.oldest().plan);
   return std::none_of(plan.swaps_out.begin(), plan.swaps_out.end(),
                       [&](const PageSwap& swap) { return in_use.IsWritten(swap.page); }) &&
          std::none_of(plan.swaps_in.begin(), plan.swaps_in.end(),
                       [&](const PageSwap& swap) { return in_use.IsUsed(swap.page); });
 }
 
-// What the device still has to do is no part of their time.
+// The measured time of swaps excludes the work that the device still has to do before them.
 absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepTiming* timing) {
   if (plan.swaps_out.empty() && plan.swaps_in.empty()) return absl::OkStatus();
   HEDDLE_CHECK(host_pages_ != nullptr, "a plan swaps pages and there is no host tier");
@@ -173,7 +192,7 @@ absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepTiming* timing) 
   return absl::OkStatus();
 }
 
-// And logit_rows_: those that are drawn from, those that are pooled.
+// Lists the draws of the plan in the order of their rows, and fills logit_rows_.
 void LocalExecutor::BuildDraws(Flight* flight) {
   const StepPlan& plan = *flight->plan;
   std::vector<DrawnRow>& draws = flight->draws;
@@ -192,26 +211,36 @@ void LocalExecutor::BuildDraws(Flight* flight) {
     if (logit_rows_.empty() || logit_rows_.back() != draw.row) logit_rows_.push_back(draw.row);
     draw.logit_row = static_cast<int32_t>(logit_rows_.size()) - 1;
   }
+  NumberDraws(flight);
   n_drawn_rows_ = static_cast<int32_t>(logit_rows_.size());
   for (const PoolRows& pool : plan.pools) {
     for (int32_t i = 0; i < pool.num_rows; ++i) logit_rows_.push_back(pool.row + i);
   }
 }
 
-// The plan's tokens; those that it names by a sample of the step before, by that one's draw.
-std::span<const TokenId> LocalExecutor::TokensOf(const StepPlan& plan) {
-  const auto is_drawn = [](TokenId token) { return token < 0; };
-  if (std::none_of(plan.token_ids.begin(), plan.token_ids.end(), is_drawn)) return plan.token_ids;
-  HEDDLE_CHECK(num_flights_ > 0, "a plan names tokens of a step that is not in flight");
-  tokens_.assign(plan.token_ids.begin(), plan.token_ids.end());
-  for (TokenId& token : tokens_) {
-    if (!is_drawn(token)) continue;
-    const int32_t sample = ~token;
-    HEDDLE_CHECK(sample < static_cast<int32_t>(last_draw_of_sample_.size()),
-                 "a plan names a sample that the step before has not");
-    token = ~last_draw_of_sample_[static_cast<size_t>(sample)];
+void LocalExecutor::NumberDraws(Flight* flight) {
+  flight->draw_of_sample.assign(flight->plan->samples.size(), -1);
+  for (size_t i = 0; i < flight->draws.size(); ++i) {
+    const DrawnRow& draw = flight->draws[i];
+    if (!draw.is_score) flight->draw_of_sample[draw.index] = static_cast<int32_t>(i);
   }
-  return tokens_;
+}
+
+// The draws of the step before that the plan's undrawn rows run, as devices take them
+// (kernels/batch.h); empty: the plan has no such rows.
+std::span<const int32_t> LocalExecutor::DrawsOfRows(const StepPlan& plan) {
+  if (plan.undrawn.empty()) return {};
+  draw_of_row_.assign(plan.token_ids.size(), -1);
+  for (const UndrawnRow& undrawn : plan.undrawn) {
+    HEDDLE_CHECK(!flights_.empty() && flights_.newest().plan->step == undrawn.step,
+                 "a plan names a token of a step that is not the one before it");
+    const std::vector<int32_t>& draws = flights_.newest().draw_of_sample;
+    const auto sample = static_cast<size_t>(undrawn.sample);
+    HEDDLE_CHECK(sample < draws.size(), "a plan names a sample that the step before has not");
+    // A draw that was left out is -1: its row has no token, and nobody wants what comes of it.
+    draw_of_row_[static_cast<size_t>(undrawn.row)] = draws[sample];
+  }
+  return draw_of_row_;
 }
 
 absl::Status LocalExecutor::Forward(Flight* flight) {
@@ -220,7 +249,7 @@ absl::Status LocalExecutor::Forward(Flight* flight) {
   int64_t forward_end_ns = start_ns;
   if (!flight->draws_wait) BuildSampleRows(flight);
   kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, logit_rows_);
-  batch.token_ids = TokensOf(plan);
+  batch.draw_of_row = DrawsOfRows(plan);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
   const auto n_logit_rows = static_cast<int32_t>(logit_rows_.size());
   HEDDLE_RETURN_IF_ERROR(parts_.device->Launch([&](kernels::Ops& ops) {
@@ -230,29 +259,28 @@ absl::Status LocalExecutor::Forward(Flight* flight) {
     flight->has_logits = n_drawn_rows_ <= parts_.logit_rows;
     if (flight->has_logits) decoder_->Logits(ops, 0, LogitBlock(0));
   }));
-  last_draw_of_sample_.resize(plan.samples.size());
-  for (size_t i = 0; i < flight->draws.size(); ++i) {
-    const DrawnRow& draw = flight->draws[i];
-    if (!draw.is_score) last_draw_of_sample_[draw.index] = static_cast<int32_t>(i);
-  }
   flight->timing.forward_ns = forward_end_ns - start_ns;
   flight->timing.sample_ns = NowNs() - forward_end_ns;
   return absl::OkStatus();
 }
 
-// Whether what a draw needs is not known before the step in flight has drawn.
+// Whether a draw needs something that is unknown until the step in flight has drawn.
 bool LocalExecutor::DrawsWait(const StepPlan& plan) const {
   return std::any_of(plan.samples.begin(), plan.samples.end(),
                      [this](const SampleRow& sample) { return sampler_.NeedsDraw(sample.id); });
 }
 
-// Those of a step whose logits are under way. What follows a forced token is drawn when its row
-// has been run, by a later step.
+// Launches the draws of a step whose logits are being computed. A draw is left out if forced tokens
+// turned out to follow the token before it: its token is drawn after these have run.
 absl::Status LocalExecutor::LaunchDraws(Flight* flight) {
   const int64_t start_ns = NowNs();
-  for (DrawnRow& draw : flight->draws) {
-    draw.is_void = !draw.is_score && jumped_.contains(flight->plan->samples[draw.index].id);
-  }
+  std::erase_if(flight->draws, [&](const DrawnRow& draw) {
+    if (draw.is_score) return false;
+    const SampleRow& sample = flight->plan->samples[draw.index];
+    if (sampler_.IsAhead(sample)) flight->left_out.push_back(draw.index);
+    return sampler_.HasPassed(sample) || sampler_.IsAhead(sample);
+  });
+  NumberDraws(flight);
   BuildSampleRows(flight);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Extend([&](kernels::Ops& ops) { Draw(ops, flight); }));
   flight->timing.sample_ns += NowNs() - start_ns;
@@ -270,8 +298,6 @@ void LocalExecutor::BuildSampleRows(Flight* flight) {
       const ScoreRow& score = plan.scores[draw.index];
       flight->sample_rows.push_back(
           {.logit_row = row, .num_top = std::max(0, score.num_top), .forced_token = score.target});
-    } else if (draw.is_void) {
-      flight->sample_rows.push_back({.logit_row = row, .temperature = 0.0f});
     } else {
       flight->sample_rows.push_back(sampler_.Row(plan.samples[draw.index], row));
     }
@@ -284,15 +310,55 @@ void LocalExecutor::BuildSampleRows(Flight* flight) {
   flight->top_logprobs.resize(count * flight->max_top);
 }
 
+// Collects the masks, which are computed while the forward runs. It waits a moment for missing
+// ones, and longer only if no other draw of the step would be delayed.
 void LocalExecutor::FillMasks(Flight* flight) {
-  for (size_t i = 0; i < flight->draws.size(); ++i) {
-    const DrawnRow& draw = flight->draws[i];
-    if (draw.is_score || draw.is_void) continue;
-    flight->sample_rows[i].allowed = sampler_.Allowed(flight->plan->samples[draw.index].id);
+  const auto now = std::chrono::steady_clock::now();
+  size_t num_unknown = 0;
+  size_t num_samples = 0;
+  for (int pass = 0; pass < 2; ++pass) {
+    const auto deadline = pass == 0
+                              ? now
+                              : now + (num_unknown < num_samples ? mask_patience_.beside_others
+                                                                 : mask_patience_.alone);
+    for (size_t i = 0; i < flight->draws.size(); ++i) {
+      DrawnRow& draw = flight->draws[i];
+      if (draw.is_score || (pass > 0 && draw.is_known)) continue;
+      const SamplerState::Allowance allowance =
+          sampler_.Allowed(flight->plan->samples[draw.index].id, deadline);
+      flight->sample_rows[i].allowed = allowance.mask;
+      draw.is_known = allowance.is_known;
+      draw.failure = allowance.failure;
+      if (pass > 0) continue;
+      ++num_samples;
+      num_unknown += allowance.is_known ? 0 : 1;
+    }
+    if (num_unknown == 0) break;
   }
+  LeaveOut(flight);
 }
 
-// Masks that are being looked for are found while the forward runs.
+// Takes out the draws whose masks are not ready, and those that can never be drawn.
+void LocalExecutor::LeaveOut(Flight* flight) {
+  size_t kept = 0;
+  for (size_t i = 0; i < flight->draws.size(); ++i) {
+    const DrawnRow& draw = flight->draws[i];
+    if (draw.is_score || (draw.is_known && draw.failure == DrawFailure::kNone)) {
+      flight->draws[kept] = draw;
+      flight->sample_rows[kept++] = flight->sample_rows[i];
+    } else if (draw.is_known) {
+      flight->failed.emplace_back(draw.index, draw.failure);
+    } else {
+      sampler_.LeaveOut(flight->plan->samples[draw.index]);
+      flight->left_out.push_back(draw.index);
+    }
+  }
+  if (kept == flight->draws.size()) return;
+  flight->draws.resize(kept);
+  flight->sample_rows.resize(kept);
+  NumberDraws(flight);
+}
+
 void LocalExecutor::Draw(kernels::Ops& ops, Flight* flight) {
   FillMasks(flight);
   size_t next_draw = 0;
@@ -318,6 +384,7 @@ void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flig
          flight->draws[*next_draw].logit_row < first_row + rows) {
     ++*next_draw;
   }
+  if (*next_draw == first) return;  // all of them were left out
   ops.Sample({.logits = logits,
               .rows = std::span(flight->sample_rows).subspan(first, *next_draw - first),
               .max_top = flight->max_top,
@@ -328,26 +395,32 @@ void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flig
 }
 
 void LocalExecutor::Report(const Flight& flight, StepResult* result) {
+  for (int32_t index : flight.left_out) result->gains[index].rows_kept = 0;
+  for (const auto& [index, failure] : flight.failed) result->gains[index].failure = failure;
   for (size_t i = 0; i < flight.draws.size(); ++i) ReportDraw(flight, i, result);
   sampler_.FindMasks();
 }
 
 void LocalExecutor::ReportDraw(const Flight& flight, size_t i, StepResult* result) {
-  const StepPlan& plan = *flight.plan;
   const DrawnRow& draw = flight.draws[i];
-  SampledToken& out = draw.is_score ? result->scores[draw.index] : result->samples[draw.index];
-  out.id = draw.is_score ? plan.scores[draw.index].id : plan.samples[draw.index].id;
-  out.token = draw.is_void ? -1 : flight.tokens[i];
+  const auto token_begin = static_cast<int32_t>(result->tokens.size());
+  SampledToken& out = draw.is_score ? result->scores[draw.index] : result->tokens.emplace_back();
+  out.token = flight.tokens[i];
   out.logprob = flight.logprobs[i];
   out.top.clear();
   for (int32_t t = 0; t < flight.sample_rows[i].num_top; ++t) {
     const size_t at = i * flight.max_top + t;
     out.top.push_back({flight.top_tokens[at], flight.top_logprobs[at]});
   }
-  out.forced.clear();
-  if (draw.is_score || draw.is_void) return;
-  sampler_.Accept(out.id, out.token, &out.forced);
-  if (!out.forced.empty()) jumped_.insert(out.id);
+  if (draw.is_score) return;
+  const SampleRow& sample = flight.plan->samples[draw.index];
+  const std::span<const TokenId> forced_tokens = sampler_.Accept(sample, out.token);
+  for (TokenId forced : forced_tokens) {
+    result->tokens.emplace_back().token = forced;
+  }
+  SequenceGain& gain = result->gains[draw.index];
+  gain.token_begin = token_begin;
+  gain.num_tokens = static_cast<int32_t>(result->tokens.size()) - token_begin;
 }
 
 absl::Status LocalExecutor::Pool(const StepPlan& plan, StepResult* result) {

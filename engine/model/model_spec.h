@@ -1,5 +1,6 @@
-// A decoder's architecture as data: what the one forward (decoder.h) reads, and what a family table
-// (families.h) makes of a config.json or of GGUF metadata. Layers may differ from each other.
+// A decoder's architecture as data: the forward (decoder.h) reads it, and a family table
+// (engine/family/) makes it of a config.json or of GGUF metadata. Layers may differ from each
+// other.
 //
 // Plain values, no tensors. Dimensions use the glossary in CONTRIBUTING.md.
 #pragma once
@@ -35,13 +36,13 @@ struct RopeSpec {
   bool yarn_truncate = true;      // kYarn: bounds of the ramp are whole dimensions
   float attention_factor = 1.0f;  // multiplies cos and sin
   int32_t original_max_position = 0;
-  std::vector<float> divisors;  // [rotary_dim / 2] each frequency is divided by its own (kLongRope,
-                                // GGUF's rope_freqs); empty: none
+  std::vector<float> divisors;  // [rotary_dim / 2] divisor of each frequency (kLongRope, GGUF's
+                                // rope_freqs); empty: none
 
   bool operator==(const RopeSpec&) const = default;
 };
 
-// Where q and k are normed before RoPE, by RMS with weights of their own.
+// Whether, and over what, q and k are RMS-normed before RoPE.
 enum class QkNorm : uint8_t {
   kNone,
   kPerHead,   // each head alone, one weight per element of a head (Qwen3, Gemma 3)
@@ -50,14 +51,14 @@ enum class QkNorm : uint8_t {
 
 // Multi-head latent attention (DeepSeek-AI 2024): keys and values of all heads are projections of
 // one latent vector per position. The projections are absorbed into the query and the output, so
-// that the cache holds one row of [rope_dim + kv_rank] per position and layer, which is key and
-// value of every head: n_kv_heads is 1 and head_dim the length of that row.
+// that the cache holds one row of [rope_dim + kv_rank] per position and layer. That row is the key
+// and value of every head: n_kv_heads is 1 and head_dim is the length of the row.
 struct MlaSpec {
-  int32_t kv_rank = 0;   // of the latent vector; 0: no latent attention
-  int32_t q_rank = 0;    // of the query's; 0: queries are projected at once
-  int32_t nope_dim = 0;  // of a head's query and key before absorption, without rotation
-  int32_t rope_dim = 0;  // and with it
-  int32_t v_dim = 0;     // of a head's value
+  int32_t kv_rank = 0;   // width of the latent vector; 0: no latent attention
+  int32_t q_rank = 0;    // width of the query's; 0: queries are projected directly
+  int32_t nope_dim = 0;  // unrotated part of a head's query and key before absorption
+  int32_t rope_dim = 0;  // rotated part
+  int32_t v_dim = 0;     // width of a head's value
   float norm_eps = 1e-6f;
 
   int32_t q_dim() const { return nope_dim + rope_dim; }
@@ -71,11 +72,11 @@ struct AttentionSpec {
   bool out_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
   int32_t window = 0;   // sliding window in positions; 0: all
-  float scale = 0.0f;   // of q k^T; usually 1 / sqrt(head_dim)
+  float scale = 0.0f;   // scale of q k^T; usually 1 / sqrt(head_dim)
   bool linear = false;  // one matrix in place of attention; then n_heads is 0
   MlaSpec mla;
   float softcap = 0.0f;  // 0: none
-  bool sinks = false;    // each head has a logit that takes part in the softmax, without a value
+  bool sinks = false;    // each head has a logit in the softmax that has no value
   RopeSpec rope;
 };
 
@@ -84,15 +85,15 @@ struct MlpSpec {
   Activation activation = Activation::kSilu;
   bool gated = true;
   bool bias = false;
-  bool row_gate = false;  // its output is multiplied by the logistic function of <w, input>
+  bool row_gate = false;  // its output is multiplied by sigmoid(<w, input>)
 };
 
-// A mixture of experts, each an MLP of the same shape; a router sends every row to top_k of them.
+// A mixture of experts, MLPs of the same shape; a router sends every row to top_k of them.
 struct MoeSpec {
   int32_t n_experts = 0;  // 0: none
-  int32_t inter = 0;      // of one expert
+  int32_t inter = 0;      // width of one expert
   Activation activation = Activation::kSilu;
-  bool bias = false;  // of the experts' layers
+  bool bias = false;  // the experts' layers have biases
   bool router_bias = false;
   bool choice_bias = false;  // see kernels::RouteArgs
   RouteRule rule;
@@ -100,8 +101,9 @@ struct MoeSpec {
 
 // A layer adds two blocks to the residual stream x, attention and then the MLP:
 //   x += post_norm(block(pre_norm(x))), either norm only where the layer has it.
-// With parallel_residual both blocks read the x from before the layer. The MLP block is the sum of
-// `mlp` and `moe`, which read the same: beside experts, mlp is the one that all rows share.
+// With parallel_residual both blocks read x as it was before the layer. The MLP block is the sum of
+// `mlp` and `moe`, which read the same input: beside experts, mlp is the expert that all rows
+// share.
 struct LayerSpec {
   AttentionSpec attention;
   MlpSpec mlp;

@@ -1,5 +1,7 @@
 #include "engine/model/plan_batch.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace heddle::engine {
@@ -26,12 +28,23 @@ void PlanBatch::Group::AddSequence(const GroupSpans::Range& range) {
   context_len.push_back(range.context_tokens);
 }
 
-// A slot for every row from the first sequence on that has an adapter.
+// Gives every row its sequence's slot. The array stays empty until a sequence has an adapter.
 void PlanBatch::SetAdapters(const SequenceSlice& slice) {
   if (slice.adapter_slot < 0 && adapter_slot_.empty()) return;
   adapter_slot_.resize(static_cast<size_t>(slice.token_begin), -1);
   adapter_slot_.insert(adapter_slot_.end(), static_cast<size_t>(slice.num_tokens),
                        slice.adapter_slot);
+}
+
+// Does the same for masks: rows of other sequences have none.
+void PlanBatch::SetMasks(const StepPlan& plan, const SequenceSlice& slice) {
+  if (slice.num_masks == 0 && tree_mask_.empty()) return;
+  HEDDLE_CHECK(slice.num_masks == 0 || slice.num_masks == slice.num_tokens,
+               "a slice has masks for some of its rows only");
+  tree_mask_.resize(static_cast<size_t>(slice.token_begin) + static_cast<size_t>(slice.num_tokens),
+                    0);
+  const auto from = plan.ancestor_masks.begin() + slice.mask_begin;
+  std::copy(from, from + slice.num_masks, tree_mask_.begin() + slice.token_begin);
 }
 
 kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
@@ -41,10 +54,12 @@ kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
   first.Begin(plan.kv_slots, plan.spans, page_tokens);
   q_begin_.assign(1, 0);
   adapter_slot_.clear();
+  tree_mask_.clear();
   for (const SequenceSlice& slice : plan.sequences) {
     HEDDLE_CHECK(slice.token_begin == q_begin_.back(), "the slices of a plan are not in row order");
     q_begin_.push_back(slice.token_begin + slice.num_tokens);
     SetAdapters(slice);
+    SetMasks(plan, slice);
     first.AddSequence({slice.span_begin, slice.num_spans, slice.context_tokens});
   }
   more_groups_.clear();
@@ -68,6 +83,7 @@ kernels::HostBatch PlanBatch::Build(const StepPlan& plan, int32_t page_tokens,
           .span_tokens = first.span_tokens,
           .context_len = first.context_len,
           .logit_rows = logit_rows,
+          .tree_mask = tree_mask_,
           .adapter_slot = adapter_slot_,
           .more_groups = more_groups_};
 }

@@ -1,4 +1,4 @@
-// From a StepPlan to the batch that a device plans with: pages and offsets become slots, slices
+// Turns a StepPlan into the batch that a device plans with: pages and offsets become slots, slices
 // become offsets, for each group of layers. Keeps its memory from step to step.
 // Thread-safety: none; owned by an executor.
 #pragma once
@@ -14,8 +14,9 @@ namespace heddle::engine {
 
 class PlanBatch {
  public:
-  // The batch of `plan`, with these rows' logits. Views into the plan, `logit_rows` and this
-  // object: valid while none of them changes. Aborts if the plan's slices are not in row order.
+  // The batch of `plan`, with the logits of these rows; the caller fills in which draw each undrawn
+  // row runs. The result views the plan, `logit_rows` and this object: it is valid while none of
+  // them changes. Aborts if the plan's slices are not in row order.
   kernels::HostBatch Build(const StepPlan& plan, int32_t page_tokens,
                            std::span<const int32_t> logit_rows);
 
@@ -30,11 +31,13 @@ class PlanBatch {
   };
 
   void SetAdapters(const SequenceSlice& slice);
+  void SetMasks(const StepPlan& plan, const SequenceSlice& slice);
 
   std::vector<int32_t> q_begin_;
-  std::vector<int32_t> adapter_slot_;  // of rows; empty: no sequence has an adapter
+  std::vector<int32_t> adapter_slot_;  // [n_tokens]; empty: no sequence has an adapter
+  std::vector<uint64_t> tree_mask_;    // [n_tokens]; empty: no sequence's rows are a tree
   std::vector<Group> groups_;
-  std::vector<kernels::BatchSpans> more_groups_;  // of all but the first
+  std::vector<kernels::BatchSpans> more_groups_;  // all groups but the first
 };
 
 }  // namespace heddle::engine

@@ -17,13 +17,13 @@ using kernels::DType;
 
 constexpr int64_t kBlock = 32;
 
-// Of rows that are nothing but zeros or noise: their scale's inverse must stay a number.
+// Smallest magnitude of a row that is all zeros or noise: the inverse of its scale must be finite.
 constexpr float kLeastMagnitude = 1e-30f;
 
 float ScaleOf(uint16_t half) { return kernels::F16ToF32(half); }
 
-// The nearest integer, ties to even, of |x| < 2^22: the sum's last bit is worth 1. Written so that
-// compilers can do several at a time, as nearbyint's calls are not.
+// The nearest integer, ties to even, of |x| < 2^22: the last bit of the sum is worth 1. Compilers
+// can vectorise this, but not calls of nearbyint.
 float Nearest(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 
 void EncodeQ8(const float* x, uint8_t* out) {
@@ -46,7 +46,7 @@ float Clamp4(float q) {
 // Squared error of a block in steps of `scale`, codes -8 .. 7.
 float ErrorAt(const float* x, float scale) {
   const float inverse = 1.0f / scale;
-  float sums[8] = {};  // independent, for the same reason
+  float sums[8] = {};  // independent sums can be vectorised, too
   for (int64_t i = 0; i < kBlock; i += 8) {
     for (int64_t j = 0; j < 8; ++j) {
       const float difference = x[i + j] - Clamp4(Nearest(x[i + j] * inverse)) * scale;
@@ -63,8 +63,8 @@ void EncodeQ4(const float* x, uint8_t* out) {
   }
   uint16_t best = 0;
   float least = -1;
-  // The extreme falls on -8 at a divisor of -8; smaller ones clip it for finer steps, larger ones
-  // and the other sign leave room on its side.
+  // A divisor of -8 maps the extreme to -8. Smaller magnitudes clip it in favour of finer steps;
+  // larger ones and the other sign leave room on its side.
   for (float divisor : {-8.0f, -7.5f, -7.0f, -8.5f, -9.0f, 7.0f, 7.5f, 6.5f, 8.0f}) {
     const uint16_t half = kernels::F32ToF16(extreme / divisor);
     const float scale = ScaleOf(half);

@@ -1,6 +1,6 @@
 // Quantising at load (`--weights int8|int4|fp8`): floats of a checkpoint become small integers or
-// 8-bit floats on their way into the kernels' layout, row by row, so that no quantised copy beside
-// it exists.
+// 8-bit floats on their way into the kernels' layout, row by row, so that no quantised copy is
+// needed beside it.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace heddle::engine {
 
-// What becomes of matrices of floats. `table` stands for embeddings and output heads, which lose
-// more than others by coarse steps.
+// The types that matrices of floats are kept in. `table` is for embeddings and output heads, which
+// lose more by coarse steps than other weights.
 struct WeightPolicy {
   std::optional<kernels::DType> matrix;
   std::optional<kernels::DType> table;
@@ -34,18 +34,18 @@ enum class WeightRole : uint8_t {
   kExact,  // routers and gates of one row: too small to matter, too sensitive to touch
 };
 
-// The type that a matrix of `dtype` is kept in: the policy's where that is smaller and the rows are
-// whole blocks (of FP8: 128 or 32 columns); else its own.
+// The type that a matrix of `dtype` is kept in: the policy's if that is smaller and the rows are
+// whole blocks (128 or 32 columns for FP8); else its own.
 kernels::DType KeptAs(const WeightPolicy& policy, WeightRole role, kernels::DType dtype,
                       int64_t cols);
 
-// Encodes one row of floats. Q8_0: steps of the largest magnitude / 127. Q4_0: of the scales near
-// the largest magnitude / 8, of either sign, the one with the least squared error in each block.
-// kF8G32 and kF8G128: all blocks with one scale, the row's largest magnitude / 448.
-// REQUIRES: one of these, cols in whole blocks.
+// Encodes one row of floats. Q8_0: steps of the largest magnitude / 127. Q4_0: in each block, the
+// scale with the least squared error among those near the largest magnitude / 8, of either sign.
+// kF8G32 and kF8G128: all blocks share one scale, the row's largest magnitude / 448.
+// REQUIRES: one of these types, cols in whole blocks.
 void EncodeRow(kernels::DType dtype, const float* row, int64_t cols, uint8_t* out);
 
-// Rows of `source` encoded as `dtype`. Borrows what the source borrows.
+// Reads rows of `source` encoded as `dtype`. Borrows what the source borrows.
 class QuantizingReader final : public kernels::RowReader {
  public:
   QuantizingReader(kernels::WeightSource source, kernels::DType dtype)
@@ -60,7 +60,7 @@ class QuantizingReader final : public kernels::RowReader {
   kernels::DType dtype_;
 };
 
-// The sources of a weight as the policy wants them kept. Borrows what they borrow.
+// A weight's sources in the types that the policy wants. Borrows what they borrow.
 class KeptSources {
  public:
   KeptSources(const WeightPolicy& policy, WeightRole role,
@@ -72,7 +72,7 @@ class KeptSources {
   std::vector<kernels::WeightSource> sources_;
 };
 
-// Sums of squares over a matrix: of its values and of what quantising changes in them.
+// Sums of squares over a matrix: those of its values and those of the quantisation error.
 struct QuantizingError {
   double values = 0;
   double differences = 0;

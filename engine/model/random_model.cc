@@ -32,7 +32,7 @@ struct Shape {
   bool qk_norm;
 };
 
-// From the config.json of each model as published.
+// The dimensions are those of each model's published config.json.
 constexpr Shape kShapes[] = {
     {"tinyllama-1.1b", 22, 2048, 5632, 32, 4, 64, 32000, 2048, false, false, false},
     {"llama-3.2-1b", 16, 2048, 8192, 32, 8, 64, 128256, 131072, true, false, false},
@@ -68,7 +68,7 @@ ModelSpec ToSpec(const Shape& shape) {
   return spec;
 }
 
-// splitmix64 (Steele et al. 2014): one 64-bit state step per call, cheap enough for gigabytes.
+// SplitMix64 (Steele et al., 2014): one 64-bit state step per call, fast enough for gigabytes.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
@@ -83,11 +83,11 @@ class Random {
   uint64_t state_;
 };
 
-// Uniform values of variance 1 / cols have half-width sqrt(3 / cols).
+// A uniform distribution of variance 1 / cols has half-width sqrt(3 / cols).
 float HalfWidth(int64_t cols) { return std::sqrt(3.0f / static_cast<float>(cols)); }
 
-// Floats come from a table of evenly spaced values: four of them per random number, and no
-// conversion per element, so that a billion of them take well under a second.
+// Floats come from a table of evenly spaced values: four per random number, without a conversion
+// per element, so that a billion of them take well under a second.
 constexpr int64_t kTableBits = 12;
 constexpr int64_t kTableSize = int64_t{1} << kTableBits;
 
@@ -116,7 +116,7 @@ void FillFloats(DType dtype, Random& random, float half_width, int64_t elements,
   }
 }
 
-// Block formats: random bytes, but for the fields that spread the values over the range.
+// Block formats get random bytes, except for the fields that spread the values over the range.
 enum class FieldType : uint8_t { kNone, kF16, kF32, kPower, kByte };
 struct Field {
   FieldType type = FieldType::kNone;
@@ -128,12 +128,12 @@ struct BlockFill {
   std::string_view name;
   DType dtype;
   Field fields[2];
-  uint8_t mask = 0xff;  // of the random bytes
+  uint8_t mask = 0xff;  // applied to the random bytes
 };
 
 // Scales of linear codes map the largest code to the half-width, offsets the smallest to its
-// negative. Where small integers scale the sub-blocks too, the root of the mean square of their
-// products with the codes maps to that of the uniform distribution.
+// negative. Where small integers also scale the sub-blocks, the root mean square of their products
+// with the codes maps to that of the uniform distribution.
 constexpr BlockFill kBlockFills[] = {
     {"q8_0", DType::kQ8_0, {{FieldType::kF16, 0, 1 / 127.0f}}},
     {"q4_0", DType::kQ4_0, {{FieldType::kF16, 0, 1 / 8.0f}}},
@@ -150,9 +150,11 @@ constexpr BlockFill kBlockFills[] = {
     {"mxfp4", DType::kMXFP4, {{FieldType::kPower, 0, 1 / 6.0f}}},
     {"int4_g128", DType::kInt4G128, {{FieldType::kF32, 0, 1 / 8.0f}, {FieldType::kByte, 4, 8.0f}}},
     {"int8_g128", DType::kInt8G128, {{FieldType::kF32, 0, 1 / 127.0f}, {FieldType::kByte, 4, 0}}},
-    // Without the first bit of the exponent codes stay below 2, and none is NaN.
+    // Without the first exponent bit codes stay below 2, and none is NaN.
     {"fp8", DType::kF8G128, {{FieldType::kF32, 0, 1 / 1.03f}}, 0xbf},
     {"nf4", DType::kNF4, {{FieldType::kF32, 0, 1.0f}}},
+    // Codes without their low bits are 0 and 2: -1 and 1.
+    {"tq2_0", DType::kTQ2_0, {{FieldType::kF16, 64, 0.577f}}, 0xaa},
 };
 
 const BlockFill* FindBlockFill(DType dtype) {
@@ -276,7 +278,7 @@ class Maker {
   const DType dtype_;
   Random random_;
   Clock::duration made_{};
-  std::vector<std::byte> bytes_;  // the matrix in the making; memory is kept from one to the next
+  std::vector<std::byte> bytes_;  // the matrix being made; its memory is reused
 };
 
 bool IsFloat(DType dtype) {

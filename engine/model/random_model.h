@@ -1,4 +1,4 @@
-// Models without a download: the shapes of well-known ones, and random weights for them. For
+// Models that need no download: the shapes of well-known ones with random weights. They are for
 // benchmarks and capacity planning, never for text.
 #pragma once
 
@@ -19,13 +19,13 @@ namespace heddle::engine {
 absl::StatusOr<ModelSpec> KnownShape(std::string_view name);
 std::vector<std::string_view> KnownShapeNames();
 
-// The format of random weights by its name, e.g. "q4_0"; auto, int8 and int4 are those of --weights
-// (BF16 in place of a checkpoint's own). INVALID_ARGUMENT lists the names.
+// The format of random weights by name, e.g. "q4_0"; auto, int8 and int4 mean the same as for
+// --weights (with BF16 in place of a checkpoint's own). INVALID_ARGUMENT lists the names.
 absl::StatusOr<kernels::DType> RandomFormat(std::string_view name);
 
 // Weights with the dimensions of `spec`: matrices of type `dtype` from a counter-based generator
 // (same seed, same weights; about unit variance after each layer), norms of ones, biases of zeros.
-// As CheckWholeBlocks. *made_seconds: what the numbers themselves took.
+// Fails as CheckWholeBlocks does. *made_seconds: the time for the numbers themselves.
 absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelSpec& spec,
                                            kernels::DType dtype, uint64_t seed,
                                            double* made_seconds = nullptr);
@@ -33,7 +33,7 @@ absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelS
 // INVALID_ARGUMENT, naming the width, unless rows of all matrices are whole blocks of `dtype`.
 absl::Status CheckWholeBlocks(const ModelSpec& spec, kernels::DType dtype);
 
-// Bytes of these weights as stored, or as `device` packs them. REQUIRES: CheckWholeBlocks.
+// Bytes of these weights as stored, or as `device` packs them. REQUIRES: CheckWholeBlocks is OK.
 int64_t WeightBytes(const ModelSpec& spec, kernels::DType dtype,
                     const kernels::Device* device = nullptr);
 

@@ -1,6 +1,6 @@
-// Inverse frequencies of rotary embeddings. Rounded to F32 where transformers rounds
+// Inverse frequencies of rotary embeddings. They are rounded to F32 where transformers rounds
 // (modeling_rope_utils.py): at position 100,000 one unit in the last place of a frequency turns the
-// fastest pair by 6e-3, so that "the same formula in more digits" would give other logits.
+// fastest pair by 6e-3, so that the same formula in higher precision would give other logits.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -11,7 +11,7 @@
 namespace heddle::engine {
 namespace {
 
-// theta^(2i / rotary_dim) for each pair i: the exponent rounds to F32, then the power does.
+// theta^(2i / rotary_dim) for each pair i; first the exponent is rounded to F32, then the power.
 std::vector<float> Powers(const RopeSpec& rope) {
   int32_t pairs = rope.rotary_dim / 2;
   std::vector<float> powers(static_cast<size_t>(pairs));
@@ -23,7 +23,7 @@ std::vector<float> Powers(const RopeSpec& rope) {
   return powers;
 }
 
-// Long wavelengths divided by `factor`, short ones kept, those between interpolated.
+// Divides long wavelengths by `factor`, keeps short ones and interpolates between.
 float ScaleLlama3(float freq, const RopeSpec& rope) {
   float context = static_cast<float>(rope.original_max_position);
   float wavelength = 2.0f * std::numbers::pi_v<float> / freq;
@@ -40,7 +40,7 @@ double YarnDimension(double rotations, const RopeSpec& rope) {
   return rope.rotary_dim * std::log(ratio) / (2.0 * std::log(static_cast<double>(rope.theta)));
 }
 
-// Between pair `low` and pair `high` the frequencies go over from unscaled to divided by `factor`.
+// Between pair `low` and pair `high` the frequencies go from unscaled to divided by `factor`.
 void ScaleYarn(const RopeSpec& rope, const std::vector<float>& powers, std::vector<float>* freqs) {
   double low = YarnDimension(rope.beta_fast, rope);
   double high = YarnDimension(rope.beta_slow, rope);
@@ -50,7 +50,7 @@ void ScaleYarn(const RopeSpec& rope, const std::vector<float>& powers, std::vect
   }
   low = std::max(low, 0.0);
   high = std::min(high, static_cast<double>(rope.rotary_dim - 1));
-  if (low == high) high += 0.001;  // as transformers does against a division by zero
+  if (low == high) high += 0.001;  // avoids a division by zero as transformers does
   for (size_t i = 0; i < powers.size(); ++i) {
     float ramp = (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low);
     float keep = 1.0f - std::clamp(ramp, 0.0f, 1.0f);
@@ -73,7 +73,7 @@ std::vector<float> InverseFrequencies(const RopeSpec& rope) {
   switch (rope.scaling) {
     case RopeScaling::kNone:
     case RopeScaling::kLongRope:
-      break;  // LongRoPE is its divisors
+      break;  // LongRoPE consists of its divisors
     case RopeScaling::kLinear:
       for (float& freq : freqs) freq /= rope.factor;
       break;

@@ -8,7 +8,7 @@ int64_t AttentionElements(const AttentionSpec& attention, int64_t hidden) {
   return hidden * heads * attention.head_dim;
 }
 
-// Also the router's.
+// Elements of an MLP, including the router's.
 int64_t MlpElements(const LayerSpec& layer, int64_t hidden) {
   const int64_t matrices = layer.mlp.gated ? 3 : 2;
   return hidden * (matrices * layer.mlp.inter + layer.moe.n_experts);
@@ -35,7 +35,7 @@ SpecTraffic TrafficOf(const ModelSpec& spec, int64_t weight_bytes) {
   }
   traffic.macs_per_logit_row = int64_t{spec.vocab} * spec.hidden;
   dense += traffic.macs_per_logit_row;
-  // Tables whose rows are looked up: no step reads them whole.
+  // Rows of these tables are looked up: no step reads them whole.
   int64_t looked_up = spec.tied_embeddings ? 0 : traffic.macs_per_logit_row;
   if (spec.learned_positions) looked_up += int64_t{spec.max_context} * spec.hidden;
   const double bytes_per_element =

@@ -3,7 +3,7 @@
 #include <unordered_set>
 
 #include "base/status.h"
-#include "engine/model/families.h"
+#include "engine/family/model_description.h"
 
 namespace heddle::engine {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 WeightRole RoleOf(const CheckpointTensor& tensor, const NameMap& names) {
   const bool is_table =
       tensor.name == names.embed || tensor.name == names.lm_head || tensor.name == names.positions;
-  // A router has one row per expert, which no hidden layer comes near.
+  // A router has one row per expert; every hidden layer has far more rows.
   constexpr int64_t kMostExperts = 512;
   const bool is_router =
       tensor.shape.size() == 2 && tensor.shape[0] <= kMostExperts &&

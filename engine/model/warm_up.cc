@@ -10,19 +10,19 @@
 namespace heddle::engine {
 namespace {
 
-// Long enough that a context is read in several parts.
+// This context is long enough to be read in several parts.
 constexpr int32_t kLongContext = 2048;
-// Steps of few rows become graphs when they come again.
+// Steps of few rows become graphs when they are repeated.
 constexpr int32_t kRepeatedRows = 32;
-// No request has such a number.
+// No request has such an id.
 constexpr uint64_t kFirstId = uint64_t{1} << 63;
 
 int32_t PagesOf(int64_t tokens, int32_t page_tokens) {
   return static_cast<int32_t>((tokens + page_tokens - 1) / page_tokens);
 }
 
-// Sequences that decode, all with the same `shared_pages` and a page of their own; and one that has
-// a prompt of `prompt_rows`.
+// Decoding sequences, all with the same `shared_pages` and a page of their own, and one with a
+// prompt of `prompt_rows`.
 struct WarmStep {
   int32_t decodes = 0;
   int32_t shared_pages = 0;
@@ -30,7 +30,7 @@ struct WarmStep {
   int32_t rows() const { return decodes + prompt_rows; }
 };
 
-// As much of it as a pool with so many pages for each group of layers has room for.
+// Shrinks the step to what a pool with so many pages for each group of layers holds.
 WarmStep Within(WarmStep step, int32_t pages, const ExecutorLimits& limits) {
   step.shared_pages = std::min(step.shared_pages, pages / 2);
   step.decodes = std::min(step.decodes, pages - step.shared_pages);
@@ -41,7 +41,7 @@ WarmStep Within(WarmStep step, int32_t pages, const ExecutorLimits& limits) {
   return step;
 }
 
-// Those of `rows` below `most`, the last one's doubles, and `most`.
+// The sizes of `rows` below `most`, doublings of the largest of them, and `most`.
 std::vector<int32_t> SizesUpTo(int32_t most, std::span<const int32_t> rows) {
   std::vector<int32_t> sizes;
   for (const int32_t size : rows) {
@@ -74,7 +74,7 @@ std::vector<WarmStep> StepsFor(const ExecutorLimits& limits, std::span<const int
   return steps;
 }
 
-// Kinds of draws in turn.
+// The kinds of draws in turn.
 SamplingParams SamplingOf(int32_t i) {
   SamplingParams sampling;
   switch (i % 4) {
@@ -139,7 +139,8 @@ class WarmPlan {
     }
   }
 
-  // Pages [first, first + count) of every group, which hold `tokens` positions of the sequence.
+  // Appends pages [first, first + count) of every group, which hold `tokens` positions of the
+  // sequence.
   void AddPages(int32_t first, int32_t count, int32_t tokens) {
     SequenceSlice& slice = plan_.sequences.back();
     slice.num_spans += count;
@@ -157,8 +158,8 @@ class WarmPlan {
     }
   }
 
-  // Rows from `position` on, whose keys go to page `first` and those behind it; draws from the
-  // last.
+  // Appends rows from `position` on, whose keys go to page `first` and those behind it, and a draw
+  // from the last row.
   void AddRows(int32_t first, int32_t position, int32_t count) {
     for (int32_t i = 0; i < count; ++i) {
       const int32_t page = first + i / limits_.page_tokens, offset = i % limits_.page_tokens;
@@ -175,7 +176,7 @@ class WarmPlan {
   }
 
   const ExecutorLimits& limits_;
-  const int32_t pages_;  // of each group of layers
+  const int32_t pages_;  // per group of layers
   uint64_t next_id_ = kFirstId;
   StepPlan plan_;
 };
@@ -185,7 +186,7 @@ class WarmPlan {
 ExecutorLimits WarmUpLimits(ExecutorLimits limits) {
   const int64_t rows = PagesOf(limits.max_batch_tokens, limits.page_tokens);
   const int64_t shared = PagesOf(kLongContext, limits.page_tokens);
-  // `shared` twice: half of the pool is the most that Within gives it.
+  // Twice `shared`, because Within gives it at most half of the pool.
   const int64_t pages = std::max(2 * shared, shared + limits.max_batch_seqs + rows);
   limits.num_pages = static_cast<int32_t>(
       std::min<int64_t>(limits.num_pages, pages * static_cast<int64_t>(limits.windows.size())));
@@ -198,7 +199,7 @@ absl::Status WarmUp(Executor& executor, std::span<const int32_t> rows) {
   WarmPlan plan(executor.limits());
   StepResult result;
   for (const WarmStep& step : StepsFor(executor.limits(), rows)) {
-    HEDDLE_RETURN_IF_ERROR(executor.Submit(plan.Build(step)));
+    HEDDLE_RETURN_IF_ERROR(executor.Submit(plan.Build(step), {}));
     HEDDLE_RETURN_IF_ERROR(executor.Wait(&result));
   }
   return absl::OkStatus();

@@ -20,11 +20,11 @@ namespace {
 
 using kernels::WeightSource;
 
-// Tensors of this size let go of their pages while they are packed, not only afterwards: the last
-// one is read when all others are in memory, and would add its size to the peak.
+// Tensors of this size or more release their file pages while they are packed, not only afterwards:
+// the last tensor is read when all others are in memory, and would add its size to the peak.
 constexpr int64_t kLargeBytes = int64_t{32} << 20;
 
-// The rows of a matrix as they lie in its file, whose pages leave memory behind the reading.
+// Reads a matrix's rows from its file and releases the file's pages behind it.
 class ReleasingReader final : public kernels::RowReader {
  public:
   ReleasingReader(const Checkpoint& checkpoint, const CheckpointTensor& tensor)
@@ -55,7 +55,7 @@ class ReleasingReader final : public kernels::RowReader {
   const int64_t row_bytes_;
 };
 
-// Reads the tensors of one checkpoint onto one device.
+// Loads the tensors of one checkpoint onto one device.
 class Loader {
  public:
   Loader(kernels::Device& device, const Checkpoint& checkpoint, const NameMap& names,
@@ -67,7 +67,7 @@ class Loader {
         qkv_by_kv_head_(names.qkv_by_kv_head),
         expert_layout_(names.expert_layout) {}
 
-  // A matrix that lies as [rows, cols] whatever the family (embeddings, head).
+  // Loads a matrix that every family stores as [rows, cols] (embeddings, head).
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Table(const std::string& name) {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
     WeightSource source = Source(*tensor);
@@ -76,8 +76,8 @@ class Loader {
     return Pack({&source, 1}, {&tensor, 1}, WeightRole::kTable);
   }
 
-  // The linear layer whose output features are those of all `names`, in order; empty names are
-  // left out. Biases likewise.
+  // Loads the linear layer whose output features are those of all `names`, in order, with the
+  // biases concatenated likewise; empty names are skipped.
   absl::StatusOr<LinearWeights> Linear(std::initializer_list<const std::string*> names,
                                        std::initializer_list<const std::string*> biases,
                                        WeightRole role = WeightRole::kMatrix) {
@@ -102,7 +102,8 @@ class Loader {
     return linear;
   }
 
-  // The concatenation of vectors on the device; empty names are left out, and nothing if all are.
+  // Concatenates vectors on the device; empty names are skipped, and the result is empty if all
+  // are.
   absl::StatusOr<DeviceVector> Vector(std::initializer_list<const std::string*> names) {
     HEDDLE_ASSIGN_OR_RETURN(std::vector<float> values, Values(names));
     return Upload(values);
@@ -200,7 +201,7 @@ class Loader {
     return kernels::PartOf(source, first, count);
   }
 
-  // A single row, which may lie as a vector.
+  // Loads a single row, which may be stored as a vector.
   absl::StatusOr<LinearWeights> RowGate(const std::string& name) {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
     const WeightSource source = SourceOf(*tensor);
@@ -222,7 +223,7 @@ class Loader {
     return moe;
   }
 
-  // One of the experts' two layers; see ExpertSources.
+  // Loads one of the experts' two layers; see ExpertSources.
   using Names = std::initializer_list<const std::string*>;
   absl::Status Stack(const std::string& fused, Names names, const std::string& fused_bias,
                      Names bias_names, const MoeSpec& spec,
@@ -244,7 +245,7 @@ class Loader {
     return {kernels::PartOf(source, 0, rows), kernels::PartOf(source, rows, rows)};
   }
 
-  // A fused gate_up is two sources to the device, as gate and up are.
+  // A fused gate_up is given to the device as two sources, like separate gate and up.
   absl::StatusOr<LinearWeights> Up(const LayerNames& names) {
     if (names.gate_up.empty()) {
       return Linear({&names.gate, &names.up}, {&names.gate_bias, &names.up_bias});
@@ -262,7 +263,7 @@ class Loader {
                   {&names.qkv_bias, &names.q_bias, &names.k_bias, &names.v_bias});
   }
 
-  // Rows and biases ordered by KV head, brought into the order that the forward reads.
+  // Loads rows and biases ordered by KV head, and reorders them for the forward.
   absl::StatusOr<LinearWeights> QkvByKvHead(const LayerNames& names,
                                             const AttentionSpec& attention) {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(names.qkv));
@@ -285,7 +286,7 @@ class Loader {
     return qkv;
   }
 
-  // `from` holds heads of `head_bytes` each: per KV head its query heads, its k, its v.
+  // Reorders heads of `head_bytes` each: `from` has, per KV head, its query heads, its k, its v.
   static std::vector<std::byte> AllQThenKThenV(std::span<const std::byte> from, int64_t head_bytes,
                                                const AttentionSpec& attention) {
     const int64_t group = attention.n_heads / attention.n_kv_heads;
@@ -312,7 +313,7 @@ class Loader {
     return SourceOf(tensor);
   }
 
-  // Turns a source of [in, out] into one of [out, in]; the bytes it then points to are returned.
+  // Transposes a source from [in, out] to [out, in]; returns the bytes that it then points to.
   static std::vector<std::byte> Transpose(WeightSource* source) {
     const kernels::DTypeInfo& info = kernels::Info(source->dtype);
     HEDDLE_CHECK(info.block_elements == 1, "block formats are never stored transposed");

@@ -1,6 +1,7 @@
 // A model's weights on a device: packed matrices, and vectors (norms, biases) in F32.
 //
-// Loaded once from a checkpoint that stays mapped only while loading; immutable afterwards.
+// They are loaded once from a checkpoint that stays mapped only while loading; immutable
+// afterwards.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "engine/family/model_description.h"
 #include "engine/files/checkpoint.h"
-#include "engine/model/families.h"
 #include "engine/model/quantize.h"
 #include "kernels/device.h"
 
@@ -38,7 +39,7 @@ struct LinearWeights {
   DeviceVector bias;  // [matrix->rows]
 };
 
-// Null where the layer has no experts.
+// Weights of a mixture of experts; null where the layer has none.
 struct MoeWeights {
   LinearWeights router;                        // [n_experts, hidden]
   DeviceVector choice_bias;                    // [n_experts]
@@ -48,7 +49,7 @@ struct MoeWeights {
   DeviceVector down_bias;                      // [n_experts, hidden]
 };
 
-// Of latent attention; see MlaSpec.
+// Weights of latent attention; see MlaSpec.
 struct MlaWeights {
   LinearWeights q_a;                           // [q_rank, hidden]
   DeviceVector q_a_norm;                       // [q_rank]
@@ -88,22 +89,22 @@ struct ModelWeights {
   }
 };
 
-// What a forward needs of the weights, for shares of a machine's limits: all matrices but the
+// The weights that a forward reads, for shares of a machine's limits: all matrices except the
 // embedding, whose rows are only looked up (unless it is the head as well).
 struct WeightTraffic {
-  int64_t bytes = 0;  // read once per step, head included, experts not
+  int64_t bytes = 0;  // read once per step, with the head, without experts
   int64_t macs_per_token =
-      0;  // multiply-adds, without the head; of experts those of a row's choice
+      0;  // multiply-adds, without the head, with the experts of a row's choice
   int64_t macs_per_logit_row = 0;
-  // Of each layer with experts: a step reads those that some row of it has chosen.
+  // The experts of one layer: a step reads those that some row has chosen.
   struct Experts {
-    int64_t bytes = 0;  // of all together
+    int64_t bytes = 0;  // all experts together
     int32_t count = 0;
     int32_t top_k = 0;
   };
   std::vector<Experts> experts;
 
-  // Expected bytes that a step of `rows` rows reads, if their choices are independent and even.
+  // Expected bytes that a step of `rows` rows reads if the rows' choices are independent and even.
   double StepBytes(double rows) const;
 };
 WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/check.h"
 
@@ -13,12 +14,14 @@ constexpr float kLeastTemperature = 1e-5f;
 
 }  // namespace
 
-void SamplerState::Begin(const SequenceBegin& begin) {
+void SamplerState::Begin(const SequenceBegin& begin,
+                         std::shared_ptr<grammar::CompiledGrammar> grammar) {
   Sequence sequence;
   sequence.params = begin.sampling;
   const SamplingParams& params = sequence.params;
-  sequence.counts_tokens = params.has_penalties();
-  sequence.has_edits = sequence.counts_tokens || !params.logit_bias.empty() ||
+  sequence.counts_tokens = params.counts_tokens();
+  if (params.has_dry()) sequence.dry.emplace(params, begin.prompt);
+  sequence.has_edits = params.has_penalties() || !params.logit_bias.empty() ||
                        (params.min_tokens > 0 && !params.min_tokens_banned.empty()) ||
                        !params.bad_words.empty();
   for (const std::vector<TokenId>& word : params.bad_words) {
@@ -27,90 +30,146 @@ void SamplerState::Begin(const SequenceBegin& begin) {
   if (params.repetition_penalty != 1.0f) {
     for (TokenId token : begin.prompt) sequence.counts.try_emplace(token, 0);
   }
-  if (params.grammar != nullptr) {
-    sequence.matcher.emplace(params.grammar, /*forces=*/params.bad_words.empty());
+  if (grammar != nullptr) {
+    sequence.matcher.emplace(std::move(grammar), /*forces=*/params.bad_words.empty());
     sequence.jumps = params.num_logprobs < 0;
+    sequence.mask = sequence.matcher->KnownMask();
+    if (sequence.mask == nullptr) Search(&sequence);
   }
   const bool fresh = sequences_.insert_or_assign(begin.id, std::move(sequence)).second;
   HEDDLE_CHECK(fresh, "a live sequence began twice");
 }
 
-void SamplerState::End(SequenceId id) { sequences_.erase(id); }
+void SamplerState::End(SequenceId id) {
+  auto it = sequences_.find(id);
+  if (it == sequences_.end()) return;
+  if (it->second.search != nullptr) ahead_.Drop(it->second.search.get());
+  sequences_.erase(it);
+}
+
+const SamplerState::Sequence& SamplerState::At(SequenceId id) const {
+  auto it = sequences_.find(id);
+  HEDDLE_CHECK(it != sequences_.end(), "a plan samples a sequence that never began");
+  return it->second;
+}
 
 kernels::SampleRowParams SamplerState::Row(const SampleRow& sample, int32_t logit_row) {
-  auto it = sequences_.find(sample.id);
-  HEDDLE_CHECK(it != sequences_.end(), "a plan samples a sequence that never began");
-  const SamplingParams& params = it->second.params;
-  return {.logit_row = logit_row,
-          .temperature = params.temperature < kLeastTemperature ? 0.0f : params.temperature,
-          .top_k = params.top_k,
-          .top_p = params.top_p,
-          .min_p = params.min_p,
-          .typical_p = params.typical_p,
-          .seed = params.seed,
-          .counter = static_cast<uint64_t>(sample.position),
-          .num_top = params.num_logprobs,
-          .edits = BuildEdits(it->second)};
+  const Sequence& sequence = At(sample.id);
+  const SamplingParams& params = sequence.params;
+  kernels::SampleRowParams row{params};
+  if (row.temperature < kLeastTemperature) row.temperature = 0.0f;
+  row.logit_row = logit_row;
+  row.seed = params.seed;
+  row.counter = static_cast<uint64_t>(sample.position);
+  row.num_top = params.num_logprobs;
+  row.edits = BuildEdits(sequence);
+  return row;
 }
 
 bool SamplerState::NeedsDraw(SequenceId id) const {
-  auto it = sequences_.find(id);
-  HEDDLE_CHECK(it != sequences_.end(), "a plan samples a sequence that never began");
-  return it->second.params.NeedsLastDraw(it->second.num_generated + 1);
+  const Sequence& sequence = At(id);
+  return sequence.matcher || sequence.params.NeedsLastDraw(sequence.num_generated + 1);
 }
 
-const uint32_t* SamplerState::Allowed(SequenceId id) {
+bool SamplerState::HasPassed(const SampleRow& sample) const {
+  return sample.position < At(sample.id).next_position;
+}
+
+bool SamplerState::IsAhead(const SampleRow& sample) const {
+  const Position next = At(sample.id).next_position;
+  return next > 0 && sample.position > next;
+}
+
+void SamplerState::LeaveOut(const SampleRow& sample) {
+  auto it = sequences_.find(sample.id);
+  if (it != sequences_.end()) it->second.next_position = sample.position;
+}
+
+SamplerState::Allowance SamplerState::Allowed(SequenceId id,
+                                              std::chrono::steady_clock::time_point deadline) {
   auto it = sequences_.find(id);
   HEDDLE_CHECK(it != sequences_.end(), "a mask of a sequence that never began");
   Sequence& sequence = it->second;
-  if (!sequence.matcher) return nullptr;
-  if (sequence.mask == nullptr) {
-    MaskAhead::Mask mask =
-        sequence.mask_to_come.valid() ? sequence.mask_to_come.get() : sequence.matcher->Mask();
-    if (mask.ok()) sequence.mask = *std::move(mask);
+  const bool is_lost = sequence.search == nullptr && sequence.mask == nullptr;
+  if (sequence.matcher && is_lost && sequence.failure == DrawFailure::kNone) Search(&sequence);
+  if (sequence.search != nullptr) {
+    if (!ahead_.IsOver(*sequence.search, deadline)) return {.is_known = false};
+    TakeFound(&sequence);
   }
-  if (sequence.mask != nullptr) return sequence.mask->data();
-  // Too ambiguous a grammar, or a vocabulary without what must follow: the sequence ends in an
-  // error, and not in a text that the grammar does not derive.
-  nothing_ = sequence.params.grammar->vocabulary().EmptyMask();
-  return nothing_.data();
+  if (!sequence.matcher) return {};
+  if (sequence.failure != DrawFailure::kNone) return {.failure = sequence.failure};
+  return {.mask = sequence.mask->data()};
 }
 
-void SamplerState::Accept(SequenceId id, TokenId token, std::vector<TokenId>* forced) {
-  forced->clear();
-  auto it = sequences_.find(id);
-  if (it == sequences_.end()) return;
+// Takes the mask of a search that is over. A sequence whose grammar is too ambiguous, or demands
+// what the vocabulary has not, ends in an error, and not in a text that the grammar does not
+// derive.
+void SamplerState::TakeFound(Sequence* sequence) {
+  const MaskAhead::Mask found = sequence->search->mask();
+  sequence->matcher = sequence->search->TakeMatcher();
+  sequence->search = nullptr;
+  sequence->untaken.clear();
+  if (found.ok()) {
+    sequence->mask = *found;
+  } else {
+    sequence->failure =
+        absl::IsInternal(found.status()) ? DrawFailure::kNoTokenFits : DrawFailure::kTooAmbiguous;
+  }
+}
+
+std::span<const TokenId> SamplerState::Accept(const SampleRow& sample, TokenId token) {
+  forced_.clear();
+  auto it = sequences_.find(sample.id);
+  if (it == sequences_.end()) return forced_;
   Sequence& sequence = it->second;
   Count(token, &sequence);
-  if (!sequence.matcher || token < 0) return;
-  sequence.matcher->Accept(token);
-  if (sequence.jumps) Jump(&sequence, forced);
-  sequence.mask_to_come = {};
-  sequence.mask = sequence.matcher->KnownMask();
-  if (sequence.mask == nullptr) without_mask_.push_back(id);
+  sequence.next_position = sample.position + 1;
+  if (!sequence.matcher || token < 0) return forced_;
+  sequence.mask = nullptr;
+  if (sequence.search != nullptr) {  // it is for the place before the token
+    ahead_.Drop(sequence.search.get());
+    sequence.search = nullptr;
+  }
+  if (sequence.matcher->TryAccept(token)) {
+    if (sequence.jumps) Jump(&sequence);
+    sequence.mask = sequence.matcher->KnownMask();
+  } else {
+    sequence.untaken.push_back(token);
+  }
+  if (sequence.mask == nullptr) without_mask_.push_back(sample.id);
+  return forced_;
 }
 
-void SamplerState::Jump(Sequence* sequence, std::vector<TokenId>* forced) {
-  const std::span<const TokenId> tokens = sequence->matcher->Forced();
-  forced->assign(tokens.begin(), tokens.end());
-  for (TokenId token : *forced) {
+// What takes longer than a moment is left to the masks, which allow the forced tokens alone.
+void SamplerState::Jump(Sequence* sequence) {
+  const std::span<const TokenId> found = sequence->matcher->TryForced();
+  const std::vector<TokenId> tokens(found.begin(), found.end());
+  for (TokenId token : tokens) {
+    if (!sequence->matcher->TryAccept(token)) break;
+    forced_.push_back(token);
     Count(token, sequence);
-    HEDDLE_CHECK(sequence->matcher->Accept(token), "a grammar forces what it does not derive");
   }
+  sequence->next_position += static_cast<Position>(forced_.size());
 }
 
 void SamplerState::FindMasks() {
   for (SequenceId id : without_mask_) {
     auto it = sequences_.find(id);
-    if (it == sequences_.end() || it->second.matcher->ended()) continue;
-    it->second.mask_to_come = ahead_.Find(*it->second.matcher);
+    if (it == sequences_.end()) continue;
+    Sequence& sequence = it->second;
+    if (sequence.search == nullptr && sequence.mask == nullptr) Search(&sequence);
   }
   without_mask_.clear();
+}
+
+void SamplerState::Search(Sequence* sequence) {
+  sequence->search = ahead_.Find(*sequence->matcher, sequence->untaken);
 }
 
 void SamplerState::Count(TokenId token, Sequence* sequence) {
   ++sequence->num_generated;
   if (sequence->counts_tokens) ++sequence->counts[token];
+  if (sequence->dry && token >= 0) sequence->dry->Append(token);
   if (sequence->recent_limit == 0) return;
   if (sequence->recent.size() == sequence->recent_limit) {
     sequence->recent.erase(sequence->recent.begin());
@@ -141,6 +200,7 @@ std::span<const kernels::LogitEdit> SamplerState::BuildEdits(const Sequence& seq
     edits.push_back({token, params.repetition_penalty,
                      -presence - params.frequency_penalty * static_cast<float>(count)});
   }
+  if (sequence.dry) sequence.dry->AddEdits(&edits);
   for (const auto& [token, bias] : params.logit_bias) edits.push_back({token, 1.0f, 0.0f, bias});
   // Where a grammar has come to its end there is nothing else to draw.
   if (sequence.num_generated < params.min_tokens && !sequence.matcher) {

@@ -3,18 +3,21 @@
 // kernel's row parameters.
 //
 // Penalties: repetition over prompt and generated tokens (Keskar et al. 2019, as transformers);
-// presence and frequency over generated tokens only (as OpenAI documents them).
+// presence and frequency over generated tokens only (as OpenAI documents them); DRY over both
+// (dry.h).
 //
 // Grammars: after each token the mask for the next is looked for at once, on a thread of its own
-// where it is not known; and where the grammar forces tokens, Accept takes them too and says which.
+// where it is not known; a token that takes long to go on with is taken there too. Nothing here
+// waits for a grammar, but for as long as the caller says. Where the grammar forces tokens, Accept
+// takes them too and says which, as far as they are found at once: the mask allows these alone.
 // Not so where log-probabilities are wanted, which take a row each: the same tokens are then drawn
 // one by one. Sequences with bad words may write forced texts in any way.
 // Thread-safety: none; owned by the executor.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
-#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +25,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "engine/grammar/compiled_grammar.h"
+#include "engine/sample/dry.h"
 #include "engine/sample/mask_ahead.h"
 #include "engine/step.h"
 #include "kernels/sample.h"
@@ -30,8 +34,9 @@ namespace heddle::engine {
 
 class SamplerState {
  public:
-  // Starts to remember a sequence. Ids are unique among live sequences.
-  void Begin(const SequenceBegin& begin);
+  // Starts to remember a sequence, which derives from `grammar` (null: from none). Ids are unique
+  // among live sequences.
+  void Begin(const SequenceBegin& begin, std::shared_ptr<grammar::CompiledGrammar> grammar);
 
   // Forgets a sequence; unknown ids are ignored.
   void End(SequenceId id);
@@ -45,19 +50,34 @@ class SamplerState {
   // accepted yet. REQUIRES: the sequence is live.
   bool NeedsDraw(SequenceId id) const;
 
-  // The mask of tokens that the sequence's grammar allows, or null: all. Waits for it, so that it
-  // is best asked for late. Valid until Accept or End. Where a grammar allows nothing, nothing is
-  // drawn (-1). REQUIRES: the sequence is live.
-  const uint32_t* Allowed(SequenceId id);
+  // Whether the sequence has a token at the sample's position already: forced tokens stand there.
+  // REQUIRES: the sequence is live.
+  bool HasPassed(const SampleRow& sample) const;
+
+  // Whether the sample counts on a token that its sequence has not got: the draw before was left
+  // out. REQUIRES: the sequence is live.
+  bool IsAhead(const SampleRow& sample) const;
+
+  // Which tokens the sequence's grammar allows. Valid until Accept or End.
+  struct Allowance {
+    bool is_known = true;            // false: it is still looked for
+    const uint32_t* mask = nullptr;  // null: all tokens
+    DrawFailure failure = DrawFailure::kNone;
+  };
+  // Waits until `deadline` for what is not known. REQUIRES: the sequence is live.
+  Allowance Allowed(SequenceId id, std::chrono::steady_clock::time_point deadline);
+
+  // The sample's token is drawn another time.
+  void LeaveOut(const SampleRow& sample);
 
   // Call before the rows of a step are built.
   void ResetEdits() { edits_used_ = 0; }
 
-  // Counts a drawn token, and goes on in the grammar with it. Overwrites *forced with the tokens
-  // that the grammar has follow it, which count as well.
-  void Accept(SequenceId id, TokenId token, std::vector<TokenId>* forced);
+  // Counts the token that was drawn for `sample`, and goes on in the grammar with it. Returns the
+  // tokens that the grammar has follow it, which count as well; valid until the next call.
+  std::span<const TokenId> Accept(const SampleRow& sample, TokenId token);
 
-  // Begins to look for the masks of sequences that have accepted since. Call behind a step's last
+  // Begins to look for the masks of sequences that have accepted since. Call after a step's last
   // Accept: a search holds up those that take tokens of the same grammar.
   void FindMasks();
 
@@ -67,30 +87,37 @@ class SamplerState {
   struct Sequence {
     SamplingParams params;
     int32_t num_generated = 0;
+    Position next_position = 0;  // behind its last token; 0: it has drawn none
     bool has_edits = false;      // any bias, penalty or ban is in force
-    bool counts_tokens = false;  // any penalty is in force
+    bool counts_tokens = false;  // any penalty by counts is in force
     // Times each token was generated; 0 for tokens that only the prompt has.
     absl::flat_hash_map<TokenId, int32_t> counts;
+    std::optional<Dry> dry;
     // The last tokens generated: as many as the longest bad word needs before its last.
     std::vector<TokenId> recent;
     size_t recent_limit = 0;
     std::optional<grammar::Matcher> matcher;
     bool jumps = false;  // over forced tokens
-    // For the next draw, one of them at most.
+    // For the next draw, one of them at most; the search knows better where the matcher stands.
     std::shared_ptr<const grammar::TokenMask> mask;
-    std::future<MaskAhead::Mask> mask_to_come;
+    std::shared_ptr<MaskAhead::Search> search;
+    std::vector<TokenId> untaken;  // accepted, and not yet taken by the matcher
+    DrawFailure failure = DrawFailure::kNone;
   };
 
   static void BanBadWords(const Sequence& sequence, std::vector<kernels::LogitEdit>* edits);
   std::span<const kernels::LogitEdit> BuildEdits(const Sequence& sequence);
   static void Count(TokenId token, Sequence* sequence);
-  static void Jump(Sequence* sequence, std::vector<TokenId>* forced);
+  const Sequence& At(SequenceId id) const;
+  void Jump(Sequence* sequence);
+  void Search(Sequence* sequence);
+  static void TakeFound(Sequence* sequence);
 
   absl::flat_hash_map<SequenceId, Sequence> sequences_;
   std::deque<std::vector<kernels::LogitEdit>> edits_;  // reused from step to step
   size_t edits_used_ = 0;
-  grammar::TokenMask nothing_;            // allows no token
   std::vector<SequenceId> without_mask_;  // have accepted since FindMasks
+  std::vector<TokenId> forced_;           // by the last Accept
   MaskAhead ahead_;
 };
 

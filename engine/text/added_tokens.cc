@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "base/status.h"
+#include "base/utf8.h"
 #include "engine/text/unicode.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
 
 uint8_t ClassAt(std::string_view text, size_t at) {
-  return CharClassTable::Get()[DecodeUtf8(text.data() + at)];
+  return CharClassTable::Get()[base::DecodeUtf8(text.data() + at)];
 }
 
 size_t BeginOfLast(std::string_view text) {
@@ -38,7 +38,8 @@ size_t WithSpaceBefore(std::string_view text, size_t begin, size_t limit) {
 }
 
 size_t WithSpaceAfter(std::string_view text, size_t end) {
-  while (end < text.size() && (ClassAt(text, end) & kWhiteSpace) != 0) end += Utf8Size(text[end]);
+  while (end < text.size() && (ClassAt(text, end) & kWhiteSpace) != 0)
+    end += base::Utf8Size(text[end]);
   return end;
 }
 

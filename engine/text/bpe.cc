@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "engine/text/utf8.h"
+#include "base/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -11,13 +11,14 @@ namespace {
 constexpr uint64_t kEmptyKey = ~uint64_t{0};
 constexpr int32_t kNoSymbol = -1;
 
-// Up to here a scan over all pairs beats a heap: the ranks fit in four cache lines.
+// For words up to this length a scan over all pairs is faster than a heap: the ranks fit in four
+// cache lines.
 constexpr size_t kShortWord = 64;
 
 using Symbol = ModelScratch::Symbol;
 using Candidate = ModelScratch::Candidate;
 
-// Heap order: lowest rank on top, then the leftmost.
+// Order of the heap: lowest rank on top, then the leftmost.
 bool IsLater(const Candidate& a, const Candidate& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.left > b.left;
 }
@@ -62,15 +63,15 @@ MergeTable::Merge MergeTable::Find(int32_t left, int32_t right) const {
 
 Bpe::Bpe(BpeVocabulary vocabulary, MergeTable merges, std::vector<UnusedToken> unused)
     : vocabulary_(std::move(vocabulary)), merges_(std::move(merges)) {
-  // Short ones first: a long one may consist of others.
+  // Shorter tokens come first, because a longer one may consist of them.
   std::sort(unused.begin(), unused.end(), [](const UnusedToken& a, const UnusedToken& b) {
     return a.text.size() != b.text.size() ? a.text.size() < b.text.size() : a.id < b.id;
   });
   for (const UnusedToken& token : unused) LearnParts(token);
 }
 
-// Merging is blind to what surrounds a token, so its parts are what is left of its own text when
-// the last merge is forbidden.
+// Merging does not depend on what surrounds a token, so its parts are what remains of its own text
+// when the last merge is forbidden.
 void Bpe::LearnParts(const UnusedToken& unused) {
   std::vector<MergeTable::Merge> forbidden;
   for (const auto& [left, right] : unused.pairs) {
@@ -83,7 +84,7 @@ void Bpe::LearnParts(const UnusedToken& unused) {
   for (size_t i = 0; i < forbidden.size(); ++i) {
     merges_.Set(unused.pairs[i].first, unused.pairs[i].second, forbidden[i]);
   }
-  // A single code point has no parts: it is written after all.
+  // A single code point has no parts, so it is written after all.
   if (!unused.pairs.empty()) parts_of_unused_[unused.id] = std::move(parts);
 }
 
@@ -98,8 +99,8 @@ void Bpe::Split(std::string_view word, std::vector<Symbol>* symbols) const {
     if (vocabulary_.byte_level || byte < 0x80) {
       id = vocabulary_.single[byte];
     } else {
-      size = Utf8Size(word[at]);
-      const auto found = vocabulary_.symbols.find(DecodeUtf8(word.data() + at));
+      size = base::Utf8Size(word[at]);
+      const auto found = vocabulary_.symbols.find(base::DecodeUtf8(word.data() + at));
       id = found == vocabulary_.symbols.end() ? kNoSymbol : found->second;
     }
     if (id != kNoSymbol || !drops_unknown) {
@@ -154,7 +155,8 @@ void Bpe::MergeLong(ModelScratch* scratch) const {
     const Candidate top = scratch->heap.back();
     scratch->heap.pop_back();
     Symbol& left = symbols[static_cast<size_t>(top.left)];
-    // A symbol that was merged away has size 0; one that grew spans more bytes with its neighbour.
+    // A symbol that was merged away has size 0; a grown one spans more bytes with its neighbour
+    // than before.
     if (left.size == 0 || left.next < 0) continue;
     Symbol& right = symbols[static_cast<size_t>(left.next)];
     if (right.begin + right.size - left.begin != top.size) continue;

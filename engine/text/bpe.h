@@ -2,7 +2,7 @@
 // the lowest rank is merged, leftmost first, until no pair has one.
 //
 // Sources: Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016;
-// the three ways to write the merges down: an ordered list (tokenizer.json), the rank of the result
+// three ways to store the merges: an ordered list (tokenizer.json), the rank of the result
 // (tiktoken), the score of the result (SentencePiece). All become one table of pairs here.
 #pragma once
 
@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "engine/step.h"
+#include "engine/ids.h"
 #include "engine/text/model.h"
 #include "engine/text/string_map.h"
 
 namespace heddle::engine::text {
 
-// Pair of symbols to (rank, result) by open addressing: one cache line per look-up in most cases.
+// Maps a pair of symbols to (rank, result) by open addressing: mostly one cache line per look-up.
 class MergeTable {
  public:
   struct Merge {
@@ -30,9 +30,9 @@ class MergeTable {
   static constexpr uint32_t kNoRank = UINT32_MAX;
 
   explicit MergeTable(size_t max_merges);
-  // Replaces what the pair had.
+  // Replaces the pair's entry.
   void Set(int32_t left, int32_t right, Merge merge);
-  // rank == kNoRank if the pair does not merge. Negative ids never do.
+  // rank == kNoRank if the pair does not merge; negative ids never merge.
   Merge Find(int32_t left, int32_t right) const;
 
  private:
@@ -51,23 +51,23 @@ class MergeTable {
 };
 
 // The vocabulary as Bpe needs it. Ids at and above `vocab_size` are symbols without a token: code
-// points that occur only inside longer tokens (SentencePiece merges them all the same).
+// points that occur only inside longer tokens (SentencePiece merges them like the others).
 struct BpeVocabulary {
   int32_t vocab_size = 0;
   bool byte_level = false;                         // words are bytes, not code points
   std::array<int32_t, 256> single{};               // id of a byte, or of an ASCII code point; or -1
   absl::flat_hash_map<char32_t, int32_t> symbols;  // id of a code point above ASCII
-  // Words that are one token whatever the merges say (ignore_merges); by bytes. Often empty.
+  // Words that are one token whatever the merges are (ignore_merges); by bytes. Often empty.
   StringMap<TokenId> whole_words;
   UnknownPolicy unknown;
 };
 
-// A token that merges like any other but is never written: the parts it was merged from are
-// (SentencePiece's unused pieces).
+// A token that merges like any other but is never written: the parts that it was merged from are
+// written instead (SentencePiece's unused pieces).
 struct UnusedToken {
   TokenId id;
   std::string text;
-  std::vector<std::pair<int32_t, int32_t>> pairs;  // all that merge into it
+  std::vector<std::pair<int32_t, int32_t>> pairs;  // all pairs that merge into it
 };
 
 class Bpe : public Model {

@@ -4,9 +4,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "base/message.h"
+#include "base/utf8.h"
 #include "engine/text/byte_level.h"
 #include "engine/text/pre_tokenizer.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
 
@@ -39,8 +39,8 @@ void IndexSymbols(const TokenTable& tokens, BpeVocabulary* vocabulary) {
   vocabulary->single.fill(-1);
   for (TokenId id = 0; id < tokens.size(); ++id) {
     const std::string_view text = tokens.Text(id);
-    if (text.empty() || text.size() != Utf8Size(text[0])) continue;
-    const char32_t c = DecodeUtf8(text.data());
+    if (text.empty() || text.size() != base::Utf8Size(text[0])) continue;
+    const char32_t c = base::DecodeUtf8(text.data());
     if (vocabulary->byte_level) {
       const int byte = ByteLevelByte(c);
       if (byte >= 0) vocabulary->single[static_cast<size_t>(byte)] = id;
@@ -98,9 +98,9 @@ class RankedBuilder {
     MergeTable::Merge merge;
   };
 
-  size_t UnitSize(char first) const { return vocabulary_.byte_level ? 1 : Utf8Size(first); }
+  size_t UnitSize(char first) const { return vocabulary_.byte_level ? 1 : base::Utf8Size(first); }
 
-  // Every unit of a token is a symbol, be it a token or not.
+  // Makes every unit of a token a symbol, whether it is a token or not.
   void AddSymbols(const RankedToken& token) {
     for (size_t at = 0; at < token.text.size();) {
       const std::string_view unit = token.text.substr(at, UnitSize(token.text[at]));
@@ -110,14 +110,14 @@ class RankedBuilder {
       if (unit.size() == 1) {
         vocabulary_.single[static_cast<unsigned char>(unit[0])] = entry->second;
       } else {
-        vocabulary_.symbols[DecodeUtf8(unit.data())] = entry->second;
+        vocabulary_.symbols[base::DecodeUtf8(unit.data())] = entry->second;
       }
     }
   }
 
   void AddMerges(const RankedToken& token) {
     std::vector<std::pair<int32_t, int32_t>> pairs;
-    if (token.text.empty() || id_of_.at(token.text) != token.id) return;  // a text that came twice
+    if (token.text.empty() || id_of_.at(token.text) != token.id) return;  // the text occurs twice
     for (size_t at = UnitSize(token.text[0]); at < token.text.size();) {
       const auto left = id_of_.find(token.text.substr(0, at));
       const auto right = id_of_.find(token.text.substr(at));

@@ -1,5 +1,5 @@
-// What the readers of BPE vocabularies share: from tokens, and merges in one of the three
-// notations, to the tables that Bpe runs on. Internal to engine/text.
+// Shared code of the BPE vocabulary readers: from tokens, and merges in one of the three notations,
+// to the tables that Bpe runs on. Internal to engine/text.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 
 namespace heddle::engine::text {
 
-// All 256 tokens <0xNN>, or none.
+// The 256 tokens <0xNN>; empty if any is missing.
 std::vector<TokenId> ByteTokens(const TokenTable& tokens);
 
-// No token goes on with U+2581 after something else, and U+2581 itself is a token: then no merge
-// crosses the border before a run of U+2581 (see NewMetaspaceBoundaries).
+// Whether no merge crosses the border before a run of U+2581 (see NewMetaspaceBoundaries): no token
+// has U+2581 behind something else, and U+2581 itself is a token.
 bool HasMetaspaceBoundaries(const TokenTable& tokens);
 
-// Fills `single` and `symbols`: every token of one code point (of the byte alphabet, if
+// Fills `single` and `symbols` with every token of one code point (of the byte alphabet, if
 // `byte_level`).
 void IndexSymbols(const TokenTable& tokens, BpeVocabulary* vocabulary);
 // Fills `whole_words` with all tokens.
@@ -35,11 +35,11 @@ absl::Status AddMerge(const TokenTable& tokens, std::string_view left, std::stri
 struct RankedToken {
   std::string_view text;
   TokenId id;
-  uint32_t rank;  // low ones merge first; tokens of one rank from left to right
+  uint32_t rank;  // lower ones merge first; equal ones from left to right
   bool unused;    // see UnusedToken
 };
-// `vocabulary` has `vocab_size` and `byte_level` set; gets its symbols. Code points that only occur
-// inside tokens get ids from vocab_size on. REQUIRES: texts are UTF-8 unless `byte_level`.
+// `vocabulary` has `vocab_size` and `byte_level` set, and gets its symbols. Code points that occur
+// only inside tokens get ids from vocab_size on. REQUIRES: texts are UTF-8 unless `byte_level`.
 Bpe BuildRankedBpe(const std::vector<RankedToken>& tokens, BpeVocabulary vocabulary);
 
 }  // namespace heddle::engine::text

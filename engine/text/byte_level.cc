@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "engine/text/utf8.h"
+#include "base/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -48,15 +48,15 @@ int ByteLevelByte(char32_t code_point) {
 std::string ToByteLevel(std::string_view bytes) {
   std::string out;
   out.reserve(bytes.size() * 2);
-  for (const char byte : bytes) AppendUtf8(ByteLevelChar(static_cast<uint8_t>(byte)), &out);
+  for (const char byte : bytes) base::AppendUtf8(ByteLevelChar(static_cast<uint8_t>(byte)), &out);
   return out;
 }
 
 std::optional<std::string> FromByteLevel(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (size_t at = 0; at < text.size(); at += Utf8Size(text[at])) {
-    const int byte = ByteLevelByte(DecodeUtf8(text.data() + at));
+  for (size_t at = 0; at < text.size(); at += base::Utf8Size(text[at])) {
+    const int byte = ByteLevelByte(base::DecodeUtf8(text.data() + at));
     if (byte < 0) return std::nullopt;
     out.push_back(static_cast<char>(byte));
   }

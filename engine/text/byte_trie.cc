@@ -7,8 +7,8 @@
 
 namespace heddle::engine::text {
 
-// Places the nodes level by level. Blocks are filled from the front; one that stays nearly full is
-// given up, so that the work stays linear.
+// Places the nodes level by level. Blocks are filled from the front; a block that stays nearly full
+// is given up, so that the work is linear.
 class ByteTrieBuilder {
  public:
   explicit ByteTrieBuilder(std::vector<ByteTrie::Entry> entries) : entries_(std::move(entries)) {}
@@ -39,7 +39,7 @@ class ByteTrieBuilder {
     std::array<bool, ByteTrie::kBlock> taken{};
     uint32_t num_free = ByteTrie::kBlock;
   };
-  // How many blocks with room are kept in sight.
+  // Limit on the blocks with room that are searched.
   static constexpr size_t kMaxOpen = 16;
 
   void Take(uint32_t slot, uint32_t parent) {
@@ -74,7 +74,7 @@ class ByteTrieBuilder {
     }
   }
 
-  // A base whose slots for all of bytes_ are free.
+  // Finds a base whose slots for all of bytes_ are free.
   uint32_t FindBase() {
     for (const auto& [index, block] : open_) {
       if (block.num_free < bytes_.size()) continue;

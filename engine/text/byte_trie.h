@@ -1,10 +1,11 @@
-// Byte strings to values, walked byte by byte: finds every string of a set that a text begins with.
+// Maps byte strings to values, walked byte by byte: it finds every string of a set that is a prefix
+// of a text.
 //
-// A double array: a child's slot is its parent's `base` with the byte XORed in, and the slot names
-// its parent; so a step costs one load, and the 12-byte slots of a vocabulary's common beginnings
-// stay in the second-level cache.
+// It is a double array: a child's slot is its parent's `base` XOR the byte, and the slot names its
+// parent. A step so costs one load, and the 12-byte slots of a vocabulary's common prefixes stay in
+// the second-level cache.
 // Source: Aoe, "An Efficient Digital Search Algorithm by Using a Double-Array Structure", 1989; the
-// XOR as in Yata's darts-clone.
+// XOR is that of Yata's darts-clone.
 // Thread-safety: immutable after Build.
 #pragma once
 
@@ -26,23 +27,23 @@ class ByteTrie {
     int32_t value;  // >= 0
   };
 
-  ByteTrie() = default;  // of no strings
-  // Empty texts are left out. Of several entries with one text the last counts.
-  // REQUIRES: less than 2^31 bytes of text in all.
+  ByteTrie() = default;  // empty
+  // Empty texts are ignored. Among entries with the same text the last one counts. REQUIRES: less
+  // than 2^31 bytes of text in all.
   static ByteTrie Build(std::vector<Entry> entries);
 
-  // The node below `node`, kNoNode if no string goes on with `byte`.
+  // The node below `node`, or kNoNode if no string continues with `byte`.
   uint32_t Child(uint32_t node, unsigned char byte) const {
     const uint32_t slot = slots_[node].base ^ byte;
     return slots_[slot].parent == node ? slot : kNoNode;
   }
-  // Of the string that ends at `node`; kNoValue if none does.
+  // The value of the string that ends at `node`, or kNoValue.
   int32_t Value(uint32_t node) const { return slots_[node].value; }
 
  private:
   friend class ByteTrieBuilder;
 
-  // Slots come in blocks of 256, and `base` is in one: every byte leads to a slot that exists.
+  // Slots come in blocks of 256, and `base` is within one: every byte leads to an existing slot.
   struct Slot {
     uint32_t base = 0;
     uint32_t parent = kNoNode;

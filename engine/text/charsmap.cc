@@ -3,10 +3,13 @@
 #include <cstring>
 
 #include "base/message.h"
-#include "engine/text/utf8.h"
+#include "base/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
+
+// Published models' longest rules have a few code points.
+constexpr size_t kMaxRuleBytes = 256;
 
 // Fields of a Darts-clone unit.
 bool HasLeaf(uint32_t unit) { return (unit >> 8 & 1) == 1; }
@@ -35,7 +38,7 @@ absl::StatusOr<Charsmap> Charsmap::Parse(std::string_view blob) {
   map.replacements_ = blob.substr(trie_bytes);
   if (!map.replacements_.empty() && map.replacements_.back() != '\0')
     map.replacements_.push_back(0);
-  if (!IsValidUtf8(map.replacements_)) {
+  if (!base::IsValidUtf8(map.replacements_)) {
     return absl::InvalidArgumentError("precompiled charsmap holds replacements that are not UTF-8");
   }
   return map;
@@ -59,6 +62,8 @@ bool Charsmap::LeavesAlone(unsigned char byte) const {
 std::optional<Charsmap::Match> Charsmap::Find(std::string_view text, bool longest) const {
   std::optional<Match> best;
   if (units_.empty()) return best;
+  // A damaged trie may have cycles.
+  text = text.substr(0, kMaxRuleBytes);
   size_t node = Offset(units_[0]);
   for (size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -69,7 +74,7 @@ std::optional<Charsmap::Match> Charsmap::Find(std::string_view text, bool longes
     if (!HasLeaf(unit)) continue;
     if (node >= units_.size()) break;
     const uint32_t value = Value(units_[node]);
-    // A rule ends between two code points; a damaged trie may say otherwise.
+    // A rule ends between two code points, except in a damaged trie.
     const bool at_border =
         i + 1 == text.size() || (static_cast<unsigned char>(text[i + 1]) & 0xC0) != 0x80;
     if (value >= replacements_.size() || !at_border) continue;

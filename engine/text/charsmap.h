@@ -28,7 +28,7 @@ class Charsmap {
   };
   std::optional<Match> Longest(std::string_view text) const { return Find(text, true); }
   std::optional<Match> Shortest(std::string_view text) const { return Find(text, false); }
-  // Whether no rule begins with `byte`, of ASCII, where another byte of ASCII or the end follows.
+  // Whether no rule begins with the ASCII byte `byte` if another ASCII byte or the end follows.
   bool LeavesAlone(unsigned char byte) const;
   bool empty() const { return units_.empty(); }
 
@@ -39,8 +39,9 @@ class Charsmap {
   std::string replacements_;
 };
 
-// Bytes at the beginning of `text` that are `plain`, of ASCII that no rule touches where ASCII
-// follows: most bytes, in most texts. A last one with more than ASCII behind it does not count.
+// The number of leading bytes of `text` that are `plain`, which means ASCII that no rule touches if
+// ASCII follows: most bytes of most texts. The last one does not count if more than ASCII follows
+// it.
 size_t PlainPrefix(std::string_view text, const std::array<bool, 256>& plain);
 
 }  // namespace heddle::engine::text

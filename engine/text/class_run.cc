@@ -15,7 +15,7 @@ bool IsAsciiAlnum(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-// Class bits of \p{..}, 0 for a property that they do not have.
+// The class bits of \p{..}; 0 for a property that has none.
 uint8_t ClassOf(std::string_view property) {
   if (property == "L") return kLetter;
   if (property == "N") return kNumber;
@@ -28,7 +28,7 @@ uint8_t ClassOf(std::string_view property) {
 // One member of a set: a code point, or the code points of some classes.
 struct Member {
   char32_t code_point = 0;
-  uint8_t classes = 0;  // 0: the code point
+  uint8_t classes = 0;  // 0: it is the code point
 };
 
 }  // namespace
@@ -52,9 +52,9 @@ void CodePointSet::MarkFirstBytes(std::array<bool, 256>* first) const {
   for (size_t c = 0; c < ascii_.size(); ++c) (*first)[c] |= ascii_[c];
   const auto mark = [first](char32_t from, char32_t to) {
     std::string bytes;
-    AppendUtf8(from, &bytes);
+    base::AppendUtf8(from, &bytes);
     const size_t last = bytes.size();
-    AppendUtf8(to, &bytes);
+    base::AppendUtf8(to, &bytes);
     for (auto b = static_cast<unsigned char>(bytes[0]);; ++b) {
       (*first)[b] = true;
       if (b == static_cast<unsigned char>(bytes[last])) break;
@@ -66,14 +66,14 @@ void CodePointSet::MarkFirstBytes(std::array<bool, 256>* first) const {
   }
 }
 
-// Reads one pattern from the left; every function says false for what is not of the form.
+// Parses one pattern from the left; every function returns false if the pattern has another form.
 class ClassRunParser {
  public:
   explicit ClassRunParser(std::string_view pattern) : in_(pattern) {}
 
   std::optional<ClassRun> Run() {
     ClassRun run;
-    if (!IsValidUtf8(in_) || !Set(&run.set_)) return std::nullopt;
+    if (!base::IsValidUtf8(in_) || !Set(&run.set_)) return std::nullopt;
     if (Take('?')) {
       run.before_ = std::move(run.set_);
       run.set_ = CodePointSet();
@@ -110,12 +110,12 @@ class ClassRunParser {
     return true;
   }
 
-  // Up to and with the closing bracket.
+  // Parses up to and including the closing bracket.
   bool Members(CodePointSet* set) {
     bool first = true;
     while (!Ends() && (first || in_[at_] != ']')) {
       if (in_[at_] == '[' || in_.substr(at_, 2) == "&&") return false;
-      // A hyphen means itself only at the ends; a bracket in first place is another subtlety.
+      // A hyphen stands for itself only at the ends; a leading bracket has a special meaning, too.
       const bool hyphen = in_[at_] == '-' && !first && in_.substr(at_, 2) != "-]";
       if (hyphen || (first && in_[at_] == ']')) return false;
       first = false;
@@ -149,8 +149,8 @@ class ClassRunParser {
 
   bool ReadMember(Member* member) {
     if (Take('\\')) return Escape(member);
-    member->code_point = DecodeUtf8(in_.data() + at_);
-    at_ += Utf8Size(in_[at_]);
+    member->code_point = base::DecodeUtf8(in_.data() + at_);
+    at_ += base::Utf8Size(in_[at_]);
     return true;
   }
 
@@ -181,7 +181,7 @@ class ClassRunParser {
     }
   }
 
-  // What stands between braces; empty if there are none.
+  // The text between braces; empty if there are none.
   std::string_view Braced() {
     const size_t close = in_.find('}', at_);
     if (!Take('{') || close == std::string_view::npos) return "";
@@ -202,7 +202,7 @@ class ClassRunParser {
     return *value <= kLastCodePoint;
   }
 
-  // One, `+`, {m}, {m,} or {m,n} with m > 0, neither lazy nor possessive.
+  // Parses no quantifier, `+`, {m}, {m,} or {m,n} with m > 0, neither lazy nor possessive.
   bool Quantifier(ClassRun* run) {
     if (Take('+')) {
       run->max_ = kUnlimited;
@@ -248,13 +248,13 @@ size_t ClassRun::RunFrom(std::string_view text, size_t begin) const {
   size_t end = begin;
   size_t count = 0;
   while (count < max_ && end < text.size() && set_.Contains(text.data() + end)) {
-    end += Utf8Size(text[end]);
+    end += base::Utf8Size(text[end]);
     ++count;
   }
   return count < min_ ? begin : end;
 }
 
-// `$`: before a line feed, or at the end of the text.
+// Applies `$`: the match ends before a line feed, or at the end of the text.
 size_t ClassRun::CutAtLineEnd(std::string_view text, size_t begin, size_t end) const {
   while (end > begin && end < text.size() && text[end] != '\n') {
     --end;
@@ -265,7 +265,7 @@ size_t ClassRun::CutAtLineEnd(std::string_view text, size_t begin, size_t end) c
 
 size_t ClassRun::MatchAt(std::string_view text, size_t at) const {
   if (before_ && before_->Contains(text.data() + at)) {
-    const size_t begin = at + Utf8Size(text[at]);
+    const size_t begin = at + base::Utf8Size(text[at]);
     const size_t end = RunFrom(text, begin);
     if (end > begin) return end;
   }
@@ -280,8 +280,8 @@ absl::Status ClassRun::ForEachMatch(
     if (end > at) {
       HEDDLE_RETURN_IF_ERROR(on_match(at, end));
       at = end;
-    } else {  // where no part of a run ends a line, none of its later parts does
-      at = std::max(run_end, at + Utf8Size(text[at]));
+    } else {  // if no part of a run ends a line, none of its later parts does
+      at = std::max(run_end, at + base::Utf8Size(text[at]));
     }
   }
   return absl::OkStatus();

@@ -1,8 +1,8 @@
-// The commonest small expressions of pre-tokenizers without an expression engine: a run of code
-// points of one set, perhaps with one code point of another set before it, perhaps at the end of a
-// line. `A?B+`, `B`, `B{1,3}`, `B+$`, where A and B are a character, an escape or a bracket. They
-// are applied to every word that earlier stages have cut, where an engine's call costs more than
-// its match.
+// The commonest small expressions of pre-tokenizers without a regular expression engine: a run of
+// code points of one set, perhaps behind one code point of another set, perhaps at the end of a
+// line. The forms are `A?B+`, `B`, `B{1,3}`, `B+$`, where A and B are a character, an escape or a
+// bracket. They are applied to every word that earlier stages have cut, where an engine's call
+// costs more than its match.
 //
 // The matches are exactly those of the expression in Oniguruma's dialect, leftmost and greedy.
 // Thread-safety: immutable after Parse.
@@ -19,8 +19,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "base/utf8.h"
 #include "engine/text/unicode.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
 
@@ -28,16 +28,16 @@ class CodePointSet {
  public:
   void AddRange(char32_t first, char32_t last) { ranges_.emplace_back(first, last); }
   void AddClasses(uint8_t bits) { bits_ |= bits; }
-  // Call once, after the last Add. `negated`: everything that was not added.
+  // Call once, after the last Add. `negated` takes all code points that were not added.
   void Finish(bool negated);
 
-  // Marks the first bytes of code points in the set; of others too where that is hard to tell.
+  // Marks the first bytes of code points in the set, and some others if that is hard to tell.
   void MarkFirstBytes(std::array<bool, 256>* first) const;
 
   // Whether the code point that begins at `at` is in the set.
   bool Contains(const char* at) const {
     const auto byte = static_cast<unsigned char>(*at);
-    return byte < 0x80 ? ascii_[byte] : ContainsWide(DecodeUtf8(at));
+    return byte < 0x80 ? ascii_[byte] : ContainsWide(base::DecodeUtf8(at));
   }
 
  private:
@@ -55,19 +55,20 @@ class ClassRun {
   // nullopt if the pattern is of another form.
   static std::optional<ClassRun> Parse(std::string_view pattern);
 
-  // As Regex::ForEachMatch.
+  // The same as Regex::ForEachMatch.
   absl::Status ForEachMatch(std::string_view text,
                             absl::FunctionRef<absl::Status(size_t, size_t)> on_match) const;
 
  private:
   friend class ClassRunParser;
 
-  // End of the run that begins at `begin`, of at most max_ code points; `begin` if it is too short.
+  // The end of the run of at most max_ code points that begins at `begin`; `begin` if it is too
+  // short.
   size_t RunFrom(std::string_view text, size_t begin) const;
-  // End of the match at `at`; `at` if there is none.
+  // The end of the match at `at`; `at` if there is none.
   size_t MatchAt(std::string_view text, size_t at) const;
   size_t CutAtLineEnd(std::string_view text, size_t begin, size_t end) const;
-  // The first place from `at` on where a match may begin; the text's end if there is none.
+  // The first position from `at` on where a match may begin; the text's end if there is none.
   size_t NextStart(std::string_view text, size_t at) const {
     while (at < text.size() && !starts_[static_cast<unsigned char>(text[at])]) ++at;
     return at;

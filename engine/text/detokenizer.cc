@@ -1,8 +1,8 @@
 #include "engine/text/detokenizer.h"
 
+#include "base/utf8.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/tokenizer_parts.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
 
@@ -30,7 +30,7 @@ std::string_view IncrementalDetokenizer::Append(TokenId token) {
 
 std::string_view IncrementalDetokenizer::Flush() {
   ready_.clear();
-  if (!pending_.empty()) ready_.append(kReplacementCharacter);
+  if (!pending_.empty()) ready_.append(base::kReplacementCharacter);
   pending_.clear();
   at_start_ = true;
   strips_left_ = tokenizer_->parts_->decoder.strip_left_count;
@@ -40,7 +40,7 @@ std::string_view IncrementalDetokenizer::Flush() {
 void IncrementalDetokenizer::Feed(std::string_view bytes) {
   if (strips_left_ > 0) DropLeft(&bytes);
   if (pending_.empty()) {
-    const size_t valid = ValidUtf8Prefix(bytes);
+    const size_t valid = base::ValidUtf8Prefix(bytes);
     ready_.append(bytes.substr(0, valid));
     bytes.remove_prefix(valid);
     if (bytes.empty()) return;
@@ -49,7 +49,7 @@ void IncrementalDetokenizer::Feed(std::string_view bytes) {
   EmitComplete();
 }
 
-// The prefix is dropped as long as nothing else has come.
+// Drops the prefix as long as nothing else has come.
 void IncrementalDetokenizer::DropLeft(std::string_view* bytes) {
   const std::string& prefix = tokenizer_->parts_->decoder.strip_left;
   while (strips_left_ > 0 && bytes->starts_with(prefix)) {
@@ -62,10 +62,10 @@ void IncrementalDetokenizer::DropLeft(std::string_view* bytes) {
 void IncrementalDetokenizer::EmitComplete() {
   std::string_view rest(pending_);
   while (!rest.empty()) {
-    const Utf8Unit unit = ClassifyUtf8(rest);
-    if (unit.kind == Utf8Kind::kIncomplete) break;
-    ready_.append(unit.kind == Utf8Kind::kComplete ? rest.substr(0, unit.size)
-                                                   : kReplacementCharacter);
+    const base::Utf8Unit unit = base::ClassifyUtf8(rest);
+    if (unit.kind == base::Utf8Kind::kIncomplete) break;
+    ready_.append(unit.kind == base::Utf8Kind::kComplete ? rest.substr(0, unit.size)
+                                                         : base::kReplacementCharacter);
     rest.remove_prefix(unit.size);
   }
   pending_.erase(0, pending_.size() - rest.size());

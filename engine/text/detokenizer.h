@@ -1,20 +1,20 @@
-// Turns a stream of tokens into a stream of text, a token at a time.
+// Turns a stream of tokens into a stream of text, token by token.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "engine/step.h"
+#include "engine/ids.h"
 
 namespace heddle::engine::text {
 
 class Tokenizer;
 
-// For any sequence of tokens, the texts that Append returned and the one of Flush, put together,
-// are Tokenizer::Decode of the sequence. Each of them is well-formed UTF-8: the bytes of an
-// unfinished code point wait for the tokens that finish it, ill-formed ones become U+FFFD as soon
-// as that is certain.
+// For any sequence of tokens, the texts of all Append calls and of Flush, concatenated, are
+// Tokenizer::Decode of the sequence. Each of them is well-formed UTF-8: the bytes of an unfinished
+// code point wait for the tokens that complete it, and ill-formed ones become U+FFFD as soon as
+// they are known to be.
 //
 // Amortised O(bytes of the token). Holds at most three bytes of text.
 // Ownership: keeps a pointer to the tokenizer, which must outlive it. Thread-safety: none.
@@ -22,10 +22,10 @@ class IncrementalDetokenizer {
  public:
   IncrementalDetokenizer(const Tokenizer* tokenizer, bool skip_special);
 
-  // The text that `token` completes, often all of it, sometimes none. Valid until the next call.
+  // The text that `token` completes, which may be empty. Valid until the next call.
   std::string_view Append(TokenId token);
 
-  // What is left when no token follows. Valid until the next call; then the object starts afresh.
+  // The rest if no token follows. Valid until the next call; the object then starts afresh.
   std::string_view Flush();
 
  private:
@@ -36,8 +36,8 @@ class IncrementalDetokenizer {
   const Tokenizer* tokenizer_;
   bool skip_special_;
   bool at_start_ = true;     // no token has contributed yet
-  int32_t strips_left_ = 0;  // how many more copies of the decoder's prefix are dropped
-  std::string pending_;      // bytes that are no complete code point yet
+  int32_t strips_left_ = 0;  // copies of the decoder's prefix still to be dropped
+  std::string pending_;      // bytes of an incomplete code point
   std::string ready_;
 };
 

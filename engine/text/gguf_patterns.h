@@ -1,4 +1,4 @@
-// How a GGUF file of the kind `gpt2` wants its text split: the file gives a name, not a pattern.
+// How a GGUF file of the kind `gpt2` splits text: the file gives a name, not a pattern.
 // Source: the names and patterns of llama.cpp's `llama_vocab` (fact tables of public models); the
 // patterns are those of the models' own tokenizer.json.
 #pragma once
@@ -9,11 +9,11 @@
 namespace heddle::engine::text {
 
 struct GgufPattern {
-  std::string_view name;  // of tokenizer.ggml.pre
-  // Applied one after the other, matches and gaps both kept.
+  std::string_view name;  // value of tokenizer.ggml.pre
+  // Applied one after the other; matches and gaps are both kept.
   std::span<const std::string_view> splits;
-  bool ignore_merges = false;  // a word that is a token is taken as it is
-  bool add_bos = false;        // where the file does not say
+  bool ignore_merges = false;  // a word that is a token is not merged
+  bool add_bos = false;        // the default if the file does not say
 };
 
 // nullptr if the name is unknown.

@@ -1,5 +1,6 @@
 // Vocabularies in GGUF files: the keys `tokenizer.ggml.*`.
-// Source: the GGUF specification, section "Tokenizer"; how their kinds split and merge: llama.cpp.
+// Source: the GGUF specification, section "Tokenizer"; llama.cpp for how each kind splits and
+// merges.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -7,23 +8,23 @@
 #include "absl/strings/ascii.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "engine/files/gguf.h"
 #include "engine/text/bpe_vocabulary.h"
 #include "engine/text/gguf_patterns.h"
 #include "engine/text/loaders.h"
 #include "engine/text/sentencepiece_vocab.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
 
 using Type = SentencePieceVocabulary::Type;
 
-// Names of the token that ends a turn, in files that do not give its id.
+// Texts of the token that ends a turn, for files that do not give its id.
 constexpr std::array<std::string_view, 6> kEndOfTurn = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "<|return|>"};
 
-// What every kind of vocabulary has.
+// The entries that every kind of vocabulary has.
 struct Entries {
   std::vector<std::string_view> tokens;
   std::vector<int64_t> types;  // empty: all normal
@@ -67,7 +68,8 @@ class VocabularyReader {
                                " entries, the limit is ", kMaxVocabSize));
     }
     for (size_t i = 0; i < entries_.tokens.size(); ++i) {
-      if (!IsValidUtf8(entries_.tokens[i])) return Fail(base::StrCat("token ", i, " is not UTF-8"));
+      if (!base::IsValidUtf8(entries_.tokens[i]))
+        return Fail(base::StrCat("token ", i, " is not UTF-8"));
     }
     if (!file_.Has("tokenizer.ggml.token_type")) return absl::OkStatus();
     HEDDLE_ASSIGN_OR_RETURN(entries_.types, file_.Ints("tokenizer.ggml.token_type"));
@@ -86,7 +88,7 @@ class VocabularyReader {
   // -1 if the file does not say.
   absl::StatusOr<TokenId> ReadId(std::string_view key, int64_t absent = -1) const {
     HEDDLE_ASSIGN_OR_RETURN(const int64_t id, file_.IntOr(key, absent));
-    // Exporters write 2^32 - 1 for "none".
+    // Exporters write 2^32 - 1 for no id.
     if (id == UINT32_MAX) return -1;
     if (id < -1 || id >= static_cast<int64_t>(entries_.tokens.size())) {
       return Fail(
@@ -142,8 +144,8 @@ class VocabularyReader {
     return absl::OkStatus();
   }
 
-  // The format has no place for "takes the white space after it along", which Phi-3's control
-  // tokens do; its name is the only sign of it.
+  // The format cannot express that a token strips the white space behind it, which Phi-3's control
+  // tokens do; only its name tells.
   absl::Status RestoreStripping(TokenizerParts* parts) const {
     HEDDLE_ASSIGN_OR_RETURN(const std::string_view name, file_.StringOr("general.name", ""));
     const std::string lower = absl::AsciiStrToLower(base::AbslView(name));
@@ -245,7 +247,7 @@ class VocabularyReader {
     return absl::OkStatus();
   }
 
-  // Besides EOS, what ends a turn ends an answer.
+  // Besides EOS, a token that ends a turn ends an answer.
   absl::Status ReadEnds(TokenizerParts* parts) const {
     for (const std::string_view key :
          {"tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"}) {

@@ -10,8 +10,7 @@
 namespace heddle::engine::text {
 namespace {
 
-// Ids of a vocabulary of n entries lie close together; padding between models' sizes and their
-// tokens is below this.
+// Ids of a vocabulary of n entries are close together; gaps from padding are below this.
 constexpr int64_t kMaxIdGap = 1 << 16;
 
 int64_t IdLimit(size_t entries) { return static_cast<int64_t>(entries) * 2 + kMaxIdGap; }
@@ -155,7 +154,7 @@ absl::StatusOr<ParsedModel> ParseUnigram(const JsonNode& node, size_t num_added)
 }  // namespace
 
 absl::StatusOr<ParsedModel> ParseModel(const JsonNode& node, bool byte_level, size_t num_added) {
-  // Old files leave the type out; only BPE has merges.
+  // Old files have no type; only BPE has merges.
   HEDDLE_ASSIGN_OR_RETURN(const std::string type,
                           node.StringOr("type", node.Find("merges") ? "BPE" : ""));
   if (type == "BPE") return ParseBpe(node, byte_level, num_added);

@@ -8,7 +8,7 @@
 namespace heddle::engine::text {
 namespace {
 
-// Enough of the value to recognise it.
+// A part of the value, long enough to recognise it.
 std::string Excerpt(const nlohmann::json& value) {
   if (value.is_object()) return base::StrCat("an object of ", value.size(), " members");
   if (value.is_array()) return base::StrCat("an array of ", value.size());

@@ -1,5 +1,5 @@
-// Typed access to a JSON document from outside, with messages that say where in it something is
-// missing or of the wrong type. Only for .cc files: nlohmann's header is heavy.
+// Typed access to an untrusted JSON document, with messages that give the place of a missing or
+// wrong value. Only for .cc files: nlohmann's header is heavy.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,7 @@ class JsonNode {
   // INVALID_ARGUMENT "<place>: expected <expected>, found <what>".
   absl::Status Wrong(std::string_view expected) const;
 
-  // A member that is there and not null. REQUIRES nothing of the value: a non-object has no
-  // members.
+  // A member that is present and not null. The value may be of any kind: only objects have members.
   std::optional<JsonNode> Find(std::string_view key) const;
   absl::StatusOr<JsonNode> Get(std::string_view key) const;
 
@@ -38,7 +37,7 @@ class JsonNode {
   absl::StatusOr<bool> BoolOr(std::string_view key, bool absent) const;
   absl::StatusOr<int64_t> Int(std::string_view key) const;
   absl::StatusOr<std::vector<JsonNode>> Array(std::string_view key) const;
-  // The member "type", which says what kind of step an object is.
+  // The member "type", which names the kind of a step.
   absl::StatusOr<std::string> Type() const { return String("type"); }
 
   absl::StatusOr<std::string> AsString() const;

@@ -1,4 +1,5 @@
 // The sections "normalizer", "pre_tokenizer" and "decoder" of tokenizer.json.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -10,6 +11,10 @@ namespace heddle::engine::text {
 namespace {
 
 constexpr int kMaxNesting = 16;
+constexpr size_t kMaxSteps = 64;  // published tokenizers have ten at most
+constexpr size_t kMaxMark = 16;   // bytes of the mark that replaces a space: one code point
+// Limit on the growth of a token by decoding, which makes published ones shorter.
+constexpr size_t kMaxDecodedGrowth = 16;
 
 absl::Status Unsupported(const JsonNode& node, std::string_view kind, std::string_view type,
                          std::string_view known) {
@@ -68,6 +73,7 @@ absl::StatusOr<std::unique_ptr<Normalizer>> ParseNormalizerAt(const JsonNode& no
   if (type == "Sequence") {
     HEDDLE_ASSIGN_OR_RETURN(const std::vector<JsonNode> nodes, node.Array("normalizers"));
     std::vector<std::unique_ptr<Normalizer>> steps;
+    if (nodes.size() > kMaxSteps) return node.Wrong("at most 64 normalizers");
     for (const JsonNode& step : nodes) {
       HEDDLE_ASSIGN_OR_RETURN(auto normalizer, ParseNormalizerAt(step, depth + 1));
       steps.push_back(std::move(normalizer));
@@ -111,7 +117,7 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> ParseSplit(const JsonNode& node) {
   HEDDLE_ASSIGN_OR_RETURN(const Pattern pattern, ParsePattern(node));
   HEDDLE_ASSIGN_OR_RETURN(const SplitBehavior behavior, ParseBehavior(node, ""));
   HEDDLE_ASSIGN_OR_RETURN(const bool invert, node.BoolOr("invert", false));
-  // A scanner's matches have no gaps: keeping the matches and dropping the gaps is the same.
+  // A scanner's matches have no gaps, so keeping the matches and dropping the gaps are the same.
   const bool keeps_matches =
       behavior == SplitBehavior::kIsolated || (behavior == SplitBehavior::kRemoved && invert);
   if (pattern.is_regex && keeps_matches) {
@@ -124,12 +130,14 @@ absl::StatusOr<std::unique_ptr<PreTokenizer>> ParseSplit(const JsonNode& node) {
 
 absl::StatusOr<std::unique_ptr<PreTokenizer>> ParseMetaspace(const JsonNode& node) {
   HEDDLE_ASSIGN_OR_RETURN(std::string replacement, node.StringOr("replacement", kMetaspace));
-  // Older files say add_prefix_space instead of prepend_scheme.
+  // Older files have add_prefix_space instead of prepend_scheme.
   HEDDLE_ASSIGN_OR_RETURN(const bool prefix_space, node.BoolOr("add_prefix_space", true));
   HEDDLE_ASSIGN_OR_RETURN(const std::string scheme,
                           node.StringOr("prepend_scheme", prefix_space ? "always" : "never"));
   HEDDLE_ASSIGN_OR_RETURN(const bool split, node.BoolOr("split", true));
-  if (replacement.empty()) return node.Wrong("a replacement of one character");
+  if (replacement.empty() || replacement.size() > kMaxMark) {
+    return node.Wrong("a replacement of one character");
+  }
   const Prepend prepend = scheme == "always"  ? Prepend::kAlways
                           : scheme == "first" ? Prepend::kFirst
                                               : Prepend::kNever;
@@ -155,6 +163,7 @@ class PreTokenizerParser {
     absl::StatusOr<std::unique_ptr<PreTokenizer>> stage = ParseStage(node, type);
     if (!stage.ok()) return stage.status();
     if (*stage != nullptr) stages().push_back(*std::move(stage));
+    if (stages().size() > kMaxSteps) return node.Wrong("at most 64 pre-tokenizers");
     return absl::OkStatus();
   }
 
@@ -169,7 +178,7 @@ class PreTokenizerParser {
   }
 
  private:
-  // Stages after ByteLevel see the byte alphabet.
+  // Stages behind ByteLevel see the byte alphabet.
   std::vector<std::unique_ptr<PreTokenizer>>& stages() {
     return byte_level_ ? on_alphabet_ : stages_;
   }
@@ -249,12 +258,21 @@ class DecoderParser {
                        "ByteLevel, ByteFallback, Replace, Metaspace, Fuse, Strip, Sequence");
   }
 
-  Decoder Finish() { return std::move(decoder_); }
+  TokenDecoder Finish() { return std::move(decoder_); }
 
  private:
   absl::Status Step(DecodeStep step) {
     decoder_.steps.push_back(std::move(step));
     return absl::OkStatus();
+  }
+
+  // Reads a replacing step; all of them together may make a token kMaxDecodedGrowth times as long.
+  absl::Status Replacement(const JsonNode& node, std::string from, std::string to) {
+    growth_ *= std::max<size_t>(1, (to.size() + from.size() - 1) / from.size());
+    if (growth_ > kMaxDecodedGrowth || decoder_.steps.size() >= kMaxSteps) {
+      return node.Wrong("decoders that make a token no more than 16 times as long");
+    }
+    return Step({DecodeStep::Kind::kReplace, std::move(from), std::move(to)});
   }
 
   static absl::StatusOr<int32_t> Count(const JsonNode& node, std::string_view key) {
@@ -281,7 +299,7 @@ class DecoderParser {
     HEDDLE_ASSIGN_OR_RETURN(const Pattern pattern, ParsePattern(node));
     HEDDLE_ASSIGN_OR_RETURN(std::string content, node.String("content"));
     if (pattern.is_regex || pattern.text.empty()) return node.Wrong("a String pattern");
-    return Step({DecodeStep::Kind::kReplace, pattern.text, std::move(content)});
+    return Replacement(node, pattern.text, std::move(content));
   }
 
   absl::Status ParseMetaspaceStep(const JsonNode& node) {
@@ -289,12 +307,15 @@ class DecoderParser {
     HEDDLE_ASSIGN_OR_RETURN(const bool prefix_space, node.BoolOr("add_prefix_space", true));
     HEDDLE_ASSIGN_OR_RETURN(const std::string scheme,
                             node.StringOr("prepend_scheme", prefix_space ? "always" : "never"));
-    if (replacement.empty()) return node.Wrong("a replacement of one character");
+    if (replacement.empty() || replacement.size() > kMaxMark) {
+      return node.Wrong("a replacement of one character");
+    }
     if (scheme != "never") decoder_.drop_in_first = replacement;
-    return Step({DecodeStep::Kind::kReplace, std::move(replacement), " "});
+    return Replacement(node, std::move(replacement), " ");
   }
 
-  Decoder decoder_;
+  TokenDecoder decoder_;
+  size_t growth_ = 1;
   bool fused_ = false;
 };
 
@@ -310,7 +331,7 @@ absl::StatusOr<ParsedPreTokenizer> ParsePreTokenizer(const JsonNode& node) {
   return parser.Finish();
 }
 
-absl::StatusOr<Decoder> ParseDecoder(const JsonNode& node) {
+absl::StatusOr<TokenDecoder> ParseDecoder(const JsonNode& node) {
   DecoderParser parser;
   HEDDLE_RETURN_IF_ERROR(parser.Parse(node, 0));
   return parser.Finish();

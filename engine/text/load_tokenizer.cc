@@ -34,8 +34,8 @@ std::string_view AsText(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-// Meta and others ship tiktoken ranks under the name tokenizer.model. Such a file begins with
-// base64; a SentencePiece model with the tag of its first piece, a line feed.
+// Meta and others name their tiktoken ranks tokenizer.model. Such a file begins with base64; a
+// SentencePiece model begins with the tag of its first piece, a line feed.
 bool LooksLikeTiktoken(std::string_view bytes) {
   return !bytes.empty() && (absl::ascii_isalnum(static_cast<unsigned char>(bytes[0])) ||
                             bytes[0] == '+' || bytes[0] == '/');
@@ -69,7 +69,7 @@ absl::StatusOr<TokenizerParts> LoadFile(const fs::path& path) {
   return ParseSentencePiece(AsText(file), path.string());
 }
 
-// The only file of `folder` with that extension; empty if there is none or there are several.
+// The only file of `folder` with that extension; empty if there is none or several.
 fs::path OnlyFile(const fs::path& folder, std::string_view extension) {
   std::vector<fs::path> found;
   std::error_code error;
@@ -109,7 +109,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const fs::path& path) {
   }
   HEDDLE_ASSIGN_OR_RETURN(TokenizerParts parts, LoadFile(file));
   if (file.extension() != ".gguf") {
-    // A lone file of another name is no folder's tokenizer: what lies beside it is not its own.
+    // A single file of another name is not its folder's tokenizer: other files there do not belong
+    // to it.
     const bool has_added_tokens =
         file.filename() != "tokenizer.model" && file.extension() != ".tiktoken";
     HEDDLE_RETURN_IF_ERROR(ApplySidecars(file.parent_path(), has_added_tokens, &parts));

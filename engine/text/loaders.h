@@ -1,5 +1,5 @@
 // The readers of the tokenizer file formats. Internal to engine/text; see LoadTokenizer.
-// All of them take untrusted bytes: INVALID_ARGUMENT with the place and what was expected.
+// They read untrusted bytes: INVALID_ARGUMENT gives the place and what was expected.
 #pragma once
 
 #include <filesystem>
@@ -13,37 +13,37 @@
 
 namespace heddle::engine::text {
 
-// tokenizer.json and its sections. `place` names the file in messages.
+// Reads tokenizer.json and its sections. `place` names the file in messages.
 absl::StatusOr<TokenizerParts> ParseTokenizerJson(const nlohmann::json& document,
                                                   std::string place);
 absl::StatusOr<std::unique_ptr<Normalizer>> ParseNormalizer(const JsonNode& node);
 struct ParsedPreTokenizer {
-  std::unique_ptr<PreTokenizer> pre_tokenizer;  // null if the section only says "byte-level"
+  std::unique_ptr<PreTokenizer> pre_tokenizer;  // null if the section is only "byte-level"
   bool byte_level = false;
 };
 absl::StatusOr<ParsedPreTokenizer> ParsePreTokenizer(const JsonNode& node);
-absl::StatusOr<Decoder> ParseDecoder(const JsonNode& node);
+absl::StatusOr<TokenDecoder> ParseDecoder(const JsonNode& node);
 
 struct ParsedModel {
   std::unique_ptr<Model> model;
   TokenTable tokens{0};                   // without added tokens; not finished
   bool has_metaspace_boundaries = false;  // see NewMetaspaceBoundaries
 };
-// `num_added` bounds the ids together with the size of the vocabulary.
+// `num_added` and the size of the vocabulary bound the ids.
 absl::StatusOr<ParsedModel> ParseModel(const JsonNode& node, bool byte_level, size_t num_added);
 
-// SentencePiece's tokenizer.model.
+// Reads SentencePiece's tokenizer.model.
 absl::StatusOr<TokenizerParts> ParseSentencePiece(std::string_view bytes, const std::string& place);
 
-// tiktoken's ranks: one "<base64 of the token> <rank>" per line; `pattern` splits the text.
+// Reads tiktoken's ranks: one "<base64 of the token> <rank>" per line; `pattern` splits the text.
 absl::StatusOr<TokenizerParts> ParseTiktoken(std::string_view text, std::string_view pattern,
                                              const std::string& place);
 
 absl::StatusOr<TokenizerParts> ParseGgufVocabulary(const GgufFile& file);
 
-// What tokenizer_config.json, special_tokens_map.json, generation_config.json and the template
-// files of `folder` say about the tokenizer; and added_tokens.json, where the tokenizer's own file
-// does not have the added tokens. Files that are not there say nothing.
+// Reads what tokenizer_config.json, special_tokens_map.json, generation_config.json and the
+// template files of `folder` say about the tokenizer, and added_tokens.json if the tokenizer's own
+// file lacks the added tokens. Missing files are skipped.
 absl::Status ApplySidecars(const std::filesystem::path& folder, bool has_added_tokens,
                            TokenizerParts* parts);
 

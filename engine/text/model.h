@@ -1,18 +1,18 @@
-// What BPE and Unigram have in common: they turn one word into ids, and need working memory for it.
+// The common interface of BPE and Unigram: they turn one word into ids, and need working memory.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
-#include "engine/step.h"
+#include "engine/ids.h"
 
 namespace heddle::engine::text {
 
-// Working memory of one encoding thread, kept between words so that encoding does not allocate.
+// Working memory of one encoding thread, kept between words so that encoding allocates nothing.
 struct ModelScratch {
-  // BPE: a part of the word that has not been merged further. `prev`, `next` index the vector, -1
-  // at the ends; used for long words only.
+  // BPE: a part of the word that has not been merged further. `prev` and `next` are indices, -1 at
+  // the ends; used for long words only.
   struct Symbol {
     int32_t id;
     uint32_t begin;
@@ -42,19 +42,19 @@ class Model {
  public:
   virtual ~Model() = default;
 
-  // Appends the ids of one word. The result depends on the word alone.
+  // Appends the ids of one word. The result depends only on the word.
   virtual void EncodeWord(std::string_view word, ModelScratch* scratch,
                           std::vector<TokenId>* out) const = 0;
 };
 
-// How a part of a word that the vocabulary does not have is written.
+// How parts of a word that are not in the vocabulary are written.
 struct UnknownPolicy {
   std::vector<TokenId> byte_tokens;  // [256], or empty: byte fallback
   TokenId unk_id = -1;               // -1: nothing is written
   bool fuse_unk = false;             // one unk_id for a run of unknown code points
 
-  // Appends the ids of `part`, one code point. `*after_unknown` says that the last part was unknown
-  // and has been written as unk_id; updated.
+  // Appends the ids of `part`, one code point. `*after_unknown`, which is updated, says that the
+  // last part was unknown and was written as unk_id.
   void Append(std::string_view part, bool* after_unknown, std::vector<TokenId>* out) const;
 };
 

@@ -5,7 +5,8 @@
 
 #include "base/message.h"
 #include "base/status.h"
-#include "engine/text/utf8.h"
+#include "base/strings.h"
+#include "base/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -14,14 +15,11 @@ class Sequence : public Normalizer {
  public:
   explicit Sequence(std::vector<std::unique_ptr<Normalizer>> steps) : steps_(std::move(steps)) {}
 
-  absl::Status Apply(std::string* text) const override {
-    const size_t limit = (text->size() + 64) * kMaxNormalizedGrowth;
+  absl::Status Rewrite(std::string* text, WorkBudget* budget) const override {
     for (const auto& step : steps_) {
-      HEDDLE_RETURN_IF_ERROR(step->Apply(text));
-      if (text->size() > limit) {
-        return absl::ResourceExhaustedError(base::StrCat(
-            "the tokenizer's normalizer makes the text larger than ", limit, " bytes"));
-      }
+      HEDDLE_RETURN_IF_ERROR(step->Rewrite(text, budget));
+      HEDDLE_RETURN_IF_ERROR(budget->CheckSize(text->size()));
+      HEDDLE_RETURN_IF_ERROR(budget->CheckTime());
     }
     return absl::OkStatus();
   }
@@ -33,7 +31,7 @@ class Sequence : public Normalizer {
 class UnicodeForm : public Normalizer {
  public:
   explicit UnicodeForm(NormalForm form) : form_(form) {}
-  absl::Status Apply(std::string* text) const override {
+  absl::Status Rewrite(std::string* text, WorkBudget* /*budget*/) const override {
     if (!IsSurelyNormalized(*text, form_)) *text = Normalize(*text, form_);
     return absl::OkStatus();
   }
@@ -42,11 +40,11 @@ class UnicodeForm : public Normalizer {
   NormalForm form_;
 };
 
-// A step that is a plain function of the text.
+// A step that is a pure function of the text.
 class Function : public Normalizer {
  public:
   explicit Function(std::string (*function)(std::string_view)) : function_(function) {}
-  absl::Status Apply(std::string* text) const override {
+  absl::Status Rewrite(std::string* text, WorkBudget* /*budget*/) const override {
     *text = function_(*text);
     return absl::OkStatus();
   }
@@ -59,16 +57,16 @@ class Strip : public Normalizer {
  public:
   Strip(bool left, bool right) : left_(left), right_(right) {}
 
-  absl::Status Apply(std::string* text) const override {
+  absl::Status Rewrite(std::string* text, WorkBudget* /*budget*/) const override {
     const CharClassTable& classes = CharClassTable::Get();
     size_t begin = 0;
-    size_t end = 0;  // after the last code point that is no white space
+    size_t end = 0;  // behind the last code point that is not white space
     bool seen = false;
-    for (size_t at = 0; at < text->size(); at += Utf8Size((*text)[at])) {
-      if ((classes[DecodeUtf8(text->data() + at)] & kWhiteSpace) != 0) continue;
+    for (size_t at = 0; at < text->size(); at += base::Utf8Size((*text)[at])) {
+      if ((classes[base::DecodeUtf8(text->data() + at)] & kWhiteSpace) != 0) continue;
       if (!seen) begin = at;
       seen = true;
-      end = at + Utf8Size((*text)[at]);
+      end = at + base::Utf8Size((*text)[at]);
     }
     if (!seen) {
       if (left_ || right_) text->clear();
@@ -87,7 +85,7 @@ class Strip : public Normalizer {
 class PrependText : public Normalizer {
  public:
   explicit PrependText(std::string prefix) : prefix_(std::move(prefix)) {}
-  absl::Status Apply(std::string* text) const override {
+  absl::Status Rewrite(std::string* text, WorkBudget* /*budget*/) const override {
     if (!text->empty()) text->insert(0, prefix_);
     return absl::OkStatus();
   }
@@ -96,11 +94,25 @@ class PrependText : public Normalizer {
   std::string prefix_;
 };
 
+// The number of occurrences of `part`, which is not empty, without overlap.
+size_t CountOf(std::string_view text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string_view::npos; at += part.size()) {
+    ++count;
+  }
+  return count;
+}
+
 class Replace : public Normalizer {
  public:
   Replace(std::string from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}
-  absl::Status Apply(std::string* text) const override {
-    if (!from_.empty()) *text = ReplaceAll(*text, from_, to_);
+  absl::Status Rewrite(std::string* text, WorkBudget* budget) const override {
+    if (from_.empty()) return absl::OkStatus();
+    if (to_.size() > from_.size()) {
+      const size_t growth = CountOf(*text, from_) * (to_.size() - from_.size());
+      HEDDLE_RETURN_IF_ERROR(budget->CheckSize(text->size() + growth));
+    }
+    *text = base::ReplaceAll(*text, from_, to_);
     return absl::OkStatus();
   }
 
@@ -113,14 +125,15 @@ class ReplaceMatches : public Normalizer {
  public:
   ReplaceMatches(Regex from, std::string to) : from_(std::move(from)), to_(std::move(to)) {}
 
-  absl::Status Apply(std::string* text) const override {
+  absl::Status Rewrite(std::string* text, WorkBudget* budget) const override {
     std::string out;
     size_t done = 0;
-    HEDDLE_RETURN_IF_ERROR(from_.ForEachMatch(*text, [&](size_t begin, size_t end) {
+    const auto replace = [&](size_t begin, size_t end) {
       out.append(*text, done, begin - done).append(to_);
       done = end;
-      return absl::OkStatus();
-    }));
+      return budget->CheckSize(out.size());
+    };
+    HEDDLE_RETURN_IF_ERROR(from_.ForEachMatch(*text, replace, budget));
     out.append(*text, done);
     *text = std::move(out);
     return absl::OkStatus();
@@ -134,13 +147,13 @@ class ReplaceMatches : public Normalizer {
 class Precompiled : public Normalizer {
  public:
   explicit Precompiled(Charsmap charsmap) : charsmap_(std::move(charsmap)) {
-    // No control characters: CR and LF are one grapheme.
+    // Control characters are excluded: CR and LF are one grapheme.
     for (unsigned char byte = ' '; byte < 0x7F; ++byte) {
       plain_[byte] = charsmap_.LeavesAlone(byte);
     }
   }
 
-  absl::Status Apply(std::string* text) const override {
+  absl::Status Rewrite(std::string* text, WorkBudget* budget) const override {
     std::string out;
     out.reserve(text->size());
     std::string_view rest(*text);
@@ -149,16 +162,19 @@ class Precompiled : public Normalizer {
       out.append(rest.substr(0, plain));
       rest.remove_prefix(plain);
       if (rest.empty()) break;
+      HEDDLE_RETURN_IF_ERROR(budget->CheckSize(out.size()));
+      HEDDLE_RETURN_IF_ERROR(budget->CheckTimeSometimes());
       const std::string_view grapheme = rest.substr(0, GraphemeSize(rest));
       rest.remove_prefix(grapheme.size());
-      // The library looks short graphemes up as a whole, by the shortest rule that they begin with.
+      // The library looks up short graphemes as a whole, by the shortest rule that is a prefix of
+      // them.
       if (grapheme.size() < kWholeLookupBytes) {
         if (const auto match = charsmap_.Shortest(grapheme)) {
           out.append(match->replacement);
           continue;
         }
       }
-      AppendByCodePoint(grapheme, &out);
+      HEDDLE_RETURN_IF_ERROR(AppendByCodePoint(grapheme, budget, &out));
     }
     *text = std::move(out);
     return absl::OkStatus();
@@ -169,23 +185,26 @@ class Precompiled : public Normalizer {
 
   static size_t GraphemeSize(std::string_view text) {
     int32_t state = 0;
-    char32_t before = DecodeUtf8(text.data());
-    size_t at = Utf8Size(text[0]);
+    char32_t before = base::DecodeUtf8(text.data());
+    size_t at = base::Utf8Size(text[0]);
     while (at < text.size()) {
-      const char32_t after = DecodeUtf8(text.data() + at);
+      const char32_t after = base::DecodeUtf8(text.data() + at);
       if (IsGraphemeBreak(before, after, &state)) break;
-      at += Utf8Size(text[at]);
+      at += base::Utf8Size(text[at]);
       before = after;
     }
     return at;
   }
 
-  void AppendByCodePoint(std::string_view grapheme, std::string* out) const {
-    for (size_t at = 0; at < grapheme.size(); at += Utf8Size(grapheme[at])) {
-      const std::string_view one = grapheme.substr(at, Utf8Size(grapheme[at]));
+  absl::Status AppendByCodePoint(std::string_view grapheme, WorkBudget* budget,
+                                 std::string* out) const {
+    for (size_t at = 0; at < grapheme.size(); at += base::Utf8Size(grapheme[at])) {
+      const std::string_view one = grapheme.substr(at, base::Utf8Size(grapheme[at]));
       const auto match = charsmap_.Shortest(one);
       out->append(match ? match->replacement : one);
+      HEDDLE_RETURN_IF_ERROR(budget->CheckSize(out->size()));
     }
+    return absl::OkStatus();
   }
 
   Charsmap charsmap_;

@@ -12,41 +12,43 @@
 #include "engine/text/charsmap.h"
 #include "engine/text/regex.h"
 #include "engine/text/unicode.h"
+#include "engine/text/work_budget.h"
 
 namespace heddle::engine::text {
 
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Rewrites well-formed UTF-8 in place. RESOURCE_EXHAUSTED if a regular expression runs away, or
-  // the text grows beyond kMaxNormalizedGrowth times its size.
-  virtual absl::Status Apply(std::string* text) const = 0;
+  // Rewrites well-formed UTF-8 in place. RESOURCE_EXHAUSTED if a regular expression takes too much
+  // work, or if the budget is used up; the text is then lost.
+  virtual absl::Status Rewrite(std::string* text, WorkBudget* budget) const = 0;
+  // Rewrites within the budget for a text of its size.
+  absl::Status Apply(std::string* text) const {
+    WorkBudget budget = WorkBudget::For(text->size());
+    return Rewrite(text, &budget);
+  }
 };
-
-// A code point becomes 18 (NFKD of U+FDFA) at most in Unicode's own mappings; replacement rules of
-// a file may grow text further, within reason.
-inline constexpr size_t kMaxNormalizedGrowth = 64;
 
 std::unique_ptr<Normalizer> NewNormalizerSequence(std::vector<std::unique_ptr<Normalizer>> steps);
 std::unique_ptr<Normalizer> NewUnicodeNormalizer(NormalForm form);
 std::unique_ptr<Normalizer> NewLowercase();
 std::unique_ptr<Normalizer> NewRemoveMarks();
 std::unique_ptr<Normalizer> NewStrip(bool left, bool right);
-// In front of text that is not empty.
+// Puts `prefix` in front of a text that is not empty.
 std::unique_ptr<Normalizer> NewPrepend(std::string prefix);
 std::unique_ptr<Normalizer> NewReplace(std::string from, std::string to);
 std::unique_ptr<Normalizer> NewReplaceMatches(Regex from, std::string to);
-// The `Precompiled` normalizer of tokenizer.json: by user-perceived characters.
+// The `Precompiled` normalizer of tokenizer.json, which works on user-perceived characters.
 std::unique_ptr<Normalizer> NewPrecompiled(Charsmap charsmap);
 
-// What SentencePiece does to text, by its NormalizerSpec.
+// SentencePiece's normalisation, by its NormalizerSpec.
 struct SentencePieceRules {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
   bool treat_whitespace_as_suffix = false;
   Charsmap charsmap;                      // may be empty
-  std::vector<std::string> user_defined;  // kept as they are
+  std::vector<std::string> user_defined;  // symbols that are kept as they are
 };
 std::unique_ptr<Normalizer> NewSentencePieceNormalizer(SentencePieceRules rules);
 

@@ -4,20 +4,21 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "base/strings.h"
+#include "base/utf8.h"
 #include "engine/text/byte_level.h"
 #include "engine/text/unicode.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
 
-// Turns alternating gaps and matches into pieces.
+// Combines alternating gaps and matches to pieces.
 class Joiner {
  public:
   Joiner(Piece whole, SplitBehavior behavior, bool invert, PieceSink sink)
       : whole_(whole), behavior_(behavior), invert_(invert), sink_(sink) {}
 
-  // The next part of the text; parts come from left to right and cover it.
+  // Adds the next part of the text; parts come from left to right and cover it.
   absl::Status Add(size_t begin, size_t end, bool matched) {
     const bool is_match = matched != invert_;
     if (behavior_ == SplitBehavior::kIsolated) return Emit(begin, end);
@@ -58,7 +59,8 @@ class Joiner {
 
   absl::Status Emit(size_t begin, size_t end) {
     if (begin == end) return absl::OkStatus();
-    return sink_({whole_.text.substr(begin, end - begin), whole_.at_start && begin == 0});
+    return sink_(
+        {whole_.text.substr(begin, end - begin), whole_.at_start && begin == 0, whole_.budget});
   }
 
   Piece whole_;
@@ -71,9 +73,9 @@ class Joiner {
   size_t end_ = 0;
 };
 
-class Sequence : public PreTokenizer {
+class StageSequence : public PreTokenizer {
  public:
-  explicit Sequence(std::vector<std::unique_ptr<PreTokenizer>> stages)
+  explicit StageSequence(std::vector<std::unique_ptr<PreTokenizer>> stages)
       : stages_(std::move(stages)) {}
 
   absl::Status Split(Piece piece, PieceSink sink) const override { return From(0, piece, sink); }
@@ -101,7 +103,7 @@ class RegexSplit : public PreTokenizer {
       done = end;
       return joiner.Add(begin, end, true);
     };
-    HEDDLE_RETURN_IF_ERROR(regex_.ForEachMatch(piece.text, add));
+    HEDDLE_RETURN_IF_ERROR(regex_.ForEachMatch(piece.text, add, piece.budget));
     if (done < piece.text.size()) {
       HEDDLE_RETURN_IF_ERROR(joiner.Add(done, piece.text.size(), false));
     }
@@ -121,7 +123,7 @@ class ScannerSplit : public PreTokenizer {
   absl::Status Split(Piece piece, PieceSink sink) const override {
     bool at_start = piece.at_start;
     return Scan(spec_, piece.text, [&](std::string_view part) {
-      return sink({part, std::exchange(at_start, false)});
+      return sink({part, std::exchange(at_start, false), piece.budget});
     });
   }
 
@@ -137,8 +139,8 @@ class CharSplit : public PreTokenizer {
     Joiner joiner(piece, behavior_, false, sink);
     size_t gap = 0;
     for (size_t at = 0; at < piece.text.size();) {
-      const size_t end = at + Utf8Size(piece.text[at]);
-      if (Matches(DecodeUtf8(piece.text.data() + at))) {
+      const size_t end = at + base::Utf8Size(piece.text[at]);
+      if (Matches(base::DecodeUtf8(piece.text.data() + at))) {
         if (at > gap) HEDDLE_RETURN_IF_ERROR(joiner.Add(gap, at, false));
         HEDDLE_RETURN_IF_ERROR(joiner.Add(at, end, true));
         gap = end;
@@ -160,7 +162,7 @@ class CharSplit : public PreTokenizer {
       case CharKind::kWhiteSpace:
         return (bits & kWhiteSpace) != 0;
       case CharKind::kPunctuation:
-        // Of ASCII also the symbols: $ + < = > ^ ` | ~.
+        // ASCII symbols count as well: $ + < = > ^ ` | ~.
         return (bits & kPunctuation) != 0 || (c < 0x80 && (bits & kSymbol) != 0);
     }
     return false;
@@ -171,7 +173,7 @@ class CharSplit : public PreTokenizer {
   SplitBehavior behavior_;
 };
 
-// Cuts before each `marker`, or before each that does not follow another directly.
+// Cuts before each `marker`, or only before those that do not directly follow another.
 absl::Status CutBefore(Piece whole, std::string_view marker, bool every, PieceSink sink) {
   const std::string_view text = whole.text;
   size_t begin = 0;
@@ -181,13 +183,14 @@ absl::Status CutBefore(Piece whole, std::string_view marker, bool every, PieceSi
     if (at == std::string_view::npos) break;
     const bool follows = at > 0 && at == search;
     if (at > begin && (every || !follows)) {
-      HEDDLE_RETURN_IF_ERROR(sink({text.substr(begin, at - begin), whole.at_start && begin == 0}));
+      HEDDLE_RETURN_IF_ERROR(
+          sink({text.substr(begin, at - begin), whole.at_start && begin == 0, whole.budget}));
       begin = at;
     }
     search = at + marker.size();
   }
   if (begin == text.size()) return absl::OkStatus();
-  return sink({text.substr(begin), whole.at_start && begin == 0});
+  return sink({text.substr(begin), whole.at_start && begin == 0, whole.budget});
 }
 
 class Metaspace : public PreTokenizer {
@@ -196,11 +199,12 @@ class Metaspace : public PreTokenizer {
       : replacement_(std::move(replacement)), prepend_(prepend), split_(split) {}
 
   absl::Status Split(Piece piece, PieceSink sink) const override {
-    std::string text = ReplaceAll(piece.text, " ", replacement_);
+    std::string text = base::ReplaceAll(piece.text, " ", replacement_);
     const bool prepends =
         prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && piece.at_start);
     if (prepends && !text.starts_with(replacement_)) text.insert(0, replacement_);
-    const Piece whole{text, piece.at_start};
+    if (piece.budget != nullptr) HEDDLE_RETURN_IF_ERROR(piece.budget->CheckSize(text.size()));
+    const Piece whole{text, piece.at_start, piece.budget};
     return split_ ? CutBefore(whole, replacement_, true, sink) : sink(whole);
   }
 
@@ -222,7 +226,7 @@ class PrefixSpace : public PreTokenizer {
   absl::Status Split(Piece piece, PieceSink sink) const override {
     if (piece.text.starts_with(' ')) return sink(piece);
     const std::string text = base::StrCat(" ", piece.text);
-    return sink({text, piece.at_start});
+    return sink({text, piece.at_start, piece.budget});
   }
 };
 
@@ -238,16 +242,16 @@ class OnByteAlphabet : public PreTokenizer {
     size_t at = 0;
     const auto advance = [&](size_t mapped_end) {
       while (mapped_at < mapped_end) {
-        mapped_at += Utf8Size(mapped[mapped_at]);
+        mapped_at += base::Utf8Size(mapped[mapped_at]);
         ++at;
       }
       return at;
     };
-    return inner_->Split({mapped, piece.at_start}, [&](Piece part) {
+    return inner_->Split({mapped, piece.at_start, piece.budget}, [&](Piece part) {
       const auto mapped_begin = static_cast<size_t>(part.text.data() - mapped.data());
       const size_t begin = advance(mapped_begin);
       const size_t end = advance(mapped_begin + part.text.size());
-      return sink({piece.text.substr(begin, end - begin), part.at_start});
+      return sink({piece.text.substr(begin, end - begin), part.at_start, piece.budget});
     });
   }
 
@@ -259,7 +263,7 @@ class OnByteAlphabet : public PreTokenizer {
 
 std::unique_ptr<PreTokenizer> NewSequence(std::vector<std::unique_ptr<PreTokenizer>> stages) {
   if (stages.size() == 1) return std::move(stages[0]);
-  return std::make_unique<Sequence>(std::move(stages));
+  return std::make_unique<StageSequence>(std::move(stages));
 }
 
 std::unique_ptr<PreTokenizer> NewRegexSplit(Regex regex, SplitBehavior behavior, bool invert) {

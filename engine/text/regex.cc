@@ -3,26 +3,32 @@
 
 #include <pcre2.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "base/message.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "engine/text/class_run.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
 
-// Steps of backtracking before a match is given up: far above what splitting patterns need (they
-// take a few steps per character), and below a second.
-constexpr uint32_t kMatchLimit = 20'000'000;
+// Steps of backtracking before a match at one position is given up: far above the needs of
+// splitting patterns (a few steps per character), and below a tenth of a second. Short texts get
+// fewer, since there may be many of them.
+constexpr uint32_t kMaxMatchSteps = 20'000'000;
+constexpr uint32_t kLeastMatchSteps = 10'000;
+constexpr uint32_t kMatchStepsPerByte = 16;
+// Positions that are tried between two looks at the budget.
+constexpr size_t kPlacesAtATime = 64;
 constexpr size_t kMaxPatternBytes = 64 * 1024;
 // PCRE2 starts on 32 KiB of its caller's stack; long matches of nested groups need more.
 constexpr size_t kJitStackStart = 64 * 1024;
 constexpr size_t kJitStackMax = 16 * 1024 * 1024;
 
-// PCRE2 counts U+180E as white space, Oniguruma follows the property White_Space.
+// PCRE2 counts U+180E as white space; Oniguruma follows the property White_Space.
 constexpr std::string_view kSpaceSet =
     "\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}"
     "\\x{205F}\\x{3000}";
@@ -82,8 +88,8 @@ class Translator {
         AppendSet(depth_ > 0 ? "" : "[", SetOf(c));
         break;
       case 'S':
-        // Inside a class a negated set cannot be written out; PCRE2's own \S differs in U+180E
-        // only.
+        // Inside a class a negated set cannot be written out; PCRE2's own \S differs only in
+        // U+180E.
         if (depth_ > 0)
           out_.append("\\S");
         else
@@ -101,7 +107,7 @@ class Translator {
     return absl::OkStatus();
   }
 
-  // A set inside a class needs no brackets of its own.
+  // A set inside a class needs no brackets.
   void AppendSet(std::string_view open, std::string_view set) {
     out_.append(open).append(set);
     if (!open.empty()) out_.push_back(']');
@@ -111,7 +117,7 @@ class Translator {
     depth_ = 1;
     out_.push_back(in_[at_++]);
     if (at_ < in_.size() && in_[at_] == '^') out_.push_back(in_[at_++]);
-    // A bracket in first place is a member in both dialects.
+    // A leading bracket is a member in both dialects.
     if (at_ < in_.size() && in_[at_] == ']') {
       out_.append("\\]");
       ++at_;
@@ -154,6 +160,53 @@ struct MatchFree {
   void operator()(pcre2_jit_stack* stack) const { pcre2_jit_stack_free(stack); }
 };
 
+// Searches one text for matches.
+class Search {
+ public:
+  Search(const pcre2_code* code, std::string_view text)
+      : code_(code),
+        text_(text),
+        match_(pcre2_match_data_create(1, nullptr)),
+        context_(pcre2_match_context_create(nullptr)) {
+    if (!has_memory()) return;
+    const size_t steps = kLeastMatchSteps + kMatchStepsPerByte * text.size();
+    pcre2_set_match_limit(context_.get(),
+                          static_cast<uint32_t>(std::min<size_t>(steps, kMaxMatchSteps)));
+  }
+
+  bool has_memory() const { return match_ != nullptr && context_ != nullptr; }
+
+  // Finds the first match that begins in [first, last]; returns PCRE2's result.
+  int From(size_t first, size_t last) {
+    pcre2_set_offset_limit(context_.get(), last);
+    const auto subject = reinterpret_cast<PCRE2_SPTR>(text_.data());
+    while (true) {
+      const int found = pcre2_match(code_, subject, text_.size(), first, PCRE2_NO_UTF_CHECK,
+                                    match_.get(), context_.get());
+      if (found != PCRE2_ERROR_JIT_STACKLIMIT || stack_ != nullptr) return found;
+      stack_.reset(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr));
+      pcre2_jit_stack_assign(context_.get(), nullptr, stack_.get());
+    }
+  }
+  size_t begin() const { return pcre2_get_ovector_pointer(match_.get())[0]; }
+  size_t end() const { return pcre2_get_ovector_pointer(match_.get())[1]; }
+
+  // The position of the next code point behind `at`; beyond the text if there is none.
+  size_t NextPlace(size_t at) const {
+    do {
+      ++at;
+    } while (at < text_.size() && (static_cast<unsigned char>(text_[at]) & 0xC0) == 0x80);
+    return at;
+  }
+
+ private:
+  const pcre2_code* code_;
+  std::string_view text_;
+  std::unique_ptr<pcre2_match_data, MatchFree> match_;
+  std::unique_ptr<pcre2_match_context, MatchFree> context_;
+  std::unique_ptr<pcre2_jit_stack, MatchFree> stack_;
+};
+
 }  // namespace
 
 struct Regex::Code {
@@ -184,15 +237,18 @@ absl::StatusOr<Regex> Regex::Compile(std::string_view pattern) {
   HEDDLE_ASSIGN_OR_RETURN(const std::string translated, TranslateOniguruma(pattern));
   int error = 0;
   PCRE2_SIZE offset = 0;
-  // Oniguruma's ^ and $ work on lines unless told otherwise.
+  // Oniguruma's ^ and $ work on lines by default. Start optimisations are off because they look at
+  // the whole text each time.
   code->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C |
+                                     PCRE2_USE_OFFSET_LIMIT | PCRE2_NO_START_OPTIMIZE,
                                  &error, &offset, nullptr);
   if (code->compiled == nullptr) {
     return absl::InvalidArgumentError(
         base::StrCat("regular expression '", pattern, "': ", ErrorText(error)));
   }
-  // Without the compiler (some kernels forbid it) the interpreter gives the same matches.
+  // Without the just-in-time compiler (some kernels forbid it) the interpreter gives the same
+  // matches.
   pcre2_jit_compile(code->compiled, PCRE2_JIT_COMPLETE);
   return Regex(std::move(code));
 }
@@ -210,25 +266,20 @@ absl::StatusOr<Regex> Regex::Literal(std::string_view text) {
 }
 
 absl::Status Regex::ForEachMatch(std::string_view text,
-                                 absl::FunctionRef<absl::Status(size_t, size_t)> on_match) const {
+                                 absl::FunctionRef<absl::Status(size_t, size_t)> on_match,
+                                 WorkBudget* budget) const {
   if (code_->run) return code_->run->ForEachMatch(text, on_match);
-  const std::unique_ptr<pcre2_match_data, MatchFree> match(pcre2_match_data_create(1, nullptr));
-  const std::unique_ptr<pcre2_match_context, MatchFree> context(
-      pcre2_match_context_create(nullptr));
-  std::unique_ptr<pcre2_jit_stack, MatchFree> stack;
-  if (match == nullptr || context == nullptr) {
+  Search search(code_->compiled, text);
+  if (!search.has_memory()) {
     return absl::ResourceExhaustedError("no memory for a regular expression match");
   }
-  pcre2_set_match_limit(context.get(), kMatchLimit);
-  const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   size_t from = 0;
   while (from <= text.size()) {
-    const int found = pcre2_match(code_->compiled, subject, text.size(), from, PCRE2_NO_UTF_CHECK,
-                                  match.get(), context.get());
-    if (found == PCRE2_ERROR_NOMATCH) break;
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT && stack == nullptr) {
-      stack.reset(pcre2_jit_stack_create(kJitStackStart, kJitStackMax, nullptr));
-      pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+    if (budget != nullptr) HEDDLE_RETURN_IF_ERROR(budget->CheckTime());
+    const size_t last = std::min(text.size(), from + kPlacesAtATime);
+    const int found = search.From(from, last);
+    if (found == PCRE2_ERROR_NOMATCH) {
+      from = search.NextPlace(last);
       continue;
     }
     if (found < 0) {
@@ -236,17 +287,11 @@ absl::Status Regex::ForEachMatch(std::string_view text,
                                                        "' on ", text.size(),
                                                        " bytes: ", ErrorText(found)));
     }
-    const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(match.get());
-    const size_t begin = offsets[0];
-    const size_t end = offsets[1];
-    if (end < begin) break;  // \K in a lookahead; no tokenizer means that
+    const size_t begin = search.begin();
+    const size_t end = search.end();
+    if (end < begin) break;  // \K in a lookahead, which no tokenizer uses
     HEDDLE_RETURN_IF_ERROR(on_match(begin, end));
-    if (end > begin)
-      from = end;
-    else if (end == text.size())
-      break;
-    else
-      from = end + Utf8Size(text[end]);
+    from = end > begin ? end : search.NextPlace(end);
   }
   return absl::OkStatus();
 }

@@ -11,28 +11,31 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/text/work_budget.h"
 
 namespace heddle::engine::text {
 
 // Immutable and thread-safe after Compile.
 class Regex {
  public:
-  // INVALID_ARGUMENT with the position if `pattern` is not a valid expression, or is one that means
-  // something else to PCRE2 and has no translation.
+  // INVALID_ARGUMENT with the position if `pattern` is not a valid expression, or has another
+  // meaning in PCRE2 and cannot be translated.
   static absl::StatusOr<Regex> Compile(std::string_view pattern);
-  // Matches `text` itself.
+  // An expression that matches exactly `text`.
   static absl::StatusOr<Regex> Literal(std::string_view text);
 
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
   ~Regex();
 
-  // Calls `on_match(begin, end)` for each match from left to right, as find_iter does: matches do
-  // not overlap, and after an empty one the search goes on one code point later.
-  // RESOURCE_EXHAUSTED if the expression needs more backtracking than the limit.
+  // Calls `on_match(begin, end)` for each match from left to right, like find_iter: matches do not
+  // overlap, and after an empty one the search continues one code point later.
+  // RESOURCE_EXHAUSTED if the expression exceeds the limit on backtracking, or the budget's time is
+  // used up (nullptr: no budget).
   // REQUIRES: well-formed UTF-8.
   absl::Status ForEachMatch(std::string_view text,
-                            absl::FunctionRef<absl::Status(size_t, size_t)> on_match) const;
+                            absl::FunctionRef<absl::Status(size_t, size_t)> on_match,
+                            WorkBudget* budget = nullptr) const;
 
  private:
   struct Code;

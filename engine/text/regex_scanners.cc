@@ -3,8 +3,8 @@
 #include <array>
 
 #include "base/status.h"
+#include "base/utf8.h"
 #include "engine/text/unicode.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -45,7 +45,7 @@ constexpr std::array kKnown = {
     Known{kDeepseek3Pattern, {ScannerSpec::Shape::kDeepseek3, kLetter | kMark, 0, 0, false, false}},
 };
 
-// One text, read from the left. Positions are byte offsets of code points.
+// Scans one text from the left. Positions are byte offsets of code points.
 class Scanner {
  public:
   Scanner(const ScannerSpec& spec, std::string_view text)
@@ -69,13 +69,13 @@ class Scanner {
  private:
   uint8_t Class(size_t at) const {
     const auto byte = static_cast<unsigned char>(text_[at]);
-    return byte < 0x80 ? ascii_[byte] : classes_[DecodeUtf8(text_.data() + at)];
+    return byte < 0x80 ? ascii_[byte] : classes_[base::DecodeUtf8(text_.data() + at)];
   }
   bool Ends(size_t at) const { return at >= text_.size(); }
   bool Is(size_t at, uint8_t bits) const { return !Ends(at) && (Class(at) & bits) != 0; }
   bool IsOther(size_t at) const { return !Ends(at) && (Class(at) & spec_.not_other) == 0; }
   bool IsLineEnd(size_t at) const { return text_[at] == '\r' || text_[at] == '\n'; }
-  size_t After(size_t at) const { return at + Utf8Size(text_[at]); }
+  size_t After(size_t at) const { return at + base::Utf8Size(text_[at]); }
 
   size_t Run(size_t at, uint8_t bits) const {
     while (Is(at, bits)) at = After(at);
@@ -86,7 +86,7 @@ class Scanner {
     return at;
   }
 
-  // Letter of a contraction in any case; U+017F (long s) folds to s. `*size` gets its bytes.
+  // The letter of a contraction in any case; U+017F (long s) folds to s. `*size` gets its bytes.
   char FoldedLetter(size_t at, bool any_case, size_t* size) const {
     if (Ends(at)) return 0;
     *size = 1;
@@ -100,7 +100,7 @@ class Scanner {
     return c;
   }
 
-  // End of 's|'t|'re|'ve|'m|'ll|'d at `at`, or `at` if there is none.
+  // The end of 's|'t|'re|'ve|'m|'ll|'d at `at`, or `at` if there is none.
   size_t Contraction(size_t at, bool any_case) const {
     if (Ends(at) || text_[at] != '\'') return at;
     size_t size = 0;
@@ -112,7 +112,7 @@ class Scanner {
     return second == (first == 'l' ? 'l' : 'e') ? second_at + size : at;
   }
 
-  // \s+(?!\S)|\s+ : white space up to the last one before a word.
+  // The end of \s+(?!\S)|\s+ : white space up to the last one before a word.
   size_t Spaces(size_t at) const {
     size_t end = at;
     size_t last = at;
@@ -123,7 +123,7 @@ class Scanner {
     return Ends(end) || last == at ? end : last;
   }
 
-  // \s*[\r\n]+|\s+(?!\S)|\s+
+  // The end of \s*[\r\n]+|\s+(?!\S)|\s+ .
   size_t SpacesOrLines(size_t at) const {
     size_t after_line = at;
     for (size_t end = at; Is(end, kWhiteSpace); end = After(end)) {
@@ -137,7 +137,7 @@ class Scanner {
     return at;
   }
 
-  // ` ?[^\s\p{L}\p{N}]+[\r\n]*` or `at`.
+  // The end of ` ?[^\s\p{L}\p{N}]+[\r\n]*`, or `at`.
   size_t Punctuation(size_t at) const {
     const size_t begin = at + (text_[at] == ' ');
     size_t end = RunOther(begin);
@@ -160,7 +160,7 @@ class Scanner {
     return Spaces(at);
   }
 
-  // Whether the code point may stand before a word and join it: [^\r\n\p{L}\p{N}].
+  // Whether the code point may precede and join a word: [^\r\n\p{L}\p{N}].
   bool IsPrefix(size_t at, uint8_t bits) const {
     return (bits & (kLetter | kNumber)) == 0 && !IsLineEnd(at);
   }
@@ -188,10 +188,10 @@ class Scanner {
     return (bits & (kLetter | kMark)) != 0 && (bits & kUpper) == 0;
   }
 
-  // Upperish* Lowerish+ from `at`, with backtracking into the first run; `at` if it does not match.
+  // The end of Upperish* Lowerish+ from `at`, with backtracking into the first run, or `at`.
   size_t LowerWord(size_t at) const {
     size_t upper_end = at;
-    size_t after_last_both = at;  // end of the last code point of the first run that is both
+    size_t after_last_both = at;  // end of the first run's last code point that is in both sets
     while (!Ends(upper_end)) {
       const uint8_t bits = Class(upper_end);
       if (!IsUpperish(bits)) break;
@@ -203,13 +203,14 @@ class Scanner {
     return end > upper_end ? end : after_last_both;
   }
 
-  // Upperish+, where LowerWord did not match.
+  // The end of Upperish+, for use where LowerWord did not match.
   size_t UpperWord(size_t at) const {
     while (!Ends(at) && IsUpperish(Class(at))) at = After(at);
     return at;
   }
 
-  // The first two alternatives: with the character before the word, then without; `at` if neither.
+  // The first two alternatives: with the character before the word, then without; `at` if neither
+  // matches.
   size_t CasedWord(size_t at, uint8_t bits) const {
     const size_t begin = IsPrefix(at, bits) ? After(at) : at;
     if (const size_t end = LowerWord(begin); end > begin) return end;

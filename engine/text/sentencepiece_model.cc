@@ -1,5 +1,6 @@
-// SentencePiece's tokenizer.model: a small reader of the protobuf wire format for the one message
-// that is needed. Every length is checked against what is left; unknown fields are skipped.
+// Reads SentencePiece's tokenizer.model, with a small reader of the protobuf wire format for the
+// one message that is needed. Every length is checked against the remaining bytes; unknown fields
+// are skipped.
 // Sources: protobuf.dev/programming-guides/encoding; sentencepiece `src/sentencepiece_model.proto`.
 #include <cstring>
 #include <utility>
@@ -186,7 +187,7 @@ class ModelParser {
 absl::StatusOr<TokenizerParts> ParseSentencePiece(std::string_view bytes,
                                                   const std::string& place) {
   HEDDLE_ASSIGN_OR_RETURN(SentencePieceVocabulary vocabulary, ModelParser(place).Parse(bytes));
-  // Models trained without BOS have -1, or an id that some other piece took.
+  // Models trained without BOS have -1 there, or an id that some other piece has.
   const auto is_control = [&](TokenId id) {
     return id >= 0 && static_cast<size_t>(id) < vocabulary.pieces.size() &&
            vocabulary.pieces[static_cast<size_t>(id)].type ==

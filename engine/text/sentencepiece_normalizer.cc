@@ -4,9 +4,10 @@
 #include <array>
 #include <utility>
 
+#include "base/status.h"
+#include "base/utf8.h"
 #include "engine/text/normalizer.h"
 #include "engine/text/pre_tokenizer.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 class SentencePieceNormalizer : public Normalizer {
  public:
   explicit SentencePieceNormalizer(SentencePieceRules rules) : rules_(std::move(rules)) {
-    // The longest that fits is taken.
+    // The longest symbol that fits is taken.
     std::sort(rules_.user_defined.begin(), rules_.user_defined.end(),
               [](const std::string& a, const std::string& b) { return a.size() > b.size(); });
     for (const std::string& symbol : rules_.user_defined) {
@@ -25,9 +26,9 @@ class SentencePieceNormalizer : public Normalizer {
     }
   }
 
-  absl::Status Apply(std::string* text) const override {
+  absl::Status Rewrite(std::string* text, WorkBudget* budget) const override {
     std::string_view rest(*text);
-    if (rules_.remove_extra_whitespaces) SkipSpaces(&rest);
+    if (rules_.remove_extra_whitespaces) HEDDLE_RETURN_IF_ERROR(SkipSpaces(budget, &rest));
     if (rest.empty()) {
       text->clear();
       return absl::OkStatus();
@@ -36,7 +37,7 @@ class SentencePieceNormalizer : public Normalizer {
     out.reserve(rest.size() + rest.size() / 4 + Space().size());
     const bool prefix = rules_.add_dummy_prefix && !rules_.treat_whitespace_as_suffix;
     if (prefix) out.append(Space());
-    AppendAll(rest, &out);
+    HEDDLE_RETURN_IF_ERROR(AppendAll(rest, budget, &out));
     if (rules_.remove_extra_whitespaces) {
       while (out.ends_with(Space())) out.erase(out.size() - Space().size());
     }
@@ -48,7 +49,7 @@ class SentencePieceNormalizer : public Normalizer {
  private:
   std::string_view Space() const { return rules_.escape_whitespaces ? kMetaspace : " "; }
 
-  // What the text begins with, rewritten, and how many bytes that takes.
+  // The rewritten beginning of the text, and the number of bytes that it replaces.
   std::pair<std::string_view, size_t> Next(std::string_view rest) const {
     if (begins_[static_cast<unsigned char>(rest[0])]) {
       for (const std::string& symbol : rules_.user_defined) {
@@ -56,19 +57,21 @@ class SentencePieceNormalizer : public Normalizer {
       }
     }
     if (const auto match = rules_.charsmap.Longest(rest)) return {match->replacement, match->size};
-    const size_t size = Utf8Size(rest[0]);
+    const size_t size = base::Utf8Size(rest[0]);
     return {rest.substr(0, size), size};
   }
 
-  void SkipSpaces(std::string_view* rest) const {
+  absl::Status SkipSpaces(WorkBudget* budget, std::string_view* rest) const {
     while (!rest->empty()) {
+      HEDDLE_RETURN_IF_ERROR(budget->CheckTimeSometimes());
       const auto [part, size] = Next(*rest);
       if (part != " ") break;
       rest->remove_prefix(size);
     }
+    return absl::OkStatus();
   }
 
-  void AppendAll(std::string_view rest, std::string* out) const {
+  absl::Status AppendAll(std::string_view rest, WorkBudget* budget, std::string* out) const {
     bool after_space = rules_.remove_extra_whitespaces;
     while (!rest.empty()) {
       if (const size_t size = PlainPrefix(rest, plain_); size > 0) {
@@ -77,6 +80,8 @@ class SentencePieceNormalizer : public Normalizer {
         after_space = false;
         continue;
       }
+      HEDDLE_RETURN_IF_ERROR(budget->CheckSize(out->size()));
+      HEDDLE_RETURN_IF_ERROR(budget->CheckTimeSometimes());
       auto [part, size] = Next(rest);
       rest.remove_prefix(size);
       while (after_space && part.starts_with(' ')) part.remove_prefix(1);
@@ -91,10 +96,11 @@ class SentencePieceNormalizer : public Normalizer {
       }
       if (!rules_.remove_extra_whitespaces) after_space = false;
     }
+    return absl::OkStatus();
   }
 
   SentencePieceRules rules_;
-  std::array<bool, 256> begins_{};  // a user-defined symbol with that byte
+  std::array<bool, 256> begins_{};  // first bytes of user-defined symbols
   std::array<bool, 256> plain_{};   // see PlainPrefix
 };
 

@@ -7,9 +7,9 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "engine/text/bpe_vocabulary.h"
 #include "engine/text/unigram.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -62,7 +62,7 @@ class Builder {
     for (size_t i = 0; i < vocabulary_.pieces.size(); ++i) {
       const auto& piece = vocabulary_.pieces[i];
       const auto id = static_cast<TokenId>(i);
-      if (!IsValidUtf8(piece.text)) return Fail(base::StrCat("piece ", i, " is not UTF-8"));
+      if (!base::IsValidUtf8(piece.text)) return Fail(base::StrCat("piece ", i, " is not UTF-8"));
       if (std::isnan(piece.score))
         return Fail(base::StrCat("the score of piece ", i, " is no number"));
       if (absl::Status added = parts_.tokens.AddPossiblyTwice(id, piece.text); !added.ok()) {

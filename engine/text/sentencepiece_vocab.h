@@ -1,5 +1,5 @@
-// A SentencePiece vocabulary, whichever file it came from (tokenizer.model, GGUF of the kind
-// `llama`), and the tokenizer that it makes. Internal to engine/text.
+// A SentencePiece vocabulary from either file (tokenizer.model, GGUF of the kind `llama`), and the
+// tokenizer built from it. Internal to engine/text.
 // Source: sentencepiece `src/sentencepiece_model.proto`, `src/bpe_model.cc`,
 // `src/unigram_model.cc`.
 #pragma once
@@ -15,7 +15,7 @@
 namespace heddle::engine::text {
 
 struct SentencePieceVocabulary {
-  // Numbers as in the file format.
+  // The values are those of the file format.
   enum class Type {
     kNormal = 1,
     kUnknown = 2,
@@ -32,8 +32,8 @@ struct SentencePieceVocabulary {
 
   std::vector<Piece> pieces;  // by id
   bool is_unigram = false;
-  // User-defined pieces are cut out of the raw text like added tokens (GGUF), not of the normalised
-  // text (SentencePiece).
+  // User-defined pieces are cut out of the raw text like added tokens (GGUF), not out of the
+  // normalised text (SentencePiece).
   bool user_defined_in_raw_text = false;
   SentencePieceRules rules;  // `user_defined` is filled in here
   TokenId unk_id = -1;
@@ -43,8 +43,8 @@ struct SentencePieceVocabulary {
   bool add_eos = false;
 };
 
-// INVALID_ARGUMENT, beginning with `place`, if there are no pieces, a piece is not UTF-8, or an id
-// is out of range.
+// INVALID_ARGUMENT with a message that begins with `place` if there are no pieces, a piece is not
+// UTF-8, or an id is out of range.
 absl::StatusOr<TokenizerParts> BuildSentencePiece(SentencePieceVocabulary vocabulary,
                                                   const std::string& place);
 

@@ -67,7 +67,7 @@ absl::StatusOr<TokenizerParts> ParseTiktoken(std::string_view text, std::string_
   BpeVocabulary vocabulary;
   vocabulary.vocab_size = parts.tokens.size();
   vocabulary.byte_level = true;
-  // tiktoken takes a word that is a token as it is, before any merge.
+  // tiktoken looks up the whole word as a token before any merge.
   for (const RankedToken& token : ranked) {
     vocabulary.whole_words.emplace(std::string(token.text), token.id);
   }

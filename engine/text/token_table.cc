@@ -4,7 +4,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
-#include "engine/text/decoder.h"
+#include "engine/text/token_decoder.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -51,7 +51,7 @@ absl::Status TokenTable::AddPossiblyTwice(int64_t id, std::string_view text) {
   return absl::OkStatus();
 }
 
-void TokenTable::Finish(const Decoder& decoder) {
+void TokenTable::Finish(const TokenDecoder& decoder) {
   bytes_.resize(texts_.size());
   for (size_t i = 0; i < texts_.size(); ++i) bytes_[i] = decoder.Apply(texts_[i], false);
 }

@@ -1,5 +1,5 @@
-// The vocabulary as the outside sees it: id to text, bytes and kind, text to id.
-// Unit: ids are dense in [0, size); a hole has an empty text and is found by nobody.
+// The vocabulary as other code sees it: id to text, bytes and kind, and text to id.
+// Unit: ids are dense in [0, size); a hole has an empty text and is never found.
 // Thread-safety: immutable after Finish.
 #pragma once
 
@@ -10,29 +10,30 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "engine/step.h"
+#include "engine/ids.h"
 #include "engine/text/string_map.h"
 
 namespace heddle::engine::text {
 
-struct Decoder;
+struct TokenDecoder;
 
-// No model has come near so many; a file that claims more is lying.
+// Far above any model's vocabulary; a file that claims more is invalid.
 inline constexpr int64_t kMaxVocabSize = 1 << 24;
 
 class TokenTable {
  public:
-  // Bounds what a file with one enormous id makes us allocate: ids must be below `limit`.
+  // Ids must be below `limit`, which bounds the memory that a file with one enormous id makes us
+  // allocate.
   explicit TokenTable(int64_t limit) : limit_(limit) {}
 
-  // INVALID_ARGUMENT for an id out of bounds, or one that is taken by another text, or a text that
-  // has another id.
+  // INVALID_ARGUMENT for an id out of bounds, an id that another text has, or a text that has
+  // another id.
   absl::Status Add(int64_t id, std::string_view text);
-  // For vocabularies that hold one text twice (some GGUF files pad so): the first id is found.
+  // For vocabularies with duplicate texts (some GGUF files pad so): the first id is found.
   absl::Status AddPossiblyTwice(int64_t id, std::string_view text);
   void MarkSpecial(TokenId id) { special_[static_cast<size_t>(id)] = true; }
-  // Works out the bytes of every token.
-  void Finish(const Decoder& decoder);
+  // Computes the bytes of every token.
+  void Finish(const TokenDecoder& decoder);
 
   int32_t size() const { return static_cast<int32_t>(texts_.size()); }
   bool Contains(TokenId id) const { return id >= 0 && id < size(); }

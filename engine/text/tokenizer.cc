@@ -6,9 +6,9 @@
 #include "base/check.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "engine/text/detokenizer.h"
 #include "engine/text/tokenizer_parts.h"
-#include "engine/text/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -19,11 +19,15 @@ constexpr size_t kMaxTextBytes = size_t{1} << 30;
 // One call of Encode: borrows working memory, runs the pipeline, appends to `*out`.
 class Encoding {
  public:
-  Encoding(const TokenizerParts& parts, const EncodeOptions& options, EncodeScratch* scratch,
-           std::vector<TokenId>* out)
-      : parts_(parts), options_(options), scratch_(scratch), out_(out) {}
+  Encoding(const TokenizerParts& parts, const EncodeOptions& options, size_t text_bytes,
+           EncodeScratch* scratch, std::vector<TokenId>* out)
+      : parts_(parts),
+        options_(options),
+        scratch_(scratch),
+        out_(out),
+        budget_(WorkBudget::For(text_bytes)) {}
 
-  // REQUIRES: well-formed UTF-8. `at_start`: nothing of the user's text came before.
+  // Encodes well-formed UTF-8. `at_start`: it begins the user's text.
   absl::Status Text(std::string_view text, bool at_start) {
     if (parts_.raw_added.empty()) return Raw(text, at_start);
     return parts_.raw_added.Split(
@@ -34,23 +38,25 @@ class Encoding {
         [&](TokenId id) { out_->push_back(id); });
   }
 
-  // Bytes that are no UTF-8, for a byte-level model.
+  // Encodes bytes that are not UTF-8, for a byte-level model.
   void Bytes(std::string_view bytes) { Word(bytes); }
 
  private:
   absl::Status Raw(std::string_view text, bool at_start) {
     if (parts_.normalizer == nullptr) return Normalized(text, at_start);
     std::string normalized(text);
-    HEDDLE_RETURN_IF_ERROR(parts_.normalizer->Apply(&normalized));
+    HEDDLE_RETURN_IF_ERROR(parts_.normalizer->Rewrite(&normalized, &budget_));
+    HEDDLE_RETURN_IF_ERROR(budget_.CheckSize(normalized.size()));
+    budget_.Take(normalized.size());
     return Normalized(normalized, at_start);
   }
 
   absl::Status Normalized(std::string_view text, bool at_start) {
-    if (parts_.normalized_added.empty()) return Words({text, at_start});
+    if (parts_.normalized_added.empty()) return Words({text, at_start, &budget_});
     return parts_.normalized_added.Split(
         text, options_.parse_special,
         [&](size_t begin, size_t end) {
-          return Words({text.substr(begin, end - begin), at_start && begin == 0});
+          return Words({text.substr(begin, end - begin), at_start && begin == 0, &budget_});
         },
         [&](TokenId id) { out_->push_back(id); });
   }
@@ -90,22 +96,24 @@ class Encoding {
   const EncodeOptions& options_;
   EncodeScratch* scratch_;
   std::vector<TokenId>* out_;
+  WorkBudget budget_;
 };
 
 absl::Status EncodeAnyBytes(Encoding* encoding, bool byte_level, std::string_view text) {
-  size_t valid = ValidUtf8Prefix(text);
+  size_t valid = base::ValidUtf8Prefix(text);
   if (valid == text.size()) return encoding->Text(text, true);
-  if (!byte_level) return encoding->Text(ReplaceInvalidUtf8(text), true);
+  if (!byte_level) return encoding->Text(base::ReplaceInvalidUtf8(text), true);
   for (bool at_start = true; !text.empty(); at_start = false) {
     HEDDLE_RETURN_IF_ERROR(encoding->Text(text.substr(0, valid), at_start));
     text.remove_prefix(valid);
     size_t bad = 0;
-    while (bad < text.size() && ClassifyUtf8(text.substr(bad)).kind != Utf8Kind::kComplete) {
-      bad += ClassifyUtf8(text.substr(bad)).size;
+    while (bad < text.size() &&
+           base::ClassifyUtf8(text.substr(bad)).kind != base::Utf8Kind::kComplete) {
+      bad += base::ClassifyUtf8(text.substr(bad)).size;
     }
     if (bad > 0) encoding->Bytes(text.substr(0, bad));
     text.remove_prefix(bad);
-    valid = ValidUtf8Prefix(text);
+    valid = base::ValidUtf8Prefix(text);
   }
   return absl::OkStatus();
 }
@@ -179,7 +187,7 @@ absl::Status Tokenizer::Encode(std::string_view text, const EncodeOptions& optio
   }
   std::unique_ptr<EncodeScratch> scratch = scratch_->Take();
   if (options.add_special) out->insert(out->end(), parts_->prefix.begin(), parts_->prefix.end());
-  Encoding encoding(*parts_, options, scratch.get(), out);
+  Encoding encoding(*parts_, options, text.size(), scratch.get(), out);
   absl::Status status = EncodeAnyBytes(&encoding, parts_->byte_level, text);
   if (options.add_special) out->insert(out->end(), parts_->suffix.begin(), parts_->suffix.end());
   scratch_->Return(std::move(scratch));

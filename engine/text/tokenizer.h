@@ -1,6 +1,6 @@
 // Text to token ids and back, for one model. A tokenizer is a pipeline of standard parts, whatever
-// file it came from: added tokens are cut out of the text, what is left is normalised, cut into
-// words, and each word is encoded by the model (BPE or Unigram); a template adds BOS and EOS.
+// file it came from: added tokens are cut out of the text, the rest is normalised and cut into
+// words, and the model (BPE or Unigram) encodes each word; a template adds BOS and EOS.
 //
 // Sources: tokenizer.json as the Hugging Face `tokenizers` library 0.23 reads it; SentencePiece's
 // sentencepiece_model.proto; tiktoken's rank files; GGUF's `tokenizer.ggml.*` keys.
@@ -18,7 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "engine/step.h"
+#include "engine/ids.h"
 
 namespace heddle::engine {
 class GgufFile;
@@ -27,18 +27,18 @@ class GgufFile;
 namespace heddle::engine::text {
 
 struct EncodeOptions {
-  bool add_special = true;    // put BOS, EOS or what else the model's template says around the text
+  bool add_special = true;    // add BOS, EOS or other tokens of the model's template
   bool parse_special = true;  // `<|im_end|>` in the text is the token; otherwise it is plain text
 };
 
-// A token that is cut out of the text before everything else.
+// A token that is cut out of the text before all else.
 struct AddedToken {
   TokenId id = -1;
   std::string content;
   bool special = false;      // control token: not text, skipped when asked
   bool normalized = false;   // searched in the normalised text instead of the raw one
-  bool lstrip = false;       // takes the white space before it along
-  bool rstrip = false;       // takes the white space after it along
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // includes the white space behind it
   bool single_word = false;  // only where no word character touches it
 };
 
@@ -52,15 +52,15 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Appends the ids of `text` to `*out`. Any bytes are welcome: where they are not UTF-8, a
-  // byte-level tokenizer encodes them as they are, any other one reads U+FFFD in their place.
-  // RESOURCE_EXHAUSTED if a pattern of the tokenizer runs away on this text, INVALID_ARGUMENT for a
-  // text above 1 GiB; `*out` may then have grown.
+  // Appends the ids of `text` to `*out`. Any bytes are allowed: a byte-level tokenizer encodes
+  // bytes that are not UTF-8 as they are, any other reads U+FFFD in their place. RESOURCE_EXHAUSTED
+  // if a pattern of the tokenizer takes too much work on this text, INVALID_ARGUMENT for a text
+  // above 1 GiB; `*out` may then have grown.
   absl::Status Encode(std::string_view text, const EncodeOptions& options,
                       std::vector<TokenId>* out) const;
 
-  // Always well-formed UTF-8: what is ill-formed becomes U+FFFD. Ids outside the vocabulary say
-  // nothing. `skip_special` leaves the special tokens out.
+  // The result is well-formed UTF-8: ill-formed parts become U+FFFD. Ids outside the vocabulary add
+  // nothing. `skip_special` leaves special tokens out.
   std::string Decode(std::span<const TokenId> ids, bool skip_special) const;
 
   // The bytes that `id` contributes to a text (not at its start, where a space may be dropped);
@@ -70,17 +70,17 @@ class Tokenizer {
   std::string_view TokenText(TokenId id) const;
   bool IsSpecial(TokenId id) const;
   std::optional<TokenId> Find(std::string_view token_text) const;
-  // One more than the highest id; ids in between may be unused.
+  // One more than the highest id; some ids below may be unused.
   int32_t vocab_size() const;
 
   std::optional<TokenId> bos_id() const;
-  // Each of them ends an answer; the one that the files call EOS comes first.
+  // Each of them ends an answer; the one that the files call EOS is first.
   const std::vector<TokenId>& eos_ids() const;
   // Whether Encode with add_special begins a text with BOS: chat templates that write BOS
   // themselves are encoded without add_special.
   bool add_bos() const;
   std::span<const AddedToken> added_tokens() const;
-  // Jinja source that came with the tokenizer; empty if none did.
+  // The Jinja source that came with the tokenizer; empty if there is none.
   const std::string& chat_template() const;
 
  private:
@@ -96,7 +96,7 @@ class Tokenizer {
 // found and what was expected.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::filesystem::path& path);
 
-// From a GGUF file that is open already.
+// Loads from a GGUF file that is already open.
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadGgufTokenizer(const GgufFile& file);
 
 }  // namespace heddle::engine::text

@@ -1,5 +1,5 @@
-// The top level of tokenizer.json: added tokens, post-processors, and putting the sections
-// together.
+// Reads the top level of tokenizer.json: added tokens and post-processors, and combines the
+// sections.
 #include <utility>
 
 #include "base/message.h"
@@ -28,7 +28,7 @@ absl::StatusOr<AddedToken> ParseAddedToken(const JsonNode& node) {
   return token;
 }
 
-// What a post-processor puts around the text.
+// The tokens that a post-processor puts around the text.
 struct Around {
   std::vector<TokenId> prefix;
   std::vector<TokenId> suffix;
@@ -63,7 +63,7 @@ class PostProcessorParser {
     return all;
   }
 
-  // "cls": ["<s>", 0] stands before the text, "sep" behind it.
+  // "cls": ["<s>", 0] goes before the text, "sep" behind it.
   absl::StatusOr<Around> Bert(const JsonNode& node) const {
     Around around;
     HEDDLE_RETURN_IF_ERROR(AppendPair(node, "cls", &around.prefix));
@@ -134,7 +134,7 @@ absl::Status AddTokens(const std::vector<JsonNode>& nodes, TokenizerParts* parts
   return absl::OkStatus();
 }
 
-// The steps between the text and the model.
+// Reads the steps between the text and the model.
 absl::StatusOr<bool> ParseSteps(const JsonNode& root, TokenizerParts* parts) {
   if (const auto node = root.Find("normalizer")) {
     HEDDLE_ASSIGN_OR_RETURN(parts->normalizer, ParseNormalizer(*node));
@@ -177,7 +177,7 @@ absl::StatusOr<TokenizerParts> ParseTokenizerJson(const nlohmann::json& document
     parts.prefix = std::move(around.prefix);
     parts.suffix = std::move(around.suffix);
   }
-  // Without a configuration beside it, what the template puts in front is the best guess.
+  // Without a configuration file, the token that the template puts in front is the best guess.
   if (!parts.prefix.empty()) parts.bos = parts.prefix.front();
   return parts;
 }

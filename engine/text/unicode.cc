@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "engine/text/utf8.h"
+#include "base/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -71,9 +71,9 @@ utf8proc_option_t OptionsFor(NormalForm form) {
   return UTF8PROC_STABLE;
 }
 
-// Code points from U+0300 on that NFC leaves alone and that nothing before them takes in (UAX #15:
-// NFC_Quick_Check is Yes, the combining class 0): what usual texts have besides ASCII and Latin.
-// Not all of them; ascending.
+// Code points from U+0300 on that NFC does not change and that do not compose with what precedes
+// them (UAX #15: NFC_Quick_Check is Yes, the combining class 0). They are the common ones beside
+// ASCII and Latin, not all; ascending.
 constexpr struct {
   char32_t first;
   char32_t last;
@@ -104,11 +104,11 @@ bool IsInertInNfc(char32_t c) {
   return range != std::end(kInertInNfc) && c >= range->first;
 }
 
-// Bytes at the beginning of `text` that are certainly in that form, whatever follows them but for
-// the last code point.
+// The number of leading bytes of `text` that are certainly in that form, whatever follows, except
+// that the last code point may compose.
 size_t SureSize(std::string_view text, NormalForm form) {
-  // Below U+0300 (lead byte CC) nothing composes with what precedes it, so NFC is the text itself.
-  // The other forms change Latin-1 letters or compatibility characters already.
+  // Nothing below U+0300 (lead byte CC) composes with what precedes it, so NFC leaves such text
+  // alone. The other forms change Latin-1 letters or compatibility characters.
   const bool nfc = form == NormalForm::kNfc;
   const unsigned char limit = nfc ? 0xCC : 0x80;
   size_t at = 0;
@@ -117,20 +117,52 @@ size_t SureSize(std::string_view text, NormalForm form) {
       ++at;
       continue;
     }
-    if (!nfc || !IsInertInNfc(DecodeUtf8(text.data() + at))) break;
-    at += Utf8Size(text[at]);
+    if (!nfc || !IsInertInNfc(base::DecodeUtf8(text.data() + at))) break;
+    at += base::Utf8Size(text[at]);
   }
   return at;
 }
 
+// Sorts combining marks canonically (Unicode 15, section 3.11). utf8proc's own sort exchanges
+// neighbours and takes quadratic time in their number, which the client chooses.
+void OrderMarks(std::vector<utf8proc_int32_t>* code_points) {
+  const auto mark_class = [](utf8proc_int32_t c) {
+    return utf8proc_get_property(c)->combining_class;
+  };
+  const auto is_mark = [&](utf8proc_int32_t c) { return mark_class(c) != 0; };
+  for (auto begin = code_points->begin(); begin != code_points->end();) {
+    begin = std::find_if(begin, code_points->end(), is_mark);
+    const auto end = std::find_if_not(begin, code_points->end(), is_mark);
+    std::stable_sort(begin, end, [&](utf8proc_int32_t a, utf8proc_int32_t b) {
+      return mark_class(a) < mark_class(b);
+    });
+    begin = end;
+  }
+}
+
+// The same as utf8proc_map, except for the sorting of marks.
 std::string Map(std::string_view text, NormalForm form) {
-  utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t size =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &mapped, OptionsFor(form));
-  if (size < 0) return std::string(text);  // not well-formed, which the caller excludes
-  std::string out(reinterpret_cast<const char*>(mapped), static_cast<size_t>(size));
-  std::free(mapped);
+  constexpr utf8proc_ssize_t kMost = 32;  // of one code point; U+FDFA becomes 18
+  const utf8proc_option_t options = OptionsFor(form);
+  std::vector<utf8proc_int32_t> mapped;
+  mapped.reserve(text.size());
+  int boundary = 0;
+  for (size_t at = 0; at < text.size(); at += base::Utf8Size(text[at])) {
+    utf8proc_int32_t parts[kMost];
+    const utf8proc_ssize_t count =
+        utf8proc_decompose_char(static_cast<utf8proc_int32_t>(base::DecodeUtf8(text.data() + at)),
+                                parts, kMost, options, &boundary);
+    if (count < 0 || count > kMost) return std::string(text);  // no code point: excluded
+    mapped.insert(mapped.end(), parts, parts + count);
+  }
+  OrderMarks(&mapped);
+  const utf8proc_ssize_t size = utf8proc_normalize_utf32(
+      mapped.data(), static_cast<utf8proc_ssize_t>(mapped.size()), options);
+  std::string out;
+  out.reserve(text.size());
+  for (utf8proc_ssize_t i = 0; i < size; ++i) {
+    base::AppendUtf8(static_cast<char32_t>(mapped[static_cast<size_t>(i)]), &out);
+  }
   return out;
 }
 
@@ -168,13 +200,14 @@ std::string Normalize(std::string_view text, NormalForm form) {
   if (form != NormalForm::kNfc) return Map(text, form);
   std::string out;
   while (sure < text.size()) {
-    // The code point before may take in what follows; what is sure is not taken in by anything.
+    // The code point before may compose with what follows; sure text does not compose with what
+    // precedes it.
     size_t begin = sure;
     while (begin > 0 && (static_cast<unsigned char>(text[--begin]) & 0xC0) == 0x80) {
     }
     size_t end = sure;
-    while (end < text.size() && SureSize(text.substr(end, Utf8Size(text[end])), form) == 0) {
-      end += Utf8Size(text[end]);
+    while (end < text.size() && SureSize(text.substr(end, base::Utf8Size(text[end])), form) == 0) {
+      end += base::Utf8Size(text[end]);
     }
     out.append(text.substr(0, begin)).append(Map(text.substr(begin, end - begin), form));
     text.remove_prefix(end);
@@ -186,12 +219,13 @@ std::string Normalize(std::string_view text, NormalForm form) {
 std::string ToLowercase(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (size_t at = 0; at < text.size(); at += Utf8Size(text[at])) {
-    const char32_t c = DecodeUtf8(text.data() + at);
+  for (size_t at = 0; at < text.size(); at += base::Utf8Size(text[at])) {
+    const char32_t c = base::DecodeUtf8(text.data() + at);
     if (c == 0x130) {  // the one code point whose unconditional lower case is two code points
       out.append("i\xCC\x87");
     } else {
-      AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), &out);
+      base::AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))),
+                       &out);
     }
   }
   return out;
@@ -202,8 +236,9 @@ std::string RemoveMarks(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
-    const size_t size = Utf8Size(text[at]);
-    if ((classes[DecodeUtf8(text.data() + at)] & kMark) == 0) out.append(text.substr(at, size));
+    const size_t size = base::Utf8Size(text[at]);
+    if ((classes[base::DecodeUtf8(text.data() + at)] & kMark) == 0)
+      out.append(text.substr(at, size));
     at += size;
   }
   return out;

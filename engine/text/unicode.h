@@ -1,5 +1,5 @@
-// Unicode properties and normalisation forms that tokenizers refer to. The data is utf8proc's.
-// All texts here are well-formed UTF-8.
+// Unicode properties and normalisation forms that tokenizers need. The data is utf8proc's. All
+// texts here are well-formed UTF-8.
 #pragma once
 
 #include <array>
@@ -25,7 +25,7 @@ enum CharClass : uint8_t {
 // Class bits of every code point in two stages, so that a look-up is two loads. Immutable.
 class CharClassTable {
  public:
-  // Built on first use (some milliseconds), then shared by all tokenizers.
+  // Built at the first call (some milliseconds), then shared by all tokenizers.
   static const CharClassTable& Get();
 
   uint8_t operator[](char32_t code_point) const {
@@ -43,7 +43,7 @@ class CharClassTable {
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// Whether `text` is certainly in that form already; false says nothing. O(size), cheap.
+// Whether `text` is certainly in that form already; false means unknown. O(size), cheap.
 bool IsSurelyNormalized(std::string_view text, NormalForm form);
 std::string Normalize(std::string_view text, NormalForm form);
 
@@ -51,8 +51,8 @@ std::string Normalize(std::string_view text, NormalForm form);
 std::string ToLowercase(std::string_view text);
 std::string RemoveMarks(std::string_view text);
 
-// Whether a user-perceived character ends between two neighbouring code points. `state` starts as 0
-// and carries what the rules have to remember.
+// Whether a user-perceived character ends between two neighbouring code points. `state` is 0 at
+// first and carries what the rules have to remember.
 bool IsGraphemeBreak(char32_t before, char32_t after, int32_t* state);
 
 }  // namespace heddle::engine::text

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/text/utf8.h"
+#include "base/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
 
-// An unknown code point scores so much below the worst token.
+// Score of an unknown code point below the worst token's.
 constexpr double kUnknownPenalty = 10.0;
 
 }  // namespace
@@ -26,7 +26,7 @@ Unigram::Unigram(const std::vector<UnigramPiece>& pieces, UnigramOptions options
     entries.push_back({piece.text, piece.id});
   }
   unknown_score_ = min_score - kUnknownPenalty;
-  // Of two pieces with one text the last counts, as in a map that is filled in order.
+  // Among pieces with the same text the last counts, as in a map that is filled in order.
   pieces_ = ByteTrie::Build(std::move(entries));
 }
 
@@ -34,7 +34,7 @@ Unigram::Unigram(const std::vector<UnigramPiece>& pieces, UnigramOptions options
 void Unigram::Extend(std::string_view word, size_t at,
                      std::vector<ModelScratch::Arrival>* arrivals) const {
   const double here = (*arrivals)[at].score;
-  const size_t one = Utf8Size(word[at]);
+  const size_t one = base::Utf8Size(word[at]);
   bool has_single = false;
   const auto offer = [&](size_t to, double score, TokenId token) {
     ModelScratch::Arrival& arrival = (*arrivals)[to];
@@ -57,8 +57,8 @@ void Unigram::EncodeWord(std::string_view word, ModelScratch* scratch,
                          std::vector<TokenId>* out) const {
   auto& arrivals = scratch->arrivals;
   arrivals.assign(word.size() + 1, {0, 0, kUnreached});
-  for (size_t at = 0; at < word.size(); at += Utf8Size(word[at])) Extend(word, at, &arrivals);
-  // Backwards along the best path, turning it around on the way.
+  for (size_t at = 0; at < word.size(); at += base::Utf8Size(word[at])) Extend(word, at, &arrivals);
+  // Walks the best path backwards, reversing it.
   size_t at = word.size();
   uint32_t next = static_cast<uint32_t>(at);
   while (at > 0) {

@@ -1,15 +1,16 @@
 // Unigram language model: a word is cut into the tokens whose scores sum to the most (Viterbi).
-// Source: Kudo, "Subword Regularization", 2018; ties and the score of unknown code points as in
-// SentencePiece's and Hugging Face's optimised encoders. Sums are in double, and of a word alone,
-// as in `tokenizers`. SentencePiece rounds otherwise, which shows where two readings of a word are
-// as good but for rounding: in one of 10,000 strings of random Unicode (tests/golden/tokenizers/).
+// Source: Kudo, "Subword Regularization", 2018; ties and the score of unknown code points as in the
+// optimised encoders of SentencePiece and Hugging Face. Sums are in double, and over the word
+// alone, as in `tokenizers`. SentencePiece rounds differently, which shows where two segmentations
+// of a word differ in score only by rounding: in one of 10,000 strings of random Unicode
+// (tests/golden/tokenizers/).
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "engine/step.h"
+#include "engine/ids.h"
 #include "engine/text/byte_trie.h"
 #include "engine/text/model.h"
 
@@ -23,7 +24,8 @@ struct UnigramPiece {
 
 struct UnigramOptions {
   UnknownPolicy unknown;
-  double min_score = 0;  // of the vocabulary, for unknown code points; if above the pieces' own
+  double min_score = 0;  // minimum over the vocabulary, for unknown code points, if above the
+                         // pieces' own
 };
 
 class Unigram : public Model {

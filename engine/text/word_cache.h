@@ -1,7 +1,7 @@
-// Remembers the ids of short words. Text is mostly a few thousand words over and over, so that the
-// model runs for rare words only.
+// Remembers the ids of short words. Most text repeats a few thousand words, so the model runs only
+// for rare words.
 //
-// Direct-mapped: a new word takes the place of what was there. One entry is one cache line.
+// Direct-mapped: a new word replaces the old one of its place. One entry is one cache line.
 // Thread-safety: none; each encoding thread borrows its own (see ScratchPool).
 #pragma once
 
@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/step.h"
+#include "engine/ids.h"
 
 namespace heddle::engine::text {
 
@@ -63,7 +63,7 @@ class WordCache {
     return {entry.ids, same ? entry.num_ids : 0u};
   }
 
-  // Words of no or too many ids are not remembered.
+  // Words with no ids or too many are not remembered.
   void Put(const Key& key, std::span<const TokenId> ids) {
     if (ids.empty() || ids.size() > kMaxIds) return;
     Entry& entry = entries_[key.slot];

@@ -10,14 +10,14 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// The first `n` < kLanes elements, zeros behind them.
+// Loads the first `n` < kLanes elements, followed by zeros.
 template <typename T>
 inline void CopyTail(const T* from, int64_t n, T (&to)[kLanes]) {
   std::memset(to, 0, sizeof(to));
   std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
 }
 
-// Four sums side by side hide Fma's latency.
+// Four independent sums hide Fma's latency.
 template <typename T, typename LoadVec>
 inline float DotOf(const T* w, const float* x, int64_t n, const LoadVec& load) {
   Vec sums[4] = {Zero(), Zero(), Zero(), Zero()};
@@ -45,9 +45,9 @@ inline float Dot(KvType type, const void* w, const float* x, int64_t n) {
   return type == KvType::kF16 ? DotOf(halves, x, n, FromF16) : DotOf(halves, x, n, FromBF16);
 }
 
-// Even and odd rows by themselves, of two vectors of columns: four sums side by side. A panel of
-// columns touches a line of every row, more streams than processors follow: the same columns of the
-// second panel from here are asked for.
+// Even and odd rows are summed separately, for two vectors of columns: four independent sums. A
+// panel of columns touches one cache line of every row, which are more streams than processors
+// track, so the same columns of the panel after next are prefetched.
 template <typename T, typename LoadVec>
 inline void AddRowsToPair(const void* const* rows, int64_t column, const float* s, int32_t count,
                           float* out, const LoadVec& load) {

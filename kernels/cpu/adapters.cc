@@ -10,7 +10,7 @@ namespace heddle::kernels::cpu {
 namespace {
 
 constexpr int32_t kTaskRanks = 4;
-constexpr double kMacsPerNs = 10;  // of one core, roughly
+constexpr double kMacsPerNs = 10;  // of one core, approximately
 
 // Row `rank` of a factor whose rows have `cols` elements.
 const char* RankRow(const void* const* blocks, int32_t block_rows, int32_t rank, int64_t cols,
@@ -37,8 +37,8 @@ AdapterCall::AdapterCall(const AdapterMatrix& adapters, const AdapterGroups& gro
                "adapters: too many parts of a weight, or too high a rank");
 }
 
-// The tasks of Shrink, and where the rows of B lie: finding them for every panel would cost more
-// than adding them.
+// Prepares the tasks of Shrink, and the addresses of the rows of B: finding them for every panel
+// would cost more than adding them.
 void AdapterCall::Prepare(AdapterScratch& scratch) {
   scratch.tasks.clear();
   scratch.b_rows.clear();

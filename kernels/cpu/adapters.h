@@ -1,6 +1,6 @@
-// What adapters add to a linear on the CPU: one product with A for each row that has one, and rows
-// of B added to the sums of each panel before its epilogue. Factors are read once for each segment
-// of rows; a row's numbers do not depend on the others.
+// The contribution of adapters to a linear on the CPU: one product with A for each row that has
+// one, and rows of B added to the sums of each panel before its epilogue. Factors are read once for
+// each segment of rows; a row's result does not depend on other rows.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace heddle::kernels::cpu {
 
-// Rows of a segment: what the second factor's cache lines are read for.
+// Rows of a segment, for which the second factor's cache lines are read once.
 inline constexpr int32_t kAdapterSegmentRows = 16;
 
-// Working memory that stays from call to call.
+// Working memory that is kept between calls.
 struct AdapterScratch {
   struct Task {
     int32_t segment;
@@ -25,21 +25,22 @@ struct AdapterScratch {
     int32_t first_rank;
   };
   std::vector<Task> tasks;
-  std::vector<const void*> b_rows;  // of each segment and part, rank after rank
+  std::vector<const void*> b_rows;  // for each segment and part, rank after rank
   std::vector<size_t> b_begin;      // [segments, parts] into b_rows
   Scratch shrunk;
 };
 
-// For one linear. Views of what it is given; Add from any thread after Shrink.
+// The adapters of one linear. It views its arguments; Add may be called from any thread after
+// Shrink.
 class AdapterCall {
  public:
   AdapterCall(const AdapterMatrix& adapters, const AdapterGroups& groups,
               const RowKernels& kernels);
 
-  // scale * A x of all rows that have an adapter. x: the rows of the batch.
+  // Computes scale * A x for all rows that have an adapter. x: the rows of the batch.
   void Shrink(const Tensor& x, ThreadPool& pool, AdapterScratch& scratch);
 
-  // Sums of rows [row, row + rows) of x times rows [first, first + cols) of the weight.
+  // The sums of rows [row, row + rows) of x times rows [first, first + cols) of the weight.
   struct Window {
     int64_t row = 0, rows = 0;
     int64_t first = 0;
@@ -47,7 +48,7 @@ class AdapterCall {
     float* sums = nullptr;  // [rows, stride]
     int64_t stride = 0;
   };
-  // window.sums += the deltas of their rows.
+  // Adds the deltas of the window's rows to window.sums.
   void Add(const Window& window) const;
 
  private:

@@ -31,14 +31,14 @@ using cpu::Isa;
 
 constexpr int32_t kMaxThreads = 1024;
 
-// Rough nanoseconds, for deciding how many threads to wake.
+// Approximate nanoseconds, to decide how many threads to wake.
 constexpr double kNsPerNormElement = 0.25;
 constexpr double kNsPerRotatedElement = 0.5;
 constexpr double kNsPerAngle = 30;
-constexpr double kNsPerGatheredElement = 2;  // a cache line for each
+constexpr double kNsPerGatheredElement = 2;  // one cache line each
 
 #if defined(__x86_64__)
-// The avx2 level's, but for int8.
+// The avx2 level's kernels, except those for int8.
 const cpu::LinearKernels& LinearAvx2Vnni() {
   static const cpu::LinearKernels kernels = [] {
     cpu::LinearKernels made = cpu::kLinearAvx2;
@@ -51,7 +51,7 @@ const cpu::LinearKernels& LinearAvx2Vnni() {
   return kernels;
 }
 
-// The avx512 level's, but for BF16 and formats of small floats.
+// The avx512 level's kernels, except those for BF16 and small floats.
 const cpu::BlockKernels& BlocksAvx512Bf16() {
   static const cpu::BlockKernels kernels = [] {
     cpu::BlockKernels made = cpu::kBlocksAvx512;
@@ -268,7 +268,7 @@ class CpuOps final : public Ops {
   std::vector<cpu::SamplerScratch> samplers_;
 };
 
-// Says so where there are more threads than CPUs: they take turns, and each op waits for the last.
+// Mentions threads beyond the number of CPUs: they take turns, and each op waits for the last.
 std::string ThreadsText(int32_t num_threads) {
   const int32_t cpus = cpu::FindUsableCpus().num_cpus;
   std::string text = absl::StrCat(num_threads, num_threads == 1 ? " thread" : " threads");

@@ -9,7 +9,7 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// From the least to the most.
+// The levels in ascending order.
 constexpr Isa kLevels[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx2Vnni, Isa::kAvx512,
                            Isa::kAvx512Bf16};
 
@@ -46,7 +46,7 @@ constexpr uint64_t kZmmState = 0xe6;  // and opmask, both halves of ZMM
 
 }  // namespace
 
-// Bit numbers: Intel SDM volume 2, CPUID leaves 1, 7.0 and 7.1.
+// Bit numbers are from Intel SDM volume 2, CPUID leaves 1, 7.0 and 7.1.
 CpuFeatures DetectCpuFeatures() {
   CpuFeatures features;
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-// Which instruction sets this processor and operating system offer, and which of our kernels'
-// levels follows from that.
+// Determines the instruction sets that this processor and operating system offer, and the level of
+// our kernels that follows.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace heddle::kernels::cpu {
 
-// Levels that kernels are built for, from the least to the most.
+// The levels that kernels are built for, in ascending order.
 enum class Isa : uint8_t {
   kPortable,    // the compiler's baseline
   kAvx2,        // AVX2, FMA, F16C
-  kAvx2Vnni,    // and AVX-VNNI: int8 dot products
+  kAvx2Vnni,    // the same and AVX-VNNI: int8 dot products
   kAvx512,      // AVX-512 F, BW, DQ, VL, VNNI
-  kAvx512Bf16,  // and dot products of BF16
+  kAvx512Bf16,  // the same and dot products of BF16
 };
 
 struct CpuFeatures {
@@ -29,11 +29,11 @@ struct CpuFeatures {
 
 CpuFeatures DetectCpuFeatures();
 
-// "avx2, avx512, avx512_vnni", or "nothing beyond the baseline".
+// A list such as "avx2, avx512, avx512_vnni", or "nothing beyond the baseline".
 std::string Describe(const CpuFeatures& features);
 
-// `name` is auto or a level's. INVALID_ARGUMENT if unknown or beyond `features`; the message lists
-// them.
+// `name` is auto or a level's. INVALID_ARGUMENT, with a list of the levels, if it is unknown or
+// beyond `features`.
 absl::StatusOr<Isa> ResolveIsa(std::string_view name, const CpuFeatures& features);
 
 const char* Name(Isa isa);

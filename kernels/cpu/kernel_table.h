@@ -1,10 +1,10 @@
-// What an instruction set's kernel sources offer: tables of function pointers, chosen once at
+// The interface of an instruction set's kernel sources: tables of function pointers, chosen once at
 // start. Plain types only; the kernel sources include nothing else of ours.
 //
-// Weights lie in panels: `panel_rows` consecutive rows of W interleaved, so that one vector holds
-// the same k of consecutive rows and an output element is one lane, summed over k in order. That
-// order is the same in every kernel of a format: an output does not depend on which other rows of
-// x were computed with it. Activations are prepared as tiles of rows of x.
+// Weights are stored in panels: `panel_rows` consecutive rows of W interleaved, so that one vector
+// holds the same k of consecutive rows and an output element is one lane, summed over k in order.
+// That order is the same in every kernel of a format: an output does not depend on which other rows
+// of x were computed with it. Activations are prepared as tiles of rows of x.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace heddle::kernels::cpu {
 
-// How rows of x are laid out for a weight format.
+// The layout of rows of x for a weight format.
 enum class TileKind : uint8_t {
   kFloat,       // F32 [cols][tile_rows]
   kInt8,        // per block of 32 columns: int8 [tile_rows][32], F32 scale [tile_rows], int32 sum
@@ -35,7 +35,7 @@ struct TileKernels {
   // Prepares rows [0, rows) of x as a tile of tile_rows >= rows; missing rows are zero.
   void (*prepare)(const float* x, int64_t stride, int32_t rows, int32_t tile_rows, int64_t cols,
                   void* tile);
-  // The size of tiles for rows of x as many as a prompt has (linear.cc); 0: the largest.
+  // The size of tiles for prompts' numbers of rows (linear.cc); 0: the largest.
   int32_t size_of_many = 0;
 };
 
@@ -47,11 +47,11 @@ struct FormatKernels {
   void (*pack)(const void* source, int64_t row_bytes, int32_t rows, int64_t cols, void* panel);
   // Decodes one row of a panel.
   void (*unpack)(const void* panel, int32_t row, int64_t cols, float* out);
-  // acc [tile_rows][panel_rows] += x W^T, by index of the tile's size in TileKernels::sizes. A
-  // stretch of columns that begins and ends at multiples of 256 may be multiplied by itself:
-  // stretches in order give the bits of the whole.
+  // acc [tile_rows][panel_rows] += x W^T, indexed by the tile's size in TileKernels::sizes. Ranges
+  // of columns that begin and end at multiples of 256 may be multiplied separately: consecutive
+  // ranges give the same bits as the whole.
   void (*multiply[kMaxTileSizes])(const void* panel, const void* tile, int64_t cols, float* acc);
-  // The decoding of a stretch done once for many tiles, from expand_tiles on: expand writes
+  // Decodes a range once for many tiles, if there are expand_tiles or more: expand writes
   // expanded_bytes(cols), and multiply_expanded gives the bits of multiply with it. 0: never.
   int32_t expand_tiles = 0;
   int64_t (*expanded_bytes)(int64_t cols) = nullptr;
@@ -60,7 +60,7 @@ struct FormatKernels {
                                            float* acc) = {};
 };
 
-// Same values as kernels::Activation and kernels::Epilogue.
+// The values are those of kernels::Activation and kernels::Epilogue.
 enum class ActivationCode : uint8_t {
   kNone,
   kSilu,
@@ -84,7 +84,7 @@ struct EpilogueArgs {
   int64_t out_stride;
 };
 
-// The formats of block_format.h.
+// Kernels of the formats in block_format.h.
 struct BlockKernels {
   TileKernels shared_tile;                  // of kInt8Shared
   FormatKernels formats[kNumBlockFormats];  // by BlockFormat
@@ -92,27 +92,27 @@ struct BlockKernels {
 
 struct LinearKernels {
   int32_t panel_rows;
-  TileKernels tiles[2];      // of kFloat and kInt8; that of kInt8Shared is the blocks'
-  FormatKernels formats[5];  // by DType; the others are the blocks'
+  TileKernels tiles[2];      // of kFloat and kInt8; kInt8Shared's is in BlockKernels
+  FormatKernels formats[5];  // by DType; the others are in BlockKernels
   void (*epilogue)(const EpilogueArgs& args);
   const BlockKernels* blocks;
-  TileKernels bf16_tile;  // of kBf16, where the level has it
+  TileKernels bf16_tile;  // of kBf16, if the level has it
 };
 
-// What takes the place of the exact BF16 kernels where the processor multiplies BF16 itself.
+// Replaces the exact BF16 kernels if the processor multiplies BF16 itself.
 struct Bf16DotKernels {
   TileKernels tile;
   FormatKernels format;
 };
 
-// And in place of the blocked formats whose codes are floats.
+// Replaces the kernels of blocked formats whose codes are floats.
 struct Bf16BlockKernels {
   FormatKernels f8_g32;
   FormatKernels f8_g128;
   FormatKernels nf4;
 };
 
-// What takes the place of the int8 kernels where the processor has AVX2's vectors and VNNI.
+// Replaces the int8 kernels if the processor has AVX2's vectors and VNNI.
 struct Int8DotKernels {
   TileKernels tile;
   FormatKernels q8_0;
@@ -150,17 +150,18 @@ struct RotateArgs {
 struct RowKernels {
   void (*norm)(const NormRowArgs& args);
   void (*rotate)(const RotateArgs& args);
-  // One row of the cache. `scale`, F32 at any alignment, is written by kInt8 only.
+  // Converts one row of the cache. `scale`, F32 at any alignment, is written for kInt8 only.
   void (*to_kv)(KvType type, const float* x, int32_t n, void* out, void* scale);
   void (*scale)(float* x, int64_t n, float scale, float softcap);  // softcap 0: none
-  // out = x, NaN as -infinity; returns the maximum.
+  // Writes x to out, with NaN as -infinity; returns the maximum.
   float (*copy_logits)(const float* x, int64_t n, float* out);
-  // out[i] = exp((x[i] - max) * inv_temperature), also in place; returns the sum. `out` may be
+  // out[i] = exp((x[i] - max) * inv_temperature), possibly in place; returns the sum. `out` may be
   // nullptr. REQUIRES: no NaN, max finite.
   double (*exp_sum)(const float* x, int64_t n, float max, float inv_temperature, float* out);
-  // The sum of w[i] * x[i], in an order that n alone decides. `type`: kF32, kF16 or kBF16.
+  // The sum of w[i] * x[i], in an order that depends on n alone. `type`: kF32, kF16 or kBF16.
   float (*dot)(KvType type, const void* w, const float* x, int64_t n);
-  // out[i] += the sum of s[j] * rows[j][column + i], in an order that count, n and i alone decide.
+  // out[i] += the sum of s[j] * rows[j][column + i], in an order that depends on count, n and i
+  // alone.
   void (*add_rows)(KvType type, const void* const* rows, int64_t column, const float* s,
                    int32_t count, int32_t n, float* out);
 };
@@ -175,42 +176,43 @@ struct KeyRun {
 };
 
 // Queries [num_queries] that read one KV head, over the positions [begin, end) of the context,
-// which lie within one chunk of kChunkTokens. Query q sees [lower[q], upper[q]) of them.
+// which are within one chunk of kChunkTokens. Query q sees [lower[q], upper[q]) of them.
 // Accumulates into max, sum and acc, which start at -infinity, 0 and 0.
 struct AttendArgs {
   KvType type;
   const KeyRun* runs;  // consecutive, the first starting at position `begin`
   int32_t begin;       // multiple of kBlockTokens
   int32_t end;
-  // What the thread will probably read next, from its first position on: asked for while the last
+  // The positions that the thread will probably read next, which are prefetched while the last
   // blocks here are computed. Same form as `runs`; ahead_tokens may be 0.
   const KeyRun* ahead;
   int32_t ahead_tokens;
   int32_t head_dim;
-  int32_t padded_dim;           // head_dim up to a multiple of kMaxLanes
+  int32_t padded_dim;           // head_dim rounded up to a multiple of kMaxLanes
   int32_t num_queries;          // <= kMaxQueries
   const float* const* queries;  // [num_queries] rows of head_dim
-  float scale;                  // what queries are multiplied by
-  const int32_t* lower;         // rising with the query, as `upper`
+  float scale;                  // factor of the queries
+  const int32_t* lower;         // ascending with the query, as `upper`
   const int32_t* upper;
-  const uint64_t* tree;  // [num_queries] or nullptr: of positions from tree_begin on, query q sees
-  int32_t tree_begin;    // tree_begin + j only if bit j of tree[q] is set
+  const uint64_t* tree;  // [num_queries] or nullptr: query q sees position tree_begin + j only if
+                         // bit j of tree[q] is set
+  int32_t tree_begin;    // positions before it are not restricted
   float softcap;
-  float* max;  // [num_queries]
-  float* sum;  // [num_queries]
-  float* acc;  // [num_queries up to a multiple of 8, padded_dim]; what is past them has no meaning
+  float* max;      // [num_queries]
+  float* sum;      // [num_queries]
+  float* acc;      // [num_queries rounded up to a multiple of 8, padded_dim]; the rest is undefined
   float* scratch;  // AttendScratchFloats(padded_dim)
 };
 
 // Keys are handled in blocks that start at multiples of 32 positions of the context, and partial
-// results in chunks of 512: fixed by position, so that neither the batch, nor the chunking of a
-// prompt, nor the pages, nor the number of threads changes a bit of the result.
+// results in chunks of 512. They are fixed by position, so that neither the batch, nor the chunking
+// of a prompt, nor the pages, nor the number of threads changes a bit of the result.
 constexpr int32_t kBlockTokens = 32;
 constexpr int32_t kChunkTokens = 512;
 constexpr int32_t kMaxQueries = 64;
 constexpr int32_t kMaxLanes = 16;
 
-// Blocks whose memory may be asked for before they are computed.
+// Blocks that may be prefetched before they are computed.
 constexpr int32_t kMaxBlocksAhead = 1;
 
 constexpr int64_t AttendScratchFloats(int64_t padded_dim) {
@@ -219,28 +221,28 @@ constexpr int64_t AttendScratchFloats(int64_t padded_dim) {
 
 struct AttentionKernels {
   void (*attend)(const AttendArgs& args);
-  // (max, sum, acc) of a chunk merged into those of the context before it.
+  // Merges (max, sum, acc) of a chunk into those of the context before it.
   void (*merge)(float part_max, float part_sum, const float* part_acc, int32_t n, float* max,
                 float* sum, float* acc);
-  // out = acc / sum, and *lse = log(sum) + max unless it is nullptr, after taking in `sink` (or
+  // out = acc / sum, and *lse = log(sum) + max unless it is nullptr, including `sink` (or
   // -infinity).
   void (*finish)(float max, float sum, const float* acc, int32_t n, float sink, float* out,
                  float* lse);
 };
 
-// Yardsticks: each returns a value that depends on all its work.
+// Peak loops: each returns a value that depends on all its work.
 struct PeakKernels {
   float (*read)(const void* data, int64_t bytes);
   float (*fma)(int64_t rounds);
-  int64_t fma_flops;  // of a round
+  int64_t fma_flops;  // per round
   float (*int8)(int64_t rounds);
-  int64_t int8_ops;  // of a round
+  int64_t int8_ops;  // per round
 };
 
 // Dot products of BF16 pairs, an instruction that not every processor of a level has.
 struct Bf16PeakKernels {
   float (*bf16)(int64_t rounds);
-  int64_t bf16_flops;  // of a round
+  int64_t bf16_flops;  // per round
 };
 
 struct KernelTable {

@@ -17,7 +17,7 @@ namespace heddle::kernels::cpu {
 namespace {
 
 constexpr int64_t kReadBytes = int64_t{256} << 20;  // eight times the largest L3 slice in use
-constexpr int kRepeats = 4;                         // the best counts: others are disturbed
+constexpr int kRepeats = 4;                         // the best counts: others were disturbed
 constexpr int64_t kPeakRounds = 1'000'000;
 
 const PeakKernels& KernelsFor(Isa isa) {
@@ -30,7 +30,7 @@ const PeakKernels& KernelsFor(Isa isa) {
   return kPeakPortable;
 }
 
-// nullptr where the level lacks the instruction.
+// nullptr if the level lacks the instruction.
 const Bf16PeakKernels* Bf16KernelsFor(Isa isa) {
 #if defined(__x86_64__)
   if (isa == Isa::kAvx512Bf16) return &kPeakAvx512Bf16;
@@ -39,15 +39,16 @@ const Bf16PeakKernels* Bf16KernelsFor(Isa isa) {
   return nullptr;
 }
 
-// Seconds of the clock that rates refer to: with one thread its CPU time, which other programs on
-// the machine disturb less.
+// Seconds of the clock that rates refer to: with one thread its CPU time, because other programs on
+// the machine disturb it less.
 double Now(const ThreadPool& pool) {
   timespec now{};
   clock_gettime(pool.num_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// Units of 1e9 per second, best of some runs of `body` on all threads, which does `work` in total.
+// Returns the rate in 1e9 units per second: the best of some runs of `body`, which does `work` in
+// total, on all threads.
 template <typename F>
 double BestRate(ThreadPool& pool, double work, const F& body) {
   double best = 0;
@@ -68,7 +69,7 @@ struct LimitMeter::State {
         bf16(bf16_peak),
         sinks(static_cast<size_t>(threads) * kSinkStride) {}
 
-  // Results go where the compiler cannot drop them; a cache line for each thread.
+  // The compiler cannot drop results that are stored here; each thread has a cache line.
   static constexpr size_t kSinkStride = 64;
   float& Sink(int64_t thread) { return sinks[static_cast<size_t>(thread) * kSinkStride]; }
 

@@ -1,5 +1,5 @@
-// What this machine can do at best: the yardstick of every benchmark. Memory bandwidth of shared
-// machines changes from minute to minute, so measure beside the run that is judged.
+// Measures the peak rates of this machine, the yardstick of every benchmark. Memory bandwidth of
+// shared machines changes from minute to minute, so measure beside the run that is judged.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace heddle::kernels::cpu {
 struct MachineLimits {
   double read_gb_s = 0;     // all threads streaming memory far larger than the caches
   double fma_gflop_s = 0;   // F32 multiply-adds from registers; one counts as two
-  double bf16_gflop_s = 0;  // dot products of BF16; fma_gflop_s where there is no such instruction
+  double bf16_gflop_s = 0;  // dot products of BF16; fma_gflop_s without such an instruction
   double int8_gop_s = 0;    // int8 multiply-adds from registers; one counts as two
 };
 

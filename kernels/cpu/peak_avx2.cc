@@ -17,7 +17,7 @@ float Int8Rounds(int64_t rounds) {
   for (int64_t r = 0; r < rounds; ++r) {
 #pragma GCC unroll 12
     for (int i = 0; i < kChains; ++i) {
-      asm volatile("" : "+x"(w));  // keeps the product from being computed once
+      asm volatile("" : "+x"(w));  // keeps the compiler from computing the product only once
       __m256i pairs = _mm256_maddubs_epi16(w, x);
       sums[i] = _mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs, ones));
     }

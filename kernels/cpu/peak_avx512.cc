@@ -14,7 +14,7 @@ float Int8Rounds(int64_t rounds) {
   __m512i w = _mm512_set1_epi8(3);
   const __m512i x = _mm512_set1_epi8(5);
   for (int64_t r = 0; r < rounds; ++r) {
-    asm volatile("" : "+v"(w));  // keeps the product from being computed once
+    asm volatile("" : "+v"(w));  // keeps the compiler from computing the product only once
 #pragma GCC unroll 12
     for (int i = 0; i < kChains; ++i) sums[i] = _mm512_dpbusd_epi32(sums[i], w, x);
   }

@@ -14,7 +14,7 @@ float Bf16Rounds(int64_t rounds) {
   __m512i w = _mm512_set1_epi16(0x3f80);  // ones
   const __m512i x = _mm512_set1_epi16(0x3f00);
   for (int64_t r = 0; r < rounds; ++r) {
-    asm volatile("" : "+v"(w));  // keeps the product from being computed once
+    asm volatile("" : "+v"(w));  // keeps the compiler from computing the product only once
 #pragma GCC unroll 12
     for (int i = 0; i < kChains; ++i) {
       sums[i] = _mm512_dpbf16_ps(sums[i], (__m512bh)w, (__m512bh)x);

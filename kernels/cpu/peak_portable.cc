@@ -1,4 +1,4 @@
-// Peak rates of the portable level: no integer products of its own, so F32's stand for them.
+// Peak rates of the portable level, which has no integer products: F32's stand for them.
 #include "kernels/cpu/vec/vec_portable.h"
 
 #include "kernels/cpu/vec/vec_math.h"

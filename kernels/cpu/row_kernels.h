@@ -73,7 +73,7 @@ inline void NormRow(const NormRowArgs& args) {
   }
 }
 
-// Pairs (i, i + half).
+// Rotates pairs (i, i + half).
 inline void RotateHalf(const float* cos, const float* sin, int32_t half, float* head) {
   for (int32_t i = 0; i < half; i += kLanes) {
     int lanes = LanesAt(i, half);
@@ -86,7 +86,7 @@ inline void RotateHalf(const float* cos, const float* sin, int32_t half, float* 
   }
 }
 
-// Pairs (2i, 2i + 1).
+// Rotates pairs (2i, 2i + 1).
 inline void RotateInterleaved(const float* cos, const float* sin, int32_t half, float* head) {
   for (int32_t i = 0; i < half; ++i) {
     float a = head[2 * i];
@@ -110,7 +110,7 @@ inline void RotateHeads(const RotateArgs& args) {
   }
 }
 
-// `convert` on all vectors of x, by way of a buffer for the last, partial one.
+// Applies `convert` to all vectors of x, with a buffer for the last, partial one.
 template <typename T, typename Convert>
 inline void ConvertRow(const float* x, int32_t n, T* out, const Convert& convert) {
   for (int32_t i = 0; i < n; i += kLanes) {
@@ -184,7 +184,8 @@ inline float CopyLogits(const float* x, int64_t n, float* out) {
   return best;
 }
 
-// F32 sums per lane over stretches that keep their relative error at a few units, in F64 between.
+// Sums in F32 per lane over ranges that keep the relative error at a few units, and in F64 over the
+// ranges.
 inline double ExpSum(const float* x, int64_t n, float max, float inv_temperature, float* out) {
   constexpr int64_t kStretch = 64 * kLanes;
   const Vec center = Set(max);

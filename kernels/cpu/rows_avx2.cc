@@ -1,4 +1,4 @@
-// Row kernels for the level that vec_avx2.h stands for.
+// Row kernels of the level of vec_avx2.h.
 #include "kernels/cpu/vec/vec_avx2.h"
 
 #include "kernels/cpu/vec/vec_math.h"

@@ -1,4 +1,4 @@
-// Row kernels for the level that vec_portable.h stands for.
+// Row kernels of the level of vec_portable.h.
 #include "kernels/cpu/vec/vec_portable.h"
 
 #include "kernels/cpu/vec/vec_math.h"

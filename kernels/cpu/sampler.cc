@@ -67,15 +67,18 @@ class RowSampler {
     if (Edit()) max_ = *std::max_element(s_.logits.begin(), s_.logits.end());
     if (max_ == kBanned) return -1;
     if (params_.temperature == 0) return FirstBest();
+    if (params_.top_n_sigma > 0) KeepTopSigma();
     ComputeWeights();
     bool top_k = params_.top_k > 0 && params_.top_k < Vocab();
+    const bool excludes_top = ExcludesTop();
     if (!top_k && params_.top_p >= 1) {
-      if (params_.typical_p >= 1) return DrawAbove(params_.min_p);
+      if (params_.typical_p >= 1 && !excludes_top) return DrawAbove(params_.min_p);
       SelectAbove(params_.min_p);
     } else {
       SelectPrefix(top_k);
     }
     if (params_.typical_p < 1) KeepTypical();
+    if (excludes_top) ExcludeTop();
     return DrawCandidate();
   }
 
@@ -118,6 +121,26 @@ class RowSampler {
   int32_t FirstBest() const {
     return static_cast<int32_t>(std::find(s_.logits.begin(), s_.logits.end(), max_) -
                                 s_.logits.begin());
+  }
+
+  // Bans the logits below the largest minus top_n_sigma standard deviations of the finite ones.
+  void KeepTopSigma() {
+    double sum = 0, squares = 0, count = 0;  // of distances from the largest
+    if (std::isfinite(max_)) {
+      for (float x : s_.logits) {
+        if (x == kBanned) continue;
+        const double below = static_cast<double>(max_) - x;
+        sum += below;
+        squares += below * below;
+        ++count;
+      }
+    }
+    const double mean = count > 0 ? sum / count : 0;
+    const double variance = count > 0 ? std::max(0.0, squares / count - mean * mean) : 0;
+    const double least = max_ - params_.top_n_sigma * std::sqrt(variance);
+    for (float& x : s_.logits) {
+      if (x < least) x = kBanned;
+    }
   }
 
   // Sum of exp((x - max) / temperature); the weights themselves to `out` unless nullptr.
@@ -243,6 +266,22 @@ class RowSampler {
       if (sum >= target) break;
     }
     return limit;
+  }
+
+  // The toss of xtc_probability.
+  bool ExcludesTop() const {
+    return params_.xtc_probability > 0 && params_.xtc_threshold <= 0.5f &&
+           CounterUniform(params_.seed, params_.counter, /*stream=*/1) <= params_.xtc_probability;
+  }
+
+  // Cuts the candidates that are likelier than the least likely of those of xtc_threshold.
+  void ExcludeTop() {
+    const double threshold = params_.xtc_threshold * MassOfCandidates();
+    float least = std::numeric_limits<float>::infinity();  // logit
+    for (const Candidate& c : s_.candidates) {
+      if (c.weight > 0 && c.weight >= threshold) least = std::min(least, c.logit);
+    }
+    std::erase_if(s_.candidates, [&](const Candidate& c) { return c.logit > least; });
   }
 
   double Uniform() const { return CounterUniform(params_.seed, params_.counter, 0); }

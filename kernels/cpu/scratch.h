@@ -1,4 +1,4 @@
-// Working memory that an op needs beside its arguments: grows to the largest request, then stays.
+// Working memory of an op beside its arguments: it grows to the largest request and stays.
 // Thread-safety: none.
 #pragma once
 
@@ -12,7 +12,7 @@ namespace heddle::kernels::cpu {
 
 class Scratch {
  public:
-  // At least `bytes`, aligned to 64, content undefined; invalidates what was handed out before.
+  // At least `bytes`, aligned to 64, with undefined content; invalidates earlier results.
   void* Get(int64_t bytes) {
     if (bytes > bytes_) {
       data_.reset();

@@ -11,20 +11,21 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// A pause takes 40 to 140 cycles on x86 of the last ten years: 30 to 100 microseconds of spinning.
-// Longer than the serial part between two ops of a forward, shorter than a scheduler's time slice.
+// A pause takes 40 to 140 cycles on x86 processors of the last ten years, so this is 30 to 100
+// microseconds of spinning: longer than the serial part between two ops of a forward, shorter than
+// a scheduler's time slice.
 constexpr int kMaxSpins = 2000;
 constexpr int kMinSpins = 60;
 
-// Parts of the gate. The number of the fork wraps around: a worker that slept through exactly 2^21
+// Fields of the gate. The fork's number wraps around: a worker that slept through exactly 2^21
 // forks would miss one more.
-constexpr uint32_t kJoinedMask = 0x3ff;  // more workers than cpu_device.cc allows threads
+constexpr uint32_t kJoinedMask = 0x3ff;  // more workers than cpu_device.cc allows
 constexpr uint32_t kClosed = 0x400;
 constexpr int kForkShift = 11;
 
 uint32_t ForkOf(uint32_t gate) { return gate >> kForkShift; }
 
-// Forking pays if what it saves exceeds its own cost of one or two microseconds.
+// Forking pays if it saves more than its own cost of one or two microseconds.
 constexpr double kMinPartNs = 3000;
 
 void Pause() {
@@ -36,7 +37,7 @@ void Pause() {
 }
 
 // Spins up to *spins times, then sleeps, until changed(value) holds; returns that value. Spinning
-// in vain halves *spins, spinning with success doubles it.
+// in vain halves *spins; success doubles it.
 template <typename F>
 uint32_t Await(const std::atomic<uint32_t>& value, int* spins, const F& changed) {
   for (int i = 0; i < *spins; ++i) {
@@ -108,7 +109,7 @@ int32_t ThreadPool::PartsFor(int64_t n, double item_cost) const {
   return static_cast<int32_t>(std::clamp<int64_t>(std::min(parts, n), 1, num_threads_));
 }
 
-// Whether this thread is now one of those that the fork of `gate` waits for.
+// Whether this thread has become one of those that the fork of `gate` waits for.
 bool ThreadPool::Join(uint32_t gate) {
   const uint32_t fork = ForkOf(gate);
   while (ForkOf(gate) == fork && (gate & kClosed) == 0) {

@@ -1,10 +1,10 @@
 // Fork-join over a fixed set of threads. Work is partitioned statically, so that caches stay warm
-// from step to step, and taken in small pieces: a thread that is done takes pieces of the others,
-// so that one which lost its core to another process holds up nobody. A fork does not even wait
+// from step to step, and taken in small pieces: a thread that has finished takes pieces of others,
+// so that a thread that lost its core to another process delays nobody. A fork does not even wait
 // for such a thread to notice it.
 //
 // Waiting threads spin for some tens of microseconds (the gap between two ops of a forward), then
-// sleep in the kernel, so that I/O threads can live on the same cores; one that spun in vain spins
+// sleep in the kernel, so that I/O threads can share the cores; a thread that spun in vain spins
 // less the next time. The caller is thread 0 and takes part. A fork and join of spinning threads
 // costs about a microsecond.
 // Thread-safety: ForRange, ForEach and OnEveryThread from one thread at a time; not reentrant.
@@ -20,8 +20,8 @@ namespace heddle::kernels::cpu {
 
 class ThreadPool {
  public:
-  // `num_threads` >= 1 counts the caller; `pin` binds thread i to the i-th of usable_cpus.h (the
-  // caller is left where it is).
+  // `num_threads` >= 1 includes the caller; `pin` binds thread i to the i-th CPU of usable_cpus.h
+  // (the caller is not bound).
   ThreadPool(int32_t num_threads, bool pin);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -29,9 +29,9 @@ class ThreadPool {
 
   int32_t num_threads() const { return num_threads_; }
 
-  // Calls body(begin, end, thread) on pieces that together are [0, n), each item once, pieces of
-  // one thread one after the other. `item_cost` is a rough count of nanoseconds per item: work too
-  // small to be worth a fork stays on the caller, in one piece.
+  // Calls body(begin, end, thread) on pieces that together are [0, n), each item once; the pieces
+  // of one thread run one after the other. `item_cost` is an estimate in nanoseconds per item: work
+  // too small for a fork stays on the caller, in one piece.
   template <typename F>
   void ForRange(int64_t n, double item_cost, const F& body) {
     if (n <= 0) return;
@@ -41,7 +41,7 @@ class ThreadPool {
     TakeInPieces(n, parts, std::max<int64_t>(piece, 1), body);
   }
 
-  // Calls body(item, thread) for each item of [0, n), one by one: for items of unequal cost.
+  // Calls body(item, thread) for each item of [0, n), one by one, for items of unequal cost.
   template <typename F>
   void ForEach(int64_t n, double item_cost, const F& body) {
     if (n <= 0) return;
@@ -61,11 +61,11 @@ class ThreadPool {
   }
 
  private:
-  // What a thread may be late with when all others are done, against some ten nanoseconds for
-  // taking a piece.
+  // Target time of a piece: how late a thread may be when all others are done. Taking a piece costs
+  // some ten nanoseconds.
   static constexpr double kPieceNs = 4000;
 
-  // Where the next piece of a part begins.
+  // The beginning of a part's next piece.
   struct alignas(64) Cursor {
     std::atomic<int64_t> next{0};
   };
@@ -101,8 +101,8 @@ class ThreadPool {
         &range, /*everyone=*/false);
   }
 
-  // Calls body(context, 0) here and body(context, i) on those other threads that notice it before
-  // the call here has returned, or on all if `everyone`; returns when all these have.
+  // Calls body(context, 0) here and body(context, i) on the other threads that notice it before the
+  // call here has returned, or on all if `everyone`; returns when all of them have.
   void Fork(Body body, const void* context, bool everyone);
   int32_t PartsFor(int64_t n, double item_cost) const;
   void WorkerLoop(int32_t thread);
@@ -114,9 +114,9 @@ class ThreadPool {
   Body body_ = nullptr;
   const void* context_ = nullptr;
   std::atomic<bool> stop_{false};
-  // Number of the fork, whether it is closed, and how many workers have joined it; see the .cc.
+  // The fork's number, whether it is closed, and how many workers have joined it; see the .cc.
   alignas(64) std::atomic<uint32_t> gate_;
-  alignas(64) std::atomic<uint32_t> done_{0};  // of those that joined
+  alignas(64) std::atomic<uint32_t> done_{0};  // number of joined workers that are done
   std::vector<std::thread> workers_;
 };
 

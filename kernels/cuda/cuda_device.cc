@@ -30,24 +30,24 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-// Logprobs and alternatives of one step: 65,536 rows with 20 alternatives are 10.3 MiB. In front of
-// them its tokens: a quarter of a million.
+// Bytes of the logprobs and alternatives of one step: 65,536 rows with 20 alternatives are 10.3
+// MiB. The step's tokens come first: a quarter of a million.
 constexpr int64_t kDrawnBytes = int64_t{1} << 20;
 constexpr int64_t kResultBytes = int64_t{12} << 20;
-// Kernels' code, their stacks, graphs, and what a library times its algorithms in: taken while it
-// runs, more of it for larger batches.
+// Memory for kernels' code, their stacks, graphs, and a library's timing of its algorithms. It is
+// taken while the device runs, more of it for larger batches.
 constexpr int64_t kLeastReserve = int64_t{256} << 20;
 constexpr int64_t kMostReserve = int64_t{2} << 30;
-// The same when steps of all sizes have run: some graphs more, and kernels that are seldom needed.
+// The same after steps of all sizes have run: a few more graphs, and rarely used kernels.
 constexpr int64_t kLeastWarmReserve = int64_t{128} << 20;
 constexpr int64_t kMostWarmReserve = int64_t{512} << 20;
 constexpr int kMaxInFlight = Staging::kSets;
-// The begin of a step is still asked for when the second one behind it is launched.
+// The begin of a step is still read when the second step behind it is launched.
 constexpr uint64_t kClocks = kMaxInFlight + 1;
 static_assert(2 * kClocks == Runtime::kStepMarks);
 
-// Where the entry of span 0 would be of an array that begins with that of span `first`. No such
-// entry is ever read.
+// The address where the entry of span 0 would be in an array that begins with that of span `first`.
+// Entries before `first` are never read.
 const int32_t* EntryOfSpanZero(const int32_t* entries, int32_t first) {
   const auto offset = static_cast<uintptr_t>(first) * sizeof(int32_t);
   return reinterpret_cast<const int32_t*>(reinterpret_cast<uintptr_t>(entries) - offset);
@@ -227,7 +227,7 @@ class CudaDevice final : public Device {
     std::vector<PendingCopy> copies;
   };
 
-  // Which part of a step: all of it, or one of its halves.
+  // A part of a step: all of it, or one of its halves.
   enum Part { kWhole, kFirst, kSecond, kParts };
 
   Workspace workspace(Part part = kWhole) const {
@@ -242,7 +242,7 @@ class CudaDevice final : public Device {
   absl::Status Enqueue(uint64_t step, const std::function<void(Ops&)>& body);
   absl::Status RunBody(uint64_t step, const std::function<void(Ops&)>& body, bool as_graph);
   absl::Status FetchResults(const CudaOps& ops, Launched* launched);
-  // Of the step that is planned or launched next, in the order of all.
+  // The number of the step that is planned or launched next.
   uint64_t next_step() const { return first_launched_ + num_launched_; }
   Launched& At(uint64_t step) { return launched_[step % kMaxInFlight]; }
   // Marks of the runtime.
@@ -260,11 +260,11 @@ class CudaDevice final : public Device {
   LinearWays ways_;  // CudaDeviceOptions::tunes
   std::unique_ptr<Buffer> workspace_;
   std::unique_ptr<Buffer> results_;
-  std::unique_ptr<Buffer> counters_;          // zeros between ops: products never run side by side
-  std::vector<AttentionGrouping> groupings_;  // met so far; planned with every batch
-  std::vector<PlannedAttention> planned_[kParts];  // of this batch
+  std::unique_ptr<Buffer> counters_;               // zeros between ops; products never overlap
+  std::vector<AttentionGrouping> groupings_;       // known so far; planned with every batch
+  std::vector<PlannedAttention> planned_[kParts];  // for this batch
   NanoBatchProfile nano_batches_;
-  std::optional<NanoSplit> split_;  // of this batch
+  std::optional<NanoSplit> split_;  // for this batch
   Launched launched_[kMaxInFlight];
   uint64_t first_launched_ = 0;
   uint64_t num_launched_ = 0;
@@ -335,7 +335,7 @@ absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& gr
     groupings_.push_back(grouping);
   }
   StageAttention(grouping, part);
-  // On lane 0, whichever lane asks: the other one has to wait for it.
+  // Always on lane 0: the other lane has to wait for it.
   HEDDLE_RETURN_IF_ERROR(staging_.Send());
   if (part == kSecond) {
     HEDDLE_RETURN_IF_ERROR(runtime_->Signal(0));
@@ -345,25 +345,25 @@ absl::StatusOr<PlannedAttention> CudaDevice::PlanFor(const AttentionGrouping& gr
 }
 
 CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
-  CudaOps::Step step = {.runtime = *runtime_,
-                        .activations = options_.activations,
-                        .stream = runtime_->stream(part == kSecond ? 1 : 0),
-                        .groups = batch_.groups(),
-                        .n_rows = batch_.n_tokens(),
-                        .workspace = workspace(part),
-                        .drawn = {static_cast<uint8_t*>(results_->data()), kDrawnBytes},
-                        .results = {static_cast<uint8_t*>(results_->data()) + kDrawnBytes,
-                                    kResultBytes - kDrawnBytes},
-                        .counters = static_cast<int32_t*>(counters_->data()),
-                        .adapters = batch_.adapters(),
-                        .staging = staging_,
-                        .library = as_graph ? nullptr : library_.get(),
-                        .always_dequantizes = options_.always_dequantizes,
-                        .ways = options_.tunes ? &ways_ : nullptr,
-                        .times_products = part == kWhole && !split_.has_value() && !as_graph,
-                        .plan_attention = [this, part](const AttentionGrouping& grouping) {
-                          return PlanFor(grouping, part);
-                        }};
+  DeviceStep step = {.runtime = *runtime_,
+                     .activations = options_.activations,
+                     .stream = runtime_->stream(part == kSecond ? 1 : 0),
+                     .groups = batch_.groups(),
+                     .n_rows = batch_.n_tokens(),
+                     .workspace = workspace(part),
+                     .drawn = {static_cast<uint8_t*>(results_->data()), kDrawnBytes},
+                     .results = {static_cast<uint8_t*>(results_->data()) + kDrawnBytes,
+                                 kResultBytes - kDrawnBytes},
+                     .counters = static_cast<int32_t*>(counters_->data()),
+                     .adapters = batch_.adapters(),
+                     .staging = staging_,
+                     .library = as_graph ? nullptr : library_.get(),
+                     .always_dequantizes = options_.always_dequantizes,
+                     .ways = options_.tunes ? &ways_ : nullptr,
+                     .times_products = part == kWhole && !split_.has_value() && !as_graph,
+                     .plan_attention = [this, part](const AttentionGrouping& grouping) {
+                       return PlanFor(grouping, part);
+                     }};
   if (part == kWhole) return CudaOps(step);
   step.attention_multiprocessors = split_->attention_multiprocessors;
   if (part == kFirst) {
@@ -375,7 +375,7 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
   return CudaOps(step);
 }
 
-// Launches, or keeps on the tape, and asks for the results.
+// Launches the ops, directly or on the tape, and asks for the results.
 absl::Status CudaDevice::RunBody(uint64_t step, const std::function<void(Ops&)>& body,
                                  bool as_graph) {
   if (library_ != nullptr) {
@@ -420,7 +420,7 @@ absl::Status CudaDevice::Launch(const std::function<void(Ops&)>& body) {
   return absl::OkStatus();
 }
 
-// The halves of a split step have joined where its logits' rows were gathered.
+// The halves of a split step were joined where its logit rows were gathered.
 absl::Status CudaDevice::Extend(const std::function<void(Ops&)>& body) {
   HEDDLE_CHECK(num_launched_ > 0, "Extend without Launch");
   HEDDLE_CHECK(At(next_step() - 1).copies.empty(), "Extend of a step that has sampled");
@@ -428,7 +428,7 @@ absl::Status CudaDevice::Extend(const std::function<void(Ops&)>& body) {
   return Enqueue(next_step() - 1, body);
 }
 
-// As the next step, or as more of the last one.
+// Enqueues ops as the next step, or as more of the last one.
 absl::Status CudaDevice::Enqueue(uint64_t step, const std::function<void(Ops&)>& body) {
   HEDDLE_RETURN_IF_ERROR(pending_error_);
   runtime_->Bind();
@@ -446,7 +446,7 @@ absl::Status CudaDevice::Enqueue(uint64_t step, const std::function<void(Ops&)>&
   return runtime_->Mark(EndOf(step));
 }
 
-// One copy of the tokens to pinned memory, and one of all other results if there are any.
+// Fetches tokens by one copy to pinned memory, and all other results, if any, by another.
 absl::Status CudaDevice::FetchResults(const CudaOps& ops, Launched* launched) {
   launched->copies = ops.results();
   const auto* base = static_cast<const uint8_t*>(results_->data());

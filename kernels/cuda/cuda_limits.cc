@@ -15,7 +15,7 @@ namespace {
 constexpr int32_t kRepeats = 20;
 constexpr int32_t kRuns = 3;  // the best counts: others were disturbed
 
-// Seconds of one call of `enqueue`, many of them in a row.
+// Seconds of one call of `enqueue`, averaged over many in a row.
 absl::StatusOr<double> SecondsOf(Runtime& runtime, const std::function<absl::Status()>& enqueue) {
   using Clock = std::chrono::steady_clock;
   HEDDLE_RETURN_IF_ERROR(enqueue());
@@ -31,7 +31,7 @@ absl::StatusOr<double> SecondsOf(Runtime& runtime, const std::function<absl::Sta
   return best;
 }
 
-// Numbers from -1 to 1 all over the workspace: products of zeros run faster than those of data.
+// Fills the workspace with numbers from -1 to 1: products of zeros run faster than those of data.
 absl::Status FillWithNumbers(Runtime& runtime, const Workspace& workspace) {
   std::vector<uint16_t> numbers(size_t{1} << 18);
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -45,8 +45,8 @@ absl::Status FillWithNumbers(Runtime& runtime, const Workspace& workspace) {
   return runtime.Synchronize();
 }
 
-// [n, n] x [n, n], which fit in the workspace three times; small on the few multiprocessors of the
-// emulator.
+// A product of [n, n] x [n, n], three matrices that fit in the workspace; small on the emulator's
+// few multiprocessors.
 LinearParams ProductOf(const Runtime& runtime, const Workspace& workspace) {
   int64_t n = std::min<int64_t>(4096, 32 * int64_t{runtime.info().num_multiprocessors} / 64 * 64);
   while (n > 64 && 3 * n * n * 2 > workspace.bytes) n -= 64;

@@ -15,20 +15,17 @@ namespace heddle::kernels::cuda {
 namespace {
 
 SampleRow RowOf(const SampleRowParams& row, const LogitEdit* edits, const uint32_t* allowed) {
-  return {.logit_row = row.logit_row,
-          .temperature = row.temperature,
-          .top_k = row.top_k,
-          .top_p = row.top_p,
-          .min_p = row.min_p,
-          .typical_p = row.typical_p,
-          .num_top = row.num_top,
-          .forced_token = row.forced_token,
-          .num_edits = static_cast<int32_t>(row.edits.size()),
-          .seed = row.seed,
-          .counter = row.counter,
-          .edits = edits,
-          .allowed = allowed,
-          .edited = nullptr};
+  return {row,  // its filters
+          row.logit_row,
+          row.CutsAnything(),
+          row.num_top,
+          row.forced_token,
+          static_cast<int32_t>(row.edits.size()),
+          row.seed,
+          row.counter,
+          edits,
+          allowed,
+          /*edited=*/nullptr};
 }
 
 // Gives rows [first, ...) their scratch, as many as there is room for; how many those are. The
@@ -52,43 +49,36 @@ int32_t PlaceRows(std::span<SampleRow> rows, int64_t vocab, const Workspace& wor
 
 }  // namespace
 
-void CudaOps::Note(Error error, const char* op) {
-  if (status_.ok() && error != kSuccess) status_ = step_.runtime.ToStatus(error, op);
-}
-
-void CudaOps::Note(const absl::Status& status) {
-  if (status_.ok()) status_ = status;
-}
-
 DeviceBatch CudaOps::Rows(int32_t group) const {
   DeviceBatch batch = step_.groups[static_cast<size_t>(group)];
   batch.n_tokens = step_.n_rows;
   batch.token_ids += step_.first_row;
+  if (batch.draw_of_row != nullptr) batch.draw_of_row += step_.first_row;
   batch.positions += step_.first_row;
   batch.kv_slot += step_.first_row;
   return batch;
 }
 
 void CudaOps::Embed(const PackedWeight& table, float scale, Tensor out) {
-  if (!status_.ok()) return;
+  if (!step_.status.ok()) return;
   Note(LaunchEmbed(Rows(), ViewOf(table), scale, out, step_.activations, step_.stream),
        "embedding");
 }
 
 void CudaOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x) {
-  if (!status_.ok()) return;
+  if (!step_.status.ok()) return;
   Note(LaunchAddPositions(Rows(), ViewOf(table), offset, x, step_.activations, step_.stream),
        "adding positions");
 }
 
 void CudaOps::Norm(const NormArgs& args) {
-  if (!status_.ok()) return;
+  if (!step_.status.ok()) return;
   Note(LaunchNorm(args, step_.activations, step_.stream), "norm");
 }
 
 void CudaOps::RopeAngles(const RopeAnglesArgs& args) {
   HEDDLE_CHECK(args.inv_freq.size() <= kMaxFrequencies, "rope: too many frequencies");
-  if (!status_.ok()) return;
+  if (!step_.status.ok()) return;
   RopeAnglesParams params = {};  // all of it: launches are compared with those of graphs
   params.batch = Rows();
   params.half = static_cast<int32_t>(args.inv_freq.size());
@@ -101,14 +91,14 @@ void CudaOps::RopeAngles(const RopeAnglesArgs& args) {
 }
 
 void CudaOps::RopeKvWrite(const RopeKvWriteArgs& args) {
-  if (!status_.ok()) return;
+  if (!step_.status.ok()) return;
   Note(LaunchRopeKvWrite(Rows(args.cache.group), args, step_.activations, step_.stream),
        "rope and KV write");
 }
 
 void CudaOps::Attention(const AttentionArgs& args) {
   HEDDLE_CHECK(args.n_heads % args.cache.n_kv_heads == 0, "attention: heads are not in groups");
-  if (!status_.ok()) return;
+  if (!step_.status.ok()) return;
   if (args.cache.head_dim > kMaxAttentionHeadDim) {
     return Note(
         absl::UnimplementedError(absl::StrCat("attention with heads of ", args.cache.head_dim,
@@ -183,7 +173,7 @@ void CudaOps::AttendWide(AttentionParams params, const PlannedAttention& plan, i
 void CudaOps::Route(const RouteArgs& args) {
   HEDDLE_CHECK(args.logits.cols <= kMaxExperts && args.rule.n_groups <= kMaxExpertGroups,
                "route: too many experts or groups");
-  if (!status_.ok()) return;
+  if (!step_.status.ok()) return;
   Note(LaunchRoute(args, step_.stream), "routing");
 }
 
@@ -207,7 +197,7 @@ ExpertGroups CudaOps::GroupExperts(const ExpertMixArgs& args) {
 }
 
 void CudaOps::ExpertMix(const ExpertMixArgs& args) {
-  if (!status_.ok() || args.x.rows == 0) return;
+  if (!step_.status.ok() || args.x.rows == 0) return;
   const Stream stream = step_.stream;
   const int64_t n_pairs = args.x.rows * args.top_k;
   const auto is_float = [](const PackedStack& stack) {
@@ -248,23 +238,23 @@ void CudaOps::ExpertMix(const ExpertMixArgs& args) {
 }
 
 void CudaOps::HeadLinear(const HeadLinearArgs& args) {
-  if (!status_.ok()) return;
+  if (!step_.status.ok()) return;
   Note(LaunchHeadLinear(args, ViewOf(*args.heads), step_.activations, step_.stream),
        "projection of heads");
 }
 
 void CudaOps::GateRows(Tensor gate_f32, Tensor x) {
-  if (!status_.ok()) return;
+  if (!step_.status.ok()) return;
   Note(LaunchGateRows(gate_f32, x, step_.activations, step_.stream), "gating rows");
 }
 
 void CudaOps::GatherLogitRows(Tensor x, Tensor out) {
-  if (!status_.ok()) return;
+  if (!step_.status.ok()) return;
   Note(LaunchGatherRows(Rows(), x, out, step_.activations, step_.stream), "gathering rows");
 }
 
 void CudaOps::ScaleLogits(Tensor logits_f32, float scale, float softcap) {
-  if (!status_.ok()) return;
+  if (!step_.status.ok()) return;
   Note(LaunchScaleLogits(logits_f32, scale, softcap, step_.stream), "scaling logits");
 }
 
@@ -278,7 +268,7 @@ uint8_t* CudaOps::TakeResults(const Workspace& from, int64_t bytes, int64_t* use
 }
 
 void CudaOps::Sample(const SampleArgs& args) {
-  if (!status_.ok() || args.rows.empty()) return;
+  if (!step_.status.ok() || args.rows.empty()) return;
   std::vector<SampleRow> rows;
   bool reports = false;
   for (const SampleRowParams& row : args.rows) {
@@ -318,7 +308,7 @@ void CudaOps::Sample(const SampleArgs& args) {
     params.top_logprobs = result(args.top_logprobs, n * args.max_top, results, &results_used_);
   }
   for (const int32_t count : launches) {
-    if (!status_.ok()) return;
+    if (!step_.status.ok()) return;
     Note(LaunchSample(params, count, step_.runtime.info().num_multiprocessors, step_.stream),
          "sampling");
     params.first += count;

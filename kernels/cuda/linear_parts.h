@@ -5,12 +5,12 @@
 #include <cstdint>
 
 #include "base/check.h"
-#include "kernels/cuda/cuda_ops.h"
+#include "kernels/cuda/device_step.h"
 #include "kernels/cuda/linear/linear_params.h"
 
 namespace heddle::kernels::cuda {
 
-// Whether the product is the output, or is added to it, as it is.
+// Whether the product itself is the output, or is added to it.
 inline bool IsPlain(const LinearParams& params) {
   return params.bias == nullptr && params.delta == nullptr && params.epilogue != Epilogue::kGated &&
          params.activation == Activation::kNone && params.out_codes.codes == nullptr;
@@ -21,14 +21,14 @@ inline Tensor RowsOf(const Tensor& tensor, int64_t first, int64_t count, int64_t
           tensor.cols, tensor.stride};
 }
 
-// Rows from `first` on; of those that have scales of tiles, nothing that a library would take.
+// The rows from `first` on; with tile scales the result is not suitable for a library.
 inline CodeRows RowsFrom(CodeRows rows, int64_t first) {
   rows.codes += first * rows.row_bytes;
   rows.scales += first;
   return rows;
 }
 
-// Rows [first, first + count) of x and what becomes of them.
+// Rows [first, first + count) of x and of the outputs.
 inline LinearParams PartOf(const LinearParams& params, int64_t first, int64_t count, DType act) {
   const int64_t bytes = Info(act).block_bytes;
   LinearParams part = params;
@@ -46,8 +46,8 @@ constexpr int64_t RoundUp(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// Rows of each of the fewest parts of at most `at_once`, all of about one size, in multiples of
-// `multiple`, as at_once is.
+// Rows per part if [0, rows) is cut into the fewest parts of at most `at_once`, of about equal
+// size, in multiples of `multiple`, which divides at_once.
 inline int64_t RowsOfPart(int64_t rows, int64_t at_once, int64_t multiple = 1) {
   HEDDLE_CHECK(at_once > 0, "the workspace does not hold one row of a product");
   const int64_t parts = (rows + at_once - 1) / at_once;

@@ -1,4 +1,4 @@
-// Where a step is cut in two halves, if its profile says that it is.
+// Finds where a step is cut into two halves, if its profile says that it should be.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 namespace heddle::kernels::cuda {
 
 struct NanoSplit {
-  int32_t sequences = 0;  // of the first half, and
-  int32_t rows = 0;       // its rows: both halves have some
+  int32_t sequences = 0;  // of the first half
+  int32_t rows = 0;       // of the first half; both halves have some
   int32_t attention_multiprocessors = 0;
 };
 
-// Between two sequences, where the halves' rows differ least. Nothing if no rule holds, or if all
-// rows are of one sequence.
+// Cuts between two sequences, where the halves' rows differ least. Empty if no rule holds, or if
+// all rows belong to one sequence.
 std::optional<NanoSplit> SplitOf(const HostBatch& batch, const NanoBatchProfile& profile);
 
 // FAILED_PRECONDITION if it was measured on another device; INVALID_ARGUMENT, naming the rule, for

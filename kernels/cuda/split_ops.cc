@@ -41,7 +41,7 @@ void SplitOps::Each(Fn fn) {
   });
 }
 
-// Both phases are complete: the second one's ops follow, `between` comes at each half's end.
+// Both phases are complete: the second one's ops follow; `between` runs at the end of each half.
 void SplitOps::EndPhases(const std::function<void(CudaOps&)>& between) {
   if (first_waits_) Note(runtime_.Wait(0, 1));  // a phase without ops
   Note(runtime_.Signal(0));
@@ -56,7 +56,7 @@ void SplitOps::EndPhases(const std::function<void(CudaOps&)>& between) {
 
 void SplitOps::Join() {
   if (joined_) return;
-  // The second half's last signal would miss its attention, had it no phase after that.
+  // Without a further phase, the second half's last signal would come before its attention.
   EndPhases([](CudaOps&) {});
   Note(runtime_.Wait(0, 1));
   joined_ = true;
@@ -79,7 +79,8 @@ void SplitOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x)
   });
 }
 
-// From here on, tensors may be rows of logits, which are no rows of the step: joined by then.
+// From here on tensors may be rows of logits, which are not rows of the step; lanes are joined by
+// then.
 void SplitOps::Norm(const NormArgs& args) {
   if (joined_) return halves_.whole.Norm(args);
   Each([this, args](CudaOps& ops, const Half& half) { ops.Norm(NormOf(args, half)); });

@@ -1,16 +1,16 @@
 // Runs a step as two halves of its rows, on two lanes of the device.
 //
 // Every op but attention works row by row, and attention works sequence by sequence: halves that
-// hold whole sequences never meet until their rows are gathered for the logits. An op is therefore
-// two ops on rows of the same tensors. What runs beside what: a half's *phase* is all between two
-// of its attentions, matrix products mostly. Phases take turns, attentions run beside the other
+// hold whole sequences are independent until their rows are gathered for the logits. Each op
+// therefore becomes two ops on rows of the same tensors. A half's *phase* is all work between two
+// of its attentions, mostly matrix products. Phases take turns, and attentions run beside the other
 // half's phase:
 //
 //   lane 0   phase 0 |attention 0      |         phase 1 |attention 1 ...
 //   lane 1           |phase 0          |attention 0      |phase 1 ...
 //
 // So that the second half's phase can wait for the first's, its ops are kept until that has been
-// enqueued. As phases never overlap they may share what only products use.
+// enqueued. As phases never overlap they may share memory that only products use.
 // Life: ops in the order of a forward, then Join once. GatherLogitRows joins, too; what follows it
 // runs whole, on lane 0.
 // Thread-safety: none.
@@ -33,7 +33,7 @@ class SplitOps final : public Ops {
     CudaOps& whole;
     int64_t first_rows = 0;
     int64_t rows = 0;
-    int64_t activation_bytes = 2;  // of an element
+    int64_t activation_bytes = 2;  // per element
   };
   SplitOps(Runtime& runtime, const Halves& halves) : runtime_(runtime), halves_(halves) {}
 
@@ -52,7 +52,7 @@ class SplitOps final : public Ops {
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override;
   void Sample(const SampleArgs& args) override;
 
-  // From here on lane 0 comes after both halves.
+  // Orders lane 0 after both halves.
   void Join();
 
   // The first failure of any part.
@@ -63,7 +63,8 @@ class SplitOps final : public Ops {
     int64_t begin;
     int64_t count;
   };
-  // Calls fn(ops, half) for both, for the second one when its turn comes; or once, for all rows.
+  // Calls fn(ops, half) for both halves, for the second one when its turn comes; or once, for all
+  // rows.
   template <typename Fn>
   void Each(Fn fn);
   void EndPhases(const std::function<void(CudaOps&)>& between);
@@ -77,7 +78,7 @@ class SplitOps final : public Ops {
   Runtime& runtime_;
   Halves halves_;
   std::vector<std::function<void()>> kept_;  // ops of the second half's phase
-  bool first_waits_ = false;                 // its next phase comes after the second's last
+  bool first_waits_ = false;                 // its next phase comes after the second half's last
   bool joined_ = false;
   absl::Status status_;
 };

@@ -13,6 +13,7 @@ void StagedBatch::Stage(Staging& staging, const int32_t* drawn) {
                      .n_tokens = batch.n_tokens(),
                      .n_seqs = batch.n_seqs(),
                      .n_logit_rows = static_cast<int32_t>(batch.logit_rows.size())});
+  groups_[0].draw_of_row = staging.Add(batch.draw_of_row);
   groups_.resize(static_cast<size_t>(batch.n_groups()), groups_[0]);
   adapter_groups_.Assign(batch.adapter_slot, kAdapterRows);
   adapters_ = {.slots = staging.Add(batch.adapter_slot),

@@ -1,4 +1,4 @@
-// A step's batch: the host's copy of it, and where its arrays are on the device.
+// A step's batch: the host's copy of it, and the device addresses of its arrays.
 // Life: Assign, then Stage; both again with every step. Thread-safety: none.
 #pragma once
 
@@ -20,12 +20,12 @@ class StagedBatch {
   // Copies `batch`; fails as OwnedBatch::Assign.
   absl::Status Assign(const HostBatch& batch) { return batch_.Assign(batch); }
 
-  // Adds its arrays to `staging`, which the caller sends. `drawn`: the tokens that the step before
-  // draws, on the device.
+  // Adds its arrays to `staging`, which the caller sends. `drawn`: the step before's tokens, on the
+  // device.
   void Stage(Staging& staging, const int32_t* drawn);
 
   const HostBatch& host() const { return batch_.view(); }
-  // As each group of layers sees it, the first one before any Stage, too.
+  // The views of each group of layers; the first one is also valid before Stage.
   std::span<const DeviceBatch> groups() const { return groups_; }
   const DeviceAdapters& adapters() const { return adapters_; }
   int32_t n_tokens() const { return groups_[0].n_tokens; }
@@ -37,7 +37,7 @@ class StagedBatch {
   std::vector<DeviceBatch> groups_ = {{}};
   AdapterGroups adapter_groups_;
   DeviceAdapters adapters_;
-  std::vector<int32_t> span_first_;  // of one group, while it is staged
+  std::vector<int32_t> span_first_;  // for one group, while it is staged
 };
 
 }  // namespace heddle::kernels::cuda

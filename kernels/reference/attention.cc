@@ -9,7 +9,7 @@
 namespace heddle::kernels::reference {
 namespace {
 
-// Slots of a sequence's context in order.
+// The slots of a sequence's context in order.
 std::vector<int64_t> ContextSlots(const HostBatch& batch, int32_t s, int32_t page_tokens) {
   std::vector<int64_t> slots;
   for (int32_t i = batch.span_begin[s]; i < batch.span_begin[s + 1]; ++i) {
@@ -29,7 +29,7 @@ double Score(const AttentionArgs& args, const float* q, const float* key) {
   return args.softcap > 0 ? args.softcap * std::tanh(score / args.softcap) : score;
 }
 
-// One head of one row over `slots`.
+// Computes one head of one row over `slots`.
 void AttendHead(const AttentionArgs& args, std::span<const int64_t> slots, int64_t t, int32_t h) {
   const KvCacheView& cache = args.cache;
   int32_t kv_head = h / (args.n_heads / cache.n_kv_heads);
@@ -56,7 +56,7 @@ void AttendHead(const AttentionArgs& args, std::span<const int64_t> slots, int64
   if (args.lse) args.lse[t * args.n_heads + h] = static_cast<float>(max + std::log(sum));
 }
 
-// Of the slots of sequence s those that its row i sees.
+// The slots of sequence s that its row i sees.
 std::vector<int64_t> VisibleSlots(const HostBatch& batch, int32_t s, int32_t i, int32_t window,
                                   const std::vector<int64_t>& slots) {
   const int32_t rows = batch.q_begin[s + 1] - batch.q_begin[s];

@@ -22,7 +22,7 @@ std::vector<double> Scores(const RouteArgs& args, const float* logits) {
   return scores;
 }
 
-// Indices of the `count` largest values, largest first, the lower index first in a tie.
+// The indices of the `count` largest values, largest first, the lower index first in a tie.
 std::vector<int32_t> Best(const std::vector<double>& values, int32_t count) {
   std::vector<int32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
@@ -32,7 +32,7 @@ std::vector<int32_t> Best(const std::vector<double>& values, int32_t count) {
   return order;
 }
 
-// Experts outside the best groups become impossible to choose.
+// Makes experts outside the best groups impossible to choose.
 void KeepBestGroups(const RouteRule& rule, std::vector<double>* choice) {
   const auto size = static_cast<int64_t>(choice->size()) / rule.n_groups;
   std::vector<double> groups;
@@ -48,7 +48,7 @@ void KeepBestGroups(const RouteRule& rule, std::vector<double>* choice) {
   }
 }
 
-// One expert's MLP, scaled and added to `sum`.
+// Adds one expert's MLP, times its weight, to `sum`.
 void AddMlp(const ExpertMixArgs& args, int32_t expert, double weight, const float* x,
             std::vector<double>* sum) {
   const auto& up = static_cast<const Stack&>(*args.up);

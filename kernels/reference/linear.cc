@@ -16,7 +16,7 @@ double Dot(const float* x, const float* w, int64_t n) {
   return sum;
 }
 
-// What the adapter of a row adds to its products, [rows of the weight].
+// The contribution of a row's adapter to its products, [rows of the weight].
 std::vector<double> AdapterDelta(const AdapterMatrix& adapters, int32_t slot, const float* x,
                                  const Weight& w) {
   std::vector<double> delta(static_cast<size_t>(w.rows), 0.0);
@@ -60,7 +60,7 @@ double Activate(Activation activation, double x) {
     case Activation::kRelu2:
       return x > 0 ? x * x : 0;
     case Activation::kClampedSwiglu:
-      break;  // see Gate
+      break;  // Gate handles it
   }
   return x;
 }

@@ -1,5 +1,5 @@
-// The specification of every op as plain loops with double accumulation: what tests compare the
-// other backends with. Never optimised. Tensors hold F32.
+// The specification of every op as plain loops with double accumulation; tests compare the other
+// backends with it. Never optimised. Tensors hold F32.
 // Thread-safety: pure functions of their arguments.
 #pragma once
 
@@ -12,14 +12,14 @@
 
 namespace heddle::kernels::reference {
 
-// Row-major F32, decoded from whatever the sources held.
+// A row-major F32 matrix, decoded from any source format.
 class Weight final : public PackedWeight {
  public:
   std::vector<float> values;  // [rows, cols]
   const float* row(int64_t r) const { return values.data() + r * cols; }
 };
 
-// The matrices of a stack one above the other.
+// The matrices of a stack, one above the other.
 class Stack final : public PackedStack {
  public:
   std::unique_ptr<PackedWeight> all;  // a Weight [count * rows, cols]
@@ -29,7 +29,7 @@ class Stack final : public PackedStack {
 };
 
 double Activate(Activation activation, double x);
-// What Epilogue::kGated makes of the two products.
+// The result of Epilogue::kGated for the two products.
 double Gate(Activation activation, double gate, double up);
 
 void Embed(const HostBatch& batch, const Weight& table, float scale, Tensor out);

@@ -30,6 +30,22 @@ std::vector<float> EditedLogits(const float* logits, int64_t vocab, const Sample
   return edited;
 }
 
+// Bans the logits below the largest, `max`, minus n standard deviations of the finite ones.
+void KeepTopSigma(float max, double n, std::vector<float>* logits) {
+  double sum = 0, squares = 0, count = 0;
+  for (float x : *logits) {
+    if (!std::isfinite(x)) continue;
+    sum += x;
+    ++count;
+  }
+  const double mean = sum / count;
+  for (float x : *logits) squares += std::isfinite(x) ? (x - mean) * (x - mean) : 0.0;
+  const double least = std::isinf(max) ? max : max - n * std::sqrt(squares / count);
+  for (float& x : *logits) {
+    if (x < least) x = kBanned;
+  }
+}
+
 // Ids from the most to the least likely; the lower id first in a tie.
 std::vector<int32_t> Ranked(const std::vector<float>& logits) {
   std::vector<int32_t> ids(logits.size());
@@ -78,18 +94,47 @@ std::vector<int32_t> Typical(const std::vector<int32_t>& ids, const std::vector<
   return kept;
 }
 
+// Whether this draw leaves out the likeliest tokens.
+bool TossesThemOut(const SampleRowParams& params) {
+  return params.xtc_probability > 0 && params.xtc_threshold <= 0.5f &&
+         CounterUniform(params.seed, params.counter, /*stream=*/1) <= params.xtc_probability;
+}
+
+// Which of the ids xtc_threshold leaves; `weight` gives what they weigh.
+template <typename Weigh>
+std::vector<int32_t> WithoutTop(const std::vector<int32_t>& ids, const Weigh& weight,
+                                double threshold) {
+  double total = 0;
+  for (int32_t id : ids) total += weight(id);
+  double least = std::numeric_limits<double>::infinity();
+  for (int32_t id : ids) {
+    const double w = weight(id);
+    if (w > 0 && w >= threshold * total) least = std::min(least, w);
+  }
+  std::vector<int32_t> kept;
+  for (int32_t id : ids) {
+    if (weight(id) <= least) kept.push_back(id);
+  }
+  return kept;
+}
+
 int32_t Draw(const float* logits, int64_t vocab, const SampleRowParams& params) {
   std::vector<float> edited = EditedLogits(logits, vocab, params);
   std::vector<int32_t> ids = Ranked(edited);
   float max = edited[ids[0]];
   if (max == kBanned) return -1;
   if (params.temperature == 0) return ids[0];
+  if (params.top_n_sigma > 0) KeepTopSigma(max, params.top_n_sigma, &edited);
   std::vector<double> weights;
   weights.reserve(ids.size());
   for (int32_t id : ids) weights.push_back(Weight(edited[id], max, params.temperature));
   ids.resize(CountKept(weights, params));
   weights.resize(ids.size());
   if (params.typical_p < 1) ids = Typical(ids, weights, params.typical_p);
+  if (TossesThemOut(params)) {
+    auto weight = [&](int32_t id) { return Weight(edited[id], max, params.temperature); };
+    ids = WithoutTop(ids, weight, params.xtc_threshold);
+  }
   std::sort(ids.begin(), ids.end());
   double total = 0;
   for (int32_t id : ids) total += Weight(edited[id], max, params.temperature);

@@ -7,7 +7,7 @@
 namespace heddle::scheduler {
 namespace {
 
-// Neighbouring classes are 1 % apart, from 1 us to a little over a week.
+// Neighbouring classes differ by 1 %, from 1 us to a little over a week.
 constexpr double kRatio = 1.01;
 constexpr int kClasses = 2740;
 
@@ -17,7 +17,7 @@ int ClassOf(double us) {
   return std::min(kClasses - 1, static_cast<int>(std::lround(std::log(us) * inverse_log)));
 }
 
-// How many of `count` values are at or below the percentile; at least one.
+// The number of values, out of `count`, at or below the percentile; at least one.
 int64_t RankOf(double share, int64_t count) {
   const auto rank = static_cast<int64_t>(std::ceil(share * static_cast<double>(count)));
   return std::clamp<int64_t>(rank, 1, count);

@@ -1,6 +1,6 @@
-// Counts of durations in geometric classes: any number of them in constant memory, with percentiles
-// that are at most 0.5 % off. For times between tokens, of which a simulated hour has many
-// millions.
+// A histogram of durations in geometric classes: constant memory for any number of values, and
+// percentiles that are at most 0.5 % off. It is for times between tokens, of which a simulated hour
+// has many millions.
 //
 // Unit: microseconds. Thread-safety: none.
 #pragma once
@@ -20,8 +20,8 @@ class LatencyHistogram {
   double max_us() const { return max_us_; }
   double mean_us() const { return count_ == 0 ? 0 : sum_us_ / static_cast<double>(count_); }
 
-  // The smallest value that `share` (0 to 1) of the counted ones do not exceed; 0 if there are
-  // none.
+  // The smallest value that at least a `share` (0 to 1) of the counted values do not exceed; 0
+  // without values.
   double PercentileUs(double share) const;
 
  private:
@@ -31,7 +31,7 @@ class LatencyHistogram {
   double max_us_ = 0;
 };
 
-// The same of values kept one by one, exactly; sorts them. 0 if there are none.
+// The same for values kept one by one, exact; sorts them. 0 without values.
 double Percentile(std::vector<double>* values, double share);
 
 }  // namespace heddle::scheduler

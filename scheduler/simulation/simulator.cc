@@ -37,7 +37,8 @@ class Simulation {
       }
       if (!scheduler_.idle()) return Stuck();
       if (next_ == order_.size()) break;
-      // With clients and nothing running, the next request was taken above: only arrivals wait.
+      // With clients and nothing running, the next request was taken above, so only future arrivals
+      // are left.
       PassTo(static_cast<double>(workload_[order_[next_]].arrival_us), /*busy=*/false);
     }
     HEDDLE_RETURN_IF_ERROR(scheduler_.CheckIntegrity());
@@ -47,7 +48,7 @@ class Simulation {
   }
 
  private:
-  // What is left to book of a request that runs.
+  // What is still to be booked of a running request.
   struct Open {
     int32_t branches = 0;
     std::vector<double> last_token_us;  // [branches]; 0: none yet
@@ -55,8 +56,8 @@ class Simulation {
 
   int64_t NowUs() const { return std::llround(now_us_); }
 
-  // The most urgent sequence gets at least one row of every step, so that a token comes at the
-  // latest when it has computed the longest context; a few steps more only end sequences.
+  // The most urgent sequence gets at least one row of every step, so a token comes at the latest
+  // when it has computed the longest context; the few extra steps only end sequences.
   int64_t MostStepsWithoutToken() const {
     return 2 * (int64_t{Scheduler::MaxContext(options_.scheduler)} + 100);
   }
@@ -81,16 +82,16 @@ class Simulation {
   }
 
   void Take(size_t index, double arrival_us) {
-    RequestRecord& record = result_.requests[index];
+    SimulatedResult& record = result_.requests[index];
     record.arrival_us = arrival_us;
     record.prompt_tokens = workload_[index].prompt_tokens;
     if (options_.clients == 0 && QueueIsFull(record.prompt_tokens)) {
-      record.outcome = Outcome::kQueueFull;
+      record.outcome = SimulatedOutcome::kQueueFull;
       return;
     }
     GenerationRequest request = ToGenerationRequest(workload_[index], index);
     if (!Scheduler::Validate(request, options_.scheduler).ok()) {
-      record.outcome = Outcome::kNeverFits;
+      record.outcome = SimulatedOutcome::kNeverFits;
       return;
     }
     open_[index] = {request.num_branches, std::vector<double>(request.num_branches, 0.0)};
@@ -110,11 +111,12 @@ class Simulation {
     PassTo(now_us_ + StepUs(options_.machine, plan_), /*busy=*/true);
     if (!plan_.token_ids.empty()) ++result_.steps;
     answer_.step = plan_.step;
-    answer_.samples.resize(plan_.samples.size());
+    answer_.gains.resize(plan_.samples.size());
+    answer_.tokens.resize(plan_.samples.size());
     answer_.scores.resize(plan_.scores.size());
     for (size_t i = 0; i < plan_.samples.size(); ++i) {
-      answer_.samples[i].id = plan_.samples[i].id;
-      answer_.samples[i].token = plan_.samples[i].position;
+      answer_.gains[i] = {plan_.samples[i].id, static_cast<int32_t>(i), 1, 1};
+      answer_.tokens[i].token = plan_.samples[i].position;
     }
     steps_without_token_ = plan_.samples.empty() ? steps_without_token_ + 1 : 0;
     events_.clear();
@@ -131,12 +133,12 @@ class Simulation {
 
   void Book(const SequenceEvent& event, double begin_us) {
     const auto index = static_cast<size_t>(event.request) - 1;
-    RequestRecord& record = result_.requests[index];
+    SimulatedResult& record = result_.requests[index];
     Open& open = open_[index];
     if (event.queued_us >= 0) record.started_us = begin_us;
     record.cached_tokens = std::max(record.cached_tokens, event.cached_tokens);
-    record.output_tokens += event.num_samples;
-    if (event.num_samples > 0) {
+    record.output_tokens += event.num_tokens;
+    if (event.num_tokens > 0) {
       double& last_us = open.last_token_us[static_cast<size_t>(event.branch)];
       if (last_us > 0) result_.inter_token.Add(now_us_ - last_us);
       if (record.first_token_us == 0) record.first_token_us = now_us_;
@@ -144,7 +146,7 @@ class Simulation {
     }
     if (!event.finished || --open.branches > 0) return;
     const bool expired = event.reason == FinishReason::kError;
-    record.outcome = expired ? Outcome::kWaitedTooLong : Outcome::kDone;
+    record.outcome = expired ? SimulatedOutcome::kWaitedTooLong : SimulatedOutcome::kDone;
     record.done_us = now_us_;
     open = {};
     if (options_.clients > 0) ++free_clients_;
@@ -166,15 +168,15 @@ class Simulation {
   const SimulationOptions& options_;
   Scheduler scheduler_;
   SimulationResult result_;
-  std::vector<size_t> order_;  // of the workload, as requests come
-  size_t next_ = 0;            // in order_
+  std::vector<size_t> order_;  // workload indices in the order of arrival
+  size_t next_ = 0;            // position in order_
   int32_t free_clients_ = 0;
   std::vector<Open> open_;  // parallel to the workload
   double now_us_ = 0;
   int64_t steps_without_token_ = 0;
   int64_t prompt_rows_booked_ = 0;
 
-  // Kept from step to step for their memory.
+  // These are kept from step to step for their memory.
   engine::StepPlan plan_;
   engine::StepResult answer_;
   std::vector<SequenceEvent> events_;

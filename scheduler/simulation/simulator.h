@@ -1,8 +1,8 @@
-// Runs the scheduler of the server, unchanged, against a workload and a machine that is only a
-// formula: every step is planned and committed as in the engine loop, and time jumps by what the
-// step would take. Answers "how many users fit", "which limit hurts", in moments.
+// Runs the server's own scheduler against a workload and a machine that is only a formula: every
+// step is planned and committed as in the engine loop, and time jumps by what the step would take.
+// It tells in moments how many users fit and which limit is reached first.
 //
-// What it leaves out: the network, tokenizing, clients that read slowly or go away, end-of-sequence
+// It leaves out the network, tokenizing, clients that read slowly or go away, and end-of-sequence
 // tokens (every answer has its full length).
 // Pure and deterministic; no thread, no clock, no I/O.
 #pragma once
@@ -23,17 +23,17 @@ namespace heddle::scheduler {
 struct SimulationOptions {
   SchedulerOptions scheduler;
   StepTimeModel machine;
-  // Requests that may wait for their first step, and tokens of their prompts (0: any number); one
-  // that arrives then is refused, as by the server. Clients, below, are not refused: they wait.
+  // Limits on the requests that wait for their first step and on their prompt tokens (0: no limit).
+  // An arrival beyond them is refused, as by the server. Clients, below, wait instead.
   int32_t max_queue = 1 << 24;
   int64_t max_queue_tokens = 0;
-  // 0: requests arrive when they say. Else so many clients take them in their order, each the next
-  // one when its last is answered.
+  // 0: requests arrive at their own times. Otherwise this many clients take them in order, each the
+  // next one as soon as its last is answered.
   int32_t clients = 0;
 };
 
-enum class Outcome : uint8_t {
-  kUnknown,  // the simulation has not come to it
+enum class SimulatedOutcome : uint8_t {
+  kUnknown,  // the simulation has not reached it
   kDone,
   kNeverFits,  // Scheduler::Validate refused it
   kQueueFull,
@@ -41,29 +41,29 @@ enum class Outcome : uint8_t {
 };
 
 // Times since the simulation began, in microseconds; valid for kDone.
-struct RequestRecord {
-  Outcome outcome = Outcome::kUnknown;
+struct SimulatedResult {
+  SimulatedOutcome outcome = SimulatedOutcome::kUnknown;
   double arrival_us = 0;
   double started_us = 0;      // its first step began
   double first_token_us = 0;  // 0 if it asked for none
   double done_us = 0;
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;  // of the prompt
-  int32_t output_tokens = 0;  // of all branches
+  int32_t output_tokens = 0;  // over all branches
 };
 
 struct SimulationResult {
-  std::vector<RequestRecord> requests;  // parallel to the workload
-  LatencyHistogram inter_token;         // between two tokens of one branch
+  std::vector<SimulatedResult> requests;  // parallel to the workload
+  LatencyHistogram inter_token;           // time between two tokens of one branch
   Timeline timeline;
-  SchedulerStats totals;  // its counters, at the end
+  SchedulerStats totals;  // its counters at the end
   int64_t steps = 0;
-  double busy_us = 0;  // of steps
-  double end_us = 0;   // when the last answer was done
+  double busy_us = 0;  // time in steps
+  double end_us = 0;   // end of the last answer
 };
 
-// INTERNAL if the scheduler got stuck or broke an invariant: a bug of it, and never of the
-// workload.
+// INTERNAL if the scheduler got stuck or broke an invariant, which is a bug of the scheduler and
+// never of the workload.
 absl::StatusOr<SimulationResult> Simulate(std::span<const SimulatedRequest> workload,
                                           const SimulationOptions& options);
 

@@ -7,7 +7,8 @@
 namespace heddle::scheduler {
 namespace {
 
-// Positions read: a window of the last row, and as many more as there are rows before it.
+// Positions that the rows read together: the last row's window, and one more for each row before
+// it.
 double PositionsRead(int64_t window, int64_t rows, int64_t context) {
   return static_cast<double>(window == 0 ? context : std::min(context, window + rows - 1));
 }
@@ -42,7 +43,7 @@ double MatricesUs(const StepTimeModel& model, int64_t rows, int64_t logit_rows) 
   if (!model.measured.empty()) return Interpolated(model.measured, rows);
   double read_us = model.weights_us;
   if (model.experts_us > 0) {
-    // Rows choose independently, and each expert alike often.
+    // Rows choose their experts independently, each expert with the same probability.
     read_us += model.experts_us * (1 - std::pow(model.expert_miss, static_cast<double>(rows)));
   }
   return std::max(read_us, static_cast<double>(rows) * model.row_us +

@@ -1,10 +1,10 @@
-// How long a step takes on a machine that is not there: a handful of rates, filled from the data
-// sheet of named hardware (a roofline) or from measurements of a real machine.
+// Models how long a step takes on a machine that is not there: a few rates, from the data sheet of
+// named hardware (a roofline) or from measurements of a real machine.
 //
 // A step costs a fixed time, then the matrices, then attention. The matrices cost the slower of
-// reading the weights once and computing all rows, or what was measured for so many rows. Attention
-// costs, per kind of layer, the slower of reading every visible position once per sequence and
-// computing every pair of a row and a position that it sees.
+// reading the weights once and computing all rows, or the measured time for that many rows.
+// Attention costs, per kind of layer, the slower of reading every visible position once per
+// sequence and computing every pair of a row and a position that it sees.
 // Unit: microseconds. Plain data; no state.
 // Source: Williams et al., "Roofline", CACM 2009.
 #pragma once
@@ -16,14 +16,14 @@
 
 namespace heddle::scheduler {
 
-// All layers of one window together.
+// The attention of all layers that share a window.
 struct AttentionCost {
   int32_t window = 0;      // positions that a row sees, itself included; 0: all
   double position_us = 0;  // reading keys and values of one position
   double pair_us = 0;      // arithmetic of one row on one position
 };
 
-// A step of `rows` rows took `us` without its attention.
+// A measurement: a step of `rows` rows took `us` without its attention.
 struct MeasuredRows {
   int64_t rows = 0;
   double us = 0;
@@ -37,19 +37,19 @@ struct StepTimeModel {
   double row_us = 0;        // arithmetic of one row in all matrices but the head
   double logit_row_us = 0;  // arithmetic of one row in the head
   std::vector<AttentionCost> attention;
-  // Ascending in rows, not descending in us. Where there are any, they stand for weights_us, row_us
-  // and logit_row_us: straight lines between them, flat below the first, proportional to the rows
-  // beyond the last.
+  // Ascending in rows, not descending in us. If not empty, it replaces weights_us, row_us and
+  // logit_row_us: linear between points, flat below the first, proportional to the rows beyond the
+  // last.
   std::vector<MeasuredRows> measured;
 };
 
 // 0 for a plan without rows, else at least 1. O(sequences).
 double StepUs(const StepTimeModel& model, const engine::StepPlan& plan);
 
-// The matrices' part for `rows` rows, `logit_rows` of which go through the head.
+// Time of the matrices for `rows` rows, `logit_rows` of which go through the head.
 double MatricesUs(const StepTimeModel& model, int64_t rows, int64_t logit_rows);
 
-// Attention of `num_tokens` rows at the end of a context of `context_tokens` positions.
+// Time of attention of `num_tokens` rows at the end of a context of `context_tokens` positions.
 double AttentionUs(const StepTimeModel& model, int64_t num_tokens, int64_t context_tokens);
 
 }  // namespace heddle::scheduler

@@ -5,10 +5,10 @@
 namespace heddle::scheduler {
 namespace {
 
-// A few steps of a fast machine; doubled as often as needed.
+// The first interval covers a few steps of a fast machine; it is doubled as often as needed.
 constexpr double kFirstIntervalUs = 1000;
 
-// What comes out of a step belongs to the interval that the step ran in last.
+// What a step brings belongs to the last interval in which the step ran.
 constexpr double kInstantUs = 1e-3;
 
 void AddWeighted(const LoadState& state, double weight, LoadState* sum) {

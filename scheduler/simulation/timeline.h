@@ -1,5 +1,5 @@
-// What happened when, in a bounded number of equal intervals: when time outgrows them, neighbours
-// are joined and each becomes twice as long.
+// The scheduler's state over time in a bounded number of equal intervals: when time outgrows them,
+// neighbours are joined and each becomes twice as long.
 //
 // Unit: microseconds since the simulation began. Thread-safety: none.
 #pragma once
@@ -20,27 +20,28 @@ struct LoadState {
 
 struct Interval {
   LoadState sum;            // state * time in it, as a share of the interval's whole length
-  double most_pages = 0;    // used at any moment
-  double busy_us = 0;       // of steps
+  double most_pages = 0;    // the most pages used at any moment
+  double busy_us = 0;       // time in steps
   int64_t tokens = 0;       // generated
   int64_t prompt_rows = 0;  // computed
 };
 
 class Timeline {
  public:
-  // At most `max_intervals` (even, >= 2).
+  // Keeps at most `max_intervals` (even, >= 2) intervals.
   explicit Timeline(int max_intervals = 512);
 
-  // The state was this from `begin_us` to `end_us`; time never goes back. `busy`: a step ran.
+  // Records that the state was `state` from `begin_us` to `end_us`; time never goes back. `busy`: a
+  // step ran.
   void Pass(double begin_us, double end_us, const LoadState& state, bool busy);
-  // Came out of a step that ended at `at_us`.
+  // Counts what came out of a step that ended at `at_us`.
   void AddTokens(double at_us, int64_t tokens, int64_t prompt_rows);
 
   double interval_us() const { return interval_us_; }
   double end_us() const { return end_us_; }
   // Ascending in time; the last one may be shorter than the others.
   const std::vector<Interval>& intervals() const { return intervals_; }
-  // The i-th interval's length as far as time has passed, and the mean state over that.
+  // The length of the index-th interval as far as time has passed, and the mean state over it.
   double LengthUs(size_t index) const;
   LoadState Mean(size_t index) const;
 

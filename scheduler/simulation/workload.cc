@@ -7,7 +7,7 @@
 namespace heddle::scheduler {
 namespace {
 
-// The output function of splitmix64 (Steele et al. 2014): a good hash of a counter.
+// The output function of SplitMix64 (Steele et al., 2014): a good hash of a counter.
 uint64_t Mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -19,13 +19,13 @@ class Random {
  public:
   explicit Random(uint64_t seed) : state_(Mix(seed)) {}
 
-  // In (0, 1), so that its logarithm is finite.
+  // A uniform number in (0, 1), so that its logarithm is finite.
   double Uniform() {
     state_ += 0x9e3779b97f4a7c15;
     return (static_cast<double>(Mix(state_) >> 11) + 0.5) * 0x1p-53;
   }
   double Exponential() { return -std::log(Uniform()); }
-  // Box and Muller, 1958.
+  // A standard normal number (Box and Muller, 1958).
   double Normal() {
     const double radius = std::sqrt(2 * Exponential());
     return radius * std::cos(2 * std::numbers::pi * Uniform());
@@ -53,7 +53,7 @@ int32_t DrawLength(LengthShape shape, double mean, int32_t most, Random& random)
   return static_cast<int32_t>(std::clamp(std::round(length), 1.0, static_cast<double>(most)));
 }
 
-// Streams of token ids: those of groups and those of requests never meet.
+// Streams of token ids: those of groups and those of requests never overlap.
 constexpr uint64_t kGroupStream = 0x47524f5550;
 constexpr uint64_t kRequestStream = 0x52455155;
 

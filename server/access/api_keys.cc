@@ -14,7 +14,7 @@
 namespace heddle::server {
 namespace {
 
-constexpr int64_t kMaxLimit = int64_t{1} << 40;  // beyond any rate, and exact in a double
+constexpr int64_t kMaxLimit = int64_t{1} << 40;  // beyond any rate, and exact as a double
 
 std::vector<std::string_view> Words(std::string_view line) {
   constexpr std::string_view kBlank = " \t\r";

@@ -1,10 +1,10 @@
-// The API keys that a server takes, each known by its SHA-256 only: neither the key file nor the
-// memory of a running server holds one that could be used elsewhere.
+// The API keys that a server accepts. Only their SHA-256 is known: neither the key file nor the
+// memory of a running server holds a key that could be used elsewhere.
 //
-// Key file: one key a line, `NAME SHA256 [requests_per_minute=N] [tokens_per_minute=N]
-// [concurrency=N] [admin]`; empty lines and lines that begin with # are skipped. A key and its
-// line's digest: docs/security.md.
-// Thread-safety: a KeyRing does not change once it is made; any thread may use it.
+// Key file: one key per line, `NAME SHA256 [requests_per_minute=N] [tokens_per_minute=N]
+// [concurrency=N] [admin]`; empty lines and lines that begin with # are skipped. docs/security.md
+// shows how to make a key and its digest.
+// Thread-safety: a KeyRing is immutable; any thread may use it.
 #pragma once
 
 #include <array>
@@ -17,25 +17,27 @@
 
 namespace heddle::server {
 
-// 0: no limit.
+// A limit of 0 means none.
 struct KeyLimits {
   int64_t requests_per_minute = 0;
-  int64_t tokens_per_minute = 0;  // of prompts and answers together
+  int64_t tokens_per_minute = 0;  // prompts and answers together
   int64_t concurrency = 0;        // requests in progress
+
+  bool operator==(const KeyLimits&) const = default;
 };
 
 struct ApiKey {
   std::string name;  // for logs
   std::array<unsigned char, 32> sha256{};
-  bool admin = false;  // may see what concerns more than one client: /debug
+  bool admin = false;  // may see data of other clients: /debug
   KeyLimits limits;
 };
 
-// The digest of a key as it stands in the Authorization header.
+// The digest of a key in the form of the Authorization header.
 std::array<unsigned char, 32> HashKey(std::string_view key);
 
-// The keys of a key file's text; a line that names no limit of a kind has that of `defaults`.
-// INVALID_ARGUMENT names the line and what is wrong with it, and never quotes a digest.
+// Parses a key file; limits that a line does not give are those of `defaults`. INVALID_ARGUMENT
+// names the line and what is wrong with it, and never quotes a digest.
 absl::StatusOr<std::vector<ApiKey>> ParseKeyFile(std::string_view text, const KeyLimits& defaults);
 
 class KeyRing {
@@ -43,13 +45,12 @@ class KeyRing {
   KeyRing() = default;
   explicit KeyRing(std::vector<ApiKey> keys) : keys_(std::move(keys)) {}
 
-  // The number of the key `given`, from 0; -1: it is none of these. Compares with every key, each
-  // in constant time.
+  // The index of the key `given`, or -1. It compares with every key, each in constant time.
   int Find(std::string_view given) const;
 
   const std::vector<ApiKey>& keys() const { return keys_; }
   bool empty() const { return keys_.empty(); }
-  bool has_ordinary() const;  // any that is no admin key
+  bool has_ordinary() const;  // some key is not an admin key
 
  private:
   std::vector<ApiKey> keys_;

@@ -12,14 +12,14 @@ namespace heddle::server {
 namespace {
 
 constexpr double kSecondsPerMinute = 60;
-// When one request of a key ends is not known; a second is what a client's own back-off begins at.
+// It is unknown when a request of the key will end; clients' own back-off begins at one second.
 constexpr double kConcurrencyRetrySeconds = 1;
 
 absl::Status Exhausted(std::string_view message, double seconds) {
   return WithRetryAfter(absl::ResourceExhaustedError(base::AbslView(message)), seconds);
 }
 
-// "1s", "6m0s", "120ms": durations as OpenAI's headers write them.
+// Durations in the form of OpenAI's headers: "1s", "6m0s", "120ms".
 std::string DurationText(double seconds) {
   if (seconds <= 0) return "0s";
   if (seconds < 1) return absl::StrFormat("%dms", static_cast<int64_t>(std::ceil(seconds * 1e3)));

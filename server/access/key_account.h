@@ -1,9 +1,9 @@
-// What one API key has used of its limits: requests and tokens a minute as token buckets, and
-// requests in progress.
+// The use of one API key's limits: requests and tokens per minute as token buckets, and requests in
+// progress.
 //
-// A bucket holds one minute's worth and fills evenly. A request is let in while there is something
-// in both; its tokens are taken when it ends, when they are known, and may leave a debt: so rates
-// hold over time whatever a request asks for, and none is too large ever to be let in.
+// A bucket holds one minute's amount and fills evenly. A request is admitted while both buckets are
+// not empty; its tokens are charged when it ends, when their number is known, and may leave a debt.
+// So rates hold over time whatever a request asks for, and no request is too large to be admitted.
 // Thread-safety: all members; a lock is held for moments. Time is an argument.
 #pragma once
 
@@ -23,7 +23,7 @@ class TokenBucket {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Full at first. `per_minute` 0: without limit.
+  // The bucket is full at first. `per_minute` 0: no limit.
   explicit TokenBucket(int64_t per_minute) : per_minute_(per_minute), level_(double(per_minute)) {}
 
   void FillUntil(Clock::time_point now);
@@ -32,14 +32,14 @@ class TokenBucket {
   int64_t per_minute() const { return per_minute_; }
   bool limited() const { return per_minute_ > 0; }
   double level() const { return level_; }
-  // Until there is `amount`, and until it is full; 0: now.
+  // The time until `amount` is there, and until it is full; 0: now.
   double SecondsUntil(double amount) const;
   double SecondsUntilFull() const { return SecondsUntil(double(per_minute_)); }
 
  private:
   int64_t per_minute_;
   double level_;
-  Clock::time_point filled_{};  // epoch: not yet
+  Clock::time_point filled_{};  // the epoch means not yet
 };
 
 class KeyAccount {
@@ -52,15 +52,15 @@ class KeyAccount {
         requests_(limits.requests_per_minute),
         tokens_(limits.tokens_per_minute) {}
 
-  // Lets a request in: takes it from the buckets and counts it as in progress until Finish.
-  // RESOURCE_EXHAUSTED, with the time after which to come again (retry_after.h): nothing was taken.
+  // Admits a request: charges the buckets and counts it as in progress until Finish.
+  // RESOURCE_EXHAUSTED, with the time after which to retry (retry_after.h), charges nothing.
   absl::Status Admit(Clock::time_point now);
 
-  // `tokens`: of prompt and answer.
+  // `tokens`: those of prompt and answer.
   void Finish(int64_t tokens, Clock::time_point now);
 
-  // x-ratelimit-{limit,remaining,reset}-{requests,tokens}, as OpenAI's API has them; those of a
-  // kind without limit are left out.
+  // Appends x-ratelimit-{limit,remaining,reset}-{requests,tokens}, as in OpenAI's API; kinds
+  // without limit are left out.
   void AppendHeaders(Clock::time_point now, Headers* headers);
 
   int64_t in_progress() const;
@@ -68,7 +68,7 @@ class KeyAccount {
  private:
   mutable std::mutex mutex_;
   const int64_t concurrency_limit_;
-  // GUARDED_BY(mutex_), all of the following.
+  // All of the following are GUARDED_BY(mutex_).
   int64_t in_progress_ = 0;
   TokenBucket requests_;
   TokenBucket tokens_;

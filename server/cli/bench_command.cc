@@ -1,6 +1,6 @@
 // `heddle bench`: tokens per second of a model, or of random weights in a known shape, and their
-// share of what this machine can do at best, measured beside each run: on shared machines both
-// change from minute to minute.
+// share of this machine's peak rates. These are measured beside each run, because on shared
+// machines both change from minute to minute.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "base/strings.h"
 #include "config/values.h"
 #include "engine/memory/host_memory.h"
 #include "engine/model/load.h"
@@ -23,7 +24,7 @@
 namespace heddle::server {
 namespace {
 
-// One measurement and the limits that held around it.
+// One measurement and the limits measured around it.
 struct Rates {
   double prefill_tok_s = 0;
   double decode_tok_s = 0;
@@ -33,7 +34,7 @@ struct Rates {
   double limit_gops = 0;
 };
 
-absl::StatusOr<std::vector<int32_t>> BatchSizes(const config::Config& config) {
+absl::StatusOr<std::vector<int32_t>> BatchSizes(const config::BenchConfig& config) {
   std::vector<int32_t> sizes;
   for (const std::string& text : config.batch) {
     HEDDLE_ASSIGN_OR_RETURN(const int64_t size, config::ParseInteger(text));
@@ -43,11 +44,11 @@ absl::StatusOr<std::vector<int32_t>> BatchSizes(const config::Config& config) {
   return sizes;
 }
 
-// Names the options of this command, where loading would speak of a context that nobody gave.
-// What cannot be described is left to loading, which says why.
+// Checks with the options of this command, because loading would name a context option that the
+// user did not give. If the model cannot be described, loading reports why.
 absl::Status CheckContext(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
-  absl::StatusOr<engine::LoadedModel> model =
+  absl::StatusOr<engine::ModelInfo> model =
       config.random_weights.empty()
           ? engine::DescribeModel(config.model, options)
           : engine::DescribeRandomModel(config.random_weights, kernels::DType::kBF16, options);
@@ -58,17 +59,17 @@ absl::Status CheckContext(const config::Config& config) {
       ") with one more do not fit into this model's context of ", model->model.spec.max_context));
 }
 
-absl::StatusOr<engine::LoadedModel> Load(const config::Config& config, int32_t largest_batch) {
+absl::StatusOr<engine::LocalModel> Load(const config::Config& config, int32_t largest_batch) {
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
   options.capacity.max_context =
       static_cast<int32_t>(config.prompt_tokens + config.output_tokens + 1);
   options.capacity.max_batch_seqs = largest_batch;
-  if (config.random_weights.empty()) return engine::LoadModel(config.model, options);
+  if (config.random_weights.empty()) return engine::LoadLocalModel(config.model, options);
   HEDDLE_ASSIGN_OR_RETURN(const kernels::DType dtype, engine::RandomFormat(config.weights));
   return engine::LoadRandomModel(config.random_weights, dtype, options);
 }
 
-absl::StatusOr<Rates> MeasureOnce(const engine::LoadedModel& model, const BenchShape& shape,
+absl::StatusOr<Rates> MeasureOnce(const engine::LocalModel& model, const BenchShape& shape,
                                   DeviceMeter& meter) {
   const engine::LocalExecutor& executor = *model.executor;
   const BenchWork work =
@@ -88,8 +89,8 @@ absl::StatusOr<Rates> MeasureOnce(const engine::LoadedModel& model, const BenchS
   return rates;
 }
 
-// Of several measurements the one in the middle, for prompts and for decodes by itself, each with
-// its own limits.
+// The median of several measurements, for prompts and for decodes separately, each with its own
+// limits.
 Rates Middle(std::vector<Rates> all) {
   const size_t middle = all.size() / 2;
   auto by = [&](double Rates::*field) {
@@ -112,7 +113,7 @@ std::string ToText(int32_t batch, const Rates& rates) {
                          100 * rates.read_gb_s / rates.limit_read_gb_s);
 }
 
-std::string ToJson(const config::Config& config, const engine::LoadedModel& model,
+std::string ToJson(const config::Config& config, const engine::LocalModel& model,
                    const BenchShape& shape, const Rates& rates, double load_s) {
   const nlohmann::ordered_json json = {
       {"model", config.random_weights.empty() ? config.model : config.random_weights},
@@ -134,11 +135,11 @@ std::string ToJson(const config::Config& config, const engine::LoadedModel& mode
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::string Heading(const config::Config& config, const engine::LoadedModel& model, double load_s) {
+std::string Heading(const config::Config& config, const engine::LocalModel& model, double load_s) {
   return base::StrCat(
       "model     ", config.random_weights.empty() ? config.model : config.random_weights, ", ",
       model.formats, "\ndevice    ", model.device, "\nload      ",
-      absl::StrFormat("%.2f s, %s resident", load_s, engine::FormatBytes(engine::ResidentBytes())),
+      absl::StrFormat("%.2f s, %s resident", load_s, base::ShowBytes(engine::ResidentBytes())),
       "\nprompts of ", config.prompt_tokens, " tokens, then ", config.output_tokens,
       " decodes; shares of this machine's limits, measured beside each run\n\n",
       "batch  prefill tok/s    GOP/s of peak   decode tok/s     GB/s of read\n");
@@ -150,7 +151,7 @@ absl::Status RunBench(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<int32_t> batches, BatchSizes(config));
   HEDDLE_RETURN_IF_ERROR(CheckContext(config));
   const auto began = std::chrono::steady_clock::now();
-  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedModel model,
+  HEDDLE_ASSIGN_OR_RETURN(const engine::LocalModel model,
                           Load(config, *std::max_element(batches.begin(), batches.end())));
   const double load_s =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() -

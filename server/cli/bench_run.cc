@@ -22,12 +22,12 @@ int32_t PagesPerSequence(const BenchShape& shape, int32_t page_tokens) {
   return (ContextOf(shape) + page_tokens - 1) / page_tokens;
 }
 
-// Pages of sequences that grow side by side lie interleaved, as an allocator hands them out.
+// Pages of sequences that grow together are interleaved, as an allocator would assign them.
 PageId PageOf(int32_t sequence, int32_t page, int32_t batch) {
   return static_cast<PageId>(page * batch + sequence);
 }
 
-// Any valid ids do: a multiplicative hash of place and sequence (Knuth's constant).
+// Any valid ids will do: a multiplicative hash of position and sequence (Knuth's constant).
 engine::TokenId TokenAt(int32_t sequence, int32_t position, int32_t vocab) {
   const uint32_t hash = (static_cast<uint32_t>(sequence) * 7919 + position + 1) * 2654435761u;
   return static_cast<engine::TokenId>((hash >> 8) % static_cast<uint32_t>(vocab));
@@ -45,7 +45,7 @@ BenchWork WorkOf(const BenchShape& shape, const engine::ModelSpec& spec,
                      (prompt * static_cast<double>(weights.macs_per_token) +
                       static_cast<double>(weights.macs_per_logit_row));
   for (const engine::LayerSpec& layer : spec.layers) {
-    // Scores and values: each a multiply-add per query, visible position and dimension.
+    // Scores and values take a multiply-add each per query, visible position and dimension.
     work.prefill_ops += 4.0 * batch * prompt * (prompt + 1) / 2 * layer.attention.n_heads *
                         layer.attention.head_dim;
   }
@@ -79,12 +79,14 @@ absl::StatusOr<BenchRun> BenchRun::Create(engine::Executor& executor, const Benc
 
 void BenchRun::AddRows(int32_t index, int32_t begin, int32_t end, bool draw) {
   const int32_t page_tokens = executor_.limits().page_tokens;
-  engine::SequenceSlice slice{.id = static_cast<SequenceId>(index + 1),
-                              .token_begin = static_cast<int32_t>(plan_.token_ids.size()),
-                              .num_tokens = end - begin,
-                              .span_begin = static_cast<int32_t>(plan_.spans.size()),
-                              .num_spans = (end + page_tokens - 1) / page_tokens,
-                              .context_tokens = end};
+  engine::SequenceSlice slice{
+      .id = static_cast<SequenceId>(index + 1),
+      .kind = end - begin == 1 ? engine::SliceKind::kDecode : engine::SliceKind::kPrompt,
+      .token_begin = static_cast<int32_t>(plan_.token_ids.size()),
+      .num_tokens = end - begin,
+      .span_begin = static_cast<int32_t>(plan_.spans.size()),
+      .num_spans = (end + page_tokens - 1) / page_tokens,
+      .context_tokens = end};
   for (int32_t position = begin; position < end; ++position) {
     plan_.token_ids.push_back(TokenAt(index, position, executor_.limits().vocab));
     plan_.positions.push_back(position);
@@ -106,7 +108,7 @@ absl::Status BenchRun::RunStep() {
   const engine::ExecutorLimits& limits = executor_.limits();
   const auto groups = static_cast<int32_t>(limits.windows.size());
   engine::AddWholeGroups(groups, limits.num_pages / groups, &plan_);
-  HEDDLE_RETURN_IF_ERROR(executor_.Submit(plan_));
+  HEDDLE_RETURN_IF_ERROR(executor_.Submit(plan_, {}));
   HEDDLE_RETURN_IF_ERROR(executor_.Wait(&result_));
   plan_.Clear();
   ++plan_.step;

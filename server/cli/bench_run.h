@@ -1,7 +1,6 @@
-// Drives an executor step by step without scheduler or server, as a benchmark needs it: prompts of
-// equal length, computed in chunks, then decodes of all sequences at once.
-//
-// Thread-safety: none; the executor is this thread's alone meanwhile.
+// Drives an executor step by step for a benchmark, without scheduler or server: prompts of equal
+// length, computed in chunks, then decodes of all sequences at once.
+// Thread-safety: none; only this thread uses the executor meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +15,25 @@ namespace heddle::server {
 
 struct BenchShape {
   int32_t batch = 1;          // sequences
-  int32_t prompt_tokens = 0;  // of each, >= 1
-  int32_t output_tokens = 0;  // of each, >= 1
+  int32_t prompt_tokens = 0;  // per sequence, >= 1
+  int32_t output_tokens = 0;  // per sequence, >= 1
 };
 
 // Seconds of wall-clock time.
 struct BenchTiming {
   double prefill_s = 0;  // until every prompt has its first token
-  double decode_s = 0;   // of output_tokens further steps with one token of each sequence
+  double decode_s = 0;   // time of output_tokens further steps with one token per sequence
 };
 
-// What a run asks of the machine.
+// The work of a run.
 struct BenchWork {
   double prefill_ops = 0;   // a multiply-add counts as two
-  double decode_bytes = 0;  // of weights and of keys and values, over all decode steps
+  double decode_bytes = 0;  // weights, keys and values that all decode steps read
 };
 BenchWork WorkOf(const BenchShape& shape, const engine::ModelSpec& spec,
                  const engine::WeightTraffic& weights, int64_t kv_bytes_per_token);
 
-// Positions that a sequence needs: the prompt, its first token, and the decoded ones.
+// The positions of a sequence: the prompt, its first token, and the decoded ones.
 inline int32_t ContextOf(const BenchShape& shape) {
   return shape.prompt_tokens + shape.output_tokens + 1;
 }
@@ -46,7 +45,7 @@ class BenchRun {
   static absl::StatusOr<BenchRun> Create(engine::Executor& executor, const BenchShape& shape);
 
   // Seconds of output_tokens decode steps behind prompts that were never computed: keys and values
-  // are what the pool holds. For times only. An untimed step goes first.
+  // are whatever the pool holds. It is for times only. An untimed step comes first.
   absl::StatusOr<double> MeasureDecodes();
 
   // One run from empty sequences. Prompts are the same pseudo-random tokens every time.

@@ -9,8 +9,8 @@ namespace {
 
 using kernels::cpu::LimitMeter;
 
-// Peak of the instruction that multiplies this format: F32 and F16 are computed in F32, small
-// floats as BF16 (in F32 where there is no such instruction, which the meter knows), integers as
+// The peak rate of the instruction that multiplies this format: F32 and F16 are computed in F32,
+// small floats as BF16 (in F32 without such an instruction, which the meter knows), integers as
 // int8.
 double PeakFor(const std::string& format, LimitMeter& meter) {
   if (format == "f32" || format == "f16") return meter.FmaGflopPerSecond();

@@ -1,5 +1,5 @@
-// The limits of the device that a model runs on, measured beside each run: the device's own
-// measurement, or, on the host, that of its processors.
+// The limits of the device that a model runs on, measured beside each run: by the device itself or,
+// on the host, for its processors.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@ namespace heddle::server {
 
 class DeviceMeter {
  public:
-  // `device` must outlive the meter. `format` is that of the weights: on the host it says which
-  // instruction's peak counts. Errors as LimitMeter::Create.
+  // `device` must outlive the meter. `format` is that of the weights: on the host it selects the
+  // instruction whose peak counts. Errors are those of LimitMeter::Create.
   static absl::StatusOr<DeviceMeter> Create(kernels::Device& device,
                                             const kernels::CpuDeviceOptions& cpu,
                                             const std::string& format);

@@ -28,6 +28,7 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> MakeCodec(const config::Config& 
   options.vocab = model.spec.vocab;
   options.tool_parser = config.tool_parser;
   options.reasoning_parser = config.reasoning_parser;
+  options.grammar_cache_bytes = static_cast<size_t>(config.grammar_cache_bytes.value);
   if (!config.chat_template.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(options.chat_template,
                             ReadFile(config.chat_template, kMaxTemplateBytes));
@@ -55,21 +56,23 @@ engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaul
 absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Logger& log) {
   EngineSession session;
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
-  // Beside the weights: a vocabulary of 150,000 tokens takes some tenths of a second.
+  // Runs while the weights load: a vocabulary of 150,000 tokens takes some tenths of a second.
   std::future<LoadedTokenizer> tokenizer = std::async(
       std::launch::async, [&config] { return engine::text::LoadTokenizer(config.model); });
-  HEDDLE_ASSIGN_OR_RETURN(session.model, engine::LoadModel(config.model, options));
+  HEDDLE_ASSIGN_OR_RETURN(engine::LoadedModel loaded, engine::LoadModel(config.model, options));
+  std::unique_ptr<engine::Executor> executor = std::move(loaded.executor);
+  session.model = std::move(loaded);
   if (!session.model.unused_tensors.empty()) {
     log.Warning("the model's files hold tensors that its description does not use",
                 {{"tensors", UnusedText(session.model.unused_tensors)}});
   }
-  for (const std::string& advice : session.model.executor->device().Advice()) log.Warning(advice);
-  for (const std::string& choice : session.model.executor->device().TimedChoices()) {
+  for (const std::string& advice : session.model.advice) log.Warning(advice);
+  for (const std::string& choice : session.model.timed_choices) {
     log.Debug("ways to make a product were timed", {{"chosen_first", choice}});
   }
   HEDDLE_ASSIGN_OR_RETURN(session.codec, MakeCodec(config, session.model.model, tokenizer.get()));
+  for (const std::string& warning : session.codec->Warnings()) log.Warning(warning);
   session.defaults = SamplingDefaults(session.model.model.generation);
-  std::unique_ptr<engine::Executor> executor = std::move(session.model.executor);
   // A device that runs steps by itself needs no thread for that.
   if (executor->max_in_flight() == 1) {
     executor = std::make_unique<engine::ThreadedExecutor>(std::move(executor));

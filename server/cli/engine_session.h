@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "config/config.h"
 #include "engine/model/load.h"
-#include "engine/step.h"
+#include "engine/sampling_params.h"
 #include "server/log.h"
 #include "server/loop/engine_loop.h"
 #include "server/text/model_text_codec.h"
@@ -16,17 +16,17 @@
 namespace heddle::server {
 
 struct EngineSession {
-  engine::LoadedModel model;  // its executor has gone to the loop
+  engine::ModelInfo model;
   engine::SamplingParams defaults;
   std::unique_ptr<ModelTextCodec> codec;
   std::unique_ptr<EngineLoop> loop;
 };
 
 // Loads tokenizer and model and starts the loop's thread. Errors name the file and what is wrong;
-// tensors of the files that nothing uses are a warning.
+// unused tensors of the files are a warning.
 absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Logger& log);
 
-// What the model's generation_config asks for where a request says nothing.
+// The defaults of the model's generation_config for parameters that a request leaves out.
 engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaults);
 
 }  // namespace heddle::server

@@ -16,7 +16,8 @@
 #include "server/cli/engine_session.h"
 #include "server/cli/model_options.h"
 #include "server/cli/standard_io.h"
-#include "server/openai/stop_scanner.h"
+#include "server/openai/sampling_fields.h"
+#include "server/text/stop_scanner.h"
 
 namespace heddle::server {
 namespace {
@@ -72,14 +73,18 @@ absl::StatusOr<std::vector<TokenId>> EncodePrompt(const config::Config& config,
       "--chat: the model has no chat template; leave --chat out, or give one with --chat-template");
 }
 
-engine::SamplingParams Sampling(const config::Config& config,
-                                const engine::SamplingParams& defaults) {
-  engine::SamplingParams params = defaults;
-  if (config.temperature) params.temperature = static_cast<float>(*config.temperature);
-  if (config.top_p) params.top_p = static_cast<float>(*config.top_p);
-  if (config.top_k) params.top_k = static_cast<int32_t>(*config.top_k);
-  if (config.min_p) params.min_p = static_cast<float>(*config.min_p);
-  if (config.typical_p) params.typical_p = static_cast<float>(*config.typical_p);
+absl::StatusOr<engine::SamplingParams> Sampling(const config::Config& config,
+                                                const EngineSession& session) {
+  engine::SamplingParams params = session.defaults;
+  for (const engine::SamplingNumber& number : engine::kSamplingNumbers) {
+    const auto given = config.sampling.find(number.name);
+    if (given != config.sampling.end()) number.Set(given->second, &params);
+  }
+  if (params.has_dry()) {
+    std::optional<std::vector<std::string>> breakers;
+    if (!config.dry_sequence_breakers.empty()) breakers = config.dry_sequence_breakers;
+    HEDDLE_ASSIGN_OR_RETURN(params.dry_breakers, FindDryBreakers(breakers, *session.codec));
+  }
   params.seed = config.seed ? static_cast<uint64_t>(*config.seed) : std::random_device()();
   params.num_logprobs = static_cast<int32_t>(config.logprobs.value_or(config.json ? 0 : -1));
   return params;
@@ -197,7 +202,7 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadGrammar(
 }  // namespace
 
 absl::Status RunGenerate(const config::Config& config) {
-  const Logger log(LogFormat::kText, ToLogLevel(config));
+  const Logger log(LogFormat::kText, ToLogLevel(config.log_level));
   EventQueue queue;  // outlives the loop, whose thread pushes to it
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartEngine(config, log));
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, EncodePrompt(config, *session.codec));
@@ -205,8 +210,8 @@ absl::Status RunGenerate(const config::Config& config) {
   request.id = session.loop->NextId();
   request.prompt = prompt;
   request.max_tokens = static_cast<int32_t>(config.max_tokens);
-  request.sampling = Sampling(config, session.defaults);
-  HEDDLE_ASSIGN_OR_RETURN(request.sampling.grammar, ReadGrammar(config, *session.codec));
+  HEDDLE_ASSIGN_OR_RETURN(request.sampling, Sampling(config, session));
+  HEDDLE_ASSIGN_OR_RETURN(request.grammar, ReadGrammar(config, *session.codec));
   if (!config.ignore_eos) {
     const auto ends = session.codec->end_tokens();
     request.stop_tokens.assign(ends.begin(), ends.end());

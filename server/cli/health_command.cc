@@ -1,4 +1,4 @@
-// `heddle health`: whether a running server makes progress, as an exit code.
+// `heddle health`: reports by its exit code whether a running server makes progress.
 #include "base/message.h"
 #include "base/status.h"
 #include "server/cli/command.h"

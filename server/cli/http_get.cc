@@ -22,7 +22,7 @@ bool IsUnreserved(unsigned char c) {
          c == '.' || c == '_' || c == '~';
 }
 
-// The steps of one exchange, each begun by the end of the one before.
+// The steps of one exchange; the end of each begins the next.
 class Exchange {
  public:
   Exchange(asio::io_context* io, std::chrono::milliseconds timeout)

@@ -1,5 +1,5 @@
-// One GET request to a server, for commands that ask a running one. Plain HTTP: of a server that
-// has a certificate (--tls-cert), curl asks the same path.
+// One GET request to a server, for commands that query a running one. Plain HTTP only; for a server
+// with a certificate (--tls-cert), curl can request the same path.
 #pragma once
 
 #include <chrono>
@@ -14,13 +14,13 @@ namespace heddle::server {
 struct HttpAddress {
   std::string host;
   std::string port = "80";
-  std::string prefix;  // without a slash at its end
+  std::string prefix;  // without a trailing slash
 };
 
-// INVALID_ARGUMENT says what is wrong with it.
+// INVALID_ARGUMENT says what is wrong with the URL.
 absl::StatusOr<HttpAddress> ParseHttpAddress(std::string_view url);
 
-// Bytes that a path's segment cannot have as they stand become %XX.
+// Replaces bytes that are not allowed in a path's segment by %XX.
 std::string PercentEncoded(std::string_view segment);
 
 struct HttpAnswer {
@@ -30,8 +30,8 @@ struct HttpAnswer {
 
 inline constexpr size_t kMaxAnswerBytes = size_t{64} << 20;
 
-// `path` begins with a slash; `key` goes as a bearer token unless it is empty. UNAVAILABLE: nobody
-// answers there within `timeout`. Blocks.
+// `path` begins with a slash; `key` is sent as a bearer token unless it is empty. UNAVAILABLE: no
+// answer within `timeout`. Blocks.
 absl::StatusOr<HttpAnswer> HttpGet(const HttpAddress& address, std::string_view path,
                                    std::string_view key, std::chrono::milliseconds timeout);
 

@@ -8,17 +8,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/strings.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::server {
 namespace {
 
 using engine::AttentionSpec;
-using engine::FormatBytes;
 using engine::LayerSpec;
 using engine::ModelSpec;
 
-// "8" if all layers agree, else "4..8".
+// Text like "8" if all layers agree, otherwise "4..8".
 template <typename Field>
 std::string Range(const ModelSpec& spec, Field field) {
   std::set<int32_t> values;
@@ -55,7 +55,7 @@ std::string LayersText(const ModelSpec& spec) {
                       inter == "0" ? "" : absl::StrCat(", MLP ", inter));
 }
 
-// "8 of width 1024 in 30 layers, 2 for each token"; empty without experts.
+// Text like "8 of width 1024 in 30 layers, 2 for each token"; empty without experts.
 std::string ExpertsText(const ModelSpec& spec) {
   const auto has_experts = [](const LayerSpec& layer) { return layer.moe.n_experts > 0; };
   const auto first = std::find_if(spec.layers.begin(), spec.layers.end(), has_experts);
@@ -109,7 +109,7 @@ std::string UnusedText(const std::vector<std::string>& names) {
   return text;
 }
 
-std::string InspectText(const std::string& path, const engine::LoadedModel& model,
+std::string InspectText(const std::string& path, const engine::ModelInfo& model,
                         const engine::TensorReports& tensors) {
   const ModelSpec& spec = model.model.spec;
   const engine::Capacity& capacity = model.capacity;
@@ -124,18 +124,19 @@ std::string InspectText(const std::string& path, const engine::LoadedModel& mode
   Line(&out, "attention", AttentionText(spec));
   Line(&out, "vocabulary", absl::StrCat(spec.vocab, spec.tied_embeddings ? ", tied head" : ""));
   Line(&out, "context", absl::StrCat(spec.max_context, " tokens"));
-  Line(&out, "weights", absl::StrCat(FormatBytes(capacity.weight_bytes), ": ", model.formats));
+  Line(&out, "weights", absl::StrCat(base::ShowBytes(capacity.weight_bytes), ": ", model.formats));
   Line(&out, "KV cache",
        absl::StrCat(std::string(kernels::Info(model.kv_dtype).name), ", ",
-                    FormatBytes(capacity.kv_bytes_per_token), " per token"));
+                    base::ShowBytes(capacity.kv_bytes_per_token), " per token"));
   Line(&out, "this machine",
-       absl::StrCat(FormatBytes(capacity.available_bytes), " free; ", DescribeCapacity(capacity)));
+       absl::StrCat(base::ShowBytes(capacity.available_bytes), " free; ",
+                    DescribeCapacity(capacity)));
   if (!model.unused_tensors.empty()) Line(&out, "not used", UnusedText(model.unused_tensors));
   AppendTensors(tensors, &out);
   return out;
 }
 
-std::string InspectJson(const std::string& path, const engine::LoadedModel& model,
+std::string InspectJson(const std::string& path, const engine::ModelInfo& model,
                         const engine::TensorReports& tensors) {
   const ModelSpec& spec = model.model.spec;
   const engine::Capacity& capacity = model.capacity;

@@ -1,4 +1,5 @@
-// `heddle inspect`: what a model is and what this machine can hold of it, without loading weights.
+// `heddle inspect`: describes a model and what this machine can hold of it, without loading
+// weights.
 #pragma once
 
 #include <string>
@@ -9,15 +10,15 @@
 
 namespace heddle::server {
 
-// The first few names, and how many more there are.
+// The first few names, and the number of the others.
 std::string UnusedText(const std::vector<std::string>& names);
 
 // For people: a few aligned lines, and one for each of `tensors`.
-std::string InspectText(const std::string& path, const engine::LoadedModel& model,
+std::string InspectText(const std::string& path, const engine::ModelInfo& model,
                         const engine::TensorReports& tensors);
 
 // For programs: one JSON object; byte counts are plain numbers. Keys are stable.
-std::string InspectJson(const std::string& path, const engine::LoadedModel& model,
+std::string InspectJson(const std::string& path, const engine::ModelInfo& model,
                         const engine::TensorReports& tensors);
 
 }  // namespace heddle::server

@@ -9,7 +9,7 @@ namespace heddle::server {
 absl::Status RunInspect(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
   HEDDLE_RETURN_IF_ERROR(DescribeForThisCpu(&options));
-  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedModel model,
+  HEDDLE_ASSIGN_OR_RETURN(const engine::ModelInfo model,
                           engine::DescribeModel(config.model, options));
   engine::TensorReports tensors;
   if (config.tensors) {

@@ -1,17 +1,28 @@
 // The program `heddle`: finds the command, makes its configuration, runs it.
 // Exit codes: 0 done, 1 the command failed, 2 it was called wrongly.
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/bounded_write.h"
 #include "base/message.h"
+#include "config/completion.h"
 #include "config/help.h"
 #include "config/load.h"
+#include "config/manual.h"
 #include "config/suggest.h"
+#include "engine/files/mapping_faults.h"
 #include "server/cli/command.h"
+#include "server/cli/demo_model.h"
 #include "server/cli/standard_io.h"
 
 namespace heddle::server {
@@ -31,9 +42,11 @@ constexpr CliCommand kCommands[] = {
     {config::kHealth, RunHealth},
 };
 
+// A stopped reader of standard error must not keep the program from ending.
+constexpr std::chrono::milliseconds kLastWords{500};
+
 void PrintError(std::string_view message) {
-  std::string line = StrCat("heddle: ", message, "\n");
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  base::WriteWithin(STDERR_FILENO, StrCat("heddle: ", message, "\n"), kLastWords);
 }
 
 int Print(const std::string& text) {
@@ -55,7 +68,9 @@ std::string GeneralHelp() {
   }
   out +=
       "\n  heddle COMMAND --help    the command's options\n"
-      "  heddle --version         the version of this program\n";
+      "  heddle --version         the version of this program\n"
+      "  heddle --completion SHELL  completions for bash, zsh or fish, as in\n"
+      "                           source <(heddle --completion bash)\n";
   return out;
 }
 
@@ -71,10 +86,27 @@ int UnknownCommand(const std::string& name) {
   for (const CliCommand& command : kCommands) {
     names.push_back(config::CommandName(command.command));
   }
-  for (const char* option : {"--help", "--version"}) names.push_back(option);
+  for (const char* option : {"--help", "--version", "--completion"}) names.push_back(option);
   std::string hint = config::DidYouMean(name, names, "");
   if (hint.empty()) hint = "; `heddle --help` lists the commands";
   PrintError(StrCat("unknown command ", base::Quote(name), hint));
+  return kUsage;
+}
+
+// `heddle --man` is heddle(1), `heddle --man serve` is heddle-serve(1).
+int PrintManual(std::span<const std::string> arguments) {
+  if (arguments.empty()) return Print(config::ProgramManual(HEDDLE_VERSION));
+  const CliCommand* command = FindCommand(arguments[0]);
+  if (command == nullptr) return UnknownCommand(arguments[0]);
+  return Print(config::CommandManual(command->command, HEDDLE_VERSION));
+}
+
+int PrintCompletion(std::span<const std::string> arguments) {
+  const std::string shell = arguments.empty() ? "" : arguments[0];
+  const std::optional<std::string> script = config::CompletionScript(shell);
+  if (script.has_value()) return Print(*script);
+  PrintError(StrCat("--completion needs a shell: bash, zsh or fish",
+                    shell.empty() ? "" : StrCat(", not ", base::Quote(shell))));
   return kUsage;
 }
 
@@ -87,7 +119,8 @@ int RunCommand(const CliCommand& command, std::span<const std::string> arguments
   }
   if (loaded->help_requested) return Print(config::CommandHelp(command.command));
   for (const std::string& warning : loaded->warnings) PrintError(warning);
-  absl::Status status = command.run(loaded->config);
+  absl::Status status = ResolveDemoModel(&loaded->config);
+  if (status.ok()) status = command.run(loaded->config);
   if (status.ok()) return 0;
   PrintError(std::string(status.message()));
   return kFailed;
@@ -95,8 +128,7 @@ int RunCommand(const CliCommand& command, std::span<const std::string> arguments
 
 int Main(std::span<const std::string> arguments, std::span<const std::string> environment) {
   if (arguments.empty()) {
-    std::string help = GeneralHelp();
-    std::fwrite(help.data(), 1, help.size(), stderr);
+    base::WriteWithin(STDERR_FILENO, GeneralHelp(), kLastWords);
     return kUsage;
   }
   const std::string& name = arguments[0];
@@ -109,15 +141,46 @@ int Main(std::span<const std::string> arguments, std::span<const std::string> en
   if (name == "--help" || name == "-h" || name == "help") return Print(GeneralHelp());
   if (name == "--version" || name == "version") return Print("heddle " HEDDLE_VERSION "\n");
   if (name == "--help-markdown") return Print(config::MarkdownHelp());
+  if (name == "--man") return PrintManual(arguments.subspan(1));
+  if (name == "--completion") return PrintCompletion(arguments.subspan(1));
   const CliCommand* command = FindCommand(name);
   if (command == nullptr) return UnknownCommand(name);
   return RunCommand(*command, arguments.subspan(1), environment);
+}
+
+// Opens standard streams that are closed. Otherwise the next opened descriptor (a connection, a
+// file of pages) would take such a number, and our messages would be written to it.
+void OpenStandardStreams() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) == -1 && errno == EBADF) {
+      static_cast<void>(open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY));
+    }
+  }
+}
+
+// Replaces the library's handler, whose write may wait without end.
+[[noreturn]] void OnTerminate() {
+  std::string what = "no exception";
+  if (const std::exception_ptr current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (const std::exception& error) {
+      what = error.what();
+    } catch (...) {
+      what = "an exception of no known type";
+    }
+  }
+  PrintError(StrCat("the program ends, since nobody caught an exception: ", what));
+  std::abort();
 }
 
 }  // namespace
 }  // namespace heddle::server
 
 int main(int argc, char** argv) {
+  heddle::server::OpenStandardStreams();
+  std::set_terminate(heddle::server::OnTerminate);
+  heddle::engine::ReportMappingFaults();
   std::vector<std::string> arguments(argv + (argc > 0 ? 1 : 0), argv + argc);
   std::vector<std::string> environment;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {

@@ -1,6 +1,8 @@
 #include "server/cli/model_options.h"
 
-#include <cstdio>
+#include <unistd.h>
+
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -10,6 +12,8 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "base/bounded_write.h"
+#include "base/check.h"
 #include "base/message.h"
 #include "base/status.h"
 #include "kernels/cuda/cuda_device.h"
@@ -22,15 +26,15 @@ namespace {
 
 using MadeDevice = absl::StatusOr<std::unique_ptr<kernels::Device>>;
 
-// Whether a driver is loaded here, whatever this build can do with it.
+// Whether an NVIDIA driver is loaded here, even if this build cannot use it.
 bool HasNvidiaDriver() {
   std::error_code error;
   return std::filesystem::exists("/proc/driver/nvidia/version", error);
 }
 
-// The first GPU if this build and this machine have one. A GPU that is there but cannot be used
-// (its memory is taken, say) is an error. Where there is one that this build cannot use, standard
-// error says why the CPU is taken: nobody should find out by how slow it is.
+// The first GPU if this build and this machine have one. A GPU that exists but cannot be used (its
+// memory is taken, say) is an error. If there is one that this build cannot use, standard error
+// says why the CPU is used, so that nobody has to infer it from the speed.
 MadeDevice FirstGpuOrCpu(const kernels::CpuDeviceOptions& cpu) {
   MadeDevice gpu = kernels::CreateCudaDevice({.tunes = true});
   switch (gpu.status().code()) {
@@ -39,7 +43,9 @@ MadeDevice FirstGpuOrCpu(const kernels::CpuDeviceOptions& cpu) {
     case absl::StatusCode::kNotFound: {
       if (!HasNvidiaDriver()) return kernels::CreateCpuDevice(cpu);
       const std::string why(gpu.status().message());
-      std::fprintf(stderr, "heddle: --device auto is the CPU: %s\n", why.c_str());
+      constexpr std::chrono::milliseconds kLimit{500};
+      base::WriteWithin(STDERR_FILENO,
+                        base::StrCat("heddle: --device auto is the CPU: ", why, "\n"), kLimit);
       return kernels::CreateCpuDevice(cpu);
     }
     default:
@@ -47,7 +53,7 @@ MadeDevice FirstGpuOrCpu(const kernels::CpuDeviceOptions& cpu) {
   }
 }
 
-// "cuda" is cuda:0.
+// The ordinal of the device; "cuda" is cuda:0.
 absl::StatusOr<int32_t> CudaOrdinal(std::string_view device) {
   int32_t ordinal = 0;
   if (device == "cuda") return ordinal;
@@ -70,7 +76,7 @@ absl::StatusOr<std::function<MadeDevice()>> DeviceMaker(const std::string& devic
 
 constexpr size_t kMaxProfileBytes = size_t{1} << 20;
 
-// What `make` makes, with the profile in `path`.
+// Wraps `make` to apply the profile in `path`.
 absl::StatusOr<std::function<MadeDevice()>> WithProfile(const std::string& path,
                                                         std::function<MadeDevice()> make) {
   HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxProfileBytes));
@@ -124,11 +130,10 @@ absl::Status DescribeForThisCpu(engine::LoadOptions* options) {
   return absl::OkStatus();
 }
 
-scheduler::PolicyKind ToPolicy(const config::Config& config) {
-  using scheduler::PolicyKind;
-  if (config.policy == "priority") return PolicyKind::kPriority;
-  if (config.policy == "deadline") return PolicyKind::kDeadline;
-  return config.policy == "fair" ? PolicyKind::kFair : PolicyKind::kFcfs;
+scheduler::PolicyKind ToPolicy(const config::EngineConfig& config) {
+  const scheduler::PolicyTraits* policy = scheduler::FindPolicy(config.policy);
+  HEDDLE_CHECK(policy != nullptr, "the option table has a policy that the scheduler has not");
+  return policy->kind;
 }
 
 EngineLoopOptions ToLoopOptions(const config::Config& config) {
@@ -141,18 +146,26 @@ EngineLoopOptions ToLoopOptions(const config::Config& config) {
   if (config.target_inter_token_ms.has_value()) {
     options.target_inter_token_us = static_cast<int64_t>(*config.target_inter_token_ms * 1e3);
   }
-  options.prefix_cache = config.prefix_cache == "on";
+  options.prefix_cache = config.prefix_cache;
   options.policy = ToPolicy(config);
   options.starvation_us = static_cast<int64_t>(config.starvation_limit.value * kMicroseconds);
   return options;
 }
 
-LogLevel ToLogLevel(const config::Config& config) {
-  const std::string& level = config.log_level;
-  if (level == "debug") return LogLevel::kDebug;
-  if (level == "warning") return LogLevel::kWarning;
-  if (level == "error") return LogLevel::kError;
-  return level == "off" ? LogLevel::kOff : LogLevel::kInfo;
+LogLevel ToLogLevel(config::LogLevel level) {
+  switch (level) {
+    case config::LogLevel::kDebug:
+      return LogLevel::kDebug;
+    case config::LogLevel::kInfo:
+      return LogLevel::kInfo;
+    case config::LogLevel::kWarning:
+      return LogLevel::kWarning;
+    case config::LogLevel::kError:
+      return LogLevel::kError;
+    case config::LogLevel::kOff:
+      break;
+  }
+  return LogLevel::kOff;
 }
 
 std::string ServedModelName(const config::Config& config) {

@@ -1,4 +1,4 @@
-// From the user's configuration to what the engine is loaded with, and how its loop runs.
+// Converts the user's configuration to the options of loading and of the engine loop.
 #pragma once
 
 #include <string>
@@ -11,18 +11,18 @@
 
 namespace heddle::server {
 
-// INVALID_ARGUMENT for a device of no known kind. Whether the device exists is found out when the
+// INVALID_ARGUMENT for an unknown kind of device. Whether the device exists is checked when the
 // model is loaded.
 absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config);
-// For commands that describe a model on this machine without loading it: `options` take on what
-// depends on its processor.
+// For commands that describe a model on this machine without loading it: fills in the `options`
+// that depend on its processor.
 absl::Status DescribeForThisCpu(engine::LoadOptions* options);
 EngineLoopOptions ToLoopOptions(const config::Config& config);
-scheduler::PolicyKind ToPolicy(const config::Config& config);
+scheduler::PolicyKind ToPolicy(const config::EngineConfig& config);
 
-LogLevel ToLogLevel(const config::Config& config);
+LogLevel ToLogLevel(config::LogLevel level);
 
-// What clients call the model: --served-model-name, else the folder's or file's own name.
+// The clients' name for the model: --served-model-name, else the folder's or file's own name.
 std::string ServedModelName(const config::Config& config);
 
 }  // namespace heddle::server

@@ -1,4 +1,5 @@
-// `heddle plan`: how many users fit, and how fast they are served, without loading the weights.
+// `heddle plan`: computes how many users fit, and how fast they are served, without loading the
+// weights.
 #include "base/status.h"
 #include "server/cli/command.h"
 #include "server/cli/planned_model.h"

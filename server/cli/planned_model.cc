@@ -13,7 +13,7 @@
 namespace heddle::server {
 namespace {
 
-constexpr size_t kMaxProfileBytes = size_t{1} << 20;
+constexpr size_t kMaxPlanProfileBytes = size_t{1} << 20;
 
 absl::StatusOr<engine::LoadOptions> DescribeOptions(const config::Config& config,
                                                     const Hardware& hardware) {
@@ -26,15 +26,15 @@ absl::StatusOr<engine::LoadOptions> DescribeOptions(const config::Config& config
   return options;
 }
 
-absl::StatusOr<engine::LoadedModel> Describe(const config::Config& config,
-                                             const engine::LoadOptions& options) {
+absl::StatusOr<engine::ModelInfo> Describe(const config::Config& config,
+                                           const engine::LoadOptions& options) {
   if (config.shape.empty()) return engine::DescribeModel(config.model, options);
   HEDDLE_ASSIGN_OR_RETURN(const kernels::DType weights, engine::RandomFormat(config.weights));
   return engine::DescribeRandomModel(config.shape, weights, options);
 }
 
 absl::Status UseProfile(const std::string& path, const ModelCost& cost, PlannedModel* planned) {
-  HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxProfileBytes));
+  HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxPlanProfileBytes));
   HEDDLE_ASSIGN_OR_RETURN(const Profile profile, ReadProfile(text, path));
   if (profile.weights != cost.weight_format) {
     return absl::InvalidArgumentError(

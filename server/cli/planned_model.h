@@ -1,4 +1,4 @@
-// What `simulate` and `plan` start from: a model described without its weights, the machine to
+// The common input of `simulate` and `plan`: a model described without its weights, the machine to
 // plan for, and the limits that `serve` would start with there.
 #pragma once
 
@@ -14,20 +14,21 @@
 namespace heddle::server {
 
 struct PlannedModel {
-  std::string name;           // the path or the shape
-  engine::LoadedModel model;  // without executor
+  std::string name;  // the path or the shape
+  engine::ModelInfo model;
   Hardware hardware;
-  scheduler::StepTimeModel machine;  // what to expect
-  scheduler::StepTimeModel peak;     // what the data sheet allows
+  scheduler::StepTimeModel machine;  // expected times
+  scheduler::StepTimeModel peak;     // times at the data sheet's rates
   bool is_measured = false;          // `machine` is from a profile
   EngineLoopOptions loop;
   scheduler::SchedulerOptions scheduler;
 };
 
-// Errors as DescribeModel (RESOURCE_EXHAUSTED: the model does not fit), FindHardware, ReadProfile.
+// Errors are those of DescribeModel (RESOURCE_EXHAUSTED: the model does not fit), FindHardware and
+// ReadProfile.
 absl::StatusOr<PlannedModel> PlanModel(const config::Config& config);
 
-// "model ...", "machine ...", "memory ...": lines for people.
+// Lines for people: "model ...", "machine ...", "memory ...".
 std::string DescribePlanned(const PlannedModel& planned);
 
 }  // namespace heddle::server

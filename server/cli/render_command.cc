@@ -2,7 +2,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
-#include "engine/text/template/chat_template.h"
+#include "engine/text/jinja/chat_template.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/command.h"
 #include "server/cli/standard_io.h"

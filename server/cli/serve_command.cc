@@ -1,28 +1,33 @@
-// `heddle serve`: loads the model, answers until told to stop, drains, leaves.
+// `heddle serve`: loads the model, answers until told to stop, drains and ends.
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <future>
 #include <thread>
 
 #include "absl/strings/str_format.h"
+#include "base/bounded_write.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/memory/host_memory.h"
 #include "server/cli/command.h"
+#include "server/cli/descriptor_limit.h"
 #include "server/cli/engine_session.h"
+#include "server/cli/free_memory.h"
+#include "server/cli/key_file.h"
 #include "server/cli/model_options.h"
 #include "server/cli/signals.h"
 #include "server/cli/standard_io.h"
 #include "server/grpc/grpc_server.h"
+#include "server/grpc/library_logs.h"
 #include "server/http/http_server.h"
 #include "server/http/page_origin.h"
 #include "server/http/transport.h"
 #include "server/log.h"
-#include "server/openai/api_error.h"
+#include "server/request/api_error.h"
 
 namespace heddle::server {
 namespace {
@@ -34,37 +39,27 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr milliseconds kFarewell{500};  // to write the last frames of streams that are cancelled
 constexpr int kExitSignal = 128;        // plus its number: what a shell reports for a signal
 constexpr int kExitStuck = 1;           // as after any other failure
-constexpr int64_t kLeastPrepareThreads = 2;  // one may have a body to itself, and others go on
+constexpr int64_t kLeastPrepareThreads = 2;  // one large body then does not stop all others
 
-ReasoningField ToReasoningField(const std::string& name) {
-  if (name == "reasoning") return ReasoningField::kReasoning;
-  if (name == "both") return ReasoningField::kBoth;
-  return name == "none" ? ReasoningField::kNone : ReasoningField::kReasoningContent;
+ReasoningField ToReasoningField(config::ReasoningField field) {
+  switch (field) {
+    case config::ReasoningField::kReasoningContent:
+      return ReasoningField::kReasoningContent;
+    case config::ReasoningField::kReasoning:
+      return ReasoningField::kReasoning;
+    case config::ReasoningField::kBoth:
+      return ReasoningField::kBoth;
+    case config::ReasoningField::kNone:
+      break;
+  }
+  return ReasoningField::kNone;
 }
 
-KeyLimits ToKeyLimits(const config::Config& config) {
-  return {.requests_per_minute = config.key_requests_per_minute,
-          .tokens_per_minute = config.key_tokens_per_minute,
-          .concurrency = config.key_concurrency};
-}
-
-// The keys of --api-key-file; the error names the file and the line.
-absl::StatusOr<std::vector<ApiKey>> ReadKeyFile(const config::Config& config) {
-  constexpr size_t kMaxKeyFileBytes = size_t{16} << 20;
-  if (config.api_key_file.empty()) return std::vector<ApiKey>();
-  HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(config.api_key_file, kMaxKeyFileBytes));
-  absl::StatusOr<std::vector<ApiKey>> keys = ParseKeyFile(text, ToKeyLimits(config));
-  if (keys.ok() && !keys->empty()) return keys;
-  const std::string_view why = keys.ok() ? "there is no key in it" : MessageOf(keys.status());
-  return absl::InvalidArgumentError(
-      base::StrCat("--api-key-file ", config.api_key_file, ": ", why));
-}
-
-bool HasKeys(const config::Config& config) {
+bool HasKeys(const config::ServerConfig& config) {
   return !config.api_key.empty() || !config.api_key_file.empty();
 }
 
-void WarnIfOpen(const config::Config& config, const Logger& log) {
+void WarnIfOpen(const config::ServerConfig& config, const Logger& log) {
   if (IsLoopback(config.host)) return;
   const bool has_keys = HasKeys(config);
   if (!has_keys && config.tls_client_ca.empty()) {
@@ -77,19 +72,41 @@ void WarnIfOpen(const config::Config& config, const Logger& log) {
   }
 }
 
-TlsOptions ToTlsOptions(const config::Config& config) {
+TlsOptions ToTlsOptions(const config::ServerConfig& config) {
   return {config.tls_cert, config.tls_key, config.tls_client_ca};
 }
 
 // nullptr without --tls-cert.
-absl::StatusOr<std::unique_ptr<TlsContext>> LoadTls(const config::Config& config,
+absl::StatusOr<std::unique_ptr<TlsContext>> LoadTls(const config::ServerConfig& config,
                                                     const Logger& log) {
   if (config.tls_cert.empty()) return nullptr;
   return TlsContext::Load(ToTlsOptions(config),
                           [&log](const std::string& warning) { log.Warning(warning); });
 }
 
-absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config) {
+PrefixCacheScope ToCacheScope(config::PrefixCacheScope scope) {
+  switch (scope) {
+    case config::PrefixCacheScope::kAuto:
+      return PrefixCacheScope::kAuto;
+    case config::PrefixCacheScope::kKey:
+      return PrefixCacheScope::kKey;
+    case config::PrefixCacheScope::kAll:
+      break;
+  }
+  return PrefixCacheScope::kAll;
+}
+
+// The memory for all bodies in reception: the option's, or a share of the memory, but always enough
+// for two of the largest.
+size_t PendingBodyBytes(const config::ServerConfig& config, const engine::HostMemory& memory) {
+  constexpr uint64_t kMost = uint64_t{256} << 20;
+  constexpr uint64_t kShare = 16;
+  if (config.max_pending_body_bytes.value > 0) return config.max_pending_body_bytes.value;
+  const uint64_t share = memory.total_bytes > 0 ? uint64_t(memory.total_bytes) / kShare : kMost;
+  return std::max(std::min(kMost, share), 2 * config.max_body_bytes.value);
+}
+
+absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config, KeyFile* key_file) {
   HttpServerOptions options;
   options.host = config.host;
   options.port = static_cast<uint16_t>(config.port);
@@ -100,28 +117,32 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config) {
   options.max_preparing = static_cast<size_t>(config.max_queue);
   options.max_connections = static_cast<int>(config.max_connections);
   options.max_body_bytes = config.max_body_bytes.value;
+  options.max_pending_body_bytes = PendingBodyBytes(config, engine::ReadHostMemory());
   options.request_timeout = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(config.request_timeout.value));
   options.step_timeout = std::chrono::duration_cast<Clock::duration>(
       std::chrono::duration<double>(config.watchdog_timeout.value));
   options.api_keys = config.api_key;
   options.admin_keys = config.admin_key;
-  options.key_limits = ToKeyLimits(config);
+  options.key_limits = DefaultKeyLimits(config);
   options.max_open_requests = config.max_open_requests;
-  HEDDLE_ASSIGN_OR_RETURN(options.hashed_keys, ReadKeyFile(config));
+  HEDDLE_ASSIGN_OR_RETURN(options.hashed_keys, key_file->Read());
+  options.keys_may_change = key_file->is_used();
+  options.prefix_cache_scope = ToCacheScope(config.prefix_cache_scope);
   options.cors_origin = config.cors_origin;
   options.policy.reasoning_field = ToReasoningField(config.reasoning_field);
-  options.policy.clamp_max_tokens = config.max_tokens_overflow == "clamp";
+  options.policy.clamp_max_tokens = config.max_tokens_overflow == config::MaxTokensOverflow::kClamp;
   options.policy.scheduling = ToPolicy(config);
-  options.policy.ignore_unknown_fields = config.unknown_fields == "ignore";
-  if (config.metric_names == "vllm") options.metric_names = ServerMetrics::Names::kAlsoVllm;
+  options.policy.ignore_unknown_fields = config.unknown_fields == config::UnknownFields::kIgnore;
+  if (config.metric_names == config::MetricNames::kVllm)
+    options.metric_names = ServerMetrics::Names::kAlsoVllm;
   options.trace_sample_ratio = config.trace_sample_ratio.value_or(1);
   options.version = HEDDLE_VERSION;
   return options;
 }
 
-// nullptr without --otlp-endpoint. `log` and `metrics` outlive it.
-absl::StatusOr<std::unique_ptr<SpanExporter>> StartSpans(const config::Config& config,
+// nullptr without --otlp-endpoint. `log` and `metrics` must outlive the result.
+absl::StatusOr<std::unique_ptr<SpanExporter>> StartSpans(const config::LogConfig& config,
                                                          const Logger* log,
                                                          ServerMetrics* metrics) {
   if (config.otlp_endpoint.empty()) return nullptr;
@@ -135,9 +156,16 @@ absl::StatusOr<std::unique_ptr<SpanExporter>> StartSpans(const config::Config& c
       [metrics](int64_t exported, int64_t dropped) { metrics->CountSpans(exported, dropped); });
 }
 
-engine::Pooling ToPooling(const std::string& name) {
-  if (name == "mean") return engine::Pooling::kMean;
-  return name == "first" ? engine::Pooling::kFirst : engine::Pooling::kLast;
+engine::Pooling ToPooling(config::Pooling pooling) {
+  switch (pooling) {
+    case config::Pooling::kLast:
+      return engine::Pooling::kLast;
+    case config::Pooling::kMean:
+      return engine::Pooling::kMean;
+    case config::Pooling::kFirst:
+      break;
+  }
+  return engine::Pooling::kFirst;
 }
 
 ServedModel ToServedModel(const config::Config& config, const EngineSession& session) {
@@ -161,12 +189,12 @@ ServedModel ToServedModel(const config::Config& config, const EngineSession& ses
   return model;
 }
 
-std::string GrpcLine(const config::Config& config, const GrpcServer* grpc) {
+std::string GrpcLine(const config::ServerConfig& config, const GrpcServer* grpc) {
   return grpc == nullptr ? "" : base::StrCat("\ngRPC      ", config.host, ":", grpc->port());
 }
 
-// The gRPC front end beside `http`, or nullptr where none was asked for.
-absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpc(const config::Config& config,
+// The gRPC front end beside `http`, or nullptr if it is not enabled.
+absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpc(const config::ServerConfig& config,
                                                       const ServedModel& model, HttpServer* http,
                                                       const GenerationService* generation) {
   if (!config.grpc_port) return nullptr;
@@ -175,31 +203,51 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpc(const config::Config& conf
   options.port = static_cast<uint16_t>(*config.grpc_port);
   options.workers = static_cast<int>(config.io_threads);
   options.max_message_bytes = config.max_body_bytes.value;
+  options.max_connections = static_cast<int>(config.max_connections);
   options.version = HEDDLE_VERSION;
   options.model_id = model.id;
   options.tls = ToTlsOptions(config);
   return GrpcServer::Start(options, http, generation);
 }
 
-// Of the time to get ready, where the device needed one.
-std::string WarmUpText(const engine::LoadedModel& model) {
+// The time of the warm-up, if the device needed one.
+std::string WarmUpText(const engine::ModelInfo& model) {
   if (model.warm_up_seconds == 0) return "";
   return absl::StrFormat(", %.2f s of it to warm up", model.warm_up_seconds);
 }
 
-std::string UrlText(const config::Config& config, uint16_t port) {
+std::string UrlText(const config::ServerConfig& config, const std::string& address, uint16_t port) {
   const std::string_view scheme = config.tls_cert.empty() ? "http" : "https";
-  const bool is_ipv6 = config.host.find(':') != std::string::npos;
-  const std::string host = is_ipv6 ? base::StrCat("[", config.host, "]") : config.host;
+  const bool is_ipv6 = address.find(':') != std::string::npos;
+  const std::string host = is_ipv6 ? base::StrCat("[", address, "]") : address;
   return base::StrCat(scheme, "://", host, ":", port);
 }
 
-// What a person wants to see first; where machines read the log, a line of it.
+// The address at which a client on this machine reaches a server that listens on `host`.
+std::string ReachableAddress(const std::string& host) {
+  if (host == "0.0.0.0") return "127.0.0.1";
+  return host == "::" ? "::1" : host;
+}
+
+// A first request that the model can answer: a question or, without a chat template, the beginning
+// of a text.
+std::string FirstRequest(const config::ServerConfig& config, const ServedModel& model,
+                         const std::string& url, bool has_chat_template) {
+  const std::string_view key = HasKeys(config) ? " -H 'Authorization: Bearer KEY'" : "";
+  const std::string_view path = has_chat_template ? "/v1/chat/completions" : "/v1/completions";
+  const std::string_view asked =
+      has_chat_template ? R"("messages": [{"role": "user", "content": "What is 7 + 5?"}])"
+                        : R"("prompt": "Once upon a time", "max_tokens": 64)";
+  return base::StrCat("  curl ", url, path, " -H 'Content-Type: application/json'", key,
+                      " \\\n    -d '{\"model\": \"", model.id, "\", ", asked, "}'\n");
+}
+
+// Prints the most important facts for a person, or logs them as a line if machines read the log.
 void PrintWelcome(const config::Config& config, const EngineSession& session,
                   const ServedModel& model, uint16_t port, const GrpcServer* grpc, double seconds,
                   const Logger& log) {
-  const std::string url = UrlText(config, port);
-  if (config.log_format == "json") {
+  const std::string url = UrlText(config, config.host, port);
+  if (config.log_format == config::LogFormat::kJson) {
     log.Info("serving", {{"version", HEDDLE_VERSION},
                          {"model", model.id},
                          {"family", session.model.model.spec.family},
@@ -211,42 +259,105 @@ void PrintWelcome(const config::Config& config, const EngineSession& session,
                          {"ready_seconds", seconds}});
     return;
   }
-  const std::string_view key = HasKeys(config) ? " -H 'Authorization: Bearer KEY'" : "";
+  const std::string near = UrlText(config, ReachableAddress(config.host), port);
+  const bool has_chat_template = session.codec->has_chat_template();
+  const std::string_view missing =
+      has_chat_template ? ""
+                        : "\n          no chat template: it goes on with texts, and has no chats";
   std::string text = base::StrCat(
       "model     ", model.id, ": ", session.model.model.spec.family, ", ", session.model.formats,
-      "\ndevice    ", session.model.device, "\nmemory    ",
+      missing, "\ndevice    ", session.model.device, "\nmemory    ",
       engine::DescribeCapacity(session.model.capacity), "\nready in  ",
       absl::StrFormat("%.2f s", seconds), WarmUpText(session.model), "\nserving   ", url,
-      "/v1 (Ctrl-C ends it)", GrpcLine(config, grpc), "\n\nTry:\n  curl ", url,
-      "/v1/chat/completions -H 'Content-Type: application/json'", key,
-      " \\\n"
-      "    -d '{\"model\": \"",
-      model.id, "\", \"messages\": [{\"role\": \"user\", \"content\": \"What is 7 + 5?\"}]}'\n\n");
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+      "/v1 (Ctrl-C ends it)", GrpcLine(config, grpc), "\n\nTry ", near, "/ in a browser, or:\n",
+      FirstRequest(config, model, near, has_chat_template), "\n");
+  // Gives up soon without a reader, because this thread has to handle signals.
+  constexpr milliseconds kLimit{500};
+  base::WriteWithin(STDOUT_FILENO, text, kLimit);
 }
 
-// A file that is wrong leaves what is in use: the server goes on with its old certificate.
-void ReloadTls(TlsContext* tls, const Logger& log) {
-  const absl::Status reloaded = tls->Reload();
-  if (reloaded.ok()) {
-    log.Info("certificates were read again: new connections use them");
-  } else {
-    log.Error("certificates were not read again", {{"error", MessageOf(reloaded)}});
+// The owners of certificates that are read again. After an error in a file the server continues
+// with its old certificate.
+class Certificates {
+ public:
+  // Either may be nullptr.
+  Certificates(TlsContext* tls, GrpcServer* grpc, const Logger* log)
+      : tls_(tls), grpc_(grpc), log_(log) {}
+
+  void Reload() {
+    if (tls_ == nullptr) return;
+    absl::Status reloaded = tls_->Reload();
+    if (grpc_ != nullptr) reloaded.Update(grpc_->ReloadTls());
+    reloaded.ok() ? Tell(true) : Tell(reloaded);
   }
+
+  // Checks every few seconds whether the files have changed.
+  void Check(SteadyClock::time_point now) {
+    constexpr std::chrono::seconds kInterval{10};
+    if (now - last_check_ < kInterval) return;
+    last_check_ = now;
+    if (tls_ != nullptr) Tell(tls_->ReloadIfChanged());
+    if (grpc_ != nullptr) Tell(grpc_->ReloadTlsIfChanged());
+  }
+
+ private:
+  void Tell(const absl::StatusOr<bool>& reloaded) {
+    if (!reloaded.ok()) {
+      log_->Error("certificates were not read again", {{"error", MessageOf(reloaded.status())}});
+    } else if (*reloaded) {
+      log_->Info("certificates were read again: new connections use them");
+    }
+  }
+
+  TlsContext* tls_;
+  GrpcServer* grpc_;
+  const Logger* log_;
+  SteadyClock::time_point last_check_ = SteadyClock::now();
+};
+
+// Reads the keys again; as with certificates, an error in the file keeps the old ones.
+void ReloadKeys(KeyFile* file, HttpServer* server, const Logger& log) {
+  const absl::StatusOr<std::vector<ApiKey>> keys = file->Read();
+  if (!keys.ok()) {
+    log.Error("API keys were not read again", {{"error", MessageOf(keys.status())}});
+    return;
+  }
+  server->ReplaceKeys(*keys);
+  log.Info("API keys were read again", {{"keys", int64_t(keys->size())}});
 }
 
-// Until SIGINT or SIGTERM (OK), or the engine fails (then a supervisor should start us anew).
+// The files that a running server reads again.
+struct Reloads {
+  Certificates* certificates;
+  KeyFile* keys;
+  HttpServer* server;
+};
+
+void ReloadAll(const Reloads& reloads, const Logger& log) {
+  reloads.certificates->Reload();
+  if (reloads.keys->is_used()) ReloadKeys(reloads.keys, reloads.server, log);
+}
+
+// Waits for SIGINT or SIGTERM (OK), or for the engine to fail (a supervisor should then restart
+// us).
 absl::Status WaitForEnd(const config::Config& config, SignalWatch& signals, EngineLoop& loop,
-                        TlsContext* tls, const Logger& log) {
-  while (true) {
+                        const Reloads& reloads, const Logger& log) {
+  constexpr int kPollsPerLook = 10;  // at the key file, which is every two seconds
+  FreeMemory free_memory;
+  for (int poll = 1;; ++poll) {
+    loop.Beat();
+    reloads.certificates->Check(SteadyClock::now());
+    free_memory.Check(SteadyClock::now());
     if (std::optional<int> number = signals.Wait(milliseconds(200))) {
       if (number == SIGHUP) {
-        ReloadTls(tls, log);
+        ReloadAll(reloads, log);
         continue;
       }
       log.Info("shutting down", {{"signal", *number}});
       return absl::OkStatus();
+    }
+    if (poll % kPollsPerLook == 0 && reloads.keys->HasChanged()) {
+      ReloadKeys(reloads.keys, reloads.server, log);
     }
     if (config.stuck_timeout.value > 0) loop.FailIfStuck(Seconds(config.stuck_timeout.value));
     if (loop.Stats().state == EngineState::kFailed) {
@@ -257,24 +368,25 @@ absl::Status WaitForEnd(const config::Config& config, SignalWatch& signals, Engi
   }
 }
 
-// Before the model is loaded, which may take minutes and would be for nothing.
-absl::Status CheckPorts(const config::Config& config) {
+// Runs before the model is loaded, which may take minutes and would be in vain.
+absl::Status CheckPorts(const config::ServerConfig& config) {
   HEDDLE_RETURN_IF_ERROR(CheckAddress(config.host, static_cast<uint16_t>(config.port)));
   if (!config.grpc_port) return absl::OkStatus();
   return CheckAddress(config.host, static_cast<uint16_t>(*config.grpc_port));
 }
 
-// Nothing runs yet that would have to finish, and loading may take minutes: a signal ends the
+// Nothing runs yet that would have to finish, and loading may take minutes, so a signal ends the
 // process at once.
 absl::StatusOr<EngineSession> StartUnlessStopped(const config::Config& config, const Logger& log,
                                                  SignalWatch& signals) {
-  constexpr milliseconds kPoll{5};  // the most that this adds to a start
+  constexpr milliseconds kPoll{5};  // the most that polling adds to a start
   std::future<absl::StatusOr<EngineSession>> session =
       std::async(std::launch::async, [&] { return StartEngine(config, log); });
   while (session.wait_for(milliseconds(0)) != std::future_status::ready) {
     const std::optional<int> number = signals.Wait(kPoll);
     if (!number.has_value() || number == SIGHUP) continue;
     log.Info("stopped while the model was loading", {{"signal", *number}});
+    log.Flush();
     _exit(kExitSignal + *number);
   }
   return session.get();
@@ -285,15 +397,17 @@ SteadyClock::time_point After(config::Seconds wait) {
          std::chrono::duration_cast<SteadyClock::duration>(Seconds(wait.value));
 }
 
-// A second signal ends the process at once.
-void EndIfSignalled(SignalWatch& signals) {
+// Ends the process at once on a second signal.
+void EndIfSignalled(SignalWatch& signals, const Logger& log) {
   const std::optional<int> number = signals.Wait(milliseconds(20));
-  if (number.has_value() && number != SIGHUP) _exit(kExitSignal + *number);
+  if (!number.has_value() || number == SIGHUP) return;
+  log.Flush();
+  _exit(kExitSignal + *number);
 }
 
-// Serves on for --drain-delay, while load balancers find out that this server leaves.
+// Continues to serve for --drain-delay, while load balancers notice that this server leaves.
 void LeaveFirst(const config::Config& config, SignalWatch& signals, HttpServer& server,
-                GrpcServer* grpc, const EngineLoop& loop, const Logger& log) {
+                GrpcServer* grpc, EngineLoop& loop, const Logger& log) {
   if (config.drain_delay.value <= 0) return;
   const auto end = After(config.drain_delay);
   log.Info("leaving: /ready says so, requests are still served",
@@ -301,11 +415,12 @@ void LeaveFirst(const config::Config& config, SignalWatch& signals, HttpServer& 
   server.Leave();
   if (grpc != nullptr) grpc->SetReady(false);
   while (SteadyClock::now() < end && loop.Stats().state != EngineState::kFailed) {
-    EndIfSignalled(signals);
+    loop.Beat();
+    EndIfSignalled(signals, log);
   }
 }
 
-// Finishes what runs within the drain timeout; a second signal ends the process at once.
+// Finishes running requests within the drain timeout; a second signal ends the process at once.
 void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer& server,
                   GrpcServer* grpc, EngineLoop& loop, const Logger& log) {
   log.Info("draining: no new requests, finishing what runs");
@@ -315,7 +430,7 @@ void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer
   std::thread drainer([&] {
     if (!server.Drain(deadline)) {
       log.Warning("drain timeout: cancelling what still runs");
-      // Its clients get an error that says so, and not a stream that breaks off.
+      // Clients get an error that says so, instead of a broken stream.
       loop.Drain(SteadyClock::now());
       server.Drain(SteadyClock::now() + kFarewell);
     }
@@ -328,8 +443,9 @@ void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer
     done = true;
   });
   while (!done) {
-    EndIfSignalled(signals);
-    // No use in waiting longer than /health does for a step that ends.
+    loop.Beat();
+    EndIfSignalled(signals, log);
+    // Waiting for a step any longer than /health does is useless.
     if (loop.FailIfStuck(Seconds(config.watchdog_timeout.value))) {
       log.Error("the engine has failed while it was to finish",
                 {{"error", std::string(loop.Failure().message())}});
@@ -342,16 +458,23 @@ void DrainAndStop(const config::Config& config, SignalWatch& signals, HttpServer
 
 absl::Status RunServe(const config::Config& config) {
   const auto began = SteadyClock::now();
-  SignalWatch signals(/*takes_hangup=*/!config.tls_cert.empty());
-  const Logger log(config.log_format == "json" ? LogFormat::kJson : LogFormat::kText,
-                   ToLogLevel(config));
-  HEDDLE_ASSIGN_OR_RETURN(const HttpServerOptions http_options, ToHttpOptions(config));
+  KeyFile key_file(config);
+  SignalWatch signals(/*takes_hangup=*/!config.tls_cert.empty() || key_file.is_used());
+  const Logger log(
+      config.log_format == config::LogFormat::kJson ? LogFormat::kJson : LogFormat::kText,
+      ToLogLevel(config.log_level));
+  const LibraryLogs library_logs(&log);
+  AllowDescriptors(config.max_connections, log);
+  HEDDLE_ASSIGN_OR_RETURN(const HttpServerOptions http_options, ToHttpOptions(config, &key_file));
   WarnIfOpen(config, log);
+  WarnIfReadableByOthers("--api-key-file", config.api_key_file, log);
+  WarnIfReadableByOthers("--tls-key", config.tls_key, log);
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<TlsContext> tls, LoadTls(config, log));
   HEDDLE_RETURN_IF_ERROR(CheckPorts(config));
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartUnlessStopped(config, log, signals));
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);
+  metrics.WatchLog([&log] { return log.dropped(); });
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<SpanExporter> spans,
                           StartSpans(config, &log, &metrics));
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
@@ -369,10 +492,15 @@ absl::Status RunServe(const config::Config& config) {
   const double seconds = std::chrono::duration<double>(SteadyClock::now() - began).count();
   PrintWelcome(config, session, model, server->port(), grpc.get(), seconds, log);
 
-  absl::Status end = WaitForEnd(config, signals, *session.loop, tls.get(), log);
+  Certificates certificates(tls.get(), grpc.get(), &log);
+  absl::Status end =
+      WaitForEnd(config, signals, *session.loop, {&certificates, &key_file, server.get()}, log);
   if (end.ok()) LeaveFirst(config, signals, *server, grpc.get(), *session.loop, log);
   DrainAndStop(config, signals, *server, grpc.get(), *session.loop, log);
-  if (session.loop->IsStuck()) _exit(kExitStuck);
+  if (session.loop->IsStuck()) {
+    log.Flush();
+    _exit(kExitStuck);
+  }
   return end;
 }
 

@@ -1,4 +1,4 @@
-// `heddle simulate`: the scheduler of `serve` against a trace or a synthetic load, on a machine
+// `heddle simulate`: runs the scheduler of `serve` on a trace or a synthetic load, with a machine
 // that is only a formula.
 #include <chrono>
 #include <fstream>
@@ -12,7 +12,7 @@
 #include "server/cli/planned_model.h"
 #include "server/cli/standard_io.h"
 #include "server/simulation/report.h"
-#include "server/simulation/trace.h"
+#include "server/simulation/workload_trace.h"
 
 namespace heddle::server {
 namespace {
@@ -22,10 +22,18 @@ using scheduler::SimulatedRequest;
 
 constexpr size_t kMaxTraceBytes = size_t{2} << 30;
 
-LengthShape ToLengthShape(const std::string& name) {
-  if (name == "uniform") return LengthShape::kUniform;
-  if (name == "exponential") return LengthShape::kExponential;
-  return name == "lognormal" ? LengthShape::kLognormal : LengthShape::kFixed;
+LengthShape ToLengthShape(config::LengthShape shape) {
+  switch (shape) {
+    case config::LengthShape::kFixed:
+      return LengthShape::kFixed;
+    case config::LengthShape::kUniform:
+      return LengthShape::kUniform;
+    case config::LengthShape::kExponential:
+      return LengthShape::kExponential;
+    case config::LengthShape::kLognormal:
+      break;
+  }
+  return LengthShape::kLognormal;
 }
 
 scheduler::SyntheticLoad ToLoad(const config::Config& config, int32_t max_context) {
@@ -36,7 +44,7 @@ scheduler::SyntheticLoad ToLoad(const config::Config& config, int32_t max_contex
           .lengths = ToLengthShape(config.lengths),
           .prefix_groups = static_cast<int32_t>(config.prefix_groups),
           .prefix_tokens = static_cast<int32_t>(config.prefix_tokens),
-          .max_tokens = std::max(1, max_context - 1),  // as clients would: the prompt must fit
+          .max_tokens = std::max(1, max_context - 1),  // the prompt must fit, as for clients
           .seed = static_cast<uint64_t>(config.seed.value_or(1))};
 }
 
@@ -44,7 +52,7 @@ absl::StatusOr<std::vector<SimulatedRequest>> Requests(const config::Config& con
                                                        const PlannedModel& planned) {
   if (config.trace.empty()) {
     const int32_t context = scheduler::Scheduler::MaxContext(planned.scheduler);
-    // Cut to the context, requests of the mean length would be others than those asked for.
+    // Requests cut to the context would not have the requested mean length.
     if (config.prefix_tokens + config.prompt_tokens + config.output_tokens > context) {
       const std::string prefix = config.prefix_tokens == 0
                                      ? ""
@@ -56,7 +64,7 @@ absl::StatusOr<std::vector<SimulatedRequest>> Requests(const config::Config& con
     return scheduler::MakeLoad(ToLoad(config, context));
   }
   HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(config.trace, kMaxTraceBytes));
-  return ReadTrace(text, config.trace);
+  return ReadWorkloadTrace(text, config.trace);
 }
 
 std::string DescribeLoad(const config::Config& config, size_t requests) {
@@ -64,8 +72,9 @@ std::string DescribeLoad(const config::Config& config, size_t requests) {
   if (!config.trace.empty()) {
     text += base::StrCat(" of ", config.trace);
   } else {
-    text += base::StrCat(", prompts of ", config.prompt_tokens, " and answers of ",
-                         config.output_tokens, " tokens (", config.lengths, ")");
+    text +=
+        base::StrCat(", prompts of ", config.prompt_tokens, " and answers of ",
+                     config.output_tokens, " tokens (", config::ValueText("lengths", config), ")");
   }
   if (config.prefix_tokens > 0) {
     text += base::StrCat(", behind ", config.prefix_tokens, " tokens that ", config.prefix_groups,

@@ -24,7 +24,7 @@ absl::Status AtLine(int64_t line, std::string_view message) {
   return absl::InvalidArgumentError(StrCat("line ", line, ": ", message));
 }
 
-// A text as its own bytes, or as a JSON string if `jsonl`.
+// Reads a text: the line's own bytes, or a JSON string if `jsonl`.
 absl::StatusOr<std::string> ReadText(const std::string& line, bool jsonl) {
   if (!jsonl) return line;
   json parsed = json::parse(line, nullptr, /*allow_exceptions=*/false);

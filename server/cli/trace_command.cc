@@ -13,7 +13,7 @@ using base::StrCat;
 
 constexpr std::chrono::seconds kTimeout{10};
 
-absl::Status Refusal(const HttpAnswer& answer, const config::Config& config) {
+absl::Status WhyRefused(const HttpAnswer& answer, const config::Config& config) {
   std::string message =
       StrCat(config.url, " answers ", answer.status, ": ", ErrorMessage(answer.body));
   const bool needs_key = answer.status == 401 || answer.status == 403;
@@ -30,7 +30,7 @@ absl::Status RunTrace(const config::Config& config) {
   if (!all) path += StrCat("/", PercentEncoded(config.request_id));
   const std::string key = config.admin_key.empty() ? std::string() : config.admin_key.front();
   HEDDLE_ASSIGN_OR_RETURN(const HttpAnswer answer, HttpGet(address, path, key, kTimeout));
-  if (answer.status != 200) return Refusal(answer, config);
+  if (answer.status != 200) return WhyRefused(answer, config);
   std::string text = answer.body + "\n";
   if (!config.json) {
     HEDDLE_ASSIGN_OR_RETURN(text, all ? RequestListText(answer.body) : TimelineText(answer.body));

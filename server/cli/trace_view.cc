@@ -13,7 +13,7 @@ namespace {
 using base::StrCat;
 using nlohmann::json;
 
-// Of a member that a newer or another server may lack.
+// The value of a member, which another version of the server may lack.
 double Number(const json& object, const char* name) {
   auto it = object.find(name);
   return it != object.end() && it->is_number() ? it->get<double>() : 0.0;
@@ -44,7 +44,7 @@ std::string Duration(double ms) {
   return ms < 1000 ? Format("%.1f ms", ms) : Format("%.2f s", ms / 1000);
 }
 
-// What an event says beside its time.
+// The text of an event beside its time.
 std::string EventText(const json& event) {
   std::string name = Text(event, "event");
   const int64_t tokens = Count(event, "tokens");
@@ -110,7 +110,7 @@ absl::StatusOr<std::string> TimelineText(std::string_view body) {
     out += lasted > 0 ? Format("%10.1f  ", lasted) : std::string(12, ' ');
     if (branches) out += Format("%6" PRId64 "  ", Count(event, "branch"));
     out += StrCat(EventText(event), "\n");
-    // Those between the first and the others are the ones that are dropped.
+    // The dropped entries were between the first and the others.
     if (i == 0 && forgotten > 0) {
       out += StrCat(std::string(24, ' '), "(", Counted(forgotten, "event"), " forgotten)\n");
     }

@@ -1,4 +1,4 @@
-// What `heddle trace` prints: the answers of /debug/requests as text for people.
+// The output of `heddle trace`: the answers of /debug/requests as text for people.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace heddle::server {
 
-// GET /debug/requests/ID: how the request stands, and a line for each thing that happened to it.
-// INVALID_ARGUMENT if `body` is not such an answer.
+// GET /debug/requests/ID: the state of the request, and a line for each event. INVALID_ARGUMENT if
+// `body` is not such an answer.
 absl::StatusOr<std::string> TimelineText(std::string_view body);
 
-// GET /debug/requests: a line for each request, the newest first.
+// GET /debug/requests: one line per request, the newest first.
 absl::StatusOr<std::string> RequestListText(std::string_view body);
 
 // The message of an error's body in OpenAI's shape, or the body itself.

@@ -1,4 +1,4 @@
-// `heddle tune`: which decoding steps a GPU runs faster in two halves side by side.
+// `heddle tune`: finds the decoding steps that a GPU runs faster in two halves side by side.
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -19,19 +19,19 @@
 namespace heddle::server {
 namespace {
 
-constexpr int32_t kMostSequences = 1024;  // of TunePoints
+constexpr int32_t kMostSequences = 1024;  // in TunePoints
 
-absl::StatusOr<engine::LoadedModel> Load(const config::Config& config) {
+absl::StatusOr<engine::LocalModel> Load(const config::Config& config) {
   config::Config whole = config;
-  whole.tune_profile.clear();  // where the result goes
+  whole.tune_profile.clear();  // the result replaces it
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(whole));
   {
-    // Before gigabytes are read: is this a device that can be tuned?
+    // Checks that the device can be tuned before gigabytes are read.
     HEDDLE_ASSIGN_OR_RETURN(const auto device, options.make_device());
     HEDDLE_RETURN_IF_ERROR(device->nano_batch_device().status());
   }
   options.capacity.max_batch_seqs = std::min(options.capacity.max_batch_tokens, kMostSequences);
-  if (config.random_weights.empty()) return engine::LoadModel(config.model, options);
+  if (config.random_weights.empty()) return engine::LoadLocalModel(config.model, options);
   HEDDLE_ASSIGN_OR_RETURN(const kernels::DType dtype, engine::RandomFormat(config.weights));
   return engine::LoadRandomModel(config.random_weights, dtype, options);
 }
@@ -58,7 +58,7 @@ absl::Status Write(const std::string& path, const std::string& text) {
 }  // namespace
 
 absl::Status RunTune(const config::Config& config) {
-  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedModel model, Load(config));
+  HEDDLE_ASSIGN_OR_RETURN(const engine::LocalModel model, Load(config));
   engine::LocalExecutor& executor = *model.executor;
   HEDDLE_ASSIGN_OR_RETURN(const kernels::NanoBatchDevice device,
                           executor.device().nano_batch_device());

@@ -47,7 +47,7 @@ absl::Status TakeRule(const JsonLine& line, kernels::NanoBatchProfile* profile) 
   return absl::OkStatus();
 }
 
-// A device's name is of few characters, but they are not ours.
+// Escapes a device's name, which comes from outside.
 std::string Quoted(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {

@@ -1,9 +1,9 @@
-// The file that `heddle tune` writes and `heddle serve --tune-profile` reads: JSON, one rule a
-// line,
+// The file that `heddle tune` writes and `heddle serve --tune-profile` reads: JSON, one rule per
+// line, such as
 //   {"device": "NVIDIA H200", "min_rows": 96, "max_rows": 191, "min_context": 2048, "split": 1,
 //    "attention_multiprocessors": 44, "speedup": 1.12}
-// The first rule that holds counts, as in kernels/nano_batch.h. "speedup" is for people; fields
-// that are none of these are errors.
+// The first rule that holds counts, as in kernels/nano_batch.h. "speedup" is for people; unknown
+// fields are errors.
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@
 
 namespace heddle::server {
 
-// No file of this kind has more.
+// More than any file of this kind has.
 inline constexpr size_t kMaxTuneRules = 4096;
 
 // `name` is the file's. INVALID_ARGUMENT with name:line, what was found and what is expected; also
@@ -23,7 +23,7 @@ inline constexpr size_t kMaxTuneRules = 4096;
 absl::StatusOr<kernels::NanoBatchProfile> ReadTuneProfile(std::string_view text,
                                                           std::string_view name);
 
-// `speedups`: one for each rule.
+// `speedups`: one per rule.
 std::string WriteTuneProfile(const kernels::NanoBatchProfile& profile,
                              std::span<const double> speedups);
 

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int32_t kSequences[] = {16, 32, 64, 128, 256, 512, 1024};
 constexpr int32_t kContexts[] = {512, 2048, 8192, 32768};
-constexpr int32_t kSteps = 8;  // of a run
-// Shares of the multiprocessors for attention; 0: not divided.
+constexpr int32_t kSteps = 8;  // per run
+// Shares of the multiprocessors reserved for attention; 0: no division.
 constexpr double kShares[] = {0, 0.25, 0.35, 0.5};
 
 absl::StatusOr<double> StepMicroseconds(engine::LocalExecutor& executor, const TunePoint& point,

@@ -1,5 +1,5 @@
-// Finds out which decoding steps a device runs faster in two halves: measures steps of several
-// sizes, whole and split in several ways, and makes rules of what was faster.
+// Finds the decoding steps that a device runs faster in two halves: measures steps of several
+// sizes, whole and split in several ways, and makes rules of the faster ones.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace heddle::server {
 
-// Steps of `sequences` rows, one each, behind `context` positions.
+// Steps of `sequences` rows, one per sequence, behind `context` positions.
 struct TunePoint {
   int32_t sequences = 0;
   int32_t context = 0;
@@ -20,7 +20,7 @@ struct TunePoint {
 
 struct TuneTiming {
   TunePoint point;
-  double whole_us = 0;  // of a step
+  double whole_us = 0;  // of an unsplit step
   double split_us = 0;  // of the best way to split it, which is:
   int32_t attention_multiprocessors = 0;
   double speedup() const { return whole_us / split_us; }
@@ -29,22 +29,22 @@ struct TuneTiming {
 // A split that gains less is not worth its risk.
 inline constexpr double kLeastSpeedup = 1.03;
 
-// Sizes that `limits` has room for, ordered by sequences, then by context; decodes as they are met
-// in serving.
+// The sizes that `limits` has room for, ordered by sequences, then by context; decodes as they
+// occur in serving.
 std::vector<TunePoint> TunePoints(const engine::ExecutorLimits& limits);
 
-// Each point whole, and split with no multiprocessors set apart for attention and with a quarter to
-// a half of them; of `repeat` runs of some steps the one in the middle. The executor must be idle;
-// its device runs steps whole afterwards. Errors of the device.
+// Times each point whole, and split with no multiprocessors reserved for attention and with a
+// quarter to a half of them; takes the median of `repeat` runs of some steps. The executor must be
+// idle; its device runs steps whole afterwards. Errors are the device's.
 absl::StatusOr<TuneTiming> TimePoint(engine::LocalExecutor& executor, const TunePoint& point,
                                      int32_t repeat);
 
 struct TunedProfile {
   kernels::NanoBatchProfile profile;
-  std::vector<double> speedups;  // of each rule
+  std::vector<double> speedups;  // one per rule
 };
-// One rule for each timing, which holds for the numbers of rows that are nearest to it and for its
-// context and longer ones, up to the next; steps smaller than any measured one run whole.
+// One rule per timing, which holds for the numbers of rows that are nearest to it, and for its
+// context and longer ones up to the next timing's; steps smaller than any measured one run whole.
 // REQUIRES: timings in the order of TunePoints.
 TunedProfile RulesOf(std::span<const TuneTiming> timings, const std::string& device_name);
 

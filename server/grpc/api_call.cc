@@ -3,11 +3,13 @@
 #include <utility>
 
 #include "nlohmann/json.hpp"
+#include "server/grpc/call_request.h"
+#include "server/request/json_input.h"
 
 namespace heddle::server {
 namespace {
 
-// Source: the mapping of google.rpc.Code to HTTP, the other way round.
+// Source: the mapping of google.rpc.Code to HTTP, inverted.
 grpc::StatusCode CodeOf(int http_status) {
   switch (http_status) {
     case 401:
@@ -31,46 +33,83 @@ grpc::StatusCode CodeOf(int http_status) {
   }
 }
 
-grpc::Status ToGrpcStatus(const absl::Status& status) {
-  return {static_cast<grpc::StatusCode>(status.code()),
-          std::string(status.message().data(), status.message().size())};
-}
-
 // The "error" object's message, prefixed with the field at fault.
-std::string ErrorMessage(const nlohmann::json& error) {
-  std::string message = error.value("message", "the request failed");
-  const auto param = error.find("param");
-  if (param == error.end() || !param->is_string()) return message;
-  return param->get<std::string>() + ": " + message;
+std::string ErrorMessage(const Json& error) {
+  const std::string message = TextOr(error, "message", "the request failed");
+  const std::string* param = TextOf(Find(error, "param"));
+  return param == nullptr ? message : *param + ": " + message;
 }
 
 }  // namespace
 
 grpc::Status ToGrpcStatus(int http_status, std::string_view body) {
-  const nlohmann::json json = nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false);
-  const bool known = json.is_object() && json.contains("error") && json["error"].is_object();
-  return {CodeOf(http_status), known ? ErrorMessage(json["error"]) : std::string(body)};
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  const Json* error = Find(json, "error");
+  return {CodeOf(http_status), error != nullptr ? ErrorMessage(*error) : std::string(body)};
 }
 
-void ApiCall::Start(HttpRequest request) {
-  worker_->Post([self = shared_from_this(), request = std::move(request)]() mutable {
-    self->Run(std::move(request));
+// Runs `body` on the worker; an exception (out of memory) ends only this call.
+template <typename Body>
+void ApiCall::PostGuarded(Body body) {
+  worker_->Post([self = shared_from_this(), body = std::move(body)]() mutable {
+    if (self->sink_ == nullptr) return;  // ended before its turn
+    try {
+      body(self.get());
+    } catch (...) {
+      const absl::Status failed =
+          self->worker_->handler().OnException("call", self->record_.request_id);
+      self->record_.status = 500;
+      self->Disconnect(ToGrpcStatus(failed));
+    }
   });
 }
 
+void ApiCall::Begin(HttpRequest head) {
+  PostGuarded([head = std::move(head)](ApiCall* self) { self->CheckHead(head); });
+}
+
+void ApiCall::Start(HttpRequest request) {
+  PostGuarded(
+      [request = std::move(request)](ApiCall* self) mutable { self->Run(std::move(request)); });
+}
+
+void ApiCall::Complete(const grpc::Status& status) {
+  PostGuarded([status](ApiCall* self) {
+    self->record_.status = status.ok() ? 200 : 400;
+    self->End(status, /*cancelled=*/false);
+  });
+}
+
+void ApiCall::StopWaiting() {
+  PostGuarded([](ApiCall* self) { self->waits_for_message_ = false; });
+}
+
 void ApiCall::Cancel() {
-  worker_->Post([self = shared_from_this()] {
+  PostGuarded([](ApiCall* self) {
     self->Disconnect(grpc::Status(grpc::StatusCode::CANCELLED, "the client left"));
   });
 }
 
-void ApiCall::Run(HttpRequest request) {
-  if (sink_ == nullptr) return;  // cancelled before its turn
-  received_ = request.received;
+void ApiCall::CheckHead(const HttpRequest& head) {
+  received_ = head.received;
   record_.method = "RPC";
-  record_.path = request.path;
-  record_.request_id = request.request_id;
+  record_.path = head.path;
+  record_.request_id = head.request_id;
   worker_->Add(shared_from_this());
+  if (!head.path.empty()) {
+    if (auto refusal = worker_->handler().CheckHead(head, &record_)) {
+      record_.status = refusal->status;
+      End(ToGrpcStatus(refusal->status, refusal->body), /*cancelled=*/false);
+      return;
+    }
+  }
+  waits_for_message_ = true;
+  sink_->ReadMessage();
+}
+
+void ApiCall::Run(HttpRequest request) {
+  waits_for_message_ = false;
+  received_ = request.received;
   std::shared_ptr<Exchange> exchange = worker_->handler().Handle(std::move(request), this);
   if (sink_ != nullptr) exchange_ = std::move(exchange);
 }
@@ -81,8 +120,17 @@ void ApiCall::Send(HttpResponse response) {
     End(ToGrpcStatus(response.status, response.body), /*cancelled=*/false);
     return;
   }
-  const absl::Status emitted = sink_->Emit(response.body);
-  End(emitted.ok() ? grpc::Status::OK : ToGrpcStatus(emitted), /*cancelled=*/false);
+  End(Emit(response.body), /*cancelled=*/false);
+}
+
+grpc::Status ApiCall::Emit(std::string_view json) {
+  absl::Status emitted;
+  try {
+    emitted = sink_->Emit(json);
+  } catch (...) {
+    emitted = worker_->handler().OnException("message", record_.request_id);
+  }
+  return emitted.ok() ? grpc::Status::OK : ToGrpcStatus(emitted);
 }
 
 void ApiCall::StartStream(HttpResponse head, std::string_view) { record_.status = head.status; }
@@ -96,8 +144,8 @@ void ApiCall::Write(std::string_view data) {
   }
 }
 
-// "data: JSON", perhaps after "event: NAME"; comments keep a connection alive that gRPC keeps alive
-// by itself.
+// Takes "data: JSON", perhaps after "event: NAME". Comments keep HTTP connections alive; gRPC does
+// that itself.
 void ApiCall::TakeFrame(std::string_view frame) {
   constexpr std::string_view kData = "data: ";
   const size_t begin = frame.starts_with(kData) ? 0 : frame.find("\ndata: ");
@@ -108,8 +156,7 @@ void ApiCall::TakeFrame(std::string_view frame) {
     midway_ = ToGrpcStatus(500, json);
     return;
   }
-  const absl::Status emitted = sink_->Emit(json);
-  if (!emitted.ok()) midway_ = ToGrpcStatus(emitted);
+  if (grpc::Status emitted = Emit(json); !emitted.ok()) midway_ = std::move(emitted);
 }
 
 void ApiCall::EndStream() { End(midway_, /*cancelled=*/false); }
@@ -121,6 +168,12 @@ void ApiCall::Abort() {
 
 void ApiCall::OnTick(Clock::time_point now) {
   if (exchange_ != nullptr) exchange_->OnTick(now);
+  const Clock::duration limit = record_.path.empty() ? kOpenMessageTimeout : kMessageTimeout;
+  if (sink_ == nullptr || !waits_for_message_ || now - received_ < limit) return;
+  worker_->handler().OnRefused(Refusal::kSlowBody);
+  record_.status = 408;
+  End(grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "the message took too long to arrive"),
+      /*cancelled=*/false);
 }
 
 void ApiCall::OnShutdown() {
@@ -141,7 +194,7 @@ void ApiCall::End(const grpc::Status& status, bool cancelled) {
   exchange_.reset();
   record_.total_seconds = std::chrono::duration<double>(Clock::now() - received_).count();
   record_.outcome = OutcomeOf(record_, cancelled);
-  worker_->handler().OnFinished(record_);
+  if (!record_.path.empty()) worker_->handler().OnFinished(record_);
 }
 
 }  // namespace heddle::server

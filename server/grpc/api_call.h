@@ -1,11 +1,16 @@
 // One RPC as a request of the HTTP API: it goes to the same Handler (routes, keys, limits, metrics,
-// logs), and what that writes, a body or server-sent events, becomes messages and a gRPC status.
+// logs), and the Handler's output, a body or server-sent events, becomes messages and a gRPC
+// status.
 //
-// Life: the reactor (calls.h) makes the call, and keeps it until gRPC is done with it; the worker
-// keeps it while its exchange lives.
-// Threads: Start and Cancel from any; all else on the worker's thread.
+// Begin checks the call's metadata; if they are good, the sink reads its message, and Start, or
+// Complete for an answer that needs no request, follows.
+// Life: the reactor makes the call and keeps it until gRPC is done with it; the worker keeps it
+// until it has ended.
+// Threads: Begin, Start, Complete and Cancel may be called from any thread; all else runs on the
+// worker's thread.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,15 +21,17 @@
 
 namespace heddle::server {
 
-// Where the messages of a call go; implemented by the reactors. Calls come from one thread.
+// The receiver of a call's messages; the reactors implement it. Calls come from one thread.
 class MessageSink {
  public:
   virtual ~MessageSink() = default;
-  // Sends the message that `json` stands for.
+  // The call is allowed: reads its message.
+  virtual void ReadMessage() = 0;
+  // Sends the message given as `json`.
   virtual absl::Status Emit(std::string_view json) = 0;
-  // Not yet taken by the client.
+  // Bytes that the client has not taken yet.
   virtual size_t queued_bytes() const = 0;
-  // After what was emitted. The sink is not used after it.
+  // Follows the emitted messages. The sink is not used after it.
   virtual void Finish(const grpc::Status& status) = 0;
 };
 
@@ -32,10 +39,15 @@ class ApiCall final : public ResponseWriter,
                       public PendingCall,
                       public std::enable_shared_from_this<ApiCall> {
  public:
-  // `sink` lives until its Finish was called; `worker` outlives the call.
+  // `sink` lives until its Finish has been called; `worker` outlives the call.
   ApiCall(CallWorker* worker, MessageSink* sink) : worker_(worker), sink_(sink) {}
 
+  // `head`: the request without its body. With an empty path it needs no key and is not logged.
+  void Begin(HttpRequest head);
   void Start(HttpRequest request);
+  void Complete(const grpc::Status& status);
+  // The message has arrived; the call's message timeout ends.
+  void StopWaiting();
   // The client is gone, or its deadline has passed.
   void Cancel();
 
@@ -52,11 +64,20 @@ class ApiCall final : public ResponseWriter,
   void OnShutdown() override;
 
  private:
-  // gRPC's own flow control holds back what lies beyond a call's window.
+  // gRPC's own flow control holds back what exceeds a call's window.
   static constexpr size_t kMaxUnsentBytes = size_t{1} << 20;
 
+  // The time in which a call's message must arrive: that of a body over HTTP, or of a header if it
+  // needs no key.
+  static constexpr Clock::duration kMessageTimeout = std::chrono::seconds(30);
+  static constexpr Clock::duration kOpenMessageTimeout = std::chrono::seconds(10);
+
+  void CheckHead(const HttpRequest& head);
   void Run(HttpRequest request);
+  template <typename Body>
+  void PostGuarded(Body body);
   void TakeFrame(std::string_view frame);
+  grpc::Status Emit(std::string_view json);
   void Disconnect(const grpc::Status& status);
   void End(const grpc::Status& status, bool cancelled);
 
@@ -65,10 +86,11 @@ class ApiCall final : public ResponseWriter,
   std::shared_ptr<Exchange> exchange_;
   RequestRecord record_;
   Clock::time_point received_;
-  grpc::Status midway_;  // an error frame's, to end the stream with
+  bool waits_for_message_ = false;
+  grpc::Status midway_;  // status of an error frame, which ends the stream
 };
 
-// The status for an error answer of the HTTP API, with the message in its body.
+// The status for an error answer of the HTTP API, whose body has the message.
 grpc::Status ToGrpcStatus(int http_status, std::string_view body);
 
 }  // namespace heddle::server

@@ -17,7 +17,7 @@ std::string NewRequestId() {
 
 }  // namespace
 
-HttpRequest ToHttpRequest(const grpc::CallbackServerContext& context, std::string_view method,
+HttpRequest ToHttpRequest(const grpc::ServerContextBase& context, std::string_view method,
                           std::string_view path, std::string body) {
   HttpRequest request;
   request.method = std::string(method);
@@ -34,8 +34,8 @@ HttpRequest ToHttpRequest(const grpc::CallbackServerContext& context, std::strin
   return request;
 }
 
-grpc::Status InvalidArgument(const absl::Status& status) {
-  return {grpc::StatusCode::INVALID_ARGUMENT,
+grpc::Status ToGrpcStatus(const absl::Status& status) {
+  return {static_cast<grpc::StatusCode>(status.code()),
           std::string(status.message().data(), status.message().size())};
 }
 

@@ -1,4 +1,4 @@
-// What the services share: an RPC as an HTTP request.
+// The services' common conversion of an RPC to an HTTP request.
 #pragma once
 
 #include <string>
@@ -6,15 +6,16 @@
 
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
-#include "server/http/message.h"
+#include "server/http/http_message.h"
 
 namespace heddle::server {
 
 // A request of the HTTP API with the call's metadata as headers: authorization, x-request-id (a new
-// one where the client sends none), traceparent.
-HttpRequest ToHttpRequest(const grpc::CallbackServerContext& context, std::string_view method,
+// one if the client sends none), traceparent.
+HttpRequest ToHttpRequest(const grpc::ServerContextBase& context, std::string_view method,
                           std::string_view path, std::string body);
 
-grpc::Status InvalidArgument(const absl::Status& status);
+// The same code with the same message.
+grpc::Status ToGrpcStatus(const absl::Status& status);
 
 }  // namespace heddle::server

@@ -23,7 +23,7 @@ void CallWorker::Post(std::function<void()> task) {
     std::lock_guard lock(mutex_);
     if (stopping_) return;
     tasks_.push_back(std::move(task));
-    if (tasks_.size() > 1) return;  // somebody has woken the thread already
+    if (tasks_.size() > 1) return;  // the thread was woken for an earlier task
   }
   wake_.notify_one();
 }
@@ -54,21 +54,30 @@ void CallWorker::Run() {
       std::swap(tasks, tasks_);
       stopping = stopping_;
     }
-    for (std::function<void()>& task : tasks) task();
+    for (std::function<void()>& task : tasks) RunCaught(task);
     tasks.clear();
     if (stopping) break;
     if (Clock::now() >= next_tick) {
-      Tick();
+      RunCaught([this] { Tick(); });
       next_tick = Clock::now() + kTick;
     }
   }
   const auto left = std::exchange(pending_, {});
   for (const std::shared_ptr<PendingCall>& call : left) call->OnShutdown();
-  handler_.reset();  // its inbox must not post any more
+  handler_.reset();  // its inbox must post nothing more
+}
+
+// The last resort: an exception that a call did not catch costs that call, and not the thread.
+void CallWorker::RunCaught(const std::function<void()>& task) {
+  try {
+    task();
+  } catch (...) {
+    handler_->OnException("call", "").IgnoreError();
+  }
 }
 
 void CallWorker::Tick() {
-  const auto calls = pending_;  // a tick may end its call
+  const auto calls = pending_;  // a copy, because a tick may end its call
   const Clock::time_point now = Clock::now();
   for (const std::shared_ptr<PendingCall>& call : calls) call->OnTick(now);
 }

@@ -1,8 +1,8 @@
 // The thread that gRPC calls are answered on: it owns a Handler (http/exchange.h) and the exchanges
 // of its calls, as an I/O thread of the HTTP server does.
 //
-// Thread-safety: Post from any thread. Everything else on the worker's own thread, save Stop, which
-// belongs to the owner.
+// Thread-safety: Post may be called from any thread, Stop by the owner. Everything else runs on the
+// worker's own thread.
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +23,7 @@ class PendingCall {
  public:
   virtual ~PendingCall() = default;
   virtual void OnTick(Clock::time_point now) = 0;
-  virtual void OnShutdown() = 0;  // answer now: the server stops
+  virtual void OnShutdown() = 0;  // answer now, because the server stops
 };
 
 class CallWorker {
@@ -43,12 +43,13 @@ class CallWorker {
 
  private:
   void Run();
+  void RunCaught(const std::function<void()>& task);
   void Tick();
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<std::function<void()>> tasks_;  // guarded by mutex_
-  bool stopping_ = false;                     // guarded by mutex_
+  std::vector<std::function<void()>> tasks_;  // GUARDED_BY(mutex_)
+  bool stopping_ = false;                     // GUARDED_BY(mutex_)
   std::unique_ptr<Handler> handler_;
   std::unordered_set<std::shared_ptr<PendingCall>> pending_;
   std::thread thread_;

@@ -1,8 +1,11 @@
 // The gRPC front end: heddle.v1.Inference, the Open Inference Protocol, the standard health service
-// and reflection, over one listening address. A second transport of the HTTP server's API.
+// and reflection, on one listening address. It is a second transport of the HTTP server's API.
 //
-// Threads: gRPC's own for the network, `workers` of ours for the calls. Start, SetReady and Stop
-// are called by the one thread that owns the server.
+// Clients' connections, and their TLS, are handled by our code; gRPC's library speaks with each
+// client through a guard (http2_guard.h) that bounds its cost.
+//
+// Threads: `workers` threads for connections, as many for calls, and gRPC's own. Start, SetReady
+// and Stop are called by the one thread that owns the server.
 #pragma once
 
 #include <chrono>
@@ -12,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/generation.h"
+#include "server/grpc/guarded_connection.h"
 #include "server/http/http_server.h"
 #include "server/tls/tls_context.h"
 
@@ -19,12 +23,16 @@ namespace heddle::server {
 
 struct GrpcServerOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 0;  // 0: any free one
+  uint16_t port = 0;  // 0: any free port
   int workers = 1;
-  size_t max_message_bytes = size_t{8} << 20;  // of a request
+  // Further connections replace idle ones; if none is idle they are closed.
+  int max_connections = 4096;
+  int max_calls = 4096;  // in progress; further ones get RESOURCE_EXHAUSTED
+  GuardOptions guard;
+  size_t max_message_bytes = size_t{8} << 20;  // per request
   std::string version;
   std::string model_id;
-  TlsOptions tls;  // not enabled: no TLS. gRPC itself looks for new files now and then
+  TlsOptions tls;  // not enabled: no TLS
 };
 
 class GrpcServer {
@@ -37,7 +45,11 @@ class GrpcServer {
 
   uint16_t port() const;
 
-  // What the health service and ServerReady say.
+  // Reads the certificate files again if any has changed; see TlsContext.
+  absl::StatusOr<bool> ReloadTlsIfChanged();
+  absl::Status ReloadTls();
+
+  // Sets the state that the health service and ServerReady report.
   void SetReady(bool ready);
 
   // Takes no new calls, waits for those in progress until `deadline`, then cancels them.

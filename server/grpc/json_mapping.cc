@@ -1,12 +1,15 @@
 #include "server/grpc/json_mapping.h"
 
+#include <cstdint>
+#include <new>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "base/message.h"
 #include "base/status.h"
 #include "google/protobuf/util/json_util.h"
 #include "nlohmann/json.hpp"
-#include "server/openai/json_input.h"
+#include "server/request/json_input.h"
 
 namespace heddle::server {
 namespace {
@@ -16,7 +19,7 @@ namespace util = google::protobuf::util;
 
 constexpr std::string_view kJsonSuffix = "_json";
 
-// The value of `text`, bounded as bodies over HTTP are. `name` is for errors.
+// Parses `text`, bounded as bodies over HTTP are. `name` is for error messages.
 absl::StatusOr<Json> ParseBounded(std::string_view name, std::string_view text) {
   if (const absl::Status shape = CheckJsonShape(text); !shape.ok()) {
     return absl::InvalidArgumentError(base::StrCat(name, ": ", shape.message()));
@@ -26,7 +29,7 @@ absl::StatusOr<Json> ParseBounded(std::string_view name, std::string_view text) 
   return absl::InvalidArgumentError(base::StrCat(name, " is not JSON"));
 }
 
-// "parameters_json": "{...}" becomes "parameters": {...}, at any depth of the message.
+// Turns "parameters_json": "{...}" into "parameters": {...}, at any depth of the message.
 absl::StatusOr<Json> ExpandTexts(Json value) {
   if (value.is_array()) {
     for (Json& element : value) {
@@ -41,7 +44,7 @@ absl::StatusOr<Json> ExpandTexts(Json value) {
     if (name.ends_with(kJsonSuffix) && member.is_string()) {
       HEDDLE_ASSIGN_OR_RETURN(
           expanded[std::string(name.substr(0, name.size() - kJsonSuffix.size()))],
-          ParseBounded(name, member.get_ref<const std::string&>()));
+          ParseBounded(name, *TextOf(&member)));
     } else {
       HEDDLE_ASSIGN_OR_RETURN(expanded[key], ExpandTexts(std::move(member)));
     }
@@ -49,13 +52,16 @@ absl::StatusOr<Json> ExpandTexts(Json value) {
   return expanded;
 }
 
-// The fields that HTTP has in another form.
+// Converts the fields whose form differs over HTTP.
 void Adapt(Json* body) {
   if (auto seed = body->find("seed"); seed != body->end() && seed->is_string()) {
-    *seed = std::stoull(seed->get<std::string>());
+    uint64_t number = 0;
+    const std::string text = TextOr(*body, "seed", "");
+    if (absl::SimpleAtoi(text, &number)) *seed = number;
   }
   if (auto ids = body->find("prompt_token_ids"); ids != body->end()) {
-    Json list = ids->value("ids", Json::array());
+    const Json* given = Find(*ids, "ids");
+    Json list = given == nullptr ? Json::array() : *given;
     body->erase("prompt_token_ids");
     (*body)["prompt"] = std::move(list);
   }
@@ -67,13 +73,15 @@ absl::Status ToStatus(const util::Status& status) {
   return absl::InternalError(std::string(message.data(), message.size()));
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> ToRequestJson(const google::protobuf::Message& request, JsonForm form) {
+absl::StatusOr<std::string> MakeRequestJson(const google::protobuf::Message& request,
+                                            JsonForm form) {
   util::JsonPrintOptions options;
   options.preserve_proto_field_names = true;
   std::string text;
-  HEDDLE_RETURN_IF_ERROR(ToStatus(util::MessageToJsonString(request, &text, options)));
+  if (const util::Status printed = util::MessageToJsonString(request, &text, options);
+      !printed.ok()) {
+    return absl::InvalidArgumentError(ToStatus(printed).message());
+  }
   HEDDLE_ASSIGN_OR_RETURN(Json body, ParseBounded("the message", text));
   Json extra = Json::object();
   if (auto found = body.find("extra"); found != body.end()) {
@@ -88,6 +96,18 @@ absl::StatusOr<std::string> ToRequestJson(const google::protobuf::Message& reque
     body["stream_options"] = {{"include_usage", true}};
   }
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ToRequestJson(const google::protobuf::Message& request, JsonForm form) {
+  try {
+    return MakeRequestJson(request, form);
+  } catch (const std::bad_alloc&) {
+    return absl::UnavailableError("the server has no memory for this request now");
+  } catch (const std::exception&) {
+    return absl::InternalError("the server failed at this request");
+  }
 }
 
 absl::Status FromResponseJson(std::string_view json, google::protobuf::Message* response) {

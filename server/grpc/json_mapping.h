@@ -1,5 +1,5 @@
-// Between the messages of proto/heddle/v1 and the JSON of the HTTP API. Both ways go through
-// protobuf's own JSON form, so that a field needs no code here unless its form differs:
+// Converts between the messages of proto/heddle/v1 and the JSON of the HTTP API. Both directions
+// use protobuf's own JSON form, so that only fields of another form need code here:
 //   "x_json": TEXT          -> "x": the JSON in TEXT
 //   "extra": {...}          -> its members, in the message
 //   "prompt_token_ids"      -> "prompt": [ids]
@@ -22,11 +22,11 @@ enum class JsonForm : uint8_t {
   kStreaming,  // with "stream": true, and the usage at the end
 };
 
-// The body of the HTTP request that `request` stands for. INVALID_ARGUMENT names a "_json" field
-// that is not JSON.
+// The body of the HTTP request for `request`. INVALID_ARGUMENT names a "_json" field that is not
+// JSON.
 absl::StatusOr<std::string> ToRequestJson(const google::protobuf::Message& request, JsonForm form);
 
-// Fills `response` from an answer of the HTTP API; members that it has no field for are left out.
+// Fills `response` from an answer of the HTTP API; members without a field are ignored.
 absl::Status FromResponseJson(std::string_view json, google::protobuf::Message* response);
 
 }  // namespace heddle::server

@@ -5,9 +5,9 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "nlohmann/json.hpp"
-#include "server/openai/json_input.h"
-#include "server/utf8.h"
+#include "server/request/json_input.h"
 
 namespace heddle::server {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using InputTensor = inference::ModelInferRequest::InferInputTensor;
 
-// Elements with their lengths before them: 4 bytes, little-endian.
+// Splits elements that follow their lengths: 4 bytes, little-endian.
 absl::StatusOr<std::vector<std::string>> SplitRaw(std::string_view raw) {
   std::vector<std::string> elements;
   constexpr size_t kLengthBytes = 4;
@@ -55,7 +55,7 @@ absl::StatusOr<std::vector<std::string>> Texts(const inference::ModelInferReques
                                                    "must be one at least"));
   }
   for (size_t i = 0; i < texts.size(); ++i) {
-    if (IsValidUtf8(texts[i])) continue;
+    if (base::IsValidUtf8(texts[i])) continue;
     return absl::InvalidArgumentError(
         base::StrCat("text_input must be UTF-8; its element ", i, " is not"));
   }
@@ -95,22 +95,21 @@ absl::StatusOr<std::string> ToCompletionJson(const inference::ModelInferRequest&
   HEDDLE_ASSIGN_OR_RETURN(std::vector<std::string> texts, Texts(request));
   Json body = {{"model", request.model_name()}, {"prompt", std::move(texts)}};
   for (const auto& [name, parameter] : request.parameters()) body[name] = ToJson(parameter);
-  body.erase("stream");  // one message answers
+  body.erase("stream");  // the answer is one message
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 absl::Status FromCompletionJson(std::string_view json, inference::ModelInferResponse* response) {
   const Json body = Json::parse(json, nullptr, /*allow_exceptions=*/false);
-  if (!body.is_object() || !body.contains("choices")) {
-    return absl::InternalError("a completion without choices");
-  }
-  response->set_model_name(body.value("model", ""));
+  const Json* choices = Find(body, "choices");
+  if (choices == nullptr) return absl::InternalError("a completion without choices");
+  response->set_model_name(TextOr(body, "model", ""));
   inference::ModelInferResponse::InferOutputTensor* output = response->add_outputs();
   output->set_name("text_output");
   output->set_datatype("BYTES");
-  output->add_shape(static_cast<int64_t>(body["choices"].size()));
-  for (const Json& choice : body["choices"]) {
-    output->mutable_contents()->add_bytes_contents(choice.value("text", ""));
+  output->add_shape(static_cast<int64_t>(choices->size()));
+  for (const Json& choice : *choices) {
+    output->mutable_contents()->add_bytes_contents(TextOr(choice, "text", ""));
   }
   return absl::OkStatus();
 }

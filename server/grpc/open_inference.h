@@ -12,10 +12,10 @@
 namespace heddle::server {
 
 // The body of the HTTP request. INVALID_ARGUMENT unless there is one input "text_input" of datatype
-// BYTES, whose content, given in one of the two ways, has as many elements as its shape says.
+// BYTES, whose content, given in one of the two ways, has the number of elements of its shape.
 absl::StatusOr<std::string> ToCompletionJson(const inference::ModelInferRequest& request);
 
-// "text_output": the text of each choice.
+// Fills "text_output" with the text of each choice.
 absl::Status FromCompletionJson(std::string_view json, inference::ModelInferResponse* response);
 
 }  // namespace heddle::server

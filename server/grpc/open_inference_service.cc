@@ -1,102 +1,105 @@
+#include <string>
 #include <utility>
 
-#include "proto/inference/open_inference.grpc.pb.h"
-#include "server/grpc/call_request.h"
+#include "base/status.h"
+#include "proto/inference/open_inference.pb.h"
 #include "server/grpc/open_inference.h"
-#include "server/grpc/reactors.h"
 #include "server/grpc/services.h"
 
 namespace heddle::server {
 namespace {
 
-using grpc::CallbackServerContext;
+using google::protobuf::Message;
 
-class OpenInferenceService final : public inference::GRPCInferenceService::CallbackService {
- public:
-  explicit OpenInferenceService(ServiceContext* context) : context_(context) {}
+void Describe(const char* name, inference::ModelMetadataResponse::TensorMetadata* tensor) {
+  tensor->set_name(name);
+  tensor->set_datatype("BYTES");
+  tensor->add_shape(-1);
+}
 
-  grpc::ServerUnaryReactor* ServerLive(CallbackServerContext* call,
-                                       const inference::ServerLiveRequest*,
-                                       inference::ServerLiveResponse* response) override {
-    response->set_live(context_->generation->Stats().state != EngineState::kFailed);
-    return Done(call);
+grpc::Status DescribeModel(const ServiceContext& context,
+                           const inference::ModelMetadataRequest& request,
+                           inference::ModelMetadataResponse* response) {
+  if (request.name() != context.model_id) {
+    return {grpc::StatusCode::NOT_FOUND,
+            "no model \"" + request.name() + "\" here, only " + context.model_id};
   }
+  response->set_name(context.model_id);
+  response->set_platform("heddle");
+  Describe("text_input", response->add_inputs());
+  Describe("text_output", response->add_outputs());
+  return grpc::Status::OK;
+}
 
-  grpc::ServerUnaryReactor* ServerReady(CallbackServerContext* call,
-                                        const inference::ServerReadyRequest*,
-                                        inference::ServerReadyResponse* response) override {
-    response->set_ready(context_->ready);
-    return Done(call);
-  }
+template <typename Request, typename Response>
+Method NewMethod(const char* name) {
+  Method method;
+  method.name = std::string("/inference.GRPCInferenceService/") + name;
+  method.request = &Request::default_instance();
+  method.response = &Response::default_instance();
+  return method;
+}
 
-  grpc::ServerUnaryReactor* ModelReady(CallbackServerContext* call,
-                                       const inference::ModelReadyRequest* request,
-                                       inference::ModelReadyResponse* response) override {
-    response->set_ready(context_->ready && request->name() == context_->model_id);
-    return Done(call);
-  }
+// Methods for probes need no key, as over HTTP. `fill`: (request, response) -> grpc::Status.
+template <typename Request, typename Response, typename Fill>
+Method Answer(const char* name, Fill fill) {
+  Method method = NewMethod<Request, Response>(name);
+  method.answer = [fill](const Message& request, Message* response) {
+    return fill(static_cast<const Request&>(request), static_cast<Response*>(response));
+  };
+  return method;
+}
 
-  grpc::ServerUnaryReactor* ServerMetadata(CallbackServerContext* call,
-                                           const inference::ServerMetadataRequest*,
-                                           inference::ServerMetadataResponse* response) override {
-    response->set_name("heddle");
-    response->set_version(context_->version);
-    return Done(call);
-  }
-
-  grpc::ServerUnaryReactor* ModelMetadata(CallbackServerContext* call,
-                                          const inference::ModelMetadataRequest* request,
-                                          inference::ModelMetadataResponse* response) override {
-    if (request->name() != context_->model_id) {
-      return Done(call, {grpc::StatusCode::NOT_FOUND,
-                         "no model \"" + request->name() + "\" here, only " + context_->model_id});
-    }
-    response->set_name(context_->model_id);
-    response->set_platform("heddle");
-    Describe("text_input", response->add_inputs());
-    Describe("text_output", response->add_outputs());
-    return Done(call);
-  }
-
-  grpc::ServerUnaryReactor* ModelInfer(CallbackServerContext* call,
-                                       const inference::ModelInferRequest* request,
-                                       inference::ModelInferResponse* response) override {
-    auto* reactor = new UnaryReactor<inference::ModelInferResponse>(
-        context_->NextWorker(), response,
-        [id = request->id()](std::string_view json, inference::ModelInferResponse* out) {
-          out->set_id(id);
-          return FromCompletionJson(json, out);
-        });
-    absl::StatusOr<std::string> body = ToCompletionJson(*request);
-    if (body.ok()) {
-      reactor->Start(ToHttpRequest(*call, "POST", "/v1/completions", *std::move(body)));
-    } else {
-      reactor->Finish(InvalidArgument(body.status()));
-    }
-    return reactor;
-  }
-
- private:
-  static grpc::ServerUnaryReactor* Done(CallbackServerContext* call,
-                                        const grpc::Status& status = {}) {
-    grpc::ServerUnaryReactor* reactor = call->DefaultReactor();
-    reactor->Finish(status);
-    return reactor;
-  }
-
-  static void Describe(const char* name, inference::ModelMetadataResponse::TensorMetadata* tensor) {
-    tensor->set_name(name);
-    tensor->set_datatype("BYTES");
-    tensor->add_shape(-1);
-  }
-
-  ServiceContext* context_;
-};
+Method ModelInfer() {
+  Method method =
+      NewMethod<inference::ModelInferRequest, inference::ModelInferResponse>("ModelInfer");
+  method.http_method = "POST";
+  method.http_path = "/v1/completions";
+  method.ask = [](const Message& message) -> absl::StatusOr<MappedRequest> {
+    const auto& request = static_cast<const inference::ModelInferRequest&>(message);
+    HEDDLE_ASSIGN_OR_RETURN(std::string body, ToCompletionJson(request));
+    return MappedRequest{std::move(body), [id = request.id()](std::string_view json, Message* out) {
+                           auto* response = static_cast<inference::ModelInferResponse*>(out);
+                           response->set_id(id);
+                           return FromCompletionJson(json, response);
+                         }};
+  };
+  return method;
+}
 
 }  // namespace
 
-std::unique_ptr<grpc::Service> MakeOpenInferenceService(ServiceContext* context) {
-  return std::make_unique<OpenInferenceService>(context);
+std::vector<Method> OpenInferenceMethods(ServiceContext* context) {
+  std::vector<Method> methods;
+  methods.push_back(Answer<inference::ServerLiveRequest, inference::ServerLiveResponse>(
+      "ServerLive", [context](const auto&, auto* response) {
+        response->set_live(context->generation->Stats().state != EngineState::kFailed);
+        return grpc::Status::OK;
+      }));
+  methods.push_back(Answer<inference::ServerReadyRequest, inference::ServerReadyResponse>(
+      "ServerReady", [context](const auto&, auto* response) {
+        response->set_ready(context->ready);
+        return grpc::Status::OK;
+      }));
+  methods.push_back(Answer<inference::ModelReadyRequest, inference::ModelReadyResponse>(
+      "ModelReady", [context](const auto& request, auto* response) {
+        response->set_ready(context->ready && request.name() == context->model_id);
+        return grpc::Status::OK;
+      }));
+  methods.push_back(Answer<inference::ServerMetadataRequest, inference::ServerMetadataResponse>(
+      "ServerMetadata", [context](const auto&, auto* response) {
+        response->set_name("heddle");
+        response->set_version(context->version);
+        return grpc::Status::OK;
+      }));
+  methods.push_back(Answer<inference::ModelMetadataRequest, inference::ModelMetadataResponse>(
+      "ModelMetadata", [context](const auto& request, auto* response) {
+        return DescribeModel(*context, request, response);
+      }));
+  methods.back().http_method = "GET";  // the model's name needs a key, as over HTTP
+  methods.back().http_path = "/v1/models";
+  methods.push_back(ModelInfer());
+  return methods;
 }
 
 }  // namespace heddle::server

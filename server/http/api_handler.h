@@ -1,17 +1,19 @@
-// Answers the routes of router.h. One per I/O thread.
+// A request's way through server/http/: its route (router.h), its permission (gatekeeper.h), its
+// answer, at once (immediate_routes.h) or after preparation (preparation.h), and its record
+// (access_log.h). One handler per I/O thread.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
 #include "server/http/event_inbox.h"
 #include "server/http/exchange.h"
 #include "server/http/router.h"
 #include "server/http/server_context.h"
-#include "server/openai/api_error.h"
 
 namespace heddle::server {
 
@@ -21,31 +23,20 @@ class ApiHandler final : public Handler {
   ~ApiHandler() override;
 
   std::shared_ptr<Exchange> Handle(HttpRequest request, ResponseWriter* writer) override;
+  std::optional<HttpResponse> CheckHead(const HttpRequest& head, RequestRecord* record) override;
   HttpResponse MakeError(int status, std::string_view message, std::string_view path) override;
   void OnHandshakeFailed(std::string_view reason) override;
+  absl::Status OnException(std::string_view place, std::string_view request_id) override;
+  void OnRefused(Refusal refusal) override;
   void OnFinished(const RequestRecord& record) override;
 
  private:
+  std::shared_ptr<Exchange> Answer(HttpRequest request, ResponseWriter* writer);
   TraceContext Trace(const Route* route, const HttpRequest& request);
   std::shared_ptr<Exchange> Prepare(RouteId route, uint64_t tenant, HttpRequest request,
                                     ResponseWriter* writer);
-  absl::StatusOr<HttpResponse> Respond(const RouteMatch& match, uint64_t tenant,
-                                       const HttpRequest& request);
-  absl::StatusOr<HttpResponse> Health() const;
-  std::string Metrics() const;
-  HttpResponse Index(const HttpRequest& request) const;
-  ConnectionFigures connections() const;
-  absl::Status CheckServing() const;  // whether requests get done
-  absl::Status CheckReady() const;    // whether more of them should be sent here
-  absl::Status CheckEngine() const;
-  // The number of the API key that came with the request, from 1; 0 where none is needed.
-  absl::StatusOr<uint64_t> CheckKey(const Route& route, const HttpRequest& request) const;
-  // Counts a request that does work (POST) against the limits of its key and of the server.
-  absl::Status Admit(uint64_t tenant, const HttpRequest& request, RequestRecord* record) const;
-  HttpResponse NoRoute(const RouteMatch& match, const HttpRequest& request) const;
   // `path` decides the shape of the error.
-  HttpResponse ErrorResponse(const ApiError& error, std::string_view path) const;
-  void Decorate(HttpResponse* response) const;
+  HttpResponse Refuse(const absl::Status& status, std::string_view path) const;
   RequestContext NewRequestContext(uint64_t tenant);
 
   ServerContext* context_;

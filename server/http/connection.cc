@@ -8,11 +8,14 @@ namespace heddle::server {
 namespace {
 
 constexpr size_t kReceiveBytes = size_t{16} << 10;
-// Of buffers for answers, by a connection that has none to send.
-constexpr size_t kKeptBytes = size_t{64} << 10;
-// Of requests that wait behind the one in hand.
+// The same for an idle connection: enough for most headers, and 16 MB for four thousand of them.
+constexpr size_t kIdleReceiveBytes = size_t{4} << 10;
+// Bytes of answer buffers that an idle connection keeps.
+constexpr size_t kKeptBytes = size_t{16} << 10;
+// Bytes of pipelined requests that wait behind the current one.
 constexpr size_t kMaxPipelinedBytes = size_t{64} << 10;
-// After an error answer the client may still be sending: so much is thrown away, for so long, so
+constexpr const char* kRetryAfterSeconds = "5";
+// After an error answer the client may still be sending: this much is dropped, for this long, so
 // that it reads the answer (413 to an enormous body) before it sees a reset.
 constexpr size_t kMaxLingerBytes = size_t{64} << 20;
 constexpr auto kLingerTime = std::chrono::seconds(2);
@@ -21,28 +24,50 @@ double Seconds(Clock::duration time) { return std::chrono::duration<double>(time
 
 }  // namespace
 
-Connection::Connection(std::unique_ptr<Stream> stream, Handler* handler,
-                       const ConnectionLimits& limits, UnsentBytes* unsent,
+Connection::Connection(std::unique_ptr<Stream> stream, Handler* handler, const Shared& shared,
                        std::function<std::string()> new_request_id, ClosedCallback on_closed)
     : stream_(std::move(stream)),
       handler_(handler),
-      limits_(limits),
-      unsent_(unsent),
+      limits_(*shared.limits),
+      unsent_(shared.unsent),
+      bodies_(shared.bodies),
       new_request_id_(std::move(new_request_id)),
       on_closed_(std::move(on_closed)) {}
 
 Connection::~Connection() = default;
 
 void Connection::Start() {
+  Guarded([&] { Begin(); });
+}
+
+void Connection::Begin() {
   parser_ = std::make_unique<RequestParser>(limits_.parser);
-  deadline_ = Clock::now() + limits_.header_timeout;
+  idle_since_ = Clock::now();
+  deadline_ = idle_since_ + limits_.header_timeout;
   if (!stream_->needs_handshake()) {
     Read();
     return;
   }
   state_ = State::kHandshake;
-  stream_->Handshake(
-      [self = shared_from_this()](const auto& error, size_t) { self->OnHandshake(error); });
+  stream_->Handshake([self = shared_from_this()](const auto& error, size_t) {
+    self->Guarded([&] { self->OnHandshake(error); });
+  });
+}
+
+// Answers a request that is being read, if there is memory for that; in any other state the
+// connection's position is unknown.
+void Connection::OnException() {
+  handler_->OnException("connection", record_.request_id).IgnoreError();
+  input_ = std::string();
+  if (state_ == State::kReading) {
+    try {
+      FailReading(503, "the server has no memory left for this request", Refusal::kOutOfMemory);
+      return;
+    } catch (...) {  // NOLINT(bugprone-empty-catch): closed below
+    }
+  }
+  handler_->OnRefused(Refusal::kOutOfMemory);
+  Close();
 }
 
 void Connection::OnHandshake(const boost::system::error_code& error) {
@@ -73,6 +98,7 @@ void Connection::Close() {
   if (state_ == State::kClosed) return;
   bool handling = state_ == State::kHandling;
   state_ = State::kClosed;
+  body_place_.Release();
   if (std::shared_ptr<Exchange> exchange = std::move(exchange_); exchange && !response_done_) {
     exchange->OnDisconnect();
   }
@@ -82,7 +108,17 @@ void Connection::Close() {
   on_closed_(this);
 }
 
+Clock::time_point Connection::idle_since() const {
+  const bool idle = state_ == State::kIdle || state_ == State::kHandshake ||
+                    state_ == State::kLingering || (state_ == State::kReading && !head_checked_);
+  return idle ? idle_since_ : Clock::time_point::max();
+}
+
 void Connection::OnTick(Clock::time_point now) {
+  Guarded([&] { CheckTimes(now); });
+}
+
+void Connection::CheckTimes(Clock::time_point now) {
   switch (state_) {
     case State::kHandshake:
       if (now < deadline_) return;
@@ -94,7 +130,7 @@ void Connection::OnTick(Clock::time_point now) {
       if (now >= deadline_) Close();
       return;
     case State::kReading:
-      if (now >= deadline_) FailReading(408, "the request took too long to arrive");
+      OnReadingTick(now);
       return;
     case State::kHandling:
       if (std::shared_ptr<Exchange> exchange = exchange_) exchange->OnTick(now);
@@ -110,16 +146,17 @@ void Connection::OnTick(Clock::time_point now) {
   }
 }
 
-// ---- reading ----
-
 void Connection::Read() {
   if (read_in_flight_ || state_ == State::kClosed) return;
   if (state_ == State::kHandling && input_.size() >= kMaxPipelinedBytes) return;
+  if (body_place_ && !body_place_.is_granted()) return;
   read_in_flight_ = true;
-  receive_buffer_.resize(kReceiveBytes);
-  stream_->ReadSome(
-      boost::asio::buffer(receive_buffer_),
-      [self = shared_from_this()](const auto& error, size_t bytes) { self->OnRead(error, bytes); });
+  const size_t bytes = state_ == State::kIdle ? kIdleReceiveBytes : kReceiveBytes;
+  if (receive_buffer_.size() != bytes) receive_buffer_ = std::string(bytes, '\0');
+  stream_->ReadSome(boost::asio::buffer(receive_buffer_),
+                    [self = shared_from_this()](const auto& error, size_t received) {
+                      self->Guarded([&] { self->OnRead(error, received); });
+                    });
 }
 
 void Connection::OnRead(const boost::system::error_code& error, size_t bytes) {
@@ -139,44 +176,27 @@ void Connection::OnRead(const boost::system::error_code& error, size_t bytes) {
   Read();
 }
 
-void Connection::Parse() {
-  if (state_ == State::kIdle && !input_.empty()) {
-    state_ = State::kReading;
-    deadline_ = Clock::now() + limits_.header_timeout;
-  }
-  if (state_ != State::kReading) return;
-  bool in_header = parser_->state() == RequestParser::State::kHeader;
-  input_.erase(0, parser_->Feed(input_));
-  RequestParser::State now = parser_->state();
-  if (now == RequestParser::State::kFailed) {
-    FailReading(parser_->error_status(), parser_->error_message());
-  } else if (now == RequestParser::State::kDone) {
-    Dispatch();
-  } else if (now == RequestParser::State::kBody) {
-    if (in_header) deadline_ = Clock::now() + limits_.body_timeout;
-    if (parser_->expects_continue() && !continue_sent_) {
-      continue_sent_ = true;
-      outgoing_.append("HTTP/1.1 100 Continue\r\n\r\n");
-      Flush();
-    }
-  }
-}
-
 void Connection::Dispatch() {
   HttpRequest request = parser_->TakeRequest();
-  parser_.reset();  // its memory is not needed while a long answer streams
+  body_place_.Release();  // from here on the limits of prepare_pool.h apply
+  record_ = RequestRecord();
+  BeginAnswer(request);
+  request.received = received_;
+  request.request_id = record_.request_id;
+  std::shared_ptr<Exchange> exchange = handler_->Handle(std::move(request), this);
+  if (state_ == State::kHandling && !response_done_) exchange_ = std::move(exchange);
+}
+
+void Connection::BeginAnswer(const HttpRequest& request) {
+  parser_.reset();  // its memory is not needed while a long answer is sent
   state_ = State::kHandling;
-  request.received = received_ = Clock::now();
-  request.request_id = RequestIdOf(request);
+  received_ = Clock::now();
   http11_ = request.http11;
   keep_alive_ = request.keep_alive && !leaving_ && !draining_;
   head_only_ = request.method == "HEAD";
-  record_ = RequestRecord();
   record_.method = request.method;
   record_.path = request.path;
-  record_.request_id = request.request_id;
-  std::shared_ptr<Exchange> exchange = handler_->Handle(std::move(request), this);
-  if (state_ == State::kHandling && !response_done_) exchange_ = std::move(exchange);
+  record_.request_id = RequestIdOf(request);
 }
 
 std::string Connection::RequestIdOf(const HttpRequest& request) const {
@@ -184,11 +204,17 @@ std::string Connection::RequestIdOf(const HttpRequest& request) const {
   return IsRequestId(sent) ? std::string(sent) : new_request_id_();
 }
 
-// Answers what cannot be parsed, or did not come in time, and closes: where the next request would
-// begin is not known.
+void Connection::FailReading(int status, std::string_view message, Refusal refusal) {
+  handler_->OnRefused(refusal);
+  FailReading(status, message);
+}
+
+// Answers a request that cannot be parsed, or did not arrive in time, and closes: where the next
+// request would begin is unknown.
 void Connection::FailReading(int status, std::string_view message) {
   HttpRequest request;
   if (parser_->state() != RequestParser::State::kHeader) request = parser_->TakeRequest();
+  body_place_.Release();
   record_ = RequestRecord();
   record_.method = request.method.empty() ? "-" : request.method;
   record_.path = request.path.empty() ? "-" : request.path;
@@ -197,18 +223,19 @@ void Connection::FailReading(int status, std::string_view message) {
   received_ = Clock::now();
   keep_alive_ = false;
   head_only_ = false;
-  Send(handler_->MakeError(status, message, request.path));
+  HttpResponse response = handler_->MakeError(status, message, request.path);
+  if (status == 503) response.headers.emplace_back("Retry-After", kRetryAfterSeconds);
+  parser_.reset();  // with the partial body, and perhaps `message`
+  Send(std::move(response));
 }
 
 void Connection::OnClientGone() {
   if (state_ == State::kHandling && response_done_) {
-    keep_alive_ = false;  // it only ended its sending half: the answer still goes out
+    keep_alive_ = false;  // it only ended its sending half: the answer is still sent
     return;
   }
   Close();
 }
-
-// ---- writing ----
 
 void Connection::AppendAnswerHeaders(HttpResponse* response) {
   for (auto& header : record_.answer_headers) response->headers.push_back(std::move(header));
@@ -284,7 +311,7 @@ void Connection::Flush() {
   stream_->WriteSome(
       boost::asio::buffer(in_flight_.data() + written_, in_flight_.size() - written_),
       [self = shared_from_this()](const auto& error, size_t bytes) {
-        self->OnWritten(error, bytes);
+        self->Guarded([&] { self->OnWritten(error, bytes); });
       });
 }
 
@@ -329,7 +356,9 @@ void Connection::ReleaseBuffers() {
 void Connection::BeginNextRequest() {
   state_ = State::kIdle;
   continue_sent_ = false;
-  deadline_ = Clock::now() + limits_.idle_timeout;
+  head_checked_ = false;
+  idle_since_ = Clock::now();
+  deadline_ = idle_since_ + limits_.idle_timeout;
   parser_ = std::make_unique<RequestParser>(limits_.parser);
   Parse();
   Read();
@@ -337,6 +366,7 @@ void Connection::BeginNextRequest() {
 
 void Connection::Linger() {
   state_ = State::kLingering;
+  idle_since_ = Clock::now();
   deadline_ = Clock::now() + kLingerTime;
   input_.clear();
   stream_->EndSending([self = shared_from_this()](const auto&, size_t) {});

@@ -1,14 +1,17 @@
 // One TCP connection: reads requests, hands them to the Handler one after the other, writes the
 // answers in order.
 //
-// Thread: all members are called on the I/O thread that owns the connection. Kept alive by its
-// thread's list and by its own pending operations.
+// Thread: all members are called on the I/O thread that owns the connection. The thread's list and
+// the connection's own pending operations keep it alive.
 //
-// Reading never stops while a request is answered, so that a client that leaves is seen at once
-// (the end of its stream, also of its sending half, counts as leaving); pipelined requests wait in
-// the buffer, and once that is full the kernel's buffers push back on the client.
-// Time limits are checked by OnTick, a few times a second, and not by a timer per connection.
-// Over TLS, the time for the first request's header includes the handshake.
+// Reading continues while a request is answered, so that a client that leaves is seen at once
+// (ending its stream, or its sending half, counts as leaving). Pipelined requests wait in the
+// buffer; once that is full the kernel's buffers push back on the client. A client whose body does
+// not fit into the memory that all bodies share waits in the same way (body_budget.h).
+// Requests that are not permitted are refused by their header alone. An exception (out of memory)
+// ends only this connection.
+// OnTick, called a few times a second, checks time limits, instead of a timer per connection. Over
+// TLS, the time for the first request's header includes the handshake.
 #pragma once
 
 #include <algorithm>
@@ -17,21 +20,24 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "server/http/body_budget.h"
 #include "server/http/exchange.h"
 #include "server/http/request_parser.h"
 #include "server/http/stream.h"
+#include "server/http/transport.h"
 
 namespace heddle::server {
 
-// Bytes that the clients of all connections have not taken yet. A connection may hold max_bytes,
-// or, where many clients do not read, its share of what is left of the whole: the limit sinks as
-// the sum grows (dynamic thresholds, Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2),
-// 1998). No limit is below kLeast, which those who read never reach.
+// Bytes that the clients of all connections have not taken yet. A connection may hold max_bytes or,
+// if many clients do not read, its share of the free part: the limit sinks as the sum grows
+// (dynamic thresholds, Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). No
+// limit is below kLeast, which clients that read never reach.
 // Thread-safety: any thread.
 class UnsentBytes {
  public:
-  // What 500 clients that stop reading may cost: 264 KB each, and 134 MB together.
+  // Cost of 500 clients that stop reading: 264 KB each, and 134 MB together.
   static constexpr int64_t kMaxTotal = int64_t{128} << 20;
   static constexpr int64_t kShareOfRest = 8;
   static constexpr int64_t kLeast = int64_t{32} << 10;
@@ -51,34 +57,38 @@ struct ConnectionLimits {
   ParserLimits parser;
   Clock::duration header_timeout = std::chrono::seconds(10);  // first byte to end of header
   Clock::duration body_timeout = std::chrono::seconds(30);    // end of header to end of body
-  Clock::duration idle_timeout = std::chrono::seconds(75);    // between requests
-  Clock::duration write_timeout = std::chrono::seconds(30);   // without the client taking a byte
+  // Time without a byte after which a body that others wait for is refused.
+  Clock::duration body_stall_timeout = std::chrono::seconds(2);
+  Clock::duration idle_timeout = std::chrono::seconds(75);         // between requests
+  Clock::duration write_timeout = std::chrono::seconds(30);        // while the client takes no byte
   Clock::duration keep_alive_interval = std::chrono::seconds(15);  // of a silent stream
-  size_t max_unsent_bytes = size_t{1} << 20;  // what a client may leave unread of a stream
+  size_t max_unsent_bytes = size_t{1} << 20;  // bytes of a stream that a client may leave unread
 };
 
-class Connection final : public ResponseWriter, public std::enable_shared_from_this<Connection> {
+class Connection final : public ResponseWriter,
+                         public TransportConnection,
+                         public std::enable_shared_from_this<Connection> {
  public:
-  using ClosedCallback = std::function<void(Connection*)>;
+  // Shared by all connections; outlives them.
+  struct Shared {
+    const ConnectionLimits* limits;
+    UnsentBytes* unsent;
+    BodyBudget* bodies;
+  };
 
-  // `handler`, `limits` and `unsent` outlive the connection; `on_closed` is called once.
-  Connection(std::unique_ptr<Stream> stream, Handler* handler, const ConnectionLimits& limits,
-             UnsentBytes* unsent, std::function<std::string()> new_request_id,
-             ClosedCallback on_closed);
+  // `handler` must outlive the connection; `on_closed` is called once.
+  Connection(std::unique_ptr<Stream> stream, Handler* handler, const Shared& shared,
+             std::function<std::string()> new_request_id, ClosedCallback on_closed);
   ~Connection() override;
 
-  void Start();
-
-  // Goes on, but the next answer is the last: it tells the client so.
-  void Leave() { leaving_ = true; }
-
-  // Closes now if idle, otherwise after the request in hand.
-  void Drain();
-
-  // Closes now; an exchange in progress is told.
-  void Close();
-
-  void OnTick(Clock::time_point now);
+  // TransportConnection:
+  void Start() override;
+  void Leave() override { leaving_ = true; }  // the answer tells the client
+  void Drain() override;                      // closes after the current request
+  void Close() override;                      // tells a running exchange
+  void OnTick(Clock::time_point now) override;
+  // A request without a complete header does not count.
+  Clock::time_point idle_since() const override;
 
   // ResponseWriter:
   void Send(HttpResponse response) override;
@@ -93,20 +103,35 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
  private:
   enum class State : uint8_t {
     kHandshake,  // of TLS
-    kIdle,       // no byte of the next request has come
+    kIdle,       // no byte of the next request has arrived
     kReading,    // in its header or body
     kHandling,   // an exchange is in progress, or its answer is being written
-    kLingering,  // everything is sent; waits for the client to close
+    kLingering,  // all is sent; waits for the client to close
     kClosed,
   };
 
+  // Runs a callback's `body`; an exception closes the connection.
+  template <typename Body>
+  void Guarded(const Body& body);
+  void OnException();  // within a catch block
+  void Begin();
   void OnHandshake(const boost::system::error_code& error);
   void Read();
   void OnRead(const boost::system::error_code& error, size_t bytes);
   void Parse();
+  bool SkipRefusedBody();
+  void OnHead();
+  void Refuse(HttpResponse response);
+  void BeginAnswer(const HttpRequest& request);
+  void AskForBodyMemory();
+  void OnBodyMemory();
+  void SendContinue();
+  void CheckTimes(Clock::time_point now);
+  void OnReadingTick(Clock::time_point now);
   void Dispatch();
-  // The client's own where it sent one that is fit, else a new one.
+  // The client's own id if it is acceptable, else a new one.
   std::string RequestIdOf(const HttpRequest& request) const;
+  void FailReading(int status, std::string_view message, Refusal refusal);
   void FailReading(int status, std::string_view message);
   void OnClientGone();
   void CountUnsent();
@@ -123,13 +148,14 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   Handler* handler_;
   const ConnectionLimits& limits_;
   UnsentBytes* unsent_;
+  BodyBudget* bodies_;
   std::function<std::string()> new_request_id_;
   ClosedCallback on_closed_;
 
   State state_ = State::kIdle;
   bool leaving_ = false;
   bool draining_ = false;
-  Clock::time_point deadline_;  // of the state, kHandling apart
+  Clock::time_point deadline_;  // of the state, except kHandling
 
   std::string input_;  // received and not yet parsed
   std::string receive_buffer_;
@@ -137,15 +163,20 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   size_t lingered_bytes_ = 0;
   std::unique_ptr<RequestParser> parser_;
   bool continue_sent_ = false;
+  bool head_checked_ = false;
+  BodyBudget::Place body_place_;      // of the body being received, if it needs one
+  Clock::time_point last_body_byte_;  // or the time of its admission
+  uint64_t refused_body_bytes_ = 0;   // still to arrive and to be dropped
+  Clock::time_point idle_since_;
 
   std::string outgoing_;   // to be written next
-  std::string in_flight_;  // being written; [0, written_) is out
+  std::string in_flight_;  // being written; [0, written_) is sent
   size_t written_ = 0;
-  size_t counted_unsent_ = 0;  // in the sum of all connections
+  size_t counted_unsent_ = 0;  // part of the sum of all connections
   bool write_in_flight_ = false;
   Clock::time_point last_write_;
 
-  // Of the request in hand.
+  // These belong to the current request.
   std::shared_ptr<Exchange> exchange_;
   RequestRecord record_;
   Clock::time_point received_;
@@ -153,8 +184,17 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   bool http11_ = true;
   bool keep_alive_ = false;
   bool streaming_ = false;
-  bool response_done_ = false;  // the answer's last byte is in outgoing_ or out
+  bool response_done_ = false;  // the answer's last byte is in outgoing_ or sent
   std::string stream_keep_alive_;
 };
+
+template <typename Body>
+void Connection::Guarded(const Body& body) {
+  try {
+    body();
+  } catch (...) {
+    OnException();
+  }
+}
 
 }  // namespace heddle::server

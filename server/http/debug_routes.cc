@@ -41,15 +41,15 @@ std::string_view StateName(const RequestHistory& history) {
   return "failed";
 }
 
-// To the microsecond.
-double Milliseconds(double seconds) { return std::round(seconds * 1e6) / 1e3; }
+// Milliseconds, rounded to the microsecond.
+double InMilliseconds(double seconds) { return std::round(seconds * 1e6) / 1e3; }
 
 void WriteHead(const RequestHistory& history, JsonWriter* json) {
   json->Member("id", history.label).Member("number", static_cast<uint64_t>(history.id));
   json->Member("state", StateName(history));
-  json->Key("age_ms").Number(Milliseconds(history.age_seconds));
+  json->Key("age_ms").Number(InMilliseconds(history.age_seconds));
   json->Key("queued_ms");
-  history.queued_seconds < 0 ? json->Null() : json->Number(Milliseconds(history.queued_seconds));
+  history.queued_seconds < 0 ? json->Null() : json->Number(InMilliseconds(history.queued_seconds));
   json->Member("prompt_tokens", history.prompt_tokens);
   json->Member("cached_tokens", history.cached_tokens);
   json->Member("generated_tokens", history.generated_tokens);
@@ -59,8 +59,8 @@ void WriteHead(const RequestHistory& history, JsonWriter* json) {
 void WriteEntry(const HistoryEntry& entry, JsonWriter* json) {
   json->BeginObject().Member("event", KindName(entry.kind)).Member("branch", entry.branch);
   json->Member("tokens", entry.tokens).Member("steps", entry.steps);
-  json->Key("begin_ms").Number(Milliseconds(entry.begin_seconds));
-  json->Key("end_ms").Number(Milliseconds(entry.end_seconds)).EndObject();
+  json->Key("begin_ms").Number(InMilliseconds(entry.begin_seconds));
+  json->Key("end_ms").Number(InMilliseconds(entry.end_seconds)).EndObject();
 }
 
 }  // namespace

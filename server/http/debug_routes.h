@@ -1,4 +1,4 @@
-// What /debug/requests answers: what happened to requests, as JSON. No texts and no token ids.
+// The answers of /debug/requests: what happened to requests, as JSON, without texts or token ids.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace heddle::server {
 
-// All requests that are remembered, the newest first.
+// All remembered requests, the newest first.
 std::string RequestsJson(const GenerationService& generation);
 
-// One with its steps; `name` is its X-Request-Id or its number. NOT_FOUND where it is unknown or
-// was forgotten.
+// One request with its steps; `name` is its X-Request-Id or its number. NOT_FOUND if it is unknown
+// or was forgotten.
 absl::StatusOr<std::string> RequestJson(const GenerationService& generation, std::string_view name);
 
 }  // namespace heddle::server

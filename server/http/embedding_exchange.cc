@@ -4,24 +4,22 @@
 #include <utility>
 
 #include "base/status.h"
+#include "server/http/responses.h"
 
 namespace heddle::server {
 namespace {
 
-// Texts of one request that the engine has at a time: a few steps' worth.
+// Texts of one request that the engine has at a time: enough for a few steps.
 constexpr size_t kMaxAtOnce = 128;
 
 }  // namespace
 
 EmbeddingExchange::EmbeddingExchange(ServerContext* context, EmbeddingRequest request,
                                      AnswerIdentity identity, ResponseWriter* writer,
-                                     Clock::time_point received, Decorate decorate)
-    : context_(context),
+                                     Clock::time_point received)
+    : EngineExchange(context, writer, received),
       request_(std::move(request)),
       identity_(std::move(identity)),
-      writer_(writer),
-      received_(received),
-      decorate_(std::move(decorate)),
       embeddings_(request_.generations.size()),
       open_(request_.generations.size()) {}
 
@@ -39,20 +37,11 @@ absl::Status EmbeddingExchange::Submit(EventInbox* inbox) {
 }
 
 absl::Status EmbeddingExchange::SubmitNext() {
-  GenerationService* service = context_->dependencies.generation;
   const size_t number = ids_.size();
-  GenerationRequest generation = request_.generations[number];
-  generation.id = service->NextId();
-  generation.label = writer_->record().request_id;
-  const RequestId id = generation.id;
-  HEDDLE_RETURN_IF_ERROR(
-      service->Submit(std::move(generation), inbox_->SinkFor(shared_from_this(), number)));
-  ids_.push_back(id);
-  return absl::OkStatus();
+  return SubmitToEngine(request_.generations[number], inbox_->SinkFor(shared_from_this(), number));
 }
 
-void EmbeddingExchange::OnEvent(size_t prompt, GenerationEvent event) {
-  if (ended_) return;
+void EmbeddingExchange::Take(size_t prompt, GenerationEvent event) {
   RequestRecord& record = writer_->record();
   if (record.queued_seconds < 0 && event.queued_seconds >= 0) {
     record.queued_seconds = record.prepared_seconds + event.queued_seconds;
@@ -75,46 +64,24 @@ void EmbeddingExchange::OnEvent(size_t prompt, GenerationEvent event) {
   }
 }
 
-void EmbeddingExchange::OnDisconnect() {
-  if (ended_) return;
-  CancelAll();
-  ended_ = true;
-}
-
-void EmbeddingExchange::OnTick(Clock::time_point now) {
-  const Clock::duration limit = context_->options.request_timeout;
-  if (!ended_ && IsOverdue(now - received_, limit)) Fail(OverdueError(limit));
-}
-
 void EmbeddingExchange::Finish() {
-  ended_ = true;
   for (const GenerationRequest& generation : request_.generations) {
     writer_->record().prompt_tokens += static_cast<int64_t>(generation.prompt.size());
   }
   context_->dependencies.metrics->CountTokens(writer_->record().prompt_tokens, 0, 0);
-  HttpResponse response;
-  response.body = EmbeddingBody(request_, *context_->dependencies.model, std::move(embeddings_),
-                                identity_.unique, identity_.created);
-  decorate_(&response);
+  HttpResponse response =
+      JsonResponse(EmbeddingBody(request_, *context_->dependencies.model, std::move(embeddings_),
+                                 identity_.unique, identity_.created));
+  AddCorsHeaders(context_->options.cors_origin, &response);
+  ended_ = true;
   writer_->Send(std::move(response));
 }
 
 void EmbeddingExchange::Fail(const absl::Status& status) {
   CancelAll();
   ended_ = true;
-  ApiError error = ToApiError(status);
-  HttpResponse response;
-  response.status = error.http_status;
-  response.body = ErrorJson(error);
-  if (error.retry_after_seconds > 0) {
-    response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
-  }
-  decorate_(&response);
-  writer_->Send(std::move(response));
-}
-
-void EmbeddingExchange::CancelAll() {
-  for (RequestId id : ids_) context_->dependencies.generation->Cancel(id);
+  const ApiError error = ToApiError(status);
+  writer_->Send(ErrorResponse(error, ErrorJson(error), context_->options.cors_origin));
 }
 
 }  // namespace heddle::server

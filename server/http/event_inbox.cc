@@ -25,7 +25,8 @@ void EventInbox::Close() {
 }
 
 void EventInbox::Push(Item item) {
-  EventReceiver& receiver = *item.receiver;
+  const std::shared_ptr<EventReceiver> kept = item.receiver;
+  EventReceiver& receiver = *kept;
   if (receiver.queued_.fetch_add(1, std::memory_order_relaxed) >= kMaxQueuedEvents) {
     receiver.overflowed_.store(true, std::memory_order_relaxed);
     receiver.queued_.fetch_sub(1, std::memory_order_relaxed);
@@ -33,8 +34,15 @@ void EventInbox::Push(Item item) {
   }
   std::lock_guard lock(mutex_);
   if (closed_) return;
-  items_.push_back(std::move(item));
-  if (items_.size() == 1) post_([self = shared_from_this()] { self->Deliver(); });
+  const size_t waiting = items_.size();
+  try {
+    items_.push_back(std::move(item));
+    if (waiting == 0) post_([self = shared_from_this()] { self->Deliver(); });
+  } catch (...) {  // out of memory; the caller is the engine's thread, which serves others
+    items_.resize(waiting);
+    receiver.overflowed_.store(true, std::memory_order_relaxed);
+    receiver.queued_.fetch_sub(1, std::memory_order_relaxed);
+  }
 }
 
 void EventInbox::Deliver() {

@@ -1,9 +1,11 @@
 // Carries events from the engine loop's thread, and results of preparations, to one I/O thread. The
 // loop never waits: a push is a lock held for a few instructions, and one wake-up per burst.
 //
-// Thread-safety: sinks, Post and Close from any thread; deliveries happen on the I/O thread.
-// Bound: a receiver that has more than kMaxQueuedEvents waiting loses the newest and is told so
-// (Overflowed). That takes an I/O thread stuck for thousands of steps.
+// Thread-safety: sinks, Post and Close may be called from any thread; deliveries happen on the I/O
+// thread.
+// Bound: a receiver with more than kMaxQueuedEvents waiting events, or without memory for its
+// event, loses the newest and is told so (overflowed). The former requires an I/O thread that is
+// stuck for thousands of steps.
 #pragma once
 
 #include <atomic>
@@ -41,10 +43,10 @@ class EventInbox : public std::enable_shared_from_this<EventInbox> {
   // the inbox is closed.
   EventSink SinkFor(std::shared_ptr<EventReceiver> receiver, size_t prompt);
 
-  // Runs `task` on the I/O thread, soon; dropped once the inbox is closed.
+  // Runs `task` on the I/O thread soon; it is dropped once the inbox is closed.
   void Post(std::function<void()> task);
 
-  // The I/O thread goes away: what waits and what comes is dropped.
+  // The I/O thread ends: waiting and future items are dropped.
   void Close();
 
  private:
@@ -58,8 +60,8 @@ class EventInbox : public std::enable_shared_from_this<EventInbox> {
   void Deliver();
 
   std::mutex mutex_;
-  std::vector<Item> items_;  // guarded by mutex_
-  bool closed_ = false;      // guarded by mutex_
+  std::vector<Item> items_;  // GUARDED_BY(mutex_)
+  bool closed_ = false;      // GUARDED_BY(mutex_)
   PostTask post_;            // called under mutex_, so that Close can end its use
 };
 

@@ -3,7 +3,7 @@
 #include <chrono>
 
 #include "absl/strings/str_format.h"
-#include "server/openai/api_error.h"
+#include "server/request/api_error.h"
 
 namespace heddle::server {
 
@@ -21,6 +21,34 @@ std::string_view OutcomeName(Outcome outcome) {
       return "cancelled";
   }
   return "server_error";
+}
+
+std::string_view RefusalName(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kConnection:
+      return "connection";
+    case Refusal::kIdle:
+      return "idle";
+    case Refusal::kSlowHeader:
+      return "slow_header";
+    case Refusal::kSlowBody:
+      return "slow_body";
+    case Refusal::kBodyMemory:
+      return "body_memory";
+    case Refusal::kOutOfMemory:
+      return "out_of_memory";
+    case Refusal::kGrpcResets:
+      return "grpc_resets";
+    case Refusal::kGrpcFlood:
+      return "grpc_flood";
+    case Refusal::kGrpcFrame:
+      return "grpc_frame";
+    case Refusal::kGrpcMemory:
+      return "grpc_memory";
+    case Refusal::kGrpcCalls:
+      return "grpc_calls";
+  }
+  return "other";
 }
 
 bool IsOverdue(Clock::duration age, Clock::duration limit) {

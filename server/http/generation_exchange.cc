@@ -2,39 +2,24 @@
 
 #include <utility>
 
+#include "server/http/responses.h"
+
 namespace heddle::server {
-namespace {
-
-double SecondsBetween(Clock::time_point from, Clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
-}
-
-}  // namespace
-
 GenerationExchange::GenerationExchange(ServerContext* context,
                                        std::unique_ptr<const ApiRequest> request,
                                        std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
-                                       Clock::time_point received, Decorate decorate)
-    : context_(context),
+                                       Clock::time_point received)
+    : EngineExchange(context, writer, received),
       request_(std::move(request)),
       answer_(request_.get(), context->dependencies.codec, std::move(format)),
-      writer_(writer),
-      received_(received),
-      decorate_(std::move(decorate)),
       last_token_(request_->num_branches()) {}
 
 absl::Status GenerationExchange::Submit(EventInbox* inbox) {
-  GenerationService* service = context_->dependencies.generation;
   Describe();
   for (size_t i = 0; i < request_->generations.size(); ++i) {
-    GenerationRequest generation = request_->generations[i];
-    generation.id = service->NextId();
-    generation.label = writer_->record().request_id;
-    ids_.push_back(generation.id);
     absl::Status status =
-        service->Submit(std::move(generation), inbox->SinkFor(shared_from_this(), i));
+        SubmitToEngine(request_->generations[i], inbox->SinkFor(shared_from_this(), i));
     if (!status.ok()) {
-      ids_.pop_back();
       CancelAll();
       ended_ = true;
       return status;
@@ -49,8 +34,7 @@ void GenerationExchange::Describe() {
                              static_cast<int32_t>(request_->generations.size()) * request_->n};
 }
 
-void GenerationExchange::OnEvent(size_t prompt, GenerationEvent event) {
-  if (ended_) return;
+void GenerationExchange::Take(size_t prompt, GenerationEvent event) {
   if (overflowed()) {
     Fail(absl::InternalError("the server could not keep up with this request's tokens"));
     return;
@@ -67,17 +51,6 @@ void GenerationExchange::OnEvent(size_t prompt, GenerationEvent event) {
   }
   if (!output.frames.empty()) SendFrames(output.frames);
   if (!ended_ && answer_.done()) Finish();
-}
-
-void GenerationExchange::OnDisconnect() {
-  if (ended_) return;
-  CancelAll();
-  End();
-}
-
-void GenerationExchange::OnTick(Clock::time_point now) {
-  const Clock::duration limit = context_->options.request_timeout;
-  if (!ended_ && IsOverdue(now - received_, limit)) Fail(OverdueError(limit));
 }
 
 void GenerationExchange::Measure(size_t prompt, const GenerationEvent& event) {
@@ -110,8 +83,8 @@ void GenerationExchange::SendFrames(const std::string& frames) {
   if (!streaming_) {
     streaming_ = true;
     context_->dependencies.metrics->StreamBegan();
-    HttpResponse head = Response(200);
-    head.content_type = "text/event-stream; charset=utf-8";
+    HttpResponse head = TextResponse("text/event-stream; charset=utf-8", "");
+    AddHeaders(&head);
     writer_->StartStream(std::move(head), answer_.format().keep_alive());
   }
   writer_->Write(frames);
@@ -126,13 +99,14 @@ void GenerationExchange::SendFrames(const std::string& frames) {
 }
 
 void GenerationExchange::Finish() {
-  End();
   if (streaming_) {
+    End();
     writer_->EndStream();
     return;
   }
-  HttpResponse response = Response(200);
-  response.body = answer_.Body();
+  HttpResponse response = JsonResponse(answer_.Body());
+  AddHeaders(&response);
+  End();
   writer_->Send(std::move(response));
 }
 
@@ -141,11 +115,9 @@ void GenerationExchange::Fail(const absl::Status& status) {
   End();
   ApiError error = ToApiError(status);
   if (!streaming_) {
-    HttpResponse response = Response(error.http_status);
-    if (error.retry_after_seconds > 0) {
-      response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
-    }
-    response.body = answer_.format().ErrorBody(error);
+    HttpResponse response =
+        ErrorResponse(error, answer_.format().ErrorBody(error), context_->options.cors_origin);
+    AddWarning(&response);
     writer_->Send(std::move(response));
     return;
   }
@@ -154,12 +126,8 @@ void GenerationExchange::Fail(const absl::Status& status) {
   writer_->EndStream();
 }
 
-void GenerationExchange::CancelAll() {
-  for (RequestId id : ids_) context_->dependencies.generation->Cancel(id);
-}
-
 void GenerationExchange::End() {
-  ended_ = true;
+  EngineExchange::End();
   if (streaming_) context_->dependencies.metrics->StreamEnded();
   const Usage& usage = answer_.usage();
   RequestRecord& record = writer_->record();
@@ -171,13 +139,15 @@ void GenerationExchange::End() {
                                               usage.completion_tokens);
 }
 
-HttpResponse GenerationExchange::Response(int status) const {
-  HttpResponse response;
-  response.status = status;
-  if (!request_->warning.empty())
-    response.headers.emplace_back("X-Heddle-Warning", request_->warning);
-  decorate_(&response);
-  return response;
+void GenerationExchange::AddHeaders(HttpResponse* response) const {
+  AddWarning(response);
+  AddCorsHeaders(context_->options.cors_origin, response);
+}
+
+void GenerationExchange::AddWarning(HttpResponse* response) const {
+  if (!request_->warning.empty()) {
+    response->headers.emplace_back("X-Heddle-Warning", request_->warning);
+  }
 }
 
 }  // namespace heddle::server

@@ -4,8 +4,8 @@
 
 #include "base/message.h"
 #include "base/status.h"
-#include "server/openai/messages_format.h"
-#include "server/openai/messages_request.h"
+#include "server/anthropic/messages_format.h"
+#include "server/anthropic/messages_request.h"
 #include "server/openai/openai_format.h"
 #include "server/openai/responses_format.h"
 #include "server/openai/responses_request.h"

@@ -1,4 +1,4 @@
-// From a generation route and a body to the request and to the format of its answer. Private to
+// Turns a generation route and a body into the request and the format of its answer. Private to
 // server/http/.
 #pragma once
 
@@ -8,14 +8,14 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "server/answer/answer_format.h"
 #include "server/http/router.h"
-#include "server/openai/answer_format.h"
 #include "server/openai/openai_request.h"
 #include "server/openai/response_store.h"
 
 namespace heddle::server {
 
-// Whether requests of a route run through the engine.
+// Whether requests of a route run on the engine.
 bool IsGenerationRoute(RouteId id);
 
 struct Generation {
@@ -23,18 +23,18 @@ struct Generation {
   std::unique_ptr<AnswerFormat> format;  // points to *request
 };
 
-// What tells this answer from all others.
+// Distinguishes this answer from all others.
 struct AnswerIdentity {
-  std::string unique;   // of the characters [0-9a-f]
+  std::string unique;   // characters [0-9a-f]
   int64_t created = 0;  // seconds since 1970
 };
 
-// REQUIRES: IsGenerationRoute(id), and it is none of embeddings. `store` outlives the format.
+// REQUIRES: IsGenerationRoute(id), except the embeddings route. `store` outlives the format.
 absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,
                                            const RequestContext& context, AnswerIdentity identity,
                                            ResponseStore* store);
 
-// The body of an error on a path: most have OpenAI's shape, /v1/messages has its own.
+// The body of an error at a path: most have OpenAI's shape, /v1/messages has its own.
 std::string ErrorBodyFor(std::string_view path, const ApiError& error);
 
 }  // namespace heddle::server

@@ -1,8 +1,7 @@
-// The HTTP front end as one object: OpenAI's routes, health, metrics, over one listening address.
+// The HTTP front end as one object: OpenAI's routes, health and metrics on one listening address.
 //
-// Threads: its own I/O threads do the work, and others prepare what takes long. Start, SetReady,
-// Drain and Stop are called by the one thread that owns the server; none of them is called by the
-// engine loop.
+// Threads: its own I/O threads do the work, and others prepare what takes long. The one thread that
+// owns the server calls Start, SetReady, Drain and Stop; the engine loop calls none of them.
 #pragma once
 
 #include <atomic>
@@ -14,53 +13,67 @@
 #include "absl/status/statusor.h"
 #include "server/access/api_keys.h"
 #include "server/generation.h"
+#include "server/http/body_budget.h"
 #include "server/http/exchange.h"
-#include "server/http/message.h"
+#include "server/http/http_message.h"
 #include "server/http/transport.h"
 #include "server/log.h"
 #include "server/metrics/server_metrics.h"
 #include "server/openai/openai_request.h"
-#include "server/openai/text_codec.h"
+#include "server/text/text_codec.h"
 #include "server/tls/tls_context.h"
-#include "server/trace/span_exporter.h"
+#include "server/tracing/span_exporter.h"
 
 namespace heddle::server {
 
+// The requests that share computed prompts (server/access/cache_spaces.h).
+enum class PrefixCacheScope : uint8_t {
+  kAuto,  // kKey with several keys, else kAll
+  kKey,   // requests of one key
+  kAll,
+};
+
 struct HttpServerOptions {
-  std::string host = "127.0.0.1";  // address or name; loopback unless told
-  uint16_t port = 8000;            // 0: any free one
+  std::string host = "127.0.0.1";  // address or name; loopback by default
+  uint16_t port = 8000;            // 0: any free port
   int io_threads = 1;
-  // That prepare requests (prepare_pool.h): of each lane, those that take moments and those that
-  // take longer; and how many requests may wait for them.
+  // Prepare threads per lane (prepare_pool.h), one lane for requests that take moments and one for
+  // those that take longer; and how many requests may wait for them.
   int prepare_threads = 2;
   size_t max_preparing = 1024;
   int max_connections = 4096;
   size_t max_body_bytes = size_t{8} << 20;
+  // Limit on the bodies of all requests being received, including gRPC's. A single larger body is
+  // still taken, alone.
+  size_t max_pending_body_bytes = size_t{256} << 20;
   size_t max_header_bytes = size_t{16} << 10;
   Clock::duration header_timeout = std::chrono::seconds(10);
   Clock::duration body_timeout = std::chrono::seconds(30);
+  Clock::duration body_stall_timeout = std::chrono::seconds(2);  // while others wait for its memory
   Clock::duration idle_timeout = std::chrono::seconds(75);
   Clock::duration write_timeout = std::chrono::seconds(30);
   Clock::duration sse_keep_alive = std::chrono::seconds(15);
-  // Longest life of a generation request; then it ends in an error. Zero: no limit.
+  // Longest life of a generation request, which then ends in an error. Zero: no limit.
   Clock::duration request_timeout = Clock::duration::zero();
-  // What a client that reads slowly may leave unread before its request is cancelled.
+  // Bytes that a client that reads slowly may leave unread before its request is cancelled.
   size_t max_buffered_bytes = size_t{1} << 20;
-  // No step ended for so long while requests wait: the engine hangs, and /health fails.
+  // If no step ends for this long while requests wait, the engine hangs, and /health fails.
   Clock::duration step_timeout = std::chrono::seconds(60);
-  std::vector<std::string> api_keys;  // "Authorization: Bearer KEY"; none at all: everyone may ask
-  std::vector<ApiKey> hashed_keys;    // further ones, with limits of their own
-  std::vector<std::string> admin_keys;  // that may see /debug, too
-  KeyLimits key_limits;                 // of each of api_keys
-  int64_t max_open_requests = 0;        // generation requests in progress, of all keys; 0: any
+  std::vector<std::string> api_keys;  // "Authorization: Bearer KEY"; none: no check
+  std::vector<ApiKey> hashed_keys;    // further keys, with their own limits
+  bool keys_may_change = false;       // ReplaceKeys will be called
+  PrefixCacheScope prefix_cache_scope = PrefixCacheScope::kAuto;
+  std::vector<std::string> admin_keys;  // keys that may also see /debug
+  KeyLimits key_limits;                 // limits of each of api_keys
+  int64_t max_open_requests = 0;        // in progress, over all keys; 0: no limit
   std::string cors_origin;              // "*" or one origin; empty: no CORS headers
   ServerMetrics::Names metric_names = ServerMetrics::Names::kOwn;
   RequestPolicy policy;
-  double trace_sample_ratio = 1;  // of traces that begin here
+  double trace_sample_ratio = 1;  // share of the traces that begin here
   std::string version = "0.1.0";
 };
 
-// All outlive the server.
+// All of these outlive the server.
 struct HttpDependencies {
   GenerationService* generation = nullptr;
   const TextCodec* codec = nullptr;
@@ -68,7 +81,7 @@ struct HttpDependencies {
   ServerMetrics* metrics = nullptr;
   const Logger* log = nullptr;
   const TlsContext* tls = nullptr;  // nullptr: plain HTTP
-  SpanExporter* spans = nullptr;    // nullptr: none are made
+  SpanExporter* spans = nullptr;    // nullptr: no spans
 };
 
 class HttpServer {
@@ -81,21 +94,29 @@ class HttpServer {
   uint16_t port() const;
 
   // A handler of the same routes, keys, limits and metrics for another transport (gRPC). It must be
-  // gone before the server is.
+  // destroyed before the server.
   std::unique_ptr<Handler> NewHandler(PostTask post);
 
-  // False: /ready and new generation requests answer 503.
+  // Replaces hashed_keys. Requests in progress continue; keys that stay keep their accounts.
+  void ReplaceKeys(const std::vector<ApiKey>& hashed_keys);
+
+  // For another transport: the shared budget of bodies, our log, and our metrics of refusals.
+  BodyBudget* bodies();
+  const Logger* log() const;
+  void CountRefusal(Refusal refusal);
+
+  // With false, /ready and new generation requests answer 503.
   void SetReady(bool ready);
 
   // /ready answers 503 and each answer ends its connection, so that clients and load balancers go
-  // elsewhere; whatever comes is still served. Before a Drain.
+  // elsewhere; requests are still served. Precedes a Drain.
   void Leave();
 
-  // Stops accepting, waits until the requests in progress are answered, at most until `deadline`.
-  // True: all were.
+  // Stops accepting and waits until the requests in progress are answered, at most until
+  // `deadline`. Returns true if all were.
   bool Drain(Clock::time_point deadline);
 
-  // Drops what is left; its requests are cancelled. Idempotent.
+  // Drops the remaining requests, which are cancelled. Idempotent.
   void Stop();
 
  private:

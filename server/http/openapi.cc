@@ -7,66 +7,67 @@
 
 #include "base/message.h"
 #include "nlohmann/json.hpp"
+#include "server/anthropic/messages_fields.h"
 #include "server/http/router.h"
 #include "server/json_writer.h"
-#include "server/openai/fields.h"
+#include "server/openai/api_fields.h"
 
 namespace heddle::server {
 namespace {
 
-// What is known of a route beyond router.h's table.
+// The documentation of a route beyond router.h's table.
 struct RouteDoc {
   RouteId id;
-  std::span<const Field> (*fields)() = nullptr;  // of the request's body
-  std::vector<std::string_view> members;         // that every whole answer has
+  std::span<const Field> body;            // of the request
+  std::vector<std::string_view> members;  // members of every whole answer
   bool streams = false;
-  std::string_view text = "";                   // content type of an answer that is no JSON
-  std::span<const Field> (*query)() = nullptr;  // parameters of the URL
-  bool answers = true;                          // false: it refuses whatever is asked
+  std::string_view text = "";    // content type of an answer that is not JSON
+  std::span<const Field> query;  // parameters of the URL
+  bool answers = true;           // false: it refuses every request
 };
 
 const std::vector<RouteDoc>& Docs() {
   static const std::vector<RouteDoc> docs = {
       {RouteId::kCompletions,
-       CompletionFields,
+       fields::kCompletion,
        {"id", "object", "created", "model", "choices", "usage"},
        true},
       {RouteId::kChatCompletions,
-       ChatFields,
+       fields::kChat,
        {"id", "object", "created", "model", "choices", "usage"},
        true},
       {RouteId::kResponses,
-       ResponsesFields,
+       fields::kResponses,
        {"id", "object", "created_at", "status", "model", "output", "usage"},
        true},
-      {RouteId::kResponse, nullptr, {"id", "object", "status", "output"}},
-      {RouteId::kDeleteResponse, nullptr, {"id", "object", "deleted"}},
+      {RouteId::kResponse, {}, {"id", "object", "status", "output"}},
+      {RouteId::kDeleteResponse, {}, {"id", "object", "deleted"}},
       {RouteId::kInputItems,
-       nullptr,
+       {},
        {"object", "data", "first_id", "last_id", "has_more"},
        false,
        "",
-       InputItemsQuery},
-      {RouteId::kCancelResponse, nullptr, {}, false, "", nullptr, false},
-      {RouteId::kInputTokens, ResponsesFields, {"object", "input_tokens"}},
+       fields::kInputItemsQuery},
+      {RouteId::kCancelResponse, {}, {}, false, "", {}, false},
+      {RouteId::kInputTokens, fields::kResponses, {"object", "input_tokens"}},
       {RouteId::kMessages,
-       MessagesFields,
+       fields::kMessages,
        {"id", "type", "role", "model", "content", "stop_reason", "usage"},
        true},
-      {RouteId::kCountTokens, MessagesFields, {"input_tokens"}},
-      {RouteId::kEmbeddings, EmbeddingFields, {"object", "data", "model", "usage"}},
-      {RouteId::kScore, ScoreFields, {"id", "object", "data", "model", "usage"}},
-      {RouteId::kRerank, RerankFields, {"id", "model", "results", "usage"}},
-      {RouteId::kModels, nullptr, {"object", "data"}},
-      {RouteId::kModel, nullptr, {"id", "object", "created", "owned_by", "max_model_len"}},
-      {RouteId::kTokenize, TokenizeFields, {"tokens", "count", "max_model_len"}},
-      {RouteId::kDetokenize, DetokenizeFields, {"prompt"}},
-      {RouteId::kHealth, nullptr, {"status"}},
-      {RouteId::kReady, nullptr, {"status"}},
-      {RouteId::kVersion, nullptr, {"version"}},
-      {RouteId::kOpenApi, nullptr, {"openapi", "info", "paths"}},
-      {RouteId::kMetrics, nullptr, {}, false, "text/plain"},
-      {RouteId::kIndex, nullptr, {}, false, "text/plain"},
+      {RouteId::kCountTokens, fields::kMessages, {"input_tokens"}},
+      {RouteId::kEmbeddings, fields::kEmbeddings, {"object", "data", "model", "usage"}},
+      {RouteId::kScore, fields::kScore, {"id", "object", "data", "model", "usage"}},
+      {RouteId::kRerank, fields::kRerank, {"id", "model", "results", "usage"}},
+      {RouteId::kModels, {}, {"object", "data"}},
+      {RouteId::kModel, {}, {"id", "object", "created", "owned_by", "max_model_len"}},
+      {RouteId::kTokenize, fields::kTokenize, {"tokens", "count", "max_model_len"}},
+      {RouteId::kDetokenize, fields::kDetokenize, {"prompt"}},
+      {RouteId::kHealth, {}, {"status"}},
+      {RouteId::kReady, {}, {"status"}},
+      {RouteId::kVersion, {}, {"version"}},
+      {RouteId::kOpenApi, {}, {"openapi", "info", "paths"}},
+      {RouteId::kMetrics, {}, {}, false, "text/plain"},
+      {RouteId::kIndex, {}, {}, false, "text/plain"},
   };
   return docs;
 }
@@ -89,20 +90,23 @@ std::vector<std::string_view> TypeNames(FieldType type) {
       return {"string", "array"};
     case FieldType::kStringOrObject:
       return {"string", "object"};
+    case FieldType::kSchema:
+      return {"object", "boolean", "string"};
   }
   return {};
 }
 
 void WriteBound(std::string_view name, double bound, JsonWriter* json) {
-  constexpr double kExact = 0x1p53;  // beyond it, a bound is only that of the number's type
+  constexpr double kExact = 0x1p53;  // beyond it, a bound is only that of the number type
   if (std::abs(bound) > kExact) return;
   json->Key(name).Number(bound);
 }
 
-// The bounds of Field, under the names that JSON Schema has for each type.
+// Writes the bounds of Field, under JSON Schema's name for each type.
 void WriteBounds(const Field& field, JsonWriter* json) {
   switch (field.type) {
     case FieldType::kBoolean:
+    case FieldType::kSchema:
       return;
     case FieldType::kInteger:
     case FieldType::kNumber:
@@ -115,7 +119,7 @@ void WriteBounds(const Field& field, JsonWriter* json) {
       WriteBound("maxProperties", field.maximum, json);
       return;
     case FieldType::kString:
-      // In bytes: no fewer than the characters that JSON Schema counts.
+      // The limit is in bytes, which are at least as many as JSON Schema's characters.
       WriteBound("maxLength", field.maximum, json);
       return;
     case FieldType::kArray:
@@ -126,26 +130,11 @@ void WriteBounds(const Field& field, JsonWriter* json) {
   }
 }
 
-// Of the body, where a field that is not required may also be null, or of the URL.
-void WriteSchema(const Field& field, bool nullable, JsonWriter* json) {
-  json->BeginObject().Key("type").BeginArray();
-  for (std::string_view name : TypeNames(field.type)) json->String(name);
-  if (nullable) json->String("null");
-  json->EndArray();
-  WriteBounds(field, json);
-  bool is_json = !field.default_value.empty() && nlohmann::json::accept(field.default_value);
-  if (is_json) json->Key("default").Raw(field.default_value);
-  std::string description(field.description);
-  if (!is_json && !field.default_value.empty()) {
-    description.append("; default: ").append(field.default_value);
-  }
-  json->Member("description", description).EndObject();
-}
+void WriteSchema(const Field& field, bool nullable, JsonWriter* json);
 
-void WriteRequestBody(std::span<const Field> fields, JsonWriter* json) {
-  json->Key("requestBody").BeginObject().Key("required").Bool(true).Key("content").BeginObject();
-  json->Key("application/json").BeginObject().Key("schema").BeginObject();
-  json->Member("type", "object").Key("properties").BeginObject();
+// Writes the members of an object's schema that describe its own members.
+void WriteMembers(std::span<const Field> fields, JsonWriter* json) {
+  json->Key("properties").BeginObject();
   for (const Field& field : fields) {
     json->Key(field.name);
     WriteSchema(field, /*nullable=*/!field.required, json);
@@ -159,6 +148,31 @@ void WriteRequestBody(std::span<const Field> fields, JsonWriter* json) {
     }
     json->EndArray();
   }
+}
+
+// The schema of a field of the body, where an optional field may also be null, or of the URL.
+void WriteSchema(const Field& field, bool nullable, JsonWriter* json) {
+  json->BeginObject().Key("type").BeginArray();
+  for (std::string_view name : TypeNames(field.type)) json->String(name);
+  if (nullable) json->String("null");
+  json->EndArray();
+  WriteBounds(field, json);
+  bool is_json = !field.default_value.empty() && nlohmann::json::accept(field.default_value);
+  if (is_json) json->Key("default").Raw(field.default_value);
+  std::string description(field.description);
+  if (!is_json && !field.default_value.empty()) {
+    description.append("; default: ").append(field.default_value);
+  }
+  json->Member("description", description);
+  if (!field.members.empty()) WriteMembers(field.members, json);
+  json->EndObject();
+}
+
+void WriteRequestBody(std::span<const Field> fields, JsonWriter* json) {
+  json->Key("requestBody").BeginObject().Key("required").Bool(true).Key("content").BeginObject();
+  json->Key("application/json").BeginObject().Key("schema").BeginObject();
+  json->Member("type", "object");
+  WriteMembers(fields, json);
   json->EndObject().EndObject().EndObject().EndObject();
 }
 
@@ -174,7 +188,7 @@ void WriteContent(const RouteDoc& doc, JsonWriter* json) {
     json->EndArray().EndObject().EndObject();
   }
   if (doc.streams) {
-    // OpenAPI 3.1 has no words for a sequence of events.
+    // OpenAPI 3.1 cannot describe a sequence of events.
     json->Key("text/event-stream").BeginObject().EndObject();
   }
   json->EndObject();
@@ -197,15 +211,15 @@ void WriteResponses(const RouteDoc& doc, bool messages, JsonWriter* json) {
 
 void WriteParameters(const Route& route, const RouteDoc& doc, JsonWriter* json) {
   const bool has_id = route.pattern.find('{') != std::string_view::npos;
-  if (!has_id && doc.query == nullptr) return;
+  if (!has_id && doc.query.empty()) return;
   json->Key("parameters").BeginArray();
   if (has_id) {
     json->BeginObject().Member("name", "id").Member("in", "path");
     json->Key("required").Bool(true).Key("schema").BeginObject().Member("type", "string");
     json->EndObject().EndObject();
   }
-  if (doc.query != nullptr) {
-    for (const Field& field : doc.query()) {
+  if (!doc.query.empty()) {
+    for (const Field& field : doc.query) {
       json->BeginObject().Member("name", field.name).Member("in", "query").Key("schema");
       WriteSchema(field, /*nullable=*/false, json);
       json->EndObject();
@@ -220,19 +234,19 @@ void WriteOperation(const Route& route, const RouteDoc& doc, JsonWriter* json) {
                  [](char c) { return static_cast<char>(c - 'A' + 'a'); });
   json->Key(method).BeginObject().Member("summary", route.summary);
   WriteParameters(route, doc, json);
-  if (doc.fields != nullptr) WriteRequestBody(doc.fields(), json);
+  if (!doc.body.empty()) WriteRequestBody(doc.body, json);
   WriteResponses(doc, route.pattern.starts_with("/v1/messages"), json);
   json->Key("security").BeginArray();
   if (route.needs_key) {
     for (std::string_view scheme : {"bearer", "key"}) {
       json->BeginObject().Key(scheme).BeginArray().EndArray().EndObject();
     }
-    json->BeginObject().EndObject();  // without a key, where none is set
+    json->BeginObject().EndObject();  // also without a key, if none is set
   }
   json->EndArray().EndObject();
 }
 
-// Operations of one pattern stand under one path.
+// All operations of a pattern are under one path.
 void WritePaths(JsonWriter* json) {
   json->Key("paths").BeginObject();
   std::vector<std::string_view> seen;

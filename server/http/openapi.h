@@ -1,5 +1,5 @@
-// The API as an OpenAPI 3.1 document, made of what answers it: the routes of router.h and the
-// fields of server/openai/fields.h. What validates a request is what documents it.
+// The API as an OpenAPI 3.1 document, made from the same tables that answer it: the routes of
+// router.h and the fields of server/request/fields.h, which also validate requests.
 #pragma once
 
 #include <string>

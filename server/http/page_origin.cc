@@ -8,7 +8,7 @@
 namespace heddle::server {
 namespace {
 
-// "host" of "host:port" and of "[::1]:port", the latter without brackets.
+// Extracts "host" from "host:port" and "[::1]:port", the latter without brackets.
 std::string_view HostOf(std::string_view authority) {
   if (authority.starts_with('[')) {
     const size_t end = authority.find(']');
@@ -17,8 +17,8 @@ std::string_view HostOf(std::string_view authority) {
   return authority.substr(0, authority.find(':'));
 }
 
-// An address, or localhost and what is below it. No domain's name has a colon, or digits and dots
-// alone.
+// Whether the host is an address, or localhost and names below it. No domain name has a colon, or
+// only digits and dots.
 bool IsOwnName(std::string_view host) {
   constexpr std::string_view kLocalhost = "localhost";
   const bool is_address =
@@ -32,7 +32,8 @@ bool IsOwnName(std::string_view host) {
          (before == 0 || host[before - 1] == '.');
 }
 
-// Where browsers do not say it (plain HTTP to another machine, and those before 2023).
+// Used if the browser does not send Sec-Fetch-Site (plain HTTP to another machine, and browsers
+// before 2023).
 bool IsOwnOrigin(std::string_view authority, std::string_view host, bool on_loopback) {
   if (authority.empty() || !EqualsIgnoringCase(authority, host)) return false;
   return !on_loopback || IsOwnName(HostOf(host));

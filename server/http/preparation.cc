@@ -6,10 +6,11 @@
 #include <utility>
 
 #include "base/status.h"
+#include "server/anthropic/messages_request.h"
 #include "server/http/embedding_exchange.h"
 #include "server/http/generation_exchange.h"
+#include "server/http/responses.h"
 #include "server/openai/embeddings.h"
-#include "server/openai/messages_request.h"
 #include "server/openai/responses_request.h"
 #include "server/openai/tokenize.h"
 
@@ -20,8 +21,8 @@ class GenerationPreparation final : public Preparation {
  public:
   explicit GenerationPreparation(PreparationParts parts) : parts_(std::move(parts)) {}
 
-  absl::Status Read(bool quick) override {
-    parts_.context.quick = quick;
+  absl::Status Read(const Patience& patience) override {
+    parts_.context.patience = patience;
     HEDDLE_ASSIGN_OR_RETURN(generation_,
                             ParseGeneration(parts_.route, parts_.request.body, parts_.context,
                                             parts_.identity, &parts_.server->responses));
@@ -31,7 +32,7 @@ class GenerationPreparation final : public Preparation {
   absl::StatusOr<std::shared_ptr<Exchange>> Begin() override {
     auto exchange = std::make_shared<GenerationExchange>(
         parts_.server, std::move(generation_.request), std::move(generation_.format), parts_.writer,
-        parts_.request.received, std::move(parts_.decorate));
+        parts_.request.received);
     HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
     return exchange;
   }
@@ -50,17 +51,17 @@ class EmbeddingPreparation final : public Preparation {
  public:
   explicit EmbeddingPreparation(PreparationParts parts) : parts_(std::move(parts)) {}
 
-  absl::Status Read(bool quick) override {
-    parts_.context.quick = quick;
+  absl::Status Read(const Patience& patience) override {
+    parts_.context.patience = patience;
     HEDDLE_ASSIGN_OR_RETURN(
         parsed_, ParseEmbeddingRequest(TaskOf(parts_.route), parts_.request.body, parts_.context));
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::shared_ptr<Exchange>> Begin() override {
-    auto exchange = std::make_shared<EmbeddingExchange>(
-        parts_.server, std::move(parsed_), std::move(parts_.identity), parts_.writer,
-        parts_.request.received, std::move(parts_.decorate));
+    auto exchange = std::make_shared<EmbeddingExchange>(parts_.server, std::move(parsed_),
+                                                        std::move(parts_.identity), parts_.writer,
+                                                        parts_.request.received);
     HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
     return exchange;
   }
@@ -70,7 +71,7 @@ class EmbeddingPreparation final : public Preparation {
   EmbeddingRequest parsed_;
 };
 
-// Of requests that are answered as soon as they are read.
+// Prepares requests that are answered as soon as they are read.
 class AnswerPreparation final : public Preparation {
  public:
   using MakeBody =
@@ -79,14 +80,14 @@ class AnswerPreparation final : public Preparation {
   AnswerPreparation(PreparationParts parts, MakeBody make_body)
       : parts_(std::move(parts)), make_body_(std::move(make_body)) {}
 
-  absl::Status Read(bool quick) override {
-    parts_.context.quick = quick;
+  absl::Status Read(const Patience& patience) override {
+    parts_.context.patience = patience;
     HEDDLE_ASSIGN_OR_RETURN(response_.body, make_body_(parts_.request.body, parts_.context));
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::shared_ptr<Exchange>> Begin() override {
-    parts_.decorate(&response_);
+    AddCorsHeaders(parts_.server->options.cors_origin, &response_);
     parts_.writer->Send(std::move(response_));
     return nullptr;
   }

@@ -1,8 +1,7 @@
-// What a request needs before its work can begin, by route: its body read, the chat template
-// rendered, texts as tokens, grammars compiled. Private to server/http/.
+// The work before a request can begin, by route: its body is read, the chat template rendered,
+// texts tokenized, grammars compiled. Private to server/http/.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -19,16 +18,16 @@ class Preparation {
  public:
   virtual ~Preparation() = default;
 
-  // On any thread, but on one at a time; touches nothing of a connection. `quick`: the thread has
-  // others to serve; TakesLong (openai_request.h): it is to be called again, without haste.
-  virtual absl::Status Read(bool quick) = 0;
+  // Called on any thread, one at a time; touches nothing of a connection. TakesLong
+  // (openai_request.h) means that it is to be called again, with more patience.
+  virtual absl::Status Read(const Patience& patience) = 0;
 
-  // Once Read has returned OK, on the request's I/O thread: answers (returns nullptr), or returns
-  // the exchange that will. On an error nothing was sent.
+  // Called after Read has returned OK, on the request's I/O thread: answers (returns nullptr), or
+  // returns the exchange that will. After an error nothing was sent.
   virtual absl::StatusOr<std::shared_ptr<Exchange>> Begin() = 0;
 };
 
-// What any preparation is made of. `server`, `inbox` and `writer` outlive the request.
+// The inputs of any preparation. `server`, `inbox` and `writer` outlive the request.
 struct PreparationParts {
   ServerContext* server = nullptr;
   EventInbox* inbox = nullptr;
@@ -37,11 +36,9 @@ struct PreparationParts {
   HttpRequest request;
   RequestContext context;
   AnswerIdentity identity;
-  std::function<void(HttpResponse*)> decorate;  // adds headers that every response has
 };
 
-// Whether requests of a route are prepared: those that run through the engine, and those that are
-// about tokens.
+// Whether requests of a route are prepared: those that run on the engine, and those about tokens.
 bool NeedsPreparation(RouteId id);
 
 // REQUIRES: NeedsPreparation(parts.route).

@@ -2,10 +2,12 @@
 
 #include <pthread.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,22 +18,41 @@ namespace {
 
 using Lane = PrepareTask::Lane;
 
-// A tenth of a core that the engine computes on, and all of one that is free: Linux gives a thread
-// of nice n a share in proportion to 1.25 ^ -n.
+// A tenth of a core that the engine computes on, and all of a free one: Linux gives a thread of
+// nice n a share proportional to 1.25 ^ -n.
 constexpr int kLongNice = 10;
 
-double SecondsSince(Clock::time_point time) {
-  return std::chrono::duration<double>(Clock::now() - time).count();
-}
+// Use of the pool is weighted by half after this time, and forgotten when it is nearly nothing.
+constexpr double kHalfLifeSeconds = 10;
+constexpr double kLeastUseSeconds = 1e-4;
+constexpr size_t kMaxClients = 4096;
 
 }  // namespace
 
+int64_t PreparePool::ThreadCpuUs() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
+}
+
+PrepareTurn::Answer PrepareTurn::Ask() const {
+  if (pool_.stopping_) return Answer::kStop;
+  if (slice_end_us_ < 0) return Answer::kGoOn;
+  if (lane_ == PrepareTask::Lane::kLong && pool_.num_waiting_long_ == 0) return Answer::kGoOn;
+  return pool_.options_.thread_cpu_us() < slice_end_us_ ? Answer::kGoOn : Answer::kLater;
+}
+
 PreparePool::PreparePool(const Options& options) : options_(options) {
-  for (int i = 0; i < std::max(1, options.short_threads); ++i) {
-    threads_.emplace_back([this] { RunThread(Lane::kShort); });
-  }
-  for (int i = 0; i < std::max(1, options.long_threads); ++i) {
-    threads_.emplace_back([this] { RunThread(Lane::kLong); });
+  std::lock_guard lock(mutex_);
+  Start(Lane::kShort, std::max(1, options.short_threads));
+  Start(Lane::kLong, std::max(1, options.long_threads));
+}
+
+void PreparePool::Start(Lane lane, int count) {
+  QueueOf(lane).num_threads = count;
+  for (int i = 0; i < count; ++i) {
+    states_.push_back({.lane = lane});
+    threads_.emplace_back([this, lane, index = states_.size() - 1] { RunThread(lane, index); });
   }
 }
 
@@ -53,17 +74,18 @@ absl::Status PreparePool::Submit(Lane lane, std::shared_ptr<PrepareTask> task, s
           "The queue is full: with this request ", waiting_bytes_ + bytes,
           " bytes would wait to be read and the limit is ", options_.max_waiting_bytes, "."));
     }
-    // In the time that the one that began last had to wait, the present queue has its turn.
+    // The suggested delay is the time for which the most recently started request had to wait.
     if (!full.ok()) return WithRetryAfter(std::move(full), queue.last_waited_seconds);
+    queue.entries.push_back({std::move(task), bytes, options_.now()});
     waiting_bytes_ += bytes;
-    queue.entries.push_back({std::move(task), bytes, Clock::now()});
+    num_waiting_long_ = long_.entries.size();
   }
   queue.posted.notify_one();
   return absl::OkStatus();
 }
 
 void PreparePool::Cancel(const PrepareTask* task) {
-  Entry cancelled;  // freed when the lock is open again
+  Entry cancelled;  // freed after the lock is released
   std::lock_guard lock(mutex_);
   for (Queue* queue : {&short_, &long_}) {
     const auto found =
@@ -73,6 +95,7 @@ void PreparePool::Cancel(const PrepareTask* task) {
     waiting_bytes_ -= found->bytes;
     cancelled = std::move(*found);
     queue->entries.erase(found);
+    num_waiting_long_ = long_.entries.size();
     return;
   }
 }
@@ -80,6 +103,36 @@ void PreparePool::Cancel(const PrepareTask* task) {
 size_t PreparePool::waiting() const {
   std::lock_guard lock(mutex_);
   return short_.entries.size() + long_.entries.size();
+}
+
+PreparePool::Figures PreparePool::figures() const {
+  std::lock_guard lock(mutex_);
+  Figures figures{.waiting = short_.entries.size() + long_.entries.size(),
+                  .stuck_threads = NumStuck(Lane::kShort) + NumStuck(Lane::kLong)};
+  for (const Thread& thread : states_) figures.busy_threads += thread.is_busy ? 1 : 0;
+  return figures;
+}
+
+// REQUIRES: mutex_ is held.
+int PreparePool::NumStuck(Lane lane) const {
+  const Clock::time_point now = options_.now();
+  return static_cast<int>(std::count_if(states_.begin(), states_.end(), [&](const Thread& thread) {
+    return thread.lane == lane && thread.is_busy && now - thread.since > options_.stuck_after;
+  }));
+}
+
+absl::Status PreparePool::Check() const {
+  std::lock_guard lock(mutex_);
+  for (const Lane lane : {Lane::kShort, Lane::kLong}) {
+    const Queue& queue = lane == Lane::kShort ? short_ : long_;
+    if (NumStuck(lane) < queue.num_threads) continue;
+    return absl::UnavailableError(absl::StrCat(
+        "requests cannot be read: all ", queue.num_threads, " threads for ",
+        lane == Lane::kShort ? "small" : "large",
+        " ones have been at work on one each for more than ",
+        std::chrono::duration_cast<std::chrono::seconds>(options_.stuck_after).count(), " s"));
+  }
+  return absl::OkStatus();
 }
 
 void PreparePool::Stop() {
@@ -98,41 +151,121 @@ void PreparePool::Stop() {
   threads_.clear();
 }
 
-void PreparePool::RunThread(Lane lane) {
+void PreparePool::RunThread(Lane lane, size_t index) {
   const bool is_long = lane == Lane::kLong;
   pthread_setname_np(pthread_self(), is_long ? "prepare-long" : "prepare");
-  // Linux has priorities of threads by this call; where it fails the thread runs like any other.
+  // On Linux this call sets the priority of one thread; if it fails, the thread runs like any
+  // other.
   if (is_long) static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLongNice));
   Entry entry;
-  while (Take(lane, &entry)) {
-    const PrepareTask::Next next = entry.task->Run(lane, entry.waited_seconds);
-    if (next == PrepareTask::Next::kAgainInLongLane) MoveToLongLane(std::move(entry));
+  while (Take(lane, index, &entry)) {
+    const std::shared_ptr<PrepareTask> task = entry.task;
+    try {
+      RunEntry(lane, std::move(entry));
+    } catch (...) {
+      task->Lose();
+    }
     entry = Entry();
+    std::lock_guard lock(mutex_);
+    states_[index].is_busy = false;
   }
 }
 
-// Waits for the next. False: the pool stops.
-bool PreparePool::Take(Lane lane, Entry* entry) {
+void PreparePool::RunEntry(Lane lane, Entry entry) {
+  const int64_t begin_us = options_.thread_cpu_us();
+  int64_t slice_end_us = begin_us + kShortSliceUs;
+  const bool is_bounded = lane == Lane::kShort || entry.num_turns == 0;
+  if (lane == Lane::kLong) slice_end_us = is_bounded ? begin_us + kLongSliceUs : -1;
+  const PrepareTurn turn(*this, lane, entry.waited_seconds, slice_end_us);
+  const uint64_t client = entry.task->client();
+  auto next = PrepareTask::Next::kDone;
+  try {
+    next = entry.task->Run(turn);
+  } catch (...) {
+    entry.task->Lose();
+  }
+  const double seconds = static_cast<double>(options_.thread_cpu_us() - begin_us) * 1e-6;
+  {
+    std::lock_guard lock(mutex_);
+    if (!is_bounded) --long_.num_unbounded;
+    Charge(client, seconds);
+  }
+  if (!is_bounded) long_.posted.notify_one();  // another one may run now
+  if (next != PrepareTask::Next::kAgainInLongLane) return;
+  if (lane == Lane::kLong) ++entry.num_turns;
+  MoveToLongLane(std::move(entry));
+}
+
+// Waits for the next entry. Returns false if the pool stops.
+bool PreparePool::Take(Lane lane, size_t index, Entry* entry) {
   Queue& queue = QueueOf(lane);
   std::unique_lock lock(mutex_);
-  queue.posted.wait(lock, [this, &queue] { return stopping_ || !queue.entries.empty(); });
+  auto next = queue.entries.end();
+  queue.posted.wait(lock, [this, &queue, &next] {
+    next = Choose(&queue);
+    return stopping_ || next != queue.entries.end();
+  });
   if (stopping_) return false;
-  *entry = std::move(queue.entries.front());
-  queue.entries.pop_front();
+  *entry = std::move(*next);
+  queue.entries.erase(next);
+  num_waiting_long_ = long_.entries.size();
   waiting_bytes_ -= entry->bytes;
-  queue.last_waited_seconds = SecondsSince(entry->since);
+  if (lane == Lane::kLong && entry->num_turns > 0) ++queue.num_unbounded;
+  const Clock::time_point now = options_.now();
+  queue.last_waited_seconds = SecondsBetween(entry->since, now);
   entry->waited_seconds += queue.last_waited_seconds;
+  states_[index].is_busy = true;
+  states_[index].since = now;
   return true;
 }
 
-// It was let in once: no bound stops it here.
+// The entry whose turn it is; end() if none may run now. REQUIRES: mutex_ is held.
+std::deque<PreparePool::Entry>::iterator PreparePool::Choose(Queue* queue) {
+  const int max_unbounded = std::max(1, queue->num_threads - 1);
+  auto best = queue->entries.end();
+  double least = 0;
+  for (auto it = queue->entries.begin(); it != queue->entries.end(); ++it) {
+    if (it->num_turns > 0 && queue->num_unbounded >= max_unbounded) continue;
+    const double use = UseOf(it->task->client());
+    if (best != queue->entries.end() &&
+        (use > least || (use == least && it->num_turns >= best->num_turns))) {
+      continue;
+    }
+    best = it;
+    least = use;
+  }
+  return best;
+}
+
+// REQUIRES: mutex_ is held.
+double PreparePool::UseOf(uint64_t client) const {
+  auto known = use_.find(client);
+  if (known == use_.end()) return 0;
+  const double age = SecondsBetween(known->second.at, options_.now());
+  const double use = known->second.seconds * std::exp2(-age / kHalfLifeSeconds);
+  return use < kLeastUseSeconds ? 0 : use;
+}
+
+// REQUIRES: mutex_ is held.
+void PreparePool::Charge(uint64_t client, double seconds) {
+  const double use = UseOf(client) + seconds;
+  if (use_.size() >= kMaxClients && !use_.contains(client)) {
+    absl::erase_if(use_, [this](const auto& entry) { return UseOf(entry.first) == 0; });
+    if (use_.size() >= kMaxClients) return;
+  }
+  use_[client] = {use, options_.now()};
+}
+
+// It was admitted before, so no limit applies here.
 void PreparePool::MoveToLongLane(Entry entry) {
-  entry.since = Clock::now();
+  entry.since = options_.now();
   {
     std::lock_guard lock(mutex_);
     if (stopping_) return;
-    waiting_bytes_ += entry.bytes;
+    const size_t bytes = entry.bytes;
     long_.entries.push_back(std::move(entry));
+    waiting_bytes_ += bytes;
+    num_waiting_long_ = long_.entries.size();
   }
   long_.posted.notify_one();
 }

@@ -1,30 +1,42 @@
-// Threads that prepare requests: parsing, chat templates, tokens, grammars. I/O threads have the
-// streams of other clients to send meanwhile.
+// Threads that prepare requests (parsing, chat templates, tokens, grammars), because I/O threads
+// have to serve other clients' streams meanwhile.
 //
-// Two lanes, each with its queue and its threads, so that what takes a millisecond never waits for
-// what takes a second: tasks begin in the lane that they are submitted to, and a short one that
-// finds itself long moves to the other. The threads of the long lane run at low priority: on a CPU
-// backend the cores are the engine's, and a step waits for its slowest thread.
-// Bound: requests and bytes of bodies that wait, of both lanes together. What runs counts no more.
-// Thread-safety: Submit and Cancel from any thread; tasks run on the pool's own threads. Stop
-// belongs to the owner.
+// There are two lanes, each with its queue and its threads, so that a task of a millisecond never
+// waits for one of a second: tasks begin in the lane to which they are submitted, and a short one
+// that turns out to be long moves to the other. The threads of the long lane run at low priority:
+// on a CPU backend the cores belong to the engine, and a step waits for its slowest thread.
+//
+// Turns. The next task in a lane is that of the client for which the pool has worked least lately;
+// among those, the one that has had fewer turns, then the one that came first. Long tasks ask
+// regularly whether their turn is over. In the short lane a task has kShortSlice, and then moves
+// over. In the long lane it has kLongSlice while others wait; then it starts again from the end of
+// the queue, without a limit. At most all but one of the lane's threads run such unlimited tasks
+// (if it has two). So a small request waits for slices, and never for a whole large one.
+// Bound: waiting requests and bytes of their bodies, over both lanes. Running ones do not count.
+// Thread-safety: Submit, Cancel and Check may be called from any thread; tasks run on the pool's
+// own threads. The owner calls Stop.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "server/http/message.h"
+#include "server/http/http_message.h"
 
 namespace heddle::server {
 
-// Something to do once. The pool holds it while it waits and runs.
+class PrepareTurn;
+
+// A task that runs once. The pool holds it while it waits and runs.
 class PrepareTask {
  public:
   enum class Lane : uint8_t { kShort, kLong };
@@ -32,9 +44,15 @@ class PrepareTask {
 
   virtual ~PrepareTask() = default;
 
-  // On a thread of `lane`. `waited_seconds`: since it was submitted, running in the short lane not
-  // counted. kAgainInLongLane: only from the short lane.
-  virtual Next Run(Lane lane, double waited_seconds) = 0;
+  // Called on a thread of the turn's lane. Returns kAgainInLongLane only from the short lane, or
+  // after the turn has said kLater.
+  virtual Next Run(const PrepareTurn& turn) = 0;
+
+  // The client whose task it is: clients take turns. 0: clients of this kind are not distinguished.
+  virtual uint64_t client() const { return 0; }
+
+  // Called on a thread of the pool: out of memory, and the task will not complete.
+  virtual void Lose() noexcept = 0;
 };
 
 class PreparePool {
@@ -43,9 +61,24 @@ class PreparePool {
     int short_threads = 2;
     int long_threads = 2;
     size_t max_waiting = 1024;
-    // Eight of the longest bodies that a server takes unless told otherwise. Where nothing else
-    // waits, a longer one may.
+    // Eight of the longest bodies that a server takes by default. A longer one may wait if nothing
+    // else does.
     size_t max_waiting_bytes = size_t{64} << 20;
+    // Far longer than any task takes, with budgets of seconds on threads of low priority.
+    Clock::duration stuck_after = std::chrono::seconds(60);
+    // Clocks: the time, and the calling thread's CPU time.
+    std::function<Clock::time_point()> now = Clock::now;
+    std::function<int64_t()> thread_cpu_us = ThreadCpuUs;
+  };
+  static int64_t ThreadCpuUs();
+
+  static constexpr int64_t kShortSliceUs = 3'000;
+  static constexpr int64_t kLongSliceUs = 20'000;
+
+  struct Figures {
+    size_t waiting = 0;
+    int busy_threads = 0;
+    int stuck_threads = 0;
   };
 
   explicit PreparePool(const Options& options);
@@ -53,47 +86,103 @@ class PreparePool {
   PreparePool(const PreparePool&) = delete;
   PreparePool& operator=(const PreparePool&) = delete;
 
-  // RESOURCE_EXHAUSTED, with the time after which to come again (retry_after.h): too many wait.
+  // RESOURCE_EXHAUSTED, with the time after which to retry (retry_after.h): too many wait.
   // UNAVAILABLE: the pool has stopped.
   absl::Status Submit(PrepareTask::Lane lane, std::shared_ptr<PrepareTask> task, size_t bytes);
 
-  // Lets go of the task if it waits still; otherwise nothing changes, and it runs to its end.
+  // Drops the task if it still waits; otherwise nothing changes, and the task itself has to find
+  // out that nobody waits for it.
   void Cancel(const PrepareTask* task);
 
   size_t waiting() const;
+  Figures figures() const;
 
-  // Drops what waits, and returns when what runs has ended: a second or two at the worst.
-  // Idempotent.
+  // UNAVAILABLE, with the reason, if no thread of a lane has finished its task for
+  // Options::stuck_after, so that new tasks would wait in vain.
+  absl::Status Check() const;
+
+  // Drops waiting tasks, tells running ones to stop, and returns when they have: a task that asks
+  // for its turn does so within a millisecond. Idempotent.
   void Stop();
 
  private:
+  friend class PrepareTurn;
+
   struct Entry {
     std::shared_ptr<PrepareTask> task;
     size_t bytes = 0;
     Clock::time_point since;
     double waited_seconds = 0;  // before `since`
+    int num_turns = 0;          // turns in the long lane that were cut short
   };
   struct Queue {
     std::deque<Entry> entries;
     std::condition_variable posted;
-    double last_waited_seconds = 0;  // of the one that began last
+    double last_waited_seconds = 0;  // wait of the entry that began last
+    int num_unbounded = 0;           // running ones without a slice
+    int num_threads = 0;
+  };
+  struct Thread {
+    PrepareTask::Lane lane;
+    bool is_busy = false;
+    Clock::time_point since;  // when its task began
+  };
+  struct Use {
+    double seconds = 0;
+    Clock::time_point at;
   };
 
   Queue& QueueOf(PrepareTask::Lane lane) {
     return lane == PrepareTask::Lane::kShort ? short_ : long_;
   }
-  void RunThread(PrepareTask::Lane lane);
-  bool Take(PrepareTask::Lane lane, Entry* entry);
+  void Start(PrepareTask::Lane lane, int count);
+  void RunThread(PrepareTask::Lane lane, size_t index);
+  bool Take(PrepareTask::Lane lane, size_t index, Entry* entry);
+  std::deque<Entry>::iterator Choose(Queue* queue);
+  void RunEntry(PrepareTask::Lane lane, Entry entry);
   void MoveToLongLane(Entry entry);
+  double UseOf(uint64_t client) const;
+  void Charge(uint64_t client, double seconds);
+  int NumStuck(PrepareTask::Lane lane) const;
 
   const Options options_;
-  std::vector<std::thread> threads_;  // the owner's
+  std::vector<std::thread> threads_;  // used by the owner only
+  std::atomic<bool> stopping_ = false;
+  std::atomic<size_t> num_waiting_long_ = 0;  // equals the size of long_.entries
   mutable std::mutex mutex_;
-  // GUARDED_BY(mutex_), all of the following.
+  // All of the following are GUARDED_BY(mutex_).
   Queue short_;
   Queue long_;
+  std::vector<Thread> states_;  // of threads_
+  absl::flat_hash_map<uint64_t, Use> use_;
   size_t waiting_bytes_ = 0;
-  bool stopping_ = false;
+};
+
+// What a running task learns about its turn.
+// Thread-safety: none; used on the task's thread while it runs.
+class PrepareTurn {
+ public:
+  enum class Answer : uint8_t {
+    kGoOn,
+    kLater,  // the slice is over: the task has to return kAgainInLongLane
+    kStop,   // the pool stops: the result will not be used
+  };
+
+  PrepareTask::Lane lane() const { return lane_; }
+  // The time since it was submitted, without that of earlier runs.
+  double waited_seconds() const { return waited_seconds_; }
+  Answer Ask() const;
+
+ private:
+  friend class PreparePool;
+  PrepareTurn(const PreparePool& pool, PrepareTask::Lane lane, double waited_seconds,
+              int64_t slice_end_us)
+      : pool_(pool), lane_(lane), waited_seconds_(waited_seconds), slice_end_us_(slice_end_us) {}
+
+  const PreparePool& pool_;
+  const PrepareTask::Lane lane_;
+  const double waited_seconds_;
+  const int64_t slice_end_us_;  // the thread's CPU time at the slice's end; negative: no limit
 };
 
 }  // namespace heddle::server

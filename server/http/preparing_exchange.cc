@@ -3,11 +3,12 @@
 #include <utility>
 
 #include "base/status.h"
+#include "server/http/request_guard.h"
 
 namespace heddle::server {
 namespace {
 
-double SecondsSince(Clock::time_point time) {
+double SecondsFrom(Clock::time_point time) {
   return std::chrono::duration<double>(Clock::now() - time).count();
 }
 
@@ -15,23 +16,25 @@ double SecondsSince(Clock::time_point time) {
 
 PreparingExchange::PreparingExchange(ServerContext* server, std::shared_ptr<EventInbox> inbox,
                                      std::unique_ptr<Preparation> preparation,
-                                     ResponseWriter* writer, Clock::time_point received, Fail fail)
+                                     ResponseWriter* writer, uint64_t client,
+                                     Clock::time_point received, Fail fail)
     : server_(server),
       inbox_(std::move(inbox)),
       preparation_(std::move(preparation)),
       writer_(writer),
+      client_(client),
+      request_id_(writer->record().request_id),
       received_(received),
       fail_(std::move(fail)) {}
 
 void PreparingExchange::Start(size_t body_bytes) {
   Lane lane = body_bytes <= kMaxShortBytes ? Lane::kShort : Lane::kLong;
   if (body_bytes <= kMaxInlineBytes) {
-    const absl::Status status = Read(/*quick=*/true);
+    const absl::Status status = Read({.short_only = true});
     if (!IsTakesLong(status)) {
       OnRead(status);
       return;
     }
-    lane = Lane::kLong;
   }
   const absl::Status submitted = server_->prepare->Submit(lane, shared_from_this(), body_bytes);
   if (submitted.ok()) return;
@@ -39,39 +42,59 @@ void PreparingExchange::Start(size_t body_bytes) {
   fail_(submitted);
 }
 
-absl::Status PreparingExchange::Read(bool quick) {
+absl::Status PreparingExchange::Read(const Patience& patience) {
   const Clock::time_point began = Clock::now();
-  absl::Status status = preparation_->Read(quick);
-  spent_seconds_ += SecondsSince(began);
+  absl::Status status = Guarded(server_->dependencies, "read", request_id_,
+                                [this, &patience] { return preparation_->Read(patience); });
+  spent_seconds_ += SecondsFrom(began);
   return status;
 }
 
-PrepareTask::Next PreparingExchange::Run(Lane lane, double waited_seconds) {
+absl::Status PreparingExchange::Ask(const PrepareTurn& turn) const {
+  if (ended_) return absl::CancelledError("nobody waits for this request any more");
+  switch (turn.Ask()) {
+    case PrepareTurn::Answer::kStop:
+      return absl::UnavailableError("the server is shutting down");
+    case PrepareTurn::Answer::kLater:
+      return TakesLong();
+    case PrepareTurn::Answer::kGoOn:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+PrepareTask::Next PreparingExchange::Run(const PrepareTurn& turn) {
   if (ended_) return Next::kDone;
-  absl::Status status = Read(/*quick=*/lane == Lane::kShort);
-  if (lane == Lane::kShort && IsTakesLong(status)) return Next::kAgainInLongLane;
-  waited_seconds_ = waited_seconds;
+  absl::Status status =
+      Read({.short_only = turn.lane() == Lane::kShort, .ask = [this, &turn] { return Ask(turn); }});
+  if (IsTakesLong(status)) return Next::kAgainInLongLane;
+  if (ended_) return Next::kDone;
+  waited_seconds_ = turn.waited_seconds();
   inbox_->Post([self = shared_from_this(), status = std::move(status)] { self->OnRead(status); });
   return Next::kDone;
 }
 
-void PreparingExchange::OnRead(const absl::Status& status) {
+void PreparingExchange::OnRead(const absl::Status& read) {
   if (ended_) return;
-  if (status.ok()) writer_->record().prepared_seconds = SecondsSince(received_);
-  server_->dependencies.metrics->ObservePreparation(waited_seconds_, spent_seconds_);
-  const auto begin = [this, &status]() -> absl::StatusOr<std::shared_ptr<Exchange>> {
-    HEDDLE_RETURN_IF_ERROR(status);
-    return preparation_->Begin();
-  };
-  absl::StatusOr<std::shared_ptr<Exchange>> answer = begin();
-  preparation_.reset();  // a body's memory is not kept while a long answer streams
-  if (answer.ok()) {
-    answer_ = *std::move(answer);
-    ended_ = answer_ == nullptr;
+  const absl::Status status = Guarded(server_->dependencies, "begin", request_id_,
+                                      [this, &read] { return BeginAnswer(read); });
+  preparation_.reset();  // a body's memory is not kept while a long answer is sent
+  if (status.ok()) return;
+  End();
+  if (writer_->record().status == 0) {
+    fail_(status);
   } else {
-    End();
-    fail_(answer.status());
+    writer_->Abort();  // an answer that has begun cannot be replaced
   }
+}
+
+absl::Status PreparingExchange::BeginAnswer(const absl::Status& status) {
+  if (status.ok()) writer_->record().prepared_seconds = SecondsFrom(received_);
+  server_->dependencies.metrics->ObservePreparation(waited_seconds_, spent_seconds_);
+  HEDDLE_RETURN_IF_ERROR(status);
+  HEDDLE_ASSIGN_OR_RETURN(answer_, preparation_->Begin());
+  ended_ = answer_ == nullptr;
+  return absl::OkStatus();
 }
 
 void PreparingExchange::OnDisconnect() {
@@ -88,9 +111,14 @@ void PreparingExchange::OnTick(Clock::time_point now) {
     return;
   }
   const Clock::duration limit = server_->options.request_timeout;
-  if (ended_ || !IsOverdue(now - received_, limit)) return;
-  End();
-  fail_(OverdueError(limit));
+  if (ended_) return;
+  if (IsOverdue(now - received_, limit)) {
+    End();
+    fail_(OverdueError(limit));
+  } else if (lost_) {
+    End();
+    fail_(absl::UnavailableError("the server has no memory for this request now; send it again"));
+  }
 }
 
 void PreparingExchange::End() {

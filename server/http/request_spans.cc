@@ -85,11 +85,11 @@ std::vector<Span> RequestSpans(const RequestRecord& record, std::string_view mod
   whole.begin_unix_ns = begin;
   whole.end_unix_ns = end_unix_ns;
   whole.attributes = Describe(record, model);
-  // The conventions of HTTP: a client's mistake is no error of the server's span.
+  // By the conventions for HTTP, a client's mistake is not an error of the server's span.
   if (record.outcome == Outcome::kServerError) whole.error = "the request failed";
   spans.push_back(std::move(whole));
 
-  // Both in seconds since the request was complete; negative: it did not get so far.
+  // Both times are in seconds since the request was complete; negative: it did not get that far.
   const auto add_part = [&](std::string_view name, double from, double to) {
     if (from < 0 || to < from) return;
     Span part;

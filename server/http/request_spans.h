@@ -1,5 +1,5 @@
-// The spans of one finished generation request: the request itself, and inside it how long it was
-// prepared and queued, computed its prompt (prefill) and wrote (decode).
+// The spans of one finished generation request: the request itself, and inside it the times of
+// preparation, queueing, the prompt (prefill) and the answer (decode).
 //
 // Names and attributes: OpenTelemetry's semantic conventions for generative AI and for HTTP; ours
 // begin with "heddle.". docs/tracing.md lists them.
@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "server/http/exchange.h"
-#include "server/trace/span.h"
+#include "server/tracing/span.h"
 
 namespace heddle::server {
 
-// `end_unix_ns`: when the request ended. `random`: bits for the ids of the parts.
+// `end_unix_ns`: the end of the request. `random`: random bits for the ids of the parts.
 std::vector<Span> RequestSpans(const RequestRecord& record, std::string_view model,
                                int64_t end_unix_ns, const std::function<uint64_t()>& random);
 

@@ -6,10 +6,10 @@
 
 #include "base/message.h"
 #include "base/status.h"
-#include "server/http/message.h"
+#include "server/http/http_message.h"
 #include "server/json_writer.h"
-#include "server/openai/api_error.h"
 #include "server/openai/input_items.h"
+#include "server/request/api_error.h"
 
 namespace heddle::server {
 namespace {
@@ -37,7 +37,7 @@ absl::StatusOr<std::string> ListInputItems(const ResponseStore::Entry& entry,
   return ListItems(entry.items, parameters);
 }
 
-// A response is kept once it has ended.
+// Stored responses have already ended.
 absl::Status CannotCancel(std::string_view id) {
   return absl::InvalidArgumentError(base::StrCat(
       "the response ", base::Quote(id),

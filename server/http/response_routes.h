@@ -1,5 +1,5 @@
-// What is answered about responses that are kept: the response, that it is forgotten from now on,
-// the items that it was made of, that it cannot be cancelled. Private to server/http/.
+// The routes of stored responses: retrieving one, deleting it, listing its input items, and
+// refusing to cancel it. Private to server/http/.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace heddle::server {
 
-// `query` as it came. NOT_FOUND where the response is unknown, was forgotten or is another's;
-// INVALID_ARGUMENT for what cannot be asked of it. REQUIRES: `id` is one of kResponse,
+// `query` as received. NOT_FOUND if the response is unknown, was forgotten or belongs to another
+// client; INVALID_ARGUMENT for an invalid query. REQUIRES: `id` is one of kResponse,
 // kDeleteResponse, kCancelResponse and kInputItems.
 absl::StatusOr<std::string> AnswerAboutResponse(RouteId id, std::string_view response_id,
                                                 uint64_t tenant, std::string_view query,

@@ -40,8 +40,8 @@ constexpr Route kRoutes[] = {
     {RouteId::kIndex, "GET", "/", false, "The web page; for other than browsers, what this is"},
 };
 
-// A response's id has no slash, so that what stands below one is no response; names of models and
-// ids that clients chose may have some.
+// A response's id has no slash, so a path with more segments is not a response; names of models and
+// ids that clients chose may have slashes.
 bool PathMatches(const Route& route, std::string_view path, std::string_view* parameter) {
   const size_t at = route.pattern.find(kParameter);
   if (at == std::string_view::npos) return route.pattern == path;

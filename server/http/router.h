@@ -1,5 +1,5 @@
-// Which function answers which path. A table, so that the 404 and 405 answers, OPTIONS, metrics and
-// documentation all come from one place.
+// Maps paths to functions by a table, from which the 404 and 405 answers, OPTIONS, metrics and
+// documentation are made.
 #pragma once
 
 #include <cstdint>
@@ -40,24 +40,24 @@ enum class RouteId : uint8_t {
 
 struct Route {
   RouteId id;
-  std::string_view method;  // HEAD is answered wherever GET is
-  // A last "{id}" matches the rest of the path; a response's, wherever it stands: a segment. Where
-  // a whole path is a pattern, it is no other's id.
+  std::string_view method;  // HEAD is answered like GET
+  // A final "{id}" matches the rest of the path; a response's id matches one segment anywhere. A
+  // path that equals a pattern is not taken for another pattern's id.
   std::string_view pattern;
-  bool needs_key;  // where API keys are set
+  bool needs_key;  // if API keys are set
   std::string_view summary;
-  bool needs_admin = false;  // shows more than one client's own
+  bool needs_admin = false;  // shows data of other clients
 };
 
 std::span<const Route> Routes();
 
 struct RouteMatch {
   const Route* route = nullptr;  // null: see allow
-  std::string_view parameter;    // what "{id}" matched; a view into `path`
-  std::string allow;  // methods of this path, as for the Allow header; empty: no such path
+  std::string_view parameter;    // the text that "{id}" matched; a view into `path`
+  std::string allow;             // methods of this path, for the Allow header; empty: no such path
 };
 
-// By its pattern, of several methods the first; nullptr: none.
+// The route of a pattern, the first if it has several methods; nullptr: none.
 const Route* RouteNamed(std::string_view pattern);
 
 RouteMatch MatchRoute(std::string_view method, std::string_view path);

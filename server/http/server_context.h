@@ -1,16 +1,18 @@
-// What the handlers of all I/O threads and the threads that prepare requests share. Private to
+// The state that the handlers of all I/O threads and the preparing threads share. Private to
 // server/http/.
-//
-// Thread-safety: options, dependencies, keys, accounts' pointers and page do not change once the
-// transport runs, and what they lead to may be used by any thread; the rest is safe by itself.
+// Thread-safety: options, dependencies, cache_spaces and page do not change once the transport
+// runs, and the objects behind them may be used by any thread; the rest is thread-safe by itself.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
+#include "server/access/access_table.h"
+#include "server/access/cache_spaces.h"
 #include "server/access/key_account.h"
+#include "server/http/body_budget.h"
+#include "server/http/connection.h"
 #include "server/http/http_server.h"
 #include "server/http/prepare_pool.h"
 #include "server/http/transport.h"
@@ -22,19 +24,23 @@ namespace heddle::server {
 enum class Readiness : uint8_t {
   kLoading,
   kReady,
-  kLeaving,  // serves as before, and asks to be sent no more
+  kLeaving,  // serves as before, and asks clients to go elsewhere
   kDraining,
 };
 
 struct ServerContext {
+  explicit ServerContext(int64_t max_pending_body_bytes) : bodies(max_pending_body_bytes) {}
+
   HttpServerOptions options;
   HttpDependencies dependencies;
+  BodyBudget bodies;   // of every transport
+  UnsentBytes unsent;  // of HTTP only
   ResponseStore responses;
-  std::unique_ptr<PreparePool> prepare;               // from before the transport starts
-  KeyRing keys;                                       // set before the transport starts
-  std::vector<std::shared_ptr<KeyAccount>> accounts;  // per key of the ring
+  std::unique_ptr<PreparePool> prepare;             // set before the transport starts
+  AccessTable access;                               // filled before the transport starts
+  std::unique_ptr<const CacheSpaces> cache_spaces;  // set before the transport starts
   std::shared_ptr<KeyAccount> everyone;
-  const WebPage page = MakeWebPage();
+  WebPage page;  // set before the transport starts
   std::atomic<Readiness> readiness = Readiness::kLoading;
   std::atomic<const Transport*> transport = nullptr;  // set once it has started
 };

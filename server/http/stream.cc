@@ -36,6 +36,7 @@ class PlainStream final : public Stream {
     error_code ignored;
     socket_.close(ignored);
   }
+  Socket::executor_type executor() override { return socket_.get_executor(); }
   bool client_is_plain() const override { return true; }
   void WritePlain(const std::string& bytes) override {
     error_code ignored;
@@ -77,6 +78,7 @@ class TlsStream final : public Stream {
     error_code ignored;
     stream_.lowest_layer().close(ignored);
   }
+  Socket::executor_type executor() override { return stream_.next_layer().get_executor(); }
   bool client_is_plain() const override { return client_is_plain_; }
   void WritePlain(const std::string& bytes) override {
     error_code ignored;
@@ -86,7 +88,7 @@ class TlsStream final : public Stream {
   }
 
  private:
-  // OpenSSL knows the first letters of an HTTP request where a record should begin.
+  // OpenSSL recognises the first letters of an HTTP request where a record should begin.
   static bool IsPlainHttp(const error_code& error) {
     return error.category() == asio::error::get_ssl_category() &&
            ERR_GET_REASON(static_cast<unsigned long>(error.value())) == SSL_R_HTTP_REQUEST;

@@ -1,8 +1,7 @@
-// The bytes of one connection, plain or inside TLS: what Connection reads and writes.
-//
-// At most one ReadSome and one WriteSome are under way at a time, each beside the other. A Done is
-// called on the I/O thread, never from within the call that it was given to, and exactly once;
-// after Close with an error. Whoever owns the stream keeps it until all of them have been called.
+// The bytes of one connection, plain or inside TLS, which Connection reads and writes.
+// At most one ReadSome and one WriteSome are pending at a time, concurrently. A Done is called on
+// the I/O thread, never from within the call that it was given to, and exactly once; after Close it
+// gets an error. The owner keeps the stream until all of them have been called.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -24,21 +23,25 @@ class Stream {
 
   virtual ~Stream() = default;
 
-  // Whether Handshake must have succeeded before anything is read or written.
+  // Whether Handshake must succeed before anything is read or written.
   virtual bool needs_handshake() const = 0;
   virtual void Handshake(Done done) = 0;
 
   virtual void ReadSome(boost::asio::mutable_buffer buffer, Done done) = 0;
   virtual void WriteSome(boost::asio::const_buffer buffer, Done done) = 0;
 
-  // Tells the peer that nothing more is coming; reading goes on. `done` when the peer has said the
-  // same, or at once.
+  // Tells the peer that no more data will come; reading continues. `done` is called when the peer
+  // has done the same, or at once.
   virtual void EndSending(Done done) = 0;
   virtual void Close() = 0;
 
-  // After a failed Handshake: the client speaks plain HTTP, and could read an answer in it.
+  // The executor of its I/O thread. Any thread may post tasks to it while the transport lives, also
+  // after the stream.
+  virtual Socket::executor_type executor() = 0;
+
+  // After a failed Handshake: whether the client speaks plain HTTP, and could read such an answer.
   virtual bool client_is_plain() const = 0;
-  // Sends without TLS, as far as it goes without waiting.
+  // Sends without TLS, as much as is possible without waiting.
   virtual void WritePlain(const std::string& bytes) = 0;
 };
 

@@ -19,10 +19,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "absl/strings/str_format.h"
 #include "base/message.h"
 #include "base/status.h"
-#include "server/http/connection.h"
 #include "server/http/stream.h"
 
 namespace heddle::server {
@@ -31,21 +29,13 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-constexpr auto kMaxTick = std::chrono::milliseconds(250);
-// After accept fails (no descriptors left), before it is tried again.
+// The pause after accept fails (no descriptors left) before it is tried again.
 constexpr auto kAcceptBackoff = std::chrono::milliseconds(100);
-// What the kernel takes for a client beyond what is under way to it. Without a bound it takes up to
-// four megabytes, which no limit of ours would see; the network's own window is not touched.
+// Bytes that the kernel may buffer for a client beyond those in flight to it. Without a bound it
+// buffers up to four megabytes, which none of our limits would see; the network's own window is not
+// affected.
 constexpr int kMaxKernelUnsentBytes = 128 << 10;
 using NotSentLowWater = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
-
-// Often enough for the shortest of the limits.
-Clock::duration TickInterval(const ConnectionLimits& limits) {
-  Clock::duration shortest =
-      std::min({limits.header_timeout, limits.body_timeout, limits.idle_timeout,
-                limits.write_timeout, limits.keep_alive_interval});
-  return std::min<Clock::duration>(kMaxTick, shortest / 4 + std::chrono::milliseconds(1));
-}
 
 // Counts open connections of all threads; Drain waits on it.
 class ConnectionCount {
@@ -67,28 +57,14 @@ class ConnectionCount {
   std::atomic<int> count_ = 0;
 };
 
-// "req-" and 16 hexadecimal digits, unlikely to repeat between processes.
-class RequestIds {
- public:
-  RequestIds() : random_(std::random_device{}()) {}
-  std::string Next() {
-    return absl::StrFormat("req-%08x%08x", static_cast<uint32_t>(random_()),
-                           static_cast<uint32_t>(random_()));
-  }
-
- private:
-  std::mt19937 random_;
-};
-
-// A thread, what runs on it, and what it owns. All members but `context` are touched by the
-// thread itself only, once it runs.
+// A thread, and what it runs and owns. Once it runs, only the thread itself uses the members,
+// except `context`.
 struct IoThread {
-  IoThread(const ConnectionLimits* connection_limits, ConnectionCount* connection_count,
-           UnsentBytes* unsent_bytes, const TlsContext* tls_context)
-      : limits(connection_limits),
+  IoThread(const TransportOptions& options, ConnectionCount* connection_count)
+      : name(options.thread_name),
+        tick_interval(options.tick),
+        tls(options.tls),
         count(connection_count),
-        unsent(unsent_bytes),
-        tls(tls_context),
         work(context.get_executor()),
         tick(context) {}
 
@@ -101,10 +77,8 @@ struct IoThread {
   }
 
   void Adopt(tcp::socket socket) {
-    auto connection = std::make_shared<Connection>(
-        MakeStream(std::move(socket)), handler.get(), *limits, unsent,
-        [this] { return ids.Next(); },
-        [this](Connection* closed) {
+    std::shared_ptr<TransportConnection> connection =
+        factory->Make(MakeStream(std::move(socket)), [this](TransportConnection* closed) {
           if (connections.erase(closed) > 0) count->Remove();
         });
     connections.emplace(connection.get(), connection);
@@ -113,42 +87,82 @@ struct IoThread {
     if (draining) connection->Drain();
   }
 
+  // Makes room for a new connection: of some connections without a request, closes the one that has
+  // been idle for longest. Returns false if there is none.
+  bool CloseIdle() {
+    constexpr size_t kLookedAt = 64;
+    TransportConnection* longest = nullptr;
+    Clock::time_point since = Clock::time_point::max();
+    const size_t buckets = connections.bucket_count();
+    const size_t start = buckets == 0 ? 0 : random() % buckets;
+    size_t seen = 0;
+    for (size_t i = 0; i < buckets && seen < kLookedAt; ++i) {
+      const size_t bucket = (start + i) % buckets;
+      for (auto it = connections.begin(bucket); it != connections.end(bucket); ++it, ++seen) {
+        if (it->second->idle_since() >= since) continue;
+        since = it->second->idle_since();
+        longest = it->first;
+      }
+    }
+    if (longest == nullptr) return false;
+    const std::shared_ptr<TransportConnection> kept = connections.at(longest);
+    factory->OnRefused(Refusal::kIdle);
+    kept->Close();
+    return true;
+  }
+
+  // The last resort: an exception costs its connection, which will reach a time limit, and not the
+  // thread.
+  void Run() {
+    while (true) {
+      try {
+        context.run();
+        return;
+      } catch (...) {
+        factory->OnException();
+      }
+    }
+  }
+
   // Connections may close, and so leave the map, while they are visited.
-  void ForEach(const std::function<void(Connection*)>& visit) {
-    std::vector<std::shared_ptr<Connection>> all;
+  void ForEach(const std::function<void(TransportConnection*)>& visit) {
+    std::vector<std::shared_ptr<TransportConnection>> all;
     all.reserve(connections.size());
     for (const auto& entry : connections) all.push_back(entry.second);
     for (const auto& connection : all) visit(connection.get());
   }
 
   void Tick() {
-    tick.expires_after(TickInterval(*limits));
+    tick.expires_after(tick_interval);
     tick.async_wait([this](const auto& error) {
       if (error) return;
-      ForEach([now = Clock::now()](Connection* connection) { connection->OnTick(now); });
       Tick();
+      ForEach([now = Clock::now()](TransportConnection* connection) { connection->OnTick(now); });
     });
   }
 
-  const ConnectionLimits* limits;
-  ConnectionCount* count;
-  UnsentBytes* unsent;
-  const TlsContext* tls;
+  const std::string name;
+  const Clock::duration tick_interval;
+  const TlsContext* const tls;
+  ConnectionCount* const count;
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work;
   asio::steady_timer tick;
-  std::unique_ptr<Handler> handler;
-  RequestIds ids;
+  std::unique_ptr<ConnectionFactory> factory;
+  std::minstd_rand random{std::random_device{}()};
   bool leaving = false;
   bool draining = false;
-  std::unordered_map<Connection*, std::shared_ptr<Connection>> connections;
+  std::unordered_map<TransportConnection*, std::shared_ptr<TransportConnection>> connections;
   std::thread thread;
 };
 
 absl::Status CannotListen(const std::string& host, uint16_t port,
                           const boost::system::error_code& error) {
+  std::string_view remedy;
+  if (error == asio::error::address_in_use) remedy = "; choose another port (--port, --grpc-port)";
+  if (error == asio::error::access_denied) remedy = "; ports from 1024 on need no rights";
   return absl::UnavailableError(
-      base::StrCat("cannot listen on ", host, " port ", port, ": ", error.message()));
+      base::StrCat("cannot listen on ", host, " port ", port, ": ", error.message(), remedy));
 }
 
 // Takes the address for `acceptor`, which does not listen yet.
@@ -168,7 +182,7 @@ absl::Status Bind(const std::string& host, uint16_t port, tcp::acceptor* accepto
   return error ? CannotListen(host, port, error) : absl::OkStatus();
 }
 
-// Lives on the first I/O thread; deals connections out to all.
+// Lives on the first I/O thread; distributes connections to all.
 class Listener {
  public:
   Listener(std::vector<std::unique_ptr<IoThread>>* threads, ConnectionCount* count,
@@ -206,25 +220,26 @@ class Listener {
 
  private:
   void Place(IoThread* target, tcp::socket socket) {
-    if (count_->Get() >= max_connections_) {
-      Refuse(target, std::move(socket));
-    } else {
-      count_->Add();
-      auto shared = std::make_shared<tcp::socket>(std::move(socket));
-      asio::post(target->context, [target, shared] { target->Adopt(std::move(*shared)); });
-    }
-    Accept();
+    Accept();  // first, so that others may come whatever happens to this one
+    const bool is_full = count_->Get() >= max_connections_;
+    auto shared = std::make_shared<tcp::socket>(std::move(socket));
+    if (!is_full) count_->Add();
+    asio::post(target->context, [this, target, shared, is_full] {
+      if (is_full && !target->CloseIdle()) {
+        Refuse(target, std::move(*shared));
+        return;
+      }
+      if (is_full) count_->Add();
+      target->Adopt(std::move(*shared));
+    });
   }
 
-  // One try, without waiting: a new socket's buffer has room. Over TLS there is nothing to say
-  // before a handshake.
-  void Refuse(IoThread* target, tcp::socket socket) {
+  // It tries once, without waiting, because a new socket's buffer has room. Over TLS nothing can be
+  // said before a handshake.
+  static void Refuse(IoThread* target, tcp::socket socket) {
+    target->factory->OnRefused(Refusal::kConnection);
     if (target->tls != nullptr) return;
-    HttpResponse response =
-        target->handler->MakeError(503, "the server has too many connections", "");
-    std::string bytes = ResponseHead(response, BodyFraming::kLength, response.body.size(),
-                                     /*keep_alive=*/false, "");
-    bytes.append(response.body);
+    const std::string bytes = target->factory->RefusalText();
     boost::system::error_code ignored;
     socket.non_blocking(true, ignored);
     socket.write_some(asio::buffer(bytes), ignored);
@@ -267,9 +282,7 @@ absl::Status CheckAddress(const std::string& host, uint16_t port) {
 }
 
 struct Transport::State {
-  ConnectionLimits limits;
   ConnectionCount count;
-  UnsentBytes unsent;
   std::vector<std::unique_ptr<IoThread>> threads;
   std::unique_ptr<Listener> listener;
   bool stopped = false;
@@ -280,15 +293,12 @@ Transport::Transport(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Transport::~Transport() { Stop(); }
 
 absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const TransportOptions& options,
-                                                            const ConnectionLimits& limits,
-                                                            const HandlerFactory& make_handler,
+                                                            const MakeFactory& make_factory,
                                                             const Logger* log) {
   auto state = std::make_unique<State>();
-  state->limits = limits;
   for (int i = 0; i < std::max(1, options.io_threads); ++i) {
-    auto thread =
-        std::make_unique<IoThread>(&state->limits, &state->count, &state->unsent, options.tls);
-    thread->handler = make_handler([context = &thread->context](std::function<void()> task) {
+    auto thread = std::make_unique<IoThread>(options, &state->count);
+    thread->factory = make_factory([context = &thread->context](std::function<void()> task) {
       asio::post(*context, std::move(task));
     });
     state->threads.push_back(std::move(thread));
@@ -299,17 +309,15 @@ absl::StatusOr<std::unique_ptr<Transport>> Transport::Start(const TransportOptio
   state->listener->Accept();
   for (auto& thread : state->threads) {
     thread->Tick();
-    thread->thread = std::thread([context = &thread->context] {
-      pthread_setname_np(pthread_self(), "http-io");
-      context->run();
+    thread->thread = std::thread([thread = thread.get()] {
+      pthread_setname_np(pthread_self(), thread->name.c_str());
+      thread->Run();
     });
   }
   return std::unique_ptr<Transport>(new Transport(std::move(state)));
 }
 
 uint16_t Transport::port() const { return state_->listener->port(); }
-
-int64_t Transport::unsent_bytes() const { return state_->unsent.total(); }
 
 int Transport::open_connections() const { return state_->count.Get(); }
 
@@ -318,7 +326,7 @@ void Transport::Leave() {
   for (auto& thread : state_->threads) {
     RunOn(thread.get(), [&thread] {
       thread->leaving = true;
-      thread->ForEach([](Connection* connection) { connection->Leave(); });
+      thread->ForEach([](TransportConnection* connection) { connection->Leave(); });
     });
   }
 }
@@ -329,7 +337,7 @@ bool Transport::Drain(Clock::time_point deadline) {
   for (auto& thread : state_->threads) {
     RunOn(thread.get(), [&thread] {
       thread->draining = true;
-      thread->ForEach([](Connection* connection) { connection->Drain(); });
+      thread->ForEach([](TransportConnection* connection) { connection->Drain(); });
     });
   }
   return state_->count.WaitForNone(deadline);
@@ -342,13 +350,14 @@ void Transport::Stop() {
   for (auto& thread : state_->threads) {
     RunOn(thread.get(), [&thread] {
       thread->draining = true;
-      thread->ForEach([](Connection* connection) { connection->Close(); });
+      thread->ForEach([](TransportConnection* connection) { connection->Close(); });
     });
   }
   for (auto& thread : state_->threads) thread->context.stop();
   for (auto& thread : state_->threads) thread->thread.join();
-  // Handlers go while their threads' contexts still live: others may be posting to them.
-  for (auto& thread : state_->threads) thread->handler.reset();
+  // Factories and their handlers are destroyed while their threads' contexts still live, because
+  // others may be posting to them.
+  for (auto& thread : state_->threads) thread->factory.reset();
 }
 
 }  // namespace heddle::server

@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "engine/grammar/compiled_grammar.h"
 #include "server/retry_after.h"
 
 namespace heddle::server {
@@ -38,18 +40,57 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
 
 namespace {
 
-absl::Status NothingToDraw() {
+scheduler::SchedulerOptions OptionsOfLoop(const engine::Executor& executor,
+                                          const EngineLoopOptions& options) {
+  scheduler::SchedulerOptions own = SchedulerOptionsFor(executor.limits(), options);
+  own.max_in_flight = options.plan_ahead ? executor.max_in_flight() : 1;
+  return own;
+}
+
+absl::Status ToStatus(engine::DrawFailure failure) {
+  switch (failure) {
+    case engine::DrawFailure::kTooAmbiguous:
+      return absl::InvalidArgumentError(
+          "The grammar is too ambiguous: which tokens may come next was not found in bounded work. "
+          "Write each text in fewer ways: no optional parts within repeats of optional parts.");
+    case engine::DrawFailure::kNoTokenFits:
+      return absl::InvalidArgumentError(
+          "The grammar demands a text for which the model's vocabulary has no token.");
+    case engine::DrawFailure::kNone:
+    case engine::DrawFailure::kNothingToDraw:
+      break;
+  }
   return absl::InternalError(
       "No token can be drawn: the model's logits are not numbers, or every token is banned.");
 }
 
-// The embedding has `vocab` rows; no id from outside may miss them.
-absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab) {
-  for (engine::TokenId token : request.prompt) {
+absl::Status CheckTokens(const char* where, std::span<const engine::TokenId> tokens,
+                         int32_t vocab) {
+  for (engine::TokenId token : tokens) {
     if (token < 0 || token >= vocab) {
       return absl::InvalidArgumentError(
-          absl::StrCat("The prompt has token ", token, "; the model knows 0 to ", vocab - 1, "."));
+          absl::StrCat(where, " has token ", token, "; the model knows 0 to ", vocab - 1, "."));
     }
+  }
+  return absl::OkStatus();
+}
+
+// The embedding has `vocab` rows, and as many logits are drawn from: ids from outside must be
+// within them.
+absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab) {
+  const engine::SamplingParams& sampling = request.sampling;
+  HEDDLE_RETURN_IF_ERROR(CheckTokens("The prompt", request.prompt, vocab));
+  HEDDLE_RETURN_IF_ERROR(CheckTokens("min_tokens", sampling.min_tokens_banned, vocab));
+  for (const std::vector<engine::TokenId>& word : sampling.bad_words) {
+    HEDDLE_RETURN_IF_ERROR(CheckTokens("A bad word", word, vocab));
+  }
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    HEDDLE_RETURN_IF_ERROR(CheckTokens("The logit bias", {&token, 1}, vocab));
+  }
+  if (request.grammar != nullptr && request.grammar->vocabulary().size() > vocab) {
+    return absl::InvalidArgumentError(absl::StrCat("The grammar is for ",
+                                                   request.grammar->vocabulary().size(),
+                                                   " tokens; the model has ", vocab, "."));
   }
   return absl::OkStatus();
 }
@@ -66,9 +107,13 @@ void EngineLoop::Mailbox::Clear() {
 
 EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options)
     : executor_(std::move(executor)),
-      scheduler_options_(SchedulerOptionsFor(executor_->limits(), options)),
+      scheduler_options_(OptionsOfLoop(*executor_, options)),
       options_(options),
-      scheduler_(scheduler_options_) {
+      scheduler_(scheduler_options_),
+      flights_(scheduler_options_.max_in_flight),
+      room_({.max_requests = options.max_queue,
+             .max_tokens = options.max_queue_tokens,
+             .is_per_tenant = scheduler_.is_per_tenant()}) {
   HEDDLE_CHECK(options.max_queue > 0, "max_queue must be positive");
   stats_.queue_limit = options.max_queue;
   stats_.queue_tokens_limit = options.max_queue_tokens;
@@ -78,6 +123,7 @@ EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineL
   stats_.adapters.changed_at =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   published_ = stats_;
+  progress_us_ = NowUs();
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -114,10 +160,14 @@ absl::Status EngineLoop::Submit(GenerationRequest request, EventSink sink) {
     }
     HEDDLE_RETURN_IF_ERROR(CheckRoom(request));
     posted_tokens_ += request.prompt.size();
-    if (options_.policy == scheduler::PolicyKind::kFair) ++waiting_of_tenant_[request.tenant];
+    room_.Enter(request.tenant);
     bool had_work = !mail_.submissions.empty() ||
                     published_.running_sequences + published_.waiting_requests > 0;
-    if (!had_work) progress_us_ = now_us;
+    if (!had_work) {
+      published_.idle_seconds += Seconds(now_us - progress_us_);
+      progress_us_ = now_us;
+      paused_before_us_ = pauses_.Us(now_us);
+    }
     mail_.submissions.push_back({std::move(request), std::move(sink), now_us});
     idle_ = false;
   }
@@ -125,47 +175,23 @@ absl::Status EngineLoop::Submit(GenerationRequest request, EventSink sink) {
   return absl::OkStatus();
 }
 
-// REQUIRES: mutex_ is held; waiting < max_queue.
-absl::Status EngineLoop::CheckShare(uint64_t tenant, size_t waiting) const {
-  if (options_.policy != scheduler::PolicyKind::kFair) return absl::OkStatus();
-  auto it = waiting_of_tenant_.find(tenant);
-  const int32_t own = it == waiting_of_tenant_.end() ? 0 : it->second;
-  const int32_t free = options_.max_queue - static_cast<int32_t>(waiting);
-  if (own < EngineLoopOptions::kShareOfFreeQueue * free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("Your share of the queue is full: ", own, " requests of this API key wait and ",
-                   free, " of ", options_.max_queue, " places are free."));
-}
-
-// The first that is heard of a request.
+// Something has come of the request for the first time: it no longer waits.
 void EngineLoop::StopWaiting(Client* client) {
   if (!std::exchange(client->waits, false)) return;
-  if (options_.policy != scheduler::PolicyKind::kFair) return;
+  if (!scheduler_.is_per_tenant()) return;
   std::lock_guard lock(mutex_);
-  auto it = waiting_of_tenant_.find(client->tenant);
-  if (--it->second == 0) waiting_of_tenant_.erase(it);
+  room_.Leave(client->tenant);
 }
 
 // REQUIRES: mutex_ is held.
 absl::Status EngineLoop::CheckRoom(const GenerationRequest& request) const {
-  const size_t waiting =
-      mail_.submissions.size() + static_cast<size_t>(published_.waiting_requests);
-  const int64_t tokens = published_.waiting_tokens + static_cast<int64_t>(posted_tokens_);
-  const int64_t with_this = tokens + static_cast<int64_t>(request.prompt.size());
-  absl::Status full;
-  if (waiting >= static_cast<size_t>(options_.max_queue)) {
-    full = absl::ResourceExhaustedError(absl::StrCat("The queue is full: ", waiting,
-                                                     " requests wait and the limit is ",
-                                                     options_.max_queue, "."));
-  } else if (options_.max_queue_tokens > 0 && waiting > 0 &&
-             with_this > options_.max_queue_tokens) {
-    full = absl::ResourceExhaustedError(
-        absl::StrCat("The queue is full: with this prompt ", with_this,
-                     " tokens would wait and the limit is ", options_.max_queue_tokens, "."));
-  }
-  if (full.ok()) full = CheckShare(request.tenant, waiting);
+  const int64_t waiting =
+      static_cast<int64_t>(mail_.submissions.size()) + published_.waiting_requests;
+  const int64_t waiting_tokens = published_.waiting_tokens + static_cast<int64_t>(posted_tokens_);
+  absl::Status full = room_.Check(request.tenant, static_cast<int64_t>(request.prompt.size()),
+                                  waiting, waiting_tokens);
   if (full.ok()) return full;
-  // In the time that the request that started last had to wait, the present queue has its turn.
+  // The suggested delay is the time for which the most recently started request had to wait.
   return WithRetryAfter(std::move(full), published_.last_queued_seconds);
 }
 
@@ -186,7 +212,11 @@ EngineStats EngineLoop::Stats() const {
   stats.waiting_tokens += static_cast<int64_t>(posted_tokens_);
   stats.state = state_;
   if (stats.running_sequences + stats.waiting_requests > 0) {
-    stats.busy_since_seconds = Seconds(std::max<int64_t>(1, NowUs() - progress_us_));
+    const int64_t now_us = NowUs();
+    const int64_t paused_us = pauses_.Us(now_us) - paused_before_us_;
+    stats.busy_since_seconds = Seconds(std::max<int64_t>(1, now_us - progress_us_ - paused_us));
+  } else {
+    stats.idle_seconds += Seconds(NowUs() - progress_us_);
   }
   return stats;
 }
@@ -216,7 +246,7 @@ bool EngineLoop::FailIfStuck(std::chrono::duration<double> limit) {
   Mailbox mail;
   {
     std::lock_guard lock(mutex_);
-    state_ = EngineState::kFailed;  // nothing is posted from here on
+    state_ = EngineState::kFailed;  // from here on nothing is posted
     failure_ = absl::InternalError(
         absl::StrFormat("A step of the engine has not ended for %.0f s.", std::floor(busy)));
     stuck_ = true;
@@ -226,7 +256,7 @@ bool EngineLoop::FailIfStuck(std::chrono::duration<double> limit) {
   TakeIn(&mail);
   FailAll();
   std::lock_guard lock(mutex_);
-  idle_ = true;  // for the drain: the loop's thread will not say so
+  idle_ = true;  // for Drain: the loop's thread will not report it
   drained_.notify_all();
   return true;
 }
@@ -239,12 +269,12 @@ void EngineLoop::Run() {
     if (failure_.ok()) {
       RunStep();
     } else {
-      FailAll();  // what came in while the executor failed
+      FailAll();  // ends what came in while the executor failed
     }
   }
 }
 
-// Waits until there is something to do. False: the loop is to end, and nothing is left.
+// Waits until there is work. Returns false when the loop is to end and nothing is left.
 bool EngineLoop::TakeMail() {
   std::unique_lock lock(mutex_);
   if (!has_work_ && mail_.empty()) {
@@ -261,11 +291,11 @@ bool EngineLoop::TakeMail() {
   return true;
 }
 
-// What cancellations bring stands behind what the last step brought, until it is delivered.
+// Events of cancellations queue behind those of the last step until they are delivered.
 void EngineLoop::TakeIn(Mailbox* mail) {
   for (Submission& submission : mail->submissions) {
     int32_t branches = submission.request.num_branches;
-    trace_.Queued(submission.request, submission.arrival_us);
+    histories_.Queued(submission.request, submission.arrival_us);
     clients_[submission.request.id] = {std::move(submission.sink), branches,
                                        submission.request.tenant};
     scheduler_.Add(std::move(submission.request), submission.arrival_us);
@@ -280,7 +310,7 @@ void EngineLoop::TakeIn(Mailbox* mail) {
   if (mail->cancel_all) scheduler_.CancelAll(FinishReason::kCancelled, &events_);
 }
 
-// After a plan: a request that can start is started, however long it has waited.
+// This runs after a plan: a request that can start is started, however long it has waited.
 void EngineLoop::Expire() {
   scheduler_.Expire(NowUs(), &events_);
   if (events_.empty()) return;
@@ -295,12 +325,12 @@ void EngineLoop::Expire() {
 }
 
 void EngineLoop::RunStep() {
-  absl::Status status = num_flights_ == 0 ? BeginStep() : absl::OkStatus();
-  if (status.ok() && num_flights_ > 0) status = BeginStepAhead();
+  absl::Status status = flights_.empty() ? BeginStep() : absl::OkStatus();
+  if (status.ok() && !flights_.empty()) status = BeginStepsAhead();
   Publish();  // before the sinks: a client that has its last token finds its pages free in Stats
   if (!status.ok()) return Fail(std::move(status));
-  // Also after the last request there is one more plan: that which ends its sequences.
-  has_work_ = num_flights_ > 0;
+  // The last request is followed by one more plan, which ends its sequences.
+  has_work_ = !flights_.empty();
   if (has_work_) {
     Tell();
     return FinishStep();
@@ -312,7 +342,7 @@ void EngineLoop::RunStep() {
 }
 
 absl::Status EngineLoop::BeginStep() {
-  Flight& next = NextFlight();
+  Flight& next = flights_.next();
   next.planned_us = NowUs();
   scheduler_.Plan(next.planned_us, &next.plan);
   if (next.plan.empty()) return absl::OkStatus();
@@ -321,30 +351,33 @@ absl::Status EngineLoop::BeginStep() {
   return absl::OkStatus();
 }
 
-// The step behind the one in flight, if its plan need not wait for that one's tokens.
-absl::Status EngineLoop::BeginStepAhead() {
-  if (!options_.plan_ahead || executor_->max_in_flight() < 2) return absl::OkStatus();
-  Flight& next = NextFlight();
-  next.planned_us = NowUs();
-  if (!scheduler_.PlanAhead(next.planned_us, &next.plan)) {
-    stats_.plan_seconds += Seconds(NowUs() - next.planned_us);
-    return absl::OkStatus();
+// Submits steps behind those in flight, as long as their plans need not wait for tokens.
+absl::Status EngineLoop::BeginStepsAhead() {
+  while (!flights_.full()) {
+    Flight& next = flights_.next();
+    next.planned_us = NowUs();
+    if (!scheduler_.PlanAhead(next.planned_us, &next.plan)) {
+      stats_.plan_seconds += Seconds(NowUs() - next.planned_us);
+      return absl::OkStatus();
+    }
+    ++stats_.steps_ahead;
+    next.waited_us = 0;
+    HEDDLE_RETURN_IF_ERROR(Launch());
   }
-  ++stats_.steps_ahead;
-  next.waited_us = 0;
-  return Launch();
+  return absl::OkStatus();
 }
 
-// Submits what was planned last.
+// Submits the step that was planned last.
 absl::Status EngineLoop::Launch() {
-  Flight& next = NextFlight();
+  Flight& next = flights_.next();
   next.notes.assign(scheduler_.notes().begin(), scheduler_.notes().end());
+  next.locals = scheduler_.locals();
   stats_.plan_seconds += Seconds(NowUs() - next.planned_us);
-  ++num_flights_;
-  return Lend([&] { return executor_->Submit(next.plan); });
+  flights_.Push();
+  return Lend([&] { return executor_->Submit(next.plan, next.locals); });
 }
 
-// A call of the executor, during which FailIfStuck may do what is the loop's to do.
+// Calls the executor; meanwhile FailIfStuck may take over the loop's own work.
 template <typename Call>
 absl::Status EngineLoop::Lend(Call&& call) {
   own_.unlock();
@@ -353,7 +386,7 @@ absl::Status EngineLoop::Lend(Call&& call) {
   return failure_.ok() ? status : failure_;
 }
 
-// What the last step brought is delivered, and booked, while the next one runs.
+// Delivers and books what the last step brought while the next one runs.
 void EngineLoop::Tell() {
   const int64_t begin_us = NowUs();
   Emit();
@@ -367,15 +400,15 @@ void EngineLoop::FinishStep() {
   absl::Status status = Lend([this] { return executor_->Wait(&result_); });
   const int64_t executed_us = NowUs();
   last_step_us_ = executed_us;
+  paused_before_step_end_us_ = pauses_.Us(executed_us);
   if (!status.ok()) return Fail(std::move(status));
   scheduler_.Commit(result_, executed_us, &events_);
   stats_.plan_seconds += Seconds(NowUs() - executed_us);
-  CountStep(&flights_[oldest_flight_], executed_us);
-  oldest_flight_ = (oldest_flight_ + 1) % flights_.size();
-  --num_flights_;
+  CountStep(&flights_.oldest(), executed_us);
+  flights_.Pop();
 }
 
-// What Emit tells of the step, which it does while the next one runs.
+// Records what Emit reports of the step; Emit itself runs during the next one.
 void EngineLoop::CountStep(Flight* flight, int64_t end_us) {
   std::swap(notes_, flight->notes);
   noted_begin_us_ = std::max(flight->planned_us, step_done_us_);
@@ -402,16 +435,16 @@ void EngineLoop::Fail(absl::Status error) {
 
 void EngineLoop::FailAll() {
   has_work_ = false;
-  num_flights_ = 0;
+  flights_.Clear();
   step_done_us_ = 0;
   scheduler_.CancelAll(FinishReason::kError, &events_);
   Publish();
   Emit();
 }
 
-// Hands out all events that there are; those with tokens are of the last committed step.
+// Delivers all queued events; those with tokens belong to the last committed step.
 void EngineLoop::Emit() {
-  if (!notes_.empty()) trace_.Step(notes_, noted_begin_us_, step_done_us_);
+  if (!notes_.empty()) histories_.Step(notes_, noted_begin_us_, step_done_us_);
   notes_.clear();
   for (const SequenceEvent& event : events_) Deliver(event);
   events_.clear();
@@ -421,7 +454,7 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
   auto client = clients_.find(event.request);
   HEDDLE_CHECK(client != clients_.end(), "an event of a request that nobody waits for");
   GenerationEvent out{.branch = event.branch,
-                      .cached_tokens = event.cached_tokens,
+                      .cached_tokens = WholePages(event.cached_tokens),
                       .finished = event.finished,
                       .reason = event.reason};
   if (event.queued_us >= 0) {
@@ -433,13 +466,7 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
     auto first = std::make_move_iterator(from.begin() + begin);
     to->assign(first, first + count);
   };
-  if (event.num_samples > 0) {
-    take(result_.samples, event.sample_begin, event.num_samples, &out.tokens);
-    for (int32_t i = 0; i < event.num_forced; ++i) {
-      const engine::SampledToken& drawn = out.tokens.front();
-      out.tokens.push_back({.id = drawn.id, .token = drawn.forced[static_cast<size_t>(i)]});
-    }
-  }
+  if (event.num_tokens > 0) take(result_.tokens, event.token_begin, event.num_tokens, &out.tokens);
   if (event.pooled >= 0) {
     out.embedding = std::move(result_.pooled[static_cast<size_t>(event.pooled)].values);
   }
@@ -447,23 +474,23 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
     take(result_.scores, event.score_begin, event.num_scores, &out.prompt_scores);
   }
   if (event.finished && event.reason == FinishReason::kError) {
-    out.error = ErrorOfEnd();
+    out.error = ErrorOfEnd(event.failure);
   }
   StopWaiting(&client->second);
-  if (event.num_samples > 0) trace_.Token(event.request, event.num_samples + event.num_forced);
+  if (event.num_tokens > 0) histories_.Token(event.request, event.num_tokens);
   if (event.finished) {
-    trace_.Finished(event.request, event.branch, event.reason, client->second.open_branches == 1,
-                    NowUs());
+    histories_.Finished(event.request, event.branch, event.reason,
+                        client->second.open_branches == 1, NowUs());
   }
   client->second.sink(std::move(out));
   if (event.finished && --client->second.open_branches == 0) clients_.erase(client);
 }
 
-// Of a branch that ends with kError.
-absl::Status EngineLoop::ErrorOfEnd() const {
+// The status of a branch that ends with kError.
+absl::Status EngineLoop::ErrorOfEnd(engine::DrawFailure failure) const {
   if (!expired_.ok()) return expired_;
   if (!failure_.ok()) return failure_;
-  return NothingToDraw();
+  return ToStatus(failure);
 }
 
 void EngineLoop::Publish() {
@@ -476,7 +503,7 @@ void EngineLoop::Publish() {
   stats_.host_pages_used = now.host_pages_used;
   stats_.pages_swapped_out = now.pages_swapped_out;
   stats_.pages_swapped_in = now.pages_swapped_in;
-  stats_.cached_tokens = now.cached_tokens;
+  stats_.cached_tokens = now.cached_page_tokens;
   stats_.prompt_tokens = now.prompt_tokens;
   stats_.generated_tokens = now.generated_tokens;
   stats_.forced_tokens = now.forced_tokens;
@@ -485,8 +512,12 @@ void EngineLoop::Publish() {
   stats_.preemptions = now.preemptions;
   stats_.overdue_requests = now.overdue;
   std::lock_guard lock(mutex_);
+  stats_.idle_seconds = published_.idle_seconds;  // Submit counts it
   published_ = stats_;
-  progress_us_ = std::max(progress_us_, last_step_us_);
+  if (last_step_us_ > progress_us_) {
+    progress_us_ = last_step_us_;
+    paused_before_us_ = paused_before_step_end_us_;
+  }
 }
 
 void EngineLoop::CheckWhenIdle() const {

@@ -10,14 +10,14 @@
 #include <sstream>
 #include <string>
 
-#include "server/metrics/families.h"
+#include "server/metrics/metric_families.h"
 
 namespace heddle::server {
 namespace {
 
 using prometheus::MetricType;
 
-// Fields of a /proc/.../stat behind the command's name, from field 3 (proc(5)).
+// The fields of a /proc/.../stat behind the command's name, from field 3 (proc(5)).
 std::vector<std::string> StatFields(const std::filesystem::path& path) {
   std::ifstream in(path);
   std::string line((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
@@ -30,14 +30,14 @@ std::vector<std::string> StatFields(const std::filesystem::path& path) {
 constexpr const char* kOwnStat = "/proc/self/stat";
 constexpr size_t kVirtualBytes = 23 - 3;  // positions of fields 23 and 24
 constexpr size_t kResidentPages = 24 - 3;
-constexpr size_t kStartTicks = 22 - 3;  // since the machine was started
+constexpr size_t kStartTicks = 22 - 3;  // since the machine started
 
 int64_t ResidentBytes(const std::vector<std::string>& stat) {
   if (stat.size() <= kResidentPages) return 0;
   return std::strtoll(stat[kResidentPages].c_str(), nullptr, 10) * sysconf(_SC_PAGESIZE);
 }
 
-// Unix time at which the machine was started; 0 if /proc does not say.
+// The Unix time at which the machine started; 0 if /proc does not tell.
 double BootTime() {
   std::ifstream in("/proc/stat");
   for (std::string name; in >> name; in.ignore(std::numeric_limits<std::streamsize>::max(), '\n')) {
@@ -57,7 +57,7 @@ int64_t CountDescriptors() {
   return count;
 }
 
-// CPU time by the threads' names; threads of one name count together.
+// CPU time by the threads' names; threads with the same name are added.
 prometheus::MetricFamily ThreadTimes() {
   constexpr size_t kUserTicks = 14 - 3;  // positions of fields 14 and 15
   constexpr size_t kSystemTicks = 15 - 3;
@@ -69,7 +69,7 @@ prometheus::MetricFamily ThreadTimes() {
     std::string name;
     std::getline(name_file, name);
     const std::vector<std::string> stat = StatFields(it->path() / "stat");
-    if (name.empty() || stat.size() <= kSystemTicks) continue;  // it has just ended
+    if (name.empty() || stat.size() <= kSystemTicks) continue;  // the thread has just ended
     const double ticks = std::strtod(stat[kUserTicks].c_str(), nullptr) +
                          std::strtod(stat[kSystemTicks].c_str(), nullptr);
     seconds[name] += ticks / static_cast<double>(sysconf(_SC_CLK_TCK));

@@ -1,11 +1,12 @@
-// What /metrics shows: counters and histograms of requests, which are fed here, and the figures of
-// the engine and the process, which are read when someone asks. Names, units and meanings:
+// The content of /metrics: counters and histograms of requests, which are updated here, and the
+// figures of the engine and the process, which are read on demand. Names, units and meanings:
 // docs/metrics.md.
 //
 // Thread-safety: all members may be called from any thread.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,7 +17,18 @@ namespace heddle::server {
 
 struct ConnectionFigures {
   int open = 0;
-  int64_t unsent_bytes = 0;  // of answers, that clients have not taken yet
+  int64_t unsent_bytes = 0;        // of answers that clients have not taken yet
+  int64_t pending_body_bytes = 0;  // of requests being received
+  int64_t waiting_bodies = 0;      // bodies that wait until others are complete
+};
+
+// The threads that prepare requests, and their queue.
+struct PreparationFigures {
+  int64_t waiting = 0;
+  int busy_threads = 0;
+  int stuck_threads = 0;
+  int num_grammars = 0;
+  int64_t grammar_bytes = 0;
 };
 
 class ServerMetrics {
@@ -26,17 +38,17 @@ class ServerMetrics {
   ServerMetrics(const ServerMetrics&) = delete;
   ServerMetrics& operator=(const ServerMetrics&) = delete;
 
-  // One finished HTTP request. `route` is a pattern of the route table (or "other"), so that labels
-  // stay few.
+  // Counts one finished HTTP request. `route` is a pattern of the route table (or "other"), so that
+  // there are few labels.
   void CountRequest(std::string_view route, std::string_view method, int status);
 
-  // One finished generation request: "success", "client_error", "server_error", "rejected" or
-  // "cancelled".
+  // Counts one finished generation request: "success", "client_error", "server_error", "rejected"
+  // or "cancelled".
   void CountGeneration(std::string_view route, std::string_view outcome, double seconds);
   void CountTokens(int64_t prompt, int64_t cached, int64_t generated);
 
-  // One request that was prepared: `waited` seconds for a thread that does it (negative: it needed
-  // none), `spent` at work.
+  // Records one prepared request: it waited `waited` seconds for a thread (negative: it needed
+  // none) and took `spent`.
   void ObservePreparation(double waited, double spent);
   void ObserveQueueTime(double seconds);
   void ObserveFirstToken(double seconds);
@@ -45,16 +57,25 @@ class ServerMetrics {
 
   void CountHandshakeFailure();  // of TLS
 
+  void CountRequestException();  // an exception that ended a request
+
+  // Counts what the transport refused to protect the server, by the name of a Refusal
+  // (http/exchange.h). A count of 0 only makes the reason appear.
+  void CountRefusal(std::string_view reason, int count = 1);
+
   void CountSpans(int64_t exported, int64_t dropped);
+
+  // Tells Render how to read the number of dropped log messages; call it before the first Render.
+  void WatchLog(std::function<int64_t()> dropped);
 
   void StreamBegan();
   void StreamEnded();
 
-  // The text exposition format (content type kContentType).
-  // `names`: whether some figures come a second time, under the names of another server.
+  // The text exposition format (content type kContentType). `names`: whether some figures are
+  // repeated under another server's names.
   enum class Names : uint8_t { kOwn, kAlsoVllm };
   std::string Render(const EngineStats& engine, const ConnectionFigures& connections,
-                     Names names = Names::kOwn) const;
+                     Names names = Names::kOwn, const PreparationFigures& preparation = {}) const;
 
   // The same as one JSON object, for the web page and for scripts (docs/metrics.md).
   std::string RenderJson(const EngineStats& engine, const ConnectionFigures& connections) const;

@@ -1,24 +1,15 @@
 #include <cmath>
+#include <cstdint>
 
 #include "server/json_writer.h"
-#include "server/metrics/families.h"
+#include "server/metrics/engine_figures.h"
+#include "server/metrics/metric_families.h"
 
 namespace heddle::server {
 namespace {
 
-std::string_view StateName(EngineState state) {
-  switch (state) {
-    case EngineState::kServing:
-      return "serving";
-    case EngineState::kDraining:
-      return "draining";
-    case EngineState::kFailed:
-      break;
-  }
-  return "failed";
-}
-
-// {"count", "sum_seconds", "buckets": [[upper bound in seconds or null, cumulative count], ...]}
+// Writes {"count", "sum_seconds", "buckets": [[upper bound in seconds or null, cumulative count],
+// ...]}.
 void WriteHistogram(const prometheus::ClientMetric::Histogram& histogram, JsonWriter* json) {
   json->BeginObject().Member("count", histogram.sample_count);
   json->Key("sum_seconds").Number(histogram.sample_sum);
@@ -30,33 +21,26 @@ void WriteHistogram(const prometheus::ClientMetric::Histogram& histogram, JsonWr
 }
 
 void WriteEngine(const EngineStats& stats, JsonWriter* json) {
-  json->Member("state", StateName(stats.state))
-      .Member("running_sequences", stats.running_sequences)
-      .Member("waiting_requests", stats.waiting_requests)
-      .Member("queue_limit", stats.queue_limit)
-      .Member("waiting_tokens", stats.waiting_tokens)
-      .Member("orphaned_requests", stats.orphaned_requests)
-      .Member("steps", stats.steps)
-      .Member("step_tokens", stats.step_tokens)
-      .Member("budget_tokens", stats.budget_tokens)
-      .Member("prompt_tokens", stats.prompt_tokens)
-      .Member("cached_tokens", stats.cached_tokens)
-      .Member("generated_tokens", stats.generated_tokens)
-      .Member("preemptions", stats.preemptions);
-  json->Key("pages").BeginObject();
-  json->Member("total", stats.pages_total)
-      .Member("used", stats.pages_used)
-      .Member("cached", stats.pages_cached)
-      .Member("tokens_per_page", stats.page_tokens)
-      .EndObject();
-  json->Key("step_seconds").BeginObject();
-  json->Key("plan").Number(stats.plan_seconds);
-  json->Key("forward").Number(stats.forward_seconds);
-  json->Key("sample").Number(stats.sample_seconds);
-  json->Key("emit").Number(stats.emit_seconds);
-  json->Key("between").Number(stats.between_seconds);
-  json->Key("running").Number(stats.busy_since_seconds);
-  json->EndObject();
+  json->Member("state", StateName(stats.state));
+  std::string_view open;  // the object being written
+  for (const EngineFigure& figure : EngineFigures()) {
+    const size_t dot = figure.name.find('.');
+    const std::string_view object =
+        dot == std::string_view::npos ? std::string_view() : figure.name.substr(0, dot);
+    if (object != open) {
+      if (!open.empty()) json->EndObject();
+      if (!object.empty()) json->Key(object).BeginObject();
+      open = object;
+    }
+    json->Key(object.empty() ? figure.name : figure.name.substr(dot + 1));
+    const double value = figure.value(stats);
+    if (value == std::trunc(value)) {
+      json->Int(static_cast<int64_t>(value));
+    } else {
+      json->Number(value);
+    }
+  }
+  if (!open.empty()) json->EndObject();
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
-#include "server/openai/api_error.h"
+#include "server/request/api_error.h"
 
 namespace heddle::server {
 namespace {
@@ -21,7 +21,7 @@ absl::Status WrongType(std::string_view path, std::string_view expected, const J
                     "invalid_type");
 }
 
-// A view into `object`.
+// The result views `object`.
 absl::StatusOr<std::string_view> RequireString(const Json& object, std::string_view name,
                                                std::string_view path) {
   const Json* value = Find(object, name);
@@ -29,11 +29,12 @@ absl::StatusOr<std::string_view> RequireString(const Json& object, std::string_v
   if (value == nullptr) {
     return FieldError(full, base::StrCat("'", full, "' is missing"), "missing_required_parameter");
   }
-  if (!value->is_string()) return WrongType(full, "a string", *value);
-  return std::string_view(value->get_ref<const std::string&>());
+  const std::string* text = TextOf(value);
+  if (text == nullptr) return WrongType(full, "a string", *value);
+  return std::string_view(*text);
 }
 
-// A member that may be left out.
+// Checks a member that may be missing.
 absl::Status CheckString(const Json& object, std::string_view name, std::string_view path) {
   const Json* value = Find(object, name);
   if (value == nullptr || value->is_string()) return absl::OkStatus();
@@ -42,7 +43,7 @@ absl::Status CheckString(const Json& object, std::string_view name, std::string_
 
 // The text of one content part.
 absl::StatusOr<std::string_view> PartText(const Json& part, std::string_view path) {
-  if (part.is_string()) return std::string_view(part.get_ref<const std::string&>());
+  if (const std::string* text = TextOf(&part)) return std::string_view(*text);
   if (!part.is_object()) return WrongType(path, "an object", part);
   HEDDLE_ASSIGN_OR_RETURN(std::string_view type, RequireString(part, "type", path));
   if (type == "text" || type == "input_text" || type == "output_text") {
@@ -76,12 +77,12 @@ absl::StatusOr<std::string> ContentText(const Json& message, std::string_view ro
                       base::StrCat("'", full, "' is missing; only an assistant's may be null"),
                       "missing_required_parameter");
   }
-  if (content->is_string()) return content->get<std::string>();
+  if (const std::string* text = TextOf(content)) return *text;
   if (content->is_array()) return JoinParts(*content, full);
   return WrongType(full, "a string or an array of parts", *content);
 }
 
-// Templates print arguments with tojson: a string would come out with its quotes escaped.
+// Templates print arguments with tojson, which would escape the quotes of a string.
 absl::Status NormalizeToolCall(Json* call, std::string_view path) {
   if (!call->is_object()) return WrongType(path, "an object", *call);
   auto function = call->find("function");
@@ -97,14 +98,15 @@ absl::Status NormalizeToolCall(Json* call, std::string_view path) {
   if (!arguments->is_string() && !arguments->is_object() && !arguments->is_null()) {
     return WrongType(base::StrCat(function_path, ".arguments"), "a string", *arguments);
   }
-  if (!arguments->is_string()) return absl::OkStatus();
-  absl::StatusOr<Json> object = ParseJsonObject(arguments->get_ref<const std::string&>());
+  const std::string* text = TextOf(&*arguments);
+  if (text == nullptr) return absl::OkStatus();
+  absl::StatusOr<Json> object = ParseJsonObject(*text);
   if (object.ok()) *arguments = *std::move(object);
   return absl::OkStatus();
 }
 
-// The forms of before there were tools: an assistant's one function_call, and the role function for
-// what came of it. Templates know the newer ones.
+// Converts the forms from before tools: an assistant's one function_call, and the role function for
+// its result. Templates know the newer ones.
 absl::Status ModernizeFunctions(Json* message, std::string_view path) {
   if ((*message)["role"] == "function") {
     (*message)["role"] = "tool";
@@ -130,7 +132,7 @@ absl::Status ModernizeFunctions(Json* message, std::string_view path) {
 absl::Status NormalizeToolCalls(Json* message, std::string_view path) {
   auto calls = message->find("tool_calls");
   if (calls == message->end()) return absl::OkStatus();
-  // Templates ask `if message.tool_calls`; what is empty goes.
+  // Templates test `if message.tool_calls`, so an empty list is removed.
   if (calls->is_null() || (calls->is_array() && calls->empty())) {
     message->erase(calls);
     return absl::OkStatus();
@@ -143,15 +145,17 @@ absl::Status NormalizeToolCalls(Json* message, std::string_view path) {
   return absl::OkStatus();
 }
 
-// Templates read an earlier turn's reasoning under one of these names, clients send it under one.
+// Templates read an earlier turn's reasoning under one of these names, and clients send it under
+// one.
 absl::Status NormalizeReasoning(Json* message, std::string_view path) {
   constexpr std::array<std::string_view, 3> kNames = {"reasoning_content", "reasoning", "thinking"};
   std::string text;
   for (std::string_view name : kNames) {
     const Json* value = Find(*message, name);
     if (value == nullptr) continue;
-    if (!value->is_string()) return WrongType(base::StrCat(path, ".", name), "a string", *value);
-    if (text.empty()) text = value->get<std::string>();
+    const std::string* given = TextOf(value);
+    if (given == nullptr) return WrongType(base::StrCat(path, ".", name), "a string", *value);
+    if (text.empty()) text = *given;
   }
   for (std::string_view name : kNames) {
     if (text.empty()) {

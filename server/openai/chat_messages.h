@@ -1,15 +1,15 @@
-// Messages and tools of a chat request: checked, and brought into the form that chat templates
-// expect (they were written against transformers, which passes them almost as they came).
+// Checks the messages and tools of a chat request, and brings them into the form that chat
+// templates expect (they were written for transformers, which passes them almost unchanged).
 #pragma once
 
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "server/openai/json_input.h"
+#include "server/request/json_input.h"
 
 namespace heddle::server {
 
-// Messages in a conversation; more is a client out of control.
+// Limit on the messages of a conversation, above any reasonable client's.
 inline constexpr size_t kMaxMessages = 8192;
 
 // A copy of `messages` (an array) where

@@ -10,23 +10,24 @@
 #include "base/status.h"
 #include "engine/grammar/grammar_compiler.h"
 #include "nlohmann/json.hpp"
-#include "server/openai/api_error.h"
-#include "server/openai/fields.h"
 #include "server/openai/request_parts.h"
-#include "server/openai/show_json.h"
-#include "server/openai/tool_grammar.h"
+#include "server/request/api_error.h"
+#include "server/request/fields.h"
+#include "server/request/show_json.h"
+#include "server/toolcalls/tool_grammar.h"
 
 namespace heddle::server {
 namespace {
 
+using engine::grammar::CompiledGrammar;
 using engine::grammar::Constraint;
 using engine::grammar::ConstraintKind;
-using engine::grammar::GrammarOf;
+using engine::grammar::GrammarCompiler;
 using engine::grammar::JsonWhitespace;
 
 constexpr std::string_view kAnyObjectSchema = R"({"type":"object"})";
 
-// A call more than these ends the answer: what is forced must come to an end.
+// Most calls that an answer with forced calls may have, so that it comes to an end.
 constexpr int32_t kMaxForcedCalls = 16;
 
 // A constraint and the field that it came from.
@@ -40,22 +41,29 @@ absl::Status NameField(const absl::Status& status, const Demand& demand) {
   return FieldError(demand.param, base::StrCat("'", demand.param, "': ", MessageOf(status)));
 }
 
-bool IsStrict(const Json& function) {
-  const Json* strict = Find(function, "strict");
+// Whether it is about the constraint, and not the end of the caller's patience.
+bool IsRefusal(const absl::Status& status) {
+  return !absl::IsCancelled(status) && !absl::IsUnavailable(status);
+}
+
+// REQUIRES, as the functions below do: CheckTools has passed `tool`, an entry of "tools".
+bool IsStrict(const Json& tool) {
+  const Json* function = Find(tool, "function");
+  const Json* strict = function == nullptr ? nullptr : Find(*function, "strict");
   return strict != nullptr && *strict == true;
 }
 
 absl::StatusOr<std::string> StringOf(const Json& value, std::string_view param) {
-  if (value.is_string()) return value.get<std::string>();
+  if (const std::string* text = TextOf(&value)) return *text;
   return FieldError(param, base::StrCat("'", param, "' must be a string, found ", JsonKind(value)),
                     "invalid_type");
 }
 
-// A schema as an object, or as the text of one.
+// A schema given as an object or as its text.
 absl::StatusOr<Constraint> SchemaConstraint(const Json& value, std::string_view param) {
   Constraint constraint;
-  if (value.is_string()) {
-    constraint.text = value.get<std::string>();
+  if (const std::string* text = TextOf(&value)) {
+    constraint.text = *text;
   } else if (value.is_object() || value.is_boolean()) {
     constraint.text = value.dump();
   } else {
@@ -86,28 +94,28 @@ absl::StatusOr<Constraint> TextConstraint(ConstraintKind kind, const Json& value
   return constraint;
 }
 
-absl::StatusOr<std::optional<Demand>> FromResponseFormat(const Json& format) {
-  const Json* type = Find(format, "type");
-  const std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "";
-  if (name == "text") return std::nullopt;
+absl::StatusOr<std::optional<Demand>> FromResponseFormat(
+    const RequestFields<fields::kResponseFormat>& format) {
+  const std::string* type = format.Text<"type">();
+  if (type != nullptr && *type == "text") return std::nullopt;
   Demand demand{"response_format", {}};
-  if (name == "json_object") {
+  if (type != nullptr && *type == "json_object") {
     demand.constraint.text = kAnyObjectSchema;
     return demand;
   }
-  if (name != "json_schema") {
+  if (type == nullptr || *type != "json_schema") {
     return FieldError("response_format.type",
                       base::StrCat("'response_format.type' must be 'text', 'json_object' or "
                                    "'json_schema', found ",
-                                   type == nullptr ? "nothing" : ShowJson(*type)));
+                                   type == nullptr ? "nothing" : base::Quote(*type)));
   }
   demand.param = "response_format.json_schema";
-  const Json* holder = Find(format, "json_schema");
-  if (holder == nullptr || !holder->is_object()) {
+  const auto holder = format.Object<"json_schema", fields::kJsonSchema>();
+  if (!holder.has_value()) {
     return FieldError(demand.param, "'response_format.json_schema' must be an object");
   }
   demand.param += ".schema";
-  const Json* schema = Find(*holder, "schema");
+  const Json* schema = holder->Value<"schema">();
   if (schema == nullptr) {
     return FieldError(demand.param, "'response_format.json_schema.schema' is missing");
   }
@@ -115,21 +123,7 @@ absl::StatusOr<std::optional<Demand>> FromResponseFormat(const Json& format) {
   return demand;
 }
 
-enum class Form : uint8_t { kSchema, kAnyObject, kRegex, kChoice, kGbnf };
-
-struct FieldForm {
-  std::string_view name;
-  Form form;
-};
-constexpr FieldForm kOwnFields[] = {
-    {"guided_json", Form::kSchema},   {"guided_regex", Form::kRegex},
-    {"guided_choice", Form::kChoice}, {"guided_grammar", Form::kGbnf},
-    {"json_schema", Form::kSchema},   {"grammar", Form::kGbnf}};
-constexpr FieldForm kStructuredFields[] = {{"json", Form::kSchema},
-                                           {"json_object", Form::kAnyObject},
-                                           {"regex", Form::kRegex},
-                                           {"choice", Form::kChoice},
-                                           {"grammar", Form::kGbnf}};
+enum class Form : uint8_t { kSchema, kRegex, kChoice, kGbnf };
 
 absl::StatusOr<Constraint> ConstraintOf(Form form, const Json& value, std::string_view param) {
   switch (form) {
@@ -141,82 +135,79 @@ absl::StatusOr<Constraint> ConstraintOf(Form form, const Json& value, std::strin
       return ChoiceConstraint(value, param);
     case Form::kGbnf:
       return TextConstraint(ConstraintKind::kGbnf, value, param);
-    case Form::kAnyObject:
-      break;
   }
-  return Constraint{.text = std::string(kAnyObjectSchema)};
+  return absl::InternalError("a form without a constraint");
 }
 
-template <size_t n>
-absl::Status AddDemands(const Json& object, const FieldForm (&fields)[n], const std::string& prefix,
-                        std::vector<Demand>* demands) {
-  for (const FieldForm& field : fields) {
-    const Json* value = Find(object, field.name);
-    if (value == nullptr || (field.form == Form::kAnyObject && *value == false)) continue;
-    const std::string param = base::StrCat(prefix, field.name);
-    HEDDLE_ASSIGN_OR_RETURN(Constraint constraint, ConstraintOf(field.form, *value, param));
-    demands->push_back({param, std::move(constraint)});
-  }
+absl::Status AddDemand(const Json* value, Form form, std::string param,
+                       std::vector<Demand>* demands) {
+  if (value == nullptr) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(Constraint constraint, ConstraintOf(form, *value, param));
+  demands->push_back({std::move(param), std::move(constraint)});
   return absl::OkStatus();
 }
 
-// What an answer must be is never passed over: a name that is not known is an error here, unless it
-// turns off what there is not.
+// A demand on the answer is never ignored: an unknown name is an error here, unless it turns off
+// something that does not exist.
 absl::Status CheckStructuredMembers(const Json& object) {
   for (auto it = object.begin(); it != object.end(); ++it) {
     const std::string_view name = it.key();
-    const bool is_form = std::any_of(std::begin(kStructuredFields), std::end(kStructuredFields),
-                                     [name](const FieldForm& form) { return form.name == name; });
-    const bool is_flag = name == "disable_any_whitespace" || name == "json_object";
-    const bool is_value = name == "whitespace_pattern" || (is_form && !is_flag);
-    if (is_value || it->is_null() || *it == false) continue;
-    const std::string param = base::StrCat("structured_outputs.", name.substr(0, 64));
-    if (!is_flag) {
-      return FieldError(param, base::StrCat("'", param, "' is not supported"),
-                        "unsupported_parameter");
+    if (FindField(fields::kStructuredOutputs, name) != nullptr || it->is_null() || *it == false) {
+      continue;
     }
-    if (it->is_boolean()) continue;
-    return FieldError(param, base::StrCat("'", param, "' must be a boolean, found ", JsonKind(*it)),
-                      "invalid_type");
+    const std::string param = base::StrCat("structured_outputs.", name.substr(0, 64));
+    return FieldError(param, base::StrCat("'", param, "' is not supported"),
+                      "unsupported_parameter");
   }
   return absl::OkStatus();
 }
 
-absl::Status ReadStructuredOutputs(const Json& object, std::vector<Demand>* demands) {
+absl::Status ReadStructuredOutputs(const RequestFields<fields::kStructuredOutputs>& object,
+                                   std::vector<Demand>* demands) {
+  static constexpr const char* kName = "structured_outputs.";
   const size_t before = demands->size();
-  HEDDLE_RETURN_IF_ERROR(CheckStructuredMembers(object));
-  HEDDLE_RETURN_IF_ERROR(AddDemands(object, kStructuredFields, "structured_outputs.", demands));
+  const auto add = [demands](const Json* value, Form form, const char* name) {
+    return AddDemand(value, form, base::StrCat(kName, name), demands);
+  };
+  HEDDLE_RETURN_IF_ERROR(add(object.Value<"json">(), Form::kSchema, "json"));
+  if (object.Bool<"json_object">(false)) {
+    demands->push_back(
+        {base::StrCat(kName, "json_object"), Constraint{.text = std::string(kAnyObjectSchema)}});
+  }
+  HEDDLE_RETURN_IF_ERROR(add(object.Value<"regex">(), Form::kRegex, "regex"));
+  HEDDLE_RETURN_IF_ERROR(add(object.Value<"choice">(), Form::kChoice, "choice"));
+  HEDDLE_RETURN_IF_ERROR(add(object.Value<"grammar">(), Form::kGbnf, "grammar"));
   if (demands->size() == before) {
     return FieldError("structured_outputs",
                       "'structured_outputs' must hold one of json, json_object, regex, choice and "
                       "grammar");
   }
   engine::grammar::JsonOptions& json = demands->back().constraint.json;
-  if (GetBool(object, "disable_any_whitespace", false)) json.whitespace = JsonWhitespace::kNone;
-  if (const Json* pattern = Find(object, "whitespace_pattern")) {
-    HEDDLE_ASSIGN_OR_RETURN(json.whitespace_pattern,
-                            StringOf(*pattern, "structured_outputs.whitespace_pattern"));
+  if (object.Bool<"disable_any_whitespace">(false)) json.whitespace = JsonWhitespace::kNone;
+  if (const std::string* pattern = object.Text<"whitespace_pattern">()) {
+    json.whitespace_pattern = *pattern;
   }
   return absl::OkStatus();
 }
 
-// The tools that may be called (only `name`, unless it is empty), with the schemas of arguments.
-// `all_strict`: of every tool; otherwise those that are not strict take any object.
-absl::StatusOr<std::vector<CallableTool>> Callable(const Json& body, std::string_view name,
+// The tools that may be called (only `name`, unless it is empty), with the schemas of their
+// arguments. `all_strict`: for every tool; otherwise tools that are not strict take any object.
+absl::StatusOr<std::vector<CallableTool>> Callable(const ToolFields& body, std::string_view name,
                                                    bool all_strict) {
   std::vector<CallableTool> tools;
-  for (const Json& tool : *Find(body, "tools")) {
-    const Json& function = *Find(tool, "function");
-    CallableTool callable{*Find(function, "name"), std::string(kAnyObjectSchema)};
+  for (const Json& tool : *body.Value<"tools">()) {
+    const Json* function = Find(tool, "function");
+    if (function == nullptr) continue;
+    CallableTool callable{TextOr(*function, "name", ""), std::string(kAnyObjectSchema)};
     if (!name.empty() && callable.name != name) continue;
-    const Json* given = Find(function, "parameters");
+    const Json* given = Find(*function, "parameters");
     if (given != nullptr && !given->is_object()) {
       return FieldError("tools", base::StrCat("the parameters of tool ", base::Quote(callable.name),
                                               " must be a JSON schema, found ", JsonKind(*given)));
     }
-    if (given != nullptr && (all_strict || IsStrict(function))) {
+    if (given != nullptr && (all_strict || IsStrict(tool))) {
       Json parameters = *given;
-      // Arguments have names.
+      // Arguments are named, so they are an object.
       if (!parameters.contains("type")) parameters["type"] = "object";
       callable.schema = parameters.dump();
     }
@@ -231,24 +222,27 @@ std::vector<std::string> EndMarks(const TextCodec& codec) {
   return marks;
 }
 
-// Calls only, where one is forced: exactly one where it is named, as OpenAI has it.
-absl::StatusOr<Demand> ForcedCalls(const Json& body, const TextCodec& codec, bool parallel) {
-  const Json& choice = *Find(body, "tool_choice");
-  std::string name;
-  if (choice.is_object()) name = *Find(*Find(choice, "function"), "name");
+// The function that tool_choice names, or empty.
+std::string NamedFunction(const Json& choice) {
+  const Json* function = Find(choice, "function");
+  return function == nullptr ? std::string() : TextOr(*function, "name", "");
+}
+
+// Demands calls only, where they are forced: exactly one if it is named, as in OpenAI's API.
+absl::StatusOr<Demand> ForcedCalls(const ToolFields& body, const TextCodec& codec, bool parallel) {
+  const std::string name = NamedFunction(*body.Value<"tool_choice">());
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<CallableTool> tools,
                           Callable(body, name, /*all_strict=*/true));
   const int32_t max_calls = parallel && name.empty() ? kMaxForcedCalls : 1;
   return Demand{"tools", CallsConstraint(*codec.syntax().tools, tools, max_calls, EndMarks(codec))};
 }
 
-// The model may call, and answer otherwise as `format` demands, if it does.
-absl::StatusOr<std::optional<Demand>> FreeCalls(const Json& body, const TextCodec& codec,
+// The model may call tools; otherwise it answers as `format` demands, if it does.
+absl::StatusOr<std::optional<Demand>> FreeCalls(const ToolFields& body, const TextCodec& codec,
                                                 bool parallel, std::optional<Demand> format) {
   const ToolSyntax* syntax = codec.syntax().tools;
-  const bool is_strict =
-      std::any_of(Find(body, "tools")->begin(), Find(body, "tools")->end(),
-                  [](const Json& tool) { return IsStrict(*Find(tool, "function")); });
+  const Json& offered = *body.Value<"tools">();
+  const bool is_strict = std::any_of(offered.begin(), offered.end(), IsStrict);
   if (!is_strict && !format) return std::nullopt;
   if (syntax == nullptr || !HasCallGrammar(*syntax)) {
     if (!is_strict) return format;
@@ -271,43 +265,77 @@ absl::StatusOr<std::optional<Demand>> FreeCalls(const Json& body, const TextCode
   return demand;
 }
 
-absl::StatusOr<std::vector<Demand>> ReadDemands(const Json& body) {
+absl::StatusOr<std::vector<Demand>> ReadDemands(const GenerationFields& body) {
   std::vector<Demand> demands;
-  if (const Json* format = Find(body, "response_format")) {
+  if (const auto format = body.Object<"response_format", fields::kResponseFormat>()) {
     HEDDLE_ASSIGN_OR_RETURN(std::optional<Demand> demand, FromResponseFormat(*format));
     if (demand) demands.push_back(*std::move(demand));
   }
-  HEDDLE_RETURN_IF_ERROR(AddDemands(body, kOwnFields, "", &demands));
-  if (const Json* object = Find(body, "structured_outputs")) {
+  const auto add = [&demands](const Json* value, Form form, const char* name) {
+    return AddDemand(value, form, name, &demands);
+  };
+  HEDDLE_RETURN_IF_ERROR(add(body.Value<"guided_json">(), Form::kSchema, "guided_json"));
+  HEDDLE_RETURN_IF_ERROR(add(body.Value<"guided_regex">(), Form::kRegex, "guided_regex"));
+  HEDDLE_RETURN_IF_ERROR(add(body.Value<"guided_choice">(), Form::kChoice, "guided_choice"));
+  HEDDLE_RETURN_IF_ERROR(add(body.Value<"guided_grammar">(), Form::kGbnf, "guided_grammar"));
+  HEDDLE_RETURN_IF_ERROR(add(body.Value<"json_schema">(), Form::kSchema, "json_schema"));
+  HEDDLE_RETURN_IF_ERROR(add(body.Value<"grammar">(), Form::kGbnf, "grammar"));
+  if (const auto object = body.Object<"structured_outputs", fields::kStructuredOutputs>()) {
+    HEDDLE_RETURN_IF_ERROR(CheckStructuredMembers(*body.Value<"structured_outputs">()));
     HEDDLE_RETURN_IF_ERROR(ReadStructuredOutputs(*object, &demands));
   }
   return demands;
 }
 
+// Returns the known grammar of the constraint, or compiles it while the context has patience.
+// `format`: a part that is checked separately, so that an error names its field.
+absl::StatusOr<std::shared_ptr<CompiledGrammar>> CompileDemand(const Demand& demand,
+                                                               const std::optional<Demand>& format,
+                                                               const RequestContext& context) {
+  GrammarCompiler& grammars = context.codec->grammars();
+  const Patience& patience = context.patience;
+  if (auto known = grammars.Known(demand.constraint)) return known;
+  absl::Status status;
+  const Demand* part = nullptr;  // the part that the status is about
+  for (const Demand* next : {format ? &*format : nullptr, &demand}) {
+    if (next == nullptr || !status.ok()) continue;
+    part = next;
+    status = grammars.Refusal(next->constraint);
+  }
+  if (!status.ok()) return NameField(status, *part);
+  if (patience.short_only && (patience.ask == nullptr || !grammars.is_warm())) return TakesLong();
+  if (format) {
+    status = grammars.Check(format->constraint, patience.ask);
+    if (!status.ok()) return IsRefusal(status) ? NameField(status, *format) : status;
+  }
+  auto grammar = grammars.Compile(demand.constraint, patience.ask);
+  if (grammar.ok() || !IsRefusal(grammar.status())) return grammar;
+  return NameField(grammar.status(), demand);
+}
+
 }  // namespace
 
-bool ForcesCall(const Json& body) {
-  const Json* choice = Find(body, "tool_choice");
+bool ForcesCall(const ToolFields& body) {
+  const Json* choice = body.Value<"tool_choice">();
   return choice != nullptr && (choice->is_object() || *choice == "required");
 }
 
-absl::Status CheckToolChoice(const Json& body, const TextCodec& codec) {
-  const Json* choice = Find(body, "tool_choice");
+absl::Status CheckToolChoice(const ToolFields& body, const TextCodec& codec) {
+  const Json* choice = body.Value<"tool_choice">();
   if (choice == nullptr || *choice == "none" || *choice == "auto") return absl::OkStatus();
-  const Json* function = choice->is_object() ? Find(*choice, "function") : nullptr;
-  const Json* name =
-      function != nullptr && function->is_object() ? Find(*function, "name") : nullptr;
-  if (*choice != "required" && (name == nullptr || !name->is_string())) {
+  const Json* function = Find(*choice, "function");
+  const std::string* name = function == nullptr ? nullptr : TextOf(Find(*function, "name"));
+  if (*choice != "required" && name == nullptr) {
     return FieldError("tool_choice",
                       base::StrCat("'tool_choice' must be 'auto', 'none', 'required' or "
                                    "{\"type\":\"function\",\"function\":{\"name\":...}}, found ",
                                    ShowJson(*choice)));
   }
   if (!OffersTools(body)) return FieldError("tool_choice", "'tool_choice' needs 'tools'");
-  if (name != nullptr && !ReadToolSet(body).Has(name->get_ref<const std::string&>())) {
+  if (name != nullptr && !ReadToolSet(body).Has(*name)) {
     return FieldError(
         "tool_choice.function.name",
-        base::StrCat("'tool_choice' names ", ShowJson(*name), ", which is none of 'tools'"));
+        base::StrCat("'tool_choice' names ", base::Quote(*name), ", which is none of 'tools'"));
   }
   const ToolSyntax* syntax = codec.syntax().tools;
   if (syntax != nullptr && HasCallGrammar(*syntax)) return absl::OkStatus();
@@ -319,13 +347,14 @@ absl::Status CheckToolChoice(const Json& body, const TextCodec& codec) {
 }
 
 absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint(
-    const Json& body, const RequestContext& context, const ApiRequest& request) {
+    const GenerationFields& body, const std::optional<ToolFields>& tools,
+    const RequestContext& context, const ApiRequest& request) {
   const TextCodec& codec = *context.codec;
   HEDDLE_ASSIGN_OR_RETURN(std::vector<Demand> demands, ReadDemands(body));
-  const bool offers_tools = request.endpoint == Endpoint::kChat && OffersTools(body);
-  const bool is_forced = offers_tools && ForcesCall(body);
+  const bool offers_tools = tools.has_value() && OffersTools(*tools);
+  const bool is_forced = offers_tools && ForcesCall(*tools);
   if (is_forced) {
-    HEDDLE_ASSIGN_OR_RETURN(Demand demand, ForcedCalls(body, codec, request.parallel_tool_calls));
+    HEDDLE_ASSIGN_OR_RETURN(Demand demand, ForcedCalls(*tools, codec, request.parallel_tool_calls));
     demands.push_back(std::move(demand));
   }
   if (demands.size() > 1) {
@@ -338,25 +367,18 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint
   if (demand && !is_forced) {
     demand->constraint = AsContent(request.syntax, std::move(demand->constraint));
   }
-  std::optional<Demand> format;  // beside the tools
+  std::optional<Demand> format;  // demanded beside the tools
   if (offers_tools && !is_forced) {
     format = demand;
-    HEDDLE_ASSIGN_OR_RETURN(demand,
-                            FreeCalls(body, codec, request.parallel_tool_calls, std::move(demand)));
+    HEDDLE_ASSIGN_OR_RETURN(
+        demand, FreeCalls(*tools, codec, request.parallel_tool_calls, std::move(demand)));
   }
   if (!demand) return nullptr;
   if (const ReasoningSyntax* reasoning = request.syntax.reasoning) {
     demand->constraint =
         BehindReasoning(*reasoning, request.begins_in_reasoning, std::move(demand->constraint));
   }
-  if (auto known = codec.grammars().Known(demand->constraint)) return known;
-  if (context.quick) return TakesLong();
-  // Checked by itself, so that an error names the field that it is in.
-  if (format) HEDDLE_RETURN_IF_ERROR(NameField(GrammarOf(format->constraint).status(), *format));
-  absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> grammar =
-      codec.grammars().Compile(demand->constraint);
-  if (!grammar.ok()) return NameField(grammar.status(), *demand);
-  return grammar;
+  return CompileDemand(*demand, format, context);
 }
 
 }  // namespace heddle::server

@@ -1,29 +1,30 @@
-// What a request demands of the form of its answer: response_format, and the fields by which other
-// servers ask for the same (guided_json, guided_regex, guided_choice, guided_grammar,
-// structured_outputs, grammar, json_schema), and a tool choice that forces a call. Private to
-// server/openai/.
+// The form that a request demands of its answer: by response_format, by the fields that other
+// servers use for the same (guided_json, guided_regex, guided_choice, guided_grammar,
+// structured_outputs, grammar, json_schema), or by a tool choice that forces a call.
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
-#include "server/openai/json_input.h"
-#include "server/openai/openai_request.h"
+#include "server/openai/request_context.h"
+#include "server/openai/request_parts.h"
 
 namespace heddle::server {
 
-// The compiled grammar, or null where nothing is demanded. `request` says what the model writes
-// around its answer. TakesLong: the context is quick, and the grammar not known yet.
-// INVALID_ARGUMENT with the field in param, as in "response_format.json_schema.schema"; the message
-// names keyword and place within a schema.
+// The compiled grammar, or null if nothing is demanded. `tools`: those of a chat. `request` says
+// what the model writes around its answer. If the context's patience ends before the grammar is
+// compiled, its status is returned, such as TakesLong. INVALID_ARGUMENT has the field in param, as
+// in "response_format.json_schema.schema"; the message names keyword and place within a schema.
 absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint(
-    const Json& body, const RequestContext& context, const ApiRequest& request);
+    const GenerationFields& body, const std::optional<ToolFields>& tools,
+    const RequestContext& context, const ApiRequest& request);
 
 // Whether tool_choice forces a call: "required", or the object that names a function.
-bool ForcesCall(const Json& body);
+bool ForcesCall(const ToolFields& body);
 
-// INVALID_ARGUMENT unless a forced call can be honoured: the named tool is on offer, and the model
-// writes calls in a format that this server can force.
-absl::Status CheckToolChoice(const Json& body, const TextCodec& codec);
+// INVALID_ARGUMENT unless a forced call can be honoured: the named tool is offered, and this server
+// can force the format in which the model writes calls.
+absl::Status CheckToolChoice(const ToolFields& body, const TextCodec& codec);
 
 }  // namespace heddle::server

@@ -11,24 +11,29 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "server/json_writer.h"
-#include "server/openai/api_error.h"
-#include "server/openai/fields.h"
+#include "server/openai/api_fields.h"
 #include "server/openai/request_parts.h"
+#include "server/request/api_error.h"
 
 namespace heddle::server {
+namespace fields {
+inline constexpr Field kTextsPart[] = {{"add_special_tokens", kBoolean}};
+}  // namespace fields
+
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "base64 is of little-endian floats");
 
-constexpr size_t kMaxTexts = 2048;  // of one list; OpenAI's
+constexpr size_t kMaxTexts = 2048;  // in one list; OpenAI's limit
 
-// Texts or tokens under the member `name`, one request each.
-absl::Status AddTexts(const Json& texts, std::string_view name, const Json& body,
-                      const RequestContext& context, EmbeddingRequest* request) {
-  Json pattern = {{std::string(name), texts},
-                  {"add_special_tokens", GetBool(body, "add_special_tokens", true)}};
+// Adds the texts or tokens of the field `name`, one request each.
+absl::Status AddTexts(const Json& texts, std::string_view name,
+                      const RequestFields<fields::kTextsPart>& body, const RequestContext& context,
+                      EmbeddingRequest* request) {
+  const PromptOptions options{.max_prompts = kMaxTexts,
+                              .add_special = body.Bool<"add_special_tokens">(true)};
   HEDDLE_ASSIGN_OR_RETURN(std::vector<ApiPrompt> prompts,
-                          ReadPrompts(pattern, name, kMaxTexts, /*echo=*/false, *context.codec));
+                          ReadPrompts(texts, name, options, *context.codec));
   for (ApiPrompt& prompt : prompts) {
     if (prompt.tokens.size() > static_cast<size_t>(context.model->max_context)) {
       return FieldError(name,
@@ -47,27 +52,29 @@ absl::Status AddTexts(const Json& texts, std::string_view name, const Json& body
   return absl::OkStatus();
 }
 
-absl::Status ReadEmbed(const Json& body, const RequestContext& context, EmbeddingRequest* request) {
-  const Json* format = Find(body, "encoding_format");
+absl::Status ReadEmbed(const RequestFields<fields::kEmbeddings>& body,
+                       const RequestContext& context, EmbeddingRequest* request) {
+  const std::string* format = body.Text<"encoding_format">();
   request->base64 = format != nullptr && *format == "base64";
   if (format != nullptr && !request->base64 && *format != "float") {
-    return FieldError("encoding_format",
-                      base::StrCat("'encoding_format' must be float or base64, found ",
-                                   base::Quote(format->get_ref<const std::string&>())));
+    return FieldError(
+        "encoding_format",
+        base::StrCat("'encoding_format' must be float or base64, found ", base::Quote(*format)));
   }
   int64_t size = context.model->embedding_size;
-  request->dimensions = static_cast<int32_t>(GetInt(body, "dimensions", size));
+  request->dimensions = static_cast<int32_t>(body.Int<"dimensions">(size));
   if (request->dimensions > size) {
     return FieldError("dimensions", base::StrCat("'dimensions' must be from 1 to ", size,
                                                  ", found ", request->dimensions));
   }
-  return AddTexts(*Find(body, "input"), "input", body, context, request);
+  return AddTexts(*body.Value<"input">(), "input", body, context, request);
 }
 
-absl::Status ReadScore(const Json& body, const RequestContext& context, EmbeddingRequest* request) {
-  HEDDLE_RETURN_IF_ERROR(AddTexts(*Find(body, "text_1"), "text_1", body, context, request));
+absl::Status ReadScore(const RequestFields<fields::kScore>& body, const RequestContext& context,
+                       EmbeddingRequest* request) {
+  HEDDLE_RETURN_IF_ERROR(AddTexts(*body.Value<"text_1">(), "text_1", body, context, request));
   request->num_queries = request->generations.size();
-  HEDDLE_RETURN_IF_ERROR(AddTexts(*Find(body, "text_2"), "text_2", body, context, request));
+  HEDDLE_RETURN_IF_ERROR(AddTexts(*body.Value<"text_2">(), "text_2", body, context, request));
   size_t others = request->generations.size() - request->num_queries;
   if (request->num_queries != 1 && request->num_queries != others) {
     return FieldError("text_1",
@@ -77,29 +84,39 @@ absl::Status ReadScore(const Json& body, const RequestContext& context, Embeddin
   return absl::OkStatus();
 }
 
-absl::Status ReadRerank(const Json& body, const RequestContext& context,
+absl::Status ReadRerank(const RequestFields<fields::kRerank>& body, const RequestContext& context,
                         EmbeddingRequest* request) {
-  HEDDLE_RETURN_IF_ERROR(AddTexts(*Find(body, "query"), "query", body, context, request));
+  HEDDLE_RETURN_IF_ERROR(AddTexts(*body.Value<"query">(), "query", body, context, request));
   Json texts = Json::array();
-  for (const Json& document : *Find(body, "documents")) {
-    const Json* text = document.is_object() ? Find(document, "text") : &document;
-    if (text == nullptr || !text->is_string()) {
+  std::vector<std::string> documents;
+  for (const Json& document : *body.Value<"documents">()) {
+    const std::string* text = TextOf(document.is_object() ? Find(document, "text") : &document);
+    if (text == nullptr) {
       return FieldError("documents",
                         base::StrCat("'documents' must hold texts, found ", JsonKind(document),
                                      " at index ", texts.size()),
                         "invalid_type");
     }
+    documents.push_back(*text);
     texts.push_back(*text);
   }
   HEDDLE_RETURN_IF_ERROR(AddTexts(texts, "documents", body, context, request));
-  request->top_n = static_cast<size_t>(GetInt(body, "top_n", 0));
-  if (GetBool(body, "return_documents", true)) {
-    for (const Json& text : texts) request->documents.push_back(text.get<std::string>());
-  }
+  request->top_n = static_cast<size_t>(body.Int<"top_n">(0));
+  if (body.Bool<"return_documents">(true)) request->documents = std::move(documents);
   return absl::OkStatus();
 }
 
-// Cut to `size` numbers, and scaled to length 1.
+template <const auto& kTable>
+absl::Status Read(const Json& json, const RequestContext& context,
+                  absl::Status (*read)(const RequestFields<kTable>&, const RequestContext&,
+                                       EmbeddingRequest*),
+                  EmbeddingRequest* request) {
+  HEDDLE_ASSIGN_OR_RETURN(const RequestFields<kTable> body, CheckBody<kTable>(json, {}, context));
+  HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
+  return read(body, context, request);
+}
+
+// Cuts to `size` numbers and scales to length 1.
 void Normalize(size_t size, std::vector<float>* values) {
   if (values->size() > size) values->resize(size);
   double square = 0;
@@ -184,25 +201,19 @@ void WriteRanking(const EmbeddingRequest& request, const ServedModel& model,
 
 absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::string_view text,
                                                        const RequestContext& context) {
-  HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
+  HEDDLE_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(text));
   EmbeddingRequest request;
   request.task = task;
   request.dimensions = context.model->embedding_size;
   switch (task) {
     case EmbeddingTask::kEmbed:
-      HEDDLE_RETURN_IF_ERROR(CheckBody(body, EmbeddingFields(), {}, context));
-      HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
-      HEDDLE_RETURN_IF_ERROR(ReadEmbed(body, context, &request));
+      HEDDLE_RETURN_IF_ERROR(Read<fields::kEmbeddings>(body, context, &ReadEmbed, &request));
       break;
     case EmbeddingTask::kScore:
-      HEDDLE_RETURN_IF_ERROR(CheckBody(body, ScoreFields(), {}, context));
-      HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
-      HEDDLE_RETURN_IF_ERROR(ReadScore(body, context, &request));
+      HEDDLE_RETURN_IF_ERROR(Read<fields::kScore>(body, context, &ReadScore, &request));
       break;
     case EmbeddingTask::kRerank:
-      HEDDLE_RETURN_IF_ERROR(CheckBody(body, RerankFields(), {}, context));
-      HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
-      HEDDLE_RETURN_IF_ERROR(ReadRerank(body, context, &request));
+      HEDDLE_RETURN_IF_ERROR(Read<fields::kRerank>(body, context, &ReadRerank, &request));
       break;
   }
   return request;

@@ -1,8 +1,7 @@
-// /v1/embeddings, and what follows from embeddings: /v1/score and /v1/rerank, by the cosine of the
-// angle between two texts. From body to requests that pool hidden states, and from what came of
-// them to the answer.
-//
-// An embedding is scaled to length 1, after it has been cut to `dimensions`.
+// /v1/embeddings, and the routes that follow from it: /v1/score and /v1/rerank, by the cosine of
+// the angle between two texts. It turns a body into requests that pool hidden states, and their
+// results into the answer.
+// An embedding is scaled to length 1 after it has been cut to `dimensions`.
 // Sources: OpenAI's API reference (embeddings); the rerank shape that Jina and Cohere share.
 #pragma once
 
@@ -12,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "server/openai/openai_request.h"
+#include "server/openai/request_context.h"
 
 namespace heddle::server {
 
@@ -23,10 +22,10 @@ struct EmbeddingRequest {
   std::vector<GenerationRequest> generations;  // ids unset; one per text
   int32_t dimensions = 0;
   bool base64 = false;
-  // kScore: texts [0, num_queries) against the others, one to one, or the one against each.
-  // kRerank: text 0 against the others, which are `documents`.
+  // kScore: texts [0, num_queries) are compared with the others, one to one, or the single one with
+  // each. kRerank: text 0 is compared with the others, which are `documents`.
   size_t num_queries = 1;
-  std::vector<std::string> documents;  // empty: they are not given back
+  std::vector<std::string> documents;  // empty: they are not returned
   size_t top_n = 0;                    // 0: all
 };
 
@@ -34,7 +33,7 @@ struct EmbeddingRequest {
 absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::string_view body,
                                                        const RequestContext& context);
 
-// `embeddings` [one per generation] as the engine pooled them; `id` is unique and of [0-9a-f].
+// `embeddings` [one per generation] are the engine's pooled states; `id` is unique, of [0-9a-f].
 std::string EmbeddingBody(const EmbeddingRequest& request, const ServedModel& model,
                           std::vector<std::vector<float>> embeddings, std::string_view id,
                           int64_t created);

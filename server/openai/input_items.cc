@@ -13,19 +13,17 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "server/json_writer.h"
-#include "server/openai/api_error.h"
-#include "server/openai/fields.h"
+#include "server/openai/api_fields.h"
+#include "server/request/api_error.h"
+#include "server/request/request_fields.h"
 
 namespace heddle::server {
 namespace {
 
+using QueryFields = RequestFields<fields::kInputItemsQuery>;
+
 constexpr size_t kMaxIdBytes = 128;
 constexpr int64_t kDefaultLimit = 20;
-
-std::string StringOr(const Json& object, std::string_view name, std::string_view fallback) {
-  const Json* value = Find(object, name);
-  return value != nullptr && value->is_string() ? value->get<std::string>() : std::string(fallback);
-}
 
 Json ArrayOrEmpty(const Json& object, std::string_view name) {
   const Json* value = Find(object, name);
@@ -44,7 +42,7 @@ std::string_view IdPrefix(std::string_view type) {
   return "msg";
 }
 
-// Fit to stand in a URL as it is.
+// Whether the id can be used in a URL without escapes.
 bool IsItemId(std::string_view id) {
   return !id.empty() && id.size() <= kMaxIdBytes && std::all_of(id.begin(), id.end(), [](char c) {
     return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
@@ -56,68 +54,67 @@ Json TextPart(std::string_view role, std::string_view text) {
   return {{"type", "output_text"}, {"text", text}, {"annotations", Json::array()}};
 }
 
-// A text, or parts that are texts, as parts.
+// Converts a text, or parts that are texts, to parts.
 Json MessageParts(const Json& item, std::string_view role) {
   Json parts = Json::array();
   const Json* content = Find(item, "content");
   if (content == nullptr) return parts;
-  if (content->is_string()) parts.push_back(TextPart(role, content->get_ref<const std::string&>()));
+  if (const std::string* text = TextOf(content)) parts.push_back(TextPart(role, *text));
   if (!content->is_array()) return parts;
   for (const Json& part : *content) {
-    if (part.is_string()) {
-      parts.push_back(TextPart(role, part.get_ref<const std::string&>()));
-    } else if (StringOr(part, "type", "") == "refusal") {
-      parts.push_back({{"type", "refusal"}, {"refusal", StringOr(part, "refusal", "")}});
+    if (const std::string* text = TextOf(&part)) {
+      parts.push_back(TextPart(role, *text));
+    } else if (TextOr(part, "type", "") == "refusal") {
+      parts.push_back({{"type", "refusal"}, {"refusal", TextOr(part, "refusal", "")}});
     } else {
-      parts.push_back(TextPart(role, StringOr(part, "text", "")));
+      parts.push_back(TextPart(role, TextOr(part, "text", "")));
     }
   }
   return parts;
 }
 
 std::string Status(const Json& item) {
-  std::string status = StringOr(item, "status", "");
+  std::string status = TextOr(item, "status", "");
   const bool is_known = status == "incomplete" || status == "in_progress";
   return is_known ? status : "completed";
 }
 
-// The members that the API knows of an item, in the order in which answers have them.
+// The members that the API knows of an item, in the order of answers.
 Json Normalized(const Json& given, std::string id) {
-  const std::string type = StringOr(given, "type", "message");
+  const std::string type = TextOr(given, "type", "message");
   Json item = {{"id", std::move(id)}, {"type", type}, {"status", Status(given)}};
   if (type == "function_call") {
-    item["call_id"] = StringOr(given, "call_id", StringOr(given, "id", ""));
-    item["name"] = StringOr(given, "name", "");
-    item["arguments"] = StringOr(given, "arguments", "{}");
+    item["call_id"] = TextOr(given, "call_id", TextOr(given, "id", ""));
+    item["name"] = TextOr(given, "name", "");
+    item["arguments"] = TextOr(given, "arguments", "{}");
   } else if (type == "function_call_output") {
     const Json* output = Find(given, "output");
-    item["call_id"] = StringOr(given, "call_id", "");
+    item["call_id"] = TextOr(given, "call_id", "");
     item["output"] = output == nullptr ? Json("") : *output;
   } else if (type == "reasoning") {
     item["summary"] = ArrayOrEmpty(given, "summary");
     item["content"] = ArrayOrEmpty(given, "content");
   } else {
-    item["role"] = StringOr(given, "role", "user");
-    item["content"] = MessageParts(given, StringOr(given, "role", "user"));
+    item["role"] = TextOr(given, "role", "user");
+    item["content"] = MessageParts(given, TextOr(given, "role", "user"));
   }
   return item;
 }
 
-// The items of an answer, which are our own text, without log-probabilities.
+// Adds the items of an answer, which is our own text, without log-probabilities.
 void AddOutput(const std::string& body, ResponseItems* items) {
   const Json response = Json::parse(body);
-  for (Json item : response["output"]) {
+  for (Json item : ArrayOrEmpty(response, "output")) {
     if (item.contains("content")) {
       for (Json& part : item["content"]) {
         if (part.contains("logprobs")) part["logprobs"] = Json::array();
       }
     }
-    items->push_back({item["id"].get<std::string>(), item.dump()});
+    items->push_back({TextOr(item, "id", ""), item.dump()});
   }
 }
 
-// Whole numbers become numbers where the field is one; another text there is left for CheckFields
-// to refuse.
+// Whole numbers become numbers if the field is one; CheckFields refuses other texts there.
 Json QueryValue(const Field& field, const std::string& text) {
   int64_t number = 0;
   const char* const end = text.data() + text.size();
@@ -127,18 +124,19 @@ Json QueryValue(const Field& field, const std::string& text) {
   return is_number ? Json(number) : Json(text);
 }
 
-// The parameters that InputItemsQuery names, as a body would have them; the others, which may be
-// meant for somebody on the way, are left out.
+// The parameters that InputItemsQuery names, in the form of a body; others, which may be meant for
+// a proxy, are left out.
 absl::StatusOr<Json> ReadQuery(std::span<const QueryParameter> query) {
   Json values = Json::object();
   for (const auto& [name, value] : query) {
-    if (name == "before") {  // OpenAI once had it: a page without it would be another one
+    if (name == "before") {  // OpenAI once had it: without it the page would be another
       return FieldError(name, "'before' is not supported; give 'after' with another 'order'",
                         "unsupported_parameter");
     }
     const auto is_named = [&name = name](const Field& field) { return field.name == name; };
-    const auto field = std::find_if(InputItemsQuery().begin(), InputItemsQuery().end(), is_named);
-    if (field == InputItemsQuery().end()) continue;
+    const auto field = std::find_if(std::begin(fields::kInputItemsQuery),
+                                    std::end(fields::kInputItemsQuery), is_named);
+    if (field == std::end(fields::kInputItemsQuery)) continue;
     if (values.contains(name)) {
       return FieldError(name, base::StrCat("'", name, "' is given more than once"));
     }
@@ -147,11 +145,11 @@ absl::StatusOr<Json> ReadQuery(std::span<const QueryParameter> query) {
   return values;
 }
 
-// Of `items` in their order; `begin` and `end` are iterators over them, forwards or backwards.
+// A page of `items` in their order; `begin` and `end` are iterators, forwards or backwards.
 template <typename Iterator>
-absl::StatusOr<std::string> Page(Iterator begin, Iterator end, const Json& query) {
-  if (const Json* after = Find(query, "after")) {
-    const auto& id = after->get_ref<const std::string&>();
+absl::StatusOr<std::string> Page(Iterator begin, Iterator end, const QueryFields& query) {
+  if (const std::string* after = query.Text<"after">()) {
+    const std::string& id = *after;
     begin = std::find_if(begin, end, [&id](const ResponseItem& item) { return item.id == id; });
     if (begin == end) {
       return FieldError("after",
@@ -161,7 +159,7 @@ absl::StatusOr<std::string> Page(Iterator begin, Iterator end, const Json& query
     ++begin;
   }
   const Iterator page_end =
-      begin + std::min<int64_t>(end - begin, GetInt(query, "limit", kDefaultLimit));
+      begin + std::min<int64_t>(end - begin, query.Int<"limit">(kDefaultLimit));
   std::string out;
   JsonWriter json(&out);
   json.BeginObject().Member("object", "list").Key("data").BeginArray();
@@ -189,10 +187,10 @@ ResponseItems InputItems(const Json& input, std::string_view unique,
   std::unordered_set<std::string> taken;
   for (const ResponseItem& item : items) taken.insert(item.id);
   const auto add = [&](const Json& given) {
-    std::string id = StringOr(given, "id", "");
-    // Ids with `unique` are this response's to give; those of its answer lack the "i".
+    std::string id = TextOr(given, "id", "");
+    // Ids with `unique` are assigned by this response; those of its answer lack the "i".
     if (!IsItemId(id) || taken.contains(id) || id.find(own) != std::string::npos) {
-      id = base::StrCat(IdPrefix(StringOr(given, "type", "")), own, "i", items.size());
+      id = base::StrCat(IdPrefix(TextOr(given, "type", "")), own, "i", items.size());
     }
     taken.insert(id);
     std::string json = Normalized(given, id).dump();
@@ -208,13 +206,13 @@ ResponseItems InputItems(const Json& input, std::string_view unique,
 
 absl::StatusOr<std::string> ListItems(const ResponseItems& items,
                                       std::span<const QueryParameter> query) {
-  HEDDLE_ASSIGN_OR_RETURN(Json values, ReadQuery(query));
-  HEDDLE_RETURN_IF_ERROR(CheckFields(values, InputItemsQuery()));
-  const Json* order = Find(values, "order");
-  if (order == nullptr || *order == "desc") return Page(items.rbegin(), items.rend(), values);
-  if (*order == "asc") return Page(items.begin(), items.end(), values);
-  return FieldError("order", base::StrCat("'order' must be asc or desc, found ",
-                                          base::Quote(order->get_ref<const std::string&>())));
+  HEDDLE_ASSIGN_OR_RETURN(const Json values, ReadQuery(query));
+  HEDDLE_ASSIGN_OR_RETURN(const QueryFields fields, QueryFields::Check(values));
+  const std::string* order = fields.Text<"order">();
+  if (order == nullptr || *order == "desc") return Page(items.rbegin(), items.rend(), fields);
+  if (*order == "asc") return Page(items.begin(), items.end(), fields);
+  return FieldError("order",
+                    base::StrCat("'order' must be asc or desc, found ", base::Quote(*order)));
 }
 
 }  // namespace heddle::server

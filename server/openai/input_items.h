@@ -1,8 +1,7 @@
-// The items that a response was made of: those of its request and, where it went on from another,
-// that one's items and answer before them.
-//
-// Each has an id: the client's own where it is fit to be one and no other item's, or one made of
-// the response that it came with. An item keeps its id in all responses that go on from it.
+// The items that a response was made from: those of its request and, if it continues another, that
+// one's items and answer before them.
+// Each has an id: the client's own if it is valid and unique, or one made from the response that it
+// came with. An item keeps its id in all responses that continue from it.
 // Source: OpenAI's API reference, "List input items".
 #pragma once
 
@@ -12,22 +11,22 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "server/openai/json_input.h"
 #include "server/openai/response_store.h"
+#include "server/request/json_input.h"
 
 namespace heddle::server {
 
 // A name and a value of a URL's query, both decoded.
 using QueryParameter = std::pair<std::string, std::string>;
 
-// REQUIRES: `input`, the member of a request, was accepted. `unique` tells the response's ids
-// apart; `previous` may be null.
+// REQUIRES: `input`, the member of a request, was accepted. `unique` makes the response's ids
+// unique; `previous` may be null.
 ResponseItems InputItems(const Json& input, std::string_view unique,
                          const ResponseStore::Entry* previous);
 
 // A page of them as {"object":"list","data":[...],"first_id","last_id","has_more"}, by the fields
 // of InputItemsQuery (fields.h). INVALID_ARGUMENT, with the parameter at fault, for other values.
-// Takes time by the number of items and the size of those on the page.
+// The time is linear in the number of items and the size of those on the page.
 absl::StatusOr<std::string> ListItems(const ResponseItems& items,
                                       std::span<const QueryParameter> query);
 

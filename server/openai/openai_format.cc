@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "base/message.h"
+#include "server/answer/logprobs.h"
 #include "server/json_writer.h"
-#include "server/openai/logprobs.h"
 
 namespace heddle::server {
 namespace {
@@ -15,7 +15,7 @@ constexpr std::string_view kFramePrefix = "data: ";
 constexpr std::string_view kFrameEnd = "\n\n";
 constexpr std::string_view kDoneFrame = "data: [DONE]\n\n";
 
-// A call that the client has named is no reason to stop of the model's: OpenAI says "stop" there.
+// If the client has named the call, OpenAI says "stop" instead of "tool_calls".
 std::string_view ReasonName(EndReason reason, const ApiRequest& request) {
   switch (reason) {
     case EndReason::kLength:
@@ -83,7 +83,7 @@ void OpenAiFormat::WritePiece(size_t index, const OutputPiece& piece,
   WriteChunk(index, payload, tokens, "", frames);
 }
 
-// Id, type and name once, in a chunk of their own; then the arguments.
+// Id, type and name come once, in a separate chunk, followed by the arguments.
 void OpenAiFormat::WriteCall(size_t index, const ToolCall& call, std::string* frames) {
   size_t number = n_calls_[index]++;
   std::string begin;
@@ -97,7 +97,7 @@ void OpenAiFormat::WriteCall(size_t index, const ToolCall& call, std::string* fr
   WriteArguments(index, call.arguments, frames);
 }
 
-// Of the last call.
+// Writes arguments of the last call.
 void OpenAiFormat::WriteArguments(size_t index, std::string_view text, std::string* frames) {
   if (text.empty()) return;
   std::string payload;
@@ -144,7 +144,7 @@ void OpenAiFormat::WriteChunk(size_t index, std::string_view payload,
   frames->append(kFrameEnd);
 }
 
-// Unique among all answers as far as their own ids are.
+// The id is unique among all answers if the answers' ids are.
 std::string OpenAiFormat::CallId(size_t index, size_t call) const {
   std::string_view id = identity_.id;
   return ToolCallId(request_->syntax, id.substr(id.find('-') + 1), index, call);
@@ -178,7 +178,7 @@ std::string OpenAiFormat::Body(std::span<const ChoiceResult> choices, const Usag
   return body;
 }
 
-// Content is null where there are only calls; what is empty is left out.
+// Content is null if there are only calls; empty members are left out.
 void OpenAiFormat::WriteMessage(size_t index, const ChoiceResult& result, JsonWriter* json) const {
   std::string content = result.Text(Kind::kContent);
   std::string reasoning = result.Text(Kind::kReasoning);

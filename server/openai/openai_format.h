@@ -1,9 +1,9 @@
 // The answers of /v1/completions and /v1/chat/completions.
 //
-// Streamed, per choice: a chunk with the role alone (chat), chunks with reasoning, text or tool
-// calls, never two of them in one, then one with the finish reason alone. At last the usage, where
+// Streamed, per choice: a chunk with only the role (chat), chunks with reasoning, text or tool
+// calls, never two of these in one, then one with only the finish reason. Finally the usage, if
 // asked for, with no choices, and "[DONE]".
-// Source: OpenAI's API reference, and the rules its clients rely on
+// Source: OpenAI's API reference, and the rules that its clients rely on
 // (tests/conformance/client_rules_test.py).
 #pragma once
 
@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
-#include "server/openai/answer_format.h"
-#include "server/openai/openai_request.h"
+#include "server/answer/answer_format.h"
+#include "server/openai/request_context.h"
 
 namespace heddle::server {
 
@@ -55,8 +55,8 @@ class OpenAiFormat final : public AnswerFormat {
   const ServedModel* model_;
   const TextCodec* codec_;
   Identity identity_;
-  std::string chunk_head_;       // all chunks begin with the same members
-  std::vector<size_t> n_calls_;  // sent so far, per choice
+  std::string chunk_head_;       // the members with which all chunks begin
+  std::vector<size_t> n_calls_;  // calls sent so far, per choice
 };
 
 }  // namespace heddle::server

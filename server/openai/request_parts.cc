@@ -5,10 +5,9 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
-#include "server/openai/api_error.h"
 #include "server/openai/chat_messages.h"
 #include "server/openai/constraint.h"
-#include "server/openai/fields.h"
+#include "server/request/api_error.h"
 
 namespace heddle::server {
 namespace {
@@ -18,7 +17,7 @@ constexpr std::string_view kMissing = "missing_required_parameter";
 absl::StatusOr<ApiPrompt> TextPrompt(const std::string& text, std::string_view path,
                                      bool add_special, bool echo, const TextCodec& codec) {
   ApiPrompt prompt;
-  HEDDLE_ASSIGN_OR_RETURN(prompt.tokens, codec.Encode(text, add_special));
+  HEDDLE_ASSIGN_OR_RETURN(prompt.tokens, EncodeField(text, path, add_special, codec));
   if (prompt.tokens.empty()) {
     return FieldError(path,
                       base::StrCat("'", path, "' is empty: the model needs one token at least"));
@@ -39,35 +38,41 @@ absl::StatusOr<ApiPrompt> TokenPrompt(const Json& array, std::string_view path, 
   return prompt;
 }
 
-absl::StatusOr<Json> TemplateArguments(const Json& body) {
+Json TemplateArguments(const ConversationFields& body) {
   Json kwargs = Json::object();
-  if (const Json* given = Find(body, "chat_template_kwargs")) kwargs = *given;
-  if (const Json* effort = Find(body, "reasoning_effort")) {
+  if (const Json* given = body.Value<"chat_template_kwargs">()) kwargs = *given;
+  if (const std::string* effort = body.Text<"reasoning_effort">()) {
     kwargs["reasoning_effort"] = *effort;
     if (*effort == "none" && !kwargs.contains("enable_thinking")) kwargs["enable_thinking"] = false;
   }
-  if (const Json* thinking = Find(body, "enable_thinking")) kwargs["enable_thinking"] = *thinking;
+  if (const Json* thinking = body.Value<"enable_thinking">()) kwargs["enable_thinking"] = *thinking;
   return kwargs;
 }
 
-// The tools that the model is to see, or null.
-absl::StatusOr<const Json*> VisibleTools(const Json& body) {
-  const Json* tools = Find(body, "tools");
+// The tools that the model may see, or null.
+absl::StatusOr<const Json*> VisibleTools(const ToolFields& body) {
+  const Json* tools = body.Value<"tools">();
   if (tools != nullptr && tools->empty()) tools = nullptr;
   if (tools != nullptr) HEDDLE_RETURN_IF_ERROR(CheckTools(*tools));
-  const Json* choice = Find(body, "tool_choice");
+  const Json* choice = body.Value<"tool_choice">();
   if (choice == nullptr) return tools;
   return *choice == "none" ? nullptr : tools;
 }
 
-// The last message is one that the model may go on with.
+// REQUIRES: CheckTools has passed `tool`, an entry of "tools".
+std::string FunctionName(const Json& tool) {
+  const Json* function = Find(tool, "function");
+  return function == nullptr ? std::string() : TextOr(*function, "name", "");
+}
+
+// Checks that the last message is one that the model may continue.
 absl::Status CheckContinuable(const Json& messages, const ChatPrompt& prompt) {
   if (prompt.add_generation_prompt) {
     return FieldError("continue_final_message",
                       "'continue_final_message' goes on with the last message and "
                       "'add_generation_prompt' begins a new one: only one of them can be true");
   }
-  if (messages.empty() || messages.back()["role"] != "assistant") {
+  if (messages.empty() || TextOr(messages.back(), "role", "") != "assistant") {
     return FieldError("continue_final_message",
                       "'continue_final_message' needs an assistant's message at the end");
   }
@@ -76,9 +81,8 @@ absl::Status CheckContinuable(const Json& messages, const ChatPrompt& prompt) {
 
 }  // namespace
 
-absl::Status CheckBody(const Json& body, std::span<const Field> fields,
-                       std::span<const RefusedField> refused, const RequestContext& context) {
-  HEDDLE_RETURN_IF_ERROR(CheckFields(body, fields));
+absl::Status CheckOthers(const Json& body, std::span<const Field> fields,
+                         std::span<const RefusedField> refused, const RequestContext& context) {
   HEDDLE_RETURN_IF_ERROR(CheckRefused(body, refused));
   return context.policy.ignore_unknown_fields ? absl::OkStatus()
                                               : CheckKnown(body, fields, refused);
@@ -112,12 +116,17 @@ absl::Status UnknownModel(std::string_view name, const ServedModel& model) {
   return WithCode(WithParam(std::move(status), "model"), "model_not_found");
 }
 
-absl::Status CheckModel(const Json& body, const ServedModel& model) {
-  const Json* name = Find(body, "model");
-  if (name == nullptr || IsModelName(name->get_ref<const std::string&>(), model)) {
-    return absl::OkStatus();
-  }
-  return UnknownModel(name->get_ref<const std::string&>(), model);
+absl::Status CheckModel(const RequestFields<fields::kModelPart>& body, const ServedModel& model) {
+  const std::string* name = body.Text<"model">();
+  if (name == nullptr || IsModelName(*name, model)) return absl::OkStatus();
+  return UnknownModel(*name, model);
+}
+
+absl::StatusOr<std::vector<TokenId>> EncodeField(std::string_view text, std::string_view path,
+                                                 bool add_special, const TextCodec& codec) {
+  absl::StatusOr<std::vector<TokenId>> tokens = codec.Encode(text, add_special);
+  if (!absl::IsInvalidArgument(tokens.status())) return tokens;
+  return FieldError(path, base::StrCat("'", path, "': ", MessageOf(tokens.status())));
 }
 
 absl::StatusOr<std::vector<TokenId>> ReadTokenIds(const Json& array, std::string_view path,
@@ -125,76 +134,68 @@ absl::StatusOr<std::vector<TokenId>> ReadTokenIds(const Json& array, std::string
   std::vector<TokenId> tokens;
   tokens.reserve(array.size());
   for (const Json& entry : array) {
-    if (!entry.is_number_integer()) {
+    const std::optional<int64_t> id = IntegerOf(entry);
+    if (!id.has_value()) {
       return FieldError(path,
                         base::StrCat("'", path, "' must hold token ids, found ", JsonKind(entry),
                                      " at index ", tokens.size()),
                         "invalid_type");
     }
-    // Compared as double: an unsigned 64-bit id must not wrap into the range.
-    auto id = entry.get<double>();
-    if (id < 0 || id >= vocab) {
+    if (*id < 0 || *id >= vocab) {
       return FieldError(path, base::StrCat("'", path, "' must hold token ids from 0 to ", vocab - 1,
                                            ", found ", entry.dump(), " at index ", tokens.size()));
     }
-    tokens.push_back(entry.get<TokenId>());
+    tokens.push_back(static_cast<TokenId>(*id));
   }
   return tokens;
 }
 
-absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& body, std::string_view name,
-                                                   size_t max_prompts, bool echo,
+absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& value, std::string_view name,
+                                                   const PromptOptions& options,
                                                    const TextCodec& codec) {
-  const Json* value = Find(body, name);
-  if (value == nullptr) return FieldError(name, base::StrCat("'", name, "' is missing"), kMissing);
-  // The tokens of filling in come before any begin token.
-  const Json* suffix = Find(body, "suffix");
-  bool fills = suffix != nullptr && !suffix->get_ref<const std::string&>().empty();
-  bool add_special = !fills && GetBool(body, "add_special_tokens", true);
+  const auto read = [&](const Json& entry, std::string_view path) {
+    const std::string* text = TextOf(&entry);
+    return text != nullptr ? TextPrompt(*text, path, options.add_special, options.echo, codec)
+                           : TokenPrompt(entry, path, options.echo, codec);
+  };
   std::vector<ApiPrompt> prompts;
-  if (value->is_string() || value->empty() || value->front().is_number()) {
-    HEDDLE_ASSIGN_OR_RETURN(
-        ApiPrompt prompt,
-        value->is_string() ? TextPrompt(value->get<std::string>(), name, add_special, echo, codec)
-                           : TokenPrompt(*value, name, echo, codec));
+  if (value.is_string() || value.empty() || value.front().is_number()) {
+    HEDDLE_ASSIGN_OR_RETURN(ApiPrompt prompt, read(value, name));
     prompts.push_back(std::move(prompt));
-  } else if (value->size() > max_prompts) {
-    return FieldError(name, base::StrCat("'", name, "' must have at most ", max_prompts,
-                                         " entries, found ", value->size()));
-  } else {
-    for (size_t i = 0; i < value->size(); ++i) {
-      const Json& entry = (*value)[i];
-      std::string path = base::StrCat(name, "[", i, "]");
-      if (!entry.is_string() && !entry.is_array()) {
-        return FieldError(
-            path,
-            base::StrCat("'", path, "' must be a string or token ids, found ", JsonKind(entry)),
-            "invalid_type");
-      }
-      HEDDLE_ASSIGN_OR_RETURN(
-          ApiPrompt prompt,
-          entry.is_string() ? TextPrompt(entry.get<std::string>(), path, add_special, echo, codec)
-                            : TokenPrompt(entry, path, echo, codec));
-      prompts.push_back(std::move(prompt));
+    return prompts;
+  }
+  if (value.size() > options.max_prompts) {
+    return FieldError(name, base::StrCat("'", name, "' must have at most ", options.max_prompts,
+                                         " entries, found ", value.size()));
+  }
+  for (size_t i = 0; i < value.size(); ++i) {
+    const Json& entry = value[i];
+    const std::string path = base::StrCat(name, "[", i, "]");
+    if (!entry.is_string() && !entry.is_array()) {
+      return FieldError(
+          path, base::StrCat("'", path, "' must be a string or token ids, found ", JsonKind(entry)),
+          "invalid_type");
     }
+    HEDDLE_ASSIGN_OR_RETURN(ApiPrompt prompt, read(entry, path));
+    prompts.push_back(std::move(prompt));
   }
   return prompts;
 }
 
-absl::Status AddSuffix(const Json& body, const TextCodec& codec, std::vector<ApiPrompt>* prompts) {
-  const Json* suffix = Find(body, "suffix");
-  if (suffix == nullptr || suffix->get_ref<const std::string&>().empty()) return absl::OkStatus();
+absl::Status AddSuffix(const RequestFields<fields::kCompletion>& body, const TextCodec& codec,
+                       std::vector<ApiPrompt>* prompts) {
+  const std::string* suffix = body.Text<"suffix">();
+  if (suffix == nullptr || suffix->empty()) return absl::OkStatus();
   std::optional<FillTokens> fill = codec.fill_tokens();
   if (!fill.has_value()) {
     return FieldError("suffix", "the model has no tokens for filling in the middle",
                       "unsupported_parameter");
   }
-  if (GetBool(body, "echo", false)) {
+  if (body.Bool<"echo">(false)) {
     return FieldError("suffix", "'suffix' and 'echo' cannot be given together");
   }
-  HEDDLE_ASSIGN_OR_RETURN(
-      std::vector<TokenId> after,
-      codec.Encode(suffix->get_ref<const std::string&>(), /*add_special=*/false));
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> after,
+                          EncodeField(*suffix, "suffix", /*add_special=*/false, codec));
   for (ApiPrompt& prompt : *prompts) {
     prompt.tokens.insert(prompt.tokens.begin(), fill->prefix);
     prompt.tokens.push_back(fill->suffix);
@@ -204,19 +205,18 @@ absl::Status AddSuffix(const Json& body, const TextCodec& codec, std::vector<Api
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<Json>> WithAllowedTools(const Json& body) {
+absl::StatusOr<std::optional<Json>> WithAllowedTools(const ToolFields& fields, const Json& body) {
   constexpr std::string_view kPath = "tool_choice.allowed_tools";
-  const Json* choice = Find(body, "tool_choice");
-  const Json* type = choice != nullptr && choice->is_object() ? Find(*choice, "type") : nullptr;
-  if (type == nullptr || *type != "allowed_tools") return std::nullopt;
+  const Json* choice = fields.Value<"tool_choice">();
+  if (choice == nullptr || TextOr(*choice, "type", "") != "allowed_tools") return std::nullopt;
   const Json* allowed = Find(*choice, "allowed_tools");
-  const Json* mode = allowed != nullptr && allowed->is_object() ? Find(*allowed, "mode") : nullptr;
-  if (mode == nullptr || (*mode != "auto" && *mode != "required")) {
+  const std::string mode = allowed == nullptr ? "" : TextOr(*allowed, "mode", "");
+  if (mode != "auto" && mode != "required") {
     return FieldError(base::StrCat(kPath, ".mode"),
                       base::StrCat("'", kPath, ".mode' must be 'auto' or 'required'"));
   }
   const Json* named = Find(*allowed, "tools");
-  const Json* tools = Find(body, "tools");
+  const Json* tools = fields.Value<"tools">();
   if (named == nullptr || !named->is_array() || named->empty() || tools == nullptr) {
     return FieldError(base::StrCat(kPath, ".tools"),
                       base::StrCat("'", kPath, ".tools' must name some of 'tools'"));
@@ -225,39 +225,36 @@ absl::StatusOr<std::optional<Json>> WithAllowedTools(const Json& body) {
   HEDDLE_RETURN_IF_ERROR(CheckTools(*named, base::StrCat(kPath, ".tools")));
   Json kept = Json::array();
   for (const Json& entry : *named) {
-    const Json& name = (*Find(entry, "function"))["name"];
+    const std::string name = FunctionName(entry);
     const auto tool = std::find_if(tools->begin(), tools->end(), [&name](const Json& candidate) {
-      return (*Find(candidate, "function"))["name"] == name;
+      return FunctionName(candidate) == name;
     });
     if (tool == tools->end()) {
-      return FieldError(
-          base::StrCat(kPath, ".tools"),
-          base::StrCat("'", kPath, ".tools' names ", name.dump(), ", which is none of 'tools'"));
+      return FieldError(base::StrCat(kPath, ".tools"),
+                        base::StrCat("'", kPath, ".tools' names ", base::Quote(name),
+                                     ", which is none of 'tools'"));
     }
     kept.push_back(*tool);
   }
   Json resolved = body;
   resolved["tools"] = std::move(kept);
-  resolved["tool_choice"] = *mode;
+  resolved["tool_choice"] = mode;
   return resolved;
 }
 
-ToolSet ReadToolSet(const Json& body) {
+ToolSet ReadToolSet(const ToolFields& body) {
   ToolSet set;
   if (!OffersTools(body)) return set;
-  for (const Json& entry : *Find(body, "tools")) {
-    const Json& function = *Find(entry, "function");
-    ToolSet::Tool tool{Find(function, "name")->get<std::string>(), {}};
-    const Json* schema = Find(function, "parameters");
-    const Json* properties =
-        schema != nullptr && schema->is_object() ? Find(*schema, "properties") : nullptr;
+  for (const Json& entry : *body.Value<"tools">()) {
+    ToolSet::Tool tool{FunctionName(entry), {}};
+    const Json* function = Find(entry, "function");
+    const Json* schema = function == nullptr ? nullptr : Find(*function, "parameters");
+    const Json* properties = schema == nullptr ? nullptr : Find(*schema, "properties");
     if (properties != nullptr && properties->is_object()) {
       for (auto it = properties->begin(); it != properties->end(); ++it) {
-        const Json* type = it->is_object() ? Find(*it, "type") : nullptr;
-        // Without one type (anyOf, a list of types) the value is read as JSON where it is JSON.
-        tool.types.emplace_back(it.key(), type != nullptr && type->is_string()
-                                              ? type->get<std::string>()
-                                              : std::string("any"));
+        // Without a single type (anyOf, a list of types) the value is read as JSON if it is valid
+        // JSON.
+        tool.types.emplace_back(it.key(), TextOr(*it, "type", "any"));
       }
     }
     set.tools.push_back(std::move(tool));
@@ -265,23 +262,23 @@ ToolSet ReadToolSet(const Json& body) {
   return set;
 }
 
-bool OffersTools(const Json& body) {
-  const Json* tools = Find(body, "tools");
-  const Json* choice = Find(body, "tool_choice");
+bool OffersTools(const ToolFields& body) {
+  const Json* tools = body.Value<"tools">();
+  const Json* choice = body.Value<"tool_choice">();
   return tools != nullptr && !tools->empty() && (choice == nullptr || *choice != "none");
 }
 
-absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body,
+absl::StatusOr<std::vector<TokenId>> EncodeMessages(const ConversationFields& body,
                                                     const RequestContext& context) {
   const TextCodec& codec = *context.codec;
-  const Json* messages = Find(body, "messages");
+  const Json* messages = body.Value<"messages">();
   if (messages == nullptr) return FieldError("messages", "'messages' is missing", kMissing);
   HEDDLE_ASSIGN_OR_RETURN(Json normalized, NormalizeMessages(*messages));
   HEDDLE_ASSIGN_OR_RETURN(const Json* tools, VisibleTools(body));
   HEDDLE_RETURN_IF_ERROR(CheckToolChoice(body, codec));
-  HEDDLE_ASSIGN_OR_RETURN(Json kwargs, TemplateArguments(body));
-  // What a template does with values of the client's own is the template's secret.
-  if (context.quick && Find(body, "chat_template_kwargs") != nullptr) return TakesLong();
+  const Json kwargs = TemplateArguments(body);
+  // The time that a template takes with the client's own values is unknown.
+  if (context.patience.short_only && body.Has<"chat_template_kwargs">()) return TakesLong();
   ChatPrompt prompt;
   prompt.messages = &normalized;
   prompt.tools = tools;
@@ -290,8 +287,8 @@ absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body,
                       "unsupported_parameter");
   }
   prompt.kwargs = &kwargs;
-  prompt.continue_final = GetBool(body, "continue_final_message", false);
-  prompt.add_generation_prompt = GetBool(body, "add_generation_prompt", !prompt.continue_final);
+  prompt.continue_final = body.Bool<"continue_final_message">(false);
+  prompt.add_generation_prompt = body.Bool<"add_generation_prompt">(!prompt.continue_final);
   if (prompt.continue_final) HEDDLE_RETURN_IF_ERROR(CheckContinuable(normalized, prompt));
   absl::StatusOr<std::vector<TokenId>> tokens = codec.EncodeChat(prompt);
   if (!tokens.ok() && tokens.status().code() == absl::StatusCode::kUnimplemented) {
@@ -307,11 +304,12 @@ absl::StatusOr<std::vector<TokenId>> EncodeMessages(const Json& body,
 }
 
 absl::StatusOr<size_t> CountChatTokens(const Json& chat, const RequestContext& context) {
-  HEDDLE_RETURN_IF_ERROR(CheckFields(chat, ChatFields()));
-  HEDDLE_RETURN_IF_ERROR(CheckModel(chat, *context.model));
-  HEDDLE_ASSIGN_OR_RETURN(const std::optional<Json> resolved, WithAllowedTools(chat));
-  HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
-                          EncodeMessages(resolved.has_value() ? *resolved : chat, context));
+  HEDDLE_ASSIGN_OR_RETURN(const RequestFields<fields::kChat> fields,
+                          RequestFields<fields::kChat>::Check(chat));
+  HEDDLE_RETURN_IF_ERROR(CheckModel(fields, *context.model));
+  HEDDLE_ASSIGN_OR_RETURN(const std::optional<Json> resolved, WithAllowedTools(fields, chat));
+  if (resolved.has_value()) return CountChatTokens(*resolved, context);
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(fields, context));
   return tokens.size();
 }
 

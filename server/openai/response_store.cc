@@ -5,7 +5,7 @@
 namespace heddle::server {
 namespace {
 
-// Items may be many and small: their headers count.
+// Items may be many and small, so their headers count.
 size_t Bytes(const std::string& id, const ResponseStore::Entry& entry) {
   size_t bytes = id.size() + entry.messages.size() + entry.body.size();
   for (const ResponseItem& item : entry.items) {

@@ -1,9 +1,9 @@
-// What /v1/responses remembers: finished responses with the conversation up to and with them, so
-// that a later request can name one as previous_response_id, and the items that each was made of.
-//
-// Bounded by bytes and by number: the longest unused goes first. A response that alone exceeds the
-// bytes is not kept. Nothing outlives the process.
-// Thread-safety: all members from any thread; held locks are short.
+// The memory of /v1/responses: finished responses with the conversation up to and including them,
+// so that a later request can name one as previous_response_id, and the items that each was made
+// from.
+// Bounded by bytes and by number: the least recently used goes first. A response that alone exceeds
+// the bytes is not kept. Nothing outlives the process.
+// Thread-safety: all members may be called from any thread; locks are held briefly.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,9 @@
 
 namespace heddle::server {
 
-// One item of a conversation: a message, a call, what came of it, or reasoning.
+// One item of a conversation: a message, a call, a call's result, or reasoning.
 struct ResponseItem {
-  std::string id;    // no two items of a conversation have the same
+  std::string id;    // unique in its conversation
   std::string json;  // an object, with the id
 };
 using ResponseItems = std::vector<ResponseItem>;  // the oldest first
@@ -28,17 +28,17 @@ using ResponseItems = std::vector<ResponseItem>;  // the oldest first
 class ResponseStore {
  public:
   struct Entry {
-    uint64_t tenant = 0;    // whose API key made it: others do not find it
+    uint64_t tenant = 0;    // owner of the API key: others do not find it
     std::string messages;   // JSON array of chat messages, the response's own last
-    std::string body;       // as it was answered
-    ResponseItems items{};  // what the model was given
+    std::string body;       // the answer's body
+    ResponseItems items{};  // the model's input
   };
 
   explicit ResponseStore(size_t max_bytes = size_t{64} << 20, size_t max_entries = 4096)
       : max_bytes_(max_bytes), max_entries_(max_entries) {}
 
   void Put(const std::string& id, Entry entry);
-  // nullptr: there is none. It stays as it is for whoever has it, also after it was forgotten.
+  // nullptr if unknown. The entry stays valid for its holder, also after it was forgotten.
   std::shared_ptr<const Entry> Get(std::string_view id, uint64_t tenant);
   bool Erase(std::string_view id, uint64_t tenant);
 
@@ -58,9 +58,9 @@ class ResponseStore {
   const size_t max_bytes_;
   const size_t max_entries_;
   mutable std::mutex mutex_;
-  Order order_;                                             // guarded by mutex_
-  std::unordered_map<std::string, Order::iterator> by_id_;  // guarded by mutex_
-  size_t bytes_ = 0;                                        // guarded by mutex_
+  Order order_;                                             // GUARDED_BY(mutex_)
+  std::unordered_map<std::string, Order::iterator> by_id_;  // GUARDED_BY(mutex_)
+  size_t bytes_ = 0;                                        // GUARDED_BY(mutex_)
 };
 
 }  // namespace heddle::server

@@ -4,9 +4,9 @@
 
 #include "base/message.h"
 #include "nlohmann/json.hpp"
+#include "server/answer/logprobs.h"
 #include "server/json_writer.h"
-#include "server/openai/json_input.h"
-#include "server/openai/logprobs.h"
+#include "server/request/json_input.h"
 
 namespace heddle::server {
 namespace {
@@ -26,7 +26,7 @@ std::string_view IdPrefix(Kind kind) {
   return "msg";
 }
 
-void WriteUsage(const Usage& usage, JsonWriter* json) {
+void WriteResponsesUsage(const Usage& usage, JsonWriter* json) {
   json->BeginObject().Member("input_tokens", usage.prompt_tokens);
   json->Key("input_tokens_details").BeginObject();
   json->Member("cached_tokens", usage.cached_tokens).EndObject();
@@ -36,8 +36,8 @@ void WriteUsage(const Usage& usage, JsonWriter* json) {
   json->Member("total_tokens", usage.prompt_tokens + usage.completion_tokens).EndObject();
 }
 
-// A call that the length has cut off is not whole.
-// `cut`: the answer ended in the middle of it.
+// `cut`: the answer ended in the middle of the piece. A call that the length limit cut off is
+// incomplete.
 std::string_view ItemStatus(const OutputPiece& piece, bool cut) {
   if (piece.kind == Kind::kCall) cut = !piece.ends_call;
   return cut ? "incomplete" : "completed";
@@ -146,7 +146,7 @@ void ResponsesFormat::CloseItem(std::string* frames, bool cut) {
              frames);
 }
 
-// Of the open call.
+// Writes arguments of the open call.
 void ResponsesFormat::WriteArguments(const OutputPiece& piece, std::string* frames) {
   item_.call.arguments.append(piece.text);
   item_.ends_call = piece.ends_call;
@@ -258,12 +258,12 @@ std::string ResponsesFormat::Response(std::string_view status,
     }
   }
   json.EndArray().Key("usage");
-  usage == nullptr ? void(json.Null()) : WriteUsage(*usage, &json);
+  usage == nullptr ? void(json.Null()) : WriteResponsesUsage(*usage, &json);
   out.append(",").append(options_.echo).append("}");
   return out;
 }
 
-// The conversation with this answer as its last message.
+// Stores the conversation with this answer as its last message.
 void ResponsesFormat::Keep(const ChoiceResult& result, const std::string& body) const {
   if (options_.store == nullptr) return;
   Json messages = Json::parse(options_.messages);  // our own text

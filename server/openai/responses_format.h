@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "server/openai/answer_format.h"
-#include "server/openai/openai_request.h"
+#include "server/answer/answer_format.h"
+#include "server/openai/request_context.h"
 #include "server/openai/response_store.h"
 
 namespace heddle::server {
@@ -22,11 +22,11 @@ class ResponsesFormat final : public AnswerFormat {
  public:
   struct Options {
     const TextCodec* codec = nullptr;  // outlives the format
-    std::string unique;                // tells this response's ids apart
+    std::string unique;                // makes this response's ids unique
     int64_t created = 0;               // seconds since 1970
     std::string echo;                  // members that repeat the request
     std::string messages;              // the conversation so far, for the store
-    ResponseItems items;               // it, item by item
+    ResponseItems items;               // the same, item by item
     ResponseStore* store = nullptr;    // null: the response is not kept
     uint64_t tenant = 0;
   };
@@ -64,9 +64,9 @@ class ResponsesFormat final : public AnswerFormat {
   Options options_;
   int64_t sequence_ = 0;
   size_t n_items_ = 0;                    // begun so far
-  bool open_ = false;                     // the last of them has not ended
+  bool open_ = false;                     // whether the last of them is open
   OutputPiece item_;                      // the open one, with its text so far
-  std::vector<ChoiceToken> item_tokens_;  // of its text, where logprobs were asked for
+  std::vector<ChoiceToken> item_tokens_;  // tokens of its text, if logprobs were asked for
 };
 
 }  // namespace heddle::server

@@ -9,32 +9,30 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "server/json_writer.h"
-#include "server/openai/api_error.h"
+#include "server/openai/api_fields.h"
 #include "server/openai/chat_messages.h"
-#include "server/openai/fields.h"
 #include "server/openai/input_items.h"
+#include "server/openai/refused_fields.h"
 #include "server/openai/request_parts.h"
+#include "server/request/api_error.h"
 
 namespace heddle::server {
 namespace {
 
 constexpr std::string_view kUnsupported = "unsupported_parameter";
 
-std::string StringOr(const Json& object, std::string_view name, std::string_view fallback) {
-  const Json* value = Find(object, name);
-  return value != nullptr && value->is_string() ? value->get<std::string>() : std::string(fallback);
-}
+using ResponsesFields = RequestFields<fields::kResponses>;
 
-// The assistant's turn that calls and reasoning belong to: the last message, or a new one.
+// The assistant's turn for calls and reasoning: the last message, or a new one.
 Json& AssistantTurn(Json* messages) {
-  if (messages->empty() || messages->back()["role"] != "assistant") {
+  if (messages->empty() || TextOr(messages->back(), "role", "") != "assistant") {
     messages->push_back({{"role", "assistant"}, {"content", nullptr}});
   }
   return messages->back();
 }
 
 absl::Status AddCall(const Json& item, std::string_view path, Json* messages) {
-  std::string name = StringOr(item, "name", "");
+  std::string name = TextOr(item, "name", "");
   if (name.empty()) {
     return FieldError(base::StrCat(path, ".name"), base::StrCat("'", path, ".name' is missing"),
                       "missing_required_parameter");
@@ -42,39 +40,42 @@ absl::Status AddCall(const Json& item, std::string_view path, Json* messages) {
   Json& turn = AssistantTurn(messages);
   if (!turn.contains("tool_calls")) turn["tool_calls"] = Json::array();
   turn["tool_calls"].push_back(
-      {{"id", StringOr(item, "call_id", StringOr(item, "id", ""))},
+      {{"id", TextOr(item, "call_id", TextOr(item, "id", ""))},
        {"type", "function"},
-       {"function", {{"name", name}, {"arguments", StringOr(item, "arguments", "{}")}}}});
+       {"function", {{"name", name}, {"arguments", TextOr(item, "arguments", "{}")}}}});
   return absl::OkStatus();
 }
 
-// A reasoning item: its own text, or where there is none its summary.
+// Adds a reasoning item: its own text or, without one, its summary.
 void AddReasoning(const Json& item, Json* messages) {
   std::string text;
   for (std::string_view name : {"content", "summary"}) {
     const Json* parts = Find(item, name);
     if (!text.empty() || parts == nullptr || !parts->is_array()) continue;
     for (const Json& part : *parts) {
-      if (part.is_object()) text.append(StringOr(part, "text", ""));
+      text.append(TextOr(part, "text", ""));
     }
   }
   if (text.empty()) return;
   messages->push_back({{"role", "assistant"}, {"content", nullptr}, {"reasoning_content", text}});
 }
 
-absl::Status AddMessage(const Json& item, Json* messages) {
-  Json message = Json::object();
-  message["role"] = item.contains("role") ? item["role"] : Json("user");
-  message["content"] = item.contains("content") ? item["content"] : Json(nullptr);
-  // Reasoning and what was said after it are one turn.
-  bool continues = message["role"] == "assistant" && !messages->empty() &&
-                   messages->back()["role"] == "assistant" && messages->back()["content"].is_null();
+void AddMessage(const Json& item, Json* messages) {
+  const auto member = [&item](const char* name, const char* fallback) {
+    const Json* value = Find(item, name);
+    if (value != nullptr) return *value;
+    return item.contains(name) || fallback == nullptr ? Json(nullptr) : Json(fallback);
+  };
+  Json message = {{"role", member("role", "user")}, {"content", member("content", nullptr)}};
+  // Reasoning and the text after it are one turn.
+  const bool continues = TextOr(message, "role", "") == "assistant" && !messages->empty() &&
+                         TextOr(messages->back(), "role", "") == "assistant" &&
+                         Find(messages->back(), "content") == nullptr;
   if (continues) {
-    messages->back()["content"] = message["content"];
+    messages->back()["content"] = std::move(message["content"]);
   } else {
     messages->push_back(std::move(message));
   }
-  return absl::OkStatus();
 }
 
 absl::Status AddItem(const Json& item, std::string_view path, Json* messages) {
@@ -82,8 +83,11 @@ absl::Status AddItem(const Json& item, std::string_view path, Json* messages) {
     return FieldError(path, base::StrCat("'", path, "' must be an object, found ", JsonKind(item)),
                       "invalid_type");
   }
-  std::string type = StringOr(item, "type", "message");
-  if (type == "message") return AddMessage(item, messages);
+  std::string type = TextOr(item, "type", "message");
+  if (type == "message") {
+    AddMessage(item, messages);
+    return absl::OkStatus();
+  }
   if (type == "function_call") return AddCall(item, path, messages);
   if (type == "reasoning") {
     AddReasoning(item, messages);
@@ -92,7 +96,7 @@ absl::Status AddItem(const Json& item, std::string_view path, Json* messages) {
   if (type == "function_call_output") {
     const Json* output = Find(item, "output");
     messages->push_back({{"role", "tool"},
-                         {"tool_call_id", StringOr(item, "call_id", "")},
+                         {"tool_call_id", TextOr(item, "call_id", "")},
                          {"content", output == nullptr ? Json("") : *output}});
     return absl::OkStatus();
   }
@@ -106,17 +110,16 @@ absl::Status AddItem(const Json& item, std::string_view path, Json* messages) {
 
 using Kept = std::shared_ptr<const ResponseStore::Entry>;
 
-// The response that this one goes on from; nullptr: none.
-absl::StatusOr<Kept> Previous(const Json& body, const RequestContext& context,
+// The response that this one continues, or nullptr.
+absl::StatusOr<Kept> Previous(const ResponsesFields& body, const RequestContext& context,
                               ResponseStore* store) {
-  const Json* previous = Find(body, "previous_response_id");
-  if (previous == nullptr) return nullptr;
-  if (context.quick) return TakesLong();  // it may be much longer than this request
-  const auto& id = previous->get_ref<const std::string&>();
-  Kept entry = store->Get(id, context.tenant);
+  const std::string* id = body.Text<"previous_response_id">();
+  if (id == nullptr) return nullptr;
+  if (context.patience.short_only) return TakesLong();  // it may be much longer than this request
+  Kept entry = store->Get(*id, context.tenant);
   if (entry == nullptr) {
     return WithCode(WithParam(absl::NotFoundError(base::StrCat(
-                                  "there is no response ", base::Quote(id),
+                                  "there is no response ", base::Quote(*id),
                                   " (they are kept in memory, the longest unused goes first)")),
                               "previous_response_id"),
                     "previous_response_not_found");
@@ -124,17 +127,13 @@ absl::StatusOr<Kept> Previous(const Json& body, const RequestContext& context,
   return entry;
 }
 
-absl::StatusOr<Json> Messages(const Json& body, Json history) {
-  const Json* input = Find(body, "input");
-  if (input == nullptr) {
-    return FieldError("input", "'input' is missing", "missing_required_parameter");
-  }
-  if (input->is_string()) {
-    history.push_back({{"role", "user"}, {"content", *input}});
+absl::StatusOr<Json> Messages(const Json& input, Json history) {
+  if (input.is_string()) {
+    history.push_back({{"role", "user"}, {"content", input}});
     return history;
   }
-  for (size_t i = 0; i < input->size(); ++i) {
-    HEDDLE_RETURN_IF_ERROR(AddItem((*input)[i], base::StrCat("input[", i, "]"), &history));
+  for (size_t i = 0; i < input.size(); ++i) {
+    HEDDLE_RETURN_IF_ERROR(AddItem(input[i], base::StrCat("input[", i, "]"), &history));
   }
   if (history.size() > kMaxMessages) {
     return FieldError("input", base::StrCat("the conversation must have at most ", kMaxMessages,
@@ -143,12 +142,12 @@ absl::StatusOr<Json> Messages(const Json& body, Json history) {
   return history;
 }
 
-// {"type":"function","name":...} to {"type":"function","function":{"name":...}}.
+// Converts {"type":"function","name":...} to {"type":"function","function":{"name":...}}.
 absl::StatusOr<Json> ChatTools(const Json& tools, std::string_view array_path) {
   Json converted = Json::array();
   for (size_t i = 0; i < tools.size(); ++i) {
     std::string path = base::StrCat(array_path, "[", i, "]");
-    std::string type = tools[i].is_object() ? StringOr(tools[i], "type", "") : "";
+    std::string type = TextOr(tools[i], "type", "");
     if (type != "function") {
       return FieldError(base::StrCat(path, ".type"),
                         base::StrCat("'", path, ".type' must be 'function', found ",
@@ -162,14 +161,14 @@ absl::StatusOr<Json> ChatTools(const Json& tools, std::string_view array_path) {
   return converted;
 }
 
-absl::Status CopyToolChoice(const Json& body, Json* chat) {
-  const Json* choice = Find(body, "tool_choice");
+absl::Status CopyToolChoice(const ResponsesFields& body, Json* chat) {
+  const Json* choice = body.Value<"tool_choice">();
   if (choice == nullptr) return absl::OkStatus();
   if (!choice->is_object()) {
     (*chat)["tool_choice"] = *choice;
     return absl::OkStatus();
   }
-  if (StringOr(*choice, "type", "") == "allowed_tools") {
+  if (TextOr(*choice, "type", "") == "allowed_tools") {
     Json allowed = *choice;
     allowed.erase("type");
     if (const Json* tools = Find(*choice, "tools"); tools != nullptr && tools->is_array()) {
@@ -178,25 +177,20 @@ absl::Status CopyToolChoice(const Json& body, Json* chat) {
     (*chat)["tool_choice"] = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
     return absl::OkStatus();
   }
-  std::string name = StringOr(*choice, "name", "");
-  if (StringOr(*choice, "type", "") != "function" || name.empty()) {
+  std::string name = TextOr(*choice, "name", "");
+  if (TextOr(*choice, "type", "") != "function" || name.empty()) {
     return FieldError("tool_choice", "'tool_choice' must name a function", kUnsupported);
   }
   (*chat)["tool_choice"] = {{"type", "function"}, {"function", {{"name", name}}}};
   return absl::OkStatus();
 }
 
-// text.format: {"type":"json_schema","name":...,"schema":...} to the chat form.
-absl::Status CopyFormat(const Json& body, Json* chat) {
-  const Json* text = Find(body, "text");
-  const Json* format = text == nullptr ? nullptr : Find(*text, "format");
+// Converts text.format, {"type":"json_schema","name":...,"schema":...}, to the chat form.
+absl::Status CopyFormat(const ResponsesFields& body, Json* chat) {
+  const auto text = body.Object<"text", fields::kText>();
+  const Json* format = text.has_value() ? text->Value<"format">() : nullptr;
   if (format == nullptr) return absl::OkStatus();
-  if (!format->is_object()) {
-    return FieldError("text.format",
-                      base::StrCat("'text.format' must be an object, found ", JsonKind(*format)),
-                      "invalid_type");
-  }
-  if (StringOr(*format, "type", "") != "json_schema") {
+  if (TextOr(*format, "type", "") != "json_schema") {
     (*chat)["response_format"] = *format;
     return absl::OkStatus();
   }
@@ -206,43 +200,55 @@ absl::Status CopyFormat(const Json& body, Json* chat) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTruncation(const Json& body) {
-  const Json* truncation = Find(body, "truncation");
+absl::Status CheckTruncation(const ResponsesFields& body) {
+  const std::string* truncation = body.Text<"truncation">();
   if (truncation == nullptr || *truncation == "disabled" || *truncation == "auto") {
     return absl::OkStatus();
   }
   return FieldError("truncation", base::StrCat("'truncation' must be auto or disabled, found ",
-                                               base::Quote(truncation->get<std::string>())));
+                                               base::Quote(*truncation)));
 }
 
-bool Includes(const Json& body, std::string_view what) {
-  const Json* include = Find(body, "include");
+bool Includes(const ResponsesFields& body, std::string_view what) {
+  const Json* include = body.Value<"include">();
   return include != nullptr &&
          std::find(include->begin(), include->end(), Json(what)) != include->end();
 }
 
-absl::StatusOr<Json> ChatBody(const Json& body, const Json& conversation) {
-  Json chat = Json::object();
-  for (std::string_view name :
-       {"model", "temperature", "top_p", "stream", "user", "parallel_tool_calls", "top_logprobs",
-        "chat_template_kwargs", "cache_salt"}) {
-    if (const Json* value = Find(body, name)) chat[std::string(name)] = *value;
+// Copies the members that mean the same in a chat request.
+void CopySame(const ResponsesFields& body, Json* chat) {
+  const auto copy = [chat](const char* name, const Json* value) {
+    if (value != nullptr) (*chat)[name] = *value;
+  };
+  copy("model", body.Value<"model">());
+  copy("temperature", body.Value<"temperature">());
+  copy("top_p", body.Value<"top_p">());
+  copy("stream", body.Value<"stream">());
+  copy("user", body.Value<"user">());
+  copy("parallel_tool_calls", body.Value<"parallel_tool_calls">());
+  copy("top_logprobs", body.Value<"top_logprobs">());
+  copy("chat_template_kwargs", body.Value<"chat_template_kwargs">());
+  copy("cache_salt", body.Value<"cache_salt">());
+  copy("max_completion_tokens", body.Value<"max_output_tokens">());
+  if (const auto reasoning = body.Object<"reasoning", fields::kReasoning>()) {
+    copy("reasoning_effort", reasoning->Value<"effort">());
   }
-  if (chat.contains("top_logprobs") || Includes(body, "message.output_text.logprobs")) {
+}
+
+absl::StatusOr<Json> ChatBody(const ResponsesFields& body, const Json& conversation) {
+  Json chat = Json::object();
+  CopySame(body, &chat);
+  if (body.Has<"top_logprobs">() || Includes(body, "message.output_text.logprobs")) {
     chat["logprobs"] = true;
   }
-  if (const Json* limit = Find(body, "max_output_tokens")) chat["max_completion_tokens"] = *limit;
-  if (const Json* reasoning = Find(body, "reasoning")) {
-    if (const Json* effort = Find(*reasoning, "effort")) chat["reasoning_effort"] = *effort;
-  }
-  if (const Json* tools = Find(body, "tools")) {
+  if (const Json* tools = body.Value<"tools">()) {
     HEDDLE_ASSIGN_OR_RETURN(chat["tools"], ChatTools(*tools, "tools"));
   }
   HEDDLE_RETURN_IF_ERROR(CopyToolChoice(body, &chat));
   HEDDLE_RETURN_IF_ERROR(CopyFormat(body, &chat));
-  // Instructions hold for this response only: they are no part of the conversation that is kept.
+  // Instructions apply to this response only: they are not part of the stored conversation.
   Json& messages = chat["messages"] = Json::array();
-  if (const Json* instructions = Find(body, "instructions")) {
+  if (const Json* instructions = body.Value<"instructions">()) {
     messages.push_back({{"role", "system"}, {"content", *instructions}});
   }
   for (const Json& message : conversation) messages.push_back(message);
@@ -254,37 +260,36 @@ bool IsTooLong(const absl::Status& status) {
 }
 
 // The members that repeat the request, in the order of the reference.
-std::string Echo(const Json& body, const ApiRequest& api) {
+std::string Echo(const ResponsesFields& body, const ApiRequest& api) {
   Json echo = Json::object();
-  auto copy = [&](const char* name, const Json& fallback) {
-    const Json* value = Find(body, name);
+  const auto copy = [&echo](const char* name, const Json* value, const Json& fallback) {
     echo[name] = value == nullptr ? fallback : *value;
   };
   const engine::SamplingParams& sampling = api.generations.front().sampling;
-  copy("instructions", nullptr);
-  copy("max_output_tokens", nullptr);
-  copy("metadata", Json::object());
-  copy("parallel_tool_calls", true);
-  copy("previous_response_id", nullptr);
-  copy("reasoning", {{"effort", nullptr}, {"summary", nullptr}});
-  copy("service_tier", "default");
-  copy("store", true);
-  copy("temperature", sampling.temperature);
-  copy("text", {{"format", {{"type", "text"}}}});
-  copy("tool_choice", "auto");
-  copy("tools", Json::array());
-  copy("top_p", sampling.top_p);
-  copy("truncation", "disabled");
-  copy("user", nullptr);
+  copy("instructions", body.Value<"instructions">(), nullptr);
+  copy("max_output_tokens", body.Value<"max_output_tokens">(), nullptr);
+  copy("metadata", body.Value<"metadata">(), Json::object());
+  copy("parallel_tool_calls", body.Value<"parallel_tool_calls">(), true);
+  copy("previous_response_id", body.Value<"previous_response_id">(), nullptr);
+  copy("reasoning", body.Value<"reasoning">(), {{"effort", nullptr}, {"summary", nullptr}});
+  copy("service_tier", body.Value<"service_tier">(), "default");
+  copy("store", body.Value<"store">(), true);
+  copy("temperature", body.Value<"temperature">(), sampling.temperature);
+  copy("text", body.Value<"text">(), {{"format", {{"type", "text"}}}});
+  copy("tool_choice", body.Value<"tool_choice">(), "auto");
+  copy("tools", body.Value<"tools">(), Json::array());
+  copy("top_p", body.Value<"top_p">(), sampling.top_p);
+  copy("truncation", body.Value<"truncation">(), "disabled");
+  copy("user", body.Value<"user">(), nullptr);
   std::string text = echo.dump();
   return text.substr(1, text.size() - 2);
 }
 
-// The conversation from message `begin` on, behind the system messages that it opens with.
+// The conversation from message `begin` on, behind its leading system messages.
 Json WithoutOldest(const Json& conversation, size_t begin) {
   Json rest = Json::array();
   for (size_t i = 0; i < begin; ++i) {
-    const Json& role = conversation[i]["role"];
+    const std::string role = TextOr(conversation[i], "role", "");
     if (role != "system" && role != "developer") break;
     rest.push_back(conversation[i]);
   }
@@ -292,21 +297,21 @@ Json WithoutOldest(const Json& conversation, size_t begin) {
   return rest;
 }
 
-// Whether an answer of some length fits behind the prompt: what was asked for, at most a quarter of
-// the context.
-bool HasRoom(const Json& body, const ApiRequest& api, const RequestContext& context) {
+// Whether an answer fits behind the prompt: the requested length, at most a quarter of the context.
+bool HasRoom(const ResponsesFields& body, const ApiRequest& api, const RequestContext& context) {
   const int64_t enough = context.model->max_context / 4;
-  const int64_t wanted = std::min(enough, GetInt(body, "max_output_tokens", enough));
+  const int64_t wanted = std::min(enough, body.Int<"max_output_tokens">(enough));
   return api.generations.front().max_tokens >= wanted;
 }
 
-// The request without so many of its oldest turns that it fits ("truncation": "auto"). It is cut
-// where a user speaks, so that calls and their results stay together. Tries log2(turns) prompts.
-absl::StatusOr<ApiRequest> ReadNewest(const Json& body, const Json& conversation,
+// The request without as many of its oldest turns as needed for it to fit ("truncation": "auto").
+// It is cut before a user's message, so that calls and their results stay together. Tries
+// log2(turns) prompts.
+absl::StatusOr<ApiRequest> ReadNewest(const ResponsesFields& body, const Json& conversation,
                                       const RequestContext& context, absl::Status too_long) {
   std::vector<size_t> cuts;
   for (size_t i = 1; i < conversation.size(); ++i) {
-    if (conversation[i]["role"] == "user") cuts.push_back(i);
+    if (TextOr(conversation[i], "role", "") == "user") cuts.push_back(i);
   }
   absl::StatusOr<ApiRequest> best = std::move(too_long);
   for (size_t low = 0, high = cuts.size(); low < high;) {
@@ -315,7 +320,7 @@ absl::StatusOr<ApiRequest> ReadNewest(const Json& body, const Json& conversation
     absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kChat, chat, context);
     if (!api.ok() && !IsTooLong(api.status())) return api;
     const bool has_room = api.ok() && HasRoom(body, *api, context);
-    // One without room is the best only until there is one with it.
+    // A request without room is the best only until one with room is found.
     if (has_room || (api.ok() && high == cuts.size())) best = std::move(api);
     if (has_room) {
       high = middle;
@@ -326,7 +331,7 @@ absl::StatusOr<ApiRequest> ReadNewest(const Json& body, const Json& conversation
   return best;
 }
 
-// Names of the chat request, in errors, as this request has them.
+// This API's names for fields of the chat request, in errors.
 constexpr Renamed kChatNames[] = {{"max_completion_tokens", "max_output_tokens"},
                                   {"response_format.json_schema", "text.format"},
                                   {"response_format", "text.format"},
@@ -335,15 +340,16 @@ constexpr Renamed kChatNames[] = {{"max_completion_tokens", "max_output_tokens"}
                                   {"tool_choice.allowed_tools", "tool_choice"}};
 
 absl::Status InOwnWords(absl::Status status) {
-  // One item is not one message: of those only the whole can be named.
+  // An item is not one message, so for messages only the whole can be named.
   const bool of_messages = ToApiError(status).param.starts_with("messages");
   if (of_messages) return WithParam(std::move(status), "input");
   return RenameFields(std::move(status), kChatNames);
 }
 
-// A body that is all right by its table, and what the model is asked by it.
+// A body that is valid by its table, and the chat request made from it.
 struct ReadBody {
-  Json body;
+  std::unique_ptr<const Json> json;  // what `fields` views
+  ResponsesFields fields;
   Kept previous;
   Json conversation;
   Json chat;
@@ -351,34 +357,38 @@ struct ReadBody {
 
 absl::StatusOr<ReadBody> ReadConversation(std::string_view text, const RequestContext& context,
                                           ResponseStore* store) {
-  HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
-  HEDDLE_RETURN_IF_ERROR(CheckBody(body, ResponsesFields(), RefusedResponsesFields(), context));
-  HEDDLE_RETURN_IF_ERROR(CheckTruncation(body));
-  HEDDLE_ASSIGN_OR_RETURN(Kept previous, Previous(body, context, store));
+  HEDDLE_ASSIGN_OR_RETURN(Json parsed, ParseJsonObject(text));
+  auto json = std::make_unique<const Json>(std::move(parsed));
+  HEDDLE_ASSIGN_OR_RETURN(const ResponsesFields fields,
+                          CheckBody<fields::kResponses>(*json, RefusedResponsesFields(), context));
+  HEDDLE_RETURN_IF_ERROR(CheckTruncation(fields));
+  HEDDLE_ASSIGN_OR_RETURN(Kept previous, Previous(fields, context, store));
   Json history = Json::array();
   if (previous != nullptr) history = Json::parse(previous->messages);  // our own text
-  HEDDLE_ASSIGN_OR_RETURN(Json conversation, Messages(body, std::move(history)));
-  HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body, conversation));
-  return ReadBody{std::move(body), std::move(previous), std::move(conversation), std::move(chat)};
+  HEDDLE_ASSIGN_OR_RETURN(Json conversation,
+                          Messages(*fields.Value<"input">(), std::move(history)));
+  HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(fields, conversation));
+  return ReadBody{std::move(json), fields, std::move(previous), std::move(conversation),
+                  std::move(chat)};
 }
 
-bool Truncates(const Json& body) {
-  const Json* truncation = Find(body, "truncation");
+bool Truncates(const ResponsesFields& body) {
+  const std::string* truncation = body.Text<"truncation">();
   return truncation != nullptr && *truncation == "auto";
 }
 
 absl::StatusOr<ApiRequest> ReadChat(const ReadBody& read, const RequestContext& context) {
   absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kChat, read.chat, context);
-  if (!api.ok() && IsTooLong(api.status()) && Truncates(read.body)) {
-    api = ReadNewest(read.body, read.conversation, context, api.status());
+  if (!api.ok() && IsTooLong(api.status()) && Truncates(read.fields)) {
+    api = ReadNewest(read.fields, read.conversation, context, api.status());
   }
   if (!api.ok()) return InOwnWords(api.status());
   return api;
 }
 
-// What is left out of a conversation that is too long depends on more than its tokens.
+// The part of a conversation that is cut off depends on more than its tokens.
 absl::StatusOr<size_t> CountTokens(const ReadBody& read, const RequestContext& context) {
-  if (Truncates(read.body)) {
+  if (Truncates(read.fields)) {
     HEDDLE_ASSIGN_OR_RETURN(const ApiRequest api, ReadChat(read, context));
     return api.generations.front().prompt.size();
   }
@@ -396,11 +406,11 @@ absl::StatusOr<ResponsesRequest> ParseResponsesRequest(std::string_view text,
   HEDDLE_ASSIGN_OR_RETURN(const ReadBody read, ReadConversation(text, context, store));
   ResponsesRequest request;
   HEDDLE_ASSIGN_OR_RETURN(request.api, ReadChat(read, context));
-  request.echo = Echo(read.body, request.api);
+  request.echo = Echo(read.fields, request.api);
   request.messages = read.conversation.dump();
-  request.store = GetBool(read.body, "store", true);
+  request.store = read.fields.Bool<"store">(true);
   if (request.store) {
-    request.items = InputItems(*Find(read.body, "input"), unique, read.previous.get());
+    request.items = InputItems(*read.fields.Value<"input">(), unique, read.previous.get());
   }
   return request;
 }

@@ -1,5 +1,5 @@
-// POST /v1/responses: from its body to a chat request, which it is by another name. Items become
-// messages; a previous response's conversation comes first.
+// POST /v1/responses: converts its body to a chat request. Items become messages; a previous
+// response's conversation comes first.
 // Source: OpenAI's API reference, "Responses".
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "server/openai/openai_request.h"
+#include "server/openai/request_context.h"
 #include "server/openai/response_store.h"
 
 namespace heddle::server {
@@ -18,18 +18,18 @@ struct ResponsesRequest {
   // Members of the response object that repeat the request, as JSON text without braces.
   std::string echo;
   bool store = true;
-  // What the model is given, as it is kept; empty unless `store`.
+  // The model's input, as it is stored; empty unless `store`.
   ResponseItems items;
 };
 
-// INVALID_ARGUMENT or NOT_FOUND, with param and code. `unique` tells the ids of items apart.
+// INVALID_ARGUMENT or NOT_FOUND, with param and code. `unique` makes the ids of items unique.
 absl::StatusOr<ResponsesRequest> ParseResponsesRequest(std::string_view body,
                                                        const RequestContext& context,
                                                        ResponseStore* store,
                                                        std::string_view unique);
 
-// {"object":"response.input_tokens","input_tokens":n} of such a body: what the usage of its answer
-// would say, also where the context does not hold it.
+// Returns {"object":"response.input_tokens","input_tokens":n} for such a body: the number in its
+// answer's usage, even if the context does not hold it.
 absl::StatusOr<std::string> CountResponseTokens(std::string_view body,
                                                 const RequestContext& context,
                                                 ResponseStore* store);

@@ -1,19 +1,19 @@
-// The members of a request that say how it is served beside others: priority, deadline_ms,
-// workflow. Which of them count is the server's --policy. And cache_salt: with whom it shares
-// computed prompts.
+// The members of a request that affect how it is served beside others: priority, deadline_ms,
+// workflow (the server's --policy decides which of them count), and cache_salt, which decides with
+// whom it shares computed prompts.
 #pragma once
 
 #include "absl/status/status.h"
 #include "server/generation.h"
-#include "server/openai/json_input.h"
-#include "server/openai/openai_request.h"
+#include "server/openai/chat_fields.h"
+#include "server/openai/request_context.h"
+#include "server/request/request_fields.h"
 
 namespace heddle::server {
 
-// Reads them from a body whose fields have been checked, and sets the tenant. A member that asks
-// for something that the server's policy does not do is an error that names the policy it would
-// need.
-absl::Status ReadScheduling(const Json& body, const RequestContext& context,
-                            GenerationRequest* request);
+// Reads them from a body whose fields have been checked, and sets the tenant. A member that the
+// server's policy does not support is an error that names the policy it needs.
+absl::Status ReadScheduling(const RequestFields<fields::kGeneration>& body,
+                            const RequestContext& context, GenerationRequest* request);
 
 }  // namespace heddle::server

@@ -3,9 +3,9 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "server/json_writer.h"
-#include "server/openai/api_error.h"
-#include "server/openai/fields.h"
+#include "server/openai/api_fields.h"
 #include "server/openai/request_parts.h"
+#include "server/request/api_error.h"
 
 namespace heddle::server {
 namespace {
@@ -19,44 +19,42 @@ void WriteModel(std::string_view name, const ServedModel& model, JsonWriter* jso
 }  // namespace
 
 absl::StatusOr<std::string> Tokenize(std::string_view text, const RequestContext& context) {
-  HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
-  HEDDLE_RETURN_IF_ERROR(CheckBody(body, TokenizeFields(), {}, context));
+  HEDDLE_ASSIGN_OR_RETURN(const Json json, ParseJsonObject(text));
+  HEDDLE_ASSIGN_OR_RETURN(const RequestFields<fields::kTokenize> body,
+                          CheckBody<fields::kTokenize>(json, {}, context));
   HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   std::vector<TokenId> tokens;
-  const Json* prompt = Find(body, "prompt");
-  if (prompt == nullptr) prompt = Find(body, "content");
+  const std::string* prompt = body.Text<"prompt">();
+  const char* name = prompt == nullptr ? "content" : "prompt";
+  if (prompt == nullptr) prompt = body.Text<"content">();
   if (prompt != nullptr) {
-    HEDDLE_ASSIGN_OR_RETURN(tokens,
-                            context.codec->Encode(prompt->get_ref<const std::string&>(),
-                                                  GetBool(body, "add_special_tokens", true)));
-  } else if (Find(body, "messages") != nullptr) {
+    HEDDLE_ASSIGN_OR_RETURN(
+        tokens, EncodeField(*prompt, name, body.Bool<"add_special_tokens">(true), *context.codec));
+  } else if (body.Has<"messages">()) {
     HEDDLE_ASSIGN_OR_RETURN(tokens, EncodeMessages(body, context));
   } else {
     return FieldError("prompt", "one of 'prompt' and 'messages' must be given",
                       "missing_required_parameter");
   }
   std::string out;
-  JsonWriter json(&out);
-  json.BeginObject().Key("tokens").BeginArray();
-  for (TokenId token : tokens) json.Int(token);
-  json.EndArray().Member("count", tokens.size());
-  json.Member("max_model_len", context.model->max_context).EndObject();
+  JsonWriter writer(&out);
+  writer.BeginObject().Key("tokens").BeginArray();
+  for (TokenId token : tokens) writer.Int(token);
+  writer.EndArray().Member("count", tokens.size());
+  writer.Member("max_model_len", context.model->max_context).EndObject();
   return out;
 }
 
 absl::StatusOr<std::string> Detokenize(std::string_view text, const RequestContext& context) {
-  HEDDLE_ASSIGN_OR_RETURN(Json body, ParseJsonObject(text));
-  HEDDLE_RETURN_IF_ERROR(CheckBody(body, DetokenizeFields(), {}, context));
+  HEDDLE_ASSIGN_OR_RETURN(const Json json, ParseJsonObject(text));
+  HEDDLE_ASSIGN_OR_RETURN(const RequestFields<fields::kDetokenize> body,
+                          CheckBody<fields::kDetokenize>(json, {}, context));
   HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
-  const Json* ids = Find(body, "tokens");
-  if (ids == nullptr) {
-    return FieldError("tokens", "'tokens' is missing", "missing_required_parameter");
-  }
   HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
-                          ReadTokenIds(*ids, "tokens", context.codec->vocab()));
+                          ReadTokenIds(*body.Value<"tokens">(), "tokens", context.codec->vocab()));
   std::string out;
-  JsonWriter json(&out);
-  json.BeginObject()
+  JsonWriter(&out)
+      .BeginObject()
       .Member("prompt", context.codec->Decode(tokens, /*skip_special=*/false))
       .EndObject();
   return out;

@@ -7,17 +7,17 @@
 #include "absl/strings/str_format.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "base/strings.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::server {
 namespace {
 
-using engine::FormatBytes;
 using scheduler::AttentionUs;
 using scheduler::MatricesUs;
 using scheduler::StepTimeModel;
 
-// The simulated users ask so often: long enough for a steady state, short enough to be instant.
+// Requests per simulated user: enough for a steady state, few enough to be instant.
 constexpr int32_t kRequestsPerUser = 6;
 
 int32_t Context(const CapacityQuestion& question) {
@@ -49,7 +49,8 @@ void CountUsers(const CapacityQuestion& question, CapacityAnswer* answer) {
   answer->kv_bytes_needed = answer->users * pages * question.capacity.page_bytes;
 }
 
-// What the data sheet allows `users` decodes at their full context, and one prompt by itself.
+// Computes what the data sheet allows for `users` decodes at their full context, and for one prompt
+// by itself.
 void FindPeaks(const CapacityQuestion& question, int32_t users, CapacityAnswer* answer) {
   const StepTimeModel& peak = question.peak;
   const double decode_us =
@@ -87,7 +88,7 @@ const char* LimitName(UserLimit limit) {
   return "";
 }
 
-// What to change for more users.
+// The advice for serving more users.
 std::string LimitText(const CapacityQuestion& question, const CapacityAnswer& answer) {
   const engine::Capacity& capacity = question.capacity;
   switch (answer.limit) {
@@ -106,12 +107,12 @@ std::string LimitText(const CapacityQuestion& question, const CapacityAnswer& an
   std::string text = "; the limit is the KV memory";
   if (answer.fits) return text + ": --kv-memory";
   const int64_t fixed = capacity.weight_bytes + capacity.workspace_bytes;
-  return text + base::StrCat(": --kv-memory ", FormatBytes(answer.kv_bytes_needed),
+  return text + base::StrCat(": --kv-memory ", base::ShowBytes(answer.kv_bytes_needed),
                              " would do, on a machine with ",
-                             FormatBytes(fixed + answer.kv_bytes_needed), " and some to spare");
+                             base::ShowBytes(fixed + answer.kv_bytes_needed), " and some to spare");
 }
 
-// `who`: of which users, where not of all that were asked for.
+// `who` names the users, if they are fewer than asked for.
 std::string ExpectedText(const SimulationReport& expected, const std::string& who) {
   return absl::StrFormat(
       "expected  %s%.1f output tok/s; first token after %.0f ms (p99 %.0f), then one every %.1f ms "
@@ -136,8 +137,8 @@ std::string CapacityText(const CapacityQuestion& question, const CapacityAnswer&
   const engine::Capacity& capacity = question.capacity;
   std::string text = absl::StrFormat(
       "needs     weights %s, workspace %s, KV %s per token; %s of memory\n",
-      FormatBytes(capacity.weight_bytes), FormatBytes(capacity.workspace_bytes),
-      FormatBytes(capacity.kv_bytes_per_token), FormatBytes(capacity.available_bytes));
+      base::ShowBytes(capacity.weight_bytes), base::ShowBytes(capacity.workspace_bytes),
+      base::ShowBytes(capacity.kv_bytes_per_token), base::ShowBytes(capacity.available_bytes));
   const std::string each =
       absl::StrFormat(" of %d + %d tokens", question.prompt_tokens, question.output_tokens);
   text += answer.fits ? base::StrCat("fits      ", answer.users, " users", each)

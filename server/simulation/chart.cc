@@ -10,7 +10,7 @@
 namespace heddle::server {
 namespace {
 
-// Of the picture, in pixels.
+// Sizes in pixels.
 constexpr double kWidth = 900, kChartHeight = 240, kHeading = 40;
 constexpr double kLeft = 80, kRight = 20, kTop = 34, kBottom = 44;
 constexpr double kTicks = 5;
@@ -45,7 +45,7 @@ std::string Line(double x1, double y1, double x2, double y2, const char* color) 
                          x1, y1, x2, y2, color);
 }
 
-// One axis: values to pixels.
+// One axis, which maps values to pixels.
 struct Axis {
   double low = 0, high = 1;
   double from_px = 0, to_px = 1;

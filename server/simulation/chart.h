@@ -9,8 +9,8 @@ namespace heddle::server {
 
 struct Series {
   std::string label;
-  std::string color;                              // of CSS
-  std::vector<std::pair<double, double>> points;  // ascending in x; not finite ones are left out
+  std::string color;                              // a CSS color
+  std::vector<std::pair<double, double>> points;  // ascending in x; non-finite points are left out
 };
 
 struct Chart {
@@ -21,7 +21,7 @@ struct Chart {
   std::vector<Series> series;
 };
 
-// The charts below each other, under one heading. Texts may hold any characters.
+// Draws the charts below each other, under one heading. Texts may hold any characters.
 std::string ChartsToSvg(const std::string& heading, const std::vector<Chart>& charts);
 
 // Round numbers (1, 2 or 5 times a power of ten) from at or below `low` to at or above `high`,

@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kHost = "host";
 constexpr int64_t kGb = 1'000'000'000;
 
-// Shares and fixed times: see the header.
+// The shares and fixed times are explained in the header.
 constexpr double kGpuBandwidthShare = 0.8;
 constexpr double kGpuComputeShare = 0.6;
 constexpr double kGpuStepUs = 300;
@@ -31,8 +31,8 @@ struct Row {
   int64_t memory_gb;
 };
 
-// NVIDIA's data sheets: SXM modules where there are several, dense rates. The CPU: docs/benchmarks,
-// two threads.
+// From NVIDIA's data sheets: SXM modules if there are several, dense rates. The CPU is from
+// docs/benchmarks, two threads.
 constexpr Row kRows[] = {
     {"h200", "NVIDIA H200 SXM", true, 4800, 67, 989, 1979, 141},
     {"h100", "NVIDIA H100 SXM", true, 3350, 67, 989, 1979, 80},

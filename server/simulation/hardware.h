@@ -1,5 +1,5 @@
-// What machines can do at best, by name: from the makers' data sheets, or measured on this one.
-// And how much of that a step gets: the one guess of every roofline prediction.
+// Peak rates of machines by name, from the makers' data sheets or measured on this one, and the
+// share of them that a step reaches: the one estimate in every roofline prediction.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,11 @@ struct Hardware {
   double f32_gflop_s = 0;    // multiply-adds on F32; one counts as two, in all of these
   double f16_gflop_s = 0;    // on BF16 and F16, dense, sums in F32
   double int8_gop_s = 0;     // on int8, dense
-  int64_t memory_bytes = 0;  // 0: not known; the caller asks the machine
-  // Shares of the above that a whole step reaches, and its time that neither explains (launches,
-  // sampling, planning). On the CPU as measured by `heddle bench` (docs/benchmarks/cpu.md); on GPUs
-  // what good kernels of today reach. `--profile` replaces all three by measurements.
+  int64_t memory_bytes = 0;  // 0: unknown; the caller asks the machine
+  // Shares of these rates that a whole step reaches, and its time that neither explains (launches,
+  // sampling, planning). For the CPU they were measured by `heddle bench` (docs/benchmarks/cpu.md);
+  // for GPUs they are what today's good kernels reach. `--profile` replaces all three by
+  // measurements.
   double bandwidth_share = 1;
   double compute_share = 1;
   double step_us = 0;

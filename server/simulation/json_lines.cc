@@ -18,7 +18,7 @@ std::string Shown(const nlohmann::json& value) {
   return value.dump(-1, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace);
 }
 
-// A number without its fraction, where it has none and fits.
+// A number as an integer, if it has no fraction and fits.
 std::optional<int64_t> AsInteger(const nlohmann::json& value) {
   if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) return {};
   if (value.is_number_integer()) return value.get<int64_t>();

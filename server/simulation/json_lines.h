@@ -17,16 +17,16 @@
 
 namespace heddle::server {
 
-// No line of a trace or a profile is longer than a few hundred bytes.
+// Lines of a trace or a profile have a few hundred bytes at most.
 inline constexpr size_t kMaxLineBytes = size_t{64} << 10;
 
-// One line's object. Refers to the JSON value it was made with.
+// One line's object. Refers to the JSON value that it was made from.
 class JsonLine {
  public:
   JsonLine(const nlohmann::json& object, std::string place)
       : object_(object), place_(std::move(place)) {}
 
-  // A field in a range, both ends included; INVALID_ARGUMENT if it is absent, of another type or
+  // A field in a range, both ends included; INVALID_ARGUMENT if it is missing, of another type or
   // outside. Whole numbers may not have a fraction.
   absl::StatusOr<int64_t> Integer(std::string_view name, int64_t min, int64_t max) const;
   absl::StatusOr<double> Number(std::string_view name, double min, double max) const;
@@ -34,10 +34,10 @@ class JsonLine {
   absl::StatusOr<std::string> Name(std::string_view name) const;
   bool Has(std::string_view name) const;
 
-  // A line that is right in its parts and wrong as a whole.
+  // An error for a line whose parts are valid but contradict each other.
   absl::Status Error(std::string_view message) const;
 
-  // INVALID_ARGUMENT for a field that is none of `known`; names them.
+  // INVALID_ARGUMENT for fields that are not in `known`; names them.
   absl::Status OnlyFields(std::span<const std::string_view> known) const;
 
  private:
@@ -48,7 +48,7 @@ class JsonLine {
   const std::string place_;  // "trace.jsonl:17"
 };
 
-// Calls `take` for each line of `text` that is not blank, until one fails. `name`: of the file.
+// Calls `take` for each line of `text` that is not blank, until one fails. `name` is the file's.
 absl::Status ForEachLine(std::string_view text, std::string_view name,
                          const std::function<absl::Status(const JsonLine&)>& take);
 

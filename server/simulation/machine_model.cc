@@ -12,16 +12,16 @@ using scheduler::AttentionCost;
 using scheduler::MeasuredRows;
 using scheduler::StepTimeModel;
 
-// Microseconds for so many bytes, or operations, at 10^9 of them per second.
+// Microseconds for `amount` bytes or operations, at a rate in 10^9 per second.
 double Us(double amount, double giga_per_second) { return amount / giga_per_second / 1e3; }
 
-// Numbers that one layer's cache has per position, up to a factor that all layers share.
+// Numbers that one layer's cache has per position, up to a factor common to all layers.
 double KvWidth(const engine::AttentionSpec& attention) {
   return attention.n_heads == 0 ? 0.0 : 1.0 * attention.n_kv_heads * attention.head_dim;
 }
 
-// One entry per window that some layers have. The bytes of a position are spread over the layers by
-// the width of their caches.
+// One entry per window that some layers have. The bytes of a position are divided among the layers
+// by the width of their caches.
 std::vector<AttentionCost> AttentionCosts(const ModelCost& cost, double read_gb_s, double gop_s) {
   double width = 0;
   for (const engine::LayerSpec& layer : cost.spec.layers) width += KvWidth(layer.attention);
@@ -57,12 +57,13 @@ StepTimeModel Roofline(const ModelCost& cost, const Hardware& hardware, double b
               AttentionCosts(cost, read_gb_s, AttentionGopPerSecond(hardware) * compute_share)};
 }
 
-// A step of the benchmark: `sequences` of them, each with `rows_each` new rows at the end of
-// `context` positions, took `us`.
+// A step of the benchmark without its attention: `sequences` sequences, each with `rows_each` new
+// rows at the end of `context` positions, took `us`.
 MeasuredRows WithoutAttention(const StepTimeModel& model, double sequences, int64_t rows_each,
                               int64_t context, double us) {
   const double attention = sequences * scheduler::AttentionUs(model, rows_each, context);
-  // Rates of the whole step blame attention for some of the matrices' time: keep at least half.
+  // The whole step's rates attribute some of the matrices' time to attention, so at least half is
+  // kept.
   return {.rows = static_cast<int64_t>(sequences * static_cast<double>(rows_each)),
           .us = std::max(us - attention, us / 2)};
 }
@@ -92,7 +93,8 @@ StepTimeModel MeasuredModel(const ModelCost& cost, std::span<const ProfilePoint>
     const int64_t prompt = point.prompt_tokens;
     rows.push_back(WithoutAttention(model, point.batch, 1, prompt + point.output_tokens / 2,
                                     point.batch / point.decode_tok_s * 1e6));
-    // A step of the prompts' phase: whole prompts up to the step's size, or a chunk in the middle.
+    // A step of the prompts' phase: whole prompts up to the step's size, or a chunk from the
+    // middle.
     const int64_t step = std::min<int64_t>(max_batch_tokens, point.batch * prompt);
     const int64_t each = std::min(prompt, step);
     rows.push_back(WithoutAttention(model, static_cast<double>(step) / static_cast<double>(each),
@@ -102,7 +104,7 @@ StepTimeModel MeasuredModel(const ModelCost& cost, std::span<const ProfilePoint>
   std::sort(rows.begin(), rows.end(), [](const MeasuredRows& a, const MeasuredRows& b) {
     return a.rows != b.rows ? a.rows < b.rows : a.us < b.us;
   });
-  // The best time of so many rows; more rows are never faster.
+  // Keeps the best time for each number of rows; more rows are never faster.
   rows.erase(
       std::unique(rows.begin(), rows.end(),
                   [](const MeasuredRows& a, const MeasuredRows& b) { return a.rows == b.rows; }),

@@ -1,4 +1,4 @@
-// ReportSvg: which charts a simulation is shown with.
+// ReportSvg: the charts of a simulation.
 #include <algorithm>
 
 #include "server/simulation/chart.h"
@@ -10,7 +10,7 @@ namespace {
 using scheduler::LoadState;
 using scheduler::Timeline;
 
-// Colour-blind safe (Okabe and Ito, 2008).
+// These colours are safe for colour-blind readers (Okabe and Ito, 2008).
 constexpr const char* kBlue = "#0072b2";
 constexpr const char* kOrange = "#e69f00";
 constexpr const char* kGreen = "#009e73";
@@ -41,7 +41,7 @@ Series Quantiles(const char* label, const char* color, PercentileMs percentile_m
 
 Chart Latencies(const scheduler::SimulationResult& result) {
   std::vector<double> ttft_us;
-  for (const scheduler::RequestRecord& record : result.requests) {
+  for (const scheduler::SimulatedResult& record : result.requests) {
     if (record.first_token_us > 0) ttft_us.push_back(record.first_token_us - record.arrival_us);
   }
   Chart chart{

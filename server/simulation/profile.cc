@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kMaxTokens = 1 << 24;
 constexpr int64_t kMaxBatch = 1 << 16;
-// Slower or faster than any machine; keeps times finite.
+// Rates of real machines are within these; they keep times finite.
 constexpr double kLeastRate = 1e-6;
 constexpr double kMostRate = 1e15;
 

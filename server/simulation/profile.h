@@ -1,5 +1,5 @@
-// Reads what `heddle bench --json` printed: measured speeds of a model on a machine, one batch size
-// per line.
+// Reads the output of `heddle bench --json`: measured speeds of a model on a machine, one batch
+// size per line.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct ProfilePoint {
   int64_t batch = 0;
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
-  double prefill_tok_s = 0;  // of all sequences together, as decode_tok_s
+  double prefill_tok_s = 0;  // over all sequences, like decode_tok_s
   double decode_tok_s = 0;
   double read_gb_s = 0;  // while decoding
   double gops = 0;       // during prompts
@@ -29,8 +29,8 @@ struct Profile {
   std::vector<ProfilePoint> points;  // at least one
 };
 
-// Fields that a profile has beside these are ignored. INVALID_ARGUMENT with name:line, what was
-// found and what is expected, for the first wrong line, for lines of several models, and for none.
+// Other fields of a profile are ignored. INVALID_ARGUMENT with name:line, what was found and what
+// is expected, for the first wrong line, for lines of several models, and for an empty file.
 absl::StatusOr<Profile> ReadProfile(std::string_view text, std::string_view name);
 
 }  // namespace heddle::server

@@ -13,8 +13,8 @@ namespace {
 using scheduler::Interval;
 using scheduler::LatencyHistogram;
 using scheduler::LoadState;
-using scheduler::Outcome;
-using scheduler::RequestRecord;
+using scheduler::SimulatedOutcome;
+using scheduler::SimulatedResult;
 using scheduler::SimulationResult;
 using scheduler::Timeline;
 
@@ -44,12 +44,12 @@ Spread SpreadOf(const LatencyHistogram& us) {
 
 void SummarizeRequests(const SimulationResult& result, SimulationReport* report) {
   std::vector<double> ttft, queued, whole;
-  for (const RequestRecord& record : result.requests) {
+  for (const SimulatedResult& record : result.requests) {
     ++report->requests;
-    if (record.outcome == Outcome::kNeverFits) ++report->never_fit;
-    if (record.outcome == Outcome::kQueueFull) ++report->queue_full;
-    if (record.outcome == Outcome::kWaitedTooLong) ++report->waited_too_long;
-    if (record.outcome != Outcome::kDone) continue;
+    if (record.outcome == SimulatedOutcome::kNeverFits) ++report->never_fit;
+    if (record.outcome == SimulatedOutcome::kQueueFull) ++report->queue_full;
+    if (record.outcome == SimulatedOutcome::kWaitedTooLong) ++report->waited_too_long;
+    if (record.outcome != SimulatedOutcome::kDone) continue;
     ++report->done;
     report->output_tokens += record.output_tokens;
     report->prompt_tokens += record.prompt_tokens;
@@ -64,7 +64,7 @@ void SummarizeRequests(const SimulationResult& result, SimulationReport* report)
   report->inter_token = SpreadOf(result.inter_token);
 }
 
-// Intervals joined until each is at least kLeastWindowS long; an unfinished one is left out.
+// Joins intervals until each is at least kLeastWindowS long; an unfinished one is left out.
 void SummarizeWindows(const Timeline& timeline, SimulationReport* report) {
   const double interval_s = timeline.interval_us() / kUsPerS;
   const auto joined = static_cast<size_t>(std::max(1.0, std::ceil(kLeastWindowS / interval_s)));

@@ -1,4 +1,4 @@
-// What a simulation says: latencies, throughput and page use, as text, as JSON and as a plot.
+// The results of a simulation (latencies, throughput and page use) as text, as JSON and as a plot.
 #pragma once
 
 #include <cstdint>
@@ -16,23 +16,23 @@ struct Spread {
 
 struct SimulationReport {
   int64_t requests = 0, done = 0, never_fit = 0, queue_full = 0, waited_too_long = 0;
-  Spread ttft, inter_token, queued, whole;  // of requests that were done
+  Spread ttft, inter_token, queued, whole;  // over finished requests
   double simulated_s = 0;
   double wall_s = 0;
   int64_t steps = 0;
-  double busy_share = 0;  // of the time a step ran
+  double busy_share = 0;  // share of time in which a step ran
   double output_tok_s = 0, prompt_tok_s = 0, requests_per_s = 0;
   // Output tokens per second in windows of window_s.
   double window_s = 0, window_p50 = 0, window_p10 = 0, window_p1 = 0;
   int32_t num_pages = 0;
   int32_t page_tokens = 0;
-  double mean_pages_share = 0, most_pages_share = 0;  // used, of all
+  double mean_pages_share = 0, most_pages_share = 0;  // pages used, of all
   int64_t output_tokens = 0, prompt_tokens = 0, cached_tokens = 0, recomputed_tokens = 0;
   int64_t preemptions = 0;
   scheduler::Timeline timeline;
 };
 
-// `wall_s`: how long the simulation took in this world.
+// `wall_s`: the real time that the simulation took.
 SimulationReport Summarize(const scheduler::SimulationResult& result,
                            const scheduler::SchedulerOptions& options, double wall_s);
 

@@ -20,7 +20,7 @@ using nlohmann::ordered_json;
 
 class ModelTokenStream final : public TokenStream {
  public:
-  // `before`: a token whose text came before, or -1.
+  // `before`: a token whose text precedes, or -1.
   ModelTokenStream(const Tokenizer* tokenizer, TokenId before,
                    std::span<const std::string_view> kept_marks)
       : tokenizer_(tokenizer),
@@ -47,7 +47,7 @@ class ModelTokenStream final : public TokenStream {
   IncrementalDetokenizer detokenizer_;
 };
 
-// The first token that is a lone letter or digit; every vocabulary has one.
+// The first token that is a single letter or digit; every vocabulary has one.
 TokenId FindPlainToken(const Tokenizer& tokenizer) {
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     std::string_view bytes = tokenizer.TokenBytes(id);
@@ -57,7 +57,7 @@ TokenId FindPlainToken(const Tokenizer& tokenizer) {
   return -1;
 }
 
-// By the names that published models give them.
+// Finds the tokens by the names in published models.
 std::optional<FillTokens> FindFillTokens(const Tokenizer& tokenizer) {
   struct Names {
     std::string_view prefix, suffix, middle;
@@ -83,8 +83,8 @@ std::optional<FillTokens> FindFillTokens(const Tokenizer& tokenizer) {
   return std::nullopt;
 }
 
-// Whether a text's first token is not what the same text has further on: SentencePiece puts a space
-// before it.
+// Whether a text's first token differs from that of the same text further on: SentencePiece puts a
+// space before it.
 bool ChangesBeginnings(const Tokenizer& tokenizer) {
   std::vector<TokenId> tokens;
   EncodeOptions options;
@@ -93,8 +93,8 @@ bool ChangesBeginnings(const Tokenizer& tokenizer) {
          tokenizer.TokenBytes(tokens.front()) != "a";
 }
 
-// As it is written in the middle of a text: where beginnings differ, behind a line's end, whose
-// tokens go. Empty: there is no saying.
+// Encodes a text as in the middle of a text. If beginnings differ, it is encoded behind a line end,
+// whose tokens are removed. Empty if that is impossible.
 std::vector<TokenId> EncodeWithin(const Tokenizer& tokenizer, bool changes_beginnings,
                                   std::string_view text) {
   constexpr std::string_view kBefore = "\n";
@@ -114,8 +114,8 @@ std::vector<TokenId> EncodeWithin(const Tokenizer& tokenizer, bool changes_begin
   return {};
 }
 
-// A text that costs too much is wrong like any other, and not worth sending again: unlike a full
-// queue, it is no RESOURCE_EXHAUSTED.
+// A text that costs too much is an invalid input and not worth sending again, unlike a full queue,
+// so it is not RESOURCE_EXHAUSTED.
 absl::Status AsInputError(const absl::Status& status, std::string_view prefix) {
   if (!absl::IsResourceExhausted(status) && !absl::IsInvalidArgument(status)) return status;
   return absl::InvalidArgumentError(base::StrCat(prefix, status.message()));
@@ -172,18 +172,45 @@ ModelTextCodec::ModelTextCodec(std::unique_ptr<Tokenizer> tokenizer,
     : tokenizer_(std::move(tokenizer)),
       template_(std::move(chat_template)),
       syntax_(syntax),
-      end_tokens_(options.end_tokens.empty() ? tokenizer_->eos_ids() : options.end_tokens),
-      vocab_(std::max(options.vocab, tokenizer_->vocab_size())),
-      fill_tokens_(FindFillTokens(*tokenizer_)),
-      grammars_(std::make_unique<engine::grammar::GrammarCompiler>(
-          [this] { return MakeVocabulary(); }, end_tokens_)),
-      plain_token_(FindPlainToken(*tokenizer_)) {}
+      vocab_(options.vocab > 0 ? options.vocab : tokenizer_->vocab_size()),
+      plain_token_(FindPlainToken(*tokenizer_)) {
+  for (TokenId end : options.end_tokens.empty() ? tokenizer_->eos_ids() : options.end_tokens) {
+    (IsKnown(end) ? end_tokens_ : unknown_ends_).push_back(end);
+  }
+  fill_tokens_ = FindFillTokens(*tokenizer_);
+  if (fill_tokens_.has_value() &&
+      !(IsKnown(fill_tokens_->prefix) && IsKnown(fill_tokens_->suffix) &&
+        IsKnown(fill_tokens_->middle))) {
+    fill_tokens_.reset();
+  }
+  grammars_ = std::make_unique<engine::grammar::GrammarCompiler>(
+      [this] { return MakeVocabulary(); }, end_tokens_, options.grammar_cache_bytes);
+}
 
-// Of control tokens, grammars may use those that mark calls and reasoning.
+std::vector<std::string> ModelTextCodec::Warnings() const {
+  std::vector<std::string> warnings;
+  if (const int32_t known = tokenizer_->vocab_size(); known > vocab_) {
+    warnings.push_back(base::StrCat(
+        "the tokenizer has tokens up to id ", known - 1, " and the model only up to ", vocab_ - 1,
+        ": requests that name one beyond, or whose text holds one, are refused"));
+  }
+  for (TokenId end : unknown_ends_) {
+    warnings.push_back(base::StrCat("token ", end, " is to end answers, and the model, which has ",
+                                    vocab_, " tokens, can never say it"));
+  }
+  return warnings;
+}
+
+// Grammars may use those control tokens that mark calls and reasoning.
 engine::grammar::Vocabulary ModelTextCodec::MakeVocabulary() const {
   const std::vector<std::string_view> marks = syntax_.AllMarks();
-  auto encode = [tokenizer = tokenizer_, opens = ChangesBeginnings(*tokenizer_)](
-                    std::string_view text) { return EncodeWithin(*tokenizer, opens, text); };
+  auto encode = [tokenizer = tokenizer_, opens = ChangesBeginnings(*tokenizer_),
+                 vocab = vocab_](std::string_view text) {
+    std::vector<TokenId> tokens = EncodeWithin(*tokenizer, opens, text);
+    const auto beyond = [vocab](TokenId token) { return token < 0 || token >= vocab; };
+    if (std::any_of(tokens.begin(), tokens.end(), beyond)) tokens.clear();
+    return tokens;
+  };
   return {vocab_,
           [this, &marks](TokenId id) -> std::string_view {
             if (id >= tokenizer_->vocab_size()) return {};
@@ -203,7 +230,12 @@ absl::StatusOr<std::vector<TokenId>> ModelTextCodec::Encode(std::string_view tex
   EncodeOptions options;
   options.add_special = add_special;
   HEDDLE_RETURN_IF_ERROR(AsInputError(tokenizer_->Encode(text, options, &tokens), ""));
-  return tokens;
+  const auto unknown = std::find_if_not(tokens.begin(), tokens.end(),
+                                        [this](TokenId token) { return IsKnown(token); });
+  if (unknown == tokens.end()) return tokens;
+  return absl::InvalidArgumentError(base::StrCat("the text holds token ", *unknown, " (",
+                                                 base::Quote(tokenizer_->TokenText(*unknown)),
+                                                 "), and the model has only ", vocab_, " tokens"));
 }
 
 absl::StatusOr<std::vector<TokenId>> ModelTextCodec::EncodeChat(const ChatPrompt& prompt) const {
@@ -216,21 +248,24 @@ absl::StatusOr<std::vector<TokenId>> ModelTextCodec::EncodeChat(const ChatPrompt
   return Encode(text, /*add_special=*/false);
 }
 
-// An open last message is found by a tag at its end, as transformers does it.
+// An open last message is found by a tag at its end, as in transformers.
 absl::StatusOr<std::string> ModelTextCodec::RenderChat(const ChatPrompt& prompt) const {
   ordered_json context = TemplateContext(prompt, *tokenizer_);
   if (!prompt.continue_final) return Render(context);
   constexpr std::string_view kTag = "CONTINUE_FINAL_MESSAGE_TAG ";
   constexpr std::string_view kTrimmedTag = kTag.substr(0, kTag.size() - 1);
   ordered_json& content = context["messages"].back()["content"];
-  content = content.get<std::string>().append(kTag);
+  std::string* last = content.get_ptr<std::string*>();
+  if (last == nullptr) return absl::InvalidArgumentError("the last message has no text");
+  last->append(kTag);
   HEDDLE_ASSIGN_OR_RETURN(std::string text, Render(context));
   size_t tag = text.rfind(kTrimmedTag);
   if (tag == std::string::npos) {
     return absl::InvalidArgumentError(
         "the chat template does not show the last message, so that it cannot be continued");
   }
-  // A template that trims messages has taken the tag's space, and would have taken the message's.
+  // A template that trims messages has removed the tag's space, and would have removed the
+  // message's.
   bool trimmed = text.compare(tag, kTag.size(), kTag) != 0;
   text.resize(tag);
   if (trimmed) text.resize(text.find_last_not_of(" \t\r\n\f\v") + 1);

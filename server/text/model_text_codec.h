@@ -8,29 +8,31 @@
 #include <vector>
 
 #include "engine/grammar/grammar_compiler.h"
-#include "engine/text/template/chat_template.h"
+#include "engine/text/jinja/chat_template.h"
 #include "engine/text/tokenizer.h"
-#include "server/openai/text_codec.h"
+#include "server/text/text_codec.h"
 
 namespace heddle::server {
 
 class ModelTextCodec final : public TextCodec {
  public:
   struct Options {
-    // Ids that end an answer; empty: the tokenizer's own.
+    // Ids that end an answer; empty: the tokenizer's own. Ids beyond the vocabulary are left out.
     std::vector<TokenId> end_tokens;
-    // Tokens that the model has logits for, where that is more than the tokenizer knows.
+    // Tokens for which the model has embeddings and logits; 0: as many as the tokenizer knows.
+    // Further tokens of the tokenizer do not exist: a text that contains one is refused.
     int32_t vocab = 0;
-    // Jinja source; empty: the one that came with the tokenizer, if any.
+    // Jinja source; empty: the tokenizer's own, if any.
     std::string chat_template;
-    // What messages call it, such as its file.
+    // Its name in messages, such as its file.
     std::string template_name = "the chat template";
-    // Rows of server/openai/output_syntax.h by name; "auto": those that the template asks for.
+    // Rows of server/toolcalls/output_syntax.h by name; "auto": those that the template suggests.
     std::string tool_parser = "auto";
     std::string reasoning_parser = "auto";
+    size_t grammar_cache_bytes = size_t{256} << 20;  // cache_bytes.h
   };
 
-  // INVALID_ARGUMENT: the chat template does not parse, or a parser's name is none.
+  // INVALID_ARGUMENT: the chat template does not parse, or a parser's name is unknown.
   static absl::StatusOr<std::unique_ptr<ModelTextCodec>> Create(
       std::unique_ptr<engine::text::Tokenizer> tokenizer, const Options& options);
 
@@ -44,11 +46,15 @@ class ModelTextCodec final : public TextCodec {
   std::optional<FillTokens> fill_tokens() const override { return fill_tokens_; }
   int32_t vocab() const override { return vocab_; }
   std::span<const TokenId> end_tokens() const override { return end_tokens_; }
+  bool has_chat_template() const override { return template_ != nullptr; }
   bool knows_tools() const override;
   const OutputSyntax& syntax() const override { return syntax_; }
   engine::grammar::GrammarCompiler& grammars() const override { return *grammars_; }
 
   const engine::text::Tokenizer& tokenizer() const { return *tokenizer_; }
+
+  // Warnings to an operator about a tokenizer and a model that do not fit; one sentence each.
+  std::vector<std::string> Warnings() const;
 
  private:
   ModelTextCodec(std::unique_ptr<engine::text::Tokenizer> tokenizer,
@@ -56,17 +62,19 @@ class ModelTextCodec final : public TextCodec {
                  const Options& options);
 
   engine::grammar::Vocabulary MakeVocabulary() const;
+  bool IsKnown(TokenId token) const { return token >= 0 && token < vocab_; }
   absl::StatusOr<std::string> RenderChat(const ChatPrompt& prompt) const;
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const;
 
   std::shared_ptr<const engine::text::Tokenizer> tokenizer_;  // grammars may outlive the codec
   std::unique_ptr<engine::text::ChatTemplate> template_;      // null: the model has none
   OutputSyntax syntax_;
-  std::vector<TokenId> end_tokens_;
   int32_t vocab_;
+  TokenId plain_token_;  // a token with plain text, which moves a detokenizer past its start
+  std::vector<TokenId> end_tokens_;
+  std::vector<TokenId> unknown_ends_;  // end tokens without logits in the model
   std::optional<FillTokens> fill_tokens_;
   std::unique_ptr<engine::grammar::GrammarCompiler> grammars_;
-  TokenId plain_token_;  // some token with plain text: puts a detokenizer past its start
 };
 
 }  // namespace heddle::server

@@ -4,11 +4,12 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
-#include <array>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/system/error_code.hpp>
+#include <filesystem>
 #include <fstream>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "base/message.h"
@@ -24,7 +25,7 @@ absl::Status Fault(std::string_view option, const std::string& file, std::string
   return absl::InvalidArgumentError(StrCat(option, " ", file, ": ", what));
 }
 
-// The reason of the newest error that OpenSSL has on this thread; clears them all.
+// The reason of the newest OpenSSL error on this thread; clears them all.
 std::string OpenSslReason() {
   const unsigned long code = ERR_peek_last_error();  // NOLINT(google-runtime-int): OpenSSL's type
   ERR_clear_error();
@@ -37,7 +38,7 @@ absl::Status CheckReadable(std::string_view option, const std::string& file) {
   return Fault(option, file, "there is no such file, or it cannot be read");
 }
 
-// OpenSSL would ask at the terminal for the passphrase of an encrypted key.
+// Without it, OpenSSL would ask at the terminal for the passphrase of an encrypted key.
 int NoPassphrase(char*, int, int, void* asked) {
   *static_cast<bool*>(asked) = true;
   return -1;
@@ -61,7 +62,7 @@ absl::Status LoadKey(SSL_CTX* context, const TlsOptions& options) {
   const bool fits = loaded && SSL_CTX_check_private_key(context) == 1;
   if (fits) return absl::OkStatus();
   if (asked) return Fault("--tls-key", file, "the key has a passphrase; give one without");
-  // A key of another kind or pair is refused by either of the two calls.
+  // Either of the two calls refuses a key of another kind or pair.
   const bool mismatch = ERR_GET_LIB(ERR_peek_last_error()) == ERR_LIB_X509;
   const std::string reason = OpenSslReason();
   if (mismatch) {
@@ -80,7 +81,7 @@ absl::Status LoadClientAuthorities(SSL_CTX* context, const std::string& file) {
     return Fault("--tls-client-ca", file,
                  StrCat("not certificates in PEM format (", OpenSslReason(), ")"));
   }
-  SSL_CTX_set_client_CA_list(context, names);  // takes them
+  SSL_CTX_set_client_CA_list(context, names);  // takes ownership
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   // Without one, OpenSSL refuses to resume sessions of clients that showed a certificate.
   constexpr std::string_view kSessions = "heddle";
@@ -89,15 +90,35 @@ absl::Status LoadClientAuthorities(SSL_CTX* context, const std::string& file) {
   return absl::OkStatus();
 }
 
+// `offer`: a TlsProtocol's name, preceded by its length.
 int SelectProtocol(SSL*, const unsigned char** chosen, unsigned char* chosen_bytes,
-                   const unsigned char* offered, unsigned int offered_bytes, void*) {
-  static constexpr std::array<unsigned char, 9> kHttp11 = {8,   'h', 't', 't', 'p',
-                                                           '/', '1', '.', '1'};
+                   const unsigned char* offered, unsigned int offered_bytes, void* offer) {
+  const std::string_view ours(static_cast<const char*>(offer));
   unsigned char* match = nullptr;
-  const int found = SSL_select_next_proto(&match, chosen_bytes, kHttp11.data(), kHttp11.size(),
-                                          offered, offered_bytes);
+  const int found = SSL_select_next_proto(
+      &match, chosen_bytes, reinterpret_cast<const unsigned char*>(ours.data()),
+      static_cast<unsigned int>(ours.size()), offered, offered_bytes);
   *chosen = match;
   return found == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
+}
+
+char* OfferOf(TlsProtocol protocol) {
+  static char http11[] = "\x08http/1.1";
+  static char http2[] = "\x02h2";
+  return protocol == TlsProtocol::kHttp2 ? http2 : http11;
+}
+
+// The files' times and sizes; an unreadable file counts as a state of its own.
+std::string StampOf(const TlsOptions& options) {
+  std::string stamp;
+  for (const std::string& file : {options.cert_file, options.key_file, options.client_ca_file}) {
+    if (file.empty()) continue;
+    std::error_code error;
+    const auto written = std::filesystem::last_write_time(file, error);
+    const auto bytes = std::filesystem::file_size(file, error);
+    stamp += error ? "?" : StrCat(int64_t{written.time_since_epoch().count()}, " ", bytes, ",");
+  }
+  return stamp;
 }
 
 void CheckDates(SSL_CTX* context, const TlsOptions& options, const TlsContext::Warn& warn) {
@@ -116,12 +137,12 @@ absl::StatusOr<std::shared_ptr<ssl::context>> MakeContext(const TlsOptions& opti
   auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
   SSL_CTX* const native = context->native_handle();
   SSL_CTX_set_min_proto_version(native, TLS1_2_VERSION);
-  // A renegotiation costs the server more than the client.
+  // A renegotiation costs the server more than the client, so it is disabled.
   SSL_CTX_set_options(
       native, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
   SSL_CTX_set_mode(native, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
                                SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-  SSL_CTX_set_alpn_select_cb(native, &SelectProtocol, nullptr);
+  SSL_CTX_set_alpn_select_cb(native, &SelectProtocol, OfferOf(options.protocol));
   ERR_clear_error();
   HEDDLE_RETURN_IF_ERROR(LoadCertificate(native, options.cert_file));
   HEDDLE_RETURN_IF_ERROR(LoadKey(native, options));
@@ -140,7 +161,14 @@ absl::StatusOr<std::unique_ptr<TlsContext>> TlsContext::Load(TlsOptions options,
   return tls;
 }
 
+absl::StatusOr<bool> TlsContext::ReloadIfChanged() {
+  if (StampOf(options_) == stamp_) return false;
+  HEDDLE_RETURN_IF_ERROR(Reload());
+  return true;
+}
+
 absl::Status TlsContext::Reload() {
+  stamp_ = StampOf(options_);
   HEDDLE_ASSIGN_OR_RETURN(std::shared_ptr<ssl::context> fresh, MakeContext(options_));
   CheckDates(fresh->native_handle(), options_, warn_);
   std::lock_guard lock(mutex_);

@@ -1,9 +1,12 @@
-// The conversation: sends it to /v1/chat/completions and shows the answer as it comes.
+// The conversation: sends it to /v1/chat/completions and shows the answer as it comes. With a model
+// that has no chat template there is no conversation, but texts that /v1/completions goes on with.
 const chat = (() => {
   const byId = id => document.getElementById(id);
   const log = byId('log'), prompt = byId('prompt'), send = byId('send'), halt = byId('halt');
   const messages = [];  // what was said, as the API has it
-  let running = null;   // AbortController of the answer in progress
+  const completes = document.body.dataset.mode === 'completion';
+  const kTextTokens = 256;  // that a text goes on for where nothing is said: the API's own default is 16
+  let running = null;  // AbortController of the answer in progress
 
   function parameters() {
     const fields = {};
@@ -12,6 +15,7 @@ const chat = (() => {
       if (value !== '') fields[name] = Number(value);
     }
     if (byId('stop_text').value) fields.stop = [byId('stop_text').value];
+    if (completes) fields.max_tokens ??= kTextTokens;
     const thinking = byId('thinking').value;
     if (thinking) fields.chat_template_kwargs = {enable_thinking: thinking === 'on'};
     return fields;
@@ -29,11 +33,12 @@ const chat = (() => {
       byId('hello').hidden = true;
       this.root = document.createElement('article');
       this.root.className = 'turn ' + role;
-      this.root.setAttribute('aria-label', role === 'user' ? 'You' : 'Model');
+      this.root.setAttribute('aria-label', {user: 'You', completion: 'Text'}[role] ?? 'Model');
       this.text = document.createElement('div');
       this.text.className = 'text';
       this.root.append(this.text);
       log.append(this.root);
+      this.given = '';  // what a completion goes on with
     }
 
     // Redraws at most once per frame, however fast tokens come.
@@ -50,6 +55,13 @@ const chat = (() => {
     }
 
     draw() {
+      if (completes) {  // as it is: such a model writes anything
+        const given = document.createElement('span');
+        given.className = 'given';
+        given.textContent = this.given;
+        this.text.replaceChildren(given, this.content ?? '');
+        return;
+      }
       if (this.reasoning) {
         if (!this.thoughts) {
           const fold = document.createElement('details');
@@ -74,21 +86,26 @@ const chat = (() => {
       this.root.append(line);
     }
 
-    foot(figures, again) {
+    // Takes away what ended the answer: it is asked for once more.
+    reopen() {
+      this.root.classList.remove('failed');
+      for (const node of this.root.querySelectorAll('.foot, .error')) node.remove();
+    }
+
+    foot(figures, buttons) {
       this.draw();  // what waits for a frame is drawn before the end shows
       const foot = document.createElement('div');
       foot.className = 'foot';
-      const copy = document.createElement('button');
-      copy.textContent = 'Copy';
-      copy.addEventListener('click', () => navigator.clipboard?.writeText(this.content ?? ''));
-      const retry = document.createElement('button');
-      retry.textContent = 'Again';
-      retry.addEventListener('click', again);
-      for (const button of [copy, retry]) {
+      const copy = () => navigator.clipboard?.writeText(this.given + (this.content ?? ''));
+      for (const [name, act] of Object.entries({Copy: copy, ...buttons})) {
+        const button = document.createElement('button');
         button.type = 'button';
         button.className = 'small';
+        button.textContent = name;
+        button.addEventListener('click', act);
+        foot.append(button);
       }
-      foot.append(copy, retry, figures);
+      foot.append(figures);
       this.root.append(foot);
       log.scrollTop = log.scrollHeight;
     }
@@ -127,8 +144,9 @@ const chat = (() => {
       if (!choice) continue;
       const delta = choice.delta ?? {};
       const thought = delta.reasoning_content ?? delta.reasoning ?? '';
-      if (!first && (delta.content || thought)) first = performance.now();
-      content += delta.content ?? '';
+      const text = choice.text ?? delta.content ?? '';
+      if (!first && (text || thought)) first = performance.now();
+      content += text;
       reasoning += thought;
       reason = choice.finish_reason ?? reason;
       turn.show(content, reasoning);
@@ -142,21 +160,16 @@ const chat = (() => {
     return {content, figures: parts.join(' · ')};
   }
 
-  async function answer() {
+  // Asks at `path`, and shows in `turn` what comes, with what can be done about it when it has ended.
+  async function ask(path, what, turn, buttons) {
     running = new AbortController();
     send.hidden = true;
     halt.hidden = false;
-    const turn = new Turn('assistant');
-    turn.asked = [...messages];
-    const system = byId('system').value.trim();
-    const body = {
-      messages: system ? [{role: 'system', content: system}, ...messages] : messages,
-      stream: true, stream_options: {include_usage: true}, ...parameters(),
-    };
+    const body = {...what, stream: true, stream_options: {include_usage: true}, ...parameters()};
     let figures = '';
     try {
       const began = performance.now();
-      const response = await fetch('/v1/chat/completions', {
+      const response = await fetch(path, {
         method: 'POST', headers: headers(), body: JSON.stringify(body), signal: running.signal,
       });
       if (!response.ok) throw new Error(await errorOf(response));
@@ -165,11 +178,31 @@ const chat = (() => {
       figures = error.name === 'AbortError' ? 'stopped' : '';
       if (error.name !== 'AbortError') turn.fail(error.message);
     }
-    if (turn.content) messages.push({role: 'assistant', content: turn.content});
-    turn.foot(figures, () => again(turn));
+    turn.foot(figures, buttons);
     running = null;
     send.hidden = false;
     halt.hidden = true;
+  }
+
+  async function answer() {
+    const turn = new Turn('assistant');
+    turn.asked = [...messages];
+    const system = byId('system').value.trim();
+    const all = system ? [{role: 'system', content: system}, ...messages] : messages;
+    await ask('/v1/chat/completions', {messages: all}, turn, {Again: () => again(turn)});
+    if (turn.content) messages.push({role: 'assistant', content: turn.content});
+  }
+
+  // Goes on with a text, as often as its button is pressed.
+  async function complete(turn, given) {
+    if (running) return;
+    turn.reopen();
+    turn.given = given;
+    turn.show('');
+    await ask('/v1/completions', {prompt: given}, turn, {
+      Again: () => complete(turn, given),
+      Continue: () => complete(turn, given + (turn.content ?? '')),
+    });
   }
 
   // Takes back everything from this answer on, and asks once more.
@@ -182,10 +215,14 @@ const chat = (() => {
   }
 
   function submit() {
-    const text = prompt.value.trim();
+    const text = completes ? prompt.value : prompt.value.trim();
     if (!text || running) return;
     prompt.value = '';
     grow();
+    if (completes) {
+      complete(new Turn('completion'), text);
+      return;
+    }
     if (messages.at(-1)?.role === 'user') messages.pop();  // it was never answered; templates want turns
     messages.push({role: 'user', content: text});
     const turn = new Turn('user');
@@ -200,6 +237,15 @@ const chat = (() => {
   }
 
   const stop = () => running?.abort();
+
+  if (completes) {
+    prompt.placeholder = 'A text to go on with';
+    prompt.setAttribute('aria-label', 'Text');
+    byId('max_tokens').placeholder = kTextTokens;
+    byId('tab-chat').textContent = 'Text';
+    log.setAttribute('aria-label', 'Texts');
+    byId('clear').setAttribute('aria-label', 'Take all texts away');
+  }
 
   byId('composer').addEventListener('submit', event => { event.preventDefault(); submit(); });
   prompt.addEventListener('input', grow);

@@ -12,7 +12,7 @@ extern const char kWebPageText[];
 namespace heddle::server {
 namespace {
 
-// What stands between `open` and `close`; the document is ours and has each once.
+// The text between `open` and `close`; the document is ours and has each once.
 std::string_view Between(std::string_view text, std::string_view open, std::string_view close) {
   const size_t begin = text.find(open) + open.size();
   return text.substr(begin, text.find(close, begin) - begin);
@@ -35,9 +35,13 @@ std::string HashSource(std::string_view text) {
 
 }  // namespace
 
-WebPage MakeWebPage() {
+WebPage MakeWebPage(bool has_chat) {
+  constexpr std::string_view kChatMode = "<body data-mode=\"chat\">";
+  constexpr std::string_view kCompletionMode = "<body data-mode=\"completion\">";
   WebPage page;
   page.html = kWebPageText;
+  // The script and the style read the mode.
+  if (!has_chat) page.html.replace(page.html.find(kChatMode), kChatMode.size(), kCompletionMode);
   page.security_policy = base::StrCat(
       "default-src 'none'; script-src ", HashSource(Between(page.html, "<script>", "</script>")),
       "; style-src ", HashSource(Between(page.html, "<style>", "</style>")),

@@ -2,12 +2,12 @@
 // 50 us for taking a token and finding the mask of the next. Texts are random: letters and what
 // closes things, so that they come through all parts of a schema.
 //
-// Prints the mean, the median, the 99th percentile and the worst: under "first" of each schema's
-// first text right after compiling, before the thread of low priority has done its part; under
-// "later" of more texts when it has, with the masks of contexts remembered (as in service). Then
-// how long it takes to compile, or refuse, what somebody sends to make that long. Times are those
-// of the thread's own CPU, so that other programs of the machine do not show; reading that clock
-// takes a few tenths of a microsecond, which are taken off.
+// Prints the mean, the median, the 99th percentile and the worst: "first" is each schema's first
+// text right after compiling, before the low-priority thread has done its part; "later" is further
+// texts after that, with the masks of contexts remembered (as in service). Then it prints how long
+// it takes to compile, or refuse, inputs that were made to be slow. Times are those of the thread's
+// own CPU, so that other programs do not show; reading that clock takes a few tenths of a
+// microsecond, which are subtracted.
 #include <time.h>
 
 #include <algorithm>
@@ -26,14 +26,14 @@
 namespace heddle::engine::grammar {
 namespace {
 
-// Of this thread.
+// CPU time of this thread in microseconds.
 double CpuUs() {
   timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
 }
 
-// Between two readings that have nothing between them.
+// Time between two readings with nothing in between.
 double ClockUs() {
   static const double kUs = [] {
     double least = 1e9;
@@ -65,7 +65,7 @@ std::vector<Case> Cases() {
            {.kind = ConstraintKind::kRegex, .text = "([A-Z][a-z]{2,12} ){10,40}\\."}}};
 }
 
-// Common words are likelier than in a uniform draw: a short allowed token of three tried.
+// Draws common words more often than uniformly: the shortest of three allowed tokens.
 TokenId Draw(const TokenMask& mask, const Vocabulary& vocabulary, std::mt19937* random) {
   TokenId best = -1;
   for (int tries = 0; tries < 3; ++tries) {
@@ -80,7 +80,7 @@ TokenId Draw(const TokenMask& mask, const Vocabulary& vocabulary, std::mt19937* 
   return best;
 }
 
-// Times of one text's tokens, appended.
+// Appends the times of one text's tokens.
 void Generate(const std::shared_ptr<CompiledGrammar>& grammar, std::mt19937* random,
               std::vector<double>* times) {
   Matcher matcher(grammar);
@@ -168,7 +168,7 @@ void Run(const char* name, const std::string& path) {
     Generate(*grammar, &random, &first);
     const double rest = CpuUs();
     const std::atomic<bool> stop{false};
-    (*grammar)->PrepareRest(stop);
+    (*grammar)->PrepareRest(stop, 10'000'000);
     std::printf("    rest of the masks ahead in %.0f ms\n", (CpuUs() - rest) / 1000);
     for (int i = 0; i < 20; ++i) Generate(*grammar, &random, &later);
     Print("first", first);

@@ -33,8 +33,8 @@ using test::Random;
 using test::TestBatch;
 using test::TestCache;
 
-// Weights that are read must come from memory: copies of a matrix are used in turn until they
-// exceed every cache by far.
+// Weights must come from memory: copies of a matrix are used in turn, and together far exceed every
+// cache.
 constexpr int64_t kRotationBytes = int64_t{256} << 20;
 
 CpuDeviceOptions Options() {
@@ -82,7 +82,7 @@ double Measured(Peak peak, LimitMeter& meter) {
   return peak == Peak::kBf16 ? meter.Bf16GflopPerSecond() : meter.Int8GopPerSecond();
 }
 
-// Of the instruction that multiplies weights of this format.
+// The peak of the instruction that multiplies weights of this format.
 Peak PeakOf(DType dtype) {
   if (dtype == DType::kBF16 || dtype >= DType::kF8G32) return Peak::kBf16;
   return dtype == DType::kF32 || dtype == DType::kF16 ? Peak::kF32 : Peak::kInt8;
@@ -204,7 +204,7 @@ void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_hea
   });
 }
 
-// Low-rank adapters of a linear of [kSize, kSize] in BF16: so many that they exceed every cache.
+// Low-rank adapters of a linear of [kSize, kSize] in BF16, so many that they exceed every cache.
 struct AdapterRotation {
   static constexpr int64_t kSize = 2048;
   static constexpr int32_t kSlots = 32;
@@ -222,7 +222,7 @@ struct AdapterRotation {
     }
     matrix = {.parts = {&part, 1}, .n_slots = kSlots, .max_rank = rank};
   }
-  // Those of the next `used` slots.
+  // The adapters of the next `used` slots.
   const AdapterMatrix& Next(int64_t used) {
     matrix.factors = factors.data() + at;
     at = (at + used) % (static_cast<int64_t>(factors.size()) - kSlots);
@@ -238,7 +238,7 @@ struct AdapterRotation {
 };
 
 // A linear in Q4_0 whose rows have an adapter each, or all the same one; with:0 is the linear
-// alone. Bytes and operations are of both.
+// alone. Bytes and operations include both.
 void BenchAdapters(State& state, int32_t rank, bool shared) {
   constexpr int64_t kSize = AdapterRotation::kSize;
   const int64_t n = state.range(0);
@@ -304,7 +304,7 @@ void BenchSample(State& state, float top_p, int32_t top_k) {
   });
 }
 
-// What every op of a forward pays beside its work.
+// The cost that every op of a forward has beside its work.
 void BenchForkJoin(State& state) {
   const CpuDeviceOptions options = Options();
   const int32_t threads =

@@ -1,6 +1,6 @@
-// What the engine loop costs a device that runs steps by itself: the share of the time in which it
-// stands still, with plans that wait for tokens and with plans ahead of them. The device is a
-// clock: a step takes STEP_US, and handing it over takes the host LAUNCH_US.
+// Measures the engine loop's cost on a device that runs steps by itself: the share of time in which
+// the device stands still, with plans that wait for tokens and with plans ahead of them. The device
+// is a clock: a step takes STEP_US, and handing it over takes the host LAUNCH_US.
 //
 //   loop_bench STREAMS STEP_US LAUNCH_US     256 5000 600 if there are none
 //
@@ -37,7 +37,7 @@ class ClockExecutor final : public engine::Executor {
   const engine::ExecutorLimits& limits() const override { return limits_; }
   int32_t max_in_flight() const override { return 2; }
 
-  absl::Status Submit(const engine::StepPlan& plan) override {
+  absl::Status Submit(const engine::StepPlan& plan, const engine::StepLocals&) override {
     SpinUntil(Clock::now() + launch_);
     const auto begin = std::max(Clock::now(), last_end_);
     Step step{.plan = &plan, .end = begin + step_};
@@ -53,13 +53,16 @@ class ClockExecutor final : public engine::Executor {
   absl::Status Wait(engine::StepResult* result) override {
     const Step step = steps_.front();
     steps_.pop_front();
-    // A thread wakes up late; not so what waits for a device.
+    // A sleeping thread wakes up late, unlike one that waits for a device.
     std::this_thread::sleep_until(step.end - microseconds(500));
     SpinUntil(step.end);
     result->step = step.plan->step;
-    result->samples.resize(step.plan->samples.size());
-    for (size_t i = 0; i < result->samples.size(); ++i) {
-      result->samples[i] = {.id = step.plan->samples[i].id, .token = 1};
+    const std::vector<engine::SampleRow>& samples = step.plan->samples;
+    result->gains.resize(samples.size());
+    result->tokens.resize(samples.size());
+    for (size_t i = 0; i < samples.size(); ++i) {
+      result->gains[i] = {samples[i].id, static_cast<int32_t>(i), 1, 1};
+      result->tokens[i].token = 1;
     }
     result->timing = {.forward_ns = step_.count() * 1000, .idle_ns = step.idle_ns};
     return absl::OkStatus();

@@ -1,5 +1,5 @@
-// What a weight format costs in quality, and what of it the kernels add: the divergence of the
-// next-token distribution from the F32 model's, on text drawn from that model itself.
+// Measures the quality that a weight format costs, and the kernels' part of it: the divergence of
+// the next-token distribution from the F32 model's, on text drawn from that model itself.
 //
 //   quality_bench [--kv-type=TYPE] BASE CANDIDATE...
 //
@@ -29,13 +29,13 @@ constexpr int32_t kTexts = 24;
 constexpr int32_t kTextTokens = 96;
 constexpr uint32_t kSeed = 20240607;
 
-engine::LoadedModel Load(const std::string& path, bool reference, const char* kv_type = "f32") {
+engine::LocalModel Load(const std::string& path, bool reference, const char* kv_type = "f32") {
   engine::LoadOptions options;
   options.reference_ops = reference;
   options.capacity.max_context = kTextTokens;
   options.capacity.max_batch_tokens = kTextTokens;
   options.kv_type = kv_type;
-  auto model = engine::LoadModel(path, options);
+  auto model = engine::LoadLocalModel(path, options);
   if (model.ok()) return std::move(model).value();
   std::fprintf(stderr, "%s\n", model.status().ToString().c_str());
   std::exit(1);
@@ -105,12 +105,12 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: quality_bench [--kv-type=TYPE] BASE CANDIDATE...\n");
     return 2;
   }
-  heddle::engine::LoadedModel base = heddle::Load(argv[1], /*reference=*/true);
+  heddle::engine::LocalModel base = heddle::Load(argv[1], /*reference=*/true);
   const auto texts = heddle::DrawTexts(*base.executor);
   std::printf("%-32s %12s %12s %8s\n", "weights", "KL served", "KL exact", "ratio");
   for (int i = 2; i < argc; ++i) {
-    heddle::engine::LoadedModel served = heddle::Load(argv[i], /*reference=*/false, kv_type);
-    heddle::engine::LoadedModel exact = heddle::Load(argv[i], /*reference=*/true);
+    heddle::engine::LocalModel served = heddle::Load(argv[i], /*reference=*/false, kv_type);
+    heddle::engine::LocalModel exact = heddle::Load(argv[i], /*reference=*/true);
     const double kl = heddle::MeanKl(*base.executor, *served.executor, texts);
     const double kl_exact = heddle::MeanKl(*base.executor, *exact.executor, texts);
     std::printf("%-32s %12.3g %12.3g %8.3f\n", served.formats.c_str(), kl, kl_exact, kl / kl_exact);

@@ -16,11 +16,12 @@ constexpr int32_t kMaxTokens = 1 << 20;  // nobody finishes
 // Answers every sample with token 1 and keeps its memory.
 void Answer(const engine::StepPlan& plan, engine::StepResult* result) {
   result->step = plan.step;
-  result->samples.resize(plan.samples.size());
+  result->gains.resize(plan.samples.size());
+  result->tokens.resize(plan.samples.size());
   result->scores.resize(plan.scores.size());
   for (size_t i = 0; i < plan.samples.size(); ++i) {
-    result->samples[i].id = plan.samples[i].id;
-    result->samples[i].token = 1;
+    result->gains[i] = {plan.samples[i].id, static_cast<int32_t>(i), 1, 1};
+    result->tokens[i].token = 1;
   }
 }
 
@@ -56,7 +57,7 @@ class Load {
   size_t num_rows() const { return plan_.token_ids.size(); }
 
  private:
-  // Layers that see all, and groups of others that see 512 positions.
+  // Layers with full attention, and groups of others with a window of 512 positions.
   static std::vector<int32_t> Windows(int32_t groups) {
     std::vector<int32_t> windows(static_cast<size_t>(groups), 512);
     windows[0] = 0;

@@ -17,12 +17,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using server::GenerationEvent;
 
-// What the loop's thread reports and the caller waits for.
+// Collects what the loop's thread reports, and lets the caller wait for it.
 class Recorder {
  public:
   explicit Recorder(int64_t requests) : open_(requests) {}
 
-  // For a request that is submitted now.
+  // A sink for a request that is submitted now.
   server::EventSink Sink() {
     return [this, begin = Clock::now(), last = Clock::time_point{}](GenerationEvent&& e) mutable {
       Record(e, begin, &last);
@@ -91,7 +91,9 @@ class Borrowed final : public engine::Executor {
   explicit Borrowed(engine::Executor& executor) : executor_(executor) {}
   const engine::ExecutorLimits& limits() const override { return executor_.limits(); }
   int32_t max_in_flight() const override { return executor_.max_in_flight(); }
-  absl::Status Submit(const engine::StepPlan& plan) override { return executor_.Submit(plan); }
+  absl::Status Submit(const engine::StepPlan& plan, const engine::StepLocals& locals) override {
+    return executor_.Submit(plan, locals);
+  }
   absl::Status Wait(engine::StepResult* result) override { return executor_.Wait(result); }
 
  private:

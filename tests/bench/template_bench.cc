@@ -5,7 +5,7 @@
 #include <string>
 
 #include "benchmark/benchmark.h"
-#include "engine/text/template/chat_template.h"
+#include "engine/text/jinja/chat_template.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/paths.h"
 

@@ -30,7 +30,7 @@ fs::path BinaryDir() {
   return dir != nullptr ? fs::path(dir) : test::SourceDir() / "build";
 }
 
-// A folder that is gone with the object.
+// A folder that is deleted with the object.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -95,6 +95,35 @@ TEST_CASE("Help goes to standard output, without an error", "[cli][unit]") {
   CHECK(Run("help render").out == render.out);
 }
 
+TEST_CASE("demo is the model that comes along, unless something here has that name",
+          "[cli][unit]") {
+  Outcome demo = Run("inspect demo");
+  CHECK(demo.exit_code == 0);
+  CHECK(demo.out == Run("inspect " + (test::SourceDir() / "share/demo-model").string()).out);
+  TemporaryFolder folder;
+  fs::create_directory(folder.path() / "demo");
+  const fs::path before = fs::current_path();
+  fs::current_path(folder.path());
+  Outcome own = Run("inspect demo");
+  fs::current_path(before);
+  CHECK(own.exit_code == 1);  // an empty folder
+  CHECK(IsOneLine(own.err));
+  CHECK(own.err.find("demo") != std::string::npos);
+  CHECK(Run("serve").err.find("or demo: the small one that comes with heddle") !=
+        std::string::npos);
+}
+
+TEST_CASE("Manual pages and completions are printed", "[cli][unit]") {
+  CHECK(Run("--man").out.find(".TH HEDDLE 1 ") != std::string::npos);
+  CHECK(Run("--man serve").out.find(".TH HEDDLE-SERVE 1 ") != std::string::npos);
+  CHECK(Run("--man sreve").exit_code == 2);
+  CHECK(Run("--completion bash").out.find("complete -F _heddle heddle\n") != std::string::npos);
+  Outcome shell = Run("--completion tcsh");
+  CHECK(shell.exit_code == 2);
+  CHECK(shell.err == "heddle: --completion needs a shell: bash, zsh or fish, not \"tcsh\"\n");
+  CHECK(Run("--completion").exit_code == 2);
+}
+
 TEST_CASE("A wrong call ends with 2 and one line that says what was meant", "[cli][unit]") {
   CHECK(Run("").exit_code == 2);
   Outcome command = Run("rendr");
@@ -150,7 +179,7 @@ TEST_CASE("A device of no known kind is refused, with those that are", "[cli][un
 }
 
 TEST_CASE("An empty --prompt is the prompt: standard input is not read", "[cli][unit]") {
-  const std::string model = (test::SourceDir() / "tests/demo_model/model").string();
+  const std::string model = (test::SourceDir() / "share/demo-model").string();
   // The demo model puts no token before a text.
   Outcome empty = Run("generate " + model + " --prompt '' --max-tokens 1", "hello");
   CHECK(empty.exit_code == 1);
@@ -163,7 +192,7 @@ TEST_CASE("A wrong schema, grammar or expression is named by its option and file
   TemporaryFolder folder;
   const std::string file = folder.Write("form.txt", "{").string();
   const std::string generate =
-      "generate " + (test::SourceDir() / "tests/demo_model/model").string() + " --prompt a ";
+      "generate " + (test::SourceDir() / "share/demo-model").string() + " --prompt a ";
   for (const char* option : {"--json-schema ", "--grammar "}) {
     Outcome outcome = Run(generate + option + file);
     INFO(option);
@@ -174,7 +203,7 @@ TEST_CASE("A wrong schema, grammar or expression is named by its option and file
 }
 
 TEST_CASE("A GPU that is not there is named in one line", "[cli][unit]") {
-  Outcome outcome = Run("generate " + (test::SourceDir() / "tests/demo_model/model").string() +
+  Outcome outcome = Run("generate " + (test::SourceDir() / "share/demo-model").string() +
                         " --prompt a --device cuda:4095");
   CHECK(outcome.exit_code == 1);
   CHECK(IsOneLine(outcome.err));
@@ -266,7 +295,7 @@ TEST_CASE("inspect says what a model is, tensor by tensor, and what quantising c
 
 TEST_CASE("bench prints an object for each batch size, with shares of measured limits",
           "[cli][unit]") {
-  std::string model = (test::SourceDir() / "tests/demo_model/model").string();
+  std::string model = (test::SourceDir() / "share/demo-model").string();
   Outcome outcome = Run("bench " + model +
                         " --prompt-tokens 40 --output-tokens 3 --batch 1,3 --repeat 2 --json "
                         "--max-batch-tokens 32 --threads 1");
@@ -291,7 +320,7 @@ TEST_CASE("bench prints an object for each batch size, with shares of measured l
 
 TEST_CASE("inspect and plan name the cache's type that the model has on this machine",
           "[cli][unit]") {
-  const std::string model = (test::SourceDir() / "tests/demo_model/model").string();
+  const std::string model = (test::SourceDir() / "share/demo-model").string();
   const auto type_of = [](const std::string& arguments) {
     const Outcome outcome = Run(arguments + " --json");
     INFO(outcome.err);
@@ -305,7 +334,7 @@ TEST_CASE("inspect and plan name the cache's type that the model has on this mac
 }
 
 TEST_CASE("bench refuses what it cannot measure, and says what to change", "[cli][unit]") {
-  std::string model = (test::SourceDir() / "tests/demo_model/model").string();
+  std::string model = (test::SourceDir() / "share/demo-model").string();
   Outcome both = Run("bench " + model + " --random-weights tinyllama-1.1b");
   CHECK(both.exit_code == 2);
   CHECK(both.err.find("does not go with --random-weights") != std::string::npos);

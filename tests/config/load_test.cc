@@ -87,10 +87,9 @@ TEST_CASE("Flags come in every usual form, before and after the model", "[config
   INFO(loaded.status().ToString());
   REQUIRE(loaded.ok());
   CHECK(loaded->config.json);
-  CHECK(*loaded->config.temperature == 0.0);
+  CHECK(loaded->config.sampling == NumbersByName{{"temperature", 0.0}});
   CHECK(loaded->config.model == "m");
   CHECK(*loaded->config.seed == 7);
-  CHECK_FALSE(loaded->config.top_p.has_value());
 }
 
 TEST_CASE("--help asks for nothing else", "[config][unit]") {
@@ -124,7 +123,7 @@ TEST_CASE("A mistyped environment variable is a warning", "[config][unit]") {
 
 TEST_CASE("Addresses that Kubernetes puts into a pod's environment are no options",
           "[config][unit]") {
-  // Of Services called heddle and heddle-grpc.
+  // Variables for Services called heddle and heddle-grpc.
   absl::StatusOr<Loaded> loaded =
       Load(kServe, Strings{"m"},
            Strings{"HEDDLE_PORT=tcp://10.96.0.7:80", "HEDDLE_PORT_80_TCP=tcp://10.96.0.7:80",
@@ -152,6 +151,26 @@ TEST_CASE("A bad value names its origin, the value and what would be valid", "[c
   CHECK(ErrorOf(kServe, {"m", "--port", "1", "--port", "2"}) ==
         "--port is given 2 times; it takes one value");
   CHECK(ErrorOf(kServe, {"m", "--api-key", "a,,b"}) == "--api-key must not be empty");
+}
+
+TEST_CASE("Keys and certificates that are set to nothing are refused, not left out",
+          "[config][unit]") {
+  for (const char* name :
+       {"api-key", "api-key-file", "admin-key", "tls-cert", "tls-key", "tls-client-ca"}) {
+    INFO(name);
+    std::string variable = "HEDDLE_";
+    for (const char* c = name; *c != 0; ++c) {
+      variable.push_back(*c == '-' ? '_' : static_cast<char>(std::toupper(*c)));
+    }
+    for (const char* nothing : {"", " ", "\n"}) {
+      CHECK(Contains(ErrorOf(kServe, {"m"}, {variable + "=" + nothing}),
+                     variable + " must not be empty"));
+      CHECK(
+          Contains(ErrorOf(kServe, {"m", std::string("--") + name, nothing}), "must not be empty"));
+    }
+  }
+  // For other options an empty value in the environment counts as none.
+  CHECK(Load(kServe, Strings{"m"}, Strings{"HEDDLE_CORS_ORIGIN="}).ok());
 }
 
 TEST_CASE("A value that a stronger source overrides is checked all the same", "[config][unit]") {

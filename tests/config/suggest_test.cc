@@ -5,13 +5,6 @@
 namespace heddle::config {
 namespace {
 
-TEST_CASE("The edit distance counts swaps of neighbours once", "[config][unit]") {
-  CHECK(EditDistance("", "abc") == 3);
-  CHECK(EditDistance("kitten", "sitting") == 3);
-  CHECK(EditDistance("prot", "port") == 1);
-  CHECK(EditDistance("port", "port") == 0);
-}
-
 TEST_CASE("A mistyped name finds the nearest, a foreign one nothing", "[config][unit]") {
   constexpr std::string_view names[] = {"port", "host", "max-queue", "max-context"};
   CHECK(Nearest("prot", names) == "port");

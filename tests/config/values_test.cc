@@ -1,6 +1,10 @@
 #include "config/values.h"
 
+#include <span>
+#include <string>
+
 #include "catch2/catch.hpp"
+#include "config/option.h"
 
 namespace heddle::config {
 namespace {
@@ -50,10 +54,45 @@ TEST_CASE("Whole numbers take no fractions, units or overflow", "[config][unit]"
   }
 }
 
-TEST_CASE("Round sizes print with a unit, others as bytes", "[config][unit]") {
-  CHECK(FormatBytes(8 << 20) == "8 MiB");
-  CHECK(FormatBytes(1024) == "1 KiB");
-  CHECK(FormatBytes(1000) == "1000 bytes");
+TEST_CASE("Each name of an enumeration sets the value of that name", "[config][unit]") {
+  const auto set = [](const char* name, const std::string& text) {
+    Config config;
+    const absl::Status status = SetOption(*FindOption(name), std::span(&text, 1), name, &config);
+    INFO(status.message());
+    REQUIRE(status.ok());
+    CHECK(ValueText(name, config) == text);
+    return config;
+  };
+  CHECK_FALSE(set("prefix-cache", "off").prefix_cache);
+  CHECK(set("prefix-cache", "on").prefix_cache);
+  CHECK(set("prefix-cache-scope", "auto").prefix_cache_scope == PrefixCacheScope::kAuto);
+  CHECK(set("prefix-cache-scope", "key").prefix_cache_scope == PrefixCacheScope::kKey);
+  CHECK(set("prefix-cache-scope", "all").prefix_cache_scope == PrefixCacheScope::kAll);
+  CHECK(set("pooling", "last").pooling == Pooling::kLast);
+  CHECK(set("pooling", "mean").pooling == Pooling::kMean);
+  CHECK(set("pooling", "first").pooling == Pooling::kFirst);
+  CHECK(set("reasoning-field", "reasoning_content").reasoning_field ==
+        ReasoningField::kReasoningContent);
+  CHECK(set("reasoning-field", "reasoning").reasoning_field == ReasoningField::kReasoning);
+  CHECK(set("reasoning-field", "both").reasoning_field == ReasoningField::kBoth);
+  CHECK(set("reasoning-field", "none").reasoning_field == ReasoningField::kNone);
+  CHECK(set("max-tokens-overflow", "clamp").max_tokens_overflow == MaxTokensOverflow::kClamp);
+  CHECK(set("max-tokens-overflow", "error").max_tokens_overflow == MaxTokensOverflow::kError);
+  CHECK(set("unknown-fields", "ignore").unknown_fields == UnknownFields::kIgnore);
+  CHECK(set("unknown-fields", "error").unknown_fields == UnknownFields::kError);
+  CHECK(set("log-level", "debug").log_level == LogLevel::kDebug);
+  CHECK(set("log-level", "info").log_level == LogLevel::kInfo);
+  CHECK(set("log-level", "warning").log_level == LogLevel::kWarning);
+  CHECK(set("log-level", "error").log_level == LogLevel::kError);
+  CHECK(set("log-level", "off").log_level == LogLevel::kOff);
+  CHECK(set("log-format", "text").log_format == LogFormat::kText);
+  CHECK(set("log-format", "json").log_format == LogFormat::kJson);
+  CHECK(set("metric-names", "heddle").metric_names == MetricNames::kHeddle);
+  CHECK(set("metric-names", "vllm").metric_names == MetricNames::kVllm);
+  CHECK(set("lengths", "fixed").lengths == LengthShape::kFixed);
+  CHECK(set("lengths", "uniform").lengths == LengthShape::kUniform);
+  CHECK(set("lengths", "exponential").lengths == LengthShape::kExponential);
+  CHECK(set("lengths", "lognormal").lengths == LengthShape::kLognormal);
 }
 
 }  // namespace

@@ -207,6 +207,13 @@ class Suite:
         stats = self.stub.GetStats(self.pb.GetStatsRequest())
         assert stats.state == self.pb.GetStatsResponse.STATE_SERVING
         assert stats.pages_total > 0 and stats.generated_tokens > 0
+        shown = json.loads(self.server.request("GET", "/debug/stats")[2])
+        for name in ("pages.swapped_out", "forced_tokens", "pages.host_total", "step_seconds.swap"):
+            member = shown
+            for part in name.split("."):
+                member = member[part]
+            assert stats.figures[name] == member, name
+        assert stats.figures["generated_tokens"] == stats.generated_tokens
 
     def test_open_inference_protocol(self):
         assert self.open.ServerLive(self.oip.ServerLiveRequest()).live

@@ -13,7 +13,7 @@ import time
 SOURCE = pathlib.Path(os.environ.get("HEDDLE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 BINARY = pathlib.Path(os.environ.get("HEDDLE_BINARY_DIR", SOURCE / "build")) / "heddle"
 TIMEOUT_SCALE = float(os.environ.get("HEDDLE_TIMEOUT_SCALE", "1"))  # sanitizers make everything slower
-DEMO_MODEL = SOURCE / "tests" / "demo_model" / "model"
+DEMO_MODEL = SOURCE / "share" / "demo-model"
 
 
 class Server:

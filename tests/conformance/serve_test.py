@@ -28,6 +28,69 @@ def mixed_prompts(count):
     ]
 
 
+class WelcomeTest(unittest.TestCase):
+    def first_request(self, server):
+        """Path and body of the request that the start-up lines propose."""
+        lines = "\n".join(server.log)
+        found = re.search(r"curl (http://127\.0\.0\.1:\d+)(/\S+) .*\\\n +-d '(.*)'", lines)
+        self.assertTrue(found, lines)
+        self.assertEqual(found.group(1), server.base_url)
+        return found.group(2), json.loads(found.group(3))
+
+    def answered(self, server, path, body):
+        status, _, text = server.request("POST", path, body)
+        self.assertEqual(status, 200, text)
+        return json.loads(text)["choices"][0]
+
+    def test_the_proposed_request_is_a_chat_that_the_model_answers(self):
+        with Server() as server:
+            self.assertTrue(wait_until(lambda: any("-d '" in line for line in server.log)))
+            path, body = self.first_request(server)
+            self.assertEqual(path, "/v1/chat/completions")
+            choice = self.answered(server, path, {**body, "temperature": 0})
+            self.assertIn("12", choice["message"]["content"])
+
+    def test_without_a_chat_template_it_is_a_completion(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for file in DEMO_MODEL.iterdir():
+                pathlib.Path(folder, file.name).symlink_to(file)
+            settings = json.loads((DEMO_MODEL / "tokenizer_config.json").read_text())
+            del settings["chat_template"]
+            pathlib.Path(folder, "tokenizer_config.json").unlink()
+            pathlib.Path(folder, "tokenizer_config.json").write_text(json.dumps(settings))
+            with Server(model=folder) as server:
+                self.assertTrue(wait_until(lambda: any("-d '" in line for line in server.log)))
+                self.assertIn("no chat template", "\n".join(server.log))
+                path, body = self.first_request(server)
+                self.assertEqual(path, "/v1/completions")
+                self.assertGreater(len(self.answered(server, path, body)["text"]), 10)
+                status, _, text = server.request("POST", "/v1/chat/completions", {
+                    "messages": [{"role": "user", "content": "Hello"}]})
+                self.assertEqual(status, 400, text)
+
+    def test_a_port_that_is_taken_is_said_with_what_to_do(self):
+        with socket.socket() as other:
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+            port = other.getsockname()[1]
+            done = subprocess.run([BINARY, "serve", "demo", "--port", str(port)], capture_output=True, text=True,
+                                  timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+        self.assertRegex(done.stderr, f"port {port}.*--port")
+
+    def test_on_every_address_the_proposed_request_is_for_this_machine(self):
+        with Server("--host", "0.0.0.0") as server:
+            self.assertTrue(wait_until(lambda: any("-d '" in line for line in server.log)))
+            path, body = self.first_request(server)
+            self.answered(server, path, body)
+
+    def test_demo_is_served_under_its_name(self):
+        with Server(model="demo") as server:
+            models = json.loads(server.request("GET", "/v1/models")[2])["data"]
+            self.assertEqual([model["id"] for model in models], ["heddle-demo"])
+
+
 class ConcurrencyTest(unittest.TestCase):
     def test_32_streams_return_what_each_returns_alone(self):
         fields = {"max_tokens": 40, "ignore_eos": True, "logprobs": 0}
@@ -225,8 +288,10 @@ class LogTest(unittest.TestCase):
             server.complete(STORY, max_tokens=4)
             server.stop()
         lines = [json.loads(line) for line in server.log]
-        self.assertEqual([line["message"] for line in lines],
-                         ["serving", "request", "shutting down",
+        messages = [line["message"] for line in lines]
+        messages.remove("request")  # its line comes when the server hears that the answer has been sent
+        self.assertEqual(messages,
+                         ["serving", "shutting down",
                           "leaving: /ready says so, requests are still served",
                           "draining: no new requests, finishing what runs"])
         self.assertEqual(lines[0]["url"], server.base_url)

@@ -16,6 +16,7 @@ import unittest
 import browser
 
 PORT = None
+TEXT_PORT = None  # of a model without a chat template
 SCREENSHOTS = None
 MARKDOWN = """# A title
 
@@ -46,12 +47,28 @@ ATTACKS = [
 ]
 
 
-class WebPage(unittest.TestCase):
+class WebPageCase(unittest.TestCase):
     def setUp(self):
         self.page = browser.Browser(browser.find())
         self.addCleanup(self.page.__exit__)
-        self.page.open(f"http://127.0.0.1:{PORT}/")
+        self.page.open(f"http://127.0.0.1:{self.port()}/")
 
+    def port(self):
+        return PORT
+
+    def drawn(self):
+        """What the page draws is put into the document with the frame that shows it: waits for two."""
+        self.page.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
+
+    def picture(self, name):
+        if SCREENSHOTS:
+            self.page.screenshot(os.path.join(SCREENSHOTS, name + ".png"))
+
+    def check_no_problem(self):
+        self.assertEqual(self.page.problems, [])
+
+
+class WebPage(WebPageCase):
     def ask(self, text):
         answers = self.page.run("document.querySelectorAll('.turn.assistant').length")
         self.page.run("document.getElementById('prompt').focus()")
@@ -60,19 +77,8 @@ class WebPage(unittest.TestCase):
         self.page.wait(f"document.querySelectorAll('.turn.assistant .foot').length > {answers}")
         self.drawn()
 
-    def drawn(self):
-        """What the page draws is put into the document with the frame that shows it: waits for two."""
-        self.page.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
-
     def answer(self, what="textContent"):
         return self.page.run(f"[...document.querySelectorAll('.turn.assistant .text:not(details .text)')].at(-1).{what}")
-
-    def picture(self, name):
-        if SCREENSHOTS:
-            self.page.screenshot(os.path.join(SCREENSHOTS, name + ".png"))
-
-    def check_no_problem(self):
-        self.assertEqual(self.page.problems, [])
 
     def test_it_loads_without_an_error_and_talks_to_no_other_host(self):
         self.page.wait("document.getElementById('state').textContent === 'serving'")
@@ -196,8 +202,61 @@ class WebPage(unittest.TestCase):
         self.check_no_problem()
 
 
+class TextPage(WebPageCase):
+    """The page of a model that has no chat template."""
+
+    def port(self):
+        return TEXT_PORT
+
+    def complete(self, act):
+        self.page.run("window.before = document.querySelector('.turn .foot')")
+        act()
+        self.page.wait("document.querySelector('.turn .foot') && document.querySelector('.turn .foot') !== window.before")
+        self.drawn()
+        return self.page.run("document.querySelector('.turn .text').textContent")
+
+    def write(self, text):
+        self.page.run("document.getElementById('prompt').focus()")
+        self.page.type(text)
+        self.page.press("Enter", text="\r")
+
+    def press_button(self, name):
+        self.page.run(f"[...document.querySelectorAll('.turn .foot button')].find(b => b.textContent === '{name}').click()")
+
+    def test_it_says_what_the_model_does_and_offers_no_chat(self):
+        shown = self.page.run("document.getElementById('hello').innerText")
+        self.assertIn("goes on with a text", shown)
+        self.assertNotIn("Ask the model", shown)
+        self.page.run("document.getElementById('settings').open = true")
+        self.assertTrue(self.page.run("document.getElementById('system').offsetWidth === 0"))
+        self.assertTrue(self.page.run("document.getElementById('thinking').offsetWidth === 0"))
+        self.assertTrue(self.page.run("document.getElementById('temperature').offsetWidth > 0"))
+        self.picture("text-empty")
+
+    def test_a_text_goes_on_again_and_further(self):
+        text = self.complete(lambda: self.write("I begin (say) and <b>go</b> on."))
+        self.assertEqual(text, "I begin (say) and <b>go</b> on." + " and <b>go</b> on.")
+        self.assertEqual(self.complete(lambda: self.press_button("Again")), text)
+        longer = self.complete(lambda: self.press_button("Continue"))
+        self.assertTrue(longer.startswith(text) and len(longer) > len(text), longer)
+        self.picture("text")
+        self.check_no_problem()
+
+    def test_an_error_is_shown_and_taken_away_by_the_next_try(self):
+        self.complete(lambda: self.write("(full)"))
+        self.assertIn("too many requests", self.page.run("document.querySelector('.error').textContent"))
+        self.complete(lambda: self.press_button("Again"))
+        self.assertEqual(self.page.run("document.querySelectorAll('.error').length"), 1)
+
+
+def start(program, *flags):
+    """The process and its port."""
+    process = subprocess.Popen([program, *flags], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return process, int(re.search(r"\d+", process.stdout.readline()).group())
+
+
 def main():
-    global PORT, SCREENSHOTS
+    global PORT, TEXT_PORT, SCREENSHOTS
     parser = argparse.ArgumentParser()
     parser.add_argument("--start", required=True)
     parser.add_argument("--screenshots")
@@ -209,13 +268,14 @@ def main():
         print("skipped: no Chromium here (Debian: apt-get install chromium)")
         sys.exit(77)
     SCREENSHOTS = options.screenshots
-    server = subprocess.Popen([options.start], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    server, PORT = start(options.start)
+    texts, TEXT_PORT = start(options.start, "--no-chat")
     try:
-        PORT = int(re.search(r"\d+", server.stdout.readline()).group())
         result = unittest.main(argv=[sys.argv[0], *rest], exit=False).result
     finally:
-        server.terminate()
-        server.wait()
+        for process in (server, texts):
+            process.terminate()
+            process.wait()
     sys.exit(0 if result.wasSuccessful() else 1)
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from model import LAYER_NAMES, Decoder, Shape
 
-HERE = Path(__file__).parent
-MODEL = HERE / "model"
+HERE = Path(__file__).resolve().parent
+MODEL = HERE.parents[1] / "share" / "demo-model"
 
 
 def shape_of(config: dict) -> Shape:

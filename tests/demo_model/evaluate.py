@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import corpus
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 EVALUATION_SEED = 20_000
 BATCH = 64
 
@@ -147,7 +147,7 @@ def compare_with_ours(model, checkpoint: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", type=Path, default=HERE / "model")
+    parser.add_argument("--model", type=Path, default=HERE.parents[1] / "share" / "demo-model")
     parser.add_argument("--checkpoint", type=Path, help="also compare logits with this checkpoint of train.py")
     parser.add_argument("--per-domain", type=int, default=30)
     parser.add_argument("--expected", type=Path, default=HERE / "expected.json")

@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 import corpus
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 VOCABULARY = 1280
 TRAINING_SAMPLES = 60_000
 SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -73,7 +73,7 @@ def write(tokenizer: Tokenizer, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=HERE / "model")
+    parser.add_argument("--out", type=Path, default=HERE.parents[1] / "share" / "demo-model")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     tokenizer = train_tokenizer(options.seed)

@@ -24,7 +24,7 @@ import data
 from model import (BASE, DRAFT, MOE, Decoder, Shape, hugging_face_config, hugging_face_weights,
                    our_weights)
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 SHAPES = {"base": BASE, "draft": DRAFT, "moe": MOE}
 WARMUP_STEPS = 50
 BALANCE_WEIGHT = 0.01  # of the experts' load in the loss (Fedus et al. 2021)
@@ -146,7 +146,7 @@ def report(model: Decoder, tokenizer: Tokenizer, folder: Path, per_domain: int) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shape", choices=SHAPES, default="base")
-    parser.add_argument("--out", type=Path, default=HERE / "model", help="holds the tokenizer already")
+    parser.add_argument("--out", type=Path, default=HERE.parents[1] / "share" / "demo-model", help="holds the tokenizer already")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--start", type=Path, help="exported model to start from, instead of noise")
     parser.add_argument("--steps", type=int, default=4300)

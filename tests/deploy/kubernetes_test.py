@@ -11,7 +11,8 @@ from deployment import (DEPLOY, documented_metrics, drain_seconds, faults, get_r
 
 ROOT = DEPLOY / "kubernetes"
 OVERLAYS = ("cpu", "cuda", "demo")
-COMPONENTS = ("api-keys", "autoscaling", "inference-pool", "monitoring")
+COMPONENTS = ("autoscaling", "inference-pool", "monitoring", "no-api-keys")
+DIGEST = "sha256:" + "0123456789abcdef" * 4
 # As docs/deployment.md has it: an overlay of the user's own, with everything that there is.
 OWN_OVERLAY = """
 apiVersion: kustomize.config.k8s.io/v1beta1
@@ -19,6 +20,8 @@ kind: Kustomization
 resources: [../cuda]
 components: [{components}]
 nameSuffix: -qwen3
+images:
+  - {{name: heddle, newName: registry.example.org/heddle, digest: "{digest}"}}
 labels:
   - pairs: {{app.kubernetes.io/instance: qwen3}}
     includeSelectors: true
@@ -90,8 +93,8 @@ class KustomizeTest(unittest.TestCase):
             own = copy / "overlays" / "own"
             own.mkdir()
             shutil.copy(ROOT / "base" / "heddle.yaml", own)
-            paths = ", ".join(f"../../components/{name}" for name in COMPONENTS)
-            own.joinpath("kustomization.yaml").write_text(OWN_OVERLAY.format(components=paths))
+            paths = ", ".join(f"../../components/{name}" for name in COMPONENTS if name != "no-api-keys")
+            own.joinpath("kustomization.yaml").write_text(OWN_OVERLAY.format(components=paths, digest=DIGEST))
             cls.rendered["own"] = cls.own = kustomize(own)
 
     def test_every_folder_is_rendered_here(self):
@@ -106,8 +109,21 @@ class KustomizeTest(unittest.TestCase):
         self.assertEqual({p["name"]: p["port"] for p in service}, ports)
         for port in service:
             self.assertEqual(port["targetPort"], port["name"])
-        allowed = r.one("NetworkPolicy")["spec"]["ingress"][0]["ports"]
-        self.assertEqual({p["port"] for p in allowed}, set(ports))
+        (rule,) = r.one("NetworkPolicy")["spec"]["ingress"]
+        self.assertEqual({p["port"] for p in rule["ports"]}, set(ports))
+
+    @for_each
+    def test_clients_are_named_and_nobody_is_called(self, r):
+        policy = r.one("NetworkPolicy")["spec"]
+        self.assertEqual(policy["policyTypes"], ["Ingress", "Egress"])
+        self.assertNotIn("egress", policy)
+        for rule in policy["ingress"]:
+            self.assertTrue(rule["from"])
+            for source in rule["from"]:  # one of both: together they would mean "and"
+                ((_, selector),) = source.items()
+                # And not the labels of an overlay besides, which clients do not have.
+                self.assertEqual(selector, {"matchExpressions": [
+                    {"key": "heddle-client", "operator": "In", "values": ["true"]}]})
 
     @for_each
     def test_probes_ask_what_the_server_answers_without_a_key(self, r):
@@ -159,8 +175,8 @@ class KustomizeTest(unittest.TestCase):
         for name, r in self.rendered.items():
             mounts = {m["name"]: m["mountPath"] for m in r.container["volumeMounts"]}
             if name == "demo":
-                model = r.environment["HEDDLE_MODEL"]["value"]
-                self.assertIn(f"tests/demo_model/model {model}\n", read(DEPLOY / "Containerfile"))
+                # Where the package in the image has it (packages_test.py).
+                self.assertEqual(r.environment["HEDDLE_MODEL"]["value"], "/usr/share/heddle/demo-model")
                 self.assertNotIn("models", mounts)
             else:
                 self.assertTrue(r.config["model"].startswith(mounts["models"] + "/"))
@@ -241,15 +257,24 @@ class KustomizeTest(unittest.TestCase):
         self.assertEqual([p["number"] for p in pool["targetPorts"]], [self.own.config["port"]])
         self.assertEqual(self.own.environment["HEDDLE_METRIC_NAMES"]["value"], "vllm")
 
-    def test_keys_are_read_from_the_secret(self):
-        mounts = {m["name"]: m["mountPath"] for m in self.own.container["volumeMounts"]}
-        path = self.own.environment["HEDDLE_API_KEY_FILE"]["value"]
+    @for_each
+    def test_keys_are_asked_for_unless_an_overlay_says_so(self, r):
+        mounts = {m["name"]: m["mountPath"] for m in r.container["volumeMounts"]}
+        volumes = {v["name"]: v for v in r.pod["volumes"]}
+        if r is self.rendered["demo"]:
+            self.assertNotIn("HEDDLE_API_KEY_FILE", r.environment)
+            self.assertNotIn("api-keys", {**mounts, **volumes})
+            return
+        path = r.environment["HEDDLE_API_KEY_FILE"]["value"]
         self.assertEqual(path, mounts["api-keys"] + "/keys.txt")
-        # Readable for the group that the pod runs with.
-        volume = next(v for v in self.own.pod["volumes"] if v["name"] == "api-keys")
-        self.assertEqual(volume["secret"]["defaultMode"], 0o440)
-        self.assertEqual(self.own.pod["securityContext"]["fsGroup"],
-                         self.own.pod["securityContext"]["runAsGroup"])
+        secret = volumes["api-keys"]["secret"]
+        self.assertFalse(secret.get("optional", False))  # no Secret, no server
+        # Readable for the group that the pod runs with, and for nobody else.
+        self.assertEqual(secret["defaultMode"], 0o440)
+        self.assertEqual(r.pod["securityContext"]["fsGroup"], r.pod["securityContext"]["runAsGroup"])
+
+    def test_an_image_can_be_named_by_its_digest(self):
+        self.assertEqual(self.own.container["image"], f"registry.example.org/heddle@{DIGEST}")
 
 
 class FilesTest(unittest.TestCase):

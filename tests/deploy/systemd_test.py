@@ -34,6 +34,21 @@ class UnitTest(unittest.TestCase):
         # PCRE2 compiles regular expressions: with this setting no tokenizer could.
         self.assertNotIn("MemoryDenyWriteExecute", self.unit)
 
+    def test_what_it_may_take_is_bounded(self):
+        for name in ("MemoryMax", "TasksMax", "LimitNOFILE"):
+            self.assertNotIn(self.unit[name], (["infinity"], ["100%"]))
+        self.assertGreater(int(self.unit["TasksMax"][0]), 512)  # a thread for each core of large machines
+
+    def test_it_has_no_rights_beyond_its_own(self):
+        for name in ("PrivateUsers", "NoNewPrivileges", "DynamicUser"):
+            self.assertEqual(self.unit[name], ["yes"])
+        self.assertEqual(self.unit["CapabilityBoundingSet"], [""])
+
+    def test_addresses_are_those_that_the_configuration_listens_on(self):
+        self.assertEqual(self.unit["IPAddressDeny"], ["any"])
+        self.assertEqual(self.unit["IPAddressAllow"], ["localhost"])
+        self.assertEqual(load_yaml(FOLDER / "heddle.yaml")["host"], "127.0.0.1")
+
     def test_free_memory_can_be_read(self):
         self.assertNotEqual(self.unit.get("ProcSubset"), ["pid"])
 

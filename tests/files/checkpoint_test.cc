@@ -189,7 +189,7 @@ TEST_CASE("JSON is bounded in size and depth", "[files][unit]") {
   auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   CHECK(ParseJson(nested(64), "n").ok());
   CheckError(ParseJson(nested(65), "n").status(), StatusCode::kInvalidArgument,
-             {"nested 65 levels", "at most 64"});
+             {"nested more than 64 levels"});
   CHECK(ParseJson(R"(["[[[[", "\"[", {"a]": "{"}])", "n").ok());
   CheckError(ParseJson("{\"a\": \"\xff\"}", "n").status(), StatusCode::kInvalidArgument,
              {"n is not valid JSON"});

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "engine/family/model_description.h"
 #include "engine/files/json_file.h"
-#include "engine/model/families.h"
 #include "nlohmann/json.hpp"
 
 namespace {

@@ -4,9 +4,9 @@
 #include <map>
 #include <string>
 
+#include "engine/family/describe.h"
 #include "engine/files/checkpoint.h"
 #include "engine/files/gguf.h"
-#include "engine/model/describe.h"
 
 namespace {
 

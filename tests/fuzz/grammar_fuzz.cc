@@ -1,5 +1,6 @@
 // Grammars, expressions and schemas come with requests: whatever bytes they are, compiling them
-// ends in a grammar or an error, and a grammar gives masks that agree with what it accepts.
+// ends in a grammar or an error, and a grammar gives masks that agree with what it accepts. All of
+// it within bounds of work: to go past one without a word is a finding, even where it would end.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,15 +13,15 @@
 
 #include "engine/grammar/compiled_grammar.h"
 #include "engine/grammar/gbnf.h"
-#include "engine/grammar/json_schema.h"
 #include "engine/grammar/regex.h"
+#include "engine/grammar/schema/json_schema.h"
 
 namespace {
 
 using namespace heddle::engine::grammar;  // one short file
 using heddle::engine::TokenId;
 
-// A tokenizer: the longest token that fits, again and again.
+// A tokenizer: takes the longest token that fits, again and again.
 std::vector<TokenId> LongestFirst(const std::vector<std::string>& texts, std::string_view text) {
   std::vector<TokenId> tokens;
   while (!text.empty()) {
@@ -49,15 +50,23 @@ std::shared_ptr<const Vocabulary> Bytes() {
   return kVocabulary;
 }
 
-absl::StatusOr<Grammar> Parse(uint8_t kind, std::string_view text) {
-  if (kind % 4 == 0) return ParseGbnf(text);
+// Work that a loop may do between two looks at the budget: the edges of one state, or a set of its
+// size.
+constexpr int64_t kMaxBeyond = 8'000'000;
+
+void CheckWork(const Budget& budget) {
+  if (budget.spent() > Budget::kMaxUnits + kMaxBeyond) std::abort();
+}
+
+absl::StatusOr<Grammar> Parse(uint8_t kind, std::string_view text, Budget* budget) {
+  if (kind % 4 == 0) return ParseGbnf(text, budget);
   if (kind % 4 == 3) {
     JsonOptions options;
     if (kind >= 64) options.whitespace = JsonWhitespace::kNone;
     if (kind >= 128) options.form = {"<", ">\n", "\n</>", "", /*raw_strings=*/kind >= 192};
-    return ParseJsonSchema(text, options);
+    return ParseJsonSchema(text, options, budget);
   }
-  auto machine = ParseRegex(text, kind % 4 == 1 ? RegexMatch::kWhole : RegexMatch::kSearch);
+  auto machine = ParseRegex(text, kind % 4 == 1 ? RegexMatch::kWhole : RegexMatch::kSearch, budget);
   if (!machine.ok()) return machine.status();
   Grammar grammar;
   grammar.root = grammar.AddRule("root", grammar.Machine(*std::move(machine)));
@@ -66,13 +75,16 @@ absl::StatusOr<Grammar> Parse(uint8_t kind, std::string_view text) {
 
 }  // namespace
 
-// The first byte chooses the language, the second how the text goes on.
+// The first byte chooses the language, the second how the text continues.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
-  const auto grammar = Parse(data[0], text);
+  Budget budget;
+  const auto grammar = Parse(data[0], text, &budget);
+  CheckWork(budget);
   if (!grammar.ok()) return 0;
-  auto automaton = Compile(*grammar);
+  auto automaton = Compile(*grammar, &budget);
+  CheckWork(budget);
   if (!automaton.ok()) return 0;
   auto compiled =
       std::make_shared<CompiledGrammar>(*std::move(automaton), Bytes(), std::vector<TokenId>{0});
@@ -91,11 +103,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!forced.empty() && !IsAllowed(**mask, forced.front())) std::abort();
     if (!forced.empty() && (random >> 20) % 2 == 0) {
       for (TokenId token : forced) {
-        if (!matcher.Accept(token)) std::abort();
+        if (matcher.Accept(token)) continue;
+        if (matcher.failure().ok()) std::abort();
+        return 0;
       }
       continue;
     }
-    if (!matcher.Accept(allowed[(random >> 8) % allowed.size()])) std::abort();
+    // Refused although allowed: only where the bound of work was met.
+    if (!matcher.Accept(allowed[(random >> 8) % allowed.size()])) {
+      if (matcher.failure().ok()) std::abort();
+      return 0;
+    }
   }
   return 0;
 }

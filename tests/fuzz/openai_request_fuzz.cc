@@ -7,12 +7,13 @@
 #include "base/check.h"
 #include "base/message.h"
 #include "nlohmann/json.hpp"
-#include "server/openai/answer.h"
+#include "server/answer/answer.h"
+#include "server/anthropic/messages_format.h"
+#include "server/anthropic/messages_request.h"
 #include "server/openai/embeddings.h"
 #include "server/openai/input_items.h"
-#include "server/openai/messages_format.h"
-#include "server/openai/messages_request.h"
 #include "server/openai/openai_format.h"
+#include "server/openai/openai_request.h"
 #include "server/openai/responses_request.h"
 #include "server/openai/tokenize.h"
 #include "tests/server/byte_codec.h"
@@ -36,7 +37,7 @@ void PlayAnswer(const ApiRequest& request, const RequestContext& context, std::s
       server::GenerationEvent event;
       event.branch = branch;
       for (TokenId token : Bytes(text)) {
-        event.tokens.push_back(engine::SampledToken{{}, token, -1.0f, {{token, -1.0f}}});
+        event.tokens.push_back(engine::SampledToken{token, -1.0f, {{token, -1.0f}}});
       }
       event.finished = true;
       answer.Take(prompt, std::move(event), &output);
@@ -89,7 +90,7 @@ void Check(std::string_view input) {
   }();
   RequestContext context{&model, &codec, 1};
   RequestContext quick = context;
-  quick.quick = true;
+  quick.patience.short_only = true;
   for (Endpoint endpoint : {Endpoint::kCompletion, Endpoint::kChat}) {
     const absl::Status hurried = server::ParseRequest(endpoint, input, quick).status();
     absl::StatusOr<ApiRequest> request = server::ParseRequest(endpoint, input, context);

@@ -7,9 +7,9 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/utf8.h"
 #include "nlohmann/json.hpp"
-#include "server/openai/output_parser.h"
-#include "server/utf8.h"
+#include "server/toolcalls/output_parser.h"
 
 namespace heddle::test {
 namespace {
@@ -48,7 +48,7 @@ void Check(std::string_view input) {
   if (byte(0) >= 128) syntax.reasoning = &reasonings[byte(1) % reasonings.size()];
   std::string_view text = input.substr(3);
   // The detokenizer gives whole code points of well-formed UTF-8.
-  if (!server::IsValidUtf8(text)) return;
+  if (!base::IsValidUtf8(text)) return;
   std::string whole = Parse(syntax, text, text.size(), 0);
   size_t first = text.empty() ? 0 : byte(1) % text.size();
   HEDDLE_CHECK(Parse(syntax, text, first, byte(2)) == whole, "cuts do not change what was said");

@@ -4,7 +4,7 @@
 
 #include "scheduler/simulation/simulator.h"
 #include "server/simulation/profile.h"
-#include "server/simulation/trace.h"
+#include "server/simulation/workload_trace.h"
 
 namespace {
 
@@ -25,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (auto profile = heddle::server::ReadProfile(text, "p"); profile.ok()) {
     sink = profile->points[0].decode_tok_s;
   }
-  auto trace = heddle::server::ReadTrace(text, "t");
+  auto trace = heddle::server::ReadWorkloadTrace(text, "t");
   if (!trace.ok() || !IsSmall(*trace)) return 0;
   auto result = heddle::scheduler::Simulate(*trace, {.scheduler = {.num_pages = 64,
                                                                    .page_tokens = 16,

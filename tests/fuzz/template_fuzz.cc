@@ -1,11 +1,11 @@
-// Chat templates come with models: whatever bytes they are, parsing and rendering must end in a
-// text or an error. A zero byte ends the template; behind it may stand the context as JSON.
+// Chat templates come with models: for any bytes, parsing and rendering must end in a text or an
+// error. A zero byte ends the template; the context may follow as JSON.
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
-#include "engine/text/template/chat_template.h"
+#include "engine/text/jinja/chat_template.h"
 #include "nlohmann/json.hpp"
 
 namespace {

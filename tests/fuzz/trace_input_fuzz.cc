@@ -1,11 +1,11 @@
-// What a client sends as traceparent, and what an operator gives as --otlp-endpoint.
+// Any text as a client's traceparent, and as an operator's --otlp-endpoint.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 #include "base/check.h"
-#include "server/trace/span_exporter.h"
-#include "server/trace/trace_context.h"
+#include "server/tracing/span_exporter.h"
+#include "server/tracing/trace_context.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data), size);

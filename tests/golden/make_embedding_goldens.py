@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MODEL = ROOT / "tests" / "demo_model" / "model"
+MODEL = ROOT / "share" / "demo-model"
 TEXTS = ["Once upon a time", "What is 7 + 5?", "The weather in Kyoto is mild. " * 12]
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Renders small templates with Jinja2, set up by Hugging Face transformers, one feature each.
 
-Writes tests/text/template/features.json: [{"feature", "template", "expected" | "error"}], and
+Writes tests/text/jinja/features.json: [{"feature", "template", "expected" | "error"}], and
 "context" where it is not CONTEXT. Needs transformers and jinja2:
 
     python tests/golden/make_template_goldens.py

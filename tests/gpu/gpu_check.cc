@@ -129,9 +129,9 @@ int Shapes(std::string_view filter) {
   return failed == 0 ? 0 : 1;
 }
 
-// Without a type of activations: the reference on the CPU, whose products of quantised weights are
-// exact, as a GPU's are.
-engine::LoadedModel LoadOn(const char* path, const DType* activations) {
+// Loads a model; without a type of activations it is the reference on the CPU, whose products of
+// quantised weights are exact, as a GPU's are.
+engine::LocalModel LoadOn(const char* path, const DType* activations) {
   engine::LoadOptions options;
   options.reference_ops = activations == nullptr;
   if (activations != nullptr) {
@@ -140,7 +140,7 @@ engine::LoadedModel LoadOn(const char* path, const DType* activations) {
   options.capacity.kv_bytes = 64 << 20;
   options.capacity.max_batch_tokens = 64;
   options.kv_type = "f32";
-  auto model = engine::LoadModel(path, options);
+  auto model = engine::LoadLocalModel(path, options);
   if (model.ok()) return std::move(model).value();
   std::fprintf(stderr, "gpu_check: %s\n", std::string(model.status().message()).c_str());
   std::exit(1);
@@ -149,14 +149,14 @@ engine::LoadedModel LoadOn(const char* path, const DType* activations) {
 int Model(const char* path) {
   const std::vector<engine::TokenId> prompt = {1, 5, 9, 2, 7, 30, 11};
   const DType kinds[] = {DType::kF32, DType::kBF16};
-  engine::LoadedModel cpu = LoadOn(path, nullptr);
-  engine::LoadedModel exact = LoadOn(path, &kinds[0]);
+  engine::LocalModel cpu = LoadOn(path, nullptr);
+  engine::LocalModel exact = LoadOn(path, &kinds[0]);
   const auto wanted = test::RunGreedy(*cpu.executor, prompt, {.max_tokens = 100});
   const auto found = test::RunGreedy(*exact.executor, prompt, {.max_tokens = 100});
   const bool same = wanted.ids == found.ids;
   std::printf("%s  %s: 100 greedy tokens, reference and GPU (F32)\n", same ? "ok  " : "FAIL", path);
 
-  engine::LoadedModel fast = LoadOn(path, &kinds[1]);
+  engine::LocalModel fast = LoadOn(path, &kinds[1]);
   const auto cpu_logits = test::AllLogits(*cpu.executor, wanted.ids, 64);
   const auto gpu_logits = test::AllLogits(*fast.executor, wanted.ids, 64);
   double error = 0, largest = 0;
@@ -217,8 +217,8 @@ bool ParseLoad(const char* text, scheduler::SyntheticLoad* load) {
   return prompt > 0 && output > 0 && requests > 0 && per_second >= 0;
 }
 
-absl::StatusOr<engine::LoadedModel> LoadRandom(const char* shape, const char* weights,
-                                               int32_t max_context) {
+absl::StatusOr<engine::LocalModel> LoadRandom(const char* shape, const char* weights,
+                                              int32_t max_context) {
   const auto format = engine::RandomFormat(weights);
   if (!format.ok()) return format.status();
   engine::LoadOptions options;
@@ -227,7 +227,8 @@ absl::StatusOr<engine::LoadedModel> LoadRandom(const char* shape, const char* we
   // Steps that are long enough for products to be bound by arithmetic, as offline throughput wants.
   options.capacity.max_batch_tokens = 4096;
   options.capacity.max_batch_seqs = 1024;
-  // As those serve it whose figures the goals go by: the cache's bytes bound long answers.
+  // The same cache type as in the servers whose figures are the goals: the cache's bytes bound long
+  // answers.
   if (std::string_view(weights) == "fp8") options.kv_type = "fp8";
   const auto begin = std::chrono::steady_clock::now();
   auto model = engine::LoadRandomModel(shape, *format, options);
@@ -302,7 +303,7 @@ int Tune(const char* shape, const char* weights, const char* path) {
 }
 
 int Main(int argc, char** argv) {
-  // What a fault or a time limit cuts off is in the file up to there.
+  // After a fault or a time limit the file has all output up to there.
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   const std::string command = argc > 1 ? argv[1] : "";
   if (command == "ops" && argc <= 3) return Ops(argc == 3 ? argv[2] : "");

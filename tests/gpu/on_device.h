@@ -1,4 +1,4 @@
-// What the checks and the timings of gpu_check put on a device.
+// Objects that the checks and timings of gpu_check put on a device.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,7 @@ T Must(absl::StatusOr<T> value) {
   return std::move(value).value();
 }
 
-// A batch of `n` rows, so that the device takes the next step for what it is: rows decide between
+// A batch of `n` rows, so that the device recognises the next step's size: it decides between
 // graphs and a library.
 inline void PlanRows(kernels::Device& device, int64_t n) {
   kernels::test::BatchSpec spec{{}, 16};

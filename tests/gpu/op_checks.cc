@@ -41,8 +41,8 @@ using kernels::test::TestBatch;
 using kernels::test::TestCache;
 using kernels::test::TestWeight;
 
-// Largest |found - expected| over 1 % of the largest expected value: what BF16 roundings of inputs,
-// weights and output stay well under, and any wrong index exceeds.
+// The largest |found - expected| as a share of 1 % of the largest expected value: BF16 roundings of
+// inputs, weights and output stay well below it, and any wrong index exceeds it.
 double Worst(const std::vector<float>& found, const std::vector<float>& expected) {
   double largest = 1e-6, worst = 0;
   for (float value : expected) largest = std::max<double>(largest, std::fabs(value));
@@ -112,7 +112,7 @@ float ExactInCodes(Random& random, bool is_int, bool is_first) {
   return static_cast<float>(sign * magnitude) / 8;
 }
 
-// What many rows are multiplied with as codes, where library and device do that.
+// A format whose rows of x become codes, if library and device multiply these.
 struct CodeFormat {
   DType dtype;
   bool tiled;  // one scale for 128 rows and columns, not for a row
@@ -137,7 +137,7 @@ double CheckCodes(Device& device, const Product& p, const CodeFormat& format) {
   return Worst(Multiply(device, p, weight, x), Multiply(*reference, p, weight, x));
 }
 
-// A gated MLP whose norm and products meet through codes where that is done.
+// A gated MLP whose norm and products use codes if the device does that.
 std::vector<float> RunMlp(Device& device, const TestWeight& up, const TestWeight& down, Matrix x) {
   const DType act = device.activation_dtype();
   Matrix normed(x.num_rows(), up.cols), inner(x.num_rows(), down.cols);
@@ -162,8 +162,8 @@ std::vector<float> RunMlp(Device& device, const TestWeight& up, const TestWeight
   return out.Read();
 }
 
-// Of the root of the mean square: E4M3 rounds the rows of both products by 2.6 % in the mean, and a
-// gated product passes on what both of its parts are off by.
+// The allowed error is a share of the root mean square: E4M3 rounds the rows of both products by
+// 2.6 % on average, and a gated product combines the errors of both its parts.
 double CheckMlp(Device& device, const CodeFormat& format, int64_t n) {
   constexpr int64_t kHidden = 256, kInter = 384;
   Random random(static_cast<uint32_t>(n));
@@ -249,7 +249,7 @@ TestBatch Trees() {
   return batch;
 }
 
-// Of one prompt, as long as any device reads it once for all with 8 KV heads.
+// One prompt, long enough that any device reads it once for all with 8 KV heads.
 TestBatch OnePrompt() {
   BatchSpec spec{{}, 16};
   std::vector<int32_t> all;

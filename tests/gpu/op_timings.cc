@@ -48,8 +48,8 @@ double Time(Device& device, int32_t repeats, const std::function<void(Ops&, int3
   return times[2];
 }
 
-// Random rows, some of them over and over: what millions of random numbers more would change is
-// nothing but the time that they take.
+// Rows of random numbers, some of which repeat: millions more random numbers would change nothing
+// but the time to make them.
 Matrix RepeatedRows(int64_t rows, int64_t cols) {
   constexpr int64_t kDistinct = 32;
   Random random(2);
@@ -61,7 +61,7 @@ Matrix RepeatedRows(int64_t rows, int64_t cols) {
 
 using Copies = std::vector<std::unique_ptr<PackedWeight>>;
 
-// What makes a weight of a type, and of so many rows and columns.
+// Makes a weight of a type, with so many rows and columns.
 using MakesWeight = TestWeight (*)(Random&, DType, int64_t, int64_t);
 
 // Copies of one [rows, cols] weight, used in turn, so that none stays in the L2. Its rows repeat as
@@ -111,7 +111,7 @@ Timing TimeLinear(Device& device, const LinearCase& c, int32_t repeats) {
   return {c.name(), us, bandwidth ? static_cast<double>(c.packed[0]->bytes) : flops, bandwidth};
 }
 
-// Of Llama 3.1 8B's MLP. `apart`: its norm and its gate leave BF16.
+// The dimensions of Llama 3.1 8B's MLP. `apart`: its norm and its gate leave BF16.
 constexpr int64_t kTimedHidden = 4096, kTimedInter = 14336;
 struct MlpCase {
   const char* type;
@@ -171,7 +171,7 @@ Timing TimeAdapters(Device& device, const std::string& name, const Copies& packe
   return {name, us, static_cast<double>(packed[0]->bytes) + adapters.bytes, true};
 }
 
-// Of the attention that is timed: Llama 3.1 8B's.
+// The dimensions of the timed attention: Llama 3.1 8B's.
 constexpr int32_t kTimedHeads = 32, kTimedKvHeads = 8, kTimedDim = 128;
 
 // A cache as large as `batch` needs, the pages of a small one over and over.
@@ -200,7 +200,7 @@ double TimeAttention(Device& device, DType dtype, const TestBatch& batch, int32_
   return Time(device, repeats, [&](Ops& ops, int32_t) { ops.Attention(args); });
 }
 
-// Of keys and values.
+// Bytes of keys and values.
 double BytesOf(DType dtype, int64_t positions) {
   return 2.0 * static_cast<double>(positions) * kTimedKvHeads *
          static_cast<double>(kernels::KvRowBytes(dtype, kTimedDim));
@@ -237,8 +237,8 @@ struct AttentionCase {
     return made;
   }
 
-  // Bytes, each of them once; or, of a prompt against itself, operations: a causal row sees half of
-  // the context.
+  // Bytes, each counted once; or, for a prompt against itself, operations: a causal row sees half
+  // of the context on average.
   double amount() const {
     if (kind == kPrefill) return 4.0 * n * (n / 2.0) * kTimedHeads * kTimedDim;
     if (kind == kChunk) return BytesOf(dtype, context);
@@ -332,7 +332,7 @@ class Timings {
     Attention({kPrefill, DType::kBF16, 16384});
   }
 
-  // Named by `kind` if there is one: weights with other scales, or another way.
+  // The name includes `kind` if there is one: weights with other scales, or another way.
   void Linears(DType dtype, const std::vector<int64_t>& rows, const std::string& kind = "",
                MakesWeight make = MakeWeight) {
     const std::string type = kind.empty() ? std::string(Info(dtype).name) : kind;

@@ -49,7 +49,7 @@ build() {
 
 models() {
   if [ -n "${HEDDLE_GPU_MODELS:-}" ]; then echo "$HEDDLE_GPU_MODELS"; return; fi
-  for m in tests/demo_model/model ../shared/data/stories260K ../shared/data/stories260K/*.gguf \
+  for m in share/demo-model ../shared/data/stories260K ../shared/data/stories260K/*.gguf \
            ../shared/data/babyllama361; do
     [ ! -e "$m" ] || echo "$m"
   done

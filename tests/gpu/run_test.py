@@ -56,7 +56,7 @@ class Run:
             os.makedirs(os.path.join(root, "tests/gpu"), exist_ok=True)
             shutil.copy(os.path.join(HERE, name), os.path.join(root, "tests/gpu", name))
         self.make("build/gpu/gpu_check", program)
-        self.make("tests/demo_model/model/config.json", "{}")
+        self.make("share/demo-model/config.json", "{}")
         self.environment = {**os.environ, "HEDDLE_CUBLAS": "none", **environment}
         self.again(*parts)
 

@@ -47,7 +47,7 @@ constexpr int32_t kRows[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 64, 65, 128, 2
 // Some dozens of roundings of BF16 per logit, and the CPU's rows of 8 bits where weights are codes.
 constexpr double kTolerance = 0.05;
 
-absl::StatusOr<engine::LoadedModel> Load(
+absl::StatusOr<engine::LocalModel> Load(
     const Case& c,
     const std::function<absl::StatusOr<std::unique_ptr<kernels::Device>>()>& make_device) {
   HEDDLE_ASSIGN_OR_RETURN(engine::ModelSpec spec, engine::KnownShape(c.shape));
@@ -80,7 +80,7 @@ double Distance(const std::vector<float>& found, const std::vector<float>& wante
   return worst / largest;
 }
 
-// Full steps and the rest of a prompt, which sees a context that others wrote.
+// Runs full steps and the rest of a prompt, which sees a context that other steps wrote.
 double DistanceOf(int32_t rows, engine::LocalExecutor& device, engine::LocalExecutor& cpu) {
   const std::vector<TokenId> prompt = Prompt(rows + std::min(rows, 7));
   return Distance(test::AllLogits(device, prompt, rows), test::AllLogits(cpu, prompt, rows));
@@ -105,8 +105,8 @@ absl::Status CheckShapes(
     }
     const bool serves = report.begins(served);
     if (asked.empty() && !serves) continue;
-    HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedModel device, Load(c, make_device));
-    HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedModel cpu, Load(c, nullptr));
+    HEDDLE_ASSIGN_OR_RETURN(const engine::LocalModel device, Load(c, make_device));
+    HEDDLE_ASSIGN_OR_RETURN(const engine::LocalModel cpu, Load(c, nullptr));
     for (const int32_t rows : asked) {
       const double distance = DistanceOf(rows, *device.executor, *cpu.executor);
       report.ends(name_of(rows), distance, distance <= kTolerance);

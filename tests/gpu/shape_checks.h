@@ -1,6 +1,6 @@
-// One layer of well-known models at their real sizes, on a device and on the CPU backend: for what
-// the small shapes of op_checks.h do not show, such as offsets beyond 32 bits, limits of launches,
-// ways that only large products go, and launches of one step that differ in size.
+// One layer of well-known models at their real sizes, on a device and on the CPU backend. It finds
+// what the small shapes of op_checks.h do not show, such as offsets beyond 32 bits, limits of
+// launches, ways that only large products use, and launches of one step that differ in size.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 namespace heddle::gpu {
 
 struct ShapeReport {
-  std::function<bool(const std::string& name)> begins;  // false: leave it out
+  std::function<bool(const std::string& name)> begins;  // false: skip it
   // `distance`: the largest difference of any logit, as a share of the largest logit.
   std::function<void(const std::string& name, double distance, bool good)> ends;
 };

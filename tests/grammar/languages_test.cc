@@ -11,7 +11,7 @@ namespace {
 using test::CheckLanguage;
 using test::CompileGbnf;
 
-// Of brackets, by counting.
+// Whether brackets are balanced, by counting.
 bool IsBalanced(std::string_view text) {
   int depth = 0;
   for (char c : text) {

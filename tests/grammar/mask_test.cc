@@ -116,7 +116,7 @@ TEST_CASE("The end is allowed exactly where the text may end", "[grammar][unit]"
   CHECK(IsAllowed(**matcher.Mask(), test::kEndToken));
   REQUIRE(matcher.Accept(test::kEndToken));
   CHECK(matcher.ended());
-  // Who goes on after the end gets nothing but the end.
+  // Behind the end only the end may follow.
   CHECK_FALSE(matcher.Accept(test::ByteToken('b')));
   CheckMask(matcher);
   CHECK(IsAllowed(**matcher.Mask(), test::kEndToken));

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "engine/grammar/json_schema.h"
+#include "engine/grammar/schema/json_schema.h"
 #include "tests/grammar/schema_validator.h"
 #include "tests/grammar/testing.h"
 #include "tests/support/paths.h"
@@ -33,7 +33,8 @@ std::shared_ptr<const engine::grammar::Vocabulary> Tokens() {
        "}]",    "]]",       "\"]",          "[]",     "{}",   "\\n", "\\u"});
 }
 
-// As a model of random logits would: any allowed token; at last preferably one that closes.
+// Generates as a model of random logits would: any allowed token, and towards the end preferably
+// one that closes.
 std::string Generate(const std::shared_ptr<CompiledGrammar>& grammar, std::mt19937* random) {
   static const std::string kClosers = "\"}]0123456789aesxz";  // and what patterns ask for
   Matcher matcher(grammar);
@@ -53,7 +54,7 @@ std::string Generate(const std::shared_ptr<CompiledGrammar>& grammar, std::mt199
     }
     const bool hurry = i > kPatience && !closers.empty() && (*random)() % 8 != 0;
     const std::vector<TokenId>& from = hurry ? closers : allowed;
-    // Of the closers the end first, then the others as they come.
+    // Among the tokens that close, the end comes first.
     const TokenId token =
         hurry && from[0] == test::kEndToken ? from[0] : from[(*random)() % from.size()];
     REQUIRE(matcher.Accept(token));

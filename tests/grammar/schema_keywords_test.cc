@@ -1,7 +1,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "engine/grammar/json_schema.h"
+#include "engine/grammar/schema/json_schema.h"
 
 namespace heddle::engine::grammar {
 namespace {

@@ -5,7 +5,7 @@
 #include <regex>
 #include <set>
 
-#include "engine/text/utf8.h"
+#include "base/utf8.h"
 
 namespace heddle::test {
 namespace {
@@ -37,8 +37,8 @@ size_t CodePoints(const std::string& text) {
 bool Finds(const std::string& text, const std::string& pattern) {
   auto widen = [](const std::string& utf8) {
     std::wstring wide;
-    for (size_t i = 0; i < utf8.size(); i += engine::text::Utf8Size(utf8[i])) {
-      wide.push_back(static_cast<wchar_t>(engine::text::DecodeUtf8(utf8.data() + i)));
+    for (size_t i = 0; i < utf8.size(); i += base::Utf8Size(utf8[i])) {
+      wide.push_back(static_cast<wchar_t>(base::DecodeUtf8(utf8.data() + i)));
     }
     return wide;
   };

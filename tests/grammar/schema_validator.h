@@ -8,7 +8,7 @@
 
 namespace heddle::test {
 
-// Empty: `value` is valid. Otherwise which keyword it fails, and where in the value.
+// Empty if `value` is valid; otherwise the keyword that it fails, and the place in the value.
 std::string SchemaFault(const nlohmann::json& root, const nlohmann::json& schema,
                         const nlohmann::json& value, const std::string& place = "$");
 

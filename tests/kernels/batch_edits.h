@@ -1,4 +1,4 @@
-// What makes a TestBatch a step of speculation, or one of sequences with a common prompt.
+// Turns a TestBatch into a step of speculation, or into one of sequences with a common prompt.
 #pragma once
 
 #include <cstdint>

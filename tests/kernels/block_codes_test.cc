@@ -25,7 +25,7 @@ constexpr Named kFormats[] = {
     {"Q5_0", DType::kQ5_0},   {"Q5_1", DType::kQ5_1},     {"Q2_K", DType::kQ2_K},
     {"Q3_K", DType::kQ3_K},   {"Q4_K", DType::kQ4_K},     {"Q5_K", DType::kQ5_K},
     {"Q6_K", DType::kQ6_K},   {"IQ4_NL", DType::kIQ4_NL}, {"IQ4_XS", DType::kIQ4_XS},
-    {"MXFP4", DType::kMXFP4},
+    {"TQ2_0", DType::kTQ2_0}, {"MXFP4", DType::kMXFP4},
 };
 
 // The bytes that the script makes.

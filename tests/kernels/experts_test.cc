@@ -214,7 +214,7 @@ Routed RandomRoutes(Random& random, int64_t rows, int32_t top_k, int32_t experts
   return routed;
 }
 
-// Relative to the root mean square.
+// The largest error, relative to the root mean square.
 double LargestError(const Matrix& found, const Matrix& expected) {
   double error = 0, squares = 0;
   for (int64_t t = 0; t < found.num_rows(); ++t) {

@@ -1,6 +1,5 @@
-// A step of a model whose layers are in two groups, for every device: what a layer of group 1 reads
-// and writes is what it would in a step with that group's spans alone. For devices with F32
-// activations.
+// A step of a model whose layers are in two groups, for every device: a layer of group 1 reads and
+// writes the same as in a step with only that group's spans. For devices with F32 activations.
 #pragma once
 
 #include <utility>

@@ -10,13 +10,15 @@
 namespace heddle::kernels::test {
 namespace {
 
-// Formats whose activations are rounded to int8.
-bool IsInteger(DType dtype) { return dtype >= DType::kQ8_0 && dtype < DType::kF8G32; }
-
-// Formats whose activations are rounded to BF16 where the level multiplies it itself.
-bool IsBf16Product(DType dtype) {
-  return dtype == DType::kBF16 || (dtype >= DType::kF8G32 && dtype <= DType::kNF4);
+bool HasFloatCodes(DType dtype) {
+  return dtype == DType::kF8G32 || dtype == DType::kF8G128 || dtype == DType::kNF4;
 }
+
+// Whether the format's activations are rounded to int8.
+bool IsInteger(DType dtype) { return dtype >= DType::kQ8_0 && !HasFloatCodes(dtype); }
+
+// Whether activations are rounded to BF16 on levels that multiply it themselves.
+bool IsBf16Product(DType dtype) { return dtype == DType::kBF16 || HasFloatCodes(dtype); }
 
 // `cols`, or as many more as make whole blocks.
 int64_t Columns(DType dtype, int64_t cols) {
@@ -24,7 +26,7 @@ int64_t Columns(DType dtype, int64_t cols) {
   return (cols + block - 1) / block * block;
 }
 
-// sum |x_k w_k| over a row: what rounding errors are relative to.
+// The sum of |x_k w_k| over a row, to which rounding errors are relative.
 double Magnitude(const Matrix& x, const TestWeight& w, int64_t t, int64_t r) {
   double sum = 0;
   for (int64_t k = 0; k < w.cols; ++k) {

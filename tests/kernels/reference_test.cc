@@ -1,5 +1,5 @@
-// The reference ops against hand arithmetic and published values: they are what everything else
-// is compared with.
+// The reference ops against hand arithmetic and published values: all other implementations are
+// compared with them.
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -110,7 +110,7 @@ TEST_CASE("Attention over two positions by hand, with a sink and a window", "[ke
   CHECK(out == 20.0f);
 }
 
-// Numbers from table 1 of the OCP 8-bit Floating Point Specification 1.0.
+// The numbers are from table 1 of the OCP 8-bit Floating Point Specification 1.0.
 TEST_CASE("8-bit floats of the KV cache have their specification's values", "[kernels][unit]") {
   CHECK(F8E4M3ToF32(0x00) == 0.0f);
   CHECK(F8E4M3ToF32(0x01) == 0x1p-9f);

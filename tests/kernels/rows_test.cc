@@ -161,8 +161,8 @@ RopeResult RunRope(Device& device, const RopeCase& c, const TestBatch& batch) {
   return result;
 }
 
-// By how much keys differ beyond one unit of their type: a value on the border between two numbers
-// may round either way. Relative to 1 + |key|.
+// The excess of the keys' difference over one unit of their type, because a value on the border
+// between two numbers may round either way. Relative to 1 + |key|.
 double WorstKeyExcess(const TestCache& expected, const TestCache& found) {
   const KvCacheView& view = expected.view;
   const int32_t dim = view.head_dim;
@@ -355,7 +355,7 @@ TEST_CASE("Plan refuses a batch whose arrays contradict each other", "[kernels][
   CHECK(refused([](TestBatch& b) { b.logit_rows[0] = 5; }));
   CHECK(refused([](TestBatch& b) { b.span_page[0] = -1; }));
   REQUIRE(device->Plan(TestBatch({}).view()).ok());
-  // The spans of further groups are held to the same.
+  // The spans of further groups are checked in the same way.
   BatchSpans spans{good.kv_slot, good.span_begin, good.span_page, good.span_tokens,
                    good.context_len};
   HostBatch grouped = good.view();

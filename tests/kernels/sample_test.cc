@@ -216,6 +216,138 @@ TEST_CASE("typical_p keeps the tokens of nearly average surprise", "[kernels][ke
   }
 }
 
+// llama.cpp's published cases (tests/test-sampling.cpp) of probabilities 0.1 to 0.4: their logits
+// have the standard deviation 0.5156, so that one of it leaves those above 0.239.
+TEST_CASE("top_n_sigma keeps the logits within n standard deviations of the largest",
+          "[kernels][kernel]") {
+  const std::vector<float> logits = {std::log(0.1f), std::log(0.2f), std::log(0.3f),
+                                     std::log(0.4f)};
+  for (auto& [name, device] : AllDevices()) {
+    INFO(name);
+    SampleRowParams params;
+    params.top_n_sigma = 1.0f;
+    CheckDistribution(*device, logits, params, {{2, 0.428571}, {3, 0.571429}});
+    params.temperature = 0.5f;  // scales the deviation as it does the distances
+    CheckDistribution(*device, logits, params, {{2, 9.0 / 25}, {3, 16.0 / 25}});
+    params.temperature = 1.0f;
+    for (float off : {0.0f, -1.0f, 3.0f}) {
+      params.top_n_sigma = off;
+      CheckDistribution(*device, logits, params, {{0, 0.1}, {1, 0.2}, {2, 0.3}, {3, 0.4}});
+    }
+    // The filters behind it see what it left: 0.3 and 0.4.
+    params.top_n_sigma = 1.0f;
+    params.top_p = 0.58f;
+    CheckDistribution(*device, logits, params, {{2, 0.428571}, {3, 0.571429}});
+    params.top_p = 0.57f;
+    CheckDistribution(*device, logits, params, {{3, 1.0}});
+    params.top_p = 1.0f;
+    params.top_k = 3;
+    CheckDistribution(*device, logits, params, {{2, 0.428571}, {3, 0.571429}});
+    params.top_k = 0;
+    params.typical_p = 0.1f;  // surprises 0.847 and 0.560, entropy 0.683: the likelier is nearer
+    CheckDistribution(*device, logits, params, {{3, 1.0}});
+  }
+}
+
+TEST_CASE("top_n_sigma measures finite logits alone", "[kernels][kernel]") {
+  for (auto& [name, device] : AllDevices()) {
+    INFO(name);
+    SampleRowParams params;
+    params.top_n_sigma = 1.0f;
+    // 1, 2, 3, 4: deviation 1.118, so that 3 and 4 stay.
+    const double e = std::exp(1.0);
+    const std::map<int32_t, double> expected = {{4, 1 / (1 + e)}, {6, e / (1 + e)}};
+    CheckDistribution(*device, {1, -kInfinity, 2, kNan, 3, -kInfinity, 4}, params, expected);
+    uint32_t mask[1] = {0b1010101};
+    params.allowed = mask;
+    CheckDistribution(*device, {1, 50, 2, -90, 3, 7, 4}, params, expected);
+    params.allowed = nullptr;
+    LogitEdit bans[] = {{1, 1.0f, -kInfinity}, {3, 1.0f, -kInfinity}, {5, 1.0f, -kInfinity}};
+    params.edits = bans;
+    CheckDistribution(*device, {1, 50, 2, -90, 3, 7, 4}, params, expected);
+    params.edits = {};
+    CheckDistribution(*device, {2, 2, 2}, params, {{0, 1.0 / 3}, {1, 1.0 / 3}, {2, 1.0 / 3}});
+    CheckDistribution(*device, {-kInfinity, kInfinity, 3, kInfinity}, params, {{1, 0.5}, {3, 0.5}});
+    CheckDistribution(*device, {kNan, -7, -kInfinity}, params, {{1, 1.0}});
+    CHECK(SampleOne(*device, {kNan, -kInfinity}, params) == -1);
+    params.temperature = 0;
+    CHECK(SampleOne(*device, {1, 3, 2}, params) == 1);
+  }
+}
+
+// llama.cpp's published cases (tests/test-sampling.cpp) of probabilities 0.4 to 0.1.
+TEST_CASE("XTC leaves the least likely of the tokens that reach its threshold, and all below",
+          "[kernels][kernel]") {
+  const std::vector<float> logits = {std::log(0.4f), std::log(0.3f), std::log(0.2f),
+                                     std::log(0.1f)};
+  for (auto& [name, device] : AllDevices()) {
+    INFO(name);
+    SampleRowParams params;
+    params.xtc_probability = 1.0f;
+    params.xtc_threshold = 0.09f;
+    CheckDistribution(*device, logits, params, {{3, 1.0}});
+    params.xtc_threshold = 0.19f;
+    CheckDistribution(*device, logits, params, {{2, 2.0 / 3}, {3, 1.0 / 3}});
+    params.xtc_threshold = 0.29f;
+    CheckDistribution(*device, logits, params, {{1, 3.0 / 6}, {2, 2.0 / 6}, {3, 1.0 / 6}});
+    for (float of_one_or_none : {0.39f, 0.41f, 0.51f, 1.0f}) {
+      params.xtc_threshold = of_one_or_none;
+      CheckDistribution(*device, logits, params, {{0, 0.4}, {1, 0.3}, {2, 0.2}, {3, 0.1}});
+    }
+    // What the filters before it leave is renormalised: 4/7 and 3/7.
+    params.xtc_threshold = 0.42f;
+    params.top_k = 2;
+    CheckDistribution(*device, logits, params, {{1, 1.0}});
+    params.xtc_threshold = 0.43f;
+    CheckDistribution(*device, logits, params, {{0, 4.0 / 7}, {1, 3.0 / 7}});
+    params.top_k = 0;
+    params.min_p = 0.6f;
+    params.xtc_threshold = 0.42f;
+    CheckDistribution(*device, logits, params, {{1, 1.0}});
+    params.min_p = 0.0f;
+    params.typical_p = 0.45f;  // 0.3 and 0.2 are nearest to the entropy of 1.28
+    params.xtc_threshold = 0.39f;
+    CheckDistribution(*device, logits, params, {{2, 1.0}});
+  }
+}
+
+TEST_CASE("XTC tosses its own coin for each draw", "[kernels][kernel]") {
+  const std::vector<float> logits = {std::log(0.4f), std::log(0.3f), std::log(0.2f),
+                                     std::log(0.1f)};
+  for (auto& [name, device] : AllDevices()) {
+    INFO(name);
+    SampleRowParams params;
+    params.xtc_threshold = 0.19f;
+    for (double p : {0.25, 0.9}) {
+      params.xtc_probability = static_cast<float>(p);
+      const double q = 1 - p;
+      CheckDistribution(
+          *device, logits, params,
+          {{0, 0.4 * q}, {1, 0.3 * q}, {2, 0.2 * q + p * 2 / 3}, {3, 0.1 * q + p / 3}});
+    }
+    params.xtc_probability = 0.0f;
+    CheckDistribution(*device, logits, params, {{0, 0.4}, {1, 0.3}, {2, 0.2}, {3, 0.1}});
+  }
+}
+
+TEST_CASE("XTC keeps equals together and always leaves a token", "[kernels][kernel]") {
+  for (auto& [name, device] : AllDevices()) {
+    INFO(name);
+    SampleRowParams params;
+    params.xtc_probability = 1.0f;
+    params.xtc_threshold = 0.1f;
+    CheckDistribution(*device, {1, 1, 1, 1}, params, {{0, 0.25}, {1, 0.25}, {2, 0.25}, {3, 0.25}});
+    CheckDistribution(*device, {2, 1, 2, 1}, params, {{1, 0.5}, {3, 0.5}});
+    CheckDistribution(*device, {-kInfinity, 5, kNan}, params, {{1, 1.0}});
+    CheckDistribution(*device, {-kInfinity, kInfinity, 3, kInfinity}, params, {{1, 0.5}, {3, 0.5}});
+    params.xtc_threshold = 0.0f;
+    CheckDistribution(*device, {1, 0, -kInfinity}, params, {{1, 1.0}});
+    CHECK(SampleOne(*device, {kNan, -kInfinity}, params) == -1);
+    params.temperature = 0;
+    CHECK(SampleOne(*device, {1, 3, 2}, params) == 1);
+  }
+}
+
 std::vector<SampleRowParams> MixedParams(int n) {
   Random random(11);
   std::vector<SampleRowParams> rows(n);
@@ -223,6 +355,9 @@ std::vector<SampleRowParams> MixedParams(int n) {
     SampleRowParams& row = rows[i];
     row.logit_row = random.Below(3);
     row.temperature = i % 5 == 0 ? 0.0f : random.Uniform(0.2f, 2.0f);
+    row.xtc_probability = i % 9 == 2 || i % 9 == 7 ? random.Uniform(0.3f, 1.0f) : 0.0f;
+    row.xtc_threshold = random.Uniform(0.005f, 0.3f);
+    row.top_n_sigma = i % 8 == 3 ? random.Uniform(0.1f, 4.0f) : -1.0f;
     row.top_k = i % 3 == 0 ? 1 + random.Below(100) : 0;
     row.top_p = i % 2 == 0 ? random.Uniform(0.1f, 1.0f) : 1.0f;
     row.min_p = i % 7 == 0 ? random.Uniform(0.0f, 0.3f) : 0.0f;

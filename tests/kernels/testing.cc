@@ -14,7 +14,7 @@ namespace {
 
 constexpr float kGap = -12345.0f;
 
-// One block of 32 values to GGUF's bytes, as its documentation defines the two formats.
+// Encodes one block of 32 values in GGUF's bytes, by its documentation of the two formats.
 void EncodeBlock(DType dtype, const float* x, uint8_t* out) {
   bool q8 = dtype == DType::kQ8_0;
   float largest = 0;
@@ -32,7 +32,7 @@ void EncodeBlock(DType dtype, const float* x, uint8_t* out) {
   }
 }
 
-// Random bytes with sane scales, for the formats that only a search can encode.
+// Makes random bytes with sane scales, for the formats that only a search can encode.
 void RandomBlock(Random& random, DType dtype, uint8_t* out) {
   const int32_t bytes = Info(dtype).block_bytes;
   for (int32_t i = 0; i < bytes; ++i) out[i] = static_cast<uint8_t>(random.Below(256));
@@ -54,6 +54,8 @@ void RandomBlock(Random& random, DType dtype, uint8_t* out) {
       return half(108);
     case DType::kQ6_K:
       return half(208);
+    case DType::kTQ2_0:
+      return half(64);
     case DType::kMXFP4:
       out[0] = static_cast<uint8_t>(118 + random.Below(8));
       return;
@@ -209,8 +211,8 @@ TestBatch::TestBatch(const BatchSpec& spec, uint32_t seed) {
 }
 
 HostBatch TestBatch::view() const {
-  return {token_ids, positions,   kv_slot,     q_begin,    span_begin,
-          span_page, span_tokens, context_len, logit_rows, tree_mask};
+  return {token_ids,   positions,   kv_slot,    q_begin,   span_begin, span_page,
+          span_tokens, context_len, logit_rows, tree_mask, draw_of_row};
 }
 
 TestCache::TestCache(DType dtype, int32_t num_pages, int32_t page_tokens, int32_t n_kv_heads,

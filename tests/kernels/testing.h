@@ -1,4 +1,4 @@
-// What the op tests share: the devices under test, seeded random matrices with strides and
+// Shared parts of the op tests: the devices under test, seeded random matrices with strides and
 // misalignment, weights of every format, and a paged batch builder.
 #pragma once
 
@@ -25,7 +25,7 @@ inline constexpr DType kAllTypes[] = {
     DType::kQ4_1,     DType::kQ5_0,    DType::kQ5_1,    DType::kQ2_K,     DType::kQ3_K,
     DType::kQ4_K,     DType::kQ5_K,    DType::kQ6_K,    DType::kIQ4_NL,   DType::kIQ4_XS,
     DType::kMXFP4,    DType::kInt4G32, DType::kInt4G64, DType::kInt4G128, DType::kInt8G32,
-    DType::kInt8G128, DType::kF8G32,   DType::kF8G128,  DType::kNF4};
+    DType::kInt8G128, DType::kF8G32,   DType::kF8G128,  DType::kNF4,      DType::kTQ2_0};
 
 // Every level that this machine has, each with `threads` threads.
 std::vector<NamedDevice> CpuDevices(int32_t threads);
@@ -80,7 +80,7 @@ struct TestWeight {
   int64_t cols = 0;
   std::vector<float> decoded;  // [rows, cols]
 };
-// Of formats beyond Q8_0 and Q4_0 the blocks themselves are random, with scales of like size.
+// For formats beyond Q8_0 and Q4_0 the blocks themselves are random, with scales of like size.
 TestWeight MakeWeight(Random& random, DType dtype, int64_t rows, int64_t cols);
 // The same with one scale for all blocks of a row, and no zero points. REQUIRES: kF8G32, kF8G128,
 // kInt8G32 or kInt8G128.
@@ -107,6 +107,7 @@ struct TestBatch {
   std::vector<int32_t> context_len, logit_rows;
   std::vector<int64_t> kv_slot;
   std::vector<uint64_t> tree_mask;
+  std::vector<int32_t> draw_of_row;
 };
 
 // A KV cache with storage, filled with random values in its type.

@@ -10,7 +10,7 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// The files of a machine that say where one may compute.
+// The files of a machine that tell which CPUs a process may use.
 class Machine {
  public:
   void Write(const std::string& path, const std::string& text) const {

@@ -114,7 +114,7 @@ class Client {
 
   int fd() const { return fd_; }
 
-  // True: it wants to go on.
+  // Returns true if it wants to continue.
   bool OnEvent(uint32_t events) {
     if ((events & EPOLLOUT) != 0 && !all_sent_ && !SendSome()) return false;
     if ((events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return true;
@@ -184,8 +184,6 @@ void Loop::Run(int timeout_ms) {
   }
 }
 
-// ---- streams ----
-
 struct StreamTotals {
   int64_t whole = 0, ended = 0, events = 0, bytes = 0;
   int64_t open = 0, most_open = 0;  // that have begun and not ended
@@ -243,8 +241,6 @@ int Streams(uint16_t port, const std::string& request, int64_t count, int64_t st
   return 0;
 }
 
-// ---- whole answers ----
-
 struct RequestTotals {
   int64_t answered = 0, ok = 0;
   bool over = false;
@@ -292,8 +288,6 @@ int Requests(uint16_t port, const std::string& request, int connections, double 
               totals.answered, totals.ok, took, static_cast<double>(totals.answered) / took);
   return 0;
 }
-
-// ---- broken connections ----
 
 class BreakingClient final : public Client {
  public:

@@ -166,8 +166,8 @@ TEST_CASE("Where every second layer has a window, users take what it leaves, and
   for (size_t i = 0; i < spec.layers.size(); i += 2) spec.layers[i].attention.window = 256;
   CapacityOptions options;
   options.max_batch_tokens = 128;
-  // Pages of eleven layers: 128 for those that see all of 2,048 positions, and 59 for 944 of the
-  // others: 256, 512 (the grain), 128 and three pages of 16. Four users.
+  // Pages of eleven layers: 128 for those with full attention over all 2,048 positions, and 59 for
+  // 944 positions of the others: 256, 512 (the grain), 128 and three pages of 16. Four users.
   options.kv_bytes = int64_t{11264} * 16 * 4 * (128 + 59);
   const HostMemory memory{16 * kGiB, 16 * kGiB};
   const auto capacity = PlanCapacity(spec, kGiB, memory, options);

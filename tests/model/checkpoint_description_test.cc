@@ -1,5 +1,5 @@
 // Checkpoints, HF folders and GGUF files, described and checked against their tensors.
-#include "engine/model/families.h"
+#include "engine/family/model_description.h"
 
 #include <cmath>
 

@@ -10,8 +10,8 @@
 #include "engine/model/load.h"
 #include "engine/model/random_model.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/emulate/machine.h"
 #include "nlohmann/json.hpp"
+#include "tests/emulate/machine.h"
 #include "tests/support/goldens.h"
 #include "tests/support/greedy_runner.h"
 #include "tests/support/paths.h"
@@ -30,8 +30,8 @@ json ReadJson(const std::filesystem::path& path) {
   return json::parse(in);
 }
 
-engine::LoadedModel Load(const std::filesystem::path& path, std::optional<DType> activations,
-                         const std::string& kv_type) {
+engine::LocalModel Load(const std::filesystem::path& path, std::optional<DType> activations,
+                        const std::string& kv_type) {
   engine::LoadOptions options;
   if (activations) {
     options.make_device = [activations] {
@@ -44,7 +44,7 @@ engine::LoadedModel Load(const std::filesystem::path& path, std::optional<DType>
   options.capacity.kv_bytes = 8 << 20;
   options.capacity.max_batch_tokens = 64;
   options.kv_type = kv_type;
-  auto model = engine::LoadModel(path, options);
+  auto model = engine::LoadLocalModel(path, options);
   INFO(path.string() << ": " << model.status().ToString());
   REQUIRE(model.ok());
   return std::move(model).value();
@@ -91,7 +91,7 @@ TEST_CASE("A prompt multiplied as FP8 codes gives nearly the logits of activatio
   options.capacity.kv_bytes = 8 << 20;
   options.capacity.max_batch_tokens = 64;
   options.weights = "fp8";
-  auto model = engine::LoadModel(dir, options);
+  auto model = engine::LoadLocalModel(dir, options);
   REQUIRE(model.ok());
   CHECK(model->device.find("emulated library with FP8") != std::string::npos);
   // Chunks of 24 rows go another way than one of 48.

@@ -11,9 +11,9 @@
 #include "engine/model/load.h"
 #include "engine/model/random_model.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/emulate/machine.h"
 #include "server/loop/engine_loop.h"
 #include "tests/bench/serving_run.h"
+#include "tests/emulate/machine.h"
 #include "tests/support/paths.h"
 
 namespace heddle {
@@ -31,13 +31,13 @@ engine::LoadOptions OnGpu() {
   return options;
 }
 
-engine::LoadedModel LoadStories() {
-  auto model = engine::LoadModel(test::SharedDataOrSkip("stories260K"), OnGpu());
+engine::LocalModel LoadStories() {
+  auto model = engine::LoadLocalModel(test::SharedDataOrSkip("stories260K"), OnGpu());
   REQUIRE(model.ok());
   return std::move(model).value();
 }
 
-// The end of one request, waited for.
+// Waits for the end of one request.
 class Ending {
  public:
   server::EventSink Sink() {
@@ -69,9 +69,9 @@ server::GenerationRequest Request(server::EngineLoop& loop) {
 }
 
 TEST_CASE("A fault of the GPU ends what runs with an error and refuses what comes", "[cuda]") {
-  // At once, and while two steps are in flight of which none has been waited for.
+  // The fault comes at once, or while two steps are in flight that have not been waited for.
   const bool is_late = GENERATE(false, true);
-  engine::LoadedModel model = LoadStories();
+  engine::LocalModel model = LoadStories();
   server::EngineLoop loop(std::move(model.executor), {});
   SetMachine({.launches_before_fault = 200, .is_late = is_late});  // in the middle of the answers
   Ending first, second;
@@ -110,7 +110,7 @@ TEST_CASE("A model that is too large for a GPU is told what would fit", "[cuda]"
 }
 
 TEST_CASE("A load of requests is served on the emulated GPU, and reported", "[cuda]") {
-  engine::LoadedModel model = LoadStories();
+  engine::LocalModel model = LoadStories();
   const test::ServingReport report =
       test::RunServing(std::move(model.executor),
                        {.num_requests = 5, .mean_prompt_tokens = 20, .mean_output_tokens = 4});

@@ -1,4 +1,4 @@
-#include "engine/model/families.h"
+#include "engine/family/model_description.h"
 
 #include <cmath>
 

@@ -125,7 +125,7 @@ std::unique_ptr<engine::LocalExecutor> Load(const std::filesystem::path& path,
   options.capacity.kv_bytes = 4 << 20;
   options.capacity.max_batch_tokens = 64;
   options.kv_type = "f32";
-  auto model = engine::LoadModel(path, options);
+  auto model = engine::LoadLocalModel(path, options);
   INFO(model.status().ToString());
   REQUIRE(model.ok());
   return std::move(model->executor);

@@ -15,13 +15,13 @@
 namespace heddle {
 namespace {
 
-engine::LoadedModel Load(const std::filesystem::path& path) {
+engine::LocalModel Load(const std::filesystem::path& path) {
   engine::LoadOptions options;
   options.cpu.num_threads = 1;
   options.capacity.kv_bytes = 4 << 20;
   options.capacity.max_batch_tokens = 64;
   options.kv_type = "f32";
-  auto model = engine::LoadModel(path, options);
+  auto model = engine::LoadLocalModel(path, options);
   INFO(model.status().ToString());
   REQUIRE(model.ok());
   return std::move(model).value();
@@ -44,7 +44,7 @@ TEST_CASE("A GGUF file gives the logits of the folder it was made of", "[golden]
   for (size_t i = 0; i < found.size(); ++i) {
     error = std::max(error, std::abs(found[i] - expected[i]));
   }
-  // Permuted rows are added up in another order.
+  // Permuted rows are summed in another order.
   CHECK(error < 1e-4f);
 }
 

@@ -20,7 +20,7 @@ using kernels::DType;
 using kernels::NanoBatchProfile;
 using kernels::NanoBatchRule;
 
-engine::LoadedModel Load(bool graphs, int32_t max_batch_tokens = 64) {
+engine::LocalModel Load(bool graphs, int32_t max_batch_tokens = 64) {
   engine::LoadOptions options;
   options.make_device = [graphs] {
     return kernels::CreateCudaDevice(
@@ -29,7 +29,7 @@ engine::LoadedModel Load(bool graphs, int32_t max_batch_tokens = 64) {
   options.capacity.kv_bytes = 8 << 20;
   options.capacity.max_batch_tokens = max_batch_tokens;
   options.kv_type = "f32";
-  auto model = engine::LoadModel(test::SharedDataOrSkip("stories260K"), options);
+  auto model = engine::LoadLocalModel(test::SharedDataOrSkip("stories260K"), options);
   INFO(model.status().ToString());
   REQUIRE(model.ok());
   return std::move(model).value();
@@ -73,11 +73,11 @@ std::vector<std::vector<TokenId>> Continue(engine::LocalExecutor& executor, int3
       plan.sequences.push_back(slice);
       done[s] = end;
     }
-    REQUIRE(executor.Submit(plan).ok());
+    REQUIRE(executor.Submit(plan, {}).ok());
     const absl::Status status = executor.Wait(&result);
     INFO(status.ToString());
     REQUIRE(status.ok());
-    for (size_t s = 0; s < texts.size(); ++s) texts[s].push_back(result.samples[s].token);
+    for (size_t s = 0; s < texts.size(); ++s) texts[s].push_back(result.tokens[s].token);
   }
   return texts;
 }
@@ -110,7 +110,7 @@ TEST_CASE("Steps are timed whole and split, and run whole afterwards", "[cuda][n
   engine::LoadOptions on_cpu;
   on_cpu.reference_ops = true;
   on_cpu.capacity.kv_bytes = 8 << 20;
-  auto reference = engine::LoadModel(test::SharedDataOrSkip("stories260K"), on_cpu);
+  auto reference = engine::LoadLocalModel(test::SharedDataOrSkip("stories260K"), on_cpu);
   REQUIRE(reference.ok());
   CHECK(absl::IsUnimplemented(
       server::TimePoint(*reference->executor, {.sequences = 2, .context = 16}, 1).status()));

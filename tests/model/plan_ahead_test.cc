@@ -3,6 +3,7 @@
 // the batch. On a late machine nothing runs before it is waited for, so that memory which two steps
 // share shows.
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <string>
@@ -15,8 +16,8 @@
 #include "engine/grammar/gbnf.h"
 #include "engine/model/load.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/emulate/machine.h"
 #include "scheduler/scheduler.h"
+#include "tests/emulate/machine.h"
 #include "tests/support/paths.h"
 
 namespace heddle {
@@ -29,7 +30,7 @@ using scheduler::RequestId;
 using scheduler::Scheduler;
 using scheduler::SchedulerOptions;
 
-// The emulated device; others are what they are.
+// Applies to the emulated device; others cannot be changed.
 void SetLate([[maybe_unused]] bool is_late) {
 #if defined(HEDDLE_CUDA_EMULATE)
   kernels::cuda::emulate::SetMachine({.is_late = is_late});
@@ -63,7 +64,7 @@ std::unique_ptr<engine::LocalExecutor> LoadStories() {
   options.capacity.page_tokens = 4;
   options.capacity.max_batch_tokens = 64;
   options.kv_type = "f32";
-  auto model = engine::LoadModel(test::SharedDataOrSkip("stories260K"), options);
+  auto model = engine::LoadLocalModel(test::SharedDataOrSkip("stories260K"), options);
   INFO(model.status().ToString());
   REQUIRE(model.ok());
   return std::move(model->executor);
@@ -84,12 +85,10 @@ void Book(const std::vector<scheduler::SequenceEvent>& events, const engine::Ste
           Served* served) {
   for (const scheduler::SequenceEvent& event : events) {
     Outcome& outcome = served->outcomes[{event.request, event.branch}];
-    for (int32_t i = 0; i < event.num_samples; ++i) {
-      const engine::SampledToken& drawn = result.samples.at(event.sample_begin + i);
-      outcome.tokens.push_back(drawn.token);
-      outcome.logprobs.push_back(drawn.logprob);
-      outcome.tokens.insert(outcome.tokens.end(), drawn.forced.begin(),
-                            drawn.forced.begin() + event.num_forced);
+    for (int32_t i = 0; i < event.num_tokens; ++i) {
+      const engine::SampledToken& token = result.tokens.at(event.token_begin + i);
+      outcome.tokens.push_back(token.token);
+      if (i == 0) outcome.logprobs.push_back(token.logprob);
     }
     if (event.finished) outcome.reason = event.reason;
   }
@@ -117,10 +116,10 @@ Served Serve(engine::Executor& executor, const SchedulerOptions& options,
       scheduler.Plan(now, &plan);
       if (plan.empty() && added < requests.size()) continue;
       if (plan.empty()) break;
-      REQUIRE(executor.Submit(plan).ok());
+      REQUIRE(executor.Submit(plan, scheduler.locals()).ok());
     }
     has_next = ahead && scheduler.PlanAhead(now, &next);
-    if (has_next) REQUIRE(executor.Submit(next).ok());
+    if (has_next) REQUIRE(executor.Submit(next, scheduler.locals()).ok());
     served.steps_ahead += has_next ? 1 : 0;
     ++served.steps;
     REQUIRE(executor.Wait(&result).ok());
@@ -136,7 +135,7 @@ Served Serve(engine::Executor& executor, const SchedulerOptions& options,
   return served;
 }
 
-// Greedy and drawn, alone and in branches, of different lengths, stopped and cut off.
+// Requests are greedy and drawn, alone and in branches, of different lengths, stopped and cut off.
 std::vector<GenerationRequest> Requests() {
   std::vector<GenerationRequest> requests;
   const auto add = [&](int32_t num_prompt, int32_t max_tokens) -> GenerationRequest& {
@@ -174,7 +173,7 @@ TEST_CASE("Steps launched ahead of the tokens bring the same tokens", "[cuda]") 
   const Served settled = Serve(*executor, roomy, requests, 2, /*ahead=*/false);
   CHECK(settled.steps_ahead == 0);
 
-  // Where pages are so few that some are preempted and come back from the host's tier.
+  // With so few pages, some sequences are preempted and come back from the host's tier.
   SchedulerOptions tight = roomy;
   tight.num_pages = 14;
   tight.num_host_pages = std::min(20, roomy.num_host_pages);
@@ -187,7 +186,7 @@ TEST_CASE("Steps launched ahead of the tokens bring the same tokens", "[cuda]") 
   CHECK(pressed.swapped > 0);
   CHECK(pressed.steps_ahead > 10);
 
-  // And two of them with ends that nobody expects.
+  // Two of them are also ended by unexpected events.
   Served wanted = settled;
   for (const size_t i : {0, 1}) {
     Outcome& outcome = wanted.outcomes.at({requests[i].id, 0});
@@ -234,7 +233,7 @@ TEST_CASE("Draws that wait for the last token are the same when their step is la
   requests.push_back(requests[1]);
   GenerationRequest constrained = requests.back();
   constrained.id = RequestId{requests.size()};
-  constrained.sampling.grammar = Letters();
+  constrained.grammar = Letters();
   constrained.sampling.num_logprobs = -1;
   constrained.stop_tokens = {2};
   constrained.max_tokens = 40;
@@ -247,7 +246,7 @@ TEST_CASE("Draws that wait for the last token are the same when their step is la
   SetLate(true);
   Served ahead = Serve(*executor, options, requests, 2, /*ahead=*/true);
   SetLate(false);
-  // Nobody asked for these.
+  // These were not asked for.
   for (Served* served : {&settled, &ahead}) {
     served->outcomes.at({constrained.id, 0}).logprobs.clear();
   }
@@ -255,6 +254,17 @@ TEST_CASE("Draws that wait for the last token are the same when their step is la
   CHECK(ahead.steps_ahead > ahead.steps / 2);
   CHECK(settled.forced > 2);
   CHECK(ahead.forced == settled.forced);
+  // With no patience for masks, draws whose masks are unknown are left out and drawn later, with
+  // the same result.
+  executor->set_mask_patience({std::chrono::microseconds(0), std::chrono::microseconds(0)});
+  for (bool is_ahead : {false, true}) {
+    for (GenerationRequest& request : requests) {
+      if (request.grammar != nullptr) request.grammar = Letters();  // knows no mask
+    }
+    Served impatient = Serve(*executor, options, requests, 2, is_ahead);
+    impatient.outcomes.at({constrained.id, 0}).logprobs.clear();
+    CHECK(impatient.outcomes == settled.outcomes);
+  }
 }
 
 TEST_CASE("Embeddings of prompts do not mix with the step behind them", "[cuda]") {
@@ -277,16 +287,16 @@ TEST_CASE("Embeddings of prompts do not mix with the step behind them", "[cuda]"
     for (int64_t now = 1; !scheduler.idle(); ++now) {
       if (!has_next) {
         scheduler.Plan(now, &plans[now % 2]);
-        REQUIRE(executor->Submit(plans[now % 2]).ok());
+        REQUIRE(executor->Submit(plans[now % 2], {}).ok());
       }
       has_next = ahead && scheduler.PlanAhead(now, &plans[(now + 1) % 2]);
-      if (has_next) REQUIRE(executor->Submit(plans[(now + 1) % 2]).ok());
+      if (has_next) REQUIRE(executor->Submit(plans[(now + 1) % 2], {}).ok());
       REQUIRE(executor->Wait(&result).ok());
       if (!result.pooled.empty()) values = result.pooled[0].values;
       scheduler.Commit(result, now, &events);
     }
     scheduler.Plan(1000, &plans[0]);  // that which ends the sequences
-    REQUIRE(executor->Submit(plans[0]).ok());
+    REQUIRE(executor->Submit(plans[0], {}).ok());
     REQUIRE(executor->Wait(&result).ok());
     return values;
   };

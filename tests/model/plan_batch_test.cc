@@ -1,4 +1,4 @@
-// What a plan becomes for a device.
+// The batch that a device gets for a plan.
 #include "engine/model/plan_batch.h"
 
 #include <vector>
@@ -43,6 +43,22 @@ TEST_CASE("Every row of a batch has its sequence's adapter, and none has where n
         std::vector<int32_t>{-1, -1, 3, -1, -1, -1, 0});
   CHECK(SlotsOf(batch, PlanOf({{2, -1}, {1, -1}})).empty());
   CHECK(SlotsOf(batch, PlanOf({{2, 5}})) == std::vector<int32_t>{5, 5});
+}
+
+TEST_CASE("Rows of a tree have their masks, other rows have none, and without trees nobody has",
+          "[model][unit]") {
+  PlanBatch batch;
+  StepPlan plan = PlanOf({{2, -1}, {3, -1}, {1, -1}, {2, -1}});
+  CHECK(batch.Build(plan, /*page_tokens=*/16, {}).tree_mask.empty());
+  plan.ancestor_masks = {0b1, 0b11, 0b101, 0b1, 0b11};
+  plan.sequences[1].num_masks = 3;
+  plan.sequences[3].mask_begin = 3;
+  plan.sequences[3].num_masks = 2;
+  const auto masks = batch.Build(plan, /*page_tokens=*/16, {}).tree_mask;
+  CHECK(std::vector<uint64_t>(masks.begin(), masks.end()) ==
+        std::vector<uint64_t>{0, 0, 0b1, 0b11, 0b101, 0, 0b1, 0b11});
+  // The next batch remembers nothing of it.
+  CHECK(batch.Build(PlanOf({{2, -1}}), /*page_tokens=*/16, {}).tree_mask.empty());
 }
 
 }  // namespace

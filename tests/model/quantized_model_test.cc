@@ -128,7 +128,7 @@ std::vector<float> LogitsOf(const std::filesystem::path& path, const std::string
   options.capacity.max_batch_tokens = 64;
   options.kv_type = "f32";
   options.weights = weights;
-  auto model = engine::LoadModel(path, options);
+  auto model = engine::LoadLocalModel(path, options);
   INFO(model.status().ToString());
   REQUIRE(model.ok());
   return test::AllLogits(*model->executor, prompt, 64);
@@ -147,16 +147,16 @@ double LargestDifference(const std::vector<float>& a, const std::vector<float>& 
   return largest;
 }
 
-// As in golden_test.cc: a relative error per product, 7 products a layer that add up as independent
-// ones do, and the largest of thousands of logits within 6 deviations.
+// As in golden_test.cc: a relative error per product; those of 7 products a layer add up as
+// independent ones do, and the largest of thousands of logits is within 6 deviations.
 double Bound(double error, const std::vector<float>& logits, int32_t n_layers) {
   return 6 * error * std::sqrt(7.0 * n_layers) * Spread(logits);
 }
 
-// Of int8 activations with a scale per block, and beside int4 weights, where blocks of a group have
-// scales that are powers of two apart: their largest code is anywhere between 64 and 127, and the
-// mean square of 127 / code over that octave is 2.2. Of weights in int8 and int4, see
-// quantize_test.cc.
+// The errors of int8 activations with a scale per block, and beside int4 weights, where blocks of a
+// group have scales that are powers of two apart: their largest code is anywhere between 64 and
+// 127, and the mean square of 127 / code over that octave is 2.2. The errors of int8 and int4
+// weights are explained in quantize_test.cc.
 constexpr double kActivationError = 0.006;
 constexpr double kGroupedActivationError = 0.006 * 1.48;
 constexpr double kInt8Error = 0.0055;
@@ -213,7 +213,7 @@ TEST_CASE("A NaN among FP8 codes is refused wherever it lies, and the tensor nam
     broken->data[broken->data.size() / 2] = std::byte{0xff};
     test::WriteFile(folder / "model.safetensors", test::SafetensorsBytes(tensors));
     const engine::LoadOptions options;
-    const absl::Status status = engine::LoadModel(folder, options).status();
+    const absl::Status status = engine::LoadLocalModel(folder, options).status();
     CHECK(absl::IsInvalidArgument(status));
     CHECK_THAT(std::string(status.message()), Catch::Contains(name) && Catch::Contains("NaN"));
   }

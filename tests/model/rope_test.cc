@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "catch2/catch.hpp"
-#include "engine/model/families.h"
+#include "engine/family/model_description.h"
 #include "engine/model/model_spec.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/goldens.h"

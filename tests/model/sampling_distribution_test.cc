@@ -1,6 +1,6 @@
-// What is drawn under each sampling parameter, and under all of them together, follows the
-// distribution that the logits processors of transformers leave (tests/golden/sampling.json):
-// chi-square over draws that differ in nothing but the position, all requests in one batch.
+// Draws under each sampling parameter, and under all of them together, follow the distribution that
+// the logits processors of transformers leave (tests/golden/sampling.json): chi-square over draws
+// that differ in nothing but the position, all requests in one batch.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -51,9 +51,9 @@ std::vector<int32_t> DrawAll(kernels::Device& device, const json& golden) {
     for (float x : cases[i].at("logits").get<std::vector<float>>()) logits.push_back(x);
     const SequenceId id{i};
     state.Begin({id, ParamsOf(cases[i].at("params"), golden),
-                 golden.at("prompt").get<std::vector<TokenId>>()});
-    std::vector<TokenId> forced;
-    for (TokenId token : golden.at("generated")) state.Accept(id, token, &forced);
+                 golden.at("prompt").get<std::vector<TokenId>>()},
+                nullptr);
+    for (TokenId token : golden.at("generated")) state.Accept({id, 0, 0}, token);
     rows.insert(rows.end(), kDraws, state.Row({id, 0, 0}, static_cast<int32_t>(i)));
   }
   for (size_t i = 0; i < rows.size(); ++i) rows[i].counter = i;
@@ -116,7 +116,7 @@ TEST_CASE("A temperature too small to divide by takes the likeliest token", "[un
     SamplerState state;
     SamplingParams params;
     params.temperature = temperature;
-    state.Begin({SequenceId{1}, params, {}});
+    state.Begin({SequenceId{1}, params, {}}, nullptr);
     CHECK(state.Row({SequenceId{1}, 0, 0}, 0).temperature == 0.0f);
   }
 }

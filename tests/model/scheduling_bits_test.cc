@@ -1,6 +1,6 @@
-// What a request is answered does not depend on how it was scheduled: with random chunk sizes,
-// batch mates, preemptions, prefix cache hits and pages that were away in the host's memory, the
-// CPU backend gives the tokens and log-probabilities of the request alone, bit for bit.
+// A request's answer does not depend on how it was scheduled: with random chunk sizes, batch mates,
+// preemptions, prefix cache hits and pages swapped to the host's memory, the CPU backend gives the
+// tokens and log-probabilities of the request alone, bit for bit.
 #include <map>
 #include <random>
 #include <string>
@@ -47,7 +47,7 @@ std::unique_ptr<engine::LocalExecutor> Load(const std::string& golden_name,
   const std::filesystem::path path =
       golden.gguf ? test::WriteSyntheticGguf(golden, kernels::DType::kQ4_0, folder / "model.gguf")
                   : test::WriteSyntheticModel(golden, folder);
-  auto model = engine::LoadModel(path, options);
+  auto model = engine::LoadLocalModel(path, options);
   INFO(model.status().ToString());
   REQUIRE(model.ok());
   return std::move(model->executor);
@@ -76,14 +76,14 @@ class SteppedLoad {
     scheduler_.Plan(++now_us_, &plan_);
     if (plan_.empty()) return false;
     most_pages_used_ = std::max(most_pages_used_, scheduler_.stats().pages_used);
-    REQUIRE(executor_.Submit(plan_).ok());
+    REQUIRE(executor_.Submit(plan_, scheduler_.locals()).ok());
     REQUIRE(executor_.Wait(&result_).ok());
     result_.timing.swap_ns = 0;  // steps take no time here: swaps must not seem to
     std::vector<scheduler::SequenceEvent> events;
     scheduler_.Commit(result_, now_us_, &events);
     for (const scheduler::SequenceEvent& event : events) {
-      for (int32_t i = 0; i < event.num_samples; ++i) {
-        const engine::SampledToken& token = result_.samples.at(event.sample_begin + i);
+      for (int32_t i = 0; i < event.num_tokens; ++i) {
+        const engine::SampledToken& token = result_.tokens.at(event.token_begin + i);
         answers_[{event.request, event.branch}].emplace_back(token.token, token.logprob);
       }
     }
@@ -110,7 +110,7 @@ SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits) {
           .prefix_cache = false};
 }
 
-// Half of them begin alike; two turns of a conversation are among them.
+// Half of them share a prefix; two turns of a conversation are among them.
 std::vector<GenerationRequest> Requests(std::mt19937_64* random, int32_t vocab, int32_t scale) {
   auto between = [&](int32_t low, int32_t high) {
     return std::uniform_int_distribution<int32_t>(low, high)(*random);
@@ -174,7 +174,7 @@ TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
     swapped += load.stats().pages_swapped_in;
   }
   INFO("swapped " << swapped << ", preempted " << preemptions << ", cached " << cached);
-  // The load is one that tests something.
+  // The load exercises what the test is about.
   CHECK((preemptions > 10 || has_windows));
   CHECK(cached > 100);
   CHECK((swapped > 3 || has_windows));
@@ -210,8 +210,8 @@ TEST_CASE("Layers with windows give pages back beside others that keep theirs, a
       continue;
     }
     CHECK(load.answers() == kept);
-    // As computed: all that group 0 sees, and of each other group a window, the grain of 512
-    // positions that it gives back at a time, a step, and a page at either end.
+    // Group 0's pages hold all computed positions; those of each other group hold a window, the
+    // grain of 512 positions that it gives back at a time, a step, and a page at either end.
     int64_t bound = (1699 + 7) / 8;
     for (size_t group = 1; group < limits.windows.size(); ++group) {
       bound += (limits.windows[group] + 512 + kMaxStepTokens) / 8 + 2;

@@ -1,6 +1,6 @@
-// Models that read images as well: served is their decoder, described by config.json's text_config.
+// Models that also read images: their decoder is served, described by config.json's text_config.
 #include "catch2/catch.hpp"
-#include "engine/model/families.h"
+#include "engine/family/model_description.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/status_matchers.h"
 
@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-// config.json of google/gemma-3-4b-it, without what reads images.
+// config.json of google/gemma-3-4b-it, without the image encoder's part.
 json Gemma3Config() {
   return json::parse(R"({
     "architectures": ["Gemma3ForConditionalGeneration"], "boi_token_index": 255999,

@@ -6,7 +6,7 @@
 #include "catch2/catch.hpp"
 #include "engine/model/load.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/emulate/machine.h"
+#include "tests/emulate/machine.h"
 #include "tests/support/greedy_runner.h"
 #include "tests/support/paths.h"
 
@@ -30,11 +30,11 @@ engine::LoadOptions Untuned() { return On({}); }
 TEST_CASE("A device that tunes is warmed up, and answers as one that does not", "[cuda]") {
   const auto dir = test::SharedDataOrSkip("stories260K");
   const std::vector<TokenId> prompt = {1, 5, 9, 2, 7, 30, 11};
-  auto tuned = engine::LoadModel(dir, Tuned());
+  auto tuned = engine::LoadLocalModel(dir, Tuned());
   REQUIRE(tuned.ok());
   CHECK(tuned->warm_up_seconds > 0);
   CHECK_FALSE(tuned->executor->device().TimedChoices().empty());
-  const auto plain = engine::LoadModel(dir, Untuned());
+  const auto plain = engine::LoadLocalModel(dir, Untuned());
   REQUIRE(plain.ok());
   CHECK(plain->warm_up_seconds == 0);
   CHECK(plain->executor->device().TimedChoices().empty());
@@ -43,9 +43,9 @@ TEST_CASE("A device that tunes is warmed up, and answers as one that does not", 
         test::RunGreedy(*plain->executor, prompt, options).ids);
 }
 
-#if defined(HEDDLE_CUDA_EMULATE)  // other devices are what they are
-// Of 640 MiB the pool gets half of what is left beside the reserve: 256 MiB of it before a warm-up,
-// 128 after.
+#if defined(HEDDLE_CUDA_EMULATE)  // other devices cannot be changed
+// The pool gets half of what 640 MiB leave beside the reserve: 256 MiB of it before a warm-up, 128
+// after.
 TEST_CASE("What a warm device has left becomes pages", "[cuda]") {
   constexpr double kMiB = 1 << 20;
   const auto dir = test::SharedDataOrSkip("stories260K");
@@ -53,22 +53,22 @@ TEST_CASE("What a warm device has left becomes pages", "[cuda]") {
   engine::LoadOptions options = Tuned();
   options.capacity.max_batch_tokens = 16;
   options.capacity.kv_fraction = 0.5;
-  const auto pool_bytes = [](const engine::LoadedModel& model) {
+  const auto pool_bytes = [](const engine::LocalModel& model) {
     const auto pages = model.executor->limits().num_pages;
     CHECK(model.capacity.limits.num_pages == pages);
     return static_cast<double>(model.executor->page_bytes() * pages);
   };
-  const auto free_bytes = [](const engine::LoadedModel& model) {
+  const auto free_bytes = [](const engine::LocalModel& model) {
     return static_cast<double>(model.executor->device().memory()->available_bytes);
   };
   {
-    const auto model = engine::LoadModel(dir, options);
+    const auto model = engine::LoadLocalModel(dir, options);
     REQUIRE(model.ok());
     CHECK(pool_bytes(*model) == Approx(free_bytes(*model) - 128 * kMiB).margin(kMiB / 16));
     CHECK(pool_bytes(*model) == Approx(model->capacity.kv_bytes));
   }
   options.make_device = Untuned().make_device;
-  const auto model = engine::LoadModel(dir, options);
+  const auto model = engine::LoadLocalModel(dir, options);
   REQUIRE(model.ok());
   CHECK(pool_bytes(*model) == Approx(free_bytes(*model) - 256 * kMiB).margin(kMiB / 16));
   kernels::cuda::emulate::SetMachine({});
@@ -77,7 +77,7 @@ TEST_CASE("What a warm device has left becomes pages", "[cuda]") {
 TEST_CASE("A device that fails while it is warmed up fails the start", "[cuda]") {
   const auto dir = test::SharedDataOrSkip("stories260K");
   kernels::cuda::emulate::SetMachine({.launches_before_fault = 100});
-  const absl::Status status = engine::LoadModel(dir, Tuned()).status();
+  const absl::Status status = engine::LoadLocalModel(dir, Tuned()).status();
   kernels::cuda::emulate::SetMachine({});
   CHECK(absl::IsUnavailable(status));
   CHECK(status.message().find("cuda:0 (emulated) failed") != std::string::npos);

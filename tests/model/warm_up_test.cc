@@ -18,14 +18,14 @@ struct Size {
   friend auto operator<=>(const Size&, const Size&) = default;
 };
 
-// Checks plans in place of running them.
+// Checks plans instead of running them.
 class CheckingExecutor final : public Executor {
  public:
   explicit CheckingExecutor(ExecutorLimits limits) : limits_(std::move(limits)) {}
 
   const ExecutorLimits& limits() const override { return limits_; }
 
-  absl::Status Submit(const StepPlan& plan) override {
+  absl::Status Submit(const StepPlan& plan, const StepLocals&) override {
     plan_ = &plan;
     CheckRows(plan);
     std::vector<GroupSpans::Range> first;
@@ -46,7 +46,7 @@ class CheckingExecutor final : public Executor {
   }
 
   absl::Status Wait(StepResult* result) override {
-    result->samples.resize(plan_->samples.size());
+    result->gains.resize(plan_->samples.size());
     plan_ = nullptr;
     return absl::OkStatus();
   }

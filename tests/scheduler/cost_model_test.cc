@@ -81,7 +81,7 @@ TEST_CASE("A thousand like steps leave the model as it was", "[scheduler][unit]"
 }
 
 TEST_CASE("Steps that are all alike leave predictions of others sane", "[scheduler][unit]") {
-  // As a full machine sees them: a prompt, chunks, and then so many decodes and a little chunk.
+  // Steps of a full machine: a prompt, chunks, and then decodes with a small chunk each.
   std::mt19937 random(5);
   std::uniform_real_distribution<double> noise(0.9, 1.1);
   CostModel model;
@@ -137,8 +137,8 @@ TEST_CASE("Steps with decodes keep the target while a long prompt is read", "[sc
   CHECK(busy_us / steps > 0.8 * kTargetUs);  // the rest of the step is filled
 }
 
-// Steps with 8 streams and `num_prompts` long prompts: their time beside twice that of so many
-// streams and prompts, all decoding with the streams' mean context.
+// The time of steps with 8 streams and `num_prompts` long prompts, relative to twice that of as
+// many streams and prompts that all decode with the streams' mean context.
 double AutomaticRatio(int num_prompts) {
   SchedulerOptions options{.num_pages = 6000,
                            .page_tokens = 16,

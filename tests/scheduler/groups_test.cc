@@ -1,12 +1,12 @@
-// Models whose layers are in groups that see differently far: what each group keeps, what is found
-// in the prefix cache, and what moves to the host's memory.
+// Models whose layers are in groups with different windows: what each group keeps, what is found in
+// the prefix cache, and what moves to the host's memory.
 #include "catch2/catch.hpp"
 #include "tests/scheduler/rig.h"
 
 namespace heddle::scheduler {
 namespace {
 
-// One group of layers that see all, and two that see eight positions.
+// One group of layers with full attention, and two with a window of eight positions.
 SchedulerOptions WithGroups() {
   return {.num_pages = 200,
           .page_tokens = 4,

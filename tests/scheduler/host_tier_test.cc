@@ -1,4 +1,4 @@
-// The prefix cache's second tier: what is evicted from the pool comes back from the host.
+// The prefix cache's second tier: content that is evicted from the pool comes back from the host.
 #include "catch2/catch.hpp"
 #include "tests/scheduler/rig.h"
 

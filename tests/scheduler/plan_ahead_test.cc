@@ -1,5 +1,5 @@
-// Steps that are planned while the one before is in flight: what they hold, when they wait for its
-// tokens after all, and what becomes of rows that turn out to be of no use.
+// Steps that are planned while the previous one is in flight: what they hold, when they wait for
+// its tokens after all, and what happens to rows that turn out to be useless.
 #include "catch2/catch.hpp"
 #include "tests/scheduler/rig.h"
 
@@ -14,7 +14,7 @@ SchedulerOptions Options() {
           .max_step_seqs = 4};
 }
 
-// Always ahead, where the scheduler can.
+// Plans ahead whenever the scheduler can.
 Rig AheadRig(const SchedulerOptions& options) { return Rig(options, /*max_in_flight=*/2); }
 
 // One step in flight whose samples are drawn and not committed.
@@ -33,7 +33,13 @@ TEST_CASE("A step planned ahead runs the tokens that the one before draws, by sa
   engine::StepPlan next;
   REQUIRE(rig.scheduler.PlanAhead(rig.now_us, &next));
   CHECK(next.step == first.step + 1);
-  CHECK(next.token_ids == std::vector<TokenId>{~0, ~1});
+  CHECK(next.token_ids == std::vector<TokenId>{engine::kNoToken, engine::kNoToken});
+  REQUIRE(next.undrawn.size() == 2);
+  for (int32_t i = 0; i < 2; ++i) {
+    CHECK(next.undrawn[i].row == i);
+    CHECK(next.undrawn[i].sample == i);
+    CHECK(next.undrawn[i].step == first.step);
+  }
   CHECK(next.positions == std::vector<engine::Position>{6, 5});
   REQUIRE(next.samples.size() == 2);
   CHECK(next.samples[0].position == 7);
@@ -42,7 +48,7 @@ TEST_CASE("A step planned ahead runs the tokens that the one before draws, by sa
   CHECK(next.sequences[0].context_tokens == 7);
   CHECK(rig.scheduler.CheckIntegrity().ok());
   engine::StepPlan third;
-  CHECK_FALSE(rig.scheduler.PlanAhead(rig.now_us, &third));  // two are enough
+  CHECK_FALSE(rig.scheduler.PlanAhead(rig.now_us, &third));  // as many as the executor takes
 }
 
 TEST_CASE("Steps planned ahead draw what steps planned one by one draw", "[scheduler][unit]") {
@@ -60,6 +66,32 @@ TEST_CASE("Steps planned ahead draw what steps planned one by one draw", "[sched
   CHECK(rig.executor.num_ahead() > 15);
   CHECK(rig.executor.num_live() == 0);
   CHECK(rig.scheduler.stats().pages_used == 0);
+}
+
+TEST_CASE("However many steps may be in flight, a sequence runs one ahead of its tokens at most",
+          "[scheduler][unit]") {
+  for (const int32_t depth : {1, 2, 3, 5}) {
+    INFO("depth " << depth);
+    SchedulerOptions options = Options();
+    options.max_step_tokens = 6;  // so that the long prompt has rows for many steps
+    Rig rig(options, depth);
+    rig.ahead = [] { return true; };
+    GenerationRequest branches = MakeRequest(5, 12, 3);
+    branches.num_branches = 2;
+    const RequestId a = rig.Add(branches);
+    const RequestId b = rig.Add(MakeRequest(50, 9, 4));
+    while (rig.Step()) {
+      for (const engine::UndrawnRow& undrawn : rig.plan.undrawn) {
+        CHECK(undrawn.step < rig.plan.step);
+        CHECK(undrawn.step + static_cast<uint64_t>(depth) > rig.plan.step);
+      }
+    }
+    for (int32_t i = 0; i < 2; ++i) CHECK(rig.Of(a, i).tokens == Alone(branches, i, 12));
+    CHECK(rig.Of(b).tokens == Alone(MakeRequest(50, 9, 4), 0, 9));
+    CHECK((rig.executor.num_ahead() > 0) == (depth > 1));
+    CHECK(rig.executor.num_live() == 0);
+    CHECK(rig.scheduler.stats().pages_used == 0);
+  }
 }
 
 TEST_CASE("A sequence that stops has one row more, which nobody hears of", "[scheduler][unit]") {
@@ -120,7 +152,7 @@ GenerationRequest Constrained(int32_t salt) {
   return request;
 }
 
-TEST_CASE("A sample behind a token that others follow, forced, is void, and these run next",
+TEST_CASE("A sample behind a token that others follow, forced, brings nothing, and these run next",
           "[scheduler][unit]") {
   Rig rig = AheadRig(Options());
   int32_t salt = 0;  // of a sequence that has something forced behind its second token, not before
@@ -133,11 +165,12 @@ TEST_CASE("A sample behind a token that others follow, forced, is void, and thes
   rig.ahead = [] { return true; };
   for (int i = 0; i < 2; ++i) REQUIRE(rig.Step());
   CHECK(rig.Of(id).tokens == std::vector<TokenId>(alone.begin(), alone.begin() + 4));
-  // The step in flight runs the second token, and its sample is nobody's; that behind it runs what
-  // was forced, and draws.
+  // The step in flight runs the second token, and its sample is dropped; the step behind it runs
+  // the forced tokens, and draws.
   REQUIRE(rig.Step());
-  CHECK(rig.plan.token_ids == std::vector<TokenId>{~0});
-  CHECK(rig.result.samples[0].token == -1);
+  REQUIRE(rig.plan.undrawn.size() == 1);
+  CHECK(rig.result.gains[0].num_tokens == 0);
+  CHECK(rig.result.gains[0].rows_kept == 1);
   CHECK(rig.Of(id).tokens.size() == 4);
   REQUIRE(rig.Step());
   CHECK(rig.plan.token_ids == std::vector<TokenId>{alone[2], alone[3]});

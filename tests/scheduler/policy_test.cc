@@ -37,6 +37,20 @@ GenerationRequest OfTenant(GenerationRequest request, uint64_t tenant) {
   return request;
 }
 
+TEST_CASE("Each policy is found by its name, and says what it looks at", "[scheduler][unit]") {
+  for (const PolicyKind kind : {PolicyKind::kFcfs, PolicyKind::kPriority, PolicyKind::kDeadline,
+                                PolicyKind::kFair, PolicyKind::kShortest}) {
+    const PolicyTraits& traits = TraitsOf(kind);
+    CHECK(traits.kind == kind);
+    REQUIRE(FindPolicy(traits.name) != nullptr);
+    CHECK(FindPolicy(traits.name)->kind == kind);
+    CHECK(traits.uses_priority == (kind == PolicyKind::kPriority));
+    CHECK(traits.uses_deadline == (kind == PolicyKind::kDeadline));
+    CHECK(MakePolicy(kind)->is_per_tenant() == (kind == PolicyKind::kFair));
+  }
+  CHECK(FindPolicy("") == nullptr);
+}
+
 TEST_CASE("The lowest priority number is served first, equal ones as they came",
           "[scheduler][unit]") {
   Rig rig(Options(PolicyKind::kPriority, 1));
@@ -45,6 +59,15 @@ TEST_CASE("The lowest priority number is served first, equal ones as they came",
   RequestId c = rig.Add(WithPriority(MakeRequest(5, 3, 3), 7));
   RequestId d = rig.Add(WithPriority(MakeRequest(5, 3, 4), 0));
   CHECK(OrderOfEnds(&rig) == std::vector<RequestId>{b, d, a, c});
+}
+
+TEST_CASE("The shortest prompt goes first, equal ones as they came", "[scheduler][unit]") {
+  Rig rig(Options(PolicyKind::kShortest, 1));
+  RequestId a = rig.Add(MakeRequest(40, 3, 1));
+  RequestId b = rig.Add(MakeRequest(5, 90, 2));  // how long its answer is does not count
+  RequestId c = rig.Add(MakeRequest(12, 3, 3));
+  RequestId d = rig.Add(MakeRequest(5, 3, 4));
+  CHECK(OrderOfEnds(&rig) == std::vector<RequestId>{b, d, c, a});
 }
 
 TEST_CASE("A request of higher urgency takes the place of a running one, which goes on later",
@@ -65,7 +88,7 @@ TEST_CASE("A request of higher urgency takes the place of a running one, which g
 TEST_CASE(
     "Whoever waits for the starvation limit is served before an endless stream of urgent ones",
     "[scheduler][unit]") {
-  for (PolicyKind policy : {PolicyKind::kPriority, PolicyKind::kDeadline}) {
+  for (PolicyKind policy : {PolicyKind::kPriority, PolicyKind::kDeadline, PolicyKind::kShortest}) {
     SchedulerOptions options = Options(policy, 2);
     options.starvation_us = 100;  // one step is 1 us
     Rig rig(options);
@@ -75,7 +98,7 @@ TEST_CASE(
       return request;
     };
     for (int i = 0; i < 4; ++i) rig.Add(urgent(i));
-    RequestId poor = rig.Add(WithPriority(MakeRequest(5, 40, 99), 9));
+    RequestId poor = rig.Add(WithPriority(MakeRequest(6, 40, 99), 9));
     int64_t started_us = 0, ended_us = 0;
     for (int step = 0; step < 400 && ended_us == 0; ++step) {
       if (rig.scheduler.stats().waiting_requests < 4) rig.Add(urgent(step));
@@ -90,7 +113,7 @@ TEST_CASE(
     CHECK(started_us <= 100 + 10 + 1);
     CHECK(ended_us == started_us + 39);
     // Without a deadline it is taken for one whose time is the limit, and need not be promoted.
-    CHECK((rig.scheduler.stats().overdue >= 1) == (policy == PolicyKind::kPriority));
+    CHECK((rig.scheduler.stats().overdue >= 1) == (policy != PolicyKind::kDeadline));
   }
 }
 
@@ -144,7 +167,7 @@ TEST_CASE("One tenant's ten thousand requests take no more than half while anoth
   for (int step = 0; step < 200; ++step) {
     REQUIRE(rig.Step());
     for (const SequenceEvent& event : rig.events) {
-      tokens[event.request >= second[0] ? 2 : 1] += event.num_samples;
+      tokens[event.request >= second[0] ? 2 : 1] += event.num_tokens;
     }
   }
   CHECK(tokens[2] == Approx(tokens[1]).epsilon(0.1));
@@ -165,7 +188,7 @@ TEST_CASE("A tenant that cancels everything it asks for gains nothing by it", "[
     }
     REQUIRE(rig.Step());
     for (const SequenceEvent& event : rig.events) {
-      if (event.request <= own.back()) tokens += event.num_samples;
+      if (event.request <= own.back()) tokens += event.num_tokens;
     }
     while (nasty.size() > 5) {
       rig.Cancel(nasty.front());
@@ -186,7 +209,7 @@ TEST_CASE("A tenant that was idle comes back without credit", "[scheduler][unit]
   for (int step = 0; step < 150; ++step) {
     REQUIRE(rig.Step());
     for (const SequenceEvent& event : rig.events) {
-      tokens[event.request >= late[0] ? 2 : 1] += event.num_samples;
+      tokens[event.request >= late[0] ? 2 : 1] += event.num_tokens;
     }
   }
   CHECK(tokens[1] == Approx(tokens[2]).epsilon(0.25));

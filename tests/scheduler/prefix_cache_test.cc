@@ -162,7 +162,6 @@ TEST_CASE("What takes longer to compute stays longer, but not for ever", "[sched
       const std::vector<TokenId> tokens = {static_cast<TokenId>(space), 1};
       const uint64_t next = PrefixCache::Extend(hash, tokens);
       REQUIRE(cache.Insert(page, next, hash, parent, tokens));
-      pool.SetCached(page);
       hash = next;
       parent = page;
     }
@@ -177,7 +176,7 @@ TEST_CASE("What takes longer to compute stays longer, but not for ever", "[sched
   CHECK(insert(5, 1) == second);  // 1 + 1
   CHECK(insert(6, 1) == first);   // evicts 2 before 3
   CHECK(insert(7, 1) == second);
-  // By now others have gathered as much credit, and it is its turn, the leaf first.
+  // By now others have as much credit, and it is its turn, the leaf first.
   CHECK(insert(8, 1)[0] == deep[1]);
   CHECK(insert(9, 1)[0] == deep[0]);
   CHECK(pool.CheckIntegrity().ok());
@@ -195,7 +194,6 @@ TEST_CASE("An evicted page takes its descendants out of the cache, used ones sta
   for (PageId page : pages) {
     const uint64_t next = PrefixCache::Extend(hash, tokens);
     REQUIRE(cache.Insert(page, next, hash, parent, tokens));
-    pool.SetCached(page);
     hash = next;
     parent = page;
   }

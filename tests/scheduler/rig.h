@@ -1,6 +1,7 @@
-// A scheduler with a FakeExecutor under it, stepped by hand, and what came out for each branch.
+// A scheduler with a FakeExecutor under it, stepped by hand, and the output of each branch.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <string>
@@ -26,10 +27,10 @@ struct BranchOutcome {
 
 class Rig {
  public:
-  // With max_in_flight 2, `ahead` says before each result whether the next step is to be planned
-  // already.
+  // If max_in_flight is larger, `ahead` says before each result, as long as there is room, whether
+  // one more step is planned already.
   explicit Rig(const SchedulerOptions& options, int32_t max_in_flight = 1)
-      : scheduler(options),
+      : scheduler(WithDepth(options, max_in_flight)),
         executor({.num_pages = options.num_pages,
                   .page_tokens = options.page_tokens,
                   .max_context = options.max_context,
@@ -47,19 +48,21 @@ class Rig {
     return request.id;
   }
 
-  // One step; false if there was nothing to do. Fails the test on a broken plan.
+  // Runs one step; false if there was nothing to do. Fails the test on a broken plan.
   bool Step() {
     ++now_us;
-    if (!has_next_) {
+    if (planned_.empty()) {
       scheduler.Plan(now_us, &plan);
       if (plan.empty()) return false;
-      if (absl::Status status = executor.Submit(plan); !status.ok()) FAIL(status.ToString());
+      Submit(plan);
     } else {
-      std::swap(plan, next_);
+      plan = std::move(planned_.front());
+      planned_.pop_front();
     }
-    has_next_ = ahead && ahead() && scheduler.PlanAhead(now_us, &next_);
-    if (has_next_) {
-      if (absl::Status status = executor.Submit(next_); !status.ok()) FAIL(status.ToString());
+    engine::StepPlan next;
+    while (ahead && ahead() && scheduler.PlanAhead(now_us, &next)) {
+      Submit(next);
+      planned_.push_back(next);
     }
     if (absl::Status status = executor.Wait(&result); !status.ok()) FAIL(status.ToString());
     if (between) between();
@@ -91,11 +94,8 @@ class Rig {
       BranchOutcome& out = outcome[{event.request, event.branch}];
       if (out.finished) FAIL("an event after the last one");
       ++out.num_events;
-      for (int32_t i = 0; i < event.num_samples; ++i) {
-        out.tokens.push_back(result.samples.at(event.sample_begin + i).token);
-      }
-      for (int32_t i = 0; i < event.num_forced; ++i) {
-        out.tokens.push_back(result.samples.at(event.sample_begin).forced.at(i));
+      for (int32_t i = 0; i < event.num_tokens; ++i) {
+        out.tokens.push_back(result.tokens.at(event.token_begin + i).token);
       }
       for (int32_t i = 0; i < event.num_scores; ++i) {
         out.scores.push_back(result.scores.at(event.score_begin + i));
@@ -119,9 +119,18 @@ class Rig {
   int64_t now_us = 0;
 
  private:
+  static SchedulerOptions WithDepth(SchedulerOptions options, int32_t max_in_flight) {
+    options.max_in_flight = max_in_flight;
+    return options;
+  }
+
+  void Submit(const engine::StepPlan& submitted) {
+    const absl::Status status = executor.Submit(submitted, scheduler.locals());
+    if (!status.ok()) FAIL(status.ToString());
+  }
+
   uint64_t last_id_ = 0;
-  engine::StepPlan next_;  // submitted behind `plan`
-  bool has_next_ = false;
+  std::deque<engine::StepPlan> planned_;  // submitted behind `plan`
 };
 
 // `num_prompt` tokens that depend on `salt`.

@@ -21,15 +21,15 @@ int64_t EnvOr(const char* name, int64_t fallback) {
 class RandomLoad {
  public:
   explicit RandomLoad(uint64_t seed)
-      : random_(seed), options_(RandomOptions()), rig_(options_, /*max_in_flight=*/2) {
-    // A third of the pools never plans ahead, a third whenever it can.
+      : random_(seed), options_(RandomOptions()), rig_(options_, Between(1, 4)) {
+    // A third of the pools never plans ahead, and a third does whenever it can.
     ahead_per_100_steps_ = std::clamp(Between(-100, 200), 0, 100);
     constrained_per_100_requests_ = Between(0, 1) * Between(0, 20);
     rig_.ahead = [this] { return Between(0, 99) < ahead_per_100_steps_; };
     arrivals_per_100_steps_ = Between(5, 150);
     cancels_per_100_steps_ = Between(0, 20);
     rig_.between = [this] {
-      // Steps take time by their rows, for the targets to go by.
+      // Steps take time in proportion to their rows, for the targets' sake.
       rig_.now_us += static_cast<int64_t>(rig_.plan.token_ids.size() / 8);
       MaybeCancel();
     };
@@ -85,7 +85,7 @@ class RandomLoad {
     // With a window of 1 the fake executor would see nothing of the history.
     options.windows = {Between(0, 2) == 0 ? Between(2, 40) : 0};
     options.window_grain = options.page_tokens * (1 << Between(0, 2));
-    // Half of the pools are of models whose layers see differently far, those of group 0 furthest.
+    // Half of the pools are for models whose layers have different windows, group 0's the longest.
     for (int32_t more = Between(0, 1) * Between(1, 3); more > 0; --more) {
       const int32_t furthest = options.windows.back() > 0 ? options.windows.back() : 40;
       options.windows.push_back(Between(2, furthest));
@@ -99,7 +99,7 @@ class RandomLoad {
   }
 
   void Arrive() {
-    // A few families of prompts that begin alike; half of them end in tokens of their own.
+    // A few families of prompts with a common prefix; half of them end in tokens of their own.
     GenerationRequest request = MakeRequest(Between(1, 30), Between(0, 25), Between(0, 5));
     if (Between(0, 1) == 0) request.prompt.resize(Between(1, 30), Between(0, kVocab - 1));
     request.cache_space = static_cast<uint64_t>(Between(0, 7) / 7);
@@ -202,7 +202,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
     if (load.num_groups() > 1) cached_of_groups += load.rig().scheduler.stats().cached_tokens;
     finished += load.finished();
   }
-  // The load is one that tests something.
+  // The load exercises what the test is about.
   CHECK(preemptions > steps / 100);
   CHECK(finished > steps / 100);
   CHECK(cached > steps / 10);

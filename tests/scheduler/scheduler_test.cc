@@ -1,5 +1,10 @@
 #include "scheduler/scheduler.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <type_traits>
+
 #include "catch2/catch.hpp"
 #include "tests/scheduler/rig.h"
 
@@ -232,9 +237,9 @@ TEST_CASE("A draw that found no token ends its branch with an error and goes now
   const RequestId id = rig.Add(request);
   REQUIRE(rig.Step());
   rig.scheduler.Plan(++rig.now_us, &rig.plan);
-  REQUIRE(rig.executor.Submit(rig.plan).ok());
+  REQUIRE(rig.executor.Submit(rig.plan, {}).ok());
   REQUIRE(rig.executor.Wait(&rig.result).ok());
-  rig.result.samples[0].token = -1;
+  rig.result.tokens[0].token = engine::kNoToken;
   rig.events.clear();
   rig.scheduler.Commit(rig.result, rig.now_us, &rig.events);
   rig.Book();
@@ -245,9 +250,16 @@ TEST_CASE("A draw that found no token ends its branch with an error and goes now
   CHECK(rig.scheduler.stats().pages_used == 0);
 }
 
-// One step whose first sample has `forced` behind its token.
+// One step whose first sample brings `forced` behind its token.
 void StepWithForced(std::vector<TokenId> forced, Rig* rig) {
-  rig->between = [rig, forced] { rig->result.samples[0].forced = forced; };
+  rig->between = [rig, forced] {
+    engine::SequenceGain& gain = rig->result.gains[0];
+    const engine::SampledToken drawn = rig->result.tokens[gain.token_begin];
+    gain.token_begin = static_cast<int32_t>(rig->result.tokens.size());
+    gain.num_tokens = 1 + static_cast<int32_t>(forced.size());
+    rig->result.tokens.push_back(drawn);
+    for (TokenId token : forced) rig->result.tokens.emplace_back().token = token;
+  };
   REQUIRE(rig->Step());
   rig->between = nullptr;
 }
@@ -258,8 +270,7 @@ TEST_CASE("Forced tokens run in the next step as rows of one chunk, and one samp
   const RequestId id = rig.Add(MakeRequest(5, 10));
   StepWithForced({7, 8, 9}, &rig);
   REQUIRE(rig.events.size() == 1);
-  CHECK(rig.events[0].num_samples == 1);
-  CHECK(rig.events[0].num_forced == 3);
+  CHECK(rig.events[0].num_tokens == 4);
   const TokenId drawn = rig.Of(id).tokens.at(0);
   REQUIRE(rig.Step());
   CHECK(rig.plan.token_ids == std::vector<TokenId>{drawn, 7, 8, 9});
@@ -282,15 +293,122 @@ TEST_CASE("An answer ends within forced tokens, at its limit or at a stop token"
   StepWithForced({7, 8, 9}, &rig);
   CHECK(rig.Of(id).finished);
   CHECK(rig.Of(id).reason == FinishReason::kLength);
-  CHECK(rig.events[0].num_forced == 2);
+  CHECK(rig.events[0].num_tokens == 3);
 
   GenerationRequest request = MakeRequest(5, 10);
   request.stop_tokens = {8};
   const RequestId stopped = rig.Add(request);
   StepWithForced({7, 8, 9}, &rig);
   CHECK(rig.Of(stopped).reason == FinishReason::kStop);
-  CHECK(rig.events[0].num_forced == 2);
+  CHECK(rig.events[0].num_tokens == 3);
   CHECK(rig.scheduler.stats().pages_used == 0);
+}
+
+// The result of an executor for a plan whose samples draw token 1.
+engine::StepResult PlainDraws(const engine::StepPlan& plan) {
+  engine::StepResult result;
+  result.step = plan.step;
+  for (const engine::SampleRow& sample : plan.samples) {
+    result.gains.push_back(
+        {sample.id, static_cast<int32_t>(result.tokens.size()), 1, sample.num_rows});
+    result.tokens.emplace_back().token = 1;
+  }
+  return result;
+}
+
+TEST_CASE("A row that is not kept leaves no trace, and runs again", "[scheduler][unit]") {
+  Scheduler scheduler(Small());
+  GenerationRequest request = MakeRequest(8, 10);
+  request.id = RequestId{1};
+  scheduler.Add(request, 0);
+  engine::StepPlan plan;
+  std::vector<SequenceEvent> events;
+  scheduler.Plan(1, &plan);
+  scheduler.Commit(PlainDraws(plan), 1, &events);
+  // The decode's row is the first of the third page; the step draws nothing and drops the row.
+  scheduler.Plan(2, &plan);
+  REQUIRE(plan.token_ids == std::vector<TokenId>{1});
+  REQUIRE(plan.positions == std::vector<engine::Position>{8});
+  CHECK(scheduler.stats().pages_used == 3);
+  engine::StepResult dropped = PlainDraws(plan);
+  dropped.gains[0].num_tokens = 0;
+  dropped.gains[0].rows_kept = 0;
+  events.clear();
+  scheduler.Commit(dropped, 2, &events);
+  CHECK(events.empty());
+  CHECK(scheduler.stats().pages_used == 2);
+  CHECK(scheduler.CheckIntegrity().ok());
+  scheduler.Plan(3, &plan);
+  CHECK(plan.token_ids == std::vector<TokenId>{1});
+  CHECK(plan.positions == std::vector<engine::Position>{8});
+  CHECK(plan.samples[0].position == 9);
+  CHECK(plan.sequences[0].kind == engine::SliceKind::kDecode);
+  CHECK(scheduler.stats().generated_tokens == 1);
+}
+
+TEST_CASE("What a slice holds is a prompt's tokens, or the token that was drawn last",
+          "[scheduler][unit]") {
+  Rig rig(Small());
+  rig.Add(MakeRequest(5, 10));
+  REQUIRE(rig.Step());
+  CHECK(rig.plan.sequences[0].kind == engine::SliceKind::kPrompt);
+  CHECK(rig.plan.sequences[0].num_masks == 0);
+  StepWithForced({7, 8}, &rig);
+  CHECK(rig.plan.sequences[0].kind == engine::SliceKind::kDecode);
+  REQUIRE(rig.Step());
+  CHECK(rig.plan.sequences[0].num_tokens == 3);  // drawn, and two that were forced
+  CHECK(rig.plan.sequences[0].kind == engine::SliceKind::kPrompt);
+}
+
+// Sends `plan` to another process and back, as far as that is possible within this one: every array
+// through its bytes, except `begun`, which is copied.
+engine::StepPlan ThroughBytes(const engine::StepPlan& plan) {
+  std::vector<std::vector<std::byte>> sent;
+  const auto send = [&sent](const auto& array) {
+    using Element = typename std::decay_t<decltype(array)>::value_type;
+    sent.emplace_back();
+    if constexpr (std::is_trivially_copyable_v<Element>) {
+      const auto bytes = std::as_bytes(std::span(array));
+      sent.back().assign(bytes.begin(), bytes.end());
+    } else {
+      static_assert(std::is_same_v<Element, engine::SequenceBegin>);
+    }
+  };
+  engine::StepPlan::ForEachArray(plan, send);
+  engine::StepPlan received;
+  received.step = plan.step;
+  received.begun = plan.begun;
+  received.more_groups = plan.more_groups;
+  size_t next = 0;
+  engine::StepPlan::ForEachArray(received, [&](auto& array) {
+    using Element = typename std::decay_t<decltype(array)>::value_type;
+    const std::vector<std::byte>& bytes = sent[next++];
+    if constexpr (std::is_trivially_copyable_v<Element>) {
+      array.resize(bytes.size() / sizeof(Element));
+      std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(std::span(array)).begin());
+    }
+  });
+  return received;
+}
+
+TEST_CASE("A plan that went through bytes is executed like the plan itself", "[scheduler][unit]") {
+  SchedulerOptions options = Small();
+  options.num_pages = 12;  // so that pages are given back, copied and shared
+  Rig rig(options);
+  GenerationRequest branches = MakeRequest(7, 12, 1);
+  branches.num_branches = 3;
+  rig.Add(branches);
+  rig.Add(MakeRequest(6, 9, 2));
+  for (int64_t now = 1; !rig.scheduler.idle(); ++now) {
+    rig.scheduler.Plan(now, &rig.plan);
+    REQUIRE(rig.executor.Submit(ThroughBytes(rig.plan), rig.scheduler.locals()).ok());
+    REQUIRE(rig.executor.Wait(&rig.result).ok());
+    rig.events.clear();
+    rig.scheduler.Commit(rig.result, now, &rig.events);
+    rig.Book();
+  }
+  for (int32_t b = 0; b < 3; ++b) CHECK(rig.Of(RequestId{1}, b).tokens == Alone(branches, b, 12));
+  CHECK(rig.Of(RequestId{2}).tokens == Alone(MakeRequest(6, 9, 2), 0, 9));
 }
 
 TEST_CASE("Waiting requests start in the order they came in", "[scheduler][unit]") {

@@ -1,7 +1,7 @@
 #include "tests/server/byte_codec.h"
 
+#include "base/utf8.h"
 #include "nlohmann/json.hpp"
-#include "server/utf8.h"
 
 namespace heddle::test {
 namespace {
@@ -14,7 +14,7 @@ class ByteStream final : public server::TokenStream {
     if (token > 255) return;
     waiting_.push_back(static_cast<char>(token));
     while (!waiting_.empty()) {
-      size_t length = server::Utf8SequenceLength(waiting_);
+      size_t length = base::Utf8SequenceLength(waiting_);
       if (length == 0) {
         auto lead = static_cast<unsigned char>(waiting_[0]);
         size_t wanted = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 1;

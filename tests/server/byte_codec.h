@@ -1,9 +1,9 @@
-// A TextCodec without a model: a token is a byte, and a few special tokens follow. What a test
-// reads is what it wrote.
+// A TextCodec without a model: a token is a byte, and a few special tokens follow, so that a test
+// reads what it wrote.
 #pragma once
 
 #include "engine/grammar/grammar_compiler.h"
-#include "server/openai/text_codec.h"
+#include "server/text/text_codec.h"
 
 namespace heddle::test {
 
@@ -32,6 +32,7 @@ class ByteCodec final : public server::TextCodec {
   int32_t vocab() const override { return kByteVocab; }
   std::span<const TokenId> end_tokens() const override { return end_tokens_; }
 
+  bool has_chat_template() const override { return has_template; }
   bool knows_tools() const override { return has_tools; }
 
   // Hermes calls and <think>, unless a test says otherwise.
@@ -39,7 +40,7 @@ class ByteCodec final : public server::TextCodec {
 
   engine::grammar::GrammarCompiler& grammars() const override { return grammars_; }
 
-  // With kBos, kTurn and kNull as prefix, suffix and middle.
+  // kBos, kTurn and kNull are prefix, suffix and middle.
   std::optional<server::FillTokens> fill_tokens() const override {
     return fills ? std::optional(server::FillTokens{kBos, kTurn, kNull}) : std::nullopt;
   }

@@ -39,7 +39,7 @@ class FakeGeneration final : public server::GenerationService {
   server::GenerationRequest WaitForRequest(size_t i);
   // Sends an event of the i-th submitted request.
   void Emit(size_t i, server::GenerationEvent event);
-  // Tokens of `text`, one event.
+  // Sends the tokens of `text` in one event.
   void EmitText(size_t i, std::string_view text, int32_t branch = 0);
   void EmitEnd(size_t i, server::FinishReason reason, int32_t branch = 0);
 

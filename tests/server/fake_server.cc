@@ -3,7 +3,8 @@
 // with what follows it in the same message, so that a test can script what the model writes.
 // Prompts that contain "(full)", "(broken)", "(breaks)" or "(waits)" meet a full queue, a failed
 // engine, one that fails in the middle, and one that never answers; "(long)" gets an answer without
-// end. For measurements: `--quiet` leaves out the log, `--step-us=N` is what a step takes.
+// end. `--no-chat`: the model has no chat template. For measurements: `--quiet` leaves out the log,
+// `--step-us=N` is what a step takes.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +19,7 @@ namespace {
 constexpr std::string_view kReply =
     "Once upon a time a small loom learned to weave. It wove a red thread and a blue thread.";
 
-// What the model answers: see above.
+// The model's answer, as described above.
 std::string ReplyTo(const server::GenerationRequest& request) {
   constexpr std::string_view kSay = "(say)";
   std::string prompt = ByteCodec().Decode(request.prompt, /*skip_special=*/false);
@@ -29,7 +30,7 @@ std::string ReplyTo(const server::GenerationRequest& request) {
   return prompt.substr(begin, prompt.find("<|turn|>", begin) - begin);
 }
 
-// Adds the misfortunes to a FakeGeneration that plays kReply.
+// Adds the failures to a FakeGeneration that plays kReply.
 class UnluckyGeneration final : public server::GenerationService {
  public:
   server::RequestId NextId() override { return lucky_.NextId(); }
@@ -52,7 +53,7 @@ class UnluckyGeneration final : public server::GenerationService {
     if (asks("(breaks)")) {
       server::GenerationEvent text;
       for (TokenId id : Bytes("Once")) {
-        text.tokens.push_back(engine::SampledToken{{}, id, 0.0f, {}});
+        text.tokens.push_back(engine::SampledToken{.token = id});
       }
       sink(std::move(text));
     }
@@ -87,7 +88,7 @@ class UnluckyGeneration final : public server::GenerationService {
   FakeGeneration lucky_{ReplyTo};
 };
 
-int Serve(bool quiet, std::chrono::microseconds step_time) {
+int Serve(bool quiet, bool has_chat, std::chrono::microseconds step_time) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -96,6 +97,7 @@ int Serve(bool quiet, std::chrono::microseconds step_time) {
   UnluckyGeneration generation;
   generation.SetStepTime(step_time);
   ByteCodec codec;
+  codec.has_template = has_chat;
   server::ServedModel model = TestModel();
   model.max_context = 4096;
   server::ServerMetrics metrics("test-model", "test");
@@ -123,13 +125,15 @@ int Serve(bool quiet, std::chrono::microseconds step_time) {
 
 int main(int argc, char** argv) {
   bool quiet = false;
+  bool has_chat = true;
   std::chrono::microseconds step_time{0};
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--quiet") quiet = true;
+    if (argument == "--no-chat") has_chat = false;
     if (argument.starts_with("--step-us=")) {
       step_time = std::chrono::microseconds(std::atoi(argv[i] + argument.find('=') + 1));
     }
   }
-  return heddle::test::Serve(quiet, step_time);
+  return heddle::test::Serve(quiet, has_chat, step_time);
 }

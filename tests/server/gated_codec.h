@@ -1,7 +1,7 @@
 // A ByteCodec that a test can hold up: texts with kGate in them, and the first grammar, are not
-// done before the gate opens. So what happens beside a long preparation is tested without a clock.
-//
-// Thread-safety: all members from any thread.
+// finished before the gate opens. This tests what happens beside a long preparation without a
+// clock.
+// Thread-safety: all members may be called from any thread.
 #pragma once
 
 #include <chrono>
@@ -46,8 +46,8 @@ class Gate {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  int reached_ = 0;    // guarded by mutex_
-  bool open_ = false;  // guarded by mutex_
+  int reached_ = 0;    // GUARDED_BY(mutex_)
+  bool open_ = false;  // GUARDED_BY(mutex_)
 };
 
 class GatedCodec final : public server::TextCodec {
@@ -95,6 +95,7 @@ class GatedCodec final : public server::TextCodec {
     return codec_.NewStream(after_text, kept_marks);
   }
   std::string TokenBytes(TokenId token) const override { return codec_.TokenBytes(token); }
+  bool has_chat_template() const override { return codec_.has_chat_template(); }
   bool knows_tools() const override { return codec_.knows_tools(); }
   const server::OutputSyntax& syntax() const override { return codec_.syntax(); }
   engine::grammar::GrammarCompiler& grammars() const override { return grammars_; }

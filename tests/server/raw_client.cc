@@ -83,6 +83,13 @@ std::string RawClient::ReadUntil(std::string_view text) {
   return result;
 }
 
+std::string RawClient::ReadBytes(size_t most) {
+  if (buffer_.empty() && !Fill()) return "";
+  const std::string bytes = buffer_.substr(0, most);
+  buffer_.erase(0, bytes.size());
+  return bytes;
+}
+
 bool RawClient::ReadsEnd() { return buffer_.empty() && !Fill() && ended_; }
 
 RawResponse RawClient::ReadHead() {

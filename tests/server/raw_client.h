@@ -35,6 +35,8 @@ class RawClient {
   // Reads until `text` has been seen in the bytes after the last read; returns all up to its end,
   // or what came before the end of the stream.
   std::string ReadUntil(std::string_view text);
+  // The next bytes, `most` at most; empty: the end of the stream.
+  std::string ReadBytes(size_t most);
   // True: the peer closes (end or reset) without sending anything more.
   bool ReadsEnd();
 

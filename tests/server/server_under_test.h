@@ -43,7 +43,7 @@ struct ServerUnderTest {
     http = *std::move(started);
     http->SetReady(true);
   }
-  // The engine's thread first: it may still be calling sinks of the server.
+  // Stops the engine's thread first: it may still be calling sinks of the server.
   ~ServerUnderTest() { http->Stop(); }
 
   uint16_t port() const { return http->port(); }

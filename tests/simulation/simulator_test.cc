@@ -21,16 +21,16 @@ SimulationResult Run(const std::vector<SimulatedRequest>& workload,
   return *std::move(result);
 }
 
-int64_t CountOf(const SimulationResult& result, Outcome outcome) {
+int64_t CountOf(const SimulationResult& result, SimulatedOutcome outcome) {
   return std::count_if(result.requests.begin(), result.requests.end(),
-                       [&](const RequestRecord& record) { return record.outcome == outcome; });
+                       [&](const SimulatedResult& record) { return record.outcome == outcome; });
 }
 
 TEST_CASE("A request alone takes one step per token, from when it arrives", "[simulation]") {
   const auto result = Run({{.arrival_us = 5'000'000, .prompt_tokens = 10, .output_tokens = 3}},
                           {.scheduler = kRoomy, .machine = {.fixed_us = 1000}});
-  const RequestRecord& record = result.requests[0];
-  CHECK(record.outcome == Outcome::kDone);
+  const SimulatedResult& record = result.requests[0];
+  CHECK(record.outcome == SimulatedOutcome::kDone);
   CHECK(record.started_us == 5'000'000);
   CHECK(record.first_token_us == 5'001'000);
   CHECK(record.done_us == 5'003'000);
@@ -53,7 +53,7 @@ TEST_CASE("The mean wait at one server is that of queueing theory (M/D/1)", "[si
                               .mean_output_tokens = 1});
   const auto result = Run(load, {.scheduler = one, .machine = {.fixed_us = 1000}});
   double wait_us = 0;
-  for (const RequestRecord& record : result.requests) {
+  for (const SimulatedResult& record : result.requests) {
     wait_us += (record.started_us - record.arrival_us) / 200'000;
   }
   CHECK(wait_us == Approx(500).epsilon(0.03));
@@ -63,7 +63,7 @@ TEST_CASE("The mean wait at one server is that of queueing theory (M/D/1)", "[si
 TEST_CASE("Clients ask again when they are answered, and never more at a time", "[simulation]") {
   const std::vector<SimulatedRequest> load(40, {.prompt_tokens = 4, .output_tokens = 10});
   const auto result = Run(load, {.scheduler = kRoomy, .machine = {.fixed_us = 1000}, .clients = 8});
-  CHECK(CountOf(result, Outcome::kDone) == 40);
+  CHECK(CountOf(result, SimulatedOutcome::kDone) == 40);
   // Five rounds of eight, ten steps each, all eight in every step.
   CHECK(result.steps == 50);
   CHECK(result.end_us == 50'000);
@@ -94,12 +94,12 @@ TEST_CASE("What can never fit is refused, and what meets a full queue", "[simula
   std::vector<SimulatedRequest> load(10, {.prompt_tokens = 4, .output_tokens = 2});
   load[3].prompt_tokens = 5000;
   const auto result = Run(load, {.scheduler = one, .machine = {.fixed_us = 1000}, .max_queue = 3});
-  CHECK(CountOf(result, Outcome::kNeverFits) == 0);  // the fourth met the full queue first
-  CHECK(CountOf(result, Outcome::kDone) == 3);
-  CHECK(CountOf(result, Outcome::kQueueFull) == 7);
+  CHECK(CountOf(result, SimulatedOutcome::kNeverFits) == 0);  // the fourth met the full queue first
+  CHECK(CountOf(result, SimulatedOutcome::kDone) == 3);
+  CHECK(CountOf(result, SimulatedOutcome::kQueueFull) == 7);
   const auto roomy = Run(load, {.scheduler = one, .machine = {.fixed_us = 1000}});
-  CHECK(CountOf(roomy, Outcome::kNeverFits) == 1);
-  CHECK(CountOf(roomy, Outcome::kDone) == 9);
+  CHECK(CountOf(roomy, SimulatedOutcome::kNeverFits) == 1);
+  CHECK(CountOf(roomy, SimulatedOutcome::kDone) == 9);
 }
 
 TEST_CASE("Who waits too long for its start is ended", "[simulation]") {
@@ -109,8 +109,8 @@ TEST_CASE("Who waits too long for its start is ended", "[simulation]") {
   const std::vector<SimulatedRequest> load(10, {.prompt_tokens = 4, .output_tokens = 20});
   const auto result = Run(load, {.scheduler = one, .machine = {.fixed_us = 1000}});
   // One starts every 20 ms: at 0, 20 and 40 ms.
-  CHECK(CountOf(result, Outcome::kDone) == 3);
-  CHECK(CountOf(result, Outcome::kWaitedTooLong) == 7);
+  CHECK(CountOf(result, SimulatedOutcome::kDone) == 3);
+  CHECK(CountOf(result, SimulatedOutcome::kWaitedTooLong) == 7);
 }
 
 TEST_CASE("As many users as the pool has room for are served without a preemption",
@@ -136,7 +136,7 @@ TEST_CASE("As many users as the pool has room for are served without a preemptio
     INFO("round " << round << ": " << users << " users of " << prompt << " + " << output
                   << " tokens, pages of " << page_tokens);
     const auto result = Run(load, options);
-    CHECK(CountOf(result, Outcome::kDone) == users * 3);
+    CHECK(CountOf(result, SimulatedOutcome::kDone) == users * 3);
     CHECK(result.totals.preemptions == 0);
   }
 }
@@ -155,7 +155,7 @@ TEST_CASE("Ten times the users that fit all end, and little is computed twice", 
     const auto result =
         Run(load, {.scheduler = small, .machine = {.fixed_us = 500, .row_us = 50}, .clients = 140});
     INFO("seed " << seed);
-    CHECK(CountOf(result, Outcome::kDone) == 400);
+    CHECK(CountOf(result, SimulatedOutcome::kDone) == 400);
     const auto recomputed = static_cast<double>(result.totals.recomputed_tokens);
     CHECK(recomputed < 0.5 * static_cast<double>(result.totals.prompt_tokens));
   }

@@ -44,9 +44,8 @@ absl::Status Broken(engine::SequenceId id, const char* rule) {
       absl::StrCat("plan broken: sequence ", static_cast<uint64_t>(id), ": ", rule));
 }
 
-engine::SampledToken Report(engine::SequenceId id, uint64_t history, TokenId token,
-                            int32_t num_top) {
-  engine::SampledToken out{.id = id, .token = token, .logprob = LogprobFor(history, token)};
+engine::SampledToken Report(uint64_t history, TokenId token, int32_t num_top) {
+  engine::SampledToken out{.token = token, .logprob = LogprobFor(history, token)};
   for (TokenId t = 0; t < num_top; ++t) out.top.push_back({t, LogprobFor(history, t)});
   std::sort(out.top.begin(), out.top.end(),
             [](const auto& a, const auto& b) { return a.logprob > b.logprob; });
@@ -66,7 +65,7 @@ FakeExecutor::Cell& FakeExecutor::At(engine::PageId page, int32_t offset) {
   return cells_[static_cast<size_t>(Index(page)) * limits_.page_tokens + offset];
 }
 
-absl::Status FakeExecutor::Submit(const StepPlan& plan) {
+absl::Status FakeExecutor::Submit(const StepPlan& plan, const engine::StepLocals& locals) {
   if (results_.size() == static_cast<size_t>(max_in_flight_)) {
     return absl::InternalError("plan broken: too many are in flight");
   }
@@ -77,7 +76,12 @@ absl::Status FakeExecutor::Submit(const StepPlan& plan) {
   num_ahead_ += results_.empty() ? 0 : 1;
   HEDDLE_RETURN_IF_ERROR(CheckShape(plan));
   for (const engine::SequenceBegin& begin : plan.begun) {
-    if (!live_.emplace(begin.id, begin.sampling).second) return Broken(begin.id, "begun twice");
+    if (!live_.emplace(begin.id, Live{begin.sampling}).second) {
+      return Broken(begin.id, "begun twice");
+    }
+  }
+  for (const engine::StepLocals::Grammar& grammar : locals.grammars) {
+    if (!live_.contains(grammar.id)) return Broken(grammar.id, "has a grammar but was not begun");
   }
   HEDDLE_RETURN_IF_ERROR(SwapPages(plan));
   HEDDLE_RETURN_IF_ERROR(CopyPages(plan));
@@ -91,7 +95,6 @@ absl::Status FakeExecutor::Submit(const StepPlan& plan) {
   result.timing.idle_ns = idle_ns_;
   HEDDLE_RETURN_IF_ERROR(Draw(plan, &result));
   HEDDLE_RETURN_IF_ERROR(Score(plan, &result));
-  last_samples_ = result.samples;
   for (engine::SequenceId id : plan.ended) {
     if (live_.erase(id) == 0) return Broken(id, "ended but never begun");
   }
@@ -108,21 +111,32 @@ absl::Status FakeExecutor::Wait(engine::StepResult* result) {
   return absl::OkStatus();
 }
 
-// Rows that name a sample of the step before get its token, if that may be so.
+// Rows that name a sample of a step in flight get its token, if it is their sequence's.
 absl::Status FakeExecutor::ResolveTokens(const StepPlan& plan) {
   tokens_ = plan.token_ids;
+  size_t next = 0;
   for (const SequenceSlice& slice : plan.sequences) {
     for (int32_t row = slice.token_begin; row < slice.token_begin + slice.num_tokens; ++row) {
-      if (tokens_[row] >= 0) continue;
-      const int32_t index = ~tokens_[row];
-      const auto sample = static_cast<size_t>(index);
-      if (results_.empty()) return Broken(slice.id, "names a token that must be known");
-      if (sample >= last_samples_.size() || last_samples_[sample].id != slice.id) {
+      if (tokens_[row] != engine::kNoToken) continue;
+      if (next == plan.undrawn.size() || plan.undrawn[next].row != row) {
+        return Broken(slice.id, "has a row without a token");
+      }
+      const engine::UndrawnRow& undrawn = plan.undrawn[next++];
+      const auto from = std::find_if(results_.begin(), results_.end(), [&](const auto& result) {
+        return result.step == undrawn.step;
+      });
+      if (from == results_.end()) return Broken(slice.id, "names a token that must be known");
+      const auto sample = static_cast<size_t>(undrawn.sample);
+      if (sample >= from->gains.size() || from->gains[sample].id != slice.id) {
         return Broken(slice.id, "names a sample that is not its own");
       }
-      tokens_[row] = last_samples_[sample].token;
+      if (from->gains[sample].num_tokens == 0) {
+        return Broken(slice.id, "names a sample that brings nothing");
+      }
+      tokens_[row] = from->tokens[from->gains[sample].token_begin].token;
     }
   }
+  if (next != plan.undrawn.size()) return absl::InternalError("plan broken: undrawn rows");
   return absl::OkStatus();
 }
 
@@ -142,6 +156,10 @@ absl::Status FakeExecutor::CheckShape(const StepPlan& plan) const {
     if (slice.token_begin != row || slice.num_tokens < 1 || slice.span_begin != span) {
       return Broken(slice.id, "slices must follow each other and hold a row");
     }
+    if (slice.kind == engine::SliceKind::kDecode && slice.num_tokens != 1) {
+      return Broken(slice.id, "decodes more than one token");
+    }
+    if (slice.num_masks != 0) return Broken(slice.id, "has a tree, which this executor has not");
     row += slice.num_tokens;
     span += slice.num_spans;
   }
@@ -262,7 +280,7 @@ absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice
                                        const GroupView& view) {
   uint64_t history = kEmptyHistory;
   const int32_t window = limits_.windows[view.group];
-  // Of the first span: behind 0 where a window has passed all that was before.
+  // The first span's position: behind 0 where a window has passed all that was before.
   const engine::Position first_new = plan.positions[slice.token_begin];
   engine::Position position = first_new + slice.num_tokens - view.range.context_tokens;
   if (position < 0 || (window == 0 && position > 0) ||
@@ -304,33 +322,34 @@ absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice
   return absl::OkStatus();
 }
 
-// Whether a step that is in flight has forced tokens of the sequence.
-bool FakeExecutor::IsVoid(engine::SequenceId id) const {
-  return results_.size() > 1 &&
-         std::any_of(last_samples_.begin(), last_samples_.end(),
-                     [id](const auto& last) { return last.id == id && !last.forced.empty(); });
-}
-
 std::vector<TokenId> FakeExecutor::Forced(TokenId token, int32_t vocab) {
   std::vector<TokenId> forced;
   for (TokenId i = 1; i <= token % 5 - 1; ++i) forced.push_back((token + i) % vocab);
   return forced;
 }
 
-absl::Status FakeExecutor::Draw(const StepPlan& plan, engine::StepResult* result) const {
+absl::Status FakeExecutor::Draw(const StepPlan& plan, engine::StepResult* result) {
   for (const engine::SampleRow& sample : plan.samples) {
     auto it = live_.find(sample.id);
     if (it == live_.end()) return Broken(sample.id, "sampled but was not begun");
-    uint64_t history = row_history_[sample.row];
+    const uint64_t history = row_history_[sample.row];
     if (plan.positions[sample.row] + 1 != sample.position) {
       return Broken(sample.id, "drawn for a position that does not follow its row");
     }
-    TokenId token = TokenFor(history, it->second.seed, sample.position, limits_.vocab);
-    if (IsVoid(sample.id)) token = -1;
-    result->samples.push_back(Report(sample.id, history, token, it->second.num_logprobs));
-    if (token >= 0 && IsConstrained(it->second)) {
-      result->samples.back().forced = Forced(token, limits_.vocab);
+    engine::SequenceGain& gain = result->gains.emplace_back();
+    gain = {.id = sample.id, .rows_kept = sample.num_rows};
+    Live& live = it->second;
+    if (sample.position < live.next_position) continue;  // forced tokens stand there
+    gain.token_begin = static_cast<int32_t>(result->tokens.size());
+    const TokenId token = TokenFor(history, live.sampling.seed, sample.position, limits_.vocab);
+    result->tokens.push_back(Report(history, token, live.sampling.num_logprobs));
+    if (IsConstrained(live.sampling)) {
+      for (TokenId forced : Forced(token, limits_.vocab)) {
+        result->tokens.emplace_back().token = forced;
+      }
     }
+    gain.num_tokens = static_cast<int32_t>(result->tokens.size()) - gain.token_begin;
+    live.next_position = sample.position + gain.num_tokens;
   }
   return absl::OkStatus();
 }
@@ -338,8 +357,7 @@ absl::Status FakeExecutor::Draw(const StepPlan& plan, engine::StepResult* result
 absl::Status FakeExecutor::Score(const StepPlan& plan, engine::StepResult* result) const {
   for (const engine::ScoreRow& score : plan.scores) {
     if (!live_.contains(score.id)) return Broken(score.id, "scored but was not begun");
-    result->scores.push_back(
-        Report(score.id, row_history_[score.row], score.target, score.num_top));
+    result->scores.push_back(Report(row_history_[score.row], score.target, score.num_top));
   }
   return absl::OkStatus();
 }

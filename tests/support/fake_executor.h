@@ -5,7 +5,7 @@
 // token changes the text; and a plan that breaks a rule of engine/step.h is reported by the error
 // of Submit.
 //
-// Thread-safety: none, but for the counters that say so.
+// Thread-safety: none, except for the counters that say so.
 #pragma once
 
 #include <atomic>
@@ -30,10 +30,10 @@ class FakeExecutor final : public engine::Executor {
   int32_t max_in_flight() const override { return max_in_flight_; }
 
   // INTERNAL names the broken rule and the sequence.
-  absl::Status Submit(const engine::StepPlan& plan) override;
+  absl::Status Submit(const engine::StepPlan& plan, const engine::StepLocals& locals) override;
   absl::Status Wait(engine::StepResult* result) override;
 
-  // What results say of the device between steps. Before the first Submit.
+  // Sets the idle time that results report. Call it before the first Submit.
   void set_idle_ns(int64_t idle_ns) { idle_ns_ = idle_ns; }
 
   // Called in Wait before the result is given: to sleep, to hold the loop, or to fail the step.
@@ -45,12 +45,12 @@ class FakeExecutor final : public engine::Executor {
   // Plans that were submitted while another was in flight. Any thread.
   int64_t num_ahead() const { return num_ahead_.load(); }
 
-  // What `prompt` alone is answered with: `count` tokens, drawn with `seed`, forced ones among them
-  // if the sequence is constrained.
+  // The answer to `prompt` alone: `count` tokens, drawn with `seed`, forced ones among them if the
+  // sequence is constrained.
   static std::vector<engine::TokenId> Answer(const std::vector<engine::TokenId>& prompt,
                                              uint64_t seed, int32_t count, int32_t vocab,
                                              bool constrained = false);
-  // In place of a grammar: which sequences are constrained, and what is forced behind a token.
+  // These replace a grammar: which sequences are constrained, and what is forced behind a token.
   static bool IsConstrained(const engine::SamplingParams& sampling) {
     return sampling.presence_penalty > 0;
   }
@@ -64,10 +64,10 @@ class FakeExecutor final : public engine::Executor {
     bool written = false;
     engine::TokenId token = -1;
     engine::Position position = -1;
-    uint64_t history = 0;  // of all tokens up to and with this one
+    uint64_t history = 0;  // hash of all tokens up to and including this one
     int32_t group = 0;     // of layers
   };
-  // What a plan says of one group of layers and one sequence.
+  // The part of a plan for one group of layers and one sequence.
   struct GroupView {
     int32_t group = 0;
     const std::vector<engine::KvSlot>& slots;  // of all rows
@@ -85,8 +85,7 @@ class FakeExecutor final : public engine::Executor {
                           const GroupView& view);
   absl::Status ReadContext(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
                            const GroupView& view);
-  absl::Status Draw(const engine::StepPlan& plan, engine::StepResult* result) const;
-  bool IsVoid(engine::SequenceId id) const;
+  absl::Status Draw(const engine::StepPlan& plan, engine::StepResult* result);
   absl::Status Score(const engine::StepPlan& plan, engine::StepResult* result) const;
   Cell& At(engine::PageId page, int32_t offset);
 
@@ -94,12 +93,15 @@ class FakeExecutor final : public engine::Executor {
   const int32_t max_in_flight_;
   std::vector<Cell> cells_;              // [num_pages, page_tokens]
   std::vector<Cell> host_cells_;         // [num_host_pages, page_tokens]
-  std::vector<engine::TokenId> tokens_;  // [rows of the plan], those of the step before filled in
+  std::vector<engine::TokenId> tokens_;  // [rows of the plan], with undrawn ones filled in
   std::vector<uint64_t> row_history_;    // [rows of the plan]
   std::vector<char> page_is_written_;    // [num_pages]: 1 by a copy of this step
-  absl::flat_hash_map<engine::SequenceId, engine::SamplingParams> live_;
-  std::deque<engine::StepResult> results_;          // not waited for, the oldest first
-  std::vector<engine::SampledToken> last_samples_;  // of the plan that was submitted last
+  struct Live {
+    engine::SamplingParams sampling;
+    engine::Position next_position = 0;  // behind its last token
+  };
+  absl::flat_hash_map<engine::SequenceId, Live> live_;
+  std::deque<engine::StepResult> results_;  // not waited for, the oldest first
   std::function<absl::Status()> before_result_;
   int64_t idle_ns_ = -1;
   bool last_has_pools_ = false;  // the plan that was submitted last

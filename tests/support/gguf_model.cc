@@ -90,7 +90,7 @@ Matrix Columns(const Matrix& from, int64_t first, int64_t step) {
   return to;
 }
 
-// Of kv_b's rows, per head keys [nope] and then values [v]: the keys' turned round, or the values'.
+// The rows of kv_b, per head keys [nope] and then values [v]: the keys' transposed, or the values'.
 Matrix HeadPart(const Matrix& from, bool keys, int64_t n_heads, int64_t nope, int64_t v) {
   const int64_t rank = from.shape[1];
   const int64_t rows = keys ? nope : v;

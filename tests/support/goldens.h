@@ -18,8 +18,8 @@ struct SyntheticTensor {
   std::vector<int64_t> shape;
   float scale = 1.0f;
   float offset = 0.0f;
-  std::string type;             // if not that of the model: "U8", for values that are whole
-  int bits = 0;                 // of SyntheticValues, if not those of the model
+  std::string type;             // if other than the model's: "U8", for whole numbers
+  int bits = 0;                 // for SyntheticValues, if other than the model's
   std::vector<int64_t> values;  // if not synthetic ones
 };
 
@@ -42,7 +42,7 @@ struct Golden {
 // Aborts if there is no such golden or it is malformed: it is part of the tests.
 Golden LoadGolden(std::string_view name);
 
-// All of them, in a fixed order.
+// All names, in a fixed order.
 std::vector<std::string> GoldenNames();
 
 // A file of tests/golden/ as JSON.

@@ -69,7 +69,7 @@ class OneSequence {
 };
 
 void Step(LocalExecutor& executor, const StepPlan& plan, StepResult* result) {
-  absl::Status status = executor.Submit(plan);
+  absl::Status status = executor.Submit(plan, {});
   if (status.ok()) status = executor.Wait(result);
   HEDDLE_CHECK(status.ok(), status.ToString());
 }
@@ -108,7 +108,7 @@ GreedyRun RunGreedy(LocalExecutor& executor, std::span<const TokenId> prompt,
       const auto logits = executor.last_logits();
       run.first_logits.assign(logits.begin(), logits.end());
     }
-    const TokenId token = result.samples[0].token;
+    const TokenId token = result.tokens[0].token;
     run.ids.push_back(token);
     const bool stopped =
         std::find(options.stop.begin(), options.stop.end(), token) != options.stop.end();

@@ -1,4 +1,4 @@
-// Writes safetensors files for tests: whole ones, and the pieces that a test breaks.
+// Writes safetensors files for tests: valid ones, and parts for broken ones.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A folder of its own for a test, gone at the end of the scope.
+// A separate folder for a test, deleted at the end of the scope.
 #pragma once
 
 #include <stdlib.h>

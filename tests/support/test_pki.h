@@ -1,5 +1,5 @@
-// Certificates for tests, made by OpenSSL on the spot: an authority, and what it signs. P-256 keys,
-// so that making one takes no time.
+// Certificates for tests, made by OpenSSL on the spot: an authority, and those that it signs. The
+// keys are P-256, which take no time to make.
 #pragma once
 
 #include <memory>

@@ -14,7 +14,7 @@
 namespace heddle::engine {
 namespace {
 
-// "x.qweight" to "x."
+// Returns "x." for "x.qweight".
 std::string ModuleOf(const CheckpointTensor& tensor, std::string_view suffix) {
   return std::string(tensor.name.substr(0, tensor.name.size() - suffix.size()));
 }
@@ -39,7 +39,7 @@ class GptqMatrix final : public IntegerMatrix {
                                              "-bit codes and zero points do not give"));
     }
     group_ = options.group_size < 1 ? cols : options.group_size;
-    if (cols % group_ != 0) return Finish(tensor, "GPTQ", *set);  // says what is wrong
+    if (cols % group_ != 0) return Finish(tensor, "GPTQ", *set);  // reports the error
     const int64_t n_groups = cols / group_;
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* scales,
                             set->NeedFloats(tensor, module + "scales"));
@@ -102,7 +102,7 @@ class AwqMatrix final : public IntegerMatrix {
     rows = tensor.shape[1] * 8;
     cols = tensor.shape[0];
     group_ = options.group_size < 1 ? cols : options.group_size;
-    if (cols < 1 || cols % group_ != 0) return Finish(tensor, "AWQ", *set);  // says what is wrong
+    if (cols < 1 || cols % group_ != 0) return Finish(tensor, "AWQ", *set);  // reports the error
     const int64_t n_groups = cols / group_;
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* scales,
                             set->NeedFloats(tensor, module + "scales"));
@@ -118,8 +118,8 @@ class AwqMatrix final : public IntegerMatrix {
   }
 
  private:
-  // The nibble that holds output `row` of its word: 0, 2, 4, 6, 1, 3, 5, 7 are stored in this
-  // order.
+  // The shift of the nibble that holds output `row` of its word: outputs are stored in the order 0,
+  // 2, 4, 6, 1, 3, 5, 7.
   static int32_t ShiftOf(int64_t row) {
     const auto in_word = static_cast<int32_t>(row % 8);
     return 4 * (in_word % 2 * 4 + in_word / 2);

@@ -73,7 +73,7 @@ void IntegerMatrix::WriteRow(int64_t row, const uint8_t* codes, uint8_t* out) co
     const float scale = Scale(row, k / group_);
     std::memcpy(out, &scale, 4);
     const int32_t zero = Zero(row, k / group_);
-    if (bits_ == 8) {  // signed bytes: code and zero point both less 128
+    if (bits_ == 8) {  // signed bytes: code and zero point are both lowered by 128
       out[4] = static_cast<uint8_t>(zero - 128);
       for (int32_t i = 0; i < info.block_elements; ++i) out[5 + i] = codes[k + i] ^ 0x80;
       continue;

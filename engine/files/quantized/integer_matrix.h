@@ -1,5 +1,5 @@
-// What matrices of small unsigned integers with a scale and a zero point per group of columns have
-// in common: the order of columns, and writing them as kInt4* or kInt8* rows.
+// The common part of matrices of small unsigned integers with a scale and a zero point per group of
+// columns: the order of columns, and writing them as kInt4* or kInt8* rows.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ class IntegerMatrix : public QuantizedMatrix {
   absl::Status Finish(const CheckpointTensor& tensor, std::string_view method,
                       const TensorSet& set);
 
-  // From the group of each column (`groups` [cols]) to the order in which groups are contiguous.
+  // Derives, from the group of each column (`groups` [cols]), an order in which groups are
+  // contiguous.
   absl::Status SetOrder(const CheckpointTensor& tensor, std::span<const int32_t> groups,
                         const TensorSet& set);
 
@@ -39,8 +40,8 @@ class IntegerMatrix : public QuantizedMatrix {
   void WriteRow(int64_t row, const uint8_t* codes, uint8_t* out) const;
 };
 
-// Element `index` of a little-endian stream of `bits`-wide numbers that begins at `words`, whose
-// 32-bit words lie `stride` apart.
+// Element `index` of a little-endian stream of `bits`-wide numbers that begins at `words`; its
+// 32-bit words are `stride` words apart.
 inline uint32_t StreamElement(const std::byte* words, int64_t stride, int64_t index, int32_t bits) {
   auto word = [&](int64_t i) {
     uint32_t value;

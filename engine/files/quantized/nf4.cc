@@ -1,5 +1,5 @@
 // NF4 of bitsandbytes: two codes per byte, the first in the high nibble, over the matrix as one row
-// of numbers; one largest magnitude per block of it, which may itself be quantised to 8 bits with a
+// of numbers. Each block has its largest magnitude, which may itself be quantised to 8 bits with a
 // table, a scale per 256 and an offset ("double quantisation").
 // Source: Dettmers et al. 2023 (QLoRA), section 3; the state that bitsandbytes saves beside a
 // weight.

@@ -81,7 +81,7 @@ class PackedMatrix final : public IntegerMatrix {
     HEDDLE_RETURN_IF_ERROR(set->ExpectShape(*order, {cols}, "columns"));
     std::vector<int32_t> groups(static_cast<size_t>(cols));
     std::memcpy(groups.data(), order->data.data(), order->data.size());
-    if (groups[0] == -1) return absl::OkStatus();  // says that there is none
+    if (groups[0] == -1) return absl::OkStatus();  // -1 means that there is no order
     return SetOrder(*order, groups, *set);
   }
 

@@ -1,6 +1,6 @@
-// A weight matrix that a checkpoint of Hugging Face's ecosystem holds as codes with companions:
-// scales, zero points, an order of columns. Read row by row into one of the kernels' formats, so
-// that no second copy of it ever exists.
+// A weight matrix that a Hugging Face checkpoint holds as codes with companions: scales, zero
+// points, an order of columns. It is read row by row into one of the kernels' formats, so that no
+// second copy of it ever exists.
 //
 // Ownership: views into the checkpoint's mappings, which outlive it.
 // Thread-safety: immutable once made.
@@ -20,17 +20,17 @@ namespace heddle::engine {
 
 class QuantizedMatrix : public kernels::RowReader {
  public:
-  std::string name;       // of the matrix that a plain checkpoint would hold: "...q_proj.weight"
-  std::string type_name;  // "GPTQ int4, groups of 128"
+  std::string name;                             // the plain checkpoint's name: "...q_proj.weight"
+  std::string type_name;                        // "GPTQ int4, groups of 128"
   kernels::DType dtype = kernels::DType::kF32;  // of the rows
   int64_t rows = 0;
   int64_t cols = 0;
   std::vector<int32_t> column_order;      // see WeightSource
   bool takes_int8_x = false;              // see WeightSource
-  std::span<const std::byte> code_bytes;  // the part of the file that ReadRows walks
+  std::span<const std::byte> code_bytes;  // the part of the file that ReadRows reads
 
-  // Values that the kernels could not stand for: INVALID_ARGUMENT naming the tensor. Reads all
-  // codes, so call it when they are wanted in memory anyway.
+  // INVALID_ARGUMENT, naming the tensor, for values that the kernels could not represent. It reads
+  // all codes, so call it when they are needed in memory anyway.
   virtual absl::Status CheckCodes() const { return absl::OkStatus(); }
 };
 

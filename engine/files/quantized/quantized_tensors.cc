@@ -15,8 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-// Values of quantization_config.quant_method. mxfp4's tensors are read by those who know the
-// family; the others here.
+// Values of quantization_config.quant_method. The family's reader reads mxfp4's tensors, this file
+// the others.
 constexpr std::array<std::string_view, 7> kMethods = {
     "gptq", "awq", "compressed-tensors", "fp8", "fbgemm_fp8", "bitsandbytes", "mxfp4"};
 
@@ -86,7 +86,7 @@ class Grouper {
                                                  "supported are ", supported));
   }
 
-  // compressed-tensors: whether a group of its layers has inputs of 8-bit integers.
+  // Whether some group of compressed-tensors' layers has 8-bit integer inputs.
   bool HasInt8Activations() const {
     auto groups = config_.find("config_groups");
     if (groups == config_.end() || !groups->is_object()) return false;
@@ -98,7 +98,7 @@ class Grouper {
     });
   }
 
-  // A value of another kind would otherwise go for one that is not there.
+  // Refuses other kinds of values, which would otherwise be taken for missing ones.
   absl::Status CheckIntegers(std::initializer_list<const char*> keys) const {
     for (const char* key : keys) {
       auto it = config_.find(key);

@@ -1,10 +1,10 @@
-// Finds the quantised matrices of a Hugging Face checkpoint and puts one tensor each in the place
-// of their parts.
+// Finds the quantised matrices of a Hugging Face checkpoint and replaces the parts of each by one
+// tensor.
 //
-// Read are GPTQ (also with act-order), AWQ, compressed-tensors (packed and plain integers, FP8),
-// FP8 with scales per tensor, channel, group or block, and NF4 of bitsandbytes. A matrix is
-// recognised by its parts' names and types; config.json's `quantization_config` says what they do
-// not. Everything is checked here: types, shapes, counts of scales, orders of columns.
+// The formats are GPTQ (also with act-order), AWQ, compressed-tensors (packed and plain integers,
+// FP8), FP8 with scales per tensor, channel, group or block, and NF4 of bitsandbytes. A matrix is
+// recognised by its parts' names and types; config.json's `quantization_config` supplies the rest.
+// Everything is checked here: types, shapes, counts of scales, orders of columns.
 #pragma once
 
 #include <memory>
@@ -30,24 +30,24 @@ absl::Status GroupQuantizedTensors(const nlohmann::json& config, std::string_vie
 
 using MatrixOr = absl::StatusOr<std::unique_ptr<QuantizedMatrix>>;
 
-// What config.json says about GPTQ and AWQ.
+// The options of GPTQ and AWQ in config.json.
 struct PackedOptions {
   int32_t bits = 4;
-  int64_t group_size = 128;        // -1: all of a row
+  int64_t group_size = 128;        // -1: the whole row
   bool zeros_are_one_less = true;  // GPTQ's first layout stores zero points minus one
 };
 
-// Elements of a weight that share a scale where scales are a grid of neither rows nor groups.
+// A block of elements that share a scale, where scales belong neither to rows nor to groups.
 struct BlockShape {
   int64_t rows = 128;
   int64_t columns = 128;
 };
 
-// The readers, one per layout; `tensor` is the one with the codes.
+// The readers, one per layout; `tensor` is the tensor of codes.
 MatrixOr ReadGptq(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set);
 MatrixOr ReadAwq(const CheckpointTensor& tensor, const PackedOptions& options, TensorSet* set);
 MatrixOr ReadPackedIntegers(const CheckpointTensor& tensor, TensorSet* set);
-// Of type I8 or F8_E4M3.
+// For codes of type I8 or F8_E4M3.
 MatrixOr ReadScaledMatrix(const CheckpointTensor& tensor, BlockShape block, TensorSet* set);
 MatrixOr ReadNf4(const CheckpointTensor& tensor, TensorSet* set);
 

@@ -1,5 +1,5 @@
-// Matrices of 8-bit integers or 8-bit floats (E4M3) that lie as they are, with scales for the whole
-// tensor, each row, groups of columns, or rectangular blocks.
+// Matrices of plain 8-bit integers or 8-bit floats (E4M3) with scales for the whole tensor, each
+// row, groups of columns, or rectangular blocks.
 // Sources: compressed-tensors ("int-quantized", "float-quantized"); transformers' fine-grained FP8
 // ("weight_scale_inv", as DeepSeek-V3 brought it) and FBGEMM FP8.
 #include <algorithm>
@@ -17,11 +17,11 @@ namespace {
 
 using kernels::DType;
 
-// Which scale belongs to which element.
+// Maps elements to their scales.
 struct ScaleGrid {
   FloatView scales;
   int64_t row_block = 1;     // rows that share a scale
-  int64_t column_block = 1;  // columns that do
+  int64_t column_block = 1;  // columns that share a scale
   int64_t stride = 1;        // scales per row of blocks
   std::string words;         // "scales per row"
 

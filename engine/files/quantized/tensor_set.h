@@ -1,5 +1,5 @@
-// The tensors of a checkpoint as the readers of quantised formats ask for them: by the name of the
-// module that they belong to, with checked types and shapes. Errors name file and tensor.
+// A checkpoint's tensors as the readers of quantised formats need them: by the name of the module
+// that they belong to, with checked types and shapes. Errors name file and tensor.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ class TensorSet {
 
   const std::vector<CheckpointTensor>& all() const { return tensors_; }
 
-  // nullptr if absent. What is found here counts as used up by a quantised matrix.
+  // nullptr if absent. A tensor that is found here counts as used by a quantised matrix.
   const CheckpointTensor* Find(const std::string& name);
 
-  // The companion `name` of `of`. INVALID_ARGUMENT if it is absent, or its type is none of `types`
-  // (as the file calls them).
+  // The companion `name` of `of`. INVALID_ARGUMENT if it is absent, or if its type is not one of
+  // `types` (in the file's words).
   absl::StatusOr<const CheckpointTensor*> Need(const CheckpointTensor& of, const std::string& name,
                                                std::initializer_list<std::string_view> types);
 
@@ -39,7 +39,7 @@ class TensorSet {
     return Need(of, name, {"F32", "F16", "BF16"});
   }
 
-  // INVALID_ARGUMENT unless the tensor has this shape; `why` says where it comes from.
+  // INVALID_ARGUMENT unless the tensor has this shape; `why` says what demands it.
   absl::Status ExpectShape(const CheckpointTensor& tensor, const std::vector<int64_t>& shape,
                            std::string_view why) const;
   absl::Status ExpectType(const CheckpointTensor& tensor,

@@ -14,23 +14,23 @@ static_assert(kContextGrain % kChunkTokens == 0);
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// For deciding how many threads to wake: one query, one position, 64 dimensions.
+// Decides how many threads to wake: the cost of one query, one position, 64 dimensions.
 constexpr double kNsPerScore = 5;
 
-// A tile: queries [first, first + count) of the (row, head of the group) pairs of one sequence and
-// KV head, counted row by row.
+// A tile: queries [first, first + count) among the (row, head of the group) pairs of one sequence
+// and KV head, numbered row by row.
 struct Tile {
   int32_t seq;
   int32_t kv_head;
   int32_t first;
   int32_t count;
-  int32_t begin;  // positions [begin, end) that some query of it sees
+  int32_t begin;  // [begin, end) are the positions that some query sees
   int32_t end;
 };
 
 // Operands and results of one tile in a thread's memory.
 struct TileMemory {
-  float* acc;    // [kMaxQueries, padded_dim] of a chunk
+  float* acc;    // [kMaxQueries, padded_dim] for a chunk
   float* total;  // [kMaxQueries, padded_dim]
   float* scratch;
   const float* queries[kMaxQueries];
@@ -67,7 +67,7 @@ class AttentionCall {
     for (int32_t length : batch_.context_len) {
       chunks = std::max<int64_t>(chunks, (length + kChunkTokens - 1) / kChunkTokens);
     }
-    // Enough tiles keep all threads busy to within a fraction of one of them.
+    // With enough tiles all threads finish within a fraction of a tile of each other.
     bool split = chunks > 1 && tiles < 3 * pool.num_threads() && pool.num_threads() > 1;
     if (split) {
       RunSplit(pool, tiles, chunks);
@@ -147,8 +147,8 @@ class AttentionCall {
     return tile;
   }
 
-  // Positions [LowerOf, UpperOf) are visible to query q of the tile; of a tree, those that its mask
-  // has as well.
+  // Query q of the tile sees positions [LowerOf, UpperOf); in a tree, those of them that are in its
+  // mask.
   int32_t UpperOf(const Tile& tile, int32_t q) const {
     if (batch_.IsTree(tile.seq)) return batch_.context_len[tile.seq];
     int32_t row = (tile.first + q) / group_;
@@ -161,7 +161,7 @@ class AttentionCall {
                           batch_.positions[static_cast<size_t>(batch_.q_begin[tile.seq])];
     return std::clamp(FirstRowOf(tile.seq) + depth + 1 - args_.window, 0, FirstRowOf(tile.seq));
   }
-  // The place of a sequence's first row in its context.
+  // The position of a sequence's first row in its context.
   int32_t FirstRowOf(int32_t seq) const { return batch_.context_len[seq] - RowsOf(seq); }
   int64_t RowOf(const Tile& tile, int32_t q) const {
     return batch_.q_begin[tile.seq] + (tile.first + q) / group_;
@@ -182,7 +182,7 @@ class AttentionCall {
     }
   }
 
-  // Runs of positions [begin, end) of a sequence; at most one per position.
+  // Finds the runs of positions [begin, end) of a sequence; there is at most one per position.
   void FindRuns(const Tile& tile, int32_t begin, int32_t end, KeyRun* runs) const {
     const KvCacheView& cache = args_.cache;
     const auto spans = scratch_.span_position.begin();
@@ -206,14 +206,14 @@ class AttentionCall {
     int32_t begin;
     int32_t end;
   };
-  // Positions of chunk `chunk` of the context that the tile reads; empty if begin >= end.
+  // The positions of chunk `chunk` of the context that the tile reads; empty if begin >= end.
   static Range RangeOf(const Tile& tile, int64_t chunk) {
     return {std::max(static_cast<int32_t>(chunk) * kChunkTokens,
                      tile.begin / kBlockTokens * kBlockTokens),
             std::min(static_cast<int32_t>(chunk + 1) * kChunkTokens, tile.end)};
   }
 
-  // Notes the first blocks of a chunk that the thread will come to after the present one.
+  // Notes the first blocks of the chunk that the thread will compute next.
   void LookAhead(const Tile& tile, int64_t chunk, TileMemory& memory) const {
     const Range range = RangeOf(tile, chunk);
     const int32_t end = std::min(range.end, range.begin + kMaxBlocksAhead * kBlockTokens);
@@ -221,8 +221,8 @@ class AttentionCall {
     FindRuns(tile, range.begin, end, memory.ahead);
   }
 
-  // Results of the tile's queries over chunk `chunk` of the context. `acc` has room for
-  // kMaxQueries.
+  // Computes the results of the tile's queries over chunk `chunk` of the context. `acc` has room
+  // for kMaxQueries.
   void RunChunk(const Tile& tile, int32_t chunk, TileMemory& memory, float* max, float* sum,
                 float* acc) const {
     const Range range = RangeOf(tile, chunk);
@@ -291,7 +291,7 @@ class AttentionCall {
     for (int32_t chunk = first; chunk * kChunkTokens < tile.end; ++chunk) {
       const bool last = (chunk + 1) * kChunkTokens >= tile.end;
       LookAhead(last ? next : tile, last ? next.begin / kChunkTokens : chunk + 1, memory);
-      if (chunk == first) {  // merged with nothing, a part is the total
+      if (chunk == first) {  // the first part is the total so far
         RunChunk(tile, chunk, memory, memory.total_max, memory.total_sum, memory.total);
       } else {
         RunChunk(tile, chunk, memory, memory.max, memory.sum, memory.acc);
@@ -301,8 +301,8 @@ class AttentionCall {
     Finish(tile, memory);
   }
 
-  // Chunks of all tiles side by side, then their merge in order of position: the same arithmetic
-  // as RunTile.
+  // Computes the chunks of all tiles in parallel, then merges them in order of position: the same
+  // arithmetic as in RunTile.
   void RunSplit(ThreadPool& pool, int64_t tiles, int64_t chunks) {
     int64_t part_floats = kMaxQueries * static_cast<int64_t>(padded_dim_ + 2);
     auto* parts = static_cast<float*>(scratch_.parts.Get(tiles * chunks * part_floats * 4));

@@ -1,5 +1,5 @@
-// The attention op of the CPU backend: splits a batch into tiles of queries that share a KV head,
-// and, where there are fewer tiles than threads can use, the context into chunks as well.
+// The attention op of the CPU backend: splits a batch into tiles of queries that share a KV head
+// and, if there are fewer tiles than threads can use, also splits the context into chunks.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ namespace heddle::kernels::cpu {
 // REQUIRES: a type of the KV cache.
 KvType KvTypeOf(DType dtype);
 
-// Working memory that stays from call to call.
+// Working memory that is kept between calls.
 struct AttentionScratch {
   std::vector<Scratch> threads;        // per thread: a tile's operands
-  Scratch parts;                       // partial results where the context is split
+  Scratch parts;                       // partial results if the context is split
   std::vector<int64_t> tile_begin;     // [n_seqs + 1]
   std::vector<int32_t> span_position;  // [n_spans] first position of each, in its sequence
 };

@@ -1,4 +1,4 @@
-// Attention kernels for the level that vec_avx2.h stands for.
+// Attention kernels of the level of vec_avx2.h.
 #include "kernels/cpu/vec/vec_avx2.h"
 
 #include "kernels/cpu/vec/vec_math.h"

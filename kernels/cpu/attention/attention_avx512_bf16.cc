@@ -1,17 +1,17 @@
 // Attention by dot products of BF16 pairs, for caches whose elements BF16 holds exactly: BF16
 // itself, int8 and FP8 E4M3. Queries and softmax weights are rounded to BF16 (nearest even), two
-// products at a time are added to an F32 sum, in an order that head_dim alone decides; maxima,
-// exponentials and their sums are in F32. Twice the rate of F32 multiply-adds, and keys and values
-// stay half as wide. Other caches are computed in F32, as at the avx512 level.
+// products at a time are added to an F32 sum, in an order that depends on head_dim alone; maxima,
+// exponentials and their sums are in F32. This has twice the rate of F32 multiply-adds, and keys
+// and values stay half as wide. Other caches are computed in F32, as at the avx512 level.
 //
-// Queries are taken in tiles of eight, two lanes each: lanes 2 r and 2 r + 1 of a sum hold what two
-// neighbouring pairs of dimensions give query r with one key, whose four elements are broadcast
-// straight from the cache. So keys need no transposition, eight queries of a group read them once,
-// and maxima run down the vectors instead of across them. The sums of keys j and j + 1 then fold
-// into one vector of scores, lane 2 r + i for key j + i, whose weights as BF16 are the pairs that
-// the product with the values takes. Those have dimensions in the lanes, with the values of
-// neighbouring positions interleaved.
-// Numerics of the instruction: see linear_avx512_bf16.cc.
+// Queries are taken in tiles of eight, two lanes each: lanes 2 r and 2 r + 1 of a sum hold the
+// contributions of two neighbouring pairs of dimensions to query r and one key, whose four elements
+// are broadcast straight from the cache. So keys need no transposition, eight queries of a group
+// read them once, and maxima run down the vectors instead of across them. The sums of keys j and j
+// + 1 then fold into one vector of scores, lane 2 r + i for key j + i; their weights as BF16 are
+// the pairs that the product with the values takes. That product has dimensions in the lanes, with
+// the values of neighbouring positions interleaved.
+// The numerics of the instruction are in linear_avx512_bf16.cc.
 #include "kernels/cpu/vec/vec_avx512.h"
 
 #include <type_traits>
@@ -26,8 +26,8 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// Keys whose sums are built at once, each from even and odd quads: 16 sums hide the latency of the
-// instruction, and 8 addresses leave registers for the rest.
+// Keys whose sums are computed at once, each from even and odd quads: 16 sums hide the latency of
+// the instruction, and 8 addresses leave registers for the rest.
 constexpr int kKeysAtOnce = 8;
 
 // Dimensions [d, d + 16) of query q, scaled, as four quads.
@@ -38,11 +38,11 @@ inline __m256i QuadsOf(const AttendArgs& args, int32_t q, int32_t d) {
   return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x * Set(args.scale)));
 }
 
-// Quads of the eight rows at [0, 4) .. [28, 32) from row after row to quad after quad.
+// Rearranges the quads of the eight rows at [0, 4) .. [28, 32) from row by row to quad by quad.
 inline void TransposeQuads(const __m256i (&rows)[kTileRows], int32_t* out) {
   const __m512i first_half = _mm512_setr_epi64(0, 4, 8, 12, 1, 5, 9, 13);
   const __m512i second_half = _mm512_setr_epi64(2, 6, 10, 14, 3, 7, 11, 15);
-  __m512i quads[2][2];  // of four rows: 0 and 1, 2 and 3
+  __m512i quads[2][2];  // rows 0 and 1, rows 2 and 3
   for (int h = 0; h < 2; ++h) {
     const __m256i* r = rows + 4 * h;
     const __m512i a = _mm512_inserti64x4(_mm512_castsi256_si512(r[0]), r[1], 1);
@@ -57,7 +57,7 @@ inline void TransposeQuads(const __m256i (&rows)[kTileRows], int32_t* out) {
   }
 }
 
-// Rows that a tile lacks are zeros, and their results are not read.
+// Missing rows of a tile are zeros, and their results are not read.
 HEDDLE_KERNEL_PART void PackQueries(const AttendArgs& args, const DotScratch& s) {
   for (int32_t tile = 0; tile < NumTiles(args); ++tile) {
     const int32_t count = RowsOfTile(args, tile);
@@ -71,7 +71,7 @@ HEDDLE_KERNEL_PART void PackQueries(const AttendArgs& args, const DotScratch& s)
   }
 }
 
-// Keys of a block as rows of BF16 that may be read in whole steps of eight dimensions.
+// The keys of a block as rows of BF16 that may be read in whole steps of eight dimensions.
 template <typename Element>
 HEDDLE_KERNEL_PART void ConvertKeys(const AttendArgs& args, const BlockRows& rows,
                                     const DotScratch& s, const char* (&out)[kBlockTokens]) {
@@ -90,7 +90,7 @@ HEDDLE_KERNEL_PART void ConvertKeys(const AttendArgs& args, const BlockRows& row
   }
 }
 
-// Sums of one tile of queries with kKeysAtOnce keys.
+// The sums of one tile of queries with kKeysAtOnce keys.
 struct KeySums {
   Vec even[kKeysAtOnce];
   Vec odd[kKeysAtOnce];
@@ -109,7 +109,7 @@ struct KeySums {
     std::memcpy(&quad, p, sizeof(quad));
     return AsPairs(_mm512_set1_epi64(quad));
   }
-  // Scores with keys k (even lanes) and k + 1 (odd lanes).
+  // The scores of keys k (even lanes) and k + 1 (odd lanes).
   Vec Fold(int k) const {
     const Vec a = even[k] + odd[k];
     const Vec b = even[k + 1] + odd[k + 1];
@@ -140,7 +140,7 @@ HEDDLE_KERNEL_PART void DotScores(const DotScratch& s, const char* const (&keys)
   prefetch = ahead;
 }
 
-// Dimensions [d, d + 32) of two rows a and b of values, interleaved: [0] the first 16 of them.
+// Dimensions [d, d + 32) of two rows a and b of values, interleaved; [0] has the first 16 of them.
 struct ValuePair {
   __m512i part[2];
 
@@ -159,7 +159,7 @@ struct ValuePair {
   }
 };
 
-// Rows past the block's end repeat its last one, with a weight of zero. kWhole: heads are whole
+// Rows beyond the block's end repeat its last one, with a weight of zero. kWhole: heads are whole
 // vectors of 32 dimensions.
 template <typename Element, bool kWhole>
 HEDDLE_KERNEL_PART void InterleaveRows(const AttendArgs& args, const BlockRows& rows,
@@ -178,7 +178,7 @@ HEDDLE_KERNEL_PART void InterleaveRows(const AttendArgs& args, const BlockRows& 
   }
 }
 
-// Values of positions 2 j and 2 j + 1, as InterleaveRows left them or straight from the cache.
+// The values of positions 2 j and 2 j + 1, from InterleaveRows or straight from the cache.
 struct InterleavedValues {
   const int32_t* values;
   int64_t stride;
@@ -246,7 +246,7 @@ HEDDLE_KERNEL_PART void DotValues(const AttendArgs& args, const DotScratch& s, c
   prefetch = ahead;
 }
 
-// For 32 dimensions at a time; few queries take 64, for as many independent sums.
+// Takes 32 dimensions at a time; few queries take 64, for as many independent sums.
 template <int kRows, typename Values>
 inline void DotValueColumns(const AttendArgs& args, const DotScratch& s, const Values& values,
                             int32_t tile, RowPrefetch& prefetch) {
@@ -258,7 +258,7 @@ inline void DotValueColumns(const AttendArgs& args, const DotScratch& s, const V
   for (; column + 2 * kLanes <= args.padded_dim; column += 2 * kLanes) {
     DotValues<kRows, 2>(args, s, values, tile, column, prefetch);
   }
-  if constexpr (std::is_same_v<Values, InterleavedValues>) {  // others have whole vectors of 32
+  if constexpr (std::is_same_v<Values, InterleavedValues>) {  // the others are whole vectors of 32
     if (column < args.padded_dim) DotValues<kRows, 1>(args, s, values, tile, column, prefetch);
   }
 }
@@ -278,7 +278,7 @@ inline void DotValueTile(const AttendArgs& args, const DotScratch& s, const Valu
   }
 }
 
-// What is left to do with a block once its keys can be read.
+// The work on a block once its keys can be read.
 template <typename Element>
 inline void AttendBlock(const AttendArgs& args, const DotScratch& s, const BlockRows& rows,
                         const char* const (&keys)[kBlockTokens], int32_t begin,
@@ -291,7 +291,7 @@ inline void AttendBlock(const AttendArgs& args, const DotScratch& s, const Block
   }
   keys_ahead.Rest();
   const bool whole = args.head_dim % (2 * kLanes) == 0;
-  if (tiles == 1 && whole) {  // nobody else would read what is interleaved
+  if (tiles == 1 && whole) {  // no other tile would read the interleaved values
     DotValueTile(args, s, RowValues<Element>{rows}, 0, values_ahead);
   } else {
     whole ? InterleaveRows<Element, true>(args, rows, s)

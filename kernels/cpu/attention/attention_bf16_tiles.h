@@ -1,5 +1,5 @@
-// Tiles of eight queries for attention by BF16 dot products: their scratch memory, which positions
-// they see, and their softmax. attention_avx512_bf16.cc says how a tile lies in vectors.
+// Tiles of eight queries for attention by BF16 dot products: their scratch memory, the positions
+// that they see, and their softmax. attention_avx512_bf16.cc describes the layout of a tile.
 // REQUIRES: vec_avx512.h, vec_math.h and attention_kernels.h included before this one.
 #pragma once
 
@@ -15,16 +15,17 @@ constexpr int kTileRows = 8;
 constexpr int kKeyPairs = kBlockTokens / 2;
 // Areas of AttendArgs::scratch.
 struct DotScratch {
-  int32_t quads;      // of four dimensions; up to an even number
+  int32_t quads;      // of four dimensions, rounded up to an even number
   int32_t all_quads;  // of a padded head
   int32_t* queries;   // per tile [all_quads][kTileRows][2] pairs
-  char* keys;  // [kBlockTokens, padded_dim] BF16, where the cache's rows cannot be read as such
-  int32_t* values;  // [kKeyPairs][padded_dim] values of neighbouring positions
-  float* scores;    // per tile [kKeyPairs][kTileRows][2]; weights: [kKeyPairs][kTileRows] pairs
-  // Per tile [kTileRows][2], both lanes of a query alike but in the sums, of which each has a part.
+  char* keys;         // [kBlockTokens, padded_dim] BF16, if the cache's rows cannot be read as such
+  int32_t* values;    // [kKeyPairs][padded_dim] values of neighbouring positions
+  float* scores;      // per tile [kKeyPairs][kTileRows][2]; weights: [kKeyPairs][kTileRows] pairs
+  // Per tile [kTileRows][2]; both lanes of a query are equal, except in `sum`, where each has a
+  // part.
   float* max;
   float* sums;
-  float* decay;  // what earlier results are multiplied by
+  float* decay;  // factor of earlier results
 
   explicit DotScratch(const AttendArgs& args)
       : quads((args.head_dim + 7) / 8 * 2), all_quads(args.padded_dim / 4) {
@@ -63,15 +64,15 @@ inline int32_t RowsOfTile(const AttendArgs& args, int32_t tile) {
   return left < kTileRows ? left : kTileRows;
 }
 
-// Two floats of neighbouring keys to the lanes of each query.
+// Sets the lanes of each query to two floats of neighbouring keys.
 inline Vec SetPair(const float* pair) {
   return _mm512_broadcast_f32x2(
       _mm_castsi128_ps(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(pair))));
 }
 inline Vec SwapKeys(Vec v) { return _mm512_permute_ps(v, 0xb1); }
 
-// Which positions of a block each lane of a tile sees: [lower, upper), counted from the block's
-// first. Rows that a tile lacks see what its last one does.
+// The positions of a block that each lane of a tile sees: [lower, upper), counted from the block's
+// first. Missing rows of a tile see the same as its last one.
 struct Visible {
   IntVec lower;
   IntVec upper;
@@ -100,8 +101,7 @@ struct Visible {
   }
 };
 
-// Whether queries of a tile see all or nothing of the block from `begin` on; bounds rise with the
-// query.
+// Whether the queries of a tile see all of the block from `begin` on; bounds rise with the query.
 inline bool SeesAll(const AttendArgs& args, int32_t tile, int32_t begin, int32_t count) {
   const int32_t first = tile * kTileRows;
   const int32_t last = first + RowsOfTile(args, tile) - 1;
@@ -114,7 +114,7 @@ inline bool SeesNothing(const AttendArgs& args, int32_t tile, int32_t begin) {
   return args.upper[last] <= begin || args.lower[first] >= begin + kBlockTokens;
 }
 
-// Hides the final scores of what the queries of a tile do not see of their tree.
+// Hides final scores that the masks of the tile's queries exclude.
 inline void HideByTree(const AttendArgs& args, int32_t begin, int32_t tile, float* scores) {
   for (int32_t r = 0; r < RowsOfTile(args, tile); ++r) {
     const uint32_t seen = SeenOfTree(args, tile * kTileRows + r, begin);
@@ -124,7 +124,7 @@ inline void HideByTree(const AttendArgs& args, int32_t begin, int32_t tile, floa
   }
 }
 
-// The scores of a tile in their final form. Returns the largest of each query.
+// Computes the final scores of a tile. Returns the largest of each query.
 template <bool kScaled>
 inline Vec FinishTile(const AttendArgs& args, const BlockRows& rows, int32_t begin, int32_t tile,
                       float* scores, Vec largest) {
@@ -153,11 +153,11 @@ inline Vec FinishTile(const AttendArgs& args, const BlockRows& rows, int32_t beg
   return Max(largest, SwapKeys(largest));
 }
 
-// exp(x - center) for x <= center, to 3e-6 of it, where BF16 keeps 2e-3; of equal ones it is 1, and
-// NaN stays NaN. 2^f for |f| <= 1/2 by our own minimax fit of degree 4.
+// exp(x - center) for x <= center, with a relative error of 3e-6, where BF16 has 2e-3; it is 1 for
+// equal arguments, and NaN stays NaN. 2^f for |f| <= 1/2 is our own minimax fit of degree 4.
 inline Vec WeightOf(Vec x, Vec center) {
   const Vec log2 = (x - center) * Set(0x1.715476p0f);
-  const Vec bounded = _mm512_max_ps(Set(-1000.0f), log2);  // the second if one is NaN
+  const Vec bounded = _mm512_max_ps(Set(-1000.0f), log2);  // the second one if one is NaN
   const Vec whole = _mm512_roundscale_ps(bounded, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const Vec f = bounded - whole;
   Vec p = Fma(Set(0x1.3a02ccp-7f), f, Set(0x1.c9fc46p-5f));
@@ -167,7 +167,7 @@ inline Vec WeightOf(Vec x, Vec center) {
   return _mm512_scalef_ps(p, whole);
 }
 
-// Scores to weights exp(score - max), for the block of positions from `begin` on.
+// Turns scores into weights exp(score - max), for the block of positions from `begin` on.
 template <bool kScaled>
 HEDDLE_KERNEL_PART void SoftmaxRows(const AttendArgs& args, const BlockRows& rows,
                                     const DotScratch& s, int32_t begin, int32_t tile) {
@@ -175,8 +175,7 @@ HEDDLE_KERNEL_PART void SoftmaxRows(const AttendArgs& args, const BlockRows& row
   const int32_t state = DotScratch::StateOf(tile);
   const Vec before = Load(s.max + state);
   const Vec largest = FinishTile<kScaled>(args, rows, begin, tile, scores, before);
-  // Where nothing has been seen yet all scores are -infinity, and their weights 0 against any
-  // center.
+  // If nothing has been seen yet, all scores are -infinity and their weights are 0 for any center.
   const Vec center = Select(largest == Set(-__builtin_inff()), Zero(), largest);
   const Vec decay = Select(before == largest, Set(1.0f), WeightOf(before, center));
   Vec sum[2] = {Load(s.sums + state) * decay, Zero()};

@@ -1,4 +1,4 @@
-// The context of an attention call block by block, and asking memory for what comes next.
+// Walks the context of an attention call block by block, and prefetches the next blocks.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// Where the rows of one block of keys and values lie. Rows past `count` repeat the last one: what
-// is computed from them is masked or not read.
+// The addresses of one block's rows of keys and values. Rows beyond `count` repeat the last one:
+// results for them are masked or not read.
 struct BlockRows {
   const char* keys[kBlockTokens];
   const char* values[kBlockTokens];
-  const char* key_scales_at[kBlockTokens];  // of scaled types only, F32 at any alignment
+  const char* key_scales_at[kBlockTokens];  // for scaled types only, F32 at any alignment
   const char* value_scales_at[kBlockTokens];
-  float key_scales[kBlockTokens];  // once LoadScales has been called; 0 past `count`
+  float key_scales[kBlockTokens];  // valid after LoadScales; 0 beyond `count`
   float value_scales[kBlockTokens];
   int32_t count;
 
@@ -55,7 +55,7 @@ struct RunCursor {
   }
 
  private:
-  // The next `n` rows of the run as rows [j, j + n) of the block.
+  // Sets rows [j, j + n) of the block to the next `n` rows of the run.
   template <bool kScaled>
   void TakeRows(int32_t j, int32_t n, int64_t row_bytes, BlockRows& rows) const {
     const char* key = static_cast<const char*>(run->keys) + offset * row_bytes;
@@ -78,9 +78,9 @@ struct RunCursor {
   }
 };
 
-// The blocks of a call one after the other, and what comes kAhead later: pages lie anywhere
-// in memory, in pieces too short for the processor's own prefetching, so a later block is asked for
-// while an earlier one is computed, line by line between its loads.
+// The blocks of a call in order, with a look-ahead of kAhead blocks: pages lie anywhere in memory,
+// in pieces too short for the processor's own prefetching, so a later block is prefetched while an
+// earlier one is computed, line by line between its loads.
 template <bool kScaled, int32_t kAhead>
 class BlockQueue {
  public:
@@ -101,7 +101,7 @@ class BlockQueue {
     if (kScaled) blocks_[appended_ % kSlots].LoadScales();
   }
   const BlockRows& current() const { return blocks_[appended_ % kSlots]; }
-  // The block to be asked for meanwhile; the current one if there is none.
+  // The block to prefetch meanwhile; the current one if there is none.
   const BlockRows& upcoming() const {
     return ended_ ? current() : blocks_[(appended_ - 1) % kSlots];
   }
@@ -135,10 +135,10 @@ class BlockQueue {
   BlockRows blocks_[kSlots];
 };
 
-// Bit j: as far as its tree is concerned, query q sees position begin + j.
+// Bit j says that, by its tree, query q sees position begin + j.
 inline uint32_t SeenOfTree(const AttendArgs& args, int32_t q, int32_t begin) {
   static_assert(kBlockTokens == 32);
-  const int32_t first = begin - args.tree_begin;  // the tree's row of the block's first position
+  const int32_t first = begin - args.tree_begin;  // tree row of the block's first position
   if (args.tree == nullptr || first <= -kBlockTokens) return UINT32_MAX;
   if (first >= 64) return 0;
   const uint64_t mask = args.tree[q];
@@ -146,10 +146,10 @@ inline uint32_t SeenOfTree(const AttendArgs& args, int32_t q, int32_t begin) {
   return static_cast<uint32_t>(mask << -first | ((uint64_t{1} << -first) - 1));
 }
 
-// Asks for the rows of the next block, keys while scores are computed and values while outputs are:
-// a row per step of those loops, in order of address, so that no burst of requests fills the queue
-// of misses and none of the arithmetic waits. One block ahead: two more would drive each other out
-// of L1, where pages of 8 KB map the rows of one head to half of the sets.
+// Prefetches the rows of the next block, keys while scores are computed and values while outputs
+// are: one row per step of those loops, in order of address, so that no burst of requests fills the
+// queue of misses and the arithmetic never waits. It is one block ahead: two would evict each other
+// from L1, where pages of 8 KB map the rows of one head to half of the sets.
 class RowPrefetch {
  public:
   RowPrefetch(const char* const (&rows)[kBlockTokens], int64_t row_bytes)

@@ -1,4 +1,4 @@
-// Attention of a tile of queries over a stretch of context, on Vec, with a running softmax.
+// Attention of a tile of queries over a part of the context, on Vec, with a running softmax.
 //
 // Per block of 32 keys: keys and values become F32 once for all queries of the tile; keys are
 // transposed, so that scores are sums over d with keys in the lanes and need no horizontal
@@ -19,12 +19,12 @@ namespace {
 
 static_assert(kMaxLanes % kLanes == 0 && kBlockTokens % (2 * kLanes) == 0);
 
-// Queries per register tile, each with 2 vectors of scores or of values: half of the registers. A
-// whole query group of most models, so that decoding loads and converts each element once.
+// Queries per register tile, each with 2 vectors of scores or of values: half of the registers. It
+// holds a whole query group of most models, so that decoding loads and converts each element once.
 constexpr int kQueryTile = kLanes == 16 ? 8 : 4;
 
-// Parts whose sums need most of the registers stay functions of their own: inlined side by side,
-// one part's constants drove another's sums into memory inside the loop (GCC 12).
+// Parts whose sums need most of the registers stay separate functions: when they were inlined side
+// by side, one part's constants pushed another's sums into memory inside the loop (GCC 12).
 #define HEDDLE_KERNEL_PART __attribute__((noinline))
 
 // Areas of AttendArgs::scratch.
@@ -34,7 +34,7 @@ struct Scratch {
   float* weights;     // [kMaxQueries, kBlockTokens] scores, then their exponentials
   float* sums;        // [kMaxQueries, kMaxLanes]
   float* queries;     // [kMaxQueries, padded_dim] scaled
-  float* decay;       // [kMaxQueries] what earlier results are multiplied by
+  float* decay;       // [kMaxQueries] factor of earlier results
 
   explicit Scratch(const AttendArgs& args) {
     int64_t block = static_cast<int64_t>(args.padded_dim) * kBlockTokens;
@@ -47,7 +47,7 @@ struct Scratch {
   }
 };
 
-// Elements of a cache type as vectors of F32. kScaled: they are codes, whose scales go to the
+// Elements of a cache type as vectors of F32. kScaled: they are codes; their scales multiply the
 // scores and the weights of their position.
 struct F32Element {
   static constexpr int kBytes = 4;
@@ -85,7 +85,7 @@ struct F8Element {
   }
 };
 
-// kLanes elements from `i` on, of which those past the row's end read as 0.
+// kLanes elements from `i` on; those beyond the row's end read as 0.
 template <typename Element>
 inline Vec LoadPadded(const char* row, int32_t i, int32_t head_dim) {
   if (i + kLanes <= head_dim) return Element::LoadAt(row, i);
@@ -167,7 +167,7 @@ struct TileSize {
   static constexpr int kTile = kQueries;
 };
 
-// run(TileSize, first query) for all queries, in tiles of kQueryTile and then of 4, 2 and 1.
+// Calls run(TileSize, first query) for all queries, in tiles of kQueryTile, then of 4, 2 and 1.
 template <typename Run>
 inline void ForQueryTiles(int32_t num_queries, const Run& run) {
   int32_t q = 0;
@@ -189,7 +189,7 @@ inline float ExpOne(float x) {
   return lanes[0];
 }
 
-// Lanes j with lo <= first + j < hi keep their score, others get -infinity.
+// Keeps the scores of lanes j with lo <= first + j < hi; others become -infinity.
 inline Vec MaskScores(Vec scores, int32_t first, int32_t lo, int32_t hi) {
   IntVec lane;
   for (int i = 0; i < kLanes; ++i) lane[i] = first + i;
@@ -199,8 +199,8 @@ inline Vec MaskScores(Vec scores, int32_t first, int32_t lo, int32_t hi) {
 
 constexpr int kBlockVecs = kBlockTokens / kLanes;
 
-// Hides the final scores of what query q does not see of its tree. Returns the largest of the
-// others and of what it has seen before.
+// Hides final scores that the mask of query q excludes. Returns the largest of the others and of
+// the maximum so far.
 inline float HideByTree(const AttendArgs& args, int32_t q, uint32_t seen, float* row) {
   float largest = args.max[q];
   for (int j = 0; j < kBlockTokens; ++j) {
@@ -210,8 +210,8 @@ inline float HideByTree(const AttendArgs& args, int32_t q, uint32_t seen, float*
   return largest;
 }
 
-// Scores of query q in their final form: scaled, capped, -infinity where the query does not see.
-// Returns the largest of them and of what the query has seen before.
+// Computes the final scores of query q: scaled, capped, -infinity for unseen positions. Returns the
+// largest of them and of the maximum so far.
 template <bool kScaled>
 inline float FinishScores(const AttendArgs& args, const BlockRows& rows, int32_t begin, int32_t q,
                           float* row) {
@@ -232,9 +232,9 @@ inline float FinishScores(const AttendArgs& args, const BlockRows& rows, int32_t
   return seen == UINT32_MAX ? ReduceMax(largest) : HideByTree(args, q, seen, row);
 }
 
-// Scores of queries [q, q + kTile) to weights exp(score - max), for the block of positions from
-// `begin` on. The queries' maxima come first and their decays in one vector, so that no query waits
-// for another's.
+// Turns the scores of queries [q, q + kTile) into weights exp(score - max), for the block of
+// positions from `begin` on. All queries' maxima come first and their decays in one vector, so that
+// no query waits for another's.
 template <bool kScaled, int kTile>
 HEDDLE_KERNEL_PART void SoftmaxTile(const AttendArgs& args, const BlockRows& rows, const Scratch& s,
                                     int32_t begin, int32_t q) {
@@ -247,8 +247,7 @@ HEDDLE_KERNEL_PART void SoftmaxTile(const AttendArgs& args, const BlockRows& row
     args.max[q + t] = after[t];
   }
   const Vec unchanged = Load(after);
-  // Where nothing has been seen yet all scores are -infinity, and their weights 0 against any
-  // center.
+  // If nothing has been seen yet, all scores are -infinity and their weights are 0 for any center.
   const Vec centers = Select(unchanged == Set(-__builtin_inff()), Zero(), unchanged);
   const Vec decays = Select(Load(before) == unchanged, Set(1.0f), Exp(Load(before) - centers));
   float center[kLanes];
@@ -272,7 +271,7 @@ HEDDLE_KERNEL_PART void SoftmaxTile(const AttendArgs& args, const BlockRows& row
   }
 }
 
-// Values as they lie in the cache, or as ConvertValues left them.
+// Values as they are in the cache, or as ConvertValues wrote them.
 template <typename Element>
 struct CacheValues {
   const BlockRows& rows;
@@ -322,7 +321,7 @@ HEDDLE_KERNEL_PART void ValueTile(const AttendArgs& args, const Scratch& s, cons
 template <int kTile, typename Values>
 inline void ValueRows(const AttendArgs& args, const Scratch& s, const Values& values, int32_t q,
                       int32_t count, RowPrefetch& prefetch) {
-  // Few queries need more columns for as many independent sums.
+  // With few queries more columns are needed for as many independent sums.
   constexpr int kVecs = kTile == kQueryTile ? 2 : 4;
   int32_t column = 0;
   for (; column + kVecs * kLanes <= args.padded_dim; column += kVecs * kLanes) {
@@ -346,7 +345,7 @@ inline void AttendOver(const AttendArgs& args) {
   Scratch s(args);
   std::memset(s.sums, 0, sizeof(float) * kMaxLanes * static_cast<size_t>(args.num_queries));
   ScaleQueries(args, s);
-  // Converting pays where several tiles read the result; a padded head has to be converted.
+  // Converting pays if several tiles read the result; a padded head has to be converted.
   bool direct = args.num_queries <= 2 * kQueryTile && args.head_dim == args.padded_dim;
   const int64_t row_bytes = static_cast<int64_t>(args.head_dim) * Element::kBytes;
   BlockQueue<Element::kScaled, /*kAhead=*/1> queue(args, row_bytes);
@@ -393,7 +392,7 @@ inline void Attend(const AttendArgs& args) {
 
 inline void MergeParts(float part_max, float part_sum, const float* part_acc, int32_t n, float* max,
                        float* sum, float* acc) {
-  if (part_sum == 0) return;  // nothing of the part was visible
+  if (part_sum == 0) return;  // no position of the part was visible
   float joint = part_max > *max ? part_max : *max;
   float old_scale = ExpOne(*max - joint);
   float part_scale = ExpOne(part_max - joint);

@@ -1,4 +1,4 @@
-// Attention kernels for the level that vec_portable.h stands for.
+// Attention kernels of the level of vec_portable.h.
 #include "kernels/cpu/vec/vec_portable.h"
 
 #include "kernels/cpu/vec/vec_math.h"

@@ -13,7 +13,7 @@ constexpr int32_t kGroups = 8;  // of four columns
 int32_t LowBits(const BlockTraits& t) { return t.code_bits < 4 ? 2 : t.code_bits < 8 ? 4 : 8; }
 int32_t HighBits(const BlockTraits& t) { return t.code_bits - LowBits(t); }
 
-// Where the parts of a panel lie.
+// Offsets of the parts of a panel.
 struct Layout {
   Layout(BlockFormat format, int32_t panel_rows) : traits(Traits(format)), rows(panel_rows) {
     subs = kPanelBlock / traits.sub_columns;
@@ -33,7 +33,7 @@ struct Layout {
   int32_t subs;  // per 32 columns
   int32_t scale_bytes;
   int32_t header_bytes;
-  int32_t low_plane;  // within a part of 32 columns
+  int32_t low_plane;  // offset within a part of 32 columns
   int32_t high_plane;
   int32_t part_bytes;
   int32_t parts;
@@ -46,7 +46,7 @@ uint32_t LoadWord(const uint8_t* p) {
   return word;
 }
 
-// Bits [shift, shift + kBits) of 32 codes into a plane's words of row r.
+// Stores bits [shift, shift + kBits) of 32 codes into a plane's words of row r.
 template <int32_t kBits>
 void PackPlaneOf(const uint8_t* codes, int32_t shift, int32_t rows, int32_t r, uint8_t* plane) {
   constexpr uint32_t kMask = 0x01010101u * ((1u << kBits) - 1);
@@ -58,8 +58,8 @@ void PackPlaneOf(const uint8_t* codes, int32_t shift, int32_t rows, int32_t r, u
   for (int32_t w = 0; w < kBits; ++w) std::memcpy(plane + (w * rows + r) * 4, &words[w], 4);
 }
 
-// Every block of a model passes here while it is loaded, and divisions by a width that is no
-// constant took most of that time (docs/benchmarks/loading.md).
+// Every block of a model passes through here at load. Divisions by a width that is not a constant
+// took most of that time (docs/benchmarks/loading.md).
 void PackPlane(const uint8_t* codes, int32_t shift, int32_t bits, int32_t rows, int32_t r,
                uint8_t* plane) {
   switch (bits) {
@@ -74,7 +74,7 @@ void PackPlane(const uint8_t* codes, int32_t shift, int32_t bits, int32_t rows, 
   }
 }
 
-// The reverse: ORs the bits into the codes.
+// The reverse of PackPlane: ORs the bits into the codes.
 void UnpackPlane(const uint8_t* plane, int32_t shift, int32_t bits, int32_t rows, int32_t r,
                  uint8_t* codes) {
   const uint32_t mask = 0x01010101u * ((1u << bits) - 1);

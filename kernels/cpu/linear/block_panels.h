@@ -1,5 +1,5 @@
-// Panels of the blocked formats: how they are made, and how one row is read back. Portable code for
-// all levels; linear_blocks.h multiplies with them.
+// Packs panels of the blocked formats, and reads back one row. Portable code for all levels;
+// linear_blocks.h multiplies with the panels.
 //
 // Layout, for R rows (LinearKernels::panel_rows). Per block of the format:
 //   scale   F16, BF16 or F32 [R]
@@ -25,11 +25,11 @@ constexpr int32_t kPanelBlock = 32;  // columns that share an activation scale
 
 int64_t BlockPanelBytes(BlockFormat format, int32_t panel_rows, int64_t cols);
 
-// As FormatKernels::pack.
+// Implements FormatKernels::pack.
 void PackBlockPanel(BlockFormat format, int32_t panel_rows, const void* source, int64_t row_bytes,
                     int32_t rows, int64_t cols, void* panel);
 
-// As FormatKernels::unpack: exactly what DequantizeRow gives for the row.
+// Implements FormatKernels::unpack: gives exactly what DequantizeRow gives for the row.
 void UnpackBlockPanel(BlockFormat format, int32_t panel_rows, const void* panel, int32_t row,
                       int64_t cols, float* out);
 

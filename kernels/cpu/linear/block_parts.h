@@ -1,8 +1,7 @@
-// What panels of the blocked formats hold (block_panels.h has their layout), in vectors: codes as
-// the level's dot product wants them, scales and offsets in F32. A panel in memory is a row of
-// PackedBlocks; ExpandedBlocks hold the same with the decoding done, for as long as many rows of x
-// pass. Both have the members that the products in linear_blocks.h and linear_shared.h are written
-// in.
+// The parts of a blocked format's panel (block_panels.h has the layout), as vectors: codes in the
+// form of the level's dot product, scales and offsets in F32. A panel in memory is a row of
+// PackedBlocks; ExpandedBlocks hold the same decoded, while many rows of x pass. Both have the
+// members that the products in linear_blocks.h and linear_shared.h use.
 //
 // REQUIRES: vec_*.h, vec_math.h, linear_float.h and linear_int8.h included before, and defined:
 //   ByteVec, IntSums     kLanes x 4 bytes; kLanes int32
@@ -78,14 +77,14 @@ struct PanelShape {
   }
 };
 
-// One block of a panel where it lies in memory.
+// One block of a panel in memory.
 template <BlockTraits kTraits>
 class PackedBlock {
  public:
   using Shape = PanelShape<kTraits>;
   static constexpr int kBytes = Shape::kHeaderBytes + Shape::kParts * Shape::kPartBytes;
-  static constexpr bool kSigned = Shape::kSigned;  // as DotAdd takes the codes
-  static constexpr int kBias = Shape::kBias;       // what codes exceed their values by
+  static constexpr bool kSigned = Shape::kSigned;  // as DotAdd expects the codes
+  static constexpr int kBias = Shape::kBias;       // excess of codes over values
   static constexpr bool kHasZero = kTraits.has_zero;
 
   explicit PackedBlock(const uint8_t* block) : parts_(block + Shape::kHeaderBytes) {
@@ -101,10 +100,10 @@ class PackedBlock {
     }
   }
 
-  // Asks for what lies kPrefetchBytes behind a part.
+  // Prefetches the data kPrefetchBytes behind a part.
   void PrefetchBehind(int part) const { PrefetchAhead(Part(part), Shape::kPartBytes); }
 
-  // The codes, or table entries, of columns 4 kGroup .. of the rows of vector v, as DotAdd takes
+  // The codes, or table entries, of columns 4 kGroup .. of the rows of vector v, as DotAdd expects
   // them.
   template <int kGroup>
   ByteVec Codes(int part, ByteVec table, int v) const {
@@ -119,7 +118,7 @@ class PackedBlock {
     return codes;
   }
 
-  // Of sub-block h of a part.
+  // The scale of sub-block h of a part.
   Vec Scale(int part, int h, int v) const {
     if constexpr (!Shape::kHasSubs) return scale_[v];
     const uint8_t* p = Part(part) + h * kPanelRows + v * kLanes;
@@ -133,7 +132,8 @@ class PackedBlock {
     const IntVec any = AsIntVec(zero_[0]) | AsIntVec(zero_[1]);
     return ReduceMax(ToFloat(AsIntSums((any != 0) & 1))) == 0;
   }
-  // The integers of sub-blocks 2 i and 2 i + 1 of the block: low and high 16 bits of each lane.
+  // The integers of sub-blocks 2 i and 2 i + 1 of the block, in the low and high 16 bits of each
+  // lane.
   IntSums OffsetPair(int i, int v) const {
     const IntVec low = AsIntVec(SubOffset(2 * i, v));
     const IntVec high = AsIntVec(SubOffset(2 * i + 1, v));
@@ -147,7 +147,7 @@ class PackedBlock {
     return kTraits.scale == ScaleType::kF16 ? FromF16(halves) : FromBF16(halves);
   }
 
-  // Field of group g in a plane of kBits bits at vector v, moved up to bit kTo.
+  // The field of group g in a plane of kBits bits at vector v, moved up to bit kTo.
   template <int kGroup, int kBits, int kTo>
   static ByteVec Field(const uint8_t* plane, int v) {
     ByteVec word = LoadBytes(plane + (kGroup % kBits * kPanelRows + v * kLanes) * 4);
@@ -213,7 +213,7 @@ class ExpandedBlock {
     return LoadIntSums(block_ + kPairsAt + (i * kPanelRows + v * kLanes) * 4);
   }
 
-  // Writes what `from` holds to kBytes bytes.
+  // Writes the content of `from` to kBytes bytes.
   static void Write(const PackedBlock<kTraits>& from, ByteVec table, uint8_t* out) {
     for (int v = 0; v < 2; ++v) {
       uint8_t* column = out + v * kLanes * 4;
@@ -242,7 +242,7 @@ class ExpandedBlock {
     }
     (std::make_integer_sequence<int, kGroupsOfFour>());
   }
-  // Zero points of codes of four bits are of four bits too: a byte holds the difference.
+  // Zero points of four-bit codes have four bits too, so a byte holds the difference.
   template <int kGroup>
   static ByteVec CodesOf(const PackedBlock<kTraits>& from, int part, ByteVec table, int v) {
     const ByteVec codes = from.template Codes<kGroup>(part, table, v);

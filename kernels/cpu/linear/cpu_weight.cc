@@ -18,7 +18,7 @@ const FormatKernels& FormatOf(DType dtype, const LinearKernels& kernels) {
   return kernels.formats[static_cast<size_t>(dtype)];
 }
 
-// Shared with one of the last few segments where it is the same: those of one layer.
+// Shares the order with one of the last few segments if it is equal, as within a layer.
 std::shared_ptr<const std::vector<int32_t>> OrderOf(const WeightSource& source,
                                                     std::span<const CpuWeight::Segment> segments) {
   constexpr size_t kCompared = 4;
@@ -35,7 +35,7 @@ std::shared_ptr<const std::vector<int32_t>> OrderOf(const WeightSource& source,
                                                       source.column_order.end());
 }
 
-// Panels [begin, end) of one source.
+// Packs panels [begin, end) of one source.
 void PackPanels(const WeightSource& source, const CpuWeight::Segment& segment, int32_t panel_rows,
                 int64_t begin, int64_t end) {
   int64_t row_bytes = RowBytes(source.dtype, source.cols);

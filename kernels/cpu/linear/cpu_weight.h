@@ -1,4 +1,4 @@
-// A weight matrix in panels (see kernel_table.h), and how it is made of checkpoint matrices.
+// A weight matrix in panels (see kernel_table.h), and its making from checkpoint matrices.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace heddle::kernels::cpu {
 
 class CpuWeight final : public PackedWeight {
  public:
-  // One source: its own format and its own panels, the last of them padded.
+  // One source, with its own format and its own panels, the last of them padded.
   struct Segment {
     const FormatKernels* format;
     int64_t row_begin;
@@ -24,8 +24,8 @@ class CpuWeight final : public PackedWeight {
     int64_t num_panels;
     int64_t panel_bytes;
     uint8_t* data;
-    // The input features in the order of the stored columns: Linear gathers x by it. nullptr: the
-    // natural order. Segments of the same order share it.
+    // The input features in the order of the stored columns, by which Linear gathers x. nullptr:
+    // the natural order. Segments with the same order share it.
     std::shared_ptr<const std::vector<int32_t>> column_order;
   };
 

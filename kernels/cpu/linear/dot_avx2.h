@@ -1,5 +1,5 @@
-// Bytes and their dot products for AVX2, or AVX2 with VNNI where the compiler is told so: what
-// linear_dot.h and linear_blocks.h are written in (the latter says what each name means).
+// Bytes and their dot products for AVX2, or for AVX2 with VNNI if the compiler may use it.
+// linear_dot.h and linear_blocks.h are written in these names, which block_parts.h explains.
 // REQUIRES: vec_avx2.h included before.
 #pragma once
 

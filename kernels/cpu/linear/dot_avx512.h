@@ -1,5 +1,5 @@
-// Bytes and their dot products for AVX-512 with VNNI: what linear_dot.h and linear_blocks.h are
-// written in (the latter says what each name means).
+// Bytes and their dot products for AVX-512 with VNNI. linear_dot.h and linear_blocks.h are written
+// in these names, which block_parts.h explains.
 // REQUIRES: vec_avx512.h included before.
 #pragma once
 
@@ -53,7 +53,7 @@ inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
 using FloatTable = __m512;
 inline FloatTable LoadFloatTable(const float* entries) { return _mm512_loadu_ps(entries); }
 template <int kShift>
-inline Vec LookupFloat(FloatTable table, IntVec words) {  // takes the low four bits of an index
+inline Vec LookupFloat(FloatTable table, IntVec words) {  // uses the low four bits of an index
   return _mm512_permutexvar_ps(_mm512_srli_epi32(reinterpret_cast<__m512i>(words), kShift), table);
 }
 

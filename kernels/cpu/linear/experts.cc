@@ -14,8 +14,8 @@ namespace {
 
 constexpr float kImpossible = -std::numeric_limits<float>::infinity();
 
-// Rough nanoseconds, for deciding how many threads to wake.
-constexpr double kNsPerScore = 6;  // an exponential, and a look per choice
+// Approximate nanoseconds, to decide how many threads to wake.
+constexpr double kNsPerScore = 6;  // an exponential, and one comparison per choice
 constexpr double kNsPerMovedElement = 0.25;
 
 void Softmax(const float* logits, int64_t n, float* scores) {
@@ -25,7 +25,7 @@ void Softmax(const float* logits, int64_t n, float* scores) {
   for (int64_t e = 0; e < n; ++e) scores[e] /= sum;
 }
 
-// The first of the largest; it is made impossible to take again.
+// Returns the index of the first of the largest values, and makes it impossible to take again.
 int32_t TakeBest(float* values, int64_t n) {
   float* best = std::max_element(values, values + n);
   *best = kImpossible;
@@ -97,7 +97,7 @@ Tensor Rows(Tensor tensor, int64_t begin, int64_t end) {
   return {tensor.row<float>(begin), end - begin, tensor.cols, tensor.stride};
 }
 
-// The rows of one expert, from `rows` through `inner` back to `rows`.
+// Runs the rows of one expert, from `rows` through `inner` back to `rows`.
 void RunExpert(const ExpertMixArgs& args, int32_t expert, int64_t begin, int64_t end,
                const std::function<void(const LinearArgs&)>& linear) {
   const auto& up = static_cast<const CpuStack&>(*args.up);

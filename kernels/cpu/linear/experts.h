@@ -1,5 +1,5 @@
-// Mixtures of experts on the CPU: rows are sorted by expert, and each expert that has any
-// multiplies all of its rows at once with the linear op's kernels, whose rows do not depend on each
+// Mixtures of experts on the CPU: rows are sorted by expert, and each expert with any rows
+// multiplies all of them at once with the linear op's kernels, whose rows do not depend on each
 // other.
 #pragma once
 
@@ -26,11 +26,11 @@ class CpuStack final : public PackedStack {
   std::vector<CpuWeight> matrices_;  // [count] views of it
 };
 
-// Working memory that stays from call to call.
+// Working memory that is kept between calls.
 struct ExpertScratch {
-  std::vector<int32_t> begin;  // [count + 1] of each expert's places among the sorted pairs
+  std::vector<int32_t> begin;  // [count + 1] where each expert's pairs begin among the sorted ones
   std::vector<int32_t> next;   // [count]
-  std::vector<int32_t> place;  // [n * top_k] where a (row, choice) pair is sorted to
+  std::vector<int32_t> place;  // [n * top_k] sorted position of a (row, choice) pair
 };
 
 void Route(const RouteArgs& args, ThreadPool& pool);

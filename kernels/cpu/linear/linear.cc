@@ -11,37 +11,38 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// Rows of x that one thread takes past a panel before the next panel, so that the weights stream by
-// once for as many rows as --max-batch-tokens gives by default. Their sums are 64 KB of the 1 MB
-// (Zen 5) or 2 MB (Sapphire Rapids) of L2 at 32-row panels.
+// Rows of x that one thread multiplies with a panel before the next panel, so that the weights
+// stream by once for as many rows as --max-batch-tokens gives by default. Their sums are 64 KB of
+// the 1 MB (Zen 5) or 2 MB (Sapphire Rapids) of L2 at 32-row panels.
 constexpr int64_t kGroupRows = 512;
 
-// Several tiles pass a stretch of a panel of about this size before the next stretch: it and a
-// tile's part of the same columns (a third of it) lie in an L1 of 32 or 48 KB meanwhile.
+// Several tiles are multiplied with a range of a panel of about this size before the next range:
+// the range and a tile's part of the same columns (a third of it) then stay in an L1 of 32 or 48
+// KB.
 constexpr int64_t kStretchBytes = 16 * 1024;
-// Stretches are whole blocks of every format.
+// Ranges are whole blocks of every format.
 constexpr int64_t kStretchColumns = 256;
-// The same where a stretch is expanded first: its codes are bytes then, and its tiles small.
+// The same if a range is expanded first: its codes are bytes then, and its tiles small.
 constexpr int64_t kExpandedStretchBytes = 20 * 1024;
 
-// Prompts, where the arithmetic of a tile decides. Below it fewer and larger tiles are faster: each
-// of them waits for the weights to come from memory.
+// From here on a prompt is assumed, where the arithmetic of a tile decides. With fewer rows, fewer
+// and larger tiles are faster: each of them waits for the weights to come from memory.
 constexpr int64_t kManyRows = 64;
 
-// For deciding how many threads to wake: multiply-adds per nanosecond of one core, roughly, and
+// Decide how many threads to wake: multiply-adds per nanosecond of one core, approximately, and
 // weight bytes per nanosecond.
 constexpr double kMacsPerNs = 50;
 constexpr double kBytesPerNs = 20;
-constexpr double kNsPerGatheredElement = 2;  // a cache line for each
+constexpr double kNsPerGatheredElement = 2;  // one cache line each
 
-// The rows of x as tiles of one kind: all of the same size but the last, which takes the smallest
-// size that holds the rest.
+// The rows of x as tiles of one kind: all of the same size except the last, which takes the
+// smallest size that holds the rest.
 struct Tiles {
   const TileKernels* kernels;
   TileKind kind;
   int64_t rows;
   int64_t cols;
-  int32_t tile_rows;   // of all but the last
+  int32_t tile_rows;   // except in the last tile
   int64_t tile_bytes;  // of such a tile
   const char* data;
 
@@ -58,7 +59,7 @@ struct Tiles {
 };
 
 int64_t TileBytes(TileKind kind, int64_t tile_rows, int64_t cols) {
-  switch (kind) {  // see TileKind
+  switch (kind) {  // the layouts are at TileKind
     case TileKind::kFloat:
       return tile_rows * cols * 4;
     case TileKind::kInt8:
@@ -97,7 +98,7 @@ Tiles PrepareTiles(TileKind kind, const Tensor& x, const TileKernels& kernels, T
   return tiles;
 }
 
-// The columns of x in another order.
+// Gathers the columns of x in another order.
 Tensor Gather(const Tensor& x, const std::vector<int32_t>& order, ThreadPool& pool,
               Scratch& scratch) {
   const Tensor ordered{scratch.Get(x.rows * x.cols * 4), x.rows, x.cols, x.cols};
@@ -131,12 +132,12 @@ class LinearCall {
   }
 
   void Run(ThreadPool& pool, LinearScratch& scratch) {
-    int64_t step = 1;  // whole tiles of every kind in use
+    int64_t step = 1;  // rows in whole tiles of every kind in use
     for (size_t i = 0; i < weight_.segments().size(); ++i) {
       tiles_.push_back(TilesOfSegment(i, pool, scratch));
       step = std::lcm(step, tiles_.back().tile_rows);
     }
-    // Groups of about equal size.
+    // The groups have about equal sizes.
     int64_t groups = (args_.x.rows + kGroupRows - 1) / kGroupRows;
     group_rows_ = (args_.x.rows + groups - 1) / groups;
     group_rows_ = (group_rows_ + step - 1) / step * step;
@@ -162,7 +163,7 @@ class LinearCall {
     char* expanded;
   };
 
-  // Those of an earlier segment that wants the same, or new ones.
+  // The tiles of an earlier segment with the same needs, or new ones.
   Tiles TilesOfSegment(size_t index, ThreadPool& pool, LinearScratch& scratch) const {
     const CpuWeight::Segment& segment = weight_.segments()[index];
     for (size_t i = 0; i < index; ++i) {
@@ -193,7 +194,7 @@ class LinearCall {
     return (gated_ ? 2 : 1) * std::max(macs / kMacsPerNs, bytes / kBytesPerNs);
   }
 
-  // One panel of outputs for one group of rows.
+  // Computes one panel of outputs for one group of rows.
   void RunPanel(int64_t panel, int64_t group, const ThreadMemory& memory) const {
     const CpuWeight::Segment& segment = weight_.SegmentOfPanel(panel);
     const auto index = static_cast<size_t>(&segment - weight_.segments().data());
@@ -215,7 +216,7 @@ class LinearCall {
     return format.expand_tiles > 0 && num_tiles >= format.expand_tiles;
   }
 
-  // Of a thread's longest stretch.
+  // Bytes of a thread's longest expanded range.
   int64_t ExpandedBytes() const {
     int64_t bytes = 0;
     for (const CpuWeight::Segment& segment : weight_.segments()) {
@@ -231,14 +232,15 @@ class LinearCall {
     return format.panel_bytes(64 * kStretchColumns) / 64;
   }
 
-  // Columns of a stretch that several tiles pass.
+  // Columns of a range that several tiles share.
   static int64_t StretchOf(const FormatKernels& format, bool expands) {
     const int64_t unit_bytes = expands ? format.expanded_bytes(kStretchColumns) : UnitBytes(format);
     const int64_t limit = expands ? kExpandedStretchBytes : kStretchBytes;
     return kStretchColumns * std::max<int64_t>(1, limit / unit_bytes);
   }
 
-  // sums [rows, panel_rows] of the tiles of segment `index` that hold rows [row, row + rows).
+  // Computes sums [rows, panel_rows] of the tiles of segment `index` that hold rows [row, row +
+  // rows).
   void Multiply(size_t index, int64_t local, int64_t row, int64_t rows, char* expanded,
                 float* sums) const {
     const CpuWeight::Segment& segment = weight_.segments()[index];
@@ -280,8 +282,8 @@ class LinearCall {
                     .stride = kernels_.panel_rows});
   }
 
-  // Asks for the i-th of n shares of what lies behind a stretch, which is the next one: while
-  // several tiles pass, memory would idle. Into L2, since L1 is full.
+  // Prefetches the i-th of n shares of the data behind a range, which is the next range: memory
+  // would otherwise idle while several tiles are computed. The target is L2, since L1 is full.
   static void PrefetchShare(const uint8_t* part, int64_t bytes, int64_t i, int64_t n) {
     const uint8_t* end = part + bytes + bytes * (i + 1) / n;
     for (const uint8_t* p = part + bytes + bytes * i / n; p < end; p += 64) {
@@ -318,7 +320,7 @@ class LinearCall {
   bool gated_ = false;
   int64_t num_panels_ = 0;
   int64_t group_rows_ = 0;
-  absl::InlinedVector<Tiles, 4> tiles_;  // of each segment
+  absl::InlinedVector<Tiles, 4> tiles_;  // one per segment
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The linear op of the CPU backend: prepares rows of x as tiles, then walks panels of the weight.
+// The linear op of the CPU backend: prepares rows of x as tiles, then walks the panels of the
+// weight.
 #pragma once
 
 #include <vector>
@@ -11,19 +12,19 @@
 
 namespace heddle::kernels::cpu {
 
-// Working memory that stays from call to call.
+// Working memory that is kept between calls.
 struct LinearScratch {
-  // The rows of x as a kind of segment wants them: in its order of columns, then as tiles.
+  // The rows of x in the form that a kind of segment needs: in its order of columns, then as tiles.
   struct Input {
     Scratch ordered;
     Scratch tiles;
   };
   std::vector<Input> inputs;
-  Scratch sums;      // of each thread: one group of rows of one panel, or of two
-  Scratch expanded;  // of each thread: a stretch of a panel
+  Scratch sums;      // per thread: one group of rows of one panel, or of two
+  Scratch expanded;  // per thread: a range of a panel
 };
 
-// `adapters`: what they add, shrunk already; or nullptr.
+// `adapters`: their contribution, after Shrink; or nullptr.
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,
             LinearScratch& scratch, const AdapterCall* adapters = nullptr);
 

@@ -20,7 +20,7 @@ inline __m256i Broadcast4(const int8_t* p) {
   return _mm256_set1_epi32(word);
 }
 
-// 16-bit pairs to 32 bits.
+// Widens 16-bit pairs to 32 bits.
 inline __m256i Widen(__m256i pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
 
 template <int kRows>
@@ -37,7 +37,7 @@ inline void AddBlock(Accumulators<kRows>& total, const __m256i (&sums)[kRows][2]
 }
 
 // Bytes are multiplied as |w| and x with the sign of w: unsigned times signed without a bias, so
-// that two products (at most 2 * 128 * 127) fit the 16 bits of the instruction.
+// that two products (at most 2 * 128 * 127) fit into 16 bits.
 struct Q80Panel : BlockPanel<Q80<0>> {
   template <int kRows>
   static void Multiply(const void* panel, const void* tile, int64_t cols, float* acc) {

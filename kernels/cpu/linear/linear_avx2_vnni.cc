@@ -1,4 +1,4 @@
-// What AVX2 with VNNI multiplies otherwise than AVX2 alone: Q8_0 and Q4_0. 16-row panels.
+// The kernels that differ between AVX2 with VNNI and AVX2 alone: Q8_0 and Q4_0. 16-row panels.
 #include "kernels/cpu/vec/vec_avx2.h"
 
 #include "kernels/cpu/vec/vec_math.h"
@@ -13,8 +13,8 @@
 
 namespace heddle::kernels::cpu {
 
-// 4 x 2 integer sums stay in the 16 registers through a block; of as many totals, which are needed
-// once per block, half do.
+// 4 x 2 integer sums stay in the 16 registers through a block, and so do half of as many totals,
+// which are needed once per block.
 extern const Int8DotKernels kInt8DotAvx2Vnni;
 const Int8DotKernels kInt8DotAvx2Vnni = {{3, {1, 2, 4}, PrepareRoundedTile<Int8Tile>},
                                          MakeFormat<Q80DotPanel, 1, 2, 4>(TileKind::kInt8),

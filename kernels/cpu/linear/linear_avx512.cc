@@ -18,7 +18,7 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// Expanding takes a third of a tile of 4 rows, and saves a fiftieth.
+// Expanding takes a third of the time of a tile of 4 rows, and saves a fiftieth.
 template <int... kSizes>
 constexpr FormatKernels MakeQ80() {
   using Panel = ExpandingQ80Panel;
@@ -30,7 +30,7 @@ constexpr FormatKernels MakeQ80() {
 
 // 12 x 2 F32 sums fill the 32 registers. The integer kernels keep two sets of sums: 4 x 2 of them
 // are 2 percent faster than 8 x 2, which spill a little but make one pass over the weights for 8
-// rows (a quarter faster than two).
+// rows (a quarter faster than two passes).
 extern const LinearKernels kLinearAvx512;
 const LinearKernels kLinearAvx512 = {
     kPanelRows,

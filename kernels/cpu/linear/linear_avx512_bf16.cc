@@ -1,6 +1,6 @@
 // BF16 weights by dot products of BF16 pairs: activations are rounded to BF16 (nearest even) once
-// per tile, two products at a time are added to an F32 sum, in order of k. Twice the rate of F32
-// multiply-adds, and the weights need no conversion.
+// per tile, two products at a time are added to an F32 sum, in order of k. This has twice the rate
+// of F32 multiply-adds, and the weights need no conversion.
 //
 // Numerics, from the instruction (Intel SDM, VDPBF16PS): the products are exact, each of the two is
 // added with one rounding to nearest even, denormal inputs and results count as zero.
@@ -22,7 +22,7 @@ inline int32_t PairAt(const float* row, int64_t k, int64_t cols) {
   return pair;
 }
 
-// One row of x to its lane of a tile of int32 [(cols + 1) / 2][tile_rows].
+// Writes one row of x to its lane of a tile of int32 [(cols + 1) / 2][tile_rows].
 inline void PrepareRow(const float* row, int64_t cols, int32_t tile_rows, int32_t* out) {
   int64_t k = 0;
   for (; k + kLanes <= cols; k += kLanes) {

@@ -40,7 +40,7 @@ struct BytePanel {
     if constexpr (kGroup + 1 < kGroupsOfFour) Steps<kRows, kGroup + 1>(w, part, x, sums);
   }
 
-  // Bias and zero point, times the sum of x, are taken off beforehand.
+  // The bias and zero point, times the sum of x, are subtracted beforehand.
   template <int kRows>
   [[gnu::always_inline]] static inline void Start(const Block& w, const TileBlock<kRows>& x,
                                                   IntSums (&sums)[kRows][2]) {
@@ -60,7 +60,7 @@ struct BytePanel {
     }
   }
 
-  // acc += the products of one block.
+  // Adds the products of one block to acc.
   template <int kRows>
   static void MultiplyBlock(const uint8_t* block, const TileBlock<kRows>* x, float* acc) {
     const Block w(block);
@@ -104,7 +104,8 @@ struct FloatPanel {
     if constexpr (kTraits.values == CodeValues::kNf4) {
       return LookupFloat<kShift>(table, words);
     } else {
-      // Sign, exponent and mantissa to their places in F32; 2^120 moves the exponent's bias.
+      // Moves sign, exponent and mantissa to their places in F32; 2^120 adjusts the exponent's
+      // bias.
       IntVec top = words << (24 - kShift);
       IntVec bits = (top & INT32_MIN) | ((top >> 4) & 0x07f00000);
       return FromBits(bits) * Set(0x1p120f);
@@ -132,7 +133,7 @@ struct FloatPanel {
     }
   }
 
-  // acc += the products of one block.
+  // Adds the products of one block to acc.
   template <int kRows>
   static void MultiplyBlock(const uint8_t* p, const FloatTable& table, const float* x, float* acc) {
     const Block block(p);
@@ -203,24 +204,30 @@ constexpr TileKernels MakeSharedTiles(TileSizes<kSizes...>, int32_t size_of_many
 }
 
 // In the order of BlockFormat. `bytes` and `floats` must be the sizes of the level's kInt8 and
-// kFloat tiles. `size_of_many` as TileKernels has it, of kInt8Shared.
+// kFloat tiles. `size_of_many` is that of TileKernels, for kInt8Shared.
 template <typename Shared, typename Bytes, typename Floats>
 constexpr BlockKernels MakeBlockKernels(Shared shared, Bytes bytes, Floats floats,
                                         int32_t size_of_many = 0) {
-  return {
-      MakeSharedTiles(shared, size_of_many),
-      {MakeSharedBlocks<BlockFormat::kQ4_1>(shared), MakeSharedBlocks<BlockFormat::kQ5_0>(shared),
-       MakeSharedBlocks<BlockFormat::kQ5_1>(shared), MakeSharedBlocks<BlockFormat::kQ2_K>(shared),
-       MakeSharedBlocks<BlockFormat::kQ3_K>(shared), MakeSharedBlocks<BlockFormat::kQ4_K>(shared),
-       MakeSharedBlocks<BlockFormat::kQ5_K>(shared), MakeSharedBlocks<BlockFormat::kQ6_K>(shared),
-       MakeSharedBlocks<BlockFormat::kIQ4_NL>(shared),
-       MakeSharedBlocks<BlockFormat::kIQ4_XS>(shared),
-       MakeSharedBlocks<BlockFormat::kMXFP4>(shared),
-       MakeSharedBlocks<BlockFormat::kInt4G32>(shared),
-       MakeSharedBlocks<BlockFormat::kInt4G64>(shared),
-       MakeSharedBlocks<BlockFormat::kInt4G128>(shared), MakeBytes<BlockFormat::kInt8G32>(bytes),
-       MakeBytes<BlockFormat::kInt8G128>(bytes), MakeFloats<BlockFormat::kF8G32>(floats),
-       MakeFloats<BlockFormat::kF8G128>(floats), MakeFloats<BlockFormat::kNF4>(floats)}};
+  return {MakeSharedTiles(shared, size_of_many), {MakeSharedBlocks<BlockFormat::kQ4_1>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kQ5_0>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kQ5_1>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kQ2_K>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kQ3_K>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kQ4_K>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kQ5_K>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kQ6_K>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kIQ4_NL>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kIQ4_XS>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kMXFP4>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kInt4G32>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kInt4G64>(shared),
+                                                  MakeSharedBlocks<BlockFormat::kInt4G128>(shared),
+                                                  MakeBytes<BlockFormat::kInt8G32>(bytes),
+                                                  MakeBytes<BlockFormat::kInt8G128>(bytes),
+                                                  MakeFloats<BlockFormat::kF8G32>(floats),
+                                                  MakeFloats<BlockFormat::kF8G128>(floats),
+                                                  MakeFloats<BlockFormat::kNF4>(floats),
+                                                  MakeSharedBlocks<BlockFormat::kTQ2_0>(shared)}};
 }
 
 }  // namespace

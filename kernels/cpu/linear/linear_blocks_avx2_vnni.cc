@@ -13,7 +13,7 @@
 
 namespace heddle::kernels::cpu {
 
-// As many as without VNNI, so that the tables of both levels are alike.
+// The same numbers as without VNNI, so that the tables of both levels are alike.
 extern const BlockKernels kBlocksAvx2Vnni;
 const BlockKernels kBlocksAvx2Vnni =
     MakeBlockKernels(TileSizes<1, 2>(), TileSizes<1, 2, 4>(), TileSizes<1, 2, 4, 6>());

@@ -1,7 +1,7 @@
 // Blocked formats of float values by dot products of BF16 pairs. Codes of E4M3 are BF16 numbers;
 // NF4's sixteen are rounded to it (2^-9). Activations are rounded to BF16 once per tile. For each
 // block, in order of k: t = 0; an instruction adds two products to the F32 t; then the result += t
-// * scale of w. Numerics of the instruction: see linear_avx512_bf16.cc.
+// * scale of w. The numerics of the instruction are in linear_avx512_bf16.cc.
 #include "kernels/cpu/vec/vec_avx512.h"
 
 #include <type_traits>
@@ -22,8 +22,8 @@ namespace {
 
 inline __m512bh AsPairs(__m512i v) { return reinterpret_cast<__m512bh>(v); }
 
-// E4M3 to BF16, each in 16 bits: the exponent's bias is 7 there and 127 here. Below 2^-6 the eight
-// multiples of 2^-9 come from a table.
+// Decodes E4M3 to BF16 in 16 bits each: the exponent's bias is 7 there and 127 here. Below 2^-6 the
+// eight multiples of 2^-9 come from a table.
 class E4m3Decoder {
  public:
   E4m3Decoder() {
@@ -62,7 +62,7 @@ class Nf4Decoder {
 template <BlockTraits kTraits>
 using DecoderOf = std::conditional_t<kTraits.values == CodeValues::kNf4, Nf4Decoder, E4m3Decoder>;
 
-// One block of a panel where it lies in memory, as pairs of columns.
+// One block of a panel in memory, as pairs of columns.
 template <BlockTraits kTraits>
 class PackedPairs {
  public:
@@ -75,7 +75,7 @@ class PackedPairs {
   void PrefetchBehind(int part) const { PrefetchAhead(Part(part), Shape::kPartBytes); }
   Vec Scale(int v) const { return PackedBlock<kTraits>(block_).Scale(0, 0, v); }
 
-  // Columns 2 kPair and 2 kPair + 1 of a part, of the rows of vector v.
+  // Columns 2 kPair and 2 kPair + 1 of a part, for the rows of vector v.
   template <int kPair>
   __m512i Pair(int part, int v) const {
     constexpr int kWords = kTraits.code_bits;
@@ -88,7 +88,7 @@ class PackedPairs {
   }
 
  private:
-  // Bytes 2 kHalf and 2 kHalf + 1 of each lane to its 16-bit halves.
+  // Moves bytes 2 kHalf and 2 kHalf + 1 of each lane to its 16-bit halves.
   template <int kHalf>
   static __m512i BytesOf() {
     constexpr int32_t kFirst = static_cast<int32_t>(0x80018000 + kHalf * 0x00020002);
@@ -157,7 +157,7 @@ struct PairPanel {
     if constexpr (kPair + 1 < kBlock / 2) Steps<kRows, kPair + 1>(w, part, x + kRows, total);
   }
 
-  // acc += the products of one block.
+  // Adds the products of one block to acc.
   template <int kRows, typename Block>
   static void MultiplyBlock(const Block& w, const int32_t* x, float* acc) {
     Accumulators<kRows> total;
@@ -204,7 +204,7 @@ constexpr FormatKernels MakePairs() {
 
 }  // namespace
 
-// Sizes as those of kBf16DotAvx512's tiles.
+// The sizes are those of kBf16DotAvx512's tiles.
 extern const Bf16BlockKernels kBlocksAvx512Bf16;
 const Bf16BlockKernels kBlocksAvx512Bf16 = {MakePairs<BlockFormat::kF8G32, 1, 2, 4, 8, 12>(),
                                             MakePairs<BlockFormat::kF8G128, 1, 2, 4, 8, 12>(),

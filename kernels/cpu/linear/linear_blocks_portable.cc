@@ -32,33 +32,43 @@ inline ByteVec Shift(ByteVec v) {
   return v;
 }
 inline ByteVec LoadTable(const uint8_t* entries) { return LoadBytes(entries); }
-inline ByteVec Lookup(ByteVec table, ByteVec indices) {
-  ByteVec out;
-  for (int i = 0; i < 16; ++i) out[i] = table[indices[i]];
+// Not inlined, because every code of a format with a table passes through it.
+[[gnu::noinline]] inline ByteVec Lookup(ByteVec table, ByteVec indices) {
+  ByteVec out = {};
+  for (int i = 0; i < 16; ++i) {
+    const ByteVec entry = ByteVec{} + table[i];
+    out |= entry & reinterpret_cast<ByteVec>(indices == static_cast<uint8_t>(i));
+  }
   return out;
 }
 inline IntSums SetInts(int32_t x) { return IntSums{x, x, x, x}; }
 inline Vec ToFloat(IntSums v) { return __builtin_convertvector(v, Vec); }
 inline IntSums IntsFromInt8(const int8_t* p) { return IntSums{p[0], p[1], p[2], p[3]}; }
 inline IntSums IntsFromUint8(const uint8_t* p) { return IntSums{p[0], p[1], p[2], p[3]}; }
-inline IntSums DotAdd16(IntSums sum, IntSums w, int32_t x) {
-  int16_t values[2], weights[2 * kLanes];
-  std::memcpy(values, &x, sizeof(values));
-  std::memcpy(weights, &w, sizeof(weights));
-  for (int r = 0; r < kLanes; ++r) {
-    sum[r] += weights[2 * r] * values[0] + weights[2 * r + 1] * values[1];
-  }
-  return sum;
+
+using Halves = int16_t __attribute__((vector_size(16)));
+
+// The sums of neighbouring 16-bit elements.
+inline IntVec PairSums(Halves v) {
+  const auto pairs = reinterpret_cast<IntVec>(v);
+  return ((pairs << 16) >> 16) + (pairs >> 16);
 }
+inline IntSums DotAdd16(IntSums sum, IntSums w, int32_t x) {
+  const int32_t low = static_cast<int16_t>(x);
+  return sum + ((w << 16) >> 16) * low + (w >> 16) * (x >> 16);
+}
+// A product of bytes fits into 16 bits, also of an unsigned with a signed one: bytes 0 and 2 of
+// each lane are multiplied together, and then bytes 1 and 3.
 template <bool kSigned>
 inline IntSums DotAdd(IntSums sum, ByteVec w, const int8_t* x) {
-  for (int r = 0; r < kLanes; ++r) {
-    for (int j = 0; j < 4; ++j) {
-      int32_t value = kSigned ? static_cast<int8_t>(w[r * 4 + j]) : w[r * 4 + j];
-      sum[r] += value * x[j];
-    }
-  }
-  return sum;
+  const auto words = reinterpret_cast<Halves>(w);
+  const Halves unsigned_even = words & 0xff;
+  const Halves even = kSigned ? (words << 8) >> 8 : unsigned_even;
+  const Halves odd =
+      kSigned ? words >> 8 : reinterpret_cast<Halves>(reinterpret_cast<Words>(w) >> 8);
+  const Halves x_even = {x[0], x[2], x[0], x[2], x[0], x[2], x[0], x[2]};
+  const Halves x_odd = {x[1], x[3], x[1], x[3], x[1], x[3], x[1], x[3]};
+  return sum + PairSums(even * x_even) + PairSums(odd * x_odd);
 }
 
 struct FloatTable {

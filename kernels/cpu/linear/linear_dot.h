@@ -1,6 +1,6 @@
 // Q8_0 and Q4_0 by an instruction that adds four products of unsigned and signed bytes to an int32.
-// The codes are unsigned (Q8_0's plus 128, Q4_0's plus 8); what that adds is taken off again with
-// the sums of x.
+// The codes are stored unsigned (Q8_0's plus 128, Q4_0's plus 8); the excess is subtracted with the
+// sums of x.
 // REQUIRES: vec_*.h, vec_math.h, linear_float.h, linear_int8.h and a dot_*.h whose DotAdd takes
 // unsigned weights included before.
 #pragma once
@@ -13,12 +13,12 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-// Sums of one block for kRows rows of x and the two vectors of the panel.
+// The sums of one block for kRows rows of x and the two vectors of the panel.
 template <int kRows>
 struct BlockSums {
   IntSums sums[kRows][2];
 
-  // All of a block whose stored weights begin at `w`.
+  // Multiplies a whole block whose stored weights begin at `w`.
   template <typename Weights>
   [[gnu::always_inline]] inline void Multiply(const uint8_t* w, const int8_t (*x)[kBlock],
                                               const int32_t* sum128) {
@@ -29,12 +29,12 @@ struct BlockSums {
     }
   }
 
-  // Starts at what the bias of the weights has to be corrected by.
+  // Starts with the correction for the bias of the weights.
   void Start(const int32_t* sum128, int32_t bias) {
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) sums[m][0] = sums[m][1] = SetInts(sum128[m] / (128 / bias));
   }
-  // Four columns: 4 bytes of each row of x at `column`.
+  // Adds four columns: 4 bytes of each row of x at `column`.
   void Step(ByteVec w0, ByteVec w1, const int8_t (*x)[kBlock], int column) {
 #pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
@@ -68,7 +68,7 @@ struct Q40Weights {
   }
 };
 
-// Blocks of a panel as they lie in memory: F16 scales before the codes.
+// Blocks of a panel in memory: F16 scales before the codes.
 template <typename Format>
 struct PackedInts {
   static constexpr int64_t kBytes = BlockPanel<Format>::kBytes;
@@ -101,7 +101,7 @@ struct IntPanel : BlockPanel<Format> {
 using Q80DotPanel = IntPanel<Q80<0x80>, Q80Weights>;
 using Q40DotPanel = IntPanel<Q40, Q40Weights>;
 
-// Q8_0's blocks with scales in F32: no conversion for each tile.
+// Q8_0's blocks with scales in F32, which need no conversion for each tile.
 struct ExpandedQ80 {
   static constexpr int64_t kBytes = kPanelRows * 4 + 8 * kGroupBytes;
   static constexpr int kCodesAt = kPanelRows * 4;

@@ -24,11 +24,12 @@ inline void PrepareFloatTile(const float* x, int64_t stride, int32_t rows, int32
   }
 }
 
-// Weights come from memory once per tile of rows: asked for so long before their use that several
-// rows' arithmetic covers the latency, which the processor's own prefetching alone does not.
+// Weights come from memory once per tile of rows. They are prefetched so long before their use that
+// several rows' arithmetic covers the latency, which the processor's own prefetching alone does
+// not.
 constexpr int64_t kPrefetchBytes = 4096;
 
-// Asks for `bytes` at kPrefetchBytes past `p`; past the end of the weight it has no effect.
+// Prefetches `bytes` at kPrefetchBytes behind `p`; beyond the end of the weight it has no effect.
 inline void PrefetchAhead(const void* p, int64_t bytes) {
   for (int64_t i = 0; i < bytes; i += 64) {
     __builtin_prefetch(static_cast<const char*>(p) + kPrefetchBytes + i);
@@ -50,7 +51,7 @@ struct Accumulators {
 #pragma GCC unroll 12
     for (int m = 0; m < kRows; ++m) sums[m][0] = sums[m][1] = Zero();
   }
-  // One column: `x` holds kRows values.
+  // Adds one column: `x` holds kRows values.
   void Step(Vec w0, Vec w1, const float* x) {
 #pragma GCC unroll 12
     for (int m = 0; m < kRows; ++m) {
@@ -66,7 +67,7 @@ struct Accumulators {
       Store(acc + m * kPanelRows + kLanes, sums[m][1]);
     }
   }
-  // acc += the sums times w0 and w1.
+  // Adds the sums times w0 and w1 to acc.
   void AddTimes(Vec w0, Vec w1, float* acc) const {
 #pragma GCC unroll 12
     for (int m = 0; m < kRows; ++m, acc += kPanelRows) {
@@ -142,8 +143,7 @@ struct F16Panel {
 };
 
 // [cols / 2][kPanelRows][2] BF16: a 32-bit lane holds two neighbouring columns of a row, so that
-// one shift or mask makes an F32 vector of either (and so that dot-product instructions can use
-// it).
+// one shift or mask makes an F32 vector of either, and dot-product instructions can use it.
 struct BF16Panel {
   static int64_t Bytes(int64_t cols) { return RoundUp64((cols + 1) / 2 * kPanelRows * 4); }
   static void Pack(const void* source, int64_t row_bytes, int32_t rows, int64_t cols, void* panel) {
@@ -211,7 +211,7 @@ inline Vec Activate(ActivationCode code, Vec x) {
       return positive * positive;
     }
     case ActivationCode::kClampedSwiglu:
-      return x;  // see Gate
+      return x;  // Gate multiplies
   }
   return x;
 }

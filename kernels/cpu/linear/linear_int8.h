@@ -6,7 +6,7 @@
 //   Q8_0: int8 [8 groups][kPanelRows][4]: group g holds columns 4g .. 4g + 3 of every row
 //   Q4_0: nibbles [4 groups][kPanelRows][4]: low nibbles columns 4g .., high nibbles 16 + 4g ..
 // Q4_0's value is nibble - 8, Q8_0's is stored as kQ8Bias + q; products with the unsigned stored
-// number exceed the wanted ones by bias * sum(x), which the tile carries.
+// number exceed the true ones by bias * sum(x), which the tile carries.
 // REQUIRES: vec_*.h, vec_math.h and linear_float.h included before this one.
 #pragma once
 
@@ -28,9 +28,9 @@ struct TileBlock {
   int32_t sum128[kRows];  // -128 * sum of x
 };
 
-// Levels that the largest magnitude of a block may become. Each draws other roundings, and the best
-// of six has a seventh less of squared error than the first alone, for three percent of coarser
-// steps at most.
+// Codes that the largest magnitude of a block may be mapped to. Each gives different roundings, and
+// the best of six has a seventh less squared error than the first alone, for at most three percent
+// coarser steps.
 struct Level {
   float largest;
   float squared_step;  // 1 / largest^2
@@ -41,8 +41,8 @@ constexpr Level kLevels[][2] = {{LevelOf(127), LevelOf(126.25f)},
                                 {LevelOf(124), LevelOf(123.25f)}};
 constexpr float kRoundingMagic = 0x1.8p23f;  // adding it rounds to an integer in the low bits
 
-// kLanes neighbouring blocks of a row in columns, a block to a lane, so that sums and maxima over a
-// block need no shuffles.
+// kLanes neighbouring blocks of a row transposed, one block per lane, so that sums and maxima over
+// a block need no shuffles.
 struct BlockColumns {
   alignas(64) float values[kBlock * kLanes];
 
@@ -53,12 +53,12 @@ struct BlockColumns {
 struct RoundedBlocks {
   int8_t codes[kLanes][kBlock];
   float scales[kLanes];
-  int32_t exponents[kLanes];  // of SharedScales only
-  int32_t group_largest;      // bits of the group's largest magnitude, where lanes hold part of it
-  int32_t sums[2][kLanes];    // of the codes of either half
+  int32_t exponents[kLanes];  // for SharedScales only
+  int32_t group_largest;      // bits of the group's largest magnitude, if lanes hold a part
+  int32_t sums[2][kLanes];    // sums of the codes of either half
 };
 
-// The first `count` blocks at x; zeros behind.
+// Transposes the first `count` blocks at x; the rest are zeros.
 inline void TransposeBlocks(const float* x, int count, BlockColumns& columns) {
   for (int c = 0; c < kBlock; c += kLanes) {
     Vec rows[kLanes];
@@ -77,7 +77,7 @@ inline Vec Rounded(Vec scaled) {
   return (scaled + magic) - magic;
 }
 
-// Squared errors of rounding to two levels, which hide each other's latencies. In units of the
+// Squared errors of rounding to two levels, which hide each other's latencies, in units of the
 // blocks' largest magnitude.
 inline void ErrorsOf(const BlockColumns& columns, Vec inverse_max, const Level (&levels)[2],
                      Vec (&errors)[2]) {
@@ -101,7 +101,7 @@ inline void ErrorsOf(const BlockColumns& columns, Vec inverse_max, const Level (
   }
 }
 
-// The level of kLevels with the least squared error; the first for what is not finite.
+// The level of kLevels with the least squared error; the first for non-finite blocks.
 inline Vec BestLevels(const BlockColumns& columns, Vec max) {
   const Vec inverse_max = Set(1.0f) / max;
   Vec best = Set(kLevels[0][0].largest);
@@ -117,18 +117,18 @@ inline Vec BestLevels(const BlockColumns& columns, Vec max) {
   return best;
 }
 
-// The largest magnitude of each block; NaN if there is one.
+// The largest magnitude of each block; NaN if it contains one.
 inline Vec LargestOf(const BlockColumns& columns) {
   IntVec largest = {};
   for (int i = 0; i < kBlock; ++i) {
-    const IntVec bits = Bits(Abs(columns[i]));  // in the order of their values, NaN last
+    const IntVec bits = Bits(Abs(columns[i]));  // integers in the order of the floats, NaN last
     largest = bits > largest ? bits : largest;
   }
   return FromBits(largest);
 }
 
-// What blocks are multiplied by before they are rounded, and the scales to be kept: for each block
-// the best of kLevels; then, for the codes that come out, the scale of least squared error.
+// Chooses the factors before rounding, and the stored scales: for each block the best of kLevels;
+// then, for the resulting codes, the scale of least squared error.
 struct OwnScales {
   static constexpr bool kRefits = true;
 
@@ -140,10 +140,10 @@ struct OwnScales {
   }
 };
 
-// For each group of eight blocks a base that its largest magnitude decides, and for each block the
-// power of two, from 1 to 2^kMaxExponent, that lets its codes use at least half of the range: a
-// multiplication of scales becomes an addition of exponents. The squared error is about twice that
-// of OwnScales, which 4-bit weights hide.
+// Each group of eight blocks has a base, from its largest magnitude, and each block the power of
+// two, from 1 to 2^kMaxExponent, that lets its codes use at least half of the range: multiplying
+// scales becomes adding exponents. The squared error is about twice that of OwnScales, which 4-bit
+// weights hide.
 constexpr int kGroupBlocks = 8;
 struct SharedScales {
   static constexpr bool kRefits = false;
@@ -162,7 +162,7 @@ struct SharedScales {
     const Vec inverse = FromBits((down + 127) << 23) * (Set(127.0f) / of_group);
     return Select(of_group > Zero(), inverse, Zero());
   }
-  // The largest of each lane's group. `known` counts where a group is more than the lanes.
+  // The largest value of each lane's group. `known` counts if a group is more than the lanes.
   static Vec OfGroups(Vec max, int32_t known) {
     if constexpr (kLanes < kGroupBlocks) return FromBits(IntVec{} + known);
     int32_t bits[kLanes];
@@ -177,7 +177,7 @@ struct SharedScales {
     std::memcpy(&of_groups, bits, sizeof(bits));
     return FromBits(of_groups);
   }
-  // Bits of the largest magnitude of the group that block b of a row belongs to.
+  // Bits of the largest magnitude in the group of block b of a row.
   static int32_t LargestOfGroup(const float* row, int64_t b, int64_t blocks) {
     const int64_t first = b / kGroupBlocks * kGroupBlocks;
     const int64_t end = first + kGroupBlocks < blocks ? first + kGroupBlocks : blocks;
@@ -192,10 +192,10 @@ struct SharedScales {
   }
 };
 
-// Sums of the codes that blocks times `inverse` round to, and scales fitted to these codes.
+// The sums of the codes that blocks times `inverse` round to, and scales fitted to these codes.
 template <typename Scales>
 inline void SumCodes(const BlockColumns& columns, Vec inverse, RoundedBlocks& rounded) {
-  Vec products[2] = {Zero(), Zero()};  // of either half, as the others
+  Vec products[2] = {Zero(), Zero()};  // for either half, as below
   Vec squares[2] = {Zero(), Zero()};
   Vec sums[2] = {Zero(), Zero()};
   for (int i = 0; i < 16; ++i) {
@@ -219,7 +219,8 @@ inline void SumCodes(const BlockColumns& columns, Vec inverse, RoundedBlocks& ro
   }
 }
 
-// Rounds the first `count` <= kLanes blocks at x. Non-finite x: any codes, the scale carries it on.
+// Rounds the first `count` <= kLanes blocks at x. For non-finite x the codes are arbitrary, and the
+// scale carries it on.
 template <typename Scales>
 inline void RoundBlocks(const float* x, int count, RoundedBlocks& rounded) {
   BlockColumns columns;
@@ -238,7 +239,7 @@ inline void RoundBlocks(const float* x, int count, RoundedBlocks& rounded) {
   }
 }
 
-// Puts rows [0, rows) of x, rounded, into a tile of `tile_rows` rows. Tile: Scales;
+// Writes rows [0, rows) of x, rounded, into a tile of `tile_rows` rows. Tile has Scales;
 // Bytes(tile_rows, blocks); Put, which writes row m of block b.
 template <typename Tile>
 inline void PrepareRoundedTile(const float* x, int64_t stride, int32_t rows, int32_t tile_rows,
@@ -260,14 +261,14 @@ inline void PrepareRoundedTile(const float* x, int64_t stride, int32_t rows, int
   }
 }
 
-// As TileBlock has it.
+// The layout of TileBlock.
 struct Int8Tile {
   using Scales = OwnScales;
 
   static int64_t Bytes(int32_t tile_rows, int64_t blocks) {
     return tile_rows * blocks * (kBlock + 8);
   }
-  // Row m of block b := block j of `rounded`.
+  // Stores block `j` of `rounded` as row m of block b.
   static void Put(char* tile, int32_t tile_rows, int32_t m, int64_t b, const RoundedBlocks& rounded,
                   int j) {
     char* place = tile + Bytes(tile_rows, b);

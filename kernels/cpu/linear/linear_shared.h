@@ -1,18 +1,18 @@
 // Products with integer formats below 8 bits: the blocked ones, and Q4_0 where its table says so.
 //
 // Activations are quantised to int8 per block of 32 columns. The scales of a row's eight blocks in
-// 256 columns, a group, are powers of two times one base, so that the scale of a product needs no
-// multiplication: the exponent of the activations' scale is added to the weights' F32 scale. Of the
-// four vector pipes of Zen 5 two have dot products and multiplications, additions of integers have
-// all. The squared error of the activations is about twice that of a scale for each block, which is
-// small beside that of weights of so few bits (docs/benchmarks/cpu.md has the divergence).
+// 256 columns, a group, are powers of two times one base, so that scaling a product needs no
+// multiplication: the exponent of the activations' scale is added to the weights' F32 scale. Of Zen
+// 5's four vector pipes, two have dot products and multiplications, and all have integer additions.
+// The squared error of the activations is about twice that of a scale for each block, which is
+// small beside that of weights with so few bits (docs/benchmarks/cpu.md has the divergence).
 //
 // For each group, in order of k: t = 0; per sub-block one Fma adds its exact int32 sum times the
 // weights' scale * 2^exponent to t; an F32 offset adds offset * (sum of x * 2^exponent) likewise.
 // Integer offsets are multiplied by int16 sums of x over the whole group, exactly, and added at its
 // end. Then the result += t * base. PackedBlocks and ExpandedBlocks give the same bits.
 //
-// A weights' scale of zero becomes 2^-111 at most, and counts as nothing beside any other.
+// A weight scale of zero becomes 2^-111 at most, which is negligible beside any other.
 // REQUIRES: block_parts.h included before.
 #pragma once
 
@@ -28,18 +28,19 @@ namespace {
 template <int kRows>
 struct SharedBlock {
   int8_t x[kRows][kBlock];
-  int32_t exponent[kRows];  // as F32 has it; the block's scale is base * 2^exponent
+  int32_t exponent[kRows];  // in the position of F32's exponent; the block's scale is base *
+                            // 2^exponent
   int32_t sum[kRows][2];    // of either half
-  float scaled_sum[kRows];  // of both, times 2^exponent
+  float scaled_sum[kRows];  // of both halves, times 2^exponent
 
   int32_t SumOf(int m) const { return sum[m][0] + sum[m][1]; }
 };
 
-// Sums of x in units of 2^kSumExponent * base, so that the 4096 of a block at the largest exponent
-// fill an int16; what is smaller by up to 2^3 stays exact, the rest is rounded.
+// Sums of x are in units of 2^kSumExponent * base, so that the 4096 of a block at the largest
+// exponent fill an int16. Exponents smaller by up to 3 stay exact, the rest is rounded.
 constexpr int kSumExponent = SharedScales::kMaxExponent - 3;
 
-// What precedes the blocks of a group.
+// The header of a group, before its blocks.
 template <int kRows>
 struct SharedGroup {
   float base[kRows];
@@ -47,7 +48,7 @@ struct SharedGroup {
   int32_t half_sums[kGroupBlocks][kRows];       // int16 sums of either half of block i
 };
 
-// As kInt8Shared has it.
+// The layout of kInt8Shared.
 struct SharedTile {
   using Scales = SharedScales;
   static constexpr int64_t kGroupRowBytes = sizeof(SharedGroup<1>);
@@ -81,7 +82,7 @@ struct SharedTile {
     std::memcpy(halves + 8 * m, sums, 8);
     std::memcpy(scaled_sums + 4 * m, &scaled, 4);
   }
-  // Row m of a group that has no blocks yet.
+  // Clears row m of a group that has no blocks yet.
   static void ClearGroup(char* group, int32_t tile_rows, int32_t m, float base) {
     std::memcpy(group + 4 * m, &base, 4);
     for (int i = 1; i < static_cast<int>(kGroupRowBytes / 4); ++i) {
@@ -98,7 +99,7 @@ struct SharedTile {
     std::memcpy(block_sums + 4 * (i / 2 * tile_rows + m) + 2 * (i % 2), &whole, 2);
     std::memcpy(half_sums + 4 * (i * tile_rows + m), halves, 4);
   }
-  // sum / 2^down, to nearest.
+  // sum / 2^down, rounded to nearest.
   static int16_t Rounded(int32_t sum, int32_t down) {
     sum = down <= 0 ? sum * (1 << -down) : (sum + (1 << (down - 1))) >> down;
     return static_cast<int16_t>(sum > INT16_MAX ? INT16_MAX : sum);
@@ -109,8 +110,9 @@ template <BlockTraits kTraits>
 struct SharedPanel {
   using Shape = PanelShape<kTraits>;
 
-  // Adds the products of groups of four columns kGroup .. kEnd - 1 to `sums`. Inlined, or the sums
-  // of formats with much to decode live in memory (GCC 12), at half of the speed.
+  // Adds the products of groups of four columns kGroup .. kEnd - 1 to `sums`. It must be inlined:
+  // otherwise the sums of formats with much to decode are kept in memory (GCC 12), at half of the
+  // speed.
   template <int kRows, int kGroup, int kEnd, typename Block>
   [[gnu::always_inline]] static inline void Steps(const Block& w, int part, ByteVec table,
                                                   const int8_t (*x)[kBlock],
@@ -130,7 +132,7 @@ struct SharedPanel {
     return Shape::kSubs == 2 ? x.sum[m][kHalf] : x.SumOf(m);
   }
 
-  // What codes exceed their values by, times the sum of x, is taken off beforehand.
+  // The codes' excess over the values, times the sum of x, is subtracted beforehand.
   template <int kRows, int kHalf, typename Block>
   [[gnu::always_inline]] static inline void Start(const Block& w, const SharedBlock<kRows>& x,
                                                   IntSums (&sums)[kRows][2]) {
@@ -180,7 +182,7 @@ struct SharedPanel {
     }
   }
 
-  // Of a whole group, which is a block.
+  // Adds a whole group, which is one block.
   template <int kRows, typename Block>
   [[gnu::always_inline]] static inline void AddIntOffsets(const Block& w,
                                                           const SharedGroup<kRows>& x,
@@ -208,7 +210,7 @@ struct SharedPanel {
     }
   }
 
-  // acc += the products of one group of `parts` parts.
+  // Adds the products of one group of `parts` parts to acc.
   template <int kRows, typename Block>
   static void MultiplyGroup(const uint8_t* weights, const SharedGroup<kRows>& group, int parts,
                             float* acc) {
@@ -248,8 +250,8 @@ struct SharedPanel {
     }
   }
 
-  // Expanding takes as long as a third of a tile of 6 rows, and saves a fifth to a quarter of a
-  // tile where codes lie in two planes, a twentieth where a shift and a mask make them (AVX-512).
+  // Expanding takes a third of the time of a tile of 6 rows. It saves a fifth to a quarter of a
+  // tile if codes are in two planes, and a twentieth if a shift and a mask make them (AVX-512).
   static constexpr int32_t kExpandTiles = Shape::kHighBits > 0 || Shape::kLowBits < 4 ? 2 : 8;
 
   static int64_t ExpandedBytes(int64_t cols) {
@@ -267,11 +269,22 @@ struct SharedPanel {
   }
 };
 
+// The portable level, with vectors of 16 bytes, reads only packed blocks: kernels for expanded ones
+// would take two fifths of that level's compile time, for the speed of machines without AVX2.
 template <BlockTraits kTraits, typename Layout, int... kSizes>
 constexpr FormatKernels MakeShared() {
   using Panel = SharedPanel<kTraits>;
-  return MakeExpandable<Layout, Panel, PackedBlock<kTraits>, ExpandedBlock<kTraits>, kSizes...>(
-      TileKind::kInt8Shared, Panel::kExpandTiles);
+  using Packed = PackedBlock<kTraits>;
+  if constexpr (kLanes == 4) {
+    return {TileKind::kInt8Shared,
+            Layout::Bytes,
+            Layout::Pack,
+            Layout::Unpack,
+            {Panel::template Multiply<kSizes, Packed>...}};
+  } else {
+    return MakeExpandable<Layout, Panel, Packed, ExpandedBlock<kTraits>, kSizes...>(
+        TileKind::kInt8Shared, Panel::kExpandTiles);
+  }
 }
 
 }  // namespace

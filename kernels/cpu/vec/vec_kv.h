@@ -14,15 +14,15 @@ inline Vec FromInt8(const int8_t* p) {
   std::memcpy(&bytes, p, sizeof(bytes));
   return __builtin_convertvector(__builtin_convertvector(bytes, IntVec), Vec);
 }
-// Of integers within a byte, held in F32.
+// Stores integers within a byte, held in F32.
 inline void ToInt8(int8_t* p, Vec v) {
   using Bytes = int8_t __attribute__((vector_size(kLanes)));
   Bytes bytes = __builtin_convertvector(__builtin_convertvector(v, IntVec), Bytes);
   std::memcpy(p, &bytes, sizeof(bytes));
 }
 
-// The OCP 8-bit float with 4 bits of exponent. Its bits are those of an F16 whose exponent has lost
-// its first bit, which is a factor of 2^8.
+// Reads the OCP 8-bit float with 4 bits of exponent. Its bits are those of an F16 whose exponent
+// lacks its first bit, which is a factor of 2^8.
 inline Vec FromF8E4M3(const uint8_t* p) {
   using Bytes = uint8_t __attribute__((vector_size(kLanes)));
   using Halves = uint16_t __attribute__((vector_size(kLanes * 2)));
@@ -36,7 +36,7 @@ inline Vec FromF8E4M3(const uint8_t* p) {
   std::memcpy(stored, &halves, sizeof(halves));
   return FromF16(stored) * Set(256.0f);
 }
-// Rounded to nearest even; beyond 448 in magnitude becomes 448.
+// Rounds to nearest even; magnitudes beyond 448 become 448.
 inline void ToF8E4M3(uint8_t* p, Vec v) {
   using Bytes = uint8_t __attribute__((vector_size(kLanes)));
   Vec magnitude = Min(Abs(v), Set(448.0f));

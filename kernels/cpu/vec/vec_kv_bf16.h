@@ -13,7 +13,7 @@ inline __m512i AsBits(__m512bh v) { return reinterpret_cast<__m512i>(v); }
 
 inline __mmask32 FirstOf32(int32_t n) { return n >= 32 ? 0xffffffffu : n <= 0 ? 0 : (1u << n) - 1; }
 
-// Elements [i, i + 32) of a row as BF16, those past `n` as zero.
+// Elements [i, i + 32) of a row as BF16; those beyond `n` are zero.
 struct BF16Halves {
   static constexpr int kBytes = 2;
   static constexpr bool kScaled = false;

@@ -68,8 +68,8 @@ inline ExpParts SplitExp(Vec x) {
   const Vec magic = Set(0x1.8p23f);  // adding it rounds to an integer in the low bits
   Vec shifted = Fma(x, Set(0x1.715476p0f), magic);  // log2(e)
   Vec n = shifted - magic;
-  Vec r = Fma(n, Set(-0x1.62e4p-1f), x);  // ln 2, upper 15 bits: n times it is exact
-  r = Fma(n, Set(-0x1.7f7d1cp-20f), r);   // and the rest
+  Vec r = Fma(n, Set(-0x1.62e4p-1f), x);  // upper 15 bits of ln 2, whose product with n is exact
+  r = Fma(n, Set(-0x1.7f7d1cp-20f), r);   // and the rest of ln 2
   Vec p = Set(1.0f / 5040);
   p = Fma(p, r, Set(1.0f / 720));
   p = Fma(p, r, Set(1.0f / 120));
@@ -80,7 +80,7 @@ inline ExpParts SplitExp(Vec x) {
   return {p, FromBits(WrappingAdd(Bits(shifted) << 23, IntVec{} + (126 << 23)))};
 }
 
-// Within 2 units in the last place. Results under 2^-125 become 0; overflow gives infinity.
+// Accurate to 2 units in the last place. Results under 2^-125 become 0; overflow gives infinity.
 inline Vec Exp(Vec x) {
   const Vec highest = Set(0x1.62e42ep6f);  // the largest float whose exponential is finite
   const Vec lowest = Set(-86.6f);
@@ -125,7 +125,7 @@ inline Vec NormalCdf(Vec x) {
   r = Fma(r, t, Set(0x1.f1e04ep-4f));
   r = Fma(r, t, Set(0x1.2127p-3f));
   r = Fma(r, t, Set(0x1.20db42p-3f));
-  // Halving is exact, so that only the rounding of x^2 reaches the exponent.
+  // Halving is exact, so only the rounding of x^2 affects the exponent.
   Vec tail = Exp(x * x * Set(-0.5f)) * t * r;
   return Select(x > Zero(), Set(1.0f) - tail, tail);
 }

@@ -1,7 +1,6 @@
-// The vector vocabulary that kernel sources are written in, for any processor: vectors of 4 floats
-// by the compiler's extension, which also gives + - * / and comparisons on Vec and IntVec.
-// vec_avx2.h and vec_avx512.h define the same names; exactly one of the three is included, first,
-// by each kernel source.
+// The vector vocabulary of the kernel sources, for any processor: vectors of 4 floats by the
+// compiler's extension, which also gives + - * / and comparisons on Vec and IntVec. vec_avx2.h and
+// vec_avx512.h define the same names; each kernel source includes exactly one of the three, first.
 //   LoadN, StoreN   the first n < kLanes elements; other lanes read as 0
 //   FromF16, ToF16  kLanes halves, rounded to nearest even
 //   Fma             a * b + c; with one rounding where the level has the instruction
@@ -56,22 +55,6 @@ inline float ReduceMax(Vec v) {
   return a > b ? a : b;
 }
 
-inline float HalfToFloat(uint16_t half) {
-  uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  uint32_t bits = static_cast<uint32_t>(half & 0x7fff) << 13;
-  float magnitude;
-  if (bits >= 0x0f800000) {  // infinity or NaN
-    bits += 0x70000000;
-    std::memcpy(&magnitude, &bits, sizeof(bits));
-  } else {  // scaling by 2^112 moves the exponent's bias, for subnormals as well
-    std::memcpy(&magnitude, &bits, sizeof(bits));
-    magnitude *= 0x1p112f;
-    std::memcpy(&bits, &magnitude, sizeof(bits));
-  }
-  bits |= sign;
-  std::memcpy(&magnitude, &bits, sizeof(bits));
-  return magnitude;
-}
 inline uint16_t FloatToHalf(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));
@@ -90,7 +73,20 @@ inline uint16_t FloatToHalf(float value) {
   return static_cast<uint16_t>(sign | (magnitude >> 13));
 }
 inline Vec FromF16(const uint16_t* p) {
-  return Vec{HalfToFloat(p[0]), HalfToFloat(p[1]), HalfToFloat(p[2]), HalfToFloat(p[3])};
+  const IntVec half = {p[0], p[1], p[2], p[3]};
+  const IntVec magnitude = (half & 0x7fff) << 13;
+  // Scaling by 2^112 moves the exponent's bias, for subnormals as well.
+  Vec finite;
+  std::memcpy(&finite, &magnitude, sizeof(finite));
+  finite *= 0x1p112f;
+  IntVec bits;
+  std::memcpy(&bits, &finite, sizeof(bits));
+  const IntVec not_finite = magnitude >= 0x0f800000;  // infinity or NaN
+  bits = (bits & ~not_finite) | ((magnitude + 0x70000000) & not_finite);
+  bits |= (half & 0x8000) << 16;
+  Vec v;
+  std::memcpy(&v, &bits, sizeof(v));
+  return v;
 }
 inline void ToF16(uint16_t* p, Vec v) {
   for (int i = 0; i < kLanes; ++i) p[i] = FloatToHalf(v[i]);

@@ -1,4 +1,5 @@
-// What the attention kernels share: packed rows, what they may see, and where keys lie.
+// Common parts of the attention kernels: packed rows, the keys that they may see, and where keys
+// are stored.
 #pragma once
 
 #include "kernels/batch.h"
@@ -8,7 +9,7 @@
 
 namespace heddle::kernels::cuda {
 
-// A sequence as one block sees it, for one KV head.
+// The view that one block has of a sequence, for one KV head.
 struct SequenceView {
   int32_t seq;
   int32_t kv_head;
@@ -19,8 +20,8 @@ struct SequenceView {
   int32_t window;
   bool tree;  // the rows are a tree of drafts; batch.h
 
-  // `may_be_tree`: there is a tree_mask. Where it is known at compile time that there is none, the
-  // kernel has no code for it.
+  // `may_be_tree`: the batch has a tree_mask. A kernel that is compiled without trees has no code
+  // for them.
   HEDDLE_DEVICE SequenceView(const AttentionParams& p, int32_t s, int32_t head, bool may_be_tree)
       : seq(s), kv_head(head), group(p.args.n_heads / p.args.cache.n_kv_heads) {
     q_begin = p.batch.q_begin[s];
@@ -29,7 +30,7 @@ struct SequenceView {
     window = p.args.window;
     tree = may_be_tree && p.batch.tree_mask[q_begin] != 0;
   }
-  // The rows of a tile. Shared ones come after all its keys, as if those were their context.
+  // The rows of a tile. Shared rows come after all its keys, as if those were their context.
   HEDDLE_DEVICE SequenceView(const AttentionParams& p, const AttentionTile& tile, int32_t head,
                              bool may_be_tree)
       : SequenceView(p, tile.seq, head, may_be_tree) {
@@ -40,12 +41,12 @@ struct SequenceView {
     tree = false;
   }
   HEDDLE_DEVICE bool Has(int packed) const { return packed < rows * group; }
-  // Of the batch. REQUIRES: not shared.
+  // The row of the batch. REQUIRES: not shared.
   HEDDLE_DEVICE int64_t Row(int packed) const { return q_begin + packed / group; }
   HEDDLE_DEVICE int Head(int packed) const { return kv_head * group + packed % group; }
-  // The rows' own keys begin here.
+  // The index of the rows' first own key.
   HEDDLE_DEVICE int OwnKeys() const { return context - rows; }
-  // Keys [FirstKey, EndKey) are visible to a packed row; of a tree's own keys, those of its mask.
+  // A packed row sees keys [FirstKey, EndKey); in a tree, its mask restricts its own keys.
   HEDDLE_DEVICE int EndKey(int packed) const {
     return tree ? context : OwnKeys() + 1 + packed / group;
   }
@@ -65,21 +66,21 @@ struct SequenceView {
   }
 };
 
-// Of a key at `own` = key - OwnKeys(), which may be any number.
+// Whether the mask shows the key at `own` = key - OwnKeys(), which may be any number.
 HEDDLE_DEVICE bool TreeSees(uint64_t mask, int own) {
   return own < 0 || (own < kMaxTreeRows && (mask >> own & 1) != 0);
 }
 
-// The row of the batch whose query a packed row of a tile is.
+// The row of the batch that holds the query of a packed row of a tile.
 HEDDLE_DEVICE int64_t QueryRow(const AttentionParams& p, const AttentionTile& tile,
                                const SequenceView& s, int packed) {
   return tile.n_shared > 0 ? p.shared_rows[tile.shared_begin + packed / s.group] : s.Row(packed);
 }
 
-// A position of a head in the arrays of a cache.
+// The address of a position of a head in the arrays of a cache.
 struct KeyPlace {
   int64_t row;    // byte offset of its elements; kv_cache.h
-  int64_t scale;  // byte offset of its scale, of kInt8 only
+  int64_t scale;  // byte offset of its scale, for kInt8 only
 };
 
 HEDDLE_HOST_DEVICE KeyPlace PlaceOfKey(const KvCacheView& cache, int64_t page, int64_t offset,
@@ -144,7 +145,7 @@ class KeyCursor {
   // REQUIRES: key < context length.
   HEDDLE_DEVICE KeyCursor(const DeviceBatch& batch, int seq, int key)
       : span_(FindSpan(batch, seq, key)) {}
-  // Where `key` of a KV head lies.
+  // The place of `key` of a KV head.
   HEDDLE_DEVICE KeyPlace Find(const DeviceBatch& batch, const KvCacheView& cache, int key,
                               int kv_head) {
     while (key >= batch.span_first[span_] + batch.span_tokens[span_]) ++span_;
@@ -163,7 +164,7 @@ struct Softmax {
   float max;
   float sum;
   HEDDLE_DEVICE static Softmax Empty() { return {-Infinity(), 0.0f}; }
-  // What 2^(score - max) is taken against while nothing has been seen.
+  // The base of 2^(score - max), which is 0 while nothing has been seen.
   HEDDLE_DEVICE static float Base(float max) { return max == -Infinity() ? 0.0f : max; }
 };
 
@@ -178,7 +179,7 @@ HEDDLE_DEVICE int64_t PartialOf(const AttentionParams& p, int partial, int kv_he
   return static_cast<int64_t>(partial) * p.args.cache.n_kv_heads + kv_head;
 }
 
-// Keys that the tile needs: those of its range that any of its rows sees.
+// The keys that the tile needs: those of its range that some of its rows sees.
 struct KeyRange {
   int begin;
   int end;
@@ -192,7 +193,7 @@ struct KeyRange {
   }
 };
 
-// Finishes a packed row: values in `value(c)` summed against `all`.
+// The end of a packed row: values in `value(c)` were summed against `all`.
 struct RowEnd {
   float inverse;  // of the softmax sum
   float lse;
@@ -203,7 +204,7 @@ HEDDLE_DEVICE RowEnd EndOf(const AttentionParams& p, const AttentionTile& tile, 
     const float sink = p.args.sinks[head] * kLog2E;
     const float max = Max(all.max, sink);
     const float sum = all.sum * Exp2(all.max - max);
-    // Values are summed against all.max: fold the change of base into their factor.
+    // Values are summed against all.max: the change of base is folded into their factor.
     const float total = sum + Exp2(sink - max);
     return {Exp2(all.max - max) / total, (max + Log2(total)) * kLn2};
   }

@@ -12,11 +12,11 @@ bool IsAligned(const Tensor& t, int64_t elements) {  // BF16
 
 bool Always(const AttentionArgs&) { return true; }
 
-// What every device has that runs the kernel.
+// The shared memory of a kernel that every device has enough of.
 int64_t Little(const AttentionArgs&, int32_t) { return 0; }
 
-// Of a block with so many rows: queries, and stages of 64 keys and values, of which rows are 16
-// bytes apart; and what else there is. See Layout in attention_flash_stages.cuh.
+// Shared memory of a block with `rows` rows: queries, and stages of 64 keys and values, whose rows
+// are padded by 16 bytes, and the rest. See Layout in attention_flash_stages.cuh.
 int64_t FlashSharedBytes(const AttentionArgs& args, int32_t rows) {
   constexpr int64_t kStageKeys = 64, kRestOfStage = 24 * kStageKeys, kRest = 1 << 10;
   const int32_t dim = args.cache.head_dim <= 64 ? 64 : args.cache.head_dim <= 128 ? 128 : 256;
@@ -26,7 +26,7 @@ int64_t FlashSharedBytes(const AttentionArgs& args, int32_t rows) {
   return stages * stage + rows * (dim + 8) * 2 + kRest;
 }
 
-// Units of 16 bytes from the cache, pairs to the output.
+// The kernel moves 16 bytes at a time from the cache, and pairs to the output.
 bool FlashCan(const AttentionArgs& args) {
   const KvCacheView& cache = args.cache;
   const auto width = static_cast<int32_t>(16 / KvElementBytes(cache.dtype));
@@ -34,8 +34,9 @@ bool FlashCan(const AttentionArgs& args) {
          (cache.dtype != DType::kInt8 || cache.page_tokens >= 4) && IsAligned(args.out, 2);
 }
 
-// Lines of 128 bytes from the cache or its copy, whole patterns of 8 of them from each page; units
-// of 16 bytes from the queries and to the output. Scores are compared before they are scaled.
+// The kernel moves lines of 128 bytes from the cache or its copy, whole patterns of 8 of them from
+// each page, and 16 bytes at a time from the queries and to the output. Scores are compared before
+// they are scaled.
 bool HopperCan(const AttentionArgs& args) {
   const KvCacheView& cache = args.cache;
   const int64_t lines = int64_t{cache.num_pages} * cache.n_kv_heads * cache.page_tokens;
@@ -54,13 +55,13 @@ struct Row {
   DType activations;         // kF32: any
   int64_t kv_element_bytes;  // 0: any
   int32_t max_head_dim;
-  int32_t prefill_rows;  // of a tile
+  int32_t prefill_rows;  // per tile
   int32_t decode_rows;   // 0: not for decoding
   bool (*can)(const AttentionArgs& args);
   int64_t (*shared_bytes)(const AttentionArgs& args, int32_t rows);  // of a tile's block
 };
 
-// The first that can is taken. Only 16-bit tiles can be transposed by warpgroups; making them of 8
+// The first usable kernel is taken. Warpgroups can transpose only 16-bit tiles; making them from 8
 // bits in shared memory would cost as much of its bandwidth as the products leave.
 constexpr Row kRows[] = {
     {AttentionKernel::kHopper, true, DType::kBF16, 2, 128, kHopperTileRows, 0, HopperCan, Little},

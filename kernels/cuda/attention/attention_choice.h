@@ -1,4 +1,4 @@
-// Which kernel computes attention: one table, by what the device has and what is asked for.
+// Chooses the kernel that computes attention: one table of device properties and arguments.
 // Includes neither CUDA nor Abseil.
 #pragma once
 
@@ -12,13 +12,13 @@ enum class AttentionKernel : uint8_t {
   kPlain,
   kFlash,
   kHopper,
-  kHopperWide,  // kHopper on a 16-bit copy of the cache where that pays, else kFlash
+  kHopperWide,  // kHopper on a 16-bit copy of the cache if that pays, else kFlash
 };
 
 struct AttentionChoice {
   AttentionKernel prefill = AttentionKernel::kPlain;
   AttentionKernel decode = AttentionKernel::kPlain;
-  int32_t prefill_rows = kPrefillTileRows;  // of a tile
+  int32_t prefill_rows = kPrefillTileRows;  // per tile
 };
 
 // `has_hopper_code` and `max_shared_bytes`: see DeviceInfo.

@@ -1,16 +1,17 @@
 // Paged attention for decoding, on matrix instructions.
 //
 // A block takes a tile of up to 16 packed rows (query rows x the query heads of one KV head) of one
-// sequence and walks its keys 64 at a time, each of its 4 warps 16 of them; the warps meet at the
-// end. Stages, padding and caches of 8 bits are as in attention_flash.cuh. Decoding waits for
-// memory, if what is done with each key takes less than its way; so two things are different here:
-//   scores    are the rows times the keys, of which an instruction has 16 rows, used or not; only
-//             those of the first kHalves x 8 rows are looked at. Llama's groups of 4 heads are one
-//             half: exponentials and masks of 8 rows, not of 16.
-//   values    are transposed: values^T times weights^T, columns of the head x rows. The weights lie
-//             as the scores did, and an instruction makes 16 columns of 8 rows, not 8 of 16: half
-//             the products, sums and rescaling for one half.
-// Stages that all rows see need no masks, and sums are only rescaled when a maximum has changed.
+// sequence and walks its keys 64 at a time, 16 for each of its 4 warps; the warps' results are
+// merged at the end. Stages, padding and caches of 8 bits are as in attention_flash.cuh. Decoding
+// is bound by memory if the work on each key takes less time than its transfer, so two things are
+// different here:
+//   scores    are rows times keys. An instruction has 16 rows, used or not; only the scores of the
+//             first kHalves x 8 rows are looked at. Llama's groups of 4 heads are one half, which
+//             saves exponentials and masks of 8 rows.
+//   values    are transposed: values^T times weights^T, columns of the head x rows. The weights
+//             have the layout of the scores, and an instruction makes 16 columns of 8 rows instead
+//             of 8 columns of 16, which for one half is half of the products, sums and rescaling.
+// Stages that all rows see need no masks, and sums are rescaled only when a maximum has changed.
 #pragma once
 
 #include "kernels/cuda/attention/attention_flash.cuh"
@@ -22,7 +23,7 @@ using flash::kKeys;
 using flash::kThreads;
 using flash::kWarps;
 
-// What one warp carries along its keys. With g = lane / 4, t = lane % 4: row 8h + g for `max` and
+// The state of one warp along its keys. With g = lane / 4, t = lane % 4: row 8h + g for `max` and
 // `sum`, rows 8h + 2t and the next for `out`.
 template <int kDim, int kHalves>
 struct Running {
@@ -32,7 +33,7 @@ struct Running {
   float sum[kHalves];  // this lane's share
 };
 
-// What rows 8h + g may see, and what all rows of the tile may.
+// The keys that rows 8h + g may see, and those that all rows of the tile may see.
 template <int kHalves>
 struct Visible {
   int begin[kHalves], end[kHalves];
@@ -64,14 +65,14 @@ struct Visible {
   }
 };
 
-// Where a warp's keys of a stage lie.
+// The place of a warp's keys in a stage.
 struct KeysAt {
   int first_key;
-  int at;        // in the stages, elements
-  int scale_at;  // in the scales
+  int at;        // element index in the stages
+  int scale_at;  // index in the scales
 };
 
-// Scores of the warp's keys, scaled and masked; rows past kHalves are of no use.
+// Computes the scores of the warp's keys, scaled and masked; rows beyond kHalves are not used.
 template <typename Kv, int kHalves, typename M, int kDim>
 HEDDLE_DEVICE void Scores(const AttentionParams& p, const SequenceView& s,
                           const AttentionTile& tile, const M& memory, const KeysAt& keys,
@@ -116,7 +117,7 @@ HEDDLE_DEVICE void Scores(const AttentionParams& p, const SequenceView& s,
   }
 }
 
-// Turns scores into weights, and shrinks what was summed where a maximum has grown.
+// Turns scores into weights, and rescales the sums if a maximum has grown.
 template <int kKeyTiles, int kDim, int kHalves>
 HEDDLE_DEVICE void UpdateSoftmax(float (&scores)[kKeyTiles][4], Running<kDim, kHalves>& run) {
   HEDDLE_UNROLL
@@ -152,7 +153,7 @@ HEDDLE_DEVICE void UpdateSoftmax(float (&scores)[kKeyTiles][4], Running<kDim, kH
   }
 }
 
-// 16 keys' weights as right matrices, with the scales of their values.
+// The weights of 16 keys as right matrices, multiplied by the scales of their values.
 template <typename Kv, typename M, int kHalves>
 HEDDLE_DEVICE void WeightsOf(const M& memory, int scale_at,
                              const float (&weights)[M::L::kKeyTiles][4],
@@ -186,7 +187,7 @@ HEDDLE_DEVICE void AddValues(const M& memory, const KeysAt& keys,
   using Q = typename M::Q;
   uint32_t b[kHalves][2];
   WeightsOf<Kv>(memory, keys.scale_at, weights, b);
-  // Matrices: keys 0..7 and 8..15 of a unit of columns, then of the next.
+  // The matrices are keys 0..7 and 8..15 of a unit of columns, then of the next unit.
   const int row = keys.at + Lane() % 16 * L::kStride + Lane() / 16 * L::kUnit;
   HEDDLE_UNROLL
   for (int d = 0; d < kDim / (2 * L::kUnit); ++d) {
@@ -209,7 +210,7 @@ HEDDLE_DEVICE void AddValues(const M& memory, const KeysAt& keys,
   }
 }
 
-// The columns of out[d][h][0], [1] and, kApart further, of [2], [3].
+// The columns of out[d][h][0] and [1]; those of [2] and [3] are kApart further.
 template <typename Kv>
 HEDDLE_DEVICE int ColumnOf(int d) {
   return 16 * d + (sizeof(Kv) == 2 ? Lane() / 4 : Lane() / 4 * 2);
@@ -217,7 +218,7 @@ HEDDLE_DEVICE int ColumnOf(int d) {
 template <typename Kv>
 constexpr int kApart = sizeof(Kv) == 2 ? 8 : 1;
 
-// A warp's results go where the keys were, as rows.
+// Stores a warp's results as rows in the memory of the keys.
 template <typename Kv, typename M, int kDim, int kHalves>
 HEDDLE_DEVICE void LeaveResults(const SequenceView& s, const AttentionTile& tile, const M& memory,
                                 const Running<kDim, kHalves>& run) {
@@ -251,7 +252,7 @@ HEDDLE_DEVICE void LeaveResults(const SequenceView& s, const AttentionTile& tile
   }
 }
 
-// Adds up what the warps left of different keys, a row to a warp, and stores it.
+// Merges the warps' results for different keys, one row per warp, and stores it.
 template <typename M>
 HEDDLE_DEVICE void MergeAndStore(const AttentionParams& p, const SequenceView& s,
                                  const AttentionTile& tile, const M& memory) {
@@ -296,7 +297,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
 
   flash::StagedKeys<Kv, M> staged(p, s, keys, memory);
   staged.FindFirst();
-  WaitForPrevious();  // queries, and the newest keys
+  WaitForPrevious();  // for queries, and the newest keys
   SyncThreads();
   staged.LoadFirst();
   flash::LoadQueries<Kv>(p, s, tile, memory);
@@ -327,15 +328,15 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
     UpdateSoftmax(scores, run);
     AddValues<Kv>(memory, at, scores, run);
   }
-  CopyAsyncWait<0>();  // of an empty range
+  CopyAsyncWait<0>();  // for the case of an empty range
   SyncThreads();
   LeaveResults<Kv>(s, tile, memory, run);
   SyncThreads();
   MergeAndStore(p, s, tile, memory);
 }
 
-// Blocks that a multiprocessor holds. A stage is a chain of loads, conversions, products and
-// exponentials; others' stages fill it.
+// Blocks per multiprocessor. A stage is a chain of loads, conversions, products and exponentials,
+// which other blocks' stages overlap.
 template <int kDim, int kHalves>
 constexpr int kBlocks = kDim <= 128 ? 4 - kHalves : 1;
 
@@ -344,8 +345,8 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, (kBlocks<kDim, kHalves>))
     AttentionDecodeKernel(HEDDLE_PARAMS(AttentionParams, p)) {
   AllowNext();
   for (int i = BlockX(); i < p.n_tiles; i += GridX()) {
-    if (i != BlockX()) SyncThreads();       // nobody reads the last tile's memory any more
-    const AttentionTile tile = p.tiles[i];  // in registers: stores do not make it be read again
+    if (i != BlockX()) SyncThreads();       // the last tile's memory is free now
+    const AttentionTile tile = p.tiles[i];  // in registers: stores cannot make it be read again
     Attend<Kv, kDim, kHalves, kTrees>(p, tile);
   }
 }
@@ -359,7 +360,7 @@ Error LaunchHalves(const AttentionParams& params, Stream stream) {
              : Launch(AttentionDecodeKernel<Kv, kDim, kHalves, false>, shape, stream, params);
 }
 
-// Of prompts, too.
+// This one also serves prompts.
 template <typename Kv>
 Error LaunchType(const AttentionParams& params, Stream stream) {
   if (params.tile_rows == kPrefillTileRows) return flash::LaunchPrefill<Kv>(params, stream);

@@ -1,18 +1,18 @@
-// Paged attention of prompt chunks on matrix instructions, for what attention_hopper.cuh is not
-// for. Also trees of drafts, and the rows of several sequences over a prefix that they share.
+// Paged attention of prompt chunks on matrix instructions, for the cases that attention_hopper.cuh
+// does not handle, for trees of drafts, and for the rows of several sequences over a shared prefix.
 //
 // A block takes a tile of 64 packed rows (query rows x the query heads of one KV head) of one
-// sequence, 16 for each of its 4 warps, and walks its keys 64 at a time, with the softmax kept
-// running (Dao et al. 2022). Keys and values come page by page through cp.async into stages of
-// shared memory, so that the next keys travel while these are computed on. Rows of shared memory
-// are padded by 16 bytes: an odd number of 16-byte units, so that the eight rows of a matrix load
-// lie in different banks.
+// sequence, 16 for each of its 4 warps, and walks its keys 64 at a time with a running softmax (Dao
+// et al. 2022). Keys and values come page by page through cp.async into stages of shared memory, so
+// that the next keys are copied while these are computed. Rows of shared memory are padded by 16
+// bytes: an odd number of 16-byte units, so that the eight rows of a matrix load are in different
+// banks.
 //
 // Caches of 8 bits stay so in shared memory and become F16 (E4M3) or BF16 (int8, exact) in
 // registers. A matrix load of 16-bit units then brings each lane twice as many columns as the
-// instruction wants of it; since sums over columns may go in any order, and columns of the output
-// may stand anywhere until they are stored, the even bytes feed one instruction and the odd bytes
-// the next. Scales of int8 keys multiply scores, those of values multiply the softmax's weights.
+// instruction uses. Since sums over columns may be in any order, and columns of the output may be
+// anywhere until they are stored, the even bytes feed one instruction and the odd bytes the next.
+// Scales of int8 keys multiply scores, those of values multiply the softmax's weights.
 #pragma once
 
 #include "kernels/cuda/attention/attention_flash_stages.cuh"
@@ -20,7 +20,7 @@
 namespace heddle::kernels::cuda {
 namespace flash {
 
-// What one warp carries along the keys: fragments of its 16 rows.
+// The state of one warp along the keys: fragments of its 16 rows.
 template <int kDim>
 struct Running {
   uint32_t q[kDim / 16][4];
@@ -58,8 +58,8 @@ HEDDLE_DEVICE void Dots(const M& memory, int at, const uint32_t (&q)[kDepth][4],
   }
 }
 
-// Scores of the warp's keys: q k^T, scaled, masked. `first_key` is the key of column 0, `scale_at`
-// the place of its scale.
+// The scores of the warp's keys: q k^T, scaled, masked. `first_key` is the key of column 0,
+// `scale_at` the index of its scale.
 template <typename Kv, typename M, int kDim>
 HEDDLE_DEVICE void Scores(const AttentionParams& p, const M& memory, int at, int scale_at,
                           const Running<kDim>& run, const int (&begin)[2], const int (&end)[2],
@@ -84,7 +84,8 @@ HEDDLE_DEVICE void Scores(const AttentionParams& p, const M& memory, int at, int
   }
 }
 
-// Of a tree's own keys, those that the rows' masks lack. `first_packed` is the warp's first row.
+// Hides those of a tree's own keys that the rows' masks lack. `first_packed` is the warp's first
+// row.
 template <int kKeyTiles>
 HEDDLE_DEVICE void HideByTree(const AttentionParams& p, const SequenceView& s, int first_packed,
                               int first_key, float (&scores)[kKeyTiles][4]) {
@@ -102,7 +103,7 @@ HEDDLE_DEVICE void HideByTree(const AttentionParams& p, const SequenceView& s, i
   }
 }
 
-// Turns scores into weights and shrinks what was summed against a smaller maximum.
+// Turns scores into weights, and rescales sums against a smaller maximum.
 template <int kKeyTiles, int kDim>
 HEDDLE_DEVICE void UpdateSoftmax(float (&scores)[kKeyTiles][4], Running<kDim>& run) {
   HEDDLE_UNROLL
@@ -133,7 +134,8 @@ HEDDLE_DEVICE void UpdateSoftmax(float (&scores)[kKeyTiles][4], Running<kDim>& r
   }
 }
 
-// Weights of keys n * 8 .. n * 8 + 15 as a left matrix, with the scales of their values.
+// The weights of keys n * 8 .. n * 8 + 15 as a left matrix, multiplied by the scales of their
+// values.
 template <typename Kv, typename M>
 HEDDLE_DEVICE void WeightsOf(const M& memory, int scale_at,
                              const float (&weights)[M::L::kKeyTiles][4], int n, uint32_t (&a)[4]) {
@@ -152,8 +154,8 @@ HEDDLE_DEVICE void WeightsOf(const M& memory, int scale_at,
   }
 }
 
-// out += weights * v. Where the score fragments put their columns is where the left matrix wants
-// them, so the weights never leave their lanes.
+// out += weights * v. The left matrix has the layout of the score fragments, so the weights never
+// leave their lanes.
 template <typename Kv, typename M, int kDim>
 HEDDLE_DEVICE void AddValues(const M& memory, int at, int scale_at,
                              const float (&weights)[M::L::kKeyTiles][4], Running<kDim>& run) {
@@ -186,7 +188,7 @@ HEDDLE_DEVICE void AddValues(const M& memory, int at, int scale_at,
   }
 }
 
-// Brings neighbouring columns of the output together in a lane; OutputColumn says which they are.
+// Brings neighbouring columns of the output together in a lane; OutputColumn tells which they are.
 template <typename Kv, int kDim>
 HEDDLE_DEVICE void SortColumns(Running<kDim>& run) {
   if constexpr (sizeof(Kv) == 1) {
@@ -202,7 +204,7 @@ HEDDLE_DEVICE void SortColumns(Running<kDim>& run) {
   }
 }
 
-// The first of the two columns in out[d][2h], out[d][2h + 1].
+// The first of the two columns in out[d][2h] and out[d][2h + 1].
 template <typename Kv>
 HEDDLE_DEVICE int OutputColumn(int d) {
   const int t = Lane() % 4;
@@ -223,7 +225,7 @@ HEDDLE_DEVICE void StorePair(const AttentionParams& p, const SequenceView& s,
   *reinterpret_cast<uint32_t*>(out) = Pack2(low, high, BFloat16());
 }
 
-// Prefill: each warp owns its rows.
+// Prefill: each warp has its own rows.
 template <typename Kv, int kDim>
 HEDDLE_DEVICE void StoreRows(const AttentionParams& p, const SequenceView& s,
                              const AttentionTile& tile, const Running<kDim>& run) {
@@ -259,7 +261,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const AttentionTile& tile) {
 
   StagedKeys<Kv, M> staged(p, s, keys, memory);
   staged.FindFirst();
-  WaitForPrevious();  // queries, and the newest keys
+  WaitForPrevious();  // for queries, and the newest keys
   SyncThreads();
   staged.LoadFirst();
   LoadQueries<Kv>(p, s, tile, memory);
@@ -307,8 +309,8 @@ template <typename Kv, int kDim, bool kTrees>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) AttentionFlashKernel(HEDDLE_PARAMS(AttentionParams, p)) {
   AllowNext();
   for (int i = BlockX(); i < p.n_tiles; i += GridX()) {
-    if (i != BlockX()) SyncThreads();       // nobody reads the last tile's memory any more
-    const AttentionTile tile = p.tiles[i];  // in registers: stores do not make it be read again
+    if (i != BlockX()) SyncThreads();       // the last tile's memory is free now
+    const AttentionTile tile = p.tiles[i];  // in registers: stores cannot make it be read again
     Attend<Kv, kDim, kTrees>(p, tile);
   }
 }
@@ -343,7 +345,7 @@ Error LaunchPrefill(const AttentionParams& params, Stream stream) {
 
 }  // namespace flash
 
-// The kernels are spread over two sources, so that they compile side by side.
+// The kernels are in two sources, so that they compile in parallel.
 Error LaunchAttentionFlash16(const AttentionParams& params, Stream stream);  // kF16, kBF16
 Error LaunchAttentionFlash8(const AttentionParams& params, Stream stream);   // kInt8, kF8E4M3
 

@@ -1,5 +1,5 @@
-// See attention_flash.cuh and attention_decode.cuh. Caches of 16-bit floats, and the choice between
-// the sources.
+// The kernels of attention_flash.cuh and attention_decode.cuh for caches of 16-bit floats, and the
+// choice between the sources.
 #include "kernels/cuda/attention/attention_decode.cuh"
 
 namespace heddle::kernels::cuda {

@@ -1,4 +1,4 @@
-// See attention_flash.cuh and attention_decode.cuh. Caches of 8 bits.
+// The kernels of attention_flash.cuh and attention_decode.cuh for caches of 8 bits.
 #include "kernels/cuda/attention/attention_decode.cuh"
 
 namespace heddle::kernels::cuda {

@@ -1,5 +1,5 @@
-// Shared memory of a block of attention_flash.cuh and attention_decode.cuh, and how queries, keys
-// and values come into it.
+// Shared memory of a block of attention_flash.cuh and attention_decode.cuh, and the copies of
+// queries, keys and values into it.
 #pragma once
 
 #include "kernels/cuda/attention/attention.cuh"
@@ -13,7 +13,7 @@ constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kKeys = 64;  // per stage
 
-// What matrix instructions compute with a cache's type.
+// The types that matrix instructions compute with, by the cache's type.
 template <typename Kv>
 struct Computed {
   using Type = Kv;
@@ -33,14 +33,14 @@ constexpr bool IsInt8(Kv) {
 }
 constexpr bool IsInt8(Int8) { return true; }
 
-// Of four bytes, each of `Kv`: the even ones as a pair, and the odd ones.
+// Splits four bytes, each of type `Kv`, into the pair of even ones and the pair of odd ones.
 HEDDLE_DEVICE void EvenAndOdd(uint32_t word, uint32_t& even, uint32_t& odd, Float8) {
   const uint32_t sorted = BytePermute(word, 0, 0x3120);
   even = HalvesOfF8(sorted & 0xFFFF);
   odd = HalvesOfF8(sorted >> 16);
 }
 HEDDLE_DEVICE void EvenAndOdd(uint32_t word, uint32_t& even, uint32_t& odd, Int8) {
-  // 128 + (b & 127) less 128, or 256 for negative b; see fragments.cuh.
+  // It is 128 + (b & 127) less 128, or less 256 for negative b; see fragments.cuh.
   even = SubtractPairs(MaskOr(word, 0x007F007F, 0x43004300), MaskOr(word, 0x00800080, 0x43004300),
                        BFloat16());
   word >>= 8;
@@ -48,7 +48,7 @@ HEDDLE_DEVICE void EvenAndOdd(uint32_t word, uint32_t& even, uint32_t& odd, Int8
                       BFloat16());
 }
 
-// kDecodes: of a tile of attention_decode.cuh, whose warps meet different keys.
+// kDecodes: for a tile of attention_decode.cuh, whose warps have different keys.
 template <typename Kv, int kDim, bool kDecodes>
 struct Layout {
   static constexpr bool kIsWide = sizeof(Kv) == 2;
@@ -61,8 +61,8 @@ struct Layout {
   static constexpr int kWarpKeys = kDecodes ? kKeys / kWarps : kKeys;
   static constexpr int kKeyTiles = kWarpKeys / 8;  // columns of scores, in instructions
   static constexpr int kStage = kKeys * kStride;
-  // Floats from row to row of the warps' results of a decode tile, which lie where the keys were:
-  // neighbouring columns of eight places, in four pairs of rows, fall on different banks.
+  // Floats from row to row of the warps' results of a decode tile, which are in the memory of the
+  // keys: neighbouring columns of eight places, in four pairs of rows, are in different banks.
   static constexpr int kMergeStride = kDim + 4;
   static constexpr int kMergeFloats = kDecodes ? kWarps * kRows * kMergeStride : 0;
   static_assert(kMergeFloats * 4 <= 2 * kStages * kStage * int{sizeof(Kv)});
@@ -93,7 +93,7 @@ struct Memory {
         q(arena.Take<Q>(L::kRows * L::kQStride)),
         k(arena.Take<Kv>(L::kStages * L::kStage)),
         v(arena.Take<Kv>(L::kStages * L::kStage)) {}
-  // [kWarps, kRows, kMergeStride] over k and v.
+  // [kWarps, kRows, kMergeStride] in the memory of k and v.
   HEDDLE_DEVICE static Shared<float> Merge() {
     SharedArena arena;
     arena.Take<int64_t>(L::kStages * kKeys);
@@ -107,8 +107,8 @@ struct Memory {
 
 constexpr int kQueryUnit = 8;  // columns of a query that are moved at once, 16 bytes
 
-// Puts columns [c, c + 8) of a query at `row`: where they stand or, for 8-bit keys, as the bytes of
-// 16 columns of those are dealt, even ones first; see attention_flash.cuh.
+// Stores columns [c, c + 8) of a query at `row`: in place or, for 8-bit keys, in the order of the
+// bytes of their 16 columns, even ones first; see attention_flash.cuh.
 template <typename Kv, typename Q>
 HEDDLE_DEVICE void PutQueryUnit(const Group<BFloat16, kQueryUnit>& from, int c, Shared<Q> row) {
   if constexpr (sizeof(Kv) == 2) {
@@ -130,7 +130,7 @@ HEDDLE_DEVICE void PutQueryUnit(const Group<BFloat16, kQueryUnit>& from, int c, 
   }
 }
 
-// Rows that the sequence does not have, and columns past the head's, are zeros.
+// Missing rows of the sequence, and columns beyond the head's, are zeros.
 template <typename Kv, typename M>
 HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s,
                                const AttentionTile& tile, const M& memory) {
@@ -159,11 +159,11 @@ HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const SequenceView& s,
   }
 }
 
-// Starts the copies of a stage's keys and values; absent ones become zeros.
+// Starts the copies of a stage's keys and values; missing ones become zeros.
 template <typename Kv, typename M>
 HEDDLE_DEVICE void LoadStage(const AttentionParams& p, int stage, const M& memory) {
   using L = typename M::L;
-  constexpr int kChunks = (L::kStride - L::kUnit) / L::kUnit;  // of 16 bytes in a row
+  constexpr int kChunks = (L::kStride - L::kUnit) / L::kUnit;  // 16-byte chunks of a row
   const KvCacheView& cache = p.args.cache;
   const uint8_t* keys = static_cast<const uint8_t*>(cache.keys);
   const uint8_t* values = static_cast<const uint8_t*>(cache.values);
@@ -193,8 +193,8 @@ HEDDLE_DEVICE void LoadStage(const AttentionParams& p, int stage, const M& memor
   CopyAsyncCommit();
 }
 
-// The keys of a tile on their way through the block's stages, in order. Stages are copied kAhead
-// before their turn.
+// The keys of a tile as they pass through the block's stages, in order. Stages are copied kAhead
+// before they are used.
 template <typename Kv, typename M>
 class StagedKeys {
  public:
@@ -211,7 +211,7 @@ class StagedKeys {
         cursor_(p.batch, s.seq,
                 keys.begin + ThreadX() < keys.end ? keys.begin + ThreadX() : keys.begin) {}
 
-  // Finds the first stages' keys, which a barrier makes known to all.
+  // Finds the first stages' keys, which a barrier publishes to all threads.
   HEDDLE_DEVICE void FindFirst() {
     HEDDLE_UNROLL
     for (int i = 0; i < kAhead; ++i) {
@@ -222,8 +222,8 @@ class StagedKeys {
     HEDDLE_UNROLL_BY(1)
     for (int i = 0; i < kAhead; ++i) LoadIf(i == 0 || begin_ + i * kKeys < end_, i);
   }
-  // The place of the stage of keys from `first` on, which is there for all threads. The one before
-  // is no longer read by any.
+  // Returns the place of the stage of keys from `first` on, which is ready for all threads. No
+  // thread reads the stage before any more.
   HEDDLE_DEVICE int Next(int first) {
     const bool more = first + kAhead * kKeys < end_;
     if (more) Find(first + kAhead * kKeys, free_);
@@ -245,7 +245,7 @@ class StagedKeys {
     memory_.offsets.Set(stage * kKeys + ThreadX(), place.row);
     if constexpr (IsInt8(Kv())) memory_.scale_places.Set(stage * kKeys + ThreadX(), place.scale);
   }
-  // Groups of copies are counted by stages, also where none is left.
+  // Groups of copies are counted by stages, so an empty group is committed if none is left.
   HEDDLE_DEVICE void LoadIf(bool is_there, int stage) {
     if (is_there) {
       LoadStage<Kv>(p_, stage, memory_);
@@ -257,8 +257,8 @@ class StagedKeys {
   const AttentionParams& p_;
   const M& memory_;
   int kv_head_, begin_, end_;
-  int stage_ = 0;      // that comes next
-  int free_ = kAhead;  // that is copied to next
+  int stage_ = 0;      // the next one to read
+  int free_ = kAhead;  // the next one to copy to
   KeyCursor cursor_;
 };
 

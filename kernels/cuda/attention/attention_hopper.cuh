@@ -1,25 +1,25 @@
 // Paged attention of prompt chunks on sm_90a: matrix instructions of warpgroups, tiles brought by
 // bulk copies. Sources: Shah et al., "FlashAttention-3", 2024; Dao et al. 2022.
 //
-// A block has three warpgroups. The first one produces: one warp of it walks the spans of a
+// A block has three warpgroups. The first one produces: one of its warps walks the spans of a
 // sequence and has whole pages copied into shared memory, page by page as boxes of a tensor map
-// over the pool, kKeys keys to a stage. The two others consume: 64 packed rows each (query rows x
+// over the pool, kKeys keys per stage. The two others consume: 64 packed rows each (query rows x
 // the query heads of one KV head), all keys. They take turns on the tensor cores: while one
 // multiplies, the other one takes exponentials; and each has the scores of the next stage computed
 // while it adds up the values of this one.
 //
 // Keys are counted in the order of the spans, not of the columns of a stage: a page that is not
-// full leaves columns without a key. `keys` says which key a column is; stages without such columns
-// that all rows see need no look at it. Columns without a key have weight zero, but zero times what
-// lies there need not be zero: the producer clears those values itself.
+// full leaves columns without a key. `keys` says which key a column holds; stages without such
+// columns that all rows see need not look at it. Columns without a key have weight zero, but zero
+// times garbage need not be zero, so the producer clears those values itself.
 //
-// What limits it, head_dim 128, a stage of 128 x 128 per warpgroup pair: 8.4 MFLOP, 2048 clocks of
-// the tensor cores (2048 FMA a clock); 16384 exponentials, 1024 clocks of 16 a clock, and some 600
-// of scaling, maxima, sums and conversions, hidden behind the other group's products; 64 KiB from
-// the L2, 32 bytes a clock. At head_dim 64 products and exponentials take 1024 clocks each, and the
-// overlap decides. Blocks are as many as multiprocessors and take tiles from the longest to the
-// shortest, forth and back; while one tile ends, the next one's keys are on their way.
-// Steps with trees of drafts have kernels of their own, whose masks cost the others no registers.
+// Its limits at head_dim 128, for a stage of 128 x 128 per warpgroup pair: 8.4 MFLOP, 2048 clocks
+// of the tensor cores (2048 FMA a clock); 16384 exponentials, 1024 clocks of 16 a clock, and some
+// 600 of scaling, maxima, sums and conversions, hidden behind the other group's products; 64 KiB
+// from the L2, 32 bytes a clock. At head_dim 64 products and exponentials take 1024 clocks each,
+// and the overlap decides. There are as many blocks as multiprocessors; they take tiles from the
+// longest to the shortest, forth and back, and the next tile's keys are copied while one tile ends.
+// Steps with trees of drafts have separate kernels, whose masks cost the others no registers.
 // Shared memory: 160 KiB at head_dim 128. Registers: 40 + 2 x 232 of 512.
 #pragma once
 
@@ -28,18 +28,18 @@
 namespace heddle::kernels::cuda {
 namespace hopper {
 
-// What a thread carries along the keys: its share of rows g and g + 8 of its warp's 16.
+// The state of a thread along the keys: its share of rows g and g + 8 of its warp's 16.
 template <int kDim>
 struct Rows {
   float out[kDim / 8][4];
-  uint32_t weights[kKeys / 16][4];  // of the stage whose values come next, as a left matrix
-  float max[2];                     // of scores before they are scaled
+  uint32_t weights[kKeys / 16][4];  // of the next stage of values, as a left matrix
+  float max[2];                     // of scores before scaling
   float sum[2];                     // this thread's part
-  int begin[2], end[2];             // keys that the rows see; of trees, before their own ones
+  int begin[2], end[2];             // keys that the rows see; in trees, those before their own
 };
 
 HEDDLE_DEVICE int Consumer() { return ThreadX() / kGroupThreads - 1; }
-// Of the tile.
+// The row within the tile.
 HEDDLE_DEVICE int RowOfThread(int h) { return (WarpIndex() - 4) * 16 + Lane() / 4 + 8 * h; }
 
 HEDDLE_DEVICE Vec16 UnitAs(const Vec16& unit, BFloat16) { return unit; }
@@ -53,13 +53,13 @@ HEDDLE_DEVICE Vec16 UnitAs(const Vec16& unit, Half type) {
   return out;
 }
 
-// The consumer's 64 rows of queries; zeros where the tile ends early.
+// Loads the consumer's 64 rows of queries; zeros if the tile ends early.
 template <typename Kv, int kDim>
 HEDDLE_DEVICE void LoadQueries(const AttentionParams& p, const Walk& walk,
                                const Memory<Kv, kDim>& memory) {
   constexpr int kUnits = kDim / 8;
   const int at = Consumer() * Memory<Kv, kDim>::kQueries;
-  NamedBarrierSync(kRowsThere + Consumer(), kGroupThreads);  // nobody reads the last tile's
+  NamedBarrierSync(kRowsThere + Consumer(), kGroupThreads);  // the last tile's queries are free now
   HEDDLE_UNROLL_BY(4)
   for (int i = ThreadX() % kGroupThreads; i < kGroupRows * kUnits; i += kGroupThreads) {
     const int row = i / kUnits;
@@ -126,7 +126,7 @@ HEDDLE_DEVICE void MultiplyValues(const Memory<Kv, kDim>& memory, int stage, boo
   WarpgroupCommit();
 }
 
-// Where the rows are a tree of drafts: their masks say which of their own keys they see.
+// The rows of a tree of drafts: their masks tell which of their own keys they see.
 template <typename M, int kDim>
 HEDDLE_DEVICE void MaskByTree(const AttentionParams& p, const Walk& walk, const M& memory,
                               int stage, const Rows<kDim>& rows, float (&scores)[kKeyTiles][4]) {
@@ -147,7 +147,7 @@ HEDDLE_DEVICE void MaskByTree(const AttentionParams& p, const Walk& walk, const 
   }
 }
 
-// Scores that rows must not see become -infinity.
+// Sets scores that rows must not see to -infinity.
 template <typename M, int kDim>
 HEDDLE_DEVICE void MaskScores(const AttentionParams& p, const Walk& walk, const M& memory,
                               int stage, const Rows<kDim>& rows, float (&scores)[kKeyTiles][4]) {
@@ -170,13 +170,13 @@ HEDDLE_DEVICE void MaskScores(const AttentionParams& p, const Walk& walk, const 
   }
 }
 
-// 2^(factor * (score - max)) is a score's weight.
+// The weight of a score is 2^(factor * (score - max)).
 template <bool kCapped>
 HEDDLE_DEVICE float FactorOf(const AttentionArgs& a) {
   return (kCapped ? a.softcap : a.scale) * kLog2E;
 }
 
-// Scores, of which factor is the rest, in the limits of the cap; tanh x = 1 - 2 / (1 + e^2x).
+// Caps scores, which `factor` completes; tanh x = 1 - 2 / (1 + e^2x).
 HEDDLE_DEVICE void CapScores(const AttentionArgs& a, float (&scores)[kKeyTiles][4]) {
   const float to_exponent = 2.0f * kLog2E * a.scale / a.softcap;
   HEDDLE_UNROLL
@@ -188,7 +188,7 @@ HEDDLE_DEVICE void CapScores(const AttentionArgs& a, float (&scores)[kKeyTiles][
   }
 }
 
-// Turns scores into weights; what was summed against a smaller maximum has to shrink.
+// Turns scores into weights; sums against a smaller maximum have to be rescaled.
 template <int kDim>
 HEDDLE_DEVICE void Weigh(float factor, float (&scores)[kKeyTiles][4], Rows<kDim>& rows,
                          float (&shrink)[2]) {
@@ -224,7 +224,7 @@ HEDDLE_DEVICE void Shrink(const float (&shrink)[2], Rows<kDim>& rows) {
   }
 }
 
-// Where sums stand is where a left matrix wants them: weights never leave their threads.
+// Sums have the layout of a left matrix, so weights never leave their threads.
 template <typename Kv, int kDim>
 HEDDLE_DEVICE void PackWeights(const float (&scores)[kKeyTiles][4], Rows<kDim>& rows) {
   HEDDLE_UNROLL
@@ -237,7 +237,7 @@ HEDDLE_DEVICE void PackWeights(const float (&scores)[kKeyTiles][4], Rows<kDim>& 
   }
 }
 
-// A warp is done with a stage.
+// Reports that a warp is done with a stage.
 HEDDLE_DEVICE void Leave(BlockBarriers barriers, int empty) {
   SyncWarp();
   if (Lane() == 0) BarrierArrive(barriers, empty);
@@ -261,7 +261,7 @@ HEDDLE_DEVICE void Transpose4(uint32_t (&words)[4]) {
   }
 }
 
-// Of rows g and g + 8, the one that `h` says, as a partial result.
+// Stores row g (h = 0) or g + 8 (h = 1) as a partial result.
 template <int kDim>
 HEDDLE_DEVICE void StorePartial(const AttentionParams& p, const Walk& walk, int row, int h,
                                 float inverse, const Rows<kDim>& rows) {
@@ -321,7 +321,7 @@ HEDDLE_DEVICE void Attend(const AttentionParams& p, const Walk& walk,
   StartRows(p, walk, rows);
   float scores[kKeyTiles][4];
   float shrink[2];
-  // Scores of stage `at` are there: weights.
+  // The scores of stage `at` are complete and become weights.
   const auto weigh = [&](const Turn& at) {
     if constexpr (kCapped) CapScores(p.args, scores);
     MaskScores(p, walk, memory, at.stage(), rows, scores);
@@ -437,7 +437,7 @@ Error LaunchType(const HopperAttentionParams& params, int blocks, Stream stream)
 
 }  // namespace hopper
 
-// The kernels are spread over two sources, so that they compile side by side.
+// The kernels are in two sources, so that they compile in parallel.
 Error LaunchAttentionHopperBF16(const HopperAttentionParams& params, int blocks, Stream stream);
 Error LaunchAttentionHopperF16(const HopperAttentionParams& params, int blocks, Stream stream);
 

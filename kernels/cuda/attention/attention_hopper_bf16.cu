@@ -1,4 +1,4 @@
-// See attention_hopper.cuh. Caches of BF16, and what both sources share.
+// The kernels of attention_hopper.cuh for caches of BF16, and the code that both sources share.
 #include "kernels/cuda/attention/attention_hopper.cuh"
 
 namespace heddle::kernels::cuda {

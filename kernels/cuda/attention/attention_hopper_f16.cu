@@ -1,4 +1,4 @@
-// See attention_hopper.cuh. Caches of F16.
+// The kernels of attention_hopper.cuh for caches of F16.
 #include "kernels/cuda/attention/attention_hopper.cuh"
 
 namespace heddle::kernels::cuda {

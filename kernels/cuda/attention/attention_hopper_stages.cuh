@@ -1,5 +1,5 @@
-// Shared memory of a block of attention_hopper.cuh, the tiles it takes, and its producer: the warp
-// that has keys and values copied, a page at a time.
+// Shared memory of a block of attention_hopper.cuh, the tiles that it takes, and its producer: the
+// warp that has keys and values copied, a page at a time.
 #pragma once
 
 #include "kernels/cuda/attention/attention.cuh"
@@ -61,14 +61,15 @@ constexpr int kValuesFull = 2 * kStages;
 constexpr int kValuesEmpty = 3 * kStages;
 constexpr int kValuesRaw = 4 * kStages;  // copied, but with columns to clear
 
-// Which stage, and which time round.
+// A stage, and the parity of its use.
 struct Turn {
   int count = 0;
   HEDDLE_DEVICE int stage() const { return count % kStages; }
   HEDDLE_DEVICE uint32_t parity() const { return count / kStages & 1; }
 };
 
-// The tiles of this block: forth and back over all, so that each block has long and short ones.
+// The tiles of this block: it goes forth and back over all, so that each block has long and short
+// ones.
 class Items {
  public:
   HEDDLE_DEVICE explicit Items(const AttentionParams& p)
@@ -85,7 +86,7 @@ class Items {
   int round_ = 0;
 };
 
-// An item, and the spans that hold the keys it needs, kKeys / page_tokens to a stage.
+// An item, and the spans that hold its keys, kKeys / page_tokens per stage.
 struct Walk {
   AttentionTile tile;
   SequenceView s;
@@ -102,7 +103,7 @@ struct Walk {
         stages((last_span - first_span) / (kKeys / p.args.cache.page_tokens) + 1) {}
 
  private:
-  // Where all spans before it are full, there is no need to search.
+  // No search is needed if all spans before it are full.
   HEDDLE_DEVICE int SpanOf(const AttentionParams& p, int key) const {
     const int guess = p.batch.span_begin[s.seq] + key / p.args.cache.page_tokens;
     const int first = p.batch.span_first[guess];
@@ -111,10 +112,11 @@ struct Walk {
   }
 };
 
-// Which key column lane + 32 i of a stage is, for i = 0..3, and what the consumers ask of them all.
+// The keys of columns lane + 32 i of a stage, for i = 0..3, and what the consumers need to know of
+// all columns.
 struct Columns {
   int32_t key[kKeys / 32];
-  bool dense;  // each is a key
+  bool dense;  // every column has a key
 };
 
 HEDDLE_DEVICE Columns FindColumns(const AttentionParams& p, const Walk& walk, int first_span) {
@@ -146,7 +148,7 @@ HEDDLE_DEVICE void PublishColumns(const M& memory, int stage, const Columns& col
   SyncWarp();
 }
 
-// Starts the copies of a stage's pages; barrier `full` ends its phase when they are there.
+// Starts the copies of a stage's pages; barrier `full` ends its phase when they have arrived.
 template <typename Kv, int kDim>
 HEDDLE_DEVICE void CopyStage(const AttentionParams& p, const TensorMap& map, const Walk& walk,
                              int first_span, Shared<Kv> to, int at, BlockBarriers barriers,
@@ -173,13 +175,15 @@ HEDDLE_DEVICE void CopyStage(const AttentionParams& p, const TensorMap& map, con
   }
 }
 
-// Zeros where the stage has no keys. A line is all banks: lanes begin at different units of theirs.
+// Clears the values of columns without a key. A line covers all banks, so lanes begin at different
+// units of it.
 template <typename Kv, int kDim>
 HEDDLE_DEVICE void ClearColumns(const Columns& columns, Shared<Kv> values, int at) {
   HEDDLE_UNROLL
   for (int i = 0; i < kKeys / 32; ++i) {
     if (columns.key[i] != kNoKey) continue;
-    HEDDLE_UNROLL_BY(1)  // else their places are kept, in registers that the producer does not have
+    HEDDLE_UNROLL_BY(1)  // otherwise their places would be kept in registers that the producer
+                         // lacks
     for (int unit = 0; unit < kDim / 8; ++unit) {
       const int line = (unit / 8 * kKeys + Lane() + 32 * i) * kLineElements;
       values.SetAs(at + line + (unit + Lane()) % 8 * 8, Vec16{});

@@ -1,10 +1,10 @@
-// Puts together what attention over parts of a context found, by log-sum-exp: out = sum of part_i *
-// exp(lse_i - lse), lse = log of the sum of exp(lse_i) and the sink. The parts of a shared prefix
-// come after the sequence's own.
+// Merges attention over parts of a context by log-sum-exp: out = sum of part_i * exp(lse_i - lse),
+// lse = log of the sum of exp(lse_i) and the sink. The parts of a shared prefix come after the
+// sequence's own.
 //
-// A warp per packed row. Its lanes take 32 parts' weights at a time, one each, and then all of them
-// their own columns of those parts, 4 in a load where head_dim allows it: what a row costs is the
-// latency of few loads that wait for each other, and not of one per part and column.
+// One warp takes one packed row. Its lanes take the weights of 32 parts at a time, one each, and
+// then each its own columns of all those parts, 4 per load if head_dim allows it. A row so costs
+// the latency of a few dependent loads, and not one per part and column.
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
@@ -13,7 +13,7 @@ namespace heddle::kernels::cuda {
 namespace {
 
 constexpr int kWarps = 4;
-constexpr int kAtOnce = 8;  // parts whose loads are on their way together
+constexpr int kAtOnce = 8;  // parts whose loads are in flight together
 
 struct MergeParams {
   AttentionParams attention;
@@ -23,7 +23,7 @@ struct MergeParams {
 // The parts of a packed row.
 struct Parts {
   AttentionMerge merge;
-  int row;  // from the merge's first on
+  int row;  // row within the merge
   int kv_head;
 
   HEDDLE_DEVICE int count() const { return merge.own.count + merge.shared.count; }
@@ -36,7 +36,7 @@ struct Parts {
   }
 };
 
-// Of all parts and the sink: the largest lse, and the sum of exp(lse - max).
+// Over all parts and the sink: the largest lse, and the sum of exp(lse - max).
 HEDDLE_DEVICE Softmax TotalOf(const AttentionParams& p, const Parts& parts, float sink) {
   float max = sink;
   for (int i = Lane(); i < parts.count(); i += 32) {
@@ -51,7 +51,7 @@ HEDDLE_DEVICE Softmax TotalOf(const AttentionParams& p, const Parts& parts, floa
 }
 
 // Adds columns [column, column + kWidth) of kAtOnce parts; lane i has the place and the weight of
-// part i, 0 of those that there are not.
+// part i, which is 0 if there is none.
 template <int kWidth>
 HEDDLE_DEVICE void AddParts(const AttentionParams& p, int column, int64_t place, float weight,
                             int first, float (&values)[kWidth]) {
@@ -69,7 +69,7 @@ HEDDLE_DEVICE void AddParts(const AttentionParams& p, int column, int64_t place,
   }
 }
 
-// Every lane takes part in every turn: weights come by shuffle.
+// Every lane takes part in every round, because weights come by shuffle.
 template <int kWidth, typename T>
 HEDDLE_DEVICE void MergeColumns(const AttentionParams& p, const Parts& parts, const Softmax& total,
                                 T* out) {

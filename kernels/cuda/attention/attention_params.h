@@ -1,5 +1,5 @@
-// What attention, rotation and the KV cache's kernels are launched with.
-// What holds for all launchers: runtime/stream.h.
+// Launch parameters of the kernels for attention, rotation and the KV cache. Rules for all
+// launchers are in runtime/stream.h.
 #pragma once
 
 #include <cstdint>
@@ -31,35 +31,35 @@ struct AttentionTile {
   int32_t first;      // packed row
   int32_t key_begin;  // in the sequence's order; some row of the tile sees some of the range
   int32_t key_end;
-  int32_t partial;  // where its first row's partial result goes, the others' follow; -1: these are
-                    // all keys that the rows see, straight to `out`
-  // n_shared > 0: the tile is not of the sequence's rows, but of rows shared_rows[shared_begin,
+  int32_t partial;  // index of its first row's partial result, followed by the other rows'; -1:
+                    // these are all keys that the rows see, and the result goes to `out`
+  // n_shared > 0: the tile's rows are not the sequence's but rows shared_rows[shared_begin,
   // shared_begin + n_shared) of the batch, packed in that order, and all of them see the whole
   // range of `seq`'s keys. Such results are partial ones.
   int32_t shared_begin = 0;
   int32_t n_shared = 0;
 };
-// Partial results begin + i * stride, i < count, are of one packed row.
+// Partial results begin + i * stride, i < count, belong to one packed row.
 struct PartialRange {
   int32_t begin = 0;
   int32_t stride = 0;
   int32_t count = 0;
 };
-// kDecodeTileRows packed rows of a sequence, or those that are left of it; the ranges are those of
-// the first one, and those of the next ones lie next to them.
+// kDecodeTileRows packed rows of a sequence, or the rest of it. The ranges are those of the first
+// row; those of the following rows are adjacent.
 struct AttentionMerge {
   int32_t seq;
   int32_t first;
   PartialRange own;
-  PartialRange shared;  // of a prefix that other sequences have too
+  PartialRange shared;  // of a prefix that other sequences share
 };
 inline constexpr int32_t kDecodeTileRows = 16;
-inline constexpr int32_t kNarrowTileRows = 8;  // of decode tiles, where all have so few
+inline constexpr int32_t kNarrowTileRows = 8;  // for decode tiles if all have so few rows
 inline constexpr int32_t kPrefillTileRows = 64;
 inline constexpr int32_t kHopperTileRows = 128;
-// Stages of 64 keys and values in a block of attention_flash.cuh, all but one of them on their way.
-// A multiprocessor holds three decoding blocks up to head_dim 128: 96 KiB on their way at 128,
-// where latency asks for 23.
+// Stages of 64 keys and values in a block of attention_flash.cuh, all but one of them in flight. A
+// multiprocessor holds three decoding blocks up to head_dim 128: 96 KiB in flight at 128, where
+// latency requires 23.
 constexpr int32_t FlashStages(int64_t kv_element_bytes, bool decodes, int32_t head_dim) {
   return kv_element_bytes == 1 && decodes && head_dim <= 128 ? 3 : 2;
 }
@@ -70,24 +70,25 @@ struct AttentionParams {
   DeviceBatch batch;
   const AttentionTile* tiles = nullptr;
   int32_t n_tiles = 0;
-  int32_t tile_rows = 0;   // one of these four
-  int32_t max_blocks = 0;  // that may run at once; 0: as many as there are
+  int32_t tile_rows = 0;   // one of the constants above
+  int32_t max_blocks = 0;  // that may run at once; 0: all of them
   const int32_t* shared_rows = nullptr;
   float* partial_out = nullptr;  // [partials, n_kv_heads, head_dim], normalised
   float* partial_lse = nullptr;  // [partials, n_kv_heads] natural logarithm
 };
-// Any shape and type, F32 arithmetic; a warp per key. Exact but slow. No tiles of shared rows.
+// Any shape and type, F32 arithmetic, one warp per key; exact but slow. It takes no tiles of shared
+// rows.
 Error LaunchAttentionPlain(const AttentionParams& params, DType act, Stream stream);
 // Matrix instructions: BF16 activations; a cache of F16 or BF16 and head_dim a multiple of 8, or of
 // 8 bits and head_dim a multiple of 16 (kInt8: pages of 4 positions at least); head_dim up to 256,
 // q and out rows even.
 Error LaunchAttentionFlash(const AttentionParams& params, Stream stream);
-// Prefill tiles of kHopperTileRows on sm_90a; what it can do is in attention_choice.cc. As many
+// Prefill tiles of kHopperTileRows on sm_90a; attention_choice.cc has its requirements. As many
 // blocks as there are multiprocessors share the tiles.
 Error LaunchAttentionHopper(const AttentionParams& params, int32_t num_multiprocessors,
                             Stream stream);
-// Page i of `to`, of kF16 if `from` is of kF8E4M3 and of kBF16 if it is of kInt8, becomes page
-// pages[i] of `from`. head_dim a multiple of 16; rows of both at multiples of 16 bytes.
+// Page i of `to` becomes a copy of page pages[i] of `from`, of kF16 if `from` is of kF8E4M3 and of
+// kBF16 if it is of kInt8. head_dim is a multiple of 16; rows of both are at multiples of 16 bytes.
 struct WidenParams {
   KvCacheView from;
   KvCacheView to;

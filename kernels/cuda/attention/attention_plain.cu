@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// One packed row against the tile's keys: every warp takes each kWarps-th key and keeps its own
-// softmax and sums in shared memory, [kWarps, head_dim].
+// Computes one packed row against the tile's keys: every warp takes each kWarps-th key and keeps
+// its own softmax and sums in shared memory, [kWarps, head_dim].
 template <typename T, typename Kv>
 HEDDLE_DEVICE Softmax WalkKeys(const AttentionParams& p, const SequenceView& s,
                                const AttentionTile& tile, int packed, Shared<float> sums) {
@@ -44,7 +44,8 @@ HEDDLE_DEVICE Softmax WalkKeys(const AttentionParams& p, const SequenceView& s,
   return softmax;
 }
 
-// The whole row's softmax from the warps' in `states` [kWarps, 2], with the sink where it belongs.
+// The whole row's softmax from the warps' in `states` [kWarps, 2], including the sink if it belongs
+// to this part.
 HEDDLE_DEVICE Softmax Combine(Shared<float> states, float sink) {
   Softmax all = {sink, 0.0f};
   for (int w = 0; w < kWarps; ++w) all.max = Max(all.max, states.Get(2 * w));

@@ -9,37 +9,37 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-constexpr int64_t kKeyTile = 64;  // splits end where the kernels' key tiles do
+constexpr int64_t kKeyTile = 64;  // splits end at borders of the kernels' key tiles
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t RoundUp(int64_t a, int64_t b) { return CeilDiv(a, b) * b; }
 
 // A prefix that several sequences share.
 struct Prefix {
-  int32_t seq;  // by whose spans it is found
+  int32_t seq;  // the sequence whose spans give its pages
   int32_t keys;
-  int32_t shared_begin;  // of the plan's shared_rows
+  int32_t shared_begin;  // into the plan's shared_rows
   int32_t rows;
   int32_t packed;
-  PartialRange partials;  // of its first packed row
+  PartialRange partials;  // those of its first packed row
 };
 
 // A tile before it is split.
 struct Piece {
   AttentionTile tile;
   int32_t rows;      // packed
-  int32_t prefix;    // whose keys come before the tile's, or the tile is of; or -1
-  int32_t position;  // of its first packed row among the prefix's
-  bool is_shared;    // it is of the prefix itself
+  int32_t prefix;    // the prefix before the tile's keys, or the one that the tile computes; or -1
+  int32_t position;  // its first packed row's index among the prefix's
+  bool is_shared;    // it computes the prefix itself
   bool is_partial() const { return prefix >= 0; }
   int64_t keys() const { return tile.key_end - tile.key_begin; }
   int64_t PartsOf(int64_t keys_per_part) const { return CeilDiv(keys(), keys_per_part); }
 };
 
-// Pieces of one launch.
+// The pieces of one launch.
 struct Pieces {
   int32_t tile_rows;
-  int32_t target_blocks;  // that fill the device
+  int32_t target_blocks;  // number that fills the device
   std::vector<Piece> list;
 
   int64_t Blocks(int64_t keys_per_part, int32_t n_kv_heads) const {
@@ -65,7 +65,7 @@ struct Pieces {
     for (const Piece& piece : list) most = std::max(most, piece.rows);
     return most;
   }
-  // Keys for each block if all had as many.
+  // Keys per block if all had the same number.
   int64_t Load(int32_t n_kv_heads) const {
     int64_t work = 0;
     for (const Piece& piece : list) work += piece.keys() * n_kv_heads;
@@ -114,7 +114,7 @@ class Planner {
   int32_t RowsOf(int32_t s) const { return batch_.q_begin[s + 1] - batch_.q_begin[s]; }
   int32_t PackedOf(int32_t s) const { return RowsOf(s) * grouping_.group; }
 
-  // One tile's rows, all of which see the first key of the context.
+  // Whether all rows are in one tile and see the first key of the context.
   bool MayShare(int32_t s) const {
     const int32_t rows = RowsOf(s);
     return rows > 0 && (rows == 1 || PackedOf(s) <= grouping_.prefill_rows) &&
@@ -180,7 +180,7 @@ class Planner {
     for (int32_t s = sequences_.begin; s < sequences_.end; ++s) AddSequence(s);
   }
 
-  // A tile's keys are those that any of its rows sees.
+  // The keys of a tile are those that some of its rows sees.
   void AddSequence(int32_t s) {
     const int32_t rows = RowsOf(s), packed = PackedOf(s);
     if (rows == 0) return;
@@ -203,7 +203,7 @@ class Planner {
     }
   }
 
-  // All parts together are about as many as fill the device.
+  // All parts together should about fill the device.
   int64_t NarrowKeysPerPart() const {
     if (narrow_.list.empty()) return kMinSplitKeys;
     const int64_t load = narrow_.Load(grouping_.n_kv_heads);
@@ -212,8 +212,8 @@ class Planner {
     return keys;
   }
 
-  // As few keys per part as let all parts run at once; or, where there are more tiles than blocks,
-  // as let long tiles end with the others. Whole tiles where that would gain less than a quarter.
+  // The fewest keys per part with which all parts run at once or, with more tiles than blocks, with
+  // which long tiles end with the others. Tiles stay whole if that would gain less than a quarter.
   int64_t WideKeysPerPart() const {
     const int64_t longest = std::max<int64_t>(wide_.Longest(), 1);
     const int64_t load = wide_.Load(grouping_.n_kv_heads);
@@ -256,8 +256,8 @@ class Planner {
     }
   }
 
-  // The partial results of all tiles of a prefix lie side by side, as its packed rows do: those of
-  // a sequence may be in two tiles.
+  // The partial results of all tiles of a prefix are adjacent, like its packed rows: those of a
+  // sequence may be in two tiles.
   PartialRange PlacePrefix(const Piece& piece, int32_t parts) {
     Prefix& prefix = prefixes_[static_cast<size_t>(piece.prefix)];
     if (piece.tile.first == 0) {
@@ -283,7 +283,7 @@ class Planner {
   const HostBatch& batch_;
   const SequenceRange& sequences_;
   const AttentionGrouping& grouping_;
-  const int64_t max_partials_;  // of each launch
+  const int64_t max_partials_;  // per launch
   std::vector<Prefix> prefixes_;
   // [n_seqs] a sequence's prefix, or -1, and the position of its first packed row there; or empty.
   std::vector<std::pair<int32_t, int32_t>> prefix_of_;

@@ -1,11 +1,11 @@
-// Pages of an 8-bit cache as pages of 16-bit floats, for attention of long chunks of prompts: tiles
-// of 16 bits are what warpgroups can transpose, and a tile is read by every tile of queries, so
-// that converting it once, in memory, costs less than where it is read. Moves a byte in and two out
-// per element; what comes out is read while much of it is in the L2.
+// Copies pages of an 8-bit cache as pages of 16-bit floats, for attention of long chunks of
+// prompts: warpgroups can transpose only 16-bit tiles, and every tile of queries reads a tile of
+// keys, so that converting it once, in memory, costs less than in each reader. It moves a byte in
+// and two out per element; the result is read while much of it is in the L2.
 //
-// A thread takes 8 elements at a time, so that those of a warp lie side by side on both ways, and
-// has four such loads on their way. F8 becomes F16, exactly; int8 BF16, with its scale applied and
-// rounded once: what kernels for 8-bit caches compute with (attention_flash_stages.cuh).
+// A thread takes 8 elements at a time, so that those of a warp are adjacent on both sides, and has
+// four such loads in flight. F8 becomes F16, exactly; int8 becomes BF16, with its scale applied and
+// rounded once, which is what kernels for 8-bit caches compute with (attention_flash_stages.cuh).
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 
@@ -37,8 +37,8 @@ HEDDLE_DEVICE Vec16 Widen(const Vec8& codes, float scale, Int8) {
   return out;
 }
 
-// Units of the copy, in its order: pages, heads, positions, elements. There are fewer than 2^31, as
-// a workspace has less than 32 GiB.
+// Units of the copy, in its order: pages, heads, positions, elements. There are fewer than 2^31,
+// because a workspace has less than 32 GiB.
 HEDDLE_HOST_DEVICE int UnitsPerPage(const KvCacheView& cache) {
   return cache.n_kv_heads * cache.page_tokens * (cache.head_dim / kElements);
 }
@@ -60,7 +60,7 @@ HEDDLE_KERNEL WidenKernel(HEDDLE_PARAMS(WidenParams, p)) {
   for (int i = 0; i < kUnits; ++i) {
     const int unit = first + i * kThreads;
     if (unit >= units) break;
-    const int row = unit % per_page / per_row;  // of the page's heads and positions
+    const int row = unit % per_page / per_row;  // among the page's heads and positions
     const KeyPlace place =
         PlaceOfKey(from, p.pages[unit / per_page], row % from.page_tokens, row / from.page_tokens);
     const Kv* at = RowOfKey<Kv>(source, place) + unit % per_row * kElements;

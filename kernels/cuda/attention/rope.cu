@@ -1,8 +1,8 @@
 // Rotation angles; norm and rotation of query and key heads with the write into the paged cache.
 //
-// A head is a few hundred bytes and its way is a chain of waits (its load, shared memory, the
-// angles, the store), so every head has a warp of its own and all heads of a row travel at once.
-// Columns are moved kWidth to a lane; arithmetic is dealt by single columns, the same whatever the
+// A head is a few hundred bytes, and its processing is a chain of waits (its load, shared memory,
+// the angles, the store), so every head has its own warp and all heads of a row are in flight at
+// once. Each lane moves kWidth columns; arithmetic is divided by single columns, the same for every
 // width.
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/primitives/group.cuh"
@@ -32,12 +32,12 @@ struct RopeParams {
   const int64_t* kv_slot;
 };
 
-// Keys, and values where the cache has them.
+// The keys, and the values if the cache has them.
 HEDDLE_HOST_DEVICE int ArraysOf(const RopeKvWriteArgs& args) {
   return args.v.data != nullptr ? 2 : 1;
 }
 
-// Of the pairs of columns that this lane rotates: i * 32 + lane.
+// The angles of the pairs of columns that this lane rotates: i * 32 + lane.
 struct Angles {
   float cos[kLanePairs];
   float sin[kLanePairs];
@@ -55,7 +55,7 @@ HEDDLE_DEVICE Angles LoadAngles(const RopeKvWriteArgs& a, int64_t t) {
   return angles;
 }
 
-// One head of a row by one warp, through the warp's own shared memory.
+// Processes one head of a row by one warp, through the warp's own shared memory.
 template <int kWidth, typename T>
 HEDDLE_DEVICE void LoadHead(const T* from, int dim, Shared<float> head) {
   for (int i = Lane() * kWidth; i < dim; i += 32 * kWidth) {
@@ -106,7 +106,7 @@ HEDDLE_DEVICE void StoreHead(Shared<float> head, int dim, T* to) {
   }
 }
 
-// A key or value to the cache, in its type.
+// Writes a key or value to the cache, in its type.
 template <int kWidth, typename Kv>
 HEDDLE_DEVICE void StoreKey(Shared<float> head, int dim, void* array, const KeyPlace& place, Kv) {
   StoreHead<kWidth>(head, dim, reinterpret_cast<Kv*>(static_cast<uint8_t*>(array) + place.row));
@@ -117,7 +117,7 @@ HEDDLE_DEVICE void StoreKey(Shared<float> head, int dim, void* array, const KeyP
   float finite = 1;
   for (int i = Lane(); i < dim; i += 32) {
     const float size = Abs(head.Get(i));
-    finite = size < Infinity() ? finite : 0.0f;  // not of NaN either
+    finite = size < Infinity() ? finite : 0.0f;  // also false for NaN
     largest = Max(largest, size);
   }
   largest = WarpMax(largest);
@@ -157,7 +157,7 @@ HEDDLE_KERNEL RopeKvWriteKernel(HEDDLE_PARAMS(RopeParams, p)) {
   SharedArena arena;
   Shared<float> head = arena.Take<float>(kWarps * dim).From(WarpIndex() * dim);
   const bool rotates = !is_value && a.cos_sin != nullptr;
-  const Angles angles = rotates ? LoadAngles(a, t) : Angles();  // on their way with the head
+  const Angles angles = rotates ? LoadAngles(a, t) : Angles();  // in flight with the head
   const int64_t slot = is_query ? 0 : p.kv_slot[t];
   T* query = a.q.row<T>(t) + static_cast<int64_t>(h) * dim;
   const T* from = is_query   ? query

@@ -9,7 +9,7 @@ namespace {
 using Members = std::vector<int32_t>;  // sequences, rising
 
 struct Division {
-  int64_t saved = 0;  // spans that need not be read
+  int64_t saved = 0;  // spans that are not read again
   std::vector<SharedPrefix> prefixes;
 };
 
@@ -17,8 +17,8 @@ class Finder {
  public:
   explicit Finder(const HostBatch& batch) : batch_(batch) {}
 
-  // Groups of two or more `members`, which agree in their first `from` spans, that agree in their
-  // first `to` as well.
+  // Groups of two or more `members`, which agree in their first `from` spans, that also agree in
+  // their first `to`.
   std::vector<Members> Agreeing(std::span<const int32_t> members, int32_t from, int32_t to) const {
     std::vector<std::pair<int32_t, int32_t>> order;  // (page, sequence)
     for (const int32_t s : members) {
@@ -57,7 +57,7 @@ class Finder {
   }
 
  private:
-  // Spans of a sequence that others may have too: those before its own rows.
+  // Spans of a sequence that others may share: those before its own rows.
   int32_t CommonSpans(int32_t s) const {
     int32_t rows = batch_.q_begin[s + 1] - batch_.q_begin[s];
     int32_t end = batch_.span_begin[s + 1];
@@ -72,7 +72,7 @@ class Finder {
     const auto differ = [&](std::span<const int32_t> spans) {
       const int32_t* first = spans.data() + batch_.span_begin[a];
       const int32_t* other = spans.data() + batch_.span_begin[b] + from;
-      // All of it being equal is what costs, and memcmp is quick about it.
+      // A full match is the expensive case, for which memcmp is fast.
       if (std::equal(first + from, first + end, other)) return end;
       return static_cast<int32_t>(std::mismatch(first + from, first + end, other).first - first);
     };

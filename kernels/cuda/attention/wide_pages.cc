@@ -15,7 +15,7 @@ constexpr int64_t kWideBytes = 2;  // of an element
 
 int64_t RoundUp(int64_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
 
-// Keys that any tile of a sequence reads.
+// The keys that tiles of a sequence read.
 struct Keys {
   int32_t begin, end;
 };
@@ -63,8 +63,8 @@ bool FindWidePages(const HostBatch& batch, int64_t max_pages, AttentionPlan* pla
   return static_cast<int64_t>(plan->wide_pages.size()) <= max_pages;
 }
 
-// Half for partial results; of the other half as much for their lse as they can have, and the rest
-// for the copy.
+// Half is for partial results; of the other half, as much as they can have is for their lse, and
+// the rest for the copy.
 AttentionRoom RoomOf(int64_t workspace_bytes, const AttentionGrouping& grouping) {
   constexpr int64_t kMostPartials = 1 << 20;
   constexpr int64_t kFloat = sizeof(float);

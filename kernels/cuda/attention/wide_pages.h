@@ -1,5 +1,5 @@
-// Which pages of an 8-bit cache are worth copying as 16-bit ones before the prefill tiles of a step
-// read them (attention_widen.cu), and where in the workspace of attention the copy lies.
+// Decides which pages of an 8-bit cache are worth copying as 16-bit ones before the prefill tiles
+// of a step read them (attention_widen.cu), and where the copy is in the workspace of attention.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace heddle::kernels::cuda {
 
-// From so many tiles on that read a key, on average. By arithmetic, for 8 KV heads of 128 and 128
+// The mean number of tiles that must read a key. By arithmetic, for 8 KV heads of 128 and 128
 // packed rows: a tile and a key take 1.7 ns on warps (300 TFLOP/s, expected) and 1.0 ns on
 // warpgroups (500); the copy of a key takes 1.4 ns (2 KiB in, 4 KiB out, at 4.3 TB/s).
 inline constexpr int64_t kLeastTilesOfWideKey = 3;
 
-// Pages that the tiles of `plan` read: fills its wide pages and returns true where the copy pays
-// and is of no more than `max_pages`.
+// Fills in the wide pages of `plan`, those that its tiles read, and returns true if the copy pays
+// and has at most `max_pages`.
 bool FindWidePages(const HostBatch& batch, int64_t max_pages, AttentionPlan* plan);
 
 // The parts of the workspace of attention. Offsets are multiples of 256 bytes.
 struct AttentionRoom {
   int64_t max_partials = 0;
-  int64_t lse_at = 0;   // behind the partial results
-  int64_t wide_at = 0;  // a copy's keys; its values follow
+  int64_t lse_at = 0;   // after the partial results
+  int64_t wide_at = 0;  // the copy's keys, followed by its values
   int64_t max_wide_pages = 0;
 };
 AttentionRoom RoomOf(int64_t workspace_bytes, const AttentionGrouping& grouping);

@@ -1,8 +1,8 @@
-// What low-rank adapters add to a product: gathered products of each row with its own adapter's
-// factors, in F32. Two kernels: shrink, a warp per rank row, and expand, a thread per few columns.
-// Both read an adapter's factors once for each segment of rows; a row's sums are made in an order
-// that depends on nothing else in the batch. Decoding is bound by the factors' bytes: of rank 16 on
-// 4096 x 4096 256 KiB for each adapter, beside 32 MiB of weights.
+// The contribution of low-rank adapters to a product: gathered products of each row with its own
+// adapter's factors, in F32. There are two kernels: shrink, with a warp per rank row, and expand,
+// with a thread per few columns. Both read an adapter's factors once for each segment of rows; the
+// order of a row's sums does not depend on the rest of the batch. Decoding is bound by the factors'
+// bytes: at rank 16 on 4096 x 4096, 256 KiB per adapter, beside 32 MiB of weights.
 #include "kernels/cuda/linear/adapter_params.h"
 #include "kernels/cuda/linear/weight_element.cuh"
 #include "kernels/cuda/primitives/group.cuh"
@@ -16,7 +16,7 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kShrinkWidth = 8;  // columns that a lane takes at a time: 16 bytes of 16-bit factors
 constexpr int kExpandWidth = 4;
 
-// Rows of x that a segment means; -1 for what lies outside, or past its count.
+// The rows of x in a segment; -1 for rows outside of x, or beyond its count.
 struct SegmentRows {
   int64_t row[kAdapterRows];
   bool any = false;

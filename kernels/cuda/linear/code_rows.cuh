@@ -1,10 +1,10 @@
-// Rows of x as 8-bit codes with their scales (CodeRows), for every kernel that makes such rows: one
-// row per block, whose threads take 8 columns at a time.
+// Makes rows of x into 8-bit codes with their scales (CodeRows), for every kernel that writes such
+// rows: one row per block, whose threads take 8 columns at a time.
 //
-// A scale is the largest magnitude of its columns / 448, or / 127. Where a row has one, all columns
-// must be known before the first code: they are made once and kept in shared memory, or made twice.
-// Where 128 columns have one, the 16 lanes that make them find it among themselves. Codes are made
-// of F32 values, with one rounding.
+// A scale is the largest magnitude of its columns / 448, or / 127. If a row has one scale, all
+// columns must be known before the first code: they are computed once and kept in shared memory, or
+// computed twice. If 128 columns share a scale, the 16 lanes that compute them find it among
+// themselves. Codes are made from F32 values, with one rounding.
 #pragma once
 
 #include "kernels/cuda/linear/code_rows.h"
@@ -16,12 +16,12 @@ namespace code_rows {
 
 constexpr int kColumns = 8;  // a lane's share of a block of 32 columns, see weight_layout.h
 constexpr int kTileLanes = static_cast<int>(kScaleTile) / kColumns;
-// Magnitudes that are no more than noise: their inverse must stay a number.
+// Magnitudes no larger than noise; their inverse must be finite.
 constexpr float kLeast = 1e-20f;
 
 using Columns = Group<float, kColumns>;
 
-// Where the codes of columns [k, k + 8) begin in a row. See weight_layout.h: in a group of 64
+// The offset of the codes of columns [k, k + 8) in a row. See weight_layout.h: in a group of 64
 // columns, lane t's bytes of both blocks of 32.
 HEDDLE_DEVICE int64_t PlaceOf(int64_t k) { return k / 64 * 64 + k % 32 / 8 * 16 + k % 64 / 32 * 8; }
 
@@ -29,7 +29,7 @@ template <WeightLayout kLayout>
 HEDDLE_DEVICE uint32_t Code(float value) {
   if constexpr (IsF8(kLayout)) {
     return RoundTo(value, Float8()).bits;
-  } else {  // NaN, of a row whose scale is infinite, becomes -127
+  } else {  // NaN, in a row whose scale is infinite, becomes -127
     const float within = -Max(-127.0f, -Max(value, -127.0f));
     return static_cast<uint8_t>(static_cast<int8_t>(RoundToInteger(within)));
   }
@@ -47,7 +47,7 @@ HEDDLE_DEVICE Columns Read(const BFloat16* row, int64_t k, int64_t cols) {
   return columns;
 }
 
-// The larger of `largest` and the columns' magnitudes; infinity if one of them is no number.
+// The larger of `largest` and the columns' magnitudes; infinity if one of them is NaN.
 HEDDLE_DEVICE float Largest(const Columns& columns, float largest) {
   HEDDLE_UNROLL
   for (int i = 0; i < kColumns; ++i) {
@@ -57,7 +57,7 @@ HEDDLE_DEVICE float Largest(const Columns& columns, float largest) {
   return largest;
 }
 
-// Codes of columns [k, k + 8) times `inverse` into a row of codes.
+// Writes columns [k, k + 8) times `inverse` as codes into a row of codes.
 template <WeightLayout kLayout>
 HEDDLE_DEVICE void Store(uint8_t* row, int64_t k, const Columns& columns, float inverse) {
   Vec8 packed = {};
@@ -88,8 +88,8 @@ HEDDLE_DEVICE Columns Load(const CodeRows& from, int64_t t, int64_t k) {
   return columns;
 }
 
-// Columns that a thread keeps: others never read them. 16 bytes of each lane lie side by side, so
-// that a warp's accesses meet no bank twice.
+// Columns that only their own thread reads again. 16 bytes of each lane are adjacent, so that a
+// warp's accesses have no bank conflicts.
 class Kept {
  public:
   HEDDLE_DEVICE explicit Kept(Shared<float> floats) : floats_(floats) {}
@@ -97,7 +97,7 @@ class Kept {
     const int64_t share = int64_t{threads} * kColumns;
     return static_cast<int>((cols + share - 1) / share * share);
   }
-  // `k`: the first of the columns, which this thread has.
+  // `k` is the first of the columns, which belong to this thread.
   HEDDLE_DEVICE void Set(int64_t k, const Columns& columns) const {
     HEDDLE_UNROLL
     for (int i = 0; i < kColumns; ++i) floats_.Set(Place(k, i), columns.item[i]);
@@ -117,8 +117,9 @@ class Kept {
   Shared<float> floats_;
 };
 
-// first(k): columns [k, k + 8) of the row, zeros past its end, called once for each; again(k): the
-// same, later. All threads of the block; `scratch` has a float per warp.
+// first(k) makes columns [k, k + 8) of the row, zeros beyond its end, and is called once for each
+// k; again(k) makes the same later. All threads of the block call it; `scratch` has a float per
+// warp.
 template <WeightLayout kLayout, typename First, typename Again>
 HEDDLE_DEVICE void StoreRow(const CodeRows& to, int64_t t, Shared<float> scratch, First first,
                             Again again) {
@@ -154,8 +155,7 @@ HEDDLE_DEVICE void StoreRow(const CodeRows& to, int64_t t, Shared<float> scratch
   }
 }
 
-// As above, keeping what it needs again in `kept`, of Kept::Floats(row_bytes) where a row has one
-// scale.
+// As above, but keeps the columns in `kept`, of Kept::Floats(row_bytes), if a row has one scale.
 template <WeightLayout kLayout, typename Make>
 HEDDLE_DEVICE void StoreRowOnce(const CodeRows& to, int64_t t, Shared<float> scratch,
                                 const Kept& kept, Make make) {
@@ -167,7 +167,7 @@ HEDDLE_DEVICE void StoreRowOnce(const CodeRows& to, int64_t t, Shared<float> scr
   StoreRow<kLayout>(to, t, scratch, first, [&](int64_t k) { return kept.Get(k); });
 }
 
-// Calls fn.template operator()<layout>() for a layout that meets codes.
+// Calls fn.template operator()<layout>() for a layout that uses codes.
 template <typename Fn>
 auto ForLayout(WeightLayout layout, Fn fn) {
   switch (layout) {

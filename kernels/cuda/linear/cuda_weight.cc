@@ -16,15 +16,16 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-// Host memory that a weight passes through on its way up.
+// Host memory through which a weight is uploaded.
 constexpr int64_t kChunkBytes = int64_t{32} << 20;
-constexpr int64_t kLeastRows = 16;  // that are worth a thread
+constexpr int64_t kLeastRows = 16;  // fewest rows that are worth a thread
 
 constexpr int64_t CeilDiv(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
 constexpr int64_t RoundUp(int64_t n, int64_t multiple) { return CeilDiv(n, multiple) * multiple; }
 
-// Whether F32 activations may meet `dtype` in its own layout: its scales are F16 in the file.
+// Whether F32 activations may use `dtype` in its own layout, because its scales are F16 in the
+// file.
 bool IsKeptExactly(DType dtype) {
   switch (dtype) {
     case DType::kF16:
@@ -45,7 +46,7 @@ WeightLayout LayoutFor(DType dtype, DType activations) {
   if (activations == DType::kF32) {
     return IsKeptExactly(dtype) ? LayoutOf(dtype) : WeightLayout::kF32;
   }
-  // F16 meets BF16 activations as BF16: rounded here once.
+  // With BF16 activations, F16 is rounded to BF16 once, here.
   const bool is_float = dtype == DType::kF32 || dtype == DType::kF16;
   return is_float ? WeightLayout::kBF16 : LayoutOf(dtype);
 }
@@ -56,9 +57,9 @@ bool SameTable(DType a, DType b) {
   return first && second && Traits(*first).values == Traits(*second).values;
 }
 
-// Calls fn(begin, end) for parts of [0, count), side by side: packing 8-bit and 4-bit rows costs
-// nanoseconds per weight, which a file of them has billions of. A thread's start costs some 50 us:
-// each has `least` at least.
+// Calls fn(begin, end) in parallel for parts of [0, count): packing 8-bit and 4-bit rows costs
+// nanoseconds per weight, and files have billions. Starting a thread costs some 50 us, so each gets
+// at least `least`.
 void ForParts(int64_t count, int64_t least, const std::function<void(int64_t, int64_t)>& fn) {
   constexpr int64_t kMaxThreads = 16;
   const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
@@ -70,8 +71,8 @@ void ForParts(int64_t count, int64_t least, const std::function<void(int64_t, in
   fn(0, count / parts);
 }
 
-// Whether every row of the source has one scale. Reads the matrix; one with scales of blocks shows
-// that in its first row.
+// Whether every row of the source has one scale. Reads the matrix; with scales of blocks, the first
+// row is enough to tell.
 bool HasRowScales(const WeightSource& source) {
   const int64_t row_bytes = RowBytes(source.dtype, source.cols);
   const int64_t chunk_rows = std::max<int64_t>(1, kChunkBytes / row_bytes);
@@ -91,7 +92,7 @@ bool HasRowScales(const WeightSource& source) {
 }
 
 // Whether the source's rows and columns have one scale for each kScaleTile of both. Reads the
-// matrix; one with other scales mostly shows that in its first rows.
+// matrix; with other scales, the first rows mostly are enough to tell.
 bool HasTileScales(const WeightSource& source) {
   const int64_t row_bytes = RowBytes(source.dtype, source.cols);
   const int64_t n_tiles = (source.rows + kScaleTile - 1) / kScaleTile;
@@ -119,7 +120,7 @@ bool AreTiled(std::span<const WeightSource> sources) {
          std::all_of(sources.begin(), sources.end(), HasTileScales);
 }
 
-// As LayoutOf, and with fewer scales where the values allow it.
+// The same as LayoutOf, but with fewer scales if the values allow it.
 WeightLayout BestLayoutOf(std::span<const WeightSource> sources, DType activations) {
   const WeightLayout layout = LayoutOf(sources, activations);
   const std::optional<WeightLayout> per_row = PerRowLayout(layout);
@@ -133,9 +134,9 @@ struct Chunk {
   std::vector<uint8_t> data;
   std::vector<uint16_t> scales;
   std::vector<float> factors;
-  std::vector<float> tiles;  // of tiles that begin with one of the rows
+  std::vector<float> tiles;  // for tiles that begin with one of the rows
 
-  // Rows [first, first + count) of the source, which are rows [done, ...) of the device's.
+  // Packs rows [first, first + count) of the source, which are rows [done, ...) of the device's.
   void Pack(const WeightSource& source, int64_t first, int64_t count, int64_t done,
             const DeviceWeight& layout) {
     data.assign(static_cast<size_t>(count * layout.row_bytes), 0);
@@ -160,7 +161,7 @@ struct Chunk {
     });
   }
 
-  // To rows [done, ...) of the device's.
+  // Sends the chunk to rows [done, ...) of the device's.
   absl::Status Send(Runtime& runtime, const DeviceWeight& layout, int64_t done) const {
     auto copy = [&](const void* to, const auto& from) {
       return runtime.CopyToDevice(const_cast<void*>(to), from.data(),

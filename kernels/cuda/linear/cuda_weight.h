@@ -33,22 +33,22 @@ inline const DeviceWeight& ViewOf(const PackedWeight& weight) {
 
 class CudaStack final : public PackedStack {
  public:
-  std::unique_ptr<PackedWeight> all;  // a CudaWeight: the matrices one above the other
+  std::unique_ptr<PackedWeight> all;  // a CudaWeight: the matrices stacked
 };
 
 inline const DeviceWeight& ViewOf(const PackedStack& stack) {
   return ViewOf(*static_cast<const CudaStack&>(stack).all);
 }
 
-// The layout that `sources` are kept in. Sources of several integer formats meet in the narrowest
-// layout of 8-bit codes that holds them all; other mixtures, and matrices whose columns must be
-// brought into order, in BF16. With F32 activations: what keeps every value exactly. PackWeight
-// goes on to the layout of one scale per row, or per tile of rows and columns, if that keeps the
+// The layout that `sources` are kept in. Several integer formats are joined in the narrowest layout
+// of 8-bit codes that holds them all; other mixtures, and matrices whose columns must be reordered,
+// are kept in BF16. With F32 activations it is a layout that keeps every value exactly. PackWeight
+// then uses a layout with one scale per row, or per tile of rows and columns, if that keeps the
 // same values.
 WeightLayout LayoutOf(std::span<const WeightSource> sources, DType activations);
 
-// Device memory of one row of a matrix of `dtype` by itself: at most, since one scale per row or
-// tile needs less than one per block.
+// Device memory of one row of a separate matrix of `dtype`, at most: one scale per row or tile
+// needs less than one per block.
 int64_t PackedRowBytes(DType dtype, int64_t cols, DType activations);
 
 // INVALID_ARGUMENT for shapes that CheckSources refuses, RESOURCE_EXHAUSTED without memory.

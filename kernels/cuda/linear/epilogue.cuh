@@ -1,4 +1,4 @@
-// What happens to a finished output of a matrix product, the same for every matrix kernel.
+// The epilogue of a finished output of a matrix product, the same for every matrix kernel.
 #pragma once
 
 #include "kernels/cuda/linear/linear_params.h"
@@ -36,7 +36,7 @@ HEDDLE_DEVICE float Gate(float gate, float up) {
   }
 }
 
-// Calls fn.template operator()<kActivation>() for the activation that it is.
+// Calls fn.template operator()<kActivation>() for the given activation.
 template <typename Fn>
 HEDDLE_DEVICE void ForFunction(Activation activation, Fn fn) {
   switch (activation) {
@@ -57,14 +57,13 @@ HEDDLE_DEVICE void ForFunction(Activation activation, Fn fn) {
   }
 }
 
-// Columns of the output, and for output column r the weight rows that make it.
+// Columns of the output, and the weight rows that make output column r.
 HEDDLE_HOST_DEVICE int64_t OutputCols(const LinearParams& p) {
   return p.epilogue == Epilogue::kGated ? p.half : p.weight.rows;
 }
 
-// What is stored at out[t][r + e], or with kAdd added to it, from the sums y of weight row r + e
-// and, for kGated, up of row r + half + e: y becomes it. What is the same for all of them is asked
-// once.
+// Computes what is stored at out[t][r + e], or with kAdd added to it, from the sums y of weight row
+// r + e and, for kGated, up of row r + half + e; y is replaced. Common conditions are tested once.
 template <int kWidth>
 HEDDLE_DEVICE void FinishOutputs(const LinearParams& p, int64_t t, int64_t r,
                                  Group<float, kWidth>& y, Group<float, kWidth> up) {
@@ -90,14 +89,14 @@ HEDDLE_DEVICE void FinishOutputs(const LinearParams& p, int64_t t, int64_t r,
   });
 }
 
-// One of them.
+// The same for a single output.
 HEDDLE_DEVICE float OutputOf(const LinearParams& p, int64_t t, int64_t r, float y, float y_up) {
   Group<float, 1> out = {{y}};
   FinishOutputs<1>(p, t, r, out, {{y_up}});
   return out.item[0];
 }
 
-// Stores out[t][r] from such sums.
+// Stores out[t][r] from these sums.
 template <typename T>
 HEDDLE_DEVICE void StoreOutput(const LinearParams& p, int64_t t, int64_t r, float y, float y_up) {
   y = OutputOf(p, t, r, y, y_up);

@@ -1,5 +1,5 @@
-// What mixtures of experts are launched with.
-// What holds for all launchers: runtime/stream.h.
+// Launch parameters of the kernels for mixtures of experts. Rules for all launchers are in
+// runtime/stream.h.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace heddle::kernels::cuda {
 
-// Some of the pairs that chose one expert.
+// Pairs that chose the same expert.
 struct ExpertChunk {
   int32_t expert;
   int32_t begin;  // in ExpertGroups::pairs
@@ -17,19 +17,19 @@ struct ExpertChunk {
 };
 
 // The (row, choice) pairs of a step in the order of their experts, cut into chunks that a block can
-// take at once; made on the device, where alone it is known who chose what.
+// take at once. They are made on the device, because only there the choices are known.
 struct ExpertGroups {
   int32_t* pairs = nullptr;       // [n_pairs]
   ExpertChunk* chunks = nullptr;  // [max_chunks]
   int32_t* n_chunks = nullptr;    // one number, <= max_chunks
   int32_t max_chunks = 0;
-  int32_t chunk_rows = 0;  // pairs of a chunk at most: 8, 32, 64 or 128
+  int32_t chunk_rows = 0;  // most pairs of a chunk: 8, 32, 64 or 128
 };
 
-// One of a stack's matrices for each (row, choice) pair: output row `pair` is of x row
-// pair / pairs_per_row and matrix experts[pair].
+// Multiplies each (row, choice) pair by one of a stack's matrices: output row `pair` comes from x
+// row pair / pairs_per_row and matrix experts[pair].
 struct ExpertLinearParams {
-  LinearParams linear;  // weight: all matrices; biases: of the first one
+  LinearParams linear;  // weight: all matrices; biases: those of the first one
   const int32_t* experts = nullptr;
   int32_t pairs_per_row = 1;
   int64_t matrix_rows = 0;
@@ -38,11 +38,11 @@ struct ExpertLinearParams {
 Error LaunchRoute(const RouteArgs& args, Stream stream);
 Error LaunchExpertLinear(const ExpertLinearParams& params, int64_t n_pairs, DType act,
                          Stream stream);
-// Fills what `groups` points to from experts [n_pairs], each below `count` <= kMaxExperts.
+// Fills the arrays of `groups` from experts [n_pairs], each below `count` <= kMaxExperts.
 Error LaunchGroupExperts(const int32_t* experts, int64_t n_pairs, int32_t count,
                          const ExpertGroups& groups, Stream stream);
-// As LaunchExpertLinear, with every expert's weights read once per chunk; requirements of
-// LaunchLinearSkinny, but for the number of rows.
+// As LaunchExpertLinear, but reads every expert's weights once per chunk; requirements of
+// LaunchLinearSkinny, except for the number of rows.
 Error LaunchExpertSkinny(const ExpertLinearParams& params, Stream stream);
 // The same with chunks of 64 or 128 rows, on sm_90a; requirements of LaunchLinearMixed, and kBF16.
 Error LaunchExpertMixed(const ExpertLinearParams& params, Stream stream);

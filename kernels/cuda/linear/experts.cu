@@ -1,8 +1,8 @@
-// Mixtures of experts: routing, the experts' products, and their weighted sum. Which expert a row
-// goes to is known on the device only, so that a step of one shape is the same launches whatever
-// the router says. With BF16 activations the pairs are grouped by expert first, and every expert's
-// weights are read once for each chunk of rows (linear_skinny.cuh); else each (row, choice) pair
-// finds its own expert.
+// Mixtures of experts: routing, the experts' products, and their weighted sum. The choice of
+// experts is known on the device only, so a step of one shape has the same launches whatever the
+// router chooses. With BF16 activations the pairs are grouped by expert first, and every expert's
+// weights are read once for each chunk of rows (linear_skinny.cuh); otherwise each (row, choice)
+// pair reads its own expert.
 #include "kernels/cuda/linear/epilogue.cuh"
 #include "kernels/cuda/linear/expert_params.h"
 #include "kernels/cuda/linear/weight_element.cuh"
@@ -18,8 +18,8 @@ struct RouteParams {
   RouteArgs args;
 };
 
-// Index of the first of the largest values, the same in every lane; it is made impossible to take
-// again. A row of NaN gives the last index.
+// The index of the first of the largest values, the same in every lane; it is made impossible to
+// take again. A row of NaN gives the last index.
 HEDDLE_DEVICE int TakeBest(Shared<float> values, int n) {
   float best = -Infinity();
   int index = n - 1;
@@ -102,7 +102,7 @@ HEDDLE_DEVICE void KeepBestGroups(const RouteRule& rule, int n, Shared<float> ch
   SyncWarp();
 }
 
-// A warp per row.
+// One warp per row.
 HEDDLE_KERNEL RouteKernel(HEDDLE_PARAMS(RouteParams, p)) {
   StartInTurn();
   const RouteArgs& a = p.args;
@@ -133,7 +133,7 @@ HEDDLE_KERNEL RouteKernel(HEDDLE_PARAMS(RouteParams, p)) {
   for (int i = 0; i < a.rule.top_k; ++i) a.weights[t * a.rule.top_k + i] *= factor;
 }
 
-// A warp per output of a (row, choice) pair.
+// One warp per output of a (row, choice) pair.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL ExpertLinearKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
   StartInTurn();
@@ -161,8 +161,8 @@ struct GroupParams {
 
 constexpr int kGroupThreads = 1024;
 
-// The first warp: places where each expert's pairs begin, and its chunks. Lane l takes the experts
-// from l * kShare on.
+// Run by the first warp: finds where each expert's pairs begin, and its chunks. Lane l takes the
+// experts from l * kShare on.
 HEDDLE_DEVICE void PlaceExperts(const GroupParams& p, Shared<int32_t> counts,
                                 Shared<int32_t> begins) {
   const int rows = p.groups.chunk_rows;
@@ -195,7 +195,8 @@ HEDDLE_DEVICE void PlaceExperts(const GroupParams& p, Shared<int32_t> counts,
   if (Lane() == 31) *p.groups.n_chunks = chunks_to;
 }
 
-// One block. Pairs of one expert stand in any order: what a row gets does not depend on it.
+// Run by one block. The order of an expert's pairs is arbitrary: a row's result does not depend on
+// it.
 HEDDLE_KERNEL GroupKernel(HEDDLE_PARAMS(GroupParams, p)) {
   StartInTurn();
   SharedArena arena;
@@ -219,7 +220,7 @@ struct SumParams {
   Tensor out;
 };
 
-// A block per row, a thread per column.
+// One block per row, one thread per column.
 template <typename T>
 HEDDLE_KERNEL ExpertSumKernel(HEDDLE_PARAMS(SumParams, p)) {
   StartInTurn();
@@ -238,10 +239,10 @@ HEDDLE_KERNEL ExpertSumKernel(HEDDLE_PARAMS(SumParams, p)) {
 struct HeadLinearParams {
   HeadLinearArgs args;
   DeviceWeight heads;  // all matrices
-  int64_t rows;        // of each
+  int64_t rows;        // rows of each matrix
 };
 
-// A warp per output of a head, carried columns included.
+// One warp per output of a head, including the carried columns.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL HeadLinearKernel(HEDDLE_PARAMS(HeadLinearParams, p)) {
   StartInTurn();

@@ -1,12 +1,12 @@
-// From packed weights in registers to matrix fragments.
+// Converts packed weights in registers to matrix fragments.
 //
 // A lane (g = lane / 4, t = lane % 4) reads 16 bytes of rows g and g + 8 at a time: its share of a
-// group of 32 (16-bit types), 64 (8-bit codes) or 128 (4-bit codes) columns. Since a sum does not
-// care for the order of its terms, the columns of a block of 32 are dealt to the fragment so that
-// the lane's 8 elements serve two matrix instructions: elements 4j .. 4j + 3 stand where
-// instruction j wants columns 2t, 2t+1, 2t+8, 2t+9. Activations are dealt the same way. So weights
-// go from memory to the tensor cores without passing through shared memory. Layouts with scales per
-// 16 columns deal each sub-block to one instruction. Source of the idea: Frantar et al., "MARLIN",
+// group of 32 (16-bit types), 64 (8-bit codes) or 128 (4-bit codes) columns. Since a sum may be in
+// any order, the columns of a block of 32 are assigned to the fragment so that the lane's 8
+// elements serve two matrix instructions: elements 4j .. 4j + 3 take the places of columns 2t,
+// 2t+1, 2t+8, 2t+9 of instruction j. Activations are assigned the same way. Weights so go from
+// memory to the tensor cores without passing through shared memory. In layouts with scales per 16
+// columns, each sub-block belongs to one instruction. Source of the idea: Frantar et al., "MARLIN",
 // 2024 (fragments dequantised in registers).
 #pragma once
 
@@ -20,8 +20,10 @@ struct Pairs {
   uint32_t pair[4];
 };
 
-// Four signed bytes as BF16: 0x4300 is 128, whose last mantissa bits then count in ones, so that
-// 0x4300 | (b & 127) = 128 + (b & 127), and 0x4300 | (b & 128) = 128, or 256 for negative b.
+// Converts four signed bytes to BF16: 0x4300 is 128, whose last mantissa bits count in ones, so
+// 0x4300
+// (b & 127) = 128 + (b & 127), and 0x4300
+// (b & 128) = 128, or 256 for negative b.
 HEDDLE_DEVICE void PairsOfInt8(uint32_t word, uint32_t& first, uint32_t& second) {
   const uint32_t spread[2] = {BytePermute(word, 0, 0x4140), BytePermute(word, 0, 0x4342)};
   first = SubtractPairs(MaskOr(spread[0], 0x007F007F, 0x43004300),
@@ -30,8 +32,9 @@ HEDDLE_DEVICE void PairsOfInt8(uint32_t word, uint32_t& first, uint32_t& second)
                          MaskOr(spread[1], 0x00800080, 0x43004300), BFloat16());
 }
 
-// Four E4M3 as BF16: exponent and mantissa in BF16's places, then 2^120 for the difference of the
-// exponents' biases; exact, subnormals too. NaN, which no checkpoint holds, becomes 480.
+// Converts four E4M3 to BF16: exponent and mantissa are moved to BF16's places, then multiplied by
+// 2^120 for the difference of the exponents' biases; exact, also for subnormals. NaN, which no
+// checkpoint holds, becomes 480.
 HEDDLE_DEVICE void PairsOfF8(uint32_t word, uint32_t& first, uint32_t& second) {
   const uint32_t spread[2] = {BytePermute(word, 0, 0x1404), BytePermute(word, 0, 0x3424)};
   first = MultiplyPairs(MaskOr(spread[0], 0x80008000, (spread[0] & 0x7F007F00u) >> 4), 0x7B807B80u,
@@ -47,7 +50,7 @@ HEDDLE_DEVICE uint32_t LookUp4(const uint32_t (&table)[4], uint32_t nibbles) {
   return BytePermute(low, high, ((nibbles >> 1) & 0x4444u) | 0x3210u);
 }
 
-// Eight codes of a table of BF16 numbers.
+// Converts eight codes by a table of BF16 numbers.
 HEDDLE_DEVICE Pairs PairsOfTable(const DeviceWeight& w, uint32_t word) {
   Pairs out;
   HEDDLE_UNROLL

@@ -19,7 +19,7 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-// The version that the headers are of: another's structures may differ.
+// The version of the headers: another version's structures may differ.
 #define HEDDLE_TEXT(macro) HEDDLE_TEXT_OF(macro)
 #define HEDDLE_TEXT_OF(words) #words
 constexpr const char* kFile = "libcublasLt.so." HEDDLE_TEXT(CUBLAS_VER_MAJOR);
@@ -27,9 +27,9 @@ constexpr const char* kFile = "libcublasLt.so." HEDDLE_TEXT(CUBLAS_VER_MAJOR);
 #undef HEDDLE_TEXT_OF
 
 constexpr int kMaxCandidates = 8;
-constexpr size_t kTiledVersion = 120900;  // of the library, that has scales of tiles
+constexpr size_t kTiledVersion = 120900;  // first version of the library with tile scales
 
-// The functions that we use, found by name.
+// The functions that we use, looked up by name.
 struct Api {
   decltype(&cublasLtCreate) create = nullptr;
   decltype(&cublasLtDestroy) destroy = nullptr;
@@ -80,17 +80,17 @@ struct Operands {
   void* out = nullptr;
   int64_t out_stride = 0;
   bool adds = false;
-  // Scales that are applied: of rows, w [m] and x [n], or of tiles, see CodeProduct.
+  // The scales that are applied: of rows, w [m] and x [n], or of tiles, see CodeProduct.
   enum class Scales : uint8_t { kNone, kRows, kTiles };
   Scales scales = Scales::kNone;
   const float* w_scales = nullptr;
   const float* x_scales = nullptr;
 
   bool is_integer() const { return type == CUDA_R_8I; }
-  // Scales of tiles ask for sums in F32 every so often anyhow.
+  // With tile scales sums go to F32 regularly anyway.
   bool is_fast() const { return type == CUDA_R_8F_E4M3 && scales != Scales::kTiles; }
   int64_t out_bytes() const { return out_type == CUDA_R_16BF ? 2 : 4; }
-  // Of the rows of out, as far as it matters.
+  // Alignment of the rows of out, up to what matters.
   uint32_t OutAlignment() const {
     const auto all =
         reinterpret_cast<uintptr_t>(out) | static_cast<uintptr_t>(out_stride * out_bytes());
@@ -112,7 +112,7 @@ Operands OperandsOf(const LinearParams& p) {
           .adds = p.epilogue == Epilogue::kAdd};
 }
 
-// Sums of codes. The padding of rows is zeros on both sides.
+// The operands of a product of codes. The padding of rows is zeros on both sides.
 Operands OperandsOf(const CodeProduct& p) {
   const bool is_f8 = IsF8(p.weight.layout);
   return {.m = p.weight.rows,
@@ -128,11 +128,11 @@ Operands OperandsOf(const CodeProduct& p) {
           .out_stride = p.out.stride};
 }
 
-// The library's description of one product. It is column-major: our row-major out [n, m] is its
-// [m, n], which W (transposed) times x makes; for codes it knows no other form.
+// The library's description of one product. It is column-major: our row-major out [n, m] is its [m,
+// n], the product of W (transposed) and x; for codes it knows no other form.
 class Product {
  public:
-  // `multiprocessors`: to be used; 0: all.
+  // `multiprocessors`: number to use; 0: all.
   Product(const Api& api, const Operands& p, int32_t multiprocessors) : api_(api) {
     const auto compute = p.is_integer() ? CUBLAS_COMPUTE_32I : CUBLAS_COMPUTE_32F;
     const auto m = static_cast<uint64_t>(p.m);
@@ -274,7 +274,7 @@ class CublasLt final : public LibraryMatmul {
                        static_cast<size_t>(kWorkspaceBytes), stream_) == CUBLAS_STATUS_SUCCESS;
   }
 
-  // What was chosen for other numbers of rows does not fit: the library's first proposal.
+  // Takes the library's first proposal, because choices for other numbers of rows do not fit.
   bool RunAny(const Product& product, const Operands& p) {
     Proposals results;
     return Propose(product, p, &results) > 0 && Run(product, p, results[0].algo, p.out);
@@ -289,7 +289,7 @@ class CublasLt final : public LibraryMatmul {
       api_.preference_set(preference, attribute, &value, sizeof(value));
     };
     set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(kWorkspaceBytes));
-    // Rows of x and of out may begin anywhere; the library would assume 256 bytes.
+    // Rows of x and of out may begin anywhere; the library would assume an alignment of 256 bytes.
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t{16});
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t{16});
     set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.OutAlignment());
@@ -303,12 +303,12 @@ class CublasLt final : public LibraryMatmul {
   }
 
   struct Choice {
-    std::optional<cublasLtMatmulAlgo_t> algorithm;  // nullopt: none that runs
-    bool is_final = true;  // false: want of memory kept others from being tried
+    std::optional<cublasLtMatmulAlgo_t> algorithm;  // nullopt: none runs
+    bool is_final = true;  // false: others were not tried for want of memory
   };
 
-  // The fastest of the proposed, timed into memory of its own: what adds would add again with every
-  // run. Without room for that, the first.
+  // The fastest of the proposals, timed into separate memory: a product that adds would add again
+  // with every run. Without room for that, the first proposal.
   Choice Choose(const Product& product, const Operands& p) {
     Proposals results;
     const int count = Propose(product, p, &results);
@@ -331,8 +331,8 @@ class CublasLt final : public LibraryMatmul {
     return {best};
   }
 
-  // Milliseconds of the shortest of some runs after a first one, as TrialTimer measures, on
-  // whatever stream; infinity if it does not run.
+  // The shortest time in milliseconds of some runs after a first one, as TrialTimer measures, on
+  // any stream; infinity if it does not run.
   float Time(const Product& product, const Operands& p, const cublasLtMatmulAlgo_t& algorithm,
              void* out, void* cold) {
     constexpr float kNever = std::numeric_limits<float>::infinity();
@@ -357,10 +357,10 @@ class CublasLt final : public LibraryMatmul {
   Api api_;
   cublasLtHandle_t handle_;
   void* workspace_;                // [kWorkspaceBytes] on the device
-  cudaStream_t stream_ = nullptr;  // of the product that is being made
-  int32_t multiprocessors_ = 0;    // to be used; 0: all
+  cudaStream_t stream_ = nullptr;  // of the current product
+  int32_t multiprocessors_ = 0;    // number to use; 0: all
   cudaEvent_t events_[2] = {};
-  std::map<Key, std::optional<cublasLtMatmulAlgo_t>> chosen_;  // nullopt: there is none
+  std::map<Key, std::optional<cublasLtMatmulAlgo_t>> chosen_;  // nullopt: none exists
 };
 
 }  // namespace

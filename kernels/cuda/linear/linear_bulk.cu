@@ -1,12 +1,12 @@
-// See linear_bulk.cuh. How a product is cut into blocks.
+// The division of a product into blocks; see linear_bulk.cuh.
 #include "kernels/cuda/linear/linear_bulk.cuh"
 
 namespace heddle::kernels::cuda {
 namespace bulk {
 namespace {
 
-// A stage takes 1 us, starting 2, and adding up 3 to 5: two rounds of leaving sums, 64 to 208 KiB
-// each way.
+// In units of a stage, which takes 1 us: starting takes 2, and adding up 3 to 5 (two rounds of
+// storing sums, 64 to 208 KiB each way).
 template <int kXRows>
 constexpr sums::SplitCosts kSplitCosts = {.start = 2, .shared = 2 + kXRows / 64, .each = 0};
 

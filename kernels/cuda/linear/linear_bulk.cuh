@@ -1,13 +1,14 @@
 // Matrix product of BF16 weights and more rows than linear_skinny.cuh is for, on sm_90a: weights
 // and x come by bulk copies, and both matrices of a warpgroup's instruction are in shared memory.
 //
-// For a prompt of some hundred tokens and for decoding as many sequences, where a library's tiles
-// of 128 x 256 leave most multiprocessors without work (Llama 3.1 8B: 48 tiles of q, k and v, 32 of
-// the output) or compute on rows that are not there. A block makes kRows = 256 weight rows times
-// all rows of x up to 208, so that weights are read once and x passes through the L2 once for every
-// 256 of them; columns are dealt to as many blocks as multiprocessors have room, which add up
-// through memory (linear_sums.cuh). Two warpgroups consume, 2 tiles of 64 weight rows each; one
-// thread of a third one starts the copies, the first weights before the launches before have ended.
+// It is for a prompt of some hundred tokens and for decoding as many sequences, where a library's
+// tiles of 128 x 256 leave most multiprocessors without work (Llama 3.1 8B: 48 tiles of q, k and v,
+// 32 of the output) or compute on rows that do not exist. A block makes kRows = 256 weight rows
+// times all rows of x up to 208, so that weights are read once and x passes through the L2 once for
+// every 256 of them; columns are divided among as many blocks as multiprocessors have room for,
+// which add up through memory (linear_sums.cuh). Two warpgroups consume, 2 tiles of 64 weight rows
+// each; one thread of a third one starts the copies, the first weights before earlier launches have
+// ended.
 //
 // What limits it, per multiprocessor and stage of 64 columns, with 208 rows of x:
 //   tensor cores   1664 clocks, 0.98 us at 1.7 GHz (2048 FMA a clock)
@@ -27,8 +28,8 @@ struct BulkParams {
   LinearParams linear;
   TensorMap weights;   // boxes of kUnit rows
   TensorMap x;         // boxes of kXRows rows
-  int32_t parts = 1;   // of the columns, a block each
-  int32_t stages = 0;  // of a part
+  int32_t parts = 1;   // parts of the columns, one block each
+  int32_t stages = 0;  // per part
 };
 
 namespace bulk {
@@ -43,10 +44,10 @@ constexpr int kThreads = kConsumerThreads + kGroupThreads;
 
 template <int kXRowsOf>
 struct Shape {
-  static constexpr int kXRows = kXRowsOf;  // of a block
+  static constexpr int kXRows = kXRowsOf;  // per block
   static constexpr int kUnit = 64;         // rows of a tile, of a box
   static constexpr int kRows = sums::kRows;
-  static constexpr int kCols = kLineElements;  // of a stage: weights, then x, line by line
+  static constexpr int kCols = kLineElements;  // columns per stage: weights, then x, line by line
   static constexpr int kStage = (kRows + kXRows) * kLineElements;  // elements
   static constexpr int kStageBytes = 2 * kStage;
   static constexpr int kMaxStages = 5, kMaxBytes = 220 << 10;
@@ -56,7 +57,7 @@ struct Shape {
 
 template <typename S>
 struct Memory {
-  Shared<BFloat16> stages;  // [kStages, kStage]; sums on their way out lie there, too
+  Shared<BFloat16> stages;  // [kStages, kStage]; also used for sums on their way out
   BlockBarriers barriers;
   Shared<int32_t> arrived;  // see sums::Store
   HEDDLE_DEVICE explicit Memory(SharedArena arena)
@@ -69,7 +70,7 @@ struct Memory {
   static_assert(sums::kSliceFloats * 4 <= S::kStages * S::kStageBytes);
 };
 
-// Stage `count` of a block: where it lies, and which time round. Barriers: kFull of all stages,
+// Stage `count` of a block: its place, and the parity of its use. Barriers: kFull of all stages,
 // then kEmpty.
 template <typename S>
 struct Turn {
@@ -80,7 +81,7 @@ struct Turn {
   HEDDLE_DEVICE int empty() const { return S::kStages + place(); }
 };
 
-// What one thread has copied.
+// The copies that one thread starts.
 template <typename S>
 class Producer {
  public:
@@ -109,7 +110,7 @@ class Producer {
   }
 
  private:
-  // To line `line` of the stage. What the matrix does not have becomes zeros.
+  // Copies to line `line` of the stage. Rows outside of the matrix become zeros.
   HEDDLE_DEVICE void Copy(const Turn<S>& turn, int line, const TensorMap& map, int row) const {
     CopyTile(memory_.stages, turn.place() * S::kStage + line * kLineElements, map,
              (first_stage_ + turn.count) * S::kCols, row, memory_.barriers, turn.full());
@@ -120,7 +121,7 @@ class Producer {
   int first_stage_, first_x_row_, weights_;
 };
 
-// By one warp.
+// Run by one warp.
 template <typename S>
 HEDDLE_DEVICE void Produce(const Producer<S>& producer, int stages, bool reads_ahead,
                            const Memory<S>& memory) {
@@ -138,8 +139,8 @@ HEDDLE_DEVICE void Produce(const Producer<S>& producer, int stages, bool reads_a
   }
 }
 
-// sums += weights x^T, this warpgroup's tiles. A stage is left when the products of the next are
-// under way.
+// Adds weights x^T of this warpgroup's tiles to the sums. A stage is released when the products of
+// the next one have been started.
 template <typename S>
 HEDDLE_DEVICE void Consume(int stages, const Memory<S>& memory, sums::Sums<S>& sums) {
   const int tiles = WarpIndex() / 4 * kTiles * S::kUnit * kLineElements;
@@ -187,8 +188,8 @@ HEDDLE_DEVICE void InitBarriers(const BulkParams& params, const Memory<S>& memor
   SyncThreads();
 }
 
-// BlockX: the rows of x, so that blocks that share weights follow each other. BlockY: the weight
-// rows. BlockZ: the columns.
+// BlockX: the rows of x, so that blocks that share weights are neighbours. BlockY: the weight rows.
+// BlockZ: the columns.
 template <typename S>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearBulkKernel(HEDDLE_PARAMS(BulkParams, params)) {
 #if HEDDLE_HAS_SM90A

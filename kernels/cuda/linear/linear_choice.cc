@@ -9,23 +9,23 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-// An H200, per nanosecond. Bandwidth and matrix rate: measured (4.3 TB/s copied,
-// 790 TFLOP/s for large squares of cuBLASLt; products of some hundred rows reach nine tenths of
-// that). L2: published for the H100. The mixed kernel's rates: predicted in its header; at 64 rows
-// dequantising takes as long as tensor cores do, at 128 half as long.
+// Rates of an H200, per nanosecond. Bandwidth and matrix rate are measured (4.3 TB/s copied, 790
+// TFLOP/s for large squares of cuBLASLt; products of some hundred rows reach nine tenths of that),
+// the L2's is published for the H100, and the mixed kernel's rates are predicted in its header; at
+// 64 rows dequantising takes as long as tensor cores do, at 128 half as long.
 constexpr double kBandwidth = 4300;
 constexpr double kL2 = 5500;
 constexpr double kLibraryFlops = 700e3;
 constexpr double kMixedFlops64 = 430e3;
 constexpr double kMixedFlops128 = 560e3;
-// What stays in the L2 between the kernel that writes it and the one that reads it.
+// Bytes that stay in the L2 between the kernel that writes them and the one that reads them.
 constexpr double kKeptBytes = 24 << 20;
 
-// Of the bandwidth, with 32 rows of x; docs/benchmarks/gpu.md.
+// Share of the bandwidth, with 32 rows of x; docs/benchmarks/gpu.md.
 constexpr double kSkinnyShare = 0.6;
 
-// From 33 rows on: those of linear_bulk.cuh's blocks (64, 96, 128, 160, 208) and multiples of them;
-// tiles of linear_mixed.cuh and of cuBLASLt have 64, 128 or 256.
+// Steps from 33 rows on: the rows of linear_bulk.cuh's blocks (64, 96, 128, 160, 208) and multiples
+// of them; tiles of linear_mixed.cuh and of cuBLASLt have 64, 128 or 256.
 constexpr int32_t kRowSteps[] = {1,   2,   4,   8,   16,  32,  64,  96,  128,
                                  160, 208, 256, 320, 416, 512, 640, 832, 1024};
 static_assert(std::has_single_bit(static_cast<uint32_t>(*std::rbegin(kRowSteps))));
@@ -47,7 +47,7 @@ double Parts(int64_t n, int64_t of) {
 }  // namespace
 
 double PredictMixedNs(const DeviceWeight& weight, int64_t n) {
-  constexpr double kWeightRows = 256;  // of a block, see linear_mixed.cuh
+  constexpr double kWeightRows = 256;  // per block, see linear_mixed.cuh
   const int64_t x_rows = n <= 64 ? 64 : 128;
   const double codes = BytesOf(weight);
   const double x = 2 * static_cast<double>(n) * static_cast<double>(weight.cols);
@@ -106,15 +106,16 @@ LinearWay ChooseManyRows(const DeviceWeight& weight, int64_t n, bool has_hopper_
     return PredictMixedNs(weight, n) <= PredictDequantizedNs(weight, n) ? LinearWay::kMixed
                                                                         : LinearWay::kDequantized;
   }
-  // Older devices have less of everything, in similar proportions; while products of few rows are
-  // bound by memory, bytes decide: codes once a pass, or codes and BF16 out and in again.
+  // Older devices have less of everything, in similar proportions. While products of few rows are
+  // bound by memory, bytes decide: codes once per pass, or codes and BF16 out and in again.
   const double passes = Parts(n, kSkinnyRows) * BytesOf(weight) / kSkinnyShare;
   return passes <= BytesOf(weight) + 4 * Elements(weight) ? LinearWay::kFewRows
                                                           : LinearWay::kDequantized;
 }
 
-// A chunk costs about what its weights cost up to 32 rows, as do 64 rows of the mixed kernel: so
-// many that few experts need two. Loads are uneven: the mean is not what the largest get.
+// A chunk costs about the time of its weights up to 32 rows, or 64 rows of the mixed kernel, so
+// chunks should be large enough that few experts need two. Loads are uneven: the mean is less than
+// what the largest get.
 int32_t ChooseChunkRows(int64_t n_pairs, int64_t n_experts, bool has_hopper_code) {
   if (n_pairs <= 8 * n_experts) return 8;
   if (!has_hopper_code || n_pairs <= 24 * n_experts) return kSkinnyRows;

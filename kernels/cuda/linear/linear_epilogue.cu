@@ -1,6 +1,7 @@
-// What a library's matrix product leaves to do: scales, adapters, bias, activation, gate, residual.
-// Reads the product, [n, weight rows], and stores the outputs, or codes of them for the next
-// product; memory-bound, so that a thread moves 16 bytes or more at a time where rows allow it.
+// The rest of a product after a library's multiplication: scales, adapters, bias, activation, gate,
+// residual. It reads the product, [n, weight rows], and stores the outputs, or codes of them for
+// the next product. It is memory-bound, so a thread moves 16 bytes or more at a time if rows allow
+// it.
 #include "kernels/cuda/linear/code_rows.cuh"
 #include "kernels/cuda/linear/epilogue.cuh"
 #include "kernels/cuda/primitives/group.cuh"
@@ -14,8 +15,8 @@ constexpr int kWide = 8;  // columns of a thread
 // Rows in BlockY; more of them in BlockZ, as both are 16 bits wide.
 constexpr int kGridRows = 32768;
 
-// A row of 14336 codes is 64 KiB of kept outputs: three such blocks fit into a multiprocessor,
-// whose 48 warps have enough loads in flight.
+// A row of 14336 codes has 64 KiB of kept outputs: three such blocks fit into a multiprocessor, and
+// their 48 warps have enough loads in flight.
 constexpr int kMaxCodeWarps = 16;
 static_assert(kWide == code_rows::kColumns);
 
@@ -35,7 +36,7 @@ HEDDLE_DEVICE float SumOf(int32_t value) { return static_cast<float>(value); }
 HEDDLE_DEVICE float SumOf(float value) { return value; }
 HEDDLE_DEVICE float SumOf(BFloat16 value) { return ToFloat(value); }
 
-// Products of row t of x and rows [r, r + kWidth) of the weight.
+// The products of row t of x and rows [r, r + kWidth) of the weight.
 template <typename T, int kWidth>
 HEDDLE_DEVICE Group<float, kWidth> ProductsAt(const LibraryProduct& product, int64_t t, int64_t r) {
   const Group<T, kWidth> sums = LoadGroup<kWidth>(product.sums.row<T>(t) + r);
@@ -50,7 +51,7 @@ HEDDLE_DEVICE Group<float, kWidth> ProductsAt(const LibraryProduct& product, int
   return out;
 }
 
-// T: of the product; O: of the output.
+// T is the product's type, O the output's.
 template <typename T, typename O, int kWidth>
 HEDDLE_KERNEL EpilogueKernel(HEDDLE_PARAMS(EpilogueParams, p)) {
   StartInTurn();
@@ -79,7 +80,7 @@ bool IsWide(const Tensor& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0 && tensor.stride % kWide == 0;
 }
 
-// Outputs [r, r + 8) of row t; zeros past the last.
+// Outputs [r, r + 8) of row t; zeros beyond the last.
 template <typename T>
 HEDDLE_DEVICE code_rows::Columns OutputsAt(const EpilogueParams& p, int64_t t, int64_t r) {
   code_rows::Columns out = {};
@@ -93,7 +94,7 @@ HEDDLE_DEVICE code_rows::Columns OutputsAt(const EpilogueParams& p, int64_t t, i
   return out;
 }
 
-// A block per row: the outputs as codes for the product that reads them next.
+// One block per row: stores the outputs as codes for the product that reads them next.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL HEDDLE_BOUNDS(32 * kMaxCodeWarps, 3)
     EpilogueCodesKernel(HEDDLE_PARAMS(EpilogueParams, p)) {

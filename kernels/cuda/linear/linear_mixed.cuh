@@ -1,14 +1,14 @@
 // Matrix product of quantised weights and more rows than linear_skinny.cuh is for, on sm_90a:
-// weights go from memory to the registers of the threads that need them, become BF16 there, scales
-// applied, and are the left matrix of a warpgroup's instruction; x is the right one, in shared
-// memory. Nothing is written out on the way. Sources: Frantar et al., "MARLIN", 2024; the idea of
-// a left matrix in registers for wgmma: Neural Magic's Machete, NVIDIA's mixed-input CUTLASS.
+// weights go from memory to the registers of the threads that need them, become BF16 there with
+// scales applied, and are the left matrix of a warpgroup's instruction; x is the right one, in
+// shared memory. Nothing intermediate is stored. Sources: Frantar et al., "MARLIN", 2024; the idea
+// of a left matrix in registers for wgmma: Neural Magic's Machete, NVIDIA's mixed-input CUTLASS.
 //
 // A block makes kRows = 256 weight rows times 64 or 128 rows of x. Two warpgroups consume, 2 tiles
 // of 64 weight rows each (kGated: gate and up rows of the same outputs); four warps produce x
-// (linear_mixed_stages.cuh). A consumer turns 32 columns of a tile into BF16 while the product of
-// its last ones is under way, and the other consumer's too. Blocks that share weight rows but not
-// columns add up through memory, in a fixed order, the last one to come.
+// (linear_mixed_stages.cuh). A consumer converts 32 columns of a tile to BF16 while its previous
+// product and the other consumer's are running. Blocks that share weight rows but not columns add
+// up through memory, in a fixed order; the last one to arrive does it.
 //
 // What limits it, in clocks of a multiprocessor at 1.7 GHz, for 256 weight rows x 128 columns and
 // 64 | 128 rows of x:
@@ -41,7 +41,7 @@ struct StageOfWeights {
   skinny::Piece<S::kLayout> group[S::kGroups];
 };
 
-// Where this lane finds its share: rows g and g + 8 of both tiles, place t of each group.
+// The addresses of this lane's share: rows g and g + 8 of both tiles, place t of each group.
 template <typename S>
 class Weights {
  public:
@@ -65,7 +65,7 @@ class Weights {
     }
   }
 
-  // Zeros past the end of a row.
+  // Loads zeros beyond the end of a row.
   HEDDLE_DEVICE void Load(int stage, StageOfWeights<S>& to) const {
     HEDDLE_UNROLL
     for (int i = 0; i < S::kGroups; ++i) {
@@ -111,8 +111,8 @@ class Weights {
   int32_t rows_[kTiles][2];
 };
 
-// Codes of sub-block `s` of row h in a block, as pairs, become values: scales are applied in F32
-// and rounded once.
+// Converts the codes of sub-block `s` of row h in a block, as pairs, to values: scales are applied
+// in F32 and rounded once.
 template <WeightLayout kLayout>
 HEDDLE_DEVICE void ApplyScale(const skinny::Piece<kLayout>& piece, int tile, int h, int block,
                               int s, Pairs& pairs) {
@@ -154,15 +154,15 @@ HEDDLE_DEVICE void Dequantise(const DeviceWeight& weight, const skinny::Piece<kL
   }
 }
 
-// A warp no longer reads the stage.
+// Reports that this warp no longer reads the stage.
 HEDDLE_DEVICE void LeaveStage(BlockBarriers barriers, const Turn& turn) {
   SyncWarp();
   if (Lane() == 0) BarrierArrive(barriers, kEmpty + turn.place());
 }
 
-// Starts sums += weights x^T over a stage; when it returns, the last product of it is under way,
-// and all of the stage before are done. Products of a tile alternate with the other tile's, so that
-// while one reads its left matrix, the other one's can be made.
+// Starts sums += weights x^T over a stage; when it returns, the last product of it is running, and
+// all of the previous stage are complete. Products of the two tiles alternate, so that the left
+// matrix of one tile can be made while the other one's is read.
 template <typename S>
 HEDDLE_DEVICE void MultiplyStage(const DeviceWeight& weight, const StageOfWeights<S>& weights,
                                  const Turn& turn, const Memory<S>& memory,
@@ -190,8 +190,8 @@ HEDDLE_DEVICE void MultiplyStage(const DeviceWeight& weight, const StageOfWeight
       }
     }
   }
-  // Here the left matrices are the words as they were loaded, and whoever assigns registers takes
-  // those of the last product, under way as it is, for free.
+  // The left matrices are the words as they were loaded, and the compiler would reuse the registers
+  // of the last product, which is still running.
   if constexpr (S::kLayout == WeightLayout::kBF16) WarpgroupWait<0>();
 }
 
@@ -208,8 +208,8 @@ HEDDLE_DEVICE void Consume(const LinearParams& p, const BlockStages& stages,
   uint32_t a[kTiles][2][4];
   HoldSums(sums[0]);
   HoldSums(sums[1]);
-  // Two at a time: with one, ptxas finds left matrices of the product under way overwritten at the
-  // start of the loop, and makes products wait for each other (C7513).
+  // Two stages per round: with one, ptxas finds that left matrices of a running product are
+  // overwritten at the start of the loop, and makes products wait for each other (C7513).
   for (int first = 0; first < stages.count; first += 2) {
     HEDDLE_UNROLL
     for (int d = 0; d < 2; ++d) {
@@ -252,15 +252,15 @@ HEDDLE_DEVICE void InitBarriers(const Memory<S>& memory) {
   SyncThreads();
 }
 
-// BlockX: the rows of x, or the chunk of pairs; blocks past the last chunk have no work. BlockY:
-// the weight rows, so that blocks that share them follow each other. BlockZ: the columns.
+// BlockX: the rows of x, or the chunk of pairs; blocks beyond the last chunk have no work. BlockY:
+// the weight rows, so that blocks that share them are neighbours. BlockZ: the columns.
 template <typename S>
 HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 1) LinearMixedKernel(HEDDLE_PARAMS(MixedParams, params)) {
 #if HEDDLE_HAS_SM90A
   const ExpertGroups& groups = params.experts.groups;
   AllowNext();
   if (groups.chunks != nullptr) {
-    WaitForPrevious();  // what weights a block needs is what the launches before find out
+    WaitForPrevious();  // earlier launches determine which weights a block needs
     if (BlockX() >= *groups.n_chunks) return;
   }
   const LinearParams p =
@@ -306,7 +306,7 @@ Error LaunchShaped(const MixedParams& params, int chunks, Stream stream) {
   return Launch(LinearMixedKernel<S>, shape, stream, params);
 }
 
-// Starting takes as long as some 3 stages (the first weights and x), adding up some 3.
+// In stages: starting takes some 3 (the first weights and x), adding up some 3.
 constexpr sums::SplitCosts kSplitCosts = {.start = 3, .shared = 2, .each = 1};
 
 template <typename S>
@@ -344,8 +344,8 @@ Error LaunchExpertsLayout(const ExpertLinearParams& experts, Stream stream) {
 
 }  // namespace mixed
 
-// The kernels are spread over several sources, so that they compile side by side. Weights: kF8...,
-// kBF16 (experts); kInt8...; kInt4..., kTable4.
+// The kernels are in several sources, so that they compile in parallel, by weights: kF8..., kBF16
+// (experts); kInt8...; kInt4..., kTable4.
 Error LaunchLinearMixedFloat(const LinearParams& params, int multiprocessors, Stream stream);
 Error LaunchLinearMixed8(const LinearParams& params, int multiprocessors, Stream stream);
 Error LaunchLinearMixed4(const LinearParams& params, int multiprocessors, Stream stream);

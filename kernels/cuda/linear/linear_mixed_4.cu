@@ -1,4 +1,4 @@
-// See linear_mixed.cuh. Weights of 4-bit codes.
+// The kernels of linear_mixed.cuh for weights of 4-bit codes.
 #include "kernels/cuda/linear/linear_mixed.cuh"
 
 namespace heddle::kernels::cuda {

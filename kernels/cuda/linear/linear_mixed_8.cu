@@ -1,4 +1,4 @@
-// See linear_mixed.cuh. Weights of 8-bit integers.
+// The kernels of linear_mixed.cuh for weights of 8-bit integers.
 #include "kernels/cuda/linear/linear_mixed.cuh"
 
 namespace heddle::kernels::cuda {

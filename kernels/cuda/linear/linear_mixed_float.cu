@@ -1,4 +1,4 @@
-// See linear_mixed.cuh. Weights of floats, and the choice among the sources.
+// The kernels of linear_mixed.cuh for weights of floats, and the choice among the sources.
 #include "kernels/cuda/linear/linear_mixed.cuh"
 
 namespace heddle::kernels::cuda {

@@ -2,12 +2,12 @@
 // the warps that bring x, a stage of columns at a time, in the order that weights have within their
 // groups (fragments.cuh).
 //
-// A lane copies the pair of columns that stands in its place of a line of 64, asynchronously and
-// four bytes at a time, to where the pair has to be: rows of x are read and written line by line,
-// no bank twice, and neither registers nor other lanes take part. Bulk copies, which move units of
-// 16 bytes, could not bring the pairs into order; a pass over x beforehand would cost a launch, and
-// one more for each product that shares x with another layout. Rows may be any rows: those that
-// chose an expert cost nothing more.
+// A lane copies the pair of columns that belongs to its place of a line of 64, asynchronously and
+// four bytes at a time: rows of x are read and written line by line without bank conflicts, and
+// neither registers nor other lanes take part. Bulk copies, which move units of 16 bytes, could not
+// reorder the pairs; a pass over x beforehand would cost a launch, and one more for each product
+// that shares x but has another layout. Rows may be any rows, so those that chose an expert cost
+// nothing more.
 #pragma once
 
 #include "kernels/cuda/linear/expert_params.h"
@@ -18,9 +18,9 @@ namespace heddle::kernels::cuda {
 
 // A dense product, or one of a stack's matrices for each chunk of `experts.groups`.
 struct MixedParams {
-  ExpertLinearParams experts;  // groups.chunks == nullptr: a dense product, only `linear` counts
+  ExpertLinearParams experts;  // nullptr chunks: a dense product, only `linear` counts
   int32_t splits = 1;          // parts of the columns, one block each (dense products)
-  int32_t stages = 0;          // of a part
+  int32_t stages = 0;          // per part
 };
 
 namespace mixed {
@@ -40,15 +40,15 @@ template <WeightLayout kLayoutOf, int kXRowsOf>
 struct Shape {
   static constexpr WeightLayout kLayout = kLayoutOf;
   static constexpr LayoutTraits kTraits = TraitsOf(kLayout);
-  static constexpr int kXRows = kXRowsOf;  // of a block
+  static constexpr int kXRows = kXRowsOf;  // per block
   static constexpr int kUnit = skinny::kTileRows;
   static constexpr int kRows = sums::kRows;                                    // of weights
   static constexpr int kBlocks = kTraits.blocks() > 2 ? kTraits.blocks() : 2;  // of 32 columns
-  static constexpr int kGroups = kBlocks / kTraits.blocks();  // of the layout, in a stage
+  static constexpr int kGroups = kBlocks / kTraits.blocks();  // groups of the layout per stage
   static constexpr int kCols = 32 * kBlocks;
   static constexpr int kLines = kCols / kLineElements;
   static constexpr int kStage = kXRows * kCols;  // elements
-  // Stages of weights under way behind the one that is multiplied.
+  // Stages of weights in flight behind the one that is multiplied.
   static constexpr int kDepth = kXRows <= 64 ? 2 : 1;
 };
 
@@ -62,7 +62,7 @@ struct Memory {
       : x(arena.Take<BFloat16>(kElements)),
         barriers(arena.Take<uint64_t>(2 * kStages)),
         arrived(arena.Take<int32_t>(sums::Slices<S>())) {}
-  // Sums on their way out lie where x was.
+  // Sums on their way out use the memory of x.
   static constexpr int kOutElements = sums::kSliceFloats * 2;
   static constexpr int kElements =
       kStages * S::kStage > kOutElements ? kStages* S::kStage : kOutElements;
@@ -75,7 +75,7 @@ struct Memory {
 constexpr int kFull = 0;
 constexpr int kEmpty = kStages;
 
-// Stage `count` of a block, and which time round its place is used.
+// Stage `count` of a block, and the parity of its place's use.
 struct Turn {
   int count;
   HEDDLE_DEVICE int place() const { return count % kStages; }
@@ -88,8 +88,8 @@ struct BlockStages {
   int count;
 };
 
-// Where the pair of columns 2 l, 2 l + 1 of a line stands, in pairs. See fragments.cuh: instruction
-// j wants of lane t columns 8t + 4j + 2h (or 16j + 4t + 2h) and the next at 16j + 8h + 2t.
+// The place of columns 2 l, 2 l + 1 of a line, in pairs. See fragments.cuh: instruction j takes
+// from lane t columns 8t + 4j + 2h (or 16j + 4t + 2h) and the next as 16j + 8h + 2t.
 template <bool kFine>
 HEDDLE_DEVICE int DealtPair(int l) {
   if constexpr (kFine) {
@@ -100,8 +100,8 @@ HEDDLE_DEVICE int DealtPair(int l) {
 }
 
 // Starts this warp's copies of the stage at element `at`: every kProducerWarps-th row. Lane i knows
-// row kProducerWarps * i + warp of the block, x_row. Rows that the block does not have keep what
-// lies there: nobody looks at what becomes of them.
+// row kProducerWarps * i + warp of the block, x_row. Missing rows of the block keep their old
+// content, and their results are not used.
 template <typename S>
 HEDDLE_DEVICE void CopyStage(const LinearParams& p, int count, int x_row, int64_t first_col,
                              Shared<BFloat16> to, int at) {
@@ -124,7 +124,7 @@ HEDDLE_DEVICE void CopyStage(const LinearParams& p, int count, int x_row, int64_
   CopyAsyncCommit();
 }
 
-// This thread's copies of the stage have arrived.
+// Publishes that this thread's copies of the stage have arrived.
 HEDDLE_DEVICE void PublishStage(BlockBarriers barriers, const Turn& turn) {
   FenceProxies();
   SyncWarp();

@@ -1,5 +1,4 @@
-// What matrix products are launched with.
-// What holds for all launchers: runtime/stream.h.
+// Launch parameters of the matrix products. Rules for all launchers are in runtime/stream.h.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@
 namespace heddle::kernels::cuda {
 
 // The norm in front of a product, which then takes norm(x): NormKind::kRms with a weight, without
-// bias. Exactly what LaunchNorm leaves.
+// bias. It gives exactly the values of LaunchNorm.
 struct FoldedNorm {
   const float* weight = nullptr;  // [x.cols] at 16 bytes; nullptr: x is taken as it is
   float weight_offset = 0;
@@ -23,67 +22,67 @@ struct FoldedNorm {
 struct LinearParams {
   DeviceWeight weight;
   Tensor x;
-  FoldedNorm norm;                 // LaunchLinearSkinny alone, where SkinnyTakesNorm says so
+  FoldedNorm norm;                 // for LaunchLinearSkinny only, if SkinnyTakesNorm
   const float* bias = nullptr;     // [output columns] or nullptr
-  const float* bias_up = nullptr;  // kGated: of the up rows
+  const float* bias_up = nullptr;  // kGated: bias of the up rows
   Epilogue epilogue = Epilogue::kNone;
   Activation activation = Activation::kNone;
   Tensor out;
   bool out_f32 = false;
-  // Of LaunchEpilogue: where outputs go as codes instead; codes == nullptr: to `out`.
+  // For LaunchEpilogue: where outputs go as codes; codes == nullptr: they go to `out`.
   CodeRows out_codes;
   int64_t half = 0;  // kGated: rows of the gate; output column r reads weight rows r and r + half
-  // What adapters add to the products, column r to weight row r's; or nullptr.
+  // The adapters' contribution, column r to weight row r's product; or nullptr.
   const float* delta = nullptr;     // [x.rows, .] at delta_stride
-  const float* delta_up = nullptr;  // kGated: of the up rows
+  const float* delta_up = nullptr;  // kGated: that of the up rows
   int64_t delta_stride = 0;
   const int32_t* delta_slots = nullptr;  // [x.rows]; below 0: the row has no delta
-  // LaunchLinearBulk reads the weights from before earlier launches have ended; false where one of
-  // those makes them.
+  // Whether LaunchLinearBulk may read the weights before earlier launches have ended; false if one
+  // of those writes them.
   bool reads_ahead = true;
-  // Where blocks of one product that share rows add up; nullptr: they do not share any.
+  // Memory in which blocks of one product that share rows add up; nullptr: they share none.
   float* partial = nullptr;  // [partial_floats]
   int64_t partial_floats = 0;
   int32_t* counters = nullptr;  // [n_counters] zeros, before and after
   int64_t n_counters = 0;
 };
-// Any shape, alignment, format and activation type; a warp per output. Exact but slow.
+// Any shape, alignment, format and activation type; one warp per output. Exact but slow.
 Error LaunchLinearPlain(const LinearParams& params, DType act, Stream stream);
-// Few rows: the weights are read once at full bandwidth, from before earlier launches have ended:
-// none of a step may write them. BF16 activations, any layout but kF32 and
-// kF16, x rows <= kSkinnyRows, x 16-byte aligned with cols and stride in multiples of 8.
+// For few rows: reads the weights once at full bandwidth, beginning before earlier launches have
+// ended, so no launch of a step may write them. BF16 activations, any layout except kF32 and kF16,
+// x rows <= kSkinnyRows, x 16-byte aligned with cols and stride in multiples of 8.
 inline constexpr int32_t kSkinnyRows = 32;
 Error LaunchLinearSkinny(const LinearParams& params, Stream stream);
-// Many rows of x and weights of codes, on sm_90a: dequantised on their way to the matrix
-// instructions. Any layout that LaunchLinearSkinny takes, alignment as above; reads `partial` and
-// `counters` too.
+// For many rows of x and weights of codes, on sm_90a: codes are dequantised on their way to the
+// matrix instructions. Any layout that LaunchLinearSkinny takes, alignment as above; also uses
+// `partial` and `counters`.
 Error LaunchLinearMixed(const LinearParams& params, int32_t num_multiprocessors, Stream stream);
-// Many rows of x and BF16 weights, on sm_90a: for some hundred rows, where other tiles leave
-// multiprocessors without work. Alignment as above; reads `partial` and `counters` too.
-inline constexpr int32_t kBulkBlockRows = 208;  // for which weights are read once
+// For some hundred rows of x and BF16 weights, on sm_90a, where other tiles leave multiprocessors
+// without work. Alignment as above; also uses `partial` and `counters`.
+inline constexpr int32_t kBulkBlockRows = 208;  // rows for which weights are read once
 Error LaunchLinearBulk(const LinearParams& params, int32_t num_multiprocessors, Stream stream);
-// Every block norms all rows of x for itself, into shared memory: for the few rows and columns
-// where that costs less than a launch.
+// Rows of x up to which every block norms all of them itself, into shared memory: for the few rows
+// and columns where that costs less than a launch.
 inline constexpr int32_t kNormedRows = 4;
 inline constexpr int64_t kMaxNormedBytes = 72 << 10;
-constexpr int64_t NormedStride(int64_t cols) { return cols + 32; }  // so that banks differ
+constexpr int64_t NormedStride(int64_t cols) { return cols + 32; }  // avoids bank conflicts
 constexpr bool SkinnyTakesNorm(const Tensor& x) {
   return x.rows <= kNormedRows && x.rows * NormedStride(x.cols) * 2 <= kMaxNormedBytes;
 }
-// Many rows, on matrix instructions; BF16 activations and weights, alignment as above.
+// For many rows, on matrix instructions; BF16 activations and weights, alignment as above.
 Error LaunchLinearTiled(const LinearParams& params, Stream stream);
 
-// What a library made of x and W: the product, or sums of products of codes that are still to be
+// A library's output from x and W: the product, or sums of products of codes that still have to be
 // multiplied by the scales of both.
 struct LibraryProduct {
   enum class Type : uint8_t { kBF16, kF32, kInt32 };
   Type type = Type::kBF16;
   Tensor sums;                      // [x.rows, weight.rows]
-  const float* x_scales = nullptr;  // [x.rows]; nullptr: of products
+  const float* x_scales = nullptr;  // [x.rows]; nullptr: products
   const float* w_scales = nullptr;  // [weight.rows]
 };
-// The epilogue alone; reads of `params` what concerns it. Codes are made of the F32 values; outputs
-// in multiples of 8.
+// Runs only the epilogue; uses the fields of `params` that concern it. Codes are made from the F32
+// values; outputs are in multiples of 8.
 Error LaunchEpilogue(const LinearParams& params, const LibraryProduct& product, Stream stream);
 // Rows [first, first + count) of `weight` as BF16 into `out`, laid out as kBF16.
 Error LaunchDequantize(const DeviceWeight& weight, int64_t first, int64_t count, uint16_t* out,

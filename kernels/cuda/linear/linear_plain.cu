@@ -11,7 +11,7 @@ constexpr int kWarps = 4;
 // Rows of x in BlockY; more of them in BlockZ, as both are 16 bits wide.
 constexpr int kGridRows = 32768;
 
-// A warp per output.
+// One warp per output.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL LinearPlainKernel(HEDDLE_PARAMS(LinearParams, p)) {
   StartInTurn();
@@ -31,7 +31,7 @@ struct DequantizeParams {
   int64_t out_stride;
 };
 
-// Columns [k, k + 8) of a row whose weights are no codes.
+// Columns [k, k + 8) of a row whose weights are not codes.
 template <WeightLayout kLayout>
 HEDDLE_DEVICE void ConvertColumns(const DequantizeParams& p, int64_t r, int64_t k, uint16_t* out) {
   Vec16 packed;
@@ -48,7 +48,7 @@ HEDDLE_DEVICE void ConvertColumns(const DequantizeParams& p, int64_t r, int64_t 
   *reinterpret_cast<Vec16*>(out + k) = packed;
 }
 
-// The scales of a group of columns in a row: the same load for each of its blocks.
+// The scales of a group of columns in a row, loaded at once for all of its blocks.
 template <WeightLayout kLayout>
 struct GroupScales {
   static constexpr LayoutTraits kTraits = TraitsOf(kLayout);
@@ -96,8 +96,8 @@ HEDDLE_DEVICE Pairs Dequantized(const DeviceWeight& w, const Vec16& raw,
   return pairs;
 }
 
-// Stores such pairs of which `left` columns are there, the others as zeros: 8 neighbouring columns,
-// or twice 4 where scales are per 16 columns.
+// Stores such pairs, of which `left` columns exist and the others become zeros: 8 neighbouring
+// columns, or twice 4 if scales are per 16 columns.
 template <WeightLayout kLayout>
 HEDDLE_DEVICE void StorePairs(Pairs pairs, int left, uint16_t* out) {
   constexpr bool kIsFine = TraitsOf(kLayout).is_fine;

@@ -3,23 +3,23 @@
 // The weights are the left matrix of the instruction (16 rows), the activations the right one (8
 // rows of x), so that a batch of 1 wastes no memory traffic, only arithmetic that is free here. A
 // warp owns 2 tiles of 16 weight rows and every kColLanes-th group of columns; the warps that share
-// rows add up at the end, in a fixed order: the same numbers whatever else is in the batch. For
-// kGated a warp's second tile is the up rows of its gate rows.
-// From 5 rows of x on four warps lie side by side on the same columns: a block then has 128 weight
-// rows, and x travels from the L2 once for them (at 16 rows 0.45 of what 4-bit weights do, 0.9 at
-// 32; with 32 weight rows to a block it would be 1.8 and 3.6). So that there still are blocks for
-// all multiprocessors, columns are dealt to kSplits blocks, which add up through memory: the last
-// one to come does it (MARLIN's global reduction). Weights with too many rows for the memory set
-// apart for that stay with narrow blocks; the numbers are the same.
+// rows add up at the end, in a fixed order: the result does not depend on the rest of the batch.
+// For kGated a warp's second tile is the up rows of its gate rows.
+// From 5 rows of x on, four warps work side by side on the same columns: a block then has 128
+// weight rows, and x travels from the L2 once for them (at 16 rows 0.45 of the bytes of 4-bit
+// weights, 0.9 at 32; with 32 weight rows per block it would be 1.8 and 3.6). So that there still
+// are blocks for all multiprocessors, columns are divided among kSplits blocks, which add up
+// through memory: the last one to arrive does it (MARLIN's global reduction). Weights with too many
+// rows for the memory set apart for that use narrow blocks; the numbers are the same.
 // Bytes in flight per warp: kDepth x 2 tiles x 2 x 512 = 4 KiB; 16 warps make 64 KiB per
-// multiprocessor, where 4.3 TB/s / 132 x 700 ns of latency asks for 23 KiB. More depth spills.
-// All of that is asked for before the kernel waits for the launches before it (primitives.cuh), 4
-// to 8 MB on the device, and 16 MiB more are brought to the L2, a third of it, so that memory works
-// on while a chain of small kernels ends: 5 us at 4.3 TB/s, of the 6 that rope, attention and its
-// merge take at one stream. It is what the same blocks read next, so that nothing is read twice. No
-// launch may write the weights therefore. A mixture of experts is the same with chunks of the rows
-// that chose an expert (experts.cu). Scales travel with their codes, so that no group waits for
-// memory twice.
+// multiprocessor, where 4.3 TB/s / 132 x 700 ns of latency requires 23 KiB. More depth spills.
+// All of that is requested before the kernel waits for earlier launches (primitives.cuh), 4 to 8 MB
+// on the device, and 16 MiB more are prefetched to the L2, a third of it, so that memory keeps
+// working while a chain of small kernels ends: 5 us at 4.3 TB/s, of the 6 that rope, attention and
+// its merge take at one stream. The same blocks read these bytes next, so that nothing is read
+// twice. Therefore no launch may write the weights. A mixture of experts is the same with chunks of
+// the rows that chose an expert (experts.cu). Scales travel with their codes, so that no group
+// waits for memory twice.
 #pragma once
 
 #include "kernels/cuda/linear/expert_params.h"
@@ -32,17 +32,17 @@ namespace heddle::kernels::cuda {
 namespace skinny {
 
 constexpr int kDepth = 2;  // groups that a warp has in flight
-// In registers: those, and the one that is computed on. They take turns, as copies cost
+// In registers: the groups in flight and the one being computed. They rotate, because copies cost
 // instructions.
 constexpr int kPieces = kDepth + 1;
-// What is brought to the L2 ahead lies in each row behind the first groups of all warps: so much of
-// all rows, and no less of a row than the registers hold.
+// Bytes prefetched to the L2 are those of each row behind the first groups of all warps: the same
+// number for all rows, and at least as many per row as the registers hold.
 constexpr int kFirstBytes = 64 * kColLanes * kDepth;
 constexpr int kAheadBytes = 16 << 20;
 
-// One lane's share of a group, both tiles, rows g and g + 8. Of the scales, which the four lanes of
-// a row have in common, each holds those of one block, and gives them to the others when that
-// block's turn comes: registers are what limits the depth. A tile's F32 scale is each lane's own.
+// One lane's share of a group, both tiles, rows g and g + 8. The four lanes of a row share the
+// scales: each holds those of one block, and gives them to the others when that block is computed,
+// because registers limit the depth. Each lane has its own F32 scale of a tile.
 template <WeightLayout kLayout>
 struct Piece {
   static constexpr LayoutTraits kTraits = TraitsOf(kLayout);
@@ -51,7 +51,7 @@ struct Piece {
   Vec16 raw[kTiles][2];
   uint32_t scales[kTiles][2][kWords];
 
-  // All lanes: F16 number `i` of the block's scales.
+  // Called by all lanes: F16 number `i` of the block's scales.
   HEDDLE_DEVICE float Scale(int tile, int h, int block, int i) const {
     if constexpr (kTraits.is_tiled) return BitsToFloat(scales[tile][h][0]);
     const uint32_t pair = Shuffle(scales[tile][h][i / 2], (Lane() & ~3) | block);
@@ -178,8 +178,8 @@ HEDDLE_DEVICE void AddBlock(const LinearParams& p, const Piece<kLayout>& piece, 
   }
 }
 
-// This warp's groups, of part `split` of the columns: every kColLanes-th. The first kDepth are on
-// their way from the start.
+// This warp's groups in part `split` of the columns: every kColLanes-th. The first kDepth are in
+// flight from the start.
 template <WeightLayout kLayout, int kXTiles, bool kWide>
 struct Groups {
   using S = Shape<kLayout, kXTiles, kWide>;
@@ -202,8 +202,8 @@ struct Groups {
   }
 };
 
-// What comes after the first groups, to the L2; the blocks that share rows take some rows each. A
-// warp issues such copies one after the other: each takes a few.
+// Prefetches what comes after the first groups to the L2; each of the blocks that share rows takes
+// some rows. A warp issues such prefetches one after the other, so each warp takes a few.
 template <typename S>
 HEDDLE_DEVICE void PrefetchRows(const LinearParams& p, int split) {
   constexpr int kRowsOfWarp = S::kRows / S::kSplits / (S::kThreads / 32);
@@ -279,12 +279,12 @@ HEDDLE_DEVICE LinearParams ParamsOfExpert(const ExpertLinearParams& p, int exper
   return own;
 }
 
-// A chunk of the pairs of one expert for each BlockY; blocks past the last chunk have no work.
+// BlockY: a chunk of the pairs of one expert; blocks beyond the last chunk have no work.
 template <WeightLayout kLayout, int kXTiles>
 HEDDLE_KERNEL HEDDLE_BOUNDS((Shape<kLayout, kXTiles, false>::kThreads),
                             (Shape<kLayout, kXTiles, false>::kBlocks))
     ExpertSkinnyKernel(HEDDLE_PARAMS(ExpertLinearParams, p)) {
-  StartInTurn();  // what weights a block needs is what the launches before find out
+  StartInTurn();  // earlier launches determine which weights a block needs
   if (BlockY() >= *p.groups.n_chunks) return;
   const ExpertChunk chunk = p.groups.chunks[BlockY()];
   const LinearParams own = ParamsOfExpert(p, chunk.expert);
@@ -317,7 +317,7 @@ Error LaunchShaped(const LinearParams& params, Stream stream) {
   return Launch(LinearSkinnyKernel<kLayout, kXTiles, kWide, kNormed>, shape, stream, params);
 }
 
-// In wide blocks where their sums fit into the memory for them.
+// Uses wide blocks if their sums fit into the memory for them.
 template <WeightLayout kLayout, int kXTiles>
 Error LaunchWide(const LinearParams& params, Stream stream) {
   using S = Shape<kLayout, kXTiles, true>;
@@ -357,7 +357,7 @@ Error LaunchExpertsLayout(const ExpertLinearParams& params, Stream stream) {
 
 }  // namespace skinny
 
-// The kernels are spread over several sources, so that they compile side by side.
+// The kernels are in several sources, so that they compile in parallel.
 Error LaunchLinearSkinnyFloat(const LinearParams& params, Stream stream);  // kBF16, kF8...
 Error LaunchLinearSkinny8(const LinearParams& params, Stream stream);      // kInt8...
 Error LaunchLinearSkinny4(const LinearParams& params, Stream stream);      // kInt4..., kTable4

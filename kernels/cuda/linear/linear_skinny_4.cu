@@ -1,4 +1,4 @@
-// See linear_skinny.cuh. Weights of 4-bit codes.
+// The kernels of linear_skinny.cuh for weights of 4-bit codes.
 #include "kernels/cuda/linear/linear_skinny.cuh"
 
 namespace heddle::kernels::cuda {

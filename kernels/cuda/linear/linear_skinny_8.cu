@@ -1,4 +1,4 @@
-// See linear_skinny.cuh. Weights of 8-bit integers.
+// The kernels of linear_skinny.cuh for weights of 8-bit integers.
 #include "kernels/cuda/linear/linear_skinny.cuh"
 
 namespace heddle::kernels::cuda {

@@ -1,4 +1,4 @@
-// See linear_skinny.cuh. Weights of floats, and the choice among the sources.
+// The kernels of linear_skinny.cuh for weights of floats, and the choice among the sources.
 #include "kernels/cuda/linear/linear_skinny.cuh"
 
 namespace heddle::kernels::cuda {

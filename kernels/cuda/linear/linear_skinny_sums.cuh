@@ -1,6 +1,6 @@
-// Which sums of a product of few rows (linear_skinny.cuh) lie where: the weight rows of a block,
-// and how the sums of its warps, and of the blocks that share rows, become outputs. In a fixed
-// order: the same numbers whatever else is in the batch.
+// The layout of the sums of a product of few rows (linear_skinny.cuh): the weight rows of a block,
+// and how the sums of its warps, and of the blocks that share rows, become outputs. The order is
+// fixed: the result does not depend on the rest of the batch.
 #pragma once
 
 #include "kernels/cuda/linear/epilogue.cuh"
@@ -10,29 +10,30 @@
 namespace heddle::kernels::cuda {
 namespace skinny {
 
-constexpr int kColLanes = 8;  // warps that share columns of the same rows, of all blocks
+constexpr int kColLanes = 8;  // warps that share columns of the same rows, over all blocks
 constexpr int kTiles = 2;
 constexpr int kTileRows = 16;
 
 template <WeightLayout kLayout, int kXTiles, bool kWide>
 struct Shape {
   static constexpr int kRowWarps = kWide ? 4 : kXTiles == 2 ? 2 : 1;
-  // Blocks that share rows: so many that a matrix of 4096 rows has one for every multiprocessor.
+  // Blocks that share rows: enough that a matrix of 4096 rows has one block for every
+  // multiprocessor.
   static constexpr int kSplits = kWide ? 4 : 1;
   static constexpr int kColWarps = kColLanes / kSplits;
   static constexpr int kThreads = 32 * kColWarps * kRowWarps;
-  // That a multiprocessor holds at once: what their registers allow.
+  // Blocks per multiprocessor, as far as their registers allow.
   static constexpr int kBlocks = kXTiles <= 2 && kThreads == 256 ? 2 : 1;
   static constexpr int kRows = kRowWarps * kTiles * kTileRows;  // of weights, in a block
   static constexpr int kCols = 8 * kXTiles;
-  // Sums of warps in shared memory: columns of so many floats, so that neither lanes of a fragment
-  // (8 rows, every second of 8 columns) nor 32 rows of a column meet in a bank.
+  // Sums of warps in shared memory: columns of so many floats, so that neither the lanes of a
+  // fragment (8 rows, every second of 8 columns) nor 32 rows of a column have bank conflicts.
   static constexpr int kPitch = kRows + 4;
   static constexpr int kSums = kColWarps * kCols * kPitch;  // floats
 };
 
-// Weight row that stands at row i of tile `tile` of row warp `warp`, of the block whose weight rows
-// are the `block`-th. Past the end: the last, unused.
+// The weight row at row i of tile `tile` of row warp `warp`, in the `block`-th block of weight
+// rows. Beyond the end it is the last row, which is not used.
 template <int kRowWarps>
 HEDDLE_DEVICE int64_t WeightRow(const LinearParams& p, int block, int warp, int tile, int i) {
   const int64_t first = static_cast<int64_t>(block) * kRowWarps + warp;
@@ -44,7 +45,8 @@ HEDDLE_DEVICE int64_t WeightRow(const LinearParams& p, int block, int warp, int 
   return r < p.weight.rows ? r : p.weight.rows - 1;
 }
 
-// Sums neighbours, then neighbouring sums: the same numbers whether warps or blocks have them.
+// Sums neighbours, then neighbouring sums: the result is the same whether warps or blocks have
+// them.
 template <int kCount, typename At>
 HEDDLE_DEVICE float TreeSum(int first, At at) {
   if constexpr (kCount == 1) {
@@ -82,8 +84,8 @@ HEDDLE_DEVICE float SumOfWarps(Shared<float> part, int row, int t) {
       0, [&](int w) { return part.Get((w * S::kCols + t) * S::kPitch + row); });
 }
 
-// Leaves this block's sums in memory, [kCols, kRows]. True for the last of the blocks that share
-// rows, which then finds all of them there.
+// Stores this block's sums in memory, [kCols, kRows]. Returns true for the last of the blocks that
+// share rows, which then finds all of their sums.
 template <typename S>
 HEDDLE_DEVICE bool LeaveSums(const LinearParams& p, int split, Shared<float> part,
                              Shared<int32_t> arrived) {
@@ -107,7 +109,7 @@ template <typename S, typename RowsOfBlock, typename SumOf>
 HEDDLE_DEVICE void StoreSums(const LinearParams& p, const RowsOfBlock& rows_of_block,
                              SumOf sum_of) {
   const bool gated = p.epilogue == Epilogue::kGated;
-  // Sum of row i of tile `tile` of row warp `warp`, with its weight row's factor.
+  // The sum of row i of tile `tile` of row warp `warp`, with its weight row's factor.
   auto total = [&](int warp, int tile, int i, int t) {
     const float sum = sum_of((warp * kTiles + tile) * kTileRows + i, t);
     if (p.weight.row_factors == nullptr) return sum;

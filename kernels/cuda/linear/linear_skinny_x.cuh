@@ -1,10 +1,10 @@
-// Where the product of few rows (linear_skinny.cuh) takes x from: rows in memory, or up to 4 rows
+// The source of x for the product of few rows (linear_skinny.cuh): rows in memory, or up to 4 rows
 // that the block norms first.
 //
-// Such a norm is made by every block for itself: x is some KiB in the L2, and the weights travel
-// meanwhile. The alternative, weights and squares applied to x as it is loaded and the sums scaled
-// at the end, would cost each warp some 30 slots for 32 columns, for the one row in 8 that there
-// is; 4-bit weights leave 110 for all. This is 100 per thread in all.
+// Every block computes such a norm itself: x is some KiB in the L2, and the weights travel
+// meanwhile. The alternative, applying weights and squares to x as it is loaded and scaling the
+// sums at the end, would cost each warp some 30 slots per 32 columns, for the only row out of 8;
+// 4-bit weights leave 110 for everything. The norm takes 100 per thread in all.
 #pragma once
 
 #include "kernels/cuda/linear/linear_params.h"
@@ -13,13 +13,13 @@
 namespace heddle::kernels::cuda {
 namespace skinny {
 
-// The rows of x that a lane reads, one for each tile of 8; nullptr: none.
+// The rows of x that a lane reads, one for each tile of 8, or nullptr.
 template <int kXTiles>
 struct XRows {
   const BFloat16* row[kXTiles];
 };
 
-// Which rows of x and of the output a block works on: the first `count` of both.
+// The rows of x and of the output that a block works on: the first `count` of both.
 struct AllRows {
   int count;
   HEDDLE_DEVICE int64_t X(int t) const { return t; }
@@ -46,8 +46,8 @@ HEDDLE_DEVICE XRows<kXTiles> FindX(const LinearParams& p, const RowsOfBlock& row
   return x;
 }
 
-// The lane's 8 activations of each tile of 8 rows of x in the block of columns that begins at k,
-// dealt as the weights are; zeros outside.
+// The lane's 8 activations of each tile of 8 rows of x in the block of columns that begins at k, in
+// the order of the weights; zeros outside.
 template <bool kFine, int kXTiles>
 HEDDLE_DEVICE void LoadX(const XRows<kXTiles>& rows, int64_t cols, int64_t k, Vec16 (&x)[kXTiles]) {
   HEDDLE_UNROLL
@@ -105,8 +105,8 @@ HEDDLE_DEVICE uint32_t NormPair(const FoldedNorm& norm, uint32_t pair, float sca
       BFloat16());
 }
 
-// All rows of x, normed: the numbers of LaunchNorm, which adds up in the same order. A thread meets
-// its own columns only, until the end.
+// Norms all rows of x: the numbers are those of LaunchNorm, because it adds in the same order.
+// Until the end a thread reads only its own columns.
 HEDDLE_DEVICE NormedRows NormRows(const LinearParams& p, SharedArena& arena) {
   const int units = static_cast<int>(p.x.cols) / 8;
   const NormedRows rows = {

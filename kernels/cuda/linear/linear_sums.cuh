@@ -1,11 +1,11 @@
 // The end of a block of two consuming warpgroups (linear_mixed.cuh, linear_bulk.cuh): sums in
-// registers become outputs. They pass through shared memory, where x was, because what a thread has
-// is a column of the output, and what memory wants is rows. Blocks that share rows leave their sums
-// in memory first, and each adds up a slice of them.
+// registers become outputs. They pass through the shared memory of x, because a thread has a column
+// of the output, while memory wants rows. Blocks that share rows first store their sums in memory,
+// and each adds up a slice of them.
 //
-// A block has S::kRows weight rows: of each consumer's kTiles tiles, 64 rows. They lie in units of
-// S::kUnit rows that the tiles take in turn; for kGated every second unit is the up rows of the
-// gate's before it.
+// A block has S::kRows weight rows: 64 for each of a consumer's kTiles tiles. They are in units of
+// S::kUnit rows that the tiles take in turn; for kGated every second unit has the up rows of the
+// gate rows before it.
 #pragma once
 
 #include "kernels/cuda/linear/epilogue.cuh"
@@ -21,8 +21,9 @@ constexpr int kConsumerThreads = kConsumers * kGroupThreads;
 constexpr int kConsumerWarps = kConsumerThreads / 32;
 constexpr int kTiles = 2;  // of 64 weight rows, a consumer
 constexpr int kRows = kConsumers * kTiles * 64;
-// Rows of x whose sums pass through shared memory at once, on their way out: a slice. Floats from
-// one to the next: four lanes' pairs of rows meet eight rows of weights in no bank twice.
+// Rows of x whose sums pass through shared memory at once, on their way out: a slice. kSliceStride
+// is the number of floats from one to the next: four lanes' pairs of rows and eight rows of weights
+// have no bank conflicts.
 constexpr int kSliceRows = 32;
 constexpr int kSliceTiles = kSliceRows / 8;
 constexpr int kSliceStride = kRows + 4;
@@ -44,15 +45,15 @@ struct BlockRows {
   HEDDLE_DEVICE int slices() const { return (count + kSliceRows - 1) / kSliceRows; }
 };
 
-// What of a product a block makes.
+// The part of a product that a block makes.
 struct BlockPlace {
   int weights;    // its weight rows, in steps of kRows
-  int tile;       // its weight rows and rows of x, among all of the product
+  int tile;       // its weight rows and rows of x, among the product's tiles
   int part = 0;   // of the columns
   int parts = 1;  // blocks that share the tile
 };
 
-// Sums of a thread, of both tiles, as WarpgroupMma has them.
+// The sums of a thread for both tiles, in the layout of WarpgroupMma.
 template <typename S>
 using Sums = float[kTiles][S::kXRows / 8][4];
 
@@ -64,7 +65,7 @@ constexpr int Slices() {
 // Calls fn(row of the block, row of the slice, sum) for this thread's sums of a slice.
 template <int kUnit, int kXTiles, typename Fn>
 HEDDLE_DEVICE void ForSums(const float (&sums)[kTiles][kXTiles][4], int slice, Fn fn) {
-  constexpr int kWarps = kUnit / 16;  // that share a unit
+  constexpr int kWarps = kUnit / 16;  // warps that share a unit
   const int unit = WarpIndex() / kWarps * (kTiles * kUnit) + WarpIndex() % kWarps * 16;
   HEDDLE_UNROLL
   for (int n = 0; n < kXTiles; ++n) {
@@ -83,7 +84,7 @@ HEDDLE_DEVICE void ForSums(const float (&sums)[kTiles][kXTiles][4], int slice, F
 constexpr int kWide = 4;  // neighbouring outputs that a thread stores together
 using Four = Group<float, kWide>;
 
-// Outputs that a thread stores, of whatever row of x: [row, row + kWide) of the block's rows of
+// Outputs that a thread stores, for any row of x: [row, row + kWide) of the block's rows of
 // weights, for kGated the gate's.
 struct OutputRows {
   int row;
@@ -107,7 +108,7 @@ HEDDLE_DEVICE float FactorOf(const LinearParams& p, int64_t r) {
   return p.weight.row_factors == nullptr ? 1.0f : p.weight.row_factors[r];
 }
 
-// Of weight rows [r, r + kWide).
+// The factors of weight rows [r, r + kWide).
 HEDDLE_DEVICE Four FactorsOf(const LinearParams& p, int64_t r) {
   if (p.weight.row_factors != nullptr) return LoadAnywhere<kWide>(p.weight.row_factors + r);
   return {{1.0f, 1.0f, 1.0f, 1.0f}};
@@ -135,7 +136,7 @@ HEDDLE_DEVICE bool IsWide(const LinearParams& p) {
          OutputCols(p) % kWide == 0;
 }
 
-// By all consumers: stores what the block has of a slice of its rows of x, from their sums in
+// Called by all consumers: stores the block's part of a slice of its rows of x, from their sums in
 // `part`, [., kSliceStride].
 template <typename S>
 HEDDLE_DEVICE void StorePart(const LinearParams& p, const BlockPlace& place, const BlockRows& rows,
@@ -179,28 +180,27 @@ HEDDLE_DEVICE void StorePart(const LinearParams& p, const BlockPlace& place, con
   }
 }
 
-// Stores the block's outputs of a slice: fill(part) puts their sums into shared memory, where x
-// was.
+// Stores the block's outputs of a slice: fill(part) writes their sums to the shared memory of x.
 template <typename S, typename Fill>
 HEDDLE_DEVICE void StoreSlice(const LinearParams& p, const BlockPlace& place, const BlockRows& rows,
                               int slice, Fill fill) {
   SharedArena arena;
   const Shared<float> part = arena.Take<float>(kSliceFloats);
-  NamedBarrierSync(kConsumersMeet, kConsumerThreads);  // nobody reads what lies there any more
+  NamedBarrierSync(kConsumersMeet, kConsumerThreads);  // the old content is free now
   fill(part);
   NamedBarrierSync(kConsumersMeet, kConsumerThreads);
   StorePart<S>(p, place, rows, slice, part);
 }
 
-// Place of a thread's four sums of columns n and tile `tile` in memory, in floats from those of its
-// part: neighbouring threads' lie side by side.
+// The offset of a thread's four sums of columns n and tile `tile` in memory, in floats from those
+// of its part: neighbouring threads' sums are adjacent.
 HEDDLE_DEVICE int PlaceOf(int n, int tile) {
   return ((n * kTiles + tile) * kConsumerThreads + ThreadX()) * 4;
 }
 
-// Leaves the sums in memory, [parts, kXRows / 8, kTiles, threads, 4] for each tile, and has
-// arrived[slice] say whether this was the last of the tile's blocks to leave that slice. Each block
-// leaves slices of its own last, so that of blocks that end together each finds some of them to add
+// Stores the sums in memory, [parts, kXRows / 8, kTiles, threads, 4] for each tile, and lets
+// arrived[slice] say whether this was the last of the tile's blocks to store that slice. Each block
+// stores different slices last, so that each of several blocks that end together finds some to add
 // up.
 template <typename S>
 HEDDLE_DEVICE void LeaveSums(const LinearParams& p, const BlockPlace& place, const BlockRows& rows,
@@ -235,7 +235,7 @@ HEDDLE_DEVICE void LeaveSums(const LinearParams& p, const BlockPlace& place, con
   FenceDevice();
 }
 
-// Adds up what the blocks left of a slice, in the order of their columns.
+// Adds up the blocks' sums of a slice, in the order of their columns.
 template <typename S>
 HEDDLE_DEVICE void AddParts(const LinearParams& p, const BlockPlace& place, int slice,
                             Shared<float> part) {
@@ -260,7 +260,7 @@ HEDDLE_DEVICE void AddParts(const LinearParams& p, const BlockPlace& place, int 
                     [&](int row, int t, float sum) { part.Set(t * kSliceStride + row, sum); });
 }
 
-// By all consumers: the sums become outputs. arrived: [Slices<S>()].
+// Called by all consumers: the sums become outputs. arrived: [Slices<S>()].
 template <typename S>
 HEDDLE_DEVICE void Store(const LinearParams& p, const BlockPlace& place, const BlockRows& rows,
                          const Sums<S>& sums, Shared<int32_t> arrived) {
@@ -281,9 +281,9 @@ HEDDLE_DEVICE void Store(const LinearParams& p, const BlockPlace& place, const B
   }
 }
 
-// Parts of the columns so that the blocks fill the multiprocessors: the number with which the last
-// block ends first, counted in stages. `start`: stages that starting takes; `shared`, `each`: that
-// adding up takes, and each part more.
+// Costs, in stages, for choosing the number of parts of the columns with which the last block ends
+// first. `start`: starting a block; `shared`, `each`: adding up, and what each further part adds to
+// it.
 struct SplitCosts {
   int start, shared, each;
 };
@@ -298,8 +298,8 @@ inline int SplitsOf(int tiles, int stages, int multiprocessors, int max_splits,
   return best;
 }
 
-// Of a dense product of `tiles` tiles and `stages` stages: into how many parts it may be cut, as
-// counters and memory for their sums allow, and pays.
+// The number of parts into which a dense product of `tiles` tiles and `stages` stages is cut, as
+// far as counters and memory for the sums allow it and it pays.
 template <typename S>
 int PartsOf(const LinearParams& linear, int64_t tiles, int stages, int multiprocessors,
             const SplitCosts& costs) {

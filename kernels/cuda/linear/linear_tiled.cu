@@ -1,10 +1,11 @@
 // Matrix product for many rows: BF16 tiles through shared memory onto matrix instructions.
 //
 // A block makes 128 rows of x times 128 weight rows, 32 columns at a time, with two stages in
-// flight behind the one that is computed on. Its 8 warps form a 2 x 4 grid, each 64 x 32 outputs:
-// 64 sums per lane. Tiles are padded to 40 columns (5 units of 16 bytes, an odd number), so that
-// matrix loads meet no bank twice. The finished tile goes through shared memory once more, so that
-// the epilogue sees gate and up together and stores neighbouring columns from neighbouring lanes.
+// flight behind the one being computed. Its 8 warps form a 2 x 4 grid, each 64 x 32 outputs: 64
+// sums per lane. Tiles are padded to 40 columns (5 units of 16 bytes, an odd number), so that
+// matrix loads have no bank conflicts. The finished tile goes through shared memory once more, so
+// that the epilogue sees gate and up together and stores neighbouring columns from neighbouring
+// lanes.
 #include "kernels/cuda/linear/epilogue.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 
@@ -34,7 +35,8 @@ HEDDLE_DEVICE int TileCols(const LinearParams& p) {  // output columns of a bloc
   return p.epilogue == Epilogue::kGated ? kTile / 2 : kTile;
 }
 
-// Weight row at place i of the block's tile, or -1. Gated tiles hold 64 gate rows, then their ups.
+// The weight row at place i of the block's tile, or -1. Gated tiles hold 64 gate rows, then their
+// up rows.
 HEDDLE_DEVICE int64_t WeightRow(const LinearParams& p, int i) {
   const int cols = TileCols(p);
   const int64_t r = static_cast<int64_t>(BlockX()) * cols + i % cols;
@@ -58,7 +60,7 @@ HEDDLE_DEVICE void LoadStage(const LinearParams& p, const Tiles& tiles, int stag
   CopyAsyncCommit();
 }
 
-// One stage's share of this warp's 64 x 32 outputs.
+// Multiplies one stage's part of this warp's 64 x 32 outputs.
 HEDDLE_DEVICE void Multiply(const Tiles& tiles, int stage, float (&sums)[4][4][4]) {
   const int lane = Lane();
   const int warp_t = WarpIndex() / 4 * 64;
@@ -83,10 +85,10 @@ HEDDLE_DEVICE void Multiply(const Tiles& tiles, int stage, float (&sums)[4][4][4
   }
 }
 
-// REQUIRES: nobody reads the tiles any more.
+// REQUIRES: no thread reads the tiles any more.
 HEDDLE_DEVICE void StoreTile(const LinearParams& p, const float (&sums)[4][4][4]) {
   SharedArena arena;
-  const Shared<float> out = arena.Take<float>(kTile * kOutStride);  // over the tiles
+  const Shared<float> out = arena.Take<float>(kTile * kOutStride);  // in the memory of the tiles
   const int row = WarpIndex() / 4 * 64 + Lane() / 4;
   const int col = WarpIndex() % 4 * 32 + 2 * (Lane() % 4);
   HEDDLE_UNROLL
@@ -125,7 +127,7 @@ HEDDLE_KERNEL HEDDLE_BOUNDS(kThreads, 2) LinearTiledKernel(HEDDLE_PARAMS(LinearP
   }
   for (int step = 0; step < steps; ++step) {
     CopyAsyncWait<kStages - 2>();
-    SyncThreads();  // this stage is there, and the one read last is free
+    SyncThreads();  // this stage has arrived, and the one read last is free
     const int next = step + kStages - 1;
     if (next < steps) {
       LoadStage(p, tiles, next % kStages, next);

@@ -11,7 +11,7 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-// Of what was predicted, a way has to take no more than this to be preferred.
+// A way is preferred to the predicted one if it takes at most this share of its time.
 constexpr double kClearlyFaster = 0.97;
 
 const char* NameOf(WeightLayout layout) {

@@ -1,6 +1,6 @@
-// What was found out on this device about products of many rows: which of several ways is the
-// fastest for a shape. Rates differ between devices by more than linear_choice.h can know, so on a
-// device that tunes (CudaDeviceOptions::tunes) the ways are timed when a shape is first met.
+// The fastest of several ways of making products of many rows, by shape, as found on this device.
+// Rates differ between devices by more than linear_choice.h can know, so a device that tunes
+// (CudaDeviceOptions::tunes) times the ways when it first meets a shape.
 //
 // A shape is a weight's layout and dimensions, and rows of x up to the next of RowSteps.
 // Thread-safety: none.
@@ -31,17 +31,17 @@ class LinearWays {
 
   struct Timed {
     LinearWay way = LinearWay::kPlain;
-    int64_t ns = 0;  // below 0: the device did not take it
+    int64_t ns = 0;  // below 0: the device refused it
   };
 
-  // nullopt: not met yet.
+  // nullopt: the shape has not been met yet.
   std::optional<LinearWay> Fastest(const Shape& shape) const;
-  // The first way is what was predicted: it stays unless another one is faster by more than
-  // timings scatter. REQUIRES: not met yet; `timed` has a way that ran.
+  // The first way is the predicted one: it stays unless another one is faster by more than timings
+  // scatter. REQUIRES: not met yet; `timed` has a way that ran.
   void Learn(const Shape& shape, std::vector<Timed> timed);
 
-  // "4-bit 28672 x 4096 gated, 65 to 128 rows: mixed 34.1 us, dequantised in memory 75.0 us": what
-  // was chosen first.
+  // Lines such as "4-bit 28672 x 4096 gated, 65 to 128 rows: mixed 34.1 us, dequantised in memory
+  // 75.0 us"; the chosen way comes first.
   std::vector<std::string> Describe() const;
 
  private:

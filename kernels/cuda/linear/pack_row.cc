@@ -12,7 +12,7 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-// A row taken apart: v(code) or the code itself, as the layout wants it, per column; scales and
+// A row split into parts: per column v(code) or the code itself, as the layout needs it; scales and
 // offsets per sub-block of 16 or 32 columns.
 struct RowCodes {
   std::vector<int16_t> codes;
@@ -20,7 +20,7 @@ struct RowCodes {
   std::vector<float> offsets;
 };
 
-// Q8_0 and Q4_0 as a block of the others.
+// Reads Q8_0 and Q4_0 in the form of the other blocks.
 void ReadPlainBlock(DType dtype, const uint8_t* block, BlockCodes* out) {
   uint16_t scale;
   std::memcpy(&scale, block, 2);
@@ -44,7 +44,7 @@ BlockTraits TraitsFor(DType dtype) {
   return dtype == DType::kQ4_0 ? kQ4Traits : Traits(*BlockFormatOf(dtype));
 }
 
-// What the layout stores for a code.
+// The number that the layout stores for a code.
 int16_t StoredCode(const BlockTraits& traits, WeightLayout layout, uint8_t code) {
   if (layout == WeightLayout::kF8 || TraitsOf(layout).code_bits == 4) return code;
   return static_cast<int16_t>(CodeValue(traits, code));
@@ -54,7 +54,7 @@ void AppendBlock(const BlockTraits& traits, const BlockCodes& block, WeightLayou
                  RowCodes* row) {
   const int32_t columns = TraitsOf(layout).is_fine ? 16 : 32;
   const bool subs = traits.sub_scales != SubScales::kNone;
-  // Codes of kInt4Offset are nibbles as they are: their bias goes into the offset.
+  // kInt4Offset stores nibbles unchanged: their bias goes into the offset.
   const int32_t bias = layout == WeightLayout::kInt4Offset ? traits.bias : 0;
   for (int32_t k = 0; k < traits.columns; ++k) {
     row->codes.push_back(StoredCode(traits, layout, block.codes[k]));
@@ -90,7 +90,7 @@ RowCodes ReadRow(const WeightSource& source, const uint8_t* from, WeightLayout l
   return row;
 }
 
-// The power of two that scales and offsets are divided by: 1 where F16 holds them as they are.
+// The power of two that scales and offsets are divided by: 1 if F16 can hold them.
 float FactorOf(const RowCodes& row) {
   float largest = 0;
   bool exact = true;
@@ -106,7 +106,7 @@ float FactorOf(const RowCodes& row) {
   return std::ldexp(1.0f, std::max(exponent - 15, -126));  // F16 ends below 2^16
 }
 
-// Where column k of the row lies: byte of `data`, and for 4-bit codes the bit within its word.
+// The place of column k of the row: byte of `data`, and for 4-bit codes the bit within its word.
 struct Place {
   int64_t byte;
   int32_t bit;
@@ -160,7 +160,7 @@ void PackFloats(const WeightSource& source, const uint8_t* from, WeightLayout la
   }
 }
 
-// Where codes begin in a block of a format with F32 scales and codes of 8 bits; 0: another format.
+// The offset of codes in a block of a format with F32 scales and 8-bit codes; 0: another format.
 int64_t CodesAt(DType dtype) {
   switch (dtype) {
     case DType::kF8G32:
@@ -174,7 +174,7 @@ int64_t CodesAt(DType dtype) {
   }
 }
 
-// Neighbouring columns of a lane stay together: 8 at a time.
+// Neighbouring columns of a lane stay together, 8 at a time.
 void PackRowCodes(const WeightSource& source, const uint8_t* from, uint8_t* data) {
   const DTypeInfo& info = Info(source.dtype);
   for (int64_t k = 0; k < source.cols; k += info.block_elements, from += info.block_bytes) {
@@ -192,43 +192,30 @@ bool IsInteger(WeightLayout layout) {
 }  // namespace
 
 WeightLayout LayoutOf(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return WeightLayout::kF16;
-    case DType::kBF16:
-      return WeightLayout::kBF16;
-    case DType::kQ8_0:
-    case DType::kQ5_0:
-      return WeightLayout::kInt8;
-    case DType::kQ5_1:
-    case DType::kQ5_K:
-    case DType::kInt8G32:
-    case DType::kInt8G128:
-      return WeightLayout::kInt8Offset;
-    case DType::kQ3_K:
-    case DType::kQ6_K:
-      return WeightLayout::kInt8Fine;
-    case DType::kQ2_K:
-      return WeightLayout::kInt8FineOffset;
-    case DType::kF8G32:
-    case DType::kF8G128:
+  if (dtype == DType::kF16) return WeightLayout::kF16;
+  if (dtype == DType::kBF16) return WeightLayout::kBF16;
+  if (dtype == DType::kQ8_0) return WeightLayout::kInt8;
+  if (dtype == DType::kQ4_0) return WeightLayout::kInt4;
+  const std::optional<BlockFormat> format = BlockFormatOf(dtype);
+  if (!format.has_value()) return WeightLayout::kF32;
+  const BlockTraits& traits = Traits(*format);
+  const bool offset = traits.has_offset || traits.has_zero;
+  switch (traits.values) {
+    case CodeValues::kE4m3:
       return WeightLayout::kF8;
-    case DType::kQ4_0:
-      return WeightLayout::kInt4;
-    case DType::kQ4_1:
-    case DType::kQ4_K:
-    case DType::kInt4G32:
-    case DType::kInt4G64:
-    case DType::kInt4G128:
-      return WeightLayout::kInt4Offset;
-    case DType::kIQ4_NL:
-    case DType::kIQ4_XS:
-    case DType::kMXFP4:
-    case DType::kNF4:
+    case CodeValues::kIq4:
+    case CodeValues::kE2m1:
+    case CodeValues::kNf4:
       return WeightLayout::kTable4;
-    default:
-      return WeightLayout::kF32;
+    case CodeValues::kLinear:
+    case CodeValues::kInt8:
+      break;
   }
+  if (traits.code_bits == 4 && offset) return WeightLayout::kInt4Offset;
+  if (traits.sub_columns == 16) {
+    return offset ? WeightLayout::kInt8FineOffset : WeightLayout::kInt8Fine;
+  }
+  return offset ? WeightLayout::kInt8Offset : WeightLayout::kInt8;
 }
 
 WeightLayout Join(WeightLayout a, WeightLayout b) {
@@ -253,7 +240,7 @@ void SetTable(DType dtype, DeviceWeight* weight) {
 
 std::optional<WeightLayout> PerRowLayout(WeightLayout layout) {
   if (layout == WeightLayout::kF8) return WeightLayout::kF8Row;
-  // What Q5_1 and others with offsets need, too: HasOneScale tells them apart.
+  // Q5_1 and other formats with offsets need it too: HasOneScale distinguishes them.
   if (layout == WeightLayout::kInt8Offset) return WeightLayout::kInt8Row;
   return std::nullopt;
 }

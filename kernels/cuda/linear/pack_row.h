@@ -1,4 +1,4 @@
-// One row of a checkpoint matrix into the device's layouts (weight_layout.h), on the host.
+// Packs one row of a checkpoint matrix into the device's layouts (weight_layout.h), on the host.
 #pragma once
 
 #include <cstdint>
@@ -12,35 +12,35 @@ namespace heddle::kernels::cuda {
 // The layout that keeps a lone matrix of `dtype`; kF32 for F32.
 WeightLayout LayoutOf(DType dtype);
 
-// A layout that both fit in, the narrowest of integers; kF32 if only floats hold both.
+// The narrowest integer layout that holds both; kF32 if only floats do.
 WeightLayout Join(WeightLayout a, WeightLayout b);
 
-// For kTable4: the numbers of `dtype` (kIQ4_NL, kIQ4_XS, kMXFP4 or kNF4) into `weight`.
+// For kTable4: writes the numbers of `dtype` (kIQ4_NL, kIQ4_XS, kMXFP4 or kNF4) to `weight`.
 void SetTable(DType dtype, DeviceWeight* weight);
 
-// The layout of one scale per row for matrices that `layout` keeps; nullopt: there is none.
+// The layout with one scale per row for matrices of layout `layout`; nullopt if there is none.
 std::optional<WeightLayout> PerRowLayout(WeightLayout layout);
 
 // Whether all blocks of the row, given by SourceRows, have one scale and no zero point, so that
 // PerRowLayout keeps the row exactly.
 bool HasOneScale(const WeightSource& source, const uint8_t* row);
 
-// The layout of scales of tiles for matrices that `layout` keeps; nullopt: there is none.
+// The layout with tile scales for matrices of layout `layout`; nullopt if there is none.
 std::optional<WeightLayout> TiledLayout(WeightLayout layout);
 
-// Whether the blocks of `row` have, in each kScaleTile columns, the one scale that those of
-// `first`, the first row of its tiles, have there; both given by SourceRows. REQUIRES: the layout
-// of the source's dtype has a TiledLayout.
+// Whether, in each kScaleTile columns, the blocks of `row` have the same single scale as those of
+// `first`, the first row of its tiles; both come from SourceRows. REQUIRES: the layout of the
+// source's dtype has a TiledLayout.
 bool HasScalesOf(const WeightSource& source, const uint8_t* row, const uint8_t* first);
 
-// The scales of the tiles that begin with `row`, which TiledLayout keeps, into `to`
+// Writes the scales of the tiles that begin with `row`, which TiledLayout keeps, to `to`
 // [tiles_stride].
 void PackTileScales(const WeightSource& source, const uint8_t* row, float* to);
 
 // Packs one row, given by SourceRows, into `data` [row_bytes], `scales` [scales_stride], both
-// zeroed before, and `factor`. REQUIRES: the layout is LayoutOf(source.dtype), what that joins to,
-// its PerRowLayout if HasOneScale, its TiledLayout if HasScalesOf, kBF16 or kF32. Scales of tiles
-// are PackTileScales' to pack.
+// zeroed before, and `factor`. REQUIRES: the layout is LayoutOf(source.dtype), a Join of it, its
+// PerRowLayout if HasOneScale, its TiledLayout if HasScalesOf, kBF16 or kF32. PackTileScales packs
+// the scales of tiles.
 void PackRow(const WeightSource& source, const uint8_t* from, const DeviceWeight& layout,
              uint8_t* data, uint16_t* scales, float* factor);
 

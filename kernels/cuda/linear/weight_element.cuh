@@ -31,7 +31,7 @@ HEDDLE_DEVICE float CodeElement(const DeviceWeight& w, const uint8_t* row, int64
   }
 }
 
-// Column k of row r.
+// The value of column k of row r.
 template <WeightLayout kLayout>
 HEDDLE_DEVICE float WeightElement(const DeviceWeight& w, int64_t r, int64_t k) {
   constexpr LayoutTraits kTraits = TraitsOf(kLayout);

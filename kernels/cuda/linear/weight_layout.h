@@ -1,5 +1,5 @@
-// How packed matrices are kept on the device, as data: kernels are instantiated by layout, packing
-// and planning read the same table. Includes neither CUDA nor Abseil.
+// The layouts of packed matrices on the device, as data: kernels are instantiated by layout, and
+// packing and planning read the same table. Includes neither CUDA nor Abseil.
 //
 // Rows are contiguous and start at 16-byte boundaries.
 //   kF32           as on disk
@@ -16,8 +16,8 @@
 // factors of 1. kInt8Row and kF8Row have no scales: the factor is the row's scale itself. kF8Block
 // has neither, but an F32 scale for every 128 rows and columns.
 // v(code) is exact in BF16 (but for NF4, whose table is rounded to it).
-// The order of columns within a group is no obstacle to a library that knows nothing of it: a
-// product does not care, if x has the same (quantize.cu).
+// A library that does not know the order of columns within a group can still multiply: a product
+// does not depend on it if x has the same order (quantize.cu).
 #pragma once
 
 #include <cstdint>
@@ -41,14 +41,14 @@ enum class WeightLayout : uint8_t {
   kTable4,          // one of 16 numbers; IQ4_NL, IQ4_XS, MXFP4, NF4
 };
 
-// Rows, and columns, that have one scale in kF8Block: two groups of columns.
+// Rows, and columns, that share a scale in kF8Block: two groups of columns.
 inline constexpr int64_t kScaleTile = 128;
 
 struct LayoutTraits {
-  int32_t code_bits;  // of a column; 32 and 16: a float
+  int32_t code_bits;  // per column; 32 and 16: a float
   bool has_offset;
   bool is_fine;             // scales per 16 columns
-  bool is_per_row = false;  // no scales but the rows' factors
+  bool is_per_row = false;  // no scales except the rows' factors
   bool is_tiled = false;    // scales of kScaleTile rows and columns
 
   constexpr bool is_coded() const { return code_bits <= 8; }
@@ -115,7 +115,7 @@ struct DeviceWeight {
   uint32_t table_low[4] = {};
   uint32_t table_high[4] = {};
 
-  // The scales of the tiles that row r goes through; kF8Block.
+  // The scales of the tiles that contain row r; kF8Block.
   constexpr const float* tiles_of(int64_t r) const {
     return tile_scales + r / kScaleTile * tiles_stride;
   }

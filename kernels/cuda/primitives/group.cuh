@@ -1,4 +1,4 @@
-// Neighbouring elements that a thread moves together, 16 bytes at a time where they are as many.
+// Neighbouring elements that a thread moves together, up to 16 bytes at a time.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,7 @@ HEDDLE_DEVICE Group<T, kWidth> LoadGroup(const T* from) {
   return *reinterpret_cast<const Group<T, kWidth>*>(from);
 }
 
-// From an address that need not be a multiple of the group's alignment, but mostly is.
+// Loads from an address that need not have the group's alignment, but mostly has.
 template <int kWidth>
 HEDDLE_DEVICE Group<float, kWidth> LoadAnywhere(const float* from) {
   if (reinterpret_cast<uint64_t>(from) % alignof(Group<float, kWidth>) == 0) {
@@ -29,7 +29,7 @@ HEDDLE_DEVICE Group<float, kWidth> LoadAnywhere(const float* from) {
   return group;
 }
 
-// To global memory.
+// Stores to global memory.
 template <typename T, int kWidth>
 HEDDLE_DEVICE void StoreGroup(T* to, const Group<T, kWidth>& group) {
   if constexpr (sizeof(group) == sizeof(Vec16)) {

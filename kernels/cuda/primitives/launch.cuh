@@ -1,5 +1,5 @@
-// Starts a kernel on a stream or in the emulator, or keeps it on a tape. Only for the launchers in
-// .cu files.
+// Starts a kernel on a stream or in the emulator, or records it on a tape. Only for the launchers
+// in .cu files.
 #pragma once
 
 #include <utility>
@@ -10,14 +10,14 @@
 
 namespace heddle::kernels::cuda {
 
-// Early, where the queue allows it: every kernel keeps the rules for that (primitives.cuh).
+// Launches early if the queue allows it: every kernel keeps the rules for that (primitives.cuh).
 template <typename Params>
 Error Launch(void (*kernel)(Params), LaunchShape shape, Stream queue, const Params& params) {
   if (shape.grid_x <= 0 || shape.grid_y <= 0 || shape.grid_z <= 0) return kSuccess;
   const void* address = reinterpret_cast<const void*>(kernel);
 #if !defined(HEDDLE_CUDA_EMULATE)
-  // More than 48 KiB per block must be asked for, and what is asked for last holds for all launches
-  // of the kernel from then on, those that a tape keeps until later, too: so for all that there is.
+  // More than 48 KiB per block must be requested, and the last request holds for all later launches
+  // of the kernel, including those that a tape keeps: so it requests all that there is.
   if (shape.shared_bytes > (48 << 10)) {
     cudaError_t error = cudaFuncSetAttribute(address, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              queue->max_shared_bytes);

@@ -1,24 +1,25 @@
-// The only place where kernels touch the machine: thread indices, shared memory, barriers, warp
-// collectives, asynchronous copies, matrix instructions, and conversions of element types.
+// The machine as kernels use it, and only through this header: thread indices, shared memory,
+// barriers, warp collectives, asynchronous copies, matrix instructions, and conversions of element
+// types.
 //
-// Two implementations with one meaning: primitives_device.cuh for nvcc (sm_80 and later), and
-// primitives_host.cuh, chosen by HEDDLE_CUDA_EMULATE, for the emulator in emulate/. A kernel is a
+// There are two implementations with the same meaning: primitives_device.cuh for nvcc (sm_80 and
+// later), and the emulated one of tests/emulate, chosen by HEDDLE_CUDA_EMULATE. A kernel is a
 // HEDDLE_KERNEL function of one parameter struct, uses nothing of CUDA directly, has threads in
 // whole warps, and calls warp collectives with all 32 lanes.
 //
-// Early launches (programmatic dependent launch, sm_90): on devices that can, a kernel's blocks may
-// begin before the kernel launched before it on its lane has ended, as soon as all of that one's
-// blocks have called AllowNext or ended. Since kernels call AllowNext before they wait themselves,
+// Early launches (programmatic dependent launch, sm_90): on devices that support it, a kernel's
+// blocks may begin before the previous kernel on its lane has ended, as soon as all blocks of that
+// kernel have called AllowNext or ended. Since kernels call AllowNext before they wait themselves,
 // any number of earlier kernels may still be running. WaitForPrevious returns when they have ended
-// and what they wrote can be seen. The rules, which the emulator tests (emulate/emulator.h):
+// and their writes are visible. The rules, which the emulator tests (tests/emulate/emulator.h):
 //   1. Before WaitForPrevious a thread reads nothing that any kernel of a step writes, and writes
 //      nothing that any other kernel reads or writes. Parameters, weights, and what was copied to
 //      the device before the step's launches, such as plans and batches, may be read.
-//   2. Every block waits before it ends, even if it has no work: a kernel that has ended stands for
-//      all those before it.
-// A kernel that has nothing to do ahead calls StartInTurn first of all. What a kernel does ahead is
-// what takes long and depends on nothing: barriers, tensor maps, above all the first weights.
-// Below sm_90 launches are never early, and these functions nothing.
+//   2. Every block waits before it ends, even if it has no work: the end of a kernel implies the
+//      end of all earlier ones.
+// A kernel without early work calls StartInTurn first. Early work takes long and depends on
+// nothing: barriers, tensor maps, and above all the first weights.
+// Below sm_90 launches are never early, and these functions do nothing.
 // Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
 //
 // The matrix instruction is mma.m16n8k16 with F32 accumulation. With g = lane / 4, t = lane % 4:
@@ -43,7 +44,7 @@ struct Half {
 struct Float8 {  // OCP E4M3
   uint8_t bits;
 };
-struct Int8 {  // times a scale that lies elsewhere
+struct Int8 {  // to be multiplied by a separate scale
   int8_t code;
 };
 struct alignas(16) Vec16 {  // 16 bytes, moved at once
@@ -62,16 +63,16 @@ inline constexpr uint32_t kFullMask = 0xFFFFFFFFu;
 }  // namespace heddle::kernels::cuda
 
 #if defined(HEDDLE_CUDA_EMULATE)
-#include "kernels/cuda/primitives/primitives_host.cuh"
+#include "tests/emulate/primitives_host.cuh"
 #else
 #include "kernels/cuda/primitives/primitives_device.cuh"
 #endif
 
 namespace heddle::kernels::cuda {
 
-// AllowNext first: the next kernel's blocks take what this one's leave free of a multiprocessor,
-// and only when all of this one's have begun, so that they take nothing from it but memory
-// bandwidth that it leaves.
+// Calls AllowNext first: the next kernel's blocks use the part of a multiprocessor that this
+// kernel's leave free, and only after all of this kernel's blocks have begun, so that they only
+// take spare memory bandwidth.
 HEDDLE_DEVICE void StartInTurn() {
   AllowNext();
   WaitForPrevious();

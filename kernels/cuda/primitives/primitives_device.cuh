@@ -1,4 +1,4 @@
-// Primitives for nvcc. Included by primitives.cuh only, which says what they mean.
+// Primitives for nvcc. Included only by primitives.cuh, which documents them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -43,7 +43,7 @@ HEDDLE_DEVICE void PrefetchToL2([[maybe_unused]] const void* from, [[maybe_unuse
 HEDDLE_DEVICE void SyncThreads() { __syncthreads(); }
 HEDDLE_DEVICE void SyncWarp() { __syncwarp(); }
 
-// A typed view of shared memory: the plain pointer, where the emulator checks.
+// A typed view of shared memory: a plain pointer here; the emulator checks accesses.
 template <typename T>
 class Shared {
  public:
@@ -88,18 +88,18 @@ HEDDLE_DEVICE T Shuffle(T value, int lane) {
 }
 HEDDLE_DEVICE uint32_t Ballot(bool value) { return __ballot_sync(kFullMask, value); }
 HEDDLE_DEVICE int PopCount(uint32_t bits) { return __popc(bits); }
-// Over the warp, to all lanes.
+// The maximum over the warp, in all lanes.
 HEDDLE_DEVICE uint32_t WarpMaximum(uint32_t value) { return __reduce_max_sync(kFullMask, value); }
 HEDDLE_DEVICE uint32_t WarpMinimum(uint32_t value) { return __reduce_min_sync(kFullMask, value); }
 
-// 16 bytes from global to shared memory without passing through registers; zeros if !valid.
+// Copies 16 bytes from global to shared memory without registers; zeros if !valid.
 template <typename T>
 HEDDLE_DEVICE void CopyAsync16(Shared<T> to, int i, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to.address(i)), "l"(from),
                "r"(valid ? 16 : 0)
                : "memory");
 }
-// The same with 4 bytes.
+// The same for 4 bytes.
 template <typename T>
 HEDDLE_DEVICE void CopyAsync4(Shared<T> to, int i, const void* from, bool valid) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(to.address(i)), "l"(from),
@@ -143,8 +143,9 @@ HEDDLE_DEVICE void Mma16816(float (&c)[4], const uint32_t (&a)[4], const uint32_
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// Weights: read once, so they should not displace activations from the L1 cache. Volatile, so that
-// loads stay on their side of WaitForPrevious; matrix instructions, which are not, move past them.
+// Loads weights, which are read once and should not displace activations from the L1 cache. It is
+// volatile, so that loads stay on their side of WaitForPrevious; matrix instructions, which are
+// not, move past them.
 HEDDLE_DEVICE Vec16 LoadStreaming16(const void* from) {
   Vec16 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
@@ -153,7 +154,7 @@ HEDDLE_DEVICE Vec16 LoadStreaming16(const void* from) {
   return v;
 }
 
-// The same where the rest of 256 bytes is read soon after, by whom it may be: on its way to the L2.
+// The same if the rest of the 256 bytes is read soon, by any thread: it is prefetched to the L2.
 HEDDLE_DEVICE Vec16 LoadStreamingAhead16(const void* from) {
   Vec16 v;
   asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];\n"
@@ -162,8 +163,9 @@ HEDDLE_DEVICE Vec16 LoadStreamingAhead16(const void* from) {
   return v;
 }
 
-// Across blocks: what a thread stored before FenceDevice and its block's barrier is what others
-// find with LoadFresh, after they learned of it by an atomic operation and called FenceDevice, too.
+// Communication across blocks: values that a thread stored before FenceDevice and its block's
+// barrier are found by other blocks with LoadFresh, after an atomic operation told them and they
+// called FenceDevice.
 HEDDLE_DEVICE int32_t AtomicAddGlobal(int32_t* at, int32_t value) { return atomicAdd(at, value); }
 HEDDLE_DEVICE void FenceDevice() { __threadfence(); }
 HEDDLE_DEVICE float LoadFresh(const float* from) { return __ldcg(from); }
@@ -172,7 +174,7 @@ HEDDLE_DEVICE Vec16 LoadFresh16(const void* from) {
   return {{v.x, v.y, v.z, v.w}};
 }
 
-// One store whatever is around it: nvcc makes four of some stores of a Vec16.
+// One store instruction in any context: nvcc splits some stores of a Vec16 in four.
 HEDDLE_DEVICE void StoreGlobal16(void* to, const Vec16& v) {
   asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};\n" ::"l"(to), "r"(v.word[0]), "r"(v.word[1]),
                "r"(v.word[2]), "r"(v.word[3])
@@ -195,7 +197,7 @@ HEDDLE_DEVICE BFloat16 RoundTo(float value, BFloat16) {
   return {__bfloat16_as_ushort(__float2bfloat16_rn(value))};
 }
 HEDDLE_DEVICE Half RoundTo(float value, Half) { return {__half_as_ushort(__float2half_rn(value))}; }
-HEDDLE_DEVICE Float8 RoundTo(float value, Float8) {  // beyond 448: 448
+HEDDLE_DEVICE Float8 RoundTo(float value, Float8) {  // magnitudes beyond 448 become 448
   return {static_cast<uint8_t>(__nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3))};
 }
 HEDDLE_DEVICE float RoundToInteger(float value) { return rintf(value); }
@@ -210,7 +212,7 @@ HEDDLE_DEVICE uint32_t Pack2(float low, float high, Half) {
   return pair;
 }
 
-// Exact for values that differ by a value of the type.
+// Exact if the values differ by a value of the type.
 HEDDLE_DEVICE uint32_t SubtractPairs(uint32_t a, uint32_t b, BFloat16) {
   uint32_t out;
   asm("{.reg .b32 m; mov.b32 m, 0xBF80BF80; fma.rn.bf16x2 %0, %2, m, %1;}\n"  // a + b * -1
@@ -227,7 +229,8 @@ HEDDLE_DEVICE uint32_t MultiplyPairs(uint32_t a, uint32_t b, BFloat16) {
   return out;
 }
 
-// (word & mask) | bits, as one instruction, which nvcc does not make of two constants.
+// (word & mask)
+// bits as one instruction, which nvcc does not generate for two constants.
 HEDDLE_DEVICE uint32_t MaskOr(uint32_t word, uint32_t mask, uint32_t bits) {
   uint32_t out;
   asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(out) : "r"(word), "r"(mask), "r"(bits));
@@ -261,7 +264,7 @@ HEDDLE_DEVICE float Exp2(float x) {  // 2 ulp; -infinity gives 0
   return y;
 }
 HEDDLE_DEVICE float Exp(float x) { return expf(x); }
-// To 2 units in the last place; 0 where y is beyond 2^126.
+// Accurate to 2 units in the last place; 0 if y is beyond 2^126.
 HEDDLE_DEVICE float DivideFast(float x, float y) { return __fdividef(x, y); }
 HEDDLE_DEVICE double ExpF64(double x) { return exp(x); }
 HEDDLE_DEVICE float Log(float x) { return logf(x); }

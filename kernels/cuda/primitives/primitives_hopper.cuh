@@ -1,11 +1,12 @@
-// What sm_90a adds to primitives.cuh: barriers in shared memory, bulk copies of tiles, matrix
-// instructions of warpgroups, registers moved between warpgroups. A warpgroup is 4 warps, the first
-// of which has an index divisible by 4.
+// The additions of sm_90a to primitives.cuh: barriers in shared memory, bulk copies of tiles,
+// matrix instructions of warpgroups, registers moved between warpgroups. A warpgroup is 4 warps,
+// the first of which has an index divisible by 4.
 //
-// Tiles lie in shared memory as rows of 128 bytes (64 elements), eight rows to a pattern that
-// begins at a multiple of 1024 bytes; within a pattern the 16-byte units of row r are permuted:
-// unit u stands at u ^ (r % 8) ("128-byte swizzle"). So no eight rows of a column of units share a
-// bank. Bulk copies write tiles so; SwizzledUnit says where ordinary stores must put them.
+// Tiles are in shared memory as rows of 128 bytes (64 elements), eight rows per pattern, which
+// begins at a multiple of 1024 bytes. Within a pattern the 16-byte units of row r are permuted:
+// unit u is at u ^ (r % 8) ("128-byte swizzle"), so that the eight rows of a column of units are in
+// different banks. Bulk copies write tiles so; SwizzledUnit tells where ordinary stores must put
+// them.
 //
 // WarpgroupMma is wgmma.m64nNk16 with F32 sums. With w = warp of the group, g = lane / 4,
 // t = lane % 4:
@@ -23,18 +24,18 @@
 
 namespace heddle::kernels::cuda {
 
-inline constexpr int kGroupThreads = 128;  // of a warpgroup
-inline constexpr int kLineElements = 64;   // of 16 bits, in a row of a tile
+inline constexpr int kGroupThreads = 128;  // per warpgroup
+inline constexpr int kLineElements = 64;   // 16-bit elements per row of a tile
 inline constexpr int kPatternBytes = 1024;
 
-// Where unit `unit` (8 elements) of row `row` stands, in elements from the tile's first.
+// The place of unit `unit` (8 elements) of row `row`, in elements from the tile's first.
 HEDDLE_HOST_DEVICE int SwizzledUnit(int row, int unit) {
   return row * kLineElements + (unit ^ (row & 7)) * 8;
 }
 
-// A matrix in shared memory, as WarpgroupMma is told of it: `address` in bytes; bytes from 64
-// columns to the next (of matrices that are contiguous along what is not their depth), and from 8
-// rows to the next.
+// Describes a matrix in shared memory to WarpgroupMma: `address` in bytes; `leading`, bytes from 64
+// columns to the next (for matrices that are not contiguous along their depth); `stride`, bytes
+// from 8 rows to the next.
 HEDDLE_HOST_DEVICE uint64_t MatrixDescriptor(uint32_t address, uint32_t leading, uint32_t stride) {
   return static_cast<uint64_t>((address & 0x3FFFFu) >> 4) |
          static_cast<uint64_t>(leading >> 4) << 16 | static_cast<uint64_t>(stride >> 4) << 32 |
@@ -44,7 +45,7 @@ HEDDLE_HOST_DEVICE uint64_t MatrixDescriptor(uint32_t address, uint32_t leading,
 }  // namespace heddle::kernels::cuda
 
 #if defined(HEDDLE_CUDA_EMULATE)
-#include "kernels/cuda/primitives/primitives_hopper_host.cuh"
+#include "tests/emulate/primitives_hopper_host.cuh"
 #else
 #include "kernels/cuda/primitives/primitives_hopper_device.cuh"
 #endif

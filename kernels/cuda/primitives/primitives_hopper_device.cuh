@@ -1,7 +1,7 @@
-// Primitives of sm_90a for nvcc. Included by primitives_hopper.cuh only, which says what they mean.
+// Primitives of sm_90a for nvcc. Included only by primitives_hopper.cuh, which documents them.
 // Kernels call them where HEDDLE_HAS_SM90A is 1. In a pass for another architecture they are
-// declared all the same, as the templates that name them are read there, too; nothing is made of
-// them.
+// declared all the same, because templates that name them are parsed there, too; no code is
+// generated for them.
 #pragma once
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || !defined(__CUDA_ARCH__)  // or the host's pass
@@ -19,12 +19,13 @@ HEDDLE_DEVICE uint32_t AddressOf(Shared<T> piece, int i) {
   return piece.address(i);
 }
 
-// The phase ends after `count` arrivals, and when all bytes that they expect were copied.
+// The phase ends after `count` arrivals, and when all expected bytes have been copied.
 HEDDLE_DEVICE void BarrierInit(BlockBarriers barriers, int i, int count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barriers.address(i)), "r"(count)
                : "memory");
 }
-// By the thread that initialised them, before the block's barrier after which others use them.
+// Called by the thread that initialised them, before the block's barrier after which others use
+// them.
 HEDDLE_DEVICE void BarriersInitialised() {
   asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory");
 }
@@ -37,7 +38,7 @@ HEDDLE_DEVICE void BarrierArriveExpecting(BlockBarriers barriers, int i, int byt
       "r"(bytes)
       : "memory");
 }
-// Until the phase of this parity is over. A new barrier is past the one of parity 1.
+// Waits until the phase of this parity is over. A new barrier is past the phase of parity 1.
 HEDDLE_DEVICE void BarrierWait(BlockBarriers barriers, int i, uint32_t parity) {
   uint32_t done;
   do {
@@ -50,7 +51,7 @@ HEDDLE_DEVICE void BarrierWait(BlockBarriers barriers, int i, uint32_t parity) {
         : "memory");
   } while (done == 0);
 }
-// Barrier `id` of 1 to 15, met by so many threads in whole warps; Arrive does not wait.
+// Barrier `id` of 1 to 15 for `threads` threads in whole warps; Arrive does not wait.
 HEDDLE_DEVICE void NamedBarrierSync(int id, int threads) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
 }
@@ -61,7 +62,7 @@ HEDDLE_DEVICE void NamedBarrierArrive(int id, int threads) {
 HEDDLE_DEVICE void PrefetchTensorMap(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(&map) : "memory");
 }
-// The box whose first element is column x, row y; rows outside of the matrix become zeros.
+// Copies the box whose first element is column x, row y; rows outside of the matrix become zeros.
 template <typename T>
 HEDDLE_DEVICE void CopyTile(Shared<T> to, int i, const TensorMap& map, int x, int y,
                             BlockBarriers barriers, int barrier) {
@@ -71,7 +72,7 @@ HEDDLE_DEVICE void CopyTile(Shared<T> to, int i, const TensorMap& map, int x, in
       "l"(&map), "r"(x), "r"(y), "r"(barriers.address(barrier))
       : "memory");
 }
-// What this thread stored can be read by bulk copies and matrix instructions after a barrier.
+// Makes this thread's stores readable by bulk copies and matrix instructions after a barrier.
 HEDDLE_DEVICE void FenceProxies() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 template <int kCount>
@@ -91,8 +92,8 @@ template <int kGroupsLeft>
 HEDDLE_DEVICE void WarpgroupWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kGroupsLeft) : "memory");
 }
-// Keeps the compiler from moving what it does with sums to the other side of this place: it does
-// not know that a product is under way in them.
+// Keeps the compiler from moving accesses to sums across this place: it does not know that a
+// product is running in them.
 template <int kCount>
 HEDDLE_DEVICE void HoldSums(float (&c)[kCount][4]) {
   HEDDLE_UNROLL

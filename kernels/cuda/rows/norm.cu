@@ -1,7 +1,7 @@
-// RMSNorm and LayerNorm with an optional residual add in front. A block per row; the row stays in
-// shared memory as F32 between the passes, so global memory sees each element once. There a
-// thread's neighbouring columns lie apart, and those of neighbouring threads side by side: 8 floats
-// in a row for each would be 8 lanes to a bank.
+// RMSNorm and LayerNorm with an optional residual add in front. One block per row; the row stays in
+// shared memory as F32 between the passes, so global memory sees each element once. In shared
+// memory a thread's neighbouring columns are apart, and those of neighbouring threads adjacent: 8
+// consecutive floats per thread would put 8 lanes on one bank.
 #include "kernels/cuda/primitives/group.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/rows/row_params.h"
@@ -39,7 +39,7 @@ HEDDLE_DEVICE float LoadRow(const NormArgs& p, int64_t t, Shared<float> row) {
   return sum;
 }
 
-// Columns [c, c + kWidth) of a vector, or of one that has the same number everywhere.
+// Columns [c, c + kWidth) of a vector, or of a constant one.
 template <int kWidth>
 HEDDLE_DEVICE Group<float, kWidth> LoadOr(const float* from, int c, float otherwise) {
   if (from != nullptr) return LoadGroup<kWidth>(from + c);

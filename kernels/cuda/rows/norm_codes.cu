@@ -1,6 +1,6 @@
-// RMSNorm and LayerNorm of rows that go straight to 8-bit codes: their BF16 is never written. A
-// block per row; the row stays in shared memory as F32 between the passes, first as it was read,
-// and where its codes have one scale, then as it was normed.
+// RMSNorm and LayerNorm of rows that directly become 8-bit codes: their BF16 is never written. One
+// block per row; the row stays in shared memory as F32 between the passes, first as read and, if
+// its codes have one scale, then as normed.
 #include "kernels/cuda/linear/code_rows.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/rows/row_params.h"

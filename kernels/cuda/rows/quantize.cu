@@ -1,7 +1,7 @@
-// Rows of x as 8-bit codes, in the order of columns of 8-bit weights, and back: see code_rows.cuh.
-// Where a row has one scale, one pass for the largest magnitude and a second, from the L1, for the
-// codes; else a single one. Moves 2 bytes in and 1 out per element: a tenth of the time of a
-// product of 4096 rows by 4096 columns.
+// Converts rows of x to 8-bit codes, in the order of columns of 8-bit weights, and back: see
+// code_rows.cuh. If a row has one scale, one pass finds the largest magnitude and a second, from
+// the L1, makes the codes; otherwise one pass does both. It moves 2 bytes in and 1 out per element:
+// a tenth of the time of a product of 4096 rows by 4096 columns.
 #include "kernels/cuda/linear/code_rows.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/rows/row_params.h"

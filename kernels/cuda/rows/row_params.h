@@ -1,5 +1,5 @@
-// What the kernels that go row by row are launched with: embedding, norms, codes of rows.
-// What holds for all launchers: runtime/stream.h.
+// Launch parameters of the kernels that work row by row: embedding, norms, codes of rows. Rules for
+// all launchers are in runtime/stream.h.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,18 @@ Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, in
                          Tensor x, DType act, Stream stream);
 Error LaunchGatherRows(const DeviceBatch& batch, Tensor x, Tensor out, DType act, Stream stream);
 Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream stream);
-// Positions [0, num_tokens) of a page, keys and values.
+// Copies positions [0, num_tokens) of a page, keys and values.
 Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens,
                      Stream stream);
 Error LaunchNorm(const NormArgs& args, DType act, Stream stream);
 
-// x in BF16, aligned as for LaunchLinearSkinny. E4M3 rounds to nearest even, as integers do. A row
-// with NaN or infinity gives products that are no finite numbers.
+// x is BF16, aligned as for LaunchLinearSkinny. E4M3 rounds to nearest even, as integers do. A row
+// with NaN or infinity gives products that are not finite.
 Error LaunchQuantizeRows(Tensor x, const CodeRows& to, Stream stream);
-// The same of what Norm(args) leaves, which is not written: codes are made of the F32 values.
+// The same for the result of Norm(args), which is not written: codes are made from the F32 values.
 // REQUIRES: args.x aligned as above, weight and bias to 16 bytes, no residual.
 Error LaunchNormCodes(const NormArgs& args, const CodeRows& to, Stream stream);
-// The values of codes, rounded to BF16; `x` as above.
+// Writes the values of codes, rounded to BF16, to `x`, which is aligned as above.
 Error LaunchRestoreRows(const CodeRows& from, Tensor x, Stream stream);
 
 }  // namespace heddle::kernels::cuda

@@ -1,4 +1,4 @@
-// Ops that look rows up, copy or scale them. A block per row; memory-bound and small.
+// Ops that look rows up, copy or scale them. One block per row; memory-bound and small.
 #include "kernels/cuda/device_batch.h"
 #include "kernels/cuda/linear/weight_element.cuh"
 #include "kernels/cuda/primitives/launch.cuh"
@@ -18,14 +18,14 @@ struct TableParams {
   Tensor out;
 };
 
-// Ids outside the table read as zeros, not as foreign memory: the engine lets none through, but for
-// those of the step before where it drew nothing.
+// Ids outside the table give zeros instead of foreign memory: the engine lets none through, except
+// for those of the step before if it drew nothing.
 template <typename T, WeightLayout kLayout>
 HEDDLE_KERNEL EmbedKernel(HEDDLE_PARAMS(TableParams, p)) {
   StartInTurn();
   const int t = BlockX();
-  const int32_t given = p.batch.token_ids[t];
-  const int64_t id = given >= 0 ? given : p.batch.drawn[~given];
+  const int32_t draw = p.batch.draw_of_row == nullptr ? -1 : p.batch.draw_of_row[t];
+  const int64_t id = draw >= 0 ? p.batch.drawn[draw] : p.batch.token_ids[t];
   const bool known = id >= 0 && id < p.table.rows;
   for (int64_t i = ThreadX(); i < p.table.cols; i += ThreadCount()) {
     float value = known ? WeightElement<kLayout>(p.table, id, i) * p.scale : 0.0f;
@@ -77,10 +77,10 @@ HEDDLE_KERNEL ScaleLogitsKernel(HEDDLE_PARAMS(ScaleParams, p)) {
 struct CopyPageParams {
   const uint8_t* from[2];  // keys, values
   uint8_t* to[2];
-  int64_t head_bytes;   // of a page's positions of one head
-  int64_t bytes;        // of those to copy, from the head's start on
-  int64_t scales_at;    // byte of the head's scales
-  int64_t scale_bytes;  // of those to copy
+  int64_t head_bytes;   // bytes of a page's positions of one head
+  int64_t bytes;        // bytes to copy, from the head's start on
+  int64_t scales_at;    // byte offset of the head's scales
+  int64_t scale_bytes;  // bytes of scales to copy
 };
 
 template <typename Wide>
@@ -165,7 +165,7 @@ Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t
                              .grid_y = cache.keys == cache.values ? 1 : 2,
                              .threads = kThreads};
   if (from == to) return kSuccess;
-  // Buffers begin at multiples of 16 bytes; do all heads and all rows?
+  // Buffers begin at multiples of 16 bytes; this tests all heads and rows.
   const bool wide = row_bytes % 16 == 0 && cache.head_bytes() % 16 == 0;
   return wide ? Launch(CopyPageKernel<Vec16>, shape, stream, params)
               : Launch(CopyPageKernel<uint8_t>, shape, stream, params);

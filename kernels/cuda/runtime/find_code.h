@@ -3,8 +3,8 @@
 
 namespace heddle::kernels::cuda {
 
-// 0 (kSuccess) if this program holds machine code that the calling thread's device runs; else the
-// runtime's error. Asks for one kernel: all are built for the same architectures.
+// 0 (kSuccess) if this program holds machine code for the calling thread's device; otherwise the
+// runtime's error. It asks for one kernel: all are built for the same architectures.
 int FindCode();
 
 }  // namespace heddle::kernels::cuda

@@ -18,7 +18,7 @@ GraphCache::Entry* GraphCache::Find(const Tape& tape, int32_t rows) {
   return nullptr;
 }
 
-// In place of the one that was not used for longest, if there are many.
+// Replaces the entry that was unused for longest, if there are many.
 void GraphCache::Remember(const Tape& tape, int32_t rows) {
   if (entries_.size() == kMaxGraphs) {
     auto oldest =
@@ -46,11 +46,11 @@ absl::Status GraphCache::Make(const Tape& tape, Entry* entry) {
   return absl::OkStatus();
 }
 
-// The entry's graph, made or changed to be the tape.
+// Makes the entry's graph, or changes it to match the tape.
 absl::Status GraphCache::PlayGraph(const Tape& tape, Entry* entry) {
-  if (entry->graph != nullptr && !Change(tape, entry).ok()) {  // then it is made anew
+  if (entry->graph != nullptr && !Change(tape, entry).ok()) {  // it is then made anew
     runtime_.FreeGraph(std::exchange(entry->graph, nullptr));
-    // Early launches are what drivers may not know how to change.
+    // Drivers may be unable to change early launches.
     if (++counts_.refused == kMaxRefused) runtime_.MakeGraphsInTurn();
   }
   const bool is_new = entry->graph == nullptr;
@@ -73,7 +73,7 @@ absl::Status GraphCache::Play(const Tape& tape, int32_t rows) {
   if (PlayGraph(tape, entry).ok()) return absl::OkStatus();
   runtime_.FreeGraph(std::exchange(entry->graph, nullptr));
   ++counts_.failed;
-  return runtime_.LaunchAll(tape);  // which a fault of the device ends, too
+  return runtime_.LaunchAll(tape);  // also ends with a fault of the device
 }
 
 }  // namespace heddle::kernels::cuda

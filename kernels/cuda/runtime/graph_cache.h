@@ -1,11 +1,11 @@
-// Plays tapes as CUDA graphs. A decoding step is some hundred short kernels; started one by one
-// each costs the processor microseconds and leaves the multiprocessors idle in between.
+// Plays tapes as CUDA graphs. A decoding step is some hundred short kernels; starting them one by
+// one costs microseconds of the processor each and leaves the multiprocessors idle in between.
 //
-// A graph is made of a tape that came before, and changed where this step's differs: kernels stay,
-// grids and parameters are free. So nothing has to be padded, no address must stay, and what a
-// graph does is always what the step asked for. A sequence of kernels is launched directly when it
-// is first met: making a graph costs milliseconds. So it is where the driver makes no graph, for
-// want of memory, say: slower, but the same.
+// A graph is made from an earlier tape and changed where this step's tape differs: the kernels are
+// the same, grids and parameters may change. So nothing has to be padded, addresses may change, and
+// a graph always does what the step asked for. A sequence of kernels is launched directly when it
+// is first met, because making a graph costs milliseconds. It is also launched directly if the
+// driver makes no graph, for want of memory, say: slower, but with the same result.
 // Thread-safety: none.
 #pragma once
 
@@ -23,10 +23,10 @@ class GraphCache {
   struct Counts {
     int64_t direct = 0;    // tapes launched one kernel after the other
     int64_t made = 0;      // graphs
-    int64_t replayed = 0;  // tapes, as graphs made before
-    int64_t changed = 0;   // launches of those that differed
-    int64_t refused = 0;   // changes that the driver did not make
-    int64_t failed = 0;    // graphs that it did not make or launch
+    int64_t replayed = 0;  // tapes played as existing graphs
+    int64_t changed = 0;   // launches in these that differed
+    int64_t refused = 0;   // changes that the driver refused
+    int64_t failed = 0;    // graphs that it failed to make or launch
   };
 
   explicit GraphCache(Runtime& runtime) : runtime_(runtime) {}
@@ -34,14 +34,14 @@ class GraphCache {
   GraphCache(const GraphCache&) = delete;
   GraphCache& operator=(const GraphCache&) = delete;
 
-  // Enqueues the tape's launches. `rows` tells apart steps whose launches differ nearly everywhere:
-  // each has a graph of its own.
+  // Enqueues the tape's launches. `rows` distinguishes steps whose launches differ nearly
+  // everywhere: each has its own graph.
   absl::Status Play(const Tape& tape, int32_t rows);
 
   const Counts& counts() const { return counts_; }
 
  private:
-  // Decoding batches of up to kSkinnyRows rows, in a handful of mixtures of kernels.
+  // Decoding batches have up to kSkinnyRows rows, in a few mixtures of kernels.
   static constexpr size_t kMaxGraphs = 64;
   static constexpr int64_t kMaxRefused = 2;
   static constexpr int64_t kMaxFailed = 3;  // then no more are made
@@ -49,7 +49,7 @@ class GraphCache {
   struct Entry {
     int32_t rows = 0;
     int64_t last_use = 0;
-    Tape tape;                       // what the graph does
+    Tape tape;                       // the content of the graph
     Runtime::Graph graph = nullptr;  // nullptr: met once
   };
 

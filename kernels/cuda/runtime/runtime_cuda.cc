@@ -39,7 +39,7 @@ dim3 GridOf(const LaunchShape& shape) {
 
 dim3 BlockOf(const LaunchShape& shape) { return dim3(static_cast<unsigned>(shape.threads)); }
 
-// `arguments` is what the result points to.
+// The result points into `arguments`.
 cudaKernelNodeParams NodeOf(const Tape& tape, size_t i, void** arguments) {
   const Tape::Launch& launch = tape.launches()[i];
   arguments[0] = const_cast<void*>(tape.params(i));
@@ -52,7 +52,7 @@ cudaKernelNodeParams NodeOf(const Tape& tape, size_t i, void** arguments) {
   return node;
 }
 
-// Of `to` on `from`: that it has ended, or, where `to` is early, that its blocks have called
+// Makes `to` depend on `from`: on its end or, if `to` is early, on all its blocks having called
 // AllowNext.
 Error AddEdge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to, bool early) {
   cudaGraphEdgeData edge = {};
@@ -67,7 +67,7 @@ Error AddEdge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to, bool 
 #endif
 }
 
-// Without `early` every launch waits for those before it to have ended.
+// Without `early` every launch waits for earlier ones to end.
 Error Build(const Tape& tape, bool early, CudaGraph* made) {
   Error error = cudaGraphCreate(&made->graph, 0);
   for (size_t i = 0; error == kSuccess && i < tape.launches().size(); ++i) {
@@ -89,7 +89,7 @@ Error Build(const Tape& tape, bool early, CudaGraph* made) {
 cudaStream_t StreamOf(Stream queue) { return static_cast<cudaStream_t>(queue->stream); }
 cudaStream_t StreamOf(const LaunchQueue& queue) { return StreamOf(&queue); }
 
-// No driver and an old driver both read as "error 35" without this.
+// Without this, a missing driver and an old one both read as "error 35".
 absl::Status CheckDriver() {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
@@ -123,7 +123,7 @@ absl::StatusOr<DeviceInfo> Describe(int32_t ordinal) {
       .has_hopper_code = kBuiltForHopper && properties.major == 9 && properties.minor == 0};
 }
 
-// Of another architecture kernels are missed at the first launch only.
+// Without this, missing code for the architecture would show at the first launch only.
 absl::Status CheckCode(const Runtime& runtime) {
   const Error error = FindCode();
   if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction) {
@@ -229,7 +229,7 @@ absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
   void* data = nullptr;
   cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // this error is not sticky: forget it
+    cudaGetLastError();  // the error is not sticky: forget it
     return OutOfDeviceMemory(info_, bytes, FreeBytes(), allocated_bytes_);
   }
   HEDDLE_RETURN_IF_ERROR(ToStatus(error, "allocating device memory"));
@@ -243,7 +243,7 @@ absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
 
 void Runtime::FreeDevice(void* data, int64_t bytes) {
   if (data == nullptr) return;
-  Bind();          // a thread that has no device yet would take the first one
+  Bind();          // a thread without a device would take the first one
   cudaFree(data);  // waits for kernels that may still use it
   allocated_bytes_ -= bytes;
 }
@@ -252,7 +252,7 @@ absl::StatusOr<void*> Runtime::AllocatePinned(int64_t bytes) {
   void* data = nullptr;
   const cudaError_t error = cudaMallocHost(&data, static_cast<size_t>(bytes));
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // this error is not sticky: forget it
+    cudaGetLastError();  // the error is not sticky: forget it
     return OutOfPinnedMemory(info_, bytes);
   }
   HEDDLE_RETURN_IF_ERROR(ToStatus(error, "allocating page-locked host memory"));
@@ -315,7 +315,7 @@ Error LaunchKernel(const void* kernel, Tape::Caller, const LaunchShape& shape, v
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
 
-// The driver's function, found without linking the driver; nullptr: it has none.
+// The driver's function, found without linking the driver; nullptr if it is missing.
 decltype(&cuTensorMapEncodeTiled) FindTensorMapEncoder() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -347,7 +347,7 @@ Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-// Waits may reach further than the tape asks: to the other lane's last signal so far.
+// Waits may reach further than the tape says: to the other lane's last signal so far.
 absl::Status Runtime::LaunchAll(const Tape& tape) {
   HEDDLE_CHECK(queues_[0].tape == nullptr, "a tape is played onto itself");
   bool forked = false;

@@ -78,7 +78,7 @@ absl::Status OutOfPinnedMemory(const DeviceInfo& info, int64_t wanted) {
       "(ulimit -l, its memory limit)."));
 }
 
-// Numbers and names: CUDA Runtime API, cudaError_t.
+// The numbers and names are those of the CUDA Runtime API, cudaError_t.
 std::string AdviceFor(Error error) {
   switch (error) {
     case 2:  // cudaErrorMemoryAllocation

@@ -10,12 +10,12 @@
 namespace heddle::kernels::cuda {
 namespace {
 
-// A step of 8192 rows over a million positions of context: spans and plans of some MiB.
+// Enough for a step of 8192 rows over a million positions of context: spans and plans of some MiB.
 constexpr int64_t kFirstBytes = int64_t{8} << 20;
 
-// What is set apart for an array, so that one that grows a little from step to step, as the spans
-// of contexts do, does not move those behind it: launches hold their addresses, and launches that
-// differ have to be changed in graphs. A quarter more at most, of arrays of 256 bytes or more.
+// Room for an array, so that one that grows a little from step to step, like the spans of contexts,
+// does not move the arrays behind it: launches hold their addresses, and launches that differ have
+// to be changed in graphs. It is at most a quarter more, for arrays of 256 bytes or more.
 int64_t RoomFor(int64_t bytes) {
   const auto step = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(bytes)) / 4);
   const int64_t granule = std::max<int64_t>(step, 64);
@@ -38,8 +38,8 @@ absl::Status Staging::Reserve() { return blocks_.empty() ? Grow(kFirstBytes) : a
 void Staging::Reset(int set) {
   set_ = set;
   status_ = absl::OkStatus();
-  if (blocks_.size() > 1) {  // one block for the sum, so that the next such step needs one copy
-    status_ = runtime_.Synchronize();  // another step may still have its copies from them to come
+  if (blocks_.size() > 1) {  // one block of their total size lets the next such step use one copy
+    status_ = runtime_.Synchronize();  // another step's copies from them may be pending
     int64_t total = 0;
     for (Block& block : blocks_) {
       total += block.bytes;

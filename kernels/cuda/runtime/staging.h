@@ -1,9 +1,9 @@
-// Host arrays on their way to the device: copied into pinned memory, from there by one asynchronous
-// copy, to addresses that stay the same from step to step while sizes do, or nearly so.
+// Sends host arrays to the device: copied into pinned memory, and from there by one asynchronous
+// copy, to addresses that stay the same from step to step as long as sizes stay nearly the same.
 //
-// Life: Reset, then Add and Send as often as needed; what was sent stays valid until what is sent
+// Life: Reset, then Add and Send as often as needed; the sent data stays valid until data sent
 // after the next Reset follows it on the stream. The pinned memory exists kSets times, so that a
-// step can be prepared while the copy of the one before waits in the stream.
+// step can be prepared while the previous step's copy waits in the stream.
 // Thread-safety: none.
 #pragma once
 
@@ -23,17 +23,16 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  // Takes the memory that steps usually need, so that none is taken later.
+  // Takes the memory that steps usually need, so that steps take none.
   absl::Status Reserve();
 
   static constexpr int kSets = 2;
 
-  // From now on through the pinned memory of `set`. REQUIRES: what was sent through it before was
-  // waited for.
+  // Uses the pinned memory of `set` from now on. REQUIRES: its previous copies were waited for.
   void Reset(int set);
 
-  // Copies `items` and returns where they will be on the device after the next Send; nullptr for
-  // none at all, or if memory ran out (Send then says so). Aligned to 16 bytes.
+  // Copies `items` and returns their address on the device after the next Send; nullptr if there
+  // are none, or if memory ran out (Send then says so). Aligned to 16 bytes.
   template <typename T>
   const T* Add(std::span<const T> items) {
     if (items.empty()) return nullptr;
@@ -44,11 +43,11 @@ class Staging {
     return Add(std::span<const T>(items));
   }
 
-  // Enqueues the copy of what was added since the last Send.
+  // Enqueues the copy of the data added since the last Send.
   absl::Status Send();
 
  private:
-  // More than one only while a step turns out larger than all before it.
+  // There is more than one only while a step turns out larger than all before it.
   struct Block {
     uint8_t* host[kSets] = {};
     uint8_t* device = nullptr;

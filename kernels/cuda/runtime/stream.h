@@ -1,10 +1,10 @@
-// Where kernels are enqueued, and how one is started. Part of the runtime.
+// The stream that kernels are enqueued on, and the launch of one. Part of the runtime.
 //
-// What holds for all headers of launchers (*_params.h): plain structs of device pointers, and the
+// Rules for all headers of launchers (*_params.h): they have plain structs of device pointers, and
 // functions that launch kernels with them. They include neither CUDA nor Abseil, so that .cc and
 // .cu files share them. Launchers enqueue on `stream` and return at once: no synchronisation, no
-// allocation. Tensors hold `act` (kBF16 or kF32) unless said otherwise. Shapes are the caller's to
-// check (cuda_ops.cc).
+// allocation. Tensors hold `act` (kBF16 or kF32) unless said otherwise. The caller checks shapes
+// (cuda_ops.cc).
 #pragma once
 
 #include <cstdint>

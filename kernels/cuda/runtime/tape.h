@@ -1,9 +1,9 @@
-// Launches kept in order instead of being made: what a step enqueues, as data. A tape is compared
-// with the one that a graph was made of, and the graph is changed where they differ.
+// Recorded launches: the work that a step enqueues, as data. A tape is compared with the one that a
+// graph was made from, and the graph is changed where they differ.
 //
-// Launches are on lanes. Those of one lane are made one after the other; two lanes run side by side
-// but where Wait says otherwise. A launch that waits for another lane names one of it, so that fork
-// and join are part of the tape.
+// Launches are on lanes. Those of one lane run one after the other; two lanes run concurrently
+// except where Wait orders them. A launch that waits for another lane names one launch of it, so
+// that fork and join are part of the tape.
 // Includes neither CUDA nor Abseil: launchers write tapes, runtimes play them.
 // Thread-safety: none.
 #pragma once
@@ -21,8 +21,8 @@ struct LaunchShape {
   int grid_z = 1;
   int threads = 128;
   int shared_bytes = 0;
-  // May begin before the launch before it on its lane has ended; the kernel waits for that itself
-  // (WaitForPrevious in primitives.cuh).
+  // Whether it may begin before the previous launch on its lane has ended; the kernel itself waits
+  // for that (WaitForPrevious in primitives.cuh).
   bool early = false;
   friend bool operator==(const LaunchShape&, const LaunchShape&) = default;
 };
@@ -51,12 +51,12 @@ class Tape {
     for (Lane& lane : lanes_) lane = Lane();
   }
 
-  // What `lane` has so far is what others wait for.
+  // Lets other lanes wait for the present end of `lane`.
   void Signal(int lane) {
     lanes_[lane].signalled = lanes_[lane].last;
     if (lanes_[lane].last >= 0) launches_[static_cast<size_t>(lanes_[lane].last)].signals = true;
   }
-  // What `lane` gets from now on comes after what `on` had when it signalled last.
+  // Orders further work of `lane` after the end of `on` that was signalled last.
   void Wait(int lane, int on) { lanes_[lane].after = lanes_[on].signalled; }
 
   // Copies the parameters. REQUIRES: their alignment is 16 at most. A lane's first launch, and one
@@ -72,7 +72,7 @@ class Tape {
     std::memcpy(params_.data() + at, params, bytes);
   }
 
-  // Launch i becomes that of `other`, whose parameters have the same size.
+  // Replaces launch i by that of `other`, whose parameters have the same size.
   void Replace(size_t i, const Tape& other) {
     launches_[i].shape = other.launches_[i].shape;
     std::memcpy(params_.data() + launches_[i].params_at, other.params(i),
@@ -107,7 +107,7 @@ class Tape {
   struct Lane {  // indices of launches, or -1
     int last = -1;
     int signalled = -1;
-    int after = -1;  // of the next one
+    int after = -1;  // for the next one
   };
 
   Lane lanes_[kLanes];
@@ -115,15 +115,15 @@ class Tape {
   std::vector<std::byte> params_;
 };
 
-// Where launches go.
+// The destination of launches.
 struct LaunchQueue {
   void* stream = nullptr;  // cudaStream_t
-  Tape* tape = nullptr;    // not null: launches are kept there instead
+  Tape* tape = nullptr;    // not null: launches are recorded here instead
   int lane = 0;
-  int32_t max_shared_bytes = 0;  // that a block may have on the device
+  int32_t max_shared_bytes = 0;  // limit per block on the device
   bool early = false;            // the device lets launches begin early
-  bool one_split = false;        // kernels ask for as much shared memory as there is, all alike
-  mutable bool joins = false;    // the next launch follows no launch of its lane alone: not early
+  bool one_split = false;        // kernels all ask for as much shared memory as there is
+  mutable bool joins = false;    // the next launch has other predecessors: not early
 };
 
 }  // namespace heddle::kernels::cuda

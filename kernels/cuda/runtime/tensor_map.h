@@ -1,4 +1,4 @@
-// A matrix in device memory as the bulk tensor copies of sm_90 are told of it: opaque to kernels,
+// A matrix in device memory as described to the bulk tensor copies of sm_90: opaque to kernels,
 // which get it by value. Includes neither CUDA nor Abseil.
 #pragma once
 
@@ -7,7 +7,7 @@
 namespace heddle::kernels::cuda {
 
 // The matrix, and the box of it that one copy moves: 128 bytes wide, swizzled by 128 bytes in
-// shared memory (16-byte units of a line change places by the line's number modulo 8).
+// shared memory (the 16-byte units of a line are permuted by the line's number modulo 8).
 struct TiledMatrix {
   const void* data = nullptr;  // aligned to 16
   int64_t rows = 0;            // below 2^31

@@ -16,28 +16,10 @@
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/sample/sample_filter.cuh"
 #include "kernels/cuda/sample/sample_params.h"
+#include "kernels/cuda/sample/sample_uniform.cuh"
 
 namespace heddle::kernels::cuda {
 namespace sample {
-
-// Philox4x32-10, as kernels/philox.cc; the first word of the block.
-HEDDLE_DEVICE float Uniform(uint64_t seed, uint64_t counter) {
-  uint32_t c[4] = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0};
-  uint32_t k[2] = {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = uint64_t{0xD2511F53} * c[0];
-    const uint64_t p1 = uint64_t{0xCD9E8D57} * c[2];
-    const uint32_t c0 = static_cast<uint32_t>(p1 >> 32) ^ c[1] ^ k[0];
-    const uint32_t c2 = static_cast<uint32_t>(p0 >> 32) ^ c[3] ^ k[1];
-    c[0] = c0;
-    c[1] = static_cast<uint32_t>(p1);
-    c[2] = c2;
-    c[3] = static_cast<uint32_t>(p0);
-    k[0] += 0x9E3779B9u;
-    k[1] += 0xBB67AE85u;
-  }
-  return (static_cast<float>(c[0] >> 9) + 0.5f) * 1.1920929e-7f;  // 2^-23
-}
 
 // The row with the edits among pieces [begin, end), in `edited` [vocab]; by the whole block.
 HEDDLE_DEVICE void EditPieces(const float* logits, const SampleRow& row, int vocab, int begin,
@@ -75,9 +57,8 @@ HEDDLE_DEVICE Task TaskOf(const SampleParams& p, const SampleRow& row) {
   task.draws = row.forced_token < 0;
   task.reports = row.num_top >= 0;
   task.scale = row.temperature == 0 ? kLog2E : kLog2E / row.temperature;
-  const bool filters = row.top_k > 0 || row.top_p < 1 || row.min_p > 0 || row.typical_p < 1;
   const bool shares = task.draws && row.num_edits == 0 && row.allowed == nullptr &&
-                      (row.temperature == 0 || (row.temperature == 1 && !filters));
+                      (row.temperature == 0 || (row.temperature == 1 && !row.filters));
   const int pieces = task.plain.pieces();
   task.drawn = p.pieces + static_cast<int64_t>(BlockY()) * 2 * pieces;
   task.reported = shares ? task.drawn : task.drawn + pieces;
@@ -198,15 +179,8 @@ HEDDLE_DEVICE void DrawRow(const SampleRow& row, const Task& task, int32_t* toke
     return;
   }
   Keep keep = {kWhole, 0.0f, {best.value, task.scale}};
-  FilterRow(task.view, row, task.drawn, &keep, memory);
-  RowView from = task.view;
-  if (row.typical_p < 1) {
-    KeepTypical(task.view, row.typical_p, keep, row.edited, task.drawn, memory);
-    from = {row.edited, nullptr, task.view.vocab};
-    keep.prefix = kWhole;
-    keep.min_p = 0;
-  }
-  DrawKept(from, task.drawn, keep, Uniform(row.seed, row.counter), memory, token);
+  const RowView from = FilterRow(task.view, row, task.drawn, &keep, memory);
+  DrawKept(from, task.drawn, keep, Uniform(row.seed, row.counter, /*stream=*/0), memory, token);
 }
 
 // The summary's maximum becomes the best of a piece's tokens that rank after `last`; by one warp.

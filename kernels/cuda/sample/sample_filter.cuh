@@ -1,10 +1,10 @@
 // Which tokens of a row the filters keep, found without sorting by one block.
 //
-// top_k, top_p and min_p keep a prefix of the ranking, typical_p all that are near enough to the
-// mean surprise: what is needed of a ranking is one threshold. It lies in a range of keys that a
-// histogram of 256 bins narrows, 8 bits a round; as soon as few enough tokens are in the range they
-// are listed in shared memory, and later rounds read nothing else. The first range is chosen so
-// that this is so from the start for most rows:
+// top_n_sigma, top_k, top_p and min_p keep a prefix of the ranking, typical_p all that are near
+// enough to the mean surprise, XTC all up to one token: what is needed of a ranking is one
+// threshold. It lies in a range of keys that a histogram of 256 bins narrows, 8 bits a round; as
+// soon as few enough tokens are in the range they are listed in shared memory, and later rounds
+// read nothing else. The first range is chosen so that this is so from the start for most rows:
 //   top_k  the k-th largest of the pieces' maxima: as many tokens are as large at least;
 //   top_p  tokens of less than (1 - p) / vocab of the mass do not add up to what p leaves out.
 // Measures are counts or masses in integers of 2^-40, so that the order of threads has no part in
@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/sample/sample_params.h"
 #include "kernels/cuda/sample/sample_pieces.cuh"
+#include "kernels/cuda/sample/sample_uniform.cuh"
 
 namespace heddle::kernels::cuda::sample {
 
@@ -29,11 +30,12 @@ struct Keep {
   Prefix prefix;
   float min_p;
   Weigh weigh;
+  uint32_t highest = 0xFFFFFFFFu;  // tokens of greater keys go
   HEDDLE_DEVICE bool IsLikely(float x) const {
     const float weight = weigh(x);
     return weight >= min_p || weight >= 1.0f;
   }
-  // Of a piece: whether any of its tokens may be kept.
+  // Whether any token of a piece with this maximum may be kept.
   HEDDLE_DEVICE bool Reaches(float max) const { return KeyOf(max) >= prefix.key && IsLikely(max); }
 };
 
@@ -56,7 +58,7 @@ HEDDLE_DEVICE uint32_t KeptOf(const Elements& e, const Keep& keep, int ties_befo
     for (int i = j * kUnit; i < (j + 1) * kUnit; ++i) {
       const uint32_t key = KeyOf(e.x[i]);
       const bool in = key > keep.prefix.key || (key == keep.prefix.key && tie++ < keep.prefix.ties);
-      if (in && keep.IsLikely(e.x[i])) kept |= 1u << i;
+      if (in && key <= keep.highest && keep.IsLikely(e.x[i])) kept |= 1u << i;
     }
     before_load += all >> (8 * j) & 255u;
   }
@@ -76,7 +78,8 @@ HEDDLE_DEVICE void SumPrefix(const RowView& row, int piece, const Keep& keep,
     HEDDLE_UNROLL
     for (int i = 0; i < kPerLane; ++i) {
       const uint32_t key = KeyOf(e.x[i]);
-      if (key > keep.prefix.key && keep.IsLikely(e.x[i])) sum += own(e.x[i]);
+      const bool in = key > keep.prefix.key && key <= keep.highest;
+      if (in && keep.IsLikely(e.x[i])) sum += own(e.x[i]);
       ties += key == keep.prefix.key;
     }
     sum = WarpSum(sum);
@@ -128,8 +131,8 @@ struct Range {
   }
 };
 
-// What thresholds are searched among. `pieces`: skips those whose maximum is below the range;
-// nullptr where keys do not order as logits do.
+// The tokens among which a threshold is searched. `pieces`: skips those whose maximum is below the
+// range; nullptr where keys do not order as logits do.
 template <typename Key>
 struct Source {
   RowView row;
@@ -278,7 +281,7 @@ HEDDLE_DEVICE Threshold FindThreshold(const Source<Key>& source, Range range, Ma
   return {true, range.low, above};
 }
 
-// What prefixes are measured by: the number of tokens, or their mass.
+// The measure of a prefix: the number of its tokens, or their mass.
 struct Measure {
   bool counts;
   Weigh weigh;
@@ -362,25 +365,6 @@ HEDDLE_DEVICE Prefix CutPrefix(const RowView& row, const SampleRow& how, bool co
   return longer ? keep.prefix : cut;
 }
 
-// Applies top_k, top_p and min_p one after the other to `keep`, which comes with all tokens, and to
-// the pieces' sums.
-HEDDLE_DEVICE void FilterRow(const RowView& row, const SampleRow& how, SamplePiece* pieces,
-                             Keep* keep, const Memory& memory) {
-  enum Filter { kTopK, kTopP, kMinP, kFilters };
-  HEDDLE_UNROLL_BY(1)  // the code of one
-  for (int filter = 0; filter < kFilters; ++filter) {
-    if (filter == kTopK && (how.top_k <= 0 || how.top_k >= row.vocab)) continue;
-    if (filter == kTopP && how.top_p >= 1) continue;
-    if (filter == kMinP && how.min_p <= 0) continue;
-    if (filter == kMinP) {
-      keep->min_p = how.min_p;
-    } else {
-      keep->prefix = CutPrefix(row, how, filter == kTopK, pieces, *keep, memory);
-    }
-    SumKept(row, pieces, *keep, memory);
-  }
-}
-
 // Surprise of a token in bits, up to a constant: minus the logarithm of its weight.
 HEDDLE_DEVICE float Surprise(const Weigh& weigh, float x) {
   return x == weigh.max ? 0.0f : (weigh.max - x) * weigh.scale;
@@ -447,6 +431,106 @@ HEDDLE_DEVICE void KeepTypical(const RowView& row, float typical_p, const Keep& 
   SyncThreads();
   SummariseAll(left, 0, count, weigh.scale, /*sums=*/true, pieces);
   SyncThreads();
+}
+
+// The prefix of the logits that are at least the largest, `max`, minus n standard deviations of the
+// finite ones. Each thread adds up its share, and the shares are added up in order.
+HEDDLE_DEVICE Prefix TopSigma(const RowView& row, float max, float n, const Memory& memory) {
+  float mean = 0, variance = 0;
+  for (int round = 0; round < 2; ++round) {  // sums first, then squares of distances from the mean
+    float sum = 0, count = 0;
+    for (int piece = WarpIndex(); piece < row.pieces(); piece += kWarps) {
+      const Elements e = LoadPiece(row, piece);
+      HEDDLE_UNROLL
+      for (int i = 0; i < kPerLane; ++i) {
+        if (e.x[i] == -Infinity() || e.x[i] == Infinity()) continue;
+        const float below = max - e.x[i] - mean;
+        sum += round == 0 ? below : below * below;
+        ++count;
+      }
+    }
+    count = BlockSum(count, memory.list);
+    SyncThreads();
+    sum = BlockSum(sum, memory.list);
+    SyncThreads();
+    (round == 0 ? mean : variance) = sum / Max(count, 1.0f);
+  }
+  // Where the largest is infinite there is no other to keep.
+  const float least = max == Infinity() ? max : max - n / Rsqrt(variance);
+  return {KeyOf(least) - 1, 0};
+}
+
+// Applies top_n_sigma, top_k, top_p and min_p one after the other to `keep`, which comes with all
+// tokens, and to the pieces' sums.
+HEDDLE_DEVICE void FilterPrefix(const RowView& row, const SampleRow& how, SamplePiece* pieces,
+                                Keep* keep, const Memory& memory) {
+  enum Filter { kTopNSigma, kTopK, kTopP, kMinP, kFilters };
+  HEDDLE_UNROLL_BY(1)  // the code of one
+  for (int filter = 0; filter < kFilters; ++filter) {
+    if (filter == kTopNSigma && how.top_n_sigma <= 0) continue;
+    if (filter == kTopK && (how.top_k <= 0 || how.top_k >= row.vocab)) continue;
+    if (filter == kTopP && how.top_p >= 1) continue;
+    if (filter == kMinP && how.min_p <= 0) continue;
+    if (filter == kTopNSigma) {
+      keep->prefix = TopSigma(row, keep->weigh.max, how.top_n_sigma, memory);
+    } else if (filter == kMinP) {
+      keep->min_p = how.min_p;
+    } else {
+      keep->prefix = CutPrefix(row, how, filter == kTopK, pieces, *keep, memory);
+    }
+    SumKept(row, pieces, *keep, memory);
+  }
+}
+
+// Takes from `keep`, and from the pieces' sums, what is likelier than the least likely token of
+// those that have at least `threshold` of the mass.
+HEDDLE_DEVICE void ExcludeTop(const RowView& row, float threshold, SamplePiece* pieces, Keep* keep,
+                              const Memory& memory) {
+  const Weigh& weigh = keep->weigh;
+  const Mass all = ScanMasses(pieces, row.pieces(), weigh, memory).total;
+  const auto wanted =
+      static_cast<float>(static_cast<double>(all) * static_cast<double>(threshold)) / kOne;
+  uint32_t least = keep->highest;
+  for (int piece = WarpIndex(); piece < row.pieces(); piece += kWarps) {
+    const Elements e = LoadPiece(row, piece);
+    const uint32_t kept = KeptOf(e, *keep, pieces[piece].ties);
+    HEDDLE_UNROLL
+    for (int i = 0; i < kPerLane; ++i) {
+      const float weight = weigh(e.x[i]);
+      const uint32_t key = KeyOf(e.x[i]);
+      if ((kept >> i & 1u) != 0 && weight > 0 && weight >= wanted && key < least) least = key;
+    }
+  }
+  least = WarpMinimum(least);
+  if (Lane() == 0) memory.warps.Set(WarpIndex(), least);
+  SyncThreads();
+  HEDDLE_UNROLL
+  for (int w = 0; w < kWarps; ++w) {
+    const auto other = static_cast<uint32_t>(memory.warps.Get(w));
+    if (other < least) least = other;
+  }
+  SyncThreads();
+  keep->highest = least;
+  SumKept(row, pieces, *keep, memory);
+}
+
+// Applies all filters to `keep`, which comes with all tokens, and to the pieces' sums. Returns what
+// the draw is from: `row`, or the row's scratch.
+HEDDLE_DEVICE RowView FilterRow(const RowView& row, const SampleRow& how, SamplePiece* pieces,
+                                Keep* keep, const Memory& memory) {
+  FilterPrefix(row, how, pieces, keep, memory);
+  RowView left = row;
+  if (how.typical_p < 1) {
+    KeepTypical(row, how.typical_p, *keep, how.edited, pieces, memory);
+    keep->prefix = kWhole;
+    keep->min_p = 0;
+    left = {how.edited, nullptr, row.vocab};
+  }
+  if (how.xtc_probability > 0 && how.xtc_threshold <= 0.5f &&
+      Uniform(how.seed, how.counter, /*stream=*/1) <= how.xtc_probability) {
+    ExcludeTop(left, how.xtc_threshold, pieces, keep, memory);
+  }
+  return left;
 }
 
 }  // namespace heddle::kernels::cuda::sample

@@ -1,22 +1,18 @@
-// What sampling is launched with.
-// What holds for all launchers: runtime/stream.h.
+// Parameters of the launches that sample. Rules for all launchers are in runtime/stream.h.
 #pragma once
 
 #include <cstdint>
 
+#include "base/sample_filters.h"
 #include "kernels/cuda/runtime/stream.h"
 #include "kernels/ops.h"
 
 namespace heddle::kernels::cuda {
 
 // One row to draw; SampleRowParams with device pointers.
-struct SampleRow {
+struct SampleRow : base::SampleFilters {
   int32_t logit_row;
-  float temperature;
-  int32_t top_k;
-  float top_p;
-  float min_p;
-  float typical_p;
+  bool filters;  // CutsAnything()
   int32_t num_top;
   int32_t forced_token;
   int32_t num_edits;
@@ -37,7 +33,7 @@ struct alignas(16) SamplePiece {
 constexpr int64_t SamplePieces(int64_t vocab) {
   return (vocab + kSamplePieceTokens - 1) / kSamplePieceTokens;
 }
-// Of the rows of a launch that take no `edited`.
+// Bytes of summaries that each row of a launch takes.
 constexpr int64_t SampleRowBytes(int64_t vocab) {
   return 2 * SamplePieces(vocab) * int64_t{sizeof(SamplePiece)};
 }

@@ -162,7 +162,7 @@ HEDDLE_DEVICE SamplePiece Summarise(const RowView& row, int piece, float scale, 
   return {max, static_cast<int32_t>(WarpMinimum(id)), sum, 0};
 }
 
-// Of pieces [begin, end), by all warps of the block.
+// Summarises pieces [begin, end); by all warps of the block.
 HEDDLE_DEVICE void SummariseAll(const RowView& row, int begin, int end, float scale, bool sums,
                                 SamplePiece* pieces) {
   for (int piece = begin + WarpIndex(); piece < end; piece += kWarps) {

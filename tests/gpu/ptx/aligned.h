@@ -6,9 +6,9 @@
 
 namespace heddle::ptx {
 
-// ".sync" has threads wait until all threads of the warp are at the instruction: false is to be
-// answered with kAgain, which it also is after Fail. Exited lanes and a guard that is not the same
-// in all lanes are what ".aligned" forbids.
+// ".sync" makes threads wait until all threads of the warp are at the instruction: for false, the
+// caller returns kAgain, also after Fail. ".aligned" forbids exited lanes, and a guard that differs
+// between lanes.
 inline bool AllLanesHere(Warp& warp, const Instruction& instruction, Lanes lanes) {
   if (lanes == kAllLanes) return true;
   if (warp.alive() != kAllLanes) {

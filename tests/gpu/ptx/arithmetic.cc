@@ -75,7 +75,7 @@ U32 Logic3(U32 a, U32 b, U32 c, U32 table) {
   return result;
 }
 
-// Of two where one is NaN, the other; -0 is less than +0.
+// If one of the two is NaN, the result is the other; -0 is less than +0.
 F32 Larger(F32 a, F32 b) {
   if (std::isnan(a)) return std::isnan(b) ? std::numeric_limits<F32>::quiet_NaN() : b;
   if (std::isnan(b)) return a;
@@ -297,7 +297,7 @@ Outcome RunSetPredicate(Warp& warp, const Instruction& i, Lanes lanes) {
   return Outcome::kDone;
 }
 
-// mov.u32 d, %tid.x and the like: `detail` says which.
+// mov.u32 d, %tid.x and similar registers, selected by `detail`.
 enum Special : int64_t {
   kTid,
   kNtid = kTid + 3,

@@ -1,7 +1,7 @@
-// Stands in for the emulator where tests of the emulated device run over kernels as PTX: what they
-// set there is set here, as far as a PTX machine has it.
-#include "kernels/cuda/emulate/emulator.h"
-#include "kernels/cuda/emulate/machine.h"
+// Stands in for the emulator when tests of the emulated device run kernels as PTX: settings of the
+// tests are applied to the PTX machine as far as it has them.
+#include "tests/emulate/emulator.h"
+#include "tests/emulate/machine.h"
 #include "tests/gpu/ptx/cudart.h"
 
 namespace heddle::kernels::cuda::emulate {
@@ -14,7 +14,7 @@ ptx::MachineOptions Options() {
   return options;
 }
 
-// As many as the emulated device has.
+// The same number as the emulated device's.
 constexpr int kMultiprocessors = 6;
 
 const bool kIsSet = [] {

@@ -181,7 +181,7 @@ Run BindAsync(Kernel& kernel, Instruction& instruction) {
   if (opcode == "fence") return BindFence(instruction);
   if (opcode == "prefetch" || opcode == "prefetchu") return BindPrefetch(kernel, instruction);
   if (opcode == "setmaxnreg") return BindSetRegisters(instruction);
-  // What it orders among grids is the launches' business, which are one after the other.
+  // It orders grids, which here run one after the other.
   if (opcode == "griddepcontrol") return modifiers.size() == 1 ? RunNothing : nullptr;
   return nullptr;
 }

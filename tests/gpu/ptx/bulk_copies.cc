@@ -43,7 +43,7 @@ bool ReadMap(Warp& warp, const Operand& operand, int lane, TensorMap* map) {
   return false;
 }
 
-// Bytes of a row of the box within the tensor: [*begin, *end) of its InnerBytes().
+// The bytes of a row of the box that are within the tensor: [*begin, *end) of its InnerBytes().
 void ClipRow(const TensorMap& map, int64_t x, int64_t* begin, int64_t* end) {
   const int64_t size = int64_t{map.last[0]} + 1;
   const auto element = static_cast<int64_t>(map.strides[0]);
@@ -51,8 +51,8 @@ void ClipRow(const TensorMap& map, int64_t x, int64_t* begin, int64_t* end) {
   *end = std::clamp<int64_t>(size - x, 0, map.box[0]) * element;
 }
 
-// Where element 0 of a row of the box lies in global memory, within or before the tensor's own
-// row; false: the row is outside in another dimension.
+// The address of element 0 of a row of the box in global memory, within or before the tensor's own
+// row; false if the row is outside in another dimension.
 bool FindRow(const Copy& copy, int64_t row, uint64_t* address) {
   const TensorMap& map = copy.map;
   *address = copy.map.address + static_cast<uint64_t>(copy.coordinates[0]) * map.strides[0];
@@ -65,7 +65,7 @@ bool FindRow(const Copy& copy, int64_t row, uint64_t* address) {
   return true;
 }
 
-// What of the box lies outside of the tensor becomes zero (ISA 5.5.3 "Tiled Mode").
+// Parts of the box outside of the tensor become zero (ISA 5.5.3 "Tiled Mode").
 bool CopyBox(const Copy& copy) {
   Warp& warp = *copy.warp;
   const TensorMap& map = copy.map;
@@ -139,7 +139,7 @@ bool Prepare(Warp& warp, const Instruction& instruction, int lane, Copy* copy) {
   return true;
 }
 
-// What the ISA says of alignment and sizes; empty: nothing is wrong.
+// The ISA's rules for alignment and sizes; empty if all are kept.
 std::string WrongTensorCopy(const Copy& copy, const Instruction& instruction) {
   const TensorMap& map = copy.map;
   if (map.rank != instruction.operands[1].elements.size()) {
@@ -164,7 +164,7 @@ std::string WrongPlainCopy(const Copy& copy) {
   return {};
 }
 
-// That a product has read what it multiplies is known when its warp has waited for it.
+// A product is known to have read its operands only when its warp has waited for it.
 bool CheckUnread(Warp& warp, const Copy& copy) {
   const SharedRange range = copy.Range();
   for (const auto& other : warp.block().warps()) {

@@ -24,7 +24,7 @@ Outcome RunTrap(Warp& warp, const Instruction&, Lanes) { return warp.Fail("trap"
 
 Outcome RunNothing(Warp&, const Instruction&, Lanes) { return Outcome::kDone; }
 
-// For instructions that lanes named in a mask meet at: whether all of them that live are here.
+// Whether all living lanes named in the mask of a converging instruction are at it.
 bool AreHere(const Warp& warp, Lanes lanes, Lanes named) {
   return (named & warp.alive() & ~lanes) == 0;
 }
@@ -35,7 +35,7 @@ struct Meeting {
   int32_t threads = 0;
 };
 
-// False after Fail.
+// Returns false after Fail.
 bool ReadMeeting(Warp& warp, const Instruction& i, Lanes lanes, Meeting* meeting) {
   uint32_t values[2] = {0, 0};
   for (size_t o = 0; o < i.operands.size(); ++o) {

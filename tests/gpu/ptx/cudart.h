@@ -36,13 +36,13 @@
 
 namespace heddle::ptx {
 
-// The fat binary of one source, as it was registered; parsed when a kernel of it is asked for.
+// The fat binary of one source, as registered; it is parsed when one of its kernels is needed.
 struct Registered {
   const void* wrapper = nullptr;
   std::optional<absl::StatusOr<Module>> module;
 };
 
-// A kernel with all that a launch of it needs; parameters are copied.
+// A kernel with all that its launch needs; parameters are copied.
 struct PreparedLaunch {
   const CUkern_st* kernel = nullptr;
   LaunchConfig config;
@@ -53,7 +53,7 @@ struct PreparedLaunch {
   std::vector<Line> params;
 };
 
-// What a stream was given and what of that has happened, counted.
+// The number of items that a stream was given, and of those that have happened.
 struct StreamQueue {
   struct Item {
     std::function<void()> work;
@@ -82,8 +82,7 @@ struct CUkern_st {
 };
 
 struct CUstream_st {
-  // What it was given last is no kernel: what it means to begin before that has ended is not
-  // documented.
+  // The last item was not a kernel: it is undocumented what it means to begin before its end.
   bool follows_other = false;
   std::shared_ptr<heddle::ptx::StreamQueue> queue = std::make_shared<heddle::ptx::StreamQueue>();
 };
@@ -120,13 +119,13 @@ using Handles = std::vector<std::unique_ptr<T>>;  // in the order in which they 
 
 class Context {
  public:
-  // Of this process; made by the first object that registers its code.
+  // The context of this process; made by the first object that registers its code.
   static Context& Get();
   ~Context();
 
   std::mutex& mutex() { return mutex_; }
   Machine& machine() { return machine_; }
-  // What the device says of itself, for tests that ask for another than an H200.
+  // The device's properties, for tests that need another than an H200.
   struct Device {
     int major = 9, minor = 0, num_multiprocessors = 132;
     bool has_code = true;  // whether the program holds code for it
@@ -154,9 +153,9 @@ class Context {
   Handles<CUgraph_st> graphs;
   Handles<CUgraphExec_st> executables;
 
-  // Gives the stream something to do.
+  // Adds an item of work to the stream.
   void Enqueue(CUstream_st& stream, std::function<void()> work);
-  // The stream goes on when the event has been passed.
+  // The stream continues when the event has been passed.
   void EnqueueWait(CUstream_st& stream, const CUevent_st& event);
   void RunUpTo(StreamQueue& queue, int64_t place);
   void RunAll();
@@ -172,12 +171,12 @@ class Context {
     cudaError_t error = cudaErrorUnknown;
     bool is_lost = false;  // and all calls from then on
   };
-  // For the calls from now on. has_refused: whether it came to that.
+  // Applies to later calls. has_refused: whether a call has failed because of it.
   void set_refusal(const Refusal& refusal);
   bool has_refused() const { return has_refused_; }
-  // What a call begins with: cudaSuccess, or why it fails.
+  // Begins every call: cudaSuccess, or the reason for its failure.
   cudaError_t BeginCall();
-  // As in a new process: nothing is allocated, nothing is lost.
+  // Resets the context as in a new process: nothing is allocated, nothing is lost.
   void Restart();
 
  private:
@@ -240,7 +239,7 @@ cudaError_t Destroy(Handles<T>& handles, const T* handle) {
   return std::erase_if(handles, is_it) == 1 ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 
-// All that makes a launch.
+// The inputs of a launch.
 struct LaunchRequest {
   CUkern_st* kernel = nullptr;
   dim3 grid, block;
@@ -248,7 +247,7 @@ struct LaunchRequest {
   void** params = nullptr;  // one pointer for each of the kernel's
   bool is_early = false;
 };
-// Checked as a device would; and that a kernel which may begin early waits.
+// Checks the launch as a device would, and that a kernel which may begin early waits.
 cudaError_t Prepare(Context& context, const LaunchRequest& request, PreparedLaunch* launch);
 cudaError_t CheckWaits(const CUkern_st& kernel);
 

@@ -46,8 +46,8 @@ cudaError_t AddEdge(CUgraph_st& graph, CUgraphNode_st* from, CUgraphNode_st* to,
   return CheckWaits(*to->launch.kernel);
 }
 
-// Which of the launches that could be next: kFollowing one that the last one has just let go, so
-// that what hangs together stays together.
+// Selects among the launches that could be next: kFollowing takes one that the last one has just
+// made possible, so that dependent launches stay together.
 enum class Next : uint8_t { kFirst, kLast, kFollowing };
 
 size_t Take(Next next, std::vector<size_t>* ready) {
@@ -59,7 +59,7 @@ size_t Take(Next next, std::vector<size_t>* ready) {
   return taken;
 }
 
-// Empty: edges go round.
+// Empty if the edges have a cycle.
 std::vector<size_t> Order(const CUgraph_st& graph, Next next) {
   std::vector<int> missing(graph.nodes.size());
   for (const auto& [from, to] : graph.edges) ++missing[to];
@@ -78,7 +78,7 @@ std::vector<size_t> Order(const CUgraph_st& graph, Next next) {
   return order;
 }
 
-// One for each launch in turn.
+// One order for each launch in turn.
 std::vector<std::vector<size_t>> Orders(const CUgraph_st& graph, bool late) {
   if (!late) return {Order(graph, Next::kFirst)};
   return {Order(graph, Next::kLast), Order(graph, Next::kFollowing)};
@@ -151,7 +151,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return Call([&](Context& context) { return Destroy(context.executables, executable); });
 }
 
-// For launches from now on.
+// Applies to later launches.
 cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t executable, cudaGraphNode_t node,
                                              const cudaKernelNodeParams* params) {
   return Call([&](Context& context) {

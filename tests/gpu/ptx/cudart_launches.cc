@@ -158,7 +158,7 @@ cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribu
   });
 }
 
-// Of the attributes, those that are known of PTX.
+// Fills in the attributes that are known for PTX.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
   return Call([&](Context& context) {
     CUkern_st* kernel = context.FindKernel(function);

@@ -7,7 +7,7 @@
 namespace heddle::ptx {
 namespace {
 
-// Of kernel<<<grid, block, shared, stream>>>, from its place to the stub.
+// The configuration of kernel<<<grid, block, shared, stream>>>, from the call to the stub.
 struct CallConfiguration {
   dim3 grid, block;
   size_t shared_bytes;
@@ -39,7 +39,7 @@ void __cudaRegisterFunction(void** source, const char* host_function, char*, con
   Context::Get().AddKernel(reinterpret_cast<Registered*>(source), host_function, name);
 }
 
-// Nothing that copies to variables is there.
+// No function here copies to variables.
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
 
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes,

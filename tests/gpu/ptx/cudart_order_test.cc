@@ -1,4 +1,4 @@
-// What happens after what: streams, events, graphs. Run twice, late and with HEDDLE_PTX_EARLY=1.
+// The order of events in streams, events and graphs. Run twice, late and with HEDDLE_PTX_EARLY=1.
 #include <cstring>
 
 #include "tests/gpu/ptx/cudart_testing.h"

@@ -48,7 +48,7 @@ class Bench {
     return Launch(AppendKernel(), {&params});
   }
 
-  // After all that the stream was given.
+  // The entries after all of the stream's work.
   std::vector<int32_t> Entries() {
     Log read = {};
     REQUIRE(cudaMemcpyAsync(&read, log, sizeof(Log), cudaMemcpyDeviceToHost, stream) ==

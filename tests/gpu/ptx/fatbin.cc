@@ -45,7 +45,7 @@ absl::Status NotWhole(size_t at, uint64_t bytes, size_t left) {
                                                  " bytes where ", left, " are left"));
 }
 
-// Off the front of `*rest`, which is at `at` of the container.
+// Takes an entry off the front of `*rest`, which begins at `at` in the container.
 absl::StatusOr<FatbinEntry> TakeEntry(size_t at, std::span<const uint8_t>* rest) {
   if (rest->size() < kEntryBytes) return NotWhole(at, kEntryBytes, rest->size());
   const auto header_bytes = ReadAt<uint32_t>(*rest, 4);

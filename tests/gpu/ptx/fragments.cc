@@ -5,7 +5,7 @@
 namespace heddle::ptx {
 namespace {
 
-// Compilers make of it what the machine has.
+// Compilers use the machine's vectors for it.
 constexpr int kVector = 8;
 typedef float Vector __attribute__((vector_size(kVector * sizeof(float))));
 

@@ -1,6 +1,6 @@
-// Which elements of matrices the registers of a warp hold, and sums of products of them: what mma
-// (ISA 9.7.14.5.8 "Matrix Fragments for mma.m16n8k16") and a warp's 16 rows of wgmma (9.7.15.5.1.1
-// "Register Fragments") have in common.
+// The elements of matrices that the registers of a warp hold, and sums of products of them: the
+// common part of mma (ISA 9.7.14.5.8 "Matrix Fragments for mma.m16n8k16") and of a warp's 16 rows
+// of wgmma (9.7.15.5.1.1 "Register Fragments").
 #pragma once
 
 #include <array>

@@ -47,7 +47,7 @@ struct LaunchConfig {
   int32_t dynamic_shared_bytes = 0;
 };
 
-// What loads and stores of warps did.
+// Memory accesses of warps.
 struct AccessCounts {
   int64_t global_requests = 0;  // loads and stores of a warp
   int64_t global_sectors = 0;   // of 32 bytes that they touch
@@ -59,7 +59,7 @@ struct AccessCounts {
   AccessCounts& operator+=(const AccessCounts& other);
 };
 
-// What a launch did. Counts are of warps' instructions unless said otherwise.
+// The counts of a launch, in warps' instructions unless said otherwise.
 struct Counts : AccessCounts {
   int64_t instructions = 0;
   std::vector<AccessCounts> accesses;  // by instruction, for MachineOptions::by_instruction
@@ -69,8 +69,8 @@ struct Counts : AccessCounts {
 };
 
 struct MachineOptions {
-  // Copies and products that need not have happened yet have not, until something waits for them;
-  // else they happen at once.
+  // Copies and products happen as late as possible, when something waits for them; otherwise at
+  // once.
   bool late = true;
   // Blocks from the last to the first.
   bool backward = false;
@@ -82,7 +82,7 @@ struct MachineOptions {
 
 class Block;
 
-// What warps have under way: async.cc and matrix.cc say what is in it.
+// A warp's pending operations: see async.cc and matrix.cc.
 struct CopiesUnderWay;
 struct ProductsUnderWay;
 struct BulkCopies;
@@ -180,7 +180,7 @@ class Warp {
   Block& block() { return block_; }
   const Instruction* current() const { return current_; }
   Counts& counts();
-  // Of the current instruction.
+  // Counts an access of the current instruction.
   void CountAccess(const AccessCounts& access);
   // Places of lanes.
   const std::vector<Group>& groups() const { return groups_; }
@@ -267,8 +267,8 @@ class Block {
 // What RunGroup sees to itself.
 Outcome RunBranch(Warp& warp, const Instruction& branch, Lanes taken);
 
-// Lets one thing that is under way and that nothing waited for yet happen; false: nothing is.
-// Called when no warp of the block can go on. async.cc.
+// Lets one pending operation that nothing has waited for happen; false if there is none. Called
+// when no warp of the block can continue. async.cc.
 bool AdvanceBulkCopies(Block& block);
 
 }  // namespace heddle::ptx

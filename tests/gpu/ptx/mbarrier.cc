@@ -193,7 +193,8 @@ Outcome RunTryWait(Warp& warp, const Instruction& instruction, Lanes lanes) {
   return Outcome::kDone;
 }
 
-// test_wait does not suspend: what loops on it is let go on by things happening meanwhile.
+// test_wait does not suspend: a loop around it continues because pending operations happen
+// meanwhile.
 Outcome RunTestWait(Warp& warp, const Instruction& instruction, Lanes lanes) {
   Lanes over = 0;
   if (!FindOver(warp, instruction, lanes, &over)) return Outcome::kAgain;

@@ -15,7 +15,7 @@ namespace {
 
 enum Space : int64_t { kGeneric, kGlobal, kShared, kLocal, kParam };
 
-// Of an access: in Instruction::detail.
+// Fields of an access in Instruction::detail.
 enum Detail : size_t { kSpace, kBytes, kSigned };
 
 uint8_t* Behind(Warp& warp, int64_t space, uint64_t address, int bytes, int lane) {
@@ -207,7 +207,7 @@ Outcome RunStore(Warp& warp, const Instruction& i, Lanes lanes) {
   return Outcome::kDone;
 }
 
-// d = what was there; there = f(that, b). One lane after the other, as a device may do it.
+// Computes d = old; new = f(old, b), one lane after the other, as a device may do it.
 template <typename T, typename F>
 Outcome RunAtomic(Warp& warp, const Instruction& i, Lanes lanes) {
   const bool keeps = i.opcode == "atom";

@@ -72,7 +72,7 @@ struct Instruction {
   int32_t line = 0;     // in the module's text
   int32_t source = -1;  // line of source, in Module::sources; -1: not known
   std::string text;     // for messages
-  // For whoever binds it: what `run` wants to know without looking at strings.
+  // For the binding code: data that `run` needs without reading strings.
   int64_t detail[4] = {};
 
   bool Has(std::string_view modifier) const;

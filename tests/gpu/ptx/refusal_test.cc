@@ -36,7 +36,9 @@ absl::Status Step(Device& device, Tensor logits, int32_t wanted) {
   HEDDLE_RETURN_IF_ERROR(device.Plan(batch.view()));
   int32_t token = -1;
   float logprob = 1;
-  const SampleRowParams row = {.temperature = 0, .num_top = 0};
+  SampleRowParams row;
+  row.temperature = 0;
+  row.num_top = 0;
   HEDDLE_RETURN_IF_ERROR(device.Run([&](Ops& ops) {
     ops.ScaleLogits(logits, 2.0f, 0.0f);
     ops.Sample({.logits = logits, .rows = {&row, 1}, .tokens = &token, .logprobs = &logprob});
@@ -45,7 +47,7 @@ absl::Status Step(Device& device, Tensor logits, int32_t wanted) {
   return absl::DataLossError("a wrong token, and no error");
 }
 
-// OK only if all that was done shows in what is read back.
+// Returns OK only if the data read back show all that was done.
 absl::Status LiveOnce() {
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device,
                           CreateCudaDevice({.workspace_bytes = int64_t{1} << 20}));

@@ -1,5 +1,5 @@
 // Lines of source behind PTX, from the .loc and .file that nvcc writes if asked for (-lineinfo).
-// What was inlined has a line of its own and those of whoever called for it.
+// Inlined code has its own line and those of its callers.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace heddle::ptx {
 
-// Of a module, read from its begin to its end.
+// The places of a module that is read from its begin to its end.
 class SourceLines {
  public:
   // What is behind `.loc`: "3 34 3, function_name $L__info_string1, inlined_at 2 76 3". Returns

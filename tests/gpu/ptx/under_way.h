@@ -1,4 +1,5 @@
-// What a block's threads have asked for and has not happened yet. See machine.h on asynchrony.
+// Operations that a block's threads have started and that have not happened yet. See machine.h on
+// asynchrony.
 // Thread-safety: none, as the machine.
 #pragma once
 
@@ -48,7 +49,7 @@ struct ProductsUnderWay {
   std::deque<Product> products;  // in the order of issue
   int64_t next_group = 0;
   bool fenced = false;  // wgmma.fence since the last wait
-  // Of the last products that were issued, at issued % size: all warps of a group must agree.
+  // The last issued products, at issued % size: all warps of a group must agree.
   struct Issued {
     const Instruction* instruction = nullptr;
     uint64_t a = 0, b = 0;
@@ -65,7 +66,7 @@ struct Mbarrier {
   int32_t expected = 0;
   int32_t pending = 0;  // arrivals
   int32_t bytes = 0;    // tx-count
-  // Which warp's initialisation no fence has ordered before the async proxy yet; -1: none's.
+  // The warp whose initialisations no fence has ordered before the async proxy yet; -1: none.
   int32_t unfenced_warp = -1;
 };
 
@@ -95,8 +96,8 @@ BulkCopies& BulkCopiesOf(Block& block);
 // it waits for a fence.proxy.async (ISA 9.7.9.25.2 and 9.7.15.4 "Async proxy"). False after Fail.
 bool CheckAsyncProxy(Warp& warp, uint32_t address, int64_t bytes, int lane);
 
-// What a warp whose lanes have all exited, or a block whose warps have, leaves behind although the
-// ISA wants it waited for; empty: nothing.
+// Operations that a warp whose lanes have all exited, or a block whose warps have, leaves behind
+// although the ISA requires a wait; empty: none.
 std::string LeftBehind(const Warp& warp);
 std::string LeftBehind(const Block& block);
 

@@ -20,14 +20,14 @@ using Product = ProductsUnderWay::Product;
 constexpr int kWarpsOfGroup = 4;
 constexpr int kRowsOfGroup = 64;  // M
 
-// What binding keeps of wgmma.mma_async.
+// The data that binding keeps for wgmma.mma_async.
 struct Form {
   int columns;  // N
   SmallFloat type;
   bool a_in_registers;
   bool a_mn_major, b_mn_major;
   bool negated;  // one of A and B is
-  // Of an instruction behind the fence that writes registers of the product; 0: none.
+  // Line of an instruction behind the fence that writes registers of the product; 0: none.
   int32_t write_line;
 };
 
@@ -87,7 +87,7 @@ class Accumulators {
   Sums sums_;
 };
 
-// Of the warpgroup's 64.
+// The warp's first row among the warpgroup's 64.
 int FirstRow(const Warp& warp) { return warp.index() % kWarpsOfGroup * kFragmentRows; }
 
 bool LoadA(Warp& warp, const Product& product, const Form& form, FragmentA* a) {
@@ -144,7 +144,7 @@ bool CheckHistory(Warp& warp, const ProductsUnderWay& own) {
   return true;
 }
 
-// No copy to where the product reads is under way; false after Fail.
+// Checks that no copy to memory that the product reads is pending; false after Fail.
 bool CheckArrived(Warp& warp, const SharedRange& range) {
   if (warp.block().bulk == nullptr) return true;
   for (const BulkCopies::Copy& copy : warp.block().bulk->copies) {
@@ -237,7 +237,7 @@ Outcome RunCommit(Warp& warp, const Instruction& instruction, Lanes lanes) {
   return Outcome::kDone;
 }
 
-// All but the last detail[0] committed groups; what was not committed is not waited for.
+// Waits for all but the last detail[0] committed groups; uncommitted products are not waited for.
 Outcome RunWait(Warp& warp, const Instruction& instruction, Lanes lanes) {
   if (!AllLanesHere(warp, instruction, lanes)) return Outcome::kAgain;
   ProductsUnderWay& under_way = ProductsOf(warp);

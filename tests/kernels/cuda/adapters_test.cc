@@ -1,5 +1,5 @@
-// What low-rank adapters add to Linear: the reference, the CPU's levels and the emulated CUDA
-// device against sums in double over the factors themselves.
+// The contribution of low-rank adapters to Linear: the reference, the CPU's levels and the emulated
+// CUDA device against sums in double over the factors themselves.
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/machine.h"
 #include "kernels/kv_element.h"
 #include "kernels/nano_batch.h"
+#include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {
@@ -41,7 +41,7 @@ struct TestAdapters {
             .max_rank = max_rank};
   }
 
-  // What slot's factors make of a row of x, for weight row r, and the sum of magnitudes.
+  // The contribution of slot's factors to weight row r for a row of x, and the sum of magnitudes.
   double Delta(int32_t slot, const Matrix& x, int64_t t, int64_t r, double* magnitude) const {
     double sum = 0;
     for (size_t p = 0; p < parts.size(); ++p) {
@@ -93,7 +93,7 @@ struct Case {
   DType factors = DType::kBF16;
   int64_t cols = 96;
   std::vector<AdapterPart> parts = {{0, 40}, {40, 12}, {52, 12}};
-  // Of slots 0, 1, 2 and each part: many, one, none.
+  // Ranks of slots 0, 1, 2 and each part: many, one, none.
   std::vector<std::vector<int32_t>> ranks = {{16, 8, 0}, {1, 3, 5}, {0, 0, 33}};
   int32_t block_rows = 4;
   std::vector<BatchSpec::Sequence> sequences = {{1, 9}, {3, 5}, {1, 1}, {2, 7}, {1, 4}};
@@ -131,7 +131,7 @@ struct Problem {
     return all;
   }
 
-  // Of weight row r, and what an error may be relative to.
+  // The product of weight row r, and the magnitude that errors are relative to.
   double Product(const Case& c, int64_t t, int64_t r, double* magnitude) const {
     double sum = c.bias ? bias[static_cast<size_t>(r)] : 0.0;
     for (int64_t k = 0; k < c.cols; ++k) {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/machine.h"
+#include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {
@@ -52,7 +52,7 @@ double Tolerance(const AttentionCase& c, DType act, double expected) {
   return kLargestValue * (2 * scores + 1e-5 + weights) + RoundingOf(act, expected);
 }
 
-// Of a cache of 16-bit floats, all positions that no span counts become NaN.
+// Sets all positions of a cache of 16-bit floats that no span counts to NaN.
 void PoisonRest(const HostBatch& batch, TestCache& cache) {
   const KvCacheView& view = cache.view;
   std::vector<bool> used(static_cast<size_t>(view.num_pages) * view.page_tokens, false);

@@ -1,10 +1,10 @@
-// Attention of which parts are computed apart: chunks that are split along their context, and
+// Attention whose parts are computed separately: chunks that are split along their context, and
 // prefixes that several sequences share.
 #include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/emulator.h"
+#include "tests/emulate/emulator.h"
 #include "tests/kernels/cuda/attention_case.h"
 #include "tests/kernels/cuda/emulated.h"
 

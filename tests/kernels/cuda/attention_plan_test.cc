@@ -27,7 +27,7 @@ struct Keys {
 };
 using PackedRow = std::pair<int32_t, int32_t>;  // sequence, packed row
 
-// What a plan does, row by row.
+// Checks a plan row by row.
 class Audit {
  public:
   Audit(const HostBatch& batch, const AttentionGrouping& grouping, const AttentionPlan& plan)
@@ -281,7 +281,7 @@ TEST_CASE("The parts of attention's workspace lie one behind the other", "[cuda]
       auto* values = static_cast<uint8_t*>(wide.values);
       CHECK(values >= static_cast<uint8_t*>(wide.keys) + n_pages * wide.page_bytes());
       CHECK(values + n_pages * wide.page_bytes() <= memory.data() + bytes);
-      // Half of the workspace, but for little.
+      // The copy takes half of the workspace, except for a little.
       CHECK(2 * n_pages * wide.page_bytes() > bytes * 9 / 20);
     }
   }
@@ -360,7 +360,7 @@ TEST_CASE("Sequences are grouped as lets them read the fewest keys", "[cuda][pla
   SharePages({{0, 3}, 320}, &near);
   SharePages({{2, 4}, 320}, &near);
   CHECK(Found(near, 64) == Groups{{{0, 1, 2, 3, 4}, 208}});
-  // Of a page that two have, one may see less.
+  // A page that two sequences have, of which one may see less.
   TestBatch less({{{1, 300}, {1, 200, 137}}, 16});
   SharePages({{0, 1}, 128}, &less);
   less.span_page[less.span_begin[1] + 8] = less.span_page[8];

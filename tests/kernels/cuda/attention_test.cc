@@ -4,7 +4,7 @@
 #include "catch2/catch.hpp"
 #include "kernels/cuda/attention/attention_choice.h"
 #include "kernels/cuda/attention/attention_params.h"
-#include "kernels/cuda/emulate/emulator.h"
+#include "tests/emulate/emulator.h"
 #include "tests/kernels/cuda/attention_case.h"
 #include "tests/kernels/cuda/emulated.h"
 #include "tests/kernels/layer_groups.h"
@@ -78,7 +78,8 @@ TEST_CASE("Windows, soft caps and sinks match the reference, in prompts and over
   }
 }
 
-// More tiles than multiprocessors, tiles of one row more or less, stages of one key more or less.
+// More tiles than multiprocessors, tiles with one row more or less, stages with one key more or
+// less.
 BatchSpec Prompts(int32_t page_tokens) {
   return {{{150, 150}, {65, 193, 50}, {17, 128}, {64, 65}, {128, 513, 300}, {1, 40}}, page_tokens};
 }
@@ -116,7 +117,7 @@ TEST_CASE("Prompts on warpgroups keep windows, soft caps, sinks and groups", "[c
   cuda::emulate::SetOrder(cuda::emulate::Order::kForward);
 }
 
-// Three tiles and more of each key: on a copy of the pages in 16 bits, where the cache has 8.
+// Each key is in three tiles or more: on a copy of the pages in 16 bits if the cache has 8.
 TEST_CASE("Long chunks over caches of 8 bits match the reference", "[cuda][hopper]") {
   const BatchSpec batch = {{{1, 300}, {200, 333, 129}, {1, 20}, {190, 190}}, 16};
   for (DType cache : {DType::kF8E4M3, DType::kInt8}) {
@@ -137,7 +138,7 @@ TEST_CASE("Long chunks over caches of 8 bits match the reference", "[cuda][hoppe
                    DType::kBF16);
     CheckAttention({.batch = batch, .n_heads = 8, .cache = cache, .compute_major = 8},
                    DType::kBF16);
-    // In parts, which are merged.
+    // These are computed in parts, which are merged.
     CheckAttention({.batch = {{{100, 1500, 77}}, 16},
                     .n_kv_heads = 1,
                     .cache = cache,

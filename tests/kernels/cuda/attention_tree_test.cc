@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/emulator.h"
+#include "tests/emulate/emulator.h"
 #include "tests/kernels/cuda/attention_case.h"
 #include "tests/kernels/cuda/emulated.h"
 
@@ -85,7 +85,7 @@ TEST_CASE("A tree on a long context is split and merged", "[cuda][tree]") {
   }
 }
 
-// Steps of one size, so that their launches are one graph's with other parameters.
+// Steps have one size, so that their launches are one graph's with other parameters.
 TEST_CASE("A replayed step sees the tree that it has, not that of the step before",
           "[cuda][tree]") {
   const auto device = EmulatedDevice(DType::kBF16);

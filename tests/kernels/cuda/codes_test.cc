@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/linear/cuda_weight.h"
+#include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
 #include "tests/kernels/cuda/quantised.h"
 
@@ -61,8 +61,8 @@ Matrix Multiply(Device& device, const Case& c, DType act, const TestWeight& weig
   return out;
 }
 
-// A product with row r of the weight, and what it may be off by: F32 sums of single products, BF16
-// on the way to an epilogue, and where codes are not multiplied, weights in BF16.
+// A product with row r of the weight, and its allowed error: F32 sums of single products, BF16 on
+// the way to an epilogue and, if codes are not multiplied, weights in BF16.
 struct Product {
   double value, error;
 };
@@ -80,7 +80,7 @@ Product ProductAt(const Case& c, const TestWeight& weight, const Matrix& x,
   return {value, 0.002 * std::sqrt(magnitude) + 0.01 + rounded + weights};
 }
 
-// What output r may be off by, besides its own rounding.
+// The allowed error of output r, besides its own rounding.
 double AllowedAt(const Case& c, const TestWeight& weight, const Matrix& x,
                  const std::vector<float>& bias, int64_t t, int64_t r) {
   const Product y = ProductAt(c, weight, x, bias, t, r);
@@ -360,8 +360,8 @@ TEST_CASE("Codes are multiplied only where library, device, shape and checkpoint
   }
 }
 
-// Where norms make codes of a row they keep it in whole turns of 2048 columns: 13 of them are 104
-// KiB, of the 99 that a block has on some devices.
+// Norms that make codes of a row keep it in whole rounds of 2048 columns: 13 of them are 104 KiB,
+// while a block has 99 on some devices.
 TEST_CASE("Rows that a device's shared memory does not hold become codes in two passes", "[cuda]") {
   constexpr int64_t kCols = 24832, kTokens = 33;
   Random random(3);

@@ -3,12 +3,12 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/runtime/staging.h"
 #include "kernels/cuda/runtime/tape.h"
+#include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {
@@ -61,7 +61,7 @@ TEST_CASE("Errors that have one cause are explained by it", "[cuda]") {
   const auto has = [](cuda::Error error, const char* text) {
     return cuda::AdviceFor(error).find(text) != std::string::npos;
   };
-  // Numbers: CUDA Runtime API, cudaError_t.
+  // The numbers are those of the CUDA Runtime API, cudaError_t.
   CHECK(has(46, "compute mode"));     // cudaErrorDevicesUnavailable
   CHECK(has(209, "architectures"));   // cudaErrorNoKernelImageForDevice
   CHECK(has(802, "fabricmanager"));   // cudaErrorSystemNotReady
@@ -255,7 +255,7 @@ TEST_CASE("More mixtures of kernels than there are graphs for still run", "[cuda
   CHECK(graphs.counts().direct == 140);  // each was forgotten before it came again
 }
 
-// Decoding steps of three sequences whose contexts grow, on one device; the outputs of all.
+// Runs decoding steps of three sequences whose contexts grow, on one device; returns all outputs.
 std::vector<float> DecodeSteps(bool graphs) {
   auto device = *CreateCudaDevice(
       {.activations = DType::kBF16, .workspace_bytes = int64_t{4} << 20, .graphs = graphs});
@@ -293,8 +293,8 @@ TEST_CASE("Steps replayed as graphs give the bits of steps launched directly", "
   CHECK(DecodeSteps(true) == DecodeSteps(false));
 }
 
-// Launches that graphs were changed by, per step of a decoding batch whose contexts grow by a token
-// each: two layers, and draws.
+// Launches by which graphs were changed, per step of a decoding batch whose contexts grow by a
+// token each: two layers, and draws.
 double ChangesPerStep(const std::vector<BatchSpec::Sequence>& first, int32_t steps) {
   OnMachine on({});
   auto device = *CreateCudaDevice({.activations = DType::kBF16, .workspace_bytes = 4 << 20});
@@ -313,7 +313,8 @@ double ChangesPerStep(const std::vector<BatchSpec::Sequence>& first, int32_t ste
     const Tensor t = qkv.tensor();
     return Tensor{t.row<uint16_t>(0) + begin * kDim, t.rows, count * kDim, t.stride};
   };
-  std::vector<SampleRowParams> draws(static_cast<size_t>(rows), {.temperature = 0, .num_top = -1});
+  std::vector<SampleRowParams> draws(static_cast<size_t>(rows));
+  for (SampleRowParams& draw : draws) draw.temperature = 0;
   std::vector<int32_t> tokens(static_cast<size_t>(rows));
   constexpr int32_t kWarmUp = 3;  // direct, the graph, and one more
   int64_t before = 0;
@@ -350,13 +351,15 @@ double ChangesPerStep(const std::vector<BatchSpec::Sequence>& first, int32_t ste
 TEST_CASE("Decoding steps change their graphs where attention's grid changes, and nowhere else",
           "[cuda]") {
   CHECK(ChangesPerStep({{1, 300}}, 64) == 0);
-  // Four times a context has a part more: a launch of attention and one of the merge per layer.
+  // Four times, a context gets a further part: a launch of attention and one of the merge per
+  // layer.
   CHECK(ChangesPerStep({{1, 300}, {1, 20}, {1, 95}, {1, 41}, {1, 130}, {1, 7}, {1, 77}, {1, 512}},
                        64) <= 4 * 4 / 64.0);
 }
 
 // Greedy chains of tokens, one per row: a row's logits are a product of its token's row of the
-// table. With `ahead`, each step is launched before the one before is finished and names its draws.
+// table. With `ahead`, each step is launched before the previous one is finished and names its
+// draws.
 std::vector<std::vector<int32_t>> Chains(int32_t rows, int32_t steps, bool ahead, bool report) {
   constexpr int32_t kVocab = 97, kHidden = 64;
   auto device = *CreateCudaDevice(
@@ -378,17 +381,22 @@ std::vector<std::vector<int32_t>> Chains(int32_t rows, int32_t steps, bool ahead
   const auto launch = [&](size_t step) {
     TestBatch batch({std::vector<BatchSpec::Sequence>(static_cast<size_t>(rows), {1, 5}), 16});
     batch.token_ids = tokens[step];
-    for (int32_t r = 0; r < rows && ahead && step > 0; ++r) batch.token_ids[r] = ~r;
+    if (ahead && step > 0) {
+      batch.token_ids.assign(rows, -1);  // nobody knows them yet
+      for (int32_t r = 0; r < rows; ++r) batch.draw_of_row.push_back(r);
+    }
     REQUIRE(device->Plan(batch.view()).ok());
     tokens[step + 1].resize(rows);
     logprobs[step].resize(rows);
-    const SampleRowParams row{.temperature = 0, .num_top = report ? 0 : -1};
+    SampleRowParams row;
+    row.temperature = 0;
+    row.num_top = report ? 0 : -1;
     std::vector<SampleRowParams> draws(rows, row);
     for (int32_t r = 0; r < rows; ++r) draws[r].logit_row = r;
     const auto status = device->Launch([&](Ops& ops) {
       ops.Embed(*packed_table, 1.0f, x);
       ops.Linear({.x = x, .weight = packed_head.get(), .out = out, .out_f32 = true});
-      // In two calls, as blocks of logits are drawn from.
+      // Draws in two calls, like blocks of logits.
       const auto draw = [&](int32_t from, int32_t count) {
         ops.Sample({.logits = out,
                     .rows = std::span(draws).subspan(from, count),
@@ -421,7 +429,7 @@ TEST_CASE("Steps launched ahead run the tokens that the step before draws", "[cu
   for (const bool is_late : {false, true}) {
     OnMachine on({.is_late = is_late});
     for (const bool report : {false, true}) {
-      // As graphs, and launched one by one.
+      // The steps run as graphs, and launched one by one.
       CHECK(Chains(5, 7, /*ahead=*/true, report) == Chains(5, 7, /*ahead=*/false, report));
       CHECK(Chains(40, 4, /*ahead=*/true, report) == Chains(40, 4, /*ahead=*/false, report));
     }
@@ -459,7 +467,7 @@ TEST_CASE("A fault shows when the step in which it was is waited for", "[cuda]")
     OnMachine on({.launches_before_fault = 1, .is_late = is_late});
     REQUIRE(launch().ok());
     REQUIRE(launch().ok());
-    // Of a machine that is not late the second has run when the first is waited for.
+    // On a machine that is not late, the second has run when the first is waited for.
     CHECK(device->Finish().ok() == is_late);
     CHECK(absl::IsUnavailable(device->Finish().status()));
     CHECK(absl::IsUnavailable(device->Synchronize()));

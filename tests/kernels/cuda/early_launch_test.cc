@@ -1,5 +1,5 @@
-// Launches that may begin before those before them have ended: that kernels which keep the rules of
-// primitives.cuh compute the same, and that the emulator shows it when one does not.
+// Launches that may begin before earlier ones have ended: kernels that keep the rules of
+// primitives.cuh compute the same, and the emulator shows it if one does not keep them.
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/primitives/launch.cuh"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/runtime/stream.h"
 #include "kernels/cuda/runtime/tape.h"
+#include "tests/emulate/machine.h"
 
 namespace heddle::kernels::cuda {
 namespace {
@@ -26,7 +26,7 @@ struct AddParams {
 };
 
 HEDDLE_DEVICE int Mine() { return BlockX() * kThreads + ThreadX(); }
-// Of the next block: what another block of the kernel before has written.
+// An index of the next block, which another block of the previous kernel has written.
 HEDDLE_DEVICE int Other() { return (Mine() + kThreads) % kValues; }
 
 HEDDLE_KERNEL AddOne(HEDDLE_PARAMS(AddParams, p)) {
@@ -81,7 +81,7 @@ class Bench {
 
   Runtime& runtime() { return *runtime_; }
   std::vector<float>& values(int i) { return values_[i]; }
-  // From values `from` to values `to`.
+  // Launches `kernel` from values `from` to values `to`.
   void Launch(Kernel kernel, int from, int to, int lane = 0) {
     const LaunchShape shape = {.grid_x = kBlocks, .threads = kThreads};
     const AddParams params = {values_[from].data(), values_[to].data()};

@@ -1,5 +1,5 @@
-// What the tests of emulated CUDA ops share: the device under test in both activation types, and
-// matrices of its activation type.
+// Shared parts of the tests of emulated CUDA ops: the device under test in both activation types,
+// and matrices of its activation type.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace heddle::kernels::test {
 
-// Aborts the test if it cannot be made. A small workspace makes work go in pieces.
+// Aborts the test if it cannot be made. With a small workspace, work is done in pieces.
 std::unique_ptr<Device> EmulatedDevice(DType activations,
                                        int64_t workspace_bytes = int64_t{4} << 20);
 
@@ -40,7 +40,7 @@ class Activations {
   uint8_t* base_;
 };
 
-// Half a unit in the last place of `value` in `dtype`: what one rounding may cost.
+// Half a unit in the last place of `value` in `dtype`: the largest error of one rounding.
 double RoundingOf(DType dtype, double value);
 
 }  // namespace heddle::kernels::test

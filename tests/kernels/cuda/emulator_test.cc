@@ -1,6 +1,6 @@
 // The emulator itself: it must find what it claims to find, and its matrix instructions must be
 // those of the PTX specification.
-#include "kernels/cuda/emulate/emulator.h"
+#include "tests/emulate/emulator.h"
 
 #include <functional>
 #include <string>
@@ -128,7 +128,7 @@ TEST_CASE("Threads that wait for one that never comes are found", "[emulate]") {
                             }
                           }),
                  "lanes of one warp meet in"));
-  // And the next launch is not disturbed.
+  // The next launch is not disturbed.
   CHECK(Findings(64, 0, [] { SyncThreads(); }).empty());
 }
 

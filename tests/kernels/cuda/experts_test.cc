@@ -83,7 +83,7 @@ TEST_CASE("A mixture of experts is that of the reference in every format", "[cud
   for (DType act : kActivations) {
     for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0,
                         DType::kQ4_1, DType::kQ5_1, DType::kMXFP4, DType::kF8G32}) {
-      // Of 40 rows some 27 share an expert: chunks of 32, the last one partly filled.
+      // Some 27 of 40 rows share an expert: chunks of 32, the last one partly filled.
       for (auto [n_rows, activation] :
            {std::pair{int64_t{5}, Activation::kSilu}, {40, Activation::kClampedSwiglu}}) {
         INFO(Info(act).name << " activations, " << Info(dtype).name << " weights");

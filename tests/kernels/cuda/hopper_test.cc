@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/emulator.h"
 #include "kernels/cuda/primitives/primitives_hopper.cuh"
 #include "kernels/cuda/runtime/stream.h"
+#include "tests/emulate/emulator.h"
 
 namespace heddle::kernels::cuda {
 namespace {
@@ -158,7 +158,7 @@ TEST_CASE("A tile arrives swizzled, and not before its barrier says so", "[emula
                  "nobody waited for"));
 }
 
-// What a warpgroup does wrong with a tile that all its threads store and then multiply.
+// The mistake that a warpgroup makes with a tile that all its threads store and then multiply.
 enum class Fault { kNone, kNoProxyFence, kNoBarrier, kNoFence, kNoWait, kTooEarly };
 
 std::vector<std::string> MultiplyTile(Fault fault) {

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/emulator.h"
-#include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/linear/linear_params.h"
 #include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/kv_element.h"
+#include "tests/emulate/emulator.h"
+#include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
 #include "tests/kernels/cuda/quantised.h"
 
@@ -32,7 +32,7 @@ uint8_t CodeOf(float value, bool is_int) {
                 : F32ToF8E4M3(value);
 }
 
-// Memory for codes of n rows, with what must not be written filled with a pattern.
+// Memory for codes of n rows; memory that must not be written is filled with a pattern.
 struct CodeBuffer {
   CodeBuffer(WeightLayout layout, int64_t n, int64_t cols) : n_rows(n) {
     rows.layout = layout;
@@ -108,7 +108,7 @@ TEST_CASE("Rows become the codes that their definition gives, and come back", "[
   CHECK(cuda::emulate::TakeFindings().empty());
 }
 
-// [cols] on 16-byte boundaries, as devices have them.
+// A vector [cols] on a 16-byte boundary, as on devices.
 struct AlignedFloats {
   explicit AlignedFloats(const std::vector<float>& values) : storage(values.size() + 4) {
     data = storage.data() + (16 - reinterpret_cast<uintptr_t>(storage.data()) % 16) % 16 / 4;
@@ -118,7 +118,7 @@ struct AlignedFloats {
   float* data;
 };
 
-// Row t of what `args` leaves, in F64.
+// Row t of the result of `args`, in F64.
 std::vector<double> NormedRow(const NormArgs& args, const Matrix& x, int64_t t) {
   const int64_t cols = x.num_cols();
   double mean = 0, squares = 0;
@@ -370,7 +370,7 @@ TEST_CASE("Codes are left only for many rows of one reader whose product they fi
   CHECK(!LeavesCodes({.adapted = true}));
 }
 
-// The first product's rows are normed on the way; kHidden columns.
+// The first product's rows are normed on the way; there are kHidden columns.
 std::vector<float> RunNormed(const Mlp& c, bool fused, const NormArgs& norm,
                              const TestWeight& weight, Matrix x) {
   cuda::emulate::SetMachine(c.machine);

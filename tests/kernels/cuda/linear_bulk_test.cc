@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/emulator.h"
+#include "tests/emulate/emulator.h"
 #include "tests/kernels/cuda/product_case.h"
 
 namespace heddle::kernels::test {

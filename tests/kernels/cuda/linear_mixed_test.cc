@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/emulator.h"
-#include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/linear/cuda_weight.h"
 #include "kernels/cuda/linear/linear_choice.h"
+#include "tests/emulate/emulator.h"
+#include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
 #include "tests/kernels/cuda/product_case.h"
 

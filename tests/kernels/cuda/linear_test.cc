@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/emulator.h"
-#include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/linear/cuda_weight.h"
+#include "tests/emulate/emulator.h"
+#include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {
@@ -56,8 +56,9 @@ Matrix Run(Device& device, const Case& c, DType act, const Inputs& inputs, bool*
   return out;
 }
 
-// What F32 sums of `cols` products, inputs rounded where the kernels round them, and the output's
-// rounding may differ from the reference by. Outputs of gates are products of two such sums.
+// The allowed difference from the reference: that of F32 sums of `cols` products, inputs rounded
+// where the kernels round them, and the output's rounding. Outputs of gates are products of two
+// such sums.
 double Tolerance(const Case& c, DType act, const Matrix& x, const TestWeight& w, int64_t t,
                  int64_t r, double expected) {
   auto error_of = [&](int64_t row) {
@@ -100,7 +101,7 @@ void Check(const Case& c, DType act) {
   const Inputs inputs = {weight, x, out, bias};
   Matrix expected = Run(*reference, plain, DType::kF32, inputs, &gaps);
   cuda::emulate::SetMachine({.compute_major = c.compute_major, .has_library = c.library});
-  // Many rows of codes without BF16 in memory have tests of their own (linear_mixed_test.cc).
+  // Many rows of codes without BF16 in memory have separate tests (linear_mixed_test.cc).
   auto device = CreateCudaDevice({.activations = act,
                                   .workspace_bytes = c.workspace_bytes,
                                   .graphs = !c.library,
@@ -137,7 +138,7 @@ TEST_CASE("Few rows through the fragment kernel match the reference in every for
   }
 }
 
-// On sm_90a: by bulk copies.
+// On sm_90a bulk copies are used.
 TEST_CASE("Many rows through the tiled kernel match the reference in every format", "[cuda]") {
   for (DType weight : kOwnTypes) {
     for (int32_t major : {8, 9}) {
@@ -424,7 +425,7 @@ TEST_CASE("Every epilogue is applied by every kernel", "[cuda]") {
         DType::kBF16);
 }
 
-// So many rows that a library comes first.
+// There are so many rows that a library comes first.
 TEST_CASE("What a library multiplies gets every epilogue", "[cuda]") {
   for (DType weight : {DType::kBF16, DType::kF16, DType::kQ4_K}) {
     Case c{.n = 420, .cols = 256, .rows = 42, .weight = weight, .library = true};

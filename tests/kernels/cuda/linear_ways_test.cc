@@ -1,5 +1,5 @@
-// Products on a device that tunes: the ways are timed when a shape is first met, nothing but the
-// output shows of it, and what was found out is kept to.
+// Products on a device that tunes: the ways are timed when a shape is first met, which affects
+// nothing but the time, and the result is kept.
 #include "kernels/cuda/linear/linear_ways.h"
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/linear/linear_params.h"
+#include "tests/emulate/machine.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {
@@ -65,8 +65,8 @@ TEST_CASE("Steps of rows hold all numbers, each between two", "[cuda]") {
   CHECK(before == 8192);
 }
 
-// A prompt of 200 tokens goes as one of 208 does, and not as one of 256, which bulk copies cut in
-// two.
+// A prompt of 200 tokens uses the same way as one of 208, and not as one of 256, which bulk copies
+// cut in two.
 TEST_CASE("Bulk copies cut all products of a step alike, up to two blocks", "[cuda]") {
   const auto blocks = [](int64_t n) {
     return (n + cuda::kBulkBlockRows - 1) / cuda::kBulkBlockRows;
@@ -126,7 +126,7 @@ std::vector<float> Product(Device& device, DType act, const Case& c, const TestW
   return values;
 }
 
-// How far `found` is from `expected`, of the spread of these.
+// The distance of `found` from `expected`, as a share of the latter's spread.
 double Distance(const std::vector<float>& found, const std::vector<float>& expected) {
   double squares = 0, differences = 0;
   for (size_t i = 0; i < found.size(); ++i) {
@@ -136,7 +136,7 @@ double Distance(const std::vector<float>& found, const std::vector<float>& expec
   return std::sqrt(differences / squares);
 }
 
-// Twice on a device that tunes.
+// Multiplies twice on a device that tunes.
 void Check(Device& device, const Case& c, double tolerance) {
   INFO(Info(c.weight).name << ", epilogue " << static_cast<int>(c.epilogue));
   Random random(static_cast<uint32_t>(c.n + c.rows));
@@ -166,7 +166,7 @@ void CheckAll(Device& device, double f8_tolerance) {
     Check(device, {.weight = DType::kF8G32, .row_scaled = true, .epilogue = epilogue},
           f8_tolerance);
   }
-  // Of another shape, as the epilogue is not part of it: each is timed, and adds once.
+  // These have another shape, as the epilogue is not part of it: each is timed, and adds once.
   Check(device, {.weight = DType::kBF16, .epilogue = Epilogue::kAdd, .rows = 80}, kBF16Tolerance);
   Check(device, {.weight = DType::kQ4_0, .epilogue = Epilogue::kAdd, .rows = 80}, kBF16Tolerance);
   Check(device,
@@ -230,8 +230,8 @@ TEST_CASE("Without memory to try ways in, a product goes as predicted", "[cuda]"
   CHECK(Distance(found, expected) < kBF16Tolerance);
 }
 
-// Whether rows between two products are left as codes depends on how the second one goes, which is
-// not known before it was timed.
+// Whether rows between two products are left as codes depends on the second product's way, which is
+// unknown before it was timed.
 TEST_CASE("Rows are left as codes for a product only when it is known to take them", "[cuda]") {
   cuda::emulate::SetMachine({.has_library = true});
   auto device = TunedDevice();

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/machine.h"
 #include "kernels/cuda/nano_split.h"
 #include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/runtime/tape.h"
 #include "kernels/nano_batch.h"
+#include "tests/emulate/machine.h"
 #include "tests/kernels/batch_edits.h"
 #include "tests/kernels/cuda/emulated.h"
 
@@ -70,7 +70,7 @@ TEST_CASE("A profile of another device, or one that cannot be followed, is refus
         "GPUs; use --device cuda:N");
 }
 
-// value = (value + 1) * 2 only in the right order; on lanes 0 and 1 in turn.
+// value = (value + 1) * 2 holds only in the right order; the ops are on lanes 0 and 1 in turn.
 TEST_CASE("A tape's lanes meet where they wait for each other, replayed or not", "[cuda][nano]") {
   auto runtime = *cuda::Runtime::Open(0);
   for (const bool waits : {true, false}) {

@@ -29,7 +29,7 @@ struct Problem {
   std::vector<float> bias;
 };
 
-// `times` times; what one product leaves behind would show in the next.
+// Multiplies `times` times, so that what one product leaves behind would show in the next.
 Matrix Multiply(Device& device, DType act, const ProductCase& c, const Problem& problem) {
   const WeightSource source = problem.weight.source();
   auto packed = device.Pack({&source, 1});
@@ -69,8 +69,8 @@ Matrix MultiplyOnCuda(const CudaDeviceOptions& options, const ProductCase& c,
   return Multiply(**device, DType::kBF16, c, problem);
 }
 
-// Sum over k of |x w|: what rounding errors of sums are relative to. Of gates, both parts, times
-// the other's size: |act(y)| <= |y|, and slopes are at most 1.13.
+// Sum over k of |x w|, to which rounding errors of sums are relative. For gates both parts are
+// included, times the other's size: |act(y)| <= |y|, and slopes are at most 1.13.
 double Magnitude(const ProductCase& c, const Problem& problem, int64_t t, int64_t r) {
   auto row = [&](int64_t i, double* sum) {
     double size = 0;
@@ -102,7 +102,7 @@ void CheckProduct(const ProductCase& c, bool rounds_weights) {
   in_memory.always_dequantizes = true;
   const Matrix dequantised = MultiplyOnCuda(in_memory, c, problem);
   const Matrix found = MultiplyOnCuda(options, c, problem);
-  // Of BF16 weights nothing is rounded.
+  // BF16 weights are not rounded.
   const double weight_rounding = c.weight == DType::kBF16 ? 0 : 0x1p-8;
   int64_t wrong = 0, differ = 0;
   for (int64_t t = 0; t < found.num_rows(); ++t) {

@@ -21,8 +21,8 @@ struct ProductCase {
   int times = 1;
 };
 
-// The values are those of weights rounded to BF16: of those, up to the order of sums in F32; of the
-// exact weights, up to that rounding. Kernels for few rows do not round weights.
+// The values are those of weights rounded to BF16: they agree with those up to the order of sums in
+// F32, and with the exact weights up to that rounding. Kernels for few rows do not round weights.
 void CheckProduct(const ProductCase& c, bool rounds_weights = true);
 
 }  // namespace heddle::kernels::test

@@ -1,4 +1,4 @@
-// Rows of x as products of codes see them: made here by the definition, in plain loops.
+// Rows of x as products of codes see them, computed from the definition in plain loops.
 #pragma once
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "kernels/cuda/emulate/emulator.h"
+#include "tests/emulate/emulator.h"
 #include "tests/kernels/cuda/emulated.h"
 
 namespace heddle::kernels::test {
@@ -72,6 +72,9 @@ TEST_CASE("Draws with any filters are those of the reference", "[cuda]") {
       SampleRowParams row;
       row.logit_row = random.Below(3);
       row.temperature = i % 5 == 0 ? 0.0f : random.Uniform(0.2f, 2.0f);
+      row.xtc_probability = i % 9 > 5 ? random.Uniform(0.3f, 1.0f) : 0.0f;
+      row.xtc_threshold = random.Uniform(0.005f, 0.3f);
+      row.top_n_sigma = i % 8 == 3 || i % 8 == 6 ? random.Uniform(0.05f, 4.0f) : -1.0f;
       row.top_k = i % 2 == 0 ? 1 + random.Below(50) : 0;
       row.top_p = i % 3 == 0 ? random.Uniform(0.0f, 1.0f) : 1.0f;
       row.min_p = i % 7 == 0 ? random.Uniform(0.0f, 0.5f) : 0.0f;
@@ -91,8 +94,10 @@ TEST_CASE("There is room for the alternatives of 65,536 rows of a step", "[cuda]
   constexpr int32_t kRows = 65536, kTop = 20;
   Random random(4);
   Matrix logits = RandomLogits(random, 1, 40);
-  const std::vector<SampleRowParams> rows = {
-      {.logit_row = 0, .temperature = 0, .num_top = kTop, .forced_token = 3}};
+  std::vector<SampleRowParams> rows(1);
+  rows[0].temperature = 0;
+  rows[0].num_top = kTop;
+  rows[0].forced_token = 3;
   Check(logits, rows, kRows * kTop);  // one row, as wide as all of them
 }
 
@@ -104,6 +109,9 @@ TEST_CASE("Ties are cut by id, in the ranking and in the draw", "[cuda]") {
   std::vector<SampleRowParams> rows;
   for (uint64_t i = 0; i < 60; ++i) {
     SampleRowParams row;
+    row.xtc_probability = i % 7 > 4 ? random.Uniform(0.3f, 1.0f) : 0.0f;
+    row.xtc_threshold = random.Uniform(0.0005f, 0.01f);
+    row.top_n_sigma = i % 5 == 1 ? random.Uniform(0.05f, 4.0f) : -1.0f;
     row.top_k = i % 3 == 0 ? 0 : 1 + random.Below(999);
     row.top_p = i % 3 == 1 ? 1.0f : random.Uniform(0.01f, 0.99f);
     row.typical_p = i % 4 == 2 ? random.Uniform(0.05f, 0.99f) : 1.0f;

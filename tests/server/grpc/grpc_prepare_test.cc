@@ -1,4 +1,4 @@
-// Preparing requests off the workers of the gRPC front end, as the HTTP server does off its I/O
+// Requests are prepared off the workers of the gRPC front end, as the HTTP server does off its I/O
 // threads.
 #include <chrono>
 #include <future>
@@ -113,7 +113,7 @@ TEST_CASE("Calls beyond the bound are RESOURCE_EXHAUSTED", "[grpc][prepare]") {
   Served served;
   auto running = std::async(std::launch::async, [&served] { return served.Tokenize(kHeld); });
   REQUIRE(served.codec.text_gate.WaitForReached(1));
-  // Two more, of which one has room: whichever it is waits, and the other is refused.
+  // Two more, for one of which there is room: whichever it is waits, and the other is refused.
   auto one = std::async(std::launch::async, [&served] { return served.Tokenize(kHeld); });
   auto other = std::async(std::launch::async, [&served] { return served.Tokenize(kHeld); });
   const auto refused = [&] {

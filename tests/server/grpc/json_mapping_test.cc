@@ -1,6 +1,7 @@
 #include "server/grpc/json_mapping.h"
 
 #include "catch2/catch.hpp"
+#include "engine/sampling_params.h"
 #include "nlohmann/json.hpp"
 #include "proto/heddle/v1/inference.pb.h"
 
@@ -20,6 +21,28 @@ TEST_CASE("Fields keep their names, and unset ones are left out", "[grpc][unit]"
   (*request.mutable_logit_bias())["7"] = -1.5;
   CHECK(Body(request) ==
         nlohmann::json::parse(R"({"prompt": "a", "max_tokens": 0, "logit_bias": {"7": -1.5}})"));
+}
+
+TEST_CASE("Both requests have each number that sampling takes, in its type", "[grpc][unit]") {
+  for (const auto* message : {v1::GenerateRequest::descriptor(), v1::ChatRequest::descriptor()}) {
+    for (const engine::SamplingNumber& number : engine::kSamplingNumbers) {
+      INFO(message->name() << "." << number.name);
+      const auto* field = message->FindFieldByName(std::string(number.name));
+      REQUIRE(field != nullptr);
+      CHECK(field->has_presence());
+      using Field = google::protobuf::FieldDescriptor;
+      CHECK(field->type() == (number.is_integer() ? Field::TYPE_INT32 : Field::TYPE_DOUBLE));
+    }
+  }
+}
+
+TEST_CASE("Sequence breakers are a list of texts, and missing where there are none",
+          "[grpc][unit]") {
+  v1::ChatRequest request;
+  request.set_dry_multiplier(0.5);
+  CHECK(Body(request) == nlohmann::json::parse(R"({"dry_multiplier": 0.5})"));
+  request.add_dry_sequence_breakers("\n");
+  CHECK(Body(request)["dry_sequence_breakers"] == nlohmann::json::parse(R"(["\n"])"));
 }
 
 TEST_CASE("A seed of 64 bits stays a number", "[grpc][unit]") {

@@ -50,6 +50,22 @@ TEST_CASE("A token that the model does not know is refused by name", "[loop][uni
   CHECK(status.message().find("1000") != absl::string_view::npos);
 }
 
+// The front end has refused them; what comes without it must not end the process either.
+TEST_CASE("No id of a request's sampling is beyond the model's tokens", "[loop][unit]") {
+  LoopUnderTest t;
+  const auto refused = [&t](const std::function<void(engine::SamplingParams*)>& set) {
+    GenerationRequest request = MakeRequest(*t.loop, 9, 12);
+    set(&request.sampling);
+    return absl::IsInvalidArgument(t.loop->Submit(request, [](GenerationEvent&&) {}));
+  };
+  using Params = engine::SamplingParams;
+  CHECK(refused([](Params* params) { params->logit_bias = {{kVocab, 1.0f}}; }));
+  CHECK(refused([](Params* params) { params->logit_bias = {{-1, 1.0f}}; }));
+  CHECK(refused([](Params* params) { params->bad_words = {{1, kVocab}}; }));
+  CHECK(refused([](Params* params) { params->min_tokens_banned = {kVocab}; }));
+  CHECK_FALSE(refused([](Params* params) { params->logit_bias = {{kVocab - 1, 1.0f}}; }));
+}
+
 TEST_CASE("A full queue refuses and says its limit", "[loop][unit]") {
   engine::ExecutorLimits limits = Limits();
   limits.max_batch_seqs = 1;
@@ -169,24 +185,24 @@ TEST_CASE("The history of a request tells its chunks, decodes and end", "[loop][
 }
 
 TEST_CASE("Only so many requests are remembered, the newest", "[loop][unit]") {
-  RequestTrace trace;
+  RequestHistories trace;
   GenerationRequest request;
   request.prompt = {1, 2};
-  for (uint64_t i = 1; i <= RequestTrace::kMaxRequests + 5; ++i) {
+  for (uint64_t i = 1; i <= RequestHistories::kMaxRequests + 5; ++i) {
     request.id = RequestId{i};
     trace.Queued(request, 0);
   }
-  CHECK(trace.Histories(0).size() == RequestTrace::kMaxRequests);
+  CHECK(trace.Histories(0).size() == RequestHistories::kMaxRequests);
   CHECK_FALSE(trace.History("5", 0).has_value());
   CHECK(trace.History("6", 0).has_value());
-  // Of each, so many events.
+  // The expected number of events of each kind.
   using scheduler::StepNote;
   for (int i = 0; i < 200; ++i) {
     const StepNote note{RequestId{6}, 0,
                         i % 2 == 0 ? StepNote::Kind::kAdmitted : StepNote::Kind::kPreempted, 1};
     trace.Step({&note, 1}, i, i + 1);
   }
-  CHECK(trace.History("6", 0)->steps.size() == RequestTrace::kMaxEntries);
+  CHECK(trace.History("6", 0)->steps.size() == RequestHistories::kMaxEntries);
   CHECK(trace.History("6", 0)->forgotten_entries == 201 - 64);
   CHECK(trace.History("6", 0)->preemptions == 100);
 }
@@ -283,6 +299,22 @@ TEST_CASE("Destroying the loop ends every request", "[loop][unit]") {
   }
   answer->WaitForEnd();
   CHECK(answer.use_count() == 1);
+}
+
+TEST_CASE("Time without requests counts as idle, time with one does not", "[loop][unit]") {
+  LoopUnderTest t({}, Limits(), /*gated=*/true);
+  while (t.loop->Stats().idle_seconds == 0) std::this_thread::yield();
+  auto answer = std::make_shared<Answer>();
+  REQUIRE(t.loop->Submit(MakeRequest(*t.loop, 9, 1), SinkOf(answer)).ok());
+  t.gate->WaitForArrival();
+  const double before = t.loop->Stats().idle_seconds;
+  CHECK(before > 0);
+  while (t.loop->Stats().busy_since_seconds == 0) std::this_thread::yield();
+  CHECK(t.loop->Stats().idle_seconds == before);
+  t.gate->Open();
+  answer->WaitForEnd();
+  CHECK(t.loop->Drain(InAnHour()));
+  while (t.loop->Stats().idle_seconds <= before) std::this_thread::yield();
 }
 
 TEST_CASE("A step that hangs shows in the stats", "[loop][unit]") {
@@ -386,7 +418,7 @@ TEST_CASE("A step's tokens are delivered while the next step runs", "[loop][unit
   CHECK(t.loop->Drain(InAnHour()));
   seen.resize(5);
   CHECK(seen == std::vector<size_t>{0, 1, 2, 3, 4});
-  // Of that time nothing counts but what the loop itself needs.
+  // Only what the loop itself needs counts of that time.
   CHECK(t.loop->Stats().between_seconds <=
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }

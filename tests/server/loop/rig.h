@@ -39,7 +39,7 @@ inline GenerationRequest MakeRequest(EngineLoop& loop, int32_t num_prompt, int32
   return request;
 }
 
-// What a request's sink was given. Outlives the sinks, which keep it alive.
+// The events that a request's sink got. It outlives the sinks, which keep it alive.
 class Answer {
  public:
   void Take(GenerationEvent&& event) {
@@ -56,7 +56,7 @@ class Answer {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return tokens_[0].size() >= count; });
   }
-  // Until `branches` branches have finished.
+  // Waits until `branches` branches have finished.
   void WaitForEnd(size_t branches = 1) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return reasons_.size() >= branches; });

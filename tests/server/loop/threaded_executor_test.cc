@@ -14,7 +14,7 @@ namespace {
 class CountingExecutor final : public Executor {
  public:
   const ExecutorLimits& limits() const override { return limits_; }
-  absl::Status Submit(const StepPlan& plan) override {
+  absl::Status Submit(const StepPlan& plan, const StepLocals&) override {
     step_ = plan.step;
     return absl::OkStatus();
   }
@@ -44,7 +44,7 @@ TEST_CASE("A step runs while its submitter does something else", "[engine][unit]
   ThreadedExecutor executor(std::move(counting));
   StepPlan plan;
   plan.step = 3;
-  REQUIRE(executor.Submit(plan).ok());
+  REQUIRE(executor.Submit(plan, {}).ok());
   // It has begun on another thread, and nobody has waited for it.
   CHECK(began.get_future().get() != std::this_thread::get_id());
   open.set_value();
@@ -60,7 +60,7 @@ TEST_CASE("Every plan is answered once, whichever thread takes it", "[engine][un
   StepResult result;
   for (uint64_t step = 1; step <= 2000; ++step) {
     plan.step = step;
-    REQUIRE(executor.Submit(plan).ok());
+    REQUIRE(executor.Submit(plan, {}).ok());
     if (step % 2 == 0) std::this_thread::yield();
     REQUIRE(executor.Wait(&result).ok());
     REQUIRE(result.step == step);
@@ -74,17 +74,17 @@ TEST_CASE("A failed step says so, and the next one runs", "[engine][unit]") {
   StepPlan plan;
   StepResult result;
   plan.step = 1;
-  REQUIRE(executor.Submit(plan).ok());
+  REQUIRE(executor.Submit(plan, {}).ok());
   CHECK(absl::IsUnavailable(executor.Wait(&result)));
   plan.step = 2;
-  REQUIRE(executor.Submit(plan).ok());
+  REQUIRE(executor.Submit(plan, {}).ok());
   CHECK(executor.Wait(&result).ok());
 }
 
 TEST_CASE("It can end with a plan that nobody waited for", "[engine][unit]") {
   ThreadedExecutor executor(std::make_unique<CountingExecutor>());
   StepPlan plan;
-  REQUIRE(executor.Submit(plan).ok());
+  REQUIRE(executor.Submit(plan, {}).ok());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Files that lie: each gets one message that names the place, what was found and what was expected.
+// Invalid files: each gets one message that names the place, what was found and what was expected.
 #include <filesystem>
 #include <fstream>
 #include <string>

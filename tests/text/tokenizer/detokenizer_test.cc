@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "base/utf8.h"
 #include "catch2/catch.hpp"
 #include "engine/text/tokenizer.h"
-#include "engine/text/utf8.h"
 #include "tests/support/paths.h"
 #include "tests/text/tokenizer/random_text.h"
 
@@ -25,11 +25,11 @@ std::string DecodeInSteps(const Tokenizer& tokenizer, const std::vector<TokenId>
   std::string text;
   for (const TokenId id : ids) {
     const std::string_view piece = detokenizer.Append(id);
-    REQUIRE(IsValidUtf8(piece));
+    REQUIRE(base::IsValidUtf8(piece));
     text.append(piece);
   }
   const std::string_view rest = detokenizer.Flush();
-  REQUIRE(IsValidUtf8(rest));
+  REQUIRE(base::IsValidUtf8(rest));
   return text.append(rest);
 }
 
@@ -49,7 +49,7 @@ TEST_CASE("Streamed text equals whole-text decoding for any ids", "[text][unit]"
     }
     const bool skip = round % 2 == 0;
     const std::string whole = tokenizer->Decode(ids, skip);
-    CHECK(IsValidUtf8(whole));
+    CHECK(base::IsValidUtf8(whole));
     CHECK(DecodeInSteps(*tokenizer, ids, skip) == whole);
   }
 }
@@ -79,7 +79,7 @@ TEST_CASE("An unfinished code point waits, and becomes U+FFFD when nothing follo
   CHECK(detokenizer.Flush().empty());
 
   CHECK(detokenizer.Append(ids[0]).empty());
-  CHECK(detokenizer.Flush() == kReplacementCharacter);
+  CHECK(detokenizer.Flush() == base::kReplacementCharacter);
 }
 
 TEST_CASE("A proven ill-formed sequence becomes U+FFFD at once", "[text][unit]") {

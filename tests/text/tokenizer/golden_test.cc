@@ -80,7 +80,8 @@ void Compare(const std::filesystem::path& path, const nlohmann::json& golden) {
   // by rounding alone.
   CHECK(wrong <= (path.filename() == "spm_unigram.model" ? 1 : 0));
   if (!golden.contains("whole")) return;
-  // Twice: what the first reading has left in the tokenizer's memory changes nothing.
+  // The strings are encoded twice: what the first pass has left in the tokenizer's memory changes
+  // nothing.
   for (int repeat = 0; repeat < 2; ++repeat) {
     ids.clear();
     REQUIRE((*tokenizer)->Encode(AllTexts(), options, &ids).ok());

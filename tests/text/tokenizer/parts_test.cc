@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/utf8.h"
 #include "catch2/catch.hpp"
 #include "engine/text/byte_trie.h"
 #include "engine/text/class_run.h"
@@ -16,7 +17,6 @@
 #include "engine/text/regex_scanners.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
-#include "engine/text/utf8.h"
 #include "tests/support/paths.h"
 #include "tests/text/tokenizer/random_text.h"
 
@@ -168,7 +168,7 @@ TEST_CASE("What passes as normalised is what utf8proc's NFC leaves alone", "[tex
   for (char32_t c = 0x80; c < 0x30000; ++c) {
     if (c >= 0xD800 && c < 0xE000) continue;
     std::string one;
-    AppendUtf8(c, &one);
+    base::AppendUtf8(c, &one);
     if (!IsSurelyNormalized(one, NormalForm::kNfc)) continue;
     ++passed;
     for (const char* before : {"e", "\u1100", "\uAC00", "\u304B", "\u03B1", "="}) {
@@ -258,14 +258,6 @@ TEST_CASE("Threads that share a tokenizer get the ids that each gets alone", "[t
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == std::vector<int>(4, 0));
-}
-
-TEST_CASE("Ill-formed parts are told from unfinished ones", "[text][unit]") {
-  // Unicode 15, table 3-8: E1 80 E2 F0 91 92 F1 BF 41 has four maximal subparts before 41.
-  CHECK(ReplaceInvalidUtf8("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41") ==
-        "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\x41");
-  CHECK(ClassifyUtf8("\xF0\x91\x92").kind == Utf8Kind::kIncomplete);
-  CHECK(ClassifyUtf8("\xED\xA0\x80").kind == Utf8Kind::kInvalid);  // a surrogate
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <array>
 #include <string_view>
 
-#include "engine/text/utf8.h"
+#include "base/utf8.h"
 
 namespace heddle::engine::text {
 namespace {
@@ -73,8 +73,8 @@ std::string RandomText(uint64_t index) {
     const Range range = kRanges[kind];
     const uint64_t count = 1 + random.Below(6);
     for (uint64_t i = 0; i < count; ++i) {
-      AppendUtf8(range.first + static_cast<char32_t>(random.Below(range.last - range.first + 1)),
-                 &text);
+      base::AppendUtf8(
+          range.first + static_cast<char32_t>(random.Below(range.last - range.first + 1)), &text);
     }
   }
   return text;

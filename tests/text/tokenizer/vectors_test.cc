@@ -1,5 +1,5 @@
-// Ids that other programs give: Hugging Face transformers, Google SentencePiece and llama.cpp's
-// test vectors, for real tokenizers in every format that they come in.
+// Ids from other programs: Hugging Face transformers, Google SentencePiece and llama.cpp's test
+// vectors, for real tokenizers in every format that they come in.
 #include <fstream>
 #include <sstream>
 #include <string>

@@ -1,0 +1,170 @@
+// Reads config.json of DeepSeek-V2 and V3; see family_refine.h.
+#include <cmath>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/family/describe.h"
+#include "engine/family/family_refine.h"
+#include "nlohmann/json.hpp"
+
+namespace heddle::engine {
+namespace {
+
+constexpr std::string_view kTopKName = "num_experts_per_tok";
+
+absl::StatusOr<MlaSpec> ReadMla(const JsonSource& config) {
+  MlaSpec mla;
+  HEDDLE_ASSIGN_OR_RETURN(mla.kv_rank, config.DimOr("kv_lora_rank", kMaxHeadDim, 512));
+  if (!config.IsNull("q_lora_rank")) {
+    HEDDLE_ASSIGN_OR_RETURN(mla.q_rank, config.DimOr("q_lora_rank", kMaxHidden, 1536));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(mla.nope_dim, config.DimOr("qk_nope_head_dim", kMaxHeadDim, 128));
+  HEDDLE_ASSIGN_OR_RETURN(mla.rope_dim, config.DimOr("qk_rope_head_dim", kMaxHeadDim, 64));
+  HEDDLE_ASSIGN_OR_RETURN(mla.v_dim, config.DimOr("v_head_dim", kMaxHeadDim, 128));
+  return mla;
+}
+
+// YaRN sharpens these models' scores by the square of its magnitude (Peng et al. 2023, 3.4); if
+// "mscale" equals "mscale_all_dim", it leaves cosines and sines alone.
+absl::StatusOr<double> ReadSharpness(const JsonSource& config) {
+  for (std::string_view key : {"rope_scaling", "rope_parameters"}) {
+    HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> rope, config.Object(key));
+    if (!rope.has_value()) continue;
+    HEDDLE_ASSIGN_OR_RETURN(
+        std::string type, rope->StringOr(rope->Has("rope_type") ? "rope_type" : "type", "default"));
+    HEDDLE_ASSIGN_OR_RETURN(double all_dim, rope->PositiveOr("mscale_all_dim", kMaxFactor, 0.0));
+    if (type == "default" || all_dim == 0.0) return 1.0;
+    HEDDLE_ASSIGN_OR_RETURN(double factor, rope->Positive("factor", kMaxFactor));
+    const double magnitude = factor <= 1.0 ? 1.0 : 0.1 * all_dim * std::log(factor) + 1.0;
+    return magnitude * magnitude;
+  }
+  return 1.0;
+}
+
+absl::Status ReadLatentAttention(const JsonSource& config, ModelSpec* spec) {
+  HEDDLE_ASSIGN_OR_RETURN(bool bias, config.BoolOr("attention_bias", false));
+  if (bias) return config.Unsupported("attention_bias", "true", "expected false");
+  HEDDLE_ASSIGN_OR_RETURN(const MlaSpec mla, ReadMla(config));
+  const int64_t n_heads = spec->layers.front().attention.n_heads;
+  if (n_heads * (mla.rope_dim + mla.kv_rank) > kMaxInter) {
+    return config.Error("num_attention_heads", base::StrCat(n_heads),
+                        base::StrCat("at most ", kMaxInter / (mla.rope_dim + mla.kv_rank),
+                                     " with \"kv_lora_rank\" ", mla.kv_rank));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(double sharpness, ReadSharpness(config));
+  ApplyLatentAttention(mla, sharpness, spec);
+  HEDDLE_ASSIGN_OR_RETURN(bool interleave, config.BoolOr("rope_interleave", true));
+  for (LayerSpec& layer : spec->layers) {
+    layer.attention.rope.layout = interleave ? RopeLayout::kInterleaved : RopeLayout::kHalf;
+  }
+  return absl::OkStatus();
+}
+
+// Reads the numbers of experts and groups and the weights; V3's defaults apply if `v3`.
+absl::StatusOr<MoeSpec> ReadMoe(const JsonSource& config, bool v3) {
+  MoeSpec moe;
+  RouteRule& rule = moe.rule;
+  HEDDLE_ASSIGN_OR_RETURN(moe.n_experts,
+                          config.DimOr("n_routed_experts", kernels::kMaxExperts, v3 ? 256 : 64));
+  HEDDLE_ASSIGN_OR_RETURN(rule.top_k, v3 ? config.DimOr(kTopKName, kernels::kMaxExperts, 8)
+                                         : config.Dim(kTopKName, kernels::kMaxExperts));
+  HEDDLE_RETURN_IF_ERROR(CheckTopK(config, kTopKName, moe));
+  HEDDLE_ASSIGN_OR_RETURN(moe.inter,
+                          config.DimOr("moe_intermediate_size", kMaxInter, v3 ? 2048 : 1407));
+  HEDDLE_ASSIGN_OR_RETURN(double scale,
+                          config.PositiveOr("routed_scaling_factor", kMaxFactor, v3 ? 2.5 : 1.0));
+  rule.scale = static_cast<float>(scale);
+  HEDDLE_ASSIGN_OR_RETURN(rule.renormalise, config.BoolOr("norm_topk_prob", v3));
+  return moe;
+}
+
+absl::Status ReadGroups(const JsonSource& config, int32_t absent, int32_t absent_top,
+                        MoeSpec* moe) {
+  HEDDLE_ASSIGN_OR_RETURN(moe->rule.n_groups,
+                          config.DimOr("n_group", kernels::kMaxExpertGroups, absent));
+  HEDDLE_ASSIGN_OR_RETURN(moe->rule.top_groups,
+                          config.DimOr("topk_group", kernels::kMaxExpertGroups, absent_top));
+  return CheckGroups(config, "n_group", "topk_group", *moe);
+}
+
+// Gives all layers but the first few their experts, and an MLP that all rows share.
+absl::Status AddExperts(const JsonSource& config, const MoeSpec& moe, int64_t first_absent,
+                        int32_t shared_absent, ModelSpec* spec) {
+  HEDDLE_ASSIGN_OR_RETURN(int32_t frequency, config.DimOr("moe_layer_freq", kMaxLayers, 1));
+  if (frequency != 1) {
+    return config.Unsupported("moe_layer_freq", base::StrCat(frequency), "expected 1");
+  }
+  constexpr std::string_view kFirst = "first_k_dense_replace";
+  int64_t first = first_absent;
+  if (config.Has(kFirst)) {
+    HEDDLE_ASSIGN_OR_RETURN(first, config.Int(kFirst));
+    if (first < 0) return config.Error(kFirst, base::StrCat(first), "a number of layers");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(int32_t shared,
+                          config.DimOr("n_shared_experts", kMaxInter / moe.inter, shared_absent));
+  for (int64_t i = first; i < spec->n_layers(); ++i) {
+    LayerSpec& layer = spec->layers[static_cast<size_t>(i)];
+    layer.moe = moe;
+    layer.moe.activation = layer.mlp.activation;
+    layer.mlp.inter = shared * moe.inter;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void ApplyLatentAttention(const MlaSpec& mla, double sharpness, ModelSpec* spec) {
+  for (LayerSpec& layer : spec->layers) {
+    AttentionSpec& attention = layer.attention;
+    attention.mla = mla;
+    attention.n_kv_heads = 1;
+    attention.head_dim = mla.rope_dim + mla.kv_rank;
+    attention.scale = static_cast<float>(sharpness / std::sqrt(static_cast<double>(mla.q_dim())));
+    attention.rope.rotary_dim = mla.rope_dim;
+  }
+}
+
+absl::Status CheckGroups(const ConfigSource& source, std::string_view groups_key,
+                         std::string_view top_groups_key, const MoeSpec& moe) {
+  const RouteRule& rule = moe.rule;
+  if (moe.n_experts % rule.n_groups != 0 || moe.n_experts / rule.n_groups < rule.group_best) {
+    return source.Error(groups_key, base::StrCat(rule.n_groups),
+                        base::StrCat("a divisor of the number of experts (", moe.n_experts,
+                                     ") that leaves groups of at least ", rule.group_best));
+  }
+  const int32_t reachable = rule.top_groups * (moe.n_experts / rule.n_groups);
+  if (rule.top_groups > rule.n_groups || rule.top_k > reachable) {
+    return source.Error(
+        top_groups_key, base::StrCat(rule.top_groups),
+        base::StrCat("at most ", rule.n_groups, ", with room for ", rule.top_k, " experts"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RefineDeepseekV2(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, spec));
+  HEDDLE_ASSIGN_OR_RETURN(MoeSpec moe, ReadMoe(config, /*v3=*/false));
+  if (moe.rule.renormalise) {
+    return config.Unsupported("norm_topk_prob", "true", "expected false");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(std::string method, config.StringOr("topk_method", "greedy"));
+  if (method == "group_limited_greedy") {
+    HEDDLE_RETURN_IF_ERROR(ReadGroups(config, 1, 1, &moe));
+  } else if (method != "greedy") {
+    return config.Unsupported("topk_method", base::Quote(method),
+                              "supported are greedy and group_limited_greedy");
+  }
+  return AddExperts(config, moe, /*first_absent=*/0, /*shared_absent=*/2, spec);
+}
+
+absl::Status RefineDeepseekV3(const JsonSource& config, ModelSpec* spec, NameMap*) {
+  HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, spec));
+  HEDDLE_ASSIGN_OR_RETURN(MoeSpec moe, ReadMoe(config, /*v3=*/true));
+  moe.rule.score = RouteScore::kSigmoid;
+  moe.rule.group_best = 2;
+  moe.choice_bias = true;
+  HEDDLE_RETURN_IF_ERROR(ReadGroups(config, 8, 4, &moe));
+  return AddExperts(config, moe, /*first_absent=*/3, /*shared_absent=*/1, spec);
+}
+
+}  // namespace heddle::engine

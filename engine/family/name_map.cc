@@ -1,0 +1,91 @@
+#include "engine/family/name_map.h"
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "engine/model/model_spec.h"
+
+namespace heddle::engine {
+namespace {
+
+constexpr std::string_view kExpert = "{e}";
+
+std::string Replace(const std::string& pattern, std::string_view what, int32_t index) {
+  std::string name = pattern;
+  if (size_t at = name.find(what); at != std::string::npos) {
+    name.replace(at, what.size(), std::to_string(index));
+  }
+  return name;
+}
+
+}  // namespace
+
+std::string ExpertName(const std::string& pattern, int32_t expert) {
+  return Replace(pattern, kExpert, expert);
+}
+
+std::string Mxfp4Blocks(const std::string& name) { return name + "_blocks"; }
+std::string Mxfp4Scales(const std::string& name) { return name + "_scales"; }
+
+bool IsStacked(const std::string& pattern) { return pattern.find(kExpert) == std::string::npos; }
+
+LayerNames NameMap::Layer(int32_t index) const {
+  LayerNames names = layer;
+  names.ForEach([index](std::string* name) { *name = Replace(*name, "{}", index); });
+  return names;
+}
+
+LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
+  LayerNames names = Layer(index);
+  auto clear = [](std::initializer_list<std::string*> members) {
+    for (std::string* name : members) name->clear();
+  };
+  if (spec.moe.n_experts > 0) {
+    names.gate = names.shared_gate;
+    names.up = names.shared_up;
+    names.down = names.shared_down;
+  } else {
+    clear({&names.router, &names.router_bias, &names.choice_bias, &names.expert_gate,
+           &names.expert_up, &names.expert_gate_up, &names.expert_down});
+  }
+  clear({&names.shared_gate, &names.shared_up, &names.shared_down});
+  if (spec.mlp.inter == 0) {
+    clear({&names.gate, &names.up, &names.gate_up, &names.down, &names.gate_bias, &names.up_bias,
+           &names.down_bias});
+  }
+  if (spec.attention.n_heads == 0) {
+    clear({&names.q, &names.k, &names.v, &names.qkv, &names.q_bias, &names.k_bias, &names.v_bias,
+           &names.qkv_bias, &names.q_norm, &names.k_norm});
+    names.o = names.attn_linear;
+    if (!spec.attention.linear) {
+      clear({&names.attn_norm, &names.attn_norm_bias, &names.attn_post_norm, &names.o,
+             &names.o_bias});
+    }
+  }
+  clear({&names.attn_linear});
+  if (spec.mlp.inter == 0 && spec.moe.n_experts == 0) {
+    clear({&names.mlp_norm, &names.mlp_norm_bias, &names.mlp_post_norm});
+  }
+  const MlaSpec& mla = spec.attention.mla;
+  if (mla.kv_rank == 0) {
+    clear({&names.q_a, &names.q_a_norm, &names.q_b, &names.kv_a, &names.kv_a_norm, &names.kv_b,
+           &names.k_b, &names.v_b});
+  } else {
+    clear({&names.k, &names.v, &names.qkv});
+    if (mla.q_rank > 0) names.q = names.q_b;
+    if (mla.q_rank == 0) clear({&names.q_a, &names.q_a_norm});
+    clear({&names.q_b});
+  }
+  if (!spec.moe.bias) {
+    clear({&names.expert_gate_bias, &names.expert_up_bias, &names.expert_gate_up_bias,
+           &names.expert_down_bias});
+  }
+  if (!spec.attention.sinks) clear({&names.sinks});
+  if (!spec.mlp.row_gate) clear({&names.row_gate});
+  if (!spec.moe.router_bias) clear({&names.router_bias});
+  if (!spec.moe.choice_bias) clear({&names.choice_bias});
+  return names;
+}
+
+}  // namespace heddle::engine

@@ -1,0 +1,171 @@
+// Maps each weight to its tensor in a checkpoint. Plain data; an empty name means that the model
+// has no such weight.
+//
+// Matrices are [output features, input features] as nn.Linear stores them, unless
+// `transposed_linears`. The number of layers is the spec's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace heddle::engine {
+
+struct LayerSpec;
+
+// Names of one layer's tensors, or a pattern for all layers with "{}" in place of the index.
+struct LayerNames {
+  std::string attn_norm;  // before attention
+  std::string attn_norm_bias;
+  std::string attn_post_norm;  // norm of attention's output
+  std::string q;               // either q, k and v, or qkv: the three stacked along output features
+  std::string k;
+  std::string v;
+  std::string qkv;
+  std::string q_bias;
+  std::string k_bias;
+  std::string v_bias;
+  std::string qkv_bias;
+  std::string q_norm;  // [head_dim], or all heads
+  std::string k_norm;
+  std::string sinks;  // [n_heads]
+  std::string q_a;    // latent attention: to the query's latent vector [q_rank, hidden], its norm,
+  std::string q_a_norm;  // and from there to the heads [n_heads * (nope + rope), q_rank]
+  std::string q_b;       // (once a layer's names are resolved: `q`)
+  std::string kv_a;      // [kv_rank + rope, hidden]
+  std::string kv_a_norm;
+  std::string kv_b;  // either [n_heads * (nope + v), kv_rank], a head's keys and then its values,
+  std::string k_b;   // or k_b [n_heads, kv_rank, nope] and v_b [n_heads, v, kv_rank]
+  std::string v_b;
+  std::string o;
+  std::string o_bias;
+  std::string attn_linear;  // [hidden, hidden] in place of attention (once resolved: `o`)
+  std::string mlp_norm;     // before the MLP
+  std::string mlp_norm_bias;
+  std::string mlp_post_norm;  // norm of the MLP's output
+  std::string gate;           // a gated MLP: either gate and up, or gate_up: gate stacked over up
+  std::string up;
+  std::string gate_up;
+  std::string down;
+  std::string gate_bias;
+  std::string up_bias;
+  std::string down_bias;
+  std::string row_gate;  // [1, hidden], MlpSpec::row_gate
+
+  // A mixture of experts. Names of experts' tensors have "{e}" in place of the expert's index, or
+  // name one tensor with all experts as its outermost dimension. In a layer with experts, gate, up
+  // and so on are the shared expert's; in a pattern they belong to layers without experts, and
+  // shared_* to those with them.
+  std::string router;  // [n_experts, hidden]
+  std::string router_bias;
+  std::string choice_bias;  // [n_experts]
+  std::string expert_gate;  // either gate and up, or gate_up
+  std::string expert_up;
+  std::string expert_gate_up;
+  std::string expert_down;
+  std::string expert_gate_bias;  // [n_experts, inter] and so on, always stacked
+  std::string expert_up_bias;
+  std::string expert_gate_up_bias;
+  std::string expert_down_bias;
+  std::string shared_gate;
+  std::string shared_up;
+  std::string shared_down;
+
+  // Visits the members, for code that treats all alike.
+  template <typename Visitor>
+  void ForEach(Visitor visit) {
+    for (std::string* name : {&attn_norm,
+                              &attn_norm_bias,
+                              &attn_post_norm,
+                              &q,
+                              &k,
+                              &v,
+                              &qkv,
+                              &q_bias,
+                              &k_bias,
+                              &v_bias,
+                              &qkv_bias,
+                              &q_norm,
+                              &k_norm,
+                              &sinks,
+                              &q_a,
+                              &q_a_norm,
+                              &q_b,
+                              &kv_a,
+                              &kv_a_norm,
+                              &kv_b,
+                              &k_b,
+                              &v_b,
+                              &o,
+                              &o_bias,
+                              &attn_linear,
+                              &mlp_norm,
+                              &mlp_norm_bias,
+                              &mlp_post_norm,
+                              &gate,
+                              &up,
+                              &gate_up,
+                              &down,
+                              &gate_bias,
+                              &up_bias,
+                              &down_bias,
+                              &row_gate,
+                              &router,
+                              &router_bias,
+                              &choice_bias,
+                              &expert_gate,
+                              &expert_up,
+                              &expert_gate_up,
+                              &expert_down,
+                              &expert_gate_bias,
+                              &expert_up_bias,
+                              &expert_gate_up_bias,
+                              &expert_down_bias,
+                              &shared_gate,
+                              &shared_up,
+                              &shared_down}) {
+      visit(name);
+    }
+  }
+};
+
+// The layout of the experts' matrices.
+enum class ExpertLayout : uint8_t {
+  kPlain,       // [outputs, inputs]; gate_up is gate over up
+  kTransposed,  // [inputs, outputs]; the columns of gate_up are gate and up in turns (gpt-oss)
+  kMxfp4        // [outputs, inputs / 32, 16] bytes of 4-bit floats under <name>_blocks and their
+                // scales under <name>_scales; the rows of gate_up take turns as above (gpt-oss)
+};
+
+struct NameMap {
+  std::string embed;      // [vocab, hidden]
+  std::string positions;  // [max_context, hidden], learned positions
+  std::string final_norm;
+  std::string final_norm_bias;
+  std::string lm_head;  // [vocab, hidden]; empty where it is tied to embed
+  LayerNames layer;     // pattern
+
+  // GPT-2 stores its linear layers as [input features, output features] (transformers' Conv1D).
+  // Embeddings and lm_head are never transposed.
+  bool transposed_linears = false;
+
+  // The rows of qkv are grouped by KV head: its query heads, its k, its v (GPT-NeoX, Falcon).
+  // Otherwise they are all of q, all of k, all of v.
+  bool qkv_by_kv_head = false;
+
+  ExpertLayout expert_layout = ExpertLayout::kPlain;
+
+  // The names of layer `index`.
+  LayerNames Layer(int32_t index) const;
+  // The same without the names of parts that the layer does not have.
+  LayerNames Layer(int32_t index, const LayerSpec& layer) const;
+};
+
+// `pattern` with the expert's index in place of "{e}".
+std::string ExpertName(const std::string& pattern, int32_t expert);
+// The names of the two tensors of a matrix in ExpertLayout::kMxfp4.
+std::string Mxfp4Blocks(const std::string& name);
+std::string Mxfp4Scales(const std::string& name);
+// Whether all experts are stacked in one tensor of that name.
+bool IsStacked(const std::string& pattern);
+
+}  // namespace heddle::engine

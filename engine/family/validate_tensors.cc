@@ -1,0 +1,300 @@
+// Compares a description's demands with a checkpoint's tensors before any weight is read.
+#include <algorithm>
+#include <charconv>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/family/model_description.h"
+#include "nlohmann/json.hpp"
+
+namespace heddle::engine {
+namespace {
+
+// One tensor that the model needs. `meaning` says where the shape comes from.
+struct Demand {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::string_view meaning;
+  bool bytes = false;  // read as bytes of a quantised format
+};
+
+class Demands {
+ public:
+  explicit Demands(const ModelDescription& model) : model_(model) {
+    const ModelSpec& spec = model.spec;
+    const NameMap& names = model.names;
+    Add(names.embed, {spec.vocab, spec.hidden}, "vocab, hidden");
+    Add(names.positions, {spec.max_context, spec.hidden}, "max_context, hidden");
+    for (int32_t i = 0; i < spec.n_layers(); ++i) {
+      const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
+      const LayerNames layer_names = names.Layer(i, layer);
+      AddAttention(layer_names, layer.attention);
+      AddMlp(layer_names, layer.mlp);
+      if (layer.moe.n_experts > 0) AddExperts(layer_names, layer.moe);
+    }
+    AddVector(names.final_norm, spec.hidden, "hidden");
+    AddVector(names.final_norm_bias, spec.hidden, "hidden");
+    Add(names.lm_head, {spec.vocab, spec.hidden}, "vocab, hidden");
+  }
+
+  const std::vector<Demand>& list() const { return list_; }
+
+ private:
+  void Add(const std::string& name, std::vector<int64_t> shape, std::string_view meaning) {
+    if (!name.empty()) list_.push_back({name, std::move(shape), meaning});
+  }
+  void AddVector(const std::string& name, int64_t size, std::string_view meaning) {
+    Add(name, {size}, meaning);
+  }
+  // A linear layer, in the checkpoint's order of dimensions. `meaning` is for [out, in].
+  void AddLinear(const std::string& name, int64_t out, int64_t in, std::string_view meaning,
+                 std::string_view transposed_meaning) {
+    if (model_.names.transposed_linears) {
+      Add(name, {in, out}, transposed_meaning);
+    } else {
+      Add(name, {out, in}, meaning);
+    }
+  }
+
+  void AddAttention(const LayerNames& names, const AttentionSpec& attention) {
+    int64_t hidden = model_.spec.hidden;
+    if (attention.mla.kv_rank > 0) return AddLatentAttention(names, attention);
+    int64_t q = int64_t{attention.n_heads} * attention.head_dim;
+    int64_t kv = int64_t{attention.n_kv_heads} * attention.head_dim;
+    AddVector(names.attn_norm, hidden, "hidden");
+    AddVector(names.attn_norm_bias, hidden, "hidden");
+    AddVector(names.attn_post_norm, hidden, "hidden");
+    AddLinear(names.q, q, hidden, "heads * head_dim, hidden", "hidden, heads * head_dim");
+    AddLinear(names.k, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
+    AddLinear(names.v, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
+    AddLinear(names.qkv, q + 2 * kv, hidden, "(heads + 2 kv_heads) * head_dim, hidden",
+              "hidden, (heads + 2 kv_heads) * head_dim");
+    AddVector(names.q_bias, q, "heads * head_dim");
+    AddVector(names.k_bias, kv, "kv_heads * head_dim");
+    AddVector(names.v_bias, kv, "kv_heads * head_dim");
+    AddVector(names.qkv_bias, q + 2 * kv, "(heads + 2 kv_heads) * head_dim");
+    bool full_width = attention.qk_norm == QkNorm::kFullWidth;
+    AddVector(names.q_norm, full_width ? q : attention.head_dim,
+              full_width ? "heads * head_dim" : "head_dim");
+    AddVector(names.k_norm, full_width ? kv : attention.head_dim,
+              full_width ? "kv_heads * head_dim" : "head_dim");
+    AddVector(names.sinks, attention.n_heads, "heads");
+    AddLinear(names.o, hidden, attention.linear ? hidden : q, "hidden, heads * head_dim",
+              "heads * head_dim, hidden");
+    AddVector(names.o_bias, hidden, "hidden");
+  }
+
+  void AddLatentAttention(const LayerNames& names, const AttentionSpec& attention) {
+    const MlaSpec& mla = attention.mla;
+    const int64_t hidden = model_.spec.hidden;
+    const int64_t heads = attention.n_heads;
+    AddVector(names.attn_norm, hidden, "hidden");
+    Add(names.q_a, {mla.q_rank, hidden}, "q_rank, hidden");
+    AddVector(names.q_a_norm, mla.q_rank, "q_rank");
+    Add(names.q, {heads * mla.q_dim(), mla.q_rank > 0 ? mla.q_rank : hidden},
+        "heads * (nope + rope), q_rank or hidden");
+    Add(names.kv_a, {mla.kv_rank + mla.rope_dim, hidden}, "kv_rank + rope, hidden");
+    AddVector(names.kv_a_norm, mla.kv_rank, "kv_rank");
+    Add(names.kv_b, {heads * (mla.nope_dim + mla.v_dim), mla.kv_rank},
+        "heads * (nope + v), kv_rank");
+    Add(names.k_b, {heads, mla.kv_rank, mla.nope_dim}, "heads, kv_rank, nope");
+    Add(names.v_b, {heads, mla.v_dim, mla.kv_rank}, "heads, v, kv_rank");
+    Add(names.o, {hidden, heads * mla.v_dim}, "hidden, heads * v");
+  }
+
+  void AddMlp(const LayerNames& names, const MlpSpec& mlp) {
+    int64_t hidden = model_.spec.hidden;
+    AddVector(names.mlp_norm, hidden, "hidden");
+    AddVector(names.mlp_norm_bias, hidden, "hidden");
+    AddVector(names.mlp_post_norm, hidden, "hidden");
+    AddLinear(names.gate_up, 2 * int64_t{mlp.inter}, hidden, "2 inter, hidden", "hidden, 2 inter");
+    AddLinear(names.gate, mlp.inter, hidden, "inter, hidden", "hidden, inter");
+    AddLinear(names.up, mlp.inter, hidden, "inter, hidden", "hidden, inter");
+    AddLinear(names.down, hidden, mlp.inter, "hidden, inter", "inter, hidden");
+    AddVector(names.gate_bias, mlp.inter, "inter");
+    AddVector(names.up_bias, mlp.inter, "inter");
+    AddVector(names.down_bias, hidden, "hidden");
+    Add(names.row_gate, {1, hidden}, "1, hidden");
+  }
+
+  void AddExperts(const LayerNames& names, const MoeSpec& moe) {
+    const int64_t hidden = model_.spec.hidden;
+    const int64_t inter = moe.inter;
+    AddLinear(names.router, moe.n_experts, hidden, "experts, hidden", "hidden, experts");
+    AddVector(names.router_bias, moe.n_experts, "experts");
+    AddVector(names.choice_bias, moe.n_experts, "experts");
+    const int32_t n = moe.n_experts;
+    AddStack(names.expert_gate, n, inter, hidden, "inter, hidden");
+    AddStack(names.expert_up, n, inter, hidden, "inter, hidden");
+    AddStack(names.expert_gate_up, n, 2 * inter, hidden, "2 inter, hidden");
+    AddStack(names.expert_down, n, hidden, inter, "hidden, inter");
+    Add(names.expert_gate_bias, {n, inter}, "experts, inter");
+    Add(names.expert_up_bias, {n, inter}, "experts, inter");
+    Add(names.expert_gate_up_bias, {n, 2 * inter}, "experts, 2 inter");
+    Add(names.expert_down_bias, {n, hidden}, "experts, hidden");
+  }
+
+  // One matrix per expert, or one tensor with all of them.
+  void AddStack(const std::string& name, int32_t n_experts, int64_t out, int64_t in,
+                std::string_view meaning) {
+    if (name.empty()) return;
+    switch (model_.names.expert_layout) {
+      case ExpertLayout::kTransposed:
+        return Add(name, {n_experts, in, out}, "experts, then of each its input, output");
+      case ExpertLayout::kMxfp4:
+        AddBytes(Mxfp4Blocks(name), {n_experts, out, in / 32, 16}, "experts, output, blocks, 16");
+        return AddBytes(Mxfp4Scales(name), {n_experts, out, in / 32}, "experts, output, blocks");
+      case ExpertLayout::kPlain:
+        break;
+    }
+    if (IsStacked(name)) {
+      return Add(name, {n_experts, out, in}, "experts, then of each its output, input");
+    }
+    for (int32_t e = 0; e < n_experts; ++e) Add(ExpertName(name, e), {out, in}, meaning);
+  }
+
+  void AddBytes(const std::string& name, std::vector<int64_t> shape, std::string_view meaning) {
+    list_.push_back({name, std::move(shape), meaning, /*bytes=*/true});
+  }
+
+  const ModelDescription& model_;
+  std::vector<Demand> list_;
+};
+
+// A matrix with one row may be stored as a vector.
+bool SameShape(std::span<const int64_t> found, std::span<const int64_t> wanted) {
+  if (wanted.size() == 2 && wanted[0] == 1 && found.size() == 1) wanted = wanted.subspan(1);
+  return std::ranges::equal(found, wanted);
+}
+
+absl::Status Check(const Checkpoint& checkpoint, const Demand& demand) {
+  const CheckpointTensor* tensor = checkpoint.Find(demand.name);
+  if (tensor == nullptr) {
+    return absl::NotFoundError(base::StrCat(checkpoint.path().string(), ": tensor ",
+                                            base::Quote(demand.name), " is missing, expected [",
+                                            absl::StrJoin(demand.shape, ", "), "] = [",
+                                            demand.meaning, "]"));
+  }
+  if (!SameShape(tensor->shape, demand.shape)) {
+    return absl::InvalidArgumentError(base::StrCat(
+        checkpoint.path().string(), ": tensor ", base::Quote(demand.name), " has shape [",
+        absl::StrJoin(tensor->shape, ", "), "], expected [", absl::StrJoin(demand.shape, ", "),
+        "] = [", demand.meaning, "] by the model's configuration"));
+  }
+  const bool readable = demand.bytes ? tensor->type_name == "U8" : tensor->dtype.has_value();
+  return readable ? absl::OkStatus() : UnsupportedType(checkpoint, *tensor);
+}
+
+// Whether a tensor may be ignored: buffers that old versions of the reference implementations
+// saved, copies that tying makes redundant, and the image encoders of multimodal models.
+bool IsHarmless(std::string_view name) {
+  for (const char* suffix : {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"}) {
+    if (absl::EndsWith(base::AbslView(name), suffix)) return true;
+  }
+  if (name.starts_with("model.")) name.remove_prefix(6);
+  for (const char* part : {"vision_tower.", "vision_model.", "visual.", "multi_modal_projector."}) {
+    if (name.starts_with(part)) return true;
+  }
+  return name == "rope_freqs.weight" || name.ends_with("lm_head.weight");
+}
+
+// Calls visit("model.layers.", 3) for "model.layers.3.mlp.up_proj.weight": once for each number
+// between two dots, with the part of the name before it.
+template <typename Visit>
+void ForEachNumber(std::string_view name, const Visit& visit) {
+  for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
+    const char* begin = name.data() + dot + 1;
+    const char* end = name.data() + name.size();
+    int64_t number = 0;
+    const auto [rest, error] = std::from_chars(begin, end, number);
+    if (error == std::errc() && rest != end && *rest == '.' && *begin != '-') {
+      visit(name.substr(0, dot + 1), number);
+    }
+  }
+}
+
+// The number of layers behind the decoder's that predict several tokens at a time (MTP). They are
+// not run.
+int64_t PredictionLayers(const Checkpoint& checkpoint) {
+  const nlohmann::json& config = checkpoint.config();
+  const auto count = config.find("num_nextn_predict_layers");
+  return count != config.end() && count->is_number_integer() ? count->get<int64_t>() : 0;
+}
+
+// Refuses files with a layer or an expert beyond those that the description counts.
+absl::Status CheckCounts(const Checkpoint& checkpoint, const ModelDescription& description) {
+  std::unordered_map<std::string, int64_t> last;  // by the part of the name before the number
+  for (const std::string& name : UsedTensors(description)) {
+    ForEachNumber(name, [&](std::string_view part, int64_t number) {
+      int64_t& highest = last.try_emplace(std::string(part), number).first->second;
+      highest = std::max(highest, number);
+    });
+  }
+  absl::Status status;
+  for (const std::string_view name : UnusedTensors(checkpoint, description)) {
+    ForEachNumber(name, [&](std::string_view part, int64_t number) {
+      const auto counted = last.find(std::string(part));
+      if (!status.ok() || counted == last.end()) return;
+      const int64_t highest = counted->second;
+      const bool are_layers = highest + 1 == description.spec.n_layers();
+      if (number <= highest + (are_layers ? PredictionLayers(checkpoint) : 0)) return;
+      status = absl::InvalidArgumentError(
+          base::StrCat(checkpoint.path().string(), ": tensor ", base::Quote(name), " lies behind ",
+                       base::Quote(base::StrCat(part, highest)),
+                       ", the last that the model's configuration counts"));
+    });
+  }
+  return status;
+}
+
+}  // namespace
+
+absl::Status ValidateTensors(const Checkpoint& checkpoint, const ModelDescription& description) {
+  if (checkpoint.tensors().empty()) {
+    return absl::InvalidArgumentError(base::StrCat(
+        checkpoint.path().string(), " holds no tensors: a file with only a vocabulary can be used ",
+        "to tokenize, but not to generate"));
+  }
+  Demands demands(description);
+  for (const Demand& demand : demands.list()) {
+    HEDDLE_RETURN_IF_ERROR(Check(checkpoint, demand));
+  }
+  return CheckCounts(checkpoint, description);
+}
+
+int64_t CountParameters(const ModelDescription& description) {
+  const Demands demands(description);
+  int64_t count = 0;
+  for (const Demand& demand : demands.list()) {
+    int64_t values = 1;
+    for (const int64_t size : demand.shape) values *= size;
+    if (!demand.bytes) count += values;
+    // A byte of an MXFP4 block holds two codes, and scales are no parameters.
+    if (demand.bytes && demand.shape.size() == 4) count += 2 * values;
+  }
+  return count;
+}
+
+std::unordered_set<std::string> UsedTensors(const ModelDescription& description) {
+  const Demands demands(description);
+  std::unordered_set<std::string> used;
+  for (const Demand& demand : demands.list()) used.insert(demand.name);
+  return used;
+}
+
+std::vector<std::string_view> UnusedTensors(const Checkpoint& checkpoint,
+                                            const ModelDescription& description) {
+  const std::unordered_set<std::string> used = UsedTensors(description);
+  std::vector<std::string_view> unused;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    if (!used.contains(std::string(tensor.name)) && !IsHarmless(tensor.name))
+      unused.push_back(tensor.name);
+  }
+  return unused;
+}
+
+}  // namespace heddle::engine

@@ -1,0 +1,332 @@
+// Objects: listed properties in their order, then other keys, with counts if the schema counts.
+#include <algorithm>
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/grammar/regex.h"
+#include "engine/grammar/schema/json_text.h"
+#include "engine/grammar/schema/schema_writer.h"
+#include "engine/grammar/thompson.h"
+
+namespace heddle::engine::grammar {
+namespace {
+
+// All texts but the properties' names: the complement of a trie.
+absl::StatusOr<StateMachine> NoneOf(const std::vector<ObjectConstraints::Property>& properties,
+                                    Budget* budget) {
+  MachineBuilder machine(budget);
+  for (const ObjectConstraints::Property& property : properties) {
+    const int32_t end = machine.NewState();
+    if (property.name.empty()) {
+      machine.Epsilon(machine.start(), end);
+    } else {
+      machine.Text(machine.start(), property.name, end);
+    }
+    machine.Accept(end);
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const StateMachine built, machine.Build());
+  StateMachine others = Complement(built, budget);
+  HEDDLE_RETURN_IF_ERROR(StatusOf(budget));
+  return others;
+}
+
+// Adds a path from `from` to `to` that reads `text`, which may be empty.
+void Literal(MachineBuilder* machine, int32_t from, std::string_view text, int32_t to) {
+  text.empty() ? machine->Epsilon(from, to) : machine->Text(from, text, to);
+}
+
+// Whether decoders of calls take the value for a string whatever it looks like.
+bool IsPlainString(const Conjunction& schema) {
+  if (schema.size() != 1 || !schema.front()->is_object()) return false;
+  const auto type = schema.front()->find("type");
+  return type != schema.front()->end() && *type == "string";
+}
+
+// The limits on the numbers of members.
+struct Counting {
+  int32_t min = 0;
+  int32_t max = -1;
+
+  int32_t cap() const { return std::max({min, max, int32_t{1}}); }
+  bool Full(const Place& place) const { return max >= 0 && place.listed + place.extras >= max; }
+  // Two other keys may be equal, which makes one property: together they count as one.
+  bool Enough(const Place& place) const {
+    return place.listed + std::min(place.extras, int32_t{1}) >= min;
+  }
+};
+
+// Leaves out bounds that hold anyway.
+Counting CountingOf(const ObjectConstraints& object,
+                    const std::vector<ObjectConstraints::Property>& listed) {
+  Counting counting{object.min_properties, object.max_properties};
+  const auto num_listed = static_cast<int32_t>(listed.size());
+  const auto num_required = static_cast<int32_t>(
+      std::count_if(listed.begin(), listed.end(), [](const auto& p) { return p.required; }));
+  if (counting.max >= num_listed && object.extras.empty()) counting.max = -1;
+  if (counting.min <= num_required) counting.min = 0;
+  return counting;
+}
+
+}  // namespace
+
+// The keys that propertyNames allows.
+absl::StatusOr<StateMachine> SchemaWriter::KeyMachine(const Conjunction& names) {
+  HEDDLE_ASSIGN_OR_RETURN(const SchemaDocument::Alternatives alternatives, document_.Expand(names));
+  Grammar scratch;
+  std::vector<ExprId> choices = {scratch.Chars({})};
+  for (const Conjunction& plain : alternatives.any) {
+    HEDDLE_ASSIGN_OR_RETURN(const ValueConstraints c, Gather(&document_, plain));
+    if (!c.has_values) {
+      if ((c.types & kStringType) == 0) continue;
+      HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, StringMachine(c.string, budget()));
+      choices.push_back(scratch.Machine(std::move(machine)));
+      continue;
+    }
+    for (const Json& value : c.values) {
+      HEDDLE_ASSIGN_OR_RETURN(const bool valid, Satisfies(value, c));
+      if (!valid || !value.is_string()) continue;
+      choices.push_back(scratch.Text(std::string_view(value.get_ref<const std::string&>())));
+    }
+  }
+  return MachineOf(scratch, scratch.Choice(std::move(choices)), budget());
+}
+
+absl::Status SchemaWriter::RestrictKeys(const ValueConstraints& c, StateMachine* keys) {
+  for (SchemaRef names : c.object.names) {
+    HEDDLE_ASSIGN_OR_RETURN(const StateMachine allowed, KeyMachine({names}));
+    HEDDLE_ASSIGN_OR_RETURN(*keys, Intersect(*keys, allowed, kMaxStates, budget()));
+  }
+  return absl::OkStatus();
+}
+
+// Reads "key": value, for keys that are not listed.
+absl::StatusOr<RuleId> SchemaWriter::ExtraMember(const ValueConstraints& c,
+                                                 const ObjectConstraints::Extra& extra) {
+  const ObjectConstraints& object = c.object;
+  MachineBuilder machine(budget());
+  const int32_t key_end = machine.NewState();
+  const bool any_key = object.properties.empty() && object.names.empty() &&
+                       extra.matching.empty() && extra.others.empty();
+  if (any_key) {
+    machine.Call(machine.start(), string_, key_end);
+  } else {
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine keys, NoneOf(object.properties, budget()));
+    HEDDLE_RETURN_IF_ERROR(RestrictKeys(c, &keys));
+    for (const std::string& pattern : extra.matching) {
+      HEDDLE_ASSIGN_OR_RETURN(const StateMachine matching,
+                              ParseRegex(pattern, RegexMatch::kSearch, budget()));
+      HEDDLE_ASSIGN_OR_RETURN(keys, Intersect(keys, matching, kMaxStates, budget()));
+    }
+    for (const std::string& pattern : extra.others) {
+      HEDDLE_ASSIGN_OR_RETURN(const StateMachine matching,
+                              ParseRegex(pattern, RegexMatch::kSearch, budget()));
+      HEDDLE_ASSIGN_OR_RETURN(
+          keys, Intersect(keys, Complement(matching, budget()), kMaxStates, budget()));
+    }
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine written, InJsonString(keys, budget()));
+    const ExprId quote = grammar_.Text(U"\"");
+    const RuleId key =
+        grammar_.AddRule(base::StrCat(document_.PathOf(c.where), "/key"),
+                         grammar_.Sequence({quote, grammar_.Machine(std::move(written)), quote}));
+    machine.Call(machine.start(), key, key_end);
+  }
+  const int32_t colon = machine.NewState();
+  const int32_t value = machine.NewState();
+  const int32_t end = machine.NewState();
+  machine.Text(key_end, ":", colon);
+  Whitespace(&machine, colon, value);
+  machine.Call(value, RuleFor(extra.schema), end);
+  machine.Accept(end);
+  HEDDLE_ASSIGN_OR_RETURN(StateMachine built, machine.Build());
+  return grammar_.AddRule(base::StrCat(document_.PathOf(c.where), "/member"),
+                          grammar_.Machine(std::move(built)));
+}
+
+// The automaton of one object while it is written, state by state.
+struct SchemaWriter::ObjectMachine {
+  explicit ObjectMachine(Budget* budget) : machine(budget) {}
+
+  std::vector<ObjectConstraints::Property> listed;
+  std::vector<RuleId> extras;  // members with other keys
+  Counting counting;
+  const MemberForm* form = nullptr;  // null: JSON
+  MachineBuilder machine;
+  int32_t close = -1;  // the state before "}"
+  std::map<Place, int32_t> states;
+  std::vector<Place> order;  // of `states`, as they were found
+
+  int32_t StateOf(Place place) {
+    // Numbers beyond the largest one asked about are treated alike.
+    place.listed = std::min(place.listed, counting.cap());
+    place.extras = std::min(place.extras, counting.max < 0 ? 1 : counting.cap());
+    auto [it, is_new] = states.try_emplace(place, -1);
+    if (is_new) {
+      it->second = machine.NewState();
+      order.push_back(place);
+    }
+    return it->second;
+  }
+};
+
+// The listed properties. Those whose names propertyNames forbids can only be left out.
+absl::StatusOr<std::vector<ObjectConstraints::Property>> SchemaWriter::ListedProperties(
+    const ValueConstraints& c) {
+  std::vector<ObjectConstraints::Property> listed = c.object.properties;
+  if (c.object.names.empty()) return listed;
+  StateMachine keys = AnyTextOfLength(0, -1);
+  HEDDLE_RETURN_IF_ERROR(RestrictKeys(c, &keys));
+  for (ObjectConstraints::Property& property : listed) {
+    Grammar scratch;
+    const ExprId text = scratch.Text(std::string_view(property.name));
+    static const Json nothing = false;
+    if (keys.Accepts(scratch.exprs[Index(text)].text)) continue;
+    property.schema = {document_.Child(c.where, "propertyNames", nothing)};
+  }
+  return listed;
+}
+
+// The state where the next member begins, behind the comma if there was a member before.
+int32_t SchemaWriter::BeginMember(const Place& place, ObjectMachine* object) const {
+  const int32_t at = object->StateOf(place);
+  if (place.listed + place.extras == 0) return at;
+  const int32_t comma = object->machine.NewState();
+  if (object->form != nullptr) {
+    Literal(&object->machine, at, object->form->separator, comma);
+    return comma;
+  }
+  object->machine.Text(at, ",", comma);
+  const int32_t member = object->machine.NewState();
+  Whitespace(&object->machine, comma, member);
+  return member;
+}
+
+// Writes the next listed property, or skips it if it is optional.
+absl::Status SchemaWriter::WriteListed(const Place& place, ObjectMachine* object) {
+  MachineBuilder& machine = object->machine;
+  const ObjectConstraints::Property& property = object->listed[place.property];
+  if (!property.required) {
+    machine.Epsilon(object->StateOf(place),
+                    object->StateOf({place.property + 1, place.listed, place.extras}));
+  }
+  if (object->counting.Full(place)) return absl::OkStatus();
+  const int32_t begin = BeginMember(place, object);
+  const int32_t next = object->StateOf({place.property + 1, place.listed + 1, place.extras});
+  const int32_t value = machine.NewState();
+  if (object->form == nullptr) {
+    const int32_t colon = machine.NewState();
+    machine.Text(begin, JsonString(property.name) + ":", colon);
+    Whitespace(&machine, colon, value);
+    machine.Call(value, RuleFor(property.schema), next);
+    return absl::OkStatus();
+  }
+  const MemberForm& form = *object->form;
+  Literal(&machine, begin, base::StrCat(form.key_open, property.name, form.key_close), value);
+  const int32_t end = machine.NewState();
+  if (form.raw_strings && IsPlainString(property.schema)) {
+    HEDDLE_ASSIGN_OR_RETURN(const RuleId raw, RawString(property.schema));
+    machine.Call(value, raw, end);
+  } else {
+    machine.Call(value, RuleFor(property.schema), end);
+  }
+  Literal(&machine, end, form.value_close, next);
+  return absl::OkStatus();
+}
+
+// A string without quotes, up to the text that ends it.
+absl::StatusOr<RuleId> SchemaWriter::RawString(const Conjunction& schema) {
+  HEDDLE_ASSIGN_OR_RETURN(StateMachine texts, KeyMachine(schema));
+  Grammar scratch;
+  const ExprId any = scratch.Repeat(scratch.Chars(CodePointSet::All()), 0, kUnbounded);
+  const ExprId mark = scratch.Text(std::string_view(options_.form.value_close));
+  HEDDLE_ASSIGN_OR_RETURN(const StateMachine marked,
+                          MachineOf(scratch, scratch.Sequence({any, mark, any}), budget()));
+  HEDDLE_ASSIGN_OR_RETURN(texts,
+                          Intersect(texts, Complement(marked, budget()), kMaxStates, budget()));
+  return grammar_.AddRule(base::StrCat(document_.PathOf(schema.front()), "/raw"),
+                          grammar_.Machine(std::move(texts)));
+}
+
+// Writes the members of the outermost object in the options' form.
+absl::Status SchemaWriter::WriteForm(RuleId rule) {
+  HEDDLE_ASSIGN_OR_RETURN(const SchemaDocument::Alternatives alternatives,
+                          document_.Expand({document_.root()}));
+  std::vector<ExprId> choices = {grammar_.Chars({})};
+  for (const Conjunction& plain : alternatives.any) {
+    HEDDLE_ASSIGN_OR_RETURN(const ValueConstraints constraints, Gather(&document_, plain));
+    if ((constraints.types & kObjectType) == 0) continue;
+    HEDDLE_ASSIGN_OR_RETURN(const ExprId members, ObjectOf(constraints, /*in_form=*/true));
+    choices.push_back(members);
+  }
+  grammar_.rules[Index(rule)].body = grammar_.Choice(std::move(choices));
+  return absl::OkStatus();
+}
+
+// Writes what follows the listed properties: the end, or a member with another key.
+void SchemaWriter::WriteOthers(const Place& place, ObjectMachine* object) {
+  MachineBuilder& machine = object->machine;
+  if (object->counting.Enough(place)) {
+    const int32_t at = object->StateOf(place);
+    if (object->form != nullptr || place.listed + place.extras == 0) {
+      machine.Epsilon(at, object->close);
+    } else {
+      Whitespace(&machine, at, object->close);
+    }
+  }
+  if (object->counting.Full(place) || object->extras.empty()) return;
+  const int32_t member = BeginMember(place, object);
+  const int32_t next = object->StateOf({place.property, place.listed, place.extras + 1});
+  for (RuleId extra : object->extras) machine.Call(member, extra, next);
+}
+
+absl::StatusOr<ExprId> SchemaWriter::ObjectOf(const ValueConstraints& c, bool in_form) {
+  ObjectMachine object(budget());
+  if (in_form) object.form = &options_.form;
+  absl::StatusOr<std::vector<ObjectConstraints::Property>> listed = ListedProperties(c);
+  if (!listed.ok()) return At(c, listed.status());
+  object.listed = *std::move(listed);
+  for (const ObjectConstraints::Extra& extra : c.object.extras) {
+    if (in_form) break;
+    absl::StatusOr<RuleId> member = ExtraMember(c, extra);
+    if (!member.ok()) return At(c, member.status());
+    object.extras.push_back(*member);
+  }
+  object.counting = CountingOf(c.object, object.listed);
+  const auto num_listed = static_cast<int32_t>(object.listed.size());
+  if (object.counting.min > num_listed + (object.extras.empty() ? 0 : 1)) {
+    return document_.Error(c.where,
+                           "\"minProperties\" above the number of listed properties is not "
+                           "supported");
+  }
+
+  MachineBuilder& machine = object.machine;
+  object.close = machine.NewState();
+  if (in_form) {
+    machine.Epsilon(machine.start(), object.StateOf({}));
+    machine.Accept(object.close);
+  } else {
+    const int32_t opened = machine.NewState();
+    machine.Text(machine.start(), "{", opened);
+    Whitespace(&machine, opened, object.StateOf({}));
+    const int32_t end = machine.NewState();
+    machine.Text(object.close, "}", end);
+    machine.Accept(end);
+  }
+  for (size_t i = 0; i < object.order.size(); ++i) {
+    HEDDLE_RETURN_IF_ERROR(Spend(budget(), 1));
+    if (machine.size() > static_cast<size_t>(kMaxStates)) {
+      return document_.Error(c.where, "the object has too many properties to count");
+    }
+    const Place place = object.order[i];
+    if (place.property < object.listed.size()) {
+      HEDDLE_RETURN_IF_ERROR(WriteListed(place, &object));
+    } else {
+      WriteOthers(place, &object);
+    }
+  }
+  absl::StatusOr<StateMachine> built = machine.Build();
+  if (!built.ok()) return At(c, built.status());
+  return grammar_.Machine(*std::move(built));
+}
+
+}  // namespace heddle::engine::grammar

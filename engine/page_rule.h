@@ -1,0 +1,50 @@
+// The most pages that a sequence may need: the scheduler keeps to it, and capacity planning relies
+// on it. Pure arithmetic.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+namespace heddle::engine {
+
+struct PageRule {
+  int32_t page_tokens = 0;   // a power of two
+  int32_t window_grain = 1;  // sliding windows give positions back in multiples of this
+  int32_t step_tokens = 0;   // rows of a step, at most
+
+  // The most positions that a sequence of `tokens` keeps at a time in a group of layers with
+  // `window` positions (0: all). With a window it keeps the window, one grain, the rows of a step,
+  // a page at either end, and one page that is being copied.
+  int64_t MostHeld(int64_t tokens, int32_t window) const {
+    if (window == 0) return tokens;
+    return std::min(tokens,
+                    int64_t{window} + window_grain + step_tokens + 3 * int64_t{page_tokens});
+  }
+
+  // The most pages that a sequence of `tokens` holds over all groups; `windows` has one entry for
+  // each group (0: no window).
+  int64_t MostPages(int64_t tokens, std::span<const int32_t> windows) const {
+    int64_t pages = 0;
+    for (int32_t window : windows) {
+      pages += (MostHeld(tokens, window) + page_tokens - 1) / page_tokens;
+    }
+    return pages;
+  }
+
+  // The longest sequence, up to `limit`, that holds at most `num_pages`.
+  int32_t LongestWithin(int64_t num_pages, std::span<const int32_t> windows, int32_t limit) const {
+    int32_t fits = 0;
+    for (int32_t beyond = limit; fits < beyond;) {  // bisection: MostPages never decreases
+      const int32_t middle = beyond - (beyond - fits) / 2;
+      if (MostPages(middle, windows) <= num_pages) {
+        fits = middle;
+      } else {
+        beyond = middle - 1;
+      }
+    }
+    return fits;
+  }
+};
+
+}  // namespace heddle::engine

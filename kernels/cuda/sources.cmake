@@ -1,0 +1,56 @@
+# The sources of the CUDA backend, for the folder that includes this: the device's build
+# (kernels/cuda) and the emulated one (tests/emulate).
+set(heddle_cuda_host_sources
+  code_products.cc
+  cuda_device.cc
+  cuda_limits.cc
+  cuda_ops.cc
+  linear_products.cc
+  nano_split.cc
+  split_ops.cc
+  staged_batch.cc
+  attention/attention_choice.cc
+  attention/attention_plan.cc
+  attention/shared_prefixes.cc
+  attention/wide_pages.cc
+  linear/cuda_weight.cc
+  linear/linear_choice.cc
+  linear/linear_ways.cc
+  linear/pack_row.cc
+  runtime/graph_cache.cc
+  runtime/runtime_messages.cc
+  runtime/staging.cc
+  runtime/trial_timer.cc)
+set(heddle_cuda_kernel_sources
+  attention/attention_flash_16.cu
+  attention/attention_flash_8.cu
+  attention/attention_hopper_bf16.cu
+  attention/attention_hopper_f16.cu
+  attention/attention_merge.cu
+  attention/attention_plain.cu
+  attention/attention_widen.cu
+  attention/rope.cu
+  linear/adapters.cu
+  linear/experts.cu
+  linear/linear_bulk.cu
+  linear/linear_epilogue.cu
+  linear/linear_mixed_4.cu
+  linear/linear_mixed_8.cu
+  linear/linear_mixed_float.cu
+  linear/linear_plain.cu
+  linear/linear_skinny_4.cu
+  linear/linear_skinny_8.cu
+  linear/linear_skinny_float.cu
+  linear/linear_tiled.cu
+  rows/norm.cu
+  rows/norm_codes.cu
+  rows/quantize.cu
+  rows/rows.cu
+  sample/sample.cu)
+foreach(list heddle_cuda_host_sources heddle_cuda_kernel_sources)
+  list(TRANSFORM ${list} PREPEND ${PROJECT_SOURCE_DIR}/kernels/cuda/)
+endforeach()
+
+# Has names that a header of its neighbours has, too.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/linear/cuda_weight.cc
+                            PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

@@ -1,0 +1,221 @@
+#include "scheduler/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "scheduler/prefix_matcher.h"
+
+namespace heddle::scheduler {
+
+namespace {
+
+// Prompts that are admitted beyond the step's token budget, so that short ones need not wait until
+// a long one is done. A larger number would only hold pages that get no tokens: shares halve from
+// prompt to prompt and reach kMinChunkTokens after a few.
+constexpr size_t kMaxPromptsOverBudget = 8;
+
+// Waiting sequences that one step looks at, including those that wait for a page that another
+// sequence computes. It bounds the time of a plan, however long the queue is.
+constexpr int kMaxWaitingLookedAt = 128;
+
+// Generated tokens, and their spans, for which a sequence reserves room when it is admitted; beyond
+// that the vectors double. 256 KiB of addresses per sequence, of which a short answer touches one
+// page.
+constexpr int32_t kReservedTokens = 1 << 16;
+
+// Reserves the answer's memory at admission, so that no step allocates for an answer that grows.
+void ReserveAnswer(RequestState* request, const SchedulerLimits& limits) {
+  const SchedulerOptions& options = limits.options;
+  const int32_t prompt = request->num_prompt();
+  const engine::PageRule rule = options.page_rule();
+  const int32_t growth =
+      std::min({request->request.max_tokens, limits.max_context - prompt, kReservedTokens});
+  for (Sequence& branch : request->branches) {
+    if (branch.phase == Phase::kFinished) continue;
+    branch.generated.reserve(static_cast<size_t>(growth));
+    for (int32_t group = 0; group < branch.tables.num_groups(); ++group) {
+      const int64_t held = rule.MostHeld(prompt + growth, options.windows[group]);
+      branch.tables[group].Reserve(static_cast<int32_t>(held), options.page_tokens);
+    }
+  }
+}
+
+}  // namespace
+
+Admission::Admission(const SchedulerParts& parts)
+    : parts_(parts), policy_(MakePolicy(parts.limits.options.policy)) {}
+
+void Admission::Add(RequestState* request, int64_t now_us) {
+  request->key =
+      policy_->Key(request->request, {.number = ++arrivals_,
+                                      .now_us = now_us,
+                                      .work_us = parts_.budget.EstimateWorkUs(request->request),
+                                      .starvation_us = parts_.limits.options.starvation_us});
+  request->flow = waiting_.FlowOf(policy_->is_per_tenant() ? request->request.tenant : 0);
+  Sequence* carrier = &request->branches[0];
+  carrier->phase = Phase::kWaiting;
+  waiting_.Enter(request->flow);
+  waiting_.Insert(carrier, now_us);
+  ++num_unstarted_;
+  unstarted_tokens_ += request->num_prompt();
+}
+
+void Admission::CountStarted(const RequestState& request) {
+  --num_unstarted_;
+  unstarted_tokens_ -= request.num_prompt();
+}
+
+void Admission::Admit(int32_t budget, PlannedStep* step) {
+  if (budget <= 0) return;
+  PromoteOverdue(step->now_us);
+  int64_t wanted = 0;
+  for (const Sequence* prompt : step->prompts) wanted += prompt->num_remaining();
+  waiting_.BeginWalk();
+  for (int looked_at = 0; looked_at < kMaxWaitingLookedAt; ++looked_at) {
+    Sequence* next = waiting_.Next();
+    if (next == nullptr) return;
+    const bool is_full = wanted >= budget && step->prompts.size() >= kMaxPromptsOverBudget;
+    if (is_full && !next->request->overdue) return;
+    if (!MayFit(*next, *step)) return;
+    if (!TakesCached(next, *step)) {
+      waiting_.Skip(next);
+      continue;
+    }
+    if (!MakeRoom(*next, step)) {
+      next->tables.Drop(&parts_.pool);
+      blocked_ = next->id;
+      blocked_spare_ = parts_.SparePages(step->reserved_pages);
+      return;
+    }
+    waiting_.Erase(next);
+    wanted += next->num_remaining();
+    MakeRunning(next, step);
+  }
+}
+
+// Fills the tables of `next` with what the prefix cache has. Returns false, with nothing taken, if
+// `next` should rather wait for pages that another sequence is computing.
+bool Admission::TakesCached(Sequence* next, const PlannedStep& step) {
+  PrefixMatcher& prefixes = parts_.prefixes;
+  if (prefixes.WaitsForLeader(next->request, parts_.requests)) return false;
+  const bool may_fetch = parts_.running.empty() || parts_.SparePages(step.reserved_pages) >=
+                                                       parts_.limits.PagesToRun(*next, parts_.pool);
+  prefixes.Take(next, may_fetch);
+  if (!prefixes.FindsLeader(next, step.prompts)) return true;
+  next->tables.Drop(&parts_.pool);
+  return false;
+}
+
+// An empty machine fits whatever passed Validate.
+bool Admission::FitsBeside(const Sequence& sequence, const PlannedStep& step) const {
+  if (step.slots + NumSlots(sequence) > parts_.limits.max_running) return false;
+  return parts_.running.empty() ||
+         parts_.SparePages(step.reserved_pages) >= parts_.limits.PagesToRun(sequence, parts_.pool);
+}
+
+// Returns false where no search for cached pages is needed to know it: there is no place, or the
+// sequence did not fit before and no page has become free since.
+bool Admission::MayFit(const Sequence& sequence, const PlannedStep& step) const {
+  const bool has_slots = step.slots + NumSlots(sequence) <= parts_.limits.max_running;
+  const bool was_blocked =
+      sequence.id == blocked_ && parts_.SparePages(step.reserved_pages) <= blocked_spare_;
+  return (has_slots && (parts_.running.empty() || !was_blocked)) || DisplacesLast(sequence);
+}
+
+// Makes room for `next` by preempting running sequences that it may displace.
+bool Admission::MakeRoom(const Sequence& next, PlannedStep* step) {
+  while (!FitsBeside(next, *step)) {
+    if (!DisplacesLast(next)) return false;
+    if (step->is_ahead) {
+      step->needs_tokens = true;
+      return false;
+    }
+    Sequence* victim = parts_.running.back();
+    parts_.running.PopBack();
+    step->slots -= NumSlots(*victim);
+    step->reserved_pages -= parts_.limits.PagesToRun(*victim, parts_.pool);
+    std::erase(step->prompts, victim);
+    Preempt(victim, step);
+  }
+  return true;
+}
+
+// Whether `next` may take the place of the least urgent running sequence: because the policy says
+// so, or because `next` is overdue and arrived earlier.
+bool Admission::DisplacesLast(const Sequence& next) const {
+  const RunningSet& running = parts_.running;
+  if (running.empty()) return false;
+  const RequestState& last = *running.back()->request;
+  if (last.overdue) return false;
+  OrderKey key = next.request->key;
+  if (next.request->overdue) return key.arrival < last.key.arrival;
+  if (policy_->is_per_tenant()) {
+    key.rank = running.NumOfFlow(next.request->flow);
+    // The rank of `last` dates from its admission; the number of its tenant's running sequences now
+    // counts as well.
+    if (!policy_->Displaces(key, {.rank = running.NumOfFlow(last.flow)})) return false;
+  }
+  return policy_->Displaces(key, last.key);
+}
+
+void Admission::MakeRunning(Sequence* sequence, PlannedStep* step) {
+  RequestState* request = sequence->request;
+  if (request->cached_tokens < 0) {
+    ReserveAnswer(request, parts_.limits);
+    const int32_t cached = std::min(sequence->num_computed(), request->num_prompt());
+    request->cached_tokens = cached;
+    parts_.totals.cached_tokens += cached;
+    parts_.totals.cached_page_tokens += cached - cached % parts_.limits.options.page_tokens;
+    waiting_.Charge(request->flow, kPromptCharge * sequence->num_remaining());
+  }
+  // The key may change only while no other branch is ordered by it.
+  if (policy_->is_per_tenant() && !request->forked && !request->overdue) {
+    request->key.rank = parts_.running.NumOfFlow(request->flow);
+  }
+  step->Note(*sequence, StepNote::Kind::kAdmitted, sequence->num_computed());
+  sequence->phase = Phase::kRunning;
+  sequence->num_planned = 0;
+  step->slots += NumSlots(*sequence);
+  step->reserved_pages += parts_.limits.PagesToRun(*sequence, parts_.pool);
+  parts_.running.Insert(sequence);
+  step->prompts.push_back(sequence);
+}
+
+void Admission::Preempt(Sequence* victim, PlannedStep* step) {
+  if (!victim->tables.empty()) ++parts_.totals.preemptions;
+  step->Note(*victim, StepNote::Kind::kPreempted, victim->num_computed());
+  victim->num_recompute = std::max(victim->num_recompute, victim->num_computed());
+  parts_.prefixes.Leave(victim);
+  victim->tables.Drop(&parts_.pool);
+  victim->num_planned = 0;
+  victim->phase = Phase::kWaiting;
+  waiting_.Insert(victim, step->now_us);
+}
+
+// Moves requests whose waiting sequences have waited too long ahead of all others for the rest of
+// their lives. Among themselves they keep the order of arrival.
+void Admission::PromoteOverdue(int64_t now_us) {
+  const int64_t starvation_us = parts_.limits.options.starvation_us;
+  if (starvation_us == 0) return;
+  while (Sequence* next = waiting_.TakeAged(now_us - starvation_us)) {
+    if (!next->request->overdue) Promote(next->request);
+  }
+}
+
+void Admission::Promote(RequestState* request) {
+  for (Sequence& branch : request->branches) {
+    if (branch.phase == Phase::kWaiting) waiting_.Detach(&branch);
+  }
+  parts_.running.EraseIf(
+      [request](const Sequence* sequence) { return sequence->request == request; });
+  request->overdue = true;
+  request->key.rank = OrderKey::kOverdue;
+  for (Sequence& branch : request->branches) {
+    if (branch.phase == Phase::kWaiting) waiting_.Attach(&branch);
+    if (branch.phase == Phase::kRunning) parts_.running.Insert(&branch);
+  }
+  blocked_ = SequenceId{};
+  ++parts_.totals.overdue;
+}
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,81 @@
+// Decides who gets a place in the batch. It holds the waiting requests and the policy that orders
+// them, and takes pages from running sequences for more urgent ones that wait.
+//
+// A request is admitted when its whole prompt fits beside what the running sequences are sure to
+// need. While an overdue sequence waits for a place, no sequence that arrived later gets one unless
+// it is overdue itself.
+// Thread-safety: none; owned by the scheduler.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "scheduler/planned_step.h"
+#include "scheduler/policy.h"
+#include "scheduler/scheduler_parts.h"
+#include "scheduler/waiting_queue.h"
+
+namespace heddle::scheduler {
+
+class Admission {
+ public:
+  explicit Admission(const SchedulerParts& parts);
+
+  // Queues the first branch of a new request.
+  void Add(RequestState* request, int64_t now_us);
+  // Gives waiting sequences a place in `step` while prompt rows are left in `budget`, and takes
+  // places and pages from running sequences that they may displace.
+  void Admit(int32_t budget, PlannedStep* step);
+  // Releases the pages of a sequence that has been removed from the running set and queues it
+  // again.
+  void Preempt(Sequence* victim, PlannedStep* step);
+
+  // The request has entered its first step, or has ended without one: it no longer counts as
+  // waiting.
+  void CountStarted(const RequestState& request);
+  // Books the end of a request.
+  void Leave(const RequestState& request) { waiting_.Leave(request.flow); }
+  // Charges the request's flow for `tokens` tokens of answers.
+  void ChargeAnswer(const RequestState& request, int64_t tokens) {
+    waiting_.Charge(request.flow, kAnswerCharge * tokens);
+  }
+
+  // Takes a waiting sequence out of the queue, or puts another branch of its request in its place.
+  void Erase(Sequence* sequence) { waiting_.Erase(sequence); }
+  void Replace(Sequence* sequence, Sequence* heir) { waiting_.Replace(sequence, heir); }
+  // The sequence that has waited longest, or null; Sequence::waits_before links to the next.
+  Sequence* oldest() const { return waiting_.oldest(); }
+
+  bool is_per_tenant() const { return policy_->is_per_tenant(); }
+  int32_t num_unstarted() const { return num_unstarted_; }
+  int64_t unstarted_tokens() const { return unstarted_tokens_; }
+  // Requests that will join the running ones soon; 0 if the next one does not fit beside them.
+  int64_t num_joining() const { return blocked_ == SequenceId{} ? num_unstarted_ : 0; }
+
+ private:
+  // Charges of a tenant per computed prompt token and per generated token. A generated token costs
+  // more because it takes its own pass over the weights. The values are those of the VTC paper
+  // (waiting_queue.h).
+  static constexpr int64_t kPromptCharge = 1;
+  static constexpr int64_t kAnswerCharge = 2;
+
+  bool FitsBeside(const Sequence& sequence, const PlannedStep& step) const;
+  bool MayFit(const Sequence& sequence, const PlannedStep& step) const;
+  bool TakesCached(Sequence* next, const PlannedStep& step);
+  bool MakeRoom(const Sequence& next, PlannedStep* step);
+  bool DisplacesLast(const Sequence& next) const;
+  void MakeRunning(Sequence* sequence, PlannedStep* step);
+  void PromoteOverdue(int64_t now_us);
+  void Promote(RequestState* request);
+
+  const SchedulerParts parts_;
+  const std::unique_ptr<Policy> policy_;
+  WaitingQueue waiting_;       // new requests and preempted sequences
+  SequenceId blocked_{};       // the sequence that did not fit when
+  int64_t blocked_spare_ = 0;  // this many pages were to spare
+  uint64_t arrivals_ = 0;
+  int32_t num_unstarted_ = 0;
+  int64_t unstarted_tokens_ = 0;  // prompt tokens of those requests
+};
+
+}  // namespace heddle::scheduler

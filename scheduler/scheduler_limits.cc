@@ -1,0 +1,40 @@
+#include "scheduler/scheduler_limits.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace heddle::scheduler {
+
+int32_t SchedulerLimits::MaxContext(const SchedulerOptions& options) {
+  return options.page_rule().LongestWithin(options.num_pages, options.windows, options.max_context);
+}
+
+SchedulerLimits::SchedulerLimits(const SchedulerOptions& given)
+    : options(given),
+      max_context(MaxContext(given)),
+      max_running(std::min(given.max_step_seqs, given.max_step_tokens)),
+      num_groups(static_cast<int32_t>(given.windows.size())),
+      has_windows(std::any_of(given.windows.begin(), given.windows.end(),
+                              [](int32_t window) { return window > 0; })) {
+  HEDDLE_CHECK(given.max_context > 0 && max_running > 0, "a limit of the scheduler is not set");
+  HEDDLE_CHECK(num_groups > 0, "a model has at least one group of layers");
+  for (int32_t window : options.windows) {
+    const int64_t pages = options.page_rule().MostPages(max_context, {&window, 1});
+    most_pages.push_back(static_cast<int32_t>(pages));
+  }
+}
+
+int32_t SchedulerLimits::PagesToRun(const Sequence& sequence, const PageAllocator& pool) const {
+  const int32_t tokens = sequence.num_remaining();
+  if (!has_windows) return sequence.tables.PagesNeeded(tokens, pool);
+  int32_t pages = 0;
+  for (int32_t group = 0; group < num_groups; ++group) {
+    const PageTable& table = sequence.tables[group];
+    pages += std::min(table.PagesNeeded(tokens, pool),
+                      std::max(0, most_pages[group] - table.num_pages()));
+  }
+  return pages;
+}
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,40 @@
+// Limits derived from a scheduler's options: computed once, read by all its parts.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/page_allocator.h"
+#include "scheduler/scheduler_types.h"
+#include "scheduler/sequence.h"
+
+namespace heddle::scheduler {
+
+struct SchedulerLimits {
+  // Aborts unless all options are positive.
+  explicit SchedulerLimits(const SchedulerOptions& options);
+
+  // The most positions that one sequence can have: the model's limit or the pool's. Where all
+  // layers have windows, a pool that holds one window and one step's rows holds any context.
+  static int32_t MaxContext(const SchedulerOptions& options);
+
+  // Pages that `sequence` still needs until its tokens are computed. With a window it gives others
+  // back meanwhile, and never holds more than PageRule says.
+  int32_t PagesToRun(const Sequence& sequence, const PageAllocator& pool) const;
+
+  // Whether `sequence` reaches its length limit with `more` further tokens.
+  bool IsFull(const Sequence& sequence, int32_t more) const {
+    return static_cast<int32_t>(sequence.generated.size()) + more >=
+               sequence.request->request.max_tokens ||
+           sequence.num_tokens() + more >= max_context;
+  }
+
+  const SchedulerOptions options;
+  const int32_t max_context;
+  const int32_t max_running;        // sequences
+  const int32_t num_groups;         // of layers, each with a page table per sequence
+  const bool has_windows;           // some group gives pages back
+  std::vector<int32_t> most_pages;  // [groups] pages that one sequence holds at most
+};
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,220 @@
+#include "scheduler/step_planner.h"
+
+#include <algorithm>
+
+#include "scheduler/plan_writer.h"
+#include "scheduler/prefix_matcher.h"
+#include "scheduler/token_budget.h"
+
+namespace heddle::scheduler {
+
+using engine::StepPlan;
+
+bool StepPlanner::FitsWithoutPreemption() {
+  ListRunning();
+  return step_.reserved_pages <= parts_.pool.num_free();
+}
+
+void StepPlanner::Plan(int64_t now_us, bool is_ahead, StepPlan* plan, Flight* flight) {
+  step_.Begin(now_us);
+  step_.is_ahead = is_ahead;
+  if (!is_ahead) step_.needs_tokens = false;
+  parts_.prefixes.BeginStep();
+  DropPassed();
+  ListRunning();
+  const int64_t streams = static_cast<int64_t>(parts_.running.size()) + admission_.num_joining();
+  const int32_t budget = parts_.budget.PromptRows(step_, parts_.running, streams);
+  const int32_t decodes = step_.decodes;
+  admission_.Admit(budget, &step_);
+  SharePrompts(budget);
+  AssignPages();
+  flight->planned_us = now_us;
+  Write(plan, flight);
+  flight->has_pools = !plan->pools.empty();
+  if (plan->token_ids.empty()) return;
+  parts_.budget.CountPlan(flight->cost);
+  parts_.totals.step_tokens += static_cast<int64_t>(plan->token_ids.size());
+  parts_.totals.budget_tokens += decodes + budget;
+}
+
+// Gives back pages that the window of their layers has passed.
+void StepPlanner::DropPassed() {
+  if (!parts_.limits.has_windows) return;
+  for (Sequence* sequence : parts_.running) {
+    for (int32_t group = 0; group < parts_.limits.num_groups; ++group) {
+      if (parts_.limits.options.windows[group] > 0) DropPassed(sequence, group);
+    }
+  }
+}
+
+// Full pages among them are left to the prefix cache first. Group 0 keeps one hashed page, because
+// the next page's hash and its place in the cache depend on it.
+void StepPlanner::DropPassed(Sequence* sequence, int32_t group) {
+  const SchedulerOptions& options = parts_.limits.options;
+  PageTable& table = sequence->tables[group];
+  int32_t drop = sequence->num_computed() + 1 - options.windows[group];
+  if (drop < table.num_dropped() + std::max(options.window_grain, options.page_tokens)) return;
+  parts_.prefixes.Leave(sequence);
+  if (group == 0 && sequence->num_hashed_pages > 0) {
+    drop = std::min(drop, (sequence->num_hashed_pages - 1) * options.page_tokens);
+  }
+  drop -= drop % options.window_grain;
+  table.DropFront(drop, &parts_.pool);
+}
+
+// Sorts the running sequences into decodes and prompts. A sequence that the steps in flight end has
+// nothing left to run, and its place is free; one that waits for its next token keeps its place.
+void StepPlanner::ListRunning() {
+  step_.prompts.clear();
+  step_.slots = 0;
+  step_.reserved_pages = 0;
+  step_.decodes = 0;
+  for (Sequence* sequence : parts_.running) {
+    const int32_t remaining = sequence->num_remaining();
+    sequence->num_planned = 0;
+    if (remaining == 0 && sequence->num_expected == 0) continue;
+    step_.slots += NumSlots(*sequence);
+    if (remaining == 0) continue;
+    step_.reserved_pages += parts_.limits.PagesToRun(*sequence, parts_.pool);
+    if (remaining == 1) {
+      sequence->num_planned = 1;
+      ++step_.decodes;
+    } else {
+      step_.prompts.push_back(sequence);
+    }
+  }
+}
+
+void StepPlanner::SharePrompts(int32_t budget) {
+  std::sort(step_.prompts.begin(), step_.prompts.end(), MoreUrgent());
+  step_.wants.clear();
+  for (const Sequence* prompt : step_.prompts) step_.wants.push_back(prompt->num_remaining());
+  step_.shares.resize(step_.wants.size());
+  ShareBudget(step_.wants, budget, step_.shares);
+  for (size_t i = 0; i < step_.prompts.size(); ++i) {
+    step_.prompts[i]->num_planned = step_.shares[i];
+  }
+}
+
+void StepPlanner::AssignPages() {
+  int32_t reserved = 0;
+  for (size_t i = 0; i < parts_.running.size(); ++i) {
+    Sequence* sequence = parts_.running[i];
+    if (sequence->num_planned > 0) reserved += FitPages(sequence, i, reserved);
+  }
+}
+
+// Returns the number of pages for the index-th running sequence, out of the free ones minus
+// `reserved`. It preempts from the end of the list, except when planning ahead, because the
+// victim's last token may not be known yet. If pages are still missing, the sequence gets fewer
+// rows in this step.
+int32_t StepPlanner::FitPages(Sequence* sequence, size_t index, int32_t reserved) {
+  PageAllocator& pool = parts_.pool;
+  KvTables& tables = sequence->tables;
+  int32_t need = tables.PagesNeeded(sequence->num_planned, pool);
+  if (step_.is_ahead && need > pool.num_free() - reserved) step_.needs_tokens = true;
+  while (!step_.is_ahead && need > pool.num_free() - reserved &&
+         parts_.running.size() > index + 1) {
+    admission_.Preempt(parts_.running.back(), &step_);
+    parts_.running.PopBack();
+    need = tables.PagesNeeded(sequence->num_planned, pool);
+  }
+  int32_t available = pool.num_free() - reserved;
+  if (need > available && !step_.is_ahead && tables.Capacity(available, pool) == 0 &&
+      tables.DropBorrowedTail(&pool)) {
+    need = tables.PagesNeeded(sequence->num_planned, pool);
+    available = pool.num_free() - reserved;
+  }
+  if (need <= available) return need;
+  sequence->num_planned = std::min(sequence->num_planned, tables.Capacity(available, pool));
+  return tables.PagesNeeded(sequence->num_planned, pool);
+}
+
+void StepPlanner::Write(StepPlan* plan, Flight* flight) {
+  // From here on no page is freed, so no copy of this step writes a page that another copy reads.
+  for (Sequence* sequence : parts_.running) {
+    sequence->tables.Append(sequence->num_planned, &parts_.pool, &plan->page_copies);
+  }
+  parts_.pool.FlushReleases();
+  parts_.prefixes.EndStep(plan);
+  flight->num_swaps = static_cast<int32_t>(plan->swaps_out.size() + plan->swaps_in.size());
+  parts_.totals.pages_swapped_out += static_cast<int64_t>(plan->swaps_out.size());
+  parts_.totals.pages_swapped_in += static_cast<int64_t>(plan->swaps_in.size());
+  for (Sequence* sequence : parts_.running) {
+    if (sequence->num_planned == 1) WriteSequence(sequence, plan, flight);
+  }
+  for (Sequence* sequence : parts_.running) {
+    if (sequence->num_planned > 1) WriteSequence(sequence, plan, flight);
+  }
+  for (Sequence* fork : step_.forks) parts_.running.Insert(fork);
+}
+
+void StepPlanner::CountRows(const Sequence& sequence, Flight* flight) {
+  const int32_t rows = sequence.num_planned;
+  const int32_t begin = sequence.num_computed() - rows;
+  flight->cost.rows += rows;
+  // Row i attends to begin + 1 + i positions.
+  flight->cost.attended += int64_t{rows} * (begin + sequence.num_computed() + 1) / 2;
+  ++flight->cost.sequences;
+  if (SliceKindOf(sequence) == engine::SliceKind::kPrompt) {
+    parts_.totals.prompt_tokens += rows;
+    step_.Note(sequence, StepNote::Kind::kPrompt, rows);
+  } else {
+    step_.Note(sequence, StepNote::Kind::kDecode, 1);
+  }
+  parts_.totals.recomputed_tokens += std::clamp(sequence.num_recompute - begin, 0, rows);
+}
+
+void StepPlanner::WriteSequence(Sequence* sequence, StepPlan* plan, Flight* flight) {
+  RequestState* request = sequence->request;
+  if (!request->started) {
+    request->started = true;
+    request->queued_us = step_.now_us - request->arrival_us;
+    admission_.CountStarted(*request);
+  }
+  CountRows(*sequence, flight);
+  const auto first_score = static_cast<int32_t>(plan->scores.size());
+  const int32_t row = WriteSlice(sequence, parts_.pool.page_tokens(), plan, &step_.locals);
+  const int32_t num_scores = static_cast<int32_t>(plan->scores.size()) - first_score;
+  if (num_scores > 0) flight->score_owners.push_back({request, first_score, num_scores});
+  // An answer's pages are left to the cache when the sequence gives them up: the next turn asks for
+  // them.
+  if (!request->forked || sequence->num_planned > 1) parts_.prefixes.Leave(sequence);
+  if (sequence->num_remaining() > 0) return;
+  if (!request->forked) {
+    WriteFork(sequence, row, plan, flight);
+  } else {
+    WriteDraw(sequence, row, plan, flight);
+  }
+}
+
+// The carrier's prompt is complete with this step: from now on all branches share its pages, and
+// they draw their first tokens from the same row.
+void StepPlanner::WriteFork(Sequence* carrier, int32_t row, StepPlan* plan, Flight* flight) {
+  RequestState* request = carrier->request;
+  request->forked = true;
+  if (request->request.max_tokens == 0) {
+    flight->prompts_only.push_back(request);
+    return;
+  }
+  for (Sequence& branch : request->branches) {
+    if (branch.phase == Phase::kFinished) continue;
+    if (&branch != carrier) {
+      branch.tables.ForkFrom(carrier->tables, &parts_.pool);
+      branch.num_hashed_pages = carrier->num_hashed_pages;
+      branch.chain = carrier->chain;
+      branch.phase = Phase::kRunning;
+      branch.num_planned = 0;
+      step_.forks.push_back(&branch);
+    }
+    WriteDraw(&branch, row, plan, flight);
+  }
+}
+
+void StepPlanner::WriteDraw(Sequence* sequence, int32_t row, StepPlan* plan, Flight* flight) {
+  WriteSample(sequence, row, plan, &step_.locals);
+  const engine::SampleRow& sample = plan->samples.back();
+  flight->samples.push_back({sequence, sample.position, sample.num_rows});
+}
+
+}  // namespace heddle::scheduler

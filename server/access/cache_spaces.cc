@@ -1,0 +1,31 @@
+#include "server/access/cache_spaces.h"
+
+#include <openssl/rand.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/check.h"
+#include "server/access/api_keys.h"
+
+namespace heddle::server {
+
+CacheSpaces::CacheSpaces(bool per_key) : per_key_(per_key), secret_(32, '\0') {
+  HEDDLE_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(secret_.data()),
+                          static_cast<int>(secret_.size())) == 1,
+               "the system has no random bytes");
+}
+
+uint64_t CacheSpaces::Of(uint64_t tenant, uint64_t salt) const {
+  if (!per_key_) tenant = 0;
+  if (tenant == 0 && salt == 0) return 0;
+  std::string text = secret_;  // all three have fixed sizes, so that no two texts are equal
+  text.append(reinterpret_cast<const char*>(&tenant), sizeof(tenant));
+  text.append(reinterpret_cast<const char*>(&salt), sizeof(salt));
+  const auto digest = HashKey(text);
+  uint64_t space = 0;
+  std::memcpy(&space, digest.data(), sizeof(space));
+  return std::max<uint64_t>(1, space);
+}
+
+}  // namespace heddle::server

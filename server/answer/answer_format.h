@@ -1,0 +1,87 @@
+// Writes an answer as the JSON and the events of one API (OpenAI's two, Responses, Messages).
+// Answer (answer.h) decides the content and the time; a format only writes it.
+//
+// Streamed: Begin, then per choice BeginChoice, WritePiece..., EndChoice (choices interleave), End.
+// Whole: Body alone. Errors: ErrorBody before the first frame, ErrorFrames after it.
+// Thread-safety: none; belongs to one answer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/request/api_error.h"
+#include "server/text/choice.h"
+#include "server/toolcalls/output_parser.h"
+
+namespace heddle::server {
+
+struct Usage {
+  int64_t prompt_tokens = 0;  // each prompt counted once, for any n
+  int64_t cached_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;  // part of those
+};
+
+enum class EndReason : uint8_t { kStop, kLength, kToolCalls };
+
+// The result of one choice.
+struct ChoiceResult {
+  std::vector<OutputPiece> pieces;  // in order; neighbours differ in kind, or are calls
+  std::vector<ChoiceToken> tokens;  // if logprobs were asked for
+  std::vector<size_t> token_ends;   // [pieces]: number of tokens up to the end of each
+  EndReason reason = EndReason::kStop;
+  std::string stop_string;  // the one that ended it, or empty
+  // For the prompt's tokens except the first; empty unless asked for.
+  std::span<const engine::SampledToken> prompt_scores;
+
+  // All text of the given kind.
+  std::string Text(OutputPiece::Kind kind) const {
+    std::string text;
+    for (const OutputPiece& piece : pieces) {
+      if (piece.kind == kind) text.append(piece.text);
+    }
+    return text;
+  }
+  // The tokens of piece number `piece`.
+  std::span<const ChoiceToken> TokensOf(size_t piece) const {
+    const size_t begin = piece == 0 ? 0 : token_ends[piece - 1];
+    return std::span(tokens).subspan(begin, token_ends[piece] - begin);
+  }
+  bool has_calls() const {
+    for (const OutputPiece& piece : pieces) {
+      if (piece.kind == OutputPiece::Kind::kCall) return true;
+    }
+    return false;
+  }
+};
+
+class AnswerFormat {
+ public:
+  virtual ~AnswerFormat() = default;
+
+  // Whether the end of a streamed answer repeats its text: End then gets the pieces.
+  virtual bool repeats_at_end() const { return false; }
+
+  virtual void Begin(const Usage& /*so_far*/, std::string* /*frames*/) {}
+  virtual void BeginChoice(size_t index, std::string* frames) = 0;
+  // `tokens` belong to the text of this piece; empty unless logprobs were asked for.
+  virtual void WritePiece(size_t index, const OutputPiece& piece,
+                          std::span<const ChoiceToken> tokens, std::string* frames) = 0;
+  virtual void EndChoice(size_t index, const ChoiceResult& result, std::string* frames) = 0;
+  virtual void End(std::span<const ChoiceResult> choices, const Usage& usage,
+                   std::string* frames) = 0;
+
+  virtual std::string Body(std::span<const ChoiceResult> choices, const Usage& usage) const = 0;
+
+  virtual std::string ErrorBody(const ApiError& error) const { return ErrorJson(error); }
+  // The error and the orderly end of a stream.
+  virtual std::string ErrorFrames(const ApiError& error) = 0;
+  // Sent between events when nothing was sent for a while.
+  virtual std::string_view keep_alive() const { return ": ping\n\n"; }
+};
+
+}  // namespace heddle::server

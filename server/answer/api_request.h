@@ -1,0 +1,49 @@
+// A request in the form that its answer needs, whichever API it came by.
+//
+// Each entry of a prompt list is one GenerationRequest with n branches, so that its pages are
+// shared; choice i of the answer is branch i % n of prompt i / n, as OpenAI numbers them (with
+// best_of: the i % n-th best).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/generation.h"
+#include "server/toolcalls/output_syntax.h"
+
+namespace heddle::server {
+
+// The field name under which clients get a model's reasoning.
+enum class ReasoningField : uint8_t { kReasoningContent, kReasoning, kBoth, kNone };
+
+enum class Endpoint : uint8_t { kCompletion, kChat };
+
+struct ApiRequest {
+  Endpoint endpoint = Endpoint::kCompletion;
+  bool stream = false;
+  bool include_usage = false;
+  bool echo = false;
+  bool logprobs = false;
+  int32_t top_logprobs = 0;
+  int32_t n = 1;
+  int32_t min_tokens = 0;
+  int32_t prompt_logprobs = -1;  // alternatives per prompt token; -1: no prompt logprobs
+  int32_t best_of = 1;  // branches per prompt; the n with the highest mean logprob are returned
+  OutputSyntax syntax;  // the syntax of the answer's text; without tools if none are offered
+  ToolSet tools;        // tools offered
+  bool begins_in_reasoning = false;  // the prompt ends inside of reasoning
+  ReasoningField reasoning_field = ReasoningField::kReasoningContent;
+  bool parallel_tool_calls = true;  // false: one call ends the answer
+  bool names_call = false;          // tool_choice names the function
+  std::vector<std::string> stop;
+  std::vector<GenerationRequest> generations;  // ids unset
+  std::vector<std::string> prompt_texts;       // with echo only; one per generation
+  std::string warning;                         // sent in a header; empty: none
+
+  // All branches of all generations. Branch b of prompt p has number p * best_of + b.
+  size_t num_branches() const { return generations.size() * static_cast<size_t>(best_of); }
+};
+
+}  // namespace heddle::server

@@ -1,0 +1,65 @@
+#include "server/http/engine_exchange.h"
+
+#include <utility>
+
+#include "base/status.h"
+#include "server/http/request_guard.h"
+
+namespace heddle::server {
+
+absl::Status EngineExchange::SubmitToEngine(GenerationRequest generation, EventSink sink) {
+  GenerationService* service = context_->dependencies.generation;
+  generation.cache_space = context_->cache_spaces->Of(generation.tenant, generation.cache_space);
+  generation.id = service->NextId();
+  generation.label = writer_->record().request_id;
+  const RequestId id = generation.id;
+  HEDDLE_RETURN_IF_ERROR(service->Submit(std::move(generation), std::move(sink)));
+  ids_.push_back(id);
+  return absl::OkStatus();
+}
+
+void EngineExchange::CancelAll() {
+  for (RequestId id : ids_) context_->dependencies.generation->Cancel(id);
+}
+
+void EngineExchange::OnEvent(size_t prompt, GenerationEvent event) {
+  if (ended_) return;
+  const absl::Status status =
+      Guarded(context_->dependencies, "event", writer_->record().request_id, [&] {
+        Take(prompt, std::move(event));
+        return absl::OkStatus();
+      });
+  if (!status.ok()) FailByException(status);
+}
+
+void EngineExchange::OnDisconnect() {
+  if (ended_) return;
+  CancelAll();
+  End();
+}
+
+void EngineExchange::OnTick(Clock::time_point now) {
+  const Clock::duration limit = context_->options.request_timeout;
+  if (ended_) return;
+  if (IsOverdue(now - received_, limit)) {
+    Fail(OverdueError(limit));
+  } else if (overflowed()) {  // perhaps no event will come that would tell
+    Fail(absl::InternalError("the server could not keep up with this request"));
+  }
+}
+
+// After the end the writer handles failures: its connection ends.
+void EngineExchange::FailByException(const absl::Status& status) {
+  const bool tells = !ended_;
+  const absl::Status failed =
+      Guarded(context_->dependencies, "error", writer_->record().request_id, [&] {
+        if (tells) Fail(status);
+        return absl::OkStatus();
+      });
+  if (tells && failed.ok()) return;
+  CancelAll();
+  ended_ = true;
+  writer_->Abort();
+}
+
+}  // namespace heddle::server

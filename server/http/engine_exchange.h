@@ -1,0 +1,48 @@
+// A request whose answer comes from the engine, event by event: the common part of generations and
+// embeddings. Thread: the connection's I/O thread.
+// Any failure ends the request once: by Fail, if its client can still be told.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/http/event_inbox.h"
+#include "server/http/exchange.h"
+#include "server/http/server_context.h"
+
+namespace heddle::server {
+
+class EngineExchange : public Exchange, public EventReceiver {
+ public:
+  void OnEvent(size_t prompt, GenerationEvent event) final;
+  void OnDisconnect() final;
+  void OnTick(Clock::time_point now) final;
+
+ protected:
+  // `context` and `writer` outlive the exchange's activity (exchange.h).
+  EngineExchange(ServerContext* context, ResponseWriter* writer, Clock::time_point received)
+      : context_(context), writer_(writer), received_(received) {}
+
+  // Submits a generation to the engine under a new id, which is appended to ids_.
+  absl::Status SubmitToEngine(GenerationRequest generation, EventSink sink);
+  void CancelAll();
+
+  // Takes one event of the request at index `prompt` of ids_.
+  virtual void Take(size_t prompt, GenerationEvent event) = 0;
+  // Cancels the rest, tells the client, and ends.
+  virtual void Fail(const absl::Status& status) = 0;
+  // Nothing is sent or received after it.
+  virtual void End() { ended_ = true; }
+
+  ServerContext* context_;
+  ResponseWriter* writer_;
+  const Clock::time_point received_;
+  std::vector<RequestId> ids_;  // ids of the submitted generations, in order
+  bool ended_ = false;
+
+ private:
+  void FailByException(const absl::Status& status);
+};
+
+}  // namespace heddle::server

@@ -1,0 +1,135 @@
+#include "server/metrics/engine_figures.h"
+
+#include <array>
+
+namespace heddle::server {
+namespace {
+
+using Read = double (*)(const EngineStats&);
+
+template <auto member>
+double Value(const EngineStats& stats) {
+  return static_cast<double>(stats.*member);
+}
+
+double UsedShare(const EngineStats& stats) {
+  return stats.pages_total > 0 ? static_cast<double>(stats.pages_used) / stats.pages_total : 0;
+}
+
+double LoadedAdapters(const EngineStats& stats) { return stats.adapters.loaded; }
+
+constexpr EngineFigure GaugeOf(std::string_view name, std::string_view metric,
+                               std::string_view help, Read value) {
+  return {.name = name, .metric = metric, .help = help, .kind = FigureKind::kGauge, .value = value};
+}
+
+constexpr EngineFigure CounterOf(std::string_view name, std::string_view metric,
+                                 std::string_view help, Read value) {
+  return {
+      .name = name, .metric = metric, .help = help, .kind = FigureKind::kCounter, .value = value};
+}
+
+constexpr EngineFigure StepPart(std::string_view name, std::string_view part, Read value) {
+  EngineFigure figure = CounterOf(name, "heddle_step_seconds_total",
+                                  "Time spent in engine steps, by part of the step.", value);
+  figure.label_name = "part";
+  figure.label_value = part;
+  return figure;
+}
+
+constexpr auto kFigures = std::to_array<EngineFigure>({
+    GaugeOf("running_sequences", "heddle_running_sequences", "Sequences in the batch.",
+            &Value<&EngineStats::running_sequences>),
+    GaugeOf("waiting_requests", "heddle_waiting_requests",
+            "Requests that wait for their first step.", &Value<&EngineStats::waiting_requests>),
+    GaugeOf("queue_limit", "heddle_queue_limit",
+            "Requests that may wait before others are refused.", &Value<&EngineStats::queue_limit>),
+    GaugeOf("waiting_tokens", "heddle_waiting_tokens", "Tokens in the prompts of waiting requests.",
+            &Value<&EngineStats::waiting_tokens>),
+    GaugeOf("queue_tokens_limit", "heddle_queue_tokens_limit",
+            "Tokens in the prompts of waiting requests before others are refused; 0: no limit.",
+            &Value<&EngineStats::queue_tokens_limit>),
+    GaugeOf("orphaned_requests", "heddle_orphaned_requests",
+            "Requests that run for nobody; must be 0.", &Value<&EngineStats::orphaned_requests>),
+    CounterOf("steps", "heddle_steps_total", "Engine steps done.", &Value<&EngineStats::steps>),
+    CounterOf("steps_ahead", "heddle_steps_ahead_total",
+              "Steps that were planned and submitted while the one before ran.",
+              &Value<&EngineStats::steps_ahead>),
+    CounterOf("step_tokens", "heddle_step_tokens_total", "Token positions that the steps computed.",
+              &Value<&EngineStats::step_tokens>),
+    CounterOf("budget_tokens", "heddle_step_budget_tokens_total",
+              "Token positions that the steps could have computed within their budgets.",
+              &Value<&EngineStats::budget_tokens>),
+    CounterOf(
+        "prompt_tokens", "heddle_computed_prompt_tokens_total",
+        "Prompt positions computed, those computed again after a preemption and forced tokens "
+        "included.",
+        &Value<&EngineStats::prompt_tokens>),
+    CounterOf("cached_tokens", "heddle_prefix_cache_tokens_total",
+              "Prompt positions taken from the prefix cache in place of computing them.",
+              &Value<&EngineStats::cached_tokens>),
+    CounterOf("generated_tokens", "heddle_sampled_tokens_total",
+              "Tokens of answers, drawn or forced.", &Value<&EngineStats::generated_tokens>),
+    CounterOf("forced_tokens", "heddle_forced_tokens_total",
+              "Tokens of answers that a grammar left no choice about and nobody drew.",
+              &Value<&EngineStats::forced_tokens>),
+    CounterOf("preemptions", "heddle_preemptions_total",
+              "Sequences that gave up their pages to others.", &Value<&EngineStats::preemptions>),
+    CounterOf("overdue_requests", "heddle_overdue_requests_total",
+              "Requests that waited for the starvation limit and then went ahead of others.",
+              &Value<&EngineStats::overdue_requests>),
+    GaugeOf("pages.total", "heddle_kv_pages", "Pages of the KV cache.",
+            &Value<&EngineStats::pages_total>),
+    GaugeOf("pages.used", "heddle_kv_pages_used", "Pages of the KV cache in use.",
+            &Value<&EngineStats::pages_used>),
+    GaugeOf("pages.cached", "heddle_kv_pages_cached",
+            "Pages that nobody uses, with content that a later prompt may take over.",
+            &Value<&EngineStats::pages_cached>),
+    GaugeOf("pages.tokens_per_page", "heddle_kv_page_tokens", "Token positions per page.",
+            &Value<&EngineStats::page_tokens>),
+    GaugeOf("pages.used_share", "heddle_kv_usage_ratio",
+            "Share of the KV cache in use, from 0 to 1.", &UsedShare),
+    GaugeOf("pages.host_total", "heddle_kv_host_pages",
+            "Pages of the tier in the host's memory or on its disk.",
+            &Value<&EngineStats::host_pages_total>),
+    GaugeOf("pages.host_used", "heddle_kv_host_pages_used", "Pages of that tier in use.",
+            &Value<&EngineStats::host_pages_used>),
+    CounterOf("pages.swapped_out", "heddle_pages_swapped_out_total",
+              "Pages that went to the host's tier.", &Value<&EngineStats::pages_swapped_out>),
+    CounterOf("pages.swapped_in", "heddle_pages_swapped_in_total",
+              "Pages that came back from the host's tier.", &Value<&EngineStats::pages_swapped_in>),
+    GaugeOf("adapters.loaded", "heddle_adapters_loaded", "LoRA adapters in memory.",
+            &LoadedAdapters),
+    StepPart("step_seconds.plan", "plan", &Value<&EngineStats::plan_seconds>),
+    StepPart("step_seconds.forward", "forward", &Value<&EngineStats::forward_seconds>),
+    StepPart("step_seconds.sample", "sample", &Value<&EngineStats::sample_seconds>),
+    StepPart("step_seconds.swap", "swap", &Value<&EngineStats::swap_seconds>),
+    StepPart("step_seconds.emit", "emit", &Value<&EngineStats::emit_seconds>),
+    CounterOf("step_seconds.between", "heddle_between_steps_seconds_total",
+              "From the end of a step to the start of the next, while there was work: the time in "
+              "which the engine computes nothing.",
+              &Value<&EngineStats::between_seconds>),
+    GaugeOf("step_seconds.running", "heddle_step_running_seconds",
+            "Since the last step ended, while there is work; 0: idle.",
+            &Value<&EngineStats::busy_since_seconds>),
+    CounterOf("idle_seconds", "heddle_idle_seconds_total", "Time without any request.",
+              &Value<&EngineStats::idle_seconds>),
+});
+
+}  // namespace
+
+std::span<const EngineFigure> EngineFigures() { return kFigures; }
+
+std::string_view StateName(EngineState state) {
+  switch (state) {
+    case EngineState::kServing:
+      return "serving";
+    case EngineState::kDraining:
+      return "draining";
+    case EngineState::kFailed:
+      break;
+  }
+  return "failed";
+}
+
+}  // namespace heddle::server

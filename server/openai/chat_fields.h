@@ -1,0 +1,118 @@
+// The fields of /v1/completions and /v1/chat/completions, in the order of the documentation, and of
+// the objects within them. The other routes' are in api_fields.h.
+#pragma once
+
+#include "server/openai/sampling_fields.h"
+#include "server/request/fields.h"
+
+namespace heddle::server::fields {
+
+inline constexpr Field kStreamOptions[] = {
+    {"include_usage", kBoolean, 0, 0, "false", "a last event with token counts"},
+};
+
+inline constexpr Field kJsonSchema[] = {
+    {"name", kString, 0, kInfinity, "", "accepted and not used"},
+    {"schema", kSchema, 0, kInfinity, "", "what the answer is valid by"},
+};
+
+inline constexpr Field kResponseFormat[] = {
+    {"type", kString, 0, kInfinity, "", "text, json_object or json_schema"},
+    {"json_schema", kObject, 0, kInfinity, "", "of the type json_schema", false, kJsonSchema},
+};
+
+inline constexpr Field kStructuredOutputs[] = {
+    {"json", kSchema, 0, kInfinity, "", "a JSON schema, or its text"},
+    {"json_object", kBoolean, 0, 0, "false", "any JSON object"},
+    {"regex", kString, 0, kInfinity, "", "a regular expression of the whole answer"},
+    {"choice", kArray, 0, kInfinity, "", "strings of which the answer is one"},
+    {"grammar", kString, 0, kInfinity, "", "a grammar in GBNF"},
+    {"disable_any_whitespace", kBoolean, 0, 0, "false", "JSON without white space"},
+    {"whitespace_pattern", kString, 0, kInfinity, "", "white space of JSON, as an expression"},
+};
+
+inline constexpr Field kCacheSalt = {
+    "cache_salt",
+    kString,
+    1,
+    256,
+    "",
+    "computed prompts are shared only among requests with the same salt (docs/security.md)"};
+
+// Behind what says how tokens are drawn.
+inline constexpr Field kAnswer[] = {
+    {"stop", kStringOrArray, 0, kInfinity, "[]",
+     "up to 4 strings that end the answer and are not part of it"},
+    {"prompt_logprobs", kInteger, 0, 20, "",
+     "log-probabilities of the prompt's tokens, with so many alternatives; not with stream"},
+    {"n", kInteger, 1, 128, "1", "answers per prompt"},
+    {"stream", kBoolean, 0, 0, "false", "send the answer as server-sent events"},
+    {"stream_options", kObject, 0, kInfinity, "{}", "include_usage: a last event with token counts",
+     false, kStreamOptions},
+    {"priority", kInteger, -kMaxInt32, kMaxInt32, "0",
+     "lower is served earlier; needs --policy priority"},
+    {"deadline_ms", kInteger, 1, kInfinity, "(none)",
+     "milliseconds from now in which the whole answer is wanted; needs --policy deadline"},
+    {"workflow", kString, 1, 256, "",
+     "requests of one workflow share the deadline that its first one brought"},
+    kCacheSalt,
+    {"response_format", kObject, 0, kInfinity, R"({"type":"text"})",
+     "text, json_object, or json_schema with the schema that the answer is valid by", false,
+     kResponseFormat},
+    {"structured_outputs", kObject, 0, kInfinity, "",
+     "one of json (a schema), json_object, regex, choice, grammar (GBNF); with "
+     "disable_any_whitespace or whitespace_pattern",
+     false, kStructuredOutputs},
+    {"guided_json", kStringOrObject, 0, kInfinity, "", "a JSON schema, or its text"},
+    {"guided_regex", kString, 0, kInfinity, "", "a regular expression of the whole answer"},
+    {"guided_choice", kArray, 0, kInfinity, "", "strings of which the answer is one"},
+    {"guided_grammar", kString, 0, kInfinity, "", "a grammar in GBNF"},
+    {"grammar", kString, 0, kInfinity, "", "the same"},
+    {"json_schema", kObject, 0, kInfinity, "", "a JSON schema"},
+    {"user", kString, 0, kInfinity, "", "accepted and not used"},
+};
+
+inline constexpr Field kCompletionOwn[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
+    {"prompt", kStringOrArray, 0, kInfinity, "",
+     "a string, strings, token ids, or arrays of token ids", true},
+    {"max_tokens", kInteger, 0, kMaxInt32, "16",
+     "tokens to generate at most; more than the context holds is cut to what it holds"},
+    {"max_completion_tokens", kInteger, 0, kMaxInt32, "", "the same; wins over max_tokens"},
+    {"logprobs", kInteger, 0, 20, "", "log-probabilities, with so many alternatives"},
+    {"echo", kBoolean, 0, 0, "false", "the prompt comes first in the answer"},
+    {"best_of", kInteger, 1, 128, "(n)",
+     "draw so many answers and return the n of the highest log-probability per token; not with "
+     "stream"},
+    {"suffix", kString, 0, kInfinity, "",
+     "the text that comes after the answer; for models with fill-in-the-middle tokens"},
+    {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
+};
+
+inline constexpr Field kChatOwn[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
+    {"messages", kArray, 1, kInfinity, "", "the conversation so far", true},
+    {"max_tokens", kInteger, 1, kMaxInt32, "(rest of the context)",
+     "tokens to generate at most; more than the context holds is cut to what it holds"},
+    {"max_completion_tokens", kInteger, 1, kMaxInt32, "", "the same; wins over max_tokens"},
+    {"logprobs", kBoolean, 0, 0, "false", "log-probabilities of the answer's tokens"},
+    {"top_logprobs", kInteger, 0, 20, "0", "with so many alternatives; needs logprobs"},
+    {"tools", kArray, 0, 1024, "[]", "functions the model may call"},
+    {"tool_choice", kStringOrObject, 0, kInfinity, "auto",
+     "auto; none: hide the tools; required, or the name of one: call"},
+    {"parallel_tool_calls", kBoolean, 0, 0, "true", "more than one call per answer"},
+    {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
+    {"add_generation_prompt", kBoolean, 0, 0, "true", "open the assistant's turn"},
+    {"continue_final_message", kBoolean, 0, 0, "false",
+     "go on with the last message in place of answering it; not with add_generation_prompt"},
+    {"reasoning_effort", kString, 0, 64, "",
+     "passed to the chat template; none: also enable_thinking false"},
+    {"enable_thinking", kBoolean, 0, 0, "(of the template)", "passed to the chat template"},
+    {"include_reasoning", kBoolean, 0, 0, "true", "send the model's reasoning"},
+};
+
+inline constexpr auto kGeneration = Concat(kSampling, kAnswer);
+inline constexpr auto kCompletion = Concat(kCompletionOwn, kGeneration);
+inline constexpr auto kChat = Concat(kChatOwn, kGeneration);
+
+}  // namespace heddle::server::fields

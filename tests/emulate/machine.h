@@ -1,0 +1,40 @@
+// The machine that the emulated runtime presents, which tests of faults and of bad machines change.
+#pragma once
+
+#include <cstdint>
+
+namespace heddle::kernels::cuda::emulate {
+
+struct Machine {
+  int32_t driver = 13000;  // cudaDriverGetVersion's number; 0: no driver
+  int32_t device_count = 1;
+  int32_t compute_major = 9;
+  int32_t compute_minor = 0;
+  bool has_code = true;  // the program has code for that
+  int64_t total_bytes = int64_t{8} << 30;
+  int64_t taken_bytes = 0;       // used by other processes
+  bool has_library = false;      // in place of cuBLASLt
+  bool scales_rows = true;       // the library scales rows and tiles in FP8 products
+  bool has_codes = true;         // the library has an algorithm for products of codes
+  bool refuses_changes = false;  // drivers refuse changes of graphs
+  bool refuses_graphs = false;
+  // Launches that succeed; the next one reads invalid memory, and from then on every call fails.
+  // Negative: none fails.
+  int64_t launches_before_fault = -1;
+  // Enqueued work happens only when a thread waits for it, as on a busy device: data that the host
+  // changes or reads too early then shows in the results.
+  bool is_late = false;
+};
+
+// Applies to all that follows. Thread-safety: none, like the whole emulator.
+void SetMachine(const Machine& machine);
+
+// Performs all enqueued work.
+void CatchUp();
+
+// The number of graph launches with changed shapes or parameters since SetMachine.
+int64_t GraphChanges();
+
+const Machine& CurrentMachine();
+
+}  // namespace heddle::kernels::cuda::emulate

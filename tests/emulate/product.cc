@@ -1,0 +1,246 @@
+// The matrix instructions of warpgroups. See async.h.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/dtype.h"
+#include "tests/emulate/async.h"
+#include "tests/emulate/async_state.h"
+#include "tests/emulate/emulator.h"
+
+namespace heddle::kernels::cuda::emulate {
+namespace {
+
+constexpr int32_t kDepth = 16;
+constexpr int32_t kGroupThreads = 128;
+
+void Complain(const char* wrong) { Report(absl::StrCat(Where(), " ", wrong)); }
+
+// A matrix in shared memory, swizzled by 128 bytes, as its descriptor says. Canonical layouts of
+// 16-bit elements, before the swizzle, in bytes:
+//   along its depth      row r, k: (r / 8) * stride + (r % 8) * 128 + 2 k
+//   along its rows       row r, k: (r / 64) * leading + (k / 8) * stride + (k % 8) * 128
+//                                  + 2 (r % 64)
+// Source: PTX ISA, "Shared Memory Matrix Layout", "Canonical Layouts", "Matrix Descriptor Format".
+class SharedMatrix {
+ public:
+  SharedMatrix(uint64_t descriptor, bool along_rows)
+      : start_(static_cast<int32_t>(descriptor & 0x3FFF) << 4),
+        leading_(static_cast<int32_t>((descriptor >> 16) & 0x3FFF) << 4),
+        stride_(static_cast<int32_t>((descriptor >> 32) & 0x3FFF) << 4),
+        along_rows_(along_rows) {}
+
+  static const char* Wrong(uint64_t descriptor) {
+    if (descriptor >> 62 != 1) return "multiplies a matrix that is not swizzled by 128 bytes";
+    if (((descriptor >> 49) & 7) != 0) return "multiplies a matrix with a base offset";
+    if (((descriptor << 4) & 0x380) != 0)
+      return "multiplies a matrix that does not begin a pattern";
+    return nullptr;
+  }
+  int32_t Offset(int32_t row, int32_t k) const {
+    if (along_rows_) {
+      return start_ + row / 64 * leading_ + k / 8 * stride_ + k % 8 * 128 + row % 64 * 2;
+    }
+    return start_ + row / 8 * stride_ + row % 8 * 128 + k * 2;
+  }
+  uint16_t At(int32_t row, int32_t k) const {
+    const int32_t offset = Offset(row, k);
+    const int32_t swizzled = offset ^ (((offset >> 7) & 7) << 4);
+    if (swizzled < 0 || swizzled + 2 > SharedBytes()) return 0xFFFF;
+    uint16_t bits;
+    std::memcpy(&bits, SharedBase() + swizzled, 2);
+    return bits;
+  }
+  // Lines of rows [first, first + count).
+  void AddLines(int32_t first, int32_t count, std::set<int32_t>* lines) const {
+    for (int32_t r = first; r < first + count; r += along_rows_ ? 64 : 1) {
+      for (int32_t k = 0; k < kDepth; k += along_rows_ ? 1 : kDepth) {
+        lines->insert(Offset(r, k) / kLineBytes);
+      }
+    }
+  }
+
+ private:
+  int32_t start_, leading_, stride_;
+  bool along_rows_;
+};
+
+std::set<int32_t> LinesOf(const Product& product, int32_t warp) {
+  std::set<int32_t> lines;
+  SharedMatrix(product.b_matrix, product.b_is_transposed).AddLines(0, product.columns, &lines);
+  if (product.a == nullptr) SharedMatrix(product.a_matrix, false).AddLines(16 * warp, 16, &lines);
+  return lines;
+}
+
+uint64_t VersionsOf(const Product& product, int32_t warp) {
+  uint64_t sum = 0;
+  for (int32_t line : LinesOf(product, warp)) sum += Async().lines.version(line);
+  return sum;
+}
+
+float ToF32(uint16_t bits, bool is_half) { return is_half ? F16ToF32(bits) : BF16ToF32(bits); }
+
+// Row `row` of A, 0..15 within this warp's.
+void LoadA(const PendingProduct& pending, int32_t warp, int32_t row, float (&a)[kDepth]) {
+  const Product& product = pending.product;
+  for (int32_t k = 0; k < kDepth; ++k) {
+    uint16_t bits;
+    if (product.a == nullptr) {
+      bits = SharedMatrix(product.a_matrix, false).At(16 * warp + row, k);
+    } else {
+      const uint32_t pair = pending.a[k % 8 / 2][2 * (k / 8) + row / 8];
+      bits = static_cast<uint16_t>(k % 2 == 0 ? pair : pair >> 16);
+    }
+    a[k] = ToF32(bits, product.is_half);
+  }
+}
+
+void Compute(const PendingProduct& pending, int32_t thread) {
+  const Product& product = pending.product;
+  const int32_t lane = thread % kWarpLanes;
+  const int32_t warp = thread % kGroupThreads / kWarpLanes;
+  float a[2][kDepth];
+  LoadA(pending, warp, lane / 4, a[0]);
+  LoadA(pending, warp, lane / 4 + 8, a[1]);
+  const SharedMatrix b(product.b_matrix, product.b_is_transposed);
+  const auto sum_of = [&](const float(&row)[kDepth], const float(&column)[kDepth]) {
+    float sum = 0;
+    for (int32_t k = 0; k < kDepth; ++k) sum += row[k] * column[k];
+    return sum;
+  };
+  for (int32_t n = 0; n < product.columns / 8; ++n) {
+    for (int32_t e = 0; e < 2; ++e) {
+      float column[kDepth];
+      for (int32_t k = 0; k < kDepth; ++k) {
+        column[k] = ToF32(b.At(8 * n + 2 * (lane % 4) + e, k), product.is_half);
+      }
+      for (int32_t h = 0; h < 2; ++h) {
+        float& to = product.sums[4 * n + 2 * h + e];
+        to = (product.adds ? to : 0.0f) + sum_of(a[h], column);
+      }
+    }
+  }
+}
+
+bool IsPending(const ProductThread& self, const float* sums) {
+  const auto has = [sums](const std::vector<PendingProduct>& group) {
+    return std::any_of(group.begin(), group.end(),
+                       [sums](const PendingProduct& p) { return p.product.sums == sums; });
+  };
+  return has(self.open) || std::any_of(self.groups.begin(), self.groups.end(), has);
+}
+
+void Finish(const std::vector<PendingProduct>& group, int32_t thread) {
+  for (const PendingProduct& pending : group) {
+    const Product& product = pending.product;
+    if (pending.is_first) {
+      std::copy(pending.saved.begin(), pending.saved.end(), product.sums);
+    }
+    if (product.a != nullptr && !std::equal(product.a, product.a + 4, pending.own_a.begin())) {
+      Complain("changed registers that a matrix instruction still reads");
+    }
+    const int32_t warp = thread % kGroupThreads / kWarpLanes;
+    if (thread % kWarpLanes == 0 && VersionsOf(product, warp) != pending.versions) {
+      Complain("waited for a product whose matrices changed meanwhile");
+    }
+    Compute(pending, thread);
+  }
+}
+
+// The data that a lane shows the others of its warp.
+struct Deposit {
+  uint64_t a_matrix, b_matrix;
+  uint32_t a[4];
+};
+
+// Checks that the lanes of a warp, and the warps of a group, issue the same product.
+void CheckAgreement(const char* deposits, const Product& product) {
+  for (int32_t lane = 0; lane < kWarpLanes; ++lane) {
+    Deposit other;
+    std::memcpy(&other, deposits + 64 * lane, sizeof(other));
+    if (other.a_matrix != product.a_matrix || other.b_matrix != product.b_matrix) {
+      return Complain("multiplies other matrices than its neighbours");
+    }
+  }
+  auto& matrices = Async().matrices[Current().thread / kGroupThreads];
+  const size_t index = Async().products[Current().thread].issued;
+  if (index == matrices.size()) matrices.push_back(product.b_matrix);
+  if (index > matrices.size() || matrices[index] != product.b_matrix) {
+    Complain("multiplies another matrix than the other warps of its group");
+  }
+}
+
+}  // namespace
+
+void ProductIssue(const Product& product) {
+  UseAsync();
+  const int32_t thread = Current().thread;
+  ProductThread& self = Async().products[thread];
+  PendingProduct pending = {.product = product};
+  Deposit mine = {product.a_matrix, product.b_matrix, {}};
+  if (product.a != nullptr) std::copy_n(product.a, 4, mine.a);
+  std::copy_n(mine.a, 4, pending.own_a.begin());
+  const char* deposits = Exchange("WarpgroupMma", &mine, sizeof(mine));
+  CheckAgreement(deposits, product);
+  for (int32_t t = 0; t < 4; ++t) {
+    Deposit other;
+    std::memcpy(&other, deposits + 64 * (thread % kWarpLanes / 4 * 4 + t), sizeof(other));
+    std::copy_n(other.a, 4, pending.a[t].begin());
+  }
+  if (!self.is_fenced) Complain("multiplies without a fence after it last touched its registers");
+  const char* wrong = SharedMatrix::Wrong(product.b_matrix);
+  if (product.a == nullptr && wrong == nullptr) wrong = SharedMatrix::Wrong(product.a_matrix);
+  if (wrong != nullptr) Complain(wrong);
+  if (thread % kWarpLanes == 0) {
+    const int32_t warp = thread % kGroupThreads / kWarpLanes;
+    for (int32_t line : LinesOf(product, warp)) {
+      const char* bad = Async().lines.MatrixRead(line, thread);
+      if (bad != nullptr) Complain(bad);
+    }
+    pending.versions = VersionsOf(product, warp);
+  }
+  if (!IsPending(self, product.sums)) {
+    const int32_t count = product.columns / 2;
+    pending.is_first = true;
+    pending.saved.assign(product.sums, product.sums + count);
+    std::fill_n(product.sums, count, std::numeric_limits<float>::quiet_NaN());
+  }
+  ++self.issued;
+  self.open.push_back(std::move(pending));
+}
+
+void ProductFence() {
+  UseAsync();
+  Async().products[Current().thread].is_fenced = true;
+}
+
+void ProductCommit() {
+  ProductThread& self = Async().products[Current().thread];
+  self.groups.push_back(std::move(self.open));
+  self.open.clear();
+}
+
+void ProductWait(int32_t groups_left) {
+  UseAsync();
+  ProductThread& self = Async().products[Current().thread];
+  // Lets others run first: from here on they may touch what the product has read.
+  Exchange("ProductWait", nullptr, 0);
+  while (static_cast<int32_t>(self.groups.size()) > groups_left) {
+    Finish(self.groups.front(), Current().thread);
+    self.groups.pop_front();
+  }
+  self.is_fenced = false;
+}
+
+void EndProducts() {
+  for (const ProductThread& thread : Async().products) {
+    if (!thread.groups.empty() || !thread.open.empty()) {
+      return Complain("ends with products that it never waited for");
+    }
+  }
+}
+
+}  // namespace heddle::kernels::cuda::emulate

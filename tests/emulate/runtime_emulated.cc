@@ -1,0 +1,358 @@
+// The runtime of the emulated device: everything is host memory and happens at once, or on a late
+// machine when it is waited for. Launches are held back until some more have come, or until
+// something else is to happen, so that those that may begin early can (emulator.h).
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/check.h"
+#include "base/status.h"
+#include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/stream.h"
+#include "tests/emulate/emulator.h"
+#include "tests/emulate/machine.h"
+
+namespace heddle::kernels::cuda {
+namespace {
+
+// Few multiprocessors, so that plans made for them split small work in interesting ways.
+constexpr int32_t kMultiprocessors = 6;
+constexpr std::align_val_t kAlignment{256};  // as cudaMalloc aligns
+constexpr int32_t kBuiltWith = 13000;
+constexpr Error kIllegalAddress = 700;  // cudaErrorIllegalAddress
+
+// Launches that are held back. A launch may begin before the previous two have run, because
+// launches let the next one begin before they have waited for their own predecessor.
+constexpr size_t kHeldLaunches = 2;
+
+// A kernel and its copy of the parameters.
+struct HeldLaunch {
+  std::vector<std::byte> params;
+  emulate::Launching launching;
+
+  HeldLaunch(const void* kernel, Tape::Caller call, const LaunchShape& shape,
+             std::vector<std::byte> arguments)
+      : params(std::move(arguments)),
+        launching({shape.grid_x, shape.grid_y, shape.grid_z}, shape.threads, shape.shared_bytes,
+                  shape.early, [this, kernel, call] { call(kernel, params.data()); }) {}
+};
+
+struct State {
+  emulate::Machine machine;
+  int64_t launches = 0;
+  int64_t graph_changes = 0;
+  bool is_faulty = false;
+  bool has_finding = false;  // a kernel had a finding
+  std::deque<std::unique_ptr<HeldLaunch>> held;
+  std::deque<std::function<void()>> to_come;  // pending work of a late machine
+};
+
+State& Get() {
+  static State state;
+  return state;
+}
+
+// The limit per block: CUDA C++ Programming Guide, "Technical Specifications per Compute
+// Capability".
+int32_t MaxSharedBytes(const emulate::Machine& machine) {
+  const int32_t capability = 10 * machine.compute_major + machine.compute_minor;
+  const bool is_small = capability == 86 || capability == 89 || capability >= 120;
+  return (is_small ? 99 : capability < 90 ? 163 : 227) << 10;
+}
+
+// Blocks of page-locked memory; beside the state, which tests replace.
+std::vector<std::pair<const uint8_t*, int64_t>>& PinnedBlocks() {
+  static std::vector<std::pair<const uint8_t*, int64_t>> blocks;
+  return blocks;
+}
+
+bool IsPinned(const void* data) {
+  const auto* at = static_cast<const uint8_t*>(data);
+  const auto& blocks = PinnedBlocks();
+  return std::any_of(blocks.begin(), blocks.end(), [at](const auto& block) {
+    return at >= block.first && at < block.first + block.second;
+  });
+}
+
+void RunFirstHeld() {
+  State& state = Get();
+  if (!state.held.front()->launching.Finish()) state.has_finding = true;
+  state.held.pop_front();
+}
+
+void RunHeld() {
+  while (!Get().held.empty()) RunFirstHeld();
+}
+
+// Performs pending work until `until` is true.
+void CatchUp(const std::function<bool()>& until) {
+  std::deque<std::function<void()>>& to_come = Get().to_come;
+  while (!to_come.empty() && !until()) {
+    const std::function<void()> next = std::move(to_come.front());
+    to_come.pop_front();
+    next();
+  }
+  RunHeld();
+}
+
+void InTurn(std::function<void()> work) {
+  if (Get().machine.is_late) {
+    Get().to_come.push_back(std::move(work));
+  } else {
+    work();
+  }
+}
+
+// Enqueues work after all launches so far.
+void Enqueue(std::function<void()> work) {
+  InTurn([work = std::move(work)] {
+    RunHeld();
+    work();
+  });
+}
+
+// The status of a call: nothing works after a fault.
+absl::Status Working(const Runtime& runtime, const char* what) {
+  const Error finding = std::exchange(Get().has_finding, false) ? kEmulatedFault : kSuccess;
+  return runtime.ToStatus(Get().is_faulty ? kIllegalAddress : finding, what);
+}
+
+void StartKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape,
+                 std::vector<std::byte> params) {
+  State& state = Get();
+  const int64_t limit = state.machine.launches_before_fault;
+  state.is_faulty = state.is_faulty || (limit >= 0 && state.launches >= limit);
+  ++state.launches;
+  if (state.is_faulty) return;
+  if (!shape.early) RunHeld();
+  state.held.push_back(std::make_unique<HeldLaunch>(kernel, call, shape, std::move(params)));
+  if (shape.early) state.held.back()->launching.Begin();
+  while (state.held.size() > kHeldLaunches) RunFirstHeld();
+}
+
+}  // namespace
+
+namespace emulate {
+
+void SetMachine(const Machine& machine) {
+  CatchUp();
+  Get() = State();
+  Get().machine = machine;
+}
+
+void CatchUp() {
+  cuda::CatchUp([] { return false; });
+}
+
+int64_t GraphChanges() { return Get().graph_changes; }
+
+const Machine& CurrentMachine() { return Get().machine; }
+
+}  // namespace emulate
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Open(int32_t ordinal) {
+  const emulate::Machine& machine = Get().machine;
+  HEDDLE_RETURN_IF_ERROR(CheckDriverVersion(machine.driver, kBuiltWith));
+  HEDDLE_RETURN_IF_ERROR(CheckOrdinal(ordinal, machine.device_count));
+  std::unique_ptr<Runtime> runtime(new Runtime);
+  runtime->info_ = {.name = "emulated",
+                    .ordinal = ordinal,
+                    .major = machine.compute_major,
+                    .minor = machine.compute_minor,
+                    .num_multiprocessors = kMultiprocessors,
+                    .total_bytes = machine.total_bytes,
+                    .max_shared_bytes = MaxSharedBytes(machine),
+                    .has_hopper_code = machine.compute_major == 9};
+  HEDDLE_RETURN_IF_ERROR(CheckCapability(runtime->info_));
+  if (!machine.has_code) return NoCodeFor(runtime->info_, "80, 90a");
+  for (LaunchQueue& queue : runtime->queues_) queue.early = machine.compute_major == 9;
+  return runtime;
+}
+
+Runtime::~Runtime() { emulate::CatchUp(); }
+
+void Runtime::Bind() const {}
+
+int64_t Runtime::FreeBytes() const {
+  return info_.total_bytes - Get().machine.taken_bytes - allocated_bytes_;
+}
+
+absl::StatusOr<void*> Runtime::AllocateDevice(int64_t bytes) {
+  HEDDLE_RETURN_IF_ERROR(Working(*this, "allocating device memory"));
+  if (bytes > FreeBytes()) {
+    return OutOfDeviceMemory(info_, bytes, FreeBytes(), allocated_bytes_);
+  }
+  void* data = ::operator new(static_cast<size_t>(bytes), kAlignment);
+  std::memset(data, 0, static_cast<size_t>(bytes));
+  allocated_bytes_ += bytes;
+  return data;
+}
+
+void Runtime::FreeDevice(void* data, int64_t bytes) {
+  if (data == nullptr) return;
+  emulate::CatchUp();  // as cudaFree does
+  ::operator delete(data, kAlignment);
+  allocated_bytes_ -= bytes;
+}
+
+absl::StatusOr<void*> Runtime::AllocatePinned(int64_t bytes) {
+  void* data = ::operator new(static_cast<size_t>(bytes), kAlignment);
+  PinnedBlocks().emplace_back(static_cast<const uint8_t*>(data), bytes);
+  return data;
+}
+
+void Runtime::FreePinned(void* data) {
+  std::erase_if(PinnedBlocks(), [data](const auto& block) { return block.first == data; });
+  ::operator delete(data, kAlignment);
+}
+
+absl::Status Runtime::CopyToDevice(void* to, const void* from, int64_t bytes) {
+  HEDDLE_RETURN_IF_ERROR(Working(*this, "copying to the device"));
+  Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  if (!IsPinned(from)) emulate::CatchUp();
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::CopyToHost(void* to, const void* from, int64_t bytes) {
+  HEDDLE_RETURN_IF_ERROR(Working(*this, "copying from the device"));
+  Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  if (!IsPinned(to)) emulate::CatchUp();
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::CopyOnDevice(void* to, const void* from, int64_t bytes) {
+  HEDDLE_RETURN_IF_ERROR(Working(*this, "copying on the device"));
+  Enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  return absl::OkStatus();
+}
+
+// Copies before all pending work, so that a missing wait shows.
+absl::Status Runtime::CopyBeside(Way way, void* to, const void* from, int64_t bytes) {
+  HEDDLE_RETURN_IF_ERROR(
+      Working(*this, way == Way::kToDevice ? "copying to the device" : "copying from the device"));
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::Synchronize() {
+  emulate::CatchUp();
+  return Working(*this, "running a step");
+}
+
+absl::Status Runtime::Mark(int mark) {
+  mark_ns_[mark] = 0;
+  Enqueue([this, mark, time = ++marked_[mark]] {
+    if (time != marked_[mark]) return;  // set anew since
+    mark_ns_[mark] = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                         std::chrono::steady_clock::now().time_since_epoch())
+                         .count();
+  });
+  return absl::OkStatus();  // faults show when it is waited for
+}
+
+absl::Status Runtime::WaitForMark(int mark) {
+  CatchUp([this, mark] { return mark_ns_[mark] != 0; });
+  return Working(*this, "running a step");
+}
+
+absl::StatusOr<int64_t> Runtime::NsBetween(int from, int to) const {
+  return mark_ns_[to] - mark_ns_[from];
+}
+
+// Faults and findings show when the stream is waited for, not here.
+Error LaunchKernel(const void* kernel, Tape::Caller call, const LaunchShape& shape, void*,
+                   const void* params, size_t params_bytes) {
+  HEDDLE_CHECK(shape.shared_bytes <= MaxSharedBytes(Get().machine),
+               "more shared memory than the device has");
+  const auto* bytes = static_cast<const std::byte*>(params);
+  InTurn([kernel, call, shape, copy = std::vector<std::byte>(bytes, bytes + params_bytes)] {
+    StartKernel(kernel, call, shape, copy);
+  });
+  return kSuccess;
+}
+
+Error EncodeTensorMap(const TiledMatrix& matrix, TensorMap* map) {
+  *map = {.data = static_cast<const uint8_t*>(matrix.data),
+          .rows = matrix.rows,
+          .cols = matrix.cols,
+          .row_bytes = matrix.row_bytes(),
+          .box_rows = matrix.box_rows,
+          .box_cols = TiledMatrix::kBoxCols,
+          .element_bytes = 2};
+  return kSuccess;
+}
+
+// Launches happen at once, in the order in which they are made.
+absl::Status Runtime::Signal(int lane) {
+  if (queues_[lane].tape != nullptr) queues_[lane].tape->Signal(lane);
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::Wait(int lane, int on) {
+  if (queues_[lane].tape != nullptr) {
+    queues_[lane].tape->Wait(lane, on);
+  } else {
+    queues_[lane].joins = true;
+  }
+  return absl::OkStatus();
+}
+
+// Launches as early as the tape allows, those of lane 1 first, so that missing waits show.
+absl::Status Runtime::LaunchAll(const Tape& tape) {
+  const std::vector<Tape::Launch>& launches = tape.launches();
+  std::vector<bool> done(launches.size(), false);
+  const auto is_done = [&](int i) { return i < 0 || done[static_cast<size_t>(i)]; };
+  for (size_t count = 0; count < launches.size(); ++count) {
+    size_t next = launches.size();
+    for (size_t i = 0; i < launches.size(); ++i) {
+      const Tape::Launch& launch = launches[i];
+      if (done[i] || !is_done(launch.before) || !is_done(launch.after)) continue;
+      if (next == launches.size() || launch.lane > launches[next].lane) next = i;
+    }
+    HEDDLE_CHECK(next < launches.size(), "the lanes of a tape wait for each other");
+    const Tape::Launch& launch = launches[next];
+    HEDDLE_RETURN_IF_ERROR(ToStatus(LaunchKernel(launch.kernel, launch.call, launch.shape, nullptr,
+                                                 tape.params(next), launch.params_bytes),
+                                    "launching a kernel"));
+    done[next] = true;
+  }
+  return absl::OkStatus();
+}
+
+// A graph is a copy of its tape; ChangeGraph changes only what it is told to.
+absl::StatusOr<Runtime::Graph> Runtime::MakeGraph(const Tape& tape) {
+  if (Get().machine.refuses_graphs) return absl::ResourceExhaustedError("emulated: no graphs");
+  return new Tape(tape);
+}
+
+absl::Status Runtime::ChangeGraph(Graph graph, const Tape& tape, size_t i) {
+  if (Get().machine.refuses_changes) return absl::UnavailableError("emulated: no change of graphs");
+  static_cast<Tape*>(graph)->Replace(i, tape);
+  ++Get().graph_changes;
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::LaunchGraph(Graph graph) { return LaunchAll(*static_cast<Tape*>(graph)); }
+
+void Runtime::FreeGraph(Graph graph) { delete static_cast<Tape*>(graph); }
+
+absl::Status Runtime::ToStatus(Error error, const char* what) const {
+  if (error == kSuccess) return absl::OkStatus();
+  if (error == kIllegalAddress) {
+    return absl::UnavailableError(absl::StrCat("cuda:", info_.ordinal, " (", info_.name,
+                                               ") failed while ", what,
+                                               ": an illegal memory access was encountered (700)"));
+  }
+  return absl::InternalError(
+      absl::StrCat("emulated ", what, ":\n", absl::StrJoin(emulate::TakeFindings(), "\n")));
+}
+
+}  // namespace heddle::kernels::cuda

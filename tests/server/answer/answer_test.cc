@@ -1,0 +1,489 @@
+// What clients read, chunk by chunk. The rules are those of OpenAI's streaming reference and of the
+// clients that break on anything else.
+#include "server/answer/answer.h"
+
+#include <string>
+
+#include "base/message.h"
+#include "catch2/catch.hpp"
+#include "nlohmann/json.hpp"
+#include "server/openai/openai_format.h"
+#include "server/openai/openai_request.h"
+#include "tests/server/byte_codec.h"
+#include "tests/server/raw_client.h"
+
+namespace heddle::test {
+namespace {
+
+using nlohmann::json;
+using server::Answer;
+using server::ApiRequest;
+using server::Endpoint;
+using server::FinishReason;
+using server::GenerationEvent;
+using server::OpenAiFormat;
+
+engine::SampledToken Token(TokenId id, float logprob = -0.25f,
+                           std::vector<engine::TokenLogprob> top = {}) {
+  engine::SampledToken token{};
+  token.token = id;
+  token.logprob = logprob;
+  token.top = std::move(top);
+  return token;
+}
+
+GenerationEvent TextEvent(std::string_view text, int32_t branch = 0) {
+  GenerationEvent event;
+  event.branch = branch;
+  for (TokenId id : Bytes(text)) event.tokens.push_back(Token(id));
+  return event;
+}
+
+GenerationEvent EndEvent(FinishReason reason, int32_t branch = 0) {
+  GenerationEvent event;
+  event.branch = branch;
+  event.finished = true;
+  event.reason = reason;
+  if (reason == FinishReason::kStop) event.tokens.push_back(Token(kEos));
+  return event;
+}
+
+// A request, its answer, and all frames so far.
+struct Conversation {
+  Conversation(Endpoint endpoint, const std::string& body) {
+    model.id = "test-model";
+    model.fingerprint = "fp_1";
+    model.max_context = 1000;
+    auto parsed = server::ParseRequest(endpoint, body, {&model, &codec, 1});
+    INFO(parsed.status());
+    REQUIRE(parsed.ok());
+    request = *std::move(parsed);
+    answer = std::make_unique<Answer>(
+        &request, &codec,
+        std::make_unique<OpenAiFormat>(&request, &model, &codec,
+                                       OpenAiFormat::Identity{"id-1", 1700}));
+  }
+  void Take(GenerationEvent event, size_t prompt = 0) {
+    Answer::Output output;
+    answer->Take(prompt, std::move(event), &output);
+    frames += output.frames;
+    for (int32_t branch : output.stopped_branches) stopped.push_back(branch);
+  }
+  // All events but "[DONE]", which must be the last.
+  std::vector<json> Chunks() const {
+    std::vector<std::string> data = SseData(frames);
+    REQUIRE_FALSE(data.empty());
+    CHECK(data.back() == "[DONE]");
+    data.pop_back();
+    std::vector<json> chunks;
+    for (const std::string& text : data) chunks.push_back(json::parse(text));
+    return chunks;
+  }
+  json Body() const { return json::parse(answer->Body()); }
+
+  server::ServedModel model;
+  ByteCodec codec;
+  ApiRequest request;
+  std::unique_ptr<Answer> answer;
+  std::string frames;
+  std::vector<int32_t> stopped;
+};
+
+std::string ChatBody(const std::string& members) {
+  return base::StrCat(R"({"messages":[{"role":"user","content":"hi"}])", members.empty() ? "" : ",",
+                      members, "}");
+}
+
+TEST_CASE("A chat stream: role alone, text, finish reason alone, DONE", "[openai]") {
+  Conversation chat(Endpoint::kChat, ChatBody(R"("stream":true)"));
+  chat.Take(TextEvent("Hel"));
+  chat.Take(TextEvent("lo"));
+  chat.Take(EndEvent(FinishReason::kStop));
+  std::vector<json> chunks = chat.Chunks();
+  REQUIRE(chunks.size() == 4);
+  CHECK(chunks[0]["choices"][0]["delta"] == json{{"role", "assistant"}, {"content", ""}});
+  CHECK(chunks[1]["choices"][0]["delta"] == json{{"content", "Hel"}});
+  CHECK(chunks[2]["choices"][0]["delta"] == json{{"content", "lo"}});
+  CHECK(chunks[3]["choices"][0]["delta"] == json::object());
+  CHECK(chunks[3]["choices"][0]["finish_reason"] == "stop");
+  for (const json& chunk : chunks) {
+    CHECK(chunk["id"] == "id-1");
+    CHECK(chunk["object"] == "chat.completion.chunk");
+    CHECK(chunk["created"] == 1700);
+    CHECK(chunk["model"] == "test-model");
+    CHECK(chunk["system_fingerprint"] == "fp_1");
+    CHECK_FALSE(chunk.contains("usage"));
+    REQUIRE(chunk["choices"][0].contains("finish_reason"));
+    if (&chunk != &chunks.back()) CHECK(chunk["choices"][0]["finish_reason"].is_null());
+  }
+}
+
+TEST_CASE("The usage chunk comes once, last, with no choices, and only when asked for",
+          "[openai]") {
+  Conversation chat(Endpoint::kChat,
+                    ChatBody(R"("stream":true,"stream_options":{"include_usage":true})"));
+  GenerationEvent first = TextEvent("ab");
+  first.cached_tokens = 16;
+  chat.Take(std::move(first));
+  chat.Take(EndEvent(FinishReason::kStop));
+  std::vector<json> chunks = chat.Chunks();
+  const json usage = chunks.back();
+  CHECK(usage["choices"] == json::array());
+  CHECK(usage["usage"] == json{{"prompt_tokens", 20},
+                               {"completion_tokens", 3},
+                               {"total_tokens", 23},
+                               {"prompt_tokens_details", {{"cached_tokens", 16}}},
+                               {"completion_tokens_details", {{"reasoning_tokens", 0}}}});
+  chunks.pop_back();
+  for (const json& chunk : chunks) CHECK(chunk["usage"].is_null());
+}
+
+TEST_CASE("A whole chat answer has its text, reason and usage, and no empty fields", "[openai]") {
+  Conversation chat(Endpoint::kChat, ChatBody(""));
+  chat.Take(TextEvent("Hello"));
+  chat.Take(EndEvent(FinishReason::kLength));
+  CHECK(chat.frames.empty());
+  json body = chat.Body();
+  CHECK(body["object"] == "chat.completion");
+  CHECK(body["choices"][0]["message"] ==
+        json{{"role", "assistant"}, {"content", "Hello"}, {"refusal", nullptr}});
+  CHECK(body["choices"][0]["finish_reason"] == "length");
+  CHECK(body["usage"]["completion_tokens"] == 5);
+}
+
+TEST_CASE("n choices interleave, each with its role, index and end; the prompt counts once",
+          "[openai]") {
+  Conversation chat(Endpoint::kChat,
+                    ChatBody(R"("n":2,"stream":true,"stream_options":{"include_usage":true})"));
+  chat.Take(TextEvent("a", 1));
+  chat.Take(TextEvent("b", 0));
+  chat.Take(EndEvent(FinishReason::kStop, 1));
+  CHECK_FALSE(chat.answer->done());
+  chat.Take(TextEvent("c", 0));
+  chat.Take(EndEvent(FinishReason::kLength, 0));
+  CHECK(chat.answer->done());
+  std::vector<json> chunks = chat.Chunks();
+  CHECK(chunks.back()["usage"]["prompt_tokens"] == 20);
+  CHECK(chunks.back()["usage"]["completion_tokens"] == 4);
+  chunks.pop_back();
+  std::string texts[2];
+  std::string reasons[2];
+  int roles[2] = {0, 0};
+  for (const json& chunk : chunks) {
+    const json& choice = chunk["choices"].at(0);
+    size_t index = choice["index"];
+    texts[index] += choice["delta"].value("content", "");
+    if (choice["delta"].contains("role")) ++roles[index];
+    if (!choice["finish_reason"].is_null()) reasons[index] = choice["finish_reason"];
+  }
+  CHECK(texts[0] == "bc");
+  CHECK(texts[1] == "a");
+  CHECK(reasons[0] == "length");
+  CHECK(reasons[1] == "stop");
+  CHECK(roles[0] == 1);
+  CHECK(roles[1] == 1);
+}
+
+TEST_CASE("Choices of several prompts are numbered prompt by prompt", "[openai]") {
+  Conversation completion(Endpoint::kCompletion, R"({"prompt":["x","yz"],"n":2})");
+  for (size_t prompt : {1, 0}) {
+    for (int32_t branch : {0, 1}) {
+      completion.Take(TextEvent(std::to_string(prompt) + std::to_string(branch), branch), prompt);
+      completion.Take(EndEvent(FinishReason::kStop, branch), prompt);
+    }
+  }
+  json body = completion.Body();
+  CHECK(body["choices"].size() == 4);
+  for (size_t i = 0; i < 4; ++i) CHECK(body["choices"][i]["index"] == i);
+  CHECK(body["choices"][1]["text"] == "01");
+  CHECK(body["choices"][2]["text"] == "10");
+  CHECK(body["usage"]["prompt_tokens"] == 5);  // "<s>x" and "<s>yz"
+}
+
+TEST_CASE("A stop string ends a choice at once, and asks for its branch to be stopped",
+          "[openai]") {
+  Conversation chat(Endpoint::kChat, ChatBody(R"("stop":["\nUser:"])"));
+  chat.Take(TextEvent("fine\nUs"));
+  chat.Take(TextEvent("er: and more"));
+  CHECK(chat.stopped == std::vector<int32_t>{0});
+  CHECK(chat.answer->done());
+  chat.Take(EndEvent(FinishReason::kCancelled));  // the engine's late word is ignored
+  CHECK(chat.answer->error().ok());
+  CHECK(chat.Body()["choices"][0]["message"]["content"] == "fine");
+  CHECK(chat.Body()["choices"][0]["finish_reason"] == "stop");
+  CHECK(chat.Body()["usage"]["completion_tokens"] == 10);  // up to the colon
+}
+
+TEST_CASE("A cancelled or failed sequence is an error and never a finish reason", "[openai]") {
+  Conversation cancelled(Endpoint::kChat, ChatBody(R"("stream":true)"));
+  cancelled.Take(TextEvent("a"));
+  cancelled.Take(EndEvent(FinishReason::kCancelled));
+  CHECK(cancelled.answer->done());
+  CHECK(cancelled.answer->error().code() == absl::StatusCode::kUnavailable);
+  CHECK(cancelled.frames.find("DONE") == std::string::npos);
+  CHECK(cancelled.frames.find("stop") == std::string::npos);
+  Conversation failed(Endpoint::kChat, ChatBody(""));
+  failed.Take(EndEvent(FinishReason::kError));
+  CHECK(failed.answer->error().code() == absl::StatusCode::kInternal);
+}
+
+TEST_CASE("Chat logprobs have bytes and alternatives", "[openai]") {
+  Conversation chat(Endpoint::kChat, ChatBody(R"("logprobs":true,"top_logprobs":2)"));
+  GenerationEvent event;
+  event.tokens.push_back(Token('a', -0.5f, {{'a', -0.5f}, {'b', -1.5f}}));
+  event.tokens.push_back(Token(0xC3, -0.25f, {{0xC3, -0.25f}}));
+  event.tokens.push_back(Token(0xA9, -std::numeric_limits<float>::infinity()));
+  chat.Take(std::move(event));
+  chat.Take(EndEvent(FinishReason::kStop));
+  json logprobs = chat.Body()["choices"][0]["logprobs"];
+  REQUIRE(logprobs["content"].size() == 3);
+  CHECK(logprobs["refusal"].is_null());
+  CHECK(logprobs["content"][0] == json{{"token", "a"},
+                                       {"logprob", -0.5},
+                                       {"bytes", {97}},
+                                       {"top_logprobs",
+                                        {{{"token", "a"}, {"logprob", -0.5}, {"bytes", {97}}},
+                                         {{"token", "b"}, {"logprob", -1.5}, {"bytes", {98}}}}}});
+  CHECK(logprobs["content"][1]["bytes"] == json::array({0xC3}));
+  CHECK(logprobs["content"][2]["logprob"] == -9999.0);
+}
+
+TEST_CASE("Streamed logprobs are those of the chunk's tokens", "[openai]") {
+  Conversation chat(Endpoint::kChat, ChatBody(R"("stream":true,"logprobs":true,"stop":"##")"));
+  chat.Take(TextEvent("ab#"));
+  chat.Take(TextEvent("c"));
+  chat.Take(EndEvent(FinishReason::kStop));
+  std::vector<json> chunks = chat.Chunks();
+  REQUIRE(chunks.size() == 4);
+  CHECK(chunks[0]["choices"][0]["logprobs"].is_null());
+  CHECK(chunks[1]["choices"][0]["logprobs"]["content"].size() == 2);
+  CHECK(chunks[2]["choices"][0]["delta"]["content"] == "#c");
+  CHECK(chunks[2]["choices"][0]["logprobs"]["content"].size() == 2);
+}
+
+TEST_CASE("Legacy logprobs: parallel arrays, the token among its alternatives", "[openai]") {
+  Conversation completion(Endpoint::kCompletion, R"({"prompt":"x","logprobs":1})");
+  GenerationEvent event;
+  event.tokens.push_back(Token(0xC3, -1.0f, {{'z', -0.5f}}));
+  event.tokens.push_back(Token(0xA9, -0.25f, {{0xA9, -0.25f}}));
+  event.tokens.push_back(Token('b', -0.125f, {{'b', -0.125f}}));
+  completion.Take(std::move(event));
+  completion.Take(EndEvent(FinishReason::kLength));
+  CHECK(completion.Body()["choices"][0]["logprobs"] ==
+        json{{"tokens", {"bytes:\\xc3", "bytes:\\xa9", "b"}},
+             {"token_logprobs", {-1.0, -0.25, -0.125}},
+             {"top_logprobs",
+              {{{"z", -0.5}, {"bytes:\\xc3", -1.0}}, {{"bytes:\\xa9", -0.25}}, {{"b", -0.125}}}},
+             {"text_offset", {0, 0, 1}}});
+}
+
+TEST_CASE("Echo with logprobs and no new tokens scores the prompt", "[openai]") {
+  Conversation completion(Endpoint::kCompletion,
+                          R"({"prompt":"ab","echo":true,"logprobs":1,"max_tokens":0})");
+  GenerationEvent scores;
+  scores.prompt_scores.push_back(Token('a', -0.5f, {{'q', -0.25f}}));
+  GenerationEvent last;
+  last.prompt_scores.push_back(Token('b', -0.75f, {{'b', -0.75f}}));
+  last.finished = true;
+  last.reason = FinishReason::kLength;
+  completion.Take(std::move(scores));
+  completion.Take(std::move(last));
+  json choice = completion.Body()["choices"][0];
+  CHECK(choice["text"] == "ab");
+  CHECK(choice["finish_reason"] == "length");
+  CHECK(choice["logprobs"] ==
+        json{{"tokens", {"<s>", "a", "b"}},
+             {"token_logprobs", {nullptr, -0.5, -0.75}},
+             {"top_logprobs", {nullptr, {{"q", -0.25}, {"a", -0.5}}, {{"b", -0.75}}}},
+             {"text_offset", {0, 0, 1}}});
+  CHECK(completion.Body()["usage"]["completion_tokens"] == 0);
+}
+
+TEST_CASE("Echo comes first in the text, and generated offsets go on from it", "[openai]") {
+  Conversation completion(Endpoint::kCompletion,
+                          R"({"prompt":"x\u00e9","echo":true,"logprobs":0,"stream":true})");
+  completion.Take(TextEvent("yz"));
+  completion.Take(EndEvent(FinishReason::kLength));
+  std::vector<json> chunks = completion.Chunks();
+  REQUIRE(chunks.size() == 3);
+  CHECK(chunks[0]["object"] == "text_completion");
+  CHECK(chunks[0]["choices"][0]["text"] == "x\xC3\xA9");
+  CHECK(chunks[1]["choices"][0]["text"] == "yz");
+  CHECK(chunks[1]["choices"][0]["logprobs"]["text_offset"] == json::array({2, 3}));
+  CHECK(chunks[2]["choices"][0]["text"] == "");
+  CHECK(chunks[2]["choices"][0]["finish_reason"] == "length");
+}
+
+TEST_CASE("best_of returns the answers of the highest mean logprob, best first", "[openai]") {
+  Conversation completion(Endpoint::kCompletion, R"({"prompt":"x","n":2,"best_of":3})");
+  const float logprobs[] = {-2.0f, -0.5f, -1.0f};
+  for (int32_t branch = 0; branch < 3; ++branch) {
+    for (int i = 0; i <= branch; ++i) {
+      GenerationEvent event;
+      event.branch = branch;
+      event.tokens.push_back(Token('a' + branch, logprobs[branch]));
+      completion.Take(std::move(event));
+    }
+    completion.Take(EndEvent(FinishReason::kLength, branch));
+  }
+  json body = completion.Body();
+  REQUIRE(body["choices"].size() == 2);
+  CHECK(body["choices"][0]["text"] == "bb");
+  CHECK(body["choices"][1]["text"] == "ccc");
+  CHECK(body["choices"][1]["index"] == 1);
+  CHECK(body["usage"]["completion_tokens"] == 6);  // what was drawn counts
+}
+
+TEST_CASE("Prompt logprobs name each token's own and the likeliest", "[openai]") {
+  Conversation completion(Endpoint::kCompletion, R"({"prompt":"ab","prompt_logprobs":1})");
+  GenerationEvent scores;
+  scores.prompt_scores.push_back(Token('a', -0.5f, {{'q', -0.25f}}));
+  scores.prompt_scores.push_back(Token('b', -0.75f, {{'b', -0.75f}}));
+  completion.Take(std::move(scores));
+  completion.Take(TextEvent("c"));
+  completion.Take(EndEvent(FinishReason::kLength));
+  CHECK(completion.Body()["choices"][0]["prompt_logprobs"] ==
+        json{nullptr,
+             {{"113", {{"logprob", -0.25}, {"rank", 1}, {"decoded_token", "q"}}},
+              {"97", {{"logprob", -0.5}, {"decoded_token", "a"}}}},
+             {{"98", {{"logprob", -0.75}, {"rank", 1}, {"decoded_token", "b"}}}}});
+}
+
+const std::string kTools =
+    R"("tools":[{"type":"function","function":{"name":"f"}},{"type":"function","function":{"name":"g"}}])";
+const std::string kTwoCalls =
+    "Wait.\n<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>\n"
+    "<tool_call>{\"name\":\"g\",\"arguments\":{}}</tool_call>";
+
+TEST_CASE("A whole answer lists its tool calls, with null content where there is none",
+          "[openai]") {
+  Conversation chat(Endpoint::kChat, ChatBody(kTools));
+  chat.Take(TextEvent(kTwoCalls.substr(6)));
+  chat.Take(EndEvent(FinishReason::kStop));
+  json choice = chat.Body()["choices"][0];
+  CHECK(choice["finish_reason"] == "tool_calls");
+  CHECK(choice["message"]["content"].is_null());
+  REQUIRE(choice["message"]["tool_calls"].size() == 2);
+  CHECK(choice["message"]["tool_calls"][0]["type"] == "function");
+  CHECK(choice["message"]["tool_calls"][0]["function"] ==
+        json{{"name", "f"}, {"arguments", R"({"a":1})"}});
+  CHECK(choice["message"]["tool_calls"][0]["id"] != choice["message"]["tool_calls"][1]["id"]);
+}
+
+TEST_CASE("Streamed calls: id, type and name once, index rising, arguments concatenate",
+          "[openai]") {
+  Conversation chat(Endpoint::kChat, ChatBody(R"("stream":true,)" + kTools));
+  for (char c : kTwoCalls) chat.Take(TextEvent(std::string(1, c)));
+  chat.Take(EndEvent(FinishReason::kStop));
+  std::string content;
+  std::vector<std::string> names;
+  std::vector<std::string> arguments;
+  std::vector<json> chunks = chat.Chunks();
+  for (const json& chunk : chunks) {
+    const json& delta = chunk["choices"][0]["delta"];
+    content += delta.value("content", "");
+    if (!delta.contains("tool_calls")) continue;
+    CHECK_FALSE(delta.contains("content"));
+    for (const json& call : delta["tool_calls"]) {
+      size_t index = call["index"];
+      if (call.contains("id")) {
+        CHECK(call["type"] == "function");
+        names.push_back(call["function"]["name"]);
+        arguments.emplace_back();
+        CHECK(index == names.size() - 1);
+      }
+      arguments.at(index) += call["function"]["arguments"];
+    }
+  }
+  CHECK(content == "Wait.");
+  CHECK(names == std::vector<std::string>{"f", "g"});
+  CHECK(arguments == std::vector<std::string>{R"({"a":1})", "{}"});
+  CHECK(chunks.back()["choices"][0]["finish_reason"] == "tool_calls");
+}
+
+TEST_CASE("One call at most stops the model after it", "[openai]") {
+  Conversation chat(Endpoint::kChat, ChatBody(R"("parallel_tool_calls":false,)" + kTools));
+  chat.Take(TextEvent(kTwoCalls));
+  CHECK(chat.answer->done());
+  CHECK(chat.stopped == std::vector<int32_t>{0});
+  CHECK(chat.Body()["choices"][0]["message"]["tool_calls"].size() == 1);
+}
+
+TEST_CASE("Without tools, or cut off inside a call, no call is claimed", "[openai]") {
+  Conversation plain(Endpoint::kChat, ChatBody(""));
+  plain.Take(TextEvent(kTwoCalls));
+  plain.Take(EndEvent(FinishReason::kStop));
+  CHECK(plain.Body()["choices"][0]["message"]["content"] == kTwoCalls);
+  CHECK(plain.Body()["choices"][0]["finish_reason"] == "stop");
+  Conversation cut(Endpoint::kChat, ChatBody(kTools));
+  cut.Take(TextEvent(kTwoCalls.substr(0, 30)));
+  cut.Take(EndEvent(FinishReason::kLength));
+  CHECK(cut.Body()["choices"][0]["message"]["content"] == "Wait.");
+  CHECK_FALSE(cut.Body()["choices"][0]["message"].contains("tool_calls"));
+  CHECK(cut.Body()["choices"][0]["finish_reason"] == "length");
+}
+
+const std::string kThought = "<think>\nhm \n</think>\n\nHi <b>";
+
+TEST_CASE("Reasoning has a field of its own, streamed and whole, and is counted", "[openai]") {
+  Conversation whole(Endpoint::kChat, ChatBody(""));
+  whole.Take(TextEvent(kThought));
+  whole.Take(EndEvent(FinishReason::kStop));
+  json message = whole.Body()["choices"][0]["message"];
+  CHECK(message["reasoning_content"] == "hm");
+  CHECK(message["content"] == "Hi <b>");
+  // Every token after the one that ends "<think>", up to the one that ends "</think>".
+  CHECK(whole.Body()["usage"]["completion_tokens_details"]["reasoning_tokens"] == 13);
+  for (size_t piece : {1, 4, 100}) {
+    Conversation chat(Endpoint::kChat, ChatBody(R"("stream":true)"));
+    for (size_t at = 0; at < kThought.size(); at += piece) {
+      chat.Take(TextEvent(kThought.substr(at, piece)));
+    }
+    chat.Take(EndEvent(FinishReason::kStop));
+    std::string reasoning;
+    std::string content;
+    for (const json& chunk : chat.Chunks()) {
+      const json& delta = chunk["choices"][0]["delta"];
+      bool role = delta.contains("role");
+      CHECK_FALSE((!role && delta.contains("reasoning_content") && delta.contains("content")));
+      reasoning += delta.value("reasoning_content", "");
+      content += delta.value("content", "");
+    }
+    CHECK(reasoning == "hm");
+    CHECK(content == "Hi <b>");
+  }
+}
+
+TEST_CASE("A prompt that opened the reasoning, and clients that want none of it", "[openai]") {
+  Conversation opened(Endpoint::kChat, ChatBody(R"("enable_thinking":true)"));
+  opened.Take(TextEvent("hm</think>Hi"));
+  opened.Take(EndEvent(FinishReason::kStop));
+  CHECK(opened.Body()["choices"][0]["message"]["reasoning_content"] == "hm");
+  CHECK(opened.Body()["choices"][0]["message"]["content"] == "Hi");
+  Conversation hidden(Endpoint::kChat, ChatBody(R"("include_reasoning":false,"stream":true)"));
+  hidden.Take(TextEvent(kThought));
+  hidden.Take(EndEvent(FinishReason::kStop));
+  CHECK(hidden.frames.find("hm") == std::string::npos);
+  CHECK(hidden.frames.find("Hi <b>") != std::string::npos);
+}
+
+TEST_CASE("Streamed and whole answers hold the same text and usage", "[openai]") {
+  const std::string text = "one \xF0\x9F\x8E\x89 two ## never";
+  auto run = [&](const std::string& members) {
+    auto chat = std::make_unique<Conversation>(Endpoint::kChat, ChatBody(members));
+    for (char c : text) chat->Take(TextEvent(std::string(1, c)));
+    return chat;
+  };
+  auto whole = run(R"("stop":"##")");
+  auto streamed = run(R"("stop":"##","stream":true,"stream_options":{"include_usage":true})");
+  std::string joined;
+  for (const json& chunk : streamed->Chunks()) {
+    if (!chunk["choices"].empty()) joined += chunk["choices"][0]["delta"].value("content", "");
+  }
+  CHECK(joined == "one \xF0\x9F\x8E\x89 two ");
+  CHECK(joined == whole->Body()["choices"][0]["message"]["content"]);
+  CHECK(streamed->Chunks().back()["usage"] == whole->Body()["usage"]);
+}
+
+}  // namespace
+}  // namespace heddle::test

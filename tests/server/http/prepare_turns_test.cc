@@ -1,0 +1,246 @@
+// Turns in the pool that prepares requests, by a clock and a CPU time that the test sets.
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "server/http/prepare_pool.h"
+
+namespace heddle::test {
+namespace {
+
+using server::Clock;
+using server::PreparePool;
+using server::PrepareTask;
+using server::PrepareTurn;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr auto kShort = PrepareTask::Lane::kShort;
+constexpr auto kLong = PrepareTask::Lane::kLong;
+
+// Time that all threads share, and that only tasks move.
+struct Times {
+  std::atomic<int64_t> cpu_us{0};
+  std::atomic<int64_t> wall_seconds{0};
+
+  PreparePool::Options Options(int long_threads = 1) {
+    return {.short_threads = 1,
+            .long_threads = long_threads,
+            .now = [this] { return Clock::time_point(seconds(wall_seconds)); },
+            .thread_cpu_us = [this] { return cpu_us.load(); }};
+  }
+};
+
+class Task final : public PrepareTask {
+ public:
+  Task(uint64_t client, std::function<Next(const PrepareTurn&)> run)
+      : client_(client), run_(std::move(run)) {}
+  void Lose() noexcept override {}
+  Next Run(const PrepareTurn& turn) override { return run_(turn); }
+  uint64_t client() const override { return client_; }
+
+ private:
+  uint64_t client_;
+  std::function<Next(const PrepareTurn&)> run_;
+};
+
+// Records who ran, in order.
+class Journal {
+ public:
+  void Write(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    text_ += name;
+  }
+  std::string text() const {
+    std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string text_;
+};
+
+TEST_CASE("The client that has had least comes first, whoever waits longer", "[prepare][unit]") {
+  Times times;
+  Journal journal;
+  PreparePool pool(times.Options());
+  std::promise<void> open;
+  std::promise<void> last;
+  std::shared_future<void> opened = open.get_future().share();
+  // Takes the thread until all others wait; its client is charged half a second.
+  REQUIRE(pool.Submit(kLong,
+                      std::make_shared<Task>(1,
+                                             [&](const PrepareTurn&) {
+                                               opened.wait();
+                                               times.cpu_us += 500'000;
+                                               return PrepareTask::Next::kDone;
+                                             }),
+                      1)
+              .ok());
+  const auto submit = [&](uint64_t client, const std::string& name) {
+    REQUIRE(pool.Submit(kLong,
+                        std::make_shared<Task>(client,
+                                               [&, name](const PrepareTurn&) {
+                                                 journal.Write(name);
+                                                 times.cpu_us += 1000;
+                                                 if (journal.text().size() == 5) last.set_value();
+                                                 return PrepareTask::Next::kDone;
+                                               }),
+                        1)
+                .ok());
+  };
+  submit(1, "a");
+  submit(1, "b");
+  submit(2, "x");
+  submit(2, "y");
+  submit(3, "z");
+  open.set_value();
+  last.get_future().wait();
+  CHECK(journal.text() == "xzyab");
+}
+
+TEST_CASE("What has had its slice gives way to others, and goes on when they are done",
+          "[prepare][unit]") {
+  Times times;
+  Journal journal;
+  PreparePool pool(times.Options());
+  std::promise<void> begun;
+  std::promise<void> submitted;
+  std::promise<void> done;
+  std::shared_future<void> others = submitted.get_future().share();
+  int turns = 0;
+  REQUIRE(pool.Submit(kLong,
+                      std::make_shared<Task>(1,
+                                             [&](const PrepareTurn& turn) {
+                                               if (++turns == 1) {
+                                                 // Alone, a slice has no end.
+                                                 times.cpu_us += 10 * PreparePool::kLongSliceUs;
+                                                 CHECK(turn.Ask() == PrepareTurn::Answer::kGoOn);
+                                                 begun.set_value();
+                                                 others.wait();
+                                                 CHECK(turn.Ask() == PrepareTurn::Answer::kLater);
+                                                 journal.Write("1");
+                                                 return PrepareTask::Next::kAgainInLongLane;
+                                               }
+                                               times.cpu_us += 1'000'000;
+                                               CHECK(turn.Ask() == PrepareTurn::Answer::kGoOn);
+                                               journal.Write("2");
+                                               done.set_value();
+                                               return PrepareTask::Next::kDone;
+                                             }),
+                      1)
+              .ok());
+  begun.get_future().wait();
+  REQUIRE(pool.Submit(kLong,
+                      std::make_shared<Task>(2,
+                                             [&](const PrepareTurn&) {
+                                               journal.Write("x");
+                                               return PrepareTask::Next::kDone;
+                                             }),
+                      1)
+              .ok());
+  submitted.set_value();
+  done.get_future().wait();
+  CHECK(journal.text() == "1x2");
+}
+
+TEST_CASE("In the short lane a slice ends whether others wait or not", "[prepare][unit]") {
+  Times times;
+  PreparePool pool(times.Options());
+  std::promise<PrepareTask::Lane> done;
+  REQUIRE(pool.Submit(kShort,
+                      std::make_shared<Task>(1,
+                                             [&](const PrepareTurn& turn) {
+                                               if (turn.lane() == kLong) {
+                                                 done.set_value(turn.lane());
+                                                 return PrepareTask::Next::kDone;
+                                               }
+                                               CHECK(turn.Ask() == PrepareTurn::Answer::kGoOn);
+                                               times.cpu_us += PreparePool::kShortSliceUs;
+                                               CHECK(turn.Ask() == PrepareTurn::Answer::kLater);
+                                               return PrepareTask::Next::kAgainInLongLane;
+                                             }),
+                      1)
+              .ok());
+  CHECK(done.get_future().get() == kLong);
+}
+
+TEST_CASE("One thread of two is left to those that have a slice", "[prepare][unit]") {
+  Times times;
+  PreparePool pool(times.Options(/*long_threads=*/2));
+  std::promise<void> open;
+  std::shared_future<void> opened = open.get_future().share();
+  std::promise<void> unbounded;
+  std::atomic<int> num_unbounded = 0;
+  std::atomic<int> most_unbounded = 0;
+  std::atomic<int> num_done = 0;
+  for (uint64_t client = 1; client <= 4; ++client) {
+    REQUIRE(pool.Submit(kLong,
+                        std::make_shared<Task>(client,
+                                               [&, turns = 0](const PrepareTurn&) mutable {
+                                                 if (++turns == 1)
+                                                   return PrepareTask::Next::kAgainInLongLane;
+                                                 most_unbounded = std::max(most_unbounded.load(),
+                                                                           ++num_unbounded);
+                                                 if (client == 1 || num_done == 0) opened.wait();
+                                                 --num_unbounded;
+                                                 ++num_done;
+                                                 return PrepareTask::Next::kDone;
+                                               }),
+                        1)
+                .ok());
+  }
+  // A newcomer finds a thread although the first of them does not end.
+  std::promise<void> served;
+  REQUIRE(pool.Submit(kLong,
+                      std::make_shared<Task>(9,
+                                             [&](const PrepareTurn&) {
+                                               served.set_value();
+                                               return PrepareTask::Next::kDone;
+                                             }),
+                      1)
+              .ok());
+  CHECK(served.get_future().wait_for(seconds(20)) == std::future_status::ready);
+  open.set_value();
+  while (num_done < 4) std::this_thread::yield();
+  CHECK(most_unbounded == 1);
+}
+
+TEST_CASE("Threads that do not come to an end are told of, and stopping does not wait for slices",
+          "[prepare][unit]") {
+  Times times;
+  std::promise<void> begun;
+  std::promise<void> stopped;
+  PreparePool pool(times.Options());
+  CHECK(pool.Check().ok());
+  REQUIRE(pool.Submit(kLong,
+                      std::make_shared<Task>(1,
+                                             [&](const PrepareTurn& turn) {
+                                               begun.set_value();
+                                               while (turn.Ask() != PrepareTurn::Answer::kStop)
+                                                 std::this_thread::yield();
+                                               stopped.set_value();
+                                               return PrepareTask::Next::kDone;
+                                             }),
+                      1)
+              .ok());
+  begun.get_future().wait();
+  CHECK(pool.Check().ok());
+  CHECK(pool.figures().busy_threads == 1);
+  times.wall_seconds = 61;
+  CHECK(absl::IsUnavailable(pool.Check()));
+  CHECK(pool.figures().stuck_threads == 1);
+  pool.Stop();
+  CHECK(stopped.get_future().wait_for(seconds(0)) == std::future_status::ready);
+}
+
+}  // namespace
+}  // namespace heddle::test
