@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "engine/step.h"
+#include "kernels/dtype.h"
 
 namespace heddle::engine {
 
@@ -28,6 +29,10 @@ struct ExecutorLimits {
   // Missing positions come in multiples of this (a multiple of page_tokens), so that sums over the
   // rest are the same bit for bit.
   int32_t window_grain = 1;
+  // LoRA adapters; see engine/adapter/.
+  int64_t page_bytes = 0;     // of a page of the pool
+  int32_t adapter_slots = 0;  // AdapterBind::slot is below this; 0: the executor runs no adapters
+  kernels::DType adapter_dtype = kernels::DType::kBF16;  // of the factors
 };
 
 class Executor {

@@ -21,6 +21,10 @@ enum class SequenceId : uint64_t {};
 // Page of the KV pool, dense in [0, num_pages).
 enum class PageId : int32_t {};
 
+// Content of a LoRA adapter; never reused during the life of the process, so that another file
+// under the same name is another adapter. 0: none.
+enum class AdapterId : uint64_t {};
+
 inline int32_t Index(PageId page) { return static_cast<int32_t>(page); }
 
 }  // namespace heddle::engine

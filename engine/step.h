@@ -24,6 +24,8 @@ class CompiledGrammar;  // engine/grammar/; opaque to everything above the engin
 
 namespace heddle::engine {
 
+class AdapterImage;  // engine/adapter/; opaque to everything above the engine
+
 // Announces a new sequence to the executor, which keeps what sampling needs until the sequence is
 // in `StepPlan::ended`; preemption does not end a sequence.
 struct SequenceBegin {
@@ -99,13 +101,36 @@ struct PoolRows {
   bool last;
 };
 
+// Copies page `image_page` of an adapter's image (engine/adapter/adapter_image.h) to a page of the
+// pool, which is the adapter's until the scheduler gives it to others.
+struct AdapterPageLoad {
+  AdapterId adapter;
+  int32_t image_page;
+  PageId page;
+};
+
+// From this step on rows with `slot` have the adapter, whose products are multiplied by `scale`
+// beside its own scale. Its pages, in the order of the image, are adapter_pages [page_begin,
+// page_begin + num_pages) of the plan; all of them are loaded, by this step or earlier ones.
+// REQUIRES: no step in flight has rows with this slot.
+struct AdapterBind {
+  AdapterId adapter;
+  int32_t slot;
+  float scale;
+  int32_t page_begin;
+  int32_t num_pages;
+};
+
 struct StepPlan {
   uint64_t step = 0;
   std::vector<SequenceBegin> begun;
-  std::vector<PageSwap> swaps_out;       // first of all, in any order
-  std::vector<PageSwap> swaps_in;        // then these, in any order
-  std::vector<PageCopy> page_copies;     // then these, in any order; then the forward
-  std::vector<TokenId> token_ids;        // [n_tokens]; kNoToken for the rows of `undrawn`
+  std::vector<PageSwap> swaps_out;             // first of all, in any order
+  std::vector<PageSwap> swaps_in;              // then these, in any order
+  std::vector<AdapterPageLoad> adapter_loads;  // then these, in any order
+  std::vector<AdapterBind> adapter_binds;      // then these
+  std::vector<PageId> adapter_pages;           // [sum of num_pages of adapter_binds]
+  std::vector<PageCopy> page_copies;           // then these, in any order; then the forward
+  std::vector<TokenId> token_ids;              // [n_tokens]; kNoToken for the rows of `undrawn`
   std::vector<UndrawnRow> undrawn;       // in row order; only for executors that take two plans
   std::vector<Position> positions;       // [n_tokens]
   std::vector<KvSlot> kv_slots;          // [n_tokens]
@@ -120,7 +145,7 @@ struct StepPlan {
 
   bool empty() const {
     return token_ids.empty() && begun.empty() && page_copies.empty() && ended.empty() &&
-           swaps_out.empty() && swaps_in.empty();
+           swaps_out.empty() && swaps_in.empty() && adapter_loads.empty() && adapter_binds.empty();
   }
 
   // Calls `visit` with every array of `plan` but more_groups. All elements are flat values, except
@@ -130,6 +155,9 @@ struct StepPlan {
     visit(plan.begun);
     visit(plan.swaps_out);
     visit(plan.swaps_in);
+    visit(plan.adapter_loads);
+    visit(plan.adapter_binds);
+    visit(plan.adapter_pages);
     visit(plan.page_copies);
     visit(plan.token_ids);
     visit(plan.undrawn);
@@ -161,6 +189,8 @@ struct StepLocals {
     std::shared_ptr<grammar::CompiledGrammar> grammar;
   };
   std::vector<Grammar> grammars;
+  // The images of all adapters in adapter_loads and adapter_binds, each once.
+  std::vector<std::shared_ptr<const AdapterImage>> adapters;
 };
 
 struct TokenLogprob {

@@ -18,8 +18,8 @@ void CopyHostPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t nu
   const auto used_scales = static_cast<size_t>(num_tokens * KvScaleBytes(cache.dtype));
   void* const arrays[] = {cache.keys, cache.values};
   for (void* base : std::span(arrays, cache.keys == cache.values ? 1 : 2)) {
-    char* source = static_cast<char*>(base) + from * cache.page_bytes();
-    char* target = static_cast<char*>(base) + to * cache.page_bytes();
+    char* source = static_cast<char*>(base) + cache.PageOffset(from);
+    char* target = static_cast<char*>(base) + cache.PageOffset(to);
     for (int32_t h = 0; h < cache.n_kv_heads; ++h) {
       const int64_t at = h * cache.head_bytes();
       std::memcpy(target + at, source + at, used);

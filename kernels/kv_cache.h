@@ -1,9 +1,9 @@
 // Layout of the paged KV cache of one layer, as kernels see it. engine/memory owns the storage.
 //
-// Keys and values are two arrays of num_pages pages. A page is one contiguous block, head by head:
-// [n_kv_heads] of [page_tokens, head_dim] elements, so that attention streams whole pages. The
-// arrays of one layer need not be adjacent to those of the next, and layers of different groups
-// (batch.h) may share theirs, because each page belongs to one group at a time.
+// Keys and values are two arrays of num_pages blocks, one in each page, at equal distances
+// (page_stride). A block is contiguous, head by head: [n_kv_heads] of [page_tokens, head_dim]
+// elements, so that attention streams whole blocks. Layers of different groups (batch.h) may share
+// their arrays, because each page belongs to one group at a time.
 //
 // kInt8 has one F32 scale per position and KV head, after the head's elements in the same page:
 // [page_tokens, head_dim] int8, [page_tokens] F32 (at any alignment). scale = max |x| / 127, and
@@ -45,11 +45,21 @@ struct KvCacheView {
   int32_t page_tokens = 0;  // a power of two
   int32_t n_kv_heads = 0;
   int32_t head_dim = 0;
-  int32_t group = 0;  // the batch's group of spans and slots for this layer
+  int32_t group = 0;        // the batch's group of spans and slots for this layer
+  int64_t page_stride = 0;  // bytes from a page's block to the next page's; 0: they are adjacent
 
-  // Bytes of one head within a page, and of a page, in one array.
+  // Bytes of one head within a block, and of a block, in one array.
   constexpr int64_t head_bytes() const { return page_tokens * KvRowBytes(dtype, head_dim); }
-  constexpr int64_t page_bytes() const { return n_kv_heads * head_bytes(); }
+  constexpr int64_t block_bytes() const { return n_kv_heads * head_bytes(); }
+  // Rows of [head_dim] from the first page's block to the end of the last one's, if blocks begin at
+  // whole rows. REQUIRES: a type without scales.
+  constexpr int64_t rows() const {
+    return (PageOffset(num_pages - 1) + block_bytes()) / KvRowBytes(dtype, head_dim);
+  }
+  // Byte offset of a page's block in either array.
+  constexpr int64_t PageOffset(int64_t page) const {
+    return page * (page_stride == 0 ? block_bytes() : page_stride);
+  }
 };
 
 }  // namespace heddle::kernels

@@ -16,13 +16,13 @@ namespace heddle::kernels {
 
 // Byte offset in an array of the elements of `head` at slot = page * page_tokens + offset.
 inline int64_t RowOffset(const KvCacheView& cache, int64_t slot, int32_t head) {
-  return slot / cache.page_tokens * cache.page_bytes() + head * cache.head_bytes() +
+  return cache.PageOffset(slot / cache.page_tokens) + head * cache.head_bytes() +
          slot % cache.page_tokens * cache.head_dim * KvElementBytes(cache.dtype);
 }
 
 // Byte offset of the row's scale. REQUIRES: a type with scales.
 inline int64_t ScaleOffset(const KvCacheView& cache, int64_t slot, int32_t head) {
-  return slot / cache.page_tokens * cache.page_bytes() + head * cache.head_bytes() +
+  return cache.PageOffset(slot / cache.page_tokens) + head * cache.head_bytes() +
          int64_t{cache.page_tokens} * cache.head_dim * KvElementBytes(cache.dtype) +
          slot % cache.page_tokens * KvScaleBytes(cache.dtype);
 }

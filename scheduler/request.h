@@ -23,6 +23,14 @@ enum class FinishReason : uint8_t {
   kError,      // the engine failed
 };
 
+// The LoRA adapter of a request; id 0: the base model.
+struct AdapterUse {
+  engine::AdapterId id{};
+  float scale = 1.0f;     // beside the adapter's own
+  int32_t num_pages = 0;  // of the pool, that its factors take
+  std::shared_ptr<const engine::AdapterImage> image;
+};
+
 struct GenerationRequest {
   RequestId id{};
   std::vector<TokenId> prompt;  // not empty; prompt.size() < max context
@@ -33,6 +41,7 @@ struct GenerationRequest {
   // The grammar of each answer; null: unconstrained.
   std::shared_ptr<engine::grammar::CompiledGrammar> grammar;
   std::vector<TokenId> stop_tokens;  // end-of-sequence ids (unless ignored) and stop_token_ids
+  AdapterUse adapter;
   // Prefixes are shared only between requests of the same space (one adapter, one tenant's salt).
   uint64_t cache_space = 0;
   // Asks for the prompt's embedding and nothing else: needs max_tokens 0.

@@ -1,8 +1,10 @@
-// Storage of the paged KV cache: for each place of a page, one array of all pages' keys and one of
-// their values. Layers of different groups share the arrays of a place (kv_layout.h).
+// Storage of the pool's pages. A page is contiguous: for each of its places a block of keys and one
+// of values, one behind the other. So a swapped page is one copy, and a page can hold anything else
+// as well, such as an adapter's factors. Layers of different groups share the blocks of a place
+// (kv_layout.h).
 //
-// Unit: one page = page_tokens positions of the layers of one group, K and V. Page ids index these
-// arrays; the scheduler hands them out. All memory is taken at creation (the CPU backend's pages
+// Unit: one page = page_tokens positions of the layers of one group, K and V. Page ids index the
+// storage; the scheduler hands them out. All memory is taken at creation (the CPU backend's pages
 // become resident when first written).
 // Thread-safety: none; owned by the executor.
 #pragma once
@@ -33,8 +35,10 @@ class KvStorage {
   // Copies positions between pages in every place. Pages are valid ids and differ.
   void Copy(kernels::Device& device, const PageCopy& copy) const;
 
-  // Bytes of a page over all its places, keys and values, as Download writes it.
-  int64_t page_bytes() const;
+  // Bytes of a page over all its places, keys and values.
+  int64_t page_bytes() const { return page_bytes_; }
+  // The page's first byte, on the device.
+  std::byte* page(PageId page) const { return base_ + Index(page) * page_bytes_; }
 
   // Copies a whole page to or from host memory [page_bytes()]; blocks until done. `beside`: work
   // that the device still has to do, which must not use the page (Device::UploadBeside).
@@ -44,9 +48,9 @@ class KvStorage {
                       bool beside = false) const;
 
  private:
-  std::vector<std::unique_ptr<kernels::Buffer>> buffers_;
-  std::vector<std::byte*> arrays_;            // in each buffer, page after page
-  std::vector<int64_t> page_bytes_;           // in each array
+  std::unique_ptr<kernels::Buffer> buffer_;  // null: no layer has a cache
+  std::byte* base_ = nullptr;
+  int64_t page_bytes_ = 0;
   std::vector<kernels::KvCacheView> places_;  // places of a page
   std::vector<kernels::KvCacheView> views_;   // [n_layers]
 };

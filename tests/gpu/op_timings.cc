@@ -180,7 +180,7 @@ CacheOnDevice RepeatedPages(Device& device, DType dtype, const TestBatch& batch)
   TestCache cache(dtype, std::min(batch.num_pages, kDistinct), 16, kTimedKvHeads, kTimedDim, 1);
   const auto distinct = static_cast<int64_t>(cache.keys.size());
   cache.view.num_pages = batch.num_pages;
-  const int64_t bytes = batch.num_pages * cache.view.page_bytes();
+  const int64_t bytes = batch.num_pages * cache.view.block_bytes();
   CacheOnDevice all(cache.view, Must(device.Allocate(bytes)), Must(device.Allocate(bytes)));
   for (int64_t at = 0; at < bytes; at += distinct) {
     const int64_t part = std::min(distinct, bytes - at);

@@ -222,9 +222,11 @@ TestCache::TestCache(DType dtype, int32_t num_pages, int32_t page_tokens, int32_
   view.page_tokens = page_tokens;
   view.n_kv_heads = n_kv_heads;
   view.head_dim = head_dim;
+  // Pages with other layers' blocks between them, or adjacent ones.
+  if (seed % 2 == 1) view.page_stride = view.block_bytes() + view.head_bytes();
   Random random(seed);
   for (auto* storage : {&keys, &values}) {
-    storage->resize(static_cast<size_t>(num_pages * view.page_bytes()));
+    storage->resize(static_cast<size_t>(view.PageOffset(num_pages)));
     for (int64_t slot = 0; slot < int64_t{num_pages} * page_tokens; ++slot) {
       for (int32_t h = 0; h < n_kv_heads; ++h) {
         StoreKvRow(view, storage->data(), slot, h, random.Normals(head_dim).data());

@@ -86,7 +86,7 @@ struct KeyPlace {
 HEDDLE_HOST_DEVICE KeyPlace PlaceOfKey(const KvCacheView& cache, int64_t page, int64_t offset,
                                        int64_t kv_head) {
   const int64_t row_bytes = cache.head_dim * KvElementBytes(cache.dtype);
-  const int64_t head = page * cache.page_bytes() + kv_head * cache.head_bytes();
+  const int64_t head = cache.PageOffset(page) + kv_head * cache.head_bytes();
   return {head + offset * row_bytes,
           head + cache.page_tokens * row_bytes + offset * KvScaleBytes(cache.dtype)};
 }

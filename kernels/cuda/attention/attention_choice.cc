@@ -39,9 +39,9 @@ bool FlashCan(const AttentionArgs& args) {
 // they are scaled.
 bool HopperCan(const AttentionArgs& args) {
   const KvCacheView& cache = args.cache;
-  const int64_t lines = int64_t{cache.num_pages} * cache.n_kv_heads * cache.page_tokens;
   return (cache.head_dim == 64 || cache.head_dim == 128) && cache.page_tokens >= 8 &&
-         cache.page_tokens <= 128 && lines < int64_t{1} << 31 && IsAligned(args.q, 8) &&
+         cache.page_tokens <= 128 && cache.rows() < int64_t{1} << 31 &&
+         cache.page_stride % KvRowBytes(cache.dtype, cache.head_dim) == 0 && IsAligned(args.q, 8) &&
          IsAligned(args.out, 8) && args.scale > 0 &&
          reinterpret_cast<uintptr_t>(cache.keys) % 16 == 0 &&
          reinterpret_cast<uintptr_t>(cache.values) % 16 == 0;

@@ -13,11 +13,10 @@ Error LaunchAttentionHopper(const AttentionParams& params, int32_t num_multiproc
   const int64_t items = static_cast<int64_t>(params.n_tiles) * cache.n_kv_heads;
   if (items == 0) return kSuccess;
   HopperAttentionParams own = {.attention = params, .keys = {}, .values = {}};
-  TiledMatrix rows = {
-      .data = cache.keys,
-      .rows = static_cast<int64_t>(cache.num_pages) * cache.n_kv_heads * cache.page_tokens,
-      .cols = cache.head_dim,
-      .box_rows = cache.page_tokens};
+  TiledMatrix rows = {.data = cache.keys,
+                      .rows = cache.rows(),
+                      .cols = cache.head_dim,
+                      .box_rows = cache.page_tokens};
   Error error = EncodeTensorMap(rows, &own.keys);
   rows.data = cache.values;
   if (error == kSuccess) error = EncodeTensorMap(rows, &own.values);

@@ -166,10 +166,9 @@ HEDDLE_DEVICE void CopyStage(const AttentionParams& p, const TensorMap& map, con
   for (int i = Lane(); i < pages * kLines; i += 32) {
     const int page = i / kLines;
     const int line = i % kLines;
-    const int64_t row =
-        (static_cast<int64_t>(p.batch.span_page[first_span + page]) * cache.n_kv_heads +
-         walk.s.kv_head) *
-        cache.page_tokens;
+    const int64_t block = cache.PageOffset(p.batch.span_page[first_span + page]);
+    const int64_t row = block / (kDim * static_cast<int>(sizeof(Kv))) +
+                        static_cast<int64_t>(walk.s.kv_head) * cache.page_tokens;
     CopyTile(to, at + (line * kKeys + page * cache.page_tokens) * kLineElements, map,
              line * kLineElements, static_cast<int>(row), barriers, full);
   }

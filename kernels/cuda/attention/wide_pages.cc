@@ -84,8 +84,9 @@ KvCacheView WideView(const KvCacheView& cache, int32_t n_pages, void* at) {
   KvCacheView wide = cache;
   wide.dtype = cache.dtype == DType::kInt8 ? DType::kBF16 : DType::kF16;
   wide.num_pages = n_pages;
+  wide.page_stride = 0;
   wide.keys = at;
-  wide.values = static_cast<uint8_t*>(at) + RoundUp(n_pages * wide.page_bytes());
+  wide.values = static_cast<uint8_t*>(at) + RoundUp(n_pages * wide.block_bytes());
   return wide;
 }
 

@@ -153,7 +153,7 @@ Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t
                      Stream stream) {
   const int64_t row_bytes = cache.head_dim * KvElementBytes(cache.dtype);
   auto at = [&](void* base, int32_t page) {
-    return static_cast<uint8_t*>(base) + page * cache.page_bytes();
+    return static_cast<uint8_t*>(base) + cache.PageOffset(page);
   };
   const CopyPageParams params = {.from = {at(cache.keys, from), at(cache.values, from)},
                                  .to = {at(cache.keys, to), at(cache.values, to)},

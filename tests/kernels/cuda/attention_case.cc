@@ -67,7 +67,7 @@ void PoisonRest(const HostBatch& batch, TestCache& cache) {
       for (int32_t head = 0; head < view.n_kv_heads && !used[slot]; ++head) {
         const auto page = static_cast<int64_t>(slot) / view.page_tokens;
         const auto at = static_cast<int64_t>(slot) % view.page_tokens;
-        uint8_t* row = storage->data() + page * view.page_bytes() + head * view.head_bytes();
+        uint8_t* row = storage->data() + view.PageOffset(page) + head * view.head_bytes();
         std::fill_n(row + at * row_bytes, row_bytes, uint8_t{0xFF});
       }
     }

@@ -279,10 +279,10 @@ TEST_CASE("The parts of attention's workspace lie one behind the other", "[cuda]
       CHECK(wide.dtype == DType::kF16);
       CHECK(wide.num_pages == n_pages);
       auto* values = static_cast<uint8_t*>(wide.values);
-      CHECK(values >= static_cast<uint8_t*>(wide.keys) + n_pages * wide.page_bytes());
-      CHECK(values + n_pages * wide.page_bytes() <= memory.data() + bytes);
+      CHECK(values >= static_cast<uint8_t*>(wide.keys) + n_pages * wide.block_bytes());
+      CHECK(values + n_pages * wide.block_bytes() <= memory.data() + bytes);
       // The copy takes half of the workspace, except for a little.
-      CHECK(2 * n_pages * wide.page_bytes() > bytes * 9 / 20);
+      CHECK(2 * n_pages * wide.block_bytes() > bytes * 9 / 20);
     }
   }
 }
