@@ -32,6 +32,7 @@ struct ExecutorLimits {
   // LoRA adapters; see engine/adapter/.
   int64_t page_bytes = 0;     // of a page of the pool
   int32_t adapter_slots = 0;  // AdapterBind::slot is below this; 0: the executor runs no adapters
+  int32_t adapter_max_rank = 0;
   kernels::DType adapter_dtype = kernels::DType::kBF16;  // of the factors
 };
 

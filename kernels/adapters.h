@@ -23,7 +23,7 @@
 
 namespace heddle::kernels {
 
-inline constexpr int32_t kMaxAdapterRank = 256;
+inline constexpr int32_t kMaxAdapterRank = 512;
 
 // Consecutive rows of a weight that have separate factors: q, k or v of a stacked weight.
 struct AdapterPart {
@@ -44,9 +44,11 @@ struct AdapterFactors {
 struct AdapterMatrix {
   DType dtype = DType::kBF16;               // of the factors: kF32, kF16 or kBF16
   std::span<const AdapterPart> parts;       // on the host; in order, all rows of the weight
-  const AdapterFactors* factors = nullptr;  // [n_slots, parts] in the device's memory
+  const AdapterFactors* factors = nullptr;  // those of slot s begin at [s * slot_stride], one for
+                                            // each part; in the device's memory
   int32_t n_slots = 0;                      // the batch's slots are below this
-  int32_t max_rank = 0;                     // largest rank in `factors`
+  int32_t slot_stride = 0;                  // >= parts.size()
+  int32_t max_rank = 0;                     // no rank in `factors` is larger
 };
 inline constexpr int32_t kMaxAdapterParts = 4;
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/strings.h"
+#include "engine/model/adapter_tables.h"
 #include "engine/model/decoder.h"
 #include "kernels/kv_cache.h"
 
@@ -29,6 +30,11 @@ absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options)
   }
   if (options.max_batch_tokens < 1 || options.max_batch_seqs < 1) {
     return absl::InvalidArgumentError("max-batch-tokens and max-batch-seqs must be at least 1");
+  }
+  if (options.adapter_max_rank < 0 || options.adapter_max_rank > kernels::kMaxAdapterRank) {
+    return absl::InvalidArgumentError(absl::StrCat("max-lora-rank is ", options.adapter_max_rank,
+                                                   "; it must be from 1 to ",
+                                                   kernels::kMaxAdapterRank));
   }
   return absl::OkStatus();
 }
@@ -109,6 +115,10 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   capacity.workspace_bytes =
       Decoder::ActivationBytes(spec, options.max_batch_tokens, options.activation_dtype) +
       int64_t{capacity.logit_rows} * spec.vocab * int64_t{sizeof(float)};
+  const int32_t seqs = std::min(options.max_batch_seqs, options.max_batch_tokens);
+  // Each sequence may have an adapter of its own, and one more is bound beside those in flight.
+  const int32_t adapter_slots = options.adapter_max_rank > 0 ? 2 * seqs : 0;
+  capacity.workspace_bytes += AdapterTables::Bytes(spec, adapter_slots);
   const std::vector<KvLayer> layers = KvLayers(spec);
   const PageRule rule{.page_tokens = options.page_tokens,
                       .window_grain = std::max(kernels::kContextGrain, options.page_tokens),
@@ -147,13 +157,17 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .page_tokens = options.page_tokens,
                      .max_context = rule.LongestWithin(pages, windows, context),
                      .max_batch_tokens = options.max_batch_tokens,
-                     .max_batch_seqs = std::min(options.max_batch_seqs, options.max_batch_tokens),
+                     .max_batch_seqs = seqs,
                      .num_host_pages = static_cast<int32_t>(
                          std::min<int64_t>(options.host_kv_bytes / std::max<int64_t>(1, page_bytes),
                                            std::numeric_limits<int32_t>::max() - pages)),
                      .vocab = spec.vocab,
                      .windows = windows,
-                     .window_grain = rule.window_grain};
+                     .window_grain = rule.window_grain,
+                     .page_bytes = page_bytes,
+                     .adapter_slots = adapter_slots,
+                     .adapter_max_rank = options.adapter_max_rank,
+                     .adapter_dtype = options.adapter_dtype};
   capacity.context_reduced = capacity.limits.max_context < context;
   capacity.kv_bytes = pages * page_bytes;
   return capacity;

@@ -36,6 +36,9 @@ struct CapacityOptions {
   double automatic_share = 0.9;
   kernels::DType kv_dtype = kernels::DType::kF16;
   kernels::DType activation_dtype = kernels::DType::kF32;
+  // Largest rank of LoRA adapters, at most kernels::kMaxAdapterRank; 0: the executor runs none.
+  int32_t adapter_max_rank = 0;
+  kernels::DType adapter_dtype = kernels::DType::kBF16;
 };
 
 struct Capacity {

@@ -174,15 +174,19 @@ Tensor Decoder::Normed(kernels::Ops& ops, const BlockInput& in) {
   return in.x;
 }
 
-void Decoder::AddToStream(kernels::Ops& ops, const LayerSpec& layer, const LinearWeights& linear,
-                          const NormWeights& post_norm, Tensor in) {
+void Decoder::AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, Tensor in) {
+  const LayerWeights& weights = weights_.layers[layer];
+  const bool is_attention = site == AdapterSite::kOut;
+  const LinearWeights& linear = is_attention ? weights.out : weights.down;
+  const NormWeights& post_norm = is_attention ? weights.attention_post_norm : weights.mlp_post_norm;
   const Tensor x = View(*x_, static_cast<int32_t>(in.rows), spec_.hidden);
   kernels::LinearArgs args{.x = in,
                            .weight = linear.matrix.get(),
                            .bias = linear.bias.data(),
                            .epilogue = kernels::Epilogue::kAdd,
-                           .out = x};
-  if (!layer.post_norm) return ops.Linear(args);
+                           .out = x,
+                           .adapters = Adapters(layer, site)};
+  if (!spec_.layers[layer].post_norm) return ops.Linear(args);
   const Tensor added = View(*normed_, static_cast<int32_t>(in.rows), spec_.hidden);
   args.epilogue = kernels::Epilogue::kNone;
   args.out = added;
@@ -213,8 +217,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   if (attention.mla.kv_rank > 0) return LatentAttention(ops, layer, n_tokens, cache);
   const BlockInput in = InputOf(spec_.layers[layer], weights.attention_norm, n_tokens);
   if (attention.linear) {
-    return AddToStream(ops, spec_.layers[layer], weights.out, weights.attention_post_norm,
-                       Normed(ops, in));
+    return AddToStream(ops, layer, AdapterSite::kOut, Normed(ops, in));
   }
   if (attention.n_heads == 0) return;
   const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
@@ -229,6 +232,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
               .weight = weights.qkv.matrix.get(),
               .bias = weights.qkv.bias.data(),
               .out = qkv,
+              .adapters = Adapters(layer, AdapterSite::kQkv),
               .norm = in.norm});
   const bool norm_heads = attention.qk_norm == QkNorm::kPerHead;
   if (attention.qk_norm == QkNorm::kFullWidth) NormQk(ops, layer, q, k);
@@ -254,21 +258,27 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                  .softcap = attention.softcap,
                  .sinks = weights.sinks.data(),
                  .out = attended});
-  AddToStream(ops, spec_.layers[layer], weights.out, weights.attention_post_norm, attended);
+  AddToStream(ops, layer, AdapterSite::kOut, attended);
 }
 
 void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q, Tensor row) {
   const MlaSpec& mla = spec_.layers[layer].attention.mla;
   const MlaWeights& weights = weights_.layers[layer].mla;
   const auto n_tokens = static_cast<int32_t>(in.rows);
-  ops.Linear({.x = in, .weight = weights.kv_a.matrix.get(), .out = row});
+  ops.Linear({.x = in,
+              .weight = weights.kv_a.matrix.get(),
+              .out = row,
+              .adapters = Adapters(layer, AdapterSite::kKvA)});
   kernels::NormArgs norm{.eps = mla.norm_eps};
   norm.x = norm.out = Columns(row, dtype_, mla.rope_dim, mla.kv_rank);
   norm.weight = weights.kv_a_norm.data();
   ops.Norm(norm);
   if (mla.q_rank > 0) {
     const Tensor latent = View(*q_latent_, n_tokens, mla.q_rank);
-    ops.Linear({.x = in, .weight = weights.q_a.matrix.get(), .out = latent});
+    ops.Linear({.x = in,
+                .weight = weights.q_a.matrix.get(),
+                .out = latent,
+                .adapters = Adapters(layer, AdapterSite::kQueryA)});
     norm.x = norm.out = latent;
     norm.weight = weights.q_a_norm.data();
     ops.Norm(norm);
@@ -276,7 +286,10 @@ void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q,
   }
   const int32_t n_heads = spec_.layers[layer].attention.n_heads;
   const Tensor heads = View(*heads_, n_tokens, n_heads * mla.q_dim());
-  ops.Linear({.x = in, .weight = weights.q.matrix.get(), .out = heads});
+  ops.Linear({.x = in,
+              .weight = weights.q.matrix.get(),
+              .out = heads,
+              .adapters = Adapters(layer, AdapterSite::kQueryB)});
   ops.HeadLinear({.x = heads,
                   .x_step = mla.q_dim(),
                   .heads = weights.k_up.get(),
@@ -316,7 +329,7 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
                   .heads = weights.mla.v_up.get(),
                   .out = values,
                   .out_step = mla.v_dim});
-  AddToStream(ops, spec, weights.out, weights.attention_post_norm, values);
+  AddToStream(ops, layer, AdapterSite::kOut, values);
 }
 
 void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
@@ -336,11 +349,16 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
               .epilogue = mlp.gated ? kernels::Epilogue::kGated : kernels::Epilogue::kNone,
               .activation = mlp.activation,
               .out = inner,
+              .adapters = Adapters(layer, AdapterSite::kUp),
               .norm = in.norm,
               .reader = mlp.row_gate ? nullptr : weights.down.matrix.get()});
   if (!mlp.row_gate) return;
   const Tensor gates = View(*row_gates_, n_tokens, 1);
-  ops.Linear({.x = in.x, .weight = weights.row_gate.matrix.get(), .out = gates, .out_f32 = true});
+  ops.Linear({.x = in.x,
+              .weight = weights.row_gate.matrix.get(),
+              .out = gates,
+              .out_f32 = true,
+              .adapters = Adapters(layer, AdapterSite::kRowGate)});
   ops.GateRows(gates, inner);
 }
 
@@ -356,7 +374,8 @@ void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
               .weight = weights.router.matrix.get(),
               .bias = weights.router.bias.data(),
               .out = logits,
-              .out_f32 = true});
+              .out_f32 = true,
+              .adapters = Adapters(layer, AdapterSite::kRouter)});
   ops.Route({.logits = logits,
              .choice_bias = weights.choice_bias.data(),
              .rule = moe.rule,
@@ -377,11 +396,9 @@ void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
 }
 
 void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
-  const LayerSpec& spec = spec_.layers[layer];
-  const LayerWeights& weights = weights_.layers[layer];
-  if (spec.mlp.inter == 0) return;
-  const Tensor inner = View(*inner_, n_tokens, spec.mlp.inter);
-  AddToStream(ops, spec, weights.down, weights.mlp_post_norm, inner);
+  const MlpSpec& mlp = spec_.layers[layer].mlp;
+  if (mlp.inter == 0) return;
+  AddToStream(ops, layer, AdapterSite::kDown, View(*inner_, n_tokens, mlp.inter));
 }
 
 void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,

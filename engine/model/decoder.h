@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "engine/memory/kv_storage.h"
+#include "engine/model/adapter_tables.h"
 #include "engine/model/model_spec.h"
 #include "engine/model/weights.h"
 #include "kernels/device.h"
@@ -31,6 +32,9 @@ class Decoder {
   // Runs the device's current batch (Device::Plan) through all layers, writing keys and values to
   // `cache`; afterwards hidden_rows() holds the normed hidden state of the batch's logit rows.
   void Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows, const KvStorage& cache);
+
+  // The adapters of rows that have one; nullptr: rows have none. They must outlive the decoder.
+  void SetAdapters(const AdapterTables* adapters) { adapters_ = adapters; }
 
   // Logits of hidden rows [first, first + logits.rows) into `logits` [n, vocab] F32.
   void Logits(kernels::Ops& ops, int32_t first, kernels::Tensor logits);
@@ -77,15 +81,19 @@ class Decoder {
   };
   BlockInput InputOf(const LayerSpec& layer, const NormWeights& norm, int32_t n_tokens) const;
   static kernels::Tensor Normed(kernels::Ops& ops, const BlockInput& in);
-  // Adds post_norm(linear(in)) to the stream.
-  void AddToStream(kernels::Ops& ops, const LayerSpec& layer, const LinearWeights& linear,
-                   const NormWeights& post_norm, kernels::Tensor in);
+  // Adds post_norm(linear(in)) to the stream, for the linear at kOut or kDown of the layer.
+  void AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, kernels::Tensor in);
   kernels::NormArgs NormOf(const NormWeights& norm, kernels::Tensor x, kernels::Tensor out) const;
   // The first `rows` rows of a buffer as [rows, cols], densely packed.
   kernels::Tensor View(kernels::Buffer& buffer, int32_t rows, int32_t cols) const;
 
+  const kernels::AdapterMatrix* Adapters(int32_t layer, AdapterSite site) const {
+    return adapters_ == nullptr ? nullptr : adapters_->matrix(layer, site);
+  }
+
   const ModelSpec& spec_;
   const ModelWeights& weights_;
+  const AdapterTables* adapters_ = nullptr;
   kernels::DType dtype_ = kernels::DType::kF32;  // of activations
   std::unique_ptr<kernels::Buffer> x_;           // [max_batch_tokens, hidden]
   std::unique_ptr<kernels::Buffer> normed_;      // [max_batch_tokens, hidden]

@@ -108,7 +108,8 @@ absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const Load
                                                  device->description(),
                                                  " does not have; it has f32, f16 and bf16"));
   }
-  const CapacityOptions capacity = CapacityFor(options, loaded->kv_dtype, device);
+  CapacityOptions capacity = CapacityFor(options, loaded->kv_dtype, device);
+  if (weights == kernels::DType::kF32) capacity.adapter_dtype = weights;
   const HostMemory memory = MemoryOf(device, options);
   absl::StatusOr<Capacity> planned =
       PlanCapacity(loaded->model.spec, weight_bytes, memory, capacity);
@@ -204,6 +205,7 @@ absl::Status FitPool(const LoadOptions& options, LocalModel* loaded) {
                                                 planned.weight_bytes + planned.workspace_bytes};
   CapacityOptions capacity = CapacityFor(options, loaded->kv_dtype, &executor.device());
   capacity.reserve_bytes = own.warm_reserve_bytes;
+  capacity.adapter_dtype = planned.limits.adapter_dtype;
   absl::Status status;
   for (const double share : kShares) {
     capacity.automatic_share = share;

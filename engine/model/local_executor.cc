@@ -5,7 +5,6 @@
 #include <span>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "base/check.h"
 #include "base/status.h"
 
@@ -17,29 +16,6 @@ int64_t NowNs() {
              std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
-
-// The pages that the kernels of a step read and write.
-class PagesInUse {
- public:
-  explicit PagesInUse(const StepPlan& plan) {
-    for (const PageCopy& copy : plan.page_copies) {
-      read_.insert(copy.from);
-      written_.insert(copy.to);
-    }
-    Add(plan.spans, plan.kv_slots);
-    for (const GroupSpans& group : plan.more_groups) Add(group.spans, group.kv_slots);
-  }
-  bool IsWritten(PageId page) const { return written_.contains(page); }
-  bool IsUsed(PageId page) const { return IsWritten(page) || read_.contains(page); }
-
- private:
-  void Add(std::span<const KvSpan> spans, std::span<const KvSlot> slots) {
-    for (const KvSpan& span : spans) read_.insert(span.page);
-    for (const KvSlot& slot : slots) written_.insert(slot.page);
-  }
-
-  absl::flat_hash_set<PageId> read_, written_;
-};
 
 }  // namespace
 
@@ -57,6 +33,10 @@ absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts
       Decoder::Create(device, spec, *executor->parts_.weights, limits.max_batch_tokens));
   HEDDLE_ASSIGN_OR_RETURN(executor->logits_, device.Allocate(int64_t{executor->parts_.logit_rows} *
                                                              spec.vocab * int64_t{sizeof(float)}));
+  if (limits.adapter_slots > 0) {
+    HEDDLE_ASSIGN_OR_RETURN(executor->adapters_, AdapterResidency::Create(device, spec, limits));
+    executor->decoder_->SetAdapters(&executor->adapters_->tables());
+  }
   HEDDLE_RETURN_IF_ERROR(executor->ReplacePool(limits));
   return executor;
 }
@@ -121,7 +101,8 @@ absl::Status LocalExecutor::Launch(Flight* flight) {
   flight->left_out.clear();
   flight->failed.clear();
   BeginSequences(flight);
-  HEDDLE_RETURN_IF_ERROR(SwapPages(plan, &flight->timing));
+  HEDDLE_RETURN_IF_ERROR(MovePages(*flight, &flight->timing));
+  flight->locals.adapters.clear();
   for (const PageCopy& copy : plan.page_copies) cache_->Copy(*parts_.device, copy);
   BuildDraws(flight);
   flight->draws_wait = !flights_.empty() && DrawsWait(plan);
@@ -162,23 +143,33 @@ void LocalExecutor::BeginGains(const StepPlan& plan, StepResult* result) {
   }
 }
 
-// Whether `plan` swaps only pages that the step in flight, if any, does not use. That step's own
-// swaps are done.
-bool LocalExecutor::MaySwapBeside(const StepPlan& plan) const {
+// Whether `plan` swaps and loads only pages that the step in flight, if any, does not use. That
+// step's own swaps and loads are done.
+bool LocalExecutor::MayMoveBeside(const StepPlan& plan) const {
   if (flights_.empty()) return true;
-  const PagesInUse in_use(*flights_.oldest().plan);
+  const StepPlan& in_flight = *flights_.oldest().plan;
+  PagesInUse in_use(in_flight);
+  if (adapters_ != nullptr) {
+    adapters_->AddPagesOf(in_flight, &in_use);
+    if (!adapters_->MayApplyBeside(plan, in_flight, in_use)) return false;
+  }
   return std::none_of(plan.swaps_out.begin(), plan.swaps_out.end(),
                       [&](const PageSwap& swap) { return in_use.IsWritten(swap.page); }) &&
          std::none_of(plan.swaps_in.begin(), plan.swaps_in.end(),
                       [&](const PageSwap& swap) { return in_use.IsUsed(swap.page); });
 }
 
-// The measured time of swaps excludes the work that the device still has to do before them.
-absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepTiming* timing) {
-  if (plan.swaps_out.empty() && plan.swaps_in.empty()) return absl::OkStatus();
-  HEDDLE_CHECK(host_pages_ != nullptr, "a plan swaps pages and there is no host tier");
+// Swaps pages and loads adapters. The measured time excludes the work that the device still has to
+// do before.
+absl::Status LocalExecutor::MovePages(const Flight& flight, StepTiming* timing) {
+  const StepPlan& plan = *flight.plan;
+  const bool swaps = !plan.swaps_out.empty() || !plan.swaps_in.empty();
+  const bool loads = !plan.adapter_loads.empty() || !plan.adapter_binds.empty();
+  if (!swaps && !loads) return absl::OkStatus();
+  HEDDLE_CHECK(!swaps || host_pages_ != nullptr, "a plan swaps pages and there is no host tier");
+  HEDDLE_CHECK(!loads || adapters_ != nullptr, "a plan loads adapters and there are no slots");
   kernels::Device& device = *parts_.device;
-  if (!MaySwapBeside(plan)) HEDDLE_RETURN_IF_ERROR(device.Synchronize());
+  if (!MayMoveBeside(plan)) HEDDLE_RETURN_IF_ERROR(device.Synchronize());
   const int64_t start_ns = NowNs();
   for (const PageSwap& swap : plan.swaps_out) {
     std::byte* to = host_pages_->Slot(swap.slot);
@@ -188,6 +179,7 @@ absl::Status LocalExecutor::SwapPages(const StepPlan& plan, StepTiming* timing) 
     const std::byte* from = host_pages_->Slot(swap.slot);
     HEDDLE_RETURN_IF_ERROR(cache_->Upload(device, swap.page, from, /*beside=*/true));
   }
+  if (loads) HEDDLE_RETURN_IF_ERROR(adapters_->Apply(device, *cache_, plan, flight.locals));
   timing->swap_ns = NowNs() - start_ns;
   return absl::OkStatus();
 }

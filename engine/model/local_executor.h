@@ -27,6 +27,7 @@
 #include "engine/executor.h"
 #include "engine/memory/host_pages.h"
 #include "engine/memory/kv_storage.h"
+#include "engine/model/adapter_residency.h"
 #include "engine/model/decoder.h"
 #include "engine/model/plan_batch.h"
 #include "engine/sample/sampler_state.h"
@@ -116,8 +117,8 @@ class LocalExecutor final : public Executor {
   std::span<const int32_t> DrawsOfRows(const StepPlan& plan);
   static void NumberDraws(Flight* flight);
   static void BeginGains(const StepPlan& plan, StepResult* result);
-  bool MaySwapBeside(const StepPlan& plan) const;
-  absl::Status SwapPages(const StepPlan& plan, StepTiming* timing);
+  bool MayMoveBeside(const StepPlan& plan) const;
+  absl::Status MovePages(const Flight& flight, StepTiming* timing);
   absl::Status Forward(Flight* flight);
   bool DrawsWait(const StepPlan& plan) const;
   void BuildSampleRows(Flight* flight);
@@ -135,7 +136,8 @@ class LocalExecutor final : public Executor {
   Parts parts_;
   ExecutorLimits limits_;
   std::unique_ptr<KvStorage> cache_;
-  std::unique_ptr<HostPages> host_pages_;  // null: limits_.num_host_pages is 0
+  std::unique_ptr<HostPages> host_pages_;       // null: limits_.num_host_pages is 0
+  std::unique_ptr<AdapterResidency> adapters_;  // null: limits_.adapter_slots is 0
   std::unique_ptr<Decoder> decoder_;
   SamplerState sampler_;
   MaskPatience mask_patience_;

@@ -53,7 +53,7 @@ class AdapterCall {
 
  private:
   const AdapterFactors& FactorsOf(int32_t slot, size_t part) const {
-    return adapters_.factors[static_cast<size_t>(slot) * adapters_.parts.size() + part];
+    return adapters_.factors[int64_t{slot} * adapters_.slot_stride + static_cast<int64_t>(part)];
   }
   float* ShrunkRow(int64_t t, size_t part) const {
     const auto parts = static_cast<int64_t>(adapters_.parts.size());

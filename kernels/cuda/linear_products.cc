@@ -110,6 +110,7 @@ void LinearProducts::LinearWithAdapters(const LinearParams& params, const Adapte
   own.batch = step_.adapters;
   own.dtype = adapters.dtype;
   own.factors = adapters.factors;
+  own.slot_stride = adapters.slot_stride;
   own.n_parts = static_cast<int32_t>(adapters.parts.size());
   std::copy(adapters.parts.begin(), adapters.parts.end(), own.parts);
   own.max_rank = adapters.max_rank;

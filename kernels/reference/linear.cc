@@ -23,7 +23,7 @@ std::vector<double> AdapterDelta(const AdapterMatrix& adapters, int32_t slot, co
   for (size_t i = 0; i < adapters.parts.size(); ++i) {
     const AdapterPart& part = adapters.parts[i];
     const AdapterFactors& factors =
-        adapters.factors[static_cast<size_t>(slot) * adapters.parts.size() + i];
+        adapters.factors[int64_t{slot} * adapters.slot_stride + static_cast<int64_t>(i)];
     for (int32_t j = 0; j < factors.rank; ++j) {
       const void* a = factors.a[j / factors.block_rows];
       const void* b = factors.b[j / factors.block_rows];

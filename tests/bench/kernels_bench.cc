@@ -220,7 +220,7 @@ struct AdapterRotation {
                          .rank = rank,
                          .block_rows = rank});
     }
-    matrix = {.parts = {&part, 1}, .n_slots = kSlots, .max_rank = rank};
+    matrix = {.parts = {&part, 1}, .n_slots = kSlots, .slot_stride = 1, .max_rank = rank};
   }
   // The adapters of the next `used` slots.
   const AdapterMatrix& Next(int64_t used) {

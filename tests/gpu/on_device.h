@@ -96,6 +96,7 @@ struct AdaptersOnDevice {
             .parts = {&part, 1},
             .factors = factors,
             .n_slots = n_slots,
+            .slot_stride = 1,
             .max_rank = max_rank};
   }
 

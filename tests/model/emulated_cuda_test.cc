@@ -12,6 +12,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "nlohmann/json.hpp"
 #include "tests/emulate/machine.h"
+#include "tests/support/adapter_images.h"
 #include "tests/support/goldens.h"
 #include "tests/support/greedy_runner.h"
 #include "tests/support/paths.h"
@@ -31,7 +32,7 @@ json ReadJson(const std::filesystem::path& path) {
 }
 
 engine::LocalModel Load(const std::filesystem::path& path, std::optional<DType> activations,
-                        const std::string& kv_type) {
+                        const std::string& kv_type, int32_t adapter_max_rank = 0) {
   engine::LoadOptions options;
   if (activations) {
     options.make_device = [activations] {
@@ -43,6 +44,7 @@ engine::LocalModel Load(const std::filesystem::path& path, std::optional<DType> 
   }
   options.capacity.kv_bytes = 8 << 20;
   options.capacity.max_batch_tokens = 64;
+  options.capacity.adapter_max_rank = adapter_max_rank;
   options.kv_type = kv_type;
   auto model = engine::LoadLocalModel(path, options);
   INFO(path.string() << ": " << model.status().ToString());
@@ -122,6 +124,53 @@ TEST_CASE("Memory is planned for weights as the CUDA device packs them", "[cuda]
   CHECK(bits > 5.0);
   CHECK(bits < 5.02);
   CHECK(engine::WeightBytes(spec, DType::kF32, device.get()) == 2 * params);
+}
+
+TEST_CASE("Adapters in the pool's pages give the reference's logits", "[cuda]") {
+  const test::Golden golden = test::LoadGolden("llama");
+  test::TempDir dir;
+  const std::filesystem::path path = test::WriteSyntheticModel(golden, dir.path());
+  auto reference = Load(path, std::nullopt, "f32", 8);
+  auto model = Load(path, DType::kF32, "f32", 8);
+  const engine::ExecutorLimits& limits = model.executor->limits();
+  REQUIRE(limits.page_bytes == reference.executor->limits().page_bytes);
+  const engine::ModelSpec& spec = model.executor->spec();
+  std::vector<test::PlainFactors> factors;
+  for (int32_t layer = 0; layer < spec.n_layers(); ++layer) {
+    const auto parts = engine::AdapterPartsOf(spec, spec.layers[static_cast<size_t>(layer)]);
+    const int32_t inter = spec.layers[static_cast<size_t>(layer)].mlp.inter;
+    for (int32_t part = 0; part < 3; ++part) {
+      factors.push_back({.layer = layer, .site = engine::AdapterSite::kQkv, .part = part});
+    }
+    factors.push_back({.layer = layer, .site = engine::AdapterSite::kDown});
+    for (size_t i = factors.size() - 4; i < factors.size(); ++i) {
+      test::PlainFactors& own = factors[i];
+      own.rank = 1 + static_cast<int32_t>(i) % 8;
+      const auto rows =
+          parts.sites[static_cast<size_t>(own.site)][static_cast<size_t>(own.part)].rows;
+      const int64_t cols = own.site == engine::AdapterSite::kDown ? inter : spec.hidden;
+      for (int64_t j = 0; j < own.rank * cols; ++j) {
+        own.a.push_back(0.2f * std::sin(static_cast<float>(j + 3 * own.part)));
+      }
+      for (int64_t j = 0; j < own.rank * rows; ++j) {
+        own.b.push_back(0.2f * std::cos(static_cast<float>(2 * j)));
+      }
+    }
+  }
+  const auto image =
+      test::MakeAdapterImage(factors, limits.adapter_dtype, limits.page_bytes, 2, /*seed=*/1);
+  image->id = engine::AdapterId{1};
+  const test::RunAdapter adapter{image, 0.5f};
+  const auto expected = test::AllLogits(*reference.executor, golden.prompt, 7, adapter);
+  const auto found = test::AllLogits(*model.executor, golden.prompt, 7, adapter);
+  const auto base = test::AllLogits(*reference.executor, golden.prompt, 7);
+  double error = 0, effect = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    error = std::max(error, std::fabs(static_cast<double>(found[i]) - expected[i]));
+    effect = std::max(effect, std::fabs(static_cast<double>(base[i]) - expected[i]));
+  }
+  CHECK(effect > 0.05);
+  CHECK(error < 1e-3);
 }
 
 TEST_CASE("A model runs with 8-bit keys and values", "[cuda]") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <utility>
 
 #include "base/check.h"
 #include "engine/whole_context.h"
@@ -19,11 +20,13 @@ using engine::StepResult;
 using engine::TokenId;
 
 constexpr SequenceId kSequence{1};
+constexpr int32_t kAdapterSlot = 1;
 
 // Builds the plan of each step of one sequence whose pages lie in a shuffled order.
 class OneSequence {
  public:
-  OneSequence(const ExecutorLimits& limits, uint64_t page_seed) : limits_(limits) {
+  OneSequence(const ExecutorLimits& limits, uint64_t page_seed, RunAdapter adapter)
+      : limits_(limits), adapter_(std::move(adapter)) {
     pages_.resize(static_cast<size_t>(limits.num_pages / num_groups()));
     std::iota(pages_.begin(), pages_.end(), 0);
     std::shuffle(pages_.begin(), pages_.end(), std::mt19937_64(page_seed));
@@ -32,7 +35,10 @@ class OneSequence {
   // A plan that runs `tokens` after what ran before; the caller adds samples and scores.
   void Extend(std::span<const TokenId> tokens, StepPlan* plan) {
     plan->Clear();
-    if (length_ == 0) plan->begun.push_back({.id = kSequence, .sampling = Greedy(), .prompt = {}});
+    if (length_ == 0) {
+      plan->begun.push_back({.id = kSequence, .sampling = Greedy(), .prompt = {}});
+      if (adapter_.image != nullptr) LoadAdapter(plan);
+    }
     for (TokenId token : tokens) {
       HEDDLE_CHECK(length_ / limits_.page_tokens < limits_.num_pages / num_groups(),
                    "pool too small for test");
@@ -49,13 +55,33 @@ class OneSequence {
     plan->sequences.push_back({.id = kSequence,
                                .num_tokens = static_cast<int32_t>(tokens.size()),
                                .num_spans = static_cast<int32_t>(plan->spans.size()),
-                               .context_tokens = length_});
+                               .context_tokens = length_,
+                               .adapter_slot = adapter_.image == nullptr ? -1 : kAdapterSlot});
     engine::AddWholeGroups(num_groups(), limits_.num_pages / num_groups(), plan);
   }
 
   int32_t length() const { return length_; }
+  engine::StepLocals locals() const {
+    engine::StepLocals locals;
+    if (adapter_.image != nullptr) locals.adapters.push_back(adapter_.image);
+    return locals;
+  }
 
  private:
+  void LoadAdapter(StepPlan* plan) {
+    const int32_t count = adapter_.image->num_pages;
+    HEDDLE_CHECK(count < static_cast<int32_t>(pages_.size()), "pool too small for test");
+    for (int32_t i = 0; i < count; ++i) {
+      const PageId page{pages_[pages_.size() - 1 - static_cast<size_t>(i)]};
+      plan->adapter_loads.push_back({adapter_.image->id, i, page});
+      plan->adapter_pages.push_back(page);
+    }
+    plan->adapter_binds.push_back({.adapter = adapter_.image->id,
+                                   .slot = kAdapterSlot,
+                                   .scale = adapter_.scale,
+                                   .page_begin = 0,
+                                   .num_pages = count});
+  }
   int32_t num_groups() const { return static_cast<int32_t>(limits_.windows.size()); }
   static engine::SamplingParams Greedy() {
     engine::SamplingParams params;
@@ -64,12 +90,14 @@ class OneSequence {
   }
 
   ExecutorLimits limits_;
+  RunAdapter adapter_;
   std::vector<int32_t> pages_;
   int32_t length_ = 0;
 };
 
-void Step(LocalExecutor& executor, const StepPlan& plan, StepResult* result) {
-  absl::Status status = executor.Submit(plan, {});
+void Step(LocalExecutor& executor, const StepPlan& plan, StepResult* result,
+          const engine::StepLocals& locals = {}) {
+  absl::Status status = executor.Submit(plan, locals);
   if (status.ok()) status = executor.Wait(result);
   HEDDLE_CHECK(status.ok(), status.ToString());
 }
@@ -89,7 +117,7 @@ int32_t ChunkRows(const LocalExecutor& executor, int32_t wanted) {
 
 GreedyRun RunGreedy(LocalExecutor& executor, std::span<const TokenId> prompt,
                     const GreedyOptions& options) {
-  OneSequence sequence(executor.limits(), options.page_seed);
+  OneSequence sequence(executor.limits(), options.page_seed, options.adapter);
   StepPlan plan;
   StepResult result;
   GreedyRun run;
@@ -98,12 +126,12 @@ GreedyRun RunGreedy(LocalExecutor& executor, std::span<const TokenId> prompt,
   for (size_t begin = 0; begin < prompt.size(); begin += chunk) {
     sequence.Extend(prompt.subspan(begin, std::min(chunk, prompt.size() - begin)), &plan);
     if (begin + chunk >= prompt.size()) break;
-    Step(executor, plan, &result);
+    Step(executor, plan, &result, sequence.locals());
   }
   while (true) {
     plan.samples.push_back(
         {kSequence, static_cast<int32_t>(plan.token_ids.size()) - 1, sequence.length()});
-    Step(executor, plan, &result);
+    Step(executor, plan, &result, sequence.locals());
     if (run.ids.empty()) {
       const auto logits = executor.last_logits();
       run.first_logits.assign(logits.begin(), logits.end());
@@ -121,8 +149,8 @@ GreedyRun RunGreedy(LocalExecutor& executor, std::span<const TokenId> prompt,
 }
 
 std::vector<float> AllLogits(LocalExecutor& executor, std::span<const TokenId> prompt,
-                             int32_t prefill_chunk) {
-  OneSequence sequence(executor.limits(), /*page_seed=*/7);
+                             int32_t prefill_chunk, const RunAdapter& adapter) {
+  OneSequence sequence(executor.limits(), /*page_seed=*/7, adapter);
   StepPlan plan;
   StepResult result;
   std::vector<float> all;
@@ -133,7 +161,7 @@ std::vector<float> AllLogits(LocalExecutor& executor, std::span<const TokenId> p
     for (size_t i = 0; i < tokens.size(); ++i) {
       plan.scores.push_back({kSequence, static_cast<int32_t>(i), tokens[i], 0});
     }
-    Step(executor, plan, &result);
+    Step(executor, plan, &result, sequence.locals());
     const auto logits = executor.last_logits();
     all.insert(all.end(), logits.begin(), logits.end());
   }

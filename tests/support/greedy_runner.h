@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "engine/adapter/adapter_image.h"
 #include "engine/model/local_executor.h"
 #include "engine/step.h"
 
@@ -15,11 +17,18 @@ struct GreedyRun {
   std::vector<float> first_logits;   // [vocab] after the prompt
 };
 
+// The adapter of a run; its pages are the last ones that the run's sequence would take.
+struct RunAdapter {
+  std::shared_ptr<const engine::AdapterImage> image;  // null: none
+  float scale = 1.0f;
+};
+
 struct GreedyOptions {
   int32_t max_tokens = 1;
   int32_t prefill_chunk = 1 << 30;    // rows per step while the prompt is read
   uint64_t page_seed = 1;             // pages are taken in an order shuffled by this
   std::vector<engine::TokenId> stop;  // ends the run; is part of ids
+  RunAdapter adapter;
 };
 
 // Greedy continuation of `prompt`. Aborts the test program on an executor error.
@@ -28,6 +37,7 @@ GreedyRun RunGreedy(engine::LocalExecutor& executor, std::span<const engine::Tok
 
 // Logits of every position of `prompt`, [prompt.size(), vocab], from one forward per chunk.
 std::vector<float> AllLogits(engine::LocalExecutor& executor,
-                             std::span<const engine::TokenId> prompt, int32_t prefill_chunk);
+                             std::span<const engine::TokenId> prompt, int32_t prefill_chunk,
+                             const RunAdapter& adapter = {});
 
 }  // namespace heddle::test

@@ -24,7 +24,8 @@ struct AdapterParams {
   int64_t first_row = 0;  // row of the batch that is x's row 0
   Tensor x;
   DType dtype = DType::kBF16;               // of the factors
-  const AdapterFactors* factors = nullptr;  // [slots, n_parts]
+  const AdapterFactors* factors = nullptr;  // of slot s at [s * slot_stride], n_parts of them
+  int32_t slot_stride = 0;
   int32_t n_parts = 0;
   AdapterPart parts[kMaxAdapterParts];
   int32_t max_rank = 0;

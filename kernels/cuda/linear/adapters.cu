@@ -43,7 +43,7 @@ template <typename T, typename F, int kWidth>
 HEDDLE_KERNEL ShrinkKernel(HEDDLE_PARAMS(AdapterParams, p)) {
   StartInTurn();
   const AdapterSegment segment = p.batch.segments[BlockY()];
-  const AdapterFactors factors = p.factors[segment.slot * p.n_parts + BlockZ()];
+  const AdapterFactors factors = p.factors[segment.slot * p.slot_stride + BlockZ()];
   const int j = BlockX() * kWarps + WarpIndex();
   if (j >= factors.rank) return;
   const SegmentRows rows(p, segment);
@@ -77,7 +77,7 @@ HEDDLE_KERNEL ExpandKernel(HEDDLE_PARAMS(AdapterParams, p)) {
   SharedArena arena;
   const Shared<float> shrunk = arena.Take<float>(kAdapterRows * p.max_rank);
   const AdapterSegment segment = p.batch.segments[BlockY()];
-  const AdapterFactors factors = p.factors[segment.slot * p.n_parts + BlockZ()];
+  const AdapterFactors factors = p.factors[segment.slot * p.slot_stride + BlockZ()];
   const AdapterPart part = p.parts[BlockZ()];
   const SegmentRows rows(p, segment);
   if (!rows.any) return;

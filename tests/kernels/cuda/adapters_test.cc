@@ -38,6 +38,7 @@ struct TestAdapters {
             .parts = parts,
             .factors = factors.data(),
             .n_slots = static_cast<int32_t>(factors.size() / parts.size()),
+            .slot_stride = static_cast<int32_t>(parts.size()),
             .max_rank = max_rank};
   }
 
