@@ -1,4 +1,6 @@
-// Products with the factors of adapters, on Vec: rows of F32, F16 or BF16.
+// Products with the factors of adapters, on Vec: rank rows of F32, F16 or BF16. Blocks of rank rows
+// and rows of activations are computed together, each element in one sum of its own, so that no
+// result depends on the blocks.
 // REQUIRES: one of the vec_*.h headers and vec_math.h included before this one.
 #pragma once
 
@@ -17,97 +19,139 @@ inline void CopyTail(const T* from, int64_t n, T (&to)[kLanes]) {
   std::memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
 }
 
-// Four independent sums hide Fma's latency.
-template <typename T, typename LoadVec>
-inline float DotOf(const T* w, const float* x, int64_t n, const LoadVec& load) {
-  Vec sums[4] = {Zero(), Zero(), Zero(), Zero()};
-  int64_t i = 0;
-  for (; i + 4 * kLanes <= n; i += 4 * kLanes) {
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      sums[j] = Fma(load(w + i + j * kLanes), Load(x + i + j * kLanes), sums[j]);
-    }
-  }
-  for (; i + kLanes <= n; i += kLanes) sums[0] = Fma(load(w + i), Load(x + i), sums[0]);
-  if (i < n) {
-    T last[kLanes];
-    float last_x[kLanes];
-    CopyTail(w + i, n - i, last);
-    CopyTail(x + i, n - i, last_x);
-    sums[0] = Fma(load(last), Load(last_x), sums[0]);
-  }
-  return ReduceAdd((sums[0] + sums[1]) + (sums[2] + sums[3]));
+// Calls fn with a pointer type's value and the function that loads a Vec from it.
+template <typename Fn>
+inline void ForFactorType(KvType type, const Fn& fn) {
+  const auto f32 = [](const float* p) { return Load(p); };
+  const auto f16 = [](const uint16_t* p) { return FromF16(p); };
+  const auto bf16 = [](const uint16_t* p) { return FromBF16(p); };
+  if (type == KvType::kF32) return fn(float(), f32);
+  if (type == KvType::kF16) return fn(uint16_t(), f16);
+  fn(uint16_t(), bf16);
 }
 
-inline float Dot(KvType type, const void* w, const float* x, int64_t n) {
-  if (type == KvType::kF32) return DotOf(static_cast<const float*>(w), x, n, Load);
-  const auto* halves = static_cast<const uint16_t*>(w);
-  return type == KvType::kF16 ? DotOf(halves, x, n, FromF16) : DotOf(halves, x, n, FromBF16);
-}
-
-// Even and odd rows are summed separately, for two vectors of columns: four independent sums. A
-// panel of columns touches one cache line of every row, which are more streams than processors
-// track, so the same columns of the panel after next are prefetched.
-template <typename T, typename LoadVec>
-inline void AddRowsToPair(const void* const* rows, int64_t column, const float* s, int32_t count,
-                          float* out, const LoadVec& load) {
-  Vec sums[2][2] = {{Load(out), Load(out + kLanes)}, {Zero(), Zero()}};
-  int32_t j = 0;
-  for (; j + 2 <= count; j += 2) {
+// Rank rows [rank, rank + kRanks) times rows [row, row + kRows): eight sums hide Fma's latency.
+template <int kRanks, int kRows, typename T, typename LoadVec>
+inline void ShrinkBlock(const AdapterShrinkArgs& args, int32_t rank, int32_t row,
+                        const LoadVec& load) {
+  Vec sums[kRanks][kRows];
+  for (auto& of_rank : sums) {
+    for (Vec& sum : of_rank) sum = Zero();
+  }
+  const auto add = [&](const T* const* w, const float* const* x, int64_t at) {
+    Vec rows[kRows];
 #pragma GCC unroll 2
-    for (int odd = 0; odd < 2; ++odd) {
-      const T* row = static_cast<const T*>(rows[j + odd]) + column;
-      const Vec factor = Set(s[j + odd]);
-      __builtin_prefetch(row + 4 * kLanes);
-      sums[odd][0] = Fma(factor, load(row), sums[odd][0]);
-      sums[odd][1] = Fma(factor, load(row + kLanes), sums[odd][1]);
+    for (int r = 0; r < kRows; ++r) rows[r] = Load(x[r] + at);
+#pragma GCC unroll 8
+    for (int j = 0; j < kRanks; ++j) {
+      const Vec factor = load(w[j] + at);
+#pragma GCC unroll 2
+      for (int r = 0; r < kRows; ++r) sums[j][r] = Fma(factor, rows[r], sums[j][r]);
+    }
+  };
+  const T* w[kRanks];
+  const float* x[kRows];
+  for (int j = 0; j < kRanks; ++j) w[j] = static_cast<const T*>(args.w[rank + j]);
+  for (int r = 0; r < kRows; ++r) x[r] = args.x[row + r];
+  int64_t at = 0;
+  for (; at + kLanes <= args.n; at += kLanes) add(w, x, at);
+  if (at < args.n) {
+    T last_w[kRanks][kLanes];
+    float last_x[kRows][kLanes];
+    for (int j = 0; j < kRanks; ++j) {
+      CopyTail(w[j] + at, args.n - at, last_w[j]);
+      w[j] = last_w[j];
+    }
+    for (int r = 0; r < kRows; ++r) {
+      CopyTail(x[r] + at, args.n - at, last_x[r]);
+      x[r] = last_x[r];
+    }
+    add(w, x, 0);
+  }
+  for (int j = 0; j < kRanks; ++j) {
+    for (int r = 0; r < kRows; ++r) {
+      args.out[(row + r) * args.out_stride + rank + j] = args.scale * ReduceAdd(sums[j][r]);
     }
   }
-  if (j < count) {
-    const T* row = static_cast<const T*>(rows[j]) + column;
-    sums[0][0] = Fma(Set(s[j]), load(row), sums[0][0]);
-    sums[0][1] = Fma(Set(s[j]), load(row + kLanes), sums[0][1]);
-  }
-  Store(out, sums[0][0] + sums[1][0]);
-  Store(out + kLanes, sums[0][1] + sums[1][1]);
 }
 
+inline void AdapterShrink(const AdapterShrinkArgs& args) {
+  ForFactorType(args.type, [&]<typename T>(T, const auto& load) {
+    int32_t row = 0;
+    for (; row + 2 <= args.num_rows; row += 2) {
+      int32_t rank = 0;
+      for (; rank + 4 <= args.num_ranks; rank += 4) ShrinkBlock<4, 2, T>(args, rank, row, load);
+      for (; rank < args.num_ranks; ++rank) ShrinkBlock<1, 2, T>(args, rank, row, load);
+    }
+    if (row == args.num_rows) return;
+    int32_t rank = 0;
+    for (; rank + 8 <= args.num_ranks; rank += 8) ShrinkBlock<8, 1, T>(args, rank, row, load);
+    for (; rank + 4 <= args.num_ranks; rank += 4) ShrinkBlock<4, 1, T>(args, rank, row, load);
+    for (; rank < args.num_ranks; ++rank) ShrinkBlock<1, 1, T>(args, rank, row, load);
+  });
+}
+
+// Columns [at, at + kVecs * kLanes) of rows [row, row + kRows). Columns are read from more rank
+// rows at a time than processors track, so those that come next are prefetched.
+template <int kRows, int kVecs, typename T, typename LoadVec>
+inline void ExpandBlock(const AdapterExpandArgs& args, int32_t row, int64_t at,
+                        const LoadVec& load) {
+  constexpr int kLine = 64 / static_cast<int>(sizeof(T));
+  Vec sums[kRows][kVecs];
+  for (auto& of_row : sums) {
+    for (Vec& sum : of_row) sum = Zero();
+  }
+  for (int32_t j = 0; j < args.num_ranks; ++j) {
+    const T* w = static_cast<const T*>(args.w[j]) + args.column + at;
+    Vec factors[kRows];
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) factors[r] = Set(args.s[(row + r) * args.s_stride + j]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVecs; ++v) {
+      if (kRows == 1 && v * kLanes % kLine == 0) __builtin_prefetch(w + (kVecs + v) * kLanes);
+      const Vec value = load(w + v * kLanes);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRows; ++r) sums[r][v] = Fma(factors[r], value, sums[r][v]);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    float* out = args.out + (row + r) * args.out_stride + at;
+    for (int v = 0; v < kVecs; ++v) Store(out + v * kLanes, sums[r][v]);
+  }
+}
+
+// The last n < kLanes columns of a row.
 template <typename T, typename LoadVec>
-inline void AddRowsOf(const void* const* rows, int64_t column, const float* s, int32_t count,
-                      int32_t n, float* out, const LoadVec& load) {
-  int32_t i = 0;
-  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
-    AddRowsToPair<T>(rows, column + i, s, count, out + i, load);
-  }
-  for (; i + kLanes <= n; i += kLanes) {
-    Vec sum = Load(out + i);
-    for (int32_t j = 0; j < count; ++j) {
-      sum = Fma(Set(s[j]), load(static_cast<const T*>(rows[j]) + column + i), sum);
-    }
-    Store(out + i, sum);
-  }
-  if (i == n) return;
-  float values[kLanes];
-  CopyTail(out + i, n - i, values);
-  Vec sum = Load(values);
-  for (int32_t j = 0; j < count; ++j) {
+inline void ExpandTail(const AdapterExpandArgs& args, int32_t row, int64_t at,
+                       const LoadVec& load) {
+  Vec sum = Zero();
+  for (int32_t j = 0; j < args.num_ranks; ++j) {
     T last[kLanes];
-    CopyTail(static_cast<const T*>(rows[j]) + column + i, n - i, last);
-    sum = Fma(Set(s[j]), load(last), sum);
+    CopyTail(static_cast<const T*>(args.w[j]) + args.column + at, args.n - at, last);
+    sum = Fma(Set(args.s[row * args.s_stride + j]), load(last), sum);
   }
+  float values[kLanes];
   Store(values, sum);
-  std::memcpy(out + i, values, static_cast<size_t>(n - i) * sizeof(float));
+  std::memcpy(args.out + row * args.out_stride + at, values,
+              static_cast<size_t>(args.n - at) * sizeof(float));
 }
 
-inline void AddRows(KvType type, const void* const* rows, int64_t column, const float* s,
-                    int32_t count, int32_t n, float* out) {
-  if (type == KvType::kF32) {
-    AddRowsOf<float>(rows, column, s, count, n, out, Load);
-  } else if (type == KvType::kF16) {
-    AddRowsOf<uint16_t>(rows, column, s, count, n, out, FromF16);
-  } else {
-    AddRowsOf<uint16_t>(rows, column, s, count, n, out, FromBF16);
+template <int kRows, int kVecs, typename T, typename LoadVec>
+inline void ExpandRows(const AdapterExpandArgs& args, int32_t row, const LoadVec& load) {
+  int64_t at = 0;
+  for (; at + kVecs * kLanes <= args.n; at += kVecs * kLanes) {
+    ExpandBlock<kRows, kVecs, T>(args, row, at, load);
   }
+  for (; at + kLanes <= args.n; at += kLanes) ExpandBlock<kRows, 1, T>(args, row, at, load);
+  for (int r = 0; r < kRows && at < args.n; ++r) ExpandTail<T>(args, row + r, at, load);
+}
+
+inline void AdapterExpand(const AdapterExpandArgs& args) {
+  ForFactorType(args.type, [&]<typename T>(T, const auto& load) {
+    int32_t row = 0;
+    for (; row + 4 <= args.num_rows; row += 4) ExpandRows<4, 2, T>(args, row, load);
+    for (; row < args.num_rows; ++row) ExpandRows<1, 8, T>(args, row, load);
+  });
 }
 
 }  // namespace

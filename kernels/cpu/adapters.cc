@@ -9,102 +9,145 @@
 namespace heddle::kernels::cpu {
 namespace {
 
-constexpr int32_t kTaskRanks = 4;
+constexpr int32_t kTaskRanks = 8;
+constexpr int64_t kTaskColumns = 512;
 constexpr double kMacsPerNs = 10;  // of one core, approximately
 
-// Row `rank` of a factor whose rows have `cols` elements.
-const char* RankRow(const void* const* blocks, int32_t block_rows, int32_t rank, int64_t cols,
-                    int64_t element_bytes) {
-  return static_cast<const char*>(blocks[rank / block_rows]) +
-         rank % block_rows * cols * element_bytes;
-}
-
-std::span<const int32_t> RowsOf(const AdapterGroups& groups, const AdapterSegment& segment) {
-  return std::span(groups.rows)
-      .subspan(static_cast<size_t>(segment.begin), static_cast<size_t>(segment.count));
+// Appends the addresses of the rank rows of a factor whose rows take `row_bytes`.
+void AppendRankRows(const void* const* blocks, const AdapterFactors& factors, int64_t row_bytes,
+                    std::vector<const void*>* rows) {
+  for (int32_t j = 0; j < factors.rank; ++j) {
+    rows->push_back(static_cast<const char*>(blocks[j / factors.block_rows]) +
+                    j % factors.block_rows * row_bytes);
+  }
 }
 
 }  // namespace
 
 AdapterCall::AdapterCall(const AdapterMatrix& adapters, const AdapterGroups& groups,
-                         const RowKernels& kernels)
+                         const RowKernels& kernels, const Tensor& x, ThreadPool& pool,
+                         AdapterScratch& scratch)
     : adapters_(adapters),
       groups_(groups),
       kernels_(kernels),
-      type_(KvTypeOf(adapters.dtype)),
-      element_bytes_(RowBytes(adapters.dtype, 1)) {
+      scratch_(scratch),
+      type_(KvTypeOf(adapters.dtype)) {
   HEDDLE_CHECK(adapters.parts.size() <= kMaxAdapterParts && adapters.max_rank <= kMaxAdapterRank,
                "adapters: too many parts of a weight, or too high a rank");
+  Prepare(x);
+  if (empty()) return;
+  Shrink(pool, x.cols);
+  Expand(pool);
 }
 
-// Prepares the tasks of Shrink, and the addresses of the rows of B: finding them for every panel
-// would cost more than adding them.
-void AdapterCall::Prepare(AdapterScratch& scratch) {
-  scratch.tasks.clear();
-  scratch.b_rows.clear();
-  scratch.b_begin.clear();
+// Lists the tasks, and the addresses of all rank rows.
+void AdapterCall::Prepare(const Tensor& x) {
+  scratch_.shrink_tasks.clear();
+  scratch_.expand_tasks.clear();
+  scratch_.factors.clear();
+  scratch_.a_rows.clear();
+  scratch_.b_rows.clear();
+  scratch_.x_rows.clear();
+  scratch_.delta_of_row.assign(static_cast<size_t>(x.rows), -1);
   for (size_t s = 0; s < groups_.segments.size(); ++s) {
-    for (size_t p = 0; p < adapters_.parts.size(); ++p) {
-      const AdapterFactors& factors = FactorsOf(groups_.segments[s].slot, p);
-      scratch.b_begin.push_back(scratch.b_rows.size());
-      for (int32_t j = 0; j < factors.rank; ++j) {
-        scratch.b_rows.push_back(
-            RankRow(factors.b, factors.block_rows, j, adapters_.parts[p].rows, element_bytes_));
-        if (j % kTaskRanks != 0) continue;
-        scratch.tasks.push_back({static_cast<int32_t>(s), static_cast<int32_t>(p), j});
-      }
+    const AdapterSegment& segment = groups_.segments[s];
+    const bool has_factors = AddSegment(static_cast<int32_t>(s), x.cols);
+    for (int32_t i = segment.begin; i < segment.begin + segment.count; ++i) {
+      const int32_t t = groups_.rows[static_cast<size_t>(i)];
+      scratch_.x_rows.push_back(x.row<float>(t));
+      if (has_factors) scratch_.delta_of_row[static_cast<size_t>(t)] = i;
     }
   }
-  scratch_ = &scratch;
+  const auto rows = static_cast<int64_t>(groups_.rows.size());
+  const auto parts = static_cast<int64_t>(adapters_.parts.size());
+  const AdapterPart& last = adapters_.parts.back();
+  delta_stride_ = (last.first_row + last.rows + 15) / 16 * 16;
+  shrunk_ = static_cast<float*>(scratch_.shrunk.Get(rows * parts * adapters_.max_rank * 4));
+  delta_ = static_cast<float*>(scratch_.delta.Get(rows * delta_stride_ * 4));
 }
 
-void AdapterCall::Shrink(const Tensor& x, ThreadPool& pool, AdapterScratch& scratch) {
-  const auto parts = static_cast<int64_t>(adapters_.parts.size());
-  shrunk_ = static_cast<float*>(scratch.shrunk.Get(x.rows * parts * adapters_.max_rank * 4));
-  Prepare(scratch);
-  const double rows = static_cast<double>(groups_.rows.size()) /
-                      static_cast<double>(std::max<size_t>(1, groups_.segments.size()));
-  const double cost = rows * kTaskRanks * static_cast<double>(x.cols) / kMacsPerNs;
-  pool.ForEach(static_cast<int64_t>(scratch.tasks.size()), cost, [&](int64_t i, int32_t) {
-    const AdapterScratch::Task& task = scratch.tasks[static_cast<size_t>(i)];
-    const AdapterSegment& segment = groups_.segments[static_cast<size_t>(task.segment)];
-    const auto part = static_cast<size_t>(task.part);
-    const AdapterFactors& factors = FactorsOf(segment.slot, part);
-    const int32_t end = std::min(task.first_rank + kTaskRanks, factors.rank);
-    for (int32_t j = task.first_rank; j < end; ++j) {
-      const char* a = RankRow(factors.a, factors.block_rows, j, x.cols, element_bytes_);
-      for (const int32_t t : RowsOf(groups_, segment)) {
-        ShrunkRow(t, part)[j] = factors.scale * kernels_.dot(type_, a, x.row<float>(t), x.cols);
-      }
+// Returns whether the segment's adapter has factors for this weight. If so, parts without factors
+// are expanded to zeros.
+bool AdapterCall::AddSegment(int32_t segment, int64_t cols) {
+  const int32_t slot = groups_.segments[static_cast<size_t>(segment)].slot;
+  bool has_factors = false;
+  for (size_t p = 0; p < adapters_.parts.size(); ++p) {
+    const AdapterFactors& factors = FactorsOf(slot, p);
+    has_factors = has_factors || factors.rank > 0;
+    scratch_.factors.push_back({scratch_.a_rows.size(), factors.rank, factors.scale});
+    AppendRankRows(factors.a, factors, RowBytes(adapters_.dtype, cols), &scratch_.a_rows);
+    AppendRankRows(factors.b, factors, RowBytes(adapters_.dtype, adapters_.parts[p].rows),
+                   &scratch_.b_rows);
+    for (int32_t j = 0; j < factors.rank; j += kTaskRanks) {
+      scratch_.shrink_tasks.push_back({segment, static_cast<int32_t>(p), j});
     }
+  }
+  if (!has_factors) return false;
+  for (size_t p = 0; p < adapters_.parts.size(); ++p) {
+    for (int64_t c = 0; c < adapters_.parts[p].rows; c += kTaskColumns) {
+      scratch_.expand_tasks.push_back({segment, static_cast<int32_t>(p), c});
+    }
+  }
+  return true;
+}
+
+void AdapterCall::Shrink(ThreadPool& pool, int64_t cols) {
+  const double rows =
+      static_cast<double>(groups_.rows.size()) / static_cast<double>(groups_.segments.size());
+  const double cost = rows * kTaskRanks * static_cast<double>(cols) / kMacsPerNs;
+  pool.ForEach(static_cast<int64_t>(scratch_.shrink_tasks.size()), cost, [&](int64_t i, int32_t) {
+    const AdapterScratch::Task& task = scratch_.shrink_tasks[static_cast<size_t>(i)];
+    const AdapterSegment& segment = groups_.segments[static_cast<size_t>(task.segment)];
+    const AdapterScratch::Factors& factors = FactorsAt(task.segment, task.part);
+    const auto first = static_cast<int32_t>(task.first);
+    kernels_.adapter_shrink({
+        .type = type_,
+        .w = scratch_.a_rows.data() + factors.begin + first,
+        .num_ranks = std::min(kTaskRanks, factors.rank - first),
+        .x = scratch_.x_rows.data() + segment.begin,
+        .num_rows = segment.count,
+        .n = cols,
+        .scale = factors.scale,
+        .out = ShrunkRow(segment.begin, task.part) + first,
+        .out_stride = static_cast<int64_t>(adapters_.parts.size()) * adapters_.max_rank,
+    });
   });
 }
 
-void AdapterCall::Add(const Window& window) const {
-  for (size_t s = 0; s < groups_.segments.size(); ++s) {
-    for (size_t p = 0; p < adapters_.parts.size(); ++p) {
-      const AdapterPart& part = adapters_.parts[p];
-      const int64_t begin = std::max(window.first, part.first_row);
-      const int64_t end = std::min(window.first + window.cols, part.first_row + part.rows);
-      if (begin >= end || FactorsOf(groups_.segments[s].slot, p).rank == 0) continue;
-      Window within = window;
-      within.first = begin;
-      within.cols = static_cast<int32_t>(end - begin);
-      within.sums += begin - window.first;
-      AddPart(s, p, within);
-    }
-  }
+void AdapterCall::Expand(ThreadPool& pool) {
+  const double macs = static_cast<double>(groups_.rows.size()) /
+                      static_cast<double>(groups_.segments.size()) *
+                      static_cast<double>(scratch_.b_rows.size()) /
+                      static_cast<double>(scratch_.factors.size()) * kTaskColumns;
+  pool.ForEach(static_cast<int64_t>(scratch_.expand_tasks.size()), macs / kMacsPerNs,
+               [&](int64_t i, int32_t) {
+                 const AdapterScratch::Task& task = scratch_.expand_tasks[static_cast<size_t>(i)];
+                 const AdapterSegment& segment =
+                     groups_.segments[static_cast<size_t>(task.segment)];
+                 const AdapterScratch::Factors& factors = FactorsAt(task.segment, task.part);
+                 const AdapterPart& part = adapters_.parts[static_cast<size_t>(task.part)];
+                 kernels_.adapter_expand({
+                     .type = type_,
+                     .w = scratch_.b_rows.data() + factors.begin,
+                     .num_ranks = factors.rank,
+                     .s = ShrunkRow(segment.begin, task.part),
+                     .s_stride = static_cast<int64_t>(adapters_.parts.size()) * adapters_.max_rank,
+                     .num_rows = segment.count,
+                     .column = task.first,
+                     .n = static_cast<int32_t>(std::min(kTaskColumns, part.rows - task.first)),
+                     .out = delta_ + segment.begin * delta_stride_ + part.first_row + task.first,
+                     .out_stride = delta_stride_,
+                 });
+               });
 }
 
-void AdapterCall::AddPart(size_t segment, size_t part, const Window& window) const {
-  const int32_t rank = FactorsOf(groups_.segments[segment].slot, part).rank;
-  const size_t begin = scratch_->b_begin[segment * adapters_.parts.size() + part];
-  const void* const* b = scratch_->b_rows.data() + begin;
-  const int64_t column = window.first - adapters_.parts[part].first_row;
-  for (const int64_t t : RowsOf(groups_, groups_.segments[segment])) {
-    if (t < window.row || t >= window.row + window.rows) continue;
-    kernels_.add_rows(type_, b, column, ShrunkRow(t, part), rank, window.cols,
-                      window.sums + (t - window.row) * window.stride);
+void AdapterCall::Add(const Window& window) const {
+  for (int64_t r = 0; r < window.rows; ++r) {
+    const int32_t index = scratch_.delta_of_row[static_cast<size_t>(window.row + r)];
+    if (index < 0) continue;
+    const float* delta = delta_ + index * delta_stride_ + window.first;
+    float* sums = window.sums + r * window.stride;
+    for (int32_t c = 0; c < window.cols; ++c) sums[c] += delta[c];
   }
 }
 

@@ -147,9 +147,9 @@ class CpuOps final : public Ops {
     if (args.adapters == nullptr || adapter_groups_.segments.empty()) {
       return cpu::Linear(args, *table_.linear, pool_, linear_);
     }
-    cpu::AdapterCall adapters(*args.adapters, adapter_groups_, *table_.rows);
-    adapters.Shrink(args.x, pool_, adapters_);
-    cpu::Linear(args, *table_.linear, pool_, linear_, &adapters);
+    const cpu::AdapterCall adapters(*args.adapters, adapter_groups_, *table_.rows, args.x, pool_,
+                                    adapters_);
+    cpu::Linear(args, *table_.linear, pool_, linear_, adapters.empty() ? nullptr : &adapters);
   }
 
   void RopeAngles(const RopeAnglesArgs& args) override {

@@ -147,6 +147,35 @@ struct RotateArgs {
   bool interleaved;
 };
 
+// out[r * out_stride + j] = scale * the sum over i of w[j][i] * x[r][i], for rank rows j and rows
+// r. The order of a sum depends on n alone. `type`: kF32, kF16 or kBF16.
+struct AdapterShrinkArgs {
+  KvType type;
+  const void* const* w;  // [num_ranks] rows of n elements
+  int32_t num_ranks;
+  const float* const* x;  // [num_rows] rows of n
+  int32_t num_rows;
+  int64_t n;
+  float scale;
+  float* out;
+  int64_t out_stride;
+};
+
+// out[r * out_stride + i] = the sum over j of s[r * s_stride + j] * w[j][column + i], for rows r
+// and i < n. The order of a sum depends on num_ranks alone.
+struct AdapterExpandArgs {
+  KvType type;
+  const void* const* w;  // [num_ranks]
+  int32_t num_ranks;
+  const float* s;
+  int64_t s_stride;
+  int32_t num_rows;
+  int64_t column;
+  int32_t n;
+  float* out;
+  int64_t out_stride;
+};
+
 struct RowKernels {
   void (*norm)(const NormRowArgs& args);
   void (*rotate)(const RotateArgs& args);
@@ -158,12 +187,8 @@ struct RowKernels {
   // out[i] = exp((x[i] - max) * inv_temperature), possibly in place; returns the sum. `out` may be
   // nullptr. REQUIRES: no NaN, max finite.
   double (*exp_sum)(const float* x, int64_t n, float max, float inv_temperature, float* out);
-  // The sum of w[i] * x[i], in an order that depends on n alone. `type`: kF32, kF16 or kBF16.
-  float (*dot)(KvType type, const void* w, const float* x, int64_t n);
-  // out[i] += the sum of s[j] * rows[j][column + i], in an order that depends on count, n and i
-  // alone.
-  void (*add_rows)(KvType type, const void* const* rows, int64_t column, const float* s,
-                   int32_t count, int32_t n, float* out);
+  void (*adapter_shrink)(const AdapterShrinkArgs& args);
+  void (*adapter_expand)(const AdapterExpandArgs& args);
 };
 
 // One run of consecutive positions in one page.

@@ -210,8 +210,8 @@ inline double ExpSum(const float* x, int64_t n, float max, float inv_temperature
   return total;
 }
 
-constexpr RowKernels kRowKernels = {NormRow,    RotateHeads, ToKv, ScaleRow,
-                                    CopyLogits, ExpSum,      Dot,  AddRows};
+constexpr RowKernels kRowKernels = {NormRow,    RotateHeads, ToKv,          ScaleRow,
+                                    CopyLogits, ExpSum,      AdapterShrink, AdapterExpand};
 
 }  // namespace
 }  // namespace heddle::kernels::cpu

@@ -24,7 +24,7 @@ struct LinearScratch {
   Scratch expanded;  // per thread: a range of a panel
 };
 
-// `adapters`: their contribution, after Shrink; or nullptr.
+// `adapters`: what is added to the products; or nullptr.
 void Linear(const LinearArgs& args, const LinearKernels& kernels, ThreadPool& pool,
             LinearScratch& scratch, const AdapterCall* adapters = nullptr);
 
