@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/adapter_pool.h"
 #include "scheduler/prefix_matcher.h"
 
 namespace heddle::scheduler {
@@ -18,6 +19,13 @@ constexpr size_t kMaxPromptsOverBudget = 8;
 // sequence computes. It bounds the time of a plan, however long the queue is.
 constexpr int kMaxWaitingLookedAt = 128;
 
+// Sequences that wait for pages of their adapter beside those that run. Loads come one after the
+// other, so a larger number would only hold pages; others that need no loads are served meanwhile.
+constexpr int32_t kMaxLoading = 4;
+
+// Waiting sequences whose adapters are loaded before they get a place.
+constexpr int kMaxPrefetching = 8;
+
 // Generated tokens, and their spans, for which a sequence reserves room when it is admitted; beyond
 // that the vectors double. 256 KiB of addresses per sequence, of which a short answer touches one
 // page.
@@ -29,7 +37,7 @@ void ReserveAnswer(RequestState* request, const SchedulerLimits& limits) {
   const int32_t prompt = request->num_prompt();
   const engine::PageRule rule = options.page_rule();
   const int32_t growth =
-      std::min({request->request.max_tokens, limits.max_context - prompt, kReservedTokens});
+      std::min({request->request.max_tokens, request->max_context - prompt, kReservedTokens});
   for (Sequence& branch : request->branches) {
     if (branch.phase == Phase::kFinished) continue;
     branch.generated.reserve(static_cast<size_t>(growth));
@@ -56,6 +64,7 @@ void Admission::Add(RequestState* request, int64_t now_us) {
   carrier->phase = Phase::kWaiting;
   waiting_.Enter(request->flow);
   waiting_.Insert(carrier, now_us);
+  if (request->request.adapter.id != engine::AdapterId{}) ++num_with_adapter_;
   ++num_unstarted_;
   unstarted_tokens_ += request->num_prompt();
 }
@@ -69,13 +78,22 @@ void Admission::Admit(int32_t budget, PlannedStep* step) {
   if (budget <= 0) return;
   PromoteOverdue(step->now_us);
   int64_t wanted = 0;
-  for (const Sequence* prompt : step->prompts) wanted += prompt->num_remaining();
+  for (const Sequence* prompt : step->prompts) {
+    if (AdapterPool::IsReady(*prompt)) wanted += prompt->num_remaining();
+  }
   waiting_.BeginWalk();
   for (int looked_at = 0; looked_at < kMaxWaitingLookedAt; ++looked_at) {
     Sequence* next = waiting_.Next();
     if (next == nullptr) return;
-    const bool is_full = wanted >= budget && step->prompts.size() >= kMaxPromptsOverBudget;
+    const size_t num_ready =
+        step->prompts.size() - static_cast<size_t>(parts_.adapters.num_waiting());
+    const bool is_full = wanted >= budget && num_ready >= kMaxPromptsOverBudget;
     if (is_full && !next->request->overdue) return;
+    const bool needs_loads = parts_.adapters.NeedsLoads(next->request->request.adapter);
+    if (needs_loads && parts_.adapters.num_waiting() >= kMaxLoading && !next->request->overdue) {
+      waiting_.Skip(next);
+      continue;
+    }
     if (!MayFit(*next, *step)) return;
     if (!TakesCached(next, *step)) {
       waiting_.Skip(next);
@@ -84,11 +102,11 @@ void Admission::Admit(int32_t budget, PlannedStep* step) {
     if (!MakeRoom(*next, step)) {
       next->tables.Drop(&parts_.pool);
       blocked_ = next->id;
-      blocked_spare_ = parts_.SparePages(step->reserved_pages);
+      blocked_spare_ = PagesBeside(*next, *step);
       return;
     }
     waiting_.Erase(next);
-    wanted += next->num_remaining();
+    if (!needs_loads) wanted += next->num_remaining();
     MakeRunning(next, step);
   }
 }
@@ -98,27 +116,35 @@ void Admission::Admit(int32_t budget, PlannedStep* step) {
 bool Admission::TakesCached(Sequence* next, const PlannedStep& step) {
   PrefixMatcher& prefixes = parts_.prefixes;
   if (prefixes.WaitsForLeader(next->request, parts_.requests)) return false;
-  const bool may_fetch = parts_.running.empty() || parts_.SparePages(step.reserved_pages) >=
-                                                       parts_.limits.PagesToRun(*next, parts_.pool);
+  const bool may_fetch = parts_.running.empty() ||
+                         PagesBeside(*next, step) >= parts_.limits.PagesToRun(*next, parts_.pool);
   prefixes.Take(next, may_fetch);
   if (!prefixes.FindsLeader(next, step.prompts)) return true;
   next->tables.Drop(&parts_.pool);
   return false;
 }
 
-// An empty machine fits whatever passed Validate.
+// Pages to spare when `sequence` has its adapter.
+int64_t Admission::PagesBeside(const Sequence& sequence, const PlannedStep& step) const {
+  return parts_.SparePages(step.reserved_pages) -
+         parts_.adapters.PagesToUse(sequence.request->request.adapter);
+}
+
+// An empty machine fits whatever passed Validate, but for pages that were fetched for a sequence
+// which then got no place: they are held until the step is written.
 bool Admission::FitsBeside(const Sequence& sequence, const PlannedStep& step) const {
   if (step.slots + NumSlots(sequence) > parts_.limits.max_running) return false;
-  return parts_.running.empty() ||
-         parts_.SparePages(step.reserved_pages) >= parts_.limits.PagesToRun(sequence, parts_.pool);
+  if (parts_.running.empty()) {
+    return parts_.pool.num_free() >= parts_.adapters.PagesToUse(sequence.request->request.adapter);
+  }
+  return PagesBeside(sequence, step) >= parts_.limits.PagesToRun(sequence, parts_.pool);
 }
 
 // Returns false where no search for cached pages is needed to know it: there is no place, or the
 // sequence did not fit before and no page has become free since.
 bool Admission::MayFit(const Sequence& sequence, const PlannedStep& step) const {
   const bool has_slots = step.slots + NumSlots(sequence) <= parts_.limits.max_running;
-  const bool was_blocked =
-      sequence.id == blocked_ && parts_.SparePages(step.reserved_pages) <= blocked_spare_;
+  const bool was_blocked = sequence.id == blocked_ && PagesBeside(sequence, step) <= blocked_spare_;
   return (has_slots && (parts_.running.empty() || !was_blocked)) || DisplacesLast(sequence);
 }
 
@@ -177,8 +203,22 @@ void Admission::MakeRunning(Sequence* sequence, PlannedStep* step) {
   sequence->num_planned = 0;
   step->slots += NumSlots(*sequence);
   step->reserved_pages += parts_.limits.PagesToRun(*sequence, parts_.pool);
+  parts_.adapters.Use(sequence, step->now_us);
   parts_.running.Insert(sequence);
   step->prompts.push_back(sequence);
+}
+
+void Admission::Prefetch(int32_t max_pages, PlannedStep* step, engine::StepPlan* plan) {
+  int64_t left = std::min<int64_t>(max_pages, parts_.SparePages(step->reserved_pages));
+  waiting_.BeginWalk();
+  for (int looked_at = 0; looked_at < kMaxPrefetching && left > 0; ++looked_at) {
+    Sequence* next = waiting_.Next();
+    if (next == nullptr) break;
+    left -=
+        parts_.adapters.Prefetch(next->request, static_cast<int32_t>(left), plan, &step->locals);
+    waiting_.Skip(next);
+  }
+  parts_.adapters.EndPrefetch();
 }
 
 void Admission::Preempt(Sequence* victim, PlannedStep* step) {
@@ -187,6 +227,7 @@ void Admission::Preempt(Sequence* victim, PlannedStep* step) {
   victim->num_recompute = std::max(victim->num_recompute, victim->num_computed());
   parts_.prefixes.Leave(victim);
   victim->tables.Drop(&parts_.pool);
+  parts_.adapters.Leave(victim);
   victim->num_planned = 0;
   victim->phase = Phase::kWaiting;
   waiting_.Insert(victim, step->now_us);

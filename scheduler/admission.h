@@ -26,6 +26,9 @@ class Admission {
   // Gives waiting sequences a place in `step` while prompt rows are left in `budget`, and takes
   // places and pages from running sequences that they may displace.
   void Admit(int32_t budget, PlannedStep* step);
+  // Loads up to `max_pages` pages of the adapters of those that are served next, into pages that
+  // `step` leaves to spare.
+  void Prefetch(int32_t max_pages, PlannedStep* step, engine::StepPlan* plan);
   // Releases the pages of a sequence that has been removed from the running set and queues it
   // again.
   void Preempt(Sequence* victim, PlannedStep* step);
@@ -34,7 +37,10 @@ class Admission {
   // waiting.
   void CountStarted(const RequestState& request);
   // Books the end of a request.
-  void Leave(const RequestState& request) { waiting_.Leave(request.flow); }
+  void Leave(const RequestState& request) {
+    waiting_.Leave(request.flow);
+    if (request.request.adapter.id != engine::AdapterId{}) --num_with_adapter_;
+  }
   // Charges the request's flow for `tokens` tokens of answers.
   void ChargeAnswer(const RequestState& request, int64_t tokens) {
     waiting_.Charge(request.flow, kAnswerCharge * tokens);
@@ -46,6 +52,8 @@ class Admission {
   // The sequence that has waited longest, or null; Sequence::waits_before links to the next.
   Sequence* oldest() const { return waiting_.oldest(); }
 
+  // Live requests that have an adapter.
+  int32_t num_with_adapter() const { return num_with_adapter_; }
   bool is_per_tenant() const { return policy_->is_per_tenant(); }
   int32_t num_unstarted() const { return num_unstarted_; }
   int64_t unstarted_tokens() const { return unstarted_tokens_; }
@@ -59,6 +67,7 @@ class Admission {
   static constexpr int64_t kPromptCharge = 1;
   static constexpr int64_t kAnswerCharge = 2;
 
+  int64_t PagesBeside(const Sequence& sequence, const PlannedStep& step) const;
   bool FitsBeside(const Sequence& sequence, const PlannedStep& step) const;
   bool MayFit(const Sequence& sequence, const PlannedStep& step) const;
   bool TakesCached(Sequence* next, const PlannedStep& step);
@@ -72,9 +81,10 @@ class Admission {
   const std::unique_ptr<Policy> policy_;
   WaitingQueue waiting_;       // new requests and preempted sequences
   SequenceId blocked_{};       // the sequence that did not fit when
-  int64_t blocked_spare_ = 0;  // this many pages were to spare
+  int64_t blocked_spare_ = 0;  // this many pages were to spare beside its adapter's
   uint64_t arrivals_ = 0;
   int32_t num_unstarted_ = 0;
+  int32_t num_with_adapter_ = 0;
   int64_t unstarted_tokens_ = 0;  // prompt tokens of those requests
 };
 

@@ -29,6 +29,7 @@ struct Flight {
   int64_t planned_us = 0;
   StepCost cost;
   int32_t num_swaps = 0;
+  int32_t num_adapter_loads = 0;
   bool has_pools = false;
   std::vector<FlightSample> samples;  // parallel to the plan's
   std::vector<ScoreOwner> score_owners;
@@ -40,6 +41,7 @@ struct Flight {
     planned_us = 0;
     cost = {};
     num_swaps = 0;
+    num_adapter_loads = 0;
     has_pools = false;
     samples.clear();
     score_owners.clear();

@@ -118,7 +118,8 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
                              .num_tokens = count,
                              .span_begin = static_cast<int32_t>(plan->spans.size()),
                              .num_spans = static_cast<int32_t>(spans.size()),
-                             .context_tokens = end - table.num_dropped()});
+                             .context_tokens = end - table.num_dropped(),
+                             .adapter_slot = sequence.adapter_slot});
   plan->spans.insert(plan->spans.end(), spans.begin(), spans.end());
   for (int32_t position = end - count; position < end; ++position) {
     plan->token_ids.push_back(sequence.TokenAt(position));

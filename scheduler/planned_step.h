@@ -30,6 +30,7 @@ struct PlannedStep {
     now_us = at_us;
     notes.clear();
     locals.grammars.clear();
+    locals.adapters.clear();
     forks.clear();
   }
   void Note(const Sequence& sequence, StepNote::Kind kind, int32_t tokens) {

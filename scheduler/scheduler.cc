@@ -1,6 +1,7 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <utility>
 
@@ -29,6 +30,28 @@ constexpr float kMaxPassedShare = 0.1f;
 // Weight of the newest draw in the running share of draws that forced tokens follow: the last dozen
 // count.
 constexpr float kForcingWeight = 1.0f / 8;
+
+int32_t PagesOf(const AdapterUse& adapter) {
+  return adapter.id == engine::AdapterId{} ? 0 : adapter.num_pages;
+}
+
+// Whether the adapter is one that this scheduler can run beside one sequence at all.
+absl::Status ValidateAdapter(const AdapterUse& adapter, const SchedulerOptions& options) {
+  if (adapter.id == engine::AdapterId{}) return absl::OkStatus();
+  if (options.adapter_slots == 0) {
+    return absl::InvalidArgumentError("This server runs no LoRA adapters.");
+  }
+  if (!std::isfinite(adapter.scale)) {
+    return absl::InvalidArgumentError("The adapter's scale is not a finite number.");
+  }
+  if (adapter.num_pages <= 0 || Scheduler::MaxContext(options, adapter.num_pages) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("The adapter takes ", adapter.num_pages,
+                                                   " pages; this server has ", options.num_pages,
+                                                   " and needs some of them for the sequence."));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options)
@@ -36,14 +59,18 @@ Scheduler::Scheduler(const SchedulerOptions& options)
       pool_(options.num_pages, options.page_tokens),
       budget_(limits_.options),
       prefixes_(limits_, &pool_, budget_),
+      adapters_(limits_.options, &pool_, budget_, &totals_),
       running_(limits_.max_running),
-      admission_({limits_, requests_, pool_, budget_, prefixes_, running_, totals_}),
-      planner_({limits_, requests_, pool_, budget_, prefixes_, running_, totals_}, &admission_),
+      admission_({limits_, requests_, pool_, budget_, prefixes_, adapters_, running_, totals_}),
+      planner_({limits_, requests_, pool_, budget_, prefixes_, adapters_, running_, totals_},
+               &admission_),
       flights_(options.max_in_flight) {}
 
 absl::Status Scheduler::Validate(const GenerationRequest& request,
                                  const SchedulerOptions& options) {
-  int32_t max_context = MaxContext(options);
+  if (absl::Status status = ValidateAdapter(request.adapter, options); !status.ok()) return status;
+  const int32_t adapter_pages = PagesOf(request.adapter);
+  int32_t max_context = MaxContext(options, adapter_pages);
   int32_t max_running = std::min(options.max_step_seqs, options.max_step_tokens);
   if (request.prompt.empty()) return absl::InvalidArgumentError("The prompt has no tokens.");
   if (request.max_tokens < 0) {
@@ -52,10 +79,13 @@ absl::Status Scheduler::Validate(const GenerationRequest& request,
   }
   int32_t to_generate = request.max_tokens > 0 ? 1 : 0;
   if (request.prompt.size() + to_generate > static_cast<size_t>(max_context)) {
-    bool by_pool = max_context < options.max_context;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "The prompt has ", request.prompt.size(), " tokens; at most ", max_context - to_generate,
-        by_pool ? " fit into the KV memory of this server." : " fit into the model's context."));
+    const char* into = max_context == options.max_context ? " fit into the model's context."
+                       : adapter_pages > 0
+                           ? " fit into the KV memory of this server beside the adapter."
+                           : " fit into the KV memory of this server.";
+    return absl::InvalidArgumentError(absl::StrCat("The prompt has ", request.prompt.size(),
+                                                   " tokens; at most ",
+                                                   std::max(0, max_context - to_generate), into));
   }
   if (request.num_branches < 1 || request.num_branches > max_running) {
     return absl::InvalidArgumentError(
@@ -72,6 +102,9 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
   state->live_branches = request.num_branches;
   state->branches.resize(static_cast<size_t>(request.num_branches));
   state->request = std::move(request);
+  const int32_t adapter_pages = PagesOf(state->request.adapter);
+  state->max_context =
+      adapter_pages > 0 ? MaxContext(limits_.options, adapter_pages) : limits_.max_context;
   for (int32_t b = 0; b < state->live_branches; ++b) {
     Sequence& branch = state->branches[b];
     branch.id = SequenceId{++last_sequence_id_};
@@ -119,6 +152,7 @@ void Scheduler::HandOver(Sequence* carrier) {
                            [](const Sequence& s) { return s.phase == Phase::kUnforked; });
   if (heir == state.branches.end()) return;
   std::swap(heir->tables, carrier->tables);
+  AdapterPool::HandOver(carrier, &*heir);
   heir->num_recompute = carrier->num_recompute;
   heir->num_hashed_pages = carrier->num_hashed_pages;
   heir->chain = carrier->chain;
@@ -166,6 +200,7 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   sequence->phase = Phase::kFinished;
   prefixes_.Leave(sequence);
   sequence->tables.Drop(&pool_);
+  adapters_.Leave(sequence);
   if (sequence->begun) ended_.push_back(sequence->id);
   RequestState* state = sequence->request;
   if (--state->live_branches > 0) return;
@@ -271,6 +306,7 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
   }
   FinishPrompts(flight, result, events);
   budget_.CountStep(flight, static_cast<double>(result.timing.swap_ns) * 1e-3, now_us);
+  adapters_.CountDone(flight.step);
   flights_.Pop();
   Sweep();
 }
@@ -352,12 +388,14 @@ SchedulerStats Scheduler::stats() const {
   stats.pages_used = pool_.num_used();
   stats.pages_cached = pool_.num_evictable();
   stats.host_pages_used = prefixes_.host_pages_used();
+  adapters_.AddTo(&stats);
   return stats;
 }
 
 absl::Status Scheduler::CheckIntegrity() const {
   if (absl::Status pages = CheckPages(); !pages.ok()) return pages;
   if (absl::Status cache = prefixes_.CheckIntegrity(); !cache.ok()) return cache;
+  if (absl::Status own = adapters_.CheckIntegrity(running_); !own.ok()) return own;
   if (!running_.IsInOrder()) {
     return absl::InternalError("the running sequences are not in the order of service");
   }
@@ -384,6 +422,7 @@ absl::Status Scheduler::CheckPages() const {
       for (const KvSpan& span : table.spans()) ++references[engine::Index(span.page)];
     }
   }
+  adapters_.AddReferences(references);
   for (int32_t page = 0; page < pool_.num_pages(); ++page) {
     if (references[page] != pool_.references(PageId{page})) {
       return absl::InternalError(absl::StrCat("page ", page, " is held ", references[page],

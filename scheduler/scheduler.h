@@ -9,8 +9,8 @@
 // Source: Agrawal et al., "SARATHI", 2023.
 //
 // This class books requests and results. Its parts decide who gets a place (admission.h), what is
-// already computed (prefix_matcher.h), how much a step takes on (step_budget.h), and which rows and
-// pages that makes (step_planner.h).
+// already computed (prefix_matcher.h), which adapters are loaded (adapter_pool.h), how much a step
+// takes on (step_budget.h), and which rows and pages that makes (step_planner.h).
 //
 // Memory: growth is not reserved. When pages run out, the least urgent running sequence gives its
 // pages back and is computed again later from its prompt and generated tokens. The most urgent one
@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "base/in_flight.h"
 #include "engine/step.h"
+#include "scheduler/adapter_pool.h"
 #include "scheduler/admission.h"
 #include "scheduler/flight.h"
 #include "scheduler/prefix_matcher.h"
@@ -52,8 +53,9 @@ class Scheduler {
 
   // INVALID_ARGUMENT if the request could never run with these options; says what would fit.
   static absl::Status Validate(const GenerationRequest& request, const SchedulerOptions& options);
-  static int32_t MaxContext(const SchedulerOptions& options) {
-    return SchedulerLimits::MaxContext(options);
+  // The most positions of a sequence, beside an adapter of `adapter_pages`.
+  static int32_t MaxContext(const SchedulerOptions& options, int32_t adapter_pages = 0) {
+    return SchedulerLimits::MaxContext(options, adapter_pages);
   }
 
   // Queues a request that arrived at `now_us`. REQUIRES: Validate is OK; the id is new.
@@ -124,6 +126,7 @@ class Scheduler {
   PageAllocator pool_;
   StepBudget budget_;
   PrefixMatcher prefixes_;
+  AdapterPool adapters_;
   RunningSet running_;
   Admission admission_;
   StepPlanner planner_;

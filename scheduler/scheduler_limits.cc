@@ -6,8 +6,9 @@
 
 namespace heddle::scheduler {
 
-int32_t SchedulerLimits::MaxContext(const SchedulerOptions& options) {
-  return options.page_rule().LongestWithin(options.num_pages, options.windows, options.max_context);
+int32_t SchedulerLimits::MaxContext(const SchedulerOptions& options, int32_t adapter_pages) {
+  return options.page_rule().LongestWithin(int64_t{options.num_pages} - adapter_pages,
+                                           options.windows, options.max_context);
 }
 
 SchedulerLimits::SchedulerLimits(const SchedulerOptions& given)

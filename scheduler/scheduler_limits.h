@@ -16,7 +16,8 @@ struct SchedulerLimits {
 
   // The most positions that one sequence can have: the model's limit or the pool's. Where all
   // layers have windows, a pool that holds one window and one step's rows holds any context.
-  static int32_t MaxContext(const SchedulerOptions& options);
+  // An adapter leaves fewer pages to its sequence.
+  static int32_t MaxContext(const SchedulerOptions& options, int32_t adapter_pages = 0);
 
   // Pages that `sequence` still needs until its tokens are computed. With a window it gives others
   // back meanwhile, and never holds more than PageRule says.
@@ -26,11 +27,11 @@ struct SchedulerLimits {
   bool IsFull(const Sequence& sequence, int32_t more) const {
     return static_cast<int32_t>(sequence.generated.size()) + more >=
                sequence.request->request.max_tokens ||
-           sequence.num_tokens() + more >= max_context;
+           sequence.num_tokens() + more >= sequence.request->max_context;
   }
 
   const SchedulerOptions options;
-  const int32_t max_context;
+  const int32_t max_context;        // without an adapter
   const int32_t max_running;        // sequences
   const int32_t num_groups;         // of layers, each with a page table per sequence
   const bool has_windows;           // some group gives pages back

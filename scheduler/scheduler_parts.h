@@ -10,6 +10,7 @@
 
 namespace heddle::scheduler {
 
+class AdapterPool;
 class PrefixMatcher;
 
 struct SchedulerParts {
@@ -18,6 +19,7 @@ struct SchedulerParts {
   PageAllocator& pool;
   StepBudget& budget;
   PrefixMatcher& prefixes;
+  AdapterPool& adapters;
   RunningSet& running;
   SchedulerStats& totals;  // only its counters are used
 

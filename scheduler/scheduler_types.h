@@ -39,6 +39,13 @@ struct SchedulerOptions {
   // A sequence that has waited this long (since its arrival or its preemption) goes ahead of all
   // that have not, under every policy, and is not preempted for them. 0: no such bound.
   int64_t starvation_us = 0;
+  // LoRA adapters (adapter_pool.h). ExecutorLimits::adapter_slots, at least as many as sequences
+  // run; 0: none, and requests with an adapter are refused.
+  int32_t adapter_slots = 0;
+  // Pages of adapters that a step loads while it has rows of sequences that need none of them.
+  int32_t adapter_load_pages = 8;
+  // The time to load one page: what it costs to lose one. The unit is that of StepBudget::PageUs.
+  double adapter_page_us = 1;
 
   engine::PageRule page_rule() const {
     return {
@@ -96,7 +103,16 @@ struct SchedulerStats {
   int64_t step_tokens = 0;    // rows of all steps
   int64_t budget_tokens = 0;  // the decodes and prompt budgets of those steps
   int64_t preemptions = 0;
-  int64_t overdue = 0;  // requests that waited for starvation_us and went ahead of others
+  int64_t overdue = 0;            // requests that waited for starvation_us and went ahead of others
+  int32_t adapters_resident = 0;  // adapters with all pages in the pool
+  int32_t adapter_pages = 0;      // pages of the pool with adapters' content
+  int32_t adapter_waiting = 0;    // running sequences that wait until their adapter is loaded
+  int64_t adapter_uses = 0;       // sequences with an adapter that got a place
+  int64_t adapter_hits = 0;       // of these, with all pages there or chosen for loading
+  int64_t adapter_pages_loaded = 0;
+  int64_t adapter_pages_evicted = 0;
+  int64_t adapter_wait_us =
+      0;  // sum over sequences, from their place to the step that may run them
 };
 
 }  // namespace heddle::scheduler

@@ -41,6 +41,9 @@ struct Sequence {
   int32_t expected_sample = 0;  // and its sample
   float forcing = 0;   // running share (0 to 1) of draws behind which its grammar forced tokens
   uint64_t chain = 0;  // hash of the hashed pages
+  bool uses_adapter = false;     // counts among the users of its adapter (adapter_pool.h)
+  int32_t adapter_slot = -1;     // of its adapter; -1: the base model, or waits for its adapter
+  int64_t adapter_since_us = 0;  // since when it uses it
   std::vector<TokenId> generated;
   KvTables tables;
   // WaitingQueue keeps these while it waits: since when, and its neighbours in that order.
@@ -59,6 +62,7 @@ struct Sequence {
 struct RequestState {
   GenerationRequest request;
   OrderKey key;
+  int32_t max_context = 0;         // positions of each branch
   int32_t flow = 0;                // flow of the waiting queue
   bool overdue = false;            // has waited so long that it goes ahead of all others
   std::vector<Sequence> branches;  // [num_branches]; never resized
@@ -71,8 +75,9 @@ struct RequestState {
   std::vector<uint64_t> page_hashes;  // of the prompt's full pages, chained
   RequestId leader{};                 // computes the first `leader_pages` of them, if > 0
   int32_t leader_pages = 0;
-  int32_t num_pooled = 0;  // leading prompt positions whose hidden states are pooled
-  int32_t num_scored = 0;  // prompt positions whose score is reported or in flight
+  int32_t num_pooled = 0;      // leading prompt positions whose hidden states are pooled
+  int32_t num_scored = 0;      // prompt positions whose score is reported or in flight
+  int32_t num_prefetched = 0;  // leading pages of its adapter that need no prefetching any more
 
   int32_t num_prompt() const { return static_cast<int32_t>(request.prompt.size()); }
 };

@@ -55,6 +55,10 @@ double StepBudget::PageUs(int32_t depth) const {
   return std::max(1.0, options_.page_tokens * cost_model_.RowUs(context));
 }
 
+double StepBudget::AdapterPageUs() const {
+  return cost_model_.is_ready() ? std::max(1.0, options_.adapter_page_us) : 1.0;
+}
+
 bool StepBudget::SwapPays(int32_t depth) const {
   if (!cost_model_.is_ready() || swap_us_per_page_ == 0) return true;
   return PageUs(depth) > swap_us_per_page_;
@@ -76,7 +80,9 @@ void StepBudget::CountStep(const Flight& flight, double swap_us, int64_t now_us)
   const int64_t begin_us = std::max(flight.planned_us, committed_us_);
   const double us = static_cast<double>(now_us - begin_us) - swap_us;
   committed_us_ = now_us;
-  if (flight.cost.rows > 0 && us > 0) cost_model_.Observe(flight.cost, us);
+  // Loads that no limit held back take most of their step's time.
+  const bool is_load = flight.num_adapter_loads > options_.adapter_load_pages;
+  if (flight.cost.rows > 0 && us > 0 && !is_load) cost_model_.Observe(flight.cost, us);
   if (flight.num_swaps == 0 || swap_us <= 0) return;
   const double weight = swap_us_per_page_ == 0 ? 1.0 : kSwapWeight;
   swap_us_per_page_ += weight * (swap_us / flight.num_swaps - swap_us_per_page_);

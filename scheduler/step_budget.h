@@ -30,6 +30,8 @@ class StepBudget {
   // The time to compute the depth-th page of a prefix (from 0); 1 for every page while it is
   // unknown.
   double PageUs(int32_t depth) const;
+  // The time to load a page of an adapter, in the same unit.
+  double AdapterPageUs() const;
   // Whether moving the depth-th page takes less time than computing it would.
   bool SwapPays(int32_t depth) const;
   // The time of a request from its first step to its last, if it ran beside the sequences of the

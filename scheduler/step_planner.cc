@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "scheduler/adapter_pool.h"
 #include "scheduler/plan_writer.h"
 #include "scheduler/prefix_matcher.h"
 #include "scheduler/token_budget.h"
@@ -26,6 +27,7 @@ void StepPlanner::Plan(int64_t now_us, bool is_ahead, StepPlan* plan, Flight* fl
   const int32_t budget = parts_.budget.PromptRows(step_, parts_.running, streams);
   const int32_t decodes = step_.decodes;
   admission_.Admit(budget, &step_);
+  PrepareAdapters();
   SharePrompts(budget);
   AssignPages();
   flight->planned_us = now_us;
@@ -63,7 +65,8 @@ void StepPlanner::DropPassed(Sequence* sequence, int32_t group) {
 }
 
 // Sorts the running sequences into decodes and prompts. A sequence that the steps in flight end has
-// nothing left to run, and its place is free; one that waits for its next token keeps its place.
+// nothing left to run, and its place is free; one that waits for its next token keeps its place,
+// and so does one that waits for its adapter, which is listed as a prompt.
 void StepPlanner::ListRunning() {
   step_.prompts.clear();
   step_.slots = 0;
@@ -76,13 +79,23 @@ void StepPlanner::ListRunning() {
     step_.slots += NumSlots(*sequence);
     if (remaining == 0) continue;
     step_.reserved_pages += parts_.limits.PagesToRun(*sequence, parts_.pool);
-    if (remaining == 1) {
+    if (remaining == 1 && AdapterPool::IsReady(*sequence)) {
       sequence->num_planned = 1;
       ++step_.decodes;
     } else {
       step_.prompts.push_back(sequence);
     }
   }
+}
+
+// Chooses which pages of adapters this step loads, and leaves out the sequences that wait for more.
+void StepPlanner::PrepareAdapters() {
+  if (admission_.num_with_adapter() == 0) return;
+  const bool has_others =
+      step_.decodes > 0 || std::any_of(step_.prompts.begin(), step_.prompts.end(),
+                                       [](const Sequence* s) { return AdapterPool::IsReady(*s); });
+  parts_.adapters.ChooseLoads(has_others, parts_.running, step_.now_us);
+  std::erase_if(step_.prompts, [](const Sequence* s) { return !AdapterPool::IsReady(*s); });
 }
 
 void StepPlanner::SharePrompts(int32_t budget) {
@@ -135,6 +148,8 @@ void StepPlanner::Write(StepPlan* plan, Flight* flight) {
   for (Sequence* sequence : parts_.running) {
     sequence->tables.Append(sequence->num_planned, &parts_.pool, &plan->page_copies);
   }
+  WriteAdapters(plan);
+  flight->num_adapter_loads = static_cast<int32_t>(plan->adapter_loads.size());
   parts_.pool.FlushReleases();
   parts_.prefixes.EndStep(plan);
   flight->num_swaps = static_cast<int32_t>(plan->swaps_out.size() + plan->swaps_in.size());
@@ -147,6 +162,17 @@ void StepPlanner::Write(StepPlan* plan, Flight* flight) {
     if (sequence->num_planned > 1) WriteSequence(sequence, plan, flight);
   }
   for (Sequence* fork : step_.forks) parts_.running.Insert(fork);
+}
+
+// Loads come before copies of pages: no page that a copy reads is free to be loaded to yet.
+void StepPlanner::WriteAdapters(StepPlan* plan) {
+  if (admission_.num_with_adapter() == 0) return;
+  parts_.adapters.Write(plan, &step_.locals);
+  const bool has_rows = std::any_of(parts_.running.begin(), parts_.running.end(),
+                                    [](const Sequence* s) { return s->num_planned > 0; });
+  const int32_t left =
+      parts_.limits.options.adapter_load_pages - static_cast<int32_t>(plan->adapter_loads.size());
+  if (has_rows && left > 0) admission_.Prefetch(left, &step_, plan);
 }
 
 void StepPlanner::CountRows(const Sequence& sequence, Flight* flight) {
@@ -173,6 +199,9 @@ void StepPlanner::WriteSequence(Sequence* sequence, StepPlan* plan, Flight* flig
     admission_.CountStarted(*request);
   }
   CountRows(*sequence, flight);
+  if (sequence->adapter_slot >= 0) {
+    parts_.adapters.CountRows(sequence->adapter_slot, plan->step);
+  }
   const auto first_score = static_cast<int32_t>(plan->scores.size());
   const int32_t row = WriteSlice(sequence, parts_.pool.page_tokens(), plan, &step_.locals);
   const int32_t num_scores = static_cast<int32_t>(plan->scores.size()) - first_score;
@@ -203,6 +232,7 @@ void StepPlanner::WriteFork(Sequence* carrier, int32_t row, StepPlan* plan, Flig
       branch.tables.ForkFrom(carrier->tables, &parts_.pool);
       branch.num_hashed_pages = carrier->num_hashed_pages;
       branch.chain = carrier->chain;
+      parts_.adapters.UseAs(*carrier, &branch);
       branch.phase = Phase::kRunning;
       branch.num_planned = 0;
       step_.forks.push_back(&branch);

@@ -35,10 +35,12 @@ class StepPlanner {
   void DropPassed();
   void DropPassed(Sequence* sequence, int32_t group);
   void ListRunning();
+  void PrepareAdapters();
   void SharePrompts(int32_t budget);
   void AssignPages();
   int32_t FitPages(Sequence* sequence, size_t index, int32_t reserved);
   void Write(engine::StepPlan* plan, Flight* flight);
+  void WriteAdapters(engine::StepPlan* plan);
   void WriteSequence(Sequence* sequence, engine::StepPlan* plan, Flight* flight);
   void WriteFork(Sequence* carrier, int32_t row, engine::StepPlan* plan, Flight* flight);
   void WriteDraw(Sequence* sequence, int32_t row, engine::StepPlan* plan, Flight* flight);

@@ -39,7 +39,8 @@ class Rig {
                   .num_host_pages = options.num_host_pages,
                   .vocab = kVocab,
                   .windows = options.windows,
-                  .window_grain = options.window_grain},
+                  .window_grain = options.window_grain,
+                  .adapter_slots = options.adapter_slots},
                  max_in_flight) {}
 
   RequestId Add(GenerationRequest request) {
@@ -143,8 +144,17 @@ inline GenerationRequest MakeRequest(int32_t num_prompt, int32_t max_tokens, int
 }
 
 inline std::vector<TokenId> Alone(const GenerationRequest& request, int32_t branch, int32_t count) {
-  return test::FakeExecutor::Answer(request.prompt, request.sampling.seed + branch, count, kVocab,
-                                    test::FakeExecutor::IsConstrained(request.sampling));
+  return test::FakeExecutor::Answer(
+      request.prompt, request.sampling.seed + branch, count, kVocab,
+      test::FakeExecutor::IsConstrained(request.sampling),
+      test::FakeExecutor::AdapterKey(request.adapter.id, request.adapter.scale));
+}
+
+// Gives the request an adapter, and the name space that such requests have in the prefix cache.
+inline void SetAdapter(GenerationRequest* request, uint64_t id, int32_t num_pages,
+                       float scale = 1.0f) {
+  request->adapter = {.id = engine::AdapterId{id}, .scale = scale, .num_pages = num_pages};
+  request->cache_space = 1000 * id + static_cast<uint64_t>(scale * 10);
 }
 
 }  // namespace heddle::scheduler

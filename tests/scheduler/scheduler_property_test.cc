@@ -95,6 +95,14 @@ class RandomLoad {
     if (Between(0, 1) == 0)
       options.target_step_us = Between(0, 1) ? kAutomaticTarget : Between(1, 6);
     options.starvation_us = Between(0, 1) * Between(1, 300);
+    // In half of the pools requests have adapters: a few popular ones, or as many as there are.
+    if (Between(0, 1) == 0) {
+      options.adapter_slots = std::min(options.max_step_tokens, options.max_step_seqs);
+      options.adapter_slots += Between(0, 1) * Between(0, 8);
+      options.adapter_load_pages = Between(1, 6);
+      options.num_pages += Between(0, 30);
+      num_adapters_ = Between(0, 1) ? Between(1, 4) : Between(1, 100);
+    }
     return options;
   }
 
@@ -103,6 +111,10 @@ class RandomLoad {
     GenerationRequest request = MakeRequest(Between(1, 30), Between(0, 25), Between(0, 5));
     if (Between(0, 1) == 0) request.prompt.resize(Between(1, 30), Between(0, kVocab - 1));
     request.cache_space = static_cast<uint64_t>(Between(0, 7) / 7);
+    if (num_adapters_ > 0 && Between(0, 3) > 0) {
+      const int32_t id = Between(1, Between(1, num_adapters_));  // the lower, the more popular
+      SetAdapter(&request, static_cast<uint64_t>(id), 1 + id * 7 % 12, Between(0, 5) / 5 + 1.0f);
+    }
     if (Between(0, 3) == 0) request.num_branches = Between(1, 4);
     if (Between(0, 7) == 0) request.prompt_logprobs = Between(0, 2);
     if (Between(0, 99) < constrained_per_100_requests_) request.sampling.presence_penalty = 1;
@@ -152,7 +164,8 @@ class RandomLoad {
   }
 
   void CheckOutcome(const GenerationRequest& request, int32_t branch, const BranchOutcome& got) {
-    int32_t room = Scheduler::MaxContext(options_) - static_cast<int32_t>(request.prompt.size());
+    int32_t room = Scheduler::MaxContext(options_, request.adapter.num_pages) -
+                   static_cast<int32_t>(request.prompt.size());
     std::vector<TokenId> want = Alone(request, branch, std::min(request.max_tokens, room));
     FinishReason reason = FinishReason::kLength;
     for (size_t i = 0; i < want.size(); ++i) {
@@ -175,6 +188,7 @@ class RandomLoad {
   }
 
   std::mt19937_64 random_;
+  int32_t num_adapters_ = 0;
   SchedulerOptions options_;
   Rig rig_;
   int32_t ahead_per_100_steps_ = 0;
@@ -191,6 +205,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   constexpr int64_t kStepsPerLoad = 2000;
   int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0, ahead = 0;
   int64_t cached_of_groups = 0;  // by models of several groups
+  SchedulerStats adapters;
   for (int64_t done = 0; done < steps; done += kStepsPerLoad, ++seed) {
     INFO("HEDDLE_PROPERTY_SEED=" << seed);
     RandomLoad load(seed);
@@ -201,6 +216,12 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
     cached += load.rig().scheduler.stats().cached_tokens;
     if (load.num_groups() > 1) cached_of_groups += load.rig().scheduler.stats().cached_tokens;
     finished += load.finished();
+    const SchedulerStats stats = load.rig().scheduler.stats();
+    adapters.adapter_uses += stats.adapter_uses;
+    adapters.adapter_hits += stats.adapter_hits;
+    adapters.adapter_pages_loaded += stats.adapter_pages_loaded;
+    adapters.adapter_pages_evicted += stats.adapter_pages_evicted;
+    adapters.adapter_wait_us += stats.adapter_wait_us;
   }
   // The load exercises what the test is about.
   CHECK(preemptions > steps / 100);
@@ -209,6 +230,11 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   CHECK(cached_of_groups > steps / 20);
   CHECK(swapped > steps / 100);
   CHECK(ahead > steps / 5);
+  CHECK(adapters.adapter_uses > steps / 20);
+  CHECK(adapters.adapter_hits > adapters.adapter_uses / 10);
+  CHECK(adapters.adapter_pages_loaded > adapters.adapter_uses / 2);
+  CHECK(adapters.adapter_pages_evicted > adapters.adapter_pages_loaded / 2);
+  CHECK(adapters.adapter_wait_us > adapters.adapter_uses / 10);
 }
 
 }  // namespace

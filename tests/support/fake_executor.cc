@@ -59,7 +59,9 @@ FakeExecutor::FakeExecutor(const engine::ExecutorLimits& limits, int32_t max_in_
       max_in_flight_(max_in_flight),
       cells_(static_cast<size_t>(limits.num_pages) * limits.page_tokens),
       host_cells_(static_cast<size_t>(limits.num_host_pages) * limits.page_tokens),
-      page_is_written_(limits.num_pages) {}
+      page_is_written_(limits.num_pages),
+      factor_pages_(limits.num_pages),
+      slots_(limits.adapter_slots) {}
 
 FakeExecutor::Cell& FakeExecutor::At(engine::PageId page, int32_t offset) {
   return cells_[static_cast<size_t>(Index(page)) * limits_.page_tokens + offset];
@@ -84,12 +86,15 @@ absl::Status FakeExecutor::Submit(const StepPlan& plan, const engine::StepLocals
     if (!live_.contains(grammar.id)) return Broken(grammar.id, "has a grammar but was not begun");
   }
   HEDDLE_RETURN_IF_ERROR(SwapPages(plan));
+  HEDDLE_RETURN_IF_ERROR(LoadAdapters(plan));
+  HEDDLE_RETURN_IF_ERROR(BindAdapters(plan));
   HEDDLE_RETURN_IF_ERROR(CopyPages(plan));
   HEDDLE_RETURN_IF_ERROR(ResolveTokens(plan));
   row_history_.resize(plan.token_ids.size());
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     HEDDLE_RETURN_IF_ERROR(RunSequence(plan, i));
   }
+  HEDDLE_RETURN_IF_ERROR(CheckAdapters(plan));
   engine::StepResult& result = results_.emplace_back();
   result.step = plan.step;
   result.timing.idle_ns = idle_ns_;
@@ -207,6 +212,7 @@ absl::Status FakeExecutor::SwapPages(const StepPlan& plan) {
   for (const engine::PageSwap& swap : plan.swaps_in) {
     if (!is_valid(swap)) return absl::InternalError("plan broken: a swap comes from nowhere");
     std::copy_n(host(swap.slot), page_tokens, &At(swap.page, 0));
+    factor_pages_[Index(swap.page)] = {};
     pages.push_back(Index(swap.page));
   }
   for (std::vector<int32_t>* written : {&slots, &pages}) {
@@ -216,6 +222,68 @@ absl::Status FakeExecutor::SwapPages(const StepPlan& plan) {
     }
   }
   return absl::OkStatus();
+}
+
+absl::Status FakeExecutor::LoadAdapters(const StepPlan& plan) {
+  for (const engine::AdapterPageLoad& load : plan.adapter_loads) {
+    if (load.adapter == engine::AdapterId{} || Index(load.page) < 0 ||
+        Index(load.page) >= limits_.num_pages) {
+      return absl::InternalError("plan broken: a load of an adapter goes nowhere");
+    }
+    const auto writes = [&load](const auto& other) { return other.page == load.page; };
+    if (std::count_if(plan.adapter_loads.begin(), plan.adapter_loads.end(), writes) != 1 ||
+        std::any_of(plan.swaps_in.begin(), plan.swaps_in.end(), writes)) {
+      return absl::InternalError("plan broken: a page is loaded to twice");
+    }
+    factor_pages_[Index(load.page)] = {load.adapter, load.image_page};
+    for (int32_t i = 0; i < limits_.page_tokens; ++i) At(load.page, i) = {};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FakeExecutor::BindAdapters(const StepPlan& plan) {
+  size_t next = 0;
+  for (const engine::AdapterBind& bind : plan.adapter_binds) {
+    if (bind.slot < 0 || bind.slot >= limits_.adapter_slots) {
+      return absl::InternalError("plan broken: an adapter is bound to no slot");
+    }
+    Slot& slot = slots_[bind.slot];
+    if (!results_.empty() && slot.last_step >= results_.front().step) {
+      return absl::InternalError("plan broken: a slot is bound that a step in flight has rows of");
+    }
+    if (bind.num_pages <= 0 || static_cast<size_t>(bind.page_begin) != next ||
+        next + static_cast<size_t>(bind.num_pages) > plan.adapter_pages.size()) {
+      return absl::InternalError("plan broken: the pages of a bound adapter");
+    }
+    const auto begin = plan.adapter_pages.begin() + bind.page_begin;
+    slot = {.adapter = bind.adapter, .scale = bind.scale, .pages = {begin, begin + bind.num_pages}};
+    next += static_cast<size_t>(bind.num_pages);
+  }
+  if (next != plan.adapter_pages.size()) {
+    return absl::InternalError("plan broken: pages of no bound adapter");
+  }
+  return absl::OkStatus();
+}
+
+// The pages of each adapter that rows name still hold its factors when all rows are written.
+absl::Status FakeExecutor::CheckAdapters(const StepPlan& plan) {
+  for (const SequenceSlice& slice : plan.sequences) {
+    if (slice.adapter_slot < 0) continue;
+    Slot& slot = slots_[slice.adapter_slot];
+    for (size_t i = 0; i < slot.pages.size(); ++i) {
+      const FactorPage& held = factor_pages_[Index(slot.pages[i])];
+      if (held.adapter != slot.adapter || held.image_page != static_cast<int32_t>(i)) {
+        return Broken(slice.id, "has an adapter whose pages hold something else");
+      }
+    }
+    slot.last_step = plan.step;
+  }
+  return absl::OkStatus();
+}
+
+uint64_t FakeExecutor::AdapterKey(engine::AdapterId id, float scale) {
+  if (id == engine::AdapterId{}) return 0;
+  return Mix(static_cast<uint64_t>(id) ^ Mix(static_cast<uint64_t>(scale * 1000)));
 }
 
 absl::Status FakeExecutor::CopyPages(const StepPlan& plan) {
@@ -228,6 +296,7 @@ absl::Status FakeExecutor::CopyPages(const StepPlan& plan) {
     if (page_is_written_[Index(copy.from)]) {
       status = absl::InternalError("plan broken: page is read and written by copies");
     }
+    factor_pages_[Index(copy.to)] = {};
     for (int32_t i = 0; i < copy.num_tokens; ++i) At(copy.to, i) = At(copy.from, i);
   }
   for (const engine::PageCopy& copy : plan.page_copies) page_is_written_[Index(copy.to)] = 0;
@@ -239,6 +308,10 @@ absl::Status FakeExecutor::CopyPages(const StepPlan& plan) {
 absl::Status FakeExecutor::RunSequence(const StepPlan& plan, size_t index) {
   const SequenceSlice& slice = plan.sequences[index];
   if (!live_.contains(slice.id)) return Broken(slice.id, "runs but was not begun");
+  if (slice.adapter_slot >= limits_.adapter_slots ||
+      (slice.adapter_slot >= 0 && slots_[slice.adapter_slot].pages.empty())) {
+    return Broken(slice.id, "names a slot that has no adapter");
+  }
   const auto view = [&](size_t group) -> GroupView {
     if (group == 0) {
       return {0,
@@ -271,6 +344,7 @@ absl::Status FakeExecutor::WriteSlots(const StepPlan& plan, const SequenceSlice&
     if (tokens_[row] < 0 || tokens_[row] >= limits_.vocab) {
       return Broken(slice.id, "token outside of the vocabulary");
     }
+    factor_pages_[Index(slot.page)] = {};
     At(slot.page, slot.offset) = {true, tokens_[row], plan.positions[row], 0, view.group};
   }
   return absl::OkStatus();
@@ -279,6 +353,10 @@ absl::Status FakeExecutor::WriteSlots(const StepPlan& plan, const SequenceSlice&
 absl::Status FakeExecutor::ReadContext(const StepPlan& plan, const SequenceSlice& slice,
                                        const GroupView& view) {
   uint64_t history = kEmptyHistory;
+  if (slice.adapter_slot >= 0) {
+    const Slot& slot = slots_[slice.adapter_slot];
+    history ^= AdapterKey(slot.adapter, slot.scale);
+  }
   const int32_t window = limits_.windows[view.group];
   // The first span's position: behind 0 where a window has passed all that was before.
   const engine::Position first_new = plan.positions[slice.token_begin];
@@ -363,8 +441,9 @@ absl::Status FakeExecutor::Score(const StepPlan& plan, engine::StepResult* resul
 }
 
 std::vector<TokenId> FakeExecutor::Answer(const std::vector<TokenId>& prompt, uint64_t seed,
-                                          int32_t count, int32_t vocab, bool constrained) {
-  uint64_t history = kEmptyHistory;
+                                          int32_t count, int32_t vocab, bool constrained,
+                                          uint64_t adapter) {
+  uint64_t history = kEmptyHistory ^ adapter;
   for (TokenId token : prompt) history = Extend(history, token);
   std::vector<TokenId> answer;
   const auto add = [&](TokenId token) {

@@ -46,10 +46,12 @@ class FakeExecutor final : public engine::Executor {
   int64_t num_ahead() const { return num_ahead_.load(); }
 
   // The answer to `prompt` alone: `count` tokens, drawn with `seed`, forced ones among them if the
-  // sequence is constrained.
+  // sequence is constrained. `adapter` is the AdapterKey of its adapter.
   static std::vector<engine::TokenId> Answer(const std::vector<engine::TokenId>& prompt,
                                              uint64_t seed, int32_t count, int32_t vocab,
-                                             bool constrained = false);
+                                             bool constrained = false, uint64_t adapter = 0);
+  // What an adapter at a scale makes of every token's history; 0 for the base model.
+  static uint64_t AdapterKey(engine::AdapterId id, float scale);
   // These replace a grammar: which sequences are constrained, and what is forced behind a token.
   static bool IsConstrained(const engine::SamplingParams& sampling) {
     return sampling.presence_penalty > 0;
@@ -67,6 +69,17 @@ class FakeExecutor final : public engine::Executor {
     uint64_t history = 0;  // hash of all tokens up to and including this one
     int32_t group = 0;     // of layers
   };
+  // The page of an adapter's image that a page of the pool holds.
+  struct FactorPage {
+    engine::AdapterId adapter{};
+    int32_t image_page = 0;
+  };
+  struct Slot {
+    engine::AdapterId adapter{};
+    float scale = 1.0f;
+    std::vector<engine::PageId> pages;
+    uint64_t last_step = 0;  // that had rows of it
+  };
   // The part of a plan for one group of layers and one sequence.
   struct GroupView {
     int32_t group = 0;
@@ -78,6 +91,9 @@ class FakeExecutor final : public engine::Executor {
   absl::Status CheckShape(const engine::StepPlan& plan) const;
   absl::Status ResolveTokens(const engine::StepPlan& plan);
   absl::Status SwapPages(const engine::StepPlan& plan);
+  absl::Status LoadAdapters(const engine::StepPlan& plan);
+  absl::Status BindAdapters(const engine::StepPlan& plan);
+  absl::Status CheckAdapters(const engine::StepPlan& plan);
   absl::Status CopyPages(const engine::StepPlan& plan);
   absl::Status CheckGroup(const engine::StepPlan& plan, const engine::GroupSpans& group) const;
   absl::Status RunSequence(const engine::StepPlan& plan, size_t index);
@@ -91,11 +107,13 @@ class FakeExecutor final : public engine::Executor {
 
   engine::ExecutorLimits limits_;
   const int32_t max_in_flight_;
-  std::vector<Cell> cells_;              // [num_pages, page_tokens]
-  std::vector<Cell> host_cells_;         // [num_host_pages, page_tokens]
-  std::vector<engine::TokenId> tokens_;  // [rows of the plan], with undrawn ones filled in
-  std::vector<uint64_t> row_history_;    // [rows of the plan]
-  std::vector<char> page_is_written_;    // [num_pages]: 1 by a copy of this step
+  std::vector<Cell> cells_;               // [num_pages, page_tokens]
+  std::vector<Cell> host_cells_;          // [num_host_pages, page_tokens]
+  std::vector<engine::TokenId> tokens_;   // [rows of the plan], with undrawn ones filled in
+  std::vector<uint64_t> row_history_;     // [rows of the plan]
+  std::vector<char> page_is_written_;     // [num_pages]: 1 by a copy of this step
+  std::vector<FactorPage> factor_pages_;  // [num_pages]; adapter 0: keys and values, or nothing
+  std::vector<Slot> slots_;               // [adapter_slots]
   struct Live {
     engine::SamplingParams sampling;
     engine::Position next_position = 0;  // behind its last token
