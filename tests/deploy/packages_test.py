@@ -73,6 +73,13 @@ class PackageTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("2.17 million", done.stdout)
 
+    def test_the_demo_models_adapters_come_along(self):
+        source, installed = (root / "demo-model" for root in (SOURCE / "share", ROOT / "usr/share/heddle"))
+        for name in ("pirate", "upper"):
+            for file in ("adapter_config.json", "adapter_model.safetensors"):
+                path = pathlib.Path("adapters", name, file)
+                self.assertEqual((installed / path).read_bytes(), (source / path).read_bytes(), path)
+
     def test_service_and_configuration(self):
         unit = (ROOT / "lib/systemd/system/heddle.service").read_text()
         self.assertTrue(unit.startswith("[Unit]\n"), unit[:80])
