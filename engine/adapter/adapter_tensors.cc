@@ -1,0 +1,79 @@
+#include "engine/adapter/adapter_tensors.h"
+
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "base/strings.h"
+
+namespace heddle::engine {
+namespace {
+
+absl::Status ModuleError(const AdapterFile& file, std::string_view module, std::string_view what) {
+  return absl::InvalidArgumentError(
+      base::StrCat(file.path, ": module ", base::Quote(module), " ", what));
+}
+
+std::string ShapeText(const AdapterTensor& tensor) {
+  return base::StrCat("[", tensor.rows, ", ", tensor.cols, "]");
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<std::byte>> ReadWholeFile(const std::filesystem::path& path,
+                                                     int64_t max_bytes) {
+  struct stat found = {};
+  if (::stat(path.c_str(), &found) != 0) {
+    const std::string why = std::strerror(errno);
+    return absl::NotFoundError(base::StrCat(path.string(), ": ", why));
+  }
+  if (!S_ISREG(found.st_mode)) {
+    return absl::InvalidArgumentError(base::StrCat(path.string(), ": is no regular file"));
+  }
+  const auto size = static_cast<int64_t>(found.st_size);
+  if (max_bytes > 0 && size > max_bytes) {
+    return absl::ResourceExhaustedError(base::StrCat(path.string(), ": has ", base::ShowBytes(size),
+                                                     "; adapters may have up to ",
+                                                     base::ShowBytes(max_bytes)));
+  }
+  std::vector<std::byte> bytes(static_cast<size_t>(size));
+  std::ifstream in(path, std::ios::binary);
+  in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
+  if (!in || in.gcount() != size) {
+    return absl::InvalidArgumentError(
+        base::StrCat(path.string(), ": could not be read, or became shorter meanwhile"));
+  }
+  return bytes;
+}
+
+absl::Status CheckModules(const AdapterFile& file) {
+  if (file.modules.empty()) {
+    return absl::InvalidArgumentError(base::StrCat(file.path, ": has no factors of any module"));
+  }
+  for (const auto& [name, module] : file.modules) {
+    if (module.a.empty()) return ModuleError(file, name, "has a factor B and no A");
+    if (module.b.empty()) return ModuleError(file, name, "has a factor A and no B");
+    if (module.a.rows != module.b.cols) {
+      return ModuleError(file, name,
+                         base::StrCat("has factors of different ranks: A is ", ShapeText(module.a),
+                                      " and B is ", ShapeText(module.b)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<AdapterFile> ReadAdapterFile(const std::filesystem::path& path, int64_t max_bytes) {
+  std::error_code error;
+  absl::StatusOr<AdapterFile> file = std::filesystem::is_directory(path, error)
+                                         ? ReadPeftFolder(path, max_bytes)
+                                         : ReadGgufAdapter(path, max_bytes);
+  if (!file.ok()) return file.status();
+  HEDDLE_RETURN_IF_ERROR(CheckModules(*file));
+  return file;
+}
+
+}  // namespace heddle::engine

@@ -1,0 +1,23 @@
+// The names of a model's linears in either format, whichever its own checkpoint has: adapters come
+// in both.
+#pragma once
+
+#include "engine/family/model_description.h"
+
+namespace heddle::engine {
+
+// Whether the description is that of a GGUF file.
+bool HasGgufNames(const ModelDescription& model);
+
+// The patterns of the family's names in safetensors, with or without the family's prefix, and in
+// GGUF files.
+NameMap HuggingFaceNames(const ModelDescription& model);
+NameMap GgufFileNames(const ModelDescription& model);
+
+// Whether rows of q and k in the family's GGUF files are permuted for interleaved pairs.
+bool GgufPermutesQk(const ModelDescription& model);
+
+// Whether general.architecture of GGUF files of this family may be `architecture`.
+bool IsGgufArchitecture(const ModelDescription& model, std::string_view architecture);
+
+}  // namespace heddle::engine
