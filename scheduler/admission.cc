@@ -13,7 +13,7 @@ namespace {
 // Prompts that are admitted beyond the step's token budget, so that short ones need not wait until
 // a long one is done. A larger number would only hold pages that get no tokens: shares halve from
 // prompt to prompt and reach kMinChunkTokens after a few.
-constexpr size_t kMaxPromptsOverBudget = 8;
+constexpr int64_t kMaxPromptsOverBudget = 8;
 
 // Waiting sequences that one step looks at, including those that wait for a page that another
 // sequence computes. It bounds the time of a plan, however long the queue is.
@@ -85,8 +85,9 @@ void Admission::Admit(int32_t budget, PlannedStep* step) {
   for (int looked_at = 0; looked_at < kMaxWaitingLookedAt; ++looked_at) {
     Sequence* next = waiting_.Next();
     if (next == nullptr) return;
-    const size_t num_ready =
-        step->prompts.size() - static_cast<size_t>(parts_.adapters.num_waiting());
+    // Paused ones that wait for an adapter are not among the prompts.
+    const int64_t num_ready =
+        static_cast<int64_t>(step->prompts.size()) - parts_.adapters.num_waiting();
     const bool is_full = wanted >= budget && num_ready >= kMaxPromptsOverBudget;
     if (is_full && !next->request->overdue) return;
     const bool needs_loads = parts_.adapters.NeedsLoads(next->request->request.adapter);
@@ -145,16 +146,22 @@ bool Admission::FitsBeside(const Sequence& sequence, const PlannedStep& step) co
 bool Admission::MayFit(const Sequence& sequence, const PlannedStep& step) const {
   const bool has_slots = step.slots + NumSlots(sequence) <= parts_.limits.max_running;
   const bool was_blocked = sequence.id == blocked_ && PagesBeside(sequence, step) <= blocked_spare_;
-  return (has_slots && (parts_.running.empty() || !was_blocked)) || DisplacesLast(sequence);
+  return (has_slots && (parts_.running.empty() || !was_blocked)) || !step.paused.empty() ||
+         DisplacesLast(sequence);
 }
 
-// Makes room for `next` by preempting running sequences that it may displace.
+// Makes room for `next` by parking paused sequences, and then by preempting running sequences that
+// it may displace.
 bool Admission::MakeRoom(const Sequence& next, PlannedStep* step) {
   while (!FitsBeside(next, *step)) {
-    if (!DisplacesLast(next)) return false;
+    if (step->paused.empty() && !DisplacesLast(next)) return false;
     if (step->is_ahead) {
       step->needs_tokens = true;
       return false;
+    }
+    if (!step->paused.empty()) {
+      ParkLast(step);
+      continue;
     }
     Sequence* victim = parts_.running.back();
     parts_.running.PopBack();
@@ -229,8 +236,60 @@ void Admission::Preempt(Sequence* victim, PlannedStep* step) {
   victim->tables.Drop(&parts_.pool);
   parts_.adapters.Leave(victim);
   victim->num_planned = 0;
+  if (victim->request->paused) return Park(victim);
   victim->phase = Phase::kWaiting;
   waiting_.Insert(victim, step->now_us);
+}
+
+void Admission::Park(Sequence* sequence) {
+  sequence->phase = Phase::kParked;
+  ++num_parked_;
+}
+
+void Admission::ParkLast(PlannedStep* step) {
+  Sequence* victim = step->paused.back();
+  step->paused.pop_back();
+  parts_.running.Erase(victim);
+  step->slots -= NumSlots(*victim);
+  Preempt(victim, step);
+}
+
+void Admission::ParkForPages(PlannedStep* step) {
+  const PageAllocator& pool = parts_.pool;
+  while (!step->paused.empty()) {
+    int64_t needed = 0;
+    for (const Sequence* sequence : parts_.running) {
+      needed += sequence->tables.PagesNeeded(sequence->num_planned, pool);
+    }
+    if (needed <= pool.num_free()) return;
+    ParkLast(step);
+  }
+}
+
+void Admission::Pause(RequestState* request) {
+  for (Sequence& branch : request->branches) {
+    if (branch.phase != Phase::kWaiting) continue;
+    waiting_.Erase(&branch);
+    Park(&branch);
+  }
+  if (!request->started) CountStarted(*request);
+  waiting_.Leave(request->flow);
+  request->paused = true;
+}
+
+void Admission::Resume(RequestState* request, int64_t now_us) {
+  request->paused = false;
+  waiting_.Enter(request->flow);
+  if (!request->started) {
+    ++num_unstarted_;
+    unstarted_tokens_ += request->num_prompt();
+  }
+  for (Sequence& branch : request->branches) {
+    if (branch.phase != Phase::kParked) continue;
+    --num_parked_;
+    branch.phase = Phase::kWaiting;
+    waiting_.Insert(&branch, now_us);
+  }
 }
 
 // Moves requests whose waiting sequences have waited too long ahead of all others for the rest of

@@ -30,22 +30,33 @@ class Admission {
   // `step` leaves to spare.
   void Prefetch(int32_t max_pages, PlannedStep* step, engine::StepPlan* plan);
   // Releases the pages of a sequence that has been removed from the running set and queues it
-  // again.
+  // again, or parks it if its request is paused.
   void Preempt(Sequence* victim, PlannedStep* step);
 
   // The request has entered its first step, or has ended without one: it no longer counts as
-  // waiting.
+  // waiting. REQUIRES: it is not paused.
   void CountStarted(const RequestState& request);
   // Books the end of a request.
   void Leave(const RequestState& request) {
-    waiting_.Leave(request.flow);
+    if (!request.paused) waiting_.Leave(request.flow);
     if (request.request.adapter.id != engine::AdapterId{}) --num_with_adapter_;
   }
+
+  // Begins and ends a pause. Meanwhile the request's flow counts it as ended, so that a flow with
+  // nothing else gathers no credit, and sequences that would wait are parked.
+  void Pause(RequestState* request);
+  void Resume(RequestState* request, int64_t now_us);
+  // Takes pages and places from paused sequences, the least urgent first, until `step` has enough
+  // pages or none of them is left. REQUIRES: no step is in flight.
+  void ParkForPages(PlannedStep* step);
+
   // Charges the request's flow for `tokens` tokens of answers.
   void ChargeAnswer(const RequestState& request, int64_t tokens) {
     waiting_.Charge(request.flow, kAnswerCharge * tokens);
   }
 
+  // A parked sequence has ended.
+  void CountUnparked() { --num_parked_; }
   // Takes a waiting sequence out of the queue, or puts another branch of its request in its place.
   void Erase(Sequence* sequence) { waiting_.Erase(sequence); }
   void Replace(Sequence* sequence, Sequence* heir) { waiting_.Replace(sequence, heir); }
@@ -55,6 +66,7 @@ class Admission {
   // Live requests that have an adapter.
   int32_t num_with_adapter() const { return num_with_adapter_; }
   bool is_per_tenant() const { return policy_->is_per_tenant(); }
+  int32_t num_parked() const { return num_parked_; }
   int32_t num_unstarted() const { return num_unstarted_; }
   int64_t unstarted_tokens() const { return unstarted_tokens_; }
   // Requests that will join the running ones soon; 0 if the next one does not fit beside them.
@@ -76,6 +88,8 @@ class Admission {
   void MakeRunning(Sequence* sequence, PlannedStep* step);
   void PromoteOverdue(int64_t now_us);
   void Promote(RequestState* request);
+  void Park(Sequence* sequence);
+  void ParkLast(PlannedStep* step);
 
   const SchedulerParts parts_;
   const std::unique_ptr<Policy> policy_;
@@ -83,6 +97,7 @@ class Admission {
   SequenceId blocked_{};       // the sequence that did not fit when
   int64_t blocked_spare_ = 0;  // this many pages were to spare beside its adapter's
   uint64_t arrivals_ = 0;
+  int32_t num_parked_ = 0;
   int32_t num_unstarted_ = 0;
   int32_t num_with_adapter_ = 0;
   int64_t unstarted_tokens_ = 0;  // prompt tokens of those requests

@@ -18,6 +18,7 @@ struct PlannedStep {
 
   int32_t decodes = 0;                 // running sequences with one token to run
   std::vector<Sequence*> prompts;      // running sequences with more tokens to run
+  std::vector<Sequence*> paused;       // running sequences that get nothing
   std::vector<int32_t> wants, shares;  // [prompts] tokens that could run, and that do
   std::vector<Sequence*> forks;        // branches that get pages of their own with this step
   int32_t slots = 0;                   // branches of the running sequences, also those to be forked

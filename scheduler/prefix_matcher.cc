@@ -7,9 +7,9 @@ namespace heddle::scheduler {
 
 namespace {
 
-// The running branch that computes the prompt, or null.
+// The running branch that computes the prompt, or null; a paused one computes nothing.
 const Sequence* RunningCarrier(const RequestState& request) {
-  if (request.forked) return nullptr;
+  if (request.forked || request.paused) return nullptr;
   for (const Sequence& branch : request.branches) {
     if (branch.phase == Phase::kRunning) return &branch;
   }

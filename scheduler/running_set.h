@@ -31,9 +31,17 @@ class RunningSet {
   void Replace(const Sequence* sequence, Sequence* heir) {
     *std::find(sequences_.begin(), sequences_.end(), sequence) = heir;
   }
+  void Erase(const Sequence* sequence) { std::erase(sequences_, sequence); }
   template <typename Predicate>
   void EraseIf(Predicate&& predicate) {
     std::erase_if(sequences_, predicate);
+  }
+
+  // The number of sequences whose requests are paused. O(size).
+  int32_t NumPaused() const {
+    return static_cast<int32_t>(
+        std::count_if(sequences_.begin(), sequences_.end(),
+                      [](const Sequence* sequence) { return sequence->request->paused; }));
   }
 
   // The number of sequences of a flow of the waiting queue. O(size).

@@ -145,6 +145,16 @@ void Scheduler::CancelBranch(RequestId id, int32_t branch, std::vector<SequenceE
   Sweep();
 }
 
+void Scheduler::Pause(RequestId id) {
+  auto it = requests_.find(id);
+  if (it != requests_.end() && !it->second->paused) admission_.Pause(it->second.get());
+}
+
+void Scheduler::Resume(RequestId id, int64_t now_us) {
+  auto it = requests_.find(id);
+  if (it != requests_.end() && it->second->paused) admission_.Resume(it->second.get(), now_us);
+}
+
 // Lets another live branch, if there is one, compute the prompt in place of `carrier`.
 void Scheduler::HandOver(Sequence* carrier) {
   RequestState& state = *carrier->request;
@@ -158,7 +168,7 @@ void Scheduler::HandOver(Sequence* carrier) {
   heir->chain = carrier->chain;
   if (carrier->phase == Phase::kWaiting) {
     admission_.Replace(carrier, &*heir);
-  } else {
+  } else if (carrier->phase == Phase::kRunning) {
     running_.Replace(carrier, &*heir);
   }
   heir->phase = carrier->phase;
@@ -197,6 +207,7 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   event.reason = reason;
   if (sequence->phase == Phase::kWaiting) admission_.Erase(sequence);
   if (sequence->phase == Phase::kRunning) running_has_finished_ = true;
+  if (sequence->phase == Phase::kParked) admission_.CountUnparked();
   sequence->phase = Phase::kFinished;
   prefixes_.Leave(sequence);
   sequence->tables.Drop(&pool_);
@@ -204,7 +215,7 @@ void Scheduler::Finish(Sequence* sequence, FinishReason reason,
   if (sequence->begun) ended_.push_back(sequence->id);
   RequestState* state = sequence->request;
   if (--state->live_branches > 0) return;
-  if (!state->started) admission_.CountStarted(*state);
+  if (!state->started && !state->paused) admission_.CountStarted(*state);
   admission_.Leave(*state);
   auto it = requests_.find(state->request.id);
   ended_requests_.emplace_back(step_, std::move(it->second));
@@ -381,7 +392,9 @@ std::optional<FinishReason> Scheduler::Append(Sequence* sequence, TokenId token)
 
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = totals_;
-  stats.running_sequences = static_cast<int32_t>(running_.size());
+  const int32_t num_paused = running_.NumPaused();
+  stats.running_sequences = static_cast<int32_t>(running_.size()) - num_paused;
+  stats.paused_sequences = num_paused + admission_.num_parked();
   stats.waiting_requests = admission_.num_unstarted();
   stats.waiting_tokens = admission_.unstarted_tokens();
   stats.live_requests = static_cast<int32_t>(requests_.size());
@@ -406,7 +419,30 @@ absl::Status Scheduler::CheckIntegrity() const {
                                               " waits and holds pages, or is not waiting"));
     }
   }
-  return absl::OkStatus();
+  return CheckParked();
+}
+
+absl::Status Scheduler::CheckParked() const {
+  int32_t num_parked = 0;
+  for (const auto& [id, state] : requests_) {
+    for (const Sequence& branch : state->branches) {
+      const bool is_parked = branch.phase == Phase::kParked;
+      num_parked += is_parked ? 1 : 0;
+      const bool waits = branch.phase == Phase::kWaiting;
+      if (state->paused ? waits : is_parked) {
+        return absl::InternalError(absl::StrCat("sequence ", static_cast<uint64_t>(branch.id),
+                                                " waits though it is paused, or is parked though "
+                                                "it is not"));
+      }
+      if (is_parked && !branch.tables.empty()) {
+        return absl::InternalError(absl::StrCat("sequence ", static_cast<uint64_t>(branch.id),
+                                                " is parked and holds pages"));
+      }
+    }
+  }
+  if (num_parked == admission_.num_parked()) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(num_parked, " sequences are parked and ",
+                                          admission_.num_parked(), " are counted"));
 }
 
 absl::Status Scheduler::CheckPages() const {

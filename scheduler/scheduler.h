@@ -19,8 +19,8 @@
 // swapping. Layers may be in groups with different windows: a sequence has a page table for each
 // (docs/decisions/0018).
 //
-// Invariants (CheckIntegrity): a page's references are exactly the tables that hold it; waiting
-// and finished sequences hold none; the running ones are in the order of service.
+// Invariants (CheckIntegrity): a page's references are exactly the tables that hold it; waiting,
+// parked and finished sequences hold none; the running ones are in the order of service.
 // Thread-safety: none; owned by the engine loop's thread.
 #pragma once
 
@@ -67,6 +67,14 @@ class Scheduler {
   void CancelBranch(RequestId id, int32_t branch, std::vector<SequenceEvent>* events);
   void CancelAll(FinishReason reason, std::vector<SequenceEvent>* events);
 
+  // Gives all branches of a request no rows until Resume, because its client does not take what it
+  // has; steps in flight still bring their tokens. It keeps its pages and its places as long as
+  // nobody else needs them, and gives them up first. It can be cancelled, and does not expire:
+  // a wait begins anew with Resume. Unknown, finished, and already paused (running) ones are
+  // ignored.
+  void Pause(RequestId id);
+  void Resume(RequestId id, int64_t now_us);
+
   // Ends with kError the requests that have been in no step max_queue_us after they were added.
   // O(expired + preempted); does nothing if max_queue_us is 0.
   void Expire(int64_t now_us, std::vector<SequenceEvent>* events);
@@ -95,7 +103,7 @@ class Scheduler {
   std::span<const StepNote> notes() const { return planner_.step().notes; }
   const engine::StepLocals& locals() const { return planner_.step().locals; }
 
-  // Whether nothing is running or waiting.
+  // Whether nothing is running, waiting or paused.
   bool idle() const { return requests_.empty(); }
   // Whether the policy serves tenants separately.
   bool is_per_tenant() const { return admission_.is_per_tenant(); }
@@ -119,6 +127,7 @@ class Scheduler {
   static SequenceEvent& AddEvent(const Sequence& sequence, std::vector<SequenceEvent>* events);
   void Sweep();
   absl::Status CheckPages() const;
+  absl::Status CheckParked() const;
 
   const SchedulerLimits limits_;
   SchedulerStats totals_;  // only its counters are used

@@ -85,9 +85,10 @@ struct StepNote {
 };
 
 struct SchedulerStats {
-  int32_t running_sequences = 0;
-  int32_t waiting_requests = 0;  // requests that were in no step yet
-  int64_t waiting_tokens = 0;    // prompt tokens of those
+  int32_t running_sequences = 0;  // without those that are paused
+  int32_t paused_sequences = 0;   // with pages or without
+  int32_t waiting_requests = 0;   // requests that were in no step yet and are not paused
+  int64_t waiting_tokens = 0;     // prompt tokens of those
   int32_t live_requests = 0;
   int32_t pages_used = 0;
   int32_t pages_cached = 0;  // no holder, but a later prompt may take them over

@@ -22,6 +22,7 @@ enum class Phase : uint8_t {
   kUnforked,  // waits for the branch that computes the prompt for all of them (the carrier)
   kWaiting,   // holds no page; in the scheduler's waiting set
   kRunning,   // holds pages; in the scheduler's running list
+  kParked,    // would wait, but its request is paused; holds no page and is in no list
   kFinished,
 };
 
@@ -68,6 +69,7 @@ struct RequestState {
   std::vector<Sequence> branches;  // [num_branches]; never resized
   bool forked = false;             // the branches have their own pages and tokens
   bool started = false;            // has been in a step
+  bool paused = false;             // gets no rows (Scheduler::Pause)
   int64_t arrival_us = 0;
   int64_t queued_us = -1;  // -1 once it is reported
   int32_t live_branches = 0;

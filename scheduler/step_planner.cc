@@ -23,12 +23,14 @@ void StepPlanner::Plan(int64_t now_us, bool is_ahead, StepPlan* plan, Flight* fl
   parts_.prefixes.BeginStep();
   DropPassed();
   ListRunning();
-  const int64_t streams = static_cast<int64_t>(parts_.running.size()) + admission_.num_joining();
+  const auto num_active = static_cast<int64_t>(parts_.running.size() - step_.paused.size());
+  const int64_t streams = num_active + admission_.num_joining();
   const int32_t budget = parts_.budget.PromptRows(step_, parts_.running, streams);
   const int32_t decodes = step_.decodes;
   admission_.Admit(budget, &step_);
   PrepareAdapters();
   SharePrompts(budget);
+  if (!is_ahead) admission_.ParkForPages(&step_);
   AssignPages();
   flight->planned_us = now_us;
   Write(plan, flight);
@@ -66,9 +68,11 @@ void StepPlanner::DropPassed(Sequence* sequence, int32_t group) {
 
 // Sorts the running sequences into decodes and prompts. A sequence that the steps in flight end has
 // nothing left to run, and its place is free; one that waits for its next token keeps its place,
-// and so does one that waits for its adapter, which is listed as a prompt.
+// so does one that waits for its adapter, which is listed as a prompt, and so does a paused one
+// until somebody needs its place.
 void StepPlanner::ListRunning() {
   step_.prompts.clear();
+  step_.paused.clear();
   step_.slots = 0;
   step_.reserved_pages = 0;
   step_.decodes = 0;
@@ -77,6 +81,10 @@ void StepPlanner::ListRunning() {
     sequence->num_planned = 0;
     if (remaining == 0 && sequence->num_expected == 0) continue;
     step_.slots += NumSlots(*sequence);
+    if (sequence->request->paused) {
+      step_.paused.push_back(sequence);
+      continue;
+    }
     if (remaining == 0) continue;
     step_.reserved_pages += parts_.limits.PagesToRun(*sequence, parts_.pool);
     if (remaining == 1 && AdapterPool::IsReady(*sequence)) {

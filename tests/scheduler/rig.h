@@ -54,6 +54,7 @@ class Rig {
     ++now_us;
     if (planned_.empty()) {
       scheduler.Plan(now_us, &plan);
+      if (on_plan) on_plan();
       if (plan.empty()) return false;
       Submit(plan);
     } else {
@@ -62,6 +63,7 @@ class Rig {
     }
     engine::StepPlan next;
     while (ahead && ahead() && scheduler.PlanAhead(now_us, &next)) {
+      if (on_plan) on_plan();
       Submit(next);
       planned_.push_back(next);
     }
@@ -115,6 +117,7 @@ class Rig {
   engine::StepResult result;
   std::vector<SequenceEvent> events;
   std::function<bool()> ahead;
+  std::function<void()> on_plan;  // behind each plan that is made
   std::function<void()> between;  // after the executor, before Commit
   std::map<std::pair<RequestId, int32_t>, BranchOutcome> outcome;
   int64_t now_us = 0;

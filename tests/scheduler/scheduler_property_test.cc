@@ -1,10 +1,11 @@
-// Random loads against the simulated KV store: whatever is chunked, preempted, forked or cancelled
-// at whatever moment, and whichever steps are planned before the last one's tokens are known, every
-// branch gets the tokens that it gets alone, and no page is lost.
+// Random loads against the simulated KV store: whatever is chunked, preempted, forked, paused or
+// cancelled at whatever moment, and whichever steps are planned before the last one's tokens are
+// known, every branch gets the tokens that it gets alone, and no page is lost.
 // HEDDLE_PROPERTY_STEPS sets the number of steps (default 1,500,000), HEDDLE_PROPERTY_SEED the
 // seed.
 #include <cstdlib>
 #include <random>
+#include <set>
 
 #include "catch2/catch.hpp"
 #include "tests/scheduler/rig.h"
@@ -28,10 +29,13 @@ class RandomLoad {
     rig_.ahead = [this] { return Between(0, 99) < ahead_per_100_steps_; };
     arrivals_per_100_steps_ = Between(5, 150);
     cancels_per_100_steps_ = Between(0, 20);
+    pauses_per_100_steps_ = Between(0, 1) * Between(0, 60);
+    rig_.on_plan = [this] { CheckPaused(); };
     rig_.between = [this] {
       // Steps take time in proportion to their rows, for the targets' sake.
       rig_.now_us += static_cast<int64_t>(rig_.plan.token_ids.size() / 8);
       MaybeCancel();
+      MaybePause();
     };
   }
 
@@ -39,13 +43,19 @@ class RandomLoad {
     for (int64_t i = 0; i < steps; ++i) {
       if (Between(0, 99) < arrivals_per_100_steps_ && live_.size() < 40) Arrive();
       MaybeCancel();
+      MaybePause();
       while (!rig_.Step()) {  // an idle step tests nothing
+        if (!paused_.empty()) {
+          Resume(*paused_.begin());
+          continue;
+        }
         if (!rig_.scheduler.idle()) FAIL("requests wait and nothing is planned");
         Arrive();
       }
       Check();
     }
     rig_.between = nullptr;
+    while (!paused_.empty()) Resume(*paused_.begin());
     // Whatever is left finishes: each live branch needs at most its context in decodes and every
     // preemption lets a more urgent one go on.
     int64_t bound = 200 * 40 * options_.max_context;
@@ -61,6 +71,7 @@ class RandomLoad {
 
   const Rig& rig() const { return rig_; }
   int64_t finished() const { return finished_; }
+  int64_t parked() const { return parked_; }
   size_t num_groups() const { return options_.windows.size(); }
 
  private:
@@ -140,6 +151,32 @@ class RandomLoad {
     TakeFinished();
   }
 
+  // A pause or its end, of any request in any state.
+  void MaybePause() {
+    if (live_.empty() || Between(0, 99) >= pauses_per_100_steps_) return;
+    auto it = live_.begin();
+    std::advance(it, Between(0, static_cast<int32_t>(live_.size()) - 1));
+    if (paused_.contains(it->first)) return Resume(it->first);
+    paused_.insert(it->first);
+    rig_.scheduler.Pause(it->first);
+  }
+
+  void Resume(RequestId id) {
+    paused_.erase(id);
+    rig_.scheduler.Resume(id, rig_.now_us);
+  }
+
+  void CheckPaused() {
+    for (const StepNote& note : rig_.scheduler.notes()) {
+      if (!paused_.contains(note.request)) continue;
+      if (note.kind == StepNote::Kind::kPreempted) {
+        ++parked_;
+      } else {
+        FAIL("a paused request got rows or a place");
+      }
+    }
+  }
+
   void Check() {
     absl::Status status = rig_.scheduler.CheckIntegrity();
     if (!status.ok()) FAIL(status.ToString());
@@ -157,6 +194,7 @@ class RandomLoad {
         for (int32_t b = 0; b < live->second.request.num_branches; ++b) {
           rig_.outcome.erase({event.request, b});
         }
+        paused_.erase(event.request);
         live_.erase(live);
       }
     }
@@ -195,15 +233,18 @@ class RandomLoad {
   int32_t constrained_per_100_requests_ = 0;
   int32_t arrivals_per_100_steps_ = 0;
   int32_t cancels_per_100_steps_ = 0;
+  int32_t pauses_per_100_steps_ = 0;
   std::map<RequestId, Live> live_;
+  std::set<RequestId> paused_;
   int64_t finished_ = 0;
+  int64_t parked_ = 0;  // sequences that gave up their pages while they were paused
 };
 
 TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler][unit]") {
   int64_t steps = EnvOr("HEDDLE_PROPERTY_STEPS", 1'500'000);
   uint64_t seed = static_cast<uint64_t>(EnvOr("HEDDLE_PROPERTY_SEED", 1));
   constexpr int64_t kStepsPerLoad = 2000;
-  int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0, ahead = 0;
+  int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0, ahead = 0, parked = 0;
   int64_t cached_of_groups = 0;  // by models of several groups
   SchedulerStats adapters;
   for (int64_t done = 0; done < steps; done += kStepsPerLoad, ++seed) {
@@ -216,6 +257,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
     cached += load.rig().scheduler.stats().cached_tokens;
     if (load.num_groups() > 1) cached_of_groups += load.rig().scheduler.stats().cached_tokens;
     finished += load.finished();
+    parked += load.parked();
     const SchedulerStats stats = load.rig().scheduler.stats();
     adapters.adapter_uses += stats.adapter_uses;
     adapters.adapter_hits += stats.adapter_hits;
@@ -230,6 +272,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   CHECK(cached_of_groups > steps / 20);
   CHECK(swapped > steps / 100);
   CHECK(ahead > steps / 5);
+  CHECK(parked > steps / 200);
   CHECK(adapters.adapter_uses > steps / 20);
   CHECK(adapters.adapter_hits > adapters.adapter_uses / 10);
   CHECK(adapters.adapter_pages_loaded > adapters.adapter_uses / 2);
