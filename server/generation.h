@@ -1,9 +1,9 @@
 // The interface between the front end (HTTP, gRPC, the CLI) and the engine loop: requests go in,
 // events come out. The front end reaches the engine in no other way.
 //
-// Threads: Submit, Cancel and Stats may be called from any thread; they post to the loop and never
-// wait for a step. Only the loop's thread calls an EventSink, which must return at once (push to a
-// queue, wake an I/O thread), must not throw and must not call back into the engine.
+// Threads: the members of GenerationService may be called from any thread; they post to the loop
+// and never wait for a step. Only the loop's thread calls an EventSink, which must return at once
+// (push to a queue, wake an I/O thread), must not throw and must not call back into the engine.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,8 @@ struct AdapterStats {
 
 struct EngineStats {
   EngineState state = EngineState::kServing;
-  int32_t running_sequences = 0;
+  int32_t running_sequences = 0;  // without those that are paused
+  int32_t paused_sequences = 0;   // their clients do not read (Pause)
   int32_t waiting_requests = 0;
   int32_t queue_limit = 0;
   int64_t waiting_tokens = 0;      // prompt tokens of waiting requests
@@ -143,6 +144,12 @@ class GenerationService {
 
   // Stops one branch (its stop string was found); the others go on.
   virtual void CancelBranch(RequestId id, int32_t branch) = 0;
+
+  // The request's client does not take what it has: all branches get no rows from one of the next
+  // steps on, until Resume, and give up what they hold when others need it. What was in flight is
+  // still delivered. Everything else may be called meanwhile. Unknown or finished ids are ignored.
+  virtual void Pause(RequestId id) = 0;
+  virtual void Resume(RequestId id) = 0;
 
   virtual EngineStats Stats() const = 0;
 

@@ -142,6 +142,24 @@ void ApiCall::Write(std::string_view data) {
     TakeFrame(data.substr(0, end));
     data.remove_prefix(end == std::string_view::npos ? data.size() : end + kFrameEnd.size());
   }
+  CountQueued();
+}
+
+// Counts twice when the client falls behind: what gRPC took before the flag was up was not told.
+void ApiCall::CountQueued() {
+  pace_.Count(buffered_bytes(), Clock::now());
+  if (pace_.is_behind() == is_behind_) return;
+  is_behind_ = pace_.is_behind();
+  pace_.Count(buffered_bytes(), Clock::now());
+  is_behind_ = pace_.is_behind();
+}
+
+void ApiCall::OnTaken(size_t queued_bytes) {
+  if (!is_behind_ || !ReadingPace::IsLittle(queued_bytes)) return;
+  PostGuarded([](ApiCall* self) {
+    self->CountQueued();
+    if (!self->is_behind_ && self->exchange_ != nullptr) self->exchange_->OnCaughtUp();
+  });
 }
 
 // Takes "data: JSON", perhaps after "event: NAME". Comments keep HTTP connections alive; gRPC does
@@ -168,6 +186,9 @@ void ApiCall::Abort() {
 
 void ApiCall::OnTick(Clock::time_point now) {
   if (exchange_ != nullptr) exchange_->OnTick(now);
+  if (sink_ != nullptr && pace_.is_behind() && now - pace_.since() >= kReadTimeout) {
+    Disconnect(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the client does not read"));
+  }
   const Clock::duration limit = record_.path.empty() ? kOpenMessageTimeout : kMessageTimeout;
   if (sink_ == nullptr || !waits_for_message_ || now - received_ < limit) return;
   worker_->handler().OnRefused(Refusal::kSlowBody);

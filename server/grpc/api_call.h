@@ -6,10 +6,11 @@
 // Complete for an answer that needs no request, follows.
 // Life: the reactor makes the call and keeps it until gRPC is done with it; the worker keeps it
 // until it has ended.
-// Threads: Begin, Start, Complete and Cancel may be called from any thread; all else runs on the
-// worker's thread.
+// Threads: Begin, Start, Complete, Cancel and OnTaken may be called from any thread; all else runs
+// on the worker's thread.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "grpcpp/support/status.h"
 #include "server/grpc/call_worker.h"
+#include "server/http/reading_pace.h"
 
 namespace heddle::server {
 
@@ -50,12 +52,15 @@ class ApiCall final : public ResponseWriter,
   void StopWaiting();
   // The client is gone, or its deadline has passed.
   void Cancel();
+  // gRPC has taken a message; `queued_bytes` are left in the sink.
+  void OnTaken(size_t queued_bytes);
 
   void Send(HttpResponse response) override;
   void StartStream(HttpResponse head, std::string_view keep_alive) override;
   void Write(std::string_view data) override;
   void EndStream() override;
   size_t buffered_bytes() const override { return sink_ == nullptr ? 0 : sink_->queued_bytes(); }
+  bool is_behind() const override { return pace_.is_behind(); }
   bool is_overfull() const override { return buffered_bytes() > kMaxUnsentBytes; }
   void Abort() override;
   RequestRecord& record() override { return record_; }
@@ -72,11 +77,16 @@ class ApiCall final : public ResponseWriter,
   static constexpr Clock::duration kMessageTimeout = std::chrono::seconds(30);
   static constexpr Clock::duration kOpenMessageTimeout = std::chrono::seconds(10);
 
+  // The time for which a client may be behind without reading most of what there is: that without
+  // a byte over HTTP.
+  static constexpr Clock::duration kReadTimeout = std::chrono::seconds(30);
+
   void CheckHead(const HttpRequest& head);
   void Run(HttpRequest request);
   template <typename Body>
   void PostGuarded(Body body);
   void TakeFrame(std::string_view frame);
+  void CountQueued();
   grpc::Status Emit(std::string_view json);
   void Disconnect(const grpc::Status& status);
   void End(const grpc::Status& status, bool cancelled);
@@ -87,7 +97,9 @@ class ApiCall final : public ResponseWriter,
   RequestRecord record_;
   Clock::time_point received_;
   bool waits_for_message_ = false;
-  grpc::Status midway_;  // status of an error frame, which ends the stream
+  ReadingPace pace_;
+  std::atomic<bool> is_behind_ = false;  // OnTaken is of interest
+  grpc::Status midway_;                  // status of an error frame, which ends the stream
 };
 
 // The status for an error answer of the HTTP API, whose body has the message.

@@ -81,6 +81,7 @@ class MethodCall final : public grpc::ServerGenericBidiReactor, public MessageSi
         queue_.clear();
         bytes_ = 0;
       }
+      call_->OnTaken(bytes_);
       if (!queue_.empty()) {
         StartWrite(&queue_.front());
         return;

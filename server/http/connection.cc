@@ -300,6 +300,7 @@ void Connection::Abort() {
 
 void Connection::Flush() {
   CountUnsent();
+  pace_.Count(buffered_bytes(), Clock::now());
   if (write_in_flight_ || state_ == State::kClosed) return;
   if (written_ == in_flight_.size()) {
     in_flight_.clear();
@@ -324,12 +325,15 @@ void Connection::OnWritten(const boost::system::error_code& error, size_t bytes)
   }
   written_ += bytes;
   CountUnsent();
+  const bool has_caught_up = pace_.Count(buffered_bytes(), Clock::now());
   if (buffered_bytes() > 0) {
     Flush();
-    return;
+  } else {
+    last_write_ = Clock::now();
+    if (state_ == State::kHandling && response_done_) FinishRequest();
   }
-  last_write_ = Clock::now();
-  if (state_ == State::kHandling && response_done_) FinishRequest();
+  if (!has_caught_up) return;
+  if (std::shared_ptr<Exchange> exchange = exchange_) exchange->OnCaughtUp();
 }
 
 void Connection::FinishRequest() {

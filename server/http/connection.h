@@ -24,6 +24,7 @@
 
 #include "server/http/body_budget.h"
 #include "server/http/exchange.h"
+#include "server/http/reading_pace.h"
 #include "server/http/request_parser.h"
 #include "server/http/stream.h"
 #include "server/http/transport.h"
@@ -96,6 +97,7 @@ class Connection final : public ResponseWriter,
   void Write(std::string_view data) override;
   void EndStream() override;
   size_t buffered_bytes() const override;
+  bool is_behind() const override { return pace_.is_behind(); }
   bool is_overfull() const override;
   void Abort() override;
   RequestRecord& record() override { return record_; }
@@ -174,6 +176,7 @@ class Connection final : public ResponseWriter,
   size_t written_ = 0;
   size_t counted_unsent_ = 0;  // part of the sum of all connections
   bool write_in_flight_ = false;
+  ReadingPace pace_;
   Clock::time_point last_write_;
 
   // These belong to the current request.

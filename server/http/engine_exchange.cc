@@ -22,6 +22,18 @@ void EngineExchange::CancelAll() {
   for (RequestId id : ids_) context_->dependencies.generation->Cancel(id);
 }
 
+void EngineExchange::PauseIfBehind() {
+  if (paused_ || ended_ || !writer_->is_behind()) return;
+  paused_ = true;
+  for (RequestId id : ids_) context_->dependencies.generation->Pause(id);
+}
+
+void EngineExchange::OnCaughtUp() {
+  if (!paused_ || ended_) return;
+  paused_ = false;
+  for (RequestId id : ids_) context_->dependencies.generation->Resume(id);
+}
+
 void EngineExchange::OnEvent(size_t prompt, GenerationEvent event) {
   if (ended_) return;
   const absl::Status status =

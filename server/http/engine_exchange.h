@@ -17,6 +17,7 @@ class EngineExchange : public Exchange, public EventReceiver {
  public:
   void OnEvent(size_t prompt, GenerationEvent event) final;
   void OnDisconnect() final;
+  void OnCaughtUp() final;
   void OnTick(Clock::time_point now) final;
 
  protected:
@@ -27,6 +28,8 @@ class EngineExchange : public Exchange, public EventReceiver {
   // Submits a generation to the engine under a new id, which is appended to ids_.
   absl::Status SubmitToEngine(GenerationRequest generation, EventSink sink);
   void CancelAll();
+  // Pauses what was submitted, if the client is behind, until it has caught up.
+  void PauseIfBehind();
 
   // Takes one event of the request at index `prompt` of ids_.
   virtual void Take(size_t prompt, GenerationEvent event) = 0;
@@ -40,6 +43,7 @@ class EngineExchange : public Exchange, public EventReceiver {
   const Clock::time_point received_;
   std::vector<RequestId> ids_;  // ids of the submitted generations, in order
   bool ended_ = false;
+  bool paused_ = false;
 
  private:
   void FailByException(const absl::Status& status);

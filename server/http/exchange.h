@@ -85,6 +85,10 @@ class ResponseWriter {
   // Bytes that the client has not taken yet.
   virtual size_t buffered_bytes() const = 0;
 
+  // Whether the client has left much unread for some time (reading_pace.h), so that there should be
+  // no more for now. Exchange::OnCaughtUp follows when this ends.
+  virtual bool is_behind() const = 0;
+
   // Whether the client leaves more unread than allowed: the writing code then calls Abort.
   virtual bool is_overfull() const = 0;
 
@@ -102,6 +106,9 @@ class Exchange {
   // The client is gone, or took nothing for too long, or the server stops. The writer must not be
   // used any more.
   virtual void OnDisconnect() = 0;
+
+  // The client was behind (ResponseWriter::is_behind), and has read since.
+  virtual void OnCaughtUp() {}
 
   // Called a few times a second, for time limits.
   virtual void OnTick(Clock::time_point now) = 0;

@@ -88,7 +88,7 @@ void GenerationExchange::SendFrames(const std::string& frames) {
     writer_->StartStream(std::move(head), answer_.format().keep_alive());
   }
   writer_->Write(frames);
-  if (!writer_->is_overfull()) return;
+  if (!writer_->is_overfull()) return PauseIfBehind();
   context_->dependencies.log->Warning(
       "a client reads too slowly; its request is cancelled",
       {{"request_id", writer_->record().request_id},

@@ -105,6 +105,10 @@ void PreparingExchange::OnDisconnect() {
   }
 }
 
+void PreparingExchange::OnCaughtUp() {
+  if (answer_ != nullptr) answer_->OnCaughtUp();
+}
+
 void PreparingExchange::OnTick(Clock::time_point now) {
   if (answer_ != nullptr) {
     answer_->OnTick(now);

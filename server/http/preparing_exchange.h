@@ -42,6 +42,7 @@ class PreparingExchange final : public Exchange,
   void Start(size_t body_bytes);
 
   void OnDisconnect() override;
+  void OnCaughtUp() override;
   void OnTick(Clock::time_point now) override;
 
   Next Run(const PrepareTurn& turn) override;

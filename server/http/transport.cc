@@ -33,8 +33,9 @@ using asio::ip::tcp;
 constexpr auto kAcceptBackoff = std::chrono::milliseconds(100);
 // Bytes that the kernel may buffer for a client beyond those in flight to it. Without a bound it
 // buffers up to four megabytes, which none of our limits would see; the network's own window is not
-// affected.
-constexpr int kMaxKernelUnsentBytes = 128 << 10;
+// affected. What lies there is computed for a client that may never read it: 150 tokens of a plain
+// stream, or 15 with 20 log-probabilities each.
+constexpr int kMaxKernelUnsentBytes = 32 << 10;
 using NotSentLowWater = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_NOTSENT_LOWAT>;
 
 // Counts open connections of all threads; Drain waits on it.

@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
@@ -118,6 +119,7 @@ double Seconds(int64_t microseconds) { return static_cast<double>(microseconds) 
 void EngineLoop::Mailbox::Clear() {
   submissions.clear();
   cancellations.clear();
+  pause_orders.clear();
   cancel_all = false;
 }
 
@@ -177,18 +179,23 @@ absl::Status EngineLoop::Submit(GenerationRequest request, EventSink sink) {
     HEDDLE_RETURN_IF_ERROR(CheckRoom(request));
     posted_tokens_ += request.prompt.size();
     room_.Enter(request.tenant);
-    bool had_work = !mail_.submissions.empty() ||
-                    published_.running_sequences + published_.waiting_requests > 0;
-    if (!had_work) {
-      published_.idle_seconds += Seconds(now_us - progress_us_);
-      progress_us_ = now_us;
-      paused_before_us_ = pauses_.Us(now_us);
-    }
+    EndIdleTime();
     mail_.submissions.push_back({std::move(request), std::move(sink), now_us});
     idle_ = false;
   }
   posted_.notify_one();
   return absl::OkStatus();
+}
+
+// Work comes: if there was none, the time without progress begins now. REQUIRES: mutex_ is held.
+void EngineLoop::EndIdleTime() {
+  const bool had_work =
+      !mail_.submissions.empty() || published_.running_sequences + published_.waiting_requests > 0;
+  if (had_work) return;
+  const int64_t now_us = NowUs();
+  published_.idle_seconds += Seconds(now_us - progress_us_);
+  progress_us_ = now_us;
+  paused_before_us_ = pauses_.Us(now_us);
 }
 
 // Something has come of the request for the first time: it no longer waits.
@@ -217,6 +224,23 @@ void EngineLoop::CancelBranch(RequestId id, int32_t branch) {
   {
     std::lock_guard lock(mutex_);
     mail_.cancellations.push_back({id, branch});
+  }
+  posted_.notify_one();
+}
+
+void EngineLoop::Pause(RequestId id) {
+  {
+    std::lock_guard lock(mutex_);
+    mail_.pause_orders.push_back({id, true});
+  }
+  posted_.notify_one();
+}
+
+void EngineLoop::Resume(RequestId id) {
+  {
+    std::lock_guard lock(mutex_);
+    EndIdleTime();
+    mail_.pause_orders.push_back({id, false});
   }
   posted_.notify_one();
 }
@@ -287,6 +311,7 @@ void EngineLoop::Run() {
     } else {
       FailAll();  // ends what came in while the executor failed
     }
+    has_requests_ = !scheduler_.idle();
   }
 }
 
@@ -294,7 +319,7 @@ void EngineLoop::Run() {
 bool EngineLoop::TakeMail() {
   std::unique_lock lock(mutex_);
   if (!has_work_ && mail_.empty()) {
-    idle_ = true;
+    idle_ = !has_requests_;
     drained_.notify_all();
     posted_.wait(lock, [this] { return stop_ || !mail_.empty(); });
     if (mail_.empty()) return false;
@@ -307,8 +332,33 @@ bool EngineLoop::TakeMail() {
   return true;
 }
 
+// A request whose client has left before the loop heard of it costs nothing but its last events.
+void EngineLoop::DropCancelled(Mailbox* mail) {
+  if (mail->submissions.empty() || mail->cancellations.empty()) return;
+  absl::flat_hash_set<RequestId> cancelled;
+  for (const Cancellation& cancellation : mail->cancellations) {
+    if (cancellation.branch < 0) cancelled.insert(cancellation.id);
+  }
+  std::erase_if(mail->submissions, [&](Submission& submission) {
+    if (!cancelled.contains(submission.request.id)) return false;
+    Drop(&submission);
+    return true;
+  });
+}
+
+void EngineLoop::Drop(Submission* submission) {
+  if (scheduler_.is_per_tenant()) {
+    std::lock_guard lock(mutex_);
+    room_.Leave(submission->request.tenant);
+  }
+  for (int32_t branch = 0; branch < submission->request.num_branches; ++branch) {
+    submission->sink({.branch = branch, .finished = true, .reason = FinishReason::kCancelled});
+  }
+}
+
 // Events of cancellations queue behind those of the last step until they are delivered.
 void EngineLoop::TakeIn(Mailbox* mail) {
+  DropCancelled(mail);
   for (Submission& submission : mail->submissions) {
     int32_t branches = submission.request.num_branches;
     histories_.Queued(submission.request, submission.arrival_us);
@@ -321,6 +371,13 @@ void EngineLoop::TakeIn(Mailbox* mail) {
       scheduler_.Cancel(cancellation.id, FinishReason::kCancelled, &events_);
     } else {
       scheduler_.CancelBranch(cancellation.id, cancellation.branch, &events_);
+    }
+  }
+  for (const PauseOrder& pause : mail->pause_orders) {
+    if (pause.begins) {
+      scheduler_.Pause(pause.id);
+    } else {
+      scheduler_.Resume(pause.id, NowUs());
     }
   }
   if (mail->cancel_all) scheduler_.CancelAll(FinishReason::kCancelled, &events_);
@@ -512,6 +569,7 @@ absl::Status EngineLoop::ErrorOfEnd(engine::DrawFailure failure) const {
 void EngineLoop::Publish() {
   scheduler::SchedulerStats now = scheduler_.stats();
   stats_.running_sequences = now.running_sequences;
+  stats_.paused_sequences = now.paused_sequences;
   stats_.waiting_requests = now.waiting_requests;
   stats_.waiting_tokens = now.waiting_tokens;
   stats_.pages_used = now.pages_used;

@@ -8,8 +8,8 @@
 // the next round finds them in flight: then it never stands still (docs/decisions/0022).
 // With nothing to do the thread sleeps until something is posted.
 //
-// Threads: Submit, Cancel, CancelBranch, Stats, NextId, Drain and FailIfStuck may be called from
-// any thread, Beat from one. They share only the mailbox with the loop, under a mutex that is held
+// Threads: all of GenerationService, Drain and FailIfStuck may be called from any thread, Beat from
+// one. They share only the mailbox with the loop, under a mutex that is held
 // for moments and never during a step, a sink or a log line. While the executor has the loop's
 // thread, the loop hands over its own state, so that FailIfStuck can end what waits for a step that
 // never ends.
@@ -75,6 +75,8 @@ class EngineLoop final : public GenerationService {
   absl::Status Submit(GenerationRequest request, EventSink sink) override;
   void Cancel(RequestId id) override;
   void CancelBranch(RequestId id, int32_t branch) override;
+  void Pause(RequestId id) override;
+  void Resume(RequestId id) override;
   EngineStats Stats() const override;
   // The executor's error; OK unless the state is kFailed. May be called from any thread.
   absl::Status Failure() const;
@@ -111,12 +113,19 @@ class EngineLoop final : public GenerationService {
     RequestId id;
     int32_t branch;  // -1: all
   };
+  struct PauseOrder {
+    RequestId id;
+    bool begins;  // or ends
+  };
   // Messages of other threads to the loop.
   struct Mailbox {
     std::vector<Submission> submissions;
     std::vector<Cancellation> cancellations;
+    std::vector<PauseOrder> pause_orders;
     bool cancel_all = false;
-    bool empty() const { return submissions.empty() && cancellations.empty() && !cancel_all; }
+    bool empty() const {
+      return submissions.empty() && cancellations.empty() && pause_orders.empty() && !cancel_all;
+    }
     void Clear();
   };
   struct Client {
@@ -137,7 +146,10 @@ class EngineLoop final : public GenerationService {
   void Run();
   bool TakeMail();
   void TakeIn(Mailbox* mail);
+  void DropCancelled(Mailbox* mail);
+  void Drop(Submission* submission);
   void StopWaiting(Client* client);
+  void EndIdleTime();
   absl::Status CheckRoom(const GenerationRequest& request) const;
   void Expire();
   void RunStep();
@@ -181,8 +193,9 @@ class EngineLoop final : public GenerationService {
   int64_t step_done_us_ = 0;  // when the last step ended; 0: idle since
   Mailbox taken_;
   EngineStats stats_;
-  absl::Status expired_;   // what sinks of requests that waited too long are told
-  bool has_work_ = false;  // a step was in flight, so that there may be another
+  absl::Status expired_;       // what sinks of requests that waited too long are told
+  bool has_work_ = false;      // a step was in flight, so that there may be another
+  bool has_requests_ = false;  // without work they are paused
 
   mutable std::mutex mutex_;
   std::condition_variable posted_;   // to the loop: mail, or stop

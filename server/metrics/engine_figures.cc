@@ -40,6 +40,9 @@ constexpr EngineFigure StepPart(std::string_view name, std::string_view part, Re
 constexpr auto kFigures = std::to_array<EngineFigure>({
     GaugeOf("running_sequences", "heddle_running_sequences", "Sequences in the batch.",
             &Value<&EngineStats::running_sequences>),
+    GaugeOf("paused_sequences", "heddle_paused_sequences",
+            "Sequences whose clients do not read what there is; they get no rows.",
+            &Value<&EngineStats::paused_sequences>),
     GaugeOf("waiting_requests", "heddle_waiting_requests",
             "Requests that wait for their first step.", &Value<&EngineStats::waiting_requests>),
     GaugeOf("queue_limit", "heddle_queue_limit",

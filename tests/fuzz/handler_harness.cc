@@ -83,6 +83,8 @@ class PlayingEngine final : public server::GenerationService {
     std::erase_if(live_, [id](const Live& live) { return live.request.id == id; });
   }
   void CancelBranch(RequestId, int32_t) override {}
+  void Pause(RequestId) override {}
+  void Resume(RequestId) override {}
   server::EngineStats Stats() const override { return {}; }
 
   // Plays all of the oldest request; returns false if there is none.
@@ -214,6 +216,7 @@ class AnswerTaker final : public server::ResponseWriter {
     done_ = true;
   }
   size_t buffered_bytes() const override { return 0; }
+  bool is_behind() const override { return false; }
   bool is_overfull() const override { return false; }
   void Abort() override { HEDDLE_CHECK(false, "a request was given up"); }
   server::RequestRecord& record() override { return record_; }

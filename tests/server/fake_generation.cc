@@ -76,6 +76,17 @@ void FakeGeneration::CancelBranch(RequestId id, int32_t branch) {
   changed_.notify_all();
 }
 
+void FakeGeneration::Pause(RequestId id) {
+  std::lock_guard lock(mutex_);
+  paused_.insert(id);
+  ++num_pauses_;
+}
+
+void FakeGeneration::Resume(RequestId id) {
+  std::lock_guard lock(mutex_);
+  paused_.erase(id);
+}
+
 server::EngineStats FakeGeneration::Stats() const {
   std::lock_guard lock(mutex_);
   return stats_;
@@ -190,6 +201,16 @@ bool FakeGeneration::WaitForCancelBranch(size_t i, int32_t branch) {
   return WaitFor(&lock, [&] {
     return i < order_.size() && cancelled_branches_.contains({order_[i], branch});
   });
+}
+
+bool FakeGeneration::IsPaused(size_t i) const {
+  std::lock_guard lock(mutex_);
+  return i < order_.size() && paused_.contains(order_[i]);
+}
+
+size_t FakeGeneration::num_pauses() const {
+  std::lock_guard lock(mutex_);
+  return num_pauses_;
 }
 
 size_t FakeGeneration::num_submitted() const {

@@ -33,6 +33,9 @@ class FakeGeneration final : public server::GenerationService {
   absl::Status Submit(server::GenerationRequest request, server::EventSink sink) override;
   void Cancel(server::RequestId id) override;
   void CancelBranch(server::RequestId id, int32_t branch) override;
+  // Pauses are noted, and change nothing.
+  void Pause(server::RequestId id) override;
+  void Resume(server::RequestId id) override;
   server::EngineStats Stats() const override;
 
   // Waits up to ten seconds for the i-th submitted request (from 0).
@@ -45,6 +48,8 @@ class FakeGeneration final : public server::GenerationService {
 
   bool WaitForCancel(size_t i);  // up to ten seconds
   bool WaitForCancelBranch(size_t i, int32_t branch);
+  bool IsPaused(size_t i) const;
+  size_t num_pauses() const;  // of all requests so far
   size_t num_submitted() const;
 
   // How long a step takes from now on; at first it takes no time.
@@ -80,6 +85,8 @@ class FakeGeneration final : public server::GenerationService {
   std::vector<server::GenerationRequest> submitted_;
   std::set<server::RequestId> cancelled_;
   std::set<std::pair<server::RequestId, int32_t>> cancelled_branches_;
+  std::set<server::RequestId> paused_;
+  size_t num_pauses_ = 0;
   absl::Status submit_status_;
   server::EngineStats stats_;
   uint64_t next_id_ = 1;

@@ -63,6 +63,8 @@ class UnluckyGeneration final : public server::GenerationService {
     }
     return lucky_.Submit(std::move(request), std::move(sink));
   }
+  void Pause(server::RequestId id) override { lucky_.Pause(id); }
+  void Resume(server::RequestId id) override { lucky_.Resume(id); }
   void Cancel(server::RequestId id) override {
     {
       std::lock_guard lock(mutex_);

@@ -224,6 +224,29 @@ TEST_CASE("Cancelling ends a request with its pages free one step later", "[loop
   CHECK(t.executor->num_live() == 0);
 }
 
+TEST_CASE("A request that is cancelled before the loop hears of it is not run", "[loop][unit]") {
+  LoopUnderTest t({.policy = scheduler::PolicyKind::kFair}, Limits(), /*gated=*/true);
+  auto runs = std::make_shared<Answer>();
+  REQUIRE(t.loop->Submit(MakeRequest(*t.loop, 9, 4), SinkOf(runs)).ok());
+  t.gate->WaitForArrival();  // from here on messages wait for the step's end
+  GenerationRequest request = MakeRequest(*t.loop, 9, 4);
+  request.num_branches = 2;
+  auto answer = std::make_shared<Answer>();
+  REQUIRE(t.loop->Submit(request, SinkOf(answer)).ok());
+  t.loop->Cancel(request.id);
+  t.gate->Open();
+  answer->WaitForEnd(2);
+  for (int32_t b = 0; b < 2; ++b) {
+    CHECK(answer->reason(b) == FinishReason::kCancelled);
+    CHECK(answer->tokens(b).empty());
+  }
+  runs->WaitForEnd();
+  CHECK(t.loop->Drain(InAnHour()));
+  CHECK(t.loop->Histories().size() == 1);  // nothing is remembered of it
+  CHECK(t.loop->Stats().prompt_tokens == 9);
+  CHECK(t.loop->Stats().waiting_requests == 0);
+}
+
 TEST_CASE("Cancelling one branch lets the others finish", "[loop][unit]") {
   LoopUnderTest t({}, Limits(), /*gated=*/true);
   auto answer = std::make_shared<Answer>();

@@ -1,0 +1,60 @@
+// gRPC streams whose clients do not read.
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "catch2/catch.hpp"
+#include "grpcpp/grpcpp.h"
+#include "proto/heddle/v1/inference.grpc.pb.h"
+#include "server/grpc/grpc_server.h"
+#include "tests/server/server_under_test.h"
+
+namespace heddle::test {
+namespace {
+
+TEST_CASE("A gRPC stream that is not read is paused, and goes on where it stopped", "[grpc]") {
+  ServerUnderTest http;
+  server::GrpcServerOptions options;
+  options.model_id = "test-model";
+  auto started = server::GrpcServer::Start(options, http.http.get(), http.generation.get());
+  REQUIRE(started.ok());
+  (*started)->SetReady(true);
+  // The library would take megabytes in advance, as much as the connection seems to carry.
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65'535);
+  const auto stub = v1::Inference::NewStub(
+      grpc::CreateCustomChannel("127.0.0.1:" + std::to_string((*started)->port()),
+                                grpc::InsecureChannelCredentials(), arguments));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+  v1::GenerateRequest request;
+  request.set_prompt("x");
+  request.set_max_tokens(100'000);
+  const auto reader = stub->Generate(&context, request);
+  http.generation->WaitForRequest(0);
+  const std::string piece(200, 'a');
+  size_t sent = 0;
+  while (!http.generation->IsPaused(0)) {
+    http.generation->EmitText(0, piece);
+    sent += piece.size();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    REQUIRE(sent < 2'000'000);
+  }
+  v1::GenerateResponse response;
+  size_t got = 0;
+  const auto count = [&] {
+    for (const auto& choice : response.choices()) got += choice.text().size();
+  };
+  while (http.generation->IsPaused(0)) {
+    REQUIRE(reader->Read(&response));
+    count();
+  }
+  http.generation->EmitEnd(0, server::FinishReason::kLength);
+  while (reader->Read(&response)) count();
+  CHECK(reader->Finish().ok());
+  CHECK(got == sent);
+}
+
+}  // namespace
+}  // namespace heddle::test
