@@ -60,14 +60,15 @@ double AttentionUs(const StepTimeModel& model, int64_t num_tokens, int64_t conte
 }
 
 double StepUs(const StepTimeModel& model, const engine::StepPlan& plan) {
-  if (plan.token_ids.empty()) return 0;
+  const double load_us = model.adapter_page_us * static_cast<double>(plan.adapter_loads.size());
+  if (plan.token_ids.empty()) return load_us;
   double us =
       model.fixed_us + MatricesUs(model, static_cast<int64_t>(plan.token_ids.size()),
                                   static_cast<int64_t>(plan.samples.size() + plan.scores.size()));
   for (const engine::SequenceSlice& slice : plan.sequences) {
     us += AttentionUs(model, slice.num_tokens, slice.context_tokens);
   }
-  return std::max(us, 1.0);
+  return load_us + std::max(us, 1.0);
 }
 
 }  // namespace heddle::scheduler

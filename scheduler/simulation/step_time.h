@@ -30,12 +30,13 @@ struct MeasuredRows {
 };
 
 struct StepTimeModel {
-  double fixed_us = 0;      // launches, sampling, planning
-  double weights_us = 0;    // reading the weights that every step needs
-  double experts_us = 0;    // reading all experts; a step reads those that some row is sent to
-  double expert_miss = 1;   // share of the experts that one row is not sent to
-  double row_us = 0;        // arithmetic of one row in all matrices but the head
-  double logit_row_us = 0;  // arithmetic of one row in the head
+  double fixed_us = 0;         // launches, sampling, planning
+  double weights_us = 0;       // reading the weights that every step needs
+  double experts_us = 0;       // reading all experts; a step reads those that some row is sent to
+  double expert_miss = 1;      // share of the experts that one row is not sent to
+  double row_us = 0;           // arithmetic of one row in all matrices but the head
+  double logit_row_us = 0;     // arithmetic of one row in the head
+  double adapter_page_us = 0;  // loading one page of an adapter
   std::vector<AttentionCost> attention;
   // Ascending in rows, not descending in us. If not empty, it replaces weights_us, row_us and
   // logit_row_us: linear between points, flat below the first, proportional to the rows beyond the
@@ -43,7 +44,7 @@ struct StepTimeModel {
   std::vector<MeasuredRows> measured;
 };
 
-// 0 for a plan without rows, else at least 1. O(sequences).
+// The time of the plan's loads of adapters, and of its rows, which take at least 1. O(sequences).
 double StepUs(const StepTimeModel& model, const engine::StepPlan& plan);
 
 // Time of the matrices for `rows` rows, `logit_rows` of which go through the head.

@@ -53,6 +53,25 @@ int32_t DrawLength(LengthShape shape, double mean, int32_t most, Random& random)
   return static_cast<int32_t>(std::clamp(std::round(length), 1.0, static_cast<double>(most)));
 }
 
+// Draws ranks from 1 on with probabilities in proportion to 1 / rank^skew.
+class Zipf {
+ public:
+  Zipf(int32_t ranks, double skew) : sums_(static_cast<size_t>(ranks)) {
+    double sum = 0;
+    for (size_t i = 0; i < sums_.size(); ++i) {
+      sum += std::pow(static_cast<double>(i + 1), -skew);
+      sums_[i] = sum;
+    }
+  }
+  uint64_t Draw(Random& random) const {
+    const auto at = std::lower_bound(sums_.begin(), sums_.end(), random.Uniform() * sums_.back());
+    return static_cast<uint64_t>(std::min(at, sums_.end() - 1) - sums_.begin()) + 1;
+  }
+
+ private:
+  std::vector<double> sums_;  // of the weights of all ranks up to this one
+};
+
 // Streams of token ids: those of groups and those of requests never overlap.
 constexpr uint64_t kGroupStream = 0x47524f5550;
 constexpr uint64_t kRequestStream = 0x52455155;
@@ -66,6 +85,7 @@ TokenId TokenAt(uint64_t stream, int32_t place) {
 std::vector<SimulatedRequest> MakeLoad(const SyntheticLoad& load) {
   Random random(load.seed);
   std::vector<SimulatedRequest> requests(static_cast<size_t>(load.num_requests));
+  const Zipf popularity(load.adapters, load.adapter_skew);
   double now_us = 0;
   for (SimulatedRequest& request : requests) {
     if (load.requests_per_s > 0) now_us += random.Exponential() / load.requests_per_s * 1e6;
@@ -74,6 +94,10 @@ std::vector<SimulatedRequest> MakeLoad(const SyntheticLoad& load) {
         DrawLength(load.lengths, load.mean_prompt_tokens, load.max_tokens, random);
     request.output_tokens =
         DrawLength(load.lengths, load.mean_output_tokens, load.max_tokens, random);
+    if (load.adapters > 0) {
+      request.adapter = popularity.Draw(random);
+      request.adapter_pages = load.adapter_pages;
+    }
     if (load.prefix_tokens == 0) continue;
     request.prompt_tokens = std::min(request.prompt_tokens, load.max_tokens - load.prefix_tokens);
     request.prompt_tokens += load.prefix_tokens;
@@ -92,6 +116,9 @@ GenerationRequest ToGenerationRequest(const SimulatedRequest& request, uint64_t 
   out.deadline_us = request.deadline_us;
   out.workflow = request.workflow;
   out.tenant = request.tenant;
+  out.adapter.id = engine::AdapterId{request.adapter};
+  out.adapter.num_pages = request.adapter_pages;
+  out.cache_space = request.adapter;
   out.prompt.resize(static_cast<size_t>(request.prompt_tokens));
   const uint64_t group = Mix(kGroupStream + request.prefix_group);
   const uint64_t own = Mix(kRequestStream + index);

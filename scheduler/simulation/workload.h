@@ -19,6 +19,8 @@ struct SimulatedRequest {
   // Prompts of a group share their first prefix_tokens (<= prompt_tokens) tokens. 0: no group.
   uint64_t prefix_group = 0;
   int32_t prefix_tokens = 0;
+  uint64_t adapter = 0;       // 0: the base model
+  int32_t adapter_pages = 0;  // of the pool
   // The policies' inputs, as in GenerationRequest.
   int32_t priority = 0;
   int64_t deadline_us = 0;
@@ -39,15 +41,20 @@ struct SyntheticLoad {
   double mean_prompt_tokens = 512;
   double mean_output_tokens = 64;
   LengthShape lengths = LengthShape::kFixed;
-  int32_t prefix_groups = 1;     // groups, if prefix_tokens > 0; each request joins a random one
-  int32_t prefix_tokens = 0;     // in front of the prompt's own tokens
+  int32_t prefix_groups = 1;  // groups, if prefix_tokens > 0; each request joins a random one
+  int32_t prefix_tokens = 0;  // in front of the prompt's own tokens
+  // Each request has one of this many adapters of adapter_pages pages: the k-th most popular one
+  // with a probability in proportion to 1 / k^adapter_skew (Zipf). 0: the base model.
+  int32_t adapters = 0;
+  int32_t adapter_pages = 1;
+  double adapter_skew = 1;
   int32_t max_tokens = 1 << 24;  // longer prompts and outputs are cut to this
   uint64_t seed = 1;
 };
 
 // The requests in the order of arrival. The load is the same on every machine because it takes no
 // random numbers from the standard library. REQUIRES: num_requests >= 0, means >= 1, prefix_groups
-// >= 1.
+// >= 1, adapter_pages >= 1.
 std::vector<SimulatedRequest> MakeLoad(const SyntheticLoad& load);
 
 // The request as the scheduler gets it. Token ids are a hash of group and position, or of `index`

@@ -1,5 +1,6 @@
 // `heddle simulate`: runs the scheduler of `serve` on a trace or a synthetic load, with a machine
 // that is only a formula.
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <vector>
@@ -67,6 +68,18 @@ absl::StatusOr<std::vector<SimulatedRequest>> Requests(const config::Config& con
   return ReadWorkloadTrace(text, config.trace);
 }
 
+// A trace may name adapters that the planned machine was not given room for: they need slots, and
+// their loads take time.
+void PrepareForAdapters(const std::vector<SimulatedRequest>& requests, PlannedModel* planned) {
+  if (std::none_of(requests.begin(), requests.end(),
+                   [](const SimulatedRequest& request) { return request.adapter != 0; })) {
+    return;
+  }
+  scheduler::SchedulerOptions& options = planned->scheduler;
+  options.adapter_slots = std::max(options.adapter_slots, 2 * options.max_step_seqs);
+  planned->machine.adapter_page_us = options.adapter_page_us;
+}
+
 std::string DescribeLoad(const config::Config& config, size_t requests) {
   std::string text = base::StrCat(requests, " requests");
   if (!config.trace.empty()) {
@@ -100,8 +113,9 @@ double NowSeconds() {
 }  // namespace
 
 absl::Status RunSimulate(const config::Config& config) {
-  HEDDLE_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(config));
+  HEDDLE_ASSIGN_OR_RETURN(PlannedModel planned, PlanModel(config));
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<SimulatedRequest> requests, Requests(config, planned));
+  PrepareForAdapters(requests, &planned);
   const double began_s = NowSeconds();
   HEDDLE_ASSIGN_OR_RETURN(
       const scheduler::SimulationResult result,

@@ -175,6 +175,25 @@ nlohmann::ordered_json TimelineJson(const Timeline& timeline) {
   return list;
 }
 
+void SummarizeAdapters(const scheduler::SchedulerStats& totals, SimulationReport* report) {
+  report->adapter_uses = totals.adapter_uses;
+  report->adapter_hits = totals.adapter_hits;
+  report->adapter_pages_loaded = totals.adapter_pages_loaded;
+  report->adapter_pages_evicted = totals.adapter_pages_evicted;
+  report->mean_adapter_wait_ms = static_cast<double>(totals.adapter_wait_us) / 1000 /
+                                 static_cast<double>(std::max<int64_t>(1, totals.adapter_uses));
+}
+
+std::string AdaptersText(const SimulationReport& report) {
+  if (report.adapter_uses == 0) return "";
+  return absl::StrFormat(
+      "adapters: %d uses, %.1f %% with all pages there; %d pages loaded, %d evicted; mean wait for "
+      "loads %.2f ms\n",
+      report.adapter_uses,
+      100.0 * static_cast<double>(report.adapter_hits) / static_cast<double>(report.adapter_uses),
+      report.adapter_pages_loaded, report.adapter_pages_evicted, report.mean_adapter_wait_ms);
+}
+
 }  // namespace
 
 SimulationReport Summarize(const SimulationResult& result,
@@ -188,6 +207,7 @@ SimulationReport Summarize(const SimulationResult& result,
   report.steps = result.steps;
   report.preemptions = result.totals.preemptions;
   report.recomputed_tokens = result.totals.recomputed_tokens;
+  SummarizeAdapters(result.totals, &report);
   SummarizeRequests(result, &report);
   SummarizeWindows(result.timeline, &report);
   SummarizePages(result, &report);
@@ -219,6 +239,7 @@ std::string ReportText(const SimulationReport& report) {
       100.0 * static_cast<double>(report.cached_tokens) /
           static_cast<double>(std::max<int64_t>(1, report.prompt_tokens)),
       report.preemptions, report.recomputed_tokens);
+  text += AdaptersText(report);
   text += TimelineText(report);
   text += absl::StrFormat("\nsimulated in %.3f s: %.0f times faster than life\n", report.wall_s,
                           report.simulated_s / std::max(report.wall_s, 1e-9));
@@ -254,6 +275,11 @@ std::string ReportJson(const SimulationReport& report,
   json["cached_tokens"] = report.cached_tokens;
   json["recomputed_tokens"] = report.recomputed_tokens;
   json["preemptions"] = report.preemptions;
+  json["adapters"] = {{"uses", report.adapter_uses},
+                      {"hits", report.adapter_hits},
+                      {"pages_loaded", report.adapter_pages_loaded},
+                      {"pages_evicted", report.adapter_pages_evicted},
+                      {"mean_wait_ms", report.mean_adapter_wait_ms}};
   json["num_pages"] = report.num_pages;
   json["page_tokens"] = report.page_tokens;
   json["mean_pages_share"] = report.mean_pages_share;

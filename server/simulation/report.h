@@ -29,6 +29,10 @@ struct SimulationReport {
   double mean_pages_share = 0, most_pages_share = 0;  // pages used, of all
   int64_t output_tokens = 0, prompt_tokens = 0, cached_tokens = 0, recomputed_tokens = 0;
   int64_t preemptions = 0;
+  // Sequences with an adapter, those of them that needed no loads, pages, and what one sequence
+  // waited for loads in its place.
+  int64_t adapter_uses = 0, adapter_hits = 0, adapter_pages_loaded = 0, adapter_pages_evicted = 0;
+  double mean_adapter_wait_ms = 0;
   scheduler::Timeline timeline;
 };
 

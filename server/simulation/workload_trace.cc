@@ -12,13 +12,15 @@ namespace {
 
 using scheduler::SimulatedRequest;
 
-constexpr std::string_view kFields[] = {
-    "arrival_s", "prompt_tokens", "output_tokens", "prefix_group", "prefix_tokens",
-    "n",         "priority",      "deadline_ms",   "workflow",     "tenant"};
+constexpr std::string_view kFields[] = {"arrival_s",    "prompt_tokens", "output_tokens",
+                                        "prefix_group", "prefix_tokens", "n",
+                                        "priority",     "deadline_ms",   "workflow",
+                                        "tenant",       "adapter",       "adapter_pages"};
 
 constexpr int64_t kMaxTokens = 1 << 24;    // the longest context that can be configured
 constexpr double kMaxArrivalS = 1e8;       // three years
 constexpr int64_t kMaxBranches = 1 << 16;  // --max-batch-seqs' own limit
+constexpr int64_t kMaxAdapterPages = 1 << 24;
 constexpr int64_t kMaxDeadlineMs = 86'400'000;
 constexpr size_t kMaxRequests = 10'000'000;
 
@@ -41,6 +43,7 @@ class TraceReader {
       request.branches = static_cast<int32_t>(branches);
     }
     HEDDLE_RETURN_IF_ERROR(TakePrefix(line, &request));
+    HEDDLE_RETURN_IF_ERROR(TakeAdapter(line, &request));
     HEDDLE_RETURN_IF_ERROR(TakeScheduling(line, &request));
     requests_.push_back(request);
     return absl::OkStatus();
@@ -62,6 +65,25 @@ class TraceReader {
     request->prefix_group = NumberOf(group, &groups_);
     request->prefix_tokens = static_cast<int32_t>(tokens);
     return absl::OkStatus();
+  }
+
+  // An adapter is always the same number of pages.
+  absl::Status TakeAdapter(const JsonLine& line, SimulatedRequest* request) {
+    if (line.Has("adapter") != line.Has("adapter_pages")) {
+      return line.Error(
+          "has only one of \"adapter\" and \"adapter_pages\"; expected both or neither");
+    }
+    if (!line.Has("adapter")) return absl::OkStatus();
+    HEDDLE_ASSIGN_OR_RETURN(const std::string adapter, line.Name("adapter"));
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t pages,
+                            line.Integer("adapter_pages", 1, kMaxAdapterPages));
+    request->adapter = NumberOf(adapter, &adapters_);
+    request->adapter_pages = static_cast<int32_t>(pages);
+    if (adapter_pages_.size() < adapters_.size()) adapter_pages_.push_back(request->adapter_pages);
+    const int32_t first = adapter_pages_[request->adapter - 1];
+    if (first == request->adapter_pages) return absl::OkStatus();
+    return line.Error(base::StrCat("has an adapter of ", pages, " pages that had ", first,
+                                   " before; expected the same"));
   }
 
   absl::Status TakeScheduling(const JsonLine& line, SimulatedRequest* request) {
@@ -92,7 +114,8 @@ class TraceReader {
   }
 
   std::vector<SimulatedRequest> requests_;
-  Numbers groups_, workflows_, tenants_;
+  Numbers groups_, workflows_, tenants_, adapters_;
+  std::vector<int32_t> adapter_pages_;  // [adapters]
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 //    "prefix_group": "system-a", "prefix_tokens": 640}
 // arrival_s: since the trace began, in any order. prefix_group: requests of one group share their
 // first prefix_tokens tokens (both or neither). n (1 if absent): answers to the one prompt.
+// adapter, adapter_pages: the LoRA adapter and the pages that it takes (both or neither).
 // priority, deadline_ms, workflow, tenant: as in requests; each policy uses its own.
 #pragma once
 

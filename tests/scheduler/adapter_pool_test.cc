@@ -196,6 +196,38 @@ TEST_CASE("Adapters of requests that wait are loaded into free pages", "[schedul
   CHECK(rig.Of(second).tokens == Alone(WithAdapter(7, 6), 0, 8));
 }
 
+// Content that is worth more than a page of an adapter.
+class Treasure final : public PageOwner {
+ public:
+  double Credit(PageId, double evicted_last) override { return evicted_last + 100; }
+  void Evicted(PageId) override {}
+};
+
+TEST_CASE("Loading ahead never evicts what the same step loads", "[scheduler][unit]") {
+  const SchedulerOptions options = AdapterOptions();
+  PageAllocator pool(/*num_pages=*/4, /*page_tokens=*/4);
+  StepBudget budget(options);
+  SchedulerStats totals;
+  AdapterPool adapters(options, &pool, budget, &totals);
+  Treasure treasure;
+  std::vector<PageId> held;
+  REQUIRE(pool.Allocate(3, &held).ok());
+  for (PageId page : held) pool.SetOwner(page, &treasure);
+  pool.Release(held);
+  RequestState request;
+  request.request = WithAdapter(7, 3);
+  engine::StepPlan plan;
+  engine::StepLocals locals;
+  CHECK(adapters.Prefetch(&request, /*max_pages=*/3, &plan, &locals) == 3);
+  adapters.EndPrefetch();
+  REQUIRE(plan.adapter_loads.size() == 3);
+  CHECK(plan.adapter_loads[0].page != plan.adapter_loads[1].page);
+  CHECK(plan.adapter_loads[0].page != plan.adapter_loads[2].page);
+  CHECK(plan.adapter_loads[1].page != plan.adapter_loads[2].page);
+  CHECK(pool.num_free() == 4);
+  CHECK(adapters.Prefetch(&request, 3, &plan, &locals) == 0);  // each page once
+}
+
 TEST_CASE("Who needs no loads does not wait behind those that do", "[scheduler][unit]") {
   SchedulerOptions options = AdapterOptions();
   options.num_pages = 200;

@@ -53,7 +53,8 @@ TEST_CASE("A wrong line is refused with its place, what was found and what is ex
         "trace.jsonl:1: \"prompt_tokens\" is 1.5; expected a whole number from 1 to 16777216");
   CHECK(TraceError(R"({"arrival_s": 1, "prompt_tokens": 1, "output_tokens": 1, "promt": 1})") ==
         "trace.jsonl:1: unknown field \"promt\"; known are arrival_s, prompt_tokens, "
-        "output_tokens, prefix_group, prefix_tokens, n, priority, deadline_ms, workflow, tenant");
+        "output_tokens, prefix_group, prefix_tokens, n, priority, deadline_ms, workflow, tenant, "
+        "adapter, adapter_pages");
   CHECK(TraceError("[1, 2]\n") == "trace.jsonl:1: found array; expected one JSON object per line");
   CHECK(TraceError(good + "{\"arrival_s\": 1,\n").starts_with("trace.jsonl:2 is not valid JSON"));
   CHECK(TraceError(R"({"arrival_s": 1, "prompt_tokens": 9, "output_tokens": 1, "prefix_group": 4})")
@@ -72,6 +73,28 @@ TEST_CASE("Lines too long, numbers too large and nesting too deep are refused", 
   CHECK(TraceError(R"({"arrival_s": 1, "prompt_tokens": 18446744073709551615, "output_tokens": 1})")
             .find("expected a whole number") != std::string::npos);
   CHECK(TraceError("{\"a\":" + std::string(1000, '[')).find("nested") != std::string::npos);
+}
+
+TEST_CASE("A trace names adapters with their pages, always the same", "[simulation]") {
+  const std::string line = R"({"arrival_s": 1, "prompt_tokens": 4, "output_tokens": 1, )";
+  const auto trace = ReadWorkloadTrace(line + R"("adapter": "a", "adapter_pages": 40})" + "\n" +
+                                           line + R"("adapter": "b", "adapter_pages": 3})" + "\n" +
+                                           line + R"("adapter": "a", "adapter_pages": 40})" + "\n" +
+                                           line.substr(0, line.size() - 2) + "}",
+                                       "trace.jsonl");
+  REQUIRE(trace.ok());
+  CHECK((*trace)[0].adapter == (*trace)[2].adapter);
+  CHECK((*trace)[0].adapter != (*trace)[1].adapter);
+  CHECK((*trace)[1].adapter_pages == 3);
+  CHECK((*trace)[3].adapter == 0);
+  CHECK(TraceError(line + R"("adapter": "a"})").find("expected both or neither") !=
+        std::string::npos);
+  CHECK(TraceError(line + R"("adapter": "a", "adapter_pages": 0})").find("adapter_pages") !=
+        std::string::npos);
+  CHECK(TraceError(line + R"("adapter": "a", "adapter_pages": 1})" + "\n" + line +
+                   R"("adapter": "a", "adapter_pages": 2})")
+            .find("trace.jsonl:2: has an adapter of 2 pages that had 1 before") !=
+        std::string::npos);
 }
 
 TEST_CASE("A profile is what the benchmark prints, of one model on one machine", "[simulation]") {
