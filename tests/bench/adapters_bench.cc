@@ -4,6 +4,10 @@
 //   adapters_bench [SHAPE] [FORMAT] [ROWS] [RANK] [ISA] [ROUNDS]
 //     e.g. adapters_bench tinyllama-1.1b q4_0 16 16 auto 40
 //
+//   adapters_bench load CONFIG ADAPTER    reads an adapter for the model of a config.json, five
+//   times,
+//                                         into pages of 2 MiB
+//
 // All linears of all layers have factors. Printed for each kind of step: ms, and the share of the
 // base's tokens per second. "adapted:N" has N adapters on N of the rows; "shared" has one on all
 // rows; "prompt" is a chunk of 256 rows of one sequence.
@@ -16,10 +20,13 @@
 #include <vector>
 
 #include "base/check.h"
+#include "engine/adapter/load_adapter.h"
+#include "engine/files/json_file.h"
 #include "engine/model/load.h"
 #include "engine/model/random_model.h"
 #include "engine/whole_context.h"
 #include "kernels/dtype.h"
+#include "nlohmann/json.hpp"
 #include "tests/support/adapter_images.h"
 
 namespace heddle {
@@ -168,9 +175,31 @@ struct Kind {
   std::vector<double> ms = {};
 };
 
+int TimeLoading(const std::string& config, const std::string& adapter) {
+  const auto json = engine::ReadJsonFile(config);
+  HEDDLE_CHECK(json.ok(), json.status().ToString());
+  const auto model = engine::DescribeConfig(*json, nlohmann::json::object(), config);
+  HEDDLE_CHECK(model.ok(), model.status().ToString());
+  for (int round = 0; round < 5; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto loaded = engine::LoadAdapter(
+        adapter, {.model = &*model, .page_bytes = 2 << 20, .max_rank = kernels::kMaxAdapterRank});
+    HEDDLE_CHECK(loaded.ok(), loaded.status().ToString());
+    const std::chrono::duration<double, std::milli> ms = std::chrono::steady_clock::now() - begin;
+    std::printf("%s: %.1f MB in %d pages (%.1f %% filled), %.1f ms\n",
+                loaded->summary.modules.c_str(), static_cast<double>(loaded->image->bytes()) / 1e6,
+                loaded->image->num_pages,
+                200.0 * static_cast<double>(loaded->summary.parameters) /
+                    static_cast<double>(loaded->image->bytes()),
+                ms.count());
+  }
+  return 0;
+}
+
 }  // namespace
 
 int Main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[1]) == "load") return TimeLoading(argv[2], argv[3]);
   const std::string shape = argc > 1 ? argv[1] : "tinyllama-1.1b";
   const std::string format = argc > 2 ? argv[2] : "q4_0";
   const int32_t rows = argc > 3 ? std::atoi(argv[3]) : 16;
