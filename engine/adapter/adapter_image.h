@@ -61,7 +61,7 @@ class AdapterImage {
   int64_t page_bytes = 0;
   int32_t num_pages = 0;
   std::vector<ImageFactors> factors;
-  std::unique_ptr<std::byte[]> content;  // [num_pages, page_bytes]
+  std::shared_ptr<std::byte[]> content;  // [num_pages, page_bytes]
 
   std::span<const std::byte> page(int32_t index) const {
     return {content.get() + index * page_bytes, static_cast<size_t>(page_bytes)};

@@ -2,13 +2,16 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "base/message.h"
 #include "base/status.h"
 #include "base/strings.h"
+#include "kernels/host_memory.h"
 
 namespace heddle::engine {
 namespace {
@@ -24,8 +27,17 @@ std::string ShapeText(const AdapterTensor& tensor) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::byte>> ReadWholeFile(const std::filesystem::path& path,
-                                                     int64_t max_bytes) {
+absl::StatusOr<OwnedBytes> AllocateBytes(int64_t size) {
+  OwnedBytes bytes;
+  HEDDLE_ASSIGN_OR_RETURN(std::shared_ptr<kernels::Buffer> buffer,
+                          kernels::AllocateHost(std::max<int64_t>(size, 1), "an adapter"));
+  auto* data = static_cast<std::byte*>(buffer->data());
+  bytes.data = std::shared_ptr<std::byte[]>(std::move(buffer), data);
+  bytes.size = static_cast<size_t>(size);
+  return bytes;
+}
+
+absl::StatusOr<OwnedBytes> ReadWholeFile(const std::filesystem::path& path, int64_t max_bytes) {
   struct stat found = {};
   if (::stat(path.c_str(), &found) != 0) {
     const std::string why = std::strerror(errno);
@@ -40,9 +52,9 @@ absl::StatusOr<std::vector<std::byte>> ReadWholeFile(const std::filesystem::path
                                                      "; adapters may have up to ",
                                                      base::ShowBytes(max_bytes)));
   }
-  std::vector<std::byte> bytes(static_cast<size_t>(size));
+  HEDDLE_ASSIGN_OR_RETURN(OwnedBytes bytes, AllocateBytes(size));
   std::ifstream in(path, std::ios::binary);
-  in.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
+  in.read(reinterpret_cast<char*>(bytes.data.get()), static_cast<std::streamsize>(size));
   if (!in || in.gcount() != size) {
     return absl::InvalidArgumentError(
         base::StrCat(path.string(), ": could not be read, or became shorter meanwhile"));

@@ -18,6 +18,17 @@
 
 namespace heddle::engine {
 
+// Large memory in huge pages where the system grants them: touching it for the first time otherwise
+// takes longer than converting an adapter.
+struct OwnedBytes {
+  std::shared_ptr<std::byte[]> data;
+  size_t size = 0;
+
+  std::span<const std::byte> span() const { return {data.get(), size}; }
+};
+// Zeros. RESOURCE_EXHAUSTED if the machine lacks the memory.
+absl::StatusOr<OwnedBytes> AllocateBytes(int64_t size);
+
 struct AdapterTensor {
   std::string name;
   kernels::DType dtype = kernels::DType::kF32;
@@ -37,7 +48,7 @@ struct AdapterModule {
 
 struct AdapterFile {
   std::string path;
-  std::vector<std::byte> bytes;  // of the tensors' file: a copy, since others may truncate the file
+  OwnedBytes bytes;  // of the tensors' file: a copy, since others may truncate the file
   bool is_gguf = false;
   std::string architecture;  // GGUF only
   // By the modules' names without PEFT's prefix: "model.layers.0.self_attn.q_proj", or
@@ -55,8 +66,7 @@ absl::StatusOr<AdapterFile> ReadPeftFolder(const std::filesystem::path& folder, 
 absl::StatusOr<AdapterFile> ReadGgufAdapter(const std::filesystem::path& path, int64_t max_bytes);
 
 // The whole file; INVALID_ARGUMENT if it changes meanwhile, RESOURCE_EXHAUSTED above max_bytes.
-absl::StatusOr<std::vector<std::byte>> ReadWholeFile(const std::filesystem::path& path,
-                                                     int64_t max_bytes);
+absl::StatusOr<OwnedBytes> ReadWholeFile(const std::filesystem::path& path, int64_t max_bytes);
 
 // Whether the factors fit each other: dimensions, rank, both there. INVALID_ARGUMENT names the
 // module.

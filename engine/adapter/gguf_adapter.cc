@@ -73,7 +73,7 @@ absl::StatusOr<AdapterFile> ReadGgufAdapter(const std::filesystem::path& path, i
   file.path = path.string();
   file.is_gguf = true;
   HEDDLE_ASSIGN_OR_RETURN(file.bytes, ReadWholeFile(path, max_bytes));
-  HEDDLE_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::Parse(file.bytes, file.path));
+  HEDDLE_ASSIGN_OR_RETURN(const GgufFile gguf, GgufFile::Parse(file.bytes.span(), file.path));
   HEDDLE_RETURN_IF_ERROR(CheckKind(gguf, file));
   HEDDLE_ASSIGN_OR_RETURN(const std::string_view architecture, gguf.String("general.architecture"));
   file.architecture = std::string(architecture);
@@ -97,7 +97,7 @@ absl::StatusOr<AdapterFile> ReadGgufAdapter(const std::filesystem::path& path, i
                           gguf.StringOr("general.base_model.0.name", ""));
   file.summary.format = "GGUF";
   file.summary.base = std::string(base);
-  file.summary.file_bytes = static_cast<int64_t>(file.bytes.size());
+  file.summary.file_bytes = static_cast<int64_t>(file.bytes.size);
   return file;
 }
 

@@ -75,6 +75,16 @@ bool AllFinite(DType dtype, std::span<const float> values) {
   return finite;
 }
 
+// Whether any of these BF16 values is a NaN or an infinity.
+bool HoldsNonFinite(const uint16_t* values, int64_t count) {
+  constexpr uint16_t kExponent = 0x7f80;
+  uint32_t found = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    found |= static_cast<uint32_t>((values[i] & kExponent) == kExponent);
+  }
+  return found != 0;
+}
+
 class Packer {
  public:
   explicit Packer(const AdapterTarget& target) : target_(target), placer_(target.page_bytes) {}
@@ -93,7 +103,8 @@ class Packer {
                                                        " in memory; adapters may take ",
                                                        base::ShowBytes(target_.max_bytes)));
     }
-    image->content = std::make_unique<std::byte[]>(static_cast<size_t>(image->bytes()));
+    HEDDLE_ASSIGN_OR_RETURN(OwnedBytes content, AllocateBytes(image->bytes()));
+    image->content = std::move(content.data);
     size_t next = 0;
     for (const PlacedModule& module : modules) {
       HEDDLE_RETURN_IF_ERROR(WriteModule(module, image.get(), &next));
@@ -154,6 +165,10 @@ class Packer {
     }
   }
 
+  static const std::byte* RowOf(const AdapterTensor& tensor, int64_t row) {
+    return tensor.data.data() + row * kernels::RowBytes(tensor.dtype, tensor.cols);
+  }
+
   std::byte* At(AdapterImage* image, const ImagePlace& place) const {
     return image->content.get() + place.page * target_.page_bytes + place.offset;
   }
@@ -170,22 +185,54 @@ class Packer {
 
   std::span<const float> Values(const AdapterTensor& tensor, int64_t row) {
     values_.resize(static_cast<size_t>(tensor.cols));
-    const auto row_bytes = static_cast<size_t>(kernels::RowBytes(tensor.dtype, tensor.cols));
-    kernels::DequantizeRow(tensor.dtype, tensor.data.data() + static_cast<size_t>(row) * row_bytes,
-                           tensor.cols, values_.data());
+    kernels::DequantizeRow(tensor.dtype, RowOf(tensor, row), tensor.cols, values_.data());
     return values_;
   }
 
   absl::Status WriteModule(const PlacedModule& module, AdapterImage* image, size_t* next) {
     const AdapterModule& own = *module.module;
     const ImageFactors& first = image->factors[*next];
+    const bool copies_a = own.a.dtype == DType::kBF16 && target_.dtype == DType::kBF16;
     for (int64_t j = 0; j < own.a.rows; ++j) {
+      if (copies_a) {
+        std::byte* to = RankRow(image, first.a, first.block_rows, j, own.a.cols);
+        std::memcpy(to, RowOf(own.a, j), static_cast<size_t>(RowBytes(own.a.cols)));
+        if (HoldsNonFinite(reinterpret_cast<const uint16_t*>(to), own.a.cols)) {
+          return NotFinite(own.a);
+        }
+        continue;
+      }
       const std::span<const float> row = Values(own.a, j);
       if (!AllFinite(target_.dtype, row)) return NotFinite(own.a);
       StoreRow(target_.dtype, row, RankRow(image, first.a, first.block_rows, j, own.a.cols));
     }
+    const bool copies_b = own.b.dtype == DType::kBF16 && target_.dtype == DType::kBF16;
     for (const ModulePart& part : module.place.parts) {
-      HEDDLE_RETURN_IF_ERROR(WriteB(own.b, part, image->factors[(*next)++], image));
+      const ImageFactors& factors = image->factors[(*next)++];
+      HEDDLE_RETURN_IF_ERROR(copies_b ? TransposeB(own.b, part, factors, image)
+                                      : WriteB(own.b, part, factors, image));
+    }
+    return absl::OkStatus();
+  }
+
+  // WriteB for values that stay as they are.
+  absl::Status TransposeB(const AdapterTensor& b, const ModulePart& part,
+                          const ImageFactors& factors, AdapterImage* image) {
+    const auto rows = static_cast<int64_t>(part.rows.size());
+    const int64_t rank = b.cols;
+    std::vector<uint16_t*> to(static_cast<size_t>(rank));
+    for (int64_t j = 0; j < rank; ++j) {
+      to[static_cast<size_t>(j)] =
+          reinterpret_cast<uint16_t*>(RankRow(image, factors.b, factors.block_rows, j, rows));
+    }
+    halves_.resize(static_cast<size_t>(rank));
+    for (int64_t i = 0; i < rows; ++i) {
+      std::memcpy(halves_.data(), RowOf(b, part.rows[static_cast<size_t>(i)]),
+                  static_cast<size_t>(2 * rank));
+      if (HoldsNonFinite(halves_.data(), rank)) return NotFinite(b);
+      for (int64_t j = 0; j < rank; ++j) {
+        to[static_cast<size_t>(j)][i] = halves_[static_cast<size_t>(j)];
+      }
     }
     return absl::OkStatus();
   }
@@ -218,6 +265,7 @@ class Packer {
   const AdapterTarget& target_;
   PagePlacer placer_;
   std::vector<float> values_, columns_;
+  std::vector<uint16_t> halves_;
 };
 
 }  // namespace

@@ -103,7 +103,7 @@ absl::StatusOr<AdapterFile> ReadPeftFolder(const std::filesystem::path& folder, 
   file.path = weights.string();
   HEDDLE_ASSIGN_OR_RETURN(file.bytes, ReadWholeFile(weights, max_bytes));
   HEDDLE_ASSIGN_OR_RETURN(const SafetensorsFile tensors,
-                          SafetensorsFile::Parse(file.bytes, file.path));
+                          SafetensorsFile::Parse(file.bytes.span(), file.path));
   for (const SafetensorsTensor& tensor : tensors.tensors()) {
     HEDDLE_RETURN_IF_ERROR(AddTensor(tensor, &file));
   }
@@ -113,7 +113,7 @@ absl::StatusOr<AdapterFile> ReadPeftFolder(const std::filesystem::path& folder, 
   }
   file.summary.format = "PEFT";
   file.summary.base = config.base();
-  file.summary.file_bytes = static_cast<int64_t>(file.bytes.size());
+  file.summary.file_bytes = static_cast<int64_t>(file.bytes.size);
   return file;
 }
 

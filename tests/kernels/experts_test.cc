@@ -4,6 +4,7 @@
 
 #include "catch2/catch.hpp"
 #include "kernels/device.h"
+#include "kernels/kv_element.h"
 #include "tests/kernels/testing.h"
 
 namespace heddle::kernels::test {
@@ -342,7 +343,8 @@ TEST_CASE("A cache of keys alone gets no values", "[kernels][kernel]") {
                       {.q = q.tensor(), .k = k.tensor(), .n_heads = 2, .cache = cache.view});
                 })
                 .ok());
-    const auto* keys = reinterpret_cast<const float*>(cache.keys.data()) + batch.kv_slot[1] * 8;
+    const auto* keys = reinterpret_cast<const float*>(cache.keys.data() +
+                                                      RowOffset(cache.view, batch.kv_slot[1], 0));
     CHECK(std::vector<float>(keys, keys + 8) == second);
   }
 }

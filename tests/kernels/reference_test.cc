@@ -73,8 +73,10 @@ TEST_CASE("Rotation by a quarter turn swaps the pairs of either layout", "[kerne
     // (a, b) becomes (-b, a): pairs (1, 3), (2, 4), or (1, 2), (3, 4).
     bool half = layout == RopeLayout::kHalf;
     CHECK(rotated == (half ? std::vector<float>{-3, -4, 1, 2} : std::vector<float>{-2, 1, -4, 3}));
-    const auto* keys = reinterpret_cast<const float*>(cache.keys.data()) + batch.kv_slot[0] * 4;
-    const auto* values = reinterpret_cast<const float*>(cache.values.data()) + batch.kv_slot[0] * 4;
+    const auto* keys = reinterpret_cast<const float*>(cache.keys.data() +
+                                                      RowOffset(cache.view, batch.kv_slot[0], 0));
+    const auto* values = reinterpret_cast<const float*>(cache.values.data() +
+                                                        RowOffset(cache.view, batch.kv_slot[0], 0));
     CHECK(keys[0] == (half ? -7 : -6));
     CHECK(values[3] == 12);
   }
@@ -83,8 +85,10 @@ TEST_CASE("Rotation by a quarter turn swaps the pairs of either layout", "[kerne
 TEST_CASE("Attention over two positions by hand, with a sink and a window", "[kernels][unit]") {
   TestBatch batch({{{1, 2}}});
   TestCache cache(DType::kF32, batch.num_pages, 16, 1, 1, 1);
-  auto* keys = reinterpret_cast<float*>(cache.keys.data()) + batch.span_page[0] * 16;
-  auto* values = reinterpret_cast<float*>(cache.values.data()) + batch.span_page[0] * 16;
+  auto* keys =
+      reinterpret_cast<float*>(cache.keys.data() + cache.view.PageOffset(batch.span_page[0]));
+  auto* values =
+      reinterpret_cast<float*>(cache.values.data() + cache.view.PageOffset(batch.span_page[0]));
   keys[0] = 0;
   keys[1] = std::log(3.0f);
   values[0] = 10;
@@ -138,7 +142,7 @@ TEST_CASE("8-bit floats of the KV cache have their specification's values", "[ke
 }
 
 TEST_CASE("A row of an int8 KV cache is scaled by its largest element", "[kernels][unit]") {
-  TestCache cache(DType::kInt8, 2, 4, 2, 4, 1);
+  TestCache cache(DType::kInt8, 2, 4, 2, 4, 2);  // pages are adjacent
   const float row[] = {127, -63.5f, 0.5f, 1.5f};
   float found[4];
   StoreKvRow(cache.view, cache.view.keys, 6, 1, row);
