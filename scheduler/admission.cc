@@ -100,7 +100,7 @@ void Admission::Admit(int32_t budget, PlannedStep* step) {
       waiting_.Skip(next);
       continue;
     }
-    if (!MakeRoom(*next, step)) {
+    if (!MakeRoom(next, step)) {
       next->tables.Drop(&parts_.pool);
       blocked_ = next->id;
       blocked_spare_ = PagesBeside(*next, *step);
@@ -152,8 +152,15 @@ bool Admission::MayFit(const Sequence& sequence, const PlannedStep& step) const 
 
 // Makes room for `next` by parking paused sequences, and then by preempting running sequences that
 // it may displace.
-bool Admission::MakeRoom(const Sequence& next, PlannedStep* step) {
+bool Admission::MakeRoom(Sequence* waiting, PlannedStep* step) {
+  const Sequence& next = *waiting;
   while (!FitsBeside(next, *step)) {
+    // With a window, a cached prefix may take more pages than computing it again does, and leave
+    // too few for the adapter.
+    if (parts_.running.empty() && !next.tables.empty()) {
+      parts_.prefixes.GiveUp(waiting);
+      continue;
+    }
     if (step->paused.empty() && !DisplacesLast(next)) return false;
     if (step->is_ahead) {
       step->needs_tokens = true;

@@ -83,7 +83,7 @@ class Admission {
   bool FitsBeside(const Sequence& sequence, const PlannedStep& step) const;
   bool MayFit(const Sequence& sequence, const PlannedStep& step) const;
   bool TakesCached(Sequence* next, const PlannedStep& step);
-  bool MakeRoom(const Sequence& next, PlannedStep* step);
+  bool MakeRoom(Sequence* waiting, PlannedStep* step);
   bool DisplacesLast(const Sequence& next) const;
   void MakeRunning(Sequence* sequence, PlannedStep* step);
   void PromoteOverdue(int64_t now_us);

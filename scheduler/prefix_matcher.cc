@@ -113,6 +113,12 @@ void PrefixMatcher::Take(Sequence* sequence, bool may_fetch) {
   if (TakePath(sequence, depth) && is_whole) TakePartial(sequence, wanted);
 }
 
+void PrefixMatcher::GiveUp(Sequence* sequence) {
+  sequence->tables.Drop(&pool_);
+  sequence->num_hashed_pages = 0;
+  sequence->chain = PrefixCache::EmptyHash(sequence->request->request.cache_space);
+}
+
 // Finds the nodes that hold the sequence's first full pages, as deep as they can be taken over.
 void PrefixMatcher::FindPath(const Sequence& sequence, int32_t wanted, bool may_fetch) {
   path_.clear();

@@ -35,6 +35,9 @@ class PrefixMatcher {
   // now, whatever is found.
   void Take(Sequence* sequence, bool may_fetch);
 
+  // Gives back what Take has found, as if it had found nothing.
+  void GiveUp(Sequence* sequence);
+
   // Makes the pages that `sequence` has filled with known tokens findable. If another sequence has
   // filled the same page first, its page replaces ours, which goes back to the pool.
   void Leave(Sequence* sequence);
