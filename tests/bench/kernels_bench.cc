@@ -162,6 +162,9 @@ void BenchLinear(State& state, DType dtype, int64_t rows, int64_t cols, bool gat
   });
 }
 
+// Blocks of TinyLlama's 22 layers in a page, keys and values.
+constexpr int64_t kStride = 44;
+
 // TinyLlama's heads: 32 query heads, 4 KV heads, 64 dimensions.
 void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_heads) {
   constexpr int32_t kDim = 64;
@@ -173,14 +176,21 @@ void BenchAttention(State& state, DType dtype, int32_t n_heads, int32_t n_kv_hea
   spec.sequences.assign(static_cast<size_t>(seqs), {rows, context});
   spec.page_tokens = page_tokens;
   TestBatch batch(spec);
-  TestCache cache(dtype, batch.num_pages, page_tokens, n_kv_heads, kDim, 1);
-  // In memory as the engine has it, which may be huge pages.
+  TestCache cache(dtype, batch.num_pages, page_tokens, n_kv_heads, kDim, /*seed=*/2);
+  // In memory as the engine has it, which may be huge pages: between a page's block and the next
+  // page's lie those of other layers.
+  const int64_t block = cache.view.block_bytes();
+  const int64_t stride = state.range(4) * block;
   std::unique_ptr<Buffer> storage[2];
   for (int i = 0; i < 2; ++i) {
     const std::vector<uint8_t>& source = i == 0 ? cache.keys : cache.values;
-    storage[i] = OrDie(TheBench().device->Allocate(static_cast<int64_t>(source.size())));
-    std::memcpy(storage[i]->data(), source.data(), source.size());
+    storage[i] = OrDie(TheBench().device->Allocate(batch.num_pages * stride));
+    for (int64_t page = 0; page < batch.num_pages; ++page) {
+      std::memcpy(static_cast<char*>(storage[i]->data()) + page * stride,
+                  source.data() + page * block, static_cast<size_t>(block));
+    }
   }
+  cache.view.page_stride = stride;
   cache.view.keys = storage[0]->data();
   cache.view.values = storage[1]->data();
   Random random(1);
@@ -347,11 +357,13 @@ void RegisterAll() {
       std::string name = "attention/" + std::string(type_name) + "/" + std::to_string(heads) + "_" +
                          std::to_string(kv_heads);
       Finish(benchmark::RegisterBenchmark(name.c_str(), BenchAttention, dtype, heads, kv_heads)
-                 ->ArgNames({"seqs", "rows", "context", "page"})
-                 ->Args({1, 1, 2048, 16})
-                 ->Args({16, 1, 2048, 16})
-                 ->Args({16, 1, 2048, 64})
-                 ->Args({1, 512, 512, 16}));
+                 ->ArgNames({"seqs", "rows", "context", "page", "stride"})
+                 ->Args({1, 1, 2048, 16, 1})
+                 ->Args({1, 1, 2048, 16, kStride})
+                 ->Args({16, 1, 2048, 16, 1})
+                 ->Args({16, 1, 2048, 16, kStride})
+                 ->Args({16, 1, 2048, 64, kStride})
+                 ->Args({1, 512, 512, 16, kStride}));
     }
   }
   Finish(benchmark::RegisterBenchmark("fork_join", BenchForkJoin));
