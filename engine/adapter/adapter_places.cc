@@ -1,5 +1,6 @@
 #include "engine/adapter/adapter_places.h"
 
+#include <iterator>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -16,6 +17,24 @@ constexpr std::string_view kWeight = ".weight";
 std::string_view ModuleOf(std::string_view tensor) {
   if (tensor.ends_with(kWeight)) tensor.remove_suffix(kWeight.size());
   return tensor;
+}
+
+// What may stand before a decoder's layers: names of wrappers, and of the decoder itself.
+constexpr std::string_view kWrappers[] = {"base_model.", "model.", "language_model.",
+                                          "transformer.", "gpt_neox."};
+
+// A module's name within the decoder. Checkpoints that were saved from the bare decoder have no
+// prefix, and those with more around it have others.
+std::string_view NameInDecoder(std::string_view module) {
+  for (size_t i = 0; i < std::size(kWrappers);) {
+    if (module.starts_with(kWrappers[i])) {
+      module.remove_prefix(kWrappers[i].size());
+      i = 0;
+    } else {
+      ++i;
+    }
+  }
+  return module;
 }
 
 int64_t KvRows(const AttentionSpec& attention) {
@@ -62,22 +81,25 @@ int64_t Inputs(const ModelSpec& spec, const LayerSpec& layer, AdapterSite site) 
 }  // namespace
 
 AdapterPlaces::AdapterPlaces(const ModelDescription& model, bool gguf_names)
-    : model_(model),
-      gguf_names_(gguf_names),
-      base_is_gguf_(HasGgufNames(model)),
-      names_(gguf_names ? GgufFileNames(model) : HuggingFaceNames(model)) {
-  for (int32_t layer = 0; layer < model.spec.n_layers(); ++layer) AddLayer(layer);
-  Refuse(names_.embed, "is the embedding");
-  Refuse(names_.lm_head, "is the output head");
+    : model_(model), gguf_names_(gguf_names), base_is_gguf_(HasGgufNames(model)) {
+  const std::vector<NameMap> maps =
+      gguf_names ? std::vector<NameMap>{GgufFileNames(model)} : HuggingFaceNames(model);
+  for (const NameMap& names : maps) {
+    qkv_by_kv_head_ = names.qkv_by_kv_head;
+    for (int32_t layer = 0; layer < model.spec.n_layers(); ++layer) AddLayer(names, layer);
+    Refuse(names.embed, "is the embedding");
+    Refuse(names.lm_head, "is the output head");
+  }
   Refuse(gguf_names ? "output.weight" : "lm_head.weight", "is the output head");
 }
 
-void AdapterPlaces::AddLayer(int32_t layer) {
+void AdapterPlaces::AddLayer(const NameMap& pattern, int32_t layer) {
   const LayerSpec& spec = model_.spec.layers[static_cast<size_t>(layer)];
-  const LayerNames names = names_.Layer(layer, spec);
+  const LayerNames names = pattern.Layer(layer, spec);
   const bool latent = spec.attention.mla.kv_rank > 0;
   const auto add = [&](const std::string& tensor, AdapterSite site, int32_t part) {
-    if (!tensor.empty()) entries_.emplace(ModuleOf(tensor), Entry{layer, site, part});
+    if (tensor.empty()) return;
+    entries_.emplace(NameInDecoder(ModuleOf(tensor)), Entry{layer, site, part});
   };
   if (latent) {
     add(names.q_a, AdapterSite::kQueryA, 0);
@@ -109,29 +131,19 @@ void AdapterPlaces::AddLayer(int32_t layer) {
 }
 
 void AdapterPlaces::Refuse(std::string_view tensor, std::string_view why) {
-  if (!tensor.empty()) refused_.emplace(ModuleOf(tensor), why);
+  if (!tensor.empty()) refused_.emplace(NameInDecoder(ModuleOf(tensor)), why);
 }
 
 absl::StatusOr<ModulePlace> AdapterPlaces::Find(std::string_view module) const {
-  // Checkpoints that were saved from the bare decoder, or with more around it, have other prefixes:
-  // leading parts of either name may be missing.
-  std::string_view rest = module;
-  while (true) {
-    for (const auto* prefix : {"", "model.", "transformer.", "gpt_neox."}) {
-      const std::string name = base::StrCat(prefix, rest);
-      if (const auto found = entries_.find(name); found != entries_.end()) {
-        return PlaceOf(found->second);
-      }
-      if (const auto found = refused_.find(name); found != refused_.end()) {
-        return absl::InvalidArgumentError(base::StrCat(
-            "module ", base::Quote(module), " ", found->second,
-            ", for which adapters are not supported; merge the adapter into its base with PEFT "
-            "(merge_and_unload) and serve the result"));
-      }
-    }
-    const size_t dot = rest.find('.');
-    if (dot == std::string_view::npos) break;
-    rest.remove_prefix(dot + 1);
+  const std::string_view name = NameInDecoder(module);
+  if (const auto found = entries_.find(name); found != entries_.end()) {
+    return PlaceOf(found->second);
+  }
+  if (const auto found = refused_.find(name); found != refused_.end()) {
+    return absl::InvalidArgumentError(base::StrCat(
+        "module ", base::Quote(module), " ", found->second,
+        ", for which adapters are not supported; merge the adapter into its base with PEFT "
+        "(merge_and_unload) and serve the result"));
   }
   return absl::InvalidArgumentError(
       base::StrCat("module ", base::Quote(module), " is not in the base, which has ", Known()));
@@ -169,7 +181,7 @@ std::vector<int32_t> AdapterPlaces::RowsOfPart(const Entry& entry, int32_t part,
   std::iota(rows.begin(), rows.end(), static_cast<int32_t>(first));
   const AttentionSpec& attention = model_.spec.layers[static_cast<size_t>(entry.layer)].attention;
   const int32_t dim = attention.head_dim;
-  if (entry.site == AdapterSite::kQkv && entry.part == kWhole && names_.qkv_by_kv_head) {
+  if (entry.site == AdapterSite::kQkv && entry.part == kWhole && qkv_by_kv_head_) {
     const int32_t group = attention.n_heads / attention.n_kv_heads;
     for (int32_t i = 0; i < static_cast<int32_t>(count); ++i) {
       const int32_t head = i / dim;

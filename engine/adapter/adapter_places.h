@@ -46,7 +46,7 @@ class AdapterPlaces {
   };
   static constexpr int32_t kWhole = -1;
 
-  void AddLayer(int32_t layer);
+  void AddLayer(const NameMap& pattern, int32_t layer);
   void Refuse(std::string_view tensor, std::string_view why);
   ModulePlace PlaceOf(const Entry& entry) const;
   std::vector<int32_t> RowsOfPart(const Entry& entry, int32_t part, int64_t first,
@@ -56,9 +56,10 @@ class AdapterPlaces {
   const ModelDescription& model_;
   bool gguf_names_;
   bool base_is_gguf_;
-  NameMap names_;                                            // those of the modules
-  std::map<std::string, Entry, std::less<>> entries_;        // by name without prefix and ".weight"
-  std::map<std::string, std::string, std::less<>> refused_;  // the same; why
+  bool qkv_by_kv_head_ = false;  // NameMap's, of the adapter's names
+  // By names within the decoder, without ".weight".
+  std::map<std::string, Entry, std::less<>> entries_;
+  std::map<std::string, std::string, std::less<>> refused_;  // why
 };
 
 }  // namespace heddle::engine

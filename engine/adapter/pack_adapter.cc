@@ -131,6 +131,13 @@ class Packer {
     }
     const int64_t fits = target_.page_bytes / kBlocksPerPage / RowBytes(longest);
     const auto block_rows = static_cast<int32_t>(std::clamp<int64_t>(fits, 1, rank));
+    const int64_t n_blocks = (rank + block_rows - 1) / block_rows;
+    if (n_blocks * kPointerBytes > target_.page_bytes) {
+      return absl::InvalidArgumentError(
+          base::StrCat("module ", base::Quote(module.name), " has ", n_blocks,
+                       " blocks of rank rows, too many ", "for a page of ",
+                       base::ShowBytes(target_.page_bytes), "; --page-tokens makes pages larger"));
+    }
     const std::vector<ImagePlace> a = PlaceBlocks(rank, block_rows, own.a.cols);
     for (const ModulePart& part : module.place.parts) {
       image->factors.push_back(

@@ -1,11 +1,13 @@
 #include "engine/adapter/peft_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/family/config_source.h"
+#include "engine/files/json_file.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
@@ -98,9 +100,27 @@ absl::Status CheckFields(std::string_view file, const nlohmann::json& config) {
   return CheckInit(file, config);
 }
 
+// The keys of the object under `key` in the order of the text, which is valid JSON.
+std::vector<std::string> KeysInOrder(std::string_view text, std::string_view key) {
+  std::vector<std::string> keys;
+  bool inside = false;
+  const auto visit = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+    if (event != nlohmann::json::parse_event_t::key) return true;
+    const auto& name = parsed.get_ref<const std::string&>();
+    if (depth == 1) inside = name == key;
+    if (depth == 2 && inside && std::find(keys.begin(), keys.end(), name) == keys.end()) {
+      keys.push_back(name);
+    }
+    return true;
+  };
+  if (nlohmann::json::parse(text, visit, /*allow_exceptions=*/false).is_discarded()) return {};
+  return keys;
+}
+
 }  // namespace
 
-absl::StatusOr<PeftConfig> PeftConfig::Parse(const nlohmann::json& config, std::string_view file) {
+absl::StatusOr<PeftConfig> PeftConfig::Parse(std::string_view text, std::string_view file) {
+  HEDDLE_ASSIGN_OR_RETURN(const nlohmann::json config, ParseJson(text, file));
   if (!config.is_object()) {
     return absl::InvalidArgumentError(base::StrCat(file, ": is no JSON object"));
   }
@@ -120,13 +140,15 @@ absl::StatusOr<PeftConfig> PeftConfig::Parse(const nlohmann::json& config, std::
   if (source.Find("use_rslora") != nullptr) {
     HEDDLE_ASSIGN_OR_RETURN(parsed.rslora_, source.Bool("use_rslora"));
   }
-  HEDDLE_RETURN_IF_ERROR(parsed.ParsePatterns(config, "alpha_pattern", &parsed.alpha_patterns_));
-  HEDDLE_RETURN_IF_ERROR(parsed.ParsePatterns(config, "rank_pattern", &parsed.rank_patterns_));
+  HEDDLE_RETURN_IF_ERROR(
+      parsed.ParsePatterns(config, text, "alpha_pattern", &parsed.alpha_patterns_));
+  HEDDLE_RETURN_IF_ERROR(
+      parsed.ParsePatterns(config, text, "rank_pattern", &parsed.rank_patterns_));
   return parsed;
 }
 
-absl::Status PeftConfig::ParsePatterns(const nlohmann::json& config, const char* key,
-                                       std::vector<Pattern>* patterns) {
+absl::Status PeftConfig::ParsePatterns(const nlohmann::json& config, std::string_view json,
+                                       const char* key, std::vector<Pattern>* patterns) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return absl::OkStatus();
   const auto error = [&](std::string_view what) {
@@ -134,7 +156,10 @@ absl::Status PeftConfig::ParsePatterns(const nlohmann::json& config, const char*
   };
   if (!found->is_object()) return error("is no object of numbers");
   if (found->size() > kMaxPatterns) return error("has too many entries");
-  for (const auto& [text, value] : found->items()) {
+  for (const std::string& text : KeysInOrder(json, key)) {
+    const auto entry = found->find(text);
+    if (entry == found->end()) continue;  // of another object under the same key, which came before
+    const nlohmann::json& value = *entry;
     if (!value.is_number()) return error(base::StrCat("holds no number for ", base::Quote(text)));
     if (text.size() > kMaxPatternLength) return error("has an entry that is too long");
     absl::StatusOr<text::Regex> regex =
@@ -148,27 +173,18 @@ absl::Status PeftConfig::ParsePatterns(const nlohmann::json& config, const char*
   return absl::OkStatus();
 }
 
-// PEFT takes the first entry that matches, in the order of the file, which is lost here: several
-// that agree are one.
+// PEFT takes the first entry that matches, in the order of the file.
 absl::StatusOr<double> PeftConfig::ValueOf(const std::vector<Pattern>& patterns,
-                                           std::string_view module, double otherwise) const {
-  const Pattern* first = nullptr;
+                                           std::string_view module, double otherwise) {
   for (const Pattern& pattern : patterns) {
     bool matches = false;
     HEDDLE_RETURN_IF_ERROR(pattern.regex.ForEachMatch(module, [&](size_t, size_t) {
       matches = true;
       return absl::OkStatus();
     }));
-    if (!matches) continue;
-    if (first != nullptr && first->value != pattern.value) {
-      return absl::InvalidArgumentError(
-          base::StrCat(file_, ": the patterns ", base::Quote(first->text), " and ",
-                       base::Quote(pattern.text), " both match ", base::Quote(module),
-                       " and have different values; make them exclude each other"));
-    }
-    first = &pattern;
+    if (matches) return pattern.value;
   }
-  return first == nullptr ? otherwise : first->value;
+  return otherwise;
 }
 
 absl::StatusOr<float> PeftConfig::Scale(std::string_view module, int32_t rank) const {

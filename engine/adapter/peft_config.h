@@ -17,9 +17,9 @@ namespace heddle::engine {
 
 class PeftConfig {
  public:
-  // `file` stands for the path in messages. INVALID_ARGUMENT for a field that is malformed, or that
-  // would change the answers and is not supported; the message names it.
-  static absl::StatusOr<PeftConfig> Parse(const nlohmann::json& config, std::string_view file);
+  // Of the file's text; `file` stands for its path in messages. INVALID_ARGUMENT for a field that
+  // is malformed, or that would change the answers and is not supported; the message names it.
+  static absl::StatusOr<PeftConfig> Parse(std::string_view text, std::string_view file);
 
   // The factor of a module's product, whose factors have `rank`.
   absl::StatusOr<float> Scale(std::string_view module, int32_t rank) const;
@@ -33,17 +33,17 @@ class PeftConfig {
     double value;
   };
   PeftConfig() = default;
-  absl::Status ParsePatterns(const nlohmann::json& config, const char* key,
+  absl::Status ParsePatterns(const nlohmann::json& config, std::string_view json, const char* key,
                              std::vector<Pattern>* patterns);
-  absl::StatusOr<double> ValueOf(const std::vector<Pattern>& patterns, std::string_view module,
-                                 double otherwise) const;
+  static absl::StatusOr<double> ValueOf(const std::vector<Pattern>& patterns,
+                                        std::string_view module, double otherwise);
 
   std::string file_;
   std::string base_;
   double alpha_ = 8;
   double rank_ = 8;
   bool rslora_ = false;
-  std::vector<Pattern> alpha_patterns_, rank_patterns_;
+  std::vector<Pattern> alpha_patterns_, rank_patterns_;  // in the order of the file
 };
 
 }  // namespace heddle::engine

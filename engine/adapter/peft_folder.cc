@@ -7,9 +7,7 @@
 #include "engine/adapter/adapter_tensors.h"
 #include "engine/adapter/peft_config.h"
 #include "engine/files/checkpoint.h"
-#include "engine/files/json_file.h"
 #include "engine/files/safetensors.h"
-#include "nlohmann/json.hpp"
 
 namespace heddle::engine {
 namespace {
@@ -94,8 +92,11 @@ absl::Status NoWeights(const std::filesystem::path& folder) {
 
 absl::StatusOr<AdapterFile> ReadPeftFolder(const std::filesystem::path& folder, int64_t max_bytes) {
   const std::filesystem::path config_path = folder / "adapter_config.json";
-  HEDDLE_ASSIGN_OR_RETURN(const nlohmann::json json, ReadJsonFile(config_path, kMaxConfigBytes));
-  HEDDLE_ASSIGN_OR_RETURN(const PeftConfig config, PeftConfig::Parse(json, config_path.string()));
+  HEDDLE_ASSIGN_OR_RETURN(const OwnedBytes text, ReadWholeFile(config_path, kMaxConfigBytes));
+  HEDDLE_ASSIGN_OR_RETURN(
+      const PeftConfig config,
+      PeftConfig::Parse({reinterpret_cast<const char*>(text.span().data()), text.size},
+                        config_path.string()));
   const std::filesystem::path weights = folder / "adapter_model.safetensors";
   std::error_code error;
   if (!std::filesystem::exists(weights, error)) return NoWeights(folder);

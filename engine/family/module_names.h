@@ -2,6 +2,9 @@
 // in both.
 #pragma once
 
+#include <string_view>
+#include <vector>
+
 #include "engine/family/model_description.h"
 
 namespace heddle::engine {
@@ -9,9 +12,10 @@ namespace heddle::engine {
 // Whether the description is that of a GGUF file.
 bool HasGgufNames(const ModelDescription& model);
 
-// The patterns of the family's names in safetensors, with or without the family's prefix, and in
-// GGUF files.
-NameMap HuggingFaceNames(const ModelDescription& model);
+// The patterns of the family's names in safetensors, with or without the family's prefix. Where
+// releases of transformers differ in the names of a router, there are several.
+std::vector<NameMap> HuggingFaceNames(const ModelDescription& model);
+// Those in GGUF files.
 NameMap GgufFileNames(const ModelDescription& model);
 
 // Whether rows of q and k in the family's GGUF files are permuted for interleaved pairs.
