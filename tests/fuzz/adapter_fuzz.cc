@@ -1,0 +1,152 @@
+// Any bytes as an adapter for small bases of several kinds: read, placed and packed into pages, and
+// all places of the image checked. The input is one byte that chooses the format, the base, the
+// type and the pages' size; then either a GGUF file, or adapter_config.json, a byte 0 and
+// adapter_model.safetensors.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/check.h"
+#include "engine/adapter/load_adapter.h"
+#include "engine/family/model_description.h"
+#include "nlohmann/json.hpp"
+
+namespace {
+
+using heddle::engine::AdapterImage;
+using heddle::engine::ImageFactors;
+using heddle::engine::ImagePlace;
+using heddle::engine::ModelDescription;
+
+constexpr int32_t kMaxRank = 16;
+constexpr int64_t kMaxImageBytes = 1 << 20;
+
+// A folder for this process, deleted at its end.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "adapter-fuzz-XXXXXX").string();
+    HEDDLE_CHECK(::mkdtemp(name.data()) != nullptr, "cannot make a temporary folder");
+    path_ = name;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path Write(const char* name, std::string_view bytes) const {
+    // Some file systems write a file to disk when it is truncated.
+    std::error_code ignored;
+    std::filesystem::remove(path_ / name, ignored);
+    std::ofstream out(path_ / name, std::ios::binary);
+    out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    return path_ / name;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+ModelDescription Describe(const nlohmann::json& config) {
+  auto model = heddle::engine::DescribeConfig(config, nlohmann::json::object(), "config.json");
+  HEDDLE_CHECK(model.ok(), model.status().ToString());
+  return *std::move(model);
+}
+
+// Separate and fused matrices, rows grouped by head, latent attention with experts.
+std::vector<ModelDescription> Bases() {
+  const auto with = [](nlohmann::json config, const nlohmann::json& more) {
+    config.update(more);
+    return config;
+  };
+  const nlohmann::json llama = {{"architectures", {"LlamaForCausalLM"}},
+                                {"model_type", "llama"},
+                                {"vocab_size", 16},
+                                {"hidden_size", 16},
+                                {"intermediate_size", 24},
+                                {"num_hidden_layers", 2},
+                                {"num_attention_heads", 2},
+                                {"num_key_value_heads", 1},
+                                {"max_position_embeddings", 32}};
+  return {Describe(llama),
+          Describe(with(llama, {{"architectures", {"Phi3ForCausalLM"}}, {"model_type", "phi3"}})),
+          Describe(with(llama, {{"architectures", {"GPTNeoXForCausalLM"}},
+                                {"model_type", "gpt_neox"},
+                                {"hidden_act", "gelu"},
+                                {"rotary_pct", 0.5}})),
+          Describe(with(llama, {{"architectures", {"DeepseekV2ForCausalLM"}},
+                                {"model_type", "deepseek_v2"},
+                                {"num_key_value_heads", 2},
+                                {"kv_lora_rank", 8},
+                                {"q_lora_rank", 8},
+                                {"qk_nope_head_dim", 8},
+                                {"qk_rope_head_dim", 4},
+                                {"v_head_dim", 8},
+                                {"moe_intermediate_size", 8},
+                                {"n_routed_experts", 4},
+                                {"num_experts_per_tok", 2},
+                                {"n_shared_experts", 1},
+                                {"first_k_dense_replace", 1},
+                                {"topk_method", "greedy"},
+                                {"norm_topk_prob", false}}))};
+}
+
+void CheckPlace(const AdapterImage& image, const ImagePlace& place, int64_t bytes) {
+  HEDDLE_CHECK(place.page >= 0 && place.page < image.num_pages, "a place is in no page");
+  HEDDLE_CHECK(place.offset >= 0 && place.offset + bytes <= image.page_bytes,
+               "a place is not within its page");
+}
+
+void CheckImage(const AdapterImage& image) {
+  HEDDLE_CHECK(image.bytes() <= kMaxImageBytes, "an image is larger than the limit");
+  for (const ImageFactors& factors : image.factors) {
+    HEDDLE_CHECK(factors.rank > 0 && factors.rank <= kMaxRank && factors.block_rows > 0,
+                 "factors have a rank that the limit does not allow");
+    const auto n_blocks =
+        static_cast<size_t>((factors.rank + factors.block_rows - 1) / factors.block_rows);
+    HEDDLE_CHECK(factors.a.size() == n_blocks && factors.b.size() == n_blocks,
+                 "factors have blocks for another rank");
+    for (const auto* blocks : {&factors.a, &factors.b}) {
+      for (const ImagePlace& place : *blocks) CheckPlace(image, place, 16);
+    }
+    CheckPlace(image, factors.a_table, static_cast<int64_t>(n_blocks) * 8);
+    CheckPlace(image, factors.b_table, static_cast<int64_t>(n_blocks) * 8);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const Folder folder;
+  static const std::vector<ModelDescription> bases = Bases();
+  constexpr heddle::kernels::DType kTypes[] = {
+      heddle::kernels::DType::kBF16, heddle::kernels::DType::kF16, heddle::kernels::DType::kF32};
+  constexpr int64_t kPageBytes[] = {64, 256, 4096};
+  if (size == 0) return 0;
+  const int choice = data[0];
+  std::string_view bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  std::filesystem::path path = folder.path();
+  if (choice % 2 == 0) {
+    const size_t config_size = std::min(bytes.find('\0'), bytes.size());
+    folder.Write("adapter_config.json", bytes.substr(0, config_size));
+    bytes.remove_prefix(std::min(config_size + 1, bytes.size()));
+    folder.Write("adapter_model.safetensors", bytes);
+  } else {
+    path = folder.Write("adapter.gguf", bytes);
+    (void)heddle::engine::IsAdapter(path);
+  }
+  const auto loaded =
+      heddle::engine::LoadAdapter(path, {.model = &bases[static_cast<size_t>(choice / 2 % 4)],
+                                         .dtype = kTypes[choice / 8 % 3],
+                                         .page_bytes = kPageBytes[choice / 24 % 3],
+                                         .max_rank = kMaxRank,
+                                         .max_bytes = kMaxImageBytes});
+  if (loaded.ok()) CheckImage(*loaded->image);
+  return 0;
+}
