@@ -38,6 +38,17 @@ bool ParseDigest(std::string_view hex, std::array<unsigned char, 32>* digest) {
   return true;
 }
 
+// The names in "a,b"; empty names are skipped.
+std::shared_ptr<const std::vector<std::string>> ParseNames(std::string_view list) {
+  auto names = std::make_shared<std::vector<std::string>>();
+  while (!list.empty()) {
+    const size_t comma = std::min(list.find(','), list.size());
+    if (comma > 0) names->emplace_back(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return names;
+}
+
 absl::Status ParseAttribute(std::string_view word, ApiKey* key) {
   if (word == "admin") {
     key->admin = true;
@@ -45,6 +56,10 @@ absl::Status ParseAttribute(std::string_view word, ApiKey* key) {
   }
   const size_t equals = std::min(word.find('='), word.size());
   const std::string_view name = word.substr(0, equals);
+  if (name == "adapters" && equals < word.size()) {
+    key->adapters = ParseNames(word.substr(equals + 1));
+    return absl::OkStatus();
+  }
   int64_t* limit = name == "requests_per_minute" ? &key->limits.requests_per_minute
                    : name == "tokens_per_minute" ? &key->limits.tokens_per_minute
                    : name == "concurrency"       ? &key->limits.concurrency
@@ -53,7 +68,7 @@ absl::Status ParseAttribute(std::string_view word, ApiKey* key) {
     return absl::InvalidArgumentError(
         base::StrCat(base::Quote(word),
                      " is none of admin, requests_per_minute=N, tokens_per_minute=N, "
-                     "concurrency=N"));
+                     "concurrency=N, adapters=NAME,..."));
   }
   const std::string_view digits = word.substr(equals + 1);
   auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *limit);

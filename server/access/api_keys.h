@@ -2,13 +2,14 @@
 // memory of a running server holds a key that could be used elsewhere.
 //
 // Key file: one key per line, `NAME SHA256 [requests_per_minute=N] [tokens_per_minute=N]
-// [concurrency=N] [admin]`; empty lines and lines that begin with # are skipped. docs/security.md
-// shows how to make a key and its digest.
-// Thread-safety: a KeyRing is immutable; any thread may use it.
+// [concurrency=N] [adapters=NAME[,NAME...]] [admin]`; empty lines and lines that begin with # are
+// skipped. docs/security.md shows how to make a key and its digest. Thread-safety: a KeyRing is
+// immutable; any thread may use it.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -31,6 +32,8 @@ struct ApiKey {
   std::array<unsigned char, 32> sha256{};
   bool admin = false;  // may see data of other clients: /debug
   KeyLimits limits;
+  // Names of the LoRA adapters that it may use; nullptr: all.
+  std::shared_ptr<const std::vector<std::string>> adapters;
 };
 
 // The digest of a key in the form of the Authorization header.

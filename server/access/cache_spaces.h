@@ -20,8 +20,9 @@ class CacheSpaces {
 
   bool per_key() const { return per_key_; }
 
-  // The space of a request of the tenant (0: without key) and the salt (0: without salt).
-  uint64_t Of(uint64_t tenant, uint64_t salt) const;
+  // The space of a request of the tenant (0: without key), the salt (0: without salt), and the
+  // adapter (its id; 0: the base model) with its scale.
+  uint64_t Of(uint64_t tenant, uint64_t salt, uint64_t adapter = 0, float scale = 1) const;
 
  private:
   bool per_key_;

@@ -18,10 +18,18 @@ namespace heddle::server {
 // The field name under which clients get a model's reasoning.
 enum class ReasoningField : uint8_t { kReasoningContent, kReasoning, kBoth, kNone };
 
+// What answers a request.
+struct ModelChoice {
+  std::string shown;    // name of the model in the answer
+  std::string adapter;  // name of the LoRA adapter; empty: the base model
+  float scale = 1;      // of the adapter, beside its own
+};
+
 enum class Endpoint : uint8_t { kCompletion, kChat };
 
 struct ApiRequest {
   Endpoint endpoint = Endpoint::kCompletion;
+  ModelChoice model;
   bool stream = false;
   bool include_usage = false;
   bool echo = false;

@@ -168,7 +168,10 @@ std::string MessagesFormat::Body(std::span<const ChoiceResult> choices, const Us
 void MessagesFormat::WriteMessage(const ChoiceResult* result, const Usage& usage,
                                   JsonWriter* json) const {
   json->BeginObject().Member("id", base::StrCat("msg_", unique_)).Member("type", "message");
-  json->Member("role", "assistant").Member("model", model_->id).Key("content").BeginArray();
+  json->Member("role", "assistant")
+      .Member("model", request_->model.shown)
+      .Key("content")
+      .BeginArray();
   if (result != nullptr) {
     for (const OutputPiece& piece : result->pieces) {
       // The input of a call that was cut off by the length limit is not an object.

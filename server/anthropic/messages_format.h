@@ -18,9 +18,9 @@ class JsonWriter;
 
 class MessagesFormat final : public AnswerFormat {
  public:
-  // `unique` makes this answer's ids unique. `model` outlives the format.
-  MessagesFormat(const ServedModel* model, std::string unique)
-      : model_(model), unique_(std::move(unique)) {}
+  // `unique` makes this answer's ids unique. `request` outlives the format.
+  MessagesFormat(const ApiRequest* request, std::string unique)
+      : request_(request), unique_(std::move(unique)) {}
 
   void Begin(const Usage& so_far, std::string* frames) override;
   void BeginChoice(size_t, std::string*) override {}
@@ -42,7 +42,7 @@ class MessagesFormat final : public AnswerFormat {
   void WriteBlock(const OutputPiece& piece, bool begun_only, JsonWriter* json) const;
   void WriteMessage(const ChoiceResult* result, const Usage& usage, JsonWriter* json) const;
 
-  const ServedModel* model_;
+  const ApiRequest* request_;
   std::string unique_;
   mutable size_t n_calls_ = 0;  // calls named so far
   size_t n_blocks_ = 0;         // blocks begun so far

@@ -138,8 +138,15 @@ std::shared_ptr<Exchange> ApiHandler::Prepare(RouteId route, uint64_t tenant, Ht
 }
 
 RequestContext ApiHandler::NewRequestContext(uint64_t tenant) {
-  return {context_->dependencies.model, context_->dependencies.codec, random_(),
-          context_->options.policy, tenant};
+  RequestContext context{context_->dependencies.model, context_->dependencies.codec, random_(),
+                         context_->options.policy, tenant};
+  context.adapters.registry = context_->dependencies.adapters;
+  if (tenant != 0) {
+    const std::shared_ptr<const AccessTable::Snapshot> keys = context_->access.current();
+    const AccessTable::Entry* entry = keys->OfTenant(tenant);
+    if (entry != nullptr) context.adapters.allowed = entry->key.adapters;
+  }
+  return context;
 }
 
 HttpResponse ApiHandler::Refuse(const absl::Status& status, std::string_view path) const {

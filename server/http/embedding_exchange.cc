@@ -16,8 +16,8 @@ constexpr size_t kMaxAtOnce = 128;
 
 EmbeddingExchange::EmbeddingExchange(ServerContext* context, EmbeddingRequest request,
                                      AnswerIdentity identity, ResponseWriter* writer,
-                                     Clock::time_point received)
-    : EngineExchange(context, writer, received),
+                                     Clock::time_point received, scheduler::AdapterUse adapter)
+    : EngineExchange(context, writer, received, std::move(adapter)),
       request_(std::move(request)),
       identity_(std::move(identity)),
       embeddings_(request_.generations.size()),
@@ -69,9 +69,8 @@ void EmbeddingExchange::Finish() {
     writer_->record().prompt_tokens += static_cast<int64_t>(generation.prompt.size());
   }
   context_->dependencies.metrics->CountTokens(writer_->record().prompt_tokens, 0, 0);
-  HttpResponse response =
-      JsonResponse(EmbeddingBody(request_, *context_->dependencies.model, std::move(embeddings_),
-                                 identity_.unique, identity_.created));
+  HttpResponse response = JsonResponse(
+      EmbeddingBody(request_, std::move(embeddings_), identity_.unique, identity_.created));
   AddCorsHeaders(context_->options.cors_origin, &response);
   ended_ = true;
   writer_->Send(std::move(response));

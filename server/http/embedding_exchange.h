@@ -17,7 +17,8 @@ class EmbeddingExchange final : public EngineExchange,
  public:
   // `context` and `writer` outlive the exchange's activity (exchange.h).
   EmbeddingExchange(ServerContext* context, EmbeddingRequest request, AnswerIdentity identity,
-                    ResponseWriter* writer, Clock::time_point received);
+                    ResponseWriter* writer, Clock::time_point received,
+                    scheduler::AdapterUse adapter);
 
   // Submits the first texts to the engine; each finished one makes room for the next, so that a
   // long list fits a short queue and others get their turn. After an error nothing is left there,

@@ -9,7 +9,10 @@ namespace heddle::server {
 
 absl::Status EngineExchange::SubmitToEngine(GenerationRequest generation, EventSink sink) {
   GenerationService* service = context_->dependencies.generation;
-  generation.cache_space = context_->cache_spaces->Of(generation.tenant, generation.cache_space);
+  generation.adapter = adapter_;
+  generation.cache_space =
+      context_->cache_spaces->Of(generation.tenant, generation.cache_space,
+                                 static_cast<uint64_t>(adapter_.id), adapter_.scale);
   generation.id = service->NextId();
   generation.label = writer_->record().request_id;
   const RequestId id = generation.id;

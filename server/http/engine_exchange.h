@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,8 +23,9 @@ class EngineExchange : public Exchange, public EventReceiver {
 
  protected:
   // `context` and `writer` outlive the exchange's activity (exchange.h).
-  EngineExchange(ServerContext* context, ResponseWriter* writer, Clock::time_point received)
-      : context_(context), writer_(writer), received_(received) {}
+  EngineExchange(ServerContext* context, ResponseWriter* writer, Clock::time_point received,
+                 scheduler::AdapterUse adapter)
+      : context_(context), writer_(writer), received_(received), adapter_(std::move(adapter)) {}
 
   // Submits a generation to the engine under a new id, which is appended to ids_.
   absl::Status SubmitToEngine(GenerationRequest generation, EventSink sink);
@@ -47,6 +49,8 @@ class EngineExchange : public Exchange, public EventReceiver {
 
  private:
   void FailByException(const absl::Status& status);
+
+  const scheduler::AdapterUse adapter_;  // of all generations
 };
 
 }  // namespace heddle::server

@@ -8,8 +8,8 @@ namespace heddle::server {
 GenerationExchange::GenerationExchange(ServerContext* context,
                                        std::unique_ptr<const ApiRequest> request,
                                        std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
-                                       Clock::time_point received)
-    : EngineExchange(context, writer, received),
+                                       Clock::time_point received, scheduler::AdapterUse adapter)
+    : EngineExchange(context, writer, received, std::move(adapter)),
       request_(std::move(request)),
       answer_(request_.get(), context->dependencies.codec, std::move(format)),
       last_token_(request_->num_branches()) {}

@@ -20,7 +20,7 @@ class GenerationExchange final : public EngineExchange,
   // `format` may keep a pointer to `request`, which lives as long.
   GenerationExchange(ServerContext* context, std::unique_ptr<const ApiRequest> request,
                      std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
-                     Clock::time_point received);
+                     Clock::time_point received, scheduler::AdapterUse adapter);
 
   // Submits everything to the engine. After an error nothing is left there, and nothing was sent.
   absl::Status Submit(EventInbox* inbox);

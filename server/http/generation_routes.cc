@@ -46,7 +46,7 @@ absl::StatusOr<Generation> MessagesGeneration(std::string_view body, const Reque
                                               AnswerIdentity identity) {
   HEDDLE_ASSIGN_OR_RETURN(ApiRequest parsed, ParseMessagesRequest(body, context));
   auto request = std::make_unique<const ApiRequest>(std::move(parsed));
-  auto format = std::make_unique<MessagesFormat>(context.model, std::move(identity.unique));
+  auto format = std::make_unique<MessagesFormat>(request.get(), std::move(identity.unique));
   return Generation{std::move(request), std::move(format)};
 }
 

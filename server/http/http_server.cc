@@ -95,8 +95,8 @@ std::vector<ApiKey> AllKeys(const HttpServerOptions& options,
                             const std::vector<ApiKey>& hashed_keys) {
   std::vector<ApiKey> keys;
   auto add = [&keys](std::string_view kind, const std::string& key, bool admin, KeyLimits limits) {
-    keys.push_back(
-        {std::string(kind) + "-" + std::to_string(keys.size() + 1), HashKey(key), admin, limits});
+    keys.push_back({std::string(kind) + "-" + std::to_string(keys.size() + 1), HashKey(key), admin,
+                    limits, nullptr});
   };
   for (const std::string& key : options.api_keys) add("key", key, false, options.key_limits);
   for (const std::string& key : options.admin_keys) add("admin", key, true, {});

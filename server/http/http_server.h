@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "server/access/api_keys.h"
+#include "server/adapters/adapter_registry.h"
 #include "server/generation.h"
 #include "server/http/body_budget.h"
 #include "server/http/exchange.h"
@@ -80,8 +81,9 @@ struct HttpDependencies {
   const ServedModel* model = nullptr;
   ServerMetrics* metrics = nullptr;
   const Logger* log = nullptr;
-  const TlsContext* tls = nullptr;  // nullptr: plain HTTP
-  SpanExporter* spans = nullptr;    // nullptr: no spans
+  const TlsContext* tls = nullptr;      // nullptr: plain HTTP
+  SpanExporter* spans = nullptr;        // nullptr: no spans
+  AdapterRegistry* adapters = nullptr;  // nullptr: the base model alone
 };
 
 class HttpServer {

@@ -12,7 +12,6 @@
 #include "server/http/response_routes.h"
 #include "server/http/responses.h"
 #include "server/json_writer.h"
-#include "server/openai/tokenize.h"
 
 namespace heddle::server {
 namespace {
@@ -50,10 +49,6 @@ absl::StatusOr<std::string> JsonOf(const RouteMatch& match, uint64_t tenant,
                                    const HttpRequest& request, ServerContext* server) {
   const GenerationService& generation = *server->dependencies.generation;
   switch (match.route->id) {
-    case RouteId::kModels:
-      return ModelList(*server->dependencies.model);
-    case RouteId::kModel:
-      return ModelCard(match.parameter, *server->dependencies.model);
     case RouteId::kDebugRequests:
       return RequestsJson(generation);
     case RouteId::kDebugRequest:

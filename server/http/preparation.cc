@@ -29,13 +29,15 @@ class GenerationPreparation final : public Preparation {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::shared_ptr<Exchange>> Begin() override {
+  absl::StatusOr<std::shared_ptr<Exchange>> Begin(scheduler::AdapterUse adapter) override {
     auto exchange = std::make_shared<GenerationExchange>(
         parts_.server, std::move(generation_.request), std::move(generation_.format), parts_.writer,
-        parts_.request.received);
+        parts_.request.received, std::move(adapter));
     HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
     return exchange;
   }
+
+  const ModelChoice* model() const override { return &generation_.request->model; }
 
  private:
   PreparationParts parts_;
@@ -58,13 +60,15 @@ class EmbeddingPreparation final : public Preparation {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::shared_ptr<Exchange>> Begin() override {
-    auto exchange = std::make_shared<EmbeddingExchange>(parts_.server, std::move(parsed_),
-                                                        std::move(parts_.identity), parts_.writer,
-                                                        parts_.request.received);
+  absl::StatusOr<std::shared_ptr<Exchange>> Begin(scheduler::AdapterUse adapter) override {
+    auto exchange = std::make_shared<EmbeddingExchange>(
+        parts_.server, std::move(parsed_), std::move(parts_.identity), parts_.writer,
+        parts_.request.received, std::move(adapter));
     HEDDLE_RETURN_IF_ERROR(exchange->Submit(parts_.inbox));
     return exchange;
   }
+
+  const ModelChoice* model() const override { return &parsed_.model; }
 
  private:
   PreparationParts parts_;
@@ -86,7 +90,7 @@ class AnswerPreparation final : public Preparation {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::shared_ptr<Exchange>> Begin() override {
+  absl::StatusOr<std::shared_ptr<Exchange>> Begin(scheduler::AdapterUse) override {
     AddCorsHeaders(parts_.server->options.cors_origin, &response_);
     parts_.writer->Send(std::move(response_));
     return nullptr;
@@ -102,13 +106,26 @@ class AnswerPreparation final : public Preparation {
 
 bool NeedsPreparation(RouteId id) {
   return IsGenerationRoute(id) || id == RouteId::kTokenize || id == RouteId::kDetokenize ||
-         id == RouteId::kCountTokens || id == RouteId::kInputTokens;
+         id == RouteId::kCountTokens || id == RouteId::kInputTokens || id == RouteId::kModels ||
+         id == RouteId::kModel;
 }
 
 std::unique_ptr<Preparation> MakePreparation(PreparationParts parts) {
   switch (parts.route) {
     case RouteId::kTokenize:
       return std::make_unique<AnswerPreparation>(std::move(parts), Tokenize);
+    case RouteId::kModels:
+      return std::make_unique<AnswerPreparation>(
+          std::move(parts),
+          [](std::string_view, const RequestContext& context) { return ModelList(context); });
+    case RouteId::kModel: {
+      const RouteMatch match = MatchRoute(parts.request.method, parts.request.path);
+      return std::make_unique<AnswerPreparation>(
+          std::move(parts),
+          [name = std::string(match.parameter)](std::string_view, const RequestContext& context) {
+            return ModelCard(name, context);
+          });
+    }
     case RouteId::kDetokenize:
       return std::make_unique<AnswerPreparation>(std::move(parts), Detokenize);
     case RouteId::kCountTokens:

@@ -24,7 +24,11 @@ class Preparation {
 
   // Called after Read has returned OK, on the request's I/O thread: answers (returns nullptr), or
   // returns the exchange that will. After an error nothing was sent.
-  virtual absl::StatusOr<std::shared_ptr<Exchange>> Begin() = 0;
+  // REQUIRES: `adapter` is what model() names.
+  virtual absl::StatusOr<std::shared_ptr<Exchange>> Begin(scheduler::AdapterUse adapter) = 0;
+
+  // What the request is for; nullptr: it does not run. REQUIRES: Read has returned OK.
+  virtual const ModelChoice* model() const { return nullptr; }
 };
 
 // The inputs of any preparation. `server`, `inbox` and `writer` outlive the request.

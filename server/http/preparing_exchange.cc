@@ -2,11 +2,15 @@
 
 #include <utility>
 
+#include "base/message.h"
 #include "base/status.h"
 #include "server/http/request_guard.h"
+#include "server/retry_after.h"
 
 namespace heddle::server {
 namespace {
+
+constexpr double kAdapterRetrySeconds = 5;
 
 double SecondsFrom(Clock::time_point time) {
   return std::chrono::duration<double>(Clock::now() - time).count();
@@ -76,8 +80,44 @@ PrepareTask::Next PreparingExchange::Run(const PrepareTurn& turn) {
 
 void PreparingExchange::OnRead(const absl::Status& read) {
   if (ended_) return;
-  const absl::Status status = Guarded(server_->dependencies, "begin", request_id_,
-                                      [this, &read] { return BeginAnswer(read); });
+  if (read.ok()) writer_->record().prepared_seconds = SecondsFrom(received_);
+  server_->dependencies.metrics->ObservePreparation(waited_seconds_, spent_seconds_);
+  const ModelChoice* model = read.ok() ? preparation_->model() : nullptr;
+  if (model != nullptr && !model->adapter.empty()) {
+    WaitForAdapter(*model);
+  } else {
+    BeginAnswer(read, {});
+  }
+}
+
+void PreparingExchange::WaitForAdapter(const ModelChoice& model) {
+  waits_for_adapter_ = true;
+  adapter_wait_since_ = Clock::now();
+  adapter_wait_ = server_->dependencies.adapters->Acquire(
+      model.adapter, [self = shared_from_this(), inbox = inbox_,
+                      scale = model.scale](absl::StatusOr<AdapterLease> lease) {
+        inbox->Post([self, scale, lease = std::move(lease)] { self->OnAdapter(lease, scale); });
+      });
+}
+
+void PreparingExchange::OnAdapter(const absl::StatusOr<AdapterLease>& lease, float scale) {
+  if (ended_) return;
+  waits_for_adapter_ = false;
+  server_->dependencies.metrics->ObserveAdapterWait(SecondsFrom(adapter_wait_since_));
+  scheduler::AdapterUse adapter;
+  if (lease.ok()) adapter = {lease->id, scale, lease->image->num_pages, lease->image};
+  BeginAnswer(lease.status(), std::move(adapter));
+}
+
+// Hands over, or answers with the error.
+void PreparingExchange::BeginAnswer(const absl::Status& read, scheduler::AdapterUse adapter) {
+  const absl::Status status =
+      Guarded(server_->dependencies, "begin", request_id_, [&]() -> absl::Status {
+        HEDDLE_RETURN_IF_ERROR(read);
+        HEDDLE_ASSIGN_OR_RETURN(answer_, preparation_->Begin(std::move(adapter)));
+        ended_ = answer_ == nullptr;
+        return absl::OkStatus();
+      });
   preparation_.reset();  // a body's memory is not kept while a long answer is sent
   if (status.ok()) return;
   End();
@@ -86,15 +126,6 @@ void PreparingExchange::OnRead(const absl::Status& read) {
   } else {
     writer_->Abort();  // an answer that has begun cannot be replaced
   }
-}
-
-absl::Status PreparingExchange::BeginAnswer(const absl::Status& status) {
-  if (status.ok()) writer_->record().prepared_seconds = SecondsFrom(received_);
-  server_->dependencies.metrics->ObservePreparation(waited_seconds_, spent_seconds_);
-  HEDDLE_RETURN_IF_ERROR(status);
-  HEDDLE_ASSIGN_OR_RETURN(answer_, preparation_->Begin());
-  ended_ = answer_ == nullptr;
-  return absl::OkStatus();
 }
 
 void PreparingExchange::OnDisconnect() {
@@ -119,6 +150,12 @@ void PreparingExchange::OnTick(Clock::time_point now) {
   if (IsOverdue(now - received_, limit)) {
     End();
     fail_(OverdueError(limit));
+  } else if (waits_for_adapter_ && now - adapter_wait_since_ >= kMaxAdapterWait) {
+    const std::string adapter = preparation_->model()->adapter;
+    End();
+    fail_(WithRetryAfter(absl::UnavailableError(base::StrCat("the adapter ", base::Quote(adapter),
+                                                             " is still being loaded")),
+                         kAdapterRetrySeconds));
   } else if (lost_) {
     End();
     fail_(absl::UnavailableError("the server has no memory for this request now; send it again"));
@@ -128,6 +165,7 @@ void PreparingExchange::OnTick(Clock::time_point now) {
 void PreparingExchange::End() {
   ended_ = true;
   server_->prepare->Cancel(this);
+  if (waits_for_adapter_) server_->dependencies.adapters->Cancel(adapter_wait_);
 }
 
 }  // namespace heddle::server

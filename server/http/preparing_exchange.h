@@ -9,6 +9,8 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -33,6 +35,9 @@ class PreparingExchange final : public Exchange,
   static constexpr size_t kMaxInlineBytes = size_t{4} << 10;
   static constexpr size_t kMaxShortBytes = size_t{64} << 10;
 
+  // The longest wait for an adapter that is not in memory.
+  static constexpr Clock::duration kMaxAdapterWait = std::chrono::seconds(30);
+
   // `server` and `writer` outlive the exchange's activity (exchange.h).
   PreparingExchange(ServerContext* server, std::shared_ptr<EventInbox> inbox,
                     std::unique_ptr<Preparation> preparation, ResponseWriter* writer,
@@ -53,7 +58,9 @@ class PreparingExchange final : public Exchange,
   absl::Status Read(const Patience& patience);
   absl::Status Ask(const PrepareTurn& turn) const;
   void OnRead(const absl::Status& status);
-  absl::Status BeginAnswer(const absl::Status& status);
+  void WaitForAdapter(const ModelChoice& model);
+  void OnAdapter(const absl::StatusOr<AdapterLease>& lease, float scale);
+  void BeginAnswer(const absl::Status& status, scheduler::AdapterUse adapter);
   void End();  // before it is handed over; nothing is sent after it
 
   ServerContext* server_;
@@ -64,8 +71,11 @@ class PreparingExchange final : public Exchange,
   const std::string request_id_;
   Clock::time_point received_;
   Fail fail_;
-  double spent_seconds_ = 0;          // time in Read
-  double waited_seconds_ = -1;        // for threads of the pool; negative: it needed none
+  double spent_seconds_ = 0;              // time in Read
+  double waited_seconds_ = -1;            // for threads of the pool; negative: it needed none
+  Clock::time_point adapter_wait_since_;  // if it waits
+  bool waits_for_adapter_ = false;
+  uint64_t adapter_wait_ = 0;         // the registry's number of the wait
   std::atomic<bool> ended_ = false;   // set on the I/O thread; lets the pool's threads skip work
   std::atomic<bool> lost_ = false;    // out of memory on the pool's side: no result will come
   std::shared_ptr<Exchange> answer_;  // set once handed over, unless it was answered then

@@ -26,8 +26,8 @@ MetricFamily PageInfo(std::string name, const char* size_label, const char* coun
   return family;
 }
 
-MetricFamily AdapterInfo(std::string name, const char* max_label, const char* running_label,
-                         const char* waiting_label, const AdapterStats& adapters) {
+MetricFamily AdapterLabels(std::string name, const char* max_label, const char* running_label,
+                           const char* waiting_label, const AdapterStats& adapters) {
   MetricFamily family;
   family.name = std::move(name);
   family.help = "Unix time at which the labels changed, which name LoRA adapters.";
@@ -52,8 +52,8 @@ void AppendVllmNames(const EngineStats& stats, MetricFamilies* families) {
   gauge("vllm:kv_cache_usage_perc", "heddle_kv_usage_ratio.",
         stats.pages_total > 0 ? static_cast<double>(stats.pages_used) / stats.pages_total : 0);
   families->push_back(PageInfo("vllm:cache_config_info", "block_size", "num_gpu_blocks", stats));
-  families->push_back(AdapterInfo("vllm:lora_requests_info", "max_lora", "running_lora_adapters",
-                                  "waiting_lora_adapters", stats.adapters));
+  families->push_back(AdapterLabels("vllm:lora_requests_info", "max_lora", "running_lora_adapters",
+                                    "waiting_lora_adapters", stats.adapters));
 }
 
 MetricFamily SingleValue(std::string name, std::string help, MetricType type, double value) {
@@ -83,8 +83,8 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
     families->back().metric.push_back(std::move(metric));
   }
   families->push_back(PageInfo("heddle_kv_cache_info", "page_tokens", "num_pages", stats));
-  families->push_back(AdapterInfo("heddle_adapter_info", "max_adapters", "running_adapters",
-                                  "waiting_adapters", stats.adapters));
+  families->push_back(AdapterLabels("heddle_adapter_info", "max_adapters", "running_adapters",
+                                    "waiting_adapters", stats.adapters));
 }
 
 }  // namespace heddle::server

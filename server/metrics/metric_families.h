@@ -26,6 +26,8 @@ void AppendVllmNames(const EngineStats& stats, MetricFamilies* families);
 
 void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families);
 
+void AppendAdapterMetrics(const AdapterFigures& figures, MetricFamilies* families);
+
 // Appends this process's memory, CPU time and descriptors, under the names of Prometheus' own
 // client libraries. Figures that /proc does not give are left out.
 void AppendProcessMetrics(MetricFamilies* families);

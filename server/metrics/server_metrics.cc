@@ -55,6 +55,8 @@ struct ServerMetrics::Families {
   Family<Histogram>* durations = nullptr;
   Histogram* prepare_wait = nullptr;
   Histogram* prepare_time = nullptr;
+  Histogram* adapter_wait = nullptr;
+  Family<Histogram>* adapter_loads = nullptr;
   Histogram* queue_time = nullptr;
   Histogram* first_token = nullptr;
   Histogram* inter_token = nullptr;
@@ -67,6 +69,7 @@ struct ServerMetrics::Families {
   Counter* spans_dropped = nullptr;
   Gauge* open_streams = nullptr;
   std::function<int64_t()> log_dropped;
+  std::function<AdapterFigures()> adapters;
 
   Counter* AddCounter(const char* name, const char* help) {
     return &BuildCounter().Name(name).Help(help).Register(registry).Add({});
@@ -106,6 +109,16 @@ ServerMetrics::ServerMetrics(std::string_view model, std::string_view version)
   all.prepare_time =
       all.AddHistogram("heddle_prepare_time_seconds",
                        "Reading requests: JSON, chat template, tokens, grammar.", PrepareBuckets());
+  all.adapter_wait =
+      all.AddHistogram("heddle_adapter_wait_seconds",
+                       "Waits of prepared requests for their LoRA adapter.", FirstTokenBuckets());
+  all.adapter_loads = &BuildHistogram()
+                           .Name("heddle_adapter_load_seconds")
+                           .Help("Loading a LoRA adapter from the disk, by result.")
+                           .Register(all.registry);
+  for (const char* result : {"ok", "failed"}) {
+    all.adapter_loads->Add({{"result", result}}, FirstTokenBuckets());
+  }
   all.first_token =
       all.AddHistogram("heddle_time_to_first_token_seconds",
                        "From the complete request to its first token.", FirstTokenBuckets());
@@ -168,6 +181,15 @@ void ServerMetrics::ObservePreparation(double waited, double spent) {
   families_->prepare_time->Observe(spent);
 }
 
+void ServerMetrics::ObserveAdapterWait(double seconds) {
+  families_->adapter_wait->Observe(seconds);
+}
+
+void ServerMetrics::ObserveAdapterLoad(double seconds, bool succeeded) {
+  families_->adapter_loads->Add({{"result", succeeded ? "ok" : "failed"}}, FirstTokenBuckets())
+      .Observe(seconds);
+}
+
 void ServerMetrics::ObserveQueueTime(double seconds) { families_->queue_time->Observe(seconds); }
 
 void ServerMetrics::ObserveFirstToken(double seconds) { families_->first_token->Observe(seconds); }
@@ -191,6 +213,10 @@ void ServerMetrics::CountSpans(int64_t exported, int64_t dropped) {
 
 void ServerMetrics::WatchLog(std::function<int64_t()> dropped) {
   families_->log_dropped = std::move(dropped);
+}
+
+void ServerMetrics::WatchAdapters(std::function<AdapterFigures()> figures) {
+  families_->adapters = std::move(figures);
 }
 
 void ServerMetrics::StreamBegan() { families_->open_streams->Increment(); }
@@ -227,6 +253,7 @@ std::string ServerMetrics::Render(const EngineStats& engine, const ConnectionFig
             connections.pending_body_bytes);
   add_gauge("heddle_waiting_bodies", "Large bodies that wait until others have been received.",
             connections.waiting_bodies);
+  AppendAdapterMetrics(families_->adapters ? families_->adapters() : AdapterFigures(), &all);
   AppendEngineMetrics(engine, &all);
   if (names == Names::kAlsoVllm) AppendVllmNames(engine, &all);
   AppendProcessMetrics(&all);

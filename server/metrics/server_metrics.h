@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "server/adapters/adapter_registry.h"
 #include "server/generation.h"
 
 namespace heddle::server {
@@ -50,6 +51,9 @@ class ServerMetrics {
   // Records one prepared request: it waited `waited` seconds for a thread (negative: it needed
   // none) and took `spent`.
   void ObservePreparation(double waited, double spent);
+  // Records how long a prepared request waited for its adapter, and one load of an adapter.
+  void ObserveAdapterWait(double seconds);
+  void ObserveAdapterLoad(double seconds, bool succeeded);
   void ObserveQueueTime(double seconds);
   void ObserveFirstToken(double seconds);
   // `seconds` is the mean over `tokens` tokens that came together.
@@ -67,6 +71,9 @@ class ServerMetrics {
 
   // Tells Render how to read the number of dropped log messages; call it before the first Render.
   void WatchLog(std::function<int64_t()> dropped);
+
+  // Tells Render how to read the figures of adapters; call it before the first Render.
+  void WatchAdapters(std::function<AdapterFigures()> figures);
 
   void StreamBegan();
   void StreamEnded();

@@ -56,6 +56,9 @@ inline constexpr Field kAnswer[] = {
     {"workflow", kString, 1, 256, "",
      "requests of one workflow share the deadline that its first one brought"},
     kCacheSalt,
+    {"lora", kArray, 0, 1024, "[]",
+     "adapters by name or number with a scale, [{\"id\", \"scale\"}]; one at most with a scale "
+     "other than 0"},
     {"response_format", kObject, 0, kInfinity, R"({"type":"text"})",
      "text, json_object, or json_schema with the schema that the answer is valid by", false,
      kResponseFormat},

@@ -112,7 +112,7 @@ absl::Status Read(const Json& json, const RequestContext& context,
                                        EmbeddingRequest*),
                   EmbeddingRequest* request) {
   HEDDLE_ASSIGN_OR_RETURN(const RequestFields<kTable> body, CheckBody<kTable>(json, {}, context));
-  HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
+  HEDDLE_ASSIGN_OR_RETURN(request->model, CheckModel(body, context));
   return read(body, context, request);
 }
 
@@ -152,7 +152,7 @@ void WriteEmbedding(const std::vector<float>& values, bool base64, JsonWriter* j
   json->EndArray();
 }
 
-void WriteEmbeddings(const EmbeddingRequest& request, const ServedModel& model,
+void WriteEmbeddings(const EmbeddingRequest& request,
                      const std::vector<std::vector<float>>& embeddings, JsonWriter* json) {
   json->Member("object", "list").Key("data").BeginArray();
   for (size_t i = 0; i < embeddings.size(); ++i) {
@@ -160,12 +160,12 @@ void WriteEmbeddings(const EmbeddingRequest& request, const ServedModel& model,
     WriteEmbedding(embeddings[i], request.base64, json);
     json->EndObject();
   }
-  json->EndArray().Member("model", model.id);
+  json->EndArray().Member("model", request.model.shown);
 }
 
-void WriteScores(const EmbeddingRequest& request, const ServedModel& model,
-                 const std::vector<std::vector<float>>& embeddings, JsonWriter* json) {
-  json->Member("object", "list").Member("model", model.id).Key("data").BeginArray();
+void WriteScores(const EmbeddingRequest& request, const std::vector<std::vector<float>>& embeddings,
+                 JsonWriter* json) {
+  json->Member("object", "list").Member("model", request.model.shown).Key("data").BeginArray();
   for (size_t i = request.num_queries; i < embeddings.size(); ++i) {
     size_t index = i - request.num_queries;
     const auto& query = embeddings[request.num_queries == 1 ? 0 : index];
@@ -175,7 +175,7 @@ void WriteScores(const EmbeddingRequest& request, const ServedModel& model,
   json->EndArray();
 }
 
-void WriteRanking(const EmbeddingRequest& request, const ServedModel& model,
+void WriteRanking(const EmbeddingRequest& request,
                   const std::vector<std::vector<float>>& embeddings, JsonWriter* json) {
   std::vector<float> scores;
   for (size_t i = 1; i < embeddings.size(); ++i) {
@@ -186,7 +186,7 @@ void WriteRanking(const EmbeddingRequest& request, const ServedModel& model,
   std::stable_sort(order.begin(), order.end(),
                    [&scores](size_t a, size_t b) { return scores[a] > scores[b]; });
   if (request.top_n > 0 && request.top_n < order.size()) order.resize(request.top_n);
-  json->Member("model", model.id).Key("results").BeginArray();
+  json->Member("model", request.model.shown).Key("results").BeginArray();
   for (size_t index : order) {
     json->BeginObject().Member("index", index).Key("relevance_score").Number(scores[index]);
     if (!request.documents.empty()) {
@@ -219,7 +219,7 @@ absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::
   return request;
 }
 
-std::string EmbeddingBody(const EmbeddingRequest& request, const ServedModel& model,
+std::string EmbeddingBody(const EmbeddingRequest& request,
                           std::vector<std::vector<float>> embeddings, std::string_view id,
                           int64_t created) {
   for (std::vector<float>& values : embeddings) {
@@ -230,15 +230,15 @@ std::string EmbeddingBody(const EmbeddingRequest& request, const ServedModel& mo
   json.BeginObject();
   switch (request.task) {
     case EmbeddingTask::kEmbed:
-      WriteEmbeddings(request, model, embeddings, &json);
+      WriteEmbeddings(request, embeddings, &json);
       break;
     case EmbeddingTask::kScore:
       json.Member("id", base::StrCat("score-", id)).Member("created", created);
-      WriteScores(request, model, embeddings, &json);
+      WriteScores(request, embeddings, &json);
       break;
     case EmbeddingTask::kRerank:
       json.Member("id", base::StrCat("rerank-", id));
-      WriteRanking(request, model, embeddings, &json);
+      WriteRanking(request, embeddings, &json);
       break;
   }
   WriteUsage(request, &json);

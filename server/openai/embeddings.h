@@ -19,6 +19,7 @@ enum class EmbeddingTask : uint8_t { kEmbed, kScore, kRerank };
 
 struct EmbeddingRequest {
   EmbeddingTask task = EmbeddingTask::kEmbed;
+  ModelChoice model;
   std::vector<GenerationRequest> generations;  // ids unset; one per text
   int32_t dimensions = 0;
   bool base64 = false;
@@ -34,7 +35,7 @@ absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::
                                                        const RequestContext& context);
 
 // `embeddings` [one per generation] are the engine's pooled states; `id` is unique, of [0-9a-f].
-std::string EmbeddingBody(const EmbeddingRequest& request, const ServedModel& model,
+std::string EmbeddingBody(const EmbeddingRequest& request,
                           std::vector<std::vector<float>> embeddings, std::string_view id,
                           int64_t created);
 

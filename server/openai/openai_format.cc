@@ -213,7 +213,7 @@ void OpenAiFormat::WriteReasoning(std::string_view text, JsonWriter* json) const
 
 void OpenAiFormat::WriteHead(std::string_view object, JsonWriter* json) const {
   json->Member("id", identity_.id).Member("object", object).Member("created", identity_.created);
-  json->Member("model", model_->id).Member("system_fingerprint", model_->fingerprint);
+  json->Member("model", request_->model.shown).Member("system_fingerprint", model_->fingerprint);
 }
 
 void OpenAiFormat::WriteLogprobs(std::span<const ChoiceToken> tokens, JsonWriter* json) const {

@@ -196,8 +196,9 @@ absl::Status ReadCommon(const GenerationFields& body, ApiRequest* request) {
 absl::StatusOr<ApiRequest> ReadCompletion(const Json& json, const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(const CompletionFields body,
                           CheckBody<fields::kCompletion>(json, RefusedChatFields(), context));
-  HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   ApiRequest request;
+  HEDDLE_ASSIGN_OR_RETURN(request.model,
+                          ChooseModel(body.Text<"model">(), body.Value<"lora">(), context));
   request.endpoint = Endpoint::kCompletion;
   request.echo = body.Bool<"echo">(false);
   HEDDLE_RETURN_IF_ERROR(ReadCommon(body, &request));
@@ -220,11 +221,12 @@ absl::StatusOr<ApiRequest> ReadCompletion(const Json& json, const RequestContext
 absl::StatusOr<ApiRequest> ReadChat(const Json& json, const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(const ChatFields body,
                           CheckBody<fields::kChat>(json, RefusedChatFields(), context));
-  HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
   HEDDLE_ASSIGN_OR_RETURN(const std::optional<Json> resolved, WithAllowedTools(body, json));
   if (resolved.has_value()) return ReadChat(*resolved, context);
   ApiRequest request;
   request.endpoint = Endpoint::kChat;
+  HEDDLE_ASSIGN_OR_RETURN(request.model,
+                          ChooseModel(body.Text<"model">(), body.Value<"lora">(), context));
   HEDDLE_RETURN_IF_ERROR(ReadCommon(body, &request));
   request.n = static_cast<int32_t>(body.Int<"n">(1));
   request.best_of = request.n;

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "engine/sampling_params.h"
 #include "scheduler/policy.h"
+#include "server/adapters/adapter_view.h"
 #include "server/answer/api_request.h"
 #include "server/text/text_codec.h"
 
@@ -56,6 +57,7 @@ struct RequestContext {
   RequestPolicy policy;
   uint64_t tenant = 0;  // owner of the API key; 0: no keys
   Patience patience;
+  AdapterView adapters = {};
 };
 
 // The status of reading that needs more than the context's patience: it is to be repeated with

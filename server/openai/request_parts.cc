@@ -105,21 +105,9 @@ absl::Status RenameFields(absl::Status status, std::span<const Renamed> names) {
   return status;
 }
 
-bool IsModelName(std::string_view name, const ServedModel& model) {
-  return name == model.id ||
-         std::find(model.aliases.begin(), model.aliases.end(), name) != model.aliases.end();
-}
-
-absl::Status UnknownModel(std::string_view name, const ServedModel& model) {
-  absl::Status status = absl::NotFoundError(base::StrCat(
-      "the model ", base::Quote(name), " does not exist; this server has ", base::Quote(model.id)));
-  return WithCode(WithParam(std::move(status), "model"), "model_not_found");
-}
-
-absl::Status CheckModel(const RequestFields<fields::kModelPart>& body, const ServedModel& model) {
-  const std::string* name = body.Text<"model">();
-  if (name == nullptr || IsModelName(*name, model)) return absl::OkStatus();
-  return UnknownModel(*name, model);
+absl::StatusOr<ModelChoice> CheckModel(const RequestFields<fields::kModelPart>& body,
+                                       const RequestContext& context) {
+  return ChooseModel(body.Text<"model">(), /*lora=*/nullptr, context);
 }
 
 absl::StatusOr<std::vector<TokenId>> EncodeField(std::string_view text, std::string_view path,
@@ -306,7 +294,7 @@ absl::StatusOr<std::vector<TokenId>> EncodeMessages(const ConversationFields& bo
 absl::StatusOr<size_t> CountChatTokens(const Json& chat, const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(const RequestFields<fields::kChat> fields,
                           RequestFields<fields::kChat>::Check(chat));
-  HEDDLE_RETURN_IF_ERROR(CheckModel(fields, *context.model));
+  HEDDLE_RETURN_IF_ERROR(CheckModel(fields, context).status());
   HEDDLE_ASSIGN_OR_RETURN(const std::optional<Json> resolved, WithAllowedTools(fields, chat));
   if (resolved.has_value()) return CountChatTokens(*resolved, context);
   HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens, EncodeMessages(fields, context));

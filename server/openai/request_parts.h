@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/status.h"
 #include "server/openai/chat_fields.h"
+#include "server/openai/model_choice.h"
 #include "server/openai/openai_request.h"
 #include "server/request/fields.h"
 #include "server/request/json_input.h"
@@ -71,10 +72,9 @@ struct Renamed {
 };
 absl::Status RenameFields(absl::Status status, std::span<const Renamed> names);
 
-// NOT_FOUND (model_not_found) unless `model` is missing or names the served one.
-absl::Status CheckModel(const RequestFields<fields::kModelPart>& body, const ServedModel& model);
-bool IsModelName(std::string_view name, const ServedModel& model);
-absl::Status UnknownModel(std::string_view name, const ServedModel& model);
+// ChooseModel (model_choice.h) for routes that take no list of adapters.
+absl::StatusOr<ModelChoice> CheckModel(const RequestFields<fields::kModelPart>& body,
+                                       const RequestContext& context);
 
 // The tokens of `text`; errors name `path` as the field at fault.
 absl::StatusOr<std::vector<TokenId>> EncodeField(std::string_view text, std::string_view path,

@@ -249,7 +249,7 @@ std::string ResponsesFormat::Response(std::string_view status,
   } else {
     json.Null();
   }
-  json.Member("model", model_->id).Key("output").BeginArray();
+  json.Member("model", request_->model.shown).Key("output").BeginArray();
   for (const ChoiceResult& choice : choices) {
     for (size_t i = 0; i < choice.pieces.size(); ++i) {
       const OutputPiece& piece = choice.pieces[i];

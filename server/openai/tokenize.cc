@@ -10,9 +10,12 @@
 namespace heddle::server {
 namespace {
 
-void WriteModel(std::string_view name, const ServedModel& model, JsonWriter* json) {
+// `adapter`: the one that the name stands for, or nullptr.
+void WriteModel(std::string_view name, const ServedModel& model, const AdapterInfo* adapter,
+                JsonWriter* json) {
   json->BeginObject().Member("id", name).Member("object", "model");
   json->Member("created", model.created).Member("owned_by", model.owned_by);
+  if (adapter != nullptr) json->Member("root", adapter->path).Member("parent", model.id);
   json->Member("max_model_len", model.max_context).EndObject();
 }
 
@@ -22,7 +25,7 @@ absl::StatusOr<std::string> Tokenize(std::string_view text, const RequestContext
   HEDDLE_ASSIGN_OR_RETURN(const Json json, ParseJsonObject(text));
   HEDDLE_ASSIGN_OR_RETURN(const RequestFields<fields::kTokenize> body,
                           CheckBody<fields::kTokenize>(json, {}, context));
-  HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
+  HEDDLE_RETURN_IF_ERROR(CheckModel(body, context).status());
   std::vector<TokenId> tokens;
   const std::string* prompt = body.Text<"prompt">();
   const char* name = prompt == nullptr ? "content" : "prompt";
@@ -49,7 +52,7 @@ absl::StatusOr<std::string> Detokenize(std::string_view text, const RequestConte
   HEDDLE_ASSIGN_OR_RETURN(const Json json, ParseJsonObject(text));
   HEDDLE_ASSIGN_OR_RETURN(const RequestFields<fields::kDetokenize> body,
                           CheckBody<fields::kDetokenize>(json, {}, context));
-  HEDDLE_RETURN_IF_ERROR(CheckModel(body, *context.model));
+  HEDDLE_RETURN_IF_ERROR(CheckModel(body, context).status());
   HEDDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
                           ReadTokenIds(*body.Value<"tokens">(), "tokens", context.codec->vocab()));
   std::string out;
@@ -60,21 +63,40 @@ absl::StatusOr<std::string> Detokenize(std::string_view text, const RequestConte
   return out;
 }
 
-std::string ModelList(const ServedModel& model) {
+absl::StatusOr<std::string> ModelList(const RequestContext& context) {
+  const ServedModel& model = *context.model;
+  const AdapterView& adapters = context.adapters;
+  std::vector<AdapterInfo> infos;
+  bool cut = false;
+  if (adapters.registry != nullptr) {
+    if (context.patience.short_only && !context.patience.ask) return TakesLong();
+    infos = adapters.registry->List(&cut);
+  }
   std::string out;
   JsonWriter json(&out);
   json.BeginObject().Member("object", "list").Key("data").BeginArray();
-  WriteModel(model.id, model, &json);
-  for (const std::string& alias : model.aliases) WriteModel(alias, model, &json);
-  json.EndArray().EndObject();
+  WriteModel(model.id, model, nullptr, &json);
+  for (const std::string& alias : model.aliases) WriteModel(alias, model, nullptr, &json);
+  for (const AdapterInfo& info : infos) {
+    if (adapters.Allows(info.name)) WriteModel(info.name, model, &info, &json);
+  }
+  json.EndArray();
+  if (cut) json.Key("truncated").Bool(true);  // there are more adapters than are listed
+  json.EndObject();
   return out;
 }
 
-absl::StatusOr<std::string> ModelCard(std::string_view name, const ServedModel& model) {
-  if (!IsModelName(name, model)) return UnknownModel(name, model);
+absl::StatusOr<std::string> ModelCard(const std::string& name, const RequestContext& context) {
+  HEDDLE_ASSIGN_OR_RETURN(const ModelChoice choice, ChooseModel(&name, nullptr, context));
   std::string out;
   JsonWriter json(&out);
-  WriteModel(name, model, &json);
+  if (choice.adapter.empty()) {
+    WriteModel(name, *context.model, nullptr, &json);
+    return out;
+  }
+  const absl::StatusOr<AdapterInfo> info = context.adapters.registry->Info(choice.adapter);
+  if (!info.ok()) return UnknownModel(name, *context.model);
+  WriteModel(name, *context.model, &*info, &json);
   return out;
 }
 

@@ -16,10 +16,11 @@ absl::StatusOr<std::string> Tokenize(std::string_view body, const RequestContext
 // Converts {"tokens":[...]} to {"prompt":text}. Special tokens keep their names.
 absl::StatusOr<std::string> Detokenize(std::string_view body, const RequestContext& context);
 
-// {"object":"list","data":[...]} with the model and its aliases.
-std::string ModelList(const ServedModel& model);
+// {"object":"list","data":[...]} with the model, its aliases, and the adapters that the client may
+// use: with `parent`, and with `root`, their path. TakesLong: a folder of adapters has to be read.
+absl::StatusOr<std::string> ModelList(const RequestContext& context);
 
 // One entry of the list; NOT_FOUND (model_not_found) for another name.
-absl::StatusOr<std::string> ModelCard(std::string_view name, const ServedModel& model);
+absl::StatusOr<std::string> ModelCard(const std::string& name, const RequestContext& context);
 
 }  // namespace heddle::server

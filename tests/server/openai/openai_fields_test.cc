@@ -41,7 +41,6 @@ TEST_CASE("What would change the answer on other servers is refused unless it ch
                             {"include_stop_str_in_output", "true", "false"},
                             {"skip_special_tokens", "false", "true"},
                             {"chat_template", R"("{{ x }}")", "null"},
-                            {"lora", R"([{"id":0}])", "[]"},
                             {"n_predict", "8", "null"},
                             {"random_seed", "3", "null"},
                             {"repeat_penalty", "1.1", "1.0"},

@@ -1,0 +1,135 @@
+#include "server/openai/model_choice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "nlohmann/json.hpp"
+#include "server/request/api_error.h"
+
+namespace heddle::server {
+namespace {
+
+constexpr double kMaxScale = 1000;  // far beyond what leaves a model able to speak
+
+// What follows "BASE:", or all of it.
+std::string_view WithoutBase(std::string_view name, const ServedModel& model) {
+  const auto strip = [&name](std::string_view base) {
+    if (name.size() <= base.size() || !name.starts_with(base) || name[base.size()] != ':') {
+      return false;
+    }
+    name.remove_prefix(base.size() + 1);
+    return true;
+  };
+  if (!strip(model.id)) {
+    static_cast<void>(std::any_of(model.aliases.begin(), model.aliases.end(), strip));
+  }
+  return name;
+}
+
+absl::Status FindAdapter(std::string_view name, const RequestContext& context) {
+  const AdapterView& adapters = context.adapters;
+  if (!adapters.Allows(name)) return UnknownModel(name, *context.model);
+  const bool may_block = !context.patience.short_only || context.patience.ask;
+  if (!may_block && adapters.registry->NeedsLook(name)) return TakesLong();
+  absl::Status status = adapters.registry->Look(name);
+  if (absl::IsNotFound(status)) return UnknownModel(name, *context.model);
+  return status.ok() ? status : WithParam(std::move(status), "model");
+}
+
+struct ScaledAdapter {
+  std::string name;
+  float scale = 1;
+};
+
+absl::StatusOr<ScaledAdapter> ReadEntry(const Json& entry, std::string_view path,
+                                        const RequestContext& context) {
+  ScaledAdapter adapter;
+  const Json* id = Find(entry, "id");
+  const Json* scale = Find(entry, "scale");
+  if (id == nullptr) {
+    return FieldError(path, base::StrCat("'", path, "' must be an object with an 'id'"));
+  }
+  const double value = scale == nullptr ? 1 : scale->is_number() ? scale->get<double>() : NAN;
+  if (!(std::abs(value) <= kMaxScale)) {
+    return FieldError(
+        base::StrCat(path, ".scale"),
+        base::StrCat("'", path, ".scale' must be a number from -", kMaxScale, " to ", kMaxScale));
+  }
+  adapter.scale = static_cast<float>(value);
+  if (const std::string* name = TextOf(id)) {
+    adapter.name = *name;
+    return adapter;
+  }
+  const std::optional<int64_t> index = IntegerOf(*id);
+  absl::StatusOr<std::string> name = absl::NotFoundError("");
+  if (index.has_value() && context.adapters.registry != nullptr) {
+    name = context.adapters.registry->NameAt(*index);
+  }
+  if (!name.ok() || !context.adapters.Allows(*name)) {
+    return FieldError(base::StrCat(path, ".id"),
+                      base::StrCat("'", path, ".id' must be the name or the number of an adapter, ",
+                                   "see /lora-adapters"));
+  }
+  adapter.name = *std::move(name);
+  return adapter;
+}
+
+// The entry with a scale other than 0; empty: none.
+absl::StatusOr<std::optional<ScaledAdapter>> ReadLora(const Json& lora,
+                                                      const RequestContext& context) {
+  std::optional<ScaledAdapter> chosen;
+  for (size_t i = 0; i < lora.size(); ++i) {
+    HEDDLE_ASSIGN_OR_RETURN(ScaledAdapter adapter,
+                            ReadEntry(lora[i], base::StrCat("lora[", i, "]"), context));
+    if (adapter.scale == 0) continue;
+    if (chosen.has_value()) {
+      return FieldError("lora", "several adapters in one request are not supported yet",
+                        "unsupported_parameter");
+    }
+    chosen = std::move(adapter);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+bool IsModelName(std::string_view name, const ServedModel& model) {
+  return name == model.id ||
+         std::find(model.aliases.begin(), model.aliases.end(), name) != model.aliases.end();
+}
+
+absl::Status UnknownModel(std::string_view name, const ServedModel& model) {
+  absl::Status status = absl::NotFoundError(base::StrCat(
+      "the model ", base::Quote(name), " does not exist; this server has ", base::Quote(model.id)));
+  return WithCode(WithParam(std::move(status), "model"), "model_not_found");
+}
+
+absl::StatusOr<ModelChoice> ChooseModel(const std::string* name, const Json* lora,
+                                        const RequestContext& context) {
+  ModelChoice choice;
+  choice.shown = context.model->id;
+  if (name != nullptr && !IsModelName(*name, *context.model)) {
+    choice.shown = *name;
+    choice.adapter = std::string(WithoutBase(*name, *context.model));
+    HEDDLE_RETURN_IF_ERROR(FindAdapter(choice.adapter, context));
+  }
+  if (lora == nullptr || lora->empty()) return choice;
+  HEDDLE_ASSIGN_OR_RETURN(std::optional<ScaledAdapter> chosen, ReadLora(*lora, context));
+  if (!choice.adapter.empty() && chosen.has_value() && chosen->name != choice.adapter) {
+    return FieldError("lora", base::StrCat("'lora' names ", base::Quote(chosen->name),
+                                           " and 'model' ", base::Quote(choice.adapter),
+                                           ": several adapters in one request are not supported "
+                                           "yet"));
+  }
+  // Entries that are all 0 ask for the base alone.
+  choice.adapter = chosen.has_value() ? chosen->name : "";
+  choice.scale = chosen.has_value() ? chosen->scale : 1;
+  if (chosen.has_value()) HEDDLE_RETURN_IF_ERROR(FindAdapter(choice.adapter, context));
+  return choice;
+}
+
+}  // namespace heddle::server

@@ -1,0 +1,20 @@
+// The choice of the model and of the adapter beside it: `model` is the base's name, an adapter's,
+// or BASE:ADAPTER; `lora` is llama.cpp's list, of which one entry may have a scale other than 0.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "server/openai/request_context.h"
+#include "server/request/json_input.h"
+
+namespace heddle::server {
+
+bool IsModelName(std::string_view name, const ServedModel& model);
+absl::Status UnknownModel(std::string_view name, const ServedModel& model);
+
+// `name` and `lora` may be nullptr: the request has none. NOT_FOUND (model_not_found): no such
+// model, or none that the client may use. INVALID_ARGUMENT: the adapter cannot be used, and why.
+// TakesLong: the disk has to be asked, and the context has no patience for that.
+absl::StatusOr<ModelChoice> ChooseModel(const std::string* name, const Json* lora,
+                                        const RequestContext& context);
+
+}  // namespace heddle::server
