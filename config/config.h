@@ -79,6 +79,14 @@ struct EngineConfig {
   std::string tune_profile;
 };
 
+// heddle serve: LoRA adapters.
+struct AdapterConfig {
+  std::vector<std::string> lora;  // NAME=PATH
+  std::string lora_dir;
+  int64_t max_lora_rank = 256;
+  Bytes lora_host_memory{uint64_t{4} << 30};
+};
+
 // heddle serve: connections, keys, limits.
 struct ServerConfig {
   std::string host = "127.0.0.1";
@@ -188,6 +196,7 @@ struct ClientConfig {
 
 struct Config : ModelConfig,
                 EngineConfig,
+                AdapterConfig,
                 ServerConfig,
                 LogConfig,
                 GenerateConfig,

@@ -12,6 +12,7 @@ inline constexpr uint32_t kEngineCommands = kServe | kGenerate;
 inline constexpr uint32_t kPlanning = kSimulate | kPlan;
 
 std::span<const Option> EngineOptions();
+std::span<const Option> AdapterOptions();
 std::span<const Option> ServerOptions();
 std::span<const Option> CommandOptions();
 

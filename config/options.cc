@@ -8,7 +8,7 @@ std::span<const Option> Options() {
   static const std::vector<Option> all = [] {
     std::vector<Option> options;
     for (const std::span<const Option> part :
-         {EngineOptions(), ServerOptions(), CommandOptions()}) {
+         {EngineOptions(), AdapterOptions(), ServerOptions(), CommandOptions()}) {
       options.insert(options.end(), part.begin(), part.end());
     }
     return options;

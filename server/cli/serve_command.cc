@@ -13,6 +13,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/memory/host_memory.h"
+#include "server/cli/adapter_options.h"
 #include "server/cli/command.h"
 #include "server/cli/descriptor_limit.h"
 #include "server/cli/engine_session.h"
@@ -477,6 +478,8 @@ absl::Status RunServe(const config::Config& config) {
   metrics.WatchLog([&log] { return log.dropped(); });
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<SpanExporter> spans,
                           StartSpans(config, &log, &metrics));
+  HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<AdapterRegistry> adapters,
+                          StartAdapters(config, session, &metrics, &log));
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
                           HttpServer::Start(http_options, {.generation = session.loop.get(),
                                                            .codec = session.codec.get(),
@@ -484,7 +487,8 @@ absl::Status RunServe(const config::Config& config) {
                                                            .metrics = &metrics,
                                                            .log = &log,
                                                            .tls = tls.get(),
-                                                           .spans = spans.get()}));
+                                                           .spans = spans.get(),
+                                                           .adapters = adapters.get()}));
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> grpc,
                           StartGrpc(config, model, server.get(), session.loop.get()));
   server->SetReady(true);

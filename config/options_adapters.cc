@@ -1,0 +1,48 @@
+#include "config/option_tables.h"
+
+namespace heddle::config {
+namespace {
+
+constexpr std::string_view kAdapters = "LoRA adapters";
+
+constexpr Option kAdapterOptions[] = {
+    {.name = "lora",
+     .field = &Config::lora,
+     .section = kAdapters,
+     .value = "NAME=PATH",
+     .help = "Serve the adapter at PATH, a folder of PEFT or a GGUF file, as the model NAME. "
+             "Several: repeated, or separated by commas. It is read at start and stays.",
+     .commands = kServe,
+     .splits_commas = true},
+    {.name = "lora-dir",
+     .field = &Config::lora_dir,
+     .section = kAdapters,
+     .value = "DIR",
+     .help = "Serve each folder of PEFT and each GGUF file in DIR as a model of that name, read "
+             "when a request asks for it, and again when its files have changed.",
+     .commands = kServe,
+     .default_text = "none"},
+    {.name = "max-lora-rank",
+     .field = &Config::max_lora_rank,
+     .section = kAdapters,
+     .value = "N",
+     .help = "Largest rank of an adapter.",
+     .commands = kServe,
+     .min = 1,
+     .max = 256},
+    {.name = "lora-host-memory",
+     .field = &Config::lora_host_memory,
+     .section = kAdapters,
+     .value = "SIZE",
+     .help = "Memory of the host for adapters, such as 8GiB. Those that nobody uses make room, the "
+             "one used longest ago first; those of --lora stay.",
+     .commands = kServe,
+     .min = 1 << 20,
+     .max = 1e15},
+};
+
+}  // namespace
+
+std::span<const Option> AdapterOptions() { return kAdapterOptions; }
+
+}  // namespace heddle::config
