@@ -117,8 +117,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
       int64_t{capacity.logit_rows} * spec.vocab * int64_t{sizeof(float)};
   const int32_t seqs = std::min(options.max_batch_seqs, options.max_batch_tokens);
   // Each sequence may have an adapter of its own, and one more is bound beside those in flight.
-  const int32_t adapter_slots = options.adapter_max_rank > 0 ? 2 * seqs : 0;
-  capacity.workspace_bytes += AdapterTables::Bytes(spec, adapter_slots);
+  int32_t adapter_slots = options.adapter_max_rank > 0 ? 2 * seqs : 0;
   const std::vector<KvLayer> layers = KvLayers(spec);
   const PageRule rule{.page_tokens = options.page_tokens,
                       .window_grain = std::max(kernels::kContextGrain, options.page_tokens),
@@ -129,6 +128,9 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const std::vector<int32_t>& windows = capacity.kv_layout.windows;
   capacity.kv_bytes_per_token = KvBytesPerToken(layers, options.kv_dtype);
   capacity.page_bytes = capacity.kv_layout.RowBytes(options.kv_dtype) * options.page_tokens;
+  // Blocks of factors begin at multiples of 16 bytes.
+  if (capacity.page_bytes == 0 || capacity.page_bytes % 16 != 0) adapter_slots = 0;
+  capacity.workspace_bytes += AdapterTables::Bytes(spec, adapter_slots);
 
   const int64_t page_bytes = capacity.page_bytes;
   const int64_t pages_per_sequence = rule.MostPages(context, windows);

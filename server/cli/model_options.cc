@@ -108,6 +108,9 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   capacity.host_kv_bytes = static_cast<int64_t>(config.host_kv_memory.value);
   capacity.max_batch_tokens = static_cast<int32_t>(config.max_batch_tokens);
   capacity.max_batch_seqs = static_cast<int32_t>(config.max_batch_seqs);
+  if (!config.lora.empty() || !config.lora_dir.empty()) {
+    capacity.adapter_max_rank = static_cast<int32_t>(config.max_lora_rank);
+  }
   switch (config.kv_memory.kind) {
     case config::MemorySize::Kind::kAuto:
       break;

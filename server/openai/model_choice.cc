@@ -72,7 +72,7 @@ absl::StatusOr<ScaledAdapter> ReadEntry(const Json& entry, std::string_view path
   if (!name.ok() || !context.adapters.Allows(*name)) {
     return FieldError(base::StrCat(path, ".id"),
                       base::StrCat("'", path, ".id' must be the name or the number of an adapter, ",
-                                   "see /lora-adapters"));
+                                   "see /v1/models"));
   }
   adapter.name = *std::move(name);
   return adapter;
