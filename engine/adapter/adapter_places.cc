@@ -203,7 +203,8 @@ std::vector<int32_t> AdapterPlaces::RowsOfPart(const Entry& entry, int32_t part,
   for (int32_t i = 0; i < static_cast<int32_t>(count); ++i) {
     const int32_t at = i % dim;
     const int32_t from = base_is_gguf_ ? at / 2 + at % 2 * half : 2 * (at % half) + at / half;
-    rows[static_cast<size_t>(i)] = before[static_cast<size_t>(i - at + from)];
+    const int32_t source = i - at + from;
+    rows[static_cast<size_t>(i)] = before[static_cast<size_t>(source)];
   }
   return rows;
 }
