@@ -1,0 +1,72 @@
+"""Features in any combination: random requests on the demo model, all at once on a server that is short of memory (chunks,
+preemption, swaps, shared prefixes, evicted adapters), half of them streamed. Each answer equals that of the same request
+alone on a server with nothing of this, to the bit of every log-probability.
+
+    combine_test.py [--requests N] [--seed S]
+"""
+
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import random
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
+
+from features import FEATURES, draw  # noqa: E402
+from heddle_server import DEMO_MODEL, Server  # noqa: E402
+
+ROUTE = "/v1/chat/completions"
+LORA = ["--lora", ",".join(f"{name}={DEMO_MODEL / 'adapters' / name}" for name in ("pirate", "upper")),
+        "--served-model-name", "heddle-demo", "--threads", "2"]
+# 128 pages of 16 tokens, of which an adapter takes some ten.
+SCARCE = ["--kv-memory", "3MiB", "--host-kv-memory", "2MiB", "--max-batch-tokens", "48", "--policy", "priority"]
+ROOMY = ["--kv-memory", "64MiB", "--prefix-cache", "off", "--policy", "priority"]
+
+
+def whole(server, request):
+    """[(text, reason, log-probabilities)] of each choice, or the error."""
+    status, _, text = server.request("POST", ROUTE, request)
+    body = json.loads(text)
+    if status != 200:
+        return status, body["error"]["message"]
+    return [(choice["message"]["content"] or "", choice["finish_reason"], (choice["logprobs"] or {}).get("content") or [])
+            for choice in sorted(body["choices"], key=lambda choice: choice["index"])]
+
+
+def streamed(server, request):
+    """The same, put together from a stream's events."""
+    choices = {}
+    for event in server.stream(ROUTE, request):
+        for choice in event["choices"] if event != "[DONE]" else []:
+            text, reason, probabilities = choices.get(choice["index"], ("", None, []))
+            probabilities = probabilities + ((choice.get("logprobs") or {}).get("content") or [])
+            choices[choice["index"]] = (text + (choice["delta"].get("content") or ""),
+                                        choice["finish_reason"] or reason, probabilities)
+    return [choices[index] for index in sorted(choices)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    source = random.Random(arguments.seed)
+    drawn = [draw(source) for _ in range(arguments.requests)]
+    with Server(*LORA, *ROOMY) as server:
+        alone = [whole(server, request) for _, request in drawn]
+    refused = [(names, answer) for (names, _), answer in zip(drawn, alone) if isinstance(answer, tuple)]
+    assert not refused, f"combinations that are refused: {refused[:3]}"
+    with Server(*LORA, *SCARCE) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
+        together = list(pool.map(lambda i: (whole, streamed)[i % 2](server, drawn[i][1]), range(len(drawn))))
+        preempted = server.metric("heddle_preemptions_total")
+    for (names, request), expected, found in zip(drawn, alone, together):
+        assert found == expected, f"{names}\n{json.dumps(request)}\nalone    {expected}\ntogether {found}"
+    used = {name for names, _ in drawn for name in names}
+    assert used == {feature.name for feature in FEATURES}, f"never drawn: {used}"
+    print(f"{len(drawn)} requests equal themselves alone, {preempted:.0f} preemptions, seed {arguments.seed}")
+
+
+if __name__ == "__main__":
+    main()
