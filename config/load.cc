@@ -127,7 +127,7 @@ absl::Status ApplyEnvironment(Command command, std::span<const std::string> envi
                               Loaded* loaded) {
   std::vector<std::string> storage;
   for (const Option& option : Options()) {
-    if (!option.flag_only) storage.push_back(EnvironmentName(option));
+    if (!option.flag_only) storage.push_back(EnvironmentName(option).substr(kPrefix.size()));
   }
   std::vector<std::string_view> names(storage.begin(), storage.end());
   for (const std::string& entry : environment) {
@@ -140,7 +140,7 @@ absl::Status ApplyEnvironment(Command command, std::span<const std::string> envi
       if (IsServiceName(name)) continue;
       // It is not an error, because the name may be another program's, but a likely mistake is
       // reported.
-      std::string hint = DidYouMean(name, names, "");
+      std::string hint = DidYouMean(name.substr(kPrefix.size()), names, kPrefix);
       if (!hint.empty()) loaded->warnings.push_back(StrCat("ignoring ", name, hint));
       continue;
     }
