@@ -139,11 +139,12 @@ absl::Status AdapterTables::Bind(kernels::Device& device, int32_t slot, float sc
     HEDDLE_CHECK(factors.part < static_cast<int32_t>(entry.matrix.parts.size()) &&
                      factors.rank <= entry.matrix.max_rank && image.dtype == entry.matrix.dtype,
                  "an adapter's image was made for another model");
-    slot_row_[static_cast<size_t>(entry.first + factors.part)] = {.a = address(factors.a_table),
-                                                                  .b = address(factors.b_table),
-                                                                  .rank = factors.rank,
-                                                                  .block_rows = factors.block_rows,
-                                                                  .scale = factors.scale * scale};
+    const int32_t at = entry.first + factors.part;
+    slot_row_[static_cast<size_t>(at)] = {.a = address(factors.a_table),
+                                          .b = address(factors.b_table),
+                                          .rank = factors.rank,
+                                          .block_rows = factors.block_rows,
+                                          .scale = factors.scale * scale};
   }
   HEDDLE_RETURN_IF_ERROR(WritePointers(device, image, pages));
   const auto row_bytes = static_cast<int64_t>(slot_row_.size() * sizeof(kernels::AdapterFactors));
