@@ -53,7 +53,7 @@ absl::StatusOr<ScaledAdapter> ReadEntry(const Json& entry, std::string_view path
   if (id == nullptr) {
     return FieldError(path, base::StrCat("'", path, "' must be an object with an 'id'"));
   }
-  const double value = scale == nullptr ? 1 : scale->is_number() ? scale->get<double>() : NAN;
+  const double value = scale == nullptr ? 1.0 : NumberOf(*scale).value_or(NAN);
   if (!(std::abs(value) <= kMaxScale)) {
     return FieldError(
         base::StrCat(path, ".scale"),
