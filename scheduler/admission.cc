@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "scheduler/adapter_pool.h"
 #include "scheduler/prefix_matcher.h"
 
@@ -323,6 +324,29 @@ void Admission::Promote(RequestState* request) {
   }
   blocked_ = SequenceId{};
   ++parts_.totals.overdue;
+}
+
+absl::Status Admission::CheckParked() const {
+  int32_t num_parked = 0;
+  for (const auto& [id, state] : parts_.requests) {
+    for (const Sequence& branch : state->branches) {
+      const bool is_parked = branch.phase == Phase::kParked;
+      num_parked += is_parked ? 1 : 0;
+      const bool waits = branch.phase == Phase::kWaiting;
+      if (state->paused ? waits : is_parked) {
+        return absl::InternalError(absl::StrCat("sequence ", static_cast<uint64_t>(branch.id),
+                                                " waits though it is paused, or is parked though "
+                                                "it is not"));
+      }
+      if (is_parked && !branch.tables.empty()) {
+        return absl::InternalError(absl::StrCat("sequence ", static_cast<uint64_t>(branch.id),
+                                                " is parked and holds pages"));
+      }
+    }
+  }
+  if (num_parked == num_parked_) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat(num_parked, " sequences are parked and ", num_parked_, " are counted"));
 }
 
 }  // namespace heddle::scheduler

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/status/status.h"
 #include "scheduler/planned_step.h"
 #include "scheduler/policy.h"
 #include "scheduler/scheduler_parts.h"
@@ -71,6 +72,8 @@ class Admission {
   int64_t unstarted_tokens() const { return unstarted_tokens_; }
   // Requests that will join the running ones soon; 0 if the next one does not fit beside them.
   int64_t num_joining() const { return blocked_ == SequenceId{} ? num_unstarted_ : 0; }
+  // INTERNAL unless those that are parked are the ones that would wait if they were not paused.
+  absl::Status CheckParked() const;
 
  private:
   // Charges of a tenant per computed prompt token and per generated token. A generated token costs

@@ -419,30 +419,7 @@ absl::Status Scheduler::CheckIntegrity() const {
                                               " waits and holds pages, or is not waiting"));
     }
   }
-  return CheckParked();
-}
-
-absl::Status Scheduler::CheckParked() const {
-  int32_t num_parked = 0;
-  for (const auto& [id, state] : requests_) {
-    for (const Sequence& branch : state->branches) {
-      const bool is_parked = branch.phase == Phase::kParked;
-      num_parked += is_parked ? 1 : 0;
-      const bool waits = branch.phase == Phase::kWaiting;
-      if (state->paused ? waits : is_parked) {
-        return absl::InternalError(absl::StrCat("sequence ", static_cast<uint64_t>(branch.id),
-                                                " waits though it is paused, or is parked though "
-                                                "it is not"));
-      }
-      if (is_parked && !branch.tables.empty()) {
-        return absl::InternalError(absl::StrCat("sequence ", static_cast<uint64_t>(branch.id),
-                                                " is parked and holds pages"));
-      }
-    }
-  }
-  if (num_parked == admission_.num_parked()) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(num_parked, " sequences are parked and ",
-                                          admission_.num_parked(), " are counted"));
+  return admission_.CheckParked();
 }
 
 absl::Status Scheduler::CheckPages() const {

@@ -16,8 +16,7 @@
 // pages back and is computed again later from its prompt and generated tokens. The most urgent one
 // is never preempted, so there is always progress, and everything admitted finishes. Only what the
 // prefix cache has lost is computed again: with a tier in the host's memory, preemption is
-// swapping. Layers may be in groups with different windows: a sequence has a page table for each
-// (docs/decisions/0018).
+// swapping. A sequence has a page table for each group of layers (docs/decisions/0018).
 //
 // Invariants (CheckIntegrity): a page's references are exactly the tables that hold it; waiting,
 // parked and finished sequences hold none; the running ones are in the order of service.
@@ -103,8 +102,7 @@ class Scheduler {
   std::span<const StepNote> notes() const { return planner_.step().notes; }
   const engine::StepLocals& locals() const { return planner_.step().locals; }
 
-  // Whether nothing is running, waiting or paused.
-  bool idle() const { return requests_.empty(); }
+  bool idle() const { return requests_.empty(); }  // nothing is running, waiting or paused
   // Whether the policy serves tenants separately.
   bool is_per_tenant() const { return admission_.is_per_tenant(); }
   SchedulerStats stats() const;
@@ -127,7 +125,6 @@ class Scheduler {
   static SequenceEvent& AddEvent(const Sequence& sequence, std::vector<SequenceEvent>* events);
   void Sweep();
   absl::Status CheckPages() const;
-  absl::Status CheckParked() const;
 
   const SchedulerLimits limits_;
   SchedulerStats totals_;  // only its counters are used

@@ -17,8 +17,8 @@ namespace heddle::engine {
 
 class PeftConfig {
  public:
-  // Of the file's text; `file` stands for its path in messages. INVALID_ARGUMENT for a field that
-  // is malformed, or that would change the answers and is not supported; the message names it.
+  // Reads the file's text; `file` stands for its path in messages. INVALID_ARGUMENT for a field
+  // that is malformed, or that would change the answers and is not supported; the message names it.
   static absl::StatusOr<PeftConfig> Parse(std::string_view text, std::string_view file);
 
   // The factor of a module's product, whose factors have `rank`.

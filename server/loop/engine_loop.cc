@@ -8,52 +8,16 @@
 #include <span>
 #include <utility>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status.h"
-#include "engine/grammar/compiled_grammar.h"
+#include "server/loop/request_checks.h"
 #include "server/retry_after.h"
 
 namespace heddle::server {
 
 using scheduler::SequenceEvent;
-
-namespace {
-
-// Bytes per microsecond at which pages of adapters are copied: half of what PCIe 4.0 x16 and a core
-// that copies memory both reach, because neither is idle. 12 GB/s.
-constexpr double kAdapterBytesPerUs = 12e3;
-// What these copies may add to a step of other sequences: a tenth of 10 ms, a decode step of 256
-// streams of an 8B model on a GPU (docs/decisions/0022).
-constexpr double kAdapterLoadUs = 1000;
-
-}  // namespace
-
-scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& limits,
-                                                const EngineLoopOptions& options) {
-  int32_t step_tokens = limits.max_batch_tokens;
-  if (options.max_step_tokens > 0) step_tokens = std::min(step_tokens, options.max_step_tokens);
-  const double adapter_page_us =
-      std::max(1.0, static_cast<double>(limits.page_bytes) / kAdapterBytesPerUs);
-  return {.num_pages = limits.num_pages,
-          .num_host_pages = limits.num_host_pages,
-          .page_tokens = limits.page_tokens,
-          .max_context = limits.max_context,
-          .windows = limits.windows,
-          .window_grain = limits.window_grain,
-          .max_step_tokens = step_tokens,
-          .max_step_seqs = limits.max_batch_seqs,
-          .target_step_us = options.target_inter_token_us,
-          .max_queue_us = options.max_queue_us,
-          .prefix_cache = options.prefix_cache,
-          .policy = options.policy,
-          .starvation_us = options.starvation_us,
-          .adapter_slots = limits.adapter_slots,
-          .adapter_load_pages = std::max(1, static_cast<int32_t>(kAdapterLoadUs / adapter_page_us)),
-          .adapter_page_us = adapter_page_us};
-}
 
 namespace {
 
@@ -64,64 +28,9 @@ scheduler::SchedulerOptions OptionsOfLoop(const engine::Executor& executor,
   return own;
 }
 
-absl::Status ToStatus(engine::DrawFailure failure) {
-  switch (failure) {
-    case engine::DrawFailure::kTooAmbiguous:
-      return absl::InvalidArgumentError(
-          "The grammar is too ambiguous: which tokens may come next was not found in bounded work. "
-          "Write each text in fewer ways: no optional parts within repeats of optional parts.");
-    case engine::DrawFailure::kNoTokenFits:
-      return absl::InvalidArgumentError(
-          "The grammar demands a text for which the model's vocabulary has no token.");
-    case engine::DrawFailure::kNone:
-    case engine::DrawFailure::kNothingToDraw:
-      break;
-  }
-  return absl::InternalError(
-      "No token can be drawn: the model's logits are not numbers, or every token is banned.");
-}
-
-absl::Status CheckTokens(const char* where, std::span<const engine::TokenId> tokens,
-                         int32_t vocab) {
-  for (engine::TokenId token : tokens) {
-    if (token < 0 || token >= vocab) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(where, " has token ", token, "; the model knows 0 to ", vocab - 1, "."));
-    }
-  }
-  return absl::OkStatus();
-}
-
-// The embedding has `vocab` rows, and as many logits are drawn from: ids from outside must be
-// within them.
-absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab) {
-  const engine::SamplingParams& sampling = request.sampling;
-  HEDDLE_RETURN_IF_ERROR(CheckTokens("The prompt", request.prompt, vocab));
-  HEDDLE_RETURN_IF_ERROR(CheckTokens("min_tokens", sampling.min_tokens_banned, vocab));
-  for (const std::vector<engine::TokenId>& word : sampling.bad_words) {
-    HEDDLE_RETURN_IF_ERROR(CheckTokens("A bad word", word, vocab));
-  }
-  for (const auto& [token, bias] : sampling.logit_bias) {
-    HEDDLE_RETURN_IF_ERROR(CheckTokens("The logit bias", {&token, 1}, vocab));
-  }
-  if (request.grammar != nullptr && request.grammar->vocabulary().size() > vocab) {
-    return absl::InvalidArgumentError(absl::StrCat("The grammar is for ",
-                                                   request.grammar->vocabulary().size(),
-                                                   " tokens; the model has ", vocab, "."));
-  }
-  return absl::OkStatus();
-}
-
 double Seconds(int64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
 
 }  // namespace
-
-void EngineLoop::Mailbox::Clear() {
-  submissions.clear();
-  cancellations.clear();
-  pause_orders.clear();
-  cancel_all = false;
-}
 
 EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options)
     : executor_(std::move(executor)),
@@ -333,19 +242,6 @@ bool EngineLoop::TakeMail() {
 }
 
 // A request whose client has left before the loop heard of it costs nothing but its last events.
-void EngineLoop::DropCancelled(Mailbox* mail) {
-  if (mail->submissions.empty() || mail->cancellations.empty()) return;
-  absl::flat_hash_set<RequestId> cancelled;
-  for (const Cancellation& cancellation : mail->cancellations) {
-    if (cancellation.branch < 0) cancelled.insert(cancellation.id);
-  }
-  std::erase_if(mail->submissions, [&](Submission& submission) {
-    if (!cancelled.contains(submission.request.id)) return false;
-    Drop(&submission);
-    return true;
-  });
-}
-
 void EngineLoop::Drop(Submission* submission) {
   if (scheduler_.is_per_tenant()) {
     std::lock_guard lock(mutex_);
@@ -358,7 +254,7 @@ void EngineLoop::Drop(Submission* submission) {
 
 // Events of cancellations queue behind those of the last step until they are delivered.
 void EngineLoop::TakeIn(Mailbox* mail) {
-  DropCancelled(mail);
+  for (Submission& submission : mail->TakeCancelled()) Drop(&submission);
   for (Submission& submission : mail->submissions) {
     int32_t branches = submission.request.num_branches;
     histories_.Queued(submission.request, submission.arrival_us);
@@ -563,7 +459,7 @@ void EngineLoop::Deliver(const SequenceEvent& event) {
 absl::Status EngineLoop::ErrorOfEnd(engine::DrawFailure failure) const {
   if (!expired_.ok()) return expired_;
   if (!failure_.ok()) return failure_;
-  return ToStatus(failure);
+  return StatusOf(failure);
 }
 
 void EngineLoop::Publish() {

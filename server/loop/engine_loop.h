@@ -35,31 +35,13 @@
 #include "engine/step.h"
 #include "scheduler/scheduler.h"
 #include "server/generation.h"
+#include "server/loop/engine_loop_options.h"
+#include "server/loop/mailbox.h"
 #include "server/loop/pauses.h"
 #include "server/loop/queue_room.h"
 #include "server/loop/request_histories.h"
 
 namespace heddle::server {
-
-struct EngineLoopOptions {
-  // The queue: limits on the requests that wait for their first step, on their prompt tokens (0: no
-  // limit; one request is always taken), and on the time that one may wait (0: no limit).
-  int32_t max_queue = 256;
-  int64_t max_queue_tokens = 0;
-  int64_t max_queue_us = 0;
-  int32_t max_step_tokens = 0;  // rows per step; 0: what the executor takes
-  // Limits prompts to the part of a step that lets running streams get a token this often; 0: no
-  // limit.
-  int64_t target_inter_token_us = scheduler::kAutomaticTarget;
-  bool prefix_cache = true;
-  scheduler::PolicyKind policy = scheduler::PolicyKind::kFcfs;
-  int64_t starvation_us = 60'000'000;  // a longer wait goes first under every policy
-  bool plan_ahead = true;              // before tokens are known, if the executor takes more plans
-};
-
-// The options of the loop's scheduler; also for planning without a loop.
-scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& limits,
-                                                const EngineLoopOptions& options);
 
 class EngineLoop final : public GenerationService {
  public:
@@ -104,30 +86,6 @@ class EngineLoop final : public GenerationService {
   }
 
  private:
-  struct Submission {
-    GenerationRequest request;
-    EventSink sink;
-    int64_t arrival_us;
-  };
-  struct Cancellation {
-    RequestId id;
-    int32_t branch;  // -1: all
-  };
-  struct PauseOrder {
-    RequestId id;
-    bool begins;  // or ends
-  };
-  // Messages of other threads to the loop.
-  struct Mailbox {
-    std::vector<Submission> submissions;
-    std::vector<Cancellation> cancellations;
-    std::vector<PauseOrder> pause_orders;
-    bool cancel_all = false;
-    bool empty() const {
-      return submissions.empty() && cancellations.empty() && pause_orders.empty() && !cancel_all;
-    }
-    void Clear();
-  };
   struct Client {
     EventSink sink;
     int32_t open_branches;
@@ -146,7 +104,6 @@ class EngineLoop final : public GenerationService {
   void Run();
   bool TakeMail();
   void TakeIn(Mailbox* mail);
-  void DropCancelled(Mailbox* mail);
   void Drop(Submission* submission);
   void StopWaiting(Client* client);
   void EndIdleTime();

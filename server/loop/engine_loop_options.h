@@ -1,0 +1,32 @@
+// What can be set of the engine loop, and the scheduler's options that follow from it and from an
+// executor's limits. Plain data.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/executor.h"
+#include "scheduler/scheduler_types.h"
+
+namespace heddle::server {
+
+struct EngineLoopOptions {
+  // The queue: limits on the requests that wait for their first step, on their prompt tokens (0: no
+  // limit; one request is always taken), and on the time that one may wait (0: no limit).
+  int32_t max_queue = 256;
+  int64_t max_queue_tokens = 0;
+  int64_t max_queue_us = 0;
+  int32_t max_step_tokens = 0;  // rows per step; 0: what the executor takes
+  // Limits prompts to the part of a step that lets running streams get a token this often; 0: no
+  // limit.
+  int64_t target_inter_token_us = scheduler::kAutomaticTarget;
+  bool prefix_cache = true;
+  scheduler::PolicyKind policy = scheduler::PolicyKind::kFcfs;
+  int64_t starvation_us = 60'000'000;  // a longer wait goes first under every policy
+  bool plan_ahead = true;              // before tokens are known, if the executor takes more plans
+};
+
+// The options of the loop's scheduler; also for planning without a loop.
+scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& limits,
+                                                const EngineLoopOptions& options);
+
+}  // namespace heddle::server

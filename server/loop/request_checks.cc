@@ -1,0 +1,61 @@
+#include "server/loop/request_checks.h"
+
+#include <span>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+#include "engine/grammar/compiled_grammar.h"
+
+namespace heddle::server {
+namespace {
+
+absl::Status CheckTokens(const char* where, std::span<const engine::TokenId> tokens,
+                         int32_t vocab) {
+  for (engine::TokenId token : tokens) {
+    if (token < 0 || token >= vocab) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, " has token ", token, "; the model knows 0 to ", vocab - 1, "."));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab) {
+  const engine::SamplingParams& sampling = request.sampling;
+  HEDDLE_RETURN_IF_ERROR(CheckTokens("The prompt", request.prompt, vocab));
+  HEDDLE_RETURN_IF_ERROR(CheckTokens("min_tokens", sampling.min_tokens_banned, vocab));
+  for (const std::vector<engine::TokenId>& word : sampling.bad_words) {
+    HEDDLE_RETURN_IF_ERROR(CheckTokens("A bad word", word, vocab));
+  }
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    HEDDLE_RETURN_IF_ERROR(CheckTokens("The logit bias", {&token, 1}, vocab));
+  }
+  if (request.grammar != nullptr && request.grammar->vocabulary().size() > vocab) {
+    return absl::InvalidArgumentError(absl::StrCat("The grammar is for ",
+                                                   request.grammar->vocabulary().size(),
+                                                   " tokens; the model has ", vocab, "."));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StatusOf(engine::DrawFailure failure) {
+  switch (failure) {
+    case engine::DrawFailure::kTooAmbiguous:
+      return absl::InvalidArgumentError(
+          "The grammar is too ambiguous: which tokens may come next was not found in bounded work. "
+          "Write each text in fewer ways: no optional parts within repeats of optional parts.");
+    case engine::DrawFailure::kNoTokenFits:
+      return absl::InvalidArgumentError(
+          "The grammar demands a text for which the model's vocabulary has no token.");
+    case engine::DrawFailure::kNone:
+    case engine::DrawFailure::kNothingToDraw:
+      break;
+  }
+  return absl::InternalError(
+      "No token can be drawn: the model's logits are not numbers, or every token is banned.");
+}
+
+}  // namespace heddle::server

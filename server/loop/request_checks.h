@@ -1,0 +1,19 @@
+// What the engine loop refuses of a request, and how it ends one that cannot go on. Pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "engine/step.h"
+#include "server/generation.h"
+
+namespace heddle::server {
+
+// The embedding has `vocab` rows, and as many logits are drawn from: token ids from outside must be
+// within them. INVALID_ARGUMENT names the field and the token.
+absl::Status CheckTokens(const GenerationRequest& request, int32_t vocab);
+
+// The error of a request from which no token can be drawn, in words for its client.
+absl::Status StatusOf(engine::DrawFailure failure);
+
+}  // namespace heddle::server
