@@ -58,6 +58,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
       {"text/", {"files/", "ids.h"}},
       {"family/", {"files/", "ids.h", "model/model_spec.h"}},
       {"memory/", {"ids.h", "kv_spans.h", "page_rule.h"}},
+      {"draft/", {"ids.h"}},
       {"grammar/", {"ids.h", "text/"}},
       {"sample/", {"grammar/", "ids.h", "step.h"}}}},
 };
