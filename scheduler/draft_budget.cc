@@ -1,0 +1,170 @@
+#include "scheduler/draft_budget.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace heddle::scheduler {
+namespace {
+
+// The account in plain steps: what it begins with, the most it holds (so that an hour of gains does
+// not pay for minutes of losses), and from where on pauses begin short again.
+constexpr double kFirstSteps = 2;
+constexpr double kMostSteps = 8;
+constexpr double kRecoveredSteps = 4;
+// The allowance of a probe: this share of the steps of its pause, at most kFirstSteps.
+constexpr double kProbeShare = 0.005;
+// A step with drafts must promise so much more tokens per time than a plain one: times and survival
+// are estimates.
+constexpr double kMargin = 1.02;
+// Every so many steps with drafts, one is run without, so that its time stays known.
+constexpr int64_t kPlainEvery = 64;
+// Steps grow by at most this beyond the largest measured one: a guess that is wrong costs little.
+constexpr int32_t kGrowthFactor = 2;
+constexpr int32_t kGrowthRows = 4;
+// Expected hits that are remembered per place of a draft, and the weight of the drafter's word.
+constexpr double kCalibrationMemory = 64;
+constexpr double kCalibrationPrior = 4;
+constexpr double kLargestFactor = 1.25;
+constexpr double kLargestSurvival = 0.99;
+
+}  // namespace
+
+int DraftBudget::PlaceOf(size_t index) {
+  constexpr std::array<size_t, kPlaces - 1> kLargest = {0, 1, 2, 3, 5, 7, 11};
+  return static_cast<int>(std::lower_bound(kLargest.begin(), kLargest.end(), index) -
+                          kLargest.begin());
+}
+
+double DraftBudget::Calibrated(size_t index, double survival) const {
+  const Calibration& place = calibration_[static_cast<size_t>(PlaceOf(index))];
+  const double factor = (place.accepted + kCalibrationPrior) / (place.expected + kCalibrationPrior);
+  return std::clamp(survival * std::min(factor, kLargestFactor), 0.0, kLargestSurvival);
+}
+
+void DraftBudget::Choose(const PlainRows& plain, std::span<DraftOffer> offers) {
+  for (DraftOffer& offer : offers) offer.rows = 0;
+  if (!wants_drafts() || plain.decodes < 1 || !times_.Knows(plain.decodes)) return;
+  const size_t count = GiveRows(plain, offers);
+  for (size_t i = 0; i < count; ++i) ++offers[given_[i]].rows;
+  for (const DraftOffer& offer : offers) {
+    if (offer.rows == 0) continue;
+    const auto used = offer.survival.first(static_cast<size_t>(offer.rows));
+    offered_[offer.id].assign(used.begin(), used.end());
+  }
+}
+
+// Takes nodes in the order of survival and returns how many of given_ make the best step: the
+// tokens of the decodes and of the drafts, by the time of the decodes and of what drafts add. A
+// chain's next node is in the heap only when the one above it was taken, so the order holds to it.
+size_t DraftBudget::GiveRows(const PlainRows& plain, std::span<const DraftOffer> offers) {
+  heap_.clear();
+  given_.clear();
+  for (uint32_t i = 0; i < offers.size(); ++i) {
+    if (!offers[i].survival.empty()) {
+      heap_.push_back({Calibrated(0, static_cast<double>(offers[i].survival[0])), i, 0});
+    }
+  }
+  std::make_heap(heap_.begin(), heap_.end());
+  const int32_t first_rows = plain.decodes + plain.prompts;
+  const double decodes_us = times_.PredictUs(plain.decodes);
+  const double first_us = times_.PredictUs(first_rows);
+  const int32_t known = std::max(first_rows, times_.LargestKnown());
+  int32_t most_rows = std::max(kGrowthFactor * known, known + kGrowthRows);
+  if (options_.max_step_rows > 0) most_rows = std::min(most_rows, options_.max_step_rows);
+  double tokens = plain.decodes;
+  double best_rate = kMargin * tokens / decodes_us;
+  size_t best = 0;
+  while (!heap_.empty()) {
+    std::pop_heap(heap_.begin(), heap_.end());
+    const Node node = heap_.back();
+    heap_.pop_back();
+    given_.push_back(node.offer);
+    const int32_t rows = first_rows + static_cast<int32_t>(given_.size());
+    const double us = times_.PredictUs(rows);
+    const bool too_long = options_.target_us > 0 && us > std::max(options_.target_us, first_us);
+    if (too_long || rows > most_rows) break;
+    tokens += node.survival;
+    const double rate = tokens / (us - first_us + decodes_us);
+    if (rate > best_rate) {
+      best_rate = rate;
+      best = given_.size();
+    }
+    const std::span<const float> survival = offers[node.offer].survival;
+    if (node.index + 1 == survival.size()) continue;
+    const double next = Calibrated(node.index + 1, static_cast<double>(survival[node.index + 1]));
+    heap_.push_back({std::min(next, node.survival), node.offer, node.index + 1});
+    std::push_heap(heap_.begin(), heap_.end());
+  }
+  return best;
+}
+
+void DraftBudget::CountDraft(engine::SequenceId id, int32_t drafted, int32_t accepted) {
+  ++stats_.drafts;
+  stats_.drafted_tokens += drafted;
+  stats_.accepted_tokens += accepted;
+  for (int32_t i = 0; i < accepted; ++i) {
+    ++stats_.accepted_at[std::min(static_cast<size_t>(i), stats_.accepted_at.size() - 1)];
+  }
+  const auto offered = offered_.find(id);
+  if (offered != offered_.end()) Learn(offered->second, drafted, accepted);
+}
+
+void DraftBudget::Learn(std::span<const float> survival, int32_t drafted, int32_t accepted) {
+  const size_t count = std::min(survival.size(), static_cast<size_t>(std::max(drafted, 0)));
+  for (size_t i = 0; i < count; ++i) {
+    Calibration& place = calibration_[static_cast<size_t>(PlaceOf(i))];
+    if (place.expected > kCalibrationMemory) {
+      place.expected /= 2;
+      place.accepted /= 2;
+    }
+    place.expected += static_cast<double>(survival[i]);
+    place.accepted += i < static_cast<size_t>(std::max(accepted, 0)) ? 1 : 0;
+  }
+}
+
+void DraftBudget::CountStep(const DraftedStep& step) {
+  const int32_t plain_rows = step.rows.decodes + step.rows.prompts;
+  if (plain_rows < 1) return;
+  const double plain_us = times_.PredictUs(plain_rows);  // before this step
+  if (step.us > 0) times_.Observe(plain_rows + step.drafted, step.us);
+  if (pause_ > 0 && --pause_ == 0) {
+    const double steps = std::min(kProbeShare * static_cast<double>(next_pause_) / 2, kFirstSteps);
+    balance_us_ = steps * plain_us;
+  }
+  if (step.drafted == 0) {
+    is_plain_turn_ = false;
+    since_plain_ = 0;
+    return;
+  }
+  is_plain_turn_ = ++since_plain_ >= kPlainEvery;
+  if (step.us <= 0 || plain_us <= 0 || step.rows.decodes < 1) return;
+  // An accepted token would have taken its share of a plain step of the decodes.
+  const double token_us = times_.PredictUs(step.rows.decodes) / step.rows.decodes;
+  Settle(step.accepted * token_us - (step.us - plain_us), plain_us);
+}
+
+void DraftBudget::Settle(double gained_us, double plain_us) {
+  stats_.gained_seconds += gained_us / 1e6;
+  if (!has_balance_) {
+    has_balance_ = true;
+    balance_us_ = kFirstSteps * plain_us;
+  }
+  balance_us_ = std::min(balance_us_ + gained_us, kMostSteps * plain_us);
+  if (balance_us_ > kRecoveredSteps * plain_us) next_pause_ = kFirstPause;
+  // Steps in flight when it turned off have their results later.
+  if (balance_us_ < 0 && pause_ == 0) Pause();
+}
+
+void DraftBudget::Pause() {
+  pause_ = next_pause_;
+  next_pause_ = std::min(next_pause_ * 2, kLastPause);
+  ++stats_.times_off;
+}
+
+DraftBudgetStats DraftBudget::stats() const {
+  DraftBudgetStats stats = stats_;
+  stats.is_off = pause_ > 0;
+  return stats;
+}
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,123 @@
+// Decides how many rows of drafts each sequence gets in a step, so that speculation pays or is not
+// done: rows are given where the estimated survival buys most tokens per microsecond over all
+// sequences, by measured step times (step_times.h).
+//
+// Regret is bounded: a shadow account says what the plain steps would have taken, and how much time
+// drafts have won or lost against them. When the account is empty, speculation is off for a number
+// of steps, which doubles each time; then a probe gets a small allowance. Time lost so is at most
+// about 1 % of the time, and less the longer it does not pay.
+//
+// What happens between steps, for every step: wants_drafts, then (if it is true) Choose; when the
+// step is done, CountDraft for each draft in it, then CountStep.
+// Unit: microseconds. Thread-safety: none; owned by the engine loop.
+// Source: Liu et al., "TurboSpec", 2024 (goodput); the account is ours.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "engine/ids.h"
+#include "scheduler/step_times.h"
+
+namespace heddle::scheduler {
+
+// A chain that a drafter proposes for a sequence.
+struct DraftOffer {
+  engine::SequenceId id{};
+  std::span<const float> survival;  // [nodes] in order of depth; never rises
+  int32_t rows = 0;                 // out: how many of its nodes to verify, from the first
+};
+
+// Rows of a step apart from drafts.
+struct PlainRows {
+  int32_t decodes = 0;  // >= 1
+  int32_t prompts = 0;
+};
+
+// A step that is done.
+struct DraftedStep {
+  PlainRows rows;
+  int32_t drafted = 0;   // rows of drafts
+  int32_t accepted = 0;  // of these, tokens that were right
+  double us = 0;         // its time; 0: not known
+};
+
+struct DraftBudgetStats {
+  int64_t drafts = 0;  // sequences' drafts in all steps
+  int64_t drafted_tokens = 0;
+  int64_t accepted_tokens = 0;
+  std::array<int64_t, 16> accepted_at{};  // by place in the draft; the last counts all behind it
+  double gained_seconds = 0;  // time that drafts won against plain steps; negative: lost
+  int64_t times_off = 0;      // how often it turned itself off
+  bool is_off = false;
+};
+
+class DraftBudget {
+ public:
+  struct Options {
+    int32_t max_step_rows = 0;  // of a step in all; 0: no bound but the offers
+    // A step with drafts may take so long, if a plain one does not take longer; 0: no bound.
+    double target_us = 0;
+  };
+  explicit DraftBudget(const Options& options) : options_(options) {}
+
+  // Whether drafters need to be asked for the next step.
+  bool wants_drafts() const { return pause_ == 0 && !is_plain_turn_; }
+
+  // Sets `rows` of every offer. O(rows of all offers * log(offers)).
+  void Choose(const PlainRows& plain, std::span<DraftOffer> offers);
+
+  // `id` had `drafted` rows of its last offer verified. `accepted` <= `drafted`.
+  void CountDraft(engine::SequenceId id, int32_t drafted, int32_t accepted);
+  void CountStep(const DraftedStep& step);
+  // The sequence has ended.
+  void Forget(engine::SequenceId id) { offered_.erase(id); }
+
+  DraftBudgetStats stats() const;
+
+ private:
+  // Steps of the first pause; each later one is twice as long, up to the last. At 50 steps a second
+  // these are 1 second and 3 minutes.
+  static constexpr int64_t kFirstPause = 64;
+  static constexpr int64_t kLastPause = 8192;
+  static constexpr int kPlaces = 8;  // of calibration: 1, 2, 3, 4, 5-6, 7-8, 9-12, more
+  struct Calibration {
+    double expected = 0;
+    double accepted = 0;
+  };
+
+  static int PlaceOf(size_t index);
+  double Calibrated(size_t index, double survival) const;
+  size_t GiveRows(const PlainRows& plain, std::span<const DraftOffer> offers);
+  void Learn(std::span<const float> survival, int32_t drafted, int32_t accepted);
+  void Settle(double gained_us, double plain_us);
+  void Pause();
+
+  Options options_;
+  StepTimes times_;
+  std::array<Calibration, kPlaces> calibration_{};
+  absl::flat_hash_map<engine::SequenceId, std::vector<float>> offered_;  // survivals of rows given
+
+  double balance_us_ = 0;     // of the account
+  bool has_balance_ = false;  // false: no step was measured yet
+  bool is_plain_turn_ = false;
+  int64_t pause_ = 0;        // steps until the next probe; 0: on
+  int64_t next_pause_ = 64;  // steps of the next pause
+  int64_t since_plain_ = 0;  // steps with drafts since the last one without
+  DraftBudgetStats stats_;
+
+  // Scratch of GiveRows: (offer, node) in the order in which rows are given, and the heap.
+  struct Node {
+    double survival;
+    uint32_t offer;
+    uint32_t index;
+    bool operator<(const Node& other) const { return survival < other.survival; }
+  };
+  std::vector<Node> heap_;
+  std::vector<uint32_t> given_;
+};
+
+}  // namespace heddle::scheduler

@@ -1,0 +1,61 @@
+// How long a step takes by its number of rows: a table of measured means. A few rows more are far
+// from proportional (on a CPU, eight rows of one sequence take 1.7 times as long as one), so that
+// the linear CostModel cannot say what a draft costs.
+//
+// Rows are counted together in buckets: exact up to 16, then eight per doubling. Between measured
+// buckets times are interpolated, and never fall with more rows (isotonic regression). What was
+// seldom measured counts as a little faster than it was, by the noise of a mean of so many:
+// otherwise one slow step would keep its number of rows from ever being tried again. All times
+// follow the machine: what a step takes longer than its bucket says changes, a little, the times of
+// all buckets, because contexts grow and clocks fall. What was not measured for long is forgotten.
+//
+// Unit: microseconds. Thread-safety: none; owned by the engine loop.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace heddle::scheduler {
+
+class StepTimes {
+ public:
+  static constexpr int32_t kMaxRows = 16384;  // more count as so many
+
+  // A step of `rows` >= 1 took `us` > 0.
+  void Observe(int32_t rows, double us);
+
+  // Whether a step of so many rows, or of fewer and more, was measured.
+  bool Knows(int32_t rows) const;
+
+  // 0 while nothing was measured.
+  double PredictUs(int32_t rows) const;
+
+  // The most rows whose time is not a mere guess; to be asked for before a larger step is tried.
+  int32_t LargestKnown() const;
+
+ private:
+  struct Bucket {
+    double us = 0;    // mean, before drift
+    double rows = 0;  // mean
+    int32_t count = 0;
+    int64_t seen = 0;  // the number of the last step in it
+  };
+  struct Point {
+    double rows = 0;
+    double us = 0;
+    double weight = 0;
+  };
+  static constexpr int kBuckets = 16 + 8 * 10;
+  static int BucketOf(int32_t rows);
+  void MakeCurve();
+
+  std::array<Bucket, kBuckets> buckets_{};
+  std::vector<Point> curve_;   // of the fresh buckets, by rows; before drift
+  std::vector<Point> pooled_;  // scratch of MakeCurve
+  double drift_ = 1;
+  double noise_ = 0.03;  // mean deviation of a step from its bucket's mean, relative
+  int64_t steps_ = 0;
+};
+
+}  // namespace heddle::scheduler
