@@ -31,6 +31,14 @@ struct AdapterUse {
   std::shared_ptr<const engine::AdapterImage> image;
 };
 
+// What a client says about drafts of its answer (engine/draft/). No draft changes the answer.
+struct DraftLimits {
+  bool off = false;
+  int32_t max_tokens = -1;    // per step at most; -1: the server's limit
+  int32_t min_tokens = 0;     // shorter drafts are left out
+  float min_survival = 0.0f;  // tokens less likely to be right are left out; in [0, 1]
+};
+
 struct GenerationRequest {
   RequestId id{};
   std::vector<TokenId> prompt;  // not empty; prompt.size() < max context
@@ -47,6 +55,8 @@ struct GenerationRequest {
   // Asks for the prompt's embedding and nothing else: needs max_tokens 0.
   engine::Pooling pooling = engine::Pooling::kNone;
   int32_t prompt_logprobs = -1;  // -1: none; n: log-probability of each prompt token, n best
+  DraftLimits draft;
+  std::vector<TokenId> prediction;  // what the client expects the answer to be; may be empty
   // The policies' inputs (policy.h); each policy reads its own.
   int32_t priority = 0;     // lower is served earlier
   int64_t deadline_us = 0;  // from the arrival to the whole answer; 0: none
