@@ -29,6 +29,9 @@ struct ExecutorLimits {
   // Missing positions come in multiples of this (a multiple of page_tokens), so that sums over the
   // rest are the same bit for bit.
   int32_t window_grain = 1;
+  // Proposed tokens that one sample verifies behind its sequence's last token; 0: the executor
+  // takes no drafts. Drafts are chains: their slices have no masks.
+  int32_t max_draft_tokens = 0;
   // LoRA adapters; see engine/adapter/.
   int64_t page_bytes = 0;     // of a page of the pool
   int32_t adapter_slots = 0;  // AdapterBind::slot is below this; 0: the executor runs no adapters

@@ -73,7 +73,9 @@ struct UndrawnRow {
 };
 
 // Draws for `id` from the logits of rows [row, row + num_rows). One row gives one token; the rows
-// of a draft give its accepted tokens and one more. Several samples may name one row (n > 1).
+// of a draft give its accepted tokens and one more: `row` is then the first of its slice, and the
+// token of each later row is kept if it is the one that is drawn from the row before. Several
+// samples may name one row (n > 1).
 struct SampleRow {
   SequenceId id;
   int32_t row;        // index into the plan's token rows
@@ -219,7 +221,8 @@ enum class DrawFailure : uint8_t {
 // many of the sample's rows stay in the cache; the rest are forgotten.
 //   a plain draw                  1 token, 1 row; the token is kNoToken if none can be drawn
 //   with tokens that are forced   more tokens than rows: what follows the draw has no row yet
-//   a draft                       as many tokens as rows, 1 to num_rows
+//   a draft                       as many tokens as rows, 1 to num_rows, and more where tokens are
+//                                 forced behind the last one that was drawn
 //   a draw behind a token that    0 tokens, 1 row: the step before brought the sequence more tokens
 //   turned out not to be the last than this plan counted on
 //   a draw that was left out      0 tokens, 0 rows: the row is run, and drawn from, another time

@@ -85,6 +85,7 @@ class AdapterPool final : private PageOwner {
   void CountDone(uint64_t step) { done_step_ = step; }
 
   void AddTo(SchedulerStats* stats) const;
+  int32_t num_pages() const { return num_loaded_; }  // pages with adapters' content
   // Adds the references that it holds, by page.
   void AddReferences(std::span<int32_t> references) const;
   // INTERNAL names the broken invariant. O(pages + slots + running).

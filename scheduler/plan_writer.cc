@@ -98,6 +98,7 @@ void Begin(Sequence* sequence, StepPlan* plan, engine::StepLocals* locals) {
 // A single token behind the prompt was drawn; several at a time are forced tokens, or those of an
 // answer that is computed again.
 engine::SliceKind SliceKindOf(const Sequence& sequence) {
+  if (sequence.num_drafted > 0) return engine::SliceKind::kDraft;
   const bool is_prompt =
       sequence.num_planned > 1 || sequence.num_computed() <= sequence.request->num_prompt();
   return is_prompt ? engine::SliceKind::kPrompt : engine::SliceKind::kDecode;
@@ -125,7 +126,7 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
     plan->token_ids.push_back(sequence.TokenAt(position));
     plan->positions.push_back(position);
   }
-  if (end > sequence.num_tokens()) {
+  if (end - sequence.num_drafted > sequence.num_tokens()) {
     plan->undrawn.push_back(
         {first_row + count - 1, sequence.expected_sample, sequence.expected_step});
   }
@@ -143,7 +144,8 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
 
 void WriteSample(Sequence* sequence, int32_t row, StepPlan* plan, engine::StepLocals* locals) {
   Begin(sequence, plan, locals);
-  plan->samples.push_back({sequence->id, row, sequence->num_tokens() + sequence->num_expected});
+  plan->samples.push_back({sequence->id, row, sequence->num_tokens() + sequence->num_expected,
+                           1 + sequence->num_drafted});
 }
 
 }  // namespace heddle::scheduler

@@ -196,6 +196,7 @@ SequenceEvent& Scheduler::AddEvent(const Sequence& sequence, std::vector<Sequenc
   SequenceEvent& event = events->emplace_back();
   event.request = sequence.request->request.id;
   event.branch = sequence.branch;
+  event.sequence = sequence.id;
   std::swap(event.queued_us, sequence.request->queued_us);
   return event;
 }
@@ -233,6 +234,42 @@ void Scheduler::Sweep() {
   std::erase_if(ended_requests_, [oldest](const auto& ended) { return ended.first < oldest; });
 }
 
+// The most proposed tokens that the sequence has a use for; 0: it takes no draft now. The last
+// token of an answer needs no place in a draft, because a draft brings one token more than it has.
+int32_t Scheduler::MaxDraft(const Sequence& sequence) const {
+  const RequestState& request = *sequence.request;
+  const bool is_known = request.forked && !sequence.generated.empty() &&
+                        sequence.num_expected == 0 && sequence.num_drafted == 0;
+  if (!is_known || request.paused || sequence.num_remaining() != 1) return 0;
+  const int32_t left =
+      std::min(request.request.max_tokens - static_cast<int32_t>(sequence.generated.size()),
+               request.max_context - sequence.num_tokens());
+  return std::max(0, std::min(limits_.options.max_draft_tokens, left - 1));
+}
+
+void Scheduler::ListDraftable(std::vector<DraftCandidate>* candidates) const {
+  candidates->clear();
+  if (limits_.options.max_draft_tokens == 0) return;
+  for (const Sequence* sequence : running_) {
+    const int32_t max_tokens = MaxDraft(*sequence);
+    if (max_tokens == 0) continue;
+    candidates->push_back({.id = sequence->id,
+                           .branch = sequence->branch,
+                           .request = &sequence->request->request,
+                           .generated = sequence->generated,
+                           .max_tokens = max_tokens});
+  }
+}
+
+void Scheduler::Offer(SequenceId id, std::span<const TokenId> draft) {
+  const auto found = std::find_if(running_.begin(), running_.end(),
+                                  [id](const Sequence* s) { return s->id == id; });
+  if (found == running_.end()) return;
+  const size_t length = std::min(draft.size(), static_cast<size_t>(MaxDraft(**found)));
+  (*found)->draft.assign(draft.begin(), draft.begin() + static_cast<std::ptrdiff_t>(length));
+  has_drafts_ |= length > 0;
+}
+
 void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
   HEDDLE_CHECK(flights_.empty(), "the last plan was not committed");
   MakePlan(now_us, /*is_ahead=*/false, plan);
@@ -257,6 +294,9 @@ void Scheduler::MakePlan(int64_t now_us, bool is_ahead, StepPlan* plan) {
   flight.Clear();
   flight.step = step_;
   planner_.Plan(now_us, is_ahead, plan, &flight);
+  if (std::exchange(has_drafts_, false)) {
+    for (Sequence* sequence : running_) sequence->draft.clear();
+  }
   if (!plan->empty()) flights_.Push();
 }
 
@@ -285,7 +325,9 @@ void Scheduler::Expect() {
     const Flight& flight = flights_[i];
     for (size_t s = 0; s < flight.samples.size(); ++s) {
       Sequence* owner = flight.samples[s].owner;
-      const bool goes_on = owner->phase == Phase::kRunning && !limits_.IsFull(*owner, 1);
+      // Nobody knows how many tokens a draft brings.
+      const bool goes_on = owner->phase == Phase::kRunning && !limits_.IsFull(*owner, 1) &&
+                           flight.samples[s].num_rows == 1;
       if (!goes_on || flight.samples[s].position != owner->num_tokens()) continue;
       owner->num_expected = 1;
       owner->expected_step = flight.step;
@@ -340,6 +382,7 @@ void Scheduler::Accept(const FlightSample& sample, const SequenceGain& gain,
                        const StepResult& result, std::vector<SequenceEvent>* events) {
   Sequence* sequence = sample.owner;
   sequence->num_expected = 0;
+  if (sample.num_rows > 1) sequence->num_drafted = 0;
   const int32_t rows_dropped = sample.num_rows - gain.rows_kept;
   HEDDLE_CHECK(gain.id == sequence->id && rows_dropped >= 0, "a gain is not that of the sample");
   if (rows_dropped > 0) sequence->tables.Truncate(sequence->num_computed() - rows_dropped, &pool_);
@@ -372,6 +415,10 @@ void Scheduler::Accept(const FlightSample& sample, const SequenceGain& gain,
     AddEvent(*sequence, events);
   }
   SequenceEvent& event = (*events)[index];
+  event.num_drafted = sample.num_rows - 1;
+  event.num_accepted = std::min(gain.rows_kept - 1, num_booked);
+  totals_.drafted_tokens += event.num_drafted;
+  totals_.accepted_tokens += event.num_accepted;
   if (is_first) event.cached_tokens = std::max(0, sequence->request->cached_tokens);
   event.token_begin = gain.token_begin;
   event.num_tokens = num_booked;

@@ -78,6 +78,15 @@ class Scheduler {
   // O(expired + preempted); does nothing if max_queue_us is 0.
   void Expire(int64_t now_us, std::vector<SequenceEvent>* events);
 
+  // Overwrites *candidates with the sequences that the next Plan or PlanAhead may give a draft:
+  // their last token is known and is all that they have to run. O(running).
+  void ListDraftable(std::vector<DraftCandidate>* candidates) const;
+
+  // Proposes how a candidate goes on. The next plan verifies as much of it as is of use and as rows
+  // and pages are left for, which may be nothing, and then forgets it. Other ids are ignored.
+  // Tokens must be of the vocabulary. O(running).
+  void Offer(SequenceId id, std::span<const TokenId> draft);
+
   // Overwrites *plan with the next step (capacity is kept). Unless plan->empty(), it must be
   // executed and committed before the next Plan. O(running + tokens); waiting requests cost
   // nothing.
@@ -113,6 +122,7 @@ class Scheduler {
  private:
   void MakePlan(int64_t now_us, bool is_ahead, engine::StepPlan* plan);
   bool MayExpect() const;
+  int32_t MaxDraft(const Sequence& sequence) const;
   void Expect();
 
   void Accept(const FlightSample& sample, const engine::SequenceGain& gain,
@@ -144,6 +154,7 @@ class Scheduler {
   // Ended requests, each with the last step that may name it.
   std::vector<std::pair<uint64_t, std::unique_ptr<RequestState>>> ended_requests_;
   bool running_has_finished_ = false;
+  bool has_drafts_ = false;  // some running sequence has one
 };
 
 }  // namespace heddle::scheduler

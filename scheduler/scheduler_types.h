@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/page_rule.h"
@@ -34,7 +35,8 @@ struct SchedulerOptions {
   int64_t target_step_us = 0;
   // The wait for a first step after which Expire ends a request; 0: never.
   int64_t max_queue_us = 0;
-  bool prefix_cache = true;  // keep full pages for later prompts that share a prefix
+  int32_t max_draft_tokens = 0;  // ExecutorLimits::max_draft_tokens
+  bool prefix_cache = true;      // keep full pages for later prompts that share a prefix
   PolicyKind policy = PolicyKind::kFcfs;
   // A sequence that has waited this long (since its arrival or its preemption) goes ahead of all
   // that have not, under every policy, and is not preempted for them. 0: no such bound.
@@ -58,9 +60,12 @@ struct SchedulerOptions {
 struct SequenceEvent {
   RequestId request{};
   int32_t branch = 0;
-  int32_t token_begin = 0;  // index in StepResult::tokens
+  engine::SequenceId sequence{};  // the branch, as drafters know it
+  int32_t token_begin = 0;        // index in StepResult::tokens
   int32_t num_tokens = 0;
-  int32_t score_begin = 0;  // prompt scores; with the lowest live branch
+  int32_t num_drafted = 0;   // proposed tokens that this step verified
+  int32_t num_accepted = 0;  // of these, the first of `num_tokens`
+  int32_t score_begin = 0;   // prompt scores; with the lowest live branch
   int32_t num_scores = 0;
   int32_t pooled = -1;        // index of its embedding; on the last event
   int32_t cached_tokens = 0;  // prompt tokens from the cache; on the first token's event
@@ -70,6 +75,16 @@ struct SequenceEvent {
   engine::DrawFailure failure = engine::DrawFailure::kNone;  // with FinishReason::kError
 };
 
+// A running sequence that the next plan may give a draft. Pointers are valid until the next call
+// that changes the scheduler.
+struct DraftCandidate {
+  engine::SequenceId id{};
+  int32_t branch = 0;
+  const GenerationRequest* request = nullptr;
+  std::span<const TokenId> generated;
+  int32_t max_tokens = 0;  // of a useful draft; at least 1
+};
+
 // What the last plan decided about one branch, for the history of its request.
 struct StepNote {
   enum class Kind : uint8_t {
@@ -77,6 +92,7 @@ struct StepNote {
     kPreempted,  // gave its place up; `tokens` had been computed
     kPrompt,     // `tokens` of the prompt, or of what a preemption dropped, run in this step
     kDecode,     // one token runs
+    kDraft,      // one token runs, and behind it `tokens` - 1 proposed ones
   };
   RequestId request{};
   int32_t branch = 0;
@@ -100,9 +116,11 @@ struct SchedulerStats {
   int64_t prompt_tokens = 0;       // rows planned for prompts and for what preemption dropped
   int64_t recomputed_tokens = 0;   // of these, rows that had been computed before
   int64_t generated_tokens = 0;
-  int64_t forced_tokens = 0;  // of these, tokens that a grammar forced and nobody drew
-  int64_t step_tokens = 0;    // rows of all steps
-  int64_t budget_tokens = 0;  // the decodes and prompt budgets of those steps
+  int64_t forced_tokens = 0;    // of these, tokens that a grammar forced and nobody drew
+  int64_t drafted_tokens = 0;   // proposed tokens that steps verified
+  int64_t accepted_tokens = 0;  // of these, tokens of answers
+  int64_t step_tokens = 0;      // rows of all steps
+  int64_t budget_tokens = 0;    // the decodes and prompt budgets of those steps
   int64_t preemptions = 0;
   int64_t overdue = 0;            // requests that waited for starvation_us and went ahead of others
   int32_t adapters_resident = 0;  // adapters with all pages in the pool

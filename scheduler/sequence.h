@@ -40,6 +40,8 @@ struct Sequence {
   int32_t num_expected = 0;  // 1: a step in flight draws a token that the plan behind it counts on
   uint64_t expected_step = 0;   // that step
   int32_t expected_sample = 0;  // and its sample
+  std::vector<TokenId> draft;   // proposed behind its tokens, for the step being planned
+  int32_t num_drafted = 0;      // of these, rows of the step that is planned or in flight
   float forcing = 0;   // running share (0 to 1) of draws behind which its grammar forced tokens
   uint64_t chain = 0;  // hash of the hashed pages
   bool uses_adapter = false;     // counts among the users of its adapter (adapter_pool.h)
@@ -53,10 +55,11 @@ struct Sequence {
   Sequence* waits_before = nullptr;
 
   inline int32_t num_tokens() const;  // prompt and generated
-  // Counts an expected token too, once a plan has a row for it.
+  // Counts an expected token too, once a plan has a row for it, and proposed ones in flight.
   int32_t num_computed() const { return tables.num_tokens(); }
   int32_t num_remaining() const { return num_tokens() + num_expected - num_computed(); }
-  // The token at `position`; kNoToken if it is expected but not drawn yet.
+  // The token at `position`, which may be a proposed one; kNoToken if it is expected but not drawn
+  // yet.
   inline TokenId TokenAt(int32_t position) const;
 };
 
@@ -94,7 +97,9 @@ inline int32_t Sequence::num_tokens() const {
 inline TokenId Sequence::TokenAt(int32_t position) const {
   const int32_t num_prompt = request->num_prompt();
   if (position < num_prompt) return request->request.prompt[position];
-  return position < num_tokens() ? generated[position - num_prompt] : engine::kNoToken;
+  if (position < num_tokens()) return generated[position - num_prompt];
+  const auto proposed = static_cast<size_t>(position - num_tokens());
+  return num_drafted > 0 && proposed < draft.size() ? draft[proposed] : engine::kNoToken;
 }
 
 // Branches that will run when this sequence is past its prompt.

@@ -31,7 +31,7 @@ void StepPlanner::Plan(int64_t now_us, bool is_ahead, StepPlan* plan, Flight* fl
   PrepareAdapters();
   SharePrompts(budget);
   if (!is_ahead) admission_.ParkForPages(&step_);
-  AssignPages();
+  FitDrafts(AssignPages());
   flight->planned_us = now_us;
   Write(plan, flight);
   flight->has_pools = !plan->pools.empty();
@@ -56,7 +56,10 @@ void StepPlanner::DropPassed() {
 void StepPlanner::DropPassed(Sequence* sequence, int32_t group) {
   const SchedulerOptions& options = parts_.limits.options;
   PageTable& table = sequence->tables[group];
-  int32_t drop = sequence->num_computed() + 1 - options.windows[group];
+  // All rows of a draft in flight may be dropped, the first too: they run again and see as far
+  // back.
+  const int32_t in_draft = sequence->num_drafted > 0 ? sequence->num_drafted + 1 : 0;
+  int32_t drop = sequence->num_computed() - in_draft + 1 - options.windows[group];
   if (drop < table.num_dropped() + std::max(options.window_grain, options.page_tokens)) return;
   parts_.prefixes.Leave(sequence);
   if (group == 0 && sequence->num_hashed_pages > 0) {
@@ -67,9 +70,9 @@ void StepPlanner::DropPassed(Sequence* sequence, int32_t group) {
 }
 
 // Sorts the running sequences into decodes and prompts. A sequence that the steps in flight end has
-// nothing left to run, and its place is free; one that waits for its next token keeps its place,
-// so does one that waits for its adapter, which is listed as a prompt, and so does a paused one
-// until somebody needs its place.
+// nothing left to run, and its place is free; one that waits for its next token, or for what
+// becomes of its draft, keeps its place, so does one that waits for its adapter, which is listed as
+// a prompt, and so does a paused one until somebody needs its place.
 void StepPlanner::ListRunning() {
   step_.prompts.clear();
   step_.paused.clear();
@@ -85,7 +88,7 @@ void StepPlanner::ListRunning() {
       step_.paused.push_back(sequence);
       continue;
     }
-    if (remaining == 0) continue;
+    if (remaining <= 0) continue;
     step_.reserved_pages += parts_.limits.PagesToRun(*sequence, parts_.pool);
     if (remaining == 1 && AdapterPool::IsReady(*sequence)) {
       sequence->num_planned = 1;
@@ -117,11 +120,37 @@ void StepPlanner::SharePrompts(int32_t budget) {
   }
 }
 
-void StepPlanner::AssignPages() {
+// Returns the number of free pages that the planned rows take.
+int32_t StepPlanner::AssignPages() {
   int32_t reserved = 0;
   for (size_t i = 0; i < parts_.running.size(); ++i) {
     Sequence* sequence = parts_.running[i];
     if (sequence->num_planned > 0) reserved += FitPages(sequence, i, reserved);
+  }
+  return reserved;
+}
+
+// Gives the drafts what rows and pages are left: nobody is preempted for a draft, no prompt waits
+// for it, and where adapters are in use it takes none but empty pages, so that no adapter is
+// evicted. `reserved`: free pages that the other rows take.
+void StepPlanner::FitDrafts(int32_t reserved) {
+  const auto has_draft = [](const Sequence* s) { return !s->draft.empty(); };
+  if (std::none_of(parts_.running.begin(), parts_.running.end(), has_draft)) return;
+  const PageAllocator& pool = parts_.pool;
+  int32_t rows = parts_.limits.options.max_step_tokens;
+  for (const Sequence* sequence : parts_.running) rows -= sequence->num_planned;
+  const bool has_adapters = parts_.adapters.num_pages() > 0;
+  int32_t pages = pool.num_free() - reserved - (has_adapters ? pool.num_evictable() : 0);
+  for (Sequence* sequence : parts_.running) {
+    if (sequence->num_planned != 1 || sequence->draft.empty()) continue;
+    const KvTables& tables = sequence->tables;
+    const int32_t own = tables.PagesNeeded(1, pool);
+    const int32_t fitting = tables.Capacity(own + std::max(0, pages), pool) - 1;
+    const int32_t wanted = std::min(static_cast<int32_t>(sequence->draft.size()), rows);
+    sequence->num_drafted = std::clamp(fitting, 0, wanted);
+    sequence->num_planned += sequence->num_drafted;
+    rows -= sequence->num_drafted;
+    pages -= tables.PagesNeeded(sequence->num_planned, pool) - own;
   }
 }
 
@@ -190,11 +219,17 @@ void StepPlanner::CountRows(const Sequence& sequence, Flight* flight) {
   // Row i attends to begin + 1 + i positions.
   flight->cost.attended += int64_t{rows} * (begin + sequence.num_computed() + 1) / 2;
   ++flight->cost.sequences;
-  if (SliceKindOf(sequence) == engine::SliceKind::kPrompt) {
-    parts_.totals.prompt_tokens += rows;
-    step_.Note(sequence, StepNote::Kind::kPrompt, rows);
-  } else {
-    step_.Note(sequence, StepNote::Kind::kDecode, 1);
+  switch (SliceKindOf(sequence)) {
+    case engine::SliceKind::kPrompt:
+      parts_.totals.prompt_tokens += rows;
+      step_.Note(sequence, StepNote::Kind::kPrompt, rows);
+      break;
+    case engine::SliceKind::kDecode:
+      step_.Note(sequence, StepNote::Kind::kDecode, 1);
+      break;
+    case engine::SliceKind::kDraft:
+      step_.Note(sequence, StepNote::Kind::kDraft, rows);
+      break;
   }
   parts_.totals.recomputed_tokens += std::clamp(sequence.num_recompute - begin, 0, rows);
 }
@@ -216,7 +251,8 @@ void StepPlanner::WriteSequence(Sequence* sequence, StepPlan* plan, Flight* flig
   if (num_scores > 0) flight->score_owners.push_back({request, first_score, num_scores});
   // An answer's pages are left to the cache when the sequence gives them up: the next turn asks for
   // them.
-  if (!request->forked || sequence->num_planned > 1) parts_.prefixes.Leave(sequence);
+  if (!request->forked || sequence->num_planned > 1 + sequence->num_drafted)
+    parts_.prefixes.Leave(sequence);
   if (sequence->num_remaining() > 0) return;
   if (!request->forked) {
     WriteFork(sequence, row, plan, flight);
@@ -250,7 +286,7 @@ void StepPlanner::WriteFork(Sequence* carrier, int32_t row, StepPlan* plan, Flig
 }
 
 void StepPlanner::WriteDraw(Sequence* sequence, int32_t row, StepPlan* plan, Flight* flight) {
-  WriteSample(sequence, row, plan, &step_.locals);
+  WriteSample(sequence, row - sequence->num_drafted, plan, &step_.locals);
   const engine::SampleRow& sample = plan->samples.back();
   flight->samples.push_back({sequence, sample.position, sample.num_rows});
 }

@@ -37,7 +37,8 @@ class StepPlanner {
   void ListRunning();
   void PrepareAdapters();
   void SharePrompts(int32_t budget);
-  void AssignPages();
+  int32_t AssignPages();
+  void FitDrafts(int32_t reserved);
   int32_t FitPages(Sequence* sequence, size_t index, int32_t reserved);
   void Write(engine::StepPlan* plan, Flight* flight);
   void WriteAdapters(engine::StepPlan* plan);

@@ -9,6 +9,7 @@
 #include "base/strings.h"
 #include "engine/model/adapter_tables.h"
 #include "engine/model/decoder.h"
+#include "engine/model/local_executor.h"
 #include "kernels/kv_cache.h"
 
 namespace heddle::engine {
@@ -166,6 +167,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .vocab = spec.vocab,
                      .windows = windows,
                      .window_grain = rule.window_grain,
+                     .max_draft_tokens = LocalExecutor::kMaxDraftTokens,
                      .page_bytes = page_bytes,
                      .adapter_slots = adapter_slots,
                      .adapter_max_rank = options.adapter_max_rank,

@@ -135,14 +135,6 @@ absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
   return absl::OkStatus();
 }
 
-// Starts every sample with no tokens and all its rows; drawing fills in the tokens.
-void LocalExecutor::BeginGains(const StepPlan& plan, StepResult* result) {
-  for (const SampleRow& sample : plan.samples) {
-    HEDDLE_CHECK(sample.num_rows == 1, "this executor does not verify drafts");
-    result->gains.push_back({.id = sample.id, .rows_kept = sample.num_rows});
-  }
-}
-
 // Whether `plan` swaps and loads only pages that the step in flight, if any, does not use. That
 // step's own swaps and loads are done.
 bool LocalExecutor::MayMoveBeside(const StepPlan& plan) const {
@@ -182,40 +174,6 @@ absl::Status LocalExecutor::MovePages(const Flight& flight, StepTiming* timing) 
   if (loads) HEDDLE_RETURN_IF_ERROR(adapters_->Apply(device, *cache_, plan, flight.locals));
   timing->swap_ns = NowNs() - start_ns;
   return absl::OkStatus();
-}
-
-// Lists the draws of the plan in the order of their rows, and fills logit_rows_.
-void LocalExecutor::BuildDraws(Flight* flight) {
-  const StepPlan& plan = *flight->plan;
-  std::vector<DrawnRow>& draws = flight->draws;
-  draws.clear();
-  for (size_t i = 0; i < plan.samples.size(); ++i) {
-    draws.push_back({.row = plan.samples[i].row, .index = static_cast<int32_t>(i)});
-  }
-  for (size_t i = 0; i < plan.scores.size(); ++i) {
-    draws.push_back(
-        {.row = plan.scores[i].row, .index = static_cast<int32_t>(i), .is_score = true});
-  }
-  std::sort(draws.begin(), draws.end(),
-            [](const DrawnRow& a, const DrawnRow& b) { return a.row < b.row; });
-  logit_rows_.clear();
-  for (DrawnRow& draw : draws) {
-    if (logit_rows_.empty() || logit_rows_.back() != draw.row) logit_rows_.push_back(draw.row);
-    draw.logit_row = static_cast<int32_t>(logit_rows_.size()) - 1;
-  }
-  NumberDraws(flight);
-  n_drawn_rows_ = static_cast<int32_t>(logit_rows_.size());
-  for (const PoolRows& pool : plan.pools) {
-    for (int32_t i = 0; i < pool.num_rows; ++i) logit_rows_.push_back(pool.row + i);
-  }
-}
-
-void LocalExecutor::NumberDraws(Flight* flight) {
-  flight->draw_of_sample.assign(flight->plan->samples.size(), -1);
-  for (size_t i = 0; i < flight->draws.size(); ++i) {
-    const DrawnRow& draw = flight->draws[i];
-    if (!draw.is_score) flight->draw_of_sample[draw.index] = static_cast<int32_t>(i);
-  }
 }
 
 // The draws of the step before that the plan's undrawn rows run, as devices take them
@@ -279,78 +237,6 @@ absl::Status LocalExecutor::LaunchDraws(Flight* flight) {
   return absl::OkStatus();
 }
 
-void LocalExecutor::BuildSampleRows(Flight* flight) {
-  const StepPlan& plan = *flight->plan;
-  sampler_.ResetEdits();
-  flight->sample_rows.clear();
-  flight->max_top = 0;
-  for (const DrawnRow& draw : flight->draws) {
-    const int32_t row = draw.logit_row % parts_.logit_rows;
-    if (draw.is_score) {
-      const ScoreRow& score = plan.scores[draw.index];
-      flight->sample_rows.push_back(
-          {.logit_row = row, .num_top = std::max(0, score.num_top), .forced_token = score.target});
-    } else {
-      flight->sample_rows.push_back(sampler_.Row(plan.samples[draw.index], row));
-    }
-    flight->max_top = std::max(flight->max_top, flight->sample_rows.back().num_top);
-  }
-  const size_t count = flight->draws.size();
-  flight->tokens.resize(count);
-  flight->logprobs.resize(count);
-  flight->top_tokens.resize(count * flight->max_top);
-  flight->top_logprobs.resize(count * flight->max_top);
-}
-
-// Collects the masks, which are computed while the forward runs. It waits a moment for missing
-// ones, and longer only if no other draw of the step would be delayed.
-void LocalExecutor::FillMasks(Flight* flight) {
-  const auto now = std::chrono::steady_clock::now();
-  size_t num_unknown = 0;
-  size_t num_samples = 0;
-  for (int pass = 0; pass < 2; ++pass) {
-    const auto deadline = pass == 0
-                              ? now
-                              : now + (num_unknown < num_samples ? mask_patience_.beside_others
-                                                                 : mask_patience_.alone);
-    for (size_t i = 0; i < flight->draws.size(); ++i) {
-      DrawnRow& draw = flight->draws[i];
-      if (draw.is_score || (pass > 0 && draw.is_known)) continue;
-      const SamplerState::Allowance allowance =
-          sampler_.Allowed(flight->plan->samples[draw.index].id, deadline);
-      flight->sample_rows[i].allowed = allowance.mask;
-      draw.is_known = allowance.is_known;
-      draw.failure = allowance.failure;
-      if (pass > 0) continue;
-      ++num_samples;
-      num_unknown += allowance.is_known ? 0 : 1;
-    }
-    if (num_unknown == 0) break;
-  }
-  LeaveOut(flight);
-}
-
-// Takes out the draws whose masks are not ready, and those that can never be drawn.
-void LocalExecutor::LeaveOut(Flight* flight) {
-  size_t kept = 0;
-  for (size_t i = 0; i < flight->draws.size(); ++i) {
-    const DrawnRow& draw = flight->draws[i];
-    if (draw.is_score || (draw.is_known && draw.failure == DrawFailure::kNone)) {
-      flight->draws[kept] = draw;
-      flight->sample_rows[kept++] = flight->sample_rows[i];
-    } else if (draw.is_known) {
-      flight->failed.emplace_back(draw.index, draw.failure);
-    } else {
-      sampler_.LeaveOut(flight->plan->samples[draw.index]);
-      flight->left_out.push_back(draw.index);
-    }
-  }
-  if (kept == flight->draws.size()) return;
-  flight->draws.resize(kept);
-  flight->sample_rows.resize(kept);
-  NumberDraws(flight);
-}
-
 void LocalExecutor::Draw(kernels::Ops& ops, Flight* flight) {
   FillMasks(flight);
   size_t next_draw = 0;
@@ -384,35 +270,6 @@ void LocalExecutor::DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flig
               .logprobs = flight->logprobs.data() + first,
               .top_tokens = flight->top_tokens.data() + first * flight->max_top,
               .top_logprobs = flight->top_logprobs.data() + first * flight->max_top});
-}
-
-void LocalExecutor::Report(const Flight& flight, StepResult* result) {
-  for (int32_t index : flight.left_out) result->gains[index].rows_kept = 0;
-  for (const auto& [index, failure] : flight.failed) result->gains[index].failure = failure;
-  for (size_t i = 0; i < flight.draws.size(); ++i) ReportDraw(flight, i, result);
-  sampler_.FindMasks();
-}
-
-void LocalExecutor::ReportDraw(const Flight& flight, size_t i, StepResult* result) {
-  const DrawnRow& draw = flight.draws[i];
-  const auto token_begin = static_cast<int32_t>(result->tokens.size());
-  SampledToken& out = draw.is_score ? result->scores[draw.index] : result->tokens.emplace_back();
-  out.token = flight.tokens[i];
-  out.logprob = flight.logprobs[i];
-  out.top.clear();
-  for (int32_t t = 0; t < flight.sample_rows[i].num_top; ++t) {
-    const size_t at = i * flight.max_top + t;
-    out.top.push_back({flight.top_tokens[at], flight.top_logprobs[at]});
-  }
-  if (draw.is_score) return;
-  const SampleRow& sample = flight.plan->samples[draw.index];
-  const std::span<const TokenId> forced_tokens = sampler_.Accept(sample, out.token);
-  for (TokenId forced : forced_tokens) {
-    result->tokens.emplace_back().token = forced;
-  }
-  SequenceGain& gain = result->gains[draw.index];
-  gain.token_begin = token_begin;
-  gain.num_tokens = static_cast<int32_t>(result->tokens.size()) - token_begin;
 }
 
 absl::Status LocalExecutor::Pool(const StepPlan& plan, StepResult* result) {

@@ -38,6 +38,9 @@ namespace heddle::engine {
 class LocalExecutor final : public Executor {
  public:
   static constexpr int32_t kLeastLogitRows = 64;
+  // The most proposed tokens of a sample. A draft takes memory like other rows of a step; longer
+  // ones than this are hardly ever right to the end.
+  static constexpr int32_t kMaxDraftTokens = 64;
   // How long a step waits for masks beside other draws that are ready, and how long without.
   struct MaskPatience {
     std::chrono::microseconds beside_others{2'000};
@@ -82,11 +85,13 @@ class LocalExecutor final : public Executor {
  private:
   // A sample or a score of the plan, and the logit row it reads.
   struct DrawnRow {
-    int32_t row = 0;        // of the plan
-    int32_t logit_row = 0;  // of the batch
-    int32_t index = 0;      // into plan.samples or plan.scores
+    int32_t row = 0;           // of the plan
+    int32_t logit_row = 0;     // of the batch
+    int32_t index = 0;         // into plan.samples or plan.scores
+    int32_t row_of_draft = 0;  // behind the first row of its sample
     bool is_score = false;
     bool is_known = true;  // the tokens that its grammar allows are known
+    bool is_cut = false;   // a row of a draft that cannot be verified
     DrawFailure failure = DrawFailure::kNone;
   };
 
@@ -123,6 +128,7 @@ class LocalExecutor final : public Executor {
   bool DrawsWait(const StepPlan& plan) const;
   void BuildSampleRows(Flight* flight);
   void FillMasks(Flight* flight);
+  void CutDrafts(Flight* flight);
   void LeaveOut(Flight* flight);
   absl::Status LaunchDraws(Flight* flight);
   void Draw(kernels::Ops& ops, Flight* flight);
@@ -130,7 +136,9 @@ class LocalExecutor final : public Executor {
   kernels::Tensor LogitBlock(int32_t first_row) const;
   absl::Status Finish(Flight* flight, StepResult* result);
   void Report(const Flight& flight, StepResult* result);
-  void ReportDraw(const Flight& flight, size_t i, StepResult* result);
+  static void Fill(const Flight& flight, size_t i, SampledToken* out);
+  static bool HasDraw(const Flight& flight, size_t i, int32_t sample);
+  void ReportSample(const Flight& flight, size_t first, StepResult* result);
   absl::Status Pool(const StepPlan& plan, StepResult* result);
 
   Parts parts_;
@@ -148,6 +156,7 @@ class LocalExecutor final : public Executor {
   // The batch that was launched last; its capacity is kept.
   PlanBatch batch_;
   std::vector<int32_t> draw_of_row_;
+  std::vector<const uint32_t*> draft_masks_;
   std::vector<int32_t> logit_rows_;  // rows that are drawn from, then rows that are pooled
   int32_t n_drawn_rows_ = 0;         // how many of logit_rows_ are drawn from
   // Sums of hidden states of prompts that are not complete yet.

@@ -46,6 +46,11 @@ class SamplerState {
   // REQUIRES: the sequence is live.
   kernels::SampleRowParams Row(const SampleRow& sample, int32_t logit_row);
 
+  // As Row, for row i >= 1 of a draft, whose proposed tokens up to that row are `drafted` [i]: as
+  // if the sequence had drawn them. Call it for each row of a sample in order.
+  kernels::SampleRowParams DraftRow(const SampleRow& sample, std::span<const TokenId> drafted,
+                                    int32_t logit_row);
+
   // Whether what Row and Allowed say of the next draw but one depends on the next, which was not
   // accepted yet. REQUIRES: the sequence is live.
   bool NeedsDraw(SequenceId id) const;
@@ -67,11 +72,22 @@ class SamplerState {
   // Waits until `deadline` for what is not known. REQUIRES: the sequence is live.
   Allowance Allowed(SequenceId id, std::chrono::steady_clock::time_point deadline);
 
+  // Finds the masks of a draft's rows behind the first: `masks` [n + 1] for the proposed tokens
+  // `drafted` [n], where masks[0] is that of the first row and n of the returned rows are known.
+  // Returns how many rows can be drawn from, at least 1: the draft ends where the grammar forbids
+  // its next token, and where the next mask takes long. Without a grammar nothing is written. The
+  // masks stay valid until the next ResetEdits. REQUIRES: Allowed knows the first row's mask.
+  int32_t DraftMasks(SequenceId id, std::span<const TokenId> drafted,
+                     std::vector<const uint32_t*>* masks);
+
   // The sample's token is drawn another time.
   void LeaveOut(const SampleRow& sample);
 
   // Call before the rows of a step are built.
-  void ResetEdits() { edits_used_ = 0; }
+  void ResetEdits() {
+    edits_used_ = 0;
+    draft_masks_.clear();
+  }
 
   // Counts the token that was drawn for `sample`, and goes on in the grammar with it. Returns the
   // tokens that the grammar has follow it, which count as well; valid until the next call.
@@ -84,18 +100,22 @@ class SamplerState {
   size_t num_live() const { return sequences_.size(); }
 
  private:
-  struct Sequence {
-    SamplingParams params;
+  // What edits depend on beside the parameters.
+  struct History {
     int32_t num_generated = 0;
-    Position next_position = 0;  // behind its last token; 0: it has drawn none
-    bool has_edits = false;      // any bias, penalty or ban is in force
-    bool counts_tokens = false;  // any penalty by counts is in force
     // Times each token was generated; 0 for tokens that only the prompt has.
     absl::flat_hash_map<TokenId, int32_t> counts;
     std::optional<Dry> dry;
     // The last tokens generated: as many as the longest bad word needs before its last.
     std::vector<TokenId> recent;
-    size_t recent_limit = 0;
+  };
+  struct Sequence {
+    SamplingParams params;
+    Position next_position = 0;  // behind its last token; 0: it has drawn none
+    bool has_edits = false;      // any bias, penalty or ban is in force
+    bool counts_tokens = false;  // any penalty by counts is in force
+    size_t recent_limit = 0;     // of History::recent
+    History history;
     std::optional<grammar::Matcher> matcher;
     bool jumps = false;  // over forced tokens
     // For the next draw, one of them at most; the search knows better where the matcher stands.
@@ -105,9 +125,12 @@ class SamplerState {
     DrawFailure failure = DrawFailure::kNone;
   };
 
-  static void BanBadWords(const Sequence& sequence, std::vector<kernels::LogitEdit>* edits);
-  std::span<const kernels::LogitEdit> BuildEdits(const Sequence& sequence);
-  static void Count(TokenId token, Sequence* sequence);
+  kernels::SampleRowParams RowOf(const Sequence& sequence, const History& history,
+                                 Position position, int32_t logit_row);
+  static void BanBadWords(const Sequence& sequence, const History& history,
+                          std::vector<kernels::LogitEdit>* edits);
+  std::span<const kernels::LogitEdit> BuildEdits(const Sequence& sequence, const History& history);
+  static void Count(TokenId token, const Sequence& sequence, History* history);
   const Sequence& At(SequenceId id) const;
   void Jump(Sequence* sequence);
   void Search(Sequence* sequence);
@@ -116,6 +139,8 @@ class SamplerState {
   absl::flat_hash_map<SequenceId, Sequence> sequences_;
   std::deque<std::vector<kernels::LogitEdit>> edits_;  // reused from step to step
   size_t edits_used_ = 0;
+  History draft_;  // of the draft's row that DraftRow was called for last
+  std::vector<std::shared_ptr<const grammar::TokenMask>> draft_masks_;
   std::vector<SequenceId> without_mask_;  // have accepted since FindMasks
   std::vector<TokenId> forced_;           // by the last Accept
   MaskAhead ahead_;

@@ -31,6 +31,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .max_step_seqs = limits.max_batch_seqs,
           .target_step_us = options.target_inter_token_us,
           .max_queue_us = options.max_queue_us,
+          .max_draft_tokens = limits.max_draft_tokens,
           .prefix_cache = options.prefix_cache,
           .policy = options.policy,
           .starvation_us = options.starvation_us,

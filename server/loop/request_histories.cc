@@ -21,6 +21,7 @@ Kind KindOf(StepNote::Kind kind) {
     case StepNote::Kind::kPrompt:
       return Kind::kPrompt;
     case StepNote::Kind::kDecode:
+    case StepNote::Kind::kDraft:
       break;
   }
   return Kind::kDecode;

@@ -40,6 +40,7 @@ class Rig {
                   .vocab = kVocab,
                   .windows = options.windows,
                   .window_grain = options.window_grain,
+                  .max_draft_tokens = options.max_draft_tokens,
                   .adapter_slots = options.adapter_slots},
                  max_in_flight) {}
 
@@ -53,6 +54,7 @@ class Rig {
   bool Step() {
     ++now_us;
     if (planned_.empty()) {
+      Draft();
       scheduler.Plan(now_us, &plan);
       if (on_plan) on_plan();
       if (plan.empty()) return false;
@@ -62,7 +64,9 @@ class Rig {
       planned_.pop_front();
     }
     engine::StepPlan next;
-    while (ahead && ahead() && scheduler.PlanAhead(now_us, &next)) {
+    while (ahead && ahead()) {
+      Draft();
+      if (!scheduler.PlanAhead(now_us, &next)) break;
       if (on_plan) on_plan();
       Submit(next);
       planned_.push_back(next);
@@ -117,6 +121,8 @@ class Rig {
   engine::StepResult result;
   std::vector<SequenceEvent> events;
   std::function<bool()> ahead;
+  // What is proposed for a candidate, before each plan.
+  std::function<std::vector<TokenId>(const DraftCandidate&)> draft;
   std::function<void()> on_plan;  // behind each plan that is made
   std::function<void()> between;  // after the executor, before Commit
   std::map<std::pair<RequestId, int32_t>, BranchOutcome> outcome;
@@ -131,6 +137,15 @@ class Rig {
   void Submit(const engine::StepPlan& submitted) {
     const absl::Status status = executor.Submit(submitted, scheduler.locals());
     if (!status.ok()) FAIL(status.ToString());
+  }
+
+  void Draft() {
+    if (!draft) return;
+    std::vector<DraftCandidate> candidates;
+    scheduler.ListDraftable(&candidates);
+    for (const DraftCandidate& candidate : candidates) {
+      scheduler.Offer(candidate.id, draft(candidate));
+    }
   }
 
   uint64_t last_id_ = 0;

@@ -30,6 +30,10 @@ class RandomLoad {
     arrivals_per_100_steps_ = Between(5, 150);
     cancels_per_100_steps_ = Between(0, 20);
     pauses_per_100_steps_ = Between(0, 1) * Between(0, 60);
+    if (options_.max_draft_tokens > 0) {
+      right_per_100_drafts_ = Between(0, 100);
+      rig_.draft = [this](const DraftCandidate& candidate) { return Propose(candidate); };
+    }
     rig_.on_plan = [this] { CheckPaused(); };
     rig_.between = [this] {
       // Steps take time in proportion to their rows, for the targets' sake.
@@ -105,6 +109,7 @@ class RandomLoad {
     options.policy = static_cast<PolicyKind>(Between(0, 3));
     if (Between(0, 1) == 0)
       options.target_step_us = Between(0, 1) ? kAutomaticTarget : Between(1, 6);
+    options.max_draft_tokens = Between(0, 1) * Between(1, 12);
     options.starvation_us = Between(0, 1) * Between(1, 300);
     // In half of the pools requests have adapters: a few popular ones, or as many as there are.
     if (Between(0, 1) == 0) {
@@ -164,6 +169,21 @@ class RandomLoad {
   void Resume(RequestId id) {
     paused_.erase(id);
     rig_.scheduler.Resume(id, rig_.now_us);
+  }
+
+  // A draft of any length that is right up to a random place.
+  std::vector<TokenId> Propose(const DraftCandidate& candidate) {
+    const int32_t length = Between(0, candidate.max_tokens + 1);
+    const size_t known = candidate.generated.size();
+    std::vector<TokenId> answer =
+        Alone(*candidate.request, candidate.branch, static_cast<int32_t>(known) + length);
+    if (!std::equal(candidate.generated.begin(), candidate.generated.end(), answer.begin())) {
+      FAIL("a candidate's tokens are not those of its answer");
+    }
+    for (size_t i = known; i < answer.size(); ++i) {
+      if (Between(0, 99) >= right_per_100_drafts_) answer[i] = Between(0, kVocab - 1);
+    }
+    return {answer.begin() + static_cast<std::ptrdiff_t>(known), answer.end()};
   }
 
   void CheckPaused() {
@@ -231,6 +251,7 @@ class RandomLoad {
   Rig rig_;
   int32_t ahead_per_100_steps_ = 0;
   int32_t constrained_per_100_requests_ = 0;
+  int32_t right_per_100_drafts_ = 0;  // proposed tokens that are right if those before are
   int32_t arrivals_per_100_steps_ = 0;
   int32_t cancels_per_100_steps_ = 0;
   int32_t pauses_per_100_steps_ = 0;
@@ -247,6 +268,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0, ahead = 0, parked = 0;
   int64_t cached_of_groups = 0;  // by models of several groups
   SchedulerStats adapters;
+  int64_t drafted = 0, accepted = 0;
   for (int64_t done = 0; done < steps; done += kStepsPerLoad, ++seed) {
     INFO("HEDDLE_PROPERTY_SEED=" << seed);
     RandomLoad load(seed);
@@ -259,6 +281,8 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
     finished += load.finished();
     parked += load.parked();
     const SchedulerStats stats = load.rig().scheduler.stats();
+    drafted += stats.drafted_tokens;
+    accepted += stats.accepted_tokens;
     adapters.adapter_uses += stats.adapter_uses;
     adapters.adapter_hits += stats.adapter_hits;
     adapters.adapter_pages_loaded += stats.adapter_pages_loaded;
@@ -273,6 +297,8 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   CHECK(swapped > steps / 100);
   CHECK(ahead > steps / 5);
   CHECK(parked > steps / 200);
+  CHECK(accepted > steps / 10);
+  CHECK(drafted - accepted > steps / 10);
   CHECK(adapters.adapter_uses > steps / 20);
   CHECK(adapters.adapter_hits > adapters.adapter_uses / 10);
   CHECK(adapters.adapter_pages_loaded > adapters.adapter_uses / 2);

@@ -164,6 +164,9 @@ absl::Status FakeExecutor::CheckShape(const StepPlan& plan) const {
     if (slice.kind == engine::SliceKind::kDecode && slice.num_tokens != 1) {
       return Broken(slice.id, "decodes more than one token");
     }
+    if (slice.kind == engine::SliceKind::kDraft && slice.num_tokens < 2) {
+      return Broken(slice.id, "has a draft without a proposed token");
+    }
     if (slice.num_masks != 0) return Broken(slice.id, "has a tree, which this executor has not");
     row += slice.num_tokens;
     span += slice.num_spans;
@@ -410,6 +413,10 @@ absl::Status FakeExecutor::Draw(const StepPlan& plan, engine::StepResult* result
   for (const engine::SampleRow& sample : plan.samples) {
     auto it = live_.find(sample.id);
     if (it == live_.end()) return Broken(sample.id, "sampled but was not begun");
+    if (sample.num_rows != 1) {
+      HEDDLE_RETURN_IF_ERROR(DrawDraft(plan, sample, &it->second, result));
+      continue;
+    }
     const uint64_t history = row_history_[sample.row];
     if (plan.positions[sample.row] + 1 != sample.position) {
       return Broken(sample.id, "drawn for a position that does not follow its row");
@@ -429,6 +436,52 @@ absl::Status FakeExecutor::Draw(const StepPlan& plan, engine::StepResult* result
     gain.num_tokens = static_cast<int32_t>(result->tokens.size()) - gain.token_begin;
     live.next_position = sample.position + gain.num_tokens;
   }
+  return absl::OkStatus();
+}
+
+// A draft: tokens are drawn, and forced, as without it, as long as the next row has the last one.
+// Now and then rows are left over at the end, or all of them, as by an executor whose masks are not
+// ready.
+absl::Status FakeExecutor::DrawDraft(const StepPlan& plan, const engine::SampleRow& sample,
+                                     Live* live, engine::StepResult* result) {
+  const auto slice =
+      std::find_if(plan.sequences.begin(), plan.sequences.end(),
+                   [&sample](const SequenceSlice& s) { return s.token_begin == sample.row; });
+  if (slice == plan.sequences.end() || slice->id != sample.id ||
+      slice->kind != engine::SliceKind::kDraft || slice->num_tokens != sample.num_rows ||
+      sample.num_rows > 1 + limits_.max_draft_tokens) {
+    return Broken(sample.id, "verifies rows that are not those of its draft");
+  }
+  if (plan.positions[sample.row] + 1 != sample.position || sample.position < live->next_position) {
+    return Broken(sample.id, "verifies a draft that does not follow its tokens");
+  }
+  if (plan.step % 8 == 0) {  // the draw is left out
+    result->gains.push_back({.id = sample.id});
+    return absl::OkStatus();
+  }
+  const uint64_t first_history = row_history_[sample.row];
+  const int32_t num_rows = first_history % 16 == 0 ? 1 : sample.num_rows;
+  const auto begin = static_cast<int32_t>(result->tokens.size());
+  int32_t row = 0;  // that is drawn from
+  int32_t count = 0;
+  bool matches = true;
+  const auto add = [&](const engine::SampledToken& token) {
+    result->tokens.push_back(token);
+    ++count;
+    matches = matches && count < num_rows && tokens_[sample.row + count] == token.token;
+    if (matches) row = count;
+  };
+  do {
+    const uint64_t history = row_history_[sample.row + row];
+    const TokenId token =
+        TokenFor(history, live->sampling.seed, sample.position + count, limits_.vocab);
+    add(Report(history, token, live->sampling.num_logprobs));
+    if (!IsConstrained(live->sampling)) continue;
+    for (TokenId forced : Forced(token, limits_.vocab)) add({.token = forced});
+  } while (matches);
+  result->gains.push_back(
+      {.id = sample.id, .token_begin = begin, .num_tokens = count, .rows_kept = row + 1});
+  live->next_position = sample.position + count;
   return absl::OkStatus();
 }
 

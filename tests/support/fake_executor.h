@@ -101,7 +101,13 @@ class FakeExecutor final : public engine::Executor {
                           const GroupView& view);
   absl::Status ReadContext(const engine::StepPlan& plan, const engine::SequenceSlice& slice,
                            const GroupView& view);
+  struct Live {
+    engine::SamplingParams sampling;
+    engine::Position next_position = 0;  // behind its last token
+  };
   absl::Status Draw(const engine::StepPlan& plan, engine::StepResult* result);
+  absl::Status DrawDraft(const engine::StepPlan& plan, const engine::SampleRow& sample, Live* live,
+                         engine::StepResult* result);
   absl::Status Score(const engine::StepPlan& plan, engine::StepResult* result) const;
   Cell& At(engine::PageId page, int32_t offset);
 
@@ -114,10 +120,6 @@ class FakeExecutor final : public engine::Executor {
   std::vector<char> page_is_written_;     // [num_pages]: 1 by a copy of this step
   std::vector<FactorPage> factor_pages_;  // [num_pages]; adapter 0: keys and values, or nothing
   std::vector<Slot> slots_;               // [adapter_slots]
-  struct Live {
-    engine::SamplingParams sampling;
-    engine::Position next_position = 0;  // behind its last token
-  };
   absl::flat_hash_map<engine::SequenceId, Live> live_;
   std::deque<engine::StepResult> results_;  // not waited for, the oldest first
   std::function<absl::Status()> before_result_;
