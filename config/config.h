@@ -74,6 +74,9 @@ struct EngineConfig {
   PrefixCacheScope prefix_cache_scope = PrefixCacheScope::kAuto;
   std::string policy = "fcfs";
   Seconds starvation_limit{60};
+  std::vector<std::string> speculate;  // drafters; empty: off
+  int64_t speculate_max = 0;           // tokens of a draft; 0: 16, or speculative_config's
+  std::string speculative_config;      // vLLM's JSON
 
   // Nano-batches: heddle tune writes the file, heddle serve reads it.
   std::string tune_profile;

@@ -201,6 +201,34 @@ constexpr Option kEngineOptions[] = {
      .commands = kServe | kPlanning,
      .min = 0,
      .max = 604800},
+    {.name = "speculate",
+     .field = &Config::speculate,
+     .section = kEngine,
+     .value = "DRAFTERS",
+     .help = "Guess tokens and verify them as rows of one step, where measured times say that it "
+             "pays; answers are the same. off; ngram: what followed the same tokens in prompt and "
+             "answer; suffix: and in finished answers of the same client; auto: both. Several with "
+             "commas. Predicted outputs are followed with each of them (docs/speculation.md).",
+     .commands = kEngineCommands,
+     .splits_commas = true,
+     .default_text = "off"},
+    {.name = "speculate-max",
+     .field = &Config::speculate_max,
+     .section = kEngine,
+     .value = "TOKENS",
+     .help = "Most guessed tokens per sequence and step. 0: 16, or what --speculative-config says.",
+     .commands = kEngineCommands,
+     .min = 0,
+     .max = 64,
+     .default_text = "16"},
+    {.name = "speculative-config",
+     .field = &Config::speculative_config,
+     .section = kEngine,
+     .value = "JSON",
+     .help = "vLLM's form of --speculate: {\"method\": \"ngram\" or \"suffix\"} with "
+             "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, "
+             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests.",
+     .commands = kEngineCommands},
 };
 
 }  // namespace

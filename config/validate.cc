@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 
 #include "base/message.h"
@@ -59,6 +60,29 @@ absl::Status ValidateEngine(const Config& config) {
     return Contradiction(StrCat("--max-batch-seqs (", config.max_batch_seqs,
                                 ") is larger than --max-batch-tokens (", config.max_batch_tokens,
                                 "): each running sequence needs one token of a step"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateSpeculation(const Config& config) {
+  constexpr std::string_view kKnown[] = {"off", "auto", "ngram", "suffix"};
+  constexpr std::string_view kPlanned[] = {"draft", "medusa", "eagle", "mtp"};
+  for (const std::string& name : config.speculate) {
+    if (std::find(std::begin(kKnown), std::end(kKnown), name) != std::end(kKnown)) continue;
+    const std::string_view kind = std::string_view(name).substr(0, name.find(':'));
+    const bool planned =
+        std::find(std::begin(kPlanned), std::end(kPlanned), kind) != std::end(kPlanned);
+    return Contradiction(StrCat("--speculate: ", Quote(name),
+                                planned ? " is not there yet" : " is unknown",
+                                "; there are off, auto, ngram and suffix"));
+  }
+  const bool off =
+      std::find(config.speculate.begin(), config.speculate.end(), "off") != config.speculate.end();
+  if (off && config.speculate.size() > 1) {
+    return Contradiction("--speculate off does not go with drafters");
+  }
+  if (!config.speculate.empty() && !config.speculative_config.empty()) {
+    return Contradiction("--speculate and --speculative-config say the same: give one of them");
   }
   return absl::OkStatus();
 }
@@ -198,6 +222,9 @@ absl::Status Validate(Command command, const Config& config) {
   const bool schedules = command == kServe || command == kSimulate || command == kPlan;
   if (!schedules) engine.max_batch_seqs = 1;
   if (schedules) HEDDLE_RETURN_IF_ERROR(ValidateScheduling(config));
+  if ((command & (kServe | kGenerate)) != 0) {
+    HEDDLE_RETURN_IF_ERROR(ValidateSpeculation(config));
+  }
   return ValidateEngine(engine);
 }
 

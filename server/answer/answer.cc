@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/utf8.h"
+#include "engine/draft/prediction_follower.h"
 
 namespace heddle::server {
 namespace {
@@ -30,7 +31,8 @@ bool EndsInText(const std::vector<TokenId>& prompt, const TextCodec& codec) {
 
 struct Answer::Branch {
   std::unique_ptr<Choice> choice;
-  std::unique_ptr<OutputParser> parser;  // null: all text is content
+  std::unique_ptr<OutputParser> parser;                  // null: all text is content
+  std::unique_ptr<engine::PredictionFollower> follower;  // null: nothing was predicted
   bool begun = false;
   bool ended = false;
   bool called = false;
@@ -81,6 +83,7 @@ Answer::Answer(const ApiRequest* request, const TextCodec* codec,
                                                            request->begins_in_reasoning);
     }
     branches_[i].choice = std::make_unique<Choice>(codec->NewStream(after_text, marks_), options);
+    FollowPrediction(request->generations[prompt].prediction, &branches_[i]);
   }
   for (const GenerationRequest& generation : request->generations) {
     usage_.prompt_tokens += static_cast<int64_t>(generation.prompt.size());
@@ -88,6 +91,22 @@ Answer::Answer(const ApiRequest* request, const TextCodec* codec,
 }
 
 Answer::~Answer() = default;
+
+void Answer::FollowPrediction(std::span<const TokenId> prediction, Branch* branch) {
+  if (prediction.empty()) return;
+  branch->follower = std::make_unique<engine::PredictionFollower>(prediction);
+  usage_.has_prediction = true;
+  usage_.rejected_prediction_tokens += branch->follower->num_rejected();
+}
+
+void Answer::CountPredicted(TokenId token, Branch* branch) {
+  if (branch->follower == nullptr) return;
+  const int64_t before = branch->follower->num_accepted();
+  branch->follower->Append({&token, 1});
+  const int64_t accepted = branch->follower->num_accepted() - before;
+  usage_.accepted_prediction_tokens += accepted;
+  usage_.rejected_prediction_tokens -= accepted;
+}
 
 void Answer::Take(size_t prompt, GenerationEvent event, Output* output) {
   if (done()) return;
@@ -180,6 +199,7 @@ bool Answer::PushTokens(size_t index, std::vector<engine::SampledToken> tokens,
     branch.sum_logprob += token.logprob;
     if (branch.parser != nullptr && branch.parser->in_reasoning()) ++usage_.reasoning_tokens;
     ++usage_.completion_tokens;
+    CountPredicted(token.token, &branch);
     ChoiceDelta delta;
     std::vector<engine::SampledToken> one;
     one.push_back(std::move(token));

@@ -49,6 +49,8 @@ class Answer {
   struct Branch;
 
   void TakeScores(size_t prompt, std::vector<engine::SampledToken> scores);
+  void FollowPrediction(std::span<const TokenId> prediction, Branch* branch);
+  void CountPredicted(TokenId token, Branch* branch);
   void BeginBranch(size_t index, std::string* frames);
   ChoiceDelta EchoDelta(size_t prompt) const;
   bool PushTokens(size_t index, std::vector<engine::SampledToken> tokens,

@@ -24,6 +24,9 @@ struct Usage {
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
   int64_t reasoning_tokens = 0;  // part of those
+  bool has_prediction = false;   // the client predicted the answer (OpenAI's "prediction")
+  int64_t accepted_prediction_tokens = 0;  // of the prediction, of all choices: those that came
+  int64_t rejected_prediction_tokens = 0;  // and the others
 };
 
 enum class EndReason : uint8_t { kStop, kLength, kToolCalls };

@@ -10,6 +10,7 @@
 #include "engine/threaded_executor.h"
 #include "server/cli/inspect.h"
 #include "server/cli/model_options.h"
+#include "server/cli/speculation_options.h"
 #include "server/cli/standard_io.h"
 
 namespace heddle::server {
@@ -56,6 +57,11 @@ engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaul
 absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Logger& log) {
   EngineSession session;
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
+  EngineLoopOptions loop_options = ToLoopOptions(config);
+  HEDDLE_ASSIGN_OR_RETURN(loop_options.speculation, ToSpeculationOptions(config));
+  if (loop_options.speculation.on) {
+    return absl::UnimplementedError("--speculate: the engine loop verifies no drafts yet");
+  }
   // Runs while the weights load: a vocabulary of 150,000 tokens takes some tenths of a second.
   std::future<LoadedTokenizer> tokenizer = std::async(
       std::launch::async, [&config] { return engine::text::LoadTokenizer(config.model); });
@@ -77,7 +83,7 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
   if (executor->max_in_flight() == 1) {
     executor = std::make_unique<engine::ThreadedExecutor>(std::move(executor));
   }
-  session.loop = std::make_unique<EngineLoop>(std::move(executor), ToLoopOptions(config));
+  session.loop = std::make_unique<EngineLoop>(std::move(executor), loop_options);
   return session;
 }
 

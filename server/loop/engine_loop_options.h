@@ -6,6 +6,7 @@
 
 #include "engine/executor.h"
 #include "scheduler/scheduler_types.h"
+#include "server/loop/speculation_options.h"
 
 namespace heddle::server {
 
@@ -22,7 +23,8 @@ struct EngineLoopOptions {
   bool prefix_cache = true;
   scheduler::PolicyKind policy = scheduler::PolicyKind::kFcfs;
   int64_t starvation_us = 60'000'000;  // a longer wait goes first under every policy
-  bool plan_ahead = true;              // before tokens are known, if the executor takes more plans
+  SpeculationOptions speculation;
+  bool plan_ahead = true;  // before tokens are known, if the executor takes more plans
 };
 
 // The options of the loop's scheduler; also for planning without a loop.

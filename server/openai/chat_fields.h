@@ -31,6 +31,20 @@ inline constexpr Field kStructuredOutputs[] = {
     {"whitespace_pattern", kString, 0, kInfinity, "", "white space of JSON, as an expression"},
 };
 
+inline constexpr int32_t kMaxDraftTokens = 1024;  // no server drafts so many
+
+inline constexpr Field kSpeculative[] = {
+    {"off", kBoolean, 0, 0, "false", "draft nothing for this answer"},
+    {"max", kInteger, 0, kMaxDraftTokens, "(of the server)", "tokens of a draft at most; 0: none"},
+    {"min", kInteger, 0, kMaxDraftTokens, "0", "leave out shorter drafts"},
+    {"min_p", kNumber, 0, 1, "0", "leave out tokens that are less likely to be right"},
+};
+
+inline constexpr Field kPrediction[] = {
+    {"type", kString, 0, kInfinity, "content", "content"},
+    {"content", kStringOrArray, 0, kInfinity, "", "a string, or parts of the type text", true},
+};
+
 inline constexpr Field kCacheSalt = {
     "cache_salt",
     kString,
@@ -72,6 +86,19 @@ inline constexpr Field kAnswer[] = {
     {"guided_grammar", kString, 0, kInfinity, "", "a grammar in GBNF"},
     {"grammar", kString, 0, kInfinity, "", "the same"},
     {"json_schema", kObject, 0, kInfinity, "", "a JSON schema"},
+    {"prediction", kObject, 0, kInfinity, "",
+     "text that much of the answer is expected to be: {\"type\": \"content\", \"content\"}; it "
+     "comes "
+     "faster where it is right (docs/speculation.md)",
+     false, kPrediction},
+    {"speculative", kObject, 0, kInfinity, "{}",
+     "how the answer may be drafted; no draft changes it (docs/speculation.md)", false,
+     kSpeculative},
+    {"speculative.n_max", kInteger, 0, kMaxDraftTokens, "",
+     "llama.cpp's name of speculative's max"},
+    {"speculative.n_min", kInteger, 0, kMaxDraftTokens, "",
+     "llama.cpp's name of speculative's min"},
+    {"speculative.p_min", kNumber, 0, 1, "", "llama.cpp's name of speculative's min_p"},
     {"user", kString, 0, kInfinity, "", "accepted and not used"},
 };
 

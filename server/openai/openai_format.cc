@@ -35,8 +35,12 @@ void WriteUsage(const Usage& usage, JsonWriter* json) {
   json->Key("prompt_tokens_details").BeginObject();
   json->Member("cached_tokens", usage.cached_tokens).EndObject();
   json->Key("completion_tokens_details").BeginObject();
-  json->Member("reasoning_tokens", usage.reasoning_tokens).EndObject();
-  json->EndObject();
+  json->Member("reasoning_tokens", usage.reasoning_tokens);
+  if (usage.has_prediction) {
+    json->Member("accepted_prediction_tokens", usage.accepted_prediction_tokens);
+    json->Member("rejected_prediction_tokens", usage.rejected_prediction_tokens);
+  }
+  json->EndObject().EndObject();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/constraint.h"
+#include "server/openai/drafting.h"
 #include "server/openai/refused_fields.h"
 #include "server/openai/request_parts.h"
 #include "server/openai/sampling_fields.h"
@@ -158,6 +159,8 @@ absl::Status AddGenerations(const AnswerFields& body, const RequestContext& cont
   GenerationRequest pattern;
   HEDDLE_RETURN_IF_ERROR(ReadSampling(body.generation, context, &pattern));
   HEDDLE_RETURN_IF_ERROR(ReadScheduling(body.generation, context, &pattern));
+  HEDDLE_RETURN_IF_ERROR(ReadDrafting(
+      body.generation, context, prompts.size() * static_cast<size_t>(api->best_of), &pattern));
   HEDDLE_ASSIGN_OR_RETURN(pattern.grammar,
                           ReadConstraint(body.generation, body.tools, context, *api));
   pattern.num_branches = api->best_of;

@@ -485,5 +485,24 @@ TEST_CASE("Streamed and whole answers hold the same text and usage", "[openai]")
   CHECK(streamed->Chunks().back()["usage"] == whole->Body()["usage"]);
 }
 
+// Each of the prediction's 6 bytes is a token. Of the answer "abXcd", a, b, c and d come as
+// predicted; "-" and e never come.
+TEST_CASE("Usage says how much of a prediction came", "[openai]") {
+  const std::string prediction = R"("prediction":{"type":"content","content":"ab-cde"})";
+  Conversation chat(Endpoint::kChat, ChatBody(prediction));
+  chat.Take(TextEvent("abX"));
+  chat.Take(TextEvent("cd"));
+  chat.Take(EndEvent(FinishReason::kStop));
+  const json details = chat.Body()["usage"]["completion_tokens_details"];
+  CHECK(details["accepted_prediction_tokens"] == 4);
+  CHECK(details["rejected_prediction_tokens"] == 2);
+
+  Conversation plain(Endpoint::kChat, ChatBody(""));
+  plain.Take(TextEvent("ab"));
+  plain.Take(EndEvent(FinishReason::kStop));
+  CHECK_FALSE(
+      plain.Body()["usage"]["completion_tokens_details"].contains("accepted_prediction_tokens"));
+}
+
 }  // namespace
 }  // namespace heddle::test

@@ -1,0 +1,115 @@
+#include "server/cli/speculation_options.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "base/strings.h"
+#include "nlohmann/json.hpp"
+#include "server/request/api_error.h"
+#include "server/request/fields.h"
+#include "server/request/json_input.h"
+#include "server/request/request_fields.h"
+
+namespace heddle::server {
+namespace fields {
+namespace {
+
+// vLLM's members; its defaults of prompt_lookup_min and _max are ours. 64 rows are a tile of every
+// kernel.
+constexpr Field kSpeculativeConfig[] = {
+    {"method", kString, 0, kInfinity, "", "ngram or suffix", true},
+    {"num_speculative_tokens", kInteger, 1, 64},
+    {"prompt_lookup_min", kInteger, 1, 64},
+    {"prompt_lookup_max", kInteger, 1, 64},
+    {"suffix_decoding_max_tree_depth", kInteger, 2, 256},
+    {"suffix_decoding_max_cached_requests", kInteger, 0, 10'000'000},
+};
+
+}  // namespace
+}  // namespace fields
+
+namespace {
+
+using base::Quote;
+using base::StrCat;
+
+constexpr std::string_view kJsonOption = "--speculative-config: ";
+// What a cached request of vLLM's count takes here: about 400 tokens of 20 bytes each.
+constexpr int64_t kCachedRequestBytes = 8192;
+constexpr int64_t kMaxCorpusBytes = int64_t{4} << 30;
+
+// vLLM's members that would change what is drafted, and cannot be honoured.
+constexpr RefusedField kRefusedMembers[] = {
+    {"model", "", "draft models and heads are not there yet"},
+    {"draft_tensor_parallel_size", "", "draft models are not there yet"},
+    {"quantization", "", "draft models are not there yet"},
+    {"speculative_token_tree", "", "drafts are chains"},
+    {"suffix_decoding_max_spec_factor", "", "measured times decide on the length of drafts"},
+    {"suffix_decoding_min_token_prob", "",
+     "measured times decide; a request can give 'speculative.min_p'"},
+    {"num_speculative_tokens_per_batch_size", "", "measured times decide on the length of drafts"},
+};
+
+absl::Status Prefixed(const absl::Status& status) {
+  return absl::InvalidArgumentError(StrCat(kJsonOption, MessageOf(status)));
+}
+
+absl::StatusOr<SpeculationOptions> ReadMembers(const Json& json) {
+  HEDDLE_RETURN_IF_ERROR(CheckRefused(json, kRefusedMembers));
+  HEDDLE_RETURN_IF_ERROR(CheckKnown(json, fields::kSpeculativeConfig, kRefusedMembers));
+  HEDDLE_ASSIGN_OR_RETURN(const auto body, RequestFields<fields::kSpeculativeConfig>::Check(json));
+  SpeculationOptions options;
+  options.on = true;
+  engine::DrafterOptions& drafters = options.drafters;
+  const std::string& method = *body.Text<"method">();
+  drafters.ngram = method == "ngram";
+  drafters.suffix = method == "suffix";
+  if (!drafters.ngram && !drafters.suffix) {
+    return absl::InvalidArgumentError(
+        StrCat("the method ", Quote(method), " is not there yet; there are ngram and suffix"));
+  }
+  options.max_tokens = static_cast<int32_t>(body.Int<"num_speculative_tokens">(options.max_tokens));
+  engine::NgramOptions& ngram = drafters.ngram_options;
+  ngram.max_match = static_cast<int32_t>(body.Int<"prompt_lookup_max">(
+      std::max<int64_t>(ngram.max_match, body.Int<"prompt_lookup_min">(0))));
+  ngram.min_match = static_cast<int32_t>(
+      body.Int<"prompt_lookup_min">(std::min(ngram.min_match, ngram.max_match)));
+  if (ngram.min_match > ngram.max_match) {
+    return absl::InvalidArgumentError(StrCat("prompt_lookup_min (", ngram.min_match,
+                                             ") is larger than prompt_lookup_max (",
+                                             ngram.max_match, ")"));
+  }
+  engine::SuffixOptions& suffix = drafters.suffix_options;
+  suffix.max_match =
+      static_cast<int32_t>(body.Int<"suffix_decoding_max_tree_depth">(suffix.max_match));
+  if (body.Has<"suffix_decoding_max_cached_requests">()) {
+    suffix.max_corpus_bytes = std::min(
+        kMaxCorpusBytes, kCachedRequestBytes * body.Int<"suffix_decoding_max_cached_requests">(0));
+  }
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<SpeculationOptions> ToSpeculationOptions(const config::EngineConfig& config) {
+  SpeculationOptions options;
+  if (!config.speculative_config.empty()) {
+    const absl::StatusOr<Json> json = ParseJsonObject(config.speculative_config);
+    if (!json.ok()) return Prefixed(json.status());
+    absl::StatusOr<SpeculationOptions> read = ReadMembers(*json);
+    if (!read.ok()) return Prefixed(read.status());
+    options = *read;
+  }
+  for (const std::string& name : config.speculate) {  // config/ knows the names
+    options.on = options.on || name != "off";
+    options.drafters.ngram = options.drafters.ngram || name == "ngram" || name == "auto";
+    options.drafters.suffix = options.drafters.suffix || name == "suffix" || name == "auto";
+  }
+  if (config.speculate_max > 0) options.max_tokens = static_cast<int32_t>(config.speculate_max);
+  return options;
+}
+
+}  // namespace heddle::server

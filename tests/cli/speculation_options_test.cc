@@ -1,0 +1,96 @@
+#include "server/cli/speculation_options.h"
+
+#include <string>
+
+#include "catch2/catch.hpp"
+
+namespace heddle::server {
+namespace {
+
+SpeculationOptions Read(const std::string& json) {
+  config::EngineConfig config;
+  config.speculative_config = json;
+  const auto options = ToSpeculationOptions(config);
+  INFO(json << " -> " << options.status());
+  REQUIRE(options.ok());
+  return *options;
+}
+
+// Whether the message has the option and `word` in it.
+bool Refuses(const std::string& json, const std::string& word) {
+  config::EngineConfig config;
+  config.speculative_config = json;
+  const auto options = ToSpeculationOptions(config);
+  INFO(json << " -> " << options.status());
+  REQUIRE_FALSE(options.ok());
+  const std::string message(options.status().message());
+  return message.starts_with("--speculative-config: ") && message.find(word) != std::string::npos;
+}
+
+TEST_CASE("Without options nothing is drafted", "[unit]") {
+  const auto off = ToSpeculationOptions(config::EngineConfig{});
+  REQUIRE(off.ok());
+  CHECK_FALSE(off->on);
+  config::EngineConfig named;
+  named.speculate = {"off"};
+  CHECK_FALSE(ToSpeculationOptions(named)->on);
+}
+
+TEST_CASE("Drafters are named alone, together, or by auto", "[unit]") {
+  config::EngineConfig config;
+  config.speculate = {"ngram"};
+  CHECK(ToSpeculationOptions(config)->on);
+  CHECK(ToSpeculationOptions(config)->drafters.ngram);
+  CHECK_FALSE(ToSpeculationOptions(config)->drafters.suffix);
+  CHECK(ToSpeculationOptions(config)->max_tokens == 16);
+  for (const auto& names : {std::vector<std::string>{"auto"}, {"suffix", "ngram"}}) {
+    config.speculate = names;
+    config.speculate_max = 5;
+    const auto both = ToSpeculationOptions(config);
+    CHECK(both->drafters.ngram);
+    CHECK(both->drafters.suffix);
+    CHECK(both->max_tokens == 5);
+  }
+}
+
+TEST_CASE("vLLM's JSON chooses the drafter and its limits", "[unit]") {
+  const SpeculationOptions ngram =
+      Read(R"({"method":"ngram","num_speculative_tokens":5,"prompt_lookup_min":3,
+               "prompt_lookup_max":4})");
+  CHECK(ngram.on);
+  CHECK(ngram.drafters.ngram);
+  CHECK_FALSE(ngram.drafters.suffix);
+  CHECK(ngram.max_tokens == 5);
+  CHECK(ngram.drafters.ngram_options.min_match == 3);
+  CHECK(ngram.drafters.ngram_options.max_match == 4);
+  // One bound alone moves the other one's default.
+  CHECK(Read(R"({"method":"ngram","prompt_lookup_min":9})").drafters.ngram_options.max_match == 9);
+  CHECK(Read(R"({"method":"ngram","prompt_lookup_max":1})").drafters.ngram_options.min_match == 1);
+  const SpeculationOptions suffix = Read(
+      R"({"method":"suffix","suffix_decoding_max_tree_depth":24,
+          "suffix_decoding_max_cached_requests":1000})");
+  CHECK(suffix.drafters.suffix);
+  CHECK(suffix.drafters.suffix_options.max_match == 24);
+  CHECK(suffix.drafters.suffix_options.max_corpus_bytes == 8192 * 1000);
+  CHECK(Read(R"({"method":"suffix","suffix_decoding_max_cached_requests":0})")
+            .drafters.suffix_options.max_corpus_bytes == 0);
+}
+
+TEST_CASE("Other methods and members of vLLM's JSON are refused by name", "[unit]") {
+  CHECK(Refuses(R"({"method":"eagle3"})", "eagle3"));
+  CHECK(Refuses(R"({"method":"ngram","model":"x"})", "model"));
+  CHECK(Refuses(R"({"method":"suffix","suffix_decoding_min_token_prob":0.1})",
+                "suffix_decoding_min_token_prob"));
+  CHECK(Refuses(R"({"method":"ngram","speculation":1})", "speculation"));
+  CHECK(Refuses(R"({"num_speculative_tokens":5})", "method"));
+  CHECK(Refuses(R"({"method":7})", "method"));
+  CHECK(Refuses(R"({"method":"ngram","num_speculative_tokens":65})", "num_speculative_tokens"));
+  CHECK(Refuses(R"({"method":"ngram","num_speculative_tokens":0})", "num_speculative_tokens"));
+  CHECK(Refuses(R"({"method":"ngram","prompt_lookup_min":5,"prompt_lookup_max":4})",
+                "prompt_lookup_min"));
+  CHECK(Refuses("[]", ""));
+  CHECK(Refuses("{\"method\":", ""));
+}
+
+}  // namespace
+}  // namespace heddle::server

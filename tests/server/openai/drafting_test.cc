@@ -1,0 +1,84 @@
+// What a request may say about drafts of its answer.
+#include "server/openai/drafting.h"
+
+#include <string>
+
+#include "catch2/catch.hpp"
+#include "tests/server/openai/api_parser.h"
+
+namespace heddle::test {
+namespace {
+
+const ApiParser parser;
+
+scheduler::GenerationRequest Parsed(const std::string& members) {
+  return parser.Chat(members).generations.at(0);
+}
+
+TEST_CASE("Drafts are the server's to decide unless the request says more", "[openai]") {
+  const scheduler::DraftLimits draft = Parsed("").draft;
+  CHECK_FALSE(draft.off);
+  CHECK(draft.max_tokens == -1);
+  CHECK(draft.min_tokens == 0);
+  CHECK(draft.min_survival == 0.0f);
+  CHECK(Parsed(R"("speculative":{"off":true})").draft.off);
+  const scheduler::DraftLimits own =
+      Parsed(R"("speculative":{"max":8,"min":2,"min_p":0.25})").draft;
+  CHECK(own.max_tokens == 8);
+  CHECK(own.min_tokens == 2);
+  CHECK(own.min_survival == 0.25f);
+}
+
+TEST_CASE("llama.cpp's names of the limits count where ours are not given", "[openai]") {
+  const scheduler::DraftLimits llama =
+      Parsed(R"("speculative.n_max":5,"speculative.n_min":1,"speculative.p_min":0.5)").draft;
+  CHECK(llama.max_tokens == 5);
+  CHECK(llama.min_tokens == 1);
+  CHECK(llama.min_survival == 0.5f);
+  const scheduler::DraftLimits both =
+      Parsed(R"("speculative.n_max":5,"speculative.n_min":1,"speculative":{"max":0})").draft;
+  CHECK(both.max_tokens == 0);
+  CHECK(both.min_tokens == 1);
+}
+
+TEST_CASE("Limits of drafts out of range are refused by name", "[openai]") {
+  CHECK(parser.ChatRefused(R"("speculative":{"max":-1})").param == "speculative.max");
+  CHECK(parser.ChatRefused(R"("speculative":{"max":1025})").param == "speculative.max");
+  CHECK(parser.ChatRefused(R"("speculative":{"min_p":1.5})").param == "speculative.min_p");
+  CHECK(parser.ChatRefused(R"("speculative":{"off":1})").code == "invalid_type");
+  CHECK(parser.ChatRefused(R"("speculative":8)").param == "speculative");
+  CHECK(parser.ChatRefused(R"("speculative.n_max":-2)").param == "speculative.n_max");
+  CHECK(parser.ChatRefused(R"("speculative.n_max":"8")").code == "invalid_type");
+  CHECK(parser.ChatRefused(R"("speculative.p_min":-0.1)").param == "speculative.p_min");
+  CHECK(parser.ChatRefused(R"("speculative.p_min":-0.1)").http_status == 400);
+}
+
+TEST_CASE("A prediction is a text or parts of text, and becomes tokens", "[openai]") {
+  CHECK(Parsed("").prediction.empty());
+  CHECK(Parsed(R"("prediction":{"type":"content","content":"abc"})").prediction == Bytes("abc"));
+  CHECK(Parsed(R"("prediction":{"type":"content","content":[{"type":"text","text":"ab"},
+                                                            {"type":"text","text":"cd"}]})")
+            .prediction == Bytes("abcd"));
+  CHECK(Parsed(R"("prediction":{"content":""})").prediction.empty());
+  CHECK(Parsed(R"("prediction":null)").prediction.empty());
+  CHECK(parser.Completion(R"({"prompt":"x","prediction":{"content":"y"}})")
+            .generations.at(0)
+            .prediction == Bytes("y"));
+}
+
+TEST_CASE("Other forms of a prediction are refused by name", "[openai]") {
+  CHECK(parser.ChatRefused(R"("prediction":"abc")").param == "prediction");
+  CHECK(parser.ChatRefused(R"("prediction":{"type":"content"})").param == "prediction.content");
+  CHECK(parser.ChatRefused(R"("prediction":{"type":"patch","content":"x"})").param ==
+        "prediction.type");
+  CHECK(parser.ChatRefused(R"("prediction":{"content":7})").param == "prediction.content");
+  CHECK(parser.ChatRefused(R"("prediction":{"content":[7]})").param == "prediction.content[0]");
+  CHECK(parser.ChatRefused(R"("prediction":{"content":[{"type":"image_url"}]})").param ==
+        "prediction.content[0]");
+  CHECK(parser.ChatRefused(R"("prediction":{"content":[{"type":"text","text":7}]})").param ==
+        "prediction.content[0].text");
+  CHECK(parser.ChatRefused(R"("n":2,"prediction":{"content":"x"})").param == "prediction");
+}
+
+}  // namespace
+}  // namespace heddle::test
