@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "engine/step.h"
+#include "scheduler/draft_budget.h"
 #include "scheduler/request.h"
 
 namespace heddle::server {
@@ -78,6 +79,7 @@ struct EngineStats {
   int64_t cached_tokens = 0;  // prompt positions taken from the prefix cache, in whole pages
   int64_t generated_tokens = 0;
   int64_t forced_tokens = 0;  // those that a grammar forced and nobody drew
+  scheduler::DraftBudgetStats drafts;
   int64_t step_tokens = 0;    // rows of all steps
   int64_t budget_tokens = 0;  // the token budgets of those steps
   int64_t preemptions = 0;

@@ -18,6 +18,16 @@ double UsedShare(const EngineStats& stats) {
 
 double LoadedAdapters(const EngineStats& stats) { return stats.adapters.loaded; }
 
+template <auto member>
+double DraftValue(const EngineStats& stats) {
+  return static_cast<double>(stats.drafts.*member);
+}
+
+template <size_t place>
+double AcceptedAt(const EngineStats& stats) {
+  return static_cast<double>(stats.drafts.accepted_at[place]);
+}
+
 constexpr EngineFigure GaugeOf(std::string_view name, std::string_view metric,
                                std::string_view help, Read value) {
   return {.name = name, .metric = metric, .help = help, .kind = FigureKind::kGauge, .value = value};
@@ -36,6 +46,20 @@ constexpr EngineFigure StepPart(std::string_view name, std::string_view part, Re
   figure.label_value = part;
   return figure;
 }
+
+// Accepted tokens by their place in the draft, from 0 as vLLM counts.
+template <size_t place>
+constexpr EngineFigure AcceptedPlace(std::string_view name, std::string_view position) {
+  EngineFigure figure =
+      CounterOf(name, "heddle_spec_decode_accepted_tokens_per_position_total",
+                "Accepted tokens by their place in the draft; the last place counts all behind it.",
+                &AcceptedAt<place>);
+  figure.label_name = "position";
+  figure.label_value = position;
+  return figure;
+}
+
+using DraftStats = scheduler::DraftBudgetStats;
 
 constexpr auto kFigures = std::to_array<EngineFigure>({
     GaugeOf("running_sequences", "heddle_running_sequences", "Sequences in the batch.",
@@ -76,6 +100,40 @@ constexpr auto kFigures = std::to_array<EngineFigure>({
     CounterOf("forced_tokens", "heddle_forced_tokens_total",
               "Tokens of answers that a grammar left no choice about and nobody drew.",
               &Value<&EngineStats::forced_tokens>),
+    CounterOf("drafts.made", "heddle_spec_decode_drafts_total",
+              "Drafts that steps verified: one per sequence and step.",
+              &DraftValue<&DraftStats::drafts>),
+    CounterOf("drafts.tokens", "heddle_spec_decode_draft_tokens_total",
+              "Guessed tokens that steps verified.", &DraftValue<&DraftStats::drafted_tokens>),
+    CounterOf("drafts.accepted", "heddle_spec_decode_accepted_tokens_total",
+              "Guessed tokens that became tokens of answers.",
+              &DraftValue<&DraftStats::accepted_tokens>),
+    AcceptedPlace<0>("drafts.accepted_at_0", "0"),
+    AcceptedPlace<1>("drafts.accepted_at_1", "1"),
+    AcceptedPlace<2>("drafts.accepted_at_2", "2"),
+    AcceptedPlace<3>("drafts.accepted_at_3", "3"),
+    AcceptedPlace<4>("drafts.accepted_at_4", "4"),
+    AcceptedPlace<5>("drafts.accepted_at_5", "5"),
+    AcceptedPlace<6>("drafts.accepted_at_6", "6"),
+    AcceptedPlace<7>("drafts.accepted_at_7", "7"),
+    AcceptedPlace<8>("drafts.accepted_at_8", "8"),
+    AcceptedPlace<9>("drafts.accepted_at_9", "9"),
+    AcceptedPlace<10>("drafts.accepted_at_10", "10"),
+    AcceptedPlace<11>("drafts.accepted_at_11", "11"),
+    AcceptedPlace<12>("drafts.accepted_at_12", "12"),
+    AcceptedPlace<13>("drafts.accepted_at_13", "13"),
+    AcceptedPlace<14>("drafts.accepted_at_14", "14"),
+    AcceptedPlace<15>("drafts.accepted_at_15", "15"),
+    GaugeOf("drafts.gained_seconds", "heddle_spec_decode_gained_seconds",
+            "Time that drafts saved since the start, against what plain steps would have taken; "
+            "negative: they cost more.",
+            &DraftValue<&DraftStats::gained_seconds>),
+    GaugeOf("drafts.paused", "heddle_spec_decode_paused",
+            "1 while nothing is drafted because it did not pay; else 0.",
+            &DraftValue<&DraftStats::is_off>),
+    CounterOf("drafts.pauses", "heddle_spec_decode_pauses_total",
+              "How often drafting paused because it did not pay.",
+              &DraftValue<&DraftStats::times_off>),
     CounterOf("preemptions", "heddle_preemptions_total",
               "Sequences that gave up their pages to others.", &Value<&EngineStats::preemptions>),
     CounterOf("overdue_requests", "heddle_overdue_requests_total",

@@ -41,6 +41,29 @@ MetricFamily AdapterLabels(std::string name, const char* max_label, const char* 
   return family;
 }
 
+// The figures of drafts, which vLLM counts alike.
+void AppendVllmDrafts(const scheduler::DraftBudgetStats& drafts, MetricFamilies* families) {
+  auto counter = [families](const char* name, const char* help, int64_t value) {
+    families->push_back(SingleValue(name, help, MetricType::Counter, static_cast<double>(value)));
+  };
+  counter("vllm:spec_decode_num_drafts_total", "heddle_spec_decode_drafts_total.", drafts.drafts);
+  counter("vllm:spec_decode_num_draft_tokens_total", "heddle_spec_decode_draft_tokens_total.",
+          drafts.drafted_tokens);
+  counter("vllm:spec_decode_num_accepted_tokens_total", "heddle_spec_decode_accepted_tokens_total.",
+          drafts.accepted_tokens);
+  MetricFamily family;
+  family.name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+  family.help = "heddle_spec_decode_accepted_tokens_per_position_total.";
+  family.type = MetricType::Counter;
+  for (size_t place = 0; place < drafts.accepted_at.size(); ++place) {
+    ClientMetric metric;
+    metric.label.push_back({"position", std::to_string(place)});
+    metric.counter.value = static_cast<double>(drafts.accepted_at[place]);
+    family.metric.push_back(std::move(metric));
+  }
+  families->push_back(std::move(family));
+}
+
 }  // namespace
 
 void AppendVllmNames(const EngineStats& stats, MetricFamilies* families) {
@@ -54,6 +77,7 @@ void AppendVllmNames(const EngineStats& stats, MetricFamilies* families) {
   families->push_back(PageInfo("vllm:cache_config_info", "block_size", "num_gpu_blocks", stats));
   families->push_back(AdapterLabels("vllm:lora_requests_info", "max_lora", "running_lora_adapters",
                                     "waiting_lora_adapters", stats.adapters));
+  AppendVllmDrafts(stats.drafts, families);
 }
 
 MetricFamily SingleValue(std::string name, std::string help, MetricType type, double value) {

@@ -21,7 +21,8 @@ prometheus::MetricFamily SingleValue(std::string name, std::string help,
                                      prometheus::MetricType type, double value);
 
 // Appends the figures that the endpoint picker of Kubernetes' Gateway API Inference Extension reads
-// (requests waiting and running, use of the KV cache, its pages), under vLLM's names.
+// (requests waiting and running, use of the KV cache, its pages), under vLLM's names; and those of
+// speculative decoding.
 void AppendVllmNames(const EngineStats& stats, MetricFamilies* families);
 
 void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families);

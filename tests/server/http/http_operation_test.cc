@@ -211,6 +211,8 @@ TEST_CASE("The inference gateway finds its figures under vLLM's names where it i
   stats.page_tokens = 16;
   stats.adapters = {.max = 4, .loaded = 3, .running = {"a", "b"}, .waiting = {"c"}};
   stats.adapters.changed_at = 1700000000.5;
+  stats.drafts.accepted_tokens = 12;
+  stats.drafts.accepted_at = {8, 4};
   auto metrics_of = [&stats](const HttpServerOptions& options) {
     ServerUnderTest server(std::make_unique<FakeGeneration>(), options);
     server.generation->SetStats(stats);
@@ -223,12 +225,15 @@ TEST_CASE("The inference gateway finds its figures under vLLM's names where it i
   constexpr const char* kLoras =
       "\nvllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,b\","
       "waiting_lora_adapters=\"c\"} 1700000000.5\n";
-  for (const char* line : {"\nheddle_kv_cache_info{page_tokens=\"16\",num_pages=\"100\"} 1\n",
-                           "\nvllm:num_requests_waiting 3\n", "\nvllm:num_requests_running 2\n",
-                           "\nvllm:kv_cache_usage_perc 0.25\n",
-                           "\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1\n",
-                           "\nheddle_adapters_loaded 3\n", kLoras,
-                           "\nheddle_thread_cpu_seconds_total{thread=\"http-io\"} "}) {
+  for (const char* line :
+       {"\nheddle_kv_cache_info{page_tokens=\"16\",num_pages=\"100\"} 1\n",
+        "\nvllm:num_requests_waiting 3\n", "\nvllm:num_requests_running 2\n",
+        "\nvllm:kv_cache_usage_perc 0.25\n",
+        "\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1\n",
+        "\nvllm:spec_decode_num_accepted_tokens_total 12\n",
+        "\nvllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"1\"} 4\n",
+        "\nheddle_adapters_loaded 3\n", kLoras,
+        "\nheddle_thread_cpu_seconds_total{thread=\"http-io\"} "}) {
     INFO(line);
     CHECK(text.find(line) != std::string::npos);
   }

@@ -121,6 +121,10 @@ TEST_CASE("Every figure of the engine stands in the exposition and in the JSON, 
   stats.pages_swapped_out = 1'000'000;
   stats.forced_tokens = 7;
   stats.swap_seconds = 1.5;
+  stats.drafts.drafts = 3;
+  stats.drafts.accepted_at = {5, 4};
+  stats.drafts.gained_seconds = -0.5;
+  stats.drafts.is_off = true;
   const auto families = Parse(metrics.Render(stats, {}));
   const auto json = nlohmann::json::parse(metrics.RenderJson(stats, {}));
   for (const server::EngineFigure& figure : server::EngineFigures()) {
@@ -137,6 +141,14 @@ TEST_CASE("Every figure of the engine stands in the exposition and in the JSON, 
   CHECK(families.at("heddle_pages_swapped_out_total").samples.at(0) ==
         "heddle_pages_swapped_out_total 1000000");
   CHECK(families.at("heddle_step_seconds_total").samples.size() == 5);
+  CHECK(json["drafts"]["made"] == 3);
+  CHECK(json["drafts"]["accepted_at_1"] == 4);
+  CHECK(json["drafts"]["paused"] == 1);
+  CHECK(families.at("heddle_spec_decode_gained_seconds").samples.at(0) ==
+        "heddle_spec_decode_gained_seconds -0.5");
+  const auto& places = families.at("heddle_spec_decode_accepted_tokens_per_position_total").samples;
+  REQUIRE(places.size() == 16);
+  CHECK(places[1] == "heddle_spec_decode_accepted_tokens_per_position_total{position=\"1\"} 4");
 }
 
 TEST_CASE("A restart shows in the time at which the process began", "[server][metrics]") {
