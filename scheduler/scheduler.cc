@@ -261,6 +261,12 @@ void Scheduler::ListDraftable(std::vector<DraftCandidate>* candidates) const {
   }
 }
 
+int32_t Scheduler::NumDecoding() const {
+  return static_cast<int32_t>(std::count_if(running_.begin(), running_.end(), [](const auto* s) {
+    return !s->request->paused && !s->generated.empty() && s->num_remaining() == 1;
+  }));
+}
+
 void Scheduler::Offer(SequenceId id, std::span<const TokenId> draft) {
   const auto found = std::find_if(running_.begin(), running_.end(),
                                   [id](const Sequence* s) { return s->id == id; });

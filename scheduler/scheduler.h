@@ -82,6 +82,9 @@ class Scheduler {
   // their last token is known and is all that they have to run. O(running).
   void ListDraftable(std::vector<DraftCandidate>* candidates) const;
 
+  // The sequences that have one token to run and are not paused. O(running).
+  int32_t NumDecoding() const;
+
   // Proposes how a candidate goes on. The next plan verifies as much of it as is of use and as rows
   // and pages are left for, which may be nothing, and then forgets it. Other ids are ignored.
   // Tokens must be of the vocabulary. O(running).

@@ -59,9 +59,6 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
   EngineLoopOptions loop_options = ToLoopOptions(config);
   HEDDLE_ASSIGN_OR_RETURN(loop_options.speculation, ToSpeculationOptions(config));
-  if (loop_options.speculation.on) {
-    return absl::UnimplementedError("--speculate: the engine loop verifies no drafts yet");
-  }
   // Runs while the weights load: a vocabulary of 150,000 tokens takes some tenths of a second.
   std::future<LoadedTokenizer> tokenizer = std::async(
       std::launch::async, [&config] { return engine::text::LoadTokenizer(config.model); });

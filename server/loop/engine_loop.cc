@@ -3,13 +3,11 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "server/loop/request_checks.h"
@@ -28,16 +26,18 @@ scheduler::SchedulerOptions OptionsOfLoop(const engine::Executor& executor,
   return own;
 }
 
-double Seconds(int64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
-
 }  // namespace
 
-EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options)
+EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options,
+                       std::unique_ptr<Speculation> speculation)
     : executor_(std::move(executor)),
       scheduler_options_(OptionsOfLoop(*executor_, options)),
       options_(options),
       scheduler_(scheduler_options_),
       flights_(scheduler_options_.max_in_flight),
+      speculation_(speculation != nullptr ? std::move(speculation)
+                                          : MakeSpeculation(scheduler_options_, options.speculation,
+                                                            executor_->limits().vocab)),
       room_({.max_requests = options.max_queue,
              .max_tokens = options.max_queue_tokens,
              .is_per_tenant = scheduler_.is_per_tenant()}) {
@@ -68,146 +68,6 @@ EngineLoop::~EngineLoop() {
 int64_t EngineLoop::NowUs() {
   auto since = Clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(since).count();
-}
-
-RequestId EngineLoop::NextId() { return RequestId{last_id_.fetch_add(1) + 1}; }
-
-absl::Status EngineLoop::Submit(GenerationRequest request, EventSink sink) {
-  HEDDLE_RETURN_IF_ERROR(scheduler::Scheduler::Validate(request, scheduler_options_));
-  HEDDLE_RETURN_IF_ERROR(CheckTokens(request, executor_->limits().vocab));
-  int64_t now_us = NowUs();
-  {
-    std::lock_guard lock(mutex_);
-    if (state_ == EngineState::kFailed) {
-      return absl::UnavailableError(
-          absl::StrCat("The engine has failed and must be restarted: ", failure_.message()));
-    }
-    if (state_ != EngineState::kServing) {
-      return absl::UnavailableError("The server is shutting down and takes no new requests.");
-    }
-    HEDDLE_RETURN_IF_ERROR(CheckRoom(request));
-    posted_tokens_ += request.prompt.size();
-    room_.Enter(request.tenant);
-    EndIdleTime();
-    mail_.submissions.push_back({std::move(request), std::move(sink), now_us});
-    idle_ = false;
-  }
-  posted_.notify_one();
-  return absl::OkStatus();
-}
-
-// Work comes: if there was none, the time without progress begins now. REQUIRES: mutex_ is held.
-void EngineLoop::EndIdleTime() {
-  const bool had_work =
-      !mail_.submissions.empty() || published_.running_sequences + published_.waiting_requests > 0;
-  if (had_work) return;
-  const int64_t now_us = NowUs();
-  published_.idle_seconds += Seconds(now_us - progress_us_);
-  progress_us_ = now_us;
-  paused_before_us_ = pauses_.Us(now_us);
-}
-
-// Something has come of the request for the first time: it no longer waits.
-void EngineLoop::StopWaiting(Client* client) {
-  if (!std::exchange(client->waits, false)) return;
-  if (!scheduler_.is_per_tenant()) return;
-  std::lock_guard lock(mutex_);
-  room_.Leave(client->tenant);
-}
-
-// REQUIRES: mutex_ is held.
-absl::Status EngineLoop::CheckRoom(const GenerationRequest& request) const {
-  const int64_t waiting =
-      static_cast<int64_t>(mail_.submissions.size()) + published_.waiting_requests;
-  const int64_t waiting_tokens = published_.waiting_tokens + static_cast<int64_t>(posted_tokens_);
-  absl::Status full = room_.Check(request.tenant, static_cast<int64_t>(request.prompt.size()),
-                                  waiting, waiting_tokens);
-  if (full.ok()) return full;
-  // The suggested delay is the time for which the most recently started request had to wait.
-  return WithRetryAfter(std::move(full), published_.last_queued_seconds);
-}
-
-void EngineLoop::Cancel(RequestId id) { CancelBranch(id, -1); }
-
-void EngineLoop::CancelBranch(RequestId id, int32_t branch) {
-  {
-    std::lock_guard lock(mutex_);
-    mail_.cancellations.push_back({id, branch});
-  }
-  posted_.notify_one();
-}
-
-void EngineLoop::Pause(RequestId id) {
-  {
-    std::lock_guard lock(mutex_);
-    mail_.pause_orders.push_back({id, true});
-  }
-  posted_.notify_one();
-}
-
-void EngineLoop::Resume(RequestId id) {
-  {
-    std::lock_guard lock(mutex_);
-    EndIdleTime();
-    mail_.pause_orders.push_back({id, false});
-  }
-  posted_.notify_one();
-}
-
-EngineStats EngineLoop::Stats() const {
-  std::lock_guard lock(mutex_);
-  EngineStats stats = published_;
-  stats.waiting_requests += static_cast<int32_t>(mail_.submissions.size());
-  stats.waiting_tokens += static_cast<int64_t>(posted_tokens_);
-  stats.state = state_;
-  if (stats.running_sequences + stats.waiting_requests > 0) {
-    const int64_t now_us = NowUs();
-    const int64_t paused_us = pauses_.Us(now_us) - paused_before_us_;
-    stats.busy_since_seconds = Seconds(std::max<int64_t>(1, now_us - progress_us_ - paused_us));
-  } else {
-    stats.idle_seconds += Seconds(NowUs() - progress_us_);
-  }
-  return stats;
-}
-
-absl::Status EngineLoop::Failure() const {
-  std::lock_guard lock(mutex_);
-  return failure_;
-}
-
-bool EngineLoop::Drain(Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  if (state_ == EngineState::kServing) state_ = EngineState::kDraining;
-  auto is_over = [this] { return idle_ || state_ == EngineState::kFailed; };
-  bool in_time = drained_.wait_until(lock, deadline, is_over);
-  if (in_time) return state_ != EngineState::kFailed;
-  mail_.cancel_all = true;
-  posted_.notify_one();
-  drained_.wait(lock, [this] { return idle_; });
-  return false;
-}
-
-bool EngineLoop::FailIfStuck(std::chrono::duration<double> limit) {
-  if (Stats().busy_since_seconds <= limit.count()) return false;
-  const std::unique_lock own(own_, std::try_to_lock);
-  const double busy = Stats().busy_since_seconds;  // a step may have ended just now
-  if (!own.owns_lock() || busy <= limit.count()) return false;
-  Mailbox mail;
-  {
-    std::lock_guard lock(mutex_);
-    state_ = EngineState::kFailed;  // from here on nothing is posted
-    failure_ = absl::InternalError(
-        absl::StrFormat("A step of the engine has not ended for %.0f s.", std::floor(busy)));
-    stuck_ = true;
-    std::swap(mail, mail_);
-    posted_tokens_ = 0;
-  }
-  TakeIn(&mail);
-  FailAll();
-  std::lock_guard lock(mutex_);
-  idle_ = true;  // for Drain: the loop's thread will not report it
-  drained_.notify_all();
-  return true;
 }
 
 void EngineLoop::Run() {
@@ -313,6 +173,7 @@ void EngineLoop::RunStep() {
 absl::Status EngineLoop::BeginStep() {
   Flight& next = flights_.next();
   next.planned_us = NowUs();
+  Draft();
   scheduler_.Plan(next.planned_us, &next.plan);
   if (next.plan.empty()) return absl::OkStatus();
   HEDDLE_RETURN_IF_ERROR(Launch());
@@ -320,11 +181,27 @@ absl::Status EngineLoop::BeginStep() {
   return absl::OkStatus();
 }
 
+// Offers the next plan drafts.
+void EngineLoop::Draft() {
+  if (speculation_ == nullptr) return;
+  TellDrafters();
+  speculation_->Offer(&scheduler_);
+}
+
+// Tells the drafters of the events that have come since the last call.
+void EngineLoop::TellDrafters() {
+  if (speculation_ == nullptr) return;
+  for (; told_events_ < events_.size(); ++told_events_) {
+    speculation_->TakeEvent(events_[told_events_], result_);
+  }
+}
+
 // Submits steps behind those in flight, as long as their plans need not wait for tokens.
 absl::Status EngineLoop::BeginStepsAhead() {
-  while (!flights_.full()) {
+  while (!flights_.full() && !(speculation_ != nullptr && speculation_->WantsTokens())) {
     Flight& next = flights_.next();
     next.planned_us = NowUs();
+    Draft();
     if (!scheduler_.PlanAhead(next.planned_us, &next.plan)) {
       stats_.plan_seconds += Seconds(NowUs() - next.planned_us);
       return absl::OkStatus();
@@ -371,10 +248,26 @@ void EngineLoop::FinishStep() {
   last_step_us_ = executed_us;
   paused_before_step_end_us_ = pauses_.Us(executed_us);
   if (!status.ok()) return Fail(std::move(status));
+  TellDrafters();  // of what is not of this step
+  const size_t first_event = events_.size();
   scheduler_.Commit(result_, executed_us, &events_);
   stats_.plan_seconds += Seconds(NowUs() - executed_us);
+  if (speculation_ != nullptr) {
+    const Flight& flight = flights_.oldest();
+    speculation_->CountStep(flight.plan, std::span(events_).subspan(first_event),
+                            StepUs(flight, executed_us));
+  }
   CountStep(&flights_.oldest(), executed_us);
   flights_.Pop();
+}
+
+// The time of a step that did nothing but run its rows; 0: it did.
+double EngineLoop::StepUs(const Flight& flight, int64_t end_us) const {
+  const engine::StepPlan& plan = flight.plan;
+  const bool moves_pages =
+      !plan.swaps_in.empty() || !plan.swaps_out.empty() || !plan.adapter_loads.empty();
+  if (moves_pages) return 0;
+  return static_cast<double>(end_us - std::max(flight.planned_us, step_done_us_));
 }
 
 // Records what Emit reports of the step; Emit itself runs during the next one.
@@ -413,10 +306,12 @@ void EngineLoop::FailAll() {
 
 // Delivers all queued events; those with tokens belong to the last committed step.
 void EngineLoop::Emit() {
+  TellDrafters();
   if (!notes_.empty()) histories_.Step(notes_, noted_begin_us_, step_done_us_);
   notes_.clear();
   for (const SequenceEvent& event : events_) Deliver(event);
   events_.clear();
+  told_events_ = 0;
 }
 
 void EngineLoop::Deliver(const SequenceEvent& event) {
@@ -464,23 +359,8 @@ absl::Status EngineLoop::ErrorOfEnd(engine::DrawFailure failure) const {
 
 void EngineLoop::Publish() {
   scheduler::SchedulerStats now = scheduler_.stats();
-  stats_.running_sequences = now.running_sequences;
-  stats_.paused_sequences = now.paused_sequences;
-  stats_.waiting_requests = now.waiting_requests;
-  stats_.waiting_tokens = now.waiting_tokens;
-  stats_.pages_used = now.pages_used;
-  stats_.pages_cached = now.pages_cached;
-  stats_.host_pages_used = now.host_pages_used;
-  stats_.pages_swapped_out = now.pages_swapped_out;
-  stats_.pages_swapped_in = now.pages_swapped_in;
-  stats_.cached_tokens = now.cached_page_tokens;
-  stats_.prompt_tokens = now.prompt_tokens;
-  stats_.generated_tokens = now.generated_tokens;
-  stats_.forced_tokens = now.forced_tokens;
-  stats_.step_tokens = now.step_tokens;
-  stats_.budget_tokens = now.budget_tokens;
-  stats_.preemptions = now.preemptions;
-  stats_.overdue_requests = now.overdue;
+  TakeSchedulerStats(now, &stats_);
+  if (speculation_ != nullptr) stats_.drafts = speculation_->stats();
   std::lock_guard lock(mutex_);
   stats_.idle_seconds = published_.idle_seconds;  // Submit counts it
   published_ = stats_;

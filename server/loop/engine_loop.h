@@ -40,6 +40,7 @@
 #include "server/loop/pauses.h"
 #include "server/loop/queue_room.h"
 #include "server/loop/request_histories.h"
+#include "server/loop/speculation.h"
 
 namespace heddle::server {
 
@@ -47,8 +48,10 @@ class EngineLoop final : public GenerationService {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Starts the thread. Aborts if the executor's limits are not positive.
-  EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options);
+  // Starts the thread. Aborts if the executor's limits are not positive. `speculation`: null makes
+  // one from the options.
+  EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options,
+             std::unique_ptr<Speculation> speculation = nullptr);
 
   // Cancels what runs and waits for the step in flight, without end if it IsStuck.
   ~EngineLoop() override;
@@ -111,12 +114,15 @@ class EngineLoop final : public GenerationService {
   void Expire();
   void RunStep();
   absl::Status BeginStep();
+  void Draft();
+  void TellDrafters();
   absl::Status BeginStepsAhead();
   absl::Status Launch();
   template <typename Call>
   absl::Status Lend(Call&& call);
   void Tell();
   void FinishStep();
+  double StepUs(const Flight& flight, int64_t end_us) const;
   void CountStep(Flight* flight, int64_t end_us);
   void Fail(absl::Status error);
   void FailAll();
@@ -131,6 +137,7 @@ class EngineLoop final : public GenerationService {
   void Publish();
   void CheckWhenIdle() const;
   static int64_t NowUs();
+  static double Seconds(int64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
 
   const std::unique_ptr<engine::Executor> executor_;
   const scheduler::SchedulerOptions scheduler_options_;
@@ -143,8 +150,10 @@ class EngineLoop final : public GenerationService {
   scheduler::Scheduler scheduler_;
   absl::flat_hash_map<RequestId, Client> clients_;
   base::InFlight<Flight> flights_;
+  std::unique_ptr<Speculation> speculation_;      // null: nothing is drafted
   engine::StepResult result_;                     // of the step that was committed last
   std::vector<scheduler::SequenceEvent> events_;  // to be delivered, in order
+  size_t told_events_ = 0;                        // of these, those that the drafters know
   std::vector<scheduler::StepNote> notes_;        // of the last step, to be traced
   int64_t noted_begin_us_ = 0;
   int64_t step_done_us_ = 0;  // when the last step ended; 0: idle since

@@ -40,4 +40,24 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .adapter_page_us = adapter_page_us};
 }
 
+void TakeSchedulerStats(const scheduler::SchedulerStats& now, EngineStats* stats) {
+  stats->running_sequences = now.running_sequences;
+  stats->paused_sequences = now.paused_sequences;
+  stats->waiting_requests = now.waiting_requests;
+  stats->waiting_tokens = now.waiting_tokens;
+  stats->pages_used = now.pages_used;
+  stats->pages_cached = now.pages_cached;
+  stats->host_pages_used = now.host_pages_used;
+  stats->pages_swapped_out = now.pages_swapped_out;
+  stats->pages_swapped_in = now.pages_swapped_in;
+  stats->cached_tokens = now.cached_page_tokens;
+  stats->prompt_tokens = now.prompt_tokens;
+  stats->generated_tokens = now.generated_tokens;
+  stats->forced_tokens = now.forced_tokens;
+  stats->step_tokens = now.step_tokens;
+  stats->budget_tokens = now.budget_tokens;
+  stats->preemptions = now.preemptions;
+  stats->overdue_requests = now.overdue;
+}
+
 }  // namespace heddle::server

@@ -6,6 +6,7 @@
 
 #include "engine/executor.h"
 #include "scheduler/scheduler_types.h"
+#include "server/generation.h"
 #include "server/loop/speculation_options.h"
 
 namespace heddle::server {
@@ -30,5 +31,8 @@ struct EngineLoopOptions {
 // The options of the loop's scheduler; also for planning without a loop.
 scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& limits,
                                                 const EngineLoopOptions& options);
+
+// Overwrites what the scheduler counts of the loop's statistics.
+void TakeSchedulerStats(const scheduler::SchedulerStats& now, EngineStats* stats);
 
 }  // namespace heddle::server

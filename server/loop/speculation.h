@@ -1,0 +1,81 @@
+// Drafts of running sequences, between the drafters (engine/draft/), the budget that gives them
+// rows (scheduler/draft_budget.h) and the scheduler, which plans the rows and says what became of
+// them.
+//
+// A sequence is shown to the drafters when a draft of it is wanted for the first time, and from
+// then on all its tokens are. While the budget wants no drafts, nothing else is done here.
+// Thread-safety: none; owned by the engine loop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "engine/draft/drafter.h"
+#include "engine/step.h"
+#include "scheduler/draft_budget.h"
+#include "scheduler/scheduler.h"
+#include "server/loop/speculation_options.h"
+
+namespace heddle::server {
+
+class Speculation {
+ public:
+  struct Options {
+    int32_t max_tokens = 16;  // of a draft
+    int32_t vocab = 0;
+    scheduler::DraftBudget::Options budget;
+    bool ignores_cost = false;  // drafts get all the rows that they want: for tests
+  };
+  Speculation(std::unique_ptr<engine::Drafter> drafter, const Options& options);
+
+  // Whether the next plan should wait for the tokens of the steps in flight, so that the drafters
+  // can go on from them: now and then, and as long as they have something to propose.
+  bool WantsTokens() const;
+
+  // Has the drafters propose, and offers the next plan what the budget gives them.
+  void Offer(scheduler::Scheduler* scheduler);
+
+  // What a committed step, or a cancellation, brought. Every event once, in order, before the next
+  // Offer. `result` is that of the step.
+  void TakeEvent(const scheduler::SequenceEvent& event, const engine::StepResult& result);
+
+  // A step that took `us` is done (0: the time says nothing) and its events are `events`.
+  void CountStep(const engine::StepPlan& plan, std::span<const scheduler::SequenceEvent> events,
+                 double us);
+
+  scheduler::DraftBudgetStats stats() const { return budget_.stats(); }
+
+ private:
+  // The chain that is proposed for a candidate.
+  struct Proposal {
+    std::vector<engine::TokenId> tokens;
+    std::vector<float> survival;
+  };
+
+  void Begin(const scheduler::DraftCandidate& candidate);
+  void Propose(const scheduler::DraftCandidate& candidate, Proposal* proposal);
+  void TakeChain(const scheduler::DraftLimits& limits, Proposal* proposal) const;
+
+  const Options options_;
+  std::unique_ptr<engine::Drafter> drafter_;
+  scheduler::DraftBudget budget_;
+  absl::flat_hash_set<engine::SequenceId> begun_;
+  int64_t plans_since_asked_ = 0;  // the drafters
+  bool had_rows_ = false;          // the last Offer gave a draft rows
+  int32_t last_prompt_rows_ = 0;   // of the step that was counted last
+  // Scratch, whose memory is kept.
+  std::vector<scheduler::DraftCandidate> candidates_;
+  std::vector<Proposal> proposals_;
+  std::vector<scheduler::DraftOffer> offers_;
+  std::vector<engine::TokenId> tokens_;
+  engine::DraftTree tree_;
+};
+
+// The speculation of a loop; null: nothing is drafted.
+std::unique_ptr<Speculation> MakeSpeculation(const scheduler::SchedulerOptions& scheduler,
+                                             const SpeculationOptions& options, int32_t vocab);
+
+}  // namespace heddle::server
