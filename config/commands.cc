@@ -88,7 +88,8 @@ std::string_view CommandUsage(Command command) {
              "heddle render --template chat.jinja\n";
     case kBench:
       return "heddle bench MODEL [options]\n"
-             "       heddle bench --random-weights SHAPE [--weights FORMAT] [options]\n\n"
+             "       heddle bench --random-weights SHAPE [--weights FORMAT] [options]\n"
+             "       heddle bench MODEL --speculate DRAFTERS --text FILE [options]\n\n"
              "Runs prompts and then decodes, step by step without a server, and prints tokens per\n"
              "second beside the machine's own limits, measured just before and after: bytes read\n"
              "while decoding, operations during prompts. Every sequence has --prompt-tokens "

@@ -160,6 +160,7 @@ struct BenchConfig {
   int64_t output_tokens = 64;
   std::vector<std::string> batch;  // whole numbers from 1; empty: 1
   int64_t repeat = 3;
+  std::string bench_text;  // a file whose end is replayed as an answer
 };
 
 // Capacity planning (heddle simulate, heddle plan).

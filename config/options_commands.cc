@@ -310,6 +310,14 @@ constexpr Option kCommandOptions[] = {
      .flag_only = true,
      .min = 1,
      .max = 1000},
+    {.name = "text",
+     .field = &Config::bench_text,
+     .section = kMeasurement,
+     .value = "FILE",
+     .help = "Replay a text as prompt and, at its end, an answer of --output-tokens, with drafts "
+             "(--speculate) and without. With --random-weights, words count as tokens.",
+     .commands = kBench,
+     .flag_only = true},
 
     {.name = "tensors",
      .field = &Config::tensors,

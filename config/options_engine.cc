@@ -209,7 +209,7 @@ constexpr Option kEngineOptions[] = {
              "pays; answers are the same. off; ngram: what followed the same tokens in prompt and "
              "answer; suffix: and in finished answers of the same client; auto: both. Several with "
              "commas. Predicted outputs are followed with each of them (docs/speculation.md).",
-     .commands = kEngineCommands,
+     .commands = kEngineCommands | kBench,
      .splits_commas = true,
      .default_text = "off"},
     {.name = "speculate-max",
@@ -217,7 +217,7 @@ constexpr Option kEngineOptions[] = {
      .section = kEngine,
      .value = "TOKENS",
      .help = "Most guessed tokens per sequence and step. 0: 16, or what --speculative-config says.",
-     .commands = kEngineCommands,
+     .commands = kEngineCommands | kBench,
      .min = 0,
      .max = 64,
      .default_text = "16"},
@@ -228,7 +228,7 @@ constexpr Option kEngineOptions[] = {
      .help = "vLLM's form of --speculate: {\"method\": \"ngram\" or \"suffix\"} with "
              "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, "
              "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests.",
-     .commands = kEngineCommands},
+     .commands = kEngineCommands | kBench},
 };
 
 }  // namespace

@@ -204,6 +204,13 @@ absl::Status ValidateBench(const Config& config) {
                                   ", as in 1,8,32, not ", Quote(text)));
     }
   }
+  const bool drafts = !config.speculate.empty() || !config.speculative_config.empty();
+  if (drafts && config.bench_text.empty()) {
+    return Contradiction("--speculate needs --text: the text to be replayed");
+  }
+  if (!drafts && !config.bench_text.empty()) {
+    return Contradiction("--text needs --speculate: the drafters to be measured");
+  }
   return absl::OkStatus();
 }
 
@@ -222,7 +229,7 @@ absl::Status Validate(Command command, const Config& config) {
   const bool schedules = command == kServe || command == kSimulate || command == kPlan;
   if (!schedules) engine.max_batch_seqs = 1;
   if (schedules) HEDDLE_RETURN_IF_ERROR(ValidateScheduling(config));
-  if ((command & (kServe | kGenerate)) != 0) {
+  if ((command & (kServe | kGenerate | kBench)) != 0) {
     HEDDLE_RETURN_IF_ERROR(ValidateSpeculation(config));
   }
   return ValidateEngine(engine);

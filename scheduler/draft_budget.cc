@@ -21,6 +21,9 @@ constexpr int64_t kPlainEvery = 64;
 // Steps grow by at most this beyond the largest measured one: a guess that is wrong costs little.
 constexpr int32_t kGrowthFactor = 2;
 constexpr int32_t kGrowthRows = 4;
+// Questions without rows after which the next ones are so many steps apart.
+constexpr int32_t kVainQuestions = 32;
+constexpr int32_t kSkippedSteps = 4;
 // Expected hits that are remembered per place of a draft, and the weight of the drafter's word.
 constexpr double kCalibrationMemory = 64;
 constexpr double kCalibrationPrior = 4;
@@ -45,6 +48,8 @@ void DraftBudget::Choose(const PlainRows& plain, std::span<DraftOffer> offers) {
   for (DraftOffer& offer : offers) offer.rows = 0;
   if (!wants_drafts() || plain.decodes < 1 || !times_.Knows(plain.decodes)) return;
   const size_t count = GiveRows(plain, offers);
+  vain_ = count == 0 ? std::min(vain_ + 1, kVainQuestions) : 0;
+  if (vain_ == kVainQuestions) skip_ = kSkippedSteps;
   for (size_t i = 0; i < count; ++i) ++offers[given_[i]].rows;
   for (const DraftOffer& offer : offers) {
     if (offer.rows == 0) continue;
@@ -127,6 +132,7 @@ void DraftBudget::CountStep(const DraftedStep& step) {
   if (plain_rows < 1) return;
   const double plain_us = times_.PredictUs(plain_rows);  // before this step
   if (step.us > 0) times_.Observe(plain_rows + step.drafted, step.us);
+  if (skip_ > 0) --skip_;
   if (pause_ > 0 && --pause_ == 0) {
     const double steps = std::min(kProbeShare * static_cast<double>(next_pause_) / 2, kFirstSteps);
     balance_us_ = steps * plain_us;

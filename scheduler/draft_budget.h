@@ -64,8 +64,9 @@ class DraftBudget {
   };
   explicit DraftBudget(const Options& options) : options_(options) {}
 
-  // Whether drafters need to be asked for the next step.
-  bool wants_drafts() const { return pause_ == 0 && !is_plain_turn_; }
+  // Whether drafters need to be asked for the next step. Asked in vain for long, they are asked in
+  // one of four steps: what they take matters where steps are short.
+  bool wants_drafts() const { return pause_ == 0 && skip_ == 0 && !is_plain_turn_; }
 
   // Sets `rows` of every offer. O(rows of all offers * log(offers)).
   void Choose(const PlainRows& plain, std::span<DraftOffer> offers);
@@ -106,6 +107,8 @@ class DraftBudget {
   bool is_plain_turn_ = false;
   int64_t pause_ = 0;        // steps until the next probe; 0: on
   int64_t next_pause_ = 64;  // steps of the next pause
+  int32_t vain_ = 0;         // times in a row that Choose gave no rows
+  int32_t skip_ = 0;         // steps until Choose is asked again
   int64_t since_plain_ = 0;  // steps with drafts since the last one without
   DraftBudgetStats stats_;
 

@@ -149,6 +149,7 @@ std::string Heading(const config::Config& config, const engine::LocalModel& mode
 
 absl::Status RunBench(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<int32_t> batches, BatchSizes(config));
+  if (!config.bench_text.empty()) return RunTextBench(config, batches);
   HEDDLE_RETURN_IF_ERROR(CheckContext(config));
   const auto began = std::chrono::steady_clock::now();
   HEDDLE_ASSIGN_OR_RETURN(const engine::LocalModel model,

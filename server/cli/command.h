@@ -2,6 +2,9 @@
 // its options in config/options.cc.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "absl/status/status.h"
 #include "config/config.h"
 #include "config/option.h"
@@ -35,6 +38,8 @@ absl::Status RunInspect(const config::Config& config);
 // bench_command.cc: measures tokens per second of a model, or of random weights, and shares of the
 // limits.
 absl::Status RunBench(const config::Config& config);
+// text_bench_command.cc: the same with --text, for each batch size.
+absl::Status RunTextBench(const config::Config& config, const std::vector<int32_t>& batches);
 
 // simulate_command.cc: runs the scheduler with a load, on a machine that is only a formula.
 absl::Status RunSimulate(const config::Config& config);

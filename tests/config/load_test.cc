@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/message.h"
 #include "catch2/catch.hpp"
 
 namespace heddle::config {
@@ -203,6 +204,23 @@ TEST_CASE("Contradictions name both options", "[config][unit]") {
   for (const char* origin : {"*", "http://localhost:3000", "tauri://localhost"}) {
     CHECK(Load(kServe, Strings{"m", "--cors-origin", origin}, {}).ok());
   }
+}
+
+TEST_CASE("Drafters are known names, and are named once", "[config][unit]") {
+  CHECK(Load(kServe, Strings{"m", "--speculate", "ngram,suffix"}, {}).ok());
+  CHECK(Load(kServe, Strings{"m", "--speculate", "off"}, {}).ok());
+  for (const char* name : {"draft:m2", "medusa:m2", "eagle:m2", "mtp"}) {
+    const std::string error = ErrorOf(kServe, {"m", "--speculate", name});
+    CHECK(Contains(error, base::StrCat("\"", name, "\" is not there yet")));
+    CHECK(Contains(error, "ngram and suffix"));
+  }
+  CHECK(Contains(ErrorOf(kServe, {"m", "--speculate", "lookup"}), "\"lookup\" is unknown"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "--speculate", "off,ngram"}), "--speculate off"));
+  CHECK(Contains(ErrorOf(kGenerate, {"m", "--speculate", "ngram", "--speculative-config", "{}"}),
+                 "--speculative-config"));
+  CHECK(Contains(ErrorOf(kServe, {"m", "--speculate-max", "65"}), "--speculate-max"));
+  CHECK(Contains(ErrorOf(kBench, {"m", "--speculate", "ngram"}), "--text"));
+  CHECK(Contains(ErrorOf(kBench, {"m", "--text", "file"}), "--speculate"));
 }
 
 TEST_CASE("Small steps run fewer sequences than the default", "[config][unit]") {

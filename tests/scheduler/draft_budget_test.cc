@@ -163,6 +163,30 @@ TEST_CASE("No rows are given before a plain step was measured, or beyond the bou
   CHECK(offers[0].rows == 3);
 }
 
+TEST_CASE("Drafters that are asked in vain are asked in one of four steps", "[unit]") {
+  DraftBudget budget(DraftBudget::Options{});
+  budget.CountStep({.rows = {.decodes = 1}, .us = 1000});
+  const std::vector<float> useless = {0.01f};
+  std::vector<DraftOffer> offers = {{engine::SequenceId{1}, useless}};
+  int asked = 0;
+  for (int i = 0; i < 32 + 400; ++i) {
+    if (budget.wants_drafts()) {
+      ++asked;
+      budget.Choose({.decodes = 1}, offers);
+    }
+    budget.CountStep({.rows = {.decodes = 1}, .us = 1000});
+  }
+  CHECK(asked >= 32 + 100);
+  CHECK(asked <= 32 + 105);
+  while (!budget.wants_drafts()) budget.CountStep({.rows = {.decodes = 1}, .us = 1000});
+  const std::vector<float> good = {0.9f, 0.8f};
+  offers[0].survival = good;
+  budget.Choose({.decodes = 1}, offers);
+  CHECK(offers[0].rows == 2);
+  budget.CountStep({.rows = {.decodes = 1}, .drafted = 2, .accepted = 2, .us = 1200});
+  CHECK(budget.wants_drafts());
+}
+
 TEST_CASE("What was accepted is counted by place", "[unit]") {
   DraftBudget budget(DraftBudget::Options{});
   budget.CountDraft(engine::SequenceId{1}, 4, 2);
