@@ -45,6 +45,28 @@ TEST_CASE("Sequence breakers are a list of texts, and missing where there are no
   CHECK(Body(request)["dry_sequence_breakers"] == nlohmann::json::parse(R"(["\n"])"));
 }
 
+TEST_CASE("Limits of drafts and predictions are objects, as over HTTP", "[grpc][unit]") {
+  v1::ChatRequest chat;
+  chat.mutable_speculative()->set_max(0);
+  chat.mutable_speculative()->set_min_p(0.5);
+  chat.mutable_prediction()->set_type("content");
+  chat.mutable_prediction()->set_content("abc");
+  CHECK(Body(chat) == nlohmann::json::parse(R"({"speculative": {"max": 0, "min_p": 0.5},
+                                               "prediction": {"type": "content",
+                                                              "content": "abc"}})"));
+  v1::GenerateRequest generate;
+  generate.mutable_speculative()->set_off(true);
+  CHECK(Body(generate) == nlohmann::json::parse(R"({"speculative": {"off": true}})"));
+  v1::ChatResponse response;
+  REQUIRE(server::FromResponseJson(
+              R"({"usage": {"completion_tokens_details": {"accepted_prediction_tokens": 4,
+                                                          "rejected_prediction_tokens": 2}}})",
+              &response)
+              .ok());
+  CHECK(response.usage().completion_tokens_details().accepted_prediction_tokens() == 4);
+  CHECK(response.usage().completion_tokens_details().rejected_prediction_tokens() == 2);
+}
+
 TEST_CASE("A seed of 64 bits stays a number", "[grpc][unit]") {
   v1::GenerateRequest request;
   request.set_seed(18446744073709551615u);
