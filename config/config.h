@@ -171,7 +171,8 @@ struct PlanningConfig {
   std::string profile;     // a file of `heddle bench --json`
   std::string trace;       // a file of requests; empty: a synthetic load
   std::optional<double> rate;
-  int64_t clients = 0;  // 0: arrivals by rate
+  int64_t clients = 0;                     // 0: arrivals by rate
+  std::optional<double> draft_acceptance;  // unset: nothing is drafted
   int64_t requests = 1000;
   LengthShape lengths = LengthShape::kFixed;
   int64_t prefix_tokens = 0;

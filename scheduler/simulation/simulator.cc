@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "base/status.h"
@@ -13,7 +14,15 @@ namespace {
 class Simulation {
  public:
   Simulation(std::span<const SimulatedRequest> workload, const SimulationOptions& options)
-      : workload_(workload), options_(options), scheduler_(options.scheduler) {
+      : workload_(workload),
+        options_(options),
+        scheduler_(options.scheduler),
+        budget_({.max_step_rows = options.scheduler.max_step_tokens}) {
+    double survival = 1;
+    for (int32_t i = 0; i < options.draft_tokens; ++i) {
+      survivals_.push_back(static_cast<float>(survival *= options.draft_acceptance));
+    }
+    draft_.assign(survivals_.size(), 0);  // what is guessed does not matter
     result_.requests.resize(workload.size());
     order_.resize(workload.size());
     std::iota(order_.begin(), order_.end(), size_t{0});
@@ -29,6 +38,7 @@ class Simulation {
   absl::StatusOr<SimulationResult> Run() {
     while (true) {
       TakeArrivals();
+      Draft();
       scheduler_.Plan(NowUs(), &plan_);
       if (!plan_.empty()) {
         RunStep();
@@ -43,6 +53,7 @@ class Simulation {
     }
     HEDDLE_RETURN_IF_ERROR(scheduler_.CheckIntegrity());
     result_.totals = scheduler_.stats();
+    result_.drafts = budget_.stats();
     result_.end_us = now_us_;
     return std::move(result_);
   }
@@ -106,18 +117,64 @@ class Simulation {
            stats.waiting_tokens + prompt_tokens > options_.max_queue_tokens;
   }
 
+  // As server/loop/speculation does it.
+  void Draft() {
+    if (options_.draft_acceptance <= 0 || !budget_.wants_drafts()) return;
+    scheduler_.ListDraftable(&candidates_);
+    offers_.clear();
+    for (const DraftCandidate& candidate : candidates_) {
+      const size_t length = std::min(survivals_.size(), static_cast<size_t>(candidate.max_tokens));
+      offers_.push_back({.id = candidate.id, .survival = std::span(survivals_).first(length)});
+    }
+    if (offers_.empty()) return;
+    budget_.Choose({.decodes = scheduler_.NumDecoding(), .prompts = last_prompt_rows_}, offers_);
+    for (const DraftOffer& offer : offers_) {
+      if (offer.rows == 0) continue;
+      scheduler_.Offer(offer.id, std::span(draft_).first(static_cast<size_t>(offer.rows)));
+    }
+  }
+
+  // Fills answer_ with a token for each sample and the guesses before it that are right.
+  void Answer() {
+    answer_.Clear();
+    answer_.step = plan_.step;
+    answer_.scores.resize(plan_.scores.size());
+    for (const engine::SampleRow& sample : plan_.samples) {
+      int32_t count = 1;
+      while (count < sample.num_rows && Draw() < options_.draft_acceptance) ++count;
+      answer_.gains.push_back(
+          {sample.id, static_cast<int32_t>(answer_.tokens.size()), count, count});
+      for (int32_t i = 0; i < count; ++i) {
+        answer_.tokens.emplace_back().token = sample.position + i;
+      }
+      if (sample.num_rows == 1) continue;
+      budget_.CountDraft(sample.id, sample.num_rows - 1, count - 1);
+    }
+  }
+
+  double Draw() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
+
+  void CountDrafts(double us) {
+    DraftedStep step{.us = us};
+    for (const engine::SequenceSlice& slice : plan_.sequences) {
+      if (slice.kind == engine::SliceKind::kPrompt) {
+        step.rows.prompts += slice.num_tokens;
+      } else {
+        ++step.rows.decodes;
+        step.drafted += slice.num_tokens - 1;
+      }
+    }
+    for (const engine::SequenceGain& gain : answer_.gains) step.accepted += gain.num_tokens - 1;
+    last_prompt_rows_ = step.rows.prompts;
+    budget_.CountStep(step);
+  }
+
   void RunStep() {
     const double begin_us = now_us_;
     PassTo(now_us_ + StepUs(options_.machine, plan_), /*busy=*/true);
     if (!plan_.token_ids.empty()) ++result_.steps;
-    answer_.step = plan_.step;
-    answer_.gains.resize(plan_.samples.size());
-    answer_.tokens.resize(plan_.samples.size());
-    answer_.scores.resize(plan_.scores.size());
-    for (size_t i = 0; i < plan_.samples.size(); ++i) {
-      answer_.gains[i] = {plan_.samples[i].id, static_cast<int32_t>(i), 1, 1};
-      answer_.tokens[i].token = plan_.samples[i].position;
-    }
+    Answer();
+    if (options_.draft_acceptance > 0) CountDrafts(now_us_ - begin_us);
     steps_without_token_ = plan_.samples.empty() ? steps_without_token_ + 1 : 0;
     events_.clear();
     scheduler_.Commit(answer_, NowUs(), &events_);
@@ -126,7 +183,7 @@ class Simulation {
     scheduler_.Expire(NowUs(), &events_);
     for (const SequenceEvent& event : events_) Book(event, begin_us);
     const int64_t prompt_rows = scheduler_.stats().prompt_tokens;
-    result_.timeline.AddTokens(now_us_, static_cast<int64_t>(plan_.samples.size()),
+    result_.timeline.AddTokens(now_us_, static_cast<int64_t>(answer_.tokens.size()),
                                prompt_rows - prompt_rows_booked_);
     prompt_rows_booked_ = prompt_rows;
   }
@@ -140,10 +197,14 @@ class Simulation {
     record.output_tokens += event.num_tokens;
     if (event.num_tokens > 0) {
       double& last_us = open.last_token_us[static_cast<size_t>(event.branch)];
-      if (last_us > 0) result_.inter_token.Add(now_us_ - last_us);
+      // Tokens of one step come together; each counts as its share of the wait.
+      for (int32_t i = 0; i < event.num_tokens && last_us > 0; ++i) {
+        result_.inter_token.Add((now_us_ - last_us) / event.num_tokens);
+      }
       if (record.first_token_us == 0) record.first_token_us = now_us_;
       last_us = now_us_;
     }
+    if (event.finished) budget_.Forget(event.sequence);
     if (!event.finished || --open.branches > 0) return;
     const bool expired = event.reason == FinishReason::kError;
     record.outcome = expired ? SimulatedOutcome::kWaitedTooLong : SimulatedOutcome::kDone;
@@ -176,7 +237,15 @@ class Simulation {
   int64_t steps_without_token_ = 0;
   int64_t prompt_rows_booked_ = 0;
 
+  DraftBudget budget_;
+  std::vector<float> survivals_;  // [draft_tokens]
+  std::vector<TokenId> draft_;    // [draft_tokens]
+  std::mt19937_64 random_{1};
+  int32_t last_prompt_rows_ = 0;
+
   // These are kept from step to step for their memory.
+  std::vector<DraftCandidate> candidates_;
+  std::vector<DraftOffer> offers_;
   engine::StepPlan plan_;
   engine::StepResult answer_;
   std::vector<SequenceEvent> events_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "scheduler/draft_budget.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/simulation/latency_histogram.h"
 #include "scheduler/simulation/step_time.h"
@@ -30,6 +31,10 @@ struct SimulationOptions {
   // 0: requests arrive at their own times. Otherwise this many clients take them in order, each the
   // next one as soon as its last is answered.
   int32_t clients = 0;
+  // Speculation: the probability that a guessed token is right if the one before it is; 0: nothing
+  // is drafted. Each draft has draft_tokens guesses, of which the budget takes as many as pay.
+  double draft_acceptance = 0;
+  int32_t draft_tokens = 16;
 };
 
 enum class SimulatedOutcome : uint8_t {
@@ -57,6 +62,7 @@ struct SimulationResult {
   LatencyHistogram inter_token;           // time between two tokens of one branch
   Timeline timeline;
   SchedulerStats totals;  // its counters at the end
+  DraftBudgetStats drafts;
   int64_t steps = 0;
   double busy_us = 0;  // time in steps
   double end_us = 0;   // end of the last answer

@@ -62,9 +62,10 @@ double AttentionUs(const StepTimeModel& model, int64_t num_tokens, int64_t conte
 double StepUs(const StepTimeModel& model, const engine::StepPlan& plan) {
   const double load_us = model.adapter_page_us * static_cast<double>(plan.adapter_loads.size());
   if (plan.token_ids.empty()) return load_us;
+  auto logit_rows = static_cast<int64_t>(plan.scores.size());
+  for (const engine::SampleRow& sample : plan.samples) logit_rows += sample.num_rows;
   double us =
-      model.fixed_us + MatricesUs(model, static_cast<int64_t>(plan.token_ids.size()),
-                                  static_cast<int64_t>(plan.samples.size() + plan.scores.size()));
+      model.fixed_us + MatricesUs(model, static_cast<int64_t>(plan.token_ids.size()), logit_rows);
   for (const engine::SequenceSlice& slice : plan.sequences) {
     us += AttentionUs(model, slice.num_tokens, slice.context_tokens);
   }

@@ -123,7 +123,8 @@ absl::Status RunSimulate(const config::Config& config) {
                                      .machine = planned.machine,
                                      .max_queue = planned.loop.max_queue,
                                      .max_queue_tokens = planned.loop.max_queue_tokens,
-                                     .clients = static_cast<int32_t>(config.clients)}));
+                                     .clients = static_cast<int32_t>(config.clients),
+                                     .draft_acceptance = config.draft_acceptance.value_or(0)}));
   const SimulationReport report = Summarize(result, planned.scheduler, NowSeconds() - began_s);
   const std::string load = DescribeLoad(config, requests.size());
   if (!config.plot.empty()) {

@@ -205,6 +205,8 @@ SimulationReport Summarize(const SimulationResult& result,
   report.simulated_s = result.end_us / kUsPerS;
   report.wall_s = wall_s;
   report.steps = result.steps;
+  report.drafted_tokens = result.drafts.drafted_tokens;
+  report.accepted_tokens = result.drafts.accepted_tokens;
   report.preemptions = result.totals.preemptions;
   report.recomputed_tokens = result.totals.recomputed_tokens;
   SummarizeAdapters(result.totals, &report);
@@ -239,6 +241,10 @@ std::string ReportText(const SimulationReport& report) {
       100.0 * static_cast<double>(report.cached_tokens) /
           static_cast<double>(std::max<int64_t>(1, report.prompt_tokens)),
       report.preemptions, report.recomputed_tokens);
+  if (report.drafted_tokens > 0) {
+    text += absl::StrFormat("%d tokens drafted, %d of them accepted\n", report.drafted_tokens,
+                            report.accepted_tokens);
+  }
   text += AdaptersText(report);
   text += TimelineText(report);
   text += absl::StrFormat("\nsimulated in %.3f s: %.0f times faster than life\n", report.wall_s,
@@ -258,6 +264,8 @@ std::string ReportJson(const SimulationReport& report,
   json["simulated_s"] = report.simulated_s;
   json["wall_s"] = report.wall_s;
   json["steps"] = report.steps;
+  json["drafted_tokens"] = report.drafted_tokens;
+  json["accepted_tokens"] = report.accepted_tokens;
   json["busy_share"] = report.busy_share;
   json["ttft_ms"] = ToJson(report.ttft);
   json["inter_token_ms"] = ToJson(report.inter_token);

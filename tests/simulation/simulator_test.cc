@@ -41,6 +41,34 @@ TEST_CASE("A request alone takes one step per token, from when it arrives", "[si
   CHECK(result.busy_us == 3000);
 }
 
+TEST_CASE("Drafts that are right bring several tokens per step", "[simulation]") {
+  SchedulerOptions drafting = kRoomy;
+  drafting.max_draft_tokens = 16;
+  const std::vector<SimulatedRequest> load(1, {.prompt_tokens = 10, .output_tokens = 3000});
+  const auto result =
+      Run(load, {.scheduler = drafting, .machine = {.fixed_us = 1000}, .draft_acceptance = 0.8});
+  CHECK(result.requests[0].output_tokens == 3000);
+  CHECK(result.inter_token.count() == 2999);
+  // A step that always has 16 guesses brings (1 - 0.8^17) / (1 - 0.8) = 4.89 tokens in the mean.
+  CHECK(result.steps > 3000 / 5.2);
+  CHECK(result.steps < 3000 / 4.3);
+  CHECK(result.end_us == Approx(1000.0 * static_cast<double>(result.steps)));
+  CHECK(result.drafts.accepted_tokens + result.steps == 3000);
+}
+
+TEST_CASE("Where each row takes its time, drafts are not worth it and cost next to nothing",
+          "[simulation]") {
+  SchedulerOptions drafting = kRoomy;
+  drafting.max_draft_tokens = 16;
+  const std::vector<SimulatedRequest> load(8, {.prompt_tokens = 10, .output_tokens = 3000});
+  SimulationOptions options{.scheduler = drafting, .machine = {.row_us = 1000}};
+  const double plain_us = Run(load, options).end_us;
+  options.draft_acceptance = 0.5;
+  const auto drafted = Run(load, options);
+  CHECK(drafted.end_us <= 1.01 * plain_us);
+  CHECK(CountOf(drafted, SimulatedOutcome::kDone) == 8);
+}
+
 TEST_CASE("The mean wait at one server is that of queueing theory (M/D/1)", "[simulation]") {
   // One request per step of 1 ms, 500 a second: rho = 0.5, and the mean wait is
   // rho * service / (2 * (1 - rho)) = 0.5 ms (Pollaczek and Khinchine).
