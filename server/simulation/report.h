@@ -22,7 +22,7 @@ struct SimulationReport {
   int64_t steps = 0;
   int64_t drafted_tokens = 0;   // guesses that steps verified
   int64_t accepted_tokens = 0;  // of these, tokens of answers
-  double busy_share = 0;  // share of time in which a step ran
+  double busy_share = 0;        // share of time in which a step ran
   double output_tok_s = 0, prompt_tok_s = 0, requests_per_s = 0;
   // Output tokens per second in windows of window_s.
   double window_s = 0, window_p50 = 0, window_p10 = 0, window_p1 = 0;
