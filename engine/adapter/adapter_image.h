@@ -5,7 +5,8 @@
 // relative to the image; pointers are written by AdapterTables when the pages' places in the pool
 // are known, into tables that are part of the image's pages as well.
 // Immutable once made, so any thread may read it.
-// Sources: Hu et al. 2021 (LoRA); Sheng et al. 2023 (S-LoRA: factors in the KV pool's pages).
+// Sources: Hu et al. 2021 (LoRA); Sheng et al. 2023 (S-LoRA: factors in the KV pool's pages); Liu
+// et al. 2024 (DoRA).
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@
 
 namespace heddle::engine {
 
-// The linears of a layer that an adapter may change, as the decoder calls them (weights.h).
+// What an adapter may change, as the decoder calls it (weights.h).
 enum class AdapterSite : uint8_t {
   kQkv,  // parts: q, k, v
   kOut,  // also the one matrix in place of attention
@@ -30,27 +31,56 @@ enum class AdapterSite : uint8_t {
   kQueryA,  // latent attention: MlaWeights::q_a, q and kv_a
   kQueryB,
   kKvA,
+  // Stacks of matrices, which have a member for each of them.
+  kExpertUp,  // parts: gate, up; or up alone
+  kExpertDown,
+  kKeyHeads,  // MlaWeights::k_up and v_up
+  kValueHeads,
+  // Vectors: they have a gain and a bias alone, which are added to the norm's.
+  kAttentionNorm,
+  kAttentionPostNorm,
+  kMlpNorm,
+  kMlpPostNorm,
+  // Those of the whole model; their layer is kModelLayer.
+  kEmbedding,
+  kHead,  // in parts, so that long rank rows fit pages
+  kFinalNorm,
 };
-inline constexpr int32_t kNumAdapterSites = 9;
+inline constexpr int32_t kNumAdapterSites = 20;
+inline constexpr int32_t kModelLayer = -1;
 
 // A place in an image. Blocks begin at multiples of 16 bytes and lie within one page.
 struct ImagePlace {
   int32_t page = 0;
   int32_t offset = 0;  // bytes
-};
 
-// The factors of one part of one linear.
+  bool operator==(const ImagePlace&) const = default;
+};
+inline constexpr ImagePlace kNoPlace = {-1, 0};
+
+// What is added to one part of one matrix. The matrix's product y of a row x becomes
+//   y + scale * B A x + gain * y + bias
+// and a row of an embedding e, of token t, e + scale * B A[:, t] + gain * e.
 struct ImageFactors {
   int32_t layer = 0;
   AdapterSite site = AdapterSite::kQkv;
+  int32_t member = 0;  // of a stack
   int32_t part = 0;
-  int32_t rank = 0;           // > 0
+  int32_t inputs = 0;         // columns of A
+  int32_t outputs = 0;        // rows of the part
+  int32_t rank = 0;           // 0: gain or bias alone
   int32_t block_rows = 0;     // rank rows of a block; the last one may have fewer
+  int32_t a_block_rows = 0;   // kEmbedding: tokens of a block of A; otherwise block_rows
   float scale = 1.0f;         // of the product B A
-  std::vector<ImagePlace> a;  // blocks [block_rows, cols of the weight]
-  std::vector<ImagePlace> b;  // blocks [block_rows, rows of the part]
+  std::vector<ImagePlace> a;  // blocks [block_rows, inputs], of kEmbedding [a_block_rows, rank];
+                              // empty with a rank: A is the identity
+  std::vector<ImagePlace> b;  // blocks [block_rows, outputs]; empty with a rank: the identity
   ImagePlace a_table;         // room for one pointer per block
   ImagePlace b_table;
+  ImagePlace gain = kNoPlace;  // [outputs] F32
+  ImagePlace bias = kNoPlace;  // [outputs] F32
+
+  bool gathers() const { return site == AdapterSite::kEmbedding; }  // A by token
 };
 
 class AdapterImage {

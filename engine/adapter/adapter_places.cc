@@ -62,8 +62,7 @@ std::vector<int64_t> PartRows(const ModelSpec& spec, const LayerSpec& layer, Ada
       return {int64_t{attention.n_heads} * mla.q_dim()};
     case AdapterSite::kKvA:
       return {mla.kv_rank + mla.rope_dim};
-    case AdapterSite::kOut:
-    case AdapterSite::kDown:
+    default:
       break;
   }
   return {spec.hidden};

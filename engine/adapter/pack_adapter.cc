@@ -10,20 +10,21 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "base/strings.h"
+#include "engine/adapter/image_writer.h"
 
 namespace heddle::engine {
 namespace {
 
 using kernels::DType;
 
-constexpr int64_t kBlockAlignment = 16;
-constexpr int64_t kPointerBytes = 8;
+constexpr int64_t kFactorAlignment = 16;
+constexpr int64_t kTableEntryBytes = 8;
 // Blocks are at most this share of a page, so that pages are filled well.
-constexpr int64_t kBlocksPerPage = 8;
+constexpr int64_t kFactorBlocksPerPage = 8;
 // Rows of B that are transposed at a time.
 constexpr int64_t kTransposedRows = 64;
 
-int64_t AlignUp(int64_t value, int64_t alignment) {
+int64_t RoundUpTo(int64_t value, int64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
 
@@ -33,25 +34,25 @@ class PagePlacer {
   explicit PagePlacer(int64_t page_bytes) : page_bytes_(page_bytes) {}
 
   ImagePlace Place(int64_t bytes, int64_t alignment) {
-    const size_t first = used_.size() > kOpenPages ? used_.size() - kOpenPages : 0;
+    const size_t first = used_.size() > kPagesWithRoom ? used_.size() - kPagesWithRoom : 0;
     size_t page = first;
-    while (page < used_.size() && AlignUp(used_[page], alignment) + bytes > page_bytes_) ++page;
+    while (page < used_.size() && RoundUpTo(used_[page], alignment) + bytes > page_bytes_) ++page;
     if (page == used_.size()) used_.push_back(0);
-    const int64_t at = AlignUp(used_[page], alignment);
+    const int64_t at = RoundUpTo(used_[page], alignment);
     used_[page] = at + bytes;
     return {static_cast<int32_t>(page), static_cast<int32_t>(at)};
   }
   int32_t num_pages() const { return static_cast<int32_t>(used_.size()); }
 
  private:
-  static constexpr size_t kOpenPages = 16;
+  static constexpr size_t kPagesWithRoom = 16;
   const int64_t page_bytes_;
   std::vector<int64_t> used_;
 };
 
 // Rounds to nearest even, as kernels::F32ToBF16; inline, because a large adapter has 10^8 values.
 // REQUIRES: not NaN.
-uint16_t RoundToBF16(float value) {
+uint16_t ToBF16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
@@ -63,26 +64,16 @@ void StoreRow(DType dtype, std::span<const float> values, std::byte* to) {
   }
   auto* halves = reinterpret_cast<uint16_t*>(to);
   for (size_t i = 0; i < values.size(); ++i) {
-    halves[i] = dtype == DType::kF16 ? kernels::F32ToF16(values[i]) : RoundToBF16(values[i]);
+    halves[i] = dtype == DType::kF16 ? kernels::F32ToF16(values[i]) : ToBF16(values[i]);
   }
 }
 
 // Whether all values are finite also in `dtype`.
-bool AllFinite(DType dtype, std::span<const float> values) {
+bool AllValuesFinite(DType dtype, std::span<const float> values) {
   const float largest = dtype == DType::kF16 ? 65504.0f : 3.38e38f;
   bool finite = true;
   for (const float value : values) finite = finite && std::fabs(value) <= largest;
   return finite;
-}
-
-// Whether any of these BF16 values is a NaN or an infinity.
-bool HoldsNonFinite(const uint16_t* values, int64_t count) {
-  constexpr uint16_t kExponent = 0x7f80;
-  uint32_t found = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    found |= static_cast<uint32_t>((values[i] & kExponent) == kExponent);
-  }
-  return found != 0;
 }
 
 class Packer {
@@ -123,16 +114,16 @@ class Packer {
     for (const ModulePart& part : module.place.parts) {
       longest = std::max(longest, static_cast<int64_t>(part.rows.size()));
     }
-    if (AlignUp(RowBytes(longest), kBlockAlignment) > target_.page_bytes) {
+    if (RoundUpTo(RowBytes(longest), kFactorAlignment) > target_.page_bytes) {
       return absl::InvalidArgumentError(
           base::StrCat("module ", base::Quote(module.name), " has rank rows of ",
                        base::ShowBytes(RowBytes(longest)), ", which do not fit a page of ",
                        base::ShowBytes(target_.page_bytes), "; --page-tokens makes pages larger"));
     }
-    const int64_t fits = target_.page_bytes / kBlocksPerPage / RowBytes(longest);
+    const int64_t fits = target_.page_bytes / kFactorBlocksPerPage / RowBytes(longest);
     const auto block_rows = static_cast<int32_t>(std::clamp<int64_t>(fits, 1, rank));
     const int64_t n_blocks = (rank + block_rows - 1) / block_rows;
-    if (n_blocks * kPointerBytes > target_.page_bytes) {
+    if (n_blocks * kTableEntryBytes > target_.page_bytes) {
       return absl::InvalidArgumentError(
           base::StrCat("module ", base::Quote(module.name), " has ", n_blocks,
                        " blocks of rank rows, too many ", "for a page of ",
@@ -144,8 +135,11 @@ class Packer {
           {.layer = module.place.layer,
            .site = module.place.site,
            .part = part.part,
+           .inputs = static_cast<int32_t>(own.a.cols),
+           .outputs = static_cast<int32_t>(part.rows.size()),
            .rank = rank,
            .block_rows = block_rows,
+           .a_block_rows = block_rows,
            .scale = own.scale,
            .a = a,
            .b = PlaceBlocks(rank, block_rows, static_cast<int64_t>(part.rows.size()))});
@@ -158,7 +152,7 @@ class Packer {
     std::vector<ImagePlace> places;
     for (int32_t first = 0; first < rank; first += block_rows) {
       const int32_t rows = std::min(block_rows, rank - first);
-      places.push_back(placer_.Place(RowBytes(rows * cols), kBlockAlignment));
+      places.push_back(placer_.Place(RowBytes(rows * cols), kFactorAlignment));
     }
     return places;
   }
@@ -166,9 +160,9 @@ class Packer {
   // Tables come last and follow each other, so that few copies write them.
   void PlaceTables(AdapterImage* image) {
     for (ImageFactors& factors : image->factors) {
-      const auto bytes = static_cast<int64_t>(factors.a.size()) * kPointerBytes;
-      factors.a_table = placer_.Place(bytes, kPointerBytes);
-      factors.b_table = placer_.Place(bytes, kPointerBytes);
+      const auto bytes = static_cast<int64_t>(factors.a.size()) * kTableEntryBytes;
+      factors.a_table = placer_.Place(bytes, kTableEntryBytes);
+      factors.b_table = placer_.Place(bytes, kTableEntryBytes);
     }
   }
 
@@ -210,7 +204,7 @@ class Packer {
         continue;
       }
       const std::span<const float> row = Values(own.a, j);
-      if (!AllFinite(target_.dtype, row)) return NotFinite(own.a);
+      if (!AllValuesFinite(target_.dtype, row)) return NotFinite(own.a);
       StoreRow(target_.dtype, row, RankRow(image, first.a, first.block_rows, j, own.a.cols));
     }
     const bool copies_b = own.b.dtype == DType::kBF16 && target_.dtype == DType::kBF16;
@@ -254,7 +248,7 @@ class Packer {
       const int64_t count = std::min(kTransposedRows, rows - begin);
       for (int64_t i = 0; i < count; ++i) {
         const std::span<const float> row = Values(b, part.rows[static_cast<size_t>(begin + i)]);
-        if (!AllFinite(target_.dtype, row)) return NotFinite(b);
+        if (!AllValuesFinite(target_.dtype, row)) return NotFinite(b);
         for (int64_t j = 0; j < rank; ++j) {
           columns_[static_cast<size_t>(j * kTransposedRows + i)] = row[static_cast<size_t>(j)];
         }
@@ -279,7 +273,7 @@ class Packer {
 
 absl::StatusOr<std::shared_ptr<AdapterImage>> PackAdapter(std::span<const PlacedModule> modules,
                                                           const AdapterTarget& target) {
-  HEDDLE_CHECK(target.page_bytes > 0 && target.page_bytes % kBlockAlignment == 0,
+  HEDDLE_CHECK(target.page_bytes > 0 && target.page_bytes % kFactorAlignment == 0,
                "adapters need pages in multiples of 16 bytes");
   return Packer(target).Pack(modules);
 }

@@ -58,14 +58,20 @@ AdapterDigest DigestOf(const engine::AdapterImage& image) {
   for (const engine::ImageFactors& factors : image.factors) {
     sha.AddValue(factors.layer);
     sha.AddValue(factors.site);
+    sha.AddValue(factors.member);
     sha.AddValue(factors.part);
+    sha.AddValue(factors.inputs);
+    sha.AddValue(factors.outputs);
     sha.AddValue(factors.rank);
     sha.AddValue(factors.block_rows);
+    sha.AddValue(factors.a_block_rows);
     sha.AddValue(factors.scale);
     sha.AddPlaces(factors.a);
     sha.AddPlaces(factors.b);
     sha.AddPlace(factors.a_table);
     sha.AddPlace(factors.b_table);
+    sha.AddPlace(factors.gain);
+    sha.AddPlace(factors.bias);
   }
   if (image.content != nullptr) {
     sha.Add(image.content.get(), static_cast<size_t>(image.bytes()));

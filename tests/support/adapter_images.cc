@@ -60,8 +60,11 @@ std::shared_ptr<AdapterImage> MakeAdapterImage(std::span<const PlainFactors> fac
     to = {.layer = from.layer,
           .site = from.site,
           .part = from.part,
+          .inputs = static_cast<int32_t>(from.a.size()) / from.rank,
+          .outputs = static_cast<int32_t>(from.b.size()) / from.rank,
           .rank = from.rank,
           .block_rows = block_rows,
+          .a_block_rows = block_rows,
           .scale = from.scale};
     image->max_rank = std::max(image->max_rank, from.rank);
     const int32_t blocks = (from.rank + block_rows - 1) / block_rows;
