@@ -149,6 +149,8 @@ class Ops {
   virtual void GateRows(Tensor gate_f32, Tensor x) = 0;
   // out[i] = x[logit_rows[i]].
   virtual void GatherLogitRows(Tensor x, Tensor out) = 0;
+  // out[t] = x[t] for all rows of x; either may be columns of a wider tensor.
+  virtual void CopyRows(Tensor x, Tensor out) = 0;
   // x *= scale, then softcap * tanh(x / softcap) if softcap > 0. F32, in place.
   virtual void ScaleLogits(Tensor logits_f32, float scale, float softcap) = 0;
   virtual void Sample(const SampleArgs& args) = 0;

@@ -204,6 +204,11 @@ class CpuOps final : public Ops {
     }
   }
 
+  void CopyRows(Tensor x, Tensor out) override {
+    EachRow(x.rows, kNsPerGatheredElement * static_cast<double>(x.cols),
+            [&](int64_t t, int32_t) { std::copy_n(x.row<float>(t), x.cols, out.row<float>(t)); });
+  }
+
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override {
     EachRow(logits_f32.rows, static_cast<double>(logits_f32.cols), [&](int64_t t, int32_t) {
       table_.rows->scale(logits_f32.row<float>(t), logits_f32.cols, scale, softcap);

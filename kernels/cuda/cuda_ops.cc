@@ -253,6 +253,11 @@ void CudaOps::GatherLogitRows(Tensor x, Tensor out) {
   Note(LaunchGatherRows(Rows(), x, out, step_.activations, step_.stream), "gathering rows");
 }
 
+void CudaOps::CopyRows(Tensor x, Tensor out) {
+  if (!step_.status.ok() || x.rows == 0) return;
+  Note(LaunchCopyRows(x, out, step_.activations, step_.stream), "copying rows");
+}
+
 void CudaOps::ScaleLogits(Tensor logits_f32, float scale, float softcap) {
   if (!step_.status.ok()) return;
   Note(LaunchScaleLogits(logits_f32, scale, softcap, step_.stream), "scaling logits");

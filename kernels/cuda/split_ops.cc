@@ -168,6 +168,12 @@ void SplitOps::GatherLogitRows(Tensor x, Tensor out) {
   halves_.whole.GatherLogitRows(x, out);
 }
 
+void SplitOps::CopyRows(Tensor x, Tensor out) {
+  Each([this, x, out](CudaOps& ops, const Half& half) {
+    ops.CopyRows(Rows(x, half), Rows(out, half));
+  });
+}
+
 void SplitOps::ScaleLogits(Tensor logits_f32, float scale, float softcap) {
   Join();
   halves_.whole.ScaleLogits(logits_f32, scale, softcap);

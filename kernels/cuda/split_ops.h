@@ -49,6 +49,7 @@ class SplitOps final : public Ops {
   void HeadLinear(const HeadLinearArgs& args) override;
   void GateRows(Tensor gate_f32, Tensor x) override;
   void GatherLogitRows(Tensor x, Tensor out) override;
+  void CopyRows(Tensor x, Tensor out) override;
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override;
   void Sample(const SampleArgs& args) override;
 

@@ -44,6 +44,7 @@ class ReferenceOps final : public Ops {
   void GatherLogitRows(Tensor x, Tensor out) override {
     reference::GatherLogitRows(batch_, x, out);
   }
+  void CopyRows(Tensor x, Tensor out) override { reference::CopyRows(x, out); }
   void ScaleLogits(Tensor logits_f32, float scale, float softcap) override {
     reference::ScaleLogits(logits_f32, scale, softcap);
   }

@@ -44,6 +44,7 @@ void ExpertMix(const ExpertMixArgs& args);
 void HeadLinear(const HeadLinearArgs& args);
 void GateRows(Tensor gate, Tensor x);
 void GatherLogitRows(const HostBatch& batch, Tensor x, Tensor out);
+void CopyRows(Tensor x, Tensor out);
 void ScaleLogits(Tensor logits, float scale, float softcap);
 void Sample(const SampleArgs& args);
 

@@ -30,6 +30,12 @@ void GatherLogitRows(const HostBatch& batch, Tensor x, Tensor out) {
   }
 }
 
+void CopyRows(Tensor x, Tensor out) {
+  for (int64_t t = 0; t < x.rows; ++t) {
+    std::copy_n(x.row<float>(t), x.cols, out.row<float>(t));
+  }
+}
+
 void ScaleLogits(Tensor logits, float scale, float softcap) {
   for (int64_t t = 0; t < logits.rows; ++t) {
     float* row = logits.row<float>(t);

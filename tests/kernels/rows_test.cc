@@ -314,6 +314,30 @@ TEST_CASE("Rows whose logits are wanted are gathered in order", "[kernels][unit]
   }
 }
 
+TEST_CASE("Rows are copied into columns of a wider tensor, and nothing else is",
+          "[kernels][unit]") {
+  std::vector<NamedDevice> devices = CpuDevices(2);
+  devices.push_back({"reference", CreateReferenceDevice()});
+  for (auto& [name, device] : devices) {
+    INFO(name);
+    TestBatch batch({{{4, 4}, {1, 9}}});
+    REQUIRE(device->Plan(batch.view()).ok());
+    Random random(2);
+    Matrix x = Matrix::RandomOf(random, 5, 7, 2);
+    Matrix out(5, 21, 1);
+    const Matrix before = out;
+    const Tensor whole = out.tensor();
+    const Tensor columns{whole.row<float>(0) + 7, 5, 7, whole.stride};
+    REQUIRE(device->Run([&](Ops& ops) { ops.CopyRows(x.tensor(), columns); }).ok());
+    for (int64_t r = 0; r < 5; ++r) {
+      for (int64_t c = 0; c < 21; ++c) {
+        const bool is_copied = c >= 7 && c < 14;
+        CHECK(out(r, c) == (is_copied ? x(r, c - 7) : before(r, c)));
+      }
+    }
+  }
+}
+
 TEST_CASE("CopyPage copies the first positions of every head and nothing else", "[kernels][unit]") {
   std::unique_ptr<Device> device = CreateReferenceDevice();
   const DType dtype = GENERATE(DType::kF16, DType::kInt8, DType::kF8E4M3);

@@ -20,6 +20,7 @@ Error LaunchEmbed(const DeviceBatch& batch, const DeviceWeight& table, float sca
 Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, int32_t offset,
                          Tensor x, DType act, Stream stream);
 Error LaunchGatherRows(const DeviceBatch& batch, Tensor x, Tensor out, DType act, Stream stream);
+Error LaunchCopyRows(Tensor x, Tensor out, DType act, Stream stream);
 Error LaunchScaleLogits(Tensor logits_f32, float scale, float softcap, Stream stream);
 // Copies positions [0, num_tokens) of a page, keys and values.
 Error LaunchCopyPage(const KvCacheView& cache, int32_t from, int32_t to, int32_t num_tokens,

@@ -46,7 +46,7 @@ HEDDLE_KERNEL AddPositionsKernel(HEDDLE_PARAMS(TableParams, p)) {
 }
 
 struct GatherParams {
-  const int32_t* rows;
+  const int32_t* rows;  // nullptr: all, in order
   Tensor x;
   Tensor out;
 };
@@ -54,7 +54,7 @@ struct GatherParams {
 template <typename T>
 HEDDLE_KERNEL GatherKernel(HEDDLE_PARAMS(GatherParams, p)) {
   StartInTurn();
-  const T* from = p.x.row<T>(p.rows[BlockX()]);
+  const T* from = p.x.row<T>(p.rows == nullptr ? BlockX() : p.rows[BlockX()]);
   T* to = p.out.row<T>(BlockX());
   for (int64_t i = ThreadX(); i < p.x.cols; i += ThreadCount()) to[i] = from[i];
 }
@@ -138,6 +138,13 @@ Error LaunchAddPositions(const DeviceBatch& batch, const DeviceWeight& table, in
 Error LaunchGatherRows(const DeviceBatch& batch, Tensor x, Tensor out, DType act, Stream stream) {
   const GatherParams params = {batch.logit_rows, x, out};
   const LaunchShape shape = {.grid_x = batch.n_logit_rows, .threads = kThreads};
+  return ForActivation(
+      act, [&]<typename T>(T) { return Launch(GatherKernel<T>, shape, stream, params); });
+}
+
+Error LaunchCopyRows(Tensor x, Tensor out, DType act, Stream stream) {
+  const GatherParams params = {nullptr, x, out};
+  const LaunchShape shape = {.grid_x = static_cast<int>(x.rows), .threads = kThreads};
   return ForActivation(
       act, [&]<typename T>(T) { return Launch(GatherKernel<T>, shape, stream, params); });
 }

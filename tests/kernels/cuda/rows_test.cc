@@ -293,6 +293,13 @@ TEST_CASE("Logit rows are gathered, scaled and capped", "[cuda]") {
       MustRun(device, [&](Ops& ops) { ops.GatherLogitRows(t[0], t[1]); });
     });
   }
+  for (DType act : kActivations) {
+    Random random(6);
+    Matrix x = Matrix::RandomOf(random, 5, 300, 7), out(5, 300, 3);
+    CheckOp(act, {x, out}, 1, nullptr, [&](Device& device, const std::vector<Tensor>& t) {
+      MustRun(device, [&](Ops& ops) { ops.CopyRows(t[0], t[1]); });
+    });
+  }
   Random random(5);
   Matrix logits = Matrix::RandomOf(random, 3, 700);
   for (float softcap : {0.0f, 2.0f}) {
