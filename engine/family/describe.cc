@@ -148,6 +148,17 @@ absl::StatusOr<ModelDescription> DescribeConfig(const nlohmann::json& config,
   return DescribeConfigWithNames(*family, parts, *family->names, family->prefix);
 }
 
+absl::StatusOr<ModelDescription> DescribeGgufAs(const Checkpoint& checkpoint,
+                                                std::string_view architecture) {
+  const GgufFile* gguf = checkpoint.gguf();
+  if (gguf == nullptr) {
+    return absl::InvalidArgumentError(
+        base::StrCat(checkpoint.path().string(), " is not a GGUF file"));
+  }
+  const auto find = [&](std::string_view name) { return checkpoint.Find(name); };
+  return DescribeGguf(*gguf, find, architecture);
+}
+
 absl::StatusOr<ModelDescription> Describe(const Checkpoint& checkpoint) {
   if (const GgufFile* gguf = checkpoint.gguf()) {
     return DescribeGguf(*gguf, [&](std::string_view name) { return checkpoint.Find(name); });

@@ -101,7 +101,9 @@ absl::StatusOr<ModelDescription> DescribeConfigWithNames(const Family& family,
                                                          const NameMap& pattern,
                                                          std::string_view prefix);
 
-absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const TensorFinder& find);
+// `like`: the architecture whose row of the table applies; empty: the file's own.
+absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const TensorFinder& find,
+                                              std::string_view like = {});
 
 // Adds the experts of a GGUF file to the spec; layers with a router have them.
 absl::Status ReadGgufExperts(const GgufSource& source, const Family& family,

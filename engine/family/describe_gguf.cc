@@ -67,9 +67,22 @@ absl::StatusOr<int32_t> ReadInter(const GgufSource& source) {
   return LargestDim(source, experts_only ? kExpertInter : kInter, kMaxInter);
 }
 
+// Layers that predict several tokens at a time (MTP) are counted as the last blocks.
+absl::StatusOr<int32_t> ReadLayers(const GgufSource& source) {
+  constexpr std::string_view kPredict = "nextn_predict_layers";
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t blocks, source.Dim("block_count", kMaxLayers));
+  if (!source.Has(kPredict)) return blocks;
+  HEDDLE_ASSIGN_OR_RETURN(const int64_t predict, source.Int(kPredict));
+  if (predict < 0 || predict >= blocks) {
+    return source.Error(kPredict, base::StrCat(predict),
+                        base::StrCat("from 0 to ", blocks - 1, ", below \"block_count\""));
+  }
+  return blocks - static_cast<int32_t>(predict);
+}
+
 absl::Status ReadSizes(const GgufSource& source, Hyperparameters* values) {
   HEDDLE_ASSIGN_OR_RETURN(values->hidden, source.Dim("embedding_length", kMaxHidden));
-  HEDDLE_ASSIGN_OR_RETURN(values->n_layers, source.Dim("block_count", kMaxLayers));
+  HEDDLE_ASSIGN_OR_RETURN(values->n_layers, ReadLayers(source));
   HEDDLE_ASSIGN_OR_RETURN(values->n_heads, LargestDim(source, kHeads, kMaxHeads));
   values->n_kv_heads = values->n_heads;
   if (source.Has(kKvHeads)) {
@@ -306,9 +319,11 @@ absl::Status ReadSpecialIds(const GgufFile& gguf, int32_t vocab, ModelDescriptio
 
 }  // namespace
 
-absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const TensorFinder& find) {
+absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const TensorFinder& find,
+                                              std::string_view like) {
   HEDDLE_ASSIGN_OR_RETURN(std::string_view architecture, gguf.String("general.architecture"));
-  HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindGgufFamily(gguf, architecture));
+  HEDDLE_ASSIGN_OR_RETURN(const Family* family,
+                          FindGgufFamily(gguf, like.empty() ? architecture : like));
   GgufSource source(gguf, architecture);
   Hyperparameters values;
   HEDDLE_RETURN_IF_ERROR(ReadSizes(source, &values));

@@ -57,10 +57,18 @@ absl::StatusOr<ModelDescription> DescribeConfig(const nlohmann::json& config,
                                                 const nlohmann::json& generation_config,
                                                 std::string_view file);
 
+// The same from a GGUF file whose general.architecture is none of the table's, but whose keys and
+// names of tensors are those of `architecture`, which is. INVALID_ARGUMENT if it is no GGUF file.
+absl::StatusOr<ModelDescription> DescribeGgufAs(const Checkpoint& checkpoint,
+                                                std::string_view architecture);
+
 // OK if every tensor of the description is there, in a type that the kernels know and with the
 // spec's shape, and no layer or expert is beyond those that the spec counts. Call it before packing
 // weights.
 absl::Status ValidateTensors(const Checkpoint& checkpoint, const ModelDescription& description);
+
+// The first half of ValidateTensors: other tensors may be there as well.
+absl::Status CheckUsedTensors(const Checkpoint& checkpoint, const ModelDescription& description);
 
 // The number of learnt parameters, including norms, biases and every expert; tied heads count once.
 int64_t CountParameters(const ModelDescription& description);

@@ -64,6 +64,9 @@ LayerNames NameMap::Layer(int32_t index, const LayerSpec& spec) const {
     }
   }
   clear({&names.attn_linear});
+  if (spec.attention_input == AttentionInput::kRawStream) {
+    clear({&names.attn_norm, &names.attn_norm_bias});
+  }
   if (spec.mlp.inter == 0 && spec.moe.n_experts == 0) {
     clear({&names.mlp_norm, &names.mlp_norm_bias, &names.mlp_post_norm});
   }

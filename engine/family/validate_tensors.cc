@@ -32,7 +32,7 @@ class Demands {
     for (int32_t i = 0; i < spec.n_layers(); ++i) {
       const LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
       const LayerNames layer_names = names.Layer(i, layer);
-      AddAttention(layer_names, layer.attention);
+      AddAttention(layer_names, layer);
       AddMlp(layer_names, layer.mlp);
       if (layer.moe.n_experts > 0) AddExperts(layer_names, layer.moe);
     }
@@ -60,7 +60,8 @@ class Demands {
     }
   }
 
-  void AddAttention(const LayerNames& names, const AttentionSpec& attention) {
+  void AddAttention(const LayerNames& names, const LayerSpec& layer) {
+    const AttentionSpec& attention = layer.attention;
     int64_t hidden = model_.spec.hidden;
     if (attention.mla.kv_rank > 0) return AddLatentAttention(names, attention);
     int64_t q = int64_t{attention.n_heads} * attention.head_dim;
@@ -68,11 +69,17 @@ class Demands {
     AddVector(names.attn_norm, hidden, "hidden");
     AddVector(names.attn_norm_bias, hidden, "hidden");
     AddVector(names.attn_post_norm, hidden, "hidden");
-    AddLinear(names.q, q, hidden, "heads * head_dim, hidden", "hidden, heads * head_dim");
-    AddLinear(names.k, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
-    AddLinear(names.v, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
-    AddLinear(names.qkv, q + 2 * kv, hidden, "(heads + 2 kv_heads) * head_dim, hidden",
-              "hidden, (heads + 2 kv_heads) * head_dim");
+    if (layer.attention_input == AttentionInput::kPair) {
+      Add(names.q, {q, 2 * hidden}, "heads * head_dim, 2 hidden");
+      Add(names.k, {kv, 2 * hidden}, "kv_heads * head_dim, 2 hidden");
+      Add(names.v, {kv, 2 * hidden}, "kv_heads * head_dim, 2 hidden");
+    } else {
+      AddLinear(names.q, q, hidden, "heads * head_dim, hidden", "hidden, heads * head_dim");
+      AddLinear(names.k, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
+      AddLinear(names.v, kv, hidden, "kv_heads * head_dim, hidden", "hidden, kv_heads * head_dim");
+      AddLinear(names.qkv, q + 2 * kv, hidden, "(heads + 2 kv_heads) * head_dim, hidden",
+                "hidden, (heads + 2 kv_heads) * head_dim");
+    }
     AddVector(names.q_bias, q, "heads * head_dim");
     AddVector(names.k_bias, kv, "kv_heads * head_dim");
     AddVector(names.v_bias, kv, "kv_heads * head_dim");
@@ -218,10 +225,15 @@ void ForEachNumber(std::string_view name, const Visit& visit) {
 }
 
 // The number of layers behind the decoder's that predict several tokens at a time (MTP). They are
-// not run.
+// no part of the model itself (engine/heads).
 int64_t PredictionLayers(const Checkpoint& checkpoint) {
   const nlohmann::json& config = checkpoint.config();
   const auto count = config.find("num_nextn_predict_layers");
+  if (const GgufFile* gguf = checkpoint.gguf()) {
+    const auto architecture = gguf->StringOr("general.architecture", "");
+    if (!architecture.ok()) return 0;
+    return gguf->IntOr(base::StrCat(*architecture, ".nextn_predict_layers"), 0).value_or(0);
+  }
   return count != config.end() && count->is_number_integer() ? count->get<int64_t>() : 0;
 }
 
@@ -253,16 +265,21 @@ absl::Status CheckCounts(const Checkpoint& checkpoint, const ModelDescription& d
 
 }  // namespace
 
+absl::Status CheckUsedTensors(const Checkpoint& checkpoint, const ModelDescription& description) {
+  const Demands demands(description);
+  for (const Demand& demand : demands.list()) {
+    HEDDLE_RETURN_IF_ERROR(Check(checkpoint, demand));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ValidateTensors(const Checkpoint& checkpoint, const ModelDescription& description) {
   if (checkpoint.tensors().empty()) {
     return absl::InvalidArgumentError(base::StrCat(
         checkpoint.path().string(), " holds no tensors: a file with only a vocabulary can be used ",
         "to tokenize, but not to generate"));
   }
-  Demands demands(description);
-  for (const Demand& demand : demands.list()) {
-    HEDDLE_RETURN_IF_ERROR(Check(checkpoint, demand));
-  }
+  HEDDLE_RETURN_IF_ERROR(CheckUsedTensors(checkpoint, description));
   return CheckCounts(checkpoint, description);
 }
 

@@ -99,6 +99,14 @@ struct MoeSpec {
   RouteRule rule;
 };
 
+// What a layer's attention reads.
+enum class AttentionInput : uint8_t {
+  kStream,     // the stream, through the layer's norm if it has norms before its blocks
+  kRawStream,  // the stream as it is, though there is a norm before the MLP (EAGLE)
+  kPair,       // an embedding and a hidden state side by side, which whoever runs the layers has
+               // written, normed (EAGLE-3): the layer's attention norm is the embedding's
+};
+
 // A layer adds two blocks to the residual stream x, attention and then the MLP:
 //   x += post_norm(block(pre_norm(x))), either norm only where the layer has it.
 // With parallel_residual both blocks read x as it was before the layer. The MLP block is the sum of
@@ -111,6 +119,7 @@ struct LayerSpec {
   bool pre_norm = true;
   bool post_norm = false;
   bool parallel_residual = false;
+  AttentionInput attention_input = AttentionInput::kStream;
 };
 
 struct ModelSpec {

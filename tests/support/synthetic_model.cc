@@ -67,7 +67,13 @@ TensorToWrite ToWrite(const Golden& golden, const SyntheticTensor& tensor) {
 
 // The name in GGUF of a tensor of Llama's naming.
 std::string GgufName(std::string name) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kReplacements = {{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 20> kReplacements = {{
+      // A layer that predicts several tokens, behind the three that goldens have.
+      {"mtp.layers.0.", "blk.3."},
+      {"mtp.fc.", "blk.3.nextn.eh_proj."},
+      {"mtp.pre_fc_norm_embedding.", "blk.3.nextn.enorm."},
+      {"mtp.pre_fc_norm_hidden.", "blk.3.nextn.hnorm."},
+      {"mtp.norm.", "blk.3.nextn.shared_head_norm."},
       {"model.embed_tokens.", "token_embd."},
       {"model.norm.", "output_norm."},
       {"lm_head.", "output."},
@@ -118,10 +124,12 @@ uint32_t GgmlTypeId(DType dtype) {
 void AddMetadata(const json& config, const std::string& architecture, GgufWriter* writer) {
   auto key = [&](std::string_view name) { return architecture + "." + std::string(name); };
   auto number = [&](const char* name) { return config.at(name).get<uint32_t>(); };
+  const auto predict = config.value("mtp_num_hidden_layers", uint32_t{0});
+  if (predict > 0) writer->U32(key("nextn_predict_layers"), predict);
   writer->String("general.architecture", architecture)
       .U32(key("context_length"), number("max_position_embeddings"))
       .U32(key("embedding_length"), number("hidden_size"))
-      .U32(key("block_count"), number("num_hidden_layers"))
+      .U32(key("block_count"), number("num_hidden_layers") + predict)
       .U32(key("feed_forward_length"), number("intermediate_size"))
       .U32(key("attention.head_count"), number("num_attention_heads"))
       .U32(key("attention.head_count_kv"), number("num_key_value_heads"))
