@@ -3,9 +3,10 @@
 // meaning.
 //
 // Formats: a Hugging Face folder (config.json and model.safetensors, single or sharded by
-// model.safetensors.index.json; also quantised, see quantized/quantized_tensors.h) and GGUF v2/v3
-// (a file, or the first of a split model). Ownership: a Checkpoint owns its mappings; names and
-// spans live as long as it does, also across moves. Thread-safety: immutable after OpenCheckpoint.
+// model.safetensors.index.json, or medusa_lm_head.safetensors; also quantised, see
+// quantized/quantized_tensors.h) and GGUF v2/v3 (a file, or the first of a split model). Ownership:
+// a Checkpoint owns its mappings; names and spans live as long as it does, also across moves.
+// Thread-safety: immutable after OpenCheckpoint.
 #pragma once
 
 #include <cstddef>

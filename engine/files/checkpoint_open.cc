@@ -19,6 +19,7 @@ using nlohmann::json;
 
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kSingleName = "model.safetensors";
+constexpr std::string_view kMedusaName = "medusa_lm_head.safetensors";
 // More parts than any published checkpoint has (DeepSeek-V3: 163).
 constexpr int64_t kMaxSplitParts = 10'000;
 
@@ -119,9 +120,10 @@ absl::StatusOr<std::vector<SafetensorsFile>> OpenShards(const fs::path& folder) 
 }
 
 absl::StatusOr<std::vector<SafetensorsFile>> OpenSafetensors(const fs::path& folder) {
-  HEDDLE_ASSIGN_OR_RETURN(bool has_single, Exists(folder / kSingleName));
-  if (has_single) {
-    HEDDLE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(folder / kSingleName));
+  for (const std::string_view name : {kSingleName, kMedusaName}) {
+    HEDDLE_ASSIGN_OR_RETURN(bool exists, Exists(folder / name));
+    if (!exists) continue;
+    HEDDLE_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(folder / name));
     std::vector<SafetensorsFile> files;
     files.push_back(std::move(file));
     return files;

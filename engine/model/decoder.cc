@@ -169,6 +169,19 @@ Decoder::BlockInput Decoder::InputOf(const LayerSpec& layer, const NormWeights& 
   return {normed, NormOf(norm, x, normed)};
 }
 
+Decoder::BlockInput Decoder::InputOfAttention(int32_t layer, int32_t n_tokens) const {
+  const LayerSpec& spec = spec_.layers[layer];
+  switch (spec.attention_input) {
+    case AttentionInput::kRawStream:
+      return {Stream(n_tokens), std::nullopt};
+    case AttentionInput::kPair:
+      return {pair_, std::nullopt};
+    case AttentionInput::kStream:
+      break;
+  }
+  return InputOf(spec, weights_.layers[layer].attention_norm, n_tokens);
+}
+
 Tensor Decoder::Normed(kernels::Ops& ops, const BlockInput& in) {
   if (in.norm.has_value()) ops.Norm(*in.norm);
   return in.x;
@@ -215,7 +228,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   const AttentionSpec& attention = spec_.layers[layer].attention;
   const LayerWeights& weights = weights_.layers[layer];
   if (attention.mla.kv_rank > 0) return LatentAttention(ops, layer, n_tokens, cache);
-  const BlockInput in = InputOf(spec_.layers[layer], weights.attention_norm, n_tokens);
+  const BlockInput in = InputOfAttention(layer, n_tokens);
   if (attention.linear) {
     return AddToStream(ops, layer, AdapterSite::kOut, Normed(ops, in));
   }
@@ -249,10 +262,10 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                                   : static_cast<const float*>(rotations_[rotation].cos_sin->data()),
                    .rotary_dim = attention.rope.rotary_dim,
                    .layout = attention.rope.layout,
-                   .cache = cache.layer(layer)});
+                   .cache = cache.layer(first_kv_layer_ + layer)});
   ops.Attention({.q = q,
                  .n_heads = attention.n_heads,
-                 .cache = cache.layer(layer),
+                 .cache = cache.layer(first_kv_layer_ + layer),
                  .scale = attention.scale,
                  .window = attention.window,
                  .softcap = attention.softcap,
@@ -300,8 +313,7 @@ void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q,
 
 void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
                               const KvStorage& cache) {
-  const LayerSpec& spec = spec_.layers[layer];
-  const AttentionSpec& attention = spec.attention;
+  const AttentionSpec& attention = spec_.layers[layer].attention;
   const MlaSpec& mla = attention.mla;
   const LayerWeights& weights = weights_.layers[layer];
   const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
@@ -309,7 +321,7 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
   const Tensor q = Columns(qkv, dtype_, 0, q_cols);
   const Tensor row = Columns(qkv, dtype_, q_cols, attention.head_dim);
   const Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(q_cols));
-  LatentQuery(ops, layer, Normed(ops, InputOf(spec, weights.attention_norm, n_tokens)), q, row);
+  LatentQuery(ops, layer, Normed(ops, InputOfAttention(layer, n_tokens)), q, row);
   ops.RopeKvWrite(
       {.q = q,
        .k = row,
@@ -317,10 +329,10 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
        .cos_sin = static_cast<const float*>(rotations_[rotation_of_layer_[layer]].cos_sin->data()),
        .rotary_dim = mla.rope_dim,
        .layout = attention.rope.layout,
-       .cache = cache.layer(layer)});
+       .cache = cache.layer(first_kv_layer_ + layer)});
   ops.Attention({.q = q,
                  .n_heads = attention.n_heads,
-                 .cache = cache.layer(layer),
+                 .cache = cache.layer(first_kv_layer_ + layer),
                  .scale = attention.scale,
                  .out = attended});
   const Tensor values = View(*heads_, n_tokens, attention.n_heads * mla.v_dim);
@@ -401,11 +413,10 @@ void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   AddToStream(ops, layer, AdapterSite::kDown, View(*inner_, n_tokens, mlp.inter));
 }
 
-void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
-                      const KvStorage& cache) {
-  const Tensor x = View(*x_, n_tokens, spec_.hidden);
-  ops.Embed(*weights_.embedding, spec_.embedding_scale, x);
-  if (weights_.positions != nullptr) ops.AddPositions(*weights_.positions, 0, x);
+Tensor Decoder::Stream(int32_t n_tokens) const { return View(*x_, n_tokens, spec_.hidden); }
+
+void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& cache, Tensor pair) {
+  pair_ = pair;
   for (Rotation& rotation : rotations_) {
     ops.RopeAngles({.inv_freq = rotation.inv_freq,
                     .scale = rotation.spec.attention_factor,
@@ -418,6 +429,14 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
     if (!parallel) MlpIn(ops, layer, n_tokens);
     MlpOut(ops, layer, n_tokens);
   }
+}
+
+void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
+                      const KvStorage& cache) {
+  const Tensor x = View(*x_, n_tokens, spec_.hidden);
+  ops.Embed(*weights_.embedding, spec_.embedding_scale, x);
+  if (weights_.positions != nullptr) ops.AddPositions(*weights_.positions, 0, x);
+  RunLayers(ops, n_tokens, cache, {});
   if (n_logit_rows == 0) return;
   const Tensor rows = View(*normed_, n_logit_rows, spec_.hidden);
   ops.GatherLogitRows(x, rows);

@@ -33,6 +33,14 @@ class Decoder {
   // `cache`; afterwards hidden_rows() holds the normed hidden state of the batch's logit rows.
   void Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows, const KvStorage& cache);
 
+  // The middle of Forward alone, for networks that write the stream themselves and read what leaves
+  // the last layer. `pair` [n_tokens, 2 hidden]: for layers with AttentionInput::kPair.
+  void RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& cache, kernels::Tensor pair);
+  kernels::Tensor Stream(int32_t n_tokens) const;  // [n_tokens, hidden]
+
+  // Its layers are those of the cache from this one on; 0 unless set.
+  void SetFirstKvLayer(int32_t layer) { first_kv_layer_ = layer; }
+
   // The adapters of rows that have one; nullptr: rows have none. They must outlive the decoder.
   void SetAdapters(const AdapterTables* adapters) { adapters_ = adapters; }
 
@@ -80,6 +88,7 @@ class Decoder {
     std::optional<kernels::NormArgs> norm;
   };
   BlockInput InputOf(const LayerSpec& layer, const NormWeights& norm, int32_t n_tokens) const;
+  BlockInput InputOfAttention(int32_t layer, int32_t n_tokens) const;
   static kernels::Tensor Normed(kernels::Ops& ops, const BlockInput& in);
   // Adds post_norm(linear(in)) to the stream, for the linear at kOut or kDown of the layer.
   void AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, kernels::Tensor in);
@@ -94,6 +103,8 @@ class Decoder {
   const ModelSpec& spec_;
   const ModelWeights& weights_;
   const AdapterTables* adapters_ = nullptr;
+  int32_t first_kv_layer_ = 0;
+  kernels::Tensor pair_;                         // of RunLayers
   kernels::DType dtype_ = kernels::DType::kF32;  // of activations
   std::unique_ptr<kernels::Buffer> x_;           // [max_batch_tokens, hidden]
   std::unique_ptr<kernels::Buffer> normed_;      // [max_batch_tokens, hidden]

@@ -408,7 +408,9 @@ absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoi
   const NameMap& names = model.names;
   Loader loader(device, checkpoint, names, policy);
   ModelWeights weights;
-  HEDDLE_ASSIGN_OR_RETURN(weights.embedding, loader.Table(names.embed));
+  if (!names.embed.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(weights.embedding, loader.Table(names.embed));
+  }
   if (!names.positions.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(weights.positions, loader.Table(names.positions));
   }

@@ -78,7 +78,7 @@ struct LayerWeights {
 };
 
 struct ModelWeights {
-  std::unique_ptr<kernels::PackedWeight> embedding;  // [vocab, hidden]
+  std::unique_ptr<kernels::PackedWeight> embedding;  // [vocab, hidden]; null: it has none
   std::unique_ptr<kernels::PackedWeight> positions;  // [max_context, hidden], learned positions
   std::vector<LayerWeights> layers;
   NormWeights final_norm;

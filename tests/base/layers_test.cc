@@ -59,6 +59,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
       {"family/", {"files/", "ids.h", "model/model_spec.h"}},
       {"memory/", {"ids.h", "kv_spans.h", "page_rule.h"}},
       {"draft/", {"ids.h"}},
+      {"heads/", {"family/", "files/", "ids.h", "memory/", "model/"}},
       {"grammar/", {"ids.h", "text/"}},
       {"sample/", {"grammar/", "ids.h", "step.h"}}}},
 };

@@ -1,0 +1,196 @@
+#include "engine/heads/eagle_config.h"
+
+#include <string>
+#include <utility>
+
+#include "base/message.h"
+#include "base/status.h"
+#include "engine/heads/head_tensors.h"
+#include "nlohmann/json.hpp"
+
+namespace heddle::engine {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kLayerIds = "eagle_aux_hidden_state_layer_ids";
+// SpecForge's and SGLang's place for what others have at the top.
+constexpr std::string_view kNested = "eagle_config";
+
+// Copies `from`'s members over those of `to`.
+void Merge(const json& from, json* to) {
+  for (const auto& [key, value] : from.items()) (*to)[key] = value;
+}
+
+json FlattenConfig(const json& config) {
+  json flat = config;
+  const auto layer = config.find("transformer_layer_config");
+  if (layer != config.end() && layer->is_object()) Merge(*layer, &flat);
+  return flat;
+}
+
+// A list of layers with at least one entry, or nullptr.
+const json* FindList(const json& config, std::string_view key) {
+  const auto list = config.find(std::string(key));
+  return list == config.end() || !list->is_array() || list->empty() ? nullptr : &*list;
+}
+
+json GgufConfig(const GgufFile& gguf) {
+  json flat = json::object();
+  for (const char* key : {"norm_before_residual", "norm_before_fc", "fc_norm", "norm_output"}) {
+    const std::string name = base::StrCat("eagle3.", key);
+    if (const auto flag = gguf.Bool(name); flag.ok()) flat[key] = *flag;
+  }
+  if (const auto width = gguf.Int("eagle3.target_hidden_size"); width.ok()) {
+    flat["target_hidden_size"] = *width;
+  }
+  for (const char* key : {"eagle3.extract_layers", "eagle3.target_layers"}) {
+    if (const auto ids = gguf.Ints(key); ids.ok()) flat[std::string(kLayerIds)] = *ids;
+  }
+  return flat;
+}
+
+}  // namespace
+
+absl::StatusOr<EagleConfig> EagleConfig::Read(const Checkpoint& file) {
+  EagleConfig config;
+  if (const GgufFile* gguf = file.gguf()) {
+    HEDDLE_ASSIGN_OR_RETURN(const std::string_view name,
+                            gguf->StringOr("general.architecture", ""));
+    if (name != "eagle3") {
+      return HeadError(
+          file, base::StrCat("is of architecture ", base::Quote(name), ", expected \"eagle3\""));
+    }
+    config.json_ = std::make_shared<const json>(GgufConfig(*gguf));
+    return config;
+  }
+  config.json_ = std::make_shared<const json>(FlattenConfig(file.config()));
+  if (const auto type = config.json_->find("speculators_model_type");
+      type != config.json_->end() && *type != "eagle3" && *type != "eagle") {
+    return absl::UnimplementedError(
+        base::StrCat(file.path().string(), ": \"speculators_model_type\" is ",
+                     base::Quote(type->dump(-1, ' ', true, json::error_handler_t::replace)),
+                     ", supported are eagle and eagle3"));
+  }
+  return config;
+}
+
+absl::Status EagleConfig::CheckVerifier(const Checkpoint& file, const Checkpoint& target) const {
+  const auto verifier = json::json_pointer("/speculators_config/verifier/architectures");
+  if (!json_->contains("speculators_config") || !(*json_)["speculators_config"].is_object()) {
+    return absl::OkStatus();
+  }
+  const json& own = target.config();
+  if (!json_->contains(verifier) || !own.contains("architectures")) return absl::OkStatus();
+  const json& wanted = json_->at(verifier);
+  const json& found = own["architectures"];
+  if (!wanted.is_array() || wanted.empty() || !found.is_array() || found.empty()) {
+    return absl::OkStatus();
+  }
+  for (const json& name : wanted) {
+    if (name == found.front()) return absl::OkStatus();
+  }
+  const auto show = [](const json& value) {
+    return base::Quote(value.is_string() ? value.get_ref<const std::string&>() : "?");
+  };
+  return HeadError(file, base::StrCat("is for models of class ", show(wanted.front()),
+                                      " (speculators_config.verifier), and the model is a ",
+                                      show(found.front())));
+}
+
+absl::StatusOr<ModelDescription> EagleConfig::DescribeLayers(const Checkpoint& file, bool qkv_bias,
+                                                             bool mlp_bias) const {
+  json config = *json_;
+  // Classes have many names, and all layers are those of a known family.
+  config.erase("architectures");
+  const auto type = config.find("model_type");
+  const bool is_family = type != config.end() && type->is_string() && *type != "speculators" &&
+                         *type != "eagle" && *type != "eagle3";
+  if (!is_family) config["model_type"] = "llama";
+  config["attention_bias"] = qkv_bias;
+  config["mlp_bias"] = mlp_bias;
+  config["tie_word_embeddings"] = false;
+  config.erase("quantization_config");
+  if (!config.contains("num_hidden_layers")) config["num_hidden_layers"] = 1;
+  // Its own context is no limit: training stops early, and positions are relative.
+  if (!config.contains("max_position_embeddings")) config["max_position_embeddings"] = 2048;
+  return DescribeConfig(config, json::object(), (file.path() / "config.json").string());
+}
+
+const json* EagleConfig::Nested() const {
+  const auto nested = json_->find(std::string(kNested));
+  return nested == json_->end() || !nested->is_object() ? nullptr : &*nested;
+}
+
+std::optional<bool> EagleConfig::Flag(std::string_view key) const {
+  for (const json* config : {json_.get(), Nested()}) {
+    if (config == nullptr) continue;
+    const auto flag = config->find(std::string(key));
+    if (flag != config->end() && flag->is_boolean()) return flag->get<bool>();
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+// An integer from 1 to `max`; `absent` if the key is missing or null.
+absl::StatusOr<int32_t> Dim(const Checkpoint& file, const json& config, std::string_view key,
+                            int64_t absent, int64_t max) {
+  const auto value = config.find(std::string(key));
+  if (value == config.end() || value->is_null()) return static_cast<int32_t>(absent);
+  if (!value->is_number_integer() || value->get<int64_t>() < 1 || value->get<int64_t>() > max) {
+    return HeadError(file, base::StrCat(base::Quote(key), " is not an integer from 1 to ", max));
+  }
+  return static_cast<int32_t>(value->get<int64_t>());
+}
+
+}  // namespace
+
+absl::StatusOr<int32_t> EagleConfig::TargetHidden(const Checkpoint& file, int32_t absent) const {
+  constexpr int64_t kMaxHidden = 1 << 20;
+  return Dim(file, *json_, "target_hidden_size", absent, kMaxHidden);
+}
+
+absl::StatusOr<int32_t> EagleConfig::DraftVocab(const Checkpoint& file, int64_t absent,
+                                                int32_t vocab) const {
+  if (absent < 1 || absent > vocab) {
+    return HeadError(file, base::StrCat("has a head of ", absent,
+                                        " tokens, expected from 1 to the model's ", vocab));
+  }
+  return Dim(file, *json_, "draft_vocab_size", absent, vocab);
+}
+
+absl::StatusOr<std::vector<int32_t>> EagleConfig::Features(const Checkpoint& file, int32_t count,
+                                                           int32_t n_layers) const {
+  const json* list = FindList(*json_, kLayerIds);
+  if (list == nullptr) list = FindList(*json_, "aux_hidden_state_layer_ids");
+  int32_t offset = 0;
+  if (list == nullptr && Nested() != nullptr) {
+    list = FindList(*Nested(), kLayerIds);
+    offset = 1;  // here a layer stands for its output, which is what the next one reads
+  }
+  std::vector<int32_t> layers;
+  if (list == nullptr) {
+    if (count == 3) layers = {2, n_layers / 2, n_layers - 3};
+  } else {
+    for (const json& id : *list) {
+      const bool is_layer = id.is_number_integer() && id.get<int64_t>() >= 0 &&
+                            id.get<int64_t>() <= n_layers - offset;
+      layers.push_back(is_layer ? static_cast<int32_t>(id.get<int64_t>()) + offset : -1);
+    }
+  }
+  if (layers.size() != static_cast<size_t>(count)) {
+    return HeadError(file, base::StrCat("reads the hidden states of ", count,
+                                        " layers by the shape of fc.weight, and ",
+                                        base::Quote(kLayerIds), " lists ", layers.size()));
+  }
+  for (const int32_t layer : layers) {
+    if (layer >= 0 && layer <= n_layers) continue;
+    return HeadError(
+        file, base::StrCat("reads a layer that a model of ", n_layers, " layers does not have (",
+                           base::Quote(kLayerIds), "): it is for another model"));
+  }
+  return layers;
+}
+
+}  // namespace heddle::engine

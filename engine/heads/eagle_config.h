@@ -1,0 +1,51 @@
+// What the configuration of an EAGLE network says: config.json in its three forms (EAGLE's own and
+// SpecForge's, with some keys in "eagle_config"; vLLM's; the speculators library's, with the
+// layer's keys in "transformer_layer_config"), or GGUF metadata. Private to engine/heads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/family/model_description.h"
+#include "engine/files/checkpoint.h"
+#include "nlohmann/json_fwd.hpp"
+
+namespace heddle::engine {
+
+class EagleConfig {
+ public:
+  static absl::StatusOr<EagleConfig> Read(const Checkpoint& file);
+
+  // INVALID_ARGUMENT if it names a class of models that `target` is not.
+  absl::Status CheckVerifier(const Checkpoint& file, const Checkpoint& target) const;
+
+  // The layers as an ordinary decoder with transformers' names. Not for GGUF.
+  absl::StatusOr<ModelDescription> DescribeLayers(const Checkpoint& file, bool qkv_bias,
+                                                  bool mlp_bias) const;
+
+  // A boolean by its name in config.json; absent if it is not there.
+  std::optional<bool> Flag(std::string_view key) const;
+
+  // The width of the model's hidden states that it reads; `absent` if it does not say so.
+  absl::StatusOr<int32_t> TargetHidden(const Checkpoint& file, int32_t absent) const;
+
+  // The size of its own vocabulary; `absent` if it does not say so. INVALID_ARGUMENT above `vocab`.
+  absl::StatusOr<int32_t> DraftVocab(const Checkpoint& file, int64_t absent, int32_t vocab) const;
+
+  // The model's layers whose input it reads, `count` of them (DraftTraits::features). Without a
+  // list three of them are the third, the middle one and the third from the end, as in EAGLE-3's
+  // own code.
+  absl::StatusOr<std::vector<int32_t>> Features(const Checkpoint& file, int32_t count,
+                                                int32_t n_layers) const;
+
+ private:
+  const nlohmann::json* Nested() const;  // "eagle_config"; nullptr: there is none
+
+  std::shared_ptr<const nlohmann::json> json_;  // with the layer's keys at the top
+};
+
+}  // namespace heddle::engine

@@ -1,0 +1,286 @@
+#include "tests/heads/draft_goldens.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/check.h"
+#include "engine/heads/open_heads.h"
+#include "engine/model/weights.h"
+#include "tests/support/gguf_writer.h"
+#include "tests/support/quantize.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/synthetic_weights.h"
+
+namespace heddle::test {
+namespace {
+
+using nlohmann::json;
+
+constexpr int32_t kMaxRows = 64;
+
+SyntheticTensor ToTensor(const json& entry) {
+  SyntheticTensor tensor{entry.at(0), entry.at(1), entry.at(2), entry.at(3)};
+  if (entry.size() > 4) {
+    tensor.type = entry.at(4);
+    tensor.bits = entry.at(5);
+    tensor.values = entry.at(6).get<std::vector<int64_t>>();
+  }
+  return tensor;
+}
+
+template <typename T>
+T Valid(absl::StatusOr<T> result) {
+  HEDDLE_CHECK(result.ok(), result.status().ToString());
+  return *std::move(result);
+}
+
+void Check(const absl::Status& status) { HEDDLE_CHECK(status.ok(), status.ToString()); }
+
+std::string EagleGgufName(std::string name) {
+  static constexpr std::pair<std::string_view, std::string_view> kReplacements[] = {
+      {"embed_tokens.", "token_embd."},
+      {"lm_head.", "output."},
+      {"midlayer.", "blk.0."},
+      {"self_attn.q_proj.", "attn_q."},
+      {"self_attn.k_proj.", "attn_k."},
+      {"self_attn.v_proj.", "attn_v."},
+      {"self_attn.o_proj.", "attn_output."},
+      {"post_attention_layernorm.", "ffn_norm."},
+      {"input_layernorm.", "attn_norm."},
+      {"hidden_norm.", "attn_norm_2."},
+      {"mlp.gate_proj.", "ffn_gate."},
+      {"mlp.up_proj.", "ffn_up."},
+      {"mlp.down_proj.", "ffn_down."},
+  };
+  if (name == "norm.weight") return "output_norm.weight";
+  for (const auto& [from, to] : kReplacements) {
+    if (const size_t at = name.find(from); at != std::string::npos) {
+      name.replace(at, from.size(), to);
+    }
+  }
+  return name;
+}
+
+// Within each head, row j of the first half and row j of the second become neighbours.
+std::vector<float> PermuteHeads(const std::vector<float>& values, int64_t n_heads, int64_t rows,
+                                int64_t cols) {
+  const int64_t head_dim = rows / n_heads;
+  std::vector<float> permuted;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t in_head = row % head_dim;
+    const int64_t from = row - in_head + in_head % 2 * (head_dim / 2) + in_head / 2;
+    permuted.insert(permuted.end(), values.begin() + from * cols,
+                    values.begin() + (from + 1) * cols);
+  }
+  return permuted;
+}
+
+}  // namespace
+
+std::vector<std::string> DraftGoldenNames() {
+  std::vector<std::string> names;
+  for (const json& entry : LoadGoldenJson("draft_networks.json")) names.push_back(entry.at("name"));
+  return names;
+}
+
+DraftGolden LoadDraftGolden(const std::string& name) {
+  for (const json& entry : LoadGoldenJson("draft_networks.json")) {
+    if (entry.at("name") != name) continue;
+    DraftGolden golden;
+    golden.name = name;
+    golden.model = LoadGolden(entry.at("target").get<std::string>());
+    golden.tokens = entry.at("tokens").get<std::vector<int32_t>>();
+    golden.feature_scale = entry.at("feature_scale");
+    golden.passes = entry.at("passes").get<std::vector<std::vector<float>>>();
+    Golden& files = entry.at("in_target").get<bool>() ? golden.model : golden.files;
+    json config = files.config == nullptr ? json::object() : *files.config;
+    config.update(entry.at("config"));
+    files.config = std::make_shared<const json>(std::move(config));
+    golden.files.dtype = "F32";
+    for (const json& tensor : entry.at("tensors")) files.tensors.push_back(ToTensor(tensor));
+    return golden;
+  }
+  HEDDLE_CHECK(false, "there is no golden of that name");
+}
+
+void WriteEagleGguf(const DraftGolden& golden, const std::filesystem::path& path) {
+  constexpr uint32_t kF32 = 0;  // of ggml's types
+  constexpr uint32_t kI64 = 27;
+  const json& config = *golden.files.config;
+  const auto number = [&](const char* key) { return config.at(key).get<uint32_t>(); };
+  const auto n_layers = golden.model.config->at("num_hidden_layers").get<int32_t>();
+  const int32_t layers[] = {2, n_layers / 2, n_layers - 3};
+  GgufWriter writer;
+  writer.String("general.architecture", "eagle3")
+      .U32("eagle3.context_length", number("max_position_embeddings"))
+      .U32("eagle3.embedding_length", number("hidden_size"))
+      .U32("eagle3.block_count", 1)
+      .U32("eagle3.feed_forward_length", number("intermediate_size"))
+      .U32("eagle3.attention.head_count", number("num_attention_heads"))
+      .U32("eagle3.attention.head_count_kv", number("num_key_value_heads"))
+      .F32("eagle3.attention.layer_norm_rms_epsilon", config.at("rms_norm_eps").get<float>())
+      .F32("eagle3.rope.freq_base", config.at("rope_theta").get<float>())
+      .U32("eagle3.vocab_size", number("vocab_size"))
+      .U32("eagle3.target_hidden_size", number("target_hidden_size"))
+      .Ints("eagle3.target_layers", layers);
+  for (const SyntheticTensor& tensor : golden.files.tensors) {
+    const std::string name = EagleGgufName(tensor.name);
+    if (name == "d2t") {
+      std::vector<int64_t> ids = tensor.values;
+      for (size_t i = 0; i < ids.size(); ++i) ids[i] += static_cast<int64_t>(i);
+      writer.Tensor(name, kI64, tensor.shape, std::as_bytes(std::span(ids)));
+      continue;
+    }
+    int64_t count = 1;
+    for (const int64_t size : tensor.shape) count *= size;
+    std::vector<float> values = SyntheticValues(tensor.name, count, tensor.scale, tensor.offset);
+    const bool is_q = name == "blk.0.attn_q.weight";
+    if (is_q || name == "blk.0.attn_k.weight") {
+      const int64_t heads = number(is_q ? "num_attention_heads" : "num_key_value_heads");
+      values = PermuteHeads(values, heads, tensor.shape[0], tensor.shape[1]);
+    }
+    writer.Tensor(name, kF32, tensor.shape, std::as_bytes(std::span(values)));
+  }
+  WriteFile(path, writer.Bytes());
+}
+
+absl::StatusOr<std::unique_ptr<engine::DraftSource>> OpenNetwork(
+    const DraftGolden& golden, const std::filesystem::path& files, const engine::Checkpoint& target,
+    const engine::ModelDescription& model) {
+  if (golden.is_mtp()) return engine::OpenMtp(target, model);
+  if (golden.is_medusa()) return engine::OpenMedusa(files, model);
+  return engine::OpenEagle(files, target, model);
+}
+
+NetworkRun::NetworkRun(const DraftGolden& golden, std::unique_ptr<kernels::Device> device,
+                       const std::filesystem::path& folder, bool as_gguf)
+    : golden_(golden), device_(std::move(device)) {
+  const auto model_path =
+      as_gguf && golden.is_mtp()
+          ? WriteSyntheticGguf(golden.model, kernels::DType::kF32, folder / "model.gguf")
+          : WriteSyntheticModel(golden.model, folder / "model");
+  const auto files = folder / (as_gguf ? "network.gguf" : "network");
+  if (golden.is_mtp()) {
+    // Its layer is among the model's.
+  } else if (as_gguf) {
+    WriteEagleGguf(golden, files);
+  } else {
+    WriteSyntheticModel(golden.files, files);
+  }
+  target_ = std::make_unique<engine::Checkpoint>(Valid(engine::OpenCheckpoint(model_path)));
+  model_ = Valid(engine::Describe(*target_));
+  Check(engine::ValidateTensors(*target_, model_));
+  weights_ = Valid(engine::LoadWeights(*device_, *target_, model_));
+  source_ = Valid(OpenNetwork(golden, files, *target_, model_));
+  network_ = Valid(source_->Load(*device_, model_.spec, weights_, kMaxRows));
+  const std::vector<engine::KvLayer>& layers = traits().kv_layers;
+  // Layers of the model, as it were, come first.
+  std::vector<engine::KvLayer> all(2, {.shape = {.n_kv_heads = 1, .head_dim = 8}});
+  all.insert(all.end(), layers.begin(), layers.end());
+  cache_ = std::make_unique<engine::KvStorage>(
+      Valid(engine::KvStorage::Create(*device_, engine::OneKvGroup(all), kernels::DType::kF32,
+                                      /*num_pages=*/4 * kPagesPerSequence, kPageTokens)));
+}
+
+std::vector<std::vector<std::vector<float>>> NetworkRun::Run(int32_t n_seqs, int32_t first_rows) {
+  const auto rows = static_cast<int32_t>(golden_.tokens.size());
+  tokens_.assign(static_cast<size_t>(n_seqs), golden_.tokens);
+  const int64_t width = static_cast<int64_t>(traits().features.size()) * model_.spec.hidden;
+  const kernels::DType dtype = device_->activation_dtype();
+  features_ = Valid(device_->Allocate(n_seqs * rows * kernels::RowBytes(dtype, width)));
+  logits_ = Valid(device_->Allocate(n_seqs * int64_t{traits().vocab} * int64_t{sizeof(float)}));
+  std::vector<std::vector<std::vector<float>>> logits;
+  if (first_rows > 0) RunBatch(0, 0, first_rows, /*is_last=*/false, &logits);
+  RunBatch(0, first_rows, rows, /*is_last=*/true, &logits);
+  const auto passes = static_cast<int32_t>(golden_.passes.size());
+  for (int32_t pass = 1; pass < passes && !golden_.is_medusa(); ++pass) {
+    const std::vector<float>& before = golden_.passes[static_cast<size_t>(pass) - 1];
+    const auto best =
+        static_cast<size_t>(std::max_element(before.begin(), before.end()) - before.begin());
+    const auto& ids = traits().target_ids;
+    for (auto& tokens : tokens_) {
+      tokens.push_back(ids.empty() ? static_cast<int32_t>(best) : ids[best]);
+    }
+    RunBatch(pass, rows + pass - 1, rows + pass, /*is_last=*/true, &logits);
+  }
+  return logits;
+}
+
+void NetworkRun::RunBatch(int32_t pass, int32_t begin, int32_t end, bool is_last,
+                          std::vector<std::vector<std::vector<float>>>* logits) {
+  const auto n_seqs = static_cast<int32_t>(tokens_.size());
+  const int32_t n = end - begin;
+  std::vector<int32_t> token_ids, positions, q_begin = {0}, span_begin = {0}, span_page,
+                                             span_tokens, context_len, logit_rows;
+  std::vector<int64_t> kv_slot;
+  for (int32_t seq = 0; seq < n_seqs; ++seq) {
+    const int32_t first_page = seq * kPagesPerSequence;
+    for (int32_t at = begin; at < end; ++at) {
+      token_ids.push_back(tokens_[static_cast<size_t>(seq)][static_cast<size_t>(at)]);
+      positions.push_back(at);
+      kv_slot.push_back(int64_t{first_page} * kPageTokens + at);
+    }
+    for (int32_t at = 0; at < end; at += kPageTokens) {
+      span_page.push_back(first_page + at / kPageTokens);
+      span_tokens.push_back(std::min(kPageTokens, end - at));
+    }
+    q_begin.push_back(q_begin.back() + n);
+    span_begin.push_back(static_cast<int32_t>(span_page.size()));
+    context_len.push_back(end);
+    if (is_last) logit_rows.push_back(q_begin.back() - 1);
+  }
+  if (pass == 0) {
+    const int64_t width = static_cast<int64_t>(traits().features.size()) * model_.spec.hidden;
+    const std::vector<float> all = SyntheticValues(
+        golden_.name + ".features", static_cast<int64_t>(golden_.tokens.size()) * width,
+        golden_.feature_scale, 0.0f);
+    std::vector<float> rows;
+    for (int32_t seq = 0; seq < n_seqs; ++seq) {
+      rows.insert(rows.end(), all.begin() + begin * width, all.begin() + end * width);
+    }
+    const std::vector<std::byte> bytes = Encode(rows, width, device_->activation_dtype());
+    Check(device_->Upload(features_->data(), bytes.data(), static_cast<int64_t>(bytes.size())));
+  }
+  const int64_t width = static_cast<int64_t>(traits().features.size()) * model_.spec.hidden;
+  const engine::DraftPass draft_pass = {
+      .number = pass,
+      .n_rows = n * n_seqs,
+      .n_chains = is_last ? n_seqs : 0,
+      .features = pass > 0 ? kernels::Tensor{}
+                           : kernels::Tensor{features_->data(), n * n_seqs, width, width},
+      .cache = cache_.get(),
+      .first_kv_layer = 2};
+  Check(device_->Plan({.token_ids = token_ids,
+                       .positions = positions,
+                       .kv_slot = kv_slot,
+                       .q_begin = q_begin,
+                       .span_begin = span_begin,
+                       .span_page = span_page,
+                       .span_tokens = span_tokens,
+                       .context_len = context_len,
+                       .logit_rows = logit_rows}));
+  const kernels::Tensor out{logits_->data(), n_seqs, traits().vocab, traits().vocab};
+  // Heads that guess in the same pass share the buffer of logits, so they run one after the other.
+  for (int32_t guess = 0; guess < (is_last ? traits().guesses_per_pass : 1); ++guess) {
+    Check(device_->Run([&](kernels::Ops& ops) {
+      if (guess == 0) network_->Forward(ops, draft_pass);
+      if (is_last) network_->Logits(ops, 0, guess, out);
+    }));
+    if (is_last) ReadLogits(&logits->emplace_back());
+  }
+}
+
+void NetworkRun::ReadLogits(std::vector<std::vector<float>>* rows) {
+  const auto vocab = static_cast<size_t>(traits().vocab);
+  std::vector<float> values(tokens_.size() * vocab);
+  Check(device_->Download(values.data(), logits_->data(),
+                          static_cast<int64_t>(values.size() * sizeof(float))));
+  for (size_t seq = 0; seq < tokens_.size(); ++seq) {
+    rows->emplace_back(values.begin() + static_cast<std::ptrdiff_t>(seq * vocab),
+                       values.begin() + static_cast<std::ptrdiff_t>((seq + 1) * vocab));
+  }
+}
+
+}  // namespace heddle::test
