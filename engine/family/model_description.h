@@ -76,9 +76,9 @@ int64_t CountParameters(const ModelDescription& description);
 // The names of all tensors that the description needs.
 std::unordered_set<std::string> UsedTensors(const ModelDescription& description);
 
-// Tensors of the checkpoint that the description does not use and that are not known to be
-// harmless: they are worth a warning, because they may belong to a variant that this build does not
-// know.
+// Tensors of the checkpoint that the description does not use and that are not known to be harmless
+// or an MTP layer's (engine/heads): they are worth a warning, because they may belong to a variant
+// that this build does not know.
 std::vector<std::string_view> UnusedTensors(const Checkpoint& checkpoint,
                                             const ModelDescription& description);
 

@@ -227,14 +227,28 @@ void ForEachNumber(std::string_view name, const Visit& visit) {
 // The number of layers behind the decoder's that predict several tokens at a time (MTP). They are
 // no part of the model itself (engine/heads).
 int64_t PredictionLayers(const Checkpoint& checkpoint) {
-  const nlohmann::json& config = checkpoint.config();
-  const auto count = config.find("num_nextn_predict_layers");
+  constexpr int64_t kMost = 1 << 12;
+  int64_t count = 0;
   if (const GgufFile* gguf = checkpoint.gguf()) {
     const auto architecture = gguf->StringOr("general.architecture", "");
     if (!architecture.ok()) return 0;
-    return gguf->IntOr(base::StrCat(*architecture, ".nextn_predict_layers"), 0).value_or(0);
+    count = gguf->IntOr(base::StrCat(*architecture, ".nextn_predict_layers"), 0).value_or(0);
+  } else {
+    const nlohmann::json& config = checkpoint.config();
+    const auto value = config.find("num_nextn_predict_layers");
+    if (value != config.end() && value->is_number_integer()) count = value->get<int64_t>();
   }
-  return count != config.end() && count->is_number_integer() ? count->get<int64_t>() : 0;
+  return std::clamp<int64_t>(count, 0, kMost);
+}
+
+// Whether a tensor belongs to such a layer, which a drafter may read.
+bool IsOfPredictionLayer(std::string_view name, int64_t n_layers, int64_t n_prediction_layers) {
+  bool is_one = name.starts_with("mtp.");
+  ForEachNumber(name, [&](std::string_view part, int64_t number) {
+    const bool is_layer = part.ends_with("layers.") || part == "blk.";
+    is_one = is_one || (is_layer && number >= n_layers && number < n_layers + n_prediction_layers);
+  });
+  return is_one;
 }
 
 // Refuses files with a layer or an expert beyond those that the description counts.
@@ -306,10 +320,13 @@ std::unordered_set<std::string> UsedTensors(const ModelDescription& description)
 std::vector<std::string_view> UnusedTensors(const Checkpoint& checkpoint,
                                             const ModelDescription& description) {
   const std::unordered_set<std::string> used = UsedTensors(description);
+  const int64_t n_prediction_layers = PredictionLayers(checkpoint);
   std::vector<std::string_view> unused;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    if (!used.contains(std::string(tensor.name)) && !IsHarmless(tensor.name))
-      unused.push_back(tensor.name);
+    if (used.contains(std::string(tensor.name)) || IsHarmless(tensor.name)) continue;
+    if (IsOfPredictionLayer(tensor.name, description.spec.n_layers(), n_prediction_layers))
+      continue;
+    unused.push_back(tensor.name);
   }
   return unused;
 }

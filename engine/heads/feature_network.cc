@@ -42,8 +42,9 @@ absl::Status FeatureNetwork::Allocate(kernels::Device& device, int32_t max_batch
       decoder_, Decoder::Create(device, draft_.model.spec, weights_.layers, max_batch_tokens));
   const auto allocate = [&](int64_t cols, std::unique_ptr<kernels::Buffer>* buffer) {
     auto allocated = device.Allocate(max_batch_tokens * kernels::RowBytes(dtype_, cols));
-    if (allocated.ok()) *buffer = *std::move(allocated);
-    return allocated.status();
+    if (!allocated.ok()) return allocated.status();
+    *buffer = *std::move(allocated);
+    return absl::OkStatus();
   };
   const int64_t hidden = draft_.model.spec.hidden;
   HEDDLE_RETURN_IF_ERROR(allocate(hidden, &fused_));

@@ -8,7 +8,9 @@ deepseek_mtp.py, qwen3_next_mtp.py and llama_eagle3.py. The model's hidden state
 all weights (synthetic_weights.py), and so the model itself is not run.
 
 One file, draft_networks.json: for each case the files of the network, and the logits of the last row
-of a prompt and of three further tokens, each the best by the logits before. Everything in float32.
+of a prompt and of three further tokens, each the best by the logits before. "chain" is what the
+network guesses behind a prompt of the real model, of whose layers it reads those that its
+configuration names: the token that the model draws, and the guesses. Everything in float32.
 
 Run with the versions in requirements.txt: ./make_draft_goldens.py
 """
@@ -25,8 +27,8 @@ from transformers.models.qwen3 import modeling_qwen3
 
 import synthetic_weights
 from make_model_goldens import (
-    DEEPSEEK_V3, HERE, LLAMA, QWEN3, SEPARATE_EXPERTS, file_tensors, rounded, routing_biases,
-    scale_and_offset)
+    CASES, DEEPSEEK_V3, HERE, LLAMA, QWEN3, SEPARATE_EXPERTS, build_model, file_tensors, rounded,
+    routing_biases, scale_and_offset)
 
 ROWS = 12  # of the first pass
 PASSES = 4
@@ -274,16 +276,17 @@ def cases():
         LIKE_TARGET, add_para_norm=True), eagle_names("model.layers.{}.", "model."), {}
     yield "eagle3", Eagle3(NARROW, LLAMA, draft_vocab=70), "llama", dict(
         NARROW, architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=70,
-        target_hidden_size=96), eagle_names("midlayer."), dict(d2t=offsets(70, 301))
+        target_hidden_size=96), eagle_names("midlayer."), dict(
+            d2t=offsets(70, 301), layers=[2, 1, 0])
     yield ("eagle3_speculators", Eagle3(LIKE_TARGET, LLAMA, draft_vocab=90, residual_normed=True,
                                         joint_norm=True), "llama", SPECULATORS,
-           eagle_names("layers.{}."), dict(d2t=offsets(90, 301)))
+           eagle_names("layers.{}."), dict(d2t=offsets(90, 301), layers=[0, 2, 3]))
     yield ("eagle31", Eagle3(dict(LIKE_TARGET, num_hidden_layers=2), LLAMA, own_embedding=False,
                              each_norm=True, norm_output=True), "llama",
            dict(LIKE_TARGET, architectures=["Eagle3LlamaForCausalLM"], num_hidden_layers=2,
                 fc_norm=True, norm_output=True,
                 eagle_config=dict(eagle_aux_hidden_state_layer_ids=[0, 1, 2])),
-           eagle_names("model.layers.{}.", "model."), {})
+           eagle_names("model.layers.{}.", "model."), dict(layers=[1, 2, 3]))
     yield "mtp_deepseek", Mtp(deepseek_decoder(), DEEPSEEK_V3, False), "deepseek_v3", dict(
         num_nextn_predict_layers=1), mtp_names(DEEPSEEK_MTP), dict(in_target=True)
     yield "mtp_qwen", Mtp(qwen_decoder(), QWEN3, True), "qwen3", dict(
@@ -337,6 +340,40 @@ def run(network: Network, tokens: list, features, tables: dict, d2t) -> list:
     return passes
 
 
+def model_states(target_name: str, prompt: list, layers: list):
+    """The token that the model draws behind the prompt, and at each position the streams that enter
+    these layers, side by side; None: the final state behind the norm."""
+    model, _, _ = build_model(CASES[target_name])
+    streams = []
+    hooks = [layer.register_forward_pre_hook(
+        lambda _, arguments, named: streams.append(arguments[0] if arguments else
+                                                   named["hidden_states"]), with_kwargs=True)
+        for layer in model.model.layers]
+    hooks.append(model.model.norm.register_forward_pre_hook(
+        lambda _, arguments: streams.append(arguments[0])))
+    output = model(torch.tensor([prompt]), output_hidden_states=True)
+    for hook in hooks:
+        hook.remove()
+    final = output.hidden_states[-1]
+    states = torch.cat([final if layer is None else streams[layer] for layer in layers], dim=-1)
+    return int(output.logits[0, -1].argmax()), states
+
+
+def chain_of(network: Network, target_name: str, layers: list, d2t) -> dict:
+    """The first prompt on which no guess is close to another one."""
+    target = TARGETS[target_name]
+    for seed in range(100):
+        prompt = [(13 * i * i + 31 * i + 7 * seed + 5) % target["vocab_size"] for i in range(14)]
+        drawn, states = model_states(target_name, prompt, layers)
+        passes = run(network, prompt[1:] + [drawn], states, tables_of(target), d2t)
+        margins = [float(p.topk(2).values[0] - p.topk(2).values[1]) for p in passes]
+        if min(margins) > 0.02:
+            break
+    best = [int(p.argmax()) for p in passes]
+    return dict(prompt=prompt,
+                chain=[drawn] + [b if d2t is None else b + d2t[b] for b in best])
+
+
 def make(name, network, target_name, config, rename, more) -> dict:
     target = TARGETS[target_name]
     network = network.to(torch.float32).eval()
@@ -350,12 +387,13 @@ def make(name, network, target_name, config, rename, more) -> dict:
     tokens = [(17 * i * i + 29 * i + 11) % target["vocab_size"] for i in range(ROWS)]
     with torch.no_grad():
         passes = run(network, tokens, features, tables_of(target), d2t)
+        chain = chain_of(network, target_name, more.get("layers", [None]), d2t)
     margins = [float((p.topk(2).values[0] - p.topk(2).values[1])) for p in passes]
     print(f"{name}: logits to {max(float(p.abs().max()) for p in passes):.1f}, "
           f"smallest margin {min(margins):.3f}")
     return dict(name=name, target=target_name, in_target=more.get("in_target", False),
                 config=config, tensors=tensors, tokens=tokens, feature_scale=FEATURE_SCALE,
-                passes=[[rounded(float(x)) for x in p] for p in passes])
+                passes=[[rounded(float(x)) for x in p] for p in passes], **chain)
 
 
 def main() -> None:

@@ -92,6 +92,8 @@ DraftGolden LoadDraftGolden(const std::string& name) {
     golden.name = name;
     golden.model = LoadGolden(entry.at("target").get<std::string>());
     golden.tokens = entry.at("tokens").get<std::vector<int32_t>>();
+    golden.prompt = entry.at("prompt").get<std::vector<engine::TokenId>>();
+    golden.chain = entry.at("chain").get<std::vector<engine::TokenId>>();
     golden.feature_scale = entry.at("feature_scale");
     golden.passes = entry.at("passes").get<std::vector<std::vector<float>>>();
     Golden& files = entry.at("in_target").get<bool>() ? golden.model : golden.files;

@@ -23,6 +23,8 @@ struct DraftGolden {
   Golden files;  // the network's own files; without tensors for MTP
   std::vector<int32_t> tokens;  // that the rows of the first pass read
   float feature_scale = 1.0f;
+  // Behind this prompt of the model: the token that it draws, and the network's guesses.
+  std::vector<engine::TokenId> prompt, chain;
   std::vector<std::vector<float>> passes;  // logits behind the last row; for Medusa, of each head
 
   bool is_mtp() const { return files.tensors.empty(); }

@@ -165,6 +165,17 @@ TEST_CASE("Untouched files of draft networks open, whatever their configuration 
   CHECK(OpenEdited("medusa", count).ok());
 }
 
+TEST_CASE("The tensors of MTP layers are nothing to warn of", "[golden]") {
+  for (const char* name : {"mtp_deepseek", "mtp_qwen"}) {
+    const test::DraftGolden golden = test::LoadDraftGolden(name);
+    test::TempDir dir;
+    const auto target =
+        engine::OpenCheckpoint(test::WriteSyntheticModel(golden.model, dir.path() / "model"));
+    REQUIRE(target.ok());
+    CHECK(engine::UnusedTensors(*target, *engine::Describe(*target)).empty());
+  }
+}
+
 TEST_CASE("A pickle of Medusa heads is not read, and the message says how to convert it",
           "[golden]") {
   test::TempDir dir;
