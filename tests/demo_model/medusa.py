@@ -2,7 +2,8 @@
 places after the next one, from the same hidden state that predicts the next.
 
     python medusa.py
-    python medusa.py --share-output --heads 4 --layers 2 --out ../../share/demo-model/medusa
+    python medusa.py --share-output --heads 4 --layers 2 --steps 900 --rate 4e-3 \
+        --out ../../share/demo-model/medusa
 
 A head is some layers x + SiLU(W x + b), then a matrix to the vocabulary; names as in the paper's own
 checkpoints ("K.J.linear.weight", "K.J.linear.bias", "K.LAYERS.weight"). With --share-output the matrix
