@@ -1,6 +1,10 @@
 // The contribution of low-rank adapters to a linear: y[t] += scale * B (A x[t]) for each row t of a
 // batch whose adapter (HostBatch::adapter_slot) has factors for that matrix. Rows of many adapters
-// with different ranks mix freely in a step.
+// with different ranks mix freely in a step. An adapter may also scale the product's outputs and
+// add to them:
+//   y[t] = W x[t] + scale * B (A x[t]) + vector_scale * (gain * (W x[t]) + bias)
+// (DoRA's magnitudes are gains), and the same holds for members of a stack, for a norm's weight and
+// bias, which have no product, and for rows of an embedding, where A is gathered by token.
 //
 // It is an argument of Ops::Linear and not a separate op: it is added before the epilogue, so that
 // the gate of an MLP sees adapted products, and it follows the weight's rows, so that q, k and v
@@ -33,24 +37,37 @@ struct AdapterPart {
 
 // One adapter's factors for one part.
 struct AdapterFactors {
-  const void* const* a = nullptr;  // blocks [block_rows, W.cols]
-  const void* const* b = nullptr;  // blocks [block_rows, part rows]
-  int32_t rank = 0;                // 0: no contribution; <= kMaxAdapterRank
-  int32_t block_rows = 0;          // rank rows of a block; the last one may have fewer
-  float scale = 1.0f;              // alpha / rank, or alpha / sqrt(rank)
+  const void* const* a = nullptr;  // blocks [block_rows, W.cols]; nullptr with a rank: the identity
+  const void* const* b = nullptr;  // blocks [block_rows, part rows]; as above
+  const float* gain = nullptr;     // [part rows] or nullptr
+  const float* bias = nullptr;     // [part rows] or nullptr
+  int32_t rank = 0;           // 0: no product; <= kMaxAdapterRank unless A or B is the identity
+  int32_t block_rows = 0;     // rank rows of a block; the last one may have fewer
+  int32_t token_rows = 0;     // of an embedding: tokens of a block of A [token_rows, rank]
+  float scale = 1.0f;         // alpha / rank, or alpha / sqrt(rank)
+  float vector_scale = 1.0f;  // of gain and bias
 };
 
-// The factors of all adapters for one weight.
+// The factors of all adapters for one weight, or for all members of a stack.
 struct AdapterMatrix {
   DType dtype = DType::kBF16;               // of the factors: kF32, kF16 or kBF16
   std::span<const AdapterPart> parts;       // on the host; in order, all rows of the weight
-  const AdapterFactors* factors = nullptr;  // those of slot s begin at [s * slot_stride], one for
-                                            // each part; in the device's memory
+  const AdapterFactors* factors = nullptr;  // those of slot s and member m begin at
+                                            // [s * slot_stride + m * parts.size()], one for each
+                                            // part; in the device's memory
   int32_t n_slots = 0;                      // the batch's slots are below this
-  int32_t slot_stride = 0;                  // >= parts.size()
+  int32_t slot_stride = 0;                  // >= members * parts.size()
   int32_t max_rank = 0;                     // no rank in `factors` is larger
+  int64_t num_tokens = 0;                   // of an embedding: columns of A
+  bool has_gains = false;                   // some gain in `factors` is not nullptr
 };
 inline constexpr int32_t kMaxAdapterParts = 4;
+
+// The rows that x holds: those of the batch, or from `first` on those of its logit rows.
+struct AdapterRows {
+  bool of_logits = false;
+  int64_t first = 0;
+};
 
 // The rows of a batch that have adapters, in the order of the adapters, cut into segments, so that
 // a block of threads reads an adapter's factors once for several rows.

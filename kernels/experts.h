@@ -10,6 +10,7 @@
 namespace heddle::kernels {
 
 enum class Activation : uint8_t;
+struct AdapterMatrix;
 
 // `count` matrices of one shape [rows, cols], one after the other in the backend's layout: the
 // experts of a layer, or the heads of a projection. Made by Device::PackStack.
@@ -68,6 +69,10 @@ struct ExpertMixArgs {
   Tensor inner;  // [n * top_k, inter] working memory
   Tensor rows;   // [n * top_k, hidden] working memory
   Tensor out;    // [n, hidden]; aliases nothing
+  // Of the experts' layers, which are its members; nullptr: no row has an adapter. Otherwise x's
+  // rows are those of the batch.
+  const AdapterMatrix* up_adapters = nullptr;
+  const AdapterMatrix* down_adapters = nullptr;
 };
 
 // One matrix per head, the first dimensions of an absorbed projection: for every head h
@@ -81,6 +86,7 @@ struct HeadLinearArgs {
   int64_t carried = 0;
   Tensor out;  // [n, >= (count - 1) * out_step + carried + heads->rows]; aliases nothing
   int64_t out_step = 0;
+  const AdapterMatrix* adapters = nullptr;  // as in ExpertMixArgs, of the heads; no gains
 };
 
 }  // namespace heddle::kernels

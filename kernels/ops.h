@@ -53,6 +53,10 @@ struct NormArgs {
   float eps = 1e-5f;
   float weight_offset = 0.0f;  // added to each weight (1 for Gemma's "1 + w")
   Tensor out;                  // [n, dim]
+  // Adds gains to the weight and biases to the bias of the rows that have an adapter; nullptr: no
+  // row has any.
+  const AdapterMatrix* adapters = nullptr;
+  AdapterRows adapter_rows = {};
 };
 
 // out = epilogue(x * W^T + bias + the rows' adapters).
@@ -69,8 +73,9 @@ struct LinearArgs {
   Activation activation = Activation::kNone;
   Tensor out;
   bool out_f32 = false;  // logits: out holds F32 whatever the activation type
-  // nullptr: no row has an adapter. Otherwise x's rows are those of the batch.
+  // nullptr: no row has an adapter. Otherwise x's rows are adapter_rows.
   const AdapterMatrix* adapters = nullptr;
+  AdapterRows adapter_rows = {};
   // If set, x, which is norm->out, is not computed yet: it is the result of Norm(*norm), and only
   // this product reads it. A backend may fuse both, with less rounding, and not write norm->out.
   // REQUIRES: no residual; norm->out is not norm->x.
@@ -135,6 +140,9 @@ class Ops {
 
   // out[t] = table[token_ids[t]] * scale, for all rows of the batch.
   virtual void Embed(const PackedWeight& table, float scale, Tensor out) = 0;
+  // x[t] += vector_scale * gain * x[t] + scale * B A[:, token_ids[t]], for the rows of the batch
+  // that have adapters. One part; token ids are below the columns of A.
+  virtual void AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) = 0;
   // x[t] += table[positions[t] + offset]: learned positions.
   virtual void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) = 0;
   virtual void Norm(const NormArgs& args) = 0;

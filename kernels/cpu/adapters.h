@@ -29,28 +29,32 @@ struct AdapterScratch {
   };
   // The factors of a part of a segment, as addresses of rank rows.
   struct Factors {
-    size_t begin = 0;  // in a_rows and b_rows
-    int32_t rank = 0;
-    float scale = 0;
+    size_t a_begin = 0;  // in a_rows; without any rows there: A is the identity
+    size_t b_begin = 0;  // in b_rows
+    AdapterFactors own;
+
+    bool has_identity() const { return own.rank > 0 && own.a == nullptr; }
   };
   std::vector<Task> shrink_tasks, expand_tasks;
   std::vector<Factors> factors;  // [segments, parts]
   std::vector<const void*> a_rows, b_rows;
   std::vector<const float*> x_rows;   // of the groups' rows
   std::vector<int32_t> delta_of_row;  // [rows of x] index into `delta`; -1: none
-  Scratch shrunk;                     // [groups' rows, parts, max_rank] F32
+  std::vector<int32_t> segment_of;    // [groups' rows]
+  Scratch shrunk;                     // [groups' rows, parts, highest rank] F32
   Scratch delta;                      // [groups' rows, delta_stride] F32
 };
 
 class AdapterCall {
  public:
-  // Views its arguments. Computes scale * B A x for the rows of x, the rows of the batch, that have
-  // an adapter.
+  // Views its arguments. Computes what is added to the products of the rows of x that have an
+  // adapter, of which `groups` has the indices. The factors are those of the stack's first member:
+  // for another, `adapters` is a copy with moved factors.
   AdapterCall(const AdapterMatrix& adapters, const AdapterGroups& groups, const RowKernels& kernels,
               const Tensor& x, ThreadPool& pool, AdapterScratch& scratch);
 
   // Whether no row has factors for this weight.
-  bool empty() const { return scratch_.shrink_tasks.empty(); }
+  bool empty() const { return scratch_.expand_tasks.empty(); }
 
   // The sums of rows [row, row + rows) of x times rows [first, first + cols) of the weight.
   struct Window {
@@ -60,7 +64,7 @@ class AdapterCall {
     float* sums = nullptr;  // [rows, stride]
     int64_t stride = 0;
   };
-  // Adds the window's part of the result to window.sums. May be called from any thread.
+  // Scales and adds to window.sums what the adapters of its rows do. May be called from any thread.
   void Add(const Window& window) const;
 
  private:
@@ -74,12 +78,18 @@ class AdapterCall {
   // The row of `shrunk` for the i-th of the groups' rows.
   float* ShrunkRow(int64_t i, int32_t part) const {
     const auto parts = static_cast<int64_t>(adapters_.parts.size());
-    return shrunk_ + (i * parts + part) * adapters_.max_rank;
+    return shrunk_ + (i * parts + part) * shrunk_width_;
+  }
+  int64_t shrunk_stride() const {
+    return static_cast<int64_t>(adapters_.parts.size()) * shrunk_width_;
   }
   void Prepare(const Tensor& x);
   bool AddSegment(int32_t segment, int64_t cols);
   void Shrink(ThreadPool& pool, int64_t cols);
+  void ShrinkTask(const AdapterScratch::Task& task, int64_t cols) const;
   void Expand(ThreadPool& pool);
+  void ExpandTask(const AdapterScratch::Task& task) const;
+  void Scale(const Window& window, int64_t row, int32_t segment) const;
 
   const AdapterMatrix& adapters_;
   const AdapterGroups& groups_;
@@ -89,6 +99,12 @@ class AdapterCall {
   float* shrunk_ = nullptr;
   float* delta_ = nullptr;
   int64_t delta_stride_ = 0;
+  int64_t shrunk_width_ = 0;  // the highest rank
+  bool has_gains_ = false;
 };
+
+// Ops::AdaptEmbedding for one row of the residual stream.
+void AdaptEmbeddingRow(const AdapterMatrix& adapters, int32_t slot, int32_t token,
+                       const RowKernels& kernels, Tensor x, int64_t row);
 
 }  // namespace heddle::kernels::cpu

@@ -125,9 +125,24 @@ class CpuOps final : public Ops {
             });
   }
 
-  void Norm(const NormArgs& args) override {
-    EachRow(args.x.rows, kNsPerNormElement * static_cast<double>(args.x.cols),
+  void AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) override {
+    if (adapter_groups_.segments.empty()) return;
+    EachRow(batch().n_tokens(), kNsPerGatheredElement * static_cast<double>(x.cols),
             [&](int64_t t, int32_t) {
+              const int32_t slot = SlotOf({}, t);
+              if (slot < 0) return;
+              cpu::AdaptEmbeddingRow(adapters, slot, batch().token_ids[static_cast<size_t>(t)],
+                                     *table_.rows, x, t);
+            });
+  }
+
+  void Norm(const NormArgs& args) override {
+    const bool adapted = args.adapters != nullptr && !adapter_groups_.segments.empty();
+    // Per thread, the weights and biases of a row with an adapter.
+    auto* own = static_cast<float*>(
+        norm_vectors_.Get(adapted ? pool_.num_threads() * 2 * args.x.cols * 4 : 0));
+    EachRow(args.x.rows, kNsPerNormElement * static_cast<double>(args.x.cols),
+            [&](int64_t t, int32_t thread) {
               cpu::NormRowArgs row{};
               row.x = args.x.row<float>(t);
               row.residual = args.residual.data ? args.residual.row<float>(t) : nullptr;
@@ -138,6 +153,7 @@ class CpuOps final : public Ops {
               row.layer = args.kind == NormKind::kLayer;
               row.dim = args.x.cols;
               row.out = args.out.row<float>(t);
+              if (adapted) AdaptNorm(args, t, own + thread * 2 * args.x.cols, &row);
               table_.rows->norm(row);
             });
   }
@@ -147,9 +163,10 @@ class CpuOps final : public Ops {
     if (args.adapters == nullptr || adapter_groups_.segments.empty()) {
       return cpu::Linear(args, *table_.linear, pool_, linear_);
     }
-    const cpu::AdapterCall adapters(*args.adapters, adapter_groups_, *table_.rows, args.x, pool_,
-                                    adapters_);
-    cpu::Linear(args, *table_.linear, pool_, linear_, adapters.empty() ? nullptr : &adapters);
+    if (!args.adapter_rows.of_logits) return LinearWithAdapters(args, adapter_groups_);
+    row_slots_.clear();
+    for (int64_t t = 0; t < args.x.rows; ++t) row_slots_.push_back(SlotOf(args.adapter_rows, t));
+    LinearOfSlots(args, row_slots_);
   }
 
   void RopeAngles(const RopeAnglesArgs& args) override {
@@ -182,12 +199,17 @@ class CpuOps final : public Ops {
 
   void ExpertMix(const ExpertMixArgs& args) override {
     cpu::ExpertMix(
-        args, [this](const LinearArgs& linear) { Linear(linear); }, pool_, experts_);
+        args, batch().adapter_slot,
+        [this](const LinearArgs& linear, std::span<const int32_t> slots) {
+          LinearOfSlots(linear, slots);
+        },
+        pool_, experts_);
   }
 
   void HeadLinear(const HeadLinearArgs& args) override {
     cpu::HeadLinear(
-        args, [this](const LinearArgs& linear) { Linear(linear); }, pool_);
+        args, batch().adapter_slot,
+        [this](const LinearArgs& linear, std::span<const int32_t>) { Linear(linear); }, pool_);
   }
 
   void GateRows(Tensor gate_f32, Tensor x) override {
@@ -229,6 +251,51 @@ class CpuOps final : public Ops {
     });
   }
 
+  // The adapter of a row; -1: none.
+  int32_t SlotOf(const AdapterRows& rows, int64_t t) const {
+    if (batch().adapter_slot.empty()) return -1;
+    const int64_t row = rows.first + t;
+    const int64_t of_batch = rows.of_logits ? batch().logit_rows[static_cast<size_t>(row)] : row;
+    return batch().adapter_slot[static_cast<size_t>(of_batch)];
+  }
+
+  // Points `row` to weights and biases in `own` [2, dim] if the row's adapter changes them.
+  void AdaptNorm(const NormArgs& args, int64_t t, float* own, cpu::NormRowArgs* row) const {
+    const int32_t slot = SlotOf(args.adapter_rows, t);
+    if (slot < 0) return;
+    const AdapterFactors& added =
+        args.adapters->factors[int64_t{slot} * args.adapters->slot_stride];
+    const int64_t dim = args.x.cols;
+    if (added.gain != nullptr) {
+      for (int64_t i = 0; i < dim; ++i) {
+        own[i] = (args.weight ? args.weight[i] + args.weight_offset : 1.0f) +
+                 added.vector_scale * added.gain[i];
+      }
+      row->weight = own;
+      row->weight_offset = 0;
+    }
+    if (added.bias == nullptr) return;
+    for (int64_t i = 0; i < dim; ++i) {
+      own[dim + i] = (args.bias ? args.bias[i] : 0.0f) + added.vector_scale * added.bias[i];
+    }
+    row->bias = own + dim;
+  }
+
+  void LinearWithAdapters(const LinearArgs& args, const AdapterGroups& groups) {
+    const cpu::AdapterCall adapters(*args.adapters, groups, *table_.rows, args.x, pool_, adapters_);
+    cpu::Linear(args, *table_.linear, pool_, linear_, adapters.empty() ? nullptr : &adapters);
+  }
+
+  // The product of rows with these adapters, which need not be rows of the batch.
+  void LinearOfSlots(const LinearArgs& args, std::span<const int32_t> slots) {
+    if (slots.empty() || args.adapters == nullptr) {
+      return cpu::Linear(args, *table_.linear, pool_, linear_);
+    }
+    other_groups_.Assign(slots, cpu::kAdapterSegmentRows);
+    if (other_groups_.segments.empty()) return cpu::Linear(args, *table_.linear, pool_, linear_);
+    LinearWithAdapters(args, other_groups_);
+  }
+
   void Rotate(const RopeKvWriteArgs& args, const float* norm, int64_t t, int32_t heads,
               float* row) const {
     cpu::RotateArgs rotate{};
@@ -265,9 +332,12 @@ class CpuOps final : public Ops {
   cpu::ThreadPool& pool_;
   OwnedBatch batch_;
   AdapterGroups adapter_groups_;
+  AdapterGroups other_groups_;      // of rows that are not those of the batch
+  std::vector<int32_t> row_slots_;  // of logit rows
   cpu::LinearScratch linear_;
   cpu::AdapterScratch adapters_;
   cpu::Scratch position_rows_;
+  cpu::Scratch norm_vectors_;
   cpu::AttentionScratch attention_;
   cpu::ExpertScratch experts_;
   std::vector<cpu::SamplerScratch> samplers_;

@@ -356,6 +356,7 @@ CudaOps CudaDevice::OpsFor(Part part, bool as_graph) {
                                  kResultBytes - kDrawnBytes},
                      .counters = static_cast<int32_t*>(counters_->data()),
                      .adapters = batch_.adapters(),
+                     .logit_adapters = batch_.logit_adapters(),
                      .staging = staging_,
                      .library = as_graph ? nullptr : library_.get(),
                      .always_dequantizes = options_.always_dequantizes,

@@ -4,15 +4,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "kernels/cuda/adapter_products.h"
 #include "kernels/cuda/attention/attention_choice.h"
 #include "kernels/cuda/attention/wide_pages.h"
 #include "kernels/cuda/linear/cuda_weight.h"
 #include "kernels/cuda/linear/linear_choice.h"
+#include "kernels/cuda/linear_parts.h"
 #include "kernels/cuda/rows/row_params.h"
 #include "kernels/cuda/sample/sample_params.h"
 
 namespace heddle::kernels::cuda {
 namespace {
+
+// Pairs of rows and experts in a launch for adapters, whose blocks are counted in a direction of up
+// to 65,535.
+constexpr int64_t kMostAdaptedPairs = 65535;
 
 SampleRow RowOf(const SampleRowParams& row, const LogitEdit* edits, const uint32_t* allowed) {
   return {row,  // its filters
@@ -65,6 +71,11 @@ void CudaOps::Embed(const PackedWeight& table, float scale, Tensor out) {
        "embedding");
 }
 
+void CudaOps::AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) {
+  if (!step_.status.ok() || x.rows == 0) return;
+  cuda::AdaptEmbedding(step_, adapters, Rows(), x);
+}
+
 void CudaOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x) {
   if (!step_.status.ok()) return;
   Note(LaunchAddPositions(Rows(), ViewOf(table), offset, x, step_.activations, step_.stream),
@@ -73,7 +84,7 @@ void CudaOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x) 
 
 void CudaOps::Norm(const NormArgs& args) {
   if (!step_.status.ok()) return;
-  Note(LaunchNorm(args, step_.activations, step_.stream), "norm");
+  Note(LaunchNorm(args, NormAdaptersOf(step_, args), step_.activations, step_.stream), "norm");
 }
 
 void CudaOps::RopeAngles(const RopeAnglesArgs& args) {
@@ -196,8 +207,52 @@ ExpertGroups CudaOps::GroupExperts(const ExpertMixArgs& args) {
   return groups;
 }
 
+int64_t CudaOps::RowsOfMixture(const ExpertMixArgs& args) const {
+  int64_t bytes = 0;
+  for (const AdapterMatrix* adapters : {args.up_adapters, args.down_adapters}) {
+    if (adapters == nullptr || step_.adapters.n_segments == 0) continue;
+    const AdapterParams params = AdapterParamsOf(step_, *adapters, {}, 0);
+    bytes = std::max(bytes, AdapterOutputBytes(params, adapters->has_gains));
+  }
+  if (bytes == 0) return args.x.rows;
+  const int64_t pairs = std::min(step_.workspace.bytes / 2 / bytes, kMostAdaptedPairs);
+  return RowsOfPart(args.x.rows, pairs / args.top_k);
+}
+
+void CudaOps::AdaptExperts(const ExpertMixArgs& args, const AdapterMatrix* adapters, int64_t first,
+                           const Workspace& scratch, ExpertLinearParams* params) {
+  if (adapters == nullptr || step_.adapters.n_segments == 0) return;
+  AdapterParams own = AdapterParamsOf(step_, *adapters, {}, params->linear.x.cols);
+  own.kind = AdapterOutputs::kChoices;
+  own.first_row += first;
+  own.outputs_per_row = args.top_k;
+  own.outputs_per_x = params->pairs_per_row;
+  own.members = args.experts;
+  own.n_outputs = args.x.rows * args.top_k;
+  own.x = params->linear.x;
+  PlaceAdapterOutputs(scratch, own.n_outputs, adapters->has_gains, &own);
+  LaunchAdapters(step_, own);
+  SetAdapters(own, params->linear.half, &params->linear);
+}
+
 void CudaOps::ExpertMix(const ExpertMixArgs& args) {
   if (!step_.status.ok() || args.x.rows == 0) return;
+  const int64_t bytes = Info(step_.activations).block_bytes;
+  const int64_t count = RowsOfMixture(args);
+  for (int64_t first = 0; first < args.x.rows && step_.status.ok(); first += count) {
+    const int64_t rows = std::min(count, args.x.rows - first);
+    ExpertMixArgs part = args;
+    part.x = RowsOf(args.x, first, rows, bytes);
+    part.experts += first * args.top_k;
+    part.weights += first * args.top_k;
+    part.inner = RowsOf(args.inner, first * args.top_k, rows * args.top_k, bytes);
+    part.rows = RowsOf(args.rows, first * args.top_k, rows * args.top_k, bytes);
+    part.out = RowsOf(args.out, first, rows, bytes);
+    MixExperts(part, first);
+  }
+}
+
+void CudaOps::MixExperts(const ExpertMixArgs& args, int64_t first) {
   const Stream stream = step_.stream;
   const int64_t n_pairs = args.x.rows * args.top_k;
   const auto is_float = [](const PackedStack& stack) {
@@ -206,6 +261,8 @@ void CudaOps::ExpertMix(const ExpertMixArgs& args) {
   const bool fast = step_.activations == DType::kBF16 && !is_float(*args.up) &&
                     !is_float(*args.down) && IsAligned(args.x, 2) && IsAligned(args.inner, 2);
   const ExpertGroups groups = fast ? GroupExperts(args) : ExpertGroups{};
+  const Workspace scratch = {step_.workspace.data + step_.workspace.bytes / 2,
+                             step_.workspace.bytes / 2};
   auto multiply = [&](ExpertLinearParams params, const char* what) {
     params.experts = args.experts;
     params.groups = groups;
@@ -225,6 +282,7 @@ void CudaOps::ExpertMix(const ExpertMixArgs& args) {
   if (args.gated && args.up_bias != nullptr) up.linear.bias_up = args.up_bias + args.down->cols;
   up.pairs_per_row = args.top_k;
   up.matrix_rows = args.up->rows;
+  AdaptExperts(args, args.up_adapters, first, scratch, &up);
   multiply(up, "experts (up)");
   ExpertLinearParams down;
   down.linear.weight = ViewOf(*args.down);
@@ -232,6 +290,7 @@ void CudaOps::ExpertMix(const ExpertMixArgs& args) {
   down.linear.bias = args.down_bias;
   down.linear.out = args.rows;
   down.matrix_rows = args.down->rows;
+  AdaptExperts(args, args.down_adapters, first, scratch, &down);
   multiply(down, "experts (down)");
   Note(LaunchExpertSum(args.rows, args.weights, args.top_k, args.out, step_.activations, stream),
        "experts (sum)");
@@ -241,6 +300,7 @@ void CudaOps::HeadLinear(const HeadLinearArgs& args) {
   if (!step_.status.ok()) return;
   Note(LaunchHeadLinear(args, ViewOf(*args.heads), step_.activations, step_.stream),
        "projection of heads");
+  AdaptHeads(step_, args);
 }
 
 void CudaOps::GateRows(Tensor gate_f32, Tensor x) {

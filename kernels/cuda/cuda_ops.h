@@ -29,6 +29,7 @@ class CudaOps final : public Ops {
   CudaOps& operator=(const CudaOps&) = delete;
 
   void Embed(const PackedWeight& table, float scale, Tensor out) override;
+  void AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) override;
   void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) override;
   void Norm(const NormArgs& args) override;
   void Linear(const LinearArgs& args) override { products_.Linear(args); }
@@ -60,6 +61,13 @@ class CudaOps final : public Ops {
   void Note(Error error, const char* op) { step_.Note(error, op); }
   void Note(const absl::Status& status) { step_.Note(status); }
   ExpertGroups GroupExperts(const ExpertMixArgs& args);
+  // `first`: the row of the tensors' rows that is args' row 0.
+  void MixExperts(const ExpertMixArgs& args, int64_t first);
+  // Computes what adapters add to one of the experts' layers, in `scratch`.
+  void AdaptExperts(const ExpertMixArgs& args, const AdapterMatrix* adapters, int64_t first,
+                    const Workspace& scratch, ExpertLinearParams* params);
+  // Rows of a mixture whose adapters' parts fit the workspace.
+  int64_t RowsOfMixture(const ExpertMixArgs& args) const;
   // Room for `bytes` of results in `from`, of which `*used` are taken, or nullptr and a status.
   uint8_t* TakeResults(const Workspace& from, int64_t bytes, int64_t* used);
 

@@ -56,10 +56,11 @@ struct DeviceStep {
   int32_t first_row = 0;  // row of the batch that is the tensors' row 0
   int32_t n_rows = 0;
   Workspace workspace;
-  Workspace drawn;              // the step's tokens, in the order of its draws
-  Workspace results;            // other results of sampling, kept until the end of the step
-  int32_t* counters = nullptr;  // [kReductionCounters] zeros between ops
-  DeviceAdapters adapters;      // of the whole batch
+  Workspace drawn;                // the step's tokens, in the order of its draws
+  Workspace results;              // other results of sampling, kept until the end of the step
+  int32_t* counters = nullptr;    // [kReductionCounters] zeros between ops
+  DeviceAdapters adapters;        // of the whole batch
+  DeviceAdapters logit_adapters;  // of its logit rows
   Staging& staging;
   LibraryMatmul* library = nullptr;       // for products of many rows; nullptr: our own kernels
   bool always_dequantizes = false;        // CudaDeviceOptions

@@ -39,6 +39,9 @@ inline LinearParams PartOf(const LinearParams& params, int64_t first, int64_t co
   part.delta += first * params.delta_stride;
   part.delta_up += first * params.delta_stride;
   part.delta_slots += first;
+  if (params.gains == nullptr) return part;
+  part.gains += first * params.delta_stride;
+  part.gains_up += first * params.delta_stride;
   return part;
 }
 

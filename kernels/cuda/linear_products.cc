@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "kernels/cuda/linear/adapter_params.h"
+#include "kernels/cuda/adapter_products.h"
 #include "kernels/cuda/linear/cuda_weight.h"
 #include "kernels/cuda/linear/linear_choice.h"
 #include "kernels/cuda/linear/linear_params.h"
@@ -67,9 +67,11 @@ void LinearProducts::Linear(const LinearArgs& args) {
   if (const std::optional<CodeRows> x = TakeCodes(args)) {
     return LinearOfCodes(params, *x, step_.workspace);
   }
-  if (args.adapters != nullptr && step_.adapters.n_segments > 0) {
+  const bool adapted =
+      args.adapters != nullptr && AdaptersOf(step_, args.adapter_rows).n_segments > 0;
+  if (adapted) {
     if (args.norm.has_value()) Norm(*args.norm);
-    return LinearWithAdapters(params, *args.adapters);
+    return LinearWithAdapters(params, args);
   }
   const LinearWay way = WayOf(params, step_.workspace);
   if (way == LinearWay::kByCodes) return LinearByCodes(args, params);
@@ -84,7 +86,8 @@ void LinearProducts::Linear(const LinearArgs& args) {
 
 void LinearProducts::Norm(const NormArgs& args) {
   if (!step_.status.ok()) return;
-  step_.Note(LaunchNorm(args, step_.activations, step_.stream), "norm");
+  step_.Note(LaunchNorm(args, NormAdaptersOf(step_, args), step_.activations, step_.stream),
+             "norm");
 }
 
 bool LinearProducts::IsFast(const LinearParams& params) const {
@@ -102,36 +105,21 @@ bool LinearProducts::FoldsNorm(const LinearParams& params, const NormArgs& norm)
 }
 
 // Takes as many rows at a time as half of the workspace holds the adapters' part of.
-void LinearProducts::LinearWithAdapters(const LinearParams& params, const AdapterMatrix& adapters) {
-  HEDDLE_CHECK(adapters.parts.size() <= kMaxAdapterParts && adapters.max_rank <= kMaxAdapterRank,
-               "adapters: too many parts of a weight, or too high a rank");
-  const Stream stream = step_.stream;
-  AdapterParams own;
-  own.batch = step_.adapters;
-  own.dtype = adapters.dtype;
-  own.factors = adapters.factors;
-  own.slot_stride = adapters.slot_stride;
-  own.n_parts = static_cast<int32_t>(adapters.parts.size());
-  std::copy(adapters.parts.begin(), adapters.parts.end(), own.parts);
-  own.max_rank = adapters.max_rank;
-  own.delta_stride = RoundUp(params.weight.rows, 4);
-  const int64_t shrunk = RoundUp(int64_t{own.n_parts} * own.max_rank, 4);
-  const int64_t row_bytes = (shrunk + own.delta_stride) * int64_t{sizeof(float)};
+void LinearProducts::LinearWithAdapters(const LinearParams& params, const LinearArgs& args) {
+  const AdapterMatrix& adapters = *args.adapters;
+  AdapterParams own = AdapterParamsOf(step_, adapters, args.adapter_rows, params.x.cols);
+  const int64_t row_bytes = AdapterOutputBytes(own, adapters.has_gains);
   const int64_t count = RowsOfPart(params.x.rows, step_.workspace.bytes / 2 / row_bytes);
-  own.delta = reinterpret_cast<float*>(step_.workspace.data);
-  own.shrunk = own.delta + count * own.delta_stride;
+  const Workspace rest = PlaceAdapterOutputs(step_.workspace, count, adapters.has_gains, &own);
+  const int64_t first_row = own.first_row;
   for (int64_t first = 0; first < params.x.rows && step_.status.ok(); first += count) {
     LinearParams part =
         PartOf(params, first, std::min(count, params.x.rows - first), step_.activations);
     own.x = part.x;
-    own.first_row = step_.first_row + first;
-    step_.Note(LaunchAdapterShrink(own, step_.activations, stream), "adapters (shrink)");
-    step_.Note(LaunchAdapterExpand(own, stream), "adapters (expand)");
-    part.delta = own.delta;
-    part.delta_up = own.delta + params.half;
-    part.delta_stride = own.delta_stride;
-    part.delta_slots = own.batch.slots + own.first_row;
-    const Workspace rest = Behind(step_.workspace, count * row_bytes);
+    own.n_outputs = part.x.rows;
+    own.first_row = first_row + first;
+    LaunchAdapters(step_, own);
+    SetAdapters(own, params.half, &part);
     LinearBy(WayOf(part, rest), part, rest);
   }
 }
@@ -302,6 +290,8 @@ void LinearProducts::LinearDequantized(const LinearParams& params, const Workspa
     if (params.bias_up != nullptr) part.bias_up += first;
     if (params.delta != nullptr) part.delta += first;
     if (params.delta_up != nullptr) part.delta_up += first;
+    if (params.gains != nullptr) part.gains += first;
+    if (params.gains_up != nullptr) part.gains_up += first;
     part.out.data = params.out_f32 ? static_cast<void*>(params.out.row<float>(0) + first)
                                    : static_cast<void*>(params.out.row<uint16_t>(0) + first);
     step_.Note(LaunchDequantize(params.weight, first, count, out, stream), "dequantizing");

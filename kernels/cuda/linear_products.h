@@ -37,7 +37,7 @@ class LinearProducts {
   // `scratch` is free for all of them; x is aligned and in BF16, except for the first two.
   bool IsFast(const LinearParams& params) const;  // not only LaunchLinearPlain takes it
   bool FoldsNorm(const LinearParams& params, const NormArgs& norm) const;
-  void LinearWithAdapters(const LinearParams& params, const AdapterMatrix& adapters);
+  void LinearWithAdapters(const LinearParams& params, const LinearArgs& args);
   // The way of this product; times the ways if necessary.
   LinearWay WayOf(const LinearParams& params, const Workspace& scratch);
   // The ways for n aligned rows of x in BF16, the predicted one first.

@@ -1,6 +1,7 @@
 # The sources of the CUDA backend, for the folder that includes this: the device's build
 # (kernels/cuda) and the emulated one (tests/emulate).
 set(heddle_cuda_host_sources
+  adapter_products.cc
   code_products.cc
   cuda_device.cc
   cuda_limits.cc

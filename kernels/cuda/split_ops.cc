@@ -73,6 +73,12 @@ void SplitOps::Embed(const PackedWeight& table, float scale, Tensor out) {
   });
 }
 
+void SplitOps::AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) {
+  Each([this, &adapters, x](CudaOps& ops, const Half& half) {
+    ops.AdaptEmbedding(adapters, Rows(x, half));
+  });
+}
+
 void SplitOps::AddPositions(const PackedWeight& table, int32_t offset, Tensor x) {
   Each([this, &table, offset, x](CudaOps& ops, const Half& half) {
     ops.AddPositions(table, offset, Rows(x, half));

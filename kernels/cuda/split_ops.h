@@ -38,6 +38,7 @@ class SplitOps final : public Ops {
   SplitOps(Runtime& runtime, const Halves& halves) : runtime_(runtime), halves_(halves) {}
 
   void Embed(const PackedWeight& table, float scale, Tensor out) override;
+  void AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) override;
   void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) override;
   void Norm(const NormArgs& args) override;
   void Linear(const LinearArgs& args) override;

@@ -15,14 +15,24 @@ void StagedBatch::Stage(Staging& staging, const int32_t* drawn) {
                      .n_logit_rows = static_cast<int32_t>(batch.logit_rows.size())});
   groups_[0].draw_of_row = staging.Add(batch.draw_of_row);
   groups_.resize(static_cast<size_t>(batch.n_groups()), groups_[0]);
-  adapter_groups_.Assign(batch.adapter_slot, kAdapterRows);
-  adapters_ = {.slots = staging.Add(batch.adapter_slot),
-               .rows = staging.Add(adapter_groups_.rows),
-               .segments = staging.Add(adapter_groups_.segments),
-               .n_segments = static_cast<int32_t>(adapter_groups_.segments.size())};
+  adapters_ = StageAdapters(staging, batch.adapter_slot, &adapter_groups_);
+  logit_slots_.clear();
+  for (size_t i = 0; !batch.adapter_slot.empty() && i < batch.logit_rows.size(); ++i) {
+    logit_slots_.push_back(batch.adapter_slot[static_cast<size_t>(batch.logit_rows[i])]);
+  }
+  logit_adapters_ = StageAdapters(staging, logit_slots_, &logit_groups_);
   for (int32_t group = 0; group < batch.n_groups(); ++group) {
     StageSpans(staging, batch.OfGroup(group), &groups_[static_cast<size_t>(group)]);
   }
+}
+
+DeviceAdapters StagedBatch::StageAdapters(Staging& staging, std::span<const int32_t> slots,
+                                          AdapterGroups* groups) {
+  groups->Assign(slots, kAdapterRows);
+  return {.slots = staging.Add(slots),
+          .rows = staging.Add(groups->rows),
+          .segments = staging.Add(groups->segments),
+          .n_segments = static_cast<int32_t>(groups->segments.size())};
 }
 
 void StagedBatch::StageSpans(Staging& staging, const HostBatch& batch, DeviceBatch* staged) {

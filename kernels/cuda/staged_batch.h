@@ -28,6 +28,7 @@ class StagedBatch {
   // The views of each group of layers; the first one is also valid before Stage.
   std::span<const DeviceBatch> groups() const { return groups_; }
   const DeviceAdapters& adapters() const { return adapters_; }
+  const DeviceAdapters& logit_adapters() const { return logit_adapters_; }
   int32_t n_tokens() const { return groups_[0].n_tokens; }
 
  private:
@@ -35,8 +36,12 @@ class StagedBatch {
 
   OwnedBatch batch_;
   std::vector<DeviceBatch> groups_ = {{}};
-  AdapterGroups adapter_groups_;
-  DeviceAdapters adapters_;
+  static DeviceAdapters StageAdapters(Staging& staging, std::span<const int32_t> slots,
+                                      AdapterGroups* groups);
+
+  AdapterGroups adapter_groups_, logit_groups_;
+  std::vector<int32_t> logit_slots_;
+  DeviceAdapters adapters_, logit_adapters_;
   std::vector<int32_t> span_first_;  // for one group, while it is staged
 };
 

@@ -22,10 +22,13 @@ class ReferenceOps final : public Ops {
   void Embed(const PackedWeight& table, float scale, Tensor out) override {
     reference::Embed(batch_, static_cast<const reference::Weight&>(table), scale, out);
   }
+  void AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) override {
+    reference::AdaptEmbedding(batch_, adapters, x);
+  }
   void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) override {
     reference::AddPositions(batch_, static_cast<const reference::Weight&>(table), offset, x);
   }
-  void Norm(const NormArgs& args) override { reference::Norm(args); }
+  void Norm(const NormArgs& args) override { reference::Norm(batch_, args); }
   void Linear(const LinearArgs& args) override {
     if (args.norm.has_value()) Norm(*args.norm);
     reference::Linear(batch_, args);
@@ -38,8 +41,8 @@ class ReferenceOps final : public Ops {
     reference::Attention(batch_.OfGroup(args.cache.group), args);
   }
   void Route(const RouteArgs& args) override { reference::Route(args); }
-  void ExpertMix(const ExpertMixArgs& args) override { reference::ExpertMix(args); }
-  void HeadLinear(const HeadLinearArgs& args) override { reference::HeadLinear(args); }
+  void ExpertMix(const ExpertMixArgs& args) override { reference::ExpertMix(batch_, args); }
+  void HeadLinear(const HeadLinearArgs& args) override { reference::HeadLinear(batch_, args); }
   void GateRows(Tensor gate_f32, Tensor x) override { reference::GateRows(gate_f32, x); }
   void GatherLogitRows(Tensor x, Tensor out) override {
     reference::GatherLogitRows(batch_, x, out);

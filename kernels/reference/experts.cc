@@ -48,25 +48,36 @@ void KeepBestGroups(const RouteRule& rule, std::vector<double>* choice) {
   }
 }
 
+// The products of an expert's layer, with its adapter and bias.
+std::vector<double> Products(const Stack& stack, const float* bias, const AdapterMatrix* adapters,
+                             int32_t slot, int32_t expert, const std::vector<float>& x) {
+  std::vector<double> y(static_cast<size_t>(stack.rows));
+  for (int64_t r = 0; r < stack.rows; ++r) {
+    double& own = y[static_cast<size_t>(r)];
+    for (int64_t k = 0; k < stack.cols; ++k) own += double{stack.row(expert, r)[k]} * x[k];
+  }
+  if (adapters != nullptr && slot >= 0) {
+    AddAdapter(*adapters, slot, expert, x.data(), stack.cols, y);
+  }
+  for (int64_t r = 0; bias != nullptr && r < stack.rows; ++r) y[r] += bias[expert * stack.rows + r];
+  return y;
+}
+
 // Adds one expert's MLP, times its weight, to `sum`.
-void AddMlp(const ExpertMixArgs& args, int32_t expert, double weight, const float* x,
+void AddMlp(const ExpertMixArgs& args, int32_t slot, int32_t expert, double weight, const float* x,
             std::vector<double>* sum) {
   const auto& up = static_cast<const Stack&>(*args.up);
   const auto& down = static_cast<const Stack&>(*args.down);
-  auto product = [&](const Stack& stack, const float* bias, int64_t r, auto* in) {
-    double y = bias ? bias[expert * stack.rows + r] : 0.0;
-    for (int64_t k = 0; k < stack.cols; ++k) y += double{stack.row(expert, r)[k]} * in[k];
-    return y;
-  };
-  std::vector<double> inner(static_cast<size_t>(down.cols));
+  const std::vector<double> y = Products(up, args.up_bias, args.up_adapters, slot, expert,
+                                         std::vector<float>(x, x + up.cols));
+  std::vector<float> inner(static_cast<size_t>(down.cols));
   for (int64_t r = 0; r < down.cols; ++r) {
-    const double y = product(up, args.up_bias, r, x);
-    inner[r] = args.gated ? Gate(args.activation, y, product(up, args.up_bias, r + down.cols, x))
-                          : Activate(args.activation, y);
+    inner[r] = static_cast<float>(args.gated ? Gate(args.activation, y[r], y[r + down.cols])
+                                             : Activate(args.activation, y[r]));
   }
-  for (int64_t r = 0; r < down.rows; ++r) {
-    (*sum)[r] += weight * product(down, args.down_bias, r, inner.data());
-  }
+  const std::vector<double> out =
+      Products(down, args.down_bias, args.down_adapters, slot, expert, inner);
+  for (int64_t r = 0; r < down.rows; ++r) (*sum)[r] += weight * out[r];
 }
 
 }  // namespace
@@ -89,11 +100,12 @@ void Route(const RouteArgs& args) {
   }
 }
 
-void ExpertMix(const ExpertMixArgs& args) {
+void ExpertMix(const HostBatch& batch, const ExpertMixArgs& args) {
   for (int64_t t = 0; t < args.x.rows; ++t) {
     std::vector<double> sum(static_cast<size_t>(args.out.cols));
+    const int32_t slot = SlotOf(batch, {}, t);
     for (int64_t i = t * args.top_k; i < (t + 1) * args.top_k; ++i) {
-      AddMlp(args, args.experts[i], args.weights[i], args.x.row<float>(t), &sum);
+      AddMlp(args, slot, args.experts[i], args.weights[i], args.x.row<float>(t), &sum);
     }
     for (size_t r = 0; r < sum.size(); ++r) {
       float& out = args.out.row<float>(t)[r];
@@ -102,18 +114,20 @@ void ExpertMix(const ExpertMixArgs& args) {
   }
 }
 
-void HeadLinear(const HeadLinearArgs& args) {
+void HeadLinear(const HostBatch& batch, const HeadLinearArgs& args) {
   const auto& heads = static_cast<const Stack&>(*args.heads);
   for (int64_t t = 0; t < args.x.rows; ++t) {
+    const int32_t slot = args.adapters == nullptr ? -1 : SlotOf(batch, {}, t);
     for (int32_t h = 0; h < heads.count; ++h) {
       const float* x = args.x.row<float>(t) + h * args.x_step;
       float* out = args.out.row<float>(t) + h * args.out_step;
       std::copy_n(x + heads.cols, args.carried, out);
+      std::vector<double> y(static_cast<size_t>(heads.rows));
       for (int64_t r = 0; r < heads.rows; ++r) {
-        double y = 0;
-        for (int64_t k = 0; k < heads.cols; ++k) y += double{heads.row(h, r)[k]} * x[k];
-        out[args.carried + r] = static_cast<float>(y);
+        for (int64_t k = 0; k < heads.cols; ++k) y[r] += double{heads.row(h, r)[k]} * x[k];
       }
+      if (slot >= 0) AddAdapter(*args.adapters, slot, h, x, heads.cols, y);
+      for (int64_t r = 0; r < heads.rows; ++r) out[args.carried + r] = static_cast<float>(y[r]);
     }
   }
 }

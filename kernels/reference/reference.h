@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "kernels/batch.h"
@@ -28,20 +29,27 @@ class Stack final : public PackedStack {
   }
 };
 
+// What an adapter adds to y = W x for one member of a matrix: the sums of all parts, y included.
+void AddAdapter(const AdapterMatrix& adapters, int32_t slot, int32_t member, const float* x,
+                int64_t cols, std::span<double> y);
+// The adapter of each row of x; -1: none.
+int32_t SlotOf(const HostBatch& batch, const AdapterRows& rows, int64_t t);
+
 double Activate(Activation activation, double x);
 // The result of Epilogue::kGated for the two products.
 double Gate(Activation activation, double gate, double up);
 
 void Embed(const HostBatch& batch, const Weight& table, float scale, Tensor out);
 void AddPositions(const HostBatch& batch, const Weight& table, int32_t offset, Tensor x);
-void Norm(const NormArgs& args);
+void AdaptEmbedding(const HostBatch& batch, const AdapterMatrix& adapters, Tensor x);
+void Norm(const HostBatch& batch, const NormArgs& args);
 void Linear(const HostBatch& batch, const LinearArgs& args);
 void RopeAngles(const HostBatch& batch, const RopeAnglesArgs& args);
 void RopeKvWrite(const HostBatch& batch, const RopeKvWriteArgs& args);
 void Attention(const HostBatch& batch, const AttentionArgs& args);
 void Route(const RouteArgs& args);
-void ExpertMix(const ExpertMixArgs& args);
-void HeadLinear(const HeadLinearArgs& args);
+void ExpertMix(const HostBatch& batch, const ExpertMixArgs& args);
+void HeadLinear(const HostBatch& batch, const HeadLinearArgs& args);
 void GateRows(Tensor gate, Tensor x);
 void GatherLogitRows(const HostBatch& batch, Tensor x, Tensor out);
 void CopyRows(Tensor x, Tensor out);

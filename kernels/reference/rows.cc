@@ -1,8 +1,10 @@
 // Ops that only look rows up or scale them.
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/check.h"
+#include "kernels/kv_element.h"
 #include "kernels/reference/reference.h"
 
 namespace heddle::kernels::reference {
@@ -12,6 +14,31 @@ void Embed(const HostBatch& batch, const Weight& table, float scale, Tensor out)
     int32_t token = batch.token_ids[t];
     HEDDLE_CHECK(token >= 0 && token < table.rows, "embed: token id outside the table");
     for (int64_t i = 0; i < table.cols; ++i) out.row<float>(t)[i] = table.row(token)[i] * scale;
+  }
+}
+
+void AdaptEmbedding(const HostBatch& batch, const AdapterMatrix& adapters, Tensor x) {
+  for (int64_t t = 0; t < batch.n_tokens(); ++t) {
+    const int32_t slot = SlotOf(batch, {}, t);
+    if (slot < 0) continue;
+    const AdapterFactors& f = adapters.factors[int64_t{slot} * adapters.slot_stride];
+    const int32_t token = batch.token_ids[static_cast<size_t>(t)];
+    float* row = x.row<float>(t);
+    std::vector<double> sums(row, row + x.cols);
+    for (int64_t i = 0; i < x.cols; ++i) {
+      auto& sum = sums[static_cast<size_t>(i)];
+      if (f.gain != nullptr) sum += double{f.vector_scale} * f.gain[i] * row[i];
+      for (int32_t j = 0; j < f.rank; ++j) {
+        if (f.b == nullptr && i != j) continue;
+        const double b = f.b == nullptr ? 1.0
+                                        : LoadElement(adapters.dtype, f.b[j / f.block_rows],
+                                                      int64_t{j % f.block_rows} * x.cols + i);
+        sum += f.scale * b *
+               LoadElement(adapters.dtype, f.a[token / f.token_rows],
+                           int64_t{token % f.token_rows} * f.rank + j);
+      }
+    }
+    for (int64_t i = 0; i < x.cols; ++i) row[i] = static_cast<float>(sums[static_cast<size_t>(i)]);
   }
 }
 

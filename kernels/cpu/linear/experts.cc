@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -97,23 +98,44 @@ Tensor Rows(Tensor tensor, int64_t begin, int64_t end) {
   return {tensor.row<float>(begin), end - begin, tensor.cols, tensor.stride};
 }
 
+// The matrix of one member of a stack; nullopt without one.
+std::optional<AdapterMatrix> MemberOf(const AdapterMatrix* adapters, int32_t member) {
+  if (adapters == nullptr) return std::nullopt;
+  AdapterMatrix own = *adapters;
+  own.factors += member * static_cast<int64_t>(own.parts.size());
+  return own;
+}
+
+const AdapterMatrix* PointerTo(const std::optional<AdapterMatrix>& adapters) {
+  return adapters.has_value() ? &*adapters : nullptr;
+}
+
 // Runs the rows of one expert, from `rows` through `inner` back to `rows`.
 void RunExpert(const ExpertMixArgs& args, int32_t expert, int64_t begin, int64_t end,
-               const std::function<void(const LinearArgs&)>& linear) {
+               std::span<const int32_t> slots, const SlotLinear& linear) {
   const auto& up = static_cast<const CpuStack&>(*args.up);
   const auto& down = static_cast<const CpuStack&>(*args.down);
   const Tensor rows = Rows(args.rows, begin, end);
   const Tensor inner = Rows(args.inner, begin, end);
+  const std::optional<AdapterMatrix> up_adapters = MemberOf(args.up_adapters, expert);
+  const std::optional<AdapterMatrix> down_adapters = MemberOf(args.down_adapters, expert);
+  if (!slots.empty()) {
+    slots = slots.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  }
   linear({.x = rows,
           .weight = &up.matrix(expert),
           .bias = args.up_bias ? args.up_bias + expert * up.rows : nullptr,
           .epilogue = args.gated ? Epilogue::kGated : Epilogue::kNone,
           .activation = args.activation,
-          .out = inner});
+          .out = inner,
+          .adapters = PointerTo(up_adapters)},
+         slots);
   linear({.x = inner,
           .weight = &down.matrix(expert),
           .bias = args.down_bias ? args.down_bias + expert * down.rows : nullptr,
-          .out = rows});
+          .out = rows,
+          .adapters = PointerTo(down_adapters)},
+         slots);
 }
 
 // Calls body(t) for each row of x.
@@ -154,16 +176,19 @@ void Route(const RouteArgs& args, ThreadPool& pool) {
   });
 }
 
-void HeadLinear(const HeadLinearArgs& args, const std::function<void(const LinearArgs&)>& linear,
-                ThreadPool& pool) {
+void HeadLinear(const HeadLinearArgs& args, std::span<const int32_t> slots,
+                const SlotLinear& linear, ThreadPool& pool) {
   const auto& heads = static_cast<const CpuStack&>(*args.heads);
   auto columns = [](const Tensor& tensor, int64_t first, int64_t cols) {
     return Tensor{tensor.row<float>(0) + first, tensor.rows, cols, tensor.stride};
   };
   for (int32_t h = 0; h < heads.count; ++h) {
+    const std::optional<AdapterMatrix> adapters = MemberOf(args.adapters, h);
     linear({.x = columns(args.x, h * args.x_step, heads.cols),
             .weight = &heads.matrix(h),
-            .out = columns(args.out, h * args.out_step + args.carried, heads.rows)});
+            .out = columns(args.out, h * args.out_step + args.carried, heads.rows),
+            .adapters = PointerTo(adapters)},
+           slots);
   }
   if (args.carried == 0) return;
   const double cost = kNsPerMovedElement * static_cast<double>(heads.count * args.carried);
@@ -176,9 +201,17 @@ void HeadLinear(const HeadLinearArgs& args, const std::function<void(const Linea
   });
 }
 
-void ExpertMix(const ExpertMixArgs& args, const std::function<void(const LinearArgs&)>& linear,
+void ExpertMix(const ExpertMixArgs& args, std::span<const int32_t> slots, const SlotLinear& linear,
                ThreadPool& pool, ExpertScratch& scratch) {
   SortByExpert(args, scratch);
+  scratch.slots.clear();
+  if (!slots.empty() && (args.up_adapters != nullptr || args.down_adapters != nullptr)) {
+    scratch.slots.resize(scratch.place.size());
+    for (size_t i = 0; i < scratch.place.size(); ++i) {
+      scratch.slots[static_cast<size_t>(scratch.place[i])] =
+          slots[i / static_cast<size_t>(args.top_k)];
+    }
+  }
   EachRow(args, pool, [&](int64_t t) {
     for (int64_t i = t * args.top_k; i < (t + 1) * args.top_k; ++i) {
       std::copy_n(args.x.row<float>(t), args.x.cols, args.rows.row<float>(scratch.place[i]));
@@ -187,7 +220,7 @@ void ExpertMix(const ExpertMixArgs& args, const std::function<void(const LinearA
   for (int32_t expert = 0; expert < args.up->count; ++expert) {
     const int64_t begin = scratch.begin[static_cast<size_t>(expert)];
     const int64_t end = scratch.begin[static_cast<size_t>(expert) + 1];
-    if (begin < end) RunExpert(args, expert, begin, end, linear);
+    if (begin < end) RunExpert(args, expert, begin, end, scratch.slots, linear);
   }
   EachRow(args, pool, [&](int64_t t) {
     float* out = args.out.row<float>(t);

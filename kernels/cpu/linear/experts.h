@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "kernels/cpu/linear/cpu_weight.h"
@@ -31,15 +32,18 @@ struct ExpertScratch {
   std::vector<int32_t> begin;  // [count + 1] where each expert's pairs begin among the sorted ones
   std::vector<int32_t> next;   // [count]
   std::vector<int32_t> place;  // [n * top_k] sorted position of a (row, choice) pair
+  std::vector<int32_t> slots;  // [n * top_k] of the sorted pairs; empty: no row has an adapter
 };
 
 void Route(const RouteArgs& args, ThreadPool& pool);
 
-void HeadLinear(const HeadLinearArgs& args, const std::function<void(const LinearArgs&)>& linear,
-                ThreadPool& pool);
+// The device's linear op on rows whose adapters are `slots` (empty: none).
+using SlotLinear = std::function<void(const LinearArgs&, std::span<const int32_t> slots)>;
 
-// `linear` is the device's linear op.
-void ExpertMix(const ExpertMixArgs& args, const std::function<void(const LinearArgs&)>& linear,
+// `slots`: the adapters of the rows of x; empty: none.
+void HeadLinear(const HeadLinearArgs& args, std::span<const int32_t> slots,
+                const SlotLinear& linear, ThreadPool& pool);
+void ExpertMix(const ExpertMixArgs& args, std::span<const int32_t> slots, const SlotLinear& linear,
                ThreadPool& pool, ExpertScratch& scratch);
 
 }  // namespace heddle::kernels::cpu

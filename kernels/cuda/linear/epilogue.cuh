@@ -73,7 +73,16 @@ HEDDLE_DEVICE void FinishOutputs(const LinearParams& p, int64_t t, int64_t r,
     HEDDLE_UNROLL
     for (int e = 0; e < kWidth; ++e) to.item[e] += terms.item[e];
   };
-  if (p.delta != nullptr && p.delta_slots[t] >= 0) {
+  const auto multiply = [r](Group<float, kWidth>& to, const float* row) {
+    const auto factors = LoadAnywhere<kWidth>(row + r);
+    HEDDLE_UNROLL
+    for (int e = 0; e < kWidth; ++e) to.item[e] *= factors.item[e];
+  };
+  if (p.delta != nullptr && p.delta_slots[t / p.outputs_per_slot] >= 0) {
+    if (p.gains != nullptr) {
+      multiply(y, p.gains + t * p.delta_stride);
+      if (gated) multiply(up, p.gains_up + t * p.delta_stride);
+    }
     add(y, p.delta + t * p.delta_stride);
     if (gated) add(up, p.delta_up + t * p.delta_stride);
   }

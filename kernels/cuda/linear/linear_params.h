@@ -35,8 +35,11 @@ struct LinearParams {
   // The adapters' contribution, column r to weight row r's product; or nullptr.
   const float* delta = nullptr;     // [x.rows, .] at delta_stride
   const float* delta_up = nullptr;  // kGated: that of the up rows
+  const float* gains = nullptr;     // laid out as delta: first the products are multiplied by it
+  const float* gains_up = nullptr;
   int64_t delta_stride = 0;
   const int32_t* delta_slots = nullptr;  // [x.rows]; below 0: the row has no delta
+  int32_t outputs_per_slot = 1;          // outputs that share a slot, for experts' choices
   // Whether LaunchLinearBulk may read the weights before earlier launches have ended; false if one
   // of those writes them.
   bool reads_ahead = true;

@@ -11,6 +11,11 @@ namespace {
 
 constexpr int kMaxWarps = 8;
 
+struct NormParams {
+  NormArgs args;
+  NormAdapters adapters;
+};
+
 // Loads x (plus residual, which is updated) into shared memory; returns this thread's sum.
 template <typename T, int kWidth>
 HEDDLE_DEVICE float LoadRow(const NormArgs& p, int64_t t, Shared<float> row) {
@@ -49,17 +54,35 @@ HEDDLE_DEVICE Group<float, kWidth> LoadOr(const float* from, int c, float otherw
   return same;
 }
 
+// What the row's adapter adds to weights and biases; zeros without one.
+template <int kWidth>
+HEDDLE_DEVICE void AddAdapter(const NormAdapters& adapters, int64_t t, int c,
+                              Group<float, kWidth>& weights, Group<float, kWidth>& biases) {
+  const int32_t slot = adapters.slots[t];
+  if (slot < 0) return;
+  const AdapterFactors& factors = adapters.factors[int64_t{slot} * adapters.slot_stride];
+  HEDDLE_UNROLL
+  for (int j = 0; j < kWidth; ++j) {
+    if (factors.gain != nullptr) weights.item[j] += factors.vector_scale * factors.gain[c + j];
+    if (factors.bias != nullptr) biases.item[j] += factors.vector_scale * factors.bias[c + j];
+  }
+}
+
 template <typename T, int kWidth>
-HEDDLE_DEVICE void StoreRow(const NormArgs& p, int64_t t, Shared<float> row, float mean,
+HEDDLE_DEVICE void StoreRow(const NormParams& params, int64_t t, Shared<float> row, float mean,
                             float scale) {
+  const NormArgs& p = params.args;
   using Wide = Group<T, kWidth>;
   Wide* out = reinterpret_cast<Wide*>(p.out.row<T>(t));
   const int groups = static_cast<int>(p.x.cols) / kWidth;
   for (int i = ThreadX(); i < groups; i += ThreadCount()) {
     Wide values;
-    const auto weights = LoadOr<kWidth>(p.weight, i * kWidth, 1.0f);
-    const auto biases = LoadOr<kWidth>(p.bias, i * kWidth, 0.0f);
+    auto weights = LoadOr<kWidth>(p.weight, i * kWidth, 1.0f);
+    auto biases = LoadOr<kWidth>(p.bias, i * kWidth, 0.0f);
     const float offset = p.weight != nullptr ? p.weight_offset : 0.0f;
+    if (params.adapters.factors != nullptr) {
+      AddAdapter<kWidth>(params.adapters, t, i * kWidth, weights, biases);
+    }
     HEDDLE_UNROLL
     for (int j = 0; j < kWidth; ++j) {
       const float centred = row.Get(j * groups + i) - mean;
@@ -71,8 +94,9 @@ HEDDLE_DEVICE void StoreRow(const NormArgs& p, int64_t t, Shared<float> row, flo
 
 // Every thread reads back what it wrote, so the row needs no barrier.
 template <typename T, int kWidth>
-HEDDLE_KERNEL NormKernel(HEDDLE_PARAMS(NormArgs, p)) {
+HEDDLE_KERNEL NormKernel(HEDDLE_PARAMS(NormParams, params)) {
   StartInTurn();
+  const NormArgs& p = params.args;
   SharedArena arena;
   Shared<float> scratch = arena.Take<float>(kMaxWarps);
   Shared<float> row = arena.Take<float>(static_cast<int>(p.x.cols));
@@ -90,7 +114,7 @@ HEDDLE_KERNEL NormKernel(HEDDLE_PARAMS(NormArgs, p)) {
     }
   }
   float scale = Rsqrt(BlockSum(squares, scratch) / n + p.eps);
-  StoreRow<T, kWidth>(p, t, row, mean, scale);
+  StoreRow<T, kWidth>(params, t, row, mean, scale);
 }
 
 template <typename T>
@@ -102,7 +126,9 @@ bool IsAligned(const Tensor& tensor, int width) {
 
 }  // namespace
 
-Error LaunchNorm(const NormArgs& args, DType act, Stream stream) {
+Error LaunchNorm(const NormArgs& args, const NormAdapters& adapters, DType act, Stream stream) {
+  NormParams params = {args, adapters};
+  params.args.adapters = nullptr;  // the host's
   const int cols = static_cast<int>(args.x.cols);
   LaunchShape shape = {
       .grid_x = static_cast<int>(args.x.rows),
@@ -115,8 +141,8 @@ Error LaunchNorm(const NormArgs& args, DType act, Stream stream) {
                 reinterpret_cast<uintptr_t>(args.bias) % 16 == 0;
     int warps = CeilDiv(cols / (wide ? kWide : 1), 32);
     shape.threads = 32 * (warps < 1 ? 1 : warps > kMaxWarps ? kMaxWarps : warps);
-    return wide ? Launch(NormKernel<T, kWide>, shape, stream, args)
-                : Launch(NormKernel<T, 1>, shape, stream, args);
+    return wide ? Launch(NormKernel<T, kWide>, shape, stream, params)
+                : Launch(NormKernel<T, 1>, shape, stream, params);
   });
 }
 
