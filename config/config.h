@@ -85,6 +85,7 @@ struct EngineConfig {
 // heddle serve: LoRA adapters.
 struct AdapterConfig {
   std::vector<std::string> lora;  // NAME=PATH
+  std::string lora_merge;         // NAME=PATH
   std::string lora_dir;
   int64_t max_lora_rank = 256;
   Bytes lora_host_memory{uint64_t{4} << 30};

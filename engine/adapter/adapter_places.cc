@@ -37,44 +37,11 @@ std::string_view NameInDecoder(std::string_view module) {
   return module;
 }
 
-int64_t KvRows(const AttentionSpec& attention) {
-  return int64_t{attention.n_kv_heads} * attention.head_dim;
-}
-
-// The rows of a linear's parts.
-std::vector<int64_t> PartRows(const ModelSpec& spec, const LayerSpec& layer, AdapterSite site) {
-  const AttentionSpec& attention = layer.attention;
-  const MlaSpec& mla = attention.mla;
-  switch (site) {
-    case AdapterSite::kQkv:
-      return {int64_t{attention.n_heads} * attention.head_dim, KvRows(attention),
-              KvRows(attention)};
-    case AdapterSite::kUp:
-      if (layer.mlp.gated) return {layer.mlp.inter, layer.mlp.inter};
-      return {layer.mlp.inter};
-    case AdapterSite::kRouter:
-      return {layer.moe.n_experts};
-    case AdapterSite::kRowGate:
-      return {1};
-    case AdapterSite::kQueryA:
-      return {mla.q_rank};
-    case AdapterSite::kQueryB:
-      return {int64_t{attention.n_heads} * mla.q_dim()};
-    case AdapterSite::kKvA:
-      return {mla.kv_rank + mla.rope_dim};
-    default:
-      break;
-  }
-  return {spec.hidden};
-}
-
-int64_t Inputs(const ModelSpec& spec, const LayerSpec& layer, AdapterSite site) {
-  const AttentionSpec& attention = layer.attention;
-  const MlaSpec& mla = attention.mla;
-  if (site == AdapterSite::kDown) return layer.mlp.inter;
-  if (site == AdapterSite::kQueryB && mla.q_rank > 0) return mla.q_rank;
-  if (site != AdapterSite::kOut || attention.linear) return spec.hidden;
-  return int64_t{attention.n_heads} * (mla.kv_rank > 0 ? mla.v_dim : attention.head_dim);
+// The module that holds all experts as parameters of its own: the name up to the experts' index, or
+// up to the parameter.
+std::string StackModule(const std::string& expert) {
+  const size_t index = expert.find(".{e}");
+  return expert.substr(0, index != std::string::npos ? index : expert.rfind('.'));
 }
 
 }  // namespace
@@ -83,49 +50,134 @@ AdapterPlaces::AdapterPlaces(const ModelDescription& model, bool gguf_names)
     : model_(model), gguf_names_(gguf_names), base_is_gguf_(HasGgufNames(model)) {
   const std::vector<NameMap> maps =
       gguf_names ? std::vector<NameMap>{GgufFileNames(model)} : HuggingFaceNames(model);
-  for (const NameMap& names : maps) {
-    qkv_by_kv_head_ = names.qkv_by_kv_head;
-    for (int32_t layer = 0; layer < model.spec.n_layers(); ++layer) AddLayer(names, layer);
-    Refuse(names.embed, "is the embedding");
-    Refuse(names.lm_head, "is the output head");
+  for (const NameMap& names : maps) AddModel(names);
+  // A tied head has no tensor of its own, and may have an adapter of its own.
+  Add(gguf_names ? "output" : "lm_head",
+      {.layer = kModelLayer, .site = AdapterSite::kHead, .part = kWhole});
+}
+
+AdapterPlaces::AdapterPlaces(const ModelDescription& model)
+    : model_(model), is_base_(true), gguf_names_(HasGgufNames(model)), base_is_gguf_(gguf_names_) {
+  AddModel(model.names);
+  if (model.names.lm_head.empty()) {
+    Add(model.names.embed, {.layer = kModelLayer, .site = AdapterSite::kHead, .part = kWhole});
   }
-  Refuse(gguf_names ? "output.weight" : "lm_head.weight", "is the output head");
+}
+
+void AdapterPlaces::Add(const std::string& name, Entry entry) {
+  if (name.empty()) return;
+  std::vector<Entry>& entries = entries_[std::string(NameInDecoder(ModuleOf(name)))];
+  for (const Entry& known : entries) {
+    if (known.layer == entry.layer && known.site == entry.site && known.part == entry.part) return;
+  }
+  entry.tensor = name;
+  entries.push_back(std::move(entry));
+}
+
+void AdapterPlaces::AddModel(const NameMap& names) {
+  qkv_by_kv_head_ = names.qkv_by_kv_head;
+  for (int32_t layer = 0; layer < model_.spec.n_layers(); ++layer) AddLayer(names, layer);
+  const auto add = [&](const std::string& name, AdapterSite site, const std::string& bias = "") {
+    Add(name, {.layer = kModelLayer, .site = site, .part = kWhole, .bias = bias});
+  };
+  add(names.embed, AdapterSite::kEmbedding);
+  add(names.lm_head, AdapterSite::kHead);
+  add(names.final_norm, AdapterSite::kFinalNorm, names.final_norm_bias);
+  Refuse(names.positions, "holds learned positions");
 }
 
 void AdapterPlaces::AddLayer(const NameMap& pattern, int32_t layer) {
   const LayerSpec& spec = model_.spec.layers[static_cast<size_t>(layer)];
   const LayerNames names = pattern.Layer(layer, spec);
-  const bool latent = spec.attention.mla.kv_rank > 0;
-  const auto add = [&](const std::string& tensor, AdapterSite site, int32_t part) {
-    if (tensor.empty()) return;
-    entries_.emplace(NameInDecoder(ModuleOf(tensor)), Entry{layer, site, part});
+  AddAttention(names, spec, layer);
+  AddMlp(names, spec, layer);
+  if (spec.moe.n_experts > 0) AddExperts(pattern, names, spec.moe, layer);
+}
+
+void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec, int32_t layer) {
+  const auto add = [&](const std::string& name, AdapterSite site, int32_t part,
+                       const std::string& bias = "") {
+    Add(name, {.layer = layer, .site = site, .part = part, .bias = bias});
   };
-  if (latent) {
+  if (spec.attention.mla.kv_rank > 0) {
     add(names.q_a, AdapterSite::kQueryA, 0);
     add(names.q, AdapterSite::kQueryB, 0);
     add(names.kv_a, AdapterSite::kKvA, 0);
+    Entry heads{.layer = layer, .site = AdapterSite::kKeyHeads, .member = kAllMembers};
+    Add(names.kv_b, heads);
+    heads.site = AdapterSite::kValueHeads;
+    Add(names.kv_b, heads);
+    Refuse(names.k_b, "is folded into latent attention");
+    Refuse(names.v_b, "is folded into latent attention");
   } else {
-    add(names.q, AdapterSite::kQkv, 0);
-    add(names.k, AdapterSite::kQkv, 1);
-    add(names.v, AdapterSite::kQkv, 2);
-    add(names.qkv, AdapterSite::kQkv, kWhole);
+    add(names.q, AdapterSite::kQkv, 0, names.q_bias);
+    add(names.k, AdapterSite::kQkv, 1, names.k_bias);
+    add(names.v, AdapterSite::kQkv, 2, names.v_bias);
+    add(names.qkv, AdapterSite::kQkv, kWhole, names.qkv_bias);
   }
-  add(names.o, AdapterSite::kOut, 0);
+  add(names.o, AdapterSite::kOut, 0, names.o_bias);
+  add(names.attn_norm, AdapterSite::kAttentionNorm, 0, names.attn_norm_bias);
+  add(names.attn_post_norm, AdapterSite::kAttentionPostNorm, 0);
+  for (const std::string* norm :
+       {&names.q_norm, &names.k_norm, &names.q_a_norm, &names.kv_a_norm}) {
+    Refuse(*norm, "is a norm within attention");
+  }
+}
+
+void AdapterPlaces::AddMlp(const LayerNames& names, const LayerSpec& spec, int32_t layer) {
+  const auto add = [&](const std::string& name, AdapterSite site, int32_t part,
+                       const std::string& bias = "") {
+    Add(name, {.layer = layer, .site = site, .part = part, .bias = bias});
+  };
   if (spec.mlp.inter > 0) {
-    add(names.gate, AdapterSite::kUp, 0);
-    add(names.up, AdapterSite::kUp, spec.mlp.gated ? 1 : 0);
+    add(names.gate, AdapterSite::kUp, 0, names.gate_bias);
+    add(names.up, AdapterSite::kUp, spec.mlp.gated ? 1 : 0, names.up_bias);
     add(names.gate_up, AdapterSite::kUp, kWhole);
-    add(names.down, AdapterSite::kDown, 0);
+    add(names.down, AdapterSite::kDown, 0, names.down_bias);
   }
+  add(names.mlp_norm, AdapterSite::kMlpNorm, 0, names.mlp_norm_bias);
+  add(names.mlp_post_norm, AdapterSite::kMlpPostNorm, 0);
   add(names.row_gate, AdapterSite::kRowGate, 0);
-  add(names.router, AdapterSite::kRouter, 0);
-  for (const std::string* expert :
-       {&names.expert_gate, &names.expert_up, &names.expert_gate_up, &names.expert_down}) {
-    if (expert->empty()) continue;
-    for (int32_t e = 0; e < spec.moe.n_experts; ++e) Refuse(ExpertName(*expert, e), "is an expert");
+  add(names.router, AdapterSite::kRouter, 0, names.router_bias);
+}
+
+void AdapterPlaces::AddExperts(const NameMap& pattern, const LayerNames& names, const MoeSpec& moe,
+                               int32_t layer) {
+  const bool in_turns = pattern.expert_layout != ExpertLayout::kPlain;
+  const Entry up{.layer = layer, .site = AdapterSite::kExpertUp};
+  Entry gate_up = up;
+  gate_up.part = kWhole;
+  gate_up.in_turns = in_turns;
+  Entry second = up;
+  second.part = 1;
+  const Entry down{.layer = layer, .site = AdapterSite::kExpertDown};
+  AddExpertMatrix(names.expert_gate, moe, up);
+  AddExpertMatrix(names.expert_up, moe, second);
+  AddExpertMatrix(names.expert_gate_up, moe, gate_up);
+  AddExpertMatrix(names.expert_down, moe, down);
+  if (gguf_names_ || is_base_ || names.expert_down.empty()) return;
+  // PEFT's target_parameters: the factors of both parameters are in the module that holds them, one
+  // of them below a further "base_layer". Shapes tell which is which.
+  const std::string stack = StackModule(names.expert_down);
+  for (const std::string& module : {stack, stack + ".base_layer"}) {
+    gate_up.member = kAllMembers;
+    Entry stacked_down = down;
+    stacked_down.member = kAllMembers;
+    Add(module, gate_up);
+    Add(module, stacked_down);
   }
-  for (const std::string* heads : {&names.kv_b, &names.k_b, &names.v_b}) {
-    Refuse(*heads, "is folded into latent attention");
+}
+
+void AdapterPlaces::AddExpertMatrix(const std::string& name, const MoeSpec& moe,
+                                    const Entry& entry) {
+  if (name.empty()) return;
+  Entry own = entry;
+  if (IsStacked(name)) {
+    own.member = kAllMembers;
+    return Add(name, own);
+  }
+  for (own.member = 0; own.member < moe.n_experts; ++own.member) {
+    Add(ExpertName(name, own.member), own);
   }
 }
 
@@ -133,10 +185,15 @@ void AdapterPlaces::Refuse(std::string_view tensor, std::string_view why) {
   if (!tensor.empty()) refused_.emplace(NameInDecoder(ModuleOf(tensor)), why);
 }
 
-absl::StatusOr<ModulePlace> AdapterPlaces::Find(std::string_view module) const {
+absl::StatusOr<std::vector<ModulePlace>> AdapterPlaces::Find(std::string_view module,
+                                                             int64_t outputs) const {
   const std::string_view name = NameInDecoder(module);
   if (const auto found = entries_.find(name); found != entries_.end()) {
-    return PlaceOf(found->second);
+    std::vector<ModulePlace> places;
+    for (const Entry& entry : found->second) places.push_back(PlaceOf(entry));
+    const bool is_stack = places.size() == 2 && places[0].site == AdapterSite::kExpertUp;
+    if (is_stack) places.erase(places.begin() + (places[1].outputs == outputs ? 0 : 1));
+    return places;
   }
   if (const auto found = refused_.find(name); found != refused_.end()) {
     return absl::InvalidArgumentError(base::StrCat(
@@ -148,24 +205,67 @@ absl::StatusOr<ModulePlace> AdapterPlaces::Find(std::string_view module) const {
       base::StrCat("module ", base::Quote(module), " is not in the base, which has ", Known()));
 }
 
+absl::StatusOr<BasePart> AdapterPlaces::FindBase(int32_t layer, AdapterSite site, int32_t member,
+                                                 int32_t part) const {
+  for (const auto& [name, entries] : entries_) {
+    for (const Entry& entry : entries) {
+      const bool has_part = entry.part == part || entry.part == kWhole;
+      const bool has_member = entry.member == member || entry.member == kAllMembers;
+      if (entry.layer != layer || entry.site != site || !has_part || !has_member) continue;
+      if (entry.in_turns) {
+        return absl::UnimplementedError("the base's experts are stored transposed or in blocks");
+      }
+      const ModulePlace place = PlaceOf(entry);
+      BasePart found{.tensor = entry.tensor, .bias = entry.bias, .rows = {}};
+      for (const ModulePart& own : place.parts) {
+        if (own.part == part) found.rows = own.rows;
+      }
+      const int64_t stride = place.head_stride > 0 ? place.head_stride : place.outputs;
+      const int64_t first = entry.member == kAllMembers ? member * stride : 0;
+      for (int32_t& row : found.rows) row += static_cast<int32_t>(first);
+      return found;
+    }
+  }
+  return absl::NotFoundError("the base lacks this matrix");
+}
+
 std::string AdapterPlaces::Known() const {
   std::set<std::string> kinds;
-  for (const auto& [name, entry] : entries_) kinds.insert(name.substr(name.rfind('.') + 1));
+  for (const auto& [name, entries] : entries_) kinds.insert(name.substr(name.rfind('.') + 1));
   std::string text;
   for (const std::string& kind : kinds) text += (text.empty() ? "" : ", ") + kind;
   return base::StrCat(text, " in ", model_.spec.n_layers(), " layers");
 }
 
+// A module of latent attention has, for each head, the rows of its key and then of its value.
+ModulePlace AdapterPlaces::PlaceOfHeads(const Entry& entry, const SiteShape& shape) const {
+  const MlaSpec& mla = model_.spec.layers[static_cast<size_t>(entry.layer)].attention.mla;
+  ModulePlace place{.layer = entry.layer, .site = entry.site, .n_members = shape.members};
+  place.inputs = mla.kv_rank;
+  place.head_stride = mla.nope_dim + mla.v_dim;
+  place.outputs = shape.members * place.head_stride;
+  const bool is_key = entry.site == AdapterSite::kKeyHeads;
+  ModulePart part;
+  part.rows.resize(static_cast<size_t>(is_key ? mla.nope_dim : mla.v_dim));
+  std::iota(part.rows.begin(), part.rows.end(), is_key ? 0 : mla.nope_dim);
+  place.parts.push_back(std::move(part));
+  return place;
+}
+
 ModulePlace AdapterPlaces::PlaceOf(const Entry& entry) const {
-  const LayerSpec& layer = model_.spec.layers[static_cast<size_t>(entry.layer)];
-  const std::vector<int64_t> rows = PartRows(model_.spec, layer, entry.site);
-  ModulePlace place;
-  place.layer = entry.layer;
-  place.site = entry.site;
-  place.inputs = Inputs(model_.spec, layer, entry.site);
-  for (int32_t part = 0; part < static_cast<int32_t>(rows.size()); ++part) {
-    if (entry.part != kWhole && entry.part != part) continue;
-    const int64_t count = rows[static_cast<size_t>(part)];
+  const SiteShape shape = ShapeOf(model_.spec, entry.layer, entry.site);
+  if (entry.site == AdapterSite::kKeyHeads || entry.site == AdapterSite::kValueHeads) {
+    return PlaceOfHeads(entry, shape);
+  }
+  ModulePlace place{.layer = entry.layer,
+                    .site = entry.site,
+                    .member = entry.member == kAllMembers ? 0 : entry.member,
+                    .n_members = entry.member == kAllMembers ? shape.members : 1};
+  place.inputs = shape.inputs;
+  const bool whole = entry.part == kWhole || entry.layer == kModelLayer;
+  for (int32_t part = 0; part < static_cast<int32_t>(shape.parts.size()); ++part) {
+    if (!whole && entry.part != part) continue;
+    const int64_t count = shape.parts[static_cast<size_t>(part)];
     place.parts.push_back({part, RowsOfPart(entry, part, place.outputs, count)});
     place.outputs += count;
   }
@@ -178,6 +278,13 @@ std::vector<int32_t> AdapterPlaces::RowsOfPart(const Entry& entry, int32_t part,
                                                int64_t count) const {
   std::vector<int32_t> rows(static_cast<size_t>(count));
   std::iota(rows.begin(), rows.end(), static_cast<int32_t>(first));
+  if (entry.layer == kModelLayer) return rows;
+  if (entry.in_turns) {
+    for (int32_t i = 0; i < static_cast<int32_t>(count); ++i) {
+      rows[static_cast<size_t>(i)] = 2 * i + part;
+    }
+    return rows;
+  }
   const AttentionSpec& attention = model_.spec.layers[static_cast<size_t>(entry.layer)].attention;
   const int32_t dim = attention.head_dim;
   if (entry.site == AdapterSite::kQkv && entry.part == kWhole && qkv_by_kv_head_) {

@@ -62,14 +62,30 @@ absl::StatusOr<OwnedBytes> ReadWholeFile(const std::filesystem::path& path, int6
   return bytes;
 }
 
+int64_t RankOf(const AdapterModule& module, bool is_gguf, int64_t n_experts) {
+  if (module.is_embedding) return module.b.cols;
+  return is_gguf && module.a.stack > 1 ? module.b.cols : module.a.rows / n_experts;
+}
+
 absl::Status CheckModules(const AdapterFile& file) {
   if (file.modules.empty()) {
     return absl::InvalidArgumentError(base::StrCat(file.path, ": has no factors of any module"));
   }
   for (const auto& [name, module] : file.modules) {
+    if (!module.has_factors()) {
+      if (!module.magnitude.empty())
+        return ModuleError(file, name, "has a magnitude and no factors");
+      if (!module.b_bias.empty()) return ModuleError(file, name, "has a bias of B and no factors");
+      continue;
+    }
     if (module.a.empty()) return ModuleError(file, name, "has a factor B and no A");
     if (module.b.empty()) return ModuleError(file, name, "has a factor A and no B");
-    if (module.a.rows != module.b.cols) {
+    if (!module.weight.empty()) {
+      return ModuleError(file, name, "has factors, and a whole matrix in place of the base's");
+    }
+    const int64_t ranks_of_a = module.is_embedding && file.is_gguf ? module.a.cols : module.a.rows;
+    const int64_t ranks_of_b = module.b.stack > 1 ? module.b.stack * module.b.cols : module.b.cols;
+    if (ranks_of_a != ranks_of_b || module.a.stack != module.b.stack) {
       return ModuleError(file, name,
                          base::StrCat("has factors of different ranks: A is ", ShapeText(module.a),
                                       " and B is ", ShapeText(module.b)));

@@ -1,4 +1,5 @@
 // GGUF adapters, as llama.cpp's convert_lora_to_gguf.py writes them.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -20,29 +21,41 @@ absl::Status TensorError(const AdapterFile& file, std::string_view name, std::st
       base::StrCat(file.path, ": tensor ", base::Quote(name), " ", what));
 }
 
+// Vectors of norms are whole; matrices are not, since llama.cpp has no such adapters.
+constexpr std::string_view kNormSuffix = "_norm";
+constexpr std::string_view kEmbedding = "token_embd";
+
 absl::Status AddGgufTensor(const GgufTensor& tensor, AdapterFile* file) {
   std::string_view module = tensor.name;
-  const bool is_b = module.ends_with(kSuffixB);
-  if (!is_b && !module.ends_with(kSuffixA)) {
-    return TensorError(*file, tensor.name,
-                       "is no factor of a matrix; norms and whole tensors are not supported");
+  AdapterTensor AdapterModule::*kind = &AdapterModule::weight;
+  if (module.ends_with(kSuffixA) || module.ends_with(kSuffixB)) {
+    kind = module.ends_with(kSuffixA) ? &AdapterModule::a : &AdapterModule::b;
+    module.remove_suffix(kSuffixA.size());
   }
-  module.remove_suffix(kSuffixA.size());
   if (module.ends_with(kTensorSuffix)) module.remove_suffix(kTensorSuffix.size());
+  const bool is_factor = kind != &AdapterModule::weight;
+  if (!is_factor && !module.ends_with(kNormSuffix)) {
+    return TensorError(*file, tensor.name, "is neither a factor of a matrix nor a norm");
+  }
   const std::optional<kernels::DType> dtype = FindDType(tensor.type->name);
   if (dtype != kernels::DType::kF32 && dtype != kernels::DType::kF16 &&
-      dtype != kernels::DType::kBF16 && dtype != kernels::DType::kQ8_0) {
+      dtype != kernels::DType::kBF16 && (dtype != kernels::DType::kQ8_0 || !is_factor)) {
     return TensorError(
         *file, tensor.name,
         base::StrCat("is of type ", tensor.type->name, "; valid are F32, F16, BF16, Q8_0"));
   }
-  if (tensor.shape.size() != 2 || tensor.shape[0] < 1 || tensor.shape[1] < 1) {
-    return TensorError(*file, tensor.name, "is no matrix with a rank of at least 1");
+  const size_t dims = tensor.shape.size();
+  const bool fits = is_factor ? dims == 2 || dims == 3 : dims == 1;
+  if (!fits || *std::min_element(tensor.shape.begin(), tensor.shape.end()) < 1) {
+    return TensorError(*file, tensor.name,
+                       is_factor ? "is no matrix with a rank of at least 1" : "is no vector");
   }
-  AdapterModule& pair = file->modules[std::string(module)];
-  AdapterTensor& factor = is_b ? pair.b : pair.a;
-  if (!factor.empty()) return TensorError(*file, tensor.name, "is there twice");
-  factor = {std::string(tensor.name), *dtype, tensor.shape[0], tensor.shape[1], tensor.data};
+  AdapterModule& own = file->modules[std::string(module)];
+  if (!(own.*kind).empty()) return TensorError(*file, tensor.name, "is there twice");
+  own.is_embedding = is_factor && module == kEmbedding;
+  const int64_t stack = dims == 3 ? tensor.shape[0] : 1;
+  const int64_t rows = dims == 1 ? 1 : stack * tensor.shape[dims - 2];
+  own.*kind = {std::string(tensor.name), *dtype, rows, tensor.shape[dims - 1], stack, tensor.data};
   return absl::OkStatus();
 }
 

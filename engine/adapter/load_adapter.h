@@ -29,6 +29,9 @@ struct AdapterTarget {
   int64_t page_bytes = 0;                        // of the pool
   int32_t max_rank = 0;                          // larger ranks are refused
   int64_t max_bytes = 0;                         // larger images are refused; 0: no limit
+  // The base's files, for adapters that are said relative to its weights (DoRA, biases,
+  // modules_to_save). Empty: those are refused.
+  std::filesystem::path base;
 };
 
 // For `heddle inspect` and logs.

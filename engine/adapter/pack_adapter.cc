@@ -1,184 +1,170 @@
 #include "engine/adapter/pack_adapter.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
 #include "base/message.h"
 #include "base/status.h"
-#include "base/strings.h"
 #include "engine/adapter/image_writer.h"
+#include "kernels/kv_element.h"
 
 namespace heddle::engine {
 namespace {
 
 using kernels::DType;
 
-constexpr int64_t kFactorAlignment = 16;
-constexpr int64_t kTableEntryBytes = 8;
-// Blocks are at most this share of a page, so that pages are filled well.
-constexpr int64_t kFactorBlocksPerPage = 8;
-// Rows of B that are transposed at a time.
-constexpr int64_t kTransposedRows = 64;
+// Rows of a tensor that are turned at a time.
+constexpr int64_t kTurnedRows = 64;
 
-int64_t RoundUpTo(int64_t value, int64_t alignment) {
-  return (value + alignment - 1) / alignment * alignment;
-}
-
-// Gives out places in pages: in the first of the last pages with room, else in a new page.
-class PagePlacer {
- public:
-  explicit PagePlacer(int64_t page_bytes) : page_bytes_(page_bytes) {}
-
-  ImagePlace Place(int64_t bytes, int64_t alignment) {
-    const size_t first = used_.size() > kPagesWithRoom ? used_.size() - kPagesWithRoom : 0;
-    size_t page = first;
-    while (page < used_.size() && RoundUpTo(used_[page], alignment) + bytes > page_bytes_) ++page;
-    if (page == used_.size()) used_.push_back(0);
-    const int64_t at = RoundUpTo(used_[page], alignment);
-    used_[page] = at + bytes;
-    return {static_cast<int32_t>(page), static_cast<int32_t>(at)};
-  }
-  int32_t num_pages() const { return static_cast<int32_t>(used_.size()); }
-
- private:
-  static constexpr size_t kPagesWithRoom = 16;
-  const int64_t page_bytes_;
-  std::vector<int64_t> used_;
+// A factor's rows in the image.
+struct Blocks {
+  std::span<const ImagePlace> places;
+  int32_t block_rows = 0;
+  int64_t rows = 0;
+  int64_t cols = 0;
 };
-
-// Rounds to nearest even, as kernels::F32ToBF16; inline, because a large adapter has 10^8 values.
-// REQUIRES: not NaN.
-uint16_t ToBF16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-void StoreRow(DType dtype, std::span<const float> values, std::byte* to) {
-  if (dtype == DType::kF32) {
-    std::memcpy(to, values.data(), values.size_bytes());
-    return;
-  }
-  auto* halves = reinterpret_cast<uint16_t*>(to);
-  for (size_t i = 0; i < values.size(); ++i) {
-    halves[i] = dtype == DType::kF16 ? kernels::F32ToF16(values[i]) : ToBF16(values[i]);
-  }
-}
-
-// Whether all values are finite also in `dtype`.
-bool AllValuesFinite(DType dtype, std::span<const float> values) {
-  const float largest = dtype == DType::kF16 ? 65504.0f : 3.38e38f;
-  bool finite = true;
-  for (const float value : values) finite = finite && std::fabs(value) <= largest;
-  return finite;
-}
 
 class Packer {
  public:
-  explicit Packer(const AdapterTarget& target) : target_(target), placer_(target.page_bytes) {}
+  explicit Packer(const AdapterTarget& target)
+      : target_(target), writer_(target.dtype, target.page_bytes) {}
 
-  absl::StatusOr<std::shared_ptr<AdapterImage>> Pack(std::span<const PlacedModule> modules) {
-    auto image = std::make_shared<AdapterImage>();
-    image->dtype = target_.dtype;
-    image->page_bytes = target_.page_bytes;
-    for (const PlacedModule& module : modules) {
-      HEDDLE_RETURN_IF_ERROR(PlaceModule(module, image.get()));
+  absl::StatusOr<std::shared_ptr<AdapterImage>> Pack(std::span<const FactorSource> sources) {
+    for (size_t i = 0; i < sources.size(); ++i) {
+      HEDDLE_RETURN_IF_ERROR(Place(sources, i));
     }
-    PlaceTables(image.get());
-    image->num_pages = placer_.num_pages();
-    if (target_.max_bytes > 0 && image->bytes() > target_.max_bytes) {
-      return absl::ResourceExhaustedError(base::StrCat("takes ", base::ShowBytes(image->bytes()),
-                                                       " in memory; adapters may take ",
-                                                       base::ShowBytes(target_.max_bytes)));
+    HEDDLE_RETURN_IF_ERROR(writer_.Allocate(target_.max_bytes));
+    for (size_t i = 0; i < sources.size(); ++i) {
+      HEDDLE_RETURN_IF_ERROR(Write(sources, i));
     }
-    HEDDLE_ASSIGN_OR_RETURN(OwnedBytes content, AllocateBytes(image->bytes()));
-    image->content = std::move(content.data);
-    size_t next = 0;
-    for (const PlacedModule& module : modules) {
-      HEDDLE_RETURN_IF_ERROR(WriteModule(module, image.get(), &next));
-    }
-    return image;
+    return writer_.Take();
   }
 
  private:
-  int64_t RowBytes(int64_t cols) const { return kernels::RowBytes(target_.dtype, cols); }
+  // Parts of one module lie in blocks of the same size, so that they can share them.
+  static bool SameModule(const FactorSource& a, const FactorSource& b) {
+    return a.name == b.name && a.factors.layer == b.factors.layer &&
+           a.factors.site == b.factors.site && a.factors.member == b.factors.member;
+  }
 
-  // A's blocks are shared by all parts of a module.
-  absl::Status PlaceModule(const PlacedModule& module, AdapterImage* image) {
-    const AdapterModule& own = *module.module;
-    const auto rank = static_cast<int32_t>(own.a.rows);
-    int64_t longest = own.a.cols;
-    for (const ModulePart& part : module.place.parts) {
-      longest = std::max(longest, static_cast<int64_t>(part.rows.size()));
+  static int64_t LongestOf(std::span<const FactorSource> sources, size_t index) {
+    int64_t longest = 0;
+    for (const FactorSource& source : sources) {
+      if (!SameModule(source, sources[index])) continue;
+      const int64_t inputs = source.factors.gathers() ? 0 : source.factors.inputs;
+      longest = std::max<int64_t>({longest, inputs, source.factors.outputs});
     }
-    if (RoundUpTo(RowBytes(longest), kFactorAlignment) > target_.page_bytes) {
-      return absl::InvalidArgumentError(
-          base::StrCat("module ", base::Quote(module.name), " has rank rows of ",
-                       base::ShowBytes(RowBytes(longest)), ", which do not fit a page of ",
-                       base::ShowBytes(target_.page_bytes), "; --page-tokens makes pages larger"));
+    return longest;
+  }
+
+  absl::Status Place(std::span<const FactorSource> sources, size_t index) {
+    const FactorSource& source = sources[index];
+    ImageFactors made = source.factors;
+    if (made.rank > 0) HEDDLE_RETURN_IF_ERROR(PlaceProduct(sources, index, &made));
+    if (!source.gain.empty()) {
+      HEDDLE_ASSIGN_OR_RETURN(made.gain, writer_.PlaceVector(source.name, made.outputs));
     }
-    const int64_t fits = target_.page_bytes / kFactorBlocksPerPage / RowBytes(longest);
-    const auto block_rows = static_cast<int32_t>(std::clamp<int64_t>(fits, 1, rank));
-    const int64_t n_blocks = (rank + block_rows - 1) / block_rows;
-    if (n_blocks * kTableEntryBytes > target_.page_bytes) {
-      return absl::InvalidArgumentError(
-          base::StrCat("module ", base::Quote(module.name), " has ", n_blocks,
-                       " blocks of rank rows, too many ", "for a page of ",
-                       base::ShowBytes(target_.page_bytes), "; --page-tokens makes pages larger"));
+    if (!source.bias.empty()) {
+      HEDDLE_ASSIGN_OR_RETURN(made.bias, writer_.PlaceVector(source.name, made.outputs));
     }
-    const std::vector<ImagePlace> a = PlaceBlocks(rank, block_rows, own.a.cols);
-    for (const ModulePart& part : module.place.parts) {
-      image->factors.push_back(
-          {.layer = module.place.layer,
-           .site = module.place.site,
-           .part = part.part,
-           .inputs = static_cast<int32_t>(own.a.cols),
-           .outputs = static_cast<int32_t>(part.rows.size()),
-           .rank = rank,
-           .block_rows = block_rows,
-           .a_block_rows = block_rows,
-           .scale = own.scale,
-           .a = a,
-           .b = PlaceBlocks(rank, block_rows, static_cast<int64_t>(part.rows.size()))});
-    }
-    image->max_rank = std::max(image->max_rank, rank);
+    writer_.Add(std::move(made));
     return absl::OkStatus();
   }
 
-  std::vector<ImagePlace> PlaceBlocks(int32_t rank, int32_t block_rows, int64_t cols) {
-    std::vector<ImagePlace> places;
-    for (int32_t first = 0; first < rank; first += block_rows) {
-      const int32_t rows = std::min(block_rows, rank - first);
-      places.push_back(placer_.Place(RowBytes(rows * cols), kFactorAlignment));
+  absl::Status PlaceProduct(std::span<const FactorSource> sources, size_t index,
+                            ImageFactors* made) {
+    const FactorSource& source = sources[index];
+    if (index == 0 || !SameModule(sources[index - 1], source)) {
+      longest_ = LongestOf(sources.subspan(index, std::min<size_t>(sources.size() - index, 8)), 0);
     }
-    return places;
+    HEDDLE_ASSIGN_OR_RETURN(made->block_rows,
+                            writer_.BlockRows(source.name, made->rank, longest_, made->rank));
+    made->a_block_rows = made->block_rows;
+    if (made->gathers()) {
+      HEDDLE_ASSIGN_OR_RETURN(made->a_block_rows, writer_.BlockRows(source.name, made->inputs,
+                                                                    made->rank, made->inputs));
+    }
+    if (source.a.tensor != nullptr) {
+      made->a = SharedBlocks(sources, index, *made);
+      const Blocks a = BlocksOfA(*made);
+      if (made->a.empty()) made->a = writer_.PlaceBlocks(a.rows, a.block_rows, a.cols);
+    }
+    if (source.b.tensor != nullptr) {
+      made->b = SharedBlocksOfB(sources, index, *made);
+      if (made->b.empty()) {
+        made->b = writer_.PlaceBlocks(made->rank, made->block_rows, made->outputs);
+      }
+    }
+    return absl::OkStatus();
   }
 
-  // Tables come last and follow each other, so that few copies write them.
-  void PlaceTables(AdapterImage* image) {
-    for (ImageFactors& factors : image->factors) {
-      const auto bytes = static_cast<int64_t>(factors.a.size()) * kTableEntryBytes;
-      factors.a_table = placer_.Place(bytes, kTableEntryBytes);
-      factors.b_table = placer_.Place(bytes, kTableEntryBytes);
-    }
+  // Those of the source before, if that has the same rows.
+  std::vector<ImagePlace> SharedBlocks(std::span<const FactorSource> sources, size_t index,
+                                       const ImageFactors& made) const {
+    return SharesA(sources, index, made) ? writer_.factors()[index - 1].a
+                                         : std::vector<ImagePlace>{};
+  }
+  std::vector<ImagePlace> SharedBlocksOfB(std::span<const FactorSource> sources, size_t index,
+                                          const ImageFactors& made) const {
+    return SharesB(sources, index, made) ? writer_.factors()[index - 1].b
+                                         : std::vector<ImagePlace>{};
+  }
+  bool SharesA(std::span<const FactorSource> sources, size_t index,
+               const ImageFactors& made) const {
+    return index > 0 && sources[index - 1].a == sources[index].a &&
+           writer_.factors()[index - 1].block_rows == made.block_rows;
+  }
+  bool SharesB(std::span<const FactorSource> sources, size_t index,
+               const ImageFactors& made) const {
+    return index > 0 && sources[index - 1].b == sources[index].b &&
+           sources[index].b.tensor != nullptr &&
+           writer_.factors()[index - 1].block_rows == made.block_rows;
   }
 
-  static const std::byte* RowOf(const AdapterTensor& tensor, int64_t row) {
+  static Blocks BlocksOfA(const ImageFactors& made) {
+    if (made.gathers()) return {made.a, made.a_block_rows, made.inputs, made.rank};
+    return {made.a, made.block_rows, made.rank, made.inputs};
+  }
+
+  absl::Status Write(std::span<const FactorSource> sources, size_t index) {
+    const FactorSource& source = sources[index];
+    const ImageFactors& made = writer_.factors()[index];
+    if (made.rank > 0 && source.a.tensor != nullptr && !SharesA(sources, index, made)) {
+      HEDDLE_RETURN_IF_ERROR(WriteRows(source.a, BlocksOfA(made)));
+    }
+    if (made.rank > 0 && source.b.tensor != nullptr && !SharesB(sources, index, made)) {
+      HEDDLE_RETURN_IF_ERROR(
+          WriteRows(source.b, {made.b, made.block_rows, made.rank, made.outputs}));
+    }
+    for (const auto& [values, place] :
+         {std::pair(&source.gain, made.gain), std::pair(&source.bias, made.bias)}) {
+      if (values->empty()) continue;
+      for (const float value : *values) {
+        if (!std::isfinite(value)) {
+          return absl::InvalidArgumentError(base::StrCat(
+              "module ", base::Quote(source.name), " has a vector with a NaN or an infinity"));
+        }
+      }
+      std::memcpy(writer_.At(place), values->data(), values->size() * sizeof(float));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status WriteRows(const RankRows& from, const Blocks& to) {
+    const bool copies = from.tensor->dtype == DType::kBF16 && target_.dtype == DType::kBF16;
+    if (!from.turned) return WriteStraight(from, to, copies);
+    if (from.step != 1) return WriteStrided(from, to);
+    return copies && from.factors.empty() ? TurnHalves(from, to) : Turn(from, to);
+  }
+
+  static const std::byte* TensorRow(const AdapterTensor& tensor, int64_t row) {
     return tensor.data.data() + row * kernels::RowBytes(tensor.dtype, tensor.cols);
   }
-
-  std::byte* At(AdapterImage* image, const ImagePlace& place) const {
-    return image->content.get() + place.page * target_.page_bytes + place.offset;
+  std::byte* RowOf(const Blocks& blocks, int64_t j) {
+    return writer_.Row(blocks.places, blocks.block_rows, j, blocks.cols);
   }
-  // Rank row j of a factor whose rows have `cols` elements.
-  std::byte* RankRow(AdapterImage* image, std::span<const ImagePlace> places, int32_t block_rows,
-                     int64_t j, int64_t cols) const {
-    return At(image, places[static_cast<size_t>(j / block_rows)]) + j % block_rows * RowBytes(cols);
-  }
-
   static absl::Status NotFinite(const AdapterTensor& tensor) {
     return absl::InvalidArgumentError(
         base::StrCat("tensor ", base::Quote(tensor.name), " holds a NaN or an infinity"));
@@ -186,96 +172,98 @@ class Packer {
 
   std::span<const float> Values(const AdapterTensor& tensor, int64_t row) {
     values_.resize(static_cast<size_t>(tensor.cols));
-    kernels::DequantizeRow(tensor.dtype, RowOf(tensor, row), tensor.cols, values_.data());
+    kernels::DequantizeRow(tensor.dtype, TensorRow(tensor, row), tensor.cols, values_.data());
     return values_;
   }
 
-  absl::Status WriteModule(const PlacedModule& module, AdapterImage* image, size_t* next) {
-    const AdapterModule& own = *module.module;
-    const ImageFactors& first = image->factors[*next];
-    const bool copies_a = own.a.dtype == DType::kBF16 && target_.dtype == DType::kBF16;
-    for (int64_t j = 0; j < own.a.rows; ++j) {
-      if (copies_a) {
-        std::byte* to = RankRow(image, first.a, first.block_rows, j, own.a.cols);
-        std::memcpy(to, RowOf(own.a, j), static_cast<size_t>(RowBytes(own.a.cols)));
-        if (HoldsNonFinite(reinterpret_cast<const uint16_t*>(to), own.a.cols)) {
-          return NotFinite(own.a);
+  absl::Status WriteStraight(const RankRows& from, const Blocks& to, bool copies) {
+    for (int64_t j = 0; j < to.rows; ++j) {
+      if (copies) {
+        std::memcpy(RowOf(to, j), TensorRow(*from.tensor, from.first + j),
+                    static_cast<size_t>(writer_.RowBytes(to.cols)));
+        if (HoldsNonFinite(reinterpret_cast<const uint16_t*>(RowOf(to, j)), to.cols)) {
+          return NotFinite(*from.tensor);
         }
         continue;
       }
-      const std::span<const float> row = Values(own.a, j);
-      if (!AllValuesFinite(target_.dtype, row)) return NotFinite(own.a);
-      StoreRow(target_.dtype, row, RankRow(image, first.a, first.block_rows, j, own.a.cols));
-    }
-    const bool copies_b = own.b.dtype == DType::kBF16 && target_.dtype == DType::kBF16;
-    for (const ModulePart& part : module.place.parts) {
-      const ImageFactors& factors = image->factors[(*next)++];
-      HEDDLE_RETURN_IF_ERROR(copies_b ? TransposeB(own.b, part, factors, image)
-                                      : WriteB(own.b, part, factors, image));
+      const std::span<const float> row = Values(*from.tensor, from.first + j);
+      if (!writer_.Store(row, RowOf(to, j))) return NotFinite(*from.tensor);
     }
     return absl::OkStatus();
   }
 
-  // WriteB for values that stay as they are.
-  absl::Status TransposeB(const AdapterTensor& b, const ModulePart& part,
-                          const ImageFactors& factors, AdapterImage* image) {
-    const auto rows = static_cast<int64_t>(part.rows.size());
-    const int64_t rank = b.cols;
-    std::vector<uint16_t*> to(static_cast<size_t>(rank));
-    for (int64_t j = 0; j < rank; ++j) {
-      to[static_cast<size_t>(j)] =
-          reinterpret_cast<uint16_t*>(RankRow(image, factors.b, factors.block_rows, j, rows));
+  // Turn for values that stay as they are.
+  absl::Status TurnHalves(const RankRows& from, const Blocks& to) {
+    std::vector<uint16_t*> out(static_cast<size_t>(to.rows));
+    for (int64_t j = 0; j < to.rows; ++j) {
+      out[static_cast<size_t>(j)] = reinterpret_cast<uint16_t*>(RowOf(to, j));
     }
-    halves_.resize(static_cast<size_t>(rank));
-    for (int64_t i = 0; i < rows; ++i) {
-      std::memcpy(halves_.data(), RowOf(b, part.rows[static_cast<size_t>(i)]),
-                  static_cast<size_t>(2 * rank));
-      if (HoldsNonFinite(halves_.data(), rank)) return NotFinite(b);
-      for (int64_t j = 0; j < rank; ++j) {
-        to[static_cast<size_t>(j)][i] = halves_[static_cast<size_t>(j)];
+    halves_.resize(static_cast<size_t>(to.rows));
+    for (int64_t i = 0; i < to.cols; ++i) {
+      const int64_t row = from.rows[static_cast<size_t>(i)] + from.row_offset;
+      std::memcpy(halves_.data(), TensorRow(*from.tensor, row) + 2 * from.first,
+                  halves_.size() * sizeof(uint16_t));
+      if (HoldsNonFinite(halves_.data(), to.rows)) return NotFinite(*from.tensor);
+      for (int64_t j = 0; j < to.rows; ++j) {
+        out[static_cast<size_t>(j)][i] = halves_[static_cast<size_t>(j)];
       }
     }
     return absl::OkStatus();
   }
 
-  // Row i of the part is row part.rows[i] of B; it becomes column i of all rank rows.
-  absl::Status WriteB(const AdapterTensor& b, const ModulePart& part, const ImageFactors& factors,
-                      AdapterImage* image) {
-    const auto rows = static_cast<int64_t>(part.rows.size());
-    const int64_t rank = b.cols;
-    columns_.resize(static_cast<size_t>(rank * kTransposedRows));
-    for (int64_t begin = 0; begin < rows; begin += kTransposedRows) {
-      const int64_t count = std::min(kTransposedRows, rows - begin);
+  absl::Status Turn(const RankRows& from, const Blocks& to) {
+    columns_.resize(static_cast<size_t>(to.rows * kTurnedRows));
+    for (int64_t begin = 0; begin < to.cols; begin += kTurnedRows) {
+      const int64_t count = std::min(kTurnedRows, to.cols - begin);
       for (int64_t i = 0; i < count; ++i) {
-        const std::span<const float> row = Values(b, part.rows[static_cast<size_t>(begin + i)]);
-        if (!AllValuesFinite(target_.dtype, row)) return NotFinite(b);
-        for (int64_t j = 0; j < rank; ++j) {
-          columns_[static_cast<size_t>(j * kTransposedRows + i)] = row[static_cast<size_t>(j)];
+        const auto at = static_cast<size_t>(begin + i);
+        const float factor = from.factors.empty() ? 1.0f : from.factors[at];
+        const float* row =
+            Values(*from.tensor, from.rows[at] + from.row_offset).data() + from.first;
+        for (int64_t j = 0; j < to.rows; ++j) {
+          columns_[static_cast<size_t>(j * kTurnedRows + i)] = factor * row[j];
         }
       }
-      for (int64_t j = 0; j < rank; ++j) {
-        StoreRow(target_.dtype,
-                 std::span(columns_).subspan(static_cast<size_t>(j * kTransposedRows),
-                                             static_cast<size_t>(count)),
-                 RankRow(image, factors.b, factors.block_rows, j, rows) + RowBytes(begin));
+      for (int64_t j = 0; j < to.rows; ++j) {
+        const auto column = std::span(columns_).subspan(static_cast<size_t>(j * kTurnedRows),
+                                                        static_cast<size_t>(count));
+        if (!writer_.Store(column, RowOf(to, j) + writer_.RowBytes(begin))) {
+          return NotFinite(*from.tensor);
+        }
       }
+    }
+    return absl::OkStatus();
+  }
+
+  // For few columns of long rows: element by element.
+  absl::Status WriteStrided(const RankRows& from, const Blocks& to) {
+    columns_.resize(static_cast<size_t>(to.cols));
+    for (int64_t j = 0; j < to.rows; ++j) {
+      for (int64_t i = 0; i < to.cols; ++i) {
+        const auto at = static_cast<size_t>(i);
+        const int64_t row = from.rows[at] + from.row_offset;
+        const float factor = from.factors.empty() ? 1.0f : from.factors[at];
+        columns_[at] =
+            factor * kernels::LoadElement(from.tensor->dtype, from.tensor->data.data(),
+                                          row * from.tensor->cols + from.first + j * from.step);
+      }
+      if (!writer_.Store(columns_, RowOf(to, j))) return NotFinite(*from.tensor);
     }
     return absl::OkStatus();
   }
 
   const AdapterTarget& target_;
-  PagePlacer placer_;
+  ImageWriter writer_;
+  int64_t longest_ = 0;  // row of the module whose parts are placed
   std::vector<float> values_, columns_;
   std::vector<uint16_t> halves_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<AdapterImage>> PackAdapter(std::span<const PlacedModule> modules,
+absl::StatusOr<std::shared_ptr<AdapterImage>> PackAdapter(std::span<const FactorSource> sources,
                                                           const AdapterTarget& target) {
-  HEDDLE_CHECK(target.page_bytes > 0 && target.page_bytes % kFactorAlignment == 0,
-               "adapters need pages in multiples of 16 bytes");
-  return Packer(target).Pack(modules);
+  return Packer(target).Pack(sources);
 }
 
 }  // namespace heddle::engine

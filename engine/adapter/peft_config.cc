@@ -42,6 +42,10 @@ constexpr std::string_view kHarmless[] = {"auto_mapping",
                                           "eva_config",
                                           "lora_ga_config",
                                           "ensure_weight_tying",
+                                          "lora_bias",
+                                          "modules_to_save",
+                                          "target_parameters",
+                                          "use_dora",
                                           "parent_library",
                                           "_custom_modules"};
 
@@ -91,8 +95,10 @@ absl::Status CheckFields(std::string_view file, const nlohmann::json& config) {
     return absl::InvalidArgumentError(
         base::StrCat(file, ": \"peft_type\" is ", JsonSource::Show(*type), "; valid is LORA"));
   }
-  if (const auto bias = config.find("bias"); bias != config.end() && *bias != "none") {
-    if (!bias->is_null()) return Refused(file, "bias", *bias);
+  if (const auto bias = config.find("bias"); bias != config.end() && !bias->is_null()) {
+    if (*bias != "none" && *bias != "all" && *bias != "lora_only") {
+      return Refused(file, "bias", *bias);
+    }
   }
   for (const auto& [field, value] : config.items()) {
     if (!Contains(kHarmless, field) && !IsOff(value)) return Refused(file, field, value);
@@ -139,6 +145,12 @@ absl::StatusOr<PeftConfig> PeftConfig::Parse(std::string_view text, std::string_
   }
   if (source.Find("use_rslora") != nullptr) {
     HEDDLE_ASSIGN_OR_RETURN(parsed.rslora_, source.Bool("use_rslora"));
+  }
+  if (source.Find("use_dora") != nullptr) {
+    HEDDLE_ASSIGN_OR_RETURN(parsed.use_dora_, source.Bool("use_dora"));
+  }
+  if (source.Find("ensure_weight_tying") != nullptr) {
+    HEDDLE_ASSIGN_OR_RETURN(parsed.ties_weights_, source.Bool("ensure_weight_tying"));
   }
   HEDDLE_RETURN_IF_ERROR(
       parsed.ParsePatterns(config, text, "alpha_pattern", &parsed.alpha_patterns_));

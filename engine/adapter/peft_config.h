@@ -25,6 +25,9 @@ class PeftConfig {
   absl::StatusOr<float> Scale(std::string_view module, int32_t rank) const;
 
   const std::string& base() const { return base_; }
+  bool use_dora() const { return use_dora_; }
+  // Changes of the embedding hold for a head that is tied to it, too.
+  bool ties_weights() const { return ties_weights_; }
 
  private:
   struct Pattern {
@@ -43,6 +46,8 @@ class PeftConfig {
   double alpha_ = 8;
   double rank_ = 8;
   bool rslora_ = false;
+  bool use_dora_ = false;
+  bool ties_weights_ = false;
   std::vector<Pattern> alpha_patterns_, rank_patterns_;  // in the order of the file
 };
 

@@ -68,6 +68,12 @@ bool GgufPermutesQk(const ModelDescription& model) {
          family->rope_layout == RopeLayout::kHalf;
 }
 
+float NormOffsetOf(const ModelDescription& model, bool gguf_file) {
+  if (gguf_file) return 0.0f;  // converters have already added it
+  const Family* family = FamilyOf(model);
+  return family == nullptr ? model.spec.norm_weight_offset : family->norm_weight_offset;
+}
+
 bool IsGgufArchitecture(const ModelDescription& model, std::string_view architecture) {
   const Family* family = FamilyOf(model);
   if (family == nullptr) return false;

@@ -92,6 +92,25 @@ std::vector<TypeUsage> Checkpoint::types() const {
   return types;
 }
 
+CheckpointTensor& Checkpoint::Storage::Existing(std::string_view name) {
+  const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                  [&](const auto& tensor) { return tensor.name == name; });
+  HEDDLE_CHECK(found != tensors.end(), "a tensor that is replaced is missing");
+  return *found;
+}
+
+void Checkpoint::ReplaceRows(std::string_view name, std::unique_ptr<QuantizedMatrix> rows) {
+  CheckpointTensor& tensor = storage_->Existing(name);
+  tensor.quantized = rows.get();
+  storage_->matrices.push_back(std::move(rows));
+}
+
+void Checkpoint::ReplaceData(std::string_view name, std::vector<std::byte> data) {
+  CheckpointTensor& tensor = storage_->Existing(name);
+  storage_->replaced.push_back(std::move(data));
+  tensor.data = storage_->replaced.back();
+}
+
 void Checkpoint::WillNeed(const CheckpointTensor& tensor) const {
   if (const MappedFile* file = storage_->MappingOf(tensor)) file->WillNeed(tensor.data);
 }

@@ -82,6 +82,11 @@ class Checkpoint {
   void WillNeed(const CheckpointTensor& tensor) const;
   void DontNeed(const CheckpointTensor& tensor) const;
 
+  // From now on the tensor is read from `rows`, or from `data`, instead of its file. REQUIRES: it
+  // is there, and nothing reads it meanwhile; the type and the shape are the same.
+  void ReplaceRows(std::string_view name, std::unique_ptr<QuantizedMatrix> rows);
+  void ReplaceData(std::string_view name, std::vector<std::byte> data);
+
  private:
   friend absl::StatusOr<Checkpoint> OpenCheckpoint(const std::filesystem::path& path);
   struct Storage;

@@ -23,11 +23,15 @@ struct Checkpoint::Storage {
   std::vector<SafetensorsFile> safetensors_files;
   std::vector<GgufFile> gguf_files;  // one, or the parts of a split model in order
   std::vector<std::unique_ptr<QuantizedMatrix>> matrices;
-  std::vector<CheckpointTensor> tensors;  // sorted by name, views into the files
+  std::vector<std::vector<std::byte>> replaced;  // data that is in no file
+  std::vector<CheckpointTensor> tensors;         // sorted by name, views into the files
   int64_t total_bytes = 0;
 
   // Fills `tensors` from the files. REQUIRES: the files are complete and stay where they are.
   absl::Status IndexTensors();
+
+  // REQUIRES: it is there.
+  CheckpointTensor& Existing(std::string_view name);
 
   // The path of the file that holds a tensor's bytes, for messages.
   std::string FileOf(const CheckpointTensor& tensor) const;

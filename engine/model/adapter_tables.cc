@@ -21,23 +21,9 @@ std::vector<kernels::AdapterPart> StackedParts(std::span<const int64_t> rows) {
   return parts;
 }
 
-size_t EntryOf(int32_t layer, AdapterSite site) {
-  return static_cast<size_t>(layer) * kNumAdapterSites + static_cast<size_t>(site);
-}
-
-int32_t PartsPerSlot(std::span<const LayerAdapterParts> layers) {
-  size_t count = 0;
-  for (const LayerAdapterParts& layer : layers) {
-    for (const auto& site : layer.sites) count += site.size();
-  }
-  return static_cast<int32_t>(count);
-}
-
-std::vector<LayerAdapterParts> PartsOfLayers(const ModelSpec& spec) {
-  std::vector<LayerAdapterParts> parts;
-  for (const LayerSpec& layer : spec.layers) parts.push_back(AdapterPartsOf(spec, layer));
-  return parts;
-}
+// The linears that nearly every adapter changes have their argument always, so that what a step
+// launches does not depend on the adapters at hand.
+bool IsPlainLinear(AdapterSite site) { return site <= AdapterSite::kKvA; }
 
 // A pointer table of an image, and the blocks that it points to.
 struct PointerTable {
@@ -52,40 +38,35 @@ struct PointerTable {
 
 }  // namespace
 
-LayerAdapterParts AdapterPartsOf(const ModelSpec& spec, const LayerSpec& layer) {
-  LayerAdapterParts parts;
-  const auto set = [&](AdapterSite site, std::initializer_list<int64_t> rows) {
-    parts.sites[static_cast<size_t>(site)] = StackedParts(rows);
-  };
-  const AttentionSpec& attention = layer.attention;
-  const MlaSpec& mla = attention.mla;
-  if (mla.kv_rank > 0) {
-    if (mla.q_rank > 0) set(AdapterSite::kQueryA, {mla.q_rank});
-    set(AdapterSite::kQueryB, {int64_t{attention.n_heads} * mla.q_dim()});
-    set(AdapterSite::kKvA, {mla.rope_dim + mla.kv_rank});
-  } else if (attention.n_heads > 0) {
-    const int64_t kv_rows = int64_t{attention.n_kv_heads} * attention.head_dim;
-    set(AdapterSite::kQkv, {int64_t{attention.n_heads} * attention.head_dim, kv_rows, kv_rows});
-  }
-  if (attention.n_heads > 0 || attention.linear) set(AdapterSite::kOut, {spec.hidden});
-  if (layer.mlp.inter > 0) {
-    const int64_t inter = layer.mlp.inter;
-    if (layer.mlp.gated) {
-      set(AdapterSite::kUp, {inter, inter});
-    } else {
-      set(AdapterSite::kUp, {inter});
+std::vector<AdapterTables::Entry> AdapterTables::EntriesOf(const ModelSpec& spec) {
+  std::vector<Entry> entries;
+  int32_t first = 0;
+  for (int32_t i = 0; i <= spec.n_layers(); ++i) {
+    for (int32_t site = 0; site < kNumAdapterSites; ++site) {
+      Entry& entry = entries.emplace_back();
+      entry.site = static_cast<AdapterSite>(site);
+      const SiteShape shape = ShapeOf(spec, i < spec.n_layers() ? i : kModelLayer, entry.site);
+      entry.members = shape.members;
+      entry.parts = StackedParts(shape.parts);
+      entry.num_tokens = entry.site == AdapterSite::kEmbedding ? shape.inputs : 0;
+      entry.first = first;
+      first += shape.members * static_cast<int32_t>(shape.parts.size());
     }
-    set(AdapterSite::kDown, {spec.hidden});
-    if (layer.mlp.row_gate) set(AdapterSite::kRowGate, {1});
   }
-  if (layer.moe.n_experts > 0) set(AdapterSite::kRouter, {layer.moe.n_experts});
-  return parts;
+  return entries;
+}
+
+size_t AdapterTables::IndexOf(int32_t layer, AdapterSite site) const {
+  const size_t last = entries_.size() / kNumAdapterSites - 1;
+  const size_t row = layer == kModelLayer ? last : static_cast<size_t>(layer);
+  return row * kNumAdapterSites + static_cast<size_t>(site);
 }
 
 int64_t AdapterTables::Bytes(const ModelSpec& spec, int32_t slots) {
-  const std::vector<LayerAdapterParts> parts = PartsOfLayers(spec);
-  return int64_t{slots} * PartsPerSlot(parts) *
-         static_cast<int64_t>(sizeof(kernels::AdapterFactors));
+  const std::vector<Entry> entries = EntriesOf(spec);
+  const Entry& last = entries.back();
+  const int64_t per_slot = last.first + last.members * static_cast<int64_t>(last.parts.size());
+  return slots * per_slot * static_cast<int64_t>(sizeof(kernels::AdapterFactors));
 }
 
 absl::StatusOr<std::unique_ptr<AdapterTables>> AdapterTables::Create(kernels::Device& device,
@@ -96,32 +77,44 @@ absl::StatusOr<std::unique_ptr<AdapterTables>> AdapterTables::Create(kernels::De
   HEDDLE_CHECK(slots > 0 && max_rank > 0 && max_rank <= kernels::kMaxAdapterRank,
                "adapters: no slots, or a rank that kernels do not take");
   std::unique_ptr<AdapterTables> tables(new AdapterTables);
-  tables->parts_ = PartsOfLayers(spec);
   tables->num_slots_ = slots;
-  tables->slot_stride_ = PartsPerSlot(tables->parts_);
+  tables->entries_ = EntriesOf(spec);
+  const Entry& last = tables->entries_.back();
+  tables->slot_stride_ = last.first + last.members * static_cast<int32_t>(last.parts.size());
   tables->slot_row_.resize(static_cast<size_t>(tables->slot_stride_));
+  tables->uses_.assign(static_cast<size_t>(slots), std::vector<Use>(tables->entries_.size()));
   HEDDLE_ASSIGN_OR_RETURN(tables->factors_,
                           device.Allocate(std::max<int64_t>(1, Bytes(spec, slots))));
   const auto* factors = static_cast<const kernels::AdapterFactors*>(tables->factors_->data());
-  int32_t first = 0;
-  for (const LayerAdapterParts& layer : tables->parts_) {
-    for (const std::vector<kernels::AdapterPart>& site : layer.sites) {
-      tables->entries_.push_back({.matrix = {.dtype = dtype,
-                                             .parts = site,
-                                             .factors = factors + first,
-                                             .n_slots = slots,
-                                             .slot_stride = tables->slot_stride_,
-                                             .max_rank = max_rank},
-                                  .first = first});
-      first += static_cast<int32_t>(site.size());
-    }
+  for (Entry& entry : tables->entries_) {
+    entry.matrix = {.dtype = dtype,
+                    .parts = entry.parts,
+                    .factors = factors + entry.first,
+                    .n_slots = slots,
+                    .slot_stride = tables->slot_stride_,
+                    .max_rank = max_rank,
+                    .num_tokens = entry.num_tokens};
   }
   return tables;
 }
 
 const kernels::AdapterMatrix* AdapterTables::matrix(int32_t layer, AdapterSite site) const {
-  const Entry& entry = entries_[EntryOf(layer, site)];
-  return entry.matrix.parts.empty() ? nullptr : &entry.matrix;
+  const Entry& entry = entries_[IndexOf(layer, site)];
+  const bool is_needed = IsPlainLinear(site) ? entry.members > 0 : entry.num_bound > 0;
+  return is_needed ? &entry.matrix : nullptr;
+}
+
+void AdapterTables::CountUses(int32_t slot, const std::vector<Use>& uses) {
+  std::vector<Use>& before = uses_[static_cast<size_t>(slot)];
+  for (size_t i = 0; i < uses.size(); ++i) {
+    Entry& entry = entries_[i];
+    entry.num_bound +=
+        static_cast<int32_t>(uses[i].changes) - static_cast<int32_t>(before[i].changes);
+    entry.num_gains +=
+        static_cast<int32_t>(uses[i].has_gains) - static_cast<int32_t>(before[i].has_gains);
+    entry.matrix.has_gains = entry.num_gains > 0;
+  }
+  before = uses;
 }
 
 absl::Status AdapterTables::Bind(kernels::Device& device, int32_t slot, float scale,
@@ -129,23 +122,39 @@ absl::Status AdapterTables::Bind(kernels::Device& device, int32_t slot, float sc
   HEDDLE_CHECK(slot >= 0 && slot < num_slots_, "an adapter is bound to a slot that does not exist");
   HEDDLE_CHECK(static_cast<int32_t>(pages.size()) == image.num_pages,
                "an adapter is bound with some of its pages only");
-  const auto address = [&](const ImagePlace& place) {
-    return reinterpret_cast<const void* const*>(pages[static_cast<size_t>(place.page)] +
-                                                place.offset);
+  const auto address = [&](const ImagePlace& place) -> const void* {
+    return place == kNoPlace ? nullptr : pages[static_cast<size_t>(place.page)] + place.offset;
+  };
+  const auto table = [&](const ImagePlace& place, bool is_empty) {
+    return is_empty ? nullptr : static_cast<const void* const*>(address(place));
   };
   std::fill(slot_row_.begin(), slot_row_.end(), kernels::AdapterFactors{});
+  std::vector<Use> uses(entries_.size());
   for (const ImageFactors& factors : image.factors) {
-    const Entry& entry = entries_[EntryOf(factors.layer, factors.site)];
-    HEDDLE_CHECK(factors.part < static_cast<int32_t>(entry.matrix.parts.size()) &&
-                     factors.rank <= entry.matrix.max_rank && image.dtype == entry.matrix.dtype,
+    const size_t index = IndexOf(factors.layer, factors.site);
+    Entry& entry = entries_[index];
+    const bool is_whole = factors.rank > 0 && (factors.a.empty() || factors.b.empty());
+    HEDDLE_CHECK(factors.part < static_cast<int32_t>(entry.parts.size()) &&
+                     factors.member < entry.members && image.dtype == entry.matrix.dtype &&
+                     (is_whole || factors.rank <= entry.matrix.max_rank),
                  "an adapter's image was made for another model");
-    const int32_t at = entry.first + factors.part;
-    slot_row_[static_cast<size_t>(at)] = {.a = address(factors.a_table),
-                                          .b = address(factors.b_table),
+    // Kernels size their memory by it; a whole matrix counts its columns as ranks.
+    entry.matrix.max_rank = std::max(entry.matrix.max_rank, factors.rank);
+    uses[index].changes = true;
+    uses[index].has_gains = uses[index].has_gains || factors.gain != kNoPlace;
+    const int32_t at =
+        entry.first + factors.member * static_cast<int32_t>(entry.parts.size()) + factors.part;
+    slot_row_[static_cast<size_t>(at)] = {.a = table(factors.a_table, factors.a.empty()),
+                                          .b = table(factors.b_table, factors.b.empty()),
+                                          .gain = static_cast<const float*>(address(factors.gain)),
+                                          .bias = static_cast<const float*>(address(factors.bias)),
                                           .rank = factors.rank,
-                                          .block_rows = factors.block_rows,
-                                          .scale = factors.scale * scale};
+                                          .block_rows = std::max(1, factors.block_rows),
+                                          .token_rows = std::max(1, factors.a_block_rows),
+                                          .scale = factors.scale * scale,
+                                          .vector_scale = scale};
   }
+  CountUses(slot, uses);
   HEDDLE_RETURN_IF_ERROR(WritePointers(device, image, pages));
   const auto row_bytes = static_cast<int64_t>(slot_row_.size() * sizeof(kernels::AdapterFactors));
   auto* to = static_cast<std::byte*>(factors_->data()) + slot * row_bytes;
@@ -173,6 +182,7 @@ absl::Status AdapterTables::WritePointers(kernels::Device& device, const Adapter
       }
       end = tables[i].end();
     }
+    if (pointers_.empty()) continue;  // tables of identities
     HEDDLE_RETURN_IF_ERROR(
         device.UploadBeside(pages[static_cast<size_t>(begin.page)] + begin.offset, pointers_.data(),
                             end - begin.offset));

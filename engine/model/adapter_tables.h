@@ -1,12 +1,11 @@
-// What the kernels read about adapters: for every linear that adapters may change, the factors of
+// What the kernels read about adapters: for every site that adapters may change, the factors of
 // every slot, at addresses that do not change. Binding an adapter to a slot writes that slot's
 // entries, and the pointers to the adapter's blocks into the adapter's own pages; nothing that a
 // recorded step refers to moves.
 //
-// Device memory: one table [slots, parts of all linears] of kernels::AdapterFactors, zeros at first
-// (a rank of 0 adds nothing).
-// Thread-safety: none; owned by the executor.
-// Source: Sheng et al. 2023 (S-LoRA: factors in the pages of the KV pool).
+// Device memory: one table [slots, parts of all members of all sites] of kernels::AdapterFactors,
+// zeros at first (a rank of 0 adds nothing). Thread-safety: none; owned by the executor. Source:
+// Sheng et al. 2023 (S-LoRA: factors in the pages of the KV pool).
 #pragma once
 
 #include <cstdint>
@@ -16,18 +15,12 @@
 
 #include "absl/status/statusor.h"
 #include "engine/adapter/adapter_image.h"
+#include "engine/adapter/adapter_sites.h"
 #include "engine/model/model_spec.h"
 #include "kernels/adapters.h"
 #include "kernels/device.h"
 
 namespace heddle::engine {
-
-// The parts of each linear of a layer, in the order of AdapterSite; empty where the layer lacks it.
-// Heads of latent attention and experts have no adapters.
-struct LayerAdapterParts {
-  std::vector<kernels::AdapterPart> sites[kNumAdapterSites];
-};
-LayerAdapterParts AdapterPartsOf(const ModelSpec& spec, const LayerSpec& layer);
 
 class AdapterTables {
  public:
@@ -40,7 +33,8 @@ class AdapterTables {
   // Bytes that Create takes.
   static int64_t Bytes(const ModelSpec& spec, int32_t slots);
 
-  // The argument of a linear; nullptr if the layer has no such linear.
+  // The argument of an op at a site of a layer, or of kModelLayer. nullptr: the model lacks it, or
+  // no adapter that is bound changes it and it is none of the layers' plain linears.
   const kernels::AdapterMatrix* matrix(int32_t layer, AdapterSite site) const;
 
   // From now on rows with `slot` have the adapter. `pages` [image.num_pages] are on the device and
@@ -52,18 +46,31 @@ class AdapterTables {
   int32_t num_slots() const { return num_slots_; }
 
  private:
-  // A linear's entry in `matrices_`.
   struct Entry {
+    std::vector<kernels::AdapterPart> parts;  // of a member; `matrix` views them
     kernels::AdapterMatrix matrix;
-    int32_t first = 0;  // of its parts in a slot's row of the table
+    int32_t members = 0;  // 0: the model lacks the site
+    int32_t first = 0;    // of its factors in a slot's row of the table
+    int64_t num_tokens = 0;
+    AdapterSite site = AdapterSite::kQkv;
+    int32_t num_bound = 0;  // slots whose adapters change it
+    int32_t num_gains = 0;  // of these, those with gains
+  };
+  // What a slot's adapter does to an entry.
+  struct Use {
+    bool changes = false;
+    bool has_gains = false;
   };
 
   AdapterTables() = default;
+  static std::vector<Entry> EntriesOf(const ModelSpec& spec);
+  size_t IndexOf(int32_t layer, AdapterSite site) const;
+  void CountUses(int32_t slot, const std::vector<Use>& uses);
   absl::Status WritePointers(kernels::Device& device, const AdapterImage& image,
                              std::span<std::byte* const> pages);
 
-  std::vector<LayerAdapterParts> parts_;           // [n_layers]; the matrices view them
-  std::vector<Entry> entries_;                     // [n_layers, kNumAdapterSites]
+  std::vector<Entry> entries_;                     // [n_layers + 1, kNumAdapterSites]
+  std::vector<std::vector<Use>> uses_;             // [num_slots_, entries]
   std::unique_ptr<kernels::Buffer> factors_;       // [num_slots_, slot_stride_]
   std::vector<kernels::AdapterFactors> slot_row_;  // [slot_stride_], reused
   std::vector<const void*> pointers_;              // of one run of tables, reused

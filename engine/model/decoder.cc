@@ -161,12 +161,14 @@ kernels::NormArgs Decoder::NormOf(const NormWeights& norm, Tensor x, Tensor out)
           .out = out};
 }
 
-Decoder::BlockInput Decoder::InputOf(const LayerSpec& layer, const NormWeights& norm,
+Decoder::BlockInput Decoder::InputOf(int32_t layer, const NormWeights& norm, AdapterSite site,
                                      int32_t n_tokens) const {
   const Tensor x = View(*x_, n_tokens, spec_.hidden);
-  if (!layer.pre_norm) return {x, std::nullopt};
+  if (!spec_.layers[layer].pre_norm) return {x, std::nullopt};
   const Tensor normed = View(*normed_, n_tokens, spec_.hidden);
-  return {normed, NormOf(norm, x, normed)};
+  kernels::NormArgs args = NormOf(norm, x, normed);
+  args.adapters = Adapters(layer, site);
+  return {normed, args};
 }
 
 Decoder::BlockInput Decoder::InputOfAttention(int32_t layer, int32_t n_tokens) const {
@@ -179,7 +181,8 @@ Decoder::BlockInput Decoder::InputOfAttention(int32_t layer, int32_t n_tokens) c
     case AttentionInput::kStream:
       break;
   }
-  return InputOf(spec, weights_.layers[layer].attention_norm, n_tokens);
+  return InputOf(layer, weights_.layers[layer].attention_norm, AdapterSite::kAttentionNorm,
+                 n_tokens);
 }
 
 Tensor Decoder::Normed(kernels::Ops& ops, const BlockInput& in) {
@@ -204,7 +207,10 @@ void Decoder::AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, Te
   args.epilogue = kernels::Epilogue::kNone;
   args.out = added;
   ops.Linear(args);
-  ops.Norm(NormOf(post_norm, added, added));
+  kernels::NormArgs norm = NormOf(post_norm, added, added);
+  norm.adapters =
+      Adapters(layer, is_attention ? AdapterSite::kAttentionPostNorm : AdapterSite::kMlpPostNorm);
+  ops.Norm(norm);
   // Only the first half of this norm is used: residual += x.
   ops.Norm({.kind = spec_.norm, .x = added, .residual = x, .eps = spec_.norm_eps, .out = added});
 }
@@ -308,7 +314,8 @@ void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q,
                   .heads = weights.k_up.get(),
                   .carried = mla.rope_dim,
                   .out = q,
-                  .out_step = mla.rope_dim + mla.kv_rank});
+                  .out_step = mla.rope_dim + mla.kv_rank,
+                  .adapters = Adapters(layer, AdapterSite::kKeyHeads)});
 }
 
 void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
@@ -340,7 +347,8 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
                   .x_step = attention.head_dim,
                   .heads = weights.mla.v_up.get(),
                   .out = values,
-                  .out_step = mla.v_dim});
+                  .out_step = mla.v_dim,
+                  .adapters = Adapters(layer, AdapterSite::kValueHeads)});
   AddToStream(ops, layer, AdapterSite::kOut, values);
 }
 
@@ -348,7 +356,7 @@ void Decoder::MlpIn(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
   const LayerSpec& spec = spec_.layers[layer];
   const LayerWeights& weights = weights_.layers[layer];
   if (spec.moe.n_experts == 0 && spec.mlp.inter == 0) return;
-  BlockInput in = InputOf(spec, weights.mlp_norm, n_tokens);
+  BlockInput in = InputOf(layer, weights.mlp_norm, AdapterSite::kMlpNorm, n_tokens);
   const MlpSpec& mlp = spec.mlp;
   const bool is_only_reader = spec.moe.n_experts == 0 && !mlp.row_gate;
   if (!is_only_reader) in = {Normed(ops, in), std::nullopt};
@@ -404,7 +412,9 @@ void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
                  .activation = moe.activation,
                  .inner = View(*expert_inner_, n_choices, moe.inter),
                  .rows = View(*expert_rows_, n_choices, spec_.hidden),
-                 .out = View(*x_, n_tokens, spec_.hidden)});
+                 .out = View(*x_, n_tokens, spec_.hidden),
+                 .up_adapters = Adapters(layer, AdapterSite::kExpertUp),
+                 .down_adapters = Adapters(layer, AdapterSite::kExpertDown)});
 }
 
 void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
@@ -435,12 +445,18 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
                       const KvStorage& cache) {
   const Tensor x = View(*x_, n_tokens, spec_.hidden);
   ops.Embed(*weights_.embedding, spec_.embedding_scale, x);
+  if (const auto* adapters = Adapters(kModelLayer, AdapterSite::kEmbedding)) {
+    ops.AdaptEmbedding(*adapters, x);
+  }
   if (weights_.positions != nullptr) ops.AddPositions(*weights_.positions, 0, x);
   RunLayers(ops, n_tokens, cache, {});
   if (n_logit_rows == 0) return;
   const Tensor rows = View(*normed_, n_logit_rows, spec_.hidden);
   ops.GatherLogitRows(x, rows);
-  ops.Norm(NormOf(weights_.final_norm, rows, rows));
+  kernels::NormArgs norm = NormOf(weights_.final_norm, rows, rows);
+  norm.adapters = Adapters(kModelLayer, AdapterSite::kFinalNorm);
+  norm.adapter_rows = {.of_logits = true};
+  ops.Norm(norm);
 }
 
 const void* Decoder::HiddenRow(int32_t row) const {
@@ -451,7 +467,12 @@ void Decoder::Logits(kernels::Ops& ops, int32_t first, Tensor logits) {
   Tensor rows = View(*normed_, first + static_cast<int32_t>(logits.rows), spec_.hidden);
   rows.data = static_cast<char*>(rows.data) + first * kernels::RowBytes(dtype_, spec_.hidden);
   rows.rows = logits.rows;
-  ops.Linear({.x = rows, .weight = &weights_.head(), .out = logits, .out_f32 = true});
+  ops.Linear({.x = rows,
+              .weight = &weights_.head(),
+              .out = logits,
+              .out_f32 = true,
+              .adapters = Adapters(kModelLayer, AdapterSite::kHead),
+              .adapter_rows = {.of_logits = true, .first = first}});
   if (spec_.logit_scale != 1.0f || spec_.logit_softcap > 0.0f) {
     ops.ScaleLogits(logits, spec_.logit_scale, spec_.logit_softcap);
   }

@@ -87,7 +87,9 @@ class Decoder {
     kernels::Tensor x;
     std::optional<kernels::NormArgs> norm;
   };
-  BlockInput InputOf(const LayerSpec& layer, const NormWeights& norm, int32_t n_tokens) const;
+  // `site`: of the norm.
+  BlockInput InputOf(int32_t layer, const NormWeights& norm, AdapterSite site,
+                     int32_t n_tokens) const;
   BlockInput InputOfAttention(int32_t layer, int32_t n_tokens) const;
   static kernels::Tensor Normed(kernels::Ops& ops, const BlockInput& in);
   // Adds post_norm(linear(in)) to the stream, for the linear at kOut or kDown of the layer.
@@ -96,6 +98,7 @@ class Decoder {
   // The first `rows` rows of a buffer as [rows, cols], densely packed.
   kernels::Tensor View(kernels::Buffer& buffer, int32_t rows, int32_t cols) const;
 
+  // The argument of an op at the site; nullptr: no adapter changes it.
   const kernels::AdapterMatrix* Adapters(int32_t layer, AdapterSite site) const {
     return adapters_ == nullptr ? nullptr : adapters_->matrix(layer, site);
   }

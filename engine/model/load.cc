@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/strings.h"
 #include "engine/files/checkpoint.h"
+#include "engine/model/merge_weights.h"
 #include "engine/model/random_model.h"
 #include "engine/model/tensor_report.h"
 #include "engine/model/warm_up.h"
@@ -265,11 +266,14 @@ absl::StatusOr<ModelInfo> DescribeModel(const std::filesystem::path& path,
 
 absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
                                           const LoadOptions& options) {
-  HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
+  HEDDLE_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint(path));
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
   LocalModel loaded;
   HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
                           DescribeAll(checkpoint, options, device.get()));
+  if (!options.merged_adapter.empty()) {
+    HEDDLE_RETURN_IF_ERROR(MergeAdapter(options.merged_adapter, loaded.model, &checkpoint));
+  }
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   HEDDLE_ASSIGN_OR_RETURN(ModelWeights weights,
                           LoadWeights(*device, checkpoint, loaded.model, policy));

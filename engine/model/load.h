@@ -27,6 +27,9 @@ struct LoadOptions {
   CapacityOptions capacity;
   // "auto" (as the checkpoint has them), "int8", "int4" or "fp8": quantised at load.
   std::string weights = "auto";
+  // An adapter that is merged into the weights while they are loaded (merge_weights.h); empty:
+  // none.
+  std::filesystem::path merged_adapter;
   // Type of keys and values: "auto" (F32 for an F32 model, else the device's preference), "f32",
   // "f16", "bf16", "fp8", "int8" (kernels/kv_cache.h). UNIMPLEMENTED for one that the device lacks.
   std::string kv_type = "auto";

@@ -21,6 +21,7 @@ engine::AdapterTarget TargetOf(const config::Config& config, const EngineSession
   target.page_bytes = limits.page_bytes;
   target.max_rank = static_cast<int32_t>(config.max_lora_rank);
   target.max_bytes = static_cast<int64_t>(config.lora_host_memory.value);
+  target.base = config.model;
   return target;
 }
 

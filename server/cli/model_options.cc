@@ -18,6 +18,7 @@
 #include "base/status.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/nano_batch.h"
+#include "server/adapters/adapter_names.h"
 #include "server/cli/standard_io.h"
 #include "server/cli/tune_profile.h"
 
@@ -88,6 +89,16 @@ absl::StatusOr<std::function<MadeDevice()>> WithProfile(const std::string& path,
   };
 }
 
+// NAME=PATH of --lora-merge.
+absl::StatusOr<NamedAdapterPath> MergedAdapter(const config::Config& config) {
+  const absl::StatusOr<std::vector<NamedAdapterPath>> parsed =
+      ParseAdapterOptions({&config.lora_merge, 1});
+  if (parsed.ok()) return parsed->front();
+  return absl::InvalidArgumentError(
+      base::StrCat("--lora-merge needs NAME=PATH, with a name as --lora takes it; found ",
+                   base::Quote(config.lora_merge)));
+}
+
 }  // namespace
 
 absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) {
@@ -108,6 +119,10 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   capacity.host_kv_bytes = static_cast<int64_t>(config.host_kv_memory.value);
   capacity.max_batch_tokens = static_cast<int32_t>(config.max_batch_tokens);
   capacity.max_batch_seqs = static_cast<int32_t>(config.max_batch_seqs);
+  if (!config.lora_merge.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(const NamedAdapterPath merged, MergedAdapter(config));
+    options.merged_adapter = merged.path;
+  }
   if (!config.lora.empty() || !config.lora_dir.empty()) {
     capacity.adapter_max_rank = static_cast<int32_t>(config.max_lora_rank);
   }
@@ -173,6 +188,7 @@ LogLevel ToLogLevel(config::LogLevel level) {
 
 std::string ServedModelName(const config::Config& config) {
   if (!config.served_model_name.empty()) return config.served_model_name.front();
+  if (!config.lora_merge.empty()) return config.lora_merge.substr(0, config.lora_merge.find('='));
   std::filesystem::path path = std::filesystem::absolute(config.model).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "models/demo/"
   return path.extension() == ".gguf" ? path.stem().string() : path.filename().string();

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "engine/adapter/adapter_sites.h"
 #include "engine/adapter/load_adapter.h"
 #include "engine/files/json_file.h"
 #include "engine/model/load.h"
@@ -54,23 +55,17 @@ std::shared_ptr<AdapterImage> RandomImage(const LocalExecutor& executor, int32_t
     }
   };
   for (int32_t layer = 0; layer < spec.n_layers(); ++layer) {
-    const engine::LayerSpec& own = spec.layers[static_cast<size_t>(layer)];
-    const auto parts = engine::AdapterPartsOf(spec, own);
-    for (int32_t s = 0; s < engine::kNumAdapterSites; ++s) {
-      const auto site = static_cast<engine::AdapterSite>(s);
-      int64_t cols = spec.hidden;
-      if (site == engine::AdapterSite::kOut) {
-        cols = int64_t{own.attention.n_heads} * own.attention.head_dim;
-      }
-      if (site == engine::AdapterSite::kDown) cols = own.mlp.inter;
-      for (size_t p = 0; p < parts.sites[s].size(); ++p) {
+    for (const auto site : {engine::AdapterSite::kQkv, engine::AdapterSite::kOut,
+                            engine::AdapterSite::kUp, engine::AdapterSite::kDown}) {
+      const engine::SiteShape shape = engine::ShapeOf(spec, layer, site);
+      for (size_t p = 0; p < shape.parts.size(); ++p) {
         test::PlainFactors& factors = all.emplace_back();
         factors.layer = layer;
         factors.site = site;
         factors.part = static_cast<int32_t>(p);
         factors.rank = rank;
-        fill(&factors.a, rank * cols);
-        fill(&factors.b, rank * parts.sites[s][p].rows);
+        fill(&factors.a, rank * shape.inputs);
+        fill(&factors.b, rank * shape.parts[p]);
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "engine/adapter/adapter_sites.h"
 #include "engine/model/load.h"
 #include "engine/model/random_model.h"
 #include "kernels/cuda/cuda_device.h"
@@ -137,8 +138,6 @@ TEST_CASE("Adapters in the pool's pages give the reference's logits", "[cuda]") 
   const engine::ModelSpec& spec = model.executor->spec();
   std::vector<test::PlainFactors> factors;
   for (int32_t layer = 0; layer < spec.n_layers(); ++layer) {
-    const auto parts = engine::AdapterPartsOf(spec, spec.layers[static_cast<size_t>(layer)]);
-    const int32_t inter = spec.layers[static_cast<size_t>(layer)].mlp.inter;
     for (int32_t part = 0; part < 3; ++part) {
       factors.push_back({.layer = layer, .site = engine::AdapterSite::kQkv, .part = part});
     }
@@ -146,9 +145,9 @@ TEST_CASE("Adapters in the pool's pages give the reference's logits", "[cuda]") 
     for (size_t i = factors.size() - 4; i < factors.size(); ++i) {
       test::PlainFactors& own = factors[i];
       own.rank = 1 + static_cast<int32_t>(i) % 8;
-      const auto rows =
-          parts.sites[static_cast<size_t>(own.site)][static_cast<size_t>(own.part)].rows;
-      const int64_t cols = own.site == engine::AdapterSite::kDown ? inter : spec.hidden;
+      const engine::SiteShape shape = engine::ShapeOf(spec, layer, own.site);
+      const int64_t rows = shape.parts[static_cast<size_t>(own.part)];
+      const int64_t cols = shape.inputs;
       for (int64_t j = 0; j < own.rank * cols; ++j) {
         own.a.push_back(0.2f * std::sin(static_cast<float>(j + 3 * own.part)));
       }

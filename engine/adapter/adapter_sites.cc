@@ -1,0 +1,131 @@
+#include "engine/adapter/adapter_sites.h"
+
+#include <algorithm>
+
+namespace heddle::engine {
+namespace {
+
+// Rank rows of a part of the head are at most 64 KiB in 16 bits, up to the largest number of parts
+// that kernels take.
+constexpr int64_t kHeadPartRows = 32768;
+constexpr int64_t kMaxHeadParts = 4;
+constexpr int64_t kHeadAlignment = 16;
+
+std::vector<int64_t> HeadParts(int64_t vocab) {
+  const int64_t count =
+      std::clamp<int64_t>((vocab + kHeadPartRows - 1) / kHeadPartRows, 1, kMaxHeadParts);
+  const int64_t each =
+      ((vocab + count - 1) / count + kHeadAlignment - 1) / kHeadAlignment * kHeadAlignment;
+  std::vector<int64_t> parts;
+  for (int64_t first = 0; first < vocab; first += each) {
+    parts.push_back(std::min(each, vocab - first));
+  }
+  return parts;
+}
+
+SiteShape ShapeInModel(const ModelSpec& spec, AdapterSite site) {
+  switch (site) {
+    case AdapterSite::kEmbedding:
+      return {1, spec.vocab, {spec.hidden}};
+    case AdapterSite::kHead:
+      return {1, spec.hidden, HeadParts(spec.vocab)};
+    case AdapterSite::kFinalNorm:
+      return {1, 1, {spec.hidden}};
+    default:
+      return {};
+  }
+}
+
+// Parts of a product whose rows may be gate and up.
+std::vector<int64_t> UpParts(int64_t inter, bool gated) {
+  return gated ? std::vector<int64_t>{inter, inter} : std::vector<int64_t>{inter};
+}
+
+SiteShape ShapeInMla(const ModelSpec& spec, const AttentionSpec& attention, AdapterSite site) {
+  const MlaSpec& mla = attention.mla;
+  switch (site) {
+    case AdapterSite::kQueryA:
+      return {mla.q_rank > 0 ? 1 : 0, spec.hidden, {mla.q_rank}};
+    case AdapterSite::kQueryB:
+      return {
+          1, mla.q_rank > 0 ? mla.q_rank : spec.hidden, {int64_t{attention.n_heads} * mla.q_dim()}};
+    case AdapterSite::kKvA:
+      return {1, spec.hidden, {mla.rope_dim + mla.kv_rank}};
+    case AdapterSite::kKeyHeads:
+      return {attention.n_heads, mla.nope_dim, {mla.kv_rank}};
+    case AdapterSite::kValueHeads:
+      return {attention.n_heads, mla.kv_rank, {mla.v_dim}};
+    default:
+      return {};
+  }
+}
+
+SiteShape ShapeInAttention(const ModelSpec& spec, const AttentionSpec& attention,
+                           AdapterSite site) {
+  const bool latent = attention.mla.kv_rank > 0;
+  if (site == AdapterSite::kOut) {
+    if (attention.linear) return {1, spec.hidden, {spec.hidden}};
+    const int64_t head = latent ? attention.mla.v_dim : attention.head_dim;
+    return {attention.n_heads > 0 ? 1 : 0, attention.n_heads * head, {spec.hidden}};
+  }
+  if (latent) return ShapeInMla(spec, attention, site);
+  if (site != AdapterSite::kQkv || attention.n_heads == 0) return {};
+  const int64_t kv_rows = int64_t{attention.n_kv_heads} * attention.head_dim;
+  return {1, spec.hidden, {int64_t{attention.n_heads} * attention.head_dim, kv_rows, kv_rows}};
+}
+
+SiteShape ShapeInLayer(const ModelSpec& spec, const LayerSpec& layer, AdapterSite site) {
+  const MlpSpec& mlp = layer.mlp;
+  const MoeSpec& moe = layer.moe;
+  const bool has_attention = layer.attention.n_heads > 0 || layer.attention.linear;
+  const bool has_mlp = mlp.inter > 0 || moe.n_experts > 0;
+  switch (site) {
+    case AdapterSite::kUp:
+      return {mlp.inter > 0 ? 1 : 0, spec.hidden, UpParts(mlp.inter, mlp.gated)};
+    case AdapterSite::kDown:
+      return {mlp.inter > 0 ? 1 : 0, mlp.inter, {spec.hidden}};
+    case AdapterSite::kRowGate:
+      return {mlp.row_gate ? 1 : 0, spec.hidden, {1}};
+    case AdapterSite::kRouter:
+      return {moe.n_experts > 0 ? 1 : 0, spec.hidden, {moe.n_experts}};
+    case AdapterSite::kExpertUp:
+      return {moe.n_experts, spec.hidden, UpParts(moe.inter, true)};
+    case AdapterSite::kExpertDown:
+      return {moe.n_experts, moe.inter, {spec.hidden}};
+    case AdapterSite::kAttentionNorm:
+      return {has_attention && layer.pre_norm ? 1 : 0, 1, {spec.hidden}};
+    case AdapterSite::kAttentionPostNorm:
+      return {has_attention && layer.post_norm ? 1 : 0, 1, {spec.hidden}};
+    case AdapterSite::kMlpNorm:
+      return {has_mlp && layer.pre_norm ? 1 : 0, 1, {spec.hidden}};
+    case AdapterSite::kMlpPostNorm:
+      return {has_mlp && layer.post_norm ? 1 : 0, 1, {spec.hidden}};
+    default:
+      return ShapeInAttention(spec, layer.attention, site);
+  }
+}
+
+}  // namespace
+
+SiteShape ShapeOf(const ModelSpec& spec, int32_t layer, AdapterSite site) {
+  SiteShape shape = layer == kModelLayer
+                        ? ShapeInModel(spec, site)
+                        : ShapeInLayer(spec, spec.layers[static_cast<size_t>(layer)], site);
+  if (shape.members == 0) shape.parts.clear();
+  return shape;
+}
+
+bool IsNorm(AdapterSite site) {
+  switch (site) {
+    case AdapterSite::kAttentionNorm:
+    case AdapterSite::kAttentionPostNorm:
+    case AdapterSite::kMlpNorm:
+    case AdapterSite::kMlpPostNorm:
+    case AdapterSite::kFinalNorm:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace heddle::engine
