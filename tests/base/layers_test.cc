@@ -38,7 +38,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
       {"vec/", {}}}},
     {"kernels/cuda/",
      {{"attention/", {"primitives/", "runtime/stream.h", "device_batch.h"}},
-      {"linear/", {"primitives/", "runtime/"}},
+      {"linear/", {"primitives/", "runtime/", "device_batch.h"}},
       {"rows/", {"linear/", "primitives/", "runtime/", "device_batch.h"}},
       {"sample/", {"primitives/", "runtime/stream.h"}},
       {"primitives/", {"runtime/stream.h", "runtime/tensor_map.h"}},

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "engine/adapter/load_adapter.h"
 #include "engine/family/model_description.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/safetensors_writer.h"
 
 namespace {
 
@@ -103,21 +105,65 @@ void CheckPlace(const AdapterImage& image, const ImagePlace& place, int64_t byte
                "a place is not within its page");
 }
 
+void CheckBlocks(const AdapterImage& image, const std::vector<ImagePlace>& blocks,
+                 const ImagePlace& table, int64_t rows, int64_t block_rows) {
+  if (blocks.empty()) return;
+  const auto n_blocks = static_cast<size_t>((rows + block_rows - 1) / block_rows);
+  HEDDLE_CHECK(blocks.size() == n_blocks, "factors have blocks for another number of rows");
+  for (const ImagePlace& place : blocks) CheckPlace(image, place, 4);
+  CheckPlace(image, table, static_cast<int64_t>(n_blocks) * 8);
+}
+
 void CheckImage(const AdapterImage& image) {
   HEDDLE_CHECK(image.bytes() <= kMaxImageBytes, "an image is larger than the limit");
   for (const ImageFactors& factors : image.factors) {
-    HEDDLE_CHECK(factors.rank > 0 && factors.rank <= kMaxRank && factors.block_rows > 0,
+    const bool whole = factors.rank > 0 && (factors.a.empty() || factors.b.empty());
+    HEDDLE_CHECK(factors.rank >= 0 && (whole || factors.rank <= kMaxRank),
                  "factors have a rank that the limit does not allow");
-    const auto n_blocks =
-        static_cast<size_t>((factors.rank + factors.block_rows - 1) / factors.block_rows);
-    HEDDLE_CHECK(factors.a.size() == n_blocks && factors.b.size() == n_blocks,
-                 "factors have blocks for another rank");
-    for (const auto* blocks : {&factors.a, &factors.b}) {
-      for (const ImagePlace& place : *blocks) CheckPlace(image, place, 16);
+    HEDDLE_CHECK(factors.rank == 0 || (factors.block_rows > 0 && factors.a_block_rows > 0),
+                 "factors have blocks of no rows");
+    if (factors.rank > 0) {
+      CheckBlocks(image, factors.a, factors.a_table,
+                  factors.gathers() ? factors.inputs : factors.rank, factors.a_block_rows);
+      CheckBlocks(image, factors.b, factors.b_table, factors.rank, factors.block_rows);
     }
-    CheckPlace(image, factors.a_table, static_cast<int64_t>(n_blocks) * 8);
-    CheckPlace(image, factors.b_table, static_cast<int64_t>(n_blocks) * 8);
+    for (const ImagePlace& vector : {factors.gain, factors.bias}) {
+      if (!(vector == heddle::engine::kNoPlace)) {
+        CheckPlace(image, vector, int64_t{4} * factors.outputs);
+      }
+    }
   }
+}
+
+// The files of the first base, for adapters that are said relative to its weights.
+std::filesystem::path WriteBase(const Folder& folder) {
+  std::vector<heddle::test::TensorToWrite> tensors;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    int64_t count = 1;
+    for (const int64_t size : shape) count *= size;
+    std::vector<float> values(static_cast<size_t>(count), 0.125f);
+    const auto bytes = std::as_bytes(std::span(values));
+    tensors.push_back({name, "F32", std::move(shape), {bytes.begin(), bytes.end()}});
+  };
+  for (const std::string name : {"model.embed_tokens", "lm_head"}) add(name + ".weight", {16, 16});
+  add("model.norm.weight", {16});
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const std::string norm : {"input_layernorm", "post_attention_layernorm"}) {
+      add(layer + norm + ".weight", {16});
+    }
+    for (const std::string part : {"q", "o"})
+      add(layer + "self_attn." + part + "_proj.weight", {16, 16});
+    for (const std::string part : {"k", "v"})
+      add(layer + "self_attn." + part + "_proj.weight", {8, 16});
+    for (const std::string part : {"gate", "up"})
+      add(layer + "mlp." + part + "_proj.weight", {24, 16});
+    add(layer + "mlp.down_proj.weight", {16, 24});
+  }
+  std::filesystem::create_directory(folder.path() / "base");
+  heddle::test::WriteFile(folder.path() / "base" / "config.json", "{}");
+  heddle::test::WriteFile(folder.path() / "base" / "model.safetensors",
+                          heddle::test::SafetensorsBytes(tensors));
+  return folder.path() / "base";
 }
 
 }  // namespace
@@ -125,6 +171,7 @@ void CheckImage(const AdapterImage& image) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const Folder folder;
   static const std::vector<ModelDescription> bases = Bases();
+  static const std::filesystem::path base = WriteBase(folder);
   constexpr heddle::kernels::DType kTypes[] = {
       heddle::kernels::DType::kBF16, heddle::kernels::DType::kF16, heddle::kernels::DType::kF32};
   constexpr int64_t kPageBytes[] = {64, 256, 4096};
@@ -141,12 +188,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     path = folder.Write("adapter.gguf", bytes);
     (void)heddle::engine::IsAdapter(path);
   }
-  const auto loaded =
-      heddle::engine::LoadAdapter(path, {.model = &bases[static_cast<size_t>(choice / 2 % 4)],
-                                         .dtype = kTypes[choice / 8 % 3],
-                                         .page_bytes = kPageBytes[choice / 24 % 3],
-                                         .max_rank = kMaxRank,
-                                         .max_bytes = kMaxImageBytes});
+  const auto loaded = heddle::engine::LoadAdapter(
+      path, {.model = &bases[static_cast<size_t>(choice / 2 % 4)],
+             .dtype = kTypes[choice / 8 % 3],
+             .page_bytes = kPageBytes[choice / 24 % 3],
+             .max_rank = kMaxRank,
+             .max_bytes = kMaxImageBytes,
+             .base = choice / 2 % 4 == 0 ? base : std::filesystem::path()});
   if (loaded.ok()) CheckImage(*loaded->image);
   return 0;
 }
