@@ -115,6 +115,7 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config, Ke
   options.prepare_threads = static_cast<int>(
       config.prepare_threads > 0 ? config.prepare_threads
                                  : std::max(kLeastPrepareThreads, config.io_threads));
+  options.free_prepare_threads = options.prepare_threads;
   options.max_preparing = static_cast<size_t>(config.max_queue);
   options.max_connections = static_cast<int>(config.max_connections);
   options.max_body_bytes = config.max_body_bytes.value;

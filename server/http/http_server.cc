@@ -95,8 +95,10 @@ std::vector<ApiKey> AllKeys(const HttpServerOptions& options,
                             const std::vector<ApiKey>& hashed_keys) {
   std::vector<ApiKey> keys;
   auto add = [&keys](std::string_view kind, const std::string& key, bool admin, KeyLimits limits) {
-    keys.push_back({std::string(kind) + "-" + std::to_string(keys.size() + 1), HashKey(key), admin,
-                    limits, nullptr});
+    keys.push_back({.name = std::string(kind) + "-" + std::to_string(keys.size() + 1),
+                    .sha256 = HashKey(key),
+                    .admin = admin,
+                    .limits = limits});
   };
   for (const std::string& key : options.api_keys) add("key", key, false, options.key_limits);
   for (const std::string& key : options.admin_keys) add("admin", key, true, {});
@@ -132,10 +134,11 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   context->dependencies = dependencies;
   context->page = MakeWebPage(dependencies.codec->has_chat_template());
   SetUpAccess(options, context);
-  context->prepare =
-      std::make_unique<PreparePool>(PreparePool::Options{.short_threads = options.prepare_threads,
-                                                         .long_threads = options.prepare_threads,
-                                                         .max_waiting = options.max_preparing});
+  context->prepare = std::make_unique<PreparePool>(
+      PreparePool::Options{.short_threads = options.prepare_threads,
+                           .long_threads = options.prepare_threads,
+                           .free_threads = options.free_prepare_threads,
+                           .max_waiting = options.max_preparing});
   for (int i = 0; i < kNumRefusals; ++i) {
     dependencies.metrics->CountRefusal(RefusalName(static_cast<Refusal>(i)), 0);
   }

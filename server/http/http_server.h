@@ -41,6 +41,7 @@ struct HttpServerOptions {
   // Prepare threads per lane (prepare_pool.h), one lane for requests that take moments and one for
   // those that take longer; and how many requests may wait for them.
   int prepare_threads = 2;
+  int free_prepare_threads = 0;  // of the second lane, beside those
   size_t max_preparing = 1024;
   int max_connections = 4096;
   size_t max_body_bytes = size_t{8} << 20;

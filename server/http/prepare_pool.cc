@@ -1,6 +1,7 @@
 #include "server/http/prepare_pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +22,10 @@ using Lane = PrepareTask::Lane;
 // A tenth of a core that the engine computes on, and all of a free one: Linux gives a thread of
 // nice n a share proportional to 1.25 ^ -n.
 constexpr int kLongNice = 10;
+// Of a free thread where the kernel refuses SCHED_IDLE.
+constexpr int kFreeNice = 19;
+// The part of a core below which a free thread has found none.
+constexpr double kLeastPartOfCore = 0.05;
 
 // Use of the pool is weighted by half after this time, and forgotten when it is nearly nothing.
 constexpr double kHalfLifeSeconds = 10;
@@ -35,8 +40,28 @@ int64_t PreparePool::ThreadCpuUs() {
   return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
 }
 
+namespace {
+
+// On Linux these calls concern one thread; if they fail, it runs like any other.
+void LowerPriority(bool to_idle) {
+  const sched_param none{};
+  if (to_idle && pthread_setschedparam(pthread_self(), SCHED_IDLE, &none) == 0) return;
+  const int nice = to_idle ? kFreeNice : kLongNice;
+  static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), nice));
+}
+
+}  // namespace
+
+bool PrepareTurn::IsStarved() const {
+  if (!is_free_) return false;
+  const double seconds = SecondsBetween(begin_, pool_.options_.now());
+  const double cpu_seconds = static_cast<double>(pool_.options_.thread_cpu_us() - begin_us_) * 1e-6;
+  return seconds > PreparePool::kPatienceSeconds && cpu_seconds < kLeastPartOfCore * seconds;
+}
+
 PrepareTurn::Answer PrepareTurn::Ask() const {
   if (pool_.stopping_) return Answer::kStop;
+  if (IsStarved()) return Answer::kLater;
   if (slice_end_us_ < 0) return Answer::kGoOn;
   if (lane_ == PrepareTask::Lane::kLong && pool_.num_waiting_long_ == 0) return Answer::kGoOn;
   return pool_.options_.thread_cpu_us() < slice_end_us_ ? Answer::kGoOn : Answer::kLater;
@@ -44,15 +69,17 @@ PrepareTurn::Answer PrepareTurn::Ask() const {
 
 PreparePool::PreparePool(const Options& options) : options_(options) {
   std::lock_guard lock(mutex_);
-  Start(Lane::kShort, std::max(1, options.short_threads));
-  Start(Lane::kLong, std::max(1, options.long_threads));
+  Start(Lane::kShort, std::max(1, options.short_threads), /*is_free=*/false);
+  Start(Lane::kLong, std::max(1, options.long_threads), /*is_free=*/false);
+  Start(Lane::kLong, options.free_threads, /*is_free=*/true);
 }
 
-void PreparePool::Start(Lane lane, int count) {
-  QueueOf(lane).num_threads = count;
+void PreparePool::Start(Lane lane, int count, bool is_free) {
+  if (!is_free) QueueOf(lane).num_threads = count;
   for (int i = 0; i < count; ++i) {
-    states_.push_back({.lane = lane});
-    threads_.emplace_back([this, lane, index = states_.size() - 1] { RunThread(lane, index); });
+    const Thread thread{.lane = lane, .is_free = is_free};
+    states_.push_back(thread);
+    threads_.emplace_back([this, thread, index = states_.size() - 1] { RunThread(thread, index); });
   }
 }
 
@@ -80,7 +107,7 @@ absl::Status PreparePool::Submit(Lane lane, std::shared_ptr<PrepareTask> task, s
     waiting_bytes_ += bytes;
     num_waiting_long_ = long_.entries.size();
   }
-  queue.posted.notify_one();
+  queue.posted.notify_all();  // not every thread may take it
   return absl::OkStatus();
 }
 
@@ -117,7 +144,8 @@ PreparePool::Figures PreparePool::figures() const {
 int PreparePool::NumStuck(Lane lane) const {
   const Clock::time_point now = options_.now();
   return static_cast<int>(std::count_if(states_.begin(), states_.end(), [&](const Thread& thread) {
-    return thread.lane == lane && thread.is_busy && now - thread.since > options_.stuck_after;
+    return thread.lane == lane && !thread.is_free && thread.is_busy &&
+           now - thread.since > options_.stuck_after;
   }));
 }
 
@@ -151,17 +179,17 @@ void PreparePool::Stop() {
   threads_.clear();
 }
 
-void PreparePool::RunThread(Lane lane, size_t index) {
-  const bool is_long = lane == Lane::kLong;
-  pthread_setname_np(pthread_self(), is_long ? "prepare-long" : "prepare");
-  // On Linux this call sets the priority of one thread; if it fails, the thread runs like any
-  // other.
-  if (is_long) static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLongNice));
+void PreparePool::RunThread(Thread thread, size_t index) {
+  const bool is_long = thread.lane == Lane::kLong;
+  pthread_setname_np(pthread_self(), thread.is_free ? "prepare-free"
+                                     : is_long      ? "prepare-long"
+                                                    : "prepare");
+  if (is_long) LowerPriority(/*to_idle=*/thread.is_free);
   Entry entry;
-  while (Take(lane, index, &entry)) {
+  while (Take(thread, index, &entry)) {
     const std::shared_ptr<PrepareTask> task = entry.task;
     try {
-      RunEntry(lane, std::move(entry));
+      RunEntry(thread, std::move(entry));
     } catch (...) {
       task->Lose();
     }
@@ -171,12 +199,11 @@ void PreparePool::RunThread(Lane lane, size_t index) {
   }
 }
 
-void PreparePool::RunEntry(Lane lane, Entry entry) {
-  const int64_t begin_us = options_.thread_cpu_us();
-  int64_t slice_end_us = begin_us + kShortSliceUs;
-  const bool is_bounded = lane == Lane::kShort || entry.num_turns == 0;
-  if (lane == Lane::kLong) slice_end_us = is_bounded ? begin_us + kLongSliceUs : -1;
-  const PrepareTurn turn(*this, lane, entry.waited_seconds, slice_end_us);
+void PreparePool::RunEntry(const Thread& thread, Entry entry) {
+  const bool is_long = thread.lane == Lane::kLong;
+  PrepareTurn turn(*this, thread.lane, thread.is_free, entry.waited_seconds);
+  const bool is_bounded = !is_long || entry.num_turns == 0;
+  if (is_bounded) turn.slice_end_us_ = turn.begin_us_ + (is_long ? kLongSliceUs : kShortSliceUs);
   const uint64_t client = entry.task->client();
   auto next = PrepareTask::Next::kDone;
   try {
@@ -184,33 +211,43 @@ void PreparePool::RunEntry(Lane lane, Entry entry) {
   } catch (...) {
     entry.task->Lose();
   }
-  const double seconds = static_cast<double>(options_.thread_cpu_us() - begin_us) * 1e-6;
+  const double seconds = static_cast<double>(options_.thread_cpu_us() - turn.begin_us_) * 1e-6;
+  const bool counts = !is_bounded && !thread.is_free;
   {
     std::lock_guard lock(mutex_);
-    if (!is_bounded) --long_.num_unbounded;
+    if (counts) --long_.num_unbounded;
     Charge(client, seconds);
   }
-  if (!is_bounded) long_.posted.notify_one();  // another one may run now
+  if (counts) long_.posted.notify_all();  // another one may run now
   if (next != PrepareTask::Next::kAgainInLongLane) return;
-  if (lane == Lane::kLong) ++entry.num_turns;
+  entry.is_starved = turn.IsStarved();
+  if (is_long) ++entry.num_turns;
   MoveToLongLane(std::move(entry));
 }
 
 // Waits for the next entry. Returns false if the pool stops.
-bool PreparePool::Take(Lane lane, size_t index, Entry* entry) {
-  Queue& queue = QueueOf(lane);
+bool PreparePool::Take(const Thread& thread, size_t index, Entry* entry) {
+  Queue& queue = QueueOf(thread.lane);
   std::unique_lock lock(mutex_);
   auto next = queue.entries.end();
-  queue.posted.wait(lock, [this, &queue, &next] {
-    next = Choose(&queue);
+  const auto may_go_on = [this, &thread, &queue, &next] {
+    next = Choose(thread, &queue);
     return stopping_ || next != queue.entries.end();
-  });
+  };
+  while (!may_go_on()) {
+    // What nobody may take yet is looked at again when more time has passed.
+    if (queue.entries.empty()) {
+      queue.posted.wait(lock);
+    } else {
+      queue.posted.wait_for(lock, std::chrono::milliseconds(250));
+    }
+  }
   if (stopping_) return false;
   *entry = std::move(*next);
   queue.entries.erase(next);
   num_waiting_long_ = long_.entries.size();
   waiting_bytes_ -= entry->bytes;
-  if (lane == Lane::kLong && entry->num_turns > 0) ++queue.num_unbounded;
+  if (thread.lane == Lane::kLong && !thread.is_free && entry->num_turns > 0) ++queue.num_unbounded;
   const Clock::time_point now = options_.now();
   queue.last_waited_seconds = SecondsBetween(entry->since, now);
   entry->waited_seconds += queue.last_waited_seconds;
@@ -219,14 +256,23 @@ bool PreparePool::Take(Lane lane, size_t index, Entry* entry) {
   return true;
 }
 
-// The entry whose turn it is; end() if none may run now. REQUIRES: mutex_ is held.
-std::deque<PreparePool::Entry>::iterator PreparePool::Choose(Queue* queue) {
-  const int max_unbounded = std::max(1, queue->num_threads - 1);
+// Whether a thread of the long lane may take the entry, whose client has had that use of the pool.
+// REQUIRES: mutex_ is held.
+bool PreparePool::MayTake(const Thread& thread, const Entry& entry, double use) const {
+  if (thread.is_free) return !entry.is_starved;
+  const int max_unbounded = std::max(1, long_.num_threads - 1);
+  if (entry.num_turns > 0 && long_.num_unbounded >= max_unbounded) return false;
+  if (options_.free_threads == 0 || use < kFloorUseSeconds) return true;
+  return SecondsBetween(entry.since, options_.now()) > kPatienceSeconds * use / kFloorUseSeconds;
+}
+
+// The entry whose turn it is; end() if there is none for the thread. REQUIRES: mutex_ is held.
+std::deque<PreparePool::Entry>::iterator PreparePool::Choose(const Thread& thread, Queue* queue) {
   auto best = queue->entries.end();
   double least = 0;
   for (auto it = queue->entries.begin(); it != queue->entries.end(); ++it) {
-    if (it->num_turns > 0 && queue->num_unbounded >= max_unbounded) continue;
     const double use = UseOf(it->task->client());
+    if (thread.lane == Lane::kLong && !MayTake(thread, *it, use)) continue;
     if (best != queue->entries.end() &&
         (use > least || (use == least && it->num_turns >= best->num_turns))) {
       continue;
@@ -267,7 +313,7 @@ void PreparePool::MoveToLongLane(Entry entry) {
     waiting_bytes_ += bytes;
     num_waiting_long_ = long_.entries.size();
   }
-  long_.posted.notify_one();
+  long_.posted.notify_all();
 }
 
 }  // namespace heddle::server

@@ -4,7 +4,11 @@
 // There are two lanes, each with its queue and its threads, so that a task of a millisecond never
 // waits for one of a second: tasks begin in the lane to which they are submitted, and a short one
 // that turns out to be long moves to the other. The threads of the long lane run at low priority:
-// on a CPU backend the cores belong to the engine, and a step waits for its slowest thread.
+// on a CPU backend the cores belong to the engine, and a step waits for its slowest thread. Some of
+// them are free threads, which get only what nobody else wants of the cores (SCHED_IDLE). What a
+// client asks for beyond kFloorUseSeconds runs on those; so heavy requests of one client queue
+// behind its own, and cost the engine next to nothing. What finds no free core for kPatienceSeconds
+// or longer, in proportion to the client's use, comes back to the other threads.
 //
 // Turns. The next task in a lane is that of the client for which the pool has worked least lately;
 // among those, the one that has had fewer turns, then the one that came first. Long tasks ask
@@ -60,6 +64,7 @@ class PreparePool {
   struct Options {
     int short_threads = 2;
     int long_threads = 2;
+    int free_threads = 0;  // of the long lane, beside those
     size_t max_waiting = 1024;
     // Eight of the longest bodies that a server takes by default. A longer one may wait if nothing
     // else does.
@@ -74,6 +79,13 @@ class PreparePool {
 
   static constexpr int64_t kShortSliceUs = 3'000;
   static constexpr int64_t kLongSliceUs = 20'000;
+
+  // A client's use of the pool, which halves every ten seconds, up to which it counts as light: a
+  // dozen slices.
+  static constexpr double kFloorUseSeconds = 0.25;
+  // How long a request of a client with that use waits for a free core before it gets a tenth of a
+  // busy one; with twice the use, twice as long.
+  static constexpr double kPatienceSeconds = 2;
 
   struct Figures {
     size_t waiting = 0;
@@ -114,16 +126,18 @@ class PreparePool {
     Clock::time_point since;
     double waited_seconds = 0;  // before `since`
     int num_turns = 0;          // turns in the long lane that were cut short
+    bool is_starved = false;    // found no free core; free threads leave it to the others
   };
   struct Queue {
     std::deque<Entry> entries;
     std::condition_variable posted;
     double last_waited_seconds = 0;  // wait of the entry that began last
-    int num_unbounded = 0;           // running ones without a slice
-    int num_threads = 0;
+    int num_unbounded = 0;           // running ones without a slice, except on free threads
+    int num_threads = 0;             // without free threads
   };
   struct Thread {
     PrepareTask::Lane lane;
+    bool is_free = false;
     bool is_busy = false;
     Clock::time_point since;  // when its task began
   };
@@ -135,11 +149,12 @@ class PreparePool {
   Queue& QueueOf(PrepareTask::Lane lane) {
     return lane == PrepareTask::Lane::kShort ? short_ : long_;
   }
-  void Start(PrepareTask::Lane lane, int count);
-  void RunThread(PrepareTask::Lane lane, size_t index);
-  bool Take(PrepareTask::Lane lane, size_t index, Entry* entry);
-  std::deque<Entry>::iterator Choose(Queue* queue);
-  void RunEntry(PrepareTask::Lane lane, Entry entry);
+  void Start(PrepareTask::Lane lane, int count, bool is_free);
+  void RunThread(Thread thread, size_t index);
+  bool Take(const Thread& thread, size_t index, Entry* entry);
+  std::deque<Entry>::iterator Choose(const Thread& thread, Queue* queue);
+  bool MayTake(const Thread& thread, const Entry& entry, double use) const;
+  void RunEntry(const Thread& thread, Entry entry);
   void MoveToLongLane(Entry entry);
   double UseOf(uint64_t client) const;
   void Charge(uint64_t client, double seconds);
@@ -175,14 +190,24 @@ class PrepareTurn {
 
  private:
   friend class PreparePool;
-  PrepareTurn(const PreparePool& pool, PrepareTask::Lane lane, double waited_seconds,
-              int64_t slice_end_us)
-      : pool_(pool), lane_(lane), waited_seconds_(waited_seconds), slice_end_us_(slice_end_us) {}
+  PrepareTurn(const PreparePool& pool, PrepareTask::Lane lane, bool is_free, double waited_seconds)
+      : pool_(pool),
+        lane_(lane),
+        is_free_(is_free),
+        waited_seconds_(waited_seconds),
+        begin_us_(pool.options_.thread_cpu_us()),
+        begin_(pool.options_.now()) {}
+
+  // Whether the thread has hardly got any time from the cores for as long as the pool's patience.
+  bool IsStarved() const;
 
   const PreparePool& pool_;
   const PrepareTask::Lane lane_;
+  const bool is_free_;  // on a free thread
   const double waited_seconds_;
-  const int64_t slice_end_us_;  // the thread's CPU time at the slice's end; negative: no limit
+  const int64_t begin_us_;  // the thread's CPU time
+  const Clock::time_point begin_;
+  int64_t slice_end_us_ = -1;  // the thread's CPU time at the slice's end; negative: no limit
 };
 
 }  // namespace heddle::server

@@ -1,4 +1,7 @@
 // Turns in the pool that prepares requests, by a clock and a CPU time that the test sets.
+#include <pthread.h>
+#include <sched.h>
+
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -30,9 +33,10 @@ struct Times {
   std::atomic<int64_t> cpu_us{0};
   std::atomic<int64_t> wall_seconds{0};
 
-  PreparePool::Options Options(int long_threads = 1) {
+  PreparePool::Options Options(int long_threads = 1, int free_threads = 0) {
     return {.short_threads = 1,
             .long_threads = long_threads,
+            .free_threads = free_threads,
             .now = [this] { return Clock::time_point(seconds(wall_seconds)); },
             .thread_cpu_us = [this] { return cpu_us.load(); }};
   }
@@ -185,7 +189,7 @@ TEST_CASE("One thread of two is left to those that have a slice", "[prepare][uni
   for (uint64_t client = 1; client <= 4; ++client) {
     REQUIRE(pool.Submit(kLong,
                         std::make_shared<Task>(client,
-                                               [&, turns = 0](const PrepareTurn&) mutable {
+                                               [&, client, turns = 0](const PrepareTurn&) mutable {
                                                  if (++turns == 1)
                                                    return PrepareTask::Next::kAgainInLongLane;
                                                  most_unbounded = std::max(most_unbounded.load(),
@@ -240,6 +244,145 @@ TEST_CASE("Threads that do not come to an end are told of, and stopping does not
   CHECK(pool.figures().stuck_threads == 1);
   pool.Stop();
   CHECK(stopped.get_future().wait_for(seconds(0)) == std::future_status::ready);
+}
+
+// The scheduling policy of the calling thread: of free threads, SCHED_IDLE where that is allowed.
+int PolicyOfThread() {
+  int policy = -1;
+  sched_param param{};
+  pthread_getschedparam(pthread_self(), &policy, &param);
+  return policy;
+}
+
+bool IsFreeThread() {
+  char name[16] = "";
+  pthread_getname_np(pthread_self(), name, sizeof(name));
+  return std::string(name) == "prepare-free";
+}
+
+TEST_CASE("What a client asks for beyond its light use runs on free cores", "[prepare][unit]") {
+  Times times;
+  Journal journal;
+  PreparePool pool(times.Options(/*long_threads=*/1, /*free_threads=*/1));
+  const auto run = [&](uint64_t client, int64_t cpu_us) {
+    std::promise<void> done;
+    REQUIRE(pool.Submit(kLong,
+                        std::make_shared<Task>(client,
+                                               [&](const PrepareTurn&) {
+                                                 const bool is_free = IsFreeThread();
+                                                 CHECK(is_free == (PolicyOfThread() == SCHED_IDLE));
+                                                 times.cpu_us += cpu_us;
+                                                 journal.Write(is_free ? "f" : "l");
+                                                 done.set_value();
+                                                 return PrepareTask::Next::kDone;
+                                               }),
+                        1)
+                .ok());
+    done.get_future().wait();
+  };
+  run(1, 600'000);  // on whichever thread comes first
+  // The pool charges the client a moment after the task's end; a stranger's task waits for that.
+  while (pool.figures().busy_threads > 0) std::this_thread::yield();
+  for (int i = 0; i < 5; ++i) run(1, 1000);
+  CHECK(journal.text().substr(1) == "fffff");
+  pool.Stop();
+}
+
+TEST_CASE("Who finds no free core comes back to the other threads", "[prepare][unit]") {
+  Times times;
+  PreparePool pool(times.Options(/*long_threads=*/1, /*free_threads=*/1));
+  std::promise<void> hold, done;
+  std::shared_future<void> held = hold.get_future().share();
+  // The one thread that is not free is at work for somebody else.
+  std::promise<void> begun;
+  std::atomic<bool> is_begun = false;
+  const auto occupy = [&](const PrepareTurn&) {
+    if (!IsFreeThread() && !is_begun.exchange(true)) {
+      begun.set_value();
+      held.wait();
+    }
+    return PrepareTask::Next::kDone;
+  };
+  while (!is_begun) {
+    if (pool.waiting() == 0) {
+      REQUIRE(pool.Submit(kLong, std::make_shared<Task>(1, occupy), 1).ok());
+    }
+    std::this_thread::yield();
+  }
+  begun.get_future().wait();
+  std::atomic<int> turns = 0;
+  REQUIRE(pool.Submit(kLong,
+                      std::make_shared<Task>(2,
+                                             [&](const PrepareTurn& turn) {
+                                               if (++turns == 1) {
+                                                 CHECK(IsFreeThread());
+                                                 CHECK(turn.Ask() == PrepareTurn::Answer::kGoOn);
+                                                 times.wall_seconds += 3;  // and no CPU time
+                                                 CHECK(turn.Ask() == PrepareTurn::Answer::kLater);
+                                                 hold.set_value();
+                                                 return PrepareTask::Next::kAgainInLongLane;
+                                               }
+                                               CHECK_FALSE(IsFreeThread());
+                                               CHECK(turn.Ask() == PrepareTurn::Answer::kGoOn);
+                                               done.set_value();
+                                               return PrepareTask::Next::kDone;
+                                             }),
+                      1)
+              .ok());
+  CHECK(done.get_future().wait_for(seconds(20)) == std::future_status::ready);
+  pool.Stop();
+}
+
+TEST_CASE("The more a client has used, the longer it waits for a free core", "[prepare][unit]") {
+  Times times;
+  PreparePool pool(times.Options(/*long_threads=*/1, /*free_threads=*/1));
+  std::promise<void> hold, done, begun;
+  std::shared_future<void> held = hold.get_future().share();
+  std::atomic<bool> is_begun = false;
+  const auto occupy = [&](const PrepareTurn&) {
+    if (IsFreeThread() && !is_begun.exchange(true)) {
+      times.cpu_us += 500'000;  // client 1 is heavy, and its next task finds the free thread busy
+      begun.set_value();
+      held.wait();
+    }
+    return PrepareTask::Next::kDone;
+  };
+  while (!is_begun) {
+    if (pool.waiting() == 0) {
+      REQUIRE(pool.Submit(kLong, std::make_shared<Task>(1, occupy), 1).ok());
+    }
+    std::this_thread::yield();
+  }
+  begun.get_future().wait();
+  std::atomic<bool> ran = false;
+  const auto submit = [&](uint64_t client, int64_t cpu_us, std::promise<void>* end) {
+    REQUIRE(pool.Submit(kLong,
+                        std::make_shared<Task>(client,
+                                               [&ran, &times, cpu_us, end](const PrepareTurn&) {
+                                                 times.cpu_us += cpu_us;
+                                                 ran = true;
+                                                 end->set_value();
+                                                 return PrepareTask::Next::kDone;
+                                               }),
+                        1)
+                .ok());
+  };
+  std::promise<void> heavy;
+  submit(2, 500'000, &heavy);  // twice the light use, on the thread that is not free
+  heavy.get_future().wait();
+  while (pool.figures().busy_threads > 1) std::this_thread::yield();
+  ran = false;
+  submit(2, 0, &done);
+  times.wall_seconds += 3;
+  std::promise<void> light;
+  submit(3, 0, &light);  // a client that has used nothing need not wait
+  light.get_future().wait();
+  std::future<void> finished = done.get_future();
+  CHECK(finished.wait_for(milliseconds(600)) == std::future_status::timeout);
+  times.wall_seconds += 2;  // five seconds in all, and twice the use has four of patience
+  CHECK(finished.wait_for(seconds(20)) == std::future_status::ready);
+  hold.set_value();
+  pool.Stop();
 }
 
 }  // namespace
