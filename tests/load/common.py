@@ -59,8 +59,8 @@ class Process:
 
 
 class Daemon(Server, Process):
-    def __init__(self, *flags):
-        Server.__init__(self, *flags)
+    def __init__(self, *flags, **options):
+        Server.__init__(self, *flags, **options)
         Process.__init__(self, self.process.pid)
 
     def stats(self):
