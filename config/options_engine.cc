@@ -201,6 +201,17 @@ constexpr Option kEngineOptions[] = {
      .commands = kServe | kPlanning,
      .min = 0,
      .max = 604800},
+    {.name = "max-client-lead",
+     .field = &Config::max_client_lead_ms,
+     .section = kEngine,
+     .value = "MILLISECONDS",
+     .help = "The time of steps that a client (an API key, or without keys an address) may get "
+             "beyond its share while others want the machine, under every policy; at least one "
+             "step. Shares are equal, or in proportion to the weights in the key file. 0: clients "
+             "are not told apart, except by --policy fair.",
+     .commands = kServe | kPlanning,
+     .min = 0,
+     .max = 60000},
     {.name = "speculate",
      .field = &Config::speculate,
      .section = kEngine,

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/adapter_pool.h"
+#include "scheduler/client_shares.h"
 #include "scheduler/prefix_matcher.h"
 
 namespace heddle::scheduler {
@@ -52,7 +53,14 @@ void ReserveAnswer(RequestState* request, const SchedulerLimits& limits) {
 }  // namespace
 
 Admission::Admission(const SchedulerParts& parts)
-    : parts_(parts), policy_(MakePolicy(parts.limits.options.policy)) {}
+    : parts_(parts),
+      policy_(MakePolicy(parts.limits.options.policy)),
+      waiting_(policy_->is_per_tenant() ? WaitingQueue::Order::kByService
+                                        : WaitingQueue::Order::kByUrgency) {}
+
+bool Admission::tells_clients_apart() const {
+  return policy_->is_per_tenant() || parts_.shares.is_enabled();
+}
 
 void Admission::Add(RequestState* request, int64_t now_us) {
   request->key =
@@ -60,7 +68,10 @@ void Admission::Add(RequestState* request, int64_t now_us) {
                                       .now_us = now_us,
                                       .work_us = parts_.budget.EstimateWorkUs(request->request),
                                       .starvation_us = parts_.limits.options.starvation_us});
-  request->flow = waiting_.FlowOf(policy_->is_per_tenant() ? request->request.tenant : 0);
+  const uint64_t client = tells_clients_apart() ? ClientOf(request->request) : 0;
+  bool is_new = false;
+  request->flow = parts_.shares.Enter(client, request->request.weight, &is_new);
+  if (is_new) waiting_.Begin(request->flow);
   Sequence* carrier = &request->branches[0];
   carrier->phase = Phase::kWaiting;
   waiting_.Enter(request->flow);
@@ -75,6 +86,27 @@ void Admission::CountStarted(const RequestState& request) {
   unstarted_tokens_ -= request.num_prompt();
 }
 
+void Admission::Leave(const RequestState& request) {
+  if (request.paused) {
+    parts_.shares.Resume(request.flow);
+  } else {
+    waiting_.Leave(request.flow);
+  }
+  parts_.shares.Leave(request.flow);
+  if (request.request.adapter.id != engine::AdapterId{}) --num_with_adapter_;
+}
+
+// Puts the flows of clients that are ahead of others that wait behind those.
+void Admission::OrderFlows() {
+  waiting_.BeginWalk();
+  if (!parts_.shares.is_enabled() || waiting_.busy().size() < 2) return;
+  double least = parts_.shares.TimeOf(waiting_.busy().front());
+  for (const int32_t flow : waiting_.busy()) least = std::min(least, parts_.shares.TimeOf(flow));
+  for (const int32_t flow : waiting_.busy()) {
+    if (parts_.shares.IsAheadOf(flow, least)) waiting_.SetLate(flow);
+  }
+}
+
 void Admission::Admit(int32_t budget, PlannedStep* step) {
   if (budget <= 0) return;
   PromoteOverdue(step->now_us);
@@ -82,10 +114,14 @@ void Admission::Admit(int32_t budget, PlannedStep* step) {
   for (const Sequence* prompt : step->prompts) {
     if (AdapterPool::IsReady(*prompt)) wanted += prompt->num_remaining();
   }
-  waiting_.BeginWalk();
+  OrderFlows();
   for (int looked_at = 0; looked_at < kMaxWaitingLookedAt; ++looked_at) {
     Sequence* next = waiting_.Next();
     if (next == nullptr) return;
+    if (parts_.shares.IsHeld(next->request->flow)) {
+      waiting_.SkipFlow(next->request->flow);
+      continue;
+    }
     // Paused ones that wait for an adapter are not among the prompts.
     const int64_t num_ready =
         static_cast<int64_t>(step->prompts.size()) - parts_.adapters.num_waiting();
@@ -148,7 +184,7 @@ bool Admission::MayFit(const Sequence& sequence, const PlannedStep& step) const 
   const bool has_slots = step.slots + NumSlots(sequence) <= parts_.limits.max_running;
   const bool was_blocked = sequence.id == blocked_ && PagesBeside(sequence, step) <= blocked_spare_;
   return (has_slots && (parts_.running.empty() || !was_blocked)) || !step.paused.empty() ||
-         DisplacesLast(sequence);
+         VictimFor(sequence) != nullptr;
 }
 
 // Makes room for `next` by parking paused sequences, and then by preempting running sequences that
@@ -162,7 +198,8 @@ bool Admission::MakeRoom(Sequence* waiting, PlannedStep* step) {
       parts_.prefixes.GiveUp(waiting);
       continue;
     }
-    if (step->paused.empty() && !DisplacesLast(next)) return false;
+    Sequence* victim = VictimFor(next);
+    if (step->paused.empty() && victim == nullptr) return false;
     if (step->is_ahead) {
       step->needs_tokens = true;
       return false;
@@ -171,8 +208,7 @@ bool Admission::MakeRoom(Sequence* waiting, PlannedStep* step) {
       ParkLast(step);
       continue;
     }
-    Sequence* victim = parts_.running.back();
-    parts_.running.PopBack();
+    parts_.running.Erase(victim);
     step->slots -= NumSlots(*victim);
     step->reserved_pages -= parts_.limits.PagesToRun(*victim, parts_.pool);
     std::erase(step->prompts, victim);
@@ -197,6 +233,31 @@ bool Admission::DisplacesLast(const Sequence& next) const {
     if (!policy_->Displaces(key, {.rank = running.NumOfFlow(last.flow)})) return false;
   }
   return policy_->Displaces(key, last.key);
+}
+
+// The least urgent running sequence of the client that has more than half of all places, if `next`
+// is of a client that has none and is behind it; otherwise null. The last place of a client is
+// never taken so: two would take it from each other and get nowhere. O(running): the one candidate
+// is found by a vote (Boyer and Moore, 1991).
+Sequence* Admission::LastOfHog(const Sequence& next) const {
+  const RunningSet& running = parts_.running;
+  if (!parts_.shares.is_enabled() || running.NumOfFlow(next.request->flow) > 0) return nullptr;
+  int32_t hog = -1, votes = 0;
+  for (const Sequence* sequence : running) {
+    if (votes == 0) hog = sequence->request->flow;
+    votes += sequence->request->flow == hog ? 1 : -1;
+  }
+  const int32_t places = hog < 0 ? 0 : running.NumOfFlow(hog);
+  if (places < 2 || 2 * places <= static_cast<int32_t>(running.size())) return nullptr;
+  if (!parts_.shares.IsAhead(hog, next.request->flow)) return nullptr;
+  size_t last = running.size() - 1;
+  while (running[last]->request->flow != hog) --last;
+  return running[last];
+}
+
+// The running sequence whose place `next` may take, or null.
+Sequence* Admission::VictimFor(const Sequence& next) const {
+  return DisplacesLast(next) ? parts_.running.back() : LastOfHog(next);
 }
 
 void Admission::MakeRunning(Sequence* sequence, PlannedStep* step) {
@@ -283,12 +344,14 @@ void Admission::Pause(RequestState* request) {
   }
   if (!request->started) CountStarted(*request);
   waiting_.Leave(request->flow);
+  parts_.shares.Pause(request->flow);
   request->paused = true;
 }
 
 void Admission::Resume(RequestState* request, int64_t now_us) {
   request->paused = false;
   waiting_.Enter(request->flow);
+  parts_.shares.Resume(request->flow);
   if (!request->started) {
     ++num_unstarted_;
     unstarted_tokens_ += request->num_prompt();

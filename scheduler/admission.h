@@ -4,6 +4,10 @@
 // A request is admitted when its whole prompt fits beside what the running sequences are sure to
 // need. While an overdue sequence waits for a place, no sequence that arrived later gets one unless
 // it is overdue itself.
+//
+// Where clients are told apart (client_shares.h), one that is held gets no places, whichever the
+// policy, and one that is ahead of others that wait comes behind them. Who has no place while one
+// client has most of them, and is ahead, takes one from that client.
 // Thread-safety: none; owned by the scheduler.
 #pragma once
 
@@ -38,10 +42,7 @@ class Admission {
   // waiting. REQUIRES: it is not paused.
   void CountStarted(const RequestState& request);
   // Books the end of a request.
-  void Leave(const RequestState& request) {
-    if (!request.paused) waiting_.Leave(request.flow);
-    if (request.request.adapter.id != engine::AdapterId{}) --num_with_adapter_;
-  }
+  void Leave(const RequestState& request);
 
   // Begins and ends a pause. Meanwhile the request's flow counts it as ended, so that a flow with
   // nothing else gathers no credit, and sequences that would wait are parked.
@@ -66,7 +67,7 @@ class Admission {
 
   // Live requests that have an adapter.
   int32_t num_with_adapter() const { return num_with_adapter_; }
-  bool is_per_tenant() const { return policy_->is_per_tenant(); }
+  bool tells_clients_apart() const;
   int32_t num_parked() const { return num_parked_; }
   int32_t num_unstarted() const { return num_unstarted_; }
   int64_t unstarted_tokens() const { return unstarted_tokens_; }
@@ -86,8 +87,11 @@ class Admission {
   bool FitsBeside(const Sequence& sequence, const PlannedStep& step) const;
   bool MayFit(const Sequence& sequence, const PlannedStep& step) const;
   bool TakesCached(Sequence* next, const PlannedStep& step);
+  void OrderFlows();
   bool MakeRoom(Sequence* waiting, PlannedStep* step);
   bool DisplacesLast(const Sequence& next) const;
+  Sequence* LastOfHog(const Sequence& next) const;
+  Sequence* VictimFor(const Sequence& next) const;
   void MakeRunning(Sequence* sequence, PlannedStep* step);
   void PromoteOverdue(int64_t now_us);
   void Promote(RequestState* request);

@@ -26,6 +26,13 @@ struct StepCost {
   int64_t rows = 0;
   int64_t attended = 0;  // positions read, summed over rows
   int64_t sequences = 0;
+
+  StepCost& operator+=(const StepCost& other) {
+    rows += other.rows;
+    attended += other.attended;
+    sequences += other.sequences;
+    return *this;
+  }
 };
 
 class CostModel {

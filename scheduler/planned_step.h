@@ -17,6 +17,7 @@ struct PlannedStep {
   bool needs_tokens = false;  // somebody has to be preempted: the next plan must know the tokens
 
   int32_t decodes = 0;                 // running sequences with one token to run
+  int32_t held = 0;                    // running sequences whose clients are held
   std::vector<Sequence*> prompts;      // running sequences with more tokens to run
   std::vector<Sequence*> paused;       // running sequences that get nothing
   std::vector<int32_t> wants, shares;  // [prompts] tokens that could run, and that do

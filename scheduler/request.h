@@ -61,8 +61,15 @@ struct GenerationRequest {
   int32_t priority = 0;     // lower is served earlier
   int64_t deadline_us = 0;  // from the arrival to the whole answer; 0: none
   uint64_t workflow = 0;    // its requests share the first one's deadline; 0: none
-  uint64_t tenant = 0;      // the tenant whose share it uses
-  std::string label;        // the front end's name for it; not used for decisions
+  uint64_t tenant = 0;      // the client that its API key stands for; 0: it has none
+  // Whose share of the machine it uses (client_shares.h): its tenant's, or else its peer's.
+  uint64_t peer = 0;   // stands for the client's address
+  int32_t weight = 1;  // of that client among the others
+  std::string label;   // the front end's name for it; not used for decisions
 };
+
+inline uint64_t ClientOf(const GenerationRequest& request) {
+  return request.tenant != 0 ? request.tenant : request.peer;
+}
 
 }  // namespace heddle::scheduler

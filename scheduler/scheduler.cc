@@ -1,7 +1,6 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 #include <utility>
 
@@ -31,69 +30,22 @@ constexpr float kMaxPassedShare = 0.1f;
 // count.
 constexpr float kForcingWeight = 1.0f / 8;
 
-int32_t PagesOf(const AdapterUse& adapter) {
-  return adapter.id == engine::AdapterId{} ? 0 : adapter.num_pages;
-}
-
-// Whether the adapter is one that this scheduler can run beside one sequence at all.
-absl::Status ValidateAdapter(const AdapterUse& adapter, const SchedulerOptions& options) {
-  if (adapter.id == engine::AdapterId{}) return absl::OkStatus();
-  if (options.adapter_slots == 0) {
-    return absl::InvalidArgumentError("This server runs no LoRA adapters.");
-  }
-  if (!std::isfinite(adapter.scale)) {
-    return absl::InvalidArgumentError("The adapter's scale is not a finite number.");
-  }
-  if (adapter.num_pages <= 0 || Scheduler::MaxContext(options, adapter.num_pages) == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("The adapter takes ", adapter.num_pages,
-                                                   " pages; this server has ", options.num_pages,
-                                                   " and needs some of them for the sequence."));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options)
     : limits_(options),
       pool_(options.num_pages, options.page_tokens),
       budget_(limits_.options),
+      shares_(limits_.options, budget_),
       prefixes_(limits_, &pool_, budget_),
       adapters_(limits_.options, &pool_, budget_, &totals_),
       running_(limits_.max_running),
-      admission_({limits_, requests_, pool_, budget_, prefixes_, adapters_, running_, totals_}),
-      planner_({limits_, requests_, pool_, budget_, prefixes_, adapters_, running_, totals_},
-               &admission_),
+      admission_(
+          {limits_, requests_, pool_, budget_, shares_, prefixes_, adapters_, running_, totals_}),
+      planner_(
+          {limits_, requests_, pool_, budget_, shares_, prefixes_, adapters_, running_, totals_},
+          &admission_),
       flights_(options.max_in_flight) {}
-
-absl::Status Scheduler::Validate(const GenerationRequest& request,
-                                 const SchedulerOptions& options) {
-  if (absl::Status status = ValidateAdapter(request.adapter, options); !status.ok()) return status;
-  const int32_t adapter_pages = PagesOf(request.adapter);
-  int32_t max_context = MaxContext(options, adapter_pages);
-  int32_t max_running = std::min(options.max_step_seqs, options.max_step_tokens);
-  if (request.prompt.empty()) return absl::InvalidArgumentError("The prompt has no tokens.");
-  if (request.max_tokens < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_tokens is ", request.max_tokens, "; it must be at least 0."));
-  }
-  int32_t to_generate = request.max_tokens > 0 ? 1 : 0;
-  if (request.prompt.size() + to_generate > static_cast<size_t>(max_context)) {
-    const char* into = max_context == options.max_context ? " fit into the model's context."
-                       : adapter_pages > 0
-                           ? " fit into the KV memory of this server beside the adapter."
-                           : " fit into the KV memory of this server.";
-    return absl::InvalidArgumentError(absl::StrCat("The prompt has ", request.prompt.size(),
-                                                   " tokens; at most ",
-                                                   std::max(0, max_context - to_generate), into));
-  }
-  if (request.num_branches < 1 || request.num_branches > max_running) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("n is ", request.num_branches, "; it must be between 1 and ", max_running,
-                     ", the number of sequences that this server runs at a time."));
-  }
-  return absl::OkStatus();
-}
 
 void Scheduler::Add(GenerationRequest request, int64_t now_us) {
   const RequestId id = request.id;
@@ -102,7 +54,8 @@ void Scheduler::Add(GenerationRequest request, int64_t now_us) {
   state->live_branches = request.num_branches;
   state->branches.resize(static_cast<size_t>(request.num_branches));
   state->request = std::move(request);
-  const int32_t adapter_pages = PagesOf(state->request.adapter);
+  const AdapterUse& adapter = state->request.adapter;
+  const int32_t adapter_pages = adapter.id == engine::AdapterId{} ? 0 : adapter.num_pages;
   state->max_context =
       adapter_pages > 0 ? MaxContext(limits_.options, adapter_pages) : limits_.max_context;
   for (int32_t b = 0; b < state->live_branches; ++b) {
@@ -454,6 +407,7 @@ SchedulerStats Scheduler::stats() const {
   stats.pages_used = pool_.num_used();
   stats.pages_cached = pool_.num_evictable();
   stats.host_pages_used = prefixes_.host_pages_used();
+  stats.live_clients = shares_.num_live();
   adapters_.AddTo(&stats);
   return stats;
 }

@@ -8,9 +8,10 @@
 // prompts up to the step's token budget: a long prompt never holds up running streams.
 // Source: Agrawal et al., "SARATHI", 2023.
 //
-// This class books requests and results. Its parts decide who gets a place (admission.h), what is
-// already computed (prefix_matcher.h), which adapters are loaded (adapter_pool.h), how much a step
-// takes on (step_budget.h), and which rows and pages that makes (step_planner.h).
+// This class books requests and results. Its parts decide who gets a place (admission.h), which
+// clients are ahead of their shares (client_shares.h), what is already computed (prefix_matcher.h),
+// which adapters are loaded (adapter_pool.h), how much a step takes on (step_budget.h), and which
+// rows and pages that makes (step_planner.h).
 //
 // Memory: growth is not reserved. When pages run out, the least urgent running sequence gives its
 // pages back and is computed again later from its prompt and generated tokens. The most urgent one
@@ -35,6 +36,7 @@
 #include "engine/step.h"
 #include "scheduler/adapter_pool.h"
 #include "scheduler/admission.h"
+#include "scheduler/client_shares.h"
 #include "scheduler/flight.h"
 #include "scheduler/prefix_matcher.h"
 #include "scheduler/scheduler_parts.h"
@@ -115,8 +117,8 @@ class Scheduler {
   const engine::StepLocals& locals() const { return planner_.step().locals; }
 
   bool idle() const { return requests_.empty(); }  // nothing is running, waiting or paused
-  // Whether the policy serves tenants separately.
-  bool is_per_tenant() const { return admission_.is_per_tenant(); }
+  // Whether clients are told apart (ClientOf): by their shares, or by the policy.
+  bool tells_clients_apart() const { return admission_.tells_clients_apart(); }
   SchedulerStats stats() const;
 
   // INTERNAL names the broken invariant. O(pages + running); tests, and whenever the loop is idle.
@@ -144,6 +146,7 @@ class Scheduler {
   RequestMap requests_;
   PageAllocator pool_;
   StepBudget budget_;
+  ClientShares shares_;
   PrefixMatcher prefixes_;
   AdapterPool adapters_;
   RunningSet running_;

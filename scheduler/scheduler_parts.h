@@ -11,6 +11,7 @@
 namespace heddle::scheduler {
 
 class AdapterPool;
+class ClientShares;
 class PrefixMatcher;
 
 struct SchedulerParts {
@@ -18,6 +19,7 @@ struct SchedulerParts {
   const RequestMap& requests;
   PageAllocator& pool;
   StepBudget& budget;
+  ClientShares& shares;
   PrefixMatcher& prefixes;
   AdapterPool& adapters;
   RunningSet& running;

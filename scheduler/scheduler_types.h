@@ -39,8 +39,12 @@ struct SchedulerOptions {
   bool prefix_cache = true;      // keep full pages for later prompts that share a prefix
   PolicyKind policy = PolicyKind::kFcfs;
   // A sequence that has waited this long (since its arrival or its preemption) goes ahead of all
-  // that have not, under every policy, and is not preempted for them. 0: no such bound.
+  // that have not, under every policy, and is not preempted for them, unless its client is ahead of
+  // others (max_lead_us). 0: no such bound.
   int64_t starvation_us = 0;
+  // How far a client's use of the machine may be ahead of others' (client_shares.h), at least one
+  // of its steps. 0: clients are not told apart, unless the policy does.
+  int64_t max_lead_us = 0;
   // LoRA adapters (adapter_pool.h). ExecutorLimits::adapter_slots, at least as many as sequences
   // run; 0: none, and requests with an adapter are refused.
   int32_t adapter_slots = 0;
@@ -122,6 +126,8 @@ struct SchedulerStats {
   int64_t step_tokens = 0;      // rows of all steps
   int64_t budget_tokens = 0;    // the decodes and prompt budgets of those steps
   int64_t preemptions = 0;
+  int64_t held = 0;  // times that a running sequence got no rows because its client was ahead
+  int32_t live_clients = 0;       // that have requests, if clients are told apart
   int64_t overdue = 0;            // requests that waited for starvation_us and went ahead of others
   int32_t adapters_resident = 0;  // adapters with all pages in the pool
   int32_t adapter_pages = 0;      // pages of the pool with adapters' content

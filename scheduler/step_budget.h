@@ -38,6 +38,11 @@ class StepBudget {
   // last step; 0: not known yet.
   int64_t EstimateWorkUs(const GenerationRequest& request) const;
 
+  // The time of a step; 0 while it is unknown or has no rows.
+  double PredictUs(const StepCost& cost) const {
+    return cost.rows > 0 && cost_model_.is_ready() ? cost_model_.PredictUs(cost) : 0;
+  }
+
   // Notes the cost of a planned step that has rows.
   void CountPlan(const StepCost& cost) { last_cost_ = cost; }
   // Learns from the oldest step in flight, which is done after `swap_us` of swapping.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "scheduler/adapter_pool.h"
+#include "scheduler/client_shares.h"
 #include "scheduler/plan_writer.h"
 #include "scheduler/prefix_matcher.h"
 #include "scheduler/token_budget.h"
@@ -22,6 +23,7 @@ void StepPlanner::Plan(int64_t now_us, bool is_ahead, StepPlan* plan, Flight* fl
   if (!is_ahead) step_.needs_tokens = false;
   parts_.prefixes.BeginStep();
   DropPassed();
+  ChooseClients();
   ListRunning();
   const auto num_active = static_cast<int64_t>(parts_.running.size() - step_.paused.size());
   const int64_t streams = num_active + admission_.num_joining();
@@ -29,11 +31,11 @@ void StepPlanner::Plan(int64_t now_us, bool is_ahead, StepPlan* plan, Flight* fl
   const int32_t decodes = step_.decodes;
   admission_.Admit(budget, &step_);
   PrepareAdapters();
-  SharePrompts(budget);
-  if (!is_ahead) admission_.ParkForPages(&step_);
-  FitDrafts(AssignPages());
+  FitDrafts(AssignRows(budget));
   flight->planned_us = now_us;
   Write(plan, flight);
+  parts_.shares.EndStep();
+  parts_.totals.held += step_.held;
   flight->has_pools = !plan->pools.empty();
   if (plan->token_ids.empty()) return;
   parts_.budget.CountPlan(flight->cost);
@@ -69,16 +71,33 @@ void StepPlanner::DropPassed(Sequence* sequence, int32_t group) {
   table.DropFront(drop, &parts_.pool);
 }
 
+// Chooses the clients that get rows in this step.
+void StepPlanner::ChooseClients() {
+  ClientShares& shares = parts_.shares;
+  shares.BeginStep();
+  if (!shares.is_enabled()) return;
+  for (const Sequence* sequence : parts_.running) {
+    const int32_t remaining = sequence->num_remaining();
+    if (remaining <= 0 || sequence->request->paused || !AdapterPool::IsReady(*sequence)) continue;
+    StepCost cost;
+    if (remaining == 1) cost = {.rows = 1, .attended = sequence->num_tokens(), .sequences = 1};
+    shares.Want(sequence->request->flow, cost);
+  }
+  shares.Choose(step_.now_us);
+}
+
 // Sorts the running sequences into decodes and prompts. A sequence that the steps in flight end has
 // nothing left to run, and its place is free; one that waits for its next token, or for what
 // becomes of its draft, keeps its place, so does one that waits for its adapter, which is listed as
-// a prompt, and so does a paused one until somebody needs its place.
+// a prompt, and so does a paused one until somebody needs its place. So does one whose client is
+// held.
 void StepPlanner::ListRunning() {
   step_.prompts.clear();
   step_.paused.clear();
   step_.slots = 0;
   step_.reserved_pages = 0;
   step_.decodes = 0;
+  step_.held = 0;
   for (Sequence* sequence : parts_.running) {
     const int32_t remaining = sequence->num_remaining();
     sequence->num_planned = 0;
@@ -90,7 +109,12 @@ void StepPlanner::ListRunning() {
     }
     if (remaining <= 0) continue;
     step_.reserved_pages += parts_.limits.PagesToRun(*sequence, parts_.pool);
-    if (remaining == 1 && AdapterPool::IsReady(*sequence)) {
+    const bool is_ready = AdapterPool::IsReady(*sequence);
+    if (is_ready && parts_.shares.IsHeld(sequence->request->flow)) {
+      ++step_.held;
+      continue;
+    }
+    if (remaining == 1 && is_ready) {
       sequence->num_planned = 1;
       ++step_.decodes;
     } else {
@@ -118,6 +142,29 @@ void StepPlanner::SharePrompts(int32_t budget) {
   for (size_t i = 0; i < step_.prompts.size(); ++i) {
     step_.prompts[i]->num_planned = step_.shares[i];
   }
+}
+
+// Chooses the rows. Returns the number of free pages that they take. If those that are not held get
+// no pages for any row, nobody is held: one that is may have the pages, and goes on.
+int32_t StepPlanner::AssignRows(int32_t budget) {
+  SharePrompts(budget);
+  for (const Sequence* sequence : parts_.running) {
+    if (sequence->num_planned > 0) parts_.shares.Offer(sequence->request->flow);
+  }
+  if (!step_.is_ahead) admission_.ParkForPages(&step_);
+  const int32_t reserved = AssignPages();
+  if (step_.held == 0 || HasRows()) return reserved;
+  parts_.shares.Release();
+  ListRunning();
+  std::erase_if(step_.prompts, [](const Sequence* s) { return !AdapterPool::IsReady(*s); });
+  SharePrompts(std::min(budget, parts_.limits.options.max_step_tokens - step_.decodes));
+  if (!step_.is_ahead) admission_.ParkForPages(&step_);
+  return AssignPages();
+}
+
+bool StepPlanner::HasRows() const {
+  return std::any_of(parts_.running.begin(), parts_.running.end(),
+                     [](const Sequence* s) { return s->num_planned > 0; });
 }
 
 // Returns the number of free pages that the planned rows take.
@@ -205,20 +252,20 @@ void StepPlanner::Write(StepPlan* plan, Flight* flight) {
 void StepPlanner::WriteAdapters(StepPlan* plan) {
   if (admission_.num_with_adapter() == 0) return;
   parts_.adapters.Write(plan, &step_.locals);
-  const bool has_rows = std::any_of(parts_.running.begin(), parts_.running.end(),
-                                    [](const Sequence* s) { return s->num_planned > 0; });
   const int32_t left =
       parts_.limits.options.adapter_load_pages - static_cast<int32_t>(plan->adapter_loads.size());
-  if (has_rows && left > 0) admission_.Prefetch(left, &step_, plan);
+  if (HasRows() && left > 0) admission_.Prefetch(left, &step_, plan);
 }
 
 void StepPlanner::CountRows(const Sequence& sequence, Flight* flight) {
   const int32_t rows = sequence.num_planned;
   const int32_t begin = sequence.num_computed() - rows;
-  flight->cost.rows += rows;
   // Row i attends to begin + 1 + i positions.
-  flight->cost.attended += int64_t{rows} * (begin + sequence.num_computed() + 1) / 2;
-  ++flight->cost.sequences;
+  const StepCost cost{.rows = rows,
+                      .attended = int64_t{rows} * (begin + sequence.num_computed() + 1) / 2,
+                      .sequences = 1};
+  flight->cost += cost;
+  parts_.shares.CountRows(sequence.request->flow, cost);
   switch (SliceKindOf(sequence)) {
     case engine::SliceKind::kPrompt:
       parts_.totals.prompt_tokens += rows;

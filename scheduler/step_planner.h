@@ -34,10 +34,13 @@ class StepPlanner {
  private:
   void DropPassed();
   void DropPassed(Sequence* sequence, int32_t group);
+  void ChooseClients();
   void ListRunning();
   void PrepareAdapters();
   void SharePrompts(int32_t budget);
+  int32_t AssignRows(int32_t budget);
   int32_t AssignPages();
+  bool HasRows() const;
   void FitDrafts(int32_t reserved);
   int32_t FitPages(Sequence* sequence, size_t index, int32_t reserved);
   void Write(engine::StepPlan* plan, Flight* flight);

@@ -5,10 +5,9 @@
 
 namespace heddle::scheduler {
 
-int32_t WaitingQueue::FlowOf(uint64_t tenant) {
-  auto [it, is_new] = flow_of_tenant_.emplace(tenant, static_cast<int32_t>(flows_.size()));
-  if (is_new) flows_.emplace_back();
-  return it->second;
+void WaitingQueue::Begin(int32_t flow) {
+  if (flow >= static_cast<int32_t>(flows_.size())) flows_.resize(static_cast<size_t>(flow) + 1);
+  flows_[flow].served = 0;
 }
 
 void WaitingQueue::Enter(int32_t flow) {
@@ -26,6 +25,22 @@ void WaitingQueue::Enter(int32_t flow) {
 
 void WaitingQueue::Leave(int32_t flow) {
   if (--flows_[flow].live_requests == 0) served_last_ = flows_[flow].served;
+}
+
+void WaitingQueue::Attach(Sequence* sequence) {
+  const int32_t flow = sequence->request->flow;
+  if (flows_[flow].waiting.empty()) {
+    busy_.push_back(flow);
+    flows_[flow].skipped = nullptr;
+    flows_[flow].is_late = false;
+  }
+  flows_[flow].waiting.insert(sequence);
+}
+
+void WaitingQueue::Detach(Sequence* sequence) {
+  const int32_t flow = sequence->request->flow;
+  flows_[flow].waiting.erase(sequence);
+  if (flows_[flow].waiting.empty()) std::erase(busy_, flow);
 }
 
 void WaitingQueue::Insert(Sequence* sequence, int64_t now_us) {
@@ -63,19 +78,30 @@ Sequence* WaitingQueue::TakeAged(int64_t since_us) {
 }
 
 void WaitingQueue::BeginWalk() {
-  for (Flow& flow : flows_) flow.skipped = nullptr;
+  for (const int32_t flow : busy_) {
+    flows_[flow].skipped = nullptr;
+    flows_[flow].is_late = false;
+  }
+}
+
+// Whether `a`, the first of its flow, goes before `b`, the first of another.
+bool WaitingQueue::GoesBefore(const Sequence& a, const Sequence& b) const {
+  const Flow& flow_a = flows_[a.request->flow];
+  const Flow& flow_b = flows_[b.request->flow];
+  if (flow_a.is_late != flow_b.is_late) return flow_b.is_late;
+  if (a.request->overdue != b.request->overdue) return a.request->overdue;
+  const bool by_service = order_ == Order::kByService && !a.request->overdue;
+  if (by_service && flow_a.served != flow_b.served) return flow_a.served < flow_b.served;
+  return MoreUrgent()(&a, &b);
 }
 
 Sequence* WaitingQueue::Next() const {
   Sequence* best = nullptr;
-  int64_t best_served = 0;
-  for (const Flow& flow : flows_) {
-    auto it = flow.skipped ? flow.waiting.upper_bound(flow.skipped) : flow.waiting.begin();
+  for (const int32_t number : busy_) {
+    const Flow& flow = flows_[number];
+    const auto it = flow.skipped ? flow.waiting.upper_bound(flow.skipped) : flow.waiting.begin();
     if (it == flow.waiting.end()) continue;
-    if (&flow == &flows_[kOverdue]) return *it;
-    if (best != nullptr && flow.served >= best_served) continue;
-    best = *it;
-    best_served = flow.served;
+    if (best == nullptr || GoesBefore(**it, *best)) best = *it;
   }
   return best;
 }

@@ -83,6 +83,8 @@ struct EngineStats {
   int64_t step_tokens = 0;    // rows of all steps
   int64_t budget_tokens = 0;  // the token budgets of those steps
   int64_t preemptions = 0;
+  int64_t held_sequences = 0;      // sequence-steps without rows because a client was ahead
+  int32_t live_clients = 0;        // with requests; 0: clients are not told apart
   int64_t overdue_requests = 0;    // waited for the starvation limit and then went first
   double last_queued_seconds = 0;  // the wait of the request that started last
   double plan_seconds = 0;         // sums over all steps, by part

@@ -15,6 +15,7 @@ namespace heddle::server {
 namespace {
 
 constexpr int64_t kMaxLimit = int64_t{1} << 40;  // beyond any rate, and exact as a double
+constexpr int64_t kMaxWeight = 1000;
 
 std::vector<std::string_view> Words(std::string_view line) {
   constexpr std::string_view kBlank = " \t\r";
@@ -60,24 +61,31 @@ absl::Status ParseAttribute(std::string_view word, ApiKey* key) {
     key->adapters = ParseNames(word.substr(equals + 1));
     return absl::OkStatus();
   }
-  int64_t* limit = name == "requests_per_minute" ? &key->limits.requests_per_minute
-                   : name == "tokens_per_minute" ? &key->limits.tokens_per_minute
-                   : name == "concurrency"       ? &key->limits.concurrency
-                                                 : nullptr;
-  if (limit == nullptr || equals == word.size()) {
+  int64_t weight = key->weight;
+  int64_t* number = name == "requests_per_minute" ? &key->limits.requests_per_minute
+                    : name == "tokens_per_minute" ? &key->limits.tokens_per_minute
+                    : name == "concurrency"       ? &key->limits.concurrency
+                    : name == "weight"            ? &weight
+                                                  : nullptr;
+  if (number == nullptr || equals == word.size()) {
     return absl::InvalidArgumentError(
         base::StrCat(base::Quote(word),
                      " is none of admin, requests_per_minute=N, tokens_per_minute=N, "
-                     "concurrency=N, adapters=NAME,..."));
+                     "concurrency=N, weight=N, adapters=NAME,..."));
   }
+  const bool is_weight = number == &weight;
+  const int64_t least = is_weight ? 1 : 0;
+  const int64_t most = is_weight ? kMaxWeight : kMaxLimit;
   const std::string_view digits = word.substr(equals + 1);
-  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *limit);
-  if (error == std::errc() && end == digits.data() + digits.size() && *limit >= 0 &&
-      *limit <= kMaxLimit) {
-    return absl::OkStatus();
+  auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), *number);
+  const bool is_whole = error == std::errc() && end == digits.data() + digits.size();
+  if (!is_whole || *number < least || *number > most) {
+    return absl::InvalidArgumentError(base::StrCat(name, " must be a whole number from ", least,
+                                                   is_weight ? " to " : " (no limit) to ", most,
+                                                   ", not ", base::Quote(digits)));
   }
-  return absl::InvalidArgumentError(base::StrCat(name, " must be a whole number from 0 (no limit) ",
-                                                 "to ", kMaxLimit, ", not ", base::Quote(digits)));
+  key->weight = static_cast<int32_t>(weight);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<ApiKey> ParseLine(const std::vector<std::string_view>& words,

@@ -2,9 +2,9 @@
 // memory of a running server holds a key that could be used elsewhere.
 //
 // Key file: one key per line, `NAME SHA256 [requests_per_minute=N] [tokens_per_minute=N]
-// [concurrency=N] [adapters=NAME[,NAME...]] [admin]`; empty lines and lines that begin with # are
-// skipped. docs/security.md shows how to make a key and its digest. Thread-safety: a KeyRing is
-// immutable; any thread may use it.
+// [concurrency=N] [weight=N] [adapters=NAME[,NAME...]] [admin]`; empty lines and lines that begin
+// with # are skipped. docs/security.md shows how to make a key and its digest. Thread-safety: a
+// KeyRing is immutable; any thread may use it.
 #pragma once
 
 #include <array>
@@ -32,6 +32,7 @@ struct ApiKey {
   std::array<unsigned char, 32> sha256{};
   bool admin = false;  // may see data of other clients: /debug
   KeyLimits limits;
+  int32_t weight = 1;  // of its share of the machine (scheduler/client_shares.h)
   // Names of the LoRA adapters that it may use; nullptr: all.
   std::shared_ptr<const std::vector<std::string>> adapters;
 };

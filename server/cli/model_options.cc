@@ -167,6 +167,7 @@ EngineLoopOptions ToLoopOptions(const config::Config& config) {
   options.prefix_cache = config.prefix_cache;
   options.policy = ToPolicy(config);
   options.starvation_us = static_cast<int64_t>(config.starvation_limit.value * kMicroseconds);
+  options.max_lead_us = 1000 * config.max_client_lead_ms;
   return options;
 }
 

@@ -87,11 +87,13 @@ class Dispatcher final : public grpc::CallbackGenericService {
 // The connections of one I/O thread.
 class GuardedConnections final : public ConnectionFactory {
  public:
-  GuardedConnections(const GuardOptions& options, BodyBudget* bodies, const Logger* log,
-                     std::unique_ptr<Handler> handler, std::function<void(int)> serve)
+  GuardedConnections(const GuardOptions& options, BodyBudget* bodies, PeerResets* resets,
+                     const Logger* log, std::unique_ptr<Handler> handler,
+                     std::function<void(int fd, uint64_t peer)> serve)
       : handler_(std::move(handler)),
         shared_{options,
                 bodies,
+                resets,
                 log,
                 std::move(serve),
                 [this](Refusal refusal) { handler_->OnRefused(refusal); },
@@ -149,6 +151,7 @@ absl::StatusOr<std::unique_ptr<TlsContext>> LoadTls(TlsOptions options, const Lo
 
 struct GrpcServer::State {
   ServiceContext context;
+  PeerResets resets{PeerResets::Limits()};
   std::unique_ptr<TlsContext> tls;
   std::unique_ptr<Dispatcher> dispatcher;
   std::unique_ptr<grpc::Server> server;
@@ -185,10 +188,13 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
                                    .max_connections = options.max_connections,
                                    .tls = state->tls.get(),
                                    .thread_name = "grpc-io"};
-  const auto make_factory = [&guard, api, server = state->server.get()](PostTask post) {
-    return std::make_unique<GuardedConnections>(
-        guard, api->bodies(), api->log(), api->NewHandler(std::move(post)),
-        [server](int fd) { grpc::AddInsecureChannelFromFd(server, fd); });
+  const auto make_factory = [&guard, api, raw = state.get()](PostTask post) {
+    const auto serve = [raw](int fd, uint64_t peer) {
+      raw->context.peers.Set(fd, peer);
+      grpc::AddInsecureChannelFromFd(raw->server.get(), fd);
+    };
+    return std::make_unique<GuardedConnections>(guard, api->bodies(), &raw->resets, api->log(),
+                                                api->NewHandler(std::move(post)), serve);
   };
   auto started = Transport::Start(transport, make_factory, api->log());
   if (!started.ok()) {

@@ -28,7 +28,8 @@ GuardedConnection::GuardedConnection(std::unique_ptr<Stream> stream, const Share
       server_(stream_->executor()),
       shared_(shared),
       on_closed_(std::move(on_closed)),
-      guard_(shared->options.limits, shared->bodies) {}
+      guard_(shared->options.limits, shared->bodies),
+      pause_(stream_->executor()) {}
 
 template <typename Body>
 void GuardedConnection::Guarded(const Body& body) {
@@ -70,6 +71,7 @@ void GuardedConnection::Close() {
   stream_->Close();
   error_code ignored;
   server_.close(ignored);
+  pause_.cancel();
   on_closed_(this);
 }
 
@@ -112,19 +114,31 @@ bool GuardedConnection::ConnectServer() {
     return false;
   }
   connected_ = true;
-  shared_->serve(pair[1]);
+  shared_->serve(pair[1], stream_->peer());
   return true;
 }
 
 // Reads no more from the client until gRPC has taken the earlier bytes.
 void GuardedConnection::ReadClient() {
-  if (to_server_.reads || to_server_.ended || is_cut_ || !to_server_.is_empty()) return;
+  const bool waits = to_server_.reads || to_server_.ended || is_cut_ || is_paused_;
+  if (waits || !to_server_.is_empty()) return;
   to_server_.reads = true;
   to_server_.received.resize(connected_ ? kReceiveBytes : kFirstReceiveBytes);
   stream_->ReadSome(asio::buffer(to_server_.received),
                     [self = shared_from_this()](const error_code& error, size_t bytes) {
                       self->Guarded([&] { self->OnClientBytes(error, bytes); });
                     });
+}
+
+void GuardedConnection::PauseReading(Clock::duration pause) {
+  is_paused_ = true;
+  pause_.expires_after(pause);
+  pause_.async_wait([self = shared_from_this()](const error_code&) {
+    self->Guarded([&] {
+      self->is_paused_ = false;
+      self->ReadClient();
+    });
+  });
 }
 
 void GuardedConnection::OnClientBytes(const error_code& error, size_t bytes) {
@@ -149,6 +163,10 @@ void GuardedConnection::OnClientBytes(const error_code& error, size_t bytes) {
       return;
     }
     ReadServer();
+  }
+  if (const int resets = guard_.TakeResets(); resets > 0) {
+    const auto pause = shared_->resets->Spend(stream_->peer(), resets, last_activity_);
+    if (pause > Clock::duration::zero()) PauseReading(pause);
   }
   TakeFrames();
   ReadClient();

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include <string_view>
 
 #include "server/grpc/http2_guard.h"
+#include "server/grpc/peer_resets.h"
 #include "server/http/stream.h"
 #include "server/http/transport.h"
 #include "server/log.h"
@@ -34,9 +36,11 @@ class GuardedConnection final : public TransportConnection,
   struct Shared {
     GuardOptions options;
     BodyBudget* bodies;
+    PeerResets* resets;
     const Logger* log;
-    std::function<void(int fd)>
-        serve;  // gives the descriptor to gRPC as a connection, which owns it
+    // Gives the descriptor to gRPC as a connection, which owns it, of a client of that number
+    // (peer.h).
+    std::function<void(int fd, uint64_t peer)> serve;
     std::function<void(Refusal)> on_refused;
     std::function<void(std::string_view reason)> on_handshake_failed;
     std::function<void()> on_exception;  // within a catch block
@@ -71,6 +75,7 @@ class GuardedConnection final : public TransportConnection,
   void Begin();
   bool ConnectServer();
   void ReadClient();
+  void PauseReading(Clock::duration pause);
   void OnClientBytes(const boost::system::error_code& error, size_t bytes);
   void ReadServer();
   void OnServerBytes(const boost::system::error_code& error, size_t bytes);
@@ -91,6 +96,8 @@ class GuardedConnection final : public TransportConnection,
   Clock::time_point last_activity_;
   bool handshake_done_ = false;
   bool connected_ = false;  // to gRPC
+  boost::asio::steady_timer pause_;
+  bool is_paused_ = false;  // reads nothing from the client until pause_ is over
   bool is_cut_ = false;     // closes once the client has been told
   bool closed_ = false;
 };

@@ -180,6 +180,7 @@ std::optional<Http2Guard::Fault> Http2Guard::OnContinuation(const Frame& frame) 
 // breaking the protocol.
 std::optional<Http2Guard::Fault> Http2Guard::OnReset(uint32_t stream, Clock::time_point now) {
   streams_.erase(stream);
+  ++num_resets_;
   if (!resets_.Spend(1, now)) too_many_resets_ = true;
   if (!too_many_resets_) return std::nullopt;
   return Fault{Refusal::kGrpcResets, "too many calls were taken back"};

@@ -97,6 +97,8 @@ class Http2Guard {
   size_t num_streams() const { return streams_.size(); }
   // Messages refused for want of memory since the last call.
   int TakeRefusedMessages() { return std::exchange(num_refused_messages_, 0); }
+  // Streams that the client has reset since the last call.
+  int TakeResets() { return std::exchange(num_resets_, 0); }
 
  private:
   static constexpr std::string_view kPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -159,6 +161,7 @@ class Http2Guard {
   std::unordered_map<uint32_t, Stream> streams_;
   Allowance resets_;
   bool too_many_resets_ = false;
+  int num_resets_ = 0;
   Allowance idle_frames_;
   uint32_t last_stream_ = 0;
   uint64_t dropped_bytes_ = 0;  // dropped DATA bytes, to be credited to the client's window

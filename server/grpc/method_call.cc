@@ -27,6 +27,7 @@ class MethodCall final : public grpc::ServerGenericBidiReactor, public MessageSi
         head_(ToHttpRequest(call, method->http_method, method->http_path, "")),
         call_(std::make_shared<ApiCall>(context->NextWorker(), this)) {
     ++context_->num_calls;
+    head_.peer = context->peers.Of(call);
     call_->Begin(head_);
   }
   ~MethodCall() override { --context_->num_calls; }

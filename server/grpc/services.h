@@ -16,6 +16,7 @@
 #include "grpcpp/support/status.h"
 #include "server/generation.h"
 #include "server/grpc/call_worker.h"
+#include "server/grpc/peer_table.h"
 
 namespace heddle::server {
 
@@ -46,6 +47,7 @@ struct ServiceContext {
   std::atomic<uint32_t> next_worker = 0;
   std::atomic<bool> ready = false;
   std::atomic<int> num_calls = 0;  // calls that gRPC has begun and not ended
+  PeerTable peers;
   const GenerationService* generation = nullptr;
   std::string model_id;
   std::string version;

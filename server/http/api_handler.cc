@@ -54,6 +54,7 @@ std::shared_ptr<Exchange> ApiHandler::Answer(HttpRequest request, ResponseWriter
   RouteMatch match = MatchRoute(request.method, request.path);
   writer->record().route = match.route == nullptr ? "other" : std::string(match.route->pattern);
   writer->record().trace = Trace(match.route, request);
+  writer->record().peer = request.peer;
   if (match.route == nullptr) {
     writer->Send(NoRouteResponse(match, request, context_->options.cors_origin));
     return nullptr;
@@ -120,9 +121,7 @@ std::shared_ptr<Exchange> ApiHandler::Prepare(RouteId route, uint64_t tenant, Ht
       return nullptr;
     }
   }
-  // Clients that take turns are API keys, or connections without keys. Addresses do not collide
-  // with keys' numbers.
-  const uint64_t client = tenant != 0 ? tenant : reinterpret_cast<uintptr_t>(writer);
+  const uint64_t client = tenant != 0 ? tenant : request.peer;  // who take turns
   PreparationParts parts{.server = context_,
                          .inbox = inbox_.get(),
                          .writer = writer,

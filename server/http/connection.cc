@@ -183,6 +183,7 @@ void Connection::Dispatch() {
   BeginAnswer(request);
   request.received = received_;
   request.request_id = record_.request_id;
+  request.peer = stream_->peer();
   std::shared_ptr<Exchange> exchange = handler_->Handle(std::move(request), this);
   if (state_ == State::kHandling && !response_done_) exchange_ = std::move(exchange);
 }

@@ -15,6 +15,8 @@ absl::Status EngineExchange::SubmitToEngine(GenerationRequest generation, EventS
                                  static_cast<uint64_t>(adapter_.id), adapter_.scale);
   generation.id = service->NextId();
   generation.label = writer_->record().request_id;
+  generation.peer = writer_->record().peer;
+  generation.weight = writer_->record().weight;
   const RequestId id = generation.id;
   HEDDLE_RETURN_IF_ERROR(service->Submit(std::move(generation), std::move(sink)));
   ids_.push_back(id);

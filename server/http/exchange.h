@@ -42,6 +42,8 @@ struct RequestRecord {
   std::string route;  // pattern, for metrics: "/v1/models/{id}"; empty: no route
   std::string request_id;
   std::string key_name;  // name of its API key; never the key
+  uint64_t peer = 0;     // HttpRequest::peer
+  int32_t weight = 1;    // of its client's share of the machine
   TraceContext trace;    // the client's traceparent, or a new trace; may be empty
   int status = 0;        // 0: closed before a status was sent
   Outcome outcome = Outcome::kSuccess;

@@ -66,6 +66,7 @@ absl::Status Admit(const ServerContext& server, uint64_t tenant, const HttpReque
     const AccessTable::Entry* entry = keys->OfTenant(tenant);
     if (entry == nullptr) return absl::UnauthenticatedError("this API key was just taken away");
     record->key_name = entry->key.name;
+    record->weight = entry->key.weight;
     HEDDLE_RETURN_IF_ERROR(enter(entry->account));
   }
   return enter(server.everyone);

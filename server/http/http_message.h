@@ -26,6 +26,7 @@ struct HttpRequest {
   bool keep_alive = true;
   std::string request_id;      // the client's X-Request-Id if it is acceptable, else our own
   Clock::time_point received;  // when the request was complete
+  uint64_t peer = 0;           // stands for the client's address (peer.h); 0: unknown
 
   // The value of the first header of that name, or empty. Names compare without case.
   std::string_view Header(std::string_view name) const;

@@ -9,15 +9,23 @@
 #include <boost/asio/ssl/stream.hpp>
 #include <utility>
 
+#include "server/http/peer.h"
+
 namespace heddle::server {
 namespace {
 
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+uint64_t PeerOf(const Stream::Socket& socket) {
+  error_code error;
+  const Stream::Socket::endpoint_type endpoint = socket.remote_endpoint(error);
+  return error ? 0 : PeerNumber(endpoint.address());
+}
+
 class PlainStream final : public Stream {
  public:
-  explicit PlainStream(Socket socket) : socket_(std::move(socket)) {}
+  explicit PlainStream(Socket socket) : socket_(std::move(socket)), peer_(PeerOf(socket_)) {}
 
   bool needs_handshake() const override { return false; }
   void Handshake(Done done) override { Succeed(std::move(done)); }
@@ -36,6 +44,7 @@ class PlainStream final : public Stream {
     error_code ignored;
     socket_.close(ignored);
   }
+  uint64_t peer() const override { return peer_; }
   Socket::executor_type executor() override { return socket_.get_executor(); }
   bool client_is_plain() const override { return true; }
   void WritePlain(const std::string& bytes) override {
@@ -50,12 +59,15 @@ class PlainStream final : public Stream {
   }
 
   Socket socket_;
+  const uint64_t peer_;
 };
 
 class TlsStream final : public Stream {
  public:
   TlsStream(Socket socket, std::shared_ptr<asio::ssl::context> context)
-      : context_(std::move(context)), stream_(std::move(socket), *context_) {}
+      : context_(std::move(context)),
+        stream_(std::move(socket), *context_),
+        peer_(PeerOf(stream_.next_layer())) {}
 
   bool needs_handshake() const override { return true; }
   void Handshake(Done done) override {
@@ -78,6 +90,7 @@ class TlsStream final : public Stream {
     error_code ignored;
     stream_.lowest_layer().close(ignored);
   }
+  uint64_t peer() const override { return peer_; }
   Socket::executor_type executor() override { return stream_.next_layer().get_executor(); }
   bool client_is_plain() const override { return client_is_plain_; }
   void WritePlain(const std::string& bytes) override {
@@ -96,6 +109,7 @@ class TlsStream final : public Stream {
 
   std::shared_ptr<asio::ssl::context> context_;  // outlives stream_
   asio::ssl::stream<Socket> stream_;
+  const uint64_t peer_;
   bool client_is_plain_ = false;
 };
 

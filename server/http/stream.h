@@ -35,6 +35,9 @@ class Stream {
   virtual void EndSending(Done done) = 0;
   virtual void Close() = 0;
 
+  // Stands for the client's address (peer.h); 0: unknown.
+  virtual uint64_t peer() const = 0;
+
   // The executor of its I/O thread. Any thread may post tasks to it while the transport lives, also
   // after the stream.
   virtual Socket::executor_type executor() = 0;

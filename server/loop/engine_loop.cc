@@ -40,7 +40,7 @@ EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineL
                                                             executor_->limits().vocab)),
       room_({.max_requests = options.max_queue,
              .max_tokens = options.max_queue_tokens,
-             .is_per_tenant = scheduler_.is_per_tenant()}) {
+             .is_per_client = scheduler_.tells_clients_apart()}) {
   HEDDLE_CHECK(options.max_queue > 0, "max_queue must be positive");
   stats_.queue_limit = options.max_queue;
   stats_.queue_tokens_limit = options.max_queue_tokens;
@@ -103,9 +103,9 @@ bool EngineLoop::TakeMail() {
 
 // A request whose client has left before the loop heard of it costs nothing but its last events.
 void EngineLoop::Drop(Submission* submission) {
-  if (scheduler_.is_per_tenant()) {
+  if (scheduler_.tells_clients_apart()) {
     std::lock_guard lock(mutex_);
-    room_.Leave(submission->request.tenant);
+    room_.Leave(ClientOf(submission->request));
   }
   for (int32_t branch = 0; branch < submission->request.num_branches; ++branch) {
     submission->sink({.branch = branch, .finished = true, .reason = FinishReason::kCancelled});
@@ -119,7 +119,7 @@ void EngineLoop::TakeIn(Mailbox* mail) {
     int32_t branches = submission.request.num_branches;
     histories_.Queued(submission.request, submission.arrival_us);
     clients_[submission.request.id] = {std::move(submission.sink), branches,
-                                       submission.request.tenant};
+                                       ClientOf(submission.request)};
     scheduler_.Add(std::move(submission.request), submission.arrival_us);
   }
   for (const Cancellation& cancellation : mail->cancellations) {

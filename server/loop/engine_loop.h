@@ -92,7 +92,7 @@ class EngineLoop final : public GenerationService {
   struct Client {
     EventSink sink;
     int32_t open_branches;
-    uint64_t tenant;
+    uint64_t number;    // ClientOf its request
     bool waits = true;  // has had no event yet
   };
   // A step, from its plan until its result is committed.

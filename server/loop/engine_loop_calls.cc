@@ -29,7 +29,7 @@ absl::Status EngineLoop::Submit(GenerationRequest request, EventSink sink) {
     }
     HEDDLE_RETURN_IF_ERROR(CheckRoom(request));
     posted_tokens_ += request.prompt.size();
-    room_.Enter(request.tenant);
+    room_.Enter(ClientOf(request));
     EndIdleTime();
     mail_.submissions.push_back({std::move(request), std::move(sink), now_us});
     idle_ = false;
@@ -52,9 +52,9 @@ void EngineLoop::EndIdleTime() {
 // Something has come of the request for the first time: it no longer waits.
 void EngineLoop::StopWaiting(Client* client) {
   if (!std::exchange(client->waits, false)) return;
-  if (!scheduler_.is_per_tenant()) return;
+  if (!scheduler_.tells_clients_apart()) return;
   std::lock_guard lock(mutex_);
-  room_.Leave(client->tenant);
+  room_.Leave(client->number);
 }
 
 // REQUIRES: mutex_ is held.
@@ -62,7 +62,7 @@ absl::Status EngineLoop::CheckRoom(const GenerationRequest& request) const {
   const int64_t waiting =
       static_cast<int64_t>(mail_.submissions.size()) + published_.waiting_requests;
   const int64_t waiting_tokens = published_.waiting_tokens + static_cast<int64_t>(posted_tokens_);
-  absl::Status full = room_.Check(request.tenant, static_cast<int64_t>(request.prompt.size()),
+  absl::Status full = room_.Check(ClientOf(request), static_cast<int64_t>(request.prompt.size()),
                                   waiting, waiting_tokens);
   if (full.ok()) return full;
   // The suggested delay is the time for which the most recently started request had to wait.

@@ -35,6 +35,7 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
           .prefix_cache = options.prefix_cache,
           .policy = options.policy,
           .starvation_us = options.starvation_us,
+          .max_lead_us = options.max_lead_us,
           .adapter_slots = limits.adapter_slots,
           .adapter_load_pages = std::max(1, static_cast<int32_t>(kAdapterLoadUs / adapter_page_us)),
           .adapter_page_us = adapter_page_us};
@@ -58,6 +59,8 @@ void TakeSchedulerStats(const scheduler::SchedulerStats& now, EngineStats* stats
   stats->budget_tokens = now.budget_tokens;
   stats->preemptions = now.preemptions;
   stats->overdue_requests = now.overdue;
+  stats->held_sequences = now.held;
+  stats->live_clients = now.live_clients;
 }
 
 }  // namespace heddle::server

@@ -24,6 +24,7 @@ struct EngineLoopOptions {
   bool prefix_cache = true;
   scheduler::PolicyKind policy = scheduler::PolicyKind::kFcfs;
   int64_t starvation_us = 60'000'000;  // a longer wait goes first under every policy
+  int64_t max_lead_us = 20'000;        // of a client before others; 0: not told apart
   SpeculationOptions speculation;
   bool plan_ahead = true;  // before tokens are known, if the executor takes more plans
 };

@@ -4,7 +4,7 @@
 
 namespace heddle::server {
 
-absl::Status QueueRoom::Check(uint64_t tenant, int64_t tokens, int64_t waiting,
+absl::Status QueueRoom::Check(uint64_t client, int64_t tokens, int64_t waiting,
                               int64_t waiting_tokens) const {
   if (waiting >= limits_.max_requests) {
     return absl::ResourceExhaustedError(absl::StrCat("The queue is full: ", waiting,
@@ -17,28 +17,28 @@ absl::Status QueueRoom::Check(uint64_t tenant, int64_t tokens, int64_t waiting,
         absl::StrCat("The queue is full: with this prompt ", with_this,
                      " tokens would wait and the limit is ", limits_.max_tokens, "."));
   }
-  return CheckShare(tenant, waiting);
+  return CheckShare(client, waiting);
 }
 
-absl::Status QueueRoom::CheckShare(uint64_t tenant, int64_t waiting) const {
-  if (!limits_.is_per_tenant) return absl::OkStatus();
-  const auto it = waiting_of_tenant_.find(tenant);
-  const int64_t own = it == waiting_of_tenant_.end() ? 0 : it->second;
+absl::Status QueueRoom::CheckShare(uint64_t client, int64_t waiting) const {
+  if (!limits_.is_per_client) return absl::OkStatus();
+  const auto it = waiting_of_client_.find(client);
+  const int64_t own = it == waiting_of_client_.end() ? 0 : it->second;
   const int64_t free = limits_.max_requests - waiting;
   if (own < kShareOfFree * free) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("Your share of the queue is full: ", own, " requests of this API key wait and ",
-                   free, " of ", limits_.max_requests, " places are free."));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "Your share of the queue is full: ", own, " requests of this API key or address wait and ",
+      free, " of ", limits_.max_requests, " places are free."));
 }
 
-void QueueRoom::Enter(uint64_t tenant) {
-  if (limits_.is_per_tenant) ++waiting_of_tenant_[tenant];
+void QueueRoom::Enter(uint64_t client) {
+  if (limits_.is_per_client) ++waiting_of_client_[client];
 }
 
-void QueueRoom::Leave(uint64_t tenant) {
-  if (!limits_.is_per_tenant) return;
-  const auto it = waiting_of_tenant_.find(tenant);
-  if (--it->second == 0) waiting_of_tenant_.erase(it);
+void QueueRoom::Leave(uint64_t client) {
+  if (!limits_.is_per_client) return;
+  const auto it = waiting_of_client_.find(client);
+  if (--it->second == 0) waiting_of_client_.erase(it);
 }
 
 }  // namespace heddle::server

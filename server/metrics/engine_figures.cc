@@ -136,6 +136,13 @@ constexpr auto kFigures = std::to_array<EngineFigure>({
               &DraftValue<&DraftStats::times_off>),
     CounterOf("preemptions", "heddle_preemptions_total",
               "Sequences that gave up their pages to others.", &Value<&EngineStats::preemptions>),
+    CounterOf("held_sequences", "heddle_held_sequences_total",
+              "Running sequences that a step left out because their client was ahead of its share, "
+              "summed over steps.",
+              &Value<&EngineStats::held_sequences>),
+    GaugeOf("live_clients", "heddle_live_clients",
+            "Clients (API keys, or addresses without keys) that have requests in the engine.",
+            &Value<&EngineStats::live_clients>),
     CounterOf("overdue_requests", "heddle_overdue_requests_total",
               "Requests that waited for the starvation limit and then went ahead of others.",
               &Value<&EngineStats::overdue_requests>),

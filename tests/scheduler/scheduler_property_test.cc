@@ -111,6 +111,7 @@ class RandomLoad {
       options.target_step_us = Between(0, 1) ? kAutomaticTarget : Between(1, 6);
     options.max_draft_tokens = Between(0, 1) * Between(1, 12);
     options.starvation_us = Between(0, 1) * Between(1, 300);
+    options.max_lead_us = Between(0, 1) * Between(1, 60);
     // In half of the pools requests have adapters: a few popular ones, or as many as there are.
     if (Between(0, 1) == 0) {
       options.adapter_slots = std::min(options.max_step_tokens, options.max_step_seqs);
@@ -137,6 +138,7 @@ class RandomLoad {
     if (Between(0, 3) == 0) request.stop_tokens = {Alone(request, 0, 5).back()};
     request.priority = Between(0, 3);
     request.tenant = static_cast<uint64_t>(Between(0, 3));
+    request.weight = Between(1, 4);
     request.deadline_us = Between(0, 2) * Between(1, 200);
     request.workflow = static_cast<uint64_t>(Between(0, 5));
     if (!Scheduler::Validate(request, options_).ok()) return;
@@ -265,7 +267,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   int64_t steps = EnvOr("HEDDLE_PROPERTY_STEPS", 1'500'000);
   uint64_t seed = static_cast<uint64_t>(EnvOr("HEDDLE_PROPERTY_SEED", 1));
   constexpr int64_t kStepsPerLoad = 2000;
-  int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0, ahead = 0, parked = 0;
+  int64_t preemptions = 0, finished = 0, cached = 0, swapped = 0, ahead = 0, parked = 0, held = 0;
   int64_t cached_of_groups = 0;  // by models of several groups
   SchedulerStats adapters;
   int64_t drafted = 0, accepted = 0;
@@ -280,6 +282,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
     if (load.num_groups() > 1) cached_of_groups += load.rig().scheduler.stats().cached_tokens;
     finished += load.finished();
     parked += load.parked();
+    held += load.rig().scheduler.stats().held;
     const SchedulerStats stats = load.rig().scheduler.stats();
     drafted += stats.drafted_tokens;
     accepted += stats.accepted_tokens;
@@ -297,6 +300,7 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
   CHECK(swapped > steps / 100);
   CHECK(ahead > steps / 5);
   CHECK(parked > steps / 200);
+  CHECK(held > steps / 100);
   CHECK(accepted > steps / 10);
   CHECK(drafted - accepted > steps / 10);
   CHECK(adapters.adapter_uses > steps / 20);
@@ -308,7 +312,8 @@ TEST_CASE("Tokens do not depend on scheduling and no page is lost", "[scheduler]
 
 TEST_CASE("Loads that once stopped for ever go on", "[scheduler][unit]") {
   // 778230: beside an adapter, a cached prefix of layers with windows left too few pages to run.
-  const uint64_t seed = GENERATE(778230);
+  // 135: two clients took the one place from each other.
+  const uint64_t seed = GENERATE(778230, 135);
   INFO("HEDDLE_PROPERTY_SEED=" << seed);
   RandomLoad load(seed);
   load.Run(2000);

@@ -23,7 +23,7 @@ std::string Lower(std::string text) {
 
 }  // namespace
 
-RawClient::RawClient(uint16_t port, int receive_buffer_bytes) {
+RawClient::RawClient(uint16_t port, int receive_buffer_bytes, uint8_t source) {
   fd_ = ::socket(AF_INET, SOCK_STREAM, 0);
   HEDDLE_CHECK(fd_ >= 0, "socket");
   if (receive_buffer_bytes > 0) {
@@ -34,6 +34,11 @@ RawClient::RawClient(uint16_t port, int receive_buffer_bytes) {
   ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  if (source != 1) {
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + source);
+    HEDDLE_CHECK(::bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0,
+                 "bind to an address of the loopback network");
+  }
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   int connected = ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address));

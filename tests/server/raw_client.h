@@ -18,7 +18,8 @@ struct RawResponse {
 
 class RawClient {
  public:
-  explicit RawClient(uint16_t port, int receive_buffer_bytes = 0);  // 0: the system's default
+  // Buffer 0: the system's default. The client's own address is 127.0.0.`source`.
+  explicit RawClient(uint16_t port, int receive_buffer_bytes = 0, uint8_t source = 1);
   ~RawClient();
   RawClient(const RawClient&) = delete;
   RawClient& operator=(const RawClient&) = delete;

@@ -79,6 +79,24 @@ struct Served {
   std::unique_ptr<v1::Inference::Stub> stub;
 };
 
+TEST_CASE("A call comes from its client's address, as over HTTP", "[grpc]") {
+  Served served;
+  v1::GenerateRequest request;
+  request.set_prompt("hello");
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
+  const auto reader = served.stub->Generate(&context, request);
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+  }
+  CHECK(reader->Finish().ok());
+  RawClient client(served.http.port());
+  CHECK(client.Post("/v1/completions", R"({"prompt": "hello"})").status == 200);
+  const uint64_t peer = served.http.generation->WaitForRequest(0).peer;
+  CHECK(peer != 0);
+  CHECK(peer == served.http.generation->WaitForRequest(1).peer);
+}
+
 // The type of the next frame of `stream`, or of GOAWAY; -1: the connection has ended.
 int NextFrame(RawClient* client, uint32_t stream) {
   std::string read;

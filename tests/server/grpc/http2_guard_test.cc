@@ -1,5 +1,6 @@
 // The guard's accounts of frames, without sockets; time is an argument.
 #include "server/grpc/http2_guard.h"
+#include "server/grpc/peer_resets.h"
 
 #include <string>
 
@@ -215,6 +216,27 @@ TEST_CASE("The guard's frames go between the server's, never into one", "[grpc]"
   CHECK(guarded.guard.GoAway().empty());
   guarded.Answer(answer.substr(11) + answer);
   CHECK(guarded.to_client == answer + Frame(kRstStream, 0, 5, Number(11, 4)) + answer);
+}
+
+TEST_CASE("A client that takes calls back over many connections is read more slowly",
+          "[grpc][unit]") {
+  using server::Clock;
+  using server::PeerResets;
+  using std::chrono::milliseconds;
+  PeerResets resets({.burst = 100, .per_second = 50});
+  const Clock::time_point begin{std::chrono::seconds(1000)};
+  CHECK(resets.Spend(1, 60, begin) == Clock::duration::zero());
+  CHECK(resets.Spend(1, 40, begin) == Clock::duration::zero());
+  CHECK(resets.Spend(1, 10, begin) == milliseconds(200));
+  CHECK(resets.Spend(2, 100, begin) == Clock::duration::zero());  // somebody else
+  CHECK(resets.Spend(1, 10, begin + milliseconds(400)) == Clock::duration::zero());
+  CHECK(resets.Spend(1, 100'000, begin + milliseconds(400)) == PeerResets::kMaxPause);
+  CHECK(resets.Spend(1, 1, begin + std::chrono::hours(1)) == Clock::duration::zero());
+  // However many clients there are, the table is small.
+  for (uint64_t peer = 10; peer < 20'000; ++peer) {
+    resets.Spend(peer, peer % 2 == 0 ? 1 : 100'000, begin + milliseconds(peer));
+  }
+  CHECK(resets.num_peers() <= PeerResets::kMaxPeers);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "nlohmann/json.hpp"
 #include "server/access/api_keys.h"
 #include "server/access/key_account.h"
+#include "server/http/peer.h"
 #include "server/retry_after.h"
 #include "tests/server/server_under_test.h"
 
@@ -42,7 +43,7 @@ TEST_CASE("A key file gives names, digests and limits, and defaults where it nam
           "[server]") {
   auto keys = server::ParseKeyFile(std::string("# who may ask\n\nalice ") + kOne +
                                        " requests_per_minute=60 concurrency=0\r\n  ops " + kTwo +
-                                       " admin\n",
+                                       " admin weight=1000\n",
                                    {.tokens_per_minute = 7, .concurrency = 3});
   REQUIRE(keys.ok());
   REQUIRE(keys->size() == 2);
@@ -50,6 +51,8 @@ TEST_CASE("A key file gives names, digests and limits, and defaults where it nam
   CHECK((*keys)[0].limits.requests_per_minute == 60);
   CHECK((*keys)[0].limits.tokens_per_minute == 7);
   CHECK((*keys)[0].limits.concurrency == 0);
+  CHECK((*keys)[0].weight == 1);
+  CHECK((*keys)[1].weight == 1000);
   CHECK((*keys)[1].admin);
   CHECK((*keys)[1].limits.concurrency == 3);
   KeyRing ring(*keys);
@@ -67,6 +70,8 @@ TEST_CASE("A broken key file is refused by line, without quoting what might be a
            {good + "\n\nb " + std::string(64, 'z'), "line 3: expected"},
            {good + "\n" + good, "line 2: this name stands on an earlier line"},
            {good + " speed=3", "\"speed=3\" is none of"},
+           {good + " weight=0", "weight must be a whole number from 1 to 1000, not \"0\""},
+           {good + " weight=1001", "weight must be a whole number from 1 to 1000"},
            {good + " concurrency=-1", "must be a whole number"},
            {good + " concurrency=", "must be a whole number"},
            {good + " concurrency=9999999999999999999", "must be a whole number"}}) {
@@ -184,6 +189,35 @@ TEST_CASE("Keys are replaced while the server runs; those that stay keep their a
 
   server.http->ReplaceKeys(*server::ParseKeyFile("two " + std::string(kTwo), {}));
   CHECK(client.Post("/v1/completions", kCompletion, Bearer("sk-one")).status == 401);
+}
+
+TEST_CASE("Addresses are told apart by what a host cannot choose by itself", "[server]") {
+  const auto number = [](const char* text) {
+    return server::PeerNumber(boost::asio::ip::make_address(text));
+  };
+  CHECK(number("10.0.0.1") != number("10.0.0.2"));
+  CHECK(number("10.0.0.1") == number("::ffff:10.0.0.1"));
+  CHECK(number("2001:db8:1:2::1") == number("2001:db8:1:2:ffff::9"));
+  CHECK(number("2001:db8:1:2::1") != number("2001:db8:1:3::1"));
+  CHECK(number("::1") != number("0.0.0.1"));
+  CHECK(number("0.0.0.0") != 0);
+}
+
+TEST_CASE("The engine hears of each request's address and of its key's weight", "[server]") {
+  const std::string keys = std::string("one ") + kOne + " weight=7\nops " + kTwo + " admin";
+  ServerUnderTest server(SayHi, WithKeys(keys));
+  RawClient first(server.port()), again(server.port()), other(server.port(), 0, 2);
+  for (RawClient* client : {&first, &again, &other}) {
+    CHECK(client->Post("/v1/completions", kCompletion, Bearer("sk-one")).status == 200);
+  }
+  CHECK(other.Post("/v1/completions", kCompletion, Bearer("sk-two")).status == 200);
+  const auto peer = [&server](size_t i) { return server.generation->WaitForRequest(i).peer; };
+  CHECK(peer(0) != 0);
+  CHECK(peer(0) == peer(1));
+  CHECK(peer(0) != peer(2));
+  CHECK(peer(2) == peer(3));
+  CHECK(server.generation->WaitForRequest(0).weight == 7);
+  CHECK(server.generation->WaitForRequest(3).weight == 1);
 }
 
 // The cache spaces that a server gives to requests.

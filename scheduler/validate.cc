@@ -1,0 +1,64 @@
+// Which requests a scheduler could ever run.
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "scheduler/scheduler.h"
+
+namespace heddle::scheduler {
+
+namespace {
+
+int32_t PagesOf(const AdapterUse& adapter) {
+  return adapter.id == engine::AdapterId{} ? 0 : adapter.num_pages;
+}
+
+// Whether the adapter is one that this scheduler can run beside one sequence at all.
+absl::Status ValidateAdapter(const AdapterUse& adapter, const SchedulerOptions& options) {
+  if (adapter.id == engine::AdapterId{}) return absl::OkStatus();
+  if (options.adapter_slots == 0) {
+    return absl::InvalidArgumentError("This server runs no LoRA adapters.");
+  }
+  if (!std::isfinite(adapter.scale)) {
+    return absl::InvalidArgumentError("The adapter's scale is not a finite number.");
+  }
+  if (adapter.num_pages <= 0 || Scheduler::MaxContext(options, adapter.num_pages) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("The adapter takes ", adapter.num_pages,
+                                                   " pages; this server has ", options.num_pages,
+                                                   " and needs some of them for the sequence."));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Scheduler::Validate(const GenerationRequest& request,
+                                 const SchedulerOptions& options) {
+  if (absl::Status status = ValidateAdapter(request.adapter, options); !status.ok()) return status;
+  const int32_t adapter_pages = PagesOf(request.adapter);
+  int32_t max_context = MaxContext(options, adapter_pages);
+  int32_t max_running = std::min(options.max_step_seqs, options.max_step_tokens);
+  if (request.prompt.empty()) return absl::InvalidArgumentError("The prompt has no tokens.");
+  if (request.max_tokens < 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_tokens is ", request.max_tokens, "; it must be at least 0."));
+  }
+  int32_t to_generate = request.max_tokens > 0 ? 1 : 0;
+  if (request.prompt.size() + to_generate > static_cast<size_t>(max_context)) {
+    const char* into = max_context == options.max_context ? " fit into the model's context."
+                       : adapter_pages > 0
+                           ? " fit into the KV memory of this server beside the adapter."
+                           : " fit into the KV memory of this server.";
+    return absl::InvalidArgumentError(absl::StrCat("The prompt has ", request.prompt.size(),
+                                                   " tokens; at most ",
+                                                   std::max(0, max_context - to_generate), into));
+  }
+  if (request.num_branches < 1 || request.num_branches > max_running) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("n is ", request.num_branches, "; it must be between 1 and ", max_running,
+                     ", the number of sequences that this server runs at a time."));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace heddle::scheduler

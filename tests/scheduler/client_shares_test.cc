@@ -1,0 +1,298 @@
+// Shares of clients on machines that are formulas: a step takes a fixed time and a time for each of
+// its rows, so that what each client is due follows by hand.
+#include "scheduler/client_shares.h"
+
+#include "catch2/catch.hpp"
+#include "tests/scheduler/rig.h"
+
+namespace heddle::scheduler {
+namespace {
+
+struct Machine {
+  int64_t fixed_us = 0;
+  int64_t row_us = 100;
+};
+
+constexpr Machine kLinear{.fixed_us = 0, .row_us = 100};
+constexpr PolicyKind kPolicies[] = {PolicyKind::kFcfs, PolicyKind::kPriority, PolicyKind::kDeadline,
+                                    PolicyKind::kFair, PolicyKind::kShortest};
+
+SchedulerOptions Options(PolicyKind policy = PolicyKind::kFcfs, int64_t max_lead_us = 20'000) {
+  return {.num_pages = 4000,
+          .page_tokens = 16,
+          .max_context = 4000,
+          .max_step_tokens = 256,
+          .max_step_seqs = 64,
+          .target_step_us = kAutomaticTarget,
+          .prefix_cache = false,
+          .policy = policy,
+          .starvation_us = 60'000'000,
+          .max_lead_us = max_lead_us};
+}
+
+// A scheduler whose steps take their time, and what each client got.
+class SharedMachine {
+ public:
+  explicit SharedMachine(const SchedulerOptions& options, Machine machine = kLinear)
+      : rig(options), machine_(machine) {
+    rig.between = [this] {
+      last_step_us =
+          machine_.fixed_us + machine_.row_us * static_cast<int64_t>(rig.plan.token_ids.size());
+      rig.now_us += last_step_us;
+    };
+  }
+
+  RequestId Add(uint64_t client, GenerationRequest request) {
+    request.peer = client;
+    const RequestId id = rig.Add(std::move(request));
+    client_of[id] = client;
+    return id;
+  }
+  void AddStreams(uint64_t client, int count, int32_t weight = 1) {
+    for (int i = 0; i < count; ++i) {
+      GenerationRequest request = MakeRequest(4, 3900, static_cast<int32_t>(client) * 100 + i);
+      request.weight = weight;
+      Add(client, std::move(request));
+    }
+  }
+
+  void Step() {
+    REQUIRE(rig.Step());
+    for (const SequenceEvent& event : rig.events) {
+      const uint64_t client = client_of[event.request];
+      tokens[client] += event.num_tokens;
+      const int64_t since_us = std::exchange(last_token_us[client], rig.now_us);
+      if (since_us > 0) longest_us[client] = std::max(longest_us[client], rig.now_us - since_us);
+    }
+  }
+  void RunFor(int64_t us) {
+    tokens.clear();
+    longest_us.clear();
+    for (const int64_t end_us = rig.now_us + us; rig.now_us < end_us;) Step();
+  }
+
+  Rig rig;
+  std::map<RequestId, uint64_t> client_of;
+  // Since the last RunFor began.
+  std::map<uint64_t, int64_t> tokens;
+  std::map<uint64_t, int64_t> longest_us;  // time between two tokens of a client
+  std::map<uint64_t, int64_t> last_token_us;
+  int64_t last_step_us = 0;
+
+ private:
+  const Machine machine_;
+};
+
+TEST_CASE("Eight streams keep half of their speed beside a client with forty",
+          "[scheduler][unit]") {
+  for (const PolicyKind policy : kPolicies) {
+    INFO(TraitsOf(policy).name);
+    SharedMachine machine(Options(policy));
+    machine.AddStreams(1, 8);
+    machine.AddStreams(2, 40);
+    machine.RunFor(200'000);
+    machine.RunFor(1'000'000);
+    // Alone they would get 8 tokens in 800 us: 10,000 a second. So would the other client.
+    CHECK(machine.tokens[1] == Approx(5000).epsilon(0.03));
+    CHECK(machine.tokens[2] == Approx(5000).epsilon(0.03));
+    // The smaller client waits for one step of both, and the larger one until it is even again.
+    CHECK(machine.longest_us[1] <= 4800 + 100);
+    CHECK(machine.longest_us[2] <= 20'000 + 4800 + 100);
+    CHECK(machine.rig.scheduler.stats().live_clients == 2);
+    CHECK(machine.rig.scheduler.stats().held > 0);
+  }
+}
+
+TEST_CASE("Without shares a stream is due what any other is", "[scheduler][unit]") {
+  SharedMachine machine(Options(PolicyKind::kFcfs, /*max_lead_us=*/0));
+  machine.AddStreams(1, 8);
+  machine.AddStreams(2, 40);
+  machine.RunFor(200'000);
+  machine.RunFor(1'000'000);
+  CHECK(machine.tokens[1] == Approx(10'000 * 8 / 48).epsilon(0.03));
+  CHECK(machine.rig.scheduler.stats().held == 0);
+}
+
+TEST_CASE("A client alone is planned as if there were no shares", "[scheduler][unit]") {
+  std::vector<std::vector<TokenId>> steps[2];
+  for (const int64_t max_lead_us : {0, 20'000}) {
+    SharedMachine machine(Options(PolicyKind::kFcfs, max_lead_us), {.fixed_us = 300, .row_us = 70});
+    machine.AddStreams(1, 30);
+    for (int i = 0; i < 400; ++i) {
+      if (i % 10 == 0) machine.Add(1, MakeRequest(300 + i, 20, i));
+      machine.Step();
+      steps[max_lead_us > 0].push_back(machine.rig.plan.token_ids);
+    }
+  }
+  CHECK(steps[0] == steps[1]);
+}
+
+TEST_CASE("Rows that cost next to nothing beside a step's fixed time are not held",
+          "[scheduler][unit]") {
+  // As on a GPU: one stream alone gets 99 tokens a second; a step of 41 takes 1.4 times as long.
+  SharedMachine machine(Options(), {.fixed_us = 10'000, .row_us = 100});
+  machine.AddStreams(1, 1);
+  machine.AddStreams(2, 40);
+  machine.RunFor(1'000'000);
+  machine.RunFor(10'000'000);
+  CHECK(machine.tokens[1] >= 10'000'000 / 14'100 - 1);
+  // A half of the machine would bring 40 tokens in 28 ms; sharing steps brings more.
+  CHECK(machine.tokens[2] >= 1.3 * 40 * 10'000'000 / 28'000);
+}
+
+TEST_CASE("Shares are in proportion to weights", "[scheduler][unit]") {
+  SharedMachine machine(Options());
+  machine.AddStreams(1, 12, /*weight=*/4);
+  machine.AddStreams(2, 12, /*weight=*/1);
+  machine.AddStreams(3, 30, /*weight=*/1);
+  machine.RunFor(500'000);
+  machine.RunFor(2'000'000);
+  CHECK(machine.tokens[1] == Approx(20'000 * 4 / 6).epsilon(0.05));
+  CHECK(machine.tokens[2] == Approx(20'000 / 6).epsilon(0.05));
+  CHECK(machine.tokens[3] == Approx(20'000 / 6).epsilon(0.05));
+}
+
+TEST_CASE("What is cancelled has been paid for", "[scheduler][unit]") {
+  SharedMachine machine(Options());
+  machine.AddStreams(1, 8);
+  machine.RunFor(100'000);
+  // A client that begins with twenty streams of four answers, and cancels each after some steps.
+  std::deque<RequestId> begun;
+  int64_t count = 0, steps = 0;
+  machine.tokens.clear();
+  const int64_t begin_us = machine.rig.now_us;
+  while (machine.rig.now_us < begin_us + 2'000'000) {
+    while (begun.size() < 20) {
+      GenerationRequest request = MakeRequest(20, 1000, static_cast<int32_t>(++count));
+      request.num_branches = 4;
+      begun.push_back(machine.Add(2, std::move(request)));
+    }
+    machine.Step();
+    if (++steps % 3 > 0) continue;
+    machine.rig.Cancel(begun.front());
+    begun.pop_front();
+  }
+  CHECK(machine.tokens[1] >= 10'000 * 0.97);  // half of 20,000
+}
+
+TEST_CASE("Long prompts of one client leave the streams of others their share",
+          "[scheduler][unit]") {
+  for (const PolicyKind policy : kPolicies) {
+    INFO(TraitsOf(policy).name);
+    SharedMachine machine(Options(policy));
+    machine.AddStreams(1, 4);
+    machine.RunFor(100'000);
+    for (int i = 0; i < 100; ++i) machine.Add(2, MakeRequest(2000, 1, i));
+    machine.RunFor(2'000'000);
+    CHECK(machine.tokens[1] >= 10'000 * 0.97);  // half of 20,000
+    CHECK(machine.tokens[2] >= 4);              // and 10,000 rows of prompts
+  }
+}
+
+TEST_CASE("A client that was idle has saved nothing up", "[scheduler][unit]") {
+  SharedMachine machine(Options());
+  machine.AddStreams(2, 10);
+  machine.RunFor(2'000'000);
+  machine.AddStreams(1, 10);
+  machine.RunFor(1'000'000);
+  // Nobody is held because somebody comes; the lead is what it may get at most beyond a half.
+  CHECK(machine.tokens[2] >= 5000 - 200);
+  CHECK(machine.tokens[1] >= 4960);  // less the prompts' 4 ms
+}
+
+TEST_CASE("Clients that come and go do not hold those that stay", "[scheduler][unit]") {
+  // 5 ms a step and 0.1 ms a row: it takes little longer with 30 rows than with 8.
+  SharedMachine machine(Options(), {.fixed_us = 5000, .row_us = 100});
+  for (uint64_t client = 1; client <= 8; ++client) machine.AddStreams(client, 1);
+  machine.RunFor(1'000'000);
+  machine.tokens.clear();
+  const int64_t begin_us = machine.rig.now_us;
+  for (int32_t round = 0; machine.rig.now_us < begin_us + 5'000'000; ++round) {
+    machine.Add(100 + static_cast<uint64_t>(round % 40), MakeRequest(4, 10, round));
+    machine.Step();
+  }
+  // A step of the eight and some ten others, one of them with a prompt of four tokens.
+  const int64_t steps = (machine.rig.now_us - begin_us) / (5000 + 100 * 22);
+  for (uint64_t client = 1; client <= 8; ++client) CHECK(machine.tokens[client] >= 0.95 * steps);
+}
+
+TEST_CASE("A client that leaves when it is ahead is ahead when it comes back",
+          "[scheduler][unit]") {
+  SharedMachine machine(Options());
+  machine.AddStreams(1, 8);
+  machine.RunFor(100'000);
+  // Thirty-two streams begin, and are cancelled after three steps, again and again.
+  machine.tokens.clear();
+  const int64_t begin_us = machine.rig.now_us;
+  for (int32_t round = 0; machine.rig.now_us < begin_us + 2'000'000; ++round) {
+    std::vector<RequestId> begun;
+    for (int i = 0; i < 32; ++i) begun.push_back(machine.Add(2, MakeRequest(4, 9, 32 * round + i)));
+    for (int i = 0; i < 3; ++i) machine.Step();
+    for (const RequestId id : begun) machine.rig.Cancel(id);
+    machine.Step();
+  }
+  CHECK(machine.tokens[1] >= 10'000 * 0.95);
+}
+
+TEST_CASE("Nobody waits for the end of another client's queue", "[scheduler][unit]") {
+  for (const PolicyKind policy : kPolicies) {
+    INFO(TraitsOf(policy).name);
+    SharedMachine machine(Options(policy));
+    for (int i = 0; i < 2000; ++i) machine.Add(2, MakeRequest(600, 100, i));
+    machine.RunFor(1'000'000);
+    for (int32_t i = 0; i < 5; ++i) {
+      const RequestId late = machine.Add(1, MakeRequest(700, 100, 5000 + i));
+      const int64_t begin_us = machine.rig.now_us;
+      while (!machine.rig.Of(late).finished) machine.Step();
+      // Its 800 rows take 80 ms alone, and 160 with a half of the machine.
+      CHECK(machine.rig.now_us - begin_us <= 1.5 * 160'000);
+    }
+  }
+}
+
+TEST_CASE("Who has no place gets one of those of a client that has most", "[scheduler][unit]") {
+  SharedMachine machine(Options());
+  machine.AddStreams(2, 64);  // all places
+  machine.RunFor(200'000);
+  const RequestId late = machine.Add(1, MakeRequest(10, 3, 1));
+  const int64_t begin_us = machine.rig.now_us;
+  while (!machine.rig.Of(late).finished) machine.Step();
+  CHECK(machine.rig.now_us - begin_us <= 60'000);
+  CHECK(machine.rig.scheduler.stats().preemptions == 1);
+}
+
+TEST_CASE("However small its weight, a client runs once in the starvation limit",
+          "[scheduler][unit]") {
+  SchedulerOptions options = Options();
+  options.starvation_us = 100'000;
+  SharedMachine machine(options);
+  machine.AddStreams(1, 8, /*weight=*/1000);
+  machine.AddStreams(2, 8, /*weight=*/1);
+  machine.RunFor(1'000'000);
+  machine.RunFor(5'000'000);
+  CHECK(machine.tokens[2] >= 8 * 49);
+  CHECK(machine.tokens[1] >= 0.98 * (50'000 - machine.tokens[2]));
+}
+
+TEST_CASE("Clients are forgotten, those in debt last", "[scheduler][unit]") {
+  SchedulerOptions options = Options();
+  StepBudget budget(options);
+  ClientShares shares(options, budget);
+  bool is_new = false;
+  const int32_t kept = shares.Enter(7, 1, &is_new);
+  CHECK(is_new);
+  int32_t largest = 0;
+  for (uint64_t client = 1000; client < 200'000; ++client) {
+    const int32_t number = shares.Enter(client, 1, &is_new);
+    REQUIRE(is_new);
+    largest = std::max(largest, number);
+    shares.Leave(number);
+  }
+  CHECK(largest <= ClientShares::kMaxIdleClients + 1);
+  CHECK(shares.Enter(7, 1, &is_new) == kept);
+  CHECK_FALSE(is_new);
+  CHECK(shares.num_live() == 1);
+}
+
+}  // namespace
+}  // namespace heddle::scheduler
