@@ -42,10 +42,7 @@ class Browser:
         self._session = None
         self.problems = []
         threading.Thread(target=self._read, daemon=True).start()
-        target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self._call(domain + ".enable")
+        self.new_tab()
         self.resize(width, height)
 
     def __enter__(self):
@@ -89,6 +86,30 @@ class Browser:
             raise RuntimeError(f"{method}: {answer['error']['message']}")
         return answer["result"]
 
+    def new_tab(self):
+        """Opens a tab, with the storage of the others, and goes on in it. Returns what go_to_tab takes."""
+        self._session = None
+        target = self._call("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self._call(domain + ".enable")
+        return self._session
+
+    def go_to_tab(self, tab):
+        self._session = tab
+        self._call("Page.bringToFront")
+
+    def tab(self):
+        return self._session
+
+    def download_to(self, folder):
+        self._call("Page.setDownloadBehavior", behavior="allow", downloadPath=folder)
+
+    def choose_files(self, element_id, paths):
+        """As if somebody had chosen files in an <input type="file">."""
+        field = self._call("Runtime.evaluate", expression=f"document.getElementById('{element_id}')")["result"]["objectId"]
+        self._call("DOM.setFileInputFiles", files=paths, objectId=field)
+
     def resize(self, width, height, mobile=False):
         self._call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
 
@@ -98,7 +119,8 @@ class Browser:
 
     def open(self, url):
         self._call("Page.navigate", url=url)
-        self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+        here = "===" if url == "about:blank" else "!=="
+        self.wait(f"document.readyState === 'complete' && location.href {here} 'about:blank'")
 
     def run(self, script):
         """The value of a JavaScript expression."""
@@ -118,7 +140,7 @@ class Browser:
 
     def press(self, key, code=None, text=""):
         params = {"key": key, "code": code or key, "text": text}
-        codes = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowRight": 39, "ArrowLeft": 37}
+        codes = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowUp": 38, "ArrowRight": 39, "ArrowLeft": 37}
         params["windowsVirtualKeyCode"] = codes.get(key, 0)
         self._call("Input.dispatchKeyEvent", type="keyDown", **params)
         self._call("Input.dispatchKeyEvent", type="keyUp", **params)
