@@ -176,7 +176,7 @@ class WebPage(WebPageCase):
         self.write("(waits)")
         self.page.wait("!document.getElementById('halt').hidden")
         self.page.press("Escape")
-        self.page.wait("!document.getElementById('send').hidden")
+        self.finished()
         self.assertIn("stopped", self.page.run("document.querySelector('.turn.assistant .foot').textContent"))
 
     def test_the_key_is_sent_and_kept_nowhere_else(self):
