@@ -135,6 +135,7 @@ struct LogConfig {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   MetricNames metric_names = MetricNames::kHeddle;
+  bool metrics_by_key = false;
   std::string otlp_endpoint;                 // http://HOST[:PORT][/PATH]; empty: no spans
   std::optional<double> trace_sample_ratio;  // unset: 1
 };

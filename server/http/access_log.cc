@@ -39,6 +39,8 @@ void LogRequest(const RequestRecord& record, const HttpDependencies& server,
   const Route* known = RouteNamed(route);
   if (known != nullptr && IsGenerationRoute(known->id)) {
     metrics->CountGeneration(route, OutcomeName(record.outcome), record.total_seconds);
+    metrics->CountKey(record.key_name, OutcomeName(record.outcome), record.prompt_tokens,
+                      record.generated_tokens);
   }
   if (SpanExporter* spans = server.spans; record.trace.sampled && !record.trace.span_id.empty()) {
     spans->Export(RequestSpans(record, server.model->id, UnixNanoseconds(), random));

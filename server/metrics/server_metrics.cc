@@ -32,6 +32,11 @@ Buckets PrepareBuckets() {
   return {0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5};
 }
 Buckets InterTokenBuckets() { return {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2}; }
+// Tokens, a 1-2-5 series up to the longest contexts.
+Buckets LengthBuckets() {
+  return {1,    2,    5,    10,    20,    50,    100,    200,    500,
+          1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000};
+}
 Buckets RequestBuckets() { return {0.01, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300}; }
 
 // A client can send an invented method, which must not become a label.
@@ -60,6 +65,10 @@ struct ServerMetrics::Families {
   Histogram* queue_time = nullptr;
   Histogram* first_token = nullptr;
   Histogram* inter_token = nullptr;
+  Histogram* prompt_lengths = nullptr;
+  Histogram* answer_lengths = nullptr;
+  Family<Counter>* key_requests = nullptr;  // null: not counted by key
+  Family<Counter>* key_tokens = nullptr;
   Counter* prompt_tokens = nullptr;
   Counter* cached_tokens = nullptr;
   Counter* generated_tokens = nullptr;
@@ -124,6 +133,12 @@ ServerMetrics::ServerMetrics(std::string_view model, std::string_view version)
                        "From the complete request to its first token.", FirstTokenBuckets());
   all.inter_token = all.AddHistogram("heddle_inter_token_seconds",
                                      "Between two tokens of one sequence.", InterTokenBuckets());
+  all.prompt_lengths =
+      all.AddHistogram("heddle_request_prompt_tokens",
+                       "Tokens in the prompts of one finished request.", LengthBuckets());
+  all.answer_lengths =
+      all.AddHistogram("heddle_request_generated_tokens",
+                       "Tokens generated for one finished request.", LengthBuckets());
   all.prompt_tokens =
       all.AddCounter("heddle_prompt_tokens_total", "Tokens in the prompts of finished requests.");
   all.cached_tokens =
@@ -167,13 +182,42 @@ void ServerMetrics::CountGeneration(std::string_view route, std::string_view out
                                     double seconds) {
   families_->generations->Add({{"route", std::string(route)}, {"outcome", std::string(outcome)}})
       .Increment();
-  families_->durations->Add({{"route", std::string(route)}}, RequestBuckets()).Observe(seconds);
+  families_->durations
+      ->Add({{"route", std::string(route)}, {"outcome", std::string(outcome)}}, RequestBuckets())
+      .Observe(seconds);
 }
 
 void ServerMetrics::CountTokens(int64_t prompt, int64_t cached, int64_t generated) {
+  families_->prompt_lengths->Observe(static_cast<double>(prompt));
+  families_->answer_lengths->Observe(static_cast<double>(generated));
   families_->prompt_tokens->Increment(static_cast<double>(prompt));
   families_->cached_tokens->Increment(static_cast<double>(cached));
   families_->generated_tokens->Increment(static_cast<double>(generated));
+}
+
+void ServerMetrics::WatchKeys() {
+  Families& all = *families_;
+  all.key_requests = &BuildCounter()
+                          .Name("heddle_key_requests_total")
+                          .Help("Finished generation requests, by API key and outcome.")
+                          .Register(all.registry);
+  all.key_tokens = &BuildCounter()
+                        .Name("heddle_key_tokens_total")
+                        .Help("Tokens of finished generation requests, by API key and kind.")
+                        .Register(all.registry);
+}
+
+void ServerMetrics::CountKey(std::string_view key, std::string_view outcome, int64_t prompt,
+                             int64_t generated) {
+  if (families_->key_requests == nullptr || key.empty()) return;
+  const std::string name(key);
+  families_->key_requests->Add({{"key", name}, {"outcome", std::string(outcome)}}).Increment();
+  const auto count = [&](const char* kind, int64_t tokens) {
+    families_->key_tokens->Add({{"key", name}, {"kind", kind}})
+        .Increment(static_cast<double>(tokens));
+  };
+  count("prompt", prompt);
+  count("generated", generated);
 }
 
 void ServerMetrics::ObservePreparation(double waited, double spent) {

@@ -44,9 +44,13 @@ class ServerMetrics {
   void CountRequest(std::string_view route, std::string_view method, int status);
 
   // Counts one finished generation request: "success", "client_error", "server_error", "rejected"
-  // or "cancelled".
+  // or "cancelled". `seconds` are observed apart for each outcome.
   void CountGeneration(std::string_view route, std::string_view outcome, double seconds);
   void CountTokens(int64_t prompt, int64_t cached, int64_t generated);
+  // Counts a finished generation request for its API key, if WatchKeys was called.
+  void CountKey(std::string_view key, std::string_view outcome, int64_t prompt, int64_t generated);
+  // Call it before requests come.
+  void WatchKeys();
 
   // Records one prepared request: it waited `waited` seconds for a thread (negative: it needed
   // none) and took `spent`.

@@ -20,6 +20,8 @@ NOT_SHOWN = {
     "heddle_adapter_wait_seconds_bucket",
     "heddle_prompt_tokens_total",         # of finished requests; the engine's own figures are shown
     "heddle_cached_prompt_tokens_total",
+    "heddle_request_prompt_tokens_bucket",  # the shape of a load, for sizing
+    "heddle_request_generated_tokens_bucket",
     "heddle_generated_tokens_total",
     "heddle_kv_page_tokens",
     "heddle_kv_cache_info",

@@ -177,6 +177,10 @@ TEST_CASE("Metrics count requests, outcomes and tokens", "[server]") {
   CHECK(has("heddle_time_to_first_token_seconds_count 1"));
   CHECK(has("heddle_inter_token_seconds_count 8"));  // nine tokens: eight letters and the end
   CHECK(has("heddle_generated_tokens_total 9"));
+  CHECK(has("heddle_request_generated_tokens_sum 9"));
+  CHECK(has("heddle_request_prompt_tokens_count 1"));
+  CHECK(has(R"(heddle_generation_duration_seconds_count{outcome="success",)"
+            R"(route="/v1/chat/completions"} 1)"));
   CHECK(has("heddle_orphaned_requests 0"));
   CHECK(has("heddle_open_connections 1"));
   CHECK(has("process_resident_memory_bytes "));

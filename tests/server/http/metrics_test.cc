@@ -151,6 +151,26 @@ TEST_CASE("Every figure of the engine stands in the exposition and in the JSON, 
   CHECK(places[1] == "heddle_spec_decode_accepted_tokens_per_position_total{position=\"1\"} 4");
 }
 
+TEST_CASE("Requests and tokens are counted by key where the operator wants it", "[server][metrics]") {
+  const auto text = [](bool watches) {
+    server::ServerMetrics metrics("m", "v");
+    if (watches) metrics.WatchKeys();
+    metrics.CountKey("ann", "success", 7, 3);
+    metrics.CountKey("ann", "rejected", 0, 0);
+    metrics.CountKey("", "success", 5, 5);  // a request without a key
+    return metrics.Render({}, {});
+  };
+  CHECK(text(false).find("heddle_key_") == std::string::npos);
+  for (const char* line : {R"(heddle_key_requests_total{key="ann",outcome="success"} 1)",
+                           R"(heddle_key_requests_total{key="ann",outcome="rejected"} 1)",
+                           R"(heddle_key_tokens_total{key="ann",kind="prompt"} 7)",
+                           R"(heddle_key_tokens_total{key="ann",kind="generated"} 3)"}) {
+    INFO(line);
+    CHECK(text(true).find(line) != std::string::npos);
+  }
+  CHECK(text(true).find("key=\"\"") == std::string::npos);
+}
+
 TEST_CASE("A restart shows in the time at which the process began", "[server][metrics]") {
   const std::map<std::string, Family> families = Parse(Exposition(ServerMetrics::Names::kOwn));
   const std::string& sample = families.at("process_start_time_seconds").samples.at(0);
