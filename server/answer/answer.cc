@@ -36,6 +36,7 @@ struct Answer::Branch {
   bool begun = false;
   bool ended = false;
   bool called = false;
+  TokenId last_token = -1;
   double sum_logprob = 0;            // over the drawn tokens, for best_of
   ChoiceResult result;               // pieces are kept only if they are needed later
   std::vector<ChoiceToken> waiting;  // tokens whose text the parser holds
@@ -76,13 +77,15 @@ Answer::Answer(const ApiRequest* request, const TextCodec* codec,
     options.stop = request->stop;
     options.stop_tokens = request->generations[prompt].stop_tokens;
     options.min_tokens = request->min_tokens;
+    options.keep_stop = request->keep_stop;
     options.keep_tokens = request->logprobs;
     if (request->echo) options.text_offset = base::CountCodePoints(request->prompt_texts[prompt]);
     if (!request->syntax.empty()) {
       branches_[i].parser = std::make_unique<OutputParser>(request->syntax, &request->tools,
                                                            request->begins_in_reasoning);
     }
-    branches_[i].choice = std::make_unique<Choice>(codec->NewStream(after_text, marks_), options);
+    branches_[i].choice = std::make_unique<Choice>(
+        codec->NewStream(after_text, {.marks = marks_, .all = request->keep_special}), options);
     FollowPrediction(request->generations[prompt].prediction, &branches_[i]);
   }
   for (const GenerationRequest& generation : request->generations) {
@@ -200,6 +203,8 @@ bool Answer::PushTokens(size_t index, std::vector<engine::SampledToken> tokens,
     if (branch.parser != nullptr && branch.parser->in_reasoning()) ++usage_.reasoning_tokens;
     ++usage_.completion_tokens;
     CountPredicted(token.token, &branch);
+    branch.last_token = token.token;
+    if (request_->return_token_ids) TakeTokenId(index, token.token);
     ChoiceDelta delta;
     std::vector<engine::SampledToken> one;
     one.push_back(std::move(token));
@@ -209,6 +214,11 @@ bool Answer::PushTokens(size_t index, std::vector<engine::SampledToken> tokens,
     if (stopped || HasAllCalls(pieces)) return true;
   }
   return false;
+}
+
+void Answer::TakeTokenId(size_t index, TokenId token) {
+  request_->stream ? format_->TakeTokenIds(index, {&token, 1})
+                   : branches_[index].result.token_ids.push_back(token);
 }
 
 void Answer::Parse(size_t index, ChoiceDelta delta, std::vector<OutputPiece>* pieces) {
@@ -281,6 +291,11 @@ void Answer::EndBranch(size_t index, bool length, std::string* frames) {
                   : branch.called ? EndReason::kToolCalls
                                   : EndReason::kStop;
   result.stop_string = branch.choice->stop_string();
+  const std::vector<TokenId>& stops = request_->stop_token_ids;
+  if (!length && result.stop_string.empty() &&
+      std::find(stops.begin(), stops.end(), branch.last_token) != stops.end()) {
+    result.stop_token = branch.last_token;
+  }
   --open_branches_;
   if (!request_->stream) return;
   format_->EndChoice(index, result, frames);

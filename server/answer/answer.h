@@ -55,6 +55,7 @@ class Answer {
   ChoiceDelta EchoDelta(size_t prompt) const;
   bool PushTokens(size_t index, std::vector<engine::SampledToken> tokens,
                   std::vector<OutputPiece>* pieces);
+  void TakeTokenId(size_t index, TokenId token);
   void Parse(size_t index, ChoiceDelta delta, std::vector<OutputPiece>* pieces);
   bool HasAllCalls(std::vector<OutputPiece>* pieces) const;
   void Deliver(size_t index, std::vector<OutputPiece> pieces, bool at_end, std::string* frames);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,13 @@ struct Usage {
   int64_t rejected_prediction_tokens = 0;  // and the others
 };
 
+// How long a request has taken, from its arrival, for APIs that tell it.
+struct AnswerTimes {
+  double queued = -1;       // until its first step; negative: not yet
+  double first_token = -1;  // until its first token; negative: not yet
+  double now = 0;
+};
+
 enum class EndReason : uint8_t { kStop, kLength, kToolCalls };
 
 // The result of one choice.
@@ -37,7 +45,9 @@ struct ChoiceResult {
   std::vector<ChoiceToken> tokens;  // if logprobs were asked for
   std::vector<size_t> token_ends;   // [pieces]: number of tokens up to the end of each
   EndReason reason = EndReason::kStop;
-  std::string stop_string;  // the one that ended it, or empty
+  std::string stop_string;            // the one that ended it, or empty
+  std::optional<TokenId> stop_token;  // the client's stop token that ended it
+  std::vector<TokenId> token_ids;     // all that were drawn; only if they were asked for
   // For the prompt's tokens except the first; empty unless asked for.
   std::span<const engine::SampledToken> prompt_scores;
 
@@ -69,8 +79,13 @@ class AnswerFormat {
   // Whether the end of a streamed answer repeats its text: End then gets the pieces.
   virtual bool repeats_at_end() const { return false; }
 
+  // Told before each event is written.
+  virtual void SetTimes(const AnswerTimes& /*times*/) {}
+
   virtual void Begin(const Usage& /*so_far*/, std::string* /*frames*/) {}
   virtual void BeginChoice(size_t index, std::string* frames) = 0;
+  // The ids of drawn tokens, if they were asked for, before what they bring is written.
+  virtual void TakeTokenIds(size_t /*index*/, std::span<const TokenId> /*ids*/) {}
   // `tokens` belong to the text of this piece; empty unless logprobs were asked for.
   virtual void WritePiece(size_t index, const OutputPiece& piece,
                           std::span<const ChoiceToken> tokens, std::string* frames) = 0;
@@ -83,7 +98,8 @@ class AnswerFormat {
   virtual std::string ErrorBody(const ApiError& error) const { return ErrorJson(error); }
   // The error and the orderly end of a stream.
   virtual std::string ErrorFrames(const ApiError& error) = 0;
-  // Sent between events when nothing was sent for a while.
+  virtual std::string_view content_type() const { return "text/event-stream; charset=utf-8"; }
+  // Sent between events when nothing was sent for a while; may be empty.
   virtual std::string_view keep_alive() const { return ": ping\n\n"; }
 };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/generation.h"
+#include "server/text/text_codec.h"
 #include "server/toolcalls/output_syntax.h"
 
 namespace heddle::server {
@@ -46,6 +47,11 @@ struct ApiRequest {
   bool parallel_tool_calls = true;  // false: one call ends the answer
   bool names_call = false;          // tool_choice names the function
   std::vector<std::string> stop;
+  std::vector<TokenId>
+      stop_token_ids;             // the client's, without the model's own that count as its end
+  bool keep_stop = false;         // what ends an answer is part of it
+  bool keep_special = false;      // special tokens have text
+  bool return_token_ids = false;  // the ids of prompt and answer are sent, too
   std::vector<GenerationRequest> generations;  // ids unset
   std::vector<std::string> prompt_texts;       // with echo only; one per generation
   std::string warning;                         // sent in a header; empty: none

@@ -31,7 +31,7 @@ inline constexpr Field kMessages[] = {
     {"messages", kArray, 1, kInfinity, "", "the conversation so far", true},
     {"max_tokens", kInteger, 1, kMaxInt32, "", "tokens to generate at most; required"},
     {"system", kStringOrArray, 0, kInfinity, "", "system message: a text, or text blocks"},
-    {"stop_sequences", kArray, 0, 4, "[]", "strings that end the answer"},
+    {"stop_sequences", kArray, 0, 64, "[]", "strings that end the answer"},
     {"stream", kBoolean, 0, 0, "false", "send the answer as server-sent events"},
     {"temperature", kNumber, 0, 2, "(of the model, else 1)", "0 always takes the likeliest token"},
     {"top_p", kNumber, 0, 1, "(of the model, else 1)",

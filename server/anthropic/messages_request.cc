@@ -7,6 +7,7 @@
 #include "nlohmann/json.hpp"
 #include "server/anthropic/messages_fields.h"
 #include "server/json_writer.h"
+#include "server/openai/refused_fields.h"
 #include "server/openai/request_parts.h"
 #include "server/request/api_error.h"
 
@@ -29,8 +30,8 @@ absl::StatusOr<std::string> RequireString(const Json& object, std::string_view n
 absl::Status WrongBlock(std::string_view path, std::string_view type) {
   return FieldError(base::StrCat(path, ".type"),
                     base::StrCat("'", path,
-                                 ".type': this model takes text, tool_use, tool_result "
-                                 "and thinking blocks, found ",
+                                 ".type': this model takes text, document, tool_use, "
+                                 "tool_result and thinking blocks, found ",
                                  base::Quote(type)),
                     "unsupported_content");
 }
@@ -55,6 +56,40 @@ absl::StatusOr<std::string> BlocksText(const Json& content, std::string_view pat
   return text;
 }
 
+// The text of a document: its title, the client's words about it, and its content.
+absl::StatusOr<std::string> DocumentText(const Json& block, std::string_view path) {
+  const Json* citations = Find(block, "citations");
+  if (citations != nullptr && Find(*citations, "enabled") != nullptr &&
+      *Find(*citations, "enabled") == true) {
+    return FieldError(base::StrCat(path, ".citations"),
+                      base::StrCat("'", path, ".citations': this server's models do not cite"),
+                      "unsupported_parameter");
+  }
+  const std::string source_path = base::StrCat(path, ".source");
+  const Json* source = Find(block, "source");
+  const std::string type = source == nullptr ? "" : TextOr(*source, "type", "");
+  std::string text;
+  for (const char* name : {"title", "context"}) {
+    if (Find(block, name) == nullptr) continue;
+    HEDDLE_ASSIGN_OR_RETURN(const std::string line, RequireString(block, name, path));
+    text.append(line).append("\n");
+  }
+  if (type == "text") {
+    HEDDLE_ASSIGN_OR_RETURN(const std::string data, RequireString(*source, "data", source_path));
+    return text + data;
+  }
+  if (type == "content" && Find(*source, "content") != nullptr) {
+    HEDDLE_ASSIGN_OR_RETURN(
+        const std::string data,
+        BlocksText(*Find(*source, "content"), base::StrCat(source_path, ".content")));
+    return text + data;
+  }
+  return FieldError(base::StrCat(source_path, ".type"),
+                    base::StrCat("'", source_path, ".type': this model reads documents of the ",
+                                 "types text and content, found ", base::Quote(type)),
+                    "unsupported_content");
+}
+
 // The parts of one message, collected from its blocks.
 struct Turn {
   Json text = Json::array();  // content parts
@@ -67,6 +102,9 @@ absl::Status AddBlock(const Json& block, std::string_view path, Turn* turn) {
   std::string type = TextOr(block, "type", "");
   if (type == "text") {
     HEDDLE_ASSIGN_OR_RETURN(std::string text, RequireString(block, "text", path));
+    turn->text.push_back({{"type", "text"}, {"text", std::move(text)}});
+  } else if (type == "document") {
+    HEDDLE_ASSIGN_OR_RETURN(std::string text, DocumentText(block, path));
     turn->text.push_back({{"type", "text"}, {"text", std::move(text)}});
   } else if (type == "thinking") {
     HEDDLE_ASSIGN_OR_RETURN(const std::string thinking, RequireString(block, "thinking", path));
@@ -261,7 +299,7 @@ absl::StatusOr<ApiRequest> ParseMessagesRequest(std::string_view text,
                                                 const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(text));
   HEDDLE_ASSIGN_OR_RETURN(const MessagesFields fields,
-                          CheckBody<fields::kMessages>(body, {}, context));
+                          CheckBody<fields::kMessages>(body, RefusedMessagesFields(), context));
   if (!fields.Has<"max_tokens">()) {
     return FieldError("max_tokens", "'max_tokens' is missing", kMissing);
   }
@@ -275,7 +313,7 @@ absl::StatusOr<std::string> CountMessageTokens(std::string_view text,
                                                const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(text));
   HEDDLE_ASSIGN_OR_RETURN(const MessagesFields fields,
-                          CheckBody<fields::kMessages>(body, {}, context));
+                          CheckBody<fields::kMessages>(body, RefusedMessagesFields(), context));
   HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(fields));
   HEDDLE_ASSIGN_OR_RETURN(const size_t tokens, CountChatTokens(chat, context));
   std::string out;

@@ -188,6 +188,11 @@ ServedModel ToServedModel(const config::Config& config, const EngineSession& ses
   model.defaults = session.defaults;
   model.embedding_size = session.model.model.spec.hidden;
   model.pooling = ToPooling(config.pooling);
+  model.family = session.model.model.spec.family;
+  model.weight_format = session.model.main_format;
+  model.num_parameters = engine::CountParameters(session.model.model);
+  model.weight_bytes = session.model.capacity.weight_bytes;
+  model.max_sequences = session.model.capacity.limits.max_batch_seqs;
   return model;
 }
 
@@ -477,6 +482,7 @@ absl::Status RunServe(const config::Config& config) {
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);
   metrics.WatchLog([&log] { return log.dropped(); });
+  if (config.metrics_by_key) metrics.WatchKeys();
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<SpanExporter> spans,
                           StartSpans(config, &log, &metrics));
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<AdapterRegistry> adapters,

@@ -69,7 +69,7 @@ std::shared_ptr<Exchange> ApiHandler::Answer(HttpRequest request, ResponseWriter
     return nullptr;
   }
   if (NeedsPreparation(match.route->id)) {
-    return Prepare(match.route->id, *tenant, std::move(request), writer);
+    return Prepare(match, *tenant, std::move(request), writer);
   }
   absl::StatusOr<HttpResponse> response = AnswerAtOnce(match, *tenant, request, context_);
   if (response.ok()) {
@@ -108,8 +108,9 @@ TraceContext ApiHandler::Trace(const Route* route, const HttpRequest& request) {
 }
 
 // Prepares without delaying the thread's other clients: preparing_exchange.h.
-std::shared_ptr<Exchange> ApiHandler::Prepare(RouteId route, uint64_t tenant, HttpRequest request,
-                                              ResponseWriter* writer) {
+std::shared_ptr<Exchange> ApiHandler::Prepare(const RouteMatch& match, uint64_t tenant,
+                                              HttpRequest request, ResponseWriter* writer) {
+  const RouteId route = match.route->id;
   const Clock::time_point received = request.received;
   const size_t body_bytes = request.body.size();
   auto fail = [this, writer, path = request.path](const absl::Status& status) {
@@ -129,6 +130,10 @@ std::shared_ptr<Exchange> ApiHandler::Prepare(RouteId route, uint64_t tenant, Ht
                          .request = std::move(request),
                          .context = NewRequestContext(tenant),
                          .identity = {absl::StrFormat("%016x", random_()), UnixSeconds()}};
+  if (match.route->pattern.starts_with("/openai/deployments/")) {
+    const RouteMatch own = MatchRoute(parts.request.method, parts.request.path);
+    parts.context.deployment = std::string(own.parameter);
+  }
   auto exchange =
       std::make_shared<PreparingExchange>(context_, inbox_, MakePreparation(std::move(parts)),
                                           writer, client, received, std::move(fail));

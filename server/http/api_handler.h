@@ -33,7 +33,7 @@ class ApiHandler final : public Handler {
  private:
   std::shared_ptr<Exchange> Answer(HttpRequest request, ResponseWriter* writer);
   TraceContext Trace(const Route* route, const HttpRequest& request);
-  std::shared_ptr<Exchange> Prepare(RouteId route, uint64_t tenant, HttpRequest request,
+  std::shared_ptr<Exchange> Prepare(const RouteMatch& match, uint64_t tenant, HttpRequest request,
                                     ResponseWriter* writer);
   // `path` decides the shape of the error.
   HttpResponse Refuse(const absl::Status& status, std::string_view path) const;

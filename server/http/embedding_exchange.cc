@@ -69,8 +69,9 @@ void EmbeddingExchange::Finish() {
     writer_->record().prompt_tokens += static_cast<int64_t>(generation.prompt.size());
   }
   context_->dependencies.metrics->CountTokens(writer_->record().prompt_tokens, 0, 0);
-  HttpResponse response = JsonResponse(
-      EmbeddingBody(request_, std::move(embeddings_), identity_.unique, identity_.created));
+  const EmbeddingStamp stamp{identity_.unique, identity_.created,
+                             writer_->record().last_event_seconds};
+  HttpResponse response = JsonResponse(EmbeddingBody(request_, std::move(embeddings_), stamp));
   AddCorsHeaders(context_->options.cors_origin, &response);
   ended_ = true;
   writer_->Send(std::move(response));
@@ -80,7 +81,8 @@ void EmbeddingExchange::Fail(const absl::Status& status) {
   CancelAll();
   ended_ = true;
   const ApiError error = ToApiError(status);
-  writer_->Send(ErrorResponse(error, ErrorJson(error), context_->options.cors_origin));
+  writer_->Send(ErrorResponse(error, ErrorBodyFor(writer_->record().path, error),
+                              context_->options.cors_origin));
 }
 
 }  // namespace heddle::server

@@ -19,15 +19,18 @@ absl::StatusOr<uint64_t> CheckKey(const ServerContext& server, const Route& rout
   if (EqualsIgnoringCase(given.substr(0, kBearer.size()), kBearer)) {
     given.remove_prefix(kBearer.size());
   } else {
-    given = request.Header("X-Api-Key");  // Anthropic's clients send this one
+    given = request.Header("X-Api-Key");                   // of Anthropic's clients
+    if (given.empty()) given = request.Header("api-key");  // of Azure's
   }
   const AccessTable::Entry* entry = keys->Find(given);
   // With admin keys only, every client may ask, except for what needs such a key.
   const bool open = !route.needs_admin && !keys->has_ordinary();
   if (entry == nullptr && !open) {
-    return WithCode(absl::UnauthenticatedError(
-                        "this server needs an API key: send 'Authorization: Bearer KEY'"),
-                    "invalid_api_key");
+    return WithCode(
+        absl::UnauthenticatedError(
+            given.empty() ? "this server needs an API key: send 'Authorization: Bearer KEY'"
+                          : "the API key that was sent is none of this server's"),
+        "invalid_api_key");
   }
   if (route.needs_admin && !entry->key.admin) {
     return absl::PermissionDeniedError(

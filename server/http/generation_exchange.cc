@@ -40,6 +40,9 @@ void GenerationExchange::Take(size_t prompt, GenerationEvent event) {
     return;
   }
   Measure(prompt, event);
+  const RequestRecord& record = writer_->record();
+  answer_.format().SetTimes(
+      {record.queued_seconds, record.first_token_seconds, record.last_event_seconds});
   Answer::Output output;
   answer_.Take(prompt, std::move(event), &output);
   for (int32_t branch : output.stopped_branches) {
@@ -83,7 +86,7 @@ void GenerationExchange::SendFrames(const std::string& frames) {
   if (!streaming_) {
     streaming_ = true;
     context_->dependencies.metrics->StreamBegan();
-    HttpResponse head = TextResponse("text/event-stream; charset=utf-8", "");
+    HttpResponse head = TextResponse(answer_.format().content_type(), "");
     AddHeaders(&head);
     writer_->StartStream(std::move(head), answer_.format().keep_alive());
   }

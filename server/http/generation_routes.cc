@@ -6,6 +6,10 @@
 #include "base/status.h"
 #include "server/anthropic/messages_format.h"
 #include "server/anthropic/messages_request.h"
+#include "server/llamacpp/llama_format.h"
+#include "server/llamacpp/llama_request.h"
+#include "server/ollama/ollama_format.h"
+#include "server/ollama/ollama_request.h"
 #include "server/openai/openai_format.h"
 #include "server/openai/responses_format.h"
 #include "server/openai/responses_request.h"
@@ -36,6 +40,7 @@ absl::StatusOr<Generation> ResponsesGeneration(std::string_view body, const Requ
   options.echo = std::move(parsed.echo);
   options.messages = std::move(parsed.messages);
   options.items = std::move(parsed.items);
+  options.tools = std::move(parsed.tools);
   options.store = parsed.store ? store : nullptr;
   options.tenant = context.tenant;
   auto format = std::make_unique<ResponsesFormat>(request.get(), context.model, std::move(options));
@@ -50,12 +55,51 @@ absl::StatusOr<Generation> MessagesGeneration(std::string_view body, const Reque
   return Generation{std::move(request), std::move(format)};
 }
 
+absl::StatusOr<Generation> OllamaGeneration(OllamaShape shape, std::string_view body,
+                                            const RequestContext& context,
+                                            const AnswerIdentity& identity) {
+  HEDDLE_ASSIGN_OR_RETURN(OllamaRequest parsed, shape == OllamaShape::kChat
+                                                    ? ParseOllamaChat(body, context)
+                                                    : ParseOllamaGenerate(body, context));
+  if (!parsed.api.has_value()) {
+    return Generation{nullptr, nullptr, OllamaLoadBody(parsed.model, shape, identity.created)};
+  }
+  auto request = std::make_unique<const ApiRequest>(*std::move(parsed.api));
+  auto format =
+      std::make_unique<OllamaFormat>(request.get(), context.codec, shape, identity.created);
+  return Generation{std::move(request), std::move(format)};
+}
+
+absl::StatusOr<Generation> LlamaGeneration(bool infill, std::string_view body,
+                                           const RequestContext& context) {
+  HEDDLE_ASSIGN_OR_RETURN(LlamaRequest parsed, infill ? ParseLlamaInfill(body, context)
+                                                      : ParseLlamaCompletion(body, context));
+  auto request = std::make_unique<const ApiRequest>(std::move(parsed.api));
+  auto format = std::make_unique<LlamaFormat>(request.get(), context.codec, parsed.return_tokens);
+  return Generation{std::move(request), std::move(format)};
+}
+
 }  // namespace
 
 bool IsGenerationRoute(RouteId id) {
-  return id == RouteId::kCompletions || id == RouteId::kChatCompletions ||
-         id == RouteId::kResponses || id == RouteId::kMessages || id == RouteId::kEmbeddings ||
-         id == RouteId::kScore || id == RouteId::kRerank;
+  switch (id) {
+    case RouteId::kCompletions:
+    case RouteId::kChatCompletions:
+    case RouteId::kResponses:
+    case RouteId::kMessages:
+    case RouteId::kEmbeddings:
+    case RouteId::kScore:
+    case RouteId::kRerank:
+    case RouteId::kOllamaChat:
+    case RouteId::kOllamaGenerate:
+    case RouteId::kOllamaEmbed:
+    case RouteId::kOllamaEmbeddings:
+    case RouteId::kLlamaCompletion:
+    case RouteId::kLlamaInfill:
+      return true;
+    default:
+      return false;
+  }
 }
 
 absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,
@@ -68,6 +112,13 @@ absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,
       return ResponsesGeneration(body, context, std::move(identity), store);
     case RouteId::kMessages:
       return MessagesGeneration(body, context, std::move(identity));
+    case RouteId::kLlamaCompletion:
+    case RouteId::kLlamaInfill:
+      return LlamaGeneration(id == RouteId::kLlamaInfill, body, context);
+    case RouteId::kOllamaChat:
+      return OllamaGeneration(OllamaShape::kChat, body, context, identity);
+    case RouteId::kOllamaGenerate:
+      return OllamaGeneration(OllamaShape::kGenerate, body, context, identity);
     default:
       return OpenAiGeneration(Endpoint::kChat, body, context, identity);
   }
@@ -75,6 +126,7 @@ absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,
 
 std::string ErrorBodyFor(std::string_view path, const ApiError& error) {
   constexpr std::string_view kMessages = "/v1/messages";
+  if (path.starts_with("/api/")) return OllamaErrorJson(error);
   bool messages = path == kMessages || path.starts_with("/v1/messages/");
   return messages ? MessagesErrorJson(error) : ErrorJson(error);
 }

@@ -21,6 +21,8 @@ bool IsGenerationRoute(RouteId id);
 struct Generation {
   std::unique_ptr<const ApiRequest> request;
   std::unique_ptr<AnswerFormat> format;  // points to *request
+  // The whole answer, in place of both, where there is nothing to generate.
+  std::string body = {};
 };
 
 // Distinguishes this answer from all others.
@@ -34,7 +36,7 @@ absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,
                                            const RequestContext& context, AnswerIdentity identity,
                                            ResponseStore* store);
 
-// The body of an error at a path: most have OpenAI's shape, /v1/messages has its own.
+// The body of an error at a path: most have OpenAI's shape, /v1/messages and /api/ have their own.
 std::string ErrorBodyFor(std::string_view path, const ApiError& error);
 
 }  // namespace heddle::server

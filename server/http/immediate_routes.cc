@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/message.h"
 #include "base/status.h"
@@ -12,6 +13,8 @@
 #include "server/http/response_routes.h"
 #include "server/http/responses.h"
 #include "server/json_writer.h"
+#include "server/llamacpp/llama_server.h"
+#include "server/ollama/ollama_models.h"
 
 namespace heddle::server {
 namespace {
@@ -61,6 +64,13 @@ absl::StatusOr<std::string> JsonOf(const RouteMatch& match, uint64_t tenant,
     case RouteId::kCancelResponse:
       return AnswerAboutResponse(match.route->id, match.parameter, tenant, request.query,
                                  &server->responses);
+    case RouteId::kLlamaSlots: {
+      std::vector<QueryParameter> query;
+      if (!ParseQuery(request.query, &query)) return BrokenQuery();
+      return LlamaSlots(generation.Stats(), *server->dependencies.model, query);
+    }
+    case RouteId::kOllamaVersion:
+      return OllamaVersionBody(server->options.version);
     case RouteId::kOpenApi:
       return OpenApiDocument(server->options.version);
     default:

@@ -10,6 +10,8 @@
 #include "server/anthropic/messages_fields.h"
 #include "server/http/router.h"
 #include "server/json_writer.h"
+#include "server/llamacpp/llama_fields.h"
+#include "server/ollama/ollama_fields.h"
 #include "server/openai/api_fields.h"
 
 namespace heddle::server {
@@ -24,6 +26,7 @@ struct RouteDoc {
   std::string_view text = "";    // content type of an answer that is not JSON
   std::span<const Field> query;  // parameters of the URL
   bool answers = true;           // false: it refuses every request
+  std::string_view stream_type = "text/event-stream";
 };
 
 const std::vector<RouteDoc>& Docs() {
@@ -62,6 +65,40 @@ const std::vector<RouteDoc>& Docs() {
       {RouteId::kModel, {}, {"id", "object", "created", "owned_by", "max_model_len"}},
       {RouteId::kTokenize, fields::kTokenize, {"tokens", "count", "max_model_len"}},
       {RouteId::kDetokenize, fields::kDetokenize, {"prompt"}},
+      {RouteId::kLlamaCompletion,
+       fields::kLlamaCompletion,
+       {"content", "stop", "stop_type", "tokens_predicted", "tokens_evaluated", "timings"},
+       true},
+      {RouteId::kLlamaInfill,
+       fields::kLlamaInfill,
+       {"content", "stop", "stop_type", "tokens_predicted", "tokens_evaluated", "timings"},
+       true},
+      {RouteId::kLlamaProps, {}, {"default_generation_settings", "total_slots", "chat_template"}},
+      {RouteId::kLlamaSlots, {}, {}, false, "", fields::kSlotsQuery},
+      {RouteId::kApplyTemplate, fields::kApplyTemplate, {"prompt"}},
+      {RouteId::kTokenizerInfo, {}, {"vocab_size", "model_max_length", "eos_token"}},
+      {RouteId::kOllamaChat,
+       fields::kOllamaChat,
+       {"model", "created_at", "message", "done"},
+       true,
+       "",
+       {},
+       true,
+       "application/x-ndjson"},
+      {RouteId::kOllamaGenerate,
+       fields::kOllamaGenerate,
+       {"model", "created_at", "response", "done"},
+       true,
+       "",
+       {},
+       true,
+       "application/x-ndjson"},
+      {RouteId::kOllamaEmbed, fields::kOllamaEmbed, {"model", "embeddings"}},
+      {RouteId::kOllamaEmbeddings, fields::kOllamaEmbeddings, {"embedding"}},
+      {RouteId::kOllamaTags, {}, {"models"}},
+      {RouteId::kOllamaRunning, {}, {"models"}},
+      {RouteId::kOllamaShow, fields::kOllamaShow, {"details", "model_info", "capabilities"}},
+      {RouteId::kOllamaVersion, {}, {"version"}},
       {RouteId::kHealth, {}, {"status"}},
       {RouteId::kReady, {}, {"status"}},
       {RouteId::kVersion, {}, {"version"}},
@@ -90,8 +127,12 @@ std::vector<std::string_view> TypeNames(FieldType type) {
       return {"string", "array"};
     case FieldType::kStringOrObject:
       return {"string", "object"};
+    case FieldType::kArrayOrObject:
+      return {"array", "object"};
     case FieldType::kSchema:
       return {"object", "boolean", "string"};
+    case FieldType::kAny:
+      return {"boolean", "number", "string", "array", "object"};
   }
   return {};
 }
@@ -107,6 +148,7 @@ void WriteBounds(const Field& field, JsonWriter* json) {
   switch (field.type) {
     case FieldType::kBoolean:
     case FieldType::kSchema:
+    case FieldType::kAny:
       return;
     case FieldType::kInteger:
     case FieldType::kNumber:
@@ -115,6 +157,7 @@ void WriteBounds(const Field& field, JsonWriter* json) {
       return;
     case FieldType::kObject:
     case FieldType::kStringOrObject:
+    case FieldType::kArrayOrObject:
       WriteBound("minProperties", std::max(0.0, field.minimum), json);
       WriteBound("maxProperties", field.maximum, json);
       return;
@@ -189,12 +232,18 @@ void WriteContent(const RouteDoc& doc, JsonWriter* json) {
   }
   if (doc.streams) {
     // OpenAPI 3.1 cannot describe a sequence of events.
-    json->Key("text/event-stream").BeginObject().EndObject();
+    json->Key(doc.stream_type).BeginObject().EndObject();
   }
   json->EndObject();
 }
 
-void WriteResponses(const RouteDoc& doc, bool messages, JsonWriter* json) {
+// The schema of errors at a path (ErrorBodyFor).
+std::string_view ErrorSchema(std::string_view path) {
+  if (path.starts_with("/api/")) return "OllamaError";
+  return path.starts_with("/v1/messages") ? "MessagesError" : "Error";
+}
+
+void WriteResponses(const RouteDoc& doc, std::string_view error_schema, JsonWriter* json) {
   json->Key("responses").BeginObject();
   if (doc.answers) {
     json->Key("200").BeginObject().Member("description", "the answer");
@@ -203,8 +252,7 @@ void WriteResponses(const RouteDoc& doc, bool messages, JsonWriter* json) {
   }
   json->Key("default").BeginObject().Member("description", "an error");
   json->Key("content").BeginObject().Key("application/json").BeginObject().Key("schema");
-  json->BeginObject().Member(
-      "$ref", base::StrCat("#/components/schemas/", messages ? "MessagesError" : "Error"));
+  json->BeginObject().Member("$ref", base::StrCat("#/components/schemas/", error_schema));
   json->EndObject().EndObject().EndObject().EndObject();
   json->EndObject();
 }
@@ -235,7 +283,7 @@ void WriteOperation(const Route& route, const RouteDoc& doc, JsonWriter* json) {
   json->Key(method).BeginObject().Member("summary", route.summary);
   WriteParameters(route, doc, json);
   if (!doc.body.empty()) WriteRequestBody(doc.body, json);
-  WriteResponses(doc, route.pattern.starts_with("/v1/messages"), json);
+  WriteResponses(doc, ErrorSchema(route.pattern), json);
   json->Key("security").BeginArray();
   if (route.needs_key) {
     for (std::string_view scheme : {"bearer", "key"}) {
@@ -272,6 +320,8 @@ constexpr std::string_view kComponents =
     R"("required":["message","type","param","code"],"properties":{"message":{"type":"string"},)"
     R"("type":{"type":"string"},"param":{"type":["string","null"]},)"
     R"("code":{"type":["string","null"]}}}}},)"
+    R"("OllamaError":{"type":"object","required":["error"],"properties":{)"
+    R"("error":{"type":"string"}}},)"
     R"("MessagesError":{"type":"object","required":["type","error"],"properties":{)"
     R"("type":{"const":"error"},"error":{"type":"object","required":["type","message"]}}}}})";
 

@@ -6,16 +6,28 @@
 #include <utility>
 
 #include "base/status.h"
+#include "server/anthropic/messages_models.h"
 #include "server/anthropic/messages_request.h"
+#include "server/http/content_coding.h"
 #include "server/http/embedding_exchange.h"
 #include "server/http/generation_exchange.h"
+#include "server/http/response_routes.h"
 #include "server/http/responses.h"
+#include "server/llamacpp/llama_server.h"
+#include "server/ollama/ollama_embed.h"
+#include "server/ollama/ollama_models.h"
 #include "server/openai/embeddings.h"
 #include "server/openai/responses_request.h"
 #include "server/openai/tokenize.h"
 
 namespace heddle::server {
 namespace {
+
+void SendJson(const ServerContext& server, std::string body, ResponseWriter* writer) {
+  HttpResponse response = JsonResponse(std::move(body));
+  AddCorsHeaders(server.options.cors_origin, &response);
+  writer->Send(std::move(response));
+}
 
 class GenerationPreparation final : public Preparation {
  public:
@@ -30,6 +42,10 @@ class GenerationPreparation final : public Preparation {
   }
 
   absl::StatusOr<std::shared_ptr<Exchange>> Begin(scheduler::AdapterUse adapter) override {
+    if (generation_.request == nullptr) {
+      SendJson(*parts_.server, std::move(generation_.body), parts_.writer);
+      return nullptr;
+    }
     auto exchange = std::make_shared<GenerationExchange>(
         parts_.server, std::move(generation_.request), std::move(generation_.format), parts_.writer,
         parts_.request.received, std::move(adapter));
@@ -37,16 +53,29 @@ class GenerationPreparation final : public Preparation {
     return exchange;
   }
 
-  const ModelChoice* model() const override { return &generation_.request->model; }
+  const ModelChoice* model() const override {
+    return generation_.request == nullptr ? nullptr : &generation_.request->model;
+  }
 
  private:
   PreparationParts parts_;
   Generation generation_;
 };
 
-EmbeddingTask TaskOf(RouteId id) {
-  if (id == RouteId::kScore) return EmbeddingTask::kScore;
-  return id == RouteId::kRerank ? EmbeddingTask::kRerank : EmbeddingTask::kEmbed;
+absl::StatusOr<EmbeddingRequest> ParseEmbedding(RouteId route, std::string_view body,
+                                                const RequestContext& context) {
+  switch (route) {
+    case RouteId::kScore:
+      return ParseEmbeddingRequest(EmbeddingTask::kScore, body, context);
+    case RouteId::kRerank:
+      return ParseEmbeddingRequest(EmbeddingTask::kRerank, body, context);
+    case RouteId::kOllamaEmbed:
+      return ParseOllamaEmbed(body, context);
+    case RouteId::kOllamaEmbeddings:
+      return ParseOllamaEmbeddings(body, context);
+    default:
+      return ParseEmbeddingRequest(EmbeddingTask::kEmbed, body, context);
+  }
 }
 
 class EmbeddingPreparation final : public Preparation {
@@ -55,8 +84,8 @@ class EmbeddingPreparation final : public Preparation {
 
   absl::Status Read(const Patience& patience) override {
     parts_.context.patience = patience;
-    HEDDLE_ASSIGN_OR_RETURN(
-        parsed_, ParseEmbeddingRequest(TaskOf(parts_.route), parts_.request.body, parts_.context));
+    HEDDLE_ASSIGN_OR_RETURN(parsed_,
+                            ParseEmbedding(parts_.route, parts_.request.body, parts_.context));
     return absl::OkStatus();
   }
 
@@ -75,75 +104,153 @@ class EmbeddingPreparation final : public Preparation {
   EmbeddingRequest parsed_;
 };
 
+// Makes the answer of a request that runs on no engine.
+using MakeBody =
+    std::function<absl::StatusOr<std::string>(std::string_view, const RequestContext&)>;
+
 // Prepares requests that are answered as soon as they are read.
 class AnswerPreparation final : public Preparation {
  public:
-  using MakeBody =
-      std::function<absl::StatusOr<std::string>(std::string_view, const RequestContext&)>;
-
   AnswerPreparation(PreparationParts parts, MakeBody make_body)
       : parts_(std::move(parts)), make_body_(std::move(make_body)) {}
 
   absl::Status Read(const Patience& patience) override {
     parts_.context.patience = patience;
-    HEDDLE_ASSIGN_OR_RETURN(response_.body, make_body_(parts_.request.body, parts_.context));
+    HEDDLE_ASSIGN_OR_RETURN(body_, make_body_(parts_.request.body, parts_.context));
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::shared_ptr<Exchange>> Begin(scheduler::AdapterUse) override {
-    AddCorsHeaders(parts_.server->options.cors_origin, &response_);
-    parts_.writer->Send(std::move(response_));
+    SendJson(*parts_.server, std::move(body_), parts_.writer);
     return nullptr;
   }
 
  private:
   PreparationParts parts_;
   MakeBody make_body_;
-  HttpResponse response_;
+  std::string body_;
 };
+
+// What answers a route by its body and context alone; null: the route needs more.
+MakeBody BodyMaker(RouteId id) {
+  const auto without_body = [](auto make) {
+    return [make](std::string_view, const RequestContext& context) { return make(context); };
+  };
+  switch (id) {
+    case RouteId::kTokenize:
+      return Tokenize;
+    case RouteId::kDetokenize:
+      return Detokenize;
+    case RouteId::kCountTokens:
+      return CountMessageTokens;
+    case RouteId::kOllamaTags:
+      return without_body(OllamaTags);
+    case RouteId::kOllamaRunning:
+      return without_body(OllamaRunning);
+    case RouteId::kOllamaShow:
+      return OllamaShow;
+    case RouteId::kApplyTemplate:
+      return ApplyTemplate;
+    case RouteId::kLlamaProps:
+      return without_body(LlamaProps);
+    case RouteId::kTokenizerInfo:
+      return without_body(TokenizerInfo);
+    default:
+      return nullptr;
+  }
+}
+
+// The same for routes that need more.
+MakeBody BodyMakerOf(const PreparationParts& parts) {
+  if (MakeBody make = BodyMaker(parts.route)) return make;
+  // Anthropic's clients say which version of its API they speak.
+  const bool messages = !parts.request.Header("anthropic-version").empty();
+  if (parts.route == RouteId::kModel) {
+    const RouteMatch match = MatchRoute(parts.request.method, parts.request.path);
+    return [name = std::string(match.parameter), messages](std::string_view,
+                                                           const RequestContext& context) {
+      return messages ? MessagesModelCard(name, context) : ModelCard(name, context);
+    };
+  }
+  if (parts.route == RouteId::kModels) {
+    return [query = parts.request.query, messages](
+               std::string_view, const RequestContext& context) -> absl::StatusOr<std::string> {
+      if (!messages) return ModelList(context);
+      std::vector<QueryParameter> parameters;
+      if (!ParseQuery(query, &parameters)) return BrokenQuery();
+      return MessagesModelList(parameters, context);
+    };
+  }
+  if (parts.route == RouteId::kInputTokens) {
+    return
+        [store = &parts.server->responses](std::string_view body, const RequestContext& context) {
+          return CountResponseTokens(body, context, store);
+        };
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Preparation> MakeOf(PreparationParts parts);
+
+// Unpacks the body of a request before anything reads it: not in a hurry, because a small body may
+// unpack to as much as the largest that is allowed.
+class UnpackingPreparation final : public Preparation {
+ public:
+  UnpackingPreparation(PreparationParts parts, ContentCoding coding)
+      : parts_(std::move(parts)), coding_(coding) {}
+
+  absl::Status Read(const Patience& patience) override {
+    if (inner_ != nullptr) return inner_->Read(patience);
+    if (patience.short_only) return TakesLong();
+    HEDDLE_ASSIGN_OR_RETURN(std::string body, Unpack(coding_, parts_.request.body,
+                                                     parts_.server->options.max_body_bytes));
+    parts_.request.body = std::move(body);
+    inner_ = MakeOf(std::move(parts_));
+    return inner_->Read(patience);
+  }
+
+  absl::StatusOr<std::shared_ptr<Exchange>> Begin(scheduler::AdapterUse adapter) override {
+    return inner_->Begin(std::move(adapter));
+  }
+
+  const ModelChoice* model() const override { return inner_->model(); }
+
+ private:
+  PreparationParts parts_;
+  const ContentCoding coding_;
+  std::unique_ptr<Preparation> inner_;  // null until the body is unpacked
+};
+
+bool IsEmbeddingRoute(RouteId id) {
+  return id == RouteId::kEmbeddings || id == RouteId::kScore || id == RouteId::kRerank ||
+         id == RouteId::kOllamaEmbed || id == RouteId::kOllamaEmbeddings;
+}
+
+std::unique_ptr<Preparation> MakeOf(PreparationParts parts) {
+  if (MakeBody make = BodyMakerOf(parts)) {
+    return std::make_unique<AnswerPreparation>(std::move(parts), std::move(make));
+  }
+  if (IsEmbeddingRoute(parts.route)) {
+    return std::make_unique<EmbeddingPreparation>(std::move(parts));
+  }
+  return std::make_unique<GenerationPreparation>(std::move(parts));
+}
 
 }  // namespace
 
 bool NeedsPreparation(RouteId id) {
-  return IsGenerationRoute(id) || id == RouteId::kTokenize || id == RouteId::kDetokenize ||
-         id == RouteId::kCountTokens || id == RouteId::kInputTokens || id == RouteId::kModels ||
-         id == RouteId::kModel;
+  return IsGenerationRoute(id) || BodyMaker(id) != nullptr || id == RouteId::kModel ||
+         id == RouteId::kModels || id == RouteId::kInputTokens;
 }
 
 std::unique_ptr<Preparation> MakePreparation(PreparationParts parts) {
-  switch (parts.route) {
-    case RouteId::kTokenize:
-      return std::make_unique<AnswerPreparation>(std::move(parts), Tokenize);
-    case RouteId::kModels:
-      return std::make_unique<AnswerPreparation>(
-          std::move(parts),
-          [](std::string_view, const RequestContext& context) { return ModelList(context); });
-    case RouteId::kModel: {
-      const RouteMatch match = MatchRoute(parts.request.method, parts.request.path);
-      return std::make_unique<AnswerPreparation>(
-          std::move(parts),
-          [name = std::string(match.parameter)](std::string_view, const RequestContext& context) {
-            return ModelCard(name, context);
-          });
-    }
-    case RouteId::kDetokenize:
-      return std::make_unique<AnswerPreparation>(std::move(parts), Detokenize);
-    case RouteId::kCountTokens:
-      return std::make_unique<AnswerPreparation>(std::move(parts), CountMessageTokens);
-    case RouteId::kInputTokens: {
-      ResponseStore* store = &parts.server->responses;
-      return std::make_unique<AnswerPreparation>(
-          std::move(parts), [store](std::string_view body, const RequestContext& context) {
-            return CountResponseTokens(body, context, store);
-          });
-    }
-    case RouteId::kEmbeddings:
-    case RouteId::kScore:
-    case RouteId::kRerank:
-      return std::make_unique<EmbeddingPreparation>(std::move(parts));
-    default:
-      return std::make_unique<GenerationPreparation>(std::move(parts));
+  // A coding that is not supported does not come as far as here.
+  const ContentCoding coding =
+      ContentCodingOf(parts.request.Header("Content-Encoding")).value_or(ContentCoding::kIdentity);
+  if (coding != ContentCoding::kIdentity) {
+    return std::make_unique<UnpackingPreparation>(std::move(parts), coding);
   }
+  return MakeOf(std::move(parts));
 }
 
 }  // namespace heddle::server

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/message.h"
+#include "server/http/content_coding.h"
 
 namespace heddle::server {
 
@@ -233,9 +234,9 @@ void RequestParser::CheckCodings() {
   } else if (!coding.empty() && !EqualsIgnoringCase(coding, "chunked")) {
     Fail(501, base::StrCat("transfer coding ", base::Quote(coding),
                            " is not supported; send 'chunked' or a Content-Length"));
-  } else if (!encoding.empty() && !EqualsIgnoringCase(encoding, "identity")) {
+  } else if (!ContentCodingOf(encoding).has_value()) {
     Fail(415, base::StrCat("content encoding ", base::Quote(encoding),
-                           " is not supported; send the body as it is"));
+                           " is not supported; send gzip, zstd, or the body as it is"));
   } else if (!expect.empty()) {
     expects_continue_ = EqualsIgnoringCase(expect, "100-continue") && request_.http11;
     if (!expects_continue_) Fail(417, "only 'Expect: 100-continue' is supported");

@@ -32,7 +32,7 @@ absl::StatusOr<std::string> ListInputItems(const ResponseStore::Entry& entry,
                                            std::string_view query) {
   std::vector<QueryParameter> parameters;
   if (!ParseQuery(query, &parameters)) {
-    return FieldError("", "the query has a '%' that two hexadecimal digits do not follow");
+    return BrokenQuery();
   }
   return ListItems(entry.items, parameters);
 }
@@ -46,6 +46,10 @@ absl::Status CannotCancel(std::string_view id) {
 }
 
 }  // namespace
+
+absl::Status BrokenQuery() {
+  return FieldError("", "the query has a '%' that two hexadecimal digits do not follow");
+}
 
 absl::StatusOr<std::string> AnswerAboutResponse(RouteId id, std::string_view response_id,
                                                 uint64_t tenant, std::string_view query,

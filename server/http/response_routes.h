@@ -19,4 +19,7 @@ absl::StatusOr<std::string> AnswerAboutResponse(RouteId id, std::string_view res
                                                 uint64_t tenant, std::string_view query,
                                                 ResponseStore* store);
 
+// A query that ParseQuery (http_message.h) cannot read.
+absl::Status BrokenQuery();
+
 }  // namespace heddle::server

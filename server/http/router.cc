@@ -25,10 +25,32 @@ constexpr Route kRoutes[] = {
     {RouteId::kRerank, "POST", "/v1/rerank", true, "Documents by how well they fit a query"},
     {RouteId::kScore, "POST", "/score", true, "The same, where other servers have it"},
     {RouteId::kRerank, "POST", "/rerank", true, "The same, where other servers have it"},
+    {RouteId::kRerank, "POST", "/v2/rerank", true, "The same, where other servers have it"},
+    {RouteId::kChatCompletions, "POST", "/openai/deployments/{id}/chat/completions", true,
+     "Answer a conversation, where Azure's clients look for it; the id is a model's name"},
+    {RouteId::kCompletions, "POST", "/openai/deployments/{id}/completions", true,
+     "Continue a text, where Azure's clients look for it"},
+    {RouteId::kEmbeddings, "POST", "/openai/deployments/{id}/embeddings", true,
+     "Texts to vectors, where Azure's clients look for it"},
     {RouteId::kModels, "GET", "/v1/models", true, "List the models"},
     {RouteId::kModel, "GET", "/v1/models/{id}", true, "Describe one model"},
     {RouteId::kTokenize, "POST", "/tokenize", true, "Text to token ids"},
     {RouteId::kDetokenize, "POST", "/detokenize", true, "Token ids to text"},
+    {RouteId::kTokenizerInfo, "GET", "/tokenizer_info", true, "What the tokenizer is"},
+    {RouteId::kApplyTemplate, "POST", "/apply-template", true, "The text of a conversation"},
+    {RouteId::kLlamaCompletion, "POST", "/completion", true,
+     "Continue a text, in llama.cpp's form"},
+    {RouteId::kLlamaInfill, "POST", "/infill", true, "Fill in a text, in llama.cpp's form"},
+    {RouteId::kLlamaProps, "GET", "/props", true, "The model and its defaults"},
+    {RouteId::kLlamaSlots, "GET", "/slots", true, "How many sequences run, as slots"},
+    {RouteId::kOllamaChat, "POST", "/api/chat", true, "Answer a conversation, in Ollama's form"},
+    {RouteId::kOllamaGenerate, "POST", "/api/generate", true, "Answer a prompt, in Ollama's form"},
+    {RouteId::kOllamaEmbed, "POST", "/api/embed", true, "Texts to vectors, in Ollama's form"},
+    {RouteId::kOllamaEmbeddings, "POST", "/api/embeddings", true, "... one text"},
+    {RouteId::kOllamaTags, "GET", "/api/tags", true, "List the models, in Ollama's form"},
+    {RouteId::kOllamaRunning, "GET", "/api/ps", true, "... those in memory"},
+    {RouteId::kOllamaShow, "POST", "/api/show", true, "Describe one model, in Ollama's form"},
+    {RouteId::kOllamaVersion, "GET", "/api/version", false, "Version of Ollama's API"},
     {RouteId::kHealth, "GET", "/health", false, "Whether the engine makes progress"},
     {RouteId::kReady, "GET", "/ready", false, "Whether requests are accepted"},
     {RouteId::kMetrics, "GET", "/metrics", false, "Figures for Prometheus"},
@@ -40,8 +62,8 @@ constexpr Route kRoutes[] = {
     {RouteId::kIndex, "GET", "/", false, "The web page; for other than browsers, what this is"},
 };
 
-// A response's id has no slash, so a path with more segments is not a response; names of models and
-// ids that clients chose may have slashes.
+// A response's id has no slash, so a path with more segments is not a response; names of models at
+// the end of a path and ids that clients chose may have slashes.
 bool PathMatches(const Route& route, std::string_view path, std::string_view* parameter) {
   const size_t at = route.pattern.find(kParameter);
   if (at == std::string_view::npos) return route.pattern == path;
@@ -52,7 +74,7 @@ bool PathMatches(const Route& route, std::string_view path, std::string_view* pa
     return false;
   }
   *parameter = path.substr(at, path.size() - before.size() - behind.size());
-  const bool is_segment = before == "/v1/responses/";
+  const bool is_segment = before == "/v1/responses/" || !behind.empty();
   return !is_segment || parameter->find('/') == std::string_view::npos;
 }
 

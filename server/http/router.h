@@ -36,13 +36,27 @@ enum class RouteId : uint8_t {
   kOpenApi,
   kTokenize,
   kDetokenize,
+  kOllamaChat,
+  kOllamaGenerate,
+  kOllamaEmbed,
+  kOllamaEmbeddings,
+  kOllamaTags,
+  kOllamaRunning,
+  kOllamaShow,
+  kOllamaVersion,
+  kLlamaCompletion,
+  kLlamaInfill,
+  kLlamaProps,
+  kLlamaSlots,
+  kApplyTemplate,
+  kTokenizerInfo,
 };
 
 struct Route {
   RouteId id;
   std::string_view method;  // HEAD is answered like GET
-  // A final "{id}" matches the rest of the path; a response's id matches one segment anywhere. A
-  // path that equals a pattern is not taken for another pattern's id.
+  // A final "{id}" matches the rest of the path, except that a response's id and one in the middle
+  // match one segment. A path that equals a pattern is not taken for another pattern's id.
   std::string_view pattern;
   bool needs_key;  // if API keys are set
   std::string_view summary;

@@ -17,7 +17,7 @@ inline constexpr Field kText[] = {
     {"verbosity", kString, 0, 64, "", "accepted and not used"},
 };
 
-inline constexpr Field kResponses[] = {
+inline constexpr Field kResponsesOwn[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
     {"input", kStringOrArray, 1, kInfinity, "",
      "a text, or items: messages, function_call, function_call_output, reasoning", true},
@@ -25,9 +25,8 @@ inline constexpr Field kResponses[] = {
     {"previous_response_id", kString, 0, 128, "", "go on after this response, while it is kept"},
     {"max_output_tokens", kInteger, 1, kMaxInt32, "(rest of the context)",
      "tokens to generate at most, reasoning included"},
-    {"temperature", kNumber, 0, 2, "(of the model, else 1)", "0 always takes the likeliest token"},
-    {"top_p", kNumber, 0, 1, "(of the model, else 1)",
-     "draw from the likeliest tokens that together have this probability"},
+    {"stop", kStringOrArray, 0, kInfinity, "[]",
+     "up to 64 strings that end the answer and are not part of it"},
     {"stream", kBoolean, 0, 0, "false", "send the answer as server-sent events"},
     {"store", kBoolean, 0, 0, "true", "keep the response in memory, as long as there is room"},
     {"tools", kArray, 0, 1024, "[]", "functions the model may call"},
@@ -50,11 +49,21 @@ inline constexpr Field kResponses[] = {
     kCacheSalt,
 };
 
+inline constexpr auto kResponses = Concat(kResponsesOwn, kSampling);
+
 inline constexpr Field kInputItemsQuery[] = {
     {"limit", kInteger, 1, 100, "20", "items on a page at most"},
     {"order", kString, 0, 64, "desc", "desc: the newest first; asc: the oldest first"},
     {"after", kString, 0, 128, "", "id of the last item of the page before"},
 };
+
+inline constexpr Field kTruncateTexts = {
+    "truncate_prompt_tokens",
+    kInteger,
+    -1,
+    kMaxInt32,
+    "",
+    "read only so many tokens of each text, the last ones; -1: as many as the context holds"};
 
 inline constexpr Field kEmbeddings[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
@@ -64,6 +73,7 @@ inline constexpr Field kEmbeddings[] = {
     {"dimensions", kInteger, 1, 1 << 20, "(all)", "so many numbers, the first, scaled to length 1"},
     {"user", kString, 0, kInfinity, "", "accepted and not used"},
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
+    kTruncateTexts,
 };
 
 inline constexpr Field kScore[] = {
@@ -71,6 +81,7 @@ inline constexpr Field kScore[] = {
     {"text_1", kStringOrArray, 0, kInfinity, "", "a text, or as many as text_2 has", true},
     {"text_2", kStringOrArray, 0, kInfinity, "", "a text, or several", true},
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
+    kTruncateTexts,
 };
 
 inline constexpr Field kRerank[] = {
@@ -80,6 +91,7 @@ inline constexpr Field kRerank[] = {
     {"top_n", kInteger, 0, kMaxInt32, "(all)", "return so many of the best; 0: all"},
     {"return_documents", kBoolean, 0, 0, "true", "with their texts"},
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
+    kTruncateTexts,
 };
 
 inline constexpr Field kTokenize[] = {

@@ -19,6 +19,7 @@ inline constexpr Field kJsonSchema[] = {
 inline constexpr Field kResponseFormat[] = {
     {"type", kString, 0, kInfinity, "", "text, json_object or json_schema"},
     {"json_schema", kObject, 0, kInfinity, "", "of the type json_schema", false, kJsonSchema},
+    {"schema", kSchema, 0, kInfinity, "", "of the type json_object: what the answer is valid by"},
 };
 
 inline constexpr Field kStructuredOutputs[] = {
@@ -56,7 +57,18 @@ inline constexpr Field kCacheSalt = {
 // Behind what says how tokens are drawn.
 inline constexpr Field kAnswer[] = {
     {"stop", kStringOrArray, 0, kInfinity, "[]",
-     "up to 4 strings that end the answer and are not part of it"},
+     "up to 64 strings that end the answer and are not part of it"},
+    {"include_stop_str_in_output", kBoolean, 0, 0, "false",
+     "the stop string or token that ends the answer is part of it"},
+    {"skip_special_tokens", kBoolean, 0, 0, "true",
+     "special tokens have no text in the answer; what ends it has none in either case"},
+    {"spaces_between_special_tokens", kBoolean, 0, 0, "true",
+     "accepted: nothing is put between special tokens"},
+    {"return_token_ids", kBoolean, 0, 0, "false",
+     "send the ids of the prompt (prompt_token_ids) and of the answer (token_ids) as well"},
+    {"truncate_prompt_tokens", kInteger, -1, kMaxInt32, "",
+     "read only so many tokens of the prompt, the last ones; -1: as many as leave room for the "
+     "answer"},
     {"prompt_logprobs", kInteger, 0, 20, "",
      "log-probabilities of the prompt's tokens, with so many alternatives; not with stream"},
     {"n", kInteger, 1, 128, "1", "answers per prompt"},
@@ -106,9 +118,10 @@ inline constexpr Field kCompletionOwn[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
     {"prompt", kStringOrArray, 0, kInfinity, "",
      "a string, strings, token ids, or arrays of token ids", true},
-    {"max_tokens", kInteger, 0, kMaxInt32, "16",
-     "tokens to generate at most; more than the context holds is cut to what it holds"},
-    {"max_completion_tokens", kInteger, 0, kMaxInt32, "", "the same; wins over max_tokens"},
+    {"max_tokens", kInteger, -1, kMaxInt32, "16",
+     "tokens to generate at most; more than the context holds is cut to what it holds, and -1 is "
+     "all that it holds"},
+    {"max_completion_tokens", kInteger, -1, kMaxInt32, "", "the same; wins over max_tokens"},
     {"logprobs", kInteger, 0, 20, "", "log-probabilities, with so many alternatives"},
     {"echo", kBoolean, 0, 0, "false", "the prompt comes first in the answer"},
     {"best_of", kInteger, 1, 128, "(n)",
@@ -122,9 +135,10 @@ inline constexpr Field kCompletionOwn[] = {
 inline constexpr Field kChatOwn[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
     {"messages", kArray, 1, kInfinity, "", "the conversation so far", true},
-    {"max_tokens", kInteger, 1, kMaxInt32, "(rest of the context)",
-     "tokens to generate at most; more than the context holds is cut to what it holds"},
-    {"max_completion_tokens", kInteger, 1, kMaxInt32, "", "the same; wins over max_tokens"},
+    {"max_tokens", kInteger, -1, kMaxInt32, "(rest of the context)",
+     "tokens to generate at most, not 0; more than the context holds is cut to what it holds, and "
+     "-1 is all that it holds"},
+    {"max_completion_tokens", kInteger, -1, kMaxInt32, "", "the same; wins over max_tokens"},
     {"logprobs", kBoolean, 0, 0, "false", "log-probabilities of the answer's tokens"},
     {"top_logprobs", kInteger, 0, 20, "0", "with so many alternatives; needs logprobs"},
     {"tools", kArray, 0, 1024, "[]", "functions the model may call"},

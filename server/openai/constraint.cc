@@ -99,8 +99,16 @@ absl::StatusOr<std::optional<Demand>> FromResponseFormat(
   const std::string* type = format.Text<"type">();
   if (type != nullptr && *type == "text") return std::nullopt;
   Demand demand{"response_format", {}};
-  if (type != nullptr && *type == "json_object") {
+  const Json* own_schema = format.Value<"schema">();
+  if (type != nullptr && *type == "json_object" && own_schema == nullptr) {
     demand.constraint.text = kAnyObjectSchema;
+    return demand;
+  }
+  // The form of llama.cpp and others, beside OpenAI's.
+  const bool has_own = own_schema != nullptr && !format.Has<"json_schema">();
+  if (type != nullptr && has_own && (*type == "json_object" || *type == "json_schema")) {
+    demand.param = "response_format.schema";
+    HEDDLE_ASSIGN_OR_RETURN(demand.constraint, SchemaConstraint(*own_schema, demand.param));
     return demand;
   }
   if (type == nullptr || *type != "json_schema") {
@@ -354,6 +362,9 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint
   const bool offers_tools = tools.has_value() && OffersTools(*tools);
   const bool is_forced = offers_tools && ForcesCall(*tools);
   if (is_forced) {
+    // A turn that must be a call is none of that format: it applies to the answer after the call.
+    std::erase_if(demands,
+                  [](const Demand& demand) { return demand.param.starts_with("response_format"); });
     HEDDLE_ASSIGN_OR_RETURN(Demand demand, ForcedCalls(*tools, codec, request.parallel_tool_calls));
     demands.push_back(std::move(demand));
   }

@@ -17,7 +17,8 @@
 
 namespace heddle::server {
 namespace fields {
-inline constexpr Field kTextsPart[] = {{"add_special_tokens", kBoolean}};
+inline constexpr Field kTextsPart[] = {{"add_special_tokens", kBoolean},
+                                       {"truncate_prompt_tokens", kInteger}};
 }  // namespace fields
 
 namespace {
@@ -34,7 +35,12 @@ absl::Status AddTexts(const Json& texts, std::string_view name,
                               .add_special = body.Bool<"add_special_tokens">(true)};
   HEDDLE_ASSIGN_OR_RETURN(std::vector<ApiPrompt> prompts,
                           ReadPrompts(texts, name, options, *context.codec));
+  const int64_t limit = body.Int<"truncate_prompt_tokens">(context.model->max_context + int64_t{1});
+  if (limit == 0) return ZeroTruncation();
   for (ApiPrompt& prompt : prompts) {
+    if (body.Has<"truncate_prompt_tokens">()) {
+      KeepLast(limit < 0 ? context.model->max_context : limit, &prompt.tokens);
+    }
     if (prompt.tokens.size() > static_cast<size_t>(context.model->max_context)) {
       return FieldError(name,
                         base::StrCat("a text has ", prompt.tokens.size(),
@@ -202,6 +208,11 @@ void WriteRanking(const EmbeddingRequest& request,
 absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::string_view text,
                                                        const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(text));
+  return ReadEmbeddingRequest(task, body, context);
+}
+
+absl::StatusOr<EmbeddingRequest> ReadEmbeddingRequest(EmbeddingTask task, const Json& body,
+                                                      const RequestContext& context) {
   EmbeddingRequest request;
   request.task = task;
   request.dimensions = context.model->embedding_size;
@@ -220,11 +231,16 @@ absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::
 }
 
 std::string EmbeddingBody(const EmbeddingRequest& request,
-                          std::vector<std::vector<float>> embeddings, std::string_view id,
-                          int64_t created) {
+                          std::vector<std::vector<float>> embeddings, const EmbeddingStamp& stamp) {
   for (std::vector<float>& values : embeddings) {
     Normalize(static_cast<size_t>(request.dimensions), &values);
   }
+  return request.write(request, std::move(embeddings), stamp);
+}
+
+std::string WriteOpenAiEmbeddings(const EmbeddingRequest& request,
+                                  std::vector<std::vector<float>> embeddings,
+                                  const EmbeddingStamp& stamp) {
   std::string out;
   JsonWriter json(&out);
   json.BeginObject();
@@ -233,11 +249,11 @@ std::string EmbeddingBody(const EmbeddingRequest& request,
       WriteEmbeddings(request, embeddings, &json);
       break;
     case EmbeddingTask::kScore:
-      json.Member("id", base::StrCat("score-", id)).Member("created", created);
+      json.Member("id", base::StrCat("score-", stamp.id)).Member("created", stamp.created);
       WriteScores(request, embeddings, &json);
       break;
     case EmbeddingTask::kRerank:
-      json.Member("id", base::StrCat("rerank-", id));
+      json.Member("id", base::StrCat("rerank-", stamp.id));
       WriteRanking(request, embeddings, &json);
       break;
   }

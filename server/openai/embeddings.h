@@ -12,10 +12,30 @@
 
 #include "absl/status/statusor.h"
 #include "server/openai/request_context.h"
+#include "server/request/json_input.h"
 
 namespace heddle::server {
 
 enum class EmbeddingTask : uint8_t { kEmbed, kScore, kRerank };
+
+struct EmbeddingRequest;
+
+// What distinguishes an answer from others.
+struct EmbeddingStamp {
+  std::string_view id;  // unique, of [0-9a-f]
+  int64_t created = 0;  // seconds since 1970
+  double seconds = 0;   // that the request took
+};
+
+// Writes the body of an answer from embeddings of length 1 [one per generation].
+using EmbeddingWriter = std::string (*)(const EmbeddingRequest& request,
+                                        std::vector<std::vector<float>> embeddings,
+                                        const EmbeddingStamp& stamp);
+
+// The writer of OpenAI's routes.
+std::string WriteOpenAiEmbeddings(const EmbeddingRequest& request,
+                                  std::vector<std::vector<float>> embeddings,
+                                  const EmbeddingStamp& stamp);
 
 struct EmbeddingRequest {
   EmbeddingTask task = EmbeddingTask::kEmbed;
@@ -28,15 +48,19 @@ struct EmbeddingRequest {
   size_t num_queries = 1;
   std::vector<std::string> documents;  // empty: they are not returned
   size_t top_n = 0;                    // 0: all
+  EmbeddingWriter write = WriteOpenAiEmbeddings;
 };
 
 // INVALID_ARGUMENT or NOT_FOUND, with param and code.
 absl::StatusOr<EmbeddingRequest> ParseEmbeddingRequest(EmbeddingTask task, std::string_view body,
                                                        const RequestContext& context);
 
-// `embeddings` [one per generation] are the engine's pooled states; `id` is unique, of [0-9a-f].
+// The same for a body that is already parsed.
+absl::StatusOr<EmbeddingRequest> ReadEmbeddingRequest(EmbeddingTask task, const Json& body,
+                                                      const RequestContext& context);
+
+// `embeddings` [one per generation] are the engine's pooled states.
 std::string EmbeddingBody(const EmbeddingRequest& request,
-                          std::vector<std::vector<float>> embeddings, std::string_view id,
-                          int64_t created);
+                          std::vector<std::vector<float>> embeddings, const EmbeddingStamp& stamp);
 
 }  // namespace heddle::server

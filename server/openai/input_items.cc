@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <initializer_list>
 #include <iterator>
 #include <unordered_set>
 #include <utility>
@@ -31,9 +32,13 @@ Json ArrayOrEmpty(const Json& object, std::string_view name) {
 }
 
 std::string_view IdPrefix(std::string_view type) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kPrefixes = {{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kPrefixes = {{
       {"function_call", "fc"},
       {"function_call_output", "fco"},
+      {"custom_tool_call", "ctc"},
+      {"custom_tool_call_output", "ctco"},
+      {"local_shell_call", "lsh"},
+      {"local_shell_call_output", "lsho"},
       {"reasoning", "rs"},
   }};
   for (const auto& [name, prefix] : kPrefixes) {
@@ -83,14 +88,22 @@ std::string Status(const Json& item) {
 Json Normalized(const Json& given, std::string id) {
   const std::string type = TextOr(given, "type", "message");
   Json item = {{"id", std::move(id)}, {"type", type}, {"status", Status(given)}};
+  const auto copy = [&](std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+      if (const Json* value = Find(given, name)) item[name] = *value;
+    }
+  };
   if (type == "function_call") {
     item["call_id"] = TextOr(given, "call_id", TextOr(given, "id", ""));
     item["name"] = TextOr(given, "name", "");
     item["arguments"] = TextOr(given, "arguments", "{}");
+    copy({"namespace"});
   } else if (type == "function_call_output") {
     const Json* output = Find(given, "output");
     item["call_id"] = TextOr(given, "call_id", "");
     item["output"] = output == nullptr ? Json("") : *output;
+  } else if (type != "message" && type != "reasoning") {
+    copy({"call_id", "name", "input", "output", "action"});
   } else if (type == "reasoning") {
     item["summary"] = ArrayOrEmpty(given, "summary");
     item["content"] = ArrayOrEmpty(given, "content");

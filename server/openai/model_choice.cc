@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/message.h"
 #include "base/status.h"
@@ -30,13 +32,32 @@ std::string_view WithoutBase(std::string_view name, const ServedModel& model) {
   return name;
 }
 
+bool MayBlock(const RequestContext& context) {
+  return !context.patience.short_only || context.patience.ask != nullptr;
+}
+
+// The names that the client may use, in words. Adapters are left out where their folder would have
+// to be read and there is no patience for that.
+std::string KnownNames(const RequestContext& context) {
+  constexpr size_t kMaxNames = 20;
+  RequestContext here = context;
+  if (!MayBlock(context)) here.adapters = {};
+  const absl::StatusOr<std::vector<std::string>> names = ModelNames(here);
+  if (!names.ok()) return base::Quote(context.model->id);
+  std::string text;
+  for (size_t i = 0; i < std::min(names->size(), kMaxNames); ++i) {
+    text.append(i == 0 ? "" : ", ").append(base::Quote((*names)[i]));
+  }
+  if (names->size() > kMaxNames) text.append(" and others (see /v1/models)");
+  return text;
+}
+
 absl::Status FindAdapter(std::string_view name, const RequestContext& context) {
   const AdapterView& adapters = context.adapters;
-  if (!adapters.Allows(name)) return UnknownModel(name, *context.model);
-  const bool may_block = !context.patience.short_only || context.patience.ask;
-  if (!may_block && adapters.registry->NeedsLook(name)) return TakesLong();
+  if (!adapters.Allows(name)) return UnknownModel(name, context);
+  if (!MayBlock(context) && adapters.registry->NeedsLook(name)) return TakesLong();
   absl::Status status = adapters.registry->Look(name);
-  if (absl::IsNotFound(status)) return UnknownModel(name, *context.model);
+  if (absl::IsNotFound(status)) return UnknownModel(name, context);
   return status.ok() ? status : WithParam(std::move(status), "model");
 }
 
@@ -102,9 +123,22 @@ bool IsModelName(std::string_view name, const ServedModel& model) {
          std::find(model.aliases.begin(), model.aliases.end(), name) != model.aliases.end();
 }
 
-absl::Status UnknownModel(std::string_view name, const ServedModel& model) {
+absl::StatusOr<std::vector<std::string>> ModelNames(const RequestContext& context) {
+  const AdapterView& adapters = context.adapters;
+  std::vector<std::string> names = {context.model->id};
+  names.insert(names.end(), context.model->aliases.begin(), context.model->aliases.end());
+  if (adapters.registry == nullptr) return names;
+  if (!MayBlock(context)) return TakesLong();
+  bool cut = false;
+  for (const AdapterInfo& info : adapters.registry->List(&cut)) {
+    if (adapters.Allows(info.name)) names.push_back(info.name);
+  }
+  return names;
+}
+
+absl::Status UnknownModel(std::string_view name, const RequestContext& context) {
   absl::Status status = absl::NotFoundError(base::StrCat(
-      "the model ", base::Quote(name), " does not exist; this server has ", base::Quote(model.id)));
+      "the model ", base::Quote(name), " does not exist; this server has ", KnownNames(context)));
   return WithCode(WithParam(std::move(status), "model"), "model_not_found");
 }
 
@@ -112,6 +146,7 @@ absl::StatusOr<ModelChoice> ChooseModel(const std::string* name, const Json* lor
                                         const RequestContext& context) {
   ModelChoice choice;
   choice.shown = context.model->id;
+  if (!context.deployment.empty()) name = &context.deployment;
   if (name != nullptr && !IsModelName(*name, *context.model)) {
     choice.shown = *name;
     choice.adapter = std::string(WithoutBase(*name, *context.model));

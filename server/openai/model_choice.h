@@ -2,6 +2,9 @@
 // or BASE:ADAPTER; `lora` is llama.cpp's list, of which one entry may have a scale other than 0.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "absl/status/statusor.h"
 #include "server/openai/request_context.h"
 #include "server/request/json_input.h"
@@ -9,9 +12,15 @@
 namespace heddle::server {
 
 bool IsModelName(std::string_view name, const ServedModel& model);
-absl::Status UnknownModel(std::string_view name, const ServedModel& model);
+// The model, its aliases, and the adapters that the client may use. TakesLong: a folder of adapters
+// has to be read, and the context has no patience for that.
+absl::StatusOr<std::vector<std::string>> ModelNames(const RequestContext& context);
 
-// `name` and `lora` may be nullptr: the request has none. NOT_FOUND (model_not_found): no such
+// NOT_FOUND, with the names that there are.
+absl::Status UnknownModel(std::string_view name, const RequestContext& context);
+
+// `name` and `lora` may be nullptr: the request has none. A name in the path (context.deployment)
+// counts in place of `name`. NOT_FOUND (model_not_found): no such
 // model, or none that the client may use. INVALID_ARGUMENT: the adapter cannot be used, and why.
 // TakesLong: the disk has to be asked, and the context has no patience for that.
 absl::StatusOr<ModelChoice> ChooseModel(const std::string* name, const Json* lora,

@@ -43,6 +43,24 @@ void WriteUsage(const Usage& usage, JsonWriter* json) {
   json->EndObject().EndObject();
 }
 
+// vLLM's member: the stop string or the id of the stop token that ended the choice; null: neither.
+void WriteStopReason(const ChoiceResult& result, JsonWriter* json) {
+  json->Key("stop_reason");
+  if (!result.stop_string.empty()) {
+    json->String(result.stop_string);
+  } else if (result.stop_token.has_value()) {
+    json->Int(*result.stop_token);
+  } else {
+    json->Null();
+  }
+}
+
+void WriteIds(std::span<const TokenId> ids, JsonWriter* json) {
+  json->BeginArray();
+  for (TokenId id : ids) json->Int(id);
+  json->EndArray();
+}
+
 }  // namespace
 
 OpenAiFormat::OpenAiFormat(const ApiRequest* request, const ServedModel* model,
@@ -51,14 +69,16 @@ OpenAiFormat::OpenAiFormat(const ApiRequest* request, const ServedModel* model,
       model_(model),
       codec_(codec),
       identity_(std::move(identity)),
-      n_calls_(request->num_branches(), 0) {
+      n_calls_(request->num_branches(), 0),
+      unsent_ids_(request->return_token_ids ? request->num_branches() : 0),
+      sent_prompt_(unsent_ids_.size(), false) {
   JsonWriter json(&chunk_head_);
   json.BeginObject();
   WriteHead(ObjectName(/*chunk=*/true), &json);
 }
 
 void OpenAiFormat::BeginChoice(size_t index, std::string* frames) {
-  if (chat()) WriteChunk(index, R"({"role":"assistant","content":""})", {}, "", frames);
+  if (chat()) WriteChunk(index, R"({"role":"assistant","content":""})", {}, nullptr, frames);
 }
 
 void OpenAiFormat::WritePiece(size_t index, const OutputPiece& piece,
@@ -84,7 +104,7 @@ void OpenAiFormat::WritePiece(size_t index, const OutputPiece& piece,
   } else {
     json.BeginObject().Member("content", piece.text).EndObject();
   }
-  WriteChunk(index, payload, tokens, "", frames);
+  WriteChunk(index, payload, tokens, nullptr, frames);
 }
 
 // Id, type and name come once, in a separate chunk, followed by the arguments.
@@ -97,7 +117,7 @@ void OpenAiFormat::WriteCall(size_t index, const ToolCall& call, std::string* fr
   json.Key("function").BeginObject();
   json.Member("name", call.name).Member("arguments", "").EndObject();
   json.EndObject().EndArray().EndObject();
-  WriteChunk(index, begin, {}, "", frames);
+  WriteChunk(index, begin, {}, nullptr, frames);
   WriteArguments(index, call.arguments, frames);
 }
 
@@ -110,11 +130,15 @@ void OpenAiFormat::WriteArguments(size_t index, std::string_view text, std::stri
   json.Member("index", n_calls_[index] - 1);
   json.Key("function").BeginObject().Member("arguments", text).EndObject();
   json.EndObject().EndArray().EndObject();
-  WriteChunk(index, payload, {}, "", frames);
+  WriteChunk(index, payload, {}, nullptr, frames);
 }
 
 void OpenAiFormat::EndChoice(size_t index, const ChoiceResult& result, std::string* frames) {
-  WriteChunk(index, chat() ? "{}" : "\"\"", {}, ReasonName(result.reason, *request_), frames);
+  WriteChunk(index, chat() ? "{}" : "\"\"", {}, &result, frames);
+}
+
+void OpenAiFormat::TakeTokenIds(size_t index, std::span<const TokenId> ids) {
+  unsent_ids_[index].insert(unsent_ids_[index].end(), ids.begin(), ids.end());
 }
 
 void OpenAiFormat::End(std::span<const ChoiceResult>, const Usage& usage, std::string* frames) {
@@ -130,22 +154,45 @@ void OpenAiFormat::End(std::span<const ChoiceResult>, const Usage& usage, std::s
   frames->append(kDoneFrame);
 }
 
-// `payload` is the JSON of "delta" (chat) or of "text".
+// `payload` is the JSON of "delta" (chat) or of "text"; `end`: the choice's result, in its last
+// chunk.
 void OpenAiFormat::WriteChunk(size_t index, std::string_view payload,
-                              std::span<const ChoiceToken> tokens, std::string_view finish_reason,
-                              std::string* frames) const {
+                              std::span<const ChoiceToken> tokens, const ChoiceResult* end,
+                              std::string* frames) {
   frames->append(kFramePrefix);
   frames->append(chunk_head_);
-  frames->append(",\"choices\":[");
+  frames->append(",\"choices\":");
   JsonWriter json(frames);
-  json.BeginObject().Member("index", index).Key(chat() ? "delta" : "text").Raw(payload);
+  json.BeginArray()
+      .BeginObject()
+      .Member("index", index)
+      .Key(chat() ? "delta" : "text")
+      .Raw(payload);
   json.Key("logprobs");
   tokens.empty() ? void(json.Null()) : WriteLogprobs(tokens, &json);
   json.Key("finish_reason");
-  finish_reason.empty() ? json.Null() : json.String(finish_reason);
-  json.EndObject();
-  frames->append(request_->include_usage ? "],\"usage\":null}" : "]}");
+  end == nullptr ? json.Null() : json.String(ReasonName(end->reason, *request_));
+  if (end != nullptr) WriteStopReason(*end, &json);
+  if (request_->return_token_ids) WriteTokenIds(index, &json);
+  json.EndObject().EndArray();
+  if (request_->return_token_ids && chat() && !sent_prompt_[index]) WritePromptIds(index, &json);
+  if (request_->return_token_ids) sent_prompt_[index] = true;
+  frames->append(request_->include_usage ? ",\"usage\":null}" : "}");
   frames->append(kFrameEnd);
+}
+
+// The ids of the tokens since the last chunk; the first chunk of a completion has the prompt's,
+// too.
+void OpenAiFormat::WriteTokenIds(size_t index, JsonWriter* json) {
+  if (!chat() && !sent_prompt_[index]) WritePromptIds(index, json);
+  json->Key("token_ids");
+  WriteIds(unsent_ids_[index], json);
+  unsent_ids_[index].clear();
+}
+
+void OpenAiFormat::WritePromptIds(size_t index, JsonWriter* json) const {
+  json->Key("prompt_token_ids");
+  WriteIds(request_->generations[index / static_cast<size_t>(request_->n)].prompt, json);
 }
 
 // The id is unique among all answers if the answers' ids are.
@@ -171,6 +218,12 @@ std::string OpenAiFormat::Body(std::span<const ChoiceResult> choices, const Usag
     json.Key("logprobs");
     request_->logprobs ? WriteLogprobs(result.tokens, &json) : void(json.Null());
     json.Member("finish_reason", ReasonName(result.reason, *request_));
+    WriteStopReason(result, &json);
+    if (request_->return_token_ids) {
+      json.Key("token_ids");
+      WriteIds(result.token_ids, &json);
+      if (!chat()) WritePromptIds(i, &json);
+    }
     size_t prompt = i / static_cast<size_t>(request_->n);
     if (!chat() && request_->prompt_logprobs >= 0) WritePromptLogprobs(prompt, result, &json);
     json.EndObject();
@@ -178,6 +231,7 @@ std::string OpenAiFormat::Body(std::span<const ChoiceResult> choices, const Usag
   json.EndArray().Key("usage");
   WriteUsage(usage, &json);
   if (chat() && request_->prompt_logprobs >= 0) WritePromptLogprobs(0, choices.front(), &json);
+  if (chat() && request_->return_token_ids) WritePromptIds(0, &json);
   json.EndObject();
   return body;
 }

@@ -32,6 +32,7 @@ class OpenAiFormat final : public AnswerFormat {
   void BeginChoice(size_t index, std::string* frames) override;
   void WritePiece(size_t index, const OutputPiece& piece, std::span<const ChoiceToken> tokens,
                   std::string* frames) override;
+  void TakeTokenIds(size_t index, std::span<const TokenId> ids) override;
   void EndChoice(size_t index, const ChoiceResult& result, std::string* frames) override;
   void End(std::span<const ChoiceResult> choices, const Usage& usage, std::string* frames) override;
   std::string Body(std::span<const ChoiceResult> choices, const Usage& usage) const override;
@@ -39,7 +40,9 @@ class OpenAiFormat final : public AnswerFormat {
 
  private:
   void WriteChunk(size_t index, std::string_view payload, std::span<const ChoiceToken> tokens,
-                  std::string_view finish_reason, std::string* frames) const;
+                  const ChoiceResult* end, std::string* frames);
+  void WriteTokenIds(size_t index, JsonWriter* json);
+  void WritePromptIds(size_t index, JsonWriter* json) const;
   void WriteCall(size_t index, const ToolCall& call, std::string* frames);
   void WriteArguments(size_t index, std::string_view text, std::string* frames);
   void WriteMessage(size_t index, const ChoiceResult& result, JsonWriter* json) const;
@@ -57,6 +60,10 @@ class OpenAiFormat final : public AnswerFormat {
   Identity identity_;
   std::string chunk_head_;       // the members with which all chunks begin
   std::vector<size_t> n_calls_;  // calls sent so far, per choice
+  // Per choice, if token ids were asked for: those that no chunk has brought yet, and whether a
+  // chunk has brought the prompt's.
+  std::vector<std::vector<TokenId>> unsent_ids_;
+  std::vector<bool> sent_prompt_;
 };
 
 }  // namespace heddle::server

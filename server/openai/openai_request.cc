@@ -1,6 +1,7 @@
 #include "server/openai/openai_request.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "base/message.h"
@@ -48,15 +49,12 @@ absl::StatusOr<std::vector<std::string>> ReadStop(const GenerationFields& body) 
   return stop;
 }
 
-absl::Status ReadStream(const GenerationFields& body, ApiRequest* request) {
+// Clients set 'stream_options' once for all of their requests, so it may stand beside "stream":
+// false, where it has no effect.
+void ReadStream(const GenerationFields& body, ApiRequest* request) {
   request->stream = body.Bool<"stream">(false);
   const auto options = body.Object<"stream_options", fields::kStreamOptions>();
-  if (!options.has_value()) return absl::OkStatus();
-  if (!request->stream) {
-    return FieldError("stream_options", "'stream_options' is only allowed where 'stream' is true");
-  }
-  request->include_usage = options->Bool<"include_usage">(false);
-  return absl::OkStatus();
+  request->include_usage = options.has_value() && options->Bool<"include_usage">(false);
 }
 
 void ReadLogprobs(const CompletionFields& body, ApiRequest* request) {
@@ -95,6 +93,21 @@ absl::Status ReadCounts(const CompletionFields& body, ApiRequest* request) {
   return absl::OkStatus();
 }
 
+// The length that the client names; `room` where it names none (-1), `fallback` where the field is
+// missing. INVALID_ARGUMENT: a chat of no tokens.
+absl::StatusOr<int64_t> AskedLength(const LengthFields& body, bool chat, int64_t room,
+                                    int64_t fallback) {
+  const bool wins = body.Has<"max_completion_tokens">();
+  const int64_t asked =
+      wins ? body.Int<"max_completion_tokens">(0) : body.Int<"max_tokens">(fallback);
+  if (asked == 0 && chat) {
+    const std::string_view name = wins ? "max_completion_tokens" : "max_tokens";
+    return FieldError(name, base::StrCat("'", name, "' must be at least 1, or -1 for the rest of ",
+                                         "the context, found 0"));
+  }
+  return asked < 0 ? room : asked;
+}
+
 // The client's limit, or the rest of the context; cut to what the context holds.
 absl::Status SetMaxTokens(const LengthFields& body, const ApiRequest& api,
                           const RequestContext& context, GenerationRequest* request,
@@ -110,8 +123,9 @@ absl::Status SetMaxTokens(const LengthFields& body, const ApiRequest& api,
                       "context_length_exceeded");
   }
   int64_t room = model.max_context - prompt_tokens;
-  int64_t fallback = api.endpoint == Endpoint::kChat ? room : kDefaultCompletionTokens;
-  int64_t asked = body.Int<"max_completion_tokens">(body.Int<"max_tokens">(fallback));
+  const bool chat = api.endpoint == Endpoint::kChat;
+  HEDDLE_ASSIGN_OR_RETURN(int64_t asked,
+                          AskedLength(body, chat, room, chat ? room : kDefaultCompletionTokens));
   if (asked > room && (body.Has<"max_tokens">() || body.Has<"max_completion_tokens">())) {
     if (!context.policy.clamp_max_tokens) {
       return FieldError(
@@ -153,6 +167,36 @@ struct AnswerFields {
   std::optional<ToolFields> tools;  // of a chat
 };
 
+// The part of the prompt that the client wants read ("truncate_prompt_tokens"): its last tokens.
+absl::Status TruncatePrompt(const AnswerFields& body, const ApiRequest& api,
+                            const RequestContext& context, ApiPrompt* prompt) {
+  int64_t limit = body.generation.Int<"truncate_prompt_tokens">(0);
+  if (limit == 0) {
+    return body.generation.Has<"truncate_prompt_tokens">() ? ZeroTruncation() : absl::OkStatus();
+  }
+  if (limit < 0) {  // the answer needs one token at least
+    const int64_t most = int64_t{context.model->max_context} - 1;
+    HEDDLE_ASSIGN_OR_RETURN(const int64_t asked,
+                            AskedLength(body.length, api.endpoint == Endpoint::kChat, 1, 1));
+    limit = most + 1 - std::clamp<int64_t>(asked, 1, most);
+  }
+  if (!KeepLast(limit, &prompt->tokens)) return absl::OkStatus();
+  if (api.echo) prompt->text = context.codec->Decode(prompt->tokens, /*skip_special=*/true);
+  return absl::OkStatus();
+}
+
+// The stop tokens that a client is told of: without the model's own, which are its end.
+std::vector<TokenId> ToldStopTokens(const GenerationRequest& request, bool ignores_end,
+                                    const TextCodec& codec) {
+  if (ignores_end) return request.stop_tokens;
+  const std::span<const TokenId> ends = codec.end_tokens();
+  std::vector<TokenId> told;
+  std::copy_if(
+      request.stop_tokens.begin(), request.stop_tokens.end(), std::back_inserter(told),
+      [ends](TokenId id) { return std::find(ends.begin(), ends.end(), id) == ends.end(); });
+  return told;
+}
+
 // One GenerationRequest per prompt, alike but for the prompt.
 absl::Status AddGenerations(const AnswerFields& body, const RequestContext& context,
                             std::vector<ApiPrompt> prompts, ApiRequest* api) {
@@ -179,26 +223,32 @@ absl::Status AddGenerations(const AnswerFields& body, const RequestContext& cont
     GenerationRequest request = pattern;
     // Random seeds of two prompts are far apart: branch b adds b to its own.
     if (random_seed) request.sampling.seed += (static_cast<uint64_t>(i) << 32);
+    HEDDLE_RETURN_IF_ERROR(TruncatePrompt(body, *api, context, &prompts[i]));
     request.prompt = std::move(prompts[i].tokens);
     HEDDLE_RETURN_IF_ERROR(SetMaxTokens(body.length, *api, context, &request, &api->warning));
     if (api->echo) api->prompt_texts.push_back(std::move(prompts[i].text));
     api->generations.push_back(std::move(request));
   }
   api->min_tokens = api->generations.front().sampling.min_tokens;
+  api->stop_token_ids = ToldStopTokens(api->generations.front(),
+                                       body.generation.Bool<"ignore_eos">(false), *context.codec);
   return absl::OkStatus();
 }
 
 // Reads the fields that both routes begin with.
 absl::Status ReadCommon(const GenerationFields& body, ApiRequest* request) {
-  HEDDLE_RETURN_IF_ERROR(ReadStream(body, request));
+  ReadStream(body, request);
   HEDDLE_RETURN_IF_ERROR(ReadPromptLogprobs(body, request));
   HEDDLE_ASSIGN_OR_RETURN(request->stop, ReadStop(body));
+  request->keep_stop = body.Bool<"include_stop_str_in_output">(false);
+  request->keep_special = !body.Bool<"skip_special_tokens">(true);
+  request->return_token_ids = body.Bool<"return_token_ids">(false);
   return absl::OkStatus();
 }
 
 absl::StatusOr<ApiRequest> ReadCompletion(const Json& json, const RequestContext& context) {
   HEDDLE_ASSIGN_OR_RETURN(const CompletionFields body,
-                          CheckBody<fields::kCompletion>(json, RefusedChatFields(), context));
+                          CheckBody<fields::kCompletion>(json, RefusedCompletionFields(), context));
   ApiRequest request;
   HEDDLE_ASSIGN_OR_RETURN(request.model,
                           ChooseModel(body.Text<"model">(), body.Value<"lora">(), context));

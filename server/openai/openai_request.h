@@ -12,8 +12,8 @@
 
 namespace heddle::server {
 
-// OpenAI allows 4 stop strings; the other limits keep one request from being a flood.
-inline constexpr size_t kMaxStopStrings = 4;
+// OpenAI allows 4 stop strings, other servers more; the limits keep one request from being a flood.
+inline constexpr size_t kMaxStopStrings = 64;
 inline constexpr size_t kMaxStopBytes = 4096;
 inline constexpr size_t kMaxChoices = 512;  // prompts times n
 

@@ -7,7 +7,9 @@
 
 namespace heddle::server {
 
-std::span<const RefusedField> RefusedChatFields();  // also for completions
+std::span<const RefusedField> RefusedChatFields();
+std::span<const RefusedField> RefusedCompletionFields();
 std::span<const RefusedField> RefusedResponsesFields();
+std::span<const RefusedField> RefusedMessagesFields();  // Anthropic's
 
 }  // namespace heddle::server

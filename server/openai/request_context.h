@@ -29,6 +29,12 @@ struct ServedModel {
   engine::SamplingParams defaults;
   engine::Pooling pooling = engine::Pooling::kLast;  // for embeddings
   int32_t embedding_size = 0;                        // numbers per embedding
+  // What the model is, for clients that show it; empty or 0: unknown.
+  std::string family;         // as "llama"
+  std::string weight_format;  // of most weights, as "q4_0"
+  int64_t num_parameters = 0;
+  int64_t weight_bytes = 0;
+  int32_t max_sequences = 0;  // that run at once
 };
 
 // An operator's decisions about requests.
@@ -58,6 +64,7 @@ struct RequestContext {
   uint64_t tenant = 0;  // owner of the API key; 0: no keys
   Patience patience;
   AdapterView adapters = {};
+  std::string deployment = {};  // the model that the path names; empty: the body names it
 };
 
 // The status of reading that needs more than the context's patience: it is to be repeated with

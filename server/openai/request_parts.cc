@@ -1,6 +1,7 @@
 #include "server/openai/request_parts.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/message.h"
 #include "base/status.h"
@@ -79,6 +80,36 @@ absl::Status CheckContinuable(const Json& messages, const ChatPrompt& prompt) {
   return absl::OkStatus();
 }
 
+// Calls `use` with the template's input for a conversation; errors name the fields at fault.
+absl::Status UseChatPrompt(const ConversationFields& body, const RequestContext& context,
+                           const std::function<absl::Status(const ChatPrompt&)>& use) {
+  const TextCodec& codec = *context.codec;
+  const Json* messages = body.Value<"messages">();
+  if (messages == nullptr) return FieldError("messages", "'messages' is missing", kMissing);
+  HEDDLE_ASSIGN_OR_RETURN(Json normalized, NormalizeMessages(*messages));
+  HEDDLE_ASSIGN_OR_RETURN(const Json* tools, VisibleTools(body));
+  HEDDLE_RETURN_IF_ERROR(CheckToolChoice(body, codec));
+  const Json kwargs = TemplateArguments(body);
+  // The time that a template takes with the client's own values is unknown.
+  if (context.patience.short_only && body.Has<"chat_template_kwargs">()) return TakesLong();
+  if (tools != nullptr && !codec.knows_tools()) {
+    return FieldError("tools", "the model's chat template has no place for tools",
+                      "unsupported_parameter");
+  }
+  ChatPrompt prompt;
+  prompt.messages = &normalized;
+  prompt.tools = tools;
+  prompt.kwargs = &kwargs;
+  prompt.continue_final = body.Bool<"continue_final_message">(false);
+  prompt.add_generation_prompt = body.Bool<"add_generation_prompt">(!prompt.continue_final);
+  if (prompt.continue_final) HEDDLE_RETURN_IF_ERROR(CheckContinuable(normalized, prompt));
+  const absl::Status status = use(prompt);
+  if (status.code() == absl::StatusCode::kUnimplemented) {
+    return FieldError("messages", MessageOf(status), "no_chat_template");
+  }
+  return absl::IsInvalidArgument(status) ? FieldError("messages", MessageOf(status)) : status;
+}
+
 }  // namespace
 
 absl::Status CheckOthers(const Json& body, std::span<const Field> fields,
@@ -136,6 +167,18 @@ absl::StatusOr<std::vector<TokenId>> ReadTokenIds(const Json& array, std::string
     tokens.push_back(static_cast<TokenId>(*id));
   }
   return tokens;
+}
+
+bool KeepLast(int64_t limit, std::vector<TokenId>* tokens) {
+  const auto size = static_cast<int64_t>(tokens->size());
+  if (size <= limit) return false;
+  tokens->erase(tokens->begin(), tokens->begin() + (size - limit));
+  return true;
+}
+
+absl::Status ZeroTruncation() {
+  return FieldError("truncate_prompt_tokens",
+                    "'truncate_prompt_tokens' must be at least 1, or -1, found 0");
 }
 
 absl::StatusOr<std::vector<ApiPrompt>> ReadPrompts(const Json& value, std::string_view name,
@@ -258,37 +301,25 @@ bool OffersTools(const ToolFields& body) {
 
 absl::StatusOr<std::vector<TokenId>> EncodeMessages(const ConversationFields& body,
                                                     const RequestContext& context) {
-  const TextCodec& codec = *context.codec;
-  const Json* messages = body.Value<"messages">();
-  if (messages == nullptr) return FieldError("messages", "'messages' is missing", kMissing);
-  HEDDLE_ASSIGN_OR_RETURN(Json normalized, NormalizeMessages(*messages));
-  HEDDLE_ASSIGN_OR_RETURN(const Json* tools, VisibleTools(body));
-  HEDDLE_RETURN_IF_ERROR(CheckToolChoice(body, codec));
-  const Json kwargs = TemplateArguments(body);
-  // The time that a template takes with the client's own values is unknown.
-  if (context.patience.short_only && body.Has<"chat_template_kwargs">()) return TakesLong();
-  ChatPrompt prompt;
-  prompt.messages = &normalized;
-  prompt.tools = tools;
-  if (tools != nullptr && !codec.knows_tools()) {
-    return FieldError("tools", "the model's chat template has no place for tools",
-                      "unsupported_parameter");
-  }
-  prompt.kwargs = &kwargs;
-  prompt.continue_final = body.Bool<"continue_final_message">(false);
-  prompt.add_generation_prompt = body.Bool<"add_generation_prompt">(!prompt.continue_final);
-  if (prompt.continue_final) HEDDLE_RETURN_IF_ERROR(CheckContinuable(normalized, prompt));
-  absl::StatusOr<std::vector<TokenId>> tokens = codec.EncodeChat(prompt);
-  if (!tokens.ok() && tokens.status().code() == absl::StatusCode::kUnimplemented) {
-    return FieldError("messages", MessageOf(tokens.status()), "no_chat_template");
-  }
-  if (!tokens.ok() && absl::IsInvalidArgument(tokens.status())) {
-    return FieldError("messages", MessageOf(tokens.status()));
-  }
-  if (tokens.ok() && tokens->empty()) {
+  std::vector<TokenId> tokens;
+  HEDDLE_RETURN_IF_ERROR(UseChatPrompt(body, context, [&](const ChatPrompt& prompt) {
+    HEDDLE_ASSIGN_OR_RETURN(tokens, context.codec->EncodeChat(prompt));
+    return absl::OkStatus();
+  }));
+  if (tokens.empty()) {
     return FieldError("messages", "the chat template made an empty prompt of these messages");
   }
   return tokens;
+}
+
+absl::StatusOr<std::string> RenderMessages(const ConversationFields& body,
+                                           const RequestContext& context) {
+  std::string text;
+  HEDDLE_RETURN_IF_ERROR(UseChatPrompt(body, context, [&](const ChatPrompt& prompt) {
+    HEDDLE_ASSIGN_OR_RETURN(text, context.codec->RenderChat(prompt));
+    return absl::OkStatus();
+  }));
+  return text;
 }
 
 absl::StatusOr<size_t> CountChatTokens(const Json& chat, const RequestContext& context) {

@@ -84,6 +84,11 @@ absl::StatusOr<std::vector<TokenId>> EncodeField(std::string_view text, std::str
 absl::StatusOr<std::vector<TokenId>> ReadTokenIds(const Json& array, std::string_view path,
                                                   int32_t vocab);
 
+// The last `limit` tokens; returns whether there were more. REQUIRES: limit > 0.
+bool KeepLast(int64_t limit, std::vector<TokenId>* tokens);
+// "truncate_prompt_tokens" is 0, which would leave nothing to read.
+absl::Status ZeroTruncation();
+
 struct PromptOptions {
   size_t max_prompts = 1;
   bool echo = false;
@@ -115,6 +120,10 @@ ToolSet ReadToolSet(const ToolFields& body);
 // The conversation, rendered and encoded.
 absl::StatusOr<std::vector<TokenId>> EncodeMessages(const ConversationFields& body,
                                                     const RequestContext& context);
+
+// The conversation, rendered: the text that the model reads.
+absl::StatusOr<std::string> RenderMessages(const ConversationFields& body,
+                                           const RequestContext& context);
 
 // The number of tokens that the model reads for a chat request's body, whether or not the context
 // holds them; the body's table is checked, its demands on the answer are not.

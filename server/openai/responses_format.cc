@@ -13,17 +13,10 @@ namespace {
 
 using Kind = OutputPiece::Kind;
 
-std::string_view IdPrefix(Kind kind) {
-  switch (kind) {
-    case Kind::kReasoning:
-      return "rs";
-    case Kind::kCall:
-    case Kind::kArguments:
-      return "fc";
-    case Kind::kContent:
-      break;
-  }
-  return "msg";
+// Whether the call is of a tool whose input is no text of JSON, so that it is sent when it is
+// whole.
+bool ComesWhole(const ResponseTool* tool) {
+  return tool != nullptr && tool->kind != ResponseTool::Kind::kFunction;
 }
 
 void WriteResponsesUsage(const Usage& usage, JsonWriter* json) {
@@ -122,10 +115,7 @@ void ResponsesFormat::CloseItem(std::string* frames, bool cut) {
   open_ = false;
   bool reasoning = item_.kind == Kind::kReasoning;
   if (item_.kind == Kind::kCall) {
-    std::string done = CallPlace();
-    JsonWriter json(&done);
-    json.Member("name", item_.call.name).Member("arguments", item_.call.arguments);
-    WriteEvent("response.function_call_arguments.done", done, frames);
+    WriteCallDone(frames);
   } else {
     std::string members = Place();
     JsonWriter json(&members);
@@ -146,11 +136,31 @@ void ResponsesFormat::CloseItem(std::string* frames, bool cut) {
              frames);
 }
 
+// Writes the end of the open call's arguments.
+void ResponsesFormat::WriteCallDone(std::string* frames) {
+  const ResponseTool* tool = ToolOf(item_);
+  if (tool != nullptr && tool->kind == ResponseTool::Kind::kLocalShell) return;
+  std::string done = CallPlace();
+  JsonWriter json(&done);
+  if (ComesWhole(tool)) {
+    const std::string input = CustomInput(item_.call);
+    std::string delta = CallPlace();
+    JsonWriter(&delta).Member("delta", input);
+    WriteEvent("response.custom_tool_call_input.delta", delta, frames);
+    json.Member("input", input);
+    WriteEvent("response.custom_tool_call_input.done", done, frames);
+    return;
+  }
+  json.Member("name", tool == nullptr ? item_.call.name : tool->name);
+  json.Member("arguments", item_.call.arguments);
+  WriteEvent("response.function_call_arguments.done", done, frames);
+}
+
 // Writes arguments of the open call.
 void ResponsesFormat::WriteArguments(const OutputPiece& piece, std::string* frames) {
   item_.call.arguments.append(piece.text);
   item_.ends_call = piece.ends_call;
-  if (!piece.text.empty()) {
+  if (!piece.text.empty() && !ComesWhole(ToolOf(item_))) {
     std::string delta = CallPlace();
     JsonWriter(&delta).Member("delta", piece.text);
     WriteEvent("response.function_call_arguments.delta", delta, frames);
@@ -158,8 +168,21 @@ void ResponsesFormat::WriteArguments(const OutputPiece& piece, std::string* fram
   if (piece.ends_call) CloseItem(frames);
 }
 
+std::string_view ResponsesFormat::PrefixOf(const OutputPiece& piece) const {
+  switch (piece.kind) {
+    case Kind::kReasoning:
+      return "rs";
+    case Kind::kCall:
+    case Kind::kArguments:
+      return CallPrefix(ToolOf(piece));
+    case Kind::kContent:
+      break;
+  }
+  return "msg";
+}
+
 std::string ResponsesFormat::CallPlace() const {
-  return base::StrCat("\"item_id\":\"fc_", options_.unique, "_", n_items_ - 1,
+  return base::StrCat("\"item_id\":\"", PrefixOf(item_), "_", options_.unique, "_", n_items_ - 1,
                       "\",\"output_index\":", n_items_ - 1, ",");
 }
 
@@ -202,22 +225,20 @@ void ResponsesFormat::WriteResponseEvent(std::string_view type, std::string_view
 }
 
 std::string ResponsesFormat::Place() const {
-  return base::StrCat("\"item_id\":\"", IdPrefix(item_.kind), "_", options_.unique, "_",
-                      n_items_ - 1, "\",\"output_index\":", n_items_ - 1, ",\"content_index\":0");
+  return base::StrCat("\"item_id\":\"", PrefixOf(item_), "_", options_.unique, "_", n_items_ - 1,
+                      "\",\"output_index\":", n_items_ - 1, ",\"content_index\":0");
 }
 
 std::string ResponsesFormat::ItemJson(const OutputPiece& piece, std::span<const ChoiceToken> tokens,
                                       size_t number, std::string_view status) const {
   std::string out;
   JsonWriter json(&out);
-  json.BeginObject().Member("id",
-                            base::StrCat(IdPrefix(piece.kind), "_", options_.unique, "_", number));
+  json.BeginObject().Member("id", base::StrCat(PrefixOf(piece), "_", options_.unique, "_", number));
   bool empty = piece.text.empty() && status == "in_progress";
   std::string parts = empty ? "[]" : base::StrCat("[", PartJson(piece, tokens), "]");
   if (piece.kind == Kind::kCall) {
-    json.Member("type", "function_call").Member("status", status);
-    json.Member("call_id", ToolCallId(request_->syntax, options_.unique, 0, number));
-    json.Member("name", piece.call.name).Member("arguments", piece.call.arguments);
+    WriteCallItem(ToolOf(piece), piece.call,
+                  ToolCallId(request_->syntax, options_.unique, 0, number), status, &json);
   } else if (piece.kind == Kind::kReasoning) {
     json.Member("type", "reasoning").Member("status", status);
     json.Key("summary").BeginArray().EndArray().Key("content").Raw(parts);

@@ -13,6 +13,7 @@
 #include "server/answer/answer_format.h"
 #include "server/openai/request_context.h"
 #include "server/openai/response_store.h"
+#include "server/openai/response_tools.h"
 
 namespace heddle::server {
 
@@ -27,6 +28,7 @@ class ResponsesFormat final : public AnswerFormat {
     std::string echo;                  // members that repeat the request
     std::string messages;              // the conversation so far, for the store
     ResponseItems items;               // the same, item by item
+    ResponseTools tools;               // what the chat's functions are in this API
     ResponseStore* store = nullptr;    // null: the response is not kept
     uint64_t tenant = 0;
   };
@@ -48,7 +50,9 @@ class ResponsesFormat final : public AnswerFormat {
   void OpenItem(OutputPiece item, std::string* frames);
   void CloseItem(std::string* frames, bool cut = false);
   void WriteArguments(const OutputPiece& piece, std::string* frames);
+  void WriteCallDone(std::string* frames);
   std::string CallPlace() const;  // "item_id" and "output_index" of the open call
+  std::string_view PrefixOf(const OutputPiece& piece) const;
   void WriteEvent(std::string_view type, std::string_view members, std::string* frames);
   void WriteResponseEvent(std::string_view type, std::string_view response, std::string* frames);
   std::string Place() const;  // "item_id", "output_index" and "content_index" of the open item
@@ -58,6 +62,11 @@ class ResponsesFormat final : public AnswerFormat {
   std::string Response(std::string_view status, std::span<const ChoiceResult> choices,
                        const Usage* usage, const ApiError* error) const;
   void Keep(const ChoiceResult& result, const std::string& body) const;
+
+  // The API's tool of a call, if it is no plain function; nullptr otherwise.
+  const ResponseTool* ToolOf(const OutputPiece& piece) const {
+    return options_.tools.Of(piece.call.name);
+  }
 
   const ApiRequest* request_;
   const ServedModel* model_;

@@ -10,10 +10,11 @@
 #include "nlohmann/json.hpp"
 #include "server/json_writer.h"
 #include "server/openai/api_fields.h"
-#include "server/openai/chat_messages.h"
 #include "server/openai/input_items.h"
 #include "server/openai/refused_fields.h"
 #include "server/openai/request_parts.h"
+#include "server/openai/response_messages.h"
+#include "server/openai/response_tools.h"
 #include "server/request/api_error.h"
 
 namespace heddle::server {
@@ -22,91 +23,6 @@ namespace {
 constexpr std::string_view kUnsupported = "unsupported_parameter";
 
 using ResponsesFields = RequestFields<fields::kResponses>;
-
-// The assistant's turn for calls and reasoning: the last message, or a new one.
-Json& AssistantTurn(Json* messages) {
-  if (messages->empty() || TextOr(messages->back(), "role", "") != "assistant") {
-    messages->push_back({{"role", "assistant"}, {"content", nullptr}});
-  }
-  return messages->back();
-}
-
-absl::Status AddCall(const Json& item, std::string_view path, Json* messages) {
-  std::string name = TextOr(item, "name", "");
-  if (name.empty()) {
-    return FieldError(base::StrCat(path, ".name"), base::StrCat("'", path, ".name' is missing"),
-                      "missing_required_parameter");
-  }
-  Json& turn = AssistantTurn(messages);
-  if (!turn.contains("tool_calls")) turn["tool_calls"] = Json::array();
-  turn["tool_calls"].push_back(
-      {{"id", TextOr(item, "call_id", TextOr(item, "id", ""))},
-       {"type", "function"},
-       {"function", {{"name", name}, {"arguments", TextOr(item, "arguments", "{}")}}}});
-  return absl::OkStatus();
-}
-
-// Adds a reasoning item: its own text or, without one, its summary.
-void AddReasoning(const Json& item, Json* messages) {
-  std::string text;
-  for (std::string_view name : {"content", "summary"}) {
-    const Json* parts = Find(item, name);
-    if (!text.empty() || parts == nullptr || !parts->is_array()) continue;
-    for (const Json& part : *parts) {
-      text.append(TextOr(part, "text", ""));
-    }
-  }
-  if (text.empty()) return;
-  messages->push_back({{"role", "assistant"}, {"content", nullptr}, {"reasoning_content", text}});
-}
-
-void AddMessage(const Json& item, Json* messages) {
-  const auto member = [&item](const char* name, const char* fallback) {
-    const Json* value = Find(item, name);
-    if (value != nullptr) return *value;
-    return item.contains(name) || fallback == nullptr ? Json(nullptr) : Json(fallback);
-  };
-  Json message = {{"role", member("role", "user")}, {"content", member("content", nullptr)}};
-  // Reasoning and the text after it are one turn.
-  const bool continues = TextOr(message, "role", "") == "assistant" && !messages->empty() &&
-                         TextOr(messages->back(), "role", "") == "assistant" &&
-                         Find(messages->back(), "content") == nullptr;
-  if (continues) {
-    messages->back()["content"] = std::move(message["content"]);
-  } else {
-    messages->push_back(std::move(message));
-  }
-}
-
-absl::Status AddItem(const Json& item, std::string_view path, Json* messages) {
-  if (!item.is_object()) {
-    return FieldError(path, base::StrCat("'", path, "' must be an object, found ", JsonKind(item)),
-                      "invalid_type");
-  }
-  std::string type = TextOr(item, "type", "message");
-  if (type == "message") {
-    AddMessage(item, messages);
-    return absl::OkStatus();
-  }
-  if (type == "function_call") return AddCall(item, path, messages);
-  if (type == "reasoning") {
-    AddReasoning(item, messages);
-    return absl::OkStatus();
-  }
-  if (type == "function_call_output") {
-    const Json* output = Find(item, "output");
-    messages->push_back({{"role", "tool"},
-                         {"tool_call_id", TextOr(item, "call_id", "")},
-                         {"content", output == nullptr ? Json("") : *output}});
-    return absl::OkStatus();
-  }
-  return FieldError(base::StrCat(path, ".type"),
-                    base::StrCat("'", path,
-                                 ".type' must be message, function_call, "
-                                 "function_call_output or reasoning, found ",
-                                 base::Quote(type)),
-                    "unsupported_content");
-}
 
 using Kept = std::shared_ptr<const ResponseStore::Entry>;
 
@@ -127,41 +43,33 @@ absl::StatusOr<Kept> Previous(const ResponsesFields& body, const RequestContext&
   return entry;
 }
 
-absl::StatusOr<Json> Messages(const Json& input, Json history) {
-  if (input.is_string()) {
-    history.push_back({{"role", "user"}, {"content", input}});
-    return history;
-  }
-  for (size_t i = 0; i < input.size(); ++i) {
-    HEDDLE_RETURN_IF_ERROR(AddItem(input[i], base::StrCat("input[", i, "]"), &history));
-  }
-  if (history.size() > kMaxMessages) {
-    return FieldError("input", base::StrCat("the conversation must have at most ", kMaxMessages,
-                                            " messages, found ", history.size()));
-  }
-  return history;
+// The chat's name of the tool that an entry of "tool_choice" names; empty: it names none.
+std::string ChosenFunction(const Json& choice, const ResponseTools& tools) {
+  const std::string type = TextOr(choice, "type", "");
+  if (type == kLocalShellName) return std::string(kLocalShellName);
+  const std::string name = TextOr(choice, "name", "");
+  if (name.empty() || (type != "function" && type != "custom")) return "";
+  return tools.FunctionOf(name, TextOr(choice, "namespace", ""));
 }
 
-// Converts {"type":"function","name":...} to {"type":"function","function":{"name":...}}.
-absl::StatusOr<Json> ChatTools(const Json& tools, std::string_view array_path) {
-  Json converted = Json::array();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    std::string path = base::StrCat(array_path, "[", i, "]");
-    std::string type = TextOr(tools[i], "type", "");
-    if (type != "function") {
-      return FieldError(base::StrCat(path, ".type"),
-                        base::StrCat("'", path, ".type' must be 'function', found ",
-                                     base::Quote(type), ": this server has no tools of its own"),
-                        kUnsupported);
+Json ChatFunction(std::string name) {
+  return {{"type", "function"}, {"function", {{"name", std::move(name)}}}};
+}
+
+absl::StatusOr<Json> AllowedTools(const Json& named, const ResponseTools& tools) {
+  Json allowed = Json::array();
+  for (size_t i = 0; i < named.size(); ++i) {
+    std::string name = ChosenFunction(named[i], tools);
+    if (name.empty()) {
+      const std::string path = base::StrCat("tool_choice.tools[", i, "]");
+      return FieldError(path, base::StrCat("'", path, "' must name one of 'tools'"), kUnsupported);
     }
-    Json function = tools[i];
-    function.erase("type");
-    converted.push_back({{"type", "function"}, {"function", std::move(function)}});
+    allowed.push_back(ChatFunction(std::move(name)));
   }
-  return converted;
+  return allowed;
 }
 
-absl::Status CopyToolChoice(const ResponsesFields& body, Json* chat) {
+absl::Status CopyToolChoice(const ResponsesFields& body, const ResponseTools& tools, Json* chat) {
   const Json* choice = body.Value<"tool_choice">();
   if (choice == nullptr) return absl::OkStatus();
   if (!choice->is_object()) {
@@ -171,17 +79,17 @@ absl::Status CopyToolChoice(const ResponsesFields& body, Json* chat) {
   if (TextOr(*choice, "type", "") == "allowed_tools") {
     Json allowed = *choice;
     allowed.erase("type");
-    if (const Json* tools = Find(*choice, "tools"); tools != nullptr && tools->is_array()) {
-      HEDDLE_ASSIGN_OR_RETURN(allowed["tools"], ChatTools(*tools, "tool_choice.tools"));
+    if (const Json* named = Find(*choice, "tools"); named != nullptr && named->is_array()) {
+      HEDDLE_ASSIGN_OR_RETURN(allowed["tools"], AllowedTools(*named, tools));
     }
     (*chat)["tool_choice"] = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
     return absl::OkStatus();
   }
-  std::string name = TextOr(*choice, "name", "");
-  if (TextOr(*choice, "type", "") != "function" || name.empty()) {
+  std::string name = ChosenFunction(*choice, tools);
+  if (name.empty()) {
     return FieldError("tool_choice", "'tool_choice' must name a function", kUnsupported);
   }
-  (*chat)["tool_choice"] = {{"type", "function"}, {"function", {{"name", name}}}};
+  (*chat)["tool_choice"] = ChatFunction(std::move(name));
   return absl::OkStatus();
 }
 
@@ -221,30 +129,44 @@ void CopySame(const ResponsesFields& body, Json* chat) {
     if (value != nullptr) (*chat)[name] = *value;
   };
   copy("model", body.Value<"model">());
-  copy("temperature", body.Value<"temperature">());
-  copy("top_p", body.Value<"top_p">());
   copy("stream", body.Value<"stream">());
+  copy("stop", body.Value<"stop">());
   copy("user", body.Value<"user">());
   copy("parallel_tool_calls", body.Value<"parallel_tool_calls">());
   copy("top_logprobs", body.Value<"top_logprobs">());
   copy("chat_template_kwargs", body.Value<"chat_template_kwargs">());
   copy("cache_salt", body.Value<"cache_salt">());
   copy("max_completion_tokens", body.Value<"max_output_tokens">());
+  RequestFields<fields::kSampling>(body).ForEach(
+      [chat](std::string_view name, const Json& value) { (*chat)[std::string(name)] = value; });
   if (const auto reasoning = body.Object<"reasoning", fields::kReasoning>()) {
     copy("reasoning_effort", reasoning->Value<"effort">());
   }
 }
 
-absl::StatusOr<Json> ChatBody(const ResponsesFields& body, const Json& conversation) {
+// The functions of a request's tools, and what they are in the API.
+struct ReadTools {
+  ResponseTools names;
+  Json functions = Json::array();
+};
+
+absl::StatusOr<ReadTools> ToolsOf(const ResponsesFields& body) {
+  ReadTools read;
+  const Json* tools = body.Value<"tools">();
+  if (tools == nullptr) return read;
+  HEDDLE_ASSIGN_OR_RETURN(read.names, ResponseTools::Read(*tools, "tools", &read.functions));
+  return read;
+}
+
+absl::StatusOr<Json> ChatBody(const ResponsesFields& body, const ReadTools& tools,
+                              const Json& conversation) {
   Json chat = Json::object();
   CopySame(body, &chat);
   if (body.Has<"top_logprobs">() || Includes(body, "message.output_text.logprobs")) {
     chat["logprobs"] = true;
   }
-  if (const Json* tools = body.Value<"tools">()) {
-    HEDDLE_ASSIGN_OR_RETURN(chat["tools"], ChatTools(*tools, "tools"));
-  }
-  HEDDLE_RETURN_IF_ERROR(CopyToolChoice(body, &chat));
+  if (body.Has<"tools">()) chat["tools"] = tools.functions;
+  HEDDLE_RETURN_IF_ERROR(CopyToolChoice(body, tools.names, &chat));
   HEDDLE_RETURN_IF_ERROR(CopyFormat(body, &chat));
   // Instructions apply to this response only: they are not part of the stored conversation.
   Json& messages = chat["messages"] = Json::array();
@@ -307,8 +229,9 @@ bool HasRoom(const ResponsesFields& body, const ApiRequest& api, const RequestCo
 // The request without as many of its oldest turns as needed for it to fit ("truncation": "auto").
 // It is cut before a user's message, so that calls and their results stay together. Tries
 // log2(turns) prompts.
-absl::StatusOr<ApiRequest> ReadNewest(const ResponsesFields& body, const Json& conversation,
-                                      const RequestContext& context, absl::Status too_long) {
+absl::StatusOr<ApiRequest> ReadNewest(const ResponsesFields& body, const ReadTools& tools,
+                                      const Json& conversation, const RequestContext& context,
+                                      absl::Status too_long) {
   std::vector<size_t> cuts;
   for (size_t i = 1; i < conversation.size(); ++i) {
     if (TextOr(conversation[i], "role", "") == "user") cuts.push_back(i);
@@ -316,7 +239,8 @@ absl::StatusOr<ApiRequest> ReadNewest(const ResponsesFields& body, const Json& c
   absl::StatusOr<ApiRequest> best = std::move(too_long);
   for (size_t low = 0, high = cuts.size(); low < high;) {
     const size_t middle = low + (high - low) / 2;
-    HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(body, WithoutOldest(conversation, cuts[middle])));
+    HEDDLE_ASSIGN_OR_RETURN(Json chat,
+                            ChatBody(body, tools, WithoutOldest(conversation, cuts[middle])));
     absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kChat, chat, context);
     if (!api.ok() && !IsTooLong(api.status())) return api;
     const bool has_room = api.ok() && HasRoom(body, *api, context);
@@ -351,6 +275,7 @@ struct ReadBody {
   std::unique_ptr<const Json> json;  // what `fields` views
   ResponsesFields fields;
   Kept previous;
+  ReadTools tools;
   Json conversation;
   Json chat;
 };
@@ -365,11 +290,13 @@ absl::StatusOr<ReadBody> ReadConversation(std::string_view text, const RequestCo
   HEDDLE_ASSIGN_OR_RETURN(Kept previous, Previous(fields, context, store));
   Json history = Json::array();
   if (previous != nullptr) history = Json::parse(previous->messages);  // our own text
+  HEDDLE_ASSIGN_OR_RETURN(ReadTools tools, ToolsOf(fields));
+  const ItemSources sources{&tools.names, store, context.tenant, context.patience.short_only};
   HEDDLE_ASSIGN_OR_RETURN(Json conversation,
-                          Messages(*fields.Value<"input">(), std::move(history)));
-  HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(fields, conversation));
-  return ReadBody{std::move(json), fields, std::move(previous), std::move(conversation),
-                  std::move(chat)};
+                          ResponseMessages(*fields.Value<"input">(), std::move(history), sources));
+  HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(fields, tools, conversation));
+  return ReadBody{std::move(json),         fields,         std::move(previous), std::move(tools),
+                  std::move(conversation), std::move(chat)};
 }
 
 bool Truncates(const ResponsesFields& body) {
@@ -380,7 +307,7 @@ bool Truncates(const ResponsesFields& body) {
 absl::StatusOr<ApiRequest> ReadChat(const ReadBody& read, const RequestContext& context) {
   absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kChat, read.chat, context);
   if (!api.ok() && IsTooLong(api.status()) && Truncates(read.fields)) {
-    api = ReadNewest(read.fields, read.conversation, context, api.status());
+    api = ReadNewest(read.fields, read.tools, read.conversation, context, api.status());
   }
   if (!api.ok()) return InOwnWords(api.status());
   return api;
@@ -403,12 +330,14 @@ absl::StatusOr<ResponsesRequest> ParseResponsesRequest(std::string_view text,
                                                        const RequestContext& context,
                                                        ResponseStore* store,
                                                        std::string_view unique) {
-  HEDDLE_ASSIGN_OR_RETURN(const ReadBody read, ReadConversation(text, context, store));
+  HEDDLE_ASSIGN_OR_RETURN(ReadBody read, ReadConversation(text, context, store));
   ResponsesRequest request;
   HEDDLE_ASSIGN_OR_RETURN(request.api, ReadChat(read, context));
+  if (!read.tools.names.warning().empty()) request.api.warning = read.tools.names.warning();
   request.echo = Echo(read.fields, request.api);
   request.messages = read.conversation.dump();
   request.store = read.fields.Bool<"store">(true);
+  request.tools = std::move(read.tools.names);
   if (request.store) {
     request.items = InputItems(*read.fields.Value<"input">(), unique, read.previous.get());
   }

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "server/openai/request_context.h"
 #include "server/openai/response_store.h"
+#include "server/openai/response_tools.h"
 
 namespace heddle::server {
 
@@ -17,6 +18,7 @@ struct ResponsesRequest {
   std::string messages;  // JSON array: the conversation that the model answers
   // Members of the response object that repeat the request, as JSON text without braces.
   std::string echo;
+  ResponseTools tools;  // what the chat's functions are in this API
   bool store = true;
   // The model's input, as it is stored; empty unless `store`.
   ResponseItems items;

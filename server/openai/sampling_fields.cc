@@ -45,10 +45,50 @@ absl::Status ReadBadWords(const SamplingFields& body, const TextCodec& codec,
   return absl::OkStatus();
 }
 
-absl::Status ReadLogitBias(const SamplingFields& body, int32_t vocab,
+absl::Status AddBias(TokenId token, const Json& value, std::string_view path,
+                     engine::SamplingParams* sampling) {
+  const std::optional<double> bias = NumberOf(value);
+  if (!bias.has_value() || !(std::abs(*bias) <= 100)) {
+    return FieldError(path, base::StrCat("'", path, "' must be a number from -100 to 100, found ",
+                                         ShowJson(value)));
+  }
+  sampling->logit_bias.emplace_back(token, static_cast<float>(*bias));
+  return absl::OkStatus();
+}
+
+// The list of llama.cpp, whose entries are [id or text, bias]; false bans a token. All tokens of a
+// text get its bias.
+absl::Status ReadBiasPairs(const Json& pairs, const TextCodec& codec,
+                           engine::SamplingParams* sampling) {
+  static const Json kBan = -100;
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const std::string path = base::StrCat("logit_bias[", i, "]");
+    const Json& pair = pairs[i];
+    if (!pair.is_array() || pair.size() != 2) {
+      return FieldError("logit_bias",
+                        "entries of 'logit_bias' must be pairs of a token and its bias",
+                        "invalid_type");
+    }
+    const std::string* text = TextOf(&pair[0]);
+    std::vector<TokenId> tokens;
+    if (text != nullptr) {
+      HEDDLE_ASSIGN_OR_RETURN(tokens, EncodeField(*text, path, /*add_special=*/false, codec));
+    } else {
+      HEDDLE_ASSIGN_OR_RETURN(tokens, ReadTokenIds(Json::array({pair[0]}), path, codec.vocab()));
+    }
+    for (TokenId token : tokens) {
+      HEDDLE_RETURN_IF_ERROR(AddBias(token, pair[1] == false ? kBan : pair[1], path, sampling));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadLogitBias(const SamplingFields& body, const TextCodec& codec,
                            engine::SamplingParams* sampling) {
   const Json* map = body.Value<"logit_bias">();
   if (map == nullptr) return absl::OkStatus();
+  if (map->is_array()) return ReadBiasPairs(*map, codec, sampling);
+  const int32_t vocab = codec.vocab();
   for (auto it = map->begin(); it != map->end(); ++it) {
     const std::string& key = it.key();
     std::string path = base::StrCat("logit_bias.", key.substr(0, 32));
@@ -58,12 +98,7 @@ absl::Status ReadLogitBias(const SamplingFields& body, int32_t vocab,
       return FieldError(path, base::StrCat("keys of 'logit_bias' must be token ids from 0 to ",
                                            vocab - 1, ", found ", base::Quote(key)));
     }
-    const std::optional<double> bias = NumberOf(*it);
-    if (!bias.has_value() || !(std::abs(*bias) <= 100)) {
-      return FieldError(path, base::StrCat("'", path, "' must be a number from -100 to 100, found ",
-                                           ShowJson(*it)));
-    }
-    sampling->logit_bias.emplace_back(token, static_cast<float>(*bias));
+    HEDDLE_RETURN_IF_ERROR(AddBias(token, *it, path, sampling));
   }
   return absl::OkStatus();
 }
@@ -197,7 +232,7 @@ absl::Status ReadSampling(const SamplingFields& body, const RequestContext& cont
   if (sampling.min_tokens > 0) sampling.min_tokens_banned = request->stop_tokens;
   HEDDLE_RETURN_IF_ERROR(ReadBadWords(body, *context.codec, &sampling));
   HEDDLE_RETURN_IF_ERROR(ReadDry(body, context, &sampling));
-  return ReadLogitBias(body, context.codec->vocab(), &sampling);
+  return ReadLogitBias(body, *context.codec, &sampling);
 }
 
 }  // namespace heddle::server

@@ -33,8 +33,9 @@ inline constexpr auto kSamplingNumbers = [] {
 inline constexpr Field kSamplingOwn[] = {
     {"seed", kInteger, kMinInt64, kMaxUint64, "(random)",
      "the same seed and request give the same answer"},
-    {"logit_bias", kObject, 0, kMaxJsonMembers, "{}",
-     "token id to a number from -100 to 100 that is added to its logit"},
+    {"logit_bias", kArrayOrObject, 0, kMaxJsonMembers, "{}",
+     "token id to a number from -100 to 100 that is added to its logit; or llama.cpp's list of "
+     "pairs, [id or text, number or false]"},
     {"stop_token_ids", kArray, 0, 256, "[]", "token ids that end the answer"},
     {"ignore_eos", kBoolean, 0, 0, "false", "go on after the model's own end of text"},
     {"min_tokens", kInteger, 0, kMaxInt32, "0", "do not end before so many tokens"},

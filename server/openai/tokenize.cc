@@ -95,7 +95,7 @@ absl::StatusOr<std::string> ModelCard(const std::string& name, const RequestCont
     return out;
   }
   const absl::StatusOr<AdapterInfo> info = context.adapters.registry->Info(choice.adapter);
-  if (!info.ok()) return UnknownModel(name, *context.model);
+  if (!info.ok()) return UnknownModel(name, context);
   WriteModel(name, *context.model, &*info, &json);
   return out;
 }

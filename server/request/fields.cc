@@ -43,8 +43,12 @@ bool HasType(const Json& value, FieldType type) {
       return value.is_string() || value.is_array();
     case kStringOrObject:
       return value.is_string() || value.is_object();
+    case kArrayOrObject:
+      return value.is_array() || value.is_object();
     case kSchema:
       return value.is_string() || value.is_object() || value.is_boolean();
+    case kAny:
+      return true;
   }
   return false;
 }
@@ -67,8 +71,12 @@ std::string_view TypeName(FieldType type) {
       return "a string or an array";
     case kStringOrObject:
       return "a string or an object";
+    case kArrayOrObject:
+      return "an array or an object";
     case kSchema:
       return "a JSON schema";
+    case kAny:
+      return "a value";
   }
   return "";
 }
@@ -87,7 +95,7 @@ std::string RangeText(const Field& field) {
 }
 
 absl::Status CheckRange(const Json& value, const Field& field, std::string_view path) {
-  if (value.is_boolean()) return absl::OkStatus();
+  if (value.is_boolean() || field.type == kAny) return absl::OkStatus();
   bool is_number = value.is_number();
   double measure = 0;
   std::string_view what = "";  // the counted unit, for values that are not numbers

@@ -31,7 +31,9 @@ enum class FieldType : uint8_t {
   kObject,
   kStringOrArray,
   kStringOrObject,
+  kArrayOrObject,
   kSchema,  // a JSON schema: an object, a boolean, or the text of one
+  kAny,     // any value
 };
 
 struct Field {
@@ -78,10 +80,13 @@ inline constexpr size_t kRowsOf = std::extent_v<Table>;
 template <size_t n>
 inline constexpr size_t kRowsOf<std::array<Field, n>> = n;
 
-template <typename... Tables>
-constexpr auto Concat(const Tables&... tables) {
-  std::array<Field, (kRowsOf<Tables> + ...)> all{};
+// Tables of one type of rows: Field or RefusedField.
+template <typename First, typename... Tables>
+constexpr auto Concat(const First& first, const Tables&... tables) {
+  using Row = std::remove_cvref_t<decltype(first[0])>;
+  std::array<Row, kRowsOf<First> + (kRowsOf<Tables> + ... + 0)> all{};
   auto end = all.begin();
+  end = std::copy(std::begin(first), std::end(first), end);
   ((end = std::copy(std::begin(tables), std::end(tables), end)), ...);
   return all;
 }

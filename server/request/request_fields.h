@@ -118,6 +118,14 @@ class RequestFields : private CheckedObject {
     }
   }
 
+  // Calls `take(name, value)` for each field that is there.
+  template <typename Take>
+  void ForEach(Take take) const {
+    for (const Field& field : kTable) {
+      if (const Json* value = Member(field.name)) take(field.name, *value);
+    }
+  }
+
   // nullptr where the field is missing or null.
   template <FieldName name>
   requires(Declares(kTable, name.view(), FieldType::kString)) const std::string* Text() const {

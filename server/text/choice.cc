@@ -33,7 +33,7 @@ void Choice::Finish(ChoiceDelta* delta) {
 void Choice::PushToken(engine::SampledToken token, ChoiceDelta* delta) {
   ++generated_tokens_;
   const auto& ends = options_.stop_tokens;
-  if (std::find(ends.begin(), ends.end(), token.token) != ends.end()) return;
+  if (!options_.keep_stop && std::find(ends.begin(), ends.end(), token.token) != ends.end()) return;
   piece_.clear();
   stream_->Push(token.token, &piece_);
   if (options_.keep_tokens) {

@@ -38,17 +38,18 @@ class Choice {
  public:
   struct Options {
     std::span<const std::string> stop;
-    std::span<const TokenId> stop_tokens;  // have no text
+    std::span<const TokenId> stop_tokens;  // have no text, unless keep_stop is set
     int32_t min_tokens = 0;                // stop strings count only after this many
     bool keep_tokens = false;              // fill ChoiceDelta::tokens
     size_t text_offset = 0;                // code points before the first token (echo)
+    bool keep_stop = false;                // what ends the choice is part of its text
   };
 
   // The objects behind `options` outlive the choice.
   Choice(std::unique_ptr<TokenStream> stream, const Options& options)
       : options_(options),
         stream_(std::move(stream)),
-        scanner_(options.stop),
+        scanner_(options.stop, options.keep_stop),
         produced_points_(options.text_offset) {}
 
   // Appends to *delta what the tokens completed. Tokens after a stop string are ignored. Returns

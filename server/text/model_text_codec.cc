@@ -21,29 +21,29 @@ using nlohmann::ordered_json;
 class ModelTokenStream final : public TokenStream {
  public:
   // `before`: a token whose text precedes, or -1.
-  ModelTokenStream(const Tokenizer* tokenizer, TokenId before,
-                   std::span<const std::string_view> kept_marks)
+  ModelTokenStream(const Tokenizer* tokenizer, TokenId before, KeptTokens kept)
       : tokenizer_(tokenizer),
-        kept_marks_(kept_marks),
-        detokenizer_(tokenizer, /*skip_special=*/kept_marks.empty()) {
+        kept_(kept),
+        detokenizer_(tokenizer, /*skip_special=*/!kept.all && kept.marks.empty()) {
     if (before >= 0) detokenizer_.Append(before);
   }
   void Push(TokenId token, std::string* out) override {
-    if (!kept_marks_.empty() && tokenizer_->IsSpecial(token) && !IsKept(token)) return;
+    if (tokenizer_->IsSpecial(token) && !IsKept(token)) return;
     out->append(detokenizer_.Append(token));
   }
   void Finish(std::string* out) override { out->append(detokenizer_.Flush()); }
 
  private:
   bool IsKept(TokenId token) const {
+    if (kept_.all) return true;
     std::string_view name = tokenizer_->TokenText(token);
-    return std::any_of(kept_marks_.begin(), kept_marks_.end(), [name](std::string_view mark) {
+    return std::any_of(kept_.marks.begin(), kept_.marks.end(), [name](std::string_view mark) {
       return mark.find(name) != std::string_view::npos;
     });
   }
 
   const Tokenizer* tokenizer_;
-  std::span<const std::string_view> kept_marks_;
+  KeptTokens kept_;
   IncrementalDetokenizer detokenizer_;
 };
 
@@ -239,10 +239,6 @@ absl::StatusOr<std::vector<TokenId>> ModelTextCodec::Encode(std::string_view tex
 }
 
 absl::StatusOr<std::vector<TokenId>> ModelTextCodec::EncodeChat(const ChatPrompt& prompt) const {
-  if (template_ == nullptr) {
-    return absl::UnimplementedError(
-        "the model has no chat template: use /v1/completions, or give one with --chat-template");
-  }
   HEDDLE_ASSIGN_OR_RETURN(std::string text, RenderChat(prompt));
   // A template writes the begin token itself.
   return Encode(text, /*add_special=*/false);
@@ -250,6 +246,10 @@ absl::StatusOr<std::vector<TokenId>> ModelTextCodec::EncodeChat(const ChatPrompt
 
 // An open last message is found by a tag at its end, as in transformers.
 absl::StatusOr<std::string> ModelTextCodec::RenderChat(const ChatPrompt& prompt) const {
+  if (template_ == nullptr) {
+    return absl::UnimplementedError(
+        "the model has no chat template: use /v1/completions, or give one with --chat-template");
+  }
   ordered_json context = TemplateContext(prompt, *tokenizer_);
   if (!prompt.continue_final) return Render(context);
   constexpr std::string_view kTag = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -278,10 +278,8 @@ absl::StatusOr<std::string> ModelTextCodec::Render(const ordered_json& context) 
   return AsInputError(text.status(), "the chat template, ");
 }
 
-std::unique_ptr<TokenStream> ModelTextCodec::NewStream(
-    bool after_text, std::span<const std::string_view> kept_marks) const {
-  return std::make_unique<ModelTokenStream>(tokenizer_.get(), after_text ? plain_token_ : -1,
-                                            kept_marks);
+std::unique_ptr<TokenStream> ModelTextCodec::NewStream(bool after_text, KeptTokens kept) const {
+  return std::make_unique<ModelTokenStream>(tokenizer_.get(), after_text ? plain_token_ : -1, kept);
 }
 
 std::string ModelTextCodec::Decode(std::span<const TokenId> ids, bool skip_special) const {
@@ -291,6 +289,10 @@ std::string ModelTextCodec::Decode(std::span<const TokenId> ids, bool skip_speci
 std::string ModelTextCodec::TokenBytes(TokenId token) const {
   std::string_view bytes = tokenizer_->TokenBytes(token);
   return std::string(bytes.empty() ? tokenizer_->TokenText(token) : bytes);
+}
+
+std::string_view ModelTextCodec::chat_template() const {
+  return template_ == nullptr ? std::string_view() : std::string_view(template_->source());
 }
 
 bool ModelTextCodec::knows_tools() const {

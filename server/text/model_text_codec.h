@@ -39,14 +39,15 @@ class ModelTextCodec final : public TextCodec {
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                               bool add_special) const override;
   absl::StatusOr<std::vector<TokenId>> EncodeChat(const ChatPrompt& prompt) const override;
-  std::unique_ptr<TokenStream> NewStream(
-      bool after_text, std::span<const std::string_view> kept_marks) const override;
+  absl::StatusOr<std::string> RenderChat(const ChatPrompt& prompt) const override;
+  std::unique_ptr<TokenStream> NewStream(bool after_text, KeptTokens kept) const override;
   std::string Decode(std::span<const TokenId> ids, bool skip_special) const override;
   std::string TokenBytes(TokenId token) const override;
   std::optional<FillTokens> fill_tokens() const override { return fill_tokens_; }
   int32_t vocab() const override { return vocab_; }
   std::span<const TokenId> end_tokens() const override { return end_tokens_; }
   bool has_chat_template() const override { return template_ != nullptr; }
+  std::string_view chat_template() const override;
   bool knows_tools() const override;
   const OutputSyntax& syntax() const override { return syntax_; }
   engine::grammar::GrammarCompiler& grammars() const override { return *grammars_; }
@@ -63,7 +64,6 @@ class ModelTextCodec final : public TextCodec {
 
   engine::grammar::Vocabulary MakeVocabulary() const;
   bool IsKnown(TokenId token) const { return token >= 0 && token < vocab_; }
-  absl::StatusOr<std::string> RenderChat(const ChatPrompt& prompt) const;
   absl::StatusOr<std::string> Render(const nlohmann::ordered_json& context) const;
 
   std::shared_ptr<const engine::text::Tokenizer> tokenizer_;  // grammars may outlive the codec

@@ -24,7 +24,7 @@ bool StopScanner::Push(std::string_view piece, std::string* out) {
     }
   }
   if (best_begin != std::string::npos) {
-    out->append(held_, 0, best_begin);
+    out->append(held_, 0, keep_ ? best_end : best_begin);
     held_.clear();
     return true;
   }

@@ -13,11 +13,14 @@ namespace heddle::server {
 
 class StopScanner {
  public:
-  // `stops` are not empty strings and must outlive the scanner.
-  explicit StopScanner(std::span<const std::string> stops) : stops_(stops) {}
+  // `stops` are not empty strings and must outlive the scanner. `keep`: the one that is found is
+  // part of the text.
+  explicit StopScanner(std::span<const std::string> stops, bool keep = false)
+      : stops_(stops), keep_(keep) {}
 
   // Appends to *out what can no longer be part of a stop string. Returns true if one was found;
-  // *out then ends where it began, and the scanner must not be used again.
+  // *out then ends where it began (or ended, if it is kept), and the scanner must not be used
+  // again.
   bool Push(std::string_view piece, std::string* out);
 
   // The stop string that Push found; empty before.
@@ -30,6 +33,7 @@ class StopScanner {
   size_t HoldBack() const;  // bytes at the end of held_ that begin a stop string
 
   std::span<const std::string> stops_;
+  bool keep_;
   std::string held_;
   std::string_view found_;
 };

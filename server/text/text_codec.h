@@ -37,6 +37,13 @@ class TokenStream {
   virtual void Finish(std::string* out) = 0;
 };
 
+// The special tokens that have text in a stream: all of them, or those whose name is part of one of
+// `marks`, which outlive the stream.
+struct KeptTokens {
+  std::span<const std::string_view> marks = {};
+  bool all = false;
+};
+
 // The input of a chat template. The messages are checked (server/openai/chat_messages.h): contents
 // are strings, "developer" has become "system", arguments of tool calls are objects.
 struct ChatPrompt {
@@ -66,11 +73,16 @@ class TextCodec {
   // UNIMPLEMENTED: the model has no chat template.
   virtual absl::StatusOr<std::vector<TokenId>> EncodeChat(const ChatPrompt& prompt) const = 0;
 
+  // The text of which EncodeChat makes tokens, with its errors.
+  virtual absl::StatusOr<std::string> RenderChat(const ChatPrompt& prompt) const {
+    const absl::StatusOr<std::vector<TokenId>> tokens = EncodeChat(prompt);
+    if (!tokens.ok()) return tokens.status();
+    return Decode(*tokens, /*skip_special=*/false);
+  }
+
   // `after_text`: the tokens follow a prompt, so that the first word's leading space is kept;
-  // otherwise they begin a text. Special tokens have no text, except those whose name is part of
-  // one of `kept_marks`, which outlive the stream.
-  virtual std::unique_ptr<TokenStream> NewStream(
-      bool after_text, std::span<const std::string_view> kept_marks) const = 0;
+  // otherwise they begin a text. Special tokens have no text, except those of `kept`.
+  virtual std::unique_ptr<TokenStream> NewStream(bool after_text, KeptTokens kept) const = 0;
 
   // The text of a whole sequence. `ids` are in [0, vocab()).
   virtual std::string Decode(std::span<const TokenId> ids, bool skip_special) const = 0;
@@ -81,6 +93,9 @@ class TextCodec {
 
   // If false, EncodeChat is UNIMPLEMENTED, and the model can only continue a text.
   virtual bool has_chat_template() const = 0;
+
+  // The template's source; empty: the model has none.
+  virtual std::string_view chat_template() const { return {}; }
 
   // Whether the chat template uses tools, and how its model writes calls and reasoning.
   virtual bool knows_tools() const = 0;

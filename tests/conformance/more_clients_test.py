@@ -218,6 +218,55 @@ class Responses(unittest.TestCase):
             self.create(CALL, tools=tools[1:], tool_choice=choice)
         self.assertEqual(caught.exception.param, "tool_choice.tools")
 
+    def test_tools_of_agents_are_run_by_the_client(self):
+        tools = [{"type": "custom", "name": "apply_patch", "description": "Changes files.",
+                  "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}},
+                 {"type": "local_shell"}, {"type": "web_search"},
+                 {"type": "namespace", "name": "mcp__files__", "description": "Files.", "tools": [
+                     {"type": "function", "name": "read", "parameters": SCHEMA, "strict": False}]}]
+        calls = {"apply_patch": {"input": "*** Begin\n+é"}, "local_shell": {"command": ["ls", "-l"], "timeout_ms": 5},
+                 "mcp__files__read": {"city": "x"}}
+        text = "".join("<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+                       + "\n</tool_call>\n" for name, arguments in calls.items())
+        raw = self.client.responses.with_raw_response.create(model=MODEL, input="(say)" + text, tools=tools)
+        self.assertIn("web_search", raw.headers["x-heddle-warning"])
+        answer = raw.parse()
+        patch, shell, read = answer.output
+        self.assertEqual((patch.type, patch.name, patch.input),
+                         ("custom_tool_call", "apply_patch", calls["apply_patch"]["input"]))
+        self.assertEqual((shell.type, shell.action.command, shell.action.timeout_ms),
+                         ("local_shell_call", ["ls", "-l"], 5))
+        self.assertEqual((read.type, read.name, read.to_dict()["namespace"], json.loads(read.arguments)),
+                         ("function_call", "read", "mcp__files__", {"city": "x"}))
+        events = list(self.create(text, tools=tools, stream=True))
+        done = [e.item for e in events if e.type == "response.output_item.done"]
+        self.assertEqual([item.type for item in done], ["custom_tool_call", "local_shell_call", "function_call"])
+        self.assertEqual([e.input for e in events if e.type == "response.custom_tool_call_input.done"],
+                         [calls["apply_patch"]["input"]])
+        self.assertEqual("".join(e.delta for e in events if e.type == "response.function_call_arguments.delta"),
+                         read.arguments)
+        follow = self.client.responses.create(
+            model=MODEL, tools=tools, previous_response_id=answer.id,
+            input=[{"type": "custom_tool_call_output", "call_id": patch.call_id, "output": "ok"},
+                   {"type": "local_shell_call_output", "id": shell.call_id, "output": "total 0"},
+                   {"type": "function_call_output", "call_id": read.call_id, "output": "(say)done"}])
+        self.assertEqual(follow.output_text, "done")
+        items = list(self.client.responses.input_items.list(follow.id, order="asc"))
+        again = self.client.responses.create(model=MODEL, tools=tools, input=[item.to_dict() for item in items])
+        self.assertEqual(again.usage.input_tokens, follow.usage.input_tokens)
+
+    def test_items_are_referred_to_by_their_ids(self):
+        first = self.create("one")
+        second = self.client.responses.create(model=MODEL, input=[
+            {"role": "user", "content": "(say)one"}, {"type": "item_reference", "id": first.output[0].id},
+            {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+            {"role": "user", "content": "(say)two"}])
+        third = self.create("two", previous_response_id=first.id)
+        self.assertEqual((second.output_text, second.usage.input_tokens), ("two", third.usage.input_tokens))
+        with self.assertRaises(openai.NotFoundError) as caught:
+            self.client.responses.create(model=MODEL, input=[{"type": "item_reference", "id": "msg_0_1"}])
+        self.assertEqual(caught.exception.param, "input[0].id")
+
     def test_an_error_in_the_middle_is_a_failed_response(self):
         events = list(self.client.responses.create(model=MODEL, input="(breaks)", stream=True))
         self.assertEqual(events[-1].type, "response.failed")
@@ -225,9 +274,9 @@ class Responses(unittest.TestCase):
 
     def test_bad_requests_name_the_field_as_the_client_knows_it(self):
         for fields, param in (({"max_output_tokens": 0}, "max_output_tokens"),
-                              ({"input": [{"type": "image_generation_call"}]}, "input[0].type"),
+                              ({"input": [{"type": "wat"}]}, "input[0].type"),
                               ({"input": [{"role": "nobody", "content": "x"}]}, "input"),
-                              ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+                              ({"tools": [{"type": "wat"}]}, "tools[0].type"),
                               ({"background": True}, "background"),
                               ({"text": {"format": 5}}, "text.format"),
                               ({"text": {"format": {"type": "wat"}}}, "text.format.type"),
@@ -239,12 +288,52 @@ class Responses(unittest.TestCase):
             self.assertEqual(caught.exception.param, param)
 
 
+@unittest.skipUnless(openai, "needs the Python package openai")
+class Azure(unittest.TestCase):
+    def test_deployments_are_models(self):
+        client = openai.AzureOpenAI(azure_endpoint=BASE, api_key="none", api_version="2025-01-01", max_retries=0)
+        messages = [{"role": "user", "content": "(say)hello"}]
+        answer = client.chat.completions.create(model="gpt-test", messages=messages)
+        self.assertEqual((answer.choices[0].message.content, answer.model), ("hello", MODEL))
+        self.assertEqual(client.completions.create(model=MODEL, prompt="(say)hello").choices[0].text, "hello")
+        self.assertEqual(len(client.embeddings.create(model=MODEL, input=["a", "b"]).data), 2)
+        with self.assertRaises(openai.NotFoundError) as caught:
+            client.chat.completions.create(model="other", messages=messages)
+        self.assertIn("gpt-test", caught.exception.message)  # names all that there are
+
+
 @unittest.skipUnless(anthropic, "needs the Python package anthropic")
 class Messages(unittest.TestCase):
     TOOLS = [{"name": "weather", "description": "Weather of a city.", "input_schema": SCHEMA}]
 
     def setUp(self):
         self.client = anthropic.Anthropic(base_url=BASE, api_key="none", max_retries=0, timeout=60)
+
+    def test_models_are_listed_in_this_apis_form(self):
+        models = list(self.client.models.list(limit=1))  # page by page
+        self.assertEqual([(m.type, m.id) for m in models], [("model", MODEL), ("model", "gpt-test")])
+        self.assertEqual(self.client.models.retrieve("gpt-test").display_name, "gpt-test")
+        self.assertEqual([m.id for m in self.client.models.list(before_id="gpt-test")], [MODEL])
+        for wrong in ({"limit": 0}, {"after_id": "other"}):
+            with self.assertRaises(anthropic.BadRequestError):
+                self.client.models.list(**wrong)
+
+    def test_documents_are_text(self):
+        def ask(source, **fields):
+            content = [{"type": "document", "source": source, **fields}, {"type": "text", "text": "(say)ok"}]
+            return self.client.messages.create(model=MODEL, max_tokens=50,
+                                               messages=[{"role": "user", "content": content}])
+        text = {"type": "text", "media_type": "text/plain", "data": "A" * 100}
+        plain = ask(text).usage.input_tokens
+        self.assertGreater(plain, 100)
+        self.assertEqual(ask(text, title="four").usage.input_tokens, plain + 5)
+        blocks = {"type": "content", "content": [{"type": "text", "text": "A" * 100}]}
+        self.assertEqual(ask(blocks).usage.input_tokens, plain)
+        for wrong in ((blocks, {"citations": {"enabled": True}}),
+                      ({"type": "base64", "media_type": "application/pdf", "data": "eA=="}, {})):
+            with self.assertRaises(anthropic.BadRequestError) as caught:
+                ask(wrong[0], **wrong[1])
+            self.assertIn("messages[0].content[0]", caught.exception.message)
 
     def create(self, text, **fields):
         messages = [{"role": "user", "content": "(say)" + text}]

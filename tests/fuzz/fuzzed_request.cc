@@ -10,6 +10,8 @@
 #include "base/message.h"
 #include "nlohmann/json.hpp"
 #include "server/anthropic/messages_fields.h"
+#include "server/llamacpp/llama_fields.h"
+#include "server/ollama/ollama_fields.h"
 #include "server/openai/api_fields.h"
 
 namespace heddle::test {
@@ -37,6 +39,19 @@ const FuzzedRoute kRoutes[] = {
     {"POST", "/v1/rerank", fields::kRerank},
     {"POST", "/tokenize", fields::kTokenize},
     {"POST", "/detokenize", fields::kDetokenize},
+    {"POST", "/completion", fields::kLlamaCompletion},
+    {"POST", "/infill", fields::kLlamaInfill},
+    {"POST", "/apply-template", fields::kApplyTemplate},
+    {"POST", "/openai/deployments/demo/chat/completions", fields::kChat},
+    {"GET", "/props", {}},
+    {"GET", "/slots", {}},
+    {"GET", "/tokenizer_info", {}},
+    {"POST", "/api/chat", fields::kOllamaChat},
+    {"POST", "/api/generate", fields::kOllamaGenerate},
+    {"POST", "/api/embed", fields::kOllamaEmbed},
+    {"POST", "/api/embeddings", fields::kOllamaEmbeddings},
+    {"POST", "/api/show", fields::kOllamaShow},
+    {"GET", "/api/tags", {}},
     {"GET", "/v1/models", {}},
     {"GET", "/v1/models/demo", {}},
     {"GET", "/v1/responses/resp_0", {}},
@@ -174,6 +189,10 @@ const NamedValue kGoodValues[] = {
     {"input", R"([{"role":"user","content":"hi"}])"},
     {"input", R"([{"role":"user","content":"x"},{"type":"function_call","call_id":"c","name":"f",)"
               R"("arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"1"}])"},
+    {"input", R"([{"type":"item_reference","id":"msg_0_0"}])"},
+    {"input", R"([{"type":"custom_tool_call","call_id":"c","name":"f","input":"x"},)"
+              R"({"type":"custom_tool_call_output","call_id":"c","output":"y"},)"
+              R"({"type":"local_shell_call","call_id":"d","action":{"command":["ls"]}}])"},
     {"documents", R"(["a","b"])"},
     {"documents", R"([{"text":"a"}])"},
     {"query", R"("q")"},
@@ -194,6 +213,8 @@ const NamedValue kGoodValues[] = {
     {"tools", R"([{"type":"function","function":{"name":"f"}}])"},
     {"tools", R"([{"type":"function","name":"f","parameters":{"type":"object"}}])"},
     {"tools", R"([{"name":"f","input_schema":{"type":"object"}}])"},
+    {"tools", R"([{"type":"custom","name":"c"},{"type":"local_shell"},{"type":"web_search"}])"},
+    {"tools", R"([{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}])"},
     {"tool_choice", R"("auto")"},
     {"tool_choice", R"("none")"},
     {"tool_choice", R"("required")"},
@@ -218,6 +239,18 @@ const NamedValue kGoodValues[] = {
     {"grammar", R"("root ::= \"a\" root | \"b\"")"},
     {"json_schema", R"({"type":"object"})"},
     {"structured_outputs", R"({"choice":["a","b"]})"},
+    {"format", R"("json")"},
+    {"format", R"({"type":"boolean"})"},
+    {"options", R"({"num_predict":4,"temperature":0.5,"stop":["x"],"num_ctx":4096})"},
+    {"think", "true"},
+    {"n_predict", "4"},
+    {"input_prefix", R"("def f(")"},
+    {"input_suffix", R"("return 1")"},
+    {"input_extra", R"([{"filename":"a","text":"b"}])"},
+    {"prompt", R"([1,"a",2])"},
+    {"think", R"("low")"},
+    {"truncate_prompt_tokens", "-1"},
+    {"return_token_ids", "true"},
 };
 
 // Takes choices off the front of the bytes; 0 when they are used up.

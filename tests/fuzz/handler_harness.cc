@@ -199,17 +199,11 @@ class AnswerTaker final : public server::ResponseWriter {
     HEDDLE_CHECK(!done_ && !streaming_, "an answer begins once");
     record_.status = head.status;
     streaming_ = true;
+    in_lines_ = head.content_type == "application/x-ndjson";
   }
   void Write(std::string_view data) override {
     HEDDLE_CHECK(streaming_ && !done_, "a piece belongs to a stream");
-    HEDDLE_CHECK(data.ends_with("\n\n"), "frames are whole");
-    constexpr std::string_view kData = "data: ";
-    for (size_t at = data.find(kData); at != std::string_view::npos; at = data.find(kData, at)) {
-      at += kData.size();
-      const std::string_view json = data.substr(at, data.find('\n', at) - at);
-      HEDDLE_CHECK(json == "[DONE]" || nlohmann::json::accept(json), std::string(json));
-      at += json.size();
-    }
+    in_lines_ ? CheckLines(data) : CheckEvents(data);
   }
   void EndStream() override {
     HEDDLE_CHECK(streaming_ && !done_, "a stream ends once");
@@ -223,8 +217,31 @@ class AnswerTaker final : public server::ResponseWriter {
   bool done() const { return done_; }
 
  private:
+  // Server-sent events.
+  static void CheckEvents(std::string_view data) {
+    HEDDLE_CHECK(data.ends_with("\n\n"), "frames are whole");
+    constexpr std::string_view kData = "data: ";
+    for (size_t at = data.find(kData); at != std::string_view::npos; at = data.find(kData, at)) {
+      at += kData.size();
+      const std::string_view json = data.substr(at, data.find('\n', at) - at);
+      HEDDLE_CHECK(json == "[DONE]" || nlohmann::json::accept(json), std::string(json));
+      at += json.size();
+    }
+  }
+
+  // One JSON value a line.
+  static void CheckLines(std::string_view data) {
+    HEDDLE_CHECK(data.ends_with("\n"), "lines are whole");
+    while (!data.empty()) {
+      const std::string_view line = data.substr(0, data.find('\n'));
+      HEDDLE_CHECK(nlohmann::json::accept(line), std::string(line));
+      data.remove_prefix(line.size() + 1);
+    }
+  }
+
   server::RequestRecord record_;
   bool streaming_ = false;
+  bool in_lines_ = false;
   bool done_ = false;
 };
 

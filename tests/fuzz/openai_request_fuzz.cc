@@ -10,6 +10,11 @@
 #include "server/answer/answer.h"
 #include "server/anthropic/messages_format.h"
 #include "server/anthropic/messages_request.h"
+#include "server/llamacpp/llama_request.h"
+#include "server/llamacpp/llama_server.h"
+#include "server/ollama/ollama_embed.h"
+#include "server/ollama/ollama_models.h"
+#include "server/ollama/ollama_request.h"
 #include "server/openai/embeddings.h"
 #include "server/openai/input_items.h"
 #include "server/openai/openai_format.h"
@@ -73,6 +78,13 @@ void CheckOtherApis(std::string_view input, const RequestContext& context) {
   }
   CheckRefusal(server::ParseMessagesRequest(input, context).status());
   CheckRefusal(server::CountMessageTokens(input, context).status());
+  CheckRefusal(server::ParseLlamaCompletion(input, context).status());
+  CheckRefusal(server::ParseLlamaInfill(input, context).status());
+  CheckRefusal(server::ApplyTemplate(input, context).status());
+  CheckRefusal(server::ParseOllamaChat(input, context).status());
+  CheckRefusal(server::ParseOllamaGenerate(input, context).status());
+  CheckRefusal(server::ParseOllamaEmbed(input, context).status());
+  CheckRefusal(server::OllamaShow(input, context).status());
   for (server::EmbeddingTask task : {server::EmbeddingTask::kEmbed, server::EmbeddingTask::kScore,
                                      server::EmbeddingTask::kRerank}) {
     CheckRefusal(server::ParseEmbeddingRequest(task, input, context).status());

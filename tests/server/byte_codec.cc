@@ -10,8 +10,13 @@ constexpr std::string_view kNames[] = {"<s>", "<|end|>", "<|turn|>", ""};
 
 class ByteStream final : public server::TokenStream {
  public:
+  explicit ByteStream(bool keep_special) : keep_special_(keep_special) {}
+
   void Push(TokenId token, std::string* out) override {
-    if (token > 255) return;
+    if (token > 255) {
+      if (keep_special_) out->append(kNames[token - 256]);
+      return;
+    }
     waiting_.push_back(static_cast<char>(token));
     while (!waiting_.empty()) {
       size_t length = base::Utf8SequenceLength(waiting_);
@@ -33,6 +38,7 @@ class ByteStream final : public server::TokenStream {
   }
 
  private:
+  const bool keep_special_;
   std::string waiting_;
 };
 
@@ -88,9 +94,8 @@ absl::StatusOr<std::vector<TokenId>> ByteCodec::EncodeChat(const server::ChatPro
   return tokens;
 }
 
-std::unique_ptr<server::TokenStream> ByteCodec::NewStream(bool,
-                                                          std::span<const std::string_view>) const {
-  return std::make_unique<ByteStream>();
+std::unique_ptr<server::TokenStream> ByteCodec::NewStream(bool, server::KeptTokens kept) const {
+  return std::make_unique<ByteStream>(kept.all);
 }
 
 std::string ByteCodec::Decode(std::span<const TokenId> ids, bool skip_special) const {

@@ -25,8 +25,8 @@ class ByteCodec final : public server::TextCodec {
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
                                               bool add_special) const override;
   absl::StatusOr<std::vector<TokenId>> EncodeChat(const server::ChatPrompt& prompt) const override;
-  std::unique_ptr<server::TokenStream> NewStream(
-      bool after_text, std::span<const std::string_view> kept_marks) const override;
+  std::unique_ptr<server::TokenStream> NewStream(bool after_text,
+                                                 server::KeptTokens kept) const override;
   std::string Decode(std::span<const TokenId> ids, bool skip_special) const override;
   std::string TokenBytes(TokenId token) const override;
   int32_t vocab() const override { return kByteVocab; }

@@ -90,9 +90,9 @@ class GatedCodec final : public server::TextCodec {
     if (text.starts_with(kGate)) text_gate.Pass();
     return text;
   }
-  std::unique_ptr<server::TokenStream> NewStream(
-      bool after_text, std::span<const std::string_view> kept_marks) const override {
-    return codec_.NewStream(after_text, kept_marks);
+  std::unique_ptr<server::TokenStream> NewStream(bool after_text,
+                                                 server::KeptTokens kept) const override {
+    return codec_.NewStream(after_text, kept);
   }
   std::string TokenBytes(TokenId token) const override { return codec_.TokenBytes(token); }
   bool has_chat_template() const override { return codec_.has_chat_template(); }

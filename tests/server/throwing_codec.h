@@ -28,9 +28,9 @@ class ThrowingCodec final : public server::TextCodec {
   absl::StatusOr<std::vector<TokenId>> EncodeChat(const server::ChatPrompt& prompt) const override {
     return codec_.EncodeChat(prompt);
   }
-  std::unique_ptr<server::TokenStream> NewStream(
-      bool after_text, std::span<const std::string_view> kept_marks) const override {
-    return std::make_unique<Stream>(codec_.NewStream(after_text, kept_marks));
+  std::unique_ptr<server::TokenStream> NewStream(bool after_text,
+                                                 server::KeptTokens kept) const override {
+    return std::make_unique<Stream>(codec_.NewStream(after_text, kept));
   }
   std::string Decode(std::span<const TokenId> ids, bool skip_special) const override {
     return codec_.Decode(ids, skip_special);

@@ -504,5 +504,95 @@ TEST_CASE("Usage says how much of a prediction came", "[openai]") {
       plain.Body()["usage"]["completion_tokens_details"].contains("accepted_prediction_tokens"));
 }
 
+TEST_CASE("The reason for which a choice stopped is told", "[openai]") {
+  Conversation word(Endpoint::kChat, ChatBody(R"("stop":["lo"])"));
+  word.Take(TextEvent("Hello"));
+  CHECK(word.Body()["choices"][0]["stop_reason"] == "lo");
+  Conversation token(Endpoint::kCompletion, R"({"prompt":"x","stop_token_ids":[98]})");
+  GenerationEvent end = TextEvent("ab");  // 98 is "b"
+  end.finished = true;
+  token.Take(std::move(end));
+  CHECK(token.Body()["choices"][0]["stop_reason"] == 98);
+  CHECK(token.Body()["choices"][0]["text"] == "a");
+  for (const char* members : {"", R"("stop_token_ids":[257])"}) {  // the model's own end
+    Conversation own(Endpoint::kChat, ChatBody(members));
+    own.Take(TextEvent("x"));
+    own.Take(EndEvent(FinishReason::kStop));
+    CHECK(own.Body()["choices"][0]["stop_reason"].is_null());
+  }
+  Conversation ignored(Endpoint::kChat, ChatBody(R"("ignore_eos":true,"stop_token_ids":[257])"));
+  ignored.Take(EndEvent(FinishReason::kStop));
+  CHECK(ignored.Body()["choices"][0]["stop_reason"] == kEos);
+}
+
+TEST_CASE("What ends an answer is part of it where the client asks for it", "[openai]") {
+  for (const bool streamed : {false, true}) {
+    const std::string stream = streamed ? "true" : "false";
+    const auto text = [streamed](const Conversation& chat) {
+      if (!streamed) return chat.Body()["choices"][0]["message"]["content"].get<std::string>();
+      std::string all;
+      for (const json& chunk : chat.Chunks()) {
+        all += chunk["choices"][0]["delta"].value("content", std::string());
+      }
+      return all;
+    };
+    Conversation word(Endpoint::kChat,
+                      ChatBody(R"("stop":["lo"],"include_stop_str_in_output":true,)"
+                               R"("stream":)" +
+                               stream));
+    word.Take(TextEvent("Hel"));
+    word.Take(TextEvent("lo you"));
+    CHECK(text(word) == "Hello");
+    Conversation special(
+        Endpoint::kChat,
+        ChatBody(R"("include_stop_str_in_output":true,"skip_special_tokens":false,)"
+                 R"("stream":)" +
+                 stream));
+    special.Take(TextEvent("Hi"));
+    special.Take(EndEvent(FinishReason::kStop));
+    CHECK(text(special) == "Hi<|end|>");
+  }
+}
+
+TEST_CASE("Special tokens have text only where the client asks for it", "[openai]") {
+  for (const bool skip : {true, false}) {
+    Conversation chat(Endpoint::kChat,
+                      ChatBody(base::StrCat(R"("skip_special_tokens":)", skip ? "true" : "false")));
+    GenerationEvent event = TextEvent("a");
+    event.tokens.push_back(Token(kTurn));
+    event.tokens.push_back(Token('b'));
+    chat.Take(std::move(event));
+    chat.Take(EndEvent(FinishReason::kStop));
+    CHECK(chat.Body()["choices"][0]["message"]["content"] == (skip ? "ab" : "a<|turn|>b"));
+  }
+}
+
+TEST_CASE("The ids of all tokens are sent where the client asks for them", "[openai]") {
+  for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletion}) {
+    const bool chat = endpoint == Endpoint::kChat;
+    for (const bool streamed : {false, true}) {
+      const std::string members =
+          base::StrCat(R"("return_token_ids":true,"stream":)", streamed ? "true" : "false");
+      Conversation one(endpoint,
+                       chat ? ChatBody(members) : base::StrCat(R"({"prompt":"hi",)", members, "}"));
+      one.Take(TextEvent("a\xC3"));  // half of a code point has no text yet
+      one.Take(TextEvent("\xA9"));
+      one.Take(EndEvent(FinishReason::kStop));
+      std::vector<TokenId> ids;
+      std::vector<json> prompts;
+      const std::vector<json> parts = streamed ? one.Chunks() : std::vector<json>{one.Body()};
+      for (const json& part : parts) {
+        const json& choice = part["choices"][0];
+        for (const json& id : choice.at("token_ids")) ids.push_back(id.get<TokenId>());
+        const json& holder = chat ? part : choice;
+        if (holder.contains("prompt_token_ids")) prompts.push_back(holder["prompt_token_ids"]);
+      }
+      CHECK(ids == std::vector<TokenId>{'a', 0xC3, 0xA9, kEos});
+      REQUIRE(prompts.size() == 1);
+      CHECK(prompts[0] == json(one.request.generations[0].prompt));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace heddle::test

@@ -154,7 +154,7 @@ TEST_CASE("Requests that two servers could read differently are refused", "[serv
   coding.Send("POST /tokenize HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: gzip, chunked\r\n\r\n");
   CHECK(coding.Read().status == 501);
   RawClient encoded(server.port());
-  encoded.Send(PostText("/tokenize", "x", "Content-Encoding: gzip\r\n"));
+  encoded.Send(PostText("/tokenize", "x", "Content-Encoding: br\r\n"));
   CHECK(encoded.Read().status == 415);
   CheckAlive(server);
 }

@@ -309,6 +309,32 @@ TEST_CASE("With a format for the answer, tools may still be called", "[openai][u
   CHECK_FALSE(reader.Allows(fields, "hello"));
 }
 
+TEST_CASE("A turn that must be a call is none of the format for answers", "[openai][unit]") {
+  Reader reader;
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"g"}}])";
+  const std::string call = "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+  for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"g"}})"}) {
+    const std::string fields = base::StrCat(R"("response_format":{"type":"json_object"},)", tools,
+                                            R"(,"tool_choice":)", choice);
+    CHECK(reader.Allows(fields, call));
+    CHECK_FALSE(reader.Allows(fields, R"({"x":1})"));
+  }
+  CHECK(reader.Refused(base::StrCat(R"("guided_regex":"a","tool_choice":"required",)", tools))
+            .message.find("guided_regex") != std::string::npos);
+}
+
+TEST_CASE("A schema may stand beside its type", "[openai][unit]") {
+  Reader reader;
+  for (const char* type : {"json_object", "json_schema"}) {
+    const std::string fields =
+        base::StrCat(R"("response_format":{"type":")", type, R"(","schema":)", kSchema, "}");
+    CHECK(reader.Allows(fields, R"({"a":1})"));
+    CHECK_FALSE(reader.Allows(fields, R"({"b":1})"));
+  }
+  CHECK(reader.Refused(R"("response_format":{"type":"json_object","schema":{"type":"what"}})")
+            .param == "response_format.schema");
+}
+
 TEST_CASE("References within a tool's parameters mean these parameters", "[openai][unit]") {
   Reader reader;
   const std::string fields =

@@ -20,7 +20,7 @@ using Parser = ApiParser;
 
 TEST_CASE("What other servers' fields would change is not passed over", "[openai]") {
   Parser parser;
-  for (const std::string field : {"use_beam_search", "truncate_prompt_tokens", "regex", "ebnf"}) {
+  for (const std::string field : {"use_beam_search", "regex", "ebnf"}) {
     const std::string body = R"({"prompt":"x",")" + field + R"(":true})";
     CHECK(parser.Refused(Endpoint::kCompletion, body).param == field);
     CHECK(parser.ChatRefused("\"" + field + "\":true").code == "unsupported_parameter");
@@ -38,8 +38,6 @@ TEST_CASE("What would change the answer on other servers is refused unless it ch
     const char* harmless;
   };
   for (const Case& field : {Case{"allowed_token_ids", "[1]", "null"},
-                            {"include_stop_str_in_output", "true", "false"},
-                            {"skip_special_tokens", "false", "true"},
                             {"chat_template", R"("{{ x }}")", "null"},
                             {"n_predict", "8", "null"},
                             {"random_seed", "3", "null"},
@@ -115,10 +113,100 @@ TEST_CASE("Where it is told to, the server refuses a max_tokens beyond the conte
   }
 }
 
+TEST_CASE("Up to 64 stop strings are taken", "[openai]") {
+  Parser parser;
+  const auto stops = [](int count) {
+    std::string list;
+    for (int i = 0; i < count; ++i) list += base::StrCat(i == 0 ? "" : ",", "\"", i, "\"");
+    return base::StrCat("\"stop\":[", list, "]");
+  };
+  CHECK(parser.Chat(stops(64)).stop.size() == 64);
+  CHECK(parser.ChatRefused(stops(65)).message == "'stop' must have at most 64 strings, found 65");
+}
+
+TEST_CASE("A length of -1 is the rest of the context", "[openai]") {
+  Parser parser;  // the context holds 100 tokens
+  const ApiRequest chat = parser.Chat(R"("max_tokens":-1)");
+  CHECK(chat.generations[0].max_tokens ==
+        100 - static_cast<int32_t>(chat.generations[0].prompt.size()));
+  CHECK(chat.warning.empty());
+  // <s> and one byte
+  CHECK(parser.Completion(R"({"prompt":"x","max_tokens":-1})").generations[0].max_tokens == 98);
+  CHECK(parser.Completion(R"({"prompt":"x","max_completion_tokens":-1,"max_tokens":3})")
+            .generations[0]
+            .max_tokens == 98);
+  CHECK(parser.ChatRefused(R"("max_tokens":0)").param == "max_tokens");
+}
+
+TEST_CASE("Prompts are cut to their last tokens where the client asks for it", "[openai]") {
+  Parser parser;
+  const auto prompt = [&parser](const std::string& members) {
+    const std::string text(120, 'a');
+    const ApiRequest request = parser.Completion(
+        base::StrCat(R"({"prompt":")", text, R"(xyz","add_special_tokens":false,)", members, "}"));
+    return parser.PromptText(request);
+  };
+  CHECK(prompt(R"("truncate_prompt_tokens":2)") == "yz");
+  // As many as leave room for the answer: of 100, 16 are a completion's own length.
+  CHECK(prompt(R"("truncate_prompt_tokens":-1,"max_tokens":40)").size() == 60);
+  CHECK(prompt(R"("truncate_prompt_tokens":-1,"max_tokens":1000)").size() == 1);
+  CHECK(prompt(R"("truncate_prompt_tokens":-1)").size() == 99);
+  const ApiRequest echoed =
+      parser.Completion(R"({"prompt":"abc","truncate_prompt_tokens":1,"echo":true})");
+  CHECK(echoed.prompt_texts == std::vector<std::string>{"c"});
+  const server::RequestContext context{&parser.model, &parser.codec, kRandomSeed};
+  const auto embedding = server::ParseEmbeddingRequest(
+      server::EmbeddingTask::kEmbed,
+      base::StrCat(R"({"input":")", std::string(150, 'a'), R"(z","truncate_prompt_tokens":-1})"),
+      context);
+  REQUIRE(embedding.ok());
+  CHECK(embedding->generations[0].prompt.size() == 100);
+  CHECK(embedding->generations[0].prompt.back() == 'z');
+}
+
+TEST_CASE("What belongs to another route is not passed over", "[openai]") {
+  Parser parser;
+  const server::RequestContext context{&parser.model, &parser.codec, kRandomSeed};
+  server::ResponseStore store;
+  const auto message = [](const absl::Status& status) {
+    return server::ToApiError(status).message;
+  };
+  CHECK(parser.ChatRefused(R"("echo":true)").param == "echo");
+  CHECK(parser.ChatRefused(R"("prompt":"x")").param == "prompt");
+  CHECK(parser.Refused(Endpoint::kCompletion, R"({"prompt":"x","messages":[]})").param ==
+        "messages");
+  for (const auto& [field, instead] :
+       {std::pair{R"("max_tokens":3)", "max_output_tokens"},
+        {R"("response_format":{"type":"json_object"})", "text.format"}}) {
+    const std::string body = base::StrCat(R"({"input":"x",)", field, "}");
+    const auto refused = server::ParseResponsesRequest(body, context, &store, "u");
+    CHECK(message(refused.status()).find(instead) != std::string::npos);
+  }
+  const auto refused = server::ParseMessagesRequest(
+      R"({"max_tokens":1,"messages":[{"role":"user","content":"x"}],"stop":"a"})", context);
+  CHECK(message(refused.status()).find("stop_sequences") != std::string::npos);
+}
+
+TEST_CASE("A response is drawn by the parameters of a chat", "[openai]") {
+  Parser parser;
+  const server::RequestContext context{&parser.model, &parser.codec, kRandomSeed};
+  server::ResponseStore store;
+  const auto response = server::ParseResponsesRequest(
+      R"({"input":"x","top_k":7,"min_p":0.25,"seed":5,"stop":["a"],"logit_bias":{"97":1}})",
+      context, &store, "u");
+  REQUIRE(response.ok());
+  const engine::SamplingParams& sampling = response->api.generations[0].sampling;
+  CHECK(sampling.top_k == 7);
+  CHECK(sampling.min_p == 0.25f);
+  CHECK(sampling.seed == 5);
+  CHECK(sampling.logit_bias.size() == 1);
+  CHECK(response->api.stop == std::vector<std::string>{"a"});
+}
+
 TEST_CASE("Ranges are exact, and written in full", "[openai]") {
   Parser parser;
-  ApiError error = parser.ChatRefused(R"("max_tokens":-1)");
-  CHECK(error.message == "'max_tokens' must be from 1 to 2147483647, found -1");
+  ApiError error = parser.ChatRefused(R"("max_tokens":-2)");
+  CHECK(error.message == "'max_tokens' must be from -1 to 2147483647, found -2");
   CHECK(parser.ChatRefused(R"("seed":18446744073709551616)")
             .message.find(
                 "'seed' must be from -9223372036854775808 to 18446744073709551615, found ") == 0);

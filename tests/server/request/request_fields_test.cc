@@ -15,6 +15,13 @@
 #include "nlohmann/json.hpp"
 #include "server/anthropic/messages_fields.h"
 #include "server/anthropic/messages_request.h"
+#include "server/llamacpp/llama_fields.h"
+#include "server/llamacpp/llama_request.h"
+#include "server/llamacpp/llama_server.h"
+#include "server/ollama/ollama_embed.h"
+#include "server/ollama/ollama_fields.h"
+#include "server/ollama/ollama_models.h"
+#include "server/ollama/ollama_request.h"
 #include "server/openai/api_fields.h"
 #include "server/openai/embeddings.h"
 #include "server/openai/request_parts.h"
@@ -120,6 +127,21 @@ std::vector<RouteUnderTest> Routes() {
        ParseEmbedding<EmbeddingTask::kScore>},
       {"rerank", fields::kRerank, R"({"query":"x","documents":["y"]})",
        ParseEmbedding<EmbeddingTask::kRerank>},
+      {"llama completion", fields::kLlamaCompletion, R"({"prompt":"x"})",
+       StatusOf(server::ParseLlamaCompletion)},
+      {"infill", fields::kLlamaInfill, R"({"input_prefix":"x"})",
+       StatusOf(server::ParseLlamaInfill)},
+      {"apply-template", fields::kApplyTemplate, R"({"messages":[{"role":"user","content":"x"}]})",
+       StatusOf(server::ApplyTemplate)},
+      {"ollama chat", fields::kOllamaChat, R"({"messages":[{"role":"user","content":"x"}]})",
+       StatusOf(server::ParseOllamaChat)},
+      {"ollama generate", fields::kOllamaGenerate, R"({"prompt":"x"})",
+       StatusOf(server::ParseOllamaGenerate)},
+      {"ollama embed", fields::kOllamaEmbed, R"({"input":"x"})",
+       StatusOf(server::ParseOllamaEmbed)},
+      {"ollama embeddings", fields::kOllamaEmbeddings, R"({"prompt":"x"})",
+       StatusOf(server::ParseOllamaEmbeddings)},
+      {"ollama show", fields::kOllamaShow, "{}", StatusOf(server::OllamaShow)},
       {"tokenize", fields::kTokenize, R"({"prompt":"x"})", StatusOf(server::Tokenize)},
       {"tokenize of messages", fields::kTokenize, R"({"messages":[{"role":"user","content":"x"}]})",
        StatusOf(server::Tokenize)},
@@ -173,8 +195,12 @@ bool Fits(const Json& value, FieldType type) {
       return value.is_string() || value.is_array();
     case FieldType::kStringOrObject:
       return value.is_string() || value.is_object();
+    case FieldType::kArrayOrObject:
+      return value.is_array() || value.is_object();
     case FieldType::kSchema:
       return value.is_string() || value.is_object() || value.is_boolean();
+    case FieldType::kAny:
+      return true;
   }
   return false;
 }
@@ -269,8 +295,8 @@ TEST_CASE("No other source of the server takes values out of JSON unchecked", "[
   const std::regex unchecked(R"(([.>]get<|get_ref<|[.>]at\(|[.>]value\())");
   int files = 0;
   for (const char* folder :
-       {"server/answer", "server/anthropic", "server/grpc", "server/http", "server/openai",
-        "server/request", "server/text", "server/toolcalls"}) {
+       {"server/answer", "server/anthropic", "server/grpc", "server/http", "server/llamacpp",
+        "server/ollama", "server/openai", "server/request", "server/text", "server/toolcalls"}) {
     for (const auto& entry : std::filesystem::directory_iterator(SourceDir() / folder)) {
       const std::string name = entry.path().filename();
       if (!name.ends_with(".cc") || name == "json_input.cc" || name == "fields.cc") continue;

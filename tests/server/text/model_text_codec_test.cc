@@ -89,7 +89,7 @@ TEST_CASE("Special tokens give text where they are marks, and only there", "[ser
   auto codec = Load("tokenizers_hf/qwen2.5");
   const std::vector<std::string_view> marks = {"<|im_start|>tool"};
   std::string text;
-  auto stream = codec->NewStream(/*after_text=*/true, marks);
+  auto stream = codec->NewStream(/*after_text=*/true, {.marks = marks});
   for (TokenId id : {151644, 151645, 785}) stream->Push(id, &text);  // <|im_start|> <|im_end|> The
   stream->Finish(&text);
   CHECK(text == "<|im_start|>The");

@@ -1,0 +1,77 @@
+// The tools of /v1/responses as functions of a chat, and their calls as items.
+//
+// A model knows functions only. What Codex and other agents offer beside them becomes a function: a
+// tool of the type `custom` one whose argument is a text, `local_shell` one whose argument is a
+// command, and the functions of a `namespace` functions with the namespace before their names. The
+// client runs all of them. Tools that OpenAI's servers would run (web_search...) are left out.
+// Source: OpenAI's API reference, "Responses"; the requests of Codex CLI.
+// Thread-safety: immutable once read.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/request/json_input.h"
+#include "server/toolcalls/tool_call.h"
+
+namespace heddle::server {
+
+class JsonWriter;
+
+// A tool that is a function of another name, or another kind of item, in the API.
+struct ResponseTool {
+  enum class Kind : uint8_t { kFunction, kCustom, kLocalShell };
+  Kind kind = Kind::kFunction;
+  std::string function;    // name of the chat's function
+  std::string name;        // in the API
+  std::string name_space;  // of a function; empty: none
+};
+
+class ResponseTools {
+ public:
+  // Appends the functions of a request's "tools" to `*functions`, an array in the form of chats.
+  // INVALID_ARGUMENT names the entry at fault, behind `path`.
+  static absl::StatusOr<ResponseTools> Read(const Json& tools, std::string_view path,
+                                            Json* functions);
+
+  // The tool of a chat's function, if it is no plain one; nullptr otherwise.
+  const ResponseTool* Of(std::string_view function) const;
+
+  // The chat's name of a tool: of a function, perhaps of a namespace, of a custom tool, or of
+  // local_shell.
+  std::string FunctionOf(std::string_view name, std::string_view name_space) const;
+
+  // What clients should know of tools that are left out or changed; empty: nothing.
+  const std::string& warning() const { return warning_; }
+
+ private:
+  absl::Status Add(const Json& tool, std::string_view path, std::string_view name_space,
+                   Json* functions);
+  absl::Status AddNamespace(const Json& tool, std::string_view path, Json* functions);
+  void AddCustom(const Json& tool, Json* functions);
+  void AddLocalShell(Json* functions);
+  void Warn(std::string text);
+
+  std::vector<ResponseTool> special_;
+  std::string warning_;
+};
+
+inline constexpr std::string_view kLocalShellName = "local_shell";
+
+// The chat's name of a namespace's function.
+std::string NamespacedName(std::string_view name_space, std::string_view name);
+
+// The text of a custom tool's call; empty where the arguments do not hold one.
+std::string CustomInput(const ToolCall& call);
+
+// What ids of a call's item begin with. `tool`: ResponseTools::Of its name.
+std::string_view CallPrefix(const ResponseTool* tool);
+
+// The members of a call's item behind its id.
+void WriteCallItem(const ResponseTool* tool, const ToolCall& call, std::string_view call_id,
+                   std::string_view status, JsonWriter* json);
+
+}  // namespace heddle::server
