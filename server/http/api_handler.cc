@@ -1,9 +1,11 @@
 #include "server/http/api_handler.h"
 
+#include <charconv>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "base/message.h"
 #include "server/http/access_log.h"
 #include "server/http/gatekeeper.h"
 #include "server/http/generation_routes.h"
@@ -22,6 +24,25 @@ int64_t UnixSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
              std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+// Whether the parameter of a path is the name of the model that a request is for.
+bool NamesModel(std::string_view pattern) {
+  return pattern.starts_with("/openai/deployments/") || pattern.starts_with("/v2/models/");
+}
+
+// The header of the Open Inference Protocol that says where binary data begins.
+absl::Status ReadJsonBytes(const HttpRequest& request, RequestContext* context) {
+  constexpr std::string_view kName = "Inference-Header-Content-Length";
+  const std::string_view value = request.Header(kName);
+  if (value.empty()) return absl::OkStatus();
+  size_t bytes = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), bytes);
+  if (error != std::errc() || end != value.data() + value.size()) {
+    return FieldError("", base::StrCat("'", kName, "' must be a number of bytes"));
+  }
+  context->json_bytes = bytes;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -130,9 +151,13 @@ std::shared_ptr<Exchange> ApiHandler::Prepare(const RouteMatch& match, uint64_t 
                          .request = std::move(request),
                          .context = NewRequestContext(tenant),
                          .identity = {absl::StrFormat("%016x", random_()), UnixSeconds()}};
-  if (match.route->pattern.starts_with("/openai/deployments/")) {
+  if (NamesModel(match.route->pattern)) {
     const RouteMatch own = MatchRoute(parts.request.method, parts.request.path);
     parts.context.deployment = std::string(own.parameter);
+  }
+  if (absl::Status status = ReadJsonBytes(parts.request, &parts.context); !status.ok()) {
+    fail(status);
+    return nullptr;
   }
   auto exchange =
       std::make_shared<PreparingExchange>(context_, inbox_, MakePreparation(std::move(parts)),

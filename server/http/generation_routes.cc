@@ -6,6 +6,8 @@
 #include "base/status.h"
 #include "server/anthropic/messages_format.h"
 #include "server/anthropic/messages_request.h"
+#include "server/kserve/infer_format.h"
+#include "server/kserve/infer_request.h"
 #include "server/llamacpp/llama_format.h"
 #include "server/llamacpp/llama_request.h"
 #include "server/ollama/ollama_format.h"
@@ -79,6 +81,13 @@ absl::StatusOr<Generation> LlamaGeneration(bool infill, std::string_view body,
   return Generation{std::move(request), std::move(format)};
 }
 
+absl::StatusOr<Generation> InferGeneration(std::string_view body, const RequestContext& context) {
+  HEDDLE_ASSIGN_OR_RETURN(InferRequest parsed, ParseInferRequest(body, context));
+  auto request = std::make_unique<const ApiRequest>(std::move(parsed.api));
+  auto format = std::make_unique<InferFormat>(request.get(), std::move(parsed.id));
+  return Generation{std::move(request), std::move(format)};
+}
+
 }  // namespace
 
 bool IsGenerationRoute(RouteId id) {
@@ -96,6 +105,7 @@ bool IsGenerationRoute(RouteId id) {
     case RouteId::kOllamaEmbeddings:
     case RouteId::kLlamaCompletion:
     case RouteId::kLlamaInfill:
+    case RouteId::kKserveInfer:
       return true;
     default:
       return false;
@@ -112,6 +122,8 @@ absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,
       return ResponsesGeneration(body, context, std::move(identity), store);
     case RouteId::kMessages:
       return MessagesGeneration(body, context, std::move(identity));
+    case RouteId::kKserveInfer:
+      return InferGeneration(body, context);
     case RouteId::kLlamaCompletion:
     case RouteId::kLlamaInfill:
       return LlamaGeneration(id == RouteId::kLlamaInfill, body, context);
@@ -127,6 +139,9 @@ absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,
 std::string ErrorBodyFor(std::string_view path, const ApiError& error) {
   constexpr std::string_view kMessages = "/v1/messages";
   if (path.starts_with("/api/")) return OllamaErrorJson(error);
+  if (path.starts_with("/v2/models/") || path.starts_with("/v2/health/")) {
+    return InferErrorJson(error);
+  }
   bool messages = path == kMessages || path.starts_with("/v1/messages/");
   return messages ? MessagesErrorJson(error) : ErrorJson(error);
 }

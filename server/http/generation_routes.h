@@ -36,7 +36,8 @@ absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,
                                            const RequestContext& context, AnswerIdentity identity,
                                            ResponseStore* store);
 
-// The body of an error at a path: most have OpenAI's shape, /v1/messages and /api/ have their own.
+// The body of an error at a path: most have OpenAI's shape, /v1/messages, /api/ and /v2/models/
+// have their own.
 std::string ErrorBodyFor(std::string_view path, const ApiError& error);
 
 }  // namespace heddle::server

@@ -13,6 +13,7 @@
 #include "server/http/response_routes.h"
 #include "server/http/responses.h"
 #include "server/json_writer.h"
+#include "server/kserve/kserve_models.h"
 #include "server/llamacpp/llama_server.h"
 #include "server/ollama/ollama_models.h"
 
@@ -69,6 +70,8 @@ absl::StatusOr<std::string> JsonOf(const RouteMatch& match, uint64_t tenant,
       if (!ParseQuery(request.query, &query)) return BrokenQuery();
       return LlamaSlots(generation.Stats(), *server->dependencies.model, query);
     }
+    case RouteId::kKserve:
+      return KserveServer(server->options.version);
     case RouteId::kOllamaVersion:
       return OllamaVersionBody(server->options.version);
     case RouteId::kOpenApi:
@@ -88,9 +91,11 @@ absl::StatusOr<HttpResponse> AnswerAtOnce(const RouteMatch& match, uint64_t tena
     case RouteId::kVersion:
       return OneMember("version", server->options.version);
     case RouteId::kHealth:
+    case RouteId::kKserveLive:
       HEDDLE_RETURN_IF_ERROR(CheckEngine(*server));
       return OneMember("status", "ok");
     case RouteId::kReady:
+    case RouteId::kKserveReady:
       HEDDLE_RETURN_IF_ERROR(CheckReady(*server));
       return OneMember("status", "ready");
     case RouteId::kMetrics:

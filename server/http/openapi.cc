@@ -10,6 +10,7 @@
 #include "server/anthropic/messages_fields.h"
 #include "server/http/router.h"
 #include "server/json_writer.h"
+#include "server/kserve/infer_fields.h"
 #include "server/llamacpp/llama_fields.h"
 #include "server/ollama/ollama_fields.h"
 #include "server/openai/api_fields.h"
@@ -65,6 +66,12 @@ const std::vector<RouteDoc>& Docs() {
       {RouteId::kModel, {}, {"id", "object", "created", "owned_by", "max_model_len"}},
       {RouteId::kTokenize, fields::kTokenize, {"tokens", "count", "max_model_len"}},
       {RouteId::kDetokenize, fields::kDetokenize, {"prompt"}},
+      {RouteId::kKserve, {}, {"name", "version", "extensions"}},
+      {RouteId::kKserveLive, {}, {"status"}},
+      {RouteId::kKserveReady, {}, {"status"}},
+      {RouteId::kKserveModel, {}, {"name", "versions", "platform", "inputs", "outputs"}},
+      {RouteId::kKserveModelReady, {}, {"name", "ready"}},
+      {RouteId::kKserveInfer, fields::kInfer, {"model_name", "outputs"}},
       {RouteId::kLlamaCompletion,
        fields::kLlamaCompletion,
        {"content", "stop", "stop_type", "tokens_predicted", "tokens_evaluated", "timings"},
@@ -239,7 +246,10 @@ void WriteContent(const RouteDoc& doc, JsonWriter* json) {
 
 // The schema of errors at a path (ErrorBodyFor).
 std::string_view ErrorSchema(std::string_view path) {
-  if (path.starts_with("/api/")) return "OllamaError";
+  if (path.starts_with("/api/") || path.starts_with("/v2/models/") ||
+      path.starts_with("/v2/health/")) {
+    return "ErrorText";
+  }
   return path.starts_with("/v1/messages") ? "MessagesError" : "Error";
 }
 
@@ -320,7 +330,7 @@ constexpr std::string_view kComponents =
     R"("required":["message","type","param","code"],"properties":{"message":{"type":"string"},)"
     R"("type":{"type":"string"},"param":{"type":["string","null"]},)"
     R"("code":{"type":["string","null"]}}}}},)"
-    R"("OllamaError":{"type":"object","required":["error"],"properties":{)"
+    R"("ErrorText":{"type":"object","required":["error"],"properties":{)"
     R"("error":{"type":"string"}}},)"
     R"("MessagesError":{"type":"object","required":["type","error"],"properties":{)"
     R"("type":{"const":"error"},"error":{"type":"object","required":["type","message"]}}}}})";

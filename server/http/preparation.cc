@@ -13,6 +13,7 @@
 #include "server/http/generation_exchange.h"
 #include "server/http/response_routes.h"
 #include "server/http/responses.h"
+#include "server/kserve/kserve_models.h"
 #include "server/llamacpp/llama_server.h"
 #include "server/ollama/ollama_embed.h"
 #include "server/ollama/ollama_models.h"
@@ -172,6 +173,13 @@ MakeBody BodyMakerOf(const PreparationParts& parts) {
       return messages ? MessagesModelCard(name, context) : ModelCard(name, context);
     };
   }
+  if (parts.route == RouteId::kKserveModel || parts.route == RouteId::kKserveModelReady) {
+    const bool ready = parts.route == RouteId::kKserveModelReady;
+    return [ready](std::string_view, const RequestContext& context) {
+      return ready ? KserveModelReady(context.deployment, context)
+                   : KserveModel(context.deployment, context);
+    };
+  }
   if (parts.route == RouteId::kModels) {
     return [query = parts.request.query, messages](
                std::string_view, const RequestContext& context) -> absl::StatusOr<std::string> {
@@ -240,7 +248,8 @@ std::unique_ptr<Preparation> MakeOf(PreparationParts parts) {
 
 bool NeedsPreparation(RouteId id) {
   return IsGenerationRoute(id) || BodyMaker(id) != nullptr || id == RouteId::kModel ||
-         id == RouteId::kModels || id == RouteId::kInputTokens;
+         id == RouteId::kModels || id == RouteId::kInputTokens || id == RouteId::kKserveModel ||
+         id == RouteId::kKserveModelReady;
 }
 
 std::unique_ptr<Preparation> MakePreparation(PreparationParts parts) {

@@ -50,6 +50,12 @@ enum class RouteId : uint8_t {
   kLlamaSlots,
   kApplyTemplate,
   kTokenizerInfo,
+  kKserve,
+  kKserveLive,
+  kKserveReady,
+  kKserveModel,
+  kKserveModelReady,
+  kKserveInfer,
 };
 
 struct Route {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,8 @@ struct RequestContext {
   uint64_t tenant = 0;  // owner of the API key; 0: no keys
   Patience patience;
   AdapterView adapters = {};
-  std::string deployment = {};  // the model that the path names; empty: the body names it
+  std::string deployment = {};            // the model that the path names; empty: the body names it
+  std::optional<size_t> json_bytes = {};  // of a body that has binary data behind its JSON
 };
 
 // The status of reading that needs more than the context's patience: it is to be repeated with

@@ -53,6 +53,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
        {"adapters/", "answer/", "generation.h", "json_writer.h", "request/", "text/",
         "toolcalls/"}},
       {"anthropic/", {"answer/", "json_writer.h", "openai/", "request/", "toolcalls/"}},
+      {"kserve/", {"answer/", "json_writer.h", "openai/", "request/", "text/", "toolcalls/"}},
       {"llamacpp/",
        {"answer/", "generation.h", "json_writer.h", "openai/", "request/", "text/", "toolcalls/"}},
       {"ollama/", {"answer/", "json_writer.h", "openai/", "request/", "text/", "toolcalls/"}}}},

@@ -415,6 +415,7 @@ class OpenApi(unittest.TestCase):
                     body = {"prompt": "x", "messages": [{"role": "user", "content": "x"}], "input": "x",
                             "max_tokens": 5, "tokens": [], "query": "x", "documents": ["x"],
                             "text_1": "x", "text_2": "x", name: value}
+                    body.setdefault("inputs", [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": ["x"]}])
                     if path == "/tokenize":
                         body.pop("messages", None) if name == "prompt" else None
                     status, _, text = request("POST", path.replace("{id}", "test-model"), body)

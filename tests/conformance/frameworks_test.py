@@ -317,6 +317,33 @@ class LmEval(unittest.TestCase):
         self.assertIsInstance(greedy, bool)
 
 
+@needs("tritonclient.http", "numpy")
+class TritonClient(unittest.TestCase):
+    def test_texts_are_tensors_of_bytes(self):
+        import numpy
+        import tritonclient.http as triton
+
+        client = triton.InferenceServerClient(BASE.removeprefix("http://"))
+        self.assertTrue(client.is_server_live() and client.is_server_ready() and client.is_model_ready(MODEL))
+        self.assertEqual(client.get_server_metadata()["name"], "heddle")
+        self.assertEqual(client.get_model_metadata(MODEL)["inputs"][0]["name"], "text_input")
+        texts = numpy.array(["(say)hello", "(say)grüße"], dtype=object)
+        for binary in (True, False):
+            for packed in (None, "gzip"):
+                with self.subTest(binary=binary, packed=packed):
+                    tensor = triton.InferInput("text_input", [2], "BYTES")
+                    tensor.set_data_from_numpy(texts, binary_data=binary)
+                    result = client.infer(MODEL, [tensor], parameters={"max_tokens": 50}, request_id="7",
+                                          request_compression_algorithm=packed)
+                    self.assertEqual([text.decode() if isinstance(text, bytes) else text
+                                      for text in result.as_numpy("text_output")], ["hello", "grüße"])
+                    self.assertEqual(result.get_response()["id"], "7")
+        with self.assertRaises(Exception) as caught:
+            client.infer("other", [tensor])
+        self.assertIn("does not exist", str(caught.exception))
+        client.close()
+
+
 @needs("guidellm")
 class GuideLlm(unittest.TestCase):
     def test_a_benchmark(self):

@@ -10,6 +10,7 @@
 #include "base/message.h"
 #include "nlohmann/json.hpp"
 #include "server/anthropic/messages_fields.h"
+#include "server/kserve/infer_fields.h"
 #include "server/llamacpp/llama_fields.h"
 #include "server/ollama/ollama_fields.h"
 #include "server/openai/api_fields.h"
@@ -43,6 +44,8 @@ const FuzzedRoute kRoutes[] = {
     {"POST", "/infill", fields::kLlamaInfill},
     {"POST", "/apply-template", fields::kApplyTemplate},
     {"POST", "/openai/deployments/demo/chat/completions", fields::kChat},
+    {"POST", "/v2/models/demo/infer", fields::kInfer},
+    {"GET", "/v2/models/demo", {}},
     {"GET", "/props", {}},
     {"GET", "/slots", {}},
     {"GET", "/tokenizer_info", {}},
@@ -243,6 +246,8 @@ const NamedValue kGoodValues[] = {
     {"format", R"({"type":"boolean"})"},
     {"options", R"({"num_predict":4,"temperature":0.5,"stop":["x"],"num_ctx":4096})"},
     {"think", "true"},
+    {"inputs", R"([{"name":"text_input","datatype":"BYTES","shape":[2],"data":["a","b"]}])"},
+    {"parameters", R"({"max_tokens":3,"temperature":0})"},
     {"n_predict", "4"},
     {"input_prefix", R"("def f(")"},
     {"input_suffix", R"("return 1")"},

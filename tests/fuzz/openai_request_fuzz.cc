@@ -10,6 +10,7 @@
 #include "server/answer/answer.h"
 #include "server/anthropic/messages_format.h"
 #include "server/anthropic/messages_request.h"
+#include "server/kserve/infer_request.h"
 #include "server/llamacpp/llama_request.h"
 #include "server/llamacpp/llama_server.h"
 #include "server/ollama/ollama_embed.h"
@@ -78,6 +79,10 @@ void CheckOtherApis(std::string_view input, const RequestContext& context) {
   }
   CheckRefusal(server::ParseMessagesRequest(input, context).status());
   CheckRefusal(server::CountMessageTokens(input, context).status());
+  CheckRefusal(server::ParseInferRequest(input, context).status());
+  RequestContext binary = context;
+  binary.json_bytes = input.size() / 2;
+  CheckRefusal(server::ParseInferRequest(input, binary).status());
   CheckRefusal(server::ParseLlamaCompletion(input, context).status());
   CheckRefusal(server::ParseLlamaInfill(input, context).status());
   CheckRefusal(server::ApplyTemplate(input, context).status());

@@ -15,6 +15,8 @@
 #include "nlohmann/json.hpp"
 #include "server/anthropic/messages_fields.h"
 #include "server/anthropic/messages_request.h"
+#include "server/kserve/infer_fields.h"
+#include "server/kserve/infer_request.h"
 #include "server/llamacpp/llama_fields.h"
 #include "server/llamacpp/llama_request.h"
 #include "server/llamacpp/llama_server.h"
@@ -127,6 +129,9 @@ std::vector<RouteUnderTest> Routes() {
        ParseEmbedding<EmbeddingTask::kScore>},
       {"rerank", fields::kRerank, R"({"query":"x","documents":["y"]})",
        ParseEmbedding<EmbeddingTask::kRerank>},
+      {"infer", fields::kInfer,
+       R"({"inputs":[{"name":"text_input","datatype":"BYTES","shape":[1],"data":["x"]}]})",
+       StatusOf(server::ParseInferRequest)},
       {"llama completion", fields::kLlamaCompletion, R"({"prompt":"x"})",
        StatusOf(server::ParseLlamaCompletion)},
       {"infill", fields::kLlamaInfill, R"({"input_prefix":"x"})",
@@ -294,9 +299,9 @@ TEST_CASE("Access to JSON is total", "[openai]") {
 TEST_CASE("No other source of the server takes values out of JSON unchecked", "[openai]") {
   const std::regex unchecked(R"(([.>]get<|get_ref<|[.>]at\(|[.>]value\())");
   int files = 0;
-  for (const char* folder :
-       {"server/answer", "server/anthropic", "server/grpc", "server/http", "server/llamacpp",
-        "server/ollama", "server/openai", "server/request", "server/text", "server/toolcalls"}) {
+  for (const char* folder : {"server/answer", "server/anthropic", "server/grpc", "server/http",
+                             "server/kserve", "server/llamacpp", "server/ollama", "server/openai",
+                             "server/request", "server/text", "server/toolcalls"}) {
     for (const auto& entry : std::filesystem::directory_iterator(SourceDir() / folder)) {
       const std::string name = entry.path().filename();
       if (!name.ends_with(".cc") || name == "json_input.cc" || name == "fields.cc") continue;
