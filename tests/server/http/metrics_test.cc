@@ -151,7 +151,8 @@ TEST_CASE("Every figure of the engine stands in the exposition and in the JSON, 
   CHECK(places[1] == "heddle_spec_decode_accepted_tokens_per_position_total{position=\"1\"} 4");
 }
 
-TEST_CASE("Requests and tokens are counted by key where the operator wants it", "[server][metrics]") {
+TEST_CASE("Requests and tokens are counted by key where the operator wants it",
+          "[server][metrics]") {
   const auto text = [](bool watches) {
     server::ServerMetrics metrics("m", "v");
     if (watches) metrics.WatchKeys();

@@ -157,7 +157,7 @@ TEST_CASE("Requests that cannot be counted are refused as they would be", "[serv
        {"", "{", "[]", "{}", R"({"input":7})", R"({"input":"x","background":true})",
         R"({"input":"x","model":"none"})", R"({"input":"x","previous_response_id":"none"})",
         R"({"input":[{"type":"image"}]})", R"({"input":"x","truncation":"some"})",
-        R"({"input":"x","tools":[{"type":"web_search"}]})",
+        R"({"input":"x","tools":[{"type":"wat"}]})",
         R"({"input":[{"role":"nobody","content":"x"}]})"}) {
     INFO(body);
     const RawResponse counted = client.Post("/v1/responses/input_tokens", body);
