@@ -11,15 +11,17 @@ import json
 import pathlib
 import random
 import sys
+import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
 
+from adapter_kinds import write_adapters  # noqa: E402
 from features import FEATURES, draw  # noqa: E402
 from heddle_server import DEMO_MODEL, Server  # noqa: E402
 
 ROUTE = "/v1/chat/completions"
-LORA = ["--lora", ",".join(f"{name}={DEMO_MODEL / 'adapters' / name}" for name in ("pirate", "upper")),
-        "--served-model-name", "heddle-demo", "--threads", "2"]
+TRAINED = {name: DEMO_MODEL / "adapters" / name for name in ("pirate", "upper")}
+COMMON = ["--served-model-name", "heddle-demo", "--threads", "2"]
 # 128 pages of 16 tokens, of which an adapter takes some ten.
 SCARCE = ["--kv-memory", "3MiB", "--host-kv-memory", "2MiB", "--max-batch-tokens", "48", "--policy", "priority"]
 ROOMY = ["--kv-memory", "64MiB", "--prefix-cache", "off", "--policy", "priority"]
@@ -54,18 +56,24 @@ def main():
     arguments = parser.parse_args()
     source = random.Random(arguments.seed)
     drawn = [draw(source) for _ in range(arguments.requests)]
-    with Server(*LORA, *ROOMY) as server:
+    with tempfile.TemporaryDirectory() as folder:
+        compare(drawn, {**TRAINED, **write_adapters(folder, DEMO_MODEL)}, arguments.seed)
+
+
+def compare(drawn, adapters, seed):
+    lora = ["--lora", ",".join(f"{name}={path}" for name, path in adapters.items()), *COMMON]
+    with Server(*lora, *ROOMY) as server:
         alone = [whole(server, request) for _, request in drawn]
     refused = [(names, answer) for (names, _), answer in zip(drawn, alone) if isinstance(answer, tuple)]
     assert not refused, f"combinations that are refused: {refused[:3]}"
-    with Server(*LORA, *SCARCE) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
+    with Server(*lora, *SCARCE) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
         together = list(pool.map(lambda i: (whole, streamed)[i % 2](server, drawn[i][1]), range(len(drawn))))
         preempted = server.metric("heddle_preemptions_total")
     for (names, request), expected, found in zip(drawn, alone, together):
         assert found == expected, f"{names}\n{json.dumps(request)}\nalone    {expected}\ntogether {found}"
     used = {name for names, _ in drawn for name in names}
     assert used == {feature.name for feature in FEATURES}, f"never drawn: {used}"
-    print(f"{len(drawn)} requests equal themselves alone, {preempted:.0f} preemptions, seed {arguments.seed}")
+    print(f"{len(drawn)} requests equal themselves alone, {preempted:.0f} preemptions, seed {seed}")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,12 @@ def messages(random, *before):
 
 
 FEATURES = [
-    Feature("adapter", lambda random: {"model": random.choice(["pirate", "upper"])}, ("scaled adapter",)),
+    Feature("adapter", lambda random: {"model": random.choice(["pirate", "upper"])},
+            ("scaled adapter", "adapter of another kind")),
+    Feature("adapter of another kind", lambda random: {"model": random.choice(["dora", "tables", "whole"])},
+            ("adapter", "scaled adapter")),
     Feature("scaled adapter", lambda random: {"lora": [{"id": "pirate", "scale": random.choice([0.25, 0.5, 2.0])}]},
-            ("adapter",)),
+            ("adapter", "adapter of another kind")),
     Feature("branches", lambda random: {"n": random.choice([2, 3])}),
     Feature("log-probabilities", lambda random: {"logprobs": True, "top_logprobs": random.choice([0, 3])}),
     Feature("grammar", lambda random: {"guided_regex": "[A-Z][a-z ]{3,20}[.!]"}, ("JSON", "choices")),
