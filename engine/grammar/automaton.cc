@@ -28,7 +28,8 @@ size_t Automaton::heap_bytes() const {
   for (const CodePointSet& set : character_sets_) {
     bytes += sizeof(set) + set.ranges().size() * sizeof(CodePointRange);
   }
-  return bytes + (accepting_.capacity() + bounded_twin_.capacity()) / 8;
+  return bytes +
+         (accepting_.capacity() + bounded_twin_.capacity() + begins_distinct_.capacity()) / 8;
 }
 
 void Automaton::ClassifyBytes() {

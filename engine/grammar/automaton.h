@@ -48,6 +48,11 @@ class Automaton {
   }
   // The rule may end here.
   bool accepting(int32_t state) const { return accepting_[state]; }
+  // An object or array begins here whose keys or items must all be different.
+  bool begins_distinct(int32_t state) const {
+    return !begins_distinct_.empty() && begins_distinct_[state];
+  }
+  bool has_distinct() const { return !begins_distinct_.empty(); }
   // The fewest nested calls on a way to the end of the rule.
   int32_t height(int32_t state) const { return height_[state]; }
   // twin: a state whose next kSightBytes bytes are the same as those of `state`, whatever is on the
@@ -80,6 +85,7 @@ class Automaton {
   std::vector<Call> calls_;
   std::vector<int32_t> byte_begin_{0}, call_begin_{0};  // [num_states + 1]
   std::vector<bool> accepting_, bounded_twin_;          // [num_states]
+  std::vector<bool> begins_distinct_;                   // [num_states]; empty if there is none
   std::vector<int32_t> height_, twin_;                  // [num_states]
   int32_t max_height_ = 0;
   std::vector<CodePointSet> character_sets_;

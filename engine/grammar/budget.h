@@ -24,8 +24,13 @@ class Budget {
   using Ask = std::function<absl::Status()>;
 
   // A unit is one edge, member of a set or item looked at, which takes 10 to 40 ns. The limit is
-  // half a second to two seconds in all; the largest schemas of the test corpus take a tenth of it.
+  // half a second to two seconds in all; ordinary schemas take a hundredth of it.
   static constexpr int64_t kMaxUnits = 40'000'000;
+  // Further units and states for each byte of the text, so that who sends much may use more. The
+  // largest schema of the test corpus (Vega-Lite, 1.9 MB) takes 55 units a byte, and a third of a
+  // state.
+  static constexpr int64_t kUnitsPerByte = 80;
+  static constexpr int64_t kMaxTextStates = int64_t{1} << 19;
   // Units between two calls of Ask: some tenths of a millisecond.
   static constexpr int64_t kAskUnits = 1 << 14;
 
@@ -33,6 +38,17 @@ class Budget {
       : max_units_(max_units), ask_(std::move(ask)) {
     next_look_ = std::min(max_units_, kAskUnits);
   }
+
+  // For compiling a text of so many bytes.
+  static Budget ForText(size_t bytes, Ask ask = nullptr) {
+    const auto size = static_cast<int64_t>(bytes);
+    Budget budget(kMaxUnits + kUnitsPerByte * size, std::move(ask));
+    budget.more_states_ = static_cast<int32_t>(std::min(size / 2, kMaxTextStates));
+    return budget;
+  }
+
+  // States that the whole grammar may have beyond kMaxStates.
+  int32_t more_states() const { return more_states_; }
 
   // Counts `units`. RESOURCE_EXHAUSTED if none are left, or the status that Ask returned.
   absl::Status Spend(int64_t units) {
@@ -51,6 +67,7 @@ class Budget {
 
   const int64_t max_units_;
   const Ask ask_;
+  int32_t more_states_ = 0;
   int64_t spent_ = 0;
   int64_t next_look_ = 0;
   bool stopped_ = false;

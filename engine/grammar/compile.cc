@@ -62,6 +62,9 @@ class Compiler {
     HEDDLE_RETURN_IF_ERROR(FindHeights());
     const int32_t root = first_[Index(grammar_.root)];
     if (height_[root] == kNever) {
+      if (const std::string* note = WhyEmpty()) {
+        return absl::InvalidArgumentError(base::StrCat("no value is valid: ", *note));
+      }
       return absl::InvalidArgumentError(base::StrCat(
           "the grammar derives no text: rule ", base::Quote(Name(root_rule())),
           " never comes to an end, or only behind more than ", kMaxStackDepth, " nested rules"));
@@ -79,6 +82,8 @@ class Compiler {
 
   // Builds the byte machines of the rules that the root reaches, one rule after the other.
   absl::Status BuildMachines() {
+    const size_t max_states =
+        static_cast<size_t>(kMaxStates) + (budget_ == nullptr ? 0 : budget_->more_states());
     first_.assign(grammar_.rules.size(), -1);
     machines_.resize(grammar_.rules.size());
     std::vector<size_t> work = {root_rule()};
@@ -93,8 +98,8 @@ class Compiler {
       if (!machine.ok()) return InRule(rule, machine.status());
       AddStates(rule, LowerToBytes(*machine, budget_));
       HEDDLE_RETURN_IF_ERROR(StatusOf(budget_));
-      if (states_.size() > static_cast<size_t>(kMaxStates) || num_edges_ > kMaxEdges) {
-        return absl::ResourceExhaustedError(base::StrCat("the grammar needs more than ", kMaxStates,
+      if (states_.size() > max_states || num_edges_ > kMaxEdges) {
+        return absl::ResourceExhaustedError(base::StrCat("the grammar needs more than ", max_states,
                                                          " states or ", kMaxEdges, " edges"));
       }
       for (const MachineState& state : machine->states) {
@@ -108,6 +113,27 @@ class Compiler {
     }
     rules_ = std::move(work);
     return absl::OkStatus();
+  }
+
+  // The note of the first rule that derives nothing and of which that is known why; null if there
+  // is none.
+  const std::string* WhyEmpty() const {
+    std::vector<size_t> work = {root_rule()};
+    std::vector<bool> seen(grammar_.rules.size(), false);
+    seen[root_rule()] = true;
+    for (size_t i = 0; i < work.size(); ++i) {
+      const Rule& rule = grammar_.rules[work[i]];
+      if (!rule.note.empty()) return &rule.note;
+      for (const MachineState& state : machines_[work[i]].states) {
+        for (const CallEdge& call : state.calls) {
+          const auto callee = static_cast<size_t>(call.rule);
+          if (seen[callee] || height_[first_[callee]] != kNever) continue;
+          seen[callee] = true;
+          work.push_back(callee);
+        }
+      }
+    }
+    return nullptr;
   }
 
   absl::Status InRule(size_t rule, const absl::Status& status) const {
@@ -304,6 +330,12 @@ class Compiler {
       automaton_.max_height_ = std::max(automaton_.max_height_, height_[s]);
     }
     automaton_.start_ = id[first_[root_rule()]];
+    for (size_t rule : rules_) {
+      const int32_t start = id[first_[rule]];
+      if (!grammar_.rules[rule].is_distinct || start < 0) continue;
+      automaton_.begins_distinct_.resize(automaton_.accepting_.size(), false);
+      automaton_.begins_distinct_[start] = true;
+    }
   }
 
   const Grammar& grammar_;

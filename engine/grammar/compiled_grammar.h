@@ -10,6 +10,9 @@
 // Sources: Dong et al., "XGrammar", 2024 (context-independent tokens); Moskal et al., LLGuidance
 // (walking a trie with a lazily built automaton); Zheng et al., "SGLang", 2024 (jump-forward).
 //
+// Values that must be different (distinct_values.h) are beside the context: masks of contexts are
+// as if there were none, and a matcher takes out of them what would repeat a value.
+//
 // Bounds. Taking a token or finding a mask takes at most kMaxTokenWork or kMaxMaskWork items of
 // work; beyond that the matcher fails, for good, with RESOURCE_EXHAUSTED: the grammar is too
 // ambiguous. Callers that must not wait search in parts: Find works for a given amount and the next
@@ -35,6 +38,7 @@
 #include "engine/grammar/budget.h"
 #include "engine/grammar/cache_bytes.h"
 #include "engine/grammar/context_pool.h"
+#include "engine/grammar/distinct_values.h"
 #include "engine/grammar/local_masks.h"
 #include "engine/grammar/vocabulary.h"
 #include "engine/ids.h"
@@ -180,10 +184,18 @@ class Matcher {
   bool StepLocked(std::string_view bytes, int64_t max_items);
   void FindForced();
   bool Fail();
+  bool Reads(ContextPool* pool, std::string_view bytes, ContextId* context,
+             DistinctValues* values) const;
+  bool IsUntracked() const;
+  bool MayRepeat(TokenId token) const;
+  bool Repeats(ContextPool* pool, TokenId token) const;
+  std::shared_ptr<const TokenMask> WithoutRepeats(ContextPool* pool,
+                                                  std::shared_ptr<const TokenMask> mask) const;
 
   std::shared_ptr<CompiledGrammar> grammar_;
   std::shared_ptr<CompiledGrammar::Store> store_;
   ContextId context_ = kDeadContext;
+  DistinctValues values_;
   bool ended_ = false;
   bool forces_;
   // These stay valid until another token is taken: a shorter rest could be encoded differently.

@@ -74,7 +74,10 @@ RuleId Grammar::Append(Grammar other) {
     expr.machine += first_machine;
     exprs.push_back(std::move(expr));
   }
-  for (Rule& rule : other.rules) rules.push_back({std::move(rule.name), moved_expr(rule.body)});
+  for (Rule& rule : other.rules) {
+    rule.body = moved_expr(rule.body);
+    rules.push_back(std::move(rule));
+  }
   for (StateMachine& machine : other.machines) {
     for (MachineState& state : machine.states) {
       for (CallEdge& call : state.calls) call.rule += first_rule;

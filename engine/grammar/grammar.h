@@ -49,6 +49,10 @@ struct Expr {
 struct Rule {
   std::string name;  // for messages
   ExprId body{};
+  // JSON values in the rule's texts are objects with all keys different and arrays with all items
+  // different, each text being one of them (distinct_values.h).
+  bool is_distinct = false;
+  std::string note = {};  // for messages: why the rule derives nothing, if it does not
 };
 
 struct Grammar {
@@ -82,7 +86,8 @@ struct Grammar {
 inline constexpr int32_t kMaxRepeat = 1 << 16;      // of one {m,n}
 inline constexpr int32_t kMaxNesting = 128;         // of groups in a source text
 inline constexpr size_t kMaxSourceBytes = 1 << 18;  // of a grammar, expression or schema
-// States of one rule, and of a whole grammar; each takes some 300 bytes during compilation.
+// States of one rule, and of the grammar of a short text (budget.h); each takes some 300 bytes
+// during compilation.
 inline constexpr int32_t kMaxStates = 1 << 17;
 
 }  // namespace heddle::engine::grammar

@@ -40,7 +40,8 @@ void AppendKey(std::string_view part, std::string* key) {
 
 void AppendKey(const Constraint& c, std::string* key) {
   *key += base::StrCat("(", static_cast<int>(c.kind), " ", static_cast<int>(c.json.whitespace), " ",
-                       c.min, " ", c.max, " ", c.json.form.raw_strings ? 1 : 0);
+                       c.min, " ", c.max, " ", c.json.form.raw_strings ? 1 : 0,
+                       c.json.drops_unsupported ? 1 : 0);
   const MemberForm& form = c.json.form;
   for (std::string_view part :
        {std::string_view(c.text), std::string_view(c.json.whitespace_pattern),
@@ -99,8 +100,17 @@ absl::StatusOr<std::vector<ExprId>> AddParts(const Constraint& c, Grammar* gramm
 // Adds a constraint without parts to the grammar.
 absl::StatusOr<ExprId> AddLeaf(const Constraint& c, Grammar* grammar, Budget* budget) {
   if (c.kind == ConstraintKind::kJsonSchema) {
-    HEDDLE_ASSIGN_OR_RETURN(const RuleId rule, AddJsonSchema(c.text, c.json, grammar, budget));
-    return grammar->Call(rule);
+    const size_t first_rule = grammar->rules.size();
+    const absl::StatusOr<RuleId> rule =
+        AddJsonSchema(std::string_view(c.text), c.json, grammar, budget);
+    for (size_t i = first_rule; i < grammar->rules.size() && !c.label.empty(); ++i) {
+      std::string& note = grammar->rules[i].note;
+      if (!note.empty()) note = base::StrCat(c.label, ": ", note);
+    }
+    if (rule.ok()) return grammar->Call(*rule);
+    if (c.label.empty() || !StatusOf(budget).ok()) return rule.status();
+    return absl::Status(rule.status().code(),
+                        base::StrCat(c.label, ": ", std::string(rule.status().message())));
   }
   if (c.kind == ConstraintKind::kGbnf) {
     HEDDLE_ASSIGN_OR_RETURN(Grammar parsed, ParseGbnf(c.text, budget));
@@ -271,13 +281,16 @@ bool GrammarCompiler::IsRefusal(const absl::Status& status, const Budget& budget
 }
 
 absl::Status GrammarCompiler::Check(const Constraint& constraint, Budget::Ask ask) {
-  HEDDLE_RETURN_IF_ERROR(Refusal(constraint));
-  Budget budget(Budget::kMaxUnits, std::move(ask));
+  std::string key;
+  AppendKey(constraint, &key);
+  {
+    std::lock_guard lock(mutex_);
+    HEDDLE_RETURN_IF_ERROR(RecallRefusal(key));
+  }
+  Budget budget = Budget::ForText(key.size(), std::move(ask));
   absl::Status status = GrammarOf(constraint, &budget).status();
   if (budget.stopped()) status = budget.status();
   if (!IsRefusal(status, budget)) return status;
-  std::string key;
-  AppendKey(constraint, &key);
   std::lock_guard lock(mutex_);
   Refuse(key, status);
   return status;
@@ -319,7 +332,7 @@ absl::StatusOr<std::shared_ptr<CompiledGrammar>> GrammarCompiler::Compile(
     }
     pending_.push_back(pending);
   }
-  Budget budget(Budget::kMaxUnits, ask);
+  Budget budget = Budget::ForText(pending->key.size(), ask);
   bool is_prepared = true;
   Result result = CompileNew(constraint, &budget, &is_prepared);
   if (budget.stopped()) result = budget.status();

@@ -56,6 +56,7 @@ struct Constraint {
   std::vector<Constraint> parts;
   int32_t min = 0;
   int32_t max = kUnbounded;
+  std::string label = {};  // begins messages about this part
 
   static Constraint Text(std::string_view text) {
     return {.kind = ConstraintKind::kText, .text = std::string(text)};

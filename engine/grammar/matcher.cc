@@ -86,6 +86,10 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::FindLocked(int64_t max
   // After the end only the end may follow.
   absl::StatusOr<std::shared_ptr<const TokenMask>> mask = OutOfWork();
   if (forced_known_) mask = grammar_->MaskOf(store_.get(), ended_ ? kEndContext : context_);
+  if (mask.ok() && grammar_->automaton_.has_distinct() && !ended_) {
+    *mask = WithoutRepeats(&pool, *std::move(mask));
+    if (pool.exhausted()) mask = OutOfWork();
+  }
   const int64_t work = grammar_->WorkOf(*store_) - before;
   if (work > 0) grammar_->CountBytes();  // something new was found
   searched_ += std::max(kLeastCharge, work);
@@ -117,7 +121,12 @@ std::shared_ptr<const TokenMask> Matcher::KnownMask() {
   if (!forced_known_) return nullptr;
   if (forced_taken_ < forced_.size()) return nullptr;  // a forced token's mask is not worth keeping
   auto known = store_->masks.find(ended_ ? kEndContext : context_);
-  return known == store_->masks.end() ? nullptr : known->second;
+  if (known == store_->masks.end()) return nullptr;
+  if (!grammar_->automaton_.has_distinct() || ended_) return known->second;
+  // Elsewhere there is hardly ever anything to take out.
+  if (values_.is_open() && !IsUntracked()) return nullptr;
+  std::shared_ptr<const TokenMask> mask = WithoutRepeats(&store_->pool, known->second);
+  return store_->pool.exhausted() ? nullptr : mask;
 }
 
 bool Matcher::Accept(TokenId token) {
@@ -175,9 +184,15 @@ bool Matcher::StepLocked(std::string_view bytes, int64_t max_items) {
   if (!failure_.ok()) return false;
   grammar_->LimitWork(store_.get(), max_items);
   ContextId context = context_;
-  for (char byte : bytes) {
-    context = pool.Step(context, grammar_->automaton_.byte_class(static_cast<uint8_t>(byte)));
-    if (context == kDeadContext) return false;
+  if (grammar_->automaton_.has_distinct()) {
+    DistinctValues values = values_;
+    if (!Reads(&pool, bytes, &context, &values)) return false;
+    values_ = std::move(values);
+  } else {
+    for (char byte : bytes) {
+      context = pool.Step(context, grammar_->automaton_.byte_class(static_cast<uint8_t>(byte)));
+      if (context == kDeadContext) return false;
+    }
   }
   context_ = context;
   last_ = -1;
@@ -185,6 +200,84 @@ bool Matcher::StepLocked(std::string_view bytes, int64_t max_items) {
   forced_taken_ = forced_.size();
   forced_known_ = false;
   return true;
+}
+
+// Moves *context and *values behind the bytes. False if the grammar or an earlier value forbids
+// them.
+bool Matcher::Reads(ContextPool* pool, std::string_view bytes, ContextId* context,
+                    DistinctValues* values) const {
+  const Automaton& automaton = grammar_->automaton_;
+  for (char byte : bytes) {
+    bool is_marked = false;
+    if ((byte == '{' || byte == '[') && !values->in_string()) {
+      const auto readers = pool->Readers(*context);
+      is_marked = std::any_of(readers.begin(), readers.end(), [&](const ContextPool::Item& item) {
+        if (!automaton.begins_distinct(item.state)) return false;
+        const auto edges = automaton.bytes(item.state);
+        return std::any_of(edges.begin(), edges.end(), [byte](const ByteEdge& edge) {
+          return edge.first == static_cast<uint8_t>(byte);
+        });
+      });
+    }
+    *context = pool->Step(*context, automaton.byte_class(static_cast<uint8_t>(byte)));
+    if (*context == kDeadContext) return false;
+    if ((is_marked || values->is_open()) && !values->Read(byte, is_marked)) return false;
+  }
+  return true;
+}
+
+// Whether only tokens of many parts can complete a key or item: outside of objects and arrays with
+// distinct values, and in strings that are none of these.
+bool Matcher::IsUntracked() const {
+  return !values_.is_open() || (values_.in_string() && !values_.in_element());
+}
+
+// Whether the token can complete a key or item, or begin one that would have to be completed as an
+// earlier one was. It says so too often rather than too rarely.
+bool Matcher::MayRepeat(TokenId token) const {
+  const uint8_t parts = grammar_->vocabulary_->json_parts(token);
+  if (!values_.HasElements()) return (parts & Vocabulary::kComma) != 0;
+  if (values_.in_string()) return (parts & Vocabulary::kQuote) != 0;
+  if (values_.in_element() || values_.BeforeElement()) return true;
+  return (parts & (Vocabulary::kTwoQuotes | Vocabulary::kComma)) != 0;
+}
+
+// Whether the token repeats a value, or leaves nothing else to write than an earlier one.
+bool Matcher::Repeats(ContextPool* pool, TokenId token) const {
+  ContextId context = context_;
+  DistinctValues values = values_;
+  if (!Reads(pool, grammar_->vocabulary_->text(token), &context, &values)) return true;
+  return !CanDiffer(grammar_->automaton_, pool, context, values);
+}
+
+// REQUIRES: the mutex is held.
+std::shared_ptr<const TokenMask> Matcher::WithoutRepeats(
+    ContextPool* pool, std::shared_ptr<const TokenMask> mask) const {
+  std::vector<TokenId> repeating;
+  const auto look_at = [&](TokenId token) {
+    if (IsAllowed(*mask, token) && Repeats(pool, token)) repeating.push_back(token);
+  };
+  const std::vector<TokenId>& ends = grammar_->end_tokens_;
+  if (IsUntracked()) {
+    for (TokenId token : grammar_->vocabulary_->many_part_tokens()) look_at(token);
+  }
+  for (size_t word = 0; word < mask->size() && !IsUntracked(); ++word) {
+    for (uint32_t bits = (*mask)[word]; bits != 0; bits &= bits - 1) {
+      const auto token = static_cast<TokenId>(32 * word + static_cast<size_t>(__builtin_ctz(bits)));
+      if (std::find(ends.begin(), ends.end(), token) != ends.end()) continue;
+      if (MayRepeat(token)) look_at(token);
+    }
+  }
+  // Beginnings of earlier values, which could leave no other way to go on.
+  for (std::string_view rest : values_.SameSoFar()) {
+    for (TokenId token : grammar_->vocabulary_->trie().BeginningsOf(rest)) look_at(token);
+  }
+  if (repeating.empty()) return mask;
+  TokenMask without = *mask;
+  for (TokenId token : repeating) {
+    without[static_cast<size_t>(token) / 32] &= ~(uint32_t{1} << (token % 32));
+  }
+  return std::make_shared<const TokenMask>(std::move(without));
 }
 
 bool Matcher::CanEnd() {

@@ -1,8 +1,10 @@
 #include "engine/grammar/regex.h"
 
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/message.h"
 #include "base/status.h"
@@ -24,32 +26,30 @@ CodePointSet NotLineBreaks() {
   return CodePointSet{{0xA, 0xA}, {0xD, 0xD}, {0x2028, 0x2029}}.Complement();
 }
 
-CodePointSet WithClass(uint8_t wanted) {
-  const text::CharClassTable& classes = text::CharClassTable::Get();
-  CodePointSet set;
-  char32_t first = 0;
-  bool inside = false;
-  for (char32_t c = 0; c <= kMaxCodePoint; ++c) {
-    const bool has = (classes[c] & wanted) != 0;
-    if (has && !inside) first = c;
-    if (!has && inside) set.Add(first, c - 1);
-    inside = has;
-  }
-  return set;
+using Categories = std::map<std::string, CodePointSet, std::less<>>;
+
+// All code points by their general categories, and by the categories' first letters.
+const Categories& KnownCategories() {
+  static const Categories known = [] {
+    std::map<std::string, std::vector<CodePointRange>> ranges;
+    char32_t first = 0;
+    for (char32_t c = 1; c <= kMaxCodePoint + 1; ++c) {
+      const std::string_view category = text::GeneralCategory(first);
+      if (c <= kMaxCodePoint && text::GeneralCategory(c) == category) continue;
+      ranges[std::string(category)].push_back({first, c - 1});
+      ranges[std::string(category.substr(0, 1))].push_back({first, c - 1});
+      first = c;
+    }
+    Categories categories;
+    for (auto& [name, members] : ranges) {
+      categories.emplace(name, CodePointSet::OfRanges(std::move(members)));
+    }
+    return categories;
+  }();
+  return known;
 }
 
-// Each class is computed once, with a million look-ups.
-const CodePointSet& KnownClass(uint8_t wanted) {
-  static const auto known = [] {
-    std::map<uint8_t, CodePointSet> sets;
-    for (uint8_t one :
-         {text::kLetter, text::kNumber, text::kPunctuation, text::kSymbol, text::kMark}) {
-      sets.emplace(one, WithClass(one));
-    }
-    return sets;
-  }();
-  return known.at(wanted);
-}
+constexpr int32_t kMaxLookAheads = 8;  // each is a machine, and an intersection
 
 class RegexParser {
  public:
@@ -57,12 +57,11 @@ class RegexParser {
 
   absl::StatusOr<StateMachine> Run(RegexMatch match) {
     ignore_case_ = reader_.TakeIf(U"(?i)");
+    any_ = grammar_.Repeat(grammar_.Chars(CodePointSet::All()), 0, kUnbounded);
+    is_search_ = match == RegexMatch::kSearch;
     HEDDLE_ASSIGN_OR_RETURN(ExprId expr, ParseChoice(0));
     if (!reader_.AtEnd()) return reader_.Error("a ) that closes nothing");
-    if (match == RegexMatch::kSearch) {
-      const ExprId any = grammar_.Repeat(grammar_.Chars(CodePointSet::All()), 0, kUnbounded);
-      expr = grammar_.Sequence({any, expr, any});
-    }
+    if (is_search_) expr = grammar_.Sequence({any_, expr});
     return MachineOf(grammar_, expr, budget_);
   }
 
@@ -82,11 +81,45 @@ class RegexParser {
   absl::StatusOr<ExprId> ParseSequence(int depth) {
     std::vector<ExprId> parts;
     while (!reader_.AtEnd() && reader_.Peek() != U'|' && reader_.Peek() != U')') {
+      // Outside of groups, what follows a look-ahead is all the rest of the text.
+      const bool is_positive = depth == 0 && reader_.TakeIf(U"(?=");
+      if (is_positive || (depth == 0 && reader_.TakeIf(U"(?!"))) {
+        const bool is_at_begin =
+            parts.size() == 1 && grammar_.exprs[Index(parts[0])].kind == ExprKind::kBegin;
+        HEDDLE_ASSIGN_OR_RETURN(const ExprId rest, ParseLookAhead(is_positive, is_at_begin));
+        parts.push_back(rest);
+        return grammar_.Sequence(std::move(parts));
+      }
       HEDDLE_ASSIGN_OR_RETURN(const ExprId atom, ParseAtom(depth));
       HEDDLE_ASSIGN_OR_RETURN(const ExprId part, ParseRepeat(atom));
       parts.push_back(part);
     }
+    if (depth == 0 && is_search_) parts.push_back(any_);
     return parts.empty() ? grammar_.Text(U"") : grammar_.Sequence(std::move(parts));
+  }
+
+  // The rest of an alternative behind "(?=" or "(?!": its texts that begin with what is looked for,
+  // or do not. `is_at_begin`: it stands where the text begins.
+  absl::StatusOr<ExprId> ParseLookAhead(bool is_positive, bool is_at_begin) {
+    if (++num_look_aheads_ > kMaxLookAheads) {
+      return reader_.Error(base::StrCat("more than ", kMaxLookAheads, " look-aheads"));
+    }
+    const int32_t begins = num_begins_;
+    HEDDLE_ASSIGN_OR_RETURN(ExprId ahead, ParseChoice(1));
+    if (!reader_.TakeIf(U')')) return reader_.Error("expected )");
+    // A look-ahead that is taken to stand at the beginning finds more than it should.
+    const bool finds_more = num_begins_ > begins && !is_at_begin && is_positive;
+    ahead = grammar_.Sequence({ahead, any_});
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, MachineOf(grammar_, ahead, budget_));
+    if (!is_positive) machine = Complement(machine, budget_);
+    const int32_t begins_ahead = num_begins_;
+    HEDDLE_ASSIGN_OR_RETURN(const ExprId rest, ParseSequence(0));
+    if (finds_more || (num_begins_ > begins_ahead && !is_at_begin)) {
+      return reader_.Error("^ behind a look-ahead is not supported");
+    }
+    HEDDLE_ASSIGN_OR_RETURN(const StateMachine texts, MachineOf(grammar_, rest, budget_));
+    HEDDLE_ASSIGN_OR_RETURN(machine, Intersect(machine, texts, kMaxStates, budget_));
+    return grammar_.Machine(std::move(machine));
   }
 
   ExprId Characters(CodePointSet set) {
@@ -103,6 +136,7 @@ class RegexParser {
       case U'.':
         return grammar_.Chars(NotLineBreaks());
       case U'^':
+        ++num_begins_;
         return grammar_.Anchor(ExprKind::kBegin);
       case U'$':
         return grammar_.Anchor(ExprKind::kEnd);
@@ -126,7 +160,8 @@ class RegexParser {
         while (!reader_.AtEnd() && reader_.Peek() != U'>') reader_.Take();
         if (!reader_.TakeIf(U'>')) return reader_.Error("the name of a group does not end");
       } else if (!reader_.TakeIf(U':')) {
-        return reader_.Error("look-ahead and flags within an expression are not supported");
+        return reader_.Error(
+            "look-ahead within a group, and flags within an expression, are not supported");
       }
     }
     HEDDLE_ASSIGN_OR_RETURN(const ExprId group, ParseChoice(depth + 1));
@@ -175,22 +210,31 @@ class RegexParser {
     }
     if (!reader_.TakeIf(U'}')) return reader_.Error("the name of a property does not end");
     static constexpr struct {
-      std::string_view name, long_name;
-      uint8_t char_class;
-    } kProperties[] = {{"L", "Letter", text::kLetter},
-                       {"N", "Number", text::kNumber},
-                       {"P", "Punctuation", text::kPunctuation},
-                       {"S", "Symbol", text::kSymbol},
-                       {"M", "Mark", text::kMark}};
-    for (const auto& property : kProperties) {
-      if (name != property.name && name != property.long_name) continue;
-      const CodePointSet& known = KnownClass(property.char_class);
-      HEDDLE_RETURN_IF_ERROR(Spend(budget_, static_cast<int64_t>(known.ranges().size())));
-      *set = negated ? known.Complement() : known;
-      return absl::OkStatus();
+      std::string_view long_name, name;
+    } kLongNames[] = {{"Letter", "L"},
+                      {"Lowercase_Letter", "Ll"},
+                      {"Uppercase_Letter", "Lu"},
+                      {"Number", "N"},
+                      {"Decimal_Number", "Nd"},
+                      {"Punctuation", "P"},
+                      {"Symbol", "S"},
+                      {"Mark", "M"},
+                      {"Separator", "Z"},
+                      {"Space_Separator", "Zs"},
+                      {"Other", "C"},
+                      {"Control", "Cc"}};
+    std::string_view category = name;
+    for (const auto& row : kLongNames) {
+      if (name == row.long_name) category = row.name;
     }
-    return reader_.Error(base::StrCat("the property ", base::Quote(name),
-                                      " is not supported; L, N, P, S and M are"));
+    const auto known = KnownCategories().find(category);
+    if (known == KnownCategories().end()) {
+      return reader_.Error(base::StrCat("the property ", base::Quote(name),
+                                        " is not supported; general categories are"));
+    }
+    HEDDLE_RETURN_IF_ERROR(Spend(budget_, static_cast<int64_t>(known->second.ranges().size())));
+    *set = negated ? known->second.Complement() : known->second;
+    return absl::OkStatus();
   }
 
   absl::StatusOr<ExprId> ParseEscape() {
@@ -198,7 +242,10 @@ class RegexParser {
     HEDDLE_ASSIGN_OR_RETURN(const bool is_class, TakeClassEscape(&set));
     if (is_class) return grammar_.Chars(std::move(set));
     const char32_t c = reader_.Peek();
-    if (reader_.TakeIf(U'A')) return grammar_.Anchor(ExprKind::kBegin);
+    if (reader_.TakeIf(U'A')) {
+      ++num_begins_;
+      return grammar_.Anchor(ExprKind::kBegin);
+    }
     if (reader_.TakeIf(U'z') || reader_.TakeIf(U'Z')) return grammar_.Anchor(ExprKind::kEnd);
     if (c == U'b' || c == U'B') return reader_.Error("\\b and \\B are not supported");
     if ((c >= U'1' && c <= U'9') || c == U'k') {
@@ -302,6 +349,10 @@ class RegexParser {
   SourceReader reader_;
   Grammar grammar_;
   bool ignore_case_ = false;
+  bool is_search_ = false;
+  ExprId any_{};            // any text
+  int32_t num_begins_ = 0;  // anchors at the beginning so far
+  int32_t num_look_aheads_ = 0;
   Budget* const budget_;
 };
 

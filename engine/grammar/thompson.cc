@@ -159,6 +159,12 @@ class Thompson {
 }  // namespace
 
 absl::StatusOr<StateMachine> MachineOf(const Grammar& grammar, ExprId expr, Budget* budget) {
+  // A machine by itself is deterministic already, and those who make them make them small.
+  if (const Expr& only = grammar.exprs[Index(expr)]; only.kind == ExprKind::kMachine) {
+    const StateMachine& machine = grammar.machines[static_cast<size_t>(only.machine)];
+    HEDDLE_RETURN_IF_ERROR(Spend(budget, static_cast<int64_t>(machine.states.size())));
+    return machine;
+  }
   HEDDLE_ASSIGN_OR_RETURN(const Nfa nfa, Thompson(grammar, budget).Run(expr));
   HEDDLE_ASSIGN_OR_RETURN(const StateMachine machine, Determinize(nfa, kMaxStates, budget));
   StateMachine least = Minimize(machine, budget);

@@ -16,6 +16,16 @@ constexpr size_t kMaxTokenBytes = 4096;
 // Sets of characters whose slices are kept; each takes 0.5 MB at 150 K tokens.
 constexpr size_t kMaxRecentSlices = 32;
 
+uint8_t JsonPartsOf(std::string_view text) {
+  const auto quotes = std::count(text.begin(), text.end(), '"');
+  uint8_t parts = text.find(',') == std::string_view::npos ? 0 : Vocabulary::kComma;
+  if (quotes >= 1) parts |= Vocabulary::kQuote;
+  if (quotes >= 2) parts |= Vocabulary::kTwoQuotes;
+  if (quotes >= 3) parts |= Vocabulary::kThreeQuotes;
+  if (text.find_first_of("[{") != std::string_view::npos) parts |= Vocabulary::kOpens;
+  return parts;
+}
+
 }  // namespace
 
 TokenTrie::Range TokenTrie::Append(std::span<const Entry> tokens) {
@@ -62,6 +72,22 @@ bool TokenTrie::HasLonger(std::string_view text) const {
   return begin < end;
 }
 
+std::vector<TokenId> TokenTrie::BeginningsOf(std::string_view text) const {
+  std::vector<TokenId> found;
+  size_t begin = 0;
+  size_t end = nodes().size();
+  for (char byte : text) {
+    size_t node = begin;
+    while (node < end && nodes_[node].byte != static_cast<uint8_t>(byte)) node = nodes_[node].end;
+    if (node >= end) break;
+    const std::span<const TokenId> here = tokens(static_cast<uint32_t>(node));
+    found.insert(found.end(), here.begin(), here.end());
+    begin = node + 1;
+    end = nodes_[node].end;
+  }
+  return found;
+}
+
 // The slices of the sets of grammars in use; JSON needs one or two.
 struct Vocabulary::SliceCache {
   struct Entry {
@@ -80,6 +106,10 @@ Vocabulary::Vocabulary(int32_t size, const std::function<std::string_view(TokenI
     const std::string_view text = text_of(id);
     if (text.size() <= kMaxTokenBytes) texts_.append(text);
     texts_begin_.push_back(static_cast<uint32_t>(texts_.size()));
+    const uint8_t parts = JsonPartsOf(text.size() <= kMaxTokenBytes ? text : "");
+    json_parts_.push_back(parts);
+    const bool is_list = (parts & kOpens) != 0 && (parts & kComma) != 0;
+    if (is_list || (parts & kThreeQuotes) != 0) many_part_tokens_.push_back(id);
   }
   std::vector<TokenTrie::Entry> tokens;
   for (TokenId id = 0; id < size; ++id) {

@@ -66,6 +66,8 @@ class TokenTrie {
   size_t bytes() const { return nodes_.size() * sizeof(Node) + tokens_.size() * sizeof(TokenId); }
   // Whether some token is longer than `text` and begins with it. REQUIRES: appended to once.
   bool HasLonger(std::string_view text) const;
+  // The tokens that `text` begins with. REQUIRES: as above.
+  std::vector<TokenId> BeginningsOf(std::string_view text) const;
 
  private:
   std::span<const TokenId> TokensOf(uint32_t begin, uint32_t end) const {
@@ -99,6 +101,17 @@ class Vocabulary {
     return std::string_view(texts_).substr(texts_begin_[id],
                                            texts_begin_[id + 1] - texts_begin_[id]);
   }
+  // What a token has in it, as far as it matters for values of JSON.
+  enum JsonParts : uint8_t {
+    kQuote = 1,
+    kTwoQuotes = 2,
+    kThreeQuotes = 4,
+    kComma = 8,
+    kOpens = 16
+  };
+  uint8_t json_parts(TokenId id) const { return json_parts_[static_cast<size_t>(id)]; }
+  // The tokens with at least three quotation marks, or with a bracket that opens and a comma.
+  const std::vector<TokenId>& many_part_tokens() const { return many_part_tokens_; }
   const TokenTrie& trie() const { return trie_; }
   // The trie of tokens longer than Automaton::kSightBytes.
   const TokenTrie& long_tokens() const { return long_; }
@@ -113,6 +126,8 @@ class Vocabulary {
   Encoder encode_;
   std::string texts_;
   std::vector<uint32_t> texts_begin_;  // [size + 1]
+  std::vector<uint8_t> json_parts_;    // [size]
+  std::vector<TokenId> many_part_tokens_;
   TokenTrie trie_;
   TokenTrie long_;
   struct SliceCache;

@@ -168,6 +168,10 @@ std::string Map(std::string_view text, NormalForm form) {
 
 }  // namespace
 
+std::string_view GeneralCategory(char32_t code_point) {
+  return utf8proc_category_string(static_cast<utf8proc_int32_t>(code_point));
+}
+
 const CharClassTable& CharClassTable::Get() {
   static const CharClassTable table;
   return table;

@@ -41,6 +41,9 @@ class CharClassTable {
   std::unique_ptr<std::array<uint8_t, 256>[]> blocks_;
 };
 
+// The general category: "Lu", "Cc"... O(1).
+std::string_view GeneralCategory(char32_t code_point);
+
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
 // Whether `text` is certainly in that form already; false means unknown. O(size), cheap.

@@ -218,6 +218,8 @@ absl::StatusOr<std::vector<CallableTool>> Callable(const ToolFields& body, std::
       // Arguments are named, so they are an object.
       if (!parameters.contains("type")) parameters["type"] = "object";
       callable.schema = parameters.dump();
+      // As with OpenAI, only strict tools are promised all that their schemas say.
+      callable.is_strict = IsStrict(tool);
     }
     tools.push_back(std::move(callable));
   }

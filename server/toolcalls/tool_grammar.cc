@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/message.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::server {
@@ -75,6 +76,8 @@ Constraint TextWithNumbers(std::string_view text) {
 
 Constraint ArgumentsOf(const CallWriting& writing, const CallableTool& tool) {
   Constraint arguments{.text = tool.schema};
+  arguments.label = base::StrCat("tool ", base::Quote(tool.name));
+  arguments.json.drops_unsupported = !tool.is_strict;
   engine::grammar::MemberForm& form = arguments.json.form;
   if (writing.arguments == Arguments::kTagged) {
     form.key_open = writing.key_open;

@@ -16,6 +16,8 @@ namespace heddle::server {
 struct CallableTool {
   std::string name;
   std::string schema;  // schema of its arguments, an object
+  // What is not supported of the schema is an error; otherwise it is left out.
+  bool is_strict = true;
 };
 
 // Whether a grammar can write the calls of `syntax`: it has a row of the table here.

@@ -177,6 +177,29 @@ FEATURES = {
 }
 
 
+# Every filter and test of what is nothing: none, undefined, empty, false. A generator is listed.
+NOTHING = ["nothing", "missing", "''", "[]", "{}", "0", "false"]
+FILTERS = """abs|attr('a')|batch(2)|capitalize|center(3)|count|default('x')|default('x', true)|d('x')
+dictsort|e|escape|first|float|format|groupby('a')|indent|int|items|join(',')|last|length|list|lower
+map('upper')|map(attribute='a')|max|min|reject|reject('odd')|rejectattr('a')|replace('a', 'b')|reverse
+round|safe|select|select('odd')|selectattr('a')|selectattr('a', 'equalto', 1)|slice(2)|sort|string
+striptags|sum|title|tojson|trim|truncate(3)|unique|upper|urlencode|wordcount|wordwrap(3)""".replace(
+    "\n", "|"
+).split("|")
+TESTS = """boolean callable defined divisibleby(2) eq(0) equalto(0) escaped even false float ge(0) gt(0)
+in([0]) integer iterable le(0) lower lt(0) mapping ne(0) none number odd sameas(none) sequence string
+true undefined upper""".split()
+LAZY = ("batch", "map", "reject", "select", "slice", "unique", "items")
+FEATURES["filters of nothing"] = [
+    f"{{{{ {value} | {name}{' | list' if name.startswith(LAZY) else ''} }}}}"
+    for name in FILTERS
+    for value in NOTHING
+]
+FEATURES["tests of nothing"] = [
+    f"{{{{ {value} is {name} }}}}" for name in TESTS for value in NOTHING
+]
+
+
 def render(template: str) -> dict:
     try:
         return {"expected": _compile_jinja_template(template).render(**CONTEXT)}
@@ -190,7 +213,7 @@ def main() -> None:
         for feature, templates in FEATURES.items()
         for template in templates
     ]
-    target = pathlib.Path(__file__).parent.parent / "text" / "template" / "features.json"
+    target = pathlib.Path(__file__).parent.parent / "text" / "jinja" / "features.json"
     lines = ",\n".join(json.dumps(case, ensure_ascii=False) for case in cases)
     context = json.dumps(CONTEXT, ensure_ascii=False)
     target.write_text(f'{{"context": {context},\n"cases": [\n{lines}\n]}}\n', encoding="utf-8")

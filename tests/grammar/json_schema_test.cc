@@ -63,14 +63,14 @@ TEST_CASE("Any JSON object, and nothing else", "[grammar][unit]") {
   CHECK_FALSE(Matches(grammar, R"({a:1})"));
 }
 
-TEST_CASE("An object of a schema has at most 1024 members", "[grammar][unit]") {
+TEST_CASE("An object of a schema has at most 4096 members", "[grammar][unit]") {
   const auto schema = [](int members) {
     std::string text = R"({"enum":[[1,2],{"a,b":3)";
     for (int i = 1; i < members; ++i) text += ",\"" + std::to_string(i) + "\":[0,0]";
     return text + "}]}";
   };
-  CHECK(ParseJsonSchema(schema(1024), {}).ok());
-  CHECK_THAT(ErrorOf(schema(1025)), Contains("more than 1024 members"));
+  CHECK(ParseJsonSchema(schema(4096), {}).ok());
+  CHECK_THAT(ErrorOf(schema(4097)), Contains("more than 4096 members"));
 }
 
 TEST_CASE("Lengths count characters, whatever they are written with", "[grammar][unit]") {
@@ -134,29 +134,37 @@ TEST_CASE("Decimals are read exactly", "[grammar][unit]") {
 }
 
 TEST_CASE("What cannot be honoured is refused with keyword and place", "[grammar][unit]") {
-  CHECK_THAT(ErrorOf(R"({"properties":{"a/b":{"items":{"contains":{}}}}})"),
-             Contains("\"#/properties/a~1b/items\"") && Contains("\"contains\""));
+  CHECK_THAT(ErrorOf(R"j({"properties":{"a/b":{"items":{"pattern":"(a)\\1"}}}})j"),
+             Contains("\"#/properties/a~1b/items\"") && Contains("\"pattern\""));
   CHECK_THAT(ErrorOf(R"({"type":"strin"})"), Contains("\"type\"") && Contains("strin"));
-  CHECK_THAT(ErrorOf(R"({"not":{}})"), Contains("\"not\""));
-  CHECK_THAT(ErrorOf(R"({"minlength":3})"), Contains("\"minlength\""));
+  CHECK_THAT(ErrorOf(R"({"extends":{}})"), Contains("\"extends\""));
   CHECK_THAT(ErrorOf(R"({"$ref":"other.json"})"), Contains("other.json"));
   CHECK_THAT(ErrorOf(R"({"$ref":"#/$defs/none"})"), Contains("none"));
-  CHECK_THAT(ErrorOf(R"j({"pattern":"(?=a)"})j"),
+  CHECK_THAT(ErrorOf(R"j({"pattern":"(x(?=a))"})j"),
              Contains("\"pattern\"") && Contains("look-ahead"));
-  CHECK_THAT(ErrorOf(R"({"format":"isbn"})"), Contains("isbn"));
-  CHECK_THAT(ErrorOf(R"({"type":"array","uniqueItems":true})"), Contains("\"uniqueItems\""));
   CHECK_THAT(ErrorOf(R"({"multipleOf":0})"), Contains("\"multipleOf\""));
-  CHECK_THAT(ErrorOf(R"({"type":"object","minProperties":2})"), Contains("\"minProperties\""));
   CHECK_THAT(ErrorOf(R"({"minLength":-1})"), Contains("\"minLength\""));
-  CHECK_THAT(ErrorOf(R"({"oneOf":[{"type":"integer"},{"minimum":3,"type":"number"}]})"),
-             Contains("\"oneOf\"") && Contains("disjoint"));
+  CHECK_THAT(ErrorOf(R"({"contains":{},"minContains":500})"), Contains("\"minContains\""));
   CHECK_THAT(ErrorOf(R"({"properties":{"a":3}})"), Contains("\"#/properties/a\""));
   CHECK_THAT(ErrorOf("{\"type\":"), Contains("not valid JSON"));
-  CHECK_THAT(ErrorOf("false"), Contains("derives no text"));
-  CHECK_THAT(ErrorOf(R"({"type":"string","minLength":5,"maxLength":4})"),
-             Contains("derives no text"));
   CHECK_THAT(ErrorOf(R"({"$ref":"#"})"), Contains(""));  // ends, whatever it says
   CHECK_THAT(ErrorOf(std::string(100, '[') + std::string(100, ']')), Contains("nested"));
+}
+
+TEST_CASE("A contradiction is told with its place", "[grammar][unit]") {
+  CHECK_THAT(ErrorOf("false"), Contains("contradict"));
+  CHECK_THAT(ErrorOf(R"({"not":{}})"), Contains("contradict"));
+  CHECK_THAT(ErrorOf(R"({"type":"string","minLength":5,"maxLength":4})"),
+             Contains("\"minLength\" 5 is above \"maxLength\" 4"));
+  CHECK_THAT(ErrorOf(R"({"type":"object","required":["a"],"properties":{"a":
+                         {"type":"integer","minimum":5,"maximum":1}}})"),
+             Contains("at \"#/properties/a\": minimum 5 is above maximum 1"));
+  CHECK_THAT(ErrorOf(R"({"type":"number","minimum":1,"exclusiveMaximum":1})"),
+             Contains("leave no number"));
+  CHECK_THAT(ErrorOf(R"({"type":"array","items":{"type":"boolean"},"minItems":3,
+                         "uniqueItems":true})"),
+             Contains("\"minItems\" 3 is above the 2 different values"));
+  CHECK_THAT(ErrorOf(R"({"enum":["a"],"type":"integer"})"), Contains("none of the listed values"));
 }
 
 TEST_CASE("A list with an object that refers to the whole has an end", "[grammar][unit]") {

@@ -15,7 +15,7 @@ std::string ErrorOf(const std::string& schema) {
 
 // Source: the vocabularies of the draft's meta-schema (core, applicator, unevaluated, validation,
 // meta-data, format, content); with those of older drafts that are no more.
-TEST_CASE("Every keyword of draft 2020-12 is honoured, a note, or refused by name and place",
+TEST_CASE("Every keyword of draft 2020-12 and of older drafts is honoured or an annotation",
           "[grammar][unit]") {
   const char* const known[] = {R"("$id":"http://a/b")",
                                R"("$schema":"https://json-schema.org/draft/2020-12/schema")",
@@ -63,33 +63,31 @@ TEST_CASE("Every keyword of draft 2020-12 is honoured, a note, or refused by nam
                                R"("contentEncoding":"base64")",
                                R"("contentMediaType":"application/json")",
                                R"("contentSchema":{})",
-                               R"("definitions":{"e":{}})"};
+                               R"("definitions":{"e":{}})",
+                               R"("$dynamicRef":"#d")",
+                               R"("$dynamicAnchor":"x")",
+                               R"("contains":{})",
+                               R"("contains":{},"minContains":2)",
+                               R"("contains":{"type":"null"},"maxContains":1)",
+                               R"("dependentSchemas":{"a":{}})",
+                               R"("if":{"type":"null"},"then":{"const":null})",
+                               R"("if":{"type":"null"},"else":{"type":"string"})",
+                               R"("not":{"type":"null"})",
+                               R"("dependentRequired":{"a":["b"]})",
+                               R"("uniqueItems":true)",
+                               R"("dependencies":{"a":["b"],"c":{}})",
+                               R"("$recursiveRef":"#")",
+                               R"("$recursiveAnchor":true)",
+                               R"("type":"string","nullable":true)",
+                               R"("format":"isbn")",
+                               R"("markdownDescription":"x")",
+                               R"("x-order":1)",
+                               R"("minlength":3)"};
   const auto at_place = [](const std::string& member) {
-    return R"({"$defs":{"d":{}},"type":"object","properties":{"p":{"items":{)" + member +
-           R"(},"type":"array"}}})";
+    return R"({"$defs":{"d":{"$anchor":"d"}},"type":"object","properties":{"p":{"items":{)" +
+           member + R"(},"type":"array"}}})";
   };
   for (const char* member : known) CHECK(ErrorOf(at_place(member)) == "");
-  const char* const refused[] = {R"("$dynamicRef":"#x")",
-                                 R"("$dynamicAnchor":"x")",
-                                 R"("contains":{})",
-                                 R"("minContains":1)",
-                                 R"("maxContains":1)",
-                                 R"("dependentSchemas":{})",
-                                 R"("if":{})",
-                                 R"("then":{})",
-                                 R"("else":{})",
-                                 R"("not":{})",
-                                 R"("dependentRequired":{})",
-                                 R"("uniqueItems":true)",
-                                 R"("dependencies":{})",
-                                 R"("$recursiveRef":"#")",
-                                 R"("$recursiveAnchor":true)",
-                                 R"("nullable":true)"};
-  for (const std::string member : refused) {
-    CHECK_THAT(ErrorOf(at_place(member)), Contains(member.substr(0, member.find(':'))) &&
-                                              Contains("\"#/properties/p/items\"") &&
-                                              Contains("supported"));
-  }
 }
 
 }  // namespace

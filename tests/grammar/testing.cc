@@ -12,15 +12,6 @@ namespace heddle::test {
 using engine::TokenId;
 using namespace engine::grammar;  // the tests' own names are few
 
-std::shared_ptr<const Vocabulary> MakeVocabulary(std::vector<std::string> more) {
-  std::vector<std::string> texts = {""};
-  for (int byte = 0; byte < 256; ++byte) texts.emplace_back(1, static_cast<char>(byte));
-  for (std::string& text : more) texts.push_back(std::move(text));
-  return std::make_shared<Vocabulary>(static_cast<int32_t>(texts.size()), [&](TokenId id) {
-    return std::string_view(texts[static_cast<size_t>(id)]);
-  });
-}
-
 std::shared_ptr<CompiledGrammar> CompileOrDie(const Grammar& grammar,
                                               std::shared_ptr<const Vocabulary> vocabulary) {
   absl::StatusOr<Automaton> automaton = Compile(grammar);

@@ -10,17 +10,21 @@
 
 namespace heddle::engine::grammar {
 absl::StatusOr<RuleId> AddJsonSchema(const Json& schema, const JsonOptions& options,
-                                     Grammar* grammar, Budget* budget) {
-  SchemaDocument document(&schema, budget);
+                                     Grammar* grammar, Budget* budget,
+                                     std::vector<std::string>* dropped) {
+  std::vector<std::string> ignored;
+  if (dropped == nullptr) dropped = &ignored;
+  SchemaDocument document(&schema, budget, options.drops_unsupported ? dropped : nullptr);
   return SchemaWriter(&document, options, grammar).Run();
 }
 
 absl::StatusOr<RuleId> AddJsonSchema(std::string_view text, const JsonOptions& options,
-                                     Grammar* grammar, Budget* budget) {
+                                     Grammar* grammar, Budget* budget,
+                                     std::vector<std::string>* dropped) {
   HEDDLE_RETURN_IF_ERROR(Spend(budget, static_cast<int64_t>(text.size())));
-  if (text.size() > kMaxSourceBytes) {
+  if (text.size() > kMaxSchemaBytes) {
     return absl::InvalidArgumentError(base::StrCat(
-        "the JSON schema has ", text.size(), " bytes; at most ", kMaxSourceBytes, " are allowed"));
+        "the JSON schema has ", text.size(), " bytes; at most ", kMaxSchemaBytes, " are allowed"));
   }
   switch (base::FindExcess(text, kMaxSchemaDepth, kMaxSchemaMembers).excess) {
     case base::JsonShape::Excess::kDepth:
@@ -36,13 +40,13 @@ absl::StatusOr<RuleId> AddJsonSchema(std::string_view text, const JsonOptions& o
   if (schema.is_discarded()) {
     return absl::InvalidArgumentError("the JSON schema is not valid JSON");
   }
-  return AddJsonSchema(schema, options, grammar, budget);
+  return AddJsonSchema(schema, options, grammar, budget, dropped);
 }
 
 absl::StatusOr<Grammar> ParseJsonSchema(std::string_view text, const JsonOptions& options,
-                                        Budget* budget) {
+                                        Budget* budget, std::vector<std::string>* dropped) {
   Grammar grammar;
-  HEDDLE_ASSIGN_OR_RETURN(grammar.root, AddJsonSchema(text, options, &grammar, budget));
+  HEDDLE_ASSIGN_OR_RETURN(grammar.root, AddJsonSchema(text, options, &grammar, budget, dropped));
   return grammar;
 }
 

@@ -167,6 +167,16 @@ class Magnitudes {
   std::vector<NumberState> order_;
 };
 
+// The numbers of `machine` except one, in any notation without an exponent.
+absl::StatusOr<StateMachine> Without(const StateMachine& machine, const Decimal& number,
+                                     Budget* budget) {
+  const std::string fraction =
+      number.fraction.empty() ? "(?:\\.0*)?" : base::StrCat("\\.", number.fraction, "0*");
+  const std::string pattern = base::StrCat(number.negative ? "-" : "", number.whole, fraction);
+  HEDDLE_ASSIGN_OR_RETURN(const StateMachine same, ParseRegex(pattern, RegexMatch::kWhole, budget));
+  return Intersect(machine, Complement(same, budget), kMaxStates, budget);
+}
+
 NumberBound Negated(NumberBound bound) {
   bound.value.negative = !bound.value.negative && !bound.value.IsZero();
   return bound;
@@ -229,6 +239,10 @@ absl::StatusOr<Decimal> Decimal::Parse(std::string_view text) {
   return result;
 }
 
+std::string Decimal::ToString() const {
+  return base::StrCat(negative ? "-" : "", whole, fraction.empty() ? "" : ".", fraction);
+}
+
 int Compare(const Decimal& a, const Decimal& b) {
   if (a.negative != b.negative) return a.negative ? -1 : 1;
   const int sign = a.negative ? -1 : 1;
@@ -282,7 +296,27 @@ absl::StatusOr<StateMachine> NumberMachine(const NumberRange& range, Budget* bud
                           Determinize(nfa, static_cast<int32_t>(kMaxMachine), budget));
   StateMachine best = Minimize(machine, budget);
   HEDDLE_RETURN_IF_ERROR(StatusOf(budget));
+  for (const Decimal& excluded : range.excluded) {
+    HEDDLE_ASSIGN_OR_RETURN(best, Without(best, excluded, budget));
+  }
   return best;
+}
+
+std::string WhyEmpty(const NumberRange& range) {
+  if (range.min && range.max) {
+    const int order = Compare(range.min->value, range.max->value);
+    const std::string_view low = range.min->exclusive ? "exclusiveMinimum " : "minimum ";
+    const std::string_view high = range.max->exclusive ? "exclusiveMaximum " : "maximum ";
+    if (order > 0) {
+      return base::StrCat(low, range.min->value.ToString(), " is above ", high,
+                          range.max->value.ToString());
+    }
+    if (order == 0 && (range.min->exclusive || range.max->exclusive)) {
+      return base::StrCat(low, range.min->value.ToString(), " and ", high,
+                          range.max->value.ToString(), " leave no number between them");
+    }
+  }
+  return "no number satisfies the conditions on numbers";
 }
 
 }  // namespace heddle::engine::grammar

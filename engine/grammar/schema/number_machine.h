@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/grammar/state_machine.h"
@@ -21,6 +22,7 @@ struct Decimal {
   bool IsZero() const { return whole == "0" && fraction.empty(); }
   // Parses JSON's notation. INVALID_ARGUMENT for exponents beyond 40.
   static absl::StatusOr<Decimal> Parse(std::string_view text);
+  std::string ToString() const;
 };
 
 // < 0, 0, > 0 as a is below, equal to or above b.
@@ -36,9 +38,13 @@ struct NumberRange {
   std::optional<NumberBound> min;
   std::optional<NumberBound> max;
   std::optional<Decimal> multiple_of;  // positive
+  std::vector<Decimal> excluded;
 
-  bool Unbounded() const { return !min && !max && !multiple_of; }
+  bool Unbounded() const { return !min && !max && !multiple_of && excluded.empty(); }
 };
+
+// The reason why a range without numbers has none.
+std::string WhyEmpty(const NumberRange& range);
 
 // The JSON numbers of the range: no leading zeros, no "-0". Without bounds, whole parts have at
 // most 18 digits (they fit into 64 bits) and fractions 16 (more than a double distinguishes);

@@ -4,13 +4,17 @@
 
 #include "base/message.h"
 #include "base/status.h"
-#include "engine/grammar/regex.h"
 #include "engine/grammar/schema/json_text.h"
+#include "engine/grammar/schema/schema_values.h"
 #include "engine/grammar/schema/schema_writer.h"
+#include "engine/grammar/schema/string_machine.h"
 #include "engine/grammar/thompson.h"
 
 namespace heddle::engine::grammar {
 namespace {
+
+// Keys of a pattern are written like listed ones, in an order, if there are so few.
+constexpr size_t kMaxListedKeys = 64;
 
 // All texts but the properties' names: the complement of a trie.
 absl::StatusOr<StateMachine> NoneOf(const std::vector<ObjectConstraints::Property>& properties,
@@ -50,10 +54,7 @@ struct Counting {
 
   int32_t cap() const { return std::max({min, max, int32_t{1}}); }
   bool Full(const Place& place) const { return max >= 0 && place.listed + place.extras >= max; }
-  // Two other keys may be equal, which makes one property: together they count as one.
-  bool Enough(const Place& place) const {
-    return place.listed + std::min(place.extras, int32_t{1}) >= min;
-  }
+  bool Enough(const Place& place) const { return place.listed + place.extras >= min; }
 };
 
 // Leaves out bounds that hold anyway.
@@ -72,19 +73,19 @@ Counting CountingOf(const ObjectConstraints& object,
 
 // The keys that propertyNames allows.
 absl::StatusOr<StateMachine> SchemaWriter::KeyMachine(const Conjunction& names) {
-  HEDDLE_ASSIGN_OR_RETURN(const SchemaDocument::Alternatives alternatives, document_.Expand(names));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<Conjunction> alternatives, Expand(&document_, names));
   Grammar scratch;
   std::vector<ExprId> choices = {scratch.Chars({})};
-  for (const Conjunction& plain : alternatives.any) {
+  for (const Conjunction& plain : alternatives) {
     HEDDLE_ASSIGN_OR_RETURN(const ValueConstraints c, Gather(&document_, plain));
     if (!c.has_values) {
       if ((c.types & kStringType) == 0) continue;
-      HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, StringMachine(c.string, budget()));
+      HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, StringMachine(c.string, &document_));
       choices.push_back(scratch.Machine(std::move(machine)));
       continue;
     }
     for (const Json& value : c.values) {
-      HEDDLE_ASSIGN_OR_RETURN(const bool valid, Satisfies(value, c));
+      HEDDLE_ASSIGN_OR_RETURN(const bool valid, Satisfies(&document_, value, c));
       if (!valid || !value.is_string()) continue;
       choices.push_back(scratch.Text(std::string_view(value.get_ref<const std::string&>())));
     }
@@ -98,49 +99,6 @@ absl::Status SchemaWriter::RestrictKeys(const ValueConstraints& c, StateMachine*
     HEDDLE_ASSIGN_OR_RETURN(*keys, Intersect(*keys, allowed, kMaxStates, budget()));
   }
   return absl::OkStatus();
-}
-
-// Reads "key": value, for keys that are not listed.
-absl::StatusOr<RuleId> SchemaWriter::ExtraMember(const ValueConstraints& c,
-                                                 const ObjectConstraints::Extra& extra) {
-  const ObjectConstraints& object = c.object;
-  MachineBuilder machine(budget());
-  const int32_t key_end = machine.NewState();
-  const bool any_key = object.properties.empty() && object.names.empty() &&
-                       extra.matching.empty() && extra.others.empty();
-  if (any_key) {
-    machine.Call(machine.start(), string_, key_end);
-  } else {
-    HEDDLE_ASSIGN_OR_RETURN(StateMachine keys, NoneOf(object.properties, budget()));
-    HEDDLE_RETURN_IF_ERROR(RestrictKeys(c, &keys));
-    for (const std::string& pattern : extra.matching) {
-      HEDDLE_ASSIGN_OR_RETURN(const StateMachine matching,
-                              ParseRegex(pattern, RegexMatch::kSearch, budget()));
-      HEDDLE_ASSIGN_OR_RETURN(keys, Intersect(keys, matching, kMaxStates, budget()));
-    }
-    for (const std::string& pattern : extra.others) {
-      HEDDLE_ASSIGN_OR_RETURN(const StateMachine matching,
-                              ParseRegex(pattern, RegexMatch::kSearch, budget()));
-      HEDDLE_ASSIGN_OR_RETURN(
-          keys, Intersect(keys, Complement(matching, budget()), kMaxStates, budget()));
-    }
-    HEDDLE_ASSIGN_OR_RETURN(StateMachine written, InJsonString(keys, budget()));
-    const ExprId quote = grammar_.Text(U"\"");
-    const RuleId key =
-        grammar_.AddRule(base::StrCat(document_.PathOf(c.where), "/key"),
-                         grammar_.Sequence({quote, grammar_.Machine(std::move(written)), quote}));
-    machine.Call(machine.start(), key, key_end);
-  }
-  const int32_t colon = machine.NewState();
-  const int32_t value = machine.NewState();
-  const int32_t end = machine.NewState();
-  machine.Text(key_end, ":", colon);
-  Whitespace(&machine, colon, value);
-  machine.Call(value, RuleFor(extra.schema), end);
-  machine.Accept(end);
-  HEDDLE_ASSIGN_OR_RETURN(StateMachine built, machine.Build());
-  return grammar_.AddRule(base::StrCat(document_.PathOf(c.where), "/member"),
-                          grammar_.Machine(std::move(built)));
 }
 
 // The automaton of one object while it is written, state by state.
@@ -159,7 +117,7 @@ struct SchemaWriter::ObjectMachine {
   int32_t StateOf(Place place) {
     // Numbers beyond the largest one asked about are treated alike.
     place.listed = std::min(place.listed, counting.cap());
-    place.extras = std::min(place.extras, counting.max < 0 ? 1 : counting.cap());
+    place.extras = std::min(place.extras, counting.cap());
     auto [it, is_new] = states.try_emplace(place, -1);
     if (is_new) {
       it->second = machine.NewState();
@@ -168,6 +126,72 @@ struct SchemaWriter::ObjectMachine {
     return it->second;
   }
 };
+
+// The keys of a kind that is not listed.
+absl::StatusOr<StateMachine> SchemaWriter::KeysOf(const ValueConstraints& c,
+                                                  const ObjectConstraints::Extra& extra) {
+  HEDDLE_ASSIGN_OR_RETURN(StateMachine keys, NoneOf(c.object.properties, budget()));
+  HEDDLE_RETURN_IF_ERROR(RestrictKeys(c, &keys));
+  for (const std::string& pattern : extra.matching) {
+    const absl::StatusOr<StateMachine>& found = document_.Pattern(pattern);
+    HEDDLE_RETURN_IF_ERROR(found.status());
+    HEDDLE_ASSIGN_OR_RETURN(keys, Intersect(keys, *found, kMaxStates, budget()));
+  }
+  for (const std::string& pattern : extra.others) {
+    const absl::StatusOr<StateMachine>& found = document_.Pattern(pattern);
+    HEDDLE_RETURN_IF_ERROR(found.status());
+    HEDDLE_ASSIGN_OR_RETURN(keys,
+                            Intersect(keys, Complement(*found, budget()), kMaxStates, budget()));
+  }
+  return keys;
+}
+
+// Adds the properties of a kind that is not listed: as listed ones if there are few keys.
+absl::Status SchemaWriter::AddExtra(const ValueConstraints& c,
+                                    const ObjectConstraints::Extra& extra, ObjectMachine* object) {
+  const ObjectConstraints& all = c.object;
+  const bool any_key =
+      all.properties.empty() && all.names.empty() && extra.matching.empty() && extra.others.empty();
+  StateMachine keys;
+  if (!any_key) {
+    HEDDLE_ASSIGN_OR_RETURN(keys, KeysOf(c, extra));
+    if (const auto names = FewTexts(keys, kMaxListedKeys)) {
+      for (const std::string& name : *names) object->listed.push_back({name, false, extra.schema});
+      return absl::OkStatus();
+    }
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const RuleId member, ExtraMember(c, extra, any_key ? nullptr : &keys));
+  object->extras.push_back(member);
+  return absl::OkStatus();
+}
+
+// Reads "key": value; `keys` is null if any key will do.
+absl::StatusOr<RuleId> SchemaWriter::ExtraMember(const ValueConstraints& c,
+                                                 const ObjectConstraints::Extra& extra,
+                                                 const StateMachine* keys) {
+  MachineBuilder machine(budget());
+  const int32_t key_end = machine.NewState();
+  if (keys == nullptr) {
+    machine.Call(machine.start(), string_, key_end);
+  } else {
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine written, InJsonString(*keys, budget()));
+    const ExprId quote = grammar_.Text(U"\"");
+    const RuleId key =
+        grammar_.AddRule(base::StrCat(document_.PathOf(c.where), "/key"),
+                         grammar_.Sequence({quote, grammar_.Machine(std::move(written)), quote}));
+    machine.Call(machine.start(), key, key_end);
+  }
+  const int32_t colon = machine.NewState();
+  const int32_t value = machine.NewState();
+  const int32_t end = machine.NewState();
+  machine.Text(key_end, ":", colon);
+  Whitespace(&machine, colon, value);
+  machine.Call(value, RuleFor(extra.schema), end);
+  machine.Accept(end);
+  HEDDLE_ASSIGN_OR_RETURN(StateMachine built, machine.Build());
+  return grammar_.AddRule(base::StrCat(document_.PathOf(c.where), "/member"),
+                          grammar_.Machine(std::move(built)));
+}
 
 // The listed properties. Those whose names propertyNames forbids can only be left out.
 absl::StatusOr<std::vector<ObjectConstraints::Property>> SchemaWriter::ListedProperties(
@@ -209,7 +233,7 @@ absl::Status SchemaWriter::WriteListed(const Place& place, ObjectMachine* object
     machine.Epsilon(object->StateOf(place),
                     object->StateOf({place.property + 1, place.listed, place.extras}));
   }
-  if (object->counting.Full(place)) return absl::OkStatus();
+  if (object->counting.Full(place) || IsNever(property.schema)) return absl::OkStatus();
   const int32_t begin = BeginMember(place, object);
   const int32_t next = object->StateOf({place.property + 1, place.listed + 1, place.extras});
   const int32_t value = machine.NewState();
@@ -249,10 +273,10 @@ absl::StatusOr<RuleId> SchemaWriter::RawString(const Conjunction& schema) {
 
 // Writes the members of the outermost object in the options' form.
 absl::Status SchemaWriter::WriteForm(RuleId rule) {
-  HEDDLE_ASSIGN_OR_RETURN(const SchemaDocument::Alternatives alternatives,
-                          document_.Expand({document_.root()}));
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<Conjunction> alternatives,
+                          Expand(&document_, {document_.root()}));
   std::vector<ExprId> choices = {grammar_.Chars({})};
-  for (const Conjunction& plain : alternatives.any) {
+  for (const Conjunction& plain : alternatives) {
     HEDDLE_ASSIGN_OR_RETURN(const ValueConstraints constraints, Gather(&document_, plain));
     if ((constraints.types & kObjectType) == 0) continue;
     HEDDLE_ASSIGN_OR_RETURN(const ExprId members, ObjectOf(constraints, /*in_form=*/true));
@@ -287,16 +311,23 @@ absl::StatusOr<ExprId> SchemaWriter::ObjectOf(const ValueConstraints& c, bool in
   object.listed = *std::move(listed);
   for (const ObjectConstraints::Extra& extra : c.object.extras) {
     if (in_form) break;
-    absl::StatusOr<RuleId> member = ExtraMember(c, extra);
-    if (!member.ok()) return At(c, member.status());
-    object.extras.push_back(*member);
+    const absl::Status added = AddExtra(c, extra, &object);
+    if (!added.ok()) return At(c, added);
   }
   object.counting = CountingOf(c.object, object.listed);
+  for (const ObjectConstraints::Property& property : object.listed) {
+    if (!property.required || !IsNever(property.schema)) continue;
+    return Nothing(c, base::StrCat("the property ", base::Quote(property.name),
+                                   " is required, and no value of it is valid"));
+  }
+  if (object.counting.max >= 0 && object.counting.min > object.counting.max) {
+    return Nothing(c, base::StrCat("\"minProperties\" ", object.counting.min,
+                                   " is above \"maxProperties\" ", object.counting.max));
+  }
   const auto num_listed = static_cast<int32_t>(object.listed.size());
-  if (object.counting.min > num_listed + (object.extras.empty() ? 0 : 1)) {
-    return document_.Error(c.where,
-                           "\"minProperties\" above the number of listed properties is not "
-                           "supported");
+  if (object.counting.min > num_listed && object.extras.empty()) {
+    return Nothing(c, base::StrCat("\"minProperties\" ", object.counting.min, " is above the ",
+                                   num_listed, " properties that may be written"));
   }
 
   MachineBuilder& machine = object.machine;
@@ -326,7 +357,9 @@ absl::StatusOr<ExprId> SchemaWriter::ObjectOf(const ValueConstraints& c, bool in
   }
   absl::StatusOr<StateMachine> built = machine.Build();
   if (!built.ok()) return At(c, built.status());
-  return grammar_.Machine(*std::move(built));
+  const ExprId body = grammar_.Machine(*std::move(built));
+  const bool may_repeat = !object.extras.empty() && c.object.max_properties != 1;
+  return may_repeat ? Distinct(c, body) : body;
 }
 
 }  // namespace heddle::engine::grammar

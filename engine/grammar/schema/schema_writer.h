@@ -11,6 +11,7 @@
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/machine_builder.h"
 #include "engine/grammar/schema/json_schema.h"
+#include "engine/grammar/schema/schema_expander.h"
 #include "engine/grammar/schema/value_constraints.h"
 
 namespace heddle::engine::grammar {
@@ -37,21 +38,24 @@ class SchemaWriter {
     Conjunction schema;
     RuleId rule;
   };
-  struct Disjoint {
-    RuleId both;  // the conjunction, which must derive nothing
-    SchemaRef one_of;
-  };
   struct ObjectMachine;
+  class Containing;
 
   RuleId RuleFor(const Conjunction& schema);
   absl::Status WriteRule(const Unwritten& next);
   absl::StatusOr<ExprId> ValueOf(const ValueConstraints& constraints);
   absl::StatusOr<ExprId> EnumOf(const ValueConstraints& constraints);
-  absl::StatusOr<bool> Satisfies(const Json& value, const ValueConstraints& constraints);
   absl::StatusOr<ExprId> NumberOf(const ValueConstraints& constraints);
   absl::StatusOr<ExprId> StringOf(const ValueConstraints& constraints);
   absl::StatusOr<ExprId> ArrayOf(const ValueConstraints& constraints);
-  absl::StatusOr<ExprId> UniqueArrayOf(const ValueConstraints& constraints);
+  absl::StatusOr<Containing> ContainingOf(const ValueConstraints& constraints);
+  absl::StatusOr<ExprId> ItemsOf(const ValueConstraints& constraints);
+  absl::StatusOr<ExprId> SetOf(const ValueConstraints& constraints,
+                               const std::vector<Json>& values);
+  absl::StatusOr<ExprId> OrderedSetOf(const ValueConstraints& constraints,
+                                      const std::vector<Json>& values);
+  ExprId Distinct(const ValueConstraints& constraints, ExprId body);
+  ExprId Nothing(const ValueConstraints& constraints, std::string_view why);
   absl::StatusOr<ExprId> ObjectOf(const ValueConstraints& constraints, bool in_form = false);
   absl::Status WriteForm(RuleId rule);
   absl::StatusOr<RuleId> RawString(const Conjunction& schema);
@@ -60,13 +64,16 @@ class SchemaWriter {
   int32_t BeginMember(const Place& place, ObjectMachine* object) const;
   absl::Status WriteListed(const Place& place, ObjectMachine* object);
   void WriteOthers(const Place& place, ObjectMachine* object);
-  absl::StatusOr<std::vector<Json>> FiniteValues(const Conjunction& schema, bool* finite);
+  absl::StatusOr<StateMachine> KeysOf(const ValueConstraints& constraints,
+                                      const ObjectConstraints::Extra& extra);
+  absl::Status AddExtra(const ValueConstraints& constraints, const ObjectConstraints::Extra& extra,
+                        ObjectMachine* object);
   absl::StatusOr<RuleId> ExtraMember(const ValueConstraints& constraints,
-                                     const ObjectConstraints::Extra& extra);
+                                     const ObjectConstraints::Extra& extra,
+                                     const StateMachine* keys);
   absl::StatusOr<StateMachine> KeyMachine(const Conjunction& names);
   absl::Status RestrictKeys(const ValueConstraints& constraints, StateMachine* keys);
   absl::Status WriteWhitespace();
-  absl::Status CheckDisjoint() const;
   void Whitespace(MachineBuilder* machine, int32_t from, int32_t to) const;
   Budget* budget() const { return document_.budget(); }
   absl::Status At(const ValueConstraints& constraints, const absl::Status& status) const;
@@ -79,7 +86,7 @@ class SchemaWriter {
   RuleId special_character_{-1};
   std::map<Conjunction, RuleId> rules_;  // by the sorted conjunction
   std::deque<Unwritten> unwritten_;
-  std::vector<Disjoint> disjoint_;
+  std::string note_;  // why the rule that is being written derives nothing, as far as it is known
 };
 
 }  // namespace heddle::engine::grammar

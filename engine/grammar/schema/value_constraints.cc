@@ -6,50 +6,19 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/grammar/grammar.h"
-#include "engine/grammar/regex.h"
+#include "engine/grammar/schema/object_constraints.h"
+#include "engine/grammar/schema/schema_keywords.h"
 #include "engine/grammar/schema/string_formats.h"
 
 namespace heddle::engine::grammar {
 namespace {
-
-constexpr size_t kMaxPatternProperties = 4;  // each subset of them is a kind of key
-
-struct TypeName {
-  std::string_view name;
-  uint8_t bits;
-};
-constexpr TypeName kTypes[] = {{"null", kNullType},       {"boolean", kBooleanType},
-                               {"integer", kIntegerType}, {"number", kNumberType | kIntegerType},
-                               {"string", kStringType},   {"array", kArrayType},
-                               {"object", kObjectType}};
-
-// The types that a keyword applies to, for schemas that name no type.
-uint8_t TypesMeant(std::string_view keyword) {
-  static constexpr struct {
-    uint8_t types;
-    std::string_view words;
-  } kKeywords[] = {
-      {kObjectType,
-       " properties required additionalProperties patternProperties propertyNames minProperties "
-       "maxProperties unevaluatedProperties "},
-      {kArrayType,
-       " items prefixItems additionalItems minItems maxItems uniqueItems unevaluatedItems "},
-      {kStringType, " minLength maxLength pattern format "},
-      {kNumberType | kIntegerType,
-       " minimum maximum exclusiveMinimum exclusiveMaximum multipleOf "}};
-  for (const auto& row : kKeywords) {
-    if (row.words.find(base::StrCat(" ", keyword, " ")) != std::string_view::npos) {
-      return row.types;
-    }
-  }
-  return 0;
-}
 
 class Gatherer {
  public:
   Gatherer(SchemaDocument* document, const Conjunction& plain)
       : document_(*document), plain_(plain) {
     out_.where = plain.empty() ? document->root() : plain.front();
+    out_.plain = plain;
   }
 
   absl::StatusOr<ValueConstraints> Run() {
@@ -61,7 +30,7 @@ class Gatherer {
       HEDDLE_RETURN_IF_ERROR(GatherString(schema));
       HEDDLE_RETURN_IF_ERROR(GatherArray(schema));
     }
-    HEDDLE_RETURN_IF_ERROR(GatherObject());
+    HEDDLE_RETURN_IF_ERROR(GatherObject(&document_, plain_, &out_));
     InferTypes();
     return std::move(out_);
   }
@@ -70,21 +39,18 @@ class Gatherer {
   absl::Status GatherTypes(SchemaRef schema) {
     auto type = schema->find("type");
     if (type == schema->end()) return absl::OkStatus();
-    has_type_ = true;
-    uint8_t bits = 0;
-    const Json list = type->is_array() ? *type : Json::array({*type});
-    for (const Json& name : list) {
-      auto known = std::find_if(std::begin(kTypes), std::end(kTypes), [&name](const TypeName& t) {
-        return name.is_string() && name.get_ref<const std::string&>() == t.name;
-      });
-      if (known == std::end(kTypes)) {
-        return document_.Error(schema, base::StrCat("\"type\" must be of null, boolean, integer, "
-                                                    "number, string, array and object, found ",
-                                                    base::Quote(name.dump())));
-      }
-      bits |= known->bits;
+    std::optional<uint8_t> types = TypesNamed(*type);
+    if (!types) {
+      return document_.Error(schema, base::StrCat("\"type\" must be of null, boolean, integer, "
+                                                  "number, string, array and object, found ",
+                                                  base::Quote(type->dump())));
     }
-    out_.types &= bits;
+    // OpenAPI 3.0: it has an effect beside a type only.
+    if (auto found = schema->find("nullable"); found != schema->end() && *found == true) {
+      *types |= kNullType;
+    }
+    has_type_ |= !document_.IsMade(schema);
+    out_.types &= *types;
     return absl::OkStatus();
   }
 
@@ -92,60 +58,80 @@ class Gatherer {
     if (has_type_ || out_.has_values) return;
     uint8_t meant = 0;
     for (SchemaRef schema : plain_) {
+      if (document_.IsMade(schema)) continue;
       for (auto it = schema->begin(); it != schema->end(); ++it) meant |= TypesMeant(it.key());
     }
     if (meant != 0) out_.types &= meant;
   }
 
+  absl::StatusOr<std::optional<std::vector<Json>>> Values(SchemaRef schema, const Json& holder) {
+    if (auto found = holder.find("const"); found != holder.end()) return std::vector<Json>{*found};
+    auto found = holder.find("enum");
+    if (found == holder.end()) return std::nullopt;
+    if (!found->is_array()) return document_.Error(schema, "\"enum\" must be a list");
+    return std::vector<Json>(found->begin(), found->end());
+  }
+
   absl::Status GatherValues(SchemaRef schema) {
-    for (std::string_view keyword : {"const", "enum"}) {
-      auto found = schema->find(std::string(keyword));
-      if (found == schema->end()) continue;
-      std::vector<Json> values = {*found};
-      if (keyword == "enum") {
-        if (!found->is_array()) return document_.Error(schema, "\"enum\" must be a list");
-        values.assign(found->begin(), found->end());
-      }
+    HEDDLE_ASSIGN_OR_RETURN(std::optional<std::vector<Json>> values, Values(schema, *schema));
+    if (values) {
       HEDDLE_RETURN_IF_ERROR(
           Spend(document_.budget(),
-                static_cast<int64_t>(values.size() * std::max<size_t>(1, out_.values.size()))));
+                static_cast<int64_t>(values->size() * std::max<size_t>(1, out_.values.size()))));
       if (out_.has_values) {
         std::erase_if(out_.values, [&values](const Json& value) {
-          return std::find(values.begin(), values.end(), value) == values.end();
+          return std::find(values->begin(), values->end(), value) == values->end();
         });
       } else {
-        out_.values = std::move(values);
+        out_.values = *std::move(values);
         out_.has_values = true;
       }
+      // Beside an enumeration, a "const" is the only value.
+      if (auto only = schema->find("const"); only != schema->end()) {
+        std::erase_if(out_.values, [&only](const Json& value) { return value != *only; });
+        const auto list = schema->find("enum");
+        if (list != schema->end() && std::find(list->begin(), list->end(), *only) == list->end()) {
+          out_.values.clear();
+        }
+      }
     }
-    return absl::OkStatus();
+    return GatherNegation(schema);
   }
 
-  // A count; -1 if the keyword is missing.
-  absl::StatusOr<int32_t> Count(SchemaRef schema, const std::string& keyword) {
-    auto found = schema->find(keyword);
-    if (found == schema->end()) return -1;
-    const double value = found->is_number() ? found->get<double>() : -1;
-    if (value < 0 || value != static_cast<double>(static_cast<int64_t>(std::min(value, 1e15)))) {
-      return document_.Error(
-          schema, base::StrCat(base::Quote(keyword), " must be a whole number from 0, found ",
-                               base::Quote(found->dump())));
+  // What a "not" says that has but one of these keywords; others are resolved before.
+  absl::Status GatherNegation(SchemaRef schema) {
+    auto found = schema->find("not");
+    if (found == schema->end()) return absl::OkStatus();
+    const SchemaRef negated = document_.Child(schema, "not", *found);
+    if (!negated->is_object() || negated->size() != 1) return absl::OkStatus();
+    if (auto type = negated->find("type"); type != negated->end()) {
+      out_.types &= OtherTypes(TypesNamed(*type).value_or(0));
     }
-    // The limit exceeds anything generated: a maximum is then no bound, and a minimum is never
-    // reached.
-    const bool is_max = keyword.rfind("max", 0) == 0;
-    if (value > kMaxRepeat && !is_max) {
-      return document_.Error(
-          schema, base::StrCat(base::Quote(keyword), " above ", kMaxRepeat, " is not supported"));
+    if (auto pattern = negated->find("pattern"); pattern != negated->end()) {
+      // Only texts can fail to match.
+      out_.types &= kStringType;
+      HEDDLE_ASSIGN_OR_RETURN(const bool is_usable,
+                              CheckPattern(&document_, schema, "not/pattern", *pattern));
+      if (is_usable) out_.string.without.push_back(pattern->get<std::string>());
     }
-    return value > kMaxRepeat ? kMaxRepeat : static_cast<int32_t>(value);
-  }
-
-  absl::Status GatherCounts(SchemaRef schema, const std::string& what, int32_t* min, int32_t* max) {
-    HEDDLE_ASSIGN_OR_RETURN(const int32_t low, Count(schema, "min" + what));
-    HEDDLE_ASSIGN_OR_RETURN(const int32_t high, Count(schema, "max" + what));
-    *min = std::max(*min, low);
-    if (high >= 0) *max = *max < 0 ? high : std::min(*max, high);
+    HEDDLE_ASSIGN_OR_RETURN(const std::optional<std::vector<Json>> values,
+                            Values(schema, *negated));
+    if (!values) return absl::OkStatus();
+    for (const Json& value : *values) {
+      HEDDLE_RETURN_IF_ERROR(Spend(document_.budget(), 1));
+      if (value.is_string()) out_.string.excluded.push_back(value.get<std::string>());
+      if (value.is_number()) {
+        HEDDLE_ASSIGN_OR_RETURN(Decimal number, Decimal::Parse(value.dump()));
+        out_.number.excluded.push_back(std::move(number));
+      }
+      // A list or an object differs from one that is shorter.
+      const auto size = static_cast<int32_t>(std::min<size_t>(value.size(), kMaxRepeat - 1));
+      if (value.is_array()) out_.array.min_items = std::max(out_.array.min_items, size + 1);
+      if (value.is_object()) {
+        out_.object.min_properties = std::max(out_.object.min_properties, size + 1);
+      }
+      out_.excluded.push_back(value);
+    }
     return absl::OkStatus();
   }
 
@@ -163,14 +149,25 @@ class Gatherer {
     return std::optional(*std::move(value));
   }
 
+  // Draft 4 has exclusiveMinimum as a boolean beside minimum.
+  absl::StatusOr<std::optional<Decimal>> Bound(SchemaRef schema, const std::string& keyword) {
+    auto found = schema->find(keyword);
+    if (found != schema->end() && found->is_boolean()) return std::nullopt;
+    return Number(schema, keyword);
+  }
+  static bool IsTrue(SchemaRef schema, const char* keyword) {
+    auto found = schema->find(keyword);
+    return found != schema->end() && *found == true;
+  }
+
   absl::Status GatherNumber(SchemaRef schema) {
     for (bool exclusive : {false, true}) {
       HEDDLE_ASSIGN_OR_RETURN(std::optional<Decimal> min,
-                              Number(schema, exclusive ? "exclusiveMinimum" : "minimum"));
+                              Bound(schema, exclusive ? "exclusiveMinimum" : "minimum"));
       HEDDLE_ASSIGN_OR_RETURN(std::optional<Decimal> max,
-                              Number(schema, exclusive ? "exclusiveMaximum" : "maximum"));
-      Tighten(min, exclusive, 1, &out_.number.min);
-      Tighten(max, exclusive, -1, &out_.number.max);
+                              Bound(schema, exclusive ? "exclusiveMaximum" : "maximum"));
+      Tighten(min, exclusive || IsTrue(schema, "exclusiveMinimum"), 1, &out_.number.min);
+      Tighten(max, exclusive || IsTrue(schema, "exclusiveMaximum"), -1, &out_.number.max);
     }
     HEDDLE_ASSIGN_OR_RETURN(const std::optional<Decimal> step, Number(schema, "multipleOf"));
     if (!step) return absl::OkStatus();
@@ -179,7 +176,8 @@ class Gatherer {
     }
     const bool same = out_.number.multiple_of && Compare(*out_.number.multiple_of, *step) == 0;
     if (out_.number.multiple_of && !same) {
-      return document_.Error(schema, "two different \"multipleOf\" at once are not supported");
+      return document_.Unsupported(schema,
+                                   "two different \"multipleOf\" at once are not supported");
     }
     out_.number.multiple_of = step;
     return absl::OkStatus();
@@ -196,38 +194,25 @@ class Gatherer {
 
   absl::Status GatherString(SchemaRef schema) {
     StringConstraints& string = out_.string;
-    HEDDLE_RETURN_IF_ERROR(GatherCounts(schema, "Length", &string.min_length, &string.max_length));
+    HEDDLE_RETURN_IF_ERROR(
+        ReadCounts(&document_, schema, "Length", &string.min_length, &string.max_length));
     if (auto pattern = schema->find("pattern"); pattern != schema->end()) {
-      HEDDLE_RETURN_IF_ERROR(CheckPattern(schema, "pattern", *pattern));
-      string.patterns.push_back(pattern->get<std::string>());
+      HEDDLE_ASSIGN_OR_RETURN(const bool is_usable,
+                              CheckPattern(&document_, schema, "pattern", *pattern));
+      if (is_usable) string.patterns.push_back(pattern->get<std::string>());
     }
+    // A format that is not known is an annotation.
     auto format = schema->find("format");
-    if (format == schema->end()) return absl::OkStatus();
-    if (!format->is_string()) return document_.Error(schema, "\"format\" must be a string");
+    if (format == schema->end() || !format->is_string()) return absl::OkStatus();
     const auto& name = format->get_ref<const std::string&>();
-    if (IsAnnotationFormat(name)) return absl::OkStatus();
-    if (FormatPattern(name).empty()) {
-      return document_.Error(schema,
-                             base::StrCat("\"format\": ", base::Quote(name), " is not supported"));
-    }
-    string.formats.push_back(name);
+    if (IsKnownFormat(name)) string.formats.push_back(name);
     return absl::OkStatus();
-  }
-
-  absl::Status CheckPattern(SchemaRef schema, std::string_view keyword, const Json& pattern) {
-    if (!pattern.is_string()) {
-      return document_.Error(schema, base::StrCat(base::Quote(keyword), " must be a string"));
-    }
-    const absl::StatusOr<StateMachine> machine =
-        ParseRegex(pattern.get_ref<const std::string&>(), RegexMatch::kSearch, document_.budget());
-    if (machine.ok()) return absl::OkStatus();
-    return document_.Error(
-        schema, base::StrCat(base::Quote(keyword), ": ", std::string(machine.status().message())));
   }
 
   absl::Status GatherArray(SchemaRef schema) {
     ArrayConstraints& array = out_.array;
-    HEDDLE_RETURN_IF_ERROR(GatherCounts(schema, "Items", &array.min_items, &array.max_items));
+    HEDDLE_RETURN_IF_ERROR(
+        ReadCounts(&document_, schema, "Items", &array.min_items, &array.max_items));
     if (auto unique = schema->find("uniqueItems"); unique != schema->end()) {
       array.unique |= *unique == true;
     }
@@ -254,8 +239,6 @@ class Gatherer {
     if (auto found = schema->find(rest_keyword); found != schema->end()) {
       rest = document_.Child(schema, rest_keyword, *found);
     }
-    // If the schema does not mention further items, writing none satisfies unevaluatedItems.
-    if (!rest && schema->contains("unevaluatedItems")) CapItems(prefix.size());
     while (array.prefix.size() < prefix.size()) array.prefix.push_back(array.items);
     for (size_t i = 0; i < array.prefix.size(); ++i) {
       if (i < prefix.size()) {
@@ -265,146 +248,17 @@ class Gatherer {
       }
     }
     if (rest) array.items = With(array.items, *rest);
-    return absl::OkStatus();
+    return GatherContains(schema);
   }
 
-  void CapItems(size_t count) {
-    const auto cap = static_cast<int32_t>(count);
-    int32_t& max = out_.array.max_items;
-    max = max < 0 ? cap : std::min(max, cap);
-  }
-
-  // Each schema contributes conditions on a property: those of its name and of the patterns that it
-  // matches, or else those of additionalProperties.
-  absl::Status GatherObject() {
-    std::vector<std::string> names;
-    std::set<std::string> required;
-    for (SchemaRef schema : plain_) {
-      ObjectConstraints& object = out_.object;
-      HEDDLE_RETURN_IF_ERROR(
-          GatherCounts(schema, "Properties", &object.min_properties, &object.max_properties));
-      HEDDLE_RETURN_IF_ERROR(GatherNames(schema, &names, &required));
-      if (auto found = schema->find("propertyNames"); found != schema->end()) {
-        object.names.push_back(document_.Child(schema, "propertyNames", *found));
-      }
-    }
-    for (const std::string& name : required) {
-      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
-    }
-    for (const std::string& name : names) {
-      Conjunction conjunction;
-      for (SchemaRef schema : plain_) {
-        HEDDLE_RETURN_IF_ERROR(AddConditionsOf(schema, name, &conjunction));
-      }
-      out_.object.properties.push_back({name, required.contains(name), std::move(conjunction)});
-    }
-    return GatherExtras();
-  }
-
-  absl::Status GatherNames(SchemaRef schema, std::vector<std::string>* names,
-                           std::set<std::string>* required) {
-    if (auto found = schema->find("properties"); found != schema->end()) {
-      if (!found->is_object()) return document_.Error(schema, "\"properties\" must be an object");
-      for (auto it = found->begin(); it != found->end(); ++it) {
-        HEDDLE_RETURN_IF_ERROR(
-            Spend(document_.budget(), 1 + static_cast<int64_t>(names->size()) / 8));
-        if (std::find(names->begin(), names->end(), it.key()) == names->end()) {
-          names->push_back(it.key());
-        }
-      }
-    }
-    if (auto found = schema->find("required"); found != schema->end()) {
-      if (!found->is_array()) return document_.Error(schema, "\"required\" must be a list");
-      for (const Json& name : *found) {
-        if (!name.is_string()) return document_.Error(schema, "\"required\" must hold strings");
-        required->insert(name.get<std::string>());
-      }
-    }
-    if (auto found = schema->find("patternProperties"); found != schema->end()) {
-      if (!found->is_object()) {
-        return document_.Error(schema, "\"patternProperties\" must be an object");
-      }
-      for (auto it = found->begin(); it != found->end(); ++it) {
-        HEDDLE_RETURN_IF_ERROR(CheckPattern(schema, "patternProperties", Json(it.key())));
-      }
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status AddConditionsOf(SchemaRef schema, const std::string& name,
-                               Conjunction* conjunction) {
-    HEDDLE_RETURN_IF_ERROR(
-        Spend(document_.budget(), 1 + static_cast<int64_t>(conjunction->size())));
-    bool known = false;
-    if (auto found = schema->find("properties"); found != schema->end() && found->contains(name)) {
-      *conjunction =
-          With(*conjunction, document_.Child(schema, "properties", name, found->at(name)));
-      known = true;
-    }
-    if (auto found = schema->find("patternProperties"); found != schema->end()) {
-      for (auto it = found->begin(); it != found->end(); ++it) {
-        HEDDLE_ASSIGN_OR_RETURN(const StateMachine machine,
-                                ParseRegex(it.key(), RegexMatch::kSearch, document_.budget()));
-        Grammar scratch;
-        const std::u32string text = scratch.exprs[Index(scratch.Text(std::string_view(name)))].text;
-        if (!machine.Accepts(text)) continue;
-        *conjunction =
-            With(*conjunction, document_.Child(schema, "patternProperties", it.key(), *it));
-        known = true;
-      }
-    }
-    auto additional = schema->find("additionalProperties");
-    if (!known && additional != schema->end()) {
-      *conjunction =
-          With(*conjunction, document_.Child(schema, "additionalProperties", *additional));
-    }
-    return absl::OkStatus();
-  }
-
-  // Other keys are written only if a schema mentions them, or if no schema lists any.
-  absl::Status GatherExtras() {
-    std::vector<std::pair<SchemaRef, std::string>> patterns;
-    bool speaks = out_.object.properties.empty();
-    for (SchemaRef schema : plain_) {
-      if (auto found = schema->find("patternProperties"); found != schema->end()) {
-        for (auto it = found->begin(); it != found->end(); ++it)
-          patterns.emplace_back(schema, it.key());
-      }
-      speaks |= schema->contains("additionalProperties");
-      if (schema->contains("unevaluatedProperties") && !schema->contains("additionalProperties")) {
-        return absl::OkStatus();  // satisfied by writing none
-      }
-    }
-    if (patterns.size() > kMaxPatternProperties) {
-      return document_.Error(out_.where, base::StrCat("more than ", kMaxPatternProperties,
-                                                      " patterns in \"patternProperties\" are not "
-                                                      "supported"));
-    }
-    if (!speaks && patterns.empty()) return absl::OkStatus();
-    for (uint32_t subset = 0; subset < 1U << patterns.size(); ++subset) {
-      if (subset == 0 && !speaks) continue;
-      ObjectConstraints::Extra extra;
-      std::set<SchemaRef> matched;
-      for (size_t i = 0; i < patterns.size(); ++i) {
-        const auto& [schema, pattern] = patterns[i];
-        if ((subset >> i & 1) == 0) {
-          extra.others.push_back(pattern);
-          continue;
-        }
-        extra.matching.push_back(pattern);
-        matched.insert(schema);
-        const Json& child = schema->at("patternProperties").at(pattern);
-        extra.schema =
-            With(extra.schema, document_.Child(schema, "patternProperties", pattern, child));
-      }
-      for (SchemaRef schema : plain_) {
-        auto additional = schema->find("additionalProperties");
-        if (matched.contains(schema) || additional == schema->end()) continue;
-        extra.schema =
-            With(extra.schema, document_.Child(schema, "additionalProperties", *additional));
-      }
-      out_.object.extras.push_back(std::move(extra));
-    }
+  absl::Status GatherContains(SchemaRef schema) {
+    auto found = schema->find("contains");
+    if (found == schema->end()) return absl::OkStatus();
+    ArrayConstraints::Contained contained{document_.Child(schema, "contains", *found)};
+    HEDDLE_ASSIGN_OR_RETURN(const int32_t min, ReadCount(&document_, schema, "minContains"));
+    HEDDLE_ASSIGN_OR_RETURN(contained.max, ReadCount(&document_, schema, "maxContains"));
+    contained.min = min < 0 ? 1 : min;
+    if (contained.min > 0 || contained.max >= 0) out_.array.contained.push_back(contained);
     return absl::OkStatus();
   }
 
@@ -418,24 +272,6 @@ class Gatherer {
 
 absl::StatusOr<ValueConstraints> Gather(SchemaDocument* document, const Conjunction& plain) {
   return Gatherer(document, plain).Run();
-}
-
-absl::StatusOr<StateMachine> StringMachine(const StringConstraints& constraints, Budget* budget) {
-  HEDDLE_RETURN_IF_ERROR(
-      Spend(budget, std::max(constraints.min_length, constraints.max_length) + 1));
-  StateMachine machine = AnyTextOfLength(constraints.min_length, constraints.max_length);
-  auto restrict = [&machine, budget](std::string_view pattern, RegexMatch match) -> absl::Status {
-    HEDDLE_ASSIGN_OR_RETURN(const StateMachine other, ParseRegex(pattern, match, budget));
-    HEDDLE_ASSIGN_OR_RETURN(machine, Intersect(machine, other, kMaxStates, budget));
-    return absl::OkStatus();
-  };
-  for (const std::string& pattern : constraints.patterns) {
-    HEDDLE_RETURN_IF_ERROR(restrict(pattern, RegexMatch::kSearch));
-  }
-  for (const std::string& format : constraints.formats) {
-    HEDDLE_RETURN_IF_ERROR(restrict(FormatPattern(format), RegexMatch::kWhole));
-  }
-  return machine;
 }
 
 }  // namespace heddle::engine::grammar

@@ -10,29 +10,22 @@
 #include "absl/status/statusor.h"
 #include "engine/grammar/schema/number_machine.h"
 #include "engine/grammar/schema/schema_document.h"
-#include "engine/grammar/state_machine.h"
+#include "engine/grammar/schema/schema_types.h"
 
 namespace heddle::engine::grammar {
-
-enum JsonType : uint8_t {
-  kNullType = 1,
-  kBooleanType = 2,
-  kIntegerType = 4,
-  kNumberType = 8,  // integers included
-  kStringType = 16,
-  kArrayType = 32,
-  kObjectType = 64,
-  kAnyType = 127,
-};
 
 struct StringConstraints {
   int32_t min_length = 0;
   int32_t max_length = -1;  // -1: none
   std::vector<std::string> patterns;
   std::vector<std::string> formats;
+  std::vector<std::string> without;   // patterns that may not match
+  std::vector<std::string> excluded;  // texts
 
   bool Unbounded() const { return min_length == 0 && OnlyLengths() && max_length < 0; }
-  bool OnlyLengths() const { return patterns.empty() && formats.empty(); }
+  bool OnlyLengths() const {
+    return patterns.empty() && formats.empty() && without.empty() && excluded.empty();
+  }
 };
 
 struct ArrayConstraints {
@@ -41,6 +34,18 @@ struct ArrayConstraints {
   bool unique = false;
   std::vector<Conjunction> prefix;
   Conjunction items;  // items behind the prefix
+  // At least so many items satisfy the schema, by `contains`.
+  struct Contained {
+    SchemaRef schema;
+    int32_t min = 1;
+    int32_t max = -1;
+  };
+  std::vector<Contained> contained;
+
+  bool Unbounded() const {
+    return min_items == 0 && max_items < 0 && !unique && prefix.empty() && items.empty() &&
+           contained.empty();
+  }
 };
 
 struct ObjectConstraints {
@@ -65,19 +70,24 @@ struct ObjectConstraints {
 struct ValueConstraints {
   SchemaRef where = nullptr;  // one of the schemas, for messages
   uint8_t types = kAnyType;
+  Conjunction plain;  // what all of this says
   bool has_values = false;
-  std::vector<Json> values;  // of enum and const, if has_values
+  std::vector<Json> values;    // of enum and const, if has_values
+  std::vector<Json> excluded;  // of enum and const in a "not"
   NumberRange number;
   StringConstraints string;
   ArrayConstraints array;
   ObjectConstraints object;
 };
 
-// `plain` is the output of SchemaDocument::Expand.
+// `plain` is an alternative that Expand found.
 absl::StatusOr<ValueConstraints> Gather(SchemaDocument* document, const Conjunction& plain);
 
-// The texts that satisfy the conditions on strings, as a machine over the text itself (without
-// quotes).
-absl::StatusOr<StateMachine> StringMachine(const StringConstraints& constraints, Budget* budget);
+// Whether one of the schemas is false: then nothing is valid.
+bool IsNever(const Conjunction& schemas);
+
+// What `plain` says of the property `name` of an object.
+absl::StatusOr<Conjunction> ConditionsOn(SchemaDocument* document, const Conjunction& plain,
+                                         const std::string& name);
 
 }  // namespace heddle::engine::grammar

@@ -310,7 +310,9 @@ Result MapAttribute(Heap& heap, std::span<const Value> items, const Args& args) 
   return Generator(heap, out);
 }
 
+// Jinja2 looks at nothing else if the value is false: of none, false and 0 too it gives no items.
 Result Map(Heap& heap, const Value& self, const Args& args) {
+  if (!self.Truthy()) return Generator(heap, {});
   HEDDLE_ASSIGN_OR_RETURN(auto items, Iterate(heap, self));
   bool by_attribute = args.positional.empty() && !args.named.empty();
   if (by_attribute) return MapAttribute(heap, items, args);
@@ -331,6 +333,7 @@ Result Map(Heap& heap, const Value& self, const Args& args) {
 // Keeps the items whose value, or attribute, passes the named test (or is true without one).
 template <bool keep, bool by_attribute>
 Result Choose(Heap& heap, const Value& self, const Args& args) {
+  if (!self.Truthy()) return Generator(heap, {});  // as Map
   HEDDLE_ASSIGN_OR_RETURN(auto items, Iterate(heap, self));
   size_t taken = by_attribute ? 1 : 0;
   if (args.positional.size() < taken) {

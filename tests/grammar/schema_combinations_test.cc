@@ -1,0 +1,180 @@
+// Combinations of schemas: not, if, dependent schemas, overlapping alternatives, references to
+// themselves, sets and lengths. Expectations are the specification's; what heddle never writes
+// although it is valid is not asserted.
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/grammar/schema/json_schema.h"
+#include "tests/grammar/testing.h"
+
+namespace heddle {
+namespace {
+
+using test::Matches;
+
+struct Case {
+  std::string schema;
+  std::vector<std::string> valid;
+  std::vector<std::string> invalid;
+};
+
+void Check(const Case& c) {
+  INFO(c.schema);
+  const auto grammar = engine::grammar::ParseJsonSchema(c.schema, {});
+  INFO(grammar.status().message());
+  REQUIRE(grammar.ok());
+  const auto compiled = test::CompileOrDie(*grammar);
+  for (const std::string& text : c.valid) {
+    INFO(text);
+    CHECK(Matches(compiled, text));
+  }
+  for (const std::string& text : c.invalid) {
+    INFO(text);
+    CHECK_FALSE(Matches(compiled, text));
+  }
+}
+
+TEST_CASE("What must not be valid is not written", "[grammar][unit]") {
+  Check(
+      {R"({"type":"string","not":{"enum":["no","never"]}})", {R"("yes")", R"("n")"}, {R"("no")"}});
+  Check({R"({"type":"integer","not":{"const":5}})", {"4", "55"}, {"5"}});
+  Check({R"({"type":"number","not":{"const":5}})", {"4", "5.5"}, {"5", "5.0", "5.00"}});
+  Check({R"({"type":["string","null"],"not":{"type":"null"}})", {R"("a")"}, {"null"}});
+  Check({R"({"type":"string","not":{"pattern":"^x"}})", {R"("ax")"}, {R"("xa")"}});
+  Check({R"({"type":"object","properties":{"a":{"type":"integer"},"b":{"type":"integer"}},
+             "not":{"required":["a","b"]}})",
+         {"{}", R"({"a":1})", R"({"b":1})"},
+         {R"({"a":1,"b":1})"}});
+  Check({R"({"type":"integer","not":{"anyOf":[{"minimum":10},{"maximum":3}]}})",
+         {"4", "9"},
+         {"3", "10"}});
+}
+
+TEST_CASE("if, then and else hold by the value", "[grammar][unit]") {
+  Check({R"({"type":"object","properties":{"kind":{"enum":["a","b"]},"x":{"type":"integer"}},
+             "required":["kind"],"if":{"properties":{"kind":{"const":"a"}}},
+             "then":{"required":["x"]},"else":{"properties":{"x":false}}})",
+         {R"({"kind":"a","x":1})", R"({"kind":"b"})"},
+         {R"({"kind":"a"})", R"({"kind":"b","x":1})"}});
+}
+
+TEST_CASE("What depends on a property holds where it is written", "[grammar][unit]") {
+  Check({R"({"properties":{"card":{"type":"integer"},"address":{"type":"string"}},
+             "dependentRequired":{"card":["address"]}})",
+         {"{}", R"({"address":"a"})", R"({"card":1,"address":"a"})"},
+         {R"({"card":1})"}});
+  Check({R"({"properties":{"a":{"type":"integer"},"b":{"type":"integer"}},
+             "dependentSchemas":{"a":{"properties":{"b":{"minimum":5}}}}})",
+         {R"({"b":1})", R"({"a":1,"b":5})"},
+         {R"({"a":1,"b":4})"}});
+}
+
+TEST_CASE("Exactly one alternative of oneOf holds", "[grammar][unit]") {
+  Check({R"({"oneOf":[{"type":"integer"},{"minimum":3,"type":"number"}]})",
+         {"2", "3.5"},
+         {"3", "4"}});
+  Check({R"({"oneOf":[{"type":"string","maxLength":3},{"type":"string","minLength":3}]})",
+         {R"("ab")", R"("abcd")"},
+         {R"("abc")"}});
+}
+
+TEST_CASE("A reference to itself adds nothing to alternatives", "[grammar][unit]") {
+  Check({R"({"anyOf":[{"$ref":"#"},{"type":"integer"}]})", {"1"}, {"null", R"("a")", "{}", "1.5"}});
+  Check({R"({"$ref":"#/$defs/a","$defs":{"a":{"oneOf":[{"$ref":"#/$defs/b"},{"type":"null"}]},
+             "b":{"anyOf":[{"$ref":"#/$defs/a"},{"type":"boolean"}]}}})",
+         {"true"},
+         {"1", "{}"}});
+}
+
+TEST_CASE("Items of a set and keys of an object differ", "[grammar][unit]") {
+  Check({R"({"type":"array","items":{"type":"string"},"uniqueItems":true})",
+         {"[]", R"(["a"])", R"(["a","b"])", R"(["a","ab","abc"])"},
+         {R"(["a","a"])", R"(["a","b","a"])", R"(["a","\u0061"])"}});
+  Check({R"({"type":"array","items":{"type":"number"},"uniqueItems":true})",
+         {"[1,2,12]", "[1, 1.5]"},
+         {"[1,1]", "[1,1.0]", "[10,1e1]"}});
+  Check({R"({"type":"array","items":{"type":"array","items":{"type":"integer"}},
+             "uniqueItems":true})",
+         {"[[1],[1,1],[]]"},
+         {"[[1],[1]]", "[[], [ ]]"}});
+  Check({R"({"type":"object"})",
+         {R"({"a":1,"b":{"a":1}})", R"({"a":[{"a":1},{"a":1}]})"},
+         {R"({"a":1,"a":2})", R"({"b":{"a":1,"a":1}})"}});
+  Check({R"({"enum":[1]})", {"1"}, {}});
+}
+
+TEST_CASE("A mask leaves out what would repeat a value, and never leaves nothing",
+          "[grammar][unit]") {
+  const auto grammar = engine::grammar::ParseJsonSchema(
+      R"({"type":"array","items":{"anyOf":[{"type":"boolean"},{"type":"integer"}]},
+          "uniqueItems":true,"minItems":4})",
+      {});
+  REQUIRE(grammar.ok());
+  engine::grammar::Matcher matcher(test::CompileOrDie(*grammar), /*forces=*/false);
+  REQUIRE(matcher.AcceptText("[true,0"));
+  REQUIRE(matcher.AcceptText(","));
+  const auto mask = matcher.Mask();
+  REQUIRE(mask.ok());
+  CHECK_FALSE(engine::grammar::IsAllowed(**mask, test::ByteToken('t')));
+  CHECK_FALSE(engine::grammar::IsAllowed(**mask, test::ByteToken('0')));
+  CHECK(engine::grammar::IsAllowed(**mask, test::ByteToken('f')));
+  CHECK(engine::grammar::IsAllowed(**mask, test::ByteToken('1')));
+}
+
+TEST_CASE("Properties that nothing mentions are closed by unevaluatedProperties",
+          "[grammar][unit]") {
+  Check({R"({"allOf":[{"properties":{"a":{"type":"integer"}}}],"unevaluatedProperties":false})",
+         {R"({"a":1})"},
+         {R"({"a":1,"b":1})"}});
+  Check({R"({"type":"object","allOf":[{"properties":{"a":{"type":"integer"}}},
+             {"unevaluatedProperties":false}]})",
+         {"{}"},
+         {R"({"a":1})"}});
+}
+
+TEST_CASE("Items that must be contained are counted", "[grammar][unit]") {
+  Check({R"({"type":"array","items":{"type":["integer","null"]},"contains":{"type":"null"}})",
+         {"[null]", "[1,null]", "[null,1,null]"},
+         {"[]", "[1]"}});
+  Check({R"({"type":"array","items":{"type":["integer","null"]},"contains":{"type":"null"},
+             "minContains":0,"maxContains":1})",
+         {"[]", "[1,null,2]"},
+         {"[null,null]", "[null,1,null]"}});
+}
+
+TEST_CASE("Bounds on the length of formats and patterns hold", "[grammar][unit]") {
+  Check({R"({"type":"string","format":"uri","maxLength":30,"minLength":1})",
+         {R"("http://example.com/a")"},
+         {R"("http://example.com/abcdefghijklmn")"}});
+  Check({R"({"type":"string","format":"uri","minLength":1,"maxLength":2083})",
+         {R"("https://a.example.com:80/b?c=d#e")"},
+         {R"("")"}});
+  Check({R"({"type":"string","pattern":"^[ab]+$","minLength":2,"maxLength":3})",
+         {R"("ab")", R"("bbb")"},
+         {R"("a")", R"("abab")"}});
+}
+
+TEST_CASE("Look-ahead of what follows restricts it", "[grammar][unit]") {
+  // Pydantic's pattern of decimals.
+  Check({R"j({"type":"string","pattern":"^(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*$"})j",
+         {R"("1.5")", R"("-0")", R"("+.5")"},
+         {R"("")", R"("+.")", R"("1.5.")"}});
+  Check(
+      {R"j({"type":"string","pattern":"^(?=.*[0-9])[a-z0-9]{3}$"})j", {R"("ab1")"}, {R"("abc")"}});
+}
+
+TEST_CASE("OpenAPI's nullable and older drafts' keywords mean what they meant", "[grammar][unit]") {
+  Check({R"({"type":"string","nullable":true})", {"null", R"("a")"}, {"1"}});
+  Check({R"({"type":"integer","minimum":1,"exclusiveMinimum":true})", {"2"}, {"1"}});
+}
+
+TEST_CASE("Documents that are bundled are found by their identifiers", "[grammar][unit]") {
+  Check({R"({"$id":"http://a.example/root.json","$ref":"other.json#/$defs/x","$defs":{"o":{
+             "$id":"other.json","$defs":{"x":{"$ref":"#here"},"y":{"$anchor":"here","type":"null"}}}}})",
+         {"null"},
+         {"1"}});
+}
+
+}  // namespace
+}  // namespace heddle
