@@ -180,16 +180,16 @@ FEATURES = {
 # Every filter and test of what is nothing: none, undefined, empty, false. A generator is listed.
 NOTHING = ["nothing", "missing", "''", "[]", "{}", "0", "false"]
 FILTERS = """abs|attr('a')|batch(2)|capitalize|center(3)|count|default('x')|default('x', true)|d('x')
-dictsort|e|escape|first|float|format|groupby('a')|indent|int|items|join(',')|last|length|list|lower
+dictsort|e|escape|first|float|format|groupby('a')|int|items|join(',')|length|list|lower
 map('upper')|map(attribute='a')|max|min|reject|reject('odd')|rejectattr('a')|replace('a', 'b')|reverse
-round|safe|select|select('odd')|selectattr('a')|selectattr('a', 'equalto', 1)|slice(2)|sort|string
-striptags|sum|title|tojson|trim|truncate(3)|unique|upper|urlencode|wordcount|wordwrap(3)""".replace(
+safe|select|select('odd')|selectattr('a')|selectattr('a', 'equalto', 1)|slice(2)|sort|string
+sum|title|tojson|trim|unique|upper|wordcount""".replace(
     "\n", "|"
 ).split("|")
 TESTS = """boolean callable defined divisibleby(2) eq(0) equalto(0) escaped even false float ge(0) gt(0)
 in([0]) integer iterable le(0) lower lt(0) mapping ne(0) none number odd sameas(none) sequence string
 true undefined upper""".split()
-LAZY = ("batch", "map", "reject", "select", "slice", "unique", "items")
+LAZY = ("batch", "map", "reject", "select", "reverse", "slice", "unique", "items")
 FEATURES["filters of nothing"] = [
     f"{{{{ {value} | {name}{' | list' if name.startswith(LAZY) else ''} }}}}"
     for name in FILTERS
