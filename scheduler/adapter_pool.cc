@@ -52,6 +52,18 @@ bool AdapterPool::NeedsLoads(const AdapterUse& use) const {
   return adapter == nullptr || !adapter->is_complete();
 }
 
+int32_t AdapterPool::PagesToLoad(const AdapterUse& use) const {
+  if (use.id == AdapterId{}) return 0;
+  const Adapter* adapter = Find(use.id);
+  if (adapter == nullptr) return use.num_pages;
+  return adapter->users > 0 ? 0 : adapter->num_pages() - adapter->num_loaded;
+}
+
+int32_t AdapterPool::NumUsers(const AdapterUse& use) const {
+  const Adapter* adapter = Find(use.id);
+  return adapter == nullptr ? 0 : adapter->users;
+}
+
 void AdapterPool::Use(Sequence* sequence, int64_t now_us) {
   const AdapterUse& use = sequence->request->request.adapter;
   if (use.id == AdapterId{}) return;
@@ -292,6 +304,17 @@ void AdapterPool::AddTo(SchedulerStats* stats) const {
   stats->adapters_resident = num_resident_;
   stats->adapter_pages = num_loaded_;
   stats->adapter_waiting = num_waiting_;
+}
+
+void AdapterPool::List(size_t limit, AdapterLists* lists) const {
+  for (const bool used : {true, false}) {
+    for (const auto& [id, adapter] : adapters_) {
+      if (used != (adapter->users > 0)) continue;
+      const bool is_resident = adapter->num_loaded == adapter->num_pages();
+      std::vector<AdapterId>& list = is_resident ? lists->resident : lists->waiting;
+      if ((is_resident || used) && list.size() < limit) list.push_back(id);
+    }
+  }
 }
 
 void AdapterPool::AddReferences(std::span<int32_t> references) const {

@@ -48,6 +48,11 @@ class AdapterPool final : private PageOwner {
   // Whether pages of the adapter have to be loaded before a sequence can run with it.
   bool NeedsLoads(const AdapterUse& use) const;
 
+  // Pages of the adapter without content in the pool; none while others load them.
+  int32_t PagesToLoad(const AdapterUse& use) const;
+  // Running sequences that use it.
+  int32_t NumUsers(const AdapterUse& use) const;
+
   // Makes a sequence that gets a place a user of its request's adapter. REQUIRES: the pool has
   // PagesToUse free.
   void Use(Sequence* sequence, int64_t now_us);
@@ -85,6 +90,9 @@ class AdapterPool final : private PageOwner {
   void CountDone(uint64_t step) { done_step_ = step; }
 
   void AddTo(SchedulerStats* stats) const;
+  // Appends the adapters that are loaded completely, those in use first, and those with users that
+  // are not; `limit` bounds the length of each list. O(adapters).
+  void List(size_t limit, AdapterLists* lists) const;
   int32_t num_pages() const { return num_loaded_; }  // pages with adapters' content
   // Adds the references that it holds, by page.
   void AddReferences(std::span<int32_t> references) const;

@@ -260,8 +260,30 @@ Sequence* Admission::VictimFor(const Sequence& next) const {
   return DisplacesLast(next) ? parts_.running.back() : LastOfHog(next);
 }
 
+// A page that an adapter is loaded into could hold computed positions of a prompt: it costs what
+// these would.
+int64_t Admission::LoadCharge(const AdapterUse& use) const {
+  return kPromptCharge * parts_.limits.options.page_tokens * parts_.adapters.PagesToLoad(use);
+}
+
+// What an adapter holds for one generated token of one of its users. The pool has room for as many
+// sequences as may run; an adapter whose pages would serve one of them costs as much as its token.
+int64_t Admission::HoldCharge(const AdapterUse& use) const {
+  const int64_t users = std::max(1, parts_.adapters.NumUsers(use));
+  return kAnswerCharge * use.num_pages * parts_.limits.max_running /
+         (users * parts_.limits.options.num_pages);
+}
+
+void Admission::ChargeAnswer(const RequestState& request, int64_t tokens) {
+  const AdapterUse& use = request.request.adapter;
+  const bool is_priced = use.id != engine::AdapterId{} && policy_->is_per_tenant();
+  const int64_t hold = is_priced ? HoldCharge(use) : 0;
+  waiting_.Charge(request.flow, (kAnswerCharge + hold) * tokens);
+}
+
 void Admission::MakeRunning(Sequence* sequence, PlannedStep* step) {
   RequestState* request = sequence->request;
+  waiting_.Charge(request->flow, LoadCharge(request->request.adapter));
   if (request->cached_tokens < 0) {
     ReserveAnswer(request, parts_.limits);
     const int32_t cached = std::min(sequence->num_computed(), request->num_prompt());
@@ -388,6 +410,20 @@ void Admission::Promote(RequestState* request) {
   }
   blocked_ = SequenceId{};
   ++parts_.totals.overdue;
+}
+
+void Admission::ListAdapters(size_t limit, AdapterLists* lists) const {
+  if (num_with_adapter_ == 0) return;
+  std::vector<engine::AdapterId>& waiting = lists->waiting;
+  const Sequence* sequence = waiting_.oldest();
+  for (int looked_at = 0; sequence != nullptr && looked_at < kMaxWaitingLookedAt; ++looked_at) {
+    const AdapterUse& use = sequence->request->request.adapter;
+    if (waiting.size() < limit && parts_.adapters.NeedsLoads(use) &&
+        std::find(waiting.begin(), waiting.end(), use.id) == waiting.end()) {
+      waiting.push_back(use.id);
+    }
+    sequence = sequence->waits_before;
+  }
 }
 
 absl::Status Admission::CheckParked() const {

@@ -52,10 +52,9 @@ class Admission {
   // pages or none of them is left. REQUIRES: no step is in flight.
   void ParkForPages(PlannedStep* step);
 
-  // Charges the request's flow for `tokens` tokens of answers.
-  void ChargeAnswer(const RequestState& request, int64_t tokens) {
-    waiting_.Charge(request.flow, kAnswerCharge * tokens);
-  }
+  // Charges the request's flow for `tokens` tokens of answers, and for the pool's pages that its
+  // adapter holds meanwhile.
+  void ChargeAnswer(const RequestState& request, int64_t tokens);
 
   // A parked sequence has ended.
   void CountUnparked() { --num_parked_; }
@@ -65,6 +64,8 @@ class Admission {
   // The sequence that has waited longest, or null; Sequence::waits_before links to the next.
   Sequence* oldest() const { return waiting_.oldest(); }
 
+  // Adds the adapters of waiting sequences that have to be loaded; `limit` bounds the list.
+  void ListAdapters(size_t limit, AdapterLists* lists) const;
   // Live requests that have an adapter.
   int32_t num_with_adapter() const { return num_with_adapter_; }
   bool tells_clients_apart() const;
@@ -78,10 +79,13 @@ class Admission {
 
  private:
   // Charges of a tenant per computed prompt token and per generated token. A generated token costs
-  // more because it takes its own pass over the weights. The values are those of the VTC paper
-  // (waiting_queue.h).
-  static constexpr int64_t kPromptCharge = 1;
-  static constexpr int64_t kAnswerCharge = 2;
+  // more because it takes its own pass over the weights. Their ratio is that of the VTC paper
+  // (waiting_queue.h); the unit leaves room for fractions.
+  static constexpr int64_t kPromptCharge = 256;
+  static constexpr int64_t kAnswerCharge = 512;
+
+  int64_t LoadCharge(const AdapterUse& use) const;
+  int64_t HoldCharge(const AdapterUse& use) const;
 
   int64_t PagesBeside(const Sequence& sequence, const PlannedStep& step) const;
   bool FitsBeside(const Sequence& sequence, const PlannedStep& step) const;

@@ -412,6 +412,14 @@ SchedulerStats Scheduler::stats() const {
   return stats;
 }
 
+AdapterLists Scheduler::adapter_lists(size_t limit) const {
+  AdapterLists lists;
+  adapters_.List(limit, &lists);
+  admission_.ListAdapters(limit, &lists);
+  for (auto* list : {&lists.resident, &lists.waiting}) std::sort(list->begin(), list->end());
+  return lists;
+}
+
 absl::Status Scheduler::CheckIntegrity() const {
   if (absl::Status pages = CheckPages(); !pages.ok()) return pages;
   if (absl::Status cache = prefixes_.CheckIntegrity(); !cache.ok()) return cache;

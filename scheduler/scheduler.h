@@ -120,6 +120,9 @@ class Scheduler {
   // Whether clients are told apart (ClientOf): by their shares, or by the policy.
   bool tells_clients_apart() const { return admission_.tells_clients_apart(); }
   SchedulerStats stats() const;
+  // The adapters in the pool, and those that sequences wait for: `limit` of each at most, by id.
+  // O(adapters in the pool).
+  AdapterLists adapter_lists(size_t limit) const;
 
   // INTERNAL names the broken invariant. O(pages + running); tests, and whenever the loop is idle.
   absl::Status CheckIntegrity() const;

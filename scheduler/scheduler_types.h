@@ -104,6 +104,14 @@ struct StepNote {
   int32_t tokens = 0;
 };
 
+// Adapters by where they are, for the outside.
+struct AdapterLists {
+  std::vector<engine::AdapterId> resident;  // all pages are in the pool
+  std::vector<engine::AdapterId> waiting;   // of sequences that wait, and not resident
+
+  bool operator==(const AdapterLists&) const = default;
+};
+
 struct SchedulerStats {
   int32_t running_sequences = 0;  // without those that are paused
   int32_t paused_sequences = 0;   // with pages or without

@@ -33,8 +33,8 @@ class WaitingQueue {
   void Enter(int32_t flow);
   void Leave(int32_t flow);
 
-  // Adds `tokens` to what `flow` was given.
-  void Charge(int32_t flow, int64_t tokens) { flows_[flow].served += tokens; }
+  // Adds to what `flow` was given, in any unit.
+  void Charge(int32_t flow, int64_t charge) { flows_[flow].served += charge; }
   int64_t served(int32_t flow) const { return flows_[flow].served; }
 
   // Queues a sequence in the flow that its request names. Its wait counts from `now_us` (or from

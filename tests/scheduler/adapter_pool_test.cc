@@ -1,4 +1,6 @@
 // Adapters as pages of the pool: when they are loaded, who waits for it, what stays.
+#include <algorithm>
+
 #include "catch2/catch.hpp"
 #include "tests/scheduler/rig.h"
 
@@ -71,6 +73,26 @@ TEST_CASE(
   CHECK(rig.scheduler.stats().adapter_wait_us == 2);  // a step takes 1 us here
   rig.RunAll();
   CHECK(rig.Of(id).tokens == Alone(WithAdapter(7, 5), 0, 8));
+}
+
+TEST_CASE("Adapters in the pool and those that are waited for are listed", "[scheduler][unit]") {
+  Rig rig(AdapterOptions());
+  rig.Add(WithAdapter(7, 10, 0));
+  rig.RunAll();  // stays, without users
+  rig.Add(MakeRequest(4, 30, 1));
+  REQUIRE(rig.Step());
+  rig.Add(WithAdapter(9, 5, 2));
+  REQUIRE(rig.Step());             // 2 of its 5 pages are chosen
+  rig.Add(WithAdapter(8, 30, 3));  // has no place beside the others
+  AdapterLists lists = rig.scheduler.adapter_lists(10);
+  CHECK(lists.resident == std::vector{AdapterId{7}});
+  CHECK(lists.waiting == std::vector{AdapterId{8}, AdapterId{9}});
+  CHECK(rig.scheduler.adapter_lists(1).waiting.size() == 1);
+  rig.RunAll();
+  lists = rig.scheduler.adapter_lists(10);
+  CHECK(std::find(lists.resident.begin(), lists.resident.end(), AdapterId{8}) !=
+        lists.resident.end());
+  CHECK(lists.waiting.empty());
 }
 
 TEST_CASE("Two scales of an adapter share its pages and have two slots", "[scheduler][unit]") {

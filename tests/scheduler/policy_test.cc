@@ -215,5 +215,45 @@ TEST_CASE("A tenant that was idle comes back without credit", "[scheduler][unit]
   CHECK(tokens[1] == Approx(tokens[2]).epsilon(0.25));
 }
 
+// Tokens of the base's tenant per token of the tenant with adapters, both with work without end.
+// `distinct`: each request has an adapter of its own.
+double ShareBeside(bool distinct) {
+  SchedulerOptions options = Options(PolicyKind::kFair, 8);
+  options.num_pages = 800;
+  options.page_tokens = 4;
+  options.adapter_slots = 32;
+  options.adapter_load_pages = 50;  // a whole adapter in a step: nobody waits for loads
+  Rig rig(options);
+  std::vector<RequestId> base;
+  for (int i = 0; i < 300; ++i) {
+    GenerationRequest request = OfTenant(MakeRequest(10, 40, i), 1);
+    SetAdapter(&request, distinct ? 1000 + static_cast<uint64_t>(i) : 1000, /*num_pages=*/50);
+    rig.Add(request);
+  }
+  for (int i = 0; i < 300; ++i) {
+    base.push_back(rig.Add(OfTenant(MakeRequest(10, 40, 500 + i), 2)));
+  }
+  double tokens[3] = {};
+  for (int step = 0; step < 1200; ++step) {
+    REQUIRE(rig.Step());
+    for (const SequenceEvent& event : rig.events) {
+      tokens[event.request >= base[0] ? 2 : 1] += event.num_tokens;
+    }
+  }
+  return tokens[2] / tokens[1];
+}
+
+// A request of the base costs 10 tokens of its prompt and 40 twice: 90. With an adapter of its own
+// it loads 50 pages of 4 tokens, and holds 50 pages of which the pool has 100 for each of 8
+// sequences, so that a token costs 2 + 1: 10 + 200 + 120 = 330.
+TEST_CASE("A tenant pays for the adapters that it loads and holds", "[scheduler][unit]") {
+  CHECK(ShareBeside(/*distinct=*/true) == Approx(330.0 / 90).epsilon(0.15));
+}
+
+// One adapter is loaded once, and its four users at a time share what it holds: 10 + 40 * 2.25.
+TEST_CASE("Users of one adapter share its price", "[scheduler][unit]") {
+  CHECK(ShareBeside(/*distinct=*/false) == Approx(100.0 / 90).epsilon(0.1));
+}
+
 }  // namespace
 }  // namespace heddle::scheduler
