@@ -76,10 +76,11 @@ std::string_view CommandUsage(Command command) {
              "a model's folder, its tokenizer file, or a GGUF file, even one without weights.\n\n"
              "  echo 'Hello world' | heddle tokenize ~/models/Qwen3-0.6B\n";
     case kInspect:
-      return "heddle inspect MODEL [options]\n\n"
+      return "heddle inspect MODEL|ADAPTER [options]\n\n"
              "Shows architecture, formats and memory of a model, and how many tokens fit here.\n"
-             "Reads no weights.\n\n"
-             "  heddle inspect ~/models/Qwen3-0.6B\n";
+             "Reads no weights. Of a LoRA adapter: its modules, ranks and scales.\n\n"
+             "  heddle inspect ~/models/Qwen3-0.6B\n"
+             "  heddle inspect ./sql-adapter --base ~/models/Qwen3-0.6B\n";
     case kRender:
       return "heddle render --template FILE < conversation.json\n\n"
              "Reads one JSON object with the template's variables (messages, tools,\n"

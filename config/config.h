@@ -83,11 +83,12 @@ struct EngineConfig {
   std::string tune_profile;
 };
 
-// heddle serve: LoRA adapters.
+// LoRA adapters.
 struct AdapterConfig {
-  std::vector<std::string> lora;  // NAME=PATH
+  std::vector<std::string> lora;  // NAME=PATH[@SCALE]
   std::string lora_merge;         // NAME=PATH
   std::string lora_dir;
+  bool allow_lora_updates = false;
   int64_t max_lora_rank = 256;
   Bytes lora_host_memory{uint64_t{4} << 30};
 };
@@ -181,14 +182,17 @@ struct PlanningConfig {
   int64_t prefix_tokens = 0;
   int64_t prefix_groups = 1;
   std::string plot;
-  int64_t users = 0;    // 0: as many as fit
-  int64_t context = 0;  // 0: prompt_tokens + output_tokens
+  int64_t adapters = 0;      // LoRA adapters in use; 0: none
+  int64_t adapter_rank = 0;  // 0: 16, if there are adapters
+  int64_t users = 0;         // 0: as many as fit
+  int64_t context = 0;       // 0: prompt_tokens + output_tokens
 };
 
 // What the one-shot commands read and print.
 struct OutputConfig {
   bool json = false;
   bool tensors = false;
+  std::string base;  // heddle inspect ADAPTER: the model that it is for
   bool jsonl = false;
   bool special = false;
   bool no_bos = false;

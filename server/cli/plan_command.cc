@@ -9,7 +9,8 @@
 namespace heddle::server {
 
 absl::Status RunPlan(const config::Config& config) {
-  HEDDLE_ASSIGN_OR_RETURN(const PlannedModel planned, PlanModel(config));
+  HEDDLE_ASSIGN_OR_RETURN(PlannedModel planned, PlanModel(config));
+  const AdapterSize adapter = PlanAdapters(config, &planned);
   const auto output = static_cast<int32_t>(config.output_tokens);
   const auto prompt =
       static_cast<int32_t>(config.context > 0 ? config.context - output : config.prompt_tokens);
@@ -19,7 +20,10 @@ absl::Status RunPlan(const config::Config& config) {
                                   .peak = planned.peak,
                                   .users = static_cast<int32_t>(config.users),
                                   .prompt_tokens = prompt,
-                                  .output_tokens = output};
+                                  .output_tokens = output,
+                                  .adapters = static_cast<int32_t>(config.adapters),
+                                  .adapter_rank = AdapterRank(config),
+                                  .adapter = adapter};
   HEDDLE_ASSIGN_OR_RETURN(const CapacityAnswer answer, AnswerCapacity(question));
   if (config.json) {
     HEDDLE_RETURN_IF_ERROR(

@@ -1,5 +1,6 @@
 #include "server/cli/planned_model.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/message.h"
@@ -67,6 +68,27 @@ absl::StatusOr<PlannedModel> PlanModel(const config::Config& config) {
   planned.machine = RooflineModel(cost, planned.hardware);
   if (!config.profile.empty()) HEDDLE_RETURN_IF_ERROR(UseProfile(config.profile, cost, &planned));
   return planned;
+}
+
+int32_t AdapterRank(const config::Config& config) {
+  constexpr int64_t kCommonRank = 16;
+  if (config.adapters == 0) return static_cast<int32_t>(config.adapter_rank);
+  return static_cast<int32_t>(config.adapter_rank == 0 ? kCommonRank : config.adapter_rank);
+}
+
+AdapterSize PlanAdapters(const config::Config& config, PlannedModel* planned) {
+  const int32_t rank = AdapterRank(config);
+  if (rank == 0) return {};
+  PrepareForAdapters(planned);
+  constexpr int64_t kFactorBytes = 2;  // BF16
+  return SizeOfAdapter(planned->model.model.spec, rank, kFactorBytes,
+                       planned->model.capacity.page_bytes);
+}
+
+void PrepareForAdapters(PlannedModel* planned) {
+  scheduler::SchedulerOptions& options = planned->scheduler;
+  options.adapter_slots = std::max(options.adapter_slots, 2 * options.max_step_seqs);
+  planned->machine.adapter_page_us = options.adapter_page_us;
 }
 
 std::string DescribePlanned(const PlannedModel& planned) {

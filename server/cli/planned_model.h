@@ -9,6 +9,7 @@
 #include "engine/model/load.h"
 #include "scheduler/simulation/step_time.h"
 #include "server/loop/engine_loop.h"
+#include "server/simulation/adapter_size.h"
 #include "server/simulation/hardware.h"
 
 namespace heddle::server {
@@ -27,6 +28,14 @@ struct PlannedModel {
 // Errors are those of DescribeModel (RESOURCE_EXHAUSTED: the model does not fit), FindHardware and
 // ReadProfile.
 absl::StatusOr<PlannedModel> PlanModel(const config::Config& config);
+
+// Gives the scheduler slots for adapters, which the planned machine may not have been asked for,
+// and their loads a time.
+void PrepareForAdapters(PlannedModel* planned);
+// The size of the adapters that --adapters and --adapter-rank plan for, and room for them in the
+// scheduler's options. Empty without these options.
+AdapterSize PlanAdapters(const config::Config& config, PlannedModel* planned);
+int32_t AdapterRank(const config::Config& config);
 
 // Lines for people: "model ...", "machine ...", "memory ...".
 std::string DescribePlanned(const PlannedModel& planned);

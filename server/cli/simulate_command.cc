@@ -37,7 +37,8 @@ LengthShape ToLengthShape(config::LengthShape shape) {
   return LengthShape::kLognormal;
 }
 
-scheduler::SyntheticLoad ToLoad(const config::Config& config, int32_t max_context) {
+scheduler::SyntheticLoad ToLoad(const config::Config& config, int32_t max_context,
+                                const AdapterSize& adapter) {
   return {.num_requests = static_cast<int32_t>(config.requests),
           .requests_per_s = config.rate.value_or(0),
           .mean_prompt_tokens = static_cast<double>(config.prompt_tokens),
@@ -45,14 +46,22 @@ scheduler::SyntheticLoad ToLoad(const config::Config& config, int32_t max_contex
           .lengths = ToLengthShape(config.lengths),
           .prefix_groups = static_cast<int32_t>(config.prefix_groups),
           .prefix_tokens = static_cast<int32_t>(config.prefix_tokens),
+          .adapters = static_cast<int32_t>(config.adapters),
+          .adapter_pages = std::max(1, adapter.pages),
           .max_tokens = std::max(1, max_context - 1),  // the prompt must fit, as for clients
           .seed = static_cast<uint64_t>(config.seed.value_or(1))};
 }
 
 absl::StatusOr<std::vector<SimulatedRequest>> Requests(const config::Config& config,
-                                                       const PlannedModel& planned) {
+                                                       const PlannedModel& planned,
+                                                       const AdapterSize& adapter) {
   if (config.trace.empty()) {
-    const int32_t context = scheduler::Scheduler::MaxContext(planned.scheduler);
+    const int32_t context = scheduler::Scheduler::MaxContext(planned.scheduler, adapter.pages);
+    if (context <= 0) {
+      return absl::InvalidArgumentError(
+          base::StrCat("an adapter of rank ", AdapterRank(config), " takes ", adapter.pages,
+                       " pages, and the pool has ", planned.scheduler.num_pages));
+    }
     // Requests cut to the context would not have the requested mean length.
     if (config.prefix_tokens + config.prompt_tokens + config.output_tokens > context) {
       const std::string prefix = config.prefix_tokens == 0
@@ -62,22 +71,15 @@ absl::StatusOr<std::vector<SimulatedRequest>> Requests(const config::Config& con
           base::StrCat(prefix, "--prompt-tokens ", config.prompt_tokens, " and --output-tokens ",
                        config.output_tokens, " do not fit into the context of ", context));
     }
-    return scheduler::MakeLoad(ToLoad(config, context));
+    return scheduler::MakeLoad(ToLoad(config, context, adapter));
   }
   HEDDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(config.trace, kMaxTraceBytes));
   return ReadWorkloadTrace(text, config.trace);
 }
 
-// A trace may name adapters that the planned machine was not given room for: they need slots, and
-// their loads take time.
-void PrepareForAdapters(const std::vector<SimulatedRequest>& requests, PlannedModel* planned) {
-  if (std::none_of(requests.begin(), requests.end(),
-                   [](const SimulatedRequest& request) { return request.adapter != 0; })) {
-    return;
-  }
-  scheduler::SchedulerOptions& options = planned->scheduler;
-  options.adapter_slots = std::max(options.adapter_slots, 2 * options.max_step_seqs);
-  planned->machine.adapter_page_us = options.adapter_page_us;
+bool HaveAdapters(const std::vector<SimulatedRequest>& requests) {
+  return std::any_of(requests.begin(), requests.end(),
+                     [](const SimulatedRequest& request) { return request.adapter != 0; });
 }
 
 std::string DescribeLoad(const config::Config& config, size_t requests) {
@@ -88,6 +90,9 @@ std::string DescribeLoad(const config::Config& config, size_t requests) {
     text +=
         base::StrCat(", prompts of ", config.prompt_tokens, " and answers of ",
                      config.output_tokens, " tokens (", config::ValueText("lengths", config), ")");
+  }
+  if (config.adapters > 0) {
+    text += base::StrCat(", ", config.adapters, " adapters of rank ", AdapterRank(config));
   }
   if (config.prefix_tokens > 0) {
     text += base::StrCat(", behind ", config.prefix_tokens, " tokens that ", config.prefix_groups,
@@ -114,8 +119,10 @@ double NowSeconds() {
 
 absl::Status RunSimulate(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(PlannedModel planned, PlanModel(config));
-  HEDDLE_ASSIGN_OR_RETURN(const std::vector<SimulatedRequest> requests, Requests(config, planned));
-  PrepareForAdapters(requests, &planned);
+  const AdapterSize adapter = config.adapters > 0 ? PlanAdapters(config, &planned) : AdapterSize();
+  HEDDLE_ASSIGN_OR_RETURN(const std::vector<SimulatedRequest> requests,
+                          Requests(config, planned, adapter));
+  if (HaveAdapters(requests)) PrepareForAdapters(&planned);
   const double began_s = NowSeconds();
   HEDDLE_ASSIGN_OR_RETURN(
       const scheduler::SimulationResult result,

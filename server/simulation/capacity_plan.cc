@@ -33,9 +33,16 @@ int32_t MostRunning(const scheduler::SchedulerOptions& options) {
   return std::min(options.max_step_seqs, options.max_step_tokens);
 }
 
+int64_t AdapterPages(const CapacityQuestion& question) {
+  return int64_t{question.adapters} * question.adapter.pages;
+}
+
 void CountUsers(const CapacityQuestion& question, CapacityAnswer* answer) {
   const int64_t pages = PagesPerUser(question);
-  const int64_t by_memory = question.scheduler.num_pages / pages;
+  const int64_t left = std::max<int64_t>(0, question.scheduler.num_pages - AdapterPages(question));
+  const int64_t by_memory = left / pages;
+  answer->tokens_left =
+      left / question.capacity.kv_layout.n_groups() * question.scheduler.page_tokens;
   const int64_t by_batch = MostRunning(question.scheduler);
   answer->limit = by_memory < by_batch ? UserLimit::kKvMemory : UserLimit::kBatchSeqs;
   answer->users_that_fit = static_cast<int32_t>(std::min(by_memory, by_batch));
@@ -43,10 +50,12 @@ void CountUsers(const CapacityQuestion& question, CapacityAnswer* answer) {
     answer->limit = UserLimit::kContext;
     answer->users_that_fit = 0;
   }
+  if (left == 0) answer->limit = UserLimit::kAdapters;
   answer->users = question.users > 0 ? question.users : answer->users_that_fit;
   answer->fits = answer->users > 0 && answer->users <= answer->users_that_fit;
   if (question.users > 0 && answer->fits) answer->limit = UserLimit::kNone;
-  answer->kv_bytes_needed = answer->users * pages * question.capacity.page_bytes;
+  answer->kv_bytes_needed =
+      (answer->users * pages + AdapterPages(question)) * question.capacity.page_bytes;
 }
 
 // Computes what the data sheet allows for `users` decodes at their full context, and for one prompt
@@ -63,9 +72,13 @@ void FindPeaks(const CapacityQuestion& question, int32_t users, CapacityAnswer* 
 }
 
 absl::Status Simulate(const CapacityQuestion& question, int32_t users, CapacityAnswer* answer) {
-  const std::vector<scheduler::SimulatedRequest> load(
+  std::vector<scheduler::SimulatedRequest> load(
       static_cast<size_t>(users) * kRequestsPerUser,
       {.prompt_tokens = question.prompt_tokens, .output_tokens = question.output_tokens});
+  for (size_t i = 0; i < load.size() && question.adapters > 0; ++i) {
+    load[i].adapter = 1 + i % static_cast<size_t>(question.adapters);
+    load[i].adapter_pages = question.adapter.pages;
+  }
   HEDDLE_ASSIGN_OR_RETURN(
       const scheduler::SimulationResult result,
       scheduler::Simulate(
@@ -80,6 +93,8 @@ const char* LimitName(UserLimit limit) {
       return "none";
     case UserLimit::kContext:
       return "context";
+    case UserLimit::kAdapters:
+      return "adapters";
     case UserLimit::kKvMemory:
       return "kv_memory";
     case UserLimit::kBatchSeqs:
@@ -101,6 +116,8 @@ std::string LimitText(const CapacityQuestion& question, const CapacityAnswer& an
           capacity.context_reduced ? "--kv-memory" : "--max-context, or the model's own limit");
     case UserLimit::kBatchSeqs:
       return "; the limit is --max-batch-seqs";
+    case UserLimit::kAdapters:
+      return "; the adapters leave no page of the KV memory: --kv-memory, or fewer of them";
     case UserLimit::kKvMemory:
       break;
   }
@@ -110,6 +127,30 @@ std::string LimitText(const CapacityQuestion& question, const CapacityAnswer& an
   return text + base::StrCat(": --kv-memory ", base::ShowBytes(answer.kv_bytes_needed),
                              " would do, on a machine with ",
                              base::ShowBytes(fixed + answer.kv_bytes_needed), " and some to spare");
+}
+
+// How many adapters of the rank leave how many tokens: for the number that is asked for, and for
+// some that say how memory is shared.
+std::string AdapterText(const CapacityQuestion& question, const CapacityAnswer& answer) {
+  if (question.adapter.pages == 0) return "";
+  std::string text = base::StrCat("adapters  rank ", question.adapter_rank,
+                                  " on all linears: ", base::ShowBytes(question.adapter.bytes),
+                                  ", ", question.adapter.pages,
+                                  question.adapter.pages == 1 ? " page" : " pages", " each; ");
+  if (question.adapters > 0) {
+    return text +
+           base::StrCat(question.adapters, " leave room for ", answer.tokens_left, " tokens\n");
+  }
+  const scheduler::SchedulerOptions& options = question.scheduler;
+  const int64_t groups = question.capacity.kv_layout.n_groups();
+  for (const int64_t count : {1, 10, 100, 1000}) {
+    const int64_t left = options.num_pages - count * question.adapter.pages;
+    if (left <= 0) break;
+    text += base::StrCat(count, count == 1 ? " leaves " : " leave ",
+                         left / groups * options.page_tokens, ", ");
+  }
+  return text + base::StrCat("and at most ", options.num_pages / question.adapter.pages,
+                             " fit at a time, of ", answer.tokens_left, " tokens\n");
 }
 
 // `who` names the users, if they are fewer than asked for.
@@ -144,7 +185,7 @@ std::string CapacityText(const CapacityQuestion& question, const CapacityAnswer&
   text += answer.fits ? base::StrCat("fits      ", answer.users, " users", each)
                       : base::StrCat("does not fit: ", answer.users, " users", each, "; ",
                                      answer.users_that_fit, " do");
-  text += LimitText(question, answer) + "\n";
+  text += LimitText(question, answer) + "\n" + AdapterText(question, answer);
   if (answer.expected.requests == 0) return text;
   text += absl::StrFormat(
       "peak      %.0f tok/s decoding (%s), %.0f tok/s reading prompts: the machine's limits\n",
@@ -177,6 +218,13 @@ std::string CapacityJson(const CapacityQuestion& question, const CapacityAnswer&
   json["kv_bytes"] = capacity.kv_bytes;
   json["kv_bytes_per_token"] = capacity.kv_bytes_per_token;
   json["kv_bytes_needed"] = answer.kv_bytes_needed;
+  if (question.adapter.pages > 0) {
+    json["adapters"] = {{"count", question.adapters},
+                        {"rank", question.adapter_rank},
+                        {"bytes_each", question.adapter.bytes},
+                        {"pages_each", question.adapter.pages},
+                        {"tokens_left", answer.tokens_left}};
+  }
   if (answer.expected.requests > 0) {
     json["peak"] = {{"decode_tok_s", answer.peak_decode_tok_s},
                     {"decode_limited_by", answer.decode_is_bandwidth ? "bandwidth" : "arithmetic"},

@@ -9,6 +9,7 @@
 #include "engine/model/capacity.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/simulation/step_time.h"
+#include "server/simulation/adapter_size.h"
 #include "server/simulation/report.h"
 
 namespace heddle::server {
@@ -21,11 +22,16 @@ struct CapacityQuestion {
   int32_t users = 0;                      // concurrent users; 0: as many as fit
   int32_t prompt_tokens = 0;              // per user
   int32_t output_tokens = 0;
+  // LoRA adapters, all in the pool; users have them in turn. 0: none.
+  int32_t adapters = 0;
+  int32_t adapter_rank = 0;
+  AdapterSize adapter;
 };
 
 enum class UserLimit : uint8_t {
   kNone,       // the requested users fit
   kContext,    // not even one: prompt and answer exceed the longest sequence
+  kAdapters,   // they alone do not fit
   kKvMemory,   // --kv-memory, or the machine's memory
   kBatchSeqs,  // --max-batch-seqs, or --max-step-tokens
 };
@@ -35,7 +41,8 @@ struct CapacityAnswer {
   int32_t users_that_fit = 0;
   bool fits = false;
   UserLimit limit = UserLimit::kNone;  // limit of users_that_fit
-  int64_t kv_bytes_needed = 0;         // for the requested users
+  int64_t kv_bytes_needed = 0;         // for the requested users and adapters
+  int64_t tokens_left = 0;             // that the pool holds beside the adapters; 0: none
   // For the users that are requested and fit, each at its full context.
   double peak_decode_tok_s = 0;
   bool decode_is_bandwidth = false;  // else arithmetic limits it
