@@ -216,10 +216,13 @@ constexpr Option kEngineOptions[] = {
      .field = &Config::speculate,
      .section = kEngine,
      .value = "DRAFTERS",
-     .help = "Guess tokens and verify them as rows of one step, where measured times say that it "
-             "pays; answers are the same. off; ngram: what followed the same tokens in prompt and "
-             "answer; suffix: and in finished answers of the same client; auto: both. Several with "
-             "commas. Predicted outputs are followed with each of them (docs/speculation.md).",
+     .help =
+         "Guess tokens and verify them as rows of one step, where measured times say that it "
+         "pays; answers are the same. off; ngram: what followed the same tokens in prompt and "
+         "answer; suffix: and in finished answers of the same client; auto: both; draft:PATH: a "
+         "smaller model of the same vocabulary; medusa:PATH, eagle:PATH: such heads; mtp: the "
+         "model's own. Several with commas, one of them with weights. Predicted outputs are "
+         "followed with each of them (docs/speculation.md).",
      .commands = kEngineCommands | kBench,
      .splits_commas = true,
      .default_text = "off"},
@@ -236,7 +239,8 @@ constexpr Option kEngineOptions[] = {
      .field = &Config::speculative_config,
      .section = kEngine,
      .value = "JSON",
-     .help = "vLLM's form of --speculate: {\"method\": \"ngram\" or \"suffix\"} with "
+     .help = "vLLM's form of --speculate: {\"method\": \"ngram\", \"suffix\", "
+             "\"draft_model\", \"medusa\", \"eagle\", \"eagle3\" or \"mtp\"} with model, "
              "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, "
              "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests.",
      .commands = kEngineCommands | kBench},

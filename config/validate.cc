@@ -64,17 +64,50 @@ absl::Status ValidateEngine(const Config& config) {
   return absl::OkStatus();
 }
 
+// Drafters with weights, and whether their name has a path behind it.
+struct DraftNetworkName {
+  std::string_view name;
+  bool has_path;
+};
+constexpr DraftNetworkName kDraftNetworks[] = {
+    {"draft", true}, {"medusa", true}, {"eagle", true}, {"mtp", false}};
+
+// A value of --speculate.
+absl::Status CheckDrafter(std::string_view value) {
+  constexpr std::string_view kTextDrafters[] = {"off", "auto", "ngram", "suffix"};
+  if (std::find(std::begin(kTextDrafters), std::end(kTextDrafters), value) !=
+      std::end(kTextDrafters)) {
+    return absl::OkStatus();
+  }
+  const size_t colon = value.find(':');
+  const std::string_view kind = value.substr(0, colon);
+  const auto network = std::find_if(std::begin(kDraftNetworks), std::end(kDraftNetworks),
+                                    [kind](const auto& known) { return known.name == kind; });
+  if (network == std::end(kDraftNetworks)) {
+    return Contradiction(StrCat("--speculate: ", Quote(value),
+                                " is unknown; there are off, auto, ngram, suffix, draft:PATH, ",
+                                "medusa:PATH, eagle:PATH and mtp"));
+  }
+  const bool has_path = colon != std::string_view::npos && colon + 1 < value.size();
+  if (has_path == network->has_path) return absl::OkStatus();
+  return Contradiction(
+      network->has_path
+          ? StrCat("--speculate ", kind, " needs a path: ", kind, ":PATH")
+          : StrCat("--speculate mtp takes no path: its layers are in the model's ", "own files"));
+}
+
 absl::Status ValidateSpeculation(const Config& config) {
-  constexpr std::string_view kKnown[] = {"off", "auto", "ngram", "suffix"};
-  constexpr std::string_view kPlanned[] = {"draft", "medusa", "eagle", "mtp"};
-  for (const std::string& name : config.speculate) {
-    if (std::find(std::begin(kKnown), std::end(kKnown), name) != std::end(kKnown)) continue;
-    const std::string_view kind = std::string_view(name).substr(0, name.find(':'));
-    const bool planned =
-        std::find(std::begin(kPlanned), std::end(kPlanned), kind) != std::end(kPlanned);
-    return Contradiction(StrCat("--speculate: ", Quote(name),
-                                planned ? " is not there yet" : " is unknown",
-                                "; there are off, auto, ngram and suffix"));
+  int networks = 0;
+  for (const std::string& value : config.speculate) {
+    HEDDLE_RETURN_IF_ERROR(CheckDrafter(value));
+    const std::string_view kind = std::string_view(value).substr(0, value.find(':'));
+    networks += std::any_of(std::begin(kDraftNetworks), std::end(kDraftNetworks),
+                            [kind](const auto& known) { return known.name == kind; });
+  }
+  if (networks > 1) {
+    return Contradiction(
+        "--speculate names several drafters with weights; one of draft, medusa, eagle and mtp can "
+        "run beside the model");
   }
   const bool off =
       std::find(config.speculate.begin(), config.speculate.end(), "off") != config.speculate.end();

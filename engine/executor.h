@@ -32,6 +32,11 @@ struct ExecutorLimits {
   // Proposed tokens that one sample verifies behind its sequence's last token; 0: the executor
   // takes no drafts. Drafts are chains: their slices have no masks.
   int32_t max_draft_tokens = 0;
+  // Tokens that the drafter beside the model guesses at most (StepPlan::drafts_ahead); 0: there is
+  // none.
+  int32_t max_ahead_tokens = 0;
+  int32_t drafter_guesses_per_pass = 1;
+  bool drafter_reads_features = false;  // StepPlan::feeds_drafter matters to it
   // LoRA adapters; see engine/adapter/.
   int64_t page_bytes = 0;     // of a page of the pool
   int32_t adapter_slots = 0;  // AdapterBind::slot is below this; 0: the executor runs no adapters

@@ -30,15 +30,17 @@ struct GroupSpans {
     int32_t num_spans = 0;
     int32_t context_tokens = 0;  // sum over its spans
   };
-  std::vector<KvSlot> kv_slots;  // [n_tokens]
-  std::vector<KvSpan> spans;     // [sum of num_spans]
-  std::vector<Range> ranges;     // [n_seqs]
+  std::vector<KvSlot> kv_slots;     // [n_tokens]
+  std::vector<KvSpan> spans;        // [sum of num_spans]
+  std::vector<Range> ranges;        // [n_seqs]
+  std::vector<KvSlot> ahead_slots;  // as StepPlan::ahead_slots
 
   // Empties the lists and keeps their capacity.
   void Clear() {
     kv_slots.clear();
     spans.clear();
     ranges.clear();
+    ahead_slots.clear();
   }
 };
 

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/ids.h"
@@ -57,10 +58,11 @@ struct SequenceSlice {
   int32_t num_tokens = 0;
   int32_t span_begin = 0;  // spans [span_begin, span_begin + num_spans) of the plan
   int32_t num_spans = 0;
-  int32_t context_tokens = 0;  // sum over its spans
-  int32_t adapter_slot = -1;   // -1: the base model
-  int32_t mask_begin = 0;      // masks [mask_begin, mask_begin + num_masks) of the plan
-  int32_t num_masks = 0;       // 0, or num_tokens
+  int32_t context_tokens = 0;     // sum over its spans
+  int32_t adapter_slot = -1;      // -1: the base model
+  int32_t mask_begin = 0;         // masks [mask_begin, mask_begin + num_masks) of the plan
+  int32_t num_masks = 0;          // 0, or num_tokens
+  TokenId next_token = kNoToken;  // behind its last row, if it is known
 };
 
 // A row whose token is not drawn yet: it is the first token of a sample of a step in flight
@@ -81,6 +83,20 @@ struct SampleRow {
   int32_t row;        // index into the plan's token rows
   Position position;  // of the first token to be drawn: the counter of its random number
   int32_t num_rows = 1;
+};
+
+// Asks the drafter that runs beside the model (engine/model/draft_network.h) to guess, when the
+// sample is drawn, up to `num_tokens` tokens behind it. Its keys and values of these positions go
+// to the rows of the slice that are dropped, and then to slots [slot_begin, slot_begin +
+// num_tokens) of StepPlan::ahead_slots, which are free again when the step is done.
+// REQUIRES: no other sequence has the last page of the slice.
+struct DraftAhead {
+  int32_t sample;  // index into the plan's samples
+  int32_t num_tokens;
+  int32_t slot_begin;
+  float min_survival;  // guessing ends when all guesses so far are right with less probability
+  // A drafter that has not computed more positions of the sequence than this leaves it out.
+  int32_t max_catch_up;
 };
 
 // Reports the log-probability of `target` at `row` (prompt logprobs), with `num_top` alternatives.
@@ -142,8 +158,13 @@ struct StepPlan {
   std::vector<SampleRow> samples;        // [n_samples]
   std::vector<ScoreRow> scores;          // [n_scores]
   std::vector<PoolRows> pools;           // [n_pools]
+  std::vector<DraftAhead> drafts_ahead;  // at most one for each sample, in any order
+  std::vector<KvSlot> ahead_slots;       // [sum of num_tokens of drafts_ahead]
   std::vector<SequenceId> ended;         // forget these, after the forward
   std::vector<GroupSpans> more_groups;   // [groups - 1]
+  // The drafter beside the model sees all rows of this step, if it reads the model's hidden states.
+  // Without them it cannot go on with a sequence later.
+  bool feeds_drafter = false;
 
   bool empty() const {
     return token_ids.empty() && begun.empty() && page_copies.empty() && ended.empty() &&
@@ -171,6 +192,8 @@ struct StepPlan {
     visit(plan.samples);
     visit(plan.scores);
     visit(plan.pools);
+    visit(plan.drafts_ahead);
+    visit(plan.ahead_slots);
     visit(plan.ended);
   }
 
@@ -178,6 +201,7 @@ struct StepPlan {
   void Clear() {
     ForEachArray(*this, [](auto& array) { array.clear(); });
     for (GroupSpans& group : more_groups) group.Clear();
+    feeds_drafter = false;
   }
 };
 
@@ -241,6 +265,26 @@ struct PooledState {
   std::vector<float> values;  // [hidden]
 };
 
+// What the drafter beside the model guesses to follow a sequence's tokens, this step's included:
+// guesses [guess_begin, guess_begin + num_guesses) of the result, each behind the one before.
+struct GuessedTokens {
+  SequenceId id;
+  int32_t guess_begin = 0;
+  int32_t num_guesses = 0;
+};
+
+struct GuessedToken {
+  TokenId token = kNoToken;
+  float probability = 0;  // by the drafter; of this token behind the ones before
+};
+
+// A pass of the drafter beside the model.
+struct DraftPassTime {
+  int32_t rows = 0;
+  bool is_first = false;  // over the rows of the step; others have a row for each sequence
+  int64_t ns = 0;
+};
+
 // Durations of a step. If the step runs while the host does other work, `forward_ns` is the
 // device's time for it, counted from the end of the step before if that was later than its start,
 // and `sample_ns` is the host's time for the tokens.
@@ -253,10 +297,15 @@ struct StepTiming {
 
 struct StepResult {
   uint64_t step = 0;
-  std::vector<SequenceGain> gains;   // in the order of StepPlan::samples
-  std::vector<SampledToken> tokens;  // tokens of all gains
-  std::vector<SampledToken> scores;  // in the order of StepPlan::scores
-  std::vector<PooledState> pooled;   // results of the last pools of sequences, in order
+  std::vector<SequenceGain> gains;         // in the order of StepPlan::samples
+  std::vector<SampledToken> tokens;        // tokens of all gains
+  std::vector<SampledToken> scores;        // in the order of StepPlan::scores
+  std::vector<PooledState> pooled;         // results of the last pools of sequences, in order
+  std::vector<GuessedTokens> guessed;      // of StepPlan::drafts_ahead; some may be missing
+  std::vector<GuessedToken> guesses;       // of all of these
+  std::vector<DraftPassTime> draft_times;  // beside those of `timing`
+  std::string
+      draft_failure;  // why the drafter has turned itself off in this step; empty: it has not
   StepTiming timing;
 
   // Empties the result and keeps its capacity.
@@ -265,6 +314,10 @@ struct StepResult {
     tokens.clear();
     scores.clear();
     pooled.clear();
+    guessed.clear();
+    guesses.clear();
+    draft_times.clear();
+    draft_failure.clear();
     timing = {};
   }
 };

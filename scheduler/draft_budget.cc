@@ -6,13 +6,6 @@
 namespace heddle::scheduler {
 namespace {
 
-// The account in plain steps: what it begins with, the most it holds (so that an hour of gains does
-// not pay for minutes of losses), and from where on pauses begin short again.
-constexpr double kFirstSteps = 2;
-constexpr double kMostSteps = 8;
-constexpr double kRecoveredSteps = 4;
-// The allowance of a probe: this share of the steps of its pause, at most kFirstSteps.
-constexpr double kProbeShare = 0.005;
 // A step with drafts must promise so much more tokens per time than a plain one: times and survival
 // are estimates.
 constexpr double kMargin = 1.02;
@@ -133,10 +126,7 @@ void DraftBudget::CountStep(const DraftedStep& step) {
   const double plain_us = times_.PredictUs(plain_rows);  // before this step
   if (step.us > 0) times_.Observe(plain_rows + step.drafted, step.us);
   if (skip_ > 0) --skip_;
-  if (pause_ > 0 && --pause_ == 0) {
-    const double steps = std::min(kProbeShare * static_cast<double>(next_pause_) / 2, kFirstSteps);
-    balance_us_ = steps * plain_us;
-  }
+  account_.CountStep(plain_us);
   if (step.drafted == 0) {
     is_plain_turn_ = false;
     since_plain_ = 0;
@@ -146,30 +136,15 @@ void DraftBudget::CountStep(const DraftedStep& step) {
   if (step.us <= 0 || plain_us <= 0 || step.rows.decodes < 1) return;
   // An accepted token would have taken its share of a plain step of the decodes.
   const double token_us = times_.PredictUs(step.rows.decodes) / step.rows.decodes;
-  Settle(step.accepted * token_us - (step.us - plain_us), plain_us);
-}
-
-void DraftBudget::Settle(double gained_us, double plain_us) {
+  const double gained_us = step.accepted * token_us - (step.us - plain_us);
   stats_.gained_seconds += gained_us / 1e6;
-  if (!has_balance_) {
-    has_balance_ = true;
-    balance_us_ = kFirstSteps * plain_us;
-  }
-  balance_us_ = std::min(balance_us_ + gained_us, kMostSteps * plain_us);
-  if (balance_us_ > kRecoveredSteps * plain_us) next_pause_ = kFirstPause;
-  // Steps in flight when it turned off have their results later.
-  if (balance_us_ < 0 && pause_ == 0) Pause();
-}
-
-void DraftBudget::Pause() {
-  pause_ = next_pause_;
-  next_pause_ = std::min(next_pause_ * 2, kLastPause);
-  ++stats_.times_off;
+  account_.Settle(gained_us, plain_us);
 }
 
 DraftBudgetStats DraftBudget::stats() const {
   DraftBudgetStats stats = stats_;
-  stats.is_off = pause_ > 0;
+  stats.times_off = account_.times_off();
+  stats.is_off = is_paused();
   return stats;
 }
 

@@ -2,10 +2,8 @@
 // done: rows are given where the estimated survival buys most tokens per microsecond over all
 // sequences, by measured step times (step_times.h).
 //
-// Regret is bounded: a shadow account says what the plain steps would have taken, and how much time
-// drafts have won or lost against them. When the account is empty, speculation is off for a number
-// of steps, which doubles each time; then a probe gets a small allowance. Time lost so is at most
-// about 1 % of the time, and less the longer it does not pay.
+// Regret is bounded: a shadow account (regret_account.h) says what the plain steps would have
+// taken, and how much time drafts have won or lost against them.
 //
 // What happens between steps, for every step: wants_drafts, then (if it is true) Choose; when the
 // step is done, CountDraft for each draft in it, then CountStep.
@@ -20,6 +18,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "engine/ids.h"
+#include "scheduler/regret_account.h"
 #include "scheduler/step_times.h"
 
 namespace heddle::scheduler {
@@ -66,7 +65,9 @@ class DraftBudget {
 
   // Whether drafters need to be asked for the next step. Asked in vain for long, they are asked in
   // one of four steps: what they take matters where steps are short.
-  bool wants_drafts() const { return pause_ == 0 && skip_ == 0 && !is_plain_turn_; }
+  bool wants_drafts() const { return !is_paused() && skip_ == 0 && !is_plain_turn_; }
+  bool is_paused() const { return account_.is_paused(); }
+  const StepTimes& times() const { return times_; }
 
   // Sets `rows` of every offer. O(rows of all offers * log(offers)).
   void Choose(const PlainRows& plain, std::span<DraftOffer> offers);
@@ -80,10 +81,6 @@ class DraftBudget {
   DraftBudgetStats stats() const;
 
  private:
-  // Steps of the first pause; each later one is twice as long, up to the last. At 50 steps a second
-  // these are 1 second and 3 minutes.
-  static constexpr int64_t kFirstPause = 64;
-  static constexpr int64_t kLastPause = 8192;
   static constexpr int kPlaces = 8;  // of calibration: 1, 2, 3, 4, 5-6, 7-8, 9-12, more
   struct Calibration {
     double expected = 0;
@@ -94,19 +91,14 @@ class DraftBudget {
   double Calibrated(size_t index, double survival) const;
   size_t GiveRows(const PlainRows& plain, std::span<const DraftOffer> offers);
   void Learn(std::span<const float> survival, int32_t drafted, int32_t accepted);
-  void Settle(double gained_us, double plain_us);
-  void Pause();
 
   Options options_;
   StepTimes times_;
   std::array<Calibration, kPlaces> calibration_{};
   absl::flat_hash_map<engine::SequenceId, std::vector<float>> offered_;  // survivals of rows given
 
-  double balance_us_ = 0;     // of the account
-  bool has_balance_ = false;  // false: no step was measured yet
+  RegretAccount account_;
   bool is_plain_turn_ = false;
-  int64_t pause_ = 0;        // steps until the next probe; 0: on
-  int64_t next_pause_ = 64;  // steps of the next pause
   int32_t vain_ = 0;         // times in a row that Choose gave no rows
   int32_t skip_ = 0;         // steps until Choose is asked again
   int64_t since_plain_ = 0;  // steps with drafts since the last one without

@@ -120,7 +120,8 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
                              .span_begin = static_cast<int32_t>(plan->spans.size()),
                              .num_spans = static_cast<int32_t>(spans.size()),
                              .context_tokens = end - table.num_dropped(),
-                             .adapter_slot = sequence.adapter_slot});
+                             .adapter_slot = sequence.adapter_slot,
+                             .next_token = sequence.TokenAt(end)});
   plan->spans.insert(plan->spans.end(), spans.begin(), spans.end());
   for (int32_t position = end - count; position < end; ++position) {
     plan->token_ids.push_back(sequence.TokenAt(position));
@@ -140,6 +141,15 @@ int32_t WriteSlice(Sequence* writable, int32_t page_tokens, StepPlan* plan,
   }
   WritePools(sequence, end - count, end, first_row, plan);
   return first_row + count - 1;
+}
+
+void WriteAheadSlots(Sequence* sequence, int32_t page_tokens, StepPlan* plan) {
+  sequence->ahead_slot = static_cast<int32_t>(plan->ahead_slots.size());
+  WriteSlots(sequence->tables[0], sequence->num_ahead, page_tokens, &plan->ahead_slots);
+  for (size_t i = 0; i < plan->more_groups.size(); ++i) {
+    WriteSlots(sequence->tables[static_cast<int32_t>(i) + 1], sequence->num_ahead, page_tokens,
+               &plan->more_groups[i].ahead_slots);
+  }
 }
 
 void WriteSample(Sequence* sequence, int32_t row, StepPlan* plan, engine::StepLocals* locals) {

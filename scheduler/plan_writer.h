@@ -19,6 +19,9 @@ engine::SliceKind SliceKindOf(const Sequence& sequence);
 int32_t WriteSlice(Sequence* sequence, int32_t page_tokens, engine::StepPlan* plan,
                    engine::StepLocals* locals);
 
+// Appends the slots of the last `num_ahead` positions of the tables, and sets `ahead_slot`.
+void WriteAheadSlots(Sequence* sequence, int32_t page_tokens, engine::StepPlan* plan);
+
 // Appends the draw from row `row` of the token after the last one of `sequence`, and from the rows
 // behind it of those after the proposed ones that are planned.
 void WriteSample(Sequence* sequence, int32_t row, engine::StepPlan* plan,

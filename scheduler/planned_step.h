@@ -23,6 +23,7 @@ struct PlannedStep {
   std::vector<int32_t> wants, shares;  // [prompts] tokens that could run, and that do
   std::vector<Sequence*> forks;        // branches that get pages of their own with this step
   int32_t slots = 0;                   // branches of the running sequences, also those to be forked
+  AheadWish ahead;                     // of the drafter beside the model
   int64_t reserved_pages = 0;          // pages that running sequences need for their tokens
 
   std::vector<StepNote> notes;  // in the order of the decisions

@@ -229,6 +229,12 @@ void Scheduler::Offer(SequenceId id, std::span<const TokenId> draft) {
   has_drafts_ |= length > 0;
 }
 
+void Scheduler::LimitAhead(SequenceId id, int32_t tokens) {
+  const auto found = std::find_if(running_.begin(), running_.end(),
+                                  [id](const Sequence* s) { return s->id == id; });
+  if (found != running_.end()) (*found)->max_ahead = tokens;
+}
+
 void Scheduler::Plan(int64_t now_us, StepPlan* plan) {
   HEDDLE_CHECK(flights_.empty(), "the last plan was not committed");
   MakePlan(now_us, /*is_ahead=*/false, plan);
@@ -317,7 +323,9 @@ void Scheduler::Commit(const StepResult& result, int64_t now_us,
     Accept(flight.samples[i], result.gains[i], result, events);
   }
   FinishPrompts(flight, result, events);
-  budget_.CountStep(flight, static_cast<double>(result.timing.swap_ns) * 1e-3, now_us);
+  int64_t beside_ns = result.timing.swap_ns;
+  for (const engine::DraftPassTime& pass : result.draft_times) beside_ns += pass.ns;
+  budget_.CountStep(flight, static_cast<double>(beside_ns) * 1e-3, now_us);
   adapters_.CountDone(flight.step);
   flights_.Pop();
   Sweep();

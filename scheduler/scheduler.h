@@ -92,6 +92,12 @@ class Scheduler {
   // Tokens must be of the vocabulary. O(running).
   void Offer(SequenceId id, std::span<const TokenId> draft);
 
+  // What the next plan asks of the drafter beside the model, for the sequences that it draws for;
+  // guesses get places that are free. It holds for one plan.
+  void SetAhead(const AheadWish& wish) { planner_.SetAhead(wish); }
+  // The most tokens that are guessed behind a running sequence's samples from now on. O(running).
+  void LimitAhead(SequenceId id, int32_t tokens);
+
   // Overwrites *plan with the next step (capacity is kept). Unless plan->empty(), it must be
   // executed and committed before the next Plan. O(running + tokens); waiting requests cost
   // nothing.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -89,6 +90,14 @@ struct DraftCandidate {
   int32_t max_tokens = 0;  // of a useful draft; at least 1
 };
 
+// What the next plan asks of the drafter beside the model (engine/step.h, DraftAhead).
+struct AheadWish {
+  int32_t tokens = 0;      // guesses for each sequence that draws; 0: none
+  float min_survival = 0;  // DraftAhead::min_survival
+  int32_t max_catch_up = std::numeric_limits<int32_t>::max();
+  bool feeds_drafter = false;  // StepPlan::feeds_drafter
+};
+
 // What the last plan decided about one branch, for the history of its request.
 struct StepNote {
   enum class Kind : uint8_t {
@@ -131,6 +140,7 @@ struct SchedulerStats {
   int64_t forced_tokens = 0;    // of these, tokens that a grammar forced and nobody drew
   int64_t drafted_tokens = 0;   // proposed tokens that steps verified
   int64_t accepted_tokens = 0;  // of these, tokens of answers
+  int64_t ahead_requests = 0;   // samples behind which the drafter beside the model guessed
   int64_t step_tokens = 0;      // rows of all steps
   int64_t budget_tokens = 0;    // the decodes and prompt budgets of those steps
   int64_t preemptions = 0;

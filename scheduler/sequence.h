@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -42,8 +43,11 @@ struct Sequence {
   int32_t expected_sample = 0;  // and its sample
   std::vector<TokenId> draft;   // proposed behind its tokens, for the step being planned
   int32_t num_drafted = 0;      // of these, rows of the step that is planned or in flight
-  float forcing = 0;   // running share (0 to 1) of draws behind which its grammar forced tokens
-  uint64_t chain = 0;  // hash of the hashed pages
+  int32_t max_ahead = std::numeric_limits<int32_t>::max();  // guesses behind its samples, at most
+  int32_t num_ahead = 0;                                    // of the step being planned
+  int32_t ahead_slot = 0;  // their first one in StepPlan::ahead_slots
+  float forcing = 0;       // running share (0 to 1) of draws behind which its grammar forced tokens
+  uint64_t chain = 0;      // hash of the hashed pages
   bool uses_adapter = false;     // counts among the users of its adapter (adapter_pool.h)
   int32_t adapter_slot = -1;     // of its adapter; -1: the base model, or waits for its adapter
   int64_t adapter_since_us = 0;  // since when it uses it

@@ -31,9 +31,11 @@ void StepPlanner::Plan(int64_t now_us, bool is_ahead, StepPlan* plan, Flight* fl
   const int32_t decodes = step_.decodes;
   admission_.Admit(budget, &step_);
   PrepareAdapters();
-  FitDrafts(AssignRows(budget));
+  FitAhead(FitDrafts(AssignRows(budget)));
   flight->planned_us = now_us;
+  plan->feeds_drafter = step_.ahead.feeds_drafter;
   Write(plan, flight);
+  step_.ahead = {};
   parts_.shares.EndStep();
   parts_.totals.held += step_.held;
   flight->has_pools = !plan->pools.empty();
@@ -179,15 +181,15 @@ int32_t StepPlanner::AssignPages() {
 
 // Gives the drafts what rows and pages are left: nobody is preempted for a draft, no prompt waits
 // for it, and where adapters are in use it takes none but empty pages, so that no adapter is
-// evicted. `reserved`: free pages that the other rows take.
-void StepPlanner::FitDrafts(int32_t reserved) {
-  const auto has_draft = [](const Sequence* s) { return !s->draft.empty(); };
-  if (std::none_of(parts_.running.begin(), parts_.running.end(), has_draft)) return;
+// evicted. `reserved`: free pages that the other rows take. Returns the pages that are left.
+int32_t StepPlanner::FitDrafts(int32_t reserved) {
   const PageAllocator& pool = parts_.pool;
-  int32_t rows = parts_.limits.options.max_step_tokens;
-  for (const Sequence* sequence : parts_.running) rows -= sequence->num_planned;
   const bool has_adapters = parts_.adapters.num_pages() > 0;
   int32_t pages = pool.num_free() - reserved - (has_adapters ? pool.num_evictable() : 0);
+  const auto has_draft = [](const Sequence* s) { return !s->draft.empty(); };
+  if (std::none_of(parts_.running.begin(), parts_.running.end(), has_draft)) return pages;
+  int32_t rows = parts_.limits.options.max_step_tokens;
+  for (const Sequence* sequence : parts_.running) rows -= sequence->num_planned;
   for (Sequence* sequence : parts_.running) {
     if (sequence->num_planned != 1 || sequence->draft.empty()) continue;
     const KvTables& tables = sequence->tables;
@@ -198,6 +200,58 @@ void StepPlanner::FitDrafts(int32_t reserved) {
     sequence->num_planned += sequence->num_drafted;
     rows -= sequence->num_drafted;
     pages -= tables.PagesNeeded(sequence->num_planned, pool) - own;
+  }
+  return pages;
+}
+
+// How many tokens a drafter may guess behind the sample that the step draws for the sequence; 0: it
+// draws none. The last token of an answer needs no guess, and branches that are about to fork still
+// share the page that guesses would go to.
+int32_t StepPlanner::MaxAhead(const Sequence& sequence) const {
+  const RequestState& request = *sequence.request;
+  const bool draws = sequence.num_planned > 0 && !request.request.draft.off &&
+                     sequence.num_planned - sequence.num_drafted == sequence.num_remaining();
+  if (!draws || (!request.forked && request.live_branches > 1)) return 0;
+  const int32_t left =
+      std::min(request.request.max_tokens - static_cast<int32_t>(sequence.generated.size()) - 2,
+               request.max_context - sequence.num_computed() - sequence.num_planned);
+  const int32_t most = request.request.draft.max_tokens;
+  const int32_t wanted = std::min({left, step_.ahead.tokens, sequence.max_ahead});
+  return std::max(0, most < 0 ? wanted : std::min(wanted, most));
+}
+
+// Gives the guesses of the drafter beside the model places in pages that nothing else needs in this
+// step: of `pages` free ones, and in the sequences' own.
+void StepPlanner::FitAhead(int32_t pages) {
+  const PageAllocator& pool = parts_.pool;
+  for (Sequence* sequence : parts_.running) {
+    sequence->num_ahead = 0;
+    if (step_.ahead.tokens == 0) continue;
+    const int32_t wanted = MaxAhead(*sequence);
+    if (wanted == 0) continue;
+    const KvTables& tables = sequence->tables;
+    const int32_t own = tables.PagesNeeded(sequence->num_planned, pool);
+    const int32_t fitting = tables.Capacity(own + std::max(0, pages), pool) - sequence->num_planned;
+    sequence->num_ahead = std::clamp(fitting, 0, wanted);
+    pages -= tables.PagesNeeded(sequence->num_planned + sequence->num_ahead, pool) - own;
+  }
+}
+
+// Takes the pages of guesses and writes their slots. They are taken before pages that leave the
+// prefix cache are written to the host's tier, and given back when nothing takes pages any more.
+void StepPlanner::TakeAhead(StepPlan* plan) {
+  PageAllocator& pool = parts_.pool;
+  for (Sequence* sequence : parts_.running) {
+    if (sequence->num_ahead == 0) continue;
+    sequence->tables.Append(sequence->num_ahead, &pool, &plan->page_copies);
+    WriteAheadSlots(sequence, pool.page_tokens(), plan);
+  }
+}
+
+void StepPlanner::GiveBackAhead() {
+  for (Sequence* sequence : parts_.running) {
+    if (sequence->num_ahead == 0) continue;
+    sequence->tables.Truncate(sequence->num_computed() - sequence->num_ahead, &parts_.pool);
   }
 }
 
@@ -232,10 +286,12 @@ void StepPlanner::Write(StepPlan* plan, Flight* flight) {
   for (Sequence* sequence : parts_.running) {
     sequence->tables.Append(sequence->num_planned, &parts_.pool, &plan->page_copies);
   }
+  TakeAhead(plan);
   WriteAdapters(plan);
   flight->num_adapter_loads = static_cast<int32_t>(plan->adapter_loads.size());
   parts_.pool.FlushReleases();
   parts_.prefixes.EndStep(plan);
+  GiveBackAhead();
   flight->num_swaps = static_cast<int32_t>(plan->swaps_out.size() + plan->swaps_in.size());
   parts_.totals.pages_swapped_out += static_cast<int64_t>(plan->swaps_out.size());
   parts_.totals.pages_swapped_in += static_cast<int64_t>(plan->swaps_in.size());
@@ -336,6 +392,13 @@ void StepPlanner::WriteDraw(Sequence* sequence, int32_t row, StepPlan* plan, Fli
   WriteSample(sequence, row - sequence->num_drafted, plan, &step_.locals);
   const engine::SampleRow& sample = plan->samples.back();
   flight->samples.push_back({sequence, sample.position, sample.num_rows});
+  if (sequence->num_ahead == 0) return;
+  ++parts_.totals.ahead_requests;
+  plan->drafts_ahead.push_back({.sample = static_cast<int32_t>(plan->samples.size()) - 1,
+                                .num_tokens = sequence->num_ahead,
+                                .slot_begin = sequence->ahead_slot,
+                                .min_survival = step_.ahead.min_survival,
+                                .max_catch_up = step_.ahead.max_catch_up});
 }
 
 }  // namespace heddle::scheduler

@@ -25,6 +25,9 @@ class StepPlanner {
   // nobody may be preempted, because the last tokens of running sequences are not known.
   void Plan(int64_t now_us, bool is_ahead, engine::StepPlan* plan, Flight* flight);
 
+  // For the next Plan only.
+  void SetAhead(const AheadWish& wish) { step_.ahead = wish; }
+
   // Whether the running sequences' next rows fit into the pool without preempting any of them.
   bool FitsWithoutPreemption();
 
@@ -41,7 +44,11 @@ class StepPlanner {
   int32_t AssignRows(int32_t budget);
   int32_t AssignPages();
   bool HasRows() const;
-  void FitDrafts(int32_t reserved);
+  int32_t FitDrafts(int32_t reserved);
+  int32_t MaxAhead(const Sequence& sequence) const;
+  void FitAhead(int32_t pages);
+  void TakeAhead(engine::StepPlan* plan);
+  void GiveBackAhead();
   int32_t FitPages(Sequence* sequence, size_t index, int32_t reserved);
   void Write(engine::StepPlan* plan, Flight* flight);
   void WriteAdapters(engine::StepPlan* plan);

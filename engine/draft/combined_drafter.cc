@@ -43,11 +43,13 @@ void CombinedDrafter::End(SequenceId id, bool finished) {
   for (const auto& drafter : drafters_) drafter->End(id, finished);
 }
 
-std::unique_ptr<Drafter> MakeDrafter(const DrafterOptions& options) {
+std::unique_ptr<Drafter> MakeDrafter(const DrafterOptions& options,
+                                     std::unique_ptr<Drafter> network) {
   std::vector<std::unique_ptr<Drafter>> drafters;
   drafters.push_back(std::make_unique<PredictionDrafter>());
   if (options.suffix) drafters.push_back(std::make_unique<SuffixDrafter>(options.suffix_options));
   if (options.ngram) drafters.push_back(std::make_unique<NgramDrafter>(options.ngram_options));
+  if (network != nullptr) drafters.push_back(std::move(network));
   return std::make_unique<CombinedDrafter>(std::move(drafters));
 }
 

@@ -39,7 +39,8 @@ struct DrafterOptions {
   SuffixOptions suffix_options;
 };
 
-// The named drafters, and one that follows predicted outputs.
-std::unique_ptr<Drafter> MakeDrafter(const DrafterOptions& options);
+// The named drafters, and one that follows predicted outputs. `network`: one more, or null.
+std::unique_ptr<Drafter> MakeDrafter(const DrafterOptions& options,
+                                     std::unique_ptr<Drafter> network = nullptr);
 
 }  // namespace heddle::engine

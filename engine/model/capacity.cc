@@ -108,6 +108,7 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                                       const HostMemory& memory, const CapacityOptions& options) {
   if (absl::Status status = CheckOptions(spec, options); !status.ok()) return status;
   Capacity capacity;
+  weight_bytes += options.draft_weight_bytes;
   capacity.weight_bytes = weight_bytes;
   capacity.available_bytes = memory.available_bytes;
   const int32_t rows = std::min(options.logit_rows, options.max_batch_seqs);
@@ -115,11 +116,13 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
       std::max(1, (rows + kLeastLogitRows - 1) / kLeastLogitRows) * kLeastLogitRows;
   capacity.workspace_bytes =
       Decoder::ActivationBytes(spec, options.max_batch_tokens, options.activation_dtype) +
-      int64_t{capacity.logit_rows} * spec.vocab * int64_t{sizeof(float)};
+      int64_t{capacity.logit_rows} * spec.vocab * int64_t{sizeof(float)} +
+      options.draft_workspace_bytes;
   const int32_t seqs = std::min(options.max_batch_seqs, options.max_batch_tokens);
   // Each sequence may have an adapter of its own, and one more is bound beside those in flight.
   int32_t adapter_slots = options.adapter_max_rank > 0 ? 2 * seqs : 0;
-  const std::vector<KvLayer> layers = KvLayers(spec);
+  std::vector<KvLayer> layers = KvLayers(spec);
+  layers.insert(layers.end(), options.draft_kv_layers.begin(), options.draft_kv_layers.end());
   const PageRule rule{.page_tokens = options.page_tokens,
                       .window_grain = std::max(kernels::kContextGrain, options.page_tokens),
                       .step_tokens = options.max_batch_tokens};
@@ -168,6 +171,9 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .windows = windows,
                      .window_grain = rule.window_grain,
                      .max_draft_tokens = LocalExecutor::kMaxDraftTokens,
+                     .max_ahead_tokens = options.max_ahead_tokens,
+                     .drafter_guesses_per_pass = options.drafter_guesses_per_pass,
+                     .drafter_reads_features = options.drafter_reads_features,
                      .page_bytes = page_bytes,
                      .adapter_slots = adapter_slots,
                      .adapter_max_rank = options.adapter_max_rank,

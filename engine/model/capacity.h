@@ -39,6 +39,13 @@ struct CapacityOptions {
   // Largest rank of LoRA adapters, at most kernels::kMaxAdapterRank; 0: the executor runs none.
   int32_t adapter_max_rank = 0;
   kernels::DType adapter_dtype = kernels::DType::kBF16;
+  // A drafter beside the model (draft_network.h).
+  std::vector<KvLayer> draft_kv_layers;
+  int64_t draft_weight_bytes = 0;
+  int64_t draft_workspace_bytes = 0;
+  int32_t max_ahead_tokens = 0;  // ExecutorLimits::max_ahead_tokens; 0: no drafter
+  int32_t drafter_guesses_per_pass = 1;
+  bool drafter_reads_features = false;
 };
 
 struct Capacity {

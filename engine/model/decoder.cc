@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "engine/model/draft_network.h"
 
 namespace heddle::engine {
 namespace {
@@ -433,6 +434,7 @@ void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& ca
                     .cos_sin = static_cast<float*>(rotation.cos_sin->data())});
   }
   for (int32_t layer = 0; layer < spec_.n_layers(); ++layer) {
+    KeepStream(ops, layer, Stream(n_tokens));
     const bool parallel = spec_.layers[layer].parallel_residual;
     if (parallel) MlpIn(ops, layer, n_tokens);
     Attention(ops, layer, n_tokens, cache);
@@ -450,6 +452,11 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
   }
   if (weights_.positions != nullptr) ops.AddPositions(*weights_.positions, 0, x);
   RunLayers(ops, n_tokens, cache, {});
+  KeepStream(ops, spec_.n_layers(), x);
+  for (size_t i = 0; i < features_.size(); ++i) {
+    if (features_[i] != DraftTraits::kFinalNormed) continue;
+    ops.Norm(NormOf(weights_.final_norm, x, FeatureColumns(i, n_tokens)));
+  }
   if (n_logit_rows == 0) return;
   const Tensor rows = View(*normed_, n_logit_rows, spec_.hidden);
   ops.GatherLogitRows(x, rows);
@@ -457,6 +464,38 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
   norm.adapters = Adapters(kModelLayer, AdapterSite::kFinalNorm);
   norm.adapter_rows = {.of_logits = true};
   ops.Norm(norm);
+}
+
+absl::Status Decoder::KeepFeatures(kernels::Device& device, std::span<const int32_t> features,
+                                   int32_t max_batch_tokens) {
+  features_.assign(features.begin(), features.end());
+  if (features.empty()) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(
+      kept_, device.Allocate(FeatureBytes(spec_, features.size(), max_batch_tokens, dtype_)));
+  return absl::OkStatus();
+}
+
+int64_t Decoder::FeatureBytes(const ModelSpec& spec, size_t features, int32_t max_batch_tokens,
+                              kernels::DType dtype) {
+  return max_batch_tokens * kernels::RowBytes(dtype, static_cast<int64_t>(features) * spec.hidden);
+}
+
+Tensor Decoder::Features(int32_t n_tokens) const {
+  if (kept_ == nullptr) return {};
+  return View(*kept_, n_tokens, static_cast<int32_t>(features_.size()) * spec_.hidden);
+}
+
+Tensor Decoder::FeatureColumns(size_t feature, int32_t n_tokens) const {
+  return Columns(Features(n_tokens), dtype_, static_cast<int64_t>(feature) * spec_.hidden,
+                 spec_.hidden);
+}
+
+void Decoder::KeepStream(kernels::Ops& ops, int32_t layer, Tensor x) {
+  for (size_t i = 0; i < features_.size(); ++i) {
+    if (features_[i] == layer) {
+      ops.CopyRows(x, FeatureColumns(i, static_cast<int32_t>(x.rows)));
+    }
+  }
 }
 
 const void* Decoder::HiddenRow(int32_t row) const {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -37,6 +38,15 @@ class Decoder {
   // the last layer. `pair` [n_tokens, 2 hidden]: for layers with AttentionInput::kPair.
   void RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& cache, kernels::Tensor pair);
   kernels::Tensor Stream(int32_t n_tokens) const;  // [n_tokens, hidden]
+
+  // Keeps, from the next Forward on, hidden states of all rows side by side
+  // (DraftTraits::features). RESOURCE_EXHAUSTED if the device lacks the memory.
+  absl::Status KeepFeatures(kernels::Device& device, std::span<const int32_t> features,
+                            int32_t max_batch_tokens);
+  // Those of the last Forward's rows, [n_tokens, features * hidden].
+  kernels::Tensor Features(int32_t n_tokens) const;
+  static int64_t FeatureBytes(const ModelSpec& spec, size_t features, int32_t max_batch_tokens,
+                              kernels::DType dtype);
 
   // Its layers are those of the cache from this one on; 0 unless set.
   void SetFirstKvLayer(int32_t layer) { first_kv_layer_ = layer; }
@@ -69,6 +79,9 @@ class Decoder {
   absl::Status PrepareRotations(kernels::Device& device, int32_t max_batch_tokens);
   void Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
   void LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
+  // Copies the stream that enters `layer` to the features that want it.
+  void KeepStream(kernels::Ops& ops, int32_t layer, kernels::Tensor x);
+  kernels::Tensor FeatureColumns(size_t feature, int32_t n_tokens) const;
   // Writes to qkv_ the rotated queries, with the keys' projection absorbed, and the row for the
   // cache.
   void LatentQuery(kernels::Ops& ops, int32_t layer, kernels::Tensor in, kernels::Tensor q,
@@ -108,6 +121,7 @@ class Decoder {
   const AdapterTables* adapters_ = nullptr;
   int32_t first_kv_layer_ = 0;
   kernels::Tensor pair_;                         // of RunLayers
+  std::vector<int32_t> features_;                // kept of all rows
   kernels::DType dtype_ = kernels::DType::kF32;  // of activations
   std::unique_ptr<kernels::Buffer> x_;           // [max_batch_tokens, hidden]
   std::unique_ptr<kernels::Buffer> normed_;      // [max_batch_tokens, hidden]
@@ -115,6 +129,7 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> attended_;    // [max_batch_tokens, widest n_heads * head_dim]
   std::unique_ptr<kernels::Buffer> q_latent_;    // [max_batch_tokens, widest q_rank]
   std::unique_ptr<kernels::Buffer> heads_;  // [max_batch_tokens, n_heads * widest (q_dim, v_dim)]
+  std::unique_ptr<kernels::Buffer> kept_;   // [max_batch_tokens, features * hidden], or null
   std::unique_ptr<kernels::Buffer> inner_;  // [max_batch_tokens, widest inter]
   // The following belong to mixtures of experts; they have one row per token and choice.
   std::unique_ptr<kernels::Buffer> route_logits_;   // [max_batch_tokens, most experts] F32

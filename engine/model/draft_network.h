@@ -45,6 +45,7 @@ struct DraftTraits {
   bool reads_next_token = false;
   int32_t guesses_per_pass = 1;  // Medusa: its heads; then there is a pass 0 only
   int32_t vocab = 0;             // columns of its logits
+  int32_t max_context = 0;       // positions that it cannot go beyond; 0: it has no such limit
   // [vocab] the model's id of each of its own (EAGLE-3's d2t, as absolute ids), each once and below
   // the model's vocabulary. Empty: they are the same.
   std::vector<TokenId> target_ids;

@@ -88,6 +88,33 @@ absl::Status TooLargeFor(const kernels::Device& device, const HostMemory& memory
                    "; with these options weights of up to ", base::ShowBytes(fits), " would fit"));
 }
 
+// Opens the drafter, and counts what it takes. `source`: null without one.
+absl::Status OpenDrafter(const Checkpoint& checkpoint, const ModelDescription& model,
+                         const kernels::Device* device, LoadOptions* options,
+                         std::unique_ptr<DraftSource>* source) {
+  if (!options->open_draft) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(*source, options->open_draft(checkpoint, model));
+  if (*source == nullptr) return absl::OkStatus();
+  const DraftTraits& traits = (*source)->traits();
+  CapacityOptions& capacity = options->capacity;
+  const kernels::DType activations =
+      device == nullptr ? capacity.activation_dtype : device->activation_dtype();
+  capacity.draft_kv_layers = traits.kv_layers;
+  capacity.draft_weight_bytes = (*source)->WeightBytes(device);
+  capacity.draft_workspace_bytes =
+      (*source)->WorkspaceBytes(capacity.max_batch_tokens, activations) +
+      DraftRunner::WorkspaceBytes(traits) +
+      Decoder::FeatureBytes(model.spec, traits.features.size(), capacity.max_batch_tokens,
+                            activations);
+  capacity.max_ahead_tokens = DraftRunner::kMaxGuesses;
+  if (traits.guesses_per_pass > 1) {
+    capacity.max_ahead_tokens = std::min(capacity.max_ahead_tokens, traits.guesses_per_pass);
+  }
+  capacity.drafter_guesses_per_pass = traits.guesses_per_pass;
+  capacity.drafter_reads_features = !traits.features.empty() && !traits.kv_layers.empty();
+  return absl::OkStatus();
+}
+
 CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
                             const kernels::Device* device) {
   CapacityOptions capacity = options.capacity;
@@ -121,25 +148,6 @@ absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const Load
   return TooLargeFor(*device, memory, loaded->model.spec, capacity, planned.status());
 }
 
-// The bytes of the used tensors once converted by the policy and packed by the device.
-int64_t KeptBytes(const Checkpoint& checkpoint, const ModelDescription& model,
-                  const WeightPolicy& policy, const kernels::Device* device) {
-  const std::unordered_set<std::string> used = UsedTensors(model);
-  int64_t bytes = 0;
-  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
-    if (!used.contains(std::string(tensor.name))) continue;
-    const kernels::DType kept = KeptTypeOf(tensor, model.names, policy);
-    if (device != nullptr && tensor.dtype && tensor.shape.size() > 1) {
-      bytes += SourceOf(tensor).rows * device->PackedRowBytes(kept, tensor.shape.back());
-    } else if (kept == tensor.dtype.value_or(kept)) {
-      bytes += tensor.bytes();
-    } else {
-      bytes += SourceOf(tensor).rows * kernels::RowBytes(kept, tensor.shape.back());
-    }
-  }
-  return bytes;
-}
-
 // The type that most bytes of the used weights are kept in.
 kernels::DType MainType(const Checkpoint& checkpoint, const ModelDescription& model,
                         const WeightPolicy& policy) {
@@ -157,8 +165,11 @@ kernels::DType MainType(const Checkpoint& checkpoint, const ModelDescription& mo
   return most == elements.end() ? kernels::DType::kF16 : most->first;
 }
 
-absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const LoadOptions& options,
-                                      const kernels::Device* device) {
+// `options`: what the drafter takes is added; `source`: the drafter, or null.
+absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernels::Device* device,
+                                      LoadOptions* all_options,
+                                      std::unique_ptr<DraftSource>* source) {
+  const LoadOptions& options = *all_options;
   ModelInfo loaded;
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   HEDDLE_ASSIGN_OR_RETURN(loaded.model, engine::Describe(checkpoint));
@@ -166,6 +177,7 @@ absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const LoadOp
   for (const std::string_view name : UnusedTensors(checkpoint, loaded.model)) {
     loaded.unused_tensors.emplace_back(name);
   }
+  HEDDLE_RETURN_IF_ERROR(OpenDrafter(checkpoint, loaded.model, device, all_options, source));
   HEDDLE_RETURN_IF_ERROR(PlanMemory(KeptBytes(checkpoint, loaded.model, policy, device),
                                     MainType(checkpoint, loaded.model, policy), options, device,
                                     &loaded));
@@ -232,9 +244,10 @@ absl::Status MakeWarmExecutor(const LoadOptions& options, LocalExecutor::Parts p
   return FitPool(options, loaded);
 }
 
-// Makes the executor of a described model; takes over the device and the weights.
+// Makes the executor of a described model; takes over the device and the weights. `source`: of a
+// drafter, or null.
 absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::Device> device,
-                          ModelWeights weights, LocalModel* loaded) {
+                          ModelWeights weights, DraftSource* source, LocalModel* loaded) {
   loaded->device = device->description();
   LocalExecutor::Parts parts;
   parts.host_kv_directory = options.host_kv_directory;
@@ -244,6 +257,12 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   parts.kv_dtype = loaded->kv_dtype;
   parts.kv_layout = loaded->capacity.kv_layout;
   parts.logit_rows = loaded->capacity.logit_rows;
+  if (source != nullptr) {
+    parts.draft_traits = source->traits();
+    loaded->drafter = parts.draft_traits.text;
+    HEDDLE_ASSIGN_OR_RETURN(parts.drafter, source->Load(*parts.device, *parts.spec, *parts.weights,
+                                                        loaded->capacity.limits.max_batch_tokens));
+  }
   if (parts.device->warm_up_rows().empty()) {
     HEDDLE_ASSIGN_OR_RETURN(loaded->executor,
                             LocalExecutor::Create(std::move(parts), loaded->capacity.limits));
@@ -258,26 +277,49 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
 
 }  // namespace
 
+int64_t KeptBytes(const Checkpoint& checkpoint, const ModelDescription& model,
+                  const WeightPolicy& policy, const kernels::Device* device) {
+  const std::unordered_set<std::string> used = UsedTensors(model);
+  int64_t bytes = 0;
+  for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+    if (!used.contains(std::string(tensor.name))) continue;
+    const kernels::DType kept = KeptTypeOf(tensor, model.names, policy);
+    if (device != nullptr && tensor.dtype && tensor.shape.size() > 1) {
+      bytes += SourceOf(tensor).rows * device->PackedRowBytes(kept, tensor.shape.back());
+    } else if (kept == tensor.dtype.value_or(kept)) {
+      bytes += tensor.bytes();
+    } else {
+      bytes += SourceOf(tensor).rows * kernels::RowBytes(kept, tensor.shape.back());
+    }
+  }
+  return bytes;
+}
+
 absl::StatusOr<ModelInfo> DescribeModel(const std::filesystem::path& path,
                                         const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
-  return DescribeAll(checkpoint, options, nullptr);
+  std::unique_ptr<DraftSource> source;
+  LoadOptions with_drafter = options;
+  return DescribeAll(checkpoint, nullptr, &with_drafter, &source);
 }
 
 absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
-                                          const LoadOptions& options) {
+                                          const LoadOptions& given) {
+  LoadOptions options = given;
   HEDDLE_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint(path));
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
   LocalModel loaded;
+  std::unique_ptr<DraftSource> source;
   HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
-                          DescribeAll(checkpoint, options, device.get()));
+                          DescribeAll(checkpoint, device.get(), &options, &source));
   if (!options.merged_adapter.empty()) {
     HEDDLE_RETURN_IF_ERROR(MergeAdapter(options.merged_adapter, loaded.model, &checkpoint));
   }
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
   HEDDLE_ASSIGN_OR_RETURN(ModelWeights weights,
                           LoadWeights(*device, checkpoint, loaded.model, policy));
-  HEDDLE_RETURN_IF_ERROR(MakeExecutor(options, std::move(device), std::move(weights), &loaded));
+  HEDDLE_RETURN_IF_ERROR(
+      MakeExecutor(options, std::move(device), std::move(weights), source.get(), &loaded));
   return loaded;
 }
 
@@ -310,7 +352,8 @@ absl::StatusOr<LocalModel> LoadRandomModel(const ModelSpec& spec, kernels::DType
                           DescribeRandom(spec, weights, options, device.get()));
   HEDDLE_ASSIGN_OR_RETURN(ModelWeights made, RandomWeights(*device, loaded.model.spec, weights,
                                                            /*seed=*/1, &loaded.random_seconds));
-  HEDDLE_RETURN_IF_ERROR(MakeExecutor(options, std::move(device), std::move(made), &loaded));
+  HEDDLE_RETURN_IF_ERROR(
+      MakeExecutor(options, std::move(device), std::move(made), nullptr, &loaded));
   return loaded;
 }
 

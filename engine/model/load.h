@@ -14,7 +14,9 @@
 #include "engine/executor.h"
 #include "engine/family/model_description.h"
 #include "engine/model/capacity.h"
+#include "engine/model/draft_network.h"
 #include "engine/model/local_executor.h"
+#include "engine/model/quantize.h"
 #include "kernels/device.h"
 
 namespace heddle::engine {
@@ -36,6 +38,7 @@ struct LoadOptions {
   // The preference to assume when a model is described without a device.
   kernels::DType preferred_kv_type = kernels::DType::kF16;
   std::string host_kv_directory;  // directory of the host tier's file; empty: memory
+  OpenDraft open_draft;           // a drafter to run beside the model; empty: none
   // The machine's memory to assume. Empty: what the device, or this machine, has free.
   std::optional<HostMemory> memory;
 };
@@ -53,6 +56,7 @@ struct ModelInfo {
   double warm_up_seconds = 0;              // part of loading; 0: the device needs no warm-up
   std::vector<std::string> advice;         // missing libraries, and their cost (Device::Advice)
   std::vector<std::string> timed_choices;  // what the device found out by timing
+  std::string drafter;                     // the drafter beside the model, in words; empty: none
 };
 
 // The model as it is served: the executor hides how many devices there are, and which.
@@ -64,6 +68,11 @@ struct LoadedModel : ModelInfo {
 struct LocalModel : ModelInfo {
   std::unique_ptr<LocalExecutor> executor;
 };
+
+// The bytes of the used tensors once converted by the policy and packed by the device (nullptr: the
+// host).
+int64_t KeptBytes(const Checkpoint& checkpoint, const ModelDescription& model,
+                  const WeightPolicy& policy, const kernels::Device* device);
 
 // Fills everything but the weights, as `heddle inspect` shows it.
 absl::StatusOr<ModelInfo> DescribeModel(const std::filesystem::path& path,

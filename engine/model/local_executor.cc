@@ -37,8 +37,21 @@ absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts
     HEDDLE_ASSIGN_OR_RETURN(executor->adapters_, AdapterResidency::Create(device, spec, limits));
     executor->decoder_->SetAdapters(&executor->adapters_->tables());
   }
+  HEDDLE_RETURN_IF_ERROR(executor->CreateDrafter());
   HEDDLE_RETURN_IF_ERROR(executor->ReplacePool(limits));
   return executor;
+}
+
+absl::Status LocalExecutor::CreateDrafter() {
+  if (parts_.drafter == nullptr) return absl::OkStatus();
+  HEDDLE_RETURN_IF_ERROR(decoder_->KeepFeatures(*parts_.device, parts_.draft_traits.features,
+                                                limits_.max_batch_tokens));
+  HEDDLE_ASSIGN_OR_RETURN(drafts_, DraftRunner::Create(*parts_.device,
+                                                       {.network = std::move(parts_.drafter),
+                                                        .traits = parts_.draft_traits,
+                                                        .first_kv_layer = parts_.spec->n_layers()},
+                                                       limits_));
+  return absl::OkStatus();
 }
 
 absl::Status LocalExecutor::ReplacePool(const ExecutorLimits& limits) {
@@ -50,6 +63,7 @@ absl::Status LocalExecutor::ReplacePool(const ExecutorLimits& limits) {
                           KvStorage::Create(*parts_.device, parts_.kv_layout, parts_.kv_dtype,
                                             limits.num_pages, limits.page_tokens));
   cache_ = std::make_unique<KvStorage>(std::move(cache));
+  if (drafts_ != nullptr) drafts_->ReplacePool(limits);
   if (limits.num_host_pages == 0) return absl::OkStatus();
   HEDDLE_ASSIGN_OR_RETURN(
       host_pages_,
@@ -127,6 +141,10 @@ absl::Status LocalExecutor::Finish(Flight* flight, StepResult* result) {
     if (ran_by_itself) result->timing.sample_ns = 0;
     result->timing.sample_ns += NowNs() - start_ns;
     result->timing.idle_ns = ran.idle_ns;
+  }
+  if (drafts_ != nullptr) {
+    const auto rows = static_cast<int32_t>(plan.token_ids.size());
+    drafts_->Run(*parts_.device, {plan, decoder_->Features(rows), *cache_, sampler_}, result);
   }
   for (SequenceId id : plan.ended) {
     sampler_.End(id);

@@ -29,6 +29,7 @@
 #include "engine/memory/kv_storage.h"
 #include "engine/model/adapter_residency.h"
 #include "engine/model/decoder.h"
+#include "engine/model/draft_runner.h"
 #include "engine/model/plan_batch.h"
 #include "engine/sample/sampler_state.h"
 #include "kernels/device.h"
@@ -51,9 +52,11 @@ class LocalExecutor final : public Executor {
     std::unique_ptr<ModelSpec> spec;
     std::unique_ptr<ModelWeights> weights;
     kernels::DType kv_dtype = kernels::DType::kF16;
-    KvLayout kv_layout;                    // of all layers; its groups are those of the limits
-    int32_t logit_rows = kLeastLogitRows;  // held at a time, which bounds their memory
-    std::string host_kv_directory;         // directory of the host's tier; empty: in memory
+    KvLayout kv_layout;                     // of all layers; its groups are those of the limits
+    int32_t logit_rows = kLeastLogitRows;   // held at a time, which bounds their memory
+    std::string host_kv_directory;          // directory of the host's tier; empty: in memory
+    std::unique_ptr<DraftNetwork> drafter;  // beside the model; null: none
+    DraftTraits draft_traits;
   };
 
   // Takes all memory that steps within `limits` need. RESOURCE_EXHAUSTED if there is not enough.
@@ -66,7 +69,10 @@ class LocalExecutor final : public Executor {
   absl::Status ReplacePool(const ExecutorLimits& limits);
 
   const ExecutorLimits& limits() const override { return limits_; }
-  int32_t max_in_flight() const override { return parts_.device->max_in_flight(); }
+  // A drafter runs when the step's tokens are known, before the next step.
+  int32_t max_in_flight() const override {
+    return drafts_ == nullptr ? parts_.device->max_in_flight() : 1;
+  }
   absl::Status Submit(const StepPlan& plan, const StepLocals& locals) override;
   absl::Status Wait(StepResult* result) override;
 
@@ -135,6 +141,7 @@ class LocalExecutor final : public Executor {
   void DrawBlock(kernels::Ops& ops, int32_t first_row, Flight* flight, size_t* next_draw);
   kernels::Tensor LogitBlock(int32_t first_row) const;
   absl::Status Finish(Flight* flight, StepResult* result);
+  absl::Status CreateDrafter();
   void Report(const Flight& flight, StepResult* result);
   static void Fill(const Flight& flight, size_t i, SampledToken* out);
   static bool HasDraw(const Flight& flight, size_t i, int32_t sample);
@@ -147,6 +154,7 @@ class LocalExecutor final : public Executor {
   std::unique_ptr<HostPages> host_pages_;       // null: limits_.num_host_pages is 0
   std::unique_ptr<AdapterResidency> adapters_;  // null: limits_.adapter_slots is 0
   std::unique_ptr<Decoder> decoder_;
+  std::unique_ptr<DraftRunner> drafts_;  // null: no drafter runs beside the model
   SamplerState sampler_;
   MaskPatience mask_patience_;
   std::unique_ptr<kernels::Buffer> logits_;  // [Parts::logit_rows, vocab] F32

@@ -16,7 +16,11 @@ class PagesInUse {
       written_.insert(copy.to);
     }
     Add(plan.spans, plan.kv_slots);
-    for (const GroupSpans& group : plan.more_groups) Add(group.spans, group.kv_slots);
+    Add({}, plan.ahead_slots);
+    for (const GroupSpans& group : plan.more_groups) {
+      Add(group.spans, group.kv_slots);
+      Add({}, group.ahead_slots);
+    }
   }
 
   // Pages that are read beside those of the plan.

@@ -73,6 +73,25 @@ kernels::SampleRowParams SamplerState::DraftRow(const SampleRow& sample,
                logit_row);
 }
 
+std::optional<kernels::SampleRowParams> SamplerState::GuessRow(const SampleRow& next,
+                                                               std::span<const TokenId> guessed,
+                                                               int32_t logit_row) {
+  const Sequence& sequence = At(next.id);
+  if (sequence.has_edits) {
+    draft_ = sequence.history;
+    for (TokenId token : guessed) Count(token, sequence, &draft_);
+  }
+  kernels::SampleRowParams row =
+      RowOf(sequence, draft_, next.position + static_cast<Position>(guessed.size()), logit_row);
+  if (!sequence.matcher) return row;
+  if (sequence.mask == nullptr || sequence.failure != DrawFailure::kNone) return std::nullopt;
+  guess_masks_.clear();
+  DraftMasks(next.id, guessed, &guess_masks_);
+  if (guess_masks_.size() <= guessed.size()) return std::nullopt;
+  row.allowed = guess_masks_.back();
+  return row;
+}
+
 kernels::SampleRowParams SamplerState::RowOf(const Sequence& sequence, const History& history,
                                              Position position, int32_t logit_row) {
   const SamplingParams& params = sequence.params;

@@ -51,6 +51,13 @@ class SamplerState {
   kernels::SampleRowParams DraftRow(const SampleRow& sample, std::span<const TokenId> drafted,
                                     int32_t logit_row);
 
+  // The draw of a guess that follows `guessed` behind the next position of the sequence, `next`: as
+  // the model would draw there. Empty if the grammar has no use for `guessed`, or takes long. What
+  // it points to stays valid until the next ResetEdits. REQUIRES: the sequence is live.
+  std::optional<kernels::SampleRowParams> GuessRow(const SampleRow& next,
+                                                   std::span<const TokenId> guessed,
+                                                   int32_t logit_row);
+
   // Whether what Row and Allowed say of the next draw but one depends on the next, which was not
   // accepted yet. REQUIRES: the sequence is live.
   bool NeedsDraw(SequenceId id) const;
@@ -141,6 +148,7 @@ class SamplerState {
   size_t edits_used_ = 0;
   History draft_;  // of the draft's row that DraftRow was called for last
   std::vector<std::shared_ptr<const grammar::TokenMask>> draft_masks_;
+  std::vector<const uint32_t*> guess_masks_;
   std::vector<SequenceId> without_mask_;  // have accepted since FindMasks
   std::vector<TokenId> forced_;           // by the last Accept
   MaskAhead ahead_;

@@ -56,9 +56,13 @@ engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaul
 
 absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Logger& log) {
   EngineSession session;
-  HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
+  HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
+  HEDDLE_ASSIGN_OR_RETURN(options.open_draft, ToOpenDraft(config));
   EngineLoopOptions loop_options = ToLoopOptions(config);
   HEDDLE_ASSIGN_OR_RETURN(loop_options.speculation, ToSpeculationOptions(config));
+  loop_options.on_draft_failure = [&log](const std::string& why) {
+    log.Warning("the drafter has turned itself off", {{"why", why}});
+  };
   // Runs while the weights load: a vocabulary of 150,000 tokens takes some tenths of a second.
   std::future<LoadedTokenizer> tokenizer = std::async(
       std::launch::async, [&config] { return engine::text::LoadTokenizer(config.model); });
@@ -70,6 +74,9 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
                 {{"tensors", UnusedText(session.model.unused_tensors)}});
   }
   for (const std::string& advice : session.model.advice) log.Warning(advice);
+  if (!session.model.drafter.empty()) {
+    log.Info("a drafter runs beside the model", {{"drafter", session.model.drafter}});
+  }
   for (const std::string& choice : session.model.timed_choices) {
     log.Debug("ways to make a product were timed", {{"chosen_first", choice}});
   }

@@ -1,12 +1,14 @@
 #include "server/cli/speculation_options.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "base/message.h"
 #include "base/status.h"
 #include "base/strings.h"
+#include "engine/model/draft_model.h"
 #include "nlohmann/json.hpp"
 #include "server/request/api_error.h"
 #include "server/request/fields.h"
@@ -20,12 +22,15 @@ namespace {
 // vLLM's members; its defaults of prompt_lookup_min and _max are ours. 64 rows are a tile of every
 // kernel.
 constexpr Field kSpeculativeConfig[] = {
-    {"method", kString, 0, kInfinity, "", "ngram or suffix", true},
+    {"method", kString, 0, kInfinity, "",
+     "ngram, suffix, draft_model, medusa, eagle, eagle3 or mtp", true},
+    {"model", kString, 0, kInfinity, "", "the path of a drafter with weights"},
     {"num_speculative_tokens", kInteger, 1, 64},
     {"prompt_lookup_min", kInteger, 1, 64},
     {"prompt_lookup_max", kInteger, 1, 64},
     {"suffix_decoding_max_tree_depth", kInteger, 2, 256},
     {"suffix_decoding_max_cached_requests", kInteger, 0, 10'000'000},
+    {"draft_tensor_parallel_size", kInteger, 1, 1},
 };
 
 }  // namespace
@@ -43,9 +48,7 @@ constexpr int64_t kMaxCorpusBytes = int64_t{4} << 30;
 
 // vLLM's members that would change what is drafted, and cannot be honoured.
 constexpr RefusedField kRefusedMembers[] = {
-    {"model", "", "draft models and heads are not there yet"},
-    {"draft_tensor_parallel_size", "", "draft models are not there yet"},
-    {"quantization", "", "draft models are not there yet"},
+    {"quantization", "", "a drafter's weights stay as its files have them"},
     {"speculative_token_tree", "", "drafts are chains"},
     {"suffix_decoding_max_spec_factor", "", "measured times decide on the length of drafts"},
     {"suffix_decoding_min_token_prob", "",
@@ -55,6 +58,23 @@ constexpr RefusedField kRefusedMembers[] = {
 
 absl::Status Prefixed(const absl::Status& status) {
   return absl::InvalidArgumentError(StrCat(kJsonOption, MessageOf(status)));
+}
+
+using NetworkKind = NetworkOptions::Kind;
+
+// A drafter with weights by its name in --speculate; kNone: it is none.
+NetworkKind KindOfName(std::string_view name) {
+  if (name == "draft") return NetworkKind::kDraftModel;
+  if (name == "medusa") return NetworkKind::kMedusa;
+  if (name == "eagle") return NetworkKind::kEagle;
+  return name == "mtp" ? NetworkKind::kMtp : NetworkKind::kNone;
+}
+
+// The same by vLLM's name.
+NetworkKind KindOfMethod(std::string_view method) {
+  if (method == "draft_model") return NetworkKind::kDraftModel;
+  if (method == "eagle3") return NetworkKind::kEagle;
+  return method == "draft" ? NetworkKind::kNone : KindOfName(method);
 }
 
 absl::StatusOr<SpeculationOptions> ReadMembers(const Json& json) {
@@ -67,9 +87,24 @@ absl::StatusOr<SpeculationOptions> ReadMembers(const Json& json) {
   const std::string& method = *body.Text<"method">();
   drafters.ngram = method == "ngram";
   drafters.suffix = method == "suffix";
-  if (!drafters.ngram && !drafters.suffix) {
+  options.network.kind = KindOfMethod(method);
+  if (!drafters.ngram && !drafters.suffix && options.network.kind == NetworkKind::kNone) {
+    return absl::InvalidArgumentError(StrCat("the method ", Quote(method),
+                                             " is unknown; there are ngram, suffix, draft_model, ",
+                                             "medusa, eagle, eagle3 and mtp"));
+  }
+  const bool needs_model =
+      options.network.kind != NetworkKind::kNone && options.network.kind != NetworkKind::kMtp;
+  if (const std::string* model = body.Text<"model">(); model != nullptr) {
+    if (options.network.kind == NetworkKind::kNone) {
+      return absl::InvalidArgumentError(
+          StrCat("the method ", Quote(method), " has no use for \"model\""));
+    }
+    if (needs_model) options.network.path = *model;
+  }
+  if (needs_model && options.network.path.empty()) {
     return absl::InvalidArgumentError(
-        StrCat("the method ", Quote(method), " is not there yet; there are ngram and suffix"));
+        StrCat("the method ", Quote(method), " needs \"model\", the path of the drafter"));
   }
   options.max_tokens = static_cast<int32_t>(body.Int<"num_speculative_tokens">(options.max_tokens));
   engine::NgramOptions& ngram = drafters.ngram_options;
@@ -107,9 +142,33 @@ absl::StatusOr<SpeculationOptions> ToSpeculationOptions(const config::EngineConf
     options.on = options.on || name != "off";
     options.drafters.ngram = options.drafters.ngram || name == "ngram" || name == "auto";
     options.drafters.suffix = options.drafters.suffix || name == "suffix" || name == "auto";
+    const size_t colon = name.find(':');
+    const NetworkKind kind = KindOfName(std::string_view(name).substr(0, colon));
+    if (kind == NetworkKind::kNone) continue;
+    options.network = {kind, colon == std::string::npos ? "" : name.substr(colon + 1)};
   }
   if (config.speculate_max > 0) options.max_tokens = static_cast<int32_t>(config.speculate_max);
   return options;
+}
+
+absl::StatusOr<engine::OpenDraft> ToOpenDraft(const config::EngineConfig& config) {
+  HEDDLE_ASSIGN_OR_RETURN(const SpeculationOptions options, ToSpeculationOptions(config));
+  const NetworkOptions network = options.network;
+  if (!options.on || network.kind == NetworkKind::kNone) return engine::OpenDraft();
+  return [network](const engine::Checkpoint& checkpoint, const engine::ModelDescription& model)
+             -> absl::StatusOr<std::unique_ptr<engine::DraftSource>> {
+    switch (network.kind) {
+      case NetworkKind::kDraftModel:
+        return engine::OpenDraftModel(network.path, checkpoint, model);
+      case NetworkKind::kMedusa:
+      case NetworkKind::kEagle:
+      case NetworkKind::kMtp:
+        return absl::UnimplementedError("heads are not there yet");
+      case NetworkKind::kNone:
+        break;
+    }
+    return nullptr;
+  };
 }
 
 }  // namespace heddle::server

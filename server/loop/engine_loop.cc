@@ -37,7 +37,7 @@ EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineL
       flights_(scheduler_options_.max_in_flight),
       speculation_(speculation != nullptr ? std::move(speculation)
                                           : MakeSpeculation(scheduler_options_, options.speculation,
-                                                            executor_->limits().vocab)),
+                                                            executor_->limits())),
       room_({.max_requests = options.max_queue,
              .max_tokens = options.max_queue_tokens,
              .is_per_client = scheduler_.tells_clients_apart()}) {
@@ -248,13 +248,17 @@ void EngineLoop::FinishStep() {
   last_step_us_ = executed_us;
   paused_before_step_end_us_ = pauses_.Us(executed_us);
   if (!status.ok()) return Fail(std::move(status));
+  if (!result_.draft_failure.empty() && options_.on_draft_failure) {
+    options_.on_draft_failure(result_.draft_failure);
+  }
   TellDrafters();  // of what is not of this step
   const size_t first_event = events_.size();
   scheduler_.Commit(result_, executed_us, &events_);
   stats_.plan_seconds += Seconds(NowUs() - executed_us);
   if (speculation_ != nullptr) {
     const Flight& flight = flights_.oldest();
-    speculation_->CountStep(flight.plan, std::span(events_).subspan(first_event),
+    if (speculation_->has_network()) TellDrafters();  // its account wants the step's own verdict
+    speculation_->CountStep(flight.plan, result_, std::span(events_).subspan(first_event),
                             StepUs(flight, executed_us));
   }
   CountStep(&flights_.oldest(), executed_us);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 
 #include "engine/executor.h"
 #include "scheduler/scheduler_types.h"
@@ -26,6 +28,8 @@ struct EngineLoopOptions {
   int64_t starvation_us = 60'000'000;  // a longer wait goes first under every policy
   int64_t max_lead_us = 20'000;        // of a client before others; 0: not told apart
   SpeculationOptions speculation;
+  // Told once why the drafter beside the model has turned itself off; on the loop's thread.
+  std::function<void(const std::string&)> on_draft_failure;
   bool plan_ahead = true;  // before tokens are known, if the executor takes more plans
 };
 

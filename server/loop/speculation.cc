@@ -16,8 +16,13 @@ constexpr int64_t kPlansBetweenQuestions = 16;
 
 }  // namespace
 
-Speculation::Speculation(std::unique_ptr<engine::Drafter> drafter, const Options& options)
-    : options_(options), drafter_(std::move(drafter)), budget_(options.budget) {}
+Speculation::Speculation(std::unique_ptr<engine::Drafter> drafter, const Options& options,
+                         engine::NetworkDrafter* network)
+    : options_(options),
+      drafter_(std::move(drafter)),
+      budget_(options.budget),
+      network_(network),
+      ahead_(options.ahead) {}
 
 bool Speculation::WantsTokens() const {
   if (!options_.ignores_cost && !budget_.wants_drafts()) return false;
@@ -27,6 +32,7 @@ bool Speculation::WantsTokens() const {
 void Speculation::Offer(scheduler::Scheduler* scheduler) {
   had_rows_ = false;
   ++plans_since_asked_;
+  AskAhead(scheduler);
   if (!options_.ignores_cost && !budget_.wants_drafts()) return;
   scheduler->ListDraftable(&candidates_);
   if (candidates_.empty()) return;
@@ -51,6 +57,18 @@ void Speculation::Offer(scheduler::Scheduler* scheduler) {
   }
 }
 
+// Asks the drafter beside the model for guesses behind the next plan's samples.
+void Speculation::AskAhead(scheduler::Scheduler* scheduler) {
+  if (network_ == nullptr) return;
+  if (options_.ignores_cost) {
+    return scheduler->SetAhead(
+        {.tokens = options_.ahead.max_tokens, .feeds_drafter = options_.ahead.reads_features});
+  }
+  scheduler::AheadWish wish = ahead_.Choose(scheduler->NumDecoding(), budget_.times());
+  if (budget_.is_paused()) wish.tokens = 0;
+  scheduler->SetAhead(wish);
+}
+
 void Speculation::Begin(const DraftCandidate& candidate) {
   if (!begun_.insert(candidate.id).second) return;
   const scheduler::GenerationRequest& request = *candidate.request;
@@ -68,6 +86,9 @@ void Speculation::Propose(const DraftCandidate& candidate, Proposal* proposal) {
   if (limits.max_tokens >= 0) max_tokens = std::min(max_tokens, limits.max_tokens);
   if (limits.off || max_tokens < 1) return;
   Begin(candidate);
+  if (const auto guesses = guesses_.find(candidate.id); guesses != guesses_.end()) {
+    network_->TakeGuesses(candidate.id, guesses->second.tokens, guesses->second.probabilities);
+  }
   drafter_->Propose(candidate.id, max_tokens, &tree_);
   TakeChain(limits, proposal);
 }
@@ -116,9 +137,9 @@ void Speculation::TakeEvent(const SequenceEvent& event, const engine::StepResult
   begun_.erase(event.sequence);
 }
 
-void Speculation::CountStep(const engine::StepPlan& plan, std::span<const SequenceEvent> events,
-                            double us) {
-  scheduler::DraftedStep step{.us = us};
+void Speculation::CountStep(const engine::StepPlan& plan, const engine::StepResult& result,
+                            std::span<const SequenceEvent> events, double us) {
+  scheduler::DraftedStep step;
   for (const engine::SequenceSlice& slice : plan.sequences) {
     if (slice.kind == engine::SliceKind::kPrompt) {
       step.rows.prompts += slice.num_tokens;
@@ -129,18 +150,61 @@ void Speculation::CountStep(const engine::StepPlan& plan, std::span<const Sequen
   }
   for (const SequenceEvent& event : events) step.accepted += event.num_accepted;
   last_prompt_rows_ = step.rows.prompts;
+  for (const engine::DraftPassTime& pass : result.draft_times) {
+    if (us > 0) us = std::max(1.0, us - static_cast<double>(pass.ns) / 1e3);
+  }
+  step.us = us;
+  CountAhead(plan, result, step);
   budget_.CountStep(step);
 }
 
+// The network's part of a step: its passes, its guesses for the next one, and what became of those
+// that this one verified.
+void Speculation::CountAhead(const engine::StepPlan& plan, const engine::StepResult& result,
+                             const scheduler::DraftedStep& step) {
+  if (network_ == nullptr) return;
+  const int32_t rows = step.rows.decodes + step.rows.prompts;
+  const engine::NetworkDrafter::Verdict verdict = network_->TakeVerdict();
+  for (size_t place = 0; place < verdict.tried.size(); ++place) {
+    ahead_.CountGuesses(place, verdict.tried[place], verdict.right[place]);
+  }
+  ahead_.CountStep({.passes = result.draft_times,
+                    .sequences = static_cast<int32_t>(plan.drafts_ahead.size()),
+                    .decodes = step.rows.decodes,
+                    .drafted = verdict.drafted,
+                    .accepted = verdict.accepted,
+                    .plain_us = rows > 0 ? budget_.times().PredictUs(rows) : 0,
+                    .us = step.us});
+  guesses_.clear();
+  for (const engine::GuessedTokens& guessed : result.guessed) {
+    Guesses& kept = guesses_[guessed.id];
+    const auto begin = result.guesses.begin() + guessed.guess_begin;
+    std::for_each(begin, begin + guessed.num_guesses, [&](const engine::GuessedToken& guess) {
+      kept.tokens.push_back(guess.token);
+      kept.probabilities.push_back(guess.probability);
+    });
+  }
+}
+
 std::unique_ptr<Speculation> MakeSpeculation(const scheduler::SchedulerOptions& scheduler,
-                                             const SpeculationOptions& options, int32_t vocab) {
+                                             const SpeculationOptions& options,
+                                             const engine::ExecutorLimits& limits) {
   if (!options.on || scheduler.max_draft_tokens == 0) return nullptr;
-  const scheduler::DraftBudget::Options budget{
-      .max_step_rows = scheduler.max_step_tokens,
-      .target_us = std::max(0.0, static_cast<double>(scheduler.target_step_us))};
-  return std::make_unique<Speculation>(
-      engine::MakeDrafter(options.drafters),
-      Speculation::Options{.max_tokens = options.max_tokens, .vocab = vocab, .budget = budget});
+  Speculation::Options own{
+      .max_tokens = options.max_tokens,
+      .vocab = limits.vocab,
+      .budget = {.max_step_rows = scheduler.max_step_tokens,
+                 .target_us = std::max(0.0, static_cast<double>(scheduler.target_step_us))}};
+  if (limits.max_ahead_tokens == 0) {
+    return std::make_unique<Speculation>(engine::MakeDrafter(options.drafters), own);
+  }
+  own.ahead = {.max_tokens = std::min(limits.max_ahead_tokens, options.max_tokens),
+               .reads_features = limits.drafter_reads_features,
+               .guesses_per_pass = limits.drafter_guesses_per_pass};
+  auto network = std::make_unique<engine::NetworkDrafter>();
+  engine::NetworkDrafter* const drafter = network.get();
+  return std::make_unique<Speculation>(engine::MakeDrafter(options.drafters, std::move(network)),
+                                       own, drafter);
 }
 
 }  // namespace heddle::server

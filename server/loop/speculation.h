@@ -12,9 +12,13 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "engine/draft/drafter.h"
+#include "engine/draft/network_drafter.h"
+#include "engine/executor.h"
 #include "engine/step.h"
+#include "scheduler/ahead_budget.h"
 #include "scheduler/draft_budget.h"
 #include "scheduler/scheduler.h"
 #include "server/loop/speculation_options.h"
@@ -27,9 +31,12 @@ class Speculation {
     int32_t max_tokens = 16;  // of a draft
     int32_t vocab = 0;
     scheduler::DraftBudget::Options budget;
-    bool ignores_cost = false;  // drafts get all the rows that they want: for tests
+    scheduler::AheadBudget::Options ahead;  // of the drafter beside the model, if there is one
+    bool ignores_cost = false;              // drafts get all the rows that they want: for tests
   };
-  Speculation(std::unique_ptr<engine::Drafter> drafter, const Options& options);
+  // `network`: part of `drafter`, what proposes for the drafter beside the model; or null.
+  Speculation(std::unique_ptr<engine::Drafter> drafter, const Options& options,
+              engine::NetworkDrafter* network = nullptr);
 
   // Whether the next plan should wait for the tokens of the steps in flight, so that the drafters
   // can go on from them: now and then, and as long as they have something to propose.
@@ -42,11 +49,15 @@ class Speculation {
   // Offer. `result` is that of the step.
   void TakeEvent(const scheduler::SequenceEvent& event, const engine::StepResult& result);
 
-  // A step that took `us` is done (0: the time says nothing) and its events are `events`.
-  void CountStep(const engine::StepPlan& plan, std::span<const scheduler::SequenceEvent> events,
-                 double us);
+  // A step that took `us` is done, the passes of the drafter beside the model included (0: the time
+  // says nothing), and its events are `events`.
+  void CountStep(const engine::StepPlan& plan, const engine::StepResult& result,
+                 std::span<const scheduler::SequenceEvent> events, double us);
 
+  // Whether a drafter runs beside the model. Then the step's events come before CountStep.
+  bool has_network() const { return network_ != nullptr; }
   scheduler::DraftBudgetStats stats() const { return budget_.stats(); }
+  scheduler::AheadStats ahead_stats() const { return ahead_.stats(); }
 
  private:
   // The chain that is proposed for a candidate.
@@ -55,13 +66,24 @@ class Speculation {
     std::vector<float> survival;
   };
 
+  void AskAhead(scheduler::Scheduler* scheduler);
   void Begin(const scheduler::DraftCandidate& candidate);
   void Propose(const scheduler::DraftCandidate& candidate, Proposal* proposal);
+  void CountAhead(const engine::StepPlan& plan, const engine::StepResult& result,
+                  const scheduler::DraftedStep& step);
   void TakeChain(const scheduler::DraftLimits& limits, Proposal* proposal) const;
 
   const Options options_;
   std::unique_ptr<engine::Drafter> drafter_;
   scheduler::DraftBudget budget_;
+  engine::NetworkDrafter* const network_;  // part of drafter_; null: there is none
+  scheduler::AheadBudget ahead_;
+  // What the network guesses behind the last step.
+  struct Guesses {
+    std::vector<engine::TokenId> tokens;
+    std::vector<float> probabilities;
+  };
+  absl::flat_hash_map<engine::SequenceId, Guesses> guesses_;
   absl::flat_hash_set<engine::SequenceId> begun_;
   int64_t plans_since_asked_ = 0;  // the drafters
   bool had_rows_ = false;          // the last Offer gave a draft rows
@@ -76,6 +98,7 @@ class Speculation {
 
 // The speculation of a loop; null: nothing is drafted.
 std::unique_ptr<Speculation> MakeSpeculation(const scheduler::SchedulerOptions& scheduler,
-                                             const SpeculationOptions& options, int32_t vocab);
+                                             const SpeculationOptions& options,
+                                             const engine::ExecutorLimits& limits);
 
 }  // namespace heddle::server

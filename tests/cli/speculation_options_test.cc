@@ -76,8 +76,33 @@ TEST_CASE("vLLM's JSON chooses the drafter and its limits", "[unit]") {
             .drafters.suffix_options.max_corpus_bytes == 0);
 }
 
+TEST_CASE("A drafter with weights is named by kind and path", "[unit]") {
+  using Kind = NetworkOptions::Kind;
+  config::EngineConfig config;
+  config.speculate = {"ngram", "draft:models/small:v2"};
+  const auto named = ToSpeculationOptions(config);
+  CHECK(named->on);
+  CHECK(named->drafters.ngram);
+  CHECK(named->network.kind == Kind::kDraftModel);
+  CHECK(named->network.path == "models/small:v2");
+  CHECK(*ToOpenDraft(config) != nullptr);
+  config.speculate = {"ngram"};
+  CHECK(*ToOpenDraft(config) == nullptr);
+  const SpeculationOptions eagle =
+      Read(R"({"method":"eagle3","model":"heads","num_speculative_tokens":3})");
+  CHECK(eagle.network.kind == Kind::kEagle);
+  CHECK(eagle.network.path == "heads");
+  CHECK(eagle.max_tokens == 3);
+  CHECK(Read(R"({"method":"draft_model","model":"m"})").network.kind == Kind::kDraftModel);
+  CHECK(Read(R"({"method":"mtp"})").network.kind == Kind::kMtp);
+  CHECK(Read(R"({"method":"medusa","model":"m"})").network.kind == Kind::kMedusa);
+}
+
 TEST_CASE("Other methods and members of vLLM's JSON are refused by name", "[unit]") {
-  CHECK(Refuses(R"({"method":"eagle3"})", "eagle3"));
+  CHECK(Refuses(R"({"method":"eagle3"})", "needs \"model\""));
+  CHECK(Refuses(R"({"method":"dflash","model":"m"})", "dflash"));
+  CHECK(Refuses(R"({"method":"draft_model","model":"m","draft_tensor_parallel_size":2})",
+                "draft_tensor_parallel_size"));
   CHECK(Refuses(R"({"method":"ngram","model":"x"})", "model"));
   CHECK(Refuses(R"({"method":"suffix","suffix_decoding_min_token_prob":0.1})",
                 "suffix_decoding_min_token_prob"));

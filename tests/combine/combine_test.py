@@ -1,5 +1,5 @@
 """Features in any combination: random requests on the demo model, all at once on a server that is short of memory (chunks,
-preemption, swaps, shared prefixes, evicted adapters), half of them streamed. Each answer equals that of the same request
+preemption, swaps, shared prefixes, evicted adapters) and drafts with all drafters, half of them streamed. Each answer equals that of the same request
 alone on a server with nothing of this, to the bit of every log-probability.
 
     combine_test.py [--requests N] [--seed S]
@@ -23,8 +23,10 @@ ROUTE = "/v1/chat/completions"
 TRAINED = {name: DEMO_MODEL / "adapters" / name for name in ("pirate", "upper")}
 COMMON = ["--served-model-name", "heddle-demo", "--threads", "2"]
 # 128 pages of 16 tokens, of which an adapter takes some ten.
-SCARCE = ["--kv-memory", "3MiB", "--host-kv-memory", "2MiB", "--max-batch-tokens", "48", "--policy", "priority"]
-ROOMY = ["--kv-memory", "64MiB", "--prefix-cache", "off", "--policy", "priority"]
+DRAFT_MODEL = pathlib.Path(__file__).resolve().parents[1] / "demo_model" / "draft"
+SCARCE = ["--kv-memory", "3MiB", "--host-kv-memory", "2MiB", "--max-batch-tokens", "48", "--policy", "priority",
+          "--speculate", f"ngram,suffix,draft:{DRAFT_MODEL}"]
+ROOMY = ["--kv-memory", "64MiB", "--prefix-cache", "off", "--policy", "priority", "--speculate", "off"]
 
 
 def whole(server, request):
@@ -69,11 +71,15 @@ def compare(drawn, adapters, seed):
     with Server(*lora, *SCARCE) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
         together = list(pool.map(lambda i: (whole, streamed)[i % 2](server, drawn[i][1]), range(len(drawn))))
         preempted = server.metric("heddle_preemptions_total")
+        drafted = server.metric("heddle_spec_decode_draft_tokens_total")
+        accepted = server.metric("heddle_spec_decode_accepted_tokens_total")
+    assert accepted > 0, "no guess was right"
     for (names, request), expected, found in zip(drawn, alone, together):
         assert found == expected, f"{names}\n{json.dumps(request)}\nalone    {expected}\ntogether {found}"
     used = {name for names, _ in drawn for name in names}
     assert used == {feature.name for feature in FEATURES}, f"never drawn: {used}"
-    print(f"{len(drawn)} requests equal themselves alone, {preempted:.0f} preemptions, seed {seed}")
+    print(f"{len(drawn)} requests equal themselves alone, {preempted:.0f} preemptions, {accepted:.0f} of "
+          f"{drafted:.0f} drafted tokens accepted, seed {seed}")
 
 
 if __name__ == "__main__":

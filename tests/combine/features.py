@@ -6,6 +6,8 @@ from typing import Callable
 
 SYSTEM = "You are a helpful assistant. Answer in one short sentence, and never in more than that. " * 12
 
+PREDICTIONS = ["Hello! How can I help you?", "7 + 5 = 12.", "Once upon a time, there was a little fox named Oscar.", "yes"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Feature:
@@ -26,7 +28,7 @@ FEATURES = [
             ("adapter", "scaled adapter")),
     Feature("scaled adapter", lambda random: {"lora": [{"id": "pirate", "scale": random.choice([0.25, 0.5, 2.0])}]},
             ("adapter", "adapter of another kind")),
-    Feature("branches", lambda random: {"n": random.choice([2, 3])}),
+    Feature("branches", lambda random: {"n": random.choice([2, 3])}, ("prediction",)),
     Feature("log-probabilities", lambda random: {"logprobs": True, "top_logprobs": random.choice([0, 3])}),
     Feature("grammar", lambda random: {"guided_regex": "[A-Z][a-z ]{3,20}[.!]"}, ("JSON", "choices")),
     Feature("JSON", lambda random: {"response_format": {"type": "json_object"}}, ("grammar", "choices")),
@@ -38,6 +40,10 @@ FEATURES = [
     Feature("bias", lambda random: {"logit_bias": {str(random.randrange(3, 900)): -100, "40": 5}}),
     Feature("prefix", lambda random: messages(random, {"role": "system", "content": SYSTEM})),
     Feature("length", lambda random: {"max_tokens": random.choice([1, 2, 90])}),
+    Feature("drafts off", lambda random: {"speculative": {"off": True}}, ("short drafts",)),
+    Feature("short drafts", lambda random: {"speculative": {"max": random.choice([1, 3]), "min_p": 0.3}}, ("drafts off",)),
+    Feature("prediction", lambda random: {"prediction": {"type": "content", "content": random.choice(PREDICTIONS)}},
+            ("branches",)),
     Feature("priority", lambda random: {"priority": random.choice([-1, 3])}),
 ]
 

@@ -15,6 +15,7 @@
 #include "catch2/catch.hpp"
 #include "engine/grammar/compiled_grammar.h"
 #include "engine/grammar/gbnf.h"
+#include "engine/model/draft_model.h"
 #include "engine/model/load.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/scheduler.h"
@@ -85,7 +86,10 @@ std::shared_ptr<engine::AdapterImage> RandomAdapter(const test::Golden& golden,
   return image;
 }
 
-void Load(const std::string& name, Model* model) {
+// Whether the model runs beside itself as its own draft model.
+enum class OwnDraft : uint8_t { kNo, kYes };
+
+void Load(const std::string& name, Model* model, OwnDraft own_draft = OwnDraft::kNo) {
   engine::LoadOptions options;
   options.cpu.num_threads = 2;
   options.capacity.kv_bytes = 4 << 20;
@@ -99,6 +103,12 @@ void Load(const std::string& name, Model* model) {
       golden.gguf ? test::WriteSyntheticGguf(golden, kernels::DType::kQ4_0,
                                              model->folder.path() / "model.gguf")
                   : test::WriteSyntheticModel(golden, model->folder.path());
+  if (own_draft == OwnDraft::kYes) {
+    options.open_draft = [path](const engine::Checkpoint& checkpoint,
+                                const engine::ModelDescription& description) {
+      return engine::OpenDraftModel(path, checkpoint, description, engine::VocabularyCheck::kSize);
+    };
+  }
   auto loaded = engine::LoadLocalModel(path, options);
   INFO(loaded.status().ToString());
   REQUIRE(loaded.ok());
@@ -222,13 +232,49 @@ class SpeculatedLoad {
     while (Step()) {
     }
   }
+  // From now on drafts are those of the drafter beside the model.
+  void DraftWithNetwork() { drafts_ahead_ = true; }
+  int64_t num_guesses() const { return num_guesses_; }
   const Outcomes& outcomes() const { return outcomes_; }
   scheduler::SchedulerStats stats() const { return scheduler_.stats(); }
 
  private:
   int32_t Below(int32_t n) { return std::uniform_int_distribution<int32_t>(0, n - 1)(random_); }
 
+  // Offers what the drafter beside the model has guessed. Now and then it is not asked, so that it
+  // has to catch up.
+  void DraftAhead() {
+    scheduler_.ListDraftable(&candidates_);
+    for (const scheduler::DraftCandidate& candidate : candidates_) {
+      const auto found = guessed_.find(candidate.id);
+      if (found == guessed_.end()) continue;
+      if (found->second.num_generated != candidate.generated.size()) continue;
+      scheduler_.Offer(candidate.id, found->second.tokens);
+    }
+    guessed_.clear();
+    if (Below(5) == 0) return;
+    scheduler_.SetAhead({.tokens = 1 + Below(8), .feeds_drafter = true});
+  }
+
+  // Of sequences that the step has not ended.
+  void TakeGuesses() {
+    REQUIRE(result_.draft_failure.empty());
+    for (const engine::GuessedTokens& guessed : result_.guessed) {
+      Guessed& kept = guessed_[guessed.id];
+      for (int32_t i = 0; i < guessed.num_guesses; ++i) {
+        kept.tokens.push_back(result_.guesses.at(guessed.guess_begin + i).token);
+      }
+      num_guesses_ += guessed.num_guesses;
+    }
+    scheduler_.ListDraftable(&candidates_);
+    for (const scheduler::DraftCandidate& candidate : candidates_) {
+      const auto found = guessed_.find(candidate.id);
+      if (found != guessed_.end()) found->second.num_generated = candidate.generated.size();
+    }
+  }
+
   void Draft() {
+    if (drafts_ahead_) return DraftAhead();
     if (known_ == nullptr) return;
     scheduler_.ListDraftable(&candidates_);
     for (const scheduler::DraftCandidate& candidate : candidates_) {
@@ -265,6 +311,7 @@ class SpeculatedLoad {
     scheduler_.Commit(result_, now_us_, &events);
     REQUIRE(scheduler_.CheckIntegrity().ok());
     for (const scheduler::SequenceEvent& event : events) Book(event);
+    if (drafts_ahead_) TakeGuesses();
     return true;
   }
 
@@ -290,6 +337,13 @@ class SpeculatedLoad {
   Outcomes outcomes_;
   int64_t now_us_ = 0;
   int32_t cancels_per_100_steps_ = 0;
+  struct Guessed {
+    size_t num_generated = 0;
+    std::vector<TokenId> tokens;
+  };
+  bool drafts_ahead_ = false;
+  std::map<engine::SequenceId, Guessed> guessed_;
+  int64_t num_guesses_ = 0;
 };
 
 SchedulerOptions PlainOptions(const engine::ExecutorLimits& limits) {
@@ -386,6 +440,50 @@ TEST_CASE("Speculation changes no token and no log-probability", "[golden]") {
   CHECK(sum.forced_tokens > rounds);
   CHECK(sum.preemptions > rounds / 4);
   CHECK(sum.cached_tokens > rounds * 10);
+}
+
+// What a model guesses of itself is right wherever it has seen all of the sequence, and draws with
+// the same numbers: only where the KV of the drafter is stale, or a page of it is lost, is it
+// wrong.
+TEST_CASE("A model as its own draft model guesses what it draws, and changes nothing", "[golden]") {
+  const std::string name = GENERATE("mistral", "mistral_window", "gemma2", "llama_q4_0", "llama");
+  INFO(name);
+  Model model;
+  Load(name, &model, OwnDraft::kYes);
+  const int64_t rounds = EnvOr("HEDDLE_SPECULATION_ROUNDS", 4);
+  const auto first_seed = static_cast<uint64_t>(EnvOr("HEDDLE_SPECULATION_SEED", 1));
+  scheduler::SchedulerStats sum;
+  int64_t num_guesses = 0;
+  for (int64_t round = 0; round < rounds; ++round) {
+    const uint64_t seed = first_seed + static_cast<uint64_t>(round);
+    INFO("HEDDLE_SPECULATION_SEED=" << seed);
+    RandomRequests random(seed, model);
+    const std::vector<GenerationRequest> requests = random.Make();
+    SpeculatedLoad plain(model.executor.get(), PlainOptions(model.executor->limits()), nullptr,
+                         seed);
+    plain.Run(requests, 0, 0);
+    SpeculatedLoad load(model.executor.get(), TightOptions(model, &random), nullptr, seed);
+    load.DraftWithNetwork();
+    load.Run(requests, random.Between(0, 3), random.Between(0, 1) * random.Between(0, 20));
+    CheckSame(requests, plain.outcomes(), load.outcomes());
+    const scheduler::SchedulerStats stats = load.stats();
+    sum.drafted_tokens += stats.drafted_tokens;
+    sum.accepted_tokens += stats.accepted_tokens;
+    sum.preemptions += stats.preemptions;
+    sum.cached_tokens += stats.cached_tokens;
+    num_guesses += load.num_guesses();
+  }
+  INFO("guessed " << num_guesses << ", drafted " << sum.drafted_tokens << ", accepted "
+                  << sum.accepted_tokens << ", preempted " << sum.preemptions << ", cached "
+                  << sum.cached_tokens);
+  CHECK(sum.drafted_tokens > rounds * 50);
+  CHECK(sum.cached_tokens + sum.preemptions > 0);
+  // The draft model runs without the adapters that some requests have, and a window may have passed
+  // what it has to catch up with.
+  const bool has_windows = model.executor->limits().windows[0] > 0;
+  const double least = model.adapter != nullptr ? 0.3 : has_windows ? 0.9 : 0.98;
+  CHECK(static_cast<double>(sum.accepted_tokens) >=
+        least * static_cast<double>(sum.drafted_tokens));
 }
 
 }  // namespace

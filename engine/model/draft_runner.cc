@@ -1,0 +1,353 @@
+#include "engine/model/draft_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status.h"
+
+namespace heddle::engine {
+namespace {
+
+// Rows of logits that are held at a time.
+constexpr int32_t kDraftLogitRows = 64;
+// A drafter whose logits gave no token in so many passes in a row is broken.
+constexpr int32_t kMostPassesWithoutDraw = 8;
+
+int64_t DraftNowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// The slice that the sample draws from.
+int32_t SliceOf(const StepPlan& plan, const SampleRow& sample) {
+  const auto behind = std::upper_bound(
+      plan.sequences.begin(), plan.sequences.end(), sample.row,
+      [](int32_t row, const SequenceSlice& slice) { return row < slice.token_begin; });
+  return static_cast<int32_t>(behind - plan.sequences.begin()) - 1;
+}
+
+// The index (chain_batch.h) of the slice's first row.
+int32_t FirstIndex(const SequenceSlice& slice) { return slice.context_tokens - slice.num_tokens; }
+
+}  // namespace
+
+DraftRunner::DraftRunner(Parts parts, const ExecutorLimits& limits)
+    : parts_(std::move(parts)),
+      limits_(limits),
+      pages_(limits.num_pages, limits.num_host_pages, limits.page_tokens) {}
+
+int64_t DraftRunner::WorkspaceBytes(const DraftTraits& traits) {
+  return int64_t{kDraftLogitRows} * traits.vocab * int64_t{sizeof(float)};
+}
+
+absl::StatusOr<std::unique_ptr<DraftRunner>> DraftRunner::Create(kernels::Device& device,
+                                                                 Parts parts,
+                                                                 const ExecutorLimits& limits) {
+  std::unique_ptr<DraftRunner> runner(new DraftRunner(std::move(parts), limits));
+  HEDDLE_ASSIGN_OR_RETURN(runner->logits_, device.Allocate(WorkspaceBytes(runner->traits())));
+  return runner;
+}
+
+void DraftRunner::ReplacePool(const ExecutorLimits& limits) {
+  limits_ = limits;
+  pages_ = DraftPages(limits.num_pages, limits.num_host_pages, limits.page_tokens);
+}
+
+void DraftRunner::Run(kernels::Device& device, const Step& step, StepResult* result) {
+  if (has_failed_) return;
+  pages_.TakeStep(step.plan);
+  chains_.clear();
+  absl::Status status = RunPasses(device, step, result);
+  if (status.ok() && passes_without_draw_ >= kMostPassesWithoutDraw) {
+    status = absl::InternalError("its logits are not numbers");
+  }
+  if (status.ok()) return Report(result);
+  has_failed_ = true;
+  result->draft_failure = std::string(status.message());
+}
+
+// Lists the chains that can be guessed, those that want most guesses first: the chains that go on
+// are then the first ones in every pass.
+void DraftRunner::ListChains(const StepPlan& plan, const StepResult& result) {
+  for (const DraftAhead& ask : plan.drafts_ahead) AddChain(plan, ask, result);
+  std::stable_sort(chains_.begin(), chains_.end(),
+                   [](const Chain& a, const Chain& b) { return a.num_wanted > b.num_wanted; });
+}
+
+void DraftRunner::AddChain(const StepPlan& plan, const DraftAhead& ask, const StepResult& result) {
+  const SampleRow& sample = plan.samples[static_cast<size_t>(ask.sample)];
+  const SequenceGain& gain = result.gains[static_cast<size_t>(ask.sample)];
+  // Tokens that are forced behind the last row have to run in a step of the model first.
+  const bool is_one_pending = gain.failure == DrawFailure::kNone && gain.num_tokens > 0 &&
+                              gain.num_tokens == gain.rows_kept;
+  if (!is_one_pending) return;
+  const auto last = static_cast<size_t>(gain.token_begin + gain.num_tokens) - 1;
+  const TokenId pending = result.tokens[last].token;
+  if (pending < 0) return;
+  Chain chain;
+  chain.slice = SliceOf(plan, sample);
+  const SequenceSlice& slice = plan.sequences[static_cast<size_t>(chain.slice)];
+  chain.next = {.id = sample.id, .row = 0, .position = sample.position + gain.num_tokens};
+  chain.slot_begin = ask.slot_begin;
+  chain.num_wanted = std::min(ask.num_tokens, kMaxGuesses);
+  chain.min_survival = ask.min_survival;
+  chain.max_catch_up = ask.max_catch_up;
+  chain.pending = pending;
+  const int32_t last_kept =
+      FirstIndex(slice) + (sample.row - slice.token_begin) + gain.rows_kept - 1;
+  chain.end = !traits().features.empty() ? last_kept : last_kept + 1;
+  if (const int32_t most = traits().max_context; most > 0) {
+    chain.num_wanted = std::min(chain.num_wanted, most - 1 - chain.next.position);
+  }
+  if (traits().guesses_per_pass > 1) {
+    chain.num_wanted = std::min(chain.num_wanted, traits().guesses_per_pass);
+  }
+  if (chain.num_wanted < 1) return;
+  const bool has_seen_all = FirstUnknown(plan, chain) >= FirstIndex(slice);
+  const bool must_have_seen = !traits().features.empty() && !traits().kv_layers.empty();
+  if (must_have_seen && !has_seen_all) return;
+  chains_.push_back(std::move(chain));
+}
+
+// The index of the first position that the drafter has not computed and can compute.
+int32_t DraftRunner::FirstUnknown(const StepPlan& plan, const Chain& chain) const {
+  const SlicePages pages = PagesOfSlice(plan, chain.slice, chain.slot_begin, chain.num_wanted, 0);
+  int32_t index = 0;
+  for (const KvSpan& span : pages.spans) {
+    const int32_t known = std::min(span.num_tokens, pages_.known(span.page));
+    index += known;
+    if (known < span.num_tokens) break;
+  }
+  return std::max(index, MissingInFront(plan, chain.slice));
+}
+
+absl::Status DraftRunner::RunPasses(kernels::Device& device, const Step& step, StepResult* result) {
+  ListChains(step.plan, *result);
+  const bool reads_features = !traits().features.empty();
+  const bool sees_step = reads_features && step.plan.feeds_drafter && !step.plan.token_ids.empty();
+  if (chains_.empty() && (!sees_step || traits().kv_layers.empty())) return absl::OkStatus();
+  logit_rows_.clear();
+  const kernels::HostBatch first = reads_features ? StepBatch(step, *result) : CatchUpBatch(step);
+  if (first.n_tokens() == 0) return absl::OkStatus();
+  DraftPass pass{.number = 0,
+                 .n_rows = first.n_tokens(),
+                 .n_chains = static_cast<int32_t>(chains_.size()),
+                 .features = step.features,
+                 .cache = &step.cache,
+                 .first_kv_layer = parts_.first_kv_layer};
+  HEDDLE_RETURN_IF_ERROR(device.Plan(first));
+  HEDDLE_RETURN_IF_ERROR(RunPass(device, step, pass, /*guess=*/0, result));
+  if (reads_features) CountSeen(step.plan);
+  for (int32_t guess = 1; NumGoingOn(guess) > 0; ++guess) {
+    const bool is_other_head = guess < traits().guesses_per_pass;
+    if (!is_other_head) {
+      pass.number = guess;
+      pass.n_rows = pass.n_chains = NumGoingOn(guess);
+      pass.features = {};
+      HEDDLE_RETURN_IF_ERROR(device.Plan(NextBatch(step, guess, pass.n_chains)));
+    }
+    HEDDLE_RETURN_IF_ERROR(RunPass(device, step, pass, guess, result));
+  }
+  return absl::OkStatus();
+}
+
+// The rows of the step itself, for a drafter that reads the model's hidden states: each with the
+// token behind it, if that is what the drafter reads.
+kernels::HostBatch DraftRunner::StepBatch(const Step& step, const StepResult& result) {
+  const StepPlan& plan = step.plan;
+  next_tokens_.assign(plan.token_ids.begin(), plan.token_ids.end());
+  rows_kept_.clear();
+  for (const SequenceSlice& slice : plan.sequences) rows_kept_.push_back(slice.num_tokens);
+  if (traits().reads_next_token) {
+    for (const SequenceSlice& slice : plan.sequences) {
+      const auto first = next_tokens_.begin() + slice.token_begin;
+      std::copy(first + 1, first + slice.num_tokens, first);
+      const auto last = static_cast<size_t>(slice.token_begin + slice.num_tokens) - 1;
+      next_tokens_[last] = std::max(0, slice.next_token);
+      if (slice.next_token < 0) --rows_kept_[static_cast<size_t>(&slice - plan.sequences.data())];
+    }
+  }
+  for (size_t i = 0; i < plan.samples.size(); ++i) {
+    const SampleRow& sample = plan.samples[i];
+    const SequenceGain& gain = result.gains[i];
+    const auto slice = static_cast<size_t>(SliceOf(plan, sample));
+    const int32_t before = sample.row - plan.sequences[slice].token_begin;
+    rows_kept_[slice] = before;
+    if (gain.rows_kept < 1 || gain.num_tokens < gain.rows_kept) continue;
+    const auto drawn = static_cast<size_t>(gain.token_begin + gain.rows_kept) - 1;
+    const TokenId token = result.tokens[drawn].token;
+    if (token < 0) continue;
+    rows_kept_[slice] = before + gain.rows_kept;
+    if (!traits().reads_next_token) continue;
+    next_tokens_[static_cast<size_t>(sample.row + gain.rows_kept) - 1] = token;
+  }
+  for (const Chain& chain : chains_) {
+    const SequenceSlice& slice = plan.sequences[static_cast<size_t>(chain.slice)];
+    logit_rows_.push_back(slice.token_begin + chain.end - FirstIndex(slice));
+  }
+  kernels::HostBatch batch = plan_batch_.Build(plan, limits_.page_tokens, logit_rows_);
+  batch.token_ids = next_tokens_;
+  return batch;
+}
+
+// The drafter has computed the rows of the step that stay.
+void DraftRunner::CountSeen(const StepPlan& plan) {
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const SequenceSlice& slice = plan.sequences[i];
+    for (int32_t row = 0; row < rows_kept_[i]; ++row) {
+      const auto at = static_cast<size_t>(slice.token_begin + row);
+      pages_.SetKnown(plan.kv_slots[at], slice.id, plan.token_ids[at]);
+    }
+  }
+}
+
+// What a drafter that reads tokens has not computed of each chain, and the pending token. Chains
+// for which a step has no room catch up in part, and go on in later steps.
+kernels::HostBatch DraftRunner::CatchUpBatch(const Step& step) {
+  chain_batch_.Begin(step.plan, limits_.page_tokens);
+  int32_t room = limits_.max_batch_tokens;
+  for (Chain& chain : chains_) {
+    const int32_t begin = std::min(FirstUnknown(step.plan, chain), chain.end);
+    const int32_t end = std::min(chain.end, begin + room - 1);
+    const bool is_too_far = chain.end - begin > chain.max_catch_up;
+    chain.is_over = end < chain.end || is_too_far;
+    if (room == 0 || is_too_far) continue;
+    const SlicePages pages =
+        PagesOfSlice(step.plan, chain.slice, chain.slot_begin, chain.num_wanted, 0);
+    next_tokens_.clear();
+    ForEachSlot(pages, begin, end + 1, [&](int32_t index, KvSlot slot) {
+      const TokenId token = index == chain.end ? chain.pending : pages_.token(slot);
+      const bool is_own = token >= 0 && token < traits().vocab;
+      next_tokens_.push_back(is_own ? token : 0);
+      pages_.SetKnown(slot, chain.next.id, token);
+    });
+    chain_batch_.Add(step.plan, chain, begin, next_tokens_);
+    room -= static_cast<int32_t>(next_tokens_.size());
+    if (!chain.is_over) logit_rows_.push_back(chain_batch_.n_rows() - 1);
+  }
+  std::erase_if(chains_, [](const Chain& chain) { return chain.is_over; });
+  return chain_batch_.View(logit_rows_);
+}
+
+// One row for each chain: its last guess.
+kernels::HostBatch DraftRunner::NextBatch(const Step& step, int32_t pass, int32_t n_chains) {
+  chain_batch_.Begin(step.plan, limits_.page_tokens);
+  logit_rows_.clear();
+  for (int32_t c = 0; c < n_chains; ++c) {
+    const Chain& chain = chains_[static_cast<size_t>(c)];
+    const int32_t index = chain.end + pass;
+    const bool has_guess = static_cast<int32_t>(chain.guesses.size()) == pass;
+    const TokenId token = has_guess ? chain.guesses.back() : chain.pending;
+    const TokenId input = traits().target_ids.empty() && token >= traits().vocab ? 0 : token;
+    chain_batch_.Add(step.plan, chain, index, {&input, 1});
+    logit_rows_.push_back(c);
+    if (!has_guess || !traits().features.empty()) continue;
+    const SlicePages pages =
+        PagesOfSlice(step.plan, chain.slice, chain.slot_begin, chain.num_wanted, 0);
+    ForEachSlot(pages, index, index + 1,
+                [&](int32_t, KvSlot slot) { pages_.SetKnown(slot, chain.next.id, token); });
+  }
+  return chain_batch_.View(logit_rows_);
+}
+
+absl::Status DraftRunner::RunPass(kernels::Device& device, const Step& step, const DraftPass& pass,
+                                  int32_t guess, StepResult* result) {
+  const int64_t start_ns = DraftNowNs();
+  const int32_t head = guess % traits().guesses_per_pass;
+  const int32_t n_drawn = BuildRows(step.sampler, pass.n_chains);
+  HEDDLE_RETURN_IF_ERROR(device.Run([&](kernels::Ops& ops) {
+    if (head == 0) parts_.network->Forward(ops, pass);
+    int32_t at = 0;
+    for (int32_t first = 0; first < pass.n_chains && n_drawn > 0; first += kDraftLogitRows) {
+      const int32_t rows = std::min(kDraftLogitRows, pass.n_chains - first);
+      const kernels::Tensor logits{logits_->data(), rows, traits().vocab, traits().vocab};
+      parts_.network->Logits(ops, first, head, logits);
+      const int32_t begin = at;
+      while (at < n_drawn && sampled_chain_[static_cast<size_t>(at)] < first + rows) ++at;
+      ops.Sample({.logits = logits,
+                  .rows = std::span(sample_rows_)
+                              .subspan(static_cast<size_t>(begin), static_cast<size_t>(at - begin)),
+                  .tokens = drawn_.data() + begin,
+                  .logprobs = logprobs_.data() + begin});
+    }
+  }));
+  TakeGuesses(n_drawn);
+  result->draft_times.push_back(
+      {.rows = pass.n_rows, .is_first = guess == 0, .ns = DraftNowNs() - start_ns});
+  return absl::OkStatus();
+}
+
+// Guesses are drawn as the model draws, with the random number of their position and all that
+// shapes its distribution: where both agree on the distribution they draw the same token. A drafter
+// with a vocabulary of its own knows no edits and masks. Returns the number of rows.
+int32_t DraftRunner::BuildRows(SamplerState& sampler, int32_t n_chains) {
+  const bool is_whole_vocab = traits().target_ids.empty() && traits().vocab >= limits_.vocab;
+  sampler.ResetEdits();
+  sample_rows_.clear();
+  sampled_chain_.clear();
+  for (int32_t c = 0; c < n_chains; ++c) {
+    Chain& chain = chains_[static_cast<size_t>(c)];
+    if (chain.is_over) continue;
+    auto row = sampler.GuessRow(chain.next, chain.guesses, c % kDraftLogitRows);
+    chain.is_over = !row.has_value();
+    if (chain.is_over) continue;
+    row->num_top = 0;
+    if (!is_whole_vocab) row->edits = {};
+    if (traits().vocab != limits_.vocab) row->allowed = nullptr;  // a mask is as wide as the model
+    sample_rows_.push_back(*row);
+    sampled_chain_.push_back(c);
+  }
+  drawn_.resize(sample_rows_.size());
+  logprobs_.resize(sample_rows_.size());
+  return static_cast<int32_t>(sample_rows_.size());
+}
+
+void DraftRunner::TakeGuesses(int32_t n_drawn) {
+  int32_t num_tokens = 0;
+  for (int32_t i = 0; i < n_drawn; ++i) {
+    const auto at = static_cast<size_t>(i);
+    Chain& chain = chains_[static_cast<size_t>(sampled_chain_[at])];
+    TokenId token = drawn_[at];
+    if (token >= 0 && !traits().target_ids.empty()) {
+      token = traits().target_ids[static_cast<size_t>(token)];
+    }
+    num_tokens += token >= 0 ? 1 : 0;
+    chain.is_over = token < 0 || token >= limits_.vocab;
+    if (chain.is_over) continue;
+    const float probability = std::exp(std::min(0.0f, logprobs_[at]));
+    chain.guesses.push_back(token);
+    chain.probabilities.push_back(probability);
+    chain.survival *= probability;
+    chain.is_over = chain.survival < chain.min_survival;
+  }
+  if (n_drawn > 0) passes_without_draw_ = num_tokens > 0 ? 0 : passes_without_draw_ + 1;
+}
+
+// The chains that a further guess is wanted of are among the first so many.
+int32_t DraftRunner::NumGoingOn(int32_t guess) const {
+  auto count = static_cast<int32_t>(chains_.size());
+  while (count > 0) {
+    const Chain& last = chains_[static_cast<size_t>(count) - 1];
+    if (!last.is_over && last.num_wanted > guess) break;
+    --count;
+  }
+  return count;
+}
+
+void DraftRunner::Report(StepResult* result) const {
+  for (const Chain& chain : chains_) {
+    if (chain.guesses.empty()) continue;
+    result->guessed.push_back({.id = chain.next.id,
+                               .guess_begin = static_cast<int32_t>(result->guesses.size()),
+                               .num_guesses = static_cast<int32_t>(chain.guesses.size())});
+    for (size_t i = 0; i < chain.guesses.size(); ++i) {
+      result->guesses.push_back({chain.guesses[i], chain.probabilities[i]});
+    }
+  }
+}
+
+}  // namespace heddle::engine

@@ -1,0 +1,154 @@
+// Runs both budgets against a machine that is a formula, with a drafter whose guesses are right
+// with a fixed probability. What that may cost and must reach is computed without them.
+#include "scheduler/ahead_budget.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "scheduler/draft_budget.h"
+
+namespace heddle::scheduler {
+namespace {
+
+// 8 rows take 1.7 times as long as one, as on the CPU; more than 16 are nearly proportional.
+double ModelUs(int32_t rows) {
+  return 1000 * (1 + 0.1 * (rows - 1) + 0.05 * std::max(0, rows - 16));
+}
+
+struct Network {
+  double cost = 0.1;     // of a pass, against a step of the model over as many rows
+  double right = 0.8;    // of each guess, the ones before it being right
+  double claimed = 0.8;  // what the network says of it
+  int32_t prompt = 0;    // positions that the first pass catches up with
+};
+
+class AheadRun {
+ public:
+  AheadRun(int32_t streams, const Network& network, uint32_t seed)
+      : streams_(streams), network_(network), random_(seed), catch_up_(network.prompt) {}
+
+  double Tokens(int64_t tokens) {
+    const double before = us_;
+    for (int64_t done = 0; done < tokens;) done += Step();
+    return us_ - before;
+  }
+  double PlainUs(int64_t tokens) const {
+    return static_cast<double>(tokens) / streams_ * ModelUs(streams_);
+  }
+  AheadStats stats() const { return ahead_.stats(); }
+
+ private:
+  double Noise() { return 0.95 + 0.1 * Draw(); }
+  double Draw() { return static_cast<double>(random_()) / 4294967296.0; }
+
+  int64_t Step() {
+    const AheadWish wish = ahead_.Choose(streams_, budget_.times());
+    std::vector<float> survival;
+    double all = 1;
+    for (int32_t i = 0; i < guesses_; ++i) {
+      survival.push_back(static_cast<float>(all *= network_.claimed));
+    }
+    std::vector<DraftOffer> offers;
+    if (budget_.wants_drafts()) {
+      for (int32_t i = 0; i < streams_; ++i) {
+        offers.push_back({engine::SequenceId{static_cast<uint64_t>(i)}, survival});
+      }
+    }
+    budget_.Choose({.decodes = streams_}, offers);
+    DraftedStep step{.rows = {.decodes = streams_}};
+    for (const DraftOffer& offer : offers) {
+      int32_t right = 0;
+      while (right < guesses_ && Draw() < network_.right) ++right;
+      for (int32_t i = 0; i < std::min(guesses_, right + 1); ++i) {
+        ahead_.CountGuesses(static_cast<size_t>(i), 1, i < right ? 1 : 0);
+      }
+      if (offer.rows == 0) continue;
+      const int32_t accepted = std::min(offer.rows, right);
+      budget_.CountDraft(offer.id, offer.rows, accepted);
+      step.drafted += offer.rows;
+      step.accepted += accepted;
+    }
+    step.us = ModelUs(streams_ + step.drafted) * Noise();
+    us_ += step.us;
+    const double plain_us = budget_.times().PredictUs(streams_);
+    passes_.clear();
+    guesses_ = budget_.is_paused() ? 0 : wish.tokens;
+    for (int32_t i = 0; i < guesses_; ++i) AddPass(i == 0);
+    ahead_.CountStep({.passes = passes_,
+                      .sequences = guesses_ > 0 ? streams_ : 0,
+                      .decodes = streams_,
+                      .drafted = step.drafted,
+                      .accepted = step.accepted,
+                      .plain_us = plain_us,
+                      .us = step.us});
+    budget_.CountStep(step);
+    return streams_ + step.accepted;
+  }
+
+  void AddPass(bool is_first) {
+    const int32_t rows = is_first ? 2 * streams_ + std::exchange(catch_up_, 0) : streams_;
+    const double us = network_.cost * ModelUs(rows) * Noise();
+    us_ += us;
+    passes_.push_back({.rows = rows, .is_first = is_first, .ns = std::llround(us * 1e3)});
+  }
+
+  const int32_t streams_;
+  const Network network_;
+  std::mt19937 random_;
+  int32_t catch_up_;
+  DraftBudget budget_{DraftBudget::Options{}};
+  AheadBudget ahead_{AheadBudget::Options{.max_tokens = 16}};
+  std::vector<engine::DraftPassTime> passes_;
+  int32_t guesses_ = 0;  // behind the last step, for each stream
+  double us_ = 0;
+};
+
+TEST_CASE("A drafter whose guesses are wrong costs two percent at most", "[unit]") {
+  const int32_t streams = GENERATE(1, 8, 32, 64);
+  const Network network{.cost = GENERATE(0.05, 0.3), .right = GENERATE(0.0, 0.2), .claimed = 0.9};
+  INFO(streams << " streams, cost " << network.cost << ", right " << network.right);
+  AheadRun run(streams, network, 1);
+  run.Tokens(int64_t{500} * streams);
+  const int64_t tokens = int64_t{4000} * streams;
+  CHECK(run.Tokens(tokens) < 1.02 * run.PlainUs(tokens));
+}
+
+TEST_CASE("A drafter that takes as long as the model is not asked for more than trials", "[unit]") {
+  AheadRun run(1, {.cost = 1.0, .right = 0.95, .claimed = 0.95}, 2);
+  run.Tokens(500);
+  CHECK(run.Tokens(8000) < 1.02 * run.PlainUs(8000));
+}
+
+TEST_CASE("Guesses come near the best fixed number", "[unit]") {
+  const int32_t streams = GENERATE(1, 4);
+  const Network network{
+      .cost = GENERATE(0.05, 0.15), .right = GENERATE(0.6, 0.8, 0.9), .claimed = 0.8};
+  double best = 0;  // tokens per microsecond of all streams
+  for (int32_t count = 0; count <= 16; ++count) {
+    double tokens = 1;
+    for (int32_t i = 1; i <= count; ++i) tokens += std::pow(network.right, i);
+    double us = ModelUs(streams * (1 + count));
+    if (count > 0) us += network.cost * (ModelUs(2 * streams) + (count - 1) * ModelUs(streams));
+    best = std::max(best, streams * tokens / us);
+  }
+  AheadRun run(streams, network, 3);
+  run.Tokens(int64_t{1000} * streams);
+  const int64_t tokens = int64_t{8000} * streams;
+  const double rate = static_cast<double>(tokens) / run.Tokens(tokens);
+  INFO(streams << " streams, cost " << network.cost << ", right " << network.right << ": "
+               << rate * ModelUs(streams) / streams << " times plain, best "
+               << best * ModelUs(streams) / streams);
+  CHECK(rate > 0.9 * best);
+}
+
+TEST_CASE("Catching up with a long prompt does not turn a good drafter off", "[unit]") {
+  AheadRun run(1, {.cost = 0.1, .right = 0.8, .claimed = 0.8, .prompt = 500}, 4);
+  CHECK(run.Tokens(2000) < 0.8 * run.PlainUs(2000));
+  CHECK(run.stats().times_off == 0);
+}
+
+}  // namespace
+}  // namespace heddle::scheduler
