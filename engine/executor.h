@@ -35,7 +35,6 @@ struct ExecutorLimits {
   // Tokens that the drafter beside the model guesses at most (StepPlan::drafts_ahead); 0: there is
   // none.
   int32_t max_ahead_tokens = 0;
-  int32_t drafter_guesses_per_pass = 1;
   bool drafter_reads_features = false;  // StepPlan::feeds_drafter matters to it
   // LoRA adapters; see engine/adapter/.
   int64_t page_bytes = 0;     // of a page of the pool

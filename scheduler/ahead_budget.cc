@@ -48,7 +48,6 @@ double AheadBudget::Chance(size_t place) const {
 double AheadBudget::PassesUs(int32_t decodes, int32_t tokens) const {
   const auto rows = static_cast<int32_t>(std::lround(rows_per_chain_ * decodes));
   const double first_us = first_times_.PredictUs(std::max(1, rows));
-  if (options_.guesses_per_pass > 1) return first_us;
   return first_us + (tokens - 1) * next_times_.PredictUs(decodes);
 }
 
@@ -71,8 +70,8 @@ AheadWish AheadBudget::Choose(int32_t decodes, const StepTimes& times) {
 // The number of guesses that promises most tokens per time; 0: a plain step does.
 AheadWish AheadBudget::Best(int32_t decodes, const StepTimes& times) const {
   AheadWish wish;
-  const bool is_known = decodes > 0 && times.Knows(decodes) && PassesUs(decodes, 2) > 0 &&
-                        (options_.guesses_per_pass > 1 || next_times_.PredictUs(decodes) > 0);
+  const bool is_known = decodes > 0 && times.Knows(decodes) && PassesUs(decodes, 1) > 0 &&
+                        next_times_.PredictUs(decodes) > 0;
   if (!is_known) {
     wish.tokens = std::min(kFirstTokens, options_.max_tokens);
     return wish;
@@ -93,8 +92,7 @@ AheadWish AheadBudget::Best(int32_t decodes, const StepTimes& times) const {
   // One more guess costs a row of a pass and a row of the model.
   const double row_us =
       (times.PredictUs(decodes * (1 + wish.tokens)) - plain_us) / (decodes * wish.tokens);
-  const double pass_us =
-      options_.guesses_per_pass > 1 ? 0 : next_times_.PredictUs(decodes) / decodes;
+  const double pass_us = next_times_.PredictUs(decodes) / decodes;
   wish.min_survival = static_cast<float>(
       std::clamp(kTrust * (row_us + pass_us) * best_rate, kLeastSurvival, kMostSurvival));
   return wish;

@@ -48,7 +48,6 @@ class AheadBudget {
   struct Options {
     int32_t max_tokens = 0;       // that the drafter guesses at most; 0: there is none
     bool reads_features = false;  // ExecutorLimits::drafter_reads_features
-    int32_t guesses_per_pass = 1;
   };
   explicit AheadBudget(const Options& options) : options_(options) {}
 

@@ -15,7 +15,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/draft/drafter.h"
 #include "engine/step.h"
+#include "scheduler/ahead_budget.h"
 #include "scheduler/draft_budget.h"
 #include "scheduler/request.h"
 
@@ -80,8 +82,10 @@ struct EngineStats {
   int64_t generated_tokens = 0;
   int64_t forced_tokens = 0;  // those that a grammar forced and nobody drew
   scheduler::DraftBudgetStats drafts;
-  int64_t step_tokens = 0;    // rows of all steps
-  int64_t budget_tokens = 0;  // the token budgets of those steps
+  engine::DrafterCounts drafters;
+  scheduler::AheadStats ahead;  // of the drafter beside the model
+  int64_t step_tokens = 0;      // rows of all steps
+  int64_t budget_tokens = 0;    // the token budgets of those steps
   int64_t preemptions = 0;
   int64_t held_sequences = 0;      // sequence-steps without rows because a client was ahead
   int32_t live_clients = 0;        // with requests; 0: clients are not told apart

@@ -35,7 +35,11 @@ void CombinedDrafter::Propose(SequenceId id, int32_t max_tokens, DraftTree* tree
 void CombinedDrafter::Verified(SequenceId id, int32_t num_proposed, int32_t num_accepted) {
   const auto taken = taken_.find(id);
   if (taken == taken_.end()) return;
-  drafters_[taken->second]->Verified(id, num_proposed, num_accepted);
+  Drafter& drafter = *drafters_[taken->second];
+  const auto kind = static_cast<size_t>(drafter.kind());
+  counts_.drafted[kind] += num_proposed;
+  counts_.accepted[kind] += num_accepted;
+  drafter.Verified(id, num_proposed, num_accepted);
 }
 
 void CombinedDrafter::End(SequenceId id, bool finished) {

@@ -24,11 +24,13 @@ class CombinedDrafter : public Drafter {
   // Told to the drafter whose tree was taken.
   void Verified(SequenceId id, int32_t num_proposed, int32_t num_accepted) override;
   void End(SequenceId id, bool finished) override;
+  DrafterCounts counts() const override { return counts_; }
 
  private:
   std::vector<std::unique_ptr<Drafter>> drafters_;
   absl::flat_hash_map<SequenceId, size_t> taken_;  // whose tree each sequence was given last
-  DraftTree candidate_;                            // scratch
+  DrafterCounts counts_;
+  DraftTree candidate_;  // scratch
 };
 
 // Which drafters --speculate names.

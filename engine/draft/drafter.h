@@ -8,6 +8,8 @@
 // Decoding", ICML 2023; Cai et al., "Medusa", 2024 (trees).
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -40,6 +42,16 @@ struct DraftTree {
     parents.push_back(parent);
     survival.push_back(node_survival);
   }
+};
+
+// Where a guess comes from.
+enum class DrafterKind : uint8_t { kPrediction, kSuffix, kNgram, kNetwork, kOther };
+
+// Guessed tokens by their drafter: those that were verified, and of these those that were right.
+struct DrafterCounts {
+  static constexpr size_t kKinds = 5;
+  std::array<int64_t, kKinds> drafted{};
+  std::array<int64_t, kKinds> accepted{};
 };
 
 // Whose finished answers a sequence may be drafted from: nothing is shared between different
@@ -77,6 +89,10 @@ class Drafter {
 
   // `finished`: the answer came to its end and may be learnt from.
   virtual void End(SequenceId id, bool finished) = 0;
+
+  virtual DrafterKind kind() const { return DrafterKind::kOther; }
+  // Of the drafters that it asks, if it asks others.
+  virtual DrafterCounts counts() const { return {}; }
 };
 
 }  // namespace heddle::engine

@@ -29,6 +29,7 @@ class NetworkDrafter : public Drafter {
   void Propose(SequenceId id, int32_t max_tokens, DraftTree* tree) override;
   void Verified(SequenceId id, int32_t num_proposed, int32_t num_accepted) override;
   void End(SequenceId id, bool finished) override;
+  DrafterKind kind() const override { return DrafterKind::kNetwork; }
 
   // What became of its guesses since the last call.
   struct Verdict {

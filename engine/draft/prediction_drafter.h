@@ -18,6 +18,7 @@ class PredictionDrafter : public Drafter {
   void Propose(SequenceId id, int32_t max_tokens, DraftTree* tree) override;
   void Verified(SequenceId id, int32_t num_proposed, int32_t num_accepted) override;
   void End(SequenceId id, bool finished) override;
+  DrafterKind kind() const override { return DrafterKind::kPrediction; }
 
  private:
   struct Sequence {

@@ -34,6 +34,7 @@ class SuffixDrafter : public Drafter {
   void Propose(SequenceId id, int32_t max_tokens, DraftTree* tree) override;
   void Verified(SequenceId id, int32_t num_proposed, int32_t num_accepted) override;
   void End(SequenceId id, bool finished) override;
+  DrafterKind kind() const override { return DrafterKind::kSuffix; }
 
   int64_t corpus_bytes() const { return corpus_bytes_; }
   int64_t num_scopes() const { return static_cast<int64_t>(corpora_.size()); }

@@ -172,7 +172,6 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
                      .window_grain = rule.window_grain,
                      .max_draft_tokens = LocalExecutor::kMaxDraftTokens,
                      .max_ahead_tokens = options.max_ahead_tokens,
-                     .drafter_guesses_per_pass = options.drafter_guesses_per_pass,
                      .drafter_reads_features = options.drafter_reads_features,
                      .page_bytes = page_bytes,
                      .adapter_slots = adapter_slots,

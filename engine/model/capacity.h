@@ -44,7 +44,6 @@ struct CapacityOptions {
   int64_t draft_weight_bytes = 0;
   int64_t draft_workspace_bytes = 0;
   int32_t max_ahead_tokens = 0;  // ExecutorLimits::max_ahead_tokens; 0: no drafter
-  int32_t drafter_guesses_per_pass = 1;
   bool drafter_reads_features = false;
 };
 

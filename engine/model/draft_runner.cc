@@ -144,9 +144,10 @@ absl::Status DraftRunner::RunPasses(kernels::Device& device, const Step& step, S
   if (reads_features) CountSeen(step.plan);
   for (int32_t guess = 1; NumGoingOn(guess) > 0; ++guess) {
     const bool is_other_head = guess < traits().guesses_per_pass;
+    pass.n_chains = NumGoingOn(guess);
     if (!is_other_head) {
       pass.number = guess;
-      pass.n_rows = pass.n_chains = NumGoingOn(guess);
+      pass.n_rows = pass.n_chains;
       pass.features = {};
       HEDDLE_RETURN_IF_ERROR(device.Plan(NextBatch(step, guess, pass.n_chains)));
     }
@@ -276,8 +277,9 @@ absl::Status DraftRunner::RunPass(kernels::Device& device, const Step& step, con
     }
   }));
   TakeGuesses(n_drawn);
-  result->draft_times.push_back(
-      {.rows = pass.n_rows, .is_first = guess == 0, .ns = DraftNowNs() - start_ns});
+  result->draft_times.push_back({.rows = guess == 0 ? pass.n_rows : pass.n_chains,
+                                 .is_first = guess == 0,
+                                 .ns = DraftNowNs() - start_ns});
   return absl::OkStatus();
 }
 
@@ -291,7 +293,8 @@ int32_t DraftRunner::BuildRows(SamplerState& sampler, int32_t n_chains) {
   sampled_chain_.clear();
   for (int32_t c = 0; c < n_chains; ++c) {
     Chain& chain = chains_[static_cast<size_t>(c)];
-    if (chain.is_over) continue;
+    const bool has_all = static_cast<int32_t>(chain.guesses.size()) >= chain.num_wanted;
+    if (chain.is_over || has_all) continue;
     auto row = sampler.GuessRow(chain.next, chain.guesses, c % kDraftLogitRows);
     chain.is_over = !row.has_value();
     if (chain.is_over) continue;

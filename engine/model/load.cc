@@ -110,7 +110,6 @@ absl::Status OpenDrafter(const Checkpoint& checkpoint, const ModelDescription& m
   if (traits.guesses_per_pass > 1) {
     capacity.max_ahead_tokens = std::min(capacity.max_ahead_tokens, traits.guesses_per_pass);
   }
-  capacity.drafter_guesses_per_pass = traits.guesses_per_pass;
   capacity.drafter_reads_features = !traits.features.empty() && !traits.kv_layers.empty();
   return absl::OkStatus();
 }

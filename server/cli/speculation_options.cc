@@ -1,13 +1,17 @@
 #include "server/cli/speculation_options.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "base/message.h"
 #include "base/status.h"
 #include "base/strings.h"
+#include "engine/heads/open_heads.h"
 #include "engine/model/draft_model.h"
 #include "nlohmann/json.hpp"
 #include "server/request/api_error.h"
@@ -142,6 +146,9 @@ absl::StatusOr<SpeculationOptions> ToSpeculationOptions(const config::EngineConf
     options.on = options.on || name != "off";
     options.drafters.ngram = options.drafters.ngram || name == "ngram" || name == "auto";
     options.drafters.suffix = options.drafters.suffix || name == "suffix" || name == "auto";
+    if (name == "auto" && options.network.kind == NetworkKind::kNone) {
+      options.network.kind = NetworkKind::kAny;
+    }
     const size_t colon = name.find(':');
     const NetworkKind kind = KindOfName(std::string_view(name).substr(0, colon));
     if (kind == NetworkKind::kNone) continue;
@@ -151,23 +158,58 @@ absl::StatusOr<SpeculationOptions> ToSpeculationOptions(const config::EngineConf
   return options;
 }
 
+namespace {
+
+using Source = absl::StatusOr<std::unique_ptr<engine::DraftSource>>;
+
+Source OpenNetwork(const NetworkOptions& network, const engine::Checkpoint& checkpoint,
+                   const engine::ModelDescription& model) {
+  switch (network.kind) {
+    case NetworkKind::kDraftModel:
+      return engine::OpenDraftModel(network.path, checkpoint, model);
+    case NetworkKind::kMedusa:
+      return engine::OpenMedusa(network.path, model);
+    case NetworkKind::kEagle:
+      return engine::OpenEagle(network.path, checkpoint, model);
+    case NetworkKind::kMtp:
+      return engine::OpenMtp(checkpoint, model);
+    case NetworkKind::kAny:
+    case NetworkKind::kNone:
+      break;
+  }
+  return nullptr;
+}
+
+// The drafter that lies in the model's folder: in a folder of its own that has the kind's name, or
+// in the model's own files.
+NetworkOptions FindNetwork(const engine::Checkpoint& checkpoint,
+                           const engine::ModelDescription& model) {
+  constexpr std::pair<std::string_view, NetworkKind> kFolders[] = {
+      {"eagle", NetworkKind::kEagle},
+      {"medusa", NetworkKind::kMedusa},
+      {"draft", NetworkKind::kDraftModel}};
+  for (const auto& [name, kind] : kFolders) {
+    const std::filesystem::path folder = checkpoint.path() / name;
+    std::error_code error;
+    if (std::filesystem::exists(folder / "config.json", error)) return {kind, folder.string()};
+  }
+  return {engine::HasMtp(checkpoint, model) ? NetworkKind::kMtp : NetworkKind::kNone, ""};
+}
+
+}  // namespace
+
 absl::StatusOr<engine::OpenDraft> ToOpenDraft(const config::EngineConfig& config) {
   HEDDLE_ASSIGN_OR_RETURN(const SpeculationOptions options, ToSpeculationOptions(config));
   const NetworkOptions network = options.network;
   if (!options.on || network.kind == NetworkKind::kNone) return engine::OpenDraft();
-  return [network](const engine::Checkpoint& checkpoint, const engine::ModelDescription& model)
-             -> absl::StatusOr<std::unique_ptr<engine::DraftSource>> {
-    switch (network.kind) {
-      case NetworkKind::kDraftModel:
-        return engine::OpenDraftModel(network.path, checkpoint, model);
-      case NetworkKind::kMedusa:
-      case NetworkKind::kEagle:
-      case NetworkKind::kMtp:
-        return absl::UnimplementedError("heads are not there yet");
-      case NetworkKind::kNone:
-        break;
-    }
-    return nullptr;
+  return [network](const engine::Checkpoint& checkpoint,
+                   const engine::ModelDescription& model) -> Source {
+    if (network.kind != NetworkKind::kAny) return OpenNetwork(network, checkpoint, model);
+    Source found = OpenNetwork(FindNetwork(checkpoint, model), checkpoint, model);
+    if (found.ok()) return found;
+    return absl::Status(found.status().code(),
+                        StrCat(MessageOf(found.status()),
+                               " (found beside the model; --speculate ngram,suffix leaves it)"));
   };
 }
 

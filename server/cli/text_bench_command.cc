@@ -12,6 +12,7 @@
 #include "engine/model/random_model.h"
 #include "engine/text/tokenizer.h"
 #include "nlohmann/json.hpp"
+#include "server/cli/answer_bench.h"
 #include "server/cli/command.h"
 #include "server/cli/draft_bench.h"
 #include "server/cli/model_options.h"
@@ -60,6 +61,7 @@ absl::StatusOr<engine::LocalModel> LoadFor(const config::Config& config, size_t 
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
   options.capacity.max_context = static_cast<int32_t>(tokens) + 1;
   options.capacity.max_batch_seqs = largest_batch;
+  HEDDLE_ASSIGN_OR_RETURN(options.open_draft, ToOpenDraft(config));
   if (config.random_weights.empty()) return engine::LoadLocalModel(config.model, options);
   HEDDLE_ASSIGN_OR_RETURN(const kernels::DType dtype, engine::RandomFormat(config.weights));
   return engine::LoadRandomModel(config.random_weights, dtype, options);
@@ -68,12 +70,15 @@ absl::StatusOr<engine::LocalModel> LoadFor(const config::Config& config, size_t 
 // The middle of several runs of each kind.
 absl::StatusOr<TextRates> MeasureText(engine::Executor& executor, const DraftBenchShape& shape,
                                       const SpeculationOptions& speculation, int64_t repeat) {
+  // A drafter with weights follows what the model writes; others can follow a text.
+  const bool writes = executor.limits().max_ahead_tokens > 0;
+  const auto measure = writes ? &WriteAnswers : &ReplayText;
   std::vector<double> plain_s;
   std::vector<DraftTiming> drafted;
   for (int64_t i = 0; i < repeat; ++i) {
-    HEDDLE_ASSIGN_OR_RETURN(const DraftTiming plain, ReplayText(executor, shape, {}));
+    HEDDLE_ASSIGN_OR_RETURN(const DraftTiming plain, measure(executor, shape, {}));
     plain_s.push_back(plain.seconds);
-    HEDDLE_ASSIGN_OR_RETURN(DraftTiming timing, ReplayText(executor, shape, speculation));
+    HEDDLE_ASSIGN_OR_RETURN(DraftTiming timing, measure(executor, shape, speculation));
     drafted.push_back(timing);
   }
   std::sort(plain_s.begin(), plain_s.end());
@@ -117,6 +122,13 @@ std::string ToJson(const config::Config& config, const DraftBenchShape& shape,
 absl::Status RunTextBench(const config::Config& config, const std::vector<int32_t>& batches) {
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadOptions options, ToLoadOptions(config));
   HEDDLE_ASSIGN_OR_RETURN(const SpeculationOptions speculation, ToSpeculationOptions(config));
+  const bool has_network = speculation.network.kind != NetworkOptions::Kind::kNone &&
+                           speculation.network.kind != NetworkOptions::Kind::kAny;
+  if (has_network && !config.random_weights.empty()) {
+    return absl::InvalidArgumentError(
+        "--speculate names a drafter with weights, and --random-weights a model without a "
+        "vocabulary: give a MODEL");
+  }
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<engine::TokenId> tokens, ReadTokens(config, options));
   const auto prompt_tokens = static_cast<int64_t>(tokens.size()) - config.output_tokens;
   HEDDLE_ASSIGN_OR_RETURN(

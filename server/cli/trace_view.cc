@@ -57,7 +57,11 @@ std::string EventText(const json& event) {
   if (name == "prompt") {
     return StrCat("prompt: ", Counted(tokens, "token"), " in ", Counted(steps, "step"));
   }
-  if (name == "decode") return StrCat("decode: ", Counted(steps, "step"), ", a token each");
+  if (name == "decode") {
+    if (tokens <= steps) return StrCat("decode: ", Counted(steps, "step"), ", a token each");
+    return StrCat("decode: ", Counted(steps, "step"), " with ",
+                  Counted(tokens - steps, "guessed token"));
+  }
   if (name == "preempted") {
     return StrCat("preempted: gave up the pages of ", Counted(tokens, "token"));
   }

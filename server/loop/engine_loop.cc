@@ -364,7 +364,12 @@ absl::Status EngineLoop::ErrorOfEnd(engine::DrawFailure failure) const {
 void EngineLoop::Publish() {
   scheduler::SchedulerStats now = scheduler_.stats();
   TakeSchedulerStats(now, &stats_);
-  if (speculation_ != nullptr) stats_.drafts = speculation_->stats();
+  if (speculation_ != nullptr) {
+    stats_.drafts = speculation_->stats();
+    stats_.drafters = speculation_->counts();
+    stats_.ahead = speculation_->ahead_stats();
+    stats_.drafts.gained_seconds -= stats_.ahead.seconds;
+  }
   std::lock_guard lock(mutex_);
   stats_.idle_seconds = published_.idle_seconds;  // Submit counts it
   published_ = stats_;

@@ -1,6 +1,7 @@
 #include "server/loop/speculation.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace heddle::server {
@@ -13,6 +14,10 @@ using scheduler::SequenceEvent;
 // Where steps are planned ahead, the drafters are asked once in so many plans as long as they have
 // nothing to propose: waiting for tokens costs a small part of a step.
 constexpr int64_t kPlansBetweenQuestions = 16;
+// A proposal of so many tokens that are more likely right than not, from a text, takes its sequence
+// far beyond what a network would guess behind it: that need not be asked.
+constexpr size_t kFarTokens = 8;
+constexpr float kFarSurvival = 0.5f;
 
 }  // namespace
 
@@ -45,6 +50,11 @@ void Speculation::Offer(scheduler::Scheduler* scheduler) {
     offers_.push_back({.id = candidates_[i].id,
                        .survival = proposal.survival,
                        .rows = static_cast<int32_t>(proposal.tokens.size())});
+    if (network_ != nullptr) {
+      scheduler->LimitAhead(candidates_[i].id, FollowsText(candidates_[i].id, proposal)
+                                                   ? 0
+                                                   : std::numeric_limits<int32_t>::max());
+    }
   }
   if (!options_.ignores_cost) {
     budget_.Choose({.decodes = scheduler->NumDecoding(), .prompts = last_prompt_rows_}, offers_);
@@ -55,6 +65,15 @@ void Speculation::Offer(scheduler::Scheduler* scheduler) {
     scheduler->Offer(offers_[i].id,
                      std::span(proposals_[i].tokens).first(static_cast<size_t>(offers_[i].rows)));
   }
+}
+
+// Whether the proposal comes from a text and goes far.
+bool Speculation::FollowsText(engine::SequenceId id, const Proposal& proposal) const {
+  if (proposal.tokens.size() < kFarTokens || proposal.survival.back() < kFarSurvival) return false;
+  const auto guesses = guesses_.find(id);
+  return guesses == guesses_.end() ||
+         !std::equal(proposal.tokens.begin(), proposal.tokens.begin() + 1,
+                     guesses->second.tokens.begin(), guesses->second.tokens.end());
 }
 
 // Asks the drafter beside the model for guesses behind the next plan's samples.
@@ -199,8 +218,7 @@ std::unique_ptr<Speculation> MakeSpeculation(const scheduler::SchedulerOptions& 
     return std::make_unique<Speculation>(engine::MakeDrafter(options.drafters), own);
   }
   own.ahead = {.max_tokens = std::min(limits.max_ahead_tokens, options.max_tokens),
-               .reads_features = limits.drafter_reads_features,
-               .guesses_per_pass = limits.drafter_guesses_per_pass};
+               .reads_features = limits.drafter_reads_features};
   auto network = std::make_unique<engine::NetworkDrafter>();
   engine::NetworkDrafter* const drafter = network.get();
   return std::make_unique<Speculation>(engine::MakeDrafter(options.drafters, std::move(network)),

@@ -57,6 +57,7 @@ class Speculation {
   // Whether a drafter runs beside the model. Then the step's events come before CountStep.
   bool has_network() const { return network_ != nullptr; }
   scheduler::DraftBudgetStats stats() const { return budget_.stats(); }
+  engine::DrafterCounts counts() const { return drafter_->counts(); }
   scheduler::AheadStats ahead_stats() const { return ahead_.stats(); }
 
  private:
@@ -71,6 +72,7 @@ class Speculation {
   void Propose(const scheduler::DraftCandidate& candidate, Proposal* proposal);
   void CountAhead(const engine::StepPlan& plan, const engine::StepResult& result,
                   const scheduler::DraftedStep& step);
+  bool FollowsText(engine::SequenceId id, const Proposal& proposal) const;
   void TakeChain(const scheduler::DraftLimits& limits, Proposal* proposal) const;
 
   const Options options_;

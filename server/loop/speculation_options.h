@@ -10,9 +10,10 @@ namespace heddle::server {
 
 // A drafter with weights, which runs beside the model.
 struct NetworkOptions {
-  enum class Kind : uint8_t { kNone, kDraftModel, kMedusa, kEagle, kMtp };
+  // kAny: one that lies in the model's folder, if one does.
+  enum class Kind : uint8_t { kNone, kDraftModel, kMedusa, kEagle, kMtp, kAny };
   Kind kind = Kind::kNone;
-  std::string path;  // not for kMtp
+  std::string path;  // not for kMtp and kAny
 };
 
 struct SpeculationOptions {

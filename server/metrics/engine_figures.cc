@@ -28,6 +28,21 @@ double AcceptedAt(const EngineStats& stats) {
   return static_cast<double>(stats.drafts.accepted_at[place]);
 }
 
+template <auto member>
+double AheadValue(const EngineStats& stats) {
+  return static_cast<double>(stats.ahead.*member);
+}
+
+template <engine::DrafterKind kind>
+double DraftedBy(const EngineStats& stats) {
+  return static_cast<double>(stats.drafters.drafted[static_cast<size_t>(kind)]);
+}
+
+template <engine::DrafterKind kind>
+double AcceptedOf(const EngineStats& stats) {
+  return static_cast<double>(stats.drafters.accepted[static_cast<size_t>(kind)]);
+}
+
 constexpr EngineFigure GaugeOf(std::string_view name, std::string_view metric,
                                std::string_view help, Read value) {
   return {.name = name, .metric = metric, .help = help, .kind = FigureKind::kGauge, .value = value};
@@ -47,6 +62,25 @@ constexpr EngineFigure StepPart(std::string_view name, std::string_view part, Re
   return figure;
 }
 
+constexpr EngineFigure OfDrafter(EngineFigure figure, std::string_view drafter) {
+  figure.label_name = "drafter";
+  figure.label_value = drafter;
+  return figure;
+}
+
+constexpr EngineFigure DrafterTokens(std::string_view name, std::string_view drafter, Read value) {
+  return OfDrafter(CounterOf(name, "heddle_spec_decode_drafter_tokens_total",
+                             "Guessed tokens that steps verified, by drafter.", value),
+                   drafter);
+}
+
+constexpr EngineFigure DrafterAccepted(std::string_view name, std::string_view drafter,
+                                       Read value) {
+  return OfDrafter(CounterOf(name, "heddle_spec_decode_drafter_accepted_total",
+                             "Guessed tokens that became tokens of answers, by drafter.", value),
+                   drafter);
+}
+
 // Accepted tokens by their place in the draft, from 0 as vLLM counts.
 template <size_t place>
 constexpr EngineFigure AcceptedPlace(std::string_view name, std::string_view position) {
@@ -59,6 +93,7 @@ constexpr EngineFigure AcceptedPlace(std::string_view name, std::string_view pos
   return figure;
 }
 
+using engine::DrafterKind;
 using DraftStats = scheduler::DraftBudgetStats;
 
 constexpr auto kFigures = std::to_array<EngineFigure>({
@@ -134,6 +169,23 @@ constexpr auto kFigures = std::to_array<EngineFigure>({
     CounterOf("drafts.pauses", "heddle_spec_decode_pauses_total",
               "How often drafting paused because it did not pay.",
               &DraftValue<&DraftStats::times_off>),
+    DrafterTokens("drafts.prediction_tokens", "prediction", &DraftedBy<DrafterKind::kPrediction>),
+    DrafterTokens("drafts.suffix_tokens", "suffix", &DraftedBy<DrafterKind::kSuffix>),
+    DrafterTokens("drafts.ngram_tokens", "ngram", &DraftedBy<DrafterKind::kNgram>),
+    DrafterTokens("drafts.network_tokens", "network", &DraftedBy<DrafterKind::kNetwork>),
+    DrafterAccepted("drafts.prediction_accepted", "prediction",
+                    &AcceptedOf<DrafterKind::kPrediction>),
+    DrafterAccepted("drafts.suffix_accepted", "suffix", &AcceptedOf<DrafterKind::kSuffix>),
+    DrafterAccepted("drafts.ngram_accepted", "ngram", &AcceptedOf<DrafterKind::kNgram>),
+    DrafterAccepted("drafts.network_accepted", "network", &AcceptedOf<DrafterKind::kNetwork>),
+    CounterOf("drafts.network_passes", "heddle_spec_decode_network_passes_total",
+              "Passes of the drafter beside the model.",
+              &AheadValue<&scheduler::AheadStats::passes>),
+    CounterOf("drafts.network_seconds", "heddle_spec_decode_network_seconds_total",
+              "Time that these passes took.", &AheadValue<&scheduler::AheadStats::seconds>),
+    GaugeOf("drafts.network_paused", "heddle_spec_decode_network_paused",
+            "1 while the drafter beside the model rests because it did not pay; else 0.",
+            &AheadValue<&scheduler::AheadStats::is_off>),
     CounterOf("preemptions", "heddle_preemptions_total",
               "Sequences that gave up their pages to others.", &Value<&EngineStats::preemptions>),
     CounterOf("held_sequences", "heddle_held_sequences_total",

@@ -69,6 +69,11 @@ function drawFigures(now, grown, seconds) {
     figure('Drafts accepted', share(now.drafts.accepted - (last?.drafts.accepted ?? 0), now.drafts.tokens - (last?.drafts.tokens ?? 0)));
   }
   if (now.adapters?.loaded > 0) figure('Adapters', String(now.adapters.loaded));
+  if (now.drafts?.tokens > 0) {
+    const {made, tokens, accepted, paused} = now.drafts;
+    figure('Guesses right', `${short(100 * accepted / tokens)} %${paused ? ', pauses' : ''}`);
+    figure('Tokens per draft', short(1 + accepted / Math.max(1, made)));
+  }
   figure('Preempted', String(now.preemptions));
   figure('Connections', String(now.open_connections));
   figure('Memory', sizeText(now.resident_bytes));

@@ -24,8 +24,8 @@ TRAINED = {name: DEMO_MODEL / "adapters" / name for name in ("pirate", "upper")}
 COMMON = ["--served-model-name", "heddle-demo", "--threads", "2"]
 # 128 pages of 16 tokens, of which an adapter takes some ten.
 DRAFT_MODEL = pathlib.Path(__file__).resolve().parents[1] / "demo_model" / "draft"
-SCARCE = ["--kv-memory", "3MiB", "--host-kv-memory", "2MiB", "--max-batch-tokens", "48", "--policy", "priority",
-          "--speculate", f"ngram,suffix,draft:{DRAFT_MODEL}"]
+SCARCE = ["--kv-memory", "3MiB", "--host-kv-memory", "2MiB", "--max-batch-tokens", "48", "--policy", "priority"]
+DRAFTERS = [f"ngram,suffix,draft:{DRAFT_MODEL}", f"suffix,medusa:{DEMO_MODEL / 'medusa'}"]
 ROOMY = ["--kv-memory", "64MiB", "--prefix-cache", "off", "--policy", "priority", "--speculate", "off"]
 
 
@@ -68,11 +68,14 @@ def compare(drawn, adapters, seed):
         alone = [whole(server, request) for _, request in drawn]
     refused = [(names, answer) for (names, _), answer in zip(drawn, alone) if isinstance(answer, tuple)]
     assert not refused, f"combinations that are refused: {refused[:3]}"
-    with Server(*lora, *SCARCE) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
-        together = list(pool.map(lambda i: (whole, streamed)[i % 2](server, drawn[i][1]), range(len(drawn))))
-        preempted = server.metric("heddle_preemptions_total")
-        drafted = server.metric("heddle_spec_decode_draft_tokens_total")
-        accepted = server.metric("heddle_spec_decode_accepted_tokens_total")
+    together, preempted, drafted, accepted = [], 0, 0, 0
+    half = (len(drawn) + 1) // 2
+    for drafters, part in zip(DRAFTERS, (drawn[:half], drawn[half:])):
+        with Server(*lora, *SCARCE, "--speculate", drafters) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
+            together += pool.map(lambda i: (whole, streamed)[i % 2](server, part[i][1]), range(len(part)))
+            preempted += server.metric("heddle_preemptions_total")
+            drafted += server.metric("heddle_spec_decode_draft_tokens_total")
+            accepted += server.metric("heddle_spec_decode_accepted_tokens_total")
     assert accepted > 0, "no guess was right"
     for (names, request), expected, found in zip(drawn, alone, together):
         assert found == expected, f"{names}\n{json.dumps(request)}\nalone    {expected}\ntogether {found}"

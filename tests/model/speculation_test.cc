@@ -19,6 +19,7 @@
 #include "engine/model/load.h"
 #include "nlohmann/json.hpp"
 #include "scheduler/scheduler.h"
+#include "tests/heads/draft_goldens.h"
 #include "tests/support/adapter_images.h"
 #include "tests/support/goldens.h"
 #include "tests/support/synthetic_model.h"
@@ -89,13 +90,29 @@ std::shared_ptr<engine::AdapterImage> RandomAdapter(const test::Golden& golden,
 // Whether the model runs beside itself as its own draft model.
 enum class OwnDraft : uint8_t { kNo, kYes };
 
-void Load(const std::string& name, Model* model, OwnDraft own_draft = OwnDraft::kNo) {
+engine::LoadOptions SmallOptions() {
   engine::LoadOptions options;
   options.cpu.num_threads = 2;
   options.capacity.kv_bytes = 4 << 20;
   options.capacity.host_kv_bytes = 1 << 20;
   options.capacity.page_tokens = 8;
   options.capacity.max_batch_tokens = kMaxStepTokens;
+  return options;
+}
+
+void LoadExecutor(const std::filesystem::path& path, const engine::LoadOptions& options,
+                  Model* model) {
+  auto loaded = engine::LoadLocalModel(path, options);
+  INFO(loaded.status().ToString());
+  REQUIRE(loaded.ok());
+  model->executor = std::move(loaded->executor);
+  // No draw is left out for want of a mask, however busy the machine is.
+  model->executor->set_mask_patience(
+      {.beside_others = std::chrono::seconds(60), .alone = std::chrono::seconds(60)});
+}
+
+void Load(const std::string& name, Model* model, OwnDraft own_draft = OwnDraft::kNo) {
+  engine::LoadOptions options = SmallOptions();
   const bool has_adapter = name == "llama";
   if (has_adapter) options.capacity.adapter_max_rank = 4;
   const test::Golden golden = test::LoadGolden(name);
@@ -109,13 +126,7 @@ void Load(const std::string& name, Model* model, OwnDraft own_draft = OwnDraft::
       return engine::OpenDraftModel(path, checkpoint, description, engine::VocabularyCheck::kSize);
     };
   }
-  auto loaded = engine::LoadLocalModel(path, options);
-  INFO(loaded.status().ToString());
-  REQUIRE(loaded.ok());
-  model->executor = std::move(loaded->executor);
-  // No draw is left out for want of a mask, however busy the machine is.
-  model->executor->set_mask_patience(
-      {.beside_others = std::chrono::seconds(60), .alone = std::chrono::seconds(60)});
+  LoadExecutor(path, options, model);
   if (has_adapter) model->adapter = RandomAdapter(golden, model->executor->limits());
 }
 
@@ -442,18 +453,16 @@ TEST_CASE("Speculation changes no token and no log-probability", "[golden]") {
   CHECK(sum.cached_tokens > rounds * 10);
 }
 
-// What a model guesses of itself is right wherever it has seen all of the sequence, and draws with
-// the same numbers: only where the KV of the drafter is stale, or a page of it is lost, is it
-// wrong.
-TEST_CASE("A model as its own draft model guesses what it draws, and changes nothing", "[golden]") {
-  const std::string name = GENERATE("mistral", "mistral_window", "gemma2", "llama_q4_0", "llama");
-  INFO(name);
-  Model model;
-  Load(name, &model, OwnDraft::kYes);
-  const int64_t rounds = EnvOr("HEDDLE_SPECULATION_ROUNDS", 4);
-  const auto first_seed = static_cast<uint64_t>(EnvOr("HEDDLE_SPECULATION_SEED", 1));
+struct NetworkLoads {
   scheduler::SchedulerStats sum;
   int64_t num_guesses = 0;
+};
+
+// Loads with the guesses of the drafter beside the model, each against its requests alone.
+NetworkLoads CheckNetworkLoads(const Model& model) {
+  const int64_t rounds = EnvOr("HEDDLE_SPECULATION_ROUNDS", 4);
+  const auto first_seed = static_cast<uint64_t>(EnvOr("HEDDLE_SPECULATION_SEED", 1));
+  NetworkLoads all;
   for (int64_t round = 0; round < rounds; ++round) {
     const uint64_t seed = first_seed + static_cast<uint64_t>(round);
     INFO("HEDDLE_SPECULATION_SEED=" << seed);
@@ -467,23 +476,56 @@ TEST_CASE("A model as its own draft model guesses what it draws, and changes not
     load.Run(requests, random.Between(0, 3), random.Between(0, 1) * random.Between(0, 20));
     CheckSame(requests, plain.outcomes(), load.outcomes());
     const scheduler::SchedulerStats stats = load.stats();
-    sum.drafted_tokens += stats.drafted_tokens;
-    sum.accepted_tokens += stats.accepted_tokens;
-    sum.preemptions += stats.preemptions;
-    sum.cached_tokens += stats.cached_tokens;
-    num_guesses += load.num_guesses();
+    all.sum.drafted_tokens += stats.drafted_tokens;
+    all.sum.accepted_tokens += stats.accepted_tokens;
+    all.sum.preemptions += stats.preemptions;
+    all.sum.cached_tokens += stats.cached_tokens;
+    all.num_guesses += load.num_guesses();
   }
-  INFO("guessed " << num_guesses << ", drafted " << sum.drafted_tokens << ", accepted "
+  CHECK(all.sum.drafted_tokens > rounds * 50);
+  CHECK(all.sum.cached_tokens + all.sum.preemptions > 0);
+  return all;
+}
+
+// What a model guesses of itself is right wherever it has seen all of the sequence, and draws with
+// the same numbers: only where the KV of the drafter is stale, or a page of it is lost, is it
+// wrong.
+TEST_CASE("A model as its own draft model guesses what it draws, and changes nothing", "[golden]") {
+  const std::string name = GENERATE("mistral", "mistral_window", "gemma2", "llama_q4_0", "llama");
+  INFO(name);
+  Model model;
+  Load(name, &model, OwnDraft::kYes);
+  const NetworkLoads loads = CheckNetworkLoads(model);
+  const scheduler::SchedulerStats& sum = loads.sum;
+  INFO("guessed " << loads.num_guesses << ", drafted " << sum.drafted_tokens << ", accepted "
                   << sum.accepted_tokens << ", preempted " << sum.preemptions << ", cached "
                   << sum.cached_tokens);
-  CHECK(sum.drafted_tokens > rounds * 50);
-  CHECK(sum.cached_tokens + sum.preemptions > 0);
   // The draft model runs without the adapters that some requests have, and a window may have passed
   // what it has to catch up with.
   const bool has_windows = model.executor->limits().windows[0] > 0;
   const double least = model.adapter != nullptr ? 0.3 : has_windows ? 0.9 : 0.98;
   CHECK(static_cast<double>(sum.accepted_tokens) >=
         least * static_cast<double>(sum.drafted_tokens));
+}
+
+// Random heads guess wrong. That they guess at all, for nearly all sequences, says that they have
+// seen their hidden states.
+TEST_CASE("Heads that read hidden states change no token and no log-probability", "[golden]") {
+  const std::string name = GENERATE(from_range(test::DraftGoldenNames()));
+  INFO(name);
+  const test::DraftGolden golden = test::LoadDraftGolden(name);
+  Model model;
+  const std::filesystem::path path =
+      test::WriteSyntheticModel(golden.model, model.folder.path() / "model");
+  const std::filesystem::path files = model.folder.path() / "network";
+  if (!golden.is_mtp()) test::WriteSyntheticModel(golden.files, files);
+  engine::LoadOptions options = SmallOptions();
+  options.open_draft = [&](const engine::Checkpoint& target,
+                           const engine::ModelDescription& description) {
+    return test::OpenNetwork(golden, files, target, description);
+  };
+  LoadExecutor(path, options, &model);
+  CHECK(CheckNetworkLoads(model).num_guesses > 500);
 }
 
 }  // namespace
