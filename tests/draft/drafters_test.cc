@@ -3,6 +3,7 @@
 
 #include "catch2/catch.hpp"
 #include "engine/draft/combined_drafter.h"
+#include "engine/draft/network_drafter.h"
 #include "engine/draft/ngram_drafter.h"
 #include "engine/draft/prediction_drafter.h"
 #include "engine/draft/prediction_follower.h"
@@ -30,6 +31,27 @@ Tokens Proposed(Drafter* drafter, SequenceId id, int32_t max_tokens) {
     above = tree.survival[i];
   }
   return tree.tokens;
+}
+
+TEST_CASE("A network's guesses are proposed until other tokens come, and judged by these",
+          "[unit]") {
+  NetworkDrafter drafter;
+  drafter.TakeGuesses(kFirst, Tokens{1}, std::vector<float>{0.9f});  // not begun
+  drafter.Begin(kFirst, {}, Tokens{5, 6}, {});
+  CHECK(Proposed(&drafter, kFirst, 4).empty());
+  drafter.TakeGuesses(kFirst, Tokens{7, 8, 9}, std::vector<float>{0.9f, 0.8f, 0.7f});
+  CHECK(Proposed(&drafter, kFirst, 2) == Tokens{7, 8});
+  CHECK(Proposed(&drafter, kFirst, 4) == Tokens{7, 8, 9});
+  drafter.Verified(kFirst, 3, 1);
+  drafter.Append(kFirst, Tokens{7, 30});
+  CHECK(Proposed(&drafter, kFirst, 4).empty());
+  const NetworkDrafter::Verdict verdict = drafter.TakeVerdict();
+  CHECK(verdict.drafted == 3);
+  CHECK(verdict.accepted == 1);
+  CHECK((verdict.tried[0] == 1 && verdict.right[0] == 1));
+  CHECK((verdict.tried[1] == 1 && verdict.right[1] == 0));
+  CHECK(verdict.tried[2] == 0);  // behind a wrong guess nothing is known
+  CHECK(drafter.TakeVerdict().drafted == 0);
 }
 
 TEST_CASE("Prompt lookup continues the latest occurrence of the longest match", "[unit]") {

@@ -31,6 +31,26 @@ TEST_CASE("KV bytes per token are two vectors per layer and KV head", "[unit]") 
   CHECK(capacity->kv_bytes_per_token == 2 * 22 * 4 * 64 * 2);  // F16
 }
 
+TEST_CASE("A drafter's layers take their part of every page, its weights and buffers of memory",
+          "[unit]") {
+  CapacityOptions options;
+  options.kv_bytes = kGiB;
+  const auto alone = PlanCapacity(TinyLlama(), 2 * kGiB, {16 * kGiB, 16 * kGiB}, options);
+  options.draft_kv_layers.assign(2, {.shape = {.n_kv_heads = 4, .head_dim = 64}});
+  options.draft_weight_bytes = kGiB / 8;
+  options.draft_workspace_bytes = 1000;
+  options.max_ahead_tokens = 16;
+  const auto with = PlanCapacity(TinyLlama(), 2 * kGiB, {16 * kGiB, 16 * kGiB}, options);
+  REQUIRE(alone.ok());
+  REQUIRE(with.ok());
+  CHECK(with->kv_bytes_per_token == 2 * (22 + 2) * 4 * 64 * 2);
+  CHECK(with->limits.num_pages == alone->limits.num_pages * 22 / 24);
+  CHECK(with->weight_bytes == 2 * kGiB + kGiB / 8);
+  CHECK(with->workspace_bytes == alone->workspace_bytes + 1000);
+  CHECK(with->kv_layout.layers.size() == 24);
+  CHECK(with->limits.max_ahead_tokens == 16);
+}
+
 TEST_CASE("A KV cache in 8 bits halves the bytes per token, and int8 adds its scales", "[unit]") {
   CapacityOptions options;
   options.kv_dtype = kernels::DType::kF8E4M3;

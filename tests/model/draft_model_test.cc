@@ -1,0 +1,71 @@
+// Draft models are taken or refused by their vocabulary.
+#include "engine/model/draft_model.h"
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+
+#include "catch2/catch.hpp"
+#include "tests/support/goldens.h"
+#include "tests/support/paths.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
+
+namespace heddle::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::StatusOr<std::unique_ptr<DraftSource>> OpenForDemo(const fs::path& path) {
+  const auto target = OpenCheckpoint(test::SourceDir() / "share/demo-model");
+  REQUIRE(target.ok());
+  const auto model = Describe(*target);
+  REQUIRE(model.ok());
+  return OpenDraftModel(path, *target, *model);
+}
+
+bool RefusesWith(const fs::path& path, std::string_view words) {
+  const auto opened = OpenForDemo(path);
+  INFO(opened.status().ToString());
+  REQUIRE_FALSE(opened.ok());
+  return opened.status().message().find(std::string(words)) != absl::string_view::npos;
+}
+
+TEST_CASE("A smaller model of the same tokens is a draft model", "[golden]") {
+  const auto opened = OpenForDemo(test::SourceDir() / "tests/demo_model/draft");
+  INFO(opened.status().ToString());
+  REQUIRE(opened.ok());
+  const DraftTraits& traits = (*opened)->traits();
+  CHECK(traits.kind == "draft");
+  CHECK(traits.vocab == 1280);
+  CHECK(traits.features.empty());
+  REQUIRE(traits.kv_layers.size() == 2);  // tests/demo_model/draft/config.json
+  CHECK(traits.kv_layers[0].shape.n_kv_heads == 1);
+  CHECK(traits.kv_layers[0].shape.head_dim == 32);
+  CHECK((*opened)->WeightBytes(nullptr) > 300'000);
+}
+
+TEST_CASE("A draft model with another token is refused, and the message names it", "[golden]") {
+  test::TempDir folder;
+  fs::copy(test::SourceDir() / "tests/demo_model/draft", folder.path(),
+           fs::copy_options::recursive);
+  const fs::path tokenizer = folder.path() / "tokenizer.json";
+  std::ifstream in(tokenizer);
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  const size_t at = text.find("\"Tell\"");  // token 603
+  REQUIRE(at != std::string::npos);
+  text.replace(at, 6, "\"Sell\"");
+  std::ofstream(tokenizer) << text;
+  CHECK(RefusesWith(folder.path(), "token 603 is \"Sell\", not \"Tell\""));
+}
+
+TEST_CASE("A draft model of another size of vocabulary, or none at all, is refused", "[golden]") {
+  test::TempDir folder;
+  const test::Golden golden = test::LoadGolden("llama");
+  CHECK(RefusesWith(test::WriteSyntheticModel(golden, folder.path()), "tokens, not 1280"));
+  CHECK(RefusesWith(folder.path() / "nothing", "nothing"));
+}
+
+}  // namespace
+}  // namespace heddle::engine
