@@ -256,12 +256,12 @@ class Errors(unittest.TestCase):
         return post(path, {"messages": MESSAGES, **fields}, status=400)["error"]
 
     def test_an_unsupported_keyword_is_named_with_its_place(self):
-        schema = {"type": "object", "properties": {"tags": {"type": "array", "contains": {}}}}
+        schema = {"type": "object", "properties": {"tags": {"type": "array", "extends": {}}}}
         for fields, param in (({"response_format": as_format(schema)}, "response_format.json_schema.schema"),
                               ({"guided_json": schema}, "guided_json")):
             error = self.refused(CHAT, **fields)
             self.assertEqual(error["param"], param)
-            self.assertIn('"contains"', error["message"])
+            self.assertIn('"extends"', error["message"])
             self.assertIn("#/properties/tags", error["message"])
         tool = {"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}
         error = self.refused(CHAT, tools=[tool])

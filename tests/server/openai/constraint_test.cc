@@ -149,10 +149,10 @@ TEST_CASE("An unsupported keyword is an error of the field that names keyword an
   Reader reader;
   const ApiError error =
       reader.Refused(R"("response_format":{"type":"json_schema","json_schema":{"schema":)"
-                     R"({"properties":{"tags":{"contains":{}}}}}})");
+                     R"({"properties":{"tags":{"extends":{}}}}}})");
   CHECK(error.http_status == 400);
   CHECK(error.param == "response_format.json_schema.schema");
-  CHECK_THAT(error.message, Contains("contains") && Contains("#/properties/tags"));
+  CHECK_THAT(error.message, Contains("extends") && Contains("#/properties/tags"));
 }
 
 TEST_CASE("What says two things or nothing known is refused", "[openai][unit]") {
