@@ -20,6 +20,7 @@
 #include "scheduler/ahead_budget.h"
 #include "scheduler/draft_budget.h"
 #include "scheduler/request.h"
+#include "scheduler/scheduler_types.h"
 
 namespace heddle::server {
 
@@ -49,13 +50,23 @@ enum class EngineState : uint8_t {
   kFailed,    // the executor failed; every request has ended with kError
 };
 
-// LoRA adapters. This engine runs the base model alone and has room for none.
+// LoRA adapters in the pool. Where they are on their way there: AdapterFigures.
 struct AdapterStats {
-  int32_t max = 0;     // adapters that may run at once
-  int32_t loaded = 0;  // adapters in memory
-  std::vector<std::string> running;
-  std::vector<std::string> waiting;
-  double changed_at = 0;  // Unix time, seconds, of the last change
+  int32_t max = 0;     // that may run at once
+  int32_t loaded = 0;  // with all pages in the pool
+  int32_t pages = 0;   // of the pool, with adapters' content
+  int64_t bytes = 0;   // of those pages
+  int32_t waiting_sequences = 0;
+  int64_t uses = 0;  // sequences with an adapter that got a place
+  int64_t hits = 0;  // of these, with all of its pages in the pool
+  int64_t pages_loaded = 0;
+  int64_t pages_evicted = 0;
+  double wait_seconds = 0;  // sum over sequences: from their place until the adapter was there
+  // Some of them by name, looked at several times a second (kMaxListed at most).
+  scheduler::AdapterLists lists;
+  double changed_at = 0;  // Unix time, seconds, of the last change of the lists
+
+  static constexpr size_t kMaxListed = 100;
 };
 
 struct EngineStats {

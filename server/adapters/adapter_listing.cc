@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <chrono>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -11,8 +13,6 @@ namespace heddle::server {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kGgufEnd = ".gguf";
 
 }  // namespace
 
@@ -48,6 +48,8 @@ AdapterInfo AdapterRegistry::InfoOf(std::string_view name, const Entry& entry) {
   info.rank = entry.summary.max_rank;
   info.bytes = entry.image_bytes;
   info.pinned = entry.pinned || entry.fixed;
+  info.fixed = entry.fixed;
+  info.added = entry.added;
   if (entry.state == AdapterState::kFailed) info.failure = std::string(MessageOf(entry.failure));
   return info;
 }
@@ -57,6 +59,17 @@ std::vector<AdapterInfo> AdapterRegistry::Known() const {
   std::vector<AdapterInfo> infos;
   for (const auto& [name, entry] : entries_) infos.push_back(InfoOf(name, entry));
   return infos;
+}
+
+// REQUIRES: mutex_ is held.
+void AdapterRegistry::NoteWanted() {
+  wanted_changed_at_ =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+bool AdapterRegistry::IsHidden(std::string_view name) const {
+  std::lock_guard lock(mutex_);
+  return hidden_.contains(name);
 }
 
 std::vector<AdapterInfo> AdapterRegistry::List(bool* cut) {
@@ -70,7 +83,7 @@ std::vector<AdapterInfo> AdapterRegistry::List(bool* cut) {
     for (; !error && it != fs::directory_iterator(); it.increment(error)) {
       std::string name = it->path().filename().string();
       if (name.ends_with(kGgufEnd)) name.resize(name.size() - kGgufEnd.size());
-      if (!IsFolderAdapterName(name)) continue;
+      if (!IsFolderAdapterName(name) || IsHidden(name)) continue;
       const auto known_end = infos.begin() + static_cast<std::ptrdiff_t>(num_known);
       const auto known = std::lower_bound(
           infos.begin(), known_end, name,
@@ -110,12 +123,14 @@ absl::StatusOr<std::string> AdapterRegistry::NameAt(int64_t index) const {
   return absl::NotFoundError(base::StrCat("there is no adapter with the number ", index));
 }
 
-std::string AdapterRegistry::NameOf(engine::AdapterId id) const {
+std::vector<std::string> AdapterRegistry::NamesOf(const std::vector<engine::AdapterId>& ids) const {
+  const std::set<engine::AdapterId> wanted(ids.begin(), ids.end());
+  std::vector<std::string> names;
   std::lock_guard lock(mutex_);
   for (const auto& [name, entry] : entries_) {
-    if (entry.id == id) return name;
+    if (entry.id != engine::AdapterId{} && wanted.contains(entry.id)) names.push_back(name);
   }
-  return "";
+  return names;
 }
 
 AdapterFigures AdapterRegistry::figures() const {
@@ -125,14 +140,18 @@ AdapterFigures AdapterRegistry::figures() const {
   for (const auto& [name, entry] : entries_) {
     figures.loading += entry.state == AdapterState::kLoading ? 1 : 0;
     figures.failed += entry.state == AdapterState::kFailed ? 1 : 0;
+    if (!entry.waiters.empty() && figures.wanted.size() < AdapterFigures::kMaxNamed) {
+      figures.wanted.push_back(name);
+    }
   }
+  figures.wanted_changed_at = wanted_changed_at_;
   figures.in_memory = static_cast<int64_t>(images_.size());
   figures.host_bytes = images_.used_bytes();
   figures.host_bytes_limit = images_.max_bytes();
   figures.evictions = images_.evictions();
   figures.loads = loads_;
   figures.failed_loads = failed_loads_;
-  figures.waiting = static_cast<int64_t>(waits_.size());
+  figures.waiting = static_cast<int64_t>(waits_.size()) + num_works_;
   return figures;
 }
 

@@ -1,9 +1,11 @@
 #include "server/adapters/adapter_names.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "base/message.h"
 
 namespace heddle::server {
@@ -30,7 +32,19 @@ absl::StatusOr<std::vector<NamedAdapterPath>> ParseAdapterOptions(
       return absl::InvalidArgumentError(
           base::StrCat("--lora needs NAME=PATH, found ", base::Quote(entry)));
     }
-    NamedAdapterPath adapter{entry.substr(0, equals), entry.substr(equals + 1)};
+    NamedAdapterPath adapter{entry.substr(0, equals), entry.substr(equals + 1), std::nullopt};
+    const size_t at = adapter.path.rfind('@');
+    double scale = 0;
+    if (at != std::string::npos && at > 0 &&
+        absl::SimpleAtod(adapter.path.substr(at + 1), &scale)) {
+      if (!(std::abs(scale) <= kMaxAdapterScale)) {
+        return absl::InvalidArgumentError(base::StrCat("--lora: the scale of ", base::Quote(entry),
+                                                       " must be from -", kMaxAdapterScale, " to ",
+                                                       kMaxAdapterScale));
+      }
+      adapter.scale = static_cast<float>(scale);
+      adapter.path.resize(at);
+    }
     if (!IsAdapterName(adapter.name)) {
       return absl::InvalidArgumentError(base::StrCat(
           "--lora: ", base::Quote(adapter.name), " cannot be a name: at most ", kMaxAdapterName,

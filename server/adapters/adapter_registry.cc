@@ -1,6 +1,8 @@
 #include "server/adapters/adapter_registry.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <system_error>
@@ -8,27 +10,19 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "server/adapters/adapter_errors.h"
 #include "server/adapters/adapter_names.h"
-#include "server/request/api_error.h"
-#include "server/retry_after.h"
 
 namespace heddle::server {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kGguf = ".gguf";
+// Where every core computes steps, a load takes at most a tenth of one: the scheduler of Linux
+// gives such a thread 110 shares of 1,024.
+constexpr int kLoadNice = 10;
 constexpr int kMaxReads = 3;         // of files that change while they are read
 constexpr size_t kMaxIds = 1 << 16;  // contents that are remembered
-constexpr double kRetrySeconds = 2;  // about the time of a load
-
-absl::Status NoSuchAdapter(std::string_view name) {
-  return absl::NotFoundError(base::StrCat("there is no adapter ", base::Quote(name)));
-}
-
-absl::Status Busy(std::string_view why) {
-  return WithRetryAfter(absl::UnavailableError(base::AbslView(why)), kRetrySeconds);
-}
 
 }  // namespace
 
@@ -41,9 +35,13 @@ AdapterRegistry::~AdapterRegistry() { Stop(); }
 
 void AdapterRegistry::Stop() {
   Finished finished;
+  std::vector<std::function<void()>> left;
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
+    for (Order& order : orders_) {
+      if (order.work) left.push_back(std::move(order.work));
+    }
     orders_.clear();
     for (auto& [name, entry] : entries_) {
       if (entry.state == AdapterState::kLoading) entry.state = AdapterState::kKnown;
@@ -52,6 +50,7 @@ void AdapterRegistry::Stop() {
   }
   ordered_.notify_all();
   Call(finished);
+  for (const auto& work : left) work();  // finds that the registry has stopped
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
 }
@@ -100,7 +99,9 @@ absl::StatusOr<AdapterRegistry::Loaded> AdapterRegistry::ReadStable(const fs::pa
 bool AdapterRegistry::NeedsLook(std::string_view name) const {
   std::lock_guard lock(mutex_);
   const auto found = entries_.find(name);
-  if (found == entries_.end()) return !options_.root.empty() && IsFolderAdapterName(name);
+  if (found == entries_.end()) {
+    return !options_.root.empty() && IsFolderAdapterName(name) && !hidden_.contains(name);
+  }
   // Fixed and added adapters change by an operator's hand only, unless they have failed.
   const Entry& entry = found->second;
   const bool watched = (entry.in_root && !entry.added) || entry.state == AdapterState::kFailed;
@@ -122,7 +123,7 @@ absl::Status AdapterRegistry::Look(std::string_view name) {
     }
     absl::StatusOr<AdapterStamp> stamp = Stat(path, in_root);
     if (absl::IsNotFound(stamp.status()) && is_new) {
-      path += kGguf;
+      path += kGgufEnd;
       stamp = Stat(path, in_root);
     }
     TakeStamp(name, path, stamp);
@@ -149,7 +150,7 @@ void AdapterRegistry::TakeStamp(std::string_view name, const fs::path& path,
     return;
   }
   if (found == entries_.end()) {
-    if (entries_.size() >= options_.max_names) return;
+    if (entries_.size() >= options_.max_names || hidden_.contains(name)) return;
     Entry& entry = AddEntry(std::string(name));
     entry.path = path;
     entry.in_root = true;
@@ -175,7 +176,7 @@ uint64_t AdapterRegistry::Acquire(std::string_view name, Callback done) {
       const SharedImage image =
           entry.state == AdapterState::kReady ? images_.Find(entry.id) : nullptr;
       if (image != nullptr) {
-        result = AdapterLease{found->first, entry.id, image};
+        result = AdapterLease{found->first, entry.id, 1.0f, entry.digest, image};
       } else if (entry.state == AdapterState::kFailed) {
         result = FailureOf(name, entry);
       } else if (stopping_ || waits_.size() >= options_.max_waiting) {
@@ -193,6 +194,7 @@ uint64_t AdapterRegistry::Acquire(std::string_view name, Callback done) {
 uint64_t AdapterRegistry::WaitFor(const std::string& name, Entry* entry, Callback* done) {
   if (entry->state != AdapterState::kLoading) BeginLoad(name, entry);
   const uint64_t number = ++last_number_;
+  if (entry->waiters.empty()) NoteWanted();
   entry->waiters.push_back({number, std::move(*done)});
   waits_.emplace(number, name);
   return number;
@@ -202,7 +204,7 @@ uint64_t AdapterRegistry::WaitFor(const std::string& name, Entry* entry, Callbac
 void AdapterRegistry::BeginLoad(const std::string& name, Entry* entry) {
   entry->state = AdapterState::kLoading;
   entry->order = ++last_number_;
-  orders_.push_back({name, entry->order});
+  orders_.push_back({name, entry->order, nullptr});
   ordered_.notify_one();
 }
 
@@ -216,111 +218,56 @@ void AdapterRegistry::Cancel(uint64_t wait) {
                                    [wait](const Waiter& w) { return w.number == wait; });
   cancelled = std::move(waiter->done);
   waiters.erase(waiter);
+  if (waiters.empty()) NoteWanted();
   waits_.erase(found);
 }
 
-absl::StatusOr<fs::path> AdapterRegistry::PathInRoot(const fs::path& path) const {
-  if (options_.root.empty()) {
-    return absl::PermissionDeniedError(
-        "adapters are loaded from one folder only, and this server was started without --lora-dir");
-  }
-  const fs::path whole = (path.is_absolute() ? path : options_.root / path).lexically_normal();
-  std::error_code error;
-  const fs::path real = fs::weakly_canonical(whole, error);
-  const fs::path root = fs::weakly_canonical(options_.root, error);
-  const fs::path relative = real.lexically_relative(root);
-  if (error || relative.empty() || *relative.begin() == ".." || relative == ".") {
-    return absl::PermissionDeniedError(
-        base::StrCat("the path ", base::Quote(path.string()), " is not within --lora-dir"));
-  }
-  return real;
-}
-
-void AdapterRegistry::Load(const std::string& name, const fs::path& path, bool replace, bool pinned,
-                           Callback done) {
-  const absl::StatusOr<fs::path> real = PathInRoot(path);
-  absl::Status refused = real.status();
-  if (!IsAdapterName(name)) {
-    refused = absl::InvalidArgumentError(
-        base::StrCat(base::Quote(name), " cannot be the name of an adapter"));
-  }
-  absl::StatusOr<AdapterStamp> stamp;
-  if (refused.ok()) {
-    stamp = Stat(*real, /*in_root=*/true);
-    refused = stamp.status();
-  }
-  if (refused.ok()) {
-    std::lock_guard lock(mutex_);
-    const auto found = entries_.find(name);
-    if (found != entries_.end() && !replace) {
-      refused = absl::AlreadyExistsError(
-          base::StrCat("the adapter ", base::Quote(name), " has already been loaded"));
-    } else if (found != entries_.end() && found->second.fixed) {
-      refused = absl::InvalidArgumentError(base::StrCat(
-          "the adapter ", base::Quote(name), " was given with --lora and cannot be replaced"));
-    } else if (entries_.size() >= options_.max_names || waits_.size() >= options_.max_waiting) {
-      refused = Busy("too many adapters are known, or wait to be loaded");
-    } else {
-      Entry& entry = found != entries_.end() ? found->second : AddEntry(name);
-      DropImage(name, &entry);
-      entry.path = *real;
-      entry.in_root = true;
-      entry.added = true;
-      entry.pinned = pinned;
-      entry.stamp = *stamp;
-      BeginLoad(name, &entry);
-      WaitFor(name, &entry, &done);
-      return;
-    }
-  }
-  done(refused);
-}
-
-absl::Status AdapterRegistry::Unload(std::string_view name) {
-  Finished finished;
+// Reads an adapter, and before that makes about as much room as it takes.
+absl::StatusOr<AdapterRegistry::Loaded> AdapterRegistry::ReadWithin(const fs::path& path,
+                                                                    bool in_root,
+                                                                    int64_t file_bytes) {
   {
     std::lock_guard lock(mutex_);
-    const auto found = entries_.find(name);
-    if (found == entries_.end()) return NoSuchAdapter(name);
-    if (found->second.fixed) {
-      return absl::InvalidArgumentError(base::StrCat(
-          "the adapter ", base::Quote(name), " was given with --lora and cannot be unloaded"));
-    }
-    Finish(found->first, &found->second, NoSuchAdapter(name), &finished);
-    DropImage(found->first, &found->second);
-    entries_.erase(found);
+    // A file of 32-bit floats is twice as large as its image. What cannot fit displaces nobody.
+    if (file_bytes / 2 > images_.max_bytes()) return TooLarge(file_bytes / 2, images_.max_bytes());
+    if (!images_.MakeRoom(std::min(file_bytes, images_.max_bytes()))) return NoRoom();
   }
-  Call(finished);
-  return absl::OkStatus();
+  return ReadStable(path, in_root);
 }
 
 bool AdapterRegistry::LoadNext() {
-  fs::path path;
-  bool in_root = false;
-  bool fits = false;
   Order order;
   {
     std::lock_guard lock(mutex_);
     if (orders_.empty() || stopping_) return false;
     order = std::move(orders_.front());
     orders_.pop_front();
+  }
+  order.work ? order.work() : LoadKnown(order);
+  return true;
+}
+
+void AdapterRegistry::LoadKnown(const Order& order) {
+  fs::path path;
+  bool in_root = false;
+  int64_t file_bytes = 0;
+  {
+    std::lock_guard lock(mutex_);
     const auto found = entries_.find(order.name);
-    if (found == entries_.end() || found->second.order != order.number) return true;
+    if (found == entries_.end() || found->second.order != order.number) return;
     path = found->second.path;
     in_root = found->second.in_root;
-    fits = images_.MakeRoom(std::min(found->second.stamp.bytes, images_.max_bytes()));
+    file_bytes = found->second.stamp.bytes;
   }
   const Clock::time_point began = options_.now();
-  absl::StatusOr<Loaded> loaded =
-      fits ? ReadStable(path, in_root)
-           : Busy("the memory for adapters (--lora-host-memory) is full of those in use");
+  absl::StatusOr<Loaded> loaded = ReadWithin(path, in_root, file_bytes);
   const double seconds = std::chrono::duration<double>(options_.now() - began).count();
   absl::Status result = loaded.status();
   Finished finished;
   {
     std::lock_guard lock(mutex_);
     const auto found = entries_.find(order.name);
-    if (found == entries_.end() || found->second.order != order.number || stopping_) return true;
+    if (found == entries_.end() || found->second.order != order.number || stopping_) return;
     Entry& entry = found->second;
     if (loaded.ok()) {
       result = Take(order.name, &entry, *std::move(loaded));
@@ -331,16 +278,22 @@ bool AdapterRegistry::LoadNext() {
       entry.failure = result;
     }
     entry.next_look = options_.now() + kLookInterval;
-    result.ok() ? ++loads_ : ++failed_loads_;
     if (entry.state == AdapterState::kFailed) {
       Finish(order.name, &entry, FailureOf(order.name, entry), &finished);
     } else {
       Finish(order.name, &entry, result, &finished);
     }
   }
-  if (options_.on_load) options_.on_load(seconds, result);
+  CountLoad(seconds, result);
   Call(finished);
-  return true;
+}
+
+void AdapterRegistry::CountLoad(double seconds, const absl::Status& result) {
+  {
+    std::lock_guard lock(mutex_);
+    result.ok() ? ++loads_ : ++failed_loads_;
+  }
+  if (options_.on_load) options_.on_load(seconds, result);
 }
 
 // Puts a loaded adapter behind its name. REQUIRES: mutex_ is held.
@@ -348,22 +301,68 @@ absl::Status AdapterRegistry::Take(const std::string& name, Entry* entry, Loaded
   const int64_t bytes = loaded.adapter.image->bytes();
   DropImage(name, entry);
   const engine::AdapterId id = IdOf(loaded.digest);
-  if (images_.Find(id) == nullptr) {
-    if (!images_.MakeRoom(bytes)) {
-      entry->state = AdapterState::kKnown;
-      return Busy("the memory for adapters (--lora-host-memory) is full of those in use");
-    }
-    loaded.adapter.image->id = id;
-    images_.Keep(std::move(loaded.adapter.image));
+  if (KeepImage(id, std::move(loaded.adapter.image)) == nullptr) {
+    entry->state = AdapterState::kKnown;
+    return NoRoom();
   }
-  if (entry->pinned || entry->fixed) images_.Pin(id, true);
-  entry->id = id;
+  Put(name, entry, std::move(loaded), {id, bytes});
+  return absl::OkStatus();
+}
+
+// Puts an adapter whose image is in memory behind its name. REQUIRES: mutex_ is held.
+void AdapterRegistry::Put(const std::string& name, Entry* entry, Loaded loaded, KeptImage kept) {
+  if (entry->id != kept.id) DropImage(name, entry);
+  entry->id = kept.id;
   entry->digest = loaded.digest;
   entry->stamp = std::move(loaded.stamp);
   entry->summary = std::move(loaded.adapter.summary);
-  entry->image_bytes = bytes;
+  entry->image_bytes = kept.bytes;
+  largest_bytes_ = std::max(largest_bytes_, kept.bytes);
   entry->state = AdapterState::kReady;
   entry->failure = absl::OkStatus();
+  images_.Pin(kept.id, std::any_of(entries_.begin(), entries_.end(), [&kept](const auto& other) {
+                return other.second.id == kept.id && (other.second.pinned || other.second.fixed);
+              }));
+}
+
+// The image in memory, which is `image` unless its content is here already. nullptr: there is no
+// room. REQUIRES: mutex_ is held.
+SharedImage AdapterRegistry::KeepImage(engine::AdapterId id,
+                                       std::shared_ptr<engine::AdapterImage> image) {
+  SharedImage kept = images_.Find(id);
+  if (kept != nullptr) return kept;
+  if (!images_.MakeRoom(image->bytes())) return nullptr;
+  image->id = id;
+  return images_.Keep(std::move(image));
+}
+
+SharedImage AdapterRegistry::FindImage(engine::AdapterId id) {
+  std::lock_guard lock(mutex_);
+  return images_.Find(id);
+}
+
+absl::StatusOr<AdapterLease> AdapterRegistry::Adopt(std::shared_ptr<engine::AdapterImage> image) {
+  const AdapterDigest digest = DigestOf(*image);
+  std::lock_guard lock(mutex_);
+  const engine::AdapterId id = IdOf(digest);
+  SharedImage kept = KeepImage(id, std::move(image));
+  if (kept == nullptr) return NoRoom();
+  return AdapterLease{"", id, 1.0f, digest, std::move(kept)};
+}
+
+absl::Status AdapterRegistry::RunLater(std::function<void()> work) {
+  std::lock_guard lock(mutex_);
+  if (stopping_) return absl::UnavailableError("the server is shutting down");
+  if (num_works_ >= static_cast<int64_t>(options_.max_waiting)) {
+    return Busy(base::StrCat(num_works_, " adapters are to be loaded: no more may wait"));
+  }
+  ++num_works_;
+  orders_.push_back({"", 0, [this, work = std::move(work)] {
+                       work();
+                       std::lock_guard done(mutex_);
+                       --num_works_;
+                     }});
+  ordered_.notify_one();
   return absl::OkStatus();
 }
 
@@ -395,12 +394,13 @@ void AdapterRegistry::DropImage(const std::string& name, Entry* entry) {
 // is held.
 void AdapterRegistry::Finish(const std::string& name, Entry* entry, const absl::Status& status,
                              Finished* finished) {
+  if (!entry->waiters.empty()) NoteWanted();
   const SharedImage image = status.ok() ? images_.Find(entry->id) : nullptr;
   for (Waiter& waiter : entry->waiters) {
     finished->emplace_back(std::move(waiter.done),
-                           status.ok()
-                               ? absl::StatusOr<AdapterLease>(AdapterLease{name, entry->id, image})
-                               : absl::StatusOr<AdapterLease>(status));
+                           status.ok() ? absl::StatusOr<AdapterLease>(AdapterLease{
+                                             name, entry->id, 1.0f, entry->digest, image})
+                                       : absl::StatusOr<AdapterLease>(status));
     waits_.erase(waiter.number);
   }
   entry->waiters.clear();
@@ -419,6 +419,7 @@ AdapterRegistry::Entry& AdapterRegistry::AddEntry(const std::string& name) {
 
 void AdapterRegistry::RunThread() {
   pthread_setname_np(pthread_self(), "adapters");
+  static_cast<void>(setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kLoadNice));
   while (true) {
     {
       std::unique_lock lock(mutex_);

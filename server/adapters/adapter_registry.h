@@ -8,11 +8,16 @@
 // that run keep the version they began with. A version is an AdapterId and is identified by its
 // content, so that the same content has one id wherever it lies.
 //
+// What an operator loads is read and checked completely before its name appears or its old version
+// goes. A name that an operator has unloaded stays unknown, whatever the folder has, until an
+// operator loads it again.
+//
 // A name is ready when its adapter has been read and checked completely. Requests that name one
 // that is not in memory wait in Acquire; whoever waits cancels the wait when its patience ends.
 // Bounds: Options has the bytes in memory, the names, the waiting requests.
-// Thread-safety: all members may be called from any thread. Look, List and Load read folders and
-// may block on the disk; the others never do. Loading runs on the registry's own threads.
+// Thread-safety: all members may be called from any thread. Look, List, Load and Unload read
+// folders and may block on the disk; the others never do. Loading runs on the registry's own
+// threads.
 #pragma once
 
 #include <chrono>
@@ -24,6 +29,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -32,53 +38,13 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/adapters/adapter_info.h"
+#include "server/adapters/adapter_names.h"
 #include "server/adapters/adapter_source.h"
 #include "server/adapters/image_digest.h"
 #include "server/adapters/image_store.h"
 
 namespace heddle::server {
-
-enum class AdapterState : uint8_t {
-  kKnown,  // on the disk; loaded when somebody asks for it
-  kLoading,
-  kReady,
-  kFailed,  // as it is on the disk now
-};
-
-std::string_view AdapterStateName(AdapterState state);  // "known", "loading"...
-
-// What a request uses.
-struct AdapterLease {
-  std::string name;
-  engine::AdapterId id{};
-  SharedImage image;
-};
-
-struct AdapterInfo {
-  std::string name;
-  std::string path;
-  int32_t index = 0;  // stays the same while the name is known
-  AdapterState state = AdapterState::kKnown;
-  engine::AdapterId id{};  // 0: it was never loaded
-  std::string digest;      // SHA-256 in hexadecimal; empty: it was never loaded
-  int32_t rank = 0;
-  int64_t bytes = 0;  // of the image
-  bool pinned = false;
-  std::string failure;  // of kFailed
-};
-
-struct AdapterFigures {
-  int64_t known = 0;  // names, of which...
-  int64_t loading = 0;
-  int64_t failed = 0;
-  int64_t in_memory = 0;  // images
-  int64_t host_bytes = 0;
-  int64_t host_bytes_limit = 0;
-  int64_t evictions = 0;
-  int64_t loads = 0;  // that succeeded
-  int64_t failed_loads = 0;
-  int64_t waiting = 0;  // requests
-};
 
 class AdapterRegistry {
  public:
@@ -127,15 +93,31 @@ class AdapterRegistry {
   // Forgets a wait; `done` may be running just now on another thread.
   void Cancel(uint64_t wait);
 
-  // Makes a name of `path` (relative to the root, or within it) known and loads it; `done` as for
-  // Acquire. ALREADY_EXISTS: the name has an adapter, and `replace` is false; with `replace`, one
-  // is loaded again. PERMISSION_DENIED: there is no root, or the path leads out of it.
+  // Loads the adapter at `path` (relative to the root, or within it) and then makes it known as
+  // `name`, in place of what the folder has under that name; `done` as for Acquire.
+  // ALREADY_EXISTS: Load or the command line has given the name, and `replace` is false.
+  // PERMISSION_DENIED: there is no root, or the path leads out of it. NOT_FOUND: there is nothing.
+  // RESOURCE_EXHAUSTED: a pinned one would leave no room for others, or it is larger than the
+  // memory for adapters. After an error everything is as it was.
   void Load(const std::string& name, const std::filesystem::path& path, bool replace, bool pinned,
             Callback done);
 
-  // Forgets a name that Load added, or that was found in the folder (where it is found again when
-  // somebody asks for it, unless its files are gone). Requests that use it finish. NOT_FOUND.
+  // Forgets a name until Load gives it again. Requests that use it finish. NOT_FOUND: it is not
+  // known, and the folder does not have it. INVALID_ARGUMENT: the base model answers with it.
   absl::Status Unload(std::string_view name);
+
+  // Sets the adapters with which the base model answers requests that name none, and their scales
+  // other than 0. INVALID_ARGUMENT: one is not of the command line.
+  absl::Status SetBaseAdapters(std::vector<ScaledAdapter> adapters);
+  std::vector<ScaledAdapter> base_adapters() const;
+
+  // An image in memory; nullptr: it is not here. Counts as a use.
+  SharedImage FindImage(engine::AdapterId id);
+  // Keeps an image that was made of others, as if it had been read. UNAVAILABLE: no room.
+  absl::StatusOr<AdapterLease> Adopt(std::shared_ptr<engine::AdapterImage> image);
+  // Runs `work` on a thread that loads adapters, in its turn, or in Stop. UNAVAILABLE: too much
+  // waits, or the registry has stopped.
+  absl::Status RunLater(std::function<void()> work);
 
   // The names known, and those in the folder, by name; `cut` is set if there are more than shown.
   std::vector<AdapterInfo> List(bool* cut);
@@ -144,8 +126,8 @@ class AdapterRegistry {
   absl::StatusOr<AdapterInfo> Info(std::string_view name) const;
   // The name with that index. NOT_FOUND.
   absl::StatusOr<std::string> NameAt(int64_t index) const;
-  // A name of that version; empty: it has none any more.
-  std::string NameOf(engine::AdapterId id) const;
+  // All names of these versions, in order. Versions that were replaced or unloaded have none.
+  std::vector<std::string> NamesOf(const std::vector<engine::AdapterId>& ids) const;
 
   AdapterFigures figures() const;
 
@@ -178,18 +160,31 @@ class AdapterRegistry {
     Clock::time_point next_look;
     std::vector<Waiter> waiters;
   };
-  struct Order {  // a load that waits
+  struct Addition {  // what Load was asked for
+    std::string name;
+    std::filesystem::path path;
+    bool replace = false;
+    bool pinned = false;
+    Callback done;
+  };
+  struct Order {  // a load of a name that is known, or other work, which waits
     std::string name;
     uint64_t number = 0;
+    std::function<void()> work;
   };
   struct Loaded {
     engine::LoadedAdapter adapter;
     AdapterDigest digest{};
     AdapterStamp stamp;
   };
+  struct KeptImage {
+    engine::AdapterId id{};
+    int64_t bytes = 0;
+  };
   using Entries = std::map<std::string, Entry, std::less<>>;
   using Finished = std::vector<std::pair<Callback, absl::StatusOr<AdapterLease>>>;
 
+  bool IsHidden(std::string_view name) const;
   absl::StatusOr<AdapterStamp> Stat(const std::filesystem::path& path, bool in_root) const;
   absl::StatusOr<Loaded> ReadStable(const std::filesystem::path& path, bool in_root) const;
   absl::StatusOr<std::filesystem::path> PathInRoot(const std::filesystem::path& path) const;
@@ -198,7 +193,17 @@ class AdapterRegistry {
   void TakeStamp(std::string_view name, const std::filesystem::path& path,
                  const absl::StatusOr<AdapterStamp>& stamp);
   absl::Status Take(const std::string& name, Entry* entry, Loaded loaded);
+  void Put(const std::string& name, Entry* entry, Loaded loaded, KeptImage kept);
+  absl::Status CheckLoad(const std::string& name, bool replace) const;
+  absl::StatusOr<Loaded> ReadWithin(const std::filesystem::path& path, bool in_root,
+                                    int64_t file_bytes);
+  void LoadAddition(const Addition& addition);
+  absl::Status Add(const Addition& addition, Loaded loaded, Finished* finished);
+  void LoadKnown(const Order& order);
+  absl::Status CheckPinned(const std::string& name, int64_t bytes) const;
+  void CountLoad(double seconds, const absl::Status& result);
   engine::AdapterId IdOf(const AdapterDigest& digest);
+  SharedImage KeepImage(engine::AdapterId id, std::shared_ptr<engine::AdapterImage> image);
   void DropImage(const std::string& name, Entry* entry);
   void Finish(const std::string& name, Entry* entry, const absl::Status& status,
               Finished* finished);
@@ -206,6 +211,7 @@ class AdapterRegistry {
   static absl::Status FailureOf(std::string_view name, const Entry& entry);
   static AdapterInfo InfoOf(std::string_view name, const Entry& entry);
   static void Call(const Finished& finished);
+  void NoteWanted();
   void RunThread();
 
   const Options options_;
@@ -218,7 +224,12 @@ class AdapterRegistry {
   Entries entries_;
   ImageStore images_;
   std::deque<Order> orders_;
+  int64_t num_works_ = 0;                      // of orders_, or being done
+  std::set<std::string, std::less<>> hidden_;  // unloaded names that the folder has
+  std::vector<ScaledAdapter> base_adapters_;
+  int64_t largest_bytes_ = 0;  // of an image that was loaded
   std::map<AdapterDigest, engine::AdapterId> ids_;
+  double wanted_changed_at_ = 0;  // Unix time at which a name was waited for, or no longer
   uint64_t last_id_ = 0;
   uint64_t last_number_ = 0;  // of waits and orders
   int32_t last_index_ = -1;

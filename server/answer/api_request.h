@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "server/adapters/adapter_names.h"
 #include "server/generation.h"
 #include "server/text/text_codec.h"
 #include "server/toolcalls/output_syntax.h"
@@ -21,9 +22,8 @@ enum class ReasoningField : uint8_t { kReasoningContent, kReasoning, kBoth, kNon
 
 // What answers a request.
 struct ModelChoice {
-  std::string shown;    // name of the model in the answer
-  std::string adapter;  // name of the LoRA adapter; empty: the base model
-  float scale = 1;      // of the adapter, beside its own
+  std::string shown;                    // name of the model in the answer
+  std::vector<ScaledAdapter> adapters;  // LoRA adapters, by name; empty: the base model
 };
 
 enum class Endpoint : uint8_t { kCompletion, kChat };

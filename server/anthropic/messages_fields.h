@@ -48,6 +48,7 @@ inline constexpr Field kMessages[] = {
      false, kOutputConfig},
     {"metadata", kObject, 0, kInfinity, "{}", "accepted and not used"},
     {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
+    kLora,
     kCacheSalt,
 };
 

@@ -249,6 +249,7 @@ void CopySame(const MessagesFields& body, Json* chat) {
   copy("stream", body.Value<"stream">());
   copy("max_tokens", body.Value<"max_tokens">());
   copy("chat_template_kwargs", body.Value<"chat_template_kwargs">());
+  copy("lora", body.Value<"lora">());
   copy("cache_salt", body.Value<"cache_salt">());
   copy("stop", body.Value<"stop_sequences">());
 }

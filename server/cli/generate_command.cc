@@ -12,6 +12,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "nlohmann/json.hpp"
+#include "server/cli/adapter_options.h"
 #include "server/cli/command.h"
 #include "server/cli/engine_session.h"
 #include "server/cli/model_options.h"
@@ -210,6 +211,7 @@ absl::Status RunGenerate(const config::Config& config) {
   request.id = session.loop->NextId();
   request.prompt = prompt;
   request.max_tokens = static_cast<int32_t>(config.max_tokens);
+  HEDDLE_ASSIGN_OR_RETURN(request.adapter, LoadForOneRequest(config, session));
   HEDDLE_ASSIGN_OR_RETURN(request.sampling, Sampling(config, session));
   HEDDLE_ASSIGN_OR_RETURN(request.grammar, ReadGrammar(config, *session.codec));
   if (!config.ignore_eos) {

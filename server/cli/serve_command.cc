@@ -132,6 +132,7 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config, Ke
   options.keys_may_change = key_file->is_used();
   options.prefix_cache_scope = ToCacheScope(config.prefix_cache_scope);
   options.cors_origin = config.cors_origin;
+  options.allow_adapter_updates = config.allow_lora_updates;
   options.policy.reasoning_field = ToReasoningField(config.reasoning_field);
   options.policy.clamp_max_tokens = config.max_tokens_overflow == config::MaxTokensOverflow::kClamp;
   options.policy.scheduling = ToPolicy(config);
@@ -486,7 +487,9 @@ absl::Status RunServe(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<SpanExporter> spans,
                           StartSpans(config, &log, &metrics));
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<AdapterRegistry> adapters,
-                          StartAdapters(config, session, &metrics, &log));
+                          StartAdapters(config, session, model, &metrics, &log));
+  const std::unique_ptr<AdapterSets> adapter_sets =
+      MakeAdapterSets(config, adapters.get(), &metrics);
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
                           HttpServer::Start(http_options, {.generation = session.loop.get(),
                                                            .codec = session.codec.get(),
@@ -495,7 +498,8 @@ absl::Status RunServe(const config::Config& config) {
                                                            .log = &log,
                                                            .tls = tls.get(),
                                                            .spans = spans.get(),
-                                                           .adapters = adapters.get()}));
+                                                           .adapters = adapters.get(),
+                                                           .adapter_sets = adapter_sets.get()}));
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<GrpcServer> grpc,
                           StartGrpc(config, model, server.get(), session.loop.get()));
   server->SetReady(true);

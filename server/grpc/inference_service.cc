@@ -1,10 +1,12 @@
 #include <string>
 #include <utility>
 
+#include "base/message.h"
 #include "base/status.h"
 #include "proto/heddle/v1/inference.pb.h"
 #include "server/grpc/json_mapping.h"
 #include "server/grpc/services.h"
+#include "server/json_writer.h"
 #include "server/metrics/engine_figures.h"
 
 namespace heddle::server {
@@ -57,6 +59,51 @@ Method Ask(const char* name, const char* http_method, const char* path, JsonForm
   return method;
 }
 
+// The route answers with a sentence.
+template <typename Request>
+Method LoraUpdate(const char* name, const char* path) {
+  Method method = Ask<Request, v1::LoraUpdateResponse>(name, "POST", path, JsonForm::kPlain);
+  method.ask = [](const google::protobuf::Message& request) -> absl::StatusOr<MappedRequest> {
+    HEDDLE_ASSIGN_OR_RETURN(std::string body, ToRequestJson(request, JsonForm::kPlain));
+    return MappedRequest{
+        std::move(body), [](std::string_view text, google::protobuf::Message* response) {
+          static_cast<v1::LoraUpdateResponse*>(response)->set_message(std::string(text));
+          return absl::OkStatus();
+        }};
+  };
+  return method;
+}
+
+// The route's lists stand for themselves; a message needs a name for them.
+Method ListScales() {
+  Method method = Ask<v1::ListLoraScalesRequest, v1::ListLoraScalesResponse>(
+      "ListLoraScales", "GET", "/lora-adapters", JsonForm::kPlain);
+  method.ask = [](const google::protobuf::Message&) -> absl::StatusOr<MappedRequest> {
+    return MappedRequest{"", [](std::string_view json, google::protobuf::Message* response) {
+                           return FromResponseJson(base::StrCat("{\"adapters\":", json, "}"),
+                                                   response);
+                         }};
+  };
+  return method;
+}
+
+Method SetScales() {
+  Method method = Ask<v1::SetLoraScalesRequest, v1::SetLoraScalesResponse>(
+      "SetLoraScales", "POST", "/lora-adapters", JsonForm::kPlain);
+  method.ask = [](const google::protobuf::Message& request) -> absl::StatusOr<MappedRequest> {
+    std::string body;
+    JsonWriter json(&body);
+    json.BeginArray();
+    for (const auto& adapter : static_cast<const v1::SetLoraScalesRequest&>(request).adapters()) {
+      json.BeginObject().Key("id").Int(adapter.id());
+      json.Key("scale").Number(adapter.scale()).EndObject();
+    }
+    json.EndArray();
+    return MappedRequest{std::move(body), &FromResponseJson};
+  };
+  return method;
+}
+
 }  // namespace
 
 std::vector<Method> InferenceMethods(ServiceContext* context) {
@@ -72,6 +119,12 @@ std::vector<Method> InferenceMethods(ServiceContext* context) {
                                                          kPlain),
       Ask<v1::ListModelsRequest, v1::ListModelsResponse>("ListModels", "GET", "/v1/models", kPlain),
   };
+  methods.push_back(
+      LoraUpdate<v1::LoadLoraAdapterRequest>("LoadLoraAdapter", "/v1/load_lora_adapter"));
+  methods.push_back(
+      LoraUpdate<v1::UnloadLoraAdapterRequest>("UnloadLoraAdapter", "/v1/unload_lora_adapter"));
+  methods.push_back(ListScales());
+  methods.push_back(SetScales());
   Method stats;
   stats.name = "/heddle.v1.Inference/GetStats";
   stats.http_method = "GET";

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "server/access/api_keys.h"
 #include "server/adapters/adapter_registry.h"
+#include "server/adapters/adapter_sets.h"
 #include "server/generation.h"
 #include "server/http/body_budget.h"
 #include "server/http/exchange.h"
@@ -70,6 +71,7 @@ struct HttpServerOptions {
   int64_t max_open_requests = 0;        // in progress, over all keys; 0: no limit
   std::string cors_origin;              // "*" or one origin; empty: no CORS headers
   ServerMetrics::Names metric_names = ServerMetrics::Names::kOwn;
+  bool allow_adapter_updates = false;  // clients with an admin key may load and unload adapters
   RequestPolicy policy;
   double trace_sample_ratio = 1;  // share of the traces that begin here
   std::string version = "0.1.0";
@@ -85,6 +87,7 @@ struct HttpDependencies {
   const TlsContext* tls = nullptr;      // nullptr: plain HTTP
   SpanExporter* spans = nullptr;        // nullptr: no spans
   AdapterRegistry* adapters = nullptr;  // nullptr: the base model alone
+  AdapterSets* adapter_sets = nullptr;  // of `adapters`
 };
 
 class HttpServer {

@@ -28,6 +28,7 @@ struct RouteDoc {
   std::span<const Field> query;  // parameters of the URL
   bool answers = true;           // false: it refuses every request
   std::string_view stream_type = "text/event-stream";
+  std::span<const Field> items;  // of an array that is the body, or a GET's answer
 };
 
 const std::vector<RouteDoc>& Docs() {
@@ -106,6 +107,32 @@ const std::vector<RouteDoc>& Docs() {
       {RouteId::kOllamaRunning, {}, {"models"}},
       {RouteId::kOllamaShow, fields::kOllamaShow, {"details", "model_info", "capabilities"}},
       {RouteId::kOllamaVersion, {}, {"version"}},
+      {RouteId::kLoadAdapter, fields::kLoadAdapter, {}, false, "text/plain"},
+      {RouteId::kUnloadAdapter, fields::kUnloadAdapter, {}, false, "text/plain"},
+      {RouteId::kLoadPinnedAdapter,
+       fields::kLoadAdapter,
+       {"success", "error_message", "loaded_adapters"}},
+      {RouteId::kUnloadNamedAdapter,
+       fields::kUnloadAdapter,
+       {"success", "error_message", "loaded_adapters"}},
+      {RouteId::kBaseAdapters,
+       {},
+       {},
+       false,
+       "",
+       {},
+       true,
+       "text/event-stream",
+       fields::kBaseAdapter},
+      {RouteId::kSetBaseAdapters,
+       {},
+       {"success"},
+       false,
+       "",
+       {},
+       true,
+       "text/event-stream",
+       fields::kBaseAdapter},
       {RouteId::kHealth, {}, {"status"}},
       {RouteId::kReady, {}, {"status"}},
       {RouteId::kVersion, {}, {"version"}},
@@ -218,11 +245,22 @@ void WriteSchema(const Field& field, bool nullable, JsonWriter* json) {
   json->EndObject();
 }
 
-void WriteRequestBody(std::span<const Field> fields, JsonWriter* json) {
+// The schema of an array of objects.
+void WriteItems(std::span<const Field> fields, JsonWriter* json) {
+  json->Member("type", "array").Key("items").BeginObject().Member("type", "object");
+  WriteMembers(fields, json);
+  json->EndObject();
+}
+
+void WriteRequestBody(const RouteDoc& doc, JsonWriter* json) {
   json->Key("requestBody").BeginObject().Key("required").Bool(true).Key("content").BeginObject();
   json->Key("application/json").BeginObject().Key("schema").BeginObject();
-  json->Member("type", "object");
-  WriteMembers(fields, json);
+  if (!doc.items.empty()) {
+    WriteItems(doc.items, json);
+  } else {
+    json->Member("type", "object");
+    WriteMembers(doc.body, json);
+  }
   json->EndObject().EndObject().EndObject().EndObject();
 }
 
@@ -233,9 +271,14 @@ void WriteContent(const RouteDoc& doc, JsonWriter* json) {
     json->EndObject().EndObject();
   } else {
     json->Key("application/json").BeginObject().Key("schema").BeginObject();
-    json->Member("type", "object").Key("required").BeginArray();
-    for (std::string_view member : doc.members) json->String(member);
-    json->EndArray().EndObject().EndObject();
+    if (doc.members.empty() && !doc.items.empty()) {
+      WriteItems(doc.items, json);
+    } else {
+      json->Member("type", "object").Key("required").BeginArray();
+      for (std::string_view member : doc.members) json->String(member);
+      json->EndArray();
+    }
+    json->EndObject().EndObject();
   }
   if (doc.streams) {
     // OpenAPI 3.1 cannot describe a sequence of events.
@@ -292,7 +335,8 @@ void WriteOperation(const Route& route, const RouteDoc& doc, JsonWriter* json) {
                  [](char c) { return static_cast<char>(c - 'A' + 'a'); });
   json->Key(method).BeginObject().Member("summary", route.summary);
   WriteParameters(route, doc, json);
-  if (!doc.body.empty()) WriteRequestBody(doc.body, json);
+  const bool has_items = !doc.items.empty() && route.method == "POST";
+  if (!doc.body.empty() || has_items) WriteRequestBody(doc, json);
   WriteResponses(doc, ErrorSchema(route.pattern), json);
   json->Key("security").BeginArray();
   if (route.needs_key) {

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "server/anthropic/messages_models.h"
 #include "server/anthropic/messages_request.h"
+#include "server/http/adapter_update.h"
 #include "server/http/content_coding.h"
 #include "server/http/embedding_exchange.h"
 #include "server/http/generation_exchange.h"
@@ -17,6 +18,7 @@
 #include "server/llamacpp/llama_server.h"
 #include "server/ollama/ollama_embed.h"
 #include "server/ollama/ollama_models.h"
+#include "server/openai/adapter_updates.h"
 #include "server/openai/embeddings.h"
 #include "server/openai/responses_request.h"
 #include "server/openai/tokenize.h"
@@ -156,6 +158,10 @@ MakeBody BodyMaker(RouteId id) {
       return without_body(LlamaProps);
     case RouteId::kTokenizerInfo:
       return without_body(TokenizerInfo);
+    case RouteId::kBaseAdapters:
+      return [](std::string_view, const RequestContext& context) {
+        return absl::StatusOr<std::string>(BaseAdapterList(context));
+      };
     default:
       return nullptr;
   }
@@ -235,6 +241,7 @@ bool IsEmbeddingRoute(RouteId id) {
 }
 
 std::unique_ptr<Preparation> MakeOf(PreparationParts parts) {
+  if (IsAdapterUpdate(parts.route)) return MakeAdapterUpdate(std::move(parts));
   if (MakeBody make = BodyMakerOf(parts)) {
     return std::make_unique<AnswerPreparation>(std::move(parts), std::move(make));
   }
@@ -249,7 +256,7 @@ std::unique_ptr<Preparation> MakeOf(PreparationParts parts) {
 bool NeedsPreparation(RouteId id) {
   return IsGenerationRoute(id) || BodyMaker(id) != nullptr || id == RouteId::kModel ||
          id == RouteId::kModels || id == RouteId::kInputTokens || id == RouteId::kKserveModel ||
-         id == RouteId::kKserveModelReady;
+         id == RouteId::kKserveModelReady || IsAdapterUpdate(id);
 }
 
 std::unique_ptr<Preparation> MakePreparation(PreparationParts parts) {

@@ -83,29 +83,29 @@ void PreparingExchange::OnRead(const absl::Status& read) {
   if (read.ok()) writer_->record().prepared_seconds = SecondsFrom(received_);
   server_->dependencies.metrics->ObservePreparation(waited_seconds_, spent_seconds_);
   const ModelChoice* model = read.ok() ? preparation_->model() : nullptr;
-  if (model != nullptr && !model->adapter.empty()) {
-    WaitForAdapter(*model);
+  if (model != nullptr && !model->adapters.empty()) {
+    WaitForAdapters(*model);
   } else {
     BeginAnswer(read, {});
   }
 }
 
-void PreparingExchange::WaitForAdapter(const ModelChoice& model) {
+void PreparingExchange::WaitForAdapters(const ModelChoice& model) {
   waits_for_adapter_ = true;
   adapter_wait_since_ = Clock::now();
-  adapter_wait_ = server_->dependencies.adapters->Acquire(
-      model.adapter, [self = shared_from_this(), inbox = inbox_,
-                      scale = model.scale](absl::StatusOr<AdapterLease> lease) {
-        inbox->Post([self, scale, lease = std::move(lease)] { self->OnAdapter(lease, scale); });
+  adapter_wait_ = server_->dependencies.adapter_sets->Acquire(
+      model.adapters,
+      [self = shared_from_this(), inbox = inbox_](absl::StatusOr<AdapterLease> lease) {
+        inbox->Post([self, lease = std::move(lease)] { self->OnAdapter(lease); });
       });
 }
 
-void PreparingExchange::OnAdapter(const absl::StatusOr<AdapterLease>& lease, float scale) {
+void PreparingExchange::OnAdapter(const absl::StatusOr<AdapterLease>& lease) {
   if (ended_) return;
   waits_for_adapter_ = false;
   server_->dependencies.metrics->ObserveAdapterWait(SecondsFrom(adapter_wait_since_));
   scheduler::AdapterUse adapter;
-  if (lease.ok()) adapter = {lease->id, scale, lease->image->num_pages, lease->image};
+  if (lease.ok()) adapter = {lease->id, lease->scale, lease->image->num_pages, lease->image};
   BeginAnswer(lease.status(), std::move(adapter));
 }
 
@@ -151,10 +151,12 @@ void PreparingExchange::OnTick(Clock::time_point now) {
     End();
     fail_(OverdueError(limit));
   } else if (waits_for_adapter_ && now - adapter_wait_since_ >= kMaxAdapterWait) {
-    const std::string adapter = preparation_->model()->adapter;
+    const std::string adapter = preparation_->model()->adapters.front().name;
+    const bool alone = preparation_->model()->adapters.size() == 1;
     End();
-    fail_(WithRetryAfter(absl::UnavailableError(base::StrCat("the adapter ", base::Quote(adapter),
-                                                             " is still being loaded")),
+    fail_(WithRetryAfter(absl::UnavailableError(base::StrCat(
+                             "the adapter ", base::Quote(adapter),
+                             alone ? "" : ", or one used beside it,", " is still being loaded")),
                          kAdapterRetrySeconds));
   } else if (lost_) {
     End();
@@ -165,7 +167,7 @@ void PreparingExchange::OnTick(Clock::time_point now) {
 void PreparingExchange::End() {
   ended_ = true;
   server_->prepare->Cancel(this);
-  if (waits_for_adapter_) server_->dependencies.adapters->Cancel(adapter_wait_);
+  if (waits_for_adapter_) server_->dependencies.adapter_sets->Cancel(adapter_wait_);
 }
 
 }  // namespace heddle::server

@@ -58,8 +58,8 @@ class PreparingExchange final : public Exchange,
   absl::Status Read(const Patience& patience);
   absl::Status Ask(const PrepareTurn& turn) const;
   void OnRead(const absl::Status& status);
-  void WaitForAdapter(const ModelChoice& model);
-  void OnAdapter(const absl::StatusOr<AdapterLease>& lease, float scale);
+  void WaitForAdapters(const ModelChoice& model);
+  void OnAdapter(const absl::StatusOr<AdapterLease>& lease);
   void BeginAnswer(const absl::Status& status, scheduler::AdapterUse adapter);
   void End();  // before it is handed over; nothing is sent after it
 
@@ -75,7 +75,7 @@ class PreparingExchange final : public Exchange,
   double waited_seconds_ = -1;            // for threads of the pool; negative: it needed none
   Clock::time_point adapter_wait_since_;  // if it waits
   bool waits_for_adapter_ = false;
-  uint64_t adapter_wait_ = 0;         // the registry's number of the wait
+  uint64_t adapter_wait_ = 0;         // AdapterSets' number of the wait
   std::atomic<bool> ended_ = false;   // set on the I/O thread; lets the pool's threads skip work
   std::atomic<bool> lost_ = false;    // out of memory on the pool's side: no result will come
   std::shared_ptr<Exchange> answer_;  // set once handed over, unless it was answered then

@@ -56,6 +56,12 @@ enum class RouteId : uint8_t {
   kKserveModel,
   kKserveModelReady,
   kKserveInfer,
+  kLoadAdapter,  // vLLM's routes
+  kUnloadAdapter,
+  kLoadPinnedAdapter,  // SGLang's
+  kUnloadNamedAdapter,
+  kBaseAdapters,  // llama.cpp's
+  kSetBaseAdapters,
 };
 
 struct Route {
@@ -66,7 +72,7 @@ struct Route {
   std::string_view pattern;
   bool needs_key;  // if API keys are set
   std::string_view summary;
-  bool needs_admin = false;  // shows data of other clients
+  bool needs_admin = false;  // shows data of other clients, or changes what they get
 };
 
 std::span<const Route> Routes();

@@ -26,6 +26,10 @@ scheduler::SchedulerOptions OptionsOfLoop(const engine::Executor& executor,
   return own;
 }
 
+double UnixTime() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace
 
 EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineLoopOptions& options,
@@ -47,8 +51,8 @@ EngineLoop::EngineLoop(std::unique_ptr<engine::Executor> executor, const EngineL
   stats_.pages_total = scheduler_options_.num_pages;
   stats_.host_pages_total = scheduler_options_.num_host_pages;
   stats_.page_tokens = scheduler_options_.page_tokens;
-  stats_.adapters.changed_at =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  stats_.adapters.max = scheduler_options_.adapter_slots;
+  stats_.adapters.changed_at = UnixTime();
   published_ = stats_;
   progress_us_ = NowUs();
   thread_ = std::thread([this] { Run(); });
@@ -364,6 +368,7 @@ absl::Status EngineLoop::ErrorOfEnd(engine::DrawFailure failure) const {
 void EngineLoop::Publish() {
   scheduler::SchedulerStats now = scheduler_.stats();
   TakeSchedulerStats(now, &stats_);
+  ListAdapters();
   if (speculation_ != nullptr) {
     stats_.drafts = speculation_->stats();
     stats_.drafters = speculation_->counts();
@@ -377,6 +382,21 @@ void EngineLoop::Publish() {
     progress_us_ = last_step_us_;
     paused_before_us_ = paused_before_step_end_us_;
   }
+}
+
+// Names change with nearly every step where adapters take turns, and nobody reads them as often.
+void EngineLoop::ListAdapters() {
+  constexpr int64_t kIntervalUs = 100'000;
+  if (scheduler_options_.adapter_slots == 0) return;
+  AdapterStats& stats = stats_.adapters;
+  stats.bytes = stats.pages * executor_->limits().page_bytes;
+  const int64_t now_us = NowUs();
+  if (now_us < listed_us_ + kIntervalUs && !scheduler_.idle()) return;
+  listed_us_ = now_us;
+  scheduler::AdapterLists lists = scheduler_.adapter_lists(AdapterStats::kMaxListed);
+  if (lists == stats.lists) return;
+  stats.lists = std::move(lists);
+  stats.changed_at = UnixTime();
 }
 
 void EngineLoop::CheckWhenIdle() const {

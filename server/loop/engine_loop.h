@@ -135,6 +135,7 @@ class EngineLoop final : public GenerationService {
   }
   absl::Status ErrorOfEnd(engine::DrawFailure failure) const;
   void Publish();
+  void ListAdapters();
   void CheckWhenIdle() const;
   static int64_t NowUs();
   static double Seconds(int64_t microseconds) { return static_cast<double>(microseconds) * 1e-6; }
@@ -156,6 +157,7 @@ class EngineLoop final : public GenerationService {
   size_t told_events_ = 0;                        // of these, those that the drafters know
   std::vector<scheduler::StepNote> notes_;        // of the last step, to be traced
   int64_t noted_begin_us_ = 0;
+  int64_t listed_us_ = 0;     // when the adapters were listed last
   int64_t step_done_us_ = 0;  // when the last step ended; 0: idle since
   Mailbox taken_;
   EngineStats stats_;

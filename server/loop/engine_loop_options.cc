@@ -42,6 +42,15 @@ scheduler::SchedulerOptions SchedulerOptionsFor(const engine::ExecutorLimits& li
 }
 
 void TakeSchedulerStats(const scheduler::SchedulerStats& now, EngineStats* stats) {
+  AdapterStats& adapters = stats->adapters;
+  adapters.loaded = now.adapters_resident;
+  adapters.pages = now.adapter_pages;
+  adapters.waiting_sequences = now.adapter_waiting;
+  adapters.uses = now.adapter_uses;
+  adapters.hits = now.adapter_hits;
+  adapters.pages_loaded = now.adapter_pages_loaded;
+  adapters.pages_evicted = now.adapter_pages_evicted;
+  adapters.wait_seconds = static_cast<double>(now.adapter_wait_us) * 1e-6;
   stats->running_sequences = now.running_sequences;
   stats->paused_sequences = now.paused_sequences;
   stats->waiting_requests = now.waiting_requests;

@@ -1,8 +1,29 @@
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_join.h"
 #include "server/metrics/metric_families.h"
 
 namespace heddle::server {
 
-void AppendAdapterMetrics(const AdapterFigures& figures, MetricFamilies* families) {
+prometheus::MetricFamily AdapterLabels(std::string name, const char* max_label,
+                                       const char* running_label, const char* waiting_label,
+                                       const NamedAdapters& adapters) {
+  prometheus::MetricFamily family;
+  family.name = std::move(name);
+  family.help = "Unix time at which the labels changed, which name LoRA adapters.";
+  family.type = prometheus::MetricType::Gauge;
+  prometheus::ClientMetric metric;
+  metric.label.push_back({max_label, std::to_string(adapters.max)});
+  metric.label.push_back({running_label, absl::StrJoin(adapters.running, ",")});
+  metric.label.push_back({waiting_label, absl::StrJoin(adapters.waiting, ",")});
+  metric.gauge.value = adapters.changed_at;
+  family.metric.push_back(std::move(metric));
+  return family;
+}
+
+void AppendAdapterMetrics(const AdapterFigures& figures, const NamedAdapters& named,
+                          MetricFamilies* families) {
   using prometheus::MetricType;
   const auto add = [families](const char* name, const char* help, MetricType type, int64_t value) {
     families->push_back(SingleValue(name, help, type, static_cast<double>(value)));
@@ -23,6 +44,8 @@ void AppendAdapterMetrics(const AdapterFigures& figures, MetricFamilies* familie
       MetricType::Counter, figures.evictions);
   add("heddle_adapter_failed_loads_total", "Loads of LoRA adapters that failed.",
       MetricType::Counter, figures.failed_loads);
+  families->push_back(AdapterLabels("heddle_adapter_info", "max_adapters", "running_adapters",
+                                    "waiting_adapters", named));
 }
 
 }  // namespace heddle::server

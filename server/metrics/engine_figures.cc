@@ -16,7 +16,10 @@ double UsedShare(const EngineStats& stats) {
   return stats.pages_total > 0 ? static_cast<double>(stats.pages_used) / stats.pages_total : 0;
 }
 
-double LoadedAdapters(const EngineStats& stats) { return stats.adapters.loaded; }
+template <auto member>
+double AdapterValue(const EngineStats& stats) {
+  return static_cast<double>(stats.adapters.*member);
+}
 
 template <auto member>
 double DraftValue(const EngineStats& stats) {
@@ -218,8 +221,30 @@ constexpr auto kFigures = std::to_array<EngineFigure>({
               "Pages that went to the host's tier.", &Value<&EngineStats::pages_swapped_out>),
     CounterOf("pages.swapped_in", "heddle_pages_swapped_in_total",
               "Pages that came back from the host's tier.", &Value<&EngineStats::pages_swapped_in>),
-    GaugeOf("adapters.loaded", "heddle_adapters_loaded", "LoRA adapters in memory.",
-            &LoadedAdapters),
+    GaugeOf("adapters.loaded", "heddle_adapters_loaded",
+            "LoRA adapters with all of their pages in the pool.",
+            &AdapterValue<&AdapterStats::loaded>),
+    GaugeOf("adapters.pages", "heddle_adapter_pages", "Pages of the pool that hold LoRA adapters.",
+            &AdapterValue<&AdapterStats::pages>),
+    GaugeOf("adapters.bytes", "heddle_adapter_bytes", "Bytes of those pages.",
+            &AdapterValue<&AdapterStats::bytes>),
+    GaugeOf("adapters.waiting_sequences", "heddle_adapter_waiting_sequences",
+            "Sequences with a place that wait until their LoRA adapter is in the pool.",
+            &AdapterValue<&AdapterStats::waiting_sequences>),
+    CounterOf("adapters.uses", "heddle_adapter_uses_total",
+              "Sequences with a LoRA adapter that got a place.",
+              &AdapterValue<&AdapterStats::uses>),
+    CounterOf("adapters.hits", "heddle_adapter_hits_total",
+              "Those whose LoRA adapter was in the pool.", &AdapterValue<&AdapterStats::hits>),
+    CounterOf("adapters.pages_loaded", "heddle_adapter_pages_loaded_total",
+              "Pages of LoRA adapters that were copied from the host's memory to the pool.",
+              &AdapterValue<&AdapterStats::pages_loaded>),
+    CounterOf("adapters.pages_evicted", "heddle_adapter_pages_evicted_total",
+              "Pages of LoRA adapters that left the pool for others.",
+              &AdapterValue<&AdapterStats::pages_evicted>),
+    CounterOf("adapters.wait_seconds", "heddle_adapter_pool_wait_seconds_total",
+              "From a sequence's place to the step that has its LoRA adapter in the pool.",
+              &AdapterValue<&AdapterStats::wait_seconds>),
     StepPart("step_seconds.plan", "plan", &Value<&EngineStats::plan_seconds>),
     StepPart("step_seconds.forward", "forward", &Value<&EngineStats::forward_seconds>),
     StepPart("step_seconds.sample", "sample", &Value<&EngineStats::sample_seconds>),

@@ -1,7 +1,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_join.h"
 #include "server/metrics/engine_figures.h"
 #include "server/metrics/metric_families.h"
 
@@ -22,21 +21,6 @@ MetricFamily PageInfo(std::string name, const char* size_label, const char* coun
   metric.label.push_back({size_label, std::to_string(stats.page_tokens)});
   metric.label.push_back({count_label, std::to_string(stats.pages_total)});
   metric.gauge.value = 1;
-  family.metric.push_back(std::move(metric));
-  return family;
-}
-
-MetricFamily AdapterLabels(std::string name, const char* max_label, const char* running_label,
-                           const char* waiting_label, const AdapterStats& adapters) {
-  MetricFamily family;
-  family.name = std::move(name);
-  family.help = "Unix time at which the labels changed, which name LoRA adapters.";
-  family.type = MetricType::Gauge;
-  ClientMetric metric;
-  metric.label.push_back({max_label, std::to_string(adapters.max)});
-  metric.label.push_back({running_label, absl::StrJoin(adapters.running, ",")});
-  metric.label.push_back({waiting_label, absl::StrJoin(adapters.waiting, ",")});
-  metric.gauge.value = adapters.changed_at;
   family.metric.push_back(std::move(metric));
   return family;
 }
@@ -66,7 +50,8 @@ void AppendVllmDrafts(const scheduler::DraftBudgetStats& drafts, MetricFamilies*
 
 }  // namespace
 
-void AppendVllmNames(const EngineStats& stats, MetricFamilies* families) {
+void AppendVllmNames(const EngineStats& stats, const NamedAdapters& adapters,
+                     MetricFamilies* families) {
   auto gauge = [families](const char* name, const char* help, double value) {
     families->push_back(SingleValue(name, help, MetricType::Gauge, value));
   };
@@ -76,7 +61,7 @@ void AppendVllmNames(const EngineStats& stats, MetricFamilies* families) {
         stats.pages_total > 0 ? static_cast<double>(stats.pages_used) / stats.pages_total : 0);
   families->push_back(PageInfo("vllm:cache_config_info", "block_size", "num_gpu_blocks", stats));
   families->push_back(AdapterLabels("vllm:lora_requests_info", "max_lora", "running_lora_adapters",
-                                    "waiting_lora_adapters", stats.adapters));
+                                    "waiting_lora_adapters", adapters));
   AppendVllmDrafts(stats.drafts, families);
 }
 
@@ -107,8 +92,6 @@ void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families) {
     families->back().metric.push_back(std::move(metric));
   }
   families->push_back(PageInfo("heddle_kv_cache_info", "page_tokens", "num_pages", stats));
-  families->push_back(AdapterLabels("heddle_adapter_info", "max_adapters", "running_adapters",
-                                    "waiting_adapters", stats.adapters));
 }
 
 }  // namespace heddle::server

@@ -20,14 +20,29 @@ using MetricFamilies = std::vector<prometheus::MetricFamily>;
 prometheus::MetricFamily SingleValue(std::string name, std::string help,
                                      prometheus::MetricType type, double value);
 
+// LoRA adapters by name, as routers read them.
+struct NamedAdapters {
+  int32_t max = 0;                   // that may run at once
+  std::vector<std::string> running;  // in the pool: a request for one is served at once
+  std::vector<std::string> waiting;  // requests wait for them
+  double changed_at = 0;             // Unix time, seconds, of the last change
+};
+
+// A family whose labels name adapters, and whose value is the time of their last change.
+prometheus::MetricFamily AdapterLabels(std::string name, const char* max_label,
+                                       const char* running_label, const char* waiting_label,
+                                       const NamedAdapters& adapters);
+
 // Appends the figures that the endpoint picker of Kubernetes' Gateway API Inference Extension reads
-// (requests waiting and running, use of the KV cache, its pages), under vLLM's names; and those of
-// speculative decoding.
-void AppendVllmNames(const EngineStats& stats, MetricFamilies* families);
+// (requests waiting and running, use of the KV cache, its pages, adapters), under vLLM's names; and
+// those of speculative decoding.
+void AppendVllmNames(const EngineStats& stats, const NamedAdapters& adapters,
+                     MetricFamilies* families);
 
 void AppendEngineMetrics(const EngineStats& stats, MetricFamilies* families);
 
-void AppendAdapterMetrics(const AdapterFigures& figures, MetricFamilies* families);
+void AppendAdapterMetrics(const AdapterFigures& figures, const NamedAdapters& named,
+                          MetricFamilies* families);
 
 // Appends this process's memory, CPU time and descriptors, under the names of Prometheus' own
 // client libraries. Figures that /proc does not give are left out.

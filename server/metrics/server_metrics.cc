@@ -79,6 +79,24 @@ struct ServerMetrics::Families {
   Gauge* open_streams = nullptr;
   std::function<int64_t()> log_dropped;
   std::function<AdapterFigures()> adapters;
+  AdapterNames adapter_names;
+
+  Histogram& LoadsFrom(AdapterOrigin origin, const char* result) {
+    const char* source = origin == AdapterOrigin::kDisk ? "disk" : "composed";
+    return adapter_loads->Add({{"source", source}, {"result", result}}, FirstTokenBuckets());
+  }
+  // The adapters that requests wait for are on their way from the disk, or from there to the pool.
+  NamedAdapters NamesOf(const AdapterStats& stats, const AdapterFigures& figures) const {
+    NamedAdapters named{.max = stats.max, .changed_at = stats.changed_at};
+    if (adapter_names == nullptr) return named;
+    named.changed_at = std::max(named.changed_at, figures.wanted_changed_at);
+    named.running = adapter_names(stats.lists.resident);
+    named.waiting = figures.wanted;
+    for (std::string& name : adapter_names(stats.lists.waiting)) {
+      named.waiting.push_back(std::move(name));
+    }
+    return named;
+  }
 
   Counter* AddCounter(const char* name, const char* help) {
     return &BuildCounter().Name(name).Help(help).Register(registry).Add({});
@@ -123,10 +141,14 @@ ServerMetrics::ServerMetrics(std::string_view model, std::string_view version)
                        "Waits of prepared requests for their LoRA adapter.", FirstTokenBuckets());
   all.adapter_loads = &BuildHistogram()
                            .Name("heddle_adapter_load_seconds")
-                           .Help("Loading a LoRA adapter from the disk, by result.")
+                           .Help(
+                               "Bringing a LoRA adapter to the host's memory, by source and "
+                               "result.")
                            .Register(all.registry);
   for (const char* result : {"ok", "failed"}) {
-    all.adapter_loads->Add({{"result", result}}, FirstTokenBuckets());
+    for (const AdapterOrigin origin : {AdapterOrigin::kDisk, AdapterOrigin::kComposed}) {
+      all.LoadsFrom(origin, result);
+    }
   }
   all.first_token =
       all.AddHistogram("heddle_time_to_first_token_seconds",
@@ -229,9 +251,8 @@ void ServerMetrics::ObserveAdapterWait(double seconds) {
   families_->adapter_wait->Observe(seconds);
 }
 
-void ServerMetrics::ObserveAdapterLoad(double seconds, bool succeeded) {
-  families_->adapter_loads->Add({{"result", succeeded ? "ok" : "failed"}}, FirstTokenBuckets())
-      .Observe(seconds);
+void ServerMetrics::ObserveAdapterLoad(AdapterOrigin origin, double seconds, bool succeeded) {
+  families_->LoadsFrom(origin, succeeded ? "ok" : "failed").Observe(seconds);
 }
 
 void ServerMetrics::ObserveQueueTime(double seconds) { families_->queue_time->Observe(seconds); }
@@ -259,8 +280,9 @@ void ServerMetrics::WatchLog(std::function<int64_t()> dropped) {
   families_->log_dropped = std::move(dropped);
 }
 
-void ServerMetrics::WatchAdapters(std::function<AdapterFigures()> figures) {
+void ServerMetrics::WatchAdapters(std::function<AdapterFigures()> figures, AdapterNames names) {
   families_->adapters = std::move(figures);
+  families_->adapter_names = std::move(names);
 }
 
 void ServerMetrics::StreamBegan() { families_->open_streams->Increment(); }
@@ -297,9 +319,11 @@ std::string ServerMetrics::Render(const EngineStats& engine, const ConnectionFig
             connections.pending_body_bytes);
   add_gauge("heddle_waiting_bodies", "Large bodies that wait until others have been received.",
             connections.waiting_bodies);
-  AppendAdapterMetrics(families_->adapters ? families_->adapters() : AdapterFigures(), &all);
+  const AdapterFigures adapters = families_->adapters ? families_->adapters() : AdapterFigures();
+  const NamedAdapters named = families_->NamesOf(engine.adapters, adapters);
+  AppendAdapterMetrics(adapters, named, &all);
   AppendEngineMetrics(engine, &all);
-  if (names == Names::kAlsoVllm) AppendVllmNames(engine, &all);
+  if (names == Names::kAlsoVllm) AppendVllmNames(engine, named, &all);
   AppendProcessMetrics(&all);
   return prometheus::TextSerializer().Serialize(all);
 }

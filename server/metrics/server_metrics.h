@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/adapters/adapter_registry.h"
 #include "server/generation.h"
@@ -30,6 +31,11 @@ struct PreparationFigures {
   int stuck_threads = 0;
   int num_grammars = 0;
   int64_t grammar_bytes = 0;
+};
+
+enum class AdapterOrigin : uint8_t {
+  kDisk,
+  kComposed,  // of others in memory (adapter_sets.h)
 };
 
 class ServerMetrics {
@@ -55,9 +61,10 @@ class ServerMetrics {
   // Records one prepared request: it waited `waited` seconds for a thread (negative: it needed
   // none) and took `spent`.
   void ObservePreparation(double waited, double spent);
-  // Records how long a prepared request waited for its adapter, and one load of an adapter.
+  // Records how long a prepared request waited for its adapters, and how one came to the host's
+  // memory.
   void ObserveAdapterWait(double seconds);
-  void ObserveAdapterLoad(double seconds, bool succeeded);
+  void ObserveAdapterLoad(AdapterOrigin origin, double seconds, bool succeeded);
   void ObserveQueueTime(double seconds);
   void ObserveFirstToken(double seconds);
   // `seconds` is the mean over `tokens` tokens that came together.
@@ -76,8 +83,11 @@ class ServerMetrics {
   // Tells Render how to read the number of dropped log messages; call it before the first Render.
   void WatchLog(std::function<int64_t()> dropped);
 
-  // Tells Render how to read the figures of adapters; call it before the first Render.
-  void WatchAdapters(std::function<AdapterFigures()> figures);
+  // Tells Render how to read the figures of adapters, and the names of their versions; call it
+  // before the first Render.
+  using AdapterNames =
+      std::function<std::vector<std::string>(const std::vector<engine::AdapterId>&)>;
+  void WatchAdapters(std::function<AdapterFigures()> figures, AdapterNames names);
 
   void StreamBegan();
   void StreamEnded();

@@ -136,7 +136,7 @@ absl::StatusOr<std::string> OllamaShow(std::string_view text, const RequestConte
   json.BeginObject().Member("license", "").Member("modelfile", base::StrCat("FROM ", asked, "\n"));
   json.Member("parameters", ParameterLines(model.defaults));
   json.Member("template", context.codec->chat_template());
-  WriteDetails(choice.adapter.empty() ? "" : std::string_view(model.id), model, &json);
+  WriteDetails(choice.adapters.empty() ? "" : std::string_view(model.id), model, &json);
   WriteModelInfo(model, *context.codec, &json);
   WriteCapabilities(*context.codec, &json);
   json.Member("modified_at", Rfc3339(model.created)).EndObject();

@@ -46,6 +46,7 @@ inline constexpr Field kResponsesOwn[] = {
     {"include", kArray, 0, 64, "[]",
      "message.output_text.logprobs: log-probabilities; what else is listed has no effect"},
     {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
+    kLora,
     kCacheSalt,
 };
 
@@ -74,6 +75,7 @@ inline constexpr Field kEmbeddings[] = {
     {"user", kString, 0, kInfinity, "", "accepted and not used"},
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
     kTruncateTexts,
+    kLora,
 };
 
 inline constexpr Field kScore[] = {
@@ -82,6 +84,7 @@ inline constexpr Field kScore[] = {
     {"text_2", kStringOrArray, 0, kInfinity, "", "a text, or several", true},
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
     kTruncateTexts,
+    kLora,
 };
 
 inline constexpr Field kRerank[] = {
@@ -92,6 +95,7 @@ inline constexpr Field kRerank[] = {
     {"return_documents", kBoolean, 0, 0, "true", "with their texts"},
     {"add_special_tokens", kBoolean, 0, 0, "true", "encode text with the begin token"},
     kTruncateTexts,
+    kLora,
 };
 
 inline constexpr Field kTokenize[] = {
@@ -112,6 +116,27 @@ inline constexpr Field kTokenize[] = {
 inline constexpr Field kDetokenize[] = {
     {"model", kString, 0, 512, "(the served model)", "name of the model"},
     {"tokens", kArray, 0, kInfinity, "", "token ids", true},
+};
+
+// The fields of vLLM and of SGLang, each of which both routes take.
+inline constexpr Field kLoadAdapter[] = {
+    {"lora_name", kString, 1, 200, "", "the model name that it gets", true},
+    {"lora_path", kString, 1, 4096, "", "within --lora-dir, or relative to it", true},
+    {"load_inplace", kBoolean, 0, 0, "false", "replace what has the name"},
+    {"pinned", kBoolean, 0, 0, "false", "keep it in the host's memory"},
+    {"is_3d_lora_weight", kBoolean, 0, 0, "false", "accepted and not used: its tensors say it"},
+};
+
+inline constexpr Field kUnloadAdapter[] = {
+    {"lora_name", kString, 1, 200, "", "its model name", true},
+    {"lora_int_id", kInteger, 0, kInfinity, "", "accepted and not used"},
+};
+
+// llama.cpp's: an entry of the list of adapters.
+inline constexpr Field kBaseAdapter[] = {
+    {"id", kInteger, 0, kMaxInt32, "", "number of an adapter that was given at start", true},
+    {"scale", kNumber, -kInfinity, kInfinity, "0",
+     "its scale in answers of the base model; 0: it has no part in them"},
 };
 
 }  // namespace heddle::server::fields

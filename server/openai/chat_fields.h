@@ -46,6 +46,14 @@ inline constexpr Field kPrediction[] = {
     {"content", kStringOrArray, 0, kInfinity, "", "a string, or parts of the type text", true},
 };
 
+inline constexpr Field kLora = {
+    "lora",
+    kArray,
+    0,
+    1024,
+    "",
+    "adapters that answer together, by name or number, [{\"id\", \"scale\"}]; [] is the base"};
+
 inline constexpr Field kCacheSalt = {
     "cache_salt",
     kString,
@@ -82,9 +90,7 @@ inline constexpr Field kAnswer[] = {
     {"workflow", kString, 1, 256, "",
      "requests of one workflow share the deadline that its first one brought"},
     kCacheSalt,
-    {"lora", kArray, 0, 1024, "[]",
-     "adapters by name or number with a scale, [{\"id\", \"scale\"}]; one at most with a scale "
-     "other than 0"},
+    kLora,
     {"response_format", kObject, 0, kInfinity, R"({"type":"text"})",
      "text, json_object, or json_schema with the schema that the answer is valid by", false,
      kResponseFormat},

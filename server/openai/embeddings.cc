@@ -118,7 +118,8 @@ absl::Status Read(const Json& json, const RequestContext& context,
                                        EmbeddingRequest*),
                   EmbeddingRequest* request) {
   HEDDLE_ASSIGN_OR_RETURN(const RequestFields<kTable> body, CheckBody<kTable>(json, {}, context));
-  HEDDLE_ASSIGN_OR_RETURN(request->model, CheckModel(body, context));
+  HEDDLE_ASSIGN_OR_RETURN(request->model, ChooseModel(body.template Text<"model">(),
+                                                      body.template Value<"lora">(), context));
   return read(body, context, request);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,7 +16,7 @@
 namespace heddle::server {
 namespace {
 
-constexpr double kMaxScale = 1000;  // far beyond what leaves a model able to speak
+constexpr size_t kMaxAdaptersTogether = 64;  // beyond it, ranks add up to more than any limit
 
 // What follows "BASE:", or all of it.
 std::string_view WithoutBase(std::string_view name, const ServedModel& model) {
@@ -61,11 +62,6 @@ absl::Status FindAdapter(std::string_view name, const RequestContext& context) {
   return status.ok() ? status : WithParam(std::move(status), "model");
 }
 
-struct ScaledAdapter {
-  std::string name;
-  float scale = 1;
-};
-
 absl::StatusOr<ScaledAdapter> ReadEntry(const Json& entry, std::string_view path,
                                         const RequestContext& context) {
   ScaledAdapter adapter;
@@ -75,10 +71,10 @@ absl::StatusOr<ScaledAdapter> ReadEntry(const Json& entry, std::string_view path
     return FieldError(path, base::StrCat("'", path, "' must be an object with an 'id'"));
   }
   const double value = scale == nullptr ? 1.0 : NumberOf(*scale).value_or(NAN);
-  if (!(std::abs(value) <= kMaxScale)) {
-    return FieldError(
-        base::StrCat(path, ".scale"),
-        base::StrCat("'", path, ".scale' must be a number from -", kMaxScale, " to ", kMaxScale));
+  if (!(std::abs(value) <= kMaxAdapterScale)) {
+    return FieldError(base::StrCat(path, ".scale"),
+                      base::StrCat("'", path, ".scale' must be a number from -", kMaxAdapterScale,
+                                   " to ", kMaxAdapterScale));
   }
   adapter.scale = static_cast<float>(value);
   if (const std::string* name = TextOf(id)) {
@@ -99,19 +95,31 @@ absl::StatusOr<ScaledAdapter> ReadEntry(const Json& entry, std::string_view path
   return adapter;
 }
 
-// The entry with a scale other than 0; empty: none.
-absl::StatusOr<std::optional<ScaledAdapter>> ReadLora(const Json& lora,
+// An adapter that stands twice has the last scale, as with llama.cpp.
+absl::StatusOr<std::map<std::string, float>> ReadLora(const Json& lora,
                                                       const RequestContext& context) {
-  std::optional<ScaledAdapter> chosen;
+  std::map<std::string, float> scales;
   for (size_t i = 0; i < lora.size(); ++i) {
     HEDDLE_ASSIGN_OR_RETURN(ScaledAdapter adapter,
                             ReadEntry(lora[i], base::StrCat("lora[", i, "]"), context));
-    if (adapter.scale == 0) continue;
-    if (chosen.has_value()) {
-      return FieldError("lora", "several adapters in one request are not supported yet",
-                        "unsupported_parameter");
-    }
-    chosen = std::move(adapter);
+    scales[std::move(adapter.name)] = adapter.scale;
+  }
+  return scales;
+}
+
+// The adapters with a scale other than 0, which the client may use.
+absl::StatusOr<std::vector<ScaledAdapter>> ChosenOf(const std::map<std::string, float>& scales,
+                                                    const RequestContext& context) {
+  std::vector<ScaledAdapter> chosen;
+  for (const auto& [name, scale] : scales) {
+    if (scale == 0) continue;
+    HEDDLE_RETURN_IF_ERROR(FindAdapter(name, context));
+    chosen.push_back({name, scale});
+  }
+  if (chosen.size() > kMaxAdaptersTogether) {
+    return FieldError("lora",
+                      base::StrCat("'lora' may have at most ", kMaxAdaptersTogether,
+                                   " adapters with a scale other than 0, found ", chosen.size()));
   }
   return chosen;
 }
@@ -149,21 +157,24 @@ absl::StatusOr<ModelChoice> ChooseModel(const std::string* name, const Json* lor
   if (!context.deployment.empty()) name = &context.deployment;
   if (name != nullptr && !IsModelName(*name, *context.model)) {
     choice.shown = *name;
-    choice.adapter = std::string(WithoutBase(*name, *context.model));
-    HEDDLE_RETURN_IF_ERROR(FindAdapter(choice.adapter, context));
+    choice.adapters.push_back({std::string(WithoutBase(*name, *context.model)), 1});
+    HEDDLE_RETURN_IF_ERROR(FindAdapter(choice.adapters.front().name, context));
   }
-  if (lora == nullptr || lora->empty()) return choice;
-  HEDDLE_ASSIGN_OR_RETURN(std::optional<ScaledAdapter> chosen, ReadLora(*lora, context));
-  if (!choice.adapter.empty() && chosen.has_value() && chosen->name != choice.adapter) {
-    return FieldError("lora", base::StrCat("'lora' names ", base::Quote(chosen->name),
-                                           " and 'model' ", base::Quote(choice.adapter),
-                                           ": several adapters in one request are not supported "
-                                           "yet"));
+  if (lora == nullptr) {
+    if (choice.adapters.empty() && context.adapters.registry != nullptr) {
+      choice.adapters = context.adapters.registry->base_adapters();
+    }
+    return choice;
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const auto scales, ReadLora(*lora, context));
+  if (scales.empty()) return choice;
+  if (!choice.adapters.empty() && !scales.contains(choice.adapters.front().name)) {
+    return FieldError("lora", base::StrCat("'model' names the adapter ",
+                                           base::Quote(choice.adapters.front().name),
+                                           ", and 'lora' does not: add it, or name the base"));
   }
   // Entries that are all 0 ask for the base alone.
-  choice.adapter = chosen.has_value() ? chosen->name : "";
-  choice.scale = chosen.has_value() ? chosen->scale : 1;
-  if (chosen.has_value()) HEDDLE_RETURN_IF_ERROR(FindAdapter(choice.adapter, context));
+  HEDDLE_ASSIGN_OR_RETURN(choice.adapters, ChosenOf(scales, context));
   return choice;
 }
 

@@ -1,5 +1,7 @@
-// The choice of the model and of the adapter beside it: `model` is the base's name, an adapter's,
-// or BASE:ADAPTER; `lora` is llama.cpp's list, of which one entry may have a scale other than 0.
+// The choice of the model and of the adapters beside it: `model` is the base's name, an adapter's,
+// or BASE:ADAPTER; `lora` is llama.cpp's list, whose adapters then answer together, at their
+// scales; it includes the one that `model` names. A request for the base that has no list gets the
+// adapters that the operator has set for the base (POST /lora-adapters).
 #pragma once
 
 #include <string>

@@ -135,6 +135,7 @@ void CopySame(const ResponsesFields& body, Json* chat) {
   copy("parallel_tool_calls", body.Value<"parallel_tool_calls">());
   copy("top_logprobs", body.Value<"top_logprobs">());
   copy("chat_template_kwargs", body.Value<"chat_template_kwargs">());
+  copy("lora", body.Value<"lora">());
   copy("cache_salt", body.Value<"cache_salt">());
   copy("max_completion_tokens", body.Value<"max_output_tokens">());
   RequestFields<fields::kSampling>(body).ForEach(

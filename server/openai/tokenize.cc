@@ -90,11 +90,12 @@ absl::StatusOr<std::string> ModelCard(const std::string& name, const RequestCont
   HEDDLE_ASSIGN_OR_RETURN(const ModelChoice choice, ChooseModel(&name, nullptr, context));
   std::string out;
   JsonWriter json(&out);
-  if (choice.adapter.empty()) {
+  if (IsModelName(name, *context.model)) {
     WriteModel(name, *context.model, nullptr, &json);
     return out;
   }
-  const absl::StatusOr<AdapterInfo> info = context.adapters.registry->Info(choice.adapter);
+  const absl::StatusOr<AdapterInfo> info =
+      context.adapters.registry->Info(choice.adapters.front().name);
   if (!info.ok()) return UnknownModel(name, context);
   WriteModel(name, *context.model, &*info, &json);
   return out;

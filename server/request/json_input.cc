@@ -57,15 +57,18 @@ absl::Status CheckJsonShape(std::string_view text) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
+namespace {
+
+absl::StatusOr<Json> ParseJson(std::string_view text, Json::value_t wanted) {
+  const std::string_view name = wanted == Json::value_t::array ? "a JSON array" : "a JSON object";
   if (text.empty()) {
-    return FieldError("", "the body is empty; expected a JSON object", kInvalidJson);
+    return FieldError("", base::StrCat("the body is empty; expected ", name), kInvalidJson);
   }
   if (absl::Status shape = CheckJsonShape(text); !shape.ok()) return shape;
   try {
     Json value = Json::parse(text.begin(), text.end());
-    if (value.is_object()) return value;
-    return FieldError("", base::StrCat("the body must be a JSON object, found ", JsonKind(value)),
+    if (value.type() == wanted) return value;
+    return FieldError("", base::StrCat("the body must be ", name, ", found ", JsonKind(value)),
                       kInvalidJson);
   } catch (const Json::parse_error& error) {
     size_t offset = error.byte == 0 ? 0 : error.byte - 1;
@@ -77,6 +80,15 @@ absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
     return FieldError("", base::StrCat("the body is not valid JSON: ", Reason(error.what())),
                       kInvalidJson);
   }
+}
+
+}  // namespace
+
+absl::StatusOr<Json> ParseJsonObject(std::string_view text) {
+  return ParseJson(text, Json::value_t::object);
+}
+absl::StatusOr<Json> ParseJsonArray(std::string_view text) {
+  return ParseJson(text, Json::value_t::array);
 }
 
 const Json* Find(const Json& object, std::string_view name) {

@@ -27,6 +27,8 @@ absl::Status CheckJsonShape(std::string_view text);
 
 // A JSON object, or INVALID_ARGUMENT with line and column of the fault. Text must be UTF-8.
 absl::StatusOr<Json> ParseJsonObject(std::string_view text);
+// The same for an array.
+absl::StatusOr<Json> ParseJsonArray(std::string_view text);
 
 // The member, or nullptr if it is missing or null (every optional field may be null), or if
 // `object` is not an object.

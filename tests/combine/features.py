@@ -23,11 +23,14 @@ def messages(random, *before):
 
 FEATURES = [
     Feature("adapter", lambda random: {"model": random.choice(["pirate", "upper"])},
-            ("scaled adapter", "adapter of another kind")),
+            ("scaled adapter", "adapter of another kind", "adapters")),
     Feature("adapter of another kind", lambda random: {"model": random.choice(["dora", "tables", "whole"])},
-            ("adapter", "scaled adapter")),
+            ("adapter", "scaled adapter", "adapters")),
     Feature("scaled adapter", lambda random: {"lora": [{"id": "pirate", "scale": random.choice([0.25, 0.5, 2.0])}]},
-            ("adapter", "adapter of another kind")),
+            ("adapter", "adapter of another kind", "adapters")),
+    Feature("adapters", lambda random: {"lora": [{"id": "pirate", "scale": random.choice([0.5, 1.0])},
+                                                 {"id": "upper", "scale": random.choice([0.25, 1.0])}]},
+            ("adapter", "scaled adapter", "adapter of another kind")),
     Feature("branches", lambda random: {"n": random.choice([2, 3])}, ("prediction",)),
     Feature("log-probabilities", lambda random: {"logprobs": True, "top_logprobs": random.choice([0, 3])}),
     Feature("grammar", lambda random: {"guided_regex": "[A-Z][a-z ]{3,20}[.!]"}, ("JSON", "choices")),

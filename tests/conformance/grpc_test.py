@@ -90,6 +90,38 @@ class Suite:
         assert all(v.number_value <= 0 for l in logprobs for v in l.token_logprobs)
         assert by_text[-1].usage.completion_tokens == 8
 
+    def test_adapters_are_chosen_listed_loaded_and_unloaded(self):
+        pb = self.pb
+
+        def text_of(**fields):
+            message = pb.ChatMessage(role="user", content="Hello!")
+            request = pb.ChatRequest(messages=[message], temperature=0, max_tokens=16, **fields)
+            return "".join(c.delta.content for chunk in self.stub.Chat(request) for c in chunk.choices)
+
+        pirate = text_of(model="pirate")
+        base = text_of()
+        assert pirate != base
+        assert text_of(lora=[pb.LoraUse(id="pirate")]) == pirate
+        assert text_of(lora=[pb.LoraUse(id="pirate", scale=1)]) == pirate
+        assert text_of(lora=[pb.LoraUse(id="pirate", scale=0)]) == base
+        models = {m.id: m for m in self.stub.ListModels(pb.ListModelsRequest()).data}
+        assert models["pirate"].parent and models["pirate"].root.endswith("pirate")
+        loaded = self.stub.LoadLoraAdapter(pb.LoadLoraAdapterRequest(lora_name="copy", lora_path="pirate"))
+        assert loaded.message == "Success: LoRA adapter 'copy' added successfully."
+        assert text_of(model="copy") == pirate
+        code, details = code_of(lambda: self.stub.LoadLoraAdapter(
+            pb.LoadLoraAdapterRequest(lora_name="other", lora_path="/etc")))
+        assert code == grpc.StatusCode.PERMISSION_DENIED and "--lora-dir" in details, details
+        self.stub.UnloadLoraAdapter(pb.UnloadLoraAdapterRequest(lora_name="copy"))
+        assert code_of(lambda: text_of(model="copy"))[0] == grpc.StatusCode.NOT_FOUND
+        (upper,) = self.stub.ListLoraScales(pb.ListLoraScalesRequest()).adapters
+        assert upper.name == "upper" and upper.scale == 0
+        scale = pb.SetLoraScalesRequest.Scale(id=upper.id, scale=1)
+        assert self.stub.SetLoraScales(pb.SetLoraScalesRequest(adapters=[scale])).success
+        assert text_of() == text_of(model="upper") != base
+        assert self.stub.SetLoraScales(pb.SetLoraScalesRequest()).success
+        assert text_of() == base
+
     def test_a_seed_of_64_bits_repeats(self):
         request = self.pb.GenerateRequest(prompt="Once", max_tokens=12, seed=2**63 + 5, temperature=1)
         texts = {
@@ -203,7 +235,7 @@ class Suite:
 
     def test_models_and_stats(self):
         models = self.stub.ListModels(self.pb.ListModelsRequest()).data
-        assert [m.id for m in models] == ["model"], models
+        assert [m.id for m in models if not m.parent] == ["model"], models
         stats = self.stub.GetStats(self.pb.GetStatsRequest())
         assert stats.state == self.pb.GetStatsResponse.STATE_SERVING
         assert stats.pages_total > 0 and stats.generated_tokens > 0
@@ -363,7 +395,9 @@ def test_a_new_certificate_is_served_without_a_restart(stubs):
 def main():
     with tempfile.TemporaryDirectory() as folder:
         stubs = make_stubs(folder)
-        with Server("--grpc-port", "0", "--served-model-name", "model") as server:
+        adapters = DEMO_MODEL / "adapters"
+        with Server("--grpc-port", "0", "--served-model-name", "model", "--lora", f"upper={adapters / 'upper'}",
+                    "--lora-dir", str(adapters), "--allow-lora-updates") as server:
             time.sleep(0.1)
             with grpc.insecure_channel(f"127.0.0.1:{grpc_port(server)}") as channel:
                 suite = Suite(server, channel, stubs)

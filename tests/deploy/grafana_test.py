@@ -7,17 +7,6 @@ from deployment import DEPLOY, TARGET_LABELS, documented_metrics, faults, read, 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # Metrics that the dashboard leaves out, and why.
 NOT_SHOWN = {
-    # Adapters: the rows come with those of the scheduler's own figures.
-    "heddle_adapters_known",
-    "heddle_adapters_loading",
-    "heddle_adapters_failed",
-    "heddle_adapter_host_bytes",
-    "heddle_adapter_host_bytes_limit",
-    "heddle_adapter_waiting_requests",
-    "heddle_adapter_evictions_total",
-    "heddle_adapter_failed_loads_total",
-    "heddle_adapter_load_seconds_bucket",
-    "heddle_adapter_wait_seconds_bucket",
     "heddle_prompt_tokens_total",         # of finished requests; the engine's own figures are shown
     "heddle_cached_prompt_tokens_total",
     "heddle_request_prompt_tokens_bucket",  # the shape of a load, for sizing
@@ -25,8 +14,7 @@ NOT_SHOWN = {
     "heddle_generated_tokens_total",
     "heddle_kv_page_tokens",
     "heddle_kv_cache_info",
-    "heddle_adapters_loaded",             # always 0 as yet
-    "heddle_adapter_info",
+    "heddle_adapter_info",                # names, for routers
     "process_virtual_memory_bytes",
 }
 

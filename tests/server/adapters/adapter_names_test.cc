@@ -19,6 +19,24 @@ TEST_CASE("A name that could leave a folder is none of the folder's", "[server][
   CHECK_FALSE(IsAdapterName(std::string(201, 'x')));
 }
 
+TEST_CASE("A number behind the last @ of --lora is a scale", "[server][unit]") {
+  const std::vector<std::string> entries = {"a=/x@0.5", "b=/y", "c=/u@host/z", "d=/v@2/",
+                                            "e=x@-1e1"};
+  const auto parsed = ParseAdapterOptions(entries);
+  REQUIRE(parsed.ok());
+  CHECK((*parsed)[0].path == "/x");
+  CHECK((*parsed)[0].scale == 0.5f);
+  CHECK_FALSE((*parsed)[1].scale.has_value());
+  CHECK((*parsed)[2].path == "/u@host/z");
+  CHECK((*parsed)[3].path == "/v@2/");
+  CHECK((*parsed)[4].scale == -10.0f);
+  for (const char* wrong : {"a=/x@1e9", "a=/x@nan", "a=/x@-inf"}) {
+    const std::vector<std::string> one = {wrong};
+    INFO(wrong);
+    CHECK(absl::IsInvalidArgument(ParseAdapterOptions(one).status()));
+  }
+}
+
 TEST_CASE("--lora takes pairs of a name and a path, and no name twice", "[server][unit]") {
   const std::vector<std::string> two = {"a=/x/y", "b=rel=ative"};
   const auto parsed = ParseAdapterOptions(two);

@@ -1,6 +1,7 @@
 // Adapters that a test makes up: what lies where, what loading it says, and a clock.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace heddle::server::test {
 
-// Files by path; a file's content decides its digest. Used by one thread.
+// Files by path; a file's content decides its digest. Written by one thread while no other reads.
 struct FakeFiles {
   struct File {
     std::string content;
@@ -18,8 +19,8 @@ struct FakeFiles {
     std::string broken;  // why it cannot be loaded; empty: it can
   };
   std::map<std::string, File> files;
-  int num_stats = 0;
-  int num_loads = 0;
+  std::atomic<int> num_stats = 0;
+  std::atomic<int> num_loads = 0;
   // Called within each load.
   std::function<void()> on_load;
 };

@@ -73,6 +73,16 @@ TEST_CASE("A seed of 64 bits stays a number", "[grpc][unit]") {
   CHECK(Body(request)["seed"] == 18446744073709551615u);
 }
 
+TEST_CASE("A scale of 0 is not the missing one, which is 1", "[grpc][unit]") {
+  v1::ChatRequest request;
+  request.add_lora()->set_id("sql");
+  v1::LoraUse* off = request.add_lora();
+  off->set_id("law");
+  off->set_scale(0);
+  CHECK(Body(request)["lora"] ==
+        nlohmann::json::parse(R"([{"id": "sql"}, {"id": "law", "scale": 0}])"));
+}
+
 TEST_CASE("Token ids are a prompt", "[grpc][unit]") {
   v1::GenerateRequest request;
   request.mutable_prompt_token_ids()->add_ids(5);

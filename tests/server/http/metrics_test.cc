@@ -200,5 +200,34 @@ TEST_CASE("A histogram's buckets rise to +Inf, which is its count", "[server][me
   CHECK(count == 3);
 }
 
+// The labels are those that the endpoint picker reads (Gateway API Inference Extension, proposal
+// 003: model server protocol).
+TEST_CASE("Routers read which adapters are in the pool and which are waited for",
+          "[server][unit]") {
+  using engine::AdapterId;
+  ServerMetrics metrics("m", "1");
+  metrics.WatchAdapters(
+      [] {
+        server::AdapterFigures figures;
+        figures.wanted = {"cold"};
+        figures.wanted_changed_at = 1700000009.5;
+        return figures;
+      },
+      [](const std::vector<AdapterId>& ids) {
+        std::vector<std::string> names;
+        for (AdapterId id : ids) names.push_back("a" + std::to_string(static_cast<int>(id)));
+        return names;
+      });
+  EngineStats stats;
+  stats.adapters.max = 7;
+  stats.adapters.lists = {{AdapterId{1}, AdapterId{3}}, {AdapterId{2}}};
+  stats.adapters.changed_at = 1700000000.5;
+  const std::string text = metrics.Render(stats, {}, ServerMetrics::Names::kAlsoVllm);
+  CHECK(text.find("\nvllm:lora_requests_info{max_lora=\"7\",running_lora_adapters=\"a1,a3\","
+                  "waiting_lora_adapters=\"cold,a2\"} 1700000009.5\n") != std::string::npos);
+  CHECK(text.find("\nheddle_adapter_info{max_adapters=\"7\",running_adapters=\"a1,a3\","
+                  "waiting_adapters=\"cold,a2\"} 1700000009.5\n") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace heddle::test

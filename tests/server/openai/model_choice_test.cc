@@ -35,7 +35,11 @@ struct Chooser {
     const auto choice = Choose(name, lora);
     INFO(name << " " << lora << " " << choice.status());
     REQUIRE(choice.ok());
-    return choice->adapter;
+    std::string names;
+    for (const ScaledAdapter& adapter : choice->adapters) {
+      names += (names.empty() ? "" : "+") + adapter.name;
+    }
+    return names;
   }
 
   heddle::test::ApiParser parser;
@@ -62,9 +66,10 @@ TEST_CASE("A request names the base, an adapter, or both with a colon", "[server
   }
 }
 
-TEST_CASE("llama.cpp's list chooses one adapter with a scale", "[server][unit]") {
+TEST_CASE("llama.cpp's list chooses adapters with scales", "[server][unit]") {
   const Chooser chooser;
-  CHECK(chooser.Choose("", R"([{"id":"sql","scale":0.5}])")->scale == 0.5f);
+  const auto scaled = chooser.Choose("", R"([{"id":"sql","scale":0.5}])");
+  CHECK(scaled->adapters == std::vector<ScaledAdapter>{{"sql", 0.5f}});
   CHECK(chooser.Adapter("", R"([{"id":"sql"}])") == "sql");
   CHECK(chooser.Adapter("", R"([{"id":"law","scale":0},{"id":"sql","scale":1}])") == "sql");
   CHECK(chooser.Adapter("sql", R"([{"id":"sql","scale":2}])") == "sql");
@@ -73,8 +78,11 @@ TEST_CASE("llama.cpp's list chooses one adapter with a scale", "[server][unit]")
   CHECK(chooser.Adapter("", R"([{"id":)" +
                                 std::to_string(chooser.registry->Info("law").value().index) +
                                 "}]") == "law");
-  const auto several = chooser.Choose("", R"([{"id":"sql"},{"id":"law","scale":0.1}])");
-  CHECK(several.status().message() == "several adapters in one request are not supported yet");
+  const auto several = chooser.Choose("", R"([{"id":"sql"},{"id":"law","scale":0.25}])");
+  CHECK(several->adapters == std::vector<ScaledAdapter>{{"law", 0.25f}, {"sql", 1}});
+  CHECK(chooser.Adapter("sql", R"([{"id":"sql","scale":2},{"id":"law"}])") == "law+sql");
+  const auto twice = chooser.Choose("", R"([{"id":"sql"},{"id":"sql","scale":3}])");
+  CHECK(twice->adapters == std::vector<ScaledAdapter>{{"sql", 3}});
   for (const char* wrong :
        {"[1]", "[{}]", R"([{"id":-1}])", R"([{"id":99}])", R"([{"id":"sql","scale":"x"}])",
         R"([{"id":"sql","scale":1e300}])", R"([{"id":null}])", R"([{"id":1.5}])"}) {
@@ -83,6 +91,28 @@ TEST_CASE("llama.cpp's list chooses one adapter with a scale", "[server][unit]")
   }
   CHECK(absl::IsInvalidArgument(chooser.Choose("sql", R"([{"id":"law"}])").status()));
   CHECK(absl::IsNotFound(chooser.Choose("", R"([{"id":"other"}])").status()));
+}
+
+TEST_CASE("A base with adapters of its own answers with them unless a request says otherwise",
+          "[server][unit]") {
+  Chooser chooser;
+  chooser.files.files["/fixed"] = {"fixed", 1, ""};
+  REQUIRE(chooser.registry->AddFixed("style", "/fixed").ok());
+  REQUIRE(chooser.registry->SetBaseAdapters({{"style", 0.5f}}).ok());
+  const auto choose = [&chooser](const char* name, const Json* lora) {
+    const std::string text = name;
+    return ChooseModel(text.empty() ? nullptr : &text, lora, chooser.Context())->adapters;
+  };
+  const Json none = Json::array();
+  const Json sql = Json::parse(R"([{"id":"sql"}])");
+  const std::vector<ScaledAdapter> style = {{"style", 0.5f}};
+  CHECK(choose("", nullptr) == style);
+  CHECK(choose("alias", nullptr) == style);
+  CHECK(choose("", &none).empty());
+  CHECK(choose("sql", nullptr) == std::vector<ScaledAdapter>{{"sql", 1}});
+  CHECK(choose("", &sql) == std::vector<ScaledAdapter>{{"sql", 1}});
+  REQUIRE(chooser.registry->SetBaseAdapters({{"style", 0}}).ok());
+  CHECK(choose("", nullptr).empty());
 }
 
 TEST_CASE("A key's list hides other adapters", "[server][unit]") {
@@ -118,7 +148,7 @@ TEST_CASE("Without adapters a name is unknown", "[server][unit]") {
   const heddle::test::ApiParser parser;
   CHECK(absl::IsNotFound(
       parser.Parse(Endpoint::kCompletion, R"({"model":"sql","prompt":"x"})").status()));
-  CHECK(parser.Completion(R"({"lora":[],"prompt":"x"})").model.adapter.empty());
+  CHECK(parser.Completion(R"({"lora":[],"prompt":"x"})").model.adapters.empty());
 }
 
 }  // namespace
