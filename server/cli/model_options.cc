@@ -93,6 +93,11 @@ absl::StatusOr<std::function<MadeDevice()>> WithProfile(const std::string& path,
 absl::StatusOr<NamedAdapterPath> MergedAdapter(const config::Config& config) {
   const absl::StatusOr<std::vector<NamedAdapterPath>> parsed =
       ParseAdapterOptions({&config.lora_merge, 1});
+  if (parsed.ok() && parsed->front().scale.has_value()) {
+    return absl::InvalidArgumentError(
+        "--lora-merge takes no scale behind its PATH; a path that ends so is written with a / behind "
+        "it");
+  }
   if (parsed.ok()) return parsed->front();
   return absl::InvalidArgumentError(
       base::StrCat("--lora-merge needs NAME=PATH, with a name as --lora takes it; found ",
