@@ -95,7 +95,8 @@ absl::StatusOr<NamedAdapterPath> MergedAdapter(const config::Config& config) {
       ParseAdapterOptions({&config.lora_merge, 1});
   if (parsed.ok() && parsed->front().scale.has_value()) {
     return absl::InvalidArgumentError(
-        "--lora-merge takes no scale behind its PATH; a path that ends so is written with a / behind "
+        "--lora-merge takes no scale behind its PATH; a path that ends so is written with a / "
+        "behind "
         "it");
   }
   if (parsed.ok()) return parsed->front();
