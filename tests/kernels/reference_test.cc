@@ -30,13 +30,13 @@ TEST_CASE("RMS and layer norm of small vectors by hand", "[kernels][unit]") {
   args.x = {x, 1, 2, 2};
   args.out = {out, 1, 2, 2};
   args.eps = 0;
-  reference::Norm(args);
+  reference::Norm({}, args);
   CHECK(out[0] == Approx(3 / std::sqrt(12.5)));
   CHECK(out[1] == Approx(4 / std::sqrt(12.5)));
   args.kind = NormKind::kLayer;  // mean 3.5, deviation 0.5
   args.weight = weight;
   args.bias = bias;
-  reference::Norm(args);
+  reference::Norm({}, args);
   CHECK(out[0] == Approx(-1));
   CHECK(out[1] == Approx(12));
   float residual[] = {1, 1};
@@ -47,7 +47,7 @@ TEST_CASE("RMS and layer norm of small vectors by hand", "[kernels][unit]") {
   args.eps = 0;
   args.weight = weight;
   args.weight_offset = 1;
-  reference::Norm(args);
+  reference::Norm({}, args);
   CHECK(residual[0] == 4);
   CHECK(residual[1] == 5);
   CHECK(out[1] == Approx(3 * 5 / std::sqrt(20.5)));
