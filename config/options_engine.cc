@@ -239,10 +239,8 @@ constexpr Option kEngineOptions[] = {
      .field = &Config::speculative_config,
      .section = kEngine,
      .value = "JSON",
-     .help = "vLLM's form of --speculate: {\"method\": \"ngram\", \"suffix\", "
-             "\"draft_model\", \"medusa\", \"eagle\", \"eagle3\" or \"mtp\"} with model, "
-             "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, "
-             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests.",
+     .help = "vLLM's form of --speculate, such as {\"method\": \"ngram\"}; "
+             "docs/speculation.md lists the methods and their members.",
      .commands = kEngineCommands | kBench},
 };
 

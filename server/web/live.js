@@ -65,13 +65,10 @@ function drawFigures(now, grown, seconds) {
   figure('Batch filled', share(grown('step_tokens'), grown('budget_tokens')));
   figure('Pages used', `${now.pages.used} of ${now.pages.total}`);
   figure('Prompts cached', share(now.cached_tokens, now.cached_tokens + now.prompt_tokens));
-  if (now.drafts?.made > 0) {
-    figure('Drafts accepted', share(now.drafts.accepted - (last?.drafts.accepted ?? 0), now.drafts.tokens - (last?.drafts.tokens ?? 0)));
-  }
   if (now.adapters?.loaded > 0) figure('Adapters', String(now.adapters.loaded));
   if (now.drafts?.tokens > 0) {
     const {made, tokens, accepted, paused} = now.drafts;
-    figure('Guesses right', `${short(100 * accepted / tokens)} %${paused ? ', pauses' : ''}`);
+    figure('Drafts accepted', `${short(100 * accepted / tokens)} %${paused ? ', pauses' : ''}`);
     figure('Tokens per draft', short(1 + accepted / Math.max(1, made)));
   }
   figure('Preempted', String(now.preemptions));

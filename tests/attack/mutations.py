@@ -84,10 +84,14 @@ class Maker:
     def __init__(self, document, model, seed):
         self.model, self.seed = model, seed
         self.operations = []
+        self.lists = set()  # paths whose body is a list of objects
         for path, methods in document["paths"].items():
             for method, operation in methods.items():
                 content = operation.get("requestBody", {}).get("content", {})
                 schema = content.get("application/json", {}).get("schema")
+                if schema and schema["type"] == "array":
+                    schema = schema["items"]
+                    self.lists.add(path)
                 query = [p["name"] for p in operation.get("parameters", []) if p["in"] == "query"]
                 self.operations.append((method.upper(), path, schema, query))
         bodies = [operation for operation in self.operations if operation[2]]
@@ -100,12 +104,15 @@ class Maker:
         """(method, path, headers, body bytes)"""
         draw = random.Random(f"{self.seed}/{index}")
         method, path, schema, parameters = draw.choice(self.operations if draw.random() < 0.04 else self.with_body)
+        is_list = path in self.lists
         ids = [self.model, "resp_0", "%00", "a%2Fb", "x" * 200, "%f0%9f%98%80"]
         path = path.replace("{id}", draw.choice(ids))
         if parameters and draw.random() < 0.8:
             values = ["", "1", "-1", "101", "asc", "%zz", "x" * 50]
             path += "?" + "&".join(f"{name}={draw.choice(values)}" for name in parameters)
         body = self.body(schema, draw).encode("latin-1", "replace") if schema else b""
+        if body and is_list and draw.random() < 0.95:
+            body = b"[" + body + b"]"
         if body and draw.random() < 0.05:
             body = self.damage(body, draw)
         return method, path, self.headers(draw), body

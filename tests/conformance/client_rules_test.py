@@ -401,6 +401,8 @@ class OpenApi(unittest.TestCase):
         for path, operations in self.document["paths"].items():
             if "requestBody" not in operations.get("post", {}):
                 continue
+            if "lora" in path:  # refused as a whole: this server takes no changes of adapters
+                continue
             content = operations["post"]["requestBody"]["content"]
             schema = content["application/json"]["schema"]
             for name, field in schema["properties"].items():

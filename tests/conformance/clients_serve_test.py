@@ -84,9 +84,9 @@ class OpenAi(unittest.TestCase):
         with self.assertRaises(self.openai.BadRequestError) as caught:
             self.client.chat.completions.create(
                 model=MODEL, messages=MESSAGES,
-                response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"not": {}}}})
+                response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"extends": {}}}})
         self.assertEqual(caught.exception.param, "response_format.json_schema.schema")
-        self.assertIn('"not"', caught.exception.message)
+        self.assertIn('"extends"', caught.exception.message)
 
 
 @unittest.skipUnless(has("anthropic"), "needs the package anthropic")

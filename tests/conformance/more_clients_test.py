@@ -412,11 +412,11 @@ class Messages(unittest.TestCase):
             self.assertEqual(json.load(caught.exception)["type"], "error")
 
     def test_an_answer_of_a_form(self):
-        schema = {"type": "object", "properties": {"a": {"not": {}}}}
+        schema = {"type": "object", "properties": {"a": {"extends": {}}}}
         with self.assertRaises(anthropic.BadRequestError) as caught:
             self.create("x", extra_body={"output_config": {"format": {"type": "json_schema", "schema": schema}}})
         message = caught.exception.body["error"]["message"]
-        self.assertEqual(message, "'output_config.format.schema': at \"#/properties/a\": \"not\" is not supported")
+        self.assertEqual(message, "'output_config.format.schema': at \"#/properties/a\": \"extends\" is not supported")
         for config in ({"format": 5}, {"format": {"type": "xml"}}, {"format": {"type": "json_schema"}}, {"effort": 1}):
             with self.assertRaises(anthropic.BadRequestError) as caught:
                 self.create("x", extra_body={"output_config": config})

@@ -8,6 +8,7 @@ name; raw HTTP needs none.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -167,6 +168,7 @@ class LiteLlm(unittest.TestCase):
                 text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
                 self.assertEqual(text.strip(), "hello")
 
+    @unittest.skipUnless(importlib.util.find_spec("mcp"), "litellm needs the Python package mcp for tools")
     def test_tools(self):
         message = self.complete("ollama_chat", CALL, tools=TOOLS).choices[0].message
         self.assertEqual(json.loads(message.tool_calls[0].function.arguments), {"city": "Kyōto"})
