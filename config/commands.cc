@@ -79,8 +79,7 @@ std::string_view CommandUsage(Command command) {
       return "heddle inspect MODEL|ADAPTER [options]\n\n"
              "Shows architecture, formats and memory of a model, and how many tokens fit here.\n"
              "Reads no weights. Of a LoRA adapter: its modules, ranks and scales.\n\n"
-             "  heddle inspect ~/models/Qwen3-0.6B\n"
-             "  heddle inspect ./sql-adapter --base ~/models/Qwen3-0.6B\n";
+             "  heddle inspect ~/models/Qwen3-0.6B\n  heddle inspect ./sql-adapter\n";
     case kRender:
       return "heddle render --template FILE < conversation.json\n\n"
              "Reads one JSON object with the template's variables (messages, tools,\n"
@@ -99,11 +98,9 @@ std::string_view CommandUsage(Command command) {
              "  heddle bench --random-weights tinyllama-1.1b --weights q4_0 --batch 1,8,32\n";
     case kSimulate:
       return "heddle simulate MODEL | --shape SHAPE [options]\n\n"
-             "Runs the server's scheduler against a trace or a synthetic load on a machine that "
-             "is\n"
-             "only a formula, thousands of times faster than life. Prints latencies, throughput "
-             "and\n"
-             "the use of the KV memory over time. Reads no weights.\n\n"
+             "Runs the server's scheduler against a trace or a synthetic load on a machine that\n"
+             "is only a formula, thousands of times faster than life. Prints latencies,\n"
+             "throughput and the use of the KV memory over time. Reads no weights.\n\n"
              "  heddle simulate --shape llama-3.1-8b --hardware h100 --rate 20 --lengths "
              "lognormal\n";
     case kPlan:

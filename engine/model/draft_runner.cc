@@ -200,7 +200,8 @@ void DraftRunner::CountSeen(const StepPlan& plan) {
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const SequenceSlice& slice = plan.sequences[i];
     for (int32_t row = 0; row < rows_kept_[i]; ++row) {
-      const auto at = static_cast<size_t>(slice.token_begin + row);
+      const int32_t at_row = slice.token_begin + row;
+      const auto at = static_cast<size_t>(at_row);
       pages_.SetKnown(plan.kv_slots[at], slice.id, plan.token_ids[at]);
     }
   }
