@@ -87,7 +87,7 @@ absl::StatusOr<std::shared_ptr<const TokenMask>> Matcher::FindLocked(int64_t max
   absl::StatusOr<std::shared_ptr<const TokenMask>> mask = OutOfWork();
   if (forced_known_) mask = grammar_->MaskOf(store_.get(), ended_ ? kEndContext : context_);
   if (mask.ok() && grammar_->automaton_.has_distinct() && !ended_) {
-    *mask = WithoutRepeats(&pool, *std::move(mask));
+    mask = WithoutRepeats(&pool, std::shared_ptr<const TokenMask>(*mask));
     if (pool.exhausted()) mask = OutOfWork();
   }
   const int64_t work = grammar_->WorkOf(*store_) - before;

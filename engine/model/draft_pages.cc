@@ -41,8 +41,9 @@ void DraftPages::TakeStep(const StepPlan& plan) {
   }
   for (const SequenceSlice& slice : plan.sequences) {
     for (int32_t i = 0; i < slice.num_tokens; ++i) {
-      const auto row = static_cast<size_t>(slice.token_begin + i);
-      Write(plan.kv_slots[row], slice.id, plan.token_ids[row]);
+      const int32_t row = slice.token_begin + i;
+      const auto at = static_cast<size_t>(row);
+      Write(plan.kv_slots[at], slice.id, plan.token_ids[at]);
     }
   }
 }

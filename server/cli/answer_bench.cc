@@ -67,7 +67,7 @@ absl::StatusOr<DraftTiming> WriteAnswers(engine::Executor& executor, const Draft
                                          const SpeculationOptions& speculation) {
   EngineLoopOptions options;
   options.prefix_cache = false;
-  options.max_queue = shape.batch;
+  options.max_queue = 2 * shape.batch;  // one client never gets all of it
   options.speculation = speculation;
   Answers answers(shape.batch);
   EngineLoop loop(std::make_unique<BorrowedExecutor>(executor), options);
@@ -78,8 +78,8 @@ absl::StatusOr<DraftTiming> WriteAnswers(engine::Executor& executor, const Draft
     request.prompt.assign(prompt.begin(), prompt.end());
     request.max_tokens = static_cast<int32_t>(shape.text.size()) - shape.prompt_tokens;
     request.sampling.temperature = 0.0f;
-    HEDDLE_RETURN_IF_ERROR(
-        loop.Submit(std::move(request), [&](GenerationEvent event) { answers.Take(event); }));
+    HEDDLE_RETURN_IF_ERROR(loop.Submit(std::move(request),
+                                       [&](const GenerationEvent& event) { answers.Take(event); }));
   }
   HEDDLE_ASSIGN_OR_RETURN(const double seconds, answers.WaitForSeconds());
   loop.Drain(Clock::now() + std::chrono::seconds(1));
