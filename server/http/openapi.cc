@@ -31,8 +31,63 @@ struct RouteDoc {
   std::span<const Field> items;  // of an array that is the body, or a GET's answer
 };
 
-const std::vector<RouteDoc>& Docs() {
-  static const std::vector<RouteDoc> docs = {
+// Routes in the form of other servers.
+std::vector<RouteDoc> DocsOfOthers() {
+  return {
+      {RouteId::kKserve, {}, {"name", "version", "extensions"}},
+      {RouteId::kKserveLive, {}, {"status"}},
+      {RouteId::kKserveReady, {}, {"status"}},
+      {RouteId::kKserveModel, {}, {"name", "versions", "platform", "inputs", "outputs"}},
+      {RouteId::kKserveModelReady, {}, {"name", "ready"}},
+      {RouteId::kKserveInfer, fields::kInfer, {"model_name", "outputs"}},
+      {RouteId::kLlamaCompletion,
+       fields::kLlamaCompletion,
+       {"content", "stop", "stop_type", "tokens_predicted", "tokens_evaluated", "timings"},
+       true},
+      {RouteId::kLlamaInfill,
+       fields::kLlamaInfill,
+       {"content", "stop", "stop_type", "tokens_predicted", "tokens_evaluated", "timings"},
+       true},
+      {RouteId::kLlamaProps, {}, {"default_generation_settings", "total_slots", "chat_template"}},
+      {RouteId::kLlamaSlots, {}, {}, false, "", fields::kSlotsQuery},
+      {RouteId::kApplyTemplate, fields::kApplyTemplate, {"prompt"}},
+      {RouteId::kTokenizerInfo, {}, {"vocab_size", "model_max_length", "eos_token"}},
+      {.id = RouteId::kOllamaChat,
+       .body = fields::kOllamaChat,
+       .members = {"model", "created_at", "message", "done"},
+       .streams = true,
+       .stream_type = "application/x-ndjson"},
+      {.id = RouteId::kOllamaGenerate,
+       .body = fields::kOllamaGenerate,
+       .members = {"model", "created_at", "response", "done"},
+       .streams = true,
+       .stream_type = "application/x-ndjson"},
+      {RouteId::kOllamaEmbed, fields::kOllamaEmbed, {"model", "embeddings"}},
+      {RouteId::kOllamaEmbeddings, fields::kOllamaEmbeddings, {"embedding"}},
+      {RouteId::kOllamaTags, {}, {"models"}},
+      {RouteId::kOllamaRunning, {}, {"models"}},
+      {RouteId::kOllamaShow, fields::kOllamaShow, {"details", "model_info", "capabilities"}},
+      {RouteId::kOllamaVersion, {}, {"version"}},
+  };
+}
+
+std::vector<RouteDoc> DocsOfAdapters() {
+  return {
+      {RouteId::kLoadAdapter, fields::kLoadAdapter, {}, false, "text/plain"},
+      {RouteId::kUnloadAdapter, fields::kUnloadAdapter, {}, false, "text/plain"},
+      {RouteId::kLoadPinnedAdapter,
+       fields::kLoadAdapter,
+       {"success", "error_message", "loaded_adapters"}},
+      {RouteId::kUnloadNamedAdapter,
+       fields::kUnloadAdapter,
+       {"success", "error_message", "loaded_adapters"}},
+      {.id = RouteId::kBaseAdapters, .items = fields::kBaseAdapter},
+      {.id = RouteId::kSetBaseAdapters, .members = {"success"}, .items = fields::kBaseAdapter},
+  };
+}
+
+std::vector<RouteDoc> OwnDocs() {
+  return {
       {RouteId::kCompletions,
        fields::kCompletion,
        {"id", "object", "created", "model", "choices", "usage"},
@@ -67,72 +122,6 @@ const std::vector<RouteDoc>& Docs() {
       {RouteId::kModel, {}, {"id", "object", "created", "owned_by", "max_model_len"}},
       {RouteId::kTokenize, fields::kTokenize, {"tokens", "count", "max_model_len"}},
       {RouteId::kDetokenize, fields::kDetokenize, {"prompt"}},
-      {RouteId::kKserve, {}, {"name", "version", "extensions"}},
-      {RouteId::kKserveLive, {}, {"status"}},
-      {RouteId::kKserveReady, {}, {"status"}},
-      {RouteId::kKserveModel, {}, {"name", "versions", "platform", "inputs", "outputs"}},
-      {RouteId::kKserveModelReady, {}, {"name", "ready"}},
-      {RouteId::kKserveInfer, fields::kInfer, {"model_name", "outputs"}},
-      {RouteId::kLlamaCompletion,
-       fields::kLlamaCompletion,
-       {"content", "stop", "stop_type", "tokens_predicted", "tokens_evaluated", "timings"},
-       true},
-      {RouteId::kLlamaInfill,
-       fields::kLlamaInfill,
-       {"content", "stop", "stop_type", "tokens_predicted", "tokens_evaluated", "timings"},
-       true},
-      {RouteId::kLlamaProps, {}, {"default_generation_settings", "total_slots", "chat_template"}},
-      {RouteId::kLlamaSlots, {}, {}, false, "", fields::kSlotsQuery},
-      {RouteId::kApplyTemplate, fields::kApplyTemplate, {"prompt"}},
-      {RouteId::kTokenizerInfo, {}, {"vocab_size", "model_max_length", "eos_token"}},
-      {RouteId::kOllamaChat,
-       fields::kOllamaChat,
-       {"model", "created_at", "message", "done"},
-       true,
-       "",
-       {},
-       true,
-       "application/x-ndjson"},
-      {RouteId::kOllamaGenerate,
-       fields::kOllamaGenerate,
-       {"model", "created_at", "response", "done"},
-       true,
-       "",
-       {},
-       true,
-       "application/x-ndjson"},
-      {RouteId::kOllamaEmbed, fields::kOllamaEmbed, {"model", "embeddings"}},
-      {RouteId::kOllamaEmbeddings, fields::kOllamaEmbeddings, {"embedding"}},
-      {RouteId::kOllamaTags, {}, {"models"}},
-      {RouteId::kOllamaRunning, {}, {"models"}},
-      {RouteId::kOllamaShow, fields::kOllamaShow, {"details", "model_info", "capabilities"}},
-      {RouteId::kOllamaVersion, {}, {"version"}},
-      {RouteId::kLoadAdapter, fields::kLoadAdapter, {}, false, "text/plain"},
-      {RouteId::kUnloadAdapter, fields::kUnloadAdapter, {}, false, "text/plain"},
-      {RouteId::kLoadPinnedAdapter,
-       fields::kLoadAdapter,
-       {"success", "error_message", "loaded_adapters"}},
-      {RouteId::kUnloadNamedAdapter,
-       fields::kUnloadAdapter,
-       {"success", "error_message", "loaded_adapters"}},
-      {RouteId::kBaseAdapters,
-       {},
-       {},
-       false,
-       "",
-       {},
-       true,
-       "text/event-stream",
-       fields::kBaseAdapter},
-      {RouteId::kSetBaseAdapters,
-       {},
-       {"success"},
-       false,
-       "",
-       {},
-       true,
-       "text/event-stream",
-       fields::kBaseAdapter},
       {RouteId::kHealth, {}, {"status"}},
       {RouteId::kReady, {}, {"status"}},
       {RouteId::kVersion, {}, {"version"}},
@@ -140,6 +129,15 @@ const std::vector<RouteDoc>& Docs() {
       {RouteId::kMetrics, {}, {}, false, "text/plain"},
       {RouteId::kIndex, {}, {}, false, "text/plain"},
   };
+}
+
+const std::vector<RouteDoc>& Docs() {
+  static const std::vector<RouteDoc> docs = [] {
+    std::vector<RouteDoc> all = OwnDocs();
+    for (const RouteDoc& doc : DocsOfOthers()) all.push_back(doc);
+    for (const RouteDoc& doc : DocsOfAdapters()) all.push_back(doc);
+    return all;
+  }();
   return docs;
 }
 
