@@ -143,9 +143,10 @@ void Speculation::TakeEvent(const SequenceEvent& event, const engine::StepResult
   if (begun_.empty() || !begun_.contains(event.sequence)) return;
   if (event.num_tokens > 0) {
     tokens_.clear();
-    for (int32_t i = 0; i < event.num_tokens; ++i) {
-      tokens_.push_back(result.tokens[static_cast<size_t>(event.token_begin + i)].token);
-    }
+    const auto gained =
+        std::span(result.tokens)
+            .subspan(static_cast<size_t>(event.token_begin), static_cast<size_t>(event.num_tokens));
+    for (const engine::SampledToken& token : gained) tokens_.push_back(token.token);
     drafter_->Append(event.sequence, tokens_);
   }
   if (!event.finished) return;
