@@ -20,7 +20,8 @@ void WriteVector(const std::vector<float>& values, JsonWriter* json) {
   json->EndArray();
 }
 
-std::string EmbedBody(const EmbeddingRequest& request, std::vector<std::vector<float>> embeddings,
+std::string EmbedBody(const EmbeddingRequest& request,
+                      const std::vector<std::vector<float>>& embeddings,
                       const EmbeddingStamp& stamp) {
   int64_t tokens = 0;
   for (const GenerationRequest& generation : request.generations) {
@@ -36,7 +37,8 @@ std::string EmbedBody(const EmbeddingRequest& request, std::vector<std::vector<f
   return out;
 }
 
-std::string OneEmbeddingBody(const EmbeddingRequest&, std::vector<std::vector<float>> embeddings,
+std::string OneEmbeddingBody(const EmbeddingRequest&,
+                             const std::vector<std::vector<float>>& embeddings,
                              const EmbeddingStamp&) {
   std::string out;
   JsonWriter json(&out);

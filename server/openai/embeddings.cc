@@ -236,11 +236,11 @@ std::string EmbeddingBody(const EmbeddingRequest& request,
   for (std::vector<float>& values : embeddings) {
     Normalize(static_cast<size_t>(request.dimensions), &values);
   }
-  return request.write(request, std::move(embeddings), stamp);
+  return request.write(request, embeddings, stamp);
 }
 
 std::string WriteOpenAiEmbeddings(const EmbeddingRequest& request,
-                                  std::vector<std::vector<float>> embeddings,
+                                  const std::vector<std::vector<float>>& embeddings,
                                   const EmbeddingStamp& stamp) {
   std::string out;
   JsonWriter json(&out);

@@ -29,12 +29,12 @@ struct EmbeddingStamp {
 
 // Writes the body of an answer from embeddings of length 1 [one per generation].
 using EmbeddingWriter = std::string (*)(const EmbeddingRequest& request,
-                                        std::vector<std::vector<float>> embeddings,
+                                        const std::vector<std::vector<float>>& embeddings,
                                         const EmbeddingStamp& stamp);
 
 // The writer of OpenAI's routes.
 std::string WriteOpenAiEmbeddings(const EmbeddingRequest& request,
-                                  std::vector<std::vector<float>> embeddings,
+                                  const std::vector<std::vector<float>>& embeddings,
                                   const EmbeddingStamp& stamp);
 
 struct EmbeddingRequest {
