@@ -60,7 +60,7 @@ absl::Status AddBias(TokenId token, const Json& value, std::string_view path,
 // text get its bias.
 absl::Status ReadBiasPairs(const Json& pairs, const TextCodec& codec,
                            engine::SamplingParams* sampling) {
-  static const Json kBan = -100;
+  const Json ban = -100;
   for (size_t i = 0; i < pairs.size(); ++i) {
     const std::string path = base::StrCat("logit_bias[", i, "]");
     const Json& pair = pairs[i];
@@ -77,7 +77,7 @@ absl::Status ReadBiasPairs(const Json& pairs, const TextCodec& codec,
       HEDDLE_ASSIGN_OR_RETURN(tokens, ReadTokenIds(Json::array({pair[0]}), path, codec.vocab()));
     }
     for (TokenId token : tokens) {
-      HEDDLE_RETURN_IF_ERROR(AddBias(token, pair[1] == false ? kBan : pair[1], path, sampling));
+      HEDDLE_RETURN_IF_ERROR(AddBias(token, pair[1] == false ? ban : pair[1], path, sampling));
     }
   }
   return absl::OkStatus();
