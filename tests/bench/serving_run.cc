@@ -82,7 +82,7 @@ server::EngineLoopOptions OptionsFor(const scheduler::SyntheticLoad& load, bool 
   server::EngineLoopOptions options;
   options.plan_ahead = plan_ahead;
   options.max_queue = 2 * load.num_requests;  // they are one client's, who never gets all of it
-  options.target_inter_token_us = 0;  // throughput; latency is reported as it comes
+  options.target_inter_token_us = 0;          // throughput; latency is reported as it comes
   return options;
 }
 
