@@ -94,10 +94,10 @@ class Forms(unittest.TestCase):
     def test_a_limit_cuts_and_a_stop_string_stops(self):
         cut = chat(response_format=as_format(PERSON), max_tokens=4)["choices"][0]
         self.assertEqual(cut["finish_reason"], "length")
-        stopped = chat(response_format=as_format(PERSON), stop=["age"])["choices"][0]
+        # With its quotes, since a name is random text and may hold the letters.
+        stopped = chat(response_format=as_format(PERSON), stop=['"age"'])["choices"][0]
         self.assertEqual(stopped["finish_reason"], "stop")
-        self.assertTrue(stopped["message"]["content"].rstrip().endswith('"'))
-        self.assertNotIn("age", stopped["message"]["content"])
+        self.assertRegex(stopped["message"]["content"].rstrip(), r'^\{\s*"name".*,$')
 
     def test_a_minimum_does_not_keep_an_answer_from_its_end(self):
         for seed in range(5):

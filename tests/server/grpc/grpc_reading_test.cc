@@ -41,17 +41,22 @@ TEST_CASE("A gRPC stream that is not read is paused, and goes on where it stoppe
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     REQUIRE(sent < 2'000'000);
   }
-  v1::GenerateResponse response;
+  // The stream goes on once most has been read. Nothing is written before it does, so that what reads
+  // must not be what waits for that.
   size_t got = 0;
-  const auto count = [&] {
-    for (const auto& choice : response.choices()) got += choice.text().size();
-  };
-  while (http.generation->IsPaused(0)) {
-    REQUIRE(reader->Read(&response));
-    count();
+  std::thread reading([&] {
+    v1::GenerateResponse response;
+    while (reader->Read(&response)) {
+      for (const auto& choice : response.choices()) got += choice.text().size();
+    }
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (http.generation->IsPaused(0) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  CHECK_FALSE(http.generation->IsPaused(0));
   http.generation->EmitEnd(0, server::FinishReason::kLength);
-  while (reader->Read(&response)) count();
+  reading.join();
   CHECK(reader->Finish().ok());
   CHECK(got == sent);
 }
