@@ -48,8 +48,8 @@ enum class LogFormat : uint8_t { kText, kJson };
 enum class MetricNames : uint8_t { kHeddle, kVllm };
 enum class LengthShape : uint8_t { kFixed, kUniform, kExponential, kLognormal };
 
-// What runs. Names of formats, instruction sets and policies are text: the layers that have them
-// keep their tables.
+// The model and the device that runs it. Names of formats, instruction sets and policies are text:
+// the layers that have them keep their tables.
 struct ModelConfig {
   std::string model;          // a folder or a GGUF file
   std::string chat_template;  // a file that replaces the model's own
@@ -188,7 +188,7 @@ struct PlanningConfig {
   int64_t context = 0;       // 0: prompt_tokens + output_tokens
 };
 
-// What the one-shot commands read and print.
+// Input and output of the one-shot commands.
 struct OutputConfig {
   bool json = false;
   bool tensors = false;

@@ -13,7 +13,7 @@ constexpr std::string_view kConfiguration = "Configuration";
 
 constexpr std::string_view kLengths[] = {"fixed", "uniform", "exponential", "lognormal"};
 
-// What single commands work on, and what they print.
+// Options of single commands: their input and their output.
 constexpr Option kCommandOptions[] = {
     {.name = "prompt",
      .field = &Config::prompt,

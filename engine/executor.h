@@ -13,7 +13,7 @@
 
 namespace heddle::engine {
 
-// What the scheduler and the front end must know before the first plan.
+// Capacities and sizes that the scheduler and the front end must know before the first plan.
 struct ExecutorLimits {
   int32_t num_pages = 0;         // pages of the KV pool
   int32_t page_tokens = 0;       // positions per page, a power of two

@@ -69,8 +69,8 @@ struct ExpertMixArgs {
   Tensor inner;  // [n * top_k, inter] working memory
   Tensor rows;   // [n * top_k, hidden] working memory
   Tensor out;    // [n, hidden]; aliases nothing
-  // Of the experts' layers, which are its members; nullptr: no row has an adapter. Otherwise x's
-  // rows are those of the batch.
+  // Adapters of the experts' layers, which are its members; nullptr: no row has an adapter.
+  // Otherwise x's rows are those of the batch.
   const AdapterMatrix* up_adapters = nullptr;
   const AdapterMatrix* down_adapters = nullptr;
 };

@@ -266,8 +266,9 @@ int64_t Admission::LoadCharge(const AdapterUse& use) const {
   return kPromptCharge * parts_.limits.options.page_tokens * parts_.adapters.PagesToLoad(use);
 }
 
-// What an adapter holds for one generated token of one of its users. The pool has room for as many
-// sequences as may run; an adapter whose pages would serve one of them costs as much as its token.
+// Cost of an adapter's pages for one generated token of one of its users. The pool has room for as
+// many sequences as may run; an adapter whose pages would serve one of them costs as much as its
+// token.
 int64_t Admission::HoldCharge(const AdapterUse& use) const {
   const int64_t users = std::max(1, parts_.adapters.NumUsers(use));
   return kAnswerCharge * use.num_pages * parts_.limits.max_running /

@@ -23,7 +23,7 @@
 
 namespace heddle::scheduler {
 
-// What a step brought of a drafter's guesses.
+// A step's times and counts of a drafter's guesses.
 struct AheadStep {
   std::span<const engine::DraftPassTime> passes;  // behind the step
   int32_t sequences = 0;                          // that were guessed for, in those passes
@@ -51,10 +51,11 @@ class AheadBudget {
   };
   explicit AheadBudget(const Options& options) : options_(options) {}
 
-  // What to ask for behind a step that draws for `decodes` sequences. `times` are the model's.
+  // Chooses what to ask for behind a step that draws for `decodes` sequences. `times` are the
+  // model's.
   AheadWish Choose(int32_t decodes, const StepTimes& times);
 
-  // Of guesses at `place` before which all were right, so many were right, too.
+  // Counts guesses at `place` before which all were right: `right` of them were right, too.
   void CountGuesses(size_t place, int32_t tried, int32_t right);
   void CountStep(const AheadStep& step);
   AheadStats stats() const;

@@ -5,7 +5,7 @@
 // Regret is bounded: a shadow account (regret_account.h) says what the plain steps would have
 // taken, and how much time drafts have won or lost against them.
 //
-// What happens between steps, for every step: wants_drafts, then (if it is true) Choose; when the
+// Order of calls between steps, for every step: wants_drafts, then (if it is true) Choose; when the
 // step is done, CountDraft for each draft in it, then CountStep.
 // Unit: microseconds. Thread-safety: none; owned by the engine loop.
 // Source: Liu et al., "TurboSpec", 2024 (goodput); the account is ours.

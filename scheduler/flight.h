@@ -1,4 +1,4 @@
-// What Commit must know of a step between its plan and its result. Plain data.
+// A step between its plan and its result, as far as Commit must know it. Plain data.
 #pragma once
 
 #include <cstdint>

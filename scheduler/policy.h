@@ -45,7 +45,7 @@ struct OrderKey {
   auto operator<=>(const OrderKey&) const = default;
 };
 
-// What is known of a request when it arrives.
+// Facts about a request that a policy orders by, known when it arrives.
 struct Arrival {
   uint64_t number = 0;  // 1, 2, 3...
   int64_t now_us = 0;

@@ -31,7 +31,7 @@ struct AdapterUse {
   std::shared_ptr<const engine::AdapterImage> image;
 };
 
-// What a client says about drafts of its answer (engine/draft/). No draft changes the answer.
+// A client's limits on drafts of its answer (engine/draft/). No draft changes the answer.
 struct DraftLimits {
   bool off = false;
   int32_t max_tokens = -1;    // per step at most; -1: the server's limit

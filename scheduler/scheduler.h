@@ -92,8 +92,8 @@ class Scheduler {
   // Tokens must be of the vocabulary. O(running).
   void Offer(SequenceId id, std::span<const TokenId> draft);
 
-  // What the next plan asks of the drafter beside the model, for the sequences that it draws for;
-  // guesses get places that are free. It holds for one plan.
+  // Sets what the next plan asks of the drafter beside the model, for the sequences that it draws
+  // for; guesses get places that are free. It holds for one plan.
   void SetAhead(const AheadWish& wish) { planner_.SetAhead(wish); }
   // The most tokens that are guessed behind a running sequence's samples from now on. O(running).
   void LimitAhead(SequenceId id, int32_t tokens);
@@ -117,8 +117,8 @@ class Scheduler {
   // events to *events. The cost model learns from the time since Plan, or since the last Commit.
   void Commit(const engine::StepResult& result, int64_t now_us, std::vector<SequenceEvent>* events);
 
-  // What the last Plan or PlanAhead decided, in order, and the data that goes with its plan; both
-  // are valid until the next one.
+  // The decisions of the last Plan or PlanAhead, in order, and the data that goes with its plan;
+  // both are valid until the next one.
   std::span<const StepNote> notes() const { return planner_.step().notes; }
   const engine::StepLocals& locals() const { return planner_.step().locals; }
 

@@ -60,7 +60,7 @@ struct SchedulerOptions {
   }
 };
 
-// What a committed step (or a cancellation) brought to one branch. Ranges index the committed
+// The result of a committed step (or a cancellation) for one branch. Ranges index the committed
 // StepResult. `finished` is set on a branch's last event and only there.
 struct SequenceEvent {
   RequestId request{};
@@ -90,7 +90,7 @@ struct DraftCandidate {
   int32_t max_tokens = 0;  // of a useful draft; at least 1
 };
 
-// What the next plan asks of the drafter beside the model (engine/step.h, DraftAhead).
+// Request of the next plan to the drafter beside the model (engine/step.h, DraftAhead).
 struct AheadWish {
   int32_t tokens = 0;      // guesses for each sequence that draws; 0: none
   float min_survival = 0;  // DraftAhead::min_survival
@@ -98,7 +98,7 @@ struct AheadWish {
   bool feeds_drafter = false;  // StepPlan::feeds_drafter
 };
 
-// What the last plan decided about one branch, for the history of its request.
+// A decision of the last plan about one branch, for the history of its request.
 struct StepNote {
   enum class Kind : uint8_t {
     kAdmitted,   // got a place; `tokens` of it were found in the prefix cache

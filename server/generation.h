@@ -28,8 +28,8 @@ using scheduler::FinishReason;
 using scheduler::GenerationRequest;
 using scheduler::RequestId;
 
-// What one step brought to one branch of a request. Events of a branch come in order; only the last
-// one has `finished` set. A request ends when all its branches have ended.
+// The result of one step for one branch of a request. Events of a branch come in order; only the
+// last one has `finished` set. A request ends when all its branches have ended.
 struct GenerationEvent {
   int32_t branch = 0;
   std::vector<engine::SampledToken> tokens;

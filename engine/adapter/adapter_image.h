@@ -20,7 +20,7 @@
 
 namespace heddle::engine {
 
-// What an adapter may change, as the decoder calls it (weights.h).
+// Places in a decoder that an adapter may change, by the decoder's names (weights.h).
 enum class AdapterSite : uint8_t {
   kQkv,  // parts: q, k, v
   kOut,  // also the one matrix in place of attention
@@ -58,7 +58,7 @@ struct ImagePlace {
 };
 inline constexpr ImagePlace kNoPlace = {-1, 0};
 
-// What is added to one part of one matrix. The matrix's product y of a row x becomes
+// Low-rank change of one part of one matrix. The matrix's product y of a row x becomes
 //   y + scale * B A x + gain * y + bias
 // and a row of an embedding e, of token t, e + scale * B A[:, t] + gain * e.
 struct ImageFactors {

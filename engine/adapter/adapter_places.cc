@@ -19,7 +19,7 @@ std::string_view ModuleOf(std::string_view tensor) {
   return tensor;
 }
 
-// What may stand before a decoder's layers: names of wrappers, and of the decoder itself.
+// Prefixes of tensor names before a decoder's layers: names of wrappers, and of the decoder itself.
 constexpr std::string_view kWrappers[] = {"base_model.", "model.", "language_model.",
                                           "transformer.", "gpt_neox."};
 

@@ -29,8 +29,8 @@ struct ModulePlace {
   AdapterSite site = AdapterSite::kQkv;
   int32_t member = 0;     // the first one of a stack that the module holds
   int32_t n_members = 1;  // how many it holds
-  // Of the module; its outputs are those of all members only for the heads of latent attention,
-  // where a member's rows are `rows` of its part, `head_stride` apart.
+  // Width of the module. Its outputs are those of all members only for the heads of latent
+  // attention, where a member's rows are `rows` of its part, `head_stride` apart.
   int64_t inputs = 0;
   int64_t outputs = 0;
   int64_t head_stride = 0;  // 0: no heads

@@ -40,7 +40,7 @@ struct AdapterTensor {
   bool empty() const { return data.empty(); }
 };
 
-// What a file says of one module: factors, or a vector or a matrix in place of the base's.
+// A file's tensors of one module: factors, or a vector or a matrix in place of the base's.
 struct AdapterModule {
   AdapterTensor a;  // [rank, in]; of stacked experts [n_experts * rank, in]
   AdapterTensor b;  // [out, rank]; of stacked experts [out, rank * n_experts] in PEFT's files (the

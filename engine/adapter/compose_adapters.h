@@ -2,7 +2,7 @@
 // an image like any other, of summed ranks with the members' scales folded in, so that scheduler,
 // pages, prefix cache and kernels know nothing of sets. It is used at scale 1.
 //
-// What a set means: each member i changes the base W to W_i, and the set is
+// Meaning of a set: each member i changes the base W to W_i, and the set is
 //   W + the sum over i of scale_i * (W_i - W),
 // for factors, biases, norms, DoRA's magnitudes and whole matrices alike, as PEFT does with several
 // active adapters.

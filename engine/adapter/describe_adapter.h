@@ -1,5 +1,4 @@
-// What the files of an adapter say by themselves, before any base is known. `heddle inspect` shows
-// it.
+// Describes an adapter by its files alone, before any base is known, for `heddle inspect`.
 // Blocking: reads the whole file. Thread-safety: any thread.
 #pragma once
 

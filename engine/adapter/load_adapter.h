@@ -22,7 +22,7 @@
 
 namespace heddle::engine {
 
-// What an adapter's image must fit.
+// The base model and the pool that an adapter's image must fit.
 struct AdapterTarget {
   const ModelDescription* model = nullptr;       // the base
   kernels::DType dtype = kernels::DType::kBF16;  // of the factors: kF32, kF16 or kBF16

@@ -1,5 +1,5 @@
-// What an adapter makes of its base's weights, tensor by tensor: for merging at load, where a model
-// gets an adapter once and for all, and runs at the speed of its base.
+// Merges an adapter into its base's weights, tensor by tensor, while the model is loaded: it then
+// has the adapter for good, and runs at the speed of its base.
 //
 // The same files as LoadAdapter's, the same checks, the same sums: a merged tensor has row r
 //   (1 + gain[r]) * W[r] + scale * B[r] A,  and of a vector or a bias  v[r] + difference[r].

@@ -14,7 +14,7 @@ namespace heddle::engine {
 
 class CombinedDrafter : public Drafter {
  public:
-  // Of equal expectations the earlier drafter's tree is taken.
+  // Where expectations are equal, the earlier drafter's tree is taken.
   explicit CombinedDrafter(std::vector<std::unique_ptr<Drafter>> drafters);
 
   void Begin(SequenceId id, const DraftScope& scope, std::span<const TokenId> prompt,

@@ -83,15 +83,16 @@ class Drafter {
   // empty: nothing to propose.
   virtual void Propose(SequenceId id, int32_t max_tokens, DraftTree* tree) = 0;
 
-  // What became of the tree that was proposed last: the first `num_proposed` of its nodes were
-  // verified, and `num_accepted` of them are tokens of the answer now. Append brings these tokens.
+  // Reports the verification of the tree that was proposed last: the first `num_proposed` of its
+  // nodes were verified, and `num_accepted` of them are tokens of the answer now. Append brings
+  // these tokens.
   virtual void Verified(SequenceId id, int32_t num_proposed, int32_t num_accepted) = 0;
 
   // `finished`: the answer came to its end and may be learnt from.
   virtual void End(SequenceId id, bool finished) = 0;
 
   virtual DrafterKind kind() const { return DrafterKind::kOther; }
-  // Of the drafters that it asks, if it asks others.
+  // Counts of the drafters that this one asks, if it asks others.
   virtual DrafterCounts counts() const { return {}; }
 };
 

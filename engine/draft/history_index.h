@@ -13,7 +13,7 @@ namespace heddle::engine {
 
 class HistoryIndex {
  public:
-  // Of a prompt longer than options.max_tokens, the end counts.
+  // Indexes the last options.max_tokens of the prompt.
   HistoryIndex(const TokenIndex::Options& options, std::span<const TokenId> prompt);
 
   void Append(std::span<const TokenId> tokens);

@@ -31,7 +31,7 @@ class NetworkDrafter : public Drafter {
   void End(SequenceId id, bool finished) override;
   DrafterKind kind() const override { return DrafterKind::kNetwork; }
 
-  // What became of its guesses since the last call.
+  // How many of its guesses were verified and accepted since the last call.
   struct Verdict {
     int32_t drafted = 0;   // that were verified
     int32_t accepted = 0;  // of these

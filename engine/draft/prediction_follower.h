@@ -1,7 +1,7 @@
 // Follows an answer through a text that the client expects it to be (OpenAI's predicted output).
 // Where the answer leaves the prediction, it is found again by the answer's last tokens.
 //
-// What it says depends on the two texts alone, and not on what was drafted or verified: an answer's
+// The result depends on the two texts alone, and not on what was drafted or verified: an answer's
 // usage is the same whatever the load was.
 // Thread-safety: none.
 #pragma once
@@ -16,14 +16,14 @@ namespace heddle::engine {
 
 class PredictionFollower {
  public:
-  // Of a longer prediction, the first tokens are followed.
+  // A longer prediction is followed for so many tokens.
   static constexpr size_t kMaxTokens = 65536;
 
   explicit PredictionFollower(std::span<const TokenId> prediction);
 
   void Append(std::span<const TokenId> tokens);
 
-  // What comes next if the answer goes on as predicted; may be empty.
+  // The tokens that come next if the answer goes on as predicted; may be empty.
   std::span<const TokenId> Rest() const;
   // How many tokens led to this place: how far Rest can be trusted.
   int32_t match_length() const { return match_length_; }

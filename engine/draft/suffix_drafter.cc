@@ -16,7 +16,7 @@ constexpr size_t kLearntTokens = 16384;
 constexpr size_t kEnteredPerToken = 4;
 // Answers that wait to enter a scope's index, in tokens; further ones are not learnt from.
 constexpr size_t kMaxWaiting = 65536;
-// What a scope takes beside its index.
+// Memory of a scope beside its index.
 constexpr int64_t kScopeBytes = 512;
 
 }  // namespace

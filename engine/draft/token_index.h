@@ -1,7 +1,7 @@
 // Finds where the last tokens of a text occurred before in this or another text: a ring of tokens
 // with chains of equal n-grams, as LZ77 compressors have them, for several lengths n ("orders").
-// What follows the occurrences of the longest match are the counts that a suffix tree would have at
-// that node, as long as there are at most max_candidates of them; of more, the latest count.
+// Counting what follows each occurrence of the longest match gives the counts of a suffix tree at
+// that node, as long as there are at most max_candidates occurrences; beyond, the latest count.
 //
 // Unit: tokens. Bounded: the ring forgets the oldest tokens, and no call follows more than
 // max_candidates links per order, whatever the tokens are. Append takes O(largest order), and

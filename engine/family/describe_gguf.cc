@@ -226,7 +226,7 @@ absl::Status ReadWindows(const GgufSource& source, const Family& family, Hyperpa
   return absl::OkStatus();
 }
 
-// What GGUF metadata does not say, the file's tensors do.
+// Reads from the file's tensors what its metadata does not say.
 absl::Status ReadRest(const GgufSource& source, const Family& family, const TensorFinder& find,
                       Hyperparameters* values) {
   HEDDLE_ASSIGN_OR_RETURN(values->norm_eps, source.Positive(family.norm == NormKind::kRms

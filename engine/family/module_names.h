@@ -21,7 +21,7 @@ NameMap GgufFileNames(const ModelDescription& model);
 // Whether rows of q and k in the family's GGUF files are permuted for interleaved pairs.
 bool GgufPermutesQk(const ModelDescription& model);
 
-// What is added to the weights of norms as files of the format hold them.
+// The offset that the model adds to the weights of norms as files of the format hold them.
 float NormOffsetOf(const ModelDescription& model, bool gguf_file);
 
 // Whether general.architecture of GGUF files of this family may be `architecture`.

@@ -44,7 +44,7 @@ class DistinctValues {
   bool BeforeElement() const;
 
  private:
-  // What was written, newest first. Never changes.
+  // A list of the values written so far, newest first. Never changes.
   struct Element {
     std::string text;   // as it was written
     std::string value;  // in one notation

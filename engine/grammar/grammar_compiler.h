@@ -47,7 +47,7 @@ enum class ConstraintKind : uint8_t {
   kRepeat,    // parts[0], `min` to `max` times
 };
 
-// What an answer must consist of, as a tree; plain data.
+// The constraint on an answer, as a tree; plain data.
 struct Constraint {
   ConstraintKind kind = ConstraintKind::kJsonSchema;
   std::string text;

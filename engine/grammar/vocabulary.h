@@ -101,7 +101,7 @@ class Vocabulary {
     return std::string_view(texts_).substr(texts_begin_[id],
                                            texts_begin_[id + 1] - texts_begin_[id]);
   }
-  // What a token has in it, as far as it matters for values of JSON.
+  // Flags of the characters in a token that matter for values of JSON.
   enum JsonParts : uint8_t {
     kQuote = 1,
     kTwoQuotes = 2,

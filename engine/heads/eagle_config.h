@@ -1,4 +1,4 @@
-// What the configuration of an EAGLE network says: config.json in its three forms (EAGLE's own and
+// Reads the configuration of an EAGLE network: config.json in its three forms (EAGLE's own and
 // SpecForge's, with some keys in "eagle_config"; vLLM's; the speculators library's, with the
 // layer's keys in "transformer_layer_config"), or GGUF metadata. Private to engine/heads.
 #pragma once

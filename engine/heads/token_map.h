@@ -12,7 +12,7 @@
 
 namespace heddle::engine {
 
-// What a map's numbers are: ids of the model (GGUF), or what is to be added to the own id.
+// Meaning of a map's numbers: ids of the model (GGUF), or offsets from the own id.
 enum class TokenMapKind : uint8_t { kIds, kOffsets };
 
 // Reads the tensor `name` of `draft_vocab` integers. INVALID_ARGUMENT, naming file and entry, for

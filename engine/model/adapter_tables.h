@@ -1,4 +1,4 @@
-// What the kernels read about adapters: for every site that adapters may change, the factors of
+// Tables of adapters that the kernels read: for every site that adapters may change, the factors of
 // every slot, at addresses that do not change. Binding an adapter to a slot writes that slot's
 // entries, and the pointers to the adapter's blocks into the adapter's own pages; nothing that a
 // recorded step refers to moves.
@@ -56,7 +56,7 @@ class AdapterTables {
     int32_t num_bound = 0;  // slots whose adapters change it
     int32_t num_gains = 0;  // of these, those with gains
   };
-  // What a slot's adapter does to an entry.
+  // Use of an entry by a slot's adapter.
   struct Use {
     bool changes = false;
     bool has_gains = false;

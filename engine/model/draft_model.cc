@@ -83,7 +83,7 @@ class DraftModelSource final : public DraftSource {
   DraftTraits traits_;
 };
 
-// What the drafter's and the model's files are called in messages.
+// Names of the drafter's and the model's files in messages.
 struct Pair {
   std::string draft;
   std::string target;

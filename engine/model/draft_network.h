@@ -36,7 +36,7 @@ struct DraftTraits {
   std::string kind;  // "draft", "eagle", "eagle3", "mtp", "medusa": in metrics and log lines
   std::string text;  // for the start-up line: what it is and how large
   std::vector<KvLayer> kv_layers;  // its attention layers; empty: it keeps nothing
-  // What it reads of the model at each row, side by side in this order: the stream that enters
+  // Streams of the model that it reads at each row, side by side in this order: the one that enters
   // layer i, n_layers for what leaves the last one, or kFinalNormed. All are [hidden] wide. Empty:
   // it reads tokens only.
   std::vector<int32_t> features;

@@ -1,4 +1,4 @@
-// What the executor knows of the positions in the pool's pages on behalf of a drafter: which token
+// The executor's record of the positions in the pool's pages on behalf of a drafter: which token
 // each holds, and how many positions from a page's beginning on the drafter has computed as well.
 //
 // The model's step makes a position stale, unless the drafter has computed it for the same sequence

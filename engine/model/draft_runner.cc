@@ -207,8 +207,8 @@ void DraftRunner::CountSeen(const StepPlan& plan) {
   }
 }
 
-// What a drafter that reads tokens has not computed of each chain, and the pending token. Chains
-// for which a step has no room catch up in part, and go on in later steps.
+// A batch of the tokens of each chain that a drafter has not computed yet, and the pending one.
+// Chains for which a step has no room catch up in part, and go on in later steps.
 kernels::HostBatch DraftRunner::CatchUpBatch(const Step& step) {
   chain_batch_.Begin(step.plan, limits_.page_tokens);
   int32_t room = limits_.max_batch_tokens;

@@ -46,7 +46,7 @@ class DraftRunner {
   // The executor's pool has been replaced; what was known of its pages is void.
   void ReplacePool(const ExecutorLimits& limits);
 
-  // What a step leaves to its drafter.
+  // Results of a step that its drafter reads.
   struct Step {
     const StepPlan& plan;
     kernels::Tensor features;  // of the plan's rows
@@ -82,7 +82,7 @@ class DraftRunner {
   bool has_failed_ = false;
   int32_t passes_without_draw_ = 0;
 
-  // Of the step that is run; the memory is kept.
+  // State of the step that is run; the memory is kept.
   std::vector<Chain> chains_;  // those that want most guesses first
   PlanBatch plan_batch_;
   ChainBatch chain_batch_;

@@ -99,7 +99,7 @@ struct MoeSpec {
   RouteRule rule;
 };
 
-// What a layer's attention reads.
+// Input of a layer's attention.
 enum class AttentionInput : uint8_t {
   kStream,     // the stream, through the layer's norm if it has norms before its blocks
   kRawStream,  // the stream as it is, though there is a norm before the MLP (EAGLE)

@@ -198,7 +198,8 @@ std::span<const TokenId> SamplerState::Accept(const SampleRow& sample, TokenId t
   return forced_;
 }
 
-// What takes longer than a moment is left to the masks, which allow the forced tokens alone.
+// Appends forced tokens that are found within a moment; others are left to the masks, which allow
+// the forced tokens alone.
 void SamplerState::Jump(Sequence* sequence) {
   const std::span<const TokenId> found = sequence->matcher->TryForced();
   const std::vector<TokenId> tokens(found.begin(), found.end());

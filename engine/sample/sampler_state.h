@@ -1,4 +1,4 @@
-// What sampling must remember of each live sequence between steps: its parameters, the tokens that
+// State of sampling for each live sequence between steps: its parameters, the tokens that
 // penalties count, and where it stands in its grammar. Turns the sample rows of a plan into the
 // kernel's row parameters.
 //
@@ -107,7 +107,7 @@ class SamplerState {
   size_t num_live() const { return sequences_.size(); }
 
  private:
-  // What edits depend on beside the parameters.
+  // The part of a sequence's history on which edits of logits depend.
   struct History {
     int32_t num_generated = 0;
     // Times each token was generated; 0 for tokens that only the prompt has.

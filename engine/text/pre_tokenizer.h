@@ -38,7 +38,7 @@ class PreTokenizer {
   virtual absl::Status Split(Piece piece, PieceSink sink) const = 0;
 };
 
-// What is done with the matches of a splitting pattern.
+// Treatment of the matches of a splitting pattern.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 std::unique_ptr<PreTokenizer> NewSequence(std::vector<std::unique_ptr<PreTokenizer>> stages);

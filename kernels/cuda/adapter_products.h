@@ -1,5 +1,5 @@
-// What adapters add to products and rows on the CUDA backend: arguments of their kernels, and their
-// place in the workspace. Belongs to one step. Thread-safety: none.
+// Products with adapters on the CUDA backend: arguments of their kernels, and their place in the
+// workspace. Belongs to one step. Thread-safety: none.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ const DeviceAdapters& AdaptersOf(const DeviceStep& step, const AdapterRows& rows
 // Those of the rows of a norm; none if no row of the step has an adapter.
 NormAdapters NormAdaptersOf(const DeviceStep& step, const NormArgs& args);
 
-// What is the same for all parts of the rows. `rows` of the weight, its cols are `cols`.
+// Parameters that all parts of the rows share. `rows` of the weight, its cols are `cols`.
 AdapterParams AdapterParamsOf(const DeviceStep& step, const AdapterMatrix& adapters,
                               const AdapterRows& rows, int64_t cols);
 
@@ -30,13 +30,13 @@ Workspace PlaceAdapterOutputs(const Workspace& workspace, int64_t n, bool has_ga
                               AdapterParams* params);
 // Launches both kernels of a product.
 void LaunchAdapters(DeviceStep& step, const AdapterParams& params);
-// What a product's epilogue reads of them. `half`: rows of the gate.
+// Sets what a product's epilogue reads of adapters. `half`: rows of the gate.
 void SetAdapters(const AdapterParams& params, int64_t half, LinearParams* linear);
 
 // Ops::AdaptEmbedding. `tokens`: the rows that the tensor has.
 void AdaptEmbedding(DeviceStep& step, const AdapterMatrix& adapters, const DeviceBatch& tokens,
                     Tensor x);
-// What adapters add to the result of Ops::HeadLinear.
+// Adds adapters' parts to the result of Ops::HeadLinear.
 void AdaptHeads(DeviceStep& step, const HeadLinearArgs& args);
 
 }  // namespace heddle::kernels::cuda

@@ -29,7 +29,7 @@ class Stack final : public PackedStack {
   }
 };
 
-// What an adapter adds to y = W x for one member of a matrix: the sums of all parts, y included.
+// An adapter's addition to y = W x for one member of a matrix: the sums of all parts, y included.
 void AddAdapter(const AdapterMatrix& adapters, int32_t slot, int32_t member, const float* x,
                 int64_t cols, std::span<double> y);
 // The adapter of each row of x; -1: none.

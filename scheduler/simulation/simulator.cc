@@ -59,7 +59,7 @@ class Simulation {
   }
 
  private:
-  // What is still to be booked of a running request.
+  // The part of a running request that is not booked yet.
   struct Open {
     int32_t branches = 0;
     std::vector<double> last_token_us;  // [branches]; 0: none yet

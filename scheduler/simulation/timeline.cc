@@ -8,7 +8,7 @@ namespace {
 // The first interval covers a few steps of a fast machine; it is doubled as often as needed.
 constexpr double kFirstIntervalUs = 1000;
 
-// What a step brings belongs to the last interval in which the step ran.
+// The results of a step belong to the last interval in which it ran.
 constexpr double kInstantUs = 1e-3;
 
 void AddWeighted(const LoadState& state, double weight, LoadState* sum) {

@@ -1,4 +1,4 @@
-// What the registry of adapters tells of them. Plain data.
+// Answers of the registry of adapters. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ enum class AdapterState : uint8_t {
 
 std::string_view AdapterStateName(AdapterState state);  // "known", "loading"...
 
-// What a request uses: one adapter, or several as one (adapter_sets.h).
+// The adapter of a request: one, or several as one (adapter_sets.h).
 struct AdapterLease {
   std::string name;  // empty: of several
   engine::AdapterId id{};

@@ -8,9 +8,9 @@
 // that run keep the version they began with. A version is an AdapterId and is identified by its
 // content, so that the same content has one id wherever it lies.
 //
-// What an operator loads is read and checked completely before its name appears or its old version
-// goes. A name that an operator has unloaded stays unknown, whatever the folder has, until an
-// operator loads it again.
+// An adapter that an operator loads is read and checked completely before its name appears or its
+// old version goes. A name that an operator has unloaded stays unknown, whatever the folder has,
+// until an operator loads it again.
 //
 // A name is ready when its adapter has been read and checked completely. Requests that name one
 // that is not in memory wait in Acquire; whoever waits cancels the wait when its patience ends.

@@ -1,4 +1,4 @@
-// What operators do to the registry at run time.
+// Changes that operators make to the registry at run time.
 #include <algorithm>
 #include <memory>
 #include <system_error>

@@ -7,7 +7,7 @@ namespace heddle::server {
 
 class DiskAdapterSource final : public AdapterSource {
  public:
-  // What `target` points to outlives the source and does not change.
+  // The model that `target` points to outlives the source and does not change.
   explicit DiskAdapterSource(const engine::AdapterTarget& target) : target_(target) {}
 
   absl::StatusOr<AdapterStamp> Stat(const std::filesystem::path& path,

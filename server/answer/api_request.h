@@ -20,7 +20,7 @@ namespace heddle::server {
 // The field name under which clients get a model's reasoning.
 enum class ReasoningField : uint8_t { kReasoningContent, kReasoning, kBoth, kNone };
 
-// What answers a request.
+// The model and the adapters that answer a request.
 struct ModelChoice {
   std::string shown;                    // name of the model in the answer
   std::vector<ScaledAdapter> adapters;  // LoRA adapters, by name; empty: the base model

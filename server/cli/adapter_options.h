@@ -27,8 +27,8 @@ absl::StatusOr<std::unique_ptr<AdapterRegistry>> StartAdapters(const config::Con
 std::unique_ptr<AdapterSets> MakeAdapterSets(const config::Config& config,
                                              AdapterRegistry* registry, ServerMetrics* metrics);
 
-// What a request with all adapters of --lora uses, at their scales (1 without one), as one; id 0
-// without --lora.
+// Loads all adapters of --lora, at their scales (1 without one), as one that a request can use; id
+// 0 without --lora.
 absl::StatusOr<scheduler::AdapterUse> LoadForOneRequest(const config::Config& config,
                                                         const EngineSession& session);
 

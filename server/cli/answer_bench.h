@@ -1,6 +1,6 @@
-// What drafts gain on answers that the model writes itself, for drafters that look at the model and
-// not at a text alone: requests with the same prompt run through an engine loop, as in serving.
-// Thread-safety: none; only this thread uses the executor meanwhile.
+// Measures what drafts gain on answers that the model writes itself, for drafters that look at the
+// model and not at a text alone: requests with the same prompt run through an engine loop, as in
+// serving. Thread-safety: none; only this thread uses the executor meanwhile.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -1,7 +1,7 @@
-// What drafts gain on a text: the text is replayed as the answer of a model, so that acceptance is
-// the text's and step times are the machine's. The model's own tokens are not looked at; keys and
-// values are whatever the pool holds.
-// Thread-safety: none; only this thread uses the executor meanwhile.
+// Measures what drafts gain on a text: it is replayed as the answer of a model, so that acceptance
+// is the text's and step times are the machine's. The model's own tokens are not looked at; keys
+// and values are whatever the pool holds. Thread-safety: none; only this thread uses the executor
+// meanwhile.
 #pragma once
 
 #include <cstdint>

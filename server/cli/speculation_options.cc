@@ -46,7 +46,7 @@ using base::Quote;
 using base::StrCat;
 
 constexpr std::string_view kJsonOption = "--speculative-config: ";
-// What a cached request of vLLM's count takes here: about 400 tokens of 20 bytes each.
+// Bytes for each cached request of vLLM's count: about 400 tokens of 20 bytes each.
 constexpr int64_t kCachedRequestBytes = 8192;
 constexpr int64_t kMaxCorpusBytes = int64_t{4} << 30;
 

@@ -120,7 +120,8 @@ class Exchange {
 bool IsOverdue(Clock::duration age, Clock::duration limit);
 absl::Status OverdueError(Clock::duration limit);
 
-// What the transport refused to protect the server; the labels of a metric (docs/metrics.md).
+// Reasons of the transport to refuse something, to protect the server; the labels of a metric
+// (docs/metrics.md).
 enum class Refusal : uint8_t {
   kConnection,   // too many connections, and none was idle
   kIdle,         // an idle connection had to make room for a new one

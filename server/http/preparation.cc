@@ -134,7 +134,7 @@ class AnswerPreparation final : public Preparation {
   std::string body_;
 };
 
-// What answers a route by its body and context alone; null: the route needs more.
+// The function that answers a route by its body and context alone; null: the route needs more.
 MakeBody BodyMaker(RouteId id) {
   const auto without_body = [](auto make) {
     return [make](std::string_view, const RequestContext& context) { return make(context); };

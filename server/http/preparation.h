@@ -27,7 +27,7 @@ class Preparation {
   // REQUIRES: `adapter` is what model() names.
   virtual absl::StatusOr<std::shared_ptr<Exchange>> Begin(scheduler::AdapterUse adapter) = 0;
 
-  // What the request is for; nullptr: it does not run. REQUIRES: Read has returned OK.
+  // The model that the request is for; nullptr: it does not run. REQUIRES: Read has returned OK.
   virtual const ModelChoice* model() const { return nullptr; }
 };
 

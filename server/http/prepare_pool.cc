@@ -22,7 +22,7 @@ using Lane = PrepareTask::Lane;
 // A tenth of a core that the engine computes on, and all of a free one: Linux gives a thread of
 // nice n a share proportional to 1.25 ^ -n.
 constexpr int kLongNice = 10;
-// Of a free thread where the kernel refuses SCHED_IDLE.
+// Niceness of a free thread where the kernel refuses SCHED_IDLE.
 constexpr int kFreeNice = 19;
 // The part of a core below which a free thread has found none.
 constexpr double kLeastPartOfCore = 0.05;
@@ -235,7 +235,7 @@ bool PreparePool::Take(const Thread& thread, size_t index, Entry* entry) {
     return stopping_ || next != queue.entries.end();
   };
   while (!may_go_on()) {
-    // What nobody may take yet is looked at again when more time has passed.
+    // A task that nobody may take yet is looked at again when more time has passed.
     if (queue.entries.empty()) {
       queue.posted.wait(lock);
     } else {

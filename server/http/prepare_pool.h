@@ -173,7 +173,7 @@ class PreparePool {
   size_t waiting_bytes_ = 0;
 };
 
-// What a running task learns about its turn.
+// A running task's view of its turn.
 // Thread-safety: none; used on the task's thread while it runs.
 class PrepareTurn {
  public:

@@ -1,4 +1,4 @@
-// What the Open Inference Protocol says of the server and its model.
+// Metadata of the server and its model, as the Open Inference Protocol has it.
 // Functions only: any thread.
 #pragma once
 

@@ -18,7 +18,7 @@ inline constexpr Field kLlamaRenamed[] = {
     {"return_tokens", kBoolean, 0, 0, "false", "send the ids of the answer's tokens as well"},
 };
 
-// What is accepted without an effect.
+// Fields that are accepted without an effect.
 inline constexpr Field kLlamaUnused[] = {
     {"repeat_last_n", kInteger, -1, kMaxInt32, "-1",
      "not used: repeat_penalty looks at the whole context"},

@@ -25,7 +25,7 @@ absl::StatusOr<std::string> LlamaSlots(const EngineStats& stats, const ServedMod
 // {"prompt": the conversation as the model reads it}
 absl::StatusOr<std::string> ApplyTemplate(std::string_view body, const RequestContext& context);
 
-// What clients that count or cut prompts by themselves need to know.
+// Describes the tokenizer to clients that count or cut prompts by themselves.
 std::string TokenizerInfo(const RequestContext& context);
 
 }  // namespace heddle::server

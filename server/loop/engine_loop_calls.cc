@@ -1,4 +1,4 @@
-// What other threads ask of the loop.
+// Calls of other threads to the loop.
 #include <algorithm>
 #include <cmath>
 #include <utility>

@@ -9,8 +9,8 @@ namespace {
 // Bytes per microsecond at which pages of adapters are copied: half of what PCIe 4.0 x16 and a core
 // that copies memory both reach, because neither is idle. 12 GB/s.
 constexpr double kAdapterBytesPerUs = 12e3;
-// What these copies may add to a step of other sequences: a tenth of 10 ms, a decode step of 256
-// streams of an 8B model on a GPU (docs/decisions/0022).
+// Time that these copies may add to a step of other sequences: a tenth of 10 ms, a decode step of
+// 256 streams of an 8B model on a GPU (docs/decisions/0022).
 constexpr double kAdapterLoadUs = 1000;
 
 }  // namespace

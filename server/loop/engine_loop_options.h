@@ -1,4 +1,4 @@
-// What can be set of the engine loop, and the scheduler's options that follow from it and from an
+// Options of the engine loop, and the scheduler's options that follow from it and from an
 // executor's limits. Plain data.
 #pragma once
 

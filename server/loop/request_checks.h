@@ -1,4 +1,4 @@
-// What the engine loop refuses of a request, and how it ends one that cannot go on. Pure functions.
+// The engine loop's checks of a request, and the end of one that cannot go on. Pure functions.
 #pragma once
 
 #include <cstdint>

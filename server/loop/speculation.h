@@ -45,8 +45,8 @@ class Speculation {
   // Has the drafters propose, and offers the next plan what the budget gives them.
   void Offer(scheduler::Scheduler* scheduler);
 
-  // What a committed step, or a cancellation, brought. Every event once, in order, before the next
-  // Offer. `result` is that of the step.
+  // Takes the result of a committed step, or of a cancellation. REQUIRES: every event once, in
+  // order, before the next Offer. `result` is that of the step.
   void TakeEvent(const scheduler::SequenceEvent& event, const engine::StepResult& result);
 
   // A step that took `us` is done, the passes of the drafter beside the model included (0: the time
@@ -80,7 +80,7 @@ class Speculation {
   scheduler::DraftBudget budget_;
   engine::NetworkDrafter* const network_;  // part of drafter_; null: there is none
   scheduler::AheadBudget ahead_;
-  // What the network guesses behind the last step.
+  // The network's guesses behind the last step.
   struct Guesses {
     std::vector<engine::TokenId> tokens;
     std::vector<float> probabilities;

@@ -1,4 +1,4 @@
-// What the engine loop drafts with. Plain data.
+// Drafters of the engine loop, and their limits. Plain data.
 #pragma once
 
 #include <cstdint>

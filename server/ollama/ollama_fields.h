@@ -28,7 +28,7 @@ inline constexpr Field kOllamaDrawing[] = {
     {"frequency_penalty", kNumber, -2, 2, "0", "the same, for each time they were drawn"},
 };
 
-// What is decided when the server is started, or has no effect here.
+// Fields that are decided when the server is started, or have no effect here.
 inline constexpr Field kOllamaRunning[] = {
     {"num_ctx", kInteger, 0, kMaxInt32, "(of the server)",
      "not used: the context is the server's; a warning says so where it holds less"},

@@ -21,7 +21,8 @@ absl::StatusOr<std::string> OllamaTags(const RequestContext& context);
 // {"models": [...]} of those in memory: the model under its one name.
 std::string OllamaRunning(const RequestContext& context);
 
-// What one model is and can do. NOT_FOUND (model_not_found): there is none of that name.
+// Describes one model and its capabilities. NOT_FOUND (model_not_found): there is none of that
+// name.
 absl::StatusOr<std::string> OllamaShow(std::string_view body, const RequestContext& context);
 
 // {"version": kOllamaVersion, "heddle": VERSION}

@@ -33,7 +33,7 @@ absl::StatusOr<std::string> ParseAdapterUnload(std::string_view body,
 // A registry's error as clients are to see it: one that waiting does not mend is the request's.
 absl::Status AdapterUpdateError(const absl::Status& status);
 
-// What tells a client that its update is done: a sentence with vLLM, JSON with SGLang.
+// The body for a client whose update is done: a sentence with vLLM, JSON with SGLang.
 std::string AdapterUpdateAnswer(UpdateForm form, std::string_view name, std::string_view done,
                                 const RequestContext& context);
 // SGLang's answer to an update that failed.

@@ -20,7 +20,7 @@ enum class EmbeddingTask : uint8_t { kEmbed, kScore, kRerank };
 
 struct EmbeddingRequest;
 
-// What distinguishes an answer from others.
+// Id and time that distinguish an answer from others.
 struct EmbeddingStamp {
   std::string_view id;  // unique, of [0-9a-f]
   int64_t created = 0;  // seconds since 1970

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMaxAdaptersTogether = 64;  // beyond it, ranks add up to more than any limit
 
-// What follows "BASE:", or all of it.
+// The name behind "BASE:", or all of it.
 std::string_view WithoutBase(std::string_view name, const ServedModel& model) {
   const auto strip = [&name](std::string_view base) {
     if (name.size() <= base.size() || !name.starts_with(base) || name[base.size()] != ':') {

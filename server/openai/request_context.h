@@ -30,7 +30,7 @@ struct ServedModel {
   engine::SamplingParams defaults;
   engine::Pooling pooling = engine::Pooling::kLast;  // for embeddings
   int32_t embedding_size = 0;                        // numbers per embedding
-  // What the model is, for clients that show it; empty or 0: unknown.
+  // Description of the model, for clients that show it; empty or 0: unknown.
   std::string family;         // as "llama"
   std::string weight_format;  // of most weights, as "q4_0"
   int64_t num_parameters = 0;

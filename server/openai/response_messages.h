@@ -12,7 +12,7 @@
 
 namespace heddle::server {
 
-// What a reader of items needs beside them.
+// The sources that a reader of items needs beside them.
 struct ItemSources {
   const ResponseTools* tools = nullptr;
   ResponseStore* store = nullptr;  // where the items are that others refer to

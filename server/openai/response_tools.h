@@ -44,7 +44,7 @@ class ResponseTools {
   // local_shell.
   std::string FunctionOf(std::string_view name, std::string_view name_space) const;
 
-  // What clients should know of tools that are left out or changed; empty: nothing.
+  // A sentence for clients on tools that are left out or changed; empty: none are.
   const std::string& warning() const { return warning_; }
 
  private:
@@ -67,7 +67,7 @@ std::string NamespacedName(std::string_view name_space, std::string_view name);
 // The text of a custom tool's call; empty where the arguments do not hold one.
 std::string CustomInput(const ToolCall& call);
 
-// What ids of a call's item begin with. `tool`: ResponseTools::Of its name.
+// Prefix of the ids of a call's item. `tool`: ResponseTools::Of its name.
 std::string_view CallPrefix(const ResponseTool* tool);
 
 // The members of a call's item behind its id.

@@ -1,4 +1,4 @@
-// What a field of a request is, and the checks by it: what validates fields is the same table
+// Description of a request's field, and the checks by it: what validates fields is the same table
 // (field_tables.h) that documents them, and that decides which of them can be read
 // (request_fields.h).
 //

@@ -47,7 +47,7 @@ std::optional<double> NumberOf(const Json& value);
 // The member `name` if it is a string, or else `fallback`.
 std::string TextOr(const Json& object, std::string_view name, std::string_view fallback);
 
-// What a value is, for messages: "a string", "an array"...
+// Name of a value's kind, for messages: "a string", "an array"...
 std::string_view JsonKind(const Json& value);
 
 }  // namespace heddle::server

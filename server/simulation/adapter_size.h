@@ -1,4 +1,4 @@
-// What a LoRA adapter takes of the pool, from its rank and the base's shape alone.
+// Size of a LoRA adapter in the pool, from its rank and the base's shape alone.
 // Pure arithmetic. Thread-safety: pure functions.
 #pragma once
 
@@ -13,9 +13,9 @@ struct AdapterSize {
   int32_t pages = 0;
 };
 
-// Of an adapter of the rank on every linear of attention and of the MLPs that all rows go through,
-// which is what PEFT calls "all-linear" for models without experts. `element_bytes`: of a factor.
-// Pages have a few per cent of room to spare, as the packer leaves it.
+// Size of an adapter of the rank on every linear of attention and of the MLPs that all rows go
+// through, which is what PEFT calls "all-linear" for models without experts. `element_bytes`: of a
+// factor. Pages have a few per cent of room to spare, as the packer leaves it.
 AdapterSize SizeOfAdapter(const engine::ModelSpec& spec, int32_t rank, int64_t element_bytes,
                           int64_t page_bytes);
 

@@ -16,7 +16,7 @@ namespace heddle::server {
 struct CallableTool {
   std::string name;
   std::string schema;  // schema of its arguments, an object
-  // What is not supported of the schema is an error; otherwise it is left out.
+  // Keywords of the schema that are not supported are an error; otherwise they are left out.
   bool is_strict = true;
 };
 

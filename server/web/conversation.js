@@ -2,9 +2,9 @@
 // Each message knows which of its children is shown; from the root along those is the path, which is what one reads.
 // Messages are added and completed and never taken away, so copies of a conversation in two tabs can be merged.
 //
-// A message: {id, parent, role, content, created} and, where it has them, reasoning, calls [{id, name, arguments}], results
-// [{id, name, content}] (role "tool"), files [{name, text}], model, format ("json"), figures, state, error, chosen.
-// state: "open" while an answer comes, then absent; "stopped", "cut" (at the limit), "failed".
+// A message: {id, parent, role, content, created} and, where it has them, reasoning, calls [{id, name, arguments}],
+// results [{id, name, content}] (role "tool"), files [{name, text}], model, format ("json"), figures, state, error,
+// chosen. state: "open" while an answer comes, then absent; "stopped", "cut" (at the limit), "failed".
 
 export const kFormatVersion = 1;
 const kRoot = '';  // parent of first messages
@@ -97,7 +97,8 @@ export class Conversation {
     return place;
   }
 
-  // Takes over what a copy of this conversation has more of; whether anything changed, and whether the copy lacks something.
+  // Takes over what a copy of this conversation has more of; whether anything changed, and whether the copy lacks
+  // something.
   merge(copy) {
     let changed = false, ahead = this.messages.length > copy.messages.length;
     for (const other of copy.messages) {
@@ -153,7 +154,7 @@ function withFiles(message) {
   return [...parts, message.content].filter(Boolean).join('\n\n');
 }
 
-// What the API is sent of a path: its messages.
+// The messages of a path, as the API is sent them.
 export function apiMessages(path, system) {
   const all = system?.trim() ? [{role: 'system', content: system.trim()}] : [];
   for (const message of path) {

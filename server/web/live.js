@@ -1,5 +1,5 @@
-// What the server does now: figures and plots from /debug/stats, the table from /debug/requests. While the view is folded,
-// or needs a key that nobody gave, only the server's state is asked for, and less often.
+// The live view of the server: figures and plots from /debug/stats, the table from /debug/requests. While the view is
+// folded, or needs a key that nobody gave, only the server's state is asked for, and less often.
 import {ApiError, getJson} from './api.js';
 import {byId, element, short, sizeText} from './dom.js';
 import {Bar, Plot} from './plots.js';
@@ -107,7 +107,7 @@ byId('requests').createTHead().append(element('tr', {}, ...kColumns.map(([name])
   element('th', {scope: 'col', title: explain(name)}, name))));
 const rows = byId('requests').createTBody();
 
-// What is still going on, the newest first. Rows are used again, so that a selection stays.
+// Draws the requests that are still going on, the newest first. Rows are used again, so that a selection stays.
 function list(requests) {
   const open = requests.filter(row => row.state === 'running' || row.state === 'waiting');
   const shown = open.slice(0, kRows);

@@ -90,7 +90,7 @@ class Parser {
     return inner;
   }
 
-  // What stands between braces, as it is.
+  // The text between braces, as it is.
   rawArgument() {
     this.expect('{');
     let text = '', open = 1;

@@ -1,5 +1,5 @@
-// How the model is asked: the fields of the panel "Setup", which a conversation keeps as texts, and what they become in a
-// request. requestFields needs no document.
+// How the model is asked: the fields of the panel "Setup", which a conversation keeps as texts, and what they become in
+// a request. requestFields needs no document.
 export const kNumbers = ['temperature', 'top_p', 'top_k', 'min_p', 'max_tokens', 'seed'];
 const kTextTokens = 256;  // that a text goes on for where nothing is said: the API's own default is 16
 
@@ -69,7 +69,7 @@ export function requestFields(setup, {chat}) {
   return {...fields, ...extra};
 }
 
-// What differs from the defaults, for the panel's line.
+// The settings that differ from the defaults, for the panel's line.
 export function summaryOf(setup, {chat}) {
   const parts = [];
   if (chat && setup.system?.trim()) parts.push('system prompt');

@@ -1,6 +1,6 @@
-// What stays in this browser: conversations, each under a key of its own, and settings. A browser gives a page some
-// 5 million characters; when they are used up, the page goes on without saving and says so (state.storage).
-// Keys for the server are never written here.
+// The data that stays in this browser: conversations, each under a key of its own, and settings. A browser gives a page
+// some 5 million characters; when they are used up, the page goes on without saving and says so (state.storage). Keys
+// for the server are never written here.
 import {FormatError, readConversation, readSetup} from './exchange.js';
 
 const kConversation = 'heddle.conversation.';

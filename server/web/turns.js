@@ -235,7 +235,7 @@ function drawPath() {
   while (same < nodes.length && root.children[same] === nodes[same]) same++;
   while (root.children.length > same) root.lastChild.remove();
   root.append(...nodes.slice(same));
-  // What buttons there are depends on neighbours: on children, alternatives, and whether an answer is coming.
+  // Buttons depend on neighbours: on children, alternatives, and whether an answer is coming.
   for (const [message, turn] of turns) if (before.has(message) && !turn.root.querySelector('.edit')) turn.drawWhole();
 }
 

@@ -1,4 +1,4 @@
-// What the words of the live view mean: tooltips, and the glossary below it.
+// Meanings of the live view's words: tooltips, and the glossary below it.
 
 const kWords = {
   'Generated': 'Tokens of answers per second, of all clients together, over the last second.',

@@ -1,4 +1,4 @@
-// What adapters may change beside plain linears, on the emulated CUDA device against Hugging Face
+// Adapters of modules beside plain linears, on the emulated CUDA device against Hugging Face
 // PEFT.
 #include <string>
 

@@ -1,4 +1,4 @@
-// What adapters may change beside plain linears, against Hugging Face PEFT: embeddings, heads,
+// Adapters of modules beside plain linears, against Hugging Face PEFT: embeddings, heads,
 // biases, whole vectors and matrices, DoRA, experts, latent attention, sets of adapters.
 #include <algorithm>
 #include <string>

@@ -24,7 +24,7 @@ engine::LocalModel LoadAdapterBase(const std::filesystem::path& path, const std:
 std::filesystem::path WriteAdapter(const nlohmann::json& adapter, int bits,
                                    const std::filesystem::path& folder);
 
-// What an adapter for the model at `base` must fit.
+// The target that an adapter for the model at `base` must fit.
 engine::AdapterTarget TargetOf(const engine::LocalModel& model, const std::filesystem::path& base);
 
 // The adapter of a case of adapter_kinds.json, or its set.

@@ -89,7 +89,7 @@ absl::StatusOr<LoadedAdapter> LoadGguf(const ModelDescription& model, const char
       {.model = &model, .dtype = kernels::DType::kF32, .page_bytes = 1 << 16, .max_rank = 8});
 }
 
-// What a file that llama.cpp's converter made of the golden's model says.
+// Metadata of a file that llama.cpp's converter made of the golden's model.
 ModelDescription DescribeGgufOf(const char* golden) {
   test::TempDir folder;
   const std::string name = golden;

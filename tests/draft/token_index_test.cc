@@ -11,7 +11,7 @@ namespace heddle::engine {
 namespace {
 
 // The longest earlier occurrences of the end of `suffix` in `text`, by comparison everywhere.
-// What is before `begin` is forgotten: a growing ring holds less than the whole text for a while.
+// Tokens before `begin` are forgotten: a growing ring holds less than the whole text for a while.
 TokenIndex::Occurrences Naive(const std::vector<TokenId>& text, int64_t begin,
                               const std::vector<TokenId>& suffix, int32_t smallest,
                               int32_t largest) {
@@ -84,7 +84,7 @@ TEST_CASE("A full ring forgets the oldest tokens and keeps finding the others", 
   CHECK(index.bytes() == 2048 * TokenIndex::BytesPerToken(options));
 }
 
-// What a suffix tree says: of all places where the longest match goes on, how many go on how.
+// The counts of a suffix tree: of all places where the longest match goes on, how many go on how.
 TEST_CASE("A continuation has the counts of a suffix tree", "[unit]") {
   std::mt19937 random(11);
   TokenIndex::Options options;

@@ -36,7 +36,7 @@ void CompletePhase(Barrier& barrier) {
 // places by the number of the line.
 int32_t Swizzled(int32_t offset) { return offset ^ (((offset >> 7) & 7) << 4); }
 
-// What the box holds now; zeros outside of the matrix.
+// The box's present content; zeros outside of the matrix.
 std::vector<char> Take(const TensorMap& map, int64_t x, int64_t y) {
   std::vector<char> box(static_cast<size_t>(map.box_rows) * kLineBytes);
   for (int32_t r = 0; r < map.box_rows; ++r) {

@@ -1,6 +1,6 @@
 // Runs CUDA kernels on the host, so that their logic is tested on machines without a GPU.
 //
-// What it models: a grid of blocks, one after the other; the threads of a block as fibers that run
+// Model: a grid of blocks, one after the other; the threads of a block as fibers that run
 // until they wait for the others of their warp (shuffle, ballot, matrix instruction) or block
 // (barrier); dynamic shared memory with bounds, initialisation and race checks. What it does not
 // model: time, caches, divergence within a warp-wide operation (an error here), several blocks at

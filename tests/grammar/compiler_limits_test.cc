@@ -1,4 +1,4 @@
-// What the compiler keeps, forgets and leaves unfinished.
+// The compiler's memory of results, and compilations that it leaves unfinished.
 #include <atomic>
 #include <future>
 #include <memory>

@@ -1,4 +1,4 @@
-// What the compiler remembers, and the results of threads that ask at once.
+// The compiler's memory of results, and the results of threads that ask at once.
 #include "engine/grammar/grammar_compiler.h"
 
 #include <future>

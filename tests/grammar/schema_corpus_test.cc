@@ -1,4 +1,4 @@
-// What random tokens make under a schema's masks is valid by the schema: the schemas of
+// Random tokens under a schema's masks make texts that are valid by the schema: the schemas of
 // corpus/schemas.jsonl, twenty texts each. HEDDLE_CORPUS_OUT names a file that gets
 // [schema, text] per line, for a second opinion (corpus/check.py).
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What is refused of the files of draft networks, and how the message says so.
+// Files of draft networks that are refused, and how the message says so.
 #include <filesystem>
 #include <functional>
 #include <string>

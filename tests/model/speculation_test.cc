@@ -43,7 +43,7 @@ int64_t EnvOr(const char* name, int64_t fallback) {
   return value ? std::atoll(value) : fallback;
 }
 
-// What is reported of a token, or of a prompt's score.
+// The report on a token, or on a prompt's score.
 struct Reported {
   TokenId token;
   float logprob;
@@ -267,7 +267,7 @@ class SpeculatedLoad {
     scheduler_.SetAhead({.tokens = 1 + Below(8), .feeds_drafter = true});
   }
 
-  // Of sequences that the step has not ended.
+  // Counts for sequences that the step has not ended.
   void TakeGuesses() {
     REQUIRE(result_.draft_failure.empty());
     for (const engine::GuessedTokens& guessed : result_.guessed) {
@@ -487,7 +487,7 @@ NetworkLoads CheckNetworkLoads(const Model& model) {
   return all;
 }
 
-// What a model guesses of itself is right wherever it has seen all of the sequence, and draws with
+// A model's guesses of itself are right wherever it has seen all of the sequence, and draws with
 // the same numbers: only where the KV of the drafter is stale, or a page of it is lost, is it
 // wrong.
 TEST_CASE("A model as its own draft model guesses what it draws, and changes nothing", "[golden]") {

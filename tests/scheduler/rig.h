@@ -121,7 +121,7 @@ class Rig {
   engine::StepResult result;
   std::vector<SequenceEvent> events;
   std::function<bool()> ahead;
-  // What is proposed for a candidate, before each plan.
+  // Proposes drafts for a candidate, before each plan.
   std::function<std::vector<TokenId>(const DraftCandidate&)> draft;
   std::function<void()> on_plan;  // behind each plan that is made
   std::function<void()> between;  // after the executor, before Commit

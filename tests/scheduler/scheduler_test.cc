@@ -279,7 +279,7 @@ TEST_CASE("Forced tokens run in the next step as rows of one chunk, and one samp
   CHECK(rig.plan.samples[0].row == 3);
   CHECK(rig.plan.samples[0].position == 9);
   rig.RunAll();
-  // What was drawn and forced are the ten that were asked for.
+  // Drawn and forced tokens are the ten that were asked for.
   CHECK(rig.Of(id).tokens.size() == 10);
   CHECK(rig.Of(id).reason == FinishReason::kLength);
   CHECK(rig.scheduler.stats().forced_tokens == 3);

@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kLong = seconds(30);
 
-// What is written to it waits for Read; it takes few bytes at a time.
+// Bytes written to it wait for Read; it takes few bytes at a time.
 class Pipe {
  public:
   Pipe() {

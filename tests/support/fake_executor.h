@@ -50,7 +50,7 @@ class FakeExecutor final : public engine::Executor {
   static std::vector<engine::TokenId> Answer(const std::vector<engine::TokenId>& prompt,
                                              uint64_t seed, int32_t count, int32_t vocab,
                                              bool constrained = false, uint64_t adapter = 0);
-  // What an adapter at a scale makes of every token's history; 0 for the base model.
+  // The change that an adapter at a scale makes to every token's history; 0 for the base model.
   static uint64_t AdapterKey(engine::AdapterId id, float scale);
   // These replace a grammar: which sequences are constrained, and what is forced behind a token.
   static bool IsConstrained(const engine::SamplingParams& sampling) {

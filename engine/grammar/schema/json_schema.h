@@ -41,7 +41,7 @@ struct JsonOptions {
   JsonWhitespace whitespace = JsonWhitespace::kFlexible;
   // A regular expression of the white space, if not empty; it should match "".
   std::string whitespace_pattern;
-  // What is not supported of a schema is left out; otherwise the schema is refused.
+  // Keywords that are not supported are left out; otherwise the schema is refused.
   bool drops_unsupported = false;
 };
 

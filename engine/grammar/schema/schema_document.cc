@@ -84,7 +84,7 @@ SchemaRef SchemaDocument::Place(SchemaRef parent, std::string_view keyword, std:
                                 const Json& child) {
   if (SchemaRef linked = LinkedTo(child)) return linked;
   if (!paths_.contains(&child)) {
-    // What was made stands where it comes from.
+    // A schema that we made has the path of the schema that it was made from.
     std::string path = IsMade(parent) ? PathOf(parent) : PathBelow(PathOf(parent), keyword, name);
     paths_.emplace(&child, std::move(path));
     if (IsMade(parent)) is_made_.emplace(&child, 0);

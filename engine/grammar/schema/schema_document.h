@@ -53,7 +53,7 @@ class SchemaDocument {
   bool IsMade(SchemaRef schema) const { return is_made_.contains(schema); }
   // Content for Make that stands for `schema`.
   Json Link(SchemaRef schema);
-  // What is valid if `schema` is not.
+  // A schema for which exactly those values are valid that `schema` refuses.
   SchemaRef Not(SchemaRef schema, SchemaRef origin);
 
   // The texts in which a pattern is found, parsed once. The reference stays valid.

@@ -105,7 +105,7 @@ class Expander {
         State next = state;
         Begin(std::move(way), &next);
         HEDDLE_RETURN_IF_ERROR(Go(std::move(next), depth + 1));
-        // Of the ways to fail, a few will do.
+        // A few of the ways to fail will do.
         if (choice.kind == Task::Kind::kFails && out_.size() > kManyAlternatives) break;
         if (out_.size() > kMaxAlternatives) {
           return document_.Error(choice.schema, base::StrCat("more than ", kMaxAlternatives,
@@ -222,7 +222,7 @@ class Expander {
     return true;
   }
 
-  // What value_constraints.h heeds itself.
+  // Negations that value_constraints.h resolves itself.
   static bool IsPlainNegation(const Json& negated) {
     if (!negated.is_object() || negated.size() != 1) return false;
     const std::string& keyword = negated.begin().key();

@@ -2,7 +2,7 @@
 // once references, allOf, anyOf, oneOf, not, if and dependent schemas are resolved. Internal to
 // json_schema.
 //
-// What it gives may be less than what is valid, and is never more: of a schema that must fail it
+// The result may allow less than is valid, and never more: for a schema that must fail it
 // takes the ways that are schemas themselves (schema_negation.h). Alternatives that plainly
 // contradict what holds anyway are left out (schema_overlap.h), so that ten conditions on one
 // property's value are eleven alternatives and not a thousand.

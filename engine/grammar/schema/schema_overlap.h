@@ -17,7 +17,7 @@
 
 namespace heddle::engine::grammar {
 
-// What is plain to see of one schema with all that it refers to. Strings are of the document.
+// Facts that one schema, with all that it refers to, states plainly. Strings are the document's.
 struct SchemaFacts {
   using Names = std::vector<std::string_view>;
 

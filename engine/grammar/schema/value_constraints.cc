@@ -98,7 +98,7 @@ class Gatherer {
     return GatherNegation(schema);
   }
 
-  // What a "not" says that has but one of these keywords; others are resolved before.
+  // Gathers a "not" that has but one of these keywords; others are resolved before.
   absl::Status GatherNegation(SchemaRef schema) {
     auto found = schema->find("not");
     if (found == schema->end()) return absl::OkStatus();

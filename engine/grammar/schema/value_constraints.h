@@ -86,7 +86,7 @@ absl::StatusOr<ValueConstraints> Gather(SchemaDocument* document, const Conjunct
 // Whether one of the schemas is false: then nothing is valid.
 bool IsNever(const Conjunction& schemas);
 
-// What `plain` says of the property `name` of an object.
+// The conditions that `plain` puts on the property `name` of an object.
 absl::StatusOr<Conjunction> ConditionsOn(SchemaDocument* document, const Conjunction& plain,
                                          const std::string& name);
 

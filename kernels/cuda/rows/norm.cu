@@ -54,7 +54,7 @@ HEDDLE_DEVICE Group<float, kWidth> LoadOr(const float* from, int c, float otherw
   return same;
 }
 
-// What the row's adapter adds to weights and biases; zeros without one.
+// Additions of the row's adapter to weights and biases; zeros without one.
 template <int kWidth>
 HEDDLE_DEVICE void AddAdapter(const NormAdapters& adapters, int64_t t, int c,
                               Group<float, kWidth>& weights, Group<float, kWidth>& biases) {

@@ -39,7 +39,7 @@ HEDDLE_DEVICE void EditPieces(const float* logits, const SampleRow& row, int voc
   SyncThreads();
 }
 
-// What a row asks for.
+// Filters and draws that a row asks for.
 struct Task {
   RowView plain;          // as the logits are
   RowView view;           // as the draw sees them

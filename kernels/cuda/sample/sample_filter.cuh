@@ -18,7 +18,8 @@
 
 namespace heddle::kernels::cuda::sample {
 
-// What is kept of the ranking: all above `key`, and the first `ties` (by id) of those equal to it.
+// The part of the ranking that is kept: all above `key`, and the first `ties` (by id) of those
+// equal to it.
 struct Prefix {
   uint32_t key;
   Mass ties;
@@ -345,7 +346,7 @@ HEDDLE_DEVICE uint32_t FloorOfTopP(const Weigh& weigh, int vocab, Mass all, floa
   return KeyOf(floor < weigh.max ? floor : weigh.max);
 }
 
-// What top_k or top_p (`counts` or not) leaves of what is kept.
+// Narrows what is kept by top_k or top_p (`counts` or not).
 HEDDLE_DEVICE Prefix CutPrefix(const RowView& row, const SampleRow& how, bool counts,
                                const SamplePiece* pieces, const Keep& keep, const Memory& memory) {
   const Weigh& weigh = keep.weigh;

@@ -22,7 +22,7 @@ struct SampleRow : base::SampleFilters {
   const uint32_t* allowed;
   float* edited;  // [vocab] scratch of rows with edits or typical_p, 16-byte aligned
 };
-// What is known of a few neighbouring tokens of a row; see sample_pieces.cuh.
+// Summary of a few neighbouring tokens of a row; see sample_pieces.cuh.
 inline constexpr int32_t kSamplePieceTokens = 512;
 struct alignas(16) SamplePiece {
   float max;

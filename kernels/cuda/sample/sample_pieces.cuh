@@ -77,7 +77,7 @@ struct RowView {
   HEDDLE_DEVICE int pieces() const { return (vocab + kSamplePieceTokens - 1) / kSamplePieceTokens; }
 };
 
-// What a lane holds of a piece; cleaned, -infinity where a token is banned or past the end.
+// A lane's share of a piece; cleaned, -infinity where a token is banned or past the end.
 struct Elements {
   float x[kPerLane];
 };

@@ -9,7 +9,7 @@
 namespace heddle::ptx {
 namespace {
 
-// What one thread stores from %r2 after `body`.
+// The value that one thread stores from %r2 after `body`.
 uint32_t Result(const std::string& body) {
   std::vector<uint32_t> memory(1);
   const absl::Status status =

@@ -192,7 +192,7 @@ std::string CopyBox(int x, int y, int to, int bytes, const std::string& map = "%
          map + ", {%r10, %r11}], [%r2];\n";
 }
 
-// What the matrix has at column x and row y, beyond its edges too.
+// The matrix's element at column x and row y, beyond its edges too.
 uint16_t At(const std::vector<uint8_t>& in, int x, int y) {
   if (x < 0 || y < 0 || x >= 40 || y >= 24) return 0;
   uint16_t value;

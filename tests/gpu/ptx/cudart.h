@@ -72,7 +72,7 @@ struct Stamp {
 
 }  // namespace heddle::ptx
 
-// What the runtime's handles point to; the names are the runtime's own.
+// Types that the runtime's handles point to; the names are the runtime's own.
 struct CUkern_st {
   heddle::ptx::Registered* source = nullptr;
   std::string name;

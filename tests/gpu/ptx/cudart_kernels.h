@@ -7,7 +7,7 @@
 
 namespace heddle::ptx {
 
-// What kernels leave, in the order in which they ran.
+// Reports of kernels, in the order in which they ran.
 struct Log {
   int32_t count;
   int32_t entries[31];

@@ -15,7 +15,7 @@ namespace {
 // Instructions that a group runs before other warps have their turn.
 constexpr int kSlice = 4096;
 
-// What registers and shared memory hold before anything was stored: NaN as F32, F16 and BF16.
+// Content of registers and shared memory before anything was stored: NaN as F32, F16 and BF16.
 constexpr int kGarbage = 0xFF;
 
 std::string Show(Dim3 d) { return absl::StrCat("(", d.x, ", ", d.y, ", ", d.z, ")"); }
@@ -375,8 +375,8 @@ bool AreDense(const uint64_t* addresses, int bytes, Lanes lanes) {
 
 }  // namespace
 
-// What a device needs for so many bytes: 128 of each pass, 4 from each bank; lanes of wide accesses
-// go in groups of 128 bytes.
+// Wavefronts that a device needs for so many bytes: 128 of each pass, 4 from each bank; lanes of
+// wide accesses go in groups of 128 bytes.
 void Warp::CountShared(const uint64_t* offsets, int bytes, Lanes lanes) {
   const int lanes_of_group = std::min(kWarpLanes, 128 / bytes);
   AccessCounts access = {.shared_requests = 1};

@@ -12,7 +12,7 @@ namespace {
 
 // ISA 9.7.13.15.2 "Contents of the mbarrier object".
 constexpr int32_t kMaxCount = (1 << 20) - 1;
-// What mbarrier.arrive returns is opaque; ours is recognised by these bits above the phase.
+// The result of mbarrier.arrive is opaque; ours is recognised by these bits above the phase.
 constexpr uint64_t kStateMark = uint64_t{0xB4} << 56;
 
 enum class Wait : int64_t { kState, kParity };

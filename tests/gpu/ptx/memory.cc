@@ -67,7 +67,7 @@ void ToRegister(Warp& warp, const Operand& to, int lane, const uint8_t* from, si
   std::memcpy(warp.Row<uint8_t>(to) + static_cast<size_t>(lane) * to.bytes, &value, to.bytes);
 }
 
-// What an access reads or writes: the elements of a vector, or the one operand.
+// Operands that an access reads or writes: the elements of a vector, or the one operand.
 std::span<const Operand> Values(const Operand& operand) {
   if (operand.kind == Operand::Kind::kVector) return operand.elements;
   return {&operand, 1};
@@ -256,7 +256,7 @@ std::optional<Space> SpaceOf(std::string_view word) {
   return std::nullopt;
 }
 
-// What changes neither values nor faults.
+// Instructions that change neither values nor faults.
 bool IsHint(std::string_view word) {
   static const std::set<std::string_view> hints = {
       "ca",  "cg",  "cs",  "cv",      "wb",      "wt",      "lu",      "nc",      "weak",

@@ -13,7 +13,7 @@
 
 namespace heddle::ptx {
 
-// What names mean, by scope. Registers get rows of the kernel, or predicates.
+// Meanings of names, by scope. Registers get rows of the kernel, or predicates.
 class Names {
  public:
   explicit Names(Kernel& kernel) : kernel_(kernel), scopes_(1) {}

@@ -14,10 +14,10 @@ namespace heddle::ptx {
 // The places of a module that is read from its begin to its end.
 class SourceLines {
  public:
-  // What is behind `.loc`: "3 34 3, function_name $L__info_string1, inlined_at 2 76 3". Returns
-  // the number of the place that instructions from there on have; -1: not understood.
+  // Reads what is behind `.loc`: "3 34 3, function_name $L__info_string1, inlined_at 2 76 3".
+  // Returns the number of the place that instructions from there on have; -1: not understood.
   int32_t Place(std::string_view text);
-  // What is behind `.file`: `3 "/path/name.cuh"`. nvcc writes these behind the kernels.
+  // Reads what is behind `.file`: `3 "/path/name.cuh"`. nvcc writes these behind the kernels.
   void Name(std::string_view text);
   // By number of the place: "name.cuh:34 < name.cu:76", the innermost first.
   std::vector<std::string> Shown() const;

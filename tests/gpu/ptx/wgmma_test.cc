@@ -357,7 +357,7 @@ TEST_CASE("Copies and products on the same memory have to wait for each other", 
     }
     CHECK(run.Run(CopyImage(run) + begin + product + kWait + again + Wait(1, "AGAIN"), true).ok());
   }
-  // What lies between A and B is nobody's.
+  // The bytes between A and B are nobody's.
   CHECK(run.Run(CopyImage(run) + begin + product + "bar.sync 0;\n" + CopyIn(0, 1024 + 10240, 256) +
                     kWait + Wait(1, "AGAIN"),
                 true)

@@ -1,4 +1,4 @@
-// What adapters do beside low-rank products of plain linears, on the CPU's levels and on CUDA:
+// Adapters beyond low-rank products of plain linears, on the CPU's levels and on CUDA:
 // gains and biases, whole matrices, embeddings, norms, members of stacks, logit rows. The reference
 // specifies it; Hugging Face PEFT's numbers stand behind the reference (tests/adapter/).
 #include <algorithm>

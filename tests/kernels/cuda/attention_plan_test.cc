@@ -229,7 +229,7 @@ TEST_CASE("A short chunk of a long prompt fills the device", "[cuda][plan]") {
   // 16 tiles for 8 heads fill it already, and so does a long prompt.
   CHECK(PlanOf(TestBatch({{{512, 32768}}, 16})).merges.empty());
   CHECK(PlanOf(TestBatch({{{4096, 4096}}, 16})).merges.empty());
-  // Nor are 300 keys worth it.
+  // 300 keys are not worth it either.
   CHECK(PlanOf(TestBatch({{{32, 300}}, 16})).merges.empty());
 }
 
@@ -255,7 +255,7 @@ TEST_CASE("Pages are copied where several tiles read them, and the copy has room
   CHECK(pages({{{512, 5000}}, 16}, 312) == 0);
   CHECK(pages({{{32, 5000}}, 16}, 1000) == 0);                      // one tile
   CHECK(pages({{{1, 9000}, {128, 1000}, {1, 70}}, 16}, 63) == 63);  // decoding reads its own
-  // What lies before the window of the chunk's first row stays: 1 + (2000 - 512 + 1 - 500) / 16.
+  // The part before the window of the chunk's first row stays: 1 + (2000 - 512 + 1 - 500) / 16.
   widened.window = 500;
   CHECK(pages({{{512, 2000}}, 16}, 1000) == 125 - 61);
   CHECK(pages({{{1, 9000}, {1, 70}}, 16}, 1000) == 0);

@@ -1,4 +1,5 @@
-// What operators do at run time: loads that replace or fail, unloading, pins, the base's adapters.
+// Changes by operators at run time: loads that replace or fail, unloading, pins, the base's
+// adapters.
 #include <optional>
 
 #include "catch2/catch.hpp"

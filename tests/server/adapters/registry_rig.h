@@ -33,7 +33,7 @@ struct Rig {
     files.files[path] = {std::move(content), ++time, ""};
   }
 
-  // What a request that names it gets, if need be after a load.
+  // The adapter that a request that names it gets, if need be after a load.
   absl::StatusOr<AdapterLease> Get(const std::string& name) {
     absl::Status look = registry->Look(name);
     if (!look.ok()) return look;

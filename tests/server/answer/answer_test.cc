@@ -1,5 +1,5 @@
-// What clients read, chunk by chunk. The rules are those of OpenAI's streaming reference and of the
-// clients that break on anything else.
+// Answers as clients read them, chunk by chunk. The rules are those of OpenAI's streaming reference
+// and of the clients that break on anything else.
 #include "server/answer/answer.h"
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the gRPC front end tells to whom, and that clients that break the rules do it no harm.
+// Access to the gRPC front end, and clients that break the rules.
 #include <future>
 #include <string>
 

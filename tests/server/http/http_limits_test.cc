@@ -1,4 +1,4 @@
-// What clients must not be able to do to the server, over real sockets: half-sent, oversized, slow
+// Clients that try to harm the server, over real sockets: half-sent, oversized, slow
 // and dishonest requests. After each of them the server still answers.
 #include <string>
 #include <thread>

@@ -1,4 +1,4 @@
-// What reading a request allocates, and what happens where memory is refused: this program's
+// Allocations of reading a request, and what happens where memory is refused: this program's
 // operator new counts, and fails on demand.
 #include <atomic>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What operators see of the HTTP front end: health and readiness, draining, keys, metrics.
+// The HTTP front end as operators see it: health and readiness, draining, keys, metrics.
 #include <fstream>
 #include <iterator>
 #include <regex>

@@ -216,7 +216,7 @@ TEST_CASE("What stands below another key's response is as unknown as the respons
   const RawResponse cancel = Send(&client, "POST", path + "/cancel", bob);
   CHECK(cancel.status == 404);
   CHECK(cancel.body == items.body);
-  // That was bob's one request of this minute.
+  // Bob has used his one request of this minute.
   const json next = {{"input", "x"}, {"previous_response_id", id}};
   CHECK(client.Post("/v1/responses/input_tokens", next.dump(), bob).status == 429);
   CHECK(client.Post("/v1/responses/input_tokens", next.dump(), alice).status == 200);

@@ -43,7 +43,7 @@ struct LlamaParser : ApiParser {
   }
 };
 
-// What a model that writes `text` makes of a request, as a body or as events.
+// The answer to a request by a model that writes `text`, as a body or as events.
 struct Played {
   Played(const LlamaParser& parser, const std::string& body, std::string_view text,
          bool ends = true)
@@ -155,8 +155,8 @@ TEST_CASE("A text is filled in between its prefix and its suffix", "[llamacpp]")
         "<s>ab<|turn|>cdx");
   CHECK(parser.Infill(R"({"input_prefix":"ab","input_extra":[{"filename":"f","text":"t"}]})") ==
         "<s>--- f\nt\n\nab<|turn|>");
-  // Of 100 tokens, 20 are for the answer, three are marks and one is the answer's own: 76 are left,
-  // a quarter of them for what follows.
+  // The context has 100 tokens: 20 are for the answer, three are marks and one is the answer's own:
+  // 76 are left, a quarter of them for what follows.
   const std::string longer = base::StrCat(
       R"({"n_predict":20,"input_prefix":"x)", std::string(200, 'a'), R"(","input_suffix":")",
       std::string(200, 'b'), R"(","input_extra":[{"text":"t"}]})");

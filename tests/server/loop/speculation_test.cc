@@ -10,7 +10,7 @@
 namespace heddle::server {
 namespace {
 
-// What a drafter was told, over all sequences; written by the loop's thread, read when it is idle.
+// Calls to a drafter, over all sequences; written by the loop's thread, read when it is idle.
 struct Told {
   int64_t begun = 0, ended = 0, finished = 0;
   int64_t proposed = 0, verified = 0, accepted = 0;

@@ -1,4 +1,4 @@
-// What a request may say about drafts of its answer.
+// Fields of a request about drafts of its answer.
 #include "server/openai/drafting.h"
 
 #include <string>
