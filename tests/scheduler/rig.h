@@ -1,14 +1,17 @@
-// A scheduler with a FakeExecutor under it, stepped by hand, and the output of each branch.
+// A scheduler with a FakeExecutor under it, stepped by hand, and the output of each branch. The
+// executor may be in another process, as far as plans can tell: SendPlans.
 #pragma once
 
 #include <deque>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "engine/parallel/plan_codec.h"
 #include "scheduler/scheduler.h"
 #include "tests/support/fake_executor.h"
 
@@ -72,11 +75,18 @@ class Rig {
       planned_.push_back(next);
     }
     if (absl::Status status = executor.Wait(&result); !status.ok()) FAIL(status.ToString());
+    if (!sent_.empty()) sent_.pop_front();
     if (between) between();
     events.clear();
     scheduler.Commit(result, now_us, &events);
     Book();
     return true;
+  }
+
+  // From now on plans reach the executor as messages. To be called before the first one.
+  void SendPlans() {
+    encoder_.emplace(executor.limits());
+    decoder_.emplace(executor.limits());
   }
 
   void RunAll() {
@@ -134,8 +144,18 @@ class Rig {
     return options;
   }
 
+  // The plan as the executor gets it; valid until its result is there.
+  const engine::StepPlan& Sent(const engine::StepPlan& submitted) {
+    if (!encoder_) return submitted;
+    message_.clear();
+    encoder_->Encode(submitted, &message_);
+    const absl::Status status = decoder_->Decode(message_, &sent_.emplace_back());
+    if (!status.ok()) FAIL(status.ToString());
+    return sent_.back();
+  }
+
   void Submit(const engine::StepPlan& submitted) {
-    const absl::Status status = executor.Submit(submitted, scheduler.locals());
+    const absl::Status status = executor.Submit(Sent(submitted), scheduler.locals());
     if (!status.ok()) FAIL(status.ToString());
   }
 
@@ -150,6 +170,11 @@ class Rig {
 
   uint64_t last_id_ = 0;
   std::deque<engine::StepPlan> planned_;  // submitted behind `plan`
+  // Plans as messages, if they are sent.
+  std::optional<engine::PlanEncoder> encoder_;
+  std::optional<engine::PlanDecoder> decoder_;
+  std::string message_;
+  std::deque<engine::StepPlan> sent_;  // decoded, and not done yet
 };
 
 // `num_prompt` tokens that depend on `salt`.

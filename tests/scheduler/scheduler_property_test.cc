@@ -23,6 +23,7 @@ class RandomLoad {
  public:
   explicit RandomLoad(uint64_t seed)
       : random_(seed), options_(RandomOptions()), rig_(options_, Between(1, 4)) {
+    if (Between(0, 1) == 0) rig_.SendPlans();
     // A third of the pools never plans ahead, and a third does whenever it can.
     ahead_per_100_steps_ = std::clamp(Between(-100, 200), 0, 100);
     constrained_per_100_requests_ = Between(0, 1) * Between(0, 20);

@@ -1,0 +1,73 @@
+// What both ends of a stream of plans remember of each sequence, so that a plan need not repeat
+// it: its spans, and the position behind its last row. Both ends apply the same plans in the same
+// order and so remember the same; PlanDecoder notices if they do not.
+//
+// Thread-safety: none.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "engine/parallel/wire.h"
+#include "engine/step.h"
+
+namespace heddle::engine {
+
+struct MirroredSpans {
+  std::vector<KvSpan> spans;
+  int64_t context_tokens = 0;  // sum over the spans
+};
+
+struct MirroredSequence {
+  std::vector<MirroredSpans> groups;
+  Position next_position = 0;
+  int32_t adapter_slot = -1;
+  uint64_t step = 0;  // of the last plan that had it
+};
+
+class SpanMirror {
+ public:
+  // `max_sequences`: what is not in the newest plan is forgotten when there are more than so many;
+  // it is then sent whole again. At both ends the same.
+  SpanMirror(int32_t num_groups, size_t max_sequences)
+      : num_groups_(static_cast<size_t>(num_groups)), max_sequences_(max_sequences) {}
+
+  // An entry that is as after no plan, if there was none. The reference is valid until the next
+  // call.
+  MirroredSequence& Find(SequenceId id);
+  // To be called when all of `plan` is applied.
+  void EndPlan(const StepPlan& plan);
+  size_t size() const { return sequences_.size(); }
+
+ private:
+  size_t num_groups_;
+  size_t max_sequences_;
+  absl::flat_hash_map<SequenceId, MirroredSequence> sequences_;
+};
+
+// Spans have a page in [0, num_pages) and 1 to page_tokens positions.
+struct PageBounds {
+  int32_t num_pages = 0;
+  int32_t page_tokens = 0;
+};
+
+// Whether `spans` is `known` with `num_tokens` positions more, its last page filled up first and
+// all others of the new pages full but the last.
+bool IsGrown(std::span<const KvSpan> known, std::span<const KvSpan> spans, int32_t num_tokens,
+             int32_t page_tokens);
+// Writes the new pages of such a list, or reads them, and makes *known the list. Pages that are
+// not among `num_pages` fail the reader.
+void WriteGrowth(std::span<const KvSpan> spans, int32_t num_tokens, MirroredSpans* known,
+                 ByteWriter* bytes);
+void ReadGrowth(ByteReader* bytes, int32_t num_tokens, const PageBounds& bounds,
+                MirroredSpans* known);
+
+// Writes any list as what it has in common with `known`: how many of known's first spans are gone,
+// how many of the next are there, and all others; or reads it; and makes *known the list. Spans
+// that no page can have fail the reader.
+void WriteDifference(std::span<const KvSpan> spans, MirroredSpans* known, ByteWriter* bytes);
+void ReadDifference(ByteReader* bytes, const PageBounds& bounds, MirroredSpans* known);
+
+}  // namespace heddle::engine
