@@ -30,6 +30,9 @@ inline void ForFactorType(KvType type, const Fn& fn) {
   fn(uint16_t(), bf16);
 }
 
+// AVX-512's. Blocks of 16 sums then need fewer conversions of factors for each Fma.
+constexpr bool kHas32Registers = kLanes == 16;
+
 // Rank rows [rank, rank + kRanks) times rows [row, row + kRows): eight sums hide Fma's latency.
 template <int kRanks, int kRows, typename T, typename LoadVec>
 inline void ShrinkBlock(const AdapterShrinkArgs& args, int32_t rank, int32_t row,
@@ -40,12 +43,12 @@ inline void ShrinkBlock(const AdapterShrinkArgs& args, int32_t rank, int32_t row
   }
   const auto add = [&](const T* const* w, const float* const* x, int64_t at) {
     Vec rows[kRows];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) rows[r] = Load(x[r] + at);
 #pragma GCC unroll 8
     for (int j = 0; j < kRanks; ++j) {
       const Vec factor = load(w[j] + at);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sums[j][r] = Fma(factor, rows[r], sums[j][r]);
     }
   };
@@ -75,14 +78,21 @@ inline void ShrinkBlock(const AdapterShrinkArgs& args, int32_t rank, int32_t row
   }
 }
 
+// All ranks times rows [row, row + kRows).
+template <int kRows, typename T, typename LoadVec>
+inline void ShrinkRows(const AdapterShrinkArgs& args, int32_t row, const LoadVec& load) {
+  int32_t rank = 0;
+  for (; rank + 4 <= args.num_ranks; rank += 4) ShrinkBlock<4, kRows, T>(args, rank, row, load);
+  for (; rank < args.num_ranks; ++rank) ShrinkBlock<1, kRows, T>(args, rank, row, load);
+}
+
 inline void AdapterShrink(const AdapterShrinkArgs& args) {
   ForFactorType(args.type, [&]<typename T>(T, const auto& load) {
     int32_t row = 0;
-    for (; row + 2 <= args.num_rows; row += 2) {
-      int32_t rank = 0;
-      for (; rank + 4 <= args.num_ranks; rank += 4) ShrinkBlock<4, 2, T>(args, rank, row, load);
-      for (; rank < args.num_ranks; ++rank) ShrinkBlock<1, 2, T>(args, rank, row, load);
+    if constexpr (kHas32Registers) {
+      for (; row + 4 <= args.num_rows; row += 4) ShrinkRows<4, T>(args, row, load);
     }
+    for (; row + 2 <= args.num_rows; row += 2) ShrinkRows<2, T>(args, row, load);
     if (row == args.num_rows) return;
     int32_t rank = 0;
     for (; rank + 8 <= args.num_ranks; rank += 8) ShrinkBlock<8, 1, T>(args, rank, row, load);
@@ -91,12 +101,10 @@ inline void AdapterShrink(const AdapterShrinkArgs& args) {
   });
 }
 
-// Columns [at, at + kVecs * kLanes) of rows [row, row + kRows). Columns are read from more rank
-// rows at a time than processors track, so those that come next are prefetched.
+// Columns [at, at + kVecs * kLanes) of rows [row, row + kRows).
 template <int kRows, int kVecs, typename T, typename LoadVec>
 inline void ExpandBlock(const AdapterExpandArgs& args, int32_t row, int64_t at,
                         const LoadVec& load) {
-  constexpr int kLine = 64 / static_cast<int>(sizeof(T));
   Vec sums[kRows][kVecs];
   for (auto& of_row : sums) {
     for (Vec& sum : of_row) sum = Zero();
@@ -108,7 +116,6 @@ inline void ExpandBlock(const AdapterExpandArgs& args, int32_t row, int64_t at,
     for (int r = 0; r < kRows; ++r) factors[r] = Set(args.s[(row + r) * args.s_stride + j]);
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
-      if (kRows == 1 && v * kLanes % kLine == 0) __builtin_prefetch(w + (kVecs + v) * kLanes);
       const Vec value = load(w + v * kLanes);
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) sums[r][v] = Fma(factors[r], value, sums[r][v]);
@@ -146,11 +153,55 @@ inline void ExpandRows(const AdapterExpandArgs& args, int32_t row, const LoadVec
   for (int r = 0; r < kRows && at < args.n; ++r) ExpandTail<T>(args, row + r, at, load);
 }
 
+// Adds rank rows [rank, rank + kRanks) to one row, whose sums stay in `out`. Few rank rows at a
+// time are read from beginning to end: they often lie a multiple of 4 KiB apart, and so share the
+// sets of the first-level cache, which have 8 to 12 ways.
+template <int kRanks, typename T, typename LoadVec>
+inline void ExpandStream(const AdapterExpandArgs& args, int32_t row, int32_t rank,
+                         const LoadVec& load) {
+  const T* w[kRanks];
+  Vec factors[kRanks];
+  for (int j = 0; j < kRanks; ++j) {
+    w[j] = static_cast<const T*>(args.w[rank + j]) + args.column;
+    factors[j] = Set(args.s[row * args.s_stride + rank + j]);
+  }
+  float* out = args.out + row * args.out_stride;
+  const auto sums = [&](Vec sum, int64_t at) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kRanks; ++j) sum = Fma(factors[j], load(w[j] + at), sum);
+    return sum;
+  };
+  int64_t at = 0;
+  for (; at + kLanes <= args.n; at += kLanes) {
+    Store(out + at, sums(rank == 0 ? Zero() : Load(out + at), at));
+  }
+  if (at == args.n) return;
+  const int tail = static_cast<int>(args.n - at);
+  T last[kRanks][kLanes];
+  for (int j = 0; j < kRanks; ++j) {
+    CopyTail(w[j] + at, tail, last[j]);
+    w[j] = last[j];
+  }
+  StoreN(out + at, sums(rank == 0 ? Zero() : LoadN(out + at, tail), 0), tail);
+}
+
+// All rank rows times one row of activations.
+template <typename T, typename LoadVec>
+inline void ExpandOneRow(const AdapterExpandArgs& args, int32_t row, const LoadVec& load) {
+  if (args.num_ranks == 0) {
+    std::memset(args.out + row * args.out_stride, 0, static_cast<size_t>(args.n) * sizeof(float));
+  }
+  int32_t rank = 0;
+  for (; rank + 4 <= args.num_ranks; rank += 4) ExpandStream<4, T>(args, row, rank, load);
+  for (; rank < args.num_ranks; ++rank) ExpandStream<1, T>(args, row, rank, load);
+}
+
 inline void AdapterExpand(const AdapterExpandArgs& args) {
   ForFactorType(args.type, [&]<typename T>(T, const auto& load) {
+    constexpr int kVecs = kHas32Registers ? 4 : 2;
     int32_t row = 0;
-    for (; row + 4 <= args.num_rows; row += 4) ExpandRows<4, 2, T>(args, row, load);
-    for (; row < args.num_rows; ++row) ExpandRows<1, 8, T>(args, row, load);
+    for (; row + 4 <= args.num_rows; row += 4) ExpandRows<4, kVecs, T>(args, row, load);
+    for (; row < args.num_rows; ++row) ExpandOneRow<T>(args, row, load);
   });
 }
 
