@@ -192,20 +192,25 @@ class Packer {
     return absl::OkStatus();
   }
 
-  // Turn for values that stay as they are.
+  // Turn for values that stay as they are. A tile is turned in the first-level cache: rows of the
+  // image often lie a multiple of 4 KiB apart, where it holds few lines at a time.
   absl::Status TurnHalves(const RankRows& from, const Blocks& to) {
-    std::vector<uint16_t*> out(static_cast<size_t>(to.rows));
-    for (int64_t j = 0; j < to.rows; ++j) {
-      out[static_cast<size_t>(j)] = reinterpret_cast<uint16_t*>(RowOf(to, j));
-    }
-    halves_.resize(static_cast<size_t>(to.rows));
-    for (int64_t i = 0; i < to.cols; ++i) {
-      const int64_t row = from.rows[static_cast<size_t>(i)] + from.row_offset;
-      std::memcpy(halves_.data(), TensorRow(*from.tensor, row) + 2 * from.first,
-                  halves_.size() * sizeof(uint16_t));
-      if (HoldsNonFinite(halves_.data(), to.rows)) return NotFinite(*from.tensor);
+    const int64_t row_bytes = kernels::RowBytes(from.tensor->dtype, from.tensor->cols);
+    const std::byte* first =
+        from.tensor->data.data() + from.row_offset * row_bytes + 2 * from.first;
+    halves_.resize(static_cast<size_t>(to.rows * kTurnedRows));
+    for (int64_t begin = 0; begin < to.cols; begin += kTurnedRows) {
+      const int64_t count = std::min(kTurnedRows, to.cols - begin);
+      for (int64_t i = 0; i < count; ++i) {
+        const std::byte* row = first + from.rows[static_cast<size_t>(begin + i)] * row_bytes;
+        for (int64_t j = 0; j < to.rows; ++j) {
+          std::memcpy(&halves_[static_cast<size_t>(j * kTurnedRows + i)], row + 2 * j, 2);
+        }
+      }
       for (int64_t j = 0; j < to.rows; ++j) {
-        out[static_cast<size_t>(j)][i] = halves_[static_cast<size_t>(j)];
+        const uint16_t* column = halves_.data() + j * kTurnedRows;
+        if (HoldsNonFinite(column, count)) return NotFinite(*from.tensor);
+        std::memcpy(RowOf(to, j) + writer_.RowBytes(begin), column, static_cast<size_t>(2 * count));
       }
     }
     return absl::OkStatus();
