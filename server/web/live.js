@@ -153,7 +153,10 @@ async function lookAtState() {
 }
 
 let reached = false;
+let timer = 0;  // of the next look
+let looking = false;
 async function loop() {
+  looking = true;
   const seen = isSeen();
   if (!seen) last = null;
   if (document.visibilityState === 'visible') {
@@ -167,8 +170,16 @@ async function loop() {
       setState('not reachable', true);
     }
   }
-  setTimeout(loop, kMilliseconds * (seen || isSeen() ? 1 : kFoldedSeconds));
+  looking = false;
+  timer = setTimeout(loop, kMilliseconds * (seen || isSeen() ? 1 : kFoldedSeconds));
 }
+
+// What was folded and is seen again is looked at at once, not when the next look is due.
+new ResizeObserver(() => {
+  if (!isSeen() || last || looking) return;
+  clearTimeout(timer);
+  loop();
+}).observe(byId('live'));
 
 byId('glossary').append(...glossary.flatMap(([word, text]) => [element('dt', {}, word), element('dd', {}, text)]));
 loop();
