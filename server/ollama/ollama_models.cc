@@ -14,6 +14,7 @@
 #include "server/json_writer.h"
 #include "server/ollama/ollama_fields.h"
 #include "server/ollama/ollama_options.h"
+#include "server/openai/model_choice.h"
 #include "server/openai/request_parts.h"
 
 namespace heddle::server {
@@ -86,13 +87,7 @@ std::string ParameterLines(const engine::SamplingParams& defaults) {
 
 absl::StatusOr<std::string> OllamaTags(const RequestContext& context) {
   const ServedModel& model = *context.model;
-  const AdapterView& adapters = context.adapters;
-  std::vector<AdapterInfo> infos;
-  bool cut = false;
-  if (adapters.registry != nullptr) {
-    if (context.patience.short_only && !context.patience.ask) return TakesLong();
-    infos = adapters.registry->List(&cut);
-  }
+  HEDDLE_ASSIGN_OR_RETURN(const ListedAdapters adapters, ListAdapters(context));
   std::string out;
   JsonWriter json(&out);
   json.BeginObject().Key("models").BeginArray();
@@ -103,9 +98,7 @@ absl::StatusOr<std::string> OllamaTags(const RequestContext& context) {
   };
   write(model.id, "");
   for (const std::string& alias : model.aliases) write(alias, "");
-  for (const AdapterInfo& info : infos) {
-    if (adapters.Allows(info.name)) write(info.name, model.id);
-  }
+  for (const AdapterInfo& info : adapters.infos) write(info.name, model.id);
   json.EndArray().EndObject();
   return out;
 }

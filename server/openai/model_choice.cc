@@ -132,16 +132,22 @@ bool IsModelName(std::string_view name, const ServedModel& model) {
 }
 
 absl::StatusOr<std::vector<std::string>> ModelNames(const RequestContext& context) {
-  const AdapterView& adapters = context.adapters;
   std::vector<std::string> names = {context.model->id};
   names.insert(names.end(), context.model->aliases.begin(), context.model->aliases.end());
-  if (adapters.registry == nullptr) return names;
-  if (!MayBlock(context)) return TakesLong();
-  bool cut = false;
-  for (const AdapterInfo& info : adapters.registry->List(&cut)) {
-    if (adapters.Allows(info.name)) names.push_back(info.name);
-  }
+  HEDDLE_ASSIGN_OR_RETURN(const ListedAdapters listed, ListAdapters(context));
+  for (const AdapterInfo& info : listed.infos) names.push_back(info.name);
   return names;
+}
+
+absl::StatusOr<ListedAdapters> ListAdapters(const RequestContext& context) {
+  const AdapterView& adapters = context.adapters;
+  ListedAdapters listed;
+  if (adapters.registry == nullptr) return listed;
+  if (!MayBlock(context)) return TakesLong();
+  listed.infos = adapters.registry->List(&listed.cut);
+  std::erase_if(listed.infos,
+                [&adapters](const AdapterInfo& info) { return !adapters.Allows(info.name); });
+  return listed;
 }
 
 absl::Status UnknownModel(std::string_view name, const RequestContext& context) {

@@ -18,6 +18,13 @@ bool IsModelName(std::string_view name, const ServedModel& model);
 // has to be read, and the context has no patience for that.
 absl::StatusOr<std::vector<std::string>> ModelNames(const RequestContext& context);
 
+// The adapters that the client may use; `cut`: there are more than are listed. TakesLong: as above.
+struct ListedAdapters {
+  std::vector<AdapterInfo> infos;
+  bool cut = false;
+};
+absl::StatusOr<ListedAdapters> ListAdapters(const RequestContext& context);
+
 // NOT_FOUND, with the names that there are.
 absl::Status UnknownModel(std::string_view name, const RequestContext& context);
 

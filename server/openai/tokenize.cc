@@ -65,23 +65,15 @@ absl::StatusOr<std::string> Detokenize(std::string_view text, const RequestConte
 
 absl::StatusOr<std::string> ModelList(const RequestContext& context) {
   const ServedModel& model = *context.model;
-  const AdapterView& adapters = context.adapters;
-  std::vector<AdapterInfo> infos;
-  bool cut = false;
-  if (adapters.registry != nullptr) {
-    if (context.patience.short_only && !context.patience.ask) return TakesLong();
-    infos = adapters.registry->List(&cut);
-  }
+  HEDDLE_ASSIGN_OR_RETURN(const ListedAdapters adapters, ListAdapters(context));
   std::string out;
   JsonWriter json(&out);
   json.BeginObject().Member("object", "list").Key("data").BeginArray();
   WriteModel(model.id, model, nullptr, &json);
   for (const std::string& alias : model.aliases) WriteModel(alias, model, nullptr, &json);
-  for (const AdapterInfo& info : infos) {
-    if (adapters.Allows(info.name)) WriteModel(info.name, model, &info, &json);
-  }
+  for (const AdapterInfo& info : adapters.infos) WriteModel(info.name, model, &info, &json);
   json.EndArray();
-  if (cut) json.Key("truncated").Bool(true);  // there are more adapters than are listed
+  if (adapters.cut) json.Key("truncated").Bool(true);  // there are more adapters than are listed
   json.EndObject();
   return out;
 }
