@@ -125,7 +125,10 @@ struct ServerConfig {
   Bytes max_body_bytes{uint64_t{8} << 20};
   Bytes grammar_cache_bytes{uint64_t{256} << 20};
   Bytes max_pending_body_bytes{0};  // 0: by the machine's memory
-  Seconds request_timeout{0};       // 0: none
+  std::string batch_dir;            // empty: no files, no batches
+  Bytes batch_storage{uint64_t{4} << 30};
+  int64_t batch_concurrency = 8;
+  Seconds request_timeout{0};  // 0: none
   Seconds drain_delay{0};
   Seconds drain_timeout{30};
   Seconds watchdog_timeout{60};

@@ -179,6 +179,35 @@ constexpr Option kServerOptions[] = {
      .max = 256,
      .default_text = "2, or --io-threads where that is more"},
 
+    {.name = "batch-dir",
+     .field = &Config::batch_dir,
+     .section = kServer,
+     .value = "FOLDER",
+     .help =
+         "Folder for /v1/files and /v1/batches; batches in it go on after a restart. It is made "
+         "if its parent is there.",
+     .commands = kServe,
+     .needs_value = true,
+     .default_text = "none: no files, no batches"},
+    {.name = "batch-storage",
+     .field = &Config::batch_storage,
+     .section = kServer,
+     .value = "SIZE",
+     .help = "What all files in --batch-dir may have together, results included.",
+     .commands = kServe,
+     .min = 1024,
+     .max = int64_t{1} << 50},
+    {.name = "batch-concurrency",
+     .field = &Config::batch_concurrency,
+     .section = kServer,
+     .value = "N",
+     .help =
+         "Lines of batches in progress while no client waits for an answer; beside clients, one "
+         "is.",
+     .commands = kServe,
+     .min = 1,
+     .max = 4096},
+
     {.name = "max-queue",
      .field = &Config::max_queue,
      .section = kLimits,

@@ -132,6 +132,9 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config, Ke
   options.keys_may_change = key_file->is_used();
   options.prefix_cache_scope = ToCacheScope(config.prefix_cache_scope);
   options.cors_origin = config.cors_origin;
+  options.batch = {.folder = config.batch_dir,
+                   .max_bytes = static_cast<int64_t>(config.batch_storage.value),
+                   .concurrency = static_cast<int>(config.batch_concurrency)};
   options.allow_adapter_updates = config.allow_lora_updates;
   options.policy.reasoning_field = ToReasoningField(config.reasoning_field);
   options.policy.clamp_max_tokens = config.max_tokens_overflow == config::MaxTokensOverflow::kClamp;

@@ -37,7 +37,7 @@ void LogRequest(const RequestRecord& record, const HttpDependencies& server,
   ServerMetrics* metrics = server.metrics;
   metrics->CountRequest(route, record.method, record.status);
   const Route* known = RouteNamed(route);
-  if (known != nullptr && IsGenerationRoute(known->id)) {
+  if (known != nullptr && IsGenerationRoute(known->id) && !record.is_handed_over) {
     metrics->CountGeneration(route, OutcomeName(record.outcome), record.total_seconds);
     metrics->CountKey(record.key_name, OutcomeName(record.outcome), record.prompt_tokens,
                       record.generated_tokens);

@@ -331,7 +331,11 @@ void Connection::OnWritten(const boost::system::error_code& error, size_t bytes)
     Flush();
   } else {
     last_write_ = Clock::now();
-    if (state_ == State::kHandling && response_done_) FinishRequest();
+    if (state_ == State::kHandling && response_done_) {
+      FinishRequest();
+    } else if (std::shared_ptr<Exchange> exchange = exchange_) {
+      exchange->OnDrained();
+    }
   }
   if (!has_caught_up) return;
   if (std::shared_ptr<Exchange> exchange = exchange_) exchange->OnCaughtUp();

@@ -6,6 +6,12 @@
 #include "server/http/request_guard.h"
 
 namespace heddle::server {
+namespace {
+
+// No key's tenant: the first digits of pi's fraction.
+constexpr uint64_t kBackgroundClient = 0x243f6a8885a308d3;
+
+}  // namespace
 
 absl::Status EngineExchange::SubmitToEngine(GenerationRequest generation, EventSink sink) {
   GenerationService* service = context_->dependencies.generation;
@@ -17,6 +23,8 @@ absl::Status EngineExchange::SubmitToEngine(GenerationRequest generation, EventS
   generation.label = writer_->record().request_id;
   generation.peer = writer_->record().peer;
   generation.weight = writer_->record().weight;
+  // All of them together have one client's share of the machine, and those of live requests none.
+  if (writer_->record().is_background) generation.tenant = kBackgroundClient;
   const RequestId id = generation.id;
   HEDDLE_RETURN_IF_ERROR(service->Submit(std::move(generation), std::move(sink)));
   ids_.push_back(id);
@@ -56,12 +64,14 @@ void EngineExchange::OnDisconnect() {
 }
 
 void EngineExchange::OnTick(Clock::time_point now) {
-  const Clock::duration limit = context_->options.request_timeout;
   if (ended_) return;
+  const Clock::duration limit = LifeLimit(writer_->record(), context_->options.request_timeout);
   if (IsOverdue(now - received_, limit)) {
     Fail(OverdueError(limit));
   } else if (overflowed()) {  // perhaps no event will come that would tell
     Fail(absl::InternalError("the server could not keep up with this request"));
+  } else {
+    PauseIfBehind();  // a writer may be behind without having been written to
   }
 }
 

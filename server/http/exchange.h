@@ -41,11 +41,13 @@ struct RequestRecord {
   std::string path;   // as logged
   std::string route;  // pattern, for metrics: "/v1/models/{id}"; empty: no route
   std::string request_id;
-  std::string key_name;  // name of its API key; never the key
-  uint64_t peer = 0;     // HttpRequest::peer
-  int32_t weight = 1;    // of its client's share of the machine
-  TraceContext trace;    // the client's traceparent, or a new trace; may be empty
-  int status = 0;        // 0: closed before a status was sent
+  std::string key_name;         // name of its API key; never the key
+  uint64_t peer = 0;            // HttpRequest::peer
+  int32_t weight = 1;           // of its client's share of the machine
+  bool is_background = false;   // nobody waits for it: it yields to those of clients
+  bool is_handed_over = false;  // another record counts what it asked for
+  TraceContext trace;           // the client's traceparent, or a new trace; may be empty
+  int status = 0;               // 0: closed before a status was sent
   Outcome outcome = Outcome::kSuccess;
   bool failed_midway = false;  // the stream ended in an error event
   int64_t prompt_tokens = 0;
@@ -112,6 +114,9 @@ class Exchange {
   // The client was behind (ResponseWriter::is_behind), and has read since.
   virtual void OnCaughtUp() {}
 
+  // The client has taken all that was written of a stream so far.
+  virtual void OnDrained() {}
+
   // Called a few times a second, for time limits.
   virtual void OnTick(Clock::time_point now) = 0;
 };
@@ -119,6 +124,10 @@ class Exchange {
 // Whether a request has lived longer than `limit` (zero: no limit), and the error for its client.
 bool IsOverdue(Clock::duration age, Clock::duration limit);
 absl::Status OverdueError(Clock::duration limit);
+// The limit for a request: what nobody waits for has none.
+inline Clock::duration LifeLimit(const RequestRecord& record, Clock::duration limit) {
+  return record.is_background ? Clock::duration::zero() : limit;
+}
 
 // Reasons of the transport to refuse something, to protect the server; the labels of a metric
 // (docs/metrics.md).

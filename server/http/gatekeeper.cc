@@ -40,10 +40,21 @@ absl::StatusOr<uint64_t> CheckKey(const ServerContext& server, const Route& rout
   return entry == nullptr ? 0 : entry->tenant;
 }
 
+// The key may have been taken away since the client asked for what the server does now.
+absl::StatusOr<uint64_t> CheckOwner(const ServerContext& server, uint64_t tenant) {
+  const std::shared_ptr<const AccessTable::Snapshot> keys = server.access.current();
+  const bool may =
+      tenant == 0 ? keys->empty() || !keys->has_ordinary() : keys->OfTenant(tenant) != nullptr;
+  if (may) return tenant;
+  return WithCode(absl::UnauthenticatedError("the API key that this belongs to was taken away"),
+                  "invalid_api_key");
+}
+
 }  // namespace
 
 absl::StatusOr<uint64_t> CheckSender(const ServerContext& server, const Route& route,
                                      const HttpRequest& request) {
+  if (request.sender.has_value()) return CheckOwner(server, *request.sender);
   uint64_t tenant = 0;
   if (route.needs_key) {
     HEDDLE_ASSIGN_OR_RETURN(tenant, CheckKey(server, route, request));
@@ -72,6 +83,8 @@ absl::Status Admit(const ServerContext& server, uint64_t tenant, const HttpReque
     record->weight = entry->key.weight;
     HEDDLE_RETURN_IF_ERROR(enter(entry->account));
   }
+  // What is done in the background has a limit of its own, and takes no places of clients.
+  if (request.sender.has_value()) return absl::OkStatus();
   return enter(server.everyone);
 }
 

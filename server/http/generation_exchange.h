@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "server/answer/answer.h"
@@ -21,6 +22,9 @@ class GenerationExchange final : public EngineExchange,
   GenerationExchange(ServerContext* context, std::unique_ptr<const ApiRequest> request,
                      std::unique_ptr<AnswerFormat> format, ResponseWriter* writer,
                      Clock::time_point received, scheduler::AdapterUse adapter);
+
+  // Begins a streamed answer with frames that came before it, so that all errors are frames.
+  void BeginStream(const std::string& frames) { SendFrames(frames); }
 
   // Submits everything to the engine. After an error nothing is left there, and nothing was sent.
   absl::Status Submit(EventInbox* inbox);

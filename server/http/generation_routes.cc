@@ -12,6 +12,7 @@
 #include "server/llamacpp/llama_request.h"
 #include "server/ollama/ollama_format.h"
 #include "server/ollama/ollama_request.h"
+#include "server/openai/compaction.h"
 #include "server/openai/openai_format.h"
 #include "server/openai/responses_format.h"
 #include "server/openai/responses_request.h"
@@ -31,11 +32,18 @@ absl::StatusOr<Generation> OpenAiGeneration(Endpoint endpoint, std::string_view 
 }
 
 absl::StatusOr<Generation> ResponsesGeneration(std::string_view body, const RequestContext& context,
-                                               AnswerIdentity identity, ResponseStore* store) {
+                                               AnswerIdentity identity,
+                                               const ResponseStores& stores) {
   HEDDLE_ASSIGN_OR_RETURN(ResponsesRequest parsed,
-                          ParseResponsesRequest(body, context, store, identity.unique));
+                          ParseResponsesRequest(body, context, stores, identity.unique));
+  std::optional<Generation::Background> background;
+  if (parsed.background) {
+    background.emplace().stream = parsed.api.stream;
+    parsed.api.stream = true;
+  }
   auto request = std::make_unique<const ApiRequest>(std::move(parsed.api));
   ResponsesFormat::Options options;
+  options.background = parsed.background;
   options.codec = context.codec;
   options.unique = std::move(identity.unique);
   options.created = identity.created;
@@ -43,9 +51,28 @@ absl::StatusOr<Generation> ResponsesGeneration(std::string_view body, const Requ
   options.messages = std::move(parsed.messages);
   options.items = std::move(parsed.items);
   options.tools = std::move(parsed.tools);
-  options.store = parsed.store ? store : nullptr;
+  options.conversations = stores.conversations;
+  options.conversation = std::move(parsed.conversation);
+  options.first_new_item = parsed.first_new_item;
+  options.store = parsed.store ? stores.responses : nullptr;
   options.tenant = context.tenant;
   auto format = std::make_unique<ResponsesFormat>(request.get(), context.model, std::move(options));
+  if (background.has_value()) {
+    background->id = format->id();
+    background->frames = format->QueuedFrames();
+  }
+  return Generation{std::move(request), std::move(format), "", std::move(background)};
+}
+
+absl::StatusOr<Generation> CompactionGeneration(std::string_view body,
+                                                const RequestContext& context,
+                                                AnswerIdentity identity,
+                                                const ResponseStores& stores) {
+  HEDDLE_ASSIGN_OR_RETURN(CompactionRequest parsed,
+                          ParseCompactionRequest(body, context, stores, identity.unique));
+  auto request = std::make_unique<const ApiRequest>(std::move(parsed.api));
+  auto format = std::make_unique<CompactionFormat>(std::move(identity.unique), identity.created,
+                                                   std::move(parsed.users));
   return Generation{std::move(request), std::move(format)};
 }
 
@@ -95,6 +122,7 @@ bool IsGenerationRoute(RouteId id) {
     case RouteId::kCompletions:
     case RouteId::kChatCompletions:
     case RouteId::kResponses:
+    case RouteId::kCompactResponse:
     case RouteId::kMessages:
     case RouteId::kEmbeddings:
     case RouteId::kScore:
@@ -114,12 +142,14 @@ bool IsGenerationRoute(RouteId id) {
 
 absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,
                                            const RequestContext& context, AnswerIdentity identity,
-                                           ResponseStore* store) {
+                                           const ResponseStores& stores) {
   switch (id) {
     case RouteId::kCompletions:
       return OpenAiGeneration(Endpoint::kCompletion, body, context, identity);
     case RouteId::kResponses:
-      return ResponsesGeneration(body, context, std::move(identity), store);
+      return ResponsesGeneration(body, context, std::move(identity), stores);
+    case RouteId::kCompactResponse:
+      return CompactionGeneration(body, context, std::move(identity), stores);
     case RouteId::kMessages:
       return MessagesGeneration(body, context, std::move(identity));
     case RouteId::kKserveInfer:

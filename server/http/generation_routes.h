@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -11,7 +12,7 @@
 #include "server/answer/answer_format.h"
 #include "server/http/router.h"
 #include "server/openai/openai_request.h"
-#include "server/openai/response_store.h"
+#include "server/openai/responses_request.h"
 
 namespace heddle::server {
 
@@ -23,6 +24,14 @@ struct Generation {
   std::unique_ptr<AnswerFormat> format;  // points to *request
   // The whole answer, in place of both, where there is nothing to generate.
   std::string body = {};
+  // An answer that is computed in the background: its id, its first events, and whether the client
+  // wants to read them.
+  struct Background {
+    std::string id;
+    std::string frames;
+    bool stream = false;
+  };
+  std::optional<Background> background = {};
 };
 
 // Distinguishes this answer from all others.
@@ -31,10 +40,10 @@ struct AnswerIdentity {
   int64_t created = 0;  // seconds since 1970
 };
 
-// REQUIRES: IsGenerationRoute(id), except the embeddings route. `store` outlives the format.
+// REQUIRES: IsGenerationRoute(id), except the embeddings route. `stores` outlive the format.
 absl::StatusOr<Generation> ParseGeneration(RouteId id, std::string_view body,
                                            const RequestContext& context, AnswerIdentity identity,
-                                           ResponseStore* store);
+                                           const ResponseStores& stores);
 
 // The body of an error at a path: most have OpenAI's shape, /v1/messages, /api/ and /v2/models/
 // have their own.

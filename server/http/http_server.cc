@@ -134,11 +134,15 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   context->dependencies = dependencies;
   context->page = MakeWebPage(dependencies.codec->has_chat_template());
   SetUpAccess(options, context);
+  if (!options.batch.folder.empty()) {
+    HEDDLE_ASSIGN_OR_RETURN(context->batch, BatchService::Open(options.batch));
+  }
   context->prepare = std::make_unique<PreparePool>(
       PreparePool::Options{.short_threads = options.prepare_threads,
                            .long_threads = options.prepare_threads,
                            .free_threads = options.free_prepare_threads,
                            .max_waiting = options.max_preparing});
+  context->background = std::make_shared<BackgroundResponses>(context);
   for (int i = 0; i < kNumRefusals; ++i) {
     dependencies.metrics->CountRefusal(RefusalName(static_cast<Refusal>(i)), 0);
   }
@@ -157,6 +161,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
   HEDDLE_ASSIGN_OR_RETURN(state->transport,
                           Transport::Start(transport, make_factory, dependencies.log));
   context->transport = state->transport.get();
+  if (context->batch != nullptr) context->batch->Start(context);
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(state)));
 }
 
@@ -195,11 +200,15 @@ void HttpServer::Leave() {
 
 bool HttpServer::Drain(Clock::time_point deadline) {
   SetReady(false);
-  return state_->transport->Drain(deadline);
+  if (state_->context.batch != nullptr) state_->context.batch->Stop();
+  const bool all_answered = state_->transport->Drain(deadline);
+  return state_->context.background->Drain(deadline) && all_answered;
 }
 
 void HttpServer::Stop() {
+  if (state_->context.batch != nullptr) state_->context.batch->Stop();
   state_->transport->Stop();
+  state_->context.background->Stop();
   state_->context.prepare->Stop();  // it uses objects that the caller may destroy now
 }
 

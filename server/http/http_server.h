@@ -15,6 +15,7 @@
 #include "server/adapters/adapter_registry.h"
 #include "server/adapters/adapter_sets.h"
 #include "server/generation.h"
+#include "server/http/batch_service.h"
 #include "server/http/body_budget.h"
 #include "server/http/exchange.h"
 #include "server/http/http_message.h"
@@ -72,6 +73,7 @@ struct HttpServerOptions {
   std::string cors_origin;              // "*" or one origin; empty: no CORS headers
   ServerMetrics::Names metric_names = ServerMetrics::Names::kOwn;
   bool allow_adapter_updates = false;  // clients with an admin key may load and unload adapters
+  BatchOptions batch;
   RequestPolicy policy;
   double trace_sample_ratio = 1;  // share of the traces that begin here
   std::string version = "0.1.0";

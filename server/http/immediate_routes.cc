@@ -59,12 +59,10 @@ absl::StatusOr<std::string> JsonOf(const RouteMatch& match, uint64_t tenant,
       return RequestJson(generation, match.parameter);
     case RouteId::kStats:
       return StatsJson(*server);
-    case RouteId::kResponse:
     case RouteId::kDeleteResponse:
     case RouteId::kInputItems:
     case RouteId::kCancelResponse:
-      return AnswerAboutResponse(match.route->id, match.parameter, tenant, request.query,
-                                 &server->responses);
+      return AnswerAboutResponse(match.route->id, match.parameter, tenant, request.query, server);
     case RouteId::kLlamaSlots: {
       std::vector<QueryParameter> query;
       if (!ParseQuery(request.query, &query)) return BrokenQuery();

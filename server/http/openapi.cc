@@ -8,6 +8,7 @@
 #include "base/message.h"
 #include "nlohmann/json.hpp"
 #include "server/anthropic/messages_fields.h"
+#include "server/batch/batch_fields.h"
 #include "server/http/router.h"
 #include "server/json_writer.h"
 #include "server/kserve/infer_fields.h"
@@ -26,9 +27,9 @@ struct RouteDoc {
   bool streams = false;
   std::string_view text = "";    // content type of an answer that is not JSON
   std::span<const Field> query;  // parameters of the URL
-  bool answers = true;           // false: it refuses every request
   std::string_view stream_type = "text/event-stream";
   std::span<const Field> items;  // of an array that is the body, or a GET's answer
+  std::string_view body_type = "application/json";
 };
 
 // Routes in the form of other servers.
@@ -86,6 +87,46 @@ std::vector<RouteDoc> DocsOfAdapters() {
   };
 }
 
+std::vector<RouteDoc> DocsOfConversations() {
+  const std::vector<std::string_view> one = {"id", "object", "created_at", "metadata"};
+  const std::vector<std::string_view> list = {"object", "data", "first_id", "last_id", "has_more"};
+  return {
+      {RouteId::kCreateConversation, fields::kNewConversation, one},
+      {RouteId::kConversation, {}, one},
+      {RouteId::kUpdateConversation, fields::kConversationMetadata, one},
+      {RouteId::kDeleteConversation, {}, {"id", "object", "deleted"}},
+      {.id = RouteId::kConversationItems, .members = list, .query = fields::kInputItemsQuery},
+      {RouteId::kAddConversationItems, fields::kConversationItems, list},
+      {RouteId::kConversationItem, {}, {"id", "type"}},
+      {RouteId::kDeleteConversationItem, {}, one},
+  };
+}
+
+std::vector<RouteDoc> DocsOfFiles() {
+  const std::vector<std::string_view> file = {"id",         "object",   "bytes",
+                                              "created_at", "filename", "purpose"};
+  const std::vector<std::string_view> batch = {
+      "id", "object", "endpoint", "input_file_id", "status", "created_at", "request_counts"};
+  return {
+      {.id = RouteId::kUploadFile,
+       .body = fields::kUpload,
+       .members = file,
+       .body_type = "multipart/form-data"},
+      {.id = RouteId::kFiles,
+       .members = {"object", "data", "has_more"},
+       .query = fields::kFileQuery},
+      {.id = RouteId::kFile, .members = file},
+      {.id = RouteId::kFileContent, .text = "application/octet-stream"},
+      {.id = RouteId::kDeleteFile, .members = {"id", "object", "deleted"}},
+      {.id = RouteId::kCreateBatch, .body = fields::kBatch, .members = batch},
+      {.id = RouteId::kBatches,
+       .members = {"object", "data", "has_more"},
+       .query = fields::kBatchQuery},
+      {.id = RouteId::kBatch, .members = batch},
+      {.id = RouteId::kCancelBatch, .members = batch},
+  };
+}
+
 std::vector<RouteDoc> OwnDocs() {
   return {
       {RouteId::kCompletions,
@@ -100,7 +141,10 @@ std::vector<RouteDoc> OwnDocs() {
        fields::kResponses,
        {"id", "object", "created_at", "status", "model", "output", "usage"},
        true},
-      {RouteId::kResponse, {}, {"id", "object", "status", "output"}},
+      {.id = RouteId::kResponse,
+       .members = {"id", "object", "status", "output"},
+       .streams = true,
+       .query = fields::kResponseQuery},
       {RouteId::kDeleteResponse, {}, {"id", "object", "deleted"}},
       {RouteId::kInputItems,
        {},
@@ -108,8 +152,9 @@ std::vector<RouteDoc> OwnDocs() {
        false,
        "",
        fields::kInputItemsQuery},
-      {RouteId::kCancelResponse, {}, {}, false, "", {}, false},
+      {RouteId::kCancelResponse, {}, {"id", "object", "status"}},
       {RouteId::kInputTokens, fields::kResponses, {"object", "input_tokens"}},
+      {RouteId::kCompactResponse, fields::kCompact, {"id", "object", "output", "usage"}},
       {RouteId::kMessages,
        fields::kMessages,
        {"id", "type", "role", "model", "content", "stop_reason", "usage"},
@@ -136,6 +181,8 @@ const std::vector<RouteDoc>& Docs() {
     std::vector<RouteDoc> all = OwnDocs();
     for (const RouteDoc& doc : DocsOfOthers()) all.push_back(doc);
     for (const RouteDoc& doc : DocsOfAdapters()) all.push_back(doc);
+    for (const RouteDoc& doc : DocsOfFiles()) all.push_back(doc);
+    for (const RouteDoc& doc : DocsOfConversations()) all.push_back(doc);
     return all;
   }();
   return docs;
@@ -252,7 +299,7 @@ void WriteItems(std::span<const Field> fields, JsonWriter* json) {
 
 void WriteRequestBody(const RouteDoc& doc, JsonWriter* json) {
   json->Key("requestBody").BeginObject().Key("required").Bool(true).Key("content").BeginObject();
-  json->Key("application/json").BeginObject().Key("schema").BeginObject();
+  json->Key(doc.body_type).BeginObject().Key("schema").BeginObject();
   if (!doc.items.empty()) {
     WriteItems(doc.items, json);
   } else {
@@ -296,11 +343,9 @@ std::string_view ErrorSchema(std::string_view path) {
 
 void WriteResponses(const RouteDoc& doc, std::string_view error_schema, JsonWriter* json) {
   json->Key("responses").BeginObject();
-  if (doc.answers) {
-    json->Key("200").BeginObject().Member("description", "the answer");
-    WriteContent(doc, json);
-    json->EndObject();
-  }
+  json->Key("200").BeginObject().Member("description", "the answer");
+  WriteContent(doc, json);
+  json->EndObject();
   json->Key("default").BeginObject().Member("description", "an error");
   json->Key("content").BeginObject().Key("application/json").BeginObject().Key("schema");
   json->BeginObject().Member("$ref", base::StrCat("#/components/schemas/", error_schema));
@@ -309,11 +354,11 @@ void WriteResponses(const RouteDoc& doc, std::string_view error_schema, JsonWrit
 }
 
 void WriteParameters(const Route& route, const RouteDoc& doc, JsonWriter* json) {
-  const bool has_id = route.pattern.find('{') != std::string_view::npos;
-  if (!has_id && doc.query.empty()) return;
+  if (route.pattern.find('{') == std::string_view::npos && doc.query.empty()) return;
   json->Key("parameters").BeginArray();
-  if (has_id) {
-    json->BeginObject().Member("name", "id").Member("in", "path");
+  for (const std::string_view name : {"id", "item"}) {
+    if (route.pattern.find(base::StrCat("{", name, "}")) == std::string_view::npos) continue;
+    json->BeginObject().Member("name", name).Member("in", "path");
     json->Key("required").Bool(true).Key("schema").BeginObject().Member("type", "string");
     json->EndObject().EndObject();
   }

@@ -1,6 +1,5 @@
 #include "server/http/preparation.h"
 
-#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -9,8 +8,11 @@
 #include "server/anthropic/messages_models.h"
 #include "server/anthropic/messages_request.h"
 #include "server/http/adapter_update.h"
+#include "server/http/background_exchange.h"
 #include "server/http/content_coding.h"
+#include "server/http/conversation_routes.h"
 #include "server/http/embedding_exchange.h"
+#include "server/http/file_routes.h"
 #include "server/http/generation_exchange.h"
 #include "server/http/response_routes.h"
 #include "server/http/responses.h"
@@ -32,6 +34,10 @@ void SendJson(const ServerContext& server, std::string body, ResponseWriter* wri
   writer->Send(std::move(response));
 }
 
+ResponseStores StoresOf(ServerContext* server) {
+  return {&server->responses, &server->conversations};
+}
+
 class GenerationPreparation final : public Preparation {
  public:
   explicit GenerationPreparation(PreparationParts parts) : parts_(std::move(parts)) {}
@@ -40,7 +46,7 @@ class GenerationPreparation final : public Preparation {
     parts_.context.patience = patience;
     HEDDLE_ASSIGN_OR_RETURN(generation_,
                             ParseGeneration(parts_.route, parts_.request.body, parts_.context,
-                                            parts_.identity, &parts_.server->responses));
+                                            parts_.identity, StoresOf(parts_.server)));
     return absl::OkStatus();
   }
 
@@ -48,6 +54,9 @@ class GenerationPreparation final : public Preparation {
     if (generation_.request == nullptr) {
       SendJson(*parts_.server, std::move(generation_.body), parts_.writer);
       return nullptr;
+    }
+    if (generation_.background.has_value()) {
+      return StartInBackground(parts_, std::move(generation_), std::move(adapter));
     }
     auto exchange = std::make_shared<GenerationExchange>(
         parts_.server, std::move(generation_.request), std::move(generation_.format), parts_.writer,
@@ -106,10 +115,6 @@ class EmbeddingPreparation final : public Preparation {
   PreparationParts parts_;
   EmbeddingRequest parsed_;
 };
-
-// Makes the answer of a request that runs on no engine.
-using MakeBody =
-    std::function<absl::StatusOr<std::string>(std::string_view, const RequestContext&)>;
 
 // Prepares requests that are answered as soon as they are read.
 class AnswerPreparation final : public Preparation {
@@ -170,6 +175,7 @@ MakeBody BodyMaker(RouteId id) {
 // The same for routes that need more.
 MakeBody BodyMakerOf(const PreparationParts& parts) {
   if (MakeBody make = BodyMaker(parts.route)) return make;
+  if (IsConversationRoute(parts.route)) return ConversationMaker(parts);
   // Anthropic's clients say which version of its API they speak.
   const bool messages = !parts.request.Header("anthropic-version").empty();
   if (parts.route == RouteId::kModel) {
@@ -196,10 +202,9 @@ MakeBody BodyMakerOf(const PreparationParts& parts) {
     };
   }
   if (parts.route == RouteId::kInputTokens) {
-    return
-        [store = &parts.server->responses](std::string_view body, const RequestContext& context) {
-          return CountResponseTokens(body, context, store);
-        };
+    return [stores = StoresOf(parts.server)](std::string_view body, const RequestContext& context) {
+      return CountResponseTokens(body, context, stores);
+    };
   }
   return nullptr;
 }
@@ -242,6 +247,8 @@ bool IsEmbeddingRoute(RouteId id) {
 
 std::unique_ptr<Preparation> MakeOf(PreparationParts parts) {
   if (IsAdapterUpdate(parts.route)) return MakeAdapterUpdate(std::move(parts));
+  if (parts.route == RouteId::kResponse) return MakeResponseRoute(std::move(parts));
+  if (IsFileRoute(parts.route)) return MakeFileRoute(std::move(parts));
   if (MakeBody make = BodyMakerOf(parts)) {
     return std::make_unique<AnswerPreparation>(std::move(parts), std::move(make));
   }
@@ -255,8 +262,9 @@ std::unique_ptr<Preparation> MakeOf(PreparationParts parts) {
 
 bool NeedsPreparation(RouteId id) {
   return IsGenerationRoute(id) || BodyMaker(id) != nullptr || id == RouteId::kModel ||
-         id == RouteId::kModels || id == RouteId::kInputTokens || id == RouteId::kKserveModel ||
-         id == RouteId::kKserveModelReady || IsAdapterUpdate(id);
+         id == RouteId::kModels || id == RouteId::kResponse || id == RouteId::kInputTokens ||
+         id == RouteId::kKserveModel || id == RouteId::kKserveModelReady || IsAdapterUpdate(id) ||
+         IsFileRoute(id) || IsConversationRoute(id);
 }
 
 std::unique_ptr<Preparation> MakePreparation(PreparationParts parts) {

@@ -2,7 +2,10 @@
 // texts tokenized, grammars compiled. Private to server/http/.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,6 +44,10 @@ struct PreparationParts {
   RequestContext context;
   AnswerIdentity identity;
 };
+
+// Makes the answer of a request that runs on no engine.
+using MakeBody =
+    std::function<absl::StatusOr<std::string>(std::string_view, const RequestContext&)>;
 
 // Whether requests of a route are prepared: those that run on the engine, and those about tokens.
 bool NeedsPreparation(RouteId id);

@@ -140,13 +140,17 @@ void PreparingExchange::OnCaughtUp() {
   if (answer_ != nullptr) answer_->OnCaughtUp();
 }
 
+void PreparingExchange::OnDrained() {
+  if (answer_ != nullptr) answer_->OnDrained();
+}
+
 void PreparingExchange::OnTick(Clock::time_point now) {
   if (answer_ != nullptr) {
     answer_->OnTick(now);
     return;
   }
-  const Clock::duration limit = server_->options.request_timeout;
   if (ended_) return;
+  const Clock::duration limit = LifeLimit(writer_->record(), server_->options.request_timeout);
   if (IsOverdue(now - received_, limit)) {
     End();
     fail_(OverdueError(limit));

@@ -48,6 +48,7 @@ class PreparingExchange final : public Exchange,
 
   void OnDisconnect() override;
   void OnCaughtUp() override;
+  void OnDrained() override;
   void OnTick(Clock::time_point now) override;
 
   Next Run(const PrepareTurn& turn) override;

@@ -5,8 +5,6 @@
 namespace heddle::server {
 namespace {
 
-constexpr std::string_view kParameter = "{id}";
-
 constexpr Route kRoutes[] = {
     {RouteId::kCompletions, "POST", "/v1/completions", true, "Continue a text"},
     {RouteId::kChatCompletions, "POST", "/v1/chat/completions", true, "Answer a conversation"},
@@ -15,9 +13,32 @@ constexpr Route kRoutes[] = {
     {RouteId::kDeleteResponse, "DELETE", "/v1/responses/{id}", true, "Forget a response"},
     {RouteId::kInputItems, "GET", "/v1/responses/{id}/input_items", true, "What it was made of"},
     {RouteId::kCancelResponse, "POST", "/v1/responses/{id}/cancel", true,
-     "Refused: a response that is kept has ended"},
+     "End a response that runs in the background"},
     {RouteId::kInputTokens, "POST", "/v1/responses/input_tokens", true,
      "Tokens that such a request makes the model read"},
+    {RouteId::kCompactResponse, "POST", "/v1/responses/compact", true,
+     "A conversation as a summary to go on from"},
+    {RouteId::kCreateConversation, "POST", "/v1/conversations", true, "Begin a conversation"},
+    {RouteId::kConversation, "GET", "/v1/conversations/{id}", true, "Describe a conversation"},
+    {RouteId::kUpdateConversation, "POST", "/v1/conversations/{id}", true, "Set its metadata"},
+    {RouteId::kDeleteConversation, "DELETE", "/v1/conversations/{id}", true, "Forget it"},
+    {RouteId::kConversationItems, "GET", "/v1/conversations/{id}/items", true, "List its items"},
+    {RouteId::kAddConversationItems, "POST", "/v1/conversations/{id}/items", true,
+     "Add items to it"},
+    {RouteId::kConversationItem, "GET", "/v1/conversations/{id}/items/{item}", true,
+     "One of its items"},
+    {RouteId::kDeleteConversationItem, "DELETE", "/v1/conversations/{id}/items/{item}", true,
+     "Remove an item from it"},
+    {RouteId::kUploadFile, "POST", "/v1/files", true, "Keep a file, such as a batch's input"},
+    {RouteId::kFiles, "GET", "/v1/files", true, "List the files"},
+    {RouteId::kFile, "GET", "/v1/files/{id}", true, "Describe a file"},
+    {RouteId::kFileContent, "GET", "/v1/files/{id}/content", true, "A file's content"},
+    {RouteId::kDeleteFile, "DELETE", "/v1/files/{id}", true, "Delete a file"},
+    {RouteId::kCreateBatch, "POST", "/v1/batches", true,
+     "Answer all lines of a file, beside live requests"},
+    {RouteId::kBatches, "GET", "/v1/batches", true, "List the batches"},
+    {RouteId::kBatch, "GET", "/v1/batches/{id}", true, "How far a batch is"},
+    {RouteId::kCancelBatch, "POST", "/v1/batches/{id}/cancel", true, "End a batch early"},
     {RouteId::kMessages, "POST", "/v1/messages", true, "Answer, in Anthropic's Messages form"},
     {RouteId::kCountTokens, "POST", "/v1/messages/count_tokens", true, "Tokens of such a request"},
     {RouteId::kEmbeddings, "POST", "/v1/embeddings", true, "Texts to vectors"},
@@ -81,20 +102,32 @@ constexpr Route kRoutes[] = {
     {RouteId::kIndex, "GET", "/", false, "The web page; for other than browsers, what this is"},
 };
 
-// A response's id has no slash, so a path with more segments is not a response; names of models at
-// the end of a path and ids that clients chose may have slashes.
-bool PathMatches(const Route& route, std::string_view path, std::string_view* parameter) {
-  const size_t at = route.pattern.find(kParameter);
-  if (at == std::string_view::npos) return route.pattern == path;
-  const std::string_view before = route.pattern.substr(0, at);
-  const std::string_view behind = route.pattern.substr(at + kParameter.size());
-  if (!path.starts_with(before) || !path.ends_with(behind) ||
-      path.size() <= before.size() + behind.size()) {
-    return false;
+// Ids that this server makes have no slash; names of models, and ids that clients chose, may have
+// some at the end of a path.
+constexpr std::string_view kWithSlashes[] = {"/v1/models/", "/debug/requests/"};
+
+bool MayHaveSlashes(std::string_view before) {
+  return std::find(std::begin(kWithSlashes), std::end(kWithSlashes), before) !=
+         std::end(kWithSlashes);
+}
+
+bool PathMatches(std::string_view pattern, std::string_view path, RouteMatch* match) {
+  std::string_view* parameter = &match->parameter;
+  const std::string_view whole = pattern;
+  while (true) {
+    const size_t open = pattern.find('{');
+    const std::string_view text = pattern.substr(0, open);
+    if (!path.starts_with(text)) return false;
+    path.remove_prefix(text.size());
+    if (open == std::string_view::npos) return path.empty();
+    pattern.remove_prefix(pattern.find('}') + 1);
+    const bool is_rest = pattern.empty() && MayHaveSlashes(whole.substr(0, open));
+    const size_t end = is_rest ? path.size() : std::min(path.find('/'), path.size());
+    if (end == 0) return false;
+    *parameter = path.substr(0, end);
+    path.remove_prefix(end);
+    parameter = &match->second_parameter;
   }
-  *parameter = path.substr(at, path.size() - before.size() - behind.size());
-  const bool is_segment = before == "/v1/responses/" || !behind.empty();
-  return !is_segment || parameter->find('/') == std::string_view::npos;
 }
 
 }  // namespace
@@ -112,10 +145,11 @@ RouteMatch MatchRoute(std::string_view method, std::string_view path) {
   RouteMatch match;
   const bool is_pattern = RouteNamed(path) != nullptr;
   for (const Route& route : kRoutes) {
-    std::string_view parameter;
     if (is_pattern && route.pattern != path) continue;
-    if (!PathMatches(route, path, &parameter)) continue;
-    if (route.method == method) return {&route, parameter, ""};
+    RouteMatch found;
+    if (!PathMatches(route.pattern, path, &found)) continue;
+    found.route = &route;
+    if (route.method == method) return found;
     if (!match.allow.empty()) match.allow.append(", ");
     match.allow.append(route.method);
     if (route.method == "GET") match.allow.append(", HEAD");

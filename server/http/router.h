@@ -28,6 +28,24 @@ enum class RouteId : uint8_t {
   kInputItems,
   kCancelResponse,
   kInputTokens,
+  kCompactResponse,
+  kCreateConversation,
+  kConversation,
+  kUpdateConversation,
+  kDeleteConversation,
+  kConversationItems,
+  kAddConversationItems,
+  kConversationItem,
+  kDeleteConversationItem,
+  kUploadFile,
+  kFiles,
+  kFile,
+  kFileContent,
+  kDeleteFile,
+  kCreateBatch,
+  kBatches,
+  kBatch,
+  kCancelBatch,
   kMessages,
   kCountTokens,
   kEmbeddings,
@@ -67,8 +85,8 @@ enum class RouteId : uint8_t {
 struct Route {
   RouteId id;
   std::string_view method;  // HEAD is answered like GET
-  // A final "{id}" matches the rest of the path, except that a response's id and one in the middle
-  // match one segment. A path that equals a pattern is not taken for another pattern's id.
+  // "{id}" and "{item}" match one segment; as the end of models' and requests' paths, all of the
+  // rest. A path that equals a pattern is not taken for another pattern's id.
   std::string_view pattern;
   bool needs_key;  // if API keys are set
   std::string_view summary;
@@ -78,9 +96,10 @@ struct Route {
 std::span<const Route> Routes();
 
 struct RouteMatch {
-  const Route* route = nullptr;  // null: see allow
-  std::string_view parameter;    // the text that "{id}" matched; a view into `path`
-  std::string allow;             // methods of this path, for the Allow header; empty: no such path
+  const Route* route = nullptr;       // null: see allow
+  std::string_view parameter;         // the text that "{id}" matched; a view into `path`
+  std::string_view second_parameter;  // the same of "{item}"
+  std::string allow;  // methods of this path, for the Allow header; empty: no such path
 };
 
 // The route of a pattern, the first if it has several methods; nullptr: none.

@@ -11,11 +11,14 @@
 #include "server/access/access_table.h"
 #include "server/access/cache_spaces.h"
 #include "server/access/key_account.h"
+#include "server/http/background_responses.h"
+#include "server/http/batch_service.h"
 #include "server/http/body_budget.h"
 #include "server/http/connection.h"
 #include "server/http/http_server.h"
 #include "server/http/prepare_pool.h"
 #include "server/http/transport.h"
+#include "server/openai/conversation_store.h"
 #include "server/openai/response_store.h"
 #include "server/web/web_page.h"
 
@@ -36,11 +39,14 @@ struct ServerContext {
   BodyBudget bodies;   // of every transport
   UnsentBytes unsent;  // of HTTP only
   ResponseStore responses;
+  ConversationStore conversations;
+  std::shared_ptr<BackgroundResponses> background;  // set before the transport starts
   std::unique_ptr<PreparePool> prepare;             // set before the transport starts
   AccessTable access;                               // filled before the transport starts
   std::unique_ptr<const CacheSpaces> cache_spaces;  // set before the transport starts
   std::shared_ptr<KeyAccount> everyone;
-  WebPage page;  // set before the transport starts
+  std::shared_ptr<BatchService> batch;  // null: there are no files and batches
+  WebPage page;                         // set before the transport starts
   std::atomic<Readiness> readiness = Readiness::kLoading;
   std::atomic<const Transport*> transport = nullptr;  // set once it has started
 };

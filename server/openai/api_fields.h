@@ -23,12 +23,17 @@ inline constexpr Field kResponsesOwn[] = {
      "a text, or items: messages, function_call, function_call_output, reasoning", true},
     {"instructions", kString, 0, kInfinity, "", "system message of this response alone"},
     {"previous_response_id", kString, 0, 128, "", "go on after this response, while it is kept"},
+    {"conversation", kStringOrObject, 0, 128, "",
+     "id of a conversation, or an object with it: its items come first, and those of this request "
+     "and its answer are added to it"},
     {"max_output_tokens", kInteger, 1, kMaxInt32, "(rest of the context)",
      "tokens to generate at most, reasoning included"},
     {"stop", kStringOrArray, 0, kInfinity, "[]",
      "up to 64 strings that end the answer and are not part of it"},
     {"stream", kBoolean, 0, 0, "false", "send the answer as server-sent events"},
     {"store", kBoolean, 0, 0, "true", "keep the response in memory, as long as there is room"},
+    {"background", kBoolean, 0, 0, "false",
+     "answer at once with the response's id: it is computed without its client"},
     {"tools", kArray, 0, 1024, "[]", "functions the model may call"},
     {"tool_choice", kStringOrObject, 0, kInfinity, "auto",
      "auto; none: hide the tools; required, or the name of one: call"},
@@ -51,6 +56,36 @@ inline constexpr Field kResponsesOwn[] = {
 };
 
 inline constexpr auto kResponses = Concat(kResponsesOwn, kSampling);
+
+inline constexpr Field kCompact[] = {
+    {"model", kString, 0, 512, "(the served model)", "name of the model, see /v1/models"},
+    {"input", kStringOrArray, 0, kInfinity, "", "a text, or items, as for a response"},
+    {"instructions", kString, 0, kInfinity, "", "system message beside them"},
+    {"previous_response_id", kString, 0, 128, "", "the conversation up to this response"},
+    {"reasoning", kObject, 0, kInfinity, "", "effort: passed to the chat template", false,
+     kReasoning},
+    {"chat_template_kwargs", kObject, 0, kMaxJsonMembers, "{}", "further template variables"},
+    kLora,
+    kCacheSalt,
+};
+
+inline constexpr Field kNewConversation[] = {
+    {"items", kArray, 0, 20, "[]", "what it begins with, as the input of a response"},
+    {"metadata", kObject, 0, 16, "{}", "given back"},
+};
+
+inline constexpr Field kConversationMetadata[] = {
+    {"metadata", kObject, 0, 16, "", "in place of what it had", true},
+};
+
+inline constexpr Field kConversationItems[] = {
+    {"items", kArray, 1, 20, "", "what is added, as the input of a response", true},
+};
+
+inline constexpr Field kResponseQuery[] = {
+    {"stream", kString, 0, 8, "false", "true: the events of a response in the background"},
+    {"starting_after", kInteger, 0, kInfinity, "(all)", "only those behind this sequence_number"},
+};
 
 inline constexpr Field kInputItemsQuery[] = {
     {"limit", kInteger, 1, 100, "20", "items on a page at most"},

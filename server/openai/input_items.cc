@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <initializer_list>
 #include <iterator>
@@ -32,7 +31,8 @@ Json ArrayOrEmpty(const Json& object, std::string_view name) {
 }
 
 std::string_view IdPrefix(std::string_view type) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kPrefixes = {{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kPrefixes = {{
+      {"compaction", "cmp"},
       {"function_call", "fc"},
       {"function_call_output", "fco"},
       {"custom_tool_call", "ctc"},
@@ -103,7 +103,7 @@ Json Normalized(const Json& given, std::string id) {
     item["call_id"] = TextOr(given, "call_id", "");
     item["output"] = output == nullptr ? Json("") : *output;
   } else if (type != "message" && type != "reasoning") {
-    copy({"call_id", "name", "input", "output", "action"});
+    copy({"call_id", "name", "input", "output", "action", "encrypted_content"});
   } else if (type == "reasoning") {
     item["summary"] = ArrayOrEmpty(given, "summary");
     item["content"] = ArrayOrEmpty(given, "content");
@@ -114,48 +114,15 @@ Json Normalized(const Json& given, std::string id) {
   return item;
 }
 
-// Adds the items of an answer, which is our own text, without log-probabilities.
-void AddOutput(const std::string& body, ResponseItems* items) {
-  const Json response = Json::parse(body);
-  for (Json item : ArrayOrEmpty(response, "output")) {
-    if (item.contains("content")) {
-      for (Json& part : item["content"]) {
-        if (part.contains("logprobs")) part["logprobs"] = Json::array();
-      }
-    }
-    items->push_back({TextOr(item, "id", ""), item.dump()});
-  }
-}
-
-// Whole numbers become numbers if the field is one; CheckFields refuses other texts there.
-Json QueryValue(const Field& field, const std::string& text) {
-  int64_t number = 0;
-  const char* const end = text.data() + text.size();
-  const auto parsed = std::from_chars(text.data(), end, number);
-  const bool is_number =
-      field.type == FieldType::kInteger && parsed.ec == std::errc() && parsed.ptr == end;
-  return is_number ? Json(number) : Json(text);
-}
-
-// The parameters that InputItemsQuery names, in the form of a body; others, which may be meant for
-// a proxy, are left out.
+// The parameters that InputItemsQuery names, in the form of a body.
 absl::StatusOr<Json> ReadQuery(std::span<const QueryParameter> query) {
-  Json values = Json::object();
   for (const auto& [name, value] : query) {
     if (name == "before") {  // OpenAI once had it: without it the page would be another
       return FieldError(name, "'before' is not supported; give 'after' with another 'order'",
                         "unsupported_parameter");
     }
-    const auto is_named = [&name = name](const Field& field) { return field.name == name; };
-    const auto field = std::find_if(std::begin(fields::kInputItemsQuery),
-                                    std::end(fields::kInputItemsQuery), is_named);
-    if (field == std::end(fields::kInputItemsQuery)) continue;
-    if (values.contains(name)) {
-      return FieldError(name, base::StrCat("'", name, "' is given more than once"));
-    }
-    values[name] = QueryValue(*field, value);
   }
-  return values;
+  return QueryObject(fields::kInputItemsQuery, query);
 }
 
 // A page of `items` in their order; `begin` and `end` are iterators, forwards or backwards.
@@ -189,12 +156,24 @@ absl::StatusOr<std::string> Page(Iterator begin, Iterator end, const QueryFields
 
 }  // namespace
 
+void AddOutputItems(const std::string& body, ResponseItems* items) {
+  const Json response = Json::parse(body);
+  for (Json item : ArrayOrEmpty(response, "output")) {
+    if (item.contains("content")) {
+      for (Json& part : item["content"]) {
+        if (part.contains("logprobs")) part["logprobs"] = Json::array();
+      }
+    }
+    items->push_back({TextOr(item, "id", ""), item.dump()});
+  }
+}
+
 ResponseItems InputItems(const Json& input, std::string_view unique,
                          const ResponseStore::Entry* previous) {
   ResponseItems items;
   if (previous != nullptr) {
     items = previous->items;
-    AddOutput(previous->body, &items);
+    AddOutputItems(previous->body, &items);
   }
   const std::string own = base::StrCat("_", unique, "_");
   std::unordered_set<std::string> taken;

@@ -8,21 +8,21 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "absl/status/statusor.h"
 #include "server/openai/response_store.h"
 #include "server/request/json_input.h"
+#include "server/request/query_fields.h"
 
 namespace heddle::server {
-
-// A name and a value of a URL's query, both decoded.
-using QueryParameter = std::pair<std::string, std::string>;
 
 // REQUIRES: `input`, the member of a request, was accepted. `unique` makes the response's ids
 // unique; `previous` may be null.
 ResponseItems InputItems(const Json& input, std::string_view unique,
                          const ResponseStore::Entry* previous);
+
+// Adds the items of an answer, without log-probabilities. REQUIRES: `body` is one of ours.
+void AddOutputItems(const std::string& body, ResponseItems* items);
 
 // A page of them as {"object":"list","data":[...],"first_id","last_id","has_more"}, by the fields
 // of InputItemsQuery (fields.h). INVALID_ARGUMENT, with the parameter at fault, for other values.

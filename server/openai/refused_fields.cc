@@ -56,8 +56,6 @@ constexpr RefusedField kRefusedResponsesFields[] = {
     {"guided_choice", "", "it is a field of /v1/chat/completions"},
     {"guided_grammar", "", "it is a field of /v1/chat/completions"},
     {"structured_outputs", "", "it is a field of /v1/chat/completions"},
-    {"background", "false", "responses are not computed in the background"},
-    {"conversation", "", "conversations are not kept; use previous_response_id"},
     {"prompt", "", "there are no stored prompts"},
 };
 

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/chat_messages.h"
+#include "server/openai/compaction.h"
 #include "server/request/api_error.h"
 
 namespace heddle::server {
@@ -98,6 +99,18 @@ absl::Status AddSpecialCall(const Json& item, std::string_view type, std::string
   return absl::OkStatus();
 }
 
+// What /v1/responses/compact made of the conversation before.
+absl::Status AddSummary(const Json& item, std::string_view path, Json* messages) {
+  const absl::StatusOr<std::string> summary = UnpackSummary(TextOr(item, "encrypted_content", ""));
+  if (!summary.ok()) {
+    const std::string member = base::StrCat(path, ".encrypted_content");
+    return FieldError(member, base::StrCat("'", member, "': ", MessageOf(summary.status())),
+                      "unsupported_content");
+  }
+  messages->push_back({{"role", "user"}, {"content", SummaryMessage(*summary)}});
+  return absl::OkStatus();
+}
+
 bool IsForeign(std::string_view type) {
   for (std::string_view known : kForeignItems) {
     if (known == type) return true;
@@ -162,6 +175,8 @@ absl::Status AddItem(const Json& item, std::string_view path, const ItemSources&
   } else if (type == "function_call_output" || type == "custom_tool_call_output" ||
              type == "local_shell_call_output") {
     AddOutput(item, messages);
+  } else if (type == "compaction" || type == "compaction_summary") {
+    return AddSummary(item, path, messages);
   } else if (type == "item_reference" && may_refer) {
     return AddReference(TextOr(item, "id", ""), path, sources, messages);
   } else if (!IsForeign(type)) {

@@ -6,6 +6,7 @@
 #include "nlohmann/json.hpp"
 #include "server/answer/logprobs.h"
 #include "server/json_writer.h"
+#include "server/openai/input_items.h"
 #include "server/request/json_input.h"
 
 namespace heddle::server {
@@ -17,16 +18,6 @@ using Kind = OutputPiece::Kind;
 // whole.
 bool ComesWhole(const ResponseTool* tool) {
   return tool != nullptr && tool->kind != ResponseTool::Kind::kFunction;
-}
-
-void WriteResponsesUsage(const Usage& usage, JsonWriter* json) {
-  json->BeginObject().Member("input_tokens", usage.prompt_tokens);
-  json->Key("input_tokens_details").BeginObject();
-  json->Member("cached_tokens", usage.cached_tokens).EndObject();
-  json->Member("output_tokens", usage.completion_tokens);
-  json->Key("output_tokens_details").BeginObject();
-  json->Member("reasoning_tokens", usage.reasoning_tokens).EndObject();
-  json->Member("total_tokens", usage.prompt_tokens + usage.completion_tokens).EndObject();
 }
 
 // `cut`: the answer ended in the middle of the piece. A call that the length limit cut off is
@@ -41,6 +32,16 @@ std::string_view EndStatus(const ChoiceResult& result) {
 }
 
 }  // namespace
+
+void WriteResponsesUsage(const Usage& usage, JsonWriter* json) {
+  json->BeginObject().Member("input_tokens", usage.prompt_tokens);
+  json->Key("input_tokens_details").BeginObject();
+  json->Member("cached_tokens", usage.cached_tokens).EndObject();
+  json->Member("output_tokens", usage.completion_tokens);
+  json->Key("output_tokens_details").BeginObject();
+  json->Member("reasoning_tokens", usage.reasoning_tokens).EndObject();
+  json->Member("total_tokens", usage.prompt_tokens + usage.completion_tokens).EndObject();
+}
 
 std::string ResponsesFormat::PartJson(const OutputPiece& piece,
                                       std::span<const ChoiceToken> tokens) const {
@@ -61,9 +62,19 @@ ResponsesFormat::ResponsesFormat(const ApiRequest* request, const ServedModel* m
                                  Options options)
     : request_(request), model_(model), options_(std::move(options)) {}
 
+std::string ResponsesFormat::id() const { return base::StrCat("resp_", options_.unique); }
+
+std::string ResponsesFormat::QueuedFrames() {
+  std::string frames;
+  const std::string response = Response("queued", {}, nullptr, nullptr);
+  WriteResponseEvent("response.created", response, &frames);
+  WriteResponseEvent("response.queued", response, &frames);
+  return frames;
+}
+
 void ResponsesFormat::Begin(const Usage&, std::string* frames) {
   const std::string response = Response("in_progress", {}, nullptr, nullptr);
-  WriteResponseEvent("response.created", response, frames);
+  if (!options_.background) WriteResponseEvent("response.created", response, frames);
   WriteResponseEvent("response.in_progress", response, frames);
 }
 
@@ -256,9 +267,9 @@ std::string ResponsesFormat::Response(std::string_view status,
                                       const ApiError* error) const {
   std::string out;
   JsonWriter json(&out);
-  json.BeginObject().Member("id", base::StrCat("resp_", options_.unique));
+  json.BeginObject().Member("id", id());
   json.Member("object", "response").Member("created_at", options_.created);
-  json.Member("status", status).Key("background").Bool(false).Key("error");
+  json.Member("status", status).Key("background").Bool(options_.background).Key("error");
   if (error == nullptr) {
     json.Null();
   } else {
@@ -284,8 +295,19 @@ std::string ResponsesFormat::Response(std::string_view status,
   return out;
 }
 
+// Without effect if the conversation was deleted meanwhile, or has no more room.
+void ResponsesFormat::AddToConversation(const std::string& body) const {
+  ResponseItems added(options_.items.begin() + static_cast<ptrdiff_t>(options_.first_new_item),
+                      options_.items.end());
+  AddOutputItems(body, &added);
+  options_.conversations->Append(options_.conversation, options_.tenant, added)
+      .status()
+      .IgnoreError();
+}
+
 // Stores the conversation with this answer as its last message.
 void ResponsesFormat::Keep(const ChoiceResult& result, const std::string& body) const {
+  if (!options_.conversation.empty()) AddToConversation(body);
   if (options_.store == nullptr) return;
   Json messages = Json::parse(options_.messages);  // our own text
   Json turn = {{"role", "assistant"}, {"content", result.Text(Kind::kContent)}};
@@ -302,8 +324,7 @@ void ResponsesFormat::Keep(const ChoiceResult& result, const std::string& body) 
     ++number;
   }
   messages.push_back(std::move(turn));
-  options_.store->Put(base::StrCat("resp_", options_.unique),
-                      {options_.tenant, messages.dump(), body, options_.items});
+  options_.store->Put(id(), {options_.tenant, messages.dump(), body, options_.items});
 }
 
 }  // namespace heddle::server

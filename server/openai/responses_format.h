@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/answer/answer_format.h"
+#include "server/openai/conversation_store.h"
 #include "server/openai/request_context.h"
 #include "server/openai/response_store.h"
 #include "server/openai/response_tools.h"
@@ -18,6 +19,8 @@
 namespace heddle::server {
 
 class JsonWriter;
+
+void WriteResponsesUsage(const Usage& usage, JsonWriter* json);
 
 class ResponsesFormat final : public AnswerFormat {
  public:
@@ -29,12 +32,22 @@ class ResponsesFormat final : public AnswerFormat {
     std::string messages;              // the conversation so far, for the store
     ResponseItems items;               // the same, item by item
     ResponseTools tools;               // what the chat's functions are in this API
-    ResponseStore* store = nullptr;    // null: the response is not kept
+    bool background = false;           // it runs without its client
+    // The conversation that items from number `first_new_item` on are added to, with the answer's.
+    ConversationStore* conversations = nullptr;
+    std::string conversation;  // empty: none
+    size_t first_new_item = 0;
+    ResponseStore* store = nullptr;  // null: the response is not kept
     uint64_t tenant = 0;
   };
 
   // The pointers outlive the format.
   ResponsesFormat(const ApiRequest* request, const ServedModel* model, Options options);
+
+  // The first events of a response in the background, which are there before it begins.
+  std::string QueuedFrames();
+  // The response's id.
+  std::string id() const;
 
   bool repeats_at_end() const override { return true; }
   void Begin(const Usage& so_far, std::string* frames) override;
@@ -62,6 +75,7 @@ class ResponsesFormat final : public AnswerFormat {
   std::string Response(std::string_view status, std::span<const ChoiceResult> choices,
                        const Usage* usage, const ApiError* error) const;
   void Keep(const ChoiceResult& result, const std::string& body) const;
+  void AddToConversation(const std::string& body) const;
 
   // The API's tool of a call, if it is no plain function; nullptr otherwise.
   const ResponseTool* ToolOf(const OutputPiece& piece) const {

@@ -10,6 +10,7 @@
 #include "nlohmann/json.hpp"
 #include "server/json_writer.h"
 #include "server/openai/api_fields.h"
+#include "server/openai/compaction.h"
 #include "server/openai/input_items.h"
 #include "server/openai/refused_fields.h"
 #include "server/openai/request_parts.h"
@@ -28,11 +29,11 @@ using Kept = std::shared_ptr<const ResponseStore::Entry>;
 
 // The response that this one continues, or nullptr.
 absl::StatusOr<Kept> Previous(const ResponsesFields& body, const RequestContext& context,
-                              ResponseStore* store) {
+                              const ResponseStores& stores) {
   const std::string* id = body.Text<"previous_response_id">();
   if (id == nullptr) return nullptr;
   if (context.patience.short_only) return TakesLong();  // it may be much longer than this request
-  Kept entry = store->Get(*id, context.tenant);
+  Kept entry = stores.responses->Get(*id, context.tenant);
   if (entry == nullptr) {
     return WithCode(WithParam(absl::NotFoundError(base::StrCat(
                                   "there is no response ", base::Quote(*id),
@@ -41,6 +42,25 @@ absl::StatusOr<Kept> Previous(const ResponsesFields& body, const RequestContext&
                     "previous_response_not_found");
   }
   return entry;
+}
+
+// The conversation that this request adds to, or nullptr.
+absl::StatusOr<ConversationStore::Kept> ConversationOf(const ResponsesFields& body,
+                                                       const RequestContext& context,
+                                                       const ResponseStores& stores) {
+  const Json* named = body.Value<"conversation">();
+  if (named == nullptr) return nullptr;
+  if (body.Has<"previous_response_id">()) {
+    return FieldError("conversation",
+                      "'conversation' and 'previous_response_id' exclude each other: each is what "
+                      "came before");
+  }
+  if (context.patience.short_only) return TakesLong();  // it may be much longer than this request
+  const std::string* text = TextOf(named);
+  const std::string id = text != nullptr ? *text : TextOr(*named, "id", "");
+  ConversationStore::Kept kept = stores.conversations->Get(id, context.tenant);
+  if (kept == nullptr) return WithParam(NoSuchConversation(id), "conversation");
+  return kept;
 }
 
 // The chat's name of the tool that an entry of "tool_choice" names; empty: it names none.
@@ -117,6 +137,11 @@ absl::Status CheckTruncation(const ResponsesFields& body) {
                                                base::Quote(*truncation)));
 }
 
+absl::Status CheckBackground(const ResponsesFields& body) {
+  if (!body.Bool<"background">(false) || body.Bool<"store">(true)) return absl::OkStatus();
+  return FieldError("background", "'background' needs 'store': who asks later must find it");
+}
+
 bool Includes(const ResponsesFields& body, std::string_view what) {
   const Json* include = body.Value<"include">();
   return include != nullptr &&
@@ -189,6 +214,9 @@ std::string Echo(const ResponsesFields& body, const ApiRequest& api) {
     echo[name] = value == nullptr ? fallback : *value;
   };
   const engine::SamplingParams& sampling = api.generations.front().sampling;
+  if (const Json* conversation = body.Value<"conversation">()) {
+    echo["conversation"] = conversation->is_string() ? Json{{"id", *conversation}} : *conversation;
+  }
   copy("instructions", body.Value<"instructions">(), nullptr);
   copy("max_output_tokens", body.Value<"max_output_tokens">(), nullptr);
   copy("metadata", body.Value<"metadata">(), Json::object());
@@ -276,28 +304,42 @@ struct ReadBody {
   std::unique_ptr<const Json> json;  // what `fields` views
   ResponsesFields fields;
   Kept previous;
+  ConversationStore::Kept kept;  // the conversation that the request names
   ReadTools tools;
   Json conversation;
   Json chat;
 };
 
-absl::StatusOr<ReadBody> ReadConversation(std::string_view text, const RequestContext& context,
-                                          ResponseStore* store) {
-  HEDDLE_ASSIGN_OR_RETURN(Json parsed, ParseJsonObject(text));
+// The messages of what came before this request.
+absl::StatusOr<Json> History(const Kept& previous, const ConversationStore::Kept& kept,
+                             const ItemSources& sources) {
+  if (previous != nullptr) return Json::parse(previous->messages);  // our own text
+  if (kept == nullptr) return Json::array();
+  Json items = Json::array();
+  for (const ResponseItem& item : kept->items) items.push_back(Json::parse(item.json));
+  return ResponseMessages(items, Json::array(), sources);
+}
+
+absl::StatusOr<ReadBody> ReadConversation(Json parsed, const RequestContext& context,
+                                          const ResponseStores& stores) {
   auto json = std::make_unique<const Json>(std::move(parsed));
   HEDDLE_ASSIGN_OR_RETURN(const ResponsesFields fields,
                           CheckBody<fields::kResponses>(*json, RefusedResponsesFields(), context));
   HEDDLE_RETURN_IF_ERROR(CheckTruncation(fields));
-  HEDDLE_ASSIGN_OR_RETURN(Kept previous, Previous(fields, context, store));
-  Json history = Json::array();
-  if (previous != nullptr) history = Json::parse(previous->messages);  // our own text
+  HEDDLE_RETURN_IF_ERROR(CheckBackground(fields));
+  HEDDLE_ASSIGN_OR_RETURN(ConversationStore::Kept kept, ConversationOf(fields, context, stores));
+  HEDDLE_ASSIGN_OR_RETURN(Kept previous, Previous(fields, context, stores));
   HEDDLE_ASSIGN_OR_RETURN(ReadTools tools, ToolsOf(fields));
-  const ItemSources sources{&tools.names, store, context.tenant, context.patience.short_only};
+  const ItemSources sources{&tools.names, stores.responses, context.tenant,
+                            context.patience.short_only};
+  HEDDLE_ASSIGN_OR_RETURN(Json history, History(previous, kept, sources));
   HEDDLE_ASSIGN_OR_RETURN(Json conversation,
                           ResponseMessages(*fields.Value<"input">(), std::move(history), sources));
   HEDDLE_ASSIGN_OR_RETURN(Json chat, ChatBody(fields, tools, conversation));
-  return ReadBody{std::move(json),         fields,         std::move(previous), std::move(tools),
-                  std::move(conversation), std::move(chat)};
+  ReadBody read{std::move(json), fields, std::move(previous), std::move(kept), std::move(tools)};
+  read.conversation = std::move(conversation);
+  read.chat = std::move(chat);
+  return read;
 }
 
 bool Truncates(const ResponsesFields& body) {
@@ -325,36 +367,98 @@ absl::StatusOr<size_t> CountTokens(const ReadBody& read, const RequestContext& c
   return tokens;
 }
 
+// The items of the request, behind those of what came before it.
+ResponseItems ItemsOf(const ReadBody& read, std::string_view unique) {
+  const Json& input = *read.fields.Value<"input">();
+  if (read.kept == nullptr) return InputItems(input, unique, read.previous.get());
+  const ResponseStore::Entry before{.body = "{}", .items = read.kept->items};
+  return InputItems(input, unique, &before);
+}
+
+// A request whose answer is a summary of the conversation that `compact` gives.
+Json SummaryRequest(const Json& compact, const RequestContext& context) {
+  Json request = Json::object();
+  for (const char* name : {"model", "instructions", "previous_response_id", "conversation", "lora",
+                           "cache_salt", "chat_template_kwargs", "reasoning"}) {
+    if (const Json* value = Find(compact, name)) request[name] = *value;
+  }
+  Json& input = request["input"] = Json::array();
+  if (const Json* given = Find(compact, "input")) {
+    if (given->is_string()) {
+      input.push_back({{"role", "user"}, {"content", *given}});
+    } else {
+      input = *given;
+    }
+  }
+  input.push_back({{"role", "user"}, {"content", SummaryInstruction()}});
+  request["truncation"] = "auto";
+  request["max_output_tokens"] = std::max(1, context.model->max_context / 4);
+  return request;
+}
+
+bool IsUserMessage(const ResponseItem& item) {
+  const Json json = Json::parse(item.json);  // our own text
+  return TextOr(json, "type", "") == "message" && TextOr(json, "role", "") == "user";
+}
+
 }  // namespace
 
 absl::StatusOr<ResponsesRequest> ParseResponsesRequest(std::string_view text,
                                                        const RequestContext& context,
-                                                       ResponseStore* store,
+                                                       const ResponseStores& stores,
                                                        std::string_view unique) {
-  HEDDLE_ASSIGN_OR_RETURN(ReadBody read, ReadConversation(text, context, store));
+  HEDDLE_ASSIGN_OR_RETURN(Json json, ParseJsonObject(text));
+  HEDDLE_ASSIGN_OR_RETURN(ReadBody read, ReadConversation(std::move(json), context, stores));
   ResponsesRequest request;
   HEDDLE_ASSIGN_OR_RETURN(request.api, ReadChat(read, context));
   if (!read.tools.names.warning().empty()) request.api.warning = read.tools.names.warning();
   request.echo = Echo(read.fields, request.api);
   request.messages = read.conversation.dump();
   request.store = read.fields.Bool<"store">(true);
+  request.background = read.fields.Bool<"background">(false);
   request.tools = std::move(read.tools.names);
-  if (request.store) {
-    request.items = InputItems(*read.fields.Value<"input">(), unique, read.previous.get());
+  if (read.kept != nullptr) {
+    request.conversation = read.kept->id;
+    request.first_new_item = read.kept->items.size();
   }
+  if (request.store || read.kept != nullptr) request.items = ItemsOf(read, unique);
   return request;
 }
 
 absl::StatusOr<std::string> CountResponseTokens(std::string_view text,
                                                 const RequestContext& context,
-                                                ResponseStore* store) {
-  HEDDLE_ASSIGN_OR_RETURN(const ReadBody read, ReadConversation(text, context, store));
+                                                const ResponseStores& stores) {
+  HEDDLE_ASSIGN_OR_RETURN(Json parsed, ParseJsonObject(text));
+  HEDDLE_ASSIGN_OR_RETURN(const ReadBody read,
+                          ReadConversation(std::move(parsed), context, stores));
   HEDDLE_ASSIGN_OR_RETURN(const size_t tokens, CountTokens(read, context));
   std::string out;
   JsonWriter json(&out);
   json.BeginObject().Member("object", "response.input_tokens");
   json.Member("input_tokens", tokens).EndObject();
   return out;
+}
+
+absl::StatusOr<CompactionRequest> ParseCompactionRequest(std::string_view text,
+                                                         const RequestContext& context,
+                                                         const ResponseStores& stores,
+                                                         std::string_view unique) {
+  HEDDLE_ASSIGN_OR_RETURN(const Json json, ParseJsonObject(text));
+  HEDDLE_ASSIGN_OR_RETURN(const auto fields, CheckBody<fields::kCompact>(json, {}, context));
+  if (!fields.Has<"input">() && !fields.Has<"previous_response_id">()) {
+    return FieldError("input", "'input' or 'previous_response_id' must be there",
+                      "missing_required_parameter");
+  }
+  HEDDLE_ASSIGN_OR_RETURN(const ReadBody read,
+                          ReadConversation(SummaryRequest(json, context), context, stores));
+  CompactionRequest request;
+  HEDDLE_ASSIGN_OR_RETURN(request.api, ReadChat(read, context));
+  ResponseItems items = ItemsOf(read, unique);
+  items.pop_back();  // our instruction
+  for (ResponseItem& item : items) {
+    if (IsUserMessage(item)) request.users.push_back(std::move(item));
+  }
+  return request;
 }
 
 }  // namespace heddle::server

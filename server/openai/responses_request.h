@@ -7,11 +7,18 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "server/openai/conversation_store.h"
 #include "server/openai/request_context.h"
 #include "server/openai/response_store.h"
 #include "server/openai/response_tools.h"
 
 namespace heddle::server {
+
+// What requests go on from.
+struct ResponseStores {
+  ResponseStore* responses = nullptr;
+  ConversationStore* conversations = nullptr;
+};
 
 struct ResponsesRequest {
   ApiRequest api;
@@ -20,20 +27,35 @@ struct ResponsesRequest {
   std::string echo;
   ResponseTools tools;  // what the chat's functions are in this API
   bool store = true;
-  // The model's input, as it is stored; empty unless `store`.
+  bool background = false;
+  // The model's input, as it is stored; empty unless `store`, or with a conversation.
   ResponseItems items;
+  std::string conversation;   // id of the one that it adds to; empty: none
+  size_t first_new_item = 0;  // of `items`: those before it are the conversation's
 };
 
 // INVALID_ARGUMENT or NOT_FOUND, with param and code. `unique` makes the ids of items unique.
 absl::StatusOr<ResponsesRequest> ParseResponsesRequest(std::string_view body,
                                                        const RequestContext& context,
-                                                       ResponseStore* store,
+                                                       const ResponseStores& stores,
                                                        std::string_view unique);
 
 // Returns {"object":"response.input_tokens","input_tokens":n} for such a body: the number in its
 // answer's usage, even if the context does not hold it.
 absl::StatusOr<std::string> CountResponseTokens(std::string_view body,
                                                 const RequestContext& context,
-                                                ResponseStore* store);
+                                                const ResponseStores& stores);
+
+// What the model is to write a summary of: a request of /v1/responses/compact as a chat request,
+// and the user's messages, which stay as they are.
+struct CompactionRequest {
+  ApiRequest api;
+  ResponseItems users;
+};
+
+absl::StatusOr<CompactionRequest> ParseCompactionRequest(std::string_view body,
+                                                         const RequestContext& context,
+                                                         const ResponseStores& stores,
+                                                         std::string_view unique);
 
 }  // namespace heddle::server

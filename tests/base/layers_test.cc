@@ -45,6 +45,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
       {"runtime/", {}}}},
     {"server/",
      {{"adapters/", {"request/", "retry_after.h"}},
+      {"batch/", {"json_writer.h", "request/"}},
       {"request/", {"json_writer.h", "retry_after.h"}},
       {"toolcalls/", {"request/"}},
       {"text/", {"generation.h", "toolcalls/"}},

@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import unittest
 import urllib.error
 import urllib.request
@@ -143,6 +144,59 @@ class Responses(unittest.TestCase):
             counted = self.client.responses.input_tokens.count(model=MODEL, input="(say)two", **fields)
             self.assertEqual(counted.object, "response.input_tokens")
             self.assertEqual(counted.input_tokens, self.create("two", **fields).usage.input_tokens, fields)
+
+    def wait_for(self, response):
+        for _ in range(1000):
+            response = self.client.responses.retrieve(response.id)
+            if response.status not in ("queued", "in_progress"):
+                return response
+            time.sleep(0.01)
+        self.fail("the response does not end")
+
+    def test_in_the_background(self):
+        ended = self.wait_for(self.create("hello", background=True))
+        self.assertEqual((ended.status, ended.output_text, ended.background), ("completed", "hello", True))
+        waiting = self.client.responses.create(model=MODEL, input="(waits)", background=True)
+        self.assertEqual(self.client.responses.retrieve(waiting.id).status, "queued")
+        self.assertEqual(self.client.responses.cancel(waiting.id).status, "cancelled")
+        self.assertEqual(self.client.responses.retrieve(waiting.id).status, "cancelled")
+        self.client.responses.delete(waiting.id)
+        broken = self.wait_for(self.client.responses.create(model=MODEL, input="(breaks)", background=True))
+        self.assertEqual((broken.status, broken.error.message), ("failed", "the engine broke"))
+
+    def test_a_stream_is_resumed(self):
+        events = list(self.create("hello world", background=True, stream=True))
+        self.assertEqual([events[0].type, events[1].type], ["response.created", "response.queued"])
+        response = events[-1].response
+        self.assertEqual((events[-1].type, response.output_text), ("response.completed", "hello world"))
+        again = list(self.client.responses.retrieve(response.id, stream=True, starting_after=4))
+        self.assertEqual(again, events[5:])
+
+    def test_conversations(self):
+        made = self.client.conversations.create(
+            metadata={"a": "b"}, items=[{"type": "message", "role": "user", "content": "My name is Ada."}])
+        answer = self.create("hello", conversation=made.id)
+        self.assertEqual(answer.conversation.id, made.id)
+        items = list(self.client.conversations.items.list(made.id, order="asc"))
+        self.assertEqual([item.role for item in items], ["user", "user", "assistant"])
+        self.assertEqual(items[2].content[0].text, "hello")
+        self.assertEqual(self.client.conversations.items.retrieve(items[0].id, conversation_id=made.id), items[0])
+        self.client.conversations.items.delete(items[0].id, conversation_id=made.id)
+        added = self.client.conversations.items.create(
+            made.id, items=[{"type": "message", "role": "user", "content": "More."}])
+        self.assertEqual(len(added.data), 1)
+        self.assertEqual(self.client.conversations.update(made.id, metadata={"c": "d"}).metadata, {"c": "d"})
+        self.assertEqual(self.client.conversations.retrieve(made.id).metadata, {"c": "d"})
+        self.assertTrue(self.client.conversations.delete(made.id).deleted)
+        with self.assertRaises(openai.NotFoundError):
+            self.create("hello", conversation=made.id)
+
+    def test_compaction(self):
+        compacted = self.client.responses.compact(model=MODEL, input=[{"role": "user", "content": "Weave."}])
+        self.assertEqual([item.type for item in compacted.output], ["message", "compaction"])
+        items = [item.model_dump(exclude_none=True) for item in compacted.output]
+        answer = self.client.responses.create(model=MODEL, input=[*items, {"role": "user", "content": "(say)go on"}])
+        self.assertEqual(answer.output_text, "go on")
 
     def test_what_has_ended_cannot_be_cancelled(self):
         kept = self.create("one")
@@ -277,7 +331,7 @@ class Responses(unittest.TestCase):
                               ({"input": [{"type": "wat"}]}, "input[0].type"),
                               ({"input": [{"role": "nobody", "content": "x"}]}, "input"),
                               ({"tools": [{"type": "wat"}]}, "tools[0].type"),
-                              ({"background": True}, "background"),
+                              ({"background": True, "store": False}, "background"),
                               ({"text": {"format": 5}}, "text.format"),
                               ({"text": {"format": {"type": "wat"}}}, "text.format.type"),
                               ({"truncation": "wat"}, "truncation"),

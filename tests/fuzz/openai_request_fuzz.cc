@@ -65,10 +65,14 @@ void CheckRefusal(const absl::Status& status) {
 
 void CheckOtherApis(std::string_view input, const RequestContext& context) {
   server::ResponseStore store;
-  const auto response = server::ParseResponsesRequest(input, context, &store, "u");
+  server::ConversationStore conversations;
+  const auto response =
+      server::ParseResponsesRequest(input, context, {&store, &conversations}, "u");
   CheckRefusal(response.status());
-  const auto counted = server::CountResponseTokens(input, context, &store);
+  const auto counted = server::CountResponseTokens(input, context, {&store, &conversations});
   CheckRefusal(counted.status());
+  CheckRefusal(
+      server::ParseCompactionRequest(input, context, {&store, &conversations}, "u").status());
   if (response.ok()) {
     const std::string expected =
         base::StrCat("\"input_tokens\":", response->api.generations.front().prompt.size(), "}");

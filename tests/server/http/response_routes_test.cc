@@ -154,7 +154,7 @@ TEST_CASE("Requests that cannot be counted are refused as they would be", "[serv
   ServerUnderTest server(SayHi);
   RawClient client(server.port());
   for (const char* body :
-       {"", "{", "[]", "{}", R"({"input":7})", R"({"input":"x","background":true})",
+       {"", "{", "[]", "{}", R"({"input":7})", R"({"input":"x","background":true,"store":false})",
         R"({"input":"x","model":"none"})", R"({"input":"x","previous_response_id":"none"})",
         R"({"input":[{"type":"image"}]})", R"({"input":"x","truncation":"some"})",
         R"({"input":"x","tools":[{"type":"wat"}]})",

@@ -97,10 +97,12 @@ TEST_CASE("Who is in a hurry leaves grammars that are not known, on every API", 
   CHECK(IsTakesLong(ParseMessagesRequest(anthropic, quick).status()));
   CHECK(ParseMessagesRequest(anthropic, patient).ok());
   ResponseStore store;
+  ConversationStore conversations;
   const std::string responses =
       R"({"input":"x","text":{"format":{"type":"json_schema","name":"n","schema":{"minimum":1}}}})";
-  CHECK(IsTakesLong(ParseResponsesRequest(responses, quick, &store, "u").status()));
-  CHECK(ParseResponsesRequest(responses, patient, &store, "u").ok());
+  CHECK(
+      IsTakesLong(ParseResponsesRequest(responses, quick, {&store, &conversations}, "u").status()));
+  CHECK(ParseResponsesRequest(responses, patient, {&store, &conversations}, "u").ok());
 }
 
 TEST_CASE("Every way to ask for a schema gives the schema's grammar", "[openai][unit]") {

@@ -56,14 +56,15 @@ TEST_CASE("A salt counts in every form of conversation", "[openai]") {
   Parser parser;
   const server::RequestContext context{&parser.model, &parser.codec, kRandomSeed};
   server::ResponseStore store;
+  server::ConversationStore conversations;
   const uint64_t space = parser.Chat(R"("cache_salt":"a")").generations[0].cache_space;
   CHECK(space != 0);
   auto message = server::ParseMessagesRequest(
       R"({"max_tokens":1,"messages":[{"role":"user","content":"x"}],"cache_salt":"a"})", context);
   REQUIRE(message.ok());
   CHECK(message->generations[0].cache_space == space);
-  auto response =
-      server::ParseResponsesRequest(R"({"input":"x","cache_salt":"a"})", context, &store, "u");
+  auto response = server::ParseResponsesRequest(R"({"input":"x","cache_salt":"a"})", context,
+                                                {&store, &conversations}, "u");
   REQUIRE(response.ok());
   CHECK(response->api.generations[0].cache_space == space);
 }
@@ -79,6 +80,7 @@ TEST_CASE("A strict server refuses fields that it does not know, on every route"
   server::RequestContext context{&parser.model, &parser.codec, kRandomSeed};
   context.policy.ignore_unknown_fields = false;
   server::ResponseStore store;
+  server::ConversationStore conversations;
   const auto refused = [](const absl::Status& status) {
     const ApiError error = server::ToApiError(status);
     return error.param == "next_year" && error.code == "unknown_parameter";
@@ -89,11 +91,12 @@ TEST_CASE("A strict server refuses fields that it does not know, on every route"
   CHECK(refused(server::ParseRequest(Endpoint::kCompletion, prompt, context).status()));
   CHECK(refused(server::ParseMessagesRequest(chat, context).status()));
   CHECK(refused(server::CountMessageTokens(chat, context).status()));
-  CHECK(
-      refused(server::ParseResponsesRequest(R"({"input":"x","next_year":1})", context, &store, "u")
-                  .status()));
-  CHECK(refused(
-      server::CountResponseTokens(R"({"input":"x","next_year":1})", context, &store).status()));
+  CHECK(refused(server::ParseResponsesRequest(R"({"input":"x","next_year":1})", context,
+                                              {&store, &conversations}, "u")
+                    .status()));
+  CHECK(refused(server::CountResponseTokens(R"({"input":"x","next_year":1})", context,
+                                            {&store, &conversations})
+                    .status()));
   CHECK(refused(server::ParseEmbeddingRequest(server::EmbeddingTask::kEmbed,
                                               R"({"input":"x","next_year":1})", context)
                     .status()));
@@ -168,6 +171,7 @@ TEST_CASE("What belongs to another route is not passed over", "[openai]") {
   Parser parser;
   const server::RequestContext context{&parser.model, &parser.codec, kRandomSeed};
   server::ResponseStore store;
+  server::ConversationStore conversations;
   const auto message = [](const absl::Status& status) {
     return server::ToApiError(status).message;
   };
@@ -179,7 +183,8 @@ TEST_CASE("What belongs to another route is not passed over", "[openai]") {
        {std::pair{R"("max_tokens":3)", "max_output_tokens"},
         {R"("response_format":{"type":"json_object"})", "text.format"}}) {
     const std::string body = base::StrCat(R"({"input":"x",)", field, "}");
-    const auto refused = server::ParseResponsesRequest(body, context, &store, "u");
+    const auto refused =
+        server::ParseResponsesRequest(body, context, {&store, &conversations}, "u");
     CHECK(message(refused.status()).find(instead) != std::string::npos);
   }
   const auto refused = server::ParseMessagesRequest(
@@ -191,9 +196,10 @@ TEST_CASE("A response is drawn by the parameters of a chat", "[openai]") {
   Parser parser;
   const server::RequestContext context{&parser.model, &parser.codec, kRandomSeed};
   server::ResponseStore store;
+  server::ConversationStore conversations;
   const auto response = server::ParseResponsesRequest(
       R"({"input":"x","top_k":7,"min_p":0.25,"seed":5,"stop":["a"],"logit_bias":{"97":1}})",
-      context, &store, "u");
+      context, {&store, &conversations}, "u");
   REQUIRE(response.ok());
   const engine::SamplingParams& sampling = response->api.generations[0].sampling;
   CHECK(sampling.top_k == 7);

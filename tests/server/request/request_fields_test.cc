@@ -98,12 +98,20 @@ absl::Status ParseGeneration(const std::string& body, const RequestContext& cont
 
 absl::Status ParseResponses(const std::string& body, const RequestContext& context) {
   server::ResponseStore store;
-  return server::ParseResponsesRequest(body, context, &store, "u").status();
+  server::ConversationStore conversations;
+  return server::ParseResponsesRequest(body, context, {&store, &conversations}, "u").status();
 }
 
 absl::Status CountResponses(const std::string& body, const RequestContext& context) {
   server::ResponseStore store;
-  return server::CountResponseTokens(body, context, &store).status();
+  server::ConversationStore conversations;
+  return server::CountResponseTokens(body, context, {&store, &conversations}).status();
+}
+
+absl::Status ParseCompaction(const std::string& body, const RequestContext& context) {
+  server::ResponseStore store;
+  server::ConversationStore conversations;
+  return server::ParseCompactionRequest(body, context, {&store, &conversations}, "u").status();
 }
 
 template <typename Parse>
@@ -121,6 +129,7 @@ std::vector<RouteUnderTest> Routes() {
       {"chat", fields::kChat, turns, ParseGeneration<Endpoint::kChat>},
       {"responses", fields::kResponses, R"({"input":"x"})", ParseResponses},
       {"input_tokens", fields::kResponses, R"({"input":"x"})", CountResponses},
+      {"compact", fields::kCompact, R"({"input":"x"})", ParseCompaction},
       {"messages", fields::kMessages, turns, StatusOf(server::ParseMessagesRequest)},
       {"count_tokens", fields::kMessages, turns, StatusOf(server::CountMessageTokens)},
       {"embeddings", fields::kEmbeddings, R"({"input":"x"})",
