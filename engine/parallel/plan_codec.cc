@@ -48,23 +48,26 @@ struct GroupPart {
   std::span<const KvSlot> slots;
 };
 
+// A slice's part of an array with an entry for each row.
+template <typename T>
+std::span<const T> RowsOf(const SequenceSlice& slice, const std::vector<T>& array) {
+  return std::span(array).subspan(static_cast<size_t>(slice.token_begin),
+                                  static_cast<size_t>(slice.num_tokens));
+}
+
 GroupPart PartOf(const StepPlan& plan, size_t index, size_t group) {
   const SequenceSlice& slice = plan.sequences[index];
-  const auto rows = [&slice](const std::vector<KvSlot>& slots) {
-    return std::span(slots).subspan(static_cast<size_t>(slice.token_begin),
-                                    static_cast<size_t>(slice.num_tokens));
-  };
   if (group == 0) {
     return {
         std::span(plan.spans)
             .subspan(static_cast<size_t>(slice.span_begin), static_cast<size_t>(slice.num_spans)),
-        rows(plan.kv_slots)};
+        RowsOf(slice, plan.kv_slots)};
   }
   const GroupSpans& spans = plan.more_groups[group - 1];
   const GroupSpans::Range& range = spans.ranges[index];
   return {std::span(spans.spans)
               .subspan(static_cast<size_t>(range.span_begin), static_cast<size_t>(range.num_spans)),
-          rows(spans.kv_slots)};
+          RowsOf(slice, spans.kv_slots)};
 }
 
 // Calls visit(slot) for the last `count` positions of the list, in order; false if it has fewer, or
@@ -98,14 +101,29 @@ bool SlotsAreLast(const GroupPart& part) {
 uint8_t UnexpectedLists(const StepPlan& plan, const MirroredSequence& known, size_t index) {
   const SequenceSlice& slice = plan.sequences[index];
   uint8_t lists = slice.adapter_slot == known.adapter_slot ? 0 : kAdapter;
-  for (int32_t i = 0; i < slice.num_tokens; ++i) {
-    const Position position = plan.positions[static_cast<size_t>(slice.token_begin + i)];
-    if (position != known.next_position + i) lists |= kPositions;
+  Position expected = known.next_position;
+  for (const Position position : RowsOf(slice, plan.positions)) {
+    if (position != expected++) lists |= kPositions;
   }
   for (size_t group = 0; group < known.groups.size(); ++group) {
     if (!SlotsAreLast(PartOf(plan, index, group))) lists |= kSlots;
   }
   return lists;
+}
+
+void WriteLists(const StepPlan& plan, const SequenceSlice& slice, uint8_t lists, Position expected,
+                ByteWriter* bytes) {
+  bytes->Byte(lists);
+  if ((lists & kAdapter) != 0) bytes->Zigzag(slice.adapter_slot);
+  auto row = static_cast<size_t>(slice.token_begin);
+  for (const Position position : RowsOf(slice, plan.positions)) {
+    if ((lists & kPositions) != 0) bytes->Zigzag(int64_t{position} - expected++);
+    if ((lists & kSlots) != 0) {
+      WriteMembers(plan.kv_slots[row], bytes);
+      for (const GroupSpans& group : plan.more_groups) WriteMembers(group.kv_slots[row], bytes);
+    }
+    ++row;
+  }
 }
 
 // The slice with `row`; nullptr: none has it.
@@ -240,9 +258,6 @@ void PlanEncoder::Encode(const StepPlan& plan, std::string* message) {
 void PlanEncoder::WriteSlice(const StepPlan& plan, size_t index, ByteWriter* bytes) {
   const SequenceSlice& slice = plan.sequences[index];
   MirroredSequence& known = mirror_.Find(slice.id);
-  const auto tokens =
-      std::span(plan.token_ids)
-          .subspan(static_cast<size_t>(slice.token_begin), static_cast<size_t>(slice.num_tokens));
   const uint8_t lists = UnexpectedLists(plan, known, index);
   bool grown = true;
   for (size_t group = 0; group < known.groups.size(); ++group) {
@@ -257,7 +272,9 @@ void PlanEncoder::WriteSlice(const StepPlan& plan, size_t index, ByteWriter* byt
       (lists == 0 ? kAsExpected : 0) | (grown ? kGrown : 0) |
       (slice.num_masks > 0 ? kHasMasks : 0) | (slice.next_token != kNoToken ? kHasNextToken : 0)));
   if (slice.num_tokens != 1) bytes->Varint(static_cast<uint64_t>(slice.num_tokens));
-  for (const TokenId token : tokens) bytes->Varint(static_cast<uint64_t>(int64_t{token} + 1));
+  for (const TokenId token : RowsOf(slice, plan.token_ids)) {
+    bytes->Varint(static_cast<uint64_t>(int64_t{token} + 1));
+  }
   for (size_t group = 0; group < known.groups.size(); ++group) {
     const std::span<const KvSpan> spans = PartOf(plan, index, group).spans;
     if (grown) {
@@ -266,24 +283,14 @@ void PlanEncoder::WriteSlice(const StepPlan& plan, size_t index, ByteWriter* byt
       WriteDifference(spans, &known.groups[group], bytes);
     }
   }
-  if (lists != 0) {
-    bytes->Byte(lists);
-    if ((lists & kAdapter) != 0) bytes->Zigzag(slice.adapter_slot);
-    for (int32_t i = 0; i < slice.num_tokens; ++i) {
-      const auto row = static_cast<size_t>(slice.token_begin + i);
-      if ((lists & kPositions) != 0) bytes->Zigzag(plan.positions[row] - known.next_position - i);
-      if ((lists & kSlots) == 0) continue;
-      WriteMembers(plan.kv_slots[row], bytes);
-      for (const GroupSpans& group : plan.more_groups) WriteMembers(group.kv_slots[row], bytes);
-    }
-  }
-  for (int32_t i = 0; i < slice.num_masks; ++i) {
-    bytes->Varint(plan.ancestor_masks[static_cast<size_t>(slice.mask_begin + i)]);
-  }
+  if (lists != 0) WriteLists(plan, slice, lists, known.next_position, bytes);
+  const std::span masks =
+      std::span(plan.ancestor_masks)
+          .subspan(static_cast<size_t>(slice.mask_begin), static_cast<size_t>(slice.num_masks));
+  for (const uint64_t mask : masks) bytes->Varint(mask);
   if (slice.next_token != kNoToken) bytes->Varint(static_cast<uint64_t>(slice.next_token));
   known.adapter_slot = slice.adapter_slot;
-  known.next_position =
-      plan.positions[static_cast<size_t>(slice.token_begin + slice.num_tokens - 1)] + 1;
+  known.next_position = RowsOf(slice, plan.positions).back() + 1;
   known.step = plan.step;
 }
 
