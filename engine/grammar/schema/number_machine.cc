@@ -254,6 +254,14 @@ int Compare(const Decimal& a, const Decimal& b) {
 }
 
 absl::StatusOr<StateMachine> NumberMachine(const NumberRange& range, Budget* budget) {
+  if (range.fractional) {
+    NumberRange all = range;
+    all.fractional = false;
+    HEDDLE_ASSIGN_OR_RETURN(const StateMachine numbers, NumberMachine(all, budget));
+    HEDDLE_ASSIGN_OR_RETURN(const StateMachine fractions,
+                            ParseRegex("-?[0-9]+\\.[0-9]*[1-9][0-9]*", RegexMatch::kWhole, budget));
+    return Intersect(numbers, fractions, kMaxStates, budget);
+  }
   if (range.Unbounded()) {
     return ParseRegex(range.integer
                           ? "-?(0|[1-9][0-9]{0,17})"

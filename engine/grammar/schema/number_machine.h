@@ -34,12 +34,14 @@ struct NumberBound {
 };
 
 struct NumberRange {
-  bool integer = false;  // no fraction is written, not even .0
+  bool integer = false;     // no fraction is written, not even .0
+  bool fractional = false;  // numbers that are no integers alone
   std::optional<NumberBound> min;
   std::optional<NumberBound> max;
   std::optional<Decimal> multiple_of;  // positive
   std::vector<Decimal> excluded;
 
+  // Whether only the kind of number counts.
   bool Unbounded() const { return !min && !max && !multiple_of && excluded.empty(); }
 };
 

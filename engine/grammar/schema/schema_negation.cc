@@ -81,7 +81,11 @@ class Failures {
   void AddValues(const std::string& keyword, const Json& value) {
     if (keyword == "type") {
       const uint8_t others = OtherTypes(TypesNamed(value).value_or(kAnyType));
-      if (others != 0) Add({Make(ObjectOf("type", TypeNames(others)))}, {});
+      if (others == 0) return;
+      Json content = ObjectOf("type", TypeNames(others));
+      const bool only_fractions = (others & (kNumberType | kIntegerType)) == kNumberType;
+      if (only_fractions) content["not"] = ObjectOf("type", "integer");
+      Add({Make(content)}, {});
     } else if (keyword == "const" || keyword == "enum" || keyword == "pattern") {
       Add({Make(ObjectOf("not", ObjectOf(keyword.c_str(), value)))}, {});
     }

@@ -38,21 +38,14 @@ std::optional<uint8_t> TypesNamed(const Json& type) {
   return std::nullopt;
 }
 
-uint8_t OtherTypes(uint8_t types) {
-  if ((types & kIntegerType) != 0) types |= kNumberType;
-  return static_cast<uint8_t>(kAnyType & ~types);
-}
-
 Json TypeNames(uint8_t types) {
   Json names = Json::array();
-  if ((types & kNumberType) != 0) types &= static_cast<uint8_t>(~kIntegerType);
+  const bool has_number = (types & kNumberType) != 0;
   for (const TypeName& known : kTypes) {
-    const bool is_number = known.bits == (kNumberType | kIntegerType);
-    if (known.bits == kAnyType) continue;
-    const uint8_t wanted = is_number ? uint8_t{kNumberType} : known.bits;
-    if ((types & known.bits) == wanted) {
-      names.push_back(std::string(known.name));
-    }
+    if (known.bits == kAnyType || (known.bits == kIntegerType && has_number)) continue;
+    const bool is_number = (known.bits & kNumberType) != 0;
+    if ((types & (is_number ? uint8_t{kNumberType} : known.bits)) == 0) continue;
+    names.push_back(std::string(known.name));
   }
   return names;
 }
@@ -87,7 +80,7 @@ uint8_t TypesMeant(std::string_view keyword) {
       {kArrayType,
        " items prefixItems additionalItems minItems maxItems uniqueItems unevaluatedItems "
        "contains minContains maxContains "},
-      {kStringType, " minLength maxLength pattern format "},
+      {kStringType, " minLength maxLength pattern format x-lark "},
       {kNumberType | kIntegerType,
        " minimum maximum exclusiveMinimum exclusiveMaximum multipleOf "}};
   for (const auto& row : kKeywords) {

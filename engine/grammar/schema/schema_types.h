@@ -22,10 +22,10 @@ enum JsonType : uint8_t {
 
 // The types that a value of "type" names; nothing if it names none.
 std::optional<uint8_t> TypesNamed(const nlohmann::ordered_json& type);
-// All types but these. Numbers that are no integers have no name, and so are left out with
-// integers.
-uint8_t OtherTypes(uint8_t types);
-// A value of "type" for a set of types that is not empty.
+// All types but these.
+inline uint8_t OtherTypes(uint8_t types) { return static_cast<uint8_t>(kAnyType & ~types); }
+// The names of a set of types. Numbers that are no integers have no name of their own: with
+// kNumberType alone, the names include all numbers.
 nlohmann::ordered_json TypeNames(uint8_t types);
 // The type of a value. O(1), except for numbers.
 uint8_t TypeOf(const nlohmann::ordered_json& value);

@@ -36,9 +36,7 @@ absl::StatusOr<bool> StringSatisfies(SchemaDocument* document, const std::string
 absl::StatusOr<bool> NumberSatisfies(SchemaDocument* document, const Json& value,
                                      const ValueConstraints& c) {
   HEDDLE_ASSIGN_OR_RETURN(const Decimal number, Decimal::Parse(value.dump()));
-  if ((c.types & kNumberType) == 0 && ((c.types & kIntegerType) == 0 || !number.fraction.empty())) {
-    return false;
-  }
+  if ((c.types & (number.fraction.empty() ? kIntegerType : kNumberType)) == 0) return false;
   NumberRange range = c.number;
   range.integer = false;
   if (range.Unbounded()) return true;
