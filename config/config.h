@@ -43,6 +43,7 @@ enum class Pooling : uint8_t { kLast, kMean, kFirst };
 enum class ReasoningField : uint8_t { kReasoningContent, kReasoning, kBoth, kNone };
 enum class MaxTokensOverflow : uint8_t { kClamp, kError };
 enum class UnknownFields : uint8_t { kIgnore, kError };
+enum class SchemaUnsupported : uint8_t { kRefuse, kWarn };
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError, kOff };
 enum class LogFormat : uint8_t { kText, kJson };
 enum class MetricNames : uint8_t { kHeddle, kVllm };
@@ -112,6 +113,7 @@ struct ServerConfig {
   ReasoningField reasoning_field = ReasoningField::kReasoningContent;
   MaxTokensOverflow max_tokens_overflow = MaxTokensOverflow::kClamp;
   UnknownFields unknown_fields = UnknownFields::kIgnore;
+  SchemaUnsupported schema_unsupported = SchemaUnsupported::kRefuse;
   int64_t io_threads = 1;
   int64_t prepare_threads = 0;  // 0: 2, or io_threads where that is more
   int64_t max_queue = 1024;

@@ -1,5 +1,5 @@
-// Compiles rules to one automaton: each reachable rule becomes a machine, direct left recursion
-// becomes a loop, code points become bytes; then states that cannot reach the end of their rule are
+// Compiles rules to one automaton: each reachable rule becomes a machine, left recursion becomes
+// loops, code points become bytes; then states that cannot reach the end of their rule are
 // removed.
 #include <algorithm>
 #include <limits>
@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "engine/grammar/automaton.h"
 #include "engine/grammar/character_sets.h"
+#include "engine/grammar/left_recursion.h"
 #include "engine/grammar/thompson.h"
 #include "engine/grammar/utf8_lowering.h"
 
@@ -16,38 +17,6 @@ namespace heddle::engine::grammar {
 namespace {
 
 constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
-
-// Turns A = A t
-// b into A = b t*: removes the rule's call of itself at the start, and appends t to every end.
-// Other calls of itself stay.
-absl::StatusOr<StateMachine> WithoutSelfCallAtStart(const StateMachine& machine, int32_t rule,
-                                                    Budget* budget) {
-  const std::vector<CallEdge>& calls = machine.states[0].calls;
-  auto self = std::find_if(calls.begin(), calls.end(),
-                           [rule](const CallEdge& edge) { return edge.rule == rule; });
-  if (self == calls.end()) return machine;
-  const int32_t tail = self->target;
-  Nfa nfa = ToNfa(machine);
-  // The old start may be reached again by a call that is not at the start, so it gets a copy.
-  const auto old_start = static_cast<int32_t>(nfa.states.size());
-  nfa.states.push_back(nfa.states[0]);
-  for (NfaState& state : nfa.states) {
-    for (CharEdge& edge : state.chars) {
-      if (edge.target == 0) edge.target = old_start;
-    }
-    for (CallEdge& edge : state.calls) {
-      if (edge.target == 0) edge.target = old_start;
-    }
-  }
-  std::erase_if(nfa.states[0].calls, [rule](const CallEdge& edge) { return edge.rule == rule; });
-  for (NfaState& state : nfa.states) {
-    if (state.accepting) state.epsilons.push_back(tail == 0 ? old_start : tail);
-  }
-  HEDDLE_ASSIGN_OR_RETURN(const StateMachine result, Determinize(nfa, kMaxStates, budget));
-  StateMachine least = Minimize(result, budget);
-  HEDDLE_RETURN_IF_ERROR(StatusOf(budget));
-  return least;
-}
 
 }  // namespace
 
@@ -88,20 +57,14 @@ class Compiler {
     machines_.resize(grammar_.rules.size());
     std::vector<size_t> work = {root_rule()};
     first_[root_rule()] = 0;
+    size_t num_states = 0;
     for (size_t i = 0; i < work.size(); ++i) {
       const size_t rule = work[i];
       absl::StatusOr<StateMachine> machine =
           MachineOf(grammar_, grammar_.rules[rule].body, budget_);
-      if (machine.ok()) {
-        machine = WithoutSelfCallAtStart(*machine, static_cast<int32_t>(rule), budget_);
-      }
       if (!machine.ok()) return InRule(rule, machine.status());
-      AddStates(rule, LowerToBytes(*machine, budget_));
-      HEDDLE_RETURN_IF_ERROR(StatusOf(budget_));
-      if (states_.size() > max_states || num_edges_ > kMaxEdges) {
-        return absl::ResourceExhaustedError(base::StrCat("the grammar needs more than ", max_states,
-                                                         " states or ", kMaxEdges, " edges"));
-      }
+      num_states += machine->states.size();
+      if (num_states > max_states) return TooLarge(max_states);
       for (const MachineState& state : machine->states) {
         for (const CallEdge& call : state.calls) {
           if (first_[call.rule] >= 0) continue;
@@ -111,8 +74,19 @@ class Compiler {
       }
       machines_[rule] = *std::move(machine);
     }
+    HEDDLE_RETURN_IF_ERROR(RemoveLeftRecursion(work, max_states, &machines_, budget_));
+    for (size_t rule : work) {
+      AddStates(rule, LowerToBytes(machines_[rule], budget_));
+      HEDDLE_RETURN_IF_ERROR(StatusOf(budget_));
+      if (states_.size() > max_states || num_edges_ > kMaxEdges) return TooLarge(max_states);
+    }
     rules_ = std::move(work);
     return absl::OkStatus();
+  }
+
+  static absl::Status TooLarge(size_t max_states) {
+    return absl::ResourceExhaustedError(base::StrCat("the grammar needs more than ", max_states,
+                                                     " states or ", kMaxEdges, " edges"));
   }
 
   // The note of the first rule that derives nothing and of which that is known why; null if there

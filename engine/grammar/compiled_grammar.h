@@ -56,6 +56,10 @@ class CompiledGrammar {
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   const std::vector<TokenId>& end_tokens() const { return end_tokens_; }
   int32_t num_states() const { return automaton_.num_states(); }
+  // What was left out of schemas because it is not supported (JsonOptions::drops_unsupported), a
+  // message for each. Set before the grammar is shared.
+  const std::vector<std::string>& dropped() const { return dropped_; }
+  void set_dropped(std::vector<std::string> dropped) { dropped_ = std::move(dropped); }
 
   // Finds the first mask, then computes what states read by themselves for about `max_us` of CPU.
   // Returns whether everything worth computing is done. RESOURCE_EXHAUSTED: the grammar is too
@@ -112,6 +116,7 @@ class CompiledGrammar {
   const std::shared_ptr<const Vocabulary> vocabulary_;
   const std::vector<TokenId> end_tokens_;
   const std::shared_ptr<CacheBytes> cache_;
+  std::vector<std::string> dropped_;
   std::atomic<size_t> heap_bytes_{0};
   int32_t next_rest_ = 0;  // the state at which PrepareRest continues
   int64_t rest_us_ = 0;    // time that PrepareRest has spent

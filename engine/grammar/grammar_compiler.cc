@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "base/utf8.h"
 #include "engine/grammar/gbnf.h"
+#include "engine/grammar/lark/lark.h"
 #include "engine/grammar/regex.h"
 #include "engine/grammar/thompson.h"
 
@@ -85,35 +86,52 @@ absl::StatusOr<StateMachine> TextWith(const std::vector<std::string>& marks, boo
   return machine;
 }
 
-absl::StatusOr<ExprId> Add(const Constraint& c, Grammar* grammar, Budget* budget);
+// Where the parts of one grammar go.
+struct Target {
+  Grammar* grammar;
+  Budget* budget;
+  std::vector<std::string>* dropped;
+};
 
-absl::StatusOr<std::vector<ExprId>> AddParts(const Constraint& c, Grammar* grammar,
-                                             Budget* budget) {
+absl::StatusOr<ExprId> Add(const Constraint& c, const Target& target);
+
+absl::StatusOr<std::vector<ExprId>> AddParts(const Constraint& c, const Target& target) {
   std::vector<ExprId> parts;
   for (const Constraint& part : c.parts) {
-    HEDDLE_ASSIGN_OR_RETURN(const ExprId added, Add(part, grammar, budget));
+    HEDDLE_ASSIGN_OR_RETURN(const ExprId added, Add(part, target));
     parts.push_back(added);
   }
   return parts;
 }
 
-// Adds a constraint without parts to the grammar.
-absl::StatusOr<ExprId> AddLeaf(const Constraint& c, Grammar* grammar, Budget* budget) {
-  if (c.kind == ConstraintKind::kJsonSchema) {
-    const size_t first_rule = grammar->rules.size();
-    const absl::StatusOr<RuleId> rule =
-        AddJsonSchema(std::string_view(c.text), c.json, grammar, budget);
-    for (size_t i = first_rule; i < grammar->rules.size() && !c.label.empty(); ++i) {
-      std::string& note = grammar->rules[i].note;
-      if (!note.empty()) note = base::StrCat(c.label, ": ", note);
-    }
-    if (rule.ok()) return grammar->Call(*rule);
-    if (c.label.empty() || !StatusOf(budget).ok()) return rule.status();
-    return absl::Status(rule.status().code(),
-                        base::StrCat(c.label, ": ", std::string(rule.status().message())));
+absl::StatusOr<ExprId> AddSchema(const Constraint& c, const Target& target) {
+  Grammar* grammar = target.grammar;
+  const size_t first_rule = grammar->rules.size();
+  std::vector<std::string> dropped;
+  const absl::StatusOr<RuleId> rule =
+      AddJsonSchema(std::string_view(c.text), c.json, grammar, target.budget, &dropped);
+  const std::string label = c.label.empty() ? "" : base::StrCat(c.label, ": ");
+  for (size_t i = first_rule; i < grammar->rules.size(); ++i) {
+    std::string& note = grammar->rules[i].note;
+    if (!note.empty()) note = label + note;
   }
+  for (const std::string& message : dropped) target.dropped->push_back(label + message);
+  if (rule.ok()) return grammar->Call(*rule);
+  if (!StatusOf(target.budget).ok()) return rule.status();
+  return absl::Status(rule.status().code(), label + std::string(rule.status().message()));
+}
+
+// Adds a constraint without parts to the grammar.
+absl::StatusOr<ExprId> AddLeaf(const Constraint& c, const Target& target) {
+  Grammar* grammar = target.grammar;
+  Budget* budget = target.budget;
+  if (c.kind == ConstraintKind::kJsonSchema) return AddSchema(c, target);
   if (c.kind == ConstraintKind::kGbnf) {
     HEDDLE_ASSIGN_OR_RETURN(Grammar parsed, ParseGbnf(c.text, budget));
+    return grammar->Call(grammar->Append(std::move(parsed)));
+  }
+  if (c.kind == ConstraintKind::kLark) {
+    HEDDLE_ASSIGN_OR_RETURN(Grammar parsed, ParseLark(c.text, budget));
     return grammar->Call(grammar->Append(std::move(parsed)));
   }
   if (c.kind == ConstraintKind::kRegex) {
@@ -141,8 +159,9 @@ absl::StatusOr<ExprId> AddLeaf(const Constraint& c, Grammar* grammar, Budget* bu
   return grammar->Choice(std::move(choices));
 }
 
-absl::StatusOr<ExprId> Add(const Constraint& c, Grammar* grammar, Budget* budget) {
-  HEDDLE_ASSIGN_OR_RETURN(std::vector<ExprId> parts, AddParts(c, grammar, budget));
+absl::StatusOr<ExprId> Add(const Constraint& c, const Target& target) {
+  Grammar* grammar = target.grammar;
+  HEDDLE_ASSIGN_OR_RETURN(std::vector<ExprId> parts, AddParts(c, target));
   switch (c.kind) {
     case ConstraintKind::kSequence:
       return parts.empty() ? grammar->Text(U"") : grammar->Sequence(std::move(parts));
@@ -152,16 +171,20 @@ absl::StatusOr<ExprId> Add(const Constraint& c, Grammar* grammar, Budget* budget
     case ConstraintKind::kRepeat:
       return grammar->Repeat(parts.at(0), c.min, c.max);
     default:
-      return AddLeaf(c, grammar, budget);
+      return AddLeaf(c, target);
   }
 }
 
 }  // namespace
 
-absl::StatusOr<Grammar> GrammarOf(const Constraint& c, Budget* budget) {
+absl::StatusOr<Grammar> GrammarOf(const Constraint& c, Budget* budget,
+                                  std::vector<std::string>* dropped) {
   if (c.kind == ConstraintKind::kGbnf) return ParseGbnf(c.text, budget);
+  if (c.kind == ConstraintKind::kLark) return ParseLark(c.text, budget);
+  std::vector<std::string> ignored;
   Grammar grammar;
-  HEDDLE_ASSIGN_OR_RETURN(const ExprId answer, Add(c, &grammar, budget));
+  HEDDLE_ASSIGN_OR_RETURN(const ExprId answer,
+                          Add(c, {&grammar, budget, dropped == nullptr ? &ignored : dropped}));
   grammar.root = grammar.AddRule("root", answer);
   return grammar;
 }
@@ -354,7 +377,8 @@ absl::StatusOr<std::shared_ptr<CompiledGrammar>> GrammarCompiler::Compile(
 // `*is_prepared`: whether all masks were found in that time.
 GrammarCompiler::Result GrammarCompiler::CompileNew(const Constraint& constraint, Budget* budget,
                                                     bool* is_prepared) {
-  HEDDLE_ASSIGN_OR_RETURN(const Grammar grammar, GrammarOf(constraint, budget));
+  std::vector<std::string> dropped;
+  HEDDLE_ASSIGN_OR_RETURN(const Grammar grammar, GrammarOf(constraint, budget, &dropped));
   HEDDLE_ASSIGN_OR_RETURN(Automaton automaton, grammar::Compile(grammar, budget));
   std::call_once(made_, [this] {
     vocabulary_ = std::make_shared<const Vocabulary>(make_vocabulary_());
@@ -362,6 +386,7 @@ GrammarCompiler::Result GrammarCompiler::CompileNew(const Constraint& constraint
   });
   auto compiled =
       std::make_shared<CompiledGrammar>(std::move(automaton), vocabulary_, end_tokens_, cache_);
+  compiled->set_dropped(std::move(dropped));
   HEDDLE_ASSIGN_OR_RETURN(*is_prepared, compiled->Prepare(kPrepareUs, budget));
   return compiled;
 }

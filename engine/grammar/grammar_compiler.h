@@ -38,6 +38,7 @@ enum class ConstraintKind : uint8_t {
   kRegex,       // the whole answer matches `text`
   kChoice,      // one of `choices`
   kGbnf,        // `text`
+  kLark,        // `text`
   // Further parts of answers.
   kText,      // `text` as it is
   kUpTo,      // any text that ends with `text`, which occurs nowhere else in it
@@ -148,7 +149,9 @@ class GrammarCompiler {
   std::atomic<bool> stop_{false};
 };
 
-// The grammar of a constraint, for any vocabulary.
-absl::StatusOr<Grammar> GrammarOf(const Constraint& constraint, Budget* budget = nullptr);
+// The grammar of a constraint, for any vocabulary. `dropped` gets the messages about what is left
+// out of schemas.
+absl::StatusOr<Grammar> GrammarOf(const Constraint& constraint, Budget* budget = nullptr,
+                                  std::vector<std::string>* dropped = nullptr);
 
 }  // namespace heddle::engine::grammar

@@ -22,6 +22,10 @@ CodePointSet WhiteSpace() {
   return {{0x9, 0xD},       {0x20, 0x20},     {0xA0, 0xA0},     {0x1680, 0x1680}, {0x2000, 0x200A},
           {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
 }
+CodePointSet PythonWhiteSpace() {
+  return {{0x9, 0xD},       {0x1C, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},     {0x1680, 0x1680},
+          {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}};
+}
 CodePointSet NotLineBreaks() {
   return CodePointSet{{0xA, 0xA}, {0xD, 0xD}, {0x2028, 0x2029}}.Complement();
 }
@@ -51,21 +55,104 @@ const Categories& KnownCategories() {
 
 constexpr int32_t kMaxLookAheads = 8;  // each is a machine, and an intersection
 
+// What Python's str.isalnum is true of, and the underscore.
+const CodePointSet& PythonWordCharacters() {
+  static const CodePointSet known = [] {
+    CodePointSet set = KnownCategories().at("L");
+    set.Add(KnownCategories().at("N"));
+    set.Add(CodePointSet::Of(U'_'));
+    return set;
+  }();
+  return known;
+}
+
 class RegexParser {
  public:
-  RegexParser(SourceReader reader, Budget* budget) : reader_(std::move(reader)), budget_(budget) {}
+  RegexParser(SourceReader reader, const RegexOptions& options, Budget* budget)
+      : reader_(std::move(reader)),
+        is_python_(options.dialect == RegexDialect::kPython),
+        has_anchors_(options.has_anchors),
+        is_search_(options.match == RegexMatch::kSearch),
+        budget_(budget),
+        flags_{options.ignore_case, options.dot_all, options.extended} {}
 
-  absl::StatusOr<StateMachine> Run(RegexMatch match) {
-    ignore_case_ = reader_.TakeIf(U"(?i)");
+  absl::StatusOr<ParsedRegex> Run() {
     any_ = grammar_.Repeat(grammar_.Chars(CodePointSet::All()), 0, kUnbounded);
-    is_search_ = match == RegexMatch::kSearch;
+    TakeFirstFlags();
     HEDDLE_ASSIGN_OR_RETURN(ExprId expr, ParseChoice(0));
     if (!reader_.AtEnd()) return reader_.Error("a ) that closes nothing");
     if (is_search_) expr = grammar_.Sequence({any_, expr});
-    return MachineOf(grammar_, expr, budget_);
+    HEDDLE_ASSIGN_OR_RETURN(StateMachine machine, MachineOf(grammar_, expr, budget_));
+    return ParsedRegex{std::move(machine), is_lazy_};
   }
 
  private:
+  struct Flags {
+    bool ignore_case = false;
+    bool dot_all = false;
+    bool extended = false;
+  };
+
+  // Flags at the start, as (?i).
+  void TakeFirstFlags() {
+    const size_t position = reader_.position();
+    if (!reader_.TakeIf(U"(?")) return;
+    Flags flags = flags_;
+    if (TakeFlags(&flags) && reader_.TakeIf(U')')) {
+      flags_ = flags;
+    } else {
+      reader_.ReturnTo(position);
+    }
+  }
+
+  // Letters of flags, perhaps with a minus before those to turn off. False: there are none, or
+  // others than i, m, s, u and x.
+  bool TakeFlags(Flags* flags) {
+    bool value = true;
+    bool any = false;
+    for (; !reader_.AtEnd(); any = true) {
+      const char32_t c = reader_.Peek();
+      if (c == U'-' && value) {
+        value = false;
+      } else if (c == U'i') {
+        flags->ignore_case = value;
+      } else if (c == U's') {
+        flags->dot_all = value;
+      } else if (c == U'x') {
+        flags->extended = value;
+      } else if (c != U'm' && c != U'u') {
+        return any;
+      }
+      reader_.Take();
+    }
+    return false;
+  }
+
+  // What flag x makes no part of the expression.
+  void SkipExtended() {
+    while (flags_.extended && !reader_.AtEnd()) {
+      const char32_t c = reader_.Peek();
+      if (c == U'#') {
+        while (!reader_.AtEnd() && reader_.Peek() != U'\n') reader_.Take();
+      } else if (c == U' ' || (c >= U'\t' && c <= U'\r')) {
+        reader_.Take();
+      } else {
+        return;
+      }
+    }
+  }
+
+  CodePointSet Dot() const {
+    if (flags_.dot_all) return CodePointSet::All();
+    return is_python_ ? CodePointSet::Of(U'\n').Complement() : NotLineBreaks();
+  }
+
+  absl::StatusOr<ExprId> Anchor(ExprKind kind) {
+    if (!has_anchors_) return reader_.Error("anchors are not supported here");
+    if (kind == ExprKind::kBegin) ++num_begins_;
+    return grammar_.Anchor(kind);
+  }
+
   absl::StatusOr<ExprId> ParseChoice(int depth) {
     if (depth > kMaxNesting) {
       return reader_.Error(base::StrCat("groups are nested more than ", kMaxNesting, " deep"));
@@ -80,7 +167,8 @@ class RegexParser {
 
   absl::StatusOr<ExprId> ParseSequence(int depth) {
     std::vector<ExprId> parts;
-    while (!reader_.AtEnd() && reader_.Peek() != U'|' && reader_.Peek() != U')') {
+    for (SkipExtended(); !reader_.AtEnd() && reader_.Peek() != U'|' && reader_.Peek() != U')';
+         SkipExtended()) {
       // Outside of groups, what follows a look-ahead is all the rest of the text.
       const bool is_positive = depth == 0 && reader_.TakeIf(U"(?=");
       if (is_positive || (depth == 0 && reader_.TakeIf(U"(?!"))) {
@@ -91,6 +179,7 @@ class RegexParser {
         return grammar_.Sequence(std::move(parts));
       }
       HEDDLE_ASSIGN_OR_RETURN(const ExprId atom, ParseAtom(depth));
+      SkipExtended();
       HEDDLE_ASSIGN_OR_RETURN(const ExprId part, ParseRepeat(atom));
       parts.push_back(part);
     }
@@ -123,7 +212,7 @@ class RegexParser {
   }
 
   ExprId Characters(CodePointSet set) {
-    return grammar_.Chars(ignore_case_ ? set.WithBothAsciiCases() : std::move(set));
+    return grammar_.Chars(flags_.ignore_case ? set.WithBothAsciiCases() : std::move(set));
   }
 
   absl::StatusOr<ExprId> ParseAtom(int depth) {
@@ -134,12 +223,11 @@ class RegexParser {
       case U'[':
         return ParseClass();
       case U'.':
-        return grammar_.Chars(NotLineBreaks());
+        return grammar_.Chars(Dot());
       case U'^':
-        ++num_begins_;
-        return grammar_.Anchor(ExprKind::kBegin);
+        return Anchor(ExprKind::kBegin);
       case U'$':
-        return grammar_.Anchor(ExprKind::kEnd);
+        return Anchor(ExprKind::kEnd);
       case U'*':
       case U'+':
       case U'?':
@@ -152,6 +240,7 @@ class RegexParser {
   }
 
   absl::StatusOr<ExprId> ParseGroup(int depth) {
+    const Flags around = flags_;
     if (reader_.TakeIf(U'?')) {
       if (reader_.TakeIf(U'P') || reader_.Peek() == U'<') {
         if (!reader_.TakeIf(U'<') || reader_.Peek() == U'=' || reader_.Peek() == U'!') {
@@ -159,12 +248,13 @@ class RegexParser {
         }
         while (!reader_.AtEnd() && reader_.Peek() != U'>') reader_.Take();
         if (!reader_.TakeIf(U'>')) return reader_.Error("the name of a group does not end");
-      } else if (!reader_.TakeIf(U':')) {
+      } else if (!reader_.TakeIf(U':') && !(TakeFlags(&flags_) && reader_.TakeIf(U':'))) {
         return reader_.Error(
             "look-ahead within a group, and flags within an expression, are not supported");
       }
     }
     HEDDLE_ASSIGN_OR_RETURN(const ExprId group, ParseChoice(depth + 1));
+    flags_ = around;
     if (!reader_.TakeIf(U')')) return reader_.Error("expected )");
     return group;
   }
@@ -173,22 +263,16 @@ class RegexParser {
   absl::StatusOr<bool> TakeClassEscape(CodePointSet* set) {
     switch (reader_.Peek()) {
       case U'd':
-        *set = Digits();
-        break;
       case U'D':
-        *set = Digits().Complement();
+        *set = is_python_ ? KnownCategories().at("Nd") : Digits();
         break;
       case U'w':
-        *set = WordCharacters();
-        break;
       case U'W':
-        *set = WordCharacters().Complement();
+        *set = is_python_ ? PythonWordCharacters() : WordCharacters();
         break;
       case U's':
-        *set = WhiteSpace();
-        break;
       case U'S':
-        *set = WhiteSpace().Complement();
+        *set = is_python_ ? PythonWhiteSpace() : WhiteSpace();
         break;
       case U'p':
       case U'P':
@@ -197,7 +281,9 @@ class RegexParser {
       default:
         return false;
     }
-    reader_.Take();
+    HEDDLE_RETURN_IF_ERROR(Spend(budget_, static_cast<int64_t>(set->ranges().size())));
+    const bool is_opposite = reader_.Take() < U'a';  // an upper case letter
+    if (is_opposite) *set = set->Complement();
     return true;
   }
 
@@ -242,11 +328,8 @@ class RegexParser {
     HEDDLE_ASSIGN_OR_RETURN(const bool is_class, TakeClassEscape(&set));
     if (is_class) return grammar_.Chars(std::move(set));
     const char32_t c = reader_.Peek();
-    if (reader_.TakeIf(U'A')) {
-      ++num_begins_;
-      return grammar_.Anchor(ExprKind::kBegin);
-    }
-    if (reader_.TakeIf(U'z') || reader_.TakeIf(U'Z')) return grammar_.Anchor(ExprKind::kEnd);
+    if (reader_.TakeIf(U'A')) return Anchor(ExprKind::kBegin);
+    if (reader_.TakeIf(U'z') || reader_.TakeIf(U'Z')) return Anchor(ExprKind::kEnd);
     if (c == U'b' || c == U'B') return reader_.Error("\\b and \\B are not supported");
     if ((c >= U'1' && c <= U'9') || c == U'k') {
       return reader_.Error("back references are not supported: they are no regular language");
@@ -304,7 +387,7 @@ class RegexParser {
       set.Add(part);
     }
     set.Add(CodePointSet::OfRanges(std::move(single)));
-    if (ignore_case_) set = set.WithBothAsciiCases();
+    if (flags_.ignore_case) set = set.WithBothAsciiCases();
     return grammar_.Chars(negated ? set.Complement() : std::move(set));
   }
 
@@ -339,7 +422,7 @@ class RegexParser {
     } else if (!reader_.TakeIf(U'*')) {
       return part;
     }
-    reader_.TakeIf(U'?');  // lazy: the same texts
+    is_lazy_ |= reader_.TakeIf(U'?');  // the same texts
     if (reader_.Peek() == U'*' || reader_.Peek() == U'+' || reader_.Peek() == U'?') {
       return reader_.Error("a repeat of a repeat; use a group");
     }
@@ -347,22 +430,31 @@ class RegexParser {
   }
 
   SourceReader reader_;
+  const bool is_python_;
+  const bool has_anchors_;
+  const bool is_search_;
   Grammar grammar_;
-  bool ignore_case_ = false;
-  bool is_search_ = false;
+  bool is_lazy_ = false;
   ExprId any_{};            // any text
   int32_t num_begins_ = 0;  // anchors at the beginning so far
   int32_t num_look_aheads_ = 0;
   Budget* const budget_;
+  Flags flags_;
 };
 
 }  // namespace
 
-absl::StatusOr<StateMachine> ParseRegex(std::string_view pattern, RegexMatch match,
-                                        Budget* budget) {
+absl::StatusOr<ParsedRegex> ParseRegex(std::string_view pattern, const RegexOptions& options,
+                                       Budget* budget) {
   HEDDLE_RETURN_IF_ERROR(Spend(budget, static_cast<int64_t>(pattern.size())));
   HEDDLE_ASSIGN_OR_RETURN(SourceReader reader, SourceReader::Create(pattern, "regular expression"));
-  return RegexParser(std::move(reader), budget).Run(match);
+  return RegexParser(std::move(reader), options, budget).Run();
+}
+
+absl::StatusOr<StateMachine> ParseRegex(std::string_view pattern, RegexMatch match,
+                                        Budget* budget) {
+  HEDDLE_ASSIGN_OR_RETURN(ParsedRegex parsed, ParseRegex(pattern, {.match = match}, budget));
+  return std::move(parsed.machine);
 }
 
 }  // namespace heddle::engine::grammar

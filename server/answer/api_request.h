@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/adapters/adapter_names.h"
@@ -27,6 +28,8 @@ struct ModelChoice {
 };
 
 enum class Endpoint : uint8_t { kCompletion, kChat };
+
+inline constexpr size_t kMaxWarningBytes = 1024;
 
 struct ApiRequest {
   Endpoint endpoint = Endpoint::kCompletion;
@@ -58,6 +61,10 @@ struct ApiRequest {
 
   // All branches of all generations. Branch b of prompt p has number p * best_of + b.
   size_t num_branches() const { return generations.size() * static_cast<size_t>(best_of); }
+
+  // Adds to the warning what is not in it yet, as a header can carry it: at most kMaxWarningBytes
+  // in all, and what is no printable ASCII as a question mark.
+  void Warn(std::string_view text);
 };
 
 }  // namespace heddle::server

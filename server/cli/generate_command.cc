@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/grammar/lark/lark.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/adapter_options.h"
 #include "server/cli/command.h"
@@ -193,6 +194,8 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadGrammar(
     origin = base::StrCat(is_schema ? "--json-schema " : "--grammar ", path);
     constraint.kind = is_schema ? ConstraintKind::kJsonSchema : ConstraintKind::kGbnf;
     HEDDLE_ASSIGN_OR_RETURN(constraint.text, ReadFile(path, engine::grammar::kMaxSourceBytes));
+    const bool is_lark = !is_schema && engine::grammar::IsLark(constraint.text);
+    if (is_lark) constraint.kind = ConstraintKind::kLark;
   }
   auto grammar = codec.grammars().Compile(constraint);
   if (grammar.ok()) return grammar;

@@ -140,6 +140,7 @@ absl::StatusOr<HttpServerOptions> ToHttpOptions(const config::Config& config, Ke
   options.policy.clamp_max_tokens = config.max_tokens_overflow == config::MaxTokensOverflow::kClamp;
   options.policy.scheduling = ToPolicy(config);
   options.policy.ignore_unknown_fields = config.unknown_fields == config::UnknownFields::kIgnore;
+  options.policy.drops_unsupported = config.schema_unsupported == config::SchemaUnsupported::kWarn;
   if (config.metric_names == config::MetricNames::kVllm)
     options.metric_names = ServerMetrics::Names::kAlsoVllm;
   options.trace_sample_ratio = config.trace_sample_ratio.value_or(1);

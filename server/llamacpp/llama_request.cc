@@ -60,8 +60,8 @@ absl::StatusOr<LlamaRequest> Read(const Json& body, bool return_tokens, bool nam
   absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kCompletion, body, context);
   if (!api.ok()) return RenameFields(api.status(), kLlamaNames);
   LlamaRequest request{*std::move(api), return_tokens};
-  if (names_samplers && request.api.warning.empty()) {
-    request.api.warning = "samplers is not used: the order of samplers is fixed";
+  if (names_samplers) {
+    request.api.Warn("samplers is not used: the order of samplers is fixed");
   }
   return request;
 }

@@ -142,7 +142,7 @@ absl::StatusOr<OllamaRequest> Read(Endpoint endpoint, const AnswerFields& fields
   if (!api.ok()) return InOllamasWords(api.status());
   const std::string* name = fields.Text<"model">();
   if (name != nullptr) api->model.shown = *name;
-  if (!warning.empty()) api->warning = std::move(warning);
+  api->Warn(warning);
   request.model = api->model.shown;
   request.api = *std::move(api);
   return request;

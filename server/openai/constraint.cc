@@ -9,6 +9,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/grammar/grammar_compiler.h"
+#include "engine/grammar/lark/lark.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/request_parts.h"
 #include "server/request/api_error.h"
@@ -39,6 +40,12 @@ struct Demand {
 absl::Status NameField(const absl::Status& status, const Demand& demand) {
   if (status.ok()) return status;
   return FieldError(demand.param, base::StrCat("'", demand.param, "': ", MessageOf(status)));
+}
+
+// What is not supported of the constraint's schemas is left out.
+void DropUnsupported(Constraint* constraint) {
+  constraint->json.drops_unsupported = true;
+  for (Constraint& part : constraint->parts) DropUnsupported(&part);
 }
 
 // Whether it is about the constraint, and not the end of the caller's patience.
@@ -131,7 +138,7 @@ absl::StatusOr<std::optional<Demand>> FromResponseFormat(
   return demand;
 }
 
-enum class Form : uint8_t { kSchema, kRegex, kChoice, kGbnf };
+enum class Form : uint8_t { kSchema, kRegex, kChoice, kGrammar };
 
 absl::StatusOr<Constraint> ConstraintOf(Form form, const Json& value, std::string_view param) {
   switch (form) {
@@ -141,8 +148,12 @@ absl::StatusOr<Constraint> ConstraintOf(Form form, const Json& value, std::strin
       return TextConstraint(ConstraintKind::kRegex, value, param);
     case Form::kChoice:
       return ChoiceConstraint(value, param);
-    case Form::kGbnf:
-      return TextConstraint(ConstraintKind::kGbnf, value, param);
+    case Form::kGrammar: {
+      HEDDLE_ASSIGN_OR_RETURN(Constraint grammar,
+                              TextConstraint(ConstraintKind::kGbnf, value, param));
+      if (engine::grammar::IsLark(grammar.text)) grammar.kind = ConstraintKind::kLark;
+      return grammar;
+    }
   }
   return absl::InternalError("a form without a constraint");
 }
@@ -184,7 +195,7 @@ absl::Status ReadStructuredOutputs(const RequestFields<fields::kStructuredOutput
   }
   HEDDLE_RETURN_IF_ERROR(add(object.Value<"regex">(), Form::kRegex, "regex"));
   HEDDLE_RETURN_IF_ERROR(add(object.Value<"choice">(), Form::kChoice, "choice"));
-  HEDDLE_RETURN_IF_ERROR(add(object.Value<"grammar">(), Form::kGbnf, "grammar"));
+  HEDDLE_RETURN_IF_ERROR(add(object.Value<"grammar">(), Form::kGrammar, "grammar"));
   if (demands->size() == before) {
     return FieldError("structured_outputs",
                       "'structured_outputs' must hold one of json, json_object, regex, choice and "
@@ -198,10 +209,33 @@ absl::Status ReadStructuredOutputs(const RequestFields<fields::kStructuredOutput
   return absl::OkStatus();
 }
 
+// The grammar of a custom tool; nullptr if it has none.
+const TextGrammar* TextGrammarOf(std::string_view function, const RequestContext& context) {
+  if (context.text_grammars == nullptr) return nullptr;
+  for (const TextGrammar& grammar : *context.text_grammars) {
+    if (grammar.function == function) return &grammar;
+  }
+  return nullptr;
+}
+
+// The arguments of a custom tool with a grammar: response_tools.h.
+Json SchemaOf(const TextGrammar& grammar) {
+  Json input = {{"type", "string"}};
+  if (grammar.is_regex) {
+    input["pattern"] = base::StrCat("^(?:", grammar.definition, ")$");
+  } else {
+    input["x-lark"] = grammar.definition;
+  }
+  return {{"type", "object"},
+          {"properties", {{"input", std::move(input)}}},
+          {"required", Json::array({"input"})},
+          {"additionalProperties", false}};
+}
+
 // The tools that may be called (only `name`, unless it is empty), with the schemas of their
 // arguments. `all_strict`: for every tool; otherwise tools that are not strict take any object.
 absl::StatusOr<std::vector<CallableTool>> Callable(const ToolFields& body, std::string_view name,
-                                                   bool all_strict) {
+                                                   bool all_strict, const RequestContext& context) {
   std::vector<CallableTool> tools;
   for (const Json& tool : *body.Value<"tools">()) {
     const Json* function = Find(tool, "function");
@@ -221,6 +255,10 @@ absl::StatusOr<std::vector<CallableTool>> Callable(const ToolFields& body, std::
       // As with OpenAI, only strict tools are promised all that their schemas say.
       callable.is_strict = IsStrict(tool);
     }
+    if (const TextGrammar* grammar = TextGrammarOf(callable.name, context)) {
+      callable.schema = SchemaOf(*grammar).dump();
+      callable.is_strict = true;
+    }
     tools.push_back(std::move(callable));
   }
   return tools;
@@ -239,21 +277,26 @@ std::string NamedFunction(const Json& choice) {
 }
 
 // Demands calls only, where they are forced: exactly one if it is named, as in OpenAI's API.
-absl::StatusOr<Demand> ForcedCalls(const ToolFields& body, const TextCodec& codec, bool parallel) {
+absl::StatusOr<Demand> ForcedCalls(const ToolFields& body, const RequestContext& context,
+                                   bool parallel) {
+  const TextCodec& codec = *context.codec;
   const std::string name = NamedFunction(*body.Value<"tool_choice">());
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<CallableTool> tools,
-                          Callable(body, name, /*all_strict=*/true));
+                          Callable(body, name, /*all_strict=*/true, context));
   const int32_t max_calls = parallel && name.empty() ? kMaxForcedCalls : 1;
   return Demand{"tools", CallsConstraint(*codec.syntax().tools, tools, max_calls, EndMarks(codec))};
 }
 
 // The model may call tools; otherwise it answers as `format` demands, if it does.
-absl::StatusOr<std::optional<Demand>> FreeCalls(const ToolFields& body, const TextCodec& codec,
-                                                bool parallel, std::optional<Demand> format) {
+absl::StatusOr<std::optional<Demand>> FreeCalls(const ToolFields& body,
+                                                const RequestContext& context, bool parallel,
+                                                std::optional<Demand> format) {
+  const TextCodec& codec = *context.codec;
   const ToolSyntax* syntax = codec.syntax().tools;
   const Json& offered = *body.Value<"tools">();
   const bool is_strict = std::any_of(offered.begin(), offered.end(), IsStrict);
-  if (!is_strict && !format) return std::nullopt;
+  const bool has_grammars = context.text_grammars != nullptr && !context.text_grammars->empty();
+  if (!is_strict && !has_grammars && !format) return std::nullopt;
   if (syntax == nullptr || !HasCallGrammar(*syntax)) {
     if (!is_strict) return format;
     return FieldError("tools",
@@ -263,7 +306,7 @@ absl::StatusOr<std::optional<Demand>> FreeCalls(const ToolFields& body, const Te
                       "unsupported_parameter");
   }
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<CallableTool> tools,
-                          Callable(body, "", /*all_strict=*/false));
+                          Callable(body, "", /*all_strict=*/false, context));
   const int32_t max_calls = parallel ? kMaxForcedCalls : 1;
   Demand demand{"tools", {}};
   if (format) {
@@ -287,9 +330,9 @@ absl::StatusOr<std::vector<Demand>> ReadDemands(const GenerationFields& body) {
   HEDDLE_RETURN_IF_ERROR(add(body.Value<"guided_json">(), Form::kSchema, "guided_json"));
   HEDDLE_RETURN_IF_ERROR(add(body.Value<"guided_regex">(), Form::kRegex, "guided_regex"));
   HEDDLE_RETURN_IF_ERROR(add(body.Value<"guided_choice">(), Form::kChoice, "guided_choice"));
-  HEDDLE_RETURN_IF_ERROR(add(body.Value<"guided_grammar">(), Form::kGbnf, "guided_grammar"));
+  HEDDLE_RETURN_IF_ERROR(add(body.Value<"guided_grammar">(), Form::kGrammar, "guided_grammar"));
   HEDDLE_RETURN_IF_ERROR(add(body.Value<"json_schema">(), Form::kSchema, "json_schema"));
-  HEDDLE_RETURN_IF_ERROR(add(body.Value<"grammar">(), Form::kGbnf, "grammar"));
+  HEDDLE_RETURN_IF_ERROR(add(body.Value<"grammar">(), Form::kGrammar, "grammar"));
   if (const auto object = body.Object<"structured_outputs", fields::kStructuredOutputs>()) {
     HEDDLE_RETURN_IF_ERROR(CheckStructuredMembers(*body.Value<"structured_outputs">()));
     HEDDLE_RETURN_IF_ERROR(ReadStructuredOutputs(*object, &demands));
@@ -359,7 +402,6 @@ absl::Status CheckToolChoice(const ToolFields& body, const TextCodec& codec) {
 absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint(
     const GenerationFields& body, const std::optional<ToolFields>& tools,
     const RequestContext& context, const ApiRequest& request) {
-  const TextCodec& codec = *context.codec;
   HEDDLE_ASSIGN_OR_RETURN(std::vector<Demand> demands, ReadDemands(body));
   const bool offers_tools = tools.has_value() && OffersTools(*tools);
   const bool is_forced = offers_tools && ForcesCall(*tools);
@@ -367,7 +409,8 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint
     // A turn that must be a call is none of that format: it applies to the answer after the call.
     std::erase_if(demands,
                   [](const Demand& demand) { return demand.param.starts_with("response_format"); });
-    HEDDLE_ASSIGN_OR_RETURN(Demand demand, ForcedCalls(*tools, codec, request.parallel_tool_calls));
+    HEDDLE_ASSIGN_OR_RETURN(Demand demand,
+                            ForcedCalls(*tools, context, request.parallel_tool_calls));
     demands.push_back(std::move(demand));
   }
   if (demands.size() > 1) {
@@ -384,12 +427,16 @@ absl::StatusOr<std::shared_ptr<engine::grammar::CompiledGrammar>> ReadConstraint
   if (offers_tools && !is_forced) {
     format = demand;
     HEDDLE_ASSIGN_OR_RETURN(
-        demand, FreeCalls(*tools, codec, request.parallel_tool_calls, std::move(demand)));
+        demand, FreeCalls(*tools, context, request.parallel_tool_calls, std::move(demand)));
   }
   if (!demand) return nullptr;
   if (const ReasoningSyntax* reasoning = request.syntax.reasoning) {
     demand->constraint =
         BehindReasoning(*reasoning, request.begins_in_reasoning, std::move(demand->constraint));
+  }
+  if (context.policy.drops_unsupported) {
+    DropUnsupported(&demand->constraint);
+    if (format) DropUnsupported(&format->constraint);
   }
   return CompileDemand(*demand, format, context);
 }

@@ -6,6 +6,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/grammar/compiled_grammar.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/constraint.h"
 #include "server/openai/drafting.h"
@@ -109,12 +110,11 @@ absl::StatusOr<int64_t> AskedLength(const LengthFields& body, bool chat, int64_t
 }
 
 // The client's limit, or the rest of the context; cut to what the context holds.
-absl::Status SetMaxTokens(const LengthFields& body, const ApiRequest& api,
-                          const RequestContext& context, GenerationRequest* request,
-                          std::string* warning) {
+absl::Status SetMaxTokens(const LengthFields& body, const RequestContext& context,
+                          GenerationRequest* request, ApiRequest* api) {
   const ServedModel& model = *context.model;
   auto prompt_tokens = static_cast<int64_t>(request->prompt.size());
-  std::string_view param = api.endpoint == Endpoint::kChat ? "messages" : "prompt";
+  std::string_view param = api->endpoint == Endpoint::kChat ? "messages" : "prompt";
   if (prompt_tokens >= model.max_context) {
     return FieldError(param,
                       base::StrCat("the prompt has ", prompt_tokens,
@@ -123,7 +123,7 @@ absl::Status SetMaxTokens(const LengthFields& body, const ApiRequest& api,
                       "context_length_exceeded");
   }
   int64_t room = model.max_context - prompt_tokens;
-  const bool chat = api.endpoint == Endpoint::kChat;
+  const bool chat = api->endpoint == Endpoint::kChat;
   HEDDLE_ASSIGN_OR_RETURN(int64_t asked,
                           AskedLength(body, chat, room, chat ? room : kDefaultCompletionTokens));
   if (asked > room && (body.Has<"max_tokens">() || body.Has<"max_completion_tokens">())) {
@@ -134,8 +134,8 @@ absl::Status SetMaxTokens(const LengthFields& body, const ApiRequest& api,
                        model.max_context, ": at most ", room, " can follow, found ", asked),
           "context_length_exceeded");
     }
-    *warning =
-        base::StrCat("max_tokens cut from ", asked, " to ", room, ", the rest of the context");
+    api->Warn(
+        base::StrCat("max_tokens cut from ", asked, " to ", room, ", the rest of the context"));
   }
   request->max_tokens = static_cast<int32_t>(std::min(asked, room));
   request->sampling.min_tokens = std::min(request->sampling.min_tokens, request->max_tokens);
@@ -207,6 +207,11 @@ absl::Status AddGenerations(const AnswerFields& body, const RequestContext& cont
       body.generation, context, prompts.size() * static_cast<size_t>(api->best_of), &pattern));
   HEDDLE_ASSIGN_OR_RETURN(pattern.grammar,
                           ReadConstraint(body.generation, body.tools, context, *api));
+  if (pattern.grammar != nullptr) {
+    for (const std::string& dropped : pattern.grammar->dropped()) {
+      api->Warn(base::StrCat("left out of a schema: ", dropped));
+    }
+  }
   pattern.num_branches = api->best_of;
   if (api->logprobs) pattern.sampling.num_logprobs = api->top_logprobs;
   if (api->best_of > api->n) {  // to be told which are best
@@ -225,7 +230,7 @@ absl::Status AddGenerations(const AnswerFields& body, const RequestContext& cont
     if (random_seed) request.sampling.seed += (static_cast<uint64_t>(i) << 32);
     HEDDLE_RETURN_IF_ERROR(TruncatePrompt(body, *api, context, &prompts[i]));
     request.prompt = std::move(prompts[i].tokens);
-    HEDDLE_RETURN_IF_ERROR(SetMaxTokens(body.length, *api, context, &request, &api->warning));
+    HEDDLE_RETURN_IF_ERROR(SetMaxTokens(body.length, context, &request, api));
     if (api->echo) api->prompt_texts.push_back(std::move(prompts[i].text));
     api->generations.push_back(std::move(request));
   }

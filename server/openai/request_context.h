@@ -42,8 +42,16 @@ struct ServedModel {
 struct RequestPolicy {
   bool clamp_max_tokens = true;       // false: beyond the context is an error
   bool ignore_unknown_fields = true;  // false: they are errors
+  bool drops_unsupported = false;     // of schemas; false: it is an error
   scheduler::PolicyKind scheduling = scheduler::PolicyKind::kFcfs;
   ReasoningField reasoning_field = ReasoningField::kReasoningContent;
+};
+
+// A grammar that the text of a custom tool's call must fit.
+struct TextGrammar {
+  std::string function;   // the chat's name of the tool, whose argument "input" is the text
+  bool is_regex = false;  // otherwise Lark
+  std::string definition;
 };
 
 // How long reading a request may take.
@@ -67,6 +75,7 @@ struct RequestContext {
   AdapterView adapters = {};
   std::string deployment = {};            // the model that the path names; empty: the body names it
   std::optional<size_t> json_bytes = {};  // of a body that has binary data behind its JSON
+  const std::vector<TextGrammar>* text_grammars = nullptr;  // of tools; null: none
 };
 
 // The status of reading that needs more than the context's patience: it is to be repeated with

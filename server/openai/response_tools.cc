@@ -99,8 +99,7 @@ absl::Status ResponseTools::Add(const Json& tool, std::string_view path,
   }
   if (type == "custom") {
     HEDDLE_RETURN_IF_ERROR(ToolNameOf(tool, path).status());
-    AddCustom(tool, functions);
-    return absl::OkStatus();
+    return AddCustom(tool, path, functions);
   }
   if (!name_space.empty()) return WrongTool(path, type);  // namespaces hold no others
   if (type == "namespace") return AddNamespace(tool, path, functions);
@@ -129,7 +128,7 @@ absl::Status ResponseTools::AddNamespace(const Json& tool, std::string_view path
   return absl::OkStatus();
 }
 
-void ResponseTools::AddCustom(const Json& tool, Json* functions) {
+absl::Status ResponseTools::AddCustom(const Json& tool, std::string_view path, Json* functions) {
   const std::string name = TextOr(tool, "name", "");
   Json input = {{"type", "string"}, {"description", "the whole input of the tool, as it is"}};
   Json function = {{"name", name},
@@ -142,9 +141,25 @@ void ResponseTools::AddCustom(const Json& tool, Json* functions) {
   functions->push_back({{"type", "function"}, {"function", std::move(function)}});
   special_.push_back({ResponseTool::Kind::kCustom, name, name, ""});
   const Json* format = Find(tool, "format");
-  if (format != nullptr && TextOr(*format, "type", "") == "grammar") {
-    Warn("the grammars of custom tools are shown to the model, and not enforced");
+  if (format == nullptr || TextOr(*format, "type", "") != "grammar") return absl::OkStatus();
+  return AddGrammar(*format, name, base::StrCat(path, ".format"));
+}
+
+absl::Status ResponseTools::AddGrammar(const Json& format, const std::string& name,
+                                       std::string_view path) {
+  const std::string syntax = TextOr(format, "syntax", "");
+  if (syntax != "lark" && syntax != "regex") {
+    return FieldError(
+        base::StrCat(path, ".syntax"),
+        base::StrCat("'", path, ".syntax' must be lark or regex, found ", base::Quote(syntax)));
   }
+  const std::string* definition = TextOf(Find(format, "definition"));
+  if (definition == nullptr) {
+    return FieldError(base::StrCat(path, ".definition"),
+                      base::StrCat("'", path, ".definition' must be a string"), "invalid_type");
+  }
+  grammars_.push_back({name, syntax == "regex", *definition});
+  return absl::OkStatus();
 }
 
 void ResponseTools::AddLocalShell(Json* functions) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/openai/request_context.h"
 #include "server/request/json_input.h"
 #include "server/toolcalls/tool_call.h"
 
@@ -44,6 +45,9 @@ class ResponseTools {
   // local_shell.
   std::string FunctionOf(std::string_view name, std::string_view name_space) const;
 
+  // The grammars of custom tools.
+  const std::vector<TextGrammar>& grammars() const { return grammars_; }
+
   // A sentence for clients on tools that are left out or changed; empty: none are.
   const std::string& warning() const { return warning_; }
 
@@ -51,11 +55,13 @@ class ResponseTools {
   absl::Status Add(const Json& tool, std::string_view path, std::string_view name_space,
                    Json* functions);
   absl::Status AddNamespace(const Json& tool, std::string_view path, Json* functions);
-  void AddCustom(const Json& tool, Json* functions);
+  absl::Status AddCustom(const Json& tool, std::string_view path, Json* functions);
+  absl::Status AddGrammar(const Json& format, const std::string& name, std::string_view path);
   void AddLocalShell(Json* functions);
   void Warn(std::string text);
 
   std::vector<ResponseTool> special_;
+  std::vector<TextGrammar> grammars_;
   std::string warning_;
 };
 

@@ -17,6 +17,7 @@
 #include "server/openai/response_messages.h"
 #include "server/openai/response_tools.h"
 #include "server/request/api_error.h"
+#include "server/toolcalls/tool_grammar.h"
 
 namespace heddle::server {
 namespace {
@@ -347,7 +348,9 @@ bool Truncates(const ResponsesFields& body) {
   return truncation != nullptr && *truncation == "auto";
 }
 
-absl::StatusOr<ApiRequest> ReadChat(const ReadBody& read, const RequestContext& context) {
+absl::StatusOr<ApiRequest> ReadChat(const ReadBody& read, const RequestContext& around) {
+  RequestContext context = around;
+  context.text_grammars = &read.tools.names.grammars();
   absl::StatusOr<ApiRequest> api = ReadRequest(Endpoint::kChat, read.chat, context);
   if (!api.ok() && IsTooLong(api.status()) && Truncates(read.fields)) {
     api = ReadNewest(read.fields, read.tools, read.conversation, context, api.status());
@@ -411,7 +414,13 @@ absl::StatusOr<ResponsesRequest> ParseResponsesRequest(std::string_view text,
   HEDDLE_ASSIGN_OR_RETURN(ReadBody read, ReadConversation(std::move(json), context, stores));
   ResponsesRequest request;
   HEDDLE_ASSIGN_OR_RETURN(request.api, ReadChat(read, context));
-  if (!read.tools.names.warning().empty()) request.api.warning = read.tools.names.warning();
+  request.api.Warn(read.tools.names.warning());
+  const ToolSyntax* syntax = context.codec->syntax().tools;
+  if (!read.tools.names.grammars().empty() && (syntax == nullptr || !HasCallGrammar(*syntax))) {
+    request.api.Warn(
+        "the grammars of custom tools are shown to the model, and not enforced: this "
+        "model's calls are written in a format that is not known");
+  }
   request.echo = Echo(read.fields, request.api);
   request.messages = read.conversation.dump();
   request.store = read.fields.Bool<"store">(true);

@@ -1,10 +1,11 @@
 """Grammars, expressions and schemas that somebody sends to keep the server busy, beside a plain stream.
 
-    hostile_grammars.py [--clients 6] [--seconds 6] [--schemas 60] [--only PART[,PART]]
+    hostile_grammars.py [--clients 6] [--seconds 6] [--schemas 60] [--goal-ms 100] [--only PART[,PART]]
 
 Parts: `each` (every hostile form by itself, beside a stream: the stream's longest gap, and how each was answered), `crowd`
 (many at once, abandoned, with small schemas of another client between them), `memory` (distinct small schemas: what
-stays resident levels off), `stop` (SIGTERM while hostile schemas compile). Large by hand: --clients 100 --seconds 60
+stays resident levels off), `hundred` (100 clients at once, each with a schema that takes the whole budget, beside small new
+schemas of another client), `stop` (SIGTERM while the hundred compile). Large by hand: --clients 100 --seconds 60
 --schemas 400.
 """
 
@@ -34,6 +35,15 @@ def uri_schema(salt):
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
+def costly_schema(salt):
+    """Takes the whole budget of a compilation, and is refused."""
+    return {"type": "object", "properties": {f"p{salt}": {"type": "string", "pattern": "^(a|b)*a(a|b){24}$"}}}
+
+
+def small_schema(salt):
+    return {"type": "object", "properties": {f"key{salt}": {"type": "integer"}}, "required": [f"key{salt}"]}
+
+
 def many_rules(count):
     return "root ::= r0\n" + "".join(
         f"r{i} ::= " + " | ".join(f'"a" r{k} r{k}?' for k in range(count) if k != i) + ' | [a-z]?\n' for i in range(count))
@@ -61,6 +71,11 @@ r5 ::= r6 | [a-z] r5 r1+ r0 (r5+ (r1 | r1? | r2)?)+ | [a-z] r6* | "a" [a-z]+ ((r
 r6 ::= [^x]? ("a"*) (("a" | "a"? | ([^x] [a-z ]* [^x] [^x]*)* | ([a-z ]* "a"{0,9} "b")?)+ | "a"{0,9}){0,9} | ("a"*) ("a" | [^x])+ "a" | [a-z ] r2 | [a-z ] ([a-z ]+ | [a-z ]*) (r5+){0,9} r1 | ""
 """),
     "left recursion": ("guided_grammar", 'root ::= x? root "a" | "b"\nx ::= y?\ny ::= "z" | x'),
+    "templates without end": ("guided_grammar", 'start: a{"x"}\na{x}: b{x} "y"\nb{x}: a{c{x}}\nc{x}: x'),
+    "optional parts": ("guided_grammar", "start: " + '["a"] ' * 2000),
+    "rules in a circle": ("guided_grammar", "start: r0\n" + "".join(f'r{i}: r{i + 1}? "a"?\n' for i in range(3000))
+                          + 'r3000: start? "b"\n%ignore " "'),
+    "repeats of repeats": ("guided_grammar", 'start: ((("a" ~ 60000) ~ 60000) ~ 60000)'),
     "exponential expression": ("guided_regex", "(a|b)*a(a|b){24}"),
     "nested counts": ("guided_regex", "((a?){300}){300}"),
     "uris": ("guided_json", uri_schema(0)),
@@ -171,8 +186,7 @@ def crowd(daemon, options, failures):
     number = 0
     while time.monotonic() < end:
         number += 1
-        schema = {"type": "object", "properties": {f"key{number}": {"type": "integer"}}, "required": [f"key{number}"]}
-        status, seconds, text = ask(daemon, "guided_json", schema, tokens=1)
+        status, seconds, text = ask(daemon, "guided_json", small_schema(number), tokens=1)
         check(status == 200, f"a small schema is answered ({status})", failures) if status != 200 else None
         waits.append(seconds)
         time.sleep(0.05)
@@ -207,9 +221,43 @@ def memory(daemon, options, failures):
           f"{options.schemas} schemas take {sizes[-1] - sizes[0]:.0f} MiB, the cache may have {options.cache_mib}", failures)
 
 
+def send_hundred(daemon, first, patience):
+    """100 clients that wait for schemas of their own."""
+    for i in range(100):
+        arguments = (daemon, "guided_json", costly_schema(first + i), patience)
+        threading.Thread(target=send_and_leave, args=arguments, daemon=True).start()
+
+
+def hundred(daemon, options, failures):
+    """Limits are parts of what one of the hundred takes alone, for machines differ."""
+    def small(first, count):
+        times = []
+        for i in range(first, first + count):
+            status, seconds, text = ask(daemon, "guided_json", small_schema(i), tokens=1)
+            if status != 200:
+                check(False, f"a small schema is answered ({status}: {text[:200]})", failures)
+            times.append(seconds)
+        return sorted(times)
+
+    status, costly, _ = ask(daemon, "guided_json", costly_schema(0))
+    check(status == 400, f"the costly schema is refused after {costly:.2f} s", failures)
+    alone = small(10_000, 20)
+    send_hundred(daemon, 1, 4)
+    time.sleep(0.5)
+    begin = time.monotonic()
+    beside = small(20_000, 20)
+    check(time.monotonic() - begin < 3.5, "the hundred were still there", failures)
+    print(f"  a small schema and one token: alone {alone[10] * 1000:.1f} ms, worst {alone[-1] * 1000:.0f}; beside 100 schemas "
+          f"of {costly * 1000:.0f} ms each {beside[10] * 1000:.1f} ms, worst {beside[-1] * 1000:.0f}")
+    check(beside[10] < costly / 10, "the median is below a tenth of one costly schema", failures)
+    check(beside[-1] < costly, "nobody waits for as long as one costly schema takes", failures)
+    if options.goal_ms:
+        check(beside[-1] * 1000 < options.goal_ms, f"no small schema takes {options.goal_ms} ms", failures)
+    time.sleep(4)  # for the hundred to leave
+
+
 def stop(daemon, options, failures):
-    for i in range(max(4, options.clients)):
-        threading.Thread(target=send_and_leave, args=(daemon, "guided_json", uri_schema(1000 + i), 30), daemon=True).start()
+    send_hundred(daemon, 1000, 30)
     time.sleep(0.5)
     began = time.monotonic()
     status = daemon.stop(signal.SIGTERM, timeout=DRAIN_SECONDS + 30)
@@ -218,7 +266,7 @@ def stop(daemon, options, failures):
           f"SIGTERM ended the server after {seconds:.2f} s with {status}; the drain timeout is {DRAIN_SECONDS} s", failures)
 
 
-PARTS = {"each": each, "crowd": crowd, "memory": memory, "stop": stop}
+PARTS = {"each": each, "crowd": crowd, "memory": memory, "hundred": hundred, "stop": stop}
 
 
 def main():
@@ -228,6 +276,7 @@ def main():
     parser.add_argument("--schemas", type=int, default=60)
     parser.add_argument("--cache-mib", type=int, default=64)
     parser.add_argument("--end-seconds", type=float, default=DRAIN_SECONDS + 1, help="from SIGTERM to the end")
+    parser.add_argument("--goal-ms", type=float, default=0, help="of a small schema beside the hundred; 0: no goal")
     parser.add_argument("--only", default=",".join(PARTS))
     options = parser.parse_args()
     allow_descriptors()

@@ -80,6 +80,8 @@ TEST_CASE("Each name of an enumeration sets the value of that name", "[config][u
   CHECK(set("max-tokens-overflow", "error").max_tokens_overflow == MaxTokensOverflow::kError);
   CHECK(set("unknown-fields", "ignore").unknown_fields == UnknownFields::kIgnore);
   CHECK(set("unknown-fields", "error").unknown_fields == UnknownFields::kError);
+  CHECK(set("schema-unsupported", "warn").schema_unsupported == SchemaUnsupported::kWarn);
+  CHECK(set("schema-unsupported", "refuse").schema_unsupported == SchemaUnsupported::kRefuse);
   CHECK(set("log-level", "debug").log_level == LogLevel::kDebug);
   CHECK(set("log-level", "info").log_level == LogLevel::kInfo);
   CHECK(set("log-level", "warning").log_level == LogLevel::kWarning);

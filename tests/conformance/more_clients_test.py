@@ -274,7 +274,7 @@ class Responses(unittest.TestCase):
 
     def test_tools_of_agents_are_run_by_the_client(self):
         tools = [{"type": "custom", "name": "apply_patch", "description": "Changes files.",
-                  "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}},
+                  "format": {"type": "grammar", "syntax": "lark", "definition": "start: /(.|\\n)+/"}},
                  {"type": "local_shell"}, {"type": "web_search"},
                  {"type": "namespace", "name": "mcp__files__", "description": "Files.", "tools": [
                      {"type": "function", "name": "read", "parameters": SCHEMA, "strict": False}]}]
@@ -284,6 +284,7 @@ class Responses(unittest.TestCase):
                        + "\n</tool_call>\n" for name, arguments in calls.items())
         raw = self.client.responses.with_raw_response.create(model=MODEL, input="(say)" + text, tools=tools)
         self.assertIn("web_search", raw.headers["x-heddle-warning"])
+        self.assertNotIn("grammar", raw.headers["x-heddle-warning"])
         answer = raw.parse()
         patch, shell, read = answer.output
         self.assertEqual((patch.type, patch.name, patch.input),

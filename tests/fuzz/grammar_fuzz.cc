@@ -13,6 +13,7 @@
 
 #include "engine/grammar/compiled_grammar.h"
 #include "engine/grammar/gbnf.h"
+#include "engine/grammar/lark/lark.h"
 #include "engine/grammar/regex.h"
 #include "engine/grammar/schema/json_schema.h"
 
@@ -59,7 +60,13 @@ void CheckWork(const Budget& budget) {
 }
 
 absl::StatusOr<Grammar> Parse(uint8_t kind, std::string_view text, Budget* budget) {
-  if (kind % 4 == 0) return ParseGbnf(text, budget);
+  if (kind % 4 == 0 && kind < 64) return ParseGbnf(text, budget);
+  if (kind % 4 == 0 && kind < 128) return ParseLark(text, budget);
+  if (kind % 4 == 0) {
+    auto grammar = ParseLark(text, budget);
+    if (!grammar.ok()) return grammar.status();
+    return WithinJsonString(*std::move(grammar), budget);
+  }
   if (kind % 4 == 3) {
     JsonOptions options;
     if (kind >= 64) options.whitespace = JsonWhitespace::kNone;

@@ -58,7 +58,7 @@ TEST_CASE("A faulty grammar is refused with the place and the reason", "[grammar
   CHECK_THAT(ErrorOf("root ::= \"a\"{99999999}"), Contains("at most"));
   CHECK_THAT(ErrorOf("root ::= a\na ::= \"x\"\na ::= \"y\""), Contains("defined twice"));
   CHECK_THAT(ErrorOf("root ::= \"\\q\""), Contains("unknown escape"));
-  CHECK_THAT(ErrorOf("root ::= a\na ::= b \"x\"\nb ::= a \"y\" | \"z\""),
+  CHECK_THAT(ErrorOf("root ::= a\na ::= e b \"x\"\nb ::= a \"y\" | \"z\"\ne ::= \"e\"?"),
              Contains("left recursion") && Contains("a -> b -> a"));
   CHECK_THAT(ErrorOf("root ::= \"a\" root"), Contains("derives no text"));
   CHECK_THAT(ErrorOf("root ::= " + std::string(200, '(')), Contains("nested"));

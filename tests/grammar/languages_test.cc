@@ -1,5 +1,6 @@
 // Grammars against languages that are known otherwise, by enumeration of all short texts.
 #include <algorithm>
+#include <set>
 #include <string>
 
 #include "catch2/catch.hpp"
@@ -61,6 +62,52 @@ TEST_CASE("Direct left recursion is a loop", "[grammar][unit]") {
                     s.replace(at, 3, 1, 'x');
                   }
                   return s == "x";
+                });
+}
+
+TEST_CASE("Left recursion by way of other rules is a loop, too", "[grammar][unit]") {
+  // A name, with calls and indices behind it.
+  CheckLanguage(CompileGbnf(R"g(root ::= postfix
+                               postfix ::= "x" | call | index
+                               call ::= postfix "(" ")"
+                               index ::= postfix "[" postfix "]")g"),
+                "x()[]", 6, 4, [](std::string_view text) {
+                  std::string s(text);
+                  for (size_t at; (at = std::min(s.find("x()"), s.find("x[x]"))) != s.npos;) {
+                    s.replace(at, s[at + 1] == '(' ? 3 : 4, 1, 'x');
+                  }
+                  return s == "x";
+                });
+  CheckLanguage(CompileGbnf("root ::= a\na ::= b\nb ::= c | \"1\"\nc ::= a | c \"2\""), "12", 6, 3,
+                [](std::string_view text) {
+                  return text.starts_with('1') && text.find('1', 1) == text.npos;
+                });
+  // What may be empty is no way around it where it is a rule of the loop itself.
+  CheckLanguage(CompileGbnf(R"g(root ::= x y
+                               x ::= y? "a" | ""
+                               y ::= x y "b" | "c")g"),
+                "abc", 4, 2, [](std::string_view text) {
+                  // The least sets of texts that fit the two rules.
+                  static const std::set<std::string> known = [] {
+                    std::set<std::string> x = {"", "a"};
+                    std::set<std::string> y = {"c"};
+                    for (bool grows = true; grows;) {
+                      const size_t before = x.size() + y.size();
+                      for (const std::string& one : std::set(y)) x.insert(one + "a");
+                      for (const std::string& one : std::set(x)) {
+                        for (const std::string& two : std::set(y)) y.insert(one + two + "b");
+                      }
+                      std::erase_if(x, [](const std::string& s) { return s.size() > 4; });
+                      std::erase_if(y, [](const std::string& s) { return s.size() > 4; });
+                      grows = x.size() + y.size() > before;
+                    }
+                    std::set<std::string> all;
+                    for (const std::string& one : x) {
+                      for (const std::string& two : y) all.insert(one + two);
+                    }
+                    return all;
+                  }();
+                  return known.contains(std::string(text));
                 });
 }
 

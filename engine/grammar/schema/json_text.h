@@ -11,7 +11,7 @@
 namespace heddle::engine::grammar {
 
 // The JSON string contents, between the quotes, of the texts of `machine`: quotes, backslashes and
-// control characters are escaped in the shortest way, all else is unchanged. REQUIRES: no calls.
+// control characters are escaped in the shortest way, all else is unchanged, calls as well.
 absl::StatusOr<StateMachine> InJsonString(const StateMachine& machine, Budget* budget = nullptr);
 
 // The string with its quotes. `utf8` is well-formed.

@@ -259,6 +259,10 @@ absl::Status SchemaWriter::WriteListed(const Place& place, ObjectMachine* object
 
 // A string without quotes, up to the text that ends it.
 absl::StatusOr<RuleId> SchemaWriter::RawString(const Conjunction& schema) {
+  const std::string name = base::StrCat(document_.PathOf(schema.front()), "/raw");
+  HEDDLE_ASSIGN_OR_RETURN(const ValueConstraints c, Gather(&document_, schema));
+  HEDDLE_ASSIGN_OR_RETURN(const std::optional<ExprId> grammar, GrammarOf(c, /*is_quoted=*/false));
+  if (grammar) return grammar_.AddRule(name, *grammar);
   HEDDLE_ASSIGN_OR_RETURN(StateMachine texts, KeyMachine(schema));
   Grammar scratch;
   const ExprId any = scratch.Repeat(scratch.Chars(CodePointSet::All()), 0, kUnbounded);
@@ -267,8 +271,7 @@ absl::StatusOr<RuleId> SchemaWriter::RawString(const Conjunction& schema) {
                           MachineOf(scratch, scratch.Sequence({any, mark, any}), budget()));
   HEDDLE_ASSIGN_OR_RETURN(texts,
                           Intersect(texts, Complement(marked, budget()), kMaxStates, budget()));
-  return grammar_.AddRule(base::StrCat(document_.PathOf(schema.front()), "/raw"),
-                          grammar_.Machine(std::move(texts)));
+  return grammar_.AddRule(name, grammar_.Machine(std::move(texts)));
 }
 
 // Writes the members of the outermost object in the options' form.

@@ -77,7 +77,7 @@ std::string Absolute(std::string_view base, std::string_view reference) {
 }
 
 // Identifiers with their paths are bounded like the document.
-constexpr size_t kMaxPathBytes = 1024;
+constexpr size_t kMaxTargetPathBytes = 1024;
 
 }  // namespace
 
@@ -144,7 +144,7 @@ void SchemaReferences::Index(const Json& value, std::string base, std::string* p
   for (auto it = value.begin(); it != value.end(); ++it, ++index) {
     const size_t length = path->size();
     if (value.is_object() && (it.key() == "enum" || it.key() == "const")) continue;
-    if (length < kMaxPathBytes) {
+    if (length < kMaxTargetPathBytes) {
       *path +=
           base::StrCat("/", value.is_object() ? EscapePointer(it.key()) : std::to_string(index));
     }
@@ -181,7 +181,7 @@ SchemaReferences::Target SchemaReferences::Find(const Json* from, std::string_vi
   if (target.schema == nullptr && hash == 0) {
     target = FindIn(by_id_.find("")->second, root_base_, fragment);
   }
-  target.path.resize(std::min(target.path.size(), kMaxPathBytes));
+  target.path.resize(std::min(target.path.size(), kMaxTargetPathBytes));
   return target;
 }
 

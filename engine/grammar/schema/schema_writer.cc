@@ -5,6 +5,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/grammar/lark/lark.h"
 #include "engine/grammar/regex.h"
 #include "engine/grammar/schema/json_text.h"
 #include "engine/grammar/schema/schema_values.h"
@@ -165,15 +166,34 @@ absl::StatusOr<ExprId> SchemaWriter::EnumOf(const ValueConstraints& c) {
 absl::StatusOr<ExprId> SchemaWriter::NumberOf(const ValueConstraints& c) {
   NumberRange range = c.number;
   range.integer = (c.types & kNumberType) == 0;
+  range.fractional = (c.types & kIntegerType) == 0;
   absl::StatusOr<StateMachine> machine = NumberMachine(range, budget());
   if (!machine.ok()) return At(c, machine.status());
   if (machine->IsEmpty()) return Nothing(c, WhyEmpty(range));
   return grammar_.Machine(*std::move(machine));
 }
 
+// The texts of a string's own grammar, if it has one: as they are within quotes, or plain.
+absl::StatusOr<std::optional<ExprId>> SchemaWriter::GrammarOf(const ValueConstraints& c,
+                                                              bool is_quoted) {
+  if (c.string.grammars.empty()) return std::nullopt;
+  StringConstraints others = c.string;
+  others.grammars.clear();
+  if (!others.Unbounded()) {
+    HEDDLE_RETURN_IF_ERROR(document_.Unsupported(
+        c.where, "\"x-lark\" beside other conditions on strings is not supported"));
+  }
+  absl::StatusOr<Grammar> grammar = ParseLark(c.string.grammars.front(), budget());
+  if (grammar.ok() && is_quoted) grammar = WithinJsonString(*std::move(grammar), budget());
+  if (!grammar.ok()) return At(c, grammar.status());
+  return grammar_.Call(grammar_.Append(*std::move(grammar)));
+}
+
 absl::StatusOr<ExprId> SchemaWriter::StringOf(const ValueConstraints& c) {
   const StringConstraints& string = c.string;
   if (string.Unbounded()) return grammar_.Call(string_);
+  HEDDLE_ASSIGN_OR_RETURN(const std::optional<ExprId> grammar, GrammarOf(c, /*is_quoted=*/true));
+  if (grammar) return grammar_.Sequence({grammar_.Text(U"\""), *grammar, grammar_.Text(U"\"")});
   if (string.max_length >= 0 && string.min_length > string.max_length) {
     return Nothing(c, base::StrCat("\"minLength\" ", string.min_length, " is above \"maxLength\" ",
                                    string.max_length));

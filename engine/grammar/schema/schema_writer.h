@@ -4,6 +4,7 @@
 #include <compare>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,8 @@ class SchemaWriter {
   absl::StatusOr<ExprId> EnumOf(const ValueConstraints& constraints);
   absl::StatusOr<ExprId> NumberOf(const ValueConstraints& constraints);
   absl::StatusOr<ExprId> StringOf(const ValueConstraints& constraints);
+  absl::StatusOr<std::optional<ExprId>> GrammarOf(const ValueConstraints& constraints,
+                                                  bool is_quoted);
   absl::StatusOr<ExprId> ArrayOf(const ValueConstraints& constraints);
   absl::StatusOr<Containing> ContainingOf(const ValueConstraints& constraints);
   absl::StatusOr<ExprId> ItemsOf(const ValueConstraints& constraints);

@@ -201,11 +201,29 @@ class Gatherer {
                               CheckPattern(&document_, schema, "pattern", *pattern));
       if (is_usable) string.patterns.push_back(pattern->get<std::string>());
     }
+    HEDDLE_RETURN_IF_ERROR(GatherGrammar(schema));
     // A format that is not known is an annotation.
     auto format = schema->find("format");
     if (format == schema->end() || !format->is_string()) return absl::OkStatus();
     const auto& name = format->get_ref<const std::string&>();
     if (IsKnownFormat(name)) string.formats.push_back(name);
+    return absl::OkStatus();
+  }
+
+  // An extension: texts of a Lark grammar. It has no intersection with anything.
+  absl::Status GatherGrammar(SchemaRef schema) {
+    const auto grammar = schema->find("x-lark");
+    if (grammar == schema->end()) return absl::OkStatus();
+    if (!grammar->is_string()) return document_.Error(schema, "\"x-lark\" must be a string");
+    std::vector<std::string>& grammars = out_.string.grammars;
+    const auto& text = grammar->get_ref<const std::string&>();
+    if (std::find(grammars.begin(), grammars.end(), text) != grammars.end()) {
+      return absl::OkStatus();
+    }
+    if (!grammars.empty()) {
+      return document_.Unsupported(schema, "two different \"x-lark\" at once are not supported");
+    }
+    grammars.push_back(text);
     return absl::OkStatus();
   }
 

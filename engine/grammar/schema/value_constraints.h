@@ -21,10 +21,12 @@ struct StringConstraints {
   std::vector<std::string> formats;
   std::vector<std::string> without;   // patterns that may not match
   std::vector<std::string> excluded;  // texts
+  std::vector<std::string> grammars;  // Lark grammars
 
   bool Unbounded() const { return min_length == 0 && OnlyLengths() && max_length < 0; }
   bool OnlyLengths() const {
-    return patterns.empty() && formats.empty() && without.empty() && excluded.empty();
+    return patterns.empty() && formats.empty() && without.empty() && excluded.empty() &&
+           grammars.empty();
   }
 };
 

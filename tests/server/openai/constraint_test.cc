@@ -24,6 +24,7 @@ using engine::grammar::Matcher;
 struct Reader {
   test::ByteCodec codec;
   ServedModel model{.id = "m", .max_context = 4096};
+  RequestPolicy policy;
 
   Reader() { codec.output_syntax = SyntaxOf("<tool_call>"); }
 
@@ -31,6 +32,7 @@ struct Reader {
     RequestContext context;
     context.model = &model;
     context.codec = &codec;
+    context.policy = policy;
     return ParseRequest(
         Endpoint::kChat,
         base::StrCat(R"({"messages":[{"role":"user","content":"x"}],)", fields, "}"), context);
@@ -103,6 +105,92 @@ TEST_CASE("Who is in a hurry leaves grammars that are not known, on every API", 
   CHECK(
       IsTakesLong(ParseResponsesRequest(responses, quick, {&store, &conversations}, "u").status()));
   CHECK(ParseResponsesRequest(responses, patient, {&store, &conversations}, "u").ok());
+}
+
+TEST_CASE("What is not supported of a schema is refused, or left out with a warning",
+          "[openai][unit]") {
+  const std::string strange =
+      R"({"type":"object","properties":{"\u00e9":{"type":"integer","multipleOf":2,)"
+      R"("allOf":[{"multipleOf":3}]}},"required":["\u00e9"]})";
+  const std::string format =
+      R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":)" + strange +
+      "}}";
+  const std::string forced = R"("tool_choice":"required","tools":[{"type":"function","function":)"
+                             R"({"name":"f","parameters":)" +
+                             strange + "}}]";
+  Reader reader;
+  const ApiError error = reader.Refused(format);
+  CHECK(error.param == "response_format.json_schema.schema");
+  CHECK_THAT(error.message, Contains("multipleOf") && Contains("#/properties/"));
+  // Tools that are not strict are promised less.
+  CHECK_THAT(reader.Parse(forced)->warning, Contains("tool \"f\"") && Contains("multipleOf"));
+  reader.policy.drops_unsupported = true;
+  for (int i = 0; i < 2; ++i) {  // also of a grammar that is known
+    const auto request = reader.Parse(format);
+    REQUIRE(request.ok());
+    CHECK_THAT(request->warning, Contains("left out of a schema") && Contains("multipleOf") &&
+                                     Contains("#/properties/??"));
+  }
+  CHECK(reader.Allows(format, R"({"\u00c3\u00a9":4})") == false);
+  CHECK(reader.Allows(format, "{\"\xC3\xA9\":4}"));
+  CHECK(reader.Parse(R"("guided_json":{"type":"integer"})")->warning.empty());
+}
+
+TEST_CASE("A grammar is GBNF or Lark by how it begins", "[openai][unit]") {
+  Reader reader;
+  for (const char* field : {"guided_grammar", "grammar"}) {
+    CHECK(reader.Allows(base::StrCat("\"", field, "\":\"start: \\\"a\\\"+ \\\"b\\\"\""), "aab"));
+    CHECK(reader.Allows(base::StrCat("\"", field, "\":\"root ::= \\\"a\\\"\""), "a"));
+  }
+  CHECK(reader.Allows(R"("structured_outputs":{"grammar":"start: /a+/"})", "aa"));
+  CHECK_THAT(reader.Refused(R"("guided_grammar":"start: A")").message,
+             Contains("guided_grammar") && Contains("\"A\""));
+}
+
+TEST_CASE("The text of a custom tool's call fits the tool's grammar", "[openai][unit]") {
+  Reader reader;
+  RequestContext context;
+  context.model = &reader.model;
+  context.codec = &reader.codec;
+  ResponseStore store;
+  const auto request = [&](const std::string& format, const std::string& choice) {
+    return ParseResponsesRequest(R"({"input":"x","tool_choice":)" + choice +
+                                     R"(,"tools":[{"type":"custom","name":"t","format":)" + format +
+                                     "}]}",
+                                 context, &store, "u");
+  };
+  const std::string lark =
+      R"({"type":"grammar","syntax":"lark","definition":"start: \"say \\\"\" /[a\\n]+/ \"\\\"\""})";
+  const std::string regex = R"({"type":"grammar","syntax":"regex","definition":"[0-9]+\\n|x"})";
+  const auto allows = [&](const std::string& format, const std::string& choice,
+                          std::string_view text) {
+    const auto parsed = request(format, choice);
+    INFO(format << parsed.status().message());
+    REQUIRE(parsed.ok());
+    CHECK(parsed->api.warning.empty());
+    REQUIRE(parsed->api.generations.at(0).grammar != nullptr);
+    Matcher matcher(parsed->api.generations.at(0).grammar);
+    return matcher.AcceptText(text) && matcher.CanEnd();
+  };
+  const auto call = [](const std::string& input) {
+    return "<tool_call>\n{\"name\": \"t\", \"arguments\": {\"input\": \"" + input +
+           "\"}}\n</tool_call>";
+  };
+  for (const std::string choice :
+       {R"("auto")", R"("required")", R"({"type":"custom","name":"t"})"}) {
+    CHECK(allows(lark, choice, call(R"(say \"a\na\")")));
+    CHECK_FALSE(allows(lark, choice, call(R"(say \"b\")")));
+    CHECK(allows(regex, choice, call(R"(12\n)")));
+    CHECK_FALSE(allows(regex, choice, call("12")));
+  }
+  CHECK(allows(lark, R"("auto")", "no call"));
+  CHECK(ToApiError(
+            request(R"({"type":"grammar","syntax":"ebnf","definition":""})", R"("auto")").status())
+            .param == "tools[0].format.syntax");
+  CHECK(ToApiError(request(R"({"type":"grammar","syntax":"lark"})", R"("auto")").status()).param ==
+        "tools[0].format.definition");
+  CHECK_FALSE(
+      request(R"({"type":"grammar","syntax":"lark","definition":"start: a"})", R"("auto")").ok());
 }
 
 TEST_CASE("Every way to ask for a schema gives the schema's grammar", "[openai][unit]") {
