@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "base/check.h"
+#include "kernels/communicator.h"
 #include "kernels/nano_batch.h"
 
 namespace heddle::kernels {
@@ -15,6 +17,24 @@ absl::StatusOr<NanoBatchDevice> Device::nano_batch_device() const {
 
 absl::Status Device::SetNanoBatches(const NanoBatchProfile&) {
   return nano_batch_device().status();
+}
+
+absl::Status Device::JoinGroup(std::shared_ptr<Communicator>) {
+  return absl::UnimplementedError(description() +
+                                  " cannot share a model with other devices yet; --tp is for "
+                                  "--device cpu");
+}
+
+void Ops::EmbedShare(const PackedWeight&, int64_t, float, Tensor) {
+  HEDDLE_CHECK(false, "this device is in no group of ranks");
+}
+
+void Ops::AllReduce(const AllReduceArgs&) {
+  HEDDLE_CHECK(false, "this device is in no group of ranks");
+}
+
+void Ops::GatherColumns(const GatherColumnsArgs&) {
+  HEDDLE_CHECK(false, "this device is in no group of ranks");
 }
 
 absl::Status Device::Upload(void* to_device, const void* from_host, int64_t bytes) {

@@ -47,6 +47,7 @@ struct RunTiming {
   int64_t idle_ns = -1;  // between the step before and this one
 };
 
+class Communicator;      // kernels/communicator.h
 struct NanoBatchDevice;  // kernels/nano_batch.h
 struct NanoBatchProfile;
 
@@ -83,6 +84,10 @@ class Device {
 
   // RESOURCE_EXHAUSTED with the bytes requested and free, if it does not fit.
   virtual absl::StatusOr<std::unique_ptr<Buffer>> Allocate(int64_t bytes) = 0;
+
+  // From now on its ops across ranks meet those of the group's other devices. UNIMPLEMENTED on a
+  // device that has no such ops. REQUIRES: called once, before the first step.
+  virtual absl::Status JoinGroup(std::shared_ptr<Communicator> communicator);
 
   // Copies `sources`, stacked along rows (all of equal cols; dtypes may differ), into the kernels'
   // layout. Both Linear and Embed accept the result. INVALID_ARGUMENT if rows are not whole blocks.

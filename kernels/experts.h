@@ -66,9 +66,10 @@ struct ExpertMixArgs {
   const float* down_bias = nullptr;   // [count, hidden] or nullptr
   bool gated = true;
   Activation activation{};
-  Tensor inner;  // [n * top_k, inter] working memory
-  Tensor rows;   // [n * top_k, hidden] working memory
-  Tensor out;    // [n, hidden]; aliases nothing
+  Tensor inner;      // [n * top_k, inter] working memory
+  Tensor rows;       // [n * top_k, hidden] working memory
+  Tensor out;        // [n, hidden]; aliases nothing
+  bool adds = true;  // false: out counts as zero before; only on devices in groups of ranks
   // Adapters of the experts' layers, which are its members; nullptr: no row has an adapter.
   // Otherwise x's rows are those of the batch.
   const AdapterMatrix* up_adapters = nullptr;

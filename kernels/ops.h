@@ -134,6 +134,29 @@ struct AttentionArgs {
                                  // a context merge exactly (the sink belongs to one of the parts)
 };
 
+// A sum over the ranks of a tensor-parallel group, behind a product whose input features are cut
+// among them. Every rank gets the same bits: the parts are added in F32 as a binary tree over the
+// ranks in their order, the lower half of ranks (a power of two) and the rest first.
+//   sum = parts of all ranks + bias;   residual += sum, or out = sum without `residual`
+// Then, with `norm`, Norm(*norm) of the result, in one pass.
+struct AllReduceArgs {
+  // [n, dim], dense. data == nullptr: this rank has no share. The rank must not change it before
+  // its next op across ranks has returned.
+  Tensor partial;
+  const float* bias = nullptr;                  // [dim] F32 or nullptr; the same on all ranks
+  Tensor residual;                              // [n, dim] or data == nullptr
+  Tensor out;                                   // [n, dim] if there is no residual
+  std::optional<NormArgs> norm = std::nullopt;  // its x is the result; no residual
+};
+
+// Puts the columns of all ranks side by side: rank r has columns [borders[r], borders[r + 1]) of
+// the whole. Buffers are free on return.
+struct GatherColumnsArgs {
+  Tensor part;                       // [n, own columns] F32, dense; data == nullptr: none
+  std::span<const int32_t> borders;  // [world + 1], ascending
+  Tensor whole;                      // [n, borders[world]] F32; data == nullptr: not wanted here
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -162,6 +185,15 @@ class Ops {
   // x *= scale, then softcap * tanh(x / softcap) if softcap > 0. F32, in place.
   virtual void ScaleLogits(Tensor logits_f32, float scale, float softcap) = 0;
   virtual void Sample(const SampleArgs& args) = 0;
+
+  // Ops across ranks, for devices that have joined a group (Device::JoinGroup); all ranks run them
+  // in the same order.
+  //
+  // Embed for a table that is rows [first_row, first_row + table.rows) of the vocabulary: the rows
+  // of other tokens are zero.
+  virtual void EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out);
+  virtual void AllReduce(const AllReduceArgs& args);
+  virtual void GatherColumns(const GatherColumnsArgs& args);
 };
 
 }  // namespace heddle::kernels

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "kernels/cpu/linear/cpu_weight.h"
 #include "kernels/cpu/linear/experts.h"
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu/rank_ops.h"
 #include "kernels/cpu/sampler.h"
 #include "kernels/cpu/scratch.h"
 #include "kernels/cpu/thread_pool.h"
@@ -137,25 +139,9 @@ class CpuOps final : public Ops {
   }
 
   void Norm(const NormArgs& args) override {
-    const bool adapted = args.adapters != nullptr && !adapter_groups_.segments.empty();
-    // Per thread, the weights and biases of a row with an adapter.
-    auto* own = static_cast<float*>(
-        norm_vectors_.Get(adapted ? pool_.num_threads() * 2 * args.x.cols * 4 : 0));
+    float* own = NormVectors(args);
     EachRow(args.x.rows, kNsPerNormElement * static_cast<double>(args.x.cols),
-            [&](int64_t t, int32_t thread) {
-              cpu::NormRowArgs row{};
-              row.x = args.x.row<float>(t);
-              row.residual = args.residual.data ? args.residual.row<float>(t) : nullptr;
-              row.weight = args.weight;
-              row.bias = args.bias;
-              row.eps = args.eps;
-              row.weight_offset = args.weight_offset;
-              row.layer = args.kind == NormKind::kLayer;
-              row.dim = args.x.cols;
-              row.out = args.out.row<float>(t);
-              if (adapted) AdaptNorm(args, t, own + thread * 2 * args.x.cols, &row);
-              table_.rows->norm(row);
-            });
+            [&](int64_t t, int32_t thread) { NormRow(args, t, thread, own); });
   }
 
   void Linear(const LinearArgs& args) override {
@@ -241,6 +227,37 @@ class CpuOps final : public Ops {
     cpu::Sample(args, *table_.rows, pool_, samplers_);
   }
 
+  void JoinGroup(std::shared_ptr<Communicator> communicator) {
+    ranks_.emplace(std::move(communicator), *table_.rows, pool_);
+  }
+
+  void EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out) override {
+    EachRow(batch().n_tokens(), kNsPerGatheredElement * static_cast<double>(out.cols),
+            [&](int64_t t, int32_t) {
+              float* row = out.row<float>(t);
+              const int64_t own = batch().token_ids[static_cast<size_t>(t)] - first_row;
+              if (own < 0 || own >= table.rows) {
+                std::fill_n(row, out.cols, 0.0f);
+                return;
+              }
+              AsCpu(table).UnpackRow(own, row);
+              if (scale != 1.0f) table_.rows->scale(row, out.cols, scale, 0.0f);
+            });
+  }
+
+  void AllReduce(const AllReduceArgs& args) override {
+    HEDDLE_CHECK(ranks_.has_value(), "this device is in no group of ranks");
+    float* own = args.norm.has_value() ? NormVectors(*args.norm) : nullptr;
+    ranks_->AllReduce(args, [&](int64_t t, int32_t thread) {
+      if (args.norm.has_value()) NormRow(*args.norm, t, thread, own);
+    });
+  }
+
+  void GatherColumns(const GatherColumnsArgs& args) override {
+    HEDDLE_CHECK(ranks_.has_value(), "this device is in no group of ranks");
+    ranks_->GatherColumns(args);
+  }
+
  private:
   const HostBatch& batch() const { return batch_.view(); }
 
@@ -257,6 +274,31 @@ class CpuOps final : public Ops {
     const int64_t row = rows.first + t;
     const int64_t of_batch = rows.of_logits ? batch().logit_rows[static_cast<size_t>(row)] : row;
     return batch().adapter_slot[static_cast<size_t>(of_batch)];
+  }
+
+  bool IsAdapted(const NormArgs& args) const {
+    return args.adapters != nullptr && !adapter_groups_.segments.empty();
+  }
+
+  // Per thread, room for the weights and biases of a row with an adapter.
+  float* NormVectors(const NormArgs& args) {
+    const int64_t floats = IsAdapted(args) ? pool_.num_threads() * 2 * args.x.cols : 0;
+    return static_cast<float*>(norm_vectors_.Get(floats * int64_t{sizeof(float)}));
+  }
+
+  void NormRow(const NormArgs& args, int64_t t, int32_t thread, float* vectors) const {
+    cpu::NormRowArgs row{};
+    row.x = args.x.row<float>(t);
+    row.residual = args.residual.data ? args.residual.row<float>(t) : nullptr;
+    row.weight = args.weight;
+    row.bias = args.bias;
+    row.eps = args.eps;
+    row.weight_offset = args.weight_offset;
+    row.layer = args.kind == NormKind::kLayer;
+    row.dim = args.x.cols;
+    row.out = args.out.row<float>(t);
+    if (IsAdapted(args)) AdaptNorm(args, t, vectors + thread * 2 * args.x.cols, &row);
+    table_.rows->norm(row);
   }
 
   // Points `row` to weights and biases in `own` [2, dim] if the row's adapter changes them.
@@ -341,6 +383,7 @@ class CpuOps final : public Ops {
   cpu::AttentionScratch attention_;
   cpu::ExpertScratch experts_;
   std::vector<cpu::SamplerScratch> samplers_;
+  std::optional<cpu::RankOps> ranks_;  // of a device in a group
 };
 
 // Mentions threads beyond the number of CPUs: they take turns, and each op waits for the last.
@@ -385,6 +428,11 @@ class CpuDevice final : public Device {
                                                          int32_t count) override {
     HEDDLE_ASSIGN_OR_RETURN(auto stack, cpu::CpuStack::Pack(sources, count, *table_.linear, pool_));
     return std::unique_ptr<PackedStack>(std::move(stack));
+  }
+
+  absl::Status JoinGroup(std::shared_ptr<Communicator> communicator) override {
+    ops_.JoinGroup(std::move(communicator));
+    return absl::OkStatus();
   }
 
   absl::Status Plan(const HostBatch& batch) override { return ops_.Plan(batch); }

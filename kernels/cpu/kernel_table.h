@@ -176,6 +176,17 @@ struct AdapterExpandArgs {
   int64_t out_stride;
 };
 
+// The sum of parts as a binary tree: the lower half of them, a power of two, and the rest first.
+// out = sum + bias, or out += sum + bias.
+struct SumPartsArgs {
+  const float* const* parts;  // [num_parts] of [dim]
+  int32_t num_parts;          // 0: the sum is 0
+  const float* bias;          // [dim] or nullptr
+  bool add;
+  int64_t dim;
+  float* out;
+};
+
 struct RowKernels {
   void (*norm)(const NormRowArgs& args);
   void (*rotate)(const RotateArgs& args);
@@ -189,6 +200,7 @@ struct RowKernels {
   double (*exp_sum)(const float* x, int64_t n, float max, float inv_temperature, float* out);
   void (*adapter_shrink)(const AdapterShrinkArgs& args);
   void (*adapter_expand)(const AdapterExpandArgs& args);
+  void (*sum_parts)(const SumPartsArgs& args);
 };
 
 // One run of consecutive positions in one page.

@@ -210,8 +210,31 @@ inline double ExpSum(const float* x, int64_t n, float max, float inv_temperature
   return total;
 }
 
-constexpr RowKernels kRowKernels = {NormRow,    RotateHeads, ToKv,          ScaleRow,
-                                    CopyLogits, ExpSum,      AdapterShrink, AdapterExpand};
+// `lanes` elements from i on of the sum over the tree.
+inline Vec TreeSum(const float* const* parts, int32_t n, int64_t i, int lanes) {
+  if (n == 1) return LoadUpTo(parts[0] + i, lanes);
+  int32_t half = 1;
+  while (2 * half < n) half *= 2;
+  return TreeSum(parts, half, i, lanes) + TreeSum(parts + half, n - half, i, lanes);
+}
+
+inline void SumParts(const SumPartsArgs& args) {
+  for (int64_t i = 0; i < args.dim; i += kLanes) {
+    const int lanes = LanesAt(i, args.dim);
+    Vec sum = Zero();
+    if (args.num_parts == 2) {
+      sum = LoadUpTo(args.parts[0] + i, lanes) + LoadUpTo(args.parts[1] + i, lanes);
+    } else if (args.num_parts > 0) {
+      sum = TreeSum(args.parts, args.num_parts, i, lanes);
+    }
+    if (args.bias) sum = sum + LoadUpTo(args.bias + i, lanes);
+    if (args.add) sum = LoadUpTo(args.out + i, lanes) + sum;
+    StoreUpTo(args.out + i, sum, lanes);
+  }
+}
+
+constexpr RowKernels kRowKernels = {NormRow, RotateHeads,   ToKv,          ScaleRow, CopyLogits,
+                                    ExpSum,  AdapterShrink, AdapterExpand, SumParts};
 
 }  // namespace
 }  // namespace heddle::kernels::cpu

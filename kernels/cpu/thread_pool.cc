@@ -6,16 +6,11 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "kernels/await.h"
 #include "kernels/cpu/usable_cpus.h"
 
 namespace heddle::kernels::cpu {
 namespace {
-
-// A pause takes 40 to 140 cycles on x86 processors of the last ten years, so this is 30 to 100
-// microseconds of spinning: longer than the serial part between two ops of a forward, shorter than
-// a scheduler's time slice.
-constexpr int kMaxSpins = 2000;
-constexpr int kMinSpins = 60;
 
 // Fields of the gate. The fork's number wraps around: a worker that slept through exactly 2^21
 // forks would miss one more.
@@ -25,36 +20,11 @@ constexpr int kForkShift = 11;
 
 uint32_t ForkOf(uint32_t gate) { return gate >> kForkShift; }
 
+// A worker that has spun in vain sleeps at once, so that I/O threads get its processor.
+constexpr int kYields = 0;
+
 // Forking pays if it saves more than its own cost of one or two microseconds.
 constexpr double kMinPartNs = 3000;
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
-// Spins up to *spins times, then sleeps, until changed(value) holds; returns that value. Spinning
-// in vain halves *spins; success doubles it.
-template <typename F>
-uint32_t Await(const std::atomic<uint32_t>& value, int* spins, const F& changed) {
-  for (int i = 0; i < *spins; ++i) {
-    const uint32_t now = value.load(std::memory_order_acquire);
-    if (changed(now)) {
-      *spins = std::min(2 * *spins, kMaxSpins);
-      return now;
-    }
-    Pause();
-  }
-  *spins = std::max(*spins / 2, kMinSpins);
-  while (true) {
-    const uint32_t now = value.load(std::memory_order_acquire);
-    if (changed(now)) return now;
-    value.wait(now, std::memory_order_acquire);
-  }
-}
 
 // Best effort: a thread that cannot be pinned still works.
 void PinTo(int cpu, std::thread& thread) {
@@ -97,10 +67,10 @@ void ThreadPool::Fork(Body body, const void* context, bool everyone) {
   int spins = kMaxSpins;
   const auto workers = static_cast<uint32_t>(num_threads_ - 1);
   if (everyone) {
-    Await(done_, &spins, [workers](uint32_t done) { return done == workers; });
+    Await(done_, kYields, &spins, [workers](uint32_t done) { return done == workers; });
   }
   const uint32_t joined = gate_.fetch_or(kClosed, std::memory_order_acq_rel) & kJoinedMask;
-  Await(done_, &spins, [joined](uint32_t done) { return done == joined; });
+  Await(done_, kYields, &spins, [joined](uint32_t done) { return done == joined; });
 }
 
 int32_t ThreadPool::PartsFor(int64_t n, double item_cost) const {
@@ -126,7 +96,7 @@ void ThreadPool::WorkerLoop(int32_t thread) {
   int spins = kMaxSpins;
   while (true) {
     const uint32_t gate =
-        Await(gate_, &spins, [last](uint32_t now) { return ForkOf(now) != last; });
+        Await(gate_, kYields, &spins, [last](uint32_t now) { return ForkOf(now) != last; });
     if (stop_.load(std::memory_order_relaxed)) return;
     last = ForkOf(gate);
     if (!Join(gate)) continue;

@@ -5,7 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/status.h"
+#include "kernels/communicator.h"
 #include "kernels/copy_page.h"
 #include "kernels/host_memory.h"
 #include "kernels/owned_batch.h"
@@ -17,7 +19,9 @@ namespace {
 
 class ReferenceOps final : public Ops {
  public:
-  explicit ReferenceOps(const HostBatch& batch) : batch_(batch) {}
+  // `communicator`: nullptr outside of groups.
+  ReferenceOps(const HostBatch& batch, Communicator* communicator)
+      : batch_(batch), communicator_(communicator) {}
 
   void Embed(const PackedWeight& table, float scale, Tensor out) override {
     reference::Embed(batch_, static_cast<const reference::Weight&>(table), scale, out);
@@ -52,9 +56,25 @@ class ReferenceOps final : public Ops {
     reference::ScaleLogits(logits_f32, scale, softcap);
   }
   void Sample(const SampleArgs& args) override { reference::Sample(args); }
+  void EmbedShare(const PackedWeight& table, int64_t first_row, float scale, Tensor out) override {
+    reference::EmbedShare(batch_, static_cast<const reference::Weight&>(table), first_row, scale,
+                          out);
+  }
+  void AllReduce(const AllReduceArgs& args) override {
+    reference::AllReduce(batch_, args, Group());
+  }
+  void GatherColumns(const GatherColumnsArgs& args) override {
+    reference::GatherColumns(args, Group());
+  }
 
  private:
+  Communicator& Group() const {
+    HEDDLE_CHECK(communicator_ != nullptr, "this device is in no group of ranks");
+    return *communicator_;
+  }
+
   const HostBatch& batch_;
+  Communicator* const communicator_;
 };
 
 class ReferenceDevice final : public Device {
@@ -97,10 +117,15 @@ class ReferenceDevice final : public Device {
     return std::unique_ptr<PackedStack>(std::move(stack));
   }
 
+  absl::Status JoinGroup(std::shared_ptr<Communicator> communicator) override {
+    communicator_ = std::move(communicator);
+    return absl::OkStatus();
+  }
+
   absl::Status Plan(const HostBatch& batch) override { return batch_.Assign(batch); }
 
   absl::Status Run(const std::function<void(Ops&)>& body) override {
-    ReferenceOps ops(batch_.view());
+    ReferenceOps ops(batch_.view(), communicator_.get());
     body(ops);
     return absl::OkStatus();
   }
@@ -111,6 +136,7 @@ class ReferenceDevice final : public Device {
 
  private:
   OwnedBatch batch_;
+  std::shared_ptr<Communicator> communicator_;
 };
 
 }  // namespace

@@ -109,7 +109,7 @@ void ExpertMix(const HostBatch& batch, const ExpertMixArgs& args) {
     }
     for (size_t r = 0; r < sum.size(); ++r) {
       float& out = args.out.row<float>(t)[r];
-      out = static_cast<float>(out + sum[r]);
+      out = static_cast<float>((args.adds ? out : 0.0f) + sum[r]);
     }
   }
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/batch.h"
+#include "kernels/communicator.h"
 #include "kernels/ops.h"
 
 namespace heddle::kernels::reference {
@@ -55,5 +56,9 @@ void GatherLogitRows(const HostBatch& batch, Tensor x, Tensor out);
 void CopyRows(Tensor x, Tensor out);
 void ScaleLogits(Tensor logits, float scale, float softcap);
 void Sample(const SampleArgs& args);
+void EmbedShare(const HostBatch& batch, const Weight& table, int64_t first_row, float scale,
+                Tensor out);
+void AllReduce(const HostBatch& batch, const AllReduceArgs& args, Communicator& communicator);
+void GatherColumns(const GatherColumnsArgs& args, Communicator& communicator);
 
 }  // namespace heddle::kernels::reference

@@ -224,6 +224,7 @@ void ExpertMix(const ExpertMixArgs& args, std::span<const int32_t> slots, const 
   }
   EachRow(args, pool, [&](int64_t t) {
     float* out = args.out.row<float>(t);
+    if (!args.adds) std::fill_n(out, args.out.cols, 0.0f);
     for (int64_t i = t * args.top_k; i < (t + 1) * args.top_k; ++i) {
       const float* row = args.rows.row<float>(scratch.place[i]);
       const float weight = args.weights[i];

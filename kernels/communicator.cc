@@ -1,0 +1,199 @@
+#include "kernels/communicator.h"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+
+#include "base/check.h"
+#include "kernels/await.h"
+
+namespace heddle::kernels {
+namespace {
+
+using Parts = std::array<const void*, kMaxRanks>;
+
+// A thread that yields gives its processor to another rank, which may be the one it waits for. A
+// waiter sleeps after some hundred turns of others.
+constexpr int kYields = 200;
+
+// What the ranks of a group share. A counter's lowest bit is set for good by Abort; events count in
+// steps of two.
+class LocalGroup {
+ public:
+  static constexpr uint32_t kAborted = 1;
+  static constexpr uint32_t kEvent = 2;
+
+  explicit LocalGroup(int32_t world) : world_(world), ranks_(static_cast<size_t>(world)) {
+    for (Rank& rank : ranks_) rank.mail = std::vector<Mail>(static_cast<size_t>(world));
+  }
+
+  int32_t world() const { return world_; }
+
+  // Publishes the part of the rank's `round`-th meeting, and waits for those of the others.
+  bool Meet(int32_t rank, uint32_t round, const void* part, int* spins,
+            std::span<const void*> parts) {
+    Rank& own = ranks_[static_cast<size_t>(rank)];
+    own.parts[round % 2] = part;
+    own.arrived.fetch_add(kEvent, std::memory_order_acq_rel);
+    own.arrived.notify_all();
+    for (int32_t r = 0; r < world_; ++r) {
+      Rank& other = ranks_[static_cast<size_t>(r)];
+      if (r != rank && !Reach(other.arrived, (round + 1) * kEvent, spins)) return false;
+      // A rank writes this place again in the meeting after the next, which begins when all have
+      // come to the next one.
+      if (!parts.empty()) parts[static_cast<size_t>(r)] = other.parts[round % 2];
+    }
+    return (own.arrived.load(std::memory_order_relaxed) & kAborted) == 0;
+  }
+
+  // The `count`-th message of a pair: offered, then taken.
+  struct Mail {
+    const void* data = nullptr;
+    int64_t bytes = 0;
+    std::atomic<uint32_t> offered{0};
+    std::atomic<uint32_t> taken{0};
+  };
+  Mail& MailOf(int32_t from, int32_t to) {
+    return ranks_[static_cast<size_t>(from)].mail[static_cast<size_t>(to)];
+  }
+
+  // Waits until the counter is at `target` or beyond; false if the group is aborted before.
+  static bool Reach(const std::atomic<uint32_t>& counter, uint32_t target, int* spins) {
+    const auto is_there = [target](uint32_t now) {
+      return static_cast<int32_t>((now & ~kAborted) - target) >= 0;
+    };
+    const uint32_t now = Await(counter, kYields, spins, [&](uint32_t value) {
+      return (value & kAborted) != 0 || is_there(value);
+    });
+    return is_there(now);
+  }
+
+  void Abort(const absl::Status& why) {
+    const std::lock_guard lock(mutex_);
+    if (!status_.ok()) return;
+    status_ = why.ok() ? absl::AbortedError("the group of ranks was aborted") : why;
+    for (Rank& rank : ranks_) {
+      Poison(rank.arrived);
+      for (Mail& mail : rank.mail) {
+        Poison(mail.offered);
+        Poison(mail.taken);
+      }
+    }
+  }
+  absl::Status status() const {
+    const std::lock_guard lock(mutex_);
+    return status_;
+  }
+
+ private:
+  struct alignas(64) Rank {
+    std::atomic<uint32_t> arrived{0};
+    const void* parts[2] = {nullptr, nullptr};  // of the last meetings, by the parity of the round
+    std::vector<Mail> mail;                     // to each rank
+  };
+
+  static void Poison(std::atomic<uint32_t>& counter) {
+    counter.fetch_or(kAborted, std::memory_order_acq_rel);
+    counter.notify_all();
+  }
+
+  const int32_t world_;
+  std::vector<Rank> ranks_;
+  mutable std::mutex mutex_;
+  absl::Status status_;  // GUARDED_BY(mutex_)
+};
+
+class LocalCommunicator final : public Communicator {
+ public:
+  LocalCommunicator(std::shared_ptr<LocalGroup> group, int32_t rank)
+      : group_(std::move(group)),
+        rank_(rank),
+        sent_(static_cast<size_t>(group_->world())),
+        received_(static_cast<size_t>(group_->world())) {}
+
+  int32_t rank() const override { return rank_; }
+  int32_t world() const override { return group_->world(); }
+
+  bool Exchange(const void* part, int64_t /*bytes*/, std::span<const void*> parts) override {
+    HEDDLE_CHECK(static_cast<int32_t>(parts.size()) >= world(), "a place for each rank's part");
+    return group_->Meet(rank_, round_++, part, &spins_, parts);
+  }
+
+  bool Barrier() override { return group_->Meet(rank_, round_++, nullptr, &spins_, {}); }
+
+  bool Send(const void* data, int64_t bytes, int32_t to) override {
+    LocalGroup::Mail& mail = group_->MailOf(rank_, to);
+    mail.data = data;
+    mail.bytes = bytes;
+    mail.offered.fetch_add(LocalGroup::kEvent, std::memory_order_acq_rel);
+    mail.offered.notify_all();
+    return LocalGroup::Reach(mail.taken, ++sent_[static_cast<size_t>(to)] * LocalGroup::kEvent,
+                             &spins_);
+  }
+
+  bool Recv(void* data, int64_t bytes, int32_t from) override {
+    LocalGroup::Mail& mail = group_->MailOf(from, rank_);
+    const uint32_t target = ++received_[static_cast<size_t>(from)] * LocalGroup::kEvent;
+    if (!LocalGroup::Reach(mail.offered, target, &spins_)) return false;
+    HEDDLE_CHECK(mail.bytes == bytes, "ranks disagree about the size of a message");
+    std::memcpy(data, mail.data, static_cast<size_t>(bytes));
+    mail.taken.fetch_add(LocalGroup::kEvent, std::memory_order_acq_rel);
+    mail.taken.notify_all();
+    return true;
+  }
+
+  void Abort(const absl::Status& why) override { group_->Abort(why); }
+  absl::Status status() const override { return group_->status(); }
+
+ private:
+  const std::shared_ptr<LocalGroup> group_;
+  const int32_t rank_;
+  uint32_t round_ = 0;              // meetings so far; wraps around
+  std::vector<uint32_t> sent_;      // messages to each rank
+  std::vector<uint32_t> received_;  // messages from each rank
+  int spins_ = kMaxSpins;
+};
+
+}  // namespace
+
+bool Communicator::AllGather(const void* part, void* whole, int64_t bytes) {
+  Parts parts;
+  if (!Exchange(part, bytes, parts)) return false;
+  for (int32_t r = 0; r < world(); ++r) {
+    std::memcpy(static_cast<char*>(whole) + r * bytes, parts[static_cast<size_t>(r)],
+                static_cast<size_t>(bytes));
+  }
+  return Barrier();
+}
+
+bool Communicator::AllToAll(const void* parts, void* received, int64_t bytes) {
+  Parts all;
+  if (!Exchange(parts, bytes * world(), all)) return false;
+  for (int32_t r = 0; r < world(); ++r) {
+    const char* from = static_cast<const char*>(all[static_cast<size_t>(r)]) + rank() * bytes;
+    std::memcpy(static_cast<char*>(received) + r * bytes, from, static_cast<size_t>(bytes));
+  }
+  return Barrier();
+}
+
+bool Communicator::Broadcast(void* data, int64_t bytes, int32_t root) {
+  Parts parts;
+  if (!Exchange(rank() == root ? data : nullptr, bytes, parts)) return false;
+  if (rank() != root) {
+    std::memcpy(data, parts[static_cast<size_t>(root)], static_cast<size_t>(bytes));
+  }
+  return Barrier();
+}
+
+std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int32_t world) {
+  HEDDLE_CHECK(world >= 1 && world <= kMaxRanks, "a group has from 1 to kMaxRanks ranks");
+  auto group = std::make_shared<LocalGroup>(world);
+  std::vector<std::unique_ptr<Communicator>> all;
+  for (int32_t rank = 0; rank < world; ++rank) {
+    all.push_back(std::make_unique<LocalCommunicator>(group, rank));
+  }
+  return all;
+}
+
+}  // namespace heddle::kernels

@@ -1,0 +1,56 @@
+// Moves bytes between the ranks of one group, and adds nothing: sums are ops (AllReduceArgs), so
+// that their order is this program's and the same over every transport.
+//
+// All ranks make the same calls in the same order, except Send and Recv, which pair up. A call that
+// returns false was given up because the group is aborted; its results are undefined, and
+// status() says why. Whoever gives up a step calls Abort, so that nobody waits for it for ever.
+// Thread-safety: a rank's calls come from one thread at a time; Abort and status from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace heddle::kernels {
+
+inline constexpr int32_t kMaxRanks = 64;
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int32_t rank() const = 0;
+  virtual int32_t world() const = 0;
+
+  // Waits until every rank has come with its part of `bytes`. parts[r] is where rank r's part can
+  // be read; it is nullptr if that rank gave nullptr. A rank must not change its part before its
+  // next call of any collective has returned: until then, others may read it.
+  virtual bool Exchange(const void* part, int64_t bytes, std::span<const void*> parts) = 0;
+  // Waits until every rank has come here.
+  virtual bool Barrier() = 0;
+
+  // Blocks until rank `to` has received; its Recv asks for the same number of bytes.
+  virtual bool Send(const void* data, int64_t bytes, int32_t to) = 0;
+  virtual bool Recv(void* data, int64_t bytes, int32_t from) = 0;
+
+  // Makes all present and later calls of all ranks return false. The first reason is kept.
+  virtual void Abort(const absl::Status& why) = 0;
+  virtual absl::Status status() const = 0;
+
+  // The parts, `bytes` each, one behind the other in rank order. Buffers are free on return.
+  bool AllGather(const void* part, void* whole, int64_t bytes);
+  // `parts` holds one part of `bytes` for each rank, `received` takes one from each rank.
+  bool AllToAll(const void* parts, void* received, int64_t bytes);
+  // Copies the root's data to all others.
+  bool Broadcast(void* data, int64_t bytes, int32_t root);
+};
+
+// The ranks of a group that are threads of this process: they read each other's memory, and wait by
+// spinning, then yielding, then sleeping, so that more ranks than processors still make progress.
+// REQUIRES: 1 <= world <= kMaxRanks.
+std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int32_t world);
+
+}  // namespace heddle::kernels

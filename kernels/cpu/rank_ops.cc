@@ -1,0 +1,97 @@
+#include "kernels/cpu/rank_ops.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace heddle::kernels::cpu {
+namespace {
+
+// A part of this size and more is added in two rounds: the second meeting then costs less than the
+// sums that it saves.
+constexpr int64_t kTwoRoundBytes = 256 * 1024;
+
+// Approximate, to decide how many threads to wake: parts come from other processors' caches.
+constexpr double kNsPerSummedElement = 0.3;
+constexpr double kNsPerCopiedElement = 0.15;
+
+}  // namespace
+
+void RankOps::SumRow(const Sums& sums, int64_t row) const {
+  const int64_t dim = sums.target.cols;
+  const float* parts[kMaxRanks];
+  for (int32_t i = 0; i < sums.num_parts; ++i) parts[i] = sums.parts[i] + row * dim;
+  rows_.sum_parts({.parts = parts,
+                   .num_parts = sums.num_parts,
+                   .bias = sums.args.bias,
+                   .add = sums.args.residual.data != nullptr,
+                   .dim = dim,
+                   .out = sums.target.row<float>(row)});
+}
+
+void RankOps::AllReduce(const AllReduceArgs& args,
+                        const std::function<void(int64_t row, int32_t thread)>& finish) {
+  const Tensor target = args.residual.data != nullptr ? args.residual : args.out;
+  HEDDLE_CHECK(args.partial.data == nullptr || args.partial.stride == target.cols,
+               "all-reduce: the partial sums are not dense");
+  const int64_t bytes = target.rows * target.cols * int64_t{sizeof(float)};
+  const void* all[kMaxRanks];
+  if (!communicator_->Exchange(args.partial.data, bytes, all)) return;
+  Sums sums{.parts = {}, .num_parts = 0, .args = args, .target = target};
+  const int32_t world = communicator_->world();
+  for (int32_t r = 0; r < world; ++r) {
+    if (all[r] != nullptr) sums.parts[sums.num_parts++] = static_cast<const float*>(all[r]);
+  }
+  const bool in_two = bytes >= kTwoRoundBytes && target.rows >= world && world > 1;
+  const int32_t rank = communicator_->rank();
+  const int64_t begin = in_two ? target.rows * rank / world : 0;
+  const int64_t end = in_two ? target.rows * (rank + 1) / world : target.rows;
+  const double cost = kNsPerSummedElement * static_cast<double>(target.cols * sums.num_parts);
+  pool_.ForRange(end - begin, cost, [&](int64_t first, int64_t last, int32_t thread) {
+    for (int64_t t = begin + first; t < begin + last; ++t) {
+      SumRow(sums, t);
+      finish(t, thread);
+    }
+  });
+  if (!in_two || !communicator_->Exchange(target.data, bytes, all)) return;
+  const double copy_cost = kNsPerCopiedElement * static_cast<double>(target.cols);
+  pool_.ForRange(target.rows, copy_cost, [&](int64_t first, int64_t last, int32_t thread) {
+    for (int64_t t = first; t < last; ++t) {
+      if (t >= begin && t < end) continue;
+      // The rank whose share [rows * r / world, rows * (r + 1) / world) holds row t.
+      const int64_t owner = ((t + 1) * world - 1) / target.rows;
+      const float* from = static_cast<const float*>(all[owner]) + t * target.stride;
+      std::copy_n(from, target.cols, target.row<float>(t));
+      finish(t, thread);
+    }
+  });
+  communicator_->Barrier();
+}
+
+void RankOps::GatherColumns(const GatherColumnsArgs& args) {
+  const int64_t n = args.part.rows;
+  const int32_t world = communicator_->world();
+  HEDDLE_CHECK(static_cast<int32_t>(args.borders.size()) == world + 1,
+               "gather: a border for each rank");
+  HEDDLE_CHECK(args.part.data == nullptr || args.part.stride == args.part.cols,
+               "gather: the part is not dense");
+  const void* all[kMaxRanks];
+  const int64_t bytes = n * args.part.cols * int64_t{sizeof(float)};
+  if (!communicator_->Exchange(args.part.data, bytes, all)) return;
+  if (args.whole.data != nullptr) {
+    pool_.ForRange(n * world, kNsPerCopiedElement * static_cast<double>(args.whole.cols / world),
+                   [&](int64_t first, int64_t last, int32_t) {
+                     for (int64_t i = first; i < last; ++i) {
+                       const int64_t t = i / world;
+                       const auto r = static_cast<size_t>(i % world);
+                       const int64_t cols = args.borders[r + 1] - args.borders[r];
+                       if (all[r] == nullptr) continue;
+                       std::copy_n(static_cast<const float*>(all[r]) + t * cols, cols,
+                                   args.whole.row<float>(t) + args.borders[r]);
+                     }
+                   });
+  }
+  communicator_->Barrier();
+}
+
+}  // namespace heddle::kernels::cpu

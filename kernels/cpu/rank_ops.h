@@ -1,0 +1,46 @@
+// The ops across ranks of the CPU device: each rank reads the other ranks' parts and adds them
+// itself.
+//
+// With few rows every rank adds all of them (one round). With many rows each rank adds its share
+// and then copies the others' results (two rounds): the sums' cost is divided by the number of
+// ranks. Both give the same bits.
+// Source: Thakur et al. 2005 (all-reduce as reduce-scatter and all-gather).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "kernels/communicator.h"
+#include "kernels/cpu/kernel_table.h"
+#include "kernels/cpu/thread_pool.h"
+#include "kernels/ops.h"
+
+namespace heddle::kernels::cpu {
+
+class RankOps {
+ public:
+  RankOps(std::shared_ptr<Communicator> communicator, const RowKernels& rows, ThreadPool& pool)
+      : communicator_(std::move(communicator)), rows_(rows), pool_(pool) {}
+
+  // Calls finish(row, thread) for each row whose result is complete here, behind the sum.
+  void AllReduce(const AllReduceArgs& args,
+                 const std::function<void(int64_t row, int32_t thread)>& finish);
+  void GatherColumns(const GatherColumnsArgs& args);
+
+ private:
+  // The parts that ranks have given, and the tensor that the sums go to.
+  struct Sums {
+    const float* parts[kMaxRanks];
+    int32_t num_parts;
+    const AllReduceArgs& args;
+    Tensor target;
+  };
+  void SumRow(const Sums& sums, int64_t row) const;
+
+  const std::shared_ptr<Communicator> communicator_;
+  const RowKernels& rows_;
+  ThreadPool& pool_;
+};
+
+}  // namespace heddle::kernels::cpu

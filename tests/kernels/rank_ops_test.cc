@@ -1,0 +1,267 @@
+// The ops across ranks on every device that can join a group: sums against sums in F64, the same
+// bits on all ranks, with parts missing, in one round and in two.
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/communicator.h"
+#include "kernels/device.h"
+#include "tests/kernels/testing.h"
+
+namespace heddle::kernels {
+namespace {
+
+using test::Matrix;
+using test::Random;
+
+using MakeDevice = std::function<std::unique_ptr<Device>()>;
+
+std::vector<std::pair<std::string, MakeDevice>> Makers() {
+  std::vector<std::pair<std::string, MakeDevice>> makers;
+  makers.emplace_back("reference", CreateReferenceDevice);
+  for (const std::string isa : {"portable", "avx2", "avx512"}) {
+    if (!CreateCpuDevice({.num_threads = 1, .isa = isa}).ok()) continue;
+    makers.emplace_back(
+        isa, [isa] { return std::move(CreateCpuDevice({.num_threads = 2, .isa = isa}).value()); });
+  }
+  return makers;
+}
+
+// Runs body(rank, ops) on a device per rank, all in one group.
+void OnRanks(int32_t world, const MakeDevice& make,
+             const std::function<void(int32_t rank, Ops& ops)>& body) {
+  std::vector<std::unique_ptr<Communicator>> communicators = MakeLocalCommunicators(world);
+  std::vector<std::unique_ptr<Device>> devices;
+  for (auto& communicator : communicators) {
+    devices.push_back(make());
+    REQUIRE(devices.back()->JoinGroup(std::move(communicator)).ok());
+  }
+  std::atomic<int32_t> failed{0};
+  std::vector<std::thread> threads;
+  for (int32_t r = 0; r < world; ++r) {
+    threads.emplace_back([&, r] {
+      if (!devices[static_cast<size_t>(r)]->Run([&](Ops& ops) { body(r, ops); }).ok()) ++failed;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(failed == 0);
+}
+
+struct Sum {
+  std::string name;
+  MakeDevice make;
+  int32_t world;
+  int64_t rows;
+  int64_t dim;
+  bool adds;  // to a residual
+  bool has_bias;
+  int32_t without;  // a rank that has no part; -1: none
+};
+
+// Largest error of the sums relative to the sum of the magnitudes; all ranks must have the same.
+double ErrorOf(const Sum& sum) {
+  Random random(3);
+  std::vector<Matrix> parts;
+  std::vector<Matrix> targets;
+  const Matrix stream = Matrix::RandomOf(random, sum.rows, sum.dim, /*pad=*/3);
+  const std::vector<float> bias = random.Normals(sum.dim);
+  for (int32_t r = 0; r < sum.world; ++r) {
+    parts.push_back(Matrix::RandomOf(random, sum.rows, sum.dim));
+    targets.push_back(stream);
+  }
+  OnRanks(sum.world, sum.make, [&](int32_t r, Ops& ops) {
+    const auto rank = static_cast<size_t>(r);
+    AllReduceArgs args;
+    if (r != sum.without) args.partial = parts[rank].tensor();
+    args.bias = sum.has_bias ? bias.data() : nullptr;
+    (sum.adds ? args.residual : args.out) = targets[rank].tensor();
+    ops.AllReduce(args);
+  });
+  double error = 0;
+  for (int64_t t = 0; t < sum.rows; ++t) {
+    for (int64_t i = 0; i < sum.dim; ++i) {
+      double expected = sum.adds ? stream(t, i) : 0.0;
+      double magnitude = std::abs(expected) + 1e-30;
+      if (sum.has_bias) expected += bias[static_cast<size_t>(i)];
+      for (int32_t r = 0; r < sum.world; ++r) {
+        if (r == sum.without) continue;
+        expected += double{parts[static_cast<size_t>(r)](t, i)};
+        magnitude += std::abs(double{parts[static_cast<size_t>(r)](t, i)});
+      }
+      error = std::max(error, std::abs(targets[0](t, i) - expected) / (magnitude + 1));
+    }
+  }
+  for (const Matrix& target : targets) {
+    CHECK(test::SameBits(target, targets[0]));
+    CHECK(target.GapsIntact());
+  }
+  return error;
+}
+
+TEST_CASE("Ranks sum their parts to the same bits", "[kernel]") {
+  for (const auto& [name, make] : Makers()) {
+    for (const int32_t world : {1, 2, 3, 5, 8}) {
+      for (const auto& [rows, dim] : std::vector<std::pair<int64_t, int64_t>>{
+               {1, 1}, {1, 2048}, {3, 17}, {7, 100}, {65, 1030}}) {
+        for (const int variant : {0, 1, 2, 3}) {
+          const Sum sum{name,
+                        make,
+                        world,
+                        rows,
+                        dim,
+                        (variant & 1) != 0,
+                        (variant & 2) != 0,
+                        variant == 3 ? world - 1 : -1};
+          INFO(name << ", " << world << " ranks, [" << rows << ", " << dim << "], variant "
+                    << variant);
+          // Each of the `world` + 1 additions rounds by half a unit in the last place at most.
+          CHECK(ErrorOf(sum) <= (world + 2) * 0x1p-24);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("Parts are added as a tree over the ranks", "[kernel]") {
+  // In F32, 1 + 2^24 is 2^24: the order of the sums shows.
+  const float values[] = {1.0f, 0x1p24f, 1.0f, 1.0f, -0x1p24f};
+  const float tree = ((1.0f + 0x1p24f) + (1.0f + 1.0f)) + -0x1p24f;
+  REQUIRE(tree == 2.0f);
+  for (const auto& [name, make] : Makers()) {
+    for (const int64_t rows : {int64_t{1}, int64_t{700}}) {  // in one round, in two
+      INFO(name << ", " << rows << " rows");
+      std::vector<Matrix> outs;
+      for (int r = 0; r < 5; ++r) outs.emplace_back(rows, 128);
+      OnRanks(5, make, [&](int32_t r, Ops& ops) {
+        std::vector<float> part(static_cast<size_t>(rows * 128), values[r]);
+        ops.AllReduce({.partial = {part.data(), rows, 128, 128},
+                       .out = outs[static_cast<size_t>(r)].tensor()});
+        // The part may be read until the next meeting has ended.
+        ops.GatherColumns({.part = {}, .borders = std::vector<int32_t>(6, 0), .whole = {}});
+      });
+      for (const Matrix& out : outs) {
+        CHECK(out(0, 0) == tree);
+        CHECK(out(rows - 1, 127) == tree);
+      }
+    }
+  }
+}
+
+TEST_CASE("A norm behind the sum gives what Norm gives", "[kernel]") {
+  Random random(5);
+  for (const auto& [name, make] : Makers()) {
+    for (const int64_t rows : {int64_t{2}, int64_t{300}}) {
+      INFO(name << ", " << rows << " rows");
+      const int64_t dim = 512;
+      const std::vector<float> weight = random.Normals(dim);
+      std::vector<Matrix> parts, streams, fused, apart;
+      const Matrix stream = Matrix::RandomOf(random, rows, dim);
+      for (int r = 0; r < 3; ++r) {
+        parts.push_back(Matrix::RandomOf(random, rows, dim));
+        streams.push_back(stream);
+        fused.emplace_back(rows, dim);
+        apart.emplace_back(rows, dim);
+      }
+      OnRanks(3, make, [&](int32_t r, Ops& ops) {
+        const auto rank = static_cast<size_t>(r);
+        const Tensor x = streams[rank].tensor();
+        NormArgs norm{.x = x, .weight = weight.data(), .out = fused[rank].tensor()};
+        ops.AllReduce({.partial = parts[rank].tensor(), .residual = x, .norm = norm});
+        norm.out = apart[rank].tensor();
+        ops.Norm(norm);
+      });
+      for (size_t r = 0; r < 3; ++r) {
+        CHECK(test::SameBits(fused[r], apart[r]));
+        CHECK(test::SameBits(fused[r], fused[0]));
+      }
+    }
+  }
+}
+
+TEST_CASE("Columns of all ranks come together in their order", "[kernel]") {
+  const std::vector<int32_t> borders = {0, 3, 3, 10, 11};  // rank 1 has none
+  for (const auto& [name, make] : Makers()) {
+    INFO(name);
+    std::vector<Matrix> wholes;
+    for (int r = 0; r < 4; ++r) wholes.emplace_back(9, 11, /*pad=*/2);
+    OnRanks(4, make, [&](int32_t r, Ops& ops) {
+      const auto rank = static_cast<size_t>(r);
+      const int64_t cols = borders[rank + 1] - borders[rank];
+      Matrix own(9, std::max<int64_t>(cols, 1));
+      for (int64_t t = 0; t < 9; ++t) {
+        for (int64_t c = 0; c < cols; ++c) {
+          *own.at(t, c) = static_cast<float>(100 * t + borders[rank] + c);
+        }
+      }
+      Tensor part{cols > 0 ? own.at(0, 0) : nullptr, 9, cols, cols};
+      // Only ranks 0 and 2 want the whole.
+      ops.GatherColumns({.part = part,
+                         .borders = borders,
+                         .whole = r % 2 == 0 ? wholes[rank].tensor() : Tensor{}});
+    });
+    for (const size_t r : {size_t{0}, size_t{2}}) {
+      for (int64_t t = 0; t < 9; ++t) {
+        for (int64_t c = 0; c < 11; ++c) {
+          CHECK(wholes[r](t, c) == static_cast<float>(100 * t + c));
+        }
+      }
+      CHECK(wholes[r].GapsIntact());
+    }
+  }
+}
+
+TEST_CASE("A part of an embedding gives its own tokens' rows and zeros", "[kernel]") {
+  Random random(9);
+  const Matrix table = Matrix::RandomOf(random, 20, 33);
+  test::TestBatch batch({.sequences = {{.rows = 6, .context = 6}}});
+  batch.token_ids = {0, 4, 5, 11, 12, 19};
+  std::vector<float> values;
+  for (int64_t r = 5; r < 12; ++r) {
+    for (int64_t c = 0; c < 33; ++c) values.push_back(table(r, c));
+  }
+  const WeightSource source{
+      .data = values.data(), .dtype = DType::kF32, .rows = 7, .cols = 33, .name = "embedding"};
+  for (const auto& [name, make] : Makers()) {
+    INFO(name);
+    std::unique_ptr<Device> device = make();
+    REQUIRE(device->JoinGroup(std::move(MakeLocalCommunicators(1)[0])).ok());
+    auto packed = device->Pack({&source, 1});
+    REQUIRE(packed.ok());
+    REQUIRE(device->Plan(batch.view()).ok());
+    Matrix out(6, 33);
+    REQUIRE(device->Run([&](Ops& ops) { ops.EmbedShare(**packed, 5, 2.0f, out.tensor()); }).ok());
+    for (int64_t t = 0; t < 6; ++t) {
+      const int32_t token = batch.token_ids[static_cast<size_t>(t)];
+      const bool is_own = token >= 5 && token < 12;
+      for (int64_t c = 0; c < 33; ++c) {
+        CHECK(out(t, c) == (is_own ? 2.0f * table(token, c) : 0.0f));
+      }
+    }
+  }
+}
+
+TEST_CASE("After an abort ops across ranks return", "[kernel]") {
+  std::vector<std::unique_ptr<Communicator>> communicators = MakeLocalCommunicators(2);
+  auto device = CreateCpuDevice({.num_threads = 1});
+  REQUIRE(device.ok());
+  communicators[1]->Abort(absl::UnavailableError("gone"));
+  REQUIRE((*device)->JoinGroup(std::move(communicators[0])).ok());
+  Matrix part(4, 8), out(4, 8);
+  CHECK((*device)
+            ->Run([&](Ops& ops) {
+              ops.AllReduce({.partial = part.tensor(), .out = out.tensor()});
+              ops.GatherColumns({.part = part.tensor(),
+                                 .borders = std::vector<int32_t>{0, 8, 8},
+                                 .whole = out.tensor()});
+            })
+            .ok());
+}
+
+}  // namespace
+}  // namespace heddle::kernels
