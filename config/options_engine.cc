@@ -69,6 +69,17 @@ constexpr Option kEngineOptions[] = {
      .min = 0,
      .max = 4096,
      .default_text = "one per core"},
+    {.name = "tp",
+     .field = &Config::tp,
+     .section = kEngine,
+     .value = "N",
+     .help =
+         "Tensor parallelism: N ranks share every layer of the model, each with its part of the "
+         "weights, of the KV cache and of --threads. It pays where each rank has processors "
+         "and memory of its own, such as a socket. CPU only (docs/parallel.md).",
+     .commands = kEngineCommands | kInspect | kBench,
+     .min = 1,
+     .max = 64},
     {.name = "isa",
      .field = &Config::isa,
      .section = kEngine,

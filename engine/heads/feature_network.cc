@@ -149,7 +149,7 @@ void FeatureNetwork::Logits(kernels::Ops& ops, int32_t first, int32_t guess, Ten
   Tensor rows = View(has_norm ? *normed_ : *kept_, logits.rows, spec.hidden);
   rows.data = static_cast<char*>(rows.data) + first * kernels::RowBytes(dtype_, spec.hidden);
   const kernels::PackedWeight& head =
-      weights_.own_head == nullptr ? model_.head() : *weights_.own_head;
+      weights_.own_head == nullptr ? *model_.head() : *weights_.own_head;
   ops.Linear({.x = rows, .weight = &head, .out = logits, .out_f32 = true});
   if (spec.logit_scale != 1.0f || spec.logit_softcap > 0.0f) {
     ops.ScaleLogits(logits, spec.logit_scale, spec.logit_softcap);

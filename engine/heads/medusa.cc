@@ -77,7 +77,7 @@ class MedusaNetwork final : public DraftNetwork {
           {.x = x, .residual = y, .eps = spec_.norm_eps, .out = Rows(*work_[next], 0, y.rows)});
       x = y;
     }
-    const kernels::PackedWeight& output = head.output == nullptr ? model_.head() : *head.output;
+    const kernels::PackedWeight& output = head.output == nullptr ? *model_.head() : *head.output;
     ops.Linear({.x = x, .weight = &output, .out = logits, .out_f32 = true});
     if (spec_.logit_scale != 1.0f || spec_.logit_softcap > 0.0f) {
       ops.ScaleLogits(logits, spec_.logit_scale, spec_.logit_softcap);

@@ -41,6 +41,7 @@ absl::StatusOr<int> OpenFile(const std::string& directory, int64_t bytes) {
 absl::StatusOr<std::unique_ptr<HostPages>> HostPages::Create(int32_t num_slots, int64_t page_bytes,
                                                              const std::string& directory) {
   const int64_t bytes = num_slots * page_bytes;
+  if (bytes == 0) return std::unique_ptr<HostPages>(new HostPages(nullptr, 0, 0));
   int flags = MAP_PRIVATE | MAP_ANONYMOUS;
   int file = -1;
   if (!directory.empty()) {
@@ -56,6 +57,8 @@ absl::StatusOr<std::unique_ptr<HostPages>> HostPages::Create(int32_t num_slots, 
       new HostPages(static_cast<std::byte*>(base), bytes, page_bytes));
 }
 
-HostPages::~HostPages() { munmap(base_, static_cast<size_t>(bytes_)); }
+HostPages::~HostPages() {
+  if (bytes_ > 0) munmap(base_, static_cast<size_t>(bytes_));
+}
 
 }  // namespace heddle::engine

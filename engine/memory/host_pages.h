@@ -18,7 +18,8 @@ namespace heddle::engine {
 class HostPages {
  public:
   // RESOURCE_EXHAUSTED if the memory, or the disk that holds `directory`, lacks the room;
-  // FAILED_PRECONDITION if no file can be made there. An empty `directory` means memory.
+  // FAILED_PRECONDITION if no file can be made there. An empty `directory` means memory. Pages
+  // may be empty: those of a rank without heads.
   static absl::StatusOr<std::unique_ptr<HostPages>> Create(int32_t num_slots, int64_t page_bytes,
                                                            const std::string& directory);
   ~HostPages();

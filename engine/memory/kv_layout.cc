@@ -168,6 +168,14 @@ int64_t KvLayout::RowBytes(kernels::DType dtype) const {
   return bytes;
 }
 
+KvLayout WithShapes(KvLayout layout, std::span<const KvLayer> layers) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const int32_t place = layout.layers[i].place;
+    if (place != KvLayout::kNowhere) layout.places[static_cast<size_t>(place)] = layers[i].shape;
+  }
+  return layout;
+}
+
 KvLayout OneKvGroup(std::span<const KvLayer> layers) {
   KvLayout layout;
   int32_t furthest = -1;  // none yet

@@ -53,6 +53,10 @@ struct KvLayout {
 // Each group costs a list of spans in every sequence and step.
 inline constexpr int32_t kMaxKvGroups = 8;
 
+// The same places for layers of other shapes: a rank's heads in pages that all ranks have alike.
+// REQUIRES: layers that share a place in `layout` have the same shape in `layers`.
+KvLayout WithShapes(KvLayout layout, std::span<const KvLayer> layers);
+
 // Puts all layers in one group, which sees as far as any of them.
 KvLayout OneKvGroup(std::span<const KvLayer> layers);
 

@@ -49,6 +49,7 @@ void KvStorage::Copy(kernels::Device& device, const PageCopy& copy) const {
 
 absl::Status KvStorage::Download(kernels::Device& device, PageId page, std::byte* to,
                                  bool beside) const {
+  if (page_bytes_ == 0) return absl::OkStatus();
   const std::byte* from = this->page(page);
   return beside ? device.DownloadBeside(to, from, page_bytes_)
                 : device.Download(to, from, page_bytes_);
@@ -56,6 +57,7 @@ absl::Status KvStorage::Download(kernels::Device& device, PageId page, std::byte
 
 absl::Status KvStorage::Upload(kernels::Device& device, PageId page, const std::byte* from,
                                bool beside) const {
+  if (page_bytes_ == 0) return absl::OkStatus();
   std::byte* to = this->page(page);
   return beside ? device.UploadBeside(to, from, page_bytes_) : device.Upload(to, from, page_bytes_);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -59,6 +60,12 @@ absl::Status PoolTooSmall(int64_t asked_bytes, int64_t least_bytes, int32_t page
                    " tokens (--page-tokens)"));
 }
 
+// The specs of all ranks.
+std::span<const ModelSpec> PartsOf(const ModelSpec& spec, const CapacityOptions& options) {
+  if (options.rank_specs.empty()) return {&spec, 1};
+  return options.rank_specs;
+}
+
 bool HasGroups(const Capacity& capacity) { return capacity.kv_layout.n_groups() > 1; }
 
 // Tells what the longest context takes of the pool, and what it would take without windows.
@@ -114,10 +121,14 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const int32_t rows = std::min(options.logit_rows, options.max_batch_seqs);
   capacity.logit_rows =
       std::max(1, (rows + kLeastLogitRows - 1) / kLeastLogitRows) * kLeastLogitRows;
-  capacity.workspace_bytes =
-      Decoder::ActivationBytes(spec, options.max_batch_tokens, options.activation_dtype) +
-      int64_t{capacity.logit_rows} * spec.vocab * int64_t{sizeof(float)} +
-      options.draft_workspace_bytes;
+  capacity.workspace_bytes = options.draft_workspace_bytes;
+  for (const ModelSpec& part : PartsOf(spec, options)) {
+    const int64_t logits = part.is_part() ? part.own_vocab() : 0;
+    capacity.workspace_bytes +=
+        Decoder::ActivationBytes(part, options.max_batch_tokens, options.activation_dtype) +
+        int64_t{capacity.logit_rows} * logits * int64_t{sizeof(float)};
+  }
+  capacity.workspace_bytes += int64_t{capacity.logit_rows} * spec.vocab * int64_t{sizeof(float)};
   const int32_t seqs = std::min(options.max_batch_seqs, options.max_batch_tokens);
   // Each sequence may have an adapter of its own, and one more is bound beside those in flight.
   int32_t adapter_slots = options.adapter_max_rank > 0 ? 2 * seqs : 0;
@@ -130,8 +141,13 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   capacity.kv_layout = options.one_kv_group ? OneKvGroup(layers)
                                             : PlanKvLayout(layers, rule, context, options.kv_dtype);
   const std::vector<int32_t>& windows = capacity.kv_layout.windows;
-  capacity.kv_bytes_per_token = KvBytesPerToken(layers, options.kv_dtype);
-  capacity.page_bytes = capacity.kv_layout.RowBytes(options.kv_dtype) * options.page_tokens;
+  for (const ModelSpec& part : PartsOf(spec, options)) {
+    const std::vector<KvLayer> own = KvLayers(part);
+    std::copy(own.begin(), own.end(), layers.begin());
+    capacity.kv_bytes_per_token += KvBytesPerToken(layers, options.kv_dtype);
+    capacity.page_bytes +=
+        WithShapes(capacity.kv_layout, layers).RowBytes(options.kv_dtype) * options.page_tokens;
+  }
   // Blocks of factors begin at multiples of 16 bytes.
   if (capacity.page_bytes == 0 || capacity.page_bytes % 16 != 0) adapter_slots = 0;
   capacity.workspace_bytes += AdapterTables::Bytes(spec, adapter_slots);

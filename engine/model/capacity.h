@@ -45,6 +45,9 @@ struct CapacityOptions {
   int64_t draft_workspace_bytes = 0;
   int32_t max_ahead_tokens = 0;  // ExecutorLimits::max_ahead_tokens; 0: no drafter
   bool drafter_reads_features = false;
+  // The parts of ranks of this machine that share the model, the head's first; empty: one has all.
+  // All of them hold each page.
+  std::vector<ModelSpec> rank_specs;
 };
 
 struct Capacity {

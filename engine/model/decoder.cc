@@ -11,72 +11,7 @@ namespace {
 
 using kernels::Tensor;
 
-// Elements per token of the widest layer.
-struct Widths {
-  int64_t qkv = 0;
-  int64_t attended = 0;
-  int64_t inner = 0;
-  int64_t q_latent = 0;
-  int64_t heads = 0;
-  int64_t experts = 0;
-  int64_t choices = 0;
-  int64_t expert_inner = 0;
-  int64_t expert_rows = 0;
-  int64_t row_gates = 0;
-
-  // Elements of activations per token; those of 4-byte values are counted apart.
-  int64_t activations(int64_t hidden) const {
-    return 2 * hidden + qkv + attended + q_latent + heads + inner + expert_inner + expert_rows;
-  }
-  int64_t words() const { return experts + 2 * choices + row_gates; }
-};
-
-int64_t QkvWidth(const AttentionSpec& attention) {
-  return int64_t{attention.n_heads + 2 * attention.n_kv_heads} * attention.head_dim;
-}
-
-Widths WidestLayer(const ModelSpec& spec) {
-  Widths widths;
-  for (const LayerSpec& layer : spec.layers) {
-    const AttentionSpec& attention = layer.attention;
-    widths.qkv = std::max(widths.qkv, QkvWidth(attention));
-    widths.attended =
-        std::max<int64_t>(widths.attended, int64_t{attention.n_heads} * attention.head_dim);
-    widths.inner = std::max<int64_t>(widths.inner, layer.mlp.inter);
-    const MlaSpec& mla = attention.mla;
-    widths.q_latent = std::max<int64_t>(widths.q_latent, mla.q_rank);
-    widths.heads =
-        std::max(widths.heads, int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim));
-    const MoeSpec& moe = layer.moe;
-    const int64_t top_k = moe.rule.top_k;
-    widths.experts = std::max<int64_t>(widths.experts, moe.n_experts);
-    widths.choices = std::max(widths.choices, top_k);
-    widths.expert_inner = std::max(widths.expert_inner, top_k * moe.inter);
-    widths.expert_rows = std::max(widths.expert_rows, top_k * spec.hidden);
-    widths.row_gates = std::max<int64_t>(widths.row_gates, layer.mlp.row_gate ? 1 : 0);
-  }
-  return widths;
-}
-
-// Columns [first, first + cols) of `tensor`.
-template <typename T>
-Tensor Columns(Tensor tensor, int64_t first, int64_t cols) {
-  return {static_cast<T*>(tensor.data) + first, tensor.rows, cols, tensor.stride};
-}
-
-Tensor Columns(Tensor tensor, kernels::DType dtype, int64_t first, int64_t cols) {
-  return dtype == kernels::DType::kF32 ? Columns<float>(tensor, first, cols)
-                                       : Columns<uint16_t>(tensor, first, cols);
-}
-
 }  // namespace
-
-int64_t Decoder::ActivationBytes(const ModelSpec& spec, int32_t max_batch_tokens,
-                                 kernels::DType dtype) {
-  const Widths widths = WidestLayer(spec);
-  return max_batch_tokens * (kernels::RowBytes(dtype, widths.activations(spec.hidden)) +
-                             widths.words() * int64_t{sizeof(float)});
-}
 
 absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(kernels::Device& device,
                                                          const ModelSpec& spec,
@@ -93,38 +28,6 @@ absl::StatusOr<std::unique_ptr<Decoder>> Decoder::Create(kernels::Device& device
   HEDDLE_RETURN_IF_ERROR(decoder->AllocateBuffers(device, max_batch_tokens));
   HEDDLE_RETURN_IF_ERROR(decoder->PrepareRotations(device, max_batch_tokens));
   return decoder;
-}
-
-absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch_tokens) {
-  const Widths widths = WidestLayer(spec_);
-  struct Wanted {
-    std::unique_ptr<kernels::Buffer>* buffer;
-    int64_t cols;
-    kernels::DType dtype;
-  };
-  const kernels::DType f32 = kernels::DType::kF32;
-  const Wanted all[] = {
-      {&x_, spec_.hidden, dtype_},
-      {&normed_, spec_.hidden, dtype_},
-      {&qkv_, widths.qkv, dtype_},
-      {&attended_, widths.attended, dtype_},
-      {&q_latent_, widths.q_latent, dtype_},
-      {&heads_, widths.heads, dtype_},
-      {&inner_, widths.inner, dtype_},
-      {&route_logits_, widths.experts, f32},
-      {&row_gates_, widths.row_gates, f32},
-      {&chosen_, widths.choices, f32},
-      {&chosen_weight_, widths.choices, f32},
-      {&expert_inner_, widths.expert_inner, dtype_},
-      {&expert_rows_, widths.expert_rows, dtype_},
-  };
-  for (const Wanted& wanted : all) {
-    if (wanted.cols == 0) continue;
-    HEDDLE_ASSIGN_OR_RETURN(
-        *wanted.buffer,
-        device.Allocate(max_batch_tokens * kernels::RowBytes(wanted.dtype, wanted.cols)));
-  }
-  return absl::OkStatus();
 }
 
 absl::Status Decoder::PrepareRotations(kernels::Device& device, int32_t max_batch_tokens) {
@@ -192,8 +95,10 @@ Tensor Decoder::Normed(kernels::Ops& ops, const BlockInput& in) {
 }
 
 void Decoder::AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, Tensor in) {
+  const LayerSpec& spec = spec_.layers[layer];
   const LayerWeights& weights = weights_.layers[layer];
   const bool is_attention = site == AdapterSite::kOut;
+  const bool is_part = is_attention ? spec.attention_is_part : spec.mlp_is_part;
   const LinearWeights& linear = is_attention ? weights.out : weights.down;
   const NormWeights& post_norm = is_attention ? weights.attention_post_norm : weights.mlp_post_norm;
   const Tensor x = View(*x_, static_cast<int32_t>(in.rows), spec_.hidden);
@@ -203,11 +108,15 @@ void Decoder::AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, Te
                            .epilogue = kernels::Epilogue::kAdd,
                            .out = x,
                            .adapters = Adapters(layer, site)};
-  if (!spec_.layers[layer].post_norm) return ops.Linear(args);
+  if (!spec.post_norm) return is_part ? AddOfRanks(ops, args, {}) : ops.Linear(args);
   const Tensor added = View(*normed_, static_cast<int32_t>(in.rows), spec_.hidden);
-  args.epilogue = kernels::Epilogue::kNone;
-  args.out = added;
-  ops.Linear(args);
+  if (is_part) {
+    AddOfRanks(ops, args, added);
+  } else {
+    args.epilogue = kernels::Epilogue::kNone;
+    args.out = added;
+    ops.Linear(args);
+  }
   kernels::NormArgs norm = NormOf(post_norm, added, added);
   norm.adapters =
       Adapters(layer, is_attention ? AdapterSite::kAttentionPostNorm : AdapterSite::kMlpPostNorm);
@@ -217,7 +126,13 @@ void Decoder::AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, Te
 }
 
 void Decoder::NormQk(kernels::Ops& ops, int32_t layer, Tensor q, Tensor k) {
+  const AttentionSpec& attention = spec_.layers[layer].attention;
   const LayerWeights& weights = weights_.layers[layer];
+  if (!attention.head_borders.empty()) {
+    NormHeadsOfRanks(ops, q, weights.q_norm, attention.head_borders, attention.head_dim);
+    NormHeadsOfRanks(ops, k, weights.k_norm, attention.kv_head_borders, attention.head_dim);
+    return;
+  }
   kernels::NormArgs args{.kind = NormKind::kRms,
                          .x = q,
                          .weight = weights.q_norm.data(),
@@ -239,12 +154,12 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   if (attention.linear) {
     return AddToStream(ops, layer, AdapterSite::kOut, Normed(ops, in));
   }
-  if (attention.n_heads == 0) return;
+  if (attention.n_heads == 0) return AttendWithoutHeads(ops, layer, n_tokens);
   const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
   const int64_t kv_cols = int64_t{attention.n_kv_heads} * attention.head_dim;
-  const Tensor qkv = View(*qkv_, n_tokens, static_cast<int32_t>(QkvWidth(attention)));
-  const Tensor q = Columns(qkv, dtype_, 0, q_cols);
-  const Tensor k = Columns(qkv, dtype_, q_cols, kv_cols);
+  const Tensor qkv = View(*qkv_, n_tokens, static_cast<int32_t>(attention.qkv_dim()));
+  const Tensor q = Columns(qkv, 0, q_cols);
+  const Tensor k = Columns(qkv, q_cols, kv_cols);
   const Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(q_cols));
   const int32_t rotation = rotation_of_layer_[layer];
 
@@ -258,7 +173,7 @@ void Decoder::Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens,
   if (attention.qk_norm == QkNorm::kFullWidth) NormQk(ops, layer, q, k);
   ops.RopeKvWrite({.q = q,
                    .k = k,
-                   .v = Columns(qkv, dtype_, q_cols + kv_cols, kv_cols),
+                   .v = Columns(qkv, q_cols + kv_cols, kv_cols),
                    .n_heads = attention.n_heads,
                    .q_norm = norm_heads ? weights.q_norm.data() : nullptr,
                    .k_norm = norm_heads ? weights.k_norm.data() : nullptr,
@@ -290,7 +205,7 @@ void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q,
               .out = row,
               .adapters = Adapters(layer, AdapterSite::kKvA)});
   kernels::NormArgs norm{.eps = mla.norm_eps};
-  norm.x = norm.out = Columns(row, dtype_, mla.rope_dim, mla.kv_rank);
+  norm.x = norm.out = Columns(row, mla.rope_dim, mla.kv_rank);
   norm.weight = weights.kv_a_norm.data();
   ops.Norm(norm);
   if (mla.q_rank > 0) {
@@ -325,9 +240,9 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
   const MlaSpec& mla = attention.mla;
   const LayerWeights& weights = weights_.layers[layer];
   const int64_t q_cols = int64_t{attention.n_heads} * attention.head_dim;
-  const Tensor qkv = View(*qkv_, n_tokens, static_cast<int32_t>(QkvWidth(attention)));
-  const Tensor q = Columns(qkv, dtype_, 0, q_cols);
-  const Tensor row = Columns(qkv, dtype_, q_cols, attention.head_dim);
+  const Tensor qkv = View(*qkv_, n_tokens, static_cast<int32_t>(attention.qkv_dim()));
+  const Tensor q = Columns(qkv, 0, q_cols);
+  const Tensor row = Columns(qkv, q_cols, attention.head_dim);
   const Tensor attended = View(*attended_, n_tokens, static_cast<int32_t>(q_cols));
   LatentQuery(ops, layer, Normed(ops, InputOfAttention(layer, n_tokens)), q, row);
   ops.RopeKvWrite(
@@ -344,7 +259,7 @@ void Decoder::LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens
                  .scale = attention.scale,
                  .out = attended});
   const Tensor values = View(*heads_, n_tokens, attention.n_heads * mla.v_dim);
-  ops.HeadLinear({.x = Columns(attended, dtype_, mla.rope_dim, q_cols - mla.rope_dim),
+  ops.HeadLinear({.x = Columns(attended, mla.rope_dim, q_cols - mla.rope_dim),
                   .x_step = attention.head_dim,
                   .heads = weights.mla.v_up.get(),
                   .out = values,
@@ -402,6 +317,8 @@ void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
              .rule = moe.rule,
              .experts = chosen,
              .weights = chosen_weight});
+  const bool is_part = spec_.layers[layer].mlp_is_part;
+  if (is_part) part_ = NextPart(n_tokens);
   ops.ExpertMix({.x = in,
                  .experts = chosen,
                  .weights = chosen_weight,
@@ -413,15 +330,19 @@ void Decoder::Experts(kernels::Ops& ops, int32_t layer, Tensor in) {
                  .activation = moe.activation,
                  .inner = View(*expert_inner_, n_choices, moe.inter),
                  .rows = View(*expert_rows_, n_choices, spec_.hidden),
-                 .out = View(*x_, n_tokens, spec_.hidden),
+                 .out = is_part ? part_ : View(*x_, n_tokens, spec_.hidden),
+                 .adds = !is_part,
                  .up_adapters = Adapters(layer, AdapterSite::kExpertUp),
                  .down_adapters = Adapters(layer, AdapterSite::kExpertDown)});
 }
 
 void Decoder::MlpOut(kernels::Ops& ops, int32_t layer, int32_t n_tokens) {
-  const MlpSpec& mlp = spec_.layers[layer].mlp;
-  if (mlp.inter == 0) return;
-  AddToStream(ops, layer, AdapterSite::kDown, View(*inner_, n_tokens, mlp.inter));
+  const LayerSpec& spec = spec_.layers[layer];
+  if (spec.mlp.inter > 0) {
+    AddToStream(ops, layer, AdapterSite::kDown, View(*inner_, n_tokens, spec.mlp.inter));
+  } else if (spec.mlp_is_part) {  // of experts alone, or without a share
+    AddToStream(ops, layer, AdapterSite::kDown, {nullptr, n_tokens, 0, 0});
+  }
 }
 
 Tensor Decoder::Stream(int32_t n_tokens) const { return View(*x_, n_tokens, spec_.hidden); }
@@ -446,7 +367,7 @@ void Decoder::RunLayers(kernels::Ops& ops, int32_t n_tokens, const KvStorage& ca
 void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
                       const KvStorage& cache) {
   const Tensor x = View(*x_, n_tokens, spec_.hidden);
-  ops.Embed(*weights_.embedding, spec_.embedding_scale, x);
+  Embed(ops, x);
   if (const auto* adapters = Adapters(kModelLayer, AdapterSite::kEmbedding)) {
     ops.AdaptEmbedding(*adapters, x);
   }
@@ -466,28 +387,13 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
   ops.Norm(norm);
 }
 
-absl::Status Decoder::KeepFeatures(kernels::Device& device, std::span<const int32_t> features,
-                                   int32_t max_batch_tokens) {
-  features_.assign(features.begin(), features.end());
-  if (features.empty()) return absl::OkStatus();
-  HEDDLE_ASSIGN_OR_RETURN(
-      kept_, device.Allocate(FeatureBytes(spec_, features.size(), max_batch_tokens, dtype_)));
-  return absl::OkStatus();
-}
-
-int64_t Decoder::FeatureBytes(const ModelSpec& spec, size_t features, int32_t max_batch_tokens,
-                              kernels::DType dtype) {
-  return max_batch_tokens * kernels::RowBytes(dtype, static_cast<int64_t>(features) * spec.hidden);
-}
-
 Tensor Decoder::Features(int32_t n_tokens) const {
   if (kept_ == nullptr) return {};
   return View(*kept_, n_tokens, static_cast<int32_t>(features_.size()) * spec_.hidden);
 }
 
 Tensor Decoder::FeatureColumns(size_t feature, int32_t n_tokens) const {
-  return Columns(Features(n_tokens), dtype_, static_cast<int64_t>(feature) * spec_.hidden,
-                 spec_.hidden);
+  return Columns(Features(n_tokens), static_cast<int64_t>(feature) * spec_.hidden, spec_.hidden);
 }
 
 void Decoder::KeepStream(kernels::Ops& ops, int32_t layer, Tensor x) {
@@ -506,12 +412,24 @@ void Decoder::Logits(kernels::Ops& ops, int32_t first, Tensor logits) {
   Tensor rows = View(*normed_, first + static_cast<int32_t>(logits.rows), spec_.hidden);
   rows.data = static_cast<char*>(rows.data) + first * kernels::RowBytes(dtype_, spec_.hidden);
   rows.rows = logits.rows;
-  ops.Linear({.x = rows,
-              .weight = &weights_.head(),
-              .out = logits,
-              .out_f32 = true,
-              .adapters = Adapters(kModelLayer, AdapterSite::kHead),
-              .adapter_rows = {.of_logits = true, .first = first}});
+  Tensor own = logits;
+  if (spec_.is_part()) {
+    const int32_t own_vocab = spec_.own_vocab();
+    own = {nullptr, logits.rows, own_vocab, own_vocab};
+    if (own_logits_ != nullptr) own.data = own_logits_->data();
+  }
+  if (weights_.head() != nullptr) {
+    ops.Linear({.x = rows,
+                .weight = weights_.head(),
+                .out = own,
+                .out_f32 = true,
+                .adapters = Adapters(kModelLayer, AdapterSite::kHead),
+                .adapter_rows = {.of_logits = true, .first = first}});
+  }
+  if (spec_.is_part()) {
+    ops.GatherColumns({.part = own, .borders = spec_.vocab_borders, .whole = logits});
+  }
+  if (logits.data == nullptr) return;
   if (spec_.logit_scale != 1.0f || spec_.logit_softcap > 0.0f) {
     ops.ScaleLogits(logits, spec_.logit_scale, spec_.logit_softcap);
   }

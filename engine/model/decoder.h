@@ -2,9 +2,10 @@
 //
 // Activations live in buffers taken at creation for max_batch_tokens rows; a forward allocates
 // nothing. The residual stream is `x`; each block adds to it in its last matmul's epilogue, or
-// after its own norm (see LayerSpec).
-// Thread-safety: none; owned by the executor.
-// Source: Vaswani et al. 2017 (decoder), Touvron et al. 2023 (pre-norm, RoPE, SwiGLU).
+// after its own norm (see LayerSpec). Where the spec is a rank's part of a model, a block's last
+// matmul gives this rank's part of a sum, which Ops::AllReduce completes and adds: the stream is
+// the same on all ranks, bit for bit. Thread-safety: none; owned by the executor. Source: Vaswani
+// et al. 2017 (decoder), Touvron et al. 2023 (pre-norm, RoPE, SwiGLU).
 #pragma once
 
 #include <cstdint>
@@ -54,8 +55,11 @@ class Decoder {
   // The adapters of rows that have one; nullptr: rows have none. They must outlive the decoder.
   void SetAdapters(const AdapterTables* adapters) { adapters_ = adapters; }
 
-  // Logits of hidden rows [first, first + logits.rows) into `logits` [n, vocab] F32.
+  // Logits of hidden rows [first, first + logits.rows) into `logits` [n, vocab] F32. In a part of a
+  // model, all ranks call it, and those that do not want the logits leave data == nullptr.
   void Logits(kernels::Ops& ops, int32_t first, kernels::Tensor logits);
+  // Takes the memory for up to `rows` rows of a part's own logits; call it before Logits.
+  absl::Status ReserveLogits(kernels::Device& device, int32_t rows);
 
   // Hidden row `row` of the last Forward, on the device: [hidden] of dtype(). Valid after Run.
   const void* HiddenRow(int32_t row) const;
@@ -78,6 +82,7 @@ class Decoder {
   absl::Status AllocateBuffers(kernels::Device& device, int32_t max_batch_tokens);
   absl::Status PrepareRotations(kernels::Device& device, int32_t max_batch_tokens);
   void Attention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
+  void AttendWithoutHeads(kernels::Ops& ops, int32_t layer, int32_t n_tokens);
   void LatentAttention(kernels::Ops& ops, int32_t layer, int32_t n_tokens, const KvStorage& cache);
   // Copies the stream that enters `layer` to the features that want it.
   void KeepStream(kernels::Ops& ops, int32_t layer, kernels::Tensor x);
@@ -94,6 +99,10 @@ class Decoder {
   void Experts(kernels::Ops& ops, int32_t layer, kernels::Tensor in);
   // Norms q and k, each over all heads as one vector (QkNorm::kFullWidth).
   void NormQk(kernels::Ops& ops, int32_t layer, kernels::Tensor q, kernels::Tensor k);
+  // The same where each rank has some of the heads, [borders[rank], borders[rank + 1]).
+  void NormHeadsOfRanks(kernels::Ops& ops, kernels::Tensor own, const DeviceVector& weight,
+                        std::span<const int32_t> borders, int32_t head_dim);
+  void Embed(kernels::Ops& ops, kernels::Tensor x);
   // The input of a block: the stream or, where the layer norms first, rows that `norm` is to make.
   // The product that reads them applies the norm if it is their only reader; otherwise Normed does.
   struct BlockInput {
@@ -107,9 +116,20 @@ class Decoder {
   static kernels::Tensor Normed(kernels::Ops& ops, const BlockInput& in);
   // Adds post_norm(linear(in)) to the stream, for the linear at kOut or kDown of the layer.
   void AddToStream(kernels::Ops& ops, int32_t layer, AdapterSite site, kernels::Tensor in);
+  // The same without the norm, or into `out` if there is one, in a part of a model: adds up what
+  // the ranks have. `product` is that linear; its weight is null if this rank has no share.
+  void AddOfRanks(kernels::Ops& ops, kernels::LinearArgs product, kernels::Tensor out);
+  // A buffer for a sum's part: not the one that the other ranks may still be reading.
+  kernels::Tensor NextPart(int64_t rows);
   kernels::NormArgs NormOf(const NormWeights& norm, kernels::Tensor x, kernels::Tensor out) const;
   // The first `rows` rows of a buffer as [rows, cols], densely packed.
   kernels::Tensor View(kernels::Buffer& buffer, int32_t rows, int32_t cols) const;
+
+  // Columns [first, first + cols) of a tensor of activations.
+  kernels::Tensor Columns(kernels::Tensor tensor, int64_t first, int64_t cols) const {
+    auto* data = static_cast<char*>(tensor.data) + kernels::RowBytes(dtype_, first);
+    return {data, tensor.rows, cols, tensor.stride};
+  }
 
   // The argument of an op at the site; nullptr: no adapter changes it.
   const kernels::AdapterMatrix* Adapters(int32_t layer, AdapterSite site) const {
@@ -138,6 +158,12 @@ class Decoder {
   std::unique_ptr<kernels::Buffer> chosen_weight_;  // the same, F32
   std::unique_ptr<kernels::Buffer> expert_inner_;   // [max_batch_tokens * top_k, inter]
   std::unique_ptr<kernels::Buffer> expert_rows_;    // [max_batch_tokens * top_k, hidden]
+  // The following belong to a part of a model.
+  std::unique_ptr<kernels::Buffer> parts_[2];    // [max_batch_tokens, hidden] of sums
+  std::unique_ptr<kernels::Buffer> all_heads_;   // [max_batch_tokens, widest of all ranks' q]
+  std::unique_ptr<kernels::Buffer> own_logits_;  // [rows of logits, own vocab] F32
+  int32_t next_part_ = 0;                        // index into parts_
+  kernels::Tensor part_;                         // of the block's sum; null: nothing there yet
   std::vector<Rotation> rotations_;
   std::vector<int32_t> rotation_of_layer_;  // index into rotations_, -1: none
 };

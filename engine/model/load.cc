@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/strings.h"
 #include "engine/files/checkpoint.h"
+#include "engine/model/load_ranks.h"
 #include "engine/model/merge_weights.h"
 #include "engine/model/random_model.h"
 #include "engine/model/tensor_report.h"
@@ -56,10 +57,12 @@ absl::StatusOr<kernels::DType> KvType(const LoadOptions& options, kernels::DType
   return device == nullptr ? options.preferred_kv_type : device->preferred_kv_type();
 }
 
+// The device of the head.
 absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const LoadOptions& options) {
+  HEDDLE_RETURN_IF_ERROR(CheckLayout(options));
   if (options.make_device) return options.make_device();
   if (options.reference_ops) return kernels::CreateReferenceDevice();
-  return kernels::CreateCpuDevice(options.cpu);
+  return kernels::CreateCpuDevice(CpuOfRank(options, 0));
 }
 
 // The memory that weights and pages are taken from.
@@ -137,6 +140,7 @@ absl::Status PlanMemory(int64_t weight_bytes, kernels::DType weights, const Load
   }
   CapacityOptions capacity = CapacityFor(options, loaded->kv_dtype, device);
   if (weights == kernels::DType::kF32) capacity.adapter_dtype = weights;
+  capacity.rank_specs = SpecsOfRanks(loaded->model.spec, loaded->shares);
   const HostMemory memory = MemoryOf(device, options);
   absl::StatusOr<Capacity> planned =
       PlanCapacity(loaded->model.spec, weight_bytes, memory, capacity);
@@ -176,10 +180,13 @@ absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernel
   for (const std::string_view name : UnusedTensors(checkpoint, loaded.model)) {
     loaded.unused_tensors.emplace_back(name);
   }
+  loaded.shares =
+      DivideModel(loaded.model.spec, options.layout, CutBlocksOf(checkpoint, loaded.model, policy));
   HEDDLE_RETURN_IF_ERROR(OpenDrafter(checkpoint, loaded.model, device, all_options, source));
-  HEDDLE_RETURN_IF_ERROR(PlanMemory(KeptBytes(checkpoint, loaded.model, policy, device),
-                                    MainType(checkpoint, loaded.model, policy), options, device,
-                                    &loaded));
+  const int64_t weight_bytes = KeptBytes(checkpoint, loaded.model, policy, device) +
+                               RepeatedBytes(checkpoint, loaded.model, loaded.shares);
+  HEDDLE_RETURN_IF_ERROR(PlanMemory(weight_bytes, MainType(checkpoint, loaded.model, policy),
+                                    options, device, &loaded));
   loaded.formats = DescribeFormats(checkpoint);
   if (policy.matrix) absl::StrAppend(&loaded.formats, ", quantised to ", options.weights);
   if (const std::vector<TypeUsage> types = checkpoint.types(); !types.empty()) {
@@ -195,6 +202,8 @@ absl::StatusOr<ModelInfo> DescribeRandom(const ModelSpec& spec, kernels::DType w
   ModelInfo loaded;
   loaded.model.spec = spec;
   HEDDLE_RETURN_IF_ERROR(CheckWholeBlocks(loaded.model.spec, weights));
+  const int64_t block = kernels::Info(weights).block_elements;
+  loaded.shares = DivideModel(spec, options.layout, {block, block, block});
   const int64_t bytes = WeightBytes(loaded.model.spec, weights, device);
   HEDDLE_RETURN_IF_ERROR(PlanMemory(bytes, weights, options, device, &loaded));
   loaded.main_format = std::string(kernels::Info(weights).name);
@@ -243,18 +252,25 @@ absl::Status MakeWarmExecutor(const LoadOptions& options, LocalExecutor::Parts p
   return FitPool(options, loaded);
 }
 
-// Makes the executor of a described model; takes over the device and the weights. `source`: of a
-// drafter, or null.
+// Makes the executor of a described model, and takes over the device. `source`: of a drafter, or
+// null.
 absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::Device> device,
-                          ModelWeights weights, DraftSource* source, LocalModel* loaded) {
+                          const MakeWeights& make_weights, DraftSource* source,
+                          LocalModel* loaded) {
+  HEDDLE_ASSIGN_OR_RETURN(LoadedRanks ranks, LoadRanks(options, *loaded, make_weights, *device));
   loaded->device = device->description();
+  if (ranks.others != nullptr) {
+    loaded->device = absl::StrCat(ranks.others->world(), " ranks, each ", loaded->device);
+  }
   LocalExecutor::Parts parts;
   parts.host_kv_directory = options.host_kv_directory;
   parts.device = std::move(device);
-  parts.spec = std::make_unique<ModelSpec>(loaded->model.spec);
-  parts.weights = std::make_unique<ModelWeights>(std::move(weights));
+  parts.spec =
+      std::make_unique<ModelSpec>(SpecOfShare(loaded->model.spec, loaded->shares, /*rank=*/0));
+  parts.weights = std::make_unique<ModelWeights>(std::move(ranks.head));
+  parts.ranks = std::move(ranks.others);
   parts.kv_dtype = loaded->kv_dtype;
-  parts.kv_layout = loaded->capacity.kv_layout;
+  parts.kv_layout = KvLayoutOfRank(loaded->capacity.kv_layout, *parts.spec);
   parts.logit_rows = loaded->capacity.logit_rows;
   if (source != nullptr) {
     parts.draft_traits = source->traits();
@@ -315,10 +331,12 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
     HEDDLE_RETURN_IF_ERROR(MergeAdapter(options.merged_adapter, loaded.model, &checkpoint));
   }
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
-  HEDDLE_ASSIGN_OR_RETURN(ModelWeights weights,
-                          LoadWeights(*device, checkpoint, loaded.model, policy));
+  const MakeWeights make_weights = [&](kernels::Device& on, int32_t rank) {
+    return LoadWeights(on, checkpoint, loaded.model, policy,
+                       loaded.shares[static_cast<size_t>(rank)]);
+  };
   HEDDLE_RETURN_IF_ERROR(
-      MakeExecutor(options, std::move(device), std::move(weights), source.get(), &loaded));
+      MakeExecutor(options, std::move(device), make_weights, source.get(), &loaded));
   return loaded;
 }
 
@@ -349,10 +367,12 @@ absl::StatusOr<LocalModel> LoadRandomModel(const ModelSpec& spec, kernels::DType
   LocalModel loaded;
   HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
                           DescribeRandom(spec, weights, options, device.get()));
-  HEDDLE_ASSIGN_OR_RETURN(ModelWeights made, RandomWeights(*device, loaded.model.spec, weights,
-                                                           /*seed=*/1, &loaded.random_seconds));
-  HEDDLE_RETURN_IF_ERROR(
-      MakeExecutor(options, std::move(device), std::move(made), nullptr, &loaded));
+  const MakeWeights make_weights = [&](kernels::Device& on, int32_t rank) {
+    double* made_seconds = rank == 0 ? &loaded.random_seconds : nullptr;
+    return RandomWeights(on, SpecOfShare(loaded.model.spec, loaded.shares, rank), weights,
+                         /*seed=*/static_cast<uint64_t>(rank) + 1, made_seconds);
+  };
+  HEDDLE_RETURN_IF_ERROR(MakeExecutor(options, std::move(device), make_weights, nullptr, &loaded));
   return loaded;
 }
 

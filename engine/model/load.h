@@ -17,6 +17,7 @@
 #include "engine/model/draft_network.h"
 #include "engine/model/local_executor.h"
 #include "engine/model/quantize.h"
+#include "engine/parallel/shard.h"
 #include "kernels/device.h"
 
 namespace heddle::engine {
@@ -41,6 +42,9 @@ struct LoadOptions {
   OpenDraft open_draft;           // a drafter to run beside the model; empty: none
   // The machine's memory to assume. Empty: what the device, or this machine, has free.
   std::optional<HostMemory> memory;
+  // The ranks that share the model: with more than one, each has a part of `cpu`'s threads, and
+  // make_device must be empty.
+  Layout layout;
 };
 
 // A model's description and limits, and the device that it runs on, without an executor.
@@ -57,6 +61,7 @@ struct ModelInfo {
   std::vector<std::string> advice;         // missing libraries, and their cost (Device::Advice)
   std::vector<std::string> timed_choices;  // what the device found out by timing
   std::string drafter;                     // the drafter beside the model, in words; empty: none
+  std::vector<Share> shares;               // of the model, one for each rank
 };
 
 // The model as it is served: the executor hides how many devices there are, and which.

@@ -31,6 +31,7 @@ absl::StatusOr<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(Parts parts
   HEDDLE_ASSIGN_OR_RETURN(
       executor->decoder_,
       Decoder::Create(device, spec, *executor->parts_.weights, limits.max_batch_tokens));
+  HEDDLE_RETURN_IF_ERROR(executor->decoder_->ReserveLogits(device, executor->parts_.logit_rows));
   HEDDLE_ASSIGN_OR_RETURN(executor->logits_, device.Allocate(int64_t{executor->parts_.logit_rows} *
                                                              spec.vocab * int64_t{sizeof(float)}));
   if (limits.adapter_slots > 0) {
@@ -89,10 +90,17 @@ absl::Status LocalExecutor::Wait(StepResult* result) {
   HEDDLE_CHECK(!flights_.empty(), "Wait without Submit");
   Flight& flight = flights_.oldest();
   flights_.Pop();
-  if (max_in_flight() == 1) HEDDLE_RETURN_IF_ERROR(Launch(&flight));
-  HEDDLE_RETURN_IF_ERROR(Finish(&flight, result));
+  if (parts_.ranks != nullptr) parts_.ranks->Begin(*flight.plan);
+  absl::Status status = RunStep(&flight, result);
+  if (parts_.ranks != nullptr) status = parts_.ranks->Join(status);
+  if (!status.ok()) return status;
   if (flights_.empty() || !flights_.oldest().draws_wait) return absl::OkStatus();
   return LaunchDraws(&flights_.oldest());
+}
+
+absl::Status LocalExecutor::RunStep(Flight* flight, StepResult* result) {
+  if (max_in_flight() == 1) HEDDLE_RETURN_IF_ERROR(Launch(flight));
+  return Finish(flight, result);
 }
 
 void LocalExecutor::BeginSequences(Flight* flight) {

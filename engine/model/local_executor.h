@@ -9,9 +9,11 @@
 // step uses. Draws that depend on the tokens of the step before, because of a grammar or a penalty,
 // are launched when Wait has read these tokens, while the device computes the logits. On other
 // devices Submit keeps the plan, and Wait does the work.
-// A step waits at most MaskPatience for a grammar's mask and then leaves that draw out: the
-// sequence runs the row again in a later step, and the other sequences get their tokens.
-// Thread-safety: none. The work is done on the caller's thread and the device's own.
+// Where ranks share the model, this is the head, rank 0: the other ranks run each step on their
+// parts of the model at the same time, and the head alone draws. A step waits at most MaskPatience
+// for a grammar's mask and then leaves that draw out: the sequence runs the row again in a later
+// step, and the other sequences get their tokens. Thread-safety: none. The work is done on the
+// caller's thread and the device's own.
 #pragma once
 
 #include <chrono>
@@ -31,6 +33,7 @@
 #include "engine/model/decoder.h"
 #include "engine/model/draft_runner.h"
 #include "engine/model/plan_batch.h"
+#include "engine/model/rank_threads.h"
 #include "engine/sample/sampler_state.h"
 #include "kernels/device.h"
 
@@ -57,6 +60,7 @@ class LocalExecutor final : public Executor {
     std::string host_kv_directory;          // directory of the host's tier; empty: in memory
     std::unique_ptr<DraftNetwork> drafter;  // beside the model; null: none
     DraftTraits draft_traits;
+    std::unique_ptr<RankThreads> ranks;  // the others that share the model; null: none do
   };
 
   // Takes all memory that steps within `limits` need. RESOURCE_EXHAUSTED if there is not enough.
@@ -122,6 +126,7 @@ class LocalExecutor final : public Executor {
 
   LocalExecutor(Parts parts, const ExecutorLimits& limits);
 
+  absl::Status RunStep(Flight* flight, StepResult* result);
   absl::Status Launch(Flight* flight);
   void BeginSequences(Flight* flight);
   void BuildDraws(Flight* flight);

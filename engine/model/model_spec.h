@@ -78,6 +78,13 @@ struct AttentionSpec {
   float softcap = 0.0f;  // 0: none
   bool sinks = false;    // each head has a logit in the softmax that has no value
   RopeSpec rope;
+  // In a part of a model with QkNorm::kFullWidth: the first head of each rank, and how many heads
+  // there are, [world + 1].
+  std::vector<int32_t> head_borders;
+  std::vector<int32_t> kv_head_borders;
+
+  // Width of queries, keys and values side by side.
+  int64_t qkv_dim() const { return int64_t{n_heads + 2 * n_kv_heads} * head_dim; }
 };
 
 struct MlpSpec {
@@ -120,6 +127,10 @@ struct LayerSpec {
   bool post_norm = false;
   bool parallel_residual = false;
   AttentionInput attention_input = AttentionInput::kStream;
+  // In a part of a model (ModelSpec::rank): the block's product that adds to the stream gives this
+  // rank's part of a sum over all ranks. The rank may have no share of it: no heads, no features.
+  bool attention_is_part = false;
+  bool mlp_is_part = false;
 };
 
 struct ModelSpec {
@@ -136,8 +147,18 @@ struct ModelSpec {
   float logit_scale = 1.0f;
   float logit_softcap = 0.0f;
   std::vector<LayerSpec> layers;
+  // Tensor parallelism: this is the part of rank `rank` of a group (engine/parallel/shard.h), whose
+  // ranks have tokens [vocab_borders[r], vocab_borders[r + 1]) of the vocabulary, [world + 1].
+  // Empty: this is a whole model.
+  int32_t rank = 0;
+  std::vector<int32_t> vocab_borders;
 
   int32_t n_layers() const { return static_cast<int32_t>(layers.size()); }
+  bool is_part() const { return !vocab_borders.empty(); }
+  // The rows of embedding and head that are here.
+  int32_t own_vocab() const {
+    return is_part() ? vocab_borders[rank + 1] - vocab_borders[rank] : vocab;
+  }
 };
 
 // Inverse frequencies after scaling, [rotary_dim / 2], as transformers computes them.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -215,6 +216,7 @@ class Maker {
 
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Matrix(const std::vector<int64_t>& rows,
                                                                 int64_t cols) {
+    if (cols == 0 || std::accumulate(rows.begin(), rows.end(), int64_t{0}) == 0) return nullptr;
     int64_t row_bytes = kernels::RowBytes(dtype_, cols);
     int64_t total = 0;
     for (int64_t n : rows) total += n * row_bytes;
@@ -347,14 +349,14 @@ absl::StatusOr<ModelWeights> RandomWeights(kernels::Device& device, const ModelS
   HEDDLE_RETURN_IF_ERROR(CheckWholeBlocks(spec, dtype));
   Maker maker(device, dtype, seed);
   ModelWeights weights;
-  HEDDLE_ASSIGN_OR_RETURN(weights.embedding, maker.Matrix({spec.vocab}, spec.hidden));
+  HEDDLE_ASSIGN_OR_RETURN(weights.embedding, maker.Matrix({spec.own_vocab()}, spec.hidden));
   for (const LayerSpec& layer : spec.layers) {
     HEDDLE_ASSIGN_OR_RETURN(LayerWeights made, maker.Layer(spec, layer));
     weights.layers.push_back(std::move(made));
   }
   HEDDLE_ASSIGN_OR_RETURN(weights.final_norm.weight, maker.Constant(spec.hidden, 1.0f));
   if (!spec.tied_embeddings) {
-    HEDDLE_ASSIGN_OR_RETURN(weights.separate_head, maker.Matrix({spec.vocab}, spec.hidden));
+    HEDDLE_ASSIGN_OR_RETURN(weights.separate_head, maker.Matrix({spec.own_vocab()}, spec.hidden));
   }
   if (made_seconds != nullptr) *made_seconds = maker.made_seconds();
   return weights;

@@ -1,7 +1,5 @@
 #include "engine/model/weights.h"
 
-#include <array>
-#include <cmath>
 #include <cstring>
 #include <initializer_list>
 #include <string>
@@ -13,6 +11,7 @@
 #include "engine/files/quantized/quantized_matrix.h"
 #include "engine/model/expert_sources.h"
 #include "engine/model/head_projections.h"
+#include "engine/parallel/cut_sources.h"
 #include "kernels/weight_sources.h"
 
 namespace heddle::engine {
@@ -59,27 +58,28 @@ class ReleasingReader final : public kernels::RowReader {
 class Loader {
  public:
   Loader(kernels::Device& device, const Checkpoint& checkpoint, const NameMap& names,
-         const WeightPolicy& policy)
+         const WeightPolicy& policy, const Share& share)
       : device_(device),
         checkpoint_(checkpoint),
         policy_(policy),
+        share_(share),
         transposed_(names.transposed_linears),
         qkv_by_kv_head_(names.qkv_by_kv_head),
         expert_layout_(names.expert_layout) {}
 
-  // Loads a matrix that every family stores as [rows, cols] (embeddings, head).
+  // Loads a matrix that every family stores as [rows, cols], cut along its rows (embedding, head).
+  absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> VocabTable(const std::string& name) {
+    return Table(name, CutRows({share_.vocab}));
+  }
+  // Loads all of one.
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Table(const std::string& name) {
-    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
-    WeightSource source = Source(*tensor);
-    const ReleasingReader reader(checkpoint_, *tensor);
-    if (tensor->quantized == nullptr && tensor->bytes() >= kLargeBytes) source = reader.source();
-    return Pack({&source, 1}, {&tensor, 1}, WeightRole::kTable);
+    return Table(name, Cut{});
   }
 
   // Loads the linear layer whose output features are those of all `names`, in order, with the
-  // biases concatenated likewise; empty names are skipped.
-  absl::StatusOr<LinearWeights> Linear(std::initializer_list<const std::string*> names,
-                                       std::initializer_list<const std::string*> biases,
+  // biases concatenated likewise; empty names are skipped. Keeps what `cut` says.
+  using Names = std::initializer_list<const std::string*>;
+  absl::StatusOr<LinearWeights> Linear(Names names, Names biases, const Cut& cut = {},
                                        WeightRole role = WeightRole::kMatrix) {
     std::vector<WeightSource> sources;
     std::vector<const CheckpointTensor*> tensors;
@@ -97,19 +97,20 @@ class Loader {
       if (transposed_) transposed.push_back(Transpose(&sources.back()));
     }
     LinearWeights linear;
-    HEDDLE_ASSIGN_OR_RETURN(linear.matrix, Pack(sources, tensors, role));
-    HEDDLE_ASSIGN_OR_RETURN(linear.bias, Vector(biases));
+    HEDDLE_ASSIGN_OR_RETURN(linear.matrix, Pack(sources, tensors, cut, role));
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> values, Values(biases));
+    HEDDLE_ASSIGN_OR_RETURN(linear.bias, Upload(CutValues(values, cut)));
     return linear;
   }
 
   // Concatenates vectors on the device; empty names are skipped, and the result is empty if all
   // are.
-  absl::StatusOr<DeviceVector> Vector(std::initializer_list<const std::string*> names) {
+  absl::StatusOr<DeviceVector> Vector(Names names) {
     HEDDLE_ASSIGN_OR_RETURN(std::vector<float> values, Values(names));
     return Upload(values);
   }
 
-  absl::StatusOr<std::vector<float>> Values(std::initializer_list<const std::string*> names) {
+  absl::StatusOr<std::vector<float>> Values(Names names) {
     std::vector<float> values;
     for (const std::string* name : names) {
       if (name->empty()) continue;
@@ -137,50 +138,80 @@ class Loader {
     return norm;
   }
 
-  absl::StatusOr<LayerWeights> Layer(const LayerNames& names, const LayerSpec& spec) {
+  // `spec` and `share` are those of the layer in the whole model.
+  absl::StatusOr<LayerWeights> Layer(const LayerNames& names, const LayerSpec& spec,
+                                     const LayerShare& share) {
     LayerWeights layer;
     HEDDLE_ASSIGN_OR_RETURN(layer.attention_norm, Norm(names.attn_norm, names.attn_norm_bias));
     HEDDLE_ASSIGN_OR_RETURN(layer.attention_post_norm, Norm(names.attn_post_norm, ""));
-    if (spec.attention.mla.kv_rank > 0) {
-      HEDDLE_ASSIGN_OR_RETURN(layer.mla, Mla(names, spec.attention));
-    } else if (spec.attention.n_heads > 0) {
-      HEDDLE_ASSIGN_OR_RETURN(layer.qkv, Qkv(names, spec.attention));
-    }
+    HEDDLE_RETURN_IF_ERROR(Attention(names, spec.attention, share.attention, &layer));
     HEDDLE_ASSIGN_OR_RETURN(layer.q_norm, Vector({&names.q_norm}));
     HEDDLE_ASSIGN_OR_RETURN(layer.k_norm, Vector({&names.k_norm}));
-    HEDDLE_ASSIGN_OR_RETURN(layer.sinks, Vector({&names.sinks}));
-    if (!names.o.empty()) {
-      HEDDLE_ASSIGN_OR_RETURN(layer.out, Linear({&names.o}, {&names.o_bias}));
-    }
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_norm, Norm(names.mlp_norm, names.mlp_norm_bias));
     HEDDLE_ASSIGN_OR_RETURN(layer.mlp_post_norm, Norm(names.mlp_post_norm, ""));
     if (spec.mlp.inter > 0) {
-      HEDDLE_ASSIGN_OR_RETURN(layer.up, Up(names));
-      HEDDLE_ASSIGN_OR_RETURN(layer.down, Linear({&names.down}, {&names.down_bias}));
+      HEDDLE_ASSIGN_OR_RETURN(layer.up, Up(names, spec.mlp, share.inner));
+      HEDDLE_ASSIGN_OR_RETURN(layer.down,
+                              Linear({&names.down}, {&names.down_bias}, CutColumns(share.inner)));
     }
-    if (spec.mlp.row_gate) {
+    if (spec.mlp.row_gate && share.inner.count > 0) {
       HEDDLE_ASSIGN_OR_RETURN(layer.row_gate, RowGate(names.row_gate));
     }
-    if (spec.moe.n_experts > 0) {
-      HEDDLE_ASSIGN_OR_RETURN(layer.moe, Experts(names, spec.moe));
+    if (spec.moe.n_experts > 0 && share.expert_inner.count > 0) {
+      HEDDLE_ASSIGN_OR_RETURN(layer.moe, Experts(names, spec.moe, share.expert_inner));
     }
     return layer;
   }
 
  private:
-  absl::StatusOr<MlaWeights> Mla(const LayerNames& names, const AttentionSpec& attention) {
+  absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Table(const std::string& name,
+                                                               const Cut& cut) {
+    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
+    WeightSource source = Source(*tensor);
+    const ReleasingReader reader(checkpoint_, *tensor);
+    if (tensor->quantized == nullptr && tensor->bytes() >= kLargeBytes) source = reader.source();
+    return Pack({&source, 1}, {&tensor, 1}, cut, WeightRole::kTable);
+  }
+
+  // Loads the projections of attention or the matrix in its place. A rank without heads has the
+  // bias of the output projection alone.
+  absl::Status Attention(const LayerNames& names, const AttentionSpec& attention,
+                         const HeadShare& share, LayerWeights* layer) {
+    if (attention.linear) {
+      HEDDLE_ASSIGN_OR_RETURN(layer->out, Linear({&names.o}, {&names.o_bias}));
+      return absl::OkStatus();
+    }
+    if (attention.n_heads == 0) return absl::OkStatus();
+    const bool is_latent = attention.mla.kv_rank > 0;
+    if (is_latent && share.heads.count > 0) {
+      HEDDLE_ASSIGN_OR_RETURN(layer->mla, Mla(names, attention, share.heads));
+    } else if (share.heads.count > 0) {
+      HEDDLE_ASSIGN_OR_RETURN(layer->qkv, Qkv(names, attention, share));
+    }
+    const int64_t value_dim = is_latent ? attention.mla.v_dim : attention.head_dim;
+    const Cut heads = CutColumns(Times(share.heads, value_dim));
+    HEDDLE_ASSIGN_OR_RETURN(layer->out, Linear({&names.o}, {&names.o_bias}, heads));
+    HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> sinks, Values({&names.sinks}));
+    HEDDLE_ASSIGN_OR_RETURN(layer->sinks, Upload(CutValues(sinks, CutRows({share.heads}))));
+    return absl::OkStatus();
+  }
+
+  static Range Times(Range range, int64_t width) {
+    return {range.first * width, range.count * width};
+  }
+
+  absl::StatusOr<MlaWeights> Mla(const LayerNames& names, const AttentionSpec& attention,
+                                 Range heads_here) {
     MlaWeights mla;
     if (attention.mla.q_rank > 0) {
       HEDDLE_ASSIGN_OR_RETURN(mla.q_a, Linear({&names.q_a}, {}));
       HEDDLE_ASSIGN_OR_RETURN(mla.q_a_norm, Vector({&names.q_a_norm}));
     }
-    HEDDLE_ASSIGN_OR_RETURN(mla.q, Linear({&names.q}, {}));
-    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* kv_a, Find(names.kv_a));
+    const Cut queries = CutRows({Times(heads_here, attention.mla.q_dim())});
+    HEDDLE_ASSIGN_OR_RETURN(mla.q, Linear({&names.q}, {}, queries));
     const int64_t kv_rank = attention.mla.kv_rank;
-    const WeightSource all = Source(*kv_a);
-    const WeightSource rope_then_latent[] = {Rows(all, kv_rank, attention.mla.rope_dim),
-                                             Rows(all, 0, kv_rank)};
-    HEDDLE_ASSIGN_OR_RETURN(mla.kv_a.matrix, Pack(rope_then_latent, {&kv_a, 1}));
+    const Cut rope_then_latent = CutRows({{kv_rank, attention.mla.rope_dim}, {0, kv_rank}});
+    HEDDLE_ASSIGN_OR_RETURN(mla.kv_a, Linear({&names.kv_a}, {}, rope_then_latent));
     HEDDLE_ASSIGN_OR_RETURN(mla.kv_a_norm, Vector({&names.kv_a_norm}));
     std::vector<const CheckpointTensor*> tensors;
     for (const std::string* name : {&names.kv_b, &names.k_b, &names.v_b}) {
@@ -191,14 +222,15 @@ class Loader {
     HEDDLE_RETURN_IF_ERROR(Prepare(tensors));
     HeadProjections heads(checkpoint_, attention);
     HEDDLE_RETURN_IF_ERROR(heads.Read(names));
-    HEDDLE_ASSIGN_OR_RETURN(mla.k_up, device_.PackStack(heads.keys(), attention.n_heads));
-    HEDDLE_ASSIGN_OR_RETURN(mla.v_up, device_.PackStack(heads.values(), attention.n_heads));
+    const auto first = static_cast<size_t>(heads_here.first);
+    const auto count = static_cast<size_t>(heads_here.count);
+    const auto own = [&](std::span<const WeightSource> all) {
+      return device_.PackStack(all.subspan(first, count), static_cast<int32_t>(count));
+    };
+    HEDDLE_ASSIGN_OR_RETURN(mla.k_up, own(heads.keys()));
+    HEDDLE_ASSIGN_OR_RETURN(mla.v_up, own(heads.values()));
     for (const CheckpointTensor* tensor : tensors) checkpoint_.DontNeed(*tensor);
     return mla;
-  }
-
-  static WeightSource Rows(const WeightSource& source, int64_t first, int64_t count) {
-    return kernels::PartOf(source, first, count);
   }
 
   // Loads a single row, which may be stored as a vector.
@@ -206,66 +238,97 @@ class Loader {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(name));
     const WeightSource source = SourceOf(*tensor);
     LinearWeights gate;
-    HEDDLE_ASSIGN_OR_RETURN(gate.matrix, Pack({&source, 1}, {&tensor, 1}, WeightRole::kExact));
+    HEDDLE_ASSIGN_OR_RETURN(gate.matrix, Pack({&source, 1}, {&tensor, 1}, {}, WeightRole::kExact));
     return gate;
   }
 
-  absl::StatusOr<MoeWeights> Experts(const LayerNames& names, const MoeSpec& spec) {
+  absl::StatusOr<MoeWeights> Experts(const LayerNames& names, const MoeSpec& spec, Range inner) {
     MoeWeights moe;
     HEDDLE_ASSIGN_OR_RETURN(moe.router,
-                            Linear({&names.router}, {&names.router_bias}, WeightRole::kExact));
+                            Linear({&names.router}, {&names.router_bias}, {}, WeightRole::kExact));
     HEDDLE_ASSIGN_OR_RETURN(moe.choice_bias, Vector({&names.choice_bias}));
-    HEDDLE_RETURN_IF_ERROR(Stack(
-        names.expert_gate_up, {&names.expert_gate, &names.expert_up}, names.expert_gate_up_bias,
-        {&names.expert_gate_bias, &names.expert_up_bias}, spec, &moe.up, &moe.up_bias));
-    HEDDLE_RETURN_IF_ERROR(Stack("", {&names.expert_down}, "", {&names.expert_down_bias}, spec,
-                                 &moe.down, &moe.down_bias));
+    const ExpertLayer up = {names.expert_gate_up,
+                            {&names.expert_gate, &names.expert_up},
+                            names.expert_gate_up_bias,
+                            {&names.expert_gate_bias, &names.expert_up_bias}};
+    HEDDLE_RETURN_IF_ERROR(Stack(up, spec.n_experts, CutRows({inner}), &moe.up, &moe.up_bias));
+    const ExpertLayer down = {"", {&names.expert_down}, "", {&names.expert_down_bias}};
+    HEDDLE_RETURN_IF_ERROR(
+        Stack(down, spec.n_experts, CutColumns(inner), &moe.down, &moe.down_bias));
+    // One rank adds the bias of the layer whose results are summed over ranks: the first with a
+    // share.
+    if (inner.first > 0) moe.down_bias = DeviceVector();
     return moe;
   }
 
-  // Loads one of the experts' two layers; see ExpertSources.
-  using Names = std::initializer_list<const std::string*>;
-  absl::Status Stack(const std::string& fused, Names names, const std::string& fused_bias,
-                     Names bias_names, const MoeSpec& spec,
+  // One of the experts' two layers; see ExpertSources.
+  struct ExpertLayer {
+    const std::string& fused;
+    Names names;
+    const std::string& fused_bias;
+    Names bias_names;
+  };
+  // Keeps `cut` of each of its matrices, which have the same shape.
+  absl::Status Stack(const ExpertLayer& layer, int32_t n_experts, const Cut& cut,
                      std::unique_ptr<kernels::PackedStack>* matrices, DeviceVector* biases) {
-    ExpertSources experts(checkpoint_, expert_layout_, spec.n_experts);
-    HEDDLE_RETURN_IF_ERROR(experts.Add(fused, names));
+    ExpertSources experts(checkpoint_, expert_layout_, n_experts);
+    HEDDLE_RETURN_IF_ERROR(experts.Add(layer.fused, layer.names));
     HEDDLE_RETURN_IF_ERROR(Prepare(experts.tensors()));
-    const KeptSources kept(policy_, WeightRole::kMatrix, experts.sources());
-    HEDDLE_ASSIGN_OR_RETURN(*matrices, device_.PackStack(kept.sources(), spec.n_experts));
+    Cut of_stack = cut;
+    if (cut.rows.has_value()) of_stack.rows->clear();
+    int64_t begin = 0;
+    for (const WeightSource& matrix : experts.sources()) {
+      if (cut.rows.has_value()) {
+        const Range own = cut.rows->front();
+        of_stack.rows->push_back({begin + own.first, own.count});
+      }
+      begin += matrix.rows;
+    }
+    const CutSources parts(experts.sources(), of_stack);
+    const KeptSources kept(policy_, WeightRole::kMatrix, parts.sources());
+    HEDDLE_ASSIGN_OR_RETURN(*matrices, device_.PackStack(kept.sources(), n_experts));
     for (const CheckpointTensor* tensor : experts.tensors()) checkpoint_.DontNeed(*tensor);
     HEDDLE_ASSIGN_OR_RETURN(const std::vector<float> values,
-                            experts.Biases(fused_bias, bias_names));
-    HEDDLE_ASSIGN_OR_RETURN(*biases, Upload(values));
+                            experts.Biases(layer.fused_bias, layer.bias_names));
+    HEDDLE_ASSIGN_OR_RETURN(*biases, Upload(CutValues(values, of_stack)));
     return absl::OkStatus();
   }
 
-  static std::array<WeightSource, 2> Halves(const WeightSource& source) {
-    const int64_t rows = source.rows / 2;
-    return {kernels::PartOf(source, 0, rows), kernels::PartOf(source, rows, rows)};
-  }
-
   // A fused gate_up is given to the device as two sources, like separate gate and up.
-  absl::StatusOr<LinearWeights> Up(const LayerNames& names) {
-    if (names.gate_up.empty()) {
-      return Linear({&names.gate, &names.up}, {&names.gate_bias, &names.up_bias});
-    }
-    HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(names.gate_up));
-    LinearWeights linear;
-    HEDDLE_ASSIGN_OR_RETURN(linear.matrix, Pack(Halves(Source(*tensor)), {&tensor, 1}));
-    HEDDLE_ASSIGN_OR_RETURN(linear.bias, Vector({&names.gate_bias, &names.up_bias}));
-    return linear;
+  absl::StatusOr<LinearWeights> Up(const LayerNames& names, const MlpSpec& mlp, Range inner) {
+    Cut cut = CutRows({inner});
+    if (mlp.gated) cut.rows->push_back({mlp.inter + inner.first, inner.count});
+    return Linear({&names.gate_up, &names.gate, &names.up}, {&names.gate_bias, &names.up_bias},
+                  cut);
   }
 
-  absl::StatusOr<LinearWeights> Qkv(const LayerNames& names, const AttentionSpec& attention) {
-    if (qkv_by_kv_head_) return QkvByKvHead(names, attention);
+  // The rows of a rank's heads in q over k over v.
+  static Cut QkvCut(const AttentionSpec& attention, const HeadShare& share) {
+    std::vector<Range> rows = {Times(share.heads, attention.head_dim)};
+    for (const int32_t first : {attention.n_heads, attention.n_heads + attention.n_kv_heads}) {
+      for (const int32_t kv : share.kv_heads) {
+        const Range head = Times({first + kv, 1}, attention.head_dim);
+        if (rows.back().end() == head.first) {
+          rows.back().count += head.count;  // neighbours stay one source
+        } else {
+          rows.push_back(head);
+        }
+      }
+    }
+    return CutRows(std::move(rows));
+  }
+
+  absl::StatusOr<LinearWeights> Qkv(const LayerNames& names, const AttentionSpec& attention,
+                                    const HeadShare& share) {
+    const Cut cut = QkvCut(attention, share);
+    if (qkv_by_kv_head_) return QkvByKvHead(names, attention, cut);
     return Linear({&names.qkv, &names.q, &names.k, &names.v},
-                  {&names.qkv_bias, &names.q_bias, &names.k_bias, &names.v_bias});
+                  {&names.qkv_bias, &names.q_bias, &names.k_bias, &names.v_bias}, cut);
   }
 
   // Loads rows and biases ordered by KV head, and reorders them for the forward.
-  absl::StatusOr<LinearWeights> QkvByKvHead(const LayerNames& names,
-                                            const AttentionSpec& attention) {
+  absl::StatusOr<LinearWeights> QkvByKvHead(const LayerNames& names, const AttentionSpec& attention,
+                                            const Cut& cut) {
     HEDDLE_ASSIGN_OR_RETURN(const CheckpointTensor* tensor, Find(names.qkv));
     WeightSource source = Source(*tensor);
     std::vector<uint8_t> buffer;
@@ -276,13 +339,13 @@ class Loader {
         attention);
     source.data = rows.data();
     LinearWeights qkv;
-    HEDDLE_ASSIGN_OR_RETURN(qkv.matrix, Pack({&source, 1}, {&tensor, 1}));
+    HEDDLE_ASSIGN_OR_RETURN(qkv.matrix, Pack({&source, 1}, {&tensor, 1}, cut));
     if (names.qkv_bias.empty()) return qkv;
     HEDDLE_ASSIGN_OR_RETURN(std::vector<float> bias, Values({&names.qkv_bias}));
     const std::vector<std::byte> sorted = AllQThenKThenV(
         std::as_bytes(std::span(bias)), int64_t{sizeof(float)} * attention.head_dim, attention);
     std::memcpy(bias.data(), sorted.data(), sorted.size());
-    HEDDLE_ASSIGN_OR_RETURN(qkv.bias, Upload(bias));
+    HEDDLE_ASSIGN_OR_RETURN(qkv.bias, Upload(CutValues(bias, cut)));
     return qkv;
   }
 
@@ -331,11 +394,14 @@ class Loader {
     return bytes;
   }
 
+  // Packs what the cut keeps; nullptr: nothing.
   absl::StatusOr<std::unique_ptr<kernels::PackedWeight>> Pack(
       std::span<const WeightSource> sources, std::span<const CheckpointTensor* const> tensors,
-      WeightRole role = WeightRole::kMatrix) {
+      const Cut& cut, WeightRole role = WeightRole::kMatrix) {
+    const CutSources parts(sources, cut);
+    if (parts.sources().empty()) return nullptr;
     HEDDLE_RETURN_IF_ERROR(Prepare(tensors));
-    const KeptSources kept(policy_, role, sources);
+    const KeptSources kept(policy_, role, parts.sources());
     HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::PackedWeight> packed,
                             device_.Pack(kept.sources()));
     for (const CheckpointTensor* tensor : tensors) checkpoint_.DontNeed(*tensor);
@@ -345,7 +411,9 @@ class Loader {
   absl::Status Prepare(std::span<const CheckpointTensor* const> tensors) const {
     for (const CheckpointTensor* tensor : tensors) {
       checkpoint_.WillNeed(*tensor);
-      if (tensor->quantized != nullptr) HEDDLE_RETURN_IF_ERROR(tensor->quantized->CheckCodes());
+      // One check of all codes is enough for all ranks.
+      if (tensor->quantized == nullptr || share_.rank > 0) continue;
+      HEDDLE_RETURN_IF_ERROR(tensor->quantized->CheckCodes());
     }
     return absl::OkStatus();
   }
@@ -353,6 +421,7 @@ class Loader {
   kernels::Device& device_;
   const Checkpoint& checkpoint_;
   const WeightPolicy policy_;
+  const Share& share_;
   const bool transposed_;
   const bool qkv_by_kv_head_;
   const ExpertLayout expert_layout_;
@@ -360,68 +429,34 @@ class Loader {
 
 }  // namespace
 
-double WeightTraffic::StepBytes(double rows) const {
-  auto total = static_cast<double>(bytes);
-  for (const Experts& layer : experts) {
-    const double passed_over = 1.0 - static_cast<double>(layer.top_k) / layer.count;
-    total += static_cast<double>(layer.bytes) * (1.0 - std::pow(passed_over, rows));
-  }
-  return total;
-}
-
-WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights) {
-  WeightTraffic traffic;
-  auto add = [&](const LinearWeights& linear) {
-    if (linear.matrix == nullptr) return;
-    traffic.bytes += linear.matrix->bytes;
-    traffic.macs_per_token += linear.matrix->rows * linear.matrix->cols;
-  };
-  auto add_heads = [&](const kernels::PackedStack* heads) {
-    if (heads == nullptr) return;
-    traffic.bytes += heads->bytes;
-    traffic.macs_per_token += heads->count * heads->rows * heads->cols;
-  };
-  for (size_t i = 0; i < weights.layers.size(); ++i) {
-    const LayerWeights& layer = weights.layers[i];
-    for (const LinearWeights* linear :
-         {&layer.qkv, &layer.out, &layer.up, &layer.down, &layer.row_gate, &layer.moe.router,
-          &layer.mla.q_a, &layer.mla.q, &layer.mla.kv_a}) {
-      add(*linear);
-    }
-    add_heads(layer.mla.k_up.get());
-    add_heads(layer.mla.v_up.get());
-    const MoeWeights& moe = layer.moe;
-    if (moe.up == nullptr) continue;
-    const int32_t top_k = spec.layers[i].moe.rule.top_k;
-    traffic.macs_per_token +=
-        top_k * (moe.up->rows * moe.up->cols + moe.down->rows * moe.down->cols);
-    traffic.experts.push_back({moe.up->bytes + moe.down->bytes, moe.up->count, top_k});
-  }
-  traffic.bytes += weights.head().bytes;
-  traffic.macs_per_logit_row = weights.head().rows * weights.head().cols;
-  return traffic;
-}
-
 absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
                                          const ModelDescription& model,
                                          const WeightPolicy& policy) {
+  return LoadWeights(device, checkpoint, model, policy, WholeShare(model.spec));
+}
+
+absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
+                                         const ModelDescription& model, const WeightPolicy& policy,
+                                         const Share& share) {
   const NameMap& names = model.names;
-  Loader loader(device, checkpoint, names, policy);
+  Loader loader(device, checkpoint, names, policy, share);
   ModelWeights weights;
   if (!names.embed.empty()) {
-    HEDDLE_ASSIGN_OR_RETURN(weights.embedding, loader.Table(names.embed));
+    HEDDLE_ASSIGN_OR_RETURN(weights.embedding, loader.VocabTable(names.embed));
   }
   if (!names.positions.empty()) {
     HEDDLE_ASSIGN_OR_RETURN(weights.positions, loader.Table(names.positions));
   }
   for (int32_t layer = 0; layer < model.spec.n_layers(); ++layer) {
     const LayerSpec& spec = model.spec.layers[layer];
-    HEDDLE_ASSIGN_OR_RETURN(LayerWeights loaded, loader.Layer(names.Layer(layer, spec), spec));
+    HEDDLE_ASSIGN_OR_RETURN(
+        LayerWeights loaded,
+        loader.Layer(names.Layer(layer, spec), spec, share.layers[static_cast<size_t>(layer)]));
     weights.layers.push_back(std::move(loaded));
   }
   HEDDLE_ASSIGN_OR_RETURN(weights.final_norm, loader.Norm(names.final_norm, names.final_norm_bias));
   if (!names.lm_head.empty()) {
-    HEDDLE_ASSIGN_OR_RETURN(weights.separate_head, loader.Table(names.lm_head));
+    HEDDLE_ASSIGN_OR_RETURN(weights.separate_head, loader.VocabTable(names.lm_head));
   }
   return weights;
 }

@@ -12,6 +12,7 @@
 #include "engine/family/model_description.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/quantize.h"
+#include "engine/parallel/shard.h"
 #include "kernels/device.h"
 
 namespace heddle::engine {
@@ -84,8 +85,9 @@ struct ModelWeights {
   NormWeights final_norm;
   std::unique_ptr<kernels::PackedWeight> separate_head;  // [vocab, hidden] unless tied
 
-  const kernels::PackedWeight& head() const {
-    return separate_head == nullptr ? *embedding : *separate_head;
+  // nullptr: a rank without a share of the vocabulary.
+  const kernels::PackedWeight* head() const {
+    return separate_head == nullptr ? embedding.get() : separate_head.get();
   }
 };
 
@@ -109,8 +111,13 @@ struct WeightTraffic {
 };
 WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights);
 
-// Packs every tensor that `model.spec` asks for. REQUIRES: ValidateTensors(checkpoint, model) is
-// OK. RESOURCE_EXHAUSTED if the device lacks the memory.
+// Packs what `share` has of every tensor that `model.spec`, the whole model's, asks for; matrices
+// of which it has nothing are null. REQUIRES: ValidateTensors(checkpoint, model) is OK.
+// RESOURCE_EXHAUSTED if the device lacks the memory.
+absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
+                                         const ModelDescription& model, const WeightPolicy& policy,
+                                         const Share& share);
+// All of it.
 absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
                                          const ModelDescription& model,
                                          const WeightPolicy& policy = {});

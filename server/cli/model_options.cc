@@ -111,8 +111,16 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   engine::LoadOptions options;
   options.cpu.num_threads = static_cast<int32_t>(config.threads);
   options.cpu.isa = config.isa;
-  HEDDLE_ASSIGN_OR_RETURN(options.make_device, DeviceMaker(config.device, options.cpu));
+  options.layout.tp = static_cast<int32_t>(config.tp);
+  // Ranks are made where the model is loaded; --device auto is then the CPU.
+  const bool is_shared = options.layout.world() > 1;
+  if (!is_shared || config.device.starts_with("cuda")) {
+    HEDDLE_ASSIGN_OR_RETURN(options.make_device, DeviceMaker(config.device, options.cpu));
+  }
   if (!config.tune_profile.empty()) {
+    if (is_shared) {
+      return absl::InvalidArgumentError("--tune-profile is for one GPU; leave it out with --tp");
+    }
     HEDDLE_ASSIGN_OR_RETURN(options.make_device,
                             WithProfile(config.tune_profile, std::move(options.make_device)));
   }

@@ -65,6 +65,7 @@ const std::map<std::string, std::map<std::string, std::set<std::string>>> kRooms
       {"text/", {"files/", "ids.h"}},
       {"family/", {"files/", "ids.h", "model/model_spec.h"}},
       {"memory/", {"ids.h", "kv_spans.h", "page_rule.h"}},
+      {"parallel/", {"executor.h", "model/model_spec.h", "step.h"}},
       {"draft/", {"ids.h"}},
       {"heads/", {"family/", "files/", "ids.h", "memory/", "model/"}},
       {"grammar/", {"ids.h", "text/"}},

@@ -25,8 +25,9 @@ std::filesystem::path WriteModel(const Golden& golden, const std::filesystem::pa
 }
 
 std::unique_ptr<engine::LocalExecutor> Load(const std::filesystem::path& path,
-                                            const std::string& ops) {
+                                            const std::string& ops, int32_t tp = 1) {
   engine::LoadOptions options;
+  options.layout.tp = tp;
   options.reference_ops = ops == "reference";
   if (!options.reference_ops) options.cpu.isa = ops;
   options.cpu.num_threads = 2;
@@ -87,6 +88,19 @@ float RoundingBound(const Golden& golden, int32_t n_layers, double error) {
   return static_cast<float>(6.0 * error * std::sqrt(7.0 * n_layers) * spread);
 }
 
+// The error that the formats of a golden's weights allow.
+float BoundOf(const Golden& golden, const std::string& ops) {
+  const auto quantization = golden.config->value("quantization_config", nlohmann::json::object());
+  const bool quantised = golden.gguf.has_value() || !quantization.empty();
+  const bool is_fp8 = quantization.value("quant_method", "") == "fp8";
+  const int32_t n_layers = golden.config->value("num_hidden_layers", 2);
+  const bool bf16_kernels =
+      (golden.dtype == "BF16" || is_fp8) && ops == "auto" && HasLevel("avx512_bf16");
+  if (bf16_kernels) return RoundingBound(golden, n_layers, kBf16Error);
+  const bool integer_kernels = quantised && ops != "reference" && !is_fp8;
+  return integer_kernels ? RoundingBound(golden, n_layers, kInt8Error) : 1e-3f;
+}
+
 TEST_CASE("Every family's logits equal transformers' within 1e-3", "[golden]") {
   const std::string name = GENERATE(from_range(test::GoldenNames()));
   const std::string ops = GENERATE("reference", "portable", "avx512", "auto");
@@ -94,19 +108,28 @@ TEST_CASE("Every family's logits equal transformers' within 1e-3", "[golden]") {
   const Golden golden = test::LoadGolden(name);
   test::TempDir dir;
   auto executor = Load(WriteModel(golden, dir.path()), ops);
-  const auto quantization = golden.config->value("quantization_config", nlohmann::json::object());
-  const bool quantised = golden.gguf.has_value() || !quantization.empty();
-  const bool is_fp8 = quantization.value("quant_method", "") == "fp8";
-  const bool integer_kernels = quantised && ops != "reference" && !is_fp8;
-  const int32_t n_layers = golden.config->value("num_hidden_layers", 2);
-  const bool bf16_kernels =
-      (golden.dtype == "BF16" || is_fp8) && ops == "auto" && HasLevel("avx512_bf16");
-  float bound = 1e-3f;
-  if (integer_kernels) bound = RoundingBound(golden, n_layers, kInt8Error);
-  if (bf16_kernels) bound = RoundingBound(golden, n_layers, kBf16Error);
   for (int32_t chunk : {64, 7, 1}) {
     INFO(name << " on " << ops << " in chunks of " << chunk);
-    CHECK(MaxError(golden, test::AllLogits(*executor, golden.prompt, chunk)) < bound);
+    CHECK(MaxError(golden, test::AllLogits(*executor, golden.prompt, chunk)) <
+          BoundOf(golden, ops));
+  }
+}
+
+// Heads, features and tokens of these models divide by few of these numbers; some ranks have none.
+TEST_CASE("Any number of ranks gives every family's logits", "[golden]") {
+  const std::string name = GENERATE(from_range(test::GoldenNames()));
+  const Golden golden = test::LoadGolden(name);
+  test::TempDir dir;
+  const std::filesystem::path path = WriteModel(golden, dir.path());
+  const std::vector<std::pair<std::string, int32_t>> runs = {
+      {"reference", 3}, {"auto", 2}, {"auto", 3}, {"auto", 5}, {"auto", 7}};
+  for (const auto& [ops, tp] : runs) {
+    auto executor = Load(path, ops, tp);
+    for (int32_t chunk : {64, 5}) {
+      INFO(name << " on " << ops << ", " << tp << " ranks, in chunks of " << chunk);
+      CHECK(MaxError(golden, test::AllLogits(*executor, golden.prompt, chunk)) <
+            BoundOf(golden, ops));
+    }
   }
 }
 

@@ -29,8 +29,9 @@ using Answers = std::map<std::pair<RequestId, int32_t>, std::vector<std::pair<To
 
 std::unique_ptr<engine::LocalExecutor> Load(const std::string& golden_name,
                                             const std::filesystem::path& folder,
-                                            bool one_kv_group = false) {
+                                            bool one_kv_group = false, int32_t tp = 1) {
   engine::LoadOptions options;
+  options.layout.tp = tp;
   options.cpu.num_threads = 2;
   options.capacity.kv_bytes = 4 << 20;
   options.capacity.host_kv_bytes = 1 << 20;
@@ -135,11 +136,17 @@ std::vector<GenerationRequest> Requests(std::mt19937_64* random, int32_t vocab, 
 }
 
 TEST_CASE("Output does not depend on scheduling, bit for bit", "[golden]") {
-  const std::string name =
-      GENERATE("llama", "mistral_window", "gemma2", "gemma3", "gpt_oss", "llama_q4_0");
-  INFO(name);
+  const auto [name, tp] = GENERATE(table<std::string, int32_t>({{"llama", 1},
+                                                                {"mistral_window", 1},
+                                                                {"gemma2", 1},
+                                                                {"gemma3", 1},
+                                                                {"gpt_oss", 1},
+                                                                {"llama_q4_0", 1},
+                                                                {"llama_q4_0", 2},
+                                                                {"mistral_window", 3}}));
+  INFO(name << ", " << tp << " ranks");
   test::TempDir dir;
-  auto executor = Load(name, dir.path());
+  auto executor = Load(name, dir.path(), /*one_kv_group=*/false, tp);
   std::mt19937_64 random(7);
   const SchedulerOptions plain = OptionsFor(executor->limits());
   // Windows are cut at multiples of 512 positions, and hold as much more.

@@ -1,0 +1,126 @@
+// The decoder's buffers, and how large they are.
+#include <algorithm>
+
+#include "base/status.h"
+#include "engine/model/decoder.h"
+
+namespace heddle::engine {
+namespace {
+
+// Elements per token of the widest layer.
+struct Widths {
+  int64_t qkv = 0;
+  int64_t attended = 0;
+  int64_t inner = 0;
+  int64_t q_latent = 0;
+  int64_t heads = 0;
+  int64_t experts = 0;
+  int64_t choices = 0;
+  int64_t expert_inner = 0;
+  int64_t expert_rows = 0;
+  int64_t row_gates = 0;
+  int64_t parts = 0;
+  int64_t all_heads = 0;
+
+  // Elements of activations per token; those of 4-byte values are counted apart.
+  int64_t activations(int64_t hidden) const {
+    return 2 * hidden + qkv + attended + q_latent + heads + inner + expert_inner + expert_rows +
+           2 * parts + all_heads;
+  }
+  int64_t words() const { return experts + 2 * choices + row_gates; }
+};
+
+Widths WidestLayer(const ModelSpec& spec) {
+  Widths widths;
+  widths.parts = spec.is_part() ? spec.hidden : 0;
+  for (const LayerSpec& layer : spec.layers) {
+    const AttentionSpec& attention = layer.attention;
+    widths.qkv = std::max(widths.qkv, attention.qkv_dim());
+    widths.attended =
+        std::max<int64_t>(widths.attended, int64_t{attention.n_heads} * attention.head_dim);
+    widths.inner = std::max<int64_t>(widths.inner, layer.mlp.inter);
+    if (!attention.head_borders.empty()) {
+      widths.all_heads =
+          std::max(widths.all_heads, int64_t{attention.head_borders.back()} * attention.head_dim);
+    }
+    const MlaSpec& mla = attention.mla;
+    widths.q_latent = std::max<int64_t>(widths.q_latent, mla.q_rank);
+    widths.heads =
+        std::max(widths.heads, int64_t{attention.n_heads} * std::max(mla.q_dim(), mla.v_dim));
+    const MoeSpec& moe = layer.moe;
+    const int64_t top_k = moe.rule.top_k;
+    widths.experts = std::max<int64_t>(widths.experts, moe.n_experts);
+    widths.choices = std::max(widths.choices, top_k);
+    widths.expert_inner = std::max(widths.expert_inner, top_k * moe.inter);
+    widths.expert_rows = std::max(widths.expert_rows, top_k * spec.hidden);
+    widths.row_gates = std::max<int64_t>(widths.row_gates, layer.mlp.row_gate ? 1 : 0);
+  }
+  return widths;
+}
+
+}  // namespace
+
+int64_t Decoder::ActivationBytes(const ModelSpec& spec, int32_t max_batch_tokens,
+                                 kernels::DType dtype) {
+  const Widths widths = WidestLayer(spec);
+  return max_batch_tokens * (kernels::RowBytes(dtype, widths.activations(spec.hidden)) +
+                             widths.words() * int64_t{sizeof(float)});
+}
+
+absl::Status Decoder::AllocateBuffers(kernels::Device& device, int32_t max_batch_tokens) {
+  const Widths widths = WidestLayer(spec_);
+  struct Wanted {
+    std::unique_ptr<kernels::Buffer>* buffer;
+    int64_t cols;
+    kernels::DType dtype;
+  };
+  const kernels::DType f32 = kernels::DType::kF32;
+  const Wanted all[] = {
+      {&x_, spec_.hidden, dtype_},
+      {&normed_, spec_.hidden, dtype_},
+      {&qkv_, widths.qkv, dtype_},
+      {&attended_, widths.attended, dtype_},
+      {&q_latent_, widths.q_latent, dtype_},
+      {&heads_, widths.heads, dtype_},
+      {&inner_, widths.inner, dtype_},
+      {&route_logits_, widths.experts, f32},
+      {&row_gates_, widths.row_gates, f32},
+      {&chosen_, widths.choices, f32},
+      {&chosen_weight_, widths.choices, f32},
+      {&expert_inner_, widths.expert_inner, dtype_},
+      {&expert_rows_, widths.expert_rows, dtype_},
+      {&parts_[0], widths.parts, dtype_},
+      {&parts_[1], widths.parts, dtype_},
+      {&all_heads_, widths.all_heads, dtype_},
+  };
+  for (const Wanted& wanted : all) {
+    if (wanted.cols == 0) continue;
+    HEDDLE_ASSIGN_OR_RETURN(
+        *wanted.buffer,
+        device.Allocate(max_batch_tokens * kernels::RowBytes(wanted.dtype, wanted.cols)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Decoder::KeepFeatures(kernels::Device& device, std::span<const int32_t> features,
+                                   int32_t max_batch_tokens) {
+  features_.assign(features.begin(), features.end());
+  if (features.empty()) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(
+      kept_, device.Allocate(FeatureBytes(spec_, features.size(), max_batch_tokens, dtype_)));
+  return absl::OkStatus();
+}
+
+int64_t Decoder::FeatureBytes(const ModelSpec& spec, size_t features, int32_t max_batch_tokens,
+                              kernels::DType dtype) {
+  return max_batch_tokens * kernels::RowBytes(dtype, static_cast<int64_t>(features) * spec.hidden);
+}
+
+absl::Status Decoder::ReserveLogits(kernels::Device& device, int32_t rows) {
+  const int64_t bytes = int64_t{rows} * spec_.own_vocab() * int64_t{sizeof(float)};
+  if (!spec_.is_part() || bytes == 0) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(own_logits_, device.Allocate(bytes));
+  return absl::OkStatus();
+}
+
+}  // namespace heddle::engine

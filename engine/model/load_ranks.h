@@ -1,0 +1,56 @@
+// Loading a model that ranks share (engine/parallel/shard.h): who gets what, and the ranks beside
+// the head, each of which reads and packs its own part on a thread of its own.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/files/checkpoint.h"
+#include "engine/model/load.h"
+#include "engine/model/rank_threads.h"
+#include "engine/model/weights.h"
+#include "engine/parallel/shard.h"
+#include "kernels/device.h"
+
+namespace heddle::engine {
+
+// INVALID_ARGUMENT or UNIMPLEMENTED, naming the option, for a layout that these options exclude.
+absl::Status CheckLayout(const LoadOptions& options);
+
+// How the products of a checkpoint's model may be cut, with weights kept as the policy says.
+CutBlocks CutBlocksOf(const Checkpoint& checkpoint, const ModelDescription& model,
+                      const WeightPolicy& policy);
+
+// Bytes, as stored, of what ranks beside the first hold again: routers, latent projections, learned
+// positions, and the projections of KV heads that several ranks keep.
+int64_t RepeatedBytes(const Checkpoint& checkpoint, const ModelDescription& model,
+                      std::span<const Share> shares);
+
+// The options of one rank's processor: its part of the threads, at least one.
+kernels::CpuDeviceOptions CpuOfRank(const LoadOptions& options, int32_t rank);
+
+// The specs of all ranks; empty for one alone.
+std::vector<ModelSpec> SpecsOfRanks(const ModelSpec& model, std::span<const Share> shares);
+
+// The pages of one rank.
+KvLayout KvLayoutOfRank(const KvLayout& layout, const ModelSpec& rank);
+
+// Makes the weights of a rank on its device.
+using MakeWeights =
+    std::function<absl::StatusOr<ModelWeights>(kernels::Device& device, int32_t rank)>;
+
+// Loads the head's weights on `head`, and the other ranks, if there are any, at the same time; then
+// `head` has joined their group.
+struct LoadedRanks {
+  ModelWeights head;
+  std::unique_ptr<RankThreads> others;  // null: there are none
+};
+absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInfo& info,
+                                      const MakeWeights& make_weights, kernels::Device& head);
+
+}  // namespace heddle::engine

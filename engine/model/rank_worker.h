@@ -1,0 +1,58 @@
+// A rank of a tensor-parallel group that draws nothing: it runs the same steps as the head's
+// LocalExecutor on its part of the model, and gives the head its part of the logits.
+//
+// Thread-safety: none; owned by its thread (rank_threads.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/executor.h"
+#include "engine/memory/host_pages.h"
+#include "engine/memory/kv_storage.h"
+#include "engine/model/decoder.h"
+#include "engine/model/plan_batch.h"
+#include "engine/step.h"
+#include "kernels/device.h"
+
+namespace heddle::engine {
+
+class RankWorker {
+ public:
+  struct Parts {
+    std::unique_ptr<kernels::Device> device;  // has joined the group
+    ModelSpec spec;                           // of the rank's share
+    ModelWeights weights;
+    kernels::DType kv_dtype = kernels::DType::kF16;
+    KvLayout kv_layout;      // of its heads, with the groups of the limits
+    int32_t logit_rows = 0;  // that the head asks for at a time
+    std::string host_kv_directory;
+  };
+
+  // Takes all memory that steps within `limits` need. RESOURCE_EXHAUSTED if there is not enough.
+  static absl::StatusOr<std::unique_ptr<RankWorker>> Create(Parts parts,
+                                                            const ExecutorLimits& limits);
+
+  // Runs a step; returns when this rank's part of it is done.
+  absl::Status Run(const StepPlan& plan);
+
+ private:
+  RankWorker(Parts parts, const ExecutorLimits& limits)
+      : parts_(std::move(parts)), limits_(limits) {}
+
+  absl::Status MovePages(const StepPlan& plan);
+  int32_t FindLogitRows(const StepPlan& plan);
+
+  Parts parts_;
+  const ExecutorLimits limits_;
+  std::unique_ptr<KvStorage> cache_;
+  std::unique_ptr<HostPages> host_pages_;  // null: limits_.num_host_pages is 0
+  std::unique_ptr<Decoder> decoder_;
+  PlanBatch batch_;
+  std::vector<int32_t> logit_rows_;  // as LocalExecutor has them
+};
+
+}  // namespace heddle::engine

@@ -1,0 +1,46 @@
+// Parts of weight sources for one rank: some of the rows of stacked matrices, or some of the
+// columns of one. Nothing is read before a device packs the result, and then only these parts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "engine/parallel/shard.h"
+#include "kernels/tensor.h"
+
+namespace heddle::engine {
+
+// What a rank holds of a matrix or of several that are stacked along their rows; empty: all.
+struct Cut {
+  std::optional<std::vector<Range>> rows;  // of the stack, in the order in which they are kept
+  std::optional<Range> columns;
+};
+
+inline Cut CutRows(std::vector<Range> rows) { return {std::move(rows), std::nullopt}; }
+inline Cut CutColumns(Range columns) { return {std::nullopt, columns}; }
+
+// The parts of `sources` that a cut keeps, stacked; none if it keeps nothing. A range of rows that
+// spans two sources gives two parts. Columns of an act-order matrix (WeightSource::column_order)
+// are input features in their own order: what is kept of them becomes F16, as their groups cannot
+// be kept whole. Borrows what the sources borrow.
+// REQUIRES: columns begin and end at borders of the sources' blocks.
+class CutSources {
+ public:
+  CutSources(std::span<const kernels::WeightSource> sources, const Cut& cut);
+  std::span<const kernels::WeightSource> sources() const { return parts_; }
+
+ private:
+  void AddRows(std::span<const kernels::WeightSource> sources, Range rows);
+
+  std::vector<std::unique_ptr<kernels::RowReader>> readers_;
+  std::vector<kernels::WeightSource> parts_;
+};
+
+// The same of a vector with one value for each row of the stack; an empty one stays empty.
+std::vector<float> CutValues(const std::vector<float>& values, const Cut& cut);
+
+}  // namespace heddle::engine

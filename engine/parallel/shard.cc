@@ -1,0 +1,185 @@
+#include "engine/parallel/shard.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+
+namespace heddle::engine {
+namespace {
+
+// Rows of a panel of the CPU's kernels (kernel_table.h): a panel that two ranks share is computed
+// by both.
+constexpr int64_t kTile = 32;
+
+int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Whole tiles, unless ranks would stay without a share.
+int64_t UnitOf(int64_t total, int64_t block, int32_t world) {
+  const int64_t unit = std::lcm(block, kTile);
+  return CeilDivide(total, unit) >= world ? unit : block;
+}
+
+// Query heads whose outputs are whole blocks of the projection behind them.
+int64_t HeadsOfBlock(int64_t block, int64_t head_dim) { return block / std::gcd(block, head_dim); }
+
+// The number of query heads that one piece of a group of `group` heads has when groups are divided
+// among ranks: the largest that gives each rank a piece, or else the smallest. 0: a group cannot be
+// divided.
+int64_t PieceOfGroup(int64_t n_heads, int64_t group, int64_t heads_of_block, int32_t world) {
+  int64_t smallest = 0;
+  for (int64_t piece = group - 1; piece >= 1; --piece) {
+    if (group % piece != 0 || piece % heads_of_block != 0) continue;
+    if (n_heads / piece >= world) return piece;
+    smallest = piece;
+  }
+  return smallest;
+}
+
+// The KV heads for pieces of `piece` query heads.
+std::vector<int32_t> KvHeadsOf(Range heads, int64_t piece, int64_t group) {
+  std::vector<int32_t> of_pieces;
+  for (int64_t h = heads.first; h < heads.end(); h += piece) {
+    of_pieces.push_back(static_cast<int32_t>(h / group));
+  }
+  // Each KV head once, if all have equally many pieces.
+  std::vector<int32_t> once = of_pieces;
+  once.erase(std::unique(once.begin(), once.end()), once.end());
+  const bool even = !once.empty() && std::all_of(once.begin(), once.end(), [&](int32_t kv) {
+    const auto pieces = std::count(of_pieces.begin(), of_pieces.end(), kv);
+    return pieces * static_cast<int64_t>(once.size()) == static_cast<int64_t>(of_pieces.size());
+  });
+  return even ? once : of_pieces;
+}
+
+std::vector<HeadShare> DivideHeads(const AttentionSpec& attention, int64_t block,
+                                   std::span<const double> weights) {
+  std::vector<HeadShare> shares(weights.size());
+  if (attention.n_heads == 0) return shares;
+  const auto world = static_cast<int32_t>(weights.size());
+  const bool is_latent = attention.mla.kv_rank > 0;
+  const int64_t n_heads = attention.n_heads;
+  const int64_t group = is_latent ? 1 : n_heads / attention.n_kv_heads;
+  const int64_t value_dim = is_latent ? attention.mla.v_dim : attention.head_dim;
+  const int64_t heads_of_block = HeadsOfBlock(block, value_dim);
+  int64_t unit = std::lcm(group, heads_of_block);
+  int64_t piece = group;
+  // A norm over the heads of all ranks needs each of them once.
+  const bool may_replicate = attention.qk_norm != QkNorm::kFullWidth;
+  if (may_replicate && CeilDivide(n_heads, unit) < world) {
+    if (const int64_t part = PieceOfGroup(n_heads, group, heads_of_block, world); part > 0) {
+      unit = piece = part;
+    }
+  }
+  const std::vector<Range> heads = Divide(n_heads, unit, weights);
+  for (size_t r = 0; r < shares.size(); ++r) {
+    shares[r].heads = heads[r];
+    if (heads[r].count == 0) continue;
+    shares[r].kv_heads = is_latent ? std::vector<int32_t>{0} : KvHeadsOf(heads[r], piece, group);
+  }
+  return shares;
+}
+
+// [ranges + 1]
+std::vector<int32_t> BordersOf(std::span<const Share> shares, auto range_of) {
+  std::vector<int32_t> borders = {0};
+  for (const Share& share : shares) {
+    borders.push_back(static_cast<int32_t>(range_of(share).end()));
+  }
+  return borders;
+}
+
+LayerSpec SpecOfLayer(const LayerSpec& layer, std::span<const Share> shares, int32_t rank,
+                      size_t index) {
+  LayerSpec own = layer;
+  const LayerShare& share = shares[static_cast<size_t>(rank)].layers[index];
+  if (layer.attention.n_heads > 0) {
+    own.attention_is_part = true;
+    own.attention.n_heads = static_cast<int32_t>(share.attention.heads.count);
+    own.attention.n_kv_heads = static_cast<int32_t>(share.attention.kv_heads.size());
+    if (own.attention.n_heads == 0) own.attention.mla = {};
+    if (layer.attention.qk_norm == QkNorm::kFullWidth) {
+      own.attention.head_borders =
+          BordersOf(shares, [&](const Share& s) { return s.layers[index].attention.heads; });
+      const int32_t group = layer.attention.n_heads / layer.attention.n_kv_heads;
+      for (const int32_t head : own.attention.head_borders) {
+        own.attention.kv_head_borders.push_back(head / group);
+      }
+    }
+  }
+  own.mlp_is_part = layer.mlp.inter > 0 || layer.moe.n_experts > 0;
+  own.mlp.inter = static_cast<int32_t>(share.inner.count);
+  own.moe.inter = static_cast<int32_t>(share.expert_inner.count);
+  if (own.moe.inter == 0) own.moe = {};
+  if (own.mlp.inter == 0) own.mlp.row_gate = false;
+  return own;
+}
+
+}  // namespace
+
+std::vector<Range> Divide(int64_t total, int64_t unit, std::span<const double> weights) {
+  HEDDLE_CHECK(total >= 0 && unit >= 1, "nothing that can be divided");
+  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
+  const int64_t units = CeilDivide(total, unit);
+  std::vector<Range> ranges;
+  double before = 0;
+  int64_t first = 0;
+  for (size_t r = 0; r < weights.size(); ++r) {
+    before += weights[r];
+    const int64_t border =
+        r + 1 == weights.size()
+            ? total
+            : std::min<int64_t>(total, unit * std::llround(units * (before / all)));
+    ranges.push_back({first, border - first});
+    first = border;
+  }
+  return ranges;
+}
+
+std::vector<Share> DivideModel(const ModelSpec& spec, const Layout& layout,
+                               const CutBlocks& blocks) {
+  HEDDLE_CHECK(layout.tp >= 1, "a group has one rank at least");
+  const std::vector<double> weights = layout.weights.empty()
+                                          ? std::vector<double>(static_cast<size_t>(layout.tp), 1.0)
+                                          : layout.weights;
+  HEDDLE_CHECK(static_cast<int32_t>(weights.size()) == layout.tp, "a weight for each rank");
+  std::vector<Share> shares(weights.size());
+  const std::vector<Range> vocab = Divide(spec.vocab, UnitOf(spec.vocab, 1, layout.tp), weights);
+  for (int32_t r = 0; r < layout.tp; ++r) {
+    Share& share = shares[static_cast<size_t>(r)];
+    share.rank = r;
+    share.world = layout.tp;
+    share.vocab = vocab[static_cast<size_t>(r)];
+    share.layers.resize(spec.layers.size());
+  }
+  for (size_t l = 0; l < spec.layers.size(); ++l) {
+    const LayerSpec& layer = spec.layers[l];
+    const std::vector<HeadShare> heads = DivideHeads(layer.attention, blocks.out, weights);
+    const std::vector<Range> inner =
+        Divide(layer.mlp.inter, UnitOf(layer.mlp.inter, blocks.down, layout.tp), weights);
+    const int64_t expert_inter = layer.moe.n_experts > 0 ? layer.moe.inter : 0;
+    const std::vector<Range> expert_inner =
+        Divide(expert_inter, UnitOf(expert_inter, blocks.expert_down, layout.tp), weights);
+    for (size_t r = 0; r < shares.size(); ++r) {
+      shares[r].layers[l] = {heads[r], inner[r], expert_inner[r]};
+    }
+  }
+  return shares;
+}
+
+Share WholeShare(const ModelSpec& spec) { return std::move(DivideModel(spec, {}, {}).front()); }
+
+ModelSpec SpecOfShare(const ModelSpec& model, std::span<const Share> shares, int32_t rank) {
+  if (shares.size() == 1) return model;
+  ModelSpec own = model;
+  own.rank = rank;
+  own.vocab_borders = BordersOf(shares, [](const Share& share) { return share.vocab; });
+  for (size_t l = 0; l < own.layers.size(); ++l) {
+    own.layers[l] = SpecOfLayer(model.layers[l], shares, rank, l);
+  }
+  return own;
+}
+
+}  // namespace heddle::engine

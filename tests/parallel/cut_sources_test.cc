@@ -1,0 +1,139 @@
+// Parts of matrices decode to the same numbers as the same places of the whole.
+#include "engine/parallel/cut_sources.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "kernels/dtype.h"
+#include "kernels/weight_sources.h"
+
+namespace heddle::engine {
+namespace {
+
+using kernels::DType;
+using kernels::WeightSource;
+
+// A matrix of random bytes, which every block format decodes to something.
+struct Stored {
+  std::vector<uint8_t> bytes;
+  WeightSource source;
+
+  Stored(DType dtype, int64_t rows, int64_t cols, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    bytes.resize(static_cast<size_t>(rows * kernels::RowBytes(dtype, cols)));
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random());
+    source = {.data = bytes.data(), .dtype = dtype, .rows = rows, .cols = cols, .name = "w"};
+  }
+};
+
+std::vector<std::vector<float>> Decoded(const WeightSource& source) {
+  std::vector<std::vector<float>> rows;
+  std::vector<uint8_t> buffer;
+  for (int64_t r = 0; r < source.rows; ++r) {
+    rows.emplace_back(static_cast<size_t>(source.cols));
+    kernels::DecodeSourceRow(source, kernels::SourceRows(source, r, 1, &buffer),
+                             rows.back().data());
+  }
+  return rows;
+}
+
+bool SameBits(const std::vector<float>& a, const float* b) {
+  return std::memcmp(a.data(), b, a.size() * sizeof(float)) == 0;
+}
+
+TEST_CASE("Columns of every format are cut at borders of blocks", "[unit]") {
+  for (int32_t type = 0; type < kernels::kNumDTypes; ++type) {
+    const auto dtype = static_cast<DType>(type);
+    const int64_t block = kernels::Info(dtype).block_elements;
+    const Stored stored(dtype, 3, 4 * block, 7);
+    const std::vector<std::vector<float>> whole = Decoded(stored.source);
+    for (const Range columns :
+         {Range{0, block}, Range{block, 2 * block}, Range{3 * block, block}}) {
+      INFO(std::string(kernels::Info(dtype).name) << " from " << columns.first);
+      const CutSources cut({&stored.source, 1}, CutColumns(columns));
+      REQUIRE(cut.sources().size() == 1);
+      const std::vector<std::vector<float>> part = Decoded(cut.sources()[0]);
+      for (size_t r = 0; r < part.size(); ++r) {
+        CHECK(SameBits(part[r], whole[r].data() + columns.first));
+      }
+    }
+  }
+}
+
+TEST_CASE("Rows of stacked matrices are cut wherever they lie", "[unit]") {
+  const Stored first(DType::kF32, 5, 4, 1);
+  const Stored second(DType::kQ8_0, 3, 32, 2);
+  const Stored third(DType::kF32, 4, 4, 3);
+  const WeightSource stack[] = {first.source, third.source};
+  const CutSources cut(stack, CutRows({{3, 4}, {0, 1}, {8, 1}}));
+  std::vector<std::vector<float>> kept;
+  for (const WeightSource& part : cut.sources()) {
+    for (std::vector<float>& row : Decoded(part)) kept.push_back(std::move(row));
+  }
+  std::vector<std::vector<float>> all = Decoded(first.source);
+  for (std::vector<float>& row : Decoded(third.source)) all.push_back(std::move(row));
+  const size_t expected[] = {3, 4, 5, 6, 0, 8};
+  REQUIRE(kept.size() == 6);
+  for (size_t i = 0; i < 6; ++i) CHECK(SameBits(kept[i], all[expected[i]].data()));
+  const CutSources whole({&second.source, 1}, {});
+  CHECK(whole.sources()[0].data == second.source.data);
+}
+
+TEST_CASE("Rows that a reader makes are cut too", "[unit]") {
+  const Stored stored(DType::kQ4_0, 6, 128, 4);
+  const CutSources columns({&stored.source, 1}, CutColumns({32, 64}));
+  const CutSources both(columns.sources(), CutRows({{2, 3}}));
+  REQUIRE(both.sources()[0].data == nullptr);
+  const std::vector<std::vector<float>> whole = Decoded(stored.source);
+  const std::vector<std::vector<float>> part = Decoded(both.sources()[0]);
+  for (size_t r = 0; r < 3; ++r) CHECK(SameBits(part[r], whole[r + 2].data() + 32));
+}
+
+TEST_CASE("Input features in an order of their own are cut by feature", "[unit]") {
+  Stored stored(DType::kInt4G32, 4, 96, 5);
+  for (size_t i = 0; i + 21 <= stored.bytes.size(); i += 21) {  // scale, zero point, 16 of codes
+    const float scale = 0.25f + 0.001f * static_cast<float>(i);
+    std::memcpy(&stored.bytes[i], &scale, sizeof(scale));
+    stored.bytes[i + 4] = 8;
+  }
+  std::vector<int32_t> order(96);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), std::mt19937_64(6));
+  stored.source.column_order = order;
+  const std::vector<std::vector<float>> whole = Decoded(stored.source);
+  for (const Range features : {Range{0, 17}, Range{17, 50}, Range{67, 29}}) {
+    const CutSources cut({&stored.source, 1}, CutColumns(features));
+    const WeightSource& part = cut.sources()[0];
+    CHECK(part.dtype == DType::kF16);
+    CHECK(part.column_order.empty());
+    const std::vector<std::vector<float>> rows = Decoded(part);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      for (int64_t c = 0; c < features.count; ++c) {
+        // F16 keeps 11 bits.
+        const float value = whole[r][static_cast<size_t>(features.first + c)];
+        CHECK(rows[r][static_cast<size_t>(c)] == Approx(value).epsilon(1.0 / 2048).margin(1e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("A cut that keeps nothing has no sources", "[unit]") {
+  const Stored stored(DType::kF32, 4, 4, 1);
+  CHECK(CutSources({&stored.source, 1}, CutRows({{2, 0}})).sources().empty());
+  CHECK(CutSources({&stored.source, 1}, CutColumns({0, 0})).sources().empty());
+}
+
+TEST_CASE("Values are cut like the rows that they belong to", "[unit]") {
+  const std::vector<float> values = {0, 1, 2, 3, 4, 5};
+  CHECK(CutValues(values, CutRows({{4, 2}, {1, 1}})) == std::vector<float>{4, 5, 1});
+  CHECK(CutValues(values, CutColumns({0, 1})) == values);
+  CHECK(CutValues({}, CutRows({{4, 2}})).empty());
+}
+
+}  // namespace
+}  // namespace heddle::engine
