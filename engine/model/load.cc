@@ -98,6 +98,11 @@ absl::Status OpenDrafter(const Checkpoint& checkpoint, const ModelDescription& m
   if (!options->open_draft) return absl::OkStatus();
   HEDDLE_ASSIGN_OR_RETURN(*source, options->open_draft(checkpoint, model));
   if (*source == nullptr) return absl::OkStatus();
+  if (options->layout.world() > 1) {
+    return absl::UnimplementedError(absl::StrCat("drafters with weights do not work with --tp ",
+                                                 options->layout.tp,
+                                                 " yet; --speculate ngram,suffix does"));
+  }
   const DraftTraits& traits = (*source)->traits();
   CapacityOptions& capacity = options->capacity;
   const kernels::DType activations =

@@ -83,10 +83,6 @@ absl::Status CheckLayout(const LoadOptions& options) {
     return absl::UnimplementedError(absl::StrCat("--lora and --lora-dir do not work with --tp ", tp,
                                                  " yet; --lora-merge does, with one adapter"));
   }
-  if (options.open_draft) {
-    return absl::UnimplementedError(absl::StrCat("drafters with weights do not work with --tp ", tp,
-                                                 " yet; --speculate auto, ngram and suffix do"));
-  }
   return absl::OkStatus();
 }
 

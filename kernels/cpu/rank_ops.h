@@ -1,9 +1,8 @@
 // The ops across ranks of the CPU device: each rank reads the other ranks' parts and adds them
 // itself.
 //
-// With few rows every rank adds all of them (one round). With many rows each rank adds its share
-// and then copies the others' results (two rounds): the sums' cost is divided by the number of
-// ranks. Both give the same bits.
+// Every rank adds all rows (one round), or, with many rows and ranks, its share of them, and then
+// copies the others' results (two rounds). Both give the same bits.
 // Source: Thakur et al. 2005 (all-reduce as reduce-scatter and all-gather).
 #pragma once
 

@@ -2,7 +2,9 @@
 preemption, swaps, shared prefixes, evicted adapters) and drafts with all drafters, half of them streamed. Each answer equals that of the same request
 alone on a server with nothing of this, to the bit of every log-probability.
 
-    combine_test.py [--requests N] [--seed S]
+    combine_test.py [--requests N] [--seed S] [--tp RANKS]
+
+With several ranks there are no adapters and no drafters with weights.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
 
 from adapter_kinds import write_adapters  # noqa: E402
-from features import FEATURES, draw  # noqa: E402
+from features import FEATURES, draw, without_adapters  # noqa: E402
 from heddle_server import DEMO_MODEL, Server  # noqa: E402
 
 ROUTE = "/v1/chat/completions"
@@ -55,24 +57,31 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tp", type=int, default=1)
     arguments = parser.parse_args()
     source = random.Random(arguments.seed)
-    drawn = [draw(source) for _ in range(arguments.requests)]
+    features = FEATURES if arguments.tp == 1 else without_adapters()
+    drawn = [draw(source, features) for _ in range(arguments.requests)]
+    if arguments.tp > 1:
+        flags = [*COMMON, "--tp", str(arguments.tp)]
+        return compare(drawn, features, flags, ["ngram,suffix"], arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
-        compare(drawn, {**TRAINED, **write_adapters(folder, DEMO_MODEL)}, arguments.seed)
+        adapters = {**TRAINED, **write_adapters(folder, DEMO_MODEL)}
+        lora = ["--lora", ",".join(f"{name}={path}" for name, path in adapters.items()), *COMMON]
+        return compare(drawn, features, lora, DRAFTERS, arguments.seed)
 
 
-def compare(drawn, adapters, seed):
-    lora = ["--lora", ",".join(f"{name}={path}" for name, path in adapters.items()), *COMMON]
-    with Server(*lora, *ROOMY) as server:
+def compare(drawn, features, flags, all_drafters, seed):
+    with Server(*flags, *ROOMY) as server:
         alone = [whole(server, request) for _, request in drawn]
     refused = [(names, answer) for (names, _), answer in zip(drawn, alone) if isinstance(answer, tuple)]
     assert not refused, f"combinations that are refused: {refused[:3]}"
     together, preempted, drafted, accepted = [], 0, 0, 0
-    half = (len(drawn) + 1) // 2
-    for drafters, part in zip(DRAFTERS, (drawn[:half], drawn[half:])):
-        with Server(*lora, *SCARCE, "--speculate", drafters) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
-            together += pool.map(lambda i: (whole, streamed)[i % 2](server, part[i][1]), range(len(part)))
+    size = -(-len(drawn) // len(all_drafters))
+    for i, drafters in enumerate(all_drafters):
+        part = drawn[i * size:(i + 1) * size]
+        with Server(*flags, *SCARCE, "--speculate", drafters) as server, concurrent.futures.ThreadPoolExecutor(24) as pool:
+            together += pool.map(lambda n: (whole, streamed)[n % 2](server, part[n][1]), range(len(part)))
             preempted += server.metric("heddle_preemptions_total")
             drafted += server.metric("heddle_spec_decode_draft_tokens_total")
             accepted += server.metric("heddle_spec_decode_accepted_tokens_total")
@@ -80,7 +89,7 @@ def compare(drawn, adapters, seed):
     for (names, request), expected, found in zip(drawn, alone, together):
         assert found == expected, f"{names}\n{json.dumps(request)}\nalone    {expected}\ntogether {found}"
     used = {name for names, _ in drawn for name in names}
-    assert used == {feature.name for feature in FEATURES}, f"never drawn: {used}"
+    assert used == {feature.name for feature in features}, f"never drawn: {used}"
     print(f"{len(drawn)} requests equal themselves alone, {preempted:.0f} preemptions, {accepted:.0f} of "
           f"{drafted:.0f} drafted tokens accepted, seed {seed}")
 

@@ -51,10 +51,15 @@ FEATURES = [
 ]
 
 
-def draw(random):
+def without_adapters():
+    """The features of a server that runs no adapters."""
+    return [feature for feature in FEATURES if "adapter" not in feature.name]
+
+
+def draw(random, features):
     """(names, request): a random subset of the features, and the request that asks for them."""
     chosen = []
-    for feature in random.sample(FEATURES, random.randrange(0, 7)):
+    for feature in random.sample(features, random.randrange(0, 7)):
         if not any(other.name in feature.excludes for other in chosen):
             chosen.append(feature)
     request = {"model": "heddle-demo", "temperature": 0, "max_tokens": 24, "seed": 1, **messages(random)}

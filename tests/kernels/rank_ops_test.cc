@@ -162,13 +162,13 @@ TEST_CASE("A norm behind the sum gives what Norm gives", "[kernel]") {
       const std::vector<float> weight = random.Normals(dim);
       std::vector<Matrix> parts, streams, fused, apart;
       const Matrix stream = Matrix::RandomOf(random, rows, dim);
-      for (int r = 0; r < 3; ++r) {
+      for (int r = 0; r < 5; ++r) {
         parts.push_back(Matrix::RandomOf(random, rows, dim));
         streams.push_back(stream);
         fused.emplace_back(rows, dim);
         apart.emplace_back(rows, dim);
       }
-      OnRanks(3, make, [&](int32_t r, Ops& ops) {
+      OnRanks(5, make, [&](int32_t r, Ops& ops) {
         const auto rank = static_cast<size_t>(r);
         const Tensor x = streams[rank].tensor();
         NormArgs norm{.x = x, .weight = weight.data(), .out = fused[rank].tensor()};
@@ -176,7 +176,7 @@ TEST_CASE("A norm behind the sum gives what Norm gives", "[kernel]") {
         norm.out = apart[rank].tensor();
         ops.Norm(norm);
       });
-      for (size_t r = 0; r < 3; ++r) {
+      for (size_t r = 0; r < 5; ++r) {
         CHECK(test::SameBits(fused[r], apart[r]));
         CHECK(test::SameBits(fused[r], fused[0]));
       }
