@@ -76,11 +76,28 @@ std::string JsonSource::Show(const json& value) {
 }
 
 const json* JsonSource::Find(std::string_view key) const {
+  Note(key);
   auto it = object_->find(key);
   return it == object_->end() || it->is_null() ? nullptr : &*it;
 }
 
+std::vector<JsonSource::UnreadKey> JsonSource::Unread() const {
+  std::vector<UnreadKey> unread;
+  for (auto it = object_->begin(); it != object_->end(); ++it) {
+    if (it->is_null()) continue;
+    if (!WasAsked(it.key())) unread.push_back({*this, it.key(), &*it});
+    const std::string inside = base::StrCat(prefix_, it.key(), ".");
+    const auto first = asked_->lower_bound(inside);
+    if (!it->is_object() || first == asked_->end() || !first->starts_with(inside)) continue;
+    JsonSource object(file_, *it, inside);
+    object.asked_ = asked_;
+    for (UnreadKey& key : object.Unread()) unread.push_back(std::move(key));
+  }
+  return unread;
+}
+
 bool JsonSource::IsNull(std::string_view key) const {
+  Note(key);
   auto it = object_->find(key);
   return it != object_->end() && it->is_null();
 }
@@ -125,13 +142,28 @@ absl::StatusOr<std::optional<JsonSource>> JsonSource::Object(std::string_view ke
   const json* value = Find(key);
   if (value == nullptr) return std::optional<JsonSource>();
   if (!value->is_object()) return Error(key, Show(*value), "an object");
-  return std::optional<JsonSource>(JsonSource(file_, *value, base::StrCat(prefix_, key, ".")));
+  JsonSource object(file_, *value, base::StrCat(prefix_, key, "."));
+  object.asked_ = asked_;
+  return std::optional<JsonSource>(std::move(object));
 }
 
 GgufSource::GgufSource(const GgufFile& gguf, std::string_view architecture)
     : ConfigSource(gguf.name(), std::string(architecture) + "."), gguf_(gguf) {}
 
-std::string GgufSource::FullKey(std::string_view key) const { return prefix_ + std::string(key); }
+std::string GgufSource::FullKey(std::string_view key) const {
+  Note(key);
+  return prefix_ + std::string(key);
+}
+
+std::vector<std::string> GgufSource::Unread() const {
+  std::vector<std::string> unread;
+  for (std::string_view key : gguf_.keys()) {
+    if (!key.starts_with(prefix_)) continue;
+    key.remove_prefix(prefix_.size());
+    if (!WasAsked(key)) unread.emplace_back(key);
+  }
+  return unread;
+}
 
 bool GgufSource::Has(std::string_view key) const { return gguf_.Has(FullKey(key)); }
 

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,14 +45,23 @@ class ConfigSource {
                            std::string_view expected) const;
 
   const std::string& file() const { return file_; }
+  const std::string& prefix() const { return prefix_; }
 
  protected:
+  using Keys = std::set<std::string, std::less<>>;
+
   // `prefix` stands before each key in the file ("llama."), or in messages ("rope_scaling.").
   ConfigSource(std::string file, std::string prefix)
       : file_(std::move(file)), prefix_(std::move(prefix)) {}
 
+  void Note(std::string_view key) const { asked_->insert(prefix_ + std::string(key)); }
+  bool WasAsked(std::string_view key) const { return asked_->contains(prefix_ + std::string(key)); }
+
   std::string file_;
   std::string prefix_;
+  // The keys that somebody asked for, with their prefixes; shared with copies and with the objects
+  // inside.
+  std::shared_ptr<Keys> asked_ = std::make_shared<Keys>();
 };
 
 class JsonSource : public ConfigSource {
@@ -71,11 +82,22 @@ class JsonSource : public ConfigSource {
   // The value under `key`; nullptr if absent or null.
   const nlohmann::json* Find(std::string_view key) const;
 
+  // The keys that are there, not null, and were not asked for: of this object, and of those inside
+  // of which any key was.
+  struct UnreadKey;
+  std::vector<UnreadKey> Unread() const;
+
   // A value as messages show it, cut to a reasonable length.
   static std::string Show(const nlohmann::json& value);
 
  private:
   const nlohmann::json* object_;
+};
+
+struct JsonSource::UnreadKey {
+  JsonSource source;
+  std::string key;
+  const nlohmann::json* value;
 };
 
 class GgufSource : public ConfigSource {
@@ -95,6 +117,9 @@ class GgufSource : public ConfigSource {
   }
 
   const GgufFile& gguf() const { return gguf_; }
+
+  // The architecture's keys that were not asked for.
+  std::vector<std::string> Unread() const;
 
  private:
   std::string FullKey(std::string_view key) const;

@@ -6,6 +6,8 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "engine/family/describe_draft.h"
+#include "engine/family/known_keys.h"
 #include "engine/family/model_description.h"
 #include "nlohmann/json.hpp"
 
@@ -45,6 +47,24 @@ const NameMap& FindNames(const Checkpoint& checkpoint, const Family& family) {
 absl::StatusOr<ConfigParts> SplitConfig(const JsonSource& whole, const JsonSource& generation) {
   HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> text, whole.Object("text_config"));
   return ConfigParts{text.value_or(whole), whole, generation};
+}
+
+// `check` looks at the decoder's configuration when all is read; nullptr: nobody does.
+absl::StatusOr<ModelDescription> DescribeParsed(const nlohmann::json& config,
+                                                const nlohmann::json& generation_config,
+                                                std::string_view file,
+                                                absl::Status (*check)(const JsonSource&)) {
+  if (!config.is_object() || !generation_config.is_object()) {
+    return absl::InvalidArgumentError(base::StrCat(file, " is not a JSON object"));
+  }
+  HEDDLE_ASSIGN_OR_RETURN(
+      const ConfigParts parts,
+      SplitConfig({std::string(file), config}, {std::string(file), generation_config}));
+  HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(parts.decoder));
+  HEDDLE_ASSIGN_OR_RETURN(ModelDescription description,
+                          DescribeConfigWithNames(*family, parts, *family->names, family->prefix));
+  if (check != nullptr) HEDDLE_RETURN_IF_ERROR(check(parts.decoder));
+  return description;
 }
 
 }  // namespace
@@ -135,17 +155,16 @@ NameMap MakeNames(const NameMap& pattern, std::string_view prefix, const ModelSp
   return names;
 }
 
+absl::StatusOr<ModelDescription> DescribeDraftConfig(const nlohmann::json& config,
+                                                     std::string_view file) {
+  const nlohmann::json generation = nlohmann::json::object();
+  return DescribeParsed(config, generation, file, nullptr);
+}
+
 absl::StatusOr<ModelDescription> DescribeConfig(const nlohmann::json& config,
                                                 const nlohmann::json& generation_config,
                                                 std::string_view file) {
-  if (!config.is_object() || !generation_config.is_object()) {
-    return absl::InvalidArgumentError(base::StrCat(file, " is not a JSON object"));
-  }
-  HEDDLE_ASSIGN_OR_RETURN(
-      const ConfigParts parts,
-      SplitConfig({std::string(file), config}, {std::string(file), generation_config}));
-  HEDDLE_ASSIGN_OR_RETURN(const Family* family, FindFamily(parts.decoder));
-  return DescribeConfigWithNames(*family, parts, *family->names, family->prefix);
+  return DescribeParsed(config, generation_config, file, RefuseUnreadKeys);
 }
 
 absl::StatusOr<ModelDescription> DescribeGgufAs(const Checkpoint& checkpoint,
@@ -172,7 +191,10 @@ absl::StatusOr<ModelDescription> Describe(const Checkpoint& checkpoint) {
   const std::string prefix = FindPrefix(checkpoint, *family);
   NameMap names = FindNames(checkpoint, *family);
   if (prefix.starts_with(kTextPart)) names.lm_head.insert(0, kTextPart);
-  return DescribeConfigWithNames(*family, parts, names, prefix);
+  HEDDLE_ASSIGN_OR_RETURN(ModelDescription description,
+                          DescribeConfigWithNames(*family, parts, names, prefix));
+  HEDDLE_RETURN_IF_ERROR(RefuseUnreadKeys(parts.decoder));
+  return description;
 }
 
 }  // namespace heddle::engine

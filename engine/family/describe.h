@@ -114,6 +114,6 @@ absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, const Family& family
                                   int32_t max_context);
 // Reads the RoPE of layers with a sliding window (Family::window_rope).
 absl::StatusOr<RopeSpec> ReadWindowRope(const JsonSource& config, const Family& family,
-                                        int32_t head_dim, int32_t max_context);
+                                        const Hyperparameters& values);
 
 }  // namespace heddle::engine

@@ -187,9 +187,8 @@ absl::Status ReadRest(const JsonSource& config, const Family& family, Hyperparam
     HEDDLE_ASSIGN_OR_RETURN(values->rope,
                             ReadRope(config, family, values->head_dim, values->max_context));
   }
-  if (family.window_rope) {
-    HEDDLE_ASSIGN_OR_RETURN(values->window_rope,
-                            ReadWindowRope(config, family, values->head_dim, values->max_context));
+  if (family.window_rope != WindowRope::kSame) {
+    HEDDLE_ASSIGN_OR_RETURN(values->window_rope, ReadWindowRope(config, family, *values));
   }
   if (values->rope.scaling == RopeScaling::kLongRope) {
     // The factors for longer texts apply to the whole text once it is longer than this, but by then

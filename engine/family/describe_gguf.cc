@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "engine/family/describe.h"
 #include "engine/family/family_names.h"
+#include "engine/family/known_keys.h"
 
 namespace heddle::engine {
 namespace {
@@ -240,12 +241,14 @@ absl::Status ReadRest(const GgufSource& source, const Family& family, const Tens
   values->out_bias = find("blk.0.attn_output.bias") != nullptr;
   values->mlp_bias = find("blk.0.ffn_down.bias") != nullptr;
   if (family.rope) HEDDLE_RETURN_IF_ERROR(ReadRope(source, family, find, values));
-  if (family.window_rope) {
+  if (family.window_rope != WindowRope::kSame) {
     values->window_rope = RopeSpec{.rotary_dim = values->rope.rotary_dim,
                                    .layout = values->rope.layout,
                                    .original_max_position = values->max_context};
+    const double absent =
+        family.window_rope == WindowRope::kOwnTheta ? 10000.0 : double{values->rope.theta};
     HEDDLE_ASSIGN_OR_RETURN(double theta,
-                            source.PositiveOr("rope.freq_base_swa", kMaxTheta, 10000.0));
+                            source.PositiveOr("rope.freq_base_swa", kMaxTheta, absent));
     values->window_rope->theta = static_cast<float>(theta);
   }
   return ReadWindows(source, family, values);
@@ -338,6 +341,8 @@ absl::StatusOr<ModelDescription> DescribeGguf(const GgufFile& gguf, const Tensor
   }
   description.names = MakeNames(names, "", description.spec);
   HEDDLE_RETURN_IF_ERROR(ReadSpecialIds(gguf, values.vocab, &description));
+  // Who names the architecture itself knows more keys than its row.
+  if (like.empty()) HEDDLE_RETURN_IF_ERROR(RefuseUnreadKeys(source));
   return description;
 }
 

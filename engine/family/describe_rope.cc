@@ -179,6 +179,11 @@ absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, const Family& family
                                   int32_t max_context) {
   HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> parameters,
                           FindParameters(config, "full_attention"));
+  nlohmann::json absent;
+  if (!parameters.has_value() && !family.absent_rope.empty()) {
+    absent = nlohmann::json::parse(family.absent_rope);
+    parameters.emplace(config.file(), absent, "rope_parameters.");
+  }
   const JsonSource* inner = parameters.has_value() ? &*parameters : nullptr;
   RopeSpec rope;
   HEDDLE_ASSIGN_OR_RETURN(double theta,
@@ -203,20 +208,21 @@ absl::StatusOr<RopeSpec> ReadRope(const JsonSource& config, const Family& family
 }
 
 absl::StatusOr<RopeSpec> ReadWindowRope(const JsonSource& config, const Family& family,
-                                        int32_t head_dim, int32_t max_context) {
+                                        const Hyperparameters& values) {
   constexpr std::string_view kLayerType = "sliding_attention";
-  constexpr double kAbsentTheta = 10000.0;  // Gemma3TextConfig
+  const bool has_theta = family.window_rope == WindowRope::kOwnTheta;
+  const double absent = has_theta ? 10000.0 : double{values.rope.theta};  // Gemma3TextConfig
   HEDDLE_ASSIGN_OR_RETURN(std::optional<JsonSource> nested, config.Object("rope_parameters"));
   if (nested.has_value()) {
     HEDDLE_ASSIGN_OR_RETURN(nested, nested->Object(kLayerType));
   }
   RopeSpec rope;
-  rope.rotary_dim = head_dim;
+  rope.rotary_dim = values.head_dim;
   rope.layout = family.rope_layout;
-  rope.original_max_position = max_context;
-  HEDDLE_ASSIGN_OR_RETURN(
-      double theta, NumberOr(config, nested.has_value() ? &*nested : nullptr,
-                             {"rope_theta", "rope_local_base_freq"}, kMaxTheta, kAbsentTheta));
+  rope.original_max_position = values.max_context;
+  HEDDLE_ASSIGN_OR_RETURN(double theta,
+                          NumberOr(config, nested.has_value() ? &*nested : nullptr,
+                                   {"rope_theta", "rope_local_base_freq"}, kMaxTheta, absent));
   if (nested.has_value()) {
     HEDDLE_ASSIGN_OR_RETURN(std::string type, RopeType(*nested));
     if (type != "default") {

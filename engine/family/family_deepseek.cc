@@ -144,9 +144,7 @@ absl::Status CheckGroups(const ConfigSource& source, std::string_view groups_key
 absl::Status RefineDeepseekV2(const JsonSource& config, ModelSpec* spec, NameMap*) {
   HEDDLE_RETURN_IF_ERROR(ReadLatentAttention(config, spec));
   HEDDLE_ASSIGN_OR_RETURN(MoeSpec moe, ReadMoe(config, /*v3=*/false));
-  if (moe.rule.renormalise) {
-    return config.Unsupported("norm_topk_prob", "true", "expected false");
-  }
+  moe.rule.renormalise = false;  // as in transformers, whatever norm_topk_prob says
   HEDDLE_ASSIGN_OR_RETURN(std::string method, config.StringOr("topk_method", "greedy"));
   if (method == "group_limited_greedy") {
     HEDDLE_RETURN_IF_ERROR(ReadGroups(config, 1, 1, &moe));

@@ -48,8 +48,9 @@ absl::Status RefineQwenMoe(const JsonSource& config, const MoeSpec& absent, int3
   HEDDLE_ASSIGN_OR_RETURN(bool window, config.BoolOr("use_sliding_window", false));
   if (window) return config.Unsupported("use_sliding_window", "true", "expected false");
   MoeSpec moe = absent;
-  HEDDLE_RETURN_IF_ERROR(
-      ReadCounts(config, "num_experts", absent.n_experts, absent.rule.top_k, &moe));
+  // transformers 5 writes the second name.
+  const char* experts = config.Has("num_experts") ? "num_experts" : "num_local_experts";
+  HEDDLE_RETURN_IF_ERROR(ReadCounts(config, experts, absent.n_experts, absent.rule.top_k, &moe));
   HEDDLE_ASSIGN_OR_RETURN(moe.inter,
                           config.DimOr("moe_intermediate_size", kMaxInter, absent.inter));
   HEDDLE_ASSIGN_OR_RETURN(moe.rule.renormalise, config.BoolOr("norm_topk_prob", false));

@@ -167,6 +167,48 @@ const NameMap& DeepseekStackedNames() {
   return names;
 }
 
+const NameMap& CohereNames() {
+  static const NameMap names = [] {
+    NameMap cohere = LlamaNames();
+    cohere.layer.mlp_norm = cohere.layer.attn_norm;
+    return cohere;
+  }();
+  return names;
+}
+
+const NameMap& Glm4MoeNames() {
+  static const NameMap names = [] {
+    NameMap glm = DeepseekNames();
+    LayerNames& layer = glm.layer;
+    for (std::string* name : {&layer.q_a, &layer.q_a_norm, &layer.q_b, &layer.kv_a,
+                              &layer.kv_a_norm, &layer.kv_b, &layer.row_gate}) {
+      name->clear();
+    }
+    return glm;
+  }();
+  return names;
+}
+
+const NameMap& Glm4MoeStackedNames() {
+  static const NameMap names = [] {
+    NameMap glm = Glm4MoeNames();
+    glm.layer.expert_gate = glm.layer.expert_up = "";
+    glm.layer.expert_gate_up = "layers.{}.mlp.experts.gate_up_proj";
+    glm.layer.expert_down = "layers.{}.mlp.experts.down_proj";
+    return glm;
+  }();
+  return names;
+}
+
+const NameMap& MiniMaxM2Names() {
+  static const NameMap names = [] {
+    NameMap minimax = MixtralNames();
+    minimax.layer.choice_bias = "layers.{}.block_sparse_moe.e_score_correction_bias";
+    return minimax;
+  }();
+  return names;
+}
+
 const NameMap& GptOssNames() {
   static const NameMap names = [] {
     NameMap oss = LlamaNames();

@@ -80,8 +80,12 @@ absl::Status RefineGemma2(const JsonSource& config, ModelSpec* spec, NameMap*) {
   return RefineGemma(config, /*attention_softcap=*/50.0, /*logit_softcap=*/30.0, spec);
 }
 
+// A cap on its attention's logits may be in the file, and has no effect in transformers.
 absl::Status RefineGemma3(const JsonSource& config, ModelSpec* spec, NameMap*) {
-  return RefineGemma(config, /*attention_softcap=*/0.0, /*logit_softcap=*/0.0, spec);
+  HEDDLE_RETURN_IF_ERROR(
+      RefineGemma(config, /*attention_softcap=*/0.0, /*logit_softcap=*/0.0, spec));
+  for (LayerSpec& layer : spec->layers) layer.attention.softcap = 0.0f;
+  return absl::OkStatus();
 }
 
 absl::Status RefineSmolLm3(const JsonSource& config, ModelSpec* spec, NameMap*) {

@@ -1,10 +1,11 @@
 #include "engine/family/family_table.h"
 
-#include <array>
+#include <vector>
 
 #include "engine/family/family_names.h"
 #include "engine/family/family_refine.h"
 #include "engine/family/gguf_refine.h"
+#include "engine/family/recent_rows.h"
 
 namespace heddle::engine {
 namespace {
@@ -154,6 +155,8 @@ Family GptOss() {
   oss.norm_eps = 1e-5;
   oss.head_dim = 64;
   oss.rope_theta = 150000.0;
+  oss.absent_rope = R"({"rope_type": "yarn", "factor": 32.0, "truncate": false,
+                        "original_max_position_embeddings": 4096})";
   oss.qkv_bias = oss.out_bias = Flag::Key("attention_bias", true);
   oss.mlp_bias = Flag::Never();
   oss.window = WindowRule::kPattern;
@@ -292,7 +295,7 @@ Family Gemma3() {
   gemma.qk_norm = QkNorm::kPerHead;
   gemma.window_pattern = 6;
   gemma.rope_theta = 1e6;
-  gemma.window_rope = true;
+  gemma.window_rope = WindowRope::kOwnTheta;
   gemma.refine = RefineGemma3;
   return gemma;
 }
@@ -320,6 +323,7 @@ Family Olmo2() {
   olmo2.post_norm = true;
   olmo2.qk_norm = QkNorm::kFullWidth;
   olmo2.mlp_bias = Flag::Never();
+  olmo2.window_rope = WindowRope::kUnscaled;  // of OLMo 3 in GGUF, which has this architecture
   olmo2.names = &Olmo2Names();
   return olmo2;
 }
@@ -433,17 +437,28 @@ Family Glm4() {
   glm4.gguf_architectures = kGlm4Gguf;
   glm4.post_norm = true;
   glm4.names = &Glm4Names();
+  glm4.refine_gguf = RefineGgufGlm4;
   return glm4;
 }
 
 }  // namespace
 
 std::span<const Family> FamilyTable() {
-  static const std::array table = {Llama(),      Mistral(),    Ministral(), Mixtral(),  Qwen2(),
-                                   Qwen2Moe(),   Qwen3(),      Qwen3Moe(),  Gemma2(),   Gemma3(),
-                                   Phi3(),       Olmo2(),      SmolLm3(),   Granite(),  GptOss(),
-                                   DeepseekV2(), DeepseekV3(), Deci(),      Nemotron(), Gpt2(),
-                                   GptNeox(),    Starcoder2(), Falcon(),    Glm(),      Glm4()};
+  static const std::vector<Family> table = [] {
+    std::vector<Family> rows = {Llama(),      Mistral(),    Ministral(), Mixtral(),  Qwen2(),
+                                Qwen2Moe(),   Qwen3(),      Qwen3Moe(),  Gemma2(),   Gemma3(),
+                                Phi3(),       Olmo2(),      SmolLm3(),   Granite(),  GptOss(),
+                                DeepseekV2(), DeepseekV3(), Deci(),      Nemotron(), Gpt2(),
+                                GptNeox(),    Starcoder2(), Falcon(),    Glm(),      Glm4()};
+    const std::vector<Family> recent = RecentRows({.llama = Llama(),
+                                                   .mistral = Mistral(),
+                                                   .mixtral = Mixtral(),
+                                                   .olmo2 = Olmo2(),
+                                                   .gemma2 = Gemma2(),
+                                                   .qwen3_moe = Qwen3Moe()});
+    rows.insert(rows.end(), recent.begin(), recent.end());
+    return rows;
+  }();
   return table;
 }
 

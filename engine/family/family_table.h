@@ -55,6 +55,13 @@ struct ConfigKeys {
   std::string_view rotary_part = "partial_rotary_factor";
 };
 
+// The RoPE of layers with a window.
+enum class WindowRope : uint8_t {
+  kSame,      // that of all layers
+  kOwnTheta,  // a theta of its own, "rope_local_base_freq", without scaling
+  kUnscaled,  // the theta of all layers, without scaling
+};
+
 struct Family {
   std::string_view name;
   std::string_view model_type;                           // config.json
@@ -74,7 +81,8 @@ struct Family {
   int32_t window_pattern = 0;  // kPattern: each n-th layer sees all; 0: none does
   double rope_theta = 10000.0;
   double rotary_part = 1.0;
-  int32_t max_context = 0;       // 0: required
+  std::string_view absent_rope = {};  // parameters of RoPE if config.json has none; JSON
+  int32_t max_context = 0;            // 0: required
   int32_t inter_per_hidden = 0;  // inter = this x hidden where config.json has none; 0: required
 
   NormKind norm = NormKind::kRms;
@@ -88,8 +96,7 @@ struct Family {
   Flag mlp_bias;
   QkNorm qk_norm = QkNorm::kNone;
   WindowRule window = WindowRule::kNone;
-  // Layers with a window have their own theta, "rope_local_base_freq", without scaling.
-  bool window_rope = false;
+  WindowRope window_rope = WindowRope::kSame;
   RopeLayout rope_layout = RopeLayout::kHalf;
   // The order of q and k rows in GGUF: llama's converter permutes them for interleaved pairs.
   RopeLayout gguf_rope_layout = RopeLayout::kHalf;

@@ -15,6 +15,22 @@ absl::StatusOr<float> ReadSoftcap(const GgufSource& source, std::string_view key
   return static_cast<float>(softcap);
 }
 
+// Mistral Large 3 sharpens scores with the logarithm of the position beyond a length, for which the
+// decoder has no op: the model is served up to that length.
+absl::Status ReadTemperature(const GgufSource& source, ModelSpec* spec) {
+  constexpr std::string_view kScale = "attention.temperature_scale";
+  if (!source.Has(kScale)) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(double scale, source.Float(kScale));
+  if (scale == 0.0) return absl::OkStatus();
+  HEDDLE_ASSIGN_OR_RETURN(
+      const int32_t original,
+      source.DimOr("rope.scaling.original_context_length", kMaxContext, spec->max_context));
+  HEDDLE_ASSIGN_OR_RETURN(const int32_t length,
+                          source.DimOr("attention.temperature_length", kMaxContext, original));
+  spec->max_context = std::min(spec->max_context, length);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 // The file does not give the scale of scores. Of the published models only the two of 27B use
@@ -29,7 +45,7 @@ absl::Status RefineGgufGemma(const GgufSource& source, const TensorFinder&, Mode
       spec->n_layers() == (spec->family == "gemma2" ? kGemma2Layers27b : kGemma3Layers27b);
   for (LayerSpec& layer : spec->layers) {
     AttentionSpec& attention = layer.attention;
-    attention.softcap = softcap;
+    attention.softcap = spec->family == "gemma2" ? softcap : 0.0f;
     if (by_width) {
       const int32_t width_per_head = spec->hidden / attention.n_heads;
       attention.scale = 1.0f / std::sqrt(static_cast<float>(width_per_head));
@@ -50,6 +66,15 @@ absl::Status RefineGgufGranite(const GgufSource& source, const TensorFinder&, Mo
                                             double{spec->layers.front().attention.scale}));
   HEDDLE_ASSIGN_OR_RETURN(scales.logits, source.PositiveOr("logit_scale", kMaxFactor, 1.0));
   ApplyGraniteScales(scales, spec);
+  return absl::OkStatus();
+}
+
+// The converter reorders q and k of the variants that read images, which have sections of RoPE, for
+// pairs of halves. For text all sections are alike.
+absl::Status RefineGgufGlm4(const GgufSource& source, const TensorFinder&, ModelSpec* spec,
+                            NameMap*) {
+  if (!source.Has("rope.dimension_sections")) return absl::OkStatus();
+  for (LayerSpec& layer : spec->layers) layer.attention.rope.layout = RopeLayout::kHalf;
   return absl::OkStatus();
 }
 
@@ -105,7 +130,7 @@ absl::Status RefineGgufDeepseek(const GgufSource& source, const TensorFinder&, M
   HEDDLE_ASSIGN_OR_RETURN(double factor, source.PositiveOr("rope.scaling.factor", kMaxFactor, 1.0));
   const double magnitude = 1.0 + log_multiplier * std::log(std::max(factor, 1.0));
   ApplyLatentAttention(mla, magnitude * magnitude, spec);
-  return absl::OkStatus();
+  return ReadTemperature(source, spec);
 }
 
 // Layers without KV heads have one matrix in place of attention; without query heads they have

@@ -15,6 +15,8 @@ absl::Status RefineGgufSmolLm3(const GgufSource& source, const TensorFinder& fin
                                NameMap* names);
 absl::Status RefineGgufGptNeox(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                                NameMap* names);
+absl::Status RefineGgufGlm4(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                            NameMap* names);
 absl::Status RefineGgufGptOss(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
                               NameMap* names);
 absl::Status RefineGgufDeepseek(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,

@@ -1,4 +1,5 @@
 #include "engine/heads/eagle_config.h"
+#include "engine/family/describe_draft.h"
 
 #include <string>
 #include <utility>
@@ -114,7 +115,7 @@ absl::StatusOr<ModelDescription> EagleConfig::DescribeLayers(const Checkpoint& f
   if (!config.contains("num_hidden_layers")) config["num_hidden_layers"] = 1;
   // Its own context is no limit: training stops early, and positions are relative.
   if (!config.contains("max_position_embeddings")) config["max_position_embeddings"] = 2048;
-  return DescribeConfig(config, json::object(), (file.path() / "config.json").string());
+  return DescribeDraftConfig(config, (file.path() / "config.json").string());
 }
 
 const json* EagleConfig::Nested() const {

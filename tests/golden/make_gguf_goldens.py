@@ -11,6 +11,7 @@ Run with the versions in requirements.txt: ./make_gguf_goldens.py
 
 import copy
 import json
+import math
 
 import gguf
 import torch
@@ -78,10 +79,38 @@ CASES = {
         (KEYS.Rope.SCALING_ORIG_CTX_LEN, 32), (KEYS.Rope.SCALING_YARN_LOG_MUL, 0.0707)]),
     "decilm": (models.DECI, ARCH.DECI, []),
     "nemotron": (models.NEMOTRON, ARCH.NEMOTRON, []),
+    "gemma": (models.GEMMA, ARCH.GEMMA, []),
+    "olmo3": (models.OLMO3, ARCH.OLMO2, [
+        (KEYS.Attention.SLIDING_WINDOW, 8), (KEYS.Attention.SLIDING_WINDOW_PATTERN, [1, 0, 1]),
+        (KEYS.Rope.SCALING_TYPE, "yarn"), (KEYS.Rope.SCALING_FACTOR, 8.0),
+        (KEYS.Rope.SCALING_ORIG_CTX_LEN, 32),
+        # Such that what llama.cpp multiplies it by gives the folder's 1.2.
+        (KEYS.Rope.SCALING_ATTN_FACTOR, 1.2 / (1.0 + 0.1 * math.log(8.0)))]),
+    "seed_oss": (models.SEED_OSS, ARCH.SEED_OSS, []),
+    "ernie4_5": (models.ERNIE, ARCH.ERNIE4_5, []),
+    "arcee": (models.ARCEE, ARCH.ARCEE, []),
+    "cohere": (models.COHERE, ARCH.COMMAND_R, [(KEYS.LLM.LOGIT_SCALE, 0.25)]),
+    "cohere2": (models.COHERE2 | dict(num_hidden_layers=5, sliding_window_pattern=4), ARCH.COHERE2, [
+        (KEYS.LLM.LOGIT_SCALE, 0.25), (KEYS.Attention.SLIDING_WINDOW, 8)]),
+    "exaone4": (models.EXAONE4, ARCH.EXAONE4, [
+        (KEYS.Attention.SLIDING_WINDOW, 8),
+        (KEYS.Attention.SLIDING_WINDOW_PATTERN, [1, 0, 1, 0])]),
+    "olmoe": (models.OLMOE, ARCH.OLMOE, []),
+    "glm4_moe": (models.GLM4_MOE, ARCH.GLM4_MOE, [
+        (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_WEIGHTS_NORM, True),
+        (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 2.5)]),
+    "minimax_m2": (models.MINIMAX_M2, ARCH.MINIMAXM2, [
+        (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, 96)]),
+    # Of a variant that reads images: the converter reorders q and k for pairs of halves.
+    "glm4_sections": (dict(models.GLM, architectures=["Glm4ForCausalLM"], model_type="glm4"),
+                      ARCH.GLM4, [(KEYS.Rope.DIMENSION_SECTIONS, [2, 3, 3, 0])]),
+    "granite_no_experts": (models.GRANITE, ARCH.GRANITE, [
+        (KEYS.LLM.EMBEDDING_SCALE, 6.0), (KEYS.LLM.RESIDUAL_SCALE, 0.25),
+        (KEYS.Attention.SCALE, 0.125), (KEYS.LLM.LOGIT_SCALE, 2.0), (KEYS.LLM.EXPERT_COUNT, 0)]),
     "gpt2": (models.GPT2, ARCH.GPT2, []),
 }
 # Families whose q and k the converter permutes for interleaved pairs.
-PERMUTED = {"llama", "mixtral", "smollm3", "granite", "nemotron-nas"}
+PERMUTED = {"llama", "mixtral", "smollm3", "granite", "nemotron-nas", "arcee"}
 
 
 def first(config, *keys):
@@ -133,7 +162,7 @@ def metadata(config, arch, extra):
         (KEYS.LLM.EXPERT_GROUP_USED_COUNT, config.get("topk_group")),
         (KEYS.Attention.Q_LORA_RANK, config.get("q_lora_rank")),
         (KEYS.Attention.KV_LORA_RANK, config.get("kv_lora_rank")),
-        (KEYS.Rope.DIMENSION_COUNT, config.get("qk_rope_head_dim")),
+        (KEYS.Rope.DIMENSION_COUNT, first(config, "qk_rope_head_dim", "rotary_dim")),
         (KEYS.LLM.EXPERT_USED_COUNT, config.get("num_experts_per_tok")),
         (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, config.get("moe_intermediate_size")),
         (KEYS.LLM.EXPERT_SHARED_FEED_FORWARD_LENGTH,
@@ -165,10 +194,13 @@ def deepseek_parts(config, name):
             (name.replace("kv_b", "v_b"), ["head_values", *sizes])]
 
 
-def transform(config, name):
+def transform(config, name, sections=False):
     """What the converter does to a tensor: an operation of tests/support/gguf_model.cc."""
     kind = config["model_type"]
     heads = first(config, "num_attention_heads", "n_head")
+    if sections and (".q_proj." in name or ".k_proj." in name):
+        count = heads if ".q_proj." in name else config["num_key_value_heads"]
+        return ["halve", count, int(config["head_dim"] * config["partial_rotary_factor"])]
     if kind in PERMUTED and ".q_proj." in name:
         return ["permute", heads]
     if kind in PERMUTED and ".k_proj." in name:
@@ -216,17 +248,21 @@ def folder_tensors(config, parts):
 def make_case(name):
     config, arch, extra = CASES[name]
     parts = models.CASES.get(name, {})
+    if name == "glm4_sections":
+        parts = models.CASES["glm4"]
     if config["model_type"].startswith("deepseek"):
         parts = dict(experts=models.SEPARATE_EXPERTS)  # what the converter reads
     tensors, merged = folder_tensors(config, parts)
     names = gguf.get_tensor_name_map(arch, 16)
     file_tensors = []
     for source, parts in merged.items():
-        made = [(source, transform(config, source))]
+        made = [(source, transform(config, source, name == "glm4_sections"))]
         if arch == ARCH.GPT_OSS:
             made = gpt_oss_parts(source)
         elif name == "deepseek_v3":
             made = deepseek_parts(config, source)
+        elif source.endswith("_correction_bias"):
+            made = [(source.replace("_correction_bias", "_correction.bias"), [])]
         for made_name, operation in made:
             target = names.get_name(made_name, try_suffixes=(".weight", ".bias"))
             if target is None:

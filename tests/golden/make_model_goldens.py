@@ -159,11 +159,59 @@ FALCON = dict(
 GLM = dict(SMALL, architectures=["GlmForCausalLM"], model_type="glm", head_dim=32,
            attention_bias=True, partial_rotary_factor=0.5, rms_norm_eps=1.5625e-07)
 
+GEMMA = dict(SMALL, architectures=["GemmaForCausalLM"], model_type="gemma", head_dim=32,
+             hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True)
+OLMO3 = dict(SMALL, architectures=["Olmo3ForCausalLM"], model_type="olmo3", sliding_window=8,
+             max_position_embeddings=256, rope_scaling=dict(
+                 rope_type="yarn", factor=8.0, original_max_position_embeddings=32, beta_fast=32.0,
+                 beta_slow=1.0, attention_factor=1.2),
+             layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+SEED_OSS = dict(SMALL, architectures=["SeedOssForCausalLM"], model_type="seed_oss", head_dim=24,
+                attention_bias=True, attention_out_bias=False, mlp_bias=False)
+ERNIE = dict(SMALL, architectures=["Ernie4_5ForCausalLM"], model_type="ernie4_5", head_dim=24,
+             use_bias=False, tie_word_embeddings=True, rope_theta=500000.0)
+ARCEE = dict(SMALL, architectures=["ArceeForCausalLM"], model_type="arcee", hidden_act="relu2",
+             attention_bias=False, mlp_bias=False)
+COHERE = {**{k: v for k, v in SMALL.items() if k != "rms_norm_eps"},
+          "architectures": ["CohereForCausalLM"], "model_type": "cohere", "layer_norm_eps": 1e-5,
+          "logit_scale": 0.25, "use_qk_norm": False, "tie_word_embeddings": True}
+COHERE2 = dict(COHERE, architectures=["Cohere2ForCausalLM"], model_type="cohere2",
+               num_hidden_layers=4, sliding_window=8, sliding_window_pattern=2)
+del COHERE2["use_qk_norm"]
+EXAONE4 = dict(SMALL, architectures=["Exaone4ForCausalLM"], model_type="exaone4", head_dim=24,
+               num_hidden_layers=4, sliding_window=8, sliding_window_pattern="LG", layer_types=[
+                   "sliding_attention", "full_attention"] * 2)
+OLMOE = dict(SMALL, architectures=["OlmoeForCausalLM"], model_type="olmoe", num_experts=6,
+             num_experts_per_tok=3, norm_topk_prob=False, clip_qkv=None, num_hidden_layers=2)
+GLM4_MOE = dict(
+    SMALL, architectures=["Glm4MoeForCausalLM"], model_type="glm4_moe", head_dim=32,
+    attention_bias=True, use_qk_norm=True, partial_rotary_factor=0.5, moe_intermediate_size=64,
+    n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1, routed_scaling_factor=2.5,
+    n_group=1, topk_group=1, first_k_dense_replace=1, norm_topk_prob=True,
+    num_nextn_predict_layers=1)
+MINIMAX_M2 = dict(
+    SMALL, architectures=["MiniMaxM2ForCausalLM"], model_type="minimax_m2", head_dim=32,
+    rotary_dim=16, num_local_experts=6, num_experts_per_tok=3, num_hidden_layers=2,
+    rope_theta=5000000.0, scoring_func="sigmoid", use_qk_norm=True, use_routing_bias=True,
+    qk_norm_type="per_layer", router_jitter_noise=0.0)
+MINISTRAL3 = {
+    **{k: v for k, v in SMALL.items() if k != "rope_theta"},
+    "architectures": ["Ministral3ForCausalLM"], "model_type": "ministral3", "head_dim": 24,
+    "sliding_window": None, "max_position_embeddings": 512, "rope_parameters": dict(
+        type="yarn", rope_type="yarn", rope_theta=1000000.0, factor=4.0,
+        original_max_position_embeddings=128, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+        mscale_all_dim=1.0, llama_4_scaling_beta=0.1)}
+QWEN3_MOE_LOCAL = {("num_local_experts" if k == "num_experts" else k): v
+                   for k, v in QWEN3_MOE.items()}
+GPT_OSS_PLAIN = {k: v for k, v in GPT_OSS.items() if k != "rope_scaling"}
+
 # Of transformers' stacked gate_up_proj and down_proj: the names of each expert's parts.
 SEPARATE_EXPERTS = [["mlp.experts.{e}.gate_proj.weight", "mlp.experts.{e}.up_proj.weight"],
                     ["mlp.experts.{e}.down_proj.weight"]]
 
 MIXTRAL_RENAME = {".mlp.gate.": ".block_sparse_moe.gate."}
+MINIMAX_RENAME = {".mlp.gate.": ".block_sparse_moe.gate.",
+                  ".mlp.e_score_correction_bias": ".block_sparse_moe.e_score_correction_bias"}
 MIXTRAL_EXPERTS = [["block_sparse_moe.experts.{e}.w1.weight",
                     "block_sparse_moe.experts.{e}.w3.weight"],
                    ["block_sparse_moe.experts.{e}.w2.weight"]]
@@ -259,6 +307,23 @@ CASES = {
                                        num_hidden_layers=2, tie_word_embeddings=False)),
     "falcon_sequential": dict(config=dict(FALCON, multi_query=False, parallel_attn=False,
                                           bias=True, num_hidden_layers=2)),
+    "gemma": dict(config=GEMMA),
+    "gemma3_softcap": dict(config=dict(GEMMA3, attn_logit_softcapping=2.0, num_hidden_layers=2)),
+    "olmo3": dict(config=OLMO3),
+    "seed_oss": dict(config=SEED_OSS),
+    "ernie4_5": dict(config=ERNIE),
+    "arcee": dict(config=ARCEE),
+    "cohere": dict(config=COHERE),
+    "cohere2": dict(config=COHERE2),
+    "exaone4": dict(config=EXAONE4),
+    "olmoe": dict(config=OLMOE, experts=SEPARATE_EXPERTS),
+    "glm4_moe": dict(config=GLM4_MOE, experts=SEPARATE_EXPERTS),
+    "minimax_m2": dict(config=MINIMAX_M2, rename=MINIMAX_RENAME, experts=MIXTRAL_EXPERTS),
+    "ministral3": dict(config=MINISTRAL3),
+    "qwen3_moe_local": dict(config=dict(QWEN3_MOE_LOCAL, num_hidden_layers=2),
+                            experts=SEPARATE_EXPERTS),
+    "gpt_oss_default_rope": dict(config=dict(
+        GPT_OSS_PLAIN, num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"])),
     "glm": dict(config=GLM),
     "glm4": dict(config=dict(GLM, architectures=["Glm4ForCausalLM"], model_type="glm4")),
 }

@@ -51,6 +51,15 @@ TEST_CASE("GGUF metadata that contradicts itself is refused by key and value", "
              StatusCode::kInvalidArgument, {"sliding_window_pattern\" is an array of 2", "of 7"});
   CheckError(GgufError("gemma2", "gemma2.attention.sliding_window", -3),
              StatusCode::kInvalidArgument, {"sliding_window\" is", "from 1 to"});
+  CheckError(GgufError("qwen3_moe", "qwen3moe.router_temperature", 2), StatusCode::kUnimplemented,
+             {"\"qwen3moe.router_temperature\" is set", "nothing reads it"});
+  CheckError(GgufError("glm4", "glm4.attention.clamp_kqv", 8), StatusCode::kUnimplemented,
+             {"\"glm4.attention.clamp_kqv\""});
+  CHECK(GgufError("glm4", "glm4.attention.clamp_kqv", 0).ok());
+  CHECK(GgufError("glm4", "glm4.attention.causal", true).ok());
+  CHECK_FALSE(GgufError("glm4", "glm4.attention.causal", false).ok());
+  CheckError(GgufError("cohere", "command-r.logit_scale", 0), StatusCode::kInvalidArgument,
+             {"logit_scale"});
   CheckError(GgufError("phi3_longrope", "phi3.rope.dimension_count", 10),
              StatusCode::kInvalidArgument, {"\"rope_factors_short.weight\" has 24 bytes"});
 }
@@ -64,6 +73,24 @@ TEST_CASE("GGUF arrays of one value per layer are checked", "[model][unit]") {
              StatusCode::kInvalidArgument, {"feed_forward_length\" is an array of zeros"});
   CheckError(GgufError("deepseek_v3", "deepseek2.attention.key_length_mla", 16),
              StatusCode::kInvalidArgument, {"key_length_mla\" is 16", "more than"});
+}
+
+TEST_CASE("A model whose scores change beyond a length is served up to it", "[model][unit]") {
+  test::GgufModel model = test::LoadGgufModel("deepseek_v3");
+  json file = *model.file;
+  file["metadata"].push_back({"deepseek2.attention.temperature_scale", 0.1});
+  file["metadata"].push_back({"deepseek2.attention.temperature_length", 32});
+  model.file = std::make_shared<const json>(file);
+  TempDir dir;
+  auto checkpoint = OpenCheckpoint(test::WriteGguf(model, dir / "m.gguf"));
+  REQUIRE(checkpoint.ok());
+  auto description = Describe(*checkpoint);
+  INFO(description.status().ToString());
+  REQUIRE(description.ok());
+  CHECK(description->spec.max_context == 32);
+  const auto folder = DescribeConfig(*test::LoadGolden("ministral3").config, json::object(), "c");
+  REQUIRE(folder.ok());
+  CHECK(folder->spec.max_context == 128);  // of 512
 }
 
 TEST_CASE("A GGUF file gives the same spec as the folder it was converted from", "[model][unit]") {

@@ -43,6 +43,18 @@ Matrix Permute(const Matrix& from, int64_t n_heads) {
       from, [dim](int64_t row) { return row / dim * dim + row % 2 * (dim / 2) + row % dim / 2; });
 }
 
+// Within the first `rotary_dim` rows of each head, neighbours become row j of the first half and
+// row j of the second.
+Matrix Halve(const Matrix& from, int64_t n_heads, int64_t rotary_dim) {
+  const int64_t dim = from.rows() / n_heads;
+  return Reorder(from, [=](int64_t row) {
+    const int64_t at = row % dim;
+    if (at >= rotary_dim) return row;
+    const int64_t half = rotary_dim / 2;
+    return row - at + (at < half ? 2 * at : 2 * (at - half) + 1);
+  });
+}
+
 // From groups of query heads, a key and a value to all queries, all keys, all values.
 Matrix Regroup(const Matrix& from, int64_t n_heads, int64_t n_kv_heads) {
   const int64_t dim = from.rows() / (n_heads + 2 * n_kv_heads);
@@ -108,6 +120,7 @@ Matrix Apply(Matrix matrix, const json& operation) {
   if (operation.empty()) return matrix;
   const std::string name = operation.at(0);
   if (name == "permute") return Permute(matrix, operation.at(1));
+  if (name == "halve") return Halve(matrix, operation.at(1), operation.at(2));
   if (name == "regroup") return Regroup(matrix, operation.at(1), operation.at(2));
   if (name == "head_keys" || name == "head_values") {
     return HeadPart(matrix, name == "head_keys", operation.at(1), operation.at(2), operation.at(3));

@@ -1,0 +1,38 @@
+// What the files of recent_rows.h say beyond the keys that all families share; see Family::refine.
+// Private to engine/family.
+#pragma once
+
+#include "absl/status/status.h"
+#include "engine/family/config_source.h"
+#include "engine/family/family_table.h"
+#include "engine/family/name_map.h"
+#include "engine/model/model_spec.h"
+
+namespace heddle::engine {
+
+absl::Status RefineGemma1(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineCohere(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineCohere2(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineExaone4(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineOlmoe(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineGlm4Moe(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineMiniMaxM2(const JsonSource& config, ModelSpec* spec, NameMap* names);
+absl::Status RefineMinistral3(const JsonSource& config, ModelSpec* spec, NameMap* names);
+
+absl::Status RefineGgufGemma1(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                              NameMap* names);
+absl::Status RefineGgufCohere(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                              NameMap* names);
+absl::Status RefineGgufCohere2(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                               NameMap* names);
+absl::Status RefineGgufExaone4(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                               NameMap* names);
+absl::Status RefineGgufOlmoe(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                             NameMap* names);
+absl::Status RefineGgufGlm4Moe(const GgufSource& source, const TensorFinder& find, ModelSpec* spec,
+                               NameMap* names);
+// The norm before the MLP has the name that others give to one behind attention.
+absl::Status RefineGgufPostAttentionNorm(const GgufSource& source, const TensorFinder& find,
+                                         ModelSpec* spec, NameMap* names);
+
+}  // namespace heddle::engine
