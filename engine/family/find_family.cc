@@ -9,13 +9,21 @@
 #include "base/status.h"
 #include "base/strings.h"
 #include "engine/family/describe.h"
+#include "engine/family/other_architectures.h"
 #include "nlohmann/json.hpp"
 
 namespace heddle::engine {
 namespace {
 
-// Returns text like "supported are A, B, C; the nearest is B".
+// Returns a sentence on what is missing if the name is known, and otherwise the supported ones,
+// with the one that the name is a variant or a misspelling of.
 std::string Suggest(std::string_view found, const std::vector<std::string_view>& known) {
+  if (const OtherArchitecture* other = FindOtherArchitecture(found)) {
+    const std::string nearest =
+        other->nearest.empty() ? ""
+                               : base::StrCat("; the nearest family that runs is ", other->nearest);
+    return base::StrCat("it needs ", other->missing, nearest);
+  }
   constexpr size_t kMaxCompared = 100;  // the distance is quadratic, and the name untrusted
   found = found.substr(0, kMaxCompared);
   const auto distance = [lower =
@@ -25,7 +33,11 @@ std::string Suggest(std::string_view found, const std::vector<std::string_view>&
   auto nearest = std::min_element(known.begin(), known.end(),
                                   [&](auto a, auto b) { return distance(a) < distance(b); });
   std::vector<std::string> names(known.begin(), known.end());
-  return base::StrCat("supported are ", absl::StrJoin(names, ", "), "; the nearest is ", *nearest);
+  const std::string supported = base::StrCat("supported are ", absl::StrJoin(names, ", "));
+  // Names of classes end alike: what is far says nothing about the arithmetic.
+  constexpr size_t kMaxDistance = 2;
+  if (distance(*nearest) > kMaxDistance) return supported;
+  return base::StrCat(supported, "; the nearest is ", *nearest);
 }
 
 bool Contains(std::span<const std::string_view> names, std::string_view name) {

@@ -276,8 +276,8 @@ TEST_CASE("Sizes that are wrong or contradict each other name key, value and wha
 }
 
 TEST_CASE("An unknown family lists the supported ones and the nearest", "[model][unit]") {
-  CheckError(ConfigError("architectures", {"Qwen3NextForCausalLM"}), StatusCode::kUnimplemented,
-             {"\"architectures\" is \"Qwen3NextForCausalLM\"", "LlamaForCausalLM",
+  CheckError(ConfigError("architectures", {"Qwen3sForCausalLM"}), StatusCode::kUnimplemented,
+             {"\"architectures\" is \"Qwen3sForCausalLM\"", "LlamaForCausalLM",
               "the nearest is Qwen3ForCausalLM"});
   CheckError(ConfigError("architectures", 5), StatusCode::kInvalidArgument, {"a list of strings"});
   json config = LlamaConfig();

@@ -1,15 +1,18 @@
 // Keys of configurations that nobody reads are refused, and those of published models are not among
 // them.
 #include <fstream>
+#include <sstream>
 #include <string>
 
 #include "catch2/catch.hpp"
 #include "engine/family/model_description.h"
 #include "nlohmann/json.hpp"
-#include "tests/support/gguf_model.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/goldens.h"
 #include "tests/support/paths.h"
 #include "tests/support/status_matchers.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
 
 namespace heddle::engine {
 namespace {
@@ -68,6 +71,61 @@ TEST_CASE("A key that nobody reads and nobody knows is refused by its name", "[m
   config = *test::LoadGolden("qwen3_moe").config;
   config["layer_types"] = json::array({"full_attention", "linear_attention"});
   CHECK_FALSE(StatusOf(config).ok());
+}
+
+// The names of general.architecture in the package gguf 0.19.
+constexpr std::string_view kGgufArchitectures =
+    "clip llama llama4 deci falcon baichuan grok gpt2 gptj gptneox mpt starcoder "
+    "refact bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 "
+    " eurobert bloom stablelm qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe "
+    "qwen3next qwen3vl qwen3vlmoe qwen35 qwen35moe phi2 phi3 phimoe plamo plamo2 "
+    "plamo3 codeshell orion internlm2 minicpm minicpm3 gemma gemma2 gemma3 gemma3n "
+    "gemma4 gemma-embedding starcoder2 rwkv6 rwkv6qwen2 rwkv7 arwkv7 mamba mamba2 "
+    "jamba xverse command-r cohere2 dbrx olmo olmo2 olmoe openelm arctic deepseek "
+    "deepseek2 deepseek2-ocr chatglm glm4 glm4moe glm-dsa bitnet t5 t5encoder jais "
+    "jais2 nemotron nemotron_h nemotron_h_moe exaone exaone4 exaone-moe granite "
+    "granitemoe granitehybrid chameleon wavtokenizer-dec plm bailingmoe bailingmoe2 "
+    "dots1 arcee afmoe ernie4_5 ernie4_5-moe falcon-h1 hunyuan-moe hunyuan-dense "
+    "hunyuan_vl smollm3 gpt-oss lfm2 lfm2moe dream smallthinker llada llada-moe "
+    "seed_oss grovemoe apertus minimax-m2 cogvlm rnd1 pangu-embedded mistral3 "
+    "mistral4 paddleocr mimo2 step35 llama-embed maincoder kimi-linear ";
+
+TEST_CASE("Every architecture of llama.cpp is served, or it is said what is missing",
+          "[model][unit]") {
+  std::istringstream names{std::string(kGgufArchitectures)};
+  int served = 0;
+  int count = 0;
+  for (std::string name; names >> name; ++count) {
+    test::TempDir dir;
+    test::WriteFile(dir / "m.gguf",
+                    test::GgufWriter().String("general.architecture", name).Bytes());
+    auto checkpoint = OpenCheckpoint(dir / "m.gguf");
+    REQUIRE(checkpoint.ok());
+    const absl::Status status = Describe(*checkpoint).status();
+    INFO(name << ": " << status.ToString());
+    REQUIRE_FALSE(status.ok());  // it has no sizes
+    const bool is_known = absl::IsInvalidArgument(status);
+    served += is_known ? 1 : 0;
+    CHECK((is_known || status.message().find("it needs ") != status.message().npos));
+  }
+  CHECK(count > 120);
+  CHECK(served >= 31);
+}
+
+TEST_CASE("The nearest family is the one of the nearest arithmetic", "[model][unit]") {
+  json config = *test::LoadGolden("llama").config;
+  for (const auto& [name, nearest] :
+       {std::pair("Lfm2ForCausalLM",
+                  "short convolutions and their state; the nearest family that "
+                  "runs is qwen3"),
+        {"Qwen3NextForCausalLM", "gated delta net"},
+        {"BloomForCausalLM", "ALiBi"}}) {
+    config["architectures"] = json::array({name});
+    test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {nearest});
+  }
+  // Nothing is said of a name that is far from all.
+  config["architectures"] = json::array({"ZebraForCausalLM"});
+  CHECK(StatusOf(config).message().find("nearest") == absl::string_view::npos);
 }
 
 }  // namespace

@@ -1,0 +1,142 @@
+#include "engine/family/other_architectures.h"
+
+#include <string>
+
+#include "base/message.h"
+
+namespace heddle::engine {
+namespace {
+
+// Sources: llama.cpp's list of architectures and its graphs, and transformers' modeling files.
+constexpr OtherArchitecture kOthers[] = {
+    // Decoders that differ from a row in little.
+    {"baichuan BaichuanForCausalLM", "llama",
+     "a row of its own: q, k and v are one matrix W_pack, and the 13B models have ALiBi"},
+    {"xverse XverseForCausalLM", "llama", "a row of its own with the names of its tensors"},
+    {"orion OrionForCausalLM", "llama", "a row with layer norms and Llama's attention"},
+    {"internlm2 InternLM2ForCausalLM", "llama",
+     "a row of its own: q, k and v are interleaved in one matrix"},
+    {"minicpm MiniCPMForCausalLM", "granite", "a row with its scales of embedding and depth"},
+    {"exaone ExaoneForCausalLM", "llama", "a row with the names of its tensors"},
+    {"maincoder MaincoderForCausalLM", "qwen3", "a row of its own"},
+    {"mistral3 Mistral3ForCausalLM", "ministral3",
+     "a row for GGUF with scores that grow with the position"},
+    {"qwen QWenLMHeadModel", "qwen2", "a row with its fused attention and scaled logits"},
+    {"qwen2vl qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text Qwen2VLForConditionalGeneration "
+     "Qwen2_5_VLForConditionalGeneration",
+     "qwen2", "a row that reads its decoder and leaves images aside"},
+    {"qwen3vl qwen3_vl qwen3_vl_text Qwen3VLForConditionalGeneration", "qwen3",
+     "a row that reads its decoder and leaves images aside"},
+    {"qwen3vlmoe qwen3_vl_moe qwen3_vl_moe_text Qwen3VLMoeForConditionalGeneration", "qwen3_moe",
+     "a row that reads its decoder and leaves images aside"},
+    {"granitemoe GraniteMoeForCausalLM", "granite", "Granite's scales beside experts"},
+    {"dots1 Dots1ForCausalLM", "glm4_moe", "a row of its own"},
+    {"deepseek DeepseekForCausalLM", "deepseek_v2",
+     "a row with experts and plain attention instead of latent attention"},
+    {"glm4_moe_lite Glm4MoeLiteForCausalLM", "deepseek_v3", "a row with the names of its tensors"},
+    {"ernie4_5-moe ernie4_5_moe Ernie4_5_MoeForCausalLM", "ernie4_5",
+     "a row with its router and experts"},
+    {"bailingmoe bailingmoe2 BailingMoeForCausalLM BailingMoeV2ForCausalLM", "glm4_moe",
+     "a row of its own"},
+    {"hunyuan-dense hunyuan_vl hunyuan_v1_dense HunYuanDenseV1ForCausalLM", "qwen3",
+     "norms of queries and keys behind the rotation"},
+    {"hunyuan-moe hunyuan_v1_moe HunYuanMoEV1ForCausalLM", "qwen3_moe",
+     "norms of queries and keys behind the rotation"},
+    {"exaone-moe exaone_moe ExaoneMoeForCausalLM", "exaone4", "a row with its experts"},
+    {"olmo OlmoForCausalLM", "llama", "layer norms without weights"},
+    {"stablelm StableLmForCausalLM", "gpt_neox",
+     "a row with layer norms and norms of single heads"},
+    {"phi2 phi PhiForCausalLM", "gpt_neox", "a bias of the output head and a row of its own"},
+    {"phimoe PhimoeForCausalLM", "mixtral", "layer norms and its rule of choosing two experts"},
+    {"plm PLMForCausalLM", "deepseek_v2", "latent attention with an MLP without a gate"},
+    {"minicpm3 MiniCPM3ForCausalLM", "deepseek_v2", "latent attention with scales of depth"},
+    {"arcee-moe afmoe AfmoeForCausalLM", "glm4_moe", "gates on the output of attention"},
+    {"grovemoe GroveMoeForCausalLM", "qwen3_moe", "experts that share adjuncts"},
+    {"smallthinker SmallThinkerForCausalLM", "qwen3_moe", "a router before attention"},
+    {"arctic ArcticForCausalLM", "mixtral", "a dense MLP with a norm of its own beside experts"},
+    {"dbrx DbrxForCausalLM", "mixtral", "clamped queries, keys and values and layer norms"},
+    {"grok Grok1ForCausalLM", "mixtral", "capped logits beside experts with four norms a layer"},
+    {"pangu-embedded PanguEmbeddedForCausalLM", "llama", "a row with its biases"},
+    {"codeshell CodeShellForCausalLM", "starcoder2", "a row with its fused attention"},
+    {"apertus ApertusForCausalLM", "llama", "the activation xIELU"},
+    {"nanochat NanoChatForCausalLM", "llama", "norms without weights and capped logits"},
+    {"jais jais2 JAISLMHeadModel", "gpt2", "ALiBi, or its norms and activation"},
+    {"starcoder GPTBigCodeForCausalLM gpt_bigcode", "gpt2", "one head of keys and values in GPT-2"},
+    {"gptj gptj GPTJForCausalLM", "gpt_neox", "a row of its own"},
+    {"kimi_k2 KimiK2ForCausalLM", "deepseek_v3",
+     "a row under its name; the arithmetic is DeepSeek-V3's"},
+    // Positions and attention that no op computes.
+    {"mpt MPTForCausalLM", "gpt2", "ALiBi"},
+    {"bloom BloomForCausalLM", "gpt2", "ALiBi and a norm behind the embedding"},
+    {"refact GPTRefactForCausalLM", "gpt2", "ALiBi"},
+    {"bitnet BitNetForCausalLM BitnetForCausalLM", "llama",
+     "norms within attention and MLP, and weights of 1.58 bits"},
+    {"openelm OpenELMForCausalLM", "llama", "a row for layers of different numbers of heads"},
+    {"llama4 llama4_text Llama4ForCausalLM Llama4ForConditionalGeneration", "mixtral",
+     "attention in chunks, scores that grow with the position, and sigmoid gates before experts"},
+    {"mistral4 mistral4_text Mistral4ForCausalLM", "deepseek_v3",
+     "a row with scores that grow with the position"},
+    {"mimo2 mimo_v2_flash MiMoV2FlashForCausalLM", "gpt_oss",
+     "keys and values of different lengths, with sinks in some layers"},
+    {"step35 Step3p5ForCausalLM step3p7", "glm4_moe",
+     "gates on heads, and layers with different numbers of heads"},
+    {"glm-dsa deepseek_v32 DeepseekV32ForCausalLM GlmMoeDsaForCausalLM", "deepseek_v3",
+     "sparse attention, whose indexer chooses the positions that are read"},
+    {"deepseek_v4 DeepseekV4ForCausalLM", "deepseek_v3",
+     "compressed attention and hyper-connections"},
+    {"gemma3n gemma3n_text Gemma3nForCausalLM Gemma3nForConditionalGeneration", "gemma3",
+     "embeddings of single layers, alternating updates and layers that share keys and values"},
+    {"gemma4 gemma4_text Gemma4ForCausalLM Gemma4ForConditionalGeneration", "gemma3",
+     "embeddings of single layers, layers that share keys and values, and heads of two sizes"},
+    {"cogvlm CogVLMForCausalLM", "llama", "experts for images"},
+    {"chameleon ChameleonForConditionalGeneration", "llama", "norms of single heads with biases"},
+    {"paddleocr deepseek2-ocr", "", "the images that it is made for"},
+    // State beside or in place of keys and values.
+    {"mamba mamba2 MambaForCausalLM Mamba2ForCausalLM", "",
+     "recurrent layers (Mamba) and their state"},
+    {"jamba JambaForCausalLM", "", "recurrent layers (Mamba) and their state"},
+    {"falcon-h1 falcon_h1 FalconH1ForCausalLM", "", "recurrent layers (Mamba 2) and their state"},
+    {"nemotron_h nemotron_h_moe NemotronHForCausalLM", "",
+     "recurrent layers (Mamba 2) and their state"},
+    {"granitehybrid granitemoehybrid GraniteMoeHybridForCausalLM bamba BambaForCausalLM", "granite",
+     "recurrent layers (Mamba 2) and their state"},
+    {"plamo2 plamo3 plamo PlamoForCausalLM Plamo2ForCausalLM", "",
+     "rows of its own, and in the second recurrent layers"},
+    {"qwen3next qwen35 qwen35moe qwen3_next qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text "
+     "Qwen3NextForCausalLM Qwen3_5ForCausalLM Qwen3_5ForConditionalGeneration "
+     "Qwen3_5MoeForConditionalGeneration",
+     "qwen3_moe", "recurrent layers (gated delta net) and their state"},
+    {"kimi-linear kimi_linear KimiLinearForCausalLM", "deepseek_v3",
+     "recurrent layers (Kimi delta attention) and their state"},
+    {"lfm2 lfm2moe lfm2_moe Lfm2ForCausalLM Lfm2MoeForCausalLM", "qwen3",
+     "layers of short convolutions and their state"},
+    {"rwkv6 rwkv7 arwkv7 rwkv6qwen2 RwkvForCausalLM", "",
+     "recurrent layers (RWKV) and their state"},
+    {"minimax MiniMaxForCausalLM MiniMaxText01ForCausalLM", "minimax_m2",
+     "layers of linear attention and their state"},
+    // No decoders of text from left to right.
+    {"dream llada llada-moe rnd1 DreamModel LLaDAModelLM diffusion_gemma", "",
+     "diffusion of text: it does not write from left to right"},
+    {"t5 t5encoder T5ForConditionalGeneration t5gemma", "", "an encoder beside the decoder"},
+    {"bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert "
+     "modernbert BertModel RobertaModel XLMRobertaModel ModernBertModel",
+     "", "attention in both directions: it is an encoder"},
+    {"gemma-embedding llama-embed Gemma3TextModel", "gemma3",
+     "attention in both directions: it is an encoder"},
+    {"clip wavtokenizer-dec", "", "a decoder: it is a model of images or sound"},
+};
+
+}  // namespace
+
+std::span<const OtherArchitecture> OtherArchitectures() { return kOthers; }
+
+const OtherArchitecture* FindOtherArchitecture(std::string_view name) {
+  if (name.empty() || name.find(' ') != std::string_view::npos) return nullptr;
+  for (const OtherArchitecture& other : kOthers) {
+    const std::string all = base::StrCat(" ", other.names, " ");
+    if (all.find(base::StrCat(" ", name, " ")) != std::string::npos) return &other;
+  }
+  return nullptr;
+}
+
+}  // namespace heddle::engine
