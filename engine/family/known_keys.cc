@@ -27,14 +27,15 @@ constexpr std::string_view kHarmless[] = {
     // Training.
     "aux_loss_alpha", "ep_size", "initializer_factor", "initializer_range", "init_std",
 
-    "num_nextn_predict_layers", "num_mtp_modules", "num_mtp_layers", "mtp_transformer_layers",
-    "use_mtp", "output_attentions", "output_hidden_states", "output_router_logits",
-    "pretraining_tp", "return_dict", "router_aux_loss_coef", "router_jitter_noise",
-    "router_z_loss_coef", "seq_aux", "z_loss_coefficient", "moe_aux_loss_coeff", "label_smoothing",
-    "attention_dropout", "attention_dropout_prob", "attn_pdrop", "classifier_dropout",
-    "classifier_dropout_prob", "embd_pdrop", "embedding_dropout", "embed_dropout", "hidden_dropout",
-    "hidden_dropout_prob", "resid_pdrop", "residual_dropout", "resid_dropout", "ffn_dropout",
-    "token_dropout", "rope_dropout",
+    "num_nextn_predict_layers", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
+    "num_mtp_modules", "num_mtp_layers", "mtp_transformer_layers", "use_mtp", "output_attentions",
+    "output_hidden_states", "output_router_logits", "pretraining_tp", "return_dict",
+    "router_aux_loss_coef", "router_jitter_noise", "router_z_loss_coef", "seq_aux",
+    "z_loss_coefficient", "moe_aux_loss_coeff", "label_smoothing", "attention_dropout",
+    "attention_dropout_prob", "attn_pdrop", "classifier_dropout", "classifier_dropout_prob",
+    "embd_pdrop", "embedding_dropout", "embed_dropout", "hidden_dropout", "hidden_dropout_prob",
+    "resid_pdrop", "residual_dropout", "resid_dropout", "ffn_dropout", "token_dropout",
+    "rope_dropout",
     // Tokens, and the defaults of generation that older files keep here.
     "bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id", "sep_token_id",
     "unk_token_id", "bos_token", "eos_token", "pad_token", "unk_token", "suppress_tokens",
