@@ -151,6 +151,7 @@ class MethodCall final : public grpc::ServerGenericBidiReactor, public MessageSi
 
 grpc::ServerGenericBidiReactor* NewMethodCall(const Method* method, ServiceContext* context,
                                               const grpc::GenericCallbackServerContext& call) {
+  if (method->repeats) return NewStreamInferCall(method, context, call);
   return new MethodCall(method, context, call);
 }
 

@@ -33,6 +33,14 @@ absl::StatusOr<std::vector<std::string>> SplitRaw(std::string_view raw) {
   return elements;
 }
 
+void AppendRaw(std::string_view element, std::string* raw) {
+  const auto length = static_cast<uint32_t>(element.size());
+  for (int shift = 0; shift < 32; shift += 8) {
+    raw->push_back(static_cast<char>((length >> shift) & 0xFF));
+  }
+  raw->append(element);
+}
+
 absl::StatusOr<std::vector<std::string>> Texts(const inference::ModelInferRequest& request) {
   const InputTensor& input = request.inputs(0);
   std::vector<std::string> texts(input.contents().bytes_contents().begin(),
@@ -82,7 +90,8 @@ Json ToJson(const inference::InferParameter& parameter) {
 
 }  // namespace
 
-absl::StatusOr<std::string> ToCompletionJson(const inference::ModelInferRequest& request) {
+absl::StatusOr<std::string> ToCompletionJson(const inference::ModelInferRequest& request,
+                                             bool may_stream) {
   if (request.inputs_size() != 1 || request.inputs(0).name() != "text_input" ||
       request.inputs(0).datatype() != "BYTES") {
     return absl::InvalidArgumentError("one input is expected: text_input, of datatype BYTES");
@@ -95,11 +104,13 @@ absl::StatusOr<std::string> ToCompletionJson(const inference::ModelInferRequest&
   HEDDLE_ASSIGN_OR_RETURN(std::vector<std::string> texts, Texts(request));
   Json body = {{"model", request.model_name()}, {"prompt", std::move(texts)}};
   for (const auto& [name, parameter] : request.parameters()) body[name] = ToJson(parameter);
-  body.erase("stream");  // the answer is one message
+  if (!may_stream) body.erase("stream");             // the answer is one message
+  body.erase("triton_enable_empty_final_response");  // about messages, not about the answer
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-absl::Status FromCompletionJson(std::string_view json, inference::ModelInferResponse* response) {
+absl::Status FromCompletionJson(std::string_view json, bool is_raw,
+                                inference::ModelInferResponse* response) {
   const Json body = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   const Json* choices = Find(body, "choices");
   if (choices == nullptr) return absl::InternalError("a completion without choices");
@@ -108,10 +119,30 @@ absl::Status FromCompletionJson(std::string_view json, inference::ModelInferResp
   output->set_name("text_output");
   output->set_datatype("BYTES");
   output->add_shape(static_cast<int64_t>(choices->size()));
+  std::string* raw = is_raw ? response->add_raw_output_contents() : nullptr;
   for (const Json& choice : *choices) {
-    output->mutable_contents()->add_bytes_contents(TextOr(choice, "text", ""));
+    const std::string text = TextOr(choice, "text", "");
+    if (is_raw) {
+      AppendRaw(text, raw);
+    } else {
+      output->mutable_contents()->add_bytes_contents(text);
+    }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> FromCompletionChunk(std::string_view json, const std::string& id, bool is_raw,
+                                         inference::ModelInferResponse* response) {
+  HEDDLE_RETURN_IF_ERROR(FromCompletionJson(json, is_raw, response));
+  response->set_id(id);
+  const Json body = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const Json* choices = Find(body, "choices");
+  if (choices == nullptr || choices->empty()) return false;
+  if (TextOr(body, "object", "") != "text_completion" || choices->size() != 1) return true;
+  const Json* index = Find(choices->front(), "index");
+  (*response->mutable_parameters())["index"].set_int64_param(
+      index == nullptr ? 0 : IntegerOf(*index).value_or(0));
+  return true;
 }
 
 }  // namespace heddle::server

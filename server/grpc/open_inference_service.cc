@@ -58,12 +58,23 @@ Method ModelInfer() {
   method.ask = [](const Message& message) -> absl::StatusOr<MappedRequest> {
     const auto& request = static_cast<const inference::ModelInferRequest&>(message);
     HEDDLE_ASSIGN_OR_RETURN(std::string body, ToCompletionJson(request));
-    return MappedRequest{std::move(body), [id = request.id()](std::string_view json, Message* out) {
+    return MappedRequest{std::move(body), [id = request.id(), is_raw = IsRaw(request)](
+                                              std::string_view json, Message* out) {
                            auto* response = static_cast<inference::ModelInferResponse*>(out);
                            response->set_id(id);
-                           return FromCompletionJson(json, response);
+                           return FromCompletionJson(json, is_raw, response);
                          }};
   };
+  return method;
+}
+
+Method ModelStreamInfer() {
+  Method method = NewMethod<inference::ModelInferRequest, inference::ModelStreamInferResponse>(
+      "ModelStreamInfer");
+  method.http_method = "POST";
+  method.http_path = "/v1/completions";
+  method.streams = true;
+  method.repeats = true;
   return method;
 }
 
@@ -99,6 +110,7 @@ std::vector<Method> OpenInferenceMethods(ServiceContext* context) {
   methods.back().http_method = "GET";  // the model's name needs a key, as over HTTP
   methods.back().http_path = "/v1/models";
   methods.push_back(ModelInfer());
+  methods.push_back(ModelStreamInfer());
   return methods;
 }
 

@@ -34,6 +34,7 @@ struct Method {
   const google::protobuf::Message* request;  // prototypes; live as long as the program
   const google::protobuf::Message* response;
   bool streams = false;  // the answer is many messages
+  bool repeats = false;  // a call has many requests (stream_infer_call.cc)
   // Exactly one is set: `ask` calls the route; the other answers here.
   std::function<absl::StatusOr<MappedRequest>(const google::protobuf::Message& request)> ask;
   std::function<grpc::Status(const google::protobuf::Message& request,
@@ -66,5 +67,9 @@ std::vector<Method> OpenInferenceMethods(ServiceContext* context);
 // The reactor of a call of `method`, which deletes itself.
 grpc::ServerGenericBidiReactor* NewMethodCall(const Method* method, ServiceContext* context,
                                               const grpc::GenericCallbackServerContext& call);
+
+// The same for a method that repeats.
+grpc::ServerGenericBidiReactor* NewStreamInferCall(const Method* method, ServiceContext* context,
+                                                   const grpc::GenericCallbackServerContext& call);
 
 }  // namespace heddle::server

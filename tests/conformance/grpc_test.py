@@ -265,7 +265,9 @@ class Suite:
         tensor.contents.bytes_contents.extend(texts)
         answer = self.open.ModelInfer(request)
         assert answer.id == "seven" and list(answer.outputs[0].shape) == [2]
-        assert answer == self.open.ModelInfer(raw)
+        raw_answer = self.open.ModelInfer(raw)  # the content comes as the input's did
+        packed = b"".join(len(t).to_bytes(4, "little") + t for t in answer.outputs[0].contents.bytes_contents)
+        assert list(raw_answer.raw_output_contents) == [packed] and not raw_answer.outputs[0].HasField("contents")
         _, _, http = self.server.request(
             "POST",
             "/v1/completions",
@@ -280,6 +282,39 @@ class Suite:
         tensor.contents.bytes_contents[1] = b"\xff\xfe"
         code, details = code_of(lambda: self.open.ModelInfer(request))
         assert code == grpc.StatusCode.INVALID_ARGUMENT and "element 1" in details
+
+    def infer_request(self, text, request_id, **parameters):
+        request = self.oip.ModelInferRequest(model_name="model", id=request_id)
+        request.inputs.add(name="text_input", datatype="BYTES", shape=[1]).contents.bytes_contents.append(text)
+        for name, value in {"max_tokens": 6, "temperature": 0, **parameters}.items():
+            field = "bool_param" if isinstance(value, bool) else "int64_param"
+            setattr(request.parameters[name], field, value)
+        return request
+
+    def test_requests_of_one_call_are_answered_in_their_order(self):
+        requests = [self.infer_request(b"The sky is", "1"), self.infer_request(b"\xff", "2"),
+                    self.infer_request(b"The sky is", "3", stream=True, triton_enable_empty_final_response=True),
+                    self.infer_request(b"x", "4", max_tokens=-7), self.infer_request(b"The sky is", "5")]
+        answers = list(self.open.ModelStreamInfer(iter(requests)))
+        ids = [answer.infer_response.id for answer in answers]
+        assert ids == sorted(ids) and set(ids) == {"1", "2", "3", "4", "5"}, ids
+        text = {i: b"".join(b for a in answers if a.infer_response.id == i for o in a.infer_response.outputs
+                            for b in o.contents.bytes_contents) for i in ids}
+        expected = self.open.ModelInfer(requests[0]).outputs[0].contents.bytes_contents[0]
+        assert text["1"] == text["3"] == text["5"] == expected
+        errors = {a.infer_response.id: a.error_message for a in answers if a.error_message}
+        assert set(errors) == {"2", "4"} and "UTF-8" in errors["2"] and "max_tokens" in errors["4"], errors
+        streamed = [a.infer_response for a in answers if a.infer_response.id == "3"]
+        assert len(streamed) > 2 and streamed[0].parameters["index"].int64_param == 0
+        assert streamed[-1].parameters["triton_final_response"].bool_param and not streamed[-1].outputs
+        assert list(self.open.ModelStreamInfer(iter([]))) == []
+
+    def test_a_call_of_many_requests_can_be_left(self):
+        call = self.open.ModelStreamInfer(
+            iter([self.infer_request(b"x", "1", max_tokens=100000, stream=True, ignore_eos=True)]))
+        next(call)
+        call.cancel()
+        self.wait_for_idle()
 
     def test_health_and_reflection(self):
         health = health_pb2_grpc.HealthStub(self.channel)
