@@ -24,15 +24,17 @@ double Seconds(Clock::duration time) { return std::chrono::duration<double>(time
 
 }  // namespace
 
-Connection::Connection(std::unique_ptr<Stream> stream, Handler* handler, const Shared& shared,
-                       std::function<std::string()> new_request_id, ClosedCallback on_closed)
+Connection::Connection(std::unique_ptr<Stream> stream, std::string first_bytes, Handler* handler,
+                       const Shared& shared, std::function<std::string()> new_request_id,
+                       ClosedCallback on_closed)
     : stream_(std::move(stream)),
       handler_(handler),
       limits_(*shared.limits),
       unsent_(shared.unsent),
       bodies_(shared.bodies),
       new_request_id_(std::move(new_request_id)),
-      on_closed_(std::move(on_closed)) {}
+      on_closed_(std::move(on_closed)),
+      input_(std::move(first_bytes)) {}
 
 Connection::~Connection() = default;
 
@@ -44,14 +46,8 @@ void Connection::Begin() {
   parser_ = std::make_unique<RequestParser>(limits_.parser);
   idle_since_ = Clock::now();
   deadline_ = idle_since_ + limits_.header_timeout;
-  if (!stream_->needs_handshake()) {
-    Read();
-    return;
-  }
-  state_ = State::kHandshake;
-  stream_->Handshake([self = shared_from_this()](const auto& error, size_t) {
-    self->Guarded([&] { self->OnHandshake(error); });
-  });
+  Parse();
+  Read();
 }
 
 // Answers a request that is being read, if there is memory for that; in any other state the
@@ -67,24 +63,6 @@ void Connection::OnException() {
     }
   }
   handler_->OnRefused(Refusal::kOutOfMemory);
-  Close();
-}
-
-void Connection::OnHandshake(const boost::system::error_code& error) {
-  if (state_ == State::kClosed) return;
-  if (!error) {
-    state_ = State::kIdle;
-    draining_ ? Close() : Read();
-    return;
-  }
-  handler_->OnHandshakeFailed(error.message());
-  if (stream_->client_is_plain()) {
-    const HttpResponse response =
-        handler_->MakeError(400, "this port speaks HTTPS, and the request came as plain HTTP", "");
-    stream_->WritePlain(ResponseHead(response, BodyFraming::kLength, response.body.size(),
-                                     /*keep_alive=*/false, "") +
-                        response.body);
-  }
   Close();
 }
 
@@ -109,8 +87,8 @@ void Connection::Close() {
 }
 
 Clock::time_point Connection::idle_since() const {
-  const bool idle = state_ == State::kIdle || state_ == State::kHandshake ||
-                    state_ == State::kLingering || (state_ == State::kReading && !head_checked_);
+  const bool idle = state_ == State::kIdle || state_ == State::kLingering ||
+                    (state_ == State::kReading && !head_checked_);
   return idle ? idle_since_ : Clock::time_point::max();
 }
 
@@ -120,11 +98,6 @@ void Connection::OnTick(Clock::time_point now) {
 
 void Connection::CheckTimes(Clock::time_point now) {
   switch (state_) {
-    case State::kHandshake:
-      if (now < deadline_) return;
-      handler_->OnHandshakeFailed("it took too long");
-      Close();
-      return;
     case State::kIdle:
     case State::kLingering:
       if (now >= deadline_) Close();

@@ -1,5 +1,5 @@
-// One TCP connection: reads requests, hands them to the Handler one after the other, writes the
-// answers in order.
+// One TCP connection that speaks HTTP/1.1: reads requests, hands them to the Handler one after the
+// other, writes the answers in order.
 //
 // Thread: all members are called on the I/O thread that owns the connection. The thread's list and
 // the connection's own pending operations keep it alive.
@@ -10,8 +10,7 @@
 // not fit into the memory that all bodies share waits in the same way (body_budget.h).
 // Requests that are not permitted are refused by their header alone. An exception (out of memory)
 // ends only this connection.
-// OnTick, called a few times a second, checks time limits, instead of a timer per connection. Over
-// TLS, the time for the first request's header includes the handshake.
+// OnTick, called a few times a second, checks time limits, instead of a timer per connection.
 #pragma once
 
 #include <algorithm>
@@ -77,9 +76,11 @@ class Connection final : public ResponseWriter,
     BodyBudget* bodies;
   };
 
-  // `handler` must outlive the connection; `on_closed` is called once.
-  Connection(std::unique_ptr<Stream> stream, Handler* handler, const Shared& shared,
-             std::function<std::string()> new_request_id, ClosedCallback on_closed);
+  // `stream`: after its handshake; `first_bytes`: what was read of it. `handler` must outlive the
+  // connection; `on_closed` is called once.
+  Connection(std::unique_ptr<Stream> stream, std::string first_bytes, Handler* handler,
+             const Shared& shared, std::function<std::string()> new_request_id,
+             ClosedCallback on_closed);
   ~Connection() override;
 
   // TransportConnection:
@@ -104,7 +105,6 @@ class Connection final : public ResponseWriter,
 
  private:
   enum class State : uint8_t {
-    kHandshake,  // of TLS
     kIdle,       // no byte of the next request has arrived
     kReading,    // in its header or body
     kHandling,   // an exchange is in progress, or its answer is being written
@@ -117,7 +117,6 @@ class Connection final : public ResponseWriter,
   void Guarded(const Body& body);
   void OnException();  // within a catch block
   void Begin();
-  void OnHandshake(const boost::system::error_code& error);
   void Read();
   void OnRead(const boost::system::error_code& error, size_t bytes);
   void Parse();

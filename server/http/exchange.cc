@@ -47,6 +47,12 @@ std::string_view RefusalName(Refusal refusal) {
       return "grpc_memory";
     case Refusal::kGrpcCalls:
       return "grpc_calls";
+    case Refusal::kHttp2Resets:
+      return "http2_resets";
+    case Refusal::kHttp2Flood:
+      return "http2_flood";
+    case Refusal::kHttp2Frame:
+      return "http2_frame";
   }
   return "other";
 }

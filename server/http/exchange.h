@@ -143,8 +143,11 @@ enum class Refusal : uint8_t {
   kGrpcFrame,    // a gRPC client sent invalid HTTP/2
   kGrpcMemory,   // there was no memory for a gRPC message
   kGrpcCalls,    // too many gRPC calls
+  kHttp2Resets,  // an HTTP/2 client took back too many requests
+  kHttp2Flood,   // an HTTP/2 client sent too many frames that carry nothing
+  kHttp2Frame,   // an HTTP/2 client sent invalid frames, or a header in too many pieces
 };
-inline constexpr int kNumRefusals = 11;
+inline constexpr int kNumRefusals = 14;
 
 std::string_view RefusalName(Refusal refusal);  // "connection", "idle"...
 

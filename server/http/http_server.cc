@@ -9,6 +9,8 @@
 #include "base/status.h"
 #include "server/http/api_handler.h"
 #include "server/http/connection.h"
+#include "server/http/first_bytes.h"
+#include "server/http/http2_connection.h"
 #include "server/http/server_context.h"
 #include "server/http/transport.h"
 
@@ -69,8 +71,12 @@ class HttpConnections final : public ConnectionFactory {
 
   std::shared_ptr<TransportConnection> Make(
       std::unique_ptr<Stream> stream, TransportConnection::ClosedCallback on_closed) override {
-    return std::make_shared<Connection>(
-        std::move(stream), handler_.get(), shared_, [this] { return ids_.Next(); },
+    return std::make_shared<FirstBytes>(
+        std::move(stream), handler_.get(), shared_.limits->header_timeout,
+        [this](std::unique_ptr<Stream> begun, bool is_http2, std::string bytes,
+               TransportConnection::ClosedCallback closed) {
+          return MakeNext(std::move(begun), is_http2, std::move(bytes), std::move(closed));
+        },
         std::move(on_closed));
   }
 
@@ -85,6 +91,19 @@ class HttpConnections final : public ConnectionFactory {
   void OnException() override { handler_->OnException("transport", "").IgnoreError(); }
 
  private:
+  std::shared_ptr<TransportConnection> MakeNext(std::unique_ptr<Stream> stream, bool is_http2,
+                                                std::string first_bytes,
+                                                TransportConnection::ClosedCallback on_closed) {
+    auto new_id = [this] { return ids_.Next(); };
+    if (is_http2) {
+      return std::make_shared<Http2Connection>(std::move(stream), std::move(first_bytes),
+                                               handler_.get(), shared_, std::move(new_id),
+                                               std::move(on_closed));
+    }
+    return std::make_shared<Connection>(std::move(stream), std::move(first_bytes), handler_.get(),
+                                        shared_, std::move(new_id), std::move(on_closed));
+  }
+
   const Connection::Shared shared_;
   const std::unique_ptr<Handler> handler_;
   RequestIds ids_;

@@ -28,6 +28,7 @@ class PlainStream final : public Stream {
   explicit PlainStream(Socket socket) : socket_(std::move(socket)), peer_(PeerOf(socket_)) {}
 
   bool needs_handshake() const override { return false; }
+  bool chose_http2() const override { return false; }
   void Handshake(Done done) override { Succeed(std::move(done)); }
   void ReadSome(asio::mutable_buffer buffer, Done done) override {
     socket_.async_read_some(buffer, std::move(done));
@@ -70,6 +71,13 @@ class TlsStream final : public Stream {
         peer_(PeerOf(stream_.next_layer())) {}
 
   bool needs_handshake() const override { return true; }
+  bool chose_http2() const override {
+    const unsigned char* chosen = nullptr;
+    unsigned int bytes = 0;
+    auto* native = const_cast<TlsStream*>(this)->stream_.native_handle();
+    SSL_get0_alpn_selected(native, &chosen, &bytes);
+    return std::string_view(reinterpret_cast<const char*>(chosen), bytes) == "h2";
+  }
   void Handshake(Done done) override {
     stream_.async_handshake(asio::ssl::stream_base::server,
                             [this, done = std::move(done)](const error_code& error) {

@@ -26,6 +26,8 @@ class Stream {
   // Whether Handshake must succeed before anything is read or written.
   virtual bool needs_handshake() const = 0;
   virtual void Handshake(Done done) = 0;
+  // After a handshake: whether the client chose HTTP/2 in it (ALPN).
+  virtual bool chose_http2() const = 0;
 
   virtual void ReadSome(boost::asio::mutable_buffer buffer, Done done) = 0;
   virtual void WriteSome(boost::asio::const_buffer buffer, Done done) = 0;

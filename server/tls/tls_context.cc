@@ -103,9 +103,9 @@ int SelectProtocol(SSL*, const unsigned char** chosen, unsigned char* chosen_byt
 }
 
 char* OfferOf(TlsProtocol protocol) {
-  static char http11[] = "\x08http/1.1";
+  static char http[] = "\x02h2\x08http/1.1";
   static char http2[] = "\x02h2";
-  return protocol == TlsProtocol::kHttp2 ? http2 : http11;
+  return protocol == TlsProtocol::kHttp2 ? http2 : http;
 }
 
 // The files' times and sizes; an unreadable file counts as a state of its own.

@@ -21,14 +21,14 @@ class context;
 
 namespace heddle::server {
 
-enum class TlsProtocol : uint8_t { kHttp11, kHttp2 };  // offered by ALPN
+enum class TlsProtocol : uint8_t { kHttp, kHttp2 };  // offered by ALPN
 
 struct TlsOptions {
   std::string cert_file;       // PEM: the server's certificate and intermediate ones
   std::string key_file;        // PEM, without a passphrase
   std::string client_ca_file;  // PEM; not empty: one of these must have signed clients' ones
 
-  TlsProtocol protocol = TlsProtocol::kHttp11;
+  TlsProtocol protocol = TlsProtocol::kHttp;
 
   bool enabled() const { return !cert_file.empty(); }
 };

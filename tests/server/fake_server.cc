@@ -4,7 +4,7 @@
 // Prompts that contain "(full)", "(broken)", "(breaks)" or "(waits)" meet a full queue, a failed
 // engine, one that fails in the middle, and one that never answers; "(long)" gets an answer without
 // end. `--no-chat`: the model has no chat template. For measurements: `--quiet` leaves out the log,
-// `--step-us=N` is what a step takes.
+// `--step-us=N` is what a step takes. `--context=N`: tokens of the context, 4096 without it.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -90,7 +90,7 @@ class UnluckyGeneration final : public server::GenerationService {
   FakeGeneration lucky_{ReplyTo};
 };
 
-int Serve(bool quiet, bool has_chat, std::chrono::microseconds step_time) {
+int Serve(bool quiet, bool has_chat, std::chrono::microseconds step_time, int max_context) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
@@ -101,7 +101,7 @@ int Serve(bool quiet, bool has_chat, std::chrono::microseconds step_time) {
   ByteCodec codec;
   codec.has_template = has_chat;
   server::ServedModel model = TestModel();
-  model.max_context = 4096;
+  model.max_context = max_context;
   server::ServerMetrics metrics("test-model", "test");
   server::Logger log(server::LogFormat::kText,
                      quiet ? server::LogLevel::kOff : server::LogLevel::kInfo);
@@ -129,13 +129,17 @@ int main(int argc, char** argv) {
   bool quiet = false;
   bool has_chat = true;
   std::chrono::microseconds step_time{0};
+  int max_context = 4096;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--quiet") quiet = true;
     if (argument == "--no-chat") has_chat = false;
+    if (argument.starts_with("--context=")) {
+      max_context = std::atoi(argv[i] + argument.find('=') + 1);
+    }
     if (argument.starts_with("--step-us=")) {
       step_time = std::chrono::microseconds(std::atoi(argv[i] + argument.find('=') + 1));
     }
   }
-  return heddle::test::Serve(quiet, has_chat, step_time);
+  return heddle::test::Serve(quiet, has_chat, step_time, max_context);
 }

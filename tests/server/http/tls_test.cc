@@ -65,7 +65,7 @@ TEST_CASE("A client that trusts the authority is answered over TLS 1.3, again an
   Files files;
   auto tls = files.Load();
   ServerUnderTest server(Say, {}, tls.get());
-  TlsClient client(server.port(), {.trusted = &files.authority, .protocols = "\x02h2\x08http/1.1"});
+  TlsClient client(server.port(), {.trusted = &files.authority, .protocols = "\x08http/1.1"});
   REQUIRE(client.connected());
   CHECK(client.version() == "TLSv1.3");
   CHECK(client.protocol() == "http/1.1");
@@ -158,12 +158,28 @@ TEST_CASE("Plain HTTP at the TLS port is told so in plain HTTP", "[server][tls]"
   CHECK(client.ReadsEnd());
 }
 
-TEST_CASE("TLS 1.1, and a client that wants HTTP/2 alone, are refused", "[server][tls]") {
+TEST_CASE("HTTP/2 is spoken with clients that offer it", "[server][tls]") {
+  Files files;
+  auto tls = files.Load();
+  ServerUnderTest server(Say, {}, tls.get());
+  for (const char* offer : {"\x02h2", "\x02h2\x08http/1.1", "\x08http/1.1\x02h2"}) {
+    TlsClient client(server.port(), {.protocols = offer});
+    CHECK(client.protocol() == "h2");
+    // A header that goes on where none has begun ends the connection. Before, the server has sent
+    // its settings, whose type is the fourth byte of their frame.
+    const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    const std::string answer = client.Ask(preface + std::string("\0\0\0\x09\4\0\0\0\1", 9));
+    REQUIRE(answer.size() > 9);
+    CHECK(answer[3] == 4);
+  }
+}
+
+TEST_CASE("TLS 1.1, and a client that wants no protocol of ours, are refused", "[server][tls]") {
   Files files;
   auto tls = files.Load();
   ServerUnderTest server(Say, {}, tls.get());
   CHECK_FALSE(TlsClient(server.port(), {.max_version = TLS1_1_VERSION}).connected());
-  CHECK_FALSE(TlsClient(server.port(), {.protocols = "\x02h2"}).connected());
+  CHECK_FALSE(TlsClient(server.port(), {.protocols = "\x02h3"}).connected());
   CHECK(TlsClient(server.port(), {.max_version = TLS1_2_VERSION}).version() == "TLSv1.2");
 }
 

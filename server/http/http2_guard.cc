@@ -1,4 +1,4 @@
-#include "server/grpc/http2_guard.h"
+#include "server/http/http2_guard.h"
 
 #include <algorithm>
 #include <chrono>
@@ -21,6 +21,7 @@ enum FrameType : uint8_t {
   kContinuation = 9,
 };
 constexpr uint8_t kEndStream = 0x1;
+constexpr uint8_t kAck = 0x1;
 constexpr uint8_t kEndHeaders = 0x4;
 constexpr uint8_t kPadded = 0x8;
 constexpr uint32_t kCancel = 8;
@@ -200,6 +201,7 @@ bool Http2Guard::PassesData(const Frame& frame, std::string_view payload, Clock:
     dropped_bytes_ += payload.size();
     return false;
   }
+  if (!limits_.has_messages) return true;
   const auto found = streams_.find(frame.stream);
   // gRPC handles unknown streams; a stream refused within this frame passes to the frame's end.
   if (found == streams_.end() || found->second.refused) return true;
@@ -280,7 +282,9 @@ void Http2Guard::FromServer(std::string_view data, Clock::time_point now, std::s
 }
 
 void Http2Guard::OnServerFrame(const Frame& frame, Clock::time_point now) {
-  idle_frames_.Earn(limits_.idle_frames_per_answer);
+  // What only acknowledges a client's frame needs no answer.
+  const bool is_ack = (frame.type == kPing || frame.type == kSettings) && (frame.flags & kAck) != 0;
+  if (!is_ack) idle_frames_.Earn(limits_.idle_frames_per_answer);
   const bool ends = (frame.type == kHeaders || frame.type == kData) && (frame.flags & kEndStream);
   if (frame.type == kRstStream && streams_.contains(frame.stream)) OnReset(frame.stream, now);
   if (ends) streams_.erase(frame.stream);

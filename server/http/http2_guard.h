@@ -1,10 +1,12 @@
 // Reads the frames of one HTTP/2 connection as they pass in both directions between a client and
-// gRPC's server, and limits the client to what a client needs. It does not change what passes; it
-// can cut the connection, and answer single streams in the server's place.
+// the code that speaks HTTP/2 (gRPC's server, or nghttp2 for HTTP), and limits the client to what a
+// client needs. It does not change what passes; it can cut the connection, and answer single
+// streams in the server's place.
 //
-// gRPC's own limits (version 1.51) do not suffice: a call that is cancelled at once costs it tens
-// of kilobytes while its threads are behind, and it bounds neither the number of cancelled calls
-// nor the memory of all clients' messages.
+// nghttp2 (1.52) bounds no frames but its own answers. gRPC's own limits (version 1.51) do not
+// suffice: a call that is cancelled at once costs it tens of kilobytes while its threads are
+// behind, and it bounds neither the number of cancelled calls nor the memory of all clients'
+// messages.
 //
 // The guard bounds streams, and how many of them the client resets; frames that carry nothing
 // (pings, settings, priorities, window updates, empty data), in relation to what the server sends;
@@ -59,6 +61,7 @@ class Http2Guard {
     double idle_frames_per_answer = 4;
     size_t max_header_bytes = size_t{32} << 10;  // per header block, as sent
     int max_header_frames = 16;                  // per header block
+    bool has_messages = true;                    // streams are gRPC's, whose messages are looked at
     size_t max_message_bytes = size_t{8} << 20;  // gRPC would only report that it was too large
     // Smaller messages need no place in the budget.
     size_t free_message_bytes = size_t{16} << 10;

@@ -1,5 +1,5 @@
 // The guard's accounts of frames, without sockets; time is an argument.
-#include "server/grpc/http2_guard.h"
+#include "server/http/http2_guard.h"
 #include "server/grpc/peer_resets.h"
 
 #include <string>
