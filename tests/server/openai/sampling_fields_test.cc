@@ -15,17 +15,20 @@ namespace heddle::test {
 namespace {
 
 TEST_CASE("heddle generate has an option for each number of the table, and no other", "[openai]") {
-  std::map<std::string, bool> options;  // whether it takes whole numbers alone
+  std::map<std::string, const config::Option*> options;
   for (const config::Option& option : config::Options()) {
     if (!std::holds_alternative<config::NumbersByName config::Config::*>(option.field)) continue;
     CHECK(option.commands == config::kGenerate);
-    options[config::UnderscoredName(option)] = option.is_integer;
+    options[config::UnderscoredName(option)] = &option;
   }
   for (const engine::SamplingNumber& number : engine::kSamplingNumbers) {
     INFO(number.name);
     const auto option = options.find(std::string(number.name));
     REQUIRE(option != options.end());
-    CHECK(option->second == number.is_integer());
+    CHECK(option->second->is_integer == number.is_integer());
+    CHECK(option->second->max == number.maximum);
+    // Of the interval of typical_p the lower end is not part, which the table cannot say.
+    CHECK((option->second->min == number.minimum || number.name == "typical_p"));
     options.erase(option);
   }
   CHECK(options.empty());
