@@ -109,6 +109,7 @@ void Http2Connection::OnClosed(int32_t id, bool) {
   const auto call = Find(id);
   if (call == nullptr) return;
   calls_.erase(id);
+  ended_calls_.push_back(call);
   call->OnClosed();
   if (calls_.empty()) idle_since_ = Clock::now();
 }
@@ -122,6 +123,7 @@ void Http2Connection::Read() {
 }
 
 void Http2Connection::OnRead(const boost::system::error_code& error, size_t bytes) {
+  ended_calls_.clear();
   if (is_closed_) return;
   if (error) return Close();
   if (!is_lingering_) Take(std::string_view(receive_buffer_).substr(0, bytes));
@@ -240,7 +242,10 @@ void Http2Connection::Close() {
   if (std::exchange(is_closed_, true)) return;
   is_busy_ = true;  // nothing is sent any more
   const auto calls = std::exchange(calls_, {});
-  for (const auto& [id, call] : calls) call->OnClosed();
+  for (const auto& [id, call] : calls) {
+    ended_calls_.push_back(call);
+    call->OnClosed();
+  }
   stream_->Close();
   CountUnsent();
   on_closed_(this);
@@ -248,6 +253,7 @@ void Http2Connection::Close() {
 
 void Http2Connection::OnTick(Clock::time_point now) {
   Guarded([&] {
+    ended_calls_.clear();
     if (is_closed_) return;
     const ConnectionLimits& limits = *shared_.limits;
     if (is_lingering_) {

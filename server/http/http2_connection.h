@@ -14,6 +14,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "server/http/connection.h"
 #include "server/http/http2_call.h"
@@ -83,6 +84,8 @@ class Http2Connection final : public TransportConnection,
   Http2Guard guard_;
   Http2Session session_;
   std::unordered_map<int32_t, std::shared_ptr<Http2Call>> calls_;
+  // Calls that have ended while they, or their exchanges, may be on the stack.
+  std::vector<std::shared_ptr<Http2Call>> ended_calls_;
 
   std::string first_bytes_;
   std::string receive_buffer_;
