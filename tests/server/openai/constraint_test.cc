@@ -153,11 +153,12 @@ TEST_CASE("The text of a custom tool's call fits the tool's grammar", "[openai][
   context.model = &reader.model;
   context.codec = &reader.codec;
   ResponseStore store;
+  ConversationStore conversations;
   const auto request = [&](const std::string& format, const std::string& choice) {
     return ParseResponsesRequest(R"({"input":"x","tool_choice":)" + choice +
                                      R"(,"tools":[{"type":"custom","name":"t","format":)" + format +
                                      "}]}",
-                                 context, &store, "u");
+                                 context, {&store, &conversations}, "u");
   };
   const std::string lark =
       R"({"type":"grammar","syntax":"lark","definition":"start: \"say \\\"\" /[a\\n]+/ \"\\\"\""})";
