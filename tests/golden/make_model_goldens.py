@@ -162,6 +162,7 @@ GLM = dict(SMALL, architectures=["GlmForCausalLM"], model_type="glm", head_dim=3
 GEMMA = dict(SMALL, architectures=["GemmaForCausalLM"], model_type="gemma", head_dim=32,
              hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True)
 OLMO3 = dict(SMALL, architectures=["Olmo3ForCausalLM"], model_type="olmo3", sliding_window=8,
+             rope_theta=500000.0,  # transformers has no other theta for layers with a window
              max_position_embeddings=256, rope_scaling=dict(
                  rope_type="yarn", factor=8.0, original_max_position_embeddings=32, beta_fast=32.0,
                  beta_slow=1.0, attention_factor=1.2),
