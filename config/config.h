@@ -61,6 +61,7 @@ struct EngineConfig {
   std::string device = "cpu";  // cpu, cuda, cuda:N or auto
   int64_t threads = 0;         // 0: one per physical core
   int64_t tp = 1;              // ranks that share the model, each with a part of the threads
+  std::string rank_cpus;       // lists of processors, one for each rank, with ":" between them
   std::string isa = "auto";
   int64_t page_tokens = 16;
   MemorySize kv_memory;

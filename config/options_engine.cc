@@ -80,6 +80,15 @@ constexpr Option kEngineOptions[] = {
      .commands = kEngineCommands | kInspect | kBench,
      .min = 1,
      .max = 64},
+    {.name = "rank-cpus",
+     .field = &Config::rank_cpus,
+     .section = kEngine,
+     .value = "LISTS",
+     .help = "With --tp: the processors of each rank, such as 0-15:16-31 for two sockets. A rank's "
+             "threads and memory stay there, and it has as many threads as processors, or as "
+             "--threads says of each rank.",
+     .commands = kEngineCommands | kBench,
+     .default_text = "ranks share all processors"},
     {.name = "isa",
      .field = &Config::isa,
      .section = kEngine,

@@ -190,6 +190,7 @@ std::vector<std::unique_ptr<Communicator>> MakeLocalCommunicators(int32_t world)
   HEDDLE_CHECK(world >= 1 && world <= kMaxRanks, "a group has from 1 to kMaxRanks ranks");
   auto group = std::make_shared<LocalGroup>(world);
   std::vector<std::unique_ptr<Communicator>> all;
+  all.reserve(static_cast<size_t>(world));
   for (int32_t rank = 0; rank < world; ++rank) {
     all.push_back(std::make_unique<LocalCommunicator>(group, rank));
   }

@@ -62,7 +62,8 @@ absl::StatusOr<std::unique_ptr<kernels::Device>> MakeDevice(const LoadOptions& o
   HEDDLE_RETURN_IF_ERROR(CheckLayout(options));
   if (options.make_device) return options.make_device();
   if (options.reference_ops) return kernels::CreateReferenceDevice();
-  return kernels::CreateCpuDevice(CpuOfRank(options, 0));
+  // Its threads inherit the processors of the thread that makes them.
+  return OnCpusOfHead(options, [&] { return kernels::CreateCpuDevice(CpuOfRank(options, 0)); });
 }
 
 // The memory that weights and pages are taken from.

@@ -45,6 +45,7 @@ struct LoadOptions {
   // The ranks that share the model: with more than one, each has a part of `cpu`'s threads, and
   // make_device must be empty.
   Layout layout;
+  std::vector<std::vector<int>> rank_cpus;  // [layout.world()] each rank's processors; empty: all
 };
 
 // A model's description and limits, and the device that it runs on, without an executor.

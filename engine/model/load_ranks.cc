@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "engine/files/quantized/quantized_matrix.h"
 #include "engine/model/capacity.h"
+#include "engine/model/rank_binding.h"
 #include "kernels/cpu/usable_cpus.h"
 
 namespace heddle::engine {
@@ -47,9 +48,40 @@ int64_t RepeatedKvHeads(const AttentionSpec& attention, std::span<const Share> s
   return kept - attention.n_kv_heads;
 }
 
+std::span<const int> CpusOf(const LoadOptions& options, int32_t rank) {
+  if (options.rank_cpus.empty()) return {};
+  return options.rank_cpus[static_cast<size_t>(rank)];
+}
+
+// Nothing, or lists for all ranks of processors that this process may use, each in one list.
+absl::Status CheckCpus(const LoadOptions& options) {
+  const std::vector<int> usable = kernels::cpu::FindUsableCpus().ids;
+  std::vector<int> seen;
+  if (!options.rank_cpus.empty() &&
+      static_cast<int32_t>(options.rank_cpus.size()) != options.layout.world()) {
+    return absl::InvalidArgumentError(absl::StrCat("--rank-cpus has ", options.rank_cpus.size(),
+                                                   " lists for --tp ", options.layout.tp));
+  }
+  for (const std::vector<int>& cpus : options.rank_cpus) {
+    for (const int cpu : cpus) {
+      if (std::find(usable.begin(), usable.end(), cpu) == usable.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--rank-cpus names processor ", cpu, ", which this process may not use"));
+      }
+      if (std::find(seen.begin(), seen.end(), cpu) != seen.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--rank-cpus names processor ", cpu, " twice"));
+      }
+      seen.push_back(cpu);
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(
     const LoadOptions& options, const ModelInfo& info, const MakeWeights& make_weights,
     int32_t rank, std::shared_ptr<kernels::Communicator> communicator) {
+  HEDDLE_RETURN_IF_ERROR(BindThisThread(CpusOf(options, rank)));
   RankWorker::Parts parts;
   if (options.reference_ops) {
     parts.device = kernels::CreateReferenceDevice();
@@ -74,6 +106,7 @@ absl::Status CheckLayout(const LoadOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("tp is ", tp, "; it must be from 1 to ", kernels::kMaxRanks));
   }
+  HEDDLE_RETURN_IF_ERROR(CheckCpus(options));
   if (tp == 1) return absl::OkStatus();
   if (options.make_device) {
     return absl::UnimplementedError(
@@ -132,6 +165,11 @@ kernels::CpuDeviceOptions CpuOfRank(const LoadOptions& options, int32_t rank) {
   kernels::CpuDeviceOptions cpu = options.cpu;
   const int32_t world = options.layout.world();
   if (world == 1) return cpu;
+  if (!options.rank_cpus.empty()) {
+    const auto own = static_cast<int32_t>(CpusOf(options, rank).size());
+    cpu.num_threads = cpu.num_threads > 0 ? std::min(cpu.num_threads, own) : own;
+    return cpu;
+  }
   const int32_t all =
       cpu.num_threads > 0 ? cpu.num_threads : kernels::cpu::FindUsableCpus().num_cores;
   cpu.num_threads = std::max(1, all / world + (rank < all % world ? 1 : 0));
@@ -168,7 +206,7 @@ absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInf
                         communicators[static_cast<size_t>(rank)]);
     }));
   }
-  absl::StatusOr<ModelWeights> own = make_weights(head, 0);
+  absl::StatusOr<ModelWeights> own = OnCpusOfHead(options, [&] { return make_weights(head, 0); });
   std::vector<std::unique_ptr<RankWorker>> workers;
   absl::Status status = own.status();
   for (auto& loading : pending) {
@@ -178,7 +216,8 @@ absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInf
   }
   HEDDLE_RETURN_IF_ERROR(status);
   loaded.head = *std::move(own);
-  loaded.others = std::make_unique<RankThreads>(std::move(workers), communicators[0]);
+  loaded.others =
+      std::make_unique<RankThreads>(std::move(workers), communicators[0], options.rank_cpus);
   return loaded;
 }
 

@@ -4,14 +4,17 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/status.h"
 #include "engine/files/checkpoint.h"
 #include "engine/model/load.h"
+#include "engine/model/rank_binding.h"
 #include "engine/model/rank_threads.h"
 #include "engine/model/weights.h"
 #include "engine/parallel/shard.h"
@@ -33,6 +36,18 @@ int64_t RepeatedBytes(const Checkpoint& checkpoint, const ModelDescription& mode
 
 // The options of one rank's processor: its part of the threads, at least one.
 kernels::CpuDeviceOptions CpuOfRank(const LoadOptions& options, int32_t rank);
+
+// Runs `load` on the head's processors: on a thread of its own if they are bound.
+template <typename F>
+auto OnCpusOfHead(const LoadOptions& options, const F& load) -> decltype(load()) {
+  if (options.rank_cpus.empty()) return load();
+  return std::async(std::launch::async,
+                    [&]() -> decltype(load()) {
+                      HEDDLE_RETURN_IF_ERROR(BindThisThread(options.rank_cpus[0]));
+                      return load();
+                    })
+      .get();
+}
 
 // The specs of all ranks; empty for one alone.
 std::vector<ModelSpec> SpecsOfRanks(const ModelSpec& model, std::span<const Share> shares);

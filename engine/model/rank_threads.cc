@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/model/rank_binding.h"
 #include "kernels/await.h"
 
 namespace heddle::engine {
@@ -16,10 +17,11 @@ constexpr int kYieldsBetweenSteps = 20;
 }  // namespace
 
 RankThreads::RankThreads(std::vector<std::unique_ptr<RankWorker>> workers,
-                         std::shared_ptr<kernels::Communicator> communicator)
-    : workers_(std::move(workers)), communicator_(std::move(communicator)) {
+                         std::shared_ptr<kernels::Communicator> communicator,
+                         std::vector<std::vector<int>> cpus)
+    : workers_(std::move(workers)), communicator_(std::move(communicator)), cpus_(std::move(cpus)) {
   for (size_t i = 0; i < workers_.size(); ++i) {
-    threads_.emplace_back([this, i] { Work(*workers_[i]); });
+    threads_.emplace_back([this, i] { Work(i); });
     const std::string name = "rank-" + std::to_string(i + 1);
     pthread_setname_np(threads_.back().native_handle(), name.c_str());
   }
@@ -32,7 +34,16 @@ RankThreads::~RankThreads() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+std::span<const int> RankThreads::CpusOf(size_t rank) const {
+  return rank < cpus_.size() ? std::span<const int>(cpus_[rank]) : std::span<const int>();
+}
+
+// The head's steps may come from several threads, of which most come from one.
 void RankThreads::Begin(const StepPlan& plan) {
+  if (bound_ != std::this_thread::get_id()) {
+    bound_ = std::this_thread::get_id();
+    static_cast<void>(BindThisThread(CpusOf(0)));  // worked when the rank was loaded
+  }
   plan_ = &plan;
   done_.store(0, std::memory_order_relaxed);
   begun_.fetch_add(1, std::memory_order_release);
@@ -47,13 +58,14 @@ absl::Status RankThreads::Join(const absl::Status& head) {
   return communicator_->status();
 }
 
-void RankThreads::Work(RankWorker& worker) {
+void RankThreads::Work(size_t worker) {
+  static_cast<void>(BindThisThread(CpusOf(worker + 1)));  // worked when the rank was loaded
   int spins = kernels::kMaxSpins;
   for (uint32_t last = 0;; ++last) {
     kernels::Await(begun_, kYieldsBetweenSteps, &spins,
                    [last](uint32_t now) { return now != last; });
     if (stop_.load(std::memory_order_relaxed)) return;
-    const absl::Status status = worker.Run(*plan_);
+    const absl::Status status = workers_[worker]->Run(*plan_);
     if (!status.ok()) communicator_->Abort(status);
     done_.fetch_add(1, std::memory_order_acq_rel);
     done_.notify_one();

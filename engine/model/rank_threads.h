@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -19,9 +20,11 @@ namespace heddle::engine {
 
 class RankThreads {
  public:
-  // `communicator` is the head's.
+  // `communicator` is the head's. `cpus` [ranks] are the processors of each rank, the head's first;
+  // empty: all.
   RankThreads(std::vector<std::unique_ptr<RankWorker>> workers,
-              std::shared_ptr<kernels::Communicator> communicator);
+              std::shared_ptr<kernels::Communicator> communicator,
+              std::vector<std::vector<int>> cpus);
   // REQUIRES: no step has begun without being joined.
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
@@ -36,10 +39,13 @@ class RankThreads {
   int32_t world() const { return static_cast<int32_t>(workers_.size()) + 1; }
 
  private:
-  void Work(RankWorker& worker);
+  void Work(size_t worker);
+  std::span<const int> CpusOf(size_t rank) const;
 
   const std::vector<std::unique_ptr<RankWorker>> workers_;
   const std::shared_ptr<kernels::Communicator> communicator_;
+  const std::vector<std::vector<int>> cpus_;
+  std::thread::id bound_;           // the head's thread that is on the head's processors
   const StepPlan* plan_ = nullptr;  // read by the threads once begun_ has changed
   std::atomic<bool> stop_{false};
   alignas(64) std::atomic<uint32_t> begun_{0};  // steps

@@ -81,7 +81,7 @@ void RankOps::GatherColumns(const GatherColumnsArgs& args) {
   const int64_t bytes = n * args.part.cols * int64_t{sizeof(float)};
   if (!communicator_->Exchange(args.part.data, bytes, all)) return;
   if (args.whole.data != nullptr) {
-    pool_.ForRange(n * world, kNsPerCopiedElement * static_cast<double>(args.whole.cols / world),
+    pool_.ForRange(n * world, kNsPerCopiedElement * static_cast<double>(args.whole.cols) / world,
                    [&](int64_t first, int64_t last, int32_t) {
                      for (int64_t i = first; i < last; ++i) {
                        const int64_t t = i / world;

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "base/bounded_write.h"
@@ -17,6 +19,7 @@
 #include "base/message.h"
 #include "base/status.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/memory_nodes.h"
 #include "kernels/nano_batch.h"
 #include "server/adapters/adapter_names.h"
 #include "server/cli/standard_io.h"
@@ -89,6 +92,23 @@ absl::StatusOr<std::function<MadeDevice()>> WithProfile(const std::string& path,
   };
 }
 
+// Lists of processors as the kernel writes them, with ":" between the ranks'.
+absl::StatusOr<std::vector<std::vector<int>>> ParseRankCpus(std::string_view text) {
+  std::vector<std::vector<int>> ranks;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(':'), text.size());
+    ranks.push_back(kernels::ParseNodeList(text.substr(0, end)));
+    if (ranks.back().empty() || end + 1 == text.size()) {
+      return absl::InvalidArgumentError(
+          base::StrCat("--rank-cpus needs a list of processors for each rank, such as "
+                       "0-15:16-31 or 0,2:1,3; found ",
+                       base::Quote(text)));
+    }
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return ranks;
+}
+
 // NAME=PATH of --lora-merge.
 absl::StatusOr<NamedAdapterPath> MergedAdapter(const config::Config& config) {
   const absl::StatusOr<std::vector<NamedAdapterPath>> parsed =
@@ -112,6 +132,7 @@ absl::StatusOr<engine::LoadOptions> ToLoadOptions(const config::Config& config) 
   options.cpu.num_threads = static_cast<int32_t>(config.threads);
   options.cpu.isa = config.isa;
   options.layout.tp = static_cast<int32_t>(config.tp);
+  HEDDLE_ASSIGN_OR_RETURN(options.rank_cpus, ParseRankCpus(config.rank_cpus));
   // Ranks are made where the model is loaded; --device auto is then the CPU.
   const bool is_shared = options.layout.world() > 1;
   if (!is_shared || config.device.starts_with("cuda")) {

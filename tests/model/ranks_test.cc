@@ -1,0 +1,124 @@
+// Ranks of one process: layouts that cannot work are refused by name, a step that fails on one rank
+// ends on all, and what is planned counts all ranks.
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/model/load_ranks.h"
+#include "engine/model/random_model.h"
+
+namespace heddle::engine {
+namespace {
+
+ModelSpec SmallSpec() {
+  LayerSpec layer;
+  layer.attention = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25f};
+  layer.mlp.inter = 96;
+  ModelSpec spec;
+  spec.hidden = 64;
+  spec.vocab = 100;
+  spec.max_context = 64;
+  spec.layers = {layer, layer};
+  return spec;
+}
+
+std::string Refusal(const LoadOptions& options) {
+  return std::string(CheckLayout(options).message());
+}
+
+TEST_CASE("A layout that cannot work is refused by the name of its option", "[unit]") {
+  LoadOptions options;
+  CHECK(Refusal(options).empty());
+  options.layout.tp = 65;
+  CHECK(Refusal(options) == "tp is 65; it must be from 1 to 64");
+  options.layout.tp = 2;
+  CHECK(Refusal(options).empty());
+  options.rank_cpus = {{0}};
+  CHECK(Refusal(options) == "--rank-cpus has 1 lists for --tp 2");
+  options.rank_cpus = {{0}, {0}};
+  CHECK(Refusal(options) == "--rank-cpus names processor 0 twice");
+  options.rank_cpus = {{0}, {5000}};
+  CHECK(Refusal(options) == "--rank-cpus names processor 5000, which this process may not use");
+  options.rank_cpus.clear();
+  options.capacity.adapter_max_rank = 8;
+  CHECK(Refusal(options).find("--lora") == 0);
+  options.capacity.adapter_max_rank = 0;
+  options.make_device = [] { return kernels::CreateCpuDevice({}); };
+  CHECK(Refusal(options).find("--tp 2 is for --device cpu") == 0);
+}
+
+TEST_CASE("Threads are divided among ranks, and each has one", "[unit]") {
+  LoadOptions options;
+  options.layout.tp = 3;
+  const auto threads = [&](int32_t all) {
+    options.cpu.num_threads = all;
+    std::vector<int32_t> each;
+    for (int32_t r = 0; r < 3; ++r) each.push_back(CpuOfRank(options, r).num_threads);
+    return each;
+  };
+  CHECK(threads(8) == std::vector<int32_t>{3, 3, 2});
+  CHECK(threads(1) == std::vector<int32_t>{1, 1, 1});
+  options.rank_cpus = {{0, 1}, {2}, {3, 4, 5}};
+  CHECK(threads(0) == std::vector<int32_t>{2, 1, 3});
+  CHECK(threads(2) == std::vector<int32_t>{2, 1, 2});  // of each rank
+}
+
+// What LoadRanks needs to know of a model.
+ModelInfo InfoOf(const ModelSpec& spec, int32_t tp) {
+  ModelInfo info;
+  info.model.spec = spec;
+  info.shares = DivideModel(spec, {.tp = tp}, {});
+  CapacityOptions options;
+  options.kv_bytes = 1 << 20;
+  options.max_batch_tokens = 8;
+  options.rank_specs = SpecsOfRanks(spec, info.shares);
+  auto capacity = PlanCapacity(spec, 0, {int64_t{1} << 32, int64_t{1} << 32}, options);
+  REQUIRE(capacity.ok());
+  info.capacity = *capacity;
+  return info;
+}
+
+TEST_CASE("A page is what all ranks keep of it", "[unit]") {
+  // 2 layers, keys and values in F16, 16 of a head, pages of 16 positions.
+  const int64_t head_bytes = 2 * 2 * 2 * 16 * 16;
+  CHECK(InfoOf(SmallSpec(), 1).capacity.page_bytes == 2 * head_bytes);
+  CHECK(InfoOf(SmallSpec(), 2).capacity.page_bytes == 2 * head_bytes);
+  CHECK(InfoOf(SmallSpec(), 4).capacity.page_bytes == 4 * head_bytes);  // each has one of the two
+  CHECK(InfoOf(SmallSpec(), 2).capacity.workspace_bytes >
+        InfoOf(SmallSpec(), 1).capacity.workspace_bytes);
+}
+
+TEST_CASE("A head that fails wakes the ranks that wait for it", "[unit]") {
+  const int32_t tp = 3;
+  const ModelInfo info = InfoOf(SmallSpec(), tp);
+  LoadOptions options;
+  options.layout.tp = tp;
+  options.cpu.num_threads = tp;
+  auto head = kernels::CreateCpuDevice(CpuOfRank(options, 0));
+  REQUIRE(head.ok());
+  auto loaded = LoadRanks(
+      options, info,
+      [&](kernels::Device& on, int32_t rank) {
+        return RandomWeights(on, SpecOfShare(info.model.spec, info.shares, rank),
+                             kernels::DType::kF32, /*seed=*/1);
+      },
+      **head);
+  REQUIRE(loaded.ok());
+  StepPlan plan;
+  plan.token_ids = {1};
+  plan.positions = {0};
+  plan.kv_slots = {{PageId{0}, 0}};
+  plan.spans = {{PageId{0}, 1}};
+  plan.sequences = {{.id = SequenceId{1}, .num_tokens = 1, .num_spans = 1, .context_tokens = 1}};
+  // The others begin and wait for the head's part of the embedding, which never comes.
+  loaded->others->Begin(plan);
+  CHECK(loaded->others->Join(absl::InternalError("the head is out of luck")).message() ==
+        "the head is out of luck");
+  // Later steps end at once, with the first reason.
+  loaded->others->Begin(plan);
+  CHECK(loaded->others->Join(absl::OkStatus()).message() == "the head is out of luck");
+}
+
+}  // namespace
+}  // namespace heddle::engine
