@@ -33,7 +33,7 @@ std::string Suggest(std::string_view found, const std::vector<std::string_view>&
   auto nearest = std::min_element(known.begin(), known.end(),
                                   [&](auto a, auto b) { return distance(a) < distance(b); });
   std::vector<std::string> names(known.begin(), known.end());
-  const std::string supported = base::StrCat("supported are ", absl::StrJoin(names, ", "));
+  std::string supported = base::StrCat("supported are ", absl::StrJoin(names, ", "));
   // Names of classes end alike: what is far says nothing about the arithmetic.
   constexpr size_t kMaxDistance = 2;
   if (distance(*nearest) > kMaxDistance) return supported;

@@ -113,7 +113,7 @@ absl::StatusOr<ExprId> AddSchema(const Constraint& c, const Target& target) {
   const std::string label = c.label.empty() ? "" : base::StrCat(c.label, ": ");
   for (size_t i = first_rule; i < grammar->rules.size(); ++i) {
     std::string& note = grammar->rules[i].note;
-    if (!note.empty()) note = label + note;
+    if (!note.empty()) note.insert(0, label);
   }
   for (const std::string& message : dropped) target.dropped->push_back(label + message);
   if (rule.ok()) return grammar->Call(*rule);

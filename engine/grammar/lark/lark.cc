@@ -17,6 +17,9 @@
 namespace heddle::engine::grammar {
 namespace {
 
+// Of a sequence without any part that has to be there: what follows each of them is written anew.
+constexpr size_t kMaxOptionalParts = 128;
+
 // Writes rules. Every expression that is written derives the texts of its part but the empty one:
 // so a gap is written between two parts exactly where both have a text.
 class LarkWriter {
@@ -154,6 +157,11 @@ class LarkWriter {
     }
     if (pivot < children.size()) return Around(children, written, pivot);
     // All parts may be empty: some part is the first that is not.
+    if (children.size() > kMaxOptionalParts) {
+      return absl::ResourceExhaustedError(
+          base::StrCat("a sequence of the Lark grammar has more than ", kMaxOptionalParts,
+                       " parts that may all be empty; put some of them into rules of their own"));
+    }
     std::vector<ExprId> choices;
     for (size_t i = 0; i < children.size(); ++i) {
       HEDDLE_RETURN_IF_ERROR(Spend(budget_, static_cast<int64_t>(children.size() - i)));

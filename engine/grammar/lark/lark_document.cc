@@ -48,9 +48,7 @@ class LarkReader {
         reader_.Take();
       } else if (c == U'#' || (c == U'/' && reader_.Peek(1) == U'/')) {
         while (!reader_.AtEnd() && reader_.Peek() != U'\n') reader_.Take();
-      } else if (c == U'\\' && !reader_.TakeIf(U"\\\n") && !reader_.TakeIf(U"\\\r\n")) {
-        return;
-      } else if (c != U'\\') {
+      } else if (!reader_.TakeIf(U"\\\n") && !reader_.TakeIf(U"\\\r\n")) {
         return;
       }
     }

@@ -206,7 +206,7 @@ absl::Status LarkSymbols::FindFacts() {
 // Returns whether anything became known. Facts only grow.
 absl::StatusOr<bool> LarkSymbols::UpdateFacts(LarkPartId id) {
   LarkPart& part = parts_[static_cast<size_t>(id)];
-  HEDDLE_RETURN_IF_ERROR(Spend(budget_, 1));
+  HEDDLE_RETURN_IF_ERROR(Spend(budget_, 4));
   if (part.kind == LarkPartKind::kTerminal || part.kind == LarkPartKind::kJson) return false;
   bool is_nullable = part.kind == LarkPartKind::kSequence;
   CodePointSet first;
@@ -214,7 +214,8 @@ absl::StatusOr<bool> LarkSymbols::UpdateFacts(LarkPartId id) {
   const auto add = [&](const CodePointSet& more, CodePointSet* set) {
     if (ignored_.states.empty()) return absl::OkStatus();  // nobody asks
     set->Add(more);
-    return Spend(budget_, static_cast<int64_t>(more.ranges().size() + set->ranges().size()));
+    // Sets are small and each is a piece of memory: ten units cover that.
+    return Spend(budget_, static_cast<int64_t>(10 + more.ranges().size() + set->ranges().size()));
   };
   if (part.kind == LarkPartKind::kRule) {
     const LarkPart& body = this->part(rules_[static_cast<size_t>(part.index)].body);
