@@ -8,8 +8,6 @@
 #include <future>
 #include <thread>
 
-#include "absl/strings/str_format.h"
-#include "base/bounded_write.h"
 #include "base/message.h"
 #include "base/status.h"
 #include "engine/memory/host_memory.h"
@@ -22,6 +20,7 @@
 #include "server/cli/model_options.h"
 #include "server/cli/signals.h"
 #include "server/cli/standard_io.h"
+#include "server/cli/welcome.h"
 #include "server/grpc/grpc_server.h"
 #include "server/grpc/library_logs.h"
 #include "server/http/http_server.h"
@@ -54,10 +53,6 @@ ReasoningField ToReasoningField(config::ReasoningField field) {
       break;
   }
   return ReasoningField::kNone;
-}
-
-bool HasKeys(const config::ServerConfig& config) {
-  return !config.api_key.empty() || !config.api_key_file.empty();
 }
 
 void WarnIfOpen(const config::ServerConfig& config, const Logger& log) {
@@ -201,10 +196,6 @@ ServedModel ToServedModel(const config::Config& config, const EngineSession& ses
   return model;
 }
 
-std::string GrpcLine(const config::ServerConfig& config, const GrpcServer* grpc) {
-  return grpc == nullptr ? "" : base::StrCat("\ngRPC      ", config.host, ":", grpc->port());
-}
-
 // The gRPC front end beside `http`, or nullptr if it is not enabled.
 absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpc(const config::ServerConfig& config,
                                                       const ServedModel& model, HttpServer* http,
@@ -220,72 +211,6 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> StartGrpc(const config::ServerConfig
   options.model_id = model.id;
   options.tls = ToTlsOptions(config);
   return GrpcServer::Start(options, http, generation);
-}
-
-// The time of the warm-up, if the device needed one.
-std::string WarmUpText(const engine::ModelInfo& model) {
-  if (model.warm_up_seconds == 0) return "";
-  return absl::StrFormat(", %.2f s of it to warm up", model.warm_up_seconds);
-}
-
-std::string UrlText(const config::ServerConfig& config, const std::string& address, uint16_t port) {
-  const std::string_view scheme = config.tls_cert.empty() ? "http" : "https";
-  const bool is_ipv6 = address.find(':') != std::string::npos;
-  const std::string host = is_ipv6 ? base::StrCat("[", address, "]") : address;
-  return base::StrCat(scheme, "://", host, ":", port);
-}
-
-// The address at which a client on this machine reaches a server that listens on `host`.
-std::string ReachableAddress(const std::string& host) {
-  if (host == "0.0.0.0") return "127.0.0.1";
-  return host == "::" ? "::1" : host;
-}
-
-// A first request that the model can answer: a question or, without a chat template, the beginning
-// of a text.
-std::string FirstRequest(const config::ServerConfig& config, const ServedModel& model,
-                         const std::string& url, bool has_chat_template) {
-  const std::string_view key = HasKeys(config) ? " -H 'Authorization: Bearer KEY'" : "";
-  const std::string_view path = has_chat_template ? "/v1/chat/completions" : "/v1/completions";
-  const std::string_view asked =
-      has_chat_template ? R"("messages": [{"role": "user", "content": "What is 7 + 5?"}])"
-                        : R"("prompt": "Once upon a time", "max_tokens": 64)";
-  return base::StrCat("  curl ", url, path, " -H 'Content-Type: application/json'", key,
-                      " \\\n    -d '{\"model\": \"", model.id, "\", ", asked, "}'\n");
-}
-
-// Prints the most important facts for a person, or logs them as a line if machines read the log.
-void PrintWelcome(const config::Config& config, const EngineSession& session,
-                  const ServedModel& model, uint16_t port, const GrpcServer* grpc, double seconds,
-                  const Logger& log) {
-  const std::string url = UrlText(config, config.host, port);
-  if (config.log_format == config::LogFormat::kJson) {
-    log.Info("serving", {{"version", HEDDLE_VERSION},
-                         {"model", model.id},
-                         {"family", session.model.model.spec.family},
-                         {"weights", session.model.formats},
-                         {"device", session.model.device},
-                         {"memory", engine::DescribeCapacity(session.model.capacity)},
-                         {"url", url},
-                         {"grpc_port", int64_t{grpc == nullptr ? 0 : grpc->port()}},
-                         {"ready_seconds", seconds}});
-    return;
-  }
-  const std::string near = UrlText(config, ReachableAddress(config.host), port);
-  const bool has_chat_template = session.codec->has_chat_template();
-  const std::string_view missing =
-      has_chat_template ? ""
-                        : "\n          no chat template: it goes on with texts, and has no chats";
-  std::string text = base::StrCat(
-      "model     ", model.id, ": ", session.model.model.spec.family, ", ", session.model.formats,
-      missing, "\ndevice    ", session.model.device, "\nmemory    ",
-      engine::DescribeCapacity(session.model.capacity), "\nready in  ",
-      absl::StrFormat("%.2f s", seconds), WarmUpText(session.model), "\nserving   ", url,
-      "/v1 (Ctrl-C ends it)", GrpcLine(config, grpc), "\n\nTry ", near, "/ in a browser, or:\n",
-      FirstRequest(config, model, near, has_chat_template), "\n");
-  // Gives up soon without a reader, because this thread has to handle signals.
-  constexpr milliseconds kLimit{500};
-  base::WriteWithin(STDOUT_FILENO, text, kLimit);
 }
 
 // The owners of certificates that are read again. After an error in a file the server continues
@@ -509,7 +434,12 @@ absl::Status RunServe(const config::Config& config) {
   server->SetReady(true);
   if (grpc != nullptr) grpc->SetReady(true);
   const double seconds = std::chrono::duration<double>(SteadyClock::now() - began).count();
-  PrintWelcome(config, session, model, server->port(), grpc.get(), seconds, log);
+  PrintWelcome(config, session,
+               {.model_id = model.id,
+                .port = server->port(),
+                .grpc_port = grpc == nullptr ? uint16_t{0} : static_cast<uint16_t>(grpc->port()),
+                .ready_seconds = seconds},
+               log);
 
   Certificates certificates(tls.get(), grpc.get(), &log);
   absl::Status end =
