@@ -25,9 +25,9 @@ const std::map<std::string, std::set<std::string>> kMayInclude = {
 };
 
 // The contract of a step: plain data, all that the scheduler sees of the engine.
-const std::set<std::string> kStepHeaders = {"engine/ids.h", "engine/kv_spans.h",
+const std::set<std::string> kStepHeaders = {"engine/ids.h",       "engine/kv_spans.h",
                                             "engine/page_rule.h", "engine/sampling_params.h",
-                                            "engine/step.h"};
+                                            "engine/step.h",      "engine/step_result.h"};
 
 // The subfolders ("rooms") of a folder, and what of that folder they may include beside their own
 // files, by the beginnings of paths. Files of the folder itself may include all.
