@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace heddle::scheduler {
 namespace {
@@ -39,8 +40,7 @@ double AheadBudget::Chance(size_t place) const {
   // What is not known of a place is taken from the one before.
   double chance = kFirstChance;
   for (size_t i = 0; i <= std::min(place, kPlaces - 1); ++i) {
-    const Tally& tally = tallies_[i];
-    chance = (tally.right + kGuessPrior * chance) / (tally.tried + kGuessPrior);
+    chance = tallies_[i].Rate(chance, kGuessPrior);
   }
   return std::min(chance, 0.99);
 }
@@ -52,7 +52,7 @@ double AheadBudget::PassesUs(int32_t decodes, int32_t tokens) const {
 }
 
 AheadWish AheadBudget::Choose(int32_t decodes, const StepTimes& times) {
-  if (options_.max_tokens == 0 || account_.is_paused()) return {};
+  if (options_.max_tokens == 0 || stats_.has_failed || account_.is_paused()) return {};
   AheadWish wish = Best(decodes, times);
   wish.feeds_drafter = options_.reads_features;
   if (account_.times_off() > 0 && !account_.has_recovered()) wish.max_catch_up = kProbeCatchUp;
@@ -99,51 +99,51 @@ AheadWish AheadBudget::Best(int32_t decodes, const StepTimes& times) const {
 }
 
 void AheadBudget::CountGuesses(size_t place, int32_t tried, int32_t right) {
-  Tally& tally = tallies_[std::min(place, kPlaces - 1)];
-  if (tally.tried > kGuessMemory) {
-    tally.tried /= 2;
-    tally.right /= 2;
-  }
-  tally.tried += tried;
-  tally.right += right;
+  tallies_[std::min(place, kPlaces - 1)].Add(tried, right, kGuessMemory);
 }
 
 void AheadBudget::CountStep(const AheadStep& step) {
   if (options_.max_tokens == 0) return;
-  account_.CountStep(step.plain_us);
+  const BookedStep& booked = step.booked;
+  account_.CountStep(booked.plain_us);
   stats_.drafted_tokens += step.drafted;
   stats_.accepted_tokens += step.accepted;
-  double passes_us = 0;
-  double lent_us = 0;
-  for (const engine::DraftPassTime& pass : step.passes) {
-    const double us = static_cast<double>(pass.ns) / 1e3;
-    passes_us += us;
-    ++stats_.passes;
-    if (us <= 0 || pass.rows < 1) continue;
-    (pass.is_first ? first_times_ : next_times_).Observe(pass.rows, us);
-    if (pass.is_first) lent_us = Lend(step, pass);
-  }
-  stats_.seconds += passes_us / 1e6;
   const double repaid_us = loan_us_ * kRepaidPerStep;
-  loan_us_ += lent_us - repaid_us;
-  passes_us += repaid_us - lent_us;
-  if (step.plain_us <= 0 || (passes_us == 0 && step.drafted == 0)) return;
-  const double token_us = step.plain_us / std::max(1, step.decodes);
-  const double rows_us = step.us > 0 && step.drafted > 0 ? step.us - step.plain_us : 0;
-  account_.Settle(step.accepted * token_us - rows_us - passes_us, step.plain_us);
+  loan_us_ -= repaid_us;
+  double passes_us = repaid_us;
+  for (const engine::DraftPassTime& pass : step.passes) passes_us += Book(step, pass);
+  if (booked.plain_us <= 0 || (passes_us == 0 && step.drafted == 0)) return;
+  const bool has_rows = booked.us > 0 && step.drafted > 0;
+  const double gained_us =
+      has_rows ? booked.GainedUs(step.accepted) : step.accepted * booked.token_us;
+  account_.Settle(gained_us - passes_us, booked.plain_us);
 }
 
-// What the first pass took beyond one of as many sequences that have nothing to catch up with.
-double AheadBudget::Lend(const AheadStep& step, const engine::DraftPassTime& first) {
-  if (step.sequences < 1) return 0;
+// What the pass costs now, apart from what others held it up. The rest of a first pass that catches
+// up is lent.
+double AheadBudget::Book(const AheadStep& step, const engine::DraftPassTime& pass) {
+  const double us = static_cast<double>(pass.ns) / 1e3;
+  ++stats_.passes;
+  stats_.seconds += us / 1e6;
+  if (us <= 0 || pass.rows < 1) return 0;
+  if (!pass.is_first) return next_times_.Observe(pass.rows, us);
+  const double booked_us = first_times_.Observe(pass.rows, us);
+  const double usual_us = std::min(booked_us, UsualUs(step, pass));
+  loan_us_ += booked_us - usual_us;
+  return usual_us;
+}
+
+// What a first pass takes of as many sequences that have nothing to catch up with.
+double AheadBudget::UsualUs(const AheadStep& step, const engine::DraftPassTime& first) {
+  constexpr double kAllOfIt = std::numeric_limits<double>::infinity();
+  if (step.sequences < 1) return kAllOfIt;
   const double rows = static_cast<double>(first.rows) / step.sequences;
   if (rows <= kMostUsualRows) {
     rows_per_chain_ += kNewestRows * (rows - rows_per_chain_);
-    return 0;
+    return kAllOfIt;
   }
   const auto usual = static_cast<int32_t>(std::lround(rows_per_chain_ * step.sequences));
-  const double usual_us = first_times_.PredictUs(std::max(1, usual));
-  return std::max(0.0, static_cast<double>(first.ns) / 1e3 - usual_us);
+  return first_times_.PredictUs(std::max(1, usual));
 }
 
 AheadStats AheadBudget::stats() const {

@@ -16,7 +16,9 @@
 #include <cstdint>
 #include <span>
 
+#include "base/fading_tally.h"
 #include "engine/step.h"
+#include "scheduler/draft_budget.h"
 #include "scheduler/regret_account.h"
 #include "scheduler/scheduler_types.h"
 #include "scheduler/step_times.h"
@@ -27,11 +29,9 @@ namespace heddle::scheduler {
 struct AheadStep {
   std::span<const engine::DraftPassTime> passes;  // behind the step
   int32_t sequences = 0;                          // that were guessed for, in those passes
-  int32_t decodes = 0;                            // rows of the step that are no guesses
   int32_t drafted = 0;                            // of the drafter's guesses, those it verified
   int32_t accepted = 0;                           // of these
-  double plain_us = 0;                            // what the step takes without guesses
-  double us = 0;                                  // what it took, without the passes; 0: not known
+  BookedStep booked;                              // the step itself, without the passes
 };
 
 struct AheadStats {
@@ -41,6 +41,7 @@ struct AheadStats {
   int64_t accepted_tokens = 0;
   int64_t times_off = 0;
   bool is_off = false;
+  bool has_failed = false;  // and is off for good
 };
 
 class AheadBudget {
@@ -58,22 +59,20 @@ class AheadBudget {
   // Counts guesses at `place` before which all were right: `right` of them were right, too.
   void CountGuesses(size_t place, int32_t tried, int32_t right);
   void CountStep(const AheadStep& step);
+  // The drafter has turned itself off: nothing is asked of it any more.
+  void TakeFailure() { stats_.has_failed = true; }
   AheadStats stats() const;
 
  private:
   static constexpr size_t kPlaces = 16;
-  struct Tally {
-    double tried = 0;
-    double right = 0;
-  };
-
   double Chance(size_t place) const;
   double PassesUs(int32_t decodes, int32_t tokens) const;
   AheadWish Best(int32_t decodes, const StepTimes& times) const;
-  double Lend(const AheadStep& step, const engine::DraftPassTime& first);
+  double Book(const AheadStep& step, const engine::DraftPassTime& pass);
+  double UsualUs(const AheadStep& step, const engine::DraftPassTime& first);
 
   const Options options_;
-  std::array<Tally, kPlaces> tallies_{};
+  std::array<base::FadingTally, kPlaces> tallies_{};
   StepTimes first_times_, next_times_;  // of passes, by rows
   double rows_per_chain_ = 2;           // of first passes
   double loan_us_ = 0;                  // of passes that caught up, not yet on the account

@@ -25,6 +25,19 @@ constexpr double kLargestSurvival = 0.99;
 
 }  // namespace
 
+DraftedStep RowsOf(const engine::StepPlan& plan) {
+  DraftedStep step;
+  for (const engine::SequenceSlice& slice : plan.sequences) {
+    if (slice.kind == engine::SliceKind::kPrompt) {
+      step.rows.prompts += slice.num_tokens;
+    } else {
+      ++step.rows.decodes;
+      step.drafted += slice.num_tokens - 1;
+    }
+  }
+  return step;
+}
+
 int DraftBudget::PlaceOf(size_t index) {
   constexpr std::array<size_t, kPlaces - 1> kLargest = {0, 1, 2, 3, 5, 7, 11};
   return static_cast<int>(std::lower_bound(kLargest.begin(), kLargest.end(), index) -
@@ -32,8 +45,8 @@ int DraftBudget::PlaceOf(size_t index) {
 }
 
 double DraftBudget::Calibrated(size_t index, double survival) const {
-  const Calibration& place = calibration_[static_cast<size_t>(PlaceOf(index))];
-  const double factor = (place.accepted + kCalibrationPrior) / (place.expected + kCalibrationPrior);
+  const double factor =
+      calibration_[static_cast<size_t>(PlaceOf(index))].Rate(1, kCalibrationPrior);
   return std::clamp(survival * std::min(factor, kLargestFactor), 0.0, kLargestSurvival);
 }
 
@@ -110,35 +123,33 @@ void DraftBudget::CountDraft(engine::SequenceId id, int32_t drafted, int32_t acc
 void DraftBudget::Learn(std::span<const float> survival, int32_t drafted, int32_t accepted) {
   const size_t count = std::min(survival.size(), static_cast<size_t>(std::max(drafted, 0)));
   for (size_t i = 0; i < count; ++i) {
-    Calibration& place = calibration_[static_cast<size_t>(PlaceOf(i))];
-    if (place.expected > kCalibrationMemory) {
-      place.expected /= 2;
-      place.accepted /= 2;
-    }
-    place.expected += static_cast<double>(survival[i]);
-    place.accepted += i < static_cast<size_t>(std::max(accepted, 0)) ? 1 : 0;
+    const bool is_right = i < static_cast<size_t>(std::max(accepted, 0));
+    calibration_[static_cast<size_t>(PlaceOf(i))].Add(static_cast<double>(survival[i]),
+                                                      is_right ? 1 : 0, kCalibrationMemory);
   }
 }
 
-void DraftBudget::CountStep(const DraftedStep& step) {
+BookedStep DraftBudget::CountStep(const DraftedStep& step) {
   const int32_t plain_rows = step.rows.decodes + step.rows.prompts;
-  if (plain_rows < 1) return;
-  const double plain_us = times_.PredictUs(plain_rows);  // before this step
-  if (step.us > 0) times_.Observe(plain_rows + step.drafted, step.us);
+  if (plain_rows < 1) return {};
+  BookedStep booked{.plain_us = times_.PredictUs(plain_rows)};
+  if (step.rows.decodes > 0) {
+    booked.token_us = times_.PredictUs(step.rows.decodes) / step.rows.decodes;
+  }
+  if (step.us > 0) booked.us = times_.Observe(plain_rows + step.drafted, step.us);
   if (skip_ > 0) --skip_;
-  account_.CountStep(plain_us);
+  account_.CountStep(booked.plain_us);
   if (step.drafted == 0) {
     is_plain_turn_ = false;
     since_plain_ = 0;
-    return;
+    return booked;
   }
   is_plain_turn_ = ++since_plain_ >= kPlainEvery;
-  if (step.us <= 0 || plain_us <= 0 || step.rows.decodes < 1) return;
-  // An accepted token would have taken its share of a plain step of the decodes.
-  const double token_us = times_.PredictUs(step.rows.decodes) / step.rows.decodes;
-  const double gained_us = step.accepted * token_us - (step.us - plain_us);
+  if (booked.us <= 0 || booked.plain_us <= 0 || step.rows.decodes < 1) return booked;
+  const double gained_us = booked.GainedUs(step.accepted);
   stats_.gained_seconds += gained_us / 1e6;
-  account_.Settle(gained_us, plain_us);
+  account_.Settle(gained_us, booked.plain_us);
+  return booked;
 }
 
 DraftBudgetStats DraftBudget::stats() const {

@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "base/fading_tally.h"
 #include "engine/ids.h"
+#include "engine/step.h"
 #include "scheduler/regret_account.h"
 #include "scheduler/step_times.h"
 
@@ -42,6 +44,19 @@ struct DraftedStep {
   int32_t drafted = 0;   // rows of drafts
   int32_t accepted = 0;  // of these, tokens that were right
   double us = 0;         // its time; 0: not known
+};
+
+// The rows of a plan; what became of them is still to be filled in.
+DraftedStep RowsOf(const engine::StepPlan& plan);
+
+// What a step was worth, by the times that were known before it.
+struct BookedStep {
+  double plain_us = 0;  // what it takes without drafts; 0: not known
+  double token_us = 0;  // a token's share of a plain step of the decodes
+  double us = 0;        // what it took, apart from what others held it up; 0: not known
+
+  // The time that `accepted` tokens saved, less what the step took beyond a plain one.
+  double GainedUs(int32_t accepted) const { return accepted * token_us - (us - plain_us); }
 };
 
 struct DraftBudgetStats {
@@ -74,7 +89,7 @@ class DraftBudget {
 
   // `id` had `drafted` rows of its last offer verified. `accepted` <= `drafted`.
   void CountDraft(engine::SequenceId id, int32_t drafted, int32_t accepted);
-  void CountStep(const DraftedStep& step);
+  BookedStep CountStep(const DraftedStep& step);
   // The sequence has ended.
   void Forget(engine::SequenceId id) { offered_.erase(id); }
 
@@ -82,11 +97,6 @@ class DraftBudget {
 
  private:
   static constexpr int kPlaces = 8;  // of calibration: 1, 2, 3, 4, 5-6, 7-8, 9-12, more
-  struct Calibration {
-    double expected = 0;
-    double accepted = 0;
-  };
-
   static int PlaceOf(size_t index);
   double Calibrated(size_t index, double survival) const;
   size_t GiveRows(const PlainRows& plain, std::span<const DraftOffer> offers);
@@ -94,7 +104,7 @@ class DraftBudget {
 
   Options options_;
   StepTimes times_;
-  std::array<Calibration, kPlaces> calibration_{};
+  std::array<base::FadingTally, kPlaces> calibration_{};  // expected and accepted tokens
   absl::flat_hash_map<engine::SequenceId, std::vector<float>> offered_;  // survivals of rows given
 
   RegretAccount account_;

@@ -16,8 +16,14 @@ constexpr double kNoiseWeight = 1.0 / 64;
 constexpr double kLargestNoise = 0.2;
 // Share of one step's deviation, as a power, that all buckets take over.
 constexpr double kDriftPower = 0.02;
-// A step that was held up by something else counts as so many times its bucket's mean.
+// A step counts as at most so many times its bucket's mean.
 constexpr double kLargestDeviation = 3;
+// A step was held up by something else if it takes so many times as long as expected. Four rows
+// more than the one that was measured are expected to take 1.4 times as long; on a machine where
+// each row costs as much as the first, they take 3.6 times that, which is no delay.
+constexpr double kDelayFactor = 4;
+// Steps without a delay for each one that is put down to something else.
+constexpr double kStepsPerDelay = 8;
 // Steps after which an unused bucket is forgotten.
 constexpr int64_t kForgetSteps = 16384;
 // Beyond the largest measured step, another row costs this share of the mean time of a row in that
@@ -38,11 +44,27 @@ int StepTimes::BucketOf(int32_t rows) {
   return 16 + 8 * (octave - 4) + static_cast<int>((count >> (octave - 3)) & 7);
 }
 
-void StepTimes::Observe(int32_t rows, double us) {
+// Whether the step says nothing of its number of rows; counts the delays that are taken for that.
+bool StepTimes::IsDelay(double us, double expected_us, Bucket* bucket) {
+  if (expected_us <= 0) return false;
+  if (us <= kDelayFactor * expected_us) {
+    bucket->patience = std::min(kMostPatience, bucket->patience + 1 / kStepsPerDelay);
+    return false;
+  }
+  if (bucket->patience < 1) return false;
+  bucket->patience -= 1;
+  return true;
+}
+
+double StepTimes::Observe(int32_t rows, double us) {
   ++steps_;
   Bucket& bucket = buckets_[static_cast<size_t>(BucketOf(rows))];
   if (steps_ - bucket.seen >= kForgetSteps) bucket = {};
+  const double expected_us = PredictUs(rows);
+  if (IsDelay(us, expected_us, &bucket)) return expected_us;
   double own_us = us / drift_;
+  // The first steps were those that something held up.
+  if (bucket.count < kSettled && kDelayFactor * own_us < bucket.us) bucket.count = 0;
   if (bucket.count >= kCredible) own_us = std::min(own_us, kLargestDeviation * bucket.us);
   if (bucket.count >= kSettled) {
     const double deviation = std::max(own_us / bucket.us, 1 / kLargestDeviation);
@@ -55,6 +77,8 @@ void StepTimes::Observe(int32_t rows, double us) {
   bucket.us += (own_us - bucket.us) / bucket.count;
   bucket.rows += (rows - bucket.rows) / bucket.count;
   MakeCurve();
+  // Even so, a bucket that is known does not change within a step.
+  return bucket.count > kCredible ? std::min(us, kDelayFactor * expected_us) : us;
 }
 
 // Pools neighbours whose times would fall (the pool-adjacent-violators algorithm).

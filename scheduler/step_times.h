@@ -9,6 +9,10 @@
 // follow the machine: what a step takes longer than its bucket says changes, a little, the times of
 // all buckets, because contexts grow and clocks fall. What was not measured for long is forgotten.
 //
+// A step that takes several times as long as expected was held up by something else, as long as
+// that happens seldom at its number of rows: it says nothing, and is booked as expected. If it
+// happens again and again, it is what such a step takes.
+//
 // Unit: microseconds. Thread-safety: none; owned by the engine loop.
 #pragma once
 
@@ -22,8 +26,9 @@ class StepTimes {
  public:
   static constexpr int32_t kMaxRows = 16384;  // more count as so many
 
-  // A step of `rows` >= 1 took `us` > 0.
-  void Observe(int32_t rows, double us);
+  // A step of `rows` >= 1 took `us` > 0. Returns the time to book for it: `us`, what was expected
+  // if something else held the step up, and never much more than that where the time is known.
+  double Observe(int32_t rows, double us);
 
   // Whether a step of so many rows, or of fewer and more, was measured.
   bool Knows(int32_t rows) const;
@@ -35,19 +40,22 @@ class StepTimes {
   int32_t LargestKnown() const;
 
  private:
+  static constexpr int kBuckets = 16 + 8 * 10;
+  static constexpr double kMostPatience = 2;
   struct Bucket {
     double us = 0;    // mean, before drift
     double rows = 0;  // mean
     int32_t count = 0;
-    int64_t seen = 0;  // the number of the last step in it
+    int64_t seen = 0;                 // the number of the last step in it
+    double patience = kMostPatience;  // delays that are still put down to something else
   };
   struct Point {
     double rows = 0;
     double us = 0;
     double weight = 0;
   };
-  static constexpr int kBuckets = 16 + 8 * 10;
   static int BucketOf(int32_t rows);
+  static bool IsDelay(double us, double expected_us, Bucket* bucket);
   void MakeCurve();
 
   std::array<Bucket, kBuckets> buckets_{};

@@ -7,12 +7,12 @@ namespace heddle::engine {
 namespace {
 
 // Guesses after which a sequence's own experience weighs as much as that of all others.
-constexpr float kPriorWeight = 4.0f;
+constexpr double kPriorWeight = 4;
 // Experience before any guess, by class: longer matches are continued more often.
 constexpr std::array<float, Acceptance::kClasses> kFirstFactors = {0.2f,  0.3f,  0.4f, 0.6f,
                                                                    0.75f, 0.85f, 0.92f};
 // Guesses that are remembered of a class; then old ones fade.
-constexpr float kMemory = 64.0f;
+constexpr double kMemory = 64;
 // Nothing is certain: a factor of 1 would make chains of any length look worth their rows.
 constexpr float kLargestFactor = 0.98f;
 constexpr float kSmallestFactor = 0.005f;
@@ -26,21 +26,15 @@ int Acceptance::ClassOf(int32_t match_length) {
 }
 
 void Acceptance::Count(int32_t match_length, float share, bool hit) {
-  Tally& tally = tallies_[static_cast<size_t>(ClassOf(match_length))];
-  if (tally.tried > kMemory) {
-    tally.tried *= 0.5f;
-    tally.hits *= 0.5f;
-  }
-  tally.tried += share;
-  tally.hits += hit ? 1.0f : 0.0f;
+  tallies_[static_cast<size_t>(ClassOf(match_length))].Add(static_cast<double>(share), hit ? 1 : 0,
+                                                           kMemory);
 }
 
 float Acceptance::Factor(int32_t match_length, const Acceptance* all) const {
   const auto index = static_cast<size_t>(ClassOf(match_length));
   const float before = all == nullptr ? kFirstFactors[index] : all->Factor(match_length, nullptr);
-  const Tally& tally = tallies_[index];
-  const float factor = (tally.hits + kPriorWeight * before) / (tally.tried + kPriorWeight);
-  return std::clamp(factor, kSmallestFactor, kLargestFactor);
+  const double factor = tallies_[index].Rate(static_cast<double>(before), kPriorWeight);
+  return std::clamp(static_cast<float>(factor), kSmallestFactor, kLargestFactor);
 }
 
 void ProposalRecord::Propose(std::span<const TokenId> tokens, std::span<const float> shares,

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "base/fading_tally.h"
 #include "engine/draft/drafter.h"
 #include "engine/ids.h"
 
@@ -29,11 +30,7 @@ class Acceptance {
   float Factor(int32_t match_length, const Acceptance* all) const;
 
  private:
-  struct Tally {
-    float tried = 0;
-    float hits = 0;
-  };
-  std::array<Tally, kClasses> tallies_;
+  std::array<base::FadingTally, kClasses> tallies_;
 };
 
 // The last proposed chain of one sequence, and the sequence's own experience.

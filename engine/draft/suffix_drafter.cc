@@ -14,6 +14,8 @@ constexpr size_t kLearntTokens = 16384;
 // Tokens of finished answers that enter the index for each token that a sequence gains: answers are
 // made of gained tokens, so that more than one keeps up.
 constexpr size_t kEnteredPerToken = 4;
+// Tokens that count for that at a time: many come at once behind a pause.
+constexpr size_t kMostAtOnce = 256;
 // Answers that wait to enter a scope's index, in tokens; further ones are not learnt from.
 constexpr size_t kMaxWaiting = 65536;
 // Memory of a scope beside its index.
@@ -68,7 +70,7 @@ void SuffixDrafter::Append(SequenceId id, std::span<const TokenId> tokens) {
   Corpus* const corpus = FindCorpus(sequence.scope);
   if (corpus == nullptr) return;
   sequence.shared.Learn(tokens, &corpus->acceptance);
-  Enter(corpus, kEnteredPerToken * tokens.size());
+  Enter(corpus, kEnteredPerToken * std::min(tokens.size(), kMostAtOnce));
   ForgetScopes(sequence.scope);
 }
 

@@ -155,15 +155,8 @@ class Simulation {
   double Draw() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
 
   void CountDrafts(double us) {
-    DraftedStep step{.us = us};
-    for (const engine::SequenceSlice& slice : plan_.sequences) {
-      if (slice.kind == engine::SliceKind::kPrompt) {
-        step.rows.prompts += slice.num_tokens;
-      } else {
-        ++step.rows.decodes;
-        step.drafted += slice.num_tokens - 1;
-      }
-    }
+    DraftedStep step = RowsOf(plan_);
+    step.us = us;
     for (const engine::SequenceGain& gain : answer_.gains) step.accepted += gain.num_tokens - 1;
     last_prompt_rows_ = step.rows.prompts;
     budget_.CountStep(step);

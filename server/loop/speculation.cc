@@ -89,12 +89,19 @@ void Speculation::AskAhead(scheduler::Scheduler* scheduler) {
 }
 
 void Speculation::Begin(const DraftCandidate& candidate) {
-  if (!begun_.insert(candidate.id).second) return;
+  if (!unshown_.try_emplace(candidate.id).second) return Show(candidate.id);
   const scheduler::GenerationRequest& request = *candidate.request;
   // Requests of one cache space have one adapter, and one client's secret if they have any.
   const engine::DraftScope scope{.tenant = request.tenant, .adapters = request.cache_space};
   drafter_->Begin(candidate.id, scope, request.prompt, request.prediction);
   drafter_->Append(candidate.id, candidate.generated);
+}
+
+// Shows the drafters what they have not seen of a sequence that has begun.
+void Speculation::Show(engine::SequenceId id) {
+  std::vector<engine::TokenId>& tokens = unshown_[id];
+  if (!tokens.empty()) drafter_->Append(id, tokens);
+  tokens.clear();
 }
 
 void Speculation::Propose(const DraftCandidate& candidate, Proposal* proposal) {
@@ -140,61 +147,52 @@ void Speculation::TakeEvent(const SequenceEvent& event, const engine::StepResult
     drafter_->Verified(event.sequence, event.num_drafted, event.num_accepted);
     budget_.CountDraft(event.sequence, event.num_drafted, event.num_accepted);
   }
-  if (begun_.empty() || !begun_.contains(event.sequence)) return;
-  if (event.num_tokens > 0) {
-    tokens_.clear();
-    const auto gained =
-        std::span(result.tokens)
-            .subspan(static_cast<size_t>(event.token_begin), static_cast<size_t>(event.num_tokens));
-    for (const engine::SampledToken& token : gained) tokens_.push_back(token.token);
-    drafter_->Append(event.sequence, tokens_);
+  if (unshown_.empty()) return;
+  const auto unshown = unshown_.find(event.sequence);
+  if (unshown == unshown_.end()) return;
+  for (int32_t i = 0; i < event.num_tokens; ++i) {
+    unshown->second.push_back(result.tokens[static_cast<size_t>(event.token_begin + i)].token);
   }
+  // A verdict on what the network guessed belongs to this step.
+  const bool may_wait = !options_.ignores_cost && !budget_.wants_drafts() && !event.finished &&
+                        !guesses_.contains(event.sequence);
+  if (!may_wait) Show(event.sequence);
   if (!event.finished) return;
   const bool is_whole =
       event.reason == FinishReason::kStop || event.reason == FinishReason::kLength;
   drafter_->End(event.sequence, is_whole);
   budget_.Forget(event.sequence);
-  begun_.erase(event.sequence);
+  unshown_.erase(event.sequence);
 }
 
 void Speculation::CountStep(const engine::StepPlan& plan, const engine::StepResult& result,
                             std::span<const SequenceEvent> events, double us) {
-  scheduler::DraftedStep step;
-  for (const engine::SequenceSlice& slice : plan.sequences) {
-    if (slice.kind == engine::SliceKind::kPrompt) {
-      step.rows.prompts += slice.num_tokens;
-    } else {
-      ++step.rows.decodes;
-      step.drafted += slice.num_tokens - 1;
-    }
-  }
+  scheduler::DraftedStep step = scheduler::RowsOf(plan);
   for (const SequenceEvent& event : events) step.accepted += event.num_accepted;
   last_prompt_rows_ = step.rows.prompts;
   for (const engine::DraftPassTime& pass : result.draft_times) {
     if (us > 0) us = std::max(1.0, us - static_cast<double>(pass.ns) / 1e3);
   }
   step.us = us;
-  CountAhead(plan, result, step);
-  budget_.CountStep(step);
+  const scheduler::BookedStep booked = budget_.CountStep(step);
+  CountAhead(plan, result, booked);
 }
 
 // The network's part of a step: its passes, its guesses for the next one, and what became of those
 // that this one verified.
 void Speculation::CountAhead(const engine::StepPlan& plan, const engine::StepResult& result,
-                             const scheduler::DraftedStep& step) {
+                             const scheduler::BookedStep& booked) {
   if (network_ == nullptr) return;
-  const int32_t rows = step.rows.decodes + step.rows.prompts;
+  if (!result.draft_failure.empty()) ahead_.TakeFailure();
   const engine::NetworkDrafter::Verdict verdict = network_->TakeVerdict();
   for (size_t place = 0; place < verdict.tried.size(); ++place) {
     ahead_.CountGuesses(place, verdict.tried[place], verdict.right[place]);
   }
   ahead_.CountStep({.passes = result.draft_times,
                     .sequences = static_cast<int32_t>(plan.drafts_ahead.size()),
-                    .decodes = step.rows.decodes,
                     .drafted = verdict.drafted,
                     .accepted = verdict.accepted,
-                    .plain_us = rows > 0 ? budget_.times().PredictUs(rows) : 0,
-                    .us = step.us});
+                    .booked = booked});
   guesses_.clear();
   for (const engine::GuessedTokens& guessed : result.guessed) {
     Guesses& kept = guesses_[guessed.id];

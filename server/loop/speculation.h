@@ -3,7 +3,8 @@
 // them.
 //
 // A sequence is shown to the drafters when a draft of it is wanted for the first time, and from
-// then on all its tokens are. While the budget wants no drafts, nothing else is done here.
+// then on all its tokens are: in the steps for which the budget wants no drafts they are only noted
+// down, and shown when it wants one again. Nothing else is done in such steps.
 // Thread-safety: none; owned by the engine loop.
 #pragma once
 
@@ -13,7 +14,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "engine/draft/drafter.h"
 #include "engine/draft/network_drafter.h"
 #include "engine/executor.h"
@@ -69,9 +69,10 @@ class Speculation {
 
   void AskAhead(scheduler::Scheduler* scheduler);
   void Begin(const scheduler::DraftCandidate& candidate);
+  void Show(engine::SequenceId id);
   void Propose(const scheduler::DraftCandidate& candidate, Proposal* proposal);
   void CountAhead(const engine::StepPlan& plan, const engine::StepResult& result,
-                  const scheduler::DraftedStep& step);
+                  const scheduler::BookedStep& booked);
   bool FollowsText(engine::SequenceId id, const Proposal& proposal) const;
   void TakeChain(const scheduler::DraftLimits& limits, Proposal* proposal) const;
 
@@ -86,7 +87,8 @@ class Speculation {
     std::vector<float> probabilities;
   };
   absl::flat_hash_map<engine::SequenceId, Guesses> guesses_;
-  absl::flat_hash_set<engine::SequenceId> begun_;
+  // Of the sequences that have begun: their tokens that the drafters have not been shown.
+  absl::flat_hash_map<engine::SequenceId, std::vector<engine::TokenId>> unshown_;
   int64_t plans_since_asked_ = 0;  // the drafters
   bool had_rows_ = false;          // the last Offer gave a draft rows
   int32_t last_prompt_rows_ = 0;   // of the step that was counted last
@@ -94,7 +96,6 @@ class Speculation {
   std::vector<scheduler::DraftCandidate> candidates_;
   std::vector<Proposal> proposals_;
   std::vector<scheduler::DraftOffer> offers_;
-  std::vector<engine::TokenId> tokens_;
   engine::DraftTree tree_;
 };
 

@@ -13,6 +13,7 @@ namespace {
 // Calls to a drafter, over all sequences; written by the loop's thread, read when it is idle.
 struct Told {
   int64_t begun = 0, ended = 0, finished = 0;
+  int64_t unseen_at_end = 0;  // tokens of answers that were expected, and are whole
   int64_t proposed = 0, verified = 0, accepted = 0;
   std::string broken;  // the first rule that was broken
 };
@@ -56,6 +57,8 @@ class TellingDrafter final : public engine::Drafter {
     told_->accepted += num_accepted;
   }
   void End(engine::SequenceId id, bool finished) override {
+    const Live live = Of(id);
+    told_->unseen_at_end += finished ? static_cast<int64_t>(live.answer.size()) - live.known : 0;
     if (live_.erase(id) == 0) Broken("ended and not begun");
     ++told_->ended;
     told_->finished += finished ? 1 : 0;
@@ -80,14 +83,14 @@ class TellingDrafter final : public engine::Drafter {
 };
 
 struct DraftingLoop {
-  explicit DraftingLoop(int32_t max_in_flight) {
+  explicit DraftingLoop(int32_t max_in_flight, bool ignores_cost = true) {
     engine::ExecutorLimits limits = Limits();
     limits.max_draft_tokens = 6;
     auto fake = std::make_unique<test::FakeExecutor>(limits, max_in_flight);
     executor = fake.get();
     auto speculation = std::make_unique<Speculation>(
         std::make_unique<TellingDrafter>(told),
-        Speculation::Options{.max_tokens = 5, .vocab = kVocab, .ignores_cost = true});
+        Speculation::Options{.max_tokens = 5, .vocab = kVocab, .ignores_cost = ignores_cost});
     loop =
         std::make_unique<EngineLoop>(std::move(fake), EngineLoopOptions{}, std::move(speculation));
   }
@@ -131,6 +134,27 @@ TEST_CASE("With a drafter the answers are the same, and it is told what became o
   CHECK(stats.drafts.accepted_tokens == t.told->accepted);
   CHECK(stats.pages_used == 0);
   CHECK(t.executor->num_live() == 0);
+}
+
+// Steps of this executor take next to no time, whatever they do: now drafts pay, now they do not.
+TEST_CASE("A drafter that is asked now and then is shown all tokens in order", "[loop][unit]") {
+  DraftingLoop t(1, /*ignores_cost=*/false);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::shared_ptr<Answer>> answers;
+    for (int32_t i = 0; i < 6; ++i) {
+      GenerationRequest request = MakeRequest(*t.loop, 5 + i, 150);
+      request.prediction =
+          test::FakeExecutor::Answer(request.prompt, request.sampling.seed, 150, kVocab);
+      answers.push_back(std::make_shared<Answer>());
+      REQUIRE(t.loop->Submit(request, SinkOf(answers.back())).ok());
+    }
+    for (const auto& answer : answers) answer->WaitForEnd();
+  }
+  CHECK(t.loop->Drain(InAnHour()));
+  INFO(t.told->broken);
+  CHECK(t.told->broken.empty());
+  CHECK(t.told->begun == t.told->ended);
+  CHECK(t.told->unseen_at_end == 0);
 }
 
 TEST_CASE("A drafter hears of the end of a cancelled answer, from which nothing is learnt",
