@@ -375,7 +375,7 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
   RunLayers(ops, n_tokens, cache, {});
   KeepStream(ops, spec_.n_layers(), x);
   for (size_t i = 0; i < features_.size(); ++i) {
-    if (features_[i] != DraftTraits::kFinalNormed) continue;
+    if (features_[i] != DraftTraits::kFinalNormed || !keeps_features_) continue;
     ops.Norm(NormOf(weights_.final_norm, x, FeatureColumns(i, n_tokens)));
   }
   if (n_logit_rows == 0) return;
@@ -398,7 +398,7 @@ Tensor Decoder::FeatureColumns(size_t feature, int32_t n_tokens) const {
 
 void Decoder::KeepStream(kernels::Ops& ops, int32_t layer, Tensor x) {
   for (size_t i = 0; i < features_.size(); ++i) {
-    if (features_[i] == layer) {
+    if (features_[i] == layer && keeps_features_) {
       ops.CopyRows(x, FeatureColumns(i, static_cast<int32_t>(x.rows)));
     }
   }

@@ -44,6 +44,8 @@ class Decoder {
   // (DraftTraits::features). RESOURCE_EXHAUSTED if the device lacks the memory.
   absl::Status KeepFeatures(kernels::Device& device, std::span<const int32_t> features,
                             int32_t max_batch_tokens);
+  // Whether the next Forward keeps them; true unless set.
+  void set_keeps_features(bool keeps) { keeps_features_ = keeps; }
   // Those of the last Forward's rows, [n_tokens, features * hidden].
   kernels::Tensor Features(int32_t n_tokens) const;
   static int64_t FeatureBytes(const ModelSpec& spec, size_t features, int32_t max_batch_tokens,
@@ -140,8 +142,9 @@ class Decoder {
   const ModelWeights& weights_;
   const AdapterTables* adapters_ = nullptr;
   int32_t first_kv_layer_ = 0;
-  kernels::Tensor pair_;                         // of RunLayers
-  std::vector<int32_t> features_;                // kept of all rows
+  kernels::Tensor pair_;           // of RunLayers
+  std::vector<int32_t> features_;  // kept of all rows
+  bool keeps_features_ = true;
   kernels::DType dtype_ = kernels::DType::kF32;  // of activations
   std::unique_ptr<kernels::Buffer> x_;           // [max_batch_tokens, hidden]
   std::unique_ptr<kernels::Buffer> normed_;      // [max_batch_tokens, hidden]

@@ -97,6 +97,8 @@ absl::Status OpenDrafter(const Checkpoint& checkpoint, const ModelDescription& m
                          const kernels::Device* device, LoadOptions* options,
                          std::unique_ptr<DraftSource>* source) {
   if (!options->open_draft) return absl::OkStatus();
+  const bool plans_ahead = device != nullptr && device->max_in_flight() > 1;
+  if (options->drafter_yields && plans_ahead) return absl::OkStatus();
   HEDDLE_ASSIGN_OR_RETURN(*source, options->open_draft(checkpoint, model));
   if (*source == nullptr) return absl::OkStatus();
   if (options->layout.world() > 1) {

@@ -40,6 +40,9 @@ struct LoadOptions {
   kernels::DType preferred_kv_type = kernels::DType::kF16;
   std::string host_kv_directory;  // directory of the host tier's file; empty: memory
   OpenDraft open_draft;           // a drafter to run beside the model; empty: none
+  // A drafter runs only where steps are not planned ahead (Device::max_in_flight of 1), because
+  // those behind which it runs cannot be.
+  bool drafter_yields = false;
   // The machine's memory to assume. Empty: what the device, or this machine, has free.
   std::optional<HostMemory> memory;
   // The ranks that share the model: with more than one, each has a part of `cpu`'s threads, and

@@ -40,6 +40,17 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> MakeCodec(const config::Config& 
   return ModelTextCodec::Create(std::move(tokenizer), options);
 }
 
+void LogSpeculation(const SpeculationReport& report, const Logger& log) {
+  if (report.drafters.empty()) {
+    log.Info("no tokens are guessed ahead", {{"why", report.without}});
+  } else if (report.without.empty()) {
+    log.Info("tokens are guessed ahead where it pays", {{"drafters", report.drafters}});
+  } else {
+    log.Info("tokens are guessed ahead where it pays",
+             {{"drafters", report.drafters}, {"without", report.without}});
+  }
+}
+
 }  // namespace
 
 engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaults) {
@@ -57,9 +68,11 @@ engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaul
 absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Logger& log) {
   EngineSession session;
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
-  HEDDLE_ASSIGN_OR_RETURN(options.open_draft, ToOpenDraft(config));
+  std::string left_out;  // a drafter
+  HEDDLE_ASSIGN_OR_RETURN(options.open_draft, ToOpenDraft(config, &left_out));
   EngineLoopOptions loop_options = ToLoopOptions(config);
   HEDDLE_ASSIGN_OR_RETURN(loop_options.speculation, ToSpeculationOptions(config));
+  options.drafter_yields = loop_options.speculation.network.kind == NetworkOptions::Kind::kAny;
   loop_options.on_draft_failure = [&log](const std::string& why) {
     log.Warning("the drafter has turned itself off", {{"why", why}});
   };
@@ -74,9 +87,14 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
                 {{"tensors", UnusedText(session.model.unused_tensors)}});
   }
   for (const std::string& advice : session.model.advice) log.Warning(advice);
-  if (!session.model.drafter.empty()) {
-    log.Info("a drafter runs beside the model", {{"drafter", session.model.drafter}});
+  if (options.drafter_yields && executor->max_in_flight() > 1) {
+    left_out =
+        "drafters that lie beside the model, because this device's steps are planned ahead; one "
+        "that --speculate names runs";
   }
+  LogSpeculation(DescribeSpeculation(loop_options.speculation, executor->limits(),
+                                     session.model.drafter, left_out),
+                 log);
   for (const std::string& choice : session.model.timed_choices) {
     log.Debug("ways to make a product were timed", {{"chosen_first", choice}});
   }

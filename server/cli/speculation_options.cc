@@ -45,6 +45,8 @@ namespace {
 using base::Quote;
 using base::StrCat;
 
+// --speculate, if nothing is said (docs/decisions/0054).
+constexpr const char* kDefaultDrafters = "off";
 constexpr std::string_view kJsonOption = "--speculative-config: ";
 // Bytes for each cached request of vLLM's count: about 400 tokens of 20 bytes each.
 constexpr int64_t kCachedRequestBytes = 8192;
@@ -142,7 +144,10 @@ absl::StatusOr<SpeculationOptions> ToSpeculationOptions(const config::EngineConf
     if (!read.ok()) return Prefixed(read.status());
     options = *read;
   }
-  for (const std::string& name : config.speculate) {  // config/ knows the names
+  const bool says_nothing = config.speculate.empty() && config.speculative_config.empty();
+  const std::vector<std::string> names =
+      says_nothing ? std::vector<std::string>{kDefaultDrafters} : config.speculate;
+  for (const std::string& name : names) {  // config/ knows them
     options.on = options.on || name != "off";
     options.drafters.ngram = options.drafters.ngram || name == "ngram" || name == "auto";
     options.drafters.suffix = options.drafters.suffix || name == "suffix" || name == "auto";
@@ -198,19 +203,33 @@ NetworkOptions FindNetwork(const engine::Checkpoint& checkpoint,
 
 }  // namespace
 
-absl::StatusOr<engine::OpenDraft> ToOpenDraft(const config::EngineConfig& config) {
+absl::StatusOr<engine::OpenDraft> ToOpenDraft(const config::EngineConfig& config,
+                                              std::string* left_out) {
   HEDDLE_ASSIGN_OR_RETURN(const SpeculationOptions options, ToSpeculationOptions(config));
   const NetworkOptions network = options.network;
   if (!options.on || network.kind == NetworkKind::kNone) return engine::OpenDraft();
-  return [network](const engine::Checkpoint& checkpoint,
-                   const engine::ModelDescription& model) -> Source {
+  return [network, left_out](const engine::Checkpoint& checkpoint,
+                             const engine::ModelDescription& model) -> Source {
     if (network.kind != NetworkKind::kAny) return OpenNetwork(network, checkpoint, model);
     Source found = OpenNetwork(FindNetwork(checkpoint, model), checkpoint, model);
     if (found.ok()) return found;
-    return absl::Status(found.status().code(),
-                        StrCat(MessageOf(found.status()),
-                               " (found beside the model; --speculate ngram,suffix leaves it)"));
+    *left_out = StrCat("the drafter that lies beside the model: ", MessageOf(found.status()));
+    return nullptr;
   };
+}
+
+SpeculationReport DescribeSpeculation(const SpeculationOptions& options,
+                                      const engine::ExecutorLimits& limits,
+                                      const std::string& drafter, const std::string& left_out) {
+  if (!options.on) return {.drafters = "", .without = "--speculate off"};
+  if (limits.max_draft_tokens == 0) {
+    return {.drafters = "", .without = "the model's executor verifies no drafts"};
+  }
+  SpeculationReport report{.drafters = "predicted outputs", .without = left_out};
+  if (options.drafters.suffix) report.drafters += ", suffixes";
+  if (options.drafters.ngram) report.drafters += ", n-grams";
+  if (!drafter.empty()) report.drafters += ", " + drafter;
+  return report;
 }
 
 }  // namespace heddle::server

@@ -2,8 +2,11 @@
 // drafts with.
 #pragma once
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "config/config.h"
+#include "engine/executor.h"
 #include "engine/model/draft_network.h"
 #include "server/loop/speculation_options.h"
 
@@ -13,7 +16,19 @@ namespace heddle::server {
 absl::StatusOr<SpeculationOptions> ToSpeculationOptions(const config::EngineConfig& config);
 
 // The drafter with weights that is to run beside the model; empty: none. It opens its files when
-// the model is loaded. INVALID_ARGUMENT as above.
-absl::StatusOr<engine::OpenDraft> ToOpenDraft(const config::EngineConfig& config);
+// the model is loaded. One that nobody named, which merely lies beside the model, is left out if it
+// does not fit; *left_out, which must live until then, says why. INVALID_ARGUMENT as above.
+absl::StatusOr<engine::OpenDraft> ToOpenDraft(const config::EngineConfig& config,
+                                              std::string* left_out);
+
+// What a server drafts with, for a line in its log: the drafters, or why there are none, and what
+// was left out. `drafter`: ModelInfo::drafter.
+struct SpeculationReport {
+  std::string drafters;  // empty: nothing is drafted
+  std::string without;   // why; empty: nothing is missing
+};
+SpeculationReport DescribeSpeculation(const SpeculationOptions& options,
+                                      const engine::ExecutorLimits& limits,
+                                      const std::string& drafter, const std::string& left_out);
 
 }  // namespace heddle::server

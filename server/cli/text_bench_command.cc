@@ -61,8 +61,13 @@ absl::StatusOr<engine::LocalModel> LoadFor(const config::Config& config, size_t 
   HEDDLE_ASSIGN_OR_RETURN(engine::LoadOptions options, ToLoadOptions(config));
   options.capacity.max_context = static_cast<int32_t>(tokens) + 1;
   options.capacity.max_batch_seqs = largest_batch;
-  HEDDLE_ASSIGN_OR_RETURN(options.open_draft, ToOpenDraft(config));
-  if (config.random_weights.empty()) return engine::LoadLocalModel(config.model, options);
+  std::string left_out;
+  HEDDLE_ASSIGN_OR_RETURN(options.open_draft, ToOpenDraft(config, &left_out));
+  if (config.random_weights.empty()) {
+    absl::StatusOr<engine::LocalModel> model = engine::LoadLocalModel(config.model, options);
+    if (model.ok() && !left_out.empty()) return absl::InvalidArgumentError(left_out);
+    return model;
+  }
   HEDDLE_ASSIGN_OR_RETURN(const kernels::DType dtype, engine::RandomFormat(config.weights));
   return engine::LoadRandomModel(config.random_weights, dtype, options);
 }

@@ -1,8 +1,14 @@
 #include "server/cli/speculation_options.h"
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "engine/family/model_description.h"
+#include "tests/support/goldens.h"
+#include "tests/support/synthetic_model.h"
+#include "tests/support/temp_dir.h"
 
 namespace heddle::server {
 namespace {
@@ -85,9 +91,10 @@ TEST_CASE("A drafter with weights is named by kind and path", "[unit]") {
   CHECK(named->drafters.ngram);
   CHECK(named->network.kind == Kind::kDraftModel);
   CHECK(named->network.path == "models/small:v2");
-  CHECK(*ToOpenDraft(config) != nullptr);
+  std::string left_out;
+  CHECK(*ToOpenDraft(config, &left_out) != nullptr);
   config.speculate = {"ngram"};
-  CHECK(*ToOpenDraft(config) == nullptr);
+  CHECK(*ToOpenDraft(config, &left_out) == nullptr);
   const SpeculationOptions eagle =
       Read(R"({"method":"eagle3","model":"heads","num_speculative_tokens":3})");
   CHECK(eagle.network.kind == Kind::kEagle);
@@ -96,6 +103,51 @@ TEST_CASE("A drafter with weights is named by kind and path", "[unit]") {
   CHECK(Read(R"({"method":"draft_model","model":"m"})").network.kind == Kind::kDraftModel);
   CHECK(Read(R"({"method":"mtp"})").network.kind == Kind::kMtp);
   CHECK(Read(R"({"method":"medusa","model":"m"})").network.kind == Kind::kMedusa);
+}
+
+TEST_CASE("A drafter that merely lies beside the model is left out if it does not fit", "[unit]") {
+  test::TempDir folder;
+  const auto path = test::WriteSyntheticModel(test::LoadGolden("llama"), folder.path());
+  const auto checkpoint = engine::OpenCheckpoint(path);
+  REQUIRE(checkpoint.ok());
+  const auto model = engine::Describe(*checkpoint);
+  REQUIRE(model.ok());
+  std::filesystem::create_directory(folder.path() / "medusa");
+  std::ofstream(folder.path() / "medusa" / "config.json") << "{}";
+  config::EngineConfig config;
+  std::string left_out;
+  config.speculate = {"auto"};
+  const auto found = (*ToOpenDraft(config, &left_out))(*checkpoint, *model);
+  REQUIRE(found.ok());
+  CHECK(*found == nullptr);
+  CHECK(left_out.find("medusa") != std::string::npos);
+  // Named, it is an error.
+  config.speculate = {"medusa:" + (folder.path() / "medusa").string()};
+  left_out.clear();
+  CHECK_FALSE((*ToOpenDraft(config, &left_out))(*checkpoint, *model).ok());
+  CHECK(left_out.empty());
+}
+
+TEST_CASE("A server's log says what it drafts with, or why it does not", "[unit]") {
+  config::EngineConfig config;
+  config.speculate = {"auto"};
+  const SpeculationOptions options = *ToSpeculationOptions(config);
+  engine::ExecutorLimits limits;
+  limits.max_draft_tokens = 64;
+  SpeculationReport report = DescribeSpeculation(options, limits, "4 Medusa heads", "");
+  CHECK(report.drafters == "predicted outputs, suffixes, n-grams, 4 Medusa heads");
+  CHECK(report.without.empty());
+  report = DescribeSpeculation(options, limits, "", "what lies there");
+  CHECK(report.drafters == "predicted outputs, suffixes, n-grams");
+  CHECK(report.without == "what lies there");
+  limits.max_draft_tokens = 0;
+  report = DescribeSpeculation(options, limits, "", "");
+  CHECK(report.drafters.empty());
+  CHECK(report.without == "the model's executor verifies no drafts");
+  config.speculate = {"off"};
+  report = DescribeSpeculation(*ToSpeculationOptions(config), limits, "", "");
+  CHECK(report.drafters.empty());
+  CHECK(report.without == "--speculate off");
 }
 
 TEST_CASE("Other methods and members of vLLM's JSON are refused by name", "[unit]") {
