@@ -44,6 +44,9 @@ struct SamplingParams : base::SampleFilters {
   std::vector<std::pair<TokenId, float>> logit_bias;
   int32_t min_tokens = 0;                  // none of min_tokens_banned is drawn before so many
   std::vector<TokenId> min_tokens_banned;  // end-of-sequence and stop ids
+  // Guesses of the drafter beside the model are accepted by rejection sampling (kernels/sample.h):
+  // more of them, but the tokens of a seed depend on the guesses; their distribution does not.
+  bool rejects_guesses = false;
   // Token sequences that the answer must not hold: the last token of a word is banned where its
   // other tokens stand just before. No word is empty.
   std::vector<std::vector<TokenId>> bad_words;

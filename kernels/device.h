@@ -128,6 +128,9 @@ class Device {
   // memory (SampleArgs) are valid when Run returns, not before.
   virtual absl::Status Run(const std::function<void(Ops&)>& body) = 0;
 
+  // Whether its Sample knows `shares` and `proposed` (SampleRowParams); others ignore them.
+  virtual bool samples_by_rejection() const { return false; }
+
   // Run in two halves: Launch enqueues the body's ops, and Finish waits for the end of the oldest
   // launch and writes its results to host memory. Up to max_in_flight() steps may be planned and
   // launched without a Finish; Upload, Download and CopyPage take place in the order of the calls.

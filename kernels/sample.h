@@ -5,7 +5,8 @@
 // number of (seed, counter). The draw inverts the cumulative distribution of the kept tokens in
 // order of id. NaN logits count as -infinity. If nothing can be drawn (all banned), the token is
 // -1.
-// Source: Salmon et al. 2011 (Philox, counter-based random numbers).
+// Source: Salmon et al. 2011 (Philox, counter-based random numbers); Leviathan, Kalman and Matias,
+// "Fast Inference from Transformers via Speculative Decoding", 2023 (rejection sampling).
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,15 @@ struct SampleRowParams : base::SampleFilters {
   int32_t forced_token = -1;          // >= 0: draw nothing, report this token (prompt logprobs)
   std::span<const LogitEdit> edits;   // at most one per token
   const uint32_t* allowed = nullptr;  // [ceil(vocab / 32)] bit mask or nullptr
+
+  // Rejection sampling, on devices that have it (Device::samples_by_rejection), where the
+  // temperature is not 0. The row that guesses a token writes what it drew from to `shares`, which
+  // sum up to 1. The row that verifies it gets both: `proposed` is drawn with probability
+  // min(1, p / q), else a token from what p has beyond q. So each token has probability p. Host
+  // memory, all of them.
+  float* shares = nullptr;                 // [vocab] or nullptr
+  int32_t proposed = -1;                   // -1: none
+  const float* proposed_shares = nullptr;  // [vocab] where `proposed` is drawn from
 };
 
 // `logprob` and the alternatives are of log-softmax of the logits before edits and filters. Results
@@ -50,7 +60,8 @@ struct SampleArgs {
   float* top_logprobs = nullptr;  // [n, max_top]
 };
 
-// Uniform in (0, 1), from Philox4x32-10 with key = seed and counter = (counter, stream).
+// Uniform in (0, 1), from Philox4x32-10 with key = seed and counter = (counter, stream). Streams: 0
+// draws a token, 1 tosses for XTC, 2 accepts a proposed token.
 float CounterUniform(uint64_t seed, uint64_t counter, uint32_t stream);
 
 }  // namespace heddle::kernels

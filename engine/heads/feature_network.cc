@@ -142,17 +142,19 @@ void FeatureNetwork::Forward(kernels::Ops& ops, const DraftPass& pass) {
   }
 }
 
-void FeatureNetwork::Logits(kernels::Ops& ops, int32_t first, int32_t guess, Tensor logits) {
-  HEDDLE_CHECK(guess == 0, "a network with layers makes one guess per pass");
+void FeatureNetwork::Logits(kernels::Ops& ops, const DraftLogits& logits) {
+  HEDDLE_CHECK(logits.first_guess == 0 && logits.n_guesses == 1,
+               "a network with layers makes one guess per pass");
   const ModelSpec& spec = draft_.model.spec;
   const bool has_norm = weights_.layers.final_norm.weight.data() != nullptr;
-  Tensor rows = View(has_norm ? *normed_ : *kept_, logits.rows, spec.hidden);
-  rows.data = static_cast<char*>(rows.data) + first * kernels::RowBytes(dtype_, spec.hidden);
+  Tensor rows = View(has_norm ? *normed_ : *kept_, logits.n_chains, spec.hidden);
+  rows.data =
+      static_cast<char*>(rows.data) + logits.first_chain * kernels::RowBytes(dtype_, spec.hidden);
   const kernels::PackedWeight& head =
       weights_.own_head == nullptr ? *model_.head() : *weights_.own_head;
-  ops.Linear({.x = rows, .weight = &head, .out = logits, .out_f32 = true});
+  ops.Linear({.x = rows, .weight = &head, .out = logits.out, .out_f32 = true});
   if (spec.logit_scale != 1.0f || spec.logit_softcap > 0.0f) {
-    ops.ScaleLogits(logits, spec.logit_scale, spec.logit_softcap);
+    ops.ScaleLogits(logits.out, spec.logit_scale, spec.logit_softcap);
   }
 }
 

@@ -37,7 +37,7 @@ class FeatureNetwork final : public DraftNetwork {
                                                                 int32_t max_batch_tokens);
 
   void Forward(kernels::Ops& ops, const DraftPass& pass) override;
-  void Logits(kernels::Ops& ops, int32_t first, int32_t guess, kernels::Tensor logits) override;
+  void Logits(kernels::Ops& ops, const DraftLogits& logits) override;
 
   // Bytes that Create takes for `max_batch_tokens` rows.
   static int64_t WorkspaceBytes(const FeatureDraft& draft, int32_t max_batch_tokens,

@@ -45,10 +45,11 @@ class MedusaNetwork final : public DraftNetwork {
                                                                int32_t max_batch_tokens) {
     std::unique_ptr<MedusaNetwork> network(new MedusaNetwork(std::move(heads), spec, model));
     network->dtype_ = device.activation_dtype();
-    for (auto* buffer : {&network->states_, &network->work_[0], &network->work_[1]}) {
-      HEDDLE_ASSIGN_OR_RETURN(
-          *buffer,
-          device.Allocate(max_batch_tokens * kernels::RowBytes(network->dtype_, spec.hidden)));
+    const int64_t row_bytes = kernels::RowBytes(network->dtype_, spec.hidden);
+    HEDDLE_ASSIGN_OR_RETURN(network->states_, device.Allocate(max_batch_tokens * row_bytes));
+    for (auto* buffer :
+         {&network->outputs_, &network->work_[0], &network->work_[1], &network->normed_}) {
+      HEDDLE_ASSIGN_OR_RETURN(*buffer, device.Allocate(DraftLogits::kMaxRows * row_bytes));
     }
     return network;
   }
@@ -60,33 +61,51 @@ class MedusaNetwork final : public DraftNetwork {
     ops.GatherLogitRows(pass.features, Rows(*states_, 0, pass.n_chains));
   }
 
-  void Logits(kernels::Ops& ops, int32_t first, int32_t guess, Tensor logits) override {
-    const Head& head = heads_[static_cast<size_t>(guess)];
-    Tensor x = Rows(*states_, first, logits.rows);
-    size_t next = 0;
-    for (const LinearWeights& block : head.blocks) {
-      const Tensor y = Rows(*work_[next], 0, logits.rows);
-      ops.Linear({.x = x,
-                  .weight = block.matrix.get(),
-                  .bias = block.bias.data(),
-                  .activation = Activation::kSilu,
-                  .out = y});
-      next = 1 - next;
-      // Only the first half of this norm is used: residual += x.
-      ops.Norm(
-          {.x = x, .residual = y, .eps = spec_.norm_eps, .out = Rows(*work_[next], 0, y.rows)});
-      x = y;
+  // With the model's own matrix, it is read once for all heads.
+  void Logits(kernels::Ops& ops, const DraftLogits& logits) override {
+    const Tensor x = Rows(*states_, logits.first_chain, logits.n_chains);
+    for (int32_t i = 0; i < logits.n_guesses; ++i) {
+      const Head& head = heads_[static_cast<size_t>(logits.first_guess + i)];
+      const Tensor y = Rows(*outputs_, i * logits.n_chains, logits.n_chains);
+      RunBlocks(ops, head, x, y);
+      if (head.output == nullptr) continue;
+      Tensor out = logits.out;
+      out.rows = logits.n_chains;
+      out.data = logits.out.row<float>(i * logits.n_chains);
+      ops.Linear({.x = y, .weight = head.output.get(), .out = out, .out_f32 = true});
     }
-    const kernels::PackedWeight& output = head.output == nullptr ? *model_.head() : *head.output;
-    ops.Linear({.x = x, .weight = &output, .out = logits, .out_f32 = true});
+    if (heads_.front().output == nullptr) {
+      ops.Linear({.x = Rows(*outputs_, 0, logits.out.rows),
+                  .weight = model_.head(),
+                  .out = logits.out,
+                  .out_f32 = true});
+    }
     if (spec_.logit_scale != 1.0f || spec_.logit_softcap > 0.0f) {
-      ops.ScaleLogits(logits, spec_.logit_scale, spec_.logit_softcap);
+      ops.ScaleLogits(logits.out, spec_.logit_scale, spec_.logit_softcap);
     }
   }
 
  private:
   MedusaNetwork(std::vector<Head> heads, const ModelSpec& spec, const ModelWeights& model)
       : heads_(std::move(heads)), spec_(spec), model_(model) {}
+
+  // y = x behind the head's blocks.
+  void RunBlocks(kernels::Ops& ops, const Head& head, Tensor x, Tensor y) {
+    if (head.blocks.empty()) return ops.CopyRows(x, y);
+    for (size_t i = 0; i < head.blocks.size(); ++i) {
+      const LinearWeights& block = head.blocks[i];
+      const bool is_last = i + 1 == head.blocks.size();
+      const Tensor out = is_last ? y : Rows(*work_[i % 2], 0, x.rows);
+      ops.Linear({.x = x,
+                  .weight = block.matrix.get(),
+                  .bias = block.bias.data(),
+                  .activation = Activation::kSilu,
+                  .out = out});
+      // Only the first half of this norm is used: residual += x.
+      ops.Norm({.x = x, .residual = out, .eps = spec_.norm_eps, .out = Rows(*normed_, 0, x.rows)});
+      x = out;
+    }
+  }
 
   Tensor Rows(kernels::Buffer& buffer, int32_t first, int64_t count) const {
     auto* data =
@@ -99,7 +118,11 @@ class MedusaNetwork final : public DraftNetwork {
   const ModelWeights& model_;
   kernels::DType dtype_ = kernels::DType::kF32;  // of activations
   std::unique_ptr<kernels::Buffer> states_;      // [max_batch_tokens, hidden] of the chains
-  std::unique_ptr<kernels::Buffer> work_[2];     // [max_batch_tokens, hidden]
+  // [DraftLogits::kMaxRows, hidden]: behind the blocks of each head, between blocks, and
+  // what a norm writes that nobody reads.
+  std::unique_ptr<kernels::Buffer> outputs_;
+  std::unique_ptr<kernels::Buffer> work_[2];
+  std::unique_ptr<kernels::Buffer> normed_;
 };
 
 class MedusaSource final : public DraftSource {
@@ -129,8 +152,9 @@ class MedusaSource final : public DraftSource {
   }
 
   int64_t WorkspaceBytes(int32_t max_batch_tokens, kernels::DType activations) const override {
-    constexpr int64_t kBuffers = 3;
-    return kBuffers * max_batch_tokens * kernels::RowBytes(activations, hidden_);
+    constexpr int64_t kBuffers = 4;  // beside the states
+    return (max_batch_tokens + kBuffers * DraftLogits::kMaxRows) *
+           kernels::RowBytes(activations, hidden_);
   }
 
   absl::StatusOr<std::unique_ptr<DraftNetwork>> Load(kernels::Device& device, const ModelSpec& spec,

@@ -27,6 +27,8 @@ struct Chain {
   TokenId pending = 0;  // the token that the model has drawn and not run
   std::vector<TokenId> guesses;
   std::vector<float> probabilities;
+  bool keeps_shares = false;
+  std::vector<std::vector<float>> shares;  // of the guesses, if they are kept (guess_shares.h)
   float survival = 1;
   bool is_over = false;
 };

@@ -37,8 +37,8 @@ class DraftModel final : public DraftNetwork {
     decoder_->Forward(ops, pass.n_rows, pass.n_chains, *pass.cache);
   }
 
-  void Logits(kernels::Ops& ops, int32_t first, int32_t, kernels::Tensor logits) override {
-    decoder_->Logits(ops, first, logits);
+  void Logits(kernels::Ops& ops, const DraftLogits& logits) override {
+    decoder_->Logits(ops, logits.first_chain, logits.out);
   }
 
  private:

@@ -67,6 +67,17 @@ struct DraftPass {
   int32_t first_kv_layer = 0;  // kv_layers[i] is layer first_kv_layer + i of the cache
 };
 
+// The logits of the last pass's chains [first_chain, first_chain + n_chains), for its guesses
+// [first_guess, first_guess + n_guesses) < guesses_per_pass.
+struct DraftLogits {
+  static constexpr int32_t kMaxRows = 64;  // a tile of every kernel
+  int32_t first_chain = 0;
+  int32_t n_chains = 0;
+  int32_t first_guess = 0;
+  int32_t n_guesses = 1;
+  kernels::Tensor out;  // [n_guesses * n_chains, vocab] F32, guess by guess; at most kMaxRows
+};
+
 class DraftNetwork {
  public:
   virtual ~DraftNetwork() = default;
@@ -75,9 +86,8 @@ class DraftNetwork {
   // memory. In pass 0 n_chains may be 0: then only keys and values are wanted.
   virtual void Forward(kernels::Ops& ops, const DraftPass& pass) = 0;
 
-  // Enqueues the logits of the last pass's chains [first, first + logits.rows) into `logits` [n,
-  // vocab] F32, for guess `guess` < guesses_per_pass of this pass.
-  virtual void Logits(kernels::Ops& ops, int32_t first, int32_t guess, kernels::Tensor logits) = 0;
+  // Enqueues logits of the last pass.
+  virtual void Logits(kernels::Ops& ops, const DraftLogits& logits) = 0;
 };
 
 // The files of a drafter, read and checked against the model that it is for. Its weights are not

@@ -11,8 +11,6 @@
 namespace heddle::engine {
 namespace {
 
-// Rows of logits that are held at a time.
-constexpr int32_t kDraftLogitRows = 64;
 // A drafter whose logits gave no token in so many passes in a row is broken.
 constexpr int32_t kMostPassesWithoutDraw = 8;
 
@@ -41,7 +39,7 @@ DraftRunner::DraftRunner(Parts parts, const ExecutorLimits& limits)
       pages_(limits.num_pages, limits.num_host_pages, limits.page_tokens) {}
 
 int64_t DraftRunner::WorkspaceBytes(const DraftTraits& traits) {
-  return int64_t{kDraftLogitRows} * traits.vocab * int64_t{sizeof(float)};
+  return int64_t{DraftLogits::kMaxRows} * traits.vocab * int64_t{sizeof(float)};
 }
 
 absl::StatusOr<std::unique_ptr<DraftRunner>> DraftRunner::Create(kernels::Device& device,
@@ -49,6 +47,9 @@ absl::StatusOr<std::unique_ptr<DraftRunner>> DraftRunner::Create(kernels::Device
                                                                  const ExecutorLimits& limits) {
   std::unique_ptr<DraftRunner> runner(new DraftRunner(std::move(parts), limits));
   HEDDLE_ASSIGN_OR_RETURN(runner->logits_, device.Allocate(WorkspaceBytes(runner->traits())));
+  const bool has_same_tokens =
+      runner->traits().target_ids.empty() && runner->traits().vocab == limits.vocab;
+  runner->keeps_shares_ = has_same_tokens && device.samples_by_rejection();
   return runner;
 }
 
@@ -58,6 +59,7 @@ void DraftRunner::ReplacePool(const ExecutorLimits& limits) {
 }
 
 void DraftRunner::Run(kernels::Device& device, const Step& step, StepResult* result) {
+  for (SequenceId id : step.plan.ended) shares_.Forget(id);
   if (has_failed_) return;
   pages_.TakeStep(step.plan);
   chains_.clear();
@@ -256,25 +258,48 @@ kernels::HostBatch DraftRunner::NextBatch(const Step& step, int32_t pass, int32_
   return chain_batch_.View(logit_rows_);
 }
 
+// Draws sampled rows [begin, end) from the first rows of the logits.
+void DraftRunner::SampleRows(kernels::Ops& ops, int32_t n_logit_rows, int32_t begin, int32_t end) {
+  if (begin == end) return;
+  const auto rows =
+      std::span(sample_rows_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  ops.Sample({.logits = {logits_->data(), n_logit_rows, traits().vocab, traits().vocab},
+              .rows = rows,
+              .tokens = drawn_.data() + begin,
+              .logprobs = logprobs_.data() + begin});
+}
+
+// A network that makes several guesses in a pass gives the logits of all of them at once, if they
+// fit: their draws follow each other, because each depends on the tokens before it.
 absl::Status DraftRunner::RunPass(kernels::Device& device, const Step& step, const DraftPass& pass,
                                   int32_t guess, StepResult* result) {
   const int64_t start_ns = DraftNowNs();
   const int32_t head = guess % traits().guesses_per_pass;
-  const int32_t n_drawn = BuildRows(step.sampler, pass.n_chains);
+  if (head == 0) {
+    const int32_t wanted = chains_.empty() ? 1 : chains_.front().num_wanted;
+    guesses_at_once_ = std::min(traits().guesses_per_pass, wanted);
+    if (guesses_at_once_ * pass.n_chains > DraftLogits::kMaxRows) guesses_at_once_ = 1;
+    rows_per_guess_ = pass.n_chains;
+  }
+  const bool has_logits = head > 0 && head < guesses_at_once_;
+  const int32_t n_drawn =
+      BuildRows(step.sampler, pass.n_chains, has_logits ? head * rows_per_guess_ : 0);
   HEDDLE_RETURN_IF_ERROR(device.Run([&](kernels::Ops& ops) {
+    if (has_logits) return SampleRows(ops, guesses_at_once_ * rows_per_guess_, 0, n_drawn);
     if (head == 0) parts_.network->Forward(ops, pass);
     int32_t at = 0;
-    for (int32_t first = 0; first < pass.n_chains && n_drawn > 0; first += kDraftLogitRows) {
-      const int32_t rows = std::min(kDraftLogitRows, pass.n_chains - first);
-      const kernels::Tensor logits{logits_->data(), rows, traits().vocab, traits().vocab};
-      parts_.network->Logits(ops, first, head, logits);
+    for (int32_t first = 0; first < pass.n_chains && n_drawn > 0; first += DraftLogits::kMaxRows) {
+      DraftLogits logits{.first_chain = first,
+                         .n_chains = std::min(DraftLogits::kMaxRows, pass.n_chains - first),
+                         .first_guess = head,
+                         .n_guesses = head == 0 ? guesses_at_once_ : 1};
+      const int32_t rows = logits.n_chains * logits.n_guesses;
+      logits.out = {logits_->data(), rows, traits().vocab, traits().vocab};
+      parts_.network->Logits(ops, logits);
       const int32_t begin = at;
-      while (at < n_drawn && sampled_chain_[static_cast<size_t>(at)] < first + rows) ++at;
-      ops.Sample({.logits = logits,
-                  .rows = std::span(sample_rows_)
-                              .subspan(static_cast<size_t>(begin), static_cast<size_t>(at - begin)),
-                  .tokens = drawn_.data() + begin,
-                  .logprobs = logprobs_.data() + begin});
+      const int32_t end_chain = first + logits.n_chains;
+      while (at < n_drawn && sampled_chain_[static_cast<size_t>(at)] < end_chain) ++at;
+      SampleRows(ops, rows, begin, at);
     }
   }));
   TakeGuesses(n_drawn);
@@ -286,8 +311,9 @@ absl::Status DraftRunner::RunPass(kernels::Device& device, const Step& step, con
 
 // Guesses are drawn as the model draws, with the random number of their position and all that
 // shapes its distribution: where both agree on the distribution they draw the same token. A drafter
-// with a vocabulary of its own knows no edits and masks. Returns the number of rows.
-int32_t DraftRunner::BuildRows(SamplerState& sampler, int32_t n_chains) {
+// with a vocabulary of its own knows no edits and masks. Returns the number of rows; the chains'
+// logits are in blocks that begin at `first_logit_row`.
+int32_t DraftRunner::BuildRows(SamplerState& sampler, int32_t n_chains, int32_t first_logit_row) {
   const bool is_whole_vocab = traits().target_ids.empty() && traits().vocab >= limits_.vocab;
   sampler.ResetEdits();
   sample_rows_.clear();
@@ -296,10 +322,15 @@ int32_t DraftRunner::BuildRows(SamplerState& sampler, int32_t n_chains) {
     Chain& chain = chains_[static_cast<size_t>(c)];
     const bool has_all = static_cast<int32_t>(chain.guesses.size()) >= chain.num_wanted;
     if (chain.is_over || has_all) continue;
-    auto row = sampler.GuessRow(chain.next, chain.guesses, c % kDraftLogitRows);
+    auto row =
+        sampler.GuessRow(chain.next, chain.guesses, first_logit_row + c % DraftLogits::kMaxRows);
     chain.is_over = !row.has_value();
     if (chain.is_over) continue;
     row->num_top = 0;
+    if (chain.guesses.empty() && keeps_shares_ && sampler.RejectsGuesses(chain.next.id)) {
+      chain.keeps_shares = shares_.Reserve(chain.next.id, chain.num_wanted, traits().vocab);
+    }
+    if (chain.keeps_shares) GuessShares::BeginGuess(traits().vocab, &chain, &*row);
     if (!is_whole_vocab) row->edits = {};
     if (traits().vocab != limits_.vocab) row->allowed = nullptr;  // a mask is as wide as the model
     sample_rows_.push_back(*row);
@@ -321,6 +352,7 @@ void DraftRunner::TakeGuesses(int32_t n_drawn) {
     }
     num_tokens += token >= 0 ? 1 : 0;
     chain.is_over = token < 0 || token >= limits_.vocab;
+    if (chain.is_over && chain.keeps_shares) chain.shares.pop_back();
     if (chain.is_over) continue;
     const float probability = std::exp(std::min(0.0f, logprobs_[at]));
     chain.guesses.push_back(token);
@@ -342,8 +374,9 @@ int32_t DraftRunner::NumGoingOn(int32_t guess) const {
   return count;
 }
 
-void DraftRunner::Report(StepResult* result) const {
-  for (const Chain& chain : chains_) {
+void DraftRunner::Report(StepResult* result) {
+  for (Chain& chain : chains_) {
+    if (chain.keeps_shares) shares_.Keep(&chain);
     if (chain.guesses.empty()) continue;
     result->guessed.push_back({.id = chain.next.id,
                                .guess_begin = static_cast<int32_t>(result->guesses.size()),

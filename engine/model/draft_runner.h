@@ -20,6 +20,7 @@
 #include "engine/model/chain_batch.h"
 #include "engine/model/draft_network.h"
 #include "engine/model/draft_pages.h"
+#include "engine/model/guess_shares.h"
 #include "engine/model/plan_batch.h"
 #include "engine/sample/sampler_state.h"
 #include "kernels/device.h"
@@ -57,6 +58,9 @@ class DraftRunner {
   // that fails is not run again, and result->draft_failure says why. Call it for every plan.
   void Run(kernels::Device& device, const Step& step, StepResult* result);
 
+  // What was guessed for rejection sampling; the model's draws verify it.
+  const GuessShares& shares() const { return shares_; }
+
  private:
   DraftRunner(Parts parts, const ExecutorLimits& limits);
 
@@ -68,17 +72,24 @@ class DraftRunner {
   void CountSeen(const StepPlan& plan);
   kernels::HostBatch CatchUpBatch(const Step& step);
   kernels::HostBatch NextBatch(const Step& step, int32_t pass, int32_t n_chains);
+  void SampleRows(kernels::Ops& ops, int32_t n_logit_rows, int32_t begin, int32_t end);
   absl::Status RunPass(kernels::Device& device, const Step& step, const DraftPass& pass,
                        int32_t guess, StepResult* result);
-  int32_t BuildRows(SamplerState& sampler, int32_t n_chains);
+  int32_t BuildRows(SamplerState& sampler, int32_t n_chains, int32_t first_logit_row);
   void TakeGuesses(int32_t n_chains);
   int32_t NumGoingOn(int32_t guess) const;
-  void Report(StepResult* result) const;
+  void Report(StepResult* result);
 
   Parts parts_;
   ExecutorLimits limits_;
   DraftPages pages_;
-  std::unique_ptr<kernels::Buffer> logits_;  // [kLogitRows, vocab] F32
+  std::unique_ptr<kernels::Buffer> logits_;  // [DraftLogits::kMaxRows, vocab] F32
+  // Of the pass whose guesses are drawn: the guesses whose logits are there, each with so many
+  // rows.
+  int32_t guesses_at_once_ = 0;
+  int32_t rows_per_guess_ = 0;
+  bool keeps_shares_ = false;  // the device and the network have rejection sampling
+  GuessShares shares_;
   bool has_failed_ = false;
   int32_t passes_without_draw_ = 0;
 

@@ -228,6 +228,7 @@ absl::Status LocalExecutor::Forward(Flight* flight) {
   batch.draw_of_row = DrawsOfRows(plan);
   HEDDLE_RETURN_IF_ERROR(parts_.device->Plan(batch));
   const auto n_logit_rows = static_cast<int32_t>(logit_rows_.size());
+  decoder_->set_keeps_features(plan.feeds_drafter || !plan.drafts_ahead.empty());
   HEDDLE_RETURN_IF_ERROR(parts_.device->Launch([&](kernels::Ops& ops) {
     decoder_->Forward(ops, batch.n_tokens(), n_logit_rows, *cache_);
     forward_end_ns = NowNs();

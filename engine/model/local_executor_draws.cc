@@ -78,12 +78,14 @@ void LocalExecutor::BuildSampleRows(Flight* flight) {
       const ScoreRow& score = plan.scores[draw.index];
       flight->sample_rows.push_back(
           {.logit_row = row, .num_top = std::max(0, score.num_top), .forced_token = score.target});
-    } else if (draw.row_of_draft == 0) {
-      flight->sample_rows.push_back(sampler_.Row(plan.samples[draw.index], row));
     } else {
       const SampleRow& sample = plan.samples[draw.index];
       const auto drafted = DraftOf(plan, sample).first(static_cast<size_t>(draw.row_of_draft));
-      flight->sample_rows.push_back(sampler_.DraftRow(sample, drafted, row));
+      flight->sample_rows.push_back(drafted.empty() ? sampler_.Row(sample, row)
+                                                    : sampler_.DraftRow(sample, drafted, row));
+      if (drafts_ != nullptr) {
+        drafts_->shares().AddProposal(sample, drafted, &flight->sample_rows.back());
+      }
     }
     flight->max_top = std::max(flight->max_top, flight->sample_rows.back().num_top);
   }

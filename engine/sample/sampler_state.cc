@@ -105,6 +105,11 @@ kernels::SampleRowParams SamplerState::RowOf(const Sequence& sequence, const His
   return row;
 }
 
+bool SamplerState::RejectsGuesses(SequenceId id) const {
+  const SamplingParams& params = At(id).params;
+  return params.rejects_guesses && params.temperature >= kLeastTemperature;
+}
+
 bool SamplerState::NeedsDraw(SequenceId id) const {
   const Sequence& sequence = At(id);
   return sequence.matcher || sequence.params.NeedsLastDraw(sequence.history.num_generated + 1);

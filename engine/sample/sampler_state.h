@@ -58,6 +58,9 @@ class SamplerState {
                                                    std::span<const TokenId> guessed,
                                                    int32_t logit_row);
 
+  // Whether guesses of the sequence are verified by rejection sampling. REQUIRES: it is live.
+  bool RejectsGuesses(SequenceId id) const;
+
   // Whether what Row and Allowed say of the next draw but one depends on the next, which was not
   // accepted yet. REQUIRES: the sequence is live.
   bool NeedsDraw(SequenceId id) const;

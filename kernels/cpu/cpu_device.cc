@@ -435,6 +435,7 @@ class CpuDevice final : public Device {
     return absl::OkStatus();
   }
 
+  bool samples_by_rejection() const override { return true; }
   absl::Status Plan(const HostBatch& batch) override { return ops_.Plan(batch); }
 
   absl::Status Run(const std::function<void(Ops&)>& body) override {

@@ -71,15 +71,17 @@ class RowSampler {
     ComputeWeights();
     bool top_k = params_.top_k > 0 && params_.top_k < Vocab();
     const bool excludes_top = ExcludesTop();
+    const bool rejects = params_.shares != nullptr || params_.proposed >= 0;
     if (!top_k && params_.top_p >= 1) {
-      if (params_.typical_p >= 1 && !excludes_top) return DrawAbove(params_.min_p);
+      if (params_.typical_p >= 1 && !excludes_top && !rejects) return DrawAbove(params_.min_p);
       SelectAbove(params_.min_p);
     } else {
       SelectPrefix(top_k);
     }
     if (params_.typical_p < 1) KeepTypical();
     if (excludes_top) ExcludeTop();
-    return DrawCandidate();
+    if (params_.shares != nullptr) WriteShares();
+    return params_.proposed >= 0 ? VerifyProposed() : DrawCandidate();
   }
 
   // Log-softmax of `token` and of the `num_top` most likely, from the row as it came.
@@ -282,6 +284,32 @@ class RowSampler {
       if (c.weight > 0 && c.weight >= threshold) least = std::min(least, c.logit);
     }
     std::erase_if(s_.candidates, [&](const Candidate& c) { return c.logit > least; });
+  }
+
+  void WriteShares() const {
+    std::fill_n(params_.shares, Vocab(), 0.0f);
+    const double mass = MassOfCandidates();
+    for (const Candidate& c : s_.candidates) {
+      params_.shares[c.token] = static_cast<float>(c.weight / mass);
+    }
+  }
+
+  // Rejection sampling. If rounding leaves nothing beyond the proposed shares, both are equal.
+  int32_t VerifyProposed() {
+    const float* const q = params_.proposed_shares;
+    const double mass = MassOfCandidates();
+    const double toss = CounterUniform(params_.seed, params_.counter, /*stream=*/2);
+    double beyond = 0;
+    for (const Candidate& c : s_.candidates) {
+      const double share = c.weight / mass;
+      if (c.token == params_.proposed && toss * q[c.token] < share) return params_.proposed;
+      beyond += std::max(0.0, share - q[c.token]);
+    }
+    if (beyond <= 0) return DrawCandidate();
+    for (Candidate& c : s_.candidates) {
+      c.weight = static_cast<float>(std::max(0.0, c.weight / mass - q[c.token]));
+    }
+    return DrawCandidate();
   }
 
   double Uniform() const { return CounterUniform(params_.seed, params_.counter, 0); }

@@ -122,6 +122,7 @@ class ReferenceDevice final : public Device {
     return absl::OkStatus();
   }
 
+  bool samples_by_rejection() const override { return true; }
   absl::Status Plan(const HostBatch& batch) override { return batch_.Assign(batch); }
 
   absl::Status Run(const std::function<void(Ops&)>& body) override {

@@ -118,6 +118,34 @@ std::vector<int32_t> WithoutTop(const std::vector<int32_t>& ids, const Weigh& we
   return kept;
 }
 
+// Inverts the cumulative distribution of the shares, whatever they sum up to, in order of id.
+int32_t DrawShare(const std::vector<double>& shares, const SampleRowParams& params) {
+  const double target = std::accumulate(shares.begin(), shares.end(), 0.0) *
+                        CounterUniform(params.seed, params.counter, 0);
+  double sum = 0;
+  int32_t drawn = -1;
+  for (size_t id = 0; id < shares.size(); ++id) {
+    if (shares[id] == 0) continue;
+    sum += shares[id];
+    drawn = static_cast<int32_t>(id);
+    if (sum > target) break;
+  }
+  return drawn;
+}
+
+// Rejection sampling of the proposed token. If rounding leaves nothing beyond q, p and q are equal.
+int32_t Verify(std::vector<double> shares, const SampleRowParams& params) {
+  const auto proposed = static_cast<size_t>(params.proposed);
+  const double toss = CounterUniform(params.seed, params.counter, /*stream=*/2);
+  if (toss * params.proposed_shares[proposed] < shares[proposed]) return params.proposed;
+  const std::vector<double> all = shares;
+  for (size_t id = 0; id < shares.size(); ++id) {
+    shares[id] = std::max(0.0, shares[id] - params.proposed_shares[id]);
+  }
+  const int32_t drawn = DrawShare(shares, params);
+  return drawn >= 0 ? drawn : DrawShare(all, params);
+}
+
 int32_t Draw(const float* logits, int64_t vocab, const SampleRowParams& params) {
   std::vector<float> edited = EditedLogits(logits, vocab, params);
   std::vector<int32_t> ids = Ranked(edited);
@@ -135,19 +163,13 @@ int32_t Draw(const float* logits, int64_t vocab, const SampleRowParams& params) 
     auto weight = [&](int32_t id) { return Weight(edited[id], max, params.temperature); };
     ids = WithoutTop(ids, weight, params.xtc_threshold);
   }
-  std::sort(ids.begin(), ids.end());
-  double total = 0;
-  for (int32_t id : ids) total += Weight(edited[id], max, params.temperature);
-  double target = total * CounterUniform(params.seed, params.counter, 0);
-  double sum = 0;
-  int32_t drawn = -1;
-  for (int32_t id : ids) {
-    double weight = Weight(edited[id], max, params.temperature);
-    sum += weight;
-    if (weight > 0) drawn = id;
-    if (sum > target) break;
-  }
-  return drawn;
+  std::vector<double> shares(edited.size());
+  for (int32_t id : ids) shares[id] = Weight(edited[id], max, params.temperature);
+  if (params.shares == nullptr && params.proposed < 0) return DrawShare(shares, params);
+  const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share /= total;
+  if (params.shares != nullptr) std::copy(shares.begin(), shares.end(), params.shares);
+  return params.proposed < 0 ? DrawShare(shares, params) : Verify(std::move(shares), params);
 }
 
 // Logprob of the token in row `i` of the call, and its alternatives, from unedited logits.

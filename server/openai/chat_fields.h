@@ -39,6 +39,9 @@ inline constexpr Field kSpeculative[] = {
     {"max", kInteger, 0, kMaxDraftTokens, "(of the server)", "tokens of a draft at most; 0: none"},
     {"min", kInteger, 0, kMaxDraftTokens, "0", "leave out shorter drafts"},
     {"min_p", kNumber, 0, 1, "0", "leave out tokens that are less likely to be right"},
+    {"mode", kString, 0, kInfinity, "exact",
+     "exact: the answer of a seed is the same with and without drafts; rejection: more guesses of "
+     "a drafter with weights are accepted, and the answer's distribution is the same"},
 };
 
 inline constexpr Field kPrediction[] = {

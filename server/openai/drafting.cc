@@ -4,6 +4,7 @@
 
 #include "base/message.h"
 #include "base/status.h"
+#include "base/strings.h"
 #include "nlohmann/json.hpp"
 #include "server/openai/request_parts.h"
 #include "server/request/api_error.h"
@@ -68,6 +69,14 @@ absl::Status ReadDrafting(const RequestFields<fields::kGeneration>& body,
     draft.min_tokens = static_cast<int32_t>(own->Int<"min">(draft.min_tokens));
     draft.min_survival =
         static_cast<float>(own->Number<"min_p">(static_cast<double>(draft.min_survival)));
+    if (const std::string* mode = own->Text<"mode">(); mode != nullptr) {
+      if (*mode != "exact" && *mode != "rejection") {
+        return FieldError("speculative.mode",
+                          base::StrCat("'speculative.mode' must be exact or rejection, not ",
+                                       base::Quote(*mode)));
+      }
+      request->sampling.rejects_guesses = *mode == "rejection";
+    }
   }
   if (body.Has<"prediction">() && num_answers > 1) {
     return FieldError("prediction", base::StrCat("'prediction' is of one answer, and this request ",

@@ -192,7 +192,8 @@ std::vector<std::vector<std::vector<float>>> NetworkRun::Run(int32_t n_seqs, int
   const int64_t width = static_cast<int64_t>(traits().features.size()) * model_.spec.hidden;
   const kernels::DType dtype = device_->activation_dtype();
   features_ = Valid(device_->Allocate(n_seqs * rows * kernels::RowBytes(dtype, width)));
-  logits_ = Valid(device_->Allocate(n_seqs * int64_t{traits().vocab} * int64_t{sizeof(float)}));
+  logits_ = Valid(device_->Allocate(traits().guesses_per_pass * n_seqs * int64_t{traits().vocab} *
+                                    int64_t{sizeof(float)}));
   std::vector<std::vector<std::vector<float>>> logits;
   if (first_rows > 0) RunBatch(0, 0, first_rows, /*is_last=*/false, &logits);
   RunBatch(0, first_rows, rows, /*is_last=*/true, &logits);
@@ -263,22 +264,31 @@ void NetworkRun::RunBatch(int32_t pass, int32_t begin, int32_t end, bool is_last
                        .span_tokens = span_tokens,
                        .context_len = context_len,
                        .logit_rows = logit_rows}));
-  const kernels::Tensor out{logits_->data(), n_seqs, traits().vocab, traits().vocab};
-  // Heads that guess in the same pass share the buffer of logits, so they run one after the other.
-  for (int32_t guess = 0; guess < (is_last ? traits().guesses_per_pass : 1); ++guess) {
-    Check(device_->Run([&](kernels::Ops& ops) {
-      if (guess == 0) network_->Forward(ops, draft_pass);
-      if (is_last) network_->Logits(ops, 0, guess, out);
-    }));
-    if (is_last) ReadLogits(&logits->emplace_back());
+  Check(device_->Run([&](kernels::Ops& ops) { network_->Forward(ops, draft_pass); }));
+  if (!is_last) return;
+  // The first guess alone, then all others at once.
+  for (int32_t first = 0; first < traits().guesses_per_pass;) {
+    const int32_t n_guesses = first == 0 ? 1 : traits().guesses_per_pass - first;
+    const int32_t rows = n_guesses * n_seqs;
+    const engine::DraftLogits args{.n_chains = n_seqs,
+                                   .first_guess = first,
+                                   .n_guesses = n_guesses,
+                                   .out = {logits_->data(), rows, traits().vocab, traits().vocab}};
+    Check(device_->Run([&](kernels::Ops& ops) { network_->Logits(ops, args); }));
+    for (int32_t guess = 0; guess < n_guesses; ++guess) {
+      ReadLogits(guess * n_seqs, &logits->emplace_back());
+    }
+    first += n_guesses;
   }
 }
 
-void NetworkRun::ReadLogits(std::vector<std::vector<float>>* rows) {
+void NetworkRun::ReadLogits(int32_t first_row, std::vector<std::vector<float>>* rows) {
   const auto vocab = static_cast<size_t>(traits().vocab);
   std::vector<float> values(tokens_.size() * vocab);
-  Check(device_->Download(values.data(), logits_->data(),
-                          static_cast<int64_t>(values.size() * sizeof(float))));
+  const float* const from =
+      static_cast<const float*>(logits_->data()) + static_cast<size_t>(first_row) * vocab;
+  Check(
+      device_->Download(values.data(), from, static_cast<int64_t>(values.size() * sizeof(float))));
   for (size_t seq = 0; seq < tokens_.size(); ++seq) {
     rows->emplace_back(values.begin() + static_cast<std::ptrdiff_t>(seq * vocab),
                        values.begin() + static_cast<std::ptrdiff_t>((seq + 1) * vocab));

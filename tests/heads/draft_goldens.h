@@ -65,7 +65,7 @@ class NetworkRun {
   // Rows [begin, end) of every sequence's tokens.
   void RunBatch(int32_t pass, int32_t begin, int32_t end, bool is_last,
                 std::vector<std::vector<std::vector<float>>>* logits);
-  void ReadLogits(std::vector<std::vector<float>>* rows);
+  void ReadLogits(int32_t first_row, std::vector<std::vector<float>>* rows);
 
   const DraftGolden& golden_;
   std::unique_ptr<kernels::Device> device_;
@@ -76,7 +76,7 @@ class NetworkRun {
   std::unique_ptr<engine::DraftNetwork> network_;
   std::unique_ptr<engine::KvStorage> cache_;
   std::unique_ptr<kernels::Buffer> features_;  // [n_seqs * rows, features * hidden]
-  std::unique_ptr<kernels::Buffer> logits_;    // [n_seqs, vocab]
+  std::unique_ptr<kernels::Buffer> logits_;    // [guesses, n_seqs, vocab]
   std::vector<std::vector<int32_t>> tokens_;   // of each sequence
 };
 

@@ -29,6 +29,14 @@ TEST_CASE("Drafts are the server's to decide unless the request says more", "[op
   CHECK(own.min_survival == 0.25f);
 }
 
+TEST_CASE("A request chooses how its guesses are verified", "[openai]") {
+  CHECK_FALSE(Parsed("").sampling.rejects_guesses);
+  CHECK_FALSE(Parsed(R"("speculative":{"mode":"exact"})").sampling.rejects_guesses);
+  CHECK(Parsed(R"("speculative":{"mode":"rejection"})").sampling.rejects_guesses);
+  CHECK(parser.ChatRefused(R"("speculative":{"mode":"fast"})").param == "speculative.mode");
+  CHECK(parser.ChatRefused(R"("speculative":{"mode":1})").code == "invalid_type");
+}
+
 TEST_CASE("llama.cpp's names of the limits count where ours are not given", "[openai]") {
   const scheduler::DraftLimits llama =
       Parsed(R"("speculative.n_max":5,"speculative.n_min":1,"speculative.p_min":0.5)").draft;
