@@ -67,12 +67,12 @@ auto MembersOf(T& x) {
 }
 template <Is<SamplingParams> T>
 auto MembersOf(T& x) {
-  static_assert(sizeof(SamplingParams) == 184, "a new member? It must be sent, too");
+  static_assert(sizeof(SamplingParams) == 192, "a new member? It must be sent, too");
   return std::tie(x.temperature, x.top_n_sigma, x.top_k, x.top_p, x.min_p, x.typical_p,
                   x.xtc_probability, x.xtc_threshold, x.repetition_penalty, x.presence_penalty,
                   x.frequency_penalty, x.dry_multiplier, x.dry_base, x.dry_allowed_length,
                   x.dry_penalty_last_n, x.dry_breakers, x.seed, x.num_logprobs, x.logit_bias,
-                  x.min_tokens, x.min_tokens_banned, x.bad_words);
+                  x.min_tokens, x.min_tokens_banned, x.rejects_guesses, x.bad_words);
 }
 template <Is<SequenceBegin> T>
 auto MembersOf(T& x) {

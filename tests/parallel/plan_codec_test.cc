@@ -103,6 +103,7 @@ StepPlan FullPlan(uint64_t step) {
   begun.sampling.logit_bias = {{3, -1.5f}, {4, 100.0f}};
   begun.sampling.min_tokens = 3;
   begun.sampling.min_tokens_banned = {2, 9};
+  begun.sampling.rejects_guesses = true;
   begun.sampling.bad_words = {{1}, {2, 3}};
   begun.sampling.dry_breakers = {{.heads = {5, 6}, .tail = {7}}};
   plan.begun.push_back({.id = SequenceId{8}, .sampling = {}, .prompt = {}});
