@@ -41,8 +41,8 @@ TEST_CASE("A gRPC stream that is not read is paused, and goes on where it stoppe
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     REQUIRE(sent < 2'000'000);
   }
-  // The stream goes on once most has been read. Nothing is written before it does, so that what reads
-  // must not be what waits for that.
+  // The stream goes on once most has been read. Nothing is written before it does, so that what
+  // reads must not be what waits for that.
   size_t got = 0;
   std::thread reading([&] {
     v1::GenerateResponse response;
