@@ -71,6 +71,7 @@ struct Http2Session::Callbacks {
     });
   }
 
+  // NOLINTNEXTLINE(readability-function-size): the parameters are nghttp2's.
   static int OnHeader(nghttp2_session*, const nghttp2_frame* frame, const uint8_t* name_bytes,
                       size_t name_size, const uint8_t* value_bytes, size_t value_size, uint8_t,
                       void* user) {
