@@ -41,6 +41,7 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> MakeCodec(const config::Config& 
 }
 
 void LogSpeculation(const SpeculationReport& report, const Logger& log) {
+  if (report.drafters.empty() && report.without.empty()) return;
   if (report.drafters.empty()) {
     log.Info("no tokens are guessed ahead", {{"why", report.without}});
   } else if (report.without.empty()) {

@@ -221,7 +221,7 @@ absl::StatusOr<engine::OpenDraft> ToOpenDraft(const config::EngineConfig& config
 SpeculationReport DescribeSpeculation(const SpeculationOptions& options,
                                       const engine::ExecutorLimits& limits,
                                       const std::string& drafter, const std::string& left_out) {
-  if (!options.on) return {.drafters = "", .without = "--speculate off"};
+  if (!options.on) return {};
   if (limits.max_draft_tokens == 0) {
     return {.drafters = "", .without = "the model's executor verifies no drafts"};
   }

@@ -25,7 +25,7 @@ absl::StatusOr<engine::OpenDraft> ToOpenDraft(const config::EngineConfig& config
 // was left out. `drafter`: ModelInfo::drafter.
 struct SpeculationReport {
   std::string drafters;  // empty: nothing is drafted
-  std::string without;   // why; empty: nothing is missing
+  std::string without;   // why; empty: nothing is missing, or nobody asked for drafts
 };
 SpeculationReport DescribeSpeculation(const SpeculationOptions& options,
                                       const engine::ExecutorLimits& limits,

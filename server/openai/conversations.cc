@@ -115,10 +115,10 @@ absl::StatusOr<std::string> ListConversationItems(std::string_view id,
 absl::StatusOr<std::string> AddConversationItems(std::string_view id, std::string_view body,
                                                  const RequestContext& context,
                                                  const ConversationAccess& access) {
-  HEDDLE_ASSIGN_OR_RETURN(const ConversationStore::Kept kept, FindConversation(id, access));
   HEDDLE_ASSIGN_OR_RETURN(const Json json, ParseJsonObject(body));
   HEDDLE_ASSIGN_OR_RETURN(const auto fields,
                           CheckBody<fields::kConversationItems>(json, {}, context));
+  HEDDLE_ASSIGN_OR_RETURN(const ConversationStore::Kept kept, FindConversation(id, access));
   HEDDLE_ASSIGN_OR_RETURN(const ResponseItems items,
                           NewItems(*fields.Value<"items">(), kept->items, access));
   HEDDLE_RETURN_IF_ERROR(access.store->Append(id, access.tenant, items).status());

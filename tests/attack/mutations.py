@@ -144,7 +144,7 @@ class Maker:
         for _ in range(draw.choice([0, 0, 0, 0, 1, 1, 2])):
             self.spoil(chosen, properties, draw)
         if draw.random() < 0.02:
-            twice = [(name, self.odd(draw)) for name in draw.sample(list(properties), 2)]
+            twice = [(name, self.odd(draw)) for name in draw.sample(list(properties), min(2, len(properties)))]
             return dump(Pairs(list(chosen.items()) + twice))
         return dump(chosen)
 

@@ -12,6 +12,7 @@ import http.client
 import json
 import pathlib
 import sys
+import tempfile
 import threading
 import time
 
@@ -172,7 +173,8 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="index of the first request; with --requests 1, that one alone")
     arguments = parser.parse_args()
-    with Daemon("--kv-memory", "32MiB", "--log-level", "error") as daemon:
+    with tempfile.TemporaryDirectory() as batches, \
+            Daemon("--kv-memory", "32MiB", "--log-level", "error", "--batch-dir", batches) as daemon:
         report = attack(daemon, arguments)
         if daemon.process.poll() is None and daemon.stop() != 0:
             report.fail("the server did not end in order")

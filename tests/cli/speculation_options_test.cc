@@ -147,7 +147,7 @@ TEST_CASE("A server's log says what it drafts with, or why it does not", "[unit]
   config.speculate = {"off"};
   report = DescribeSpeculation(*ToSpeculationOptions(config), limits, "", "");
   CHECK(report.drafters.empty());
-  CHECK(report.without == "--speculate off");
+  CHECK(report.without.empty());
 }
 
 TEST_CASE("Other methods and members of vLLM's JSON are refused by name", "[unit]") {
