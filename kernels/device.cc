@@ -19,6 +19,8 @@ absl::Status Device::SetNanoBatches(const NanoBatchProfile&) {
   return nano_batch_device().status();
 }
 
+// Devices that can join keep it.
+// NOLINTNEXTLINE(performance-unnecessary-value-param)
 absl::Status Device::JoinGroup(std::shared_ptr<Communicator>) {
   return absl::UnimplementedError(description() +
                                   " cannot share a model with other devices yet; --tp is for "

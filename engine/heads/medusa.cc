@@ -64,8 +64,9 @@ class MedusaNetwork final : public DraftNetwork {
   // With the model's own matrix, it is read once for all heads.
   void Logits(kernels::Ops& ops, const DraftLogits& logits) override {
     const Tensor x = Rows(*states_, logits.first_chain, logits.n_chains);
+    const auto first = static_cast<size_t>(logits.first_guess);
     for (int32_t i = 0; i < logits.n_guesses; ++i) {
-      const Head& head = heads_[static_cast<size_t>(logits.first_guess + i)];
+      const Head& head = heads_[first + static_cast<size_t>(i)];
       const Tensor y = Rows(*outputs_, i * logits.n_chains, logits.n_chains);
       RunBlocks(ops, head, x, y);
       if (head.output == nullptr) continue;

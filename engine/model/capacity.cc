@@ -98,6 +98,35 @@ absl::Status DoesNotFit(const Capacity& capacity, const CapacityOptions& options
   return absl::ResourceExhaustedError(message);
 }
 
+// Activations and logits of all ranks, and what drafts need.
+int64_t WorkspaceBytes(const ModelSpec& spec, int32_t logit_rows, const CapacityOptions& options) {
+  constexpr int64_t kLogitBytes = sizeof(float);
+  int64_t bytes = options.draft_workspace_bytes + int64_t{logit_rows} * spec.vocab * kLogitBytes;
+  for (const ModelSpec& part : PartsOf(spec, options)) {
+    const int64_t logits = part.is_part() ? part.own_vocab() : 0;
+    bytes += Decoder::ActivationBytes(part, options.max_batch_tokens, options.activation_dtype) +
+             int64_t{logit_rows} * logits * kLogitBytes;
+  }
+  return bytes;
+}
+
+// Sets the layout of keys and values, and what a token and a page of them take on all ranks.
+void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
+            const CapacityOptions& options, Capacity* capacity) {
+  std::vector<KvLayer> layers = KvLayers(spec);
+  layers.insert(layers.end(), options.draft_kv_layers.begin(), options.draft_kv_layers.end());
+  capacity->kv_layout = options.one_kv_group
+                            ? OneKvGroup(layers)
+                            : PlanKvLayout(layers, rule, context, options.kv_dtype);
+  for (const ModelSpec& part : PartsOf(spec, options)) {
+    const std::vector<KvLayer> own = KvLayers(part);
+    std::copy(own.begin(), own.end(), layers.begin());
+    capacity->kv_bytes_per_token += KvBytesPerToken(layers, options.kv_dtype);
+    capacity->page_bytes +=
+        WithShapes(capacity->kv_layout, layers).RowBytes(options.kv_dtype) * options.page_tokens;
+  }
+}
+
 }  // namespace
 
 std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
@@ -121,33 +150,16 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const int32_t rows = std::min(options.logit_rows, options.max_batch_seqs);
   capacity.logit_rows =
       std::max(1, (rows + kLeastLogitRows - 1) / kLeastLogitRows) * kLeastLogitRows;
-  capacity.workspace_bytes = options.draft_workspace_bytes;
-  for (const ModelSpec& part : PartsOf(spec, options)) {
-    const int64_t logits = part.is_part() ? part.own_vocab() : 0;
-    capacity.workspace_bytes +=
-        Decoder::ActivationBytes(part, options.max_batch_tokens, options.activation_dtype) +
-        int64_t{capacity.logit_rows} * logits * int64_t{sizeof(float)};
-  }
-  capacity.workspace_bytes += int64_t{capacity.logit_rows} * spec.vocab * int64_t{sizeof(float)};
+  capacity.workspace_bytes = WorkspaceBytes(spec, capacity.logit_rows, options);
   const int32_t seqs = std::min(options.max_batch_seqs, options.max_batch_tokens);
   // Each sequence may have an adapter of its own, and one more is bound beside those in flight.
   int32_t adapter_slots = options.adapter_max_rank > 0 ? 2 * seqs : 0;
-  std::vector<KvLayer> layers = KvLayers(spec);
-  layers.insert(layers.end(), options.draft_kv_layers.begin(), options.draft_kv_layers.end());
   const PageRule rule{.page_tokens = options.page_tokens,
                       .window_grain = std::max(kernels::kContextGrain, options.page_tokens),
                       .step_tokens = options.max_batch_tokens};
   const int32_t context = options.max_context > 0 ? options.max_context : spec.max_context;
-  capacity.kv_layout = options.one_kv_group ? OneKvGroup(layers)
-                                            : PlanKvLayout(layers, rule, context, options.kv_dtype);
+  PlanKv(spec, rule, context, options, &capacity);
   const std::vector<int32_t>& windows = capacity.kv_layout.windows;
-  for (const ModelSpec& part : PartsOf(spec, options)) {
-    const std::vector<KvLayer> own = KvLayers(part);
-    std::copy(own.begin(), own.end(), layers.begin());
-    capacity.kv_bytes_per_token += KvBytesPerToken(layers, options.kv_dtype);
-    capacity.page_bytes +=
-        WithShapes(capacity.kv_layout, layers).RowBytes(options.kv_dtype) * options.page_tokens;
-  }
   // Blocks of factors begin at multiples of 16 bytes.
   if (capacity.page_bytes == 0 || capacity.page_bytes % 16 != 0) adapter_slots = 0;
   capacity.workspace_bytes += AdapterTables::Bytes(spec, adapter_slots);

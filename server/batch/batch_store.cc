@@ -47,7 +47,7 @@ absl::Status BatchStore::Write(const BatchRecord& batch) const {
   return WriteWhole(PathOf(batch.id), DiskJson(batch));
 }
 
-absl::Status BatchStore::Add(BatchRecord batch) {
+absl::Status BatchStore::Add(const BatchRecord& batch) {
   const uint64_t owner = batch.owner;
   const size_t num_open = Select([owner](const BatchRecord& other) {
                             return other.owner == owner && !HasEnded(other.status);

@@ -27,7 +27,7 @@ class BatchStore {
   static absl::StatusOr<std::unique_ptr<BatchStore>> Open(std::string folder);
 
   // Adds a new batch. RESOURCE_EXHAUSTED: its owner has too many.
-  absl::Status Add(BatchRecord batch);
+  absl::Status Add(const BatchRecord& batch);
   // Replaces a batch, in memory and on the disk, or in memory alone. One that was cancelled since
   // stays so, unless it ends.
   absl::Status Save(const BatchRecord& batch);
