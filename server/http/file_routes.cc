@@ -178,6 +178,7 @@ class FileRoute final : public Preparation {
   // A form's parts as a body; of the file, its name.
   static absl::StatusOr<Json> FieldsOf(const std::vector<FormPart>& form) {
     std::vector<QueryParameter> values;
+    values.reserve(form.size());
     for (const FormPart& part : form) {
       values.emplace_back(part.name,
                           part.name == "file" ? part.filename : std::string(part.content));

@@ -38,7 +38,8 @@ absl::StatusOr<Generation> ResponsesGeneration(std::string_view body, const Requ
                           ParseResponsesRequest(body, context, stores, identity.unique));
   std::optional<Generation::Background> background;
   if (parsed.background) {
-    background.emplace().stream = parsed.api.stream;
+    background = Generation::Background{};
+    background->stream = parsed.api.stream;
     parsed.api.stream = true;
   }
   auto request = std::make_unique<const ApiRequest>(std::move(parsed.api));

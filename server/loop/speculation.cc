@@ -150,9 +150,10 @@ void Speculation::TakeEvent(const SequenceEvent& event, const engine::StepResult
   if (unshown_.empty()) return;
   const auto unshown = unshown_.find(event.sequence);
   if (unshown == unshown_.end()) return;
-  for (int32_t i = 0; i < event.num_tokens; ++i) {
-    unshown->second.push_back(result.tokens[static_cast<size_t>(event.token_begin + i)].token);
-  }
+  const std::span tokens =
+      std::span(result.tokens)
+          .subspan(static_cast<size_t>(event.token_begin), static_cast<size_t>(event.num_tokens));
+  for (const engine::SampledToken& token : tokens) unshown->second.push_back(token.token);
   // A verdict on what the network guessed belongs to this step.
   const bool may_wait = !options_.ignores_cost && !budget_.wants_drafts() && !event.finished &&
                         !guesses_.contains(event.sequence);

@@ -136,7 +136,7 @@ void AddChatLogprobs(const AnswerFields& fields, Json* chat) {
 }
 
 absl::StatusOr<OllamaRequest> Read(Endpoint endpoint, const AnswerFields& fields, const Json& body,
-                                   std::string warning, const RequestContext& context) {
+                                   const std::string& warning, const RequestContext& context) {
   OllamaRequest request;
   absl::StatusOr<ApiRequest> api = ReadRequest(endpoint, body, context);
   if (!api.ok()) return InOllamasWords(api.status());
@@ -162,7 +162,7 @@ absl::StatusOr<OllamaRequest> Load(const AnswerFields& fields, const RequestCont
 absl::StatusOr<OllamaRequest> Complete(const GenerateFields& fields,
                                        const RequestContext& context) {
   Json body = Json::object();
-  HEDDLE_ASSIGN_OR_RETURN(std::string warning, AddAnswerFields(fields, context, &body));
+  HEDDLE_ASSIGN_OR_RETURN(const std::string warning, AddAnswerFields(fields, context, &body));
   const std::string* prompt = fields.Text<"prompt">();
   const std::string* system = fields.Text<"system">();
   std::string text = prompt == nullptr ? "" : *prompt;
@@ -172,7 +172,7 @@ absl::StatusOr<OllamaRequest> Complete(const GenerateFields& fields,
   body["prompt"] = text;
   if (const Json* suffix = fields.Value<"suffix">()) body["suffix"] = *suffix;
   if (fields.Bool<"logprobs">(false)) body["logprobs"] = fields.Int<"top_logprobs">(0);
-  return Read(Endpoint::kCompletion, fields, body, std::move(warning), context);
+  return Read(Endpoint::kCompletion, fields, body, warning, context);
 }
 
 }  // namespace
@@ -185,12 +185,12 @@ absl::StatusOr<OllamaRequest> ParseOllamaChat(std::string_view text,
   const Json* given = fields.Value<"messages">();
   if (given == nullptr || given->empty()) return Load(fields, context);
   Json chat = Json::object();
-  HEDDLE_ASSIGN_OR_RETURN(std::string warning, AddAnswerFields(fields, context, &chat));
+  HEDDLE_ASSIGN_OR_RETURN(const std::string warning, AddAnswerFields(fields, context, &chat));
   HEDDLE_RETURN_IF_ERROR(AddThinking(fields, &chat));
   AddChatLogprobs(fields, &chat);
   HEDDLE_ASSIGN_OR_RETURN(chat["messages"], ChatMessages(*given));
   if (const Json* tools = fields.Value<"tools">()) chat["tools"] = *tools;
-  return Read(Endpoint::kChat, fields, chat, std::move(warning), context);
+  return Read(Endpoint::kChat, fields, chat, warning, context);
 }
 
 absl::StatusOr<OllamaRequest> ParseOllamaGenerate(std::string_view text,
@@ -205,7 +205,7 @@ absl::StatusOr<OllamaRequest> ParseOllamaGenerate(std::string_view text,
   const bool raw = fields.Bool<"raw">(false) || fills || !context.codec->has_chat_template();
   if (raw) return Complete(fields, context);
   Json chat = Json::object();
-  HEDDLE_ASSIGN_OR_RETURN(std::string warning, AddAnswerFields(fields, context, &chat));
+  HEDDLE_ASSIGN_OR_RETURN(const std::string warning, AddAnswerFields(fields, context, &chat));
   HEDDLE_RETURN_IF_ERROR(AddThinking(fields, &chat));
   AddChatLogprobs(fields, &chat);
   Json messages = Json::array();
@@ -214,7 +214,7 @@ absl::StatusOr<OllamaRequest> ParseOllamaGenerate(std::string_view text,
   }
   messages.push_back({{"role", "user"}, {"content", *prompt}});
   chat["messages"] = std::move(messages);
-  return Read(Endpoint::kChat, fields, chat, std::move(warning), context);
+  return Read(Endpoint::kChat, fields, chat, warning, context);
 }
 
 }  // namespace heddle::server
