@@ -1,4 +1,4 @@
-// What a step (step.h) brings: tokens, scores, pooled states, guesses of the drafter beside the
+// The result of a step (step.h): tokens, scores, pooled states, guesses of the drafter beside the
 // model, and how long it all took.
 //
 // Plain data, flat like a plan, and reused like one. Ownership: the engine loop's; an executor
@@ -59,8 +59,9 @@ struct PooledState {
   std::vector<float> values;  // [hidden]
 };
 
-// What the drafter beside the model guesses to follow a sequence's tokens, this step's included:
-// guesses [guess_begin, guess_begin + num_guesses) of the result, each behind the one before.
+// Guesses of the drafter beside the model of what follows a sequence's tokens, this step's
+// included: guesses [guess_begin, guess_begin + num_guesses) of the result, each behind the one
+// before.
 struct GuessedTokens {
   SequenceId id;
   int32_t guess_begin = 0;

@@ -17,8 +17,8 @@ using Parts = std::array<const void*, kMaxRanks>;
 // waiter sleeps after some hundred turns of others.
 constexpr int kYields = 200;
 
-// What the ranks of a group share. A counter's lowest bit is set for good by Abort; events count in
-// steps of two.
+// State that the ranks of a group share. A counter's lowest bit is set for good by Abort; events
+// count in steps of two.
 class LocalGroup {
  public:
   static constexpr uint32_t kAborted = 1;

@@ -119,8 +119,8 @@ void AheadBudget::CountStep(const AheadStep& step) {
   account_.Settle(gained_us - passes_us, booked.plain_us);
 }
 
-// What the pass costs now, apart from what others held it up. The rest of a first pass that catches
-// up is lent.
+// Returns the time to book for the pass now: without what others held it up, and without the part
+// of a first pass that catches up, which is lent.
 double AheadBudget::Book(const AheadStep& step, const engine::DraftPassTime& pass) {
   const double us = static_cast<double>(pass.ns) / 1e3;
   ++stats_.passes;
@@ -133,7 +133,7 @@ double AheadBudget::Book(const AheadStep& step, const engine::DraftPassTime& pas
   return usual_us;
 }
 
-// What a first pass takes of as many sequences that have nothing to catch up with.
+// Time of a first pass over as many sequences that have nothing to catch up with.
 double AheadBudget::UsualUs(const AheadStep& step, const engine::DraftPassTime& first) {
   constexpr double kAllOfIt = std::numeric_limits<double>::infinity();
   if (step.sequences < 1) return kAllOfIt;

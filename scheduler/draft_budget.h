@@ -49,7 +49,7 @@ struct DraftedStep {
 // The rows of a plan; what became of them is still to be filled in.
 DraftedStep RowsOf(const engine::StepPlan& plan);
 
-// What a step was worth, by the times that were known before it.
+// The worth of a step, by the times that were known before it.
 struct BookedStep {
   double plain_us = 0;  // what it takes without drafts; 0: not known
   double token_us = 0;  // a token's share of a plain step of the decodes

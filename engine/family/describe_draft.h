@@ -1,4 +1,5 @@
 // The configuration of a draft network, which is that of a decoder with keys of its own beside it.
+// Thread-safety: pure functions.
 #pragma once
 
 #include <string_view>

@@ -14,7 +14,7 @@ using nlohmann::json;
 // Keys of config.json that no forward pass reads, or only while a model is trained or converted.
 // A row of the table may still read one of them: the list is asked about those that none has read.
 constexpr std::string_view kHarmless[] = {
-    // What the file is, and who wrote it.
+    // Keys that say what the file is, and which program wrote it.
     "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "architectures",
     "auto_map", "dtype", "model_type", "tokenizer_class", "torch_dtype", "transformers_version",
     "transformers.js_config", "unsloth_fixed", "unsloth_version", "use_cache", "use_flash_attn",
@@ -54,7 +54,7 @@ constexpr std::string_view kHarmless[] = {
     "vision_config", "image_token_id", "video_token_id", "vision_start_token_id",
     "vision_end_token_id", "vision_token_id", "image_token_index", "boi_token_index",
     "eoi_token_index", "mm_tokens_per_image", "mrope_section", "mrope_interleaved",
-    // What others of the file follow from, or what the family's class does not look at.
+    // Keys from which others of the file follow, or at which the family's class does not look.
     "head_dim", "hidden_act", "intermediate_size", "num_key_value_heads", "num_kv_heads",
     "sliding_window", "max_window_layers", "qk_head_dim", "layer_norm_eps", "layer_norm_epsilon",
     "rms_norm_eps", "norm_eps", "norm_epsilon", "rope_theta", "rope_scaling", "rope_parameters",

@@ -1,6 +1,7 @@
 // Refuses what a configuration says and nobody reads: a key that is not known to leave the
 // arithmetic as it is may be what a new model changed under an old name, and its text would be
 // wrong without a word. Private to engine/family.
+// Thread-safety: pure functions; a source is read by one thread at a time.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,5 +1,6 @@
 // Architectures that other programs run and this one does not, with what is missing for each.
 // Private to engine/family.
+// Thread-safety: a constant table; any thread.
 #pragma once
 
 #include <span>

@@ -1,5 +1,7 @@
-// What the files of recent_rows.h say beyond the keys that all families share; see Family::refine.
+// Readers of the keys that only files of recent_rows.h have; see Family::refine.
 // Private to engine/family.
+// UNIMPLEMENTED or INVALID_ARGUMENT names the key and what is supported; `spec` and `names` are
+// then unspecified. Thread-safety: pure functions.
 #pragma once
 
 #include "absl/status/status.h"

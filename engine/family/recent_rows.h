@@ -1,5 +1,6 @@
 // Rows of the family table for families that came after those of family_table.cc, each a variant of
 // one there. Private to engine/family.
+// Thread-safety: pure function.
 #pragma once
 
 #include <vector>

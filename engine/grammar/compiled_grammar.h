@@ -56,8 +56,8 @@ class CompiledGrammar {
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   const std::vector<TokenId>& end_tokens() const { return end_tokens_; }
   int32_t num_states() const { return automaton_.num_states(); }
-  // What was left out of schemas because it is not supported (JsonOptions::drops_unsupported), a
-  // message for each. Set before the grammar is shared.
+  // Messages about what was left out of schemas because it is not supported
+  // (JsonOptions::drops_unsupported). Set before the grammar is shared.
   const std::vector<std::string>& dropped() const { return dropped_; }
   void set_dropped(std::vector<std::string> dropped) { dropped_ = std::move(dropped); }
 

@@ -3,6 +3,7 @@
 //   A = A t | b           becomes  A = b t*
 //   A = B | c,  B = A t   becomes  A = B | c,  B = c t t*
 // Source: Aho, Sethi, Ullman, "Compilers", algorithm 4.1, for machines in place of productions.
+// Thread-safety: pure function.
 #pragma once
 
 #include <span>

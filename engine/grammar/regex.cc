@@ -55,7 +55,7 @@ const Categories& KnownCategories() {
 
 constexpr int32_t kMaxLookAheads = 8;  // each is a machine, and an intersection
 
-// What Python's str.isalnum is true of, and the underscore.
+// The characters for which Python's str.isalnum is true, and the underscore.
 const CodePointSet& PythonWordCharacters() {
   static const CodePointSet known = [] {
     CodePointSet set = KnownCategories().at("L");
@@ -128,7 +128,7 @@ class RegexParser {
     return false;
   }
 
-  // What flag x makes no part of the expression.
+  // Skips blanks and comments, which flag x makes no part of the expression.
   void SkipExtended() {
     while (flags_.extended && !reader_.AtEnd()) {
       const char32_t c = reader_.Peek();

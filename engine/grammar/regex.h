@@ -2,7 +2,7 @@
 // meaning: alternatives, groups (capturing or not, named or not), classes, \d \w \s and their
 // opposites, \p{L} \p{N} \p{P} \p{S} \p{M} and theirs, anchors, greedy and lazy repeats, and the
 // flags i (ASCII letters), s and x, as (?i) at the start or (?i:...). Constructs that are not
-// regular (look-around, back references) or not implemented (\b) are INVALID_ARGUMENT.
+// regular (look-around, back references), and word boundaries (\b), are INVALID_ARGUMENT.
 #pragma once
 
 #include <string_view>

@@ -58,7 +58,7 @@ class DraftRunner {
   // that fails is not run again, and result->draft_failure says why. Call it for every plan.
   void Run(kernels::Device& device, const Step& step, StepResult* result);
 
-  // What was guessed for rejection sampling; the model's draws verify it.
+  // The guesses for rejection sampling, which the model's draws verify.
   const GuessShares& shares() const { return shares_; }
 
  private:
@@ -84,8 +84,7 @@ class DraftRunner {
   ExecutorLimits limits_;
   DraftPages pages_;
   std::unique_ptr<kernels::Buffer> logits_;  // [DraftLogits::kMaxRows, vocab] F32
-  // Of the pass whose guesses are drawn: the guesses whose logits are there, each with so many
-  // rows.
+  // The pass whose guesses are drawn has logits of so many guesses, each with so many rows.
   int32_t guesses_at_once_ = 0;
   int32_t rows_per_guess_ = 0;
   bool keeps_shares_ = false;  // the device and the network have rejection sampling

@@ -1,5 +1,6 @@
 // Parts of weight sources for one rank: some of the rows of stacked matrices, or some of the
 // columns of one. Nothing is read before a device packs the result, and then only these parts.
+// Thread-safety: each rank has sources of its own; the files below may be shared.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace heddle::engine {
 
-// What a rank holds of a matrix or of several that are stacked along their rows; empty: all.
+// A rank's part of a matrix or of several that are stacked along their rows; empty: all.
 struct Cut {
   std::optional<std::vector<Range>> rows;  // of the stack, in the order in which they are kept
   std::optional<Range> columns;

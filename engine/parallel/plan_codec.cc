@@ -27,7 +27,7 @@ enum SliceFlag : uint8_t {
   kHasNextToken = 64,
 };
 
-// What a slice without kAsExpected lists.
+// The lists that a slice without kAsExpected has.
 enum SliceList : uint8_t { kAdapter = 1, kPositions = 2, kSlots = 4 };
 
 // A sample's number: its row behind that of the sample before, and in the lowest bits:

@@ -78,8 +78,8 @@ std::vector<Share> DivideModel(const ModelSpec& spec, const Layout& layout,
 // The share of a group of one.
 Share WholeShare(const ModelSpec& spec);
 
-// What `shares[rank]` computes, as a spec of its own: heads and inner features are that rank's. The
-// spec of a group of one is the model's.
+// The spec of the part that `shares[rank]` computes: heads and inner features are that rank's. For
+// a group of one it is the model's.
 ModelSpec SpecOfShare(const ModelSpec& model, std::span<const Share> shares, int32_t rank);
 
 }  // namespace heddle::engine

@@ -1,5 +1,5 @@
-// What both ends of a stream of plans remember of each sequence, so that a plan need not repeat
-// it: its spans, and the position behind its last row. Both ends apply the same plans in the same
+// Memory of each sequence at both ends of a stream of plans, so that a plan need not repeat its
+// spans and the position behind its last row. Both ends apply the same plans in the same
 // order and so remember the same; PlanDecoder notices if they do not.
 //
 // Thread-safety: none.

@@ -1,4 +1,5 @@
 // The fields of POST /v1/batches and of the queries of both lists.
+// Constants; any thread.
 #pragma once
 
 #include "server/request/fields.h"

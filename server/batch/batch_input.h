@@ -1,4 +1,5 @@
 // The input file of a batch: a JSON object per line, {"custom_id","method","url","body"}.
+// Thread-safety: pure functions; CheckBatchInput blocks while it reads the file.
 #pragma once
 
 #include <cstddef>

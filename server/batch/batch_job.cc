@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<BatchJob>> BatchJob::Open(BatchRecord* batch,
   batch->failed = 0;
   HEDDLE_RETURN_IF_ERROR(job->Recover(files->PathOf(batch->output_file), &batch->succeeded));
   HEDDLE_RETURN_IF_ERROR(job->Recover(files->PathOf(batch->error_file), &batch->failed));
-  // What was published before counts as a file.
+  // Results that were published before a restart count as files.
   int64_t bytes = 0;
   if (files->Find(batch->output_file, batch->owner) == nullptr) bytes += job->output_.bytes();
   if (files->Find(batch->error_file, batch->owner) == nullptr) bytes += job->errors_.bytes();

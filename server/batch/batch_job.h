@@ -17,7 +17,7 @@
 
 namespace heddle::server {
 
-// What came of a line: an answer, or no answer.
+// The outcome of a line: an answer, or why there is none.
 struct BatchResult {
   std::string custom_id;
   int http_status = 0;  // 0: there was no answer

@@ -1,5 +1,6 @@
-// What is known of a batch: its life as the API shows it, and as it is on the disk.
+// Record of a batch: its life as the API shows it, and as it is on the disk.
 // Source: OpenAI's API reference, "Batch".
+// Plain data. Thread-safety: pure functions.
 #pragma once
 
 #include <array>

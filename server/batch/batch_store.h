@@ -18,8 +18,8 @@ namespace heddle::server {
 
 class BatchStore {
  public:
-  // Of one owner: batches that have not ended, and those that are remembered; the oldest ones that
-  // have ended are forgotten first.
+  // Limits for each owner: on batches that have not ended, and on those that are remembered. The
+  // oldest ones that have ended are forgotten first.
   static constexpr size_t kMaxOpen = 100;
   static constexpr size_t kMaxKept = 2000;
 

@@ -60,7 +60,7 @@ class LineReader {
   // Empty at the end. OUT_OF_RANGE: the line is longer than allowed; the next call goes on behind
   // it.
   absl::StatusOr<std::optional<std::string>> Next();
-  // Of the line that was read last, from 1 on.
+  // Number of the line that was read last, from 1 on.
   int64_t line() const { return line_; }
   // Where it ended, with its end; whether it had one.
   int64_t offset() const { return offset_; }

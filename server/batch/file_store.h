@@ -1,5 +1,5 @@
 // The files of /v1/files, in a folder: each has its content and, in a file beside it, what it is.
-// What has no such file beside it is not there yet, or not any more: so a file appears at once, and
+// A content without a description does not exist yet, or no longer: so a file appears at once, and
 // a process that ends in the middle leaves nothing half.
 //
 // Files belong to an API key, and others do not find them. Ids are made here and never taken from

@@ -1,5 +1,6 @@
 // The body of an upload: multipart/form-data.
 // Sources: RFC 2046, section 5.1; RFC 7578.
+// Thread-safety: pure functions.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
 // Pages of lists, as GET /v1/files and /v1/batches give them.
+// Thread-safety: pure functions.
 #pragma once
 
 #include <cstddef>

@@ -21,8 +21,8 @@ absl::StatusOr<SpeculationOptions> ToSpeculationOptions(const config::EngineConf
 absl::StatusOr<engine::OpenDraft> ToOpenDraft(const config::EngineConfig& config,
                                               std::string* left_out);
 
-// What a server drafts with, for a line in its log: the drafters, or why there are none, and what
-// was left out. `drafter`: ModelInfo::drafter.
+// A server's drafters, for a line in its log, or why there are none, and what was left out.
+// `drafter`: ModelInfo::drafter.
 struct SpeculationReport {
   std::string drafters;  // empty: nothing is drafted
   std::string without;   // why; empty: nothing is missing, or nobody asked for drafts

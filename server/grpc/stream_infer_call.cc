@@ -188,7 +188,7 @@ class StreamInferCall final : public grpc::ServerGenericBidiReactor, public Mess
   ServiceContext* context_;
   HttpRequest head_;  // of every request; set before the first
   grpc::ByteBuffer buffer_;
-  // Of the request in progress; set before it starts.
+  // State of the request in progress; set before it starts.
   bool has_message_ = false;  // some message has come
   std::string id_;
   bool is_raw_ = false;

@@ -128,7 +128,7 @@ std::shared_ptr<Exchange> StartInBackground(const PreparationParts& parts, Gener
                                    .record = own,
                                    .received = parts.request.received,
                                    .tenant = parts.context.tenant};
-  // What counts the answer is the response's from here on.
+  // The response owns the accounts that count the answer from here on.
   start.record.method = "BACKGROUND";
   start.record.answer_headers.clear();
   own.accounts.clear();

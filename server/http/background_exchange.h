@@ -1,5 +1,7 @@
 // The request that asks for a response in the background: it waits until the engine has taken the
 // response, and is answered with its id, or goes on with its events. Private to server/http/.
+// Threads: StartInBackground is called on the request's I/O thread, where its result lives;
+// MakeResponseRoute on any.
 #pragma once
 
 #include <memory>

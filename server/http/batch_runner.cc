@@ -217,7 +217,7 @@ absl::Status BatchRunner::ExpireRest(Run* run) {
   }
 }
 
-// What was answered stays, if it can be told.
+// Ends the batch with a fault. Lines that were answered stay, if they can be told.
 void BatchRunner::Fail(Run* run, const absl::Status& why) {
   CancelCalls(run);
   run->batch.faults.push_back({"storage", std::string(MessageOf(why))});

@@ -83,7 +83,7 @@ absl::Status Admit(const ServerContext& server, uint64_t tenant, const HttpReque
     record->weight = entry->key.weight;
     HEDDLE_RETURN_IF_ERROR(enter(entry->account));
   }
-  // What is done in the background has a limit of its own, and takes no places of clients.
+  // Requests in the background have a limit of their own, and take no places of clients.
   if (request.sender.has_value()) return absl::OkStatus();
   return enter(server.everyone);
 }

@@ -198,7 +198,8 @@ void Http2Connection::OnWritten(const boost::system::error_code& error, size_t b
   Flush();
 }
 
-// What calls write in turn is sent by the Flush that they ask for.
+// Tells calls that there is room. The bytes that they write then are sent by the Flush for which
+// they ask.
 void Http2Connection::TellCalls() {
   CountUnsent();
   const Clock::time_point now = Clock::now();

@@ -1,7 +1,7 @@
 // One TCP connection that speaks HTTP/2: its streams are requests to the same Handler as those of
 // HTTP/1.1, with the same limits, each by itself.
 //
-// What clients send passes a guard (http2_guard.h) and then the session (http2_session.h). Frames
+// Bytes of clients pass a guard (http2_guard.h) and then the session (http2_session.h). Frames
 // are made when the socket takes them, so that what is not sent yet belongs to the answer that it
 // is of: a client that does not read a stream, or opens no window for it, is behind on that stream
 // alone.

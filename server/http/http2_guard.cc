@@ -282,7 +282,7 @@ void Http2Guard::FromServer(std::string_view data, Clock::time_point now, std::s
 }
 
 void Http2Guard::OnServerFrame(const Frame& frame, Clock::time_point now) {
-  // What only acknowledges a client's frame needs no answer.
+  // Frames that only acknowledge a client's frame are no answers.
   const bool is_ack = (frame.type == kPing || frame.type == kSettings) && (frame.flags & kAck) != 0;
   if (!is_ack) idle_frames_.Earn(limits_.idle_frames_per_answer);
   const bool ends = (frame.type == kHeaders || frame.type == kData) && (frame.flags & kEndStream);

@@ -48,7 +48,8 @@ void Check(int result) {
 
 }  // namespace
 
-// What nghttp2 calls. Exceptions must not pass through C, so each is a failure of the session.
+// Functions that nghttp2 calls. Exceptions must not pass through C, so each is a failure of the
+// session.
 struct Http2Session::Callbacks {
   static Http2Session* Of(void* user) { return static_cast<Http2Session*>(user); }
 

@@ -32,7 +32,7 @@ struct Http2Head {
   bool is_too_large = false;  // beyond the limit; what is above is not all
 };
 
-// What happens on a connection's streams. Called within Receive, if nothing else is said.
+// Events of a connection's streams. Called within Receive, if nothing else is said.
 class Http2Events {
  public:
   virtual ~Http2Events() = default;
@@ -52,7 +52,7 @@ class Http2Session {
   struct Limits {
     uint32_t max_streams = 100;
     size_t max_header_bytes = size_t{16} << 10;
-    // Of a body before it is accepted, and after.
+    // Bytes of a body that a client may send before the request is accepted, and after.
     int32_t first_window = 16 << 10;
     int32_t body_window = 256 << 10;
     int32_t connection_window = 1 << 20;

@@ -28,8 +28,8 @@ struct HttpRequest {
   std::string request_id;      // the client's X-Request-Id if it is acceptable, else our own
   Clock::time_point received;  // when the request was complete
   uint64_t peer = 0;           // stands for the client's address (peer.h); 0: unknown
-  // Of a request that the server makes for a client, as a line of a batch: the owner of the API
-  // key, which the request does not carry.
+  // Owner of the API key of a request that the server makes for a client, as a line of a batch; the
+  // request does not carry the key.
   std::optional<uint64_t> sender;
 
   // The value of the first header of that name, or empty. Names compare without case.

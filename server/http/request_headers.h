@@ -1,4 +1,5 @@
 // Headers of requests and answers, whatever version of HTTP carries them.
+// Thread-safety: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -17,8 +18,8 @@ struct HeaderFault {
   std::string message;
 };
 
-// What a server must not let pass though the grammar does: headers that may occur once and occur
-// twice, a Content-Length that is no number, codings and expectations that are not supported.
+// Finds what a server must not let pass though the grammar does: headers that may occur once and
+// occur twice, a Content-Length that is no number, codings and expectations that are not supported.
 std::optional<HeaderFault> FaultOf(const HttpRequest& request);
 
 // The headers of an answer as HTTP/2 has them: names in lower case, without those of a connection.

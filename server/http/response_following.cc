@@ -32,7 +32,8 @@ void FollowingExchange::Begin(const std::string& cors_origin) {
   Send();
 }
 
-// What the client has not taken is not sent again before it is through (OnDrained).
+// Sends the next piece of the log. While the client has not taken enough of the last ones, it waits
+// for OnDrained.
 void FollowingExchange::Send() {
   if (ended_ || writer_->buffered_bytes() >= kEventBytes) return;
   const std::optional<ResponseLog::Piece> piece = log_->Read(next_, kEventBytes);

@@ -87,7 +87,7 @@ class Speculation {
     std::vector<float> probabilities;
   };
   absl::flat_hash_map<engine::SequenceId, Guesses> guesses_;
-  // Of the sequences that have begun: their tokens that the drafters have not been shown.
+  // Tokens of begun sequences that the drafters have not been shown yet.
   absl::flat_hash_map<engine::SequenceId, std::vector<engine::TokenId>> unshown_;
   int64_t plans_since_asked_ = 0;  // the drafters
   bool had_rows_ = false;          // the last Offer gave a draft rows

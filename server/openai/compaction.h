@@ -3,6 +3,7 @@
 // The item is opaque to clients (`encrypted_content`): a mark of ours and the text in base64. It
 // holds nothing that its owner did not send or get, so there is nothing to keep secret in it.
 // Source: OpenAI's API reference, "Compact a response".
+// Thread-safety: pure functions; a format belongs to one answer.
 #pragma once
 
 #include <string>
@@ -19,7 +20,7 @@ namespace heddle::server {
 std::string PackSummary(std::string_view summary);
 absl::StatusOr<std::string> UnpackSummary(std::string_view content);
 
-// What the model is told to do, behind the conversation.
+// The instruction to the model behind the conversation: to summarise it.
 std::string_view SummaryInstruction();
 // The message that stands for a summary in a later conversation.
 std::string SummaryMessage(std::string_view summary);

@@ -42,7 +42,7 @@ absl::Status NameField(const absl::Status& status, const Demand& demand) {
   return FieldError(demand.param, base::StrCat("'", demand.param, "': ", MessageOf(status)));
 }
 
-// What is not supported of the constraint's schemas is left out.
+// Lets keywords that are not supported be left out of the constraint's schemas.
 void DropUnsupported(Constraint* constraint) {
   constraint->json.drops_unsupported = true;
   for (Constraint& part : constraint->parts) DropUnsupported(&part);

@@ -66,7 +66,7 @@ class ConversationStore {
   size_t bytes_ = 0;                                        // GUARDED_BY(mutex_)
 };
 
-// What clients are told of an id that is none of theirs.
+// The error for a client whose id is none of its conversations'.
 absl::Status NoSuchConversation(std::string_view id);
 
 }  // namespace heddle::server

@@ -1,5 +1,7 @@
 // The routes of /v1/conversations, by their bodies and the store.
 // Source: OpenAI's API reference, "Conversations".
+// Thread-safety: any thread; the stores have locks of their own. Errors are the API's: NOT_FOUND
+// for another owner's ids, INVALID_ARGUMENT names the field.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +16,7 @@
 
 namespace heddle::server {
 
-// What all of them need.
+// Stores, owner and ids that all of these functions need.
 struct ConversationAccess {
   ConversationStore* store = nullptr;
   ResponseStore* responses = nullptr;  // where items are that others refer to

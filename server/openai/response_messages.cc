@@ -99,7 +99,7 @@ absl::Status AddSpecialCall(const Json& item, std::string_view type, std::string
   return absl::OkStatus();
 }
 
-// What /v1/responses/compact made of the conversation before.
+// Adds the summary that /v1/responses/compact made of the conversation before.
 absl::Status AddSummary(const Json& item, std::string_view path, Json* messages) {
   const absl::StatusOr<std::string> summary = UnpackSummary(TextOr(item, "encrypted_content", ""));
   if (!summary.ok()) {

@@ -14,7 +14,7 @@
 
 namespace heddle::server {
 
-// What requests go on from.
+// The stores of responses and conversations from which requests go on.
 struct ResponseStores {
   ResponseStore* responses = nullptr;
   ConversationStore* conversations = nullptr;
@@ -46,8 +46,8 @@ absl::StatusOr<std::string> CountResponseTokens(std::string_view body,
                                                 const RequestContext& context,
                                                 const ResponseStores& stores);
 
-// What the model is to write a summary of: a request of /v1/responses/compact as a chat request,
-// and the user's messages, which stay as they are.
+// A request of /v1/responses/compact as a chat request that asks for a summary, and the user's
+// messages, which stay as they are.
 struct CompactionRequest {
   ApiRequest api;
   ResponseItems users;

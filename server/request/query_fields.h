@@ -1,4 +1,5 @@
 // The parameters of a URL's query in the form of a body, so that a table of fields checks them.
+// Thread-safety: pure functions.
 #pragma once
 
 #include <span>

@@ -174,7 +174,7 @@ async function loop() {
   timer = setTimeout(loop, kMilliseconds * (seen || isSeen() ? 1 : kFoldedSeconds));
 }
 
-// What was folded and is seen again is looked at at once, not when the next look is due.
+// A view that is unfolded looks at once, not when the next look is due.
 new ResizeObserver(() => {
   if (!isSeen() || last || looking) return;
   clearTimeout(timer);

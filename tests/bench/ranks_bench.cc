@@ -1,4 +1,4 @@
-// What it takes ranks in one process to add up their parts and their norm, op by op: the median and
+// Times how ranks in one process add up their parts, with the norm, op by op: the median and
 // the 90th percentile over many sums, as rank 0 sees them.
 //
 //   ranks_bench [ranks] [threads of each]

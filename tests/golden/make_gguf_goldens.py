@@ -101,7 +101,7 @@ CASES = {
         (KEYS.LLM.EXPERT_WEIGHTS_SCALE, 2.5)]),
     "minimax_m2": (models.MINIMAX_M2, ARCH.MINIMAXM2, [
         (KEYS.LLM.EXPERT_GATING_FUNC, 2), (KEYS.LLM.EXPERT_FEED_FORWARD_LENGTH, 96)]),
-    # Of a variant that reads images: the converter reorders q and k for pairs of halves.
+    # A variant that reads images, for which the converter reorders q and k for pairs of halves.
     "glm4_sections": (dict(models.GLM, architectures=["Glm4ForCausalLM"], model_type="glm4"),
                       ARCH.GLM4, [(KEYS.Rope.DIMENSION_SECTIONS, [2, 3, 3, 0])]),
     "granite_no_experts": (models.GRANITE, ARCH.GRANITE, [

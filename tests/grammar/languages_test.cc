@@ -82,7 +82,7 @@ TEST_CASE("Left recursion by way of other rules is a loop, too", "[grammar][unit
                 [](std::string_view text) {
                   return text.starts_with('1') && text.find('1', 1) == text.npos;
                 });
-  // What may be empty is no way around it where it is a rule of the loop itself.
+  // A rule that may be empty is no way around the loop if it belongs to the loop.
   CheckLanguage(CompileGbnf(R"g(root ::= x y
                                x ::= y? "a" | ""
                                y ::= x y "b" | "c")g"),

@@ -50,7 +50,7 @@ TEST_CASE("Lark grammars take what the package lark takes", "[grammar][golden]")
       INFO(golden.at("name") << ": " << row);
       ++texts;
       taken += matched ? 1 : 0;
-      // What is left out could be cut into other terminals; what is added would be a fault.
+      // A text that is left out could be cut into other terminals; one that is added is a fault.
       if (matched) CHECK(complete);
       if (!matched && complete) ++apart;
       if (!matched && row.at(2)) CHECK(words_meet.contains(golden.at("name")));

@@ -53,7 +53,7 @@ TEST_CASE("A key that nobody reads and nobody knows is refused by its name", "[m
     test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented,
                      {"residual_gate_rank\" is 8", "nothing reads it"});
   }
-  // Of other families' keys, one that this family does not read is as unknown as any.
+  // Another family's key that this family does not read is as unknown as any.
   json config = *test::LoadGolden("llama").config;
   config["residual_multiplier"] = 0.25;
   test::CheckError(StatusOf(config), absl::StatusCode::kUnimplemented, {"\"residual_multiplier\""});

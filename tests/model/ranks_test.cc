@@ -64,7 +64,7 @@ TEST_CASE("Threads are divided among ranks, and each has one", "[unit]") {
   CHECK(threads(2) == std::vector<int32_t>{2, 1, 2});  // of each rank
 }
 
-// What LoadRanks needs to know of a model.
+// The model's description as LoadRanks needs it.
 ModelInfo InfoOf(const ModelSpec& spec, int32_t tp) {
   ModelInfo info;
   info.model.spec = spec;

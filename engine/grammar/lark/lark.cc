@@ -17,7 +17,8 @@
 namespace heddle::engine::grammar {
 namespace {
 
-// Of a sequence without any part that has to be there: what follows each of them is written anew.
+// Limit on parts of a sequence none of which has to be there: what follows each of them is written
+// anew.
 constexpr size_t kMaxOptionalParts = 128;
 
 // Writes rules. Every expression that is written derives the texts of its part but the empty one:

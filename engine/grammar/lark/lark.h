@@ -11,6 +11,7 @@
 // other terminals by lexers that take the longest match. Priorities choose among trees, and not
 // among texts, and are of no effect. A terminal with a lazy repeat ends where it first can.
 // Sources: Lark's documentation, "Grammar Reference"; llguidance's of its extensions.
+// Thread-safety: pure functions; a budget is used by one thread at a time.
 #pragma once
 
 #include <string_view>

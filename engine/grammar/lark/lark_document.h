@@ -1,4 +1,5 @@
-// What a Lark grammar says, as a tree; no name is resolved yet. Internal to lark.
+// A Lark grammar as a tree; no name is resolved yet. Internal to lark.
+// Plain data. Thread-safety: pure functions.
 #pragma once
 
 #include <cstdint>

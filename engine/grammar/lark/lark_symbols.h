@@ -1,5 +1,6 @@
 // A Lark grammar with its names resolved and its templates written out: rules over terminals, and
 // what is known of the texts of each part. Internal to lark.
+// Thread-safety: none while it is made; then immutable.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +61,7 @@ class LarkSymbols {
   const std::vector<LarkRule>& rules() const { return rules_; }
   const std::vector<LarkTerminal>& terminals() const { return terminals_; }
   const std::vector<std::string>& schemas() const { return schemas_; }
-  // What may stand between terminals, in one piece or more; empty: nothing.
+  // Texts that may stand between terminals, in one piece or more; empty: none.
   const StateMachine& ignored() const { return ignored_; }
 
  private:

@@ -1,4 +1,5 @@
 // The terminals of a Lark grammar as automata over their characters. Internal to lark.
+// Thread-safety: none; made and used by one compilation.
 #pragma once
 
 #include <map>

@@ -1,5 +1,6 @@
-// Functions that the objects of nvcc call: before main, to register their code, and in the stubs
-// that stand for kernels on the host (crt/host_runtime.h, crt/device_functions.h of CUDA 13).
+// Functions that the objects of nvcc call: before main, to register their code, and in the launch
+// functions that stand for kernels on the host (crt/host_runtime.h, crt/device_functions.h of CUDA
+// 13).
 #include <vector>
 
 #include "tests/gpu/ptx/cudart.h"

@@ -7,19 +7,13 @@
 #include "server/http/background_responses.h"
 #include "server/http/response_log.h"
 #include "tests/server/server_under_test.h"
+#include "tests/server/two_users.h"
 
 namespace heddle::test {
 namespace {
 
 using nlohmann::json;
 using server::HttpServerOptions;
-
-// printf %s sk-one | sha256sum; printf %s sk-two | sha256sum
-const char* const kKeys =
-    "alice 456f1612bd25c6c8455039437bf441f43aa3b7d1c0b0047c712d5036dfebef0d\n"
-    "bob 5e31278545505db1d65bf1dd696e8eaa1edfb00ba455e21c83200c04ef643c91\n";
-const char* const kAlice = "Authorization: Bearer sk-one\r\n";
-const char* const kBob = "Authorization: Bearer sk-two\r\n";
 
 std::string SayHi(const server::GenerationRequest&) { return "hi"; }
 

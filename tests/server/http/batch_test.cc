@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "server/access/api_keys.h"
 #include "tests/server/server_under_test.h"
+#include "tests/server/two_users.h"
 #include "tests/support/temp_dir.h"
 
 namespace heddle::test {
@@ -18,13 +19,6 @@ namespace {
 
 using nlohmann::json;
 using server::HttpServerOptions;
-
-// printf %s sk-one | sha256sum; printf %s sk-two | sha256sum
-const char* const kKeys =
-    "alice 456f1612bd25c6c8455039437bf441f43aa3b7d1c0b0047c712d5036dfebef0d\n"
-    "bob 5e31278545505db1d65bf1dd696e8eaa1edfb00ba455e21c83200c04ef643c91\n";
-const char* const kAlice = "Authorization: Bearer sk-one\r\n";
-const char* const kBob = "Authorization: Bearer sk-two\r\n";
 
 HttpServerOptions WithFolder(const TempDir& folder, int concurrency = 4) {
   HttpServerOptions options;

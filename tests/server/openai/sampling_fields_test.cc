@@ -27,7 +27,7 @@ TEST_CASE("heddle generate has an option for each number of the table, and no ot
     REQUIRE(option != options.end());
     CHECK(option->second->is_integer == number.is_integer());
     CHECK(option->second->max == number.maximum);
-    // Of the interval of typical_p the lower end is not part, which the table cannot say.
+    // The interval of typical_p is open at its lower end, which the table cannot say.
     CHECK((option->second->min == number.minimum || number.name == "typical_p"));
     options.erase(option);
   }
