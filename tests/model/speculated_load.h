@@ -58,8 +58,8 @@ class SpeculatedLoad {
   }
   // From now on drafts are those of the drafter beside the model.
   void DraftWithNetwork() { drafts_ahead_ = true; }
-  // Its guesses from the first one of less probability on get no rows.
-  void DropUnlikely(float least_probability) { least_probability_ = least_probability; }
+  // Its guesses from the first `token` on get no rows.
+  void GiveNoRowsFrom(engine::TokenId token) { without_rows_ = token; }
   int64_t num_guesses() const { return num_guesses_; }
   const Outcomes& outcomes() const { return outcomes_; }
   scheduler::SchedulerStats stats() const { return scheduler_.stats(); }
@@ -89,7 +89,7 @@ class SpeculatedLoad {
       Guessed& kept = guessed_[guessed.id];
       for (int32_t i = 0; i < guessed.num_guesses; ++i) {
         const engine::GuessedToken& guess = result_.guesses.at(guessed.guess_begin + i);
-        if (guess.probability < least_probability_) break;
+        if (guess.token == without_rows_) break;
         kept.tokens.push_back(guess.token);
       }
       num_guesses_ += guessed.num_guesses;
@@ -170,7 +170,7 @@ class SpeculatedLoad {
     std::vector<engine::TokenId> tokens;
   };
   bool drafts_ahead_ = false;
-  float least_probability_ = 0;
+  engine::TokenId without_rows_ = engine::kNoToken;
   std::map<engine::SequenceId, Guessed> guessed_;
   int64_t num_guesses_ = 0;
 };
