@@ -278,9 +278,9 @@ void PlanEncoder::WriteSlice(const StepPlan& plan, size_t index, ByteWriter* byt
   for (size_t group = 0; group < known.groups.size(); ++group) {
     const std::span<const KvSpan> spans = PartOf(plan, index, group).spans;
     if (grown) {
-      WriteGrowth(spans, slice.num_tokens, &known.groups[group], bytes);
+      WriteGrowth(spans, &known.groups[group].spans, bytes);
     } else {
-      WriteDifference(spans, &known.groups[group], bytes);
+      WriteDifference(spans, &known.groups[group].spans, bytes);
     }
   }
   if (lists != 0) WriteLists(plan, slice, lists, known.next_position, bytes);

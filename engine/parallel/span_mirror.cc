@@ -66,18 +66,15 @@ bool IsGrown(std::span<const KvSpan> known, std::span<const KvSpan> spans, int32
   return num_tokens == 0;
 }
 
-void WriteGrowth(std::span<const KvSpan> spans, int32_t num_tokens, MirroredSpans* known,
-                 ByteWriter* bytes) {
-  std::vector<KvSpan>& mirrored = known->spans;
-  const size_t num_known = mirrored.size();
-  PageId before = mirrored.empty() ? PageId{0} : mirrored.back().page;
-  if (num_known > 0) mirrored.back() = spans[num_known - 1];
+void WriteGrowth(std::span<const KvSpan> spans, std::vector<KvSpan>* known, ByteWriter* bytes) {
+  const size_t num_known = known->size();
+  PageId before = known->empty() ? PageId{0} : known->back().page;
+  if (num_known > 0) known->back() = spans[num_known - 1];
   for (const KvSpan& span : spans.subspan(num_known)) {
     WritePage(span.page, before, bytes);
     before = span.page;
-    mirrored.push_back(span);
+    known->push_back(span);
   }
-  known->context_tokens += num_tokens;
 }
 
 void ReadGrowth(ByteReader* bytes, int32_t num_tokens, const PageBounds& bounds,
@@ -96,8 +93,8 @@ void ReadGrowth(ByteReader* bytes, int32_t num_tokens, const PageBounds& bounds,
   }
 }
 
-void WriteDifference(std::span<const KvSpan> spans, MirroredSpans* known, ByteWriter* bytes) {
-  const std::span<const KvSpan> mirrored = known->spans;
+void WriteDifference(std::span<const KvSpan> spans, std::vector<KvSpan>* known, ByteWriter* bytes) {
+  const std::span<const KvSpan> mirrored = *known;
   size_t gone = 0;
   if (!spans.empty()) {
     while (gone < mirrored.size() && mirrored[gone].page != spans[0].page) ++gone;
@@ -117,8 +114,7 @@ void WriteDifference(std::span<const KvSpan> spans, MirroredSpans* known, ByteWr
     bytes->Zigzag(span.num_tokens);
     before = span.page;
   }
-  known->spans.assign(spans.begin(), spans.end());
-  known->context_tokens = SumOf(spans);
+  known->assign(spans.begin(), spans.end());
 }
 
 void ReadDifference(ByteReader* bytes, const PageBounds& bounds, MirroredSpans* known) {

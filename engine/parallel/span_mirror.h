@@ -17,7 +17,7 @@ namespace heddle::engine {
 
 struct MirroredSpans {
   std::vector<KvSpan> spans;
-  int64_t context_tokens = 0;  // sum over the spans
+  int64_t context_tokens = 0;  // sum over the spans; where plans are read
 };
 
 struct MirroredSequence {
@@ -59,15 +59,14 @@ bool IsGrown(std::span<const KvSpan> known, std::span<const KvSpan> spans, int32
              int32_t page_tokens);
 // Writes the new pages of such a list, or reads them, and makes *known the list. Pages that are
 // not among `num_pages` fail the reader.
-void WriteGrowth(std::span<const KvSpan> spans, int32_t num_tokens, MirroredSpans* known,
-                 ByteWriter* bytes);
+void WriteGrowth(std::span<const KvSpan> spans, std::vector<KvSpan>* known, ByteWriter* bytes);
 void ReadGrowth(ByteReader* bytes, int32_t num_tokens, const PageBounds& bounds,
                 MirroredSpans* known);
 
 // Writes any list as what it has in common with `known`: how many of known's first spans are gone,
 // how many of the next are there, and all others; or reads it; and makes *known the list. Spans
 // that no page can have fail the reader.
-void WriteDifference(std::span<const KvSpan> spans, MirroredSpans* known, ByteWriter* bytes);
+void WriteDifference(std::span<const KvSpan> spans, std::vector<KvSpan>* known, ByteWriter* bytes);
 void ReadDifference(ByteReader* bytes, const PageBounds& bounds, MirroredSpans* known);
 
 }  // namespace heddle::engine
