@@ -78,7 +78,7 @@ struct EngineConfig {
   std::string policy = "fcfs";
   Seconds starvation_limit{60};
   int64_t max_client_lead_ms = 20;     // 0: clients are not told apart
-  std::vector<std::string> speculate;  // drafters; empty: off
+  std::vector<std::string> speculate;  // drafters; empty: auto
   int64_t speculate_max = 0;           // tokens of a draft; 0: 16, or speculative_config's
   std::string speculative_config;      // vLLM's JSON
 

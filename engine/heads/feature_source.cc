@@ -25,7 +25,9 @@ class FeatureSource final : public DraftSource {
                .features = draft_.features,
                .reads_next_token = true,
                .vocab = draft_.draft_vocab(),
-               .target_ids = draft_.target_ids};
+               .target_ids = draft_.target_ids,
+               .shares_embedding = draft_.own_embedding.empty(),
+               .shares_head = draft_.own_head.empty()};
     traits_.text = base::StrCat(draft_.kind, " of ", spec.n_layers(),
                                 spec.n_layers() == 1 ? " layer, " : " layers, ",
                                 base::ShowBytes(WeightBytes(nullptr)));

@@ -134,7 +134,10 @@ class MedusaSource final : public DraftSource {
                .features = {DraftTraits::kFinalNormed},
                .reads_next_token = true,
                .guesses_per_pass = static_cast<int32_t>(heads_.size()),
-               .vocab = model.spec.vocab};
+               .vocab = model.spec.vocab,
+               .shares_head =
+                   std::any_of(heads_.begin(), heads_.end(),
+                               [](const MedusaHeadNames& head) { return head.output.empty(); })};
     traits_.text =
         base::StrCat(heads_.size(), heads_.size() == 1 ? " Medusa head" : " Medusa heads",
                      heads_.front().output.empty() ? " on the model's own matrix, " : ", ",

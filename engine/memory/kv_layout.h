@@ -19,6 +19,9 @@ struct KvLayerShape {
   int32_t n_kv_heads = 0;  // 0: the layer has no attention
   int32_t head_dim = 0;
   bool keys_alone = false;  // they are the values too: see kernels::KvCacheView
+  // A drafter's: the head keeps all of it and the other ranks nothing, so that it shares no place
+  // with a layer that ranks cut.
+  bool is_of_head = false;
 
   int32_t n_arrays() const { return n_kv_heads == 0 ? 0 : keys_alone ? 1 : 2; }
   // Bytes of one position, scales included.

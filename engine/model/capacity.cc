@@ -114,16 +114,23 @@ int64_t WorkspaceBytes(const ModelSpec& spec, int32_t logit_rows, const Capacity
 void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
             const CapacityOptions& options, Capacity* capacity) {
   std::vector<KvLayer> layers = KvLayers(spec);
-  layers.insert(layers.end(), options.draft_kv_layers.begin(), options.draft_kv_layers.end());
+  for (KvLayer layer : options.draft_kv_layers) {
+    layer.shape.is_of_head = !options.rank_specs.empty();
+    layers.push_back(layer);
+  }
   capacity->kv_layout = options.one_kv_group
                             ? OneKvGroup(layers)
                             : PlanKvLayout(layers, rule, context, options.kv_dtype);
+  bool is_head = true;
   for (const ModelSpec& part : PartsOf(spec, options)) {
-    const std::vector<KvLayer> own = KvLayers(part);
-    std::copy(own.begin(), own.end(), layers.begin());
-    capacity->kv_bytes_per_token += KvBytesPerToken(layers, options.kv_dtype);
+    capacity->kv_bytes_per_token += KvBytesPerToken(KvLayers(part), options.kv_dtype);
+    if (is_head) {
+      capacity->kv_bytes_per_token += KvBytesPerToken(options.draft_kv_layers, options.kv_dtype);
+    }
     capacity->page_bytes +=
-        WithShapes(capacity->kv_layout, layers).RowBytes(options.kv_dtype) * options.page_tokens;
+        KvLayoutOfRank(capacity->kv_layout, part, is_head).RowBytes(options.kv_dtype) *
+        options.page_tokens;
+    is_head = false;
   }
 }
 
@@ -138,6 +145,12 @@ std::vector<KvLayer> KvLayers(const ModelSpec& spec) {
                       .window = attention.window});
   }
   return layers;
+}
+
+KvLayout KvLayoutOfRank(const KvLayout& layout, const ModelSpec& rank, bool is_head) {
+  std::vector<KvLayer> layers = KvLayers(rank);
+  if (!is_head) layers.resize(layout.layers.size());
+  return WithShapes(layout, layers);
 }
 
 absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_bytes,

@@ -82,6 +82,9 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
 // The shape and window of each layer's cache.
 std::vector<KvLayer> KvLayers(const ModelSpec& spec);
 
+// The pages of one rank, in the layout that all ranks share.
+KvLayout KvLayoutOfRank(const KvLayout& layout, const ModelSpec& rank, bool is_head);
+
 // One sentence: the tokens that the pool holds, how many users of which context, and the flag that
 // changes it.
 std::string DescribeCapacity(const Capacity& capacity);

@@ -49,6 +49,9 @@ struct DraftTraits {
   // [vocab] the model's id of each of its own (EAGLE-3's d2t, as absolute ids), each once and below
   // the model's vocabulary. Empty: they are the same.
   std::vector<TokenId> target_ids;
+  // What it reads of the model's weights.
+  bool shares_embedding = false;
+  bool shares_head = false;
 };
 
 // One pass over the device's batch, which is planned: token ids, positions, slots and spans are
@@ -103,7 +106,8 @@ class DraftSource {
   virtual int64_t WorkspaceBytes(int32_t max_batch_tokens, kernels::DType activations) const = 0;
 
   // Loads the weights. `spec` and `weights` are the model's, whose embedding and head the network
-  // may share; they outlive it. The source may go away afterwards.
+  // may share, as its traits say; they outlive it. Where ranks share the model, `weights` has whole
+  // matrices, of which only those are read. The source may go away afterwards.
   virtual absl::StatusOr<std::unique_ptr<DraftNetwork>> Load(kernels::Device& device,
                                                              const ModelSpec& spec,
                                                              const ModelWeights& weights,

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "base/strings.h"
 #include "engine/files/checkpoint.h"
+#include "engine/model/load_drafter.h"
 #include "engine/model/load_ranks.h"
 #include "engine/model/merge_weights.h"
 #include "engine/model/random_model.h"
@@ -92,39 +93,6 @@ absl::Status TooLargeFor(const kernels::Device& device, const HostMemory& memory
                    "; with these options weights of up to ", base::ShowBytes(fits), " would fit"));
 }
 
-// Opens the drafter, and counts what it takes. `source`: null without one.
-absl::Status OpenDrafter(const Checkpoint& checkpoint, const ModelDescription& model,
-                         const kernels::Device* device, LoadOptions* options,
-                         std::unique_ptr<DraftSource>* source) {
-  if (!options->open_draft) return absl::OkStatus();
-  const bool plans_ahead = device != nullptr && device->max_in_flight() > 1;
-  if (options->drafter_yields && plans_ahead) return absl::OkStatus();
-  HEDDLE_ASSIGN_OR_RETURN(*source, options->open_draft(checkpoint, model));
-  if (*source == nullptr) return absl::OkStatus();
-  if (options->layout.world() > 1) {
-    return absl::UnimplementedError(absl::StrCat("drafters with weights do not work with --tp ",
-                                                 options->layout.tp,
-                                                 " yet; --speculate ngram,suffix does"));
-  }
-  const DraftTraits& traits = (*source)->traits();
-  CapacityOptions& capacity = options->capacity;
-  const kernels::DType activations =
-      device == nullptr ? capacity.activation_dtype : device->activation_dtype();
-  capacity.draft_kv_layers = traits.kv_layers;
-  capacity.draft_weight_bytes = (*source)->WeightBytes(device);
-  capacity.draft_workspace_bytes =
-      (*source)->WorkspaceBytes(capacity.max_batch_tokens, activations) +
-      DraftRunner::WorkspaceBytes(traits) +
-      Decoder::FeatureBytes(model.spec, traits.features.size(), capacity.max_batch_tokens,
-                            activations);
-  capacity.max_ahead_tokens = DraftRunner::kMaxGuesses;
-  if (traits.guesses_per_pass > 1) {
-    capacity.max_ahead_tokens = std::min(capacity.max_ahead_tokens, traits.guesses_per_pass);
-  }
-  capacity.drafter_reads_features = !traits.features.empty() && !traits.kv_layers.empty();
-  return absl::OkStatus();
-}
-
 CapacityOptions CapacityFor(const LoadOptions& options, kernels::DType kv_dtype,
                             const kernels::Device* device) {
   CapacityOptions capacity = options.capacity;
@@ -176,10 +144,27 @@ kernels::DType MainType(const Checkpoint& checkpoint, const ModelDescription& mo
   return most == elements.end() ? kernels::DType::kF16 : most->first;
 }
 
-// `options`: what the drafter takes is added; `source`: the drafter, or null.
+// Plans the memory with the drafter, if there is one, or without it where it has to yield.
+absl::Status PlanWithDrafter(const Checkpoint& checkpoint, const WeightPolicy& policy,
+                             const kernels::Device* device, LoadOptions* options,
+                             OpenedDrafter* drafter, ModelInfo* loaded) {
+  const kernels::DType weights = MainType(checkpoint, loaded->model, policy);
+  const int64_t weight_bytes = KeptBytes(checkpoint, loaded->model, policy, device) +
+                               RepeatedBytes(checkpoint, loaded->model, loaded->shares);
+  const CapacityOptions without = options->capacity;
+  CountDrafter(*drafter, checkpoint, loaded->model, policy, device, &options->capacity);
+  const absl::Status planned = PlanMemory(weight_bytes, weights, *options, device, loaded);
+  const bool yields = drafter->source != nullptr && options->drafter_yields;
+  if (!yields || !absl::IsResourceExhausted(planned)) return planned;
+  options->capacity = without;
+  HEDDLE_RETURN_IF_ERROR(PlanMemory(weight_bytes, weights, *options, device, loaded));
+  LeaveOut(absl::StrCat("with it, ", std::string(planned.message())), drafter);
+  return absl::OkStatus();
+}
+
+// `options`: what the drafter takes is added.
 absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernels::Device* device,
-                                      LoadOptions* all_options,
-                                      std::unique_ptr<DraftSource>* source) {
+                                      LoadOptions* all_options, OpenedDrafter* drafter) {
   const LoadOptions& options = *all_options;
   ModelInfo loaded;
   HEDDLE_ASSIGN_OR_RETURN(const WeightPolicy policy, ParseWeightPolicy(options.weights));
@@ -190,11 +175,10 @@ absl::StatusOr<ModelInfo> DescribeAll(const Checkpoint& checkpoint, const kernel
   }
   loaded.shares =
       DivideModel(loaded.model.spec, options.layout, CutBlocksOf(checkpoint, loaded.model, policy));
-  HEDDLE_RETURN_IF_ERROR(OpenDrafter(checkpoint, loaded.model, device, all_options, source));
-  const int64_t weight_bytes = KeptBytes(checkpoint, loaded.model, policy, device) +
-                               RepeatedBytes(checkpoint, loaded.model, loaded.shares);
-  HEDDLE_RETURN_IF_ERROR(PlanMemory(weight_bytes, MainType(checkpoint, loaded.model, policy),
-                                    options, device, &loaded));
+  HEDDLE_ASSIGN_OR_RETURN(*drafter, OpenDrafter(checkpoint, loaded.model, device, options));
+  HEDDLE_RETURN_IF_ERROR(
+      PlanWithDrafter(checkpoint, policy, device, all_options, drafter, &loaded));
+  loaded.drafter_left_out = drafter->left_out;
   loaded.formats = DescribeFormats(checkpoint);
   if (policy.matrix) absl::StrAppend(&loaded.formats, ", quantised to ", options.weights);
   if (const std::vector<TypeUsage> types = checkpoint.types(); !types.empty()) {
@@ -260,10 +244,11 @@ absl::Status MakeWarmExecutor(const LoadOptions& options, LocalExecutor::Parts p
   return FitPool(options, loaded);
 }
 
-// Makes the executor of a described model, and takes over the device. `source`: of a drafter, or
-// null.
+// Makes the executor of a described model, and takes over the device. `add_drafter`: puts one into
+// the parts; empty: there is none.
 absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::Device> device,
-                          const MakeWeights& make_weights, DraftSource* source,
+                          const MakeWeights& make_weights,
+                          const std::function<absl::Status(LocalExecutor::Parts*)>& add_drafter,
                           LocalModel* loaded) {
   HEDDLE_ASSIGN_OR_RETURN(LoadedRanks ranks, LoadRanks(options, *loaded, make_weights, *device));
   loaded->device = device->description();
@@ -278,14 +263,10 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   parts.weights = std::make_unique<ModelWeights>(std::move(ranks.head));
   parts.ranks = std::move(ranks.others);
   parts.kv_dtype = loaded->kv_dtype;
-  parts.kv_layout = KvLayoutOfRank(loaded->capacity.kv_layout, *parts.spec);
+  parts.kv_layout = KvLayoutOfRank(loaded->capacity.kv_layout, *parts.spec, /*is_head=*/true);
   parts.logit_rows = loaded->capacity.logit_rows;
-  if (source != nullptr) {
-    parts.draft_traits = source->traits();
-    loaded->drafter = parts.draft_traits.text;
-    HEDDLE_ASSIGN_OR_RETURN(parts.drafter, source->Load(*parts.device, *parts.spec, *parts.weights,
-                                                        loaded->capacity.limits.max_batch_tokens));
-  }
+  if (add_drafter) HEDDLE_RETURN_IF_ERROR(add_drafter(&parts));
+  loaded->drafter = parts.draft_traits.text;
   if (parts.device->warm_up_rows().empty()) {
     HEDDLE_ASSIGN_OR_RETURN(loaded->executor,
                             LocalExecutor::Create(std::move(parts), loaded->capacity.limits));
@@ -300,20 +281,23 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
 
 }  // namespace
 
+int64_t KeptBytes(const CheckpointTensor& tensor, const ModelDescription& model,
+                  const WeightPolicy& policy, const kernels::Device* device) {
+  const kernels::DType kept = KeptTypeOf(tensor, model.names, policy);
+  if (device != nullptr && tensor.dtype && tensor.shape.size() > 1) {
+    return SourceOf(tensor).rows * device->PackedRowBytes(kept, tensor.shape.back());
+  }
+  if (kept == tensor.dtype.value_or(kept)) return tensor.bytes();
+  return SourceOf(tensor).rows * kernels::RowBytes(kept, tensor.shape.back());
+}
+
 int64_t KeptBytes(const Checkpoint& checkpoint, const ModelDescription& model,
                   const WeightPolicy& policy, const kernels::Device* device) {
   const std::unordered_set<std::string> used = UsedTensors(model);
   int64_t bytes = 0;
   for (const CheckpointTensor& tensor : checkpoint.tensors()) {
     if (!used.contains(std::string(tensor.name))) continue;
-    const kernels::DType kept = KeptTypeOf(tensor, model.names, policy);
-    if (device != nullptr && tensor.dtype && tensor.shape.size() > 1) {
-      bytes += SourceOf(tensor).rows * device->PackedRowBytes(kept, tensor.shape.back());
-    } else if (kept == tensor.dtype.value_or(kept)) {
-      bytes += tensor.bytes();
-    } else {
-      bytes += SourceOf(tensor).rows * kernels::RowBytes(kept, tensor.shape.back());
-    }
+    bytes += KeptBytes(tensor, model, policy, device);
   }
   return bytes;
 }
@@ -321,9 +305,9 @@ int64_t KeptBytes(const Checkpoint& checkpoint, const ModelDescription& model,
 absl::StatusOr<ModelInfo> DescribeModel(const std::filesystem::path& path,
                                         const LoadOptions& options) {
   HEDDLE_ASSIGN_OR_RETURN(const Checkpoint checkpoint, OpenCheckpoint(path));
-  std::unique_ptr<DraftSource> source;
+  OpenedDrafter drafter;
   LoadOptions with_drafter = options;
-  return DescribeAll(checkpoint, nullptr, &with_drafter, &source);
+  return DescribeAll(checkpoint, nullptr, &with_drafter, &drafter);
 }
 
 absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
@@ -332,9 +316,9 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
   HEDDLE_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenCheckpoint(path));
   HEDDLE_ASSIGN_OR_RETURN(std::unique_ptr<kernels::Device> device, MakeDevice(options));
   LocalModel loaded;
-  std::unique_ptr<DraftSource> source;
+  OpenedDrafter drafter;
   HEDDLE_ASSIGN_OR_RETURN(static_cast<ModelInfo&>(loaded),
-                          DescribeAll(checkpoint, device.get(), &options, &source));
+                          DescribeAll(checkpoint, device.get(), &options, &drafter));
   if (!options.merged_adapter.empty()) {
     HEDDLE_RETURN_IF_ERROR(MergeAdapter(options.merged_adapter, loaded.model, &checkpoint));
   }
@@ -343,8 +327,11 @@ absl::StatusOr<LocalModel> LoadLocalModel(const std::filesystem::path& path,
     return LoadWeights(on, checkpoint, loaded.model, policy,
                        loaded.shares[static_cast<size_t>(rank)]);
   };
+  const auto add_drafter = [&](LocalExecutor::Parts* parts) {
+    return LoadDrafter(drafter, checkpoint, loaded.model, policy, loaded.capacity.limits, parts);
+  };
   HEDDLE_RETURN_IF_ERROR(
-      MakeExecutor(options, std::move(device), make_weights, source.get(), &loaded));
+      MakeExecutor(options, std::move(device), make_weights, add_drafter, &loaded));
   return loaded;
 }
 

@@ -40,8 +40,10 @@ struct LoadOptions {
   kernels::DType preferred_kv_type = kernels::DType::kF16;
   std::string host_kv_directory;  // directory of the host tier's file; empty: memory
   OpenDraft open_draft;           // a drafter to run beside the model; empty: none
-  // A drafter runs only where steps are not planned ahead (Device::max_in_flight of 1), because
-  // those behind which it runs cannot be.
+  // A drafter is left out where it cannot run or where it would cost something: where steps are
+  // planned ahead (Device::max_in_flight above 1), since those behind which it runs cannot be, and
+  // where the model fits into memory only without it. False: the first is allowed, the second an
+  // error.
   bool drafter_yields = false;
   // The machine's memory to assume. Empty: what the device, or this machine, has free.
   std::optional<HostMemory> memory;
@@ -65,6 +67,7 @@ struct ModelInfo {
   std::vector<std::string> advice;         // missing libraries, and their cost (Device::Advice)
   std::vector<std::string> timed_choices;  // what the device found out by timing
   std::string drafter;                     // the drafter beside the model, in words; empty: none
+  std::string drafter_left_out;            // why one that was found does not run; empty: none was
   std::vector<Share> shares;               // of the model, one for each rank
 };
 
@@ -77,6 +80,10 @@ struct LoadedModel : ModelInfo {
 struct LocalModel : ModelInfo {
   std::unique_ptr<LocalExecutor> executor;
 };
+
+// Bytes of one tensor once converted by the policy and packed by the device (nullptr: the host).
+int64_t KeptBytes(const CheckpointTensor& tensor, const ModelDescription& model,
+                  const WeightPolicy& policy, const kernels::Device* device);
 
 // The bytes of the used tensors once converted by the policy and packed by the device (nullptr: the
 // host).

@@ -92,7 +92,7 @@ absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(
   parts.spec = SpecOfShare(info.model.spec, info.shares, rank);
   HEDDLE_ASSIGN_OR_RETURN(parts.weights, make_weights(*parts.device, rank));
   parts.kv_dtype = info.kv_dtype;
-  parts.kv_layout = KvLayoutOfRank(info.capacity.kv_layout, parts.spec);
+  parts.kv_layout = KvLayoutOfRank(info.capacity.kv_layout, parts.spec, /*is_head=*/false);
   parts.logit_rows = info.capacity.logit_rows;
   parts.host_kv_directory = options.host_kv_directory;
   return RankWorker::Create(std::move(parts), info.capacity.limits);
@@ -181,10 +181,6 @@ std::vector<ModelSpec> SpecsOfRanks(const ModelSpec& model, std::span<const Shar
   if (shares.size() <= 1) return specs;
   for (const Share& share : shares) specs.push_back(SpecOfShare(model, shares, share.rank));
   return specs;
-}
-
-KvLayout KvLayoutOfRank(const KvLayout& layout, const ModelSpec& rank) {
-  return WithShapes(layout, KvLayers(rank));
 }
 
 absl::StatusOr<LoadedRanks> LoadRanks(const LoadOptions& options, const ModelInfo& info,

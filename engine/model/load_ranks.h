@@ -52,9 +52,6 @@ auto OnCpusOfHead(const LoadOptions& options, const F& load) -> decltype(load())
 // The specs of all ranks; empty for one alone.
 std::vector<ModelSpec> SpecsOfRanks(const ModelSpec& model, std::span<const Share> shares);
 
-// The pages of one rank.
-KvLayout KvLayoutOfRank(const KvLayout& layout, const ModelSpec& rank);
-
 // Makes the weights of a rank on its device.
 using MakeWeights =
     std::function<absl::StatusOr<ModelWeights>(kernels::Device& device, int32_t rank)>;

@@ -60,6 +60,7 @@ class LocalExecutor final : public Executor {
     std::string host_kv_directory;          // directory of the host's tier; empty: in memory
     std::unique_ptr<DraftNetwork> drafter;  // beside the model; null: none
     DraftTraits draft_traits;
+    std::unique_ptr<ModelWeights> draft_vocabulary;  // whole, if `weights` has a part; or null
     std::unique_ptr<RankThreads> ranks;  // the others that share the model; null: none do
   };
 

@@ -461,4 +461,19 @@ absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoi
   return weights;
 }
 
+absl::StatusOr<ModelWeights> LoadVocabulary(kernels::Device& device, const Checkpoint& checkpoint,
+                                            const ModelDescription& model,
+                                            const WeightPolicy& policy,
+                                            std::span<const std::string> tensors) {
+  const Share whole = WholeShare(model.spec);
+  Loader loader(device, checkpoint, model.names, policy, whole);
+  ModelWeights weights;
+  for (const std::string& name : tensors) {
+    const bool is_embedding = name == model.names.embed;
+    HEDDLE_ASSIGN_OR_RETURN((is_embedding ? weights.embedding : weights.separate_head),
+                            loader.VocabTable(name));
+  }
+  return weights;
+}
+
 }  // namespace heddle::engine

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -117,6 +118,11 @@ WeightTraffic TrafficOf(const ModelSpec& spec, const ModelWeights& weights);
 absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
                                          const ModelDescription& model, const WeightPolicy& policy,
                                          const Share& share);
+// The whole embedding, the whole head, or both, and nothing else.
+absl::StatusOr<ModelWeights> LoadVocabulary(kernels::Device& device, const Checkpoint& checkpoint,
+                                            const ModelDescription& model,
+                                            const WeightPolicy& policy,
+                                            std::span<const std::string> tensors);
 // All of it.
 absl::StatusOr<ModelWeights> LoadWeights(kernels::Device& device, const Checkpoint& checkpoint,
                                          const ModelDescription& model,

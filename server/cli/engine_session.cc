@@ -40,6 +40,8 @@ absl::StatusOr<std::unique_ptr<ModelTextCodec>> MakeCodec(const config::Config& 
   return ModelTextCodec::Create(std::move(tokenizer), options);
 }
 
+}  // namespace
+
 void LogSpeculation(const SpeculationReport& report, const Logger& log) {
   if (report.drafters.empty() && report.without.empty()) return;
   if (report.drafters.empty()) {
@@ -51,8 +53,6 @@ void LogSpeculation(const SpeculationReport& report, const Logger& log) {
              {{"drafters", report.drafters}, {"without", report.without}});
   }
 }
-
-}  // namespace
 
 engine::SamplingParams SamplingDefaults(const engine::GenerationDefaults& defaults) {
   engine::SamplingParams params;
@@ -88,14 +88,9 @@ absl::StatusOr<EngineSession> StartEngine(const config::Config& config, const Lo
                 {{"tensors", UnusedText(session.model.unused_tensors)}});
   }
   for (const std::string& advice : session.model.advice) log.Warning(advice);
-  if (options.drafter_yields && executor->max_in_flight() > 1) {
-    left_out =
-        "drafters that lie beside the model, because this device's steps are planned ahead; one "
-        "that --speculate names runs";
-  }
-  LogSpeculation(DescribeSpeculation(loop_options.speculation, executor->limits(),
-                                     session.model.drafter, left_out),
-                 log);
+  if (!session.model.drafter_left_out.empty()) left_out = session.model.drafter_left_out;
+  session.speculation = DescribeSpeculation(loop_options.speculation, executor->limits(),
+                                            session.model.drafter, left_out);
   for (const std::string& choice : session.model.timed_choices) {
     log.Debug("ways to make a product were timed", {{"chosen_first", choice}});
   }

@@ -209,6 +209,8 @@ absl::Status RunGenerate(const config::Config& config) {
   const Logger log(LogFormat::kText, ToLogLevel(config.log_level));
   EventQueue queue;  // outlives the loop, whose thread pushes to it
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartEngine(config, log));
+  const bool asked = !config.speculate.empty() || !config.speculative_config.empty();
+  if (asked) LogSpeculation(session.speculation, log);
   HEDDLE_ASSIGN_OR_RETURN(const std::vector<TokenId> prompt, EncodePrompt(config, *session.codec));
   GenerationRequest request;
   request.id = session.loop->NextId();

@@ -409,6 +409,7 @@ absl::Status RunServe(const config::Config& config) {
   HEDDLE_ASSIGN_OR_RETURN(const std::unique_ptr<TlsContext> tls, LoadTls(config, log));
   HEDDLE_RETURN_IF_ERROR(CheckPorts(config));
   HEDDLE_ASSIGN_OR_RETURN(EngineSession session, StartUnlessStopped(config, log, signals));
+  LogSpeculation(session.speculation, log);
   const ServedModel model = ToServedModel(config, session);
   ServerMetrics metrics(model.id, HEDDLE_VERSION);
   metrics.WatchLog([&log] { return log.dropped(); });

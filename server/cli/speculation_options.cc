@@ -45,8 +45,8 @@ namespace {
 using base::Quote;
 using base::StrCat;
 
-// --speculate, if nothing is said (docs/decisions/0054).
-constexpr const char* kDefaultDrafters = "off";
+// --speculate, if nothing is said (docs/decisions/0063).
+constexpr const char* kDefaultDrafters = "auto";
 constexpr std::string_view kJsonOption = "--speculative-config: ";
 // Bytes for each cached request of vLLM's count: about 400 tokens of 20 bytes each.
 constexpr int64_t kCachedRequestBytes = 8192;

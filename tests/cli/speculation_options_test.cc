@@ -33,10 +33,13 @@ bool Refuses(const std::string& json, const std::string& word) {
   return message.starts_with("--speculative-config: ") && message.find(word) != std::string::npos;
 }
 
-TEST_CASE("Without options nothing is drafted", "[unit]") {
-  const auto off = ToSpeculationOptions(config::EngineConfig{});
-  REQUIRE(off.ok());
-  CHECK_FALSE(off->on);
+TEST_CASE("Without options auto drafts", "[unit]") {
+  const auto silent = ToSpeculationOptions(config::EngineConfig{});
+  REQUIRE(silent.ok());
+  CHECK(silent->on);
+  CHECK(silent->drafters.ngram);
+  CHECK(silent->drafters.suffix);
+  CHECK(silent->network.kind == NetworkOptions::Kind::kAny);
   config::EngineConfig named;
   named.speculate = {"off"};
   CHECK_FALSE(ToSpeculationOptions(named)->on);

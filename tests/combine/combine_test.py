@@ -4,7 +4,7 @@ alone on a server with nothing of this, to the bit of every log-probability.
 
     combine_test.py [--requests N] [--seed S] [--tp RANKS]
 
-With several ranks there are no adapters and no drafters with weights.
+With several ranks there are no adapters.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def main():
     drawn = [draw(source, features) for _ in range(arguments.requests)]
     if arguments.tp > 1:
         flags = [*COMMON, "--tp", str(arguments.tp)]
-        return compare(drawn, features, flags, ["ngram,suffix"], arguments.seed)
+        return compare(drawn, features, flags, DRAFTERS, arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         adapters = {**TRAINED, **write_adapters(folder, DEMO_MODEL)}
         lora = ["--lora", ",".join(f"{name}={path}" for name, path in adapters.items()), *COMMON]

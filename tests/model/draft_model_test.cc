@@ -72,5 +72,38 @@ TEST_CASE("A draft model of another size of vocabulary, or none at all, is refus
   CHECK(RefusesWith(folder.path() / "nothing", "nothing"));
 }
 
+// The demo model with its draft model in so much memory, as `auto` finds it.
+absl::StatusOr<ModelInfo> DescribeBeside(int64_t available_bytes, bool yields) {
+  LoadOptions options;
+  options.drafter_yields = yields;
+  options.memory = HostMemory{.total_bytes = available_bytes, .available_bytes = available_bytes};
+  options.capacity.max_context = 256;
+  options.capacity.kv_bytes = int64_t{1} << 20;
+  options.open_draft = [](const Checkpoint& target, const ModelDescription& model) {
+    return OpenDraftModel(test::SourceDir() / "tests/demo_model/draft", target, model);
+  };
+  return DescribeModel(test::SourceDir() / "share/demo-model", options);
+}
+
+TEST_CASE("A drafter that lies beside the model leaves its place where memory is short",
+          "[golden]") {
+  constexpr int64_t kEnough = int64_t{1} << 30;
+  const auto with = DescribeBeside(kEnough, true);
+  REQUIRE(with.ok());
+  CHECK(with->drafter_left_out.empty());
+  CHECK(with->capacity.limits.max_ahead_tokens > 0);
+  // Everything but a few bytes of the drafter.
+  const int64_t needed =
+      with->capacity.weight_bytes + with->capacity.workspace_bytes + with->capacity.kv_bytes;
+  const int64_t too_little = needed - 100'000;
+  const auto without = DescribeBeside(too_little, true);
+  INFO(without.status().ToString());
+  REQUIRE(without.ok());
+  CHECK(without->capacity.limits.max_ahead_tokens == 0);
+  CHECK(without->drafter_left_out.find("with it, ") != std::string::npos);
+  // One that is named is a demand.
+  CHECK(absl::IsResourceExhausted(DescribeBeside(too_little, false).status()));
+}
+
 }  // namespace
 }  // namespace heddle::engine

@@ -76,8 +76,9 @@ inline void LoadExecutor(const std::filesystem::path& path, const engine::LoadOp
 }
 
 inline void LoadSpeculated(const std::string& name, SpeculatedModel* model,
-                           OwnDraft own_draft = OwnDraft::kNo) {
+                           OwnDraft own_draft = OwnDraft::kNo, int32_t tp = 1) {
   engine::LoadOptions options = SmallOptions();
+  options.layout.tp = tp;
   const bool has_adapter = name == "llama";
   if (has_adapter) options.capacity.adapter_max_rank = 4;
   const Golden golden = LoadGolden(name);

@@ -99,10 +99,16 @@ NetworkLoads CheckNetworkLoads(const SpeculatedModel& model) {
 // the same numbers: only where the KV of the drafter is stale, or a page of it is lost, is it
 // wrong.
 TEST_CASE("A model as its own draft model guesses what it draws, and changes nothing", "[golden]") {
-  const std::string name = GENERATE("mistral", "mistral_window", "gemma2", "llama_q4_0", "llama");
-  INFO(name);
+  const auto [name, tp] = GENERATE(table<std::string, int32_t>({{"mistral", 1},
+                                                                {"mistral_window", 1},
+                                                                {"gemma2", 1},
+                                                                {"llama_q4_0", 1},
+                                                                {"llama", 1},
+                                                                {"mistral", 3},
+                                                                {"gemma2", 2}}));
+  INFO(name << " on " << tp << " ranks");
   SpeculatedModel model;
-  LoadSpeculated(name, &model, OwnDraft::kYes);
+  LoadSpeculated(name, &model, OwnDraft::kYes, tp);
   const NetworkLoads loads = CheckNetworkLoads(model);
   const scheduler::SchedulerStats& sum = loads.sum;
   INFO("guessed " << loads.num_guesses << ", drafted " << sum.drafted_tokens << ", accepted "
@@ -120,7 +126,8 @@ TEST_CASE("A model as its own draft model guesses what it draws, and changes not
 // seen their hidden states.
 TEST_CASE("Heads that read hidden states change no token and no log-probability", "[golden]") {
   const std::string name = GENERATE(from_range(DraftGoldenNames()));
-  INFO(name);
+  const int32_t tp = GENERATE(1, 2);
+  INFO(name << " on " << tp << " ranks");
   const DraftGolden golden = LoadDraftGolden(name);
   SpeculatedModel model;
   const std::filesystem::path path =
@@ -128,6 +135,7 @@ TEST_CASE("Heads that read hidden states change no token and no log-probability"
   const std::filesystem::path files = model.folder.path() / "network";
   if (!golden.is_mtp()) WriteSyntheticModel(golden.files, files);
   engine::LoadOptions options = SmallOptions();
+  options.layout.tp = tp;
   options.open_draft = [&](const engine::Checkpoint& target,
                            const engine::ModelDescription& description) {
     return OpenNetwork(golden, files, target, description);
