@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "catch2/catch.hpp"
+#include "engine/model/load.h"
 #include "tests/support/goldens.h"
 #include "tests/support/paths.h"
 #include "tests/support/synthetic_model.h"
