@@ -43,8 +43,16 @@ absl::Status BatchStore::Load() {
       base::StrCat("cannot read the folder ", folder_, ": ", error.message()));
 }
 
-absl::Status BatchStore::Write(const BatchRecord& batch) const {
-  return WriteWhole(PathOf(batch.id), DiskJson(batch));
+absl::Status BatchStore::WriteNewest(const std::string& id) {
+  std::lock_guard writing(writing_);
+  Kept newest;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = batches_.find(id);
+    if (found == batches_.end()) return absl::OkStatus();
+    newest = found->second;
+  }
+  return WriteWhole(PathOf(id), DiskJson(*newest));
 }
 
 absl::Status BatchStore::Add(const BatchRecord& batch) {
@@ -56,17 +64,21 @@ absl::Status BatchStore::Add(const BatchRecord& batch) {
     return absl::ResourceExhaustedError(
         base::StrCat("there are ", kMaxOpen, " batches that have not ended: wait for one"));
   }
-  HEDDLE_RETURN_IF_ERROR(Write(batch));
+  {
+    std::lock_guard writing(writing_);
+    HEDDLE_RETURN_IF_ERROR(WriteWhole(PathOf(batch.id), DiskJson(batch)));
+  }
   Show(batch);
   ForgetOldest(owner);
   return absl::OkStatus();
 }
 
-absl::Status BatchStore::Save(const BatchRecord& batch) { return Write(*Replace(batch)); }
+absl::Status BatchStore::Save(const BatchRecord& batch) {
+  Show(batch);
+  return WriteNewest(batch.id);
+}
 
-void BatchStore::Show(const BatchRecord& batch) { Replace(batch); }
-
-BatchStore::Kept BatchStore::Replace(BatchRecord batch) {
+void BatchStore::Show(BatchRecord batch) {
   std::lock_guard lock(mutex_);
   Kept& kept = batches_[batch.id];
   if (kept != nullptr && kept->status == BatchStatus::kCancelling && !HasEnded(batch.status)) {
@@ -74,7 +86,6 @@ BatchStore::Kept BatchStore::Replace(BatchRecord batch) {
                  kept->since[static_cast<size_t>(BatchStatus::kCancelling)]);
   }
   kept = std::make_shared<const BatchRecord>(std::move(batch));
-  return kept;
 }
 
 absl::StatusOr<BatchRecord> BatchStore::Cancel(std::string_view id, uint64_t owner, int64_t now) {
@@ -99,7 +110,7 @@ absl::StatusOr<BatchRecord> BatchStore::Cancel(std::string_view id, uint64_t own
     batch.Become(BatchStatus::kCancelling, now);
     found->second = std::make_shared<const BatchRecord>(batch);
   }
-  HEDDLE_RETURN_IF_ERROR(Write(batch));
+  HEDDLE_RETURN_IF_ERROR(WriteNewest(batch.id));
   return batch;
 }
 
@@ -138,6 +149,7 @@ void BatchStore::ForgetOldest(uint64_t owner) {
     if (too_many == 0) return;
     if (!HasEnded(batch->status)) continue;
     --too_many;
+    std::lock_guard writing(writing_);
     unlink(PathOf(batch->id).c_str());
     std::lock_guard lock(mutex_);
     batches_.erase(batch->id);

@@ -31,7 +31,7 @@ class BatchStore {
   // Replaces a batch, in memory and on the disk, or in memory alone. One that was cancelled since
   // stays so, unless it ends.
   absl::Status Save(const BatchRecord& batch);
-  void Show(const BatchRecord& batch);
+  void Show(BatchRecord batch);
 
   // Changes a batch's status to kCancelling, if it is one that can be, and returns it as it is
   // then. NOT_FOUND: its owner has none of that id. INVALID_ARGUMENT: it has ended.
@@ -49,14 +49,16 @@ class BatchStore {
   explicit BatchStore(std::string folder) : folder_(std::move(folder)) {}
 
   absl::Status Load();
-  absl::Status Write(const BatchRecord& batch) const;
-  Kept Replace(BatchRecord batch);
+  absl::Status WriteNewest(const std::string& id);
   std::string PathOf(const std::string& id) const { return folder_ + "/" + id + ".json"; }
   template <typename Wanted>
   std::vector<Kept> Select(const Wanted& wanted) const;
   void ForgetOldest(uint64_t owner);
 
   const std::string folder_;
+  // Held while a batch's file is written, so that the newest state is what stays on the disk.
+  // Taken before mutex_.
+  std::mutex writing_;
   mutable std::mutex mutex_;
   std::map<std::string, Kept, std::less<>> batches_;  // GUARDED_BY(mutex_)
 };

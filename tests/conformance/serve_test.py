@@ -291,10 +291,10 @@ class LogTest(unittest.TestCase):
         messages = [line["message"] for line in lines]
         messages.remove("request")  # its line comes when the server hears that the answer has been sent
         self.assertEqual(messages,
-                         ["serving", "shutting down",
+                         ["tokens are guessed ahead where it pays", "serving", "shutting down",
                           "leaving: /ready says so, requests are still served",
                           "draining: no new requests, finishing what runs"])
-        self.assertEqual(lines[0]["url"], server.base_url)
+        self.assertEqual(lines[1]["url"], server.base_url)
 
 
 class StartTest(unittest.TestCase):

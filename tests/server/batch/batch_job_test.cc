@@ -5,6 +5,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "catch2/catch.hpp"
 #include "nlohmann/json.hpp"
@@ -258,6 +259,44 @@ TEST_CASE("A batch that was cancelled is not shown as running again", "[unit]") 
   REQUIRE((*store)->Save(batch).ok());
   CHECK(absl::IsInvalidArgument((*store)->Cancel("batch_1", 0, 14).status()));
   CHECK(absl::IsNotFound((*store)->Cancel("batch_1", 1, 14).status()));
+}
+
+TEST_CASE("A batch that is cancelled while its progress is saved stays cancelled", "[unit]") {
+  const test::TempDir folder;
+  auto store = BatchStore::Open(folder.path().string());
+  constexpr int kBatches = 100;
+  const auto batch_of = [](int i) {
+    BatchRecord batch;
+    batch.id = "batch_" + std::to_string(i);
+    batch.owner = static_cast<uint64_t>(i);
+    batch.Become(BatchStatus::kInProgress, 11);
+    return batch;
+  };
+  for (int i = 0; i < kBatches; ++i) REQUIRE((*store)->Add(batch_of(i)).ok());
+  int num_unsaved = 0;
+  std::thread runner([&] {
+    for (int i = 0; i < kBatches; ++i) {
+      BatchRecord batch = batch_of(i);
+      for (batch.succeeded = 1; batch.succeeded <= 3; ++batch.succeeded) {
+        num_unsaved += (*store)->Save(batch).ok() ? 0 : 1;
+      }
+    }
+  });
+  int num_refused = 0;
+  for (int i = 0; i < kBatches; ++i) {
+    const uint64_t owner = static_cast<uint64_t>(i);
+    num_refused += (*store)->Cancel(batch_of(i).id, owner, 12).ok() ? 0 : 1;
+  }
+  runner.join();
+  CHECK(num_unsaved == 0);
+  CHECK(num_refused == 0);
+  store = BatchStore::Open(folder.path().string());  // as the next process finds it
+  for (int i = 0; i < kBatches; ++i) {
+    const auto found = (*store)->Find(batch_of(i).id, static_cast<uint64_t>(i));
+    REQUIRE(found != nullptr);
+    CHECK(found->status == BatchStatus::kCancelling);
+    CHECK(found->succeeded == 3);
+  }
 }
 
 TEST_CASE("An owner's batches have a bound", "[unit]") {
