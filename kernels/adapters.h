@@ -59,7 +59,8 @@ struct AdapterMatrix {
   int32_t slot_stride = 0;                  // >= members * parts.size()
   int32_t max_rank = 0;                     // no rank in `factors` is larger
   int64_t num_tokens = 0;                   // of an embedding: columns of A
-  bool has_gains = false;                   // some gain in `factors` is not nullptr
+  int64_t first_token = 0;  // of these columns; rows of other tokens stay as they are
+  bool has_gains = false;   // some gain in `factors` is not nullptr
 };
 inline constexpr int32_t kMaxAdapterParts = 4;
 

@@ -4,11 +4,14 @@
 // Blocks are whole rank rows: rank row i of A, and column i of B, are contiguous. Places are
 // relative to the image; pointers are written by AdapterTables when the pages' places in the pool
 // are known, into tables that are part of the image's pages as well.
-// Immutable once made, so any thread may read it.
-// Sources: Hu et al. 2021 (LoRA); Sheng et al. 2023 (S-LoRA: factors in the KV pool's pages); Liu
-// et al. 2024 (DoRA).
+// Where ranks share the model, each has an image of its own, of its part of the factors and for
+// pages of its own size (load_adapter.h). The head's holds the others. All ranks load the same
+// numbers of image pages to the same pages of their pools; an image that has fewer than others
+// leaves the rest. Immutable once made, so any thread may read it. Sources: Hu et al. 2021 (LoRA);
+// Sheng et al. 2023 (S-LoRA: factors in the KV pool's pages); Liu et al. 2024 (DoRA).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -92,11 +95,29 @@ class AdapterImage {
   int32_t num_pages = 0;
   std::vector<ImageFactors> factors;
   std::shared_ptr<std::byte[]> content;  // [num_pages, page_bytes]
+  // Of the ranks beside the head, in order; their ids are not set.
+  std::vector<std::shared_ptr<const AdapterImage>> others;
 
+  const AdapterImage& OfRank(int32_t rank) const {
+    return rank == 0 ? *this : *others[static_cast<size_t>(rank) - 1];
+  }
+  int32_t num_ranks() const { return static_cast<int32_t>(others.size()) + 1; }
+  // Pages that the adapter takes of each rank's pool.
+  int32_t pages_of_each_rank() const {
+    int32_t pages = num_pages;
+    for (const auto& other : others) pages = std::max(pages, other->num_pages);
+    return pages;
+  }
   std::span<const std::byte> page(int32_t index) const {
     return {content.get() + index * page_bytes, static_cast<size_t>(page_bytes)};
   }
-  int64_t bytes() const { return num_pages * page_bytes; }
+  int64_t own_bytes() const { return num_pages * page_bytes; }
+  // On the host, of all ranks.
+  int64_t bytes() const {
+    int64_t bytes = own_bytes();
+    for (const auto& other : others) bytes += other->own_bytes();
+    return bytes;
+  }
 };
 
 }  // namespace heddle::engine

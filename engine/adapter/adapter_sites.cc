@@ -11,6 +11,7 @@ constexpr int64_t kHeadPartRows = 32768;
 constexpr int64_t kMaxHeadParts = 4;
 constexpr int64_t kHeadAlignment = 16;
 
+// The parts of the whole vocabulary.
 std::vector<int64_t> HeadParts(int64_t vocab) {
   const int64_t count =
       std::clamp<int64_t>((vocab + kHeadPartRows - 1) / kHeadPartRows, 1, kMaxHeadParts);
@@ -24,11 +25,15 @@ std::vector<int64_t> HeadParts(int64_t vocab) {
 }
 
 SiteShape ShapeInModel(const ModelSpec& spec, AdapterSite site) {
+  const int32_t members = spec.own_vocab() > 0 ? 1 : 0;
   switch (site) {
     case AdapterSite::kEmbedding:
-      return {1, spec.vocab, {spec.hidden}};
-    case AdapterSite::kHead:
-      return {1, spec.hidden, HeadParts(spec.vocab)};
+      return {members, spec.own_vocab(), {spec.hidden}};
+    case AdapterSite::kHead: {
+      SiteShape shape{members, spec.hidden, {}};
+      for (const HeadPart& part : HeadPartsOf(spec)) shape.parts.push_back(part.count);
+      return shape;
+    }
     case AdapterSite::kFinalNorm:
       return {1, 1, {spec.hidden}};
     default:
@@ -77,8 +82,10 @@ SiteShape ShapeInAttention(const ModelSpec& spec, const AttentionSpec& attention
 SiteShape ShapeInLayer(const ModelSpec& spec, const LayerSpec& layer, AdapterSite site) {
   const MlpSpec& mlp = layer.mlp;
   const MoeSpec& moe = layer.moe;
-  const bool has_attention = layer.attention.n_heads > 0 || layer.attention.linear;
-  const bool has_mlp = mlp.inter > 0 || moe.n_experts > 0;
+  // A rank without a share norms what the others have added up.
+  const bool has_attention =
+      layer.attention.n_heads > 0 || layer.attention.linear || layer.attention_is_part;
+  const bool has_mlp = mlp.inter > 0 || moe.n_experts > 0 || layer.mlp_is_part;
   switch (site) {
     case AdapterSite::kUp:
       return {mlp.inter > 0 ? 1 : 0, spec.hidden, UpParts(mlp.inter, mlp.gated)};
@@ -106,6 +113,26 @@ SiteShape ShapeInLayer(const ModelSpec& spec, const LayerSpec& layer, AdapterSit
 }
 
 }  // namespace
+
+std::vector<HeadPart> HeadPartsOf(const ModelSpec& spec) {
+  int64_t first = 0;
+  int64_t end = spec.vocab;
+  if (spec.is_part()) {
+    first = spec.vocab_borders[static_cast<size_t>(spec.rank)];
+    end = spec.vocab_borders[static_cast<size_t>(spec.rank) + 1];
+  }
+  std::vector<HeadPart> own;
+  int32_t part = 0;
+  int64_t begin = 0;  // of the part
+  for (const int64_t rows : HeadParts(spec.vocab)) {
+    const int64_t from = std::max(begin, first);
+    const int64_t to = std::min(begin + rows, end);
+    if (from < to) own.push_back({.of_model = part, .first = from - begin, .count = to - from});
+    begin += rows;
+    ++part;
+  }
+  return own;
+}
 
 SiteShape ShapeOf(const ModelSpec& spec, int32_t layer, AdapterSite site) {
   SiteShape shape = layer == kModelLayer

@@ -19,6 +19,15 @@ struct SiteShape {
 // round.
 SiteShape ShapeOf(const ModelSpec& spec, int32_t layer, AdapterSite site);
 
+// A part of the head: rows [first, first + count) of a part of the whole model's.
+struct HeadPart {
+  int32_t of_model = 0;  // index of that part
+  int64_t first = 0;
+  int64_t count = 0;
+};
+// The parts of the head that a model, or a rank's share of one, has; in order.
+std::vector<HeadPart> HeadPartsOf(const ModelSpec& spec);
+
 // Whether the site is a vector, which has a gain and a bias alone.
 bool IsNorm(AdapterSite site);
 

@@ -298,9 +298,10 @@ class Composer {
 absl::StatusOr<std::shared_ptr<AdapterImage>> ComposeAdapters(std::span<const AdapterShare> members,
                                                               int32_t max_rank, int64_t max_bytes) {
   bool any = false;
+  const AdapterImage& like = *members.front().image;
   for (const AdapterShare& share : members) {
-    HEDDLE_CHECK(share.image->dtype == members.front().image->dtype &&
-                     share.image->page_bytes == members.front().image->page_bytes,
+    HEDDLE_CHECK(share.image->dtype == like.dtype && share.image->page_bytes == like.page_bytes &&
+                     share.image->num_ranks() == like.num_ranks(),
                  "adapters of a set were made for different targets");
     if (!std::isfinite(share.scale)) {
       return absl::InvalidArgumentError(
@@ -309,7 +310,19 @@ absl::StatusOr<std::shared_ptr<AdapterImage>> ComposeAdapters(std::span<const Ad
     any = any || share.scale != 0.0f;
   }
   if (!any) return absl::InvalidArgumentError("a set of adapters has none with a scale");
-  return Composer(members, max_rank).Compose(max_bytes);
+  HEDDLE_ASSIGN_OR_RETURN(std::shared_ptr<AdapterImage> head,
+                          Composer(members, max_rank).Compose(max_bytes));
+  int64_t bytes = head->own_bytes();
+  for (int32_t rank = 1; rank < like.num_ranks(); ++rank) {
+    std::vector<AdapterShare> own(members.begin(), members.end());
+    for (AdapterShare& share : own) share.image = &share.image->OfRank(rank);
+    const int64_t left = max_bytes > 0 ? std::max<int64_t>(1, max_bytes - bytes) : 0;
+    HEDDLE_ASSIGN_OR_RETURN(std::shared_ptr<AdapterImage> image,
+                            Composer(own, max_rank).Compose(left));
+    bytes += image->own_bytes();
+    head->others.push_back(std::move(image));
+  }
+  return head;
 }
 
 }  // namespace heddle::engine

@@ -11,6 +11,7 @@
 // bytes, so a set may be known by a digest of its members' digests and scales, in order, without
 // being made. Another order gives the same sums in another order, which may differ in the last bit:
 // sort the members first if {a, b} and {b, a} are to be one set.
+// Images that hold those of other ranks are composed rank by rank.
 // Blocking: copies the members' factors on the caller's thread.
 // Thread-safety: any thread; images are immutable.
 #pragma once

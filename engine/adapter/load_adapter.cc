@@ -1,12 +1,13 @@
 #include "engine/adapter/load_adapter.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
 #include "base/status.h"
 #include "engine/adapter/adapter_tensors.h"
 #include "engine/adapter/build_factors.h"
-#include "engine/adapter/pack_adapter.h"
+#include "engine/adapter/pack_ranks.h"
 #include "engine/adapter/place_modules.h"
 #include "engine/files/gguf.h"
 
@@ -18,10 +19,13 @@ absl::StatusOr<LoadedAdapter> LoadAdapter(const std::filesystem::path& path,
   HEDDLE_ASSIGN_OR_RETURN(const AdapterFile file, ReadAdapterFile(path, 2 * target.max_bytes));
   FactorBuilder factors(file, target);
   HEDDLE_ASSIGN_OR_RETURN(std::string modules, PlaceModules(file, target, &factors));
-  absl::StatusOr<std::shared_ptr<AdapterImage>> image = PackAdapter(factors.sources(), target);
+  absl::StatusOr<std::shared_ptr<AdapterImage>> image = PackForRanks(factors.sources(), target);
   if (!image.ok()) return AtFile(file, image.status());
   LoadedAdapter loaded{.image = *std::move(image), .summary = file.summary};
-  loaded.summary.max_rank = loaded.image->max_rank;
+  for (int32_t rank = 0; rank < loaded.image->num_ranks(); ++rank) {
+    loaded.summary.max_rank =
+        std::max(loaded.summary.max_rank, loaded.image->OfRank(rank).max_rank);
+  }
   loaded.summary.parameters = factors.num_parameters();
   loaded.summary.modules = std::move(modules);
   return loaded;

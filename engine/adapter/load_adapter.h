@@ -14,11 +14,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/adapter/adapter_image.h"
 #include "engine/family/model_description.h"
+#include "engine/parallel/shard.h"
 
 namespace heddle::engine {
 
@@ -26,12 +29,16 @@ namespace heddle::engine {
 struct AdapterTarget {
   const ModelDescription* model = nullptr;       // the base
   kernels::DType dtype = kernels::DType::kBF16;  // of the factors: kF32, kF16 or kBF16
-  int64_t page_bytes = 0;                        // of the pool
+  int64_t page_bytes = 0;                        // of the pool, of one rank
   int32_t max_rank = 0;                          // larger ranks are refused
   int64_t max_bytes = 0;                         // larger images are refused; 0: no limit
   // The base's files, for adapters that are said relative to its weights (DoRA, biases,
   // modules_to_save). Empty: those are refused.
   std::filesystem::path base;
+  // Ranks that share the model, the head's first, and the bytes of a page of each one's pool, which
+  // count in place of page_bytes. Fewer than two shares: one rank has all of the model.
+  std::span<const Share> shares;
+  std::vector<int64_t> rank_page_bytes;
 };
 
 // For `heddle inspect` and logs.
@@ -45,7 +52,7 @@ struct AdapterSummary {
 };
 
 struct LoadedAdapter {
-  std::shared_ptr<AdapterImage> image;  // its id is 0: the caller gives it one
+  std::shared_ptr<AdapterImage> image;  // its id is 0: the caller gives it one; holds all ranks'
   AdapterSummary summary;
 };
 

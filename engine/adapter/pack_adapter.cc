@@ -179,14 +179,17 @@ class Packer {
   absl::Status WriteStraight(const RankRows& from, const Blocks& to, bool copies) {
     for (int64_t j = 0; j < to.rows; ++j) {
       if (copies) {
-        std::memcpy(RowOf(to, j), TensorRow(*from.tensor, from.first + j),
+        std::memcpy(RowOf(to, j),
+                    TensorRow(*from.tensor, from.first + j) + writer_.RowBytes(from.first_column),
                     static_cast<size_t>(writer_.RowBytes(to.cols)));
         if (HoldsNonFinite(reinterpret_cast<const uint16_t*>(RowOf(to, j)), to.cols)) {
           return NotFinite(*from.tensor);
         }
         continue;
       }
-      const std::span<const float> row = Values(*from.tensor, from.first + j);
+      const std::span<const float> row =
+          Values(*from.tensor, from.first + j)
+              .subspan(static_cast<size_t>(from.first_column), static_cast<size_t>(to.cols));
       if (!writer_.Store(row, RowOf(to, j))) return NotFinite(*from.tensor);
     }
     return absl::OkStatus();

@@ -19,10 +19,12 @@ namespace heddle::engine {
 // Rank rows of a factor, as parts of a tensor of the file.
 struct RankRows {
   const AdapterTensor* tensor = nullptr;  // nullptr: the factor is the identity
-  // Row j of the factor is row `first` + j of the tensor; or if `turned`, its element i is the
-  // tensor's element [rows[i] + row_offset][first + j * step], times factors[i].
+  // Row j of the factor is row `first` + j of the tensor, from `first_column` on; or if `turned`,
+  // its element i is the tensor's element [rows[i] + row_offset][first + j * step], times
+  // factors[i].
   bool turned = false;
   int64_t first = 0;
+  int64_t first_column = 0;
   int64_t step = 1;
   std::span<const int32_t> rows;
   int64_t row_offset = 0;
@@ -30,8 +32,9 @@ struct RankRows {
 
   bool operator==(const RankRows& other) const {
     return tensor == other.tensor && turned == other.turned && first == other.first &&
-           step == other.step && rows.data() == other.rows.data() &&
-           row_offset == other.row_offset && factors.data() == other.factors.data();
+           first_column == other.first_column && step == other.step &&
+           rows.data() == other.rows.data() && row_offset == other.row_offset &&
+           factors.data() == other.factors.data();
   }
 };
 

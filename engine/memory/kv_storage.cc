@@ -1,5 +1,6 @@
 #include "engine/memory/kv_storage.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -9,9 +10,9 @@ namespace heddle::engine {
 
 absl::StatusOr<KvStorage> KvStorage::Create(kernels::Device& device, const KvLayout& layout,
                                             kernels::DType dtype, int32_t num_pages,
-                                            int32_t page_tokens) {
+                                            int32_t page_tokens, int64_t least_page_bytes) {
   KvStorage storage;
-  storage.page_bytes_ = page_tokens * layout.RowBytes(dtype);
+  storage.page_bytes_ = std::max(least_page_bytes, page_tokens * layout.RowBytes(dtype));
   if (storage.page_bytes_ > 0) {
     HEDDLE_ASSIGN_OR_RETURN(storage.buffer_, device.Allocate(num_pages * storage.page_bytes_));
     storage.base_ = static_cast<std::byte*>(storage.buffer_->data());

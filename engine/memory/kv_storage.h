@@ -24,10 +24,11 @@ namespace heddle::engine {
 
 class KvStorage {
  public:
+  // Pages have `least_page_bytes` or what the layout takes, whichever is more.
   // RESOURCE_EXHAUSTED if the device does not have the memory.
   static absl::StatusOr<KvStorage> Create(kernels::Device& device, const KvLayout& layout,
                                           kernels::DType dtype, int32_t num_pages,
-                                          int32_t page_tokens);
+                                          int32_t page_tokens, int64_t least_page_bytes = 0);
 
   const kernels::KvCacheView& layer(int32_t index) const { return views_[index]; }
   int32_t n_layers() const { return static_cast<int32_t>(views_.size()); }
@@ -35,7 +36,7 @@ class KvStorage {
   // Copies positions between pages in every place. Pages are valid ids and differ.
   void Copy(kernels::Device& device, const PageCopy& copy) const;
 
-  // Bytes of a page over all its places, keys and values.
+  // Bytes of a page: of all its places, keys and values, or more.
   int64_t page_bytes() const { return page_bytes_; }
   // The page's first byte, on the device.
   std::byte* page(PageId page) const { return base_ + Index(page) * page_bytes_; }
@@ -48,7 +49,7 @@ class KvStorage {
                       bool beside = false) const;
 
  private:
-  std::unique_ptr<kernels::Buffer> buffer_;  // null: no layer has a cache
+  std::unique_ptr<kernels::Buffer> buffer_;  // null: pages are empty
   std::byte* base_ = nullptr;
   int64_t page_bytes_ = 0;
   std::vector<kernels::KvCacheView> places_;  // places of a page

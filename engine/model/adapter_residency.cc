@@ -9,10 +9,13 @@
 namespace heddle::engine {
 namespace {
 
-const AdapterImage& ImageOf(const StepLocals& locals, AdapterId id) {
-  const auto found = std::find_if(locals.adapters.begin(), locals.adapters.end(),
+using Images = std::span<const std::shared_ptr<const AdapterImage>>;
+
+// The image of all ranks.
+const AdapterImage& ImageOf(Images adapters, AdapterId id) {
+  const auto found = std::find_if(adapters.begin(), adapters.end(),
                                   [&](const auto& image) { return image->id == id; });
-  HEDDLE_CHECK(found != locals.adapters.end(), "a plan names an adapter without its image");
+  HEDDLE_CHECK(found != adapters.end(), "a plan names an adapter without its image");
   return **found;
 }
 
@@ -25,7 +28,7 @@ std::span<const PageId> PagesOf(const StepPlan& plan, const AdapterBind& bind) {
 
 absl::StatusOr<std::unique_ptr<AdapterResidency>> AdapterResidency::Create(
     kernels::Device& device, const ModelSpec& spec, const ExecutorLimits& limits) {
-  std::unique_ptr<AdapterResidency> residency(new AdapterResidency);
+  std::unique_ptr<AdapterResidency> residency(new AdapterResidency(spec.rank));
   HEDDLE_ASSIGN_OR_RETURN(residency->tables_,
                           AdapterTables::Create(device, spec, limits.adapter_slots,
                                                 limits.adapter_max_rank, limits.adapter_dtype));
@@ -58,11 +61,14 @@ bool AdapterResidency::MayApplyBeside(const StepPlan& plan, const StepPlan& in_f
 }
 
 absl::Status AdapterResidency::Apply(kernels::Device& device, const KvStorage& storage,
-                                     const StepPlan& plan, const StepLocals& locals) {
+                                     const StepPlan& plan, Images adapters) {
   for (const AdapterPageLoad& load : plan.adapter_loads) {
-    const AdapterImage& image = ImageOf(locals, load.adapter);
-    HEDDLE_CHECK(image.page_bytes == storage.page_bytes() && load.image_page < image.num_pages,
-                 "an adapter's image has pages of another size, or fewer");
+    const AdapterImage& all = ImageOf(adapters, load.adapter);
+    const AdapterImage& image = all.OfRank(rank_);
+    HEDDLE_CHECK(
+        image.page_bytes == storage.page_bytes() && load.image_page < all.pages_of_each_rank(),
+        "an adapter's image has pages of another size, or fewer");
+    if (load.image_page >= image.num_pages) continue;  // other ranks need more
     HEDDLE_RETURN_IF_ERROR(storage.Upload(device, load.page, image.page(load.image_page).data(),
                                           /*beside=*/true));
   }
@@ -70,8 +76,8 @@ absl::Status AdapterResidency::Apply(kernels::Device& device, const KvStorage& s
     const std::span<const PageId> pages = PagesOf(plan, bind);
     addresses_.clear();
     for (const PageId page : pages) addresses_.push_back(storage.page(page));
-    HEDDLE_RETURN_IF_ERROR(
-        tables_->Bind(device, bind.slot, bind.scale, ImageOf(locals, bind.adapter), addresses_));
+    HEDDLE_RETURN_IF_ERROR(tables_->Bind(
+        device, bind.slot, bind.scale, ImageOf(adapters, bind.adapter).OfRank(rank_), addresses_));
     pages_of_slot_[static_cast<size_t>(bind.slot)].assign(pages.begin(), pages.end());
   }
   return absl::OkStatus();

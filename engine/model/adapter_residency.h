@@ -34,16 +34,17 @@ class AdapterResidency {
   bool MayApplyBeside(const StepPlan& plan, const StepPlan& in_flight,
                       const PagesInUse& in_use) const;
 
-  // Loads and binds what the plan says. Aborts if locals.adapters lacks an image that is named, or
-  // an image does not fit the pool: the front end has checked both.
+  // Loads and binds what the plan says, of this rank's images in `adapters`. Aborts if these lack
+  // one that is named, or an image does not fit the pool: the front end has checked both.
   absl::Status Apply(kernels::Device& device, const KvStorage& storage, const StepPlan& plan,
-                     const StepLocals& locals);
+                     std::span<const std::shared_ptr<const AdapterImage>> adapters);
 
   const AdapterTables& tables() const { return *tables_; }
 
  private:
-  AdapterResidency() = default;
+  explicit AdapterResidency(int32_t rank) : rank_(rank) {}
 
+  const int32_t rank_;  // of those that share the model
   std::unique_ptr<AdapterTables> tables_;
   std::vector<std::vector<PageId>> pages_of_slot_;  // [num_slots]
   std::vector<std::byte*> addresses_;               // of one adapter's pages, reused

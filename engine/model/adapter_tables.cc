@@ -86,6 +86,8 @@ absl::StatusOr<std::unique_ptr<AdapterTables>> AdapterTables::Create(kernels::De
   HEDDLE_ASSIGN_OR_RETURN(tables->factors_,
                           device.Allocate(std::max<int64_t>(1, Bytes(spec, slots))));
   const auto* factors = static_cast<const kernels::AdapterFactors*>(tables->factors_->data());
+  const int64_t first_token =
+      spec.is_part() ? spec.vocab_borders[static_cast<size_t>(spec.rank)] : 0;
   for (Entry& entry : tables->entries_) {
     entry.matrix = {.dtype = dtype,
                     .parts = entry.parts,
@@ -93,7 +95,8 @@ absl::StatusOr<std::unique_ptr<AdapterTables>> AdapterTables::Create(kernels::De
                     .n_slots = slots,
                     .slot_stride = tables->slot_stride_,
                     .max_rank = max_rank,
-                    .num_tokens = entry.num_tokens};
+                    .num_tokens = entry.num_tokens,
+                    .first_token = first_token};
   }
   return tables;
 }
@@ -120,7 +123,7 @@ void AdapterTables::CountUses(int32_t slot, const std::vector<Use>& uses) {
 absl::Status AdapterTables::Bind(kernels::Device& device, int32_t slot, float scale,
                                  const AdapterImage& image, std::span<std::byte* const> pages) {
   HEDDLE_CHECK(slot >= 0 && slot < num_slots_, "an adapter is bound to a slot that does not exist");
-  HEDDLE_CHECK(static_cast<int32_t>(pages.size()) == image.num_pages,
+  HEDDLE_CHECK(static_cast<int32_t>(pages.size()) >= image.num_pages,
                "an adapter is bound with some of its pages only");
   const auto address = [&](const ImagePlace& place) -> const void* {
     return place == kNoPlace ? nullptr : pages[static_cast<size_t>(place.page)] + place.offset;

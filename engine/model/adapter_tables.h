@@ -37,9 +37,10 @@ class AdapterTables {
   // no adapter that is bound changes it and it is none of the layers' plain linears.
   const kernels::AdapterMatrix* matrix(int32_t layer, AdapterSite site) const;
 
-  // From now on rows with `slot` have the adapter. `pages` [image.num_pages] are on the device and
-  // hold the image; its tables are written into them. REQUIRES: the image was made for this model
-  // with these limits, and no enqueued work reads the slot or these pages.
+  // From now on rows with `slot` have the adapter. `pages` are on the device, and the
+  // first image.num_pages of them hold the image; its tables are written into them. REQUIRES: the
+  // image was made for this model with these limits, and no enqueued work reads the slot or these
+  // pages.
   absl::Status Bind(kernels::Device& device, int32_t slot, float scale, const AdapterImage& image,
                     std::span<std::byte* const> pages);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -18,6 +19,8 @@ namespace {
 
 // Rows of logits are held in multiples of this, at least one.
 constexpr int32_t kLeastLogitRows = 64;
+// Blocks of factors begin at multiples of this many bytes.
+constexpr int64_t kFactorAlignment = 16;
 
 absl::Status CheckOptions(const ModelSpec& spec, const CapacityOptions& options) {
   const int32_t page = options.page_tokens;
@@ -110,6 +113,14 @@ int64_t WorkspaceBytes(const ModelSpec& spec, int32_t logit_rows, const Capacity
   return bytes;
 }
 
+// An adapter takes the same pages of all ranks, as many as the rank with the smallest ones needs; a
+// rank without heads has none otherwise.
+void MakeRoomForAdapters(int64_t least, std::vector<int64_t>* pages) {
+  for (int64_t& bytes : *pages) {
+    bytes = (std::max(bytes, least) + kFactorAlignment - 1) / kFactorAlignment * kFactorAlignment;
+  }
+}
+
 // Sets the layout of keys and values, and what a token and a page of them take on all ranks.
 void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
             const CapacityOptions& options, Capacity* capacity) {
@@ -121,17 +132,23 @@ void PlanKv(const ModelSpec& spec, const PageRule& rule, int32_t context,
   capacity->kv_layout = options.one_kv_group
                             ? OneKvGroup(layers)
                             : PlanKvLayout(layers, rule, context, options.kv_dtype);
-  bool is_head = true;
+  std::vector<int64_t>& pages = capacity->rank_page_bytes;
+  int64_t largest = 0;  // page without the drafter's layers
   for (const ModelSpec& part : PartsOf(spec, options)) {
+    const bool is_head = pages.empty();
+    const auto bytes = [&](bool with_drafter) {
+      return KvLayoutOfRank(capacity->kv_layout, part, with_drafter).RowBytes(options.kv_dtype) *
+             options.page_tokens;
+    };
     capacity->kv_bytes_per_token += KvBytesPerToken(KvLayers(part), options.kv_dtype);
     if (is_head) {
       capacity->kv_bytes_per_token += KvBytesPerToken(options.draft_kv_layers, options.kv_dtype);
     }
-    capacity->page_bytes +=
-        KvLayoutOfRank(capacity->kv_layout, part, is_head).RowBytes(options.kv_dtype) *
-        options.page_tokens;
-    is_head = false;
+    pages.push_back(bytes(is_head));
+    largest = std::max(largest, bytes(false));
   }
+  if (pages.size() > 1 && options.adapter_max_rank > 0) MakeRoomForAdapters(largest / 2, &pages);
+  capacity->page_bytes = std::accumulate(pages.begin(), pages.end(), int64_t{0});
 }
 
 }  // namespace
@@ -173,9 +190,10 @@ absl::StatusOr<Capacity> PlanCapacity(const ModelSpec& spec, int64_t weight_byte
   const int32_t context = options.max_context > 0 ? options.max_context : spec.max_context;
   PlanKv(spec, rule, context, options, &capacity);
   const std::vector<int32_t>& windows = capacity.kv_layout.windows;
-  // Blocks of factors begin at multiples of 16 bytes.
-  if (capacity.page_bytes == 0 || capacity.page_bytes % 16 != 0) adapter_slots = 0;
-  capacity.workspace_bytes += AdapterTables::Bytes(spec, adapter_slots);
+  if (capacity.page_bytes == 0 || capacity.page_bytes % kFactorAlignment != 0) adapter_slots = 0;
+  for (const ModelSpec& part : PartsOf(spec, options)) {
+    capacity.workspace_bytes += AdapterTables::Bytes(part, adapter_slots);
+  }
 
   const int64_t page_bytes = capacity.page_bytes;
   const int64_t pages_per_sequence = rule.MostPages(context, windows);

@@ -57,10 +57,13 @@ struct Capacity {
   int64_t weight_bytes = 0;
   int64_t workspace_bytes = 0;     // activations and logits
   int64_t kv_bytes_per_token = 0;  // all layers, K and V
-  int64_t page_bytes = 0;          // for the layers of one group
-  int64_t kv_bytes = 0;            // the whole pool
-  int64_t available_bytes = 0;     // free memory before loading
-  bool context_reduced = false;    // the pool is smaller than one context of the model
+  int64_t page_bytes = 0;          // for the layers of one group, on all ranks
+  // The same of each rank, [ranks]. Where ranks share the model and run adapters, a page has room
+  // for adapters also on a rank with few heads or none: at least half of the largest one's.
+  std::vector<int64_t> rank_page_bytes;
+  int64_t kv_bytes = 0;          // the whole pool
+  int64_t available_bytes = 0;   // free memory before loading
+  bool context_reduced = false;  // the pool is smaller than one context of the model
 
   // Positions that the pool holds in all layers; more of contexts longer than some layers' windows.
   int64_t pool_tokens() const {

@@ -368,9 +368,6 @@ void Decoder::Forward(kernels::Ops& ops, int32_t n_tokens, int32_t n_logit_rows,
                       const KvStorage& cache) {
   const Tensor x = View(*x_, n_tokens, spec_.hidden);
   Embed(ops, x);
-  if (const auto* adapters = Adapters(kModelLayer, AdapterSite::kEmbedding)) {
-    ops.AdaptEmbedding(*adapters, x);
-  }
   if (weights_.positions != nullptr) ops.AddPositions(*weights_.positions, 0, x);
   RunLayers(ops, n_tokens, cache, {});
   KeepStream(ops, spec_.n_layers(), x);

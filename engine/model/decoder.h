@@ -105,6 +105,7 @@ class Decoder {
   void NormHeadsOfRanks(kernels::Ops& ops, kernels::Tensor own, const DeviceVector& weight,
                         std::span<const int32_t> borders, int32_t head_dim);
   void Embed(kernels::Ops& ops, kernels::Tensor x);
+  void AdaptEmbedding(kernels::Ops& ops, kernels::Tensor x) const;
   // The input of a block: the stream or, where the layer norms first, rows that `norm` is to make.
   // The product that reads them applies the norm if it is their only reader; otherwise Normed does.
   struct BlockInput {

@@ -12,14 +12,23 @@ using kernels::Tensor;
 }  // namespace
 
 void Decoder::Embed(kernels::Ops& ops, Tensor x) {
-  if (!spec_.is_part()) return ops.Embed(*weights_.embedding, spec_.embedding_scale, x);
+  if (!spec_.is_part()) {
+    ops.Embed(*weights_.embedding, spec_.embedding_scale, x);
+    return AdaptEmbedding(ops, x);
+  }
   Tensor part;
   if (weights_.embedding != nullptr) {
     part = NextPart(x.rows);
     const int32_t first = spec_.vocab_borders[static_cast<size_t>(spec_.rank)];
     ops.EmbedShare(*weights_.embedding, first, spec_.embedding_scale, part);
+    AdaptEmbedding(ops, part);
   }
   ops.AllReduce({.partial = part, .out = x});
+}
+
+void Decoder::AdaptEmbedding(kernels::Ops& ops, Tensor x) const {
+  const auto* adapters = Adapters(kModelLayer, AdapterSite::kEmbedding);
+  if (adapters != nullptr) ops.AdaptEmbedding(*adapters, x);
 }
 
 Tensor Decoder::NextPart(int64_t rows) {

@@ -264,6 +264,9 @@ absl::Status MakeExecutor(const LoadOptions& options, std::unique_ptr<kernels::D
   parts.ranks = std::move(ranks.others);
   parts.kv_dtype = loaded->kv_dtype;
   parts.kv_layout = KvLayoutOfRank(loaded->capacity.kv_layout, *parts.spec, /*is_head=*/true);
+  if (loaded->shares.size() > 1) {
+    parts.least_page_bytes = loaded->capacity.rank_page_bytes.front();
+  }
   parts.logit_rows = loaded->capacity.logit_rows;
   if (add_drafter) HEDDLE_RETURN_IF_ERROR(add_drafter(&parts));
   loaded->drafter = parts.draft_traits.text;

@@ -93,6 +93,7 @@ absl::StatusOr<std::unique_ptr<RankWorker>> LoadWorker(
   HEDDLE_ASSIGN_OR_RETURN(parts.weights, make_weights(*parts.device, rank));
   parts.kv_dtype = info.kv_dtype;
   parts.kv_layout = KvLayoutOfRank(info.capacity.kv_layout, parts.spec, /*is_head=*/false);
+  parts.least_page_bytes = info.capacity.rank_page_bytes[static_cast<size_t>(rank)];
   parts.logit_rows = info.capacity.logit_rows;
   parts.host_kv_directory = options.host_kv_directory;
   return RankWorker::Create(std::move(parts), info.capacity.limits);
@@ -111,10 +112,6 @@ absl::Status CheckLayout(const LoadOptions& options) {
   if (options.make_device) {
     return absl::UnimplementedError(
         absl::StrCat("--tp ", tp, " is for --device cpu: GPUs cannot share a model yet"));
-  }
-  if (options.capacity.adapter_max_rank > 0) {
-    return absl::UnimplementedError(absl::StrCat("--lora and --lora-dir do not work with --tp ", tp,
-                                                 " yet; --lora-merge does, with one adapter"));
   }
   return absl::OkStatus();
 }

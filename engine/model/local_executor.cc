@@ -60,9 +60,10 @@ absl::Status LocalExecutor::ReplacePool(const ExecutorLimits& limits) {
   limits_ = limits;
   cache_.reset();
   host_pages_.reset();
-  HEDDLE_ASSIGN_OR_RETURN(KvStorage cache,
-                          KvStorage::Create(*parts_.device, parts_.kv_layout, parts_.kv_dtype,
-                                            limits.num_pages, limits.page_tokens));
+  HEDDLE_ASSIGN_OR_RETURN(
+      KvStorage cache,
+      KvStorage::Create(*parts_.device, parts_.kv_layout, parts_.kv_dtype, limits.num_pages,
+                        limits.page_tokens, parts_.least_page_bytes));
   cache_ = std::make_unique<KvStorage>(std::move(cache));
   if (drafts_ != nullptr) drafts_->ReplacePool(limits);
   if (limits.num_host_pages == 0) return absl::OkStatus();
@@ -90,7 +91,7 @@ absl::Status LocalExecutor::Wait(StepResult* result) {
   HEDDLE_CHECK(!flights_.empty(), "Wait without Submit");
   Flight& flight = flights_.oldest();
   flights_.Pop();
-  if (parts_.ranks != nullptr) parts_.ranks->Begin(*flight.plan);
+  if (parts_.ranks != nullptr) parts_.ranks->Begin(*flight.plan, flight.locals.adapters);
   absl::Status status = RunStep(&flight, result);
   if (parts_.ranks != nullptr) status = parts_.ranks->Join(status);
   if (!status.ok()) return status;
@@ -197,7 +198,8 @@ absl::Status LocalExecutor::MovePages(const Flight& flight, StepTiming* timing) 
     const std::byte* from = host_pages_->Slot(swap.slot);
     HEDDLE_RETURN_IF_ERROR(cache_->Upload(device, swap.page, from, /*beside=*/true));
   }
-  if (loads) HEDDLE_RETURN_IF_ERROR(adapters_->Apply(device, *cache_, plan, flight.locals));
+  if (loads)
+    HEDDLE_RETURN_IF_ERROR(adapters_->Apply(device, *cache_, plan, flight.locals.adapters));
   timing->swap_ns = NowNs() - start_ns;
   return absl::OkStatus();
 }

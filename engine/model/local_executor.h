@@ -56,6 +56,7 @@ class LocalExecutor final : public Executor {
     std::unique_ptr<ModelWeights> weights;
     kernels::DType kv_dtype = kernels::DType::kF16;
     KvLayout kv_layout;                     // of all layers; its groups are those of the limits
+    int64_t least_page_bytes = 0;           // of a page, if keys and values take less
     int32_t logit_rows = kLeastLogitRows;   // held at a time, which bounds their memory
     std::string host_kv_directory;          // directory of the host's tier; empty: in memory
     std::unique_ptr<DraftNetwork> drafter;  // beside the model; null: none

@@ -39,12 +39,13 @@ std::span<const int> RankThreads::CpusOf(size_t rank) const {
 }
 
 // The head's steps may come from several threads, of which most come from one.
-void RankThreads::Begin(const StepPlan& plan) {
+void RankThreads::Begin(const StepPlan& plan, RankWorker::Adapters adapters) {
   if (bound_ != std::this_thread::get_id()) {
     bound_ = std::this_thread::get_id();
     static_cast<void>(BindThisThread(CpusOf(0)));  // worked when the rank was loaded
   }
   plan_ = &plan;
+  adapters_.assign(adapters.begin(), adapters.end());
   done_.store(0, std::memory_order_relaxed);
   begun_.fetch_add(1, std::memory_order_release);
   begun_.notify_all();
@@ -55,6 +56,7 @@ absl::Status RankThreads::Join(const absl::Status& head) {
   int spins = kernels::kMaxSpins;
   const auto all = static_cast<uint32_t>(threads_.size());
   kernels::Await(done_, kYieldsBetweenSteps, &spins, [all](uint32_t done) { return done == all; });
+  adapters_.clear();
   return communicator_->status();
 }
 
@@ -65,7 +67,7 @@ void RankThreads::Work(size_t worker) {
     kernels::Await(begun_, kYieldsBetweenSteps, &spins,
                    [last](uint32_t now) { return now != last; });
     if (stop_.load(std::memory_order_relaxed)) return;
-    const absl::Status status = workers_[worker]->Run(*plan_);
+    const absl::Status status = workers_[worker]->Run(*plan_, adapters_);
     if (!status.ok()) communicator_->Abort(status);
     done_.fetch_add(1, std::memory_order_acq_rel);
     done_.notify_one();

@@ -30,8 +30,9 @@ class RankThreads {
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
 
-  // The other ranks begin a step; `plan` stays unchanged until Join.
-  void Begin(const StepPlan& plan);
+  // The other ranks begin a step; `plan` stays unchanged until Join. `adapters`:
+  // StepLocals::adapters, which are kept until then.
+  void Begin(const StepPlan& plan, RankWorker::Adapters adapters);
   // Waits for the other ranks; `head` is how the step went there. If it failed on any rank, no rank
   // waits for another any more, and the error, the first one, stays.
   absl::Status Join(const absl::Status& head);
@@ -47,6 +48,7 @@ class RankThreads {
   const std::vector<std::vector<int>> cpus_;
   std::thread::id bound_;           // the head's thread that is on the head's processors
   const StepPlan* plan_ = nullptr;  // read by the threads once begun_ has changed
+  std::vector<std::shared_ptr<const AdapterImage>> adapters_;  // likewise
   std::atomic<bool> stop_{false};
   alignas(64) std::atomic<uint32_t> begun_{0};  // steps
   alignas(64) std::atomic<uint32_t> done_{0};   // ranks that are done with this step

@@ -16,7 +16,12 @@ absl::StatusOr<std::unique_ptr<RankWorker>> RankWorker::Create(Parts parts,
   HEDDLE_RETURN_IF_ERROR(worker->decoder_->ReserveLogits(*own.device, own.logit_rows));
   HEDDLE_ASSIGN_OR_RETURN(
       KvStorage cache, KvStorage::Create(*own.device, own.kv_layout, own.kv_dtype, limits.num_pages,
-                                         limits.page_tokens));
+                                         limits.page_tokens, own.least_page_bytes));
+  if (limits.adapter_slots > 0) {
+    HEDDLE_ASSIGN_OR_RETURN(worker->adapters_,
+                            AdapterResidency::Create(*own.device, own.spec, limits));
+    worker->decoder_->SetAdapters(&worker->adapters_->tables());
+  }
   worker->cache_ = std::make_unique<KvStorage>(std::move(cache));
   if (limits.num_host_pages > 0) {
     HEDDLE_ASSIGN_OR_RETURN(worker->host_pages_,
@@ -26,7 +31,7 @@ absl::StatusOr<std::unique_ptr<RankWorker>> RankWorker::Create(Parts parts,
   return worker;
 }
 
-absl::Status RankWorker::MovePages(const StepPlan& plan) {
+absl::Status RankWorker::MovePages(const StepPlan& plan, Adapters adapters) {
   kernels::Device& device = *parts_.device;
   HEDDLE_CHECK(host_pages_ != nullptr || (plan.swaps_out.empty() && plan.swaps_in.empty()),
                "a plan swaps pages and there is no host tier");
@@ -35,6 +40,9 @@ absl::Status RankWorker::MovePages(const StepPlan& plan) {
   }
   for (const PageSwap& swap : plan.swaps_in) {
     HEDDLE_RETURN_IF_ERROR(cache_->Upload(device, swap.page, host_pages_->Slot(swap.slot)));
+  }
+  if (adapters_ != nullptr) {
+    HEDDLE_RETURN_IF_ERROR(adapters_->Apply(device, *cache_, plan, adapters));
   }
   for (const PageCopy& copy : plan.page_copies) cache_->Copy(device, copy);
   return absl::OkStatus();
@@ -57,8 +65,8 @@ int32_t RankWorker::FindLogitRows(const StepPlan& plan) {
   return drawn;
 }
 
-absl::Status RankWorker::Run(const StepPlan& plan) {
-  HEDDLE_RETURN_IF_ERROR(MovePages(plan));
+absl::Status RankWorker::Run(const StepPlan& plan, Adapters adapters) {
+  HEDDLE_RETURN_IF_ERROR(MovePages(plan, adapters));
   if (plan.token_ids.empty()) return absl::OkStatus();
   const int32_t n_drawn = FindLogitRows(plan);
   const kernels::HostBatch batch = batch_.Build(plan, limits_.page_tokens, logit_rows_);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "engine/executor.h"
 #include "engine/memory/host_pages.h"
 #include "engine/memory/kv_storage.h"
+#include "engine/model/adapter_residency.h"
 #include "engine/model/decoder.h"
 #include "engine/model/plan_batch.h"
 #include "engine/step.h"
@@ -27,8 +29,9 @@ class RankWorker {
     ModelSpec spec;                           // of the rank's share
     ModelWeights weights;
     kernels::DType kv_dtype = kernels::DType::kF16;
-    KvLayout kv_layout;      // of its heads, with the groups of the limits
-    int32_t logit_rows = 0;  // that the head asks for at a time
+    KvLayout kv_layout;            // of its heads, with the groups of the limits
+    int64_t least_page_bytes = 0;  // of a page, if keys and values take less
+    int32_t logit_rows = 0;        // that the head asks for at a time
     std::string host_kv_directory;
   };
 
@@ -36,20 +39,22 @@ class RankWorker {
   static absl::StatusOr<std::unique_ptr<RankWorker>> Create(Parts parts,
                                                             const ExecutorLimits& limits);
 
-  // Runs a step; returns when this rank's part of it is done.
-  absl::Status Run(const StepPlan& plan);
+  using Adapters = std::span<const std::shared_ptr<const AdapterImage>>;
+  // Runs a step; returns when this rank's part of it is done. `adapters`: StepLocals::adapters.
+  absl::Status Run(const StepPlan& plan, Adapters adapters);
 
  private:
   RankWorker(Parts parts, const ExecutorLimits& limits)
       : parts_(std::move(parts)), limits_(limits) {}
 
-  absl::Status MovePages(const StepPlan& plan);
+  absl::Status MovePages(const StepPlan& plan, Adapters adapters);
   int32_t FindLogitRows(const StepPlan& plan);
 
   Parts parts_;
   const ExecutorLimits limits_;
   std::unique_ptr<KvStorage> cache_;
-  std::unique_ptr<HostPages> host_pages_;  // null: limits_.num_host_pages is 0
+  std::unique_ptr<HostPages> host_pages_;       // null: limits_.num_host_pages is 0
+  std::unique_ptr<AdapterResidency> adapters_;  // null: limits_.adapter_slots is 0
   std::unique_ptr<Decoder> decoder_;
   PlanBatch batch_;
   std::vector<int32_t> logit_rows_;  // as LocalExecutor has them

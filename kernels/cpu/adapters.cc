@@ -195,7 +195,7 @@ void AdapterCall::Add(const Window& window) const {
   }
 }
 
-void AdaptEmbeddingRow(const AdapterMatrix& adapters, int32_t slot, int32_t token,
+void AdaptEmbeddingRow(const AdapterMatrix& adapters, int32_t slot, int64_t token,
                        const RowKernels& kernels, Tensor x, int64_t row) {
   const AdapterFactors& factors = adapters.factors[int64_t{slot} * adapters.slot_stride];
   float* out = x.row<float>(row);

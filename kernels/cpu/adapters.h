@@ -103,8 +103,8 @@ class AdapterCall {
   bool has_gains_ = false;
 };
 
-// Ops::AdaptEmbedding for one row of the residual stream.
-void AdaptEmbeddingRow(const AdapterMatrix& adapters, int32_t slot, int32_t token,
+// Ops::AdaptEmbedding for one row of the residual stream, of the token in column `token` of A.
+void AdaptEmbeddingRow(const AdapterMatrix& adapters, int32_t slot, int64_t token,
                        const RowKernels& kernels, Tensor x, int64_t row);
 
 }  // namespace heddle::kernels::cpu

@@ -132,9 +132,10 @@ class CpuOps final : public Ops {
     EachRow(batch().n_tokens(), kNsPerGatheredElement * static_cast<double>(x.cols),
             [&](int64_t t, int32_t) {
               const int32_t slot = SlotOf({}, t);
-              if (slot < 0) return;
-              cpu::AdaptEmbeddingRow(adapters, slot, batch().token_ids[static_cast<size_t>(t)],
-                                     *table_.rows, x, t);
+              const int64_t token =
+                  batch().token_ids[static_cast<size_t>(t)] - adapters.first_token;
+              if (slot < 0 || token < 0 || token >= adapters.num_tokens) return;
+              cpu::AdaptEmbeddingRow(adapters, slot, token, *table_.rows, x, t);
             });
   }
 

@@ -80,6 +80,7 @@ void SetAdapters(const AdapterParams& params, int64_t half, LinearParams* linear
 void AdaptEmbedding(DeviceStep& step, const AdapterMatrix& adapters, const DeviceBatch& tokens,
                     Tensor x) {
   if (step.adapters.n_segments == 0) return;
+  HEDDLE_CHECK(adapters.first_token == 0, "adapt_embedding: GPUs share no vocabulary");
   const bool has_gains = adapters.has_gains;
   AdapterParams params = AdapterParamsOf(step, adapters, {}, adapters.num_tokens);
   const int64_t fits = step.workspace.bytes / AdapterOutputBytes(params, has_gains);

@@ -22,7 +22,8 @@ void AdaptEmbedding(const HostBatch& batch, const AdapterMatrix& adapters, Tenso
     const int32_t slot = SlotOf(batch, {}, t);
     if (slot < 0) continue;
     const AdapterFactors& f = adapters.factors[int64_t{slot} * adapters.slot_stride];
-    const int32_t token = batch.token_ids[static_cast<size_t>(t)];
+    const int64_t token = batch.token_ids[static_cast<size_t>(t)] - adapters.first_token;
+    if (token < 0 || token >= adapters.num_tokens) continue;
     float* row = x.row<float>(t);
     std::vector<double> sums(row, row + x.cols);
     for (int64_t i = 0; i < x.cols; ++i) {
@@ -35,7 +36,7 @@ void AdaptEmbedding(const HostBatch& batch, const AdapterMatrix& adapters, Tenso
                                                       int64_t{j % f.block_rows} * x.cols + i);
         sum += f.scale * b *
                LoadElement(adapters.dtype, f.a[token / f.token_rows],
-                           int64_t{token % f.token_rows} * f.rank + j);
+                           token % f.token_rows * f.rank + j);
       }
     }
     for (int64_t i = 0; i < x.cols; ++i) row[i] = static_cast<float>(sums[static_cast<size_t>(i)]);

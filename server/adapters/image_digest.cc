@@ -46,10 +46,8 @@ class Sha256 {
   std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
 };
 
-}  // namespace
-
-AdapterDigest DigestOf(const engine::AdapterImage& image) {
-  Sha256 sha;
+void AddImage(const engine::AdapterImage& image, Sha256* all) {
+  Sha256& sha = *all;
   sha.AddValue(image.dtype);
   sha.AddValue(image.max_rank);
   sha.AddValue(image.page_bytes);
@@ -74,8 +72,15 @@ AdapterDigest DigestOf(const engine::AdapterImage& image) {
     sha.AddPlace(factors.bias);
   }
   if (image.content != nullptr) {
-    sha.Add(image.content.get(), static_cast<size_t>(image.bytes()));
+    sha.Add(image.content.get(), static_cast<size_t>(image.own_bytes()));
   }
+}
+
+}  // namespace
+
+AdapterDigest DigestOf(const engine::AdapterImage& image) {
+  Sha256 sha;
+  for (int32_t rank = 0; rank < image.num_ranks(); ++rank) AddImage(image.OfRank(rank), &sha);
   return sha.End();
 }
 

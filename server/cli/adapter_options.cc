@@ -23,7 +23,9 @@ engine::AdapterTarget TargetOf(const config::Config& config, const EngineSession
   engine::AdapterTarget target;
   target.model = &session.model.model;
   target.dtype = limits.adapter_dtype;
-  target.page_bytes = limits.page_bytes;
+  target.shares = session.model.shares;
+  target.page_bytes = session.model.capacity.page_bytes;
+  target.rank_page_bytes = session.model.capacity.rank_page_bytes;
   target.max_rank = static_cast<int32_t>(config.max_lora_rank);
   target.max_bytes = static_cast<int64_t>(config.lora_host_memory.value);
   target.base = config.model;
@@ -162,7 +164,8 @@ absl::StatusOr<scheduler::AdapterUse> LoadForOneRequest(const config::Config& co
   while (registry.LoadNext()) {
   }
   HEDDLE_RETURN_IF_ERROR(lease.status());
-  return scheduler::AdapterUse{lease->id, lease->scale, lease->image->num_pages, lease->image};
+  return scheduler::AdapterUse{lease->id, lease->scale, lease->image->pages_of_each_rank(),
+                               lease->image};
 }
 
 }  // namespace heddle::server

@@ -23,15 +23,18 @@ absl::StatusOr<AdapterOnBase> CheckOnBase(const config::Config& config) {
   target.model = &model.model;
   target.base = config.base;
   target.dtype = capacity.limits.adapter_dtype;
+  target.shares = model.shares;
   target.page_bytes = capacity.page_bytes;
+  target.rank_page_bytes = capacity.rank_page_bytes;
   target.max_rank = kernels::kMaxAdapterRank;
   HEDDLE_ASSIGN_OR_RETURN(const engine::LoadedAdapter loaded,
                           engine::LoadAdapter(config.model, target));
   return AdapterOnBase{.base = config.base,
                        .modules = loaded.summary.modules,
                        .bytes = loaded.image->bytes(),
-                       .pages = loaded.image->num_pages,
-                       .tokens = loaded.image->num_pages / capacity.kv_layout.n_groups() *
+                       .pages = loaded.image->pages_of_each_rank(),
+                       .tokens = loaded.image->pages_of_each_rank() /
+                                 capacity.kv_layout.n_groups() *
                                  int64_t{capacity.limits.page_tokens}};
 }
 

@@ -105,7 +105,8 @@ void PreparingExchange::OnAdapter(const absl::StatusOr<AdapterLease>& lease) {
   waits_for_adapter_ = false;
   server_->dependencies.metrics->ObserveAdapterWait(SecondsFrom(adapter_wait_since_));
   scheduler::AdapterUse adapter;
-  if (lease.ok()) adapter = {lease->id, lease->scale, lease->image->num_pages, lease->image};
+  if (lease.ok())
+    adapter = {lease->id, lease->scale, lease->image->pages_of_each_rank(), lease->image};
   BeginAnswer(lease.status(), std::move(adapter));
 }
 

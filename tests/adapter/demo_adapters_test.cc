@@ -18,8 +18,9 @@ using nlohmann::json;
 
 constexpr double kLeastMargin = 0.02;  // of logits, where the order of sums must not matter
 
-LocalModel LoadDemo() {
+LocalModel LoadDemo(int32_t tp = 1) {
   LoadOptions options;
+  options.layout.tp = tp;
   options.cpu.num_threads = 2;
   options.cpu.isa = "portable";  // other levels round activations to BF16
   options.kv_type = "f32";
@@ -37,7 +38,10 @@ test::RunAdapter LoadFrom(const std::filesystem::path& path, const LocalModel& m
   auto loaded = LoadAdapter(path, {.model = &model.model,
                                    .dtype = limits.adapter_dtype,
                                    .page_bytes = limits.page_bytes,
-                                   .max_rank = limits.adapter_max_rank});
+                                   .max_rank = limits.adapter_max_rank,
+                                   .base = {},
+                                   .shares = model.shares,
+                                   .rank_page_bytes = model.capacity.rank_page_bytes});
   INFO(loaded.status().ToString());
   REQUIRE(loaded.ok());
   loaded->image->id = AdapterId{1};
@@ -64,7 +68,9 @@ int CheckCases(LocalModel& model, const json& cases, const test::RunAdapter& ada
 
 TEST_CASE("The demo model's adapters answer as PEFT does, with patterns of ranks and rsLoRA",
           "[golden]") {
-  LocalModel model = LoadDemo();
+  const int32_t tp = GENERATE(1, 2, 3);
+  INFO(tp << " ranks");
+  LocalModel model = LoadDemo(tp);
   const json goldens = test::LoadGoldenJson("demo_adapters.json");
   CHECK(CheckCases(model, goldens["base"], {}) >= 10);
   for (const std::string name : {"pirate", "upper"}) {

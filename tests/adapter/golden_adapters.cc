@@ -65,7 +65,9 @@ engine::AdapterTarget TargetOf(const engine::LocalModel& model, const std::files
           .dtype = limits.adapter_dtype,
           .page_bytes = limits.page_bytes,
           .max_rank = limits.adapter_max_rank,
-          .base = base};
+          .base = base,
+          .shares = model.shares,
+          .rank_page_bytes = model.capacity.rank_page_bytes};
 }
 
 RunAdapter LoadInto(const engine::LocalModel& model, const std::filesystem::path& base,

@@ -3,8 +3,6 @@ preemption, swaps, shared prefixes, evicted adapters) and drafts with all drafte
 alone on a server with nothing of this, to the bit of every log-probability.
 
     combine_test.py [--requests N] [--seed S] [--tp RANKS]
-
-With several ranks there are no adapters.
 """
 
 import argparse
@@ -18,7 +16,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "conformance"))
 
 from adapter_kinds import write_adapters  # noqa: E402
-from features import FEATURES, draw, without_adapters  # noqa: E402
+from features import FEATURES, draw  # noqa: E402
 from heddle_server import DEMO_MODEL, Server  # noqa: E402
 
 ROUTE = "/v1/chat/completions"
@@ -60,18 +58,14 @@ def main():
     parser.add_argument("--tp", type=int, default=1)
     arguments = parser.parse_args()
     source = random.Random(arguments.seed)
-    features = FEATURES if arguments.tp == 1 else without_adapters()
-    drawn = [draw(source, features) for _ in range(arguments.requests)]
-    if arguments.tp > 1:
-        flags = [*COMMON, "--tp", str(arguments.tp)]
-        return compare(drawn, features, flags, DRAFTERS, arguments.seed)
+    drawn = [draw(source, FEATURES) for _ in range(arguments.requests)]
     with tempfile.TemporaryDirectory() as folder:
         adapters = {**TRAINED, **write_adapters(folder, DEMO_MODEL)}
-        lora = ["--lora", ",".join(f"{name}={path}" for name, path in adapters.items()), *COMMON]
-        return compare(drawn, features, lora, DRAFTERS, arguments.seed)
+        flags = ["--lora", ",".join(f"{name}={path}" for name, path in adapters.items()), *COMMON, "--tp", str(arguments.tp)]
+        return compare(drawn, flags, DRAFTERS, arguments.seed)
 
 
-def compare(drawn, features, flags, all_drafters, seed):
+def compare(drawn, flags, all_drafters, seed):
     with Server(*flags, *ROOMY) as server:
         alone = [whole(server, request) for _, request in drawn]
     refused = [(names, answer) for (names, _), answer in zip(drawn, alone) if isinstance(answer, tuple)]
@@ -89,7 +83,7 @@ def compare(drawn, features, flags, all_drafters, seed):
     for (names, request), expected, found in zip(drawn, alone, together):
         assert found == expected, f"{names}\n{json.dumps(request)}\nalone    {expected}\ntogether {found}"
     used = {name for names, _ in drawn for name in names}
-    assert used == {feature.name for feature in features}, f"never drawn: {used}"
+    assert used == {feature.name for feature in FEATURES}, f"never drawn: {used}"
     print(f"{len(drawn)} requests equal themselves alone, {preempted:.0f} preemptions, {accepted:.0f} of "
           f"{drafted:.0f} drafted tokens accepted, seed {seed}")
 

@@ -246,6 +246,55 @@ TEST_CASE("A part of an embedding gives its own tokens' rows and zeros", "[kerne
   }
 }
 
+TEST_CASE("A part of an embedding's adapter changes its own tokens' rows alone", "[kernel]") {
+  // Tokens [5, 12) in blocks of 3, of rank 1: token t has the factor t, and column c of B is c + 1.
+  const std::vector<std::vector<float>> tokens = {{5, 6, 7}, {8, 9, 10}, {11}};
+  std::vector<float> b(33), gain(33, 1.0f);
+  for (size_t c = 0; c < b.size(); ++c) b[c] = static_cast<float>(c + 1);
+  const std::vector<const void*> a_table = {tokens[0].data(), tokens[1].data(), tokens[2].data()};
+  const std::vector<const void*> b_table = {b.data()};
+  const AdapterFactors factors{.a = a_table.data(),
+                               .b = b_table.data(),
+                               .gain = gain.data(),
+                               .rank = 1,
+                               .block_rows = 1,
+                               .token_rows = 3,
+                               .scale = 0.5f};
+  const std::vector<AdapterPart> parts = {{0, 33}};
+  const AdapterMatrix adapters{.dtype = DType::kF32,
+                               .parts = parts,
+                               .factors = &factors,
+                               .n_slots = 1,
+                               .slot_stride = 1,
+                               .max_rank = 1,
+                               .num_tokens = 7,
+                               .first_token = 5,
+                               .has_gains = true};
+  test::TestBatch batch({.sequences = {{.rows = 6, .context = 6}}});
+  batch.token_ids = {0, 4, 5, 11, 12, 19};
+  HostBatch view = batch.view();
+  const std::vector<int32_t> slots(6, 0);
+  view.adapter_slot = slots;
+  for (const auto& [name, make] : Makers()) {
+    INFO(name);
+    std::unique_ptr<Device> device = make();
+    REQUIRE(device->Plan(view).ok());
+    Matrix x(6, 33);
+    for (int64_t t = 0; t < 6; ++t) {
+      for (int64_t c = 0; c < 33; ++c) *x.at(t, c) = 1.0f;
+    }
+    REQUIRE(device->Run([&](Ops& ops) { ops.AdaptEmbedding(adapters, x.tensor()); }).ok());
+    for (int64_t t = 0; t < 6; ++t) {
+      const auto token = static_cast<float>(batch.token_ids[static_cast<size_t>(t)]);
+      const bool is_own = token >= 5 && token < 12;
+      for (int64_t c = 0; c < 33; ++c) {
+        const float product = token * static_cast<float>(c + 1);
+        CHECK(x(t, c) == (is_own ? 2.0f + 0.5f * product : 1.0f));
+      }
+    }
+  }
+}
+
 TEST_CASE("After an abort ops across ranks return", "[kernel]") {
   std::vector<std::unique_ptr<Communicator>> communicators = MakeLocalCommunicators(2);
   auto device = CreateCpuDevice({.num_threads = 1});

@@ -41,9 +41,6 @@ TEST_CASE("A layout that cannot work is refused by the name of its option", "[un
   options.rank_cpus = {{0}, {5000}};
   CHECK(Refusal(options) == "--rank-cpus names processor 5000, which this process may not use");
   options.rank_cpus.clear();
-  options.capacity.adapter_max_rank = 8;
-  CHECK(Refusal(options).find("--lora") == 0);
-  options.capacity.adapter_max_rank = 0;
   options.make_device = [] { return kernels::CreateCpuDevice({}); };
   CHECK(Refusal(options).find("--tp 2 is for --device cpu") == 0);
 }
@@ -112,11 +109,11 @@ TEST_CASE("A head that fails wakes the ranks that wait for it", "[unit]") {
   plan.spans = {{PageId{0}, 1}};
   plan.sequences = {{.id = SequenceId{1}, .num_tokens = 1, .num_spans = 1, .context_tokens = 1}};
   // The others begin and wait for the head's part of the embedding, which never comes.
-  loaded->others->Begin(plan);
+  loaded->others->Begin(plan, {});
   CHECK(loaded->others->Join(absl::InternalError("the head is out of luck")).message() ==
         "the head is out of luck");
   // Later steps end at once, with the first reason.
-  loaded->others->Begin(plan);
+  loaded->others->Begin(plan, {});
   CHECK(loaded->others->Join(absl::OkStatus()).message() == "the head is out of luck");
 }
 

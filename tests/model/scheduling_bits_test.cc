@@ -12,6 +12,7 @@
 #include "nlohmann/json.hpp"
 #include "scheduler/scheduler.h"
 #include "tests/support/goldens.h"
+#include "tests/support/stepped_load.h"
 #include "tests/support/synthetic_model.h"
 #include "tests/support/temp_dir.h"
 
@@ -22,10 +23,10 @@ using engine::TokenId;
 using scheduler::GenerationRequest;
 using scheduler::RequestId;
 using scheduler::SchedulerOptions;
+using test::Answers;
+using test::SteppedLoad;
 
 constexpr int32_t kMaxStepTokens = 64;
-
-using Answers = std::map<std::pair<RequestId, int32_t>, std::vector<std::pair<TokenId, float>>>;
 
 std::unique_ptr<engine::LocalExecutor> Load(const std::string& golden_name,
                                             const std::filesystem::path& folder,
@@ -53,52 +54,6 @@ std::unique_ptr<engine::LocalExecutor> Load(const std::string& golden_name,
   REQUIRE(model.ok());
   return std::move(model->executor);
 }
-
-// A load of one executor: requests arrive `gap` steps apart.
-class SteppedLoad {
- public:
-  SteppedLoad(engine::LocalExecutor* executor, const SchedulerOptions& options)
-      : executor_(*executor), scheduler_(options) {}
-
-  void Run(const std::vector<GenerationRequest>& requests, int gap) {
-    for (const GenerationRequest& request : requests) {
-      scheduler_.Add(request, now_us_);
-      for (int i = 0; i < gap; ++i) Step();
-    }
-    while (Step()) {
-    }
-  }
-  const Answers& answers() const { return answers_; }
-  scheduler::SchedulerStats stats() const { return scheduler_.stats(); }
-  int32_t most_pages_used() const { return most_pages_used_; }
-
- private:
-  bool Step() {
-    scheduler_.Plan(++now_us_, &plan_);
-    if (plan_.empty()) return false;
-    most_pages_used_ = std::max(most_pages_used_, scheduler_.stats().pages_used);
-    REQUIRE(executor_.Submit(plan_, scheduler_.locals()).ok());
-    REQUIRE(executor_.Wait(&result_).ok());
-    result_.timing.swap_ns = 0;  // steps take no time here: swaps must not seem to
-    std::vector<scheduler::SequenceEvent> events;
-    scheduler_.Commit(result_, now_us_, &events);
-    for (const scheduler::SequenceEvent& event : events) {
-      for (int32_t i = 0; i < event.num_tokens; ++i) {
-        const engine::SampledToken& token = result_.tokens.at(event.token_begin + i);
-        answers_[{event.request, event.branch}].emplace_back(token.token, token.logprob);
-      }
-    }
-    return true;
-  }
-
-  engine::LocalExecutor& executor_;
-  scheduler::Scheduler scheduler_;
-  engine::StepPlan plan_;
-  engine::StepResult result_;
-  Answers answers_;
-  int64_t now_us_ = 0;
-  int32_t most_pages_used_ = 0;
-};
 
 SchedulerOptions OptionsFor(const engine::ExecutorLimits& limits) {
   return {.num_pages = limits.num_pages,

@@ -69,7 +69,7 @@ class OneSequence {
 
  private:
   void LoadAdapter(StepPlan* plan) {
-    const int32_t count = adapter_.image->num_pages;
+    const int32_t count = adapter_.image->pages_of_each_rank();
     HEDDLE_CHECK(count < static_cast<int32_t>(pages_.size()), "pool too small for test");
     for (int32_t i = 0; i < count; ++i) {
       const PageId page{pages_[pages_.size() - 1 - static_cast<size_t>(i)]};

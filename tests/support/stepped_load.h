@@ -1,0 +1,66 @@
+// Runs requests on an executor with a scheduler, step by step and without a clock.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "engine/model/local_executor.h"
+#include "scheduler/scheduler.h"
+
+namespace heddle::test {
+
+// Tokens and log-probabilities of each branch of each request.
+using Answers = std::map<std::pair<scheduler::RequestId, int32_t>,
+                         std::vector<std::pair<engine::TokenId, float>>>;
+
+// A load of one executor: requests arrive `gap` steps apart.
+class SteppedLoad {
+ public:
+  SteppedLoad(engine::LocalExecutor* executor, const scheduler::SchedulerOptions& options)
+      : executor_(*executor), scheduler_(options) {}
+
+  void Run(const std::vector<scheduler::GenerationRequest>& requests, int gap) {
+    for (const scheduler::GenerationRequest& request : requests) {
+      scheduler_.Add(request, now_us_);
+      for (int i = 0; i < gap; ++i) Step();
+    }
+    while (Step()) {
+    }
+  }
+  const Answers& answers() const { return answers_; }
+  scheduler::SchedulerStats stats() const { return scheduler_.stats(); }
+  int32_t most_pages_used() const { return most_pages_used_; }
+
+ private:
+  bool Step() {
+    scheduler_.Plan(++now_us_, &plan_);
+    if (plan_.empty()) return false;
+    most_pages_used_ = std::max(most_pages_used_, scheduler_.stats().pages_used);
+    REQUIRE(executor_.Submit(plan_, scheduler_.locals()).ok());
+    REQUIRE(executor_.Wait(&result_).ok());
+    result_.timing.swap_ns = 0;  // steps take no time here: swaps must not seem to
+    std::vector<scheduler::SequenceEvent> events;
+    scheduler_.Commit(result_, now_us_, &events);
+    for (const scheduler::SequenceEvent& event : events) {
+      for (int32_t i = 0; i < event.num_tokens; ++i) {
+        const engine::SampledToken& token = result_.tokens.at(event.token_begin + i);
+        answers_[{event.request, event.branch}].emplace_back(token.token, token.logprob);
+      }
+    }
+    return true;
+  }
+
+  engine::LocalExecutor& executor_;
+  scheduler::Scheduler scheduler_;
+  engine::StepPlan plan_;
+  engine::StepResult result_;
+  Answers answers_;
+  int64_t now_us_ = 0;
+  int32_t most_pages_used_ = 0;
+};
+
+}  // namespace heddle::test
