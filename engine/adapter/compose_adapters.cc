@@ -297,6 +297,8 @@ class Composer {
 
 absl::StatusOr<std::shared_ptr<AdapterImage>> ComposeAdapters(std::span<const AdapterShare> members,
                                                               int32_t max_rank, int64_t max_bytes) {
+  constexpr const char* kNone = "a set of adapters has none with a scale";
+  if (members.empty()) return absl::InvalidArgumentError(kNone);
   bool any = false;
   const AdapterImage& like = *members.front().image;
   for (const AdapterShare& share : members) {
@@ -309,7 +311,7 @@ absl::StatusOr<std::shared_ptr<AdapterImage>> ComposeAdapters(std::span<const Ad
     }
     any = any || share.scale != 0.0f;
   }
-  if (!any) return absl::InvalidArgumentError("a set of adapters has none with a scale");
+  if (!any) return absl::InvalidArgumentError(kNone);
   HEDDLE_ASSIGN_OR_RETURN(std::shared_ptr<AdapterImage> head,
                           Composer(members, max_rank).Compose(max_bytes));
   int64_t bytes = head->own_bytes();

@@ -279,5 +279,27 @@ class AdaptersTest(unittest.TestCase):
         self.assertEqual(plan["adapters"]["tokens_left"], 16 * left)
 
 
+class AdaptersOnRanksTest(unittest.TestCase):
+    """The same where two ranks share the model."""
+
+    def serve(self, *flags):
+        return AdaptersTest.serve(self, "--tp", "2", *flags)
+
+    test_adapters_are_models_and_answer_as_peft_does = AdaptersTest.test_adapters_are_models_and_answer_as_peft_does
+    test_all_at_once_equals_alone = AdaptersTest.test_all_at_once_equals_alone
+    test_folders_are_read_when_they_are_asked_for = AdaptersTest.test_folders_are_read_when_they_are_asked_for
+    test_operators_load_replace_and_unload = AdaptersTest.test_operators_load_replace_and_unload
+
+    def test_inspect_counts_what_all_ranks_hold(self):
+        def taken(*flags):
+            done = subprocess.run([str(BINARY), "inspect", str(ADAPTERS / "pirate"), "--base", str(DEMO_MODEL), "--json",
+                                   *flags], capture_output=True, text=True, timeout=300)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(done.stdout)["base"]
+
+        self.assertGreater(taken("--tp", "2")["bytes"], taken()["bytes"])
+        self.assertLess(taken("--tp", "2")["bytes"], 2 * taken()["bytes"])
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -14,7 +14,13 @@ CLEAR_MARGIN = 0.6  # as in adapters_serve_test.py
 
 class LoraMergeTest(unittest.TestCase):
     def test_the_merged_model_answers_as_peft_does(self):
-        flags = ["--threads", "2", "--lora-merge", f"pirate={ADAPTERS / 'pirate'}"]
+        self.check_merged()
+
+    def test_a_merged_model_that_ranks_share_answers_as_peft_does(self):
+        self.check_merged("--tp", "2")
+
+    def check_merged(self, *more):
+        flags = ["--threads", "2", "--lora-merge", f"pirate={ADAPTERS / 'pirate'}", *more]
         with Server(*flags, "--lora", f"upper={ADAPTERS / 'upper'}") as server:
             listed = json.loads(server.request("GET", "/v1/models")[2])["data"]
             self.assertEqual({model["id"]: model.get("parent") for model in listed}, {"pirate": None, "upper": "pirate"})

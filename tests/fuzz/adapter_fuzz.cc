@@ -115,7 +115,6 @@ void CheckBlocks(const AdapterImage& image, const std::vector<ImagePlace>& block
 }
 
 void CheckImage(const AdapterImage& image) {
-  HEDDLE_CHECK(image.bytes() <= kMaxImageBytes, "an image is larger than the limit");
   for (const ImageFactors& factors : image.factors) {
     const bool whole = factors.rank > 0 && (factors.a.empty() || factors.b.empty());
     HEDDLE_CHECK(factors.rank >= 0 && (whole || factors.rank <= kMaxRank),
@@ -188,13 +187,21 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     path = folder.Write("adapter.gguf", bytes);
     (void)heddle::engine::IsAdapter(path);
   }
+  const heddle::engine::ModelDescription& model = bases[static_cast<size_t>(choice / 2 % 4)];
+  const int world = 1 + choice / 72 % 3;  // ranks that share the base
+  const auto shares = heddle::engine::DivideModel(model.spec, {.tp = world}, {});
   const auto loaded = heddle::engine::LoadAdapter(
-      path, {.model = &bases[static_cast<size_t>(choice / 2 % 4)],
+      path, {.model = &model,
              .dtype = kTypes[choice / 8 % 3],
              .page_bytes = kPageBytes[choice / 24 % 3],
              .max_rank = kMaxRank,
              .max_bytes = kMaxImageBytes,
-             .base = choice / 2 % 4 == 0 ? base : std::filesystem::path()});
-  if (loaded.ok()) CheckImage(*loaded->image);
+             .base = choice / 2 % 4 == 0 ? base : std::filesystem::path(),
+             .shares = shares,
+             .rank_page_bytes = std::vector<int64_t>(shares.size(), kPageBytes[choice / 24 % 3])});
+  if (!loaded.ok()) return 0;
+  HEDDLE_CHECK(loaded->image->num_ranks() == world, "ranks without an image");
+  HEDDLE_CHECK(loaded->image->bytes() <= kMaxImageBytes, "images are larger than the limit");
+  for (int rank = 0; rank < world; ++rank) CheckImage(loaded->image->OfRank(rank));
   return 0;
 }

@@ -1,5 +1,6 @@
 // Ranks of one process: layouts that cannot work are refused by name, a step that fails on one rank
 // ends on all, and what is planned counts all ranks.
+#include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -62,13 +63,14 @@ TEST_CASE("Threads are divided among ranks, and each has one", "[unit]") {
 }
 
 // The model's description as LoadRanks needs it.
-ModelInfo InfoOf(const ModelSpec& spec, int32_t tp) {
+ModelInfo InfoOf(const ModelSpec& spec, int32_t tp, int32_t adapter_max_rank = 0) {
   ModelInfo info;
   info.model.spec = spec;
   info.shares = DivideModel(spec, {.tp = tp}, {});
   CapacityOptions options;
   options.kv_bytes = 1 << 20;
   options.max_batch_tokens = 8;
+  options.adapter_max_rank = adapter_max_rank;
   options.rank_specs = SpecsOfRanks(spec, info.shares);
   auto capacity = PlanCapacity(spec, 0, {int64_t{1} << 32, int64_t{1} << 32}, options);
   REQUIRE(capacity.ok());
@@ -84,6 +86,20 @@ TEST_CASE("A page is what all ranks keep of it", "[unit]") {
   CHECK(InfoOf(SmallSpec(), 4).capacity.page_bytes == 4 * head_bytes);  // each has one of the two
   CHECK(InfoOf(SmallSpec(), 2).capacity.workspace_bytes >
         InfoOf(SmallSpec(), 1).capacity.workspace_bytes);
+}
+
+TEST_CASE("With adapters a rank that keeps few heads or none has room for them in its pages",
+          "[unit]") {
+  const int64_t head_bytes = 2 * 2 * 2 * 16 * 16;  // as above
+  ModelSpec spec = SmallSpec();
+  for (LayerSpec& layer : spec.layers) layer.attention.qk_norm = QkNorm::kFullWidth;
+  CHECK(InfoOf(spec, 3).capacity.page_bytes == 2 * head_bytes);
+  const Capacity capacity = InfoOf(spec, 3, /*adapter_max_rank=*/8).capacity;
+  std::vector<int64_t> pages = capacity.rank_page_bytes;
+  std::sort(pages.begin(), pages.end());
+  CHECK(pages == std::vector<int64_t>{head_bytes / 2, head_bytes, head_bytes});
+  CHECK(capacity.page_bytes == 5 * head_bytes / 2);
+  CHECK(capacity.limits.adapter_slots > 0);
 }
 
 TEST_CASE("A head that fails wakes the ranks that wait for it", "[unit]") {
