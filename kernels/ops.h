@@ -164,7 +164,7 @@ class Ops {
   // out[t] = table[token_ids[t]] * scale, for all rows of the batch.
   virtual void Embed(const PackedWeight& table, float scale, Tensor out) = 0;
   // x[t] += vector_scale * gain * x[t] + scale * B A[:, token_ids[t]], for the rows of the batch
-  // that have adapters. One part; token ids are below the columns of A.
+  // that have adapters, and whose tokens are those of the columns of A. One part.
   virtual void AdaptEmbedding(const AdapterMatrix& adapters, Tensor x) = 0;
   // x[t] += table[positions[t] + offset]: learned positions.
   virtual void AddPositions(const PackedWeight& table, int32_t offset, Tensor x) = 0;
