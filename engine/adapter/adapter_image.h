@@ -44,12 +44,16 @@ enum class AdapterSite : uint8_t {
   kAttentionPostNorm,
   kMlpNorm,
   kMlpPostNorm,
+  // Norms within attention: of all heads as one vector (QkNorm::kFullWidth), which every rank has
+  // whole, or of the latent vectors. Those of single heads are not here.
+  kQueryNorm,
+  kKeyNorm,
   // Those of the whole model; their layer is kModelLayer.
   kEmbedding,
   kHead,  // in parts, so that long rank rows fit pages
   kFinalNorm,
 };
-inline constexpr int32_t kNumAdapterSites = 20;
+inline constexpr int32_t kNumAdapterSites = 22;
 inline constexpr int32_t kModelLayer = -1;
 
 // A place in an image. Blocks begin at multiples of 16 bytes and lie within one page.

@@ -118,9 +118,14 @@ void AdapterPlaces::AddAttention(const LayerNames& names, const LayerSpec& spec,
   add(names.o, AdapterSite::kOut, 0, names.o_bias);
   add(names.attn_norm, AdapterSite::kAttentionNorm, 0, names.attn_norm_bias);
   add(names.attn_post_norm, AdapterSite::kAttentionPostNorm, 0);
-  for (const std::string* norm :
-       {&names.q_norm, &names.k_norm, &names.q_a_norm, &names.kv_a_norm}) {
-    Refuse(*norm, "is a norm within attention");
+  add(names.q_a_norm, AdapterSite::kQueryNorm, 0);
+  add(names.kv_a_norm, AdapterSite::kKeyNorm, 0);
+  if (spec.attention.qk_norm == QkNorm::kFullWidth) {
+    add(names.q_norm, AdapterSite::kQueryNorm, 0);
+    add(names.k_norm, AdapterSite::kKeyNorm, 0);
+  } else {
+    Refuse(names.q_norm, "is a norm of single heads");
+    Refuse(names.k_norm, "is a norm of single heads");
   }
 }
 

@@ -60,9 +60,23 @@ SiteShape ShapeInMla(const ModelSpec& spec, const AttentionSpec& attention, Adap
       return {attention.n_heads, mla.nope_dim, {mla.kv_rank}};
     case AdapterSite::kValueHeads:
       return {attention.n_heads, mla.kv_rank, {mla.v_dim}};
+    case AdapterSite::kQueryNorm:
+      return {mla.q_rank > 0 ? 1 : 0, 1, {mla.q_rank}};
+    case AdapterSite::kKeyNorm:
+      return {1, 1, {mla.kv_rank}};
     default:
       return {};
   }
+}
+
+// The norm over the heads of all ranks.
+SiteShape ShapeOfHeadsNorm(const AttentionSpec& attention, AdapterSite site) {
+  if (attention.n_heads == 0 || attention.qk_norm != QkNorm::kFullWidth) return {};
+  const bool is_query = site == AdapterSite::kQueryNorm;
+  const std::vector<int32_t>& borders =
+      is_query ? attention.head_borders : attention.kv_head_borders;
+  const int32_t own = is_query ? attention.n_heads : attention.n_kv_heads;
+  return {1, 1, {int64_t{borders.empty() ? own : borders.back()} * attention.head_dim}};
 }
 
 SiteShape ShapeInAttention(const ModelSpec& spec, const AttentionSpec& attention,
@@ -74,6 +88,9 @@ SiteShape ShapeInAttention(const ModelSpec& spec, const AttentionSpec& attention
     return {attention.n_heads > 0 ? 1 : 0, attention.n_heads * head, {spec.hidden}};
   }
   if (latent) return ShapeInMla(spec, attention, site);
+  if (site == AdapterSite::kQueryNorm || site == AdapterSite::kKeyNorm) {
+    return ShapeOfHeadsNorm(attention, site);
+  }
   if (site != AdapterSite::kQkv || attention.n_heads == 0) return {};
   const int64_t kv_rows = int64_t{attention.n_kv_heads} * attention.head_dim;
   return {1, spec.hidden, {int64_t{attention.n_heads} * attention.head_dim, kv_rows, kv_rows}};
@@ -148,6 +165,8 @@ bool IsNorm(AdapterSite site) {
     case AdapterSite::kAttentionPostNorm:
     case AdapterSite::kMlpNorm:
     case AdapterSite::kMlpPostNorm:
+    case AdapterSite::kQueryNorm:
+    case AdapterSite::kKeyNorm:
     case AdapterSite::kFinalNorm:
       return true;
     default:

@@ -129,8 +129,10 @@ void Decoder::NormQk(kernels::Ops& ops, int32_t layer, Tensor q, Tensor k) {
   const AttentionSpec& attention = spec_.layers[layer].attention;
   const LayerWeights& weights = weights_.layers[layer];
   if (!attention.head_borders.empty()) {
-    NormHeadsOfRanks(ops, q, weights.q_norm, attention.head_borders, attention.head_dim);
-    NormHeadsOfRanks(ops, k, weights.k_norm, attention.kv_head_borders, attention.head_dim);
+    NormHeadsOfRanks(ops, q, weights.q_norm, attention.head_borders, attention.head_dim,
+                     Adapters(layer, AdapterSite::kQueryNorm));
+    NormHeadsOfRanks(ops, k, weights.k_norm, attention.kv_head_borders, attention.head_dim,
+                     Adapters(layer, AdapterSite::kKeyNorm));
     return;
   }
   kernels::NormArgs args{.kind = NormKind::kRms,
@@ -138,9 +140,11 @@ void Decoder::NormQk(kernels::Ops& ops, int32_t layer, Tensor q, Tensor k) {
                          .weight = weights.q_norm.data(),
                          .eps = spec_.norm_eps,
                          .weight_offset = spec_.norm_weight_offset,
-                         .out = q};
+                         .out = q,
+                         .adapters = Adapters(layer, AdapterSite::kQueryNorm)};
   ops.Norm(args);
   args.x = args.out = k;
+  args.adapters = Adapters(layer, AdapterSite::kKeyNorm);
   args.weight = weights.k_norm.data();
   ops.Norm(args);
 }
@@ -207,6 +211,7 @@ void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q,
   kernels::NormArgs norm{.eps = mla.norm_eps};
   norm.x = norm.out = Columns(row, mla.rope_dim, mla.kv_rank);
   norm.weight = weights.kv_a_norm.data();
+  norm.adapters = Adapters(layer, AdapterSite::kKeyNorm);
   ops.Norm(norm);
   if (mla.q_rank > 0) {
     const Tensor latent = View(*q_latent_, n_tokens, mla.q_rank);
@@ -216,6 +221,7 @@ void Decoder::LatentQuery(kernels::Ops& ops, int32_t layer, Tensor in, Tensor q,
                 .adapters = Adapters(layer, AdapterSite::kQueryA)});
     norm.x = norm.out = latent;
     norm.weight = weights.q_a_norm.data();
+    norm.adapters = Adapters(layer, AdapterSite::kQueryNorm);
     ops.Norm(norm);
     in = latent;
   }

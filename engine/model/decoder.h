@@ -103,7 +103,8 @@ class Decoder {
   void NormQk(kernels::Ops& ops, int32_t layer, kernels::Tensor q, kernels::Tensor k);
   // The same where each rank has some of the heads, [borders[rank], borders[rank + 1]).
   void NormHeadsOfRanks(kernels::Ops& ops, kernels::Tensor own, const DeviceVector& weight,
-                        std::span<const int32_t> borders, int32_t head_dim);
+                        std::span<const int32_t> borders, int32_t head_dim,
+                        const kernels::AdapterMatrix* adapters);
   void Embed(kernels::Ops& ops, kernels::Tensor x);
   void AdaptEmbedding(kernels::Ops& ops, kernels::Tensor x) const;
   // The input of a block: the stream or, where the layer norms first, rows that `norm` is to make.

@@ -53,7 +53,8 @@ void Decoder::AddOfRanks(kernels::Ops& ops, kernels::LinearArgs product, Tensor 
 }
 
 void Decoder::NormHeadsOfRanks(kernels::Ops& ops, Tensor own, const DeviceVector& weight,
-                               std::span<const int32_t> borders, int32_t head_dim) {
+                               std::span<const int32_t> borders, int32_t head_dim,
+                               const kernels::AdapterMatrix* adapters) {
   const auto rows = static_cast<int32_t>(own.rows);
   std::vector<int32_t> columns;
   for (const int32_t head : borders) columns.push_back(head * head_dim);
@@ -71,7 +72,8 @@ void Decoder::NormHeadsOfRanks(kernels::Ops& ops, Tensor own, const DeviceVector
             .weight = weight.data(),
             .eps = spec_.norm_eps,
             .weight_offset = spec_.norm_weight_offset,
-            .out = whole});
+            .out = whole,
+            .adapters = adapters});
   ops.CopyRows(Columns(whole, columns[static_cast<size_t>(spec_.rank)], own.cols), own);
 }
 
